@@ -1,0 +1,148 @@
+// Package device is what the rest of gpupipe knows of a GPU: memory, programs that are data, and an
+// in-order queue. Backends implement Device; only cmd names one.
+package device
+
+import "fmt"
+
+// Kind tells what sort of hardware stands behind an adapter.
+type Kind string
+
+const (
+	Discrete   Kind = "discrete"
+	Integrated Kind = "integrated"
+	Virtual    Kind = "virtual"
+	Software   Kind = "software" // a CPU pretending: lavapipe, SwiftShader, WARP
+	Null       Kind = "null"     // executes nothing
+)
+
+// Info names an adapter.
+type Info struct {
+	Name    string `json:"name"`    // "webgpu:0": backend and index, as users write it
+	Adapter string `json:"adapter"` // "NVIDIA H200"
+	Vendor  string `json:"vendor,omitempty"`
+	Driver  string `json:"driver,omitempty"` // name and version, as the driver tells it
+	API     string `json:"api,omitempty"`    // "vulkan", "metal", "dx12"
+	Kind    Kind   `json:"kind"`
+}
+
+// Limits bound every program. The zero value is unusable; DefaultLimits are WebGPU's guaranteed ones.
+type Limits struct {
+	MaxBindings          int    `json:"max_bindings"`           // storage buffers a shader stage
+	MaxBindingSize       int64  `json:"max_binding_size"`       // bytes of one storage binding
+	MaxBufferSize        int64  `json:"max_buffer_size"`        // bytes of one buffer
+	OffsetAlignment      int64  `json:"offset_alignment"`       // bytes, of a binding's offset
+	MaxWorkgroupMemory   int    `json:"max_workgroup_memory"`   // bytes
+	MaxInvocations       int    `json:"max_invocations"`        // a workgroup
+	MaxWorkgroupSize     [3]int `json:"max_workgroup_size"`     // by dimension
+	MaxDispatchDimension int    `json:"max_dispatch_dimension"` // workgroups along one dimension
+}
+
+// DefaultLimits returns what every WebGPU implementation guarantees.
+func DefaultLimits() Limits {
+	return Limits{
+		MaxBindings: 8, MaxBindingSize: 128 << 20, MaxBufferSize: 256 << 20, OffsetAlignment: 256,
+		MaxWorkgroupMemory: 16384, MaxInvocations: 256, MaxWorkgroupSize: [3]int{256, 256, 64},
+		MaxDispatchDimension: 65535,
+	}
+}
+
+// Device is one GPU: memory and one in-order queue. All methods are safe for concurrent use; work runs in
+// the order in which it was enqueued. Nothing but Pending.Wait and Sync waits for the GPU.
+type Device interface {
+	Info() Info
+	Limits() Limits
+	// Alloc makes a zeroed buffer of size bytes (a multiple of 4). It fails when the device's memory budget is spent.
+	Alloc(label string, size int64) (Buffer, error)
+	// Load compiles a program's shaders (each distinct source once per device) and binds its buffers.
+	Load(p *Program) (Loaded, error)
+	// Run enqueues a loaded program.
+	Run(l Loaded) error
+	// Write enqueues a copy of data (a multiple of 4 bytes; copied before return) into b at offset.
+	Write(b Buffer, offset int64, data []byte) error
+	// Read enqueues a copy of n bytes of b at offset to the host.
+	Read(b Buffer, offset, n int64) (Pending, error)
+	// Sync waits until all enqueued work is done, and returns the first error of that work.
+	Sync() error
+	// Allocated returns the bytes of all live buffers that Alloc made, and of the device's own staging.
+	Allocated() (buffers, staging int64)
+	// Close releases everything. Later calls return ErrClosed.
+	Close() error
+}
+
+// Buffer is a range of device memory. Only the Device that made it takes it back.
+type Buffer interface {
+	Label() string
+	Size() int64
+	Release()
+}
+
+// Loaded is a program that a device has compiled and bound.
+type Loaded interface{ Release() }
+
+// Pending is a read under way.
+type Pending interface {
+	// Wait returns the bytes once they have arrived; the caller owns them.
+	Wait() ([]byte, error)
+}
+
+// Program is a recorded list of commands: data, to be loaded by any backend.
+type Program struct {
+	Label    string
+	Shaders  []Shader
+	Commands []Command
+}
+
+// Shader is one compute kernel. Its entry point is main; its bindings are group 0, 0…n−1, all storage buffers.
+type Shader struct {
+	Label           string // names the kernel in every error
+	WGSL            string
+	Bindings        []Access
+	Workgroup       [3]int
+	WorkgroupMemory int // bytes
+}
+
+// Access is how a shader declares a binding.
+type Access uint8
+
+const (
+	ReadWrite Access = iota // var<storage, read_write>
+	ReadOnly                // var<storage, read>
+)
+
+// Command is a dispatch when Shader ≥ 0, else a copy of Args[0] to Args[1] (equal sizes, not overlapping).
+type Command struct {
+	Shader int
+	Args   []Range
+	Groups [3]int
+}
+
+// Copy marks a Command that copies.
+const Copy = -1
+
+// Range is part of a buffer, in bytes.
+type Range struct {
+	Buffer       Buffer
+	Offset, Size int64
+}
+
+// Error is a failure of the device itself, named by what it befell.
+type Error struct {
+	Op     string // "compile", "alloc", "run", …
+	Object string // the kernel's or buffer's label
+	Device string
+	Cause  error
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s: %s %q: %v", e.Device, e.Op, e.Object, e.Cause)
+}
+
+func (e *Error) Unwrap() error { return e.Cause }
+
+// The causes callers tell apart.
+var (
+	ErrClosed      = fmt.Errorf("device is closed")
+	ErrLost        = fmt.Errorf("device lost")
+	ErrOutOfMemory = fmt.Errorf("out of device memory")
+	ErrValidation  = fmt.Errorf("validation failed")
+)
