@@ -1,0 +1,79 @@
+// Package autodiff adds to a graph the nodes that compute gradients, in reverse mode: it walks the nodes backwards and
+// asks each op for its gradient rule.
+package autodiff
+
+import (
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
+)
+
+// Gradients returns d(loss)/d(x) for each x of wrt, with the type of x; nil where the loss does not depend on x.
+// The loss is any float value; seed is the gradient that flows into it, nil for ones. Nodes of the backward pass take
+// the scope of the node whose gradient they compute.
+func Gradients(loss *graph.Value, seed *graph.Value, wrt ...*graph.Value) []*graph.Value {
+	b := loss.Builder()
+	if !loss.DType.Float() {
+		b.Fail("gradient", "%v has no gradient", loss)
+	}
+	if seed == nil {
+		seed = op.Broadcast(op.Scalar(b, loss.DType, 1), loss.Shape...)
+	}
+	needed := ancestors(loss.Node, wrt)
+	grads := map[*graph.Value]*graph.Value{loss: seed}
+	for id := loss.Node.ID; id >= 0; id-- {
+		n := b.Node(id)
+		if needed[n] {
+			propagate(b, n, grads, needed)
+		}
+	}
+	out := make([]*graph.Value, len(wrt))
+	for i, x := range wrt {
+		out[i] = grads[x]
+	}
+	return out
+}
+
+// ancestors marks the nodes on a path from wrt to last.
+func ancestors(last *graph.Node, wrt []*graph.Value) map[*graph.Node]bool {
+	b := last.Outputs[0].Builder()
+	needed := map[*graph.Node]bool{}
+	for _, x := range wrt {
+		needed[x.Node] = true
+	}
+	for id := 0; id <= last.ID; id++ {
+		n := b.Node(id)
+		for _, in := range n.Inputs {
+			if needed[in.Node] && in.DType.Float() {
+				needed[n] = true
+			}
+		}
+	}
+	return needed
+}
+
+func propagate(b *graph.Builder, n *graph.Node, grads map[*graph.Value]*graph.Value, needed map[*graph.Node]bool) {
+	douts := make([]*graph.Value, len(n.Outputs))
+	flows := false
+	for i, o := range n.Outputs {
+		douts[i] = grads[o]
+		flows = flows || douts[i] != nil
+	}
+	if !flows || len(n.Inputs) == 0 {
+		return
+	}
+	b.Scope(n.Scope, func() {
+		for i, d := range n.Op.Grad(n, douts) {
+			in := n.Inputs[i]
+			if d == nil || !needed[in.Node] {
+				continue
+			}
+			if !d.Type.Equal(in.Type) {
+				panic("autodiff: " + n.Op.Name() + " returned a gradient of " + d.Type.String() + " for an input of " + in.Type.String())
+			}
+			if old := grads[in]; old != nil {
+				d = op.Add(old, d)
+			}
+			grads[in] = d
+		}
+	})
+}

@@ -1,0 +1,220 @@
+package graph
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Index is a u32 coordinate of a kernel, kept symbolic as a sum of coefficient × atom + constant so that views cancel:
+// flattening what was unflattened gives back the same text, and equal text is how fusion knows equal coordinates.
+type Index struct {
+	terms []term // by key, coefficients positive
+	konst int
+	bound int // exclusive upper bound of the value
+}
+
+type term struct {
+	coef int
+	atom *atom
+}
+
+// atom is a variable, an opaque expression, or the quotient or remainder of an Index by a constant.
+type atom struct {
+	key   string // the WGSL text
+	bound int    // exclusive
+	div   *Index // of x/n and x%n
+	mod   bool
+	n     int
+}
+
+// Const is the index n.
+func Const(n int) Index { return Index{konst: n, bound: n + 1} }
+
+// Var is a WGSL u32 expression, parenthesised where it needs to be, whose value is below bound.
+func Var(expr string, bound int) Index {
+	if bound == 1 {
+		return Const(0)
+	}
+	return Index{terms: []term{{1, &atom{key: expr, bound: bound}}}, bound: bound}
+}
+
+// Bound is the exclusive upper bound of the value.
+func (x Index) Bound() int { return x.bound }
+
+// Equal tells whether two indices are the same in form, and so in value.
+func (x Index) Equal(y Index) bool { return x.String() == y.String() }
+
+// Uses tells whether the text of the index mentions a variable made by Var.
+func (x Index) Uses(name string) bool {
+	for _, t := range x.terms {
+		if t.atom.key == name || t.atom.div != nil && t.atom.div.Uses(name) || t.atom.div == nil && strings.Contains(t.atom.key, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// Plus adds.
+func (x Index) Plus(y Index) Index {
+	sum := Index{terms: slices.Clone(x.terms), konst: x.konst + y.konst, bound: x.bound + y.bound - 1}
+	for _, t := range y.terms {
+		sum.terms = addTerm(sum.terms, t)
+	}
+	return sum.rejoin()
+}
+
+func addTerm(ts []term, t term) []term {
+	i, found := slices.BinarySearchFunc(ts, t, func(a, b term) int { return strings.Compare(a.atom.key, b.atom.key) })
+	if found {
+		ts[i].coef += t.coef
+		return ts
+	}
+	return slices.Insert(ts, i, t)
+}
+
+// rejoin replaces n·(y/n) + y%n by y.
+func (x Index) rejoin() Index {
+	for i, m := range x.terms {
+		if m.atom.div == nil || !m.atom.mod {
+			continue
+		}
+		base, by := m.atom.div.quotient()
+		for j, d := range x.terms {
+			if d.atom.div == nil || d.atom.mod || d.atom.n != m.atom.n*by || d.coef != m.coef*m.atom.n || !d.atom.div.Equal(base) {
+				continue
+			}
+			rest := Index{konst: x.konst, bound: x.bound}
+			for k, t := range x.terms {
+				if k != i && k != j {
+					rest.terms = append(rest.terms, t)
+				}
+			}
+			y := m.atom.div.Times(m.coef) // base/by, whose terms stand for both
+			for _, t := range y.terms {
+				rest.terms = addTerm(rest.terms, t)
+			}
+			rest.konst += y.konst
+			return rest.rejoin()
+		}
+	}
+	return x
+}
+
+// quotient is (y, n) when x is y/n, else (x, 1).
+func (x Index) quotient() (Index, int) {
+	if x.single() && x.terms[0].atom.div != nil && !x.terms[0].atom.mod {
+		return *x.terms[0].atom.div, x.terms[0].atom.n
+	}
+	return x, 1
+}
+
+// Times multiplies by n ≥ 0.
+func (x Index) Times(n int) Index {
+	if n == 0 {
+		return Const(0)
+	}
+	p := Index{konst: x.konst * n, bound: (x.bound-1)*n + 1}
+	for _, t := range x.terms {
+		p.terms = append(p.terms, term{t.coef * n, t.atom})
+	}
+	return p
+}
+
+// split separates the part that n divides (returned divided) from the rest.
+func (x Index) split(n int) (whole, rest Index) {
+	whole, rest = Index{konst: x.konst / n}, Index{konst: x.konst % n}
+	whole.bound, rest.bound = whole.konst+1, rest.konst+1
+	for _, t := range x.terms {
+		if t.coef%n == 0 {
+			whole.terms = append(whole.terms, term{t.coef / n, t.atom})
+			whole.bound += (t.atom.bound - 1) * (t.coef / n)
+		} else {
+			rest.terms = append(rest.terms, t)
+			rest.bound += (t.atom.bound - 1) * t.coef
+		}
+	}
+	whole.bound = min(whole.bound, (x.bound-1)/n+1)
+	rest.bound = min(rest.bound, x.bound)
+	return whole, rest
+}
+
+// Over is the quotient by n.
+func (x Index) Over(n int) Index {
+	if n == 1 {
+		return x
+	}
+	whole, rest := x.split(n)
+	if rest.bound <= n {
+		return whole
+	}
+	if y, a := rest.quotient(); a > 1 { // (y/a)/n = y/(a·n)
+		return whole.Plus(y.Over(a * n))
+	}
+	q := &atom{key: "(" + rest.String() + ")/" + u32(n), bound: (rest.bound-1)/n + 1, div: &rest, n: n}
+	return whole.Plus(Index{terms: []term{{1, q}}, bound: q.bound})
+}
+
+// Mod is the remainder by n.
+func (x Index) Mod(n int) Index {
+	if n == 1 {
+		return Const(0)
+	}
+	_, rest := x.split(n)
+	if rest.bound <= n {
+		return rest
+	}
+	m := &atom{key: "(" + rest.String() + ")%" + u32(n), bound: n, div: &rest, n: n, mod: true}
+	return Index{terms: []term{{1, m}}, bound: n}
+}
+
+func (x Index) single() bool { return len(x.terms) == 1 && x.terms[0].coef == 1 && x.konst == 0 }
+
+func u32(n int) string { return fmt.Sprintf("%du", n) }
+
+// String is the WGSL expression; it needs no parentheses as an array index or an argument.
+func (x Index) String() string {
+	var parts []string
+	for _, t := range x.terms {
+		key := t.atom.key
+		if t.coef != 1 {
+			if t.atom.div != nil {
+				key = "(" + key + ")"
+			}
+			key += "*" + u32(t.coef)
+		}
+		parts = append(parts, key)
+	}
+	if x.konst != 0 || len(parts) == 0 {
+		parts = append(parts, u32(x.konst))
+	}
+	return strings.Join(parts, " + ")
+}
+
+// Flatten is the row-major position of coordinates in a shape.
+func Flatten(s Shape, at []Index) Index {
+	flat := Const(0)
+	stride := 1
+	for i := len(s) - 1; i >= 0; i-- {
+		flat = flat.Plus(at[i].Times(stride))
+		stride *= s[i]
+	}
+	return flat
+}
+
+// Unflatten is the inverse of Flatten.
+func Unflatten(s Shape, flat Index) []Index {
+	at := make([]Index, len(s))
+	for i := len(s) - 1; i >= 0; i-- {
+		if i == 0 {
+			at[i] = flat
+		} else {
+			at[i] = flat.Mod(s[i])
+			flat = flat.Over(s[i])
+		}
+		if s[i] == 1 {
+			at[i] = Const(0)
+		}
+	}
+	return at
+}

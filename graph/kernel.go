@@ -1,0 +1,103 @@
+package graph
+
+// Kernel says how a device computes an op; it is one of the types below.
+type Kernel interface{ kernel() }
+
+// Memory is a source: nothing is computed.
+type Memory struct{}
+
+// Elementwise computes each element of its one result on its own, and fuses freely with its neighbours.
+type Elementwise struct {
+	// Emit returns a WGSL expression, of the result's type, for the element at the coordinates.
+	Emit func(e Emitter, at []Index) string
+	// View marks ops that only move elements: they are never worth storing for a second reader.
+	View bool
+}
+
+// Emitter writes the body of a kernel.
+type Emitter interface {
+	// Input returns the WGSL expression of input i's element at the coordinates, one per dimension of that input.
+	Input(i int, at []Index) string
+	// Let names an expression of the WGSL type ("f32", "u32", "i32") and returns the name.
+	Let(typ, expr string) string
+}
+
+// Pointwise is the Elementwise whose inputs all have the shape of the result.
+func Pointwise(expr func(args []string) string, inputs int) Elementwise {
+	return Elementwise{Emit: func(e Emitter, at []Index) string {
+		args := make([]string, inputs)
+		for i := range args {
+			args[i] = e.Input(i, at)
+		}
+		return expr(args)
+	}}
+}
+
+// Reduction folds its one input over some axes, which leave the shape.
+type Reduction struct {
+	Axes []int // ascending, distinct
+	Fold Fold
+}
+
+// Fold is the operator of a reduction.
+type Fold uint8
+
+const (
+	Sum Fold = iota
+	Max
+	Min
+)
+
+// Contraction is a batched matrix product of inputs 0 and 1, [..., m, k] × [..., k, n] before transposition.
+type Contraction struct{ TransA, TransB bool }
+
+// Join lays its inputs one after the other in memory.
+type Join struct{}
+
+// Expansion rewrites the op as others before kernels are made: Expand returns the results' values.
+type Expansion struct {
+	Expand func(in []*Value) []*Value
+}
+
+// Template is hand-written WGSL.
+type Template struct {
+	// Candidates returns the ways to compute the op within the limits, the naive one first, at least one.
+	Candidates func(TemplateLimits) []Candidate
+}
+
+// TemplateLimits are what hand-written kernels may depend on.
+type TemplateLimits struct {
+	MaxInvocations     int // of a workgroup
+	MaxWorkgroupMemory int // bytes
+	Software           bool
+}
+
+// Candidate is one way to compute an op: a list of dispatches with scratch memory between them.
+type Candidate struct {
+	Name    string
+	Scratch []Type // tmp0, tmp1, …: live from the first pass to the last
+	Passes  []Pass
+}
+
+// Pass is one dispatch of a template. The storage arrays in0…, out0…, tmp0… that it names in Uses are declared for it
+// with their element types, and so is the entry point: Body runs with
+//
+//	group: u32  the flat index of the workgroup, < Groups (folded over the dispatch dimensions for it)
+//	lane: u32   the index of the invocation in its workgroup, < Workgroup
+type Pass struct {
+	Declarations    string // module scope: workgroup arrays, constants, functions
+	Body            string
+	Uses            []string // "in0", "out0", "tmp0": the arrays that the pass touches
+	Vec4            []string // those of Uses to be declared as array<vec4<T>>; their length must divide by 4
+	Workgroup       int
+	Groups          int
+	WorkgroupMemory int // bytes
+}
+
+func (Memory) kernel()      {}
+func (Elementwise) kernel() {}
+func (Reduction) kernel()   {}
+func (Contraction) kernel() {}
+func (Join) kernel()        {}
+func (Expansion) kernel()   {}
+func (Template) kernel()    {}
