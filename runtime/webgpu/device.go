@@ -76,7 +76,7 @@ func Open(index int, o Options) (*Device, error) {
 	}
 	a := found[index]
 	releaseAll(instance, found, index)
-	label := C.CString(o.Label)
+	label := C.CString(text(o.Label))
 	defer C.free(unsafe.Pointer(label))
 	var limits C.gp_limits
 	var failure C.gp_error
@@ -298,8 +298,8 @@ func (d *Device) Close() error {
 
 func (d *Device) shut() error {
 	d.closing = true
-	d.used.Store(0)
-	d.staged.Store(0)
+	defer d.used.Store(0)
+	defer d.staged.Store(0)
 	if d.checkLost(); d.lost != nil {
 		return nil // a lost device's objects cannot be released without risk to the process
 	}
