@@ -118,12 +118,13 @@ func newtonSchulz(x *graph.Value, coefficients [][3]float64) *graph.Value {
 	tall := x.Shape[1] > x.Shape[2]
 	for _, k := range coefficients {
 		a := op.MatMul(x, x, tall, !tall)
-		p := op.Add(op.Scale(a, k[1]), op.Scale(op.MatMul(a, a, false, false), k[2]))
+		// Factored so that every product's epilogue has one result: P = (b/a)·(A + (c/b)·A²), X ← a·(X + PX).
+		p := op.Scale(op.Add(a, op.Scale(op.MatMul(a, a, false, false), k[2]/k[1])), k[1]/k[0])
 		left, right := p, x
 		if tall {
 			left, right = x, p
 		}
-		x = op.Add(op.Scale(x, k[0]), op.MatMul(left, right, false, false))
+		x = op.Scale(op.Add(x, op.MatMul(left, right, false, false)), k[0])
 	}
 	return x
 }

@@ -4,6 +4,7 @@
 package optim
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -95,6 +96,9 @@ func New(cfg Config, params []Param) (*Optimizer, error) {
 	if err := cfg.Schedule.check(); err != nil {
 		return nil, err
 	}
+	if err := checkParams(params); err != nil {
+		return nil, err
+	}
 	adam := &adamW{cfg.AdamW.Betas, cfg.AdamW.Eps}
 	o := &Optimizer{cfg: cfg, params: params}
 	switch cfg.Name {
@@ -109,25 +113,38 @@ func New(cfg Config, params []Param) (*Optimizer, error) {
 		}
 		matrices, rest := group{rule: m, lr: cfg.LR}, group{rule: adam, lr: cfg.AdamW.LR}
 		for _, p := range params {
-			if !p.Matrix {
+			if p.Matrix {
+				matrices.params = append(matrices.params, p)
+			} else {
 				rest.params = append(rest.params, p)
-				continue
 			}
-			if len(p.Type.Shape) != 2 {
-				return nil, fmt.Errorf("parameter %q is %v, expected a matrix for muon", p.Name, p.Type)
-			}
-			matrices.params = append(matrices.params, p)
 		}
 		o.groups = []group{matrices, rest}
 	default:
 		return nil, fmt.Errorf("optimizer.name: found %q, expected one of muon, adamw, sgd", cfg.Name)
 	}
-	for _, p := range params {
-		if p.Type.DType != graph.F32 {
-			return nil, fmt.Errorf("parameter %q is %v, expected f32", p.Name, p.Type)
-		}
-	}
 	return o, nil
+}
+
+func checkParams(params []Param) error {
+	if len(params) == 0 {
+		return errors.New("there is no parameter to train")
+	}
+	seen := map[string]bool{}
+	for _, p := range params {
+		switch {
+		case p.Type.DType != graph.F32:
+			return fmt.Errorf("parameter %q is %v, expected f32", p.Name, p.Type)
+		case p.Gradient == "":
+			return fmt.Errorf("parameter %q has no variable for its gradient", p.Name)
+		case p.Matrix && len(p.Type.Shape) != 2:
+			return fmt.Errorf("parameter %q is %v, expected a matrix", p.Name, p.Type)
+		case seen[p.Name]:
+			return fmt.Errorf("parameter %q is given twice", p.Name)
+		}
+		seen[p.Name] = true
+	}
+	return nil
 }
 
 // LR is the learning rate of a step, counted from 0, of the optimizer's own parameters.
