@@ -281,7 +281,7 @@ func (t *tracer) inPlace() map[*graph.Value][]*graph.Value {
 			continue // many invocations read what one writes
 		}
 		for v, places := range t.places {
-			same := v.Type.Bytes() == s.Type.Bytes() && !slices.Contains(t.operands, v) &&
+			same := v.DType == s.DType && v.Type.Bytes() == s.Type.Bytes() && !slices.Contains(t.operands, v) &&
 				!slices.ContainsFunc(places, func(x graph.Index) bool { return !x.Equal(flat) })
 			if same {
 				m[s] = append(m[s], v)
