@@ -46,6 +46,7 @@ type DataConfig struct {
 	Train       []string `yaml:"train,flow"`
 	Val         []string `yaml:"val,flow"`
 	ValFraction float64  `yaml:"val_fraction"` // of the training tokens, held out when Val is empty
+	Field       string   `yaml:"field"`        // of a jsonl object: where its text is
 	Tokenizer   string   `yaml:"tokenizer"`    // "bytes", "gpt2" or the path of a tokenizer.json
 	Shuffle     bool     `yaml:"shuffle"`
 	Seed        uint64   `yaml:"seed"` // of the order of the windows
@@ -109,7 +110,7 @@ type RunConfig struct {
 func defaults() Config {
 	return Config{
 		Init:  InitConfig{Seed: 1},
-		Data:  DataConfig{ValFraction: 0.01, Tokenizer: "bytes", Shuffle: true, Seed: 1},
+		Data:  DataConfig{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1},
 		Train: LoopConfig{Steps: 500, BatchSize: 16, Microbatches: 1, GradClip: 1, EvalEvery: 100, EvalBatches: 20, SaveEvery: 100, Precision: "f32"},
 		Optimizer: OptimizerConfig{Name: "muon", Momentum: 0.95, Nesterov: true, WeightDecay: 0.1, NewtonSchulz: "jordan",
 			Scale: "spectral", AdamW: AdamWConfig{LR: 3e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}},
@@ -287,6 +288,8 @@ func (c Config) validateData() error {
 		return bad("data.train", "", "names of files")
 	case c.Data.ValFraction < 0 || c.Data.ValFraction > 0.5:
 		return bad("data.val_fraction", c.Data.ValFraction, "a number from 0 to 0.5")
+	case c.Data.Field == "":
+		return bad("data.field", c.Data.Field, "the name of a field")
 	case c.Data.Tokenizer == "":
 		return bad("data.tokenizer", c.Data.Tokenizer, "bytes, gpt2, or the path of a tokenizer.json")
 	}
