@@ -273,6 +273,7 @@ func TestDamageFallsBack(t *testing.T) {
 		}, "manifest.json: no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			run := t.TempDir()
 			save(t, run, Options{}, 10, 20)
 			require.NoError(t, c.damage(filepath.Join(run, "checkpoints", "step-20")))

@@ -125,6 +125,7 @@ func TestEveryFault(t *testing.T) {
 	for _, dead := range []bool{false, true} {
 		for _, replace := range []bool{false, true} {
 			t.Run(fmt.Sprintf("dead=%v,replace=%v", dead, replace), func(t *testing.T) {
+				t.Parallel()
 				for at := 1; ; at++ {
 					if !saveWithFault(t, at, dead, replace) {
 						require.Greater(t, at, 30, "the faults did not reach all of a save")
