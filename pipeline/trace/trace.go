@@ -17,14 +17,16 @@ const (
 	processID  = 1
 )
 
-// Writer writes one trace, a JSON array of events. It is safe for concurrent use. Whole events go to the file
-// at least once a second of events, and the format's readers accept an array without its end: after a kill
-// the file can still be opened. The first error of the disk is kept for Close, and stops the writing.
+// Writer writes one trace, a JSON array of events. It is safe for concurrent use. Events go to the file when
+// 64 KiB or a second have gathered, each time with the array's end, which the next ones overwrite: the file is
+// valid at any moment, also after a kill. (The format calls that end optional; not every version of Perfetto
+// agrees.) The first error of the disk is kept for Close, and stops the writing.
 type Writer struct {
 	mu      sync.Mutex
 	file    *os.File
 	start   time.Time
 	flushed time.Time
+	size    int64        // of the file without the array's end
 	buf     bytes.Buffer // whole events only
 	tracks  map[string]int
 	events  int
@@ -90,7 +92,6 @@ func (w *Writer) add(e event) {
 	if err != nil {
 		panic(err) // numbers, strings and what encodeArgs made
 	}
-	// The comma goes before an event, so that the file is one bracket short of valid at any moment.
 	if w.events > 0 {
 		w.buf.WriteByte(',')
 	} else {
@@ -129,8 +130,11 @@ func encodeArgs(args map[string]any) json.RawMessage {
 }
 
 func (w *Writer) flush() {
-	if w.err == nil {
-		_, w.err = w.file.Write(w.buf.Bytes())
+	if w.err == nil && w.buf.Len() > 0 {
+		events := int64(w.buf.Len())
+		w.buf.WriteString("\n]\n")
+		_, w.err = w.file.WriteAt(w.buf.Bytes(), w.size)
+		w.size += events
 	}
 	w.buf.Reset()
 	w.flushed = time.Now()
@@ -144,14 +148,13 @@ func (w *Writer) Flush() error {
 	return w.err
 }
 
-// Close completes the file and returns the first error since Create. Later calls of Complete do nothing.
+// Close writes out the rest and returns the first error since Create. Later calls of Complete do nothing.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.file == nil {
 		return nil
 	}
-	w.buf.WriteString("\n]\n")
 	w.flush()
 	err := w.err
 	if cerr := w.file.Close(); err == nil {
