@@ -120,7 +120,7 @@ func (f FileInfo) verify(dir string) error {
 	}
 	defer r.Close()
 	h := sha256.New()
-	if _, err := io.CopyBuffer(h, struct{ io.Reader }{r}, make([]byte, 1<<20)); err != nil {
+	if _, err := io.CopyBuffer(h, struct{ io.Reader }{r}, make([]byte, 128<<10)); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if sum := hex.EncodeToString(h.Sum(nil)); sum != strings.ToLower(f.SHA256) {

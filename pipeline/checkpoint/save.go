@@ -288,7 +288,7 @@ func (s *Store) writeFile(dir string, o safetensors.Output) (FileInfo, error) {
 	}
 	defer f.Close() // a second Close is harmless
 	sum := &summing{to: f, hash: sha256.New()}
-	b := bufio.NewWriterSize(sum, 1<<20)
+	b := bufio.NewWriterSize(sum, 128<<10)
 	if err := o.Encode(b); err != nil {
 		return fail(err)
 	}
