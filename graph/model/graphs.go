@@ -57,7 +57,7 @@ func (c Config) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, er
 			}
 			v := b.Variable(Gradient(ps[i].Name), ps[i].Type)
 			if accumulate {
-				b.Scope(ps[i].Scope, func() { g = op.Add(v, g) })
+				b.Scope(ps[i].Scope+autodiff.Suffix, func() { g = op.Add(v, g) })
 			}
 			b.Assign(v, g)
 		}
