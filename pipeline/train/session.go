@@ -42,7 +42,13 @@ func Execute(tune exec.Chooser) Executor {
 		if err != nil {
 			return Planned{}, err
 		}
-		planned := Planned{Memory: p.Memory(), Load: func() (Session, error) { return p.Load() }}
+		planned := Planned{Memory: p.Memory(), Load: func() (Session, error) {
+			s, err := p.Load()
+			if err != nil {
+				return nil, err // and not a Session that holds a nil *exec.Session
+			}
+			return s, nil
+		}}
 		for name := range graphs {
 			planned.Kernels += len(p.Kernels(name))
 		}
