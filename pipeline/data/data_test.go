@@ -58,7 +58,7 @@ func TestFieldOfJSONL(t *testing.T) {
 
 // A long document goes through in pieces; the tokens are those of the whole.
 func TestLongDocuments(t *testing.T) {
-	long := words(3*pieceSize + 12345)
+	long := words(2*pieceSize + 12345)
 	blob := strings.Repeat("x", 2*pieceSize+7) // nowhere to cut
 	text, lines := write(t, "a.txt", long), filepath.Join(t.TempDir(), "b.jsonl")
 	var b strings.Builder

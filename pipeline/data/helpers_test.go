@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,9 +48,8 @@ func (w wordTok) EncodePart(text []byte, first bool) ([]uint32, error) {
 		ids = append(ids, 1)
 	}
 	for _, word := range bytes.Fields(text) {
-		h := fnv.New32()
-		h.Write(word)
-		ids = append(ids, 2+h.Sum32()%(w.vocab-2))
+		h := crc32.ChecksumIEEE(word)
+		ids = append(ids, 2+h%(w.vocab-2))
 	}
 	return ids, nil
 }
@@ -75,7 +74,7 @@ func words(n int) string {
 		case i%11 == 10:
 			sep = "\n"
 		}
-		fmt.Fprintf(&b, "w%d%s", i*i%1009, sep)
+		fmt.Fprintf(&b, "somewhat-long-word%d%s", i*i%1009, sep)
 	}
 	return b.String()
 }

@@ -134,6 +134,10 @@ func readPieces(path, field string, from mark, emit func(piece) error) error {
 	if _, err := f.Seek(from.Offset, io.SeekStart); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
 	format, err := formatOf(path)
 	if err != nil {
 		return err
@@ -144,14 +148,15 @@ func readPieces(path, field string, from mark, emit func(piece) error) error {
 		}
 		return readJSONL(f, path, field, from, emit)
 	}
-	return readText(f, path, from, emit)
+	return readText(f, path, st.Size(), from, emit)
 }
 
-func readText(r io.Reader, path string, from mark, emit func(piece) error) error {
+func readText(r io.Reader, path string, size int64, from mark, emit func(piece) error) error {
 	at := from.Offset
 	var rest []byte
 	for {
-		buf := make([]byte, pieceSize)
+		// One more than is left, to see the end; corpora may have very many small files.
+		buf := make([]byte, min(pieceSize, max(size-at, 0)+1))
 		n := copy(buf, rest)
 		m, err := io.ReadFull(r, buf[n:])
 		buf = buf[:n+m]
@@ -160,6 +165,9 @@ func readText(r io.Reader, path string, from mark, emit func(piece) error) error
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		cut := len(buf)
+		if !last && cut < pieceSize {
+			return fmt.Errorf("%s: grew while it was read", path)
+		}
 		if !last {
 			cut = cutPoint(buf)
 		}
@@ -237,6 +245,7 @@ const maxLine = 256 << 20
 func readJSONL(r io.Reader, path, field string, from mark, emit func(piece) error) error {
 	in := bufio.NewReaderSize(r, 1<<16)
 	at, skip, docs := from.Offset, from.Piece, 0
+	pending := int64(0) // bytes not yet accounted for
 	for number := 1; ; number++ {
 		where := fmt.Sprintf("line %d", number)
 		if from.Offset > 0 {
@@ -247,6 +256,7 @@ func readJSONL(r io.Reader, path, field string, from mark, emit func(piece) erro
 		if err != nil && !last {
 			return fmt.Errorf("%s: %s: %w", path, where, err)
 		}
+		pending += int64(len(line))
 		if len(bytes.TrimSpace(line)) > 0 {
 			text, err := jsonText(line, field)
 			if err != nil {
@@ -254,9 +264,10 @@ func readJSONL(r io.Reader, path, field string, from mark, emit func(piece) erro
 			}
 			if len(text) > 0 {
 				docs++
-				if err := emitDocument(text, at, int64(len(line)), skip, emit); err != nil {
+				if err := emitDocument(text, at, pending, skip, emit); err != nil {
 					return err
 				}
+				pending = 0
 			}
 		}
 		skip = 0
