@@ -9,8 +9,8 @@ import (
 )
 
 type trainCommand struct {
-	Path   string   `arg:"" optional:"" name:"config" help:"The run's YAML file, or the folder of a run to resume." type:"path"`
-	Config string   `help:"The same as the argument." placeholder:"FILE" type:"path"`
+	Path   string   `arg:"" optional:"" name:"config" help:"The run's YAML file, or the folder of a run to resume."`
+	Config string   `help:"The same as the argument." placeholder:"FILE"`
 	Set    []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Resume bool     `help:"Continue from the latest good checkpoint of run.dir."`
 	Device string   `help:"Where to compute: webgpu:0, null. The same as --set pipeline.devices=[NAME]."`

@@ -12,7 +12,7 @@ import (
 )
 
 type evalCommand struct {
-	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout." type:"path"`
+	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
 	Data      []string `help:"Texts or shards to evaluate on; without, the text that the run held out." placeholder:"FILE" sep:"none"`
 	Tokenizer string   `help:"bytes, gpt2 or a tokenizer.json, instead of the model's own."`
 	SeqLen    int      `help:"Tokens of context, instead of the model's."`
@@ -47,7 +47,7 @@ func (c *evalCommand) Run(a *app) error {
 }
 
 type generateCommand struct {
-	From        string  `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout." type:"path"`
+	From        string  `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
 	Prompt      string  `help:"The text to continue."`
 	Tokens      int     `help:"How many tokens to make." default:"200" short:"n"`
 	Temperature float64 `help:"Above 1 is wilder, below 1 tamer; 0 always takes the likeliest." default:"0.8"`
@@ -114,7 +114,7 @@ func (c *generateCommand) stream(a *app, g *train.Generator, s train.Sampling) e
 
 type dataCommand struct {
 	Inputs      []string `arg:"" name:"text" help:"Text and jsonl files; globs are expanded."`
-	Out         string   `help:"The folder for the shards." required:"" type:"path"`
+	Out         string   `help:"The folder for the shards." required:""`
 	Tokenizer   string   `help:"bytes, gpt2 or the path of a tokenizer.json." default:"gpt2"`
 	Val         []string `help:"Texts for the held-out shards." placeholder:"FILE" sep:"none"`
 	ValTokens   int64    `help:"Hold out the first tokens instead."`

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
@@ -44,12 +43,12 @@ func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 	if o.Execute == nil {
 		o.Execute = Execute(nil)
 	}
-	r := &run{Config: c, Options: o, result: Result{Dir: c.Run.Dir}, began: time.Now()}
+	r := &run{Config: c, Options: o, result: Result{Dir: c.Run.Dir}}
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.openData(ctx); err != nil {
 		return r.result, err
 	}
-	for _, step := range []func() error{r.build, r.findWeights, r.plan, r.openFolder, r.load} {
+	for _, step := range []func() error{r.build, r.findWeights, r.plan, r.prepareFolder, r.load, r.openFolder} {
 		if err := step(); err != nil {
 			return r.result, err
 		}
@@ -67,7 +66,6 @@ type run struct {
 	Options
 	result Result
 	start  Start
-	began  time.Time
 
 	data    *corpus
 	weights *weights // to start from
@@ -77,6 +75,7 @@ type run struct {
 	planned Planned
 	session Session
 
+	undo   func() // removes the folders made for the run
 	store  *checkpoint.Store
 	log    *metrics.Log
 	events *metrics.Events
@@ -147,12 +146,39 @@ func openDevice(open OpenDevice, names []string) (device.Device, error) {
 	return dev, nil
 }
 
-// openFolder makes the run folder and what is written on the way. A run that is there is never written over.
+// prepareFolder finds out whether the run folder can be written to. It is removed again if the run does not begin.
+func (r *run) prepareFolder() error {
+	missing := missingFolders(r.Run.Dir)
+	r.undo = func() {
+		for _, dir := range missing {
+			os.Remove(dir) // only while it is empty
+		}
+	}
+	if err := os.MkdirAll(r.Run.Dir, 0o777); err != nil {
+		r.undo()
+		return Mistake(fmt.Errorf("run.dir: %w", err))
+	}
+	probe, err := os.CreateTemp(r.Run.Dir, ".probe-*")
+	if err != nil {
+		r.undo()
+		return Mistake(fmt.Errorf("run.dir: %w", err))
+	}
+	return Mistake(errors.Join(probe.Close(), os.Remove(probe.Name())))
+}
+
+// missingFolders lists those of a path that do not exist, the innermost first.
+func missingFolders(path string) (missing []string) {
+	for path = filepath.Clean(path); ; path = filepath.Dir(path) {
+		if _, err := os.Lstat(path); err == nil || path == filepath.Dir(path) {
+			return missing
+		}
+		missing = append(missing, path)
+	}
+}
+
+// openFolder makes what a run writes on the way.
 func (r *run) openFolder() (err error) {
 	dir := r.Run.Dir
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return Mistake(err)
-	}
 	for _, step := range []func() error{
 		func() error { return writeFile(filepath.Join(dir, "config.yaml"), r.YAML()) },
 		func() (err error) {
@@ -181,11 +207,17 @@ func (r *run) openFolder() (err error) {
 
 // load brings the programs and the initial state to the device.
 func (r *run) load() (err error) {
-	began := time.Now()
-	if r.session, err = r.planned.Load(); err != nil {
+	defer func() {
+		if err != nil {
+			r.undo()
+		}
+	}()
+	if r.session, err = r.planned.Load(); errors.Is(err, device.ErrOutOfMemory) {
+		err = Mistake(err)
+	}
+	if err != nil {
 		return err
 	}
-	r.trace.Complete("loop", "compile", began, time.Since(began), nil)
 	return r.weights.upload(r.session)
 }
 
