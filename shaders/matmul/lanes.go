@@ -3,6 +3,7 @@ package matmul
 import (
 	"fmt"
 	"math"
+	"strings"
 )
 
 // lanes is the kernel for software devices. Mesa's llvmpipe runs 4 to 16 invocations as the lanes of a vector;
@@ -218,32 +219,31 @@ func (p lanes) turn(g *source) {
 	}
 }
 
+// stores emits one loop over the tile: unrolled, the stores and epilogues would take longer to compile than all
+// the rest. Its bound is not constant, lest the compiler unroll it.
 func (p lanes) stores(g *source, quadC bool, quads int) {
 	s := g.spec
-	for j := range p.groups {
-		guard := quads%(p.width*p.groups) != 0
-		if guard {
-			g.line("if (c + %du < %du) {", j*p.width, quads)
-		}
-		for i := range p.rows {
-			if p.spec.M%p.rows != 0 {
-				g.line("if (r + %du < %du) {", i, p.spec.M)
-			} else {
-				g.line("{")
-			}
-			acc := fmt.Sprintf("s%d_%d", i, j)
-			g.line("let i = r + %du; let j = (c + %du) * 4u;", i, j*p.width)
-			if quadC {
-				g.line("mm_c[((b * %du + i) * %du + j) / 4u] = %s;", s.M, s.N, g.quadValue(acc, "b", "i", "j"))
-			} else {
-				p.scalarStores(g, acc)
-			}
-			g.line("}")
-		}
-		if guard {
-			g.line("}")
+	var sums []string
+	for i := range p.rows {
+		for j := range p.groups {
+			sums = append(sums, fmt.Sprintf("s%d_%d", i, j))
 		}
 	}
+	g.line("var sums = array<vec4<f32>, %d>(%s);", len(sums), strings.Join(sums, ", "))
+	g.line("let count = min(%du, %du - r) * %du;", p.rows, p.spec.M, p.groups)
+	g.line("for (var q = 0u; q < count; q++) {")
+	g.line("let i = r + q / %du; let quad = c + q %% %du * %du; let j = quad * 4u; let acc = sums[q];", p.groups, p.groups, p.width)
+	if quads%(p.width*p.groups) != 0 {
+		g.line("if (quad < %du) {", quads)
+	} else {
+		g.line("{")
+	}
+	if quadC {
+		g.line("mm_c[((b * %du + i) * %du + j) / 4u] = %s;", s.M, s.N, g.quadValue("acc", "b", "i", "j"))
+	} else {
+		p.scalarStores(g, "acc")
+	}
+	g.line("} }")
 }
 
 // scalarStores emits the stores of four columns that are not four neighbours in C, or not all inside.
