@@ -3,6 +3,7 @@ package matmul
 import (
 	"fmt"
 	"math"
+	"sort"
 	"strings"
 )
 
@@ -19,7 +20,10 @@ type lanes struct {
 	packRows, packCols  bool
 }
 
-// lanesCandidates returns the best tile of every way to read the operands.
+// lanesKept bounds the candidates: compiling and timing one takes longer than it saves further down the list.
+const lanesKept = 3
+
+// lanesCandidates returns the best tiles among all ways to read the operands.
 func lanesCandidates(s Spec, l Limits) []Kernel {
 	var ks []Kernel
 	for _, swap := range []bool{false, true} {
@@ -39,7 +43,8 @@ func lanesCandidates(s Spec, l Limits) []Kernel {
 			}
 		}
 	}
-	return ks
+	sort.SliceStable(ks, func(i, j int) bool { return ks[i].Cost < ks[j].Cost })
+	return ks[:min(len(ks), lanesKept)]
 }
 
 // transposed is the Spec of Cᵀ = BᵀAᵀ, but for the layout of C and the epilogue.
@@ -87,7 +92,7 @@ func (p lanes) cost() float64 {
 	}
 	fma := 2.3
 	if p.groups == 3 {
-		fma = 2.7 // accumulators no longer stay in registers
+		fma = 3.2 // accumulators no longer stay in registers
 	}
 	r, g := float64(p.rows), float64(p.groups)
 	turn := row*r + col*g + fma*4*r*g + 25
@@ -95,7 +100,7 @@ func (p lanes) cost() float64 {
 	cost := float64(s.Batch) * tiles * (turn*float64(s.K) + 700 + 60*r*g)
 	// A workgroup costs its start, a pass its dispatch; too few workgroups leave threads idle.
 	cost += 300 * float64(s.Batch) * tiles * 8 / float64(p.width)
-	const element, dispatch = 20, 2e5
+	const element, dispatch = 16, 2e5
 	if p.packRows {
 		cost += dispatch + element*float64(batches(s.Batch, s.BatchStrideA)*s.M*s.K)
 	}
