@@ -174,7 +174,7 @@ func (g *source) quadValue(acc, b, i, j string) string {
 }
 
 // main opens the entry point; tx, ty and tz are then the workgroup's place in tiles. A grid beyond the
-// dispatch limit is folded. linear declares the unused ty and tz away.
+// dispatch limit is folded. linear leaves out ty and tz, where tiles has one dimension.
 func (g *source) main(workgroup [2]int, tiles [3]int, l Limits, linear bool) (groups [3]int) {
 	g.line("@compute @workgroup_size(%d, %d)", workgroup[0], workgroup[1])
 	g.line("fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_id) l: vec3<u32>) {")
