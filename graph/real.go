@@ -74,3 +74,30 @@ func (c *Constant) UnmarshalJSON(b []byte) error {
 	}
 	return nil
 }
+
+// Round is the value of the dtype nearest to x, ties to even; integers are x itself.
+func (d DType) Round(x float64) float64 {
+	switch d {
+	case F32:
+		return float64(float32(x))
+	case F16:
+		return roundTo(x, 11, -13, 65504)
+	case BF16:
+		return roundTo(x, 8, -125, 0x1.fep127)
+	}
+	return x
+}
+
+// roundTo rounds to bits of mantissa, with the smallest normal number 2^(least-1) and the given largest number.
+func roundTo(x float64, bits, least int, largest float64) float64 {
+	if x == 0 || math.IsNaN(x) || math.IsInf(x, 0) {
+		return x
+	}
+	_, e := math.Frexp(x)
+	unit := math.Ldexp(1, max(e, least)-bits)
+	y := math.RoundToEven(x/unit) * unit
+	if math.Abs(y) > largest {
+		return math.Copysign(math.Inf(1), x)
+	}
+	return y
+}

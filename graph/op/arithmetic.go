@@ -119,7 +119,7 @@ func div() graph.Op {
 				return "(" + x + " / select(" + y + ", 1u, " + y + " == 0u))"
 			}
 			least := x + " == " + literal(e, d, math.MinInt32)
-			return "(" + x + " / select(" + y + ", 1i, " + y + " == 0i || (" + y + " == -1i && " + least + ")))"
+			return "(" + x + " / select(" + y + ", 1i, " + y + " == 0i || (" + y + " == (-1i) && " + least + ")))"
 		},
 		eval: func(d graph.DType, a []float64) float64 {
 			if d.Float() {
@@ -169,14 +169,11 @@ func minimum() graph.Op {
 	return &pointwise{
 		name: "minimum", inputs: 2, accept: anyDType, emit: call("min"),
 		eval: func(_ graph.DType, a []float64) float64 { return math.Min(a[0], a[1]) },
-		grad: func(n *graph.Node, d *graph.Value) []*graph.Value {
-			g := share(n.Inputs[1], n.Inputs[0], d)
-			return []*graph.Value{g[1], g[0]}
-		},
+		grad: func(n *graph.Node, d *graph.Value) []*graph.Value { return share(n.Inputs[1], n.Inputs[0], d) },
 	}
 }
 
-// share gives d to the larger of x and y.
+// share gives d to its first result where x is larger than y, and to its second where it is smaller.
 func share(x, y, d *graph.Value) []*graph.Value {
 	zero := Scalar(d.Builder(), d.DType, 0)
 	tie := Where(Equal(x, y), half(d), zero)
