@@ -151,7 +151,7 @@ func (b *Builder) loadSource(what string, s Source, nf nodeFile) {
 // resolve finds a value among the nodes so far, so that no reference makes a cycle.
 func (b *Builder) resolve(what string, r reference) *Value {
 	if len(r) != 2 || r[0] < 0 || r[0] >= b.Len() || r[1] < 0 || r[1] >= len(b.Node(r[0]).Outputs) {
-		b.Fail(what, "reference %.5v, expected [node, result] of an earlier node", []int(r))
+		b.Fail(what, "reference %v, expected [node, result] of an earlier node", []int(r[:min(len(r), 4)]))
 	}
 	return b.Node(r[0]).Outputs[r[1]]
 }
@@ -163,8 +163,14 @@ func decodeOp(nf nodeFile) (Op, error) {
 		return nil, err
 	}
 	var given, known map[string]json.RawMessage
+	if len(nf.Attrs) == 0 {
+		return nil, fmt.Errorf("attributes are missing")
+	}
 	if err := json.Unmarshal(nf.Attrs, &given); err != nil {
 		return nil, fmt.Errorf("attributes: %w", err)
+	}
+	if given == nil {
+		return nil, fmt.Errorf("attributes are %.20s, expected an object", nf.Attrs)
 	}
 	d := json.NewDecoder(bytes.NewReader(nf.Attrs))
 	d.DisallowUnknownFields()

@@ -83,7 +83,7 @@ func Lower(r *fuse.Result, g *fuse.Group, lim Limits, key func(*graph.Value) str
 	c := &context{r: r, g: g, lim: lim, key: key}
 	switch g.Kind {
 	case fuse.Map:
-		return []Kernel{c.mapKernel()}, nil
+		return c.mapKernels(), nil
 	case fuse.Reduce:
 		return c.reduceKernels(), nil
 	case fuse.MatMul:
@@ -135,10 +135,13 @@ func Flops(g *fuse.Group) float64 {
 
 // Default is the candidate to take where none was timed.
 func Default(ks []Kernel, g *fuse.Group, lim Limits) int {
-	if g.Kind != fuse.Reduce || len(ks) == 1 {
-		return len(ks) - 1
-	}
 	last := len(ks) - 1
+	switch {
+	case g.Kind == fuse.Map && !lim.Software:
+		return 0
+	case g.Kind != fuse.Reduce || last == 0:
+		return last
+	}
 	if strings.HasPrefix(ks[last].Name, "split") {
 		if g.Rows >= 4096 {
 			return 0

@@ -101,12 +101,22 @@ func (w *writer) storeRows(vs []*graph.Value, row graph.Index) string {
 	return stores.String()
 }
 
-// mapKernel computes one element an invocation.
-func (c *context) mapKernel() Kernel {
+// mapKernels compute one element an invocation (naive), or several: starting a workgroup costs a software device as much
+// as hundreds of elements.
+func (c *context) mapKernels() []Kernel {
 	w := c.newWriter()
-	stores := w.storeRows(c.g.Stores, graph.Var("row", c.g.Rows))
-	body := fmt.Sprintf("  let row = group * %du + lane;\n  if (row >= %du) { return; }\n", workgroup, c.g.Rows) + w.outer.String() + stores
-	return Kernel{Name: "map", Passes: []Pass{w.pass(body, workgroup, ceil(c.g.Rows, workgroup), 0)}}
+	row := graph.Var("row", c.g.Rows)
+	stores := w.storeRows(c.g.Stores, row)
+	body := w.outer.String() + stores
+	one := fmt.Sprintf("  let row = group * %du + lane;\n  if (row >= %du) { return; }\n", workgroup, c.g.Rows) + body
+	ks := []Kernel{{Name: "map", Passes: []Pass{w.pass(one, workgroup, ceil(c.g.Rows, workgroup), 0)}}}
+	for _, each := range []int{4, 32} {
+		if groups := ceil(c.g.Rows, workgroup*each); groups > 1 {
+			loop := fmt.Sprintf("  for (var row = group * %du + lane; row < %du; row += %du) {\n", workgroup, c.g.Rows, groups*workgroup)
+			ks = append(ks, Kernel{Name: fmt.Sprintf("map%d", each), Passes: []Pass{w.pass(loop+body+"  }\n", workgroup, groups, 0)}})
+		}
+	}
+	return ks
 }
 
 func ceil(a, b int) int { return (a + b - 1) / b }

@@ -150,11 +150,43 @@ func (f *fuser) classify() {
 			f.assigned[a.Value] = a.Variable
 		}
 	}
+	f.separate()
 	for _, n := range f.g.Nodes {
 		if !f.inlined(n) {
 			f.group[n] = f.single(n)
 		}
 	}
+}
+
+// separate gives memory of its own to an operand that would overlap another operand of the same kernel in part: two
+// bindings may be equal, in which case they become one, but not overlap.
+func (f *fuser) separate() {
+	for _, n := range f.g.Nodes {
+		switch f.kernels[n].(type) {
+		case graph.Contraction, graph.Template:
+			for i, v := range n.Inputs {
+				for _, w := range n.Inputs[:i] {
+					if !f.overlaps(v, w) {
+						continue
+					}
+					if _, ok := f.alias[v]; !ok {
+						v = w
+					}
+					delete(f.alias, v)
+					f.stored[v] = true
+				}
+			}
+		}
+	}
+}
+
+// overlaps tells whether two values share a part of their memory, but not all.
+func (f *fuser) overlaps(v, w *graph.Value) bool {
+	a, b := f.alias[v].Offset, f.alias[w].Offset
+	if f.base(v) != f.base(w) || a == b && v.Shape.Len() == w.Shape.Len() {
+		return false
+	}
+	return a < b+w.Shape.Len() && b < a+v.Shape.Len()
 }
 
 // store demands that v be in memory, as a part of another value's memory where possible.

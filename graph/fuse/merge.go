@@ -102,7 +102,7 @@ func (f *fuser) indirect(p, c *Group) bool {
 	seen := map[*Group]bool{p: true}
 	var reaches func(g *Group) bool
 	reaches = func(g *Group) bool {
-		if seen[g] {
+		if seen[g] || g.last() < p.Nodes[0].ID {
 			return g == p
 		}
 		seen[g] = true
@@ -154,7 +154,9 @@ func (g *Group) Phases() [][]*graph.Node {
 		}
 		d := 0
 		for _, in := range n.Inputs {
-			d = max(d, visit(in.Node))
+			if in.Node.ID >= g.Nodes[0].ID { // older nodes cannot depend on the group
+				d = max(d, visit(in.Node))
+			}
 		}
 		if _, ok := n.Op.Kernel(n).(graph.Reduction); ok && g.members[n] {
 			if d == len(phases) {
@@ -261,7 +263,18 @@ func (t *tracer) run() bool {
 		}
 		w.Value(v, graph.Unflatten(v.Shape, flat))
 	}
-	return true
+	return !t.partOperand()
+}
+
+// partOperand tells whether a matrix operand is a part of a value that the epilogue reads: the bindings would overlap.
+func (t *tracer) partOperand() bool {
+	if t.g.Kind != MatMul {
+		return false
+	}
+	return slices.ContainsFunc(t.contraction().Inputs, func(v *graph.Value) bool {
+		base := t.f.base(v)
+		return len(t.places[base]) > 0 && base.Shape.Len() != v.Shape.Len()
+	})
 }
 
 func (t *tracer) contraction() *graph.Node {

@@ -186,7 +186,7 @@ func literal(e graph.Emitter, d graph.DType, v float64) string {
 		return strconv.FormatUint(uint64(v), 10) + "u"
 	case graph.I32:
 		if v == math.MinInt32 {
-			return "bitcast<i32>(2147483648u)"
+			return "bitcast<i32>(" + e.Let("u32", "2147483648u") + ")" // its digits alone exceed i32
 		}
 		return parenthesise(strconv.FormatInt(int64(v), 10) + "i")
 	}
