@@ -137,15 +137,48 @@ func candidate(ks []exec.KernelInfo) string {
 	return strings.Join(names, " ")
 }
 
-// start uploads, runs and enqueues the reads, by name: "output y0", "variable w".
-func start(s *exec.Session, program string, t Task) (map[string]device.Pending, error) {
-	for name, x := range t.Variables {
-		if err := s.WriteVariable(name, exec.Encode(x.DType, x.Data)); err != nil {
-			return nil, err
+// live tells which nodes something depends on: a device does not hold the sources of the rest.
+func live(g *graph.Graph) map[*graph.Node]bool {
+	found := map[*graph.Node]bool{}
+	var visit func(n *graph.Node)
+	visit = func(n *graph.Node) {
+		if !found[n] {
+			found[n] = true
+			for _, in := range n.Inputs {
+				visit(in.Node)
+			}
 		}
 	}
-	for name, x := range t.Inputs {
-		if err := s.SetInput(program, name, exec.Encode(x.DType, x.Data)); err != nil {
+	for _, o := range g.Outputs {
+		visit(o.Value.Node)
+	}
+	for _, a := range g.Assigns {
+		visit(a.Value.Node)
+		visit(a.Variable.Node)
+	}
+	return found
+}
+
+// start uploads, runs and enqueues the reads, by name: "output y0", "variable w".
+func start(s *exec.Session, program string, t Task) (map[string]device.Pending, error) {
+	reads := map[string]device.Pending{}
+	needed := live(t.Graph)
+	for _, v := range t.Graph.Sources("variable") {
+		name := v.Node.Op.(graph.Source).Label()
+		if !needed[v.Node] {
+			continue
+		}
+		if err := s.WriteVariable(name, exec.Encode(v.DType, t.Variables[name].Data)); err != nil {
+			return nil, err
+		}
+		reads["variable "+name] = nil
+	}
+	for _, v := range t.Graph.Sources("input") {
+		name := v.Node.Op.(graph.Source).Label()
+		if !needed[v.Node] {
+			continue
+		}
+		if err := s.SetInput(program, name, exec.Encode(v.DType, t.Inputs[name].Data)); err != nil {
 			return nil, err
 		}
 	}
@@ -154,20 +187,19 @@ func start(s *exec.Session, program string, t Task) (map[string]device.Pending, 
 			return nil, err
 		}
 	}
-	reads := map[string]device.Pending{}
 	for _, o := range t.Graph.Outputs {
-		p, err := s.Output(program, o.Name)
-		if err != nil {
-			return nil, err
-		}
-		reads["output "+o.Name] = p
+		reads["output "+o.Name] = nil
 	}
-	for name := range t.Variables {
-		p, err := s.ReadVariable(name)
+	for what := range reads {
+		var err error
+		if name, ok := strings.CutPrefix(what, "output "); ok {
+			reads[what], err = s.Output(program, name)
+		} else {
+			reads[what], err = s.ReadVariable(strings.TrimPrefix(what, "variable "))
+		}
 		if err != nil {
 			return nil, err
 		}
-		reads["variable "+name] = p
 	}
 	return reads, nil
 }
@@ -187,11 +219,9 @@ func (r *Result) check(t Task, reads map[string]device.Pending) error {
 		if err != nil {
 			return err
 		}
-		var want *graph.Tensor
+		want := variables[strings.TrimPrefix(what, "variable ")]
 		if name, ok := strings.CutPrefix(what, "output "); ok {
 			want = outputs[name]
-		} else if name, ok := strings.CutPrefix(what, "variable "); ok {
-			want = variables[name]
 		}
 		r.compare(what, exec.Decode(want.DType, b), want, t.Floor)
 	}
