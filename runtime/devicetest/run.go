@@ -15,7 +15,7 @@ func Run(t *testing.T, dev device.Device) {
 	for _, o := range graph.Catalogue() {
 		t.Run(o.Name(), func(t *testing.T) { report(t, Check(dev, Cases(o))) })
 	}
-	t.Run("graphs", func(t *testing.T) { report(t, CheckOnce(dev, Graphs(), nil)) })
+	t.Run("graphs", func(t *testing.T) { report(t, Check(dev, Graphs())) })
 	t.Run("chains", func(t *testing.T) { report(t, CheckOnce(dev, Chains(RandomGraphs), nil)) })
 }
 
