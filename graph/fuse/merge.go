@@ -193,7 +193,8 @@ func (f *fuser) trace(g *Group) (ok bool) {
 	g.Stores = nil
 	for _, n := range g.Nodes {
 		for _, v := range n.Outputs {
-			if f.external(v, g) {
+			// A template writes all of its results, read or not.
+			if g.Kind == Template || f.external(v, g) {
 				g.Stores = append(g.Stores, v)
 			}
 		}
