@@ -26,7 +26,7 @@ var allowed = map[string]string{
 	"graph/fuse":              "graph",
 	"graph/plan":              "graph graph/fuse",
 	"graph/model":             "graph graph/op graph/autodiff",
-	"shaders/...":             "graph graph/fuse",
+	"shaders/...":             "graph graph/fuse shaders/...",
 	"runtime/device/...":      "runtime/device",
 	"runtime/webgpu/...":      "runtime/device",
 	"runtime/vulkan/...":      "runtime/device",

@@ -132,11 +132,12 @@ func (f *fuser) external(v *graph.Value, g *Group) bool {
 	return false
 }
 
-// bindings counts the storage arrays of a group; a value that replaces the variable it was read from needs only one.
+// bindings counts the storage arrays of a group; a value that replaces the variable it was read from needs only one,
+// which is sure when nothing else reads that variable.
 func (f *fuser) bindings(g *Group) int {
 	n := g.arrays + len(g.Stores)
 	for _, s := range g.Stores {
-		if v, ok := f.assigned[s]; ok && slices.Contains(g.InPlace[s], v) {
+		if v, ok := f.assigned[s]; ok && slices.Contains(g.InPlace[s], v) && !f.external(v, g) {
 			n--
 		}
 	}
