@@ -12,6 +12,7 @@ const RandomGraphs = 240
 
 // Run checks every case of every op on a device, and graphs that fuse.
 func Run(t *testing.T, dev device.Device) {
+	t.Run("loops", func(t *testing.T) { report(t, CheckLoops(dev)) })
 	for _, o := range graph.Catalogue() {
 		t.Run(o.Name(), func(t *testing.T) { report(t, Check(dev, Cases(o))) })
 	}
