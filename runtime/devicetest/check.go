@@ -3,6 +3,7 @@
 package devicetest
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -17,11 +18,14 @@ const DefaultTolerance = 2e-6
 
 // Case is the task of computing one case of an op alone.
 func Case(c graph.Case) Task {
-	t := Task{Op: c.Op.Name(), Name: fmt.Sprint(c.Inputs), Inputs: map[string]*graph.Tensor{}, Runs: 1, Tolerance: c.Tolerance}
+	attributes, err := json.Marshal(c.Op)
+	if err != nil {
+		panic(fmt.Sprintf("devicetest: %s: %v", c.Op.Name(), err))
+	}
+	t := Task{Op: c.Op.Name(), Name: fmt.Sprintf("%v %s", c.Inputs, attributes), Inputs: map[string]*graph.Tensor{}, Runs: 1, Tolerance: c.Tolerance}
 	if t.Tolerance == 0 {
 		t.Tolerance = DefaultTolerance
 	}
-	var err error
 	t.Graph, err = graph.Build(func(b *graph.Builder) {
 		args := make([]*graph.Value, len(c.Inputs))
 		for i, x := range c.Values(1) {
