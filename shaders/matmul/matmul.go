@@ -16,8 +16,9 @@ type Spec struct {
 	// batch. C is contiguous, [Batch,M,N].
 	BatchStrideA, BatchStrideB int
 	// Epilogue, if not nil, returns the WGSL statements and expression of the stored value, given the names of
-	// the accumulator (f32) and of b, i and j (u32). The text becomes the body of a function. It may read elements of
-	// A, B and C as mm_at_a(i), mm_at_b(i) and mm_at_c(i), C's only where it stores.
+	// the accumulator (f32) and of b, i and j (u32). The text becomes the body of a function. mm_at_a(i),
+	// mm_at_b(i) and mm_at_c(i) read elements of the pass's first three bindings (see Pass.Bindings: they may be copies, or
+	// A and B exchanged), C's only where it stores.
 	Epilogue func(acc, b, i, j string) (stmts, expr string)
 	// Declarations is module-scope WGSL: the bindings, 3 and up, that Epilogue reads.
 	Declarations string
