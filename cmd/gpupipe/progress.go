@@ -60,7 +60,7 @@ func (p *progress) Step(s train.Progress) {
 	if s.ValLoss != nil {
 		val = fmt.Sprintf("  val loss %.4f", *s.ValLoss)
 	}
-	line := fmt.Sprintf("step %*d/%d  loss %.4f%s  lr ×%.3f  |g| %.3f  %s tokens/s  %s left", len(fmt.Sprint(s.Steps)), s.Step, s.Steps,
+	line := fmt.Sprintf("step %*d/%d  loss %.4f%s  lr %.3g  |g| %.3f  %s tokens/s  %s left", len(fmt.Sprint(s.Steps)), s.Step, s.Steps,
 		s.Loss, val, s.LR, s.GradNorm, grouped(int64(s.TokensPerSec)), s.Left.Round(time.Second))
 	milestone := s.Step == 1 || s.Step == s.Steps || s.ValLoss != nil
 	switch {
