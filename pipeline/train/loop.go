@@ -15,7 +15,7 @@ import (
 type inFlight struct {
 	step   int // counted from 1
 	losses []device.Pending
-	update device.Pending
+	update pendingUpdate
 	queued time.Time
 }
 
@@ -78,7 +78,7 @@ func (r *run) enqueue() error {
 		}
 		f.losses = append(f.losses, loss)
 	}
-	if f.update, err = r.update.enqueue(r.session, r.step); err != nil {
+	if f.update, err = r.enqueueUpdate(r.step); err != nil {
 		return err
 	}
 	r.step++
@@ -145,13 +145,13 @@ func (r *run) measure(f *inFlight) (Progress, error) {
 		}
 		p.Loss += float64(floats(b)[0]) / float64(len(f.losses))
 	}
-	u, err := r.update.read(f.update, f.step-1)
+	norm, halted, err := f.update.wait()
 	if err != nil {
 		return p, err
 	}
 	r.trace.Complete("loop", fmt.Sprintf("wait %d", f.step), began, time.Since(began), nil)
-	p.LR, p.GradNorm = u.lr, u.gradNorm
-	if !finite(p.Loss) || !finite(p.GradNorm) || u.halted {
+	p.LR, p.GradNorm = r.optimizer.LR(f.step-1), norm
+	if halted || !finite(p.Loss) || !finite(p.GradNorm) {
 		return p, r.diverged(p)
 	}
 	p.TokensPerSec, p.Left = r.pace.step(r.Train.BatchSize*r.Model.SeqLen, r.Train.Steps-f.step)

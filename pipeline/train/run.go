@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
@@ -67,13 +68,13 @@ type run struct {
 	result Result
 	start  Start
 
-	data    *corpus
-	weights *weights // to start from
-	update  *updater
-	graphs  map[string]*graph.Graph
-	dev     device.Device
-	planned Planned
-	session Session
+	data      *corpus
+	weights   *weights // to start from
+	optimizer *optim.Optimizer
+	graphs    map[string]*graph.Graph
+	dev       device.Device
+	planned   Planned
+	session   Session
 
 	undo   func() // removes the folders made for the run
 	store  *checkpoint.Store
@@ -113,11 +114,11 @@ func (r *run) build() (err error) {
 			return err
 		}
 	}
-	if r.update, err = newUpdater(r.Config); err != nil {
+	if r.optimizer, err = newOptimizer(r.Config); err != nil {
 		return err
 	}
-	r.graphs[updateProgram] = r.update.graph
-	return nil
+	r.graphs[updateProgram], err = r.optimizer.Graph()
+	return err
 }
 
 // plan asks the device how the graphs fit.
@@ -129,7 +130,7 @@ func (r *run) plan() (err error) {
 		return Mistake(fmt.Errorf("%s: %w", r.dev.Info().Name, err))
 	}
 	r.start = Start{Config: string(r.YAML()), Device: r.dev.Info(), Parameters: r.Model.Count(), Memory: r.planned.Memory,
-		Kernels: r.planned.Kernels, Optimizer: r.update.assignment, Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
+		Kernels: r.planned.Kernels, Optimizer: r.optimizer.String(), Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	return nil
 }
 
