@@ -1,0 +1,133 @@
+// Package webgpu runs programs on any GPU through WebGPU (wgpu-native: Vulkan, Metal, Direct3D 12).
+//
+// wgpu-native ends the process where a browser would report an error: when an invalid command buffer is submitted, a
+// buffer that is not mapped is read, or the driver reports a loss in the middle of a submission. So everything is
+// checked before it is handed over, and the state of every buffer is kept here. What remains, a driver's own
+// crash, cannot be survived within the process.
+package webgpu
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/cogentcore/webgpu/wgpu"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// OpenGL is left out: it doubles what Vulkan offers, with less of it.
+const backends = wgpu.InstanceBackendVulkan | wgpu.InstanceBackendMetal | wgpu.InstanceBackendDX12
+
+type adapter struct {
+	*wgpu.Adapter
+	info             device.Info
+	vendorID, device uint32
+}
+
+// Adapters lists the machine's adapters in the order of their names: discrete GPUs, then integrated, virtual, and
+// software ones. No adapter is an empty list.
+func Adapters() ([]device.Info, error) {
+	instance, found := enumerate()
+	infos := make([]device.Info, len(found))
+	for i, a := range found {
+		infos[i] = a.info
+	}
+	releaseAll(instance, found, -1)
+	return infos, nil
+}
+
+// enumerate lists adapters on an instance of their own, so that devices share nothing.
+func enumerate() (*wgpu.Instance, []adapter) {
+	if os.Getenv("XDG_RUNTIME_DIR") == "" {
+		os.Setenv("XDG_RUNTIME_DIR", os.TempDir()) // Mesa complains on stderr without it
+	}
+	wgpu.SetLogLevel(wgpu.LogLevelOff) // errors come back as values
+	instance := newInstance(backends)
+	var found []adapter
+	for _, a := range instance.EnumerateAdapters(nil) {
+		found = append(found, describe(a))
+	}
+	found = slices.DeleteFunc(found, func(a adapter) bool {
+		double := a.info.API == "dx12" && slices.ContainsFunc(found, func(b adapter) bool {
+			return b.info.API == "vulkan" && b.vendorID == a.vendorID && b.device == a.device
+		})
+		if double {
+			a.Release()
+		}
+		return double
+	})
+	slices.SortStableFunc(found, func(a, b adapter) int { return cmp.Compare(rank(a.info.Kind), rank(b.info.Kind)) })
+	for i := range found {
+		found[i].info.Name = fmt.Sprintf("webgpu:%d", i)
+	}
+	return instance, found
+}
+
+func releaseAll(instance *wgpu.Instance, all []adapter, except int) {
+	for i, a := range all {
+		if i != except {
+			a.Release()
+		}
+	}
+	if except < 0 {
+		instance.Release()
+	}
+}
+
+func describe(a *wgpu.Adapter) adapter {
+	i := a.GetInfo()
+	name, driver := i.Name, strings.TrimSpace(i.VendorName+" "+i.DriverDescription)
+	if strings.HasPrefix(name, "0x") { // up to v22.1.0.3: ids in hexadecimal, the name as description, no driver
+		name, driver = i.DriverDescription, ""
+	}
+	return adapter{Adapter: a, vendorID: i.VendorId, device: i.DeviceId, info: device.Info{
+		Adapter: name,
+		Vendor:  vendorName(i.VendorId),
+		Driver:  driver,
+		API:     apiName(i.BackendType),
+		Kind:    kindOf(i.AdapterType, name),
+	}}
+}
+
+func rank(k device.Kind) int {
+	return slices.Index([]device.Kind{device.Discrete, device.Integrated, device.Virtual, device.Software}, k)
+}
+
+// kindOf tells software from virtual adapters by name, since wgpu-native reports both as a CPU.
+func kindOf(t wgpu.AdapterType, name string) device.Kind {
+	name = strings.ToLower(name)
+	has := func(s string) bool { return strings.Contains(name, s) }
+	switch {
+	case has("llvmpipe"), has("lavapipe"), has("swiftshader"), has("basic render"):
+		return device.Software
+	case t == wgpu.AdapterTypeDiscreteGPU:
+		return device.Discrete
+	case t == wgpu.AdapterTypeIntegratedGPU:
+		return device.Integrated
+	case t == wgpu.AdapterTypeCPU && !has("virt") && !has("venus"):
+		return device.Software
+	}
+	return device.Virtual
+}
+
+func apiName(b wgpu.BackendType) string {
+	switch b {
+	case wgpu.BackendTypeVulkan:
+		return "vulkan"
+	case wgpu.BackendTypeMetal:
+		return "metal"
+	case wgpu.BackendTypeD3D12:
+		return "dx12"
+	}
+	return strings.ToLower(b.String())
+}
+
+func vendorName(id uint32) string {
+	return map[uint32]string{
+		0x1002: "AMD", 0x10DE: "NVIDIA", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
+		0x10005: "Mesa", 0x1AE0: "Google", 0x1414: "Microsoft",
+	}[id]
+}

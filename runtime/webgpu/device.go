@@ -1,0 +1,331 @@
+package webgpu
+
+/*
+#include <stdlib.h>
+#include "native.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cogentcore/webgpu/wgpu"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// Options of a device.
+type Options struct {
+	Label        string
+	MemoryBudget int64 // bytes of buffers; 0: three quarters of the host's memory on a software adapter, else no bound
+}
+
+// Device implements device.Device. One goroutine owns what is native: error scopes are per device, and callbacks
+// come within a poll. All else reaches it through requests.
+type Device struct {
+	info     device.Info
+	limits   device.Limits
+	budget   int64
+	requests chan func()
+	ended    chan struct{}
+
+	used, staged atomic.Int64 // bytes
+
+	// What follows belongs to the owner.
+	instance  *wgpu.Instance
+	adapter   *wgpu.Adapter
+	gpu       *wgpu.Device
+	native    *C.gp_device
+	closing   bool
+	lost      error
+	deferred  error // an error of enqueued work, for Sync
+	buffers   map[*buffer]struct{}
+	programs  map[*loaded]struct{}
+	pipelines map[pipelineKey]*wgpu.ComputePipeline
+	layouts   map[string]*layout
+	scratch   *wgpu.Buffer // for copies within one buffer
+	uploads   pool
+	downloads pool
+	running   []uint64 // submissions of Run that have not finished
+	syncs     []syncWaiter
+}
+
+type syncWaiter struct {
+	until uint64 // submission
+	done  chan error
+}
+
+var (
+	errForeign  = errors.New("does not belong to this device")
+	errReleased = errors.New("is released")
+)
+
+// Open opens the adapter of that index, as Adapters lists them.
+func Open(index int, o Options) (*Device, error) {
+	instance, found := enumerate()
+	if index < 0 || index >= len(found) {
+		releaseAll(instance, found, -1)
+		return nil, unknownAdapter(index, found)
+	}
+	a := found[index]
+	releaseAll(instance, found, index)
+	label := C.CString(o.Label)
+	defer C.free(unsafe.Pointer(label))
+	var limits C.gp_limits
+	var failure C.gp_error
+	native := C.gp_open(handle(a.Adapter), label, &limits, &failure)
+	if native == nil {
+		a.Release()
+		instance.Release()
+		return nil, &device.Error{Op: "open", Object: a.info.Adapter, Device: a.info.Name, Cause: nativeError(&failure)}
+	}
+	d := &Device{
+		info: a.info, limits: limitsOf(&limits), budget: o.MemoryBudget,
+		requests: make(chan func()), ended: make(chan struct{}),
+		instance: instance, adapter: a.Adapter, native: native, gpu: deviceOf(native.device),
+		buffers: map[*buffer]struct{}{}, programs: map[*loaded]struct{}{},
+		pipelines: map[pipelineKey]*wgpu.ComputePipeline{}, layouts: map[string]*layout{},
+	}
+	d.uploads = pool{d: d, mode: mapWrite, usage: wgpu.BufferUsageMapWrite | wgpu.BufferUsageCopySrc}
+	d.downloads = pool{d: d, mode: mapRead, usage: wgpu.BufferUsageMapRead | wgpu.BufferUsageCopyDst}
+	if d.budget == 0 && a.info.Kind == device.Software {
+		d.budget = hostMemory() / 4 * 3
+	}
+	go d.own()
+	return d, nil
+}
+
+func unknownAdapter(index int, found []adapter) error {
+	if len(found) == 0 {
+		return fmt.Errorf("webgpu:%d: no adapter found (looked for Vulkan, Metal and Direct3D 12); "+
+			"install a GPU driver, or Mesa's lavapipe to compute on the CPU", index)
+	}
+	var names []string
+	for _, a := range found {
+		names = append(names, fmt.Sprintf("%s (%s)", a.info.Name, a.info.Adapter))
+	}
+	return fmt.Errorf("webgpu:%d: no such adapter; there are: %s", index, strings.Join(names, ", "))
+}
+
+func limitsOf(l *C.gp_limits) device.Limits {
+	clamp := func(n C.uint64_t) int64 { return int64(min(uint64(n), math.MaxInt64)) &^ 3 }
+	return device.Limits{
+		MaxBindings: int(l.bindings), MaxBindingSize: clamp(l.binding_size), MaxBufferSize: clamp(l.buffer_size),
+		OffsetAlignment: int64(l.offset_alignment), MaxWorkgroupMemory: int(l.workgroup_memory),
+		MaxInvocations:       int(l.invocations),
+		MaxWorkgroupSize:     [3]int{int(l.size_x), int(l.size_y), int(l.size_z)},
+		MaxDispatchDimension: int(l.groups),
+	}
+}
+
+func (d *Device) Info() device.Info     { return d.info }
+func (d *Device) Limits() device.Limits { return d.limits }
+
+// Allocated returns the bytes of live buffers, and of staging buffers, whether in use or kept for use.
+func (d *Device) Allocated() (buffers, staging int64) { return d.used.Load(), d.staged.Load() }
+
+// own is the owner's loop: it serves requests, and polls while work is under way.
+func (d *Device) own() {
+	defer close(d.ended)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for idle := 0; !d.closing; {
+		if !d.busy() {
+			(<-d.requests)()
+			idle = 0
+			continue
+		}
+		timer.Reset(pause(idle))
+		select {
+		case request := <-d.requests:
+			request()
+			idle = 0
+		case <-timer.C:
+		}
+		if d.closing {
+			return
+		}
+		if d.poll() {
+			idle = 0
+		} else {
+			idle++
+		}
+	}
+}
+
+// pause lengthens from nothing to a fifth of a millisecond: short work is answered at once, long work is not taken
+// its cycles by polling (a software adapter computes on these same cores).
+func pause(idle int) time.Duration {
+	return time.Duration(min(idle, 20)) * 10 * time.Microsecond
+}
+
+// do runs f on the owner and names its error.
+func (d *Device) do(op, object string, f func() error) error {
+	result := make(chan error, 1)
+	request := func() {
+		err := d.lost
+		if err == nil {
+			err = f()
+		}
+		if d.checkLost(); d.lost != nil {
+			err = d.lost
+		}
+		result <- err
+	}
+	select {
+	case d.requests <- request:
+		return d.named(op, object, <-result)
+	case <-d.ended:
+		return d.named(op, object, device.ErrClosed)
+	}
+}
+
+func (d *Device) named(op, object string, cause error) error {
+	var already *device.Error
+	if cause == nil || errors.As(cause, &already) {
+		return cause
+	}
+	return &device.Error{Op: op, Object: object, Device: d.info.Name, Cause: cause}
+}
+
+func (d *Device) checker() device.Checker {
+	return device.Checker{Device: d.info.Name, Limits: d.limits, Own: d.owns}
+}
+
+func (d *Device) owns(b device.Buffer) error {
+	wb, ok := b.(*buffer)
+	switch {
+	case !ok || wb == nil || wb.d != d:
+		return errForeign
+	case wb.released:
+		return errReleased
+	}
+	return nil
+}
+
+func (d *Device) busy() bool {
+	return d.lost == nil && (d.native.done < d.native.submitted || d.uploads.waiting() || d.downloads.waiting() || len(d.syncs) > 0)
+}
+
+// poll lets callbacks come, hands on what has arrived, and tells whether anything had.
+func (d *Device) poll() bool {
+	before := d.native.done
+	C.gp_poll(d.native)
+	if d.checkLost(); d.lost != nil {
+		return true
+	}
+	if e := &d.native.uncaptured; e._type != C.GP_NO_ERROR {
+		d.deferred = errors.Join(d.deferred, nativeError(e))
+		e._type = C.GP_NO_ERROR
+	}
+	arrived := d.uploads.collect()
+	arrived = d.downloads.collect() || arrived
+	for len(d.running) > 0 && d.running[0] <= uint64(d.native.done) {
+		d.running = d.running[1:]
+	}
+	for len(d.syncs) > 0 && d.syncs[0].until <= uint64(d.native.done) {
+		d.syncs[0].done <- d.deferred
+		d.deferred = nil
+		d.syncs = d.syncs[1:]
+	}
+	return arrived || d.native.done != before
+}
+
+// waitFor polls until cond holds. Requests wait meanwhile.
+func (d *Device) waitFor(cond func() bool) error {
+	for idle := 0; !cond(); {
+		if d.lost != nil {
+			return d.lost
+		}
+		if !d.busy() {
+			panic("webgpu: waiting for work that was never submitted")
+		}
+		if d.poll() {
+			idle = 0
+		} else if idle++; idle < 4 {
+			runtime.Gosched()
+		} else {
+			time.Sleep(pause(idle))
+		}
+	}
+	return nil
+}
+
+// checkLost notices a loss: whoever waits is told, and nothing native is touched from then on.
+func (d *Device) checkLost() {
+	if d.lost != nil || d.native == nil || d.native.lost == 0 {
+		return
+	}
+	d.lost = fmt.Errorf("%w: %s", device.ErrLost, compact(C.GoString(&d.native.lost_msg[0])))
+	d.downloads.abandon(d.lost)
+	d.uploads.abandon(d.lost)
+	for _, s := range d.syncs {
+		s.done <- d.lost
+	}
+	d.syncs, d.running = nil, nil
+}
+
+// Sync waits until all enqueued work is done.
+func (d *Device) Sync() error {
+	done := make(chan error, 1)
+	err := d.do("sync", "", func() error {
+		d.syncs = append(d.syncs, syncWaiter{uint64(d.native.submitted), done})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return d.named("sync", "", <-done)
+}
+
+// Close waits for enqueued work and releases everything. Closing twice is fine.
+func (d *Device) Close() error {
+	result := make(chan error, 1)
+	select {
+	case d.requests <- func() { result <- d.shut() }:
+		return d.named("close", "", <-result)
+	case <-d.ended:
+		return nil
+	}
+}
+
+func (d *Device) shut() error {
+	d.closing = true
+	d.used.Store(0)
+	d.staged.Store(0)
+	if d.checkLost(); d.lost != nil {
+		return nil // a lost device's objects cannot be released without risk to the process
+	}
+	if err := d.waitFor(func() bool { return !d.busy() }); err != nil {
+		return nil
+	}
+	for l := range d.programs {
+		l.free()
+	}
+	for b := range d.buffers {
+		b.free()
+	}
+	d.uploads.free()
+	d.downloads.free()
+	if d.scratch != nil {
+		d.scratch.Release()
+	}
+	for _, p := range d.pipelines {
+		p.Release()
+	}
+	for _, l := range d.layouts {
+		l.release()
+	}
+	C.gp_close(d.native)
+	d.native = nil
+	d.adapter.Release()
+	d.instance.Release()
+	return d.deferred
+}

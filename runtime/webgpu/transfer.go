@@ -1,0 +1,275 @@
+package webgpu
+
+/*
+#include <stdlib.h>
+#include "native.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"math/bits"
+	"unsafe"
+
+	"github.com/cogentcore/webgpu/wgpu"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+const (
+	mapRead, mapWrite = 1, 2 // WGPUMapMode
+
+	smallestStage = 64 << 10
+	chunk         = 2 << 20  // the largest staging buffer
+	mostStaging   = 16 << 20 // bytes, each way
+)
+
+// stage is a staging buffer. It is free (and mapped, if it is for uploads), or in a pool's queue.
+type stage struct {
+	gpu    *wgpu.Buffer
+	size   int64
+	status *C.int // C memory: the map request's outcome
+	// Where a download goes:
+	to   []byte
+	read *pending
+}
+
+// pool keeps the staging buffers of one direction. They are mapped anew as soon as the GPU is done with them.
+type pool struct {
+	d     *Device
+	mode  C.uint32_t
+	usage wgpu.BufferUsage
+	idle  []*stage
+	queue []*stage // a map request is under way; in order of submission
+	total int64
+}
+
+func (p *pool) waiting() bool { return len(p.queue) > 0 }
+
+// take gives a stage of at least n bytes, n ≤ chunk; it waits when all that may exist are in use.
+func (p *pool) take(n int64) (*stage, error) {
+	size := max(int64(smallestStage), int64(1)<<bits.Len64(uint64(n-1)))
+	for {
+		for i, s := range p.idle {
+			if s.size == size {
+				p.idle = append(p.idle[:i], p.idle[i+1:]...)
+				return s, nil
+			}
+		}
+		if p.total+size <= mostStaging {
+			return p.make(size)
+		}
+		if len(p.idle) == 0 {
+			if err := p.d.waitFor(func() bool { return len(p.idle) > 0 }); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		p.drop(p.idle[0])
+		p.idle = p.idle[1:]
+	}
+}
+
+func (p *pool) make(size int64) (*stage, error) {
+	gpu, err := p.d.create("staging", size, p.usage, p.mode == mapWrite)
+	if err != nil {
+		return nil, err
+	}
+	p.total += size
+	p.d.staged.Add(size)
+	return &stage{gpu: gpu, size: size, status: (*C.int)(C.malloc(C.sizeof_int))}, nil
+}
+
+// drop gives s up. No map request of it may be under way.
+func (p *pool) drop(s *stage) {
+	if p.d.lost == nil {
+		s.gpu.Release()
+	}
+	C.free(unsafe.Pointer(s.status))
+	p.total -= s.size
+	p.d.staged.Add(-s.size)
+}
+
+// enqueue asks for s to be mapped once the work submitted so far is done.
+func (p *pool) enqueue(s *stage) error {
+	var failure C.gp_error
+	C.gp_map(p.d.native, bufferHandle(s.gpu), p.mode, C.size_t(s.size), s.status, &failure)
+	if failure._type != C.GP_NO_ERROR {
+		p.drop(s)
+		return nativeError(&failure)
+	}
+	p.queue = append(p.queue, s)
+	return nil
+}
+
+// collect takes what has been mapped from the queue, and tells whether anything had.
+func (p *pool) collect() bool {
+	n := 0
+	for ; n < len(p.queue) && *p.queue[n].status != C.GP_MAP_PENDING; n++ {
+		s := p.queue[n]
+		err := error(nil)
+		if *s.status != C.GP_MAP_DONE {
+			err = fmt.Errorf("mapping a staging buffer failed with status %d", *s.status)
+		}
+		if s.read != nil {
+			if err == nil {
+				copy(s.to, s.gpu.GetMappedRange(0, uint(len(s.to))))
+				err = s.gpu.Unmap()
+			}
+			s.read.part(err)
+			s.read, s.to = nil, nil
+		}
+		if err != nil {
+			p.drop(s)
+			continue
+		}
+		p.idle = append(p.idle, s)
+	}
+	p.queue = p.queue[n:]
+	return n > 0
+}
+
+// abandon tells whoever waits that the device is lost. What is native stays as it is.
+func (p *pool) abandon(err error) {
+	for _, s := range p.queue {
+		if s.read != nil {
+			s.read.part(err)
+		}
+	}
+	p.queue = nil
+}
+
+func (p *pool) free() {
+	for _, s := range p.idle {
+		p.drop(s)
+	}
+	p.idle = nil
+}
+
+// Write copies data to a staging buffer and enqueues the rest. It waits when 16 MiB are on their way already.
+func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
+	return d.do("write", label(b), func() error {
+		if err := d.checker().Transfer("write", b, offset, int64(len(data))); err != nil {
+			return err
+		}
+		for len(data) > 0 {
+			n := min(int64(len(data)), chunk)
+			if err := d.upload(b.(*buffer), offset, data[:n]); err != nil {
+				return err
+			}
+			offset, data = offset+n, data[n:]
+		}
+		return nil
+	})
+}
+
+func (d *Device) upload(b *buffer, offset int64, data []byte) error {
+	s, err := d.uploads.take(int64(len(data)))
+	if err != nil {
+		return err
+	}
+	copy(s.gpu.GetMappedRange(0, uint(len(data))), data)
+	err = s.gpu.Unmap()
+	if err == nil {
+		err = d.copyBytes(s.gpu, 0, b.gpu, offset, int64(len(data)))
+	}
+	if err != nil {
+		d.uploads.drop(s)
+		return err
+	}
+	return d.uploads.enqueue(s)
+}
+
+// Read enqueues a copy to the host. It waits when 16 MiB are on their way already.
+func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
+	r := &pending{d: d, label: label(b), done: make(chan struct{})}
+	err := d.do("read", r.label, func() error {
+		if err := d.checker().Transfer("read", b, offset, n); err != nil {
+			return err
+		}
+		r.data = make([]byte, n)
+		r.parts = int((n+chunk-1)/chunk) + 1 // one for this function itself
+		for at := int64(0); at < n; at += chunk {
+			to := r.data[at:min(at+chunk, n)]
+			if err := d.download(b.(*buffer), offset+at, to, r); err != nil {
+				return err
+			}
+		}
+		r.part(nil)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (d *Device) download(b *buffer, offset int64, to []byte, r *pending) error {
+	s, err := d.downloads.take(int64(len(to)))
+	if err != nil {
+		return err
+	}
+	if err := d.copyBytes(b.gpu, offset, s.gpu, 0, int64(len(to))); err != nil {
+		d.downloads.drop(s)
+		return err
+	}
+	s.to, s.read = to, r
+	return d.downloads.enqueue(s)
+}
+
+func (d *Device) copyBytes(src *wgpu.Buffer, so int64, dst *wgpu.Buffer, do, n int64) error {
+	c := copyCommand(src, so, dst, do, n)
+	return d.submit(&c, 1)
+}
+
+func copyCommand(src *wgpu.Buffer, so int64, dst *wgpu.Buffer, do, n int64) C.gp_command {
+	return C.gp_command{
+		src: bufferHandle(src), src_offset: C.uint64_t(so),
+		dst: bufferHandle(dst), dst_offset: C.uint64_t(do), size: C.uint64_t(n),
+	}
+}
+
+func (d *Device) submit(commands *C.gp_command, n int) error {
+	var failure C.gp_error
+	if C.gp_submit(d.native, commands, C.size_t(n), &failure) != 0 {
+		return nil
+	}
+	if d.checkLost(); d.lost != nil {
+		return d.lost
+	}
+	return nativeError(&failure)
+}
+
+// pending is a read. Its fields are the owner's until done is closed.
+type pending struct {
+	d     *Device
+	label string
+	done  chan struct{}
+	parts int
+	data  []byte
+	err   error
+}
+
+func (r *pending) part(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+	if r.parts--; r.parts == 0 {
+		close(r.done)
+	}
+}
+
+func (r *pending) Wait() ([]byte, error) {
+	<-r.done
+	if r.err != nil {
+		return nil, r.d.named("read", r.label, r.err)
+	}
+	return r.data, nil
+}
+
+func label(b device.Buffer) string {
+	if b == nil {
+		return ""
+	}
+	return b.Label()
+}
