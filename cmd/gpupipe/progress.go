@@ -51,6 +51,16 @@ func (p *progress) Reading(done, total int64) {
 	p.rewrite(fmt.Sprintf("reading data: %d%%", 100*done/max(1, total)))
 }
 
+// timing tells that a kernel's candidates are being timed.
+func (p *progress) timing(label string, candidates int) {
+	switch {
+	case p.json:
+		p.emit(event{"event": "timing", "kernel": label, "candidates": candidates})
+	case p.terminal:
+		p.rewrite(fmt.Sprintf("timing %d ways to compute %s", candidates, label))
+	}
+}
+
 func (p *progress) Step(s train.Progress) {
 	if p.json {
 		p.emit(event{"event": "step", "step": s})

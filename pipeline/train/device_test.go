@@ -67,7 +67,7 @@ func deviceGradients(t *testing.T, c Config) map[string][]float32 {
 	t.Helper()
 	tok, err := tokenizer.Open(c.Data.Tokenizer)
 	require.NoError(t, err)
-	r := &run{Config: c, Options: Options{OpenDevice: openGPU, Execute: Execute(nil)}}
+	r := &run{Config: c, Options: Options{OpenDevice: openGPU}}
 	defer func() { assert.NoError(t, r.close()) }()
 	r.data, err = openCorpus(context.Background(), c, tok, 1, nil)
 	require.NoError(t, err)

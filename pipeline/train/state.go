@@ -54,6 +54,9 @@ func (r *run) save() error {
 	}
 	c := checkpoint.Contents{Step: r.step, Config: json.RawMessage(r.Model.HuggingFace()), State: r.state(), Files: map[string][]byte{
 		"tokenizer.json": r.data.tok.JSON(), "train.yaml": r.YAML()}}
+	if text := r.kernels(); text != nil {
+		c.Files[kernelsFile] = text
+	}
 	for _, p := range r.Model.Parameters() {
 		c.Model = append(c.Model, r.tensor(graph.Named{ID: p.Name, Type: p.Type}))
 	}
@@ -168,6 +171,9 @@ func (r *run) resumeFrom(c *checkpoint.Checkpoint) error {
 		return err
 	}
 	if err := checkTensors(c.Dir, r.weights.state, want, false); err != nil {
+		return err
+	}
+	if err := r.pinKernels(c); err != nil {
 		return err
 	}
 	r.step, r.saved, r.result.Checkpoint = s.Step, s.Step, c.Dir
