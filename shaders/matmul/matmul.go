@@ -16,7 +16,8 @@ type Spec struct {
 	// batch. C is contiguous, [Batch,M,N].
 	BatchStrideA, BatchStrideB int
 	// Epilogue, if not nil, returns the WGSL statements and expression of the stored value, given the names of
-	// the accumulator (f32) and of b, i and j (u32). The text becomes the body of a function.
+	// the accumulator (f32) and of b, i and j (u32). The text becomes the body of a function. It may read elements of
+	// A, B and C as mm_at_a(i), mm_at_b(i) and mm_at_c(i), C's only where it stores.
 	Epilogue func(acc, b, i, j string) (stmts, expr string)
 	// Declarations is module-scope WGSL: the bindings, 3 and up, that Epilogue reads.
 	Declarations string
@@ -135,11 +136,15 @@ func (g *source) line(format string, args ...any) { fmt.Fprintf(g, format+"\n", 
 func newSource(s Spec, quadA, quadB, quadC bool) *source {
 	g := &source{spec: s}
 	for i, q := range []bool{quadA, quadB, quadC} {
-		t := "f32"
+		t, element := "f32", "at"
 		if q {
-			t = "vec4<f32>"
+			t, element = "vec4<f32>", "at >> 2u][at & 3u"
 		}
-		g.line("@group(0) @binding(%d) var<storage, read_write> mm_%c: array<%s>;", i, "abc"[i], t)
+		x := "abc"[i]
+		g.line("@group(0) @binding(%d) var<storage, read_write> mm_%c: array<%s>;", i, x, t)
+		if s.Epilogue != nil {
+			g.line("fn mm_at_%c(at: u32) -> f32 { return mm_%c[%s]; }", x, x, element)
+		}
 	}
 	if s.Epilogue != nil {
 		stmts, expr := s.Epilogue("acc", "b", "i", "j")
