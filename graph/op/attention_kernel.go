@@ -1,0 +1,221 @@
+package op
+
+import (
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+// attentionKernels writes the WGSL of attention and its gradient. There are three ways to compute each:
+//
+//   - naive: an invocation a row, scalars, loops.
+//   - rows: an invocation keeps the vectors of one or more rows at hand and walks the columns, some abreast. All rows
+//     of a workgroup belong to one head, so they read the same columns at the same time.
+//   - tiles: the same with the columns staged in workgroup memory.
+//
+// In the forward pass and for the gradient of q a row is a query and the columns are the keys; for the gradients of
+// k and v a row is a key and the columns are the queries.
+type attentionKernels struct {
+	attentionShape
+	position, lseGrad bool
+}
+
+// How rows and tiles are shaped. The widths of software adapters are their vectors'.
+const (
+	naiveLanes    = 64
+	softwareLanes = 8
+	gpuLanes      = 64
+	tileMemory    = 16384 // bytes, WebGPU's guaranteed workgroup memory
+)
+
+// lowest stands for -∞, which WGSL may assume away.
+const lowest = "-3.0e38f"
+
+func (k attentionKernels) forward(l graph.TemplateLimits) []graph.Candidate {
+	cs := []graph.Candidate{{Name: "naive", Passes: []graph.Pass{k.naiveForward()}}}
+	for _, r := range k.rowKernels(l) {
+		if r.Tile > 0 && k.position {
+			continue // a barrier under a bound read from memory is refused
+		}
+		cs = append(cs, graph.Candidate{Name: r.name(), Passes: []graph.Pass{r.forward()}})
+	}
+	return cs
+}
+
+func (k attentionKernels) backward(l graph.TemplateLimits) []graph.Candidate {
+	delta := []graph.Type{graph.T(graph.F32, k.batch, k.heads, k.queries)}
+	cs := []graph.Candidate{{Name: "naive", Scratch: delta, Passes: []graph.Pass{k.delta(), k.naiveQueryGrad(), k.naiveKeyGrad()}}}
+	for _, r := range k.rowKernels(l) {
+		cs = append(cs, graph.Candidate{Name: r.name(), Scratch: delta, Passes: []graph.Pass{k.delta(), r.queryGrad(), r.keyGrad()}})
+	}
+	return cs
+}
+
+// rowKernels are the shapes of rows and tiles that suit the device. On software adapters a load costs twenty times a
+// multiplication and compiles slower yet, so columns are shared by many rows; GPUs want few registers and many lanes.
+func (k attentionKernels) rowKernels(l graph.TemplateLimits) []rowKernel {
+	switch n := k.units(); {
+	case l.Software && n <= 16:
+		return []rowKernel{k.rowKernel(softwareLanes, min(max(64/n, 4), 8), 1, 0, true)}
+	case !l.Software && n <= 32 && l.MaxInvocations >= gpuLanes:
+		abreast := min(max(32/n, 1), 4)
+		return []rowKernel{k.rowKernel(gpuLanes, 1, abreast, 0, false), k.rowKernel(gpuLanes, 1, abreast, k.tile(l), false)}
+	}
+	return nil
+}
+
+// width is the elements of a unit: four where they divide the head dimension.
+func (k attentionKernels) width() int {
+	if k.dim%4 == 0 {
+		return 4
+	}
+	return 1
+}
+
+// units is the number of units of a vector.
+func (k attentionKernels) units() int { return k.dim / k.width() }
+
+// tile is how many columns' pairs of vectors and pairs of numbers fit into workgroup memory, a multiple of 4.
+func (k attentionKernels) tile(l graph.TemplateLimits) int {
+	return min(min(tileMemory, l.MaxWorkgroupMemory)/(8*k.dim+8), gpuLanes) &^ 3
+}
+
+// constants are the extents and the unit type U.
+func (k attentionKernels) constants() string {
+	unit, product := "f32", "a * b"
+	if k.width() == 4 {
+		unit, product = "vec4<f32>", "dot(a, b)"
+	}
+	return fmt.Sprintf(`alias U = %s;
+fn inner(a: U, b: U) -> f32 { return %s; }
+const BATCH = %du;
+const TQ = %du;
+const TK = %du;
+const HEADS = %du;
+const KV = %du;
+const GROUP = %du; // query heads of a key head
+const DIM = %du;
+const UNITS = %du; // of a vector
+const SCALE = %.9gf;
+const LOWEST = %s;
+`, unit, product, k.batch, k.queries, k.keys, k.heads, k.kvHeads, k.group(), k.dim, k.units(), k.scale(), lowest)
+}
+
+// scalarPass is a pass of the naive kernels: an invocation a row.
+func (k attentionKernels) scalarPass(body string, rows int, uses ...string) graph.Pass {
+	return graph.Pass{
+		Declarations: k.constants(), Workgroup: naiveLanes, Groups: (rows + naiveLanes - 1) / naiveLanes, Uses: uses,
+		Body: fmt.Sprintf("let n = group * %du + lane;\nif (n >= %du) { return; }\n", naiveLanes, rows) + body,
+	}
+}
+
+func (k attentionKernels) positionExpr() (expr string, uses []string) {
+	if k.position {
+		return "in3[0]", []string{"in3"}
+	}
+	return "0u", nil
+}
+
+func (k attentionKernels) naiveForward() graph.Pass {
+	position, uses := k.positionExpr()
+	return k.scalarPass(`// n counts [BATCH, TQ, HEADS].
+let h = n % HEADS;
+let i = n / HEADS % TQ;
+let b = n / HEADS / TQ;
+let q = n * DIM;
+let columns = min(i + `+position+` + 1u, TK);
+var o: array<f32, DIM>;
+var m = LOWEST;
+var sum = 0.0;
+for (var j = 0u; j < columns; j++) {
+  let k = ((b * TK + j) * KV + h / GROUP) * DIM;
+  var s = 0.0;
+  for (var d = 0u; d < DIM; d++) { s += in0[q + d] * in1[k + d]; }
+  s *= SCALE;
+  let larger = max(m, s);
+  let keep = exp(m - larger);
+  let p = exp(s - larger);
+  for (var d = 0u; d < DIM; d++) { o[d] = o[d] * keep + p * in2[k + d]; }
+  sum = sum * keep + p;
+  m = larger;
+}
+for (var d = 0u; d < DIM; d++) { out0[q + d] = o[d] / sum; }
+out1[(b * HEADS + h) * TQ + i] = m + log(sum);
+`, k.batch*k.queries*k.heads, append([]string{"in0", "in1", "in2", "out0", "out1"}, uses...)...)
+}
+
+// delta is the gradient of each logsumexp, negated: the inner product of o and its gradient, less what flows in.
+func (k attentionKernels) delta() graph.Pass {
+	uses := []string{"in3", "in5", "tmp0"}
+	less := ""
+	if k.lseGrad {
+		uses, less = append(uses, "in6"), " - in6[r]"
+	}
+	p := k.scalarPass(`// n counts [BATCH, TQ, HEADS].
+let r = (n / HEADS / TQ * HEADS + n % HEADS) * TQ + n / HEADS % TQ;
+var sum = 0.0;
+for (var d = 0u; d < UNITS; d++) { sum += inner(in3[n * UNITS + d], in5[n * UNITS + d]); }
+tmp0[r] = sum`+less+`;
+`, k.batch*k.queries*k.heads, uses...)
+	if k.width() == 4 {
+		p.Vec4 = []string{"in3", "in5"}
+	}
+	return p
+}
+
+func (k attentionKernels) naiveQueryGrad() graph.Pass {
+	return k.scalarPass(`// n counts [BATCH, TQ, HEADS].
+let h = n % HEADS;
+let i = n / HEADS % TQ;
+let b = n / HEADS / TQ;
+let q = n * DIM;
+let r = (b * HEADS + h) * TQ + i;
+let columns = min(i + 1u, TK);
+var dq: array<f32, DIM>;
+for (var j = 0u; j < columns; j++) {
+  let k = ((b * TK + j) * KV + h / GROUP) * DIM;
+  var s = 0.0;
+  var dp = 0.0;
+  for (var d = 0u; d < DIM; d++) {
+    s += in0[q + d] * in1[k + d];
+    dp += in5[q + d] * in2[k + d];
+  }
+  let ds = exp(s * SCALE - in4[r]) * (dp - tmp0[r]) * SCALE;
+  for (var d = 0u; d < DIM; d++) { dq[d] += ds * in1[k + d]; }
+}
+for (var d = 0u; d < DIM; d++) { out0[q + d] = dq[d]; }
+`, k.batch*k.queries*k.heads, "in0", "in1", "in2", "in4", "in5", "tmp0", "out0")
+}
+
+func (k attentionKernels) naiveKeyGrad() graph.Pass {
+	return k.scalarPass(`// n counts [BATCH, TK, KV].
+let j = n / KV % TK;
+let b = n / KV / TK;
+let k = n * DIM;
+var dk: array<f32, DIM>;
+var dv: array<f32, DIM>;
+for (var g = 0u; g < GROUP; g++) {
+  let h = n % KV * GROUP + g;
+  for (var i = j; i < TQ; i++) {
+    let q = ((b * TQ + i) * HEADS + h) * DIM;
+    let r = (b * HEADS + h) * TQ + i;
+    var s = 0.0;
+    var dp = 0.0;
+    for (var d = 0u; d < DIM; d++) {
+      s += in0[q + d] * in1[k + d];
+      dp += in5[q + d] * in2[k + d];
+    }
+    let p = exp(s * SCALE - in4[r]);
+    let ds = p * (dp - tmp0[r]) * SCALE;
+    for (var d = 0u; d < DIM; d++) {
+      dk[d] += ds * in0[q + d];
+      dv[d] += p * in5[q + d];
+    }
+  }
+}
+for (var d = 0u; d < DIM; d++) {
+  out1[k + d] = dk[d];
+  out2[k + d] = dv[d];
+}
+`, k.batch*k.keys*k.kvHeads, "in0", "in1", "in2", "in4", "in5", "tmp0", "out1", "out2")
+}

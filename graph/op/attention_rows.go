@@ -1,0 +1,348 @@
+package op
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"text/template"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+// rowKernel is a kernel of the kind rows or tiles: LANES lanes, each with some rows (row r of a lane is LANES rows
+// after row r-1), walk the columns, some abreast.
+type rowKernel struct {
+	attentionKernels
+	Lanes int
+	Rows  []int // 0, 1, …: the rows of a lane
+	Cols  []int // 0, 1, …: the columns abreast
+	Tile  int   // columns in workgroup memory; 0 reads them where they are
+	Loops bool  // rows are loaded and stored in a loop
+}
+
+// name tells how the columns are read.
+func (r rowKernel) name() string {
+	if r.Tile > 0 {
+		return "tiles"
+	}
+	return "rows"
+}
+
+func (k attentionKernels) rowKernel(lanes, rows, cols, tile int, loops bool) rowKernel {
+	return rowKernel{k, lanes, upTo(rows), upTo(cols), tile, loops}
+}
+
+func upTo(n int) []int {
+	s := make([]int, n)
+	for i := range s {
+		s[i] = i
+	}
+	return s
+}
+
+func (r rowKernel) Units() []int     { return upTo(r.units()) }
+func (r rowKernel) Abreast() int     { return len(r.Cols) }
+func (r rowKernel) Block() int       { return r.Lanes * len(r.Rows) } // rows of a workgroup
+func (r rowKernel) blocks(n int) int { return (n + r.Block() - 1) / r.Block() }
+
+// QueryBlocks and KeyBlocks are the workgroups of one head.
+func (r rowKernel) QueryBlocks() int { return r.blocks(r.queries) }
+func (r rowKernel) KeyBlocks() int   { return r.blocks(r.keys) }
+
+func (r rowKernel) Position() string {
+	e, _ := r.positionExpr()
+	return e
+}
+
+// Largest is the largest of m<row> and the scores of the row.
+func (r rowKernel) Largest(row int) string {
+	e := fmt.Sprintf("m%d", row)
+	for _, c := range r.Cols {
+		e = fmt.Sprintf("max(%s, s%d_%d)", e, row, c)
+	}
+	return e
+}
+
+// Sum writes Σ over the columns of a<row>_<column> · <b><column>, or of a alone.
+func (r rowKernel) Sum(a string, row int, b string) string {
+	var terms []string
+	for _, c := range r.Cols {
+		t := fmt.Sprintf("%s%d_%d", a, row, c)
+		if b != "" {
+			t += fmt.Sprintf(" * %s%d", b, c)
+		}
+		terms = append(terms, t)
+	}
+	return "(" + strings.Join(terms, " + ") + ")"
+}
+
+// X, Y, L and E are unit u of column c of the two arrays of vectors, and its numbers in the two arrays of numbers.
+func (r rowKernel) X(c, u int, array string) string { return r.unit("xs", c, u, array) }
+func (r rowKernel) Y(c, u int, array string) string { return r.unit("ys", c, u, array) }
+func (r rowKernel) L(c int) string                  { return r.number("ls", c, "in4") }
+func (r rowKernel) E(c int) string                  { return r.number("es", c, "tmp0") }
+
+func (r rowKernel) unit(staged string, c, u int, array string) string {
+	if r.Tile > 0 {
+		array = staged
+	}
+	return fmt.Sprintf("%s[at%d + %du]", array, c, u)
+}
+
+func (r rowKernel) number(staged string, c int, array string) string {
+	if r.Tile > 0 {
+		return fmt.Sprintf("%s[jj + %du]", staged, c)
+	}
+	return fmt.Sprintf("%s[numbers + c%d]", array, c)
+}
+
+// At is unit u of row row in an array of the rows' vectors.
+func (r rowKernel) At(array string, row, u int) string {
+	return fmt.Sprintf("%s[%d]", array, row*r.units()+u)
+}
+
+// Load fills an array of the rows' vectors from memory. Software adapters compile each load for long, and keep in memory
+// what is ever indexed by a variable, which suits them; GPUs want constants, to keep it in registers.
+func (r rowKernel) Load(array, from string) string {
+	return r.eachUnit(array + "[x] = " + from + "[origin + min(first + x / UNITS * LANES, COUNT - 1u) * PITCH + x % UNITS];\n")
+}
+
+// Store writes an array of the rows' vectors to memory; value is an expression of x, a place in it.
+func (r rowKernel) Store(value, to string) string {
+	return r.eachUnit("if (first + x / UNITS * LANES < COUNT) { " + to + "[origin + (first + x / UNITS * LANES) * PITCH + x % UNITS] = " + value + "; }\n")
+}
+
+func (r rowKernel) eachUnit(text string) string {
+	n := len(r.Rows) * r.units()
+	if r.Loops {
+		return fmt.Sprintf("for (var x = 0u; x < %du; x++) {\n%s}\n", n, text)
+	}
+	var b strings.Builder
+	for x := range n {
+		b.WriteString(xWord.ReplaceAllString(text, fmt.Sprintf("%du", x)))
+	}
+	return b.String()
+}
+
+var xWord = regexp.MustCompile(`\bx\b`)
+
+// N is the units of all rows of a lane.
+func (r rowKernel) N() int { return len(r.Rows) * r.units() }
+
+var rowTexts = template.Must(template.New("").Parse(`
+{{- define "queries" -}}
+// Workgroups count [BATCH, HEADS, blocks of queries].
+let block = group % {{.QueryBlocks}}u;
+let h = group / {{.QueryBlocks}}u % HEADS;
+let b = group / {{.QueryBlocks}}u / HEADS;
+let position = {{.Position}};
+let columns = (b * TK * KV + h / GROUP) * UNITS;
+let past = min((block + 1u) * {{.Block}}u + position, TK); // the block sees no column from here on
+let first = block * {{.Block}}u + lane;
+let origin = (b * TQ * HEADS + h) * UNITS;
+{{range $r := .Rows -}}
+let i{{$r}} = first + {{$r}}u * LANES;
+let number{{$r}} = (b * HEADS + h) * TQ + min(i{{$r}}, TQ - 1u);
+let seen{{$r}} = min(i{{$r}} + position, TK - 1u); // the last column that the row sees
+{{end}}{{end}}
+
+{{- define "keys" -}}
+{{if .Tile -}}
+for (var t = 0u; t < past; t += TILE) {
+  workgroupBarrier();
+  for (var x = lane; x < TILE * UNITS; x += LANES) {
+    let at = columns + min(t + x / UNITS, TK - 1u) * (KV * UNITS) + x % UNITS; // past the end: masked later
+    xs[x] = in1[at];
+    ys[x] = in2[at];
+  }
+  workgroupBarrier();
+  for (var jj = 0u; jj < min(TILE, past - t); jj += {{.Abreast}}u) {
+    let j = t + jj;
+    {{- range .Cols}}
+    let at{{.}} = (jj + {{.}}u) * UNITS;
+    {{- end}}
+{{else -}}
+for (var j = 0u; j < past; j += {{.Abreast}}u) {
+    {{- range .Cols}}
+    let at{{.}} = columns + min(j + {{.}}u, TK - 1u) * (KV * UNITS);
+    {{- end}}
+{{end}}{{end}}
+
+{{- define "close"}}{{if .Tile}}}
+{{end}}}
+{{end}}
+
+{{- define "forward" -}}
+{{template "queries" . -}}
+var q: array<U, {{.N}}>;
+var o: array<U, {{.N}}>;
+{{.Load "q" "in0"}}
+{{- range $r := .Rows -}}
+var m{{$r}} = LOWEST;
+var sum{{$r}} = 0.0;
+{{end -}}
+{{template "keys" .}}
+{{- range $r := .Rows}}{{range $c := $.Cols}}var s{{$r}}_{{$c}} = 0.0;
+{{end}}{{end -}}
+{{range $u := .Units}}{{range $c := $.Cols}}{
+let x = {{$.X $c $u "in1"}};
+{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "q" $r $u}}, x);
+{{end}}}
+{{end}}{{end -}}
+{{range $r := .Rows -}}
+{{range $c := $.Cols}}s{{$r}}_{{$c}} = select(LOWEST, s{{$r}}_{{$c}} * SCALE, j + {{$c}}u <= seen{{$r}});
+{{end -}}
+let larger{{$r}} = {{$.Largest $r}};
+let keep{{$r}} = exp(m{{$r}} - larger{{$r}});
+m{{$r}} = larger{{$r}};
+{{range $c := $.Cols}}let p{{$r}}_{{$c}} = exp(s{{$r}}_{{$c}} - larger{{$r}});
+{{end -}}
+sum{{$r}} = sum{{$r}} * keep{{$r}} + {{$.Sum "p" $r ""}};
+{{end -}}
+{{range $u := .Units}}{
+{{range $c := $.Cols}}let y{{$c}} = {{$.Y $c $u "in2"}};
+{{end}}{{range $r := $.Rows}}{{$.At "o" $r $u}} = {{$.At "o" $r $u}} * keep{{$r}} + {{$.Sum "p" $r "y"}};
+{{end}}}
+{{end -}}
+{{template "close" .}}
+{{- range $r := .Rows -}}
+{{range $u := $.Units}}{{$.At "o" $r $u}} /= sum{{$r}};
+{{end -}}
+if (i{{$r}} < TQ) { out1[number{{$r}}] = m{{$r}} + log(sum{{$r}}); }
+{{end -}}
+{{.Store "o[x]" "out0"}}
+{{- end}}
+
+{{- define "queryGrad" -}}
+{{template "queries" . -}}
+var q: array<U, {{.N}}>;
+var g: array<U, {{.N}}>;
+var dq: array<U, {{.N}}>;
+{{.Load "q" "in0"}}{{.Load "g" "in5" -}}
+{{range $r := .Rows -}}
+let lse{{$r}} = in4[number{{$r}}];
+let delta{{$r}} = tmp0[number{{$r}}];
+{{end -}}
+{{template "keys" .}}
+{{- range $r := .Rows}}{{range $c := $.Cols}}var s{{$r}}_{{$c}} = 0.0;
+var dp{{$r}}_{{$c}} = -delta{{$r}};
+{{end}}{{end -}}
+{{range $u := .Units}}{{range $c := $.Cols}}let x{{$u}}_{{$c}} = {{$.X $c $u "in1"}};
+{
+let y = {{$.Y $c $u "in2"}};
+{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "q" $r $u}}, x{{$u}}_{{$c}});
+dp{{$r}}_{{$c}} += inner({{$.At "g" $r $u}}, y);
+{{end}}}
+{{end}}{{end -}}
+{{range $r := .Rows}}{{range $c := $.Cols -}}
+let ds{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - lse{{$r}}, j + {{$c}}u <= seen{{$r}})) * dp{{$r}}_{{$c}};
+{{end}}{{end -}}
+{{range $u := .Units}}{{range $r := $.Rows -}}
+{{$.At "dq" $r $u}} += {{$.Sum "ds" $r (printf "x%d_" $u)}};
+{{end}}{{end -}}
+{{template "close" . -}}
+{{.Store "dq[x] * SCALE" "out0"}}
+{{- end}}
+
+{{- define "keyGrad" -}}
+// Workgroups count [BATCH, KV, blocks of keys].
+let block = group % {{.KeyBlocks}}u;
+let kv = group / {{.KeyBlocks}}u % KV;
+let b = group / {{.KeyBlocks}}u / KV;
+let first = block * {{.Block}}u + lane;
+let origin = (b * TK * KV + kv) * UNITS;
+var k: array<U, {{.N}}>;
+var v: array<U, {{.N}}>;
+var dk: array<U, {{.N}}>;
+var dv: array<U, {{.N}}>;
+{{.Load "k" "in1"}}{{.Load "v" "in2" -}}
+for (var g = 0u; g < GROUP; g++) {
+let h = kv * GROUP + g;
+let columns = (b * TQ * HEADS + h) * UNITS;
+let numbers = (b * HEADS + h) * TQ;
+{{if .Tile -}}
+for (var t = block * {{.Block}}u; t < TQ; t += TILE) {
+  workgroupBarrier();
+  for (var x = lane; x < TILE * UNITS; x += LANES) {
+    let at = columns + min(t + x / UNITS, TQ - 1u) * (HEADS * UNITS) + x % UNITS; // past the end: masked later
+    xs[x] = in0[at];
+    ys[x] = in5[at];
+  }
+  for (var x = lane; x < TILE; x += LANES) {
+    let c = numbers + min(t + x, TQ - 1u);
+    ls[x] = in4[c];
+    es[x] = tmp0[c];
+  }
+  workgroupBarrier();
+  for (var jj = 0u; jj < min(TILE, TQ - t); jj += {{.Abreast}}u) {
+    let j = t + jj;
+    {{- range .Cols}}
+    let at{{.}} = (jj + {{.}}u) * UNITS;
+    {{- end}}
+{{else -}}
+for (var j = block * {{.Block}}u; j < TQ; j += {{.Abreast}}u) {
+    {{- range .Cols}}
+    let c{{.}} = min(j + {{.}}u, TQ - 1u);
+    let at{{.}} = columns + c{{.}} * (HEADS * UNITS);
+    {{- end}}
+{{end -}}
+{{range $c := .Cols}}let l{{$c}} = {{$.L $c}};
+let e{{$c}} = {{$.E $c}};
+{{range $r := $.Rows}}var s{{$r}}_{{$c}} = 0.0;
+var dp{{$r}}_{{$c}} = -e{{$c}};
+{{end}}{{end -}}
+{{range $u := .Units}}{{range $c := $.Cols}}let x{{$u}}_{{$c}} = {{$.X $c $u "in0"}};
+let y{{$u}}_{{$c}} = {{$.Y $c $u "in5"}};
+{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "k" $r $u}}, x{{$u}}_{{$c}});
+dp{{$r}}_{{$c}} += inner({{$.At "v" $r $u}}, y{{$u}}_{{$c}});
+{{end}}{{end}}{{end -}}
+{{range $r := .Rows}}{{range $c := $.Cols -}}
+let p{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - l{{$c}}, j + {{$c}}u >= first + {{$r}}u * LANES && j + {{$c}}u < TQ));
+let ds{{$r}}_{{$c}} = p{{$r}}_{{$c}} * dp{{$r}}_{{$c}};
+{{end}}{{end -}}
+{{range $u := .Units}}{{range $r := $.Rows -}}
+{{$.At "dk" $r $u}} += {{$.Sum "ds" $r (printf "x%d_" $u)}};
+{{$.At "dv" $r $u}} += {{$.Sum "p" $r (printf "y%d_" $u)}};
+{{end}}{{end -}}
+{{template "close" . -}} }
+{{.Store "dk[x] * SCALE" "out1"}}{{.Store "dv[x]" "out2"}}
+{{- end}}`))
+
+// pass writes the kernel of that name for groups workgroups; vectors are the arrays read as units.
+func (r rowKernel) pass(name, count, pitch string, groups int, vectors []string, scalars ...string) graph.Pass {
+	var body strings.Builder
+	if err := rowTexts.ExecuteTemplate(&body, name, r); err != nil {
+		panic(err)
+	}
+	p := graph.Pass{
+		Declarations: r.constants() + fmt.Sprintf("const LANES = %du;\nconst COUNT = %s; // rows\nconst PITCH = %s;\n", r.Lanes, count, pitch), Body: body.String(),
+		Uses: append(vectors[:len(vectors):len(vectors)], scalars...), Workgroup: r.Lanes, Groups: groups,
+	}
+	if r.width() == 4 {
+		p.Vec4 = vectors
+	}
+	if r.Tile > 0 {
+		n := r.Tile * r.units()
+		p.Declarations += fmt.Sprintf(`const TILE = %[1]du;
+var<workgroup> xs: array<U, %[2]d>;
+var<workgroup> ys: array<U, %[2]d>;
+var<workgroup> ls: array<f32, %[1]d>;
+var<workgroup> es: array<f32, %[1]d>;
+`, r.Tile, n)
+		p.WorkgroupMemory = r.Tile * (8*r.dim + 8)
+	}
+	return p
+}
+
+func (r rowKernel) forward() graph.Pass {
+	_, uses := r.positionExpr()
+	return r.pass("forward", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, append([]string{"out1"}, uses...)...)
+}
+
+func (r rowKernel) queryGrad() graph.Pass {
+	return r.pass("queryGrad", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "in5", "out0"}, "in4", "tmp0")
+}
+
+func (r rowKernel) keyGrad() graph.Pass {
+	return r.pass("keyGrad", "TK", "KV * UNITS", r.KeyBlocks()*r.kvHeads*r.batch, []string{"in0", "in1", "in2", "in5", "out1", "out2"}, "in4", "tmp0")
+}
