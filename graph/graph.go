@@ -86,7 +86,7 @@ func (e *Error) Unwrap() error { return e.Cause }
 type Builder struct {
 	g     Graph
 	scope string
-	named map[string]*Value // sources by kind and name
+	named map[string]*Value // by kind (a source's, "output" or "assign") and name
 }
 
 // Build runs f on a fresh builder and returns the graph, or the first mistake that an op's shape rule found.
@@ -183,11 +183,10 @@ func (b *Builder) source(s Source) *Value {
 
 // Output makes a value readable after a run.
 func (b *Builder) Output(name string, v *Value) {
-	for _, o := range b.g.Outputs {
-		if o.Name == name {
-			b.Fail("output", "%q is named twice", name)
-		}
+	if _, ok := b.named["output "+name]; ok {
+		b.Fail("output", "%q is named twice", name)
 	}
+	b.named["output "+name] = v
 	b.g.Outputs = append(b.g.Outputs, Output{name, v})
 }
 
@@ -200,11 +199,10 @@ func (b *Builder) Assign(variable, v *Value) {
 	if !variable.Type.Equal(v.Type) {
 		b.Fail("assign", "variable %q is %v, its new value is %v", s.Label(), variable.Type, v.Type)
 	}
-	for _, a := range b.g.Assigns {
-		if a.Variable == variable {
-			b.Fail("assign", "variable %q is assigned twice", s.Label())
-		}
+	if _, ok := b.named["assign "+s.Label()]; ok {
+		b.Fail("assign", "variable %q is assigned twice", s.Label())
 	}
+	b.named["assign "+s.Label()] = v
 	b.g.Assigns = append(b.g.Assigns, Assign{variable, v})
 }
 

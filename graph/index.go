@@ -218,3 +218,13 @@ func Unflatten(s Shape, flat Index) []Index {
 	}
 	return at
 }
+
+// IsConst returns the value of an index without variables.
+func (x Index) IsConst() (int, bool) { return x.konst, len(x.terms) == 0 }
+
+// Minus returns x − y where that is a constant of at least zero.
+func (x Index) Minus(y Index) (int, bool) {
+	d := x.konst - y.konst
+	x.konst, y.konst = 0, 0
+	return d, d >= 0 && x.Equal(y)
+}

@@ -7,9 +7,12 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
+// Suffix ends the scopes of the backward pass.
+const Suffix = " backward"
+
 // Gradients returns d(loss)/d(x) for each x of wrt, with the type of x; nil where the loss does not depend on x.
 // The loss is any float value; seed is the gradient that flows into it, nil for ones. Nodes of the backward pass take
-// the scope of the node whose gradient they compute.
+// the scope of the node whose gradient they compute with Suffix, so that no kernel spans the two passes.
 func Gradients(loss *graph.Value, seed *graph.Value, wrt ...*graph.Value) []*graph.Value {
 	b := loss.Builder()
 	if !loss.DType.Float() {
@@ -61,7 +64,7 @@ func propagate(b *graph.Builder, n *graph.Node, grads map[*graph.Value]*graph.Va
 	if !flows || len(n.Inputs) == 0 {
 		return
 	}
-	b.Scope(n.Scope, func() {
+	b.Scope(n.Scope+Suffix, func() {
 		for i, d := range n.Op.Grad(n, douts) {
 			in := n.Inputs[i]
 			if d == nil || !needed[in.Node] {

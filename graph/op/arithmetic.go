@@ -1,79 +1,181 @@
-// Package op is the catalogue of ops, a family a file. The functions here are how graphs are written; the types are what
-// the file format stores.
 package op
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// binary is what the two-input pointwise ops share: both inputs and the result have one type.
-type binary struct{}
-
-func (binary) Infer(in []graph.Type) ([]graph.Type, error) {
-	if err := graph.Arity(in, 2); err != nil {
-		return nil, err
+func init() {
+	for _, f := range []func() graph.Op{add, sub, mul, div, pow, maximum, minimum} {
+		graph.Register(f)
 	}
-	if !in[0].Equal(in[1]) {
-		return nil, fmt.Errorf("inputs are %v and %v, expected one type", in[0], in[1])
-	}
-	return in[:1], nil
 }
 
 // infix is the kernel of a WGSL operator.
-func infix(operator string) graph.Kernel {
-	return graph.Pointwise(func(a []string) string { return "(" + a[0] + " " + operator + " " + a[1] + ")" }, 2)
-}
-
-// each2 is the reference of a two-input pointwise op.
-func each2(in, out []*graph.Tensor, f func(x, y float64) float64) {
-	for i := range out[0].Data {
-		out[0].Data[i] = f(in[0].Data[i], in[1].Data[i])
+func infix(operator string) func(graph.Emitter, graph.DType, []string) string {
+	return func(_ graph.Emitter, _ graph.DType, a []string) string {
+		return "(" + a[0] + " " + operator + " " + a[1] + ")"
 	}
 }
 
-// AddOp is x + y.
-type AddOp struct{ binary }
-
-func (*AddOp) Name() string                    { return "add" }
-func (*AddOp) Kernel(*graph.Node) graph.Kernel { return infix("+") }
-func (*AddOp) Eval(in, out []*graph.Tensor) {
-	each2(in, out, func(x, y float64) float64 { return x + y })
-}
-func (*AddOp) Cases() []graph.Case { return binaryCases(new(AddOp)) }
-func (*AddOp) Grad(_ *graph.Node, d []*graph.Value) []*graph.Value {
-	return []*graph.Value{d[0], d[0]}
-}
-
-// Add is x + y with NumPy's broadcasting.
-func Add(x, y *graph.Value) *graph.Value { return apply2(new(AddOp), x, y) }
-
-// MulOp is x · y.
-type MulOp struct{ binary }
-
-func (*MulOp) Name() string                    { return "mul" }
-func (*MulOp) Kernel(*graph.Node) graph.Kernel { return infix("*") }
-func (*MulOp) Eval(in, out []*graph.Tensor) {
-	each2(in, out, func(x, y float64) float64 { return x * y })
-}
-func (*MulOp) Cases() []graph.Case { return binaryCases(new(MulOp)) }
-func (*MulOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
-	return []*graph.Value{Mul(d[0], n.Inputs[1]), Mul(d[0], n.Inputs[0])}
-}
-
-// Mul is x · y with NumPy's broadcasting.
-func Mul(x, y *graph.Value) *graph.Value { return apply2(new(MulOp), x, y) }
-
-// binaryCases are odd and even sizes, a scalar, and both broad and narrow shapes.
-func binaryCases(o graph.Op) []graph.Case {
-	var cs []graph.Case
-	for _, s := range []graph.Shape{{}, {1}, {7}, {64}, {3, 5}, {2, 3, 4}} {
-		t := graph.Type{DType: graph.F32, Shape: s}
-		cs = append(cs, graph.Case{Op: o, Inputs: []graph.Type{t, t}})
+// call is the kernel of a WGSL function.
+func call(name string) func(graph.Emitter, graph.DType, []string) string {
+	return func(_ graph.Emitter, _ graph.DType, a []string) string {
+		s := name + "(" + a[0]
+		for _, x := range a[1:] {
+			s += ", " + x
+		}
+		return s + ")"
 	}
-	return cs
 }
 
-var _ = math.Pi
+// apply2 broadcasts x and y to one shape and applies the op.
+func apply2(o graph.Op, x, y *graph.Value) *graph.Value {
+	vs := align(o, x, y)
+	return graph.Apply1(o, vs[0], vs[1])
+}
+
+// align broadcasts values to one shape.
+func align(o graph.Op, vs ...*graph.Value) []*graph.Value {
+	shape := vs[0].Shape
+	for _, v := range vs[1:] {
+		s, err := BroadcastShapes(shape, v.Shape)
+		if err != nil {
+			v.Builder().Fail(o.Name(), "%v", err)
+		}
+		shape = s
+	}
+	out := make([]*graph.Value, len(vs))
+	for i, v := range vs {
+		out[i] = Broadcast(v, shape...)
+	}
+	return out
+}
+
+// Add is x + y with NumPy's broadcasting; integers wrap.
+func Add(x, y *graph.Value) *graph.Value { return apply2(add(), x, y) }
+
+func add() graph.Op {
+	return &pointwise{
+		name: "add", inputs: 2, accept: anyDType, emit: infix("+"),
+		eval: func(d graph.DType, a []float64) float64 {
+			if !d.Float() {
+				return integer(d, a[0], a[1], func(x, y int64) int64 { return x + y })
+			}
+			return a[0] + a[1]
+		},
+		grad: func(_ *graph.Node, d *graph.Value) []*graph.Value { return []*graph.Value{d, d} },
+	}
+}
+
+// Sub is x − y with NumPy's broadcasting; integers wrap.
+func Sub(x, y *graph.Value) *graph.Value { return apply2(sub(), x, y) }
+
+func sub() graph.Op {
+	return &pointwise{
+		name: "sub", inputs: 2, accept: anyDType, emit: infix("-"),
+		eval: func(d graph.DType, a []float64) float64 {
+			if !d.Float() {
+				return integer(d, a[0], a[1], func(x, y int64) int64 { return x - y })
+			}
+			return a[0] - a[1]
+		},
+		grad: func(_ *graph.Node, d *graph.Value) []*graph.Value { return []*graph.Value{d, Neg(d)} },
+	}
+}
+
+// Mul is x · y with NumPy's broadcasting; integers wrap.
+func Mul(x, y *graph.Value) *graph.Value { return apply2(mul(), x, y) }
+
+func mul() graph.Op {
+	return &pointwise{
+		name: "mul", inputs: 2, accept: anyDType, emit: infix("*"),
+		eval: func(d graph.DType, a []float64) float64 {
+			if !d.Float() {
+				return integer(d, a[0], a[1], func(x, y int64) int64 { return x * y })
+			}
+			return a[0] * a[1]
+		},
+		grad: func(n *graph.Node, d *graph.Value) []*graph.Value {
+			return []*graph.Value{Mul(d, n.Inputs[1]), Mul(d, n.Inputs[0])}
+		},
+	}
+}
+
+// Div is x / y with NumPy's broadcasting. Integers truncate; where the quotient does not exist (y is zero, or the
+// least i32 by −1) the result is x.
+func Div(x, y *graph.Value) *graph.Value { return apply2(div(), x, y) }
+
+func div() graph.Op {
+	return &pointwise{
+		name: "div", inputs: 2, accept: anyDType, low: 0.5, high: 2, // a divisor near zero has no bound on the error
+		emit: func(e graph.Emitter, d graph.DType, a []string) string {
+			if d.Float() {
+				return "(" + a[0] + " / " + a[1] + ")"
+			}
+			x, y := e.Let(wgslType(d), a[0]), e.Let(wgslType(d), a[1])
+			if d == graph.U32 {
+				return "(" + x + " / select(" + y + ", 1u, " + y + " == 0u))"
+			}
+			least := x + " == " + literal(e, d, math.MinInt32)
+			return "(" + x + " / select(" + y + ", 1i, " + y + " == 0i || (" + y + " == (-1i) && " + least + ")))"
+		},
+		eval: func(d graph.DType, a []float64) float64 {
+			if d.Float() {
+				return a[0] / a[1]
+			}
+			if a[1] == 0 || a[1] == -1 && a[0] == math.MinInt32 {
+				return a[0]
+			}
+			return math.Trunc(a[0] / a[1]) // exact: both have 32 bits
+		},
+		grad: func(n *graph.Node, d *graph.Value) []*graph.Value {
+			q := Div(d, n.Inputs[1])
+			return []*graph.Value{q, Neg(Mul(q, n.Outputs[0]))}
+		},
+	}
+}
+
+// Pow is x to the power y, for x > 0, with NumPy's broadcasting.
+func Pow(x, y *graph.Value) *graph.Value { return apply2(pow(), x, y) }
+
+func pow() graph.Op {
+	return &pointwise{
+		name: "pow", inputs: 2, emit: call("pow"), low: 0.5, high: 2.5, tolerance: 2e-5,
+		eval: func(_ graph.DType, a []float64) float64 { return math.Pow(a[0], a[1]) },
+		grad: func(n *graph.Node, d *graph.Value) []*graph.Value {
+			x, y, p := n.Inputs[0], n.Inputs[1], n.Outputs[0]
+			return []*graph.Value{Mul(d, Mul(y, Pow(x, Shift(y, -1)))), Mul(d, Mul(p, Log(x)))}
+		},
+	}
+}
+
+// Maximum is the larger of x and y, with NumPy's broadcasting. Where they are equal each gets half of the gradient.
+func Maximum(x, y *graph.Value) *graph.Value { return apply2(maximum(), x, y) }
+
+func maximum() graph.Op {
+	return &pointwise{
+		name: "maximum", inputs: 2, accept: anyDType, emit: call("max"),
+		eval: func(_ graph.DType, a []float64) float64 { return math.Max(a[0], a[1]) },
+		grad: func(n *graph.Node, d *graph.Value) []*graph.Value { return share(n.Inputs[0], n.Inputs[1], d) },
+	}
+}
+
+// Minimum is the smaller of x and y, with NumPy's broadcasting. Where they are equal each gets half of the gradient.
+func Minimum(x, y *graph.Value) *graph.Value { return apply2(minimum(), x, y) }
+
+func minimum() graph.Op {
+	return &pointwise{
+		name: "minimum", inputs: 2, accept: anyDType, emit: call("min"),
+		eval: func(_ graph.DType, a []float64) float64 { return math.Min(a[0], a[1]) },
+		grad: func(n *graph.Node, d *graph.Value) []*graph.Value { return share(n.Inputs[1], n.Inputs[0], d) },
+	}
+}
+
+// share gives d to its first result where x is larger than y, and to its second where it is smaller.
+func share(x, y, d *graph.Value) []*graph.Value {
+	zero := Scalar(d.Builder(), d.DType, 0)
+	tie := Where(Equal(x, y), half(d), zero)
+	return []*graph.Value{Where(Greater(x, y), d, tie), Where(Less(x, y), d, tie)}
+}

@@ -6,88 +6,75 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// EmbeddingOp picks rows of a table: inputs table [V,D] and ids u32[...], result [...,D] of the table's dtype. An id
-// past the table picks its last row.
+// EmbeddingOp is table[ids]: inputs f32 [V, D] and u32 [...], result [..., D]. An id past the table reads its last row.
 type EmbeddingOp struct{}
 
 func (*EmbeddingOp) Name() string { return "embedding" }
-
-// Embedding picks rows of table [V,D]: ids u32[...] → [...,D]. Ids are below V: the host checks them.
-func Embedding(table, ids *graph.Value) *graph.Value {
-	return graph.Apply1(new(EmbeddingOp), table, ids)
-}
 
 func (*EmbeddingOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 2); err != nil {
 		return nil, err
 	}
-	if !in[0].DType.Float() || len(in[0].Shape) != 2 {
-		return nil, fmt.Errorf("table is %v, expected real numbers [vocabulary,width]", in[0])
+	if err := wantFloat(0, in[0]); err != nil {
+		return nil, err
 	}
-	if in[1].DType != graph.U32 {
-		return nil, fmt.Errorf("ids are %v, expected u32", in[1])
+	if len(in[0].Shape) != 2 || in[1].DType != graph.U32 {
+		return nil, fmt.Errorf("inputs are %v and %v, expected a table [vocabulary, width] and u32 ids", in[0], in[1])
 	}
 	return []graph.Type{{DType: in[0].DType, Shape: append(in[1].Shape.Clone(), in[0].Shape[1])}}, nil
 }
 
+// Grad sums the rows that each id received.
+func (*EmbeddingOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
+	ids := n.Inputs[1]
+	flat := Reshape(d[0], ids.Shape.Len(), n.Inputs[0].Shape[1])
+	return []*graph.Value{graph.Apply1(&EmbeddingGradOp{n.Inputs[0].Shape[0]}, Reshape(ids, ids.Shape.Len()), flat), nil}
+}
+
 func (*EmbeddingOp) Kernel(n *graph.Node) graph.Kernel {
-	rows, width := n.Inputs[0].Shape[0], n.Inputs[0].Shape[1]
+	rows := n.Inputs[0].Shape[0]
 	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
 		last := len(at) - 1
 		id := e.Let("u32", fmt.Sprintf("min(%s, %du)", e.Input(1, at[:last]), rows-1))
-		column := at[last]
-		if width == 1 {
-			column = graph.Const(0)
-		}
-		return e.Input(0, []graph.Index{graph.Var(id, rows), column})
+		return e.Input(0, []graph.Index{graph.Var(id, rows), at[last]})
 	}}
 }
 
 func (*EmbeddingOp) Eval(in, out []*graph.Tensor) {
-	v, d := in[0].Shape[0], in[0].Shape[1]
-	for n, id := range in[1].Data {
-		copy(out[0].Data[n*d:(n+1)*d], in[0].Data[min(int(id), v-1)*d:])
+	rows, width := in[0].Shape[0], in[0].Shape[1]
+	for i, id := range in[1].Data {
+		row := min(int(id), rows-1)
+		copy(out[0].Data[i*width:(i+1)*width], in[0].Data[row*width:])
 	}
-}
-
-func (*EmbeddingOp) Grad(n *graph.Node, dout []*graph.Value) []*graph.Value {
-	op := &EmbeddingGradOp{Rows: n.Inputs[0].Shape[0]}
-	return []*graph.Value{graph.Apply1(op, n.Inputs[1], dout[0]), nil}
 }
 
 func (*EmbeddingOp) Cases() []graph.Case {
-	var cs []graph.Case
-	for _, c := range embeddingCases() {
-		cs = append(cs, graph.Case{Op: new(EmbeddingOp), Inputs: []graph.Type{graph.T(graph.F32, c.rows, c.width), {DType: graph.U32, Shape: c.ids}}, Fill: c.fill(1)})
-	}
-	return cs
-}
-
-type embeddingCase struct {
-	rows, width int
-	ids         graph.Shape
-}
-
-// embeddingCases have one id and many, repeated ids and unused rows, and widths with and without whole vectors.
-func embeddingCases() []embeddingCase {
-	return []embeddingCase{{1, 1, graph.Shape{1}}, {7, 5, graph.Shape{3}}, {40, 8, graph.Shape{2, 3}}, {11, 12, graph.Shape{5, 13}}, {300, 4, graph.Shape{130}}}
-}
-
-// fill spreads ids, which are input ids, over the rows unevenly.
-func (c embeddingCase) fill(ids int) func(i, j int) float64 {
-	return func(i, j int) float64 {
-		if i == ids {
-			x := (scatter(i, j) + 1) / 2
-			return float64(int(x * x * float64(c.rows)))
+	ids := func(rows int) func(i, j int) float64 {
+		return func(i, j int) float64 {
+			if i == 1 {
+				return float64(j * 7 % rows)
+			}
+			return float64(j%17)/8 - 1
 		}
-		return scatter(i, j)
+	}
+	return []graph.Case{
+		{Op: new(EmbeddingOp), Inputs: []graph.Type{graph.T(graph.F32, 4, 3), graph.T(graph.U32)}, Fill: ids(4)},
+		{Op: new(EmbeddingOp), Inputs: []graph.Type{graph.T(graph.F32, 1, 1), graph.T(graph.U32, 5)}, Fill: ids(1)},
+		{Op: new(EmbeddingOp), Inputs: []graph.Type{graph.T(graph.F32, 11, 6), graph.T(graph.U32, 3, 9)}, Fill: ids(11)},
+		{Op: new(EmbeddingOp), Inputs: []graph.Type{graph.T(graph.F32, 11, 6), graph.T(graph.U32, 4)}, NoGrad: true,
+			Fill: func(i, j int) float64 { return float64(j * 5) }}, // ids past the table
 	}
 }
 
-// EmbeddingGradOp sums gradients by id: inputs ids u32[...] and dout f32[...,D], result [Rows,D], whose row r is
-// the sum in order of the rows of dout whose id is r.
+// Embedding is table[ids].
+func Embedding(table, ids *graph.Value) *graph.Value {
+	return graph.Apply1(new(EmbeddingOp), table, ids)
+}
+
+// EmbeddingGradOp sums rows by id: inputs u32 [N] and f32 [N, D], result [Rows, D]; rows of no id are zero. The sum
+// over equal ids runs in their order, so that its bits are always the same.
 type EmbeddingGradOp struct {
-	Rows int `json:"rows"` // of the table
+	Rows int `json:"rows"`
 }
 
 func (*EmbeddingGradOp) Name() string { return "embedding_grad" }
@@ -96,43 +83,106 @@ func (o *EmbeddingGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 2); err != nil {
 		return nil, err
 	}
-	n := len(in[1].Shape) - 1
-	switch {
-	case o.Rows < 1:
-		return nil, fmt.Errorf("rows is %d, expected at least 1", o.Rows)
-	case in[0].DType != graph.U32:
-		return nil, fmt.Errorf("ids are %v, expected u32", in[0])
-	case in[1].DType != graph.F32 || n < 0 || !in[0].Shape.Equal(in[1].Shape[:n]):
-		return nil, fmt.Errorf("the gradient is %v, expected f32 %v and one dimension more", in[1], in[0].Shape)
+	if len(in[0].Shape) != 1 || in[0].DType != graph.U32 || len(in[1].Shape) != 2 || in[1].Shape[0] != in[0].Shape[0] || !in[1].DType.Float() {
+		return nil, fmt.Errorf("inputs are %v and %v, expected u32 ids [n] and rows [n, width]", in[0], in[1])
 	}
-	return []graph.Type{graph.T(graph.F32, o.Rows, in[1].Shape[n])}, nil
+	if o.Rows < 1 {
+		return nil, fmt.Errorf("rows is %d, expected at least 1", o.Rows)
+	}
+	return []graph.Type{{DType: in[1].DType, Shape: graph.Shape{o.Rows, in[1].Shape[1]}}}, nil
 }
 
-// Grad picks rows, as the gradient is linear in dout.
-func (*EmbeddingGradOp) Grad(n *graph.Node, dout []*graph.Value) []*graph.Value {
-	return []*graph.Value{nil, Embedding(dout[0], n.Inputs[0])}
+// Grad gathers: each row's gradient is that of the sum it went into.
+func (*EmbeddingGradOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
+	return []*graph.Value{nil, Embedding(d[0], n.Inputs[0])}
 }
 
 func (o *EmbeddingGradOp) Eval(in, out []*graph.Tensor) {
-	d := out[0].Shape[1]
-	clear(out[0].Data)
-	for n, id := range in[0].Data {
-		axpy(1, in[1].Data[n*d:(n+1)*d], out[0].Data[min(int(id), o.Rows-1)*d:][:d])
+	width := in[1].Shape[1]
+	for i, id := range in[0].Data {
+		row := min(int(id), o.Rows-1)
+		for c := range width {
+			out[0].Data[row*width+c] += in[1].Data[i*width+c]
+		}
 	}
-}
-
-func (o *EmbeddingGradOp) Cases() []graph.Case {
-	var cs []graph.Case
-	for _, c := range embeddingCases() {
-		types := []graph.Type{{DType: graph.U32, Shape: c.ids}, graph.T(graph.F32, append(c.ids.Clone(), c.width)...)}
-		cs = append(cs, graph.Case{Op: &EmbeddingGradOp{Rows: c.rows}, Inputs: types, Fill: c.fill(0)})
-	}
-	return cs
 }
 
 func (o *EmbeddingGradOp) Kernel(n *graph.Node) graph.Kernel {
-	k := embeddingGradKernels{rows: o.Rows, ids: n.Inputs[0].Shape.Len(), width: n.Outputs[0].Shape[1]}
-	return graph.Template{Candidates: k.candidates}
+	count, width := n.Inputs[1].Shape[0], n.Inputs[1].Shape[1]
+	return graph.Template{Candidates: func(graph.TemplateLimits) []graph.Candidate {
+		return []graph.Candidate{o.scan(count, width), o.chains(count, width)}
+	}}
+}
+
+const embeddingGroup = 64
+
+// scan has every element of the table look at every id.
+func (o *EmbeddingGradOp) scan(count, width int) graph.Candidate {
+	body := fmt.Sprintf(`  let at = group * %du + lane;
+  if (at >= %du) { return; }
+  let row = at / %du;
+  let c = at %% %du;
+  var sum = 0.0;
+  for (var i = 0u; i < %du; i++) { if (min(in0[i], %du) == row) { sum += in1[i * %du + c]; } }
+  out0[at] = sum;
+`, embeddingGroup, o.Rows*width, width, width, count, o.Rows-1, width)
+	return graph.Candidate{Name: "scan", Passes: []graph.Pass{{Body: body, Uses: []string{"in0", "in1", "out0"},
+		Workgroup: embeddingGroup, Groups: groupsOf(o.Rows * width)}}}
+}
+
+// chains links equal ids, then walks each chain from its first id: work grows with the rows that occur, not with the
+// vocabulary.
+func (o *EmbeddingGradOp) chains(count, width int) graph.Candidate {
+	zero := fmt.Sprintf(`  for (var at = group * %du + lane; at < %du; at += %du) { out0[at] = 0.0; }
+`, embeddingGroup, o.Rows*width, groupsOf((o.Rows*width+15)/16)*embeddingGroup)
+	// tmp0 holds the next position of the same id, count at the end; tmp1 tells whether a position is its id's first.
+	link := fmt.Sprintf(`  let i = group * %[1]du + lane;
+  if (i >= %[2]du) { return; }
+  let id = min(in0[i], %[3]du);
+  var next = %[2]du;
+  for (var j = i + 1u; j < %[2]du; j++) { if (min(in0[j], %[3]du) == id) { next = j; break; } }
+  var first = 1u;
+  for (var j = i; j > 0u; j--) { if (min(in0[j - 1u], %[3]du) == id) { first = 0u; break; } }
+  tmp0[i] = next;
+  tmp1[i] = first;
+`, embeddingGroup, count, o.Rows-1)
+	sum := fmt.Sprintf(`  let at = group * %[1]du + lane;
+  if (at >= %[2]du) { return; }
+  let i = at / %[3]du;
+  let c = at %% %[3]du;
+  if (tmp1[i] == 0u) { return; }
+  var sum = 0.0;
+  for (var j = i; j < %[4]du; j = tmp0[j]) { sum += in1[j * %[3]du + c]; }
+  out0[min(in0[i], %[5]du) * %[3]du + c] = sum;
+`, embeddingGroup, count*width, width, count, o.Rows-1)
+	return graph.Candidate{
+		Name:    "chains",
+		Scratch: []graph.Type{graph.T(graph.U32, count), graph.T(graph.U32, count)},
+		Passes: []graph.Pass{
+			{Body: zero, Uses: []string{"out0"}, Workgroup: embeddingGroup, Groups: groupsOf((o.Rows*width + 15) / 16)},
+			{Body: link, Uses: []string{"in0", "tmp0", "tmp1"}, Workgroup: embeddingGroup, Groups: groupsOf(count)},
+			{Body: sum, Uses: []string{"in0", "in1", "tmp0", "tmp1", "out0"}, Workgroup: embeddingGroup, Groups: groupsOf(count * width)},
+		},
+	}
+}
+
+func groupsOf(invocations int) int { return (invocations + embeddingGroup - 1) / embeddingGroup }
+
+func (*EmbeddingGradOp) Cases() []graph.Case {
+	fill := func(spread int) func(i, j int) float64 {
+		return func(i, j int) float64 {
+			if i == 0 {
+				return float64(j * j % spread)
+			}
+			return float64(j%23)/11 - 1
+		}
+	}
+	return []graph.Case{
+		{Op: &EmbeddingGradOp{1}, Inputs: []graph.Type{graph.T(graph.U32, 1), graph.T(graph.F32, 1, 1)}, Fill: fill(1)},
+		{Op: &EmbeddingGradOp{13}, Inputs: []graph.Type{graph.T(graph.U32, 40), graph.T(graph.F32, 40, 7)}, Fill: fill(13)},
+		{Op: &EmbeddingGradOp{256}, Inputs: []graph.Type{graph.T(graph.U32, 300), graph.T(graph.F32, 300, 16)}, Fill: fill(97)},
+		{Op: &EmbeddingGradOp{5}, Inputs: []graph.Type{graph.T(graph.U32, 30), graph.T(graph.F32, 30, 3)}, Fill: fill(9)}, // past the table
+	}
 }
 
 func init() {

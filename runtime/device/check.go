@@ -3,6 +3,7 @@ package device
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // Checker refuses whatever a device with these Limits must not be given. Every backend checks with it before it
@@ -89,8 +90,8 @@ func (c Checker) shader(s *Shader) error {
 	if s.WorkgroupMemory < 0 || s.WorkgroupMemory > l.MaxWorkgroupMemory {
 		return refuse("%d bytes of workgroup memory exceed the device's %d", s.WorkgroupMemory, l.MaxWorkgroupMemory)
 	}
-	if strings.ContainsRune(s.WGSL, 0) {
-		return refuse("the source holds a zero byte")
+	if s.WGSL == "" || strings.ContainsRune(s.WGSL, 0) || !utf8.ValidString(s.WGSL) {
+		return refuse("the source is not text: it is empty, not UTF-8, or holds a zero byte")
 	}
 	if size, ok := workgroupSize(s.WGSL); ok && size != s.Workgroup {
 		return refuse("the source declares workgroup %v, the program %v", size, s.Workgroup)

@@ -1,6 +1,7 @@
 package device
 
 import (
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -63,15 +64,23 @@ func typeSize(t string) int64 {
 			return 0
 		}
 		n, err := strconv.ParseInt(strings.TrimRight(inner[i+1:], "ui"), 10, 32)
-		if err != nil {
+		if err != nil || n < 0 {
 			return 0
 		}
-		return n * stride(typeSize(inner[:i]))
+		return product(n, stride(typeSize(inner[:i])))
 	}
-	if len(t) > 5 && strings.HasPrefix(t, "vec") && t[4] == '<' && strings.HasSuffix(t, ">") {
+	if len(t) > 5 && strings.HasPrefix(t, "vec") && t[3] >= '2' && t[3] <= '4' && t[4] == '<' && strings.HasSuffix(t, ">") {
 		return int64(t[3]-'0') * typeSize(t[5:len(t)-1])
 	}
 	return 0
+}
+
+// product is a·b, or math.MaxInt32 where that is less: sources are hostile, and no device has so much.
+func product(a, b int64) int64 {
+	if b > 0 && a > math.MaxInt32/b {
+		return math.MaxInt32
+	}
+	return a * b
 }
 
 // stride is the size of a type as an array's element: a vec3 takes a vec4's place.

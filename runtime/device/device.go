@@ -47,7 +47,8 @@ func DefaultLimits() Limits {
 }
 
 // Device is one GPU: memory and one in-order queue. All methods are safe for concurrent use; work runs in
-// the order in which it was enqueued. Nothing but Pending.Wait and Sync waits for the GPU.
+// the order in which it was enqueued. Pending.Wait and Sync wait for the GPU; Run, Write and Read only while so much is
+// under way already that memory would grow.
 type Device interface {
 	Info() Info
 	Limits() Limits
@@ -109,7 +110,9 @@ const (
 	ReadOnly                // var<storage, read>
 )
 
-// Command is a dispatch when Shader ≥ 0, else a copy of Args[0] to Args[1] (equal sizes, not overlapping).
+// Command is a dispatch when Shader ≥ 0, else a copy of Args[0] to Args[1] (equal sizes, not overlapping; one buffer may
+// be both). A dispatch binds a buffer several times either read-only throughout, or writable throughout and at ranges
+// that do not overlap; Checker has every rule.
 type Command struct {
 	Shader int
 	Args   []Range

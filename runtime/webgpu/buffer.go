@@ -43,7 +43,7 @@ func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 // create makes a native buffer.
 func (d *Device) create(label string, size int64, usage wgpu.BufferUsage, mapped bool) (b *wgpu.Buffer, err error) {
 	err = d.scoped(func() error {
-		b, err = d.gpu.CreateBuffer(&wgpu.BufferDescriptor{Label: label, Size: uint64(size), Usage: usage, MappedAtCreation: mapped})
+		b, err = d.gpu.CreateBuffer(&wgpu.BufferDescriptor{Label: text(label), Size: uint64(size), Usage: usage, MappedAtCreation: mapped})
 		return err
 	})
 	if err != nil && b != nil && d.lost == nil {

@@ -35,6 +35,7 @@ type Device struct {
 	budget   int64
 	requests chan func()
 	ended    chan struct{}
+	now      chan time.Time // closed: always ready
 
 	used, staged atomic.Int64 // bytes
 
@@ -76,7 +77,7 @@ func Open(index int, o Options) (*Device, error) {
 	}
 	a := found[index]
 	releaseAll(instance, found, index)
-	label := C.CString(o.Label)
+	label := C.CString(text(o.Label))
 	defer C.free(unsafe.Pointer(label))
 	var limits C.gp_limits
 	var failure C.gp_error
@@ -88,7 +89,7 @@ func Open(index int, o Options) (*Device, error) {
 	}
 	d := &Device{
 		info: a.info, limits: limitsOf(&limits), budget: o.MemoryBudget,
-		requests: make(chan func()), ended: make(chan struct{}),
+		requests: make(chan func()), ended: make(chan struct{}), now: make(chan time.Time),
 		instance: instance, adapter: a.Adapter, native: native, gpu: deviceOf(native.device),
 		buffers: map[*buffer]struct{}{}, programs: map[*loaded]struct{}{},
 		pipelines: map[pipelineKey]*wgpu.ComputePipeline{}, layouts: map[string]*layout{},
@@ -98,6 +99,7 @@ func Open(index int, o Options) (*Device, error) {
 	if d.budget == 0 && a.info.Kind == device.Software {
 		d.budget = hostMemory() / 4 * 3
 	}
+	close(d.now)
 	go d.own()
 	return d, nil
 }
@@ -137,20 +139,14 @@ func (d *Device) own() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for idle := 0; !d.closing; {
-		if !d.busy() {
-			(<-d.requests)()
-			idle = 0
-			continue
-		}
-		timer.Reset(pause(idle))
 		select {
 		case request := <-d.requests:
 			request()
 			idle = 0
-		case <-timer.C:
+		case <-d.rest(timer, idle):
 		}
-		if d.closing {
-			return
+		if d.closing || !d.busy() {
+			continue
 		}
 		if d.poll() {
 			idle = 0
@@ -160,8 +156,21 @@ func (d *Device) own() {
 	}
 }
 
-// pause lengthens from nothing to a fifth of a millisecond: short work is answered at once, long work is not taken
-// its cycles by polling (a software adapter computes on these same cores).
+// rest gives a channel that is ready when it is time to poll: never while there is no work, at once after anything
+// happened, and then ever later, up to a fifth of a millisecond: short work is answered at once, and long work is not
+// robbed of cycles (a software adapter computes on these same cores).
+func (d *Device) rest(timer *time.Timer, idle int) <-chan time.Time {
+	switch {
+	case !d.busy():
+		return nil
+	case idle < 4:
+		runtime.Gosched()
+		return d.now
+	}
+	timer.Reset(pause(idle))
+	return timer.C
+}
+
 func pause(idle int) time.Duration {
 	return time.Duration(min(idle, 20)) * 10 * time.Microsecond
 }
@@ -298,8 +307,8 @@ func (d *Device) Close() error {
 
 func (d *Device) shut() error {
 	d.closing = true
-	d.used.Store(0)
-	d.staged.Store(0)
+	defer d.used.Store(0)
+	defer d.staged.Store(0)
 	if d.checkLost(); d.lost != nil {
 		return nil // a lost device's objects cannot be released without risk to the process
 	}

@@ -40,6 +40,11 @@ func deviceOf(ref unsafe.Pointer) *wgpu.Device {
 	return (*wgpu.Device)(unsafe.Pointer(&oneHandle{ref}))
 }
 
+// text makes s fit for the library, which wants UTF-8.
+func text(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "�"), "\x00", "�")
+}
+
 // scoped runs f within error scopes, for calls of the bindings, which let out-of-memory errors pass.
 func (d *Device) scoped(f func() error) error {
 	var failure C.gp_error
@@ -74,6 +79,8 @@ func compact(msg string) string {
 	if strings.HasPrefix(msg, "wgpu.(") {
 		_, msg, _ = strings.Cut(msg, "(): ")
 	}
+	msg = strings.TrimPrefix(strings.TrimSpace(msg), "Validation Error")
+	msg = strings.TrimPrefix(strings.TrimSpace(msg), "Caused by:")
 	msg = strings.Join(strings.FieldsFunc(msg, func(r rune) bool { return strings.ContainsRune(" \t\r\n│┌└─", r) }), " ")
 	const most = 600
 	if len(msg) > most {

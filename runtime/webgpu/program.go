@@ -117,7 +117,7 @@ func (l *loaded) appendDispatch(to []C.gp_command, p *wgpu.ComputePipeline, s *d
 	}
 	var group *wgpu.BindGroup
 	err = l.d.scoped(func() (err error) {
-		group, err = l.d.gpu.CreateBindGroup(&wgpu.BindGroupDescriptor{Label: s.Label, Layout: layout.group, Entries: entries})
+		group, err = l.d.gpu.CreateBindGroup(&wgpu.BindGroupDescriptor{Label: text(s.Label), Layout: layout.group, Entries: entries})
 		return err
 	})
 	if err != nil {
@@ -165,14 +165,14 @@ func (d *Device) compile(s *device.Shader) (*wgpu.ComputePipeline, error) {
 	var p *wgpu.ComputePipeline
 	err = d.scoped(func() error {
 		module, err := d.gpu.CreateShaderModule(&wgpu.ShaderModuleDescriptor{
-			Label: s.Label, WGSLDescriptor: &wgpu.ShaderModuleWGSLDescriptor{Code: s.WGSL},
+			Label: text(s.Label), WGSLDescriptor: &wgpu.ShaderModuleWGSLDescriptor{Code: s.WGSL},
 		})
 		if err != nil {
 			return err
 		}
 		defer module.Release()
 		p, err = d.gpu.CreateComputePipeline(&wgpu.ComputePipelineDescriptor{
-			Label: s.Label, Layout: layout.pipeline,
+			Label: text(s.Label), Layout: layout.pipeline,
 			Compute: wgpu.ProgrammableStageDescriptor{Module: module, EntryPoint: "main"},
 		})
 		return err
@@ -224,7 +224,8 @@ func (d *Device) layout(bindings []device.Access) (*layout, error) {
 	return l, nil
 }
 
-// Run enqueues a loaded program. It waits while 8 submissions are under way.
+// Run enqueues a loaded program. It waits while 8 submissions are under way. (On lavapipe any submission waits for
+// the one before: wgpu-native chains them with binary semaphores, which Mesa's software queue waits for on the host.)
 func (d *Device) Run(p device.Loaded) error {
 	l, ok := p.(*loaded)
 	if !ok || l == nil || l.d != d {

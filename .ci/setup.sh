@@ -1,0 +1,215 @@
+#!/usr/bin/env bash
+# Installs what building, testing and the demo need and this machine lacks: a C compiler, Go, the Vulkan loader, a
+# Vulkan driver, and text to train on. Debian 12 and later, Ubuntu 24.04 and later (22.04 with a GPU's own driver);
+# as root or through sudo. Run again, it changes nothing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly MESA=25       # lavapipe before 25 leaves long loops early and computes wrong numbers
+readonly GO_FETCHES=21 # from 1.21 on, Go fetches the toolchain that go.mod names
+readonly TEXT=build/demo/text.txt
+mkdir -p build/demo build/toolchain
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then env "$@"
+  elif have sudo; then sudo env "$@"
+  else die "needs root to run: $* (run .ci/setup.sh as root, or install sudo)"; fi
+}
+
+# ---- apt, asked only when something is missing
+
+apt_updated=false
+apt_update() {
+  have apt-get || die "no apt-get here. Please install: $1. Then run this again."
+  $apt_updated || { say "reading the package lists"; as_root apt-get update -qq >&2; }
+  apt_updated=true
+}
+
+# apt_install WHY PACKAGE-OR-OPTION...
+apt_install() {
+  apt_update "$1"
+  say "installing $1"
+  as_root DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    -o DPkg::Lock::Timeout=300 "${@:2}" >build/apt.log 2>&1 || { tail -n 20 build/apt.log >&2; die "apt-get could not install $1"; }
+}
+
+candidate() { apt-cache policy "$1" | awk '$1 == "Candidate:" && $2 != "(none)" {print $2}'; }
+at_least() { [ -n "$1" ] && dpkg --compare-versions "$1" ge "$2"; }
+offered() {
+  local v
+  for v in $(apt-cache madison "$1" | awk '{print $3}'); do
+    at_least "$v" "$2" && return
+  done
+  return 1
+}
+os_release() { (. /etc/os-release && eval "printf %s \"\${$1:-}\""); }
+
+# Debian's backports, from the mirror and under the key by which this machine has the release itself. Their Release
+# file asks for priority 100: nothing comes from them unless asked for.
+add_backports() {
+  local codename uri entry file
+  codename=$(os_release VERSION_CODENAME)
+  [ "$(os_release ID)" = debian ] && [ -n "$codename" ] || return 0
+  [ -z "$(apt-get indextargets "Codename: $codename-backports")" ] || return 0
+  IFS='|' read -r uri entry < <(apt-get indextargets --format '$(REPO_URI)|$(SOURCESENTRY)' \
+    'Origin: Debian' 'Label: Debian' "Codename: $codename") || die "apt has no source for Debian $codename"
+  file=/etc/apt/sources.list.d/gpupipe-backports.${entry##*.}
+  file=${file%:*}
+  say "adding $codename-backports in $file"
+  backports_entry "${entry%:*}" "${uri%/}" "$codename-backports" | as_root tee "$file" >/dev/null
+  apt_updated=false
+  apt_update "$codename-backports"
+}
+
+# backports_entry FILE URI SUITE: FILE's entry for URI, its suites replaced.
+backports_entry() {
+  if [ "${1##*.}" = sources ]; then
+    awk -v RS= -v uri="$2" -v suite="$3" '
+      $0 !~ "(^|\n)Suites:[^\n]*-security" && index($0 "\n", uri) {
+        gsub(/(^|\n)#[^\n]*/, ""); sub(/^\n/, ""); sub(/Suites:[^\n]*/, "Suites: " suite); print; exit }' "$1"
+  else
+    awk -v uri="$2" -v suite="$3" '
+      $1 == "deb" { at = ($2 ~ /^\[/) ? 0 : 2
+        for (i = 2; !at && i < NF; i++) if ($i ~ /\]$/) at = i + 1
+        u = $at; sub(/\/$/, "", u)
+        if (u == uri) { $(at + 1) = suite; print; exit } }' "$1"
+  fi
+}
+
+# ---- C
+
+# shellcheck disable=SC2086 # CC may hold options
+c_works() { echo '#include <stdlib.h>' | ${CC:-gcc} -E - >/dev/null 2>&1; }
+
+ensure_tools() {
+  local missing=()
+  c_works || missing+=(gcc libc6-dev)
+  have make || missing+=(make)
+  [ -s "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" ] || [ -d /etc/pki/tls/certs ] ||
+    missing+=(ca-certificates)
+  [ ${#missing[@]} = 0 ] || apt_install "${missing[*]}" "${missing[@]}"
+  c_works || die "no working C compiler: ${CC:-gcc} cannot preprocess a file that includes stdlib.h"
+}
+
+# ---- Go
+
+go_minor() { [ -x "$1" ] && GOTOOLCHAIN=local "$1" env GOVERSION | sed -nE 's/^go1\.([0-9]+).*/\1/p'; }
+
+find_go() {
+  local g minor
+  for g in build/toolchain/go "$(command -v go || true)" /usr/local/go/bin/go; do
+    minor=$(go_minor "$g" || true)
+    [ "${minor:-0}" -ge $GO_FETCHES ] && { readlink -f "$g"; return; }
+  done
+  return 1
+}
+
+# The Makefile puts build/toolchain first on its path.
+ensure_go() {
+  local go package
+  if ! go=$(find_go); then
+    apt_update "Go $(sed -n 's/^go //p' go.mod)"
+    package=$(newest_go_package)
+    [ -n "$package" ] || { add_backports; package=$(newest_go_package); }
+    [ -n "$package" ] || die "apt offers no Go 1.$GO_FETCHES or newer: install Go from https://go.dev/dl and run this again"
+    apt_install "$package" "$package"
+    go=/usr/lib/${package%-go}
+    go=${go/golang/go}/bin/go
+  fi
+  [ "$(readlink build/toolchain/go)" = "$go" ] || ln -sfn "$go" build/toolchain/go
+  GOTOOLCHAIN=auto "$go" version >/dev/null ||
+    die "$go is older than go.mod's $(sed -n 's/^go //p' go.mod) and could not fetch that: install it from https://go.dev/dl"
+}
+
+newest_go_package() {
+  local minor
+  for minor in $(apt-cache pkgnames golang-1. | sed -nE 's/^golang-1\.([0-9]+)-go$/\1/p' | sort -rn); do
+    [ "$minor" -ge $GO_FETCHES ] || break
+    [ -z "$(candidate "golang-1.$minor-go")" ] || { echo "golang-1.$minor-go"; break; }
+  done
+}
+
+# ---- Vulkan
+
+# A GPU counts when both are there: its driver's manifest, and a device node of its vendor.
+hardware_driver() {
+  local node vendor
+  { [ -e /dev/nvidia0 ] && manifest nvidia; } || { [ -e /dev/dxg ] && manifest dzn; } && return
+  for node in /sys/class/drm/renderD*/device/vendor; do
+    [ -r "$node" ] && [ -e "/dev/dri/$(basename "${node%/device/vendor}")" ] || continue
+    vendor=$(<"$node")
+    case $vendor in
+      0x8086) manifest intel && return ;;
+      0x1002) { manifest radeon || manifest amd; } && return ;;
+      0x10de) { manifest nvidia || manifest nouveau; } && return ;;
+    esac
+  done
+  return 1
+}
+
+manifest() { compgen -G "/usr/share/vulkan/icd.d/*$1*.json" >/dev/null || compgen -G "/etc/vulkan/icd.d/*$1*.json" >/dev/null; }
+
+lavapipe_works() {
+  manifest lvp_icd && at_least "$(dpkg-query -W -f '${Version}' mesa-vulkan-drivers 2>/dev/null)" $MESA
+}
+
+loader_works() { { ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | grep 'libvulkan\.so\.1' >/dev/null; }
+
+ensure_vulkan() {
+  loader_works || apt_install libvulkan1 libvulkan1
+  if hardware_driver || [ -n "${VK_DRIVER_FILES:-}${VK_ICD_FILENAMES:-}" ]; then return; fi
+  have dpkg-query || die "no Vulkan driver found: install your GPU's, or Mesa's lavapipe $MESA or newer"
+  [ ! -e /dev/nvidia0 ] ||
+    say "there is an NVIDIA GPU, but not the Vulkan part of its driver (nvidia_icd.json): lavapipe will do its work"
+  lavapipe_works || install_lavapipe
+}
+
+install_lavapipe() {
+  local suite=()
+  apt_update "mesa-vulkan-drivers $MESA or newer"
+  if ! at_least "$(candidate mesa-vulkan-drivers)" $MESA; then
+    add_backports
+    suite=(-t "$(os_release VERSION_CODENAME)-backports")
+    offered mesa-vulkan-drivers $MESA ||
+      die "$(os_release PRETTY_NAME) offers Mesa $(candidate mesa-vulkan-drivers) at best, and software GPUs of Mesa before $MESA" \
+        "compute wrong numbers. Either install your GPU's own driver, or a newer Mesa, or use Debian 12, Ubuntu 24.04 or later."
+  fi
+  apt_install "Mesa's lavapipe, a GPU in software" ${suite[@]+"${suite[@]}"} mesa-vulkan-drivers
+  lavapipe_works || die "mesa-vulkan-drivers is installed, but its lvp_icd manifest is missing or older than $MESA"
+}
+
+# ---- text for the demo: the King James Bible, or Go's own sources where that is not to be had
+
+ensure_text() {
+  [ -s $TEXT ] && return
+  if ! have bible && have apt-get; then
+    (apt_update bible-kjv && apt_install "the King James Bible" bible-kjv bible-kjv-text) ||
+      say "the demo will train on Go's sources instead"
+  fi
+  if have bible; then # without the verse numbers
+    bible -f gen1:1-rev22:21 </dev/null | sed -E 's/^[^ ]+ //' >$TEXT.part
+  else
+    find "$("$(find_go)" env GOROOT)/src/" -name '*.go' | LC_ALL=C sort | awk 'NR <= 800' | xargs cat >$TEXT.part
+  fi
+  [ "$(wc -c <$TEXT.part)" -ge 1000000 ] || die "the demo's text has only $(wc -c <$TEXT.part) bytes: $TEXT.part"
+  mv $TEXT.part $TEXT
+}
+
+case $(uname -s) in
+  Linux)
+    ensure_tools
+    ensure_go
+    ensure_vulkan
+    ensure_text
+    ;;
+  *) # Metal and DX12 come with the system.
+    c_works || CC=cc c_works || CC=clang c_works ||
+      die "no C compiler: macOS: xcode-select --install; Windows: MSYS2's mingw-w64-x86_64-gcc"
+    have go && find_go >/dev/null || die "no Go 1.$GO_FETCHES or newer on the path: install it from https://go.dev/dl"
+    ensure_text
+    ;;
+esac

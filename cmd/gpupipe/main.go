@@ -1,0 +1,181 @@
+// Command gpupipe trains transformer language models on any GPU, and evaluates and samples them.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+)
+
+// Exit codes.
+const (
+	exitOK          = 0
+	exitFailure     = 1   // ours, or the device's
+	exitMistake     = 2   // the user's: bad input, a full disk, no such device
+	exitInterrupted = 130 // by Ctrl-C, after saving
+)
+
+const description = `Trains transformer language models on whatever GPUs there are, through WebGPU compute shaders.
+
+A run is described by one YAML file; every key can be set on the command line with --set section.key=value.`
+
+const examples = `
+Examples:
+
+  gpupipe devices                                      which GPUs there are
+  gpupipe train examples/demo/config.yaml              train
+  gpupipe train runs/demo --resume                     go on where a run stopped
+  gpupipe train c.yaml --set train.steps=50 --set optimizer.name=adamw
+  gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.8
+  gpupipe eval runs/demo                               loss on the held-out text
+  gpupipe data --tokenizer gpt2 --out shards a.txt     text to token shards
+
+Exit codes: 0 done; 1 failed; 2 bad input; 130 interrupted, after saving.
+`
+
+type commands struct {
+	Train    trainCommand    `cmd:"" help:"Train a model."`
+	Eval     evalCommand     `cmd:"" help:"Measure a model's loss on a text."`
+	Generate generateCommand `cmd:"" help:"Continue a text with a model."`
+	Devices  devicesCommand  `cmd:"" help:"List the GPUs that can be used."`
+	Data     dataCommand     `cmd:"" help:"Turn text into token shards."`
+}
+
+// app is what the commands share.
+type app struct {
+	ctx            context.Context
+	stdout, stderr io.Writer
+	terminal       bool // stdout is one
+}
+
+func main() {
+	ctx, stop := interruptible(os.Stderr)
+	a := &app{ctx: ctx, stdout: os.Stdout, stderr: os.Stderr, terminal: isTerminal(os.Stdout)}
+	code := a.run(os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// interruptible ends the context at the first Ctrl-C and the process at the second.
+func interruptible(stderr io.Writer) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		fmt.Fprintln(stderr, "\nstopping after this step; press Ctrl-C again to quit at once")
+		cancel()
+		<-signals
+		os.Exit(exitInterrupted)
+	}()
+	return ctx, func() { signal.Stop(signals); cancel() }
+}
+
+func isTerminal(f *os.File) bool {
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+}
+
+// exited carries kong's wish to exit out of its parser.
+type exited int
+
+// run parses the arguments, carries out the command and returns the exit code.
+func (a *app) run(args []string) (code int) {
+	defer func() {
+		if r := recover(); r != nil {
+			e, ok := r.(exited)
+			if !ok {
+				panic(r)
+			}
+			code = int(e)
+		}
+	}()
+	var c commands
+	parser, err := kong.New(&c, kong.Name("gpupipe"), kong.Description(description), kong.Writers(a.stdout, a.stderr),
+		kong.Exit(func(code int) { panic(exited(code)) }), kong.Bind(a),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Help(help))
+	if err != nil {
+		panic(err) // the commands above are ill-formed
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(a.stderr, "gpupipe: %v\nSee gpupipe --help.\n", err)
+		return exitMistake
+	}
+	return a.conclude(parsed.Run(a))
+}
+
+// help adds the examples to kong's own text.
+func help(o kong.HelpOptions, ctx *kong.Context) error {
+	if err := kong.DefaultHelpPrinter(o, ctx); err != nil {
+		return err
+	}
+	if ctx.Selected() == nil {
+		_, err := fmt.Fprint(ctx.Stdout, examples)
+		return err
+	}
+	return nil
+}
+
+// errInterrupted ends a command that was stopped by Ctrl-C; what there was to say has been said.
+var errInterrupted = errors.New("interrupted")
+
+func (a *app) conclude(err error) int {
+	var user *train.UserError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errInterrupted):
+		return exitInterrupted
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintln(a.stderr, "gpupipe: interrupted")
+		return exitInterrupted
+	case errors.As(err, &user):
+		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+		return exitMistake
+	}
+	fmt.Fprintf(a.stderr, "gpupipe: failed: %v\n", err)
+	return exitFailure
+}
+
+// printJSON writes one object on one line.
+func (a *app) printJSON(v any) error {
+	out, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s\n", out)
+	return err
+}
+
+// printf writes to standard output; a closed pipe is found by the next command that matters.
+func (a *app) printf(format string, args ...any) { fmt.Fprintf(a.stdout, format, args...) }
+
+// table writes rows in aligned columns.
+func (a *app) table(rows [][]string) {
+	widths := map[int]int{}
+	for _, r := range rows {
+		for i, cell := range r {
+			widths[i] = max(widths[i], len(cell))
+		}
+	}
+	for _, r := range rows {
+		var line strings.Builder
+		for i, cell := range r {
+			fmt.Fprintf(&line, "%-*s  ", widths[i], cell)
+		}
+		a.printf("%s\n", strings.TrimRight(line.String(), " "))
+	}
+}

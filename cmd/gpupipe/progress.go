@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// event is a line of --json.
+type event map[string]any
+
+// progress shows a run: as JSON lines, as one line that is rewritten on a terminal, or as plain lines now and then.
+type progress struct {
+	*app
+	json    bool
+	open    bool // a line on the terminal waits to be rewritten
+	read    time.Time
+	printed time.Time
+}
+
+func (p *progress) Start(s train.Start) {
+	p.endLine()
+	if p.json {
+		p.emit(event{"event": "start", "start": s})
+		return
+	}
+	p.printf("%s\n", s.Config)
+	software := ""
+	if s.Device.Kind == device.Software {
+		software = ": a software adapter, which computes on the CPU"
+	}
+	p.printf("device      %s, %s (%s%s)\n", s.Device.Name, s.Device.Adapter, s.Device.Kind, software)
+	p.printf("model       %s parameters\n", grouped(s.Parameters))
+	p.printf("data        %s training tokens, %s held out\n", grouped(s.Data["train"]), grouped(s.Data["val"]))
+	m := s.Memory
+	p.printf("memory      %s bytes on the device: variables %s, arena %s, constants %s, inputs %s, outputs %s\n", grouped(m.Total),
+		grouped(m.Variables), grouped(m.Arena), grouped(m.Constants), grouped(m.Inputs), grouped(m.Outputs))
+	p.printf("kernels     %d\n", s.Kernels)
+	p.printf("optimizer   %s\n", strings.ReplaceAll(strings.TrimSpace(s.Optimizer), "\n", "\n            "))
+	p.printf("steps       %d to %d\n\n", s.FirstStep+1, s.Steps)
+}
+
+func (p *progress) Reading(done, total int64) {
+	if p.json || time.Since(p.read) < 200*time.Millisecond || !p.terminal {
+		return
+	}
+	p.read = time.Now()
+	p.rewrite(fmt.Sprintf("reading data: %d%%", 100*done/max(1, total)))
+}
+
+func (p *progress) Step(s train.Progress) {
+	if p.json {
+		p.emit(event{"event": "step", "step": s})
+		return
+	}
+	val := ""
+	if s.ValLoss != nil {
+		val = fmt.Sprintf("  val loss %.4f", *s.ValLoss)
+	}
+	line := fmt.Sprintf("step %*d/%d  loss %.4f%s  lr ×%.3f  |g| %.3f  %s tokens/s  %s left", len(fmt.Sprint(s.Steps)), s.Step, s.Steps,
+		s.Loss, val, s.LR, s.GradNorm, grouped(int64(s.TokensPerSec)), s.Left.Round(time.Second))
+	milestone := s.Step == 1 || s.Step == s.Steps || s.ValLoss != nil
+	switch {
+	case p.terminal && !milestone:
+		p.rewrite(line)
+	case p.terminal:
+		p.rewrite(line)
+		p.endLine()
+	case milestone || time.Since(p.printed) > 10*time.Second:
+		p.printed = time.Now()
+		p.printf("%s\n", line)
+	}
+}
+
+func (p *progress) Note(format string, args ...any) {
+	p.endLine()
+	text := fmt.Sprintf(format, args...)
+	if p.json {
+		p.emit(event{"event": "note", "text": text})
+		return
+	}
+	p.printf("%s\n", text)
+}
+
+// result tells how the run ended.
+func (p *progress) result(r train.Result) {
+	if r.ValLoss != nil && r.UnigramEntropy > 0 {
+		p.printf("\nvalidation loss %.4f nats per token; the unigram entropy of that text is %.4f\n", *r.ValLoss, r.UnigramEntropy)
+	}
+	p.printf("checkpoint  %s\n", r.Checkpoint)
+	if r.Plot != "" {
+		p.printf("plot        %s\n", r.Plot)
+	}
+}
+
+func (p *progress) emit(e event) {
+	if err := p.printJSON(e); err != nil {
+		fmt.Fprintln(p.stderr, "gpupipe:", err)
+	}
+}
+
+func (p *progress) rewrite(line string) {
+	p.printf("\r\x1b[K%s", line)
+	p.open = true
+}
+
+// endLine leaves the line that was being rewritten.
+func (p *progress) endLine() {
+	if p.open {
+		p.printf("\n")
+		p.open = false
+	}
+}
+
+// grouped writes 1234567 as 1,234,567.
+func grouped(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/gpupipe/gpupipe/pipeline/train"
+)
+
+type trainCommand struct {
+	Path   string   `arg:"" optional:"" name:"config" help:"The run's YAML file, or the folder of a run to resume."`
+	Config string   `help:"The same as the argument." placeholder:"FILE"`
+	Set    []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
+	Resume bool     `help:"Continue from the latest good checkpoint of run.dir."`
+	Device string   `help:"Where to compute: webgpu:0, null. The same as --set pipeline.devices=[NAME]."`
+	JSON   bool     `help:"Print one JSON object a line: what is run, each step, the result."`
+}
+
+func (c *trainCommand) Help() string {
+	return `The resolved config, the memory plan and the optimizer of each parameter are printed before training; the run folder
+(run.dir) then holds config.yaml, metrics.jsonl, trace.json, tensorboard, checkpoints and, at the end, loss.png.
+
+Ctrl-C finishes the step, saves and tells how to resume; a second one quits at once.
+
+Examples:
+  gpupipe train examples/demo/config.yaml
+  gpupipe train --set model.preset=tiny --set data.train=[a.txt] --set run.dir=runs/a
+  gpupipe train runs/a --resume`
+}
+
+func (c *trainCommand) Run(a *app) error {
+	config, err := c.load()
+	if err != nil {
+		return err
+	}
+	r := &progress{app: a, json: c.JSON}
+	res, err := train.Run(a.ctx, config, train.Options{Resume: c.Resume, OpenDevice: openDevice, Report: r})
+	r.endLine()
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		if err := a.printJSON(event{"event": "result", "result": res}); err != nil {
+			return err
+		}
+	} else {
+		r.result(res)
+	}
+	if res.Interrupted {
+		fmt.Fprintf(a.stderr, "stopped after step %d; to go on: gpupipe train %s --resume\n", res.Step, res.Dir)
+		return errInterrupted
+	}
+	return nil
+}
+
+// load reads the config; a run folder stands for the config that is kept in it.
+func (c *trainCommand) load() (train.Config, error) {
+	path := c.Path
+	if path == "" {
+		path = c.Config
+	} else if c.Config != "" {
+		return train.Config{}, train.Mistake(fmt.Errorf("two configs are given: %s and %s", c.Path, c.Config))
+	}
+	set := c.Set
+	if st, err := os.Stat(path); err == nil && st.IsDir() {
+		set = append([]string{"run.dir=" + quoted(path)}, set...)
+		path = filepath.Join(path, "config.yaml")
+	}
+	if path == "" && len(set) == 0 {
+		return train.Config{}, train.Mistake(fmt.Errorf("no config is given: name a YAML file, or set keys with --set"))
+	}
+	if c.Device != "" {
+		set = append(set, "pipeline.devices=["+quoted(c.Device)+"]")
+	}
+	return train.LoadConfig(path, set)
+}
+
+// quoted writes a text as a YAML scalar.
+func quoted(s string) string { return fmt.Sprintf("%q", s) }

@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""Replays a gpupipe training run in PyTorch: the development-time oracle.
+
+    llama_oracle.py RUN.yaml [--root DIR] [--dtype f64|f32] [--json OUT]
+                    [--grads OUT.safetensors] [--weights OUT.safetensors] [--steps N]
+
+RUN.yaml is a gpupipe config with init.from and data.shuffle: false; its paths are relative to
+--root. The model, the optimizers and the file formats are written out by hand, from the published
+definitions, so that nothing here shares code or a library's habits with what it checks.
+"""
+import argparse
+import json
+import math
+import os
+import struct
+
+import numpy as np
+import torch
+import yaml
+
+# ---------------------------------------------------------------- safetensors
+
+NUMPY_OF = {"F64": np.float64, "F32": np.float32}
+
+
+def load_safetensors(path):
+    """name -> f64 tensor. BF16 is the upper half of an f32."""
+    with open(path, "rb") as f:
+        (n,) = struct.unpack("<Q", f.read(8))
+        header, data = json.loads(f.read(n)), f.read()
+    out = {}
+    for name, h in header.items():
+        if name == "__metadata__":
+            continue
+        raw = data[h["data_offsets"][0]:h["data_offsets"][1]]
+        if h["dtype"] == "BF16":
+            a = (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
+        else:
+            a = np.frombuffer(raw, NUMPY_OF[h["dtype"]])
+        out[name] = torch.tensor(a.astype(np.float64).reshape(h["shape"]))
+    return out
+
+
+def save_safetensors(path, tensors, dtype="F32"):
+    """Tensors in name order, stored as F32 or, cut to their upper halves, as BF16."""
+    header, blobs, at = {"__metadata__": {"format": "pt"}}, [], 0
+    for name, t in sorted(tensors.items()):
+        a = t.detach().numpy().astype(np.float32)
+        if dtype == "BF16":
+            a = (a.view(np.uint32) >> 16).astype(np.uint16)
+        blob = a.tobytes()
+        header[name] = {"dtype": dtype, "shape": list(t.shape), "data_offsets": [at, at + len(blob)]}
+        blobs.append(blob)
+        at += len(blob)
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(head)) + head + b"".join(blobs))
+
+
+# ---------------------------------------------------------------- data
+
+def load_tokens(path):
+    """An llm.c shard's uint16 tokens, or any other file's bytes."""
+    raw = open(path, "rb").read()
+    if not path.endswith(".bin"):
+        return torch.tensor(np.frombuffer(raw, np.uint8).astype(np.int64))
+    magic, version, count = struct.unpack_from("<3i", raw)
+    if (magic, version) != (20240520, 1) or len(raw) != 1024 + 2 * count:
+        raise SystemExit(f"{path}: not an llm.c shard: magic {magic}, version {version}, {count} tokens")
+    return torch.tensor(np.frombuffer(raw, np.uint16, offset=1024).astype(np.int64))
+
+
+def batch(tokens, step, B, T):
+    """Windows step*B ... step*B+B-1 in file order; targets are the inputs shifted by one."""
+    rows = [tokens[k * T:k * T + T + 1] for k in range(step * B, step * B + B)]
+    if len(rows[-1]) != T + 1:
+        raise SystemExit(f"{len(tokens)} tokens are too few for step {step} of {B} windows of {T}")
+    w = torch.stack(rows)
+    return w[:, :-1], w[:, 1:]
+
+
+# ---------------------------------------------------------------- model
+
+def rms_norm(x, weight, eps):
+    return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
+def rope(x, theta):
+    """x [B, heads, T, head_dim]; the halves rotate, as in Hugging Face's Llama."""
+    T, D = x.shape[-2:]
+    freq = theta ** (-torch.arange(0, D, 2, dtype=x.dtype) / D)
+    angle = torch.arange(T, dtype=x.dtype)[:, None] * freq[None, :]
+    angle = torch.cat([angle, angle], -1)
+    a, b = x[..., :D // 2], x[..., D // 2:]
+    return x * angle.cos() + torch.cat([-b, a], -1) * angle.sin()
+
+
+def attention(x, p, prefix, c):
+    B, T, _ = x.shape
+    heads, kv = c["num_attention_heads"], c["num_key_value_heads"]
+
+    def project(name, n):
+        return (x @ p[f"{prefix}.{name}_proj.weight"].T).view(B, T, n, -1).transpose(1, 2)
+
+    q = rope(project("q", heads), c["rope_theta"])
+    k = rope(project("k", kv), c["rope_theta"]).repeat_interleave(heads // kv, 1)
+    v = project("v", kv).repeat_interleave(heads // kv, 1)
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    future = torch.ones(T, T, dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(future, -math.inf).softmax(-1)
+    y = (weights @ v).transpose(1, 2).reshape(B, T, -1)
+    return y @ p[f"{prefix}.o_proj.weight"].T
+
+
+def mlp(x, p, prefix):
+    gate = x @ p[f"{prefix}.gate_proj.weight"].T
+    up = x @ p[f"{prefix}.up_proj.weight"].T
+    return (gate * torch.sigmoid(gate) * up) @ p[f"{prefix}.down_proj.weight"].T
+
+
+def loss_of(p, c, inputs, targets):
+    """Mean negative log-likelihood in nats per target token."""
+    eps = c["rms_norm_eps"]
+    x = p["model.embed_tokens.weight"][inputs]
+    for i in range(c["num_hidden_layers"]):
+        layer = f"model.layers.{i}"
+        x = x + attention(rms_norm(x, p[f"{layer}.input_layernorm.weight"], eps), p, f"{layer}.self_attn", c)
+        x = x + mlp(rms_norm(x, p[f"{layer}.post_attention_layernorm.weight"], eps), p, f"{layer}.mlp")
+    x = rms_norm(x, p["model.norm.weight"], eps)
+    head = "model.embed_tokens.weight" if c["tie_word_embeddings"] else "lm_head.weight"
+    logp = torch.log_softmax(x @ p[head].T, -1)
+    return -logp.gather(-1, targets[..., None]).mean()
+
+
+# ---------------------------------------------------------------- optimizers
+
+JORDAN = [(3.4445, -4.7750, 2.0315)] * 5
+# Polar Express, five steps; each but the last divided by (s, s^3, s^5), s = 1.01, for safety.
+POLAR_EXPRESS = [(a / 1.01, b / 1.01 ** 3, c / 1.01 ** 5) for a, b, c in (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+)] + [(2.300652019954817, -1.6689039845747493, 0.4188073119525673)]
+
+
+def orthogonalize(g, coefficients):
+    tall = g.shape[0] > g.shape[1]
+    x = g.T if tall else g
+    x = x / (x.norm() + 1e-7)
+    for a, b, c in coefficients:
+        s = x @ x.T
+        x = a * x + (b * s + c * s @ s) @ x
+    return x.T if tall else x
+
+
+class AdamW:
+    def __init__(self, lr, betas, eps, weight_decay):
+        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
+        self.m = self.v = 0.0
+
+    def step(self, p, g, t, factor):
+        lr, (b1, b2) = self.lr * factor, self.betas
+        self.m = b1 * self.m + (1 - b1) * g
+        self.v = b2 * self.v + (1 - b2) * g * g
+        mhat, vhat = self.m / (1 - b1 ** (t + 1)), self.v / (1 - b2 ** (t + 1))
+        return p * (1 - lr * self.weight_decay) - lr * mhat / (vhat.sqrt() + self.eps)
+
+
+class Muon:
+    def __init__(self, lr, momentum, weight_decay, coefficients, scale):
+        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
+        self.coefficients, self.scale = coefficients, scale
+        self.m = 0.0
+
+    def step(self, p, g, t, factor):
+        lr, beta = self.lr * factor, self.momentum
+        self.m = beta * self.m + (1 - beta) * g
+        nesterov = (1 - beta) * g + beta * self.m
+        rows, cols = p.shape
+        scale = {"spectral": math.sqrt(max(1.0, rows / cols)),
+                 "match_rms_adamw": 0.2 * math.sqrt(max(rows, cols))}[self.scale]
+        return p * (1 - lr * self.weight_decay) - lr * scale * orthogonalize(nesterov, self.coefficients)
+
+
+def optimizer_for(name, p, o):
+    """Muon takes the layers' matrices; embeddings, head and norms are under AdamW."""
+    adam = {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, **o.get("adamw", {})}
+    decay = o.get("weight_decay", 0.0)
+    if o["name"] == "muon" and p.dim() == 2 and ".layers." in name:
+        coefficients = {"jordan": JORDAN, "polar_express": POLAR_EXPRESS}[o.get("newton_schulz", "jordan")]
+        return Muon(o["lr"], o.get("momentum", 0.95), decay, coefficients, o.get("scale", "spectral"))
+    lr = o["lr"] if o["name"] == "adamw" else adam["lr"]
+    return AdamW(lr, adam["betas"], adam["eps"], decay if p.dim() == 2 else 0.0)
+
+
+def lr_factor(step, steps, lr):
+    warmup, low = lr.get("warmup", 0), lr.get("min_ratio", 0.1)
+    if step < warmup:
+        return (step + 1) / warmup
+    return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+
+
+# ---------------------------------------------------------------- the run
+
+def replay(config, root, dtype, steps=None):
+    """Losses, gradient norms before clipping, step 0's gradients, the weights after the last step."""
+    torch_dtype = {"f64": torch.float64, "f32": torch.float32}[dtype]
+    folder = os.path.join(root, config["init"]["from"])
+    c = json.load(open(os.path.join(folder, "config.json")))
+    p = {k: t.to(torch_dtype) for k, t in load_safetensors(os.path.join(folder, "model.safetensors")).items()}
+    tokens = torch.cat([load_tokens(os.path.join(root, f)) for f in config["data"]["train"]])
+    train, schedule = config["train"], config["lr"]
+    if config["data"].get("shuffle", True) or config["data"].get("val_fraction", 0.01):
+        raise SystemExit("a replay needs data.shuffle: false and data.val_fraction: 0")
+    if schedule["schedule"] != "cosine":
+        raise SystemExit(f"lr.schedule: {schedule['schedule']}: only cosine is replayed")
+    optimizers = {k: optimizer_for(k, t, config["optimizer"]) for k, t in p.items()}
+
+    losses, norms, grads0 = [], [], None
+    for t in range(steps or train["steps"]):
+        leaves = {k: v.requires_grad_() for k, v in p.items()}
+        loss = loss_of(leaves, c, *batch(tokens, t, train["batch_size"], config["model"]["seq_len"]))
+        grads = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
+        grads0 = grads0 or grads
+        norm = math.sqrt(sum(float(g.pow(2).sum()) for g in grads.values()))
+        losses.append(float(loss))
+        norms.append(norm)
+        clip = min(1.0, train["grad_clip"] / (norm + 1e-6)) if train.get("grad_clip") else 1.0
+        factor = lr_factor(t, train["steps"], schedule)
+        with torch.no_grad():
+            p = {k: optimizers[k].step(v, grads[k] * clip, t, factor) for k, v in p.items()}
+    return {"losses": losses, "grad_norms": norms, "grads": grads0, "weights": p}
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    a.add_argument("config")
+    a.add_argument("--root", default=".")
+    a.add_argument("--dtype", choices=["f64", "f32"], default="f64")
+    a.add_argument("--steps", type=int, help="stop early; the schedule stays that of train.steps")
+    a.add_argument("--json", help="where to write the report (default: standard output)")
+    a.add_argument("--grads", help="where to write the gradients of step 0")
+    a.add_argument("--weights", help="where to write the weights after the last step")
+    a = a.parse_args()
+    # YAML 1.1 reads 3e-4 as a string; a gpupipe config means the number.
+    r = replay(numbers(yaml.safe_load(open(a.config))), a.root, a.dtype, a.steps)
+    if a.grads:
+        save_safetensors(a.grads, r["grads"])
+    if a.weights:
+        save_safetensors(a.weights, r["weights"])
+    report = json.dumps({"dtype": a.dtype, "losses": r["losses"], "grad_norms": r["grad_norms"],
+                         "grad_norm_of": norms_of(r["grads"]), "weight_norm_of": norms_of(r["weights"])}, indent=1)
+    print(report, file=open(a.json, "w") if a.json else None)
+
+
+def numbers(v):
+    if isinstance(v, dict):
+        return {k: numbers(x) for k, x in v.items()}
+    if isinstance(v, list):
+        return [numbers(x) for x in v]
+    if isinstance(v, str):
+        try:
+            return float(v)
+        except ValueError:
+            return v
+    return v
+
+
+def norms_of(tensors):
+    return {k: float(t.norm()) for k, t in sorted(tensors.items())}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+package fuse_test
+
+import (
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var options = fuse.Options{MaxBindings: 8, OffsetAlignment: 256}
+
+func run(t *testing.T, build func(b *graph.Builder)) *fuse.Result {
+	t.Helper()
+	g, err := graph.Build(build)
+	require.NoError(t, err)
+	r, err := fuse.Run(g, options)
+	require.NoError(t, err)
+	return r
+}
+
+func kinds(r *fuse.Result) (ks []fuse.Kind) {
+	for _, g := range r.Groups {
+		ks = append(ks, g.Kind)
+	}
+	return ks
+}
+
+func TestRowwiseChainsAreOneKernel(t *testing.T) {
+	for name, f := range map[string]func(x, w *graph.Value) *graph.Value{
+		"softmax":     func(x, _ *graph.Value) *graph.Value { return op.Softmax(x) },
+		"log softmax": func(x, _ *graph.Value) *graph.Value { return op.LogSoftmax(x) },
+		"rms norm":    func(x, w *graph.Value) *graph.Value { return op.RMSNorm(x, w, 1e-5) },
+		"layer norm":  func(x, w *graph.Value) *graph.Value { return op.LayerNorm(x, w, w, 1e-5) },
+		"pointwise":   func(x, _ *graph.Value) *graph.Value { return op.SiLU(op.Mul(op.Exp(x), op.Tanh(x))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := run(t, func(b *graph.Builder) {
+				x := b.Input("x", graph.T(graph.F32, 4, 100, 96))
+				b.Output("y", f(op.Scale(x, 2), b.Variable("w", graph.T(graph.F32, 96))))
+			})
+			assert.Len(t, r.Groups, 1)
+		})
+	}
+}
+
+func TestMatMulTakesItsEpilogue(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		x, w := b.Input("x", graph.T(graph.F32, 2, 8, 32)), b.Variable("w", graph.T(graph.F32, 16, 32))
+		y := op.Add(op.MatMul(x, w, false, true), b.Variable("bias", graph.T(graph.F32, 16)))
+		b.Output("y", op.Add(op.Scale(op.GELU(y), 0.5), b.Input("residual", graph.T(graph.F32, 2, 8, 16))))
+	})
+	assert.Equal(t, []fuse.Kind{fuse.MatMul}, kinds(r))
+}
+
+func TestNothingSpansScopes(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		x := b.Input("x", graph.T(graph.F32, 64))
+		b.Scope("a", func() { x = op.Exp(x) })
+		b.Scope("b", func() { x = op.Neg(x) })
+		b.Output("y", x)
+	})
+	assert.Len(t, r.Groups, 2)
+}
+
+func TestReshapeAndAlignedSliceAreAliases(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		x := op.Exp(b.Input("x", graph.T(graph.F32, 4, 16, 32)))
+		w := b.Variable("w", graph.T(graph.F32, 32, 32))
+		b.Output("all", op.MatMul(op.Reshape(x, 64, 32), w, false, false))
+		b.Output("one", op.MatMul(op.Reshape(op.Slice(x, 0, 1, 2), 16, 32), w, false, false))
+		b.Output("odd", op.MatMul(op.Reshape(op.Slice(x, 2, 1, 2), 64, 1), op.Slice(w, 0, 0, 1), false, false))
+	})
+	maps := 0
+	for _, k := range kinds(r) {
+		if k == fuse.Map {
+			maps++
+		}
+	}
+	assert.Equal(t, 2, maps, "exp, and the column that does not lie in one piece")
+}
+
+func TestOverlappingOperandsGetTheirOwnMemory(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		x := op.Exp(b.Input("x", graph.T(graph.F32, 32, 32)))
+		b.Output("y", op.MatMul(op.Slice(x, 0, 0, 16), x, false, false))
+		b.Output("z", op.MatMul(x, x, false, true))
+	})
+	assert.Len(t, r.Groups, 4, "exp, the copied slice, two products")
+}
+
+func TestAdamWUpdatesInPlaceInOneKernelOfEightBindings(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		shape := graph.T(graph.F32, 64, 32)
+		p, g, m, v := b.Variable("p", shape), b.Variable("g", shape), b.Variable("m", shape), b.Variable("v", shape)
+		hyper, norm, halted := b.Input("hyper", graph.T(graph.F32, 4)), b.Input("norm", graph.T(graph.F32)), b.Variable("halted", graph.T(graph.U32))
+		clipped := op.Mul(g, op.Minimum(op.Scalar(b, graph.F32, 1), op.Reciprocal(norm)))
+		lr := op.Reshape(op.Slice(hyper, 0, 1, 2))
+		m1 := op.Add(op.Scale(m, 0.9), op.Scale(clipped, 0.1))
+		v1 := op.Add(op.Scale(v, 0.99), op.Scale(op.Square(clipped), 0.01))
+		p1 := op.Sub(p, op.Mul(lr, op.Div(m1, op.Shift(op.Sqrt(v1), 1e-8))))
+		b.Assign(p, op.Where(halted, p, p1))
+		b.Assign(m, op.Where(halted, m, m1))
+		b.Assign(v, op.Where(halted, v, v1))
+	})
+	require.Len(t, r.Groups, 1)
+	assert.Len(t, r.Direct, 3)
+}
+
+func TestVariablesAreReadBeforeTheyAreOverwritten(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		x := b.Variable("x", graph.T(graph.F32, 8))
+		b.Assign(x, op.Scale(x, 2))
+		b.Output("sum", op.Sum(x, nil, false))
+	})
+	require.Len(t, r.Groups, 2)
+	assert.Equal(t, fuse.Reduce, r.Groups[0].Kind)
+	assert.Len(t, r.Direct, 1)
+}
+
+func TestKeptVariablesAreNotOverwritten(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		x, y := b.Variable("x", graph.T(graph.F32, 8)), b.Variable("y", graph.T(graph.F32, 8))
+		b.Assign(y, x)
+		b.Assign(x, op.Scale(x, 2))
+	})
+	assert.Empty(t, r.Direct)
+}
+
+func TestReductionsThatReadTheirOwnRowReversedAreNotOneKernel(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		x := b.Input("x", graph.T(graph.F32, 64, 64))
+		s := op.Sum(x, []int{1}, false)                                      // one number a row
+		b.Output("y", op.Mul(x, op.Broadcast(op.Reshape(s, 1, 64), 64, 64))) // used a column
+	})
+	assert.Len(t, r.Groups, 2)
+}

@@ -1,0 +1,313 @@
+package fuse
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+// fewRows is the number of rows under which a kernel whose unit is the row does not fill a device, and longRow the row
+// length up to which that does not matter.
+const fewRows, longRow = 64, 4096
+
+// mergeAll joins groups along the edges of the graph until nothing more fits together.
+func (f *fuser) mergeAll() {
+	for again := true; again; {
+		again = false
+		for _, n := range f.g.Nodes {
+			c := f.group[n]
+			if c == nil {
+				continue
+			}
+			for _, p := range f.producers(c) {
+				if m := f.merged(p, c); m != nil {
+					for node := range m.members {
+						f.group[node] = m
+					}
+					c, again = m, true
+				}
+			}
+		}
+	}
+}
+
+// producers are the groups that c reads from, in order of their first node.
+func (f *fuser) producers(c *Group) []*Group {
+	found := map[*Group]bool{}
+	var visit func(n *graph.Node)
+	visit = func(n *graph.Node) {
+		for _, in := range n.Inputs {
+			if p := f.group[in.Node]; p != nil {
+				if p != c {
+					found[p] = true
+				}
+			} else {
+				visit(in.Node)
+			}
+		}
+	}
+	for _, n := range c.Nodes {
+		visit(n)
+	}
+	ps := make([]*Group, 0, len(found))
+	for p := range found {
+		ps = append(ps, p)
+	}
+	slices.SortFunc(ps, func(a, b *Group) int { return cmp.Compare(a.Nodes[0].ID, b.Nodes[0].ID) })
+	return ps
+}
+
+// merged returns the kernel that does the work of both groups, nil when there is none.
+func (f *fuser) merged(p, c *Group) *Group {
+	if p.Scope != c.Scope {
+		return nil
+	}
+	m := combine(p, c)
+	if m == nil || f.indirect(p, c) {
+		return nil
+	}
+	m.Scope = p.Scope
+	m.Nodes = slices.Concat(p.Nodes, c.Nodes)
+	slices.SortFunc(m.Nodes, func(a, b *graph.Node) int { return cmp.Compare(a.ID, b.ID) })
+	m.members = map[*graph.Node]bool{}
+	for _, n := range m.Nodes {
+		m.members[n] = true
+	}
+	if !f.trace(m) || f.bindings(m) > f.opt.MaxBindings {
+		return nil
+	}
+	return m
+}
+
+// combine gives the kind and domain of two groups together.
+func combine(p, c *Group) *Group {
+	full, row := c.Rows == p.Rows*p.Cols, c.Rows == p.Rows
+	switch {
+	case (p.Kind == Map || p.Kind == MatMul) && c.Kind == Map && row:
+		return &Group{Kind: p.Kind, Domain: p.Domain}
+	case p.Kind == Map && c.Kind == Reduce && (p.Rows == c.Rows*c.Cols || row):
+		return &Group{Kind: Reduce, Domain: c.Domain}
+	case p.Kind == Reduce && c.Kind == Map && (full && p.trailing() || row):
+		return &Group{Kind: Reduce, Domain: p.Domain}
+	case p.Kind == Reduce && c.Kind == Reduce && row && p.Cols == c.Cols &&
+		(p.trailing() && c.trailing() || p.Shape.Equal(c.Shape) && slices.Equal(p.Axes, c.Axes)):
+		return &Group{Kind: Reduce, Domain: p.Domain}
+	}
+	return nil
+}
+
+// indirect tells whether c also depends on p through a third group, so that merging would close a cycle.
+func (f *fuser) indirect(p, c *Group) bool {
+	seen := map[*Group]bool{p: true}
+	var reaches func(g *Group) bool
+	reaches = func(g *Group) bool {
+		if seen[g] || g.last() < p.Nodes[0].ID {
+			return g == p
+		}
+		seen[g] = true
+		return slices.ContainsFunc(f.producers(g), reaches)
+	}
+	return slices.ContainsFunc(f.producers(c), func(g *Group) bool { return g != p && reaches(g) })
+}
+
+// external tells whether anything outside the group reads v.
+func (f *fuser) external(v *graph.Value, g *Group) bool {
+	if f.stored[v] {
+		return true
+	}
+	for _, u := range f.users[v] {
+		if g.members[u] {
+			continue
+		}
+		if f.group[u] != nil {
+			return true
+		}
+		for _, o := range u.Outputs { // computed where it is read
+			if _, aliased := f.alias[o]; aliased || f.external(o, g) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// bindings counts the storage arrays of a group; a value that replaces the variable it was read from needs only one.
+func (f *fuser) bindings(g *Group) int {
+	n := len(g.Loads) + len(g.Stores)
+	for _, s := range g.Stores {
+		if v, ok := f.assigned[s]; ok && slices.Contains(g.InPlace[s], v) {
+			n--
+		}
+	}
+	return n
+}
+
+// Phases orders the reductions of a group: those of a phase need only the results of earlier ones.
+func (g *Group) Phases() [][]*graph.Node {
+	depth := map[*graph.Node]int{}
+	var phases [][]*graph.Node
+	var visit func(n *graph.Node) int
+	visit = func(n *graph.Node) int {
+		if d, ok := depth[n]; ok {
+			return d
+		}
+		d := 0
+		for _, in := range n.Inputs {
+			if in.Node.ID >= g.Nodes[0].ID { // older nodes cannot depend on the group
+				d = max(d, visit(in.Node))
+			}
+		}
+		if _, ok := n.Op.Kernel(n).(graph.Reduction); ok && g.members[n] {
+			if d == len(phases) {
+				phases = append(phases, nil)
+			}
+			phases[d] = append(phases[d], n)
+			d++
+		}
+		depth[n] = d
+		return d
+	}
+	for _, n := range g.Nodes {
+		visit(n)
+	}
+	return phases
+}
+
+// IsFull tells whether a stored value has an element for each row and column, and not one a row.
+func (g *Group) IsFull(v *graph.Value) bool {
+	return g.Cols > 1 && v.Shape.Len() == g.Rows*g.Cols
+}
+
+// trace walks the group as its kernel will, and notes what it stores, loads, and may overwrite. It fails when some
+// value would be needed where the kernel does not have it.
+func (f *fuser) trace(g *Group) (ok bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			if _, is := r.(unfusible); !is {
+				panic(r)
+			}
+			ok = false
+		}
+	}()
+	g.Stores = nil
+	for _, n := range g.Nodes {
+		for _, v := range n.Outputs {
+			// A template writes all of its results, read or not.
+			if g.Kind == Template || f.external(v, g) {
+				g.Stores = append(g.Stores, v)
+			}
+		}
+	}
+	t := &tracer{f: f, g: g, places: map[*graph.Value][]graph.Index{}}
+	if g.Kind == Template || g.Kind == Join {
+		for _, in := range g.Nodes[0].Inputs {
+			t.note(in)
+		}
+	} else if !t.run() {
+		return false
+	}
+	g.Loads, g.InPlace = t.loads, t.inPlace()
+	return true
+}
+
+type tracer struct {
+	f        *fuser
+	g        *Group
+	loads    []*graph.Value
+	places   map[*graph.Value][]graph.Index // where each is read
+	operands []*graph.Value                 // of a matrix product: read everywhere
+}
+
+func (t *tracer) note(v *graph.Value) *graph.Value {
+	v = t.f.base(v)
+	if !slices.Contains(t.loads, v) {
+		t.loads = append(t.loads, v)
+	}
+	return v
+}
+
+func (t *tracer) run() bool {
+	g := t.g
+	row, col := graph.Var("row", g.Rows), graph.Var("col", g.Cols)
+	w := &Walker{Group: g, Inlined: t.f.isInlined,
+		Fixed: map[*graph.Value]Fixed{},
+		Let:   func(_ bool, _, expr string) string { return "x" },
+		Load: func(v *graph.Value, at []graph.Index) string {
+			offset := t.f.alias[v].Offset
+			base := t.note(v)
+			t.places[base] = append(t.places[base], graph.Flatten(v.Shape, at).Plus(graph.Const(offset)))
+			return "x"
+		}}
+	if g.Kind == MatMul {
+		n := t.contraction()
+		w.Fixed[n.Outputs[0]] = Fixed{"x", row}
+		for _, in := range n.Inputs {
+			t.operands = append(t.operands, t.note(in))
+		}
+	}
+	for _, phase := range g.Phases() {
+		for _, n := range phase {
+			w.Value(n.Inputs[0], graph.Unflatten(n.Inputs[0].Shape, g.Full(row, col)))
+		}
+		for _, n := range phase {
+			w.Fixed[n.Outputs[0]] = Fixed{"x", row}
+		}
+	}
+	for _, v := range g.Stores {
+		flat := row
+		if g.IsFull(v) {
+			if !g.trailing() || g.Rows < fewRows && g.Cols > longRow {
+				return false
+			}
+			flat = g.Full(row, col)
+		}
+		w.Value(v, graph.Unflatten(v.Shape, flat))
+	}
+	return !t.partOperand()
+}
+
+// partOperand tells whether a matrix operand is a part of a value that the epilogue reads: the bindings would overlap.
+func (t *tracer) partOperand() bool {
+	if t.g.Kind != MatMul {
+		return false
+	}
+	return slices.ContainsFunc(t.contraction().Inputs, func(v *graph.Value) bool {
+		base := t.f.base(v)
+		return len(t.places[base]) > 0 && base.Shape.Len() != v.Shape.Len()
+	})
+}
+
+func (t *tracer) contraction() *graph.Node {
+	i := slices.IndexFunc(t.g.Nodes, func(n *graph.Node) bool { _, ok := t.f.kernels[n].(graph.Contraction); return ok })
+	return t.g.Nodes[i]
+}
+
+// inPlace lists for each store the loads of equal size that are read only at the element that is stored.
+func (t *tracer) inPlace() map[*graph.Value][]*graph.Value {
+	m := map[*graph.Value][]*graph.Value{}
+	row, col := graph.Var("row", t.g.Rows), graph.Var("col", t.g.Cols)
+	for _, s := range t.g.Stores {
+		flat := row
+		if t.g.IsFull(s) {
+			flat = t.g.Full(row, col)
+		} else if t.g.Kind == Reduce {
+			continue // many invocations read what one writes
+		}
+		for v, places := range t.places {
+			same := v.DType == s.DType && v.Type.Bytes() == s.Type.Bytes() && !slices.Contains(t.operands, v) &&
+				!slices.ContainsFunc(places, func(x graph.Index) bool { return !x.Equal(flat) })
+			if same {
+				m[s] = append(m[s], v)
+			}
+		}
+		slices.SortFunc(m[s], func(a, b *graph.Value) int { return cmp.Compare(a.Node.ID, b.Node.ID) })
+	}
+	return m
+}
+
+// isInlined tells, once groups are made, whether a node is computed wherever it is read.
+func (f *fuser) isInlined(n *graph.Node) bool {
+	_, ok := f.kernels[n].(graph.Elementwise)
+	return ok && f.group[n] == nil
+}

@@ -1,0 +1,118 @@
+package fuse
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+// Walker computes elements of a group's values: it inlines what belongs to the kernel and calls out for the rest. The
+// same walk traces a group, to see whether it can be a kernel, and writes its WGSL.
+type Walker struct {
+	Group   *Group
+	Inlined func(n *graph.Node) bool
+	// Load returns the expression of a stored value's element.
+	Load func(v *graph.Value, at []graph.Index) string
+	// Let names an expression; inner tells whether it depends on the column.
+	Let func(inner bool, typ, expr string) string
+	// Fixed holds results that exist at one place only: of reductions, and of the matrix product.
+	Fixed map[*graph.Value]Fixed
+
+	memo map[string]string
+}
+
+// Fixed is an expression that stands for the element of a value at one flat position.
+type Fixed struct {
+	Expr string
+	Flat graph.Index
+}
+
+// unfusible is the panic of a walk that needs a fixed result elsewhere.
+type unfusible struct{ v *graph.Value }
+
+// innerName matches the names that depend on the column: the column itself and inner Let names.
+var innerName = regexp.MustCompile(`\b(col|c\d+)\b`)
+
+// Inner tells whether coordinates depend on the column.
+func Inner(at []graph.Index) bool {
+	for _, x := range at {
+		if innerName.MatchString(x.String()) {
+			return true
+		}
+	}
+	return false
+}
+
+// ResetInner forgets the elements that depend on the column, when a loop over columns ends.
+func (w *Walker) ResetInner() {
+	for key := range w.memo {
+		if strings.HasPrefix(key, "inner ") {
+			delete(w.memo, key)
+		}
+	}
+}
+
+// Value returns the expression of v's element at the coordinates.
+func (w *Walker) Value(v *graph.Value, at []graph.Index) string {
+	if f, ok := w.Fixed[v]; ok {
+		if !graph.Flatten(v.Shape, at).Equal(f.Flat) {
+			panic(unfusible{v})
+		}
+		return f.Expr
+	}
+	inner := Inner(at)
+	var key strings.Builder
+	if inner {
+		key.WriteString("inner ")
+	}
+	fmt.Fprintf(&key, "%d.%d", v.Node.ID, v.Index)
+	for _, x := range at {
+		key.WriteString("," + x.String())
+	}
+	if w.memo == nil {
+		w.memo = map[string]string{}
+	}
+	if name, ok := w.memo[key.String()]; ok {
+		return name
+	}
+	var expr string
+	if w.Group.members[v.Node] || w.Inlined(v.Node) {
+		e, ok := v.Node.Op.Kernel(v.Node).(graph.Elementwise)
+		if !ok {
+			panic(unfusible{v}) // a reduction of a later phase
+		}
+		expr = e.Emit(&frame{w, v.Node, inner}, at)
+	} else {
+		expr = w.Load(v, at)
+	}
+	name := w.Let(inner, WGSLType(v.DType), expr)
+	w.memo[key.String()] = name
+	return name
+}
+
+// WGSLType is the name of a dtype's scalar type.
+func WGSLType(d graph.DType) string {
+	if d == graph.BF16 {
+		return "f32"
+	}
+	return d.String()
+}
+
+// frame is the Emitter of one node at one place.
+type frame struct {
+	w     *Walker
+	n     *graph.Node
+	inner bool
+}
+
+func (f *frame) Input(i int, at []graph.Index) string {
+	in := f.n.Inputs[i]
+	if len(at) != len(in.Shape) {
+		panic(fmt.Sprintf("fuse: %s reads input %d of shape %v at %d coordinates", f.n.Op.Name(), i, in.Shape, len(at)))
+	}
+	return f.w.Value(in, at)
+}
+
+func (f *frame) Let(typ, expr string) string { return f.w.Let(f.inner, typ, expr) }

@@ -1,0 +1,131 @@
+// Package model turns a model's config into graphs: its parameters with their initial values, the loss, the gradients,
+// evaluation, and decoding with a cache. The family is Llama's: RMSNorm, rotary positions, grouped queries, SwiGLU.
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Config is the shape of a Llama-family model. Lengths count elements; SeqLen is the longest context.
+type Config struct {
+	Arch          string  `yaml:"arch" json:"arch"` // "llama"
+	VocabSize     int     `yaml:"vocab_size" json:"vocab_size"`
+	DModel        int     `yaml:"d_model" json:"d_model"`
+	NLayers       int     `yaml:"n_layers" json:"n_layers"`
+	NHeads        int     `yaml:"n_heads" json:"n_heads"`
+	NKVHeads      int     `yaml:"n_kv_heads" json:"n_kv_heads"`
+	DFF           int     `yaml:"d_ff" json:"d_ff"`
+	SeqLen        int     `yaml:"seq_len" json:"seq_len"`
+	RopeTheta     float64 `yaml:"rope_theta" json:"rope_theta"`
+	NormEps       float64 `yaml:"norm_eps" json:"norm_eps"`
+	TieEmbeddings bool    `yaml:"tie_embeddings" json:"tie_embeddings"`
+}
+
+// presets are the models known by name: the SmolLM2 models as published, and one that trains in minutes on a CPU.
+func presets() map[string]Config {
+	llama := Config{Arch: "llama", NormEps: 1e-5, RopeTheta: 10000}
+	tiny := llama
+	tiny.VocabSize, tiny.DModel, tiny.NLayers, tiny.NHeads, tiny.NKVHeads = 256, 128, 4, 4, 4
+	tiny.DFF, tiny.SeqLen = 352, 128
+	smol := llama
+	smol.VocabSize, smol.SeqLen, smol.RopeTheta, smol.TieEmbeddings = 49152, 2048, 100000, true
+	smol135, smol360 := smol, smol
+	smol135.DModel, smol135.NLayers, smol135.NHeads, smol135.NKVHeads, smol135.DFF = 576, 30, 9, 3, 1536
+	smol360.DModel, smol360.NLayers, smol360.NHeads, smol360.NKVHeads, smol360.DFF = 960, 32, 15, 5, 2560
+	return map[string]Config{"tiny": tiny, "smollm2-135m": smol135, "smollm2-360m": smol360}
+}
+
+// Presets lists the names that Preset knows.
+func Presets() []string { return slices.Sorted(maps.Keys(presets())) }
+
+// Preset returns the model known by a name.
+func Preset(name string) (Config, error) {
+	c, ok := presets()[name]
+	if !ok {
+		return Config{}, fmt.Errorf("unknown preset %q, expected one of %s", name, strings.Join(Presets(), ", "))
+	}
+	return c, nil
+}
+
+// Defaults is what a config that names no preset starts from; sizes are left to the user.
+func Defaults() Config { return Config{Arch: "llama", RopeTheta: 10000, NormEps: 1e-5} }
+
+// KeyError is a config value that cannot be.
+type KeyError struct {
+	Key      string // "d_model", as in YAML
+	Found    string
+	Expected string
+}
+
+func (e *KeyError) Error() string {
+	return fmt.Sprintf("%s: found %s, expected %s", e.Key, e.Found, e.Expected)
+}
+
+func bad(key string, found any, expected string, args ...any) error {
+	return &KeyError{key, fmt.Sprint(found), fmt.Sprintf(expected, args...)}
+}
+
+// Validate refuses a shape that no model has; the error is a *KeyError.
+func (c Config) Validate() error {
+	if c.Arch != "llama" {
+		return bad("arch", fmt.Sprintf("%q", c.Arch), "llama")
+	}
+	// The upper bounds keep products of sizes far from overflow.
+	for _, s := range []struct {
+		key         string
+		value, most int
+	}{
+		{"vocab_size", c.VocabSize, 1 << 24}, {"d_model", c.DModel, 1 << 20}, {"n_layers", c.NLayers, 1 << 12},
+		{"n_heads", c.NHeads, 1 << 12}, {"n_kv_heads", c.NKVHeads, 1 << 12}, {"d_ff", c.DFF, 1 << 22},
+		{"seq_len", c.SeqLen, 1 << 24},
+	} {
+		if s.value < 1 || s.value > s.most {
+			return bad(s.key, s.value, "an integer from 1 to %d", s.most)
+		}
+	}
+	switch {
+	case c.VocabSize < 2:
+		return bad("vocab_size", c.VocabSize, "at least 2")
+	case c.DModel%c.NHeads != 0:
+		return bad("d_model", c.DModel, "a multiple of n_heads (%d)", c.NHeads)
+	case c.NHeads%c.NKVHeads != 0:
+		return bad("n_heads", c.NHeads, "a multiple of n_kv_heads (%d)", c.NKVHeads)
+	case c.HeadDim()%2 != 0:
+		return bad("d_model", c.DModel, "an even d_model/n_heads, since rotary positions turn pairs; found %d/%d = %d",
+			c.DModel, c.NHeads, c.HeadDim())
+	case !(c.RopeTheta > 0) || c.RopeTheta > 1e12:
+		return bad("rope_theta", c.RopeTheta, "a number above 0 and at most 1e12")
+	case !(c.NormEps > 0) || c.NormEps > 1:
+		return bad("norm_eps", c.NormEps, "a number above 0 and at most 1")
+	}
+	for _, p := range c.Parameters() {
+		if err := p.Type.Shape.Check(); err != nil {
+			return bad("vocab_size", c.VocabSize, "parameters that 32 bits can index: %s: %v", p.Name, err)
+		}
+	}
+	return nil
+}
+
+// HeadDim is the width of one attention head.
+func (c Config) HeadDim() int { return c.DModel / c.NHeads }
+
+// Diff names the first key, in order, in which two configs differ, with both values; empty when they are equal.
+func (c Config) Diff(o Config) (key string, left, right any) {
+	for _, f := range []struct {
+		key         string
+		left, right any
+	}{
+		{"arch", c.Arch, o.Arch}, {"vocab_size", c.VocabSize, o.VocabSize}, {"d_model", c.DModel, o.DModel},
+		{"n_layers", c.NLayers, o.NLayers}, {"n_heads", c.NHeads, o.NHeads}, {"n_kv_heads", c.NKVHeads, o.NKVHeads},
+		{"d_ff", c.DFF, o.DFF}, {"seq_len", c.SeqLen, o.SeqLen}, {"rope_theta", c.RopeTheta, o.RopeTheta},
+		{"norm_eps", c.NormEps, o.NormEps}, {"tie_embeddings", c.TieEmbeddings, o.TieEmbeddings},
+	} {
+		if f.left != f.right {
+			return f.key, f.left, f.right
+		}
+	}
+	return "", nil, nil
+}

@@ -1,0 +1,192 @@
+package model_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/autodiff"
+	"github.com/gpupipe/gpupipe/graph/eval"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func small() model.Config {
+	return model.Config{Arch: "llama", VocabSize: 11, DModel: 8, NLayers: 2, NHeads: 2, NKVHeads: 1, DFF: 12, SeqLen: 6,
+		RopeTheta: 100, NormEps: 1e-5, TieEmbeddings: true}
+}
+
+// initial holds every variable of the graphs: parameters with larger than usual weights, so that every part matters.
+func initial(c model.Config, gs ...*graph.Graph) map[string]*graph.Tensor {
+	vars := map[string]*graph.Tensor{}
+	for _, g := range gs {
+		for _, v := range g.Sources("variable") {
+			vars[v.Node.Op.(graph.Source).Label()] = graph.NewTensor(v.Type)
+		}
+	}
+	for _, p := range c.Parameters() {
+		for i, x := range p.Initial(3) {
+			if p.Std > 0 {
+				x *= 10
+			}
+			vars[p.Name].Data[i] = float64(x)
+		}
+	}
+	return vars
+}
+
+func ids(c model.Config, batch, shift int) *graph.Tensor {
+	t := graph.NewTensor(graph.T(graph.U32, batch, c.SeqLen))
+	for i := range t.Data {
+		t.Data[i] = float64((i*i*7 + i + shift) % c.VocabSize)
+	}
+	return t
+}
+
+func run(t *testing.T, g *graph.Graph, in, vars map[string]*graph.Tensor) map[string]*graph.Tensor {
+	t.Helper()
+	out, err := eval.Run(g, in, vars)
+	require.NoError(t, err)
+	return out
+}
+
+func slice(x *graph.Tensor, row int) *graph.Tensor {
+	n := x.Shape[1]
+	return &graph.Tensor{Type: graph.T(graph.U32, 1, n), Data: x.Data[row*n : (row+1)*n]}
+}
+
+// A batch in one piece, and the same batch in microbatches, give one gradient and one loss.
+func TestAccumulationIsTheWholeBatch(t *testing.T) {
+	c := small()
+	whole, err := c.Grad(3, 1, false)
+	require.NoError(t, err)
+	first, err := c.Grad(1, 3, false)
+	require.NoError(t, err)
+	next, err := c.Grad(1, 3, true)
+	require.NoError(t, err)
+	tokens, targets := ids(c, 3, 0), ids(c, 3, 5)
+	a, b := initial(c, whole), initial(c, first)
+	for name := range b {
+		if strings.HasPrefix(name, "grad/") {
+			b[name].Data[0] = 1e9 // what an earlier batch left must not matter
+		}
+	}
+	loss := run(t, whole, map[string]*graph.Tensor{"tokens": tokens, "targets": targets}, a)["loss"].Data[0]
+	var sum float64
+	for i, g := range []*graph.Graph{first, next, next} {
+		sum += run(t, g, map[string]*graph.Tensor{"tokens": slice(tokens, i), "targets": slice(targets, i)}, b)["loss"].Data[0]
+	}
+	assert.InDelta(t, loss, sum/3, 1e-12)
+	for _, p := range c.Parameters() {
+		name := model.Gradient(p.Name)
+		assert.InDeltaSlice(t, a[name].Data, b[name].Data, 1e-12, name)
+	}
+	even, err := c.Eval(3)
+	require.NoError(t, err)
+	losses := run(t, even, map[string]*graph.Tensor{"tokens": tokens, "targets": targets}, a)["losses"]
+	require.Len(t, losses.Data, 3)
+	assert.InDelta(t, loss, (losses.Data[0]+losses.Data[1]+losses.Data[2])/3, 1e-12)
+}
+
+// Gradients against central differences of the loss, a few elements of each parameter.
+func TestGradientsAreThoseOfTheLoss(t *testing.T) {
+	for _, tied := range []bool{true, false} {
+		c := small()
+		c.TieEmbeddings = tied
+		g, err := c.Grad(2, 1, false)
+		require.NoError(t, err)
+		vars := initial(c, g)
+		in := map[string]*graph.Tensor{"tokens": ids(c, 2, 0), "targets": ids(c, 2, 5)}
+		run(t, g, in, vars)
+		for _, p := range c.Parameters() {
+			grad := vars[model.Gradient(p.Name)].Data
+			w := vars[p.Name].Data
+			for i := 0; i < len(w); i += 1 + len(w)/3 {
+				const h = 1e-5
+				at := func(x float64) float64 {
+					probe := initial(c, g)
+					probe[p.Name].Data[i] = x
+					return run(t, g, in, probe)["loss"].Data[0]
+				}
+				want := (at(w[i]+h) - at(w[i]-h)) / (2 * h)
+				assert.InDelta(t, want, grad[i], 1e-7*(1+math.Abs(want)), "%s[%d] tied=%v", p.Name, i, tied)
+			}
+		}
+	}
+}
+
+// Decoding token by token with the cache gives the loss that the whole sequence at once gives.
+func TestDecodeAgreesWithTheWholeSequence(t *testing.T) {
+	c := small()
+	whole, err := c.Eval(1)
+	require.NoError(t, err)
+	decode, err := c.Decode()
+	require.NoError(t, err)
+	vars := initial(c, whole, decode)
+	for name, v := range vars {
+		if strings.HasPrefix(name, "cache/") {
+			for i := range v.Data {
+				v.Data[i] = 1e6 // what an earlier text left must not matter
+			}
+		}
+	}
+	tokens, targets := ids(c, 1, 0), ids(c, 1, 5)
+	want := run(t, whole, map[string]*graph.Tensor{"tokens": tokens, "targets": targets}, vars)["losses"].Data[0]
+	var got float64
+	for i := range c.SeqLen {
+		token, position := graph.NewTensor(graph.T(graph.U32, 1, 1)), graph.NewTensor(graph.T(graph.U32, 1))
+		token.Data[0], position.Data[0] = tokens.Data[i], float64(i)
+		logits := run(t, decode, map[string]*graph.Tensor{"tokens": token, "position": position}, vars)["logits"]
+		require.Len(t, logits.Data, c.VocabSize)
+		var sum float64
+		for _, l := range logits.Data {
+			sum += math.Exp(l)
+		}
+		got += (math.Log(sum) - logits.Data[int(targets.Data[i])]) / float64(c.SeqLen)
+	}
+	assert.InDelta(t, want, got, 1e-12)
+}
+
+func TestInitialValues(t *testing.T) {
+	c, err := model.Preset("tiny")
+	require.NoError(t, err)
+	for _, p := range c.Parameters() {
+		x, y := p.Initial(1), p.Initial(1)
+		assert.Equal(t, x, y, "a seed gives one result")
+		if p.Std == 0 {
+			assert.Equal(t, float32(1), x[0])
+			continue
+		}
+		assert.NotEqual(t, x, p.Initial(2))
+		var sum, squares float64
+		for _, v := range x {
+			sum += float64(v)
+			squares += float64(v) * float64(v)
+		}
+		n := float64(len(x))
+		want := 0.02
+		if strings.Contains(p.Name, "o_proj") || strings.Contains(p.Name, "down_proj") {
+			want /= math.Sqrt(8)
+		}
+		assert.InEpsilon(t, want, math.Sqrt(squares/n), 0.03, p.Name)
+		assert.InDelta(t, 0, sum/n, 5*want/math.Sqrt(n), p.Name)
+	}
+	q, k := c.Parameters()[2].Initial(1), c.Parameters()[3].Initial(1)
+	assert.NotEqual(t, q[:8], k[:8], "parameters differ")
+}
+
+// Every node but the sources belongs to a layer, so that cutting the model between layers cuts no kernel.
+func TestScopesAreLayers(t *testing.T) {
+	c := small()
+	g, err := c.Grad(1, 2, true)
+	require.NoError(t, err)
+	allowed := map[string]bool{"embed": true, "layers.0": true, "layers.1": true, "head": true}
+	whole := func(scope string) string { return strings.TrimSuffix(scope, autodiff.Suffix) }
+	for _, n := range g.Nodes {
+		if _, source := n.Op.(graph.Source); !source {
+			assert.True(t, allowed[whole(n.Scope)], "%s of scope %q", n.Op.Name(), n.Scope)
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// harmless are keys of a config.json that do not change what the model computes.
+var harmless = []string{
+	"architectures", "model_type", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range",
+	"is_llama_config", "torch_dtype", "dtype", "transformers_version", "transformers.js_config", "use_cache", "max_length",
+	"do_sample", "temperature", "top_p", "top_k", "return_dict", "output_attentions", "output_hidden_states", "head_dim",
+	"id2label", "label2id", "gradient_checkpointing", "auto_map",
+}
+
+// fixed are keys whose one supported value is what Llama does by default.
+var fixed = map[string]any{
+	"hidden_act": "silu", "attention_bias": false, "mlp_bias": false, "rope_scaling": nil, "pretraining_tp": 1.0,
+	"rope_interleaved": false, "sliding_window": nil, "quantization_config": nil, "partial_rotary_factor": 1.0,
+	"layer_types": nil,
+}
+
+type hfConfig struct {
+	Architectures    []string `json:"architectures"`
+	ModelType        string   `json:"model_type"`
+	VocabSize        int      `json:"vocab_size"`
+	HiddenSize       int      `json:"hidden_size"`
+	IntermediateSize int      `json:"intermediate_size"`
+	NumLayers        int      `json:"num_hidden_layers"`
+	NumHeads         int      `json:"num_attention_heads"`
+	NumKVHeads       int      `json:"num_key_value_heads"`
+	HeadDim          int      `json:"head_dim"`
+	MaxPositions     int      `json:"max_position_embeddings"`
+	NormEps          float64  `json:"rms_norm_eps"`
+	RopeTheta        float64  `json:"rope_theta"`
+	Tie              bool     `json:"tie_word_embeddings"`
+	HiddenAct        string   `json:"hidden_act"`
+	AttentionBias    bool     `json:"attention_bias"`
+	MLPBias          bool     `json:"mlp_bias"`
+	InitializerRange float64  `json:"initializer_range"`
+	TorchDType       string   `json:"torch_dtype"`
+	AttentionDropout float64  `json:"attention_dropout"`
+	UseCache         bool     `json:"use_cache"`
+}
+
+// HuggingFace is the model's config.json, as transformers' LlamaForCausalLM reads it.
+func (c Config) HuggingFace() []byte {
+	out, err := json.MarshalIndent(hfConfig{
+		Architectures: []string{"LlamaForCausalLM"}, ModelType: "llama", VocabSize: c.VocabSize, HiddenSize: c.DModel,
+		IntermediateSize: c.DFF, NumLayers: c.NLayers, NumHeads: c.NHeads, NumKVHeads: c.NKVHeads, HeadDim: c.HeadDim(),
+		MaxPositions: c.SeqLen, NormEps: c.NormEps, RopeTheta: c.RopeTheta, Tie: c.TieEmbeddings, HiddenAct: "silu",
+		InitializerRange: InitStd, TorchDType: "float32", UseCache: true,
+	}, "", "  ")
+	if err != nil {
+		panic(err) // a struct of plain fields always marshals
+	}
+	return append(out, '\n')
+}
+
+// FromHuggingFace reads a config.json of a Llama model. What this package does not compute is refused by key.
+func FromHuggingFace(data []byte) (Config, error) {
+	keys := map[string]json.RawMessage{}
+	if err := json.Unmarshal(data, &keys); err != nil {
+		return Config{}, fmt.Errorf("not a JSON object: %w", err)
+	}
+	// What transformers' LlamaConfig takes where a key is missing.
+	h := hfConfig{NormEps: 1e-6, MaxPositions: 2048}
+	if err := json.Unmarshal(data, &h); err != nil {
+		return Config{}, err
+	}
+	if !slices.Contains(h.Architectures, "LlamaForCausalLM") && h.ModelType != "llama" {
+		return Config{}, bad("architectures", fmt.Sprintf("%q", h.Architectures), "LlamaForCausalLM")
+	}
+	if err := h.ropeParameters(keys); err != nil {
+		return Config{}, err
+	}
+	if err := refuse(keys); err != nil {
+		return Config{}, err
+	}
+	if h.NumKVHeads == 0 {
+		h.NumKVHeads = h.NumHeads
+	}
+	c := Config{Arch: "llama", VocabSize: h.VocabSize, DModel: h.HiddenSize, NLayers: h.NumLayers, NHeads: h.NumHeads,
+		NKVHeads: h.NumKVHeads, DFF: h.IntermediateSize, SeqLen: h.MaxPositions, RopeTheta: h.RopeTheta,
+		NormEps: h.NormEps, TieEmbeddings: h.Tie}
+	if err := c.Validate(); err != nil {
+		return Config{}, inHuggingFaceTerms(err)
+	}
+	if h.HeadDim != 0 && h.HeadDim != c.HeadDim() {
+		return Config{}, bad("head_dim", h.HeadDim, "hidden_size/num_attention_heads = %d", c.HeadDim())
+	}
+	return c, nil
+}
+
+// ropeParameters reads what newer versions of transformers write instead of rope_theta and rope_scaling.
+func (h *hfConfig) ropeParameters(keys map[string]json.RawMessage) error {
+	raw, ok := keys["rope_parameters"]
+	delete(keys, "rope_parameters")
+	if ok && !bytes.Equal(raw, []byte("null")) {
+		var p struct {
+			Type  string  `json:"rope_type"`
+			Theta float64 `json:"rope_theta"`
+		}
+		if err := json.Unmarshal(raw, &p); err != nil {
+			return fmt.Errorf("rope_parameters: %w", err)
+		}
+		if p.Type != "" && p.Type != "default" {
+			return bad("rope_parameters.rope_type", fmt.Sprintf("%q", p.Type), `"default"`)
+		}
+		h.RopeTheta = p.Theta
+	}
+	if h.RopeTheta == 0 {
+		h.RopeTheta = 10000
+	}
+	return nil
+}
+
+func refuse(keys map[string]json.RawMessage) error {
+	known := hfKeys()
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		if want, ok := fixed[k]; ok {
+			var got any
+			if err := json.Unmarshal(keys[k], &got); err != nil {
+				return fmt.Errorf("%s: %w", k, err)
+			}
+			if _, scalar := got.(map[string]any); scalar || fmt.Sprint(got) != fmt.Sprint(want) && got != nil {
+				return bad(k, string(keys[k]), "%s: this version supports nothing else", jsonText(want))
+			}
+			continue
+		}
+		if !known[k] && !slices.Contains(harmless, k) && !strings.HasPrefix(k, "_") {
+			return bad(k, string(keys[k]), "no such key: it is not known here, and might change what the model computes")
+		}
+	}
+	return nil
+}
+
+func jsonText(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+func hfKeys() map[string]bool {
+	known := map[string]bool{}
+	var m map[string]any
+	if err := json.Unmarshal([]byte(jsonText(hfConfig{})), &m); err != nil {
+		panic(err)
+	}
+	for k := range m {
+		known[k] = true
+	}
+	return known
+}
+
+// inHuggingFaceTerms renames the key of a KeyError to that of config.json.
+func inHuggingFaceTerms(err error) error {
+	names := map[string]string{
+		"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+		"n_kv_heads": "num_key_value_heads", "d_ff": "intermediate_size", "seq_len": "max_position_embeddings",
+		"norm_eps": "rms_norm_eps",
+	}
+	if e, ok := err.(*KeyError); ok && names[e.Key] != "" {
+		return &KeyError{names[e.Key], e.Found, e.Expected}
+	}
+	return err
+}

@@ -1,0 +1,84 @@
+package model
+
+import (
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
+)
+
+// net holds a model's parameters as values of one graph.
+type net struct {
+	Config
+	b        *graph.Builder
+	params   map[string]*graph.Value
+	cos, sin *graph.Value
+}
+
+func (c Config) net(b *graph.Builder) *net {
+	n := &net{Config: c, b: b, params: map[string]*graph.Value{}}
+	for _, p := range c.Parameters() {
+		n.params[p.Name] = b.Variable(p.Name, p.Type)
+	}
+	cos, sin := op.RoPETables(c.RopeTheta, c.SeqLen, c.HeadDim())
+	table := graph.T(graph.F32, c.SeqLen, c.HeadDim()/2)
+	n.cos, n.sin = b.Constant("rope/cos", table, cos), b.Constant("rope/sin", table, sin)
+	return n
+}
+
+// embed looks up tokens [B, T]: [B, T, d_model].
+func (n *net) embed(tokens *graph.Value) (x *graph.Value) {
+	n.b.Scope(EmbedScope, func() { x = op.Embedding(n.params[embedName], tokens) })
+	return x
+}
+
+// linear multiplies x [..., in] by the layer's matrix [out, in].
+func (n *net) linear(layer int, name string, x *graph.Value) *graph.Value {
+	return op.MatMul(x, n.params[layerName(layer, name)], false, true)
+}
+
+// layer is one block. attend is given the rotated queries [B,T,H,D], and keys and values [B,T,KV,D].
+func (n *net) layer(i int, x, position *graph.Value, attend func(q, k, v *graph.Value) *graph.Value) (y *graph.Value) {
+	batch, seq := x.Shape[0], x.Shape[1]
+	n.b.Scope(LayerScope(i), func() {
+		h := op.RMSNorm(x, n.params[layerName(i, "input_layernorm")], n.NormEps)
+		heads := func(name string, count int) *graph.Value {
+			return op.Reshape(n.linear(i, name, h), batch, seq, count, n.HeadDim())
+		}
+		q := op.RoPE(heads("self_attn.q_proj", n.NHeads), n.cos, n.sin, position)
+		k := op.RoPE(heads("self_attn.k_proj", n.NKVHeads), n.cos, n.sin, position)
+		a := op.Reshape(attend(q, k, heads("self_attn.v_proj", n.NKVHeads)), batch, seq, n.DModel)
+		x = op.Add(x, n.linear(i, "self_attn.o_proj", a))
+		h = op.RMSNorm(x, n.params[layerName(i, "post_attention_layernorm")], n.NormEps)
+		gate, up := n.linear(i, "mlp.gate_proj", h), n.linear(i, "mlp.up_proj", h)
+		y = op.Add(x, n.linear(i, "mlp.down_proj", op.Mul(op.SiLU(gate), up)))
+	})
+	return y
+}
+
+// logits is the last norm and the head: [..., vocab_size]. Call it in HeadScope.
+func (n *net) logits(x *graph.Value) *graph.Value {
+	head := n.params[headName]
+	if n.TieEmbeddings {
+		head = n.params[embedName]
+	}
+	return op.MatMul(op.RMSNorm(x, n.params[normName], n.NormEps), head, false, true)
+}
+
+// forward runs tokens [B, T] through all layers: [B, T, d_model].
+func (n *net) forward(tokens *graph.Value) *graph.Value {
+	x := n.embed(tokens)
+	for i := range n.NLayers {
+		x = n.layer(i, x, nil, func(q, k, v *graph.Value) *graph.Value { return op.Attention(q, k, v, nil) })
+	}
+	return x
+}
+
+// losses is the negative log-likelihood of each target in nats: f32 [B·T].
+func (n *net) losses(tokens, targets *graph.Value) (perToken *graph.Value) {
+	x := n.forward(tokens)
+	n.b.Scope(HeadScope, func() {
+		rows := tokens.Shape.Len()
+		logits := n.logits(op.Reshape(x, rows, n.DModel))
+		perToken, _ = op.CrossEntropy(logits, op.Reshape(targets, rows), op.CrossEntropyOptions{Ignore: -1})
+	})
+	return perToken
+}

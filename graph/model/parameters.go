@@ -1,0 +1,98 @@
+package model
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
+)
+
+// Parameter is one trained tensor.
+type Parameter struct {
+	Name  string // as Hugging Face's Llama names it
+	Type  graph.Type
+	Scope string // the layer that it belongs to: "embed", "layers.0", …, "head"
+	// Std is the deviation of the normal distribution that it starts from; 0 means that it starts as ones.
+	Std float64
+}
+
+// InitStd is the deviation of initial weights; what writes into the residual stream starts smaller, by √(2·n_layers), so
+// that the stream's variance does not grow with depth (as GPT-2 and its successors do).
+const InitStd = 0.02
+
+// The names that more than one place knows.
+const (
+	embedName = "model.embed_tokens.weight"
+	normName  = "model.norm.weight"
+	headName  = "lm_head.weight"
+
+	EmbedScope = "embed"
+	HeadScope  = "head"
+)
+
+// LayerScope is the scope of layer i.
+func LayerScope(i int) string { return fmt.Sprintf("layers.%d", i) }
+
+// Parameters lists the trained tensors in the order in which they are used. Matrices are [out, in].
+func (c Config) Parameters() []Parameter {
+	d, kv := c.DModel, c.NKVHeads*c.HeadDim()
+	residual := InitStd / math.Sqrt(2*float64(c.NLayers))
+	ps := []Parameter{{embedName, graph.T(graph.F32, c.VocabSize, d), EmbedScope, InitStd}}
+	for i := range c.NLayers {
+		add := func(name string, std float64, shape ...int) {
+			ps = append(ps, Parameter{layerName(i, name), graph.T(graph.F32, shape...), LayerScope(i), std})
+		}
+		add("input_layernorm", 0, d)
+		add("self_attn.q_proj", InitStd, d, d)
+		add("self_attn.k_proj", InitStd, kv, d)
+		add("self_attn.v_proj", InitStd, kv, d)
+		add("self_attn.o_proj", residual, d, d)
+		add("post_attention_layernorm", 0, d)
+		add("mlp.gate_proj", InitStd, c.DFF, d)
+		add("mlp.up_proj", InitStd, c.DFF, d)
+		add("mlp.down_proj", residual, d, c.DFF)
+	}
+	ps = append(ps, Parameter{normName, graph.T(graph.F32, d), HeadScope, 0})
+	if !c.TieEmbeddings {
+		ps = append(ps, Parameter{headName, graph.T(graph.F32, c.VocabSize, d), HeadScope, InitStd})
+	}
+	return ps
+}
+
+func layerName(i int, name string) string { return fmt.Sprintf("model.layers.%d.%s.weight", i, name) }
+
+// Count is the number of trained numbers; a tied embedding counts once.
+func (c Config) Count() int64 {
+	var n int64
+	for _, p := range c.Parameters() {
+		n += int64(p.Type.Shape.Len())
+	}
+	return n
+}
+
+// FLOPsPerToken estimates the arithmetic of one trained token: 6 a matrix element (forward and backward), and attention
+// over half of the context on average.
+func (c Config) FLOPsPerToken() float64 {
+	matrices := float64(c.Count())
+	if !c.TieEmbeddings {
+		matrices -= float64(c.VocabSize * c.DModel) // the input embedding is looked up, not multiplied
+	}
+	return 6*matrices + 6*float64(c.NLayers)*float64(c.DModel)*float64(c.SeqLen)
+}
+
+// Initial returns the parameter's initial numbers: a function of seed and name only.
+func (p Parameter) Initial(seed uint64) []float32 {
+	n := p.Type.Shape.Len()
+	if p.Std > 0 {
+		return op.InitNormal(seed, p.Name, n, p.Std)
+	}
+	ones := make([]float32, n)
+	for i := range ones {
+		ones[i] = 1
+	}
+	return ones
+}
+
+// Gradient is the name of the variable that holds a parameter's gradient.
+func Gradient(parameter string) string { return "grad/" + parameter }

@@ -1,0 +1,252 @@
+package op
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+func init() {
+	for _, f := range []func() graph.Op{
+		less, lessEqual, greater, greaterEqual, equal, notEqual, and, or, not, isFinite,
+	} {
+		graph.Register(f)
+	}
+	graph.Register(func() graph.Op { return new(WhereOp) })
+	graph.Register(func() graph.Op { return new(CastOp) })
+}
+
+func comparison(name, operator string, f func(x, y float64) bool) graph.Op {
+	return &pointwise{
+		name: name, inputs: 2, accept: anyDType, predicate: true,
+		emit: func(e graph.Emitter, d graph.DType, a []string) string { return "u32" + infix(operator)(e, d, a) },
+		eval: func(_ graph.DType, a []float64) float64 { return truth(f(a[0], a[1])) },
+	}
+}
+
+func less() graph.Op { return comparison("less", "<", func(x, y float64) bool { return x < y }) }
+func lessEqual() graph.Op {
+	return comparison("less_equal", "<=", func(x, y float64) bool { return x <= y })
+}
+func greater() graph.Op { return comparison("greater", ">", func(x, y float64) bool { return x > y }) }
+func greaterEqual() graph.Op {
+	return comparison("greater_equal", ">=", func(x, y float64) bool { return x >= y })
+}
+func equal() graph.Op { return comparison("equal", "==", func(x, y float64) bool { return x == y }) }
+func notEqual() graph.Op {
+	return comparison("not_equal", "!=", func(x, y float64) bool { return x != y })
+}
+
+// Less is x < y as u32 0 or 1, with NumPy's broadcasting.
+func Less(x, y *graph.Value) *graph.Value { return apply2(less(), x, y) }
+
+// LessEqual is x ≤ y as u32 0 or 1, with NumPy's broadcasting.
+func LessEqual(x, y *graph.Value) *graph.Value { return apply2(lessEqual(), x, y) }
+
+// Greater is x > y as u32 0 or 1, with NumPy's broadcasting.
+func Greater(x, y *graph.Value) *graph.Value { return apply2(greater(), x, y) }
+
+// GreaterEqual is x ≥ y as u32 0 or 1, with NumPy's broadcasting.
+func GreaterEqual(x, y *graph.Value) *graph.Value { return apply2(greaterEqual(), x, y) }
+
+// Equal is x = y as u32 0 or 1, with NumPy's broadcasting.
+func Equal(x, y *graph.Value) *graph.Value { return apply2(equal(), x, y) }
+
+// NotEqual is x ≠ y as u32 0 or 1, with NumPy's broadcasting.
+func NotEqual(x, y *graph.Value) *graph.Value { return apply2(notEqual(), x, y) }
+
+func logic(name, operator string, f func(x, y bool) bool) graph.Op {
+	return &pointwise{
+		name: name, inputs: 2, accept: isU32, predicate: true,
+		emit: func(_ graph.Emitter, _ graph.DType, a []string) string {
+			return "u32((" + a[0] + " != 0u) " + operator + " (" + a[1] + " != 0u))"
+		},
+		eval: func(_ graph.DType, a []float64) float64 { return truth(f(a[0] != 0, a[1] != 0)) },
+	}
+}
+
+func and() graph.Op { return logic("and", "&&", func(x, y bool) bool { return x && y }) }
+func or() graph.Op  { return logic("or", "||", func(x, y bool) bool { return x || y }) }
+
+// And tells where both u32 are not zero, as u32 0 or 1.
+func And(x, y *graph.Value) *graph.Value { return apply2(and(), x, y) }
+
+// Or tells where one of two u32 is not zero, as u32 0 or 1.
+func Or(x, y *graph.Value) *graph.Value { return apply2(or(), x, y) }
+
+// Not tells where a u32 is zero, as u32 0 or 1.
+func Not(x *graph.Value) *graph.Value { return graph.Apply1(not(), x) }
+
+func not() graph.Op {
+	return &pointwise{
+		name: "not", inputs: 1, accept: isU32, predicate: true,
+		emit: func(_ graph.Emitter, _ graph.DType, a []string) string { return "u32(" + a[0] + " == 0u)" },
+		eval: func(_ graph.DType, a []float64) float64 { return truth(a[0] == 0) },
+	}
+}
+
+// IsFinite tells where a float is neither infinite nor NaN, as u32 0 or 1.
+func IsFinite(x *graph.Value) *graph.Value { return graph.Apply1(isFinite(), x) }
+
+// finite has cases with the values that it looks for.
+type finite struct{ pointwise }
+
+func (p *finite) Cases() []graph.Case {
+	cs := p.pointwise.Cases()
+	special := []float64{0, math.Inf(1), 1, math.Inf(-1), math.MaxFloat32, math.NaN(), -math.MaxFloat32}
+	for i := range cs {
+		cs[i].Op = p
+		cs[i].Fill = func(_, j int) float64 { return special[j%len(special)] }
+	}
+	return cs
+}
+
+func isFinite() graph.Op {
+	// By the bits of the exponent: compilers may assume that no float is NaN.
+	return &finite{pointwise{
+		name: "is_finite", inputs: 1, predicate: true,
+		emit: func(_ graph.Emitter, _ graph.DType, a []string) string {
+			return "u32((bitcast<u32>(" + a[0] + ") & 2139095040u) != 2139095040u)"
+		},
+		eval: func(_ graph.DType, a []float64) float64 { return truth(!math.IsNaN(a[0]) && !math.IsInf(a[0], 0)) },
+	}}
+}
+
+// WhereOp chooses between its second and third inputs by its first.
+type WhereOp struct{}
+
+func (*WhereOp) Name() string { return "where" }
+
+func (*WhereOp) Infer(in []graph.Type) ([]graph.Type, error) {
+	if err := graph.Arity(in, 3); err != nil {
+		return nil, err
+	}
+	if err := sameType(in[1:], 2); err != nil {
+		return nil, err
+	}
+	return in[1:2], wantType("the condition", in[0], graph.U32, in[1].Shape...)
+}
+
+func (*WhereOp) Kernel(*graph.Node) graph.Kernel {
+	return graph.Pointwise(func(a []string) string {
+		return "select(" + a[2] + ", " + a[1] + ", " + a[0] + " != 0u)"
+	}, 3)
+}
+
+func (*WhereOp) Eval(in, out []*graph.Tensor) {
+	for i, c := range in[0].Data {
+		if c != 0 {
+			out[0].Data[i] = in[1].Data[i]
+		} else {
+			out[0].Data[i] = in[2].Data[i]
+		}
+	}
+}
+
+func (*WhereOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
+	zero := Scalar(d[0].Builder(), d[0].DType, 0)
+	return []*graph.Value{nil, Where(n.Inputs[0], d[0], zero), Where(n.Inputs[0], zero, d[0])}
+}
+
+func (*WhereOp) Cases() []graph.Case {
+	var cs []graph.Case
+	for _, s := range []graph.Shape{{}, {13}, {3, 5}, {2, 3, 2, 2}, {65537}} {
+		for _, d := range []graph.DType{graph.F32, graph.I32} {
+			t := graph.Type{DType: d, Shape: s}
+			cond := graph.Type{DType: graph.U32, Shape: s}
+			cs = append(cs, graph.Case{Op: new(WhereOp), Inputs: []graph.Type{cond, t, t}, NoGrad: d != graph.F32})
+		}
+	}
+	return cs
+}
+
+// Where is x where cond (u32) is not zero, else y, with NumPy's broadcasting of all three.
+func Where(cond, x, y *graph.Value) *graph.Value {
+	o := new(WhereOp)
+	return graph.Apply1(o, align(o, cond, x, y)...)
+}
+
+// CastOp converts to another dtype.
+type CastOp struct {
+	To graph.DType `json:"to"`
+}
+
+func (*CastOp) Name() string { return "cast" }
+
+func (o *CastOp) Infer(in []graph.Type) ([]graph.Type, error) {
+	if err := graph.Arity(in, 1); err != nil {
+		return nil, err
+	}
+	return []graph.Type{{DType: o.To, Shape: in[0].Shape}}, nil
+}
+
+// The largest f32 that each integer type holds.
+const (
+	maxI32AsF32 = math.MaxInt32 - 127
+	maxU32AsF32 = math.MaxUint32 - 255
+)
+
+func (o *CastOp) Kernel(n *graph.Node) graph.Kernel {
+	from, to := n.Inputs[0].DType, wgslType(o.To)
+	return graph.Pointwise(func(a []string) string {
+		switch {
+		case from.Float() && o.To == graph.I32: // out of range is undefined on some drivers
+			return fmt.Sprintf("i32(clamp(%s, %s, %s))", a[0], real32(math.MinInt32), real32(maxI32AsF32))
+		case from.Float() && o.To == graph.U32:
+			return fmt.Sprintf("u32(clamp(%s, 0f, %s))", a[0], real32(maxU32AsF32))
+		case wgslType(from) == to:
+			return a[0]
+		}
+		return to + "(" + a[0] + ")"
+	}, 1)
+}
+
+func (o *CastOp) Eval(in, out []*graph.Tensor) {
+	from := in[0].DType
+	each(in, out, func(x float64) float64 {
+		switch {
+		case o.To.Float():
+			return x
+		case !from.Float():
+			return wrap(o.To, int64(x))
+		case math.IsNaN(x):
+			return 0
+		case o.To == graph.I32:
+			return math.Trunc(math.Min(math.Max(x, math.MinInt32), maxI32AsF32))
+		}
+		return math.Trunc(math.Min(math.Max(x, 0), maxU32AsF32))
+	})
+}
+
+func (o *CastOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
+	if !o.To.Float() || !n.Inputs[0].DType.Float() {
+		return []*graph.Value{nil}
+	}
+	return []*graph.Value{Cast(d[0], n.Inputs[0].DType)}
+}
+
+func (*CastOp) Cases() []graph.Case {
+	var cs []graph.Case
+	dtypes := []graph.DType{graph.F32, graph.I32, graph.U32}
+	for _, from := range dtypes {
+		for _, to := range dtypes {
+			for _, s := range []graph.Shape{{}, {41}, {3, 7}} {
+				cs = append(cs, graph.Case{
+					Op: &CastOp{To: to}, Inputs: []graph.Type{{DType: from, Shape: s}}, Fill: wideIntegers(from),
+					Low: -1e5, High: 1e5, NoGrad: !from.Float() || !to.Float(),
+				})
+			}
+		}
+	}
+	return cs
+}
+
+// Cast converts to a dtype. Floats become integers by truncation, limited to the range (NaN is unspecified); integers
+// become each other by wrapping.
+func Cast(x *graph.Value, d graph.DType) *graph.Value {
+	if x.DType == d {
+		return x
+	}
+	return graph.Apply1(&CastOp{To: d}, x)
+}

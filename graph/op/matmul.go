@@ -1,0 +1,153 @@
+package op
+
+import (
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/blas64"
+)
+
+func init() { graph.Register(func() graph.Op { return new(MatMulOp) }) }
+
+// MatMulOp is a batched matrix product. Either input may have two axes only and is then shared over the batch.
+type MatMulOp struct {
+	TransA bool `json:"trans_a"`
+	TransB bool `json:"trans_b"`
+}
+
+func (*MatMulOp) Name() string { return "matmul" }
+
+func (o *MatMulOp) Infer(in []graph.Type) ([]graph.Type, error) {
+	if err := graph.Arity(in, 2); err != nil {
+		return nil, err
+	}
+	a, b := in[0], in[1]
+	for i, t := range in {
+		if err := wantFloat(i, t); err != nil {
+			return nil, err
+		}
+		if len(t.Shape) < 2 {
+			return nil, fmt.Errorf("input %d is %v, expected at least two axes", i, t)
+		}
+	}
+	if a.DType != b.DType {
+		return nil, fmt.Errorf("inputs are %v and %v, expected one dtype", a, b)
+	}
+	batchA, batchB := a.Shape[:len(a.Shape)-2], b.Shape[:len(b.Shape)-2]
+	if len(batchA) > 0 && len(batchB) > 0 && !batchA.Equal(batchB) {
+		return nil, fmt.Errorf("inputs are %v and %v, expected equal leading extents", a, b)
+	}
+	m, ka := matrix(a.Shape, o.TransA)
+	kb, n := matrix(b.Shape, o.TransB)
+	if ka != kb {
+		return nil, fmt.Errorf("inputs are %v and %v (transposed: %v, %v): inner extents %d and %d differ", a, b, o.TransA, o.TransB, ka, kb)
+	}
+	batch := batchA
+	if len(batch) == 0 {
+		batch = batchB
+	}
+	return []graph.Type{{DType: a.DType, Shape: append(batch.Clone(), m, n)}}, nil
+}
+
+// matrix is the rows and columns of the last two axes after transposition.
+func matrix(s graph.Shape, trans bool) (rows, cols int) {
+	rows, cols = s[len(s)-2], s[len(s)-1]
+	if trans {
+		rows, cols = cols, rows
+	}
+	return rows, cols
+}
+
+func (o *MatMulOp) Kernel(*graph.Node) graph.Kernel {
+	return graph.Contraction{TransA: o.TransA, TransB: o.TransB}
+}
+
+func (o *MatMulOp) Eval(in, out []*graph.Tensor) {
+	a, b, c := in[0], in[1], out[0]
+	batch := c.Shape[:len(c.Shape)-2].Len()
+	for i := range batch {
+		blas64.Gemm(transpose(o.TransA), transpose(o.TransB), 1, general(a, i), general(b, i), 0, general(c, i))
+	}
+}
+
+func transpose(t bool) blas.Transpose {
+	if t {
+		return blas.Trans
+	}
+	return blas.NoTrans
+}
+
+// general is the i-th matrix of the tensor; a tensor of one matrix has it everywhere.
+func general(t *graph.Tensor, i int) blas64.General {
+	rows, cols := matrix(t.Shape, false)
+	if len(t.Shape) == 2 {
+		i = 0
+	}
+	return blas64.General{Rows: rows, Cols: cols, Stride: cols, Data: t.Data[i*rows*cols : (i+1)*rows*cols]}
+}
+
+func (o *MatMulOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
+	a, b := n.Inputs[0], n.Inputs[1]
+	var da, db *graph.Value
+	if o.TransA {
+		da = MatMul(b, d[0], o.TransB, true)
+	} else {
+		da = MatMul(d[0], b, false, !o.TransB)
+	}
+	if o.TransB {
+		db = MatMul(d[0], a, true, o.TransA)
+	} else {
+		db = MatMul(a, d[0], !o.TransA, false)
+	}
+	return []*graph.Value{unshare(da, a), unshare(db, b)}
+}
+
+// unshare adds up over the batch the gradient of an input that it shares.
+func unshare(d, x *graph.Value) *graph.Value {
+	return Sum(d, firstAxes(len(d.Shape)-len(x.Shape)), false)
+}
+
+func (*MatMulOp) Cases() []graph.Case {
+	var cs []graph.Case
+	for _, ta := range []bool{false, true} {
+		for _, tb := range []bool{false, true} {
+			o := &MatMulOp{ta, tb}
+			for _, c := range []struct {
+				a, b    graph.Shape
+				m, k, n int
+			}{
+				{nil, nil, 1, 1, 1}, {nil, nil, 3, 5, 7}, {nil, nil, 17, 1, 4}, {nil, nil, 1, 33, 1}, {nil, nil, 65, 67, 35},
+				{graph.Shape{3}, graph.Shape{3}, 4, 5, 6}, {graph.Shape{2, 3}, graph.Shape{2, 3}, 9, 2, 5},
+				{graph.Shape{3}, nil, 4, 5, 6}, {nil, graph.Shape{2, 2}, 4, 3, 5},
+			} {
+				cs = append(cs, cases(graph.Case{Op: o, Tolerance: 1e-5}, []graph.Shape{
+					append(c.a.Clone(), order(c.m, c.k, ta)...), append(c.b.Clone(), order(c.k, c.n, tb)...),
+				})...)
+			}
+		}
+	}
+	return append(cs, cases(graph.Case{Op: new(MatMulOp), Tolerance: 1e-5}, [][]graph.Shape{
+		{{128, 130}, {130, 140}}, {{257, 64}, {64, 260}},
+	}...)...)
+}
+
+func order(rows, cols int, trans bool) []int {
+	if trans {
+		return []int{cols, rows}
+	}
+	return []int{rows, cols}
+}
+
+// MatMul is the matrix product over the last two axes, [..., m, k] × [..., k, n], each first transposed if so asked.
+// Leading extents are equal, or one side has two axes and is shared over the batch.
+func MatMul(a, b *graph.Value, transA, transB bool) *graph.Value {
+	o := &MatMulOp{transA, transB}
+	if len(b.Shape) == 2 && len(a.Shape) > 2 && !transA {
+		// One large product is faster than many small ones, and so is its gradient.
+		n := len(a.Shape)
+		y := graph.Apply1(o, Reshape(a, -1, a.Shape[n-1]), b)
+		return Reshape(y, append(a.Shape[:n-1].Clone(), y.Shape[1])...)
+	}
+	return graph.Apply1(o, a, b)
+}

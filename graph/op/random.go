@@ -1,0 +1,244 @@
+package op
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+func init() {
+	graph.Register(func() graph.Op { return new(RandomBitsOp) })
+	graph.Register(func() graph.Op { return new(UniformOp) })
+	graph.Register(func() graph.Op { return new(NormalOp) })
+	graph.Register(func() graph.Op { return new(DropoutOp) })
+}
+
+// Threefry-2x32 with 20 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"): a block cipher of
+// additions, rotations and exclusive ors, so that every device and the host compute the same bits.
+var threefryRotations = [2][4]uint{{13, 15, 26, 6}, {17, 29, 16, 24}}
+
+const threefryParity = 0x1BD11BDA
+
+// Threefry encrypts a counter under a key.
+func Threefry(key, counter [2]uint32) [2]uint32 {
+	ks := [3]uint32{key[0], key[1], threefryParity ^ key[0] ^ key[1]}
+	x, y := counter[0]+ks[0], counter[1]+ks[1]
+	for group := range uint32(5) {
+		for _, r := range threefryRotations[group%2] {
+			x += y
+			y = (y<<r | y>>(32-r)) ^ x
+		}
+		x += ks[(group+1)%3]
+		y += ks[(group+2)%3] + group + 1
+	}
+	return [2]uint32{x, y}
+}
+
+// emitThreefry is the first word of the block of the element at flat, under the key in the op's input.
+func emitThreefry(e graph.Emitter, input int, flat string) string {
+	k0 := e.Let("u32", e.Input(input, []graph.Index{graph.Const(0)}))
+	k1 := e.Let("u32", e.Input(input, []graph.Index{graph.Const(1)}))
+	ks := [3]string{k0, k1, e.Let("u32", fmt.Sprintf("%du ^ %s ^ %s", uint32(threefryParity), k0, k1))}
+	x, y := e.Let("u32", "("+flat+") + "+ks[0]), ks[1]
+	for group := range 5 {
+		for _, r := range threefryRotations[group%2] {
+			x = e.Let("u32", x+" + "+y)
+			y = e.Let("u32", fmt.Sprintf("((%s << %du) | (%s >> %du)) ^ %s", y, r, y, 32-r, x))
+		}
+		x = e.Let("u32", x+" + "+ks[(group+1)%3])
+		y = e.Let("u32", fmt.Sprintf("%s + %s + %du", y, ks[(group+2)%3], group+1))
+	}
+	return x
+}
+
+// bits is the reference of emitThreefry.
+func bits(key *graph.Tensor, i int) uint32 {
+	return Threefry([2]uint32{uint32(key.Data[0]), uint32(key.Data[1])}, [2]uint32{uint32(i), 0})[0]
+}
+
+// generator is what the ops that make random tensors share: the one input is the key, u32[2].
+type generator struct {
+	Shape graph.Shape `json:"shape"`
+}
+
+func (g *generator) infer(d graph.DType, in []graph.Type) ([]graph.Type, error) {
+	if err := graph.Arity(in, 1); err != nil {
+		return nil, err
+	}
+	return []graph.Type{{DType: d, Shape: g.Shape}}, wantType("the key", in[0], graph.U32, 2)
+}
+
+func (g *generator) Grad(*graph.Node, []*graph.Value) []*graph.Value { return []*graph.Value{nil} }
+
+// kernel is the kernel of a function of the bits.
+func (g *generator) kernel(f func(e graph.Emitter, bits string) string) graph.Kernel {
+	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
+		return f(e, emitThreefry(e, 0, graph.Flatten(g.Shape, at).String()))
+	}}
+}
+
+func (g *generator) eval(in, out []*graph.Tensor, f func(bits uint32) float64) {
+	for i := range out[0].Data {
+		out[0].Data[i] = f(bits(in[0], i))
+	}
+}
+
+func generatorCases(make func(generator) graph.Op, tolerance float64) []graph.Case {
+	var cs []graph.Case
+	for i, s := range []graph.Shape{{}, {1}, {7}, {3, 5}, {2, 3, 4, 5}, {66000}} {
+		cs = append(cs, graph.Case{
+			Op: make(generator{s}), Inputs: []graph.Type{graph.T(graph.U32, 2)}, NoGrad: true, Tolerance: tolerance,
+			Fill: func(_, j int) float64 { return float64(uint32(i*0x9E3779B9 + j*0x85EBCA6B)) },
+		})
+	}
+	return cs
+}
+
+// RandomBitsOp is 32 random bits an element.
+type RandomBitsOp struct{ generator }
+
+func (*RandomBitsOp) Name() string                                  { return "random_bits" }
+func (o *RandomBitsOp) Infer(in []graph.Type) ([]graph.Type, error) { return o.infer(graph.U32, in) }
+func (o *RandomBitsOp) Kernel(*graph.Node) graph.Kernel {
+	return o.kernel(func(_ graph.Emitter, b string) string { return b })
+}
+func (o *RandomBitsOp) Eval(in, out []*graph.Tensor) {
+	o.eval(in, out, func(b uint32) float64 { return float64(b) })
+}
+func (*RandomBitsOp) Cases() []graph.Case {
+	return generatorCases(func(g generator) graph.Op { return &RandomBitsOp{g} }, 0)
+}
+
+// RandomBits is 32 random bits an element: a function of the key (u32[2]) and the element's position alone.
+func RandomBits(b *graph.Builder, key *graph.Value, shape ...int) *graph.Value {
+	return b.Apply(&RandomBitsOp{generator{graph.Shape(shape).Clone()}}, key)[0]
+}
+
+// UniformOp is uniform in [0, 1), in steps of 2⁻²⁴.
+type UniformOp struct{ generator }
+
+func (*UniformOp) Name() string                                  { return "uniform" }
+func (o *UniformOp) Infer(in []graph.Type) ([]graph.Type, error) { return o.infer(graph.F32, in) }
+func (o *UniformOp) Kernel(*graph.Node) graph.Kernel {
+	return o.kernel(func(_ graph.Emitter, b string) string { return "(f32(" + b + " >> 8u) * " + real32(1.0/(1<<24)) + ")" })
+}
+func (o *UniformOp) Eval(in, out []*graph.Tensor) {
+	o.eval(in, out, func(b uint32) float64 { return float64(b>>8) / (1 << 24) })
+}
+func (*UniformOp) Cases() []graph.Case {
+	return generatorCases(func(g generator) graph.Op { return &UniformOp{g} }, 0)
+}
+
+// Uniform is f32 uniform in [0, 1), in steps of 2⁻²⁴: the upper 24 of RandomBits.
+func Uniform(b *graph.Builder, key *graph.Value, shape ...int) *graph.Value {
+	return b.Apply(&UniformOp{generator{graph.Shape(shape).Clone()}}, key)[0]
+}
+
+// NormalOp is normally distributed numbers, by the inverse of the distribution function at (n + ½)·2⁻²³.
+type NormalOp struct {
+	generator
+	Mean graph.Real `json:"mean"`
+	Std  graph.Real `json:"std"`
+}
+
+func (*NormalOp) Name() string                                  { return "normal" }
+func (o *NormalOp) Infer(in []graph.Type) ([]graph.Type, error) { return o.infer(graph.F32, in) }
+
+func (o *NormalOp) Kernel(*graph.Node) graph.Kernel {
+	return o.kernel(func(e graph.Emitter, b string) string {
+		// Giles, "Approximating the erfinv function": √2·erfinv(2u−1), where 4u(1−u) = 1 − (2u−1)² is exact enough.
+		u := e.Let("f32", "(f32("+b+" >> 9u) + 0.5f) * "+real32(1.0/(1<<23)))
+		w := e.Let("f32", "-log(4f * "+u+" * (1f - "+u+"))")
+		a := e.Let("f32", w+" - 2.5f")
+		c := e.Let("f32", "sqrt(max("+w+", 5f)) - 3f")
+		middle := polynomial(a, 2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+			-0.00125372503, -0.00417768164, 0.246640727, 1.50140941)
+		tail := polynomial(c, -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
+			-0.0076224613, 0.00943887047, 1.00167406, 2.83297682)
+		z := "(" + real32(math.Sqrt2) + " * select(" + tail + ", " + middle + ", " + w + " < 5f) * (2f * " + u + " - 1f))"
+		return "(" + z + " * " + literal(e, graph.F32, float64(o.Std)) + " + " + literal(e, graph.F32, float64(o.Mean)) + ")"
+	})
+}
+
+func (o *NormalOp) Eval(in, out []*graph.Tensor) {
+	o.eval(in, out, func(b uint32) float64 {
+		u := (float64(b>>9) + 0.5) / (1 << 23)
+		return math.Sqrt2*math.Erfinv(2*u-1)*float64(o.Std) + float64(o.Mean)
+	})
+}
+
+func (*NormalOp) Cases() []graph.Case {
+	return generatorCases(func(g generator) graph.Op { return &NormalOp{g, 0.5, 2} }, 5e-6)
+}
+
+// Normal is f32 normally distributed: a function of the key (u32[2]) and the element's position alone.
+func Normal(b *graph.Builder, key *graph.Value, mean, std float64, shape ...int) *graph.Value {
+	return b.Apply(&NormalOp{generator{graph.Shape(shape).Clone()}, graph.Real(mean), graph.Real(std)}, key)[0]
+}
+
+// DropoutOp zeroes elements with probability P and scales the others by 1/(1−P). Its gradient makes the mask again.
+type DropoutOp struct {
+	P graph.Real `json:"p"`
+}
+
+func (*DropoutOp) Name() string { return "dropout" }
+
+func (o *DropoutOp) Infer(in []graph.Type) ([]graph.Type, error) {
+	if err := graph.Arity(in, 2); err != nil {
+		return nil, err
+	}
+	if !(o.P >= 0 && o.P < 1) {
+		return nil, fmt.Errorf("the probability is %v, expected 0 ≤ p < 1", o.P)
+	}
+	if err := wantFloat(0, in[0]); err != nil {
+		return nil, err
+	}
+	return in[:1], wantType("the key", in[1], graph.U32, 2)
+}
+
+// threshold is the least bits of an element that stays.
+func (o *DropoutOp) threshold() uint32 { return uint32(float64(o.P) * (1 << 32)) }
+
+func (o *DropoutOp) Kernel(n *graph.Node) graph.Kernel {
+	shape := n.Outputs[0].Shape
+	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
+		b := emitThreefry(e, 1, graph.Flatten(shape, at).String())
+		kept := "(" + e.Input(0, at) + " * " + real32(1/(1-float64(o.P))) + ")"
+		return "select(0f, " + kept + ", " + b + " >= " + strconv.FormatUint(uint64(o.threshold()), 10) + "u)"
+	}}
+}
+
+func (o *DropoutOp) Eval(in, out []*graph.Tensor) {
+	for i, x := range in[0].Data {
+		out[0].Data[i] = 0
+		if bits(in[1], i) >= o.threshold() {
+			out[0].Data[i] = x / (1 - float64(o.P))
+		}
+	}
+}
+
+func (o *DropoutOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
+	return []*graph.Value{Dropout(d[0], n.Inputs[1], float64(o.P)), nil}
+}
+
+func (*DropoutOp) Cases() []graph.Case {
+	var cs []graph.Case
+	for i, s := range []graph.Shape{{}, {1}, {50}, {3, 5, 7}, {65999}} {
+		cs = append(cs, graph.Case{
+			Op:     &DropoutOp{graph.Real(float64(i) * 0.2)},
+			Inputs: []graph.Type{{DType: graph.F32, Shape: s}, graph.T(graph.U32, 2)},
+		})
+	}
+	return cs
+}
+
+// Dropout zeroes elements of x with probability p and scales the others by 1/(1−p). The mask is a function of the key
+// (u32[2]) and the element's position alone: give each use and each step a key of its own.
+func Dropout(x, key *graph.Value, p float64) *graph.Value {
+	if p == 0 {
+		return x
+	}
+	return graph.Apply1(&DropoutOp{graph.Real(p)}, x, key)
+}

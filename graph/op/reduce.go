@@ -1,0 +1,216 @@
+package op
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+func init() {
+	graph.Register(func() graph.Op { return new(SumOp) })
+	graph.Register(func() graph.Op { return new(MaxOp) })
+	graph.Register(func() graph.Op { return new(MinOp) })
+}
+
+// reduction is what the folds share. The axes, ascending, leave the shape.
+type reduction struct {
+	Axes []int `json:"axes"`
+}
+
+func (r *reduction) Infer(in []graph.Type) ([]graph.Type, error) {
+	if err := graph.Arity(in, 1); err != nil {
+		return nil, err
+	}
+	if len(r.Axes) == 0 {
+		return nil, fmt.Errorf("no axes to reduce")
+	}
+	for i, a := range r.Axes {
+		if err := checkAxis(a, in[0].Shape); err != nil {
+			return nil, err
+		}
+		if i > 0 && a <= r.Axes[i-1] {
+			return nil, fmt.Errorf("axes are %v, expected ascending", r.Axes)
+		}
+	}
+	return []graph.Type{{DType: in[0].DType, Shape: without(in[0].Shape, r.Axes)}}, nil
+}
+
+// without is the shape after the axes have left.
+func without(s graph.Shape, axes []int) graph.Shape {
+	var out graph.Shape
+	for i, d := range s {
+		if !slices.Contains(axes, i) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// kept is the shape in which the axes have extent one.
+func kept(s graph.Shape, axes []int) graph.Shape {
+	s = s.Clone()
+	for _, a := range axes {
+		s[a] = 1
+	}
+	return s
+}
+
+// spread repeats the result of a reduction over the input's shape.
+func (r *reduction) spread(x, y *graph.Value) *graph.Value {
+	return Broadcast(Reshape(y, kept(x.Shape, r.Axes)...), x.Shape...)
+}
+
+// eval folds, starting from start.
+func (r *reduction) eval(in, out []*graph.Tensor, start float64, fold func(acc, x float64) float64) {
+	acc := out[0].Data
+	for i := range acc {
+		acc[i] = start
+	}
+	shape := in[0].Shape
+	strides := make([]int, len(shape))
+	n := 1
+	for i := len(shape) - 1; i >= 0; i-- {
+		if !slices.Contains(r.Axes, i) {
+			strides[i] = n
+			n *= shape[i]
+		}
+	}
+	at, to := make([]int, len(shape)), 0
+	for _, x := range in[0].Data {
+		acc[to] = fold(acc[to], x)
+		for d := len(at) - 1; d >= 0; d-- {
+			at[d]++
+			to += strides[d]
+			if at[d] < shape[d] {
+				break
+			}
+			to -= at[d] * strides[d]
+			at[d] = 0
+		}
+	}
+}
+
+func reductionCases(make func(reduction) graph.Op, tolerance float64) []graph.Case {
+	var cs []graph.Case
+	for _, c := range []struct {
+		shape graph.Shape
+		axes  []int
+	}{
+		{graph.Shape{1}, []int{0}}, {graph.Shape{7}, []int{0}}, {graph.Shape{3, 5}, []int{0}}, {graph.Shape{3, 5}, []int{1}},
+		{graph.Shape{3, 5}, []int{0, 1}}, {graph.Shape{2, 3, 4, 5}, []int{1, 3}}, {graph.Shape{2, 3, 4, 5}, []int{0, 2}},
+		{graph.Shape{5, 1, 3}, []int{1}}, {graph.Shape{2, 3, 1, 4, 2}, []int{0, 1, 2, 3, 4}}, {graph.Shape{70001}, []int{0}},
+		{graph.Shape{3, 1000}, []int{1}}, {graph.Shape{1000, 67}, []int{0}}, {graph.Shape{65536, 2}, []int{1}},
+	} {
+		cs = append(cs, graph.Case{Op: make(reduction{c.axes}), Inputs: []graph.Type{{DType: graph.F32, Shape: c.shape}}, Tolerance: tolerance})
+	}
+	for _, d := range []graph.DType{graph.I32, graph.U32} {
+		cs = append(cs, graph.Case{Op: make(reduction{[]int{1}}), Inputs: []graph.Type{graph.T(d, 6, 37)}, Fill: wideIntegers(d), NoGrad: true})
+	}
+	return cs
+}
+
+// SumOp adds; integers wrap.
+type SumOp struct{ reduction }
+
+func (*SumOp) Name() string { return "sum" }
+func (o *SumOp) Kernel(*graph.Node) graph.Kernel {
+	return graph.Reduction{Axes: o.Axes, Fold: graph.Sum}
+}
+func (o *SumOp) Eval(in, out []*graph.Tensor) {
+	d := out[0].DType
+	o.eval(in, out, 0, func(acc, x float64) float64 {
+		if d.Float() {
+			return acc + x
+		}
+		return wrap(d, int64(acc+x))
+	})
+}
+func (o *SumOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
+	return []*graph.Value{o.spread(n.Inputs[0], d[0])}
+}
+func (*SumOp) Cases() []graph.Case {
+	return reductionCases(func(r reduction) graph.Op { return &SumOp{r} }, 2e-5)
+}
+
+// MaxOp takes the largest.
+type MaxOp struct{ reduction }
+
+func (*MaxOp) Name() string { return "max" }
+func (o *MaxOp) Kernel(*graph.Node) graph.Kernel {
+	return graph.Reduction{Axes: o.Axes, Fold: graph.Max}
+}
+func (o *MaxOp) Eval(in, out []*graph.Tensor) { o.eval(in, out, math.Inf(-1), math.Max) }
+func (o *MaxOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
+	return []*graph.Value{o.shareTies(n, d[0])}
+}
+func (*MaxOp) Cases() []graph.Case {
+	return reductionCases(func(r reduction) graph.Op { return &MaxOp{r} }, 0)
+}
+
+// MinOp takes the smallest.
+type MinOp struct{ reduction }
+
+func (*MinOp) Name() string { return "min" }
+func (o *MinOp) Kernel(*graph.Node) graph.Kernel {
+	return graph.Reduction{Axes: o.Axes, Fold: graph.Min}
+}
+func (o *MinOp) Eval(in, out []*graph.Tensor) { o.eval(in, out, math.Inf(1), math.Min) }
+func (o *MinOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
+	return []*graph.Value{o.shareTies(n, d[0])}
+}
+func (*MinOp) Cases() []graph.Case {
+	return reductionCases(func(r reduction) graph.Op { return &MinOp{r} }, 0)
+}
+
+// shareTies divides the gradient among the elements that equal the result.
+func (r *reduction) shareTies(n *graph.Node, d *graph.Value) *graph.Value {
+	x, y := n.Inputs[0], n.Outputs[0]
+	hit := Cast(Equal(x, r.spread(x, y)), x.DType)
+	count := Sum(hit, r.Axes, false)
+	return Mul(hit, r.spread(x, Div(d, count)))
+}
+
+// reduce resolves the axes (nil is all, negative counts from the end), applies the op and keeps extents of one.
+func reduce(x *graph.Value, make func(reduction) graph.Op, axes []int, keep bool) *graph.Value {
+	if axes == nil {
+		axes = firstAxes(len(x.Shape))
+	}
+	axes = slices.Clone(axes)
+	for i, a := range axes {
+		if a < 0 {
+			axes[i] = a + len(x.Shape)
+		}
+	}
+	slices.Sort(axes)
+	if len(axes) == 0 {
+		return x
+	}
+	y := graph.Apply1(make(reduction{axes}), x)
+	if keep {
+		y = Reshape(y, kept(x.Shape, axes)...)
+	}
+	return y
+}
+
+// Sum adds over the axes (nil is all, negative counts from the end); they leave the shape, or with keep stay as one.
+func Sum(x *graph.Value, axes []int, keep bool) *graph.Value {
+	return reduce(x, func(r reduction) graph.Op { return &SumOp{r} }, axes, keep)
+}
+
+// Mean is Sum over the number of elements that each result is made of; x is float.
+func Mean(x *graph.Value, axes []int, keep bool) *graph.Value {
+	s := Sum(x, axes, keep)
+	return Scale(s, float64(s.Shape.Len())/float64(x.Shape.Len()))
+}
+
+// ReduceMax is the largest over the axes, which are as in Sum. Equal elements share the gradient.
+func ReduceMax(x *graph.Value, axes []int, keep bool) *graph.Value {
+	return reduce(x, func(r reduction) graph.Op { return &MaxOp{r} }, axes, keep)
+}
+
+// ReduceMin is the smallest over the axes, which are as in Sum. Equal elements share the gradient.
+func ReduceMin(x *graph.Value, axes []int, keep bool) *graph.Value {
+	return reduce(x, func(r reduction) graph.Op { return &MinOp{r} }, axes, keep)
+}

@@ -1,0 +1,135 @@
+package op
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+func init() { graph.Register(func() graph.Op { return new(RoPEOp) }) }
+
+// RoPEOp rotates the pairs (c, c + D/2) of the last axis of x [B,T,H,D] by the angles of the tables [S,D/2], row
+// t + position, or back.
+type RoPEOp struct {
+	Inverse bool `json:"inverse"`
+}
+
+func (*RoPEOp) Name() string { return "rope" }
+
+// Fixed tells that no gradient flows to the tables.
+func (*RoPEOp) Fixed(input int) bool { return input > 0 }
+
+func (*RoPEOp) Infer(in []graph.Type) ([]graph.Type, error) {
+	if len(in) != 3 && len(in) != 4 {
+		return nil, fmt.Errorf("got %d inputs, expected 3 or 4", len(in))
+	}
+	x, table := in[0], in[1]
+	if err := wantFloat(0, x); err != nil {
+		return nil, err
+	}
+	if len(x.Shape) != 4 || x.Shape[3]%2 != 0 {
+		return nil, fmt.Errorf("input 0 is %v, expected [batch, sequence, heads, an even extent]", x)
+	}
+	if len(table.Shape) != 2 {
+		return nil, fmt.Errorf("the cosines are %v, expected [positions, %d]", table, x.Shape[3]/2)
+	}
+	if err := wantType("the cosines", table, x.DType, table.Shape[0], x.Shape[3]/2); err != nil {
+		return nil, err
+	}
+	if err := wantType("the sines", in[2], x.DType, table.Shape...); err != nil {
+		return nil, err
+	}
+	if table.Shape[0] < x.Shape[1] {
+		return nil, fmt.Errorf("the tables have %d positions, the sequence %d", table.Shape[0], x.Shape[1])
+	}
+	if len(in) == 4 {
+		return in[:1], wantType("the position", in[3], graph.U32, 1)
+	}
+	return in[:1], nil
+}
+
+func (o *RoPEOp) Kernel(n *graph.Node) graph.Kernel {
+	d, positions := n.Inputs[0].Shape[3], n.Inputs[1].Shape[0]
+	first, second := "-", ""
+	if o.Inverse {
+		first, second = second, first
+	}
+	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
+		row, c := at[1], at[3]
+		if len(n.Inputs) == 4 {
+			// A position beyond the tables reads their last row, never other memory.
+			p := e.Let("u32", e.Input(3, []graph.Index{graph.Const(0)}))
+			row = graph.Var(fmt.Sprintf("min(%s + min(%s, %du), %du)", row, p, positions, positions-1), positions)
+		}
+		partner := c.Plus(graph.Const(d / 2)).Mod(d)
+		angle := []graph.Index{row, c.Mod(d / 2)}
+		x := e.Input(0, at)
+		y := e.Let("f32", e.Input(0, []graph.Index{at[0], at[1], at[2], partner}))
+		turned := fmt.Sprintf("select(%s%s, %s%s, (%s) < %du)", second, y, first, y, c, d/2)
+		return "(" + x + " * " + e.Input(1, angle) + " + " + turned + " * " + e.Input(2, angle) + ")"
+	}}
+}
+
+func (o *RoPEOp) Eval(in, out []*graph.Tensor) {
+	x, positions, start := in[0], in[1].Shape[0], 0
+	if len(in) == 4 {
+		start = int(in[3].Data[0])
+	}
+	d := x.Shape[3]
+	h := d / 2
+	for i := 0; i < len(x.Data); i += d {
+		t := min(i/(d*x.Shape[2])%x.Shape[1]+start, positions-1)
+		for c := range h {
+			cos, sin := in[1].Data[t*h+c], in[2].Data[t*h+c]
+			if o.Inverse {
+				sin = -sin
+			}
+			a, b := x.Data[i+c], x.Data[i+h+c]
+			out[0].Data[i+c] = a*cos - b*sin
+			out[0].Data[i+h+c] = b*cos + a*sin
+		}
+	}
+}
+
+func (o *RoPEOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
+	in := append([]*graph.Value{d[0]}, n.Inputs[1:]...)
+	grads := make([]*graph.Value, len(in))
+	grads[0] = graph.Apply1(&RoPEOp{!o.Inverse}, in...)
+	return grads
+}
+
+func (*RoPEOp) Cases() []graph.Case {
+	var cs []graph.Case
+	for _, inverse := range []bool{false, true} {
+		for _, s := range []graph.Shape{{1, 1, 1, 2}, {2, 5, 3, 6}, {1, 7, 2, 16}, {1, 100, 11, 64}} {
+			t := graph.T(graph.F32, s[1]+3, s[3]/2)
+			in := []graph.Type{{DType: graph.F32, Shape: s}, t, t}
+			cs = append(cs, graph.Case{Op: &RoPEOp{inverse}, Inputs: in},
+				graph.Case{Op: &RoPEOp{inverse}, Inputs: append(in, graph.T(graph.U32, 1))})
+		}
+	}
+	return cs
+}
+
+// RoPE rotates the halves of the last axis of x [B,T,H,D] as Hugging Face's Llama does, by the tables [S,D/2] that
+// RoPETables makes. Row t uses the tables' row t + position; position is u32[1], or nil for 0.
+func RoPE(x, cos, sin, position *graph.Value) *graph.Value {
+	in := []*graph.Value{x, cos, sin}
+	if position != nil {
+		in = append(in, position)
+	}
+	return graph.Apply1(new(RoPEOp), in...)
+}
+
+// RoPETables are the cosines and sines of t·θ^(−2i/d), rows t < s, columns i < d/2.
+func RoPETables(theta float64, s, d int) (cos, sin []float64) {
+	h := d / 2
+	cos, sin = make([]float64, s*h), make([]float64, s*h)
+	for t := range s {
+		for i := range h {
+			sin[t*h+i], cos[t*h+i] = math.Sincos(float64(t) * math.Pow(theta, -2*float64(i)/float64(d)))
+		}
+	}
+	return cos, sin
+}

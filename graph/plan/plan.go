@@ -1,0 +1,287 @@
+// Package plan decides where every value lives: variables, inputs and constants in memory of their own, everything else
+// in an arena whose ranges are reused as lifetimes end.
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
+)
+
+// Space is a kind of memory.
+type Space uint8
+
+const (
+	Arena    Space = iota // shared by everything within a run
+	Variable              // one buffer a variable
+	Input                 // one buffer an input
+	Constant              // one buffer a constant
+)
+
+// Storage is where a value lies. Name is the variable's, input's or constant's; Chunk is the arena's buffer.
+type Storage struct {
+	Space  Space
+	Name   string
+	Chunk  int
+	Offset int64 // bytes
+	Size   int64 // bytes
+}
+
+// Copy moves a value when the kernels are done.
+type Copy struct{ From, To Storage }
+
+// Plan is the memory of one program.
+type Plan struct {
+	Storage map[*graph.Value]Storage // of every value that a kernel loads or stores, aliases included
+	Scratch map[*fuse.Group][]Storage
+	Chunks  []int64 // bytes of each arena buffer
+	Copies  []Copy  // assignments that no kernel stored in place, in order
+	Outputs map[string]Storage
+}
+
+// Limits are the device's.
+type Limits struct {
+	MaxBindingSize  int64
+	MaxBufferSize   int64
+	OffsetAlignment int64
+}
+
+// block is a range of the arena: the values that share it, and when it is in use.
+type block struct {
+	size       int64
+	start, end int // kernel positions, inclusive
+	chunk      int
+	offset     int64
+	label      string
+}
+
+type planner struct {
+	r      *fuse.Result
+	lim    Limits
+	blocks map[*graph.Value]*block
+	all    []*block
+	last   map[*graph.Value]int // last kernel that reads a stored value
+}
+
+// Run places the values of a fused graph; scratch gives the bytes of each scratch array of a group's kernel.
+func Run(r *fuse.Result, scratch func(*fuse.Group) []int64, lim Limits) (*Plan, error) {
+	p := &planner{r: r, lim: lim, blocks: map[*graph.Value]*block{}, last: map[*graph.Value]int{}}
+	p.lifetimes()
+	tmp := map[*fuse.Group][]*block{}
+	for i, g := range r.Groups {
+		for _, v := range g.Stores {
+			if r.Direct[v] == nil {
+				p.place(i, g, v)
+			}
+		}
+		for j, size := range scratch(g) {
+			b := &block{size: size, start: i, end: i, label: fmt.Sprintf("scratch %d of %s", j, g.Nodes[0].Op.Name())}
+			tmp[g] = append(tmp[g], b)
+			p.all = append(p.all, b)
+		}
+	}
+	moves := p.moves()
+	out := &Plan{Storage: map[*graph.Value]Storage{}, Scratch: map[*fuse.Group][]Storage{}, Outputs: map[string]Storage{}}
+	var err error
+	if out.Chunks, err = p.pack(); err != nil {
+		return nil, err
+	}
+	for g, bs := range tmp {
+		for _, b := range bs {
+			out.Scratch[g] = append(out.Scratch[g], Storage{Space: Arena, Chunk: b.chunk, Offset: b.offset, Size: b.size})
+		}
+	}
+	if err := p.resolve(out); err != nil {
+		return nil, err
+	}
+	for _, m := range moves {
+		out.Copies = append(out.Copies, m(out)...)
+	}
+	for _, o := range r.Graph.Outputs {
+		out.Outputs[o.Name] = out.Storage[o.Value]
+	}
+	return out, nil
+}
+
+// base is the value whose memory holds v.
+func (p *planner) base(v *graph.Value) *graph.Value {
+	if a, ok := p.r.Alias[v]; ok {
+		return a.Base
+	}
+	return v
+}
+
+func (p *planner) lifetimes() {
+	for i, g := range p.r.Groups {
+		for _, v := range g.Loads {
+			p.last[v] = i
+		}
+	}
+	end := len(p.r.Groups)
+	for _, o := range p.r.Graph.Outputs {
+		p.last[p.base(o.Value)] = end
+	}
+	for _, a := range p.r.Graph.Assigns {
+		if p.r.Direct[a.Value] != a.Variable {
+			p.last[p.base(a.Value)] = end
+		}
+	}
+}
+
+// place gives v a block: that of a value which dies here and may be overwritten, or a new one.
+func (p *planner) place(i int, g *fuse.Group, v *graph.Value) {
+	end := max(p.last[v], i)
+	for _, in := range g.InPlace[v] {
+		b := p.blocks[in]
+		if b != nil && b.end == i && b.size == v.Type.Bytes() {
+			b.end = end
+			p.blocks[v] = b
+			return
+		}
+	}
+	b := &block{size: v.Type.Bytes(), start: i, end: end, label: v.String()}
+	p.blocks[v] = b
+	p.all = append(p.all, b)
+}
+
+// moves prepares the copies into variables. What is read from a variable goes through the arena first, so that
+// variables may exchange contents.
+func (p *planner) moves() []func(*Plan) []Copy {
+	var first, second []func(*Plan) []Copy
+	end := len(p.r.Groups)
+	for _, a := range p.r.Graph.Assigns {
+		if p.r.Direct[a.Value] == a.Variable {
+			continue
+		}
+		to := Storage{Space: Variable, Name: name(a.Variable), Size: a.Variable.Type.Bytes()}
+		if p.blocks[p.base(a.Value)] != nil {
+			second = append(second, func(out *Plan) []Copy { return []Copy{{out.Storage[a.Value], to}} })
+			continue
+		}
+		b := &block{size: to.Size, start: end, end: end, label: a.Variable.String()}
+		p.all = append(p.all, b)
+		tmp := func() Storage { return Storage{Space: Arena, Chunk: b.chunk, Offset: b.offset, Size: b.size} }
+		first = append(first, func(out *Plan) []Copy { return []Copy{{out.Storage[a.Value], tmp()}} })
+		second = append(second, func(*Plan) []Copy { return []Copy{{tmp(), to}} })
+	}
+	return slices.Concat(first, second)
+}
+
+func name(v *graph.Value) string { return v.Node.Op.(graph.Source).Label() }
+
+// pack assigns offsets, the largest block first, each at the lowest place free during its lifetime.
+func (p *planner) pack() ([]int64, error) {
+	order := slices.Clone(p.all)
+	slices.SortStableFunc(order, func(a, b *block) int {
+		return cmp.Or(cmp.Compare(b.size, a.size), cmp.Compare(a.start, b.start))
+	})
+	capacity := p.lim.MaxBufferSize / p.lim.OffsetAlignment * p.lim.OffsetAlignment
+	var chunks []int64
+	var placed [][]*block // by chunk, by offset
+	for _, b := range order {
+		if b.size > capacity || b.size > p.lim.MaxBindingSize {
+			return nil, tooBig(b.label, b.size, min(capacity, p.lim.MaxBindingSize))
+		}
+		for c := 0; ; c++ {
+			if c == len(chunks) {
+				chunks, placed = append(chunks, 0), append(placed, nil)
+			}
+			off := p.gap(placed[c], b)
+			if off+b.size > capacity {
+				continue
+			}
+			b.chunk, b.offset = c, off
+			chunks[c] = max(chunks[c], p.align(off+b.size))
+			i, _ := slices.BinarySearchFunc(placed[c], off, func(x *block, o int64) int { return cmp.Compare(x.offset, o) })
+			placed[c] = slices.Insert(placed[c], i, b)
+			break
+		}
+	}
+	return chunks, nil
+}
+
+// gap is the lowest aligned offset at which b fits between the blocks that are in use while it is.
+func (p *planner) gap(placed []*block, b *block) int64 {
+	off := int64(0)
+	for _, x := range placed {
+		if x.end < b.start || b.end < x.start {
+			continue
+		}
+		if off+b.size <= x.offset {
+			break
+		}
+		off = max(off, p.align(x.offset+x.size))
+	}
+	return off
+}
+
+func (p *planner) align(n int64) int64 {
+	a := p.lim.OffsetAlignment
+	return (n + a - 1) / a * a
+}
+
+func tooBig(label string, size, limit int64) error {
+	return fmt.Errorf("%s needs %d bytes in one piece, the device binds at most %d: use a smaller microbatch, vocabulary or sequence", label, size, limit)
+}
+
+// resolve records the storage of every value that kernels touch.
+func (p *planner) resolve(out *Plan) error {
+	set := func(v *graph.Value) error {
+		b := p.base(v)
+		s, err := p.baseStorage(b)
+		if err != nil {
+			return err
+		}
+		s.Offset += int64(p.r.Alias[v].Offset * v.DType.Size())
+		s.Size = v.Type.Bytes()
+		out.Storage[v] = s
+		return nil
+	}
+	for _, g := range p.r.Groups {
+		vs := slices.Concat(g.Loads, g.Stores)
+		for _, n := range g.Nodes {
+			for _, in := range n.Inputs {
+				if p.r.Alias[in].Base != nil {
+					vs = append(vs, in)
+				}
+			}
+		}
+		for _, v := range vs {
+			if err := set(v); err != nil {
+				return err
+			}
+		}
+	}
+	for _, o := range p.r.Graph.Outputs {
+		if err := set(o.Value); err != nil {
+			return err
+		}
+	}
+	for _, a := range p.r.Graph.Assigns {
+		if err := set(a.Value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *planner) baseStorage(v *graph.Value) (Storage, error) {
+	size := v.Type.Bytes()
+	if u := p.r.Direct[v]; u != nil {
+		return Storage{Space: Variable, Name: name(u), Size: size}, nil
+	}
+	if b := p.blocks[v]; b != nil {
+		return Storage{Space: Arena, Chunk: b.chunk, Offset: b.offset, Size: size}, nil
+	}
+	space := map[string]Space{"variable": Variable, "input": Input, "constant": Constant}[v.Node.Op.Name()]
+	if space == Arena {
+		panic("plan: nothing stores " + v.String())
+	}
+	if size > p.lim.MaxBindingSize {
+		return Storage{}, tooBig(v.String(), size, p.lim.MaxBindingSize)
+	}
+	return Storage{Space: space, Name: name(v), Size: size}, nil
+}

@@ -1,0 +1,103 @@
+package graph
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+)
+
+// Real is a float64 attribute of an op. Its JSON is a number, or "inf", "-inf" or "nan", which JSON lacks.
+type Real float64
+
+// MarshalJSON writes the shortest number that reads back as the same bits.
+func (r Real) MarshalJSON() ([]byte, error) {
+	f := float64(r)
+	switch {
+	case math.IsNaN(f):
+		return []byte(`"nan"`), nil
+	case math.IsInf(f, 1):
+		return []byte(`"inf"`), nil
+	case math.IsInf(f, -1):
+		return []byte(`"-inf"`), nil
+	}
+	return json.Marshal(f)
+}
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (r *Real) UnmarshalJSON(b []byte) error {
+	switch string(b) {
+	case `"nan"`:
+		*r = Real(math.NaN())
+	case `"inf"`:
+		*r = Real(math.Inf(1))
+	case `"-inf"`:
+		*r = Real(math.Inf(-1))
+	case "null":
+		return fmt.Errorf("null is not a number")
+	default:
+		return json.Unmarshal(b, (*float64)(r))
+	}
+	return nil
+}
+
+// MarshalJSON writes a scalar's shape as [], so that equal shapes have equal text.
+func (s Shape) MarshalJSON() ([]byte, error) {
+	if len(s) == 0 {
+		return []byte("[]"), nil
+	}
+	return json.Marshal([]int(s))
+}
+
+type constantJSON struct {
+	Named
+	Data []Real `json:"data"`
+}
+
+// MarshalJSON writes the numbers as Reals.
+func (c *Constant) MarshalJSON() ([]byte, error) {
+	j := constantJSON{c.Named, make([]Real, len(c.Data))}
+	for i, x := range c.Data {
+		j.Data[i] = Real(x)
+	}
+	return json.Marshal(j)
+}
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (c *Constant) UnmarshalJSON(b []byte) error {
+	var j constantJSON
+	if err := json.Unmarshal(b, &j); err != nil {
+		return err
+	}
+	c.Named, c.Data = j.Named, make([]float64, len(j.Data))
+	for i, x := range j.Data {
+		c.Data[i] = float64(x)
+	}
+	return nil
+}
+
+// Round is the value of the dtype nearest to x, ties to even; integers are x itself.
+func (d DType) Round(x float64) float64 {
+	switch d {
+	case F32:
+		return float64(float32(x))
+	case F16:
+		return roundTo(x, 11, -13, 65504)
+	case BF16:
+		return roundTo(x, 8, -125, 0x1.fep127)
+	}
+	return x
+}
+
+// roundTo rounds to bits of mantissa, with the smallest normal number 2^(least-1) and the given largest number.
+func roundTo(x float64, bits, least int, largest float64) float64 {
+	if x == 0 || math.IsNaN(x) || math.IsInf(x, 0) {
+		return x
+	}
+	_, e := math.Frexp(x)
+	unit := math.Ldexp(1, max(e, least)-bits)
+	y := math.RoundToEven(x/unit) * unit
+	if math.Abs(y) > largest {
+		return math.Copysign(math.Inf(1), x)
+	}
+	return y
+}

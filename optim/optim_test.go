@@ -1,0 +1,259 @@
+package optim
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// What is not finite, in a gradient or in the loss, changes no bit, and neither does any step after it.
+func TestHalting(t *testing.T) {
+	eachMachine(t, func(t *testing.T, _ float64, on func(*testing.T, *Optimizer) machine) {
+		for name, c := range map[string]struct {
+			variable string
+			value    float64
+		}{
+			"NaN gradient":         {"grad/layers.3.norm", math.NaN()},
+			"infinite gradient":    {"grad/layers.2.q", math.Inf(-1)},
+			"NaN loss":             {"loss", math.NaN()},
+			"infinite loss":        {"loss", math.Inf(1)},
+			"overflowing gradient": {"grad/embed", math.MaxFloat64},
+		} {
+			t.Run(name, func(t *testing.T) {
+				params := testParams()
+				o, m := start(t, testConfigs()["muon"], params, on)
+				feed := func(step int) {
+					m.set("loss", []float64{2})
+					for p, g := range numbers(params, step) {
+						m.set("grad/"+p, g)
+					}
+				}
+				feed(0)
+				_, ok := m.run(o, 0)
+				require.True(t, ok)
+				before := bits(m, o)
+
+				feed(1)
+				bad := append([]float64(nil), m.get(c.variable)...)
+				bad[len(bad)-1] = c.value
+				m.set(c.variable, bad)
+				norm, ok := m.run(o, 1)
+				assert.False(t, ok)
+				assert.Equal(t, c.variable != "loss", math.IsNaN(norm) || math.IsInf(norm, 0), "the norm is %v", norm)
+				assert.Equal(t, before, bits(m, o))
+				assert.Equal(t, []float64{1}, m.get(HaltedVariable))
+
+				feed(2)
+				norm, ok = m.run(o, 2)
+				assert.False(t, ok, "a later step is as good as none")
+				assert.False(t, math.IsNaN(norm) || math.IsInf(norm, 0))
+				assert.Equal(t, before, bits(m, o))
+			})
+		}
+	})
+}
+
+// bits are the parameters and the state, but for the sticky variable.
+func bits(m machine, o *Optimizer) map[string][]uint64 {
+	all := map[string][]uint64{}
+	add := func(name string) {
+		for _, x := range m.get(name) {
+			all[name] = append(all[name], math.Float64bits(x))
+		}
+	}
+	for _, p := range o.params {
+		add(p.Name)
+	}
+	for _, s := range o.State() {
+		if s.ID != HaltedVariable {
+			add(s.ID)
+		}
+	}
+	return all
+}
+
+// llama is the parameters of the tiny work: 4 layers, d_model 128, d_ff 352, vocabulary 256.
+func llama() []Param {
+	var ps []Param
+	add := func(name string, matrix bool, shape ...int) {
+		ps = append(ps, Param{Name: name, Type: graph.T(graph.F32, shape...), Gradient: "grad/" + name, Matrix: matrix, Decay: len(shape) > 1})
+	}
+	add("embed", false, 256, 128)
+	for _, l := range []string{"layers.0.", "layers.1.", "layers.2.", "layers.3."} {
+		for _, n := range []string{"q", "k", "v", "o"} {
+			add(l+n, true, 128, 128)
+		}
+		add(l+"norm1", false, 128)
+		add(l+"gate", true, 352, 128)
+		add(l+"up", true, 352, 128)
+		add(l+"down", true, 128, 352)
+		add(l+"norm2", false, 128)
+	}
+	add("norm", false, 128)
+	add("head", false, 256, 128)
+	return ps
+}
+
+// On WebGPU's least devices: one kernel updates a parameter under AdamW and SGD, and nothing of a parameter's size moves
+// but into Muon's batches.
+func TestKernelsAndCopies(t *testing.T) {
+	params := llama()
+	var matrices int64
+	for _, p := range params {
+		if p.Matrix {
+			matrices += p.Type.Bytes()
+		}
+	}
+	// A sum of squares each; gathering them; the norm with the decision to go on.
+	common := len(params) + 2
+	// The momentum of a matrix and its application; gathering a batch, its norms, its division, three products a step.
+	matrixKernels, batchKernels := 2*7*4, 3*(3+3*5)
+	for name, c := range map[string]struct {
+		kernels int
+		copied  int64
+	}{
+		"adamw": {common + len(params), 0},
+		"sgd":   {common + len(params), 0},
+		"muon":  {common + 2*4 + 3 + matrixKernels + batchKernels, matrices},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfigs()[name]
+			cfg.Loss = "loss"
+			o, err := New(cfg, params)
+			require.NoError(t, err)
+			g, err := o.Graph()
+			require.NoError(t, err)
+			dev := null.New(null.Options{})
+			p, err := exec.NewPlan(dev, map[string]*graph.Graph{"update": g}, exec.Options{})
+			require.NoError(t, err)
+			labels := []string{}
+			for _, k := range p.Kernels("update") {
+				labels = append(labels, k.Label)
+			}
+			assert.Len(t, labels, c.kernels, strings.Join(labels, "\n"))
+
+			s, err := p.Load()
+			require.NoError(t, err)
+			require.NoError(t, s.Run("update"))
+			scalars := int64(4*len(params) + 4 + 4 + 4) // the sums of squares, the sticky variable, the two outputs
+			assert.Equal(t, scalars+c.copied, dev.Counts().BytesCopied)
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
+func TestState(t *testing.T) {
+	o, err := New(testConfigs()["muon"], testParams())
+	require.NoError(t, err)
+	g, err := o.Graph()
+	require.NoError(t, err)
+	known := map[string]graph.Type{"loss": graph.T(graph.F32, 1)}
+	for _, p := range testParams() {
+		known[p.Name], known[p.Gradient] = p.Type, p.Type
+	}
+	for _, s := range o.State() {
+		known[s.ID] = s.Type
+	}
+	for _, v := range g.Sources("variable") {
+		name := v.Node.Op.(graph.Source).Label()
+		assert.Equal(t, known[name], v.Type, name)
+		delete(known, name)
+	}
+	assert.Empty(t, known)
+}
+
+func TestAssignment(t *testing.T) {
+	o, err := New(testConfigs()["muon"], testParams())
+	require.NoError(t, err)
+	lines := o.Assignment()
+	require.Len(t, lines, len(testParams()))
+	for i, p := range testParams() {
+		want := Line{p.Name, p.Type, "adamw", 3e-3, 0}
+		if p.Matrix {
+			want.Rule, want.LR = "muon", 0.02
+		}
+		if p.Decay {
+			want.Decay = 0.1
+		}
+		assert.Equal(t, want, lines[i])
+	}
+	assert.Equal(t, `adamw  lr 0.003    decay 0.1    embed [11,8]
+adamw  lr 0.003    decay 0      layers.*.norm [8] × 5
+muon   lr 0.02     decay 0.1    layers.*.q [8,8] × 5
+muon   lr 0.02     decay 0.1    layers.*.up [20,8] × 5
+muon   lr 0.02     decay 0.1    layers.*.down [8,20] × 2
+adamw  lr 0.003    decay 0      scale [1]`, o.String())
+}
+
+func TestNewRefuses(t *testing.T) {
+	for want, change := range map[string]func(*Config, []Param){
+		`optimizer.name: found "adam"`:                       func(c *Config, _ []Param) { c.Name = "adam" },
+		`optimizer.newton_schulz: found "newton"`:            func(c *Config, _ []Param) { c.NewtonSchulz = "newton" },
+		`optimizer.scale: found ""`:                          func(c *Config, _ []Param) { c.Scale = "" },
+		`lr.schedule: found "step"`:                          func(c *Config, _ []Param) { c.Schedule.Name = "step" },
+		`"embed" is f32[11], expected a matrix`:              func(_ *Config, p []Param) { p[0].Matrix, p[0].Type = true, graph.T(graph.F32, 11) },
+		`"embed" is f16[11,8], expected f32`:                 func(_ *Config, p []Param) { p[0].Type.DType = graph.F16 },
+		`parameter "embed" is given twice`:                   func(_ *Config, p []Param) { p[1].Name = "embed" },
+		`there is no parameter to train`:                     nil,
+		`parameter "embed" has no variable for its gradient`: func(_ *Config, p []Param) { p[0].Gradient = "" },
+	} {
+		cfg, params := testConfigs()["muon"], testParams()
+		if change == nil {
+			params = nil
+		} else {
+			change(&cfg, params)
+		}
+		_, err := New(cfg, params)
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestSchedules(t *testing.T) {
+	at := func(s Schedule) func(step int) float64 { return s.Factor }
+	cosine := at(Schedule{Name: "cosine", Steps: 110, Warmup: 10, MinRatio: 0.1})
+	linear := at(Schedule{Name: "linear", Steps: 110, Warmup: 10, MinRatio: 0.1})
+	wsd := at(Schedule{Name: "wsd", Steps: 110, Warmup: 10, MinRatio: 0.1, Decay: 20})
+	fifth := at(Schedule{Name: "wsd", Steps: 100, MinRatio: 0})
+	short := at(Schedule{Name: "wsd", Steps: 20, Warmup: 10, MinRatio: 0, Decay: 15})
+	constant := at(Schedule{Name: "constant", Steps: 110, Warmup: 10})
+	warm := at(Schedule{Name: "cosine", Steps: 5, Warmup: 5, MinRatio: 0.25})
+	for _, c := range []struct {
+		name string
+		f    func(int) float64
+		step int
+		want float64
+	}{
+		{"cosine", cosine, 0, 0.1}, {"cosine", cosine, 9, 1}, {"cosine", cosine, 10, 1}, {"cosine", cosine, 60, 0.55},
+		{"cosine", cosine, 35, 0.1 + 0.9*(1+math.Sqrt2/2)/2}, {"cosine", cosine, 110, 0.1}, {"cosine", cosine, 1000, 0.1},
+		{"linear", linear, 4, 0.5}, {"linear", linear, 10, 1}, {"linear", linear, 35, 0.775}, {"linear", linear, 110, 0.1},
+		{"wsd", wsd, 0, 0.1}, {"wsd", wsd, 50, 1}, {"wsd", wsd, 90, 1}, {"wsd", wsd, 100, 0.55}, {"wsd", wsd, 110, 0.1},
+		{"wsd, a fifth", fifth, 80, 1}, {"wsd, a fifth", fifth, 90, 0.5}, {"wsd, a fifth", fifth, 99, 0.05},
+		{"wsd, falling from the warm-up on", short, 10, 1}, {"wsd, falling from the warm-up on", short, 15, 0.5},
+		{"constant", constant, 4, 0.5}, {"constant", constant, 10, 1}, {"constant", constant, 1000, 1},
+		{"nothing but warm-up", warm, 4, 1}, {"nothing but warm-up", warm, 5, 0.25},
+	} {
+		assert.InDelta(t, c.want, c.f(c.step), 1e-15, "%s at %d", c.name, c.step)
+	}
+}
+
+func TestHyperFollowsTheSchedule(t *testing.T) {
+	cfg := testConfigs()["muon"]
+	o, err := New(cfg, testParams())
+	require.NoError(t, err)
+	for step := range steps {
+		f := cfg.Schedule.Factor(step)
+		assert.Equal(t, cfg.LR*f, o.LR(step))
+		b1, b2 := 1-math.Pow(0.9, float64(step+1)), 1-math.Pow(0.95, float64(step+1))
+		want := []float64{0.02 * f * 0.1, 0.02 * f, 3e-3 * f * 0.1, 3e-3 * f / b1, 1 / math.Sqrt(b2)}
+		for i, x := range o.Hyper(step) {
+			assert.InEpsilon(t, want[i], x, 1e-6)
+		}
+		assert.Len(t, o.Hyper(step), len(want))
+	}
+}

@@ -1,0 +1,142 @@
+package optim
+
+import (
+	"math"
+
+	"gonum.org/v1/gonum/floats"
+	"gonum.org/v1/gonum/mat"
+)
+
+// reference is the published algorithms on gonum, one matrix at a time, written without a look at the graphs.
+type reference struct {
+	cfg    Config
+	params []Param
+	x      map[string]*mat.Dense
+	m, v   map[string]*mat.Dense
+}
+
+func newReference(cfg Config, params []Param, x map[string][]float64) *reference {
+	r := &reference{cfg, params, map[string]*mat.Dense{}, map[string]*mat.Dense{}, map[string]*mat.Dense{}}
+	for _, p := range params {
+		rows, cols := extents(p)
+		r.x[p.Name] = mat.NewDense(rows, cols, append([]float64(nil), x[p.Name]...))
+		r.m[p.Name], r.v[p.Name] = mat.NewDense(rows, cols, nil), mat.NewDense(rows, cols, nil)
+	}
+	return r
+}
+
+func extents(p Param) (rows, cols int) {
+	if len(p.Type.Shape) == 2 {
+		return p.Type.Shape[0], p.Type.Shape[1]
+	}
+	return 1, p.Type.Shape.Len()
+}
+
+// step applies the gradients of step t (from 0) at the learning rates times factor and returns their global norm.
+func (r *reference) step(t int, factor float64, gradients map[string][]float64) float64 {
+	sum := 0.0
+	for _, p := range r.params {
+		sum += math.Pow(floats.Norm(gradients[p.Name], 2), 2)
+	}
+	norm, clip := math.Sqrt(sum), 1.0
+	if r.cfg.Clip > 0 {
+		clip = math.Min(1, r.cfg.Clip/(norm+1e-6))
+	}
+	for _, p := range r.params {
+		rows, cols := extents(p)
+		g := mat.NewDense(rows, cols, append([]float64(nil), gradients[p.Name]...))
+		g.Scale(clip, g)
+		lr := r.cfg.LR * factor
+		var u *mat.Dense
+		switch {
+		case r.cfg.Name == "sgd":
+			u = r.sgd(p, g, lr)
+		case r.cfg.Name == "adamw":
+			u = r.adamW(p, g, t, lr)
+		case p.Matrix:
+			u = r.muon(p, g, lr)
+		default:
+			lr = r.cfg.AdamW.LR * factor
+			u = r.adamW(p, g, t, lr)
+		}
+		if p.Decay {
+			r.x[p.Name].Scale(1-lr*r.cfg.WeightDecay, r.x[p.Name])
+		}
+		r.x[p.Name].Sub(r.x[p.Name], u)
+	}
+	return norm
+}
+
+func (r *reference) sgd(p Param, g *mat.Dense, lr float64) *mat.Dense {
+	buf, u := r.m[p.Name], new(mat.Dense)
+	buf.Scale(r.cfg.Momentum, buf)
+	buf.Add(buf, g)
+	u.CloneFrom(buf)
+	if r.cfg.Nesterov {
+		u.Scale(r.cfg.Momentum, buf)
+		u.Add(u, g)
+	}
+	u.Scale(lr, u)
+	return u
+}
+
+func (r *reference) adamW(p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
+	b1, b2 := r.cfg.AdamW.Betas[0], r.cfg.AdamW.Betas[1]
+	m, v, u := r.m[p.Name].RawMatrix().Data, r.v[p.Name].RawMatrix().Data, mat.DenseCopyOf(g)
+	for i, x := range g.RawMatrix().Data {
+		m[i] = b1*m[i] + (1-b1)*x
+		v[i] = b2*v[i] + (1-b2)*x*x
+		mh, vh := m[i]/(1-math.Pow(b1, float64(t+1))), v[i]/(1-math.Pow(b2, float64(t+1)))
+		u.RawMatrix().Data[i] = lr * mh / (math.Sqrt(vh) + r.cfg.AdamW.Eps)
+	}
+	return u
+}
+
+func (r *reference) muon(p Param, g *mat.Dense, lr float64) *mat.Dense {
+	b, m := r.cfg.Momentum, r.m[p.Name]
+	add := func(x float64, a *mat.Dense, y float64, b *mat.Dense) *mat.Dense {
+		var s, t mat.Dense
+		s.Scale(x, a)
+		t.Scale(y, b)
+		s.Add(&s, &t)
+		return &s
+	}
+	m.Copy(add(b, m, 1-b, g))
+	x := mat.DenseCopyOf(m)
+	if r.cfg.Nesterov {
+		x = add(1-b, g, b, m)
+	}
+	rows, cols := x.Dims()
+	if rows > cols {
+		x = mat.DenseCopyOf(x.T())
+	}
+	x.Scale(1/(mat.Norm(x, 2)+1e-7), x)
+	// The coefficients as the papers print them.
+	as := [][3]float64{{3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}}
+	if r.cfg.NewtonSchulz == "polar_express" {
+		s, s3, s5 := 1.01, math.Pow(1.01, 3), math.Pow(1.01, 5)
+		as = [][3]float64{
+			{8.28721201814563 / s, -23.595886519098837 / s3, 17.300387312530933 / s5},
+			{4.107059111542203 / s, -2.9478499167379106 / s3, 0.5448431082926601 / s5},
+			{3.9486908534822946 / s, -2.908902115962949 / s3, 0.5518191394370137 / s5},
+			{3.3184196573706015 / s, -2.488488024314874 / s3, 0.51004894012372 / s5},
+			{2.300652019954817, -1.6689039845747493, 0.4188073119525673},
+		}
+	}
+	for _, k := range as {
+		var a, aa, y mat.Dense
+		a.Mul(x, x.T())
+		aa.Mul(&a, &a)
+		y.Mul(add(k[1], &a, k[2], &aa), x)
+		x = add(k[0], x, 1, &y)
+	}
+	if rows > cols {
+		x = mat.DenseCopyOf(x.T())
+	}
+	scale := math.Sqrt(math.Max(1, float64(rows)/float64(cols)))
+	if r.cfg.Scale == "match_rms_adamw" {
+		scale = 0.2 * math.Sqrt(math.Max(float64(rows), float64(cols)))
+	}
+	x.Scale(lr*scale, x)
+	return x
+}

@@ -1,0 +1,71 @@
+// Package atomicfile writes files that are either wholly there or not at all, and stay there when the
+// power fails: temporary file, fsync, rename, fsync of the folder.
+package atomicfile
+
+import (
+	"bufio"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+)
+
+// Write replaces the file at path by what write produces. On any error the old file is untouched and
+// nothing is left behind. The writer is buffered.
+func Write(path string, write func(io.Writer) error) (err error) {
+	dir, base := filepath.Split(path)
+	tmp := filepath.Join(dir, "."+base+".tmp-"+rand.Text()[:10])
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			f.Close() // a second Close is harmless
+			os.Remove(tmp)
+			err = fmt.Errorf("write %s: %w", path, err)
+		}
+	}()
+	b := bufio.NewWriterSize(f, 1<<20)
+	if err := write(b); err != nil {
+		return err
+	}
+	if err := b.Flush(); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	return SyncDir(dir)
+}
+
+// SyncDir makes the names in a folder durable, where the system can: Windows and some network file systems
+// offer no such call.
+func SyncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	if dir == "" {
+		dir = "."
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	err = d.Sync()
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,144 @@
+package checkpoint
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+)
+
+func init() { roles["limited"] = saveLimited }
+
+// large is a checkpoint with a model of n bytes.
+func large(step, n int) Contents {
+	c := contents(step)
+	c.Model = append(c.Model, Tensor{Name: "large", DType: safetensors.U8, Shape: []int{n},
+		Data: func() ([]byte, error) { return make([]byte, n), nil }})
+	return c
+}
+
+// saveLimited saves where no file may exceed 64 KiB; the write beyond comes back short, then as an error.
+func saveLimited(run string) error {
+	signal.Ignore(syscall.SIGXFSZ)
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 64 << 10, Max: 64 << 10}); err != nil {
+		return err
+	}
+	s, err := NewStore(run, Options{})
+	if err != nil {
+		return err
+	}
+	if _, err := s.Save(contents(2)); err != nil {
+		return fmt.Errorf("the small one: %w", err)
+	}
+	_, err = s.Save(large(3, 1<<20))
+	return err
+}
+
+func TestFileSizeLimit(t *testing.T) {
+	run := t.TempDir()
+	save(t, run, Options{}, 1)
+	out, err := child(t, "limited", run).CombinedOutput()
+	require.Error(t, err)
+	assert.Contains(t, string(out), "save checkpoint of step 3: write "+filepath.Join(run, "checkpoints", ".tmp-step-3-"))
+	assert.Contains(t, string(out), "model.safetensors: ")
+	assert.Contains(t, string(out), "file too large")
+	assert.Equal(t, []string{"step-1", "step-2"}, saved(t, run))
+	requireLatest(t, run, 2)
+}
+
+// A disk that is really full, where tests may mount one; else /dev/full stands in for it.
+func TestFullDisk(t *testing.T) {
+	run := t.TempDir()
+	var fs fileSystem = disk{}
+	if err := syscall.Mount("tmpfs", run, "tmpfs", 0, "size=256k"); err == nil {
+		t.Cleanup(func() { assert.NoError(t, syscall.Unmount(run, 0)) })
+	} else {
+		t.Logf("no tmpfs (%v): models go to /dev/full", err)
+		fs = fullDisk{}
+	}
+	save(t, run, Options{}, 1)
+	s, err := newStore(run, Options{Keep: 1}, fs)
+	require.NoError(t, err)
+	_, err = s.Save(large(2, 1<<20))
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	assert.ErrorContains(t, err, "save checkpoint of step 2: write ")
+	assert.ErrorContains(t, err, "model.safetensors: ")
+	assert.Equal(t, []string{"step-1"}, saved(t, run))
+	requireLatest(t, run, 1)
+	save(t, run, Options{}, 2) // one that fits still can be saved
+	requireLatest(t, run, 2)
+}
+
+func TestFullDiskStandIn(t *testing.T) {
+	run := t.TempDir()
+	save(t, run, Options{}, 1)
+	s, err := newStore(run, Options{}, fullDisk{})
+	require.NoError(t, err)
+	_, err = s.Save(contents(2))
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	assert.Equal(t, []string{"step-1"}, saved(t, run))
+}
+
+type fullDisk struct{ disk }
+
+func (d fullDisk) Create(path string) (file, error) {
+	if filepath.Base(path) == "model.safetensors" {
+		return os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	}
+	return d.disk.Create(path)
+}
+
+// asNobody runs f on a thread whose file accesses are those of the user nobody: permissions do not bind root.
+func asNobody(t *testing.T, f func()) {
+	if os.Getuid() != 0 {
+		f()
+		return
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := syscall.Setfsuid(65534)
+		if err == nil {
+			f()
+		}
+		done <- err
+	}()
+	require.NoError(t, <-done)
+}
+
+func TestReadOnlyFolder(t *testing.T) {
+	run := t.TempDir()
+	save(t, run, Options{}, 1)
+	dir := filepath.Join(run, "checkpoints")
+	for d := run; d != filepath.Clean(os.TempDir()) && d != "/"; d = filepath.Dir(d) {
+		require.NoError(t, os.Chmod(d, 0o755)) // so that nobody gets there
+	}
+	require.NoError(t, os.Chmod(dir, 0o555))
+	t.Cleanup(func() { os.Chmod(dir, 0o755) })
+	var errNew, errSave, errMake error
+	var read *Checkpoint
+	asNobody(t, func() {
+		var s *Store
+		if s, errNew = NewStore(run, Options{}); errNew == nil {
+			_, errSave = s.Save(contents(2))
+		}
+		read, _, _ = Latest(run)
+		_, errMake = NewStore(filepath.Join(dir, "other"), Options{})
+	})
+	require.NoError(t, errNew)
+	require.ErrorIs(t, errSave, os.ErrPermission)
+	assert.ErrorContains(t, errSave, dir)
+	require.ErrorIs(t, errMake, os.ErrPermission)
+	require.NotNil(t, read)
+	assert.Equal(t, 1, read.Step)
+	assert.Equal(t, []string{"step-1"}, saved(t, run))
+	requireLatest(t, run, 1)
+}

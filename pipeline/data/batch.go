@@ -1,0 +1,138 @@
+package data
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+)
+
+// Batcher cuts a corpus of n tokens into W = (n−1)/SeqLen windows and deals them into batches. Window k has the inputs
+// [k·T, k·T+T); its targets are the same shifted by one.
+//
+// The batch of step t is the windows numbered t·B … t·B+B−1 of an endless order: the windows one after the other, again
+// and again; or, shuffled, a fresh permutation of all of them in every epoch.
+type Batcher struct {
+	corpus *Corpus
+	cfg    BatchConfig
+	n      int64 // windows
+}
+
+// BatchConfig shapes batches.
+type BatchConfig struct {
+	SeqLen    int    `json:"seq_len"`
+	BatchSize int    `json:"batch_size"` // windows
+	Shuffle   bool   `json:"shuffle"`
+	Seed      uint64 `json:"seed"`
+}
+
+// NewBatcher checks that the corpus holds at least one window.
+func NewBatcher(c *Corpus, cfg BatchConfig) (*Batcher, error) {
+	if cfg.SeqLen < 1 || cfg.BatchSize < 1 {
+		return nil, fmt.Errorf("batches of %d × %d tokens: expected at least 1 × 1", cfg.BatchSize, cfg.SeqLen)
+	}
+	b := &Batcher{c, cfg, (c.Len() - 1) / int64(cfg.SeqLen)}
+	if b.n < 1 {
+		return nil, fmt.Errorf("the corpus has %d tokens: expected at least %d for one sequence of %d and its targets", c.Len(), cfg.SeqLen+1, cfg.SeqLen)
+	}
+	return b, nil
+}
+
+// Windows is how many windows an epoch has.
+func (b *Batcher) Windows() int64 { return b.n }
+
+// Batch returns the inputs and targets of a step, each [BatchSize × SeqLen] row by row. It depends on the configuration
+// and step alone. An error means that a shard could not be read.
+func (b *Batcher) Batch(step int64) (inputs, targets []int32, err error) {
+	t, rows := b.cfg.SeqLen, b.cfg.BatchSize
+	inputs, targets = make([]int32, rows*t), make([]int32, rows*t)
+	window := make([]int32, t+1)
+	for i := range rows {
+		if err := b.corpus.Read(window, b.Window(step, i)*int64(t)); err != nil {
+			return nil, nil, err
+		}
+		copy(inputs[i*t:], window[:t])
+		copy(targets[i*t:], window[1:])
+	}
+	return inputs, targets, nil
+}
+
+// Window is the number of the window in one row of the batch of a step.
+func (b *Batcher) Window(step int64, row int) int64 {
+	if step < 0 || row < 0 || row >= b.cfg.BatchSize {
+		panic(fmt.Sprintf("data: row %d of step %d", row, step))
+	}
+	at := step*int64(b.cfg.BatchSize) + int64(row)
+	if !b.cfg.Shuffle {
+		return at % b.n
+	}
+	return int64(permute(uint64(at%b.n), uint64(b.n), b.cfg.Seed, uint64(at/b.n)))
+}
+
+// permute is a permutation of [0, n) for each seed and epoch, without a table: a Feistel network over the next power of
+// four, walked until it lands below n (three more times at most, on average).
+func permute(x, n, seed, epoch uint64) uint64 {
+	half := (bits.Len64(n-1) + 1) / 2
+	mask := uint64(1)<<half - 1
+	var keys [8]uint64
+	key := mix(mix(seed) + epoch)
+	for i := range keys {
+		key = mix(key)
+		keys[i] = key
+	}
+	for {
+		left, right := x>>half, x&mask
+		for _, k := range keys {
+			left, right = right, left^mix(right+k)&mask
+		}
+		if x = left<<half | right; x < n {
+			return x
+		}
+	}
+}
+
+// mix is the step of the SplitMix64 generator.
+func mix(x uint64) uint64 {
+	x += 0x9E3779B97F4A7C15
+	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9
+	x = (x ^ x>>27) * 0x94D049BB133111EB
+	return x ^ x>>31
+}
+
+// Position is where a run is in its data, as a checkpoint keeps it.
+type Position struct {
+	Step   int64  `json:"step"`  // of the next batch
+	Epoch  int64  `json:"epoch"` // of its first window
+	Corpus string `json:"corpus"`
+	BatchConfig
+}
+
+// Position is what to keep before the batch of step.
+func (b *Batcher) Position(step int64) Position {
+	return Position{step, step * int64(b.cfg.BatchSize) / b.n, b.corpus.Hash(), b.cfg}
+}
+
+// Resume checks that p comes from the same tokens, dealt in the same way, and returns the step to go on with.
+func (b *Batcher) Resume(p Position) (int64, error) {
+	if p.Step < 0 || p.Step > math.MaxInt64/int64(b.cfg.BatchSize) {
+		return 0, fmt.Errorf("data position: step is %d: expected 0 to %d", p.Step, math.MaxInt64/int64(b.cfg.BatchSize))
+	}
+	now := b.Position(p.Step)
+	differ := func(what string, was, is any) (int64, error) {
+		return 0, fmt.Errorf("the checkpoint's data differ: %s was %v, is %v: resume with the data of the run, or start a new run", what, was, is)
+	}
+	switch {
+	case p.Corpus != now.Corpus:
+		return differ("the hash of the training tokens", p.Corpus, now.Corpus)
+	case p.SeqLen != now.SeqLen:
+		return differ("the sequence length", p.SeqLen, now.SeqLen)
+	case p.BatchSize != now.BatchSize:
+		return differ("train.batch_size", p.BatchSize, now.BatchSize)
+	case p.Shuffle != now.Shuffle:
+		return differ("data.shuffle", p.Shuffle, now.Shuffle)
+	case p.Shuffle && p.Seed != now.Seed:
+		return differ("data.seed", p.Seed, now.Seed)
+	case p.Epoch != now.Epoch:
+		return differ("the epoch", p.Epoch, now.Epoch)
+	}
+	return p.Step, nil
+}

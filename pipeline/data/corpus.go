@@ -1,0 +1,299 @@
+package data
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"sort"
+)
+
+// Corpus is a stream of tokens, each below Vocab. Text is held in memory at 1, 2 or 4 bytes a token, .bin shards stay on
+// disk. It is safe for concurrent use, except Close.
+type Corpus struct {
+	segs     []segment
+	ends     []int64 // of each segment, in tokens from the start of the first
+	from, to int64   // what of that this corpus is
+	vocab    int
+	hash     string // of all segments
+	stats    Stats
+	files    []*os.File
+}
+
+// segment is the tokens of one file.
+type segment struct {
+	path  string
+	r     io.ReaderAt
+	off   int64 // of the first token, in bytes
+	width int   // bytes a token
+	n     int64
+}
+
+// Stats counts what a corpus was made of, before any split.
+type Stats struct {
+	Files     int   `json:"files"`
+	Documents int64 `json:"documents"` // of text and jsonl files
+	Bytes     int64 `json:"bytes"`     // of all files
+	Tokens    int64 `json:"tokens"`
+}
+
+// FromTokens is a corpus in memory; name stands for the file in errors.
+func FromTokens(name string, tokens []uint32, vocab int) (*Corpus, error) {
+	w := memWidth(vocab)
+	buf := make([]byte, 0, len(tokens)*w)
+	for i, id := range tokens {
+		if int64(id) >= int64(vocab) {
+			return nil, outside(name, id, int64(i), vocab)
+		}
+		buf = appendToken(buf, id, w)
+	}
+	c := &Corpus{vocab: vocab, stats: Stats{Files: 1, Bytes: int64(len(buf))}}
+	c.append(segment{path: name, r: bytes.NewReader(buf), width: w, n: int64(len(tokens))})
+	return c, c.seal()
+}
+
+func outside(path string, id uint32, at int64, vocab int) error {
+	return fmt.Errorf("%s: token %d at position %d is outside the vocabulary of %d", path, id, at, vocab)
+}
+
+func memWidth(vocab int) int {
+	if vocab <= 256 {
+		return 1
+	}
+	return binWidth(vocab)
+}
+
+func loadFiles(ctx context.Context, files []string, o Options, p *progress) (*Corpus, error) {
+	c := &Corpus{vocab: o.Vocab, stats: Stats{Files: len(files)}}
+	for _, path := range files {
+		if err := c.addFile(ctx, path, o, p); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	if err := c.seal(); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Corpus) addFile(ctx context.Context, path string, o Options, p *progress) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	format, err := formatOf(path)
+	if err != nil {
+		return err
+	}
+	if format == formatBin {
+		return c.addBin(path, p)
+	}
+	return c.addText(ctx, path, o, p)
+}
+
+func (c *Corpus) append(s segment) {
+	start := int64(0)
+	if len(c.ends) > 0 {
+		start = c.ends[len(c.ends)-1]
+	}
+	c.segs, c.ends = append(c.segs, s), append(c.ends, start+s.n)
+}
+
+func (c *Corpus) addBin(path string, p *progress) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	c.files = append(c.files, f)
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	info, err := checkBin(f, st.Size())
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	c.append(segment{path, f, binHeader, info.width, info.tokens})
+	c.stats.Bytes += st.Size()
+	p.add(st.Size())
+	return nil
+}
+
+func (c *Corpus) addText(ctx context.Context, path string, o Options, p *progress) error {
+	if o.Tokenizer == nil {
+		return fmt.Errorf("%s: no tokenizer given for a file that is not .bin", path)
+	}
+	w := memWidth(c.vocab)
+	var buf []byte
+	var n int64
+	err := encodeFile(ctx, path, o.Field, mark{}, o.Tokenizer, func(e encoded) error {
+		for _, id := range e.ids {
+			if int64(id) >= int64(c.vocab) {
+				return outside(path, id, n, c.vocab)
+			}
+			buf = appendToken(buf, id, w)
+			n++
+		}
+		if e.last {
+			c.stats.Documents++
+		}
+		c.stats.Bytes += e.read
+		p.add(e.read)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	c.append(segment{path: path, r: bytes.NewReader(buf), width: w, n: n})
+	return nil
+}
+
+// scanChunk is how many tokens are read at once in a scan of a corpus.
+const scanChunk = 1 << 15
+
+// seal checks every token and takes the hash, once all segments are there.
+func (c *Corpus) seal() error {
+	if len(c.ends) > 0 {
+		c.to = c.ends[len(c.ends)-1]
+	}
+	if c.stats.Tokens = c.to; c.to == 0 {
+		return errors.New("the corpus has no tokens")
+	}
+	sum := sha256.New()
+	buf := make([]byte, 0, scanChunk*4)
+	ids := make([]int32, scanChunk)
+	for _, s := range c.segs {
+		for at := int64(0); at < s.n; at += scanChunk {
+			part := ids[:min(scanChunk, s.n-at)]
+			if err := s.read(part, at); err != nil {
+				return err
+			}
+			buf = buf[:0]
+			for i, id := range part {
+				if uint32(id) >= uint32(c.vocab) { // a uint32 above 2^31 shows as negative
+					return outside(s.path, uint32(id), at+int64(i), c.vocab)
+				}
+				buf = appendToken(buf, uint32(id), binWidth(c.vocab))
+			}
+			sum.Write(buf)
+		}
+	}
+	c.hash = hex.EncodeToString(sum.Sum(nil))
+	return nil
+}
+
+// read fills dst with the tokens of the segment from at on.
+func (s segment) read(dst []int32, at int64) error {
+	buf := make([]byte, len(dst)*s.width)
+	if _, err := s.r.ReadAt(buf, s.off+at*int64(s.width)); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF // the file was cut since it was opened
+		}
+		return fmt.Errorf("%s: tokens %d to %d: %w", s.path, at, at+int64(len(dst)), err)
+	}
+	switch s.width {
+	case 1:
+		for i := range dst {
+			dst[i] = int32(buf[i])
+		}
+	case 2:
+		for i := range dst {
+			dst[i] = int32(binary.LittleEndian.Uint16(buf[2*i:]))
+		}
+	default:
+		for i := range dst {
+			dst[i] = int32(binary.LittleEndian.Uint32(buf[4*i:]))
+		}
+	}
+	return nil
+}
+
+// Len is the number of tokens.
+func (c *Corpus) Len() int64 { return c.to - c.from }
+
+// Vocab is the bound of the tokens.
+func (c *Corpus) Vocab() int { return c.vocab }
+
+// Stats counts the files that the corpus, with what was split off it, was read from.
+func (c *Corpus) Stats() Stats { return c.stats }
+
+// Hash identifies the tokens and their order, whatever files they came from.
+func (c *Corpus) Hash() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d %d %d", c.hash, binWidth(c.vocab), c.from, c.to))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// Read fills dst with the tokens from at on. The range must lie in the corpus.
+func (c *Corpus) Read(dst []int32, at int64) error {
+	if at < 0 || at+int64(len(dst)) > c.Len() {
+		panic(fmt.Sprintf("data: tokens %d to %d of a corpus of %d", at, at+int64(len(dst)), c.Len()))
+	}
+	at += c.from
+	i := sort.Search(len(c.ends), func(i int) bool { return c.ends[i] > at })
+	for len(dst) > 0 {
+		s := c.segs[i]
+		inside := at - (c.ends[i] - s.n)
+		part := dst[:min(int64(len(dst)), s.n-inside)]
+		if err := s.read(part, inside); err != nil {
+			return err
+		}
+		dst, at, i = dst[len(part):], at+int64(len(part)), i+1
+	}
+	return nil
+}
+
+// Split holds out the last ⌊fraction·W⌋ of the W windows of seqLen tokens, at least one, and returns what is before them
+// and them with the tail that fills no window. Both share c's files: close either.
+func (c *Corpus) Split(fraction float64, seqLen int) (train, val *Corpus, err error) {
+	w := (c.Len() - 1) / int64(seqLen)
+	if w < 2 {
+		return nil, nil, fmt.Errorf("data.val_fraction: %d tokens are %d windows of %d: expected at least 2 to hold one out", c.Len(), w, seqLen)
+	}
+	held := min(max(int64(fraction*float64(w)), 1), w-1)
+	at := c.from + (w-held)*int64(seqLen)
+	t, v := *c, *c
+	t.to, v.from = at+1, at
+	return &t, &v, nil
+}
+
+// UnigramEntropy is the entropy of the frequencies of single tokens, in nats a token: the loss of a model that knows
+// nothing of context.
+func (c *Corpus) UnigramEntropy() (float64, error) {
+	counts := make([]int64, c.vocab)
+	ids := make([]int32, scanChunk)
+	for at := int64(0); at < c.Len(); at += scanChunk {
+		part := ids[:min(scanChunk, c.Len()-at)]
+		if err := c.Read(part, at); err != nil {
+			return 0, err
+		}
+		for _, id := range part {
+			counts[id]++
+		}
+	}
+	h, n := 0.0, float64(c.Len())
+	for _, k := range counts {
+		if k > 0 {
+			p := float64(k) / n
+			h -= p * math.Log(p)
+		}
+	}
+	return h, nil
+}
+
+// Close closes the shards.
+func (c *Corpus) Close() error {
+	var errs []error
+	for _, f := range c.files {
+		if err := f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

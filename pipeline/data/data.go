@@ -1,0 +1,123 @@
+// Package data turns text, jsonl and llm.c .bin shards into token streams, and streams into batches that are a pure
+// function of seed and step.
+//
+// A text file is one document, a line of a jsonl file is one document. Where the tokenizer has a token that ends a
+// document, it follows every document. Files are joined in the order given, matches of a glob in order of their names.
+package data
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Tokenizer is what this package needs of a tokenizer.
+type Tokenizer interface {
+	Name() string
+	VocabSize() int
+	// EncodePart encodes a piece of a document; first says that it is the document's first. Safe for concurrent use.
+	EncodePart(text []byte, first bool) ([]uint32, error)
+	EOS() (uint32, bool)
+	Hash() string
+}
+
+// Options says what Load reads.
+type Options struct {
+	Train       []string  // files and globs
+	Val         []string  // files and globs; excludes ValFraction
+	ValFraction float64   // share of Train's windows, taken from its end; in [0, 1)
+	Field       string    // of a jsonl object; "" means "text"
+	Tokenizer   Tokenizer // may be nil if all files are .bin
+	Vocab       int       // rows of the model's embedding: every token must be below
+	SeqLen      int       // tokens of a window: ValFraction holds out whole windows
+
+	// Progress, if set, is told of the bytes of input read so far and in all, from one goroutine at a time.
+	Progress func(done, total int64)
+}
+
+// Load reads the training and the held-out corpus; val is nil if none is asked for. Close both.
+//
+// With ValFraction f, of the W = (n−1)/SeqLen windows of the n training tokens the last ⌊f·W⌋ (at least one) are held
+// out. No token is a target in both; the last target of the one is the first input of the other.
+func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
+	if err := o.check(); err != nil {
+		return nil, nil, err
+	}
+	trainFiles, err := Expand(o.Train)
+	if err != nil {
+		return nil, nil, fmt.Errorf("data.train: %w", err)
+	}
+	var valFiles []string
+	if len(o.Val) > 0 {
+		if valFiles, err = Expand(o.Val); err != nil {
+			return nil, nil, fmt.Errorf("data.val: %w", err)
+		}
+	}
+	p, err := newProgress(o.Progress, trainFiles, valFiles)
+	if err != nil {
+		return nil, nil, err
+	}
+	if train, err = loadFiles(ctx, trainFiles, o, p); err != nil {
+		return nil, nil, err
+	}
+	if len(valFiles) > 0 {
+		if val, err = loadFiles(ctx, valFiles, o, p); err != nil {
+			train.Close()
+			return nil, nil, err
+		}
+		return train, val, nil
+	}
+	if o.ValFraction > 0 {
+		t, v, err := train.Split(o.ValFraction, o.SeqLen)
+		if err != nil {
+			train.Close()
+			return nil, nil, err
+		}
+		return t, v, nil
+	}
+	return train, nil, nil
+}
+
+func (o *Options) check() error {
+	switch {
+	case len(o.Train) == 0:
+		return errors.New("data.train: no file given")
+	case o.Vocab < 1 || int64(o.Vocab) > math.MaxInt32:
+		return fmt.Errorf("vocabulary is %d: expected 1 to 2^31-1", o.Vocab)
+	case math.IsNaN(o.ValFraction) || o.ValFraction < 0 || o.ValFraction >= 1:
+		return fmt.Errorf("data.val_fraction is %v: expected at least 0 and below 1", o.ValFraction)
+	case o.ValFraction > 0 && len(o.Val) > 0:
+		return fmt.Errorf("data.val names files and data.val_fraction is %v: expected one of the two", o.ValFraction)
+	case o.ValFraction > 0 && o.SeqLen < 1:
+		return fmt.Errorf("sequence length is %d: expected at least 1", o.SeqLen)
+	}
+	return nil
+}
+
+// progress counts the bytes read of all files together.
+type progress struct {
+	report      func(done, total int64)
+	done, total int64
+}
+
+func newProgress(report func(done, total int64), lists ...[]string) (*progress, error) {
+	p := &progress{report: report}
+	for _, files := range lists {
+		for _, f := range files {
+			n, err := fileSize(f)
+			if err != nil {
+				return nil, err
+			}
+			p.total += n
+		}
+	}
+	return p, nil
+}
+
+func (p *progress) add(n int64) {
+	p.done += n
+	if p.report != nil {
+		p.report(p.done, p.total)
+	}
+}

@@ -1,0 +1,110 @@
+package data
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// byteTok has one token a byte and none to end a document.
+type byteTok struct{}
+
+func (byteTok) Name() string        { return "bytes" }
+func (byteTok) VocabSize() int      { return 256 }
+func (byteTok) EOS() (uint32, bool) { return 0, false }
+func (byteTok) Hash() string        { return "bytes" }
+func (byteTok) EncodePart(text []byte, _ bool) ([]uint32, error) {
+	ids := make([]uint32, len(text))
+	for i, b := range text {
+		ids[i] = uint32(b)
+	}
+	return ids, nil
+}
+
+// wordTok has a token for each word, 1 in front of every document, and 0 after. fail stops it with an error.
+type wordTok struct {
+	vocab uint32
+	fail  func() bool
+}
+
+func (wordTok) Name() string        { return "words" }
+func (w wordTok) VocabSize() int    { return int(w.vocab) }
+func (wordTok) EOS() (uint32, bool) { return 0, true }
+func (w wordTok) Hash() string      { return fmt.Sprint("words", w.vocab) }
+func (w wordTok) EncodePart(text []byte, first bool) ([]uint32, error) {
+	if w.fail != nil && w.fail() {
+		return nil, errInjected
+	}
+	var ids []uint32
+	if first {
+		ids = append(ids, 1)
+	}
+	for _, word := range bytes.Fields(text) {
+		h := crc32.ChecksumIEEE(word)
+		ids = append(ids, 2+h%(w.vocab-2))
+	}
+	return ids, nil
+}
+
+var errInjected = errors.New("injected")
+
+// write makes a file in a new folder of the test.
+func write(t testing.TB, name, content string) string {
+	path := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, []byte(content), 0o644))
+	return path
+}
+
+// words is text of at least n bytes, in lines and paragraphs.
+func words(n int) string {
+	var b strings.Builder
+	for i := 0; b.Len() < n; i++ {
+		sep := " "
+		switch {
+		case i%97 == 96:
+			sep = "\n\n"
+		case i%11 == 10:
+			sep = "\n"
+		}
+		fmt.Fprintf(&b, "somewhat-long-word%d%s", i*i%1009, sep)
+	}
+	return b.String()
+}
+
+func load(t testing.TB, o Options) (*Corpus, *Corpus, error) {
+	train, val, err := Load(context.Background(), o)
+	t.Cleanup(func() {
+		if err == nil {
+			train.Close()
+		}
+	})
+	return train, val, err
+}
+
+func tokensOf(t testing.TB, c *Corpus) []int32 {
+	ids := make([]int32, c.Len())
+	require.NoError(t, c.Read(ids, 0))
+	return ids
+}
+
+func fromInts(t testing.TB, ids []uint32, vocab int) *Corpus {
+	c, err := FromTokens("test", ids, vocab)
+	require.NoError(t, err)
+	return c
+}
+
+func iota32(n int) []uint32 {
+	ids := make([]uint32, n)
+	for i := range ids {
+		ids[i] = uint32(i)
+	}
+	return ids
+}

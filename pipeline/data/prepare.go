@@ -1,0 +1,235 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// PrepareOptions says what Prepare makes of what.
+type PrepareOptions struct {
+	Inputs    []string // text and jsonl files and globs
+	Val       []string // files and globs for the held-out shards; excludes ValTokens
+	ValTokens int64    // held out instead: the first tokens of Inputs, as one shard, as llm.c's own data sets do
+	OutDir    string
+	Tokenizer Tokenizer
+	Field     string // of a jsonl object; "" means "text"
+
+	// ShardTokens is the length of a shard; 0 means 100 million.
+	ShardTokens int64
+
+	// Progress, if set, is told of the bytes of input done, out of all, and of the shards written.
+	Progress func(done, total int64, shards int)
+}
+
+const defaultShardTokens = 100_000_000
+
+// Prepare tokenises text into llm.c shards: val_000000.bin …, train_000001.bin …, beside manifest.json. Killed and
+// started again with the same options it goes on after the last finished shard, and ends with the same bytes as an
+// uninterrupted run. A folder with other shards in it is refused.
+func Prepare(ctx context.Context, o PrepareOptions) (*Manifest, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	inputs, err := textFiles(o.Inputs)
+	if err != nil {
+		return nil, err
+	}
+	var val []string
+	if len(o.Val) > 0 {
+		if val, err = textFiles(o.Val); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(o.OutDir, 0o755); err != nil {
+		return nil, err
+	}
+	fresh, err := newManifest(ctx, o, inputs, val)
+	if err != nil {
+		return nil, err
+	}
+	m, err := openManifest(o.OutDir, fresh)
+	if err != nil {
+		return nil, err
+	}
+	if m.Complete {
+		return m, nil
+	}
+	for _, s := range []*stream{{split: "val", files: m.Val}, {split: "train", files: m.Inputs}} {
+		if err := o.run(ctx, m, s); err != nil {
+			return nil, err
+		}
+	}
+	m.Complete = true
+	return m, m.save(o.OutDir)
+}
+
+func (o *PrepareOptions) check() error {
+	if o.ShardTokens == 0 {
+		o.ShardTokens = defaultShardTokens
+	}
+	switch {
+	case o.Tokenizer == nil:
+		return errors.New("no tokenizer given")
+	case o.OutDir == "":
+		return errors.New("no output folder given")
+	case o.ShardTokens < 1 || o.ShardTokens > maxShard:
+		return fmt.Errorf("shards of %d tokens: expected 1 to %d", o.ShardTokens, maxShard)
+	case o.ValTokens < 0 || o.ValTokens > maxShard:
+		return fmt.Errorf("%d held-out tokens: expected 0 to %d", o.ValTokens, maxShard)
+	case o.ValTokens > 0 && len(o.Val) > 0:
+		return errors.New("both held-out files and a number of held-out tokens: expected one of the two")
+	}
+	return nil
+}
+
+func textFiles(patterns []string) ([]string, error) {
+	files, err := Expand(patterns)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		if format, _ := formatOf(f); format == formatBin {
+			return nil, fmt.Errorf("%s: already a token shard: expected text or .jsonl", f)
+		}
+	}
+	return files, nil
+}
+
+// place is where a shard begins or ends in the inputs: after Skip tokens of the piece at a mark of a file.
+type place struct {
+	File int `json:"file"` // index in the list of inputs
+	mark
+	Skip int64 `json:"skip"`
+}
+
+// stream is the tokens of one list of files on their way into shards.
+type stream struct {
+	split string
+	files []InputFile
+
+	number int          // of the next shard
+	want   int64        // tokens of it
+	w      *shardWriter // the shard begun; nil before its first token
+}
+
+func (o *PrepareOptions) run(ctx context.Context, m *Manifest, s *stream) error {
+	if s.split == "train" {
+		s.number = m.firstTrain()
+	}
+	defer func() { s.w.discard() }()
+	var from place
+	for _, shard := range m.Shards {
+		if shard.Stream == s.split {
+			s.number, from = s.number+1, shard.End
+		}
+	}
+	s.want = o.length(s)
+	done := m.bytesBefore(s.split, from)
+	report := func() {
+		if o.Progress != nil {
+			o.Progress(done, m.bytes(), len(m.Shards))
+		}
+	}
+	report()
+	for f := from.File; f < len(s.files); f++ {
+		at := mark{}
+		skip := int64(0)
+		if f == from.File {
+			at, skip = from.mark, from.Skip
+		}
+		err := encodeFile(ctx, s.files[f].Path, o.Field, at, o.Tokenizer, func(e encoded) error {
+			if int64(len(e.ids)) < skip {
+				return fmt.Errorf("%s: changed since the shards before were written", s.files[f].Path)
+			}
+			if err := o.feed(m, s, place{f, e.mark, skip}, e.ids[skip:]); err != nil {
+				return err
+			}
+			skip = 0
+			done += e.read
+			report()
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if s.w != nil {
+		if err := o.flush(m, s, place{File: len(s.files)}); err != nil {
+			return err
+		}
+	}
+	report()
+	return o.checkSplit(m, s)
+}
+
+// length is how many tokens the next shard of s takes.
+func (o *PrepareOptions) length(s *stream) int64 {
+	if s.split == "train" && s.number == 0 {
+		return o.ValTokens
+	}
+	return o.ShardTokens
+}
+
+// checkSplit refuses to end without training tokens.
+func (o *PrepareOptions) checkSplit(m *Manifest, s *stream) error {
+	if s.split == "train" && s.number < 2 {
+		return fmt.Errorf("the inputs have fewer than the %d tokens to hold out and one to train on", o.ValTokens)
+	}
+	return nil
+}
+
+// feed takes the tokens of one piece, the first of which lies at p, and writes the shards that become full.
+func (o *PrepareOptions) feed(m *Manifest, s *stream, p place, ids []uint32) error {
+	vocab := o.Tokenizer.VocabSize()
+	for _, id := range ids {
+		if int64(id) >= int64(vocab) {
+			return outside(s.files[p.File].Path, id, p.Skip, vocab)
+		}
+		if s.w == nil {
+			var err error
+			if s.w, err = newShardWriter(o.OutDir, binWidth(vocab)); err != nil {
+				return err
+			}
+		}
+		if err := s.w.token(id); err != nil {
+			return err
+		}
+		p.Skip++
+		if s.w.n == s.want {
+			if err := o.flush(m, s, p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// flush finishes the shard that s has begun, which ends at p, and then the manifest.
+func (o *PrepareOptions) flush(m *Manifest, s *stream, p place) error {
+	path := filepath.Join(o.OutDir, shardName(s.split, s.number))
+	n := s.w.n
+	if err := s.w.finish(path); err != nil {
+		return err
+	}
+	s.w = nil
+	sum, _, err := hashFile(path)
+	if err != nil {
+		return err
+	}
+	m.Shards = append(m.Shards, Shard{filepath.Base(path), s.split, n, sum, p})
+	s.number++
+	s.want = o.length(s)
+	return m.save(o.OutDir)
+}
+
+// shardName: held-out shards count from 0, training shards from 1, as in llm.c's data sets; number 0 of the training
+// stream is what it holds out.
+func shardName(split string, number int) string {
+	if number == 0 {
+		split = "val"
+	}
+	return fmt.Sprintf("%s_%06d.bin", split, number)
+}

@@ -1,0 +1,195 @@
+// Package metrics keeps what a run measures: metrics.jsonl, TensorBoard events and the plot of the loss.
+package metrics
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+)
+
+// Value is one measurement. Whole numbers are exact up to 2⁵³.
+type Value struct {
+	Name  string
+	Value float64
+}
+
+// Record is one step's measurements.
+type Record struct {
+	Step   int
+	Values map[string]float64
+}
+
+// Log appends to metrics.jsonl: one object a step, "step" first. JSON has no word for non-finite numbers; they
+// are the strings "NaN", "Infinity" and "-Infinity", which float() in Python and Number() in JavaScript
+// understand. Each record is in the file when Append returns, so that it outlives the process; Sync makes it
+// outlive the machine. It is safe for concurrent use.
+type Log struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+// Create starts a log. A file that exists is an error: it is another run's record.
+func Create(path string) (*Log, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o666)
+	if errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("%s belongs to an earlier run: resume that one or choose another folder: %w", path, os.ErrExist)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := atomicfile.SyncDir(filepath.Dir(path)); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &Log{file: f}, nil
+}
+
+// Resume continues a log from the checkpoint of a step: records of later steps and a torn last line go, the file
+// being replaced as a whole, so that the resumed run repeats none. A file that does not exist is made.
+func Resume(path string, step int) (*Log, error) {
+	var kept bytes.Buffer
+	text, err := scan(path, func(r Record, line []byte) {
+		if r.Step <= step {
+			kept.Write(line)
+			kept.WriteByte('\n')
+		}
+	})
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return Create(path)
+	case err != nil:
+		return nil, err
+	}
+	if !bytes.Equal(kept.Bytes(), text) {
+		err := atomicfile.Write(path, func(w io.Writer) error {
+			_, err := w.Write(kept.Bytes())
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &Log{file: f}, nil
+}
+
+// Append writes a step's record, its values in the order given.
+func (l *Log) Append(step int, values ...Value) error {
+	line := strconv.AppendInt([]byte(`{"step":`), int64(step), 10)
+	seen := map[string]bool{"step": true}
+	for _, v := range values {
+		if seen[v.Name] {
+			return fmt.Errorf("metrics of step %d: %q is given twice", step, v.Name)
+		}
+		seen[v.Name] = true
+		name, err := json.Marshal(v.Name)
+		if err != nil {
+			return err
+		}
+		line = append(append(append(line, ','), name...), ':')
+		line = appendNumber(line, v.Value)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := l.file.Write(append(line, "}\n"...)) // one call: a kill cannot tear it
+	return err
+}
+
+func appendNumber(b []byte, v float64) []byte {
+	switch {
+	case math.IsNaN(v):
+		return append(b, `"NaN"`...)
+	case math.IsInf(v, 1):
+		return append(b, `"Infinity"`...)
+	case math.IsInf(v, -1):
+		return append(b, `"-Infinity"`...)
+	case v == math.Trunc(v) && math.Abs(v) < 1<<53:
+		return strconv.AppendFloat(b, v, 'f', -1, 64)
+	}
+	return strconv.AppendFloat(b, v, 'g', -1, 64)
+}
+
+// Sync makes the records so far durable; due before a checkpoint that counts on them.
+func (l *Log) Sync() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.file.Sync()
+}
+
+// Close syncs and closes.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return errors.Join(l.file.Sync(), l.file.Close())
+}
+
+// Read returns all records of a log. A torn last line is passed over, a broken one elsewhere is an error that
+// names it. Members that are not numbers are left out.
+func Read(path string) ([]Record, error) {
+	var out []Record
+	_, err := scan(path, func(r Record, _ []byte) { out = append(out, r) })
+	return out, err
+}
+
+// scan calls each for every record, with its line, and returns the whole text.
+func scan(path string, each func(r Record, line []byte)) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	rest := text
+	for n := 1; len(rest) > 0; n++ {
+		line, after, terminated := bytes.Cut(rest, []byte("\n"))
+		rest = after
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		r, err := parse(line)
+		if err != nil && !terminated {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: line %d: %w", path, n, err)
+		}
+		each(r, line)
+	}
+	return text, nil
+}
+
+func parse(line []byte) (Record, error) {
+	var members map[string]any
+	if err := json.Unmarshal(line, &members); err != nil {
+		return Record{}, err
+	}
+	r := Record{Values: map[string]float64{}}
+	for name, v := range members {
+		switch v := v.(type) {
+		case float64:
+			r.Values[name] = v
+		case string:
+			switch v {
+			case "NaN", "Infinity", "-Infinity":
+				r.Values[name], _ = strconv.ParseFloat(v, 64)
+			}
+		}
+	}
+	step, ok := r.Values["step"]
+	if !ok || step != math.Trunc(step) || math.Abs(step) >= 1<<53 {
+		return Record{}, fmt.Errorf("found step %v, expected a whole number", members["step"])
+	}
+	delete(r.Values, "step")
+	r.Step = int(step)
+	return r, nil
+}

@@ -1,0 +1,115 @@
+package metrics
+
+import (
+	"bytes"
+	"image"
+	"image/png"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// run is the loss of a made-up run of n steps, with a validation every 100.
+func run(n int) []Record {
+	random := rand.New(rand.NewPCG(1, 1))
+	var out []Record
+	for i := 1; i <= n; i++ {
+		loss := 1.6 + 3.9*math.Exp(-float64(i)/60) + 1.2*math.Exp(-float64(i)/500) + 0.08*random.NormFloat64()
+		r := Record{i, map[string]float64{"loss": loss}}
+		if i%100 == 0 {
+			r.Values["val_loss"] = loss + 0.1
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func TestPlot(t *testing.T) {
+	records := run(400)
+	records[200].Values["loss"] = math.NaN()
+	train := FromRecords(records, "loss", "train", Curve)
+	val := FromRecords(records, "val_loss", "validation", Dots)
+	require.Len(t, train.X, 400)
+	require.Equal(t, []float64{100, 200, 300, 400}, val.X)
+	path := filepath.Join(t.TempDir(), "loss.png")
+	require.NoError(t, Plot(path, train, val, Series{Name: "unigram entropy", Kind: Level, Y: []float64{4.6}}))
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	img, err := png.Decode(f)
+	require.NoError(t, err)
+	assert.Equal(t, 1500, img.Bounds().Dx())
+	assert.Equal(t, 900, img.Bounds().Dy())
+	pixels, ok := img.(*image.RGBA)
+	require.True(t, ok, "%T", img)
+	for i := range 2 {
+		c := palette[i]
+		seen := bytes.Count(pixels.Pix, []byte{c.R, c.G, c.B, 255})
+		assert.Greater(t, seen, 200, "series %d is visible", i)
+	}
+}
+
+func TestTicks(t *testing.T) {
+	for _, r := range [][2]float64{{1, 1000}, {0, 500}, {1.53, 6.7}, {-3e-4, 2e-4}, {1e6, 1e6 + 10}, {0, 1e12}} {
+		list := ticks{}.Ticks(r[0], r[1])
+		assert.GreaterOrEqual(t, len(list), 4, r)
+		assert.LessOrEqual(t, len(list), 13, r)
+		for _, tick := range list {
+			assert.GreaterOrEqual(t, tick.Value, r[0])
+			assert.LessOrEqual(t, tick.Value, r[1])
+			v, err := strconv.ParseFloat(tick.Label, 64)
+			require.NoError(t, err)
+			assert.InDelta(t, tick.Value, v, (r[1]-r[0])/20)
+		}
+	}
+}
+
+func TestPlotFewPoints(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "loss.png")
+	require.NoError(t, Plot(path, Series{Name: "one", X: []float64{1}, Y: []float64{5}}))
+	require.NoError(t, Plot(path, Series{Name: "flat", X: []float64{1, 2}, Y: []float64{5, 5}}, Series{Name: "none"}))
+}
+
+func TestPlotRefuses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "loss.png")
+	nan := Series{Name: "a", X: []float64{1, 2}, Y: []float64{math.NaN(), math.Inf(1)}}
+	assert.ErrorContains(t, Plot(path, nan, Series{Kind: Level, Y: []float64{1}}), "no finite point")
+	assert.ErrorContains(t, Plot(path), "no finite point")
+	assert.ErrorContains(t, Plot(path, Series{Name: "a", X: []float64{1}}), `series "a": 1 values of x and 0 of y`)
+	assert.ErrorContains(t, Plot(path, Series{Name: "a", Kind: Level}), "a level has one value, found 0")
+	assert.ErrorContains(t, Plot(path, Series{Name: "a", Kind: 9, X: []float64{1}, Y: []float64{1}}), `series "a": unknown kind`)
+	assert.NoFileExists(t, path)
+}
+
+func TestSmoothed(t *testing.T) {
+	few := Series{X: []float64{1, 2, 3}, Y: []float64{5, 1, 9}}
+	points, err := few.points()
+	require.NoError(t, err)
+	assert.Equal(t, points, smoothed(points))
+
+	records := run(2000)
+	points, err = FromRecords(records, "loss", "", Curve).points()
+	require.NoError(t, err)
+	s := smoothed(points)
+	assert.InDelta(t, points[0].Y, s[0].Y, 1e-9, "the ends are the curve's own")
+	assert.InDelta(t, 1.6+3.9*math.Exp(-1)+1.2*math.Exp(-60./500), s[59].Y, 0.06, "no lag in the fall")
+	assert.InDelta(t, 1.6+1.2*math.Exp(-1950./500), s[1949].Y, 0.05)
+	assert.InDelta(t, points[1999].Y, s[1999].Y, 1e-9)
+	wobble := func(p []float64) (sum float64) {
+		for i := 1; i < len(p); i++ {
+			sum += math.Abs(p[i] - p[i-1])
+		}
+		return sum
+	}
+	var raw, smooth []float64
+	for i := 1000; i < 2000; i++ {
+		raw, smooth = append(raw, points[i].Y), append(smooth, s[i].Y)
+	}
+	assert.Less(t, wobble(smooth), wobble(raw)/5)
+}

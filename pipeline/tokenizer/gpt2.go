@@ -1,0 +1,63 @@
+package tokenizer
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/tiktoken-go/tokenizer/codec"
+)
+
+// gpt2Ranks is the number of ordinary tokens of GPT-2: 256 bytes and 50,000 merges; <|endoftext|> follows.
+const gpt2Ranks = 50256
+
+// openGPT2 builds GPT-2's tokenizer from the vocabulary that the tiktoken library embeds. Only the vocabulary: the
+// library's Encode replaces bytes that are not UTF-8, and could not be exported as a tokenizer.json.
+func openGPT2() (Tokenizer, error) {
+	lib := codec.NewR50kBase()
+	tokens := make([]string, gpt2Ranks)
+	rank := make(map[string]int, gpt2Ranks)
+	for i := range tokens {
+		s, err := lib.Decode([]uint{uint(i)})
+		if err != nil {
+			return nil, fmt.Errorf("tokenizer gpt2: token %d: %w", i, err)
+		}
+		tokens[i], rank[s] = s, i
+	}
+	vocab := make([]string, gpt2Ranks)
+	var merges [][2]string
+	for i, s := range tokens {
+		vocab[i] = toAlphabet(s)
+		if len(s) > 1 {
+			a, b := splitByRank(s, rank, i)
+			merges = append(merges, [2]string{toAlphabet(a), toAlphabet(b)})
+		}
+	}
+	t, err := parse("gpt2", byteLevelJSON(vocab, merges, []string{"<|endoftext|>"}, true), "<|endoftext|>")
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer gpt2: %w", err)
+	}
+	return t, nil
+}
+
+// splitByRank finds the two tokens that the token s of the given rank was merged from: what is left of its bytes after
+// all merges of lower rank.
+func splitByRank(s string, rank map[string]int, limit int) (a, b string) {
+	parts := make([]string, len(s))
+	for i := range parts {
+		parts[i] = s[i : i+1]
+	}
+	for len(parts) > 2 {
+		best, at := math.MaxInt, -1
+		for i := range len(parts) - 1 {
+			if r, ok := rank[parts[i]+parts[i+1]]; ok && r < best {
+				best, at = r, i
+			}
+		}
+		if at < 0 || best >= limit {
+			panic(fmt.Sprintf("tokenizer: token %d is not reached by merges of lower rank", limit))
+		}
+		parts[at] += parts[at+1]
+		parts = append(parts[:at+1], parts[at+2:]...)
+	}
+	return parts[0], parts[1]
+}

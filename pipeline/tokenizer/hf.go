@@ -1,0 +1,279 @@
+package tokenizer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"unicode"
+	"unicode/utf8"
+)
+
+// bpeTokenizer is a tokenizer.json: text → sections between added tokens → normalizer → pre-tokenizer → bpe.
+type bpeTokenizer struct {
+	name, hash string
+	json       []byte
+	model      *bpe
+	normalize  normalizer // nil for none
+	pre        preTokenizer
+	decode     decoder
+	eos        int64 // -1 for none
+
+	raw, normalized matcher           // added tokens searched before and after normalisation
+	added           map[uint32]string // spelling of added tokens, by id
+	size            int
+	text            []string // with a ByteLevel decoder: the bytes of each id
+
+	pool sync.Pool // of *scratch
+}
+
+func (t *bpeTokenizer) Name() string   { return t.name }
+func (t *bpeTokenizer) VocabSize() int { return t.size }
+func (t *bpeTokenizer) Hash() string   { return t.hash }
+func (t *bpeTokenizer) JSON() []byte   { return slices.Clone(t.json) }
+func (t *bpeTokenizer) EOS() (uint32, bool) {
+	return uint32(max(t.eos, 0)), t.eos >= 0
+}
+
+func (t *bpeTokenizer) Encode(text []byte) ([]uint32, error) { return t.EncodePart(text, true) }
+
+func (t *bpeTokenizer) EncodePart(text []byte, first bool) ([]uint32, error) {
+	s, _ := t.pool.Get().(*scratch)
+	if s == nil {
+		s = &scratch{cache: map[string][]uint32{}}
+	}
+	defer t.pool.Put(s)
+	ids := make([]uint32, 0, len(text)/3+1)
+	head := true // still at the very beginning of text
+	for _, sec := range t.raw.cut(string(text)) {
+		if sec.id >= 0 {
+			ids, head = append(ids, uint32(sec.id)), false
+			continue
+		}
+		str := sec.text
+		var err error
+		if t.normalize != nil {
+			if str, err = t.normalize(str, head && !first); err != nil {
+				return nil, fmt.Errorf("tokenizer %s: %w", t.name, err)
+			}
+		}
+		for _, sec := range t.normalized.cut(str) {
+			if sec.id >= 0 {
+				ids = append(ids, uint32(sec.id))
+			} else if ids, err = t.section(ids, sec.text, head, !first, s); err != nil {
+				return nil, fmt.Errorf("tokenizer %s: %w", t.name, err)
+			}
+			head = false
+		}
+	}
+	return ids, nil
+}
+
+func (t *bpeTokenizer) section(ids []uint32, text string, head, continued bool, s *scratch) ([]uint32, error) {
+	words, err := t.pre.cut(nil, text, head, continued)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range words {
+		if ids, err = t.model.encode(ids, w, s); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
+// byteDecoded prepares the bytes of each id where a token's bytes do not depend on its neighbours.
+func (t *bpeTokenizer) byteDecoded() {
+	if _, ok := lastPre(t.pre).(byteLevelPre); !ok {
+		return
+	}
+	text := make([]string, t.size)
+	for id := range text {
+		out, err := t.decode([]string{t.spelling(uint32(id))})
+		if err != nil || len(out) != 1 || out[0] != byteLevelText(t.spelling(uint32(id))) {
+			return
+		}
+		text[id] = out[0]
+	}
+	t.text = text
+}
+
+// spelling is a token as the vocabulary writes it; "" in a hole.
+func (t *bpeTokenizer) spelling(id uint32) string {
+	if s, ok := t.added[id]; ok {
+		return s
+	}
+	if int(id) < len(t.model.tokens) {
+		return t.model.tokens[id]
+	}
+	return ""
+}
+
+func (t *bpeTokenizer) Decode(ids []uint32) ([]byte, error) {
+	var tokens []string
+	for i, id := range ids {
+		if int64(id) >= int64(t.size) {
+			return nil, fmt.Errorf("tokenizer %s: token %d at position %d is outside the vocabulary of %d", t.name, id, i, t.size)
+		}
+		if t.text != nil {
+			tokens = append(tokens, t.text[id])
+		} else if s := t.spelling(id); s != "" {
+			tokens = append(tokens, s)
+		}
+	}
+	if t.text == nil {
+		var err error
+		if tokens, err = t.decode(tokens); err != nil {
+			return nil, fmt.Errorf("tokenizer %s: %w", t.name, err)
+		}
+	}
+	return []byte(strings.Join(tokens, "")), nil
+}
+
+// addedToken is a token that is found in the text before any other rule applies.
+type addedToken struct {
+	ID         int64  `json:"id"`
+	Content    string `json:"content"`
+	SingleWord bool   `json:"single_word"`
+	LStrip     bool   `json:"lstrip"`
+	RStrip     bool   `json:"rstrip"`
+	Normalized bool   `json:"normalized"`
+	Special    bool   `json:"special"`
+}
+
+// add checks the added tokens against the vocabulary and sets size.
+func (t *bpeTokenizer) add(list []addedToken) error {
+	m := t.model
+	all := make(map[string]uint32, len(m.ids)+len(list))
+	for s, id := range m.ids {
+		all[s] = id
+	}
+	t.added = make(map[uint32]string, len(list))
+	for _, a := range list {
+		switch have, ok := all[a.Content]; {
+		case a.Content == "":
+			return fmt.Errorf("id %d has an empty content", a.ID)
+		case a.ID < 0 || a.ID > 1<<31-1:
+			return fmt.Errorf("%q: id is %d: expected 0 to 2^31-1", a.Content, a.ID)
+		case ok && int64(have) != a.ID:
+			return fmt.Errorf("%q has id %d: elsewhere it has id %d", a.Content, a.ID, have)
+		}
+		if _, dup := t.added[uint32(a.ID)]; dup {
+			return fmt.Errorf("id %d is listed twice", a.ID)
+		}
+		all[a.Content], t.added[uint32(a.ID)] = uint32(a.ID), a.Content
+	}
+	tokens, err := byID(all)
+	if err != nil {
+		return err
+	}
+	t.size = len(tokens)
+	for _, a := range list {
+		if !a.Normalized {
+			t.raw.add(a, a.Content)
+			continue
+		}
+		content := a.Content
+		if t.normalize != nil {
+			if content, err = t.normalize(content, false); err != nil {
+				return err
+			}
+		}
+		t.normalized.add(a, content)
+	}
+	return nil
+}
+
+func (t *bpeTokenizer) addedID(name string) (uint32, bool) {
+	for id, s := range t.added {
+		if s == name {
+			return id, true
+		}
+	}
+	return 0, false
+}
+
+// matcher finds added tokens, leftmost first and the longest of those that begin at one place.
+type matcher struct {
+	byFirst [256][]addedToken // by first byte; longest first
+	any     bool
+}
+
+func (m *matcher) add(a addedToken, content string) {
+	if content == "" {
+		return
+	}
+	a.Content = content
+	list := append(m.byFirst[content[0]], a)
+	slices.SortStableFunc(list, func(a, b addedToken) int { return len(b.Content) - len(a.Content) })
+	m.byFirst[content[0]], m.any = list, true
+}
+
+// section is a stretch of text, or an added token (id ≥ 0).
+type section struct {
+	text string
+	id   int64
+}
+
+func (m *matcher) cut(s string) []section {
+	if s == "" {
+		return nil
+	}
+	if !m.any {
+		return []section{{s, -1}}
+	}
+	var out []section
+	done := 0 // text before is in out
+	for i := 0; i < len(s); {
+		a := m.at(s[i:])
+		if a == nil {
+			i++
+			continue
+		}
+		from, to := i, i+len(a.Content)
+		i = to
+		if a.SingleWord && (endsWord(s[:from]) || beginsWord(s[to:])) {
+			continue
+		}
+		if a.LStrip {
+			from = max(done, len(strings.TrimRightFunc(s[:from], unicode.IsSpace)))
+		}
+		if a.RStrip {
+			to = len(s) - len(strings.TrimLeftFunc(s[to:], unicode.IsSpace))
+			i = to
+		}
+		if from > done {
+			out = append(out, section{s[done:from], -1})
+		}
+		out = append(out, section{"", a.ID})
+		done = to
+	}
+	if done < len(s) {
+		out = append(out, section{s[done:], -1})
+	}
+	return out
+}
+
+func (m *matcher) at(s string) *addedToken {
+	list := m.byFirst[s[0]]
+	for i := range list {
+		if strings.HasPrefix(s, list[i].Content) {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+func endsWord(s string) bool {
+	r, n := utf8.DecodeLastRuneInString(s)
+	return n > 0 && isWord(r)
+}
+
+func beginsWord(s string) bool {
+	r, n := utf8.DecodeRuneInString(s)
+	return n > 0 && isWord(r)
+}
+
+func isWord(r rune) bool {
+	return r == '_' || unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r)
+}

@@ -1,0 +1,311 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// file is what is read of a tokenizer.json. Truncation, padding and the post-processor shape batches and prompts, not
+// the tokens of a text, and are not applied.
+type file struct {
+	AddedTokens  []addedToken    `json:"added_tokens"`
+	Normalizer   json.RawMessage `json:"normalizer"`
+	PreTokenizer json.RawMessage `json:"pre_tokenizer"`
+	Decoder      json.RawMessage `json:"decoder"`
+	Model        json.RawMessage `json:"model"`
+}
+
+type modelFile struct {
+	Type         string            `json:"type"`
+	Dropout      *float64          `json:"dropout"`
+	Unk          *string           `json:"unk_token"`
+	Prefix       *string           `json:"continuing_subword_prefix"`
+	Suffix       *string           `json:"end_of_word_suffix"`
+	FuseUnk      bool              `json:"fuse_unk"`
+	ByteFallback bool              `json:"byte_fallback"`
+	IgnoreMerges bool              `json:"ignore_merges"`
+	Vocab        json.RawMessage   `json:"vocab"`
+	Merges       []json.RawMessage `json:"merges"`
+}
+
+// maxHoles is how many ids below the largest may be unused: a few models have gaps, but an id far off is a mistake, and
+// would cost an embedding row for every number below it.
+const maxHoles = 1 << 16
+
+// parse reads a tokenizer.json. eos is the name of the token that ends a document; "" looks for the usual names.
+func parse(name string, data []byte, eos string) (*bpeTokenizer, error) {
+	var f file
+	if err := json.Unmarshal(data, &f); err != nil {
+		return nil, fmt.Errorf("not a tokenizer.json: %w", jsonError(err))
+	}
+	if isNull(f.Model) {
+		return nil, errors.New("not a tokenizer.json: no \"model\"")
+	}
+	m, err := parseModel(f.Model)
+	if err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	t := &bpeTokenizer{name: name, json: data, hash: hashOf(data), model: m}
+	if t.normalize, err = parseNormalizer(f.Normalizer); err != nil {
+		return nil, fmt.Errorf("normalizer: %w", err)
+	}
+	if t.pre, err = parsePreTokenizer(f.PreTokenizer); err != nil {
+		return nil, fmt.Errorf("pre_tokenizer: %w", err)
+	}
+	if t.decode, err = parseDecoder(f.Decoder); err != nil {
+		return nil, fmt.Errorf("decoder: %w", err)
+	}
+	if err := t.add(f.AddedTokens); err != nil {
+		return nil, fmt.Errorf("added_tokens: %w", err)
+	}
+	_, byteLevel := lastPre(t.pre).(byteLevelPre)
+	m.index(byteLevel)
+	t.byteDecoded()
+	return t, t.findEOS(eos)
+}
+
+func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
+
+// jsonError adds the place to a syntax error.
+func jsonError(err error) error {
+	var syn *json.SyntaxError
+	var typ *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syn):
+		return fmt.Errorf("invalid JSON at byte %d: %w", syn.Offset, err)
+	case errors.As(err, &typ):
+		return fmt.Errorf("%q at byte %d is a JSON %s: expected %s", typ.Field, typ.Offset, typ.Value, typ.Type)
+	}
+	return err
+}
+
+func parseModel(raw json.RawMessage) (*bpe, error) {
+	var f modelFile
+	if err := json.Unmarshal(raw, &f); err != nil {
+		return nil, jsonError(err)
+	}
+	if f.Type != "BPE" && (f.Type != "" || f.Merges == nil) {
+		return nil, fmt.Errorf("type is %q: expected \"BPE\"", f.Type)
+	}
+	if f.Dropout != nil && *f.Dropout != 0 {
+		return nil, fmt.Errorf("dropout is %v: expected none, for tokens must not change from run to run", *f.Dropout)
+	}
+	ids, err := parseVocab(f.Vocab)
+	if err != nil {
+		return nil, fmt.Errorf("vocab: %w", err)
+	}
+	m := &bpe{ids: ids, unk: -1, fuseUnk: f.FuseUnk, byteFallback: f.ByteFallback, ignoreMerges: f.IgnoreMerges,
+		prefix: deref(f.Prefix), suffix: deref(f.Suffix)}
+	if f.Unk != nil {
+		id, ok := ids[*f.Unk]
+		if !ok {
+			return nil, fmt.Errorf("unk_token %q is not in the vocab", *f.Unk)
+		}
+		m.unk = int64(id)
+	}
+	if m.tokens, err = byID(ids); err != nil {
+		return nil, fmt.Errorf("vocab: %w", err)
+	}
+	if err := m.parseMerges(f.Merges); err != nil {
+		return nil, fmt.Errorf("merges: %w", err)
+	}
+	return m, nil
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// parseVocab reads {"token": id, …}. It reads token by token, because a Go map would hide a token listed twice.
+func parseVocab(raw json.RawMessage) (map[string]uint32, error) {
+	if isNull(raw) {
+		return nil, errors.New("missing")
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	if open, err := d.Token(); err != nil || open != json.Delim('{') {
+		return nil, fmt.Errorf("starts with %v: expected an object of tokens and ids", open)
+	}
+	ids := map[string]uint32{}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		token := key.(string) // the decoder lets only strings be keys
+		val, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		id, err := parseID(val)
+		if err != nil {
+			return nil, fmt.Errorf("token %q: %w", token, err)
+		}
+		if _, dup := ids[token]; dup {
+			return nil, fmt.Errorf("token %q is listed twice", token)
+		}
+		ids[token] = id
+	}
+	if len(ids) == 0 {
+		return nil, errors.New("empty")
+	}
+	return ids, nil
+}
+
+func parseID(val json.Token) (uint32, error) {
+	n, ok := val.(json.Number)
+	if !ok {
+		return 0, fmt.Errorf("id is %v: expected a number", val)
+	}
+	id, err := n.Int64()
+	if err != nil || id < 0 || id > 1<<31-1 {
+		return 0, fmt.Errorf("id is %s: expected an integer from 0 to 2^31-1", n)
+	}
+	return uint32(id), nil
+}
+
+// byID inverts a vocabulary and refuses two tokens of one id, and ids far beyond their number.
+func byID(ids map[string]uint32) ([]string, error) {
+	top := uint32(0)
+	for _, id := range ids {
+		top = max(top, id)
+	}
+	if int(top) >= len(ids)+maxHoles {
+		return nil, fmt.Errorf("largest id is %d, of %d tokens: expected at most %d ids unused", top, len(ids), maxHoles)
+	}
+	tokens := make([]string, top+1)
+	taken := make([]bool, top+1)
+	for s, id := range ids {
+		if taken[id] {
+			a, b := min(s, tokens[id]), max(s, tokens[id])
+			return nil, fmt.Errorf("id %d belongs to both %q and %q", id, a, b)
+		}
+		tokens[id], taken[id] = s, true
+	}
+	return tokens, nil
+}
+
+// parseMerges reads merges as "a b" or ["a", "b"], and finds which initial symbols they can bring together.
+func (m *bpe) parseMerges(raw []json.RawMessage) error {
+	m.merges = make(map[uint64]merge, len(raw))
+	m.joins = make(map[uint64]bool, len(raw))
+	first := make([]uint32, len(m.tokens)) // of each token, its first and last initial symbol
+	for i := range first {
+		first[i] = uint32(i)
+	}
+	last := slices.Clone(first)
+	made := make([]bool, len(m.tokens))
+	used := make([]bool, len(m.tokens))
+	ordered := true
+	for rank, r := range raw {
+		a, b, err := parsePair(r)
+		if err != nil {
+			return fmt.Errorf("number %d: %w", rank, err)
+		}
+		var id [3]uint32
+		for i, s := range []string{a, b, a + strings.TrimPrefix(b, m.prefix)} {
+			var ok bool
+			if id[i], ok = m.ids[s]; !ok {
+				return fmt.Errorf("number %d (%q + %q): token %q is not in the vocab", rank, a, b, s)
+			}
+		}
+		if _, dup := m.merges[pairKey(id[0], id[1])]; dup {
+			return fmt.Errorf("number %d (%q + %q) is listed twice", rank, a, b)
+		}
+		m.merges[pairKey(id[0], id[1])] = merge{uint32(rank), id[2]}
+		m.joins[pairKey(last[id[0]], first[id[1]])] = true
+		ordered = ordered && (made[id[2]] || !used[id[2]]) // a token is made before it is merged further
+		used[id[0]], used[id[1]] = true, true
+		if !made[id[2]] {
+			made[id[2]], first[id[2]], last[id[2]] = true, first[id[0]], last[id[1]]
+		} else if first[id[2]] != first[id[0]] || last[id[2]] != last[id[1]] {
+			ordered = false
+		}
+	}
+	if !ordered {
+		m.joins = nil
+	}
+	return nil
+}
+
+func parsePair(raw json.RawMessage) (a, b string, err error) {
+	var pair []string
+	if len(raw) > 0 && raw[0] == '[' {
+		if err := json.Unmarshal(raw, &pair); err != nil {
+			return "", "", jsonError(err)
+		}
+	} else {
+		var s string
+		if err := json.Unmarshal(raw, &s); err != nil {
+			return "", "", fmt.Errorf("%.40s: expected \"a b\" or [\"a\", \"b\"]", raw)
+		}
+		pair = strings.Split(s, " ")
+	}
+	if len(pair) != 2 || pair[0] == "" || pair[1] == "" {
+		return "", "", fmt.Errorf("%.40s: expected two tokens", raw)
+	}
+	return pair[0], pair[1], nil
+}
+
+// usualEOS are the names under which published BPE vocabularies keep the token that ends a document.
+var usualEOS = []string{"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|end▁of▁sentence|>", "<｜end▁of▁sentence｜>", "[EOS]"}
+
+func (t *bpeTokenizer) findEOS(name string) error {
+	names := usualEOS
+	if name != "" {
+		names = []string{name}
+	}
+	for _, n := range names {
+		if id, ok := t.addedID(n); ok {
+			t.eos = int64(id)
+			return nil
+		}
+		if id, ok := t.model.ids[n]; ok {
+			t.eos = int64(id)
+			return nil
+		}
+	}
+	t.eos = -1
+	if name != "" {
+		return fmt.Errorf("eos_token %q of tokenizer_config.json is not in the vocabulary", name)
+	}
+	return nil
+}
+
+// siblingEOS reads eos_token from the tokenizer_config.json that lies beside a published tokenizer.json; "" if there is
+// none.
+func siblingEOS(path string) (string, error) {
+	path = filepath.Join(filepath.Dir(path), "tokenizer_config.json")
+	data, err := readLimited(path, maxFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("tokenizer: %w", err)
+	}
+	var cfg struct {
+		EOS json.RawMessage `json:"eos_token"`
+	}
+	if err := json.Unmarshal(data, &cfg); err != nil {
+		return "", fmt.Errorf("%s: %w", path, jsonError(err))
+	}
+	if isNull(cfg.EOS) {
+		return "", nil
+	}
+	var token struct {
+		Content string `json:"content"`
+	}
+	if json.Unmarshal(cfg.EOS, &token.Content) != nil && json.Unmarshal(cfg.EOS, &token) != nil {
+		return "", fmt.Errorf("%s: eos_token is %.40s: expected a string or an object with \"content\"", path, cfg.EOS)
+	}
+	return token.Content, nil
+}

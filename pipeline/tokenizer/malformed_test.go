@@ -1,0 +1,151 @@
+package tokenizer
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestOpenErrors(t *testing.T) {
+	dir := t.TempDir()
+	for spec, want := range map[string]string{
+		"":                                 `expected "bytes", "gpt2"`,
+		filepath.Join(dir, "nothing.json"): "no such file",
+		dir:                                "not a regular file",
+	} {
+		_, err := Open(spec)
+		assert.ErrorContains(t, err, want)
+	}
+	huge := filepath.Join(dir, "huge.json")
+	require.NoError(t, os.WriteFile(huge, nil, 0o644))
+	require.NoError(t, os.Truncate(huge, 1<<40))
+	_, err := Open(huge)
+	assert.ErrorContains(t, err, "huge.json: 1099511627776 bytes")
+}
+
+func TestMalformedTokenizerJSON(t *testing.T) {
+	model := func(s string) string { return `{"model":{"type":"BPE",` + s + `}}` }
+	good := `"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}`
+	deep := strings.Repeat(`{"type":"Sequence","normalizers":[`, 20) + "null" + strings.Repeat("]}", 20)
+	for data, want := range map[string]string{
+		``:               "invalid JSON",
+		`not json`:       "invalid JSON at byte 2",
+		`[1]`:            "JSON array",
+		`{}`:             `no "model"`,
+		`{"model":null}`: `no "model"`,
+		`{"model":{"type":"WordPiece","vocab":{"a":0}}}`:                                                              `model: type is "WordPiece": expected "BPE"`,
+		`{"model":{"type":"Unigram","vocab":[["a",0.5]]}}`:                                                            `model: type is "Unigram": expected "BPE"`,
+		`{"model":{"vocab":{"a":0}}}`:                                                                                 `type is ""`,
+		model(`"merges":[]`):                                                                                          "vocab: missing",
+		model(`"vocab":{},"merges":[]`):                                                                               "vocab: empty",
+		model(`"vocab":["a"],"merges":[]`):                                                                            "expected an object",
+		model(`"vocab":{"a":0,"b":0},"merges":[]`):                                                                    `id 0 belongs to both "a" and "b"`,
+		model(`"vocab":{"a":0,"a":1},"merges":[]`):                                                                    `token "a" is listed twice`,
+		model(`"vocab":{"a":-1},"merges":[]`):                                                                         `token "a": id is -1`,
+		model(`"vocab":{"a":1.5},"merges":[]`):                                                                        `token "a": id is 1.5`,
+		model(`"vocab":{"a":"0"},"merges":[]`):                                                                        `token "a": id is 0: expected a number`,
+		model(`"vocab":{"a":{}},"merges":[]`):                                                                         `token "a": id is {`,
+		model(`"vocab":{"a":99999999999999999999},"merges":[]`):                                                       "expected an integer",
+		model(`"vocab":{"a":2000000000},"merges":[]`):                                                                 "largest id is 2000000000, of 1 tokens",
+		model(`"vocab":{"a":0},"merges":["a b"]`):                                                                     `merges: number 0 ("a" + "b"): token "b" is not in the vocab`,
+		model(`"vocab":{"a":0,"b":1},"merges":[["a","b"]]`):                                                           `token "ab" is not in the vocab`,
+		model(`"vocab":{"a":0},"merges":["a"]`):                                                                       `merges: number 0: "a": expected two tokens`,
+		model(`"vocab":{"a":0},"merges":["a b c"]`):                                                                   "expected two tokens",
+		model(`"vocab":{"a":0},"merges":[["a"]]`):                                                                     "expected two tokens",
+		model(`"vocab":{"a":0},"merges":[["a",1]]`):                                                                   "number 0",
+		model(`"vocab":{"a":0},"merges":[7]`):                                                                         `expected "a b"`,
+		model(`"vocab":{"a":0},"merges":"a b"`):                                                                       `"merges"`,
+		model(`"vocab":{"a":0,"aa":1},"merges":["a a","a a"]`):                                                        "listed twice",
+		model(`"vocab":{"a":0},"merges":[],"unk_token":"?"`):                                                          `unk_token "?" is not in the vocab`,
+		model(`"vocab":{"a":0},"merges":[],"dropout":0.1`):                                                            "dropout is 0.1",
+		`{"normalizer":{"type":"Precompiled"},` + good + `}`:                                                          `normalizer: type "Precompiled" is not supported`,
+		`{"normalizer":{"type":"Replace"},` + good + `}`:                                                              "normalizer: Replace: pattern",
+		`{"normalizer":7,` + good + `}`:                                                                               "normalizer: ",
+		`{"normalizer":` + deep + `,` + good + `}`:                                                                    "nested more than",
+		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"("},"behavior":"Isolated"},` + good + `}`:               "pre_tokenizer: Split: pattern",
+		`{"pre_tokenizer":{"type":"Split","pattern":{"String":"a"},"behavior":"X"},` + good + `}`:                     `behavior is "X"`,
+		`{"pre_tokenizer":{"type":"Metaspace","replacement":"ab"},` + good + `}`:                                      "expected one character",
+		`{"pre_tokenizer":{"type":"Metaspace","replacement":"_","prepend_scheme":"x"},` + good + `}`:                  `prepend_scheme is "x"`,
+		`{"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"ByteLevel"},{"type":"Digits"}]},` + good + `}`: "ByteLevel is not the last",
+		`{"pre_tokenizer":{"type":"UnicodeScripts"},` + good + `}`:                                                    `"UnicodeScripts" is not supported`,
+		`{"decoder":{"type":"WordPiece"},` + good + `}`:                                                               `decoder: type "WordPiece" is not supported`,
+		`{"decoder":{"type":"Strip","content":" ","start":-1},` + good + `}`:                                          "decoder: Strip",
+		`{"added_tokens":[{"id":0,"content":"x"}],` + good + `}`:                                                      `id 0 belongs to both "a" and "x"`,
+		`{"added_tokens":[{"id":5,"content":"a"}],` + good + `}`:                                                      `"a" has id 5: elsewhere it has id 0`,
+		`{"added_tokens":[{"id":3,"content":""}],` + good + `}`:                                                       "empty content",
+		`{"added_tokens":[{"id":-3,"content":"x"}],` + good + `}`:                                                     "id is -3",
+		`{"added_tokens":[{"id":3,"content":"x"},{"id":3,"content":"x"}],` + good + `}`:                               "id 3 is listed twice",
+		`{"added_tokens":[{"id":2000000000,"content":"x"}],` + good + `}`:                                             "largest id is 2000000000",
+	} {
+		_, err := parse("test", []byte(data), "")
+		assert.ErrorContains(t, err, want, data)
+	}
+	_, err := parse("test", []byte("{"+good+"}"), "")
+	assert.NoError(t, err)
+}
+
+// A character that the vocabulary lacks is an error, not a silent loss, when there is no unk_token for it.
+func TestTextOutsideTheVocabulary(t *testing.T) {
+	for pre, want := range map[string]string{
+		`null`:                 `character "z" has no token`,
+		`{"type":"ByteLevel"}`: "byte 0x20 has no token",
+	} {
+		tok, err := parse("test", fmt.Appendf(nil, `{"pre_tokenizer":%s,"model":{"type":"BPE","vocab":{"a":0},"merges":[]}}`, pre), "")
+		require.NoError(t, err)
+		_, err = tok.Encode([]byte("z"))
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// Split's behaviours and Metaspace's older spelling, as Hugging Face's library documents them.
+func TestSplitBehaviors(t *testing.T) {
+	for name, want := range map[string][]string{
+		"Isolated":           {"the", "-", "final", "-", "-", "count"},
+		"Removed":            {"the", "final", "count"},
+		"MergedWithPrevious": {"the-", "final-", "-", "count"},
+		"MergedWithNext":     {"the", "-final", "-", "-count"},
+		"Contiguous":         {"the", "-", "final", "--", "count"},
+	} {
+		p, err := parsePreTokenizer(fmt.Appendf(nil, `{"type":"Split","pattern":{"String":"-"},"behavior":%q}`, name))
+		require.NoError(t, err)
+		got, err := p.cut(nil, "the-final--count", true, false)
+		require.NoError(t, err)
+		assert.Equal(t, want, got, name)
+	}
+	p, err := parsePreTokenizer([]byte(`{"type":"Metaspace","replacement":"▁","add_prefix_space":false}`))
+	require.NoError(t, err)
+	got, err := p.cut(nil, "a b", true, false)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a", "▁b"}, got)
+}
+
+// No tokenizer.json makes the loader, or what it loads, panic or give an id outside its vocabulary.
+func FuzzTokenizerJSON(f *testing.F) {
+	const model = `"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2,"▁":3,"<0x0A>":4},"merges":["a b"],"unk_token":"a","byte_fallback":true}}`
+	f.Add([]byte(`{"added_tokens":[{"id":5,"content":"x","rstrip":true,"lstrip":true,"normalized":true}],`+model), "abx ba")
+	f.Add([]byte(`{"normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"Replace","pattern":{"String":" "},"content":"▁"}]},`+
+		`"decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]},`+model), "ab a\nb")
+	f.Add([]byte(`{"pre_tokenizer":{"type":"Metaspace","replacement":"▁"},"decoder":{"type":"Metaspace","replacement":"▁"},`+model), "ab ab")
+	f.Add([]byte(`{"pre_tokenizer":{"type":"ByteLevel","use_regex":false},"decoder":{"type":"ByteLevel"},`+model), "ab\xff")
+	f.Add([]byte(`{"normalizer":{"type":"NFC"},"pre_tokenizer":{"type":"Split","pattern":{"Regex":"a|b(?!a)"},"behavior":"MergedWithNext","invert":true},"decoder":{"type":"BPEDecoder"},`+model), "abbab")
+	f.Fuzz(func(t *testing.T, data []byte, text string) {
+		tok, err := parse("fuzz", data, "")
+		if err != nil {
+			return
+		}
+		ids, err := tok.Encode([]byte(text))
+		if err != nil {
+			return
+		}
+		for _, id := range ids {
+			require.Less(t, int(id), tok.VocabSize())
+		}
+		_, err = tok.Decode(ids)
+		require.NoError(t, err)
+	})
+}

@@ -1,0 +1,290 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// gpt2Pattern is how a ByteLevel pre-tokenizer cuts text.
+const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+
+// preTokenizer cuts a piece of text into pieces that are encoded apart. head says that the piece begins its text;
+// continued that this text continues a document, so that nothing may be put in front of its head.
+type preTokenizer interface {
+	cut(dst []string, s string, head, continued bool) ([]string, error)
+}
+
+func parsePreTokenizer(raw json.RawMessage) (preTokenizer, error) {
+	p, err := parsePreTokenizerAt(raw, 0)
+	if err != nil {
+		return nil, err
+	}
+	return p, checkByteLevelLast(p, true)
+}
+
+// checkByteLevelLast refuses what would cut text already spelled in GPT-2's alphabet: this package keeps bytes as bytes.
+func checkByteLevelLast(p preTokenizer, last bool) error {
+	switch p := p.(type) {
+	case byteLevelPre:
+		if !last {
+			return errors.New("ByteLevel is not the last of its Sequence")
+		}
+	case sequencePre:
+		for i, q := range p {
+			if err := checkByteLevelLast(q, last && i == len(p)-1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lastPre is the innermost last pre-tokenizer.
+func lastPre(p preTokenizer) preTokenizer {
+	if seq, ok := p.(sequencePre); ok && len(seq) > 0 {
+		return lastPre(seq[len(seq)-1])
+	}
+	return p
+}
+
+func parsePreTokenizerAt(raw json.RawMessage, depth int) (preTokenizer, error) {
+	if isNull(raw) {
+		return sequencePre(nil), nil
+	}
+	c, err := parseComponent(raw, depth)
+	if err != nil {
+		return nil, err
+	}
+	matcher := func(f func(rune) bool, behavior string) (preTokenizer, error) {
+		return newSplit(func(s string) ([][]int, error) { return findRunes(s, f), nil }, behavior, false)
+	}
+	switch c.Type {
+	case "Sequence":
+		var seq sequencePre
+		for i, r := range c.Pretokenizers {
+			p, err := parsePreTokenizerAt(r, depth+1)
+			if err != nil {
+				return nil, fmt.Errorf("number %d: %w", i, err)
+			}
+			seq = append(seq, p)
+		}
+		return seq, nil
+	case "ByteLevel":
+		return newByteLevel(c)
+	case "Split":
+		find, err := c.Pattern.compile()
+		if err != nil {
+			return nil, fmt.Errorf("Split: %w", err)
+		}
+		return newSplit(find, c.Behavior, c.Invert)
+	case "Digits":
+		if c.IndividualDigits {
+			return matcher(unicode.IsNumber, "Isolated")
+		}
+		return matcher(unicode.IsNumber, "Contiguous")
+	case "Punctuation":
+		if c.Behavior == "" {
+			c.Behavior = "Isolated"
+		}
+		return matcher(isPunctuation, c.Behavior)
+	case "WhitespaceSplit":
+		return matcher(unicode.IsSpace, "Removed")
+	case "Whitespace":
+		find, err := regexFinder(`\w+|[^\w\s]+`)
+		if err != nil {
+			return nil, err
+		}
+		return newSplit(find, "Removed", true)
+	case "Metaspace":
+		return newMetaspace(c)
+	}
+	return nil, fmt.Errorf("type %q is not supported: expected Sequence, ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit or Metaspace", c.Type)
+}
+
+func isPunctuation(r rune) bool {
+	if r < utf8.RuneSelf {
+		return r > ' ' && r < 0x7F && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}
+	return unicode.IsPunct(r)
+}
+
+func findRunes(s string, f func(rune) bool) (found [][]int) {
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		if f(r) {
+			found = append(found, []int{i, i + n})
+		}
+		i += n
+	}
+	return found
+}
+
+type sequencePre []preTokenizer
+
+func (q sequencePre) cut(dst []string, s string, head, continued bool) ([]string, error) {
+	pieces := []string{s}
+	for _, p := range q {
+		var next []string
+		var err error
+		for i, s := range pieces {
+			if next, err = p.cut(next, s, head && i == 0, continued); err != nil {
+				return nil, err
+			}
+		}
+		pieces = next
+	}
+	return append(dst, pieces...), nil
+}
+
+// byteLevelPre cuts by GPT-2's pattern, if find is set; the bytes stay bytes, bpe knows their spelling.
+type byteLevelPre struct {
+	find   finder
+	prefix bool // put a space before a piece that has none
+}
+
+func newByteLevel(c component) (preTokenizer, error) {
+	p := byteLevelPre{prefix: c.AddPrefixSpace == nil || *c.AddPrefixSpace}
+	if c.UseRegex != nil && !*c.UseRegex {
+		return p, nil
+	}
+	var err error
+	p.find, err = regexFinder(gpt2Pattern)
+	return p, err
+}
+
+func (p byteLevelPre) cut(dst []string, s string, head, continued bool) ([]string, error) {
+	if p.prefix && !strings.HasPrefix(s, " ") && !(head && continued) {
+		s = " " + s
+	}
+	if p.find == nil {
+		return append(dst, s), nil
+	}
+	return split{find: p.find}.cut(dst, s, head, continued)
+}
+
+type behavior int
+
+const (
+	isolated behavior = iota
+	removed
+	mergedWithPrevious
+	mergedWithNext
+	contiguous
+)
+
+// split cuts where find matches, or, inverted, between matches.
+type split struct {
+	find     finder
+	behavior behavior
+	invert   bool
+}
+
+func newSplit(find finder, name string, invert bool) (preTokenizer, error) {
+	for i, n := range []string{"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"} {
+		if n == name {
+			return split{find, behavior(i), invert}, nil
+		}
+	}
+	return nil, fmt.Errorf("behavior is %q: expected Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous", name)
+}
+
+// span is a stretch of text that is a match or lies between matches.
+type span struct {
+	from, to int
+	match    bool
+}
+
+func (p split) cut(dst []string, s string, _, _ bool) ([]string, error) {
+	found, err := p.find(s)
+	if err != nil {
+		return nil, err
+	}
+	spans := make([]span, 0, 2*len(found)+1)
+	at := 0
+	add := func(from, to int, match bool) {
+		if from < to {
+			spans = append(spans, span{from, to, match != p.invert})
+		}
+	}
+	for _, m := range found {
+		add(at, m[0], false)
+		add(m[0], m[1], true)
+		at = m[1]
+	}
+	add(at, len(s), false)
+	for _, x := range p.behavior.apply(spans) {
+		dst = append(dst, s[x.from:x.to])
+	}
+	return dst, nil
+}
+
+// apply joins or drops spans; the result shares their memory.
+func (b behavior) apply(spans []span) []span {
+	out := spans[:0]
+	previous := false // whether the span before was a match
+	for i, x := range spans {
+		join := false // with the span before
+		switch b {
+		case removed:
+			if x.match {
+				continue
+			}
+		case mergedWithPrevious:
+			join = x.match && !previous
+		case mergedWithNext:
+			// Matches next to each other: only the last one has what follows.
+			join = i > 0 && previous && !x.match
+		case contiguous:
+			join = x.match == previous
+		}
+		if join && len(out) > 0 {
+			out[len(out)-1].to = x.to
+		} else {
+			out = append(out, x)
+		}
+		previous = x.match
+	}
+	return out
+}
+
+// metaspace writes spaces as another character, which also stands in front of a text, and cuts before it.
+type metaspace struct {
+	mark   string
+	scheme string
+	split  bool
+}
+
+func newMetaspace(c component) (preTokenizer, error) {
+	p := metaspace{mark: c.Replacement, scheme: c.PrependScheme, split: c.Split == nil || *c.Split}
+	if utf8.RuneCountInString(p.mark) != 1 {
+		return nil, fmt.Errorf("Metaspace: replacement is %q: expected one character", p.mark)
+	}
+	if p.scheme == "" { // the older way to say it
+		p.scheme = "always"
+		if c.AddPrefixSpace != nil && !*c.AddPrefixSpace {
+			p.scheme = "never"
+		}
+	}
+	switch p.scheme {
+	case "always", "first", "never":
+		return p, nil
+	}
+	return nil, fmt.Errorf("Metaspace: prepend_scheme is %q: expected always, first or never", p.scheme)
+}
+
+func (p metaspace) cut(dst []string, s string, head, continued bool) ([]string, error) {
+	s = strings.ReplaceAll(s, " ", p.mark)
+	prepend := p.scheme == "always" || p.scheme == "first" && head
+	if prepend && !(head && continued) && !strings.HasPrefix(s, p.mark) {
+		s = p.mark + s
+	}
+	if !p.split {
+		return append(dst, s), nil
+	}
+	literal := func(s string) ([][]int, error) { return findLiteral(s, p.mark), nil }
+	return split{find: literal, behavior: mergedWithNext}.cut(dst, s, head, continued)
+}

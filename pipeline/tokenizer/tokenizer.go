@@ -1,0 +1,126 @@
+// Package tokenizer turns text into token ids and back: raw bytes, GPT-2's BPE, and every Hugging Face
+// tokenizer.json whose model is BPE.
+package tokenizer
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+)
+
+// Tokenizer maps text to token ids in [0, VocabSize). It is safe for concurrent use, and the same text
+// always gives the same ids.
+//
+// Special and added tokens that are spelled out in a text become their own ids, as in Hugging Face's library;
+// no token is added (what that library calls add_special_tokens=False).
+type Tokenizer interface {
+	// Name is how the user named it: "bytes", "gpt2" or a path.
+	Name() string
+	// VocabSize is the largest id plus one: the rows that an embedding needs.
+	VocabSize() int
+	// Encode returns the ids of a whole document.
+	Encode(text []byte) ([]uint32, error)
+	// EncodePart encodes a piece of a longer document. For a piece that is not the first, whatever the tokenizer puts in
+	// front of a document (Llama-2's leading space) is left out.
+	EncodePart(text []byte, first bool) ([]uint32, error)
+	// Decode returns the text of ids; an id outside the vocabulary is an error.
+	Decode(ids []uint32) ([]byte, error)
+	// EOS is the token that ends a document, if there is one.
+	EOS() (uint32, bool)
+	// Hash identifies the vocabulary and its rules ("sha256:…").
+	Hash() string
+	// JSON is the content of a Hugging Face tokenizer.json that encodes alike.
+	JSON() []byte
+}
+
+// Open returns the tokenizer that spec names: "bytes" (256 ids, one a byte), "gpt2" (50,257 ids), or the path of a
+// Hugging Face tokenizer.json.
+func Open(spec string) (Tokenizer, error) {
+	switch spec {
+	case "":
+		return nil, errors.New(`tokenizer: no name given: expected "bytes", "gpt2" or the path of a tokenizer.json`)
+	case "bytes":
+		return byteTokenizer{}, nil
+	case "gpt2":
+		return openGPT2()
+	}
+	data, err := readLimited(spec, maxFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf(`tokenizer %q: no such file, and not "bytes" or "gpt2"`, spec)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w", err)
+	}
+	eos, err := siblingEOS(spec)
+	if err != nil {
+		return nil, err
+	}
+	t, err := parse(spec, data, eos)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", spec, err)
+	}
+	return t, nil
+}
+
+// maxFile bounds what is read of a tokenizer.json; the largest in use are below 40 MB.
+const maxFile = 256 << 20
+
+func readLimited(path string, limit int64) ([]byte, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file: expected a tokenizer.json", path)
+	}
+	if st.Size() > limit {
+		return nil, fmt.Errorf("%s: %d bytes: expected a tokenizer.json of at most %d", path, st.Size(), limit)
+	}
+	return os.ReadFile(path)
+}
+
+func hashOf(b []byte) string {
+	sum := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// byteTokenizer has one id for each byte value and no special tokens.
+type byteTokenizer struct{}
+
+func (byteTokenizer) Name() string        { return "bytes" }
+func (byteTokenizer) VocabSize() int      { return 256 }
+func (byteTokenizer) EOS() (uint32, bool) { return 0, false }
+func (t byteTokenizer) Hash() string      { return hashOf(t.JSON()) }
+
+func (byteTokenizer) Encode(text []byte) ([]uint32, error) {
+	ids := make([]uint32, len(text))
+	for i, b := range text {
+		ids[i] = uint32(b)
+	}
+	return ids, nil
+}
+
+func (t byteTokenizer) EncodePart(text []byte, _ bool) ([]uint32, error) { return t.Encode(text) }
+
+func (byteTokenizer) Decode(ids []uint32) ([]byte, error) {
+	out := make([]byte, len(ids))
+	for i, id := range ids {
+		if id > 255 {
+			return nil, fmt.Errorf("tokenizer bytes: token %d at position %d is outside the vocabulary of 256", id, i)
+		}
+		out[i] = byte(id)
+	}
+	return out, nil
+}
+
+// JSON is a byte-level BPE without merges whose ids are the byte values.
+func (byteTokenizer) JSON() []byte {
+	vocab := make([]string, 256)
+	for b := range vocab {
+		vocab[b] = byteChars[b]
+	}
+	return byteLevelJSON(vocab, nil, nil, false)
+}

@@ -1,0 +1,395 @@
+// Package train is the root of a run: its config, the loop that carries it out on a device, and evaluation and sampling of
+// what came out.
+package train
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"go.yaml.in/yaml/v3"
+)
+
+// Config is everything that determines a run. Its YAML keys are the documented ones.
+type Config struct {
+	Model     ModelConfig     `yaml:"model"`
+	Init      InitConfig      `yaml:"init"`
+	Data      DataConfig      `yaml:"data"`
+	Train     LoopConfig      `yaml:"train"`
+	Optimizer OptimizerConfig `yaml:"optimizer"`
+	LR        LRConfig        `yaml:"lr"`
+	Pipeline  PipelineConfig  `yaml:"pipeline"`
+	Hooks     []string        `yaml:"hooks,flow"`
+	Run       RunConfig       `yaml:"run"`
+}
+
+// ModelConfig is a model by name, or by its sizes, or by name with some sizes changed.
+type ModelConfig struct {
+	Preset       string `yaml:"preset,omitempty"`
+	model.Config `yaml:",inline"`
+}
+
+// InitConfig says where initial weights come from.
+type InitConfig struct {
+	Seed uint64 `yaml:"seed"` // of the weights, when From is empty
+	From string `yaml:"from"` // a folder with config.json and safetensors in Hugging Face's Llama layout
+}
+
+// DataConfig says what text is learned. Files ending in .bin are llm.c shards, in .jsonl one {"text": …} a line; all
+// others are text.
+type DataConfig struct {
+	Train       []string `yaml:"train,flow"`
+	Val         []string `yaml:"val,flow"`
+	ValFraction float64  `yaml:"val_fraction"` // of the training tokens, held out when Val is empty
+	Field       string   `yaml:"field"`        // of a jsonl object: where its text is
+	Tokenizer   string   `yaml:"tokenizer"`    // "bytes", "gpt2" or the path of a tokenizer.json
+	Shuffle     bool     `yaml:"shuffle"`
+	Seed        uint64   `yaml:"seed"` // of the order of the windows
+}
+
+// LoopConfig is the course of training. Counts of steps; 0 in EvalEvery and SaveEvery means never on the way.
+type LoopConfig struct {
+	Steps        int     `yaml:"steps"`
+	BatchSize    int     `yaml:"batch_size"` // sequences a batch, over all microbatches
+	Microbatches int     `yaml:"microbatches"`
+	GradClip     float64 `yaml:"grad_clip"` // largest global norm of the gradient; 0 does not clip
+	EvalEvery    int     `yaml:"eval_every"`
+	EvalBatches  int     `yaml:"eval_batches"` // batches of batch_size an evaluation looks at; 0: the whole held-out split
+	SaveEvery    int     `yaml:"save_every"`
+	Keep         int     `yaml:"keep"` // checkpoints kept, the newest ones; 0 keeps all
+	Precision    string  `yaml:"precision"`
+}
+
+// OptimizerConfig chooses the optimizer. LR and WeightDecay are those of its own group; under muon, embeddings, head and
+// norms are left to AdamW with its own rate.
+type OptimizerConfig struct {
+	Name         string      `yaml:"name"` // muon, adamw, sgd
+	LR           float64     `yaml:"lr"`
+	Momentum     float64     `yaml:"momentum"`
+	Nesterov     bool        `yaml:"nesterov"`
+	WeightDecay  float64     `yaml:"weight_decay"`
+	NewtonSchulz string      `yaml:"newton_schulz"` // jordan, polar_express
+	Scale        string      `yaml:"scale"`         // spectral: √max(1, rows/cols); match_rms_adamw: 0.2·√max(rows, cols)
+	AdamW        AdamWConfig `yaml:"adamw"`
+}
+
+// AdamWConfig are AdamW's own numbers; LR is used under muon only.
+type AdamWConfig struct {
+	LR    float64    `yaml:"lr"`
+	Betas [2]float64 `yaml:"betas,flow"`
+	Eps   float64    `yaml:"eps"`
+}
+
+// LRConfig is the factor on all learning rates over the steps.
+type LRConfig struct {
+	Schedule string  `yaml:"schedule"` // cosine, linear, wsd, constant
+	Warmup   int     `yaml:"warmup"`   // steps over which it rises linearly to 1
+	MinRatio float64 `yaml:"min_ratio"`
+	Decay    int     `yaml:"decay"` // the last steps over which wsd falls; 0: a fifth of all
+}
+
+// PipelineConfig is how the model is spread over devices.
+type PipelineConfig struct {
+	Schedule      string   `yaml:"schedule"`
+	Stages        int      `yaml:"stages"`
+	Devices       []string `yaml:"devices,flow"`
+	Delay         int      `yaml:"delay"`
+	ErrorFeedback bool     `yaml:"error_feedback"`
+}
+
+// RunConfig is where a run leaves what it makes.
+type RunConfig struct {
+	Dir string `yaml:"dir"`
+}
+
+func defaults() Config {
+	return Config{
+		Init:  InitConfig{Seed: 1},
+		Data:  DataConfig{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1},
+		Train: LoopConfig{Steps: 500, BatchSize: 16, Microbatches: 1, GradClip: 1, EvalEvery: 100, EvalBatches: 20, SaveEvery: 100, Precision: "f32"},
+		Optimizer: OptimizerConfig{Name: "muon", Momentum: 0.95, Nesterov: true, WeightDecay: 0.1, NewtonSchulz: "jordan",
+			Scale: "spectral", AdamW: AdamWConfig{LR: 3e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}},
+		LR:       LRConfig{Schedule: "cosine", Warmup: 50, MinRatio: 0.1},
+		Pipeline: PipelineConfig{Schedule: "sync", Stages: 1},
+	}
+}
+
+// LoadConfig reads a config file (none when path is empty), applies overrides of the form section.key=value, fills in
+// defaults and checks everything that can be checked without opening data or device. All errors are the user's.
+func LoadConfig(path string, overrides []string) (Config, error) {
+	var text []byte
+	file := "config"
+	if path != "" {
+		var err error
+		if text, err = readSmall(path, 1<<20); err != nil {
+			return Config{}, Mistake(err)
+		}
+		file = path
+	}
+	c, err := ParseConfig(file, text, overrides)
+	return c, Mistake(err)
+}
+
+// readSmall reads a regular file of at most limit bytes.
+func readSmall(path string, limit int64) ([]byte, error) {
+	st, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	case st.Size() > limit:
+		return nil, fmt.Errorf("%s: %d bytes, expected at most %d", path, st.Size(), limit)
+	}
+	return os.ReadFile(path)
+}
+
+// ParseConfig is LoadConfig on a text; file is how errors name it.
+func ParseConfig(file string, text []byte, overrides []string) (Config, error) {
+	d, err := parseDocument(file, text)
+	if err != nil {
+		return Config{}, err
+	}
+	for _, o := range overrides {
+		if err := d.override(o); err != nil {
+			return Config{}, err
+		}
+	}
+	c := defaults()
+	if err := d.decode(&c); err != nil {
+		return Config{}, err
+	}
+	if err := c.complete(d); err != nil {
+		return Config{}, err
+	}
+	if err := c.validate(); err != nil {
+		if e, ok := err.(*model.KeyError); ok {
+			return Config{}, fmt.Errorf("%s: %w", d.at(e.Key), err)
+		}
+		return Config{}, err
+	}
+	return c, nil
+}
+
+// complete fills in what depends on other keys: the model's base, and the rates.
+func (c *Config) complete(d *document) error {
+	base := model.Defaults()
+	switch {
+	case c.Model.Preset != "":
+		p, err := model.Preset(c.Model.Preset)
+		if err != nil {
+			return fmt.Errorf("%s: model.preset: %w", d.at("model.preset"), err)
+		}
+		base = p
+	case c.Init.From != "":
+		p, err := ReadModelConfig(c.Init.From)
+		if err != nil {
+			return fmt.Errorf("%s: init.from: %w", d.at("init.from"), err)
+		}
+		base = p
+	}
+	c.Model.Config = base
+	if section := find(d.root, "model"); section != nil {
+		if err := d.value(section, reflect.ValueOf(&c.Model).Elem(), "model"); err != nil {
+			return err
+		}
+	}
+	if c.Model.NKVHeads == 0 && !d.set["model.n_kv_heads"] {
+		c.Model.NKVHeads = c.Model.NHeads
+	}
+	if c.Init.From != "" {
+		if err := c.agreesWith(d); err != nil {
+			return err
+		}
+	}
+	if !d.set["optimizer.lr"] {
+		c.Optimizer.LR = map[string]float64{"muon": 0.02, "sgd": 0.1}[c.Optimizer.Name]
+		if c.Optimizer.Name == "adamw" {
+			c.Optimizer.LR = c.Optimizer.AdamW.LR
+		}
+	}
+	return nil
+}
+
+// agreesWith refuses a model section that contradicts the weights it starts from; the context may differ.
+func (c *Config) agreesWith(d *document) error {
+	found, err := ReadModelConfig(c.Init.From)
+	if err != nil {
+		return fmt.Errorf("%s: init.from: %w", d.at("init.from"), err)
+	}
+	found.SeqLen = c.Model.SeqLen
+	if key, mine, theirs := c.Model.Diff(found); key != "" {
+		return fmt.Errorf("%s: model.%s: found %v, but the weights in %s have %v", d.at("model."+key), key, mine, c.Init.From, theirs)
+	}
+	return nil
+}
+
+// ReadModelConfig reads config.json in a folder.
+func ReadModelConfig(dir string) (model.Config, error) {
+	path := filepath.Join(dir, "config.json")
+	text, err := readSmall(path, 1<<20)
+	if err != nil {
+		return model.Config{}, err
+	}
+	c, err := model.FromHuggingFace(text)
+	if err != nil {
+		return model.Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// YAML is the config with every default written out, as kept in the run folder.
+func (c Config) YAML() []byte {
+	out, err := yaml.Marshal(c)
+	if err != nil {
+		panic(err) // plain structs always marshal
+	}
+	return out
+}
+
+func bad(key string, found any, expected string, args ...any) error {
+	if s, ok := found.(string); ok {
+		found = fmt.Sprintf("%q", s)
+	}
+	return &model.KeyError{Key: key, Found: fmt.Sprint(found), Expected: fmt.Sprintf(expected, args...)}
+}
+
+func (c Config) validate() error {
+	if err := c.Model.Validate(); err != nil {
+		if e, ok := err.(*model.KeyError); ok {
+			return &model.KeyError{Key: "model." + e.Key, Found: e.Found, Expected: e.Expected}
+		}
+		return err
+	}
+	for _, check := range []func() error{c.validateData, c.validateLoop, c.validateOptimizer, c.validateLR, c.validatePipeline} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	if len(c.Hooks) > 0 {
+		return bad("hooks", fmt.Sprint(c.Hooks), "an empty list: hooks are not available in this version")
+	}
+	if c.Run.Dir == "" {
+		return bad("run.dir", c.Run.Dir, "the folder to keep the run in")
+	}
+	return nil
+}
+
+func (c Config) validateData() error {
+	switch {
+	case len(c.Data.Train) == 0:
+		return bad("data.train", "no file", "at least one file to learn from, as in data: {train: [a.txt]}")
+	case slices.Contains(c.Data.Train, "") || slices.Contains(c.Data.Val, ""):
+		return bad("data.train", "", "names of files")
+	case c.Data.ValFraction < 0 || c.Data.ValFraction > 0.5:
+		return bad("data.val_fraction", c.Data.ValFraction, "a number from 0 to 0.5")
+	case c.Data.Field == "":
+		return bad("data.field", c.Data.Field, "the name of a field")
+	case c.Data.Tokenizer == "":
+		return bad("data.tokenizer", c.Data.Tokenizer, "bytes, gpt2, or the path of a tokenizer.json")
+	}
+	return nil
+}
+
+func (c Config) validateLoop() error {
+	t := c.Train
+	for _, n := range []struct {
+		key              string
+		value, from, max int
+	}{
+		{"train.steps", t.Steps, 0, 1 << 30}, {"train.batch_size", t.BatchSize, 1, 1 << 20},
+		{"train.microbatches", t.Microbatches, 1, 1 << 20}, {"train.eval_every", t.EvalEvery, 0, 1 << 30},
+		{"train.eval_batches", t.EvalBatches, 0, 1 << 30}, {"train.save_every", t.SaveEvery, 0, 1 << 30},
+		{"train.keep", t.Keep, 0, 1 << 30},
+	} {
+		if n.value < n.from || n.value > n.max {
+			return bad(n.key, n.value, "an integer from %d to %d", n.from, n.max)
+		}
+	}
+	switch {
+	case t.BatchSize%t.Microbatches != 0:
+		return bad("train.batch_size", t.BatchSize, "a multiple of train.microbatches (%d)", t.Microbatches)
+	case t.GradClip < 0:
+		return bad("train.grad_clip", t.GradClip, "a number of at least 0 (0 does not clip)")
+	case t.Precision != "f32":
+		return bad("train.precision", t.Precision, "f32: no other is available in this version")
+	}
+	return nil
+}
+
+func (c Config) validateOptimizer() error {
+	o := c.Optimizer
+	if err := oneOf("optimizer.name", o.Name, "muon", "adamw", "sgd"); err != nil {
+		return err
+	}
+	if err := oneOf("optimizer.newton_schulz", o.NewtonSchulz, "jordan", "polar_express"); err != nil {
+		return err
+	}
+	if err := oneOf("optimizer.scale", o.Scale, "spectral", "match_rms_adamw"); err != nil {
+		return err
+	}
+	for _, n := range []struct {
+		key   string
+		value float64
+		below float64
+	}{
+		{"optimizer.lr", o.LR, 1e3}, {"optimizer.adamw.lr", o.AdamW.LR, 1e3}, {"optimizer.weight_decay", o.WeightDecay, 1e3},
+		{"optimizer.momentum", o.Momentum, 1}, {"optimizer.adamw.betas", o.AdamW.Betas[0], 1},
+		{"optimizer.adamw.betas", o.AdamW.Betas[1], 1},
+	} {
+		if n.value < 0 || n.value >= n.below {
+			return bad(n.key, n.value, "a number of at least 0 and below %g", n.below)
+		}
+	}
+	// The device computes in f32, where a smaller number is zero.
+	if o.AdamW.Eps < 1e-30 || o.AdamW.Eps > 1 {
+		return bad("optimizer.adamw.eps", o.AdamW.Eps, "a number from 1e-30 to 1")
+	}
+	return nil
+}
+
+func (c Config) validateLR() error {
+	l := c.LR
+	if err := oneOf("lr.schedule", l.Schedule, "cosine", "linear", "wsd", "constant"); err != nil {
+		return err
+	}
+	switch {
+	case l.Warmup < 0:
+		return bad("lr.warmup", l.Warmup, "a number of steps, at least 0")
+	case l.MinRatio < 0 || l.MinRatio > 1 || math.IsNaN(l.MinRatio):
+		return bad("lr.min_ratio", l.MinRatio, "a number from 0 to 1")
+	case l.Decay < 0:
+		return bad("lr.decay", l.Decay, "a number of steps, at least 0")
+	}
+	return nil
+}
+
+func (c Config) validatePipeline() error {
+	p := c.Pipeline
+	if err := oneOf("pipeline.schedule", p.Schedule, "sync", "2bw"); err != nil {
+		return err
+	}
+	switch {
+	case p.Stages != 1:
+		return bad("pipeline.stages", p.Stages, "1: more stages are not available in this version")
+	case len(p.Devices) > 1:
+		return bad("pipeline.devices", fmt.Sprint(p.Devices), "one device: more are not available in this version")
+	case p.Delay != 0:
+		return bad("pipeline.delay", p.Delay, "0: delayed updates are not available in this version")
+	case p.ErrorFeedback:
+		return bad("pipeline.error_feedback", true, "false: it corrects delayed updates, which are not available in this version")
+	}
+	return nil
+}
+
+func oneOf(key, found string, names ...string) error {
+	if !slices.Contains(names, found) {
+		return bad(key, found, "one of %s", strings.Join(names, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package train
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const smallConfig = `model: {preset: tiny}
+data:
+  train: [a.txt]
+run: {dir: runs/x}
+`
+
+func TestDefaultsAreWrittenOutAndReadBack(t *testing.T) {
+	c, err := ParseConfig("c.yaml", []byte(smallConfig), nil)
+	require.NoError(t, err)
+	assert.Equal(t, 128, c.Model.DModel)
+	assert.Equal(t, 0.02, c.Optimizer.LR)
+	assert.True(t, c.Data.Shuffle)
+	again, err := ParseConfig("kept.yaml", c.YAML(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, c.YAML(), again.YAML())
+	assert.Equal(t, c.Model, again.Model)
+}
+
+func TestOverrides(t *testing.T) {
+	c, err := ParseConfig("c.yaml", []byte(smallConfig), []string{
+		"train.steps=7", "optimizer.name=adamw", "optimizer.adamw.betas=[0.8, 0.99]", "data.train=[b.txt, c.txt]",
+		"model.n_layers=2", "optimizer.adamw.lr=1e-3", "data={tokenizer: gpt2, train: [d.txt]}",
+	})
+	require.NoError(t, err)
+	assert.Equal(t, 7, c.Train.Steps)
+	assert.Equal(t, [2]float64{0.8, 0.99}, c.Optimizer.AdamW.Betas)
+	assert.Equal(t, []string{"d.txt"}, c.Data.Train)
+	assert.Equal(t, "gpt2", c.Data.Tokenizer)
+	assert.Equal(t, 2, c.Model.NLayers)
+	assert.Equal(t, 1e-3, c.Optimizer.LR, "adamw's rate is optimizer.adamw.lr unless optimizer.lr is given")
+	c, err = ParseConfig("config", nil, []string{"model.preset=tiny", "data.train=[a]", "run.dir=r"})
+	require.NoError(t, err, "no file is needed")
+	assert.Equal(t, "r", c.Run.Dir)
+}
+
+func TestConfigErrorsNameLineAndKey(t *testing.T) {
+	for text, want := range map[string]string{
+		smallConfig + "trian: {}\n":                                "c.yaml:5: trian: unknown key, expected one of model, init, data",
+		smallConfig + "train: {steps: 5,\n  stepz: 6}\n":           "c.yaml:6: train.stepz: unknown key, expected one of steps",
+		smallConfig + "train:\n  steps: many\n":                    `c.yaml:6: train.steps: found text "many", expected an integer`,
+		smallConfig + "train: {steps: 1.5}\n":                      "c.yaml:5: train.steps: found the number 1.5, expected an integer",
+		smallConfig + "train: {steps: 99999999999999999999}\n":     "c.yaml:5: train.steps: found",
+		smallConfig + "train: {steps: 5, steps: 6}\n":              "c.yaml:5: train.steps: the key is given twice",
+		smallConfig + "train: 5\n":                                 "c.yaml:5: train: found the integer 5, expected a section with the keys steps",
+		smallConfig + "optimizer: {lr: fast}\n":                    `c.yaml:5: optimizer.lr: found text "fast", expected a number`,
+		smallConfig + "optimizer: {lr: .nan}\n":                    "c.yaml:5: optimizer.lr: found the number .nan, expected a finite number",
+		smallConfig + "optimizer: {lr: -1}\n":                      "c.yaml:5: optimizer.lr: found -1, expected a number of at least 0",
+		smallConfig + "optimizer: {adamw: {betas: [0.9]}}\n":       "c.yaml:5: optimizer.adamw.betas: found a list of 1, expected 2 elements",
+		smallConfig + "optimizer: {adamw: {betas: [0.9, x]}}\n":    "c.yaml:5: optimizer.adamw.betas[1]: found text",
+		smallConfig + "optimizer:\n  name: adam\n":                 `c.yaml:6: optimizer.name: found "adam", expected one of muon, adamw, sgd`,
+		smallConfig + "lr: {schedule: cosin}\n":                    `c.yaml:5: lr.schedule: found "cosin", expected one of cosine`,
+		smallConfig + "train: {batch_size: 5, microbatches: 2}\n":  "c.yaml:5: train.batch_size: found 5, expected a multiple of train.microbatches (2)",
+		smallConfig + "train: {precision: bf16}\n":                 `c.yaml:5: train.precision: found "bf16", expected f32`,
+		smallConfig + "pipeline: {stages: 2}\n":                    "c.yaml:5: pipeline.stages: found 2, expected 1: more stages are not available in this version",
+		smallConfig + "pipeline: {delay: 1}\n":                     "c.yaml:5: pipeline.delay: found 1, expected 0",
+		smallConfig + "pipeline: {schedule: gpipe}\n":              `c.yaml:5: pipeline.schedule: found "gpipe"`,
+		smallConfig + "pipeline: {devices: [a, b]}\n":              "c.yaml:5: pipeline.devices: found",
+		smallConfig + "hooks: [a.wasm]\n":                          "c.yaml:5: hooks: found",
+		smallConfig + "init: &a {seed: 1}\n":                       "c.yaml:5: init: anchors and aliases are not supported",
+		smallConfig + "init: [1\n":                                 "c.yaml: line ",
+		smallConfig + "data: [a]\n":                                "c.yaml", // a key twice
+		"model: {preset: tiny, d_model: 130}\n" + smallConfig[22:]: "c.yaml:1: model.d_model: found 130, expected a multiple of n_heads (4)",
+		"model: {preset: big}\n" + smallConfig[22:]:                `c.yaml:1: model.preset: unknown preset "big"`,
+		"model: {d_model: 64}\n" + smallConfig[22:]:                "model.vocab_size: found 0",
+		"model: {preset: tiny}\nrun: {dir: x}\n":                   "data.train: found",
+		"model: {preset: tiny}\ndata: {train: [a]}\n":              `run.dir: found ""`,
+		"- a\n":                                    "c.yaml:1: found a list, expected sections",
+		smallConfig + "data:\n  train: a.txt\n":    "the key is given twice",
+		"data: {train: a.txt}\n":                   `c.yaml:1: data.train: found text "a.txt", expected a list`,
+		"data: {train: [5]}\n":                     "c.yaml:1: data.train[0]: found the integer 5, expected text",
+		"data: {shuffle: 1}\n":                     "c.yaml:1: data.shuffle: found the integer 1, expected true or false",
+		"init: {seed: -1}\n":                       "c.yaml:1: init.seed: found the integer -1, expected an integer that fits uint64",
+		"init: {from: testdata/none}\nmodel: {}\n": "c.yaml:1: init.from: ",
+		"model: {n_kv_heads: 0, preset: tiny}\n" + smallConfig[22:]: "c.yaml:1: model.n_kv_heads: found 0",
+	} {
+		_, err := ParseConfig("c.yaml", []byte(text), nil)
+		assert.ErrorContains(t, err, want, text)
+	}
+}
+
+func TestOverrideErrorsNameTheOverride(t *testing.T) {
+	for override, want := range map[string]string{
+		"train.stepz=5":     "--set train.stepz=5: train.stepz: unknown key",
+		"train.steps=five":  `--set train.steps=five: train.steps: found text "five", expected an integer`,
+		"train.steps":       "--set train.steps: expected section.key=value",
+		"=5":                "--set =5: expected section.key=value",
+		"train.steps.x=5":   "--set train.steps.x=5: train.steps: found a section, expected an integer",
+		"data.train.x=5":    "--set data.train.x=5: data.train is a list, not a section",
+		"train.steps=[":     "--set train.steps=[: ",
+		"model.d_model=130": "--set model.d_model=130: model.d_model: found 130, expected a multiple of n_heads (4)",
+	} {
+		_, err := ParseConfig("c.yaml", []byte(smallConfig), []string{override})
+		assert.ErrorContains(t, err, want, override)
+	}
+}
+
+func TestWeightsToStartFromGiveTheModel(t *testing.T) {
+	dir := t.TempDir()
+	c, err := ParseConfig("c", []byte(smallConfig), nil)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), c.Model.HuggingFace(), 0o666))
+	text := "init: {from: " + dir + "}\ndata: {train: [a]}\nrun: {dir: r}\n"
+	got, err := ParseConfig("c", []byte(text), []string{"model.seq_len=64"})
+	require.NoError(t, err)
+	assert.Equal(t, 128, got.Model.DModel)
+	assert.Equal(t, 64, got.Model.SeqLen, "the context may differ")
+	_, err = ParseConfig("c", []byte(text), []string{"model.n_layers=3"})
+	assert.ErrorContains(t, err, "--set model.n_layers=3: model.n_layers: found 3, but the weights in "+dir+" have 4")
+}
+
+func TestLoadConfigBoundsWhatItReads(t *testing.T) {
+	dir := t.TempDir()
+	var user *UserError
+	_, err := LoadConfig(dir, nil)
+	assert.ErrorContains(t, err, "not a regular file")
+	assert.ErrorAs(t, err, &user)
+	_, err = LoadConfig(filepath.Join(dir, "none.yaml"), nil)
+	assert.ErrorAs(t, err, &user)
+	big := filepath.Join(dir, "big.yaml")
+	require.NoError(t, os.WriteFile(big, make([]byte, 2<<20), 0o666))
+	_, err = LoadConfig(big, nil)
+	assert.ErrorContains(t, err, "expected at most 1048576")
+}
+
+func FuzzConfig(f *testing.F) {
+	f.Add([]byte(smallConfig), "train.steps=5")
+	f.Add([]byte("a: &x [*x]\n"), "a.b.c={d: [1]}")
+	f.Fuzz(func(t *testing.T, text []byte, override string) {
+		if c, err := ParseConfig("f", text, []string{override}); err == nil {
+			if _, err := ParseConfig("g", c.YAML(), nil); err != nil {
+				t.Fatalf("what was resolved is refused: %v\n%s", err, c.YAML())
+			}
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+)
+
+// corpus is the text of a run, as tokens dealt into batches.
+type corpus struct {
+	tok        tokenizer.Tokenizer
+	trainText  *data.Corpus
+	valText    *data.Corpus // nil without a held-out split
+	train, val *data.Batcher
+	entropy    float64 // of single tokens of the held-out text (of the training text without one), nats
+}
+
+// openCorpus reads the tokens that a config names; valBatch is how many sequences an evaluation takes at a time.
+func openCorpus(ctx context.Context, c Config, tok tokenizer.Tokenizer, valBatch int, progress func(done, total int64)) (*corpus, error) {
+	if n := tok.VocabSize(); n > c.Model.VocabSize {
+		return nil, fmt.Errorf("model.vocab_size: found %d, but the tokenizer %q has %d tokens", c.Model.VocabSize, tok.Name(), n)
+	}
+	o := data.Options{Train: c.Data.Train, Val: c.Data.Val, ValFraction: c.Data.ValFraction, Field: c.Data.Field, Tokenizer: tok,
+		Vocab: c.Model.VocabSize, SeqLen: c.Model.SeqLen, Progress: progress}
+	if len(o.Val) > 0 {
+		o.ValFraction = 0
+	}
+	d := &corpus{tok: tok}
+	var err error
+	if d.trainText, d.valText, err = data.Load(ctx, o); err != nil {
+		return nil, err
+	}
+	if err := d.deal(c, valBatch); err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+func (d *corpus) deal(c Config, valBatch int) (err error) {
+	d.train, err = data.NewBatcher(d.trainText, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: c.Train.BatchSize,
+		Shuffle: c.Data.Shuffle, Seed: c.Data.Seed})
+	if err != nil {
+		return fmt.Errorf("data.train: %w", err)
+	}
+	text := d.trainText
+	if d.valText != nil {
+		text = d.valText
+		if d.val, err = data.NewBatcher(d.valText, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: valBatch}); err != nil {
+			return fmt.Errorf("data.val: %w", err)
+		}
+	}
+	d.entropy, err = text.UnigramEntropy()
+	return err
+}
+
+func (d *corpus) sizes() map[string]int64 {
+	m := map[string]int64{"train": d.trainText.Len()}
+	if d.valText != nil {
+		m["val"] = d.valText.Len()
+	}
+	return m
+}
+
+func (d *corpus) close() error {
+	err := d.trainText.Close()
+	if d.valText != nil {
+		err = errors.Join(err, d.valText.Close())
+	}
+	return err
+}
+
+func (r *run) openData(ctx context.Context) error {
+	tok, err := tokenizer.Open(r.Data.Tokenizer)
+	if err != nil {
+		return Mistake(fmt.Errorf("data.tokenizer: %w", err))
+	}
+	progress := func(done, total int64) { r.Report.Reading(done, total) }
+	r.data, err = openCorpus(ctx, r.Config, tok, r.Train.BatchSize/r.Train.Microbatches, progress)
+	return Mistake(err)
+}

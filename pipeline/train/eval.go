@@ -1,0 +1,191 @@
+package train
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// evaluation looks at windows of a batcher in their order.
+type evaluation struct {
+	session Session
+	windows *data.Batcher
+	rows    int   // windows a run of the program
+	limit   int64 // windows to look at, at most
+}
+
+// loss is the mean negative log-likelihood in nats per token, summed on the host in float64. Reads are collected a run
+// late.
+func (e evaluation) loss(ctx context.Context, each func(inputs, targets []int32, losses []float32)) (float64, error) {
+	total := min(e.windows.Windows(), e.limit)
+	var sum float64
+	var last func() error
+	for at := int64(0); at < total; at += int64(e.rows) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		inputs, targets, err := e.windows.Batch(at / int64(e.rows))
+		if err != nil {
+			return 0, Mistake(err)
+		}
+		p, err := runOn(e.session, evalProgram, inputs, targets, model.LossesOutput)
+		if err != nil {
+			return 0, err
+		}
+		if last != nil {
+			if err := last(); err != nil {
+				return 0, err
+			}
+		}
+		// The batcher begins anew after the last window: rows beyond it are not counted.
+		valid := int(min(int64(e.rows), total-at))
+		last = func() error {
+			b, err := p.Wait()
+			if err != nil {
+				return err
+			}
+			losses := floats(b)[:valid]
+			for _, l := range losses {
+				sum += float64(l)
+			}
+			if each != nil {
+				each(inputs, targets, losses)
+			}
+			return nil
+		}
+	}
+	if err := last(); err != nil {
+		return 0, err
+	}
+	return sum / float64(total), nil
+}
+
+// evaluate is the validation loss of the run's present weights.
+func (r *run) evaluate() (float64, error) {
+	e := evaluation{r.session, r.data.val, r.Train.BatchSize / r.Train.Microbatches, math.MaxInt64}
+	if r.Train.EvalBatches > 0 {
+		e.limit = int64(r.Train.EvalBatches) * int64(r.Train.BatchSize)
+	}
+	return e.loss(context.Background(), nil)
+}
+
+// runOn runs a program on sequences and enqueues the read of one of its outputs.
+func runOn(s Session, program string, tokens, targets []int32, output string) (device.Pending, error) {
+	if err := s.SetInput(program, model.TokensInput, bytesOfI32(tokens)); err != nil {
+		return nil, err
+	}
+	if err := s.SetInput(program, model.TargetsInput, bytesOfI32(targets)); err != nil {
+		return nil, err
+	}
+	if err := s.Run(program); err != nil {
+		return nil, err
+	}
+	return s.Output(program, output)
+}
+
+func bytesOfI32(x []int32) []byte {
+	b := make([]byte, 4*len(x))
+	for i, v := range x {
+		binary.LittleEndian.PutUint32(b[4*i:], uint32(v))
+	}
+	return b
+}
+
+func floats(b []byte) []float32 {
+	x := make([]float32, len(b)/4)
+	for i := range x {
+		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return x
+}
+
+// EvalOptions say what to evaluate and on what.
+type EvalOptions struct {
+	From       string   // a run folder, a checkpoint, or a folder in Hugging Face's layout
+	Data       []string // files; empty: the held-out text of the run
+	Tokenizer  string   // empty: the model's own
+	SeqLen     int      // 0: the model's context
+	BatchSize  int      // sequences at a time
+	Device     string
+	OpenDevice OpenDevice
+	Execute    Executor // nil: runtime/exec
+	Progress   func(done, total int64)
+}
+
+// Evaluation is how well a model predicts a text.
+type Evaluation struct {
+	Model          string  `json:"model"`
+	Text           string  `json:"text"`
+	Loss           float64 `json:"loss"` // nats per token
+	Perplexity     float64 `json:"perplexity"`
+	BitsPerByte    float64 `json:"bits_per_byte,omitempty"` // 0 where the tokens have no text
+	UnigramEntropy float64 `json:"unigram_entropy"`         // nats per token
+	Tokens         int64   `json:"tokens"`
+	Bytes          int64   `json:"bytes,omitempty"`
+}
+
+// Evaluate computes the loss of a model over a whole text.
+func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
+	src, err := OpenModel(o.From, o.Tokenizer)
+	if err != nil {
+		return out, Mistake(err)
+	}
+	defer src.Close()
+	text, name, err := src.text(ctx, o)
+	if err != nil {
+		return out, Mistake(err)
+	}
+	defer text.Close()
+	if o.SeqLen > 0 {
+		src.Model.SeqLen = o.SeqLen
+	}
+	windows, err := data.NewBatcher(text, data.BatchConfig{SeqLen: src.Model.SeqLen, BatchSize: o.BatchSize})
+	if err != nil {
+		return out, Mistake(err)
+	}
+	g, err := src.Model.Eval(o.BatchSize)
+	if err != nil {
+		return out, Mistake(err)
+	}
+	s, err := src.load(o.Device, o.OpenDevice, o.Execute, map[string]*graph.Graph{evalProgram: g})
+	if err != nil {
+		return out, err
+	}
+	defer s.Close()
+	out = Evaluation{Model: src.Dir, Text: name}
+	if out.UnigramEntropy, err = text.UnigramEntropy(); err != nil {
+		return out, Mistake(err)
+	}
+	return out, out.measure(ctx, evaluation{s, windows, o.BatchSize, math.MaxInt64}, src, o.Progress)
+}
+
+// measure fills in the loss and what follows from it.
+func (out *Evaluation) measure(ctx context.Context, e evaluation, src *Source, progress func(done, total int64)) (err error) {
+	spelled := true
+	out.Loss, err = e.loss(ctx, func(_, targets []int32, losses []float32) {
+		n := len(losses) * src.Model.SeqLen
+		out.Tokens += int64(n)
+		ids := make([]uint32, n)
+		for i := range ids {
+			ids[i] = uint32(targets[i])
+		}
+		text, err := src.Tokenizer.Decode(ids)
+		out.Bytes += int64(len(text))
+		spelled = spelled && err == nil
+		if progress != nil {
+			progress(out.Tokens, e.windows.Windows()*int64(src.Model.SeqLen))
+		}
+	})
+	out.Perplexity = math.Exp(out.Loss)
+	if spelled && out.Bytes > 0 {
+		out.BitsPerByte = out.Loss * float64(out.Tokens) / float64(out.Bytes) / math.Ln2
+	} else {
+		out.Bytes = 0
+	}
+	return err
+}

@@ -1,0 +1,145 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/eval"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// golden is what PyTorch found of a run, in float64 (docs/oracle).
+type golden struct {
+	Losses    []float64 `json:"losses"`
+	GradNorms []float64 `json:"grad_norms"`
+}
+
+func readGolden(t *testing.T, config string) (Config, golden) {
+	t.Helper()
+	c, err := LoadConfig(config, nil)
+	require.NoError(t, err)
+	text, err := os.ReadFile(strings.TrimSuffix(config, ".yaml") + ".json")
+	require.NoError(t, err)
+	var g golden
+	require.NoError(t, json.Unmarshal(text, &g))
+	require.Len(t, g.Losses, c.Train.Steps)
+	return c, g
+}
+
+func goldenConfigs(t *testing.T) []string {
+	t.Helper()
+	configs, err := filepath.Glob("testdata/golden/*/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, configs)
+	return configs
+}
+
+// exact computes a run in float64 with the references.
+type exact struct {
+	c      Config
+	data   *corpus
+	graphs map[string]*graph.Graph
+	vars   map[string]*graph.Tensor
+}
+
+func newExact(t *testing.T, c Config) *exact {
+	t.Helper()
+	tok, err := tokenizer.Open(c.Data.Tokenizer)
+	require.NoError(t, err)
+	d, err := openCorpus(context.Background(), c, tok, 1, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, d.close()) })
+	r := &run{Config: c, data: d}
+	require.NoError(t, r.build())
+	x := &exact{c, d, r.graphs, map[string]*graph.Tensor{}}
+	for _, g := range r.graphs {
+		for _, v := range g.Sources("variable") {
+			x.vars[label(v)] = graph.NewTensor(v.Type)
+		}
+	}
+	w, err := openWeights(c.Init.From, c.Model.Config)
+	require.NoError(t, err)
+	for _, p := range c.Model.Parameters() {
+		values, err := w.initial(p)
+		require.NoError(t, err)
+		for i, v := range values {
+			x.vars[p.Name].Data[i] = float64(v)
+		}
+	}
+	require.NoError(t, w.close())
+	return x
+}
+
+// gradients computes the loss of a step's batch and leaves its gradient in the variables.
+func (x *exact) gradients(t *testing.T, step int) (loss float64) {
+	t.Helper()
+	tokens, targets, err := x.data.train.Batch(int64(step))
+	require.NoError(t, err)
+	m := x.c.Train.Microbatches
+	micro := len(tokens) / m
+	for i := range m {
+		name := nextProgram
+		if i == 0 {
+			name = firstProgram
+		}
+		g := x.graphs[name]
+		in := map[string]*graph.Tensor{}
+		for _, v := range g.Sources("input") {
+			in[label(v)] = graph.NewTensor(v.Type)
+		}
+		for j := range micro {
+			in[model.TokensInput].Data[j] = float64(tokens[i*micro+j])
+			in[model.TargetsInput].Data[j] = float64(targets[i*micro+j])
+		}
+		out, err := eval.Run(g, in, x.vars)
+		require.NoError(t, err)
+		loss += out[model.LossOutput].Data[0] / float64(m)
+	}
+	return loss
+}
+
+// The first loss and every gradient, in float64 on both sides: the graph computes what PyTorch computes.
+func TestReferenceAgreesWithPyTorch(t *testing.T) {
+	seen := map[string]bool{}
+	for _, config := range goldenConfigs(t) {
+		c, want := readGolden(t, config)
+		if seen[c.Init.From] {
+			continue // runs of one model differ in their optimizers only
+		}
+		seen[c.Init.From] = true
+		t.Run(filepath.Base(c.Init.From), func(t *testing.T) {
+			x := newExact(t, c)
+			assert.InEpsilon(t, want.Losses[0], x.gradients(t, 0), 1e-12)
+			grads, err := safetensors.Open(filepath.Join(c.Init.From, "grads.safetensors"))
+			require.NoError(t, err)
+			var total float64
+			for _, p := range c.Model.Parameters() {
+				theirs, err := grads.Float32(p.Name)
+				require.NoError(t, err)
+				ours := x.vars[model.Gradient(p.Name)].Data
+				require.Len(t, theirs, len(ours))
+				var diff, norm float64
+				for i := range ours {
+					diff += (ours[i] - float64(theirs[i])) * (ours[i] - float64(theirs[i]))
+					norm += ours[i] * ours[i]
+				}
+				// The file holds f32.
+				assert.Less(t, math.Sqrt(diff/norm), 1e-7, p.Name)
+				total += norm
+			}
+			require.NoError(t, grads.Close())
+			assert.InEpsilon(t, want.GradNorms[0], math.Sqrt(total), 1e-12)
+		})
+	}
+	assert.Len(t, seen, 4)
+}

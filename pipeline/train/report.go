@@ -1,0 +1,56 @@
+package train
+
+import (
+	"time"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// Report is told what happens during a run, in order, from one goroutine.
+type Report interface {
+	// Start tells what is about to run, once, before the first step.
+	Start(Start)
+	// Step tells of one step, a step late.
+	Step(Progress)
+	// Reading tells how much of the data's bytes were read.
+	Reading(done, total int64)
+	// Note is a message for the user.
+	Note(format string, args ...any)
+}
+
+// Start is what a run prints before it begins.
+type Start struct {
+	Config     string           `json:"config"` // as YAML, all defaults written out
+	Device     device.Info      `json:"device"`
+	Parameters int64            `json:"parameters"`
+	Memory     exec.Memory      `json:"memory"` // bytes
+	Kernels    int              `json:"kernels"`
+	Optimizer  string           `json:"optimizer"` // which parameters are under which
+	Data       map[string]int64 `json:"data"`      // tokens by split
+	FirstStep  int              `json:"first_step"`
+	Steps      int              `json:"steps"`
+}
+
+// Progress is one step's measurements. Steps count from 1: step s took batch s−1, and its loss and gradient norm are at the
+// weights before its update; ValLoss is at the weights after it.
+type Progress struct {
+	Step         int           `json:"step"`
+	Steps        int           `json:"steps"`
+	Tokens       int64         `json:"tokens"` // trained on so far
+	Loss         float64       `json:"loss"`   // nats per token
+	LR           float64       `json:"lr"`
+	GradNorm     float64       `json:"grad_norm"` // before clipping
+	TokensPerSec float64       `json:"tokens_per_s"`
+	Staleness    int           `json:"staleness"`
+	ValLoss      *float64      `json:"val_loss,omitempty"`
+	Left         time.Duration `json:"left_ns"`
+}
+
+// Silent reports nothing.
+type Silent struct{}
+
+func (Silent) Start(Start)          {}
+func (Silent) Step(Progress)        {}
+func (Silent) Reading(int64, int64) {}
+func (Silent) Note(string, ...any)  {}

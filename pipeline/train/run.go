@@ -1,0 +1,271 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// Options are what a run needs besides its config.
+type Options struct {
+	Resume     bool // continue from the latest good checkpoint of run.dir; without one, start
+	OpenDevice OpenDevice
+	Execute    Executor // nil: runtime/exec with its static choice of kernels
+	Report     Report   // nil: Silent
+}
+
+// Result is how a run ended.
+type Result struct {
+	Dir            string   `json:"dir"`
+	Step           int      `json:"step"`
+	Checkpoint     string   `json:"checkpoint"`
+	Interrupted    bool     `json:"interrupted,omitempty"`
+	Loss           *float64 `json:"loss,omitempty"`     // of the last step
+	ValLoss        *float64 `json:"val_loss,omitempty"` // nats per token
+	UnigramEntropy float64  `json:"unigram_entropy"`    // of the held-out text, nats per token
+	Plot           string   `json:"plot,omitempty"`
+}
+
+// Run trains. When ctx ends it finishes the step under way, saves, and returns with Interrupted set. Everything that can be
+// wrong with the input is found before anything is written; such errors are UserErrors.
+func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
+	if o.Report == nil {
+		o.Report = Silent{}
+	}
+	if o.Execute == nil {
+		o.Execute = Execute(nil)
+	}
+	r := &run{Config: c, Options: o, result: Result{Dir: c.Run.Dir}}
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := r.openData(ctx); err != nil {
+		return r.result, err
+	}
+	for _, step := range []func() error{r.build, r.findWeights, r.plan, r.prepareFolder, r.load, r.openFolder} {
+		if err := step(); err != nil {
+			return r.result, err
+		}
+	}
+	o.Report.Start(r.start)
+	if err := r.loop(ctx); err != nil {
+		return r.result, err
+	}
+	return r.result, r.finish()
+}
+
+// run is a training run under way.
+type run struct {
+	Config
+	Options
+	result Result
+	start  Start
+
+	data    *corpus
+	weights *weights // to start from
+	update  *updater
+	graphs  map[string]*graph.Graph
+	dev     device.Device
+	planned Planned
+	session Session
+
+	undo   func() // removes the folders made for the run
+	store  *checkpoint.Store
+	log    *metrics.Log
+	events *metrics.Events
+	trace  *trace.Writer
+
+	step    int // finished
+	saved   int // step of the newest checkpoint of this run; −1: none
+	pending []*inFlight
+	pace    pace
+}
+
+// The programs of a run.
+const (
+	firstProgram  = "first"  // gradient of a batch's first microbatch
+	nextProgram   = "next"   // of the others
+	updateProgram = "update" // the optimizer
+	evalProgram   = "eval"
+)
+
+// build makes the graphs.
+func (r *run) build() (err error) {
+	c, t := r.Model.Config, r.Train
+	micro := t.BatchSize / t.Microbatches
+	r.graphs = map[string]*graph.Graph{}
+	if r.graphs[firstProgram], err = c.Grad(micro, t.Microbatches, false); err != nil {
+		return err
+	}
+	if t.Microbatches > 1 {
+		if r.graphs[nextProgram], err = c.Grad(micro, t.Microbatches, true); err != nil {
+			return err
+		}
+	}
+	if r.data.val != nil {
+		if r.graphs[evalProgram], err = c.Eval(micro); err != nil {
+			return err
+		}
+	}
+	if r.update, err = newUpdater(r.Config); err != nil {
+		return err
+	}
+	r.graphs[updateProgram] = r.update.graph
+	return nil
+}
+
+// plan asks the device how the graphs fit.
+func (r *run) plan() (err error) {
+	if r.dev, err = openDevice(r.OpenDevice, r.Pipeline.Devices); err != nil {
+		return err
+	}
+	if r.planned, err = r.Execute(r.dev, r.graphs); err != nil {
+		return Mistake(fmt.Errorf("%s: %w", r.dev.Info().Name, err))
+	}
+	r.start = Start{Config: string(r.YAML()), Device: r.dev.Info(), Parameters: r.Model.Count(), Memory: r.planned.Memory,
+		Kernels: r.planned.Kernels, Optimizer: r.update.assignment, Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
+	return nil
+}
+
+// openDevice opens the first of the names, or the default when there is none.
+func openDevice(open OpenDevice, names []string) (device.Device, error) {
+	name := ""
+	if len(names) > 0 {
+		name = names[0]
+	}
+	dev, err := open(name)
+	if err != nil {
+		return nil, Mistake(err)
+	}
+	return dev, nil
+}
+
+// prepareFolder finds out whether the run folder can be written to. It is removed again if the run does not begin.
+func (r *run) prepareFolder() error {
+	missing := missingFolders(r.Run.Dir)
+	r.undo = func() {
+		for _, dir := range missing {
+			os.Remove(dir) // only while it is empty
+		}
+	}
+	if err := os.MkdirAll(r.Run.Dir, 0o777); err != nil {
+		r.undo()
+		return Mistake(fmt.Errorf("run.dir: %w", err))
+	}
+	probe, err := os.CreateTemp(r.Run.Dir, ".probe-*")
+	if err != nil {
+		r.undo()
+		return Mistake(fmt.Errorf("run.dir: %w", err))
+	}
+	return Mistake(errors.Join(probe.Close(), os.Remove(probe.Name())))
+}
+
+// missingFolders lists those of a path that do not exist, the innermost first.
+func missingFolders(path string) (missing []string) {
+	for path = filepath.Clean(path); ; path = filepath.Dir(path) {
+		if _, err := os.Lstat(path); err == nil || path == filepath.Dir(path) {
+			return missing
+		}
+		missing = append(missing, path)
+	}
+}
+
+// openFolder makes what a run writes on the way.
+func (r *run) openFolder() (err error) {
+	dir := r.Run.Dir
+	for _, step := range []func() error{
+		func() error { return writeFile(filepath.Join(dir, "config.yaml"), r.YAML()) },
+		func() (err error) {
+			r.store, err = checkpoint.NewStore(dir, checkpoint.Options{Keep: r.Train.Keep})
+			return err
+		},
+		func() (err error) {
+			r.log, err = metrics.Resume(filepath.Join(dir, "metrics.jsonl"), r.step)
+			return err
+		},
+		func() (err error) {
+			r.events, err = metrics.NewEvents(filepath.Join(dir, "tensorboard"), r.step+1)
+			return err
+		},
+		func() (err error) {
+			r.trace, err = trace.Create(filepath.Join(dir, "trace.json"), "gpupipe "+dir)
+			return err
+		},
+	} {
+		if err := step(); err != nil {
+			return Mistake(fmt.Errorf("run folder: %w", err))
+		}
+	}
+	return nil
+}
+
+// load brings the programs and the initial state to the device.
+func (r *run) load() (err error) {
+	defer func() {
+		if err != nil {
+			r.undo()
+		}
+	}()
+	if r.session, err = r.planned.Load(); errors.Is(err, device.ErrOutOfMemory) {
+		err = Mistake(err)
+	}
+	if err != nil {
+		return err
+	}
+	return r.weights.upload(r.session)
+}
+
+func (r *run) close() error {
+	var errs []error
+	if r.data != nil {
+		errs = append(errs, r.data.close())
+	}
+	if r.session != nil {
+		errs = append(errs, r.session.Close())
+	}
+	if r.dev != nil {
+		errs = append(errs, r.dev.Close())
+	}
+	if r.log != nil {
+		errs = append(errs, r.log.Close())
+	}
+	if r.events != nil {
+		errs = append(errs, r.events.Close())
+	}
+	if r.trace != nil {
+		errs = append(errs, r.trace.Close())
+	}
+	if r.weights != nil {
+		errs = append(errs, r.weights.close())
+	}
+	return errors.Join(errs...)
+}
+
+// finish draws the loss over all steps, those before a resumption included.
+func (r *run) finish() error {
+	r.result.Step, r.result.UnigramEntropy = r.step, r.data.entropy
+	if r.step == 0 {
+		return nil
+	}
+	records, err := metrics.Read(filepath.Join(r.Run.Dir, "metrics.jsonl"))
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(r.Run.Dir, "loss.png")
+	series := []metrics.Series{
+		metrics.FromRecords(records, "loss", "training loss", metrics.Curve),
+		metrics.FromRecords(records, "val_loss", "validation loss", metrics.Dots),
+		{Name: "unigram entropy", Kind: metrics.Level, Y: []float64{r.data.entropy}},
+	}
+	if err := metrics.Plot(path, series...); err != nil {
+		return Mistake(err)
+	}
+	r.result.Plot = path
+	return nil
+}

@@ -1,0 +1,401 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// demo is a run of a few seconds in dir.
+func demo(t *testing.T, dir string, overrides ...string) Config {
+	t.Helper()
+	text := filepath.Join(dir, "text.txt")
+	if _, err := os.Stat(text); err != nil {
+		rng := rand.New(rand.NewPCG(1, 1))
+		var b bytes.Buffer
+		for range 200 {
+			fmt.Fprintf(&b, "%s ", []string{"the", "cat", "sat", "on", "a", "mat"}[rng.IntN(6)])
+		}
+		require.NoError(t, os.WriteFile(text, b.Bytes(), 0o666))
+	}
+	c, err := ParseConfig("demo", nil, append([]string{
+		"model={vocab_size: 256, d_model: 8, n_layers: 1, n_heads: 2, d_ff: 12, seq_len: 8}",
+		"data={train: [" + text + "], val_fraction: 0.1}",
+		"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 2}",
+		"lr.warmup=2", "run.dir=" + filepath.Join(dir, "run"),
+	}, overrides...))
+	require.NoError(t, err)
+	return c
+}
+
+// notes keeps what a run reports.
+type notes struct {
+	Silent
+	start Start
+	steps []Progress
+	text  []string
+	step  func(Progress)
+}
+
+func (n *notes) Start(s Start) { n.start = s }
+func (n *notes) Step(p Progress) {
+	n.steps = append(n.steps, p)
+	if n.step != nil {
+		n.step(p)
+	}
+}
+func (n *notes) Note(format string, args ...any) {
+	n.text = append(n.text, fmt.Sprintf(format, args...))
+}
+
+func options(x *reference, n *notes) Options {
+	return Options{OpenDevice: openNull, Execute: x.execute, Report: n}
+}
+
+// files returns the tensors of a checkpoint, as they are.
+func files(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	m := map[string]string{}
+	for _, name := range []string{"model.safetensors", "optimizer.safetensors", "config.json", "tokenizer.json"} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		m[name] = string(b)
+	}
+	return m
+}
+
+// measurements are the logged values that do not depend on the clock.
+func measurements(t *testing.T, dir string) []metrics.Record {
+	t.Helper()
+	records, err := metrics.Read(filepath.Join(dir, "metrics.jsonl"))
+	require.NoError(t, err)
+	for _, r := range records {
+		delete(r.Values, "tokens_per_s")
+	}
+	return records
+}
+
+func TestARunLearnsAndLeavesEverythingBehind(t *testing.T) {
+	dir := t.TempDir()
+	c := demo(t, dir, "train.steps=30", "train.save_every=10", "train.eval_every=10")
+	n := &notes{}
+	res, err := Run(context.Background(), c, options(&reference{}, n))
+	require.NoError(t, err)
+	assert.Equal(t, 30, res.Step)
+	assert.Less(t, *res.ValLoss, 4.5, "it began at ln 256 = 5.5")
+	assert.Greater(t, res.UnigramEntropy, 1.0)
+	require.Len(t, n.steps, 30)
+	assert.InDelta(t, math.Log(256), n.steps[0].Loss, 0.05)
+	assert.Equal(t, c.Model.Count(), n.start.Parameters)
+	assert.NotEmpty(t, n.start.Optimizer)
+	for _, name := range []string{"config.yaml", "metrics.jsonl", "trace.json", "loss.png", "tensorboard",
+		"checkpoints/step-10/manifest.json", "checkpoints/step-20", "checkpoints/step-30/model.safetensors",
+		"checkpoints/step-30/config.json", "checkpoints/step-30/tokenizer.json"} {
+		assert.FileExists(t, existing(t, filepath.Join(c.Run.Dir, name)), name)
+	}
+	records := measurements(t, c.Run.Dir)
+	require.Len(t, records, 30)
+	for i, r := range records {
+		assert.Equal(t, i+1, r.Step)
+		assert.Equal(t, float64((i+1)*4*8), r.Values["tokens"])
+		_, has := r.Values["val_loss"]
+		assert.Equal(t, (i+1)%10 == 0, has)
+		for _, name := range []string{"loss", "lr", "grad_norm", "staleness"} {
+			assert.Contains(t, r.Values, name)
+		}
+	}
+	kept, err := LoadConfig(filepath.Join(c.Run.Dir, "config.yaml"), nil)
+	require.NoError(t, err)
+	assert.Equal(t, c.YAML(), kept.YAML())
+	ev, err := Evaluate(context.Background(), EvalOptions{From: c.Run.Dir, BatchSize: 3, OpenDevice: openNull, Execute: (&reference{}).execute})
+	require.NoError(t, err)
+	assert.InDelta(t, *res.ValLoss, ev.Loss, 1e-6, "another batch size changes nothing but rounding")
+	assert.InDelta(t, ev.Loss/math.Ln2, ev.BitsPerByte, 1e-12, "a token is a byte")
+	assert.InDelta(t, res.UnigramEntropy, ev.UnigramEntropy, 1e-12)
+}
+
+// existing turns a folder into one of its files, for FileExists.
+func existing(t *testing.T, path string) string {
+	t.Helper()
+	st, err := os.Stat(path)
+	if err != nil || !st.IsDir() {
+		return path
+	}
+	entries, err := os.ReadDir(path)
+	require.NoError(t, err)
+	require.NotEmpty(t, entries)
+	return filepath.Join(path, entries[0].Name())
+}
+
+func TestTwoRunsOfOneSeedAreEqual(t *testing.T) {
+	dir := t.TempDir()
+	a, b := demo(t, dir), demo(t, dir, "run.dir="+filepath.Join(dir, "again"))
+	other := demo(t, dir, "run.dir="+filepath.Join(dir, "other"), "init.seed=2")
+	for _, c := range []Config{a, b, other} {
+		_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+		require.NoError(t, err)
+	}
+	last := func(c Config) map[string]string { return files(t, filepath.Join(c.Run.Dir, "checkpoints/step-6")) }
+	assert.Equal(t, last(a), last(b))
+	assert.Equal(t, measurements(t, a.Run.Dir), measurements(t, b.Run.Dir))
+	assert.NotEqual(t, last(a), last(other))
+}
+
+// Interrupted at any time (steps are told of a step late, so after 4 of 6 at the latest), and resumed: the same bits and the same log as without.
+func TestInterruptedAndResumedIsNeverStopped(t *testing.T) {
+	dir := t.TempDir()
+	whole := demo(t, dir, "run.dir="+filepath.Join(dir, "whole"))
+	_, err := Run(context.Background(), whole, options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	for stop := 1; stop < 5; stop++ {
+		c := demo(t, dir, "run.dir="+filepath.Join(dir, fmt.Sprint("stop", stop)))
+		ctx, cancel := context.WithCancel(context.Background())
+		n := &notes{step: func(p Progress) {
+			if p.Step == stop {
+				cancel()
+			}
+		}}
+		res, err := Run(ctx, c, options(&reference{}, n))
+		require.NoError(t, err)
+		require.True(t, res.Interrupted)
+		assert.Equal(t, filepath.Join(c.Run.Dir, "checkpoints", fmt.Sprint("step-", res.Step)), res.Checkpoint)
+		require.Less(t, res.Step, 6)
+		o := options(&reference{}, &notes{})
+		o.Resume = true
+		again, err := Run(context.Background(), c, o)
+		require.NoError(t, err)
+		assert.Equal(t, 6, again.Step)
+		assert.Equal(t, files(t, whole.Run.Dir+"/checkpoints/step-6"), files(t, c.Run.Dir+"/checkpoints/step-6"), "stopped at %d", stop)
+		assert.Equal(t, measurements(t, whole.Run.Dir), measurements(t, c.Run.Dir))
+	}
+}
+
+// A killed process leaves a log beyond its last checkpoint, and may leave a torn checkpoint.
+func TestKilledAndResumed(t *testing.T) {
+	dir := t.TempDir()
+	whole := demo(t, dir)
+	_, err := Run(context.Background(), whole, options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	want, log := files(t, whole.Run.Dir+"/checkpoints/step-6"), measurements(t, whole.Run.Dir)
+	path := filepath.Join(whole.Run.Dir, "checkpoints/step-6/model.safetensors")
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	b[len(b)-1] ^= 1
+	require.NoError(t, os.WriteFile(path, b, 0o666))
+	n := &notes{}
+	o := options(&reference{}, n)
+	o.Resume = true
+	_, err = Run(context.Background(), whole, o)
+	require.NoError(t, err)
+	assert.Contains(t, strings.Join(n.text, "\n"), "altered: sha256")
+	assert.Contains(t, strings.Join(n.text, "\n"), "resuming at step 4")
+	assert.Equal(t, want, files(t, whole.Run.Dir+"/checkpoints/step-6"))
+	assert.Equal(t, log, measurements(t, whole.Run.Dir))
+}
+
+func TestResumeOfAFinishedRunDoesNothing(t *testing.T) {
+	c := demo(t, t.TempDir())
+	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	n := &notes{}
+	o := options(&reference{}, n)
+	o.Resume = true
+	res, err := Run(context.Background(), c, o)
+	require.NoError(t, err)
+	assert.Empty(t, n.steps)
+	assert.Equal(t, 6, res.Step)
+}
+
+func TestResumeWithoutCheckpointStarts(t *testing.T) {
+	c := demo(t, t.TempDir())
+	n := &notes{}
+	o := options(&reference{}, n)
+	o.Resume = true
+	res, err := Run(context.Background(), c, o)
+	require.NoError(t, err)
+	assert.Equal(t, 6, res.Step)
+	assert.Contains(t, n.text[0], "no checkpoint yet")
+}
+
+func TestNoStepsIsTheInitialCheckpoint(t *testing.T) {
+	c := demo(t, t.TempDir(), "train.steps=0")
+	res, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join(c.Run.Dir, "checkpoints/step-0"), res.Checkpoint)
+	w, err := openWeights(res.Checkpoint, c.Model.Config)
+	require.NoError(t, err)
+	for _, p := range c.Model.Parameters() {
+		got, err := w.initial(p)
+		require.NoError(t, err)
+		assert.Equal(t, p.Initial(1), got)
+	}
+	require.NoError(t, w.close())
+	next := demo(t, filepath.Dir(c.Run.Dir), "init.from="+res.Checkpoint, "run.dir="+c.Run.Dir+"2")
+	a, err := Run(context.Background(), next, options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	direct := demo(t, filepath.Dir(c.Run.Dir), "run.dir="+c.Run.Dir+"3")
+	b, err := Run(context.Background(), direct, options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	assert.Equal(t, *b.Loss, *a.Loss)
+	assert.Equal(t, files(t, b.Checkpoint), files(t, a.Checkpoint))
+}
+
+func TestResumeRefusesAnotherRun(t *testing.T) {
+	dir := t.TempDir()
+	c := demo(t, dir)
+	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	before := measurements(t, c.Run.Dir)
+	other := filepath.Join(dir, "other.txt")
+	require.NoError(t, os.WriteFile(other, []byte(strings.Repeat("quite another text. ", 50)), 0o666))
+	for override, want := range map[string]string{
+		"model.n_layers=2":           "model.n_layers: the checkpoint has 1, the config 2",
+		"train.batch_size=8":         "train.batch_size",
+		"optimizer.name=adamw":       "optimizer.name: the checkpoint has muon, the config adamw",
+		"data.seed=9":                "data.seed",
+		"data.train=[" + other + "]": "the hash of the training tokens",
+		"train.steps=3":              "train.steps: found 3, but",
+		"init.seed=5":                "init.seed: the checkpoint has 1, the config 5",
+	} {
+		o := options(&reference{}, &notes{})
+		o.Resume = true
+		_, err := Run(context.Background(), demo(t, dir, override), o)
+		var user *UserError
+		assert.ErrorAs(t, err, &user, override)
+		assert.ErrorContains(t, err, want, override)
+	}
+	assert.Equal(t, before, measurements(t, c.Run.Dir), "nothing was written")
+	n := &notes{}
+	o := options(&reference{}, n)
+	o.Resume = true
+	_, err = Run(context.Background(), demo(t, dir, "train.steps=8", "train.save_every=1"), o)
+	require.NoError(t, err)
+	assert.Contains(t, strings.Join(n.text, "\n"), "train.steps: the checkpoint has 6, the config 8: the new value is used")
+}
+
+func TestARunIsNotWrittenOver(t *testing.T) {
+	c := demo(t, t.TempDir())
+	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	_, err = Run(context.Background(), c, options(&reference{}, &notes{}))
+	var user *UserError
+	assert.ErrorAs(t, err, &user)
+	assert.ErrorContains(t, err, "holds a run already: continue it with --resume")
+}
+
+func TestNaNStopsBeforeTheUpdateAndKeepsTheCheckpoint(t *testing.T) {
+	c := demo(t, t.TempDir())
+	_, err := Run(context.Background(), c, options(&reference{poison: 4}, &notes{}))
+	var user *UserError
+	require.ErrorAs(t, err, &user)
+	assert.ErrorContains(t, err, "step 4: the loss is NaN")
+	assert.ErrorContains(t, err, "the checkpoint of step 2 is kept")
+	latest, problems, err := checkpoint.Latest(c.Run.Dir)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+	assert.Equal(t, 2, latest.Step)
+	assert.Len(t, measurements(t, c.Run.Dir), 3)
+}
+
+// With a device that executes nothing, the real executor: plans, kernels, limits and the loop's bookkeeping.
+func TestNullDevice(t *testing.T) {
+	c := demo(t, t.TempDir())
+	n := &notes{}
+	res, err := Run(context.Background(), c, Options{OpenDevice: openNull, Report: n})
+	require.NoError(t, err)
+	assert.Equal(t, 6, res.Step)
+	assert.Len(t, n.steps, 6)
+	assert.Positive(t, n.start.Kernels)
+	assert.Equal(t, n.start.Memory.Total, n.start.Memory.Variables+n.start.Memory.Arena+n.start.Memory.Inputs+n.start.Memory.Outputs+n.start.Memory.Constants)
+}
+
+// Each mistake is found before anything is written.
+func TestBadInputWritesNothing(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, data []byte) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, data, 0o666))
+		return path
+	}
+	write("text.txt", []byte(strings.Repeat("some text to learn from ", 40)))
+	shard := append([]byte{0x28, 0x7e, 0x34, 0x01, 1, 0, 0, 0, 100, 0, 0, 0}, make([]byte, 1012+50)...)
+	weights := filepath.Join(dir, "weights")
+	require.NoError(t, os.Mkdir(weights, 0o777))
+	c := demo(t, dir)
+	require.NoError(t, os.WriteFile(filepath.Join(weights, "config.json"), c.Model.HuggingFace(), 0o666))
+	require.NoError(t, os.WriteFile(filepath.Join(weights, "model.safetensors"), []byte("\x00\x00\x00\x00\x00\x00\x00\x10{}"), 0o666))
+	file := write("file", []byte("x"))
+	for override, want := range map[string]string{
+		"data.train=[" + filepath.Join(dir, "none.txt") + "]":                                                "none.txt: no such file",
+		"data.train=[" + write("empty.txt", nil) + "]":                                                       "empty.txt: the file is empty",
+		"data.train=[" + write("binary.txt", []byte("\x7fELF\x00\x00\x01"+strings.Repeat("\x00", 99))) + "]": "binary.txt: a NUL byte at offset 4",
+		"data.train=[" + write("short.txt", []byte("hi")) + "]":                                              "token",
+		"data.train=[" + write("cut.bin", shard) + "]":                                                       "cut.bin: ",
+		"data.tokenizer=" + write("bad.json", []byte("{")):                                                   "data.tokenizer: ",
+		"data.tokenizer=gpt2":                   "model.vocab_size: found 256, but the tokenizer \"gpt2\" has 50257 tokens",
+		"model.vocab_size=100":                  "model.vocab_size: found 100",
+		"pipeline.devices=[webgpu:9]":           `device "webgpu:9": no such device`,
+		"init.from=" + weights:                  "model.safetensors",
+		"run.dir=" + filepath.Join(file, "run"): "not a directory",
+	} {
+		_, err := Run(context.Background(), demo(t, dir, override), options(&reference{}, &notes{}))
+		var user *UserError
+		if assert.ErrorAs(t, err, &user, override) {
+			assert.ErrorContains(t, err, want, override)
+		}
+		assert.NoDirExists(t, filepath.Join(dir, "run"), override)
+	}
+	_, err := Run(context.Background(), c, options(&reference{refused: exec.ErrTooLarge}, &notes{}))
+	assert.ErrorContains(t, err, "null:0: does not fit in device memory")
+	assert.NoDirExists(t, filepath.Join(dir, "run"))
+}
+
+func TestReadOnlyFolder(t *testing.T) {
+	if os.Getuid() == 0 {
+		// Root writes everywhere but in /proc.
+		_, err := Run(context.Background(), demo(t, t.TempDir(), "run.dir=/proc/gpupipe"), options(&reference{}, &notes{}))
+		var user *UserError
+		assert.ErrorAs(t, err, &user)
+		return
+	}
+	dir := t.TempDir()
+	c := demo(t, dir)
+	require.NoError(t, os.Chmod(dir, 0o555))
+	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	var user *UserError
+	assert.ErrorAs(t, err, &user)
+	assert.True(t, errors.Is(err, os.ErrPermission))
+}
+
+func TestWeightsOfAnotherShapeAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	c := demo(t, dir, "train.steps=0")
+	res, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	wider := c.Model.Config
+	wider.DFF = 16
+	_, err = openWeights(res.Checkpoint, wider)
+	assert.ErrorContains(t, err, `tensor "model.layers.0.mlp.down_proj.weight" has shape [8,12], expected [8,16]`)
+	deeper := c.Model.Config
+	deeper.NLayers = 2
+	_, err = openWeights(res.Checkpoint, deeper)
+	assert.ErrorContains(t, err, `tensor "model.layers.1.input_layernorm.weight" is missing`)
+	tied := c.Model.Config
+	tied.TieEmbeddings = true
+	w, err := openWeights(res.Checkpoint, tied)
+	require.NoError(t, err, "a head that ties make superfluous is passed over")
+	require.NoError(t, w.close())
+}

@@ -1,0 +1,176 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// Source is a trained model on disk.
+type Source struct {
+	Dir       string // the folder with its tensors
+	Model     model.Config
+	Tokenizer tokenizer.Tokenizer
+	Passed    []checkpoint.Problem // damaged checkpoints that were passed over
+
+	weights *weights
+	config  *Config // of the run that made it, if known
+}
+
+// OpenModel finds a model: in a run folder (its latest good checkpoint), a checkpoint, or a folder in Hugging Face's Llama
+// layout. tok names a tokenizer other than the one found with the model.
+func OpenModel(path, tok string) (*Source, error) {
+	src := &Source{Dir: path}
+	if err := src.locate(path); err != nil {
+		return nil, err
+	}
+	var err error
+	if src.Model, err = ReadModelConfig(src.Dir); err != nil {
+		return nil, err
+	}
+	if src.Tokenizer, err = src.tokenizer(tok); err != nil {
+		return nil, err
+	}
+	if n := src.Tokenizer.VocabSize(); n > src.Model.VocabSize {
+		return nil, fmt.Errorf("the tokenizer %q has %d tokens, but the model in %s only %d", src.Tokenizer.Name(), n, src.Dir, src.Model.VocabSize)
+	}
+	src.weights, err = openWeights(src.Dir, src.Model)
+	return src, err
+}
+
+// locate finds the folder with the tensors, and verifies it if it is a checkpoint.
+func (src *Source) locate(path string) error {
+	c, err := openCheckpoint(path, src)
+	if err != nil || c == nil {
+		return err
+	}
+	src.Dir = c.Dir
+	text, err := c.File("train.yaml")
+	if err != nil {
+		return err
+	}
+	config, err := parseKept(filepath.Join(c.Dir, "train.yaml"), text)
+	if err == nil {
+		src.config = &config
+	}
+	return err
+}
+
+// openCheckpoint returns nil for a folder that is neither a run nor a checkpoint.
+func openCheckpoint(path string, src *Source) (c *checkpoint.Checkpoint, err error) {
+	if st, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if !st.IsDir() {
+		return nil, fmt.Errorf("%s: a file, expected a run folder, a checkpoint, or a folder with config.json and model.safetensors", path)
+	}
+	if _, err := os.Stat(filepath.Join(path, "checkpoints")); err == nil {
+		c, src.Passed, err = checkpoint.Latest(path)
+		return c, err
+	}
+	if _, err := os.Stat(filepath.Join(path, "manifest.json")); err == nil {
+		return checkpoint.Open(path)
+	}
+	return nil, nil
+}
+
+// parseKept reads a resolved config without looking at what it started from, which may be gone.
+func parseKept(file string, text []byte) (Config, error) {
+	d, err := parseDocument(file, text)
+	if err != nil {
+		return Config{}, err
+	}
+	c := defaults()
+	return c, d.decode(&c)
+}
+
+func (src *Source) tokenizer(name string) (tokenizer.Tokenizer, error) {
+	own := filepath.Join(src.Dir, "tokenizer.json")
+	_, err := os.Stat(own)
+	switch {
+	case name != "":
+	case src.config != nil && slices.Contains([]string{"bytes", "gpt2"}, src.config.Data.Tokenizer):
+		name = src.config.Data.Tokenizer
+	case err == nil:
+		name = own
+	case src.Model.VocabSize == 256:
+		name = "bytes"
+	default:
+		return nil, fmt.Errorf("%s: no tokenizer.json: name a tokenizer with --tokenizer", src.Dir)
+	}
+	return tokenizer.Open(name)
+}
+
+// text opens what to evaluate on.
+func (src *Source) text(ctx context.Context, o EvalOptions) (text *data.Corpus, name string, err error) {
+	options := data.Options{Train: o.Data, Tokenizer: src.Tokenizer, Vocab: src.Model.VocabSize, SeqLen: src.Model.SeqLen, Field: "text"}
+	if len(o.Data) > 0 {
+		text, _, err = data.Load(ctx, options)
+		return text, strings.Join(o.Data, ", "), err
+	}
+	if src.config == nil {
+		return nil, "", fmt.Errorf("%s: no run is known to have made it: name a text with --data", src.Dir)
+	}
+	c := src.config.Data
+	options.Train, options.Val, options.Field = c.Train, c.Val, c.Field
+	if len(c.Val) == 0 {
+		options.ValFraction = c.ValFraction
+	}
+	train, val, err := data.Load(ctx, options)
+	if err != nil {
+		return nil, "", err
+	}
+	if val == nil {
+		return nil, "", errors.Join(fmt.Errorf("%s: the run held no text out: name one with --data", src.Dir), train.Close())
+	}
+	return val, "held-out text of the run", nil
+}
+
+// loaded is a session with the device that it runs on.
+type loaded struct {
+	Session
+	dev device.Device
+}
+
+func (l loaded) Close() error { return errors.Join(l.Session.Close(), l.dev.Close()) }
+
+// load brings the model to a device, with programs to run it.
+func (src *Source) load(name string, open OpenDevice, execute Executor, graphs map[string]*graph.Graph) (s Session, err error) {
+	if execute == nil {
+		execute = Execute(nil)
+	}
+	dev, err := openDevice(open, []string{name})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, dev.Close())
+		}
+	}()
+	planned, err := execute(dev, graphs)
+	if err != nil {
+		return nil, Mistake(fmt.Errorf("%s: %w", dev.Info().Name, err))
+	}
+	session, err := planned.Load()
+	if err != nil {
+		return nil, err
+	}
+	if err := src.weights.upload(session); err != nil {
+		return nil, errors.Join(err, session.Close())
+	}
+	return loaded{session, dev}, nil
+}
+
+// Close closes the model's files.
+func (src *Source) Close() error { return src.weights.close() }

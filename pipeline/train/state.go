@@ -1,0 +1,259 @@
+package train
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/data"
+	"go.yaml.in/yaml/v3"
+)
+
+// state is what a checkpoint's state.json holds besides its tensors.
+type state struct {
+	Step      int           `json:"step"`      // steps finished
+	Tokens    int64         `json:"tokens"`    // trained on
+	Data      data.Position `json:"data"`      // the batch that comes next
+	Tokenizer string        `json:"tokenizer"` // its hash
+	Config    string        `json:"config"`    // config.yaml of the run
+}
+
+func (r *run) state() state {
+	return state{Step: r.step, Tokens: r.tokens(r.step), Data: r.data.train.Position(int64(r.step)), Tokenizer: r.data.tok.Hash(),
+		Config: string(r.YAML())}
+}
+
+// tokens is how many tokens the first steps train on.
+func (r *run) tokens(steps int) int64 {
+	return int64(steps) * int64(r.Train.BatchSize) * int64(r.Model.SeqLen)
+}
+
+func writeFile(path string, data []byte) error {
+	return atomicfile.Write(path, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// save writes a checkpoint of the steps so far, all of which have been measured.
+func (r *run) save() error {
+	began := time.Now()
+	if err := r.log.Sync(); err != nil {
+		return Mistake(err)
+	}
+	c := checkpoint.Contents{Step: r.step, Config: json.RawMessage(r.Model.HuggingFace()), State: r.state(), Files: map[string][]byte{
+		"tokenizer.json": r.data.tok.JSON(), "train.yaml": r.YAML()}}
+	for _, p := range r.Model.Parameters() {
+		c.Model = append(c.Model, r.tensor(graph.Named{ID: p.Name, Type: p.Type}))
+	}
+	for _, v := range r.optimizerVariables() {
+		c.Optimizer = append(c.Optimizer, r.tensor(v))
+	}
+	saved, err := r.store.Save(c)
+	if saved == nil {
+		return r.saveError(err)
+	}
+	if err != nil {
+		r.Report.Note("%v", err)
+	}
+	r.saved, r.result.Checkpoint = r.step, saved.Dir
+	r.pace.pause(time.Since(began))
+	r.trace.Complete("loop", "save", began, time.Since(began), nil)
+	return nil
+}
+
+// saveError tells a disk that is full or read-only, which is the user's to mend, from a device that fails.
+func (r *run) saveError(err error) error {
+	var file *os.PathError
+	if errors.As(err, &file) {
+		return Mistake(err)
+	}
+	return err
+}
+
+func (r *run) tensor(v graph.Named) checkpoint.Tensor {
+	return checkpoint.Tensor{Name: v.ID, DType: safetensors.DType(strings.ToUpper(v.Type.DType.String())), Shape: v.Type.Shape,
+		Data: func() ([]byte, error) {
+			p, err := r.session.ReadVariable(v.ID)
+			if err != nil {
+				return nil, err
+			}
+			return p.Wait()
+		}}
+}
+
+// optimizerVariables are the variables of the update that outlive a step and are not parameters.
+func (r *run) optimizerVariables() []graph.Named {
+	params := types(r.Model.Parameters())
+	var vs []graph.Named
+	for _, v := range r.graphs[updateProgram].Sources("variable") {
+		s := v.Node.Op.(graph.Source)
+		if _, is := params[s.Label()]; !is && !strings.HasPrefix(s.Label(), "grad/") {
+			vs = append(vs, graph.Named{ID: s.Label(), Type: v.Type})
+		}
+	}
+	slices.SortFunc(vs, func(a, b graph.Named) int { return strings.Compare(a.ID, b.ID) })
+	return vs
+}
+
+// findWeights decides where the run begins: at a checkpoint, at given weights, or at random ones.
+func (r *run) findWeights() (err error) {
+	r.saved = -1
+	resumed, err := r.resume()
+	if err != nil || resumed {
+		return Mistake(err)
+	}
+	if r.Init.From != "" {
+		r.weights, err = openWeights(r.Init.From, r.Model.Config)
+		return Mistake(err)
+	}
+	r.weights = &weights{params: r.Model.Parameters(), seed: r.Init.Seed}
+	return nil
+}
+
+// resume finds the latest good checkpoint of the run folder and refuses one that another model, other data or another
+// optimizer made.
+func (r *run) resume() (bool, error) {
+	dir := r.Run.Dir
+	names, err := os.ReadDir(filepath.Join(dir, "checkpoints"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, err
+	}
+	_, logged := os.Stat(filepath.Join(dir, "metrics.jsonl"))
+	if !r.Resume {
+		if len(names) > 0 || logged == nil {
+			return false, fmt.Errorf("run.dir: %s holds a run already: continue it with --resume, or choose another folder", dir)
+		}
+		return false, nil
+	}
+	c, problems, err := checkpoint.Latest(dir)
+	for _, p := range problems {
+		r.Report.Note("%v: passed over", p)
+	}
+	if errors.Is(err, checkpoint.ErrNone) && len(problems) == 0 {
+		r.Report.Note("%s has no checkpoint yet: starting at the beginning", dir)
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, r.resumeFrom(c)
+}
+
+func (r *run) resumeFrom(c *checkpoint.Checkpoint) error {
+	var s state
+	if err := c.State(&s); err != nil {
+		return err
+	}
+	if s.Step != c.Step {
+		return fmt.Errorf("%s: state.json is of step %d", c.Dir, s.Step)
+	}
+	if s.Step > r.Train.Steps {
+		return fmt.Errorf("train.steps: found %d, but %s is at step %d already", r.Train.Steps, c.Dir, s.Step)
+	}
+	if err := r.sameRun(c.Dir, s); err != nil {
+		return err
+	}
+	m, err := c.Model()
+	if err != nil {
+		return err
+	}
+	r.weights = &weights{params: r.Model.Parameters(), model: m}
+	if r.weights.state, err = c.Optimizer(); err != nil {
+		return err
+	}
+	want := map[string]graph.Type{}
+	for _, v := range r.optimizerVariables() {
+		want[v.ID] = v.Type
+		r.weights.names = append(r.weights.names, v.ID)
+	}
+	if err := checkTensors(c.Dir, m, types(r.weights.params), false); err != nil {
+		return err
+	}
+	if err := checkTensors(c.Dir, r.weights.state, want, false); err != nil {
+		return err
+	}
+	r.step, r.saved, r.result.Checkpoint = s.Step, s.Step, c.Dir
+	r.Report.Note("resuming at step %d from %s", s.Step, c.Dir)
+	return nil
+}
+
+// sameRun compares the config of a checkpoint with the present one. Where files lie may change, and how often is looked
+// and saved; a new number of steps or schedule is what the user asked for, and is told.
+func (r *run) sameRun(dir string, s state) error {
+	var differ []string
+	if _, err := r.data.train.Resume(s.Data); err != nil {
+		differ = append(differ, err.Error())
+	}
+	if s.Tokenizer != r.data.tok.Hash() {
+		differ = append(differ, "data.tokenizer: another vocabulary")
+	}
+	old, err := flatten(s.Config)
+	if err != nil {
+		return fmt.Errorf("%s: state.json: config: %w", dir, err)
+	}
+	now, err := flatten(string(r.YAML()))
+	if err != nil {
+		panic(err) // what was just written
+	}
+	all := maps.Clone(old)
+	maps.Copy(all, now)
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		if old[k] == now[k] || slices.Contains(movable, k) {
+			continue
+		}
+		change := fmt.Sprintf("%s: the checkpoint has %s, the config %s", k, orNone(old[k]), orNone(now[k]))
+		if k == "train.steps" || strings.HasPrefix(k, "lr.") {
+			r.Report.Note("%s: the new value is used", change)
+			continue
+		}
+		differ = append(differ, change)
+	}
+	if len(differ) > 0 {
+		return fmt.Errorf("%s is of another run: %s", dir, strings.Join(differ, "; "))
+	}
+	return nil
+}
+
+// movable keys do not change what is computed; data and tokenizer are compared by content.
+var movable = []string{"run.dir", "data.train", "data.val", "data.tokenizer", "train.eval_every", "train.eval_batches",
+	"train.save_every", "train.keep", "pipeline.devices", "model.preset"}
+
+func orNone(s string) string {
+	if s == "" {
+		return "nothing"
+	}
+	return s
+}
+
+// flatten turns YAML into dotted keys and their values' texts.
+func flatten(text string) (map[string]string, error) {
+	var tree map[string]any
+	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	var walk func(key string, v any)
+	walk = func(key string, v any) {
+		if m, ok := v.(map[string]any); ok {
+			for k, x := range m {
+				walk(strings.TrimPrefix(key+"."+k, "."), x)
+			}
+			return
+		}
+		out[key] = fmt.Sprint(v)
+	}
+	walk("", tree)
+	return out, nil
+}

@@ -1,0 +1,116 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// weights are the numbers that a run's variables start from. Variables that none of the sources names start at zero.
+type weights struct {
+	params []model.Parameter
+	seed   uint64              // when model is nil
+	model  *safetensors.Reader // of parameters
+	state  *safetensors.Reader // of the optimizer's variables, when a run is resumed
+	names  []string            // of the optimizer's variables
+}
+
+// openWeights checks that a file or folder of safetensors holds exactly the model's parameters, and reads none.
+func openWeights(path string, c model.Config) (*weights, error) {
+	r, err := safetensors.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	w := &weights{params: c.Parameters(), model: r}
+	if err := checkTensors(path, r, types(w.params), c.TieEmbeddings); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return w, nil
+}
+
+func types(ps []model.Parameter) map[string]graph.Type {
+	m := map[string]graph.Type{}
+	for _, p := range ps {
+		m[p.Name] = p.Type
+	}
+	return m
+}
+
+// checkTensors compares what a file holds with what is wanted, by name, shape and kind of number.
+func checkTensors(path string, r *safetensors.Reader, want map[string]graph.Type, tied bool) error {
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		t, ok := r.Lookup(name)
+		if !ok {
+			return fmt.Errorf("%s: tensor %q is missing, expected %v", path, name, want[name])
+		}
+		if !graph.Shape(t.Shape).Equal(want[name].Shape) {
+			return fmt.Errorf("%s: tensor %q has shape %v, expected %v", path, name, graph.Shape(t.Shape), want[name].Shape)
+		}
+		floats := []safetensors.DType{safetensors.F64, safetensors.F32, safetensors.F16, safetensors.BF16}
+		if want[name].DType != graph.F32 {
+			floats = []safetensors.DType{safetensors.DType(strings.ToUpper(want[name].DType.String()))}
+		}
+		if !slices.Contains(floats, t.DType) {
+			return fmt.Errorf("%s: tensor %q is %s, expected one of %v", path, name, t.DType, floats)
+		}
+	}
+	for _, t := range r.Tensors() {
+		if _, ok := want[t.Name]; !ok && !superfluous(t.Name, tied) {
+			return fmt.Errorf("%s: tensor %q (%v) belongs to no parameter of this model", path, t.Name, graph.Shape(t.Shape))
+		}
+	}
+	return nil
+}
+
+// superfluous are tensors that some files hold and that follow from others.
+func superfluous(name string, tied bool) bool {
+	return strings.HasSuffix(name, "rotary_emb.inv_freq") || tied && name == "lm_head.weight"
+}
+
+// upload writes all of it to the session's variables, one tensor at a time.
+func (w *weights) upload(s Session) error {
+	for _, p := range w.params {
+		data, err := w.initial(p)
+		if err != nil {
+			return err
+		}
+		if err := s.WriteVariable(p.Name, exec.F32Bytes(data)); err != nil {
+			return err
+		}
+	}
+	for _, name := range w.names {
+		data, err := w.state.Bytes(name)
+		if err != nil {
+			return Mistake(err)
+		}
+		if err := s.WriteVariable(name, data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *weights) initial(p model.Parameter) ([]float32, error) {
+	if w.model == nil {
+		return p.Initial(w.seed), nil
+	}
+	x, err := w.model.Float32(p.Name)
+	return x, Mistake(err)
+}
+
+func (w *weights) close() error {
+	var errs []error
+	for _, r := range []*safetensors.Reader{w.model, w.state} {
+		if r != nil {
+			errs = append(errs, r.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,198 @@
+// Package exec takes graphs to a device: fusion, memory planning, kernels, one loaded program a graph.
+package exec
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/plan"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/shaders"
+)
+
+// Chooser picks one of a kernel's candidates.
+type Chooser interface {
+	// Choose returns an index into candidates, which are in the order shaders.Lower gives.
+	Choose(dev device.Device, label string, candidates []shaders.Kernel, fallback int) (int, error)
+}
+
+// Options of NewPlan.
+type Options struct {
+	Tune   Chooser // nil: the static choice
+	Budget int64   // bytes that the plan may take; 0: no bound but the device's own
+}
+
+// Plan is programs that share variables, lowered for a device; nothing is allocated yet.
+type Plan struct {
+	dev       device.Device
+	programs  map[string]*program
+	variables map[string]graph.Type
+	order     []string // of variables
+	chunks    []int64  // bytes of the arena's buffers, shared by the programs
+}
+
+type program struct {
+	name    string
+	graph   *graph.Graph
+	fused   *fuse.Result
+	memory  *plan.Plan
+	choice  map[*fuse.Group]string // the chosen candidate
+	inputs  map[string]graph.Type
+	outputs map[string]graph.Type
+}
+
+// Memory is what a plan takes, in bytes.
+type Memory struct {
+	Variables int64 `json:"variables"`
+	Inputs    int64 `json:"inputs"`
+	Outputs   int64 `json:"outputs"`
+	Constants int64 `json:"constants"`
+	Arena     int64 `json:"arena"` // the largest program's, since all share one
+	Total     int64 `json:"total"`
+}
+
+// KernelInfo describes one kernel of a program.
+type KernelInfo struct {
+	Label     string  `json:"label"`
+	Candidate string  `json:"candidate"`
+	Flops     float64 `json:"flops"` // of matrix products only
+	Bytes     int64   `json:"bytes"` // read and written, each array once
+}
+
+// ErrTooLarge is wrapped by NewPlan's error when the budget is too small.
+var ErrTooLarge = fmt.Errorf("does not fit in device memory")
+
+// NewPlan lowers the named graphs for a device. Graphs that name a variable share it.
+func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*Plan, error) {
+	p := &Plan{dev: dev, programs: map[string]*program{}, variables: map[string]graph.Type{}}
+	for _, name := range slices.Sorted(maps.Keys(graphs)) {
+		if err := p.add(name, graphs[name], opts); err != nil {
+			return nil, fmt.Errorf("program %s: %w", name, err)
+		}
+	}
+	if m := p.Memory(); opts.Budget > 0 && m.Total > opts.Budget {
+		return nil, fmt.Errorf("%w: %d bytes needed (variables %d, arena %d, inputs %d, outputs %d, constants %d), %d available",
+			ErrTooLarge, m.Total, m.Variables, m.Arena, m.Inputs, m.Outputs, m.Constants, opts.Budget)
+	}
+	return p, nil
+}
+
+func (p *Plan) add(name string, g *graph.Graph, opts Options) error {
+	lim := p.dev.Limits()
+	fused, err := fuse.Run(g, fuse.Options{MaxBindings: lim.MaxBindings, OffsetAlignment: lim.OffsetAlignment})
+	if err != nil {
+		return err
+	}
+	q := &program{name: name, graph: fused.Graph, fused: fused, choice: map[*fuse.Group]string{},
+		inputs: map[string]graph.Type{}, outputs: map[string]graph.Type{}}
+	scratch := map[*fuse.Group][]int64{}
+	for _, group := range fused.Groups {
+		k, err := p.choose(fused, group, opts)
+		if err != nil {
+			return err
+		}
+		q.choice[group], scratch[group] = k.Name, k.Scratch
+	}
+	q.memory, err = plan.Run(fused, func(g *fuse.Group) []int64 { return scratch[g] },
+		plan.Limits{MaxBindingSize: lim.MaxBindingSize, MaxBufferSize: lim.MaxBufferSize, OffsetAlignment: lim.OffsetAlignment})
+	if err != nil {
+		return err
+	}
+	if err := p.declare(q); err != nil {
+		return err
+	}
+	p.programs[name] = q
+	return nil
+}
+
+// declare collects the buffers that a program needs.
+func (p *Plan) declare(q *program) error {
+	for _, v := range q.graph.Sources("variable") {
+		id := v.Node.Op.(graph.Source).Label()
+		if old, ok := p.variables[id]; !ok {
+			p.order = append(p.order, id)
+		} else if !old.Equal(v.Type) {
+			return fmt.Errorf("variable %q is %v here and %v in another program", id, v.Type, old)
+		}
+		p.variables[id] = v.Type
+	}
+	for _, v := range q.graph.Sources("input") {
+		q.inputs[v.Node.Op.(graph.Source).Label()] = v.Type
+	}
+	for _, o := range q.graph.Outputs {
+		q.outputs[o.Name] = o.Value.Type
+	}
+	for i, n := range q.memory.Chunks {
+		if i == len(p.chunks) {
+			p.chunks = append(p.chunks, 0)
+		}
+		p.chunks[i] = max(p.chunks[i], n)
+	}
+	return nil
+}
+
+func (p *Plan) limits() shaders.Limits {
+	l := p.dev.Limits()
+	return shaders.Limits{MaxBindings: l.MaxBindings, MaxInvocations: l.MaxInvocations, MaxWorkgroupMemory: l.MaxWorkgroupMemory,
+		MaxDispatch: l.MaxDispatchDimension, Software: p.dev.Info().Kind == device.Software}
+}
+
+// choose lowers a group as if no two values shared memory, and picks a candidate.
+func (p *Plan) choose(r *fuse.Result, g *fuse.Group, opts Options) (shaders.Kernel, error) {
+	key := func(v *graph.Value) string { return fmt.Sprintf("%d.%d", v.Node.ID, v.Index) }
+	ks, err := shaders.Lower(r, g, p.limits(), key)
+	if err != nil {
+		return shaders.Kernel{}, err
+	}
+	i := shaders.Default(ks, g, p.limits())
+	if opts.Tune != nil && len(ks) > 1 {
+		if i, err = opts.Tune.Choose(p.dev, shaders.Label(g), ks, i); err != nil {
+			return shaders.Kernel{}, err
+		}
+	}
+	return ks[i], nil
+}
+
+// Memory returns the bytes that Load will allocate.
+func (p *Plan) Memory() Memory {
+	var m Memory
+	for _, t := range p.variables {
+		m.Variables += t.Bytes()
+	}
+	for _, q := range p.programs {
+		for _, t := range q.inputs {
+			m.Inputs += t.Bytes()
+		}
+		for _, t := range q.outputs {
+			m.Outputs += t.Bytes()
+		}
+		for _, v := range q.graph.Sources("constant") {
+			m.Constants += v.Type.Bytes()
+		}
+	}
+	for _, n := range p.chunks {
+		m.Arena += n
+	}
+	m.Total = m.Variables + m.Inputs + m.Outputs + m.Constants + m.Arena
+	return m
+}
+
+// Kernels describes a program's kernels in the order in which they run.
+func (p *Plan) Kernels(name string) []KernelInfo {
+	q, ok := p.programs[name]
+	if !ok {
+		return nil
+	}
+	var infos []KernelInfo
+	for _, g := range q.fused.Groups {
+		info := KernelInfo{Label: shaders.Label(g), Candidate: q.choice[g], Flops: shaders.Flops(g)}
+		for _, v := range slices.Concat(g.Loads, g.Stores) {
+			info.Bytes += v.Type.Bytes()
+		}
+		infos = append(infos, info)
+	}
+	return infos
+}

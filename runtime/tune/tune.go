@@ -1,0 +1,273 @@
+// Package tune times candidate kernels on the device and remembers the fastest, on disk, by device and source.
+package tune
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/shaders"
+)
+
+// Choice is the outcome of one timing.
+type Choice struct {
+	Label     string             `json:"label"`
+	Candidate string             `json:"candidate"`
+	Micros    map[string]float64 `json:"micros"` // time of each candidate
+}
+
+// Cache remembers choices. It implements exec.Chooser.
+type Cache struct {
+	mu      sync.Mutex
+	path    string
+	known   map[string]Choice
+	used    map[string]Choice
+	onTimed func(label string, candidates int)
+}
+
+// Open reads the cache file, if there is one; an unreadable file is an error, a damaged one is started anew.
+// onTimed, if not nil, is told before each timing.
+func Open(path string, onTimed func(label string, candidates int)) (*Cache, error) {
+	c := &Cache{path: path, known: map[string]Choice{}, used: map[string]Choice{}, onTimed: onTimed}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("kernel choices: %w", err)
+	}
+	if json.Unmarshal(b, &c.known) != nil {
+		c.known = map[string]Choice{}
+	}
+	return c, nil
+}
+
+// Pin makes earlier choices hold whatever the cache says: a resumed run uses the kernels that it began with.
+func (c *Cache) Pin(choices map[string]Choice) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, v := range choices {
+		c.known[k] = v
+	}
+}
+
+// Used returns the choices made or met since Open, by key, for Pin.
+func (c *Cache) Used() map[string]Choice {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make(map[string]Choice, len(c.used))
+	for k, v := range c.used {
+		out[k] = v
+	}
+	return out
+}
+
+// Choose returns the fastest candidate on the device: from the cache, or by timing them all.
+func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fallback int) (int, error) {
+	if dev.Info().Kind == device.Null {
+		return fallback, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := keyOf(dev.Info(), ks)
+	if known, ok := c.known[key]; ok {
+		for i, k := range ks {
+			if k.Name == known.Candidate {
+				c.used[key] = known
+				return i, nil
+			}
+		}
+	}
+	if c.onTimed != nil {
+		c.onTimed(label, len(ks))
+	}
+	choice := Choice{Label: label, Micros: map[string]float64{}}
+	best := -1
+	for i, k := range ks {
+		t, err := Time(dev, k)
+		if err != nil {
+			return 0, fmt.Errorf("timing %s of %s: %w", k.Name, label, err)
+		}
+		choice.Micros[k.Name] = float64(t.Nanoseconds()) / 1e3
+		if best < 0 || choice.Micros[k.Name] < choice.Micros[ks[best].Name] {
+			best = i
+		}
+	}
+	choice.Candidate = ks[best].Name
+	c.known[key], c.used[key] = choice, choice
+	return best, nil
+}
+
+// Save writes the cache file.
+func (c *Cache) Save() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b, err := json.MarshalIndent(c.known, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(c.path), 0o755); err != nil {
+		return fmt.Errorf("kernel choices: %w", err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(c.path), ".tune-*")
+	if err != nil {
+		return fmt.Errorf("kernel choices: %w", err)
+	}
+	_, err = tmp.Write(b)
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
+		err = os.Rename(tmp.Name(), c.path)
+	}
+	if err != nil {
+		os.Remove(tmp.Name())
+		return fmt.Errorf("kernel choices: %w", err)
+	}
+	return nil
+}
+
+func keyOf(info device.Info, ks []shaders.Kernel) string {
+	h := sha256.New()
+	fmt.Fprintln(h, info.Adapter, info.Driver, info.API)
+	for _, k := range ks {
+		fmt.Fprintln(h, k.Name, k.Scratch)
+		for _, p := range k.Passes {
+			fmt.Fprintln(h, p.Groups, p.WGSL)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// Time is the duration of one execution of a kernel on made-up numbers: the best of several batches, after a warm-up.
+func Time(dev device.Device, k shaders.Kernel) (time.Duration, error) {
+	b := &bench{dev: dev, values: map[*graph.Value]device.Buffer{}}
+	defer b.release()
+	var scratch []device.Buffer
+	for _, n := range k.Scratch {
+		buf, err := b.alloc("scratch", n)
+		if err != nil {
+			return 0, err
+		}
+		scratch = append(scratch, buf)
+	}
+	program := func(repeat int) (device.Loaded, error) {
+		p := &device.Program{Label: k.Name}
+		var once []device.Command
+		for _, pass := range k.Passes {
+			c, err := b.command(p, pass, scratch)
+			if err != nil {
+				return nil, err
+			}
+			once = append(once, c)
+		}
+		for range repeat {
+			p.Commands = append(p.Commands, once...)
+		}
+		return dev.Load(p)
+	}
+	return best(dev, program)
+}
+
+// best runs once to warm up and to learn the scale, then a few batches of about 20 ms.
+func best(dev device.Device, program func(repeat int) (device.Loaded, error)) (time.Duration, error) {
+	run := func(repeat int) (time.Duration, error) {
+		l, err := program(repeat)
+		if err != nil {
+			return 0, err
+		}
+		defer l.Release()
+		if err := dev.Sync(); err != nil {
+			return 0, err
+		}
+		start := time.Now()
+		if err := dev.Run(l); err != nil {
+			return 0, err
+		}
+		err = dev.Sync()
+		return time.Since(start) / time.Duration(repeat), err
+	}
+	if _, err := run(1); err != nil { // compiles
+		return 0, err
+	}
+	once, err := run(1)
+	if err != nil {
+		return 0, err
+	}
+	repeat := max(1, min(200, int(20*time.Millisecond/max(once, time.Microsecond))))
+	fastest := once
+	for range 3 {
+		t, err := run(repeat)
+		if err != nil {
+			return 0, err
+		}
+		fastest = min(fastest, t)
+	}
+	return fastest, nil
+}
+
+// bench holds the memory of one timing.
+type bench struct {
+	dev    device.Device
+	values map[*graph.Value]device.Buffer
+	all    []device.Buffer
+}
+
+func (b *bench) alloc(label string, size int64) (device.Buffer, error) {
+	buf, err := b.dev.Alloc("tune "+label, size)
+	if err == nil {
+		b.all = append(b.all, buf)
+	}
+	return buf, err
+}
+
+func (b *bench) release() {
+	for _, buf := range b.all {
+		buf.Release()
+	}
+}
+
+func (b *bench) command(p *device.Program, pass shaders.Pass, scratch []device.Buffer) (device.Command, error) {
+	c := device.Command{Shader: len(p.Shaders), Groups: pass.Groups}
+	p.Shaders = append(p.Shaders, device.Shader{Label: p.Label, WGSL: pass.WGSL, Bindings: make([]device.Access, len(pass.Args)),
+		Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory})
+	for _, a := range pass.Args {
+		buf := device.Buffer(nil)
+		if a.Value == nil {
+			buf = scratch[a.Scratch]
+		} else if buf = b.values[a.Value]; buf == nil {
+			var err error
+			if buf, err = b.alloc("value", a.Value.Type.Bytes()); err != nil {
+				return c, err
+			}
+			if err := b.dev.Write(buf, 0, noise(a.Value.Type)); err != nil {
+				return c, err
+			}
+			b.values[a.Value] = buf
+		}
+		c.Args = append(c.Args, device.Range{Buffer: buf, Size: buf.Size()})
+	}
+	return c, nil
+}
+
+// noise is floats in [0, 1) or integers below 256: no denormals, no index far out of range.
+func noise(t graph.Type) []byte {
+	rng := rand.New(rand.NewPCG(3, 4))
+	data := make([]byte, t.Bytes())
+	for i := 0; i < len(data); i += 4 {
+		r := rng.Uint32()
+		if t.DType.Float() { // exponent of [0.5, 1)
+			data[i], data[i+1], data[i+2], data[i+3] = byte(r), byte(r>>8), byte(r>>16)&0x7f, 0x3f
+		} else {
+			data[i] = byte(r)
+		}
+	}
+	return data
+}

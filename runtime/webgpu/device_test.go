@@ -1,0 +1,306 @@
+package webgpu
+
+import (
+	"encoding/binary"
+	"fmt"
+	"reflect"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cogentcore/webgpu/wgpu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+)
+
+func open(t testing.TB, budget int64) *Device {
+	t.Helper()
+	d, err := Open(0, Options{Label: "test", MemoryBudget: budget})
+	require.NoError(t, err, "these tests need an adapter: a GPU, or Mesa's lavapipe")
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	return d
+}
+
+func alloc(t testing.TB, d *Device, size int64) device.Buffer {
+	t.Helper()
+	b, err := d.Alloc("b", size)
+	require.NoError(t, err)
+	return b
+}
+
+func load(t testing.TB, d *Device, p *device.Program) device.Loaded {
+	t.Helper()
+	l, err := d.Load(p)
+	require.NoError(t, err)
+	return l
+}
+
+func read(t testing.TB, d *Device, b device.Buffer, offset, n int64) []byte {
+	t.Helper()
+	r, err := d.Read(b, offset, n)
+	require.NoError(t, err)
+	data, err := r.Wait()
+	require.NoError(t, err)
+	return data
+}
+
+func words(data []byte) []uint32 {
+	out := make([]uint32, len(data)/4)
+	for i := range out {
+		out[i] = binary.LittleEndian.Uint32(data[4*i:])
+	}
+	return out
+}
+
+func pattern(n, seed int) []byte {
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = byte(i*31 + i>>8 + seed)
+	}
+	return data
+}
+
+// increments is a program of n dispatches that each add one to the first 64 words of b.
+func increments(b device.Buffer, n int) *device.Program {
+	p := &device.Program{Label: "increments", Shaders: []device.Shader{checktest.Increment(1)}}
+	for range n {
+		p.Commands = append(p.Commands, device.Command{Args: []device.Range{{Buffer: b, Size: 256}}, Groups: [3]int{1, 1, 1}})
+	}
+	return p
+}
+
+func TestRefusals(t *testing.T) {
+	checktest.Run(t, func(t *testing.T, budget int64) device.Device {
+		d, err := Open(0, Options{MemoryBudget: budget})
+		require.NoError(t, err)
+		return d
+	})
+}
+
+func TestAdapters(t *testing.T) {
+	infos, err := Adapters()
+	require.NoError(t, err)
+	require.NotEmpty(t, infos, "these tests need an adapter: a GPU, or Mesa's lavapipe")
+	last := 0
+	for i, info := range infos {
+		assert.Equal(t, fmt.Sprintf("webgpu:%d", i), info.Name)
+		assert.NotEmpty(t, info.Adapter)
+		assert.Contains(t, []string{"vulkan", "metal", "dx12"}, info.API)
+		assert.GreaterOrEqual(t, rank(info.Kind), last, "hardware comes first")
+		last = rank(info.Kind)
+	}
+	for _, index := range []int{-1, len(infos)} {
+		_, err = Open(index, Options{})
+		require.ErrorContains(t, err, fmt.Sprintf("webgpu:%d: no such adapter; there are: webgpu:0 (%s)", index, infos[0].Adapter))
+	}
+	assert.ErrorContains(t, unknownAdapter(0, nil), "no adapter found")
+}
+
+func TestKinds(t *testing.T) {
+	for _, c := range []struct {
+		t    wgpu.AdapterType
+		name string
+		want device.Kind
+	}{
+		{wgpu.AdapterTypeCPU, "llvmpipe (LLVM 15.0.6, 256 bits)", device.Software},
+		{wgpu.AdapterTypeCPU, "SwiftShader Device (LLVM 10.0.0)", device.Software},
+		{wgpu.AdapterTypeDiscreteGPU, "Microsoft Basic Render Driver", device.Software},
+		{wgpu.AdapterTypeCPU, "Virtio-GPU Venus (NVIDIA)", device.Virtual},
+		{wgpu.AdapterTypeDiscreteGPU, "NVIDIA H200", device.Discrete},
+		{wgpu.AdapterTypeIntegratedGPU, "Apple M3", device.Integrated},
+		{wgpu.AdapterTypeUnknown, "?", device.Virtual},
+	} {
+		assert.Equal(t, c.want, kindOf(c.t, c.name), c.name)
+	}
+}
+
+// The bindings' private structs are read through mirrors of them.
+func TestLayoutOfBindings(t *testing.T) {
+	for _, v := range []any{wgpu.Instance{}, wgpu.Adapter{}, wgpu.Device{}, wgpu.ComputePipeline{}, wgpu.BindGroup{}} {
+		typ := reflect.TypeOf(v)
+		require.Equal(t, 1, typ.NumField(), typ)
+		assert.Equal(t, "ref", typ.Field(0).Name, typ)
+	}
+	typ := reflect.TypeOf(wgpu.Buffer{})
+	require.Equal(t, 2, typ.NumField())
+	assert.Equal(t, "deviceRef", typ.Field(0).Name)
+	assert.Equal(t, "ref", typ.Field(1).Name)
+}
+
+func TestOpenAndCloseOften(t *testing.T) {
+	before := runtime.NumGoroutine()
+	for range 20 {
+		d, err := Open(0, Options{})
+		require.NoError(t, err)
+		b := alloc(t, d, 256)
+		require.NoError(t, d.Run(load(t, d, increments(b, 1))))
+		require.NoError(t, d.Close())
+	}
+	assert.LessOrEqual(t, runtime.NumGoroutine(), before+1)
+}
+
+func TestSoftwareAdapterHasABudget(t *testing.T) {
+	d := open(t, 0)
+	if d.Info().Kind != device.Software {
+		assert.Zero(t, d.budget)
+		return
+	}
+	require.Positive(t, d.budget)
+	held := int64(0)
+	for ; held+d.limits.MaxBufferSize <= d.budget; held += d.limits.MaxBufferSize {
+		b, err := d.Alloc("huge", d.limits.MaxBufferSize) // untouched, so the system holds none of it
+		require.NoError(t, err)
+		defer b.Release()
+	}
+	_, err := d.Alloc("straw", d.limits.MaxBufferSize)
+	require.ErrorIs(t, err, device.ErrOutOfMemory)
+}
+
+func TestConcurrentUse(t *testing.T) {
+	d := open(t, 0)
+	var wait sync.WaitGroup
+	for g := range 8 {
+		wait.Go(func() {
+			b, err := d.Alloc("b", 1024)
+			assert.NoError(t, err)
+			defer b.Release()
+			l, err := d.Load(increments(b, 3))
+			assert.NoError(t, err)
+			defer l.Release()
+			for i := range 30 {
+				assert.NoError(t, d.Write(b, 0, pattern(1024, g+i)))
+				assert.NoError(t, d.Run(l))
+				r, err := d.Read(b, 0, 1024)
+				assert.NoError(t, err)
+				if i%3 == 0 {
+					assert.NoError(t, d.Sync())
+				}
+				got, err := r.Wait()
+				assert.NoError(t, err)
+				want := words(pattern(1024, g+i))
+				for k := range 64 {
+					want[k] += 3
+				}
+				assert.Equal(t, want, words(got))
+			}
+		})
+	}
+	wait.Wait()
+	used, _ := d.Allocated()
+	assert.Zero(t, used)
+}
+
+func TestCloseWhileInUse(t *testing.T) {
+	d := open(t, 0)
+	b := alloc(t, d, 1024)
+	l := load(t, d, increments(b, 1))
+	var wait sync.WaitGroup
+	for range 4 {
+		wait.Go(func() {
+			for {
+				err := d.Run(l)
+				if err == nil {
+					_, err = d.Read(b, 0, 4)
+				}
+				if err == nil {
+					err = d.Sync()
+				}
+				if err != nil {
+					assert.ErrorIs(t, err, device.ErrClosed)
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(20 * time.Millisecond)
+	for range 2 {
+		wait.Go(func() { assert.NoError(t, d.Close()) })
+	}
+	wait.Wait()
+}
+
+func TestTwoDevices(t *testing.T) {
+	var wait sync.WaitGroup
+	for g := range 2 {
+		d := open(t, 0)
+		wait.Go(func() {
+			b := alloc(t, d, 1024)
+			l := load(t, d, increments(b, 10))
+			for range 50 {
+				assert.NoError(t, d.Run(l))
+			}
+			assert.Equal(t, uint32(500), words(read(t, d, b, 0, 256))[g])
+		})
+	}
+	wait.Wait()
+}
+
+// lose makes the library's report of a lost device.
+func lose(d *Device) {
+	d.requests <- func() {
+		d.native.lost = 1
+		d.native.lost_msg[0] = 'X'
+		d.checkLost()
+	}
+}
+
+func TestLoss(t *testing.T) {
+	d := open(t, 0)
+	b := alloc(t, d, 16<<20)
+	l := load(t, d, increments(b, 1))
+	require.NoError(t, d.Run(l))
+	r, err := d.Read(b, 0, 16<<20)
+	require.NoError(t, err)
+	lose(d)
+	if _, err = r.Wait(); err != nil { // it may have arrived before
+		assert.ErrorIs(t, err, device.ErrLost)
+	}
+	_, err = d.Alloc("c", 4)
+	assert.ErrorIs(t, err, device.ErrLost)
+	assert.EqualError(t, d.Run(l), `webgpu:0: run "increments": device lost: X`)
+	assert.ErrorIs(t, d.Write(b, 0, make([]byte, 4)), device.ErrLost)
+	_, err = d.Read(b, 0, 4)
+	assert.ErrorIs(t, err, device.ErrLost)
+	_, err = d.Load(increments(b, 2))
+	assert.ErrorIs(t, err, device.ErrLost)
+	assert.ErrorIs(t, d.Sync(), device.ErrLost)
+	b.Release()
+	l.Release()
+	require.NoError(t, d.Close())
+	assert.ErrorIs(t, d.Sync(), device.ErrClosed)
+}
+
+func TestLossReleasesWaiters(t *testing.T) {
+	d := open(t, 0)
+	b := alloc(t, d, 4096)
+	r := &pending{d: d, done: make(chan struct{}), parts: 1}
+	synced := make(chan error, 1)
+	d.requests <- func() { // lost before the owner can poll
+		assert.NoError(t, d.download(b.(*buffer), 0, make([]byte, 4), r))
+		d.syncs = append(d.syncs, syncWaiter{uint64(d.native.submitted), synced})
+		d.native.lost = 1
+		d.checkLost()
+	}
+	assert.ErrorIs(t, <-synced, device.ErrLost)
+	_, err := r.Wait()
+	assert.ErrorIs(t, err, device.ErrLost)
+}
+
+// An error outside every scope belongs to no call: Sync tells of it, once.
+func TestUncapturedError(t *testing.T) {
+	d := open(t, 0)
+	b := alloc(t, d, 256)
+	d.requests <- func() {
+		d.native.uncaptured._type = 1
+		d.native.uncaptured.msg[0] = 'X'
+	}
+	require.NoError(t, d.Run(load(t, d, increments(b, 1))))
+	err := d.Sync()
+	require.ErrorIs(t, err, device.ErrValidation)
+	require.EqualError(t, err, `webgpu:0: sync "": validation failed: X`)
+	require.NoError(t, d.Sync())
+}

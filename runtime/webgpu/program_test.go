@@ -1,0 +1,172 @@
+package webgpu
+
+import (
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+)
+
+// spin is a program whose 8 invocations loop n times, once in a single loop and once in nested ones.
+func spin(b device.Buffer, n uint32) *device.Program {
+	s := device.Shader{Label: "spin", Workgroup: [3]int{8, 1, 1}, Bindings: []device.Access{device.ReadWrite},
+		WGSL: strings.ReplaceAll(`
+@group(0) @binding(0) var<storage, read_write> a: array<u32>;
+@compute @workgroup_size(8) fn main(@builtin(local_invocation_index) l: u32) {
+  var c = 0u;
+  for (var i = 0u; i < N; i++) { c += 1u + (c & a[8]); }
+  var e = 0u;
+  for (var i = 0u; i < N / 1000u; i++) { for (var j = 0u; j < 1000u; j++) { e += 1u + (e & a[8]); } }
+  a[l] = c; a[16u + l] = e;
+}`, "N", uitoa(n)+"u")}
+	return &device.Program{Label: "spin", Shaders: []device.Shader{s}, Commands: []device.Command{
+		{Args: []device.Range{{Buffer: b, Size: 256}}, Groups: [3]int{1, 1, 1}},
+	}}
+}
+
+func uitoa(n uint32) string {
+	var out []byte
+	for ; n > 0; n /= 10 {
+		out = append([]byte{byte('0' + n%10)}, out...)
+	}
+	return string(out)
+}
+
+// Mesa 22.3's lavapipe gives an invocation 65,535 iterations in all, and then goes on with wrong data.
+func TestLongLoopsRun(t *testing.T) {
+	d := open(t, 0)
+	for _, n := range []uint32{65_000, 70_000, 1_000_000} {
+		b := alloc(t, d, 256)
+		require.NoError(t, d.Run(load(t, d, spin(b, n))))
+		got := words(read(t, d, b, 0, 256))
+		for i := range 8 {
+			require.Equal(t, n, got[i], "single loop")
+			require.Equal(t, n, got[16+i], "nested loops")
+		}
+	}
+}
+
+// An arena: one buffer bound at three ranges, all writable, and copies within it.
+func TestArena(t *testing.T) {
+	d := open(t, 0)
+	const part, parts = 3 << 20, 4
+	b := alloc(t, d, part*parts)
+	add := device.Shader{Label: "add", Workgroup: [3]int{64, 1, 1}, Bindings: make([]device.Access, 3), WGSL: `
+@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+@group(0) @binding(1) var<storage, read_write> y: array<u32>;
+@group(0) @binding(2) var<storage, read_write> z: array<u32>;
+@compute @workgroup_size(64) fn main(@builtin(global_invocation_id) g: vec3<u32>) { z[g.x] = x[g.x] + 3u * y[g.x]; }`}
+	at := func(i int) device.Range { return device.Range{Buffer: b, Offset: int64(i) * part, Size: part} }
+	l := load(t, d, &device.Program{Label: "arena", Shaders: []device.Shader{add}, Commands: []device.Command{
+		{Args: []device.Range{at(0), at(1), at(2)}, Groups: [3]int{part / 256, 1, 1}},
+		{Shader: device.Copy, Args: []device.Range{at(2), at(3)}}, // larger than scratch memory
+		{Args: []device.Range{at(2), at(3), at(0)}, Groups: [3]int{part / 256, 1, 1}},
+	}})
+	x, y := pattern(part, 1), pattern(part, 2)
+	require.NoError(t, d.Write(b, 0, x))
+	require.NoError(t, d.Write(b, part, y))
+	require.NoError(t, d.Run(l))
+	xs, ys := words(x), words(y)
+	sum := make([]uint32, len(xs))
+	for i := range sum {
+		sum[i] = xs[i] + 3*ys[i]
+	}
+	require.Equal(t, sum, words(read(t, d, b, 3*part, part)))
+	for i := range sum {
+		sum[i] *= 4
+	}
+	require.Equal(t, sum, words(read(t, d, b, 0, part)))
+}
+
+func TestCopyBetweenBuffers(t *testing.T) {
+	d := open(t, 0)
+	a, b := alloc(t, d, 1024), alloc(t, d, 1024)
+	require.NoError(t, d.Write(a, 0, pattern(1024, 0)))
+	require.NoError(t, d.Run(load(t, d, &device.Program{Commands: []device.Command{
+		{Shader: device.Copy, Args: []device.Range{{Buffer: a, Offset: 4, Size: 100}, {Buffer: b, Offset: 12, Size: 100}}},
+	}})))
+	want := make([]byte, 1024)
+	copy(want[12:], pattern(1024, 0)[4:104])
+	require.Equal(t, want, read(t, d, b, 0, 1024), "and memory is zeroed")
+}
+
+// Order holds from one dispatch to the next, over passes, submissions, and more work than may be under way.
+func TestOrder(t *testing.T) {
+	d := open(t, 0)
+	b := alloc(t, d, 256)
+	l := load(t, d, increments(b, 5000))
+	for range 8 {
+		require.NoError(t, d.Run(l))
+	}
+	short := load(t, d, increments(b, 1))
+	var reads []device.Pending
+	for range 100 {
+		require.NoError(t, d.Run(short))
+		r, err := d.Read(b, 0, 4)
+		require.NoError(t, err)
+		reads = append(reads, r)
+	}
+	for i, r := range reads {
+		data, err := r.Wait()
+		require.NoError(t, err)
+		require.EqualValues(t, 40_001+i, binary.LittleEndian.Uint32(data))
+	}
+	require.NoError(t, d.Sync())
+}
+
+func TestShaderErrors(t *testing.T) {
+	d := open(t, 0)
+	b := alloc(t, d, 256)
+	good := checktest.Increment(1)
+	for name, c := range map[string]struct{ wgsl, want string }{
+		"not WGSL":        {"this is not wgsl", "expected global item"},
+		"type error":      {"@compute @workgroup_size(64) fn main() { let x: f32 = 1u; }", "f32"},
+		"no entry point":  {strings.ReplaceAll(good.WGSL, "main", "other"), "main"},
+		"other binding":   {strings.ReplaceAll(good.WGSL, "binding(0)", "binding(1)"), "binding"},
+		"other group":     {strings.ReplaceAll(good.WGSL, "group(0)", "group(1)"), "group"},
+		"too many in all": {"const N = 4096u; @compute @workgroup_size(N) fn main() {}", "workgroup"},
+		"only a comment":  {"// nothing", "main"},
+		"odd characters":  {"fn \u2028 \u0000", "not text"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := good
+			s.Label, s.WGSL = "bad kernel", c.wgsl
+			_, err := d.Load(&device.Program{Label: "p", Shaders: []device.Shader{good, s}})
+			require.ErrorIs(t, err, device.ErrValidation)
+			var de *device.Error
+			require.ErrorAs(t, err, &de)
+			assert.Equal(t, "bad kernel", de.Object)
+			assert.Equal(t, "compile", de.Op)
+			assert.Contains(t, err.Error(), c.want)
+			assert.NotContains(t, err.Error(), "\n")
+			t.Log(err)
+		})
+	}
+	s := good
+	s.Bindings = []device.Access{device.ReadOnly}
+	_, err := d.Load(&device.Program{Label: "p", Shaders: []device.Shader{s}})
+	require.ErrorIs(t, err, device.ErrValidation)
+	t.Log(err)
+
+	require.NoError(t, d.Run(load(t, d, increments(b, 1))))
+	require.EqualValues(t, 1, words(read(t, d, b, 0, 4))[0])
+	assert.Len(t, d.pipelines, 1, "each source is compiled once")
+}
+
+func TestReleaseWhileRunning(t *testing.T) {
+	d := open(t, 0)
+	for range 50 {
+		b := alloc(t, d, 1<<20)
+		l := load(t, d, increments(b, 100))
+		require.NoError(t, d.Run(l))
+		b.Release()
+		require.ErrorIs(t, d.Run(l), device.ErrValidation)
+		l.Release()
+	}
+	require.NoError(t, d.Sync())
+}

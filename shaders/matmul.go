@@ -1,0 +1,155 @@
+package shaders
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/shaders/matmul"
+)
+
+// product is the matrix product of a group.
+type product struct {
+	node           *graph.Node
+	batch, m, n, k int
+	transA, transB bool
+	strideA        int // elements between the matrices of a batch; 0 when all share one
+	strideB        int
+}
+
+func (c *context) product() product {
+	i := slices.IndexFunc(c.g.Nodes, func(n *graph.Node) bool { _, ok := n.Op.Kernel(n).(graph.Contraction); return ok })
+	n := c.g.Nodes[i]
+	k := n.Op.Kernel(n).(graph.Contraction)
+	a, b, out := n.Inputs[0].Shape, n.Inputs[1].Shape, n.Outputs[0].Shape
+	p := product{node: n, batch: out[:len(out)-2].Len(), m: out[len(out)-2], n: out[len(out)-1], transA: k.TransA, transB: k.TransB}
+	p.k = a[len(a)-1]
+	if k.TransA {
+		p.k = a[len(a)-2]
+	}
+	if a[:len(a)-2].Len() > 1 {
+		p.strideA = p.m * p.k
+	}
+	if b[:len(b)-2].Len() > 1 {
+		p.strideB = p.k * p.n
+	}
+	return p
+}
+
+// matmulKernels are the candidates of shaders/matmul with the group's epilogue.
+func (c *context) matmulKernels() []Kernel {
+	p := c.product()
+	first := c.g.Stores[0] // the result that the kernel itself stores; the epilogue stores the others
+	e := c.newEpilogue(p, first)
+	spec := matmul.Spec{Batch: p.batch, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
+		BatchStrideA: p.strideA, BatchStrideB: p.strideB}
+	if len(c.g.Nodes) > 1 || len(c.g.Stores) > 1 {
+		spec.Epilogue, spec.Declarations = e.text, e.w.declared(3)
+	}
+	limits := matmul.Limits{MaxInvocations: c.lim.MaxInvocations, MaxWorkgroupMemory: c.lim.MaxWorkgroupMemory,
+		MaxWorkgroupX: c.lim.MaxInvocations, MaxWorkgroupY: c.lim.MaxInvocations, MaxDispatch: c.lim.MaxDispatch}
+	operands := map[matmul.Operand]*graph.Value{matmul.A: p.node.Inputs[0], matmul.B: p.node.Inputs[1], matmul.C: first}
+	var ks []Kernel
+	for _, m := range matmul.Candidates(spec, limits, c.lim.Software) {
+		if k, ok := c.adopt(m, operands, e.w.args); ok {
+			ks = append(ks, k)
+		}
+	}
+	return ks
+}
+
+// epilogue is the elementwise work behind a matrix product, written as the body of a function of acc, b, i and j.
+type epilogue struct {
+	w           *writer
+	stmts, expr string
+}
+
+func (e *epilogue) text(_, _, _, _ string) (stmts, expr string) { return e.stmts, e.expr }
+
+func (c *context) newEpilogue(p product, first *graph.Value) *epilogue {
+	w := c.newWriter()
+	// What shares memory with an operand or the result is read through that binding.
+	shared := map[string]string{c.key(first): "mm_at_c", c.key(p.node.Inputs[1]): "mm_at_b", c.key(p.node.Inputs[0]): "mm_at_a"}
+	w.Load = func(v *graph.Value, at []graph.Index) string {
+		if f, ok := shared[c.key(v)]; ok {
+			return fmt.Sprintf("%s(%v)", f, graph.Flatten(v.Shape, at))
+		}
+		return w.load(v, at)
+	}
+	row := graph.Var("row", c.g.Rows)
+	w.Fixed[p.node.Outputs[0]] = fuseFixed("acc", row)
+	e := &epilogue{w: w}
+	e.expr = w.Value(first, graph.Unflatten(first.Shape, row))
+	stores := w.storeRows(c.g.Stores[1:], row)
+	e.stmts = fmt.Sprintf("  let row = (b * %du + i) * %du + j;\n", p.m, p.n) + w.outer.String() + stores
+	return e
+}
+
+// declared is the text of the writer's bindings, numbered from the given one.
+func (w *writer) declared(from int) string {
+	var s strings.Builder
+	for i, t := range w.types {
+		fmt.Fprintf(&s, "@group(0) @binding(%d) var<storage, read_write> b%d: array<%s>;\n", from+i, i, t)
+	}
+	return s.String()
+}
+
+// adopt binds a candidate's operands. It fails for a candidate that would read one array as two types.
+func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Value, extra []Arg) (Kernel, bool) {
+	k := Kernel{Name: m.Name}
+	offsets := map[int]int{} // a scratch array for each piece of the kernel's scratch
+	for _, p := range m.Passes {
+		var args []Arg
+		for _, b := range p.Bindings {
+			if b.Operand != matmul.Scratch {
+				args = append(args, Arg{Value: operands[b.Operand]})
+				continue
+			}
+			i, ok := offsets[b.Offset]
+			if !ok {
+				i = len(k.Scratch)
+				offsets[b.Offset] = i
+				k.Scratch = append(k.Scratch, 0)
+			}
+			k.Scratch[i] = max(k.Scratch[i], int64(b.Size))
+			args = append(args, Arg{Scratch: i})
+		}
+		if p.Epilogue {
+			args = append(args, extra...)
+		}
+		wgsl, args, ok := c.mergeBindings(p.WGSL, args)
+		if !ok {
+			return k, false
+		}
+		k.Passes = append(k.Passes, Pass{WGSL: wgsl, Args: args, Workgroup: p.Workgroup, Groups: p.Groups, WorkgroupMemory: p.WorkgroupMemory})
+	}
+	return k, true
+}
+
+var bindingLine = regexp.MustCompile(`@group\(0\) @binding\((\d+)\) var<storage, read_write> (\w+): array<(.+)>;\n`)
+
+// mergeBindings makes one binding of those that hold the same memory, since no two may overlap.
+func (c *context) mergeBindings(wgsl string, args []Arg) (string, []Arg, bool) {
+	type binding struct{ name, typ string }
+	seen := map[string]binding{}
+	var kept []Arg
+	for i, line := range bindingLine.FindAllStringSubmatch(wgsl, -1) {
+		name, typ := line[2], line[3]
+		if args[i].Value != nil {
+			key := c.key(args[i].Value)
+			if first, ok := seen[key]; ok {
+				if first.typ != typ {
+					return "", nil, false
+				}
+				wgsl = rename(strings.Replace(wgsl, line[0], "", 1), name, first.name)
+				continue
+			}
+			seen[key] = binding{name, typ}
+		}
+		wgsl = strings.Replace(wgsl, line[0], fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n", len(kept), name, typ), 1)
+		kept = append(kept, args[i])
+	}
+	return wgsl, kept, true
+}

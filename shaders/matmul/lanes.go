@@ -1,0 +1,297 @@
+package matmul
+
+import (
+	"fmt"
+	"math"
+)
+
+// lanes is the kernel for software devices. Mesa's llvmpipe runs 4 to 16 invocations as the lanes of a vector;
+// it loads element by element, each with a bounds check and a branch, and spills what outlives too much code.
+// So: no workgroup memory, one k a turn, and a tile of rows × 4·groups elements an invocation. The operand
+// that gives the rows has workgroup-uniform addresses, so a load serves every lane. Lanes run over columns.
+//
+// With swap the tile is of Cᵀ = BᵀAᵀ: rows come from B and columns from A.
+type lanes struct {
+	spec                Spec // as the kernel sees it: swapped if swap
+	swap                bool
+	rows, groups, width int // width: invocations a workgroup
+	packRows, packCols  bool
+}
+
+// lanesCandidates returns the best tile of every way to read the operands.
+func lanesCandidates(s Spec, l Limits) []Kernel {
+	var ks []Kernel
+	for _, swap := range []bool{false, true} {
+		for _, packRows := range []bool{false, true} {
+			for _, packCols := range []bool{false, true} {
+				base := lanes{spec: s, swap: swap, packRows: packRows, packCols: packCols}
+				if swap {
+					base.spec = transposed(s)
+				}
+				// What is laid out well already gains nothing from a copy.
+				if packRows && base.spec.quadsA() || packCols && base.spec.quadsB() {
+					continue
+				}
+				if best, ok := base.best(l); ok {
+					ks = append(ks, best.kernel(s, l))
+				}
+			}
+		}
+	}
+	return ks
+}
+
+// transposed is the Spec of Cᵀ = BᵀAᵀ, but for the layout of C and the epilogue.
+func transposed(s Spec) Spec {
+	s.M, s.N = s.N, s.M
+	s.TransA, s.TransB = !s.TransB, !s.TransA
+	s.BatchStrideA, s.BatchStrideB = s.BatchStrideB, s.BatchStrideA
+	return s
+}
+
+// best picks the tile of least cost.
+func (p lanes) best(l Limits) (lanes, bool) {
+	best, least := p, math.Inf(1)
+	for _, rows := range []int{1, 2, 4, 8} {
+		if rows > 1 && rows/2 >= p.spec.M || p.quadRows() && rows < 4 {
+			continue
+		}
+		for groups := 1; groups <= 3; groups++ {
+			for _, width := range []int{8, 16, 32, 64} {
+				if width > min(l.MaxInvocations, l.MaxWorkgroupX) {
+					continue
+				}
+				p.rows, p.groups, p.width = rows, groups, width
+				if c := p.cost(); c < least {
+					best, least = p, c
+				}
+			}
+		}
+	}
+	return best, !math.IsInf(least, 1)
+}
+
+func (p lanes) quadRows() bool { return p.packRows || p.spec.quadsA() }
+func (p lanes) quadCols() bool { return p.packCols || p.spec.quadsB() }
+
+// cost counts machine instructions of a vector of eight lanes, as read off llvmpipe's code.
+func (p lanes) cost() float64 {
+	s := p.spec
+	row, col := 12., 9*32. // a scalar uniform load; four scalar loads of eight lanes
+	if p.quadRows() {
+		row = 7
+	}
+	if p.quadCols() {
+		col = 6 * 32
+	}
+	fma := 2.3
+	if p.groups == 3 {
+		fma = 2.7 // accumulators no longer stay in registers
+	}
+	r, g := float64(p.rows), float64(p.groups)
+	turn := row*r + col*g + fma*4*r*g + 25
+	tiles := float64(ceilDiv(s.M, p.rows)) * float64(ceilDiv(ceilDiv(s.N, 4), p.width*p.groups)*p.width/8)
+	cost := float64(s.Batch) * tiles * (turn*float64(s.K) + 700 + 60*r*g)
+	// A workgroup costs its start, a pass its dispatch; too few workgroups leave threads idle.
+	cost += 300 * float64(s.Batch) * tiles * 8 / float64(p.width)
+	const element, dispatch = 20, 2e5
+	if p.packRows {
+		cost += dispatch + element*float64(batches(s.Batch, s.BatchStrideA)*s.M*s.K)
+	}
+	if p.packCols {
+		cost += dispatch + element*float64(batches(s.Batch, s.BatchStrideB)*s.N*s.K)
+	}
+	return cost
+}
+
+// batches is how many matrices an operand really has.
+func batches(batch, stride int) int {
+	if stride == 0 {
+		return 1
+	}
+	return batch
+}
+
+func (p lanes) kernel(s Spec, l Limits) Kernel {
+	k := Kernel{Name: fmt.Sprintf("lanes %dx%d/%d", p.rows, 4*p.groups, p.width), Cost: p.cost()}
+	rows, cols := Binding{Operand: A}, Binding{Operand: B}
+	if p.swap {
+		k.Name += " swapped"
+		rows, cols = cols, rows
+	}
+	seen := p.spec
+	if p.packRows {
+		k.Name += " rows packed"
+		pass, size := packed(rows.Operand, seen.Batch, seen.M, seen.K, seen.BatchStrideA, seen.TransA, l)
+		rows = Binding{Operand: Scratch, Size: size}
+		pass.Bindings[1] = rows
+		k.Passes, k.Scratch = append(k.Passes, pass), size
+		seen.TransA, seen.BatchStrideA = true, min(seen.BatchStrideA, 1)*roundUp(seen.M, 4)*seen.K
+	}
+	if p.packCols {
+		k.Name += " columns packed"
+		pass, size := packed(cols.Operand, seen.Batch, seen.N, seen.K, seen.BatchStrideB, !seen.TransB, l)
+		cols = Binding{Operand: Scratch, Offset: roundUp(k.Scratch, 256), Size: size}
+		pass.Bindings[1] = cols
+		k.Passes, k.Scratch = append(k.Passes, pass), cols.Offset+size
+		seen.TransB, seen.BatchStrideB = false, min(seen.BatchStrideB, 1)*roundUp(seen.N, 4)*seen.K
+	}
+	p.spec = seen
+	pass := p.pass(s, l)
+	pass.Bindings[0], pass.Bindings[1] = rows, cols
+	k.Passes = append(k.Passes, pass)
+	return k
+}
+
+// pass writes the main shader; s is the caller's Spec.
+func (p lanes) pass(s Spec, l Limits) Pass {
+	quadC := !p.swap && s.N%4 == 0
+	g := newSource(s, p.quadRows(), p.quadCols(), quadC)
+	quads := ceilDiv(p.spec.N, 4)
+	tiles := [3]int{ceilDiv(quads, p.width*p.groups), ceilDiv(p.spec.M, p.rows), s.Batch}
+	groups := g.main([2]int{p.width, 1}, tiles, l, false)
+	g.line("let b = tz; let r = ty * %du; let c = tx * %du + l.x;", p.rows, p.width*p.groups)
+	p.addresses(g, quads)
+	for i := range p.rows {
+		for j := range p.groups {
+			g.line("var s%d_%d = vec4<f32>();", i, j)
+		}
+	}
+	g.line("for (var k = 0u; k < %du; k++) {", p.spec.K)
+	p.turn(g)
+	g.line("}")
+	p.stores(g, quadC, quads)
+	return g.pass([3]int{p.width, 1, 1}, groups, 0)
+}
+
+// addresses emits what does not change with k: clamped rows and columns, so that loads need no branch.
+func (p lanes) addresses(g *source, quads int) {
+	s := p.spec
+	for j := range p.groups {
+		g.line("let c%d = min(c + %du, %du);", j, j*p.width, quads-1)
+		if !p.quadCols() {
+			for q := range 4 {
+				g.line("let c%d_%d = min(c%d * 4u + %du, %du);", j, q, j, q, s.N-1)
+			}
+		}
+	}
+	for i := range p.rows {
+		switch {
+		case p.quadRows() && i%4 == 0:
+			g.line("let r%d = min(ty * %du + %du, %du);", i, p.rows/4, i/4, ceilDiv(s.M, 4)-1)
+		case !p.quadRows() && s.M%p.rows == 0:
+			g.line("let r%d = r + %du;", i, i)
+		case !p.quadRows():
+			g.line("let r%d = min(r + %du, %du);", i, i, s.M-1)
+		}
+	}
+}
+
+// turn emits one k. A row is loaded just before its use: what waits is spilled.
+func (p lanes) turn(g *source) {
+	s := p.spec
+	for j := range p.groups {
+		if p.quadCols() {
+			g.line("let b%d = mm_b[b * %du + k * %du + c%d];", j, s.BatchStrideB/4, ceilDiv(s.N, 4), j)
+			continue
+		}
+		var at [4]any
+		for q := range at {
+			at[q] = s.indexB("k", fmt.Sprintf("c%d_%d", j, q))
+		}
+		g.line(fmt.Sprintf("let b%d = vec4<f32>(mm_b[%%s], mm_b[%%s], mm_b[%%s], mm_b[%%s]);", j), at[:]...)
+	}
+	for i := range p.rows {
+		a := fmt.Sprintf("a%d", i)
+		switch {
+		case !p.quadRows():
+			g.line("let a%d = mm_a[%s];", i, s.indexA(fmt.Sprintf("r%d", i), "k"))
+		case i%4 == 0:
+			g.line("let a%d = mm_a[b * %du + k * %du + r%d];", i, s.BatchStrideA/4, ceilDiv(s.M, 4), i)
+		}
+		if p.quadRows() {
+			a = fmt.Sprintf("a%d.%c", i/4*4, "xyzw"[i%4])
+		}
+		for j := range p.groups {
+			g.line("s%d_%d += %s * b%d;", i, j, a, j)
+		}
+	}
+}
+
+func (p lanes) stores(g *source, quadC bool, quads int) {
+	s := g.spec
+	for j := range p.groups {
+		guard := quads%(p.width*p.groups) != 0
+		if guard {
+			g.line("if (c + %du < %du) {", j*p.width, quads)
+		}
+		for i := range p.rows {
+			if p.spec.M%p.rows != 0 {
+				g.line("if (r + %du < %du) {", i, p.spec.M)
+			} else {
+				g.line("{")
+			}
+			acc := fmt.Sprintf("s%d_%d", i, j)
+			g.line("let i = r + %du; let j = (c + %du) * 4u;", i, j*p.width)
+			if quadC {
+				g.line("mm_c[((b * %du + i) * %du + j) / 4u] = %s;", s.M, s.N, g.quadValue(acc, "b", "i", "j"))
+			} else {
+				p.scalarStores(g, acc)
+			}
+			g.line("}")
+		}
+		if guard {
+			g.line("}")
+		}
+	}
+}
+
+// scalarStores emits the stores of four columns that are not four neighbours in C, or not all inside.
+func (p lanes) scalarStores(g *source, acc string) {
+	s := g.spec
+	for q := range 4 {
+		i, j := "i", fmt.Sprintf("(j + %du)", q)
+		store := ""
+		if p.spec.N%4 != 0 {
+			store = fmt.Sprintf("if (%s < %du) ", j, p.spec.N)
+		}
+		if p.swap {
+			i, j = j, i
+		}
+		v := g.value(fmt.Sprintf("%s.%c", acc, "xyzw"[q]), "b", i, j)
+		g.line("%s{ mm_c[(b * %du + %s) * %du + %s] = %s; }", store, s.M, i, s.N, j, v)
+	}
+}
+
+// packed is the pass that copies an operand to scratch as [batch, k, x] with x padded to a multiple of four by
+// zeros. xContiguous says that neighbours in x are neighbours in the operand.
+func packed(from Operand, batch, x, k, stride int, xContiguous bool, l Limits) (Pass, int) {
+	batch = batches(batch, stride)
+	quads := ceilDiv(x, 4)
+	total := batch * k * quads
+	width := min(64, l.MaxInvocations, l.MaxWorkgroupX)
+	g := &source{}
+	g.line("@group(0) @binding(0) var<storage, read_write> src: array<f32>;")
+	g.line("@group(0) @binding(1) var<storage, read_write> dst: array<vec4<f32>>;")
+	groups := g.main([2]int{width, 1}, [3]int{ceilDiv(total, width), 1, 1}, l, true)
+	g.line("let id = tx * %du + l.x;", width)
+	g.line("if (id >= %du) { return; }", total)
+	g.line("let b = id / %du; let k = id / %du %% %du; let x = id %% %du * 4u;", k*quads, quads, k, quads)
+	g.line("var v = vec4<f32>();")
+	for q := range 4 {
+		at := fmt.Sprintf("b * %du + (x + %du) * %du + k", stride, q, k)
+		if xContiguous {
+			at = fmt.Sprintf("b * %du + k * %du + x + %du", stride, x, q)
+		}
+		guard := ""
+		if x%4 != 0 && q > 0 {
+			guard = fmt.Sprintf("if (x + %du < %du) ", q, x)
+		}
+		g.line("%s{ v.%c = src[%s]; }", guard, "xyzw"[q], at)
+	}
+	g.line("dst[id] = v;\n}")
+	return Pass{
+		WGSL: g.String(), Bindings: []Binding{{Operand: from}, {}},
+		Workgroup: [3]int{width, 1, 1}, Groups: groups,
+	}, total * 16
+}

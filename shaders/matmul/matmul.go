@@ -1,0 +1,213 @@
+// Package matmul generates WGSL kernels for batched f32 matrix products: several for each shape, to be chosen
+// by timing. Every candidate sums over k in an order that its text fixes, so its bits repeat.
+package matmul
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// Spec is the product C[b,i,j] = epilogue(Σ_k A[b,i,k]·B[b,k,j]), f32 throughout.
+type Spec struct {
+	Batch, M, N, K int  // each ≥ 1
+	TransA, TransB bool // A is stored [K,M], B is stored [N,K]
+	// BatchStrideA and BatchStrideB are elements from one matrix to the next; 0 uses one matrix for the whole
+	// batch. C is contiguous, [Batch,M,N].
+	BatchStrideA, BatchStrideB int
+	// Epilogue, if not nil, returns the WGSL statements and expression of the stored value, given the names of
+	// the accumulator (f32) and of b, i and j (u32). The text becomes the body of a function. It may read elements of
+	// A, B and C as mm_at_a(i), mm_at_b(i) and mm_at_c(i), C's only where it stores.
+	Epilogue func(acc, b, i, j string) (stmts, expr string)
+	// Declarations is module-scope WGSL: the bindings, 3 and up, that Epilogue reads.
+	Declarations string
+}
+
+// Limits bound the kernels.
+type Limits struct {
+	MaxInvocations               int // a workgroup
+	MaxWorkgroupMemory           int // bytes
+	MaxWorkgroupX, MaxWorkgroupY int
+	MaxDispatch                  int // workgroups along one dimension
+}
+
+// DefaultLimits are what every WebGPU device guarantees.
+func DefaultLimits() Limits {
+	return Limits{MaxInvocations: 256, MaxWorkgroupMemory: 16384, MaxWorkgroupX: 256, MaxWorkgroupY: 256, MaxDispatch: 65535}
+}
+
+// Kernel computes a Spec. Its passes run in order.
+type Kernel struct {
+	Name    string
+	Passes  []Pass
+	Scratch int     // bytes of scratch that the passes share; 0: none
+	Cost    float64 // an estimate to order the candidates of one Spec by; it has no unit
+}
+
+// Pass is one dispatch. Its entry point is main; its bindings are group 0, all read_write storage.
+type Pass struct {
+	WGSL              string
+	Bindings          []Binding // 0, 1, …
+	Epilogue          bool      // the bindings of Spec.Declarations follow, at 3 and up
+	Workgroup, Groups [3]int
+	WorkgroupMemory   int // bytes
+}
+
+// Binding is what a Pass binds. The ranges of one pass do not overlap unless the caller's A and B do.
+type Binding struct {
+	Operand      Operand
+	Offset, Size int // bytes, of Scratch only (Offset is a multiple of 256); the others are bound whole
+}
+
+// Operand names a buffer.
+type Operand uint8
+
+const (
+	A Operand = iota
+	B
+	C
+	Scratch
+)
+
+// Candidates returns the kernels for s that fit the limits: the naive one first, then by rising Cost. software
+// says that the device is a CPU, where workgroup memory is no faster and branches are dear.
+func Candidates(s Spec, l Limits, software bool) []Kernel {
+	if s.Batch < 1 || s.M < 1 || s.N < 1 || s.K < 1 || s.BatchStrideA < 0 || s.BatchStrideB < 0 {
+		panic(fmt.Sprintf("matmul: bad shape: batch %d, m %d, n %d, k %d, strides %d and %d",
+			s.Batch, s.M, s.N, s.K, s.BatchStrideA, s.BatchStrideB))
+	}
+	var ks []Kernel
+	if software {
+		ks = lanesCandidates(s, l)
+	} else {
+		ks = append(tileCandidates(s, l), vectorCandidates(s, l)...)
+	}
+	sort.SliceStable(ks, func(i, j int) bool { return ks[i].Cost < ks[j].Cost })
+	return append([]Kernel{naive(s, l, software)}, ks...)
+}
+
+// naive is one invocation an element, the baseline and the fallback.
+func naive(s Spec, l Limits, software bool) Kernel {
+	wx := min(64, l.MaxInvocations, l.MaxWorkgroupX)
+	total := s.Batch * s.M * s.N
+	g := newSource(s, false, false, false)
+	groups := g.main([2]int{wx, 1}, [3]int{ceilDiv(total, wx), 1, 1}, l, true)
+	g.line("let id = tx * %du + l.x;", wx)
+	g.line("if (id >= %du) { return; }", total)
+	g.line("let b = id / %du; let i = id / %du %% %du; let j = id %% %du;", s.M*s.N, s.N, s.M, s.N)
+	g.line("var s = 0.0;")
+	g.line("for (var k = 0u; k < %du; k++) { s += mm_a[%s] * mm_b[%s]; }", s.K, s.indexA("i", "k"), s.indexB("k", "j"))
+	g.line("mm_c[id] = %s;", g.value("s", "b", "i", "j"))
+	cost := float64(total) * float64(s.K) * 4
+	if software {
+		cost = float64(total) * float64(s.K) * 100 / 8
+	}
+	return Kernel{Name: "naive", Cost: cost, Passes: []Pass{g.pass([3]int{wx, 1, 1}, groups, 0)}}
+}
+
+// indexA is the element index of A[b,i,k]; indexB of B[b,k,j]. The arguments are WGSL.
+func (s Spec) indexA(i, k string) string {
+	if s.TransA {
+		return fmt.Sprintf("b * %du + (%s) * %du + (%s)", s.BatchStrideA, k, s.M, i)
+	}
+	return fmt.Sprintf("b * %du + (%s) * %du + (%s)", s.BatchStrideA, i, s.K, k)
+}
+
+func (s Spec) indexB(k, j string) string {
+	if s.TransB {
+		return fmt.Sprintf("b * %du + (%s) * %du + (%s)", s.BatchStrideB, j, s.K, k)
+	}
+	return fmt.Sprintf("b * %du + (%s) * %du + (%s)", s.BatchStrideB, k, s.N, j)
+}
+
+// quadsA says that A can be read as vec4 along i, quadsB that B can along j.
+func (s Spec) quadsA() bool { return s.TransA && s.M%4 == 0 && s.BatchStrideA%4 == 0 }
+func (s Spec) quadsB() bool { return !s.TransB && s.N%4 == 0 && s.BatchStrideB%4 == 0 }
+
+// source builds the text of one shader.
+type source struct {
+	strings.Builder
+	spec Spec
+}
+
+func (g *source) line(format string, args ...any) { fmt.Fprintf(g, format+"\n", args...) }
+
+// newSource starts a shader of bindings A, B and C with the epilogue; the flags say which are arrays of vec4.
+func newSource(s Spec, quadA, quadB, quadC bool) *source {
+	g := &source{spec: s}
+	for i, q := range []bool{quadA, quadB, quadC} {
+		t, element := "f32", "at"
+		if q {
+			t, element = "vec4<f32>", "at >> 2u][at & 3u"
+		}
+		x := "abc"[i]
+		g.line("@group(0) @binding(%d) var<storage, read_write> mm_%c: array<%s>;", i, x, t)
+		if s.Epilogue != nil {
+			g.line("fn mm_at_%c(at: u32) -> f32 { return mm_%c[%s]; }", x, x, element)
+		}
+	}
+	if s.Epilogue != nil {
+		stmts, expr := s.Epilogue("acc", "b", "i", "j")
+		g.line("%s\nfn mm_epilogue(acc: f32, b: u32, i: u32, j: u32) -> f32 {\n%s\nreturn %s;\n}", s.Declarations, stmts, expr)
+	}
+	return g
+}
+
+// value is the stored value of accumulator acc, an expression.
+func (g *source) value(acc, b, i, j string) string {
+	if g.spec.Epilogue == nil {
+		return acc
+	}
+	return fmt.Sprintf("mm_epilogue(%s, %s, %s, %s)", acc, b, i, j)
+}
+
+// quadValue is value of the four columns from j on.
+func (g *source) quadValue(acc, b, i, j string) string {
+	if g.spec.Epilogue == nil {
+		return acc
+	}
+	var parts [4]string
+	for q := range parts {
+		parts[q] = g.value(fmt.Sprintf("%s.%c", acc, "xyzw"[q]), b, i, fmt.Sprintf("%s + %du", j, q))
+	}
+	return "vec4<f32>(" + strings.Join(parts[:], ", ") + ")"
+}
+
+// main opens the entry point; tx, ty and tz are then the workgroup's place in tiles. A grid beyond the
+// dispatch limit is folded. linear declares the unused ty and tz away.
+func (g *source) main(workgroup [2]int, tiles [3]int, l Limits, linear bool) (groups [3]int) {
+	g.line("@compute @workgroup_size(%d, %d)", workgroup[0], workgroup[1])
+	g.line("fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_id) l: vec3<u32>) {")
+	if max(tiles[0], tiles[1], tiles[2]) <= l.MaxDispatch {
+		g.line("let tx = w.x;")
+		if !linear {
+			g.line("let ty = w.y; let tz = w.z;")
+		}
+		return tiles
+	}
+	total := tiles[0] * tiles[1] * tiles[2]
+	x := min(total, l.MaxDispatch)
+	y := min(ceilDiv(total, x), l.MaxDispatch)
+	groups = [3]int{x, y, ceilDiv(total, x*y)}
+	g.line("let fold = (w.z * %du + w.y) * %du + w.x;", y, x)
+	g.line("if (fold >= %du) { return; }", total)
+	if linear {
+		g.line("let tx = fold;")
+	} else {
+		g.line("let tx = fold %% %du; let ty = fold / %du %% %du; let tz = fold / %du;", tiles[0], tiles[0], tiles[1], tiles[0]*tiles[1])
+	}
+	return groups
+}
+
+// pass closes the entry point of a shader that binds A, B and C.
+func (g *source) pass(workgroup, groups [3]int, memory int) Pass {
+	g.line("}")
+	return Pass{
+		WGSL: g.String(), Bindings: []Binding{{Operand: A}, {Operand: B}, {Operand: C}},
+		Epilogue: g.spec.Epilogue != nil, Workgroup: workgroup, Groups: groups, WorkgroupMemory: memory,
+	}
+}
+
+func ceilDiv(a, b int) int { return (a + b - 1) / b }
+
+func roundUp(a, b int) int { return ceilDiv(a, b) * b }

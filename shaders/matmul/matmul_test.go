@@ -1,0 +1,232 @@
+package matmul
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/cogentcore/webgpu/wgpu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/blas64"
+)
+
+type testCase struct {
+	name   string
+	spec   Spec
+	limits Limits
+}
+
+// testCases covers every transpose of every kind of size, with batches and epilogues among them.
+func testCases() []testCase {
+	wide := DefaultLimits()
+	wide.MaxWorkgroupMemory, wide.MaxInvocations = 32768, 1024
+	folded := DefaultLimits()
+	folded.MaxDispatch = 16
+	narrow := DefaultLimits()
+	narrow.MaxInvocations, narrow.MaxWorkgroupMemory = 64, 5120
+	var out []testCase
+	for n, d := range [][3]int{{128, 96, 64}, {33, 36, 100}, {100, 33, 7}, {1, 65, 40}, {67, 1, 33}, {5, 8, 300}} {
+		for trans := range 4 {
+			s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0}
+			limits := []Limits{DefaultLimits(), wide, folded, narrow}[(n+trans)%4]
+			if (n+trans)%3 == 0 {
+				s.Batch, s.BatchStrideA, s.BatchStrideB = 3, d[0]*d[2], d[1]*d[2]+4*(n%2)
+			}
+			if (n+trans)%3 == 1 {
+				s.Batch, s.BatchStrideA = 2, d[0]*d[2]+1
+			}
+			if trans%2 == n%2 {
+				s.Declarations = "@group(0) @binding(3) var<storage, read_write> bias: array<f32>;"
+				s.Epilogue = func(acc, b, i, j string) (string, string) {
+					return fmt.Sprintf("let row = f32(%s) + 100.0 * f32(%s);", i, b), fmt.Sprintf("2.0 * %s + row + bias[%s]", acc, j)
+				}
+			}
+			out = append(out, testCase{fmt.Sprintf("%dx%dx%d,%v,%v", d[0], d[1], d[2], s.TransA, s.TransB), s, limits})
+		}
+	}
+	long := Spec{Batch: 1, M: 40, N: 24, K: 2000, TransA: true}
+	return append(out, testCase{"split", long, wide}, testCase{"split folded", long, folded})
+}
+
+func random(r *rand.Rand, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = r.Float32() - 0.5
+	}
+	return x
+}
+
+func wideFloats(x []float32) []float64 {
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = float64(v)
+	}
+	return out
+}
+
+// reference is the product by gonum, in float64.
+func reference(s Spec, a, b, bias []float32) []float64 {
+	shape := func(x []float64, rows, cols int, trans bool) (blas64.General, blas.Transpose) {
+		if trans {
+			return blas64.General{Rows: cols, Cols: rows, Stride: rows, Data: x}, blas.Trans
+		}
+		return blas64.General{Rows: rows, Cols: cols, Stride: cols, Data: x}, blas.NoTrans
+	}
+	wa, wb, c := wideFloats(a), wideFloats(b), make([]float64, s.Batch*s.M*s.N)
+	for n := range s.Batch {
+		ga, ta := shape(wa[n*s.BatchStrideA:], s.M, s.K, s.TransA)
+		gb, tb := shape(wb[n*s.BatchStrideB:], s.K, s.N, s.TransB)
+		out := c[n*s.M*s.N : (n+1)*s.M*s.N]
+		blas64.Gemm(ta, tb, 1, ga, gb, 0, blas64.General{Rows: s.M, Cols: s.N, Stride: s.N, Data: out})
+		if s.Epilogue != nil {
+			for i := range out {
+				out[i] = 2*out[i] + float64(i/s.N) + 100*float64(n) + float64(bias[i%s.N])
+			}
+		}
+	}
+	return c
+}
+
+func TestCandidatesComputeTheProduct(t *testing.T) {
+	g := openGPU(t)
+	for _, c := range testCases() {
+		for _, software := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s,software=%v", c.name, software), func(t *testing.T) {
+				g.t = t
+				checkCandidates(g, c, software)
+			})
+		}
+	}
+}
+
+func checkCandidates(g *gpu, c testCase, software bool) {
+	const guard = 64 // elements behind C that nobody may touch
+	s, r := c.spec, rand.New(rand.NewPCG(1, 2))
+	a := random(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
+	b := random(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
+	bias := random(r, s.N)
+	want := reference(s, a, b, bias)
+	unwritten := make([]float32, len(want)+guard)
+	for i := range unwritten {
+		unwritten[i] = float32(math.Inf(1))
+	}
+	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(16*((len(a)+3)/4), a), B: g.buffer(16*((len(b)+3)/4), b), C: g.buffer(4*len(unwritten), nil)}
+	biasBuf := g.buffer(4*len(bias), bias)
+	for _, k := range Candidates(s, c.limits, software) {
+		bufs[Scratch] = g.buffer(k.Scratch, nil)
+		l := g.load(k, bufs, biasBuf)
+		var first []float32
+		for round := range 2 {
+			bufs[C] = resetC(g, bufs[C], unwritten)
+			g.run(l, 1)
+			got := g.read(bufs[C], len(unwritten))
+			if round == 0 {
+				first = got
+				requireClose(g.t, k, want, got, s.K)
+			}
+			require.Equal(g.t, first, got, "%s: a second run gives other bits", k.Name)
+		}
+		for _, v := range first[len(want):] {
+			require.True(g.t, math.IsInf(float64(v), 1), "%s writes behind C", k.Name)
+		}
+		l.release()
+		bufs[Scratch].Release()
+	}
+	for _, b := range []*wgpu.Buffer{bufs[A], bufs[B], bufs[C], biasBuf} {
+		b.Release()
+	}
+}
+
+func resetC(g *gpu, c *wgpu.Buffer, with []float32) *wgpu.Buffer {
+	require.NoError(g.t, g.queue.WriteBuffer(c, 0, wgpu.ToBytes(with)))
+	return c
+}
+
+func requireClose(t testing.TB, k Kernel, want []float64, got []float32, terms int) {
+	for i, w := range want {
+		tolerance := 1e-6*math.Abs(w) + 3e-8*float64(terms)
+		require.InDelta(t, w, got[i], tolerance, "%s: element %d\n%s", k.Name, i, k.Passes[len(k.Passes)-1].WGSL)
+	}
+}
+
+func TestCandidatesKeepTheLimits(t *testing.T) {
+	cases := testCases()
+	huge := Spec{Batch: 70000, M: 700, N: 129, K: 8, BatchStrideA: 5600}
+	cases = append(cases, testCase{"huge", huge, DefaultLimits()},
+		testCase{"large", Spec{Batch: 1, M: 4096, N: 4096, K: 4096}, DefaultLimits()})
+	for _, c := range cases {
+		for _, software := range []bool{true, false} {
+			ks := Candidates(c.spec, c.limits, software)
+			require.Greater(t, len(ks), 1, c.name)
+			assert.Equal(t, "naive", ks[0].Name)
+			names := map[string]bool{}
+			for i, k := range ks {
+				assert.False(t, names[k.Name], "%s: %s twice", c.name, k.Name)
+				names[k.Name] = true
+				assert.True(t, i < 2 || ks[i-1].Cost <= k.Cost, "%s: order of cost", c.name)
+				checkLimits(t, c, k)
+			}
+		}
+	}
+}
+
+func checkLimits(t *testing.T, c testCase, k Kernel) {
+	l := c.limits
+	for _, p := range k.Passes {
+		assert.LessOrEqual(t, max(p.Groups[0], p.Groups[1], p.Groups[2]), l.MaxDispatch, k.Name)
+		assert.LessOrEqual(t, p.Workgroup[0]*p.Workgroup[1]*p.Workgroup[2], l.MaxInvocations, k.Name)
+		assert.LessOrEqual(t, p.Workgroup[0], l.MaxWorkgroupX, k.Name)
+		assert.LessOrEqual(t, p.Workgroup[1], l.MaxWorkgroupY, k.Name)
+		assert.LessOrEqual(t, p.WorkgroupMemory, l.MaxWorkgroupMemory, k.Name)
+		for _, b := range p.Bindings {
+			if b.Operand == Scratch {
+				assert.Zero(t, b.Offset%256, k.Name)
+				assert.Positive(t, b.Size, k.Name)
+				assert.LessOrEqual(t, b.Offset+b.Size, k.Scratch, k.Name)
+			}
+		}
+	}
+}
+
+func TestCandidatesRefuseBadShapes(t *testing.T) {
+	assert.Panics(t, func() { Candidates(Spec{Batch: 1, M: 0, N: 1, K: 1}, DefaultLimits(), true) })
+	assert.Panics(t, func() {
+		Candidates(Spec{Batch: 1, M: 1, N: 1, K: 1, BatchStrideB: -1}, DefaultLimits(), true)
+	})
+}
+
+// Where naga is at hand, every candidate must also become MSL and HLSL.
+func TestCandidatesTranslate(t *testing.T) {
+	naga, err := exec.LookPath("naga")
+	if err != nil {
+		t.Log("no naga on this machine: only WGSL was checked")
+		return
+	}
+	seen := map[string]bool{}
+	for _, c := range testCases() {
+		for _, software := range []bool{true, false} {
+			for _, k := range Candidates(c.spec, c.limits, software) {
+				for _, p := range k.Passes {
+					if !seen[p.WGSL] {
+						seen[p.WGSL] = true
+						translate(t, naga, k.Name, p.WGSL)
+					}
+				}
+			}
+		}
+	}
+}
+
+func translate(t *testing.T, naga, name, wgsl string) {
+	dir := t.TempDir()
+	in := filepath.Join(dir, "in.wgsl")
+	require.NoError(t, os.WriteFile(in, []byte(wgsl), 0o600))
+	out, err := exec.Command(naga, in, filepath.Join(dir, "out.metal"), filepath.Join(dir, "out.hlsl")).CombinedOutput()
+	require.NoError(t, err, "%s: %s\n%s", name, out, wgsl)
+}

@@ -1,0 +1,155 @@
+// Package shaders turns the groups that fusion made into WGSL: source text, bindings and dispatch sizes. A group has
+// several candidate kernels, the naive one first; which is fastest is the device's to say (runtime/tune).
+package shaders
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
+)
+
+// Limits are what kernels must respect.
+type Limits struct {
+	MaxBindings        int
+	MaxInvocations     int
+	MaxWorkgroupMemory int // bytes
+	MaxDispatch        int // workgroups along one dimension
+	Software           bool
+}
+
+// Kernel computes one group: dispatches in order, or copies.
+type Kernel struct {
+	Name    string
+	Scratch []int64 // bytes of each scratch array
+	Passes  []Pass
+	Parts   []Part // of a Join: no shader at all
+}
+
+// Pass is one dispatch of one shader; binding i is Args[i], all declared read_write.
+type Pass struct {
+	WGSL            string
+	Args            []Arg
+	Workgroup       [3]int
+	Groups          [3]int
+	WorkgroupMemory int
+}
+
+// Arg is a value, or scratch array Scratch when Value is nil.
+type Arg struct {
+	Value   *graph.Value
+	Scratch int
+}
+
+// Part is a piece of a joined value.
+type Part struct {
+	From   *graph.Value
+	Offset int64 // bytes, in the result
+}
+
+// Label names a group in errors, plans and profiles: its scope and its ops.
+func Label(g *fuse.Group) string {
+	var names []string
+	for _, n := range g.Nodes {
+		if len(names) > 0 && strings.HasPrefix(names[len(names)-1], n.Op.Name()+"×") {
+			last := &names[len(names)-1]
+			var k int
+			fmt.Sscanf((*last)[len(n.Op.Name()+"×"):], "%d", &k)
+			*last = fmt.Sprintf("%s×%d", n.Op.Name(), k+1)
+		} else if len(names) > 0 && names[len(names)-1] == n.Op.Name() {
+			names[len(names)-1] += "×2"
+		} else {
+			names = append(names, n.Op.Name())
+		}
+	}
+	label := strings.Join(names, " ")
+	if g.Scope != "" {
+		label = g.Scope + ": " + label
+	}
+	return label
+}
+
+// Lower returns the candidate kernels of a group. Values of equal key share a binding: key must tell overlapping
+// memory by equal text.
+func Lower(r *fuse.Result, g *fuse.Group, lim Limits, key func(*graph.Value) string) ([]Kernel, error) {
+	for _, n := range g.Nodes {
+		for _, v := range append(n.Inputs, n.Outputs...) {
+			if v.DType == graph.F16 || v.DType == graph.BF16 {
+				return nil, fmt.Errorf("%s: %v: kernels for %v are not available", Label(g), v, v.DType)
+			}
+		}
+	}
+	c := &context{r: r, g: g, lim: lim, key: key}
+	switch g.Kind {
+	case fuse.Map:
+		return c.mapKernels(), nil
+	case fuse.Reduce:
+		return c.reduceKernels(), nil
+	case fuse.MatMul:
+		return c.matmulKernels(), nil
+	case fuse.Template:
+		return c.templateKernels(), nil
+	default:
+		return []Kernel{joinKernel(g.Nodes[0])}, nil
+	}
+}
+
+func joinKernel(n *graph.Node) Kernel {
+	k := Kernel{Name: "copy"}
+	var off int64
+	for _, in := range n.Inputs {
+		k.Parts = append(k.Parts, Part{in, off})
+		off += in.Type.Bytes()
+	}
+	return k
+}
+
+// context is what the kernels of one group are made from.
+type context struct {
+	r   *fuse.Result
+	g   *fuse.Group
+	lim Limits
+	key func(*graph.Value) string
+}
+
+// fold spreads n workgroups over two dimensions, as square as the limit allows.
+func (l Limits) fold(n int) [3]int {
+	if n <= l.MaxDispatch {
+		return [3]int{max(n, 1), 1, 1}
+	}
+	y := (n + l.MaxDispatch - 1) / l.MaxDispatch
+	return [3]int{(n + y - 1) / y, y, 1}
+}
+
+const workgroup = 64 // invocations of a kernel that has no reason for another number
+
+// Flops counts the multiplications and additions of a group's matrix product.
+func Flops(g *fuse.Group) float64 {
+	if g.Kind != fuse.MatMul {
+		return 0
+	}
+	p := (&context{g: g}).product()
+	return 2 * float64(p.batch) * float64(p.m) * float64(p.n) * float64(p.k)
+}
+
+// Default is the candidate to take where none was timed.
+func Default(ks []Kernel, g *fuse.Group, lim Limits) int {
+	last := len(ks) - 1
+	switch {
+	case g.Kind == fuse.Map && !lim.Software:
+		return 0
+	case g.Kind != fuse.Reduce || last == 0:
+		return last
+	}
+	if strings.HasPrefix(ks[last].Name, "split") {
+		if g.Rows >= 4096 {
+			return 0
+		}
+		return last
+	}
+	if lim.Software {
+		return 0
+	}
+	return 1
+}

@@ -1,0 +1,79 @@
+package shaders
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
+)
+
+func fuseFixed(expr string, flat graph.Index) fuse.Fixed { return fuse.Fixed{Expr: expr, Flat: flat} }
+
+// templateKernels declares the arrays that hand-written passes use.
+func (c *context) templateKernels() []Kernel {
+	n := c.g.Nodes[0]
+	t := n.Op.Kernel(n).(graph.Template)
+	var ks []Kernel
+	for _, cand := range t.Candidates(graph.TemplateLimits{MaxInvocations: c.lim.MaxInvocations, MaxWorkgroupMemory: c.lim.MaxWorkgroupMemory, Software: c.lim.Software}) {
+		k := Kernel{Name: cand.Name}
+		for _, s := range cand.Scratch {
+			k.Scratch = append(k.Scratch, s.Bytes())
+		}
+		for _, p := range cand.Passes {
+			k.Passes = append(k.Passes, c.templatePass(n, cand, p))
+		}
+		ks = append(ks, k)
+	}
+	return ks
+}
+
+// templatePass binds the arrays of a pass. An array that lies in the memory of an earlier one takes that one's name,
+// since no two bindings may overlap.
+func (c *context) templatePass(n *graph.Node, cand graph.Candidate, p graph.Pass) Pass {
+	var s strings.Builder
+	var args []Arg
+	text := p.Declarations + mainHead(p.Workgroup, p.Groups, c.lim.fold(p.Groups)) + p.Body
+	bound := map[string]string{}
+	for _, name := range p.Uses {
+		arg, t := c.templateArg(n, cand, name)
+		elem := fuse.WGSLType(t.DType)
+		if slices.Contains(p.Vec4, name) {
+			elem = "vec4<" + elem + ">"
+		}
+		if arg.Value != nil {
+			key := c.key(arg.Value) + elem
+			if first, ok := bound[key]; ok {
+				text = rename(text, name, first)
+				continue
+			}
+			bound[key] = name
+		}
+		fmt.Fprintf(&s, "@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n", len(args), name, elem)
+		args = append(args, arg)
+	}
+	s.WriteString(text + "}\n")
+	return Pass{WGSL: s.String(), Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: c.lim.fold(p.Groups), WorkgroupMemory: p.WorkgroupMemory}
+}
+
+func (c *context) templateArg(n *graph.Node, cand graph.Candidate, name string) (Arg, graph.Type) {
+	var i int
+	if _, err := fmt.Sscanf(name[min(3, len(name)):], "%d", &i); err == nil {
+		switch name[:3] {
+		case "out":
+			return Arg{Value: n.Outputs[i]}, n.Outputs[i].Type
+		case "tmp":
+			return Arg{Scratch: i}, cand.Scratch[i]
+		}
+	}
+	if _, err := fmt.Sscanf(name, "in%d", &i); err != nil {
+		panic("shaders: " + n.Op.Name() + " uses " + name)
+	}
+	return Arg{Value: n.Inputs[i]}, n.Inputs[i].Type
+}
+
+func rename(text, from, to string) string {
+	return regexp.MustCompile(`\b`+from+`\b`).ReplaceAllString(text, to)
+}
