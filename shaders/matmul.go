@@ -116,16 +116,44 @@ func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Valu
 			k.Scratch[i] = max(k.Scratch[i], int64(b.Size))
 			args = append(args, Arg{Scratch: i})
 		}
+		wgsl := p.WGSL
 		if p.Epilogue {
-			args = append(args, extra...)
+			wgsl, args = c.bindEpilogue(p, operands, append(args, extra...))
 		}
-		wgsl, args, ok := c.mergeBindings(p.WGSL, args)
-		if !ok {
+		wgsl, args, ok := c.mergeBindings(wgsl, args)
+		if !ok || len(args) > c.lim.MaxBindings {
 			return k, false
 		}
 		k.Passes = append(k.Passes, Pass{WGSL: wgsl, Args: args, Workgroup: p.Workgroup, Groups: p.Groups, WorkgroupMemory: p.WorkgroupMemory})
 	}
 	return k, true
+}
+
+var elementOf = regexp.MustCompile(`fn mm_at_([abc])\(at: u32\) -> f32 \{ return (.*); \}\n`)
+
+// bindEpilogue makes mm_at_a, mm_at_b and mm_at_c read what they are named after: a pass may have the operands in other
+// places, or packed copies in theirs, and then the operand itself is bound beside them.
+func (c *context) bindEpilogue(p matmul.Pass, operands map[matmul.Operand]*graph.Value, args []Arg) (string, []Arg) {
+	found := elementOf.FindAllStringSubmatch(p.WGSL, -1)
+	wgsl := elementOf.ReplaceAllString(p.WGSL, "")
+	for i, letter := range []string{"a", "b", "c"} {
+		x := operands[[]matmul.Operand{matmul.A, matmul.B, matmul.C}[i]]
+		if !strings.Contains(wgsl, "mm_at_"+letter+"(") {
+			continue
+		}
+		i = slices.IndexFunc(p.Bindings, func(b matmul.Binding) bool {
+			return b.Operand != matmul.Scratch && c.key(operands[b.Operand]) == c.key(x)
+		})
+		element := "whole_" + letter + "[at]"
+		if i >= 0 && i < len(found) {
+			element = found[i][2]
+		} else {
+			wgsl += fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> whole_%s: array<f32>;\n", len(args), letter)
+			args = append(args, Arg{Value: x})
+		}
+		wgsl += fmt.Sprintf("fn mm_at_%s(at: u32) -> f32 { return %s; }\n", letter, element)
+	}
+	return wgsl, args
 }
 
 var bindingLine = regexp.MustCompile(`@group\(0\) @binding\((\d+)\) var<storage, read_write> (\w+): array<(.+)>;\n`)
