@@ -146,6 +146,9 @@ func (p *Plan) choose(r *fuse.Result, g *fuse.Group, opts Options) (shaders.Kern
 	if err != nil {
 		return shaders.Kernel{}, err
 	}
+	if len(ks) == 0 {
+		return shaders.Kernel{}, fmt.Errorf("%s: no kernel has at most %d bindings", shaders.Label(g), p.limits().MaxBindings)
+	}
 	i := shaders.Default(ks, g, p.limits())
 	if opts.Tune != nil && len(ks) > 1 {
 		if i, err = opts.Tune.Choose(p.dev, shaders.Label(g), ks, i); err != nil {
@@ -215,10 +218,13 @@ func (p *Plan) Chosen(name string) ([]shaders.Kernel, error) {
 	return chosen, nil
 }
 
-// separate is a key by which every value has memory of its own, but for what is stored over the variable that it
-// replaces: fusion relies on those being one binding.
+// separate is a key by which every value has memory of its own, but for views of a whole value and for what is stored
+// over the variable that it replaces: fusion relies on those being one binding.
 func separate(r *fuse.Result) func(*graph.Value) string {
 	return func(v *graph.Value) string {
+		if a, ok := r.Alias[v]; ok && a.Base.Shape.Len() == v.Shape.Len() {
+			v = a.Base
+		}
 		if u := r.Direct[v]; u != nil {
 			v = u
 		}
