@@ -160,7 +160,7 @@ func (*AttentionOp) Kernel(n *graph.Node) graph.Kernel {
 func (*AttentionOp) Cases() []graph.Case {
 	var cs []graph.Case
 	for _, s := range attentionCases() {
-		cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: s.inputs(), Tolerance: 1e-5})
+		cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: s.inputs(), Tolerance: 1e-5, NoGrad: s.queries > 33})
 	}
 	for _, s := range []attentionShape{{2, 1, 37, 4, 2, 16}, {1, 3, 40, 3, 1, 20}, {2, 5, 9, 2, 2, 6}} {
 		// Queries at the end of a cache that is not full.
@@ -179,8 +179,8 @@ func (*AttentionOp) Cases() []graph.Case {
 // attentionCases cover one and many rows, odd lengths, grouped queries, and dims with and without whole vectors.
 func attentionCases() []attentionShape {
 	return []attentionShape{
-		{1, 1, 1, 1, 1, 4}, {2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 16}, {1, 100, 100, 3, 1, 20}, {2, 128, 128, 4, 4, 32},
-		{1, 70, 70, 2, 1, 64}, {1, 33, 33, 2, 2, 128}, {1, 9, 9, 1, 1, 256}, {1, 7, 12, 2, 1, 8}, {1, 12, 7, 2, 2, 8},
+		{1, 1, 1, 1, 1, 4}, {2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 16}, {1, 100, 100, 3, 1, 20}, {2, 128, 128, 2, 2, 32},
+		{1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 40}, {1, 3, 3, 1, 1, 256}, {1, 7, 12, 2, 1, 8}, {1, 12, 7, 2, 2, 8},
 	}
 }
 

@@ -2,8 +2,6 @@ package op
 
 import (
 	"fmt"
-	"os"
-	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
@@ -11,9 +9,8 @@ import (
 // attentionKernels writes the WGSL of attention and its gradient. There are three ways to compute each:
 //
 //   - naive: an invocation a row, scalars, loops.
-//   - rows: an invocation a row, which keeps its vectors in registers, a few columns at a time. All rows of a
-//     workgroup belong to one head, so what they read of the columns is the same address in every lane: on software
-//     adapters one scalar load and a broadcast.
+//   - rows: an invocation keeps the vectors of one or more rows at hand and walks the columns, some abreast. All rows
+//     of a workgroup belong to one head, so they read the same columns at the same time.
 //   - tiles: the same with the columns staged in workgroup memory.
 //
 // In the forward pass and for the gradient of q a row is a query and the columns are the keys; for the gradients of
@@ -29,7 +26,6 @@ const (
 	softwareLanes = 8
 	gpuLanes      = 64
 	tileMemory    = 16384 // bytes, WebGPU's guaranteed workgroup memory
-	maxUnits      = 64    // more would not stay in registers, and compiles for long
 )
 
 // lowest stands for -∞, which WGSL may assume away.
@@ -55,28 +51,17 @@ func (k attentionKernels) backward(l graph.TemplateLimits) []graph.Candidate {
 	return cs
 }
 
+// rowKernels are the shapes of rows and tiles that suit the device. On software adapters a load costs twenty times a
+// multiplication and compiles slower yet, so columns are shared by many rows; GPUs want few registers and many lanes.
 func (k attentionKernels) rowKernels(l graph.TemplateLimits) []rowKernel {
-	if k.units() > maxUnits {
-		return nil
+	switch n := k.units(); {
+	case l.Software && n <= 16:
+		return []rowKernel{k.rowKernel(softwareLanes, min(max(64/n, 4), 8), 1, 0, true)}
+	case !l.Software && n <= 32 && l.MaxInvocations >= gpuLanes:
+		abreast := min(max(32/n, 1), 4)
+		return []rowKernel{k.rowKernel(gpuLanes, 1, abreast, 0, false), k.rowKernel(gpuLanes, 1, abreast, k.tile(l), false)}
 	}
-	if l.Software {
-		var rs []rowKernel
-		var rows, cols, lanes int
-		for _, s := range strings.Fields(os.Getenv("ATTN")) {
-			fmt.Sscanf(s, "%d,%d,%d", &lanes, &rows, &cols)
-			rs = append(rs, k.rowKernel(lanes, rows, cols, 0))
-		}
-		return rs
-	}
-	rs := []rowKernel{k.rowKernel(gpuLanes, 1, 4, 0)}
-	if tile := k.tile(l); tile > 0 {
-		rs = append(rs, k.rowKernel(gpuLanes, 1, 4, tile))
-	}
-	return rs
-}
-
-func (r rowKernel) name() string {
-	return fmt.Sprintf("rows-%d-%d-%d", r.Lanes, len(r.Rows), len(r.Cols))
+	return nil
 }
 
 // width is the elements of a unit: four where they divide the head dimension.
@@ -90,12 +75,8 @@ func (k attentionKernels) width() int {
 // units is the number of units of a vector.
 func (k attentionKernels) units() int { return k.dim / k.width() }
 
-// tile is how many columns' pairs of vectors and pairs of numbers fit into workgroup memory, a multiple of 4; 0 when
-// not even 4 do.
+// tile is how many columns' pairs of vectors and pairs of numbers fit into workgroup memory, a multiple of 4.
 func (k attentionKernels) tile(l graph.TemplateLimits) int {
-	if l.MaxInvocations < gpuLanes {
-		return 0
-	}
 	return min(min(tileMemory, l.MaxWorkgroupMemory)/(8*k.dim+8), gpuLanes) &^ 3
 }
 

@@ -2,6 +2,7 @@ package op
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"text/template"
 
@@ -16,10 +17,19 @@ type rowKernel struct {
 	Rows  []int // 0, 1, …: the rows of a lane
 	Cols  []int // 0, 1, …: the columns abreast
 	Tile  int   // columns in workgroup memory; 0 reads them where they are
+	Loops bool  // rows are loaded and stored in a loop
 }
 
-func (k attentionKernels) rowKernel(lanes, rows, cols, tile int) rowKernel {
-	return rowKernel{k, lanes, upTo(rows), upTo(cols), tile}
+// name tells how the columns are read.
+func (r rowKernel) name() string {
+	if r.Tile > 0 {
+		return "tiles"
+	}
+	return "rows"
+}
+
+func (k attentionKernels) rowKernel(lanes, rows, cols, tile int, loops bool) rowKernel {
+	return rowKernel{k, lanes, upTo(rows), upTo(cols), tile, loops}
 }
 
 func upTo(n int) []int {
@@ -86,7 +96,39 @@ func (r rowKernel) number(staged string, c int, array string) string {
 	return fmt.Sprintf("%s[numbers + c%d]", array, c)
 }
 
-// Write is one of the texts below.
+// At is unit u of row row in an array of the rows' vectors.
+func (r rowKernel) At(array string, row, u int) string {
+	return fmt.Sprintf("%s[%d]", array, row*r.units()+u)
+}
+
+// Load fills an array of the rows' vectors from memory. Software adapters compile each load for long, and keep in memory
+// what is ever indexed by a variable, which suits them; GPUs want constants, to keep it in registers.
+func (r rowKernel) Load(array, from string) string {
+	return r.eachUnit(array + "[x] = " + from + "[origin + min(first + x / UNITS * LANES, COUNT - 1u) * PITCH + x % UNITS];\n")
+}
+
+// Store writes an array of the rows' vectors to memory; value is an expression of x, a place in it.
+func (r rowKernel) Store(value, to string) string {
+	return r.eachUnit("if (first + x / UNITS * LANES < COUNT) { " + to + "[origin + (first + x / UNITS * LANES) * PITCH + x % UNITS] = " + value + "; }\n")
+}
+
+func (r rowKernel) eachUnit(text string) string {
+	n := len(r.Rows) * r.units()
+	if r.Loops {
+		return fmt.Sprintf("for (var x = 0u; x < %du; x++) {\n%s}\n", n, text)
+	}
+	var b strings.Builder
+	for x := range n {
+		b.WriteString(xWord.ReplaceAllString(text, fmt.Sprintf("%du", x)))
+	}
+	return b.String()
+}
+
+var xWord = regexp.MustCompile(`\bx\b`)
+
+// N is the units of all rows of a lane.
+func (r rowKernel) N() int { return len(r.Rows) * r.units() }
+
 var rowTexts = template.Must(template.New("").Parse(`
 {{- define "queries" -}}
 // Workgroups count [BATCH, HEADS, blocks of queries].
@@ -96,21 +138,13 @@ let b = group / {{.QueryBlocks}}u / HEADS;
 let position = {{.Position}};
 let columns = (b * TK * KV + h / GROUP) * UNITS;
 let past = min((block + 1u) * {{.Block}}u + position, TK); // the block sees no column from here on
+let first = block * {{.Block}}u + lane;
+let origin = (b * TQ * HEADS + h) * UNITS;
 {{range $r := .Rows -}}
-let i{{$r}} = block * {{$.Block}}u + {{$r}}u * LANES + lane;
-let row{{$r}} = ((b * TQ + min(i{{$r}}, TQ - 1u)) * HEADS + h) * UNITS;
+let i{{$r}} = first + {{$r}}u * LANES;
 let number{{$r}} = (b * HEADS + h) * TQ + min(i{{$r}}, TQ - 1u);
 let seen{{$r}} = min(i{{$r}} + position, TK - 1u); // the last column that the row sees
 {{end}}{{end}}
-
-{{- define "stage"}}{{/* needs t, first column of the tile; columns past the end repeat the last one, to be masked */ -}}
-workgroupBarrier();
-for (var x = lane; x < TILE * UNITS; x += LANES) {
-  let at = columns + min(t + x / UNITS, COLUMNS - 1u) * STRIDE + x % UNITS;
-  xs[x] = XARRAY[at];
-  ys[x] = YARRAY[at];
-}
-{{end}}
 
 {{- define "keys" -}}
 {{if .Tile -}}
@@ -139,11 +173,11 @@ for (var j = 0u; j < past; j += {{.Abreast}}u) {
 {{end}}
 
 {{- define "forward" -}}
-{{template "queries" .}}
+{{template "queries" . -}}
+var q: array<U, {{.N}}>;
+var o: array<U, {{.N}}>;
+{{.Load "q" "in0"}}
 {{- range $r := .Rows -}}
-{{range $u := $.Units}}let q{{$r}}_{{$u}} = in0[row{{$r}} + {{$u}}u] * SCALE;
-var o{{$r}}_{{$u}} = U();
-{{end -}}
 var m{{$r}} = LOWEST;
 var sum{{$r}} = 0.0;
 {{end -}}
@@ -152,11 +186,11 @@ var sum{{$r}} = 0.0;
 {{end}}{{end -}}
 {{range $u := .Units}}{{range $c := $.Cols}}{
 let x = {{$.X $c $u "in1"}};
-{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner(q{{$r}}_{{$u}}, x);
+{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "q" $r $u}}, x);
 {{end}}}
 {{end}}{{end -}}
 {{range $r := .Rows -}}
-{{range $c := $.Cols}}s{{$r}}_{{$c}} = select(LOWEST, s{{$r}}_{{$c}}, j + {{$c}}u <= seen{{$r}});
+{{range $c := $.Cols}}s{{$r}}_{{$c}} = select(LOWEST, s{{$r}}_{{$c}} * SCALE, j + {{$c}}u <= seen{{$r}});
 {{end -}}
 let larger{{$r}} = {{$.Largest $r}};
 let keep{{$r}} = exp(m{{$r}} - larger{{$r}});
@@ -167,64 +201,61 @@ sum{{$r}} = sum{{$r}} * keep{{$r}} + {{$.Sum "p" $r ""}};
 {{end -}}
 {{range $u := .Units}}{
 {{range $c := $.Cols}}let y{{$c}} = {{$.Y $c $u "in2"}};
-{{end}}{{range $r := $.Rows}}o{{$r}}_{{$u}} = o{{$r}}_{{$u}} * keep{{$r}} + {{$.Sum "p" $r "y"}};
+{{end}}{{range $r := $.Rows}}{{$.At "o" $r $u}} = {{$.At "o" $r $u}} * keep{{$r}} + {{$.Sum "p" $r "y"}};
 {{end}}}
 {{end -}}
 {{template "close" .}}
 {{- range $r := .Rows -}}
-if (i{{$r}} < TQ) {
-{{range $u := $.Units}}out0[row{{$r}} + {{$u}}u] = o{{$r}}_{{$u}} / sum{{$r}};
-{{end}}out1[number{{$r}}] = m{{$r}} + log(sum{{$r}});
-}
-{{end}}{{end}}
+{{range $u := $.Units}}{{$.At "o" $r $u}} /= sum{{$r}};
+{{end -}}
+if (i{{$r}} < TQ) { out1[number{{$r}}] = m{{$r}} + log(sum{{$r}}); }
+{{end -}}
+{{.Store "o[x]" "out0"}}
+{{- end}}
 
 {{- define "queryGrad" -}}
-{{template "queries" .}}
-{{- range $r := .Rows -}}
-{{range $u := $.Units}}let q{{$r}}_{{$u}} = in0[row{{$r}} + {{$u}}u] * SCALE;
-let do{{$r}}_{{$u}} = in5[row{{$r}} + {{$u}}u];
-var dq{{$r}}_{{$u}} = U();
-{{end -}}
+{{template "queries" . -}}
+var q: array<U, {{.N}}>;
+var g: array<U, {{.N}}>;
+var dq: array<U, {{.N}}>;
+{{.Load "q" "in0"}}{{.Load "g" "in5" -}}
+{{range $r := .Rows -}}
 let lse{{$r}} = in4[number{{$r}}];
 let delta{{$r}} = tmp0[number{{$r}}];
 {{end -}}
 {{template "keys" .}}
-{{- range $r := .Rows}}{{range $c := $.Cols}}var s{{$r}}_{{$c}} = -lse{{$r}};
+{{- range $r := .Rows}}{{range $c := $.Cols}}var s{{$r}}_{{$c}} = 0.0;
 var dp{{$r}}_{{$c}} = -delta{{$r}};
 {{end}}{{end -}}
 {{range $u := .Units}}{{range $c := $.Cols}}let x{{$u}}_{{$c}} = {{$.X $c $u "in1"}};
 {
 let y = {{$.Y $c $u "in2"}};
-{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner(q{{$r}}_{{$u}}, x{{$u}}_{{$c}});
-dp{{$r}}_{{$c}} += inner(do{{$r}}_{{$u}}, y);
+{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "q" $r $u}}, x{{$u}}_{{$c}});
+dp{{$r}}_{{$c}} += inner({{$.At "g" $r $u}}, y);
 {{end}}}
 {{end}}{{end -}}
 {{range $r := .Rows}}{{range $c := $.Cols -}}
-let ds{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}}, j + {{$c}}u <= seen{{$r}})) * dp{{$r}}_{{$c}};
+let ds{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - lse{{$r}}, j + {{$c}}u <= seen{{$r}})) * dp{{$r}}_{{$c}};
 {{end}}{{end -}}
 {{range $u := .Units}}{{range $r := $.Rows -}}
-dq{{$r}}_{{$u}} += {{$.Sum "ds" $r (printf "x%d_" $u)}};
+{{$.At "dq" $r $u}} += {{$.Sum "ds" $r (printf "x%d_" $u)}};
 {{end}}{{end -}}
-{{template "close" .}}
-{{- range $r := .Rows -}}
-if (i{{$r}} < TQ) {
-{{range $u := $.Units}}out0[row{{$r}} + {{$u}}u] = dq{{$r}}_{{$u}} * SCALE;
-{{end}}}
-{{end}}{{end}}
+{{template "close" . -}}
+{{.Store "dq[x] * SCALE" "out0"}}
+{{- end}}
 
 {{- define "keyGrad" -}}
 // Workgroups count [BATCH, KV, blocks of keys].
 let block = group % {{.KeyBlocks}}u;
 let kv = group / {{.KeyBlocks}}u % KV;
 let b = group / {{.KeyBlocks}}u / KV;
-{{range $r := .Rows -}}
-let key{{$r}} = block * {{$.Block}}u + {{$r}}u * LANES + lane;
-let row{{$r}} = ((b * TK + min(key{{$r}}, TK - 1u)) * KV + kv) * UNITS;
-{{range $u := $.Units}}let k{{$r}}_{{$u}} = in1[row{{$r}} + {{$u}}u] * SCALE;
-let v{{$r}}_{{$u}} = in2[row{{$r}} + {{$u}}u];
-var dk{{$r}}_{{$u}} = U();
-var dv{{$r}}_{{$u}} = U();
-{{end}}{{end -}}
+let first = block * {{.Block}}u + lane;
+let origin = (b * TK * KV + kv) * UNITS;
+var k: array<U, {{.N}}>;
+var v: array<U, {{.N}}>;
+var dk: array<U, {{.N}}>;
+var dv: array<U, {{.N}}>;
+{{.Load "k" "in1"}}{{.Load "v" "in2" -}}
 for (var g = 0u; g < GROUP; g++) {
 let h = kv * GROUP + g;
 let columns = (b * TQ * HEADS + h) * UNITS;
@@ -257,38 +288,34 @@ for (var j = block * {{.Block}}u; j < TQ; j += {{.Abreast}}u) {
 {{end -}}
 {{range $c := .Cols}}let l{{$c}} = {{$.L $c}};
 let e{{$c}} = {{$.E $c}};
-{{range $r := $.Rows}}var s{{$r}}_{{$c}} = -l{{$c}};
+{{range $r := $.Rows}}var s{{$r}}_{{$c}} = 0.0;
 var dp{{$r}}_{{$c}} = -e{{$c}};
 {{end}}{{end -}}
 {{range $u := .Units}}{{range $c := $.Cols}}let x{{$u}}_{{$c}} = {{$.X $c $u "in0"}};
 let y{{$u}}_{{$c}} = {{$.Y $c $u "in5"}};
-{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner(k{{$r}}_{{$u}}, x{{$u}}_{{$c}});
-dp{{$r}}_{{$c}} += inner(v{{$r}}_{{$u}}, y{{$u}}_{{$c}});
+{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "k" $r $u}}, x{{$u}}_{{$c}});
+dp{{$r}}_{{$c}} += inner({{$.At "v" $r $u}}, y{{$u}}_{{$c}});
 {{end}}{{end}}{{end -}}
 {{range $r := .Rows}}{{range $c := $.Cols -}}
-let p{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}}, j + {{$c}}u >= key{{$r}} && j + {{$c}}u < TQ));
+let p{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - l{{$c}}, j + {{$c}}u >= first + {{$r}}u * LANES && j + {{$c}}u < TQ));
 let ds{{$r}}_{{$c}} = p{{$r}}_{{$c}} * dp{{$r}}_{{$c}};
 {{end}}{{end -}}
 {{range $u := .Units}}{{range $r := $.Rows -}}
-dk{{$r}}_{{$u}} += {{$.Sum "ds" $r (printf "x%d_" $u)}};
-dv{{$r}}_{{$u}} += {{$.Sum "p" $r (printf "y%d_" $u)}};
+{{$.At "dk" $r $u}} += {{$.Sum "ds" $r (printf "x%d_" $u)}};
+{{$.At "dv" $r $u}} += {{$.Sum "p" $r (printf "y%d_" $u)}};
 {{end}}{{end -}}
-{{template "close" .}}}
-{{range $r := .Rows -}}
-if (key{{$r}} < TK) {
-{{range $u := $.Units}}out1[row{{$r}} + {{$u}}u] = dk{{$r}}_{{$u}} * SCALE;
-out2[row{{$r}} + {{$u}}u] = dv{{$r}}_{{$u}};
-{{end}}}
-{{end}}{{end}}`))
+{{template "close" . -}} }
+{{.Store "dk[x] * SCALE" "out1"}}{{.Store "dv[x]" "out2"}}
+{{- end}}`))
 
 // pass writes the kernel of that name for groups workgroups; vectors are the arrays read as units.
-func (r rowKernel) pass(name string, groups int, vectors []string, scalars ...string) graph.Pass {
+func (r rowKernel) pass(name, count, pitch string, groups int, vectors []string, scalars ...string) graph.Pass {
 	var body strings.Builder
 	if err := rowTexts.ExecuteTemplate(&body, name, r); err != nil {
 		panic(err)
 	}
 	p := graph.Pass{
-		Declarations: r.constants() + fmt.Sprintf("const LANES = %du;\n", r.Lanes), Body: body.String(),
+		Declarations: r.constants() + fmt.Sprintf("const LANES = %du;\nconst COUNT = %s; // rows\nconst PITCH = %s;\n", r.Lanes, count, pitch), Body: body.String(),
 		Uses: append(vectors[:len(vectors):len(vectors)], scalars...), Workgroup: r.Lanes, Groups: groups,
 	}
 	if r.width() == 4 {
@@ -309,13 +336,13 @@ var<workgroup> es: array<f32, %[1]d>;
 
 func (r rowKernel) forward() graph.Pass {
 	_, uses := r.positionExpr()
-	return r.pass("forward", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, append([]string{"out1"}, uses...)...)
+	return r.pass("forward", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, append([]string{"out1"}, uses...)...)
 }
 
 func (r rowKernel) queryGrad() graph.Pass {
-	return r.pass("queryGrad", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "in5", "out0"}, "in4", "tmp0")
+	return r.pass("queryGrad", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "in5", "out0"}, "in4", "tmp0")
 }
 
 func (r rowKernel) keyGrad() graph.Pass {
-	return r.pass("keyGrad", r.KeyBlocks()*r.kvHeads*r.batch, []string{"in0", "in1", "in2", "in5", "out1", "out2"}, "in4", "tmp0")
+	return r.pass("keyGrad", "TK", "KV * UNITS", r.KeyBlocks()*r.kvHeads*r.batch, []string{"in0", "in1", "in2", "in5", "out1", "out2"}, "in4", "tmp0")
 }
