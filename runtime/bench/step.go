@@ -162,12 +162,14 @@ func (s *Step) share(dev device.Device, plan *exec.Plan) error {
 			return fmt.Errorf("timing %s: %w", e.Label, err)
 		}
 		e.Micros = micros(t) * float64(e.Count)
-		e.GFLOPS, e.GBps = e.flops/e.Micros/1e3, float64(e.bytes)/e.Micros/1e3
+		if e.Micros > 0 { // a device that computes nothing takes no time
+			e.GFLOPS, e.GBps = e.flops/e.Micros/1e3, float64(e.bytes)/e.Micros/1e3
+		}
 		s.KernelMicros += e.Micros
 		s.Kernels = append(s.Kernels, e.Kernel)
 	}
 	for i := range s.Kernels {
-		s.Kernels[i].Share = s.Kernels[i].Micros / s.KernelMicros
+		s.Kernels[i].Share = s.Kernels[i].Micros / max(s.KernelMicros, 1e-3)
 	}
 	slices.SortStableFunc(s.Kernels, func(a, b Kernel) int { return cmp.Compare(b.Micros, a.Micros) })
 	return nil

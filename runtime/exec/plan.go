@@ -218,16 +218,18 @@ func (p *Plan) Chosen(name string) ([]shaders.Kernel, error) {
 	return chosen, nil
 }
 
-// separate is a key by which every value has memory of its own, but for views of a whole value and for what is stored
-// over the variable that it replaces: fusion relies on those being one binding.
+// separate is a key by which every value has memory of its own, but for parts of others and for what is stored over the
+// variable that it replaces: fusion relies on those being one binding.
 func separate(r *fuse.Result) func(*graph.Value) string {
 	return func(v *graph.Value) string {
-		if a, ok := r.Alias[v]; ok && a.Base.Shape.Len() == v.Shape.Len() {
-			v = a.Base
+		base, n := v, v.Shape.Len()
+		a, aliased := r.Alias[v]
+		if aliased {
+			base = a.Base
 		}
-		if u := r.Direct[v]; u != nil {
-			v = u
+		if u := r.Direct[base]; u != nil {
+			base = u
 		}
-		return fmt.Sprintf("%d.%d", v.Node.ID, v.Index)
+		return fmt.Sprintf("%d.%d+%d:%d", base.Node.ID, base.Index, a.Offset, n)
 	}
 }
