@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -62,6 +64,21 @@ type pkg struct {
 	Imports    []string
 	Standard   bool
 	CgoFiles   []string
+}
+
+// TestMain looks at every source file, so that go test does not take a cached result for a tree that has changed: it
+// cannot know what the go command that the tests run reads.
+func TestMain(m *testing.M) {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".go") {
+			_, err = os.Stat(path)
+		}
+		return err
+	})
+	if err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
 }
 
 func list(t *testing.T, env []string, args ...string) []pkg {
