@@ -100,8 +100,8 @@ func (w *writer) declared(from int) string {
 // readA and readB are the functions by which an epilogue reads elements of the operands.
 const readA, readB = "operand_a", "operand_b"
 
-// readOperands defines readA and readB where the text uses them: by the pass's own binding of the operand, or by one more.
-func readOperands(wgsl string, bindings []matmul.Binding, operands map[matmul.Operand]*graph.Value, args []Arg) (string, []Arg) {
+// readOperands defines readA and readB where the text uses them: by the pass's own binding of that memory, or by one more.
+func (c *context) readOperands(wgsl string, bindings []matmul.Binding, operands map[matmul.Operand]*graph.Value, args []Arg) (string, []Arg) {
 	for _, o := range []struct {
 		operand matmul.Operand
 		read    string
@@ -109,7 +109,10 @@ func readOperands(wgsl string, bindings []matmul.Binding, operands map[matmul.Op
 		if !strings.Contains(wgsl, o.read+"(") {
 			continue
 		}
-		if i := slices.IndexFunc(bindings, func(b matmul.Binding) bool { return b.Operand == o.operand }); i >= 0 {
+		same := func(b matmul.Binding) bool {
+			return b.Operand != matmul.Scratch && c.key(operands[b.Operand]) == c.key(operands[o.operand])
+		}
+		if i := slices.IndexFunc(bindings, same); i >= 0 {
 			wgsl = rename(wgsl, o.read, "mm_at_"+"abc"[i:i+1])
 			continue
 		}
@@ -143,7 +146,7 @@ func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Valu
 		wgsl := p.WGSL
 		if p.Epilogue {
 			args = append(args, extra...)
-			wgsl, args = readOperands(wgsl, p.Bindings, operands, args)
+			wgsl, args = c.readOperands(wgsl, p.Bindings, operands, args)
 		}
 		wgsl, args, ok := c.mergeBindings(wgsl, args)
 		if !ok || len(args) > c.lim.MaxBindings {
