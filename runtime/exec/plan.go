@@ -146,6 +146,9 @@ func (p *Plan) choose(r *fuse.Result, g *fuse.Group, opts Options) (shaders.Kern
 	if err != nil {
 		return shaders.Kernel{}, err
 	}
+	if len(ks) == 0 {
+		return shaders.Kernel{}, fmt.Errorf("%s: no kernel has at most %d bindings", shaders.Label(g), p.limits().MaxBindings)
+	}
 	i := shaders.Default(ks, g, p.limits())
 	if opts.Tune != nil && len(ks) > 1 {
 		if i, err = opts.Tune.Choose(p.dev, shaders.Label(g), ks, i); err != nil {
