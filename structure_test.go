@@ -66,23 +66,21 @@ type pkg struct {
 	CgoFiles   []string
 }
 
-// TestMain looks at every source file, so that go test does not take a cached result for a tree that has changed: it
-// cannot know what the go command that the tests run reads.
-func TestMain(m *testing.M) {
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+// lookAround looks at every source file, so that go test does not take a cached result for a tree that has changed: it
+// cannot know what the go command that a test runs reads.
+func lookAround(t *testing.T) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, ".go") {
 			_, err = os.Stat(path)
 		}
 		return err
-	})
-	if err != nil {
-		panic(err)
-	}
-	os.Exit(m.Run())
+	}))
 }
 
 func list(t *testing.T, env []string, args ...string) []pkg {
 	t.Helper()
+	lookAround(t)
 	cmd := exec.Command("go", append([]string{"list", "-e", "-json=ImportPath,Imports,Standard,CgoFiles"}, args...)...)
 	cmd.Env, cmd.Stderr = append(os.Environ(), env...), os.Stderr
 	out, err := cmd.Output()

@@ -8,7 +8,7 @@ import (
 )
 
 // RandomGraphs is the number of random graphs that Run checks.
-const RandomGraphs = 240
+const RandomGraphs = 200
 
 // Run checks every case of every op on a device, and graphs that fuse.
 func Run(t *testing.T, dev device.Device) {
