@@ -38,6 +38,7 @@ func (p *progress) Start(s train.Start) {
 	m := s.Memory
 	p.printf("memory      %s bytes on the device: variables %s, arena %s, constants %s, inputs %s, outputs %s\n", grouped(m.Total),
 		grouped(m.Variables), grouped(m.Arena), grouped(m.Constants), grouped(m.Inputs), grouped(m.Outputs))
+	p.printf("            %s bytes allocated, %s more for transfers\n", grouped(s.Allocated), grouped(s.Staging))
 	p.printf("kernels     %d\n", s.Kernels)
 	p.printf("optimizer   %s\n", strings.ReplaceAll(strings.TrimSpace(s.Optimizer), "\n", "\n            "))
 	p.printf("steps       %d to %d\n\n", s.FirstStep+1, s.Steps)

@@ -137,3 +137,35 @@ func TestReductionsThatReadTheirOwnRowReversedAreNotOneKernel(t *testing.T) {
 	})
 	assert.Len(t, r.Groups, 2)
 }
+
+func TestAProductDoesNotComputeItsOwnOperand(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		x := op.Exp(b.Input("x", graph.T(graph.F32, 32, 32)))
+		b.Output("y", op.Add(op.MatMul(x, x, false, true), x))
+	})
+	assert.Equal(t, []fuse.Kind{fuse.Map, fuse.MatMul}, kinds(r))
+}
+
+// The gate's derivative is computed where the gradient of the product arrives, not stored first.
+func TestSwiGLUBackwardIsTheEpilogueOfOneProduct(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		gate, up := b.Input("gate", graph.T(graph.F32, 64, 48)), b.Input("up", graph.T(graph.F32, 64, 48))
+		dh := op.MatMul(b.Input("dy", graph.T(graph.F32, 64, 32)), b.Variable("down", graph.T(graph.F32, 32, 48)), false, false)
+		s := op.Sigmoid(gate)
+		b.Output("dup", op.Mul(dh, op.Mul(gate, s)))
+		b.Output("dgate", op.Mul(op.Mul(dh, up), op.Mul(s, op.Shift(op.Mul(gate, op.Shift(op.Neg(s), 1)), 1))))
+	})
+	assert.Equal(t, []fuse.Kind{fuse.MatMul}, kinds(r))
+}
+
+// A square that only a norm's sum reads is left to the norm.
+func TestResidualThenNormStoresNoSquare(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		x := b.Input("x", graph.T(graph.F32, 64, 32))
+		y := op.Add(x, op.MatMul(x, b.Variable("w", graph.T(graph.F32, 32, 32)), false, true))
+		b.Output("n", op.RMSNorm(y, b.Variable("g", graph.T(graph.F32, 32)), 1e-5))
+		b.Output("y", y)
+	})
+	require.Equal(t, []fuse.Kind{fuse.MatMul, fuse.Reduce}, kinds(r))
+	assert.Len(t, r.Groups[0].Stores, 1)
+}

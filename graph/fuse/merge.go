@@ -64,7 +64,7 @@ func (f *fuser) merged(p, c *Group) *Group {
 		return nil
 	}
 	m := combine(p, c)
-	if m == nil || f.indirect(p, c) {
+	if m == nil || p.Kind == MatMul && f.onlyReduced(c) || f.indirect(p, c) {
 		return nil
 	}
 	m.Scope = p.Scope
@@ -86,6 +86,8 @@ func combine(p, c *Group) *Group {
 	switch {
 	case (p.Kind == Map || p.Kind == MatMul) && c.Kind == Map && row:
 		return &Group{Kind: p.Kind, Domain: p.Domain}
+	case p.Kind == Map && c.Kind == MatMul && row: // what the epilogue needs besides the product
+		return &Group{Kind: MatMul, Domain: c.Domain}
 	case p.Kind == Map && c.Kind == Reduce && (p.Rows == c.Rows*c.Cols || row):
 		return &Group{Kind: Reduce, Domain: c.Domain}
 	case p.Kind == Reduce && c.Kind == Map && (full && p.trailing() || row):
@@ -95,6 +97,37 @@ func combine(p, c *Group) *Group {
 		return &Group{Kind: Reduce, Domain: p.Domain}
 	}
 	return nil
+}
+
+// onlyReduced tells whether nothing but reductions reads c, which then need not be stored if it is left to them.
+func (f *fuser) onlyReduced(c *Group) bool {
+	reduced := false
+	var check func(v *graph.Value) bool
+	check = func(v *graph.Value) bool {
+		if f.stored[v] {
+			return false
+		}
+		for _, u := range f.users[v] {
+			switch g := f.group[u]; {
+			case c.members[u]:
+			case g == nil:
+				if !check(u.Outputs[0]) {
+					return false
+				}
+			case g.Kind != Reduce:
+				return false
+			default:
+				reduced = true
+			}
+		}
+		return true
+	}
+	for _, n := range c.Nodes {
+		if !check(n.Outputs[0]) {
+			return false
+		}
+	}
+	return reduced
 }
 
 // indirect tells whether c also depends on p through a third group, so that merging would close a cycle.
@@ -261,6 +294,9 @@ func (t *tracer) run() bool {
 		n := t.contraction()
 		w.Fixed[n.Outputs[0]] = Fixed{"x", row}
 		for _, in := range n.Inputs {
+			if g.members[t.f.base(in).Node] {
+				return false // a product cannot read what its own kernel computes
+			}
 			t.note(in)
 			t.operands = append(t.operands, in)
 		}

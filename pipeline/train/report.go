@@ -24,7 +24,9 @@ type Start struct {
 	Config     string           `json:"config"` // as YAML, all defaults written out
 	Device     device.Info      `json:"device"`
 	Parameters int64            `json:"parameters"`
-	Memory     exec.Memory      `json:"memory"` // bytes
+	Memory     exec.Memory      `json:"memory"`    // planned bytes
+	Allocated  int64            `json:"allocated"` // bytes of buffers, measured when all are made
+	Staging    int64            `json:"staging"`   // bytes that transfers use besides
 	Kernels    int              `json:"kernels"`
 	Optimizer  string           `json:"optimizer"` // which parameters are under which
 	Data       map[string]int64 `json:"data"`      // tokens by split

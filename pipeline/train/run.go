@@ -56,6 +56,7 @@ func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 			return r.result, err
 		}
 	}
+	r.start.Allocated, r.start.Staging = r.dev.Allocated()
 	o.Report.Start(r.start)
 	if err := r.loop(ctx); err != nil {
 		return r.result, err
