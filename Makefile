@@ -11,7 +11,7 @@ export GOTOOLCHAIN := auto
 export XDG_RUNTIME_DIR ?= $(or $(TMPDIR),/tmp)
 
 demo: build ## train a small model on real text, then sample from it (under 15 minutes on 2 cores without a GPU)
-	bin/gpupipe train --config examples/demo/config.yaml
+	bin/gpupipe train examples/demo/config.yaml
 	bin/gpupipe generate runs/demo --prompt "In the beginning"
 
 test: setup lint ## the whole test suite, after vet

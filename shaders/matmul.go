@@ -70,8 +70,9 @@ func (e *epilogue) text(_, _, _, _ string) (stmts, expr string) { return e.stmts
 
 func (c *context) newEpilogue(p product, first *graph.Value) *epilogue {
 	w := c.newWriter()
-	// What shares memory with an operand or the result is read through that binding.
-	shared := map[string]string{c.key(first): "mm_at_c", c.key(p.node.Inputs[1]): "mm_at_b", c.key(p.node.Inputs[0]): "mm_at_a"}
+	// What shares memory with the result is read through that binding, and what shares it with an operand through one that
+	// depends on the pass, since a pass may bind rearranged copies of the operands.
+	shared := map[string]string{c.key(first): "mm_at_c", c.key(p.node.Inputs[1]): readB, c.key(p.node.Inputs[0]): readA}
 	w.Load = func(v *graph.Value, at []graph.Index) string {
 		if f, ok := shared[c.key(v)]; ok {
 			return fmt.Sprintf("%s(%v)", f, graph.Flatten(v.Shape, at))
@@ -96,7 +97,33 @@ func (w *writer) declared(from int) string {
 	return s.String()
 }
 
-// adopt binds a candidate's operands. It fails for a candidate that would read one array as two types.
+// readA and readB are the functions by which an epilogue reads elements of the operands.
+const readA, readB = "operand_a", "operand_b"
+
+// readOperands defines readA and readB where the text uses them: by the pass's own binding of that memory, or by one more.
+func (c *context) readOperands(wgsl string, bindings []matmul.Binding, operands map[matmul.Operand]*graph.Value, args []Arg) (string, []Arg) {
+	for _, o := range []struct {
+		operand matmul.Operand
+		read    string
+	}{{matmul.A, readA}, {matmul.B, readB}} {
+		if !strings.Contains(wgsl, o.read+"(") {
+			continue
+		}
+		same := func(b matmul.Binding) bool {
+			return b.Operand != matmul.Scratch && c.key(operands[b.Operand]) == c.key(operands[o.operand])
+		}
+		if i := slices.IndexFunc(bindings, same); i >= 0 {
+			wgsl = rename(wgsl, o.read, "mm_at_"+"abc"[i:i+1])
+			continue
+		}
+		wgsl += fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> %s_array: array<f32>;\nfn %s(at: u32) -> f32 { return %s_array[at]; }\n",
+			len(args), o.read, o.read, o.read)
+		args = append(args, Arg{Value: operands[o.operand]})
+	}
+	return wgsl, args
+}
+
+// adopt binds a candidate's operands. It fails for a candidate that would read one array as two types, or bind too many.
 func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Value, extra []Arg) (Kernel, bool) {
 	k := Kernel{Name: m.Name}
 	offsets := map[int]int{} // a scratch array for each piece of the kernel's scratch
@@ -116,11 +143,13 @@ func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Valu
 			k.Scratch[i] = max(k.Scratch[i], int64(b.Size))
 			args = append(args, Arg{Scratch: i})
 		}
+		wgsl := p.WGSL
 		if p.Epilogue {
 			args = append(args, extra...)
+			wgsl, args = c.readOperands(wgsl, p.Bindings, operands, args)
 		}
-		wgsl, args, ok := c.mergeBindings(p.WGSL, args)
-		if !ok {
+		wgsl, args, ok := c.mergeBindings(wgsl, args)
+		if !ok || len(args) > c.lim.MaxBindings {
 			return k, false
 		}
 		k.Passes = append(k.Passes, Pass{WGSL: wgsl, Args: args, Workgroup: p.Workgroup, Groups: p.Groups, WorkgroupMemory: p.WorkgroupMemory})

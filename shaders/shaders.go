@@ -139,6 +139,8 @@ func Default(ks []Kernel, g *fuse.Group, lim Limits) int {
 	switch {
 	case g.Kind == fuse.Map && !lim.Software:
 		return 0
+	case g.Kind == fuse.MatMul: // in order of their estimated cost, behind the naive one
+		return min(1, last)
 	case g.Kind != fuse.Reduce || last == 0:
 		return last
 	}

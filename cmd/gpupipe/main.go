@@ -37,6 +37,7 @@ Examples:
   gpupipe train c.yaml --set train.steps=50 --set optimizer.name=adamw
   gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.8
   gpupipe eval runs/demo                               loss on the held-out text
+  gpupipe selftest                                     does the GPU compute right
   gpupipe data --tokenizer gpt2 --out shards a.txt     text to token shards
 
 Exit codes: 0 done; 1 failed; 2 bad input; 130 interrupted, after saving.
@@ -48,6 +49,8 @@ type commands struct {
 	Generate generateCommand `cmd:"" help:"Continue a text with a model."`
 	Devices  devicesCommand  `cmd:"" help:"List the GPUs that can be used."`
 	Data     dataCommand     `cmd:"" help:"Turn text into token shards."`
+	Selftest selftestCommand `cmd:"" help:"Check that a GPU computes right."`
+	Bench    benchCommand    `cmd:"" help:"Measure kernels and training steps."`
 }
 
 // app is what the commands share.

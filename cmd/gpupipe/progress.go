@@ -51,6 +51,16 @@ func (p *progress) Reading(done, total int64) {
 	p.rewrite(fmt.Sprintf("reading data: %d%%", 100*done/max(1, total)))
 }
 
+// timing tells that a kernel's candidates are being timed.
+func (p *progress) timing(label string, candidates int) {
+	switch {
+	case p.json:
+		p.emit(event{"event": "timing", "kernel": label, "candidates": candidates})
+	case p.terminal:
+		p.rewrite(fmt.Sprintf("timing %d ways to compute %s", candidates, label))
+	}
+}
+
 func (p *progress) Step(s train.Progress) {
 	if p.json {
 		p.emit(event{"event": "step", "step": s})
@@ -60,7 +70,7 @@ func (p *progress) Step(s train.Progress) {
 	if s.ValLoss != nil {
 		val = fmt.Sprintf("  val loss %.4f", *s.ValLoss)
 	}
-	line := fmt.Sprintf("step %*d/%d  loss %.4f%s  lr ×%.3f  |g| %.3f  %s tokens/s  %s left", len(fmt.Sprint(s.Steps)), s.Step, s.Steps,
+	line := fmt.Sprintf("step %*d/%d  loss %.4f%s  lr %.3g  |g| %.3f  %s tokens/s  %s left", len(fmt.Sprint(s.Steps)), s.Step, s.Steps,
 		s.Loss, val, s.LR, s.GradNorm, grouped(int64(s.TokensPerSec)), s.Left.Round(time.Second))
 	milestone := s.Step == 1 || s.Step == s.Steps || s.ValLoss != nil
 	switch {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
 type trainCommand struct {
@@ -14,6 +15,7 @@ type trainCommand struct {
 	Set    []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Resume bool     `help:"Continue from the latest good checkpoint of run.dir."`
 	Device string   `help:"Where to compute: webgpu:0, null. The same as --set pipeline.devices=[NAME]."`
+	Tune   bool     `help:"Time the candidates of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
 	JSON   bool     `help:"Print one JSON object a line: what is run, each step, the result."`
 }
 
@@ -35,7 +37,13 @@ func (c *trainCommand) Run(a *app) error {
 		return err
 	}
 	r := &progress{app: a, json: c.JSON}
-	res, err := train.Run(a.ctx, config, train.Options{Resume: c.Resume, OpenDevice: openDevice, Report: r})
+	o := train.Options{Resume: c.Resume, OpenDevice: openDevice, Report: r}
+	if c.Tune {
+		if o.Tune, err = openTune(r); err != nil {
+			return err
+		}
+	}
+	res, err := train.Run(a.ctx, config, o)
 	r.endLine()
 	if err != nil {
 		return err
@@ -74,6 +82,16 @@ func (c *trainCommand) load() (train.Config, error) {
 		set = append(set, "pipeline.devices=["+quoted(c.Device)+"]")
 	}
 	return train.LoadConfig(path, set)
+}
+
+// openTune opens the machine's choices of kernels.
+func openTune(r *progress) (*tune.Cache, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return nil, train.Mistake(fmt.Errorf("there is no folder to keep the choices of kernels in (--no-tune needs none): %w", err))
+	}
+	c, err := tune.Open(filepath.Join(dir, "gpupipe", "kernels.json"), r.timing)
+	return c, train.Mistake(err)
 }
 
 // quoted writes a text as a YAML scalar.

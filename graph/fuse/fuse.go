@@ -32,6 +32,7 @@ type Group struct {
 	InPlace map[*graph.Value][]*graph.Value
 
 	members map[*graph.Node]bool
+	arrays  int // bindings that loads need: parts of one value that are operands count each
 }
 
 // Domain is what a kernel iterates over. Map and MatMul kernels have Rows elements and one column.
@@ -156,6 +157,7 @@ func (f *fuser) classify() {
 			f.group[n] = f.single(n)
 		}
 	}
+	f.fit()
 }
 
 // separate gives memory of its own to an operand that would overlap another operand of the same kernel in part: two

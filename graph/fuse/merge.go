@@ -132,11 +132,12 @@ func (f *fuser) external(v *graph.Value, g *Group) bool {
 	return false
 }
 
-// bindings counts the storage arrays of a group; a value that replaces the variable it was read from needs only one.
+// bindings counts the storage arrays of a group; a value that replaces the variable it was read from needs only one,
+// which is sure when nothing else reads that variable.
 func (f *fuser) bindings(g *Group) int {
-	n := len(g.Loads) + len(g.Stores)
+	n := g.arrays + len(g.Stores)
 	for _, s := range g.Stores {
-		if v, ok := f.assigned[s]; ok && slices.Contains(g.InPlace[s], v) {
+		if v, ok := f.assigned[s]; ok && slices.Contains(g.InPlace[s], v) && !f.external(v, g) {
 			n--
 		}
 	}
@@ -202,12 +203,13 @@ func (f *fuser) trace(g *Group) (ok bool) {
 	t := &tracer{f: f, g: g, places: map[*graph.Value][]graph.Index{}}
 	if g.Kind == Template || g.Kind == Join {
 		for _, in := range g.Nodes[0].Inputs {
+			t.operands = append(t.operands, in)
 			t.note(in)
 		}
 	} else if !t.run() {
 		return false
 	}
-	g.Loads, g.InPlace = t.loads, t.inPlace()
+	g.Loads, g.InPlace, g.arrays = t.loads, t.inPlace(), t.arrays()
 	return true
 }
 
@@ -216,7 +218,23 @@ type tracer struct {
 	g        *Group
 	loads    []*graph.Value
 	places   map[*graph.Value][]graph.Index // where each is read
-	operands []*graph.Value                 // of a matrix product: read everywhere
+	operands []*graph.Value                 // of a matrix product or a template: read everywhere
+}
+
+// arrays counts the storage bindings of what is read.
+func (t *tracer) arrays() int {
+	type part struct {
+		Alias
+		n int
+	}
+	bound := map[part]bool{}
+	for v := range t.places {
+		bound[part{Alias{v, 0}, v.Shape.Len()}] = true
+	}
+	for _, v := range t.operands {
+		bound[part{Alias{t.f.base(v), t.f.alias[v].Offset}, v.Shape.Len()}] = true
+	}
+	return len(bound)
 }
 
 func (t *tracer) note(v *graph.Value) *graph.Value {
@@ -243,7 +261,8 @@ func (t *tracer) run() bool {
 		n := t.contraction()
 		w.Fixed[n.Outputs[0]] = Fixed{"x", row}
 		for _, in := range n.Inputs {
-			t.operands = append(t.operands, t.note(in))
+			t.note(in)
+			t.operands = append(t.operands, in)
 		}
 	}
 	for _, phase := range g.Phases() {
@@ -278,6 +297,11 @@ func (t *tracer) partOperand() bool {
 	})
 }
 
+// operand tells whether an operand lies in v's memory.
+func (t *tracer) operand(v *graph.Value) bool {
+	return slices.ContainsFunc(t.operands, func(o *graph.Value) bool { return t.f.base(o) == v })
+}
+
 func (t *tracer) contraction() *graph.Node {
 	i := slices.IndexFunc(t.g.Nodes, func(n *graph.Node) bool { _, ok := t.f.kernels[n].(graph.Contraction); return ok })
 	return t.g.Nodes[i]
@@ -295,7 +319,7 @@ func (t *tracer) inPlace() map[*graph.Value][]*graph.Value {
 			continue // many invocations read what one writes
 		}
 		for v, places := range t.places {
-			same := v.DType == s.DType && v.Type.Bytes() == s.Type.Bytes() && !slices.Contains(t.operands, v) &&
+			same := v.DType == s.DType && v.Type.Bytes() == s.Type.Bytes() && !t.operand(v) &&
 				!slices.ContainsFunc(places, func(x graph.Index) bool { return !x.Equal(flat) })
 			if same {
 				m[s] = append(m[s], v)

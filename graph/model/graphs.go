@@ -17,6 +17,9 @@ const (
 	LossOutput   = "loss"   // f32 [1]
 	LossesOutput = "losses" // f32 [B]
 	LogitsOutput = "logits" // f32 [V]
+
+	// LossVariable holds the mean loss of a batch's microbatches so far, each divided by their number: f32 [1].
+	LossVariable = "loss"
 )
 
 // Loss adds the mean negative log-likelihood, in nats per token, of targets u32 [B, T] given tokens u32 [B, T]: f32 [].
@@ -32,8 +35,8 @@ func (c Config) inputs(b *graph.Builder, batch int) (tokens, targets *graph.Valu
 }
 
 // Grad is the graph of one microbatch of a batch of `microbatches`, each of batch sequences: it outputs "loss", the
-// microbatch's mean f32 [1], and stores in the variables "grad/NAME" its share of the gradient of the whole batch's mean
-// loss, or adds it to them when accumulate is set.
+// microbatch's mean f32 [1], and stores its share of the whole batch's mean loss in the variable "loss", and of that loss's
+// gradient in the variables "grad/NAME"; or adds it to them when accumulate is set.
 func (c Config) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -45,6 +48,12 @@ func (c Config) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, er
 		b.Scope(HeadScope, func() {
 			b.Output(LossOutput, op.Reshape(loss, 1))
 			share = op.Scalar(b, graph.F32, 1/float64(microbatches))
+			v := b.Variable(LossVariable, graph.T(graph.F32, 1))
+			part := op.Reshape(op.Mul(loss, share), 1)
+			if accumulate {
+				part = op.Add(v, part)
+			}
+			b.Assign(v, part)
 		})
 		ps := c.Parameters()
 		wrt := make([]*graph.Value, len(ps))

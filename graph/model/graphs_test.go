@@ -79,6 +79,8 @@ func TestAccumulationIsTheWholeBatch(t *testing.T) {
 		sum += run(t, g, map[string]*graph.Tensor{"tokens": slice(tokens, i), "targets": slice(targets, i)}, b)["loss"].Data[0]
 	}
 	assert.InDelta(t, loss, sum/3, 1e-12)
+	assert.InDelta(t, loss, b[model.LossVariable].Data[0], 1e-12)
+	assert.InDelta(t, loss, a[model.LossVariable].Data[0], 1e-12)
 	for _, p := range c.Parameters() {
 		name := model.Gradient(p.Name)
 		assert.InDeltaSlice(t, a[name].Data, b[name].Data, 1e-12, name)

@@ -12,6 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/eval"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/stretchr/testify/assert"
@@ -142,4 +143,35 @@ func TestReferenceAgreesWithPyTorch(t *testing.T) {
 		})
 	}
 	assert.Len(t, seen, 4)
+}
+
+// Some steps of every optimizer, in float64 on both sides.
+func TestReferenceTrainsAsPyTorchDoes(t *testing.T) {
+	for _, config := range goldenConfigs(t) {
+		t.Run(strings.TrimSuffix(strings.TrimPrefix(config, "testdata/golden/"), ".yaml"), func(t *testing.T) {
+			t.Parallel()
+			c, want := readGolden(t, config)
+			x := newExact(t, c)
+			for step := range 5 {
+				assert.InEpsilon(t, want.Losses[step], x.gradients(t, step), 2e-8, "step %d", step) // the rates are sent as f32
+				norm := x.update(t, step)
+				assert.InEpsilon(t, want.GradNorms[step], norm, 1e-6, "step %d", step)
+			}
+		})
+	}
+}
+
+// update applies the optimizer with exact numbers, and returns the norm of the gradient before clipping.
+func (x *exact) update(t *testing.T, step int) float64 {
+	t.Helper()
+	o, err := newOptimizer(x.c)
+	require.NoError(t, err)
+	h := o.Hyper(step)
+	hyper := graph.NewTensor(graph.T(graph.F32, len(h)))
+	for i, v := range h {
+		hyper.Data[i] = float64(v)
+	}
+	out, err := eval.Run(x.graphs[updateProgram], map[string]*graph.Tensor{optim.HyperInput: hyper}, x.vars)
+	require.NoError(t, err)
+	return out[optim.NormOutput].Data[0]
 }

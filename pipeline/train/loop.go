@@ -15,13 +15,13 @@ import (
 type inFlight struct {
 	step   int // counted from 1
 	losses []device.Pending
-	update device.Pending
+	update pendingUpdate
 	queued time.Time
 }
 
 // loop runs the remaining steps, saves at the end, and stops early when ctx ends.
 func (r *run) loop(ctx context.Context) error {
-	r.pace.last = time.Now()
+	r.pace.start()
 	for r.step < r.Train.Steps && ctx.Err() == nil {
 		began := time.Now()
 		if err := r.enqueue(); err != nil {
@@ -78,7 +78,7 @@ func (r *run) enqueue() error {
 		}
 		f.losses = append(f.losses, loss)
 	}
-	if f.update, err = r.update.enqueue(r.session, r.step); err != nil {
+	if f.update, err = r.enqueueUpdate(r.step); err != nil {
 		return err
 	}
 	r.step++
@@ -145,16 +145,16 @@ func (r *run) measure(f *inFlight) (Progress, error) {
 		}
 		p.Loss += float64(floats(b)[0]) / float64(len(f.losses))
 	}
-	u, err := r.update.read(f.update, f.step-1)
+	norm, halted, err := f.update.wait()
 	if err != nil {
 		return p, err
 	}
 	r.trace.Complete("loop", fmt.Sprintf("wait %d", f.step), began, time.Since(began), nil)
-	p.LR, p.GradNorm = u.lr, u.gradNorm
-	if !finite(p.Loss) || !finite(p.GradNorm) || u.halted {
+	p.LR, p.GradNorm = r.optimizer.LR(f.step-1), norm
+	if halted || !finite(p.Loss) || !finite(p.GradNorm) {
 		return p, r.diverged(p)
 	}
-	p.TokensPerSec, p.Left = r.pace.step(time.Now(), r.Train.BatchSize*r.Model.SeqLen, r.Train.Steps-f.step)
+	p.TokensPerSec, p.Left = r.pace.step(r.Train.BatchSize*r.Model.SeqLen, r.Train.Steps-f.step)
 	return p, nil
 }
 
@@ -187,27 +187,37 @@ func (r *run) tell(p Progress) error {
 	return nil
 }
 
-// pace estimates speed and time left from the last steps.
+// pace estimates speed and time left from the last steps. Measurements may arrive several at a time, so it looks at a few
+// steps together.
 type pace struct {
-	last   time.Time
-	paused time.Duration
-	perTok float64 // seconds, smoothed
+	began  time.Time // later by every pause
+	recent []moment
 }
 
+type moment struct {
+	at     time.Duration // since began
+	tokens int64
+}
+
+const paceSteps = 8
+
+// start begins the account.
+func (p *pace) start() { p.began, p.recent = time.Now(), []moment{{}} }
+
 // pause leaves time out of the account.
-func (p *pace) pause(d time.Duration) { p.paused += d }
+func (p *pace) pause(d time.Duration) { p.began = p.began.Add(d) }
 
 // step accounts for one step's tokens.
-func (p *pace) step(now time.Time, tokens, left int) (perSec float64, remaining time.Duration) {
-	since := now.Sub(p.last) - p.paused
-	p.last, p.paused = now, 0
-	if since <= 0 {
+func (p *pace) step(tokens, left int) (perSec float64, remaining time.Duration) {
+	first, last := p.recent[0], p.recent[len(p.recent)-1]
+	now := moment{time.Since(p.began), last.tokens + int64(tokens)}
+	p.recent = append(p.recent, now)
+	if len(p.recent) > paceSteps {
+		p.recent = p.recent[1:]
+	}
+	if now.at <= first.at {
 		return 0, 0
 	}
-	seconds := since.Seconds() / float64(tokens)
-	if p.perTok == 0 {
-		p.perTok = seconds
-	}
-	p.perTok = 0.9*p.perTok + 0.1*seconds
-	return 1 / seconds, time.Duration(p.perTok * float64(tokens) * float64(left) * float64(time.Second))
+	perSec = float64(now.tokens-first.tokens) / (now.at - first.at).Seconds()
+	return perSec, time.Duration(float64(tokens) * float64(left) / perSec * float64(time.Second))
 }

@@ -1,56 +1,59 @@
 package train
 
 import (
-	"github.com/gpupipe/gpupipe/graph"
+	"encoding/binary"
+	"strings"
+
 	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// TEMPORARY local SGD until optim lands
-type updater struct {
-	graph      *graph.Graph
-	assignment string
-}
-type updated struct {
-	lr, gradNorm float64
-	halted       bool
+// newOptimizer applies the config's optimizer to the model: Muon takes the matrices inside the layers; weight decay acts on
+// matrices, embeddings included, and not on norms.
+func newOptimizer(c Config) (*optim.Optimizer, error) {
+	o, a, l := c.Optimizer, c.Optimizer.AdamW, c.LR
+	var params []optim.Param
+	for _, p := range c.Model.Parameters() {
+		matrix := len(p.Type.Shape) == 2
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Gradient: model.Gradient(p.Name),
+			Matrix: matrix && strings.HasPrefix(p.Scope, "layers."), Decay: matrix})
+	}
+	return optim.New(optim.Config{
+		Name: o.Name, LR: o.LR, Momentum: o.Momentum, Nesterov: o.Nesterov, WeightDecay: o.WeightDecay, NewtonSchulz: o.NewtonSchulz,
+		Scale: o.Scale, Clip: c.Train.GradClip, AdamW: optim.AdamWConfig{LR: a.LR, Betas: a.Betas, Eps: a.Eps}, Loss: model.LossVariable,
+		Schedule: optim.Schedule{Name: l.Schedule, Steps: c.Train.Steps, Warmup: l.Warmup, MinRatio: l.MinRatio, Decay: l.Decay},
+	}, params)
 }
 
-func newUpdater(c Config) (*updater, error) {
-	g, err := graph.Build(func(b *graph.Builder) {
-		var norm *graph.Value
-		var parts []*graph.Value
-		for _, p := range c.Model.Parameters() {
-			parts = append(parts, op.Reshape(op.Sum(op.Square(b.Variable(model.Gradient(p.Name), p.Type)), nil, false), 1))
-		}
-		norm = op.Sum(op.Concat(0, parts...), nil, false)
-		norm = op.Sqrt(norm)
-		halt := b.Variable("halted", graph.T(graph.U32))
-		h := op.Or(halt, op.Not(op.IsFinite(norm)))
-		b.Assign(halt, h)
-		b.Output("status", op.Reshape(norm, 1))
-		for _, p := range c.Model.Parameters() {
-			v := b.Variable(p.Name, p.Type)
-			g := b.Variable(model.Gradient(p.Name), p.Type)
-			m := b.Variable("optimizer/m/"+p.Name, p.Type)
-			nm := op.Add(op.Scale(m, 0.9), g)
-			b.Assign(m, nm)
-			b.Assign(v, op.Where(h, v, op.Sub(v, op.Scale(nm, c.Optimizer.LR))))
-		}
-	})
-	return &updater{g, "sgd"}, err
-}
-func (u *updater) enqueue(s Session, step int) (device.Pending, error) {
-	if err := s.Run(updateProgram); err != nil {
-		return nil, err
+// pendingUpdate is what is measured of an update that was enqueued.
+type pendingUpdate struct{ norm, halted device.Pending }
+
+// enqueueUpdate applies the update of a step, counted from 0.
+func (r *run) enqueueUpdate(step int) (u pendingUpdate, err error) {
+	if err := r.session.SetInput(updateProgram, optim.HyperInput, exec.F32Bytes(r.optimizer.Hyper(step))); err != nil {
+		return u, err
 	}
-	return s.Output(updateProgram, "status")
+	if err := r.session.Run(updateProgram); err != nil {
+		return u, err
+	}
+	if u.norm, err = r.session.Output(updateProgram, optim.NormOutput); err != nil {
+		return u, err
+	}
+	u.halted, err = r.session.ReadVariable(optim.HaltedVariable)
+	return u, err
 }
-func (u *updater) read(p device.Pending, step int) (updated, error) {
-	b, err := p.Wait()
+
+// wait returns the norm of the gradient, and whether the update was refused.
+func (u pendingUpdate) wait() (norm float64, halted bool, err error) {
+	n, err := u.norm.Wait()
 	if err != nil {
-		return updated{}, err
+		return 0, false, err
 	}
-	return updated{gradNorm: float64(floats(b)[0])}, nil
+	h, err := u.halted.Wait()
+	if err != nil {
+		return 0, false, err
+	}
+	return float64(floats(n)[0]), binary.LittleEndian.Uint32(h) != 0, nil
 }

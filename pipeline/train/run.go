@@ -8,18 +8,24 @@ import (
 	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
 // Options are what a run needs besides its config.
 type Options struct {
 	Resume     bool // continue from the latest good checkpoint of run.dir; without one, start
 	OpenDevice OpenDevice
-	Execute    Executor // nil: runtime/exec with its static choice of kernels
-	Report     Report   // nil: Silent
+	Execute    Executor // nil: runtime/exec
+	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run keeps the choices that it
+	// began with.
+	Tune   *tune.Cache
+	Report Report // nil: Silent
 }
 
 // Result is how a run ended.
@@ -39,9 +45,6 @@ type Result struct {
 func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 	if o.Report == nil {
 		o.Report = Silent{}
-	}
-	if o.Execute == nil {
-		o.Execute = Execute(nil)
 	}
 	r := &run{Config: c, Options: o, result: Result{Dir: c.Run.Dir}}
 	defer func() { err = errors.Join(err, r.close()) }()
@@ -67,13 +70,13 @@ type run struct {
 	result Result
 	start  Start
 
-	data    *corpus
-	weights *weights // to start from
-	update  *updater
-	graphs  map[string]*graph.Graph
-	dev     device.Device
-	planned Planned
-	session Session
+	data      *corpus
+	weights   *weights // to start from
+	optimizer *optim.Optimizer
+	graphs    map[string]*graph.Graph
+	dev       device.Device
+	planned   Planned
+	session   Session
 
 	undo   func() // removes the folders made for the run
 	store  *checkpoint.Store
@@ -113,11 +116,11 @@ func (r *run) build() (err error) {
 			return err
 		}
 	}
-	if r.update, err = newUpdater(r.Config); err != nil {
+	if r.optimizer, err = newOptimizer(r.Config); err != nil {
 		return err
 	}
-	r.graphs[updateProgram] = r.update.graph
-	return nil
+	r.graphs[updateProgram], err = r.optimizer.Graph()
+	return err
 }
 
 // plan asks the device how the graphs fit.
@@ -125,12 +128,24 @@ func (r *run) plan() (err error) {
 	if r.dev, err = openDevice(r.OpenDevice, r.Pipeline.Devices); err != nil {
 		return err
 	}
-	if r.planned, err = r.Execute(r.dev, r.graphs); err != nil {
-		return Mistake(fmt.Errorf("%s: %w", r.dev.Info().Name, err))
+	execute := r.Execute
+	if execute == nil {
+		execute = Execute(chooser(r.Tune))
+	}
+	if r.planned, err = execute(r.dev, r.graphs); err != nil {
+		return planError(r.dev, err)
 	}
 	r.start = Start{Config: string(r.YAML()), Device: r.dev.Info(), Parameters: r.Model.Count(), Memory: r.planned.Memory,
-		Kernels: r.planned.Kernels, Optimizer: r.update.assignment, Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
+		Kernels: r.planned.Kernels, Optimizer: r.optimizer.String(), Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	return nil
+}
+
+// planError tells a model that is too large, which is the user's to mend, from a device that fails.
+func planError(dev device.Device, err error) error {
+	if errors.Is(err, exec.ErrTooLarge) || errors.Is(err, device.ErrOutOfMemory) {
+		return mistakef("%s: %w", dev.Info().Name, err)
+	}
+	return err
 }
 
 // openDevice opens the first of the names, or the default when there is none.
@@ -181,6 +196,7 @@ func (r *run) openFolder() (err error) {
 	dir := r.Run.Dir
 	for _, step := range []func() error{
 		func() error { return writeFile(filepath.Join(dir, "config.yaml"), r.YAML()) },
+		r.keepKernels,
 		func() (err error) {
 			r.store, err = checkpoint.NewStore(dir, checkpoint.Options{Keep: r.Train.Keep})
 			return err

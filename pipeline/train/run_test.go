@@ -35,7 +35,7 @@ func demo(t *testing.T, dir string, overrides ...string) Config {
 		"model={vocab_size: 256, d_model: 8, n_layers: 1, n_heads: 2, d_ff: 12, seq_len: 8}",
 		"data={train: [" + text + "], val_fraction: 0.1}",
 		"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 2}",
-		"lr.warmup=2", "run.dir=" + filepath.Join(dir, "run"),
+		"lr.warmup=2", "optimizer.adamw.lr=0.03", "run.dir=" + filepath.Join(dir, "run"),
 	}, overrides...))
 	require.NoError(t, err)
 	return c

@@ -4,6 +4,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
 // Session is programs in memory that share variables; exec.Session is the one that users run. Operations are enqueued in
@@ -30,6 +31,14 @@ type Executor func(dev device.Device, graphs map[string]*graph.Graph) (Planned, 
 
 // OpenDevice opens a device by the name that users write; only cmd knows the backends.
 type OpenDevice func(name string) (device.Device, error)
+
+// chooser is nil without a cache, and not an interface that holds none.
+func chooser(c *tune.Cache) exec.Chooser {
+	if c == nil {
+		return nil
+	}
+	return c
+}
 
 // Execute is the Executor of runtime/exec. tune chooses among a kernel's candidates; nil is the static choice.
 func Execute(tune exec.Chooser) Executor {

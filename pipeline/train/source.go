@@ -160,7 +160,7 @@ func (src *Source) load(name string, open OpenDevice, execute Executor, graphs m
 	}()
 	planned, err := execute(dev, graphs)
 	if err != nil {
-		return nil, Mistake(fmt.Errorf("%s: %w", dev.Info().Name, err))
+		return nil, planError(dev, err)
 	}
 	session, err := planned.Load()
 	if err != nil {

@@ -54,10 +54,13 @@ func (r *run) save() error {
 	}
 	c := checkpoint.Contents{Step: r.step, Config: json.RawMessage(r.Model.HuggingFace()), State: r.state(), Files: map[string][]byte{
 		"tokenizer.json": r.data.tok.JSON(), "train.yaml": r.YAML()}}
+	if text := r.kernels(); text != nil {
+		c.Files[kernelsFile] = text
+	}
 	for _, p := range r.Model.Parameters() {
 		c.Model = append(c.Model, r.tensor(graph.Named{ID: p.Name, Type: p.Type}))
 	}
-	for _, v := range r.optimizerVariables() {
+	for _, v := range r.optimizer.State() {
 		c.Optimizer = append(c.Optimizer, r.tensor(v))
 	}
 	saved, err := r.store.Save(c)
@@ -91,20 +94,6 @@ func (r *run) tensor(v graph.Named) checkpoint.Tensor {
 			}
 			return p.Wait()
 		}}
-}
-
-// optimizerVariables are the variables of the update that outlive a step and are not parameters.
-func (r *run) optimizerVariables() []graph.Named {
-	params := types(r.Model.Parameters())
-	var vs []graph.Named
-	for _, v := range r.graphs[updateProgram].Sources("variable") {
-		s := v.Node.Op.(graph.Source)
-		if _, is := params[s.Label()]; !is && !strings.HasPrefix(s.Label(), "grad/") {
-			vs = append(vs, graph.Named{ID: s.Label(), Type: v.Type})
-		}
-	}
-	slices.SortFunc(vs, func(a, b graph.Named) int { return strings.Compare(a.ID, b.ID) })
-	return vs
 }
 
 // findWeights decides where the run begins: at a checkpoint, at given weights, or at random ones.
@@ -174,7 +163,7 @@ func (r *run) resumeFrom(c *checkpoint.Checkpoint) error {
 		return err
 	}
 	want := map[string]graph.Type{}
-	for _, v := range r.optimizerVariables() {
+	for _, v := range r.optimizer.State() {
 		want[v.ID] = v.Type
 		r.weights.names = append(r.weights.names, v.ID)
 	}
@@ -182,6 +171,9 @@ func (r *run) resumeFrom(c *checkpoint.Checkpoint) error {
 		return err
 	}
 	if err := checkTensors(c.Dir, r.weights.state, want, false); err != nil {
+		return err
+	}
+	if err := r.pinKernels(c); err != nil {
 		return err
 	}
 	r.step, r.saved, r.result.Checkpoint = s.Step, s.Step, c.Dir

@@ -7,17 +7,23 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// Run checks every case of every op on a device.
+// RandomGraphs is the number of random graphs that Run checks.
+const RandomGraphs = 200
+
+// Run checks every case of every op on a device, and graphs that fuse.
 func Run(t *testing.T, dev device.Device) {
+	t.Run("loops", func(t *testing.T) { report(t, CheckLoops(dev)) })
 	for _, o := range graph.Catalogue() {
-		t.Run(o.Name(), func(t *testing.T) {
-			for _, c := range o.Cases() {
-				for _, r := range Check(dev, c) {
-					if !r.OK() {
-						t.Errorf("%s %s (%s): %s", r.Op, r.Case, r.Candidate, r.Failure)
-					}
-				}
-			}
-		})
+		t.Run(o.Name(), func(t *testing.T) { report(t, Check(dev, Cases(o))) })
+	}
+	t.Run("graphs", func(t *testing.T) { report(t, Check(dev, Graphs())) })
+	t.Run("chains", func(t *testing.T) { report(t, CheckOnce(dev, Chains(RandomGraphs), nil)) })
+}
+
+func report(t *testing.T, results []Result) {
+	for _, r := range results {
+		if !r.OK() {
+			t.Errorf("%s %s (%s): %s", r.Op, r.Case, r.Candidate, r.Failure)
+		}
 	}
 }

@@ -36,7 +36,7 @@ func TestAttentionForGPUs(t *testing.T) {
 				continue // longer rows repeat the same text, and software adapters compile it for long
 			}
 			t.Run(fmt.Sprint(name, i), func(t *testing.T) {
-				for _, r := range devicetest.Check(hardware{d}, c) {
+				for _, r := range devicetest.Check(hardware{d}, []devicetest.Task{devicetest.Case(c)}) {
 					candidates[r.Candidate] = true
 					assert.True(t, r.OK(), "%s: %s", r.Candidate, r.Failure)
 				}

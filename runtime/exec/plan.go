@@ -140,12 +140,14 @@ func (p *Plan) limits() shaders.Limits {
 		MaxDispatch: l.MaxDispatchDimension, Software: p.dev.Info().Kind == device.Software}
 }
 
-// choose lowers a group as if no two values shared memory, and picks a candidate.
+// choose lowers a group before memory is planned, and picks a candidate.
 func (p *Plan) choose(r *fuse.Result, g *fuse.Group, opts Options) (shaders.Kernel, error) {
-	key := func(v *graph.Value) string { return fmt.Sprintf("%d.%d", v.Node.ID, v.Index) }
-	ks, err := shaders.Lower(r, g, p.limits(), key)
+	ks, err := shaders.Lower(r, g, p.limits(), separate(r))
 	if err != nil {
 		return shaders.Kernel{}, err
+	}
+	if len(ks) == 0 {
+		return shaders.Kernel{}, fmt.Errorf("%s: no kernel has at most %d bindings", shaders.Label(g), p.limits().MaxBindings)
 	}
 	i := shaders.Default(ks, g, p.limits())
 	if opts.Tune != nil && len(ks) > 1 {
@@ -195,4 +197,39 @@ func (p *Plan) Kernels(name string) []KernelInfo {
 		infos = append(infos, info)
 	}
 	return infos
+}
+
+// Chosen returns the kernels of a program in the order in which they run, as if no two values shared memory but for
+// variables that are replaced in place: for timing and for inspection.
+func (p *Plan) Chosen(name string) ([]shaders.Kernel, error) {
+	q, ok := p.programs[name]
+	if !ok {
+		return nil, fmt.Errorf("there is no program %q", name)
+	}
+	var chosen []shaders.Kernel
+	for _, g := range q.fused.Groups {
+		ks, err := shaders.Lower(q.fused, g, p.limits(), separate(q.fused))
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == q.choice[g] })
+		chosen = append(chosen, ks[i])
+	}
+	return chosen, nil
+}
+
+// separate is a key by which every value has memory of its own, but for parts of others and for what is stored over the
+// variable that it replaces: fusion relies on those being one binding.
+func separate(r *fuse.Result) func(*graph.Value) string {
+	return func(v *graph.Value) string {
+		base, n := v, v.Shape.Len()
+		a, aliased := r.Alias[v]
+		if aliased {
+			base = a.Base
+		}
+		if u := r.Direct[base]; u != nil {
+			base = u
+		}
+		return fmt.Sprintf("%d.%d+%d:%d", base.Node.ID, base.Index, a.Offset, n)
+	}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/gpupipe/gpupipe/shaders"
 )
 
-// record writes a program's commands: its kernels, then the copies into variables and outputs.
+// record writes a program's commands: its kernels, then the copies into outputs, which see variables
+// as they were, and into variables.
 func (s *Session) record(l *loaded) (*device.Program, error) {
 	p := &device.Program{Label: l.name}
 	index := map[string]int{} // of shaders by source
@@ -37,12 +38,12 @@ func (s *Session) record(l *loaded) (*device.Program, error) {
 			p.Commands = append(p.Commands, copyCommand(from, device.Range{Buffer: to.Buffer, Offset: to.Offset + part.Offset, Size: from.Size}))
 		}
 	}
-	for _, c := range l.memory.Copies {
-		p.Commands = append(p.Commands, copyCommand(s.buffer(l, c.From), s.buffer(l, c.To)))
-	}
 	for _, name := range slices.Sorted(maps.Keys(l.memory.Outputs)) {
 		to := l.outputs[name]
 		p.Commands = append(p.Commands, copyCommand(s.buffer(l, l.memory.Outputs[name]), device.Range{Buffer: to, Size: to.Size()}))
+	}
+	for _, c := range l.memory.Copies {
+		p.Commands = append(p.Commands, copyCommand(s.buffer(l, c.From), s.buffer(l, c.To)))
 	}
 	return p, nil
 }

@@ -50,8 +50,8 @@ type Device struct {
 	buffers   map[*buffer]struct{}
 	programs  map[*loaded]struct{}
 	pipelines map[pipelineKey]*wgpu.ComputePipeline
-	layouts   map[string]*layout
-	scratch   *wgpu.Buffer // for copies within one buffer
+	layouts   map[string]*wgpu.BindGroupLayout // by one byte a binding
+	scratch   *wgpu.Buffer                     // for copies within one buffer
 	uploads   pool
 	downloads pool
 	running   []uint64 // submissions of Run that have not finished
@@ -92,7 +92,7 @@ func Open(index int, o Options) (*Device, error) {
 		requests: make(chan func()), ended: make(chan struct{}), now: make(chan time.Time),
 		instance: instance, adapter: a.Adapter, native: native, gpu: deviceOf(native.device),
 		buffers: map[*buffer]struct{}{}, programs: map[*loaded]struct{}{},
-		pipelines: map[pipelineKey]*wgpu.ComputePipeline{}, layouts: map[string]*layout{},
+		pipelines: map[pipelineKey]*wgpu.ComputePipeline{}, layouts: map[string]*wgpu.BindGroupLayout{},
 	}
 	d.uploads = pool{d: d, mode: mapWrite, usage: wgpu.BufferUsageMapWrite | wgpu.BufferUsageCopySrc}
 	d.downloads = pool{d: d, mode: mapRead, usage: wgpu.BufferUsageMapRead | wgpu.BufferUsageCopyDst}
@@ -330,7 +330,7 @@ func (d *Device) shut() error {
 		p.Release()
 	}
 	for _, l := range d.layouts {
-		l.release()
+		l.Release()
 	}
 	C.gp_close(d.native)
 	d.native = nil

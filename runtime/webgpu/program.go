@@ -23,17 +23,6 @@ const (
 
 type pipelineKey struct{ wgsl, access string }
 
-// layout is that of a bind group; access has one byte a binding.
-type layout struct {
-	group    *wgpu.BindGroupLayout
-	pipeline *wgpu.PipelineLayout
-}
-
-func (l *layout) release() {
-	l.pipeline.Release()
-	l.group.Release()
-}
-
 type loaded struct {
 	d     *Device
 	label string
@@ -117,7 +106,7 @@ func (l *loaded) appendDispatch(to []C.gp_command, p *wgpu.ComputePipeline, s *d
 	}
 	var group *wgpu.BindGroup
 	err = l.d.scoped(func() (err error) {
-		group, err = l.d.gpu.CreateBindGroup(&wgpu.BindGroupDescriptor{Label: text(s.Label), Layout: layout.group, Entries: entries})
+		group, err = l.d.gpu.CreateBindGroup(&wgpu.BindGroupDescriptor{Label: text(s.Label), Layout: layout, Entries: entries})
 		return err
 	})
 	if err != nil {
@@ -171,8 +160,15 @@ func (d *Device) compile(s *device.Shader) (*wgpu.ComputePipeline, error) {
 			return err
 		}
 		defer module.Release()
+		// A layout for each pipeline: where two share one, wgpu-native checks the bindings of the second against the sizes
+		// that the first needs.
+		own, err := d.gpu.CreatePipelineLayout(&wgpu.PipelineLayoutDescriptor{BindGroupLayouts: []*wgpu.BindGroupLayout{layout}})
+		if err != nil {
+			return err
+		}
+		defer own.Release()
 		p, err = d.gpu.CreateComputePipeline(&wgpu.ComputePipelineDescriptor{
-			Label: text(s.Label), Layout: layout.pipeline,
+			Label: text(s.Label), Layout: own,
 			Compute: wgpu.ProgrammableStageDescriptor{Module: module, EntryPoint: "main"},
 		})
 		return err
@@ -192,7 +188,8 @@ func accessKey(bindings []device.Access) string {
 	return string(b)
 }
 
-func (d *Device) layout(bindings []device.Access) (*layout, error) {
+// layout is that of a bind group, shared by all that are bound alike.
+func (d *Device) layout(bindings []device.Access) (*wgpu.BindGroupLayout, error) {
 	key := accessKey(bindings)
 	if l := d.layouts[key]; l != nil {
 		return l, nil
@@ -207,14 +204,9 @@ func (d *Device) layout(bindings []device.Access) (*layout, error) {
 			Binding: uint32(i), Visibility: wgpu.ShaderStageCompute, Buffer: wgpu.BufferBindingLayout{Type: kind},
 		}
 	}
-	l := &layout{}
+	var l *wgpu.BindGroupLayout
 	err := d.scoped(func() (err error) {
-		if l.group, err = d.gpu.CreateBindGroupLayout(&wgpu.BindGroupLayoutDescriptor{Entries: entries}); err != nil {
-			return err
-		}
-		l.pipeline, err = d.gpu.CreatePipelineLayout(&wgpu.PipelineLayoutDescriptor{
-			BindGroupLayouts: []*wgpu.BindGroupLayout{l.group},
-		})
+		l, err = d.gpu.CreateBindGroupLayout(&wgpu.BindGroupLayoutDescriptor{Entries: entries})
 		return err
 	})
 	if err != nil {

@@ -170,3 +170,24 @@ func TestReleaseWhileRunning(t *testing.T) {
 	}
 	require.NoError(t, d.Sync())
 }
+
+// wgpu-native checks a binding against the smallest size that the pipeline before needed, where both pipelines share one
+// layout: a word where that one had vectors of four was refused.
+func TestBindingSizesAreThoseOfTheirPipeline(t *testing.T) {
+	d := open(t, 0)
+	shader := func(element, value string) device.Shader {
+		return device.Shader{Label: element, Workgroup: [3]int{1, 1, 1}, Bindings: make([]device.Access, 1), WGSL: `
+@group(0) @binding(0) var<storage, read_write> x: array<` + element + `>;
+@compute @workgroup_size(1) fn main() { x[0] = ` + value + `; }`}
+	}
+	wide, narrow := alloc(t, d, 16), alloc(t, d, 4)
+	p := load(t, d, &device.Program{Label: "sizes", Shaders: []device.Shader{shader("vec4<u32>", "vec4<u32>(7u)"), shader("u32", "9u")},
+		Commands: []device.Command{
+			{Args: []device.Range{{Buffer: wide, Size: 16}}, Groups: [3]int{1, 1, 1}},
+			{Shader: 1, Args: []device.Range{{Buffer: narrow, Size: 4}}, Groups: [3]int{1, 1, 1}},
+		}})
+	require.NoError(t, d.Run(p))
+	require.NoError(t, d.Sync())
+	assert.Equal(t, []uint32{7, 7, 7, 7}, words(read(t, d, wide, 0, 16)))
+	assert.Equal(t, []uint32{9}, words(read(t, d, narrow, 0, 4)))
+}

@@ -3,6 +3,8 @@ package matmul
 import (
 	"fmt"
 	"math"
+	"sort"
+	"strings"
 )
 
 // lanes is the kernel for software devices. Mesa's llvmpipe runs 4 to 16 invocations as the lanes of a vector;
@@ -18,7 +20,10 @@ type lanes struct {
 	packRows, packCols  bool
 }
 
-// lanesCandidates returns the best tile of every way to read the operands.
+// lanesKept bounds the candidates: compiling and timing one takes longer than it saves further down the list.
+const lanesKept = 3
+
+// lanesCandidates returns the best tiles among all ways to read the operands.
 func lanesCandidates(s Spec, l Limits) []Kernel {
 	var ks []Kernel
 	for _, swap := range []bool{false, true} {
@@ -38,7 +43,8 @@ func lanesCandidates(s Spec, l Limits) []Kernel {
 			}
 		}
 	}
-	return ks
+	sort.SliceStable(ks, func(i, j int) bool { return ks[i].Cost < ks[j].Cost })
+	return ks[:min(len(ks), lanesKept)]
 }
 
 // transposed is the Spec of Cᵀ = BᵀAᵀ, but for the layout of C and the epilogue.
@@ -86,7 +92,7 @@ func (p lanes) cost() float64 {
 	}
 	fma := 2.3
 	if p.groups == 3 {
-		fma = 2.7 // accumulators no longer stay in registers
+		fma = 3.2 // accumulators no longer stay in registers
 	}
 	r, g := float64(p.rows), float64(p.groups)
 	turn := row*r + col*g + fma*4*r*g + 25
@@ -94,7 +100,7 @@ func (p lanes) cost() float64 {
 	cost := float64(s.Batch) * tiles * (turn*float64(s.K) + 700 + 60*r*g)
 	// A workgroup costs its start, a pass its dispatch; too few workgroups leave threads idle.
 	cost += 300 * float64(s.Batch) * tiles * 8 / float64(p.width)
-	const element, dispatch = 20, 2e5
+	const element, dispatch = 16, 2e5
 	if p.packRows {
 		cost += dispatch + element*float64(batches(s.Batch, s.BatchStrideA)*s.M*s.K)
 	}
@@ -218,32 +224,31 @@ func (p lanes) turn(g *source) {
 	}
 }
 
+// stores emits one loop over the tile: unrolled, the stores and epilogues would take longer to compile than all
+// the rest. Its bound is not constant, lest the compiler unroll it.
 func (p lanes) stores(g *source, quadC bool, quads int) {
 	s := g.spec
-	for j := range p.groups {
-		guard := quads%(p.width*p.groups) != 0
-		if guard {
-			g.line("if (c + %du < %du) {", j*p.width, quads)
-		}
-		for i := range p.rows {
-			if p.spec.M%p.rows != 0 {
-				g.line("if (r + %du < %du) {", i, p.spec.M)
-			} else {
-				g.line("{")
-			}
-			acc := fmt.Sprintf("s%d_%d", i, j)
-			g.line("let i = r + %du; let j = (c + %du) * 4u;", i, j*p.width)
-			if quadC {
-				g.line("mm_c[((b * %du + i) * %du + j) / 4u] = %s;", s.M, s.N, g.quadValue(acc, "b", "i", "j"))
-			} else {
-				p.scalarStores(g, acc)
-			}
-			g.line("}")
-		}
-		if guard {
-			g.line("}")
+	var sums []string
+	for i := range p.rows {
+		for j := range p.groups {
+			sums = append(sums, fmt.Sprintf("s%d_%d", i, j))
 		}
 	}
+	g.line("var sums = array<vec4<f32>, %d>(%s);", len(sums), strings.Join(sums, ", "))
+	g.line("let count = min(%du, %du - r) * %du;", p.rows, p.spec.M, p.groups)
+	g.line("for (var q = 0u; q < count; q++) {")
+	g.line("let i = r + q / %du; let quad = c + q %% %du * %du; let j = quad * 4u; let acc = sums[q];", p.groups, p.groups, p.width)
+	if quads%(p.width*p.groups) != 0 {
+		g.line("if (quad < %du) {", quads)
+	} else {
+		g.line("{")
+	}
+	if quadC {
+		g.line("mm_c[((b * %du + i) * %du + j) / 4u] = %s;", s.M, s.N, g.quadValue("acc", "b", "i", "j"))
+	} else {
+		p.scalarStores(g, "acc")
+	}
+	g.line("} }")
 }
 
 // scalarStores emits the stores of four columns that are not four neighbours in C, or not all inside.

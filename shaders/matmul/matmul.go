@@ -16,8 +16,9 @@ type Spec struct {
 	// batch. C is contiguous, [Batch,M,N].
 	BatchStrideA, BatchStrideB int
 	// Epilogue, if not nil, returns the WGSL statements and expression of the stored value, given the names of
-	// the accumulator (f32) and of b, i and j (u32). The text becomes the body of a function. It may read elements of
-	// A, B and C as mm_at_a(i), mm_at_b(i) and mm_at_c(i), C's only where it stores.
+	// the accumulator (f32) and of b, i and j (u32). The text becomes the body of a function. mm_at_a(i),
+	// mm_at_b(i) and mm_at_c(i) read elements of the pass's first three bindings (see Pass.Bindings: they may be copies, or
+	// A and B exchanged), C's only where it stores.
 	Epilogue func(acc, b, i, j string) (stmts, expr string)
 	// Declarations is module-scope WGSL: the bindings, 3 and up, that Epilogue reads.
 	Declarations string
@@ -174,7 +175,7 @@ func (g *source) quadValue(acc, b, i, j string) string {
 }
 
 // main opens the entry point; tx, ty and tz are then the workgroup's place in tiles. A grid beyond the
-// dispatch limit is folded. linear declares the unused ty and tz away.
+// dispatch limit is folded. linear leaves out ty and tz, where tiles has one dimension.
 func (g *source) main(workgroup [2]int, tiles [3]int, l Limits, linear bool) (groups [3]int) {
 	g.line("@compute @workgroup_size(%d, %d)", workgroup[0], workgroup[1])
 	g.line("fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_id) l: vec3<u32>) {")

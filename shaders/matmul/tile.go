@@ -161,11 +161,10 @@ func (t tile) multiply(g *source) {
 // stores emits the stores: of C with the epilogue, or of a part of the sum to scratch.
 func (t tile) stores(g *source) {
 	s := g.spec
-	origin := "b"
 	if t.splits > 1 {
 		g.line("let base = part * %du + b * %du;", roundUp(s.Batch*s.M*s.N, 64), s.M*s.N)
 	} else {
-		g.line("let base = %s * %du;", origin, s.M*s.N)
+		g.line("let base = b * %du;", s.M*s.N)
 	}
 	for i := range t.rows / t.wy {
 		row := fmt.Sprintf("ty * %du + (%du + l.y) * 4u + %du", t.rows, i/4*t.wy, i%4)

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/bench"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/tune"
+)
+
+type benchCommand struct {
+	Device string `help:"What to measure: webgpu:0, null."`
+	Filter string `help:"Only what matches this regular expression." placeholder:"REGEXP"`
+	Quick  bool   `help:"Shorter and less exact."`
+	Static bool   `help:"Do not time kernel candidates first; take those that the device's kind suggests."`
+	JSON   bool   `help:"Print a JSON object."`
+}
+
+func (c *benchCommand) Help() string {
+	return `Kernels alone, matrix products beside gonum's on the CPU, and whole training steps with the share of each kernel.
+
+Examples:
+  gpupipe bench --filter matmul
+  gpupipe bench --json > bench.json`
+}
+
+func (c *benchCommand) Run(a *app) error {
+	o := bench.Options{Quick: c.Quick}
+	if c.Filter != "" {
+		var err error
+		if o.Filter, err = regexp.Compile(c.Filter); err != nil {
+			return train.Mistake(fmt.Errorf("filter: %w", err))
+		}
+	}
+	dev, err := openDevice(c.Device)
+	if err != nil {
+		return train.Mistake(err)
+	}
+	defer dev.Close()
+	s := &status{app: a, silent: c.JSON}
+	o.Progress = func(name string) { s.say("measuring %s", name) }
+	save := func() error { return nil }
+	if !c.Static {
+		if o.Tune, save, err = kernelChoices(s); err != nil {
+			return err
+		}
+	}
+	r, err := bench.Run(a.ctx, dev, o)
+	s.clear()
+	if err != nil {
+		return err
+	}
+	if err := save(); err != nil {
+		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+	}
+	if c.JSON {
+		return a.printJSON(r)
+	}
+	return r.Print(a.stdout)
+}
+
+// kernelChoices opens the user's cache of timed kernels.
+func kernelChoices(s *status) (exec.Chooser, func() error, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		dir = os.TempDir()
+	}
+	cache, err := tune.Open(filepath.Join(dir, "gpupipe", "kernels.json"), func(label string, n int) { s.say("timing %d kernels for %s", n, label) })
+	if err != nil {
+		return nil, nil, err
+	}
+	return cache, cache.Save, nil
+}
+
+// status is one line on standard error that tells what goes on, on a terminal only.
+type status struct {
+	*app
+	silent bool
+	shown  bool
+}
+
+func (s *status) say(format string, args ...any) {
+	if s.silent || !s.terminal {
+		return
+	}
+	text := []rune(fmt.Sprintf(format, args...))
+	if len(text) > 78 {
+		text = append(text[:77], '…')
+	}
+	s.shown = true
+	fmt.Fprintf(s.stderr, "\r\x1b[K%s", string(text))
+}
+
+func (s *status) clear() {
+	if s.shown {
+		fmt.Fprint(s.stderr, "\r\x1b[K")
+		s.shown = false
+	}
+}

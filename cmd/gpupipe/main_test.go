@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain lets the test binary stand for the command itself, for what needs a process.
+func TestMain(m *testing.M) {
+	if os.Getenv("GPUPIPE_TEST_COMMAND") != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// command runs the command line in this process.
+func command(args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	a := &app{ctx: context.Background(), stdout: &out, stderr: &err}
+	code = a.run(args)
+	return code, out.String(), err.String()
+}
+
+// small is a config file of a model that trains in moments; its run is in dir/run.
+func small(t *testing.T, dir string) string {
+	t.Helper()
+	text := filepath.Join(dir, "text.txt")
+	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("the cat sat on the mat. a dog ran to the cat. ", 60)), 0o666))
+	path := filepath.Join(dir, "c.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(`model: {vocab_size: 256, d_model: 16, n_layers: 1, n_heads: 2, d_ff: 24, seq_len: 16}
+data: {train: [`+text+`], val_fraction: 0.1}
+train: {steps: 12, batch_size: 4, microbatches: 2, eval_every: 4, save_every: 2}
+optimizer: {name: muon, adamw: {lr: 0.01}}
+lr: {warmup: 2}
+run: {dir: `+filepath.Join(dir, "run")+`}
+`), 0o666))
+	return path
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{nil, {"--help"}} {
+		code, out, _ := command(args...)
+		assert.Equal(t, exitOK, code)
+		for _, want := range []string{"train", "eval", "generate", "devices", "data", "Examples:", "Exit codes:"} {
+			assert.Contains(t, out, want)
+		}
+	}
+	code, out, _ := command("train", "--help")
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, out, "--set=SECTION.KEY=VALUE")
+	assert.Contains(t, out, "gpupipe train runs/a --resume")
+}
+
+func TestTrainOnTheNullDevice(t *testing.T) {
+	dir := t.TempDir()
+	c := small(t, dir)
+	code, out, errs := command("train", c, "--device", "null")
+	require.Equal(t, exitOK, code, errs)
+	for _, want := range []string{"d_model: 16", "device      null:0", "parameters", "memory ", "arena", "muon   lr 0.02     decay 0.1    model.layers.*.self_attn.q_proj.weight", "step 12/12",
+		"unigram entropy", "checkpoints/step-12", "loss.png"} {
+		assert.Contains(t, out, want)
+	}
+	assert.NotContains(t, out, "\r", "plain lines where there is no terminal")
+	code, out, errs = command("train", "--config", c, "--device", "null", "--json", "--set", "run.dir="+dir+"/json", "--no-tune")
+	require.Equal(t, exitOK, code, errs)
+	events := map[string]int{}
+	for line := range strings.Lines(out) {
+		var e map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &e), line)
+		events[e["event"].(string)]++
+	}
+	assert.Equal(t, map[string]int{"start": 1, "step": 12, "result": 1}, events)
+}
+
+func TestMistakesExitWith2AndWriteNothing(t *testing.T) {
+	dir := t.TempDir()
+	c := small(t, dir)
+	before, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	null := []string{"--device", "null"}
+	for want, args := range map[string][]string{
+		"unknown flag --nope":                             {"train", c, "--nope"},
+		"unexpected argument frobnicate":                  {"frobnicate"},
+		"no config is given":                              {"train"},
+		"c.yaml: no such file":                            {"train", filepath.Join(dir, "no", "c.yaml")},
+		"--set train.stepz=1: train.stepz: unknown key":   append([]string{"train", c, "--set", "train.stepz=1"}, null...),
+		"--set model.d_model=15: model.d_model: found 15": append([]string{"train", c, "--set", "model.d_model=15"}, null...),
+		`device "webgpu:99": no such device`:              {"train", c, "--device", "webgpu:99"},
+		`device "cuda:0": no such backend`:                {"train", c, "--device", "cuda:0"},
+		`device "webgpu:x"`:                               {"train", c, "--device", "webgpu:x"},
+		"none.txt: no such file":                          append([]string{"train", c, "--set", "data.train=[none.txt]"}, null...),
+		"two configs are given":                           {"train", c, "--config", c},
+		"no such file or directory":                       {"eval", filepath.Join(dir, "none")},
+		"temperature: found -1":                           {"generate", dir, "--temperature=-1"},
+		"top-p: found 0":                                  {"generate", dir, "--top-p", "0"},
+		"tokens: found 0":                                 {"generate", dir, "-n", "0"},
+		"config.json":                                     {"generate", dir},
+		"tokenizer \"gpt9\"":                              {"data", c, "--out", filepath.Join(dir, "out"), "--tokenizer", "gpt9"},
+		"none.txt":                                        {"data", "none.txt", "--out", filepath.Join(dir, "out")},
+		"missing flags: --out":                            {"data", "none.txt"},
+	} {
+		code, _, errs := command(args...)
+		assert.Equal(t, exitMistake, code, args)
+		assert.Contains(t, errs, want, args)
+	}
+	after, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Equal(t, before, after)
+}
+
+func TestDevices(t *testing.T) {
+	code, out, errs := command("devices")
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, out, "webgpu:0")
+	code, out, _ = command("devices", "--json")
+	require.Equal(t, exitOK, code)
+	var infos []struct{ Name, Kind string }
+	require.NoError(t, json.Unmarshal([]byte(out), &infos))
+	require.NotEmpty(t, infos)
+	assert.Equal(t, "webgpu:0", infos[0].Name)
+}
+
+func TestData(t *testing.T) {
+	dir := t.TempDir()
+	small(t, dir)
+	out := filepath.Join(dir, "shards")
+	code, text, errs := command("data", filepath.Join(dir, "text.txt"), "--tokenizer", "bytes", "--out", out, "--shard-tokens", "1000", "--val-tokens", "500")
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, text, "val_000000.bin")
+	assert.FileExists(t, filepath.Join(out, "train_000001.bin"))
+	code, _, errs = command("data", filepath.Join(dir, "text.txt"), "--tokenizer", "bytes", "--out", out, "--shard-tokens", "900", "--val-tokens", "500")
+	assert.Equal(t, exitMistake, code, "other shards are in the way")
+	assert.NotEmpty(t, errs)
+}
+
+// The whole way on the machine's own device: train, evaluate, sample.
+func TestTrainEvalGenerate(t *testing.T) {
+	dir := t.TempDir()
+	code, out, errs := command("train", small(t, dir), "--no-tune", "--set", "train.steps=60", "--set", "train.save_every=0", "--json")
+	require.Equal(t, exitOK, code, errs)
+	last := strings.Split(strings.TrimSpace(out), "\n")
+	var e struct {
+		Result struct {
+			ValLoss float64 `json:"val_loss"`
+			Entropy float64 `json:"unigram_entropy"`
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(last[len(last)-1]), &e))
+	assert.Less(t, e.Result.ValLoss, e.Result.Entropy, "it has learned more than which letters are common")
+	code, out, errs = command("eval", filepath.Join(dir, "run"), "--json")
+	require.Equal(t, exitOK, code, errs)
+	var ev struct{ Loss, Perplexity float64 }
+	require.NoError(t, json.Unmarshal([]byte(out), &ev))
+	assert.InEpsilon(t, e.Result.ValLoss, ev.Loss, 1e-5)
+	sample := []string{"generate", filepath.Join(dir, "run"), "--prompt", "the ", "-n", "30", "--seed", "3"}
+	code, out, errs = command(sample...)
+	require.Equal(t, exitOK, code, errs)
+	assert.True(t, strings.HasPrefix(out, "the "))
+	assert.Greater(t, len(out), 30)
+	_, again, _ := command(sample...)
+	assert.Equal(t, out, again)
+}
+
+// start runs the command in a process of its own.
+func start(t *testing.T, args ...string) (*exec.Cmd, *bufio.Scanner) {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(os.Environ(), "GPUPIPE_TEST_COMMAND=1")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	return cmd, bufio.NewScanner(out)
+}
+
+// until reads lines up to one that tells of a step.
+func until(t *testing.T, lines *bufio.Scanner, step string) {
+	t.Helper()
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), `"event":"step"`) && strings.Contains(lines.Text(), step) {
+			return
+		}
+	}
+	t.Fatalf("the run ended before %s", step)
+}
+
+func weights(t *testing.T, dir string) []string {
+	t.Helper()
+	var all []string
+	for _, name := range []string{"model.safetensors", "optimizer.safetensors"} {
+		b, err := os.ReadFile(filepath.Join(dir, "run/checkpoints/step-12", name))
+		require.NoError(t, err)
+		all = append(all, string(b))
+	}
+	return all
+}
+
+// Killed, or interrupted, and resumed: the bits of the uninterrupted run, on the machine's own device.
+func TestKilledInterruptedAndResumed(t *testing.T) {
+	whole := t.TempDir()
+	code, _, errs := command("train", small(t, whole), "--no-tune")
+	require.Equal(t, exitOK, code, errs)
+	want := weights(t, whole)
+
+	killed := t.TempDir()
+	c := small(t, killed)
+	cmd, lines := start(t, "train", c, "--no-tune", "--json")
+	until(t, lines, `"step":7`)
+	require.NoError(t, cmd.Process.Kill())
+	assert.Error(t, cmd.Wait())
+	code, _, errs = command("train", filepath.Join(killed, "run"), "--resume", "--no-tune")
+	require.Equal(t, exitOK, code, errs)
+	assert.Equal(t, want, weights(t, killed))
+
+	stopped := t.TempDir()
+	c = small(t, stopped)
+	cmd, lines = start(t, "train", c, "--no-tune", "--json")
+	until(t, lines, `"step":3`)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	for lines.Scan() {
+	}
+	require.Error(t, cmd.Wait())
+	assert.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode())
+	code, _, errs = command("train", c, "--resume", "--no-tune")
+	require.Equal(t, exitOK, code, errs)
+	assert.Equal(t, want, weights(t, stopped))
+}

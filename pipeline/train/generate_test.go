@@ -1,0 +1,139 @@
+package train
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func draws(t *testing.T, s Sampling, logits []float32, n int) map[uint32]float64 {
+	t.Helper()
+	require.NoError(t, s.Validate())
+	sampler := NewSampler(s)
+	shares := map[uint32]float64{}
+	for range n {
+		id, err := sampler.Next(logits)
+		require.NoError(t, err)
+		shares[id] += 1 / float64(n)
+	}
+	return shares
+}
+
+func TestSamplerFollowsTheDistribution(t *testing.T) {
+	p := []float64{0.1, 0.4, 0.2, 0.3}
+	logits := make([]float32, len(p))
+	for i, x := range p {
+		logits[i] = float32(math.Log(x)) + 7
+	}
+	const n = 20000
+	near := func(want map[uint32]float64, got map[uint32]float64) {
+		assert.Len(t, got, len(want))
+		for id, share := range want {
+			assert.InDelta(t, share, got[id], 5*math.Sqrt(share*(1-share)/n)+1e-12, "token %d", id)
+		}
+	}
+	near(map[uint32]float64{0: 0.1, 1: 0.4, 2: 0.2, 3: 0.3}, draws(t, Sampling{1, 0, 1, 1}, logits, n))
+	near(map[uint32]float64{1: 4.0 / 7, 3: 3.0 / 7}, draws(t, Sampling{1, 2, 1, 1}, logits, n))
+	near(map[uint32]float64{1: 4.0 / 9, 3: 3.0 / 9, 2: 2.0 / 9}, draws(t, Sampling{1, 0, 0.75, 1}, logits, n))
+	near(map[uint32]float64{1: 1}, draws(t, Sampling{1, 0, 0.39, 1}, logits, 100))
+	near(map[uint32]float64{1: 1}, draws(t, Sampling{0, 0, 1, 1}, logits, 100))
+	// At temperature 1/2 probabilities are squared: 1, 16, 4, 9 of 30.
+	near(map[uint32]float64{0: 1.0 / 30, 1: 16.0 / 30, 2: 4.0 / 30, 3: 9.0 / 30}, draws(t, Sampling{0.5, 0, 1, 1}, logits, n))
+	_, err := NewSampler(Sampling{1, 0, 1, 1}).Next([]float32{0, float32(math.NaN())})
+	assert.ErrorContains(t, err, "token 1 has NaN")
+}
+
+func TestSamplingIsRefused(t *testing.T) {
+	for want, s := range map[string]Sampling{
+		"temperature: found -1": {-1, 0, 1, 1}, "temperature: found NaN": {math.NaN(), 0, 1, 1},
+		"top-k: found -1": {1, -1, 1, 1}, "top-p: found 0": {1, 0, 0, 1}, "top-p: found 1.5": {1, 0, 1.5, 1},
+	} {
+		assert.ErrorContains(t, s.Validate(), want)
+	}
+}
+
+func trained(t *testing.T, overrides ...string) string {
+	t.Helper()
+	c := demo(t, t.TempDir(), overrides...)
+	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	return c.Run.Dir
+}
+
+func generator(t *testing.T, dir string) *Generator {
+	t.Helper()
+	src, err := OpenModel(dir, "")
+	require.NoError(t, err)
+	g, err := NewGenerator(src, "", openNull, (&reference{}).execute)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, g.Close()) })
+	return g
+}
+
+func generate(t *testing.T, g *Generator, prompt string, n int, s Sampling) (string, int) {
+	t.Helper()
+	var b strings.Builder
+	made, err := g.Generate(context.Background(), []byte(prompt), n, s, func(text []byte) error {
+		b.Write(text)
+		return nil
+	})
+	require.NoError(t, err)
+	return b.String(), made
+}
+
+func TestGenerate(t *testing.T) {
+	g := generator(t, trained(t))
+	s := Sampling{Temperature: 1, TopP: 1, Seed: 1}
+	// The context is 8 tokens: prompt and text go beyond it.
+	for _, prompt := range []string{"", "the", "a prompt that is longer than the context"} {
+		text, made := generate(t, g, prompt, 20, s)
+		assert.Equal(t, 20, made)
+		assert.Len(t, text, 20, "a token is a byte")
+		again, _ := generate(t, g, prompt, 20, s)
+		assert.Equal(t, text, again, "a seed draws one text")
+		other, _ := generate(t, g, prompt, 20, Sampling{Temperature: 1, TopP: 1, Seed: 2})
+		assert.NotEqual(t, text, other)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := g.Generate(ctx, nil, 5, s, func([]byte) error { return nil })
+	assert.ErrorIs(t, err, context.Canceled)
+}
+
+func TestStreamHandsOnWholeCharacters(t *testing.T) {
+	tok, err := tokenizer.Open("bytes")
+	require.NoError(t, err)
+	var parts []string
+	s := &stream{tok: tok, emit: func(b []byte) error { parts = append(parts, string(b)); return nil }}
+	s.start([]uint32{'x'})
+	for _, b := range []byte("aé€\xff!\xe2\x82") {
+		require.NoError(t, s.add(uint32(b)))
+	}
+	require.NoError(t, s.flush())
+	assert.Equal(t, []string{"a", "é", "€", "\xff", "!", "\xe2\x82"}, parts)
+}
+
+func TestOpenModelFindsRunsCheckpointsAndFolders(t *testing.T) {
+	dir := trained(t)
+	for _, path := range []string{dir, dir + "/checkpoints/step-4"} {
+		src, err := OpenModel(path, "")
+		require.NoError(t, err)
+		assert.Equal(t, "bytes", src.Tokenizer.Name())
+		assert.Equal(t, 8, src.Model.DModel)
+		require.NoError(t, src.Close())
+	}
+	for _, path := range []string{dir + "/none", dir + "/config.yaml", dir + "/tensorboard"} {
+		_, err := OpenModel(path, "")
+		assert.Error(t, err, path)
+	}
+	_, err := OpenModel(dir, "gpt2")
+	assert.ErrorContains(t, err, "has 50257 tokens, but the model")
+	_, err = Evaluate(context.Background(), EvalOptions{From: dir + "/none", BatchSize: 1, OpenDevice: openNull})
+	var user *UserError
+	assert.ErrorAs(t, err, &user)
+}

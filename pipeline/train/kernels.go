@@ -1,0 +1,63 @@
+package train
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/runtime/tune"
+)
+
+// kernelsFile, in the run folder and in every checkpoint, holds the kernels that were chosen by timing: with others the
+// last bits would differ. It is absent where the choice was the static one.
+const kernelsFile = "kernels.json"
+
+// kernels is the content of kernelsFile.
+func (r *run) kernels() []byte {
+	if r.Tune == nil {
+		return nil
+	}
+	out, err := json.MarshalIndent(r.Tune.Used(), "", " ")
+	if err != nil {
+		panic(err) // names and finite times
+	}
+	return append(out, '\n')
+}
+
+// keepKernels writes the choices down, for this run and for others on this machine.
+func (r *run) keepKernels() error {
+	if r.Tune == nil {
+		return nil
+	}
+	if err := writeFile(filepath.Join(r.Run.Dir, kernelsFile), r.kernels()); err != nil {
+		return err
+	}
+	if err := r.Tune.Save(); err != nil {
+		r.Report.Note("the choices of kernels are not kept for the next run: %v", err)
+	}
+	return nil
+}
+
+// pinKernels goes on with the kernels of a checkpoint.
+func (r *run) pinKernels(c *checkpoint.Checkpoint) error {
+	if !c.Has(kernelsFile) {
+		r.Tune = nil
+		return nil
+	}
+	text, err := c.File(kernelsFile)
+	if err != nil {
+		return err
+	}
+	var choices map[string]tune.Choice
+	if err := json.Unmarshal(text, &choices); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Join(c.Dir, kernelsFile), err)
+	}
+	if r.Tune == nil {
+		if r.Tune, err = tune.Open(filepath.Join(r.Run.Dir, kernelsFile), nil); err != nil {
+			return err
+		}
+	}
+	r.Tune.Pin(choices)
+	return nil
+}

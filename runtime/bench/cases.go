@@ -1,0 +1,157 @@
+package bench
+
+import (
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/autodiff"
+	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/optim"
+)
+
+// Case is one computation to time. Its results stay on the device: Build assigns them to variables.
+type Case struct {
+	Name    string
+	Build   func(b *graph.Builder)
+	Flops   float64              // of one run; 0: not what matters
+	Bytes   float64              // that one run must read and write at least; 0: not what matters
+	Product *Product             // a single matrix product, which is also timed in gonum
+	Below   int                  // integer inputs are below it; 0: below 256
+	Inputs  map[string][]float32 // contents of inputs that must not be noise
+}
+
+// Product is the shape of a matrix product, [M,K] × [K,N].
+type Product struct{ M, K, N int }
+
+// Cases are the computations that training is made of.
+func Cases() ([]Case, error) {
+	var cs []Case
+	for _, p := range []Product{{512, 512, 512}, {1024, 1024, 1024}, {384, 1536, 2048}, {1003, 100, 96}, {2048, 128, 352}} {
+		cs = append(cs, product(p))
+	}
+	cs = append(cs, batched(64, 128, 32, 128), attention(16, 128, 4, 4, 32, false), attention(16, 128, 4, 4, 32, true),
+		attention(2, 512, 9, 3, 64, false), attention(2, 512, 9, 3, 64, true), crossEntropy(2048, 256, true),
+		crossEntropy(256, 49152, true), rmsNorm(2048, 576))
+	for _, o := range []struct {
+		name   string
+		matrix bool
+	}{{"adamw", false}, {"muon", true}} {
+		c, err := update(o.name, o.matrix, 4, 512, 512)
+		if err != nil {
+			return nil, err
+		}
+		cs = append(cs, c)
+	}
+	return cs, nil
+}
+
+// keep assigns a value to a variable, into which its kernel then writes.
+func keep(b *graph.Builder, name string, v *graph.Value) { b.Assign(b.Variable(name, v.Type), v) }
+
+func f32(b *graph.Builder, name string, shape ...int) *graph.Value {
+	return b.Input(name, graph.T(graph.F32, shape...))
+}
+
+func product(p Product) Case {
+	m, k, n := p.M, p.K, p.N
+	return Case{
+		Name: fmt.Sprintf("matmul %d×%d×%d", m, k, n), Flops: 2 * float64(m) * float64(k) * float64(n), Product: &p,
+		Build: func(b *graph.Builder) { keep(b, "c", op.MatMul(f32(b, "a", m, k), f32(b, "b", k, n), false, false)) },
+	}
+}
+
+func batched(batch, m, k, n int) Case {
+	return Case{
+		Name: fmt.Sprintf("matmul %d of %d×%d×%d", batch, m, k, n), Flops: 2 * float64(batch) * float64(m) * float64(k) * float64(n),
+		Build: func(b *graph.Builder) {
+			keep(b, "c", op.MatMul(f32(b, "a", batch, m, k), f32(b, "b", batch, n, k), false, true))
+		},
+	}
+}
+
+// attention counts the causal half of the products: two forward, five more backward, which computes the scores again.
+func attention(batch, seq, heads, kv, dim int, backward bool) Case {
+	c := Case{Name: fmt.Sprintf("attention %d×%d×%d×%d", batch, seq, heads, dim)}
+	if kv != heads {
+		c.Name += fmt.Sprintf(" (%d kv)", kv)
+	}
+	products := 2.0
+	if backward {
+		c.Name += " fwd+bwd"
+		products = 7
+	}
+	c.Flops = products * float64(batch*heads) * float64(seq) * float64(seq) * float64(dim)
+	c.Build = func(b *graph.Builder) {
+		q, k, v := f32(b, "q", batch, seq, heads, dim), f32(b, "k", batch, seq, kv, dim), f32(b, "v", batch, seq, kv, dim)
+		y := op.Attention(q, k, v, nil)
+		keep(b, "y", y)
+		if backward {
+			gradients(b, y, q, k, v)
+		}
+	}
+	return c
+}
+
+// gradients keeps the gradients of y, given one for y as an input.
+func gradients(b *graph.Builder, y *graph.Value, wrt ...*graph.Value) {
+	for i, g := range autodiff.Gradients(y, b.Input("dy", y.Type), wrt...) {
+		keep(b, fmt.Sprint("d", i), g)
+	}
+}
+
+// crossEntropy reads the logits twice at least, and writes their gradient.
+func crossEntropy(tokens, vocab int, backward bool) Case {
+	return Case{
+		Name: fmt.Sprintf("cross-entropy %d×%d fwd+bwd", tokens, vocab), Below: vocab, Bytes: 4 * 3 * float64(tokens) * float64(vocab),
+		Build: func(b *graph.Builder) {
+			logits := f32(b, "logits", tokens, vocab)
+			targets := b.Input("targets", graph.T(graph.U32, tokens))
+			loss, _ := op.CrossEntropy(logits, targets, op.CrossEntropyOptions{Ignore: -1})
+			keep(b, "loss", loss)
+			gradients(b, loss, logits)
+		},
+	}
+}
+
+// rmsNorm reads x, writes y, reads x and dy, writes dx.
+func rmsNorm(rows, cols int) Case {
+	return Case{
+		Name: fmt.Sprintf("rmsnorm %d×%d fwd+bwd", rows, cols), Bytes: 4 * 5 * float64(rows) * float64(cols),
+		Build: func(b *graph.Builder) {
+			x, w := f32(b, "x", rows, cols), f32(b, "w", cols)
+			y := op.RMSNorm(x, w, 1e-5)
+			keep(b, "y", y)
+			gradients(b, y, x, w)
+		},
+	}
+}
+
+// update is an optimizer's whole update of n matrices, the gradient's norm included. AdamW reads parameter, gradient
+// and two moments and writes three of them; Muon's work is five Newton–Schulz steps of three products each.
+func update(name string, matrix bool, n, rows, cols int) (Case, error) {
+	var params []optim.Param
+	for i := range n {
+		w := fmt.Sprint("w", i)
+		params = append(params, optim.Param{Name: w, Type: graph.T(graph.F32, rows, cols), Gradient: "grad/" + w, Matrix: matrix, Decay: true})
+	}
+	o, err := optim.New(optimizer(name), params)
+	if err != nil {
+		return Case{}, err
+	}
+	elements := float64(n * rows * cols)
+	c := Case{Name: fmt.Sprintf("%s %d of %d×%d", name, n, rows, cols), Build: o.Build, Bytes: 4 * 8 * elements,
+		Inputs: map[string][]float32{optim.HyperInput: o.Hyper(0)}}
+	if matrix {
+		short := float64(min(rows, cols))
+		c.Bytes, c.Flops = 0, 5*(2*2*short*elements+2*float64(n)*short*short*short)
+	}
+	return c, nil
+}
+
+// optimizer is the config of the demo.
+func optimizer(name string) optim.Config {
+	return optim.Config{
+		Name: name, LR: 1e-3, Momentum: 0.95, Nesterov: true, WeightDecay: 0.1, NewtonSchulz: "jordan", Scale: "spectral", Clip: 1,
+		AdamW: optim.AdamWConfig{LR: 3e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Schedule: optim.Schedule{Name: "constant", Steps: 1000},
+	}
+}

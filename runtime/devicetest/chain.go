@@ -1,0 +1,416 @@
+package devicetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
+)
+
+// chainTolerance bounds what rounding does over a chain of ops whose derivatives are moderate.
+const chainTolerance = 1e-4
+
+// Chain is a random graph of the given number of ops: arithmetic, views, reductions and matrix products that feed each
+// other, outputs of any of them, variables assigned from anything of their type, each other included. It finds out
+// whether fusion and memory planning change what is computed. A shorter chain of a seed begins like the longer one.
+func Chain(seed uint64, steps int) Task {
+	c := &chain{r: rand.New(rand.NewPCG(seed, 11)), task: Task{
+		Op: "chain", Name: fmt.Sprintf("seed %d, %d ops", seed, steps), Runs: 2, Tolerance: chainTolerance, Floor: 1,
+		Inputs: map[string]*graph.Tensor{}, Variables: map[string]*graph.Tensor{},
+	}}
+	c.prefix = fmt.Sprintf("chain%d.", seed)
+	var err error
+	c.task.Graph, err = graph.Build(func(b *graph.Builder) {
+		c.b = b
+		c.begin()
+		for i := range steps {
+			if c.r.IntN(6) == 0 {
+				c.scope = []string{"", "layer 0", "layer 1"}[min(i*3/steps, 2)]
+			}
+			b.Scope(c.scope, c.step)
+		}
+		c.r = rand.New(rand.NewPCG(seed, 12))
+		c.finish()
+	})
+	if err != nil {
+		panic(fmt.Sprintf("devicetest: %s: %v", c.task.Name, err))
+	}
+	return c.task
+}
+
+// Chains are n random graphs.
+func Chains(n int) []Task {
+	var ts []Task
+	for seed := range uint64(n) {
+		ts = append(ts, Chain(seed, 4+int(seed)%24))
+	}
+	return ts
+}
+
+type chain struct {
+	task   Task
+	b      *graph.Builder
+	r      *rand.Rand
+	pool   []*graph.Value // f32, magnitudes around one
+	vars   []*graph.Value
+	main   graph.Shape
+	scope  string
+	prefix string
+	named  int
+}
+
+const mostElements = 20000
+
+var extents = []int{1, 2, 3, 4, 5, 7, 8, 16, 31, 64, 65, 130}
+
+// begin declares the sources that the chain grows from.
+func (c *chain) begin() {
+	rank := 1 + c.r.IntN(4)
+	for len(c.main) < rank {
+		d := extents[c.r.IntN(len(extents))]
+		if c.main.Len()*d > mostElements {
+			d = 2
+		}
+		c.main = append(c.main, d)
+	}
+	last := c.main[rank-1:]
+	c.pool = append(c.pool, c.input(graph.T(graph.F32, c.main...)), c.input(graph.T(graph.F32, last...)))
+	for _, s := range []graph.Shape{c.main, c.main, last, {}} {
+		if c.r.IntN(3) > 0 {
+			c.vars = append(c.vars, c.variable(s))
+		}
+	}
+	c.pool = append(c.pool, c.vars...)
+	if c.r.IntN(4) == 0 {
+		c.pool = append(c.pool, op.Shift(op.Scale(op.Iota(c.b, graph.F32, 0, c.main...), 1/float64(c.main[0])), -0.5))
+	}
+}
+
+func (c *chain) fill(t graph.Type, below int) *graph.Tensor {
+	x := graph.NewTensor(t)
+	for i := range x.Data {
+		if t.DType.Float() {
+			x.Data[i] = float64(float32(4*c.r.Float64() - 2))
+		} else {
+			x.Data[i] = float64(c.r.IntN(below))
+		}
+	}
+	return x
+}
+
+func (c *chain) name(kind string) string {
+	c.named++
+	return fmt.Sprint(c.prefix, kind, c.named)
+}
+
+func (c *chain) input(t graph.Type) *graph.Value { return c.integers(t, 4) }
+
+// integers is an input whose elements are below a bound.
+func (c *chain) integers(t graph.Type, below int) *graph.Value {
+	name := c.name("x")
+	c.task.Inputs[name] = c.fill(t, below)
+	return c.b.Input(name, t)
+}
+
+func (c *chain) variable(s graph.Shape) *graph.Value {
+	name, t := c.name("v"), graph.T(graph.F32, s...)
+	c.task.Variables[name] = c.fill(t, 0)
+	return c.b.Variable(name, t)
+}
+
+// pick prefers recent values, so that chains grow long.
+func (c *chain) pick() *graph.Value {
+	n := len(c.pool)
+	return c.pool[max(c.r.IntN(n), c.r.IntN(n))]
+}
+
+// like picks a value that arithmetic with x accepts.
+func (c *chain) like(x *graph.Value) *graph.Value {
+	var fit []*graph.Value
+	for _, y := range c.pool {
+		if s, err := op.BroadcastShapes(x.Shape, y.Shape); err == nil && s.Len() <= max(mostElements, x.Shape.Len()) {
+			fit = append(fit, y)
+		}
+	}
+	return fit[c.r.IntN(len(fit))]
+}
+
+// steps are the ways to grow, each from a value that exists; nil says that the value does not suit.
+var steps = []func(c *chain, x *graph.Value) *graph.Value{
+	(*chain).unary, (*chain).unary, (*chain).unary, (*chain).binary, (*chain).binary, (*chain).binary, (*chain).binary,
+	(*chain).reduce, (*chain).reduce, (*chain).reduce, (*chain).centre, (*chain).reshape, (*chain).permute, (*chain).slice,
+	(*chain).concat, (*chain).pad, (*chain).where, (*chain).rows, (*chain).matmul, (*chain).matmul, (*chain).linear,
+	(*chain).random, (*chain).crossEntropy,
+}
+
+func (c *chain) step() {
+	for {
+		if y := steps[c.r.IntN(len(steps))](c, c.pick()); y != nil {
+			c.pool = append(c.pool, y)
+			return
+		}
+	}
+}
+
+func (c *chain) unary(x *graph.Value) *graph.Value {
+	switch c.r.IntN(10) {
+	case 0:
+		return op.Tanh(x)
+	case 1:
+		return op.Sigmoid(x)
+	case 2:
+		return op.Exp(op.Clamp(x, -2, 1))
+	case 3:
+		return op.Square(op.Clamp(x, -2, 2))
+	case 4:
+		return op.Rsqrt(op.Shift(op.Abs(x), 1))
+	case 5:
+		return op.Neg(x)
+	case 6:
+		return op.Scale(x, 0.75)
+	case 7:
+		return op.SiLU(x)
+	case 8:
+		return op.Log(op.Shift(op.Abs(x), 1))
+	default:
+		return op.GELUTanh(x)
+	}
+}
+
+func (c *chain) binary(x *graph.Value) *graph.Value {
+	y := c.like(x)
+	switch c.r.IntN(6) {
+	case 0:
+		return op.Mul(op.Tanh(x), y)
+	case 1:
+		return op.Div(x, op.Shift(op.Abs(y), 1))
+	case 2:
+		return op.Maximum(x, y)
+	case 3:
+		return op.Scale(op.Sub(x, y), 0.5)
+	default:
+		return op.Scale(op.Add(x, y), 0.5)
+	}
+}
+
+// axes are any of x's, perhaps all.
+func (c *chain) axes(x *graph.Value) []int {
+	var axes []int
+	for i := range x.Shape {
+		if c.r.IntN(2) == 0 {
+			axes = append(axes, i)
+		}
+	}
+	if len(axes) == 0 && len(x.Shape) > 0 {
+		axes = append(axes, c.r.IntN(len(x.Shape)))
+	}
+	return axes
+}
+
+func (c *chain) reduce(x *graph.Value) *graph.Value { return c.fold(x, c.r.IntN(2) == 0) }
+
+func (c *chain) fold(x *graph.Value, keep bool) *graph.Value {
+	axes := c.axes(x)
+	if len(axes) == 0 {
+		return nil
+	}
+	switch c.r.IntN(4) {
+	case 0:
+		return op.ReduceMax(x, axes, keep)
+	case 1:
+		return op.ReduceMin(x, axes, keep)
+	case 2:
+		return op.Mean(x, axes, keep)
+	default:
+		return op.Mean(op.Square(op.Tanh(x)), axes, keep)
+	}
+}
+
+// centre combines a reduction with what was reduced: one kernel that loops twice over its columns.
+func (c *chain) centre(x *graph.Value) *graph.Value {
+	r := c.fold(x, true)
+	if r == nil {
+		return nil
+	}
+	if c.r.IntN(2) == 0 {
+		return op.Scale(op.Sub(x, r), 0.5)
+	}
+	return op.Mul(op.Tanh(x), r)
+}
+
+func (c *chain) reshape(x *graph.Value) *graph.Value {
+	n := x.Shape.Len()
+	var s graph.Shape
+	for n > 1 && len(s) < 4 {
+		d := 1 + c.r.IntN(n)
+		for n%d != 0 {
+			d--
+		}
+		s, n = append(s, d), n/d
+	}
+	if n > 1 {
+		s = append(s, n)
+	}
+	c.r.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] })
+	return op.Reshape(x, s...)
+}
+
+func (c *chain) permute(x *graph.Value) *graph.Value { return op.Permute(x, c.r.Perm(len(x.Shape))...) }
+
+// slice cuts at multiples of large powers of two as often as not, so that some slices can be aliases.
+func (c *chain) slice(x *graph.Value) *graph.Value {
+	if len(x.Shape) == 0 {
+		return nil
+	}
+	axis := c.r.IntN(len(x.Shape))
+	if c.r.IntN(2) == 0 {
+		axis = 0
+	}
+	n := x.Shape[axis]
+	start := c.r.IntN(n)
+	if c.r.IntN(2) == 0 {
+		start = start / 64 * 64
+	}
+	return op.Slice(x, axis, start, start+1+c.r.IntN(n-start))
+}
+
+func (c *chain) concat(x *graph.Value) *graph.Value {
+	y := c.like(x)
+	if len(x.Shape) == 0 || !x.Shape.Equal(y.Shape) || x.Shape.Len()*3 > mostElements {
+		return nil
+	}
+	parts := []*graph.Value{x, y, x}[:2+c.r.IntN(2)]
+	return op.Concat(c.r.IntN(len(x.Shape)), parts...)
+}
+
+func (c *chain) pad(x *graph.Value) *graph.Value {
+	if len(x.Shape) == 0 || x.Shape.Len()*4 > mostElements {
+		return nil
+	}
+	return op.Pad(x, c.r.IntN(len(x.Shape)), c.r.IntN(3), c.r.IntN(3), 0.5)
+}
+
+func (c *chain) where(x *graph.Value) *graph.Value {
+	cond := c.input(graph.T(graph.U32, x.Shape...))
+	return op.Where(op.Less(cond, op.Scalar(c.b, graph.U32, 2)), x, c.like(x))
+}
+
+// rows are the ops over the last axis.
+func (c *chain) rows(x *graph.Value) *graph.Value {
+	if len(x.Shape) == 0 {
+		return nil
+	}
+	w := c.input(graph.T(graph.F32, x.Shape[len(x.Shape)-1]))
+	switch c.r.IntN(4) {
+	case 0:
+		return op.Softmax(x)
+	case 1:
+		return op.Scale(op.LogSoftmax(x), 0.25)
+	case 2:
+		return op.LayerNorm(x, w, w, 0.5)
+	default:
+		return op.RMSNorm(x, w, 0.5)
+	}
+}
+
+// matmul multiplies x by itself, or by what fits.
+func (c *chain) matmul(x *graph.Value) *graph.Value {
+	r := len(x.Shape)
+	if r < 2 {
+		return nil
+	}
+	ta := c.r.IntN(2) == 0
+	k := x.Shape[r-1]
+	if ta {
+		k = x.Shape[r-2]
+	}
+	y, tb := x, !ta
+	var fit []*graph.Value
+	for _, v := range c.pool {
+		s := v.Shape
+		if len(s) >= 2 && (len(s) == 2 || s[:len(s)-2].Equal(x.Shape[:r-2])) && slices.Contains(s[len(s)-2:], k) {
+			fit = append(fit, v)
+		}
+	}
+	if len(fit) > 0 && c.r.IntN(3) > 0 {
+		y = fit[c.r.IntN(len(fit))]
+		tb = y.Shape[len(y.Shape)-1] == k
+	}
+	n := y.Shape[len(y.Shape)-1]
+	if tb {
+		n = y.Shape[len(y.Shape)-2]
+	}
+	if x.Shape.Len()/k*n > mostElements {
+		return nil
+	}
+	return op.Scale(op.MatMul(x, y, ta, tb), 1/float64(k))
+}
+
+// linear is a layer: a product with a new matrix, bias, activation, residual.
+func (c *chain) linear(x *graph.Value) *graph.Value {
+	r := len(x.Shape)
+	if r < 2 {
+		return nil
+	}
+	k := x.Shape[r-1]
+	if k > 300 {
+		return nil
+	}
+	w, bias := c.input(graph.T(graph.F32, k, k)), c.input(graph.T(graph.F32, k))
+	y := op.Add(op.Scale(op.MatMul(x, w, false, c.r.IntN(2) == 0), 1/float64(k)), bias)
+	if c.r.IntN(2) == 0 {
+		c.pool = append(c.pool, y)
+	}
+	return op.Scale(op.Add(op.GELU(y), x), 0.5)
+}
+
+func (c *chain) random(x *graph.Value) *graph.Value {
+	return op.Dropout(x, c.input(graph.T(graph.U32, 2)), 0.25)
+}
+
+func (c *chain) crossEntropy(x *graph.Value) *graph.Value {
+	if len(x.Shape) != 2 {
+		return nil
+	}
+	targets := c.integers(graph.T(graph.U32, x.Shape[0]), x.Shape[1])
+	loss, counted := op.CrossEntropy(x, targets, op.CrossEntropyOptions{Ignore: 1})
+	c.pool = append(c.pool, op.Mul(counted, loss))
+	return op.Scale(loss, 0.25)
+}
+
+// finish chooses outputs, sources and views among them, and assigns every other variable.
+func (c *chain) finish() {
+	c.b.Output("last", c.pool[len(c.pool)-1])
+	for i := range c.r.IntN(4) {
+		c.b.Output(fmt.Sprint("y", i), c.pick())
+	}
+	for _, v := range c.vars {
+		if c.r.IntN(5) > 0 {
+			c.b.Assign(v, c.replacement(v))
+		}
+	}
+}
+
+// replacement is a value of v's type: one that exists, or a piece of another.
+func (c *chain) replacement(v *graph.Value) *graph.Value {
+	var same, larger []*graph.Value
+	for _, x := range c.pool {
+		if x.Shape.Equal(v.Shape) {
+			same = append(same, x)
+		} else if x.Shape.Len() >= v.Shape.Len() {
+			larger = append(larger, x)
+		}
+	}
+	if len(larger) == 0 || c.r.IntN(4) > 0 {
+		return same[c.r.IntN(len(same))]
+	}
+	x := larger[c.r.IntN(len(larger))]
+	n := v.Shape.Len()
+	start := c.r.IntN(x.Shape.Len() - n + 1)
+	if c.r.IntN(2) == 0 {
+		start = start / 64 * 64
+	}
+	return op.Reshape(op.Slice(op.Reshape(x, -1), 0, start, start+n), v.Shape...)
+}

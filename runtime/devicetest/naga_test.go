@@ -1,0 +1,145 @@
+package devicetest_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	gpuexec "github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/gpupipe/gpupipe/shaders"
+	"github.com/stretchr/testify/require"
+)
+
+// collector is a device with WebGPU's default limits that keeps the text of every kernel: those that are loaded, and, as
+// a Chooser, all candidates.
+type collector struct {
+	device.Device
+	software bool
+	texts    map[string]string // → label
+}
+
+func (c *collector) Info() device.Info {
+	info := c.Device.Info()
+	if c.software {
+		info.Kind = device.Software
+	}
+	return info
+}
+
+func (c *collector) Load(p *device.Program) (device.Loaded, error) {
+	for _, s := range p.Shaders {
+		c.texts[s.WGSL] = s.Label
+	}
+	return c.Device.Load(p)
+}
+
+func (c *collector) Choose(_ device.Device, label string, ks []shaders.Kernel, fallback int) (int, error) {
+	for _, k := range ks {
+		for _, p := range k.Passes {
+			c.texts[p.WGSL] = label + ": " + k.Name
+		}
+	}
+	return fallback, nil
+}
+
+func (c *collector) add(t *testing.T, graphs map[string]*graph.Graph) {
+	plan, err := gpuexec.NewPlan(c, graphs, gpuexec.Options{Tune: c})
+	require.NoError(t, err)
+	s, err := plan.Load()
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+}
+
+// training is the graphs of a model's step.
+func training(t *testing.T, preset string, seq int, optimizer string) map[string]*graph.Graph {
+	c, err := model.Preset(preset)
+	require.NoError(t, err)
+	c.SeqLen = seq
+	grad, err := c.Grad(1, 2, true)
+	require.NoError(t, err)
+	var params []optim.Param
+	for _, p := range c.Parameters() {
+		matrix := len(p.Type.Shape) == 2
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Gradient: model.Gradient(p.Name), Decay: matrix,
+			Matrix: matrix && strings.HasPrefix(p.Scope, model.LayerScope(0)[:6])})
+	}
+	o, err := optim.New(optim.Config{Name: optimizer, NewtonSchulz: "jordan", Scale: "spectral", Nesterov: true, Clip: 1,
+		Schedule: optim.Schedule{Name: "constant"}}, params)
+	require.NoError(t, err)
+	update, err := o.Graph()
+	require.NoError(t, err)
+	decode, err := c.Decode()
+	require.NoError(t, err)
+	return map[string]*graph.Graph{"grad": grad, "update": update, "decode": decode}
+}
+
+// Every kernel of every case, and of training, translates to Metal's and Direct3D's languages. The translator is no part
+// of gpupipe: where there is none, the test says so and only counts the kernels.
+func TestKernelsTranslate(t *testing.T) {
+	texts := map[string]string{}
+	for _, software := range []bool{false, true} {
+		c := &collector{null.New(null.Options{}), software, texts}
+		for _, o := range graph.Catalogue() {
+			for _, task := range devicetest.Cases(o) {
+				c.add(t, map[string]*graph.Graph{"case": task.Graph})
+			}
+		}
+		for _, task := range slices.Concat(devicetest.Graphs(), devicetest.Chains(60)) {
+			c.add(t, map[string]*graph.Graph{"graph": task.Graph})
+		}
+		c.add(t, training(t, "tiny", 128, "muon"))
+		c.add(t, training(t, "tiny", 128, "adamw"))
+		c.add(t, training(t, "smollm2-135m", 256, "muon"))
+	}
+	require.Greater(t, len(texts), 500)
+	naga, err := exec.LookPath("naga")
+	if err != nil {
+		t.Logf("naga is not on PATH: %d kernels are not translated", len(texts))
+		return
+	}
+	translate(t, naga, texts)
+	t.Logf("%d kernels translate to MSL and HLSL", len(texts))
+}
+
+func translate(t *testing.T, naga string, texts map[string]string) {
+	dir := t.TempDir()
+	work := make(chan int)
+	sources := slices.Sorted(maps.Keys(texts))
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for i := range work {
+				base := filepath.Join(dir, fmt.Sprint("k", i))
+				if err := os.WriteFile(base+".wgsl", []byte(sources[i]), 0o600); err != nil {
+					t.Error(err)
+					continue
+				}
+				out, err := exec.Command(naga, base+".wgsl", base+".metal", base+".hlsl").CombinedOutput()
+				if err != nil {
+					t.Errorf("%s: %v: %.600s\n%.2000s", texts[sources[i]], err, out, sources[i])
+				}
+				for _, ext := range []string{".wgsl", ".metal", ".hlsl"} {
+					os.Remove(base + ext)
+				}
+			}
+		})
+	}
+	for i := range sources {
+		work <- i
+	}
+	close(work)
+	wg.Wait()
+}

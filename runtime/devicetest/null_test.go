@@ -1,0 +1,41 @@
+package devicetest_test
+
+import (
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/stretchr/testify/require"
+)
+
+// A device with WebGPU's default limits takes every program: bindings, alignment, aliasing and dispatch sizes included.
+func TestDefaultLimits(t *testing.T) {
+	tasks := append(devicetest.Graphs(), devicetest.Chains(2000)...)
+	for _, task := range tasks {
+		dev := null.New(null.Options{})
+		plan, err := exec.NewPlan(dev, map[string]*graph.Graph{"task": task.Graph}, exec.Options{})
+		require.NoError(t, err, task.Name)
+		s, err := plan.Load()
+		require.NoError(t, err, task.Name)
+		buffers, _ := dev.Allocated()
+		require.Equal(t, plan.Memory().Total, buffers, "%s: planned and allocated bytes", task.Name)
+		require.NoError(t, s.Close())
+	}
+}
+
+// On a device that computes nothing nearly everything fails: the suite can.
+func TestSuiteFails(t *testing.T) {
+	dev := null.New(null.Options{})
+	results := devicetest.CheckOnce(dev, devicetest.Chains(20), nil)
+	require.Len(t, results, 20)
+	for _, r := range results {
+		require.False(t, r.OK(), r.Case)
+	}
+	o, err := graph.NewOp("exp")
+	require.NoError(t, err)
+	for _, r := range devicetest.Check(dev, devicetest.Cases(o)) {
+		require.Contains(t, r.Failure, "expected", r.Case)
+	}
+}

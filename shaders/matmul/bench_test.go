@@ -1,0 +1,102 @@
+package matmul
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cogentcore/webgpu/wgpu"
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/blas32"
+)
+
+var benchSpecs = []struct {
+	name string
+	Spec
+}{
+	{"1024 NN", Spec{Batch: 1, M: 1024, N: 1024, K: 1024}},
+	{"1024 NT", Spec{Batch: 1, M: 1024, N: 1024, K: 1024, TransB: true}},
+	{"384x1536x2048", Spec{Batch: 1, M: 384, N: 1536, K: 2048}},
+	{"odd 1003x100x96", Spec{Batch: 1, M: 1003, N: 100, K: 96}},
+	{"odd 1003x33x100", Spec{Batch: 1, M: 1003, N: 33, K: 100}},
+	{"proj NT", Spec{Batch: 1, M: 2048, N: 128, K: 128, TransB: true}},
+	{"up NT", Spec{Batch: 1, M: 2048, N: 352, K: 128, TransB: true}},
+	{"down NT", Spec{Batch: 1, M: 2048, N: 128, K: 352, TransB: true}},
+	{"head NT", Spec{Batch: 1, M: 2048, N: 256, K: 128, TransB: true}},
+	{"dx NN", Spec{Batch: 1, M: 2048, N: 128, K: 352}},
+	{"dx2 NN", Spec{Batch: 1, M: 2048, N: 352, K: 128}},
+	{"dw TN", Spec{Batch: 1, M: 352, N: 128, K: 2048, TransA: true}},
+	{"dw2 TN", Spec{Batch: 1, M: 128, N: 352, K: 2048, TransA: true}},
+	{"dw3 TN", Spec{Batch: 1, M: 128, N: 128, K: 2048, TransA: true}},
+	{"muon XXt", Spec{Batch: 16, M: 128, N: 128, K: 128, TransB: true, BatchStrideA: 16384, BatchStrideB: 16384}},
+	{"muon wide XXt", Spec{Batch: 12, M: 128, N: 128, K: 352, TransB: true, BatchStrideA: 45056, BatchStrideB: 45056}},
+	{"muon AX", Spec{Batch: 12, M: 128, N: 352, K: 128, BatchStrideA: 16384, BatchStrideB: 45056}},
+	{"generate", Spec{Batch: 1, M: 1, N: 352, K: 128, TransB: true}},
+}
+
+func cpuTime() time.Duration {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		panic(err)
+	}
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+// BenchmarkSoftware compares the candidates for software devices, but the naive one, with gonum by CPU time, which other work on
+// the machine disturbs little. A ratio above 1 is faster than gonum.
+func BenchmarkSoftware(b *testing.B) {
+	g := openGPU(b)
+	for _, c := range benchSpecs {
+		s, r := c.Spec, rand.New(rand.NewPCG(1, 2))
+		x, y := random(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA), random(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
+		bufs := map[Operand]*wgpu.Buffer{A: g.buffer(4*len(x), x), B: g.buffer(4*len(y), y), C: g.buffer(4*s.Batch*s.M*s.N, nil)}
+		flops := 2 * float64(s.Batch*s.M*s.N) * float64(s.K)
+		for _, k := range Candidates(s, DefaultLimits(), true)[1:] {
+			b.Run(fmt.Sprintf("%s/%s", c.name, k.Name), func(b *testing.B) {
+				g.t = b
+				bufs[Scratch] = g.buffer(k.Scratch, nil)
+				start := cpuTime()
+				l := g.load(k, bufs)
+				g.run(l, 1)
+				compile := cpuTime() - start
+				times := int(4e8/flops) + 1
+				best, gonum, wall, gonumWall := time.Hour, time.Hour, time.Hour, time.Hour
+				for b.Loop() {
+					cpu, at := cpuTime(), time.Now()
+					g.run(l, times)
+					best, wall = min(best, cpuTime()-cpu), min(wall, time.Since(at))
+					cpu, at = cpuTime(), time.Now()
+					for range times {
+						gemm(s, x, y)
+					}
+					gonum, gonumWall = min(gonum, cpuTime()-cpu), min(gonumWall, time.Since(at))
+				}
+				b.ReportMetric(flops*float64(times)/wall.Seconds()/1e9, "GFLOP/s")
+				b.ReportMetric(2*flops*float64(times)/best.Seconds()/1e9, "GFLOP/2cpu-s")
+				b.ReportMetric(gonum.Seconds()/best.Seconds(), "cpu-ratio")
+				b.ReportMetric(gonumWall.Seconds()/wall.Seconds(), "wall-ratio")
+				b.ReportMetric(compile.Seconds()*1e3, "compile-ms")
+				b.ReportMetric(k.Cost/flops*8, "cost")
+				l.release()
+				bufs[Scratch].Release()
+			})
+		}
+	}
+}
+
+func gemm(s Spec, x, y []float32) {
+	shape := func(x []float32, rows, cols int, trans bool) (blas32.General, blas.Transpose) {
+		if trans {
+			return blas32.General{Rows: cols, Cols: rows, Stride: rows, Data: x}, blas.Trans
+		}
+		return blas32.General{Rows: rows, Cols: cols, Stride: cols, Data: x}, blas.NoTrans
+	}
+	out := blas32.General{Rows: s.M, Cols: s.N, Stride: s.N, Data: make([]float32, s.M*s.N)}
+	for n := range s.Batch {
+		ga, ta := shape(x[n*s.BatchStrideA:], s.M, s.K, s.TransA)
+		gb, tb := shape(y[n*s.BatchStrideB:], s.K, s.N, s.TransB)
+		blas32.Gemm(ta, tb, 1, ga, gb, 0, out)
+	}
+}

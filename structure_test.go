@@ -1,0 +1,169 @@
+package gpupipe
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/gpupipe/gpupipe/"
+
+// allowed says which packages of the project a package may import: data flows one way. "a/..." is a and all below it;
+// the longest key that fits a package decides. Tests may import more.
+var allowed = map[string]string{
+	"graph":                   "",
+	"graph/op":                "graph",
+	"graph/eval":              "graph",
+	"graph/autodiff":          "graph graph/op",
+	"graph/fuse":              "graph",
+	"graph/plan":              "graph graph/fuse",
+	"graph/model":             "graph graph/op graph/autodiff",
+	"shaders/...":             "graph graph/fuse shaders/...",
+	"runtime/device/...":      "runtime/device",
+	"runtime/webgpu/...":      "runtime/device",
+	"runtime/vulkan/...":      "runtime/device",
+	"runtime/null/...":        "runtime/device",
+	"runtime/tune":            "graph graph/fuse shaders runtime/device",
+	"runtime/exec":            "graph graph/fuse graph/plan shaders runtime/device runtime/tune",
+	"runtime/devicetest":      "graph graph/op graph/eval graph/autodiff shaders runtime/device runtime/exec",
+	"runtime/bench":           "graph graph/op graph/autodiff graph/model optim shaders runtime/device runtime/exec runtime/tune",
+	"optim/...":               "graph graph/op",
+	"pipeline/schedule":       "",
+	"pipeline/partition":      "graph",
+	"pipeline/stage":          "pipeline/schedule",
+	"pipeline/transport/...":  "pipeline/transport/...",
+	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/atomicfile",
+	"pipeline/tokenizer/...":  "pipeline/tokenizer/...",
+	"pipeline/checkpoint/...": "pipeline/checkpoint/... pipeline/atomicfile",
+	"pipeline/trace":          "pipeline/atomicfile",
+	"pipeline/metrics":        "pipeline/atomicfile",
+	"pipeline/atomicfile":     "",
+	"pipeline/train":          "graph graph/op graph/autodiff graph/model runtime/device runtime/exec runtime/tune optim pipeline/... wasm/...",
+	"wasm/...":                "graph graph/op wasm/...",
+	"cmd/...":                 "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/...",
+}
+
+// backends may be named by cmd only.
+var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/null"}
+
+// portable packages use no cgo and build for WebAssembly.
+var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device", "./runtime/null", "./runtime/exec", "./runtime/tune"}
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+	Standard   bool
+	CgoFiles   []string
+}
+
+// lookAround looks at every source file, so that go test does not take a cached result for a tree that has changed: it
+// cannot know what the go command that a test runs reads.
+func lookAround(t *testing.T) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".go") {
+			_, err = os.Stat(path)
+		}
+		return err
+	}))
+}
+
+func list(t *testing.T, env []string, args ...string) []pkg {
+	t.Helper()
+	lookAround(t)
+	cmd := exec.Command("go", append([]string{"list", "-e", "-json=ImportPath,Imports,Standard,CgoFiles"}, args...)...)
+	cmd.Env, cmd.Stderr = append(os.Environ(), env...), os.Stderr
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	var ps []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return ps
+		}
+		require.NoError(t, err)
+		ps = append(ps, p)
+	}
+}
+
+// fits tells whether a package is what a pattern means.
+func fits(path, pattern string) bool {
+	parent, below := strings.CutSuffix(pattern, "/...")
+	return path == parent || below && strings.HasPrefix(path, parent+"/")
+}
+
+// rule is the longest key of allowed that fits a package.
+func rule(path string) string {
+	best := ""
+	for pattern := range allowed {
+		if fits(path, pattern) && len(pattern) > len(best) {
+			best = pattern
+		}
+	}
+	return best
+}
+
+func permitted(importer, imported string) bool {
+	return slices.ContainsFunc(strings.Fields(allowed[rule(importer)]), func(p string) bool { return fits(imported, p) })
+}
+
+func TestImportDirections(t *testing.T) {
+	for _, p := range list(t, nil, "./...") {
+		path, below := strings.CutPrefix(p.ImportPath, module)
+		if !below {
+			continue // the folder of this test
+		}
+		if !assert.NotEmpty(t, rule(path), "%s is a new package: say here what it may import", path) {
+			continue
+		}
+		for _, in := range p.Imports {
+			if in, ours := strings.CutPrefix(in, module); ours {
+				assert.True(t, permitted(path, in), "%s imports %s, against the direction in which data flows", path, in)
+			}
+		}
+	}
+}
+
+func TestOnlyCommandsNameBackends(t *testing.T) {
+	for importer := range allowed {
+		for _, b := range backends {
+			if !strings.HasPrefix(importer, "cmd/") {
+				assert.False(t, permitted(strings.TrimSuffix(importer, "/..."), b), "%s may import %s", importer, b)
+			}
+		}
+	}
+}
+
+func TestRulesRefuse(t *testing.T) {
+	assert.False(t, permitted("graph/op", "graph/autodiff"))
+	assert.False(t, permitted("graph", "graph/op"))
+	assert.False(t, permitted("pipeline/train", "runtime/webgpu"))
+	assert.False(t, permitted("shaders/spirv", "runtime/device"))
+	assert.True(t, permitted("pipeline/checkpoint/safetensors", "pipeline/atomicfile"))
+	assert.Empty(t, rule("runtime/new"))
+}
+
+func TestTheCoreIsPortable(t *testing.T) {
+	for _, p := range list(t, []string{"CGO_ENABLED=1"}, append([]string{"-deps"}, portable...)...) {
+		if !p.Standard {
+			assert.Empty(t, p.CgoFiles, "%s uses cgo", p.ImportPath)
+		}
+	}
+	for _, target := range []string{"js", "wasip1"} {
+		cmd := exec.Command("go", append([]string{"build"}, portable...)...)
+		cmd.Env = append(os.Environ(), "GOOS="+target, "GOARCH=wasm")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "GOOS=%s: %s", target, out)
+	}
+}
