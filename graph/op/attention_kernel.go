@@ -8,7 +8,8 @@ import (
 
 // attentionKernels writes the WGSL of attention and its gradient. There are three ways to compute each:
 //
-//   - naive: an invocation a row, scalars, loops.
+//   - naive: an invocation a row, scalars, loops. They start at a number that is not constant, lest they are
+//     unrolled: software adapters compile what they get for ten seconds.
 //   - rows: an invocation keeps the vectors of one or more rows at hand and walks the columns, some abreast. All rows
 //     of a workgroup belong to one head, so they read the same columns at the same time.
 //   - tiles: the same with the columns staged in workgroup memory.
@@ -51,12 +52,12 @@ func (k attentionKernels) backward(l graph.TemplateLimits) []graph.Candidate {
 	return cs
 }
 
-// rowKernels are the shapes of rows and tiles that suit the device. On software adapters a load costs twenty times a
-// multiplication and compiles slower yet, so columns are shared by many rows; GPUs want few registers and many lanes.
+// rowKernels are the shapes of rows and tiles that suit the device. On software adapters a load costs twenty
+// multiplications, so columns are shared by many rows; GPUs want few registers and many lanes.
 func (k attentionKernels) rowKernels(l graph.TemplateLimits) []rowKernel {
 	switch n := k.units(); {
-	case l.Software && n <= 16:
-		return []rowKernel{k.rowKernel(softwareLanes, min(max(64/n, 4), 8), 1, 0, true)}
+	case l.Software && n <= 32:
+		return []rowKernel{k.rowKernel(softwareLanes, min(64/n, 8), 1, 0, true)}
 	case !l.Software && n <= 32 && l.MaxInvocations >= gpuLanes:
 		abreast := min(max(32/n, 1), 4)
 		return []rowKernel{k.rowKernel(gpuLanes, 1, abreast, 0, false), k.rowKernel(gpuLanes, 1, abreast, k.tile(l), false)}
@@ -130,16 +131,16 @@ var sum = 0.0;
 for (var j = 0u; j < columns; j++) {
   let k = ((b * TK + j) * KV + h / GROUP) * DIM;
   var s = 0.0;
-  for (var d = 0u; d < DIM; d++) { s += in0[q + d] * in1[k + d]; }
+  for (var x = q; x < q + DIM; x++) { s += in0[x] * in1[x - q + k]; }
   s *= SCALE;
   let larger = max(m, s);
   let keep = exp(m - larger);
   let p = exp(s - larger);
-  for (var d = 0u; d < DIM; d++) { o[d] = o[d] * keep + p * in2[k + d]; }
+  for (var x = k; x < k + DIM; x++) { o[x - k] = o[x - k] * keep + p * in2[x]; }
   sum = sum * keep + p;
   m = larger;
 }
-for (var d = 0u; d < DIM; d++) { out0[q + d] = o[d] / sum; }
+for (var x = q; x < q + DIM; x++) { out0[x] = o[x - q] / sum; }
 out1[(b * HEADS + h) * TQ + i] = m + log(sum);
 `, k.batch*k.queries*k.heads, append([]string{"in0", "in1", "in2", "out0", "out1"}, uses...)...)
 }
@@ -154,7 +155,7 @@ func (k attentionKernels) delta() graph.Pass {
 	p := k.scalarPass(`// n counts [BATCH, TQ, HEADS].
 let r = (n / HEADS / TQ * HEADS + n % HEADS) * TQ + n / HEADS % TQ;
 var sum = 0.0;
-for (var d = 0u; d < UNITS; d++) { sum += inner(in3[n * UNITS + d], in5[n * UNITS + d]); }
+for (var x = n * UNITS; x < (n + 1u) * UNITS; x++) { sum += inner(in3[x], in5[x]); }
 tmp0[r] = sum`+less+`;
 `, k.batch*k.queries*k.heads, uses...)
 	if k.width() == 4 {
@@ -176,14 +177,14 @@ for (var j = 0u; j < columns; j++) {
   let k = ((b * TK + j) * KV + h / GROUP) * DIM;
   var s = 0.0;
   var dp = 0.0;
-  for (var d = 0u; d < DIM; d++) {
-    s += in0[q + d] * in1[k + d];
-    dp += in5[q + d] * in2[k + d];
+  for (var x = q; x < q + DIM; x++) {
+    s += in0[x] * in1[x - q + k];
+    dp += in5[x] * in2[x - q + k];
   }
   let ds = exp(s * SCALE - in4[r]) * (dp - tmp0[r]) * SCALE;
-  for (var d = 0u; d < DIM; d++) { dq[d] += ds * in1[k + d]; }
+  for (var x = k; x < k + DIM; x++) { dq[x - k] += ds * in1[x]; }
 }
-for (var d = 0u; d < DIM; d++) { out0[q + d] = dq[d]; }
+for (var x = q; x < q + DIM; x++) { out0[x] = dq[x - q]; }
 `, k.batch*k.queries*k.heads, "in0", "in1", "in2", "in4", "in5", "tmp0", "out0")
 }
 
@@ -201,21 +202,21 @@ for (var g = 0u; g < GROUP; g++) {
     let r = (b * HEADS + h) * TQ + i;
     var s = 0.0;
     var dp = 0.0;
-    for (var d = 0u; d < DIM; d++) {
-      s += in0[q + d] * in1[k + d];
-      dp += in5[q + d] * in2[k + d];
+    for (var x = q; x < q + DIM; x++) {
+      s += in0[x] * in1[x - q + k];
+      dp += in5[x] * in2[x - q + k];
     }
     let p = exp(s * SCALE - in4[r]);
     let ds = p * (dp - tmp0[r]) * SCALE;
-    for (var d = 0u; d < DIM; d++) {
-      dk[d] += ds * in0[q + d];
-      dv[d] += p * in5[q + d];
+    for (var x = q; x < q + DIM; x++) {
+      dk[x - q] += ds * in0[x];
+      dv[x - q] += p * in5[x];
     }
   }
 }
-for (var d = 0u; d < DIM; d++) {
-  out1[k + d] = dk[d];
-  out2[k + d] = dv[d];
+for (var x = k; x < k + DIM; x++) {
+  out1[x] = dk[x - k];
+  out2[x] = dv[x - k];
 }
 `, k.batch*k.keys*k.kvHeads, "in0", "in1", "in2", "in4", "in5", "tmp0", "out1", "out2")
 }

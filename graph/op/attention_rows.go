@@ -17,7 +17,10 @@ type rowKernel struct {
 	Rows  []int // 0, 1, …: the rows of a lane
 	Cols  []int // 0, 1, …: the columns abreast
 	Tile  int   // columns in workgroup memory; 0 reads them where they are
-	Loops bool  // rows are loaded and stored in a loop
+	// Loops loads and stores in loops, through arrays. Software adapters compile a load of straight code for a tenth of
+	// a second, and keep in memory what is ever indexed by a variable, which suits them; GPUs want constants, to keep
+	// it in registers. The loops start at a number that is not constant, lest they are unrolled.
+	Loops bool
 }
 
 // name tells how the columns are read.
@@ -83,6 +86,9 @@ func (r rowKernel) L(c int) string                  { return r.number("ls", c, "
 func (r rowKernel) E(c int) string                  { return r.number("es", c, "tmp0") }
 
 func (r rowKernel) unit(staged string, c, u int, array string) string {
+	if r.Loops {
+		return fmt.Sprintf("%s[%d]", staged, c*r.units()+u)
+	}
 	if r.Tile > 0 {
 		array = staged
 	}
@@ -96,13 +102,25 @@ func (r rowKernel) number(staged string, c int, array string) string {
 	return fmt.Sprintf("%s[numbers + c%d]", array, c)
 }
 
+// Copy brings the columns at hand close where Loops says so; x and y are the arrays of vectors.
+func (r rowKernel) Copy(x, y string) string {
+	if !r.Loops {
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "var xs: array<U, %[1]d>;\nvar ys: array<U, %[1]d>;\n", len(r.Cols)*r.units())
+	for _, c := range r.Cols {
+		fmt.Fprintf(&b, "for (var x = at%[1]d; x < at%[1]d + UNITS; x++) {\nxs[x - at%[1]d + %[2]du] = %[3]s[x];\nys[x - at%[1]d + %[2]du] = %[4]s[x];\n}\n", c, c*r.units(), x, y)
+	}
+	return b.String()
+}
+
 // At is unit u of row row in an array of the rows' vectors.
 func (r rowKernel) At(array string, row, u int) string {
 	return fmt.Sprintf("%s[%d]", array, row*r.units()+u)
 }
 
-// Load fills an array of the rows' vectors from memory. Software adapters compile each load for long, and keep in memory
-// what is ever indexed by a variable, which suits them; GPUs want constants, to keep it in registers.
+// Load fills an array of the rows' vectors from memory.
 func (r rowKernel) Load(array, from string) string {
 	return r.eachUnit(array + "[x] = " + from + "[origin + min(first + x / UNITS * LANES, COUNT - 1u) * PITCH + x % UNITS];\n")
 }
@@ -115,7 +133,7 @@ func (r rowKernel) Store(value, to string) string {
 func (r rowKernel) eachUnit(text string) string {
 	n := len(r.Rows) * r.units()
 	if r.Loops {
-		return fmt.Sprintf("for (var x = 0u; x < %du; x++) {\n%s}\n", n, text)
+		return fmt.Sprintf("for (var y = lane; y < lane + %du; y++) {\nlet x = y - lane;\n%s}\n", n, text)
 	}
 	var b strings.Builder
 	for x := range n {
@@ -182,6 +200,7 @@ var m{{$r}} = LOWEST;
 var sum{{$r}} = 0.0;
 {{end -}}
 {{template "keys" .}}
+{{- .Copy "in1" "in2"}}
 {{- range $r := .Rows}}{{range $c := $.Cols}}var s{{$r}}_{{$c}} = 0.0;
 {{end}}{{end -}}
 {{range $u := .Units}}{{range $c := $.Cols}}{
@@ -224,6 +243,7 @@ let lse{{$r}} = in4[number{{$r}}];
 let delta{{$r}} = tmp0[number{{$r}}];
 {{end -}}
 {{template "keys" .}}
+{{- .Copy "in1" "in2"}}
 {{- range $r := .Rows}}{{range $c := $.Cols}}var s{{$r}}_{{$c}} = 0.0;
 var dp{{$r}}_{{$c}} = -delta{{$r}};
 {{end}}{{end -}}
@@ -286,7 +306,8 @@ for (var j = block * {{.Block}}u; j < TQ; j += {{.Abreast}}u) {
     let at{{.}} = columns + c{{.}} * (HEADS * UNITS);
     {{- end}}
 {{end -}}
-{{range $c := .Cols}}let l{{$c}} = {{$.L $c}};
+{{.Copy "in0" "in5"}}
+{{- range $c := .Cols}}let l{{$c}} = {{$.L $c}};
 let e{{$c}} = {{$.E $c}};
 {{range $r := $.Rows}}var s{{$r}}_{{$c}} = 0.0;
 var dp{{$r}}_{{$c}} = -e{{$c}};

@@ -1,0 +1,116 @@
+package op_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/autodiff"
+	"github.com/gpupipe/gpupipe/graph/op"
+)
+
+func reals(shape ...int) graph.Type { return graph.T(graph.F32, shape...) }
+
+// TestAttentionFitsLimits looks at every candidate for all sorts of sizes: bindings, workgroup memory and invocations
+// that WebGPU guarantees, scratch memory linear in the sequence length, vectors only of whole fours.
+func TestAttentionFitsLimits(t *testing.T) {
+	for dim := 1; dim <= 256; dim++ {
+		q, kv, lse := reals(2, 300, 6, dim), reals(2, 300, 2, dim), reals(2, 6, 300)
+		for _, c := range []graph.Case{
+			{Op: new(op.AttentionOp), Inputs: []graph.Type{q, kv, kv}},
+			{Op: new(op.AttentionOp), Inputs: []graph.Type{q, kv, kv, graph.T(graph.U32, 1)}},
+			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{q, kv, kv, q, lse, q, lse}},
+		} {
+			for _, software := range []bool{false, true} {
+				limits := graph.TemplateLimits{MaxInvocations: 256, MaxWorkgroupMemory: 16384, Software: software}
+				candidates := c.Op.Kernel(nodeFor(t, c)).(graph.Template).Candidates(limits)
+				assert.Equal(t, "naive", candidates[0].Name)
+				for _, candidate := range candidates {
+					for _, s := range candidate.Scratch {
+						assert.LessOrEqual(t, s.Shape.Len(), lse.Shape.Len())
+					}
+					for _, p := range candidate.Passes {
+						name := fmt.Sprintf("%s of dimension %d, %s", c.Op.Name(), dim, candidate.Name)
+						assert.LessOrEqual(t, len(p.Uses), 8, name)
+						assert.LessOrEqual(t, p.WorkgroupMemory, 16384, name)
+						assert.LessOrEqual(t, p.Workgroup, 256, name)
+						assert.Positive(t, p.Groups, name)
+						assert.Subset(t, p.Uses, p.Vec4, name)
+						if dim%4 != 0 {
+							assert.Empty(t, p.Vec4, name)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func nodeFor(t *testing.T, c graph.Case) (n *graph.Node) {
+	_, err := graph.Build(func(b *graph.Builder) {
+		var in []*graph.Value
+		for i, typ := range c.Inputs {
+			in = append(in, b.Input(fmt.Sprint(i), typ))
+		}
+		n = b.Apply(c.Op, in...)[0].Node
+	})
+	require.NoError(t, err)
+	return n
+}
+
+// TestAttentionDecodes computes the last queries with a cache, and finds what the whole sequence gave.
+func TestAttentionDecodes(t *testing.T) {
+	const length, heads, dim, last, cache = 9, 4, 5, 2, 12
+	at := func(i int) float64 { return math.Sin(float64(i * i)) }
+	whole := []*graph.Tensor{graph.NewTensor(reals(1, length, heads, dim)), graph.NewTensor(reals(1, length, 2, dim)), graph.NewTensor(reals(1, length, 2, dim))}
+	for i, x := range whole {
+		for j := range x.Data {
+			x.Data[j] = at(1000*i + j)
+		}
+	}
+	part := []*graph.Tensor{graph.NewTensor(reals(1, last, heads, dim)), graph.NewTensor(reals(1, cache, 2, dim)), graph.NewTensor(reals(1, cache, 2, dim)), graph.NewTensor(graph.T(graph.U32, 1))}
+	copy(part[0].Data, whole[0].Data[(length-last)*heads*dim:])
+	for i := 1; i <= 2; i++ {
+		for j := range part[i].Data {
+			part[i].Data[j] = math.NaN() // what the cache does not hold yet is not looked at
+		}
+		copy(part[i].Data, whole[i].Data)
+	}
+	part[3].Data[0] = length - last
+	run := func(in []*graph.Tensor) []float64 {
+		out := []*graph.Tensor{graph.NewTensor(in[0].Type), graph.NewTensor(reals(1, heads, in[0].Shape[1]))}
+		new(op.AttentionOp).Eval(in, out)
+		return out[0].Data
+	}
+	assert.InDeltaSlice(t, run(whole)[(length-last)*heads*dim:], run(part), 1e-12)
+}
+
+func TestAttentionRefuses(t *testing.T) {
+	q := reals(1, 3, 4, 8)
+	for _, c := range []struct {
+		in   []graph.Type
+		says string
+	}{
+		{[]graph.Type{q, q}, "got 2 inputs"},
+		{[]graph.Type{q, q, reals(1, 3, 2, 8)}, "expected one type"},
+		{[]graph.Type{q, reals(1, 3, 3, 8), reals(1, 3, 3, 8)}, "no multiple"},
+		{[]graph.Type{q, reals(2, 3, 4, 8), reals(2, 3, 4, 8)}, "equal batch"},
+		{[]graph.Type{reals(3, 4, 8), q, q}, "q is f32[3,4,8]"},
+		{[]graph.Type{reals(1, 1, 1, 257), reals(1, 1, 1, 257), reals(1, 1, 1, 257)}, "at most 256"},
+		{[]graph.Type{q, q, q, reals(1)}, "position is f32[1], expected u32[1]"},
+	} {
+		_, err := new(op.AttentionOp).Infer(c.in)
+		assert.ErrorContains(t, err, c.says)
+	}
+	_, err := new(op.AttentionGradOp).Infer([]graph.Type{q, q, q, q, reals(1, 3, 4), q})
+	assert.ErrorContains(t, err, "input 4 is f32[1,3,4], expected f32[1,4,3]")
+	_, err = graph.Build(func(b *graph.Builder) {
+		x := b.Input("x", q)
+		autodiff.Gradients(op.Attention(x, x, x, b.Input("position", graph.T(graph.U32, 1))), nil, x)
+	})
+	assert.ErrorContains(t, err, "has no gradient")
+}
