@@ -1,0 +1,77 @@
+package tune_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/gpupipe/gpupipe/runtime/tune"
+	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func graphs(t *testing.T) map[string]*graph.Graph {
+	g, err := graph.Build(func(b *graph.Builder) {
+		b.Output("y", op.Sum(b.Input("x", graph.T(graph.F32, 100, 300)), []int{1}, false))
+	})
+	require.NoError(t, err)
+	return map[string]*graph.Graph{"sum": g}
+}
+
+func TestChoicesAreTimedOnceAndKept(t *testing.T) {
+	dev, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	path := filepath.Join(t.TempDir(), "sub", "kernels.json")
+	timed := 0
+	open := func() *tune.Cache {
+		c, err := tune.Open(path, func(string, int) { timed++ })
+		require.NoError(t, err)
+		return c
+	}
+	c := open()
+	first, err := exec.NewPlan(dev, graphs(t), exec.Options{Tune: c})
+	require.NoError(t, err)
+	assert.Equal(t, 1, timed)
+	require.NoError(t, c.Save())
+	before, _ := dev.Allocated()
+	assert.Zero(t, before, "timing leaves nothing behind")
+
+	again := open()
+	second, err := exec.NewPlan(dev, graphs(t), exec.Options{Tune: again})
+	require.NoError(t, err)
+	assert.Equal(t, 1, timed, "the choice is known")
+	assert.Equal(t, first.Kernels("sum"), second.Kernels("sum"))
+
+	pinned := again.Used()
+	require.Len(t, pinned, 1)
+	for key, choice := range pinned {
+		choice.Candidate = "serial"
+		pinned[key] = choice
+	}
+	again.Pin(pinned)
+	third, err := exec.NewPlan(dev, graphs(t), exec.Options{Tune: again})
+	require.NoError(t, err)
+	assert.Equal(t, "serial", third.Kernels("sum")[0].Candidate)
+}
+
+func TestADamagedCacheIsStartedAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kernels.json")
+	require.NoError(t, os.WriteFile(path, []byte("{torn"), 0o600))
+	c, err := tune.Open(path, nil)
+	require.NoError(t, err)
+	assert.Empty(t, c.Used())
+	require.NoError(t, c.Save())
+}
+
+func TestTheNullDeviceIsNotTimed(t *testing.T) {
+	c, err := tune.Open(filepath.Join(t.TempDir(), "kernels.json"), func(string, int) { t.Error("timed") })
+	require.NoError(t, err)
+	_, err = exec.NewPlan(null.New(null.Options{}), graphs(t), exec.Options{Tune: c})
+	require.NoError(t, err)
+}
