@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
 	"github.com/gpupipe/gpupipe/shaders/matmul"
 )
 
@@ -80,7 +81,7 @@ func (c *context) newEpilogue(p product, first *graph.Value) *epilogue {
 		return w.load(v, at)
 	}
 	row := graph.Var("row", c.g.Rows)
-	w.Fixed[p.node.Outputs[0]] = fuseFixed("acc", row)
+	w.Fixed[p.node.Outputs[0]] = fuse.Fixed{Expr: "acc", Flat: row}
 	e := &epilogue{w: w}
 	e.expr = w.Value(first, graph.Unflatten(first.Shape, row))
 	stores := w.storeRows(c.g.Stores[1:], row)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
 )
 
 // foldText is a fold's neutral element and its application.
@@ -142,7 +143,7 @@ func (w *writer) fix(n *graph.Node, row graph.Index, expr string) {
 	w.lets++
 	name := fmt.Sprintf("r%d", w.lets)
 	fmt.Fprintf(w.outer, "  let %s = %s;\n", name, expr)
-	w.Fixed[n.Outputs[0]] = fuseFixed(name, row)
+	w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: name, Flat: row}
 }
 
 // parts is the number of pieces that a row is cut into when rows are few and long: 0 when that does not apply.

@@ -10,8 +10,6 @@ import (
 	"github.com/gpupipe/gpupipe/graph/fuse"
 )
 
-func fuseFixed(expr string, flat graph.Index) fuse.Fixed { return fuse.Fixed{Expr: expr, Flat: flat} }
-
 // templateKernels declares the arrays that hand-written passes use.
 func (c *context) templateKernels() []Kernel {
 	n := c.g.Nodes[0]

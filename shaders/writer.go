@@ -45,12 +45,8 @@ func (w *writer) bind(a Arg, typ string) int {
 func (w *writer) scratch(i int) string { return fmt.Sprintf("b%d", w.bind(Arg{Scratch: i}, "f32")) }
 
 func (w *writer) load(v *graph.Value, at []graph.Index) string {
-	return fmt.Sprintf("%s[%v]", w.element(v), graph.Flatten(v.Shape, at))
+	return fmt.Sprintf("%s[%v]", w.binding(v), graph.Flatten(v.Shape, at))
 }
-
-// element names v's array; an array shared by values of two types is read through a bitcast, which load cannot do, so
-// planning only lets values of one dtype share memory within a kernel.
-func (w *writer) element(v *graph.Value) string { return w.binding(v) }
 
 func (w *writer) let(inner bool, typ, expr string) string {
 	w.lets++
@@ -91,7 +87,7 @@ func mainHead(invocations, groups int, grid [3]int) string {
 	return s.String()
 }
 
-// storeRow appends the stores of all values that have one element a row; every value is computed before any is stored.
+// storeRows writes the stores of all values that have one element a row; every value is computed before any is stored.
 func (w *writer) storeRows(vs []*graph.Value, row graph.Index) string {
 	var stores strings.Builder
 	for _, v := range vs {
