@@ -19,6 +19,7 @@ type progress struct {
 	open    bool // a line on the terminal waits to be rewritten
 	read    time.Time
 	printed time.Time
+	timed   bool // it was said that kernels are timed
 }
 
 func (p *progress) Start(s train.Start) {
@@ -59,6 +60,9 @@ func (p *progress) timing(label string, candidates int) {
 		p.emit(event{"event": "timing", "kernel": label, "candidates": candidates})
 	case p.terminal:
 		p.rewrite(fmt.Sprintf("timing %d ways to compute %s", candidates, label))
+	case !p.timed:
+		p.timed = true
+		p.printf("timing kernels on this device: once, the choices are kept\n")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -92,15 +93,15 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 		c.onTimed(label, len(ks))
 	}
 	choice := Choice{Label: label, Micros: map[string]float64{}}
-	best := -1
-	for i, k := range ks {
-		t, err := Time(dev, k)
+	best, fastest := 0, time.Hour
+	for i, k := range slices.Backward(ks) { // the naive one last: it is given up early
+		t, err := timeUpTo(dev, k, 2*fastest)
 		if err != nil {
 			return 0, fmt.Errorf("timing %s of %s: %w", k.Name, label, err)
 		}
 		choice.Micros[k.Name] = float64(t.Nanoseconds()) / 1e3
-		if best < 0 || choice.Micros[k.Name] < choice.Micros[ks[best].Name] {
-			best = i
+		if t < fastest {
+			best, fastest = i, t
 		}
 	}
 	choice.Candidate = ks[best].Name
@@ -148,6 +149,11 @@ func keyOf(info device.Info, ks []shaders.Kernel) string {
 
 // Time is the duration of one execution of a kernel on made-up numbers: the best of several batches, after a warm-up.
 func Time(dev device.Device, k shaders.Kernel) (time.Duration, error) {
+	return timeUpTo(dev, k, time.Hour)
+}
+
+// timeUpTo is Time, but a kernel that takes longer than limit at first is not measured any better.
+func timeUpTo(dev device.Device, k shaders.Kernel, limit time.Duration) (time.Duration, error) {
 	b := &bench{dev: dev, values: map[*graph.Value]device.Buffer{}}
 	defer b.release()
 	var scratch []device.Buffer
@@ -173,11 +179,11 @@ func Time(dev device.Device, k shaders.Kernel) (time.Duration, error) {
 		}
 		return dev.Load(p)
 	}
-	return best(dev, program)
+	return best(dev, program, limit)
 }
 
 // best runs once to warm up and to learn the scale, then a few batches of about 20 ms.
-func best(dev device.Device, program func(repeat int) (device.Loaded, error)) (time.Duration, error) {
+func best(dev device.Device, program func(repeat int) (device.Loaded, error), limit time.Duration) (time.Duration, error) {
 	run := func(repeat int) (time.Duration, error) {
 		l, err := program(repeat)
 		if err != nil {
@@ -198,8 +204,8 @@ func best(dev device.Device, program func(repeat int) (device.Loaded, error)) (t
 		return 0, err
 	}
 	once, err := run(1)
-	if err != nil {
-		return 0, err
+	if err != nil || once > limit {
+		return once, err
 	}
 	repeat := max(1, min(200, int(20*time.Millisecond/max(once, time.Microsecond))))
 	fastest := once
