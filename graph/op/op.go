@@ -211,7 +211,7 @@ func parenthesise(literal string) string {
 
 // checkLiteral refuses a number that the dtype cannot hold.
 func checkLiteral(d graph.DType, v float64) error {
-	low, high := math.Inf(-1), math.Inf(1)
+	var low, high float64
 	switch d {
 	case graph.I32:
 		low, high = math.MinInt32, math.MaxInt32

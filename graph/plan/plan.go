@@ -4,6 +4,7 @@ package plan
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -223,8 +224,12 @@ func (p *planner) align(n int64) int64 {
 	return (n + a - 1) / a * a
 }
 
+// ErrTooLarge is wrapped by Run's error when an array is larger than the device can bind.
+var ErrTooLarge = errors.New("does not fit the device")
+
 func tooBig(label string, size, limit int64) error {
-	return fmt.Errorf("%s needs %d bytes in one piece, the device binds at most %d: use a smaller microbatch, vocabulary or sequence", label, size, limit)
+	return fmt.Errorf("%w: %s needs %d bytes in one piece, the device binds at most %d: use a smaller microbatch, vocabulary or sequence",
+		ErrTooLarge, label, size, limit)
 }
 
 // resolve records the storage of every value that kernels touch.

@@ -46,7 +46,7 @@ func parseDecoderAt(raw json.RawMessage, depth int) (decoder, error) {
 	case "Replace":
 		find, err := c.Pattern.compile()
 		if err != nil {
-			return nil, fmt.Errorf("Replace: %w", err)
+			return nil, fmt.Errorf("%s: %w", c.Type, err)
 		}
 		return func(tokens []string) ([]string, error) {
 			out := make([]string, len(tokens))
@@ -59,7 +59,7 @@ func parseDecoderAt(raw json.RawMessage, depth int) (decoder, error) {
 		}, nil
 	case "Strip":
 		if utf8.RuneCountInString(c.Content) != 1 || c.Start < 0 || c.Stop < 0 {
-			return nil, fmt.Errorf("Strip: content %q, start %d, stop %d: expected one character and two counts", c.Content, c.Start, c.Stop)
+			return nil, fmt.Errorf("%s: content %q, start %d, stop %d: expected one character and two counts", c.Type, c.Content, c.Start, c.Stop)
 		}
 		return each(func(s string, _, _ int) string { return strip(s, c.Content, c.Start, c.Stop) }), nil
 	case "Metaspace":

@@ -79,6 +79,8 @@ func jsonError(err error) error {
 	switch {
 	case errors.As(err, &syn):
 		return fmt.Errorf("invalid JSON at byte %d: %w", syn.Offset, err)
+	case errors.As(err, &typ) && typ.Field == "":
+		return fmt.Errorf("a JSON %s: expected an object", typ.Value)
 	case errors.As(err, &typ):
 		return fmt.Errorf("%q at byte %d is a JSON %s: expected %s", typ.Field, typ.Offset, typ.Value, typ.Type)
 	}

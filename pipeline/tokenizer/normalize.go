@@ -148,7 +148,7 @@ func parseNormalizerAt(raw json.RawMessage, depth int) (normalizer, error) {
 	case "Replace":
 		find, err := c.Pattern.compile()
 		if err != nil {
-			return nil, fmt.Errorf("Replace: %w", err)
+			return nil, fmt.Errorf("%s: %w", c.Type, err)
 		}
 		return func(s string, _ bool) (string, error) { return replaceAll(find, s, c.Content) }, nil
 	case "NFC":

@@ -78,7 +78,7 @@ func parsePreTokenizerAt(raw json.RawMessage, depth int) (preTokenizer, error) {
 	case "Split":
 		find, err := c.Pattern.compile()
 		if err != nil {
-			return nil, fmt.Errorf("Split: %w", err)
+			return nil, fmt.Errorf("%s: %w", c.Type, err)
 		}
 		return newSplit(find, c.Behavior, c.Invert)
 	case "Digits":
@@ -261,7 +261,7 @@ type metaspace struct {
 func newMetaspace(c component) (preTokenizer, error) {
 	p := metaspace{mark: c.Replacement, scheme: c.PrependScheme, split: c.Split == nil || *c.Split}
 	if utf8.RuneCountInString(p.mark) != 1 {
-		return nil, fmt.Errorf("Metaspace: replacement is %q: expected one character", p.mark)
+		return nil, fmt.Errorf("%s: replacement is %q: expected one character", c.Type, p.mark)
 	}
 	if p.scheme == "" { // the older way to say it
 		p.scheme = "always"
@@ -273,7 +273,7 @@ func newMetaspace(c component) (preTokenizer, error) {
 	case "always", "first", "never":
 		return p, nil
 	}
-	return nil, fmt.Errorf("Metaspace: prepend_scheme is %q: expected always, first or never", p.scheme)
+	return nil, fmt.Errorf("%s: prepend_scheme is %q: expected always, first or never", c.Type, p.scheme)
 }
 
 func (p metaspace) cut(dst []string, s string, head, continued bool) ([]string, error) {

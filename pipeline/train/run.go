@@ -3,8 +3,6 @@ package train
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -51,7 +49,7 @@ func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 	if err := r.openData(ctx); err != nil {
 		return r.result, err
 	}
-	for _, step := range []func() error{r.build, r.findWeights, r.plan, r.prepareFolder, r.load, r.openFolder} {
+	for _, step := range []func() error{r.build, r.takeFolder, r.findWeights, r.plan, r.load, r.openFolder} {
 		if err := step(); err != nil {
 			return r.result, err
 		}
@@ -79,7 +77,7 @@ type run struct {
 	planned   Planned
 	session   Session
 
-	undo   func() // removes the folders made for the run
+	folder folder
 	store  *checkpoint.Store
 	log    *metrics.Log
 	events *metrics.Events
@@ -162,73 +160,8 @@ func openDevice(open OpenDevice, names []string) (device.Device, error) {
 	return dev, nil
 }
 
-// prepareFolder finds out whether the run folder can be written to. It is removed again if the run does not begin.
-func (r *run) prepareFolder() error {
-	missing := missingFolders(r.Run.Dir)
-	r.undo = func() {
-		for _, dir := range missing {
-			os.Remove(dir) // only while it is empty
-		}
-	}
-	if err := os.MkdirAll(r.Run.Dir, 0o777); err != nil {
-		r.undo()
-		return Mistake(fmt.Errorf("run.dir: %w", err))
-	}
-	probe, err := os.CreateTemp(r.Run.Dir, ".probe-*")
-	if err != nil {
-		r.undo()
-		return Mistake(fmt.Errorf("run.dir: %w", err))
-	}
-	return Mistake(errors.Join(probe.Close(), os.Remove(probe.Name())))
-}
-
-// missingFolders lists those of a path that do not exist, the innermost first.
-func missingFolders(path string) (missing []string) {
-	for path = filepath.Clean(path); ; path = filepath.Dir(path) {
-		if _, err := os.Lstat(path); err == nil || path == filepath.Dir(path) {
-			return missing
-		}
-		missing = append(missing, path)
-	}
-}
-
-// openFolder makes what a run writes on the way.
-func (r *run) openFolder() (err error) {
-	dir := r.Run.Dir
-	for _, step := range []func() error{
-		func() error { return writeFile(filepath.Join(dir, "config.yaml"), r.YAML()) },
-		r.keepKernels,
-		func() (err error) {
-			r.store, err = checkpoint.NewStore(dir, checkpoint.Options{Keep: r.Train.Keep})
-			return err
-		},
-		func() (err error) {
-			r.log, err = metrics.Resume(filepath.Join(dir, "metrics.jsonl"), r.step)
-			return err
-		},
-		func() (err error) {
-			r.events, err = metrics.NewEvents(filepath.Join(dir, "tensorboard"), r.step+1)
-			return err
-		},
-		func() (err error) {
-			r.trace, err = trace.Create(filepath.Join(dir, "trace.json"), "gpupipe "+dir)
-			return err
-		},
-	} {
-		if err := step(); err != nil {
-			return Mistake(fmt.Errorf("run folder: %w", err))
-		}
-	}
-	return nil
-}
-
 // load brings the programs and the initial state to the device.
 func (r *run) load() (err error) {
-	defer func() {
-		if err != nil {
-			r.undo()
-		}
-	}()
 	if r.session, err = r.planned.Load(); errors.Is(err, device.ErrOutOfMemory) {
 		err = Mistake(err)
 	}
@@ -261,6 +194,7 @@ func (r *run) close() error {
 	if r.weights != nil {
 		errs = append(errs, r.weights.close())
 	}
+	r.folder.leave()
 	return errors.Join(errs...)
 }
 
@@ -270,7 +204,7 @@ func (r *run) finish() error {
 	if r.step == 0 {
 		return nil
 	}
-	records, err := metrics.Read(filepath.Join(r.Run.Dir, "metrics.jsonl"))
+	records, err := metrics.Read(filepath.Join(r.Run.Dir, metricsFile))
 	if err != nil {
 		return err
 	}

@@ -359,7 +359,7 @@ func TestBadInputWritesNothing(t *testing.T) {
 		assert.NoDirExists(t, filepath.Join(dir, "run"), override)
 	}
 	_, err := Run(context.Background(), c, options(&reference{refused: exec.ErrTooLarge}, &notes{}))
-	assert.ErrorContains(t, err, "null:0: does not fit in device memory")
+	assert.ErrorContains(t, err, "null:0: does not fit the device")
 	assert.NoDirExists(t, filepath.Join(dir, "run"))
 }
 

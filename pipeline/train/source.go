@@ -74,7 +74,7 @@ func openCheckpoint(path string, src *Source) (c *checkpoint.Checkpoint, err err
 	} else if !st.IsDir() {
 		return nil, fmt.Errorf("%s: a file, expected a run folder, a checkpoint, or a folder with config.json and model.safetensors", path)
 	}
-	if _, err := os.Stat(filepath.Join(path, "checkpoints")); err == nil {
+	if _, err := os.Stat(filepath.Join(path, checkpointsDir)); err == nil {
 		c, src.Passed, err = checkpoint.Latest(path)
 		return c, err
 	}

@@ -115,11 +115,11 @@ func (r *run) findWeights() (err error) {
 // optimizer made.
 func (r *run) resume() (bool, error) {
 	dir := r.Run.Dir
-	names, err := os.ReadDir(filepath.Join(dir, "checkpoints"))
+	names, err := os.ReadDir(filepath.Join(dir, checkpointsDir))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return false, err
 	}
-	_, logged := os.Stat(filepath.Join(dir, "metrics.jsonl"))
+	_, logged := os.Stat(filepath.Join(dir, metricsFile))
 	if !r.Resume {
 		if len(names) > 0 || logged == nil {
 			return false, fmt.Errorf("run.dir: %s holds a run already: continue it with --resume, or choose another folder", dir)

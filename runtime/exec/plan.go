@@ -62,11 +62,16 @@ type KernelInfo struct {
 	Bytes     int64   `json:"bytes"` // read and written, each array once
 }
 
-// ErrTooLarge is wrapped by NewPlan's error when the budget is too small.
-var ErrTooLarge = fmt.Errorf("does not fit in device memory")
+// ErrTooLarge is wrapped by NewPlan's error when an array or the whole is larger than the device or the budget allows.
+var ErrTooLarge = plan.ErrTooLarge
 
 // NewPlan lowers the named graphs for a device. Graphs that name a variable share it.
 func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*Plan, error) {
+	if opts.Tune != nil { // timing takes memory on the device: what cannot fit is refused before
+		if _, err := NewPlan(dev, graphs, Options{Budget: opts.Budget}); err != nil {
+			return nil, err
+		}
+	}
 	p := &Plan{dev: dev, programs: map[string]*program{}, variables: map[string]graph.Type{}}
 	for _, name := range slices.Sorted(maps.Keys(graphs)) {
 		if err := p.add(name, graphs[name], opts); err != nil {

@@ -37,7 +37,7 @@ type Cache struct {
 }
 
 // Open reads the cache file, if there is one; an unreadable file is an error, a damaged one is started anew.
-// onTimed, if not nil, is told before each timing.
+// Without a path they are kept in memory only. onTimed, if not nil, is told before each timing.
 func Open(path string, onTimed func(label string, candidates int)) (*Cache, error) {
 	c := &Cache{path: path, known: map[string]Choice{}, used: map[string]Choice{}, onTimed: onTimed}
 	b, err := os.ReadFile(path)
@@ -47,7 +47,7 @@ func Open(path string, onTimed func(label string, candidates int)) (*Cache, erro
 	if err != nil {
 		return nil, fmt.Errorf("kernel choices: %w", err)
 	}
-	if json.Unmarshal(b, &c.known) != nil {
+	if json.Unmarshal(b, &c.known) != nil || c.known == nil { // JSON's null leaves no map
 		c.known = map[string]Choice{}
 	}
 	return c, nil
@@ -109,8 +109,11 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 	return best, nil
 }
 
-// Save writes the cache file.
+// Save writes the cache file, if there is one.
 func (c *Cache) Save() error {
+	if c.path == "" {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b, err := json.MarshalIndent(c.known, "", " ")

@@ -62,11 +62,35 @@ func TestChoicesAreTimedOnceAndKept(t *testing.T) {
 
 func TestADamagedCacheIsStartedAnew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kernels.json")
-	require.NoError(t, os.WriteFile(path, []byte("{torn"), 0o600))
-	c, err := tune.Open(path, nil)
+	for _, text := range []string{"{torn", "", "null", "[]", `{"x": 3}`} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		c, err := tune.Open(path, nil)
+		require.NoError(t, err)
+		assert.Empty(t, c.Used())
+		c.Pin(map[string]tune.Choice{"key": {Candidate: "serial"}})
+		require.NoError(t, c.Save())
+	}
+}
+
+func TestWithoutAPathNothingIsWritten(t *testing.T) {
+	t.Chdir(t.TempDir())
+	c, err := tune.Open("", nil)
 	require.NoError(t, err)
-	assert.Empty(t, c.Used())
 	require.NoError(t, c.Save())
+	files, err := os.ReadDir(".")
+	require.NoError(t, err)
+	assert.Empty(t, files)
+}
+
+// What is too large is refused before timing takes any memory for it.
+func TestNothingIsTimedForWhatCannotFit(t *testing.T) {
+	dev, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	c, err := tune.Open("", func(string, int) { t.Error("timed") })
+	require.NoError(t, err)
+	_, err = exec.NewPlan(dev, graphs(t), exec.Options{Tune: c, Budget: 1000})
+	assert.ErrorIs(t, err, exec.ErrTooLarge)
 }
 
 func TestTheNullDeviceIsNotTimed(t *testing.T) {

@@ -1,0 +1,118 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/lock"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
+)
+
+// What a run folder holds.
+const (
+	configFile     = "config.yaml"
+	metricsFile    = "metrics.jsonl"
+	traceFile      = "trace.json"
+	eventsDir      = "tensorboard"
+	checkpointsDir = "checkpoints"
+)
+
+// folder is the run folder while the run has it to itself.
+type folder struct {
+	folders []string // that were made for it, the innermost first
+	files   []string // that the run makes and that were not there before
+	release func()   // of the lock; nil: not taken
+	begun   bool     // the run: what it made stays
+}
+
+// takeFolder makes the run folder if need be, finds out whether it can be written to, and locks it.
+func (r *run) takeFolder() error {
+	dir, f := r.Run.Dir, &r.folder
+	fail := func(err error) error { return Mistake(fmt.Errorf("run.dir: %w", err)) }
+	f.folders = missingFolders(dir)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return fail(err)
+	}
+	probe, err := os.CreateTemp(dir, ".probe-*")
+	if err != nil {
+		return fail(err)
+	}
+	if err := errors.Join(probe.Close(), os.Remove(probe.Name())); err != nil {
+		return fail(err)
+	}
+	f.release, err = lock.Folder(dir)
+	if errors.Is(err, lock.ErrUnsupported) {
+		r.Report.Note("run.dir: %v", err)
+	} else if err != nil {
+		return fail(err)
+	}
+	for _, name := range []string{configFile, kernelsFile, metricsFile, traceFile, eventsDir, checkpointsDir} {
+		path := filepath.Join(dir, name)
+		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+			f.files = append(f.files, path)
+		}
+	}
+	return nil
+}
+
+// leave lets go of the folder. A run that did not begin leaves nothing behind.
+func (f *folder) leave() {
+	if !f.begun {
+		for _, path := range f.files {
+			os.RemoveAll(path)
+		}
+	}
+	if f.release != nil {
+		f.release()
+	}
+	if !f.begun {
+		for _, path := range f.folders {
+			os.Remove(path) // only while it is empty
+		}
+	}
+}
+
+// missingFolders lists those of a path that do not exist, the innermost first.
+func missingFolders(path string) (missing []string) {
+	for path = filepath.Clean(path); ; path = filepath.Dir(path) {
+		if _, err := os.Lstat(path); err == nil || path == filepath.Dir(path) {
+			return missing
+		}
+		missing = append(missing, path)
+	}
+}
+
+// openFolder makes what a run writes on the way.
+func (r *run) openFolder() (err error) {
+	dir := r.Run.Dir
+	for _, step := range []func() error{
+		func() error { return writeFile(filepath.Join(dir, configFile), r.YAML()) },
+		r.keepKernels,
+		func() (err error) {
+			r.store, err = checkpoint.NewStore(dir, checkpoint.Options{Keep: r.Train.Keep})
+			return err
+		},
+		func() (err error) {
+			r.log, err = metrics.Resume(filepath.Join(dir, metricsFile), r.step)
+			return err
+		},
+		func() (err error) {
+			r.events, err = metrics.NewEvents(filepath.Join(dir, eventsDir), r.step+1)
+			return err
+		},
+		func() (err error) {
+			r.trace, err = trace.Create(filepath.Join(dir, traceFile), "gpupipe "+dir)
+			return err
+		},
+	} {
+		if err := step(); err != nil {
+			return Mistake(fmt.Errorf("run folder: %w", err))
+		}
+	}
+	r.folder.begun = true
+	return nil
+}
