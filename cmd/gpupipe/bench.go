@@ -8,7 +8,6 @@ import (
 
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/bench"
-	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
@@ -45,14 +44,16 @@ func (c *benchCommand) Run(a *app) error {
 	o.Progress = func(name string) { s.say("measuring %s", name) }
 	save := func() error { return nil }
 	if !c.Static {
-		if o.Tune, save, err = kernelChoices(s); err != nil {
-			return err
-		}
+		c := a.kernelChoices(func(label string, n int) { s.say("timing %d kernels for %s", n, label) })
+		o.Tune, save = c, c.Save
 	}
 	r, err := bench.Run(a.ctx, dev, o)
 	s.clear()
 	if err != nil {
 		return err
+	}
+	if len(r.Results)+len(r.Steps) == 0 {
+		return train.Mistake(fmt.Errorf("filter: nothing that is measured matches %q", c.Filter))
 	}
 	if err := save(); err != nil {
 		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
@@ -60,20 +61,24 @@ func (c *benchCommand) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(r)
 	}
-	return r.Print(a.stdout)
+	return train.Mistake(r.Print(a.stdout))
 }
 
-// kernelChoices opens the user's cache of timed kernels.
-func kernelChoices(s *status) (exec.Chooser, func() error, error) {
+// kernelChoices opens the user's cache of timed kernels. Where it cannot be kept, it is said and the choices are made anew.
+func (a *app) kernelChoices(timing func(label string, candidates int)) *tune.Cache {
 	dir, err := os.UserCacheDir()
-	if err != nil {
-		dir = os.TempDir()
+	if err == nil {
+		var c *tune.Cache
+		if c, err = tune.Open(filepath.Join(dir, "gpupipe", "kernels.json"), timing); err == nil {
+			return c
+		}
 	}
-	cache, err := tune.Open(filepath.Join(dir, "gpupipe", "kernels.json"), func(label string, n int) { s.say("timing %d kernels for %s", n, label) })
+	fmt.Fprintf(a.stderr, "gpupipe: the choices of kernels are not kept for the next time: %v\n", err)
+	c, err := tune.Open("", timing)
 	if err != nil {
-		return nil, nil, err
+		panic(err) // nothing was read
 	}
-	return cache, cache.Save, nil
+	return c
 }
 
 // status is one line on standard error that tells what goes on, on a terminal only.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"reflect"
 	"strings"
 	"syscall"
 
@@ -57,7 +58,8 @@ type commands struct {
 type app struct {
 	ctx            context.Context
 	stdout, stderr io.Writer
-	terminal       bool // stdout is one
+	terminal       bool  // stdout is one
+	failed         error // of writing to stdout, the first
 }
 
 func main() {
@@ -73,6 +75,9 @@ func interruptible(stderr io.Writer) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup wants
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	go func() {
 		<-signals
 		fmt.Fprintln(stderr, "\nstopping after this step; press Ctrl-C again to quit at once")
@@ -104,7 +109,7 @@ func (a *app) run(args []string) (code int) {
 	}()
 	var c commands
 	parser, err := kong.New(&c, kong.Name("gpupipe"), kong.Description(description), kong.Writers(a.stdout, a.stderr),
-		kong.Exit(func(code int) { panic(exited(code)) }), kong.Bind(a),
+		kong.Exit(func(code int) { panic(exited(code)) }), kong.Bind(a), kong.KindMapper(reflect.String, kong.MapperFunc(text)),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Help(help))
 	if err != nil {
 		panic(err) // the commands above are ill-formed
@@ -117,7 +122,19 @@ func (a *app) run(args []string) (code int) {
 		fmt.Fprintf(a.stderr, "gpupipe: %v\nSee gpupipe --help.\n", err)
 		return exitMistake
 	}
-	return a.conclude(parsed.Run(a))
+	if err = parsed.Run(a); err == nil {
+		err = a.failed
+	}
+	return a.conclude(err)
+}
+
+// text takes an argument as it is; kong's own mapper alters what is not UTF-8, which names of files need not be.
+func text(ctx *kong.DecodeContext, target reflect.Value) error {
+	t, err := ctx.Scan.PopValue("string")
+	if err == nil {
+		target.SetString(t.String())
+	}
+	return err
 }
 
 // help adds the examples to kong's own text.
@@ -159,12 +176,16 @@ func (a *app) printJSON(v any) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s\n", out)
-	return err
+	a.printf("%s\n", out)
+	return a.failed
 }
 
-// printf writes to standard output; a closed pipe is found by the next command that matters.
-func (a *app) printf(format string, args ...any) { fmt.Fprintf(a.stdout, format, args...) }
+// printf writes to standard output. What goes wrong there fails the command at its end: training goes on.
+func (a *app) printf(format string, args ...any) {
+	if _, err := fmt.Fprintf(a.stdout, format, args...); err != nil && a.failed == nil {
+		a.failed = train.Mistake(fmt.Errorf("standard output: %w", err))
+	}
+}
 
 // table writes rows in aligned columns.
 func (a *app) table(rows [][]string) {

@@ -112,8 +112,8 @@ func (p *progress) result(r train.Result) {
 }
 
 func (p *progress) emit(e event) {
-	if err := p.printJSON(e); err != nil {
-		fmt.Fprintln(p.stderr, "gpupipe:", err)
+	if err := p.printJSON(e); err != nil && p.failed == nil {
+		p.failed = err
 	}
 }
 

@@ -1,12 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"unicode/utf8"
 
 	"github.com/gpupipe/gpupipe/pipeline/train"
-	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
 type trainCommand struct {
@@ -39,9 +40,7 @@ func (c *trainCommand) Run(a *app) error {
 	r := &progress{app: a, json: c.JSON}
 	o := train.Options{Resume: c.Resume, OpenDevice: openDevice, Report: r}
 	if c.Tune {
-		if o.Tune, err = openTune(r); err != nil {
-			return err
-		}
+		o.Tune = a.kernelChoices(r.timing)
 	}
 	res, err := train.Run(a.ctx, config, o)
 	r.endLine()
@@ -72,6 +71,12 @@ func (c *trainCommand) load() (train.Config, error) {
 	}
 	set := c.Set
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
+		if !utf8.ValidString(path) {
+			return train.Config{}, train.Mistake(fmt.Errorf("%q: a name that is not UTF-8, which a config cannot hold", path))
+		}
+		if _, err := os.Stat(filepath.Join(path, "config.yaml")); errors.Is(err, os.ErrNotExist) {
+			return train.Config{}, train.Mistake(fmt.Errorf("%s: a folder without config.yaml: expected a YAML file or the folder of a run", path))
+		}
 		set = append([]string{"run.dir=" + quoted(path)}, set...)
 		path = filepath.Join(path, "config.yaml")
 	}
@@ -82,16 +87,6 @@ func (c *trainCommand) load() (train.Config, error) {
 		set = append(set, "pipeline.devices=["+quoted(c.Device)+"]")
 	}
 	return train.LoadConfig(path, set)
-}
-
-// openTune opens the machine's choices of kernels.
-func openTune(r *progress) (*tune.Cache, error) {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return nil, train.Mistake(fmt.Errorf("there is no folder to keep the choices of kernels in (--no-tune needs none): %w", err))
-	}
-	c, err := tune.Open(filepath.Join(dir, "gpupipe", "kernels.json"), r.timing)
-	return c, train.Mistake(err)
 }
 
 // quoted writes a text as a YAML scalar.

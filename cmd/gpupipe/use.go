@@ -22,12 +22,16 @@ type evalCommand struct {
 }
 
 func (c *evalCommand) Run(a *app) error {
-	if c.BatchSize < 1 || c.BatchSize > 1<<16 || c.SeqLen < 0 || c.SeqLen > 1<<24 {
-		return train.Mistake(fmt.Errorf("batch-size: found %d, and seq-len %d, expected positive numbers", c.BatchSize, c.SeqLen))
+	switch {
+	case c.BatchSize < 1 || c.BatchSize > 1<<16:
+		return train.Mistake(fmt.Errorf("batch-size: found %d, expected an integer from 1 to %d", c.BatchSize, 1<<16))
+	case c.SeqLen < 0 || c.SeqLen > 1<<24:
+		return train.Mistake(fmt.Errorf("seq-len: found %d, expected an integer from 1 to %d (0: the model's)", c.SeqLen, 1<<24))
 	}
 	p := &progress{app: a, json: c.JSON}
 	e, err := train.Evaluate(a.ctx, train.EvalOptions{From: c.From, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
-		BatchSize: c.BatchSize, Device: c.Device, OpenDevice: openDevice, Progress: p.Reading})
+		BatchSize: c.BatchSize, Device: c.Device, OpenDevice: openDevice, Progress: p.Reading,
+		Note: func(format string, args ...any) { fmt.Fprintf(a.stderr, format+"\n", args...) }})
 	p.endLine()
 	if err != nil {
 		return err
@@ -99,8 +103,8 @@ func (c *generateCommand) stream(a *app, g *train.Generator, s train.Sampling) e
 		if c.JSON {
 			return nil
 		}
-		_, err := a.stdout.Write(part)
-		return err
+		a.printf("%s", part)
+		return a.failed
 	})
 	rate := float64(n) / time.Since(began).Seconds()
 	if c.JSON && err == nil {

@@ -69,3 +69,13 @@ func SyncDir(dir string) error {
 	}
 	return err
 }
+
+// MissingFolders lists those of a path that do not exist, the innermost first.
+func MissingFolders(path string) (missing []string) {
+	for path = filepath.Clean(path); ; path = filepath.Dir(path) {
+		if _, err := os.Lstat(path); err == nil || path == filepath.Dir(path) {
+			return missing
+		}
+		missing = append(missing, path)
+	}
+}

@@ -281,7 +281,12 @@ func raw(name string, text []byte) safetensors.Output {
 // writeFile writes one file durably and sums it up on the way.
 func (s *Store) writeFile(dir string, o safetensors.Output) (FileInfo, error) {
 	path := filepath.Join(dir, o.Name)
-	fail := func(err error) (FileInfo, error) { return FileInfo{}, fmt.Errorf("write %s: %w", path, err) }
+	fail := func(err error) (FileInfo, error) {
+		if named := (*os.PathError)(nil); errors.As(err, &named) {
+			return FileInfo{}, &os.PathError{Op: "write", Path: path, Err: named.Err} // the path once
+		}
+		return FileInfo{}, fmt.Errorf("write %s: %w", path, err)
+	}
 	f, err := s.fs.Create(path)
 	if err != nil {
 		return fail(err)

@@ -210,6 +210,21 @@ func (m *Manifest) within(p place, stream string) bool {
 	return p.File >= 0 && p.File < len(files) && p.Offset >= 0 && p.Offset < files[p.File].Size && p.Piece >= 0 && p.Skip >= 0
 }
 
+// remove deletes the manifest and its shards.
+func (m *Manifest) remove(dir string) error {
+	names := []string{manifestName}
+	for _, s := range m.Shards {
+		names = append(names, s.Name)
+	}
+	var errs []error
+	for _, name := range names {
+		if err := os.Remove(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func (m *Manifest) save(dir string) error {
 	return writeAtomic(filepath.Join(dir, manifestName), func(w io.Writer) error {
 		e := json.NewEncoder(w)

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+	"github.com/gpupipe/gpupipe/pipeline/lock"
 )
 
 // PrepareOptions says what Prepare makes of what.
@@ -43,10 +46,32 @@ func Prepare(ctx context.Context, o PrepareOptions) (*Manifest, error) {
 			return nil, err
 		}
 	}
+	missing := atomicfile.MissingFolders(o.OutDir)
 	if err := os.MkdirAll(o.OutDir, 0o755); err != nil {
 		return nil, err
 	}
-	fresh, err := newManifest(ctx, o, inputs, val)
+	release, err := lock.Folder(o.OutDir)
+	if err != nil && !errors.Is(err, lock.ErrUnsupported) {
+		return nil, err
+	}
+	if release == nil {
+		release = func() {}
+	}
+	m, err := o.prepare(ctx, inputs, val)
+	release()
+	if err != nil {
+		for _, dir := range missing {
+			os.Remove(dir) // only while it is empty
+		}
+	}
+	return m, err
+}
+
+// prepare is Prepare on files that are there and a folder that no one else writes to.
+func (o *PrepareOptions) prepare(ctx context.Context, inputs, val []string) (*Manifest, error) {
+	_, err := os.Lstat(filepath.Join(o.OutDir, manifestName))
+	begun := err == nil
+	fresh, err := newManifest(ctx, *o, inputs, val)
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +84,9 @@ func Prepare(ctx context.Context, o PrepareOptions) (*Manifest, error) {
 	}
 	for _, s := range []*stream{{split: "val", files: m.Val}, {split: "train", files: m.Inputs}} {
 		if err := o.run(ctx, m, s); err != nil {
+			if !begun && (len(m.Shards) == 0 || errors.Is(err, errTooShort)) { // nothing to go on from
+				err = errors.Join(err, m.remove(o.OutDir))
+			}
 			return nil, err
 		}
 	}
@@ -173,10 +201,12 @@ func (o *PrepareOptions) length(s *stream) int64 {
 	return o.ShardTokens
 }
 
+var errTooShort = errors.New("the inputs are too short")
+
 // checkSplit refuses to end without training tokens.
 func (o *PrepareOptions) checkSplit(m *Manifest, s *stream) error {
 	if s.split == "train" && s.number < 2 {
-		return fmt.Errorf("the inputs have fewer than the %d tokens to hold out and one to train on", o.ValTokens)
+		return fmt.Errorf("%w: they have fewer than the %d tokens to hold out and one to train on", errTooShort, o.ValTokens)
 	}
 	return nil
 }

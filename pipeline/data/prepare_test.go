@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/pipeline/lock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -168,6 +169,7 @@ func TestPrepareRefuses(t *testing.T) {
 	torn := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(torn, manifestName), []byte("{"), 0o644))
 	file := write(t, "file", "x")
+	nowhere := filepath.Join(t.TempDir(), "a", "b")
 	for want, change := range map[string]func(*PrepareOptions){
 		"no tokenizer given":                     func(o *PrepareOptions) { o.Tokenizer = nil },
 		"no output folder given":                 func(o *PrepareOptions) { o.OutDir = "" },
@@ -183,15 +185,23 @@ func TestPrepareRefuses(t *testing.T) {
 		"made from other tokenizer":              func(o *PrepareOptions) { o.Tokenizer = wordTok{vocab: 501} },
 		"made from other inputs":                 func(o *PrepareOptions) { o.Inputs = []string{write(t, "b.txt", words(900))} },
 		"made from other number of held-out":     func(o *PrepareOptions) { o.ValTokens = 5 },
-		"fewer than the 5000 tokens to hold out": func(o *PrepareOptions) { o.ValTokens, o.OutDir = 5000, t.TempDir() },
+		"fewer than the 5000 tokens to hold out": func(o *PrepareOptions) { o.ValTokens, o.OutDir = 5000, nowhere },
+		"a NUL byte at offset 1":                 func(o *PrepareOptions) { o.Inputs, o.OutDir = []string{write(t, "c.txt", "a\x00b")}, nowhere },
 	} {
 		o := base
 		o.OutDir = done
 		change(&o)
 		_, err := Prepare(context.Background(), o)
 		assert.ErrorContains(t, err, want)
+		assert.NoDirExists(t, filepath.Dir(nowhere), want)
 	}
 	assert.Equal(t, before, folder(t, done))
+	release, err := lock.Folder(done)
+	require.NoError(t, err)
+	base.OutDir = done
+	_, err = Prepare(context.Background(), base)
+	assert.ErrorIs(t, err, lock.ErrHeld)
+	release()
 }
 
 const killEnv = "DATA_TEST_PREPARE"

@@ -194,7 +194,12 @@ func (c *Config) complete(d *document) error {
 		base = p
 	}
 	c.Model.Config = base
-	if section := find(d.root, "model"); section != nil {
+	section := find(d.root, "model")
+	if base == model.Defaults() && (section == nil || len(section.Content) == 0) {
+		return fmt.Errorf("%s: model: not given, expected {preset: one of %s} or sizes: vocab_size, d_model, n_layers, n_heads, d_ff and seq_len",
+			d.at("model"), strings.Join(model.Presets(), ", "))
+	}
+	if section != nil {
 		if err := d.value(section, reflect.ValueOf(&c.Model).Elem(), "model"); err != nil {
 			return err
 		}
@@ -283,7 +288,7 @@ func (c Config) validate() error {
 func (c Config) validateData() error {
 	switch {
 	case len(c.Data.Train) == 0:
-		return bad("data.train", "no file", "at least one file to learn from, as in data: {train: [a.txt]}")
+		return bad("data.train", c.Data.Train, "at least one file to learn from, as in data: {train: [a.txt]}")
 	case slices.Contains(c.Data.Train, "") || slices.Contains(c.Data.Val, ""):
 		return bad("data.train", "", "names of files")
 	case c.Data.ValFraction < 0 || c.Data.ValFraction > 0.5:

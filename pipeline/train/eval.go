@@ -115,6 +115,7 @@ type EvalOptions struct {
 	OpenDevice OpenDevice
 	Execute    Executor // nil: runtime/exec
 	Progress   func(done, total int64)
+	Note       func(format string, args ...any) // messages for the user; nil: none
 }
 
 // Evaluation is how well a model predicts a text.
@@ -136,6 +137,11 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 		return out, Mistake(err)
 	}
 	defer src.Close()
+	for _, problem := range src.Passed {
+		if o.Note != nil {
+			o.Note("%v: passed over", problem)
+		}
+	}
 	text, name, err := src.text(ctx, o)
 	if err != nil {
 		return out, Mistake(err)
@@ -181,11 +187,17 @@ func (out *Evaluation) measure(ctx context.Context, e evaluation, src *Source, p
 			progress(out.Tokens, e.windows.Windows()*int64(src.Model.SeqLen))
 		}
 	})
-	out.Perplexity = math.Exp(out.Loss)
+	if err != nil {
+		return err
+	}
+	if !finite(out.Loss) {
+		return mistakef("%s: the loss on %s is %v: the model's weights, or what it computes with them, are not finite", out.Model, out.Text, out.Loss)
+	}
+	out.Perplexity = min(math.Exp(out.Loss), math.MaxFloat64) // JSON has no infinity
 	if spelled && out.Bytes > 0 {
 		out.BitsPerByte = out.Loss * float64(out.Tokens) / float64(out.Bytes) / math.Ln2
 	} else {
 		out.Bytes = 0
 	}
-	return err
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/lock"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
@@ -33,7 +34,7 @@ type folder struct {
 func (r *run) takeFolder() error {
 	dir, f := r.Run.Dir, &r.folder
 	fail := func(err error) error { return Mistake(fmt.Errorf("run.dir: %w", err)) }
-	f.folders = missingFolders(dir)
+	f.folders = atomicfile.MissingFolders(dir)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return fail(err)
 	}
@@ -73,16 +74,6 @@ func (f *folder) leave() {
 		for _, path := range f.folders {
 			os.Remove(path) // only while it is empty
 		}
-	}
-}
-
-// missingFolders lists those of a path that do not exist, the innermost first.
-func missingFolders(path string) (missing []string) {
-	for path = filepath.Clean(path); ; path = filepath.Dir(path) {
-		if _, err := os.Lstat(path); err == nil || path == filepath.Dir(path) {
-			return missing
-		}
-		missing = append(missing, path)
 	}
 }
 

@@ -56,7 +56,7 @@ func (s *Sampler) Next(logits []float32) (uint32, error) {
 	choices := make([]choice, len(logits))
 	for i, l := range logits {
 		if math.IsNaN(float64(l)) || math.IsInf(float64(l), 1) {
-			return 0, fmt.Errorf("the model's logits are not finite: token %d has %v", i, l)
+			return 0, mistakef("the model's logits are not finite: token %d has %v", i, l)
 		}
 		choices[i] = choice{uint32(i), float64(l)}
 	}

@@ -131,7 +131,9 @@ func TestOpenModelFindsRunsCheckpointsAndFolders(t *testing.T) {
 		_, err := OpenModel(path, "")
 		assert.Error(t, err, path)
 	}
-	_, err := OpenModel(dir, "gpt2")
+	_, err := OpenModel(t.TempDir(), "")
+	assert.ErrorContains(t, err, "no model here: expected a run folder")
+	_, err = OpenModel(dir, "gpt2")
 	assert.ErrorContains(t, err, "has 50257 tokens, but the model")
 	_, err = Evaluate(context.Background(), EvalOptions{From: dir + "/none", BatchSize: 1, OpenDevice: openNull})
 	var user *UserError

@@ -105,6 +105,9 @@ func (r *run) settle(evaluate bool) error {
 		if err != nil {
 			return err
 		}
+		if !finite(loss) {
+			return mistakef("step %d: the validation loss after it is %v: training stopped; %s %s", r.step, loss, r.kept(), calmer)
+		}
 		r.pace.pause(time.Since(began))
 		r.trace.Complete("loop", "evaluate", began, time.Since(began), nil)
 		r.result.ValLoss = &loss
@@ -160,13 +163,19 @@ func (r *run) measure(f *inFlight) (Progress, error) {
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
+const calmer = "(a smaller learning rate or a longer warm-up may help)"
+
 func (r *run) diverged(p Progress) error {
-	kept := "there is no checkpoint yet"
-	if r.saved >= 0 {
-		kept = fmt.Sprintf("the checkpoint of step %d is kept", r.saved)
+	return mistakef("step %d: the loss is %v and the norm of its gradient %v: the update was not applied and training stopped; %s %s",
+		p.Step, p.Loss, p.GradNorm, r.kept(), calmer)
+}
+
+// kept tells what a run that stops too early can go on from.
+func (r *run) kept() string {
+	if r.saved < 0 {
+		return "there is no checkpoint yet"
 	}
-	return mistakef("step %d: the loss is %v and the norm of its gradient %v: the update was not applied and training stopped; "+
-		"%s (a smaller learning rate or a longer warm-up may help)", p.Step, p.Loss, p.GradNorm, kept)
+	return fmt.Sprintf("the checkpoint of step %d is kept", r.saved)
 }
 
 // tell records one step everywhere.

@@ -206,7 +206,7 @@ func (r *run) finish() error {
 	}
 	records, err := metrics.Read(filepath.Join(r.Run.Dir, metricsFile))
 	if err != nil {
-		return err
+		return Mistake(err)
 	}
 	path := filepath.Join(r.Run.Dir, "loss.png")
 	series := []metrics.Series{

@@ -81,6 +81,9 @@ func openCheckpoint(path string, src *Source) (c *checkpoint.Checkpoint, err err
 	if _, err := os.Stat(filepath.Join(path, "manifest.json")); err == nil {
 		return checkpoint.Open(path)
 	}
+	if _, err := os.Stat(filepath.Join(path, "config.json")); errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%s: no model here: expected a run folder with checkpoints, a checkpoint, or a folder with config.json and model.safetensors", path)
+	}
 	return nil, nil
 }
 
@@ -116,6 +119,9 @@ func (src *Source) text(ctx context.Context, o EvalOptions) (text *data.Corpus, 
 	options := data.Options{Train: o.Data, Tokenizer: src.Tokenizer, Vocab: src.Model.VocabSize, SeqLen: src.Model.SeqLen, Field: "text"}
 	if len(o.Data) > 0 {
 		text, _, err = data.Load(ctx, options)
+		if err != nil && strings.HasPrefix(err.Error(), "data.train: ") { // it takes them for a run's training text
+			err = fmt.Errorf("data: %s", strings.TrimPrefix(err.Error(), "data.train: "))
+		}
 		return text, strings.Join(o.Data, ", "), err
 	}
 	if src.config == nil {

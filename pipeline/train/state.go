@@ -80,7 +80,7 @@ func (r *run) save() error {
 func (r *run) saveError(err error) error {
 	var file *os.PathError
 	if errors.As(err, &file) {
-		return Mistake(err)
+		return mistakef("%w; %s", err, r.kept())
 	}
 	return err
 }

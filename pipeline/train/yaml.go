@@ -1,7 +1,9 @@
 package train
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"math"
 	"reflect"
 	"slices"
@@ -23,8 +25,14 @@ type document struct {
 // parseDocument reads a YAML mapping; an empty text is an empty mapping.
 func parseDocument(file string, text []byte) (*document, error) {
 	d := &document{file: file, origin: map[*yaml.Node]string{}, set: map[string]bool{}}
-	var n yaml.Node
-	if err := yaml.Unmarshal(text, &n); err != nil {
+	var n, second yaml.Node
+	in := yaml.NewDecoder(bytes.NewReader(text))
+	if err := in.Decode(&n); err != nil && err != io.EOF {
+		return nil, fmt.Errorf("%s: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if err := in.Decode(&second); err == nil {
+		return nil, fmt.Errorf("%s:%d: a second document: expected one, without a line of ---", file, second.Line)
+	} else if err != io.EOF {
 		return nil, fmt.Errorf("%s: %s", file, strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	if n.Kind == 0 || isNull(n.Content[0]) {

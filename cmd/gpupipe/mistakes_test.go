@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The choices of kernels are a cache: without it a run goes on.
+func TestWithoutACacheARunGoesOn(t *testing.T) {
+	for name, cache := range map[string]string{"no folder": "", "relative": "relative", "a device": os.DevNull} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Setenv("XDG_CACHE_HOME", cache)
+			t.Setenv("HOME", "")
+			t.Setenv("LocalAppData", "")
+			code, out, errs := command("train", small(t, dir), "--device", "null", "--set", "train.steps=2")
+			assert.Equal(t, exitOK, code, errs)
+			assert.Contains(t, out, "checkpoints/step-2")
+			assert.Contains(t, errs, "the choices of kernels are not kept for the next time")
+		})
+	}
+}
+
+func TestTooLargeIsAMistake(t *testing.T) {
+	dir := t.TempDir()
+	c := small(t, dir)
+	code, _, errs := command("train", c, "--device", "null", "--set", "model.vocab_size=16777216")
+	assert.Equal(t, exitMistake, code)
+	assert.Contains(t, errs, "does not fit the device: ")
+	assert.Contains(t, errs, "needs 2147483648 bytes in one piece, the device binds at most 134217728")
+	assert.NoDirExists(t, filepath.Join(dir, "run"))
+}
+
+func TestNamesNeedNotBeUTF8(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Log("this system's names are Unicode")
+		return
+	}
+	dir := t.TempDir()
+	code, _, errs := command("train", small(t, dir), "--device", "null", "--set", "train.steps=2")
+	require.Equal(t, exitOK, code, errs)
+	odd := filepath.Join(dir, "run\xff")
+	require.NoError(t, os.Rename(filepath.Join(dir, "run"), odd))
+	text := filepath.Join(dir, "text\xfe.txt")
+	require.NoError(t, os.Rename(filepath.Join(dir, "text.txt"), text))
+	code, out, errs := command("eval", odd, "--data", text, "--device", "null")
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, out, text)
+	code, _, errs = command("train", odd, "--resume", "--device", "null")
+	assert.Equal(t, exitMistake, code)
+	assert.Contains(t, errs, "not UTF-8")
+}
+
+// full is a file on a full disk.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+func TestOutputThatIsLost(t *testing.T) {
+	dir := t.TempDir()
+	for _, args := range [][]string{{"train", small(t, dir), "--device", "null"}, {"devices", "--json"},
+		{"eval", filepath.Join(dir, "run"), "--device", "null"}, {"generate", filepath.Join(dir, "run"), "--device", "null"}} {
+		var errs bytes.Buffer
+		a := &app{ctx: context.Background(), stdout: full{}, stderr: &errs}
+		assert.Equal(t, exitMistake, a.run(args), args)
+		assert.Contains(t, errs.String(), "standard output: no space left on device", args)
+	}
+	assert.FileExists(t, filepath.Join(dir, "run/checkpoints/step-12/manifest.json"), "training went on")
+}
+
+// Weights that are not finite: training stops at the first step, evaluation and sampling say what is wrong.
+func TestWeightsThatAreNotFinite(t *testing.T) {
+	dir := t.TempDir()
+	c := small(t, dir)
+	code, _, errs := command("train", c, "--device", "null", "--set", "train.steps=0")
+	require.Equal(t, exitOK, code, errs)
+	from := filepath.Join(dir, "run/checkpoints/step-0")
+	bad := filepath.Join(dir, "bad")
+	require.NoError(t, os.Mkdir(bad, 0o777))
+	for _, name := range []string{"config.json", "tokenizer.json", "model.safetensors"} {
+		b, err := os.ReadFile(filepath.Join(from, name))
+		require.NoError(t, err)
+		if strings.HasSuffix(name, "safetensors") {
+			b = append(b[:len(b)-4:len(b)-4], nan...)
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(bad, name), b, 0o666))
+	}
+	r, err := safetensors.Open(bad)
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	for want, args := range map[string][]string{
+		"step 1: the loss is NaN":              {"train", c, "--no-tune", "--set", "init.from=" + bad, "--set", "run.dir=" + filepath.Join(dir, "new")},
+		"is NaN: the model's weights":          {"eval", bad, "--data", filepath.Join(dir, "text.txt"), "--json"},
+		"the model's logits are not finite":    {"generate", bad, "-n", "3", "--json"},
+		"filter: nothing that is measured":     {"bench", "--device", "null", "--filter", "no such case"},
+		"a folder without config.yaml":         {"train", bad},
+		"batch-size: found 0, expected":        {"eval", bad, "--batch-size", "0"},
+		"no model here: expected a run folder": {"generate", t.TempDir()},
+	} {
+		code, out, errs := command(args...)
+		assert.Equal(t, exitMistake, code, args)
+		assert.Contains(t, errs, want)
+		assert.NotContains(t, out, "NaN")
+	}
+}
+
+var nan = []byte{0, 0, 0xc0, 0x7f} // as float32
+
+// Numbers that JSON cannot hold do not come up.
+func TestEvalOfAHopelessModelIsJSON(t *testing.T) {
+	dir := t.TempDir()
+	code, _, errs := command("train", small(t, dir), "--no-tune", "--set", "optimizer={name: sgd, lr: 999}", "--set", "train={steps: 2, grad_clip: 0}",
+		"--set", "lr.warmup=0", "--json")
+	if code != exitOK {
+		require.Equal(t, exitMistake, code)
+		assert.Contains(t, errs, "training stopped")
+		return
+	}
+	code, out, errs := command("eval", filepath.Join(dir, "run"), "--json")
+	require.Equal(t, exitOK, code, errs)
+	var e struct{ Loss, Perplexity float64 }
+	require.NoError(t, json.Unmarshal([]byte(out), &e))
+	assert.False(t, math.IsInf(e.Perplexity, 0))
+}

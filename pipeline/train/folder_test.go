@@ -1,0 +1,82 @@
+package train
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/lock"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestTwoRunsCannotShareAFolder(t *testing.T) {
+	c := demo(t, t.TempDir())
+	var second error
+	n := &notes{step: func(p Progress) {
+		if p.Step == 3 {
+			o := options(&reference{}, &notes{})
+			o.Resume = true
+			_, second = Run(context.Background(), c, o)
+		}
+	}}
+	_, err := Run(context.Background(), c, options(&reference{}, n))
+	require.NoError(t, err, "the first run goes on")
+	var user *UserError
+	require.ErrorAs(t, second, &user)
+	assert.ErrorIs(t, second, lock.ErrHeld)
+	assert.ErrorContains(t, second, "run.dir: "+c.Run.Dir+" is in use by another process")
+	assert.NoFileExists(t, filepath.Join(c.Run.Dir, ".lock"))
+	assert.Len(t, measurements(t, c.Run.Dir), 6)
+}
+
+// A run that cannot begin removes what it made, and nothing else.
+func TestARunThatCannotBeginLeavesNothing(t *testing.T) {
+	c := demo(t, t.TempDir())
+	require.NoError(t, os.Mkdir(c.Run.Dir, 0o777))
+	for _, name := range []string{eventsDir, "mine.txt"} { // a file where a folder is needed
+		require.NoError(t, os.WriteFile(filepath.Join(c.Run.Dir, name), nil, 0o666))
+	}
+	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	var user *UserError
+	require.ErrorAs(t, err, &user)
+	left, err := os.ReadDir(c.Run.Dir)
+	require.NoError(t, err)
+	require.Len(t, left, 2)
+	assert.Equal(t, "mine.txt", left[0].Name())
+}
+
+// Weights with which the held-out text has no finite loss are not saved.
+func TestAValidationLossThatIsNotFiniteStops(t *testing.T) {
+	c := demo(t, t.TempDir())
+	_, err := Run(context.Background(), c, options(&reference{blind: true}, &notes{}))
+	var user *UserError
+	require.ErrorAs(t, err, &user)
+	assert.ErrorContains(t, err, "step 2: the validation loss after it is NaN")
+	assert.ErrorContains(t, err, "there is no checkpoint yet")
+	saved, err := os.ReadDir(filepath.Join(c.Run.Dir, checkpointsDir))
+	require.NoError(t, err)
+	assert.Empty(t, saved)
+}
+
+func TestEvaluateTellsOfDamage(t *testing.T) {
+	dir := trained(t)
+	require.NoError(t, os.Truncate(filepath.Join(dir, "checkpoints/step-6/model.safetensors"), 100))
+	n := &notes{}
+	o := EvalOptions{From: dir, BatchSize: 2, OpenDevice: openNull, Execute: (&reference{}).execute, Note: n.Note}
+	e, err := Evaluate(context.Background(), o)
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join(dir, "checkpoints/step-4"), e.Model)
+	require.Len(t, n.text, 1)
+	assert.Contains(t, n.text[0], "step-6 is damaged")
+
+	o.Execute = (&reference{blind: true}).execute
+	_, err = Evaluate(context.Background(), o)
+	var user *UserError
+	assert.ErrorAs(t, err, &user)
+	assert.ErrorContains(t, err, "is NaN: the model's weights")
+	o.Data = []string{"none.txt"}
+	_, err = Evaluate(context.Background(), o)
+	assert.ErrorContains(t, err, "data: none.txt: no such file")
+}
