@@ -84,8 +84,9 @@ func TestOutputThatIsLost(t *testing.T) {
 func TestWeightsThatAreNotFinite(t *testing.T) {
 	dir := t.TempDir()
 	c := small(t, dir)
-	code, _, errs := command("train", c, "--device", "null", "--set", "train.steps=0")
+	code, out, errs := command("train", c, "--device", "null", "--set", "train.steps=0")
 	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, out, "steps       none: 0 of 0 are done")
 	from := filepath.Join(dir, "run/checkpoints/step-0")
 	bad := filepath.Join(dir, "bad")
 	require.NoError(t, os.Mkdir(bad, 0o777))

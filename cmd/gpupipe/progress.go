@@ -42,6 +42,10 @@ func (p *progress) Start(s train.Start) {
 	p.printf("            %s bytes allocated, %s more for transfers\n", grouped(s.Allocated), grouped(s.Staging))
 	p.printf("kernels     %d\n", s.Kernels)
 	p.printf("optimizer   %s\n", strings.ReplaceAll(strings.TrimSpace(s.Optimizer), "\n", "\n            "))
+	if s.FirstStep >= s.Steps {
+		p.printf("steps       none: %d of %d are done\n\n", s.FirstStep, s.Steps)
+		return
+	}
 	p.printf("steps       %d to %d\n\n", s.FirstStep+1, s.Steps)
 }
 
