@@ -65,8 +65,14 @@ type KernelInfo struct {
 // ErrTooLarge is wrapped by NewPlan's error when the budget is too small.
 var ErrTooLarge = fmt.Errorf("does not fit in device memory")
 
-// NewPlan lowers the named graphs for a device. Graphs that name a variable share it.
+// NewPlan lowers the named graphs for a device. Graphs that name a variable share it. What does not fit is refused before
+// any kernel is timed, since timing allocates.
 func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*Plan, error) {
+	if opts.Tune != nil {
+		if _, err := NewPlan(dev, graphs, Options{Budget: opts.Budget}); err != nil {
+			return nil, err
+		}
+	}
 	p := &Plan{dev: dev, programs: map[string]*program{}, variables: map[string]graph.Type{}}
 	for _, name := range slices.Sorted(maps.Keys(graphs)) {
 		if err := p.add(name, graphs[name], opts); err != nil {
