@@ -62,7 +62,7 @@ type KernelInfo struct {
 	Bytes     int64   `json:"bytes"` // read and written, each array once
 }
 
-// ErrTooLarge is wrapped by NewPlan's error when the budget is too small.
+// ErrTooLarge is wrapped by NewPlan's error when the budget, or what the device binds in one piece, is too small.
 var ErrTooLarge = fmt.Errorf("does not fit in device memory")
 
 // NewPlan lowers the named graphs for a device. Graphs that name a variable share it. What does not fit is refused before
@@ -105,7 +105,7 @@ func (p *Plan) add(name string, g *graph.Graph, opts Options) error {
 	q.memory, err = plan.Run(fused, func(g *fuse.Group) []int64 { return scratch[g] },
 		plan.Limits{MaxBindingSize: lim.MaxBindingSize, MaxBufferSize: lim.MaxBufferSize, OffsetAlignment: lim.OffsetAlignment})
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrTooLarge, err)
 	}
 	if err := p.declare(q); err != nil {
 		return err

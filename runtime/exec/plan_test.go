@@ -41,3 +41,14 @@ func TestTooLargePlanIsRefusedBeforeKernelsAreTimed(t *testing.T) {
 	assert.ErrorIs(t, err, exec.ErrTooLarge)
 	assert.Zero(t, refused.asked)
 }
+
+// A tensor that no binding can hold does not fit either, whatever the budget.
+func TestTensorBeyondABindingIsTooLarge(t *testing.T) {
+	g, err := graph.Build(func(b *graph.Builder) {
+		b.Output("y", op.Exp(b.Variable("x", graph.T(graph.F32, 1<<26))))
+	})
+	require.NoError(t, err)
+	_, err = exec.NewPlan(null.New(null.Options{}), map[string]*graph.Graph{"main": g}, exec.Options{})
+	assert.ErrorIs(t, err, exec.ErrTooLarge)
+	assert.ErrorContains(t, err, "268435456 bytes in one piece, the device binds at most 134217728")
+}
