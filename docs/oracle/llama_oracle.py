@@ -4,7 +4,8 @@
     llama_oracle.py RUN.yaml [--root DIR] [--dtype f64|f32] [--json OUT]
                     [--grads OUT.safetensors] [--weights OUT.safetensors] [--steps N]
 
-RUN.yaml is a gpupipe config with init.from and data.shuffle: false; its paths are relative to
+RUN.yaml is a gpupipe config with init.from, model.seq_len, optimizer.name and data.shuffle: false, best
+the config.yaml of a run folder; what else it leaves out has gpupipe's defaults. Its paths are relative to
 --root. The model, the optimizers and the file formats are written out by hand, from the published
 definitions, so that nothing here shares code or a library's habits with what it checks.
 """
@@ -169,34 +170,35 @@ class AdamW:
 
 
 class Muon:
-    def __init__(self, lr, momentum, weight_decay, coefficients, scale):
-        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
+    def __init__(self, lr, momentum, nesterov, weight_decay, coefficients, scale):
+        self.lr, self.momentum, self.nesterov, self.weight_decay = lr, momentum, nesterov, weight_decay
         self.coefficients, self.scale = coefficients, scale
         self.m = 0.0
 
     def step(self, p, g, t, factor):
         lr, beta = self.lr * factor, self.momentum
         self.m = beta * self.m + (1 - beta) * g
-        nesterov = (1 - beta) * g + beta * self.m
+        n = (1 - beta) * g + beta * self.m if self.nesterov else self.m
         rows, cols = p.shape
         scale = {"spectral": math.sqrt(max(1.0, rows / cols)),
                  "match_rms_adamw": 0.2 * math.sqrt(max(rows, cols))}[self.scale]
-        return p * (1 - lr * self.weight_decay) - lr * scale * orthogonalize(nesterov, self.coefficients)
+        return p * (1 - lr * self.weight_decay) - lr * scale * orthogonalize(n, self.coefficients)
 
 
 def optimizer_for(name, p, o):
     """Muon takes the layers' matrices; embeddings, head and norms are under AdamW."""
     adam = {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, **o.get("adamw", {})}
-    decay = o.get("weight_decay", 0.0)
+    decay = o.get("weight_decay", 0.1)
     if o["name"] == "muon" and p.dim() == 2 and ".layers." in name:
         coefficients = {"jordan": JORDAN, "polar_express": POLAR_EXPRESS}[o.get("newton_schulz", "jordan")]
-        return Muon(o["lr"], o.get("momentum", 0.95), decay, coefficients, o.get("scale", "spectral"))
-    lr = o["lr"] if o["name"] == "adamw" else adam["lr"]
+        return Muon(o.get("lr", 0.02), o.get("momentum", 0.95), o.get("nesterov", True), decay, coefficients,
+                    o.get("scale", "spectral"))
+    lr = o.get("lr", adam["lr"]) if o["name"] == "adamw" else adam["lr"]
     return AdamW(lr, adam["betas"], adam["eps"], decay if p.dim() == 2 else 0.0)
 
 
 def lr_factor(step, steps, lr):
-    warmup, low = lr.get("warmup", 0), lr.get("min_ratio", 0.1)
+    warmup, low = lr.get("warmup", 50), lr.get("min_ratio", 0.1)
     if step < warmup:
         return (step + 1) / warmup
     return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
@@ -211,10 +213,10 @@ def replay(config, root, dtype, steps=None):
     c = json.load(open(os.path.join(folder, "config.json")))
     p = {k: t.to(torch_dtype) for k, t in load_safetensors(os.path.join(folder, "model.safetensors")).items()}
     tokens = torch.cat([load_tokens(os.path.join(root, f)) for f in config["data"]["train"]])
-    train, schedule = config["train"], config["lr"]
+    train, schedule = config["train"], config.get("lr", {})
     if config["data"].get("shuffle", True) or config["data"].get("val_fraction", 0.01):
         raise SystemExit("a replay needs data.shuffle: false and data.val_fraction: 0")
-    if schedule["schedule"] != "cosine":
+    if schedule.get("schedule", "cosine") != "cosine":
         raise SystemExit(f"lr.schedule: {schedule['schedule']}: only cosine is replayed")
     optimizers = {k: optimizer_for(k, t, config["optimizer"]) for k, t in p.items()}
 
@@ -227,7 +229,8 @@ def replay(config, root, dtype, steps=None):
         norm = math.sqrt(sum(float(g.pow(2).sum()) for g in grads.values()))
         losses.append(float(loss))
         norms.append(norm)
-        clip = min(1.0, train["grad_clip"] / (norm + 1e-6)) if train.get("grad_clip") else 1.0
+        limit = train.get("grad_clip", 1.0)
+        clip = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
         factor = lr_factor(t, train["steps"], schedule)
         with torch.no_grad():
             p = {k: optimizers[k].step(v, grads[k] * clip, t, factor) for k, v in p.items()}

@@ -65,7 +65,8 @@ type KernelInfo struct {
 // ErrTooLarge is wrapped by NewPlan's error when an array or the whole is larger than the device or the budget allows.
 var ErrTooLarge = plan.ErrTooLarge
 
-// NewPlan lowers the named graphs for a device. Graphs that name a variable share it.
+// NewPlan lowers the named graphs for a device. Graphs that name a variable share it. What does not fit is refused before
+// any kernel is timed, since timing allocates.
 func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*Plan, error) {
 	if opts.Tune != nil { // timing takes memory on the device: what cannot fit is refused before
 		if _, err := NewPlan(dev, graphs, Options{Budget: opts.Budget}); err != nil {

@@ -117,15 +117,6 @@ func F32Bytes(x []float32) []byte {
 	return b
 }
 
-// U32Bytes is the little-endian form of uint32 elements.
-func U32Bytes(x []uint32) []byte {
-	b := make([]byte, 4*len(x))
-	for i, v := range x {
-		binary.LittleEndian.PutUint32(b[4*i:], v)
-	}
-	return b
-}
-
 // ToF32 is the inverse of F32Bytes.
 func ToF32(b []byte) []float32 {
 	x := make([]float32, len(b)/4)
