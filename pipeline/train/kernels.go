@@ -30,6 +30,9 @@ func (r *run) keepKernels() error {
 	if r.Tune == nil {
 		return nil
 	}
+	if n := r.Tune.Strays(); n > 0 {
+		r.Report.Note("%d kernels are not those that the run began with, since the device, its driver or gpupipe has changed: it goes on, but not to the same bits", n)
+	}
 	if err := writeFile(filepath.Join(r.Run.Dir, kernelsFile), r.kernels()); err != nil {
 		return err
 	}

@@ -33,6 +33,8 @@ type Cache struct {
 	path    string
 	known   map[string]Choice
 	used    map[string]Choice
+	pinned  map[string]bool
+	strays  int
 	onTimed func(label string, candidates int)
 }
 
@@ -57,9 +59,18 @@ func Open(path string, onTimed func(label string, candidates int)) (*Cache, erro
 func (c *Cache) Pin(choices map[string]Choice) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.pinned = map[string]bool{}
 	for k, v := range choices {
-		c.known[k] = v
+		c.known[k], c.pinned[k] = v, true
 	}
+}
+
+// Strays counts the choices since Pin that were not among the pinned ones: the device, its driver or a kernel's text has
+// changed, and with it, perhaps, the order of a sum.
+func (c *Cache) Strays() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.strays
 }
 
 // Used returns the choices made or met since Open, by key, for Pin.
@@ -81,6 +92,9 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := keyOf(dev.Info(), ks)
+	if c.pinned != nil && !c.pinned[key] {
+		c.strays++
+	}
 	if known, ok := c.known[key]; ok {
 		for i, k := range ks {
 			if k.Name == known.Candidate {

@@ -57,6 +57,11 @@ func TestChoicesAreTimedOnceAndKept(t *testing.T) {
 	again.Pin(pinned)
 	third, err := exec.NewPlan(dev, graphs(t), exec.Options{Tune: again})
 	require.NoError(t, err)
+	assert.Zero(t, again.Strays())
+	again.Pin(nil)
+	_, err = exec.NewPlan(dev, graphs(t), exec.Options{Tune: again})
+	require.NoError(t, err)
+	assert.Equal(t, 1, again.Strays(), "the kernel is not among the pinned ones")
 	assert.Equal(t, "serial", third.Kernels("sum")[0].Candidate)
 }
 

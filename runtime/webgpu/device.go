@@ -24,7 +24,7 @@ import (
 // Options of a device.
 type Options struct {
 	Label        string
-	MemoryBudget int64 // bytes of buffers; 0: three quarters of the host's memory on a software adapter, else no bound
+	MemoryBudget int64 // bytes of buffers; 0: three quarters of the host's memory where the adapter has none of its own, else no bound
 }
 
 // Device implements device.Device. One goroutine owns what is native: error scopes are per device, and callbacks
@@ -96,7 +96,7 @@ func Open(index int, o Options) (*Device, error) {
 	}
 	d.uploads = pool{d: d, mode: mapWrite, usage: wgpu.BufferUsageMapWrite | wgpu.BufferUsageCopySrc}
 	d.downloads = pool{d: d, mode: mapRead, usage: wgpu.BufferUsageMapRead | wgpu.BufferUsageCopyDst}
-	if d.budget == 0 && a.info.Kind == device.Software {
+	if d.budget == 0 && (a.info.Kind == device.Software || a.info.Kind == device.Integrated) {
 		d.budget = hostMemory() / 4 * 3
 	}
 	close(d.now)
