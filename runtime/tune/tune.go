@@ -84,6 +84,10 @@ func (c *Cache) Used() map[string]Choice {
 	return out
 }
 
+// nearTie is how much slower than the fastest the static choice may be and still be taken, so that noise decides as
+// seldom as possible: other kernels may mean other bits.
+const nearTie = 1.05
+
 // Choose returns the fastest candidate on the device: from the cache, or by timing them all.
 func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fallback int) (int, error) {
 	if dev.Info().Kind == device.Null {
@@ -117,6 +121,9 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 		if t < fastest {
 			best, fastest = i, t
 		}
+	}
+	if choice.Micros[ks[fallback].Name] <= nearTie*choice.Micros[ks[best].Name] {
+		best = fallback
 	}
 	choice.Candidate = ks[best].Name
 	c.known[key], c.used[key] = choice, choice
