@@ -4,6 +4,7 @@ package shaders
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -51,17 +52,15 @@ type Part struct {
 // Label names a group in errors, plans and profiles: its scope and its ops.
 func Label(g *fuse.Group) string {
 	var names []string
-	for _, n := range g.Nodes {
-		if len(names) > 0 && strings.HasPrefix(names[len(names)-1], n.Op.Name()+"×") {
-			last := &names[len(names)-1]
-			var k int
-			fmt.Sscanf((*last)[len(n.Op.Name()+"×"):], "%d", &k)
-			*last = fmt.Sprintf("%s×%d", n.Op.Name(), k+1)
-		} else if len(names) > 0 && names[len(names)-1] == n.Op.Name() {
-			names[len(names)-1] += "×2"
-		} else {
-			names = append(names, n.Op.Name())
+	for i := 0; i < len(g.Nodes); {
+		name, first := g.Nodes[i].Op.Name(), i
+		for i < len(g.Nodes) && g.Nodes[i].Op.Name() == name {
+			i++
 		}
+		if i-first > 1 {
+			name += fmt.Sprintf("×%d", i-first)
+		}
+		names = append(names, name)
 	}
 	label := strings.Join(names, " ")
 	if g.Scope != "" {
@@ -74,7 +73,7 @@ func Label(g *fuse.Group) string {
 // memory by equal text.
 func Lower(r *fuse.Result, g *fuse.Group, lim Limits, key func(*graph.Value) string) ([]Kernel, error) {
 	for _, n := range g.Nodes {
-		for _, v := range append(n.Inputs, n.Outputs...) {
+		for _, v := range slices.Concat(n.Inputs, n.Outputs) {
 			if v.DType == graph.F16 || v.DType == graph.BF16 {
 				return nil, fmt.Errorf("%s: %v: kernels for %v are not available", Label(g), v, v.DType)
 			}
@@ -113,7 +112,7 @@ type context struct {
 	key func(*graph.Value) string
 }
 
-// fold spreads n workgroups over two dimensions, as square as the limit allows.
+// fold spreads n workgroups over two dimensions where one is too short for them.
 func (l Limits) fold(n int) [3]int {
 	if n <= l.MaxDispatch {
 		return [3]int{max(n, 1), 1, 1}

@@ -78,11 +78,22 @@ type Alias struct {
 	Offset int
 }
 
+// Aliases are the values that lie in the memory of others; a base is never an alias itself.
+type Aliases map[*graph.Value]Alias
+
+// Base is the value whose memory holds v.
+func (a Aliases) Base(v *graph.Value) *graph.Value {
+	if x, ok := a[v]; ok {
+		return x.Base
+	}
+	return v
+}
+
 // Result is a graph as kernels, in an order that respects every dependency.
 type Result struct {
 	Graph  *graph.Graph // with expansions carried out
 	Groups []*Group
-	Alias  map[*graph.Value]Alias
+	Alias  Aliases
 	// Direct maps results that are stored straight into the variable that they are assigned to.
 	Direct map[*graph.Value]*graph.Value
 	// Inlined tells which nodes are computed wherever they are read.
@@ -102,7 +113,7 @@ func Run(g *graph.Graph, opt Options) (*Result, error) {
 		return nil, err
 	}
 	f := &fuser{g: g, opt: opt, kernels: map[*graph.Node]graph.Kernel{}, group: map[*graph.Node]*Group{},
-		alias: map[*graph.Value]Alias{}, stored: map[*graph.Value]bool{}, assigned: map[*graph.Value]*graph.Value{},
+		alias: Aliases{}, stored: map[*graph.Value]bool{}, assigned: map[*graph.Value]*graph.Value{},
 		directs: map[*graph.Value]*graph.Value{}}
 	f.classify()
 	f.mergeAll()
@@ -116,7 +127,7 @@ type fuser struct {
 	opt      Options
 	kernels  map[*graph.Node]graph.Kernel
 	group    map[*graph.Node]*Group // nil for sources and for nodes computed where they are read
-	alias    map[*graph.Value]Alias
+	alias    Aliases
 	stored   map[*graph.Value]bool         // must be in memory whatever fusion does
 	assigned map[*graph.Value]*graph.Value // value → the variable that it is assigned to
 	users    map[*graph.Value][]*graph.Node
@@ -185,7 +196,7 @@ func (f *fuser) separate() {
 // overlaps tells whether two values share a part of their memory, but not all.
 func (f *fuser) overlaps(v, w *graph.Value) bool {
 	a, b := f.alias[v].Offset, f.alias[w].Offset
-	if f.base(v) != f.base(w) || a == b && v.Shape.Len() == w.Shape.Len() {
+	if f.alias.Base(v) != f.alias.Base(w) || a == b && v.Shape.Len() == w.Shape.Len() {
 		return false
 	}
 	return a < b+w.Shape.Len() && b < a+v.Shape.Len()

@@ -265,13 +265,13 @@ func (t *tracer) arrays() int {
 		bound[part{Alias{v, 0}, v.Shape.Len()}] = true
 	}
 	for _, v := range t.operands {
-		bound[part{Alias{t.f.base(v), t.f.alias[v].Offset}, v.Shape.Len()}] = true
+		bound[part{Alias{t.f.alias.Base(v), t.f.alias[v].Offset}, v.Shape.Len()}] = true
 	}
 	return len(bound)
 }
 
 func (t *tracer) note(v *graph.Value) *graph.Value {
-	v = t.f.base(v)
+	v = t.f.alias.Base(v)
 	if !slices.Contains(t.loads, v) {
 		t.loads = append(t.loads, v)
 	}
@@ -294,7 +294,7 @@ func (t *tracer) run() bool {
 		n := t.contraction()
 		w.Fixed[n.Outputs[0]] = Fixed{"x", row}
 		for _, in := range n.Inputs {
-			if g.members[t.f.base(in).Node] {
+			if g.members[t.f.alias.Base(in).Node] {
 				return false // a product cannot read what its own kernel computes
 			}
 			t.note(in)
@@ -328,14 +328,14 @@ func (t *tracer) partOperand() bool {
 		return false
 	}
 	return slices.ContainsFunc(t.contraction().Inputs, func(v *graph.Value) bool {
-		base := t.f.base(v)
+		base := t.f.alias.Base(v)
 		return len(t.places[base]) > 0 && base.Shape.Len() != v.Shape.Len()
 	})
 }
 
 // operand tells whether an operand lies in v's memory.
 func (t *tracer) operand(v *graph.Value) bool {
-	return slices.ContainsFunc(t.operands, func(o *graph.Value) bool { return t.f.base(o) == v })
+	return slices.ContainsFunc(t.operands, func(o *graph.Value) bool { return t.f.alias.Base(o) == v })
 }
 
 func (t *tracer) contraction() *graph.Node {

@@ -51,10 +51,10 @@ func (f *fuser) order(groups []*Group) {
 	}
 	kept := map[*graph.Value]bool{} // variables whose old contents are needed when all kernels are done
 	for _, o := range f.g.Outputs {
-		kept[f.base(o.Value)] = true
+		kept[f.alias.Base(o.Value)] = true
 	}
 	for _, a := range f.g.Assigns {
-		kept[f.base(a.Value)] = true
+		kept[f.alias.Base(a.Value)] = true
 	}
 	for _, a := range f.g.Assigns {
 		w := storedBy[a.Value]
@@ -64,14 +64,6 @@ func (f *fuser) order(groups []*Group) {
 		f.direct(a, w, readers[a.Variable], before)
 	}
 	f.ordered = topological(groups, before)
-}
-
-// base is the value whose memory holds v.
-func (f *fuser) base(v *graph.Value) *graph.Value {
-	if a, ok := f.alias[v]; ok {
-		return a.Base
-	}
-	return v
 }
 
 // direct lets group w write its result over the variable, if no reader of the old contents would come later.

@@ -107,14 +107,6 @@ func Run(r *fuse.Result, scratch func(*fuse.Group) []int64, lim Limits) (*Plan, 
 	return out, nil
 }
 
-// base is the value whose memory holds v.
-func (p *planner) base(v *graph.Value) *graph.Value {
-	if a, ok := p.r.Alias[v]; ok {
-		return a.Base
-	}
-	return v
-}
-
 func (p *planner) lifetimes() {
 	for i, g := range p.r.Groups {
 		for _, v := range g.Loads {
@@ -123,11 +115,11 @@ func (p *planner) lifetimes() {
 	}
 	end := len(p.r.Groups)
 	for _, o := range p.r.Graph.Outputs {
-		p.last[p.base(o.Value)] = end
+		p.last[p.r.Alias.Base(o.Value)] = end
 	}
 	for _, a := range p.r.Graph.Assigns {
 		if p.r.Direct[a.Value] != a.Variable {
-			p.last[p.base(a.Value)] = end
+			p.last[p.r.Alias.Base(a.Value)] = end
 		}
 	}
 }
@@ -158,7 +150,7 @@ func (p *planner) moves() []func(*Plan) []Copy {
 			continue
 		}
 		to := Storage{Space: Variable, Name: name(a.Variable), Size: a.Variable.Type.Bytes()}
-		if p.blocks[p.base(a.Value)] != nil {
+		if p.blocks[p.r.Alias.Base(a.Value)] != nil {
 			second = append(second, func(out *Plan) []Copy { return []Copy{{out.Storage[a.Value], to}} })
 			continue
 		}
@@ -235,7 +227,7 @@ func tooBig(label string, size, limit int64) error {
 // resolve records the storage of every value that kernels touch.
 func (p *planner) resolve(out *Plan) error {
 	set := func(v *graph.Value) error {
-		b := p.base(v)
+		b := p.r.Alias.Base(v)
 		s, err := p.baseStorage(b)
 		if err != nil {
 			return err

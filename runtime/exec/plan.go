@@ -228,14 +228,10 @@ func (p *Plan) Chosen(name string) ([]shaders.Kernel, error) {
 // variable that it replaces: fusion relies on those being one binding.
 func separate(r *fuse.Result) func(*graph.Value) string {
 	return func(v *graph.Value) string {
-		base, n := v, v.Shape.Len()
-		a, aliased := r.Alias[v]
-		if aliased {
-			base = a.Base
-		}
+		base, offset, n := r.Alias.Base(v), r.Alias[v].Offset, v.Shape.Len()
 		if u := r.Direct[base]; u != nil {
 			base = u
 		}
-		return fmt.Sprintf("%d.%d+%d:%d", base.Node.ID, base.Index, a.Offset, n)
+		return fmt.Sprintf("%d.%d+%d:%d", base.Node.ID, base.Index, offset, n)
 	}
 }
