@@ -38,6 +38,7 @@ Examples:
   gpupipe train c.yaml --set train.steps=50 --set optimizer.name=adamw
   gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.8
   gpupipe eval runs/demo                               loss on the held-out text
+  gpupipe study examples/one-step-delay/study.yaml     what one step of delay costs each optimizer
   gpupipe selftest                                     does the GPU compute right
   gpupipe data --tokenizer gpt2 --out shards a.txt     text to token shards
 
@@ -51,6 +52,7 @@ type commands struct {
 	Devices  devicesCommand  `cmd:"" help:"List the GPUs that can be used."`
 	Data     dataCommand     `cmd:"" help:"Turn text into token shards."`
 	Selftest selftestCommand `cmd:"" help:"Check that a GPU computes right."`
+	Study    studyCommand    `cmd:"" help:"Compare optimizers with and without delayed updates."`
 	Bench    benchCommand    `cmd:"" help:"Measure kernels and training steps."`
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -27,6 +28,30 @@ type Document struct {
 type Custom interface {
 	// DecodeYAML reads a node; key is its dotted name, for complaints.
 	DecodeYAML(d *Document, n *yaml.Node, key string) error
+}
+
+// ReadSmall reads a regular file of at most a mebibyte, which no file that people write exceeds.
+func ReadSmall(path string) ([]byte, error) {
+	const limit = 1 << 20
+	st, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	case st.Size() > limit:
+		return nil, fmt.Errorf("%s: %d bytes, expected at most %d", path, st.Size(), limit)
+	}
+	return os.ReadFile(path)
+}
+
+// Load parses a file.
+func Load(path string) (*Document, error) {
+	text, err := ReadSmall(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, text)
 }
 
 // Parse reads a YAML mapping; an empty text is an empty mapping. file is how errors name it.

@@ -5,7 +5,6 @@ package train
 import (
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -126,27 +125,13 @@ func LoadConfig(path string, overrides []string) (Config, error) {
 	file := "config"
 	if path != "" {
 		var err error
-		if text, err = readSmall(path, 1<<20); err != nil {
+		if text, err = strictyaml.ReadSmall(path); err != nil {
 			return Config{}, Mistake(err)
 		}
 		file = path
 	}
 	c, err := ParseConfig(file, text, overrides)
 	return c, Mistake(err)
-}
-
-// readSmall reads a regular file of at most limit bytes.
-func readSmall(path string, limit int64) ([]byte, error) {
-	st, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case !st.Mode().IsRegular():
-		return nil, fmt.Errorf("%s: not a regular file", path)
-	case st.Size() > limit:
-		return nil, fmt.Errorf("%s: %d bytes, expected at most %d", path, st.Size(), limit)
-	}
-	return os.ReadFile(path)
 }
 
 // ParseConfig is LoadConfig on a text; file is how errors name it.
@@ -239,7 +224,7 @@ func (c *Config) agreesWith(d *strictyaml.Document) error {
 // ReadModelConfig reads config.json in a folder.
 func ReadModelConfig(dir string) (model.Config, error) {
 	path := filepath.Join(dir, "config.json")
-	text, err := readSmall(path, 1<<20)
+	text, err := strictyaml.ReadSmall(path)
 	if err != nil {
 		return model.Config{}, err
 	}
