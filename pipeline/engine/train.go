@@ -1,0 +1,76 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"iter"
+
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+)
+
+// Train works on batches from a number on to before another, and tells of each in order, from the caller's goroutine. When stop
+// ends, or each fails, the batches under way are finished; the result is the number of the first batch that was not done. When
+// it returns without error of its own the pipeline is empty, and weights and states may be read.
+func (e *Engine) Train(stop context.Context, source Source, from, to int, each func(Measured) error) (int, error) {
+	r := newResults(from, e.Microbatches*e.Replicas, true)
+	return e.deliver(stop, work{e.Schedule, source, e.Replicas, e.Microbatches}, from, to, r, each)
+}
+
+// Evaluate runs forwards on batches of one microbatch each, from a source of its own, on the first replica.
+func (e *Engine) Evaluate(stop context.Context, source Source, batches int, each func(Measured) error) error {
+	_, err := e.deliver(stop, work{evaluations(e.Stages, e.Chunks), source, 1, 1}, 0, batches, newResults(0, 1, false), each)
+	if err == nil {
+		err = stop.Err()
+	}
+	return err
+}
+
+func (e *Engine) deliver(stop context.Context, w work, from, to int, r *results, each func(Measured) error) (int, error) {
+	if from >= to {
+		return from, nil
+	}
+	stop, cancel := context.WithCancel(stop)
+	defer cancel()
+	reached, failed := from, error(nil)
+	go func() {
+		reached, failed = e.run(stop, w, from, to, r)
+		close(r.out)
+	}()
+	var refused error
+	for m := range r.out {
+		if refused == nil {
+			if refused = each(m); refused != nil {
+				cancel()
+			}
+		}
+	}
+	return reached, errors.Join(failed, refused)
+}
+
+// evaluations is the schedule of forwards alone.
+func evaluations(stages, chunks int) Schedule {
+	return func(stage, batches int) iter.Seq[schedule.Action] {
+		return func(yield func(schedule.Action) bool) {
+			for batch := range batches {
+				for chunk := range chunks {
+					part := chunk*stages + stage
+					a := schedule.Action{Kind: schedule.Evaluate, Batch: batch, Chunk: chunk}
+					actions := []schedule.Action{a}
+					if part > 0 {
+						a.Kind = schedule.RecvForward
+						actions = append([]schedule.Action{a}, actions...)
+					}
+					if part < stages*chunks-1 {
+						a.Kind = schedule.SendForward
+						actions = append(actions, a)
+					}
+					for _, a := range actions {
+						if !yield(a) {
+							return
+						}
+					}
+				}
+			}
+		}
+	}
+}
