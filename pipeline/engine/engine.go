@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/stage"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -32,9 +33,15 @@ func New(o Options) (*Engine, error) {
 	if o.Depth == 0 {
 		o.Depth = defaultDepth
 	}
-	e := &Engine{Options: o, exchanges: o.links(), splitBackward: splits(o.Schedule(0, 1))}
+	e := &Engine{Options: o, exchanges: o.links()}
+	sample, err := o.Schedule(sampleBatches)
+	if err != nil {
+		return nil, err
+	}
+	e.splitBackward = splits(sample.Line(0))
 	for i, dev := range o.Devices {
 		l := &line{e: e, index: i, stage: i % o.Stages, replica: i / o.Stages, dev: dev}
+		l.slots = slots(sample.Line(l.stage))
 		if err := l.prepare(); err != nil {
 			return nil, fmt.Errorf("%s on %s: %w", l.name(), dev.Info().Name, err)
 		}
@@ -54,9 +61,12 @@ type LinePlan struct {
 	Device  device.Info `json:"device"`
 	First   []int       `json:"first"` // units of its parts: from First to before Last
 	Last    []int       `json:"last"`
-	Slots   int         `json:"slots"` // microbatches in flight
-	Memory  exec.Memory `json:"memory"`
+	Slots   int         `json:"slots"`  // microbatches in flight
+	Memory  exec.Memory `json:"memory"` // planned bytes
 	Kernels int         `json:"kernels"`
+	// Bytes of buffers, measured when all are made, and what transfers use besides.
+	Allocated int64 `json:"allocated"`
+	Staging   int64 `json:"staging"`
 }
 
 // Lines describes the lines.
@@ -98,8 +108,15 @@ func (e *Engine) Close() error {
 // machine is the stage machine of a line for the batches from a number on to before another.
 func (l *line) machine(s Schedule, microbatches, from, to int) (*stage.Machine, error) {
 	e := l.e
+	g, err := s(to - from)
+	if err != nil {
+		return nil, err
+	}
+	if g, err = g.Communicate(schedule.Links{Tied: e.Model.TieEmbeddings, Replica: l.replica > 0, Copied: l.replica == 0 && e.Replicas > 1}); err != nil {
+		return nil, err
+	}
 	c := stage.Config{Stage: l.stage, Stages: e.Stages, Chunks: e.Chunks, Microbatches: microbatches, Delay: e.Delay,
-		Slots: l.slots, Depth: e.Depth, Actions: s(l.stage, to-from), From: from, Roles: l.roles}
+		Slots: l.slots, Depth: e.Depth, Actions: g.Line(l.stage), From: from, Roles: l.roles}
 	if l.optimizer != nil {
 		for _, v := range e.votes {
 			if v != l.index {

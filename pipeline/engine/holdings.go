@@ -17,35 +17,34 @@ type holding struct {
 
 // holdings are the parameters of a line, in the model's order.
 func (o Options) holdings(line int) []holding {
-	read := map[string][]string{} // parameter → gradient variables
-	stage := line % o.Stages
+	gathered := map[string][]string{}
 	for chunk := range o.Chunks {
-		first, last := o.units(chunk*o.Stages+stage, o.Model)
-		for param, gradients := range o.Model.UnitGradients(first, last) {
-			read[param] = append(read[param], gradients...)
+		part := chunk*o.Stages + line%o.Stages
+		first, last := o.units(part, o.Model)
+		for _, p := range o.Model.Reads(first, last) {
+			all := o.Model.Gradients(p.Name)
+			if o.partOf(p) == part {
+				gathered[p.Name] = append([]string{all[len(all)-1]}, gathered[p.Name]...)
+			}
+			if len(all) > 1 && last == o.Model.Units() {
+				gathered[p.Name] = append(gathered[p.Name], all[0])
+			}
 		}
 	}
 	var hs []holding
 	for _, p := range o.Model.Parameters() {
-		gradients, ok := read[p.Name]
-		if !ok {
-			continue
+		if gradients, ok := gathered[p.Name]; ok {
+			hs = append(hs, holding{param: p.Name, owner: o.partOf(p) % o.Stages, gradients: gradients})
 		}
-		// The gradient that is the parameter's own comes last in a sum and first here.
-		all := o.Model.Gradients(p.Name)
-		slices.SortFunc(gradients, func(a, b string) int { return slices.Index(all, b) - slices.Index(all, a) })
-		hs = append(hs, holding{param: p.Name, owner: o.ownerOf(p), gradients: gradients})
 	}
 	return hs
 }
 
-// ownerOf is the line of the first replica that has the parameter's own unit.
-func (o Options) ownerOf(p model.Parameter) int {
+// partOf is the part that has a parameter's own unit.
+func (o Options) partOf(p model.Parameter) int {
 	unit := 0
-	for u := range o.Model.Units() {
-		if o.Model.UnitScope(u) == p.Scope {
-			unit = u
-		}
+	for o.Model.UnitScope(unit) != p.Scope {
+		unit++
 	}
 	part := 0
 	for _, c := range o.Cut {
@@ -53,7 +52,7 @@ func (o Options) ownerOf(p model.Parameter) int {
 			part++
 		}
 	}
-	return part % o.Stages
+	return part
 }
 
 // contribution names, on the owner's line, the gradient that another line gathers in a variable.

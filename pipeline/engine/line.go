@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"iter"
 
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
@@ -42,7 +43,6 @@ func (l *line) prepare() error {
 	if len(own) > 0 {
 		l.optimizer = l.e.Optimizer.Part(own, l.replica == 0 && l.stage == l.e.Stages-1)
 	}
-	l.slots = slots(l.e.Schedule(l.stage, slotBatches))
 	p, err := l.buildPrograms()
 	if err != nil {
 		return err
@@ -58,11 +58,11 @@ func (l *line) load() (err error) {
 	return err
 }
 
-// slotBatches is how many batches show all that a schedule ever has in flight.
-const slotBatches = 4
+// sampleBatches is how many batches show all that a schedule ever does.
+const sampleBatches = 4
 
 // slots counts the microbatches that a chunk has in flight at most: from F to B, or to W.
-func slots(actions func(func(schedule.Action) bool)) int {
+func slots(actions iter.Seq[schedule.Action]) int {
 	flying, most := map[int]int{}, 1
 	for a := range actions {
 		switch a.Kind {
@@ -77,7 +77,7 @@ func slots(actions func(func(schedule.Action) bool)) int {
 }
 
 // splits tells whether a schedule has backwards in two halves.
-func splits(actions func(func(schedule.Action) bool)) bool {
+func splits(actions iter.Seq[schedule.Action]) bool {
 	for a := range actions {
 		if a.Kind == schedule.WeightGrad {
 			return true

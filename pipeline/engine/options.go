@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"iter"
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -26,8 +25,8 @@ type Options struct {
 	Depth          int             // actions that a device's queue may hold, at least 1; 0: a few
 }
 
-// Schedule gives the communicated line of a stage for some batches: schedule.Lines of one name and layout, say.
-type Schedule func(stage, batches int) iter.Seq[schedule.Action]
+// Schedule gives the computation of some batches.
+type Schedule func(batches int) (*schedule.Generator, error)
 
 // Source gives a batch's tokens and targets, sequence after sequence, of all replicas and microbatches. It is called from
 // several goroutines.

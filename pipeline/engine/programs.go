@@ -3,7 +3,6 @@ package engine
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -85,9 +84,14 @@ func (p programs) addChunk(l *line, chunk int) error {
 	if err != nil {
 		return err
 	}
+	kept := []string{model.TokensInput, model.TargetsInput, model.ActIn}
+	for _, v := range slices.Concat(s.Stash, s.WeightStash) {
+		kept = append(kept, v.ID)
+	}
 	add := func(kind schedule.Kind, first bool, g *graph.Graph) {
 		if g != nil {
-			p.addGraph(chunkProgram(kind, chunk, first), g, chunk, l.slots)
+			l.rename(p, g, chunk, kept)
+			p.graphs[chunkProgram(kind, chunk, first)] = g
 		}
 	}
 	add(schedule.Forward, true, s.Forward)
@@ -103,20 +107,21 @@ func (p programs) addChunk(l *line, chunk int) error {
 	return nil
 }
 
-// addGraph takes in a graph of a chunk; what a chunk has for itself gets a name of its own on the line.
-func (p programs) addGraph(name string, g *graph.Graph, chunk, slots int) {
+// rename gives what a chunk has for itself a name of its own on the line. What is kept from a microbatch's forward to its
+// backward has a pool, a buffer for each microbatch in flight.
+func (l *line) rename(p programs, g *graph.Graph, chunk int, kept []string) {
+	transient := []string{model.ActOut, model.GradOut, model.GradIn} // used between a transfer and the run beside it
 	for _, v := range g.Sources("variable") {
 		op := v.Node.Op.(*graph.Variable)
-		if !kept(op.ID) && !transient(op.ID) {
-			continue // parameters, their gradients, the loss
-		}
-		keep := kept(op.ID)
-		op.ID = chunkVariable(op.ID, chunk)
-		if keep {
-			p.pools[op.ID] = exec.Pool{Name: op.ID, Class: slotClass, Size: slots}
+		id := chunkVariable(op.ID, chunk)
+		switch {
+		case slices.Contains(kept, op.ID):
+			p.pools[id] = exec.Pool{Name: id, Class: slotClass, Size: l.slots}
+			op.ID = id
+		case slices.Contains(transient, op.ID):
+			op.ID = id
 		}
 	}
-	p.graphs[name] = g
 }
 
 // chunkVariable is the name on a line of a variable that each chunk has for itself.
@@ -125,15 +130,4 @@ func chunkVariable(name string, chunk int) string {
 		return name
 	}
 	return fmt.Sprintf("chunk%d/%s", chunk, name)
-}
-
-// transient variables are used between a transfer and the run beside it.
-func transient(name string) bool {
-	return slices.Contains([]string{model.ActOut, model.GradOut, model.GradIn}, name)
-}
-
-// kept variables hold something of a microbatch from its forward to its backward.
-func kept(name string) bool {
-	return slices.Contains([]string{model.TokensInput, model.TargetsInput, model.ActIn}, name) ||
-		strings.HasPrefix(name, model.StashPrefix) || strings.HasPrefix(name, model.WeightStashPrefix)
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"iter"
 
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
@@ -18,7 +17,7 @@ func (e *Engine) Train(stop context.Context, source Source, from, to int, each f
 
 // Evaluate runs forwards on batches of one microbatch each, from a source of its own, on the first replica.
 func (e *Engine) Evaluate(stop context.Context, source Source, batches int, each func(Measured) error) error {
-	_, err := e.deliver(stop, work{evaluations(e.Stages, e.Chunks), source, 1, 1}, 0, batches, newResults(0, 1, false), each)
+	_, err := e.deliver(stop, work{e.evaluations, source, 1, 1}, 0, batches, newResults(0, 1, false), each)
 	if err == nil {
 		err = stop.Err()
 	}
@@ -48,29 +47,6 @@ func (e *Engine) deliver(stop context.Context, w work, from, to int, r *results,
 }
 
 // evaluations is the schedule of forwards alone.
-func evaluations(stages, chunks int) Schedule {
-	return func(stage, batches int) iter.Seq[schedule.Action] {
-		return func(yield func(schedule.Action) bool) {
-			for batch := range batches {
-				for chunk := range chunks {
-					part := chunk*stages + stage
-					a := schedule.Action{Kind: schedule.Evaluate, Batch: batch, Chunk: chunk}
-					actions := []schedule.Action{a}
-					if part > 0 {
-						a.Kind = schedule.RecvForward
-						actions = append([]schedule.Action{a}, actions...)
-					}
-					if part < stages*chunks-1 {
-						a.Kind = schedule.SendForward
-						actions = append(actions, a)
-					}
-					for _, a := range actions {
-						if !yield(a) {
-							return
-						}
-					}
-				}
-			}
-		}
-	}
+func (e *Engine) evaluations(batches int) (*schedule.Generator, error) {
+	return schedule.New("eval", schedule.Options{Stages: e.Stages, Chunks: e.Chunks, Microbatches: 1, Batches: batches})
 }

@@ -178,13 +178,12 @@ func (w *worker) store(e stage.Effect) error {
 	return nil
 }
 
-// scatter puts a line's votes where the whole model's have them; of the loss, one line has the number and others zero.
+// scatter puts a line's votes where the whole model's have them.
 func (w *worker) scatter(from int, data []byte) {
 	own := floats(data)
 	for i, at := range w.e.lines[from].optimizer.Positions() {
 		w.votes[at] = own[i]
 	}
-	w.votes[len(w.votes)-1] += own[len(own)-1]
 }
 
 // launch enqueues a program.
@@ -307,7 +306,7 @@ func (w *worker) send(e stage.Effect) error {
 				to = append(to, v)
 			}
 		}
-		err = add(w.session.ReadAt(w.optimizer.OwnVariable(), nil))
+		err = add(w.session.ReadAt(w.optimizer.OwnName(), nil))
 		w.own = reads[0]
 	default:
 		reads, err = w.exchange(e)
