@@ -106,17 +106,20 @@ func (e *Engine) Close() error {
 }
 
 // machine is the stage machine of a line for the batches from a number on to before another.
-func (l *line) machine(s Schedule, microbatches, from, to int) (*stage.Machine, error) {
+func (l *line) machine(w work, from, to int) (*stage.Machine, error) {
 	e := l.e
-	g, err := s(to - from)
+	g, err := w.schedule(to - from)
 	if err != nil {
 		return nil, err
 	}
 	if g, err = g.Communicate(schedule.Links{Tied: e.Model.TieEmbeddings, Replica: l.replica > 0, Copied: l.replica == 0 && e.Replicas > 1}); err != nil {
 		return nil, err
 	}
-	c := stage.Config{Stage: l.stage, Stages: e.Stages, Chunks: e.Chunks, Microbatches: microbatches, Delay: e.Delay,
-		Slots: l.slots, Depth: e.Depth, Actions: g.Line(l.stage), From: from, Roles: l.roles}
+	c := stage.Config{Stage: l.stage, Stages: e.Stages, Replica: l.replica, Chunks: e.Chunks, Microbatches: w.microbatches,
+		Delay: e.Delay, Slots: l.slots, Depth: e.Depth, Actions: g.Line(l.stage), From: from, Roles: l.roles}
+	if w.evaluates {
+		c.Delay, c.Roles.Next = 0, c.Roles.Current
+	}
 	if l.optimizer != nil {
 		for _, v := range e.votes {
 			if v != l.index {
@@ -126,10 +129,10 @@ func (l *line) machine(s Schedule, microbatches, from, to int) (*stage.Machine, 
 	}
 	for _, x := range e.exchanges {
 		if x.from == l.index {
-			c.OwnersOfCopies = append(c.OwnersOfCopies, x.to)
+			c.CopiesFrom = append(c.CopiesFrom, x.to)
 		}
 		if x.to == l.index {
-			c.Copies = append(c.Copies, x.from)
+			c.CopiesTo = append(c.CopiesTo, x.from)
 		}
 	}
 	return stage.New(c)

@@ -17,8 +17,9 @@ type line struct {
 	stage, replica int
 	dev            device.Device
 	holdings       []holding
-	optimizer      *optim.Part // of the parameters that it owns; nil: none
-	slots          int         // microbatches that a chunk may have in flight
+	optimizer      *optim.Part     // of the parameters that it owns; nil: none
+	slots          int             // microbatches that a chunk may have in flight
+	runs           map[string]bool // by program; the first part has no input gradient to compute
 	planned        Planned
 	session        Session
 	roles          stage.Roles
@@ -46,6 +47,10 @@ func (l *line) prepare() error {
 	p, err := l.buildPrograms()
 	if err != nil {
 		return err
+	}
+	l.runs = map[string]bool{}
+	for name := range p.graphs {
+		l.runs[name] = true
 	}
 	l.planned, err = l.e.Execute(l.dev, p.graphs, p.pools)
 	return err

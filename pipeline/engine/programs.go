@@ -69,7 +69,7 @@ func (l *line) buildPrograms() (programs, error) {
 	if p.graphs[votesProgram], err = l.optimizer.Votes(); err != nil {
 		return p, err
 	}
-	for v := range l.optimizer.Variants() {
+	for v := range l.e.Optimizer.Variants() {
 		if p.graphs[updateName(v)], err = l.optimizer.Update(v); err != nil {
 			return p, err
 		}

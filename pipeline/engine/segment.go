@@ -21,6 +21,7 @@ type work struct {
 	source       Source
 	replicas     int // the first of all
 	microbatches int // of a batch on one replica
+	evaluates    bool
 }
 
 // gate lets lines begin batches, in step: once it is closed, none begins a batch that no other has begun.
@@ -68,10 +69,11 @@ func (e *Engine) run(stop context.Context, w work, from, to int, r *results) (in
 	defer cancel(nil)
 	seg := &segment{work: w, ctx: ctx, cancel: cancel, gate: newGate(from, to), results: r}
 	for _, l := range e.lines[:w.replicas*e.Stages] {
-		m, err := l.machine(w.schedule, w.microbatches, from, to)
+		m, err := l.machine(w, from, to)
 		if err != nil {
 			return from, err
 		}
+		defer m.Close()
 		seg.workers = append(seg.workers, newWorker(l, seg, m))
 	}
 	unhook := context.AfterFunc(stop, seg.gate.stop)
@@ -84,8 +86,10 @@ func (e *Engine) run(stop context.Context, w work, from, to int, r *results) (in
 	if err := context.Cause(ctx); err != nil {
 		return from, err
 	}
-	for _, w := range seg.workers {
-		w.roles = w.machine.Roles()
+	for _, line := range seg.workers {
+		if !w.evaluates {
+			line.roles = line.machine.Roles()
+		}
 	}
 	return seg.gate.end(), nil
 }

@@ -12,12 +12,12 @@ import (
 // it returns without error of its own the pipeline is empty, and weights and states may be read.
 func (e *Engine) Train(stop context.Context, source Source, from, to int, each func(Measured) error) (int, error) {
 	r := newResults(from, e.Microbatches*e.Replicas, true)
-	return e.deliver(stop, work{e.Schedule, source, e.Replicas, e.Microbatches}, from, to, r, each)
+	return e.deliver(stop, work{e.Schedule, source, e.Replicas, e.Microbatches, false}, from, to, r, each)
 }
 
 // Evaluate runs forwards on batches of one microbatch each, from a source of its own, on the first replica.
 func (e *Engine) Evaluate(stop context.Context, source Source, batches int, each func(Measured) error) error {
-	_, err := e.deliver(stop, work{e.evaluations, source, 1, 1}, 0, batches, newResults(0, 1, false), each)
+	_, err := e.deliver(stop, work{e.evaluations, source, 1, 1, true}, 0, batches, newResults(0, 1, false), each)
 	if err == nil {
 		err = stop.Err()
 	}

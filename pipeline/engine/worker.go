@@ -200,8 +200,10 @@ func (w *worker) launch(e stage.Effect) error {
 			return err
 		}
 	}
-	if err := w.session.RunAt(name, at); err != nil {
-		return err
+	if w.runs[name] {
+		if err := w.session.RunAt(name, at); err != nil {
+			return err
+		}
 	}
 	if err := w.measure(e.Action, name); err != nil {
 		return err
@@ -288,16 +290,13 @@ func (w *worker) send(e stage.Effect) error {
 		reads = append(reads, p)
 		return err
 	}
-	// A part sends to the part after or before it, maybe on another chunk of the line.
 	chunk := e.Action.Chunk
 	to := []int{e.To}
 	var err error
 	switch m.Kind {
 	case stage.Activation:
-		to[0] += w.replica * w.e.Stages
 		err = add(w.session.ReadAt(chunkVariable(model.ActOut, chunk), nil))
 	case stage.Gradient:
-		to[0] += w.replica * w.e.Stages
 		err = add(w.session.ReadAt(chunkVariable(model.GradIn, chunk), nil))
 	case stage.Votes:
 		to = to[:0]

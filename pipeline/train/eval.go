@@ -12,6 +12,9 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
+// evalProgram is the program of an Evaluate.
+const evalProgram = "eval"
+
 // evaluation looks at windows of a batcher in their order.
 type evaluation struct {
 	session engine.Session

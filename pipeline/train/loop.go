@@ -18,9 +18,6 @@ func (r *run) loop(ctx context.Context) error {
 		if err := r.segment(ctx); err != nil {
 			return err
 		}
-		if r.step == r.Train.Steps || ctx.Err() != nil {
-			break
-		}
 		if r.due(r.Train.EvalEvery) && r.data.val != nil {
 			if err := r.evaluateNow(); err != nil {
 				return err

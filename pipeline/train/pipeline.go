@@ -23,21 +23,24 @@ func chooser(c *tune.Cache) exec.Chooser {
 }
 
 // rows is the sequences of a microbatch.
-func (c Config) rows() int { return c.Train.BatchSize / c.Train.Microbatches / c.Pipeline.Replicas }
+func (c Config) rows() int { return c.Train.BatchSize / c.Train.Microbatches }
+
+// microbatches is how many of a batch's microbatches one replica takes.
+func (c Config) microbatches() int { return c.Train.Microbatches / c.Pipeline.Replicas }
 
 // engineOptions are what the config says of the pipeline, without devices and cut.
 func (c Config) engineOptions() engine.Options {
 	p := c.Pipeline
 	return engine.Options{
 		Layout: engine.Layout{Stages: p.Stages, Chunks: p.Chunks, Replicas: p.Replicas, Delay: p.Delay},
-		Model:  c.Model.Config, MicrobatchSize: c.rows(), Microbatches: c.Train.Microbatches, Schedule: c.schedule,
+		Model:  c.Model.Config, MicrobatchSize: c.rows(), Microbatches: c.microbatches(), Schedule: c.schedule,
 	}
 }
 
 // schedule gives the computation of some batches.
 func (c Config) schedule(batches int) (*schedule.Generator, error) {
 	p := c.Pipeline
-	return schedule.New(p.Schedule, schedule.Options{Stages: p.Stages, Chunks: p.Chunks, Microbatches: c.Train.Microbatches, Batches: batches})
+	return schedule.New(p.Schedule, schedule.Options{Stages: p.Stages, Chunks: p.Chunks, Microbatches: c.microbatches(), Batches: batches})
 }
 
 // cut is where the model is cut into parts.

@@ -84,10 +84,11 @@ type run struct {
 	events *metrics.Events
 	trace  *trace.Writer
 
-	step  int       // finished
-	saved int       // step of the newest checkpoint of this run; −1: none
-	last  *Progress // a step that is told of when it is known what follows it
-	pace  pace
+	step    int       // finished
+	saved   int       // step of the newest checkpoint of this run; −1: none
+	skipped int       // batches in a row
+	last    *Progress // a step that is told of when it is known what follows it
+	pace    pace
 }
 
 // plan opens the devices and asks them how the pipeline fits.
