@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
@@ -76,11 +75,16 @@ func deviceGradients(t *testing.T, c Config) map[string][]float32 {
 	}
 	grads := map[string][]float32{}
 	for _, p := range c.Model.Parameters() {
-		read, err := r.session.ReadVariable(model.Gradient(p.Name))
-		require.NoError(t, err)
-		b, err := read.Wait()
-		require.NoError(t, err)
-		grads[p.Name] = floats(b)
+		grads[p.Name] = make([]float32, p.Type.Shape.Len())
+		for _, name := range c.Model.Gradients(p.Name) {
+			read, err := r.session.ReadVariable(name)
+			require.NoError(t, err)
+			b, err := read.Wait()
+			require.NoError(t, err)
+			for i, g := range floats(b) {
+				grads[p.Name][i] += g
+			}
+		}
 	}
 	return grads
 }
