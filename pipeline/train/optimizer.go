@@ -17,7 +17,10 @@ func newOptimizer(c Config) (*optim.Optimizer, error) {
 	var params []optim.Param
 	for _, p := range c.Model.Parameters() {
 		matrix := len(p.Type.Shape) == 2
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: model.Gradient(p.Name),
+		gradients := c.Model.Gradients(p.Name)
+		last := len(gradients) - 1
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope,
+			Gradient: gradients[last], Contributions: gradients[:last],
 			Matrix: matrix && strings.HasPrefix(p.Scope, "layers."), Decay: matrix})
 	}
 	return optim.New(optim.Config{
