@@ -193,7 +193,7 @@ func TestScopesAreLayers(t *testing.T) {
 	c := small()
 	g, err := c.Grad(1, 2, true)
 	require.NoError(t, err)
-	allowed := map[string]bool{"embed": true, "layers.0": true, "layers.1": true, "head": true}
+	allowed := map[string]bool{"embed": true, "layers.0": true, "layers.1": true, "head": true, "loss": true}
 	whole := func(scope string) string {
 		return strings.TrimSuffix(strings.TrimSuffix(scope, autodiff.Suffix), model.WeightsSuffix)
 	}

@@ -29,6 +29,7 @@ const (
 
 	EmbedScope = "embed"
 	HeadScope  = "head"
+	LossScope  = "loss" // the mean of a microbatch's losses
 )
 
 // LayerScope is the scope of layer i.

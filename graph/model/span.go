@@ -145,14 +145,14 @@ func (s *span) grad(microbatches int, accumulate bool) {
 	entry, y := s.forward()
 	var seed *graph.Value
 	if s.isLast() {
-		s.b.Scope(HeadScope, func() {
+		s.b.Scope(LossScope, func() {
 			y = op.Mean(y, nil, false)
 			s.b.Output(LossOutput, op.Reshape(y, 1))
 			seed = op.Scalar(s.b, graph.F32, 1/float64(microbatches))
 		})
 		var share *graph.Value
-		s.b.Scope(HeadScope+WeightsSuffix, func() { share = op.Reshape(op.Mul(y, seed), 1) })
-		store(HeadScope, LossVariable, share)
+		s.b.Scope(LossScope+WeightsSuffix, func() { share = op.Mul(op.Reshape(y, 1), seed) })
+		store(LossScope, LossVariable, share)
 	} else {
 		s.b.Assign(s.b.Variable(ActOut, s.act()), y)
 		seed = s.source(GradOut, s.act())

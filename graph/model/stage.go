@@ -15,7 +15,8 @@ type StageOptions struct {
 	First, Last  int // units [First, Last)
 	Batch        int // sequences a microbatch
 	Microbatches int // of the whole batch: the loss and its gradient are divided by it
-	// Recompute has the backward pass compute the forward pass again instead of reading a stash.
+	// Recompute has the backward pass compute the forward pass again instead of reading a stash; the last part keeps the loss.
+	// A Forward that stores less has other kernels for the same mathematics: a device's compiler may make their bits differ.
 	Recompute bool
 }
 
@@ -45,9 +46,10 @@ type Stage struct {
 	Parameters []Parameter
 }
 
-// The classes of nodes: the forward pass, gradients of activations, gradients of weights.
+// The classes of nodes: the forward pass, the microbatch's mean loss, gradients of activations, gradients of weights.
 const (
 	forwardClass = iota
+	lossClass
 	inputClass
 	weightClass
 )
@@ -58,6 +60,8 @@ func passOf(n *graph.Node) int {
 		return inputClass
 	case strings.HasSuffix(n.Scope, WeightsSuffix):
 		return weightClass
+	case n.Scope == LossScope:
+		return lossClass
 	}
 	return forwardClass
 }
@@ -104,10 +108,10 @@ func (c Config) passes(s *Stage, o StageOptions, accumulate bool) error {
 	if err != nil {
 		return err
 	}
-	forward := split.Part{Own: []int{forwardClass}, Stash: "stash/"}
+	forward := split.Part{Own: []int{forwardClass, lossClass}, Stash: "stash/"}
 	var again []int
 	if o.Recompute {
-		again = forward.Own
+		again = []int{forwardClass}
 	}
 	two, err := split.Run(g, passOf, []split.Part{forward, {Own: []int{inputClass, weightClass}, Recompute: again}})
 	if err != nil {

@@ -3,7 +3,9 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/stage"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -59,14 +61,24 @@ func (l Layout) recompute(stage int) bool { return len(l.Recompute) > 0 && l.Rec
 type LinePlan struct {
 	Name    string      `json:"name"`
 	Device  device.Info `json:"device"`
-	First   []int       `json:"first"` // units of its parts: from First to before Last
-	Last    []int       `json:"last"`
+	Units   [][2]int    `json:"units"` // of its parts: the first, and the one after the last
+	names   []string    // of its parts
 	Slots   int         `json:"slots"`  // microbatches in flight
 	Memory  exec.Memory `json:"memory"` // planned bytes
 	Kernels int         `json:"kernels"`
 	// Bytes of buffers, measured when all are made, and what transfers use besides.
 	Allocated int64 `json:"allocated"`
 	Staging   int64 `json:"staging"`
+}
+
+// Parts names the units of a line: "embed to layers.3".
+func (p LinePlan) Parts() string { return strings.Join(p.names, ", ") }
+
+func partName(c model.Config, first, last int) string {
+	if last-first == 1 {
+		return c.UnitScope(first)
+	}
+	return c.UnitScope(first) + " to " + c.UnitScope(last-1)
 }
 
 // Lines describes the lines.
@@ -76,7 +88,8 @@ func (e *Engine) Lines() []LinePlan {
 		p := LinePlan{Name: l.name(), Device: l.dev.Info(), Slots: l.slots, Memory: l.planned.Memory, Kernels: l.planned.Kernels}
 		for chunk := range e.Chunks {
 			first, last := e.units(chunk*e.Stages+l.stage, e.Model)
-			p.First, p.Last = append(p.First, first), append(p.Last, last)
+			p.Units = append(p.Units, [2]int{first, last})
+			p.names = append(p.names, partName(e.Model, first, last))
 		}
 		ps = append(ps, p)
 	}

@@ -240,9 +240,9 @@ func (w *worker) measure(a schedule.Action, program string) error {
 		name = model.LossesOutput
 	case a.Kind == schedule.Update && w.index == w.e.votes[0]:
 		return w.read(func(data payload) error {
-			w.seg.results.update(w.seg.ctx, a.Batch, float64(floats(data[0])[0]), binary.LittleEndian.Uint32(data[1]) != 0)
+			w.seg.results.update(w.seg.ctx, a.Batch, float64(floats(data[0])[0]), binary.LittleEndian.Uint32(data[1]) == 0)
 			return nil
-		}, output{program, optim.NormOutput}, output{program, optim.OKOutput})
+		}, output{program, optim.NormOutput}, output{program, optim.RefusedOutput})
 	default:
 		return nil
 	}

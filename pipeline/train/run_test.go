@@ -19,6 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+const demoMicrobatches = 2
+
 // demo is a run of a few seconds in dir.
 func demo(t *testing.T, dir string, overrides ...string) Config {
 	t.Helper()

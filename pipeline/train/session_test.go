@@ -38,7 +38,7 @@ type referenceSession struct {
 	variables map[string]*graph.Tensor // by buffer
 	inputs    map[string]map[string]*graph.Tensor
 	outputs   map[string]map[string]*graph.Tensor
-	batches   int
+	forwards  int
 }
 
 func newReferenceSession(x *reference, graphs map[string]*graph.Graph, pools map[string]exec.Pool) *referenceSession {
@@ -147,13 +147,16 @@ func (s *referenceSession) RunAt(program string, at exec.Binding) (err error) {
 	if s.outputs[program], err = eval.Run(g, s.inputs[program], vars, eval.Rounded); err != nil {
 		return err
 	}
-	if program == "B" { // of a batch's first microbatch
-		s.batches++
+	if program == "F" {
+		s.forwards++
 	}
-	if poisoned := s.parent.poison > 0; poisoned && program == "F" && s.batches+1 >= s.parent.poison {
-		s.outputs[program]["loss"].Data[0] = math.NaN()
-	} else if poisoned && program == "B" && s.batches >= s.parent.poison {
-		vars["loss"].Data[0] = math.NaN()
+	if x := s.parent; x.poison > 0 && (s.forwards+1)/demoMicrobatches >= x.poison {
+		switch program {
+		case "F":
+			s.outputs[program]["loss"].Data[0] = math.NaN()
+		case "B", "B+":
+			vars["loss"].Data[0] = math.NaN()
+		}
 	}
 	if losses := s.outputs[program]["losses"]; losses != nil && s.parent.blind {
 		losses.Data[0] = math.NaN()
