@@ -28,7 +28,7 @@ func TestSynchronousPipelinesEqualOneDevice(t *testing.T) {
 				continue // 4 microbatches do not divide
 			}
 			got := weightsOf(t, "pipeline.schedule="+schedule, fmt.Sprintf("pipeline.stages=%d", min(stages, 4)))
-			assert.Equal(t, one["model.safetensors"], got["model.safetensors"], "%s with %d stages", schedule, stages)
+			assert.True(t, one["model.safetensors"] == got["model.safetensors"], "%s with %d stages", schedule, stages)
 		}
 	}
 }
