@@ -85,6 +85,9 @@ func (p programs) addChunk(l *line, chunk int) error {
 		return err
 	}
 	kept := []string{model.TokensInput, model.TargetsInput, model.ActIn}
+	if l.e.splitBackward {
+		kept = append(kept, model.GradOut) // the second half reads it too
+	}
 	for _, v := range slices.Concat(s.Stash, s.WeightStash) {
 		kept = append(kept, v.ID)
 	}

@@ -149,12 +149,12 @@ func (w *worker) store(e stage.Effect) error {
 		panic(fmt.Sprintf("engine: %v was never sent", m))
 	}
 	delete(w.payloads, m)
-	chunk := m.Part / w.e.Stages
+	chunk, slot := m.Part/w.e.Stages, exec.Binding{slotClass: e.Place.Slot}
 	switch m.Kind {
 	case stage.Activation:
-		return w.session.WriteAt(chunkVariable(model.ActIn, chunk), exec.Binding{slotClass: e.Place.Slot}, data[0])
+		return w.session.WriteAt(chunkVariable(model.ActIn, chunk), slot, data[0])
 	case stage.Gradient:
-		return w.session.WriteAt(chunkVariable(model.GradOut, chunk), nil, data[0])
+		return w.session.WriteAt(chunkVariable(model.GradOut, chunk), slot, data[0])
 	case stage.Votes:
 		w.scatter(m.From, data[0])
 		return nil
