@@ -21,17 +21,31 @@ type Chooser interface {
 
 // Options of NewPlan.
 type Options struct {
-	Tune   Chooser // nil: the static choice
-	Budget int64   // bytes that the plan may take; 0: no bound but the device's own
+	Tune   Chooser         // nil: the static choice
+	Budget int64           // bytes that the plan may take; 0: no bound but the device's own
+	Pools  map[string]Pool // by variable; a variable without one has a buffer of its own
 }
+
+// Pool is several equal buffers for one variable, or for several variables that share them: versions of weights, activations
+// of several microbatches. Each run of a program says by the variables' classes which of them it works on.
+type Pool struct {
+	Name  string // the memory; variables of one name share it
+	Class string // where Binding has the index
+	Size  int    // buffers
+}
+
+// Binding is the index of a buffer by class. Variables of one pool that one program uses must have different indices.
+type Binding map[string]int
 
 // Plan is programs that share variables, lowered for a device; nothing is allocated yet.
 type Plan struct {
 	dev       device.Device
 	programs  map[string]*program
 	variables map[string]graph.Type
-	order     []string // of variables
-	chunks    []int64  // bytes of the arena's buffers, shared by the programs
+	pools     map[string]Pool       // by variable
+	memory    map[string]graph.Type // of variables, by the names of their buffers
+	order     []string              // of buffers
+	chunks    []int64               // bytes of the arena's buffers, shared by the programs
 }
 
 type program struct {
@@ -69,11 +83,11 @@ var ErrTooLarge = plan.ErrTooLarge
 // any kernel is timed, since timing allocates.
 func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*Plan, error) {
 	if opts.Tune != nil { // timing takes memory on the device: what cannot fit is refused before
-		if _, err := NewPlan(dev, graphs, Options{Budget: opts.Budget}); err != nil {
+		if _, err := NewPlan(dev, graphs, Options{Budget: opts.Budget, Pools: opts.Pools}); err != nil {
 			return nil, err
 		}
 	}
-	p := &Plan{dev: dev, programs: map[string]*program{}, variables: map[string]graph.Type{}}
+	p := &Plan{dev: dev, programs: map[string]*program{}, variables: map[string]graph.Type{}, pools: opts.Pools, memory: map[string]graph.Type{}}
 	for _, name := range slices.Sorted(maps.Keys(graphs)) {
 		if err := p.add(name, graphs[name], opts); err != nil {
 			return nil, fmt.Errorf("program %s: %w", name, err)
@@ -118,12 +132,13 @@ func (p *Plan) add(name string, g *graph.Graph, opts Options) error {
 func (p *Plan) declare(q *program) error {
 	for _, v := range q.graph.Sources("variable") {
 		id := v.Node.Op.(graph.Source).Label()
-		if old, ok := p.variables[id]; !ok {
-			p.order = append(p.order, id)
-		} else if !old.Equal(v.Type) {
+		if old, ok := p.variables[id]; ok && !old.Equal(v.Type) {
 			return fmt.Errorf("variable %q is %v here and %v in another program", id, v.Type, old)
 		}
 		p.variables[id] = v.Type
+		if err := p.provide(id, v.Type); err != nil {
+			return err
+		}
 	}
 	for _, v := range q.graph.Sources("input") {
 		q.inputs[v.Node.Op.(graph.Source).Label()] = v.Type
@@ -138,6 +153,32 @@ func (p *Plan) declare(q *program) error {
 		p.chunks[i] = max(p.chunks[i], n)
 	}
 	return nil
+}
+
+// provide plans the buffers of a variable.
+func (p *Plan) provide(id string, t graph.Type) error {
+	size := 1
+	if pool, ok := p.pools[id]; ok {
+		size = pool.Size
+	}
+	for i := range size {
+		name := p.bufferName(id, i)
+		if old, ok := p.memory[name]; !ok {
+			p.order = append(p.order, name)
+		} else if !old.Equal(t) {
+			return fmt.Errorf("variable %q is %v, but others of its pool are %v", id, t, old)
+		}
+		p.memory[name] = t
+	}
+	return nil
+}
+
+// bufferName is the name of the i-th buffer that a variable may stand for.
+func (p *Plan) bufferName(id string, i int) string {
+	if pool, ok := p.pools[id]; ok {
+		return fmt.Sprintf("%s#%d", pool.Name, i)
+	}
+	return id
 }
 
 func (p *Plan) limits() shaders.Limits {
@@ -167,7 +208,7 @@ func (p *Plan) choose(r *fuse.Result, g *fuse.Group, opts Options) (shaders.Kern
 // Memory returns the bytes that Load will allocate.
 func (p *Plan) Memory() Memory {
 	var m Memory
-	for _, t := range p.variables {
+	for _, t := range p.memory {
 		m.Variables += t.Bytes()
 	}
 	for _, q := range p.programs {

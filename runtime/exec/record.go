@@ -14,63 +14,104 @@ import (
 	"github.com/gpupipe/gpupipe/shaders"
 )
 
+// recording is a program's commands on memory that is not yet bound.
+type recording struct {
+	shaders  []device.Shader
+	commands []command
+}
+
+type command struct {
+	shader int // or device.Copy
+	args   []plan.Storage
+	groups [3]int
+}
+
 // record writes a program's commands: its kernels, then the copies into outputs, which see variables
 // as they were, and into variables.
-func (s *Session) record(l *loaded) (*device.Program, error) {
-	p := &device.Program{Label: l.name}
+func (p *Plan) record(q *program) (recording, error) {
+	var r recording
 	index := map[string]int{} // of shaders by source
 	key := func(v *graph.Value) string {
-		st := l.memory.Storage[v]
+		st := q.memory.Storage[v]
 		return fmt.Sprintf("%d %s %d %d %d", st.Space, st.Name, st.Chunk, st.Offset, st.Size)
 	}
-	for _, g := range l.fused.Groups {
-		ks, err := shaders.Lower(l.fused, g, s.plan.limits(), key)
+	for _, g := range q.fused.Groups {
+		ks, err := shaders.Lower(q.fused, g, p.limits(), key)
 		if err != nil {
-			return nil, err
+			return r, err
 		}
-		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == l.choice[g] })
+		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == q.choice[g] })
 		for _, pass := range ks[i].Passes {
-			s.dispatch(p, l, g, pass, index)
+			r.dispatch(q, g, pass, index)
 		}
 		for _, part := range ks[i].Parts {
-			to := s.buffer(l, l.memory.Storage[g.Stores[0]])
-			from := s.buffer(l, l.memory.Storage[part.From])
-			p.Commands = append(p.Commands, copyCommand(from, device.Range{Buffer: to.Buffer, Offset: to.Offset + part.Offset, Size: from.Size}))
+			from, to := q.memory.Storage[part.From], q.memory.Storage[g.Stores[0]]
+			to.Offset, to.Size = to.Offset+part.Offset, from.Size
+			r.copy(from, to)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(l.memory.Outputs)) {
-		to := l.outputs[name]
-		p.Commands = append(p.Commands, copyCommand(s.buffer(l, l.memory.Outputs[name]), device.Range{Buffer: to, Size: to.Size()}))
+	for _, name := range slices.Sorted(maps.Keys(q.memory.Outputs)) {
+		from := q.memory.Outputs[name]
+		r.copy(from, plan.Storage{Space: outputSpace, Name: name, Size: from.Size})
 	}
-	for _, c := range l.memory.Copies {
-		p.Commands = append(p.Commands, copyCommand(s.buffer(l, c.From), s.buffer(l, c.To)))
+	for _, c := range q.memory.Copies {
+		r.copy(c.From, c.To)
+	}
+	return r, nil
+}
+
+// outputSpace is the memory that the host reads: plan leaves it to us.
+const outputSpace plan.Space = 255
+
+func (r *recording) copy(from, to plan.Storage) {
+	r.commands = append(r.commands, command{shader: device.Copy, args: []plan.Storage{from, to}})
+}
+
+func (r *recording) dispatch(q *program, g *fuse.Group, pass shaders.Pass, index map[string]int) {
+	i, ok := index[pass.WGSL]
+	if !ok {
+		i = len(r.shaders)
+		index[pass.WGSL] = i
+		r.shaders = append(r.shaders, device.Shader{Label: shaders.Label(g), WGSL: pass.WGSL,
+			Bindings: make([]device.Access, len(pass.Args)), Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory})
+	}
+	c := command{shader: i, groups: pass.Groups}
+	for _, a := range pass.Args {
+		if a.Value != nil {
+			c.args = append(c.args, q.memory.Storage[a.Value])
+		} else {
+			c.args = append(c.args, q.memory.Scratch[g][a.Scratch])
+		}
+	}
+	r.commands = append(r.commands, c)
+}
+
+// assemble binds a recording to memory.
+func (s *Session) assemble(l *loaded, at Binding) (*device.Program, error) {
+	p := &device.Program{Label: l.name, Shaders: l.recorded.shaders}
+	for _, c := range l.recorded.commands {
+		d := device.Command{Shader: c.shader, Groups: c.groups}
+		for _, st := range c.args {
+			r, err := s.buffer(l, st, at)
+			if err != nil {
+				return nil, err
+			}
+			d.Args = append(d.Args, r)
+		}
+		p.Commands = append(p.Commands, d)
 	}
 	return p, nil
 }
 
-func copyCommand(from, to device.Range) device.Command {
-	return device.Command{Shader: device.Copy, Args: []device.Range{from, to}}
-}
-
-func (s *Session) dispatch(p *device.Program, l *loaded, g *fuse.Group, pass shaders.Pass, index map[string]int) {
-	i, ok := index[pass.WGSL]
-	if !ok {
-		i = len(p.Shaders)
-		index[pass.WGSL] = i
-		p.Shaders = append(p.Shaders, device.Shader{Label: shaders.Label(g), WGSL: pass.WGSL,
-			Bindings: make([]device.Access, len(pass.Args)), Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory})
-	}
-	c := device.Command{Shader: i, Groups: pass.Groups}
-	for _, a := range pass.Args {
-		var st plan.Storage
-		if a.Value != nil {
-			st = l.memory.Storage[a.Value]
-		} else {
-			st = l.memory.Scratch[g][a.Scratch]
+// classes are those of a program's variables, in order.
+func (p *Plan) classes(q *program) []string {
+	found := map[string]bool{}
+	for _, v := range q.graph.Sources("variable") {
+		if pool, ok := p.pools[v.Node.Op.(graph.Source).Label()]; ok {
+			found[pool.Class] = true
 		}
-		c.Args = append(c.Args, s.buffer(l, st))
 	}
-	p.Commands = append(p.Commands, c)
+	return slices.Sorted(maps.Keys(found))
 }
 
 // Encode gives the little-endian bytes of numbers as elements of a dtype, padded to whole words.

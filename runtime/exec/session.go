@@ -24,7 +24,9 @@ type Session struct {
 type loaded struct {
 	*program
 	inputs, outputs, constants map[string]device.Buffer
-	main                       device.Loaded
+	recorded                   recording
+	classes                    []string                 // of its variables that have a pool, in order
+	bound                      map[string]device.Loaded // by the binding of the variables that have a pool
 }
 
 // Load allocates the plan's memory, compiles its kernels and uploads its constants. Variables are zero.
@@ -37,7 +39,7 @@ func (p *Plan) Load() (s *Session, err error) {
 		}
 	}()
 	for _, name := range p.order {
-		if s.variables[name], err = s.alloc("variable "+name, p.variables[name].Bytes()); err != nil {
+		if s.variables[name], err = s.alloc("variable "+name, p.memory[name].Bytes()); err != nil {
 			return s, err
 		}
 	}
@@ -77,7 +79,7 @@ func (s *Session) allocAll(kind string, types map[string]graph.Type) (map[string
 }
 
 func (s *Session) load(q *program) (err error) {
-	l := &loaded{program: q, constants: map[string]device.Buffer{}}
+	l := &loaded{program: q, constants: map[string]device.Buffer{}, bound: map[string]device.Loaded{}}
 	if l.inputs, err = s.allocAll(q.name+" input", q.inputs); err != nil {
 		return err
 	}
@@ -95,47 +97,91 @@ func (s *Session) load(q *program) (err error) {
 		}
 		l.constants[c.Label()] = b
 	}
-	commands, err := s.record(l)
-	if err != nil {
+	if l.recorded, err = s.plan.record(q); err != nil {
 		return err
 	}
-	if l.main, err = s.plan.dev.Load(commands); err != nil {
-		return err
-	}
+	l.classes = s.plan.classes(q)
 	s.programs[q.name] = l
-	return nil
+	if len(l.classes) == 0 {
+		_, err = s.bind(l, nil)
+	}
+	return err
+}
+
+// bind returns the program as loaded for a binding; each is loaded once.
+func (s *Session) bind(l *loaded, b Binding) (device.Loaded, error) {
+	key := ""
+	for _, class := range l.classes {
+		i, ok := b[class]
+		if !ok {
+			return nil, fmt.Errorf("program %s: which buffer of class %q is not said", l.name, class)
+		}
+		key += fmt.Sprintf("%s %d ", class, i)
+	}
+	if main, ok := l.bound[key]; ok {
+		return main, nil
+	}
+	p, err := s.assemble(l, b)
+	if err != nil {
+		return nil, err
+	}
+	main, err := s.plan.dev.Load(p)
+	if err == nil {
+		l.bound[key] = main
+	}
+	return main, err
+}
+
+// variable returns the buffer that a variable stands for under a binding.
+func (s *Session) variable(name string, b Binding) (device.Buffer, error) {
+	i := 0
+	if pool, ok := s.plan.pools[name]; ok {
+		if i, ok = b[pool.Class]; !ok {
+			return nil, fmt.Errorf("variable %q: which buffer of class %q is not said", name, pool.Class)
+		}
+	}
+	if buffer, ok := s.variables[s.plan.bufferName(name, i)]; ok {
+		return buffer, nil
+	}
+	return nil, fmt.Errorf("there is no variable %q with index %d", name, i)
 }
 
 // buffer returns the memory of a storage.
-func (s *Session) buffer(l *loaded, st plan.Storage) device.Range {
+func (s *Session) buffer(l *loaded, st plan.Storage, bind Binding) (device.Range, error) {
 	var b device.Buffer
+	var err error
 	switch st.Space {
 	case plan.Arena:
 		b = s.chunks[st.Chunk]
 	case plan.Variable:
-		b = s.variables[st.Name]
+		b, err = s.variable(st.Name, bind)
 	case plan.Input:
 		b = l.inputs[st.Name]
 	case plan.Constant:
 		b = l.constants[st.Name]
+	case outputSpace:
+		b = l.outputs[st.Name]
 	}
-	return device.Range{Buffer: b, Offset: st.Offset, Size: st.Size}
+	return device.Range{Buffer: b, Offset: st.Offset, Size: st.Size}, err
 }
 
-// Variables lists the variables by name.
+// Variables lists the variables' buffers by name; those of a pool have an index, as in "pool#1".
 func (s *Session) Variables() []graph.Named {
 	var vs []graph.Named
 	for _, name := range slices.Sorted(maps.Keys(s.variables)) {
-		vs = append(vs, graph.Named{ID: name, Type: s.plan.variables[name]})
+		vs = append(vs, graph.Named{ID: name, Type: s.plan.memory[name]})
 	}
 	return vs
 }
 
-// WriteVariable uploads a variable's elements, little-endian.
-func (s *Session) WriteVariable(name string, data []byte) error {
-	b, ok := s.variables[name]
-	if !ok {
-		return fmt.Errorf("there is no variable %q", name)
+// WriteVariable uploads the elements of a variable that has no pool, little-endian.
+func (s *Session) WriteVariable(name string, data []byte) error { return s.WriteAt(name, nil, data) }
+
+// WriteAt uploads the elements of one of a variable's buffers.
+func (s *Session) WriteAt(name string, at Binding, data []byte) error {
+	b, err := s.variable(name, at)
+	if err != nil {
+		return err
 	}
 	return s.write("variable "+name, b, data)
 }
@@ -147,11 +193,14 @@ func (s *Session) write(what string, b device.Buffer, data []byte) error {
 	return s.plan.dev.Write(b, 0, data)
 }
 
-// ReadVariable enqueues a read of a variable.
-func (s *Session) ReadVariable(name string) (device.Pending, error) {
-	b, ok := s.variables[name]
-	if !ok {
-		return nil, fmt.Errorf("there is no variable %q", name)
+// ReadVariable enqueues a read of a variable that has no pool.
+func (s *Session) ReadVariable(name string) (device.Pending, error) { return s.ReadAt(name, nil) }
+
+// ReadAt enqueues a read of one of a variable's buffers.
+func (s *Session) ReadAt(name string, at Binding) (device.Pending, error) {
+	b, err := s.variable(name, at)
+	if err != nil {
+		return nil, err
 	}
 	return s.plan.dev.Read(b, 0, b.Size())
 }
@@ -177,13 +226,20 @@ func (s *Session) SetInput(program, name string, data []byte) error {
 	return s.write("input "+name, b, data)
 }
 
-// Run enqueues a program.
-func (s *Session) Run(program string) error {
+// Run enqueues a program whose variables have no pool.
+func (s *Session) Run(program string) error { return s.RunAt(program, nil) }
+
+// RunAt enqueues a program on the buffers that a binding says.
+func (s *Session) RunAt(program string, at Binding) error {
 	l, err := s.program(program)
 	if err != nil {
 		return err
 	}
-	return s.plan.dev.Run(l.main)
+	main, err := s.bind(l, at)
+	if err != nil {
+		return err
+	}
+	return s.plan.dev.Run(main)
 }
 
 // Output enqueues a read of an output as the last enqueued run leaves it.
@@ -199,6 +255,12 @@ func (s *Session) Output(program, name string) (device.Pending, error) {
 	return s.plan.dev.Read(b, 0, b.Size())
 }
 
+// Mark is pending until all that was enqueued is done.
+func (s *Session) Mark() (device.Pending, error) { return s.plan.dev.Read(s.buffers[0], 0, markBytes) }
+
+// markBytes is the least that a device reads.
+const markBytes = 4
+
 // Sync waits for everything enqueued.
 func (s *Session) Sync() error { return s.plan.dev.Sync() }
 
@@ -206,7 +268,9 @@ func (s *Session) Sync() error { return s.plan.dev.Sync() }
 func (s *Session) Close() error {
 	err := s.plan.dev.Sync()
 	for _, l := range s.programs {
-		l.main.Release()
+		for _, main := range l.bound {
+			main.Release()
+		}
 	}
 	for _, b := range s.buffers {
 		b.Release()
