@@ -51,6 +51,7 @@ func Bars(path, y string, groups []string, series ...BarSeries) error {
 	if drawn == 0 {
 		return fmt.Errorf("plot %s: no finite height in %d series", path, len(series))
 	}
+	p.Y.Max += 0.15 * (p.Y.Max - p.Y.Min) // room for the legend
 	return save(p, path)
 }
 

@@ -97,9 +97,11 @@ func Draw(path string, a Axes, series ...Series) error {
 // everyX is a tick at every x of the points to draw.
 func everyX(series []Series) plot.ConstantTicks {
 	var out plot.ConstantTicks
+	seen := map[float64]bool{}
 	for _, s := range series {
 		for i, x := range s.X {
-			if !math.IsNaN(s.Y[i] - s.Y[i]) {
+			if i < len(s.Y) && !math.IsNaN(s.Y[i]-s.Y[i]) && !seen[x] {
+				seen[x] = true
 				out = append(out, plot.Tick{Value: x, Label: strconv.FormatFloat(x, 'g', 10, 64)})
 			}
 		}
