@@ -39,6 +39,7 @@ var allowed = map[string]string{
 	"runtime/bench":           "graph graph/op graph/autodiff graph/model optim shaders runtime/device runtime/exec runtime/tune",
 	"optim/...":               "graph graph/op",
 	"pipeline/schedule":       "",
+	"pipeline/schedule/draw":  "pipeline/schedule pipeline/atomicfile",
 	"pipeline/partition":      "graph",
 	"pipeline/stage":          "pipeline/schedule",
 	"pipeline/transport/...":  "pipeline/transport/...",

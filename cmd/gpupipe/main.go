@@ -40,6 +40,7 @@ Examples:
   gpupipe eval runs/demo                               loss on the held-out text
   gpupipe selftest                                     does the GPU compute right
   gpupipe data --tokenizer gpt2 --out shards a.txt     text to token shards
+  gpupipe schedule --name 2bw --draw text              in which order a pipeline's stages work
 
 Exit codes: 0 done; 1 failed; 2 bad input; 130 interrupted, after saving.
 `
@@ -51,6 +52,7 @@ type commands struct {
 	Devices  devicesCommand  `cmd:"" help:"List the GPUs that can be used."`
 	Data     dataCommand     `cmd:"" help:"Turn text into token shards."`
 	Selftest selftestCommand `cmd:"" help:"Check that a GPU computes right."`
+	Schedule scheduleCommand `cmd:"" help:"Show in which order a pipeline works, and how long it waits."`
 	Bench    benchCommand    `cmd:"" help:"Measure kernels and training steps."`
 }
 
