@@ -87,16 +87,16 @@ func (c *scheduleCommand) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(v.json())
 	}
-	a.printf("%v", s)
+	picture := ""
 	if c.Draw == "text" {
-		text, err := draw.Text(s, v.Simulation)
-		if err != nil {
+		if picture, err = draw.Text(s, v.Simulation); err != nil {
 			return train.Mistake(fmt.Errorf("draw: %w", err))
 		}
-		a.printf("#\n")
-		for line := range strings.Lines(text) {
-			a.printf("# %s", line)
-		}
+		picture = "\n" + picture
+	}
+	a.printf("%v", s)
+	for line := range strings.Lines(picture) {
+		a.printf("%s\n", strings.TrimRight("# "+line, " \n"))
 	}
 	v.print(a)
 	return nil

@@ -50,11 +50,12 @@ func TestSimulateTiedEmbeddings(t *testing.T) {
 	require.NoError(t, err)
 	s, err = Communicate(s, Links{Tied: true})
 	require.NoError(t, err)
-	_, at := simulated(t, s, Costs{Parts: []Cost{Even(1, 1, 1)}, Exchange: 5})
+	_, at := simulated(t, s, Costs{Parts: []Cost{Even(1, 1, 4), Even(1, 1, 1)}, Exchange: 5})
 	assert.Equal(t, [2]float64{2, 3}, at["1 B0.0"], "its gradients come at 8, to a stage that is done at 4")
-	assert.Equal(t, [2]float64{8, 9}, at["0 U0"])
+	assert.Equal(t, [2]float64{8, 12}, at["0 U0"])
 	assert.Equal(t, [2]float64{13, 14}, at["1 U0"], "stage 0 votes at 8")
-	assert.Equal(t, [2]float64{14, 15}, at["1 F0.1"], "the weights come at 14")
+	assert.Equal(t, [2]float64{12, 13}, at["0 F0.1"])
+	assert.Equal(t, [2]float64{17, 18}, at["1 F0.1"], "the weights come at 17")
 
 	for exchange, waits := range map[float64]bool{4: false, 40: true} {
 		s, err := Generate("2bw", Options{Stages: 4, Microbatches: 12, Batches: 8})
@@ -64,6 +65,13 @@ func TestSimulateTiedEmbeddings(t *testing.T) {
 		r, _ := simulated(t, s, Costs{Parts: []Cost{Even(1, 2, 1)}, Exchange: exchange})
 		assert.Equal(t, waits, r.Steady.Bubble > 1e-9, "an exchange of %v: %v", exchange, r.Steady)
 	}
+}
+
+func TestEvaluationHoldsOneMicrobatch(t *testing.T) {
+	s, err := Generate("eval", Options{Stages: 2, Microbatches: 3})
+	require.NoError(t, err)
+	r, _ := simulated(t, s, Costs{Parts: []Cost{{Forward: 1, Activation: 5}}})
+	assert.Equal(t, []StageResult{{Busy: 3, Idle: 1, Activation: 5}, {Busy: 3, Idle: 1, Activation: 5}}, r.Stages)
 }
 
 // A replica's updates are made elsewhere: its gradients go there, and weights come back.
