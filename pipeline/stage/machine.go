@@ -57,7 +57,7 @@ func (m *Machine) Limit(batch int) {
 	m.limit = min(m.limit, batch)
 }
 
-// WantsBatch tells whether the line's next action, where Next stopped, would begin a batch that is not allowed yet, and which.
+// WantsBatch tells whether the line's next action would begin a batch that is not allowed yet, and which.
 func (m *Machine) WantsBatch() (batch int, wants bool) {
 	a, ok := m.head()
 	return m.begun, ok && computes(a) && a.Batch > m.allowed
@@ -81,15 +81,24 @@ func computes(a schedule.Action) bool { return a.Kind.Computes() && !a.Kind.PerB
 // runs tells the actions that are programs.
 func runs(a schedule.Action) bool { return a.Kind.Computes() || a.Kind == schedule.Vote }
 
-// head is the line's next action.
+// head is the line's next action that is not passed in silence.
 func (m *Machine) head() (schedule.Action, bool) {
 	for len(m.ahead) > 0 || m.fetch() {
-		if m.ahead[0].Batch < m.limit {
-			return m.ahead[0], true
+		if a := m.ahead[0]; a.Batch < m.limit && !m.passes(a) {
+			return a, true
 		}
 		m.ahead = m.ahead[1:]
 	}
 	return schedule.Action{}, false
+}
+
+// passes tells deadlines that are kept, and receives: not they wait for a message, but what needs it.
+func (m *Machine) passes(a schedule.Action) bool {
+	switch a.Kind {
+	case schedule.RecvForward, schedule.RecvBackward:
+		return true
+	}
+	return a.Kind.PerBatch() && !m.owes(a)
 }
 
 // fetch takes one more action of the line. A batch is complete before the batch after the next begins, so the line ends where it
@@ -108,19 +117,16 @@ func (m *Machine) fetch() bool {
 	return true
 }
 
-// communicate passes the line's next action if it is a send, a deadline that is kept, or a receive: not that, but what needs the
-// message waits for it.
+// communicate does the line's next action if it is a send.
 func (m *Machine) communicate() bool {
 	a, ok := m.head()
 	switch {
-	case !ok || computes(a):
+	case ok && a.Kind == schedule.SendForward:
+		m.sendPart(a, Message{Kind: Activation, Part: m.cfg.part(a) + 1})
+	case ok && a.Kind == schedule.SendBackward:
+		m.sendPart(a, Message{Kind: Gradient, Part: m.cfg.part(a) - 1})
+	default:
 		return false
-	case a.Kind.PerBatch():
-		if m.owes(a) {
-			return false
-		}
-	case a.Kind == schedule.SendForward || a.Kind == schedule.SendBackward:
-		m.pass(a)
 	}
 	m.ahead = m.ahead[1:]
 	return true
@@ -149,9 +155,6 @@ func (m *Machine) compute() bool {
 		m.effects = append(m.effects, Effect{Kind: Feed, Action: a, Place: place})
 	}
 	m.run(a, place, b.first(a))
-	if m.cfg.Stages == 1 {
-		m.pass(a) // from chunk to chunk: such lines have no sends
-	}
 	if adds(a) || a.Kind == schedule.Evaluate {
 		m.release(a)
 		m.count(b)
@@ -208,19 +211,10 @@ func (m *Machine) send(a schedule.Action, msg Message, to int, p Place) {
 	m.effects = append(m.effects, Effect{Kind: Send, Action: a, Message: msg, To: to, Place: p})
 }
 
-// pass sends what an action on a microbatch leaves to the part after or before, if there is one.
-func (m *Machine) pass(a schedule.Action) {
-	msg := Message{Kind: Activation, Part: m.cfg.part(a) + 1}
-	switch a.Kind {
-	case schedule.Backward, schedule.InputGrad, schedule.SendBackward:
-		msg = Message{Kind: Gradient, Part: m.cfg.part(a) - 1}
-	case schedule.WeightGrad:
-		return
-	}
-	if msg.Part >= 0 && msg.Part <= m.cfg.last() {
-		m.send(a, msg, m.cfg.lineOf(msg.Part), m.place(a))
-		m.release(a)
-	}
+// sendPart sends what a microbatch's action leaves for another part: a use of its slot.
+func (m *Machine) sendPart(a schedule.Action, msg Message) {
+	m.send(a, msg, m.cfg.lineOf(msg.Part), m.place(a))
+	m.release(a)
 }
 
 func (m *Machine) sendAll(a schedule.Action, msg Message, to []int, p Place) {

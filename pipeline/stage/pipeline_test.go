@@ -94,8 +94,26 @@ func variants() (vs []variant) {
 	return vs
 }
 
-// TestPipelinesCompute runs all machines of a pipeline against each other, with messages and devices in random order: they come
-// to their end, no program reads anything but what it is for, and the weights are those that plain training in order finds.
+// check runs all machines of a pipeline against each other, with messages and devices in random order: they come to their end, no
+// program reads anything but what it is for, and the weights are those that plain training in order finds.
+func check(t *testing.T, m model, s *schedule.Schedule, limit int, random *rand.Rand, name string) {
+	t.Helper()
+	p, err := newPipeline(m, s, limit, random)
+	require.NoError(t, err, name)
+	require.NoError(t, p.run(), name)
+	versions, losses := m.reference(limit, s.Delay)
+	for batch, loss := range losses {
+		require.Equal(t, loss, p.losses[batch], "%s: loss of batch %d", name, batch)
+	}
+	for _, l := range p.lines {
+		roles := l.machine.Roles()
+		for _, param := range l.held() {
+			require.Equal(t, versions[limit][param], l.buffers[roles.Current][param].symbol, "%s: line %d", name, l.number)
+			require.Equal(t, versions[limit+s.Delay][param], l.buffers[roles.Next][param].symbol, "%s: line %d", name, l.number)
+		}
+	}
+}
+
 func TestPipelinesCompute(t *testing.T) {
 	for i, v := range variants() {
 		for run := range 4 {
@@ -109,22 +127,27 @@ func TestPipelinesCompute(t *testing.T) {
 			for _, change := range v.change {
 				s = change(s)
 			}
-			p, err := newPipeline(m, s, limit, random)
-			require.NoError(t, err, "%v", v)
-			require.NoError(t, p.run(), "%v seed %d", v, seed)
-			versions, losses := m.reference(limit, s.Delay)
-			for batch, loss := range losses {
-				require.Equal(t, loss, p.losses[batch], "%v seed %d: loss of batch %d", v, seed, batch)
-			}
-			for _, l := range p.lines {
-				roles := l.machine.Roles()
-				for _, param := range l.held() {
-					require.Equal(t, versions[limit][param], l.buffers[roles.Current][param].symbol, "%v seed %d line %d", v, seed, l.number)
-					require.Equal(t, versions[limit+s.Delay][param], l.buffers[roles.Next][param].symbol, "%v seed %d line %d", v, seed, l.number)
-				}
-			}
+			check(t, m, s, limit, random, fmt.Sprintf("%v seed %d", v, seed))
 		}
 	}
+}
+
+// TestAnyPipelineComputes does so with schedules that nobody would write.
+func TestAnyPipelineComputes(t *testing.T) {
+	valid := 0
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		o := schedule.Options{Stages: 1 + random.IntN(4), Chunks: 1 + random.IntN(3), Batches: 4}
+		o.Microbatches = o.Stages + random.IntN(3)
+		s := anyhow(o, random.IntN(2), random)
+		if _, err := schedule.Validate(s); err != nil {
+			continue // its updates wait for each other
+		}
+		valid++
+		m := model{units: 12, microbatches: o.Microbatches, replicas: 1 + random.IntN(2), tied: random.IntN(2) == 0}
+		check(t, m, s, 1+random.IntN(4), random, fmt.Sprintf("seed %d: %v", seed, s.Lines))
+	}
+	assert.Greater(t, valid, 100)
 }
 
 // TestEvaluationsCompute does so with forwards only: the weights stay what they are.
