@@ -27,7 +27,8 @@ var allowed = map[string]string{
 	"graph/autodiff":          "graph graph/op",
 	"graph/fuse":              "graph",
 	"graph/plan":              "graph graph/fuse",
-	"graph/model":             "graph graph/op graph/autodiff",
+	"graph/split":             "graph",
+	"graph/model":             "graph graph/op graph/autodiff graph/split",
 	"shaders/...":             "graph graph/fuse shaders/...",
 	"runtime/device/...":      "runtime/device",
 	"runtime/webgpu/...":      "runtime/device",
@@ -42,7 +43,7 @@ var allowed = map[string]string{
 	"pipeline/schedule/draw":  "pipeline/schedule pipeline/atomicfile",
 	"pipeline/partition":      "graph",
 	"pipeline/stage":          "pipeline/schedule",
-	"pipeline/transport/...":  "pipeline/transport/...",
+	"pipeline/engine":         "graph graph/model optim runtime/device runtime/exec pipeline/schedule pipeline/stage",
 	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/atomicfile pipeline/lock",
 	"pipeline/tokenizer/...":  "pipeline/tokenizer/...",
 	"pipeline/checkpoint/...": "pipeline/checkpoint/... pipeline/atomicfile",
@@ -59,7 +60,7 @@ var allowed = map[string]string{
 var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/null"}
 
 // portable packages use no cgo and build for WebAssembly.
-var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device", "./runtime/null", "./runtime/exec", "./runtime/tune"}
+var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device", "./runtime/null", "./runtime/exec", "./runtime/tune", "./pipeline/stage"}
 
 type pkg struct {
 	ImportPath string
