@@ -40,7 +40,7 @@ var allowed = map[string]string{
 	"runtime/bench":           "graph graph/op graph/autodiff graph/model optim shaders runtime/device runtime/exec runtime/tune",
 	"optim/...":               "graph graph/op",
 	"pipeline/schedule":       "",
-	"pipeline/partition":      "graph",
+	"pipeline/partition":      "graph pipeline/schedule",
 	"pipeline/stage":          "pipeline/schedule",
 	"pipeline/transport/...":  "pipeline/transport/...",
 	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/atomicfile pipeline/lock",

@@ -19,21 +19,15 @@ type costs struct {
 func newCosts(p Problem) *costs {
 	c := &costs{Problem: p, slots: slots(p.Schedule)}
 	halves := split(p.Schedule)
-	sums := func(of func(u Unit) int64) []int64 {
-		s := make([]int64, len(p.Units)+1)
-		for i, u := range p.Units {
-			s[i+1] = s[i] + of(u)
-		}
-		return s
-	}
-	c.parameters = sums(func(u Unit) int64 { return u.Parameters })
-	c.state = sums(func(u Unit) int64 { return u.State })
-	c.kept = sums(func(u Unit) int64 {
+	n := len(p.Units)
+	c.parameters, c.state, c.kept = make([]int64, n+1), make([]int64, n+1), make([]int64, n+1)
+	for i, u := range p.Units {
+		kept := u.Kept + p.passes(i)
 		if halves {
-			return u.Kept + u.KeptW
+			kept += u.KeptW
 		}
-		return u.Kept
-	})
+		c.parameters[i+1], c.state[i+1], c.kept[i+1] = c.parameters[i]+u.Parameters, c.state[i]+u.State, c.kept[i]+kept
+	}
 	c.working = newRangeMax(p.Units)
 	for i, d := range p.Devices {
 		t := make([]Time, len(d.Times)+1)
@@ -49,6 +43,14 @@ func newCosts(p Problem) *costs {
 		}
 	}
 	return c
+}
+
+// passes is the bytes of the activation that enters a unit; nothing enters the first or leaves the last.
+func (p Problem) passes(unit int) int64 {
+	if unit == 0 || unit == len(p.Units) {
+		return 0
+	}
+	return p.Units[unit-1].Out
 }
 
 // rangeMax answers the largest Working of a range of units: level k holds the maxima of 2^k units.
@@ -102,7 +104,7 @@ func (c *costs) stage(stage, device int, parts []Part) cost {
 
 func (c *costs) stageAs(stage, device int, parts []Part, recompute bool) cost {
 	x := cost{recompute: recompute, memory: c.memory(stage, parts, recompute)}
-	link, last := c.Devices[device].Link, len(c.Units)
+	link := c.Devices[device].Link
 	for _, p := range parts {
 		t, before := c.times[device][p.Last], c.times[device][p.First]
 		x.forward += t.Forward - before.Forward
@@ -112,10 +114,10 @@ func (c *costs) stageAs(stage, device int, parts []Part, recompute bool) cost {
 			continue
 		}
 		if p.First > 0 { // the activation comes, its gradient goes
-			x.transfer += 2 * link.Seconds(c.Units[p.First-1].Out)
+			x.transfer += 2 * link.Seconds(c.passes(p.First))
 		}
-		if p.Last < last {
-			x.transfer += 2 * link.Seconds(c.Units[p.Last-1].Out)
+		if p.Last < len(c.Units) {
+			x.transfer += 2 * link.Seconds(c.passes(p.Last))
 		}
 	}
 	if recompute {
@@ -149,15 +151,12 @@ func (c *costs) available(device int) int64 {
 	return c.Devices[device].Memory
 }
 
-// shared returns the bytes that the parts' units share with unit 0, and whether unit 0 is among the parts.
-func (c *costs) shared(parts []Part) (n int64, withOwner bool) {
+// ends tells whether the model's first and last unit are among the parts, and how many bytes of weights these units share.
+func (c *costs) ends(parts []Part) (first, last bool, shared int64) {
 	for _, p := range parts {
-		withOwner = withOwner || p.First == 0
-		if p.Last == len(c.Units) {
-			n += c.Units[p.Last-1].Shared
-		}
+		first, last = first || p.First == 0, last || p.Last == len(c.Units)
 	}
-	return n, withOwner
+	return first, last, c.Units[len(c.Units)-1].Shared
 }
 
 // exchanged is the bytes that pass over a stage's link once a batch: gradients of copies to the owner, weights back.
@@ -166,12 +165,11 @@ func (c *costs) exchanged(parts []Part) int64 {
 	for _, p := range parts {
 		n += 2 * int64(c.Replicas-1) * (c.parameters[p.Last] - c.parameters[p.First])
 	}
-	tied, withOwner := c.shared(parts)
-	if withOwner && tied == 0 { // the copy, if there is one, is elsewhere
-		n += 2 * int64(c.Replicas) * c.Units[len(c.Units)-1].Shared
-	}
-	if !withOwner {
-		n += 2 * tied
+	switch first, last, shared := c.ends(parts); {
+	case first && !last:
+		n += 2 * int64(c.Replicas) * shared
+	case last && !first:
+		n += 2 * shared
 	}
 	return n
 }
@@ -187,37 +185,25 @@ func (c *costs) memory(stage int, parts []Part, recompute bool) Memory {
 		m.Optimizer += c.state[p.Last] - c.state[p.First]
 		c.activations(&m, p, slots, recompute)
 	}
-	tied, withOwner := c.shared(parts)
-	switch whole := c.Units[len(c.Units)-1].Shared; {
-	case withOwner && tied > 0:
-		m.Gradients += int64(c.Replicas) * tied
-	case withOwner:
-		m.Gradients += int64(c.Replicas) * whole
-	default:
-		m.Weights += int64(1+c.Schedule.Delay) * tied
-		m.Gradients += tied
+	switch first, last, shared := c.ends(parts); {
+	case first: // the head's gradient of the embedding is one of its own, wherever it comes from
+		m.Gradients += int64(c.Replicas) * shared
+	case last:
+		m.Weights += int64(1+c.Schedule.Delay) * shared
+		m.Gradients += shared
 	}
 	return m
 }
 
-// activations adds what a part keeps: for each microbatch in flight its input and what the units keep. A recomputing part
-// keeps only the input, and all the rest once, while its backward runs.
+// activations adds what a part keeps: for each microbatch in flight what its units keep and are given. A recomputing part keeps
+// what it is given alone, and all the rest once, while its backward runs.
 func (c *costs) activations(m *Memory, p Part, slots int64, recompute bool) {
-	in, out, kept := int64(0), int64(0), c.kept[p.Last]-c.kept[p.First]
-	if p.First > 0 {
-		in = c.Units[p.First-1].Out
-	}
-	if p.Last < len(c.Units) {
-		out = c.Units[p.Last-1].Out
-	}
-	working := c.working.of(p.First, p.Last)
+	in, out := c.passes(p.First), c.passes(p.Last)
+	each, working := c.kept[p.Last]-c.kept[p.First], c.working.of(p.First, p.Last)
 	if recompute {
-		m.Activations += slots * in
-		working += kept
-	} else {
-		m.Activations += slots * (in + kept)
+		each, working = in, working+each-in
 	}
-	m.Activations += in + 2*out // on their way: the input's gradient; the output and its gradient
+	m.Activations += slots*each + in + 2*out // on their way: the input's gradient; the output and its gradient
 	m.Working = max(m.Working, working)
 }
 

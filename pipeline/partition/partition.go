@@ -20,7 +20,7 @@ type Unit struct {
 	// copy, and its gradient of them travels to unit 0's stage; on the same, they have a second gradient.
 	Shared  int64 `json:"shared,omitempty"`
 	State   int64 `json:"state"`    // bytes of the optimizer's state
-	Kept    int64 `json:"kept"`     // bytes kept from forward to backward
+	Kept    int64 `json:"kept"`     // bytes kept from forward to backward, besides the activation that it is given
 	KeptW   int64 `json:"kept_w"`   // bytes kept besides when the backward runs in two halves
 	Working int64 `json:"working"`  // bytes that its programs use while they run
 	Out     int64 `json:"boundary"` // bytes of the activation that it hands on; the gradient that comes back is as large
@@ -69,11 +69,11 @@ const (
 // Problem is what there is to partition.
 type Problem struct {
 	Units     []Unit
-	Devices   []Device // as many as the schedule has stages
-	KeepOrder bool     // stage s stays on device s, even where another order were faster
+	Devices   []Device           // as many as the schedule has stages
+	KeepOrder bool               // stage s stays on device s, even where another order were faster
 	Schedule  *schedule.Schedule // computation only, of Batches batches
-	Replicas  int // copies of the pipeline that share a batch, each on devices like these; 0 is 1
-	Tokens    int // of a batch, over all replicas
+	Replicas  int                // copies of the pipeline that share a batch, each on devices like these; 0 is 1
+	Tokens    int                // of a batch, over all replicas
 	Recompute Recompute
 	// Cut, when not empty, is the first unit of each part but the first: the given cut is checked instead of searched for.
 	Cut []int

@@ -10,7 +10,7 @@ import (
 // layout is a cut with the device of each stage.
 type layout struct {
 	cut     []int
-	order   []int // device by stage
+	order   []int  // device by stage
 	compare string // what it was compared with
 }
 
