@@ -26,11 +26,23 @@ type Unit struct {
 	Out     int64 `json:"boundary"` // bytes of the activation that it hands on; the gradient that comes back is as large
 }
 
-// Time is what a unit costs on a device, in seconds: forward and both gradients of a microbatch, update of a batch.
+// Time is what a unit costs on a device, in seconds.
 type Time struct {
-	Forward  float64 `json:"forward"`
-	Backward float64 `json:"backward"`
-	Update   float64 `json:"update"`
+	Forward  float64 `json:"forward"`  // of a microbatch
+	Backward float64 `json:"backward"` // of a microbatch: the gradients of what enters and of the weights
+	// The halves of the backward, where a schedule takes them apart. The first part of a model has no gradient to pass on:
+	// its WeightGrad is all of Backward.
+	InputGrad  float64 `json:"input_grad"`
+	WeightGrad float64 `json:"weight_grad"`
+	Update     float64 `json:"update"` // of a batch, votes included
+}
+
+func (t Time) plus(o Time) Time {
+	return Time{t.Forward + o.Forward, t.Backward + o.Backward, t.InputGrad + o.InputGrad, t.WeightGrad + o.WeightGrad, t.Update + o.Update}
+}
+
+func (t Time) minus(o Time) Time {
+	return Time{t.Forward - o.Forward, t.Backward - o.Backward, t.InputGrad - o.InputGrad, t.WeightGrad - o.WeightGrad, t.Update - o.Update}
 }
 
 // Link is the way between a device's memory and the host's, over which activations pass to the next device.
