@@ -15,15 +15,10 @@ const Capacity = 1
 // stage would keep its neighbours from sending and they it. The exchange of a batch stands at the batch's update.
 // It is an error when the schedule's own order cannot be kept.
 func Communicate(s *Schedule, l Links) (*Schedule, error) {
-	g := &Generator{head: *s}
-	g.head.Lines = nil
-	g.line = func(stage int, yield func(Action) bool) {
-		for _, a := range s.Lines[stage] {
-			if !yield(a) {
-				return
-			}
-		}
+	if err := s.checkLines(); err != nil {
+		return nil, err
 	}
+	g := s.generator()
 	c, err := g.Communicate(l)
 	if err != nil {
 		return nil, err
@@ -39,16 +34,28 @@ func Communicate(s *Schedule, l Links) (*Schedule, error) {
 	return &out, nil
 }
 
+// generator reads the lines of a schedule.
+func (s *Schedule) generator() *Generator {
+	g := &Generator{head: *s}
+	g.head.Lines = nil
+	g.line = func(stage int, yield func(Action) bool) {
+		for _, a := range s.Lines[stage] {
+			if !yield(a) {
+				return
+			}
+		}
+	}
+	return g
+}
+
 // Communicate is as the function of that name, with lines that still cost no memory. Lines of a schedule whose own order cannot be
 // kept panic, which those of New and of a Repeat of a schedule that validates never do.
 func (g *Generator) Communicate(l Links) (*Generator, error) {
-	switch {
-	case g.head.Links != nil:
+	if g.head.Links != nil {
 		return nil, fmt.Errorf("schedule %s: found communication already, expected computation only", g.head.Name)
-	case l.Replica && l.Copied:
-		return nil, fmt.Errorf("schedule %s: a pipeline holds copies only or owns its parameters, not both", g.head.Name)
-	case g.head.Delay < 0 && l != Links{}:
-		return nil, fmt.Errorf("schedule %s: its stages update at different times, so that copies of parameters cannot be kept equal: expected no tied embeddings and no replicas", g.head.Name)
+	}
+	if err := g.head.checkLinks(l); err != nil {
+		return nil, err
 	}
 	c := &Generator{head: g.head}
 	c.head.Links = &l
@@ -82,11 +89,11 @@ func (s *Schedule) exchange(l Links, stage int) (kinds []Kind) {
 // message is what a microbatch's part sends to a neighbour, by what the receiver makes of it.
 type message struct{ microbatch, batch, chunk int }
 
-// neighbour is where a part's activations go (step +1) or come from (−1): stage and chunk. It is false beyond the ends of the model
-// and where the same stage has that part.
+// neighbour is where a part's activations go (step +1) or come from (−1): stage and chunk. It is false beyond the ends of the
+// model. With one stage a chunk's neighbours are on the same line, which then sends to itself.
 func (s *Schedule) neighbour(stage, chunk, step int) (to, toChunk int, is bool) {
 	q := s.part(stage, chunk) + step
-	if q < 0 || q >= s.Parts() || s.Stages == 1 {
+	if q < 0 || q >= s.Parts() {
 		return 0, 0, false
 	}
 	return q % s.Stages, q / s.Stages, true

@@ -163,13 +163,16 @@ func (g *Generator) Schedule() (*Schedule, error) {
 
 // Repeat takes a schedule's lines as a pattern for any number of batches: each line starts again at its own end, with the
 // batches that follow. Where fewer batches remain than the pattern has, the actions of those that are too many are left out.
-// The pattern is of computation only and must validate.
+// The pattern is of computation only and is validated.
 func Repeat(s *Schedule, batches int) (*Generator, error) {
 	if batches < 1 || batches > maxNumber {
 		return nil, fmt.Errorf("schedule %s: batches: found %d, expected 1 to %d", s.Name, batches, maxNumber)
 	}
 	if s.Links != nil {
 		return nil, fmt.Errorf("schedule %s: found communication in a schedule that is to be repeated, expected computation only", s.Name)
+	}
+	if _, err := Validate(s); err != nil {
+		return nil, err
 	}
 	g := &Generator{head: *s}
 	g.head.Lines, g.head.Batches = nil, batches
