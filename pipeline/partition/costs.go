@@ -9,6 +9,7 @@ import (
 type costs struct {
 	Problem
 	slots                   []int64 // by stage
+	halves                  bool    // backwards run in two halves
 	parameters, state, kept []int64 // of the units before each
 	working                 rangeMax
 	times                   [][]Time // by device: of the units before each
@@ -17,13 +18,12 @@ type costs struct {
 }
 
 func newCosts(p Problem) *costs {
-	c := &costs{Problem: p, slots: slots(p.Schedule)}
-	halves := split(p.Schedule)
+	c := &costs{Problem: p, slots: slots(p.Schedule), halves: split(p.Schedule)}
 	n := len(p.Units)
 	c.parameters, c.state, c.kept = make([]int64, n+1), make([]int64, n+1), make([]int64, n+1)
 	for i, u := range p.Units {
 		kept := u.Kept + p.passes(i)
-		if halves {
+		if c.halves {
 			kept += u.KeptW
 		}
 		c.parameters[i+1], c.state[i+1], c.kept[i+1] = c.parameters[i]+u.Parameters, c.state[i]+u.State, c.kept[i]+kept
@@ -32,7 +32,7 @@ func newCosts(p Problem) *costs {
 	for i, d := range p.Devices {
 		t := make([]Time, len(d.Times)+1)
 		for u, x := range d.Times {
-			t[u+1] = Time{t[u].Forward + x.Forward, t[u].Backward + x.Backward, t[u].Update + x.Update}
+			t[u+1] = t[u].plus(x)
 		}
 		c.times = append(c.times, t)
 		c.share = append(c.share, 0)
@@ -104,33 +104,49 @@ func (c *costs) stage(stage, device int, parts []Part) cost {
 
 func (c *costs) stageAs(stage, device int, parts []Part, recompute bool) cost {
 	x := cost{recompute: recompute, memory: c.memory(stage, parts, recompute)}
-	link := c.Devices[device].Link
 	for _, p := range parts {
-		t, before := c.times[device][p.Last], c.times[device][p.First]
-		x.forward += t.Forward - before.Forward
-		x.backward += t.Backward - before.Backward
-		x.update += t.Update - before.Update
-		if c.Schedule.Stages == 1 {
-			continue
-		}
-		if p.First > 0 { // the activation comes, its gradient goes
-			x.transfer += 2 * link.Seconds(c.passes(p.First))
-		}
-		if p.Last < len(c.Units) {
-			x.transfer += 2 * link.Seconds(c.passes(p.Last))
-		}
-	}
-	if recompute {
-		x.backward += x.forward
+		t := c.part(device, p, recompute)
+		x.forward += t.Forward
+		x.backward += t.Backward
+		x.update += t.Update
+		x.transfer += 2 * (c.transfer(device, p.First) + c.transfer(device, p.Last)) // activations and gradients
 	}
 	if n := c.exchanged(parts); n > 0 {
-		x.exchange = link.Seconds(n)
+		x.exchange = c.Devices[device].Link.Seconds(n)
 	}
 	x.seconds = c.steady(x) * float64(c.share[device])
 	if have := c.available(device); have > 0 {
 		x.over = max(0, x.memory.Total()-have)
 	}
 	return x
+}
+
+// part is the time of a part's compute. Where backwards run in two halves, Backward is their sum.
+func (c *costs) part(device int, p Part, recompute bool) Time {
+	t := c.times[device][p.Last].minus(c.times[device][p.First])
+	if p.First == 0 {
+		t.InputGrad, t.WeightGrad = 0, t.Backward
+	}
+	if again := t.Forward; recompute {
+		t.Backward += again
+		if p.First == 0 {
+			t.WeightGrad += again
+		} else {
+			t.InputGrad += again
+		}
+	}
+	if c.halves {
+		t.Backward = t.InputGrad + t.WeightGrad
+	}
+	return t
+}
+
+// transfer is a device's share of what it takes to pass an activation, or its gradient, over the border before a unit.
+func (c *costs) transfer(device, unit int) float64 {
+	if c.Schedule.Stages == 1 || unit == 0 || unit == len(c.Units) {
+		return 0
+	}
+	return c.Devices[device].Link.Seconds(c.passes(unit))
 }
 
 // steady is what a microbatch takes when the pipeline is full. A delayed update leaves a batch's time for the exchange.

@@ -337,7 +337,7 @@ func randomProblem(t *testing.T, rng *rand.Rand) Problem {
 	for d := range stages {
 		e := Device{Name: fmt.Sprint("gpu:", d), Link: Link{Latency: rng.Float64() / 10, Bandwidth: 100 + 1000*rng.Float64()}}
 		for range units {
-			e.Times = append(e.Times, Time{rng.Float64(), 2 * rng.Float64(), rng.Float64()})
+			e.Times = append(e.Times, Time{Forward: rng.Float64(), Backward: 2 * rng.Float64(), Update: rng.Float64()})
 		}
 		if rng.IntN(3) > 0 {
 			e.Memory = 300 + rng.Int64N(3000)
@@ -436,7 +436,7 @@ func TestChunksAgainstAllCuts(t *testing.T) {
 		for d := range 2 {
 			e := Device{Name: fmt.Sprint("gpu:", d)}
 			for range units {
-				e.Times = append(e.Times, Time{rng.Float64(), 2 * rng.Float64(), rng.Float64()})
+				e.Times = append(e.Times, Time{Forward: rng.Float64(), Backward: 2 * rng.Float64(), Update: rng.Float64()})
 			}
 			p.Devices = append(p.Devices, e)
 		}
