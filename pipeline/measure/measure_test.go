@@ -106,20 +106,18 @@ func stageMemory(t *testing.T, g Target, p partition.Part, slots int, recompute 
 // ones (votes, the loss), the rest about.
 func TestMemoryIsThatOfWholeStages(t *testing.T) {
 	for _, tied := range []bool{false, true} {
-		for _, cut := range [][]int{{}, {1}, {3}, {5}, {2, 4}} {
+		g := target(t, small(tied), "muon")
+		costs, err := g.On(context.Background(), null.New(null.Options{}), Options{})
+		require.NoError(t, err)
+		for _, cut := range [][]int{{}, {5}, {2, 4}} {
+			stages := len(cut) + 1
+			s, err := schedule.Generate("1f1b", schedule.Options{Stages: stages, Microbatches: 4, Batches: partition.Batches})
+			require.NoError(t, err)
 			for _, recompute := range []partition.Recompute{partition.Never, partition.Always} {
-				g := target(t, small(tied), "muon")
-				stages := len(cut) + 1
-				var devices []device.Device
+				p := partition.Problem{Units: costs.Units, Schedule: s, Cut: cut, Recompute: recompute}
 				for i := range stages {
-					devices = append(devices, null.New(null.Options{Name: fmt.Sprint("null:", i)}))
+					p.Devices = append(p.Devices, partition.Device{Name: fmt.Sprint("null:", i), Times: costs.Times})
 				}
-				p, modelled, err := g.Problem(context.Background(), devices, Options{})
-				require.NoError(t, err)
-				assert.True(t, modelled)
-				p.Schedule, err = schedule.Generate("1f1b", schedule.Options{Stages: stages, Microbatches: 4, Batches: partition.Batches})
-				require.NoError(t, err)
-				p.Cut, p.Tokens, p.Recompute, p.KeepOrder = cut, 4*2*32, recompute, true
 				plan, err := partition.Choose(p)
 				require.NoError(t, err)
 				for s, stage := range plan.Stages {
@@ -227,11 +225,6 @@ func TestCache(t *testing.T) {
 	assert.Equal(t, first.Link, again.Link)
 	_, runs = measure(dev, g, true)
 	assert.Positive(t, runs, "asked for anew")
-	// The number of layers changes no unit; whatever changes one is measured.
-	deeper := small(false)
-	deeper.NLayers = 6
-	_, runs = measure(dev, target(t, deeper, "muon"), false)
-	assert.Zero(t, runs)
 	wider := small(false)
 	wider.DFF = 192
 	for name, other := range map[string]Target{"model": target(t, wider, "muon"), "optimizer": target(t, small(false), "adamw"),

@@ -212,12 +212,13 @@ func (c *costs) memory(stage int, parts []Part, recompute bool) Memory {
 }
 
 // activations adds what a part keeps: for each microbatch in flight what its units keep and are given. A recomputing part keeps
-// what it is given alone, and all the rest once, while its backward runs.
+// what it is given alone, and all the rest once, as it begins its way back, where it holds hardly more than a gradient besides.
 func (c *costs) activations(m *Memory, p Part, slots int64, recompute bool) {
 	in, out := c.passes(p.First), c.passes(p.Last)
 	each, working := c.kept[p.Last]-c.kept[p.First], c.working.of(p.First, p.Last)
 	if recompute {
-		each, working = in, working+each-in
+		gradient := max(in, out, c.Units[p.First].Out)
+		each, working = in, max(working, each-in+gradient)
 	}
 	m.Activations += slots*each + in + 2*out // on their way: the input's gradient; the output and its gradient
 	m.Working = max(m.Working, working)

@@ -79,7 +79,7 @@ func TestOrderOfDevicesIsChosen(t *testing.T) {
 	problem.KeepOrder = true
 	_, err = Choose(problem)
 	assert.Equal(t, &InfeasibleError{Stage: 0, Units: "embed", Device: "gpu:0", Sharing: 1, Available: 1e5, Recompute: Auto,
-		Needed: Memory{Weights: 1e6, Gradients: 1e6, Optimizer: 800, Activations: 2 * 50, Working: 20 + 10}}, err)
+		Needed: Memory{Weights: 1e6, Gradients: 1e6, Optimizer: 800, Activations: 2*50 + 2*10, Working: 20}}, err)
 }
 
 func TestAUnitAStage(t *testing.T) {
@@ -305,7 +305,14 @@ func naive(p Problem, cut, order []int, recomputed int) (slowest float64) {
 			scratch = max(scratch, p.Units[u].Working)
 		}
 		if again {
-			bytes += kept
+			gradient := p.Units[first].Out
+			if first > 0 {
+				gradient = max(gradient, p.Units[first-1].Out)
+			}
+			if last < n {
+				gradient = max(gradient, p.Units[last-1].Out)
+			}
+			scratch = max(scratch, kept+gradient)
 		} else {
 			bytes += flying * kept
 		}
