@@ -111,15 +111,16 @@ func (u *update) gate() {
 	votes := u.b.Variable(VotesVariable, u.o.VotesType())
 	n := len(u.o.params)
 	u.norm = op.Sqrt(op.Sum(op.Slice(votes, 0, 0, n), nil, true))
-	u.ok = op.And(op.IsFinite(u.norm), op.IsFinite(op.Slice(votes, 0, n, n+1)))
+	refused := op.Not(op.And(op.IsFinite(u.norm), op.IsFinite(op.Slice(votes, 0, n, n+1))))
 	if !u.o.cfg.SkipNonfinite {
 		halted := u.b.Variable(HaltedVariable, graph.T(graph.U32, 1))
-		u.ok = op.And(u.ok, op.Not(halted))
-		u.b.Assign(halted, op.Not(u.ok))
+		refused = op.Or(refused, halted)
+		u.b.Assign(halted, refused)
 	}
 	// As outputs they are in memory, and no reader computes them again.
 	u.b.Output(NormOutput, u.norm)
-	u.b.Output(OKOutput, u.ok)
+	u.b.Output(RefusedOutput, refused)
+	u.ok = op.Not(refused)
 }
 
 // clipped is what the norm leaves of a gradient. As PyTorch: times min(1, clip/(norm + 1e-6)).
@@ -131,8 +132,8 @@ func (u *update) clipped(g *graph.Value) *graph.Value {
 }
 
 // state is the variables of some kinds of state of a parameter.
-func (u *update) state(p Param, kinds []graph.Named) (vs []*graph.Value) {
-	for _, k := range kinds {
+func (u *update) state(p Param, declared []graph.Named) (vs []*graph.Value) {
+	for _, k := range declared {
 		vs = append(vs, u.b.Variable(stateName(k.ID, p.Name), k.Type))
 	}
 	return vs
@@ -174,10 +175,10 @@ func (u *update) updates(rule Rule, ts []Tensor, numbers []*graph.Value) (us []U
 	} else {
 		us = rule.Update(ts, numbers)
 	}
-	momenta := sync.OnceValue(func() []*graph.Value { return rule.(Momentous).Momentum(ts, us, numbers) })
+	momenta := sync.OnceValue(func() []*graph.Value { return rule.(WithMomentum).Momentum(ts, us, numbers) })
 	for i := range us {
 		us[i].Momentum = func() *graph.Value { return us[i].U }
-		if _, ok := rule.(Momentous); ok {
+		if _, ok := rule.(WithMomentum); ok {
 			us[i].Momentum = func() *graph.Value { return momenta()[i] }
 		}
 	}

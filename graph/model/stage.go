@@ -74,7 +74,7 @@ func (c Config) Stage(o StageOptions) (*Stage, error) {
 	case o.Batch < 1 || o.Microbatches < 1:
 		return nil, fmt.Errorf("%d microbatches of %d sequences: expected at least one of one", o.Microbatches, o.Batch)
 	}
-	s := &Stage{Parameters: c.reads(o.First, o.Last)}
+	s := &Stage{Parameters: c.Reads(o.First, o.Last)}
 	var err error
 	if s.Eval, err = c.span(o.First, o.Last, o.Batch).build((*span).eval); err != nil {
 		return nil, err
@@ -93,8 +93,8 @@ func (c Config) Stage(o StageOptions) (*Stage, error) {
 	return s, nil
 }
 
-// reads lists the parameters that units [first, last) use.
-func (c Config) reads(first, last int) []Parameter {
+// Reads lists the parameters that units [first, last) use, in the model's order.
+func (c Config) Reads(first, last int) []Parameter {
 	ps := c.within(first, last)
 	if c.TieEmbeddings && first > 0 && last == c.Units() {
 		ps = append(c.within(0, 1), ps...)
