@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -11,24 +10,28 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Cache remembers measurements in a file, by device and by the source of what was run.
+// Cache remembers measurements in a file, by device and by the source of what was run. It may be used by one goroutine at a time.
 type Cache struct {
-	mu    sync.Mutex
 	path  string
 	known map[string]entry
 }
 
+// entry is one measurement: of a program, or of transfers.
 type entry struct {
-	record
-	Device device.Info `json:"device"` // for those who read the file
-	Time   time.Time   `json:"time"`
+	Seconds float64        `json:"seconds,omitempty"`
+	Link    partition.Link `json:"link,omitzero"`
+	What    string         `json:"what"` // this and what follows is for those who read the file
+	Device  device.Info    `json:"device"`
+	Time    time.Time      `json:"time"`
 }
 
 // OpenCache reads the file at path, if there is one; an unreadable file is an error, a damaged one is started anew. Without a
@@ -53,8 +56,6 @@ func OpenCache(path string) (*Cache, error) {
 
 // Save writes the file, if there is one.
 func (c *Cache) Save() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.path == "" {
 		return nil
 	}
@@ -74,57 +75,34 @@ func (c *Cache) Save() error {
 	return nil
 }
 
-func (c *Cache) get(key string) (record, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *Cache) get(key string) (entry, bool) {
 	e, ok := c.known[key]
-	return e.record, ok
+	return e, ok
 }
 
-func (c *Cache) put(key string, e entry) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *Cache) put(key string, dev device.Device, what string, e entry) {
+	e.What, e.Device, e.Time = what, kindOf(dev), time.Now().UTC().Truncate(time.Second)
 	c.known[key] = e
 }
 
-// remembered is what the cache has, or else run's result, which the cache then has.
-func (t Target) remembered(ctx context.Context, dev device.Device, kinds [3]kind, o Options) (r record, cached bool, err error) {
-	if o.Cache == nil {
-		r, err = t.run(ctx, dev, kinds, o)
-		return r, false, err
-	}
-	key, err := keyOf(dev, kinds)
-	if err != nil {
-		return r, false, err
-	}
-	if r, ok := o.Cache.get(key); ok && !o.Fresh {
-		return r, true, nil
-	}
-	if r, err = t.run(ctx, dev, kinds, o); err == nil {
-		o.Cache.put(key, entry{record: r, Device: kindOf(dev), Time: time.Now().UTC().Truncate(time.Second)})
-	}
-	return r, false, err
+// key identifies a measurement on a kind of device with its driver.
+func (c *Cache) key(dev device.Device, source string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%+v\n%s", kindOf(dev), source))
+	return hex.EncodeToString(sum[:16])
 }
 
-// keyOf identifies a measurement: the device and its driver, and every kernel that is run, which holds the sizes of the model
-// and of the microbatch, and the optimizer.
-func keyOf(dev device.Device, kinds [3]kind) (string, error) {
-	h := sha256.New()
-	fmt.Fprintf(h, "%+v\n", kindOf(dev))
-	for _, k := range kinds {
-		fmt.Fprintln(h, k.unit, k.shares)
-		for _, program := range k.programs {
-			kernels, err := k.plan.Chosen(program)
-			if err != nil {
-				return "", err
-			}
-			for _, kernel := range kernels {
-				fmt.Fprintln(h, program, kernel.Name, kernel.Scratch)
-				for _, pass := range kernel.Passes {
-					fmt.Fprintln(h, pass.Groups, pass.WGSL)
-				}
-			}
+// programKey identifies a program by the source of its kernels, which holds the sizes of the model and of the microbatch.
+func (c *Cache) programKey(dev device.Device, p *exec.Plan, program string) (string, error) {
+	kernels, err := p.Chosen(program)
+	if err != nil {
+		return "", err
+	}
+	var source strings.Builder
+	for _, k := range kernels {
+		fmt.Fprintln(&source, k.Name, k.Scratch)
+		for _, pass := range k.Passes {
+			fmt.Fprintln(&source, pass.Groups, pass.WGSL)
 		}
 	}
-	return hex.EncodeToString(h.Sum(nil)[:16]), nil
+	return c.key(dev, source.String()), nil
 }

@@ -34,8 +34,8 @@ func guess(dev device.Device, kinds [3]kind) (r record) {
 				seconds[program] += v.launch + max(kernel.Flops/v.flops, float64(kernel.Bytes)/v.bytes)
 			}
 		}
-		r.Times[i] = k.total(seconds)
+		r.times[i] = k.total(seconds)
 	}
-	r.Link = v.link
+	r.link = v.link
 	return r
 }

@@ -95,22 +95,26 @@ func (t Target) On(ctx context.Context, dev device.Device, o Options) (c Costs, 
 		if kinds[i], err = t.kind(dev, unit, o.Tune); err != nil {
 			return c, fmt.Errorf("%s: %w", t.Model.UnitScope(unit), err)
 		}
+		kinds[i].unit.Name = [3]string{"the embedding", "a layer", "the head"}[i]
 	}
-	var times record
+	var known record
 	switch {
 	case c.Modelled:
-		times = guess(dev, kinds)
+		known = guess(dev, kinds)
 	default:
-		if times, c.Cached, err = t.remembered(ctx, dev, kinds, o); err != nil {
+		if o.Cache == nil {
+			o.Cache = &Cache{known: map[string]entry{}}
+		}
+		if known, c.Cached, err = t.measured(ctx, dev, kinds, o); err != nil {
 			return c, err
 		}
 	}
-	c.Link, c.Memory = times.Link, budget(dev)
+	c.Link, c.Memory = known.link, budget(dev)
 	for u := range t.Model.Units() {
 		i := t.kindOf(u)
 		unit := kinds[i].unit
 		unit.Name = t.Model.UnitScope(u)
-		c.Units, c.Times = append(c.Units, unit), append(c.Times, times.Times[i])
+		c.Units, c.Times = append(c.Units, unit), append(c.Times, known.times[i])
 	}
 	return c, nil
 }

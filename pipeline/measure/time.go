@@ -2,6 +2,7 @@ package measure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -17,53 +18,84 @@ import (
 
 // record is what was measured on a device.
 type record struct {
-	Times [3]partition.Time `json:"times"` // embedding, layer, head
-	Link  partition.Link    `json:"link"`
+	times [3]partition.Time // embedding, layer, head
+	link  partition.Link
 }
 
-// run measures the programs of each kind of unit, and transfers of what passes between units.
-func (t Target) run(ctx context.Context, dev device.Device, kinds [3]kind, o Options) (r record, err error) {
+// measured runs the programs of each kind of unit, and transfers of what passes between units, unless the cache has them.
+func (t Target) measured(ctx context.Context, dev device.Device, kinds [3]kind, o Options) (r record, cached bool, err error) {
+	cached = true
 	for i, k := range kinds {
-		name := [3]string{"the embedding", "a layer", "the head"}[i]
-		if r.Times[i], err = t.time(ctx, dev, k, func(program string) {
-			if o.Progress != nil {
-				o.Progress(dev.Info().Name, fmt.Sprintf("program %s of %s", program, name))
-			}
-		}); err != nil {
-			return r, fmt.Errorf("%s: %w", name, err)
+		seconds, all, err := t.remembered(ctx, dev, k, o)
+		if err != nil {
+			return r, false, fmt.Errorf("%s: %w", k.unit.Name, err)
 		}
+		r.times[i] = k.total(seconds)
+		cached = cached && all
 	}
-	r.Link, err = link(ctx, dev, kinds[0].unit.Out)
-	return r, err
+	n := kinds[0].unit.Out
+	key := o.Cache.key(dev, fmt.Sprint("transfer ", n))
+	e, ok := o.Cache.get(key)
+	if !ok || o.Fresh {
+		if e.Link, err = link(ctx, dev, n); err != nil {
+			return r, false, fmt.Errorf("a transfer of %d bytes: %w", n, err)
+		}
+		o.Cache.put(key, dev, fmt.Sprintf("a transfer of %d bytes", n), e)
+		cached = false
+	}
+	r.link = e.Link
+	return r, cached, nil
 }
 
-// time runs a unit's programs on made-up numbers.
-func (t Target) time(ctx context.Context, dev device.Device, k kind, progress func(program string)) (x partition.Time, err error) {
+// remembered returns the seconds of each of a unit's programs, and whether the cache had them all.
+func (t Target) remembered(ctx context.Context, dev device.Device, k kind, o Options) (seconds map[string]float64, all bool, err error) {
+	seconds, keys := map[string]float64{}, map[string]string{}
+	var missing []string
+	for _, program := range k.programs {
+		if keys[program], err = o.Cache.programKey(dev, k.plan, program); err != nil {
+			return nil, false, err
+		}
+		e, ok := o.Cache.get(keys[program])
+		if !ok || o.Fresh {
+			missing = append(missing, program)
+		}
+		seconds[program] = e.Seconds
+	}
+	if len(missing) == 0 {
+		return seconds, true, nil
+	}
 	s, err := k.plan.Load()
 	if err != nil {
-		return x, err
+		return nil, false, err
 	}
-	defer s.Close()
+	defer func() { err = errors.Join(err, s.Close()) }()
 	if err := t.fill(s, k); err != nil {
-		return x, err
+		return nil, false, err
 	}
-	seconds := map[string]float64{}
-	for _, program := range k.programs {
-		progress(program)
-		d, err := best(ctx, func(n int) error {
-			for range n {
-				if err := s.Run(program); err != nil {
-					return err
-				}
-			}
-			return s.Sync()
-		})
-		if err != nil {
-			return x, fmt.Errorf("program %s: %w", program, err)
+	for _, program := range missing {
+		what := fmt.Sprintf("program %s of %s", program, k.unit.Name)
+		if o.Progress != nil {
+			o.Progress(dev.Info().Name, what)
 		}
-		seconds[program] = d.Seconds()
+		if seconds[program], err = timeOf(ctx, s, program); err != nil {
+			return nil, false, fmt.Errorf("program %s: %w", program, err)
+		}
+		o.Cache.put(keys[program], dev, what, entry{Seconds: seconds[program]})
 	}
-	return k.total(seconds), nil
+	return seconds, false, nil
+}
+
+// timeOf runs a program until its time is known.
+func timeOf(ctx context.Context, s *exec.Session, program string) (float64, error) {
+	d, err := best(ctx, func(n int) error {
+		for range n {
+			if err := s.Run(program); err != nil {
+				return err
+			}
+		}
+		return s.Sync()
+	})
+	return d.Seconds(), err
 }
 
 // total gathers the times of a unit's programs.
