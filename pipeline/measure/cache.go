@@ -23,6 +23,7 @@ import (
 type Cache struct {
 	path  string
 	known map[string]entry
+	stale map[string]bool // of known: to be measured again
 }
 
 // entry is one measurement: of a program, or of transfers.
@@ -34,13 +35,13 @@ type entry struct {
 	Time    time.Time      `json:"time"`
 }
 
-// OpenCache reads the file at path, if there is one; an unreadable file is an error, a damaged one is started anew. Without a
-// path measurements are kept in memory only.
+// NewCache is a cache in memory only.
+func NewCache() *Cache { return &Cache{known: map[string]entry{}} }
+
+// OpenCache reads the file at path, if there is one; an unreadable file is an error, a damaged one is started anew.
 func OpenCache(path string) (*Cache, error) {
-	c := &Cache{path: path, known: map[string]entry{}}
-	if path == "" {
-		return c, nil
-	}
+	c := NewCache()
+	c.path = path
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return c, nil
@@ -75,14 +76,23 @@ func (c *Cache) Save() error {
 	return nil
 }
 
+// Renew has everything that is asked for measured once more.
+func (c *Cache) Renew() {
+	c.stale = map[string]bool{}
+	for key := range c.known {
+		c.stale[key] = true
+	}
+}
+
 func (c *Cache) get(key string) (entry, bool) {
 	e, ok := c.known[key]
-	return e, ok
+	return e, ok && !c.stale[key]
 }
 
 func (c *Cache) put(key string, dev device.Device, what string, e entry) {
 	e.What, e.Device, e.Time = what, kindOf(dev), time.Now().UTC().Truncate(time.Second)
 	c.known[key] = e
+	delete(c.stale, key)
 }
 
 // key identifies a measurement on a kind of device with its driver.

@@ -27,7 +27,6 @@ type Target struct {
 type Options struct {
 	Tune     exec.Chooser // nil: the static choice
 	Cache    *Cache       // nil: nothing is remembered
-	Fresh    bool         // measure anew what the cache has
 	Modelled bool         // do not run anything: guess times from arithmetic and traffic
 	Progress func(device, what string)
 }
@@ -103,7 +102,7 @@ func (t Target) On(ctx context.Context, dev device.Device, o Options) (c Costs, 
 		known = guess(dev, kinds)
 	default:
 		if o.Cache == nil {
-			o.Cache = &Cache{known: map[string]entry{}}
+			o.Cache = NewCache()
 		}
 		if known, c.Cached, err = t.measured(ctx, dev, kinds, o); err != nil {
 			return c, err

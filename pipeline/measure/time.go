@@ -36,7 +36,7 @@ func (t Target) measured(ctx context.Context, dev device.Device, kinds [3]kind, 
 	n := kinds[0].unit.Out
 	key := o.Cache.key(dev, fmt.Sprint("transfer ", n))
 	e, ok := o.Cache.get(key)
-	if !ok || o.Fresh {
+	if !ok {
 		if e.Link, err = link(ctx, dev, n); err != nil {
 			return r, false, fmt.Errorf("a transfer of %d bytes: %w", n, err)
 		}
@@ -56,7 +56,7 @@ func (t Target) remembered(ctx context.Context, dev device.Device, k kind, o Opt
 			return nil, false, err
 		}
 		e, ok := o.Cache.get(keys[program])
-		if !ok || o.Fresh {
+		if !ok {
 			missing = append(missing, program)
 		}
 		seconds[program] = e.Seconds

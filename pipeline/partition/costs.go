@@ -8,25 +8,24 @@ import (
 // costs answers in constant time what a stage costs and takes, for any range of units.
 type costs struct {
 	Problem
-	slots                   []int64 // by stage
-	halves                  bool    // backwards run in two halves
-	parameters, state, kept []int64 // of the units before each
-	working                 rangeMax
-	times                   [][]Time // by device: of the units before each
-	share                   []int    // by device: stages on it
-	evenly                  bool     // a shared device's memory is divided evenly; else each stage may take it all
+	slots             []int64 // by stage
+	halves            bool    // backwards run in two halves
+	parameters, state []int64 // of the units before each
+	kept, keptW       []int64 // likewise, what enters them included
+	working           rangeMax
+	times             [][]Time // by device: of the units before each
+	share             []int    // by device: stages on it
+	evenly            bool     // a shared device's memory is divided evenly; else each stage may take it all
 }
 
 func newCosts(p Problem) *costs {
 	c := &costs{Problem: p, slots: slots(p.Schedule), halves: split(p.Schedule)}
 	n := len(p.Units)
-	c.parameters, c.state, c.kept = make([]int64, n+1), make([]int64, n+1), make([]int64, n+1)
+	c.parameters, c.state = make([]int64, n+1), make([]int64, n+1)
+	c.kept, c.keptW = make([]int64, n+1), make([]int64, n+1)
 	for i, u := range p.Units {
-		kept := u.Kept + p.passes(i)
-		if c.halves {
-			kept += u.KeptW
-		}
-		c.parameters[i+1], c.state[i+1], c.kept[i+1] = c.parameters[i]+u.Parameters, c.state[i]+u.State, c.kept[i]+kept
+		c.parameters[i+1], c.state[i+1] = c.parameters[i]+u.Parameters, c.state[i]+u.State
+		c.kept[i+1], c.keptW[i+1] = c.kept[i]+u.Kept+p.passes(i), c.keptW[i]+u.KeptW
 	}
 	c.working = newRangeMax(p.Units)
 	for i, d := range p.Devices {
@@ -216,6 +215,9 @@ func (c *costs) memory(stage int, parts []Part, recompute bool) Memory {
 func (c *costs) activations(m *Memory, p Part, slots int64, recompute bool) {
 	in, out := c.passes(p.First), c.passes(p.Last)
 	each, working := c.kept[p.Last]-c.kept[p.First], c.working.of(p.First, p.Last)
+	if c.halves && p.First > 0 { // the first part's backward has one half only
+		each += c.keptW[p.Last] - c.keptW[p.First]
+	}
 	if recompute {
 		gradient := max(in, out, c.Units[p.First].Out)
 		each, working = in, max(working, each-in+gradient)
