@@ -34,12 +34,12 @@ func (c *planCommand) Help() string {
 embedding, of a layer and of the head are measured on each kind of device, and remembered; a simulation of each schedule turns
 them into tokens a second. Nothing is trained, and no data is read.
 
-The device null stands for a discrete GPU: its times are always guesses.
+The device null:0 stands for a discrete GPU that is not there: its times are always guesses.
 
 Examples:
   gpupipe plan c.yaml --stages 4
   gpupipe plan c.yaml --stages 2 --cut 9 --set pipeline.devices=[webgpu:0,webgpu:1]
-  gpupipe plan --set model.preset=smollm2-135m --set train.microbatches=16 --stages 4 --modelled --set pipeline.devices=[null] --memory 8GiB`
+  gpupipe plan --set model.preset=smollm2-135m --set train.microbatches=16 --stages 4 --modelled --set pipeline.devices=[null:0] --memory 8GiB`
 }
 
 func (c *planCommand) Run(a *app) error {
@@ -111,7 +111,7 @@ func (c *planCommand) open(name string) (device.Device, error) {
 	if backend, _, _ := strings.Cut(name, ":"); backend != "null" {
 		dev, err := openDevice(name)
 		if err != nil && c.Modelled {
-			err = fmt.Errorf("%w; to plan for a GPU that is not here: --set pipeline.devices=[null]", err)
+			err = fmt.Errorf("%w; to plan for a GPU that is not here: --set pipeline.devices=[null:0]", err)
 		}
 		return dev, err
 	}

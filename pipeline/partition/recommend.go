@@ -12,9 +12,10 @@ type Candidate struct {
 }
 
 const (
-	// worthwhile is how much faster a schedule with a delay must be than the best without, for its gradients are older.
-	worthwhile = 1.02
-	// tie is how much slower a schedule may be and be preferred for its smaller memory: predictions are no better than that.
+	// worthwhile is how much faster a schedule with a delay must be than the best without, for its gradients are older and
+	// predictions are not exact.
+	worthwhile = 1.05
+	// tie is how much slower a schedule may be and be preferred for its smaller memory.
 	tie = 1.005
 )
 
