@@ -43,7 +43,7 @@ var allowed = map[string]string{
 	"pipeline/partition":      "pipeline/schedule",
 	"pipeline/measure":        "graph graph/model optim runtime/device runtime/exec runtime/tune pipeline/partition pipeline/atomicfile",
 	"pipeline/stage":          "pipeline/schedule",
-	"pipeline/transport/...":  "pipeline/transport/...",
+	"pipeline/engine":         "graph graph/model optim runtime/device runtime/exec pipeline/schedule pipeline/stage",
 	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/atomicfile pipeline/lock",
 	"pipeline/tokenizer/...":  "pipeline/tokenizer/...",
 	"pipeline/checkpoint/...": "pipeline/checkpoint/... pipeline/atomicfile",
@@ -60,7 +60,7 @@ var allowed = map[string]string{
 var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/null"}
 
 // portable packages use no cgo and build for WebAssembly.
-var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device", "./runtime/null", "./runtime/exec", "./runtime/tune"}
+var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device", "./runtime/null", "./runtime/exec", "./runtime/tune", "./pipeline/stage"}
 
 type pkg struct {
 	ImportPath string

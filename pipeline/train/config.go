@@ -123,7 +123,7 @@ func defaults() Config {
 		Optimizer: OptimizerConfig{Name: "muon", Momentum: 0.95, Nesterov: true, WeightDecay: 0.1, NewtonSchulz: "jordan",
 			Scale: "spectral", DCLambda: 0.04, AdamW: AdamWConfig{LR: 3e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}},
 		LR:       LRConfig{Schedule: "cosine", Warmup: 50, MinRatio: 0.1},
-		Pipeline: PipelineConfig{Schedule: syncSchedule, Stages: 1, Chunks: 1, Replicas: 1, Correction: noCorrection, Recompute: "auto"},
+		Pipeline: PipelineConfig{Schedule: syncSchedule, Stages: 1, Chunks: 1, Replicas: 1, Correction: noCorrection, Recompute: automatic},
 	}
 }
 

@@ -31,8 +31,12 @@ func (c Config) microbatches() int { return c.Train.Microbatches / c.Pipeline.Re
 // engineOptions are what the config says of the pipeline, without devices and cut.
 func (c Config) engineOptions() engine.Options {
 	p := c.Pipeline
+	recompute := make([]bool, p.Stages)
+	for i := range recompute {
+		recompute[i] = p.Recompute == always
+	}
 	return engine.Options{
-		Layout: engine.Layout{Stages: p.Stages, Chunks: p.Chunks, Replicas: p.Replicas, Delay: p.Delay},
+		Layout: engine.Layout{Stages: p.Stages, Chunks: p.Chunks, Replicas: p.Replicas, Delay: p.Delay, Recompute: recompute},
 		Model:  c.Model.Config, MicrobatchSize: c.rows(), Microbatches: c.microbatches(), Schedule: c.schedule,
 	}
 }
@@ -40,7 +44,22 @@ func (c Config) engineOptions() engine.Options {
 // schedule gives the computation of some batches.
 func (c Config) schedule(batches int) (*schedule.Generator, error) {
 	p := c.Pipeline
-	return schedule.New(p.Schedule, schedule.Options{Stages: p.Stages, Chunks: p.Chunks, Microbatches: c.microbatches(), Batches: batches})
+	if !p.isFile() {
+		return schedule.New(p.Schedule, schedule.Options{Stages: p.Stages, Chunks: p.Chunks, Microbatches: c.microbatches(), Batches: batches})
+	}
+	s, err := schedule.Read(p.Schedule)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range []struct {
+		key        string
+		file, here int
+	}{{"pipeline.stages", s.Stages, p.Stages}, {"pipeline.chunks", s.Chunks, p.Chunks}, {"train.microbatches (a replica)", s.Microbatches, c.microbatches()}} {
+		if n.file != n.here {
+			return nil, fmt.Errorf("%s: it has %d where %s is %d", p.Schedule, n.file, n.key, n.here)
+		}
+	}
+	return schedule.Repeat(s, batches)
 }
 
 // cut is where the model is cut into parts.

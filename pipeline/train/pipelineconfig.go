@@ -16,6 +16,13 @@ const (
 	errorFeedback = "error_feedback"
 )
 
+// Values of pipeline.recompute.
+const (
+	automatic = "auto"
+	always    = "always"
+	never     = "never"
+)
+
 // complete fills in what follows from other keys.
 func (p *PipelineConfig) complete(d *document) {
 	given := func(key string) bool { return d.set["pipeline."+key] }
@@ -57,7 +64,7 @@ func (c Config) validatePipeline() error {
 			return bad(n.key, n.value, "an integer from %d to %d", n.from, n.max)
 		}
 	}
-	if err := oneOf("pipeline.recompute", p.Recompute, "auto", "always", "never"); err != nil {
+	if err := oneOf("pipeline.recompute", p.Recompute, automatic, always, never); err != nil {
 		return err
 	}
 	lines := p.Stages * p.Replicas
