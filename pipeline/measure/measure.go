@@ -88,7 +88,9 @@ func widest(a, b []partition.Unit) []partition.Unit {
 
 // On returns the costs on one device. It runs nothing on a device of kind Null. It stops between runs when ctx ends.
 func (t Target) On(ctx context.Context, dev device.Device, o Options) (c Costs, err error) {
-	c.Modelled = o.Modelled || dev.Info().Kind == device.Null
+	if c.Modelled = o.Modelled || dev.Info().Kind == device.Null; c.Modelled {
+		o.Tune = nil // it would time kernels
+	}
 	var kinds [3]kind
 	for i, unit := range t.representatives() {
 		if kinds[i], err = t.kind(dev, unit, o.Tune); err != nil {
