@@ -38,6 +38,7 @@ Examples:
   gpupipe train c.yaml --set train.steps=50 --set optimizer.name=adamw
   gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.8
   gpupipe eval runs/demo                               loss on the held-out text
+  gpupipe plan c.yaml --stages 4                       where to cut it into pipeline stages
   gpupipe selftest                                     does the GPU compute right
   gpupipe data --tokenizer gpt2 --out shards a.txt     text to token shards
   gpupipe schedule --name 2bw --draw text              in which order a pipeline's stages work
@@ -53,6 +54,7 @@ type commands struct {
 	Data     dataCommand     `cmd:"" help:"Turn text into token shards."`
 	Selftest selftestCommand `cmd:"" help:"Check that a GPU computes right."`
 	Schedule scheduleCommand `cmd:"" help:"Show in which order a pipeline works, and how long it waits."`
+	Plan     planCommand     `cmd:"" help:"Say where to cut a model into pipeline stages, and which schedule to take."`
 	Bench    benchCommand    `cmd:"" help:"Measure kernels and training steps."`
 }
 
