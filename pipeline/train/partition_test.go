@@ -18,7 +18,7 @@ import (
 func planned(t *testing.T, overrides ...string) Config {
 	t.Helper()
 	return demo(t, t.TempDir(), append([]string{
-		"model={vocab_size: 512, d_model: 64, n_layers: 6, n_heads: 4, d_ff: 160, seq_len: 32}",
+		"model={vocab_size: 512, d_model: 64, n_layers: 4, n_heads: 4, d_ff: 160, seq_len: 32}",
 		"train={batch_size: 16, microbatches: 8}", "pipeline.stages=2"}, overrides...)...)
 }
 
@@ -35,11 +35,11 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 		{"pipeline.schedule=1f1b", "pipeline.stages=3"},
 		{"pipeline.schedule=gpipe", "model.tie_embeddings=true", "optimizer.name=adamw"},
 		{"pipeline.schedule=2bw", "pipeline.correction=error_feedback", "model.tie_embeddings=true"},
-		{"pipeline.schedule=zb-h1"},
-		{"pipeline.schedule=interleaved", "pipeline.chunks=2"},
+		{"pipeline.schedule=zb-h1", "optimizer.name=adamw"},
+		{"pipeline.schedule=interleaved", "pipeline.chunks=2", "optimizer.name=adamw"},
 		{"pipeline.schedule=1f1b", "pipeline.replicas=2", "model.tie_embeddings=true", "optimizer.name=adamw"},
 		{"pipeline.schedule=1f1b", "pipeline.recompute=always", "optimizer.name=adamw"},
-		{"pipeline.schedule=sync", "pipeline.stages=1"},
+		{"pipeline.schedule=sync", "pipeline.stages=1", "optimizer.name=adamw"},
 	} {
 		t.Run(fmt.Sprint(overrides), func(t *testing.T) {
 			c := planned(t, overrides...)
