@@ -90,9 +90,8 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 }
 
 // Partition is where the config's model is cut, and which stages recompute, on the devices of the first replica's lines in
-// their order. Times are measured only where the cut depends on them; for the memory of a cut that is given nothing runs.
+// their order. A cut that is given is kept.
 func (c Config) Partition(ctx context.Context, devices []device.Device, o measure.Options) (partition.Plan, error) {
-	o.Modelled = o.Modelled || len(c.Pipeline.Cut) > 0 || c.Pipeline.Stages*c.Pipeline.Chunks == 1
 	problem, _, err := c.costs(ctx, devices, o)
 	if err != nil {
 		return partition.Plan{}, err
