@@ -52,7 +52,9 @@ var allowed = map[string]string{
 	"pipeline/metrics":        "pipeline/atomicfile",
 	"pipeline/atomicfile":     "",
 	"pipeline/lock":           "",
+	"pipeline/strictyaml":     "",
 	"pipeline/train":          "graph graph/op graph/autodiff graph/model runtime/device runtime/exec runtime/tune optim pipeline/... wasm/...",
+	"pipeline/study":          "pipeline/train pipeline/metrics pipeline/strictyaml pipeline/atomicfile pipeline/lock",
 	"wasm/...":                "graph graph/op wasm/...",
 	"cmd/...":                 "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/...",
 }

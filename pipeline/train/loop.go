@@ -71,7 +71,7 @@ func (r *run) evaluateNow() error {
 		return err
 	}
 	if !finite(loss) {
-		return mistakef("step %d: the validation loss after it is %v: training stopped; %s %s", r.step, loss, r.kept(), calmer)
+		return mistakef("step %d: the validation loss after it is %v: %w; %s %s", r.step, loss, ErrDiverged, r.kept(), calmer)
 	}
 	r.pace.pause(time.Since(began))
 	r.trace.Complete("run", "evaluate", began, time.Since(began), nil)
@@ -122,8 +122,8 @@ func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 const calmer = "(a smaller learning rate or a longer warm-up may help)"
 
 func (r *run) diverged(p Progress) error {
-	return mistakef("step %d: the loss is %v and the norm of its gradient %v: the update was not applied and training stopped; %s %s",
-		p.Step, p.Loss, p.GradNorm, r.kept(), calmer)
+	return mistakef("step %d: the loss is %v and the norm of its gradient %v: the update was not applied and %w; %s %s",
+		p.Step, p.Loss, p.GradNorm, ErrDiverged, r.kept(), calmer)
 }
 
 // kept tells what a run that stops too early can go on from.
