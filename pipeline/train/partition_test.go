@@ -49,7 +49,7 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 			o.Cut, o.Recompute, o.Devices = plan.Cut, plan.Recompute, nulls(c.Pipeline.Stages*c.Pipeline.Replicas, 0)
 			o.Optimizer, err = newOptimizer(c)
 			require.NoError(t, err)
-			o.Execute = engine.Execute(nil)
+			o.Execute = engine.Execute(nil, 0)
 			e, err := engine.New(o)
 			require.NoError(t, err)
 			for s, stage := range plan.Stages {
