@@ -104,8 +104,8 @@ func TestPlanPipeline(t *testing.T) {
 		opened[name]++
 		return null.New(null.Options{Name: name}), nil
 	}
-	p, err := PlanPipeline(context.Background(), planned(t, "pipeline.devices=[null:0, null:1]", "pipeline.error_feedback=true", "pipeline.schedule=2bw"),
-		PlanOptions{OpenDevice: open, Memory: 1 << 30})
+	p, err := PlanPipeline(context.Background(), planned(t, "pipeline.devices=[null:0, null:1]", "pipeline.error_feedback=true", "pipeline.schedule=2bw", "pipeline.memory=1GiB"),
+		PlanOptions{OpenDevice: open})
 	require.NoError(t, err)
 	assert.Equal(t, map[string]int{"null:0": 1, "null:1": 1}, opened)
 	assert.True(t, p.Modelled)
@@ -121,7 +121,7 @@ func TestPlanPipeline(t *testing.T) {
 	assert.Equal(t, 16*32, p.Tokens)
 	assert.NotEmpty(t, p.Recommended)
 
-	p, err = PlanPipeline(context.Background(), planned(t, "train.microbatches=1", "pipeline.stages=1"), PlanOptions{OpenDevice: open, Memory: 1 << 10})
+	p, err = PlanPipeline(context.Background(), planned(t, "train.microbatches=1", "pipeline.stages=1", "pipeline.memory=1KiB"), PlanOptions{OpenDevice: open})
 	require.NoError(t, err)
 	assert.Equal(t, -1, p.Recommendation)
 	assert.Contains(t, p.Schedules[0].Problem, "stage 0 (embed to head) does not fit")
