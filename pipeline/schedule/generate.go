@@ -14,12 +14,12 @@ type Options struct {
 	Batches      int // 0: one
 }
 
-// Bounds of Options: what the text of an action can name, and schedules that can be held in memory.
+// Bounds of Options: what the text of an action can name; maxActions is how many microbatches on parts are listed.
 const (
 	maxStages  = 1 << 12
 	maxChunks  = 1 << 10
 	maxNumber  = 999_999_999
-	maxActions = 1 << 24
+	maxActions = 1 << 18
 )
 
 // Generator makes the lines of a schedule action by action, so that they cost no memory however many batches there are.
@@ -163,13 +163,16 @@ func (g *Generator) Schedule() (*Schedule, error) {
 
 // Repeat takes a schedule's lines as a pattern for any number of batches: each line starts again at its own end, with the
 // batches that follow. Where fewer batches remain than the pattern has, the actions of those that are too many are left out.
-// The pattern is of computation only and must validate.
+// The pattern is of computation only and is validated.
 func Repeat(s *Schedule, batches int) (*Generator, error) {
 	if batches < 1 || batches > maxNumber {
 		return nil, fmt.Errorf("schedule %s: batches: found %d, expected 1 to %d", s.Name, batches, maxNumber)
 	}
 	if s.Links != nil {
 		return nil, fmt.Errorf("schedule %s: found communication in a schedule that is to be repeated, expected computation only", s.Name)
+	}
+	if _, err := Validate(s); err != nil {
+		return nil, err
 	}
 	g := &Generator{head: *s}
 	g.head.Lines, g.head.Batches = nil, batches

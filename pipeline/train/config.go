@@ -105,6 +105,7 @@ type PipelineConfig struct {
 	Delay         int      `yaml:"delay"`        // of the update, in steps: 2bw has 1; with one stage 1 is what 2bw computes on any number
 	Correction    string   `yaml:"correction"`   // of the delay: none, error_feedback, weight_prediction, dc_asgd
 	ErrorFeedback bool     `yaml:"error_feedback"`
+	Memory        string   `yaml:"memory"`    // what a device may take, as in 24GiB; empty: what it tells, which most GPUs do not
 	Recompute     string   `yaml:"recompute"` // activations in the backward pass: auto (where memory demands it), always, never
 }
 
@@ -122,7 +123,7 @@ func defaults() Config {
 		Optimizer: OptimizerConfig{Name: "muon", Momentum: 0.95, Nesterov: true, WeightDecay: 0.1, NewtonSchulz: "jordan",
 			Scale: "spectral", DCLambda: 0.04, AdamW: AdamWConfig{LR: 3e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}},
 		LR:       LRConfig{Schedule: "cosine", Warmup: 50, MinRatio: 0.1},
-		Pipeline: PipelineConfig{Schedule: syncSchedule, Stages: 1, Chunks: 1, Replicas: 1, Correction: noCorrection, Recompute: "auto"},
+		Pipeline: PipelineConfig{Schedule: syncSchedule, Stages: 1, Chunks: 1, Replicas: 1, Correction: noCorrection, Recompute: automatic},
 	}
 }
 

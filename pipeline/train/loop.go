@@ -157,6 +157,7 @@ func (r *run) tell(p Progress) error {
 type pace struct {
 	began  time.Time // later by every pause
 	recent []moment
+	best   float64 // tokens a second over paceSteps
 }
 
 type moment struct {
@@ -184,5 +185,8 @@ func (p *pace) step(tokens, left int) (perSec float64, remaining time.Duration) 
 		return 0, 0
 	}
 	perSec = float64(now.tokens-first.tokens) / (now.at - first.at).Seconds()
+	if len(p.recent) == paceSteps {
+		p.best = max(p.best, perSec)
+	}
 	return perSec, time.Duration(float64(tokens) * float64(left) / perSec * float64(time.Second))
 }

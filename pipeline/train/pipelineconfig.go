@@ -17,6 +17,13 @@ const (
 	errorFeedback = "error_feedback"
 )
 
+// Values of pipeline.recompute.
+const (
+	automatic = "auto"
+	always    = "always"
+	never     = "never"
+)
+
 // complete fills in what follows from other keys.
 func (p *PipelineConfig) complete(d *strictyaml.Document) {
 	given := func(key string) bool { return d.Given("pipeline." + key) }
@@ -58,8 +65,11 @@ func (c Config) validatePipeline() error {
 			return bad(n.key, n.value, "an integer from %d to %d", n.from, n.max)
 		}
 	}
-	if err := oneOf("pipeline.recompute", p.Recompute, "auto", "always", "never"); err != nil {
+	if err := oneOf("pipeline.recompute", p.Recompute, automatic, always, never); err != nil {
 		return err
+	}
+	if _, err := bytesOf(p.Memory); err != nil {
+		return bad("pipeline.memory", p.Memory, "%v", err)
 	}
 	lines := p.Stages * p.Replicas
 	switch {
@@ -85,6 +95,15 @@ func (c Config) validatePipeline() error {
 		return err
 	}
 	return c.validateCorrection()
+}
+
+// memory is what a device may take, in bytes; 0: what it tells.
+func (c Config) memory() int64 {
+	n, err := bytesOf(c.Pipeline.Memory)
+	if err != nil {
+		panic(err) // of a config that was not validated
+	}
+	return n
 }
 
 func (c Config) validateSchedule() error {
