@@ -45,7 +45,9 @@ type muon struct {
 	maxBatch     int64 // bytes
 }
 
-func newMuon(cfg Config) (*muon, error) {
+func init() { rules["muon"] = registered{make: newMuon, matrices: true} }
+
+func newMuon(cfg Config) (Rule, error) {
 	m := &muon{momentum: cfg.Momentum, nesterov: cfg.Nesterov, maxBatch: maxBatchBytes}
 	switch cfg.NewtonSchulz {
 	case "jordan":
@@ -67,41 +69,61 @@ func newMuon(cfg Config) (*muon, error) {
 }
 
 func (*muon) Name() string                          { return "muon" }
-func (*muon) State() []string                       { return []string{"momentum"} }
+func (*muon) State(p Param) []graph.Named           { return kinds(p, "momentum") }
 func (*muon) Numbers(_ int, rate float64) []float64 { return []float64{rate} }
 
 func (m *muon) Update(ts []Tensor, numbers []*graph.Value) []Update {
 	us := make([]Update, len(ts))
-	for _, batch := range m.batches(ts) {
-		shape := ts[batch[0]].Type.Shape
-		rows, cols := shape[0], shape[1]
+	ns := make([]*graph.Value, len(ts))
+	for i, t := range ts {
+		buf := lerp(t.State[0], t.Gradient, 1-m.momentum)
+		us[i].State = []*graph.Value{buf}
+		ns[i] = buf
+		if m.nesterov {
+			ns[i] = lerp(t.Gradient, buf, m.momentum)
+		}
+	}
+	for i, u := range m.orthogonal(ns, numbers[0]) {
+		us[i].U = u
+	}
+	return us
+}
+
+// Momentum is lr·scale·NewtonSchulz(m).
+func (m *muon) Momentum(_ []Tensor, us []Update, numbers []*graph.Value) []*graph.Value {
+	ms := make([]*graph.Value, len(us))
+	for i, u := range us {
+		ms[i] = u.State[0]
+	}
+	return m.orthogonal(ms, numbers[0])
+}
+
+// orthogonal is rate·scale·NewtonSchulz of every matrix.
+func (m *muon) orthogonal(ns []*graph.Value, rate *graph.Value) []*graph.Value {
+	us := make([]*graph.Value, len(ns))
+	for _, batch := range m.batches(ns) {
+		rows, cols := ns[batch[0]].Shape[0], ns[batch[0]].Shape[1]
 		var xs []*graph.Value
 		for _, i := range batch {
-			t := ts[i]
-			buf := lerp(t.State[0], t.Gradient, 1-m.momentum)
-			us[i].State = []*graph.Value{buf}
-			if m.nesterov {
-				buf = lerp(t.Gradient, buf, m.momentum)
-			}
-			xs = append(xs, op.Reshape(buf, 1, rows, cols))
+			xs = append(xs, op.Reshape(ns[i], 1, rows, cols))
 		}
 		x := newtonSchulz(op.Concat(0, xs...), m.coefficients)
-		x = op.Scale(op.Mul(x, numbers[0]), m.scale(float64(rows), float64(cols)))
+		x = op.Scale(op.Mul(x, rate), m.scale(float64(rows), float64(cols)))
 		for j, i := range batch {
-			us[i].U = op.Reshape(op.Slice(x, 0, j, j+1), rows, cols)
+			us[i] = op.Reshape(op.Slice(x, 0, j, j+1), rows, cols)
 		}
 	}
 	return us
 }
 
 // batches gathers the indices of matrices of one shape, in order.
-func (m *muon) batches(ts []Tensor) [][]int {
+func (m *muon) batches(xs []*graph.Value) [][]int {
 	var batches [][]int
 	open := map[string]int{} // batch by shape
-	for i, t := range ts {
-		key := t.Type.Shape.String()
+	for i, x := range xs {
+		key := x.Shape.String()
 		at, ok := open[key]
-		if !ok || int64(len(batches[at])+1)*t.Type.Bytes() > m.maxBatch {
+		if !ok || int64(len(batches[at])+1)*x.Type.Bytes() > m.maxBatch {
 			at = len(batches)
 			batches, open[key] = append(batches, nil), at
 		}

@@ -1,38 +1,47 @@
-// Package optim builds the update of a training step as a graph, so that it runs as shaders: SGD with momentum, AdamW and
-// Muon, exact clipping by the global norm of the gradient, and the refusal to apply what is not finite. Learning-rate
-// schedules and whatever else changes from step to step are computed on the host in float64 and sent as one small vector.
+// Package optim builds the update of a training step as graphs, so that it runs as shaders: SGD with momentum, AdamW and
+// Muon, exact clipping by the global norm of the gradient, the refusal to apply what is not finite, and the corrections of
+// gradients that are one step old. The parameters of a model may be spread over several stages: each stage sums the
+// squares of its gradients (Part.Votes), all sums are brought together, and each applies the same decision (Part.Update).
+// Learning-rate schedules and whatever else changes from step to step are computed on the host in float64 and sent as one
+// small vector.
 package optim
 
 import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// The names of the update's input, outputs and sticky variable.
+// The names of the update's input, outputs and variables.
 const (
 	HyperInput     = "hyper"        // f32 [n], the Hyper of the step
 	NormOutput     = "grad_norm"    // f32 [1], global, before clipping
 	OKOutput       = "ok"           // u32 [1]: 1 when the update was applied
-	HaltedVariable = "optim/halted" // u32 [1]: once 1, no update is applied any more
+	HaltedVariable = "optim/halted" // u32 [1]: once 1, no update is applied any more; absent with SkipNonfinite
+	VotesVariable  = "optim/votes"  // f32 [n+1]: the sum of squares of each parameter's gradient, in the order of New, and the loss
+	OwnVariable    = "optim/own"    // f32 [n+1]: those that one part knows, in the order of its Params
 )
 
 // Param is a tensor to train. Its variable has its name.
 type Param struct {
 	Name     string
 	Type     graph.Type // f32
+	Layer    string     // the scope of the layer that it belongs to; no part owns some parameters of a layer only
 	Gradient string     // the variable of Type that holds the batch's gradient
-	Matrix   bool       // a hidden layer's matrix [out, in]: Muon's, if there is Muon
-	Decay    bool       // weight decay acts on it
+	// Contributions are variables of Type to be added to the gradient: it is their sum in order, plus Gradient.
+	Contributions []string
+	Matrix        bool // a hidden layer's matrix [out, in]: Muon's, if there is Muon
+	Decay         bool // weight decay acts on it
 }
 
-// Config chooses the optimizer. LR and WeightDecay are those of its own parameters; what Muon leaves goes to AdamW with
-// AdamW.LR. Betas and Eps are AdamW's in either case.
+// Config chooses the optimizer. LR and WeightDecay are those of its own parameters; what an optimizer of matrices (Muon)
+// leaves goes to AdamW with AdamW.LR. Betas and Eps are AdamW's in either case.
 type Config struct {
-	Name         string // sgd, adamw, muon
+	Name         string // of a rule: sgd, adamw, muon
 	LR           float64
 	Momentum     float64 // of sgd and muon
 	Nesterov     bool    // of sgd and muon
@@ -43,6 +52,16 @@ type Config struct {
 	AdamW        AdamWConfig
 	Loss         string // a variable f32 [1] that must be finite for the update to be applied; "" for none
 	Schedule     Schedule
+
+	// Delay is the age of gradients in steps. With 0 the new weights x_{t+1} = (1 − lr·λ)·x_t − u_t replace those in the
+	// parameter's variable. With 1 the parameter's variable holds x_{t+1}, u_t is of the gradient taken at x_t, and
+	// x_{t+2} = (1 − lr_t·λ)·x_{t+1} − u_t replaces the gradient in its variable.
+	Delay      int
+	Correction string  // of the delay: none ("" too), dc_asgd, error_feedback, weight_prediction
+	DCLambda   float64 // of dc_asgd
+	// SkipNonfinite passes over a batch whose gradient or loss is not finite and goes on with the next. Otherwise such a
+	// batch halts the optimizer for good.
+	SkipNonfinite bool
 }
 
 // AdamWConfig are AdamW's own numbers; LR is used under muon only.
@@ -52,31 +71,6 @@ type AdamWConfig struct {
 	Eps   float64
 }
 
-// Rule is the mathematics of an optimizer: from gradients to updates. What is done with an update is not its business.
-type Rule interface {
-	Name() string
-	// State names the kinds of state that it keeps: for each, every parameter has a variable of its own type, first zero.
-	State() []string
-	// Numbers are what changes with the step (from 0), given its learning rate; their count is fixed.
-	Numbers(step int, rate float64) []float64
-	// Update adds the nodes that compute the updates, in the order of ts. Numbers are f32 [1] each.
-	Update(ts []Tensor, numbers []*graph.Value) []Update
-}
-
-// Tensor is what a Rule is given of a parameter.
-type Tensor struct {
-	Param
-	Gradient *graph.Value   // clipped
-	State    []*graph.Value // in the order of Rule.State
-}
-
-// Update is what a Rule makes of it: U, which includes the learning rate and is to be subtracted from the weights, and
-// the new state. Weight decay is no part of U.
-type Update struct {
-	U     *graph.Value
-	State []*graph.Value
-}
-
 // group is the parameters under one rule.
 type group struct {
 	rule   Rule
@@ -84,14 +78,15 @@ type group struct {
 	params []Param
 }
 
-// Optimizer is a config applied to parameters.
+// Optimizer is a config applied to the parameters of a model.
 type Optimizer struct {
-	cfg    Config
-	params []Param
-	groups []group
+	cfg        Config
+	params     []Param
+	groups     []group
+	correction Correction
 }
 
-// New assigns the parameters to rules. It refuses names and numbers that it does not know.
+// New assigns all parameters of a model to rules. It refuses names and numbers that it does not know.
 func New(cfg Config, params []Param) (*Optimizer, error) {
 	if err := cfg.Schedule.check(); err != nil {
 		return nil, err
@@ -99,29 +94,34 @@ func New(cfg Config, params []Param) (*Optimizer, error) {
 	if err := checkParams(params); err != nil {
 		return nil, err
 	}
-	adam := &adamW{cfg.AdamW.Betas, cfg.AdamW.Eps}
-	o := &Optimizer{cfg: cfg, params: params}
-	switch cfg.Name {
-	case "sgd":
-		o.groups = []group{{&sgd{cfg.Momentum, cfg.Nesterov}, cfg.LR, params}}
-	case "adamw":
-		o.groups = []group{{adam, cfg.LR, params}}
-	case "muon":
-		m, err := newMuon(cfg)
-		if err != nil {
-			return nil, err
+	c, err := newCorrection(cfg)
+	if err != nil {
+		return nil, err
+	}
+	made, ok := rules[cfg.Name]
+	if !ok {
+		return nil, fmt.Errorf("optimizer.name: found %q, expected one of %s", cfg.Name, names(rules))
+	}
+	rule, err := made.make(cfg)
+	if err != nil {
+		return nil, err
+	}
+	o := &Optimizer{cfg: cfg, params: params, correction: c}
+	if !made.matrices {
+		o.groups = []group{{rule, cfg.LR, params}}
+		return o, nil
+	}
+	rest, err := newAdamW(cfg)
+	if err != nil {
+		return nil, err
+	}
+	o.groups = []group{{rule: rule, lr: cfg.LR}, {rule: rest, lr: cfg.AdamW.LR}}
+	for _, p := range params {
+		g := &o.groups[1]
+		if p.Matrix {
+			g = &o.groups[0]
 		}
-		matrices, rest := group{rule: m, lr: cfg.LR}, group{rule: adam, lr: cfg.AdamW.LR}
-		for _, p := range params {
-			if p.Matrix {
-				matrices.params = append(matrices.params, p)
-			} else {
-				rest.params = append(rest.params, p)
-			}
-		}
-		o.groups = []group{matrices, rest}
-	default:
-		return nil, fmt.Errorf("optimizer.name: found %q, expected one of muon, adamw, sgd", cfg.Name)
+		g.params = append(g.params, p)
 	}
 	return o, nil
 }
@@ -135,7 +135,7 @@ func checkParams(params []Param) error {
 		switch {
 		case p.Type.DType != graph.F32:
 			return fmt.Errorf("parameter %q is %v, expected f32", p.Name, p.Type)
-		case p.Gradient == "":
+		case p.Gradient == "" || slices.Contains(p.Contributions, ""):
 			return fmt.Errorf("parameter %q has no variable for its gradient", p.Name)
 		case p.Matrix && len(p.Type.Shape) != 2:
 			return fmt.Errorf("parameter %q is %v, expected a matrix", p.Name, p.Type)
@@ -172,16 +172,46 @@ func (o *Optimizer) hyper(step int) (h []float64) {
 func stateName(kind, param string) string { return "optim/" + kind + "/" + param }
 
 // State lists the variables that outlive a step besides the parameters; all begin as zero.
-func (o *Optimizer) State() []graph.Named {
-	vs := []graph.Named{{ID: HaltedVariable, Type: graph.T(graph.U32, 1)}}
+func (o *Optimizer) State() []graph.Named { return o.state(o.params) }
+
+func (o *Optimizer) state(params []Param) (vs []graph.Named) {
+	if !o.cfg.SkipNonfinite {
+		vs = append(vs, graph.Named{ID: HaltedVariable, Type: graph.T(graph.U32, 1)})
+	}
 	for _, g := range o.groups {
-		for _, p := range g.params {
-			for _, kind := range g.rule.State() {
-				vs = append(vs, graph.Named{ID: stateName(kind, p.Name), Type: p.Type})
+		for _, p := range g.of(params) {
+			for _, s := range slices.Concat(g.rule.State(p), kinds(p, o.correction.State()...)) {
+				vs = append(vs, graph.Named{ID: stateName(s.ID, p.Name), Type: s.Type})
 			}
 		}
 	}
 	return vs
+}
+
+// of is the group's parameters among the given ones.
+func (g group) of(params []Param) (ps []Param) {
+	for _, p := range params {
+		if slices.ContainsFunc(g.params, func(q Param) bool { return q.Name == p.Name }) {
+			ps = append(ps, p)
+		}
+	}
+	return ps
+}
+
+// Variants is the number of programs that the update has (see Varied).
+func (o *Optimizer) Variants() int {
+	if v, ok := o.groups[0].rule.(Varied); ok {
+		return v.Variants()
+	}
+	return 1
+}
+
+// Variant is the program that updates after a step, counted from 0.
+func (o *Optimizer) Variant(step int) int {
+	if v, ok := o.groups[0].rule.(Varied); ok {
+		return v.Variant(step)
+	}
+	return 0
 }
 
 // Line says what a parameter is under.

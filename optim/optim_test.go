@@ -82,7 +82,8 @@ func bits(m machine, o *Optimizer) map[string][]uint64 {
 func llama() []Param {
 	var ps []Param
 	add := func(name string, matrix bool, shape ...int) {
-		ps = append(ps, Param{Name: name, Type: graph.T(graph.F32, shape...), Gradient: "grad/" + name, Matrix: matrix, Decay: len(shape) > 1})
+		ps = append(ps, Param{Name: name, Type: graph.T(graph.F32, shape...), Layer: layer.FindString(name), Gradient: "grad/" + name,
+			Matrix: matrix, Decay: len(shape) > 1})
 	}
 	add("embed", false, 256, 128)
 	for _, l := range []string{"layers.0.", "layers.1.", "layers.2.", "layers.3."} {
@@ -110,39 +111,43 @@ func TestKernelsAndCopies(t *testing.T) {
 			matrices += p.Type.Bytes()
 		}
 	}
-	// A sum of squares each; gathering them; the norm with the decision to go on.
-	common := len(params) + 2
 	// The momentum of a matrix and its application; gathering a batch, its norms, its division, three products a step.
 	matrixKernels, batchKernels := 2*7*4, 3*(3+3*5)
 	for name, c := range map[string]struct {
 		kernels int
 		copied  int64
 	}{
-		"adamw": {common + len(params), 0},
-		"sgd":   {common + len(params), 0},
-		"muon":  {common + 2*4 + 3 + matrixKernels + batchKernels, matrices},
+		"adamw": {len(params), 0},
+		"sgd":   {len(params), 0},
+		"muon":  {2*4 + 3 + matrixKernels + batchKernels, matrices},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := testConfigs()[name]
 			cfg.Loss = "loss"
 			o, err := New(cfg, params)
 			require.NoError(t, err)
-			g, err := o.Graph()
-			require.NoError(t, err)
+			votes, update := programs(t, o.All())
 			dev := null.New(null.Options{})
-			p, err := exec.NewPlan(dev, map[string]*graph.Graph{"update": g}, exec.Options{})
+			p, err := exec.NewPlan(dev, map[string]*graph.Graph{"votes": votes, "update": update}, exec.Options{})
 			require.NoError(t, err)
-			labels := []string{}
-			for _, k := range p.Kernels("update") {
-				labels = append(labels, k.Label)
-			}
-			assert.Len(t, labels, c.kernels, strings.Join(labels, "\n"))
-
 			s, err := p.Load()
 			require.NoError(t, err)
-			require.NoError(t, s.Run("update"))
-			scalars := int64(4*len(params) + 4 + 4 + 4) // the sums of squares, the sticky variable, the two outputs
-			assert.Equal(t, scalars+c.copied, dev.Counts().BytesCopied)
+			for program, want := range map[string]struct {
+				kernels int
+				copied  int64
+			}{
+				"votes":  {len(params) + 1, int64(4 * (len(params) + 1))},
+				"update": {1 + c.kernels, 4 + 4 + 4 + c.copied}, // the sticky variable and two outputs
+			} {
+				labels := []string{}
+				for _, k := range p.Kernels(program) {
+					labels = append(labels, k.Label)
+				}
+				assert.Len(t, labels, want.kernels, strings.Join(labels, "\n"))
+				before := dev.Counts().BytesCopied
+				require.NoError(t, s.Run(program))
+				assert.Equal(t, want.copied, dev.Counts().BytesCopied-before, program)
+			}
 			require.NoError(t, s.Close())
 		})
 	}
@@ -151,9 +156,8 @@ func TestKernelsAndCopies(t *testing.T) {
 func TestState(t *testing.T) {
 	o, err := New(testConfigs()["muon"], testParams())
 	require.NoError(t, err)
-	g, err := o.Graph()
-	require.NoError(t, err)
-	known := map[string]graph.Type{"loss": graph.T(graph.F32, 1)}
+	_, g := programs(t, o.All())
+	known := map[string]graph.Type{VotesVariable: o.VotesType()}
 	for _, p := range testParams() {
 		known[p.Name], known[p.Gradient] = p.Type, p.Type
 	}

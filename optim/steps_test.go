@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"regexp"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -18,17 +19,24 @@ import (
 
 const steps = 12
 
+// layer finds the layer in a parameter's name.
+var layer = regexp.MustCompile(`^[a-z]+(\.\d+)?`)
+
 // testParams has square, wide and tall matrices, several of one shape, and vectors down to one element.
 func testParams() []Param {
 	var ps []Param
 	add := func(name string, matrix bool, shape ...int) {
-		ps = append(ps, Param{Name: name, Type: graph.T(graph.F32, shape...), Gradient: "grad/" + name, Matrix: matrix, Decay: len(shape) > 1})
+		ps = append(ps, Param{Name: name, Type: graph.T(graph.F32, shape...), Layer: layer.FindString(name), Gradient: "grad/" + name,
+			Matrix: matrix, Decay: len(shape) > 1})
 	}
 	add("embed", false, 11, 8)
 	for i := range 5 {
 		add(fmt.Sprintf("layers.%d.norm", i), false, 8)
 		add(fmt.Sprintf("layers.%d.q", i), true, 8, 8)
 		add(fmt.Sprintf("layers.%d.up", i), true, 20, 8)
+	}
+	for i := range 4 {
+		add(fmt.Sprintf("layers.0.up%d", i), true, 20, 8)
 	}
 	add("layers.0.down", true, 8, 20)
 	add("layers.1.down", true, 8, 20)
@@ -80,18 +88,25 @@ type machine interface {
 	run(o *Optimizer, step int) (norm float64, ok bool)
 }
 
+func programs(t *testing.T, p *Part) (votes, update *graph.Graph) {
+	votes, err := p.Votes()
+	require.NoError(t, err)
+	update, err = p.Update(0)
+	require.NoError(t, err)
+	return votes, update
+}
+
 // host is the reference evaluator in float64.
 type host struct {
-	t    *testing.T
-	g    *graph.Graph
-	vars map[string]*graph.Tensor
+	t             *testing.T
+	votes, update *graph.Graph
+	vars          map[string]*graph.Tensor
 }
 
 func newHost(t *testing.T, o *Optimizer) machine {
-	g, err := o.Graph()
-	require.NoError(t, err)
-	h := &host{t, g, map[string]*graph.Tensor{}}
-	for _, v := range g.Sources("variable") {
+	votes, update := programs(t, o.All())
+	h := &host{t, votes, update, map[string]*graph.Tensor{}}
+	for _, v := range append(votes.Sources("variable"), update.Sources("variable")...) {
 		h.vars[v.Node.Op.(graph.Source).Label()] = graph.NewTensor(v.Type)
 	}
 	return h
@@ -103,7 +118,9 @@ func (h *host) get(name string) []float64    { return h.vars[name].Data }
 func (h *host) run(o *Optimizer, step int) (float64, bool) {
 	hyper := o.hyper(step)
 	in := map[string]*graph.Tensor{HyperInput: {Type: graph.T(graph.F32, len(hyper)), Data: hyper}}
-	out, err := eval.Run(h.g, in, h.vars)
+	_, err := eval.Run(h.votes, nil, h.vars)
+	require.NoError(h.t, err)
+	out, err := eval.Run(h.update, in, h.vars)
 	require.NoError(h.t, err)
 	return out[NormOutput].Data[0], out[OKOutput].Data[0] == 1
 }
@@ -116,9 +133,8 @@ type gpu struct {
 }
 
 func newGPU(t *testing.T, dev device.Device, o *Optimizer) machine {
-	g, err := o.Graph()
-	require.NoError(t, err)
-	p, err := exec.NewPlan(dev, map[string]*graph.Graph{"update": g}, exec.Options{})
+	votes, update := programs(t, o.All())
+	p, err := exec.NewPlan(dev, map[string]*graph.Graph{"votes": votes, "update": update}, exec.Options{})
 	require.NoError(t, err)
 	s, err := p.Load()
 	require.NoError(t, err)
@@ -147,6 +163,7 @@ func (m *gpu) get(name string) []float64 {
 
 func (m *gpu) run(o *Optimizer, step int) (float64, bool) {
 	require.NoError(m.t, m.s.SetInput("update", HyperInput, exec.F32Bytes(o.Hyper(step))))
+	require.NoError(m.t, m.s.Run("votes"))
 	require.NoError(m.t, m.s.Run("update"))
 	norm := exec.Decode(graph.F32, m.wait(m.s.Output("update", NormOutput)))[0]
 	ok := exec.Decode(graph.U32, m.wait(m.s.Output("update", OKOutput)))[0]

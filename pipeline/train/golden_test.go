@@ -171,6 +171,8 @@ func (x *exact) update(t *testing.T, step int) float64 {
 	for i, v := range h {
 		hyper.Data[i] = float64(v)
 	}
+	_, err = eval.Run(x.graphs[votesProgram], nil, x.vars)
+	require.NoError(t, err)
 	out, err := eval.Run(x.graphs[updateProgram], map[string]*graph.Tensor{optim.HyperInput: hyper}, x.vars)
 	require.NoError(t, err)
 	return out[optim.NormOutput].Data[0]

@@ -17,7 +17,7 @@ func newOptimizer(c Config) (*optim.Optimizer, error) {
 	var params []optim.Param
 	for _, p := range c.Model.Parameters() {
 		matrix := len(p.Type.Shape) == 2
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Gradient: model.Gradient(p.Name),
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: model.Gradient(p.Name),
 			Matrix: matrix && strings.HasPrefix(p.Scope, "layers."), Decay: matrix})
 	}
 	return optim.New(optim.Config{
@@ -28,32 +28,34 @@ func newOptimizer(c Config) (*optim.Optimizer, error) {
 }
 
 // pendingUpdate is what is measured of an update that was enqueued.
-type pendingUpdate struct{ norm, halted device.Pending }
+type pendingUpdate struct{ norm, ok device.Pending }
 
 // enqueueUpdate applies the update of a step, counted from 0.
 func (r *run) enqueueUpdate(step int) (u pendingUpdate, err error) {
 	if err := r.session.SetInput(updateProgram, optim.HyperInput, exec.F32Bytes(r.optimizer.Hyper(step))); err != nil {
 		return u, err
 	}
-	if err := r.session.Run(updateProgram); err != nil {
-		return u, err
+	for _, program := range []string{votesProgram, updateProgram} {
+		if err := r.session.Run(program); err != nil {
+			return u, err
+		}
 	}
 	if u.norm, err = r.session.Output(updateProgram, optim.NormOutput); err != nil {
 		return u, err
 	}
-	u.halted, err = r.session.ReadVariable(optim.HaltedVariable)
+	u.ok, err = r.session.Output(updateProgram, optim.OKOutput)
 	return u, err
 }
 
 // wait returns the norm of the gradient, and whether the update was refused.
-func (u pendingUpdate) wait() (norm float64, halted bool, err error) {
+func (u pendingUpdate) wait() (norm float64, refused bool, err error) {
 	n, err := u.norm.Wait()
 	if err != nil {
 		return 0, false, err
 	}
-	h, err := u.halted.Wait()
+	ok, err := u.ok.Wait()
 	if err != nil {
 		return 0, false, err
 	}
-	return float64(floats(n)[0]), binary.LittleEndian.Uint32(h) != 0, nil
+	return float64(floats(n)[0]), binary.LittleEndian.Uint32(ok) == 0, nil
 }

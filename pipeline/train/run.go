@@ -93,6 +93,7 @@ type run struct {
 const (
 	firstProgram  = "first"  // gradient of a batch's first microbatch
 	nextProgram   = "next"   // of the others
+	votesProgram  = "votes"  // the sums of squares of the gradient
 	updateProgram = "update" // the optimizer
 	evalProgram   = "eval"
 )
@@ -118,7 +119,11 @@ func (r *run) build() (err error) {
 	if r.optimizer, err = newOptimizer(r.Config); err != nil {
 		return err
 	}
-	r.graphs[updateProgram], err = r.optimizer.Graph()
+	part := r.optimizer.All()
+	if r.graphs[votesProgram], err = part.Votes(); err != nil {
+		return err
+	}
+	r.graphs[updateProgram], err = part.Update(0)
 	return err
 }
 

@@ -126,7 +126,8 @@ func rmsNorm(rows, cols int) Case {
 	}
 }
 
-// update is an optimizer's whole update of n matrices, the gradient's norm included. AdamW reads parameter, gradient
+// update is an optimizer's whole update of n matrices, the gradient's norm included (it clips by that of the run before,
+// since both programs are one here). AdamW reads parameter, gradient
 // and two moments and writes three of them; Muon's work is five Newton–Schulz steps of three products each.
 func update(name string, matrix bool, n, rows, cols int) (Case, error) {
 	var params []optim.Param
@@ -139,8 +140,13 @@ func update(name string, matrix bool, n, rows, cols int) (Case, error) {
 		return Case{}, err
 	}
 	elements := float64(n * rows * cols)
-	c := Case{Name: fmt.Sprintf("%s %d of %d×%d", name, n, rows, cols), Build: o.Build, Bytes: 4 * 8 * elements,
+	c := Case{Name: fmt.Sprintf("%s %d of %d×%d", name, n, rows, cols), Bytes: 4 * 8 * elements,
 		Inputs: map[string][]float32{optim.HyperInput: o.Hyper(0)}}
+	c.Build = func(b *graph.Builder) {
+		part := o.All()
+		part.AddVotes(b)
+		part.AddUpdate(b, 0)
+	}
 	if matrix {
 		short := float64(min(rows, cols))
 		c.Bytes, c.Flops = 0, 5*(2*2*short*elements+2*float64(n)*short*short*short)

@@ -44,10 +44,14 @@ type Kernel struct {
 const (
 	stepBatch      = 16
 	gradProgram    = "grad"
+	votesProgram   = "votes"
 	updateProgram  = "update"
 	hyperStep      = 0
 	initialisation = 1 // seed
 )
+
+// stepPrograms are the programs of a step, in order.
+func stepPrograms() []string { return []string{gradProgram, votesProgram, updateProgram} }
 
 func stepName(optimizer string) string { return "step tiny " + optimizer }
 
@@ -76,11 +80,10 @@ func measureStep(dev device.Device, name string, o Options) (Step, error) {
 	}
 	fastest, err := o.best(func(n int) error {
 		for range n {
-			if err := session.Run(gradProgram); err != nil {
-				return err
-			}
-			if err := session.Run(updateProgram); err != nil {
-				return err
+			for _, p := range stepPrograms() {
+				if err := session.Run(p); err != nil {
+					return err
+				}
 			}
 		}
 		return session.Sync()
@@ -103,14 +106,19 @@ func stepGraphs(config model.Config, name string) (*optim.Optimizer, map[string]
 	var params []optim.Param
 	for _, p := range config.Parameters() {
 		inner := len(p.Type.Shape) == 2 && p.Scope != model.EmbedScope && p.Scope != model.HeadScope
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Gradient: model.Gradient(p.Name), Matrix: inner, Decay: len(p.Type.Shape) == 2})
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: model.Gradient(p.Name),
+			Matrix: inner, Decay: len(p.Type.Shape) == 2})
 	}
 	opt, err := optim.New(optimizer(name), params)
 	if err != nil {
 		return nil, nil, err
 	}
-	update, err := opt.Graph()
-	return opt, map[string]*graph.Graph{gradProgram: grad, updateProgram: update}, err
+	votes, err := opt.All().Votes()
+	if err != nil {
+		return nil, nil, err
+	}
+	update, err := opt.All().Update(0)
+	return opt, map[string]*graph.Graph{gradProgram: grad, votesProgram: votes, updateProgram: update}, err
 }
 
 func fillStep(s *exec.Session, config model.Config, opt *optim.Optimizer, grad *graph.Graph) error {
@@ -137,7 +145,7 @@ func (s *Step) share(dev device.Device, plan *exec.Plan) error {
 		bytes  int64
 	}
 	entries := map[string]*entry{}
-	for _, name := range []string{gradProgram, updateProgram} {
+	for _, name := range stepPrograms() {
 		infos := plan.Kernels(name)
 		kernels, err := plan.Chosen(name)
 		if err != nil {

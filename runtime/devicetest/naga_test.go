@@ -73,17 +73,20 @@ func training(t *testing.T, preset string, seq int, optimizer string) map[string
 	var params []optim.Param
 	for _, p := range c.Parameters() {
 		matrix := len(p.Type.Shape) == 2
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Gradient: model.Gradient(p.Name), Decay: matrix,
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: model.Gradient(p.Name), Decay: matrix,
 			Matrix: matrix && strings.HasPrefix(p.Scope, model.LayerScope(0)[:6])})
 	}
 	o, err := optim.New(optim.Config{Name: optimizer, NewtonSchulz: "jordan", Scale: "spectral", Nesterov: true, Clip: 1,
 		Schedule: optim.Schedule{Name: "constant"}}, params)
 	require.NoError(t, err)
-	update, err := o.Graph()
+	part := o.All()
+	votes, err := part.Votes()
+	require.NoError(t, err)
+	update, err := part.Update(0)
 	require.NoError(t, err)
 	decode, err := c.Decode()
 	require.NoError(t, err)
-	return map[string]*graph.Graph{"grad": grad, "update": update, "decode": decode}
+	return map[string]*graph.Graph{"grad": grad, "votes": votes, "update": update, "decode": decode}
 }
 
 // Every kernel of every case, and of training, translates to Metal's and Direct3D's languages. The translator is no part
