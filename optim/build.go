@@ -131,8 +131,8 @@ func (u *update) clipped(g *graph.Value) *graph.Value {
 }
 
 // state is the variables of some kinds of state of a parameter.
-func (u *update) state(p Param, kinds []graph.Named) (vs []*graph.Value) {
-	for _, k := range kinds {
+func (u *update) state(p Param, declared []graph.Named) (vs []*graph.Value) {
+	for _, k := range declared {
 		vs = append(vs, u.b.Variable(stateName(k.ID, p.Name), k.Type))
 	}
 	return vs
@@ -174,10 +174,10 @@ func (u *update) updates(rule Rule, ts []Tensor, numbers []*graph.Value) (us []U
 	} else {
 		us = rule.Update(ts, numbers)
 	}
-	momenta := sync.OnceValue(func() []*graph.Value { return rule.(Momentous).Momentum(ts, us, numbers) })
+	momenta := sync.OnceValue(func() []*graph.Value { return rule.(WithMomentum).Momentum(ts, us, numbers) })
 	for i := range us {
 		us[i].Momentum = func() *graph.Value { return us[i].U }
-		if _, ok := rule.(Momentous); ok {
+		if _, ok := rule.(WithMomentum); ok {
 			us[i].Momentum = func() *graph.Value { return momenta()[i] }
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 // What is not finite, in a gradient or in the loss, changes no bit, and neither does any step after it.
 func TestHalting(t *testing.T) {
-	eachMachine(t, func(t *testing.T, _ float64, on func(*testing.T, *Optimizer) machine) {
+	eachMachine(t, func(t *testing.T, _ float64, on maker) {
 		for name, c := range map[string]struct {
 			variable string
 			value    float64
@@ -35,7 +35,7 @@ func TestHalting(t *testing.T) {
 					}
 				}
 				feed(0)
-				_, ok := m.run(o, 0)
+				_, ok := run(m, o, 0)
 				require.True(t, ok)
 				before := bits(m, o)
 
@@ -43,39 +43,20 @@ func TestHalting(t *testing.T) {
 				bad := append([]float64(nil), m.get(c.variable)...)
 				bad[len(bad)-1] = c.value
 				m.set(c.variable, bad)
-				norm, ok := m.run(o, 1)
+				norm, ok := run(m, o, 1)
 				assert.False(t, ok)
 				assert.Equal(t, c.variable != "loss", math.IsNaN(norm) || math.IsInf(norm, 0), "the norm is %v", norm)
 				assert.Equal(t, before, bits(m, o))
 				assert.Equal(t, []float64{1}, m.get(HaltedVariable))
 
 				feed(2)
-				norm, ok = m.run(o, 2)
+				norm, ok = run(m, o, 2)
 				assert.False(t, ok, "a later step is as good as none")
 				assert.False(t, math.IsNaN(norm) || math.IsInf(norm, 0))
 				assert.Equal(t, before, bits(m, o))
 			})
 		}
 	})
-}
-
-// bits are the parameters and the state, but for the sticky variable.
-func bits(m machine, o *Optimizer) map[string][]uint64 {
-	all := map[string][]uint64{}
-	add := func(name string) {
-		for _, x := range m.get(name) {
-			all[name] = append(all[name], math.Float64bits(x))
-		}
-	}
-	for _, p := range o.params {
-		add(p.Name)
-	}
-	for _, s := range o.State() {
-		if s.ID != HaltedVariable {
-			add(s.ID)
-		}
-	}
-	return all
 }
 
 // llama is the parameters of the tiny work: 4 layers, d_model 128, d_ff 352, vocabulary 256.
@@ -101,29 +82,40 @@ func llama() []Param {
 	return ps
 }
 
-// On WebGPU's least devices: one kernel updates a parameter under AdamW and SGD, and nothing of a parameter's size moves
-// but into Muon's batches.
+// On WebGPU's least devices: one kernel updates a parameter under AdamW and SGD, with each correction of the delay too, and
+// nothing of a parameter's size moves but into Muon's batches.
 func TestKernelsAndCopies(t *testing.T) {
 	params := llama()
-	var matrices int64
-	for _, p := range params {
-		if p.Matrix {
-			matrices += p.Type.Bytes()
-		}
-	}
-	// The momentum of a matrix and its application; gathering a batch, its norms, its division, three products a step.
-	matrixKernels, batchKernels := 2*7*4, 3*(3+3*5)
-	for name, c := range map[string]struct {
-		kernels int
-		copied  int64
+	attention := int64(4 * 4 * 4 * 128 * 128) // bytes of the batches of four
+	// The momentum of a matrix, its norm and division, three products a step. Several matrices of one shape are gathered
+	// by copies (four) or by their first kernel (two), and each is then applied on its own; one alone by the last product.
+	four, two, one := 4+1+2+3*5+4, 2+1+2+3*5+2, 1+2+3*5
+	muon := 2*4 + 3 + 4*(four+two+one)
+	for _, c := range []struct {
+		name, correction string
+		kernels          int
+		copied           int64
 	}{
-		"adamw": {len(params), 0},
-		"sgd":   {len(params), 0},
-		"muon":  {2*4 + 3 + matrixKernels + batchKernels, matrices},
+		{"adamw", "", len(params), 0},
+		{"adamw", "none", len(params), 0},
+		{"adamw", "error_feedback", len(params), 0},
+		{"adamw", "weight_prediction", len(params), 0},
+		{"adamw", "dc_asgd", len(params), 0},
+		{"sgd", "", len(params), 0},
+		{"sgd", "weight_prediction", len(params), 0},
+		{"muon", "", muon, attention},
+		{"muon", "dc_asgd", muon, attention},
+		// What is sliced off a batch is stored already, so nothing joins its use for the weights with that for the state.
+		{"muon", "error_feedback", muon + 4*(4+2), attention},
+		// The same, and the momentum is made orthogonal besides the update.
+		{"muon", "weight_prediction", muon + 4*(4+2) + 4*((1+2+3*5)+(1+2+3*5)+(2+3*5)), 2 * attention},
 	} {
-		t.Run(name, func(t *testing.T) {
-			cfg := testConfigs()[name]
-			cfg.Loss = "loss"
+		t.Run(c.name+" "+c.correction, func(t *testing.T) {
+			cfg := testConfigs()[c.name]
+			cfg.Loss, cfg.Correction = "loss", c.correction
+			if c.correction != "" {
+				cfg.Delay = 1
+			}
 			o, err := New(cfg, params)
 			require.NoError(t, err)
 			votes, update := programs(t, o.All())
@@ -153,23 +145,35 @@ func TestKernelsAndCopies(t *testing.T) {
 	}
 }
 
+// State is what the update reads besides parameters, gradients and votes.
 func TestState(t *testing.T) {
-	o, err := New(testConfigs()["muon"], testParams())
-	require.NoError(t, err)
-	_, g := programs(t, o.All())
-	known := map[string]graph.Type{VotesVariable: o.VotesType()}
-	for _, p := range testParams() {
-		known[p.Name], known[p.Gradient] = p.Type, p.Type
+	for name, r := range rules {
+		for correction := range corrections {
+			cfg := testConfigs()["muon"]
+			cfg.Name, cfg.Delay, cfg.Correction, cfg.SkipNonfinite = name, 1, correction, r.matrices
+			o, err := New(cfg, testParams())
+			require.NoError(t, err)
+			_, g := programs(t, o.All())
+			known := map[string]graph.Type{VotesVariable: o.VotesType()}
+			add := func(name string, typ graph.Type) {
+				assert.NotContains(t, known, name)
+				known[name] = typ
+			}
+			for _, p := range testParams() {
+				add(p.Name, p.Type)
+				add(p.Gradient, p.Type)
+			}
+			for _, s := range o.State() {
+				add(s.ID, s.Type)
+			}
+			for _, v := range g.Sources("variable") {
+				name := v.Node.Op.(graph.Source).Label()
+				assert.Equal(t, known[name], v.Type, name)
+				delete(known, name)
+			}
+			assert.Empty(t, known, "%s, %s", name, correction)
+		}
 	}
-	for _, s := range o.State() {
-		known[s.ID] = s.Type
-	}
-	for _, v := range g.Sources("variable") {
-		name := v.Node.Op.(graph.Source).Label()
-		assert.Equal(t, known[name], v.Type, name)
-		delete(known, name)
-	}
-	assert.Empty(t, known)
 }
 
 func TestAssignment(t *testing.T) {
@@ -191,16 +195,28 @@ func TestAssignment(t *testing.T) {
 adamw  lr 0.003    decay 0      layers.*.norm [8] × 5
 muon   lr 0.02     decay 0.1    layers.*.q [8,8] × 5
 muon   lr 0.02     decay 0.1    layers.*.up [20,8] × 5
+muon   lr 0.02     decay 0.1    layers.*.gate [20,8]
+muon   lr 0.02     decay 0.1    layers.*.left [20,8]
+muon   lr 0.02     decay 0.1    layers.*.right [20,8]
 muon   lr 0.02     decay 0.1    layers.*.down [8,20] × 2
 adamw  lr 0.003    decay 0      scale [1]`, o.String())
 }
 
 func TestNewRefuses(t *testing.T) {
 	for want, change := range map[string]func(*Config, []Param){
-		`optimizer.name: found "adam"`:                       func(c *Config, _ []Param) { c.Name = "adam" },
-		`optimizer.newton_schulz: found "newton"`:            func(c *Config, _ []Param) { c.NewtonSchulz = "newton" },
-		`optimizer.scale: found ""`:                          func(c *Config, _ []Param) { c.Scale = "" },
-		`lr.schedule: found "step"`:                          func(c *Config, _ []Param) { c.Schedule.Name = "step" },
+		`optimizer.name: found "adam", expected one of adamw, muon, sgd`: func(c *Config, _ []Param) { c.Name = "adam" },
+		`optimizer.newton_schulz: found "newton"`:                        func(c *Config, _ []Param) { c.NewtonSchulz = "newton" },
+		`optimizer.scale: found ""`:                                      func(c *Config, _ []Param) { c.Scale = "" },
+		`lr.schedule: found "step"`:                                      func(c *Config, _ []Param) { c.Schedule.Name = "step" },
+		`pipeline.delay: found 2, expected 0 or 1`:                       func(c *Config, _ []Param) { c.Delay = 2 },
+		`pipeline.correction: found "fix", expected one of dc_asgd, error_feedback, none, weight_prediction`: func(c *Config, _ []Param) {
+			c.Delay, c.Correction = 1, "fix"
+		},
+		`pipeline.correction: found "dc_asgd", expected none with pipeline.delay 0`: func(c *Config, _ []Param) { c.Correction = "dc_asgd" },
+		`optimizer.dc_lambda: found NaN`: func(c *Config, _ []Param) {
+			c.Delay, c.Correction, c.DCLambda = 1, "dc_asgd", math.NaN()
+		},
+		`parameter "embed" has no variable for its grad`:     func(_ *Config, p []Param) { p[0].Contributions = []string{""} },
 		`"embed" is f32[11], expected a matrix`:              func(_ *Config, p []Param) { p[0].Matrix, p[0].Type = true, graph.T(graph.F32, 11) },
 		`"embed" is f16[11,8], expected f32`:                 func(_ *Config, p []Param) { p[0].Type.DType = graph.F16 },
 		`parameter "embed" is given twice`:                   func(_ *Config, p []Param) { p[1].Name = "embed" },

@@ -2,28 +2,45 @@ package optim
 
 import (
 	"math"
+	"slices"
 
 	"gonum.org/v1/gonum/floats"
 	"gonum.org/v1/gonum/mat"
 )
 
-// reference is the published algorithms on gonum, one matrix at a time, written without a look at the graphs.
+// reference is the published algorithms on gonum, one matrix at a time, written without a look at the graphs. It keeps every
+// version of the weights: x[name][t] is x_t, and y[name] the weights that every update was subtracted from just once.
 type reference struct {
 	cfg    Config
 	params []Param
-	x      map[string]*mat.Dense
+	x      map[string][]*mat.Dense
+	y      map[string]*mat.Dense
 	m, v   map[string]*mat.Dense
+	u, p   map[string]*mat.Dense // the last update, and the last prediction of the next
 }
 
 func newReference(cfg Config, params []Param, x map[string][]float64) *reference {
-	r := &reference{cfg, params, map[string]*mat.Dense{}, map[string]*mat.Dense{}, map[string]*mat.Dense{}}
+	zeros := func() map[string]*mat.Dense {
+		all := map[string]*mat.Dense{}
+		for _, p := range params {
+			rows, cols := extents(p)
+			all[p.Name] = mat.NewDense(rows, cols, nil)
+		}
+		return all
+	}
+	r := &reference{cfg, params, map[string][]*mat.Dense{}, map[string]*mat.Dense{}, zeros(), zeros(), zeros(), zeros()}
 	for _, p := range params {
 		rows, cols := extents(p)
-		r.x[p.Name] = mat.NewDense(rows, cols, append([]float64(nil), x[p.Name]...))
-		r.m[p.Name], r.v[p.Name] = mat.NewDense(rows, cols, nil), mat.NewDense(rows, cols, nil)
+		for range cfg.Delay + 1 { // x_0, and with delay x_1 = x_0
+			r.x[p.Name] = append(r.x[p.Name], mat.NewDense(rows, cols, slices.Clone(x[p.Name])))
+		}
+		r.y[p.Name] = mat.NewDense(rows, cols, slices.Clone(x[p.Name]))
 	}
 	return r
 }
+
+// newest is the last version of a parameter.
+func (r *reference) newest(name string) *mat.Dense { return r.x[name][len(r.x[name])-1] }
 
 func extents(p Param) (rows, cols int) {
 	if len(p.Type.Shape) == 2 {
@@ -32,7 +49,8 @@ func extents(p Param) (rows, cols int) {
 	return 1, p.Type.Shape.Len()
 }
 
-// step applies the gradients of step t (from 0) at the learning rates times factor and returns their global norm.
+// step applies the gradients of step t (from 0), taken at x_t, at the learning rates times factor, and returns their global
+// norm. If that is not finite nothing happens to the weights.
 func (r *reference) step(t int, factor float64, gradients map[string][]float64) float64 {
 	sum := 0.0
 	for _, p := range r.params {
@@ -43,28 +61,67 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 		clip = math.Min(1, r.cfg.Clip/(norm+1e-6))
 	}
 	for _, p := range r.params {
+		x := r.newest(p.Name)
+		if math.IsNaN(norm) || math.IsInf(norm, 0) {
+			r.x[p.Name] = append(r.x[p.Name], x)
+			continue
+		}
 		rows, cols := extents(p)
-		g := mat.NewDense(rows, cols, append([]float64(nil), gradients[p.Name]...))
+		g := mat.NewDense(rows, cols, slices.Clone(gradients[p.Name]))
 		g.Scale(clip, g)
+		if r.cfg.Correction == "dc_asgd" {
+			r.compensate(p, t, g)
+		}
 		lr := r.cfg.LR * factor
-		var u *mat.Dense
-		switch {
-		case r.cfg.Name == "sgd":
-			u = r.sgd(p, g, lr)
-		case r.cfg.Name == "adamw":
-			u = r.adamW(p, g, t, lr)
-		case p.Matrix:
-			u = r.muon(p, g, lr)
-		default:
+		if r.cfg.Name == "muon" && !p.Matrix {
 			lr = r.cfg.AdamW.LR * factor
-			u = r.adamW(p, g, t, lr)
 		}
-		if p.Decay {
-			r.x[p.Name].Scale(1-lr*r.cfg.WeightDecay, r.x[p.Name])
+		u, prediction := r.update(p, g, t, lr)
+		decay := new(mat.Dense)
+		if decay.Scale(lr*r.cfg.WeightDecay, x); !p.Decay {
+			decay.Zero()
 		}
-		r.x[p.Name].Sub(r.x[p.Name], u)
+		next := mat.DenseCopyOf(x)
+		next.Sub(next, decay)
+		next.Sub(next, u)
+		switch r.cfg.Correction {
+		case "error_feedback": // once more what should have been subtracted last time, less what was
+			next.Sub(next, u)
+			next.Add(next, r.u[p.Name])
+		case "weight_prediction":
+			next.Add(next, r.p[p.Name])
+			next.Sub(next, prediction)
+		}
+		r.x[p.Name] = append(r.x[p.Name], next)
+		r.y[p.Name].Sub(r.y[p.Name], decay)
+		r.y[p.Name].Sub(r.y[p.Name], u)
+		r.u[p.Name], r.p[p.Name] = u, prediction
 	}
 	return norm
+}
+
+// compensate moves a gradient taken at x_t to x_{t+1}.
+func (r *reference) compensate(p Param, t int, g *mat.Dense) {
+	from, to := r.x[p.Name][t], r.x[p.Name][t+1]
+	g.Apply(func(i, j int, g float64) float64 { return g + r.cfg.DCLambda*g*g*(to.At(i, j)-from.At(i, j)) }, g)
+}
+
+// update is u_t, and what the momentum after it would subtract next.
+func (r *reference) update(p Param, g *mat.Dense, t int, lr float64) (u, prediction *mat.Dense) {
+	switch {
+	case r.cfg.Name == "sgd":
+		u, prediction = r.sgd(p, g, lr), new(mat.Dense)
+		if prediction.Scale(lr, r.m[p.Name]); r.cfg.Momentum == 0 {
+			prediction = u
+		}
+	case r.cfg.Name == "adamw" || !p.Matrix:
+		u = r.adamW(p, g, t, lr)
+		prediction = u
+	default:
+		u = r.muon(p, g, lr)
+		prediction = r.orthogonal(r.m[p.Name], lr)
+	}
+	return u, prediction
 }
 
 func (r *reference) sgd(p Param, g *mat.Dense, lr float64) *mat.Dense {
@@ -94,25 +151,33 @@ func (r *reference) adamW(p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
 
 func (r *reference) muon(p Param, g *mat.Dense, lr float64) *mat.Dense {
 	b, m := r.cfg.Momentum, r.m[p.Name]
-	add := func(x float64, a *mat.Dense, y float64, b *mat.Dense) *mat.Dense {
-		var s, t mat.Dense
-		s.Scale(x, a)
-		t.Scale(y, b)
-		s.Add(&s, &t)
-		return &s
-	}
 	m.Copy(add(b, m, 1-b, g))
 	x := mat.DenseCopyOf(m)
 	if r.cfg.Nesterov {
 		x = add(1-b, g, b, m)
 	}
+	return r.orthogonal(x, lr)
+}
+
+func add(x float64, a *mat.Dense, y float64, b *mat.Dense) *mat.Dense {
+	var s, t mat.Dense
+	s.Scale(x, a)
+	t.Scale(y, b)
+	s.Add(&s, &t)
+	return &s
+}
+
+// orthogonal is lr·scale·NewtonSchulz(x).
+func (r *reference) orthogonal(x *mat.Dense, lr float64) *mat.Dense {
+	x = mat.DenseCopyOf(x)
 	rows, cols := x.Dims()
 	if rows > cols {
 		x = mat.DenseCopyOf(x.T())
 	}
 	x.Scale(1/(mat.Norm(x, 2)+1e-7), x)
 	// The coefficients as the papers print them.
-	as := [][3]float64{{3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}, {3.4445, -4.7750, 2.0315}}
+	jordan := [3]float64{3.4445, -4.7750, 2.0315}
+	as := [][3]float64{jordan, jordan, jordan, jordan, jordan}
 	if r.cfg.NewtonSchulz == "polar_express" {
 		s, s3, s5 := 1.01, math.Pow(1.01, 3), math.Pow(1.01, 5)
 		as = [][3]float64{

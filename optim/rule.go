@@ -29,10 +29,10 @@ type Varied interface {
 	UpdateVariant(variant int, ts []Tensor, numbers []*graph.Value) []Update
 }
 
-// Momentous is a Rule of which part of the next update is known beforehand: the update that its momentum alone would
+// WithMomentum is a Rule of which part of the next update is known beforehand: the update that its momentum alone would
 // make, of the step's learning rate. It is given what Update was given and has returned. For a rule that is not, the
 // update itself is taken.
-type Momentous interface {
+type WithMomentum interface {
 	Momentum(ts []Tensor, us []Update, numbers []*graph.Value) []*graph.Value
 }
 
@@ -49,7 +49,7 @@ type Update struct {
 	U     *graph.Value
 	State []*graph.Value
 	// Momentum is for corrections, and not the rule's to set: the update that momentum alone would make next (see
-	// Momentous). Its nodes are made when it is called.
+	// WithMomentum). Its nodes are made when it is called.
 	Momentum func() *graph.Value
 }
 

@@ -1,0 +1,179 @@
+package optim
+
+import (
+	"math"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/eval"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// machine holds the variables of a part and carries out its programs.
+type machine interface {
+	has(name string) bool
+	set(name string, x []float64)
+	get(name string) []float64
+	votes()
+	update(o *Optimizer, step int) (norm float64, ok bool)
+}
+
+// maker makes a machine for a part.
+type maker func(*testing.T, *Part) machine
+
+// run updates once, on a machine that owns everything.
+func run(m machine, o *Optimizer, step int) (norm float64, ok bool) {
+	m.votes()
+	return m.update(o, step)
+}
+
+func programs(t *testing.T, p *Part) (votes, update *graph.Graph) {
+	votes, err := p.Votes()
+	require.NoError(t, err)
+	update, err = p.Update(0)
+	require.NoError(t, err)
+	return votes, update
+}
+
+// host is the reference evaluator in float64.
+type host struct {
+	t        *testing.T
+	programs [2]*graph.Graph
+	vars     map[string]*graph.Tensor
+}
+
+func newHost(t *testing.T, p *Part) machine {
+	votes, update := programs(t, p)
+	h := &host{t, [2]*graph.Graph{votes, update}, map[string]*graph.Tensor{}}
+	for _, g := range h.programs {
+		for _, v := range g.Sources("variable") {
+			h.vars[v.Node.Op.(graph.Source).Label()] = graph.NewTensor(v.Type)
+		}
+	}
+	return h
+}
+
+func (h *host) has(name string) bool         { return h.vars[name] != nil }
+func (h *host) set(name string, x []float64) { copy(h.vars[name].Data, x) }
+func (h *host) get(name string) []float64    { return h.vars[name].Data }
+
+func (h *host) votes() {
+	_, err := eval.Run(h.programs[0], nil, h.vars)
+	require.NoError(h.t, err)
+}
+
+func (h *host) update(o *Optimizer, step int) (float64, bool) {
+	hyper := o.hyper(step)
+	in := map[string]*graph.Tensor{HyperInput: {Type: graph.T(graph.F32, len(hyper)), Data: hyper}}
+	out, err := eval.Run(h.programs[1], in, h.vars)
+	require.NoError(h.t, err)
+	return out[NormOutput].Data[0], out[OKOutput].Data[0] == 1
+}
+
+// gpu is a device.
+type gpu struct {
+	t     *testing.T
+	s     *exec.Session
+	types map[string]graph.Type
+}
+
+func newGPU(t *testing.T, dev device.Device, part *Part) machine {
+	votes, update := programs(t, part)
+	p, err := exec.NewPlan(dev, map[string]*graph.Graph{"votes": votes, "update": update}, exec.Options{})
+	require.NoError(t, err)
+	s, err := p.Load()
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	m := &gpu{t, s, map[string]graph.Type{}}
+	for _, v := range s.Variables() {
+		m.types[v.ID] = v.Type
+	}
+	return m
+}
+
+func (m *gpu) has(name string) bool {
+	_, ok := m.types[name]
+	return ok
+}
+
+func (m *gpu) set(name string, x []float64) {
+	require.NoError(m.t, m.s.WriteVariable(name, exec.Encode(m.types[name].DType, x)))
+}
+
+func (m *gpu) wait(p device.Pending, err error) []byte {
+	require.NoError(m.t, err)
+	b, err := p.Wait()
+	require.NoError(m.t, err)
+	return b
+}
+
+func (m *gpu) get(name string) []float64 {
+	return exec.Decode(m.types[name].DType, m.wait(m.s.ReadVariable(name)))
+}
+
+func (m *gpu) votes() { require.NoError(m.t, m.s.Run("votes")) }
+
+func (m *gpu) update(o *Optimizer, step int) (float64, bool) {
+	require.NoError(m.t, m.s.SetInput("update", HyperInput, exec.F32Bytes(o.Hyper(step))))
+	require.NoError(m.t, m.s.Run("update"))
+	norm := exec.Decode(graph.F32, m.wait(m.s.Output("update", NormOutput)))[0]
+	ok := exec.Decode(graph.U32, m.wait(m.s.Output("update", OKOutput)))[0]
+	return norm, ok == 1
+}
+
+// eachMachine runs a test on the evaluator and on a device, with the tolerance that each deserves.
+func eachMachine(t *testing.T, f func(t *testing.T, tolerance float64, on maker)) {
+	t.Run("float64", func(t *testing.T) { f(t, 1e-10, newHost) })
+	t.Run("device", func(t *testing.T) {
+		dev, err := webgpu.Open(0, webgpu.Options{})
+		require.NoError(t, err)
+		defer dev.Close()
+		f(t, 2e-5, func(t *testing.T, p *Part) machine { return newGPU(t, dev, p) })
+	})
+}
+
+func start(t *testing.T, cfg Config, params []Param, on maker) (*Optimizer, machine) {
+	o := small(t, cfg, params)
+	m := on(t, o.All())
+	for name, x := range numbers(params, -1) {
+		m.set(name, x)
+	}
+	return o, m
+}
+
+// small is an optimizer that gathers no more than three matrices of [20, 8].
+func small(t *testing.T, cfg Config, params []Param) *Optimizer {
+	o, err := New(cfg, params)
+	require.NoError(t, err)
+	for _, g := range o.groups {
+		if m, ok := g.rule.(*muon); ok {
+			m.maxBatch = 2000 // bytes
+		}
+	}
+	return o
+}
+
+// bits are the parameters and the state, but for the sticky variable.
+func bits(m machine, o *Optimizer) map[string][]uint64 {
+	all := map[string][]uint64{}
+	for _, p := range o.params {
+		all[p.Name] = patterns(m.get(p.Name))
+	}
+	for _, s := range o.State() {
+		if s.ID != HaltedVariable {
+			all[s.ID] = patterns(m.get(s.ID))
+		}
+	}
+	return all
+}
+
+func patterns(xs []float64) (bs []uint64) {
+	for _, x := range xs {
+		bs = append(bs, math.Float64bits(x))
+	}
+	return bs
+}

@@ -1,0 +1,263 @@
+package optim
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/eval"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// stages are parts of a model, each on a machine of its own.
+type stages struct {
+	parts    []*Part
+	machines []machine
+}
+
+// cut gives each part the parameters of some layers; the last part has the loss.
+func cut(t *testing.T, o *Optimizer, on maker, layers ...[]string) *stages {
+	s := &stages{}
+	for i, ls := range layers {
+		var names []string
+		for _, p := range o.params {
+			if slices.Contains(ls, p.Layer) {
+				names = append(names, p.Name)
+			}
+		}
+		slices.Reverse(names) // the order in which they are named does not matter
+		s.parts = append(s.parts, o.Part(names, i == len(layers)-1))
+		s.machines = append(s.machines, on(t, s.parts[i]))
+	}
+	return s
+}
+
+func (s *stages) owner(name string) machine {
+	i := slices.IndexFunc(s.machines, func(m machine) bool { return m.has(name) })
+	return s.machines[i]
+}
+
+func (s *stages) has(name string) bool {
+	return slices.ContainsFunc(s.machines, func(m machine) bool { return m.has(name) })
+}
+func (s *stages) set(name string, x []float64) { s.owner(name).set(name, x) }
+func (s *stages) get(name string) []float64    { return s.owner(name).get(name) }
+
+// votes brings the votes of all together.
+func (s *stages) votes() {
+	all := make([]float64, s.parts[0].o.VotesType().Shape[0])
+	for i, p := range s.parts {
+		s.machines[i].votes()
+		own := s.machines[i].get(p.OwnName())
+		for j, at := range p.Positions() {
+			all[at] = own[j]
+		}
+	}
+	for _, m := range s.machines {
+		m.set(VotesVariable, all)
+	}
+}
+
+func (s *stages) update(o *Optimizer, step int) (norm float64, ok bool) {
+	for _, m := range s.machines {
+		norm, ok = m.update(o, step)
+	}
+	return norm, ok
+}
+
+// thirds are the layers of three parts of testParams.
+func thirds() [][]string {
+	return [][]string{{"embed", "layers.0"}, {"layers.1", "layers.2", "layers.3"}, {"layers.4", "scale"}}
+}
+
+func TestPartsAreTheWhole(t *testing.T) {
+	eachMachine(t, func(t *testing.T, _ float64, on maker) {
+		for _, name := range []string{"muon", "adamw"} {
+			t.Run(name, func(t *testing.T) {
+				cfg, params := testConfigs()[name], testParams()
+				cfg.Loss, cfg.Delay, cfg.Correction = "loss", 1, "error_feedback"
+				o, whole := start(t, cfg, params, on)
+				parts := cut(t, o, on, thirds()...)
+				for name, x := range numbers(params, -1) {
+					parts.set(name, x)
+				}
+				for step := range 4 {
+					for _, m := range []machine{whole, parts} {
+						m.set("loss", []float64{2})
+						for p, g := range numbers(params, step) {
+							m.set("grad/"+p, g)
+						}
+					}
+					norm, ok := run(whole, o, step)
+					require.True(t, ok)
+					partsNorm, ok := run(parts, o, step)
+					require.True(t, ok)
+					require.Equal(t, norm, partsNorm)
+					for _, m := range []machine{whole, parts} {
+						for _, p := range params {
+							m.set(p.Name, m.get(p.Gradient))
+						}
+					}
+					require.Equal(t, bits(whole, o), bits(parts, o), "step %d", step)
+				}
+			})
+		}
+	})
+}
+
+// A loss that only one part knows halts all of them.
+func TestPartsHaltTogether(t *testing.T) {
+	cfg, params := testConfigs()["adamw"], testParams()
+	cfg.Loss = "loss"
+	parts := cut(t, small(t, cfg, params), newHost, thirds()...)
+	for p, g := range numbers(params, 0) {
+		parts.set("grad/"+p, g)
+	}
+	parts.set("loss", []float64{math.Inf(-1)})
+	parts.votes()
+	for i, m := range parts.machines {
+		_, ok := m.update(parts.parts[i].o, 0)
+		assert.False(t, ok)
+		assert.Equal(t, []float64{1}, m.get(HaltedVariable))
+	}
+}
+
+// The kernels of a layer do not depend on what else a part owns.
+func TestPartsHaveTheKernelsOfTheWhole(t *testing.T) {
+	o, err := New(testConfigs()["muon"], testParams())
+	require.NoError(t, err)
+	kernels := func(p *Part) (shared, own []string) {
+		votes, update := programs(t, p)
+		plan, err := exec.NewPlan(null.New(null.Options{}), map[string]*graph.Graph{"votes": votes, "update": update}, exec.Options{})
+		require.NoError(t, err)
+		for _, program := range []string{"votes", "update"} {
+			chosen, err := plan.Chosen(program)
+			require.NoError(t, err)
+			for i, info := range plan.Kernels(program) {
+				text := info.Label
+				for _, pass := range chosen[i].Passes {
+					text += fmt.Sprintln(pass.Groups, pass.WGSL)
+				}
+				switch {
+				case strings.HasPrefix(info.Label, votesScope): // gathers as many as there are
+				case strings.HasPrefix(info.Label, gateScope):
+					shared = append(shared, text)
+				default:
+					own = append(own, text)
+				}
+			}
+		}
+		slices.Sort(own)
+		return shared, own
+	}
+	gate, whole := kernels(o.All())
+	var together []string
+	for _, p := range cut(t, o, newHost, thirds()...).parts {
+		shared, own := kernels(p)
+		assert.Equal(t, gate, shared)
+		together = append(together, own...)
+	}
+	slices.Sort(together)
+	assert.Equal(t, whole, together)
+	assert.Len(t, gate, 1)
+}
+
+func TestPart(t *testing.T) {
+	cfg, params := testConfigs()["muon"], testParams()
+	o, err := New(cfg, params)
+	require.NoError(t, err)
+	all := o.All()
+	assert.Equal(t, VotesVariable, all.OwnName())
+	assert.Equal(t, o.VotesType(), all.OwnType())
+	assert.Equal(t, o.State(), all.State())
+	assert.Equal(t, params, all.Params())
+
+	last := o.Part([]string{"scale"}, true)
+	assert.Equal(t, OwnVariable, last.OwnName())
+	assert.Equal(t, graph.T(graph.F32, 2), last.OwnType())
+	n := len(params)
+	assert.Equal(t, []int{n - 1, n}, last.Positions())
+	assert.Equal(t, []graph.Named{{ID: HaltedVariable, Type: graph.T(graph.U32, 1)},
+		{ID: "optim/exp_avg/scale", Type: graph.T(graph.F32, 1)}, {ID: "optim/exp_avg_sq/scale", Type: graph.T(graph.F32, 1)}}, last.State())
+
+	first := o.Part([]string{"embed"}, false)
+	assert.Equal(t, []int{0}, first.Positions())
+	assert.Equal(t, graph.T(graph.F32, 2), first.OwnType())
+	assert.Equal(t, []int{n}, o.Part(nil, true).Positions(), "a part may own nothing but the loss")
+
+	assert.Panics(t, func() { o.Part([]string{"layers.0.q"}, false) }, "some of a layer")
+	assert.Panics(t, func() { o.Part([]string{"embed", "emb"}, false) }, "an unknown name")
+	assert.Panics(t, func() { _, _ = all.Update(1) }, "a variant too many")
+}
+
+// The gradient of a tied parameter is the sum, in order, of all that contribute.
+func TestContributions(t *testing.T) {
+	for _, delay := range []int{0, 1} {
+		p := Param{Name: "w", Type: graph.T(graph.F32, 3), Gradient: "g", Contributions: []string{"a", "b"}}
+		o, err := New(Config{Name: "sgd", LR: 0.5, Delay: delay, Schedule: Schedule{Name: "constant"}}, []Param{p})
+		require.NoError(t, err)
+		m := newHost(t, o.All())
+		m.set("w", []float64{10, 10, 10})
+		m.set("a", []float64{1e20, 1, -8})
+		m.set("b", []float64{-1e20, 1e20, 1})
+		m.set("g", []float64{4, -1e20, 3})
+		norm, ok := run(m, o, 0)
+		assert.True(t, ok)
+		assert.InEpsilon(t, 5.656854249492381, norm, 1e-15) // of 4, 0, −4
+		assert.Equal(t, []float64{32, 0}, m.get(VotesVariable))
+		changed, kept := "w", "g"
+		want := []float64{4, -1e20, 3}
+		if delay == 1 {
+			changed, kept, want = "g", "w", []float64{10, 10, 10}
+		}
+		assert.Equal(t, []float64{8, 10, 12}, m.get(changed))
+		assert.Equal(t, want, m.get(kept))
+		assert.Equal(t, []float64{1e20, 1, -8}, m.get("a"))
+	}
+}
+
+// A rule may have several programs, and state of other shapes than the parameter's.
+type alternating struct{ *sgd }
+
+func (alternating) State(p Param) []graph.Named {
+	return []graph.Named{{ID: "square", Type: graph.T(graph.F32, p.Type.Shape.Len(), p.Type.Shape.Len())}}
+}
+func (alternating) Variants() int        { return 2 }
+func (alternating) Variant(step int) int { return step % 2 }
+
+func (alternating) UpdateVariant(variant int, ts []Tensor, _ []*graph.Value) (us []Update) {
+	for _, t := range ts {
+		us = append(us, Update{U: []*graph.Value{t.Gradient, lerp(t.Gradient, t.Gradient, 0.5)}[variant], State: t.State})
+	}
+	return us
+}
+
+func TestVariants(t *testing.T) {
+	params := []Param{{Name: "w", Type: graph.T(graph.F32, 3), Gradient: "g"}}
+	o := &Optimizer{cfg: Config{Schedule: Schedule{Name: "constant"}}, params: params, correction: uncorrected{},
+		groups: []group{{rule: alternating{&sgd{}}, params: params}}}
+	assert.Equal(t, 2, o.Variants())
+	assert.Equal(t, []int{0, 1, 0}, []int{o.Variant(0), o.Variant(1), o.Variant(2)})
+	assert.Contains(t, o.State(), graph.Named{ID: "optim/square/w", Type: graph.T(graph.F32, 3, 3)})
+	var graphs []string
+	for v := range 2 {
+		g, err := o.All().Update(v)
+		require.NoError(t, err)
+		h, err := graph.Hash(g)
+		require.NoError(t, err)
+		graphs = append(graphs, h)
+		vars := map[string]*graph.Tensor{}
+		for _, s := range g.Sources("variable") {
+			vars[s.Node.Op.(graph.Source).Label()] = graph.NewTensor(s.Type)
+		}
+		_, err = eval.Run(g, map[string]*graph.Tensor{HyperInput: graph.NewTensor(graph.T(graph.F32, 2))}, vars)
+		require.NoError(t, err)
+	}
+	assert.NotEqual(t, graphs[0], graphs[1])
+}
