@@ -87,7 +87,7 @@ func TestPartsAreTheWhole(t *testing.T) {
 				for name, x := range numbers(params, -1) {
 					parts.set(name, x)
 				}
-				for step := range 4 {
+				for step := range 3 {
 					for _, m := range []machine{whole, parts} {
 						m.set("loss", []float64{2})
 						for p, g := range numbers(params, step) {

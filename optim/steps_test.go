@@ -98,7 +98,7 @@ func TestEveryStepIsThePublishedOne(t *testing.T) {
 // Every optimizer with every correction of the delay, and a batch in the middle that is passed over. The device takes each
 // once.
 func TestEveryDelayedStepIsThePublishedOne(t *testing.T) {
-	onDevice := map[string]bool{"sgd dc_asgd": true, "adamw error_feedback": true, "muon none": true, "muon weight_prediction": true}
+	onDevice := map[string]bool{"sgd dc_asgd": true, "adamw error_feedback": true, "muon weight_prediction": true}
 	eachMachine(t, func(t *testing.T, tolerance float64, on maker) {
 		for _, name := range []string{"sgd", "sgd nesterov, no clip", "sgd without momentum", "adamw", "muon", "normuon", "lion", "adan", "mars", "soap"} {
 			for _, correction := range []string{"", "none", "error_feedback", "weight_prediction", "dc_asgd"} {
@@ -137,7 +137,10 @@ func follow(t *testing.T, cfg Config, tolerance float64, on maker) {
 			}
 			m.set(p.Gradient, g)
 		}
-		before := bits(m, o)
+		var before map[string][]uint64
+		if cfg.Delay == 1 || cfg.SkipNonfinite && step == skipped {
+			before = bits(m, o)
+		}
 		norm, ok := run(m, o, step)
 		want := ref.step(step, o.cfg.Schedule.Factor(step), gradients)
 		require.Equal(t, !math.IsNaN(want), ok, "step %d", step)
@@ -161,7 +164,9 @@ func follow(t *testing.T, cfg Config, tolerance float64, on maker) {
 				m.set(p.Name, m.get(p.Gradient))
 			}
 			compare(t, what, ref.newest(p.Name).RawMatrix().Data, m.get(p.Name), tolerance)
-			compare(t, what+" settled", ref.y[p.Name].RawMatrix().Data, settled(m, o, p), max(tolerance, 1e-6))
+			if cfg.Delay == 1 || step == steps-1 {
+				compare(t, what+" settled", ref.y[p.Name].RawMatrix().Data, settled(m, o, p), max(tolerance, 1e-6))
+			}
 		}
 	}
 	if cfg.Clip > 0 {

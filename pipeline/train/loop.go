@@ -148,13 +148,13 @@ func (r *run) measure(f *inFlight) (Progress, error) {
 		}
 		p.Loss += float64(floats(b)[0]) / float64(len(f.losses))
 	}
-	norm, refused, err := f.update.wait()
+	norm, halted, err := f.update.wait()
 	if err != nil {
 		return p, err
 	}
 	r.trace.Complete("loop", fmt.Sprintf("wait %d", f.step), began, time.Since(began), nil)
 	p.LR, p.GradNorm = r.optimizer.LR(f.step-1), norm
-	if refused || !finite(p.Loss) || !finite(p.GradNorm) {
+	if halted || !finite(p.Loss) || !finite(p.GradNorm) {
 		return p, r.diverged(p)
 	}
 	p.TokensPerSec, p.Left = r.pace.step(r.Train.BatchSize*r.Model.SeqLen, r.Train.Steps-f.step)

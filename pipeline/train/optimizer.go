@@ -28,7 +28,7 @@ func newOptimizer(c Config) (*optim.Optimizer, error) {
 }
 
 // pendingUpdate is what is measured of an update that was enqueued.
-type pendingUpdate struct{ norm, ok device.Pending }
+type pendingUpdate struct{ norm, halted device.Pending }
 
 // enqueueUpdate applies the update of a step, counted from 0.
 func (r *run) enqueueUpdate(step int) (u pendingUpdate, err error) {
@@ -43,19 +43,19 @@ func (r *run) enqueueUpdate(step int) (u pendingUpdate, err error) {
 	if u.norm, err = r.session.Output(updateProgram, optim.NormOutput); err != nil {
 		return u, err
 	}
-	u.ok, err = r.session.Output(updateProgram, optim.OKOutput)
+	u.halted, err = r.session.ReadVariable(optim.HaltedVariable)
 	return u, err
 }
 
 // wait returns the norm of the gradient, and whether the update was refused.
-func (u pendingUpdate) wait() (norm float64, refused bool, err error) {
+func (u pendingUpdate) wait() (norm float64, halted bool, err error) {
 	n, err := u.norm.Wait()
 	if err != nil {
 		return 0, false, err
 	}
-	ok, err := u.ok.Wait()
+	h, err := u.halted.Wait()
 	if err != nil {
 		return 0, false, err
 	}
-	return float64(floats(n)[0]), binary.LittleEndian.Uint32(ok) == 0, nil
+	return float64(floats(n)[0]), binary.LittleEndian.Uint32(h) != 0, nil
 }
