@@ -111,15 +111,16 @@ func (u *update) gate() {
 	votes := u.b.Variable(VotesVariable, u.o.VotesType())
 	n := len(u.o.params)
 	u.norm = op.Sqrt(op.Sum(op.Slice(votes, 0, 0, n), nil, true))
-	u.ok = op.And(op.IsFinite(u.norm), op.IsFinite(op.Slice(votes, 0, n, n+1)))
+	refused := op.Not(op.And(op.IsFinite(u.norm), op.IsFinite(op.Slice(votes, 0, n, n+1))))
 	if !u.o.cfg.SkipNonfinite {
 		halted := u.b.Variable(HaltedVariable, graph.T(graph.U32, 1))
-		u.ok = op.And(u.ok, op.Not(halted))
-		u.b.Assign(halted, op.Not(u.ok))
+		refused = op.Or(refused, halted)
+		u.b.Assign(halted, refused)
 	}
 	// As outputs they are in memory, and no reader computes them again.
 	u.b.Output(NormOutput, u.norm)
-	u.b.Output(OKOutput, u.ok)
+	u.b.Output(RefusedOutput, refused)
+	u.ok = op.Not(refused)
 }
 
 // clipped is what the norm leaves of a gradient. As PyTorch: times min(1, clip/(norm + 1e-6)).

@@ -86,7 +86,7 @@ func (h *host) update(o *Optimizer, step int) (float64, bool) {
 	in := map[string]*graph.Tensor{HyperInput: {Type: graph.T(graph.F32, len(hyper)), Data: hyper}}
 	out, err := eval.Run(h.programs[updateProgram(o.Variant(step))], in, h.vars)
 	require.NoError(h.t, err)
-	return out[NormOutput].Data[0], out[OKOutput].Data[0] == 1
+	return out[NormOutput].Data[0], out[RefusedOutput].Data[0] == 0
 }
 
 // gpu is a device.
@@ -136,8 +136,8 @@ func (m *gpu) update(o *Optimizer, step int) (float64, bool) {
 	require.NoError(m.t, m.s.SetInput(program, HyperInput, exec.F32Bytes(o.Hyper(step))))
 	require.NoError(m.t, m.s.Run(program))
 	norm := exec.Decode(graph.F32, m.wait(m.s.Output(program, NormOutput)))[0]
-	ok := exec.Decode(graph.U32, m.wait(m.s.Output(program, OKOutput)))[0]
-	return norm, ok == 1
+	refused := exec.Decode(graph.U32, m.wait(m.s.Output(program, RefusedOutput)))[0]
+	return norm, refused == 0
 }
 
 // eachMachine runs a test on the evaluator and on a device, with the tolerance that each deserves.

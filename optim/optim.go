@@ -20,7 +20,7 @@ import (
 const (
 	HyperInput     = "hyper"        // f32 [n], the Hyper of the step
 	NormOutput     = "grad_norm"    // f32 [1], global, before clipping
-	OKOutput       = "ok"           // u32 [1]: 1 when the update was applied
+	RefusedOutput  = "refused"      // u32 [1]: 1 when the update was not applied
 	HaltedVariable = "optim/halted" // u32 [1]: once 1, no update is applied any more; absent with SkipNonfinite
 	VotesVariable  = "optim/votes"  // f32 [n+1]: the sum of squares of each parameter's gradient, in the order of New, and the loss
 	OwnVariable    = "optim/own"    // f32 [n+1]: those that one part knows, in the order of its Params

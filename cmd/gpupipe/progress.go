@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -29,24 +30,33 @@ func (p *progress) Start(s train.Start) {
 		return
 	}
 	p.printf("%s\n", s.Config)
-	software := ""
-	if s.Device.Kind == device.Software {
-		software = ": a software adapter, which computes on the CPU"
-	}
-	p.printf("device      %s, %s (%s%s)\n", s.Device.Name, s.Device.Adapter, s.Device.Kind, software)
 	p.printf("model       %s parameters\n", grouped(s.Parameters))
 	p.printf("data        %s training tokens, %s held out\n", grouped(s.Data["train"]), grouped(s.Data["val"]))
-	m := s.Memory
-	p.printf("memory      %s bytes on the device: variables %s, arena %s, constants %s, inputs %s, outputs %s\n", grouped(m.Total),
-		grouped(m.Variables), grouped(m.Arena), grouped(m.Constants), grouped(m.Inputs), grouped(m.Outputs))
-	p.printf("            %s bytes allocated, %s more for transfers\n", grouped(s.Allocated), grouped(s.Staging))
-	p.printf("kernels     %d\n", s.Kernels)
+	for _, l := range s.Lines {
+		p.line(l, len(s.Lines) > 1)
+	}
 	p.printf("optimizer   %s\n", strings.ReplaceAll(strings.TrimSpace(s.Optimizer), "\n", "\n            "))
 	if s.FirstStep >= s.Steps {
 		p.printf("steps       none: %d of %d are done\n\n", s.FirstStep, s.Steps)
 		return
 	}
 	p.printf("steps       %d to %d\n\n", s.FirstStep+1, s.Steps)
+}
+
+// line tells of one stage: its part of the model, its device, its memory.
+func (p *progress) line(l engine.LinePlan, several bool) {
+	software := ""
+	if l.Device.Kind == device.Software {
+		software = ": a software adapter, which computes on the CPU"
+	}
+	if several {
+		p.printf("%-12s%s; microbatches in flight %d\n", l.Name, l.Parts(), l.Slots)
+	}
+	p.printf("device      %s, %s (%s%s)\n", l.Device.Name, l.Device.Adapter, l.Device.Kind, software)
+	m := l.Memory
+	p.printf("memory      %s bytes on the device: variables %s, arena %s, constants %s, inputs %s, outputs %s\n", grouped(m.Total),
+		grouped(m.Variables), grouped(m.Arena), grouped(m.Constants), grouped(m.Inputs), grouped(m.Outputs))
+	p.printf("            %s bytes allocated, %s more for transfers; %d kernels\n", grouped(l.Allocated), grouped(l.Staging), l.Kernels)
 }
 
 func (p *progress) Reading(done, total int64) {

@@ -108,7 +108,7 @@ type Options struct {
 
 // Run fuses a graph.
 func Run(g *graph.Graph, opt Options) (*Result, error) {
-	g, err := expand(g)
+	g, err := graph.Expand(g)
 	if err != nil {
 		return nil, err
 	}

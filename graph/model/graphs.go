@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
@@ -22,67 +21,21 @@ const (
 	LossVariable = "loss"
 )
 
-// Loss adds the mean negative log-likelihood, in nats per token, of targets u32 [B, T] given tokens u32 [B, T]: f32 [].
-func (c Config) Loss(b *graph.Builder, tokens, targets *graph.Value) (loss *graph.Value) {
-	perToken := c.net(b).losses(tokens, targets)
-	b.Scope(HeadScope, func() { loss = op.Mean(perToken, nil, false) })
-	return loss
-}
-
-func (c Config) inputs(b *graph.Builder, batch int) (tokens, targets *graph.Value) {
-	t := graph.T(graph.U32, batch, c.SeqLen)
-	return b.Input(TokensInput, t), b.Input(TargetsInput, t)
-}
-
 // Grad is the graph of one microbatch of a batch of `microbatches`, each of batch sequences: it outputs "loss", the
 // microbatch's mean f32 [1], and stores its share of the whole batch's mean loss in the variable "loss", and of that loss's
-// gradient in the variables "grad/NAME"; or adds it to them when accumulate is set.
+// gradient in the variables that Gradients names; or adds it to them when accumulate is set.
 func (c Config) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
-	return graph.Build(func(b *graph.Builder) {
-		tokens, targets := c.inputs(b, batch)
-		loss := c.Loss(b, tokens, targets)
-		var share *graph.Value
-		b.Scope(HeadScope, func() {
-			b.Output(LossOutput, op.Reshape(loss, 1))
-			share = op.Scalar(b, graph.F32, 1/float64(microbatches))
-			v := b.Variable(LossVariable, graph.T(graph.F32, 1))
-			part := op.Reshape(op.Mul(loss, share), 1)
-			if accumulate {
-				part = op.Add(v, part)
-			}
-			b.Assign(v, part)
-		})
-		ps := c.Parameters()
-		wrt := make([]*graph.Value, len(ps))
-		for i, p := range ps {
-			wrt[i] = b.Variable(p.Name, p.Type)
-		}
-		for i, g := range autodiff.Gradients(loss, share, wrt...) {
-			if g == nil {
-				panic("model: the loss does not depend on " + ps[i].Name)
-			}
-			v := b.Variable(Gradient(ps[i].Name), ps[i].Type)
-			if accumulate {
-				b.Scope(ps[i].Scope+autodiff.Suffix, func() { g = op.Add(v, g) })
-			}
-			b.Assign(v, g)
-		}
+	return c.span(0, c.Units(), batch).build(func(s *span) {
+		s.source = s.b.Input
+		s.grad(microbatches, accumulate)
 	})
 }
 
 // Eval is the graph that outputs "losses", the mean negative log-likelihood of each of batch sequences: f32 [batch].
 func (c Config) Eval(batch int) (*graph.Graph, error) {
-	if err := c.Validate(); err != nil {
-		return nil, err
-	}
-	return graph.Build(func(b *graph.Builder) {
-		perToken := c.net(b).losses(c.inputs(b, batch))
-		b.Scope(HeadScope, func() {
-			b.Output(LossesOutput, op.Mean(op.Reshape(perToken, batch, c.SeqLen), []int{1}, false))
-		})
+	return c.span(0, c.Units(), batch).build(func(s *span) {
+		s.source = s.b.Input
+		s.eval()
 	})
 }
 

@@ -54,6 +54,11 @@ func (n *net) layer(i int, x, position *graph.Value, attend func(q, k, v *graph.
 	return y
 }
 
+// block is layer i of a whole text.
+func (n *net) block(i int, x *graph.Value) *graph.Value {
+	return n.layer(i, x, nil, func(q, k, v *graph.Value) *graph.Value { return op.Attention(q, k, v, nil) })
+}
+
 // logits is the last norm and the head: [..., vocab_size]. Call it in HeadScope.
 func (n *net) logits(x *graph.Value) *graph.Value {
 	head := n.params[headName]
@@ -63,21 +68,11 @@ func (n *net) logits(x *graph.Value) *graph.Value {
 	return op.MatMul(op.RMSNorm(x, n.params[normName], n.NormEps), head, false, true)
 }
 
-// forward runs tokens [B, T] through all layers: [B, T, d_model].
-func (n *net) forward(tokens *graph.Value) *graph.Value {
-	x := n.embed(tokens)
-	for i := range n.NLayers {
-		x = n.layer(i, x, nil, func(q, k, v *graph.Value) *graph.Value { return op.Attention(q, k, v, nil) })
-	}
-	return x
-}
-
-// losses is the negative log-likelihood of each target in nats: f32 [B·T].
-func (n *net) losses(tokens, targets *graph.Value) (perToken *graph.Value) {
-	x := n.forward(tokens)
+// losses is the negative log-likelihood in nats of each target [B, T] after x [B, T, d_model]: f32 [B·T].
+func (n *net) losses(x, targets *graph.Value) (perToken *graph.Value) {
 	n.b.Scope(HeadScope, func() {
-		rows := tokens.Shape.Len()
-		logits := n.logits(op.Reshape(x, rows, n.DModel))
+		rows := targets.Shape.Len()
+		logits := op.Reshape(n.logits(x), rows, n.VocabSize)
 		perToken, _ = op.CrossEntropy(logits, op.Reshape(targets, rows), op.CrossEntropyOptions{Ignore: -1})
 	})
 	return perToken

@@ -29,6 +29,7 @@ const (
 
 	EmbedScope = "embed"
 	HeadScope  = "head"
+	LossScope  = "loss" // the mean of a microbatch's losses
 )
 
 // LayerScope is the scope of layer i.
@@ -94,5 +95,14 @@ func (p Parameter) Initial(seed uint64) []float32 {
 	return ones
 }
 
-// Gradient is the name of the variable that holds a parameter's gradient.
+// Gradient is the name of the variable that holds a parameter's gradient; but see Gradients.
 func Gradient(parameter string) string { return "grad/" + parameter }
+
+// Gradients names the variables whose sum, in order, is a parameter's gradient. There are two for a tied embedding, the head's
+// share first, since the two may be computed in different places; else one.
+func (c Config) Gradients(parameter string) []string {
+	if c.TieEmbeddings && parameter == embedName {
+		return []string{Gradient(headName), Gradient(embedName)}
+	}
+	return []string{Gradient(parameter)}
+}

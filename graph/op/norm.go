@@ -99,7 +99,8 @@ func (o *RMSNormOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
 	if d[0] != nil {
 		g := Mul(d[0], w)
 		dx = Mul(r, Sub(g, Mul(xhat, Mean(Mul(g, xhat), lastAxis(x), true))))
-		dw = Sum(Mul(d[0], xhat), leading(x.Shape), false)
+		// Not xhat: what dw needs besides x and r would be kept for it where dw is computed later than dx.
+		dw = Sum(Mul(d[0], Mul(x, r)), leading(x.Shape), false)
 	}
 	if d[1] != nil {
 		dx = plus(dx, rstdGradient(d[1], xhat, r))
@@ -159,7 +160,8 @@ func (o *LayerNormOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
 		g := Mul(d[0], w)
 		along := Mul(xhat, Mean(Mul(g, xhat), lastAxis(x), true))
 		dx = Mul(r, Sub(Sub(g, Mean(g, lastAxis(x), true)), along))
-		dw, db = Sum(Mul(d[0], xhat), leading(x.Shape), false), Sum(d[0], leading(x.Shape), false)
+		again := Mul(Sub(x, m), r) // not xhat, which would be kept where dw is computed later than dx
+		dw, db = Sum(Mul(d[0], again), leading(x.Shape), false), Sum(d[0], leading(x.Shape), false)
 	}
 	if d[1] != nil {
 		dx = plus(dx, Broadcast(Scale(d[1], 1/float64(lastExtent(x))), x.Shape...))

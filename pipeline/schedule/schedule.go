@@ -44,6 +44,20 @@ type Schedule struct {
 	Chunks       int // a stage, at least 1
 	Microbatches int // a batch
 	Batches      int
-	Delay        int // 0: batch t reads the weights that batch t−1 left; 1: those that batch t−2 left; −1: as the lines have it
+	Delay        int    // 0: batch t reads the weights that batch t−1 left; 1: those that batch t−2 left; −1: as the lines have it
+	Links        *Links // what Communicate added; nil where there is computation only
 	Lines        [][]Action
+}
+
+// Parts is how many parts the model is cut into.
+func (s *Schedule) Parts() int { return s.Stages * s.Chunks }
+
+// part is which part of the model a chunk of a stage is.
+func (s *Schedule) part(stage, chunk int) int { return chunk*s.Stages + stage }
+
+// Links says which parameters have copies elsewhere.
+type Links struct {
+	Tied    bool // the last part holds a copy of the first part's embedding (no matter where one line holds both)
+	Replica bool // this pipeline only holds copies: it is a replica of the one that owns the parameters
+	Copied  bool // this pipeline owns the parameters and has such replicas
 }

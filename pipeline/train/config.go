@@ -63,6 +63,7 @@ type LoopConfig struct {
 	SaveEvery    int     `yaml:"save_every"`
 	Keep         int     `yaml:"keep"` // checkpoints kept, the newest ones; 0 keeps all
 	Precision    string  `yaml:"precision"`
+	Nonfinite    string  `yaml:"nonfinite"` // what a loss or gradient that is not finite does: stop the run, or skip the batch
 }
 
 // OptimizerConfig chooses the optimizer. LR and WeightDecay are those of its own group; under muon, embeddings, head and
@@ -74,6 +75,7 @@ type OptimizerConfig struct {
 	Nesterov     bool        `yaml:"nesterov"`
 	WeightDecay  float64     `yaml:"weight_decay"`
 	NewtonSchulz string      `yaml:"newton_schulz"` // jordan, polar_express
+	DCLambda     float64     `yaml:"dc_lambda"`     // of pipeline.correction: dc_asgd
 	Scale        string      `yaml:"scale"`         // spectral: √max(1, rows/cols); match_rms_adamw: 0.2·√max(rows, cols)
 	AdamW        AdamWConfig `yaml:"adamw"`
 }
@@ -93,13 +95,18 @@ type LRConfig struct {
 	Decay    int     `yaml:"decay"` // the last steps over which wsd falls; 0: a fifth of all
 }
 
-// PipelineConfig is how the model is spread over devices.
+// PipelineConfig is how the model is spread over devices, and in which order they work.
 type PipelineConfig struct {
-	Schedule      string   `yaml:"schedule"`
-	Stages        int      `yaml:"stages"`
-	Devices       []string `yaml:"devices,flow"`
-	Delay         int      `yaml:"delay"`
+	Schedule      string   `yaml:"schedule"`     // sync (1f1b), gpipe, 1f1b, interleaved, zb-h1, 2bw, or the path of a schedule file
+	Stages        int      `yaml:"stages"`       // p
+	Chunks        int      `yaml:"chunks"`       // parts of the model a stage, of interleaved
+	Cut           []int    `yaml:"cut,flow"`     // the first unit (0 embedding, then layers, then head) of each part but the first; empty: automatic
+	Devices       []string `yaml:"devices,flow"` // a line each, in turn; empty: the default device for all
+	Replicas      int      `yaml:"replicas"`     // pipelines that share each batch's microbatches
+	Delay         int      `yaml:"delay"`        // of the update, in steps: 2bw has 1; with one stage 1 is what 2bw computes on any number
+	Correction    string   `yaml:"correction"`   // of the delay: none, error_feedback, weight_prediction, dc_asgd
 	ErrorFeedback bool     `yaml:"error_feedback"`
+	Recompute     string   `yaml:"recompute"` // activations in the backward pass: auto (where memory demands it), always, never
 }
 
 // RunConfig is where a run leaves what it makes.
@@ -109,13 +116,14 @@ type RunConfig struct {
 
 func defaults() Config {
 	return Config{
-		Init:  InitConfig{Seed: 1},
-		Data:  DataConfig{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1},
-		Train: LoopConfig{Steps: 500, BatchSize: 16, Microbatches: 1, GradClip: 1, EvalEvery: 100, EvalBatches: 20, SaveEvery: 100, Precision: "f32"},
+		Init: InitConfig{Seed: 1},
+		Data: DataConfig{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1},
+		Train: LoopConfig{Steps: 500, BatchSize: 16, Microbatches: 1, GradClip: 1, EvalEvery: 100, EvalBatches: 20, SaveEvery: 100, Precision: "f32",
+			Nonfinite: halt},
 		Optimizer: OptimizerConfig{Name: "muon", Momentum: 0.95, Nesterov: true, WeightDecay: 0.1, NewtonSchulz: "jordan",
-			Scale: "spectral", AdamW: AdamWConfig{LR: 3e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}},
+			Scale: "spectral", DCLambda: 0.04, AdamW: AdamWConfig{LR: 3e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}},
 		LR:       LRConfig{Schedule: "cosine", Warmup: 50, MinRatio: 0.1},
-		Pipeline: PipelineConfig{Schedule: "sync", Stages: 1},
+		Pipeline: PipelineConfig{Schedule: syncSchedule, Stages: 1, Chunks: 1, Replicas: 1, Correction: noCorrection, Recompute: automatic},
 	}
 }
 
@@ -212,6 +220,7 @@ func (c *Config) complete(d *document) error {
 			return err
 		}
 	}
+	c.Pipeline.complete(d)
 	if !d.set["optimizer.lr"] {
 		c.Optimizer.LR = map[string]float64{"muon": 0.02, "sgd": 0.1}[c.Optimizer.Name]
 		if c.Optimizer.Name == "adamw" {
@@ -321,6 +330,8 @@ func (c Config) validateLoop() error {
 		return bad("train.batch_size", t.BatchSize, "a multiple of train.microbatches (%d)", t.Microbatches)
 	case t.GradClip < 0:
 		return bad("train.grad_clip", t.GradClip, "a number of at least 0 (0 does not clip)")
+	case t.Nonfinite != halt && t.Nonfinite != skip:
+		return bad("train.nonfinite", t.Nonfinite, "%s or %s", halt, skip)
 	case t.Precision != "f32":
 		return bad("train.precision", t.Precision, "f32: no other is available in this version")
 	}
@@ -370,24 +381,6 @@ func (c Config) validateLR() error {
 		return bad("lr.min_ratio", l.MinRatio, "a number from 0 to 1")
 	case l.Decay < 0:
 		return bad("lr.decay", l.Decay, "a number of steps, at least 0")
-	}
-	return nil
-}
-
-func (c Config) validatePipeline() error {
-	p := c.Pipeline
-	if err := oneOf("pipeline.schedule", p.Schedule, "sync", "2bw"); err != nil {
-		return err
-	}
-	switch {
-	case p.Stages != 1:
-		return bad("pipeline.stages", p.Stages, "1: more stages are not available in this version")
-	case len(p.Devices) > 1:
-		return bad("pipeline.devices", fmt.Sprint(p.Devices), "one device: more are not available in this version")
-	case p.Delay != 0:
-		return bad("pipeline.delay", p.Delay, "0: delayed updates are not available in this version")
-	case p.ErrorFeedback:
-		return bad("pipeline.error_feedback", true, "false: it corrects delayed updates, which are not available in this version")
 	}
 	return nil
 }

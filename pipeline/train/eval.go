@@ -8,12 +8,16 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
+// evalProgram is the program of an Evaluate.
+const evalProgram = "eval"
+
 // evaluation looks at windows of a batcher in their order.
 type evaluation struct {
-	session Session
+	session engine.Session
 	windows *data.Batcher
 	rows    int   // windows a run of the program
 	limit   int64 // windows to look at, at most
@@ -65,24 +69,32 @@ func (e evaluation) loss(ctx context.Context, each func(inputs, targets []int32,
 	return sum / float64(total), nil
 }
 
-// evaluate is the validation loss of the run's present weights.
+// evaluate is the validation loss of the run's present weights, summed in float64.
 func (r *run) evaluate() (float64, error) {
-	e := evaluation{r.session, r.data.val, r.Train.BatchSize / r.Train.Microbatches, math.MaxInt64}
+	total, rows := r.data.val.Windows(), int64(r.rows())
 	if r.Train.EvalBatches > 0 {
-		e.limit = int64(r.Train.EvalBatches) * int64(r.Train.BatchSize)
+		total = min(total, int64(r.Train.EvalBatches)*int64(r.Train.BatchSize))
 	}
-	return e.loss(context.Background(), nil)
+	var sum float64
+	err := r.engine.Evaluate(context.Background(), r.data.val, int((total+rows-1)/rows), func(m engine.Measured) error {
+		// The batcher begins anew after the last window: rows beyond it are not counted.
+		for _, l := range m.Losses[:min(rows, total-int64(m.Batch)*rows)] {
+			sum += float64(l)
+		}
+		return nil
+	})
+	return sum / float64(total), err
 }
 
 // runOn runs a program on sequences and enqueues the read of one of its outputs.
-func runOn(s Session, program string, tokens, targets []int32, output string) (device.Pending, error) {
+func runOn(s engine.Session, program string, tokens, targets []int32, output string) (device.Pending, error) {
 	if err := s.SetInput(program, model.TokensInput, bytesOfI32(tokens)); err != nil {
 		return nil, err
 	}
 	if err := s.SetInput(program, model.TargetsInput, bytesOfI32(targets)); err != nil {
 		return nil, err
 	}
-	if err := s.Run(program); err != nil {
+	if err := s.RunAt(program, nil); err != nil {
 		return nil, err
 	}
 	return s.Output(program, output)
@@ -113,7 +125,7 @@ type EvalOptions struct {
 	BatchSize  int      // sequences at a time
 	Device     string
 	OpenDevice OpenDevice
-	Execute    Executor // nil: runtime/exec
+	Execute    engine.Executor // nil: runtime/exec
 	Progress   func(done, total int64)
 	Note       func(format string, args ...any) // messages for the user; nil: none
 }

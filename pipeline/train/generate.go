@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 )
 
@@ -95,13 +96,13 @@ const decodeProgram = "decode"
 // Generator continues texts with a model on a device.
 type Generator struct {
 	src     *Source
-	session Session
+	session engine.Session
 	context int // tokens
 	fed     int // positions of the cache that hold the present text
 }
 
 // NewGenerator loads a model for sampling. It takes over src, also on error.
-func NewGenerator(src *Source, dev string, open OpenDevice, execute Executor) (*Generator, error) {
+func NewGenerator(src *Source, dev string, open OpenDevice, execute engine.Executor) (*Generator, error) {
 	g, err := src.Model.Decode()
 	if err != nil {
 		return nil, errors.Join(Mistake(err), src.Close())
@@ -125,7 +126,7 @@ func (g *Generator) feed(id uint32) error {
 		return err
 	}
 	g.fed++
-	return g.session.Run(decodeProgram)
+	return g.session.RunAt(decodeProgram, nil)
 }
 
 // Generate continues a prompt by up to n tokens, or to the end of the document, and hands on the text as it grows, whole

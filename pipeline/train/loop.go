@@ -6,160 +6,116 @@ import (
 	"math"
 	"time"
 
-	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
-	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// inFlight is a step that was enqueued and whose measurements are on their way.
-type inFlight struct {
-	step   int // counted from 1
-	losses []device.Pending
-	update pendingUpdate
-	queued time.Time
-}
-
-// loop runs the remaining steps, saves at the end, and stops early when ctx ends.
+// loop runs the remaining steps, saves at the end, and stops early when ctx ends. Between two evaluations or checkpoints the
+// pipeline is never empty.
 func (r *run) loop(ctx context.Context) error {
 	r.pace.start()
 	for r.step < r.Train.Steps && ctx.Err() == nil {
-		began := time.Now()
-		if err := r.enqueue(); err != nil {
+		if err := r.segment(ctx); err != nil {
 			return err
 		}
-		r.trace.Complete("loop", fmt.Sprintf("step %d", r.step), began, time.Since(began), nil)
-		evaluate, save := r.due(r.Train.EvalEvery) && r.data.val != nil, r.due(r.Train.SaveEvery)
-		if !evaluate && !save {
-			if err := r.collect(1); err != nil {
+		if r.due(r.Train.EvalEvery) && r.data.val != nil {
+			if err := r.evaluateNow(); err != nil {
 				return err
 			}
-			continue
 		}
-		if err := r.settle(evaluate); err != nil {
-			return err
-		}
-		if save {
+		if r.due(r.Train.SaveEvery) {
 			if err := r.save(); err != nil {
 				return err
 			}
 		}
 	}
 	r.result.Interrupted = ctx.Err() != nil && r.step < r.Train.Steps
-	if err := r.settle(!r.result.Interrupted && r.step > 0 && r.data.val != nil && r.Train.EvalEvery > 0); err != nil {
+	if !r.result.Interrupted && r.step > 0 && r.data.val != nil && r.Train.EvalEvery > 0 {
+		if err := r.evaluateNow(); err != nil {
+			return err
+		}
+	}
+	if err := r.tellLast(); err != nil || r.saved == r.step {
 		return err
 	}
-	if r.saved != r.step {
-		return r.save()
+	return r.save()
+}
+
+// segment trains up to the next step after which something else is to be done.
+func (r *run) segment(ctx context.Context) (err error) {
+	to := r.Train.Steps
+	for _, every := range []int{r.Train.EvalEvery, r.Train.SaveEvery} {
+		if every > 0 {
+			to = min(to, (r.step/every+1)*every)
+		}
 	}
-	return nil
+	r.step, err = r.engine.Train(ctx, r.data.train, r.step, to, func(m engine.Measured) error {
+		if err := r.tellLast(); err != nil {
+			return err
+		}
+		p, err := r.progress(m)
+		r.last = &p
+		return err
+	})
+	return err
 }
 
 // due tells whether something done every n steps is to be done after this one.
 func (r *run) due(n int) bool { return n > 0 && r.step%n == 0 && r.step < r.Train.Steps }
 
-// enqueue hands one step to the device, without waiting.
-func (r *run) enqueue() error {
-	t := r.Train
-	f := &inFlight{step: r.step + 1, queued: time.Now()}
-	tokens, targets, err := r.data.train.Batch(int64(r.step))
+// evaluateNow adds the validation loss to what is told of the last step.
+func (r *run) evaluateNow() error {
+	began := time.Now()
+	loss, err := r.evaluate()
 	if err != nil {
-		return Mistake(err)
-	}
-	micro := len(tokens) / t.Microbatches
-	for i := range t.Microbatches {
-		program := nextProgram
-		if i == 0 {
-			program = firstProgram
-		}
-		at := i * micro
-		loss, err := runOn(r.session, program, tokens[at:at+micro], targets[at:at+micro], model.LossOutput)
-		if err != nil {
-			return err
-		}
-		f.losses = append(f.losses, loss)
-	}
-	if f.update, err = r.enqueueUpdate(r.step); err != nil {
 		return err
 	}
-	r.step++
-	r.pending = append(r.pending, f)
-	return nil
+	if !finite(loss) {
+		return mistakef("step %d: the validation loss after it is %v: training stopped; %s %s", r.step, loss, r.kept(), calmer)
+	}
+	r.pace.pause(time.Since(began))
+	r.trace.Complete("run", "evaluate", began, time.Since(began), nil)
+	r.result.ValLoss = &loss
+	if r.last != nil {
+		r.last.ValLoss = &loss
+	}
+	return r.tellLast()
 }
 
-// settle waits for all steps so far, evaluates if asked, and tells of the last step with what was found.
-func (r *run) settle(evaluate bool) error {
-	if err := r.collect(1); err != nil {
-		return err
-	}
-	var last *Progress
-	if len(r.pending) > 0 {
-		p, err := r.measure(r.pending[0])
-		if err != nil {
-			return err
-		}
-		last, r.pending = &p, nil
-	}
-	if evaluate {
-		began := time.Now()
-		loss, err := r.evaluate()
-		if err != nil {
-			return err
-		}
-		if !finite(loss) {
-			return mistakef("step %d: the validation loss after it is %v: training stopped; %s %s", r.step, loss, r.kept(), calmer)
-		}
-		r.pace.pause(time.Since(began))
-		r.trace.Complete("loop", "evaluate", began, time.Since(began), nil)
-		r.result.ValLoss = &loss
-		if last != nil {
-			last.ValLoss = &loss
-		}
-	}
-	if last == nil {
+// tellLast tells of the last step, if that has not been done.
+func (r *run) tellLast() error {
+	if r.last == nil {
 		return nil
 	}
-	return r.tell(*last)
+	p := *r.last
+	r.last = nil
+	return r.tell(p)
 }
 
-// collect tells of the oldest steps until no more than keep are in flight: metrics are read a step late, so that the
-// device never waits for the host.
-func (r *run) collect(keep int) error {
-	for len(r.pending) > keep {
-		p, err := r.measure(r.pending[0])
-		if err != nil {
-			return err
-		}
-		r.pending = r.pending[1:]
-		if err := r.tell(p); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// measure waits for a step. A loss or gradient that is not finite ends the run; its update was not applied.
-func (r *run) measure(f *inFlight) (Progress, error) {
-	p := Progress{Step: f.step, Steps: r.Train.Steps, Tokens: r.tokens(f.step)}
-	began := time.Now()
-	for _, l := range f.losses {
-		b, err := l.Wait()
-		if err != nil {
-			return p, err
-		}
-		p.Loss += float64(floats(b)[0]) / float64(len(f.losses))
-	}
-	norm, halted, err := f.update.wait()
-	if err != nil {
-		return p, err
-	}
-	r.trace.Complete("loop", fmt.Sprintf("wait %d", f.step), began, time.Since(began), nil)
-	p.LR, p.GradNorm = r.optimizer.LR(f.step-1), norm
-	if halted || !finite(p.Loss) || !finite(p.GradNorm) {
+// progress is what is told of a batch. A loss or gradient that is not finite ends the run, unless such batches are skipped; its
+// update was not applied.
+func (r *run) progress(m engine.Measured) (Progress, error) {
+	step := m.Batch + 1
+	p := Progress{Step: step, Steps: r.Train.Steps, Tokens: r.tokens(step), Loss: m.Loss, LR: r.optimizer.LR(m.Batch), GradNorm: m.GradNorm,
+		Staleness: r.Pipeline.Delay}
+	if m.OK && finite(m.Loss) && finite(m.GradNorm) {
+		r.skipped = 0
+	} else if r.skipped++; r.Train.Nonfinite != skip || r.skipped > mostSkipped {
 		return p, r.diverged(p)
+	} else {
+		p.Skipped = true
+		r.Report.Note("step %d: the loss is %v and the norm of its gradient %v: the batch was skipped", step, p.Loss, p.GradNorm)
 	}
-	p.TokensPerSec, p.Left = r.pace.step(r.Train.BatchSize*r.Model.SeqLen, r.Train.Steps-f.step)
+	p.TokensPerSec, p.Left = r.pace.step(r.Train.BatchSize*r.Model.SeqLen, r.Train.Steps-step)
 	return p, nil
 }
+
+// What train.nonfinite says of a batch whose loss or gradient is not finite.
+const (
+	halt        = "stop"
+	skip        = "skip"
+	mostSkipped = 10 // in a row, then training stops all the same
+)
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 

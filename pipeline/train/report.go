@@ -3,8 +3,7 @@ package train
 import (
 	"time"
 
-	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 )
 
 // Report is told what happens during a run, in order, from one goroutine.
@@ -21,17 +20,13 @@ type Report interface {
 
 // Start is what a run prints before it begins.
 type Start struct {
-	Config     string           `json:"config"` // as YAML, all defaults written out
-	Device     device.Info      `json:"device"`
-	Parameters int64            `json:"parameters"`
-	Memory     exec.Memory      `json:"memory"`    // planned bytes
-	Allocated  int64            `json:"allocated"` // bytes of buffers, measured when all are made
-	Staging    int64            `json:"staging"`   // bytes that transfers use besides
-	Kernels    int              `json:"kernels"`
-	Optimizer  string           `json:"optimizer"` // which parameters are under which
-	Data       map[string]int64 `json:"data"`      // tokens by split
-	FirstStep  int              `json:"first_step"`
-	Steps      int              `json:"steps"`
+	Config     string            `json:"config"` // as YAML, all defaults written out
+	Lines      []engine.LinePlan `json:"lines"`  // the pipeline's stages on their devices
+	Parameters int64             `json:"parameters"`
+	Optimizer  string            `json:"optimizer"` // which parameters are under which
+	Data       map[string]int64  `json:"data"`      // tokens by split
+	FirstStep  int               `json:"first_step"`
+	Steps      int               `json:"steps"`
 }
 
 // Progress is one step's measurements. Steps count from 1: step s took batch s−1, and its loss and gradient norm are at the
@@ -45,6 +40,7 @@ type Progress struct {
 	GradNorm     float64       `json:"grad_norm"` // before clipping
 	TokensPerSec float64       `json:"tokens_per_s"`
 	Staleness    int           `json:"staleness"`
+	Skipped      bool          `json:"skipped,omitempty"` // the loss or the gradient was not finite
 	ValLoss      *float64      `json:"val_loss,omitempty"`
 	Left         time.Duration `json:"left_ns"`
 }

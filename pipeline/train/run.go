@@ -5,9 +5,9 @@ import (
 	"errors"
 	"path/filepath"
 
-	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -19,7 +19,7 @@ import (
 type Options struct {
 	Resume     bool // continue from the latest good checkpoint of run.dir; without one, start
 	OpenDevice OpenDevice
-	Execute    Executor // nil: runtime/exec
+	Execute    engine.Executor // nil: runtime/exec
 	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run keeps the choices that it
 	// began with.
 	Tune   *tune.Cache
@@ -49,12 +49,15 @@ func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 	if err := r.openData(ctx); err != nil {
 		return r.result, err
 	}
-	for _, step := range []func() error{r.build, r.takeFolder, r.findWeights, r.plan, r.load, r.openFolder} {
+	for _, step := range []func() error{r.makeOptimizer, r.takeFolder, r.findWeights, r.plan, r.load, r.openFolder} {
 		if err := step(); err != nil {
 			return r.result, err
 		}
 	}
-	r.start.Allocated, r.start.Staging = r.dev.Allocated()
+	for i, dev := range r.devices {
+		buffers, staging := dev.Allocated()
+		r.start.Lines[i].Allocated, r.start.Lines[i].Staging = buffers, staging
+	}
 	o.Report.Start(r.start)
 	if err := r.loop(ctx); err != nil {
 		return r.result, err
@@ -72,10 +75,8 @@ type run struct {
 	data      *corpus
 	weights   *weights // to start from
 	optimizer *optim.Optimizer
-	graphs    map[string]*graph.Graph
-	dev       device.Device
-	planned   Planned
-	session   Session
+	devices   []device.Device // one a line of the pipeline
+	engine    *engine.Engine
 
 	folder folder
 	store  *checkpoint.Store
@@ -83,97 +84,48 @@ type run struct {
 	events *metrics.Events
 	trace  *trace.Writer
 
-	step    int // finished
-	saved   int // step of the newest checkpoint of this run; −1: none
-	pending []*inFlight
+	step    int       // finished
+	saved   int       // step of the newest checkpoint of this run; −1: none
+	skipped int       // batches in a row
+	last    *Progress // a step that is told of when it is known what follows it
 	pace    pace
 }
 
-// The programs of a run.
-const (
-	firstProgram  = "first"  // gradient of a batch's first microbatch
-	nextProgram   = "next"   // of the others
-	votesProgram  = "votes"  // the sums of squares of the gradient
-	updateProgram = "update" // the optimizer
-	evalProgram   = "eval"
-)
-
-// build makes the graphs.
-func (r *run) build() (err error) {
-	c, t := r.Model.Config, r.Train
-	micro := t.BatchSize / t.Microbatches
-	r.graphs = map[string]*graph.Graph{}
-	if r.graphs[firstProgram], err = c.Grad(micro, t.Microbatches, false); err != nil {
-		return err
-	}
-	if t.Microbatches > 1 {
-		if r.graphs[nextProgram], err = c.Grad(micro, t.Microbatches, true); err != nil {
-			return err
-		}
-	}
-	if r.data.val != nil {
-		if r.graphs[evalProgram], err = c.Eval(micro); err != nil {
-			return err
-		}
-	}
-	if r.optimizer, err = newOptimizer(r.Config); err != nil {
-		return err
-	}
-	part := r.optimizer.All()
-	if r.graphs[votesProgram], err = part.Votes(); err != nil {
-		return err
-	}
-	r.graphs[updateProgram], err = part.Update(0)
-	return err
-}
-
-// plan asks the device how the graphs fit.
+// plan opens the devices and asks them how the pipeline fits.
 func (r *run) plan() (err error) {
-	if r.dev, err = openDevice(r.OpenDevice, r.Pipeline.Devices); err != nil {
+	if r.devices, err = openDevices(r.OpenDevice, r.Pipeline); err != nil {
 		return err
 	}
-	execute := r.Execute
-	if execute == nil {
-		execute = Execute(chooser(r.Tune))
+	o := r.engineOptions()
+	if o.Cut, err = r.cut(); err != nil {
+		return err
 	}
-	if r.planned, err = execute(r.dev, r.graphs); err != nil {
-		return planError(r.dev, err)
+	o.Optimizer, o.Devices, o.Execute = r.optimizer, r.devices, r.Execute
+	if o.Execute == nil {
+		o.Execute = engine.Execute(chooser(r.Tune))
 	}
-	r.start = Start{Config: string(r.YAML()), Device: r.dev.Info(), Parameters: r.Model.Count(), Memory: r.planned.Memory,
-		Kernels: r.planned.Kernels, Optimizer: r.optimizer.String(), Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
+	if r.engine, err = engine.New(o); err != nil {
+		return planError(err)
+	}
+	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.Model.Count(), Optimizer: r.optimizer.String(),
+		Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	return nil
 }
 
 // planError tells a model that is too large, which is the user's to mend, from a device that fails.
-func planError(dev device.Device, err error) error {
+func planError(err error) error {
 	if errors.Is(err, exec.ErrTooLarge) || errors.Is(err, device.ErrOutOfMemory) {
-		return mistakef("%s: %w", dev.Info().Name, err)
+		return Mistake(err)
 	}
 	return err
 }
 
-// openDevice opens the first of the names, or the default when there is none.
-func openDevice(open OpenDevice, names []string) (device.Device, error) {
-	name := ""
-	if len(names) > 0 {
-		name = names[0]
+// load brings the programs and the initial state to the devices.
+func (r *run) load() error {
+	if err := r.engine.Load(); err != nil {
+		return planError(err)
 	}
-	dev, err := open(name)
-	if err != nil {
-		return nil, Mistake(err)
-	}
-	return dev, nil
-}
-
-// load brings the programs and the initial state to the device.
-func (r *run) load() (err error) {
-	if r.session, err = r.planned.Load(); errors.Is(err, device.ErrOutOfMemory) {
-		err = Mistake(err)
-	}
-	if err != nil {
-		return err
-	}
-	return r.weights.upload(r.session)
+	return r.weights.toPipeline(r.engine, r.Pipeline.Delay)
 }
 
 func (r *run) close() error {
@@ -181,11 +133,11 @@ func (r *run) close() error {
 	if r.data != nil {
 		errs = append(errs, r.data.close())
 	}
-	if r.session != nil {
-		errs = append(errs, r.session.Close())
+	if r.engine != nil {
+		errs = append(errs, r.engine.Close())
 	}
-	if r.dev != nil {
-		errs = append(errs, r.dev.Close())
+	for _, dev := range r.devices {
+		errs = append(errs, dev.Close())
 	}
 	if r.log != nil {
 		errs = append(errs, r.log.Close())

@@ -19,6 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+const demoMicrobatches = 2
+
 // demo is a run of a few seconds in dir.
 func demo(t *testing.T, dir string, overrides ...string) Config {
 	t.Helper()
@@ -318,8 +320,11 @@ func TestNullDevice(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 6, res.Step)
 	assert.Len(t, n.steps, 6)
-	assert.Positive(t, n.start.Kernels)
-	assert.Equal(t, n.start.Memory.Total, n.start.Memory.Variables+n.start.Memory.Arena+n.start.Memory.Inputs+n.start.Memory.Outputs+n.start.Memory.Constants)
+	require.Len(t, n.start.Lines, 1)
+	l := n.start.Lines[0]
+	assert.Positive(t, l.Kernels)
+	assert.Equal(t, l.Memory.Total, l.Memory.Variables+l.Memory.Arena+l.Memory.Inputs+l.Memory.Outputs+l.Memory.Constants)
+	assert.Equal(t, l.Memory.Total, l.Allocated)
 }
 
 // Each mistake is found before anything is written.

@@ -3,13 +3,12 @@ package train
 import (
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"sync/atomic"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/eval"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
@@ -19,29 +18,31 @@ import (
 // whole loop runs with real numbers and no GPU.
 type reference struct {
 	runs    atomic.Int64
-	poison  int // from this run of the first program on, its loss is not a number; 0: never
+	poison  int // from this batch on, its loss is not a number; 0: never
 	refused error
 	blind   bool // evaluations give what is not a number
 }
 
-func (x *reference) execute(_ device.Device, graphs map[string]*graph.Graph) (Planned, error) {
+func (x *reference) execute(_ device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
 	if x.refused != nil {
-		return Planned{}, x.refused
+		return engine.Planned{}, x.refused
 	}
-	return Planned{Memory: exec.Memory{Total: 1}, Load: func() (Session, error) { return newReferenceSession(x, graphs), nil }}, nil
+	return engine.Planned{Memory: exec.Memory{Total: 1}, Load: func() (engine.Session, error) { return newReferenceSession(x, graphs, pools), nil }}, nil
 }
 
 type referenceSession struct {
 	parent    *reference
 	graphs    map[string]*graph.Graph
-	variables map[string]*graph.Tensor
+	pools     map[string]exec.Pool
+	types     map[string]graph.Type    // of variables
+	variables map[string]*graph.Tensor // by buffer
 	inputs    map[string]map[string]*graph.Tensor
 	outputs   map[string]map[string]*graph.Tensor
-	firsts    int
+	forwards  int
 }
 
-func newReferenceSession(x *reference, graphs map[string]*graph.Graph) *referenceSession {
-	s := &referenceSession{parent: x, graphs: graphs, variables: map[string]*graph.Tensor{},
+func newReferenceSession(x *reference, graphs map[string]*graph.Graph, pools map[string]exec.Pool) *referenceSession {
+	s := &referenceSession{parent: x, graphs: graphs, pools: pools, types: map[string]graph.Type{}, variables: map[string]*graph.Tensor{},
 		inputs: map[string]map[string]*graph.Tensor{}, outputs: map[string]map[string]*graph.Tensor{}}
 	for name, g := range graphs {
 		s.inputs[name] = map[string]*graph.Tensor{}
@@ -49,10 +50,31 @@ func newReferenceSession(x *reference, graphs map[string]*graph.Graph) *referenc
 			s.inputs[name][label(v)] = graph.NewTensor(v.Type)
 		}
 		for _, v := range g.Sources("variable") {
-			s.variables[label(v)] = graph.NewTensor(v.Type)
+			s.types[label(v)] = v.Type
 		}
 	}
 	return s
+}
+
+// buffer names the memory of a variable.
+func (s *referenceSession) buffer(name string, at exec.Binding) string {
+	if p, ok := s.pools[name]; ok {
+		return fmt.Sprintf("%s#%d", p.Name, at[p.Class])
+	}
+	return name
+}
+
+// variable returns what a variable holds, first zeros.
+func (s *referenceSession) variable(name string, at exec.Binding) (*graph.Tensor, error) {
+	t, ok := s.types[name]
+	if !ok {
+		return nil, fmt.Errorf("there is no variable %q", name)
+	}
+	b := s.buffer(name, at)
+	if s.variables[b] == nil {
+		s.variables[b] = graph.NewTensor(t)
+	}
+	return s.variables[b], nil
 }
 
 func label(v *graph.Value) string { return v.Node.Op.(graph.Source).Label() }
@@ -87,30 +109,22 @@ type arrived []byte
 
 func (a arrived) Wait() ([]byte, error) { return a, nil }
 
-func (s *referenceSession) WriteVariable(name string, data []byte) error {
-	t, ok := s.variables[name]
-	if !ok {
-		return fmt.Errorf("there is no variable %q", name)
+func (s *referenceSession) WriteAt(name string, at exec.Binding, data []byte) error {
+	t, err := s.variable(name, at)
+	if err != nil {
+		return err
 	}
 	n := graph.NewTensor(t.Type)
-	s.variables[name] = n
+	s.variables[s.buffer(name, at)] = n
 	return fill(n, data)
 }
 
-func (s *referenceSession) ReadVariable(name string) (device.Pending, error) {
-	t, ok := s.variables[name]
-	if !ok {
-		return nil, fmt.Errorf("there is no variable %q", name)
+func (s *referenceSession) ReadAt(name string, at exec.Binding) (device.Pending, error) {
+	t, err := s.variable(name, at)
+	if err != nil {
+		return nil, err
 	}
 	return encode(t), nil
-}
-
-func (s *referenceSession) Variables() []graph.Named {
-	var vs []graph.Named
-	for _, name := range slices.Sorted(maps.Keys(s.variables)) {
-		vs = append(vs, graph.Named{ID: name, Type: s.variables[name].Type})
-	}
-	return vs
 }
 
 func (s *referenceSession) SetInput(program, name string, data []byte) error {
@@ -121,19 +135,36 @@ func (s *referenceSession) SetInput(program, name string, data []byte) error {
 	return fill(t, data)
 }
 
-func (s *referenceSession) Run(program string) (err error) {
+func (s *referenceSession) RunAt(program string, at exec.Binding) (err error) {
 	s.parent.runs.Add(1)
-	s.outputs[program], err = eval.Run(s.graphs[program], s.inputs[program], s.variables, eval.Rounded)
-	if program == firstProgram {
-		if s.firsts++; s.parent.poison > 0 && s.firsts >= s.parent.poison {
-			s.outputs[program]["loss"].Data[0] = math.NaN()
-			s.variables["loss"].Data[0] = math.NaN()
+	g := s.graphs[program]
+	vars := map[string]*graph.Tensor{}
+	for _, v := range g.Sources("variable") {
+		if vars[label(v)], err = s.variable(label(v), at); err != nil {
+			return err
 		}
 	}
-	if program == evalProgram && s.parent.blind {
-		s.outputs[program]["losses"].Data[0] = math.NaN()
+	if s.outputs[program], err = eval.Run(g, s.inputs[program], vars, eval.Rounded); err != nil {
+		return err
 	}
-	return err
+	if program == "F" {
+		s.forwards++
+	}
+	if x := s.parent; x.poison > 0 && (s.forwards+1)/demoMicrobatches >= x.poison {
+		switch program {
+		case "F":
+			s.outputs[program]["loss"].Data[0] = math.NaN()
+		case "B", "B+":
+			vars["loss"].Data[0] = math.NaN()
+		}
+	}
+	if losses := s.outputs[program]["losses"]; losses != nil && s.parent.blind {
+		losses.Data[0] = math.NaN()
+	}
+	for _, a := range g.Assigns {
+		s.variables[s.buffer(label(a.Variable), at)] = vars[label(a.Variable)]
+	}
+	return nil
 }
 
 func (s *referenceSession) Output(program, name string) (device.Pending, error) {
@@ -143,6 +174,8 @@ func (s *referenceSession) Output(program, name string) (device.Pending, error) 
 	}
 	return encode(t), nil
 }
+
+func (s *referenceSession) Mark() (device.Pending, error) { return arrived(nil), nil }
 
 func (s *referenceSession) Close() error { return nil }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -144,29 +145,29 @@ func (src *Source) text(ctx context.Context, o EvalOptions) (text *data.Corpus, 
 
 // loaded is a session with the device that it runs on.
 type loaded struct {
-	Session
+	engine.Session
 	dev device.Device
 }
 
 func (l loaded) Close() error { return errors.Join(l.Session.Close(), l.dev.Close()) }
 
 // load brings the model to a device, with programs to run it.
-func (src *Source) load(name string, open OpenDevice, execute Executor, graphs map[string]*graph.Graph) (s Session, err error) {
+func (src *Source) load(name string, open OpenDevice, execute engine.Executor, graphs map[string]*graph.Graph) (s engine.Session, err error) {
 	if execute == nil {
-		execute = Execute(nil)
+		execute = engine.Execute(nil)
 	}
-	dev, err := openDevice(open, []string{name})
+	dev, err := open(name)
 	if err != nil {
-		return nil, err
+		return nil, Mistake(err)
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, dev.Close())
 		}
 	}()
-	planned, err := execute(dev, graphs)
+	planned, err := execute(dev, graphs, nil)
 	if err != nil {
-		return nil, planError(dev, err)
+		return nil, planError(fmt.Errorf("%s: %w", dev.Info().Name, err))
 	}
 	session, err := planned.Load()
 	if err != nil {

@@ -17,6 +17,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -58,10 +60,16 @@ func (r *run) save() error {
 		c.Files[kernelsFile] = text
 	}
 	for _, p := range r.Model.Parameters() {
-		c.Model = append(c.Model, r.tensor(graph.Named{ID: p.Name, Type: p.Type}))
+		read := func(v engine.Version) func() (device.Pending, error) {
+			return func() (device.Pending, error) { return r.engine.ReadWeights(p.Name, v) }
+		}
+		c.Model = append(c.Model, tensor(p.Name, p.Type, read(engine.Current)))
+		if r.Pipeline.Delay > 0 {
+			c.Optimizer = append(c.Optimizer, tensor(pendingName(p.Name), p.Type, read(engine.Next)))
+		}
 	}
 	for _, v := range r.optimizer.State() {
-		c.Optimizer = append(c.Optimizer, r.tensor(v))
+		c.Optimizer = append(c.Optimizer, tensor(v.ID, v.Type, func() (device.Pending, error) { return r.engine.ReadState(v.ID) }))
 	}
 	saved, err := r.store.Save(c)
 	if saved == nil {
@@ -72,7 +80,7 @@ func (r *run) save() error {
 	}
 	r.saved, r.result.Checkpoint = r.step, saved.Dir
 	r.pace.pause(time.Since(began))
-	r.trace.Complete("loop", "save", began, time.Since(began), nil)
+	r.trace.Complete("run", "save", began, time.Since(began), nil)
 	return nil
 }
 
@@ -85,10 +93,10 @@ func (r *run) saveError(err error) error {
 	return err
 }
 
-func (r *run) tensor(v graph.Named) checkpoint.Tensor {
-	return checkpoint.Tensor{Name: v.ID, DType: safetensors.DType(strings.ToUpper(v.Type.DType.String())), Shape: v.Type.Shape,
+func tensor(name string, t graph.Type, read func() (device.Pending, error)) checkpoint.Tensor {
+	return checkpoint.Tensor{Name: name, DType: safetensors.DType(strings.ToUpper(t.DType.String())), Shape: t.Shape,
 		Data: func() ([]byte, error) {
-			p, err := r.session.ReadVariable(v.ID)
+			p, err := read()
 			if err != nil {
 				return nil, err
 			}
@@ -167,6 +175,11 @@ func (r *run) resumeFrom(c *checkpoint.Checkpoint) error {
 		want[v.ID] = v.Type
 		r.weights.names = append(r.weights.names, v.ID)
 	}
+	for _, p := range r.weights.params {
+		if r.Pipeline.Delay > 0 {
+			want[pendingName(p.Name)] = p.Type
+		}
+	}
 	if err := checkTensors(c.Dir, m, types(r.weights.params), false); err != nil {
 		return err
 	}
@@ -220,7 +233,8 @@ func (r *run) sameRun(dir string, s state) error {
 
 // movable keys do not change what is computed; data and tokenizer are compared by content.
 var movable = []string{"run.dir", "data.train", "data.val", "data.tokenizer", "train.eval_every", "train.eval_batches",
-	"train.save_every", "train.keep", "pipeline.devices", "model.preset"}
+	"train.save_every", "train.keep", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
+	"pipeline.cut", "pipeline.recompute"}
 
 func orNone(s string) string {
 	if s == "" {

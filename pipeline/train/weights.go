@@ -10,6 +10,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
@@ -74,14 +75,40 @@ func superfluous(name string, tied bool) bool {
 	return strings.HasSuffix(name, "rotary_emb.inv_freq") || tied && name == "lm_head.weight"
 }
 
-// upload writes all of it to the session's variables, one tensor at a time.
-func (w *weights) upload(s Session) error {
+// upload writes the parameters to a session's variables, one tensor at a time.
+func (w *weights) upload(s engine.Session) error {
 	for _, p := range w.params {
 		data, err := w.initial(p)
 		if err != nil {
 			return err
 		}
-		if err := s.WriteVariable(p.Name, exec.F32Bytes(data)); err != nil {
+		if err := s.WriteAt(p.Name, nil, exec.F32Bytes(data)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// toPipeline writes everything to a pipeline, one tensor at a time. Before the first step of a delayed run the weights of the
+// second are those of the first.
+func (w *weights) toPipeline(e *engine.Engine, delay int) error {
+	for _, p := range w.params {
+		data, err := w.initial(p)
+		if err != nil {
+			return err
+		}
+		if err := e.WriteWeights(p.Name, engine.Current, exec.F32Bytes(data)); err != nil {
+			return err
+		}
+		if delay == 0 {
+			continue
+		}
+		if w.state != nil {
+			if data, err = w.state.Float32(pendingName(p.Name)); err != nil {
+				return Mistake(err)
+			}
+		}
+		if err := e.WriteWeights(p.Name, engine.Next, exec.F32Bytes(data)); err != nil {
 			return err
 		}
 	}
@@ -90,12 +117,15 @@ func (w *weights) upload(s Session) error {
 		if err != nil {
 			return Mistake(err)
 		}
-		if err := s.WriteVariable(name, data); err != nil {
+		if err := e.WriteState(name, data); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// pendingName is what a checkpoint of a delayed run calls a parameter's next weights, x_{t+1} at step t.
+func pendingName(param string) string { return "pending/" + param }
 
 func (w *weights) initial(p model.Parameter) ([]float32, error) {
 	if w.model == nil {

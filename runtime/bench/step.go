@@ -106,8 +106,10 @@ func stepGraphs(config model.Config, name string) (*optim.Optimizer, map[string]
 	var params []optim.Param
 	for _, p := range config.Parameters() {
 		inner := len(p.Type.Shape) == 2 && p.Scope != model.EmbedScope && p.Scope != model.HeadScope
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: model.Gradient(p.Name),
-			Matrix: inner, Decay: len(p.Type.Shape) == 2})
+		gradients := config.Gradients(p.Name)
+		last := len(gradients) - 1
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope,
+			Gradient: gradients[last], Contributions: gradients[:last], Matrix: inner, Decay: len(p.Type.Shape) == 2})
 	}
 	opt, err := optim.New(optimizer(name), params)
 	if err != nil {

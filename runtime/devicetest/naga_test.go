@@ -73,7 +73,10 @@ func training(t *testing.T, preset string, seq int, optimizer string) map[string
 	var params []optim.Param
 	for _, p := range c.Parameters() {
 		matrix := len(p.Type.Shape) == 2
-		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: model.Gradient(p.Name), Decay: matrix,
+		gradients := c.Gradients(p.Name)
+		last := len(gradients) - 1
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope,
+			Gradient: gradients[last], Contributions: gradients[:last], Decay: matrix,
 			Matrix: matrix && strings.HasPrefix(p.Scope, model.LayerScope(0)[:6])})
 	}
 	o, err := optim.New(optim.Config{Name: optimizer, NewtonSchulz: "jordan", Scale: "spectral", Nesterov: true, Clip: 1,

@@ -255,6 +255,12 @@ func (s *Session) Output(program, name string) (device.Pending, error) {
 	return s.plan.dev.Read(b, 0, b.Size())
 }
 
+// Mark is pending until all that was enqueued is done.
+func (s *Session) Mark() (device.Pending, error) { return s.plan.dev.Read(s.buffers[0], 0, markBytes) }
+
+// markBytes is the least that a device reads.
+const markBytes = 4
+
 // Sync waits for everything enqueued.
 func (s *Session) Sync() error { return s.plan.dev.Sync() }
 

@@ -1,25 +1,24 @@
-package fuse
+package graph
 
-import "github.com/gpupipe/gpupipe/graph"
-
-// expand rebuilds the graph with every Expansion carried out and without the nodes that nothing needs.
-func expand(g *graph.Graph) (*graph.Graph, error) {
+// Expand rebuilds the graph with every Expansion carried out, in the scope of its node, and without the nodes that nothing
+// needs.
+func Expand(g *Graph) (*Graph, error) {
 	for {
 		again := false
-		out, err := graph.Build(func(b *graph.Builder) {
+		out, err := Build(func(b *Builder) {
 			live := alive(g)
-			values := map[*graph.Value]*graph.Value{}
+			values := map[*Value]*Value{}
 			for _, n := range g.Nodes {
 				if !live[n] {
 					continue
 				}
-				in := make([]*graph.Value, len(n.Inputs))
+				in := make([]*Value, len(n.Inputs))
 				for i, v := range n.Inputs {
 					in[i] = values[v]
 				}
-				var outs []*graph.Value
+				var outs []*Value
 				b.Scope(n.Scope, func() {
-					if e, ok := n.Op.Kernel(n).(graph.Expansion); ok {
+					if e, ok := n.Op.Kernel(n).(Expansion); ok {
 						outs, again = e.Expand(in), true
 					} else {
 						outs = b.Apply(n.Op, in...)
@@ -27,7 +26,7 @@ func expand(g *graph.Graph) (*graph.Graph, error) {
 				})
 				for i, v := range n.Outputs {
 					if !outs[i].Type.Equal(v.Type) {
-						panic("fuse: the expansion of " + n.Op.Name() + " gives " + outs[i].Type.String() + ", its shape rule " + v.Type.String())
+						panic("graph: the expansion of " + n.Op.Name() + " gives " + outs[i].Type.String() + ", its shape rule " + v.Type.String())
 					}
 					values[v] = outs[i]
 				}
@@ -47,8 +46,8 @@ func expand(g *graph.Graph) (*graph.Graph, error) {
 }
 
 // alive marks the nodes that outputs and assignments depend on.
-func alive(g *graph.Graph) map[*graph.Node]bool {
-	live := map[*graph.Node]bool{}
+func alive(g *Graph) map[*Node]bool {
+	live := map[*Node]bool{}
 	for _, o := range g.Outputs {
 		live[o.Value.Node] = true
 	}

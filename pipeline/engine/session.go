@@ -1,21 +1,21 @@
-package train
+package engine
 
 import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
-	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
 // Session is programs in memory that share variables; exec.Session is the one that users run. Operations are enqueued in
-// order, and only waiting for a pending read waits.
+// order, and only waiting for a pending read waits. A Binding says which of a pool's buffers is meant; nil where there is no pool.
 type Session interface {
-	WriteVariable(name string, data []byte) error
-	ReadVariable(name string) (device.Pending, error)
-	Variables() []graph.Named
+	WriteAt(variable string, at exec.Binding, data []byte) error
+	ReadAt(variable string, at exec.Binding) (device.Pending, error)
 	SetInput(program, name string, data []byte) error
-	Run(program string) error
+	RunAt(program string, at exec.Binding) error
 	Output(program, name string) (device.Pending, error)
+	// Mark is pending until all that was enqueued is done.
+	Mark() (device.Pending, error)
 	Close() error
 }
 
@@ -27,23 +27,12 @@ type Planned struct {
 }
 
 // Executor plans graphs for a device.
-type Executor func(dev device.Device, graphs map[string]*graph.Graph) (Planned, error)
-
-// OpenDevice opens a device by the name that users write; only cmd knows the backends.
-type OpenDevice func(name string) (device.Device, error)
-
-// chooser is nil without a cache, and not an interface that holds none.
-func chooser(c *tune.Cache) exec.Chooser {
-	if c == nil {
-		return nil
-	}
-	return c
-}
+type Executor func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (Planned, error)
 
 // Execute is the Executor of runtime/exec. tune chooses among a kernel's candidates; nil is the static choice.
 func Execute(tune exec.Chooser) Executor {
-	return func(dev device.Device, graphs map[string]*graph.Graph) (Planned, error) {
-		o := exec.Options{Tune: tune}
+	return func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (Planned, error) {
+		o := exec.Options{Tune: tune, Pools: pools}
 		if d, ok := dev.(interface{ Budget() int64 }); ok {
 			o.Budget = d.Budget()
 		}

@@ -1,0 +1,110 @@
+package model_test
+
+import (
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/graph/plan"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// kernels counts the shaders of programs by their text.
+func kernels(t *testing.T, graphs ...*graph.Graph) map[string]int {
+	t.Helper()
+	count := map[string]int{}
+	for _, g := range graphs {
+		if g == nil {
+			continue
+		}
+		p, err := exec.NewPlan(null.New(null.Options{}), map[string]*graph.Graph{"program": g}, exec.Options{})
+		require.NoError(t, err)
+		ks, err := p.Chosen("program")
+		require.NoError(t, err)
+		for _, k := range ks {
+			for _, pass := range k.Passes {
+				count[pass.WGSL]++
+			}
+		}
+	}
+	return count
+}
+
+// copies is the bytes that a program moves into variables when its kernels are done.
+func copies(t *testing.T, g *graph.Graph) (bytes int64) {
+	t.Helper()
+	r, err := fuse.Run(g, fuse.Options{MaxBindings: 8, OffsetAlignment: 256})
+	require.NoError(t, err)
+	p, err := plan.Run(r, func(*fuse.Group) []int64 { return nil },
+		plan.Limits{MaxBindingSize: 128 << 20, MaxBufferSize: 256 << 20, OffsetAlignment: 256})
+	require.NoError(t, err)
+	for _, c := range p.Copies {
+		bytes += c.To.Size
+	}
+	return bytes
+}
+
+// Where the model is cut, and whether the backward pass is, changes no kernel, and so no bit; and it costs no copy.
+func TestCutsChangeNoKernel(t *testing.T) {
+	for _, tied := range []bool{false, true} {
+		c, err := model.Preset("tiny")
+		require.NoError(t, err)
+		c.TieEmbeddings = tied
+		for _, accumulate := range []bool{false, true} {
+			whole, err := c.Grad(2, 2, accumulate)
+			require.NoError(t, err)
+			want, moved := kernels(t, whole), copies(t, whole)
+			require.Greater(t, len(want), 20)
+			if !accumulate {
+				require.Zero(t, moved)
+			}
+			for _, cuts := range [][]int{nil, {1}, {2, 4}, {1, 3, 5}} {
+				var passes, halves []*graph.Graph
+				for _, s := range parts(t, c, cuts, model.StageOptions{Batch: 2, Microbatches: 2}) {
+					back, weight := s.Backward, s.WeightGrad
+					if accumulate {
+						back, weight = s.BackwardNext, s.WeightGradNext
+					}
+					passes = append(passes, s.Forward, back)
+					halves = append(halves, s.Forward, weight)
+					if s.InputGrad != nil {
+						halves = append(halves, s.InputGrad)
+					}
+				}
+				for _, programs := range [][]*graph.Graph{passes, halves} {
+					assert.Equal(t, want, kernels(t, programs...), "cuts %v", cuts)
+					var sum int64
+					for _, g := range programs {
+						sum += copies(t, g)
+					}
+					assert.Equal(t, moved, sum, "cuts %v", cuts)
+				}
+			}
+		}
+	}
+}
+
+// A forward pass that is computed again is computed by the kernels that stored what the backward pass needs; only that of the
+// cross entropy has the losses no more.
+func TestRecomputationUsesTheSameKernels(t *testing.T) {
+	c, err := model.Preset("tiny")
+	require.NoError(t, err)
+	o := model.StageOptions{Batch: 2, Microbatches: 2}
+	kept := parts(t, c, []int{2, 4}, o)
+	o.Recompute = true
+	for i, s := range parts(t, c, []int{2, 4}, o) {
+		k := kept[i]
+		known := kernels(t, k.Forward, k.Backward, k.InputGrad, k.WeightGrad)
+		others := 0
+		for text := range kernels(t, s.Backward, s.InputGrad, s.WeightGrad) {
+			if known[text] == 0 {
+				others++
+			}
+		}
+		assert.Equal(t, i/2, others, "part %d", i)
+	}
+}

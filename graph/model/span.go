@@ -1,0 +1,191 @@
+package model
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/autodiff"
+	"github.com/gpupipe/gpupipe/graph/op"
+)
+
+// The variables through which a part of the model is connected with those before and after it: f32 [B, T, d_model].
+const (
+	ActIn   = "act/in"   // what enters the part's first layer
+	ActOut  = "act/out"  // what its last layer makes
+	GradIn  = "grad/in"  // gradient of ActIn
+	GradOut = "grad/out" // gradient of ActOut
+)
+
+// WeightsSuffix ends the scopes of those nodes of the backward pass that no gradient of an activation needs.
+const WeightsSuffix = " weights"
+
+// Units is the number of pieces that a model can be cut into: the embedding, the layers, the head with the loss.
+func (c Config) Units() int { return c.NLayers + 2 }
+
+// UnitScope is the scope of a unit, counted from 0.
+func (c Config) UnitScope(i int) string {
+	switch i {
+	case 0:
+		return EmbedScope
+	case c.NLayers + 1:
+		return HeadScope
+	}
+	return LayerScope(i - 1)
+}
+
+// within lists the parameters of units [first, last).
+func (c Config) within(first, last int) []Parameter {
+	units := map[string]bool{}
+	for u := first; u < last; u++ {
+		units[c.UnitScope(u)] = true
+	}
+	return slices.DeleteFunc(c.Parameters(), func(p Parameter) bool { return !units[p.Scope] })
+}
+
+// span builds units [first, last) for microbatches of batch sequences. Where embeddings are tied it is built as if they were
+// not, so that the head's share of the gradient is a gradient of its own; tie then puts one in place of the other.
+type span struct {
+	*net
+	whole              Config
+	first, last, batch int
+	// source makes what changes with the microbatch.
+	source func(name string, t graph.Type) *graph.Value
+}
+
+func (c Config) span(first, last, batch int) *span {
+	return &span{whole: c, first: first, last: last, batch: batch}
+}
+
+// build returns the graph of what f adds, with expansions carried out.
+func (s *span) build(f func(s *span)) (*graph.Graph, error) {
+	if err := s.whole.Validate(); err != nil {
+		return nil, err
+	}
+	untied := s.whole
+	untied.TieEmbeddings = false
+	g, err := graph.Build(func(b *graph.Builder) {
+		s.net, s.source = untied.net(b), b.Variable
+		f(s)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if s.whole.TieEmbeddings {
+		tie(g)
+	}
+	return graph.Expand(g)
+}
+
+// tie makes every reader of the head's parameter read the embedding.
+func tie(g *graph.Graph) {
+	var embed, head *graph.Value
+	for _, v := range g.Sources("variable") {
+		switch v.Node.Op.(graph.Source).Label() {
+		case embedName:
+			embed = v
+		case headName:
+			head = v
+		}
+	}
+	for _, n := range g.Nodes {
+		for i, in := range n.Inputs {
+			if in == head {
+				n.Inputs[i] = embed
+			}
+		}
+	}
+}
+
+// isFirst and isLast tell whether the span holds the embedding and the head.
+func (s *span) isFirst() bool { return s.first == 0 }
+func (s *span) isLast() bool  { return s.last == s.Units() }
+
+func (s *span) ids() graph.Type { return graph.T(graph.U32, s.batch, s.SeqLen) }
+func (s *span) act() graph.Type { return graph.T(graph.F32, s.batch, s.SeqLen, s.DModel) }
+
+// forward returns what enters the first layer, and what the span makes: activations, or the losses f32 [B·T].
+func (s *span) forward() (entry, y *graph.Value) {
+	if s.isFirst() {
+		entry = s.embed(s.source(TokensInput, s.ids()))
+	} else {
+		entry = s.source(ActIn, s.act())
+	}
+	y = entry
+	for u := max(s.first, 1); u < min(s.last, s.Units()-1); u++ {
+		y = s.block(u-1, y)
+	}
+	if s.isLast() {
+		y = s.losses(y, s.source(TargetsInput, s.ids()))
+	}
+	return entry, y
+}
+
+// eval adds the forward pass: activations for the next part, or the mean loss of each sequence.
+func (s *span) eval() {
+	_, y := s.forward()
+	if !s.isLast() {
+		s.b.Assign(s.b.Variable(ActOut, s.act()), y)
+		return
+	}
+	s.b.Scope(HeadScope, func() {
+		s.b.Output(LossesOutput, op.Mean(op.Reshape(y, s.batch, s.SeqLen), []int{1}, false))
+	})
+}
+
+// grad adds the forward and the backward pass of one microbatch, which store the gradients or add to them.
+func (s *span) grad(microbatches int, accumulate bool) {
+	store := func(scope, name string, x *graph.Value) {
+		v := s.b.Variable(name, x.Type)
+		if accumulate {
+			s.b.Scope(scope+WeightsSuffix, func() { x = op.Add(v, x) })
+		}
+		s.b.Assign(v, x)
+	}
+	entry, y := s.forward()
+	var seed *graph.Value
+	if s.isLast() {
+		s.b.Scope(LossScope, func() {
+			y = op.Mean(y, nil, false)
+			s.b.Output(LossOutput, op.Reshape(y, 1))
+			seed = op.Scalar(s.b, graph.F32, 1/float64(microbatches))
+		})
+		var share *graph.Value
+		s.b.Scope(LossScope+WeightsSuffix, func() { share = op.Mul(op.Reshape(y, 1), seed) })
+		store(LossScope, LossVariable, share)
+	} else {
+		s.b.Assign(s.b.Variable(ActOut, s.act()), y)
+		seed = s.source(GradOut, s.act())
+	}
+	ps := s.within(s.first, s.last)
+	var wrt []*graph.Value
+	for _, p := range ps {
+		wrt = append(wrt, s.params[p.Name])
+	}
+	grads := autodiff.Gradients(y, seed, append(wrt, entry)...)
+	onEntry := grads[len(ps)]
+	s.separate(onEntry)
+	if !s.isFirst() {
+		s.b.Assign(s.b.Variable(GradIn, s.act()), onEntry)
+	}
+	for i, p := range ps {
+		store(p.Scope, Gradient(p.Name), grads[i])
+	}
+}
+
+// separate gives the nodes of the backward pass on which onEntry, the gradient of what enters the first layer, does not depend
+// a scope of their own. The gradient of an activation inside the model depends on nothing else than that at its entry does, so
+// the scopes are the same wherever the model is cut.
+func (s *span) separate(onEntry *graph.Value) {
+	needed := map[*graph.Node]bool{onEntry.Node: true}
+	for i := s.b.Len() - 1; i >= 0; i-- {
+		n := s.b.Node(i)
+		if needed[n] {
+			for _, in := range n.Inputs {
+				needed[in.Node] = true
+			}
+		} else if layer, ok := strings.CutSuffix(n.Scope, autodiff.Suffix); ok {
+			n.Scope = layer + WeightsSuffix
+		}
+	}
+}

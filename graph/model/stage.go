@@ -1,0 +1,136 @@
+package model
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/autodiff"
+	"github.com/gpupipe/gpupipe/graph/split"
+)
+
+// StageOptions choose a part of a model and how it is trained.
+type StageOptions struct {
+	First, Last  int // units [First, Last)
+	Batch        int // sequences a microbatch
+	Microbatches int // of the whole batch: the loss and its gradient are divided by it
+	// Recompute has the backward pass compute the forward pass again instead of reading a stash; the last part keeps the loss.
+	// A Forward that stores less has other kernels for the same mathematics: a device's compiler may make their bits differ.
+	Recompute bool
+}
+
+// Stage is the programs of a part of a model. They have no inputs: all that they read is variables.
+//
+//	tokens, targets    u32 [B, T]           read by the first and the last part
+//	act/in, grad/out   f32 [B, T, d_model]  read: what the parts before and after send
+//	act/out, grad/in   f32 [B, T, d_model]  assigned: what they are sent
+//	NAME               a parameter, read; in the head of a tied model, that of the embedding
+//	grad/NAME          the batch's gradient so far, assigned; Config.Gradients says what is to be summed
+//	loss               f32 [1], the batch's mean loss so far, assigned by the last part's backward pass
+//	stash/N, wstash/N  see Stash
+//
+// The first microbatch of a batch runs Backward, which stores the gradients and the loss; the others run BackwardNext, which
+// adds to them. The forward pass is the same for all. The last part's Forward also has the output "loss", the microbatch's mean.
+type Stage struct {
+	Forward, Backward, BackwardNext *graph.Graph
+	// The backward pass in two halves: InputGrad assigns grad/in, then WeightGrad or WeightGradNext do the rest. The first part
+	// sends no gradient: its InputGrad is nil, and its WeightGrad is Backward.
+	InputGrad, WeightGrad, WeightGradNext *graph.Graph
+	// Eval is the forward pass alone; that of the last part outputs "losses" f32 [B], the mean of each sequence.
+	Eval *graph.Graph
+	// Stash is what Forward keeps for all programs of the backward pass, and WeightStash what InputGrad keeps for WeightGrad:
+	// one of each for every microbatch in flight, as are act/in, tokens and targets.
+	Stash, WeightStash []graph.Named
+	// Parameters are those that the programs read, in the model's order.
+	Parameters []Parameter
+}
+
+// The classes of nodes: the forward pass, the microbatch's mean loss, gradients of activations, gradients of weights.
+const (
+	forwardClass = iota
+	lossClass
+	inputClass
+	weightClass
+)
+
+func passOf(n *graph.Node) int {
+	switch {
+	case strings.HasSuffix(n.Scope, autodiff.Suffix):
+		return inputClass
+	case strings.HasSuffix(n.Scope, WeightsSuffix):
+		return weightClass
+	case n.Scope == LossScope:
+		return lossClass
+	}
+	return forwardClass
+}
+
+// Stage builds the programs of a part of the model.
+func (c Config) Stage(o StageOptions) (*Stage, error) {
+	switch {
+	case o.First < 0 || o.First >= o.Last || o.Last > c.Units():
+		return nil, fmt.Errorf("units [%d, %d): expected a part of the model's %d", o.First, o.Last, c.Units())
+	case o.Batch < 1 || o.Microbatches < 1:
+		return nil, fmt.Errorf("%d microbatches of %d sequences: expected at least one of one", o.Microbatches, o.Batch)
+	}
+	s := &Stage{Parameters: c.Reads(o.First, o.Last)}
+	var err error
+	if s.Eval, err = c.span(o.First, o.Last, o.Batch).build((*span).eval); err != nil {
+		return nil, err
+	}
+	next := &Stage{}
+	if err := c.passes(s, o, false); err != nil {
+		return nil, err
+	}
+	if err := c.passes(next, o, true); err != nil {
+		return nil, err
+	}
+	if !reflect.DeepEqual(s.Stash, next.Stash) || !reflect.DeepEqual(s.WeightStash, next.WeightStash) {
+		panic("model: the first microbatch and the next keep different values")
+	}
+	s.BackwardNext, s.WeightGradNext = next.Backward, next.WeightGrad
+	return s, nil
+}
+
+// Reads lists the parameters that units [first, last) use, in the model's order.
+func (c Config) Reads(first, last int) []Parameter {
+	ps := c.within(first, last)
+	if c.TieEmbeddings && first > 0 && last == c.Units() {
+		ps = append(c.within(0, 1), ps...)
+	}
+	return ps
+}
+
+// passes cuts the training graph into the forward pass and the backward pass, the latter whole and in halves.
+func (c Config) passes(s *Stage, o StageOptions, accumulate bool) error {
+	g, err := c.span(o.First, o.Last, o.Batch).build(func(s *span) { s.grad(o.Microbatches, accumulate) })
+	if err != nil {
+		return err
+	}
+	forward := split.Part{Own: []int{forwardClass, lossClass}, Stash: "stash/"}
+	var again []int
+	if o.Recompute {
+		again = []int{forwardClass}
+	}
+	two, err := split.Run(g, passOf, []split.Part{forward, {Own: []int{inputClass, weightClass}, Recompute: again}})
+	if err != nil {
+		return err
+	}
+	s.Forward, s.Stash, s.Backward = two[0].Graph, two[0].Stash, two[1].Graph
+	if o.First == 0 {
+		s.WeightGrad = s.Backward
+		return nil
+	}
+	three, err := split.Run(g, passOf, []split.Part{
+		forward, {Own: []int{inputClass}, Recompute: again, Stash: "wstash/"}, {Own: []int{weightClass}},
+	})
+	if err != nil {
+		return err
+	}
+	if !reflect.DeepEqual(three[0].Stash, s.Stash) {
+		panic("model: the backward pass needs other values whole than in halves")
+	}
+	s.InputGrad, s.WeightStash, s.WeightGrad = three[1].Graph, three[1].Stash, three[2].Graph
+	return nil
+}

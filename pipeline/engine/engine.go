@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/pipeline/stage"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// Engine is a pipeline, planned by New and in memory after Load.
+type Engine struct {
+	Options
+	lines         []*line
+	exchanges     []link
+	votes         []int // lines that own parameters
+	splitBackward bool
+}
+
+// New plans a pipeline and allocates nothing. Errors that wrap exec.ErrTooLarge name the line that does not fit.
+func New(o Options) (*Engine, error) {
+	if err := o.check(o.Model); err != nil {
+		return nil, err
+	}
+	if len(o.Devices) != o.lines() {
+		panic(fmt.Sprintf("engine: %d devices for %d lines", len(o.Devices), o.lines()))
+	}
+	if o.Execute == nil {
+		o.Execute = Execute(nil)
+	}
+	if o.Depth == 0 {
+		o.Depth = defaultDepth
+	}
+	e := &Engine{Options: o, exchanges: o.links()}
+	sample, err := o.Schedule(sampleBatches)
+	if err != nil {
+		return nil, err
+	}
+	e.splitBackward = splits(sample.Line(0))
+	for i, dev := range o.Devices {
+		l := &line{e: e, index: i, stage: i % o.Stages, replica: i / o.Stages, dev: dev}
+		l.slots = slots(sample.Line(l.stage))
+		if err := l.prepare(); err != nil {
+			return nil, fmt.Errorf("%s on %s: %w", l.name(), dev.Info().Name, err)
+		}
+		e.lines = append(e.lines, l)
+		if l.optimizer != nil {
+			e.votes = append(e.votes, i)
+		}
+	}
+	return e, nil
+}
+
+func (l Layout) recompute(stage int) bool { return len(l.Recompute) > 0 && l.Recompute[stage] }
+
+// LinePlan is what a line holds and takes.
+type LinePlan struct {
+	Name    string      `json:"name"`
+	Device  device.Info `json:"device"`
+	Units   [][2]int    `json:"units"` // of its parts: the first, and the one after the last
+	names   []string    // of its parts
+	Slots   int         `json:"slots"`  // microbatches in flight
+	Memory  exec.Memory `json:"memory"` // planned bytes
+	Kernels int         `json:"kernels"`
+	// Bytes of buffers, measured when all are made, and what transfers use besides.
+	Allocated int64 `json:"allocated"`
+	Staging   int64 `json:"staging"`
+}
+
+// Parts names the units of a line: "embed to layers.3".
+func (p LinePlan) Parts() string { return strings.Join(p.names, ", ") }
+
+func partName(c model.Config, first, last int) string {
+	if last-first == 1 {
+		return c.UnitScope(first)
+	}
+	return c.UnitScope(first) + " to " + c.UnitScope(last-1)
+}
+
+// Lines describes the lines.
+func (e *Engine) Lines() []LinePlan {
+	var ps []LinePlan
+	for _, l := range e.lines {
+		p := LinePlan{Name: l.name(), Device: l.dev.Info(), Slots: l.slots, Memory: l.planned.Memory, Kernels: l.planned.Kernels}
+		for chunk := range e.Chunks {
+			first, last := e.units(chunk*e.Stages+l.stage, e.Model)
+			p.Units = append(p.Units, [2]int{first, last})
+			p.names = append(p.names, partName(e.Model, first, last))
+		}
+		ps = append(ps, p)
+	}
+	return ps
+}
+
+// Load allocates all memory and compiles all kernels. Weights and states are zero.
+func (e *Engine) Load() error {
+	for _, l := range e.lines {
+		if err := l.load(); err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", l.name(), err), e.Close())
+		}
+	}
+	return nil
+}
+
+// Close waits for the devices and releases what Load allocated.
+func (e *Engine) Close() error {
+	var errs []error
+	for _, l := range e.lines {
+		if l.session != nil {
+			errs = append(errs, l.session.Close())
+		}
+		l.session = nil
+	}
+	return errors.Join(errs...)
+}
+
+// machine is the stage machine of a line for the batches from a number on to before another.
+func (l *line) machine(w work, from, to int) (*stage.Machine, error) {
+	e := l.e
+	g, err := w.schedule(to - from)
+	if err != nil {
+		return nil, err
+	}
+	if g, err = g.Communicate(schedule.Links{Tied: e.Model.TieEmbeddings, Replica: l.replica > 0, Copied: l.replica == 0 && e.Replicas > 1}); err != nil {
+		return nil, err
+	}
+	c := stage.Config{Stage: l.stage, Stages: e.Stages, Replica: l.replica, Chunks: e.Chunks, Microbatches: w.microbatches,
+		Delay: e.Delay, Slots: l.slots, Depth: e.Depth, Actions: g.Line(l.stage), From: from, Roles: l.roles}
+	if w.evaluates {
+		c.Delay, c.Roles.Next = 0, c.Roles.Current
+	}
+	if l.optimizer != nil {
+		for _, v := range e.votes {
+			if v != l.index {
+				c.Owners = append(c.Owners, v)
+			}
+		}
+	}
+	for _, x := range e.exchanges {
+		if x.from == l.index {
+			c.CopiesFrom = append(c.CopiesFrom, x.to)
+		}
+		if x.to == l.index {
+			c.CopiesTo = append(c.CopiesTo, x.from)
+		}
+	}
+	return stage.New(c)
+}

@@ -1,0 +1,109 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+)
+
+// holding is a parameter that a line's programs read. One line owns it and updates it; the others hold copies, to which they
+// gather gradients for the owner: the head of a tied model when it is not where the embedding is, and all of a further replica.
+type holding struct {
+	param     string
+	owner     int      // line
+	gradients []string // variables; the first shares the parameter's pool of buffers
+}
+
+// holdings are the parameters of a line, in the model's order.
+func (o Options) holdings(line int) []holding {
+	gathered := map[string][]string{}
+	for chunk := range o.Chunks {
+		part := chunk*o.Stages + line%o.Stages
+		first, last := o.units(part, o.Model)
+		for _, p := range o.Model.Reads(first, last) {
+			all := o.Model.Gradients(p.Name)
+			if o.partOf(p) == part {
+				gathered[p.Name] = append([]string{all[len(all)-1]}, gathered[p.Name]...)
+			}
+			if len(all) > 1 && last == o.Model.Units() {
+				gathered[p.Name] = append(gathered[p.Name], all[0])
+			}
+		}
+	}
+	var hs []holding
+	for _, p := range o.Model.Parameters() {
+		if gradients, ok := gathered[p.Name]; ok {
+			hs = append(hs, holding{param: p.Name, owner: o.partOf(p) % o.Stages, gradients: gradients})
+		}
+	}
+	return hs
+}
+
+// partOf is the part that has a parameter's own unit.
+func (o Options) partOf(p model.Parameter) int {
+	unit := 0
+	for o.Model.UnitScope(unit) != p.Scope {
+		unit++
+	}
+	part := 0
+	for _, c := range o.Cut {
+		if unit >= c {
+			part++
+		}
+	}
+	return part
+}
+
+// contribution names, on the owner's line, the gradient that another line gathers in a variable.
+func (o Options) contribution(line int, variable string) string {
+	if r := line / o.Stages; r > 0 {
+		return fmt.Sprintf("replica%d/%s", r, variable)
+	}
+	return variable
+}
+
+// Contributions lists the variables whose sum, in order, is a parameter's gradient; the last is the owner's own. It is what
+// optim.Param is told.
+func (o Options) Contributions(param string) []string {
+	all := o.Model.Gradients(param)
+	var names []string
+	for r := 1; r < o.Replicas; r++ {
+		for _, g := range all {
+			names = append(names, o.contribution(r*o.Stages, g))
+		}
+	}
+	return slices.Concat(all[:len(all)-1], names, all[len(all)-1:])
+}
+
+// link is what two lines exchange a batch: gradients to the owner, updated weights back.
+type link struct {
+	from, to int      // the line with copies, the owner
+	params   []string // sent back
+	// Variables at the sender and what they are called at the owner.
+	gradients, as []string
+}
+
+// links are all exchanges, by sender and owner.
+func (o Options) links() []link {
+	var ls []link
+	for line := range o.lines() {
+		at := map[int]int{} // link by owner
+		for _, h := range o.holdings(line) {
+			if h.owner == line {
+				continue
+			}
+			i, ok := at[h.owner]
+			if !ok {
+				i = len(ls)
+				at[h.owner], ls = i, append(ls, link{from: line, to: h.owner})
+			}
+			ls[i].params = append(ls[i].params, h.param)
+			for _, g := range h.gradients {
+				ls[i].gradients = append(ls[i].gradients, g)
+				ls[i].as = append(ls[i].as, o.contribution(line, g))
+			}
+		}
+	}
+	return ls
+}

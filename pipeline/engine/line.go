@@ -1,0 +1,92 @@
+package engine
+
+import (
+	"fmt"
+	"iter"
+
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/pipeline/stage"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// line is one stage of one replica on its device.
+type line struct {
+	e              *Engine
+	index          int
+	stage, replica int
+	dev            device.Device
+	holdings       []holding
+	optimizer      *optim.Part     // of the parameters that it owns; nil: none
+	slots          int             // microbatches that a chunk may have in flight
+	runs           map[string]bool // by program; the first part has no input gradient to compute
+	planned        Planned
+	session        Session
+	roles          stage.Roles
+}
+
+func (l *line) name() string {
+	if l.e.Replicas == 1 {
+		return fmt.Sprintf("stage %d", l.stage)
+	}
+	return fmt.Sprintf("replica %d stage %d", l.replica, l.stage)
+}
+
+// prepare builds the line's programs and plans its memory.
+func (l *line) prepare() error {
+	l.holdings = l.e.Options.holdings(l.index)
+	var own []string
+	for _, h := range l.holdings {
+		if h.owner == l.index {
+			own = append(own, h.param)
+		}
+	}
+	if len(own) > 0 {
+		l.optimizer = l.e.Optimizer.Part(own, l.replica == 0 && l.stage == l.e.Stages-1)
+	}
+	p, err := l.buildPrograms()
+	if err != nil {
+		return err
+	}
+	l.runs = map[string]bool{}
+	for name := range p.graphs {
+		l.runs[name] = true
+	}
+	l.planned, err = l.e.Execute(l.dev, p.graphs, p.pools)
+	return err
+}
+
+// load brings the programs to the device.
+func (l *line) load() (err error) {
+	l.session, err = l.planned.Load()
+	l.roles = stage.Roles{Current: 0, Next: l.e.Delay, Gradients: 1 + l.e.Delay}
+	return err
+}
+
+// sampleBatches is how many batches show all that a schedule ever does.
+const sampleBatches = 4
+
+// slots counts the microbatches that a chunk has in flight at most: from F to B, or to W.
+func slots(actions iter.Seq[schedule.Action]) int {
+	flying, most := map[int]int{}, 1
+	for a := range actions {
+		switch a.Kind {
+		case schedule.Forward:
+			flying[a.Chunk]++
+			most = max(most, flying[a.Chunk])
+		case schedule.Backward, schedule.WeightGrad:
+			flying[a.Chunk]--
+		}
+	}
+	return most
+}
+
+// splits tells whether a schedule has backwards in two halves.
+func splits(actions iter.Seq[schedule.Action]) bool {
+	for a := range actions {
+		if a.Kind == schedule.WeightGrad {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,42 @@
+// Package engine trains a model on a pipeline: it builds the programs of each line, loads them on the line's device, and
+// carries out the effects of the stage machines, a goroutine a line. What is computed does not depend on the layout.
+package engine
+
+import (
+	"time"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// Options say what is trained, and how and where.
+type Options struct {
+	Layout
+	Model          model.Config
+	MicrobatchSize int              // sequences
+	Microbatches   int              // of a batch on one replica
+	Optimizer      *optim.Optimizer // of all parameters; their gradients are those that Contributions names
+	Schedule       Schedule
+	Devices        []device.Device // a line each; the engine does not close them
+	Execute        Executor        // nil: runtime/exec with the static choice of kernels
+	Trace          Tracer          // nil: none
+	Depth          int             // actions that a device's queue may hold, at least 1; 0: a few
+}
+
+// Schedule gives the computation of some batches.
+type Schedule func(batches int) (*schedule.Generator, error)
+
+// Source gives a batch's tokens and targets, sequence after sequence, of all replicas and microbatches. It is called from
+// several goroutines.
+type Source interface {
+	Batch(batch int64) (tokens, targets []int32, err error)
+}
+
+// Tracer is told what happened when; *trace.Writer is one.
+type Tracer interface {
+	Complete(track, name string, start time.Time, dur time.Duration, args map[string]any)
+}
+
+const defaultDepth = 3

@@ -1,0 +1,136 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// The classes of a line's buffers: which of them a program works on is said at each run.
+const (
+	weightsClass   = "weights"   // versions of the parameters
+	gradientsClass = "gradients" // the same pools: see stage.Roles
+	slotClass      = "slot"      // what one microbatch in flight keeps
+)
+
+// The programs of a line besides those of its chunks.
+const (
+	votesProgram  = "votes"
+	updateProgram = "update"
+)
+
+// chunkProgram names the program of an action: "F", "B", "B+" for all microbatches but the first, "I", "W", "W+", "E".
+func chunkProgram(kind schedule.Kind, chunk int, first bool) string {
+	name := kind.String()
+	if !first && (kind == schedule.Backward || kind == schedule.WeightGrad) {
+		name += "+"
+	}
+	if chunk > 0 {
+		name = fmt.Sprintf("%s:%d", name, chunk)
+	}
+	return name
+}
+
+func updateName(variant int) string {
+	if variant == 0 {
+		return updateProgram
+	}
+	return fmt.Sprintf("%s/%d", updateProgram, variant)
+}
+
+// programs are the graphs of a line and how their variables share memory.
+type programs struct {
+	graphs map[string]*graph.Graph
+	pools  map[string]exec.Pool
+}
+
+// buildPrograms makes what a line runs.
+func (l *line) buildPrograms() (programs, error) {
+	p := programs{graphs: map[string]*graph.Graph{}, pools: map[string]exec.Pool{}}
+	for chunk := range l.e.Chunks {
+		if err := p.addChunk(l, chunk); err != nil {
+			return p, err
+		}
+	}
+	versions := 2 + l.e.Delay // of buffers: weights and gradients
+	for _, h := range l.holdings {
+		p.pools[h.param] = exec.Pool{Name: h.param, Class: weightsClass, Size: versions}
+		p.pools[h.gradients[0]] = exec.Pool{Name: h.param, Class: gradientsClass, Size: versions}
+	}
+	p.pools[model.LossVariable] = exec.Pool{Name: model.LossVariable, Class: gradientsClass, Size: versions}
+	if l.optimizer == nil {
+		return p, nil
+	}
+	var err error
+	if p.graphs[votesProgram], err = l.optimizer.Votes(); err != nil {
+		return p, err
+	}
+	for v := range l.e.Optimizer.Variants() {
+		if p.graphs[updateName(v)], err = l.optimizer.Update(v); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+func (p programs) addChunk(l *line, chunk int) error {
+	first, last := l.e.units(chunk*l.e.Stages+l.stage, l.e.Model)
+	s, err := l.e.Model.Stage(model.StageOptions{First: first, Last: last, Batch: l.e.MicrobatchSize,
+		Microbatches: l.e.Microbatches * l.e.Replicas, Recompute: l.e.recompute(l.stage)})
+	if err != nil {
+		return err
+	}
+	kept := []string{model.TokensInput, model.TargetsInput, model.ActIn}
+	if l.e.splitBackward {
+		kept = append(kept, model.GradOut) // the second half reads it too
+	}
+	for _, v := range slices.Concat(s.Stash, s.WeightStash) {
+		kept = append(kept, v.ID)
+	}
+	add := func(kind schedule.Kind, first bool, g *graph.Graph) {
+		if g != nil {
+			l.rename(p, g, chunk, kept)
+			p.graphs[chunkProgram(kind, chunk, first)] = g
+		}
+	}
+	add(schedule.Forward, true, s.Forward)
+	add(schedule.Evaluate, true, s.Eval)
+	if l.e.splitBackward {
+		add(schedule.InputGrad, true, s.InputGrad)
+		add(schedule.WeightGrad, true, s.WeightGrad)
+		add(schedule.WeightGrad, false, s.WeightGradNext)
+	} else {
+		add(schedule.Backward, true, s.Backward)
+		add(schedule.Backward, false, s.BackwardNext)
+	}
+	return nil
+}
+
+// rename gives what a chunk has for itself a name of its own on the line. What is kept from a microbatch's forward to its
+// backward has a pool, a buffer for each microbatch in flight.
+func (l *line) rename(p programs, g *graph.Graph, chunk int, kept []string) {
+	transient := []string{model.ActOut, model.GradOut, model.GradIn} // used between a transfer and the run beside it
+	for _, v := range g.Sources("variable") {
+		op := v.Node.Op.(*graph.Variable)
+		id := chunkVariable(op.ID, chunk)
+		switch {
+		case slices.Contains(kept, op.ID):
+			p.pools[id] = exec.Pool{Name: id, Class: slotClass, Size: l.slots}
+			op.ID = id
+		case slices.Contains(transient, op.ID):
+			op.ID = id
+		}
+	}
+}
+
+// chunkVariable is the name on a line of a variable that each chunk has for itself.
+func chunkVariable(name string, chunk int) string {
+	if chunk == 0 {
+		return name
+	}
+	return fmt.Sprintf("chunk%d/%s", chunk, name)
+}

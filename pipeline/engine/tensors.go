@@ -1,0 +1,87 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// Version says which of a parameter's weights are meant.
+type Version int
+
+const (
+	Current Version = iota // x_t, which batch t reads
+	Next                   // x_{t+1}: with a delay of one it exists already
+)
+
+func (l *line) version(v Version) exec.Binding {
+	if v == Next {
+		return exec.Binding{weightsClass: l.roles.Next}
+	}
+	return exec.Binding{weightsClass: l.roles.Current}
+}
+
+// ReadWeights enqueues a read of a parameter at its owner.
+func (e *Engine) ReadWeights(param string, v Version) (device.Pending, error) {
+	for _, l := range e.lines {
+		for _, h := range l.holdings {
+			if h.param == param && h.owner == l.index {
+				return l.session.ReadAt(param, l.version(v))
+			}
+		}
+	}
+	return nil, fmt.Errorf("there is no parameter %q", param)
+}
+
+// WriteWeights uploads a parameter to all lines that hold it.
+func (e *Engine) WriteWeights(param string, v Version, data []byte) error {
+	known := false
+	for _, l := range e.lines {
+		for _, h := range l.holdings {
+			if h.param != param {
+				continue
+			}
+			known = true
+			if err := l.session.WriteAt(param, l.version(v), data); err != nil {
+				return err
+			}
+		}
+	}
+	if !known {
+		return fmt.Errorf("there is no parameter %q", param)
+	}
+	return nil
+}
+
+// ReadState enqueues a read of one of the optimizer's variables, as Optimizer.State lists them.
+func (e *Engine) ReadState(name string) (device.Pending, error) {
+	for _, l := range e.stateLines(name) {
+		return l.session.ReadAt(name, nil)
+	}
+	return nil, fmt.Errorf("there is no state %q", name)
+}
+
+// WriteState uploads one of the optimizer's variables.
+func (e *Engine) WriteState(name string, data []byte) error {
+	for _, l := range e.stateLines(name) {
+		if err := l.session.WriteAt(name, nil, data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stateLines are the lines with a state: one, or, of what tells that training has halted, all that own parameters.
+func (e *Engine) stateLines(name string) (ls []*line) {
+	for _, i := range e.votes {
+		l := e.lines[i]
+		if name == optim.HaltedVariable || slices.ContainsFunc(l.optimizer.State(), func(v graph.Named) bool { return v.ID == name }) {
+			ls = append(ls, l)
+		}
+	}
+	return ls
+}

@@ -1,0 +1,52 @@
+package engine
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+)
+
+// Train works on batches from a number on to before another, and tells of each in order, from the caller's goroutine. When stop
+// ends, or each fails, the batches under way are finished; the result is the number of the first batch that was not done. When
+// it returns without error of its own the pipeline is empty, and weights and states may be read.
+func (e *Engine) Train(stop context.Context, source Source, from, to int, each func(Measured) error) (int, error) {
+	r := newResults(from, e.Microbatches*e.Replicas, true)
+	return e.deliver(stop, work{e.Schedule, source, e.Replicas, e.Microbatches, false}, from, to, r, each)
+}
+
+// Evaluate runs forwards on batches of one microbatch each, from a source of its own, on the first replica.
+func (e *Engine) Evaluate(stop context.Context, source Source, batches int, each func(Measured) error) error {
+	_, err := e.deliver(stop, work{e.evaluations, source, 1, 1, true}, 0, batches, newResults(0, 1, false), each)
+	if err == nil {
+		err = stop.Err()
+	}
+	return err
+}
+
+func (e *Engine) deliver(stop context.Context, w work, from, to int, r *results, each func(Measured) error) (int, error) {
+	if from >= to {
+		return from, nil
+	}
+	stop, cancel := context.WithCancel(stop)
+	defer cancel()
+	reached, failed := from, error(nil)
+	go func() {
+		reached, failed = e.run(stop, w, from, to, r)
+		close(r.out)
+	}()
+	var refused error
+	for m := range r.out {
+		if refused == nil {
+			if refused = each(m); refused != nil {
+				cancel()
+			}
+		}
+	}
+	return reached, errors.Join(failed, refused)
+}
+
+// evaluations is the schedule of forwards alone.
+func (e *Engine) evaluations(batches int) (*schedule.Generator, error) {
+	return schedule.New("eval", schedule.Options{Stages: e.Stages, Chunks: e.Chunks, Microbatches: 1, Batches: batches})
+}

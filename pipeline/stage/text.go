@@ -1,0 +1,103 @@
+package stage
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+)
+
+var messageKinds = [...]string{"activation", "gradient", "contribution", "votes", "weights"}
+
+func (k MessageKind) String() string {
+	if int(k) < len(messageKinds) {
+		return messageKinds[k]
+	}
+	return fmt.Sprintf("MessageKind(%d)", uint8(k))
+}
+
+// String is as in "activation 0.1 for part 1 from line 0" and "votes 1 from line 2".
+func (m Message) String() string {
+	if m.Kind == Activation || m.Kind == Gradient {
+		return fmt.Sprintf("%v %d.%d for part %d from line %d", m.Kind, m.Microbatch, m.Batch, m.Part, m.From)
+	}
+	return fmt.Sprintf("%v %d from line %d", m.Kind, m.Batch, m.From)
+}
+
+// String is as in "w1 g0 s2", without what is not there.
+func (p Place) String() string {
+	var s []string
+	for _, f := range []struct {
+		name  string
+		index int
+	}{{"w", p.Weights}, {"g", p.Gradients}, {"s", p.Slot}} {
+		if f.index >= 0 {
+			s = append(s, fmt.Sprint(f.name, f.index))
+		}
+	}
+	return strings.Join(s, " ")
+}
+
+// String is the effect in a line, as in "run F0.1 at w0 g1 s0".
+func (e Effect) String() string {
+	switch e.Kind {
+	case Run:
+		s := fmt.Sprintf("run %v at %v", e.Action, e.Place)
+		if e.First {
+			s += " first"
+		}
+		return s
+	case Feed:
+		return fmt.Sprintf("feed %v at %v", e.Action, e.Place)
+	case Store:
+		return fmt.Sprintf("store %v at %v", e.Message, e.Place)
+	case Send:
+		to := fmt.Sprintf("line %d", e.To)
+		if e.To < 0 {
+			to = "all owners"
+		}
+		return fmt.Sprintf("send %v to %s at %v", e.Message, to, e.Place)
+	case Ready:
+		return fmt.Sprintf("ready %d", e.Action.Batch)
+	}
+	return fmt.Sprintf("EffectKind(%d)", uint8(e.Kind))
+}
+
+// State says in one line which action waits for what.
+func (m *Machine) State() string {
+	s := fmt.Sprintf("line %d: ", m.cfg.line())
+	switch a, ok := m.head(); {
+	case m.Done():
+		s += "done"
+	case !ok:
+		s += "at its end"
+	default:
+		s += fmt.Sprintf("at %v%s", a, m.reason(a))
+	}
+	if len(m.batches) > 0 && len(m.batches[0].exchange) > 0 {
+		a := m.batches[0].exchange[0]
+		s += fmt.Sprintf("; exchange at %v%s", a, m.reason(a))
+	}
+	if len(m.queue) > 0 {
+		s += fmt.Sprintf("; %d of %d on the device: %v", len(m.queue), m.cfg.Depth, m.queue)
+	}
+	return s
+}
+
+// reason is what an action waits for.
+func (m *Machine) reason(a schedule.Action) string {
+	missing := m.missing(a)
+	switch {
+	case len(missing) > 0:
+		var s []string
+		for _, msg := range missing {
+			s = append(s, msg.String())
+		}
+		return ", waits for " + strings.Join(s, ", ")
+	case computes(a) && a.Batch > m.allowed:
+		return ", waits for permission to begin the batch"
+	case a.Kind.Computes() && len(m.queue) == m.cfg.Depth:
+		return ", waits for the device"
+	}
+	return ""
+}

@@ -1,0 +1,93 @@
+package train
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// weightsOf trains on the reference executor and returns the bytes of what was learned.
+func weightsOf(t *testing.T, overrides ...string) map[string]string {
+	t.Helper()
+	c := demo(t, t.TempDir(), append([]string{
+		"model={vocab_size: 256, d_model: 8, n_layers: 6, n_heads: 2, d_ff: 12, seq_len: 8}",
+		"train={steps: 5, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 0, grad_clip: 0.5}"}, overrides...)...)
+	res, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	require.NoError(t, err, "%v", overrides)
+	return files(t, res.Checkpoint)
+}
+
+func TestSynchronousPipelinesEqualOneDevice(t *testing.T) {
+	one := weightsOf(t)
+	for _, schedule := range []string{"gpipe", "1f1b", "interleaved", "zb-h1"} {
+		for _, stages := range []int{1, 2, 3, 4} {
+			if schedule == "interleaved" && stages%2 == 1 {
+				continue // 4 microbatches do not divide by 3; one stage is not interleaved
+			}
+			got := weightsOf(t, "pipeline.schedule="+schedule, fmt.Sprintf("pipeline.stages=%d", stages))
+			assert.True(t, one["model.safetensors"] == got["model.safetensors"], "%s with %d stages", schedule, stages)
+		}
+	}
+}
+
+func Test2BWEqualsADelayOnOneDevice(t *testing.T) {
+	for _, optimizer := range []string{"adamw", "muon"} {
+		for _, correction := range []string{"none", "error_feedback", "weight_prediction", "dc_asgd"} {
+			for _, tied := range []string{"false", "true"} {
+				common := []string{"optimizer.name=" + optimizer, "pipeline.correction=" + correction, "model.tie_embeddings=" + tied, "pipeline.delay=1"}
+				one := weightsOf(t, common...)
+				for stages := 2; stages <= 4; stages++ {
+					got := weightsOf(t, append(common, fmt.Sprintf("pipeline.stages=%d", stages))...)
+					for file := range one {
+						assert.True(t, one[file] == got[file], "%s: %v with %d stages", file, common, stages)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A schedule of the user's own: backwards of the second stage come late.
+func TestScheduleFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mine.txt")
+	require.NoError(t, os.WriteFile(path, []byte("# microbatches: 4\n"+
+		"F0 F1 F2 F3 B0 B1 B2 B3 U0\nF0 F1 B0 F2 B1 F3 B2 B3 U0\n"), 0o666))
+	assert.True(t, weightsOf(t)["model.safetensors"] == weightsOf(t, "pipeline.schedule="+path, "pipeline.stages=2")["model.safetensors"])
+	_, err := ParseConfig("c", []byte(smallConfig), []string{"pipeline.schedule=" + path, "pipeline.stages=3", "train.microbatches=4"})
+	assert.ErrorContains(t, err, "it has 2 where pipeline.stages is 3")
+}
+
+func TestRecomputationChangesNothing(t *testing.T) {
+	assert.True(t, weightsOf(t)["model.safetensors"] == weightsOf(t, "pipeline.recompute=always", "pipeline.stages=2")["model.safetensors"])
+}
+
+// Two replicas sum in another order than one pipeline, but each run of two is the same.
+func TestReplicas(t *testing.T) {
+	for _, common := range [][]string{{"pipeline.stages=1"}, {"pipeline.stages=2", "model.tie_embeddings=true"}, {"pipeline.stages=2", "pipeline.delay=1"}} {
+		overrides := append([]string{"pipeline.replicas=2"}, common...)
+		a, b := weightsOf(t, overrides...), weightsOf(t, overrides...)
+		assert.True(t, a["model.safetensors"] == b["model.safetensors"], "%v", overrides)
+		one := weightsOf(t, common...)
+		assert.InDelta(t, 0, farthest(t, one, a), 2e-3, "%v", overrides)
+	}
+}
+
+// farthest is the largest difference of two models' weights.
+func farthest(t *testing.T, a, b map[string]string) (most float64) {
+	t.Helper()
+	x, y := []byte(a["model.safetensors"]), []byte(b["model.safetensors"])
+	require.Equal(t, len(x), len(y))
+	head := 8 + int(binary.LittleEndian.Uint64(x))
+	for i := head; i < len(x); i += 4 {
+		f := func(b []byte) float64 { return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[i:]))) }
+		most = max(most, math.Abs(f(x)-f(y)))
+	}
+	return most
+}

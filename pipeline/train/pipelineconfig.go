@@ -1,0 +1,127 @@
+package train
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+)
+
+// Values of pipeline.schedule and pipeline.correction that others follow from.
+const (
+	syncSchedule  = "sync" // 1f1b, or 2bw where a delay is asked for
+	asyncSchedule = "2bw"
+	noCorrection  = "none"
+	errorFeedback = "error_feedback"
+)
+
+// Values of pipeline.recompute.
+const (
+	automatic = "auto"
+	always    = "always"
+	never     = "never"
+)
+
+// complete fills in what follows from other keys.
+func (p *PipelineConfig) complete(d *document) {
+	given := func(key string) bool { return d.set["pipeline."+key] }
+	switch {
+	case p.Schedule == asyncSchedule && !given("delay"):
+		p.Delay = 1
+	case p.Schedule == syncSchedule && p.Delay == 1:
+		p.Schedule = asyncSchedule
+	case p.Schedule == syncSchedule:
+		p.Schedule = "1f1b"
+	}
+	if p.Schedule == "interleaved" && !given("chunks") {
+		p.Chunks = 2
+	}
+	switch {
+	case p.ErrorFeedback && !given("correction"):
+		p.Correction = errorFeedback
+	case p.Correction == errorFeedback && !given("error_feedback"):
+		p.ErrorFeedback = true
+	}
+}
+
+// isFile tells a schedule of the user's own from those that are known by name.
+func (p PipelineConfig) isFile() bool {
+	names, _ := schedule.Names()
+	return !slices.Contains(names, p.Schedule)
+}
+
+func (c Config) validatePipeline() error {
+	p := c.Pipeline
+	for _, n := range []struct {
+		key              string
+		value, from, max int
+	}{
+		{"pipeline.stages", p.Stages, 1, c.Model.Units()}, {"pipeline.chunks", p.Chunks, 1, c.Model.Units()},
+		{"pipeline.replicas", p.Replicas, 1, 1 << 10}, {"pipeline.delay", p.Delay, 0, 1},
+	} {
+		if n.value < n.from || n.value > n.max {
+			return bad(n.key, n.value, "an integer from %d to %d", n.from, n.max)
+		}
+	}
+	if err := oneOf("pipeline.recompute", p.Recompute, automatic, always, never); err != nil {
+		return err
+	}
+	lines := p.Stages * p.Replicas
+	switch {
+	case p.Stages*p.Chunks > c.Model.Units():
+		return bad("pipeline.stages", p.Stages, "at most one part a unit: the model has %d (embedding, layers, head) for %d stages of %d chunks",
+			c.Model.Units(), p.Stages, p.Chunks)
+	case c.Train.Microbatches%p.Replicas != 0:
+		return bad("train.microbatches", c.Train.Microbatches, "a multiple of pipeline.replicas (%d)", p.Replicas)
+	case len(p.Devices) > lines:
+		return bad("pipeline.devices", fmt.Sprint(p.Devices), "at most %d, one for each of %d stages of %d replicas", lines, p.Stages, p.Replicas)
+	case len(p.Cut) > 0 && len(p.Cut) != p.Stages*p.Chunks-1:
+		return bad("pipeline.cut", fmt.Sprint(p.Cut), "%d units at which parts begin (%d stages of %d chunks), or none: automatic",
+			p.Stages*p.Chunks-1, p.Stages, p.Chunks)
+	}
+	before := 0
+	for _, u := range p.Cut {
+		if u <= before || u >= c.Model.Units() {
+			return bad("pipeline.cut", fmt.Sprint(p.Cut), "ascending units from 1 to %d (0 is the embedding, %d the head)", c.Model.Units()-1, c.Model.Units()-1)
+		}
+		before = u
+	}
+	if err := c.validateSchedule(); err != nil {
+		return err
+	}
+	return c.validateCorrection()
+}
+
+func (c Config) validateSchedule() error {
+	p := c.Pipeline
+	if p.Schedule == "pipedream" || p.Schedule == "eval" {
+		return bad("pipeline.schedule", p.Schedule, "one to train with: pipedream's delay differs by stage (gpupipe schedule shows it), eval has no backward")
+	}
+	g, err := c.schedule(1)
+	if err != nil {
+		names, _ := schedule.Names()
+		if p.isFile() {
+			return bad("pipeline.schedule", p.Schedule, "one of sync, %s, or a schedule file: %v", strings.Join(names, ", "), err)
+		}
+		return bad("pipeline.schedule", p.Schedule, "%d stages, %d chunks and %d microbatches a replica to fit it: %v", p.Stages, p.Chunks, c.microbatches(), err)
+	}
+	if d := g.Head().Delay; d != p.Delay {
+		return bad("pipeline.delay", p.Delay, "%d, the delay of schedule %s", d, p.Schedule)
+	}
+	return nil
+}
+
+func (c Config) validateCorrection() error {
+	p := c.Pipeline
+	if err := oneOf("pipeline.correction", p.Correction, noCorrection, errorFeedback, "weight_prediction", "dc_asgd"); err != nil {
+		return err
+	}
+	switch {
+	case p.ErrorFeedback != (p.Correction == errorFeedback):
+		return bad("pipeline.error_feedback", p.ErrorFeedback, "%v, as pipeline.correction is %s", !p.ErrorFeedback, p.Correction)
+	case p.Correction != noCorrection && p.Delay == 0:
+		return bad("pipeline.correction", p.Correction, "none: it corrects delayed updates, and pipeline.delay is 0")
+	}
+	return nil
+}
