@@ -1,9 +1,9 @@
-// Package optim builds the update of a training step as graphs, so that it runs as shaders: SGD with momentum, AdamW,
-// Muon, NorMuon, Lion, Adan, MARS and SOAP, exact clipping by the global norm of the gradient, the refusal to apply what is not finite, and the corrections of
-// gradients that are one step old. The parameters of a model may be spread over several stages: each stage sums the
-// squares of its gradients (Part.Votes), all sums are brought together, and each applies the same decision (Part.Update).
-// Learning-rate schedules and whatever else changes from step to step are computed on the host in float64 and sent as one
-// small vector.
+// Package optim builds the update of a training step as graphs, so that it runs as shaders: SGD with momentum, AdamW, Muon,
+// NorMuon, SOAP, Lion, Adan and MARS, exact clipping by the global norm of the gradient, the refusal to apply what is not
+// finite, and the corrections of gradients that are one step old. The parameters of a model may be spread over several
+// stages: each stage sums the squares of its gradients (Part.Votes), all sums are brought together, and each applies the
+// same decision (Part.Update). Learning-rate schedules and whatever else changes from step to step are computed on the host
+// in float64 and sent as one small vector.
 package optim
 
 import (

@@ -209,7 +209,7 @@ func TestNewRefuses(t *testing.T) {
 		`optimizer.scale: found ""`:                                                                       func(c *Config, _ []Param) { c.Scale = "" },
 		`optimizer.betas: found [0.9], expected 2 numbers for soap`:                                       func(c *Config, _ []Param) { c.Name, c.Betas = "soap", []float64{0.9} },
 		`optimizer.betas: found [], expected 3 numbers for adan`:                                          func(c *Config, _ []Param) { c.Name = "adan" },
-		`optimizer.precondition_frequency: found 0, expected at least 1`:                                  func(c *Config, _ []Param) { c.Name, c.Betas = "soap", []float64{0.9, 0.9} },
+		`optimizer.soap.precondition_frequency: found 0, expected at least 1`:                             func(c *Config, _ []Param) { c.Name, c.Betas = "soap", []float64{0.9, 0.9} },
 		`lr.schedule: found "step"`:                                                                       func(c *Config, _ []Param) { c.Schedule.Name = "step" },
 		`pipeline.delay: found 2, expected 0 or 1`:                                                        func(c *Config, _ []Param) { c.Delay = 2 },
 		`pipeline.correction: found "fix", expected one of dc_asgd, error_feedback, none, weight_prediction`: func(c *Config, _ []Param) {

@@ -48,7 +48,7 @@ func newSOAP(c Config) (Rule, error) {
 		return nil, err
 	}
 	if c.PreconditionFrequency < 1 {
-		return nil, fmt.Errorf("optimizer.precondition_frequency: found %d, expected at least 1", c.PreconditionFrequency)
+		return nil, fmt.Errorf("optimizer.soap.precondition_frequency: found %d, expected at least 1", c.PreconditionFrequency)
 	}
 	return &soap{[2]float64(betas), c.Eps, c.ShampooBeta, c.PreconditionFrequency, c.MaxPrecondDim, maxBatchBytes}, nil
 }
