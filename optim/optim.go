@@ -269,10 +269,14 @@ var number = regexp.MustCompile(`\.\d+\.`)
 // String tells the assignment, a line for the parameters whose names differ by a number only.
 func (o *Optimizer) String() string {
 	var texts []string
+	width := 0
+	for _, g := range o.groups {
+		width = max(width, len(g.rule.Name()))
+	}
 	count := map[string]int{}
 	for _, l := range o.Assignment() {
 		name := number.ReplaceAllString(l.Param, ".*.")
-		text := fmt.Sprintf("%-6s lr %-8g decay %-6g %s %v", l.Rule, l.LR, l.Decay, name, l.Type.Shape)
+		text := fmt.Sprintf("%-*s  lr %-8g decay %-6g %s %v", width, l.Rule, l.LR, l.Decay, name, l.Type.Shape)
 		if count[text]++; count[text] == 1 {
 			texts = append(texts, text)
 		}
