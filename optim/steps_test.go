@@ -176,7 +176,7 @@ func follow(t *testing.T, cfg Config, params []Param, tolerance float64, on make
 	}
 }
 
-// settled asks the optimizer for a parameter's weights without anticipation.
+// settled is a parameter's weights without anticipation.
 func settled(m machine, o *Optimizer, p Param) []float64 {
 	narrow := func(xs []float64) (ys []float32) {
 		for _, x := range xs {
@@ -184,12 +184,12 @@ func settled(m machine, o *Optimizer, p Param) []float64 {
 		}
 		return ys
 	}
-	state := map[string][]float32{}
-	for _, kind := range o.correction.State() {
-		state[kind] = narrow(m.get(stateName(kind, p.Name)))
+	var ahead []float32
+	if name := o.Ahead(p.Name); name != "" {
+		ahead = narrow(m.get(name))
 	}
 	var wide []float64
-	for _, y := range o.Settled(narrow(m.get(p.Name)), state) {
+	for _, y := range Settled(narrow(m.get(p.Name)), ahead) {
 		wide = append(wide, float64(y))
 	}
 	return wide

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
@@ -30,7 +31,7 @@ func New(o Options) (*Engine, error) {
 		panic(fmt.Sprintf("engine: %d devices for %d lines", len(o.Devices), o.lines()))
 	}
 	if o.Execute == nil {
-		o.Execute = Execute(nil)
+		o.Execute = Execute(nil, 0)
 	}
 	if o.Depth == 0 {
 		o.Depth = defaultDepth
@@ -96,12 +97,20 @@ func (e *Engine) Lines() []LinePlan {
 	return ps
 }
 
-// Load allocates all memory and compiles all kernels. Weights and states are zero.
+// Load allocates all memory and compiles all kernels, on all devices at a time. Weights and states are zero.
 func (e *Engine) Load() error {
-	for _, l := range e.lines {
-		if err := l.load(); err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", l.name(), err), e.Close())
-		}
+	errs := make([]error, len(e.lines))
+	var loading sync.WaitGroup
+	for i, l := range e.lines {
+		loading.Go(func() {
+			if err := l.load(); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", l.name(), err)
+			}
+		})
+	}
+	loading.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return errors.Join(err, e.Close())
 	}
 	return nil
 }

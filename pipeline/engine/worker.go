@@ -24,6 +24,7 @@ type worker struct {
 	inbox    chan event
 	flights  chan flight
 	payloads map[stage.Message]payload
+	data     batch     // fed last
 	votes    []float32 // of the batch that votes now, as far as they have arrived
 	own      device.Pending
 	done     time.Time // when the device finished its last run
@@ -38,6 +39,12 @@ func newWorker(l *line, seg *segment, m *stage.Machine) *worker {
 		w.votes = make([]float32, len(l.e.Model.Parameters())+1)
 	}
 	return w
+}
+
+// batch is the data of one.
+type batch struct {
+	batch           int
+	tokens, targets []int32
 }
 
 // payload is what a message carries, tensor after tensor.
@@ -124,19 +131,23 @@ func (w *worker) carry(e stage.Effect) error {
 // feed uploads a microbatch's tokens to the first part, and its targets to the last.
 func (w *worker) feed(e stage.Effect) error {
 	a := e.Action
-	tokens, targets, err := w.seg.source.Batch(int64(a.Batch))
-	if err != nil {
-		return err
+	if w.data.batch != a.Batch || w.data.tokens == nil {
+		tokens, targets, err := w.seg.source.Batch(int64(a.Batch))
+		if err != nil {
+			return err
+		}
+		w.data = batch{a.Batch, tokens, targets}
 	}
 	size := w.e.MicrobatchSize * w.e.Model.SeqLen
 	at := (w.replica*w.seg.microbatches + a.Microbatch) * size
 	slot := exec.Binding{slotClass: e.Place.Slot}
 	part := a.Chunk*w.e.Stages + w.stage
+	var err error
 	if part == 0 {
-		err = w.session.WriteAt(chunkVariable(model.TokensInput, a.Chunk), slot, bytesOfI32(tokens[at:at+size]))
+		err = w.session.WriteAt(chunkVariable(model.TokensInput, a.Chunk), slot, bytesOfI32(w.data.tokens[at:at+size]))
 	}
 	if err == nil && part == w.e.parts()-1 {
-		err = w.session.WriteAt(chunkVariable(model.TargetsInput, a.Chunk), slot, bytesOfI32(targets[at:at+size]))
+		err = w.session.WriteAt(chunkVariable(model.TargetsInput, a.Chunk), slot, bytesOfI32(w.data.targets[at:at+size]))
 	}
 	return err
 }

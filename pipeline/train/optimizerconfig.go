@@ -2,6 +2,8 @@ package train
 
 import (
 	"cmp"
+
+	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
 )
 
 // OptimizerConfig chooses the optimizer. LR and WeightDecay are those of its own parameters: under sgd, adamw, lion and adan
@@ -77,18 +79,18 @@ func (o *OptimizerConfig) published() (p published) {
 }
 
 // complete fills in what depends on the name.
-func (o *OptimizerConfig) complete(d *document) {
+func (o *OptimizerConfig) complete(d *strictyaml.Document) {
 	p := o.published()
-	if !d.set["optimizer.lr"] {
+	if !d.Given("optimizer.lr") {
 		o.LR = cmp.Or(p.lr, o.AdamW.LR)
 	}
 	if len(o.Betas) == 0 {
 		o.Betas = p.betas
 	}
-	if !d.set["optimizer.adamw.lr"] {
+	if !d.Given("optimizer.adamw.lr") {
 		o.AdamW.LR = cmp.Or(p.adamWLR, o.AdamW.LR)
 	}
-	if o.Name == "soap" && !d.set["optimizer.soap.shampoo_beta"] && len(o.Betas) == 2 {
+	if o.Name == "soap" && !d.Given("optimizer.soap.shampoo_beta") && len(o.Betas) == 2 {
 		o.SOAP.ShampooBeta = o.Betas[1]
 	}
 }
