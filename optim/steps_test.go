@@ -90,7 +90,10 @@ func numbers(params []Param, step int) map[string][]float64 {
 func TestEveryStepIsThePublishedOne(t *testing.T) {
 	eachMachine(t, func(t *testing.T, tolerance float64, on maker) {
 		for name, cfg := range testConfigs() {
-			t.Run(name, func(t *testing.T) { follow(t, cfg, tolerance, on) })
+			if name == "soap" && tolerance > 1e-9 {
+				continue // the device takes TestSOAPOnBothSides: so many kernels compile for long
+			}
+			t.Run(name, func(t *testing.T) { follow(t, cfg, testParams(), tolerance, on) })
 		}
 	})
 }
@@ -108,7 +111,7 @@ func TestEveryDelayedStepIsThePublishedOne(t *testing.T) {
 					cfg.Delay = 0
 				}
 				if tolerance < 1e-9 || onDevice[name+" "+correction] {
-					t.Run(fmt.Sprintf("%s, delay %d %s", name, cfg.Delay, correction), func(t *testing.T) { follow(t, cfg, tolerance, on) })
+					t.Run(fmt.Sprintf("%s, delay %d %s", name, cfg.Delay, correction), func(t *testing.T) { follow(t, cfg, testParams(), tolerance, on) })
 				}
 			}
 		}
@@ -119,8 +122,7 @@ func TestEveryDelayedStepIsThePublishedOne(t *testing.T) {
 const skipped = 4
 
 // follow compares each of some steps with the reference. The gradients depend on the weights that they are taken at.
-func follow(t *testing.T, cfg Config, tolerance float64, on maker) {
-	params := testParams()
+func follow(t *testing.T, cfg Config, params []Param, tolerance float64, on maker) {
 	o, m := start(t, cfg, params, on)
 	ref := newReference(cfg, params, numbers(params, -1))
 	clipped := 0
