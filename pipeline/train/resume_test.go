@@ -72,6 +72,19 @@ func TestResumeOnAnotherLayout(t *testing.T) {
 	}
 }
 
+// Evaluations and checkpoints empty the pipeline, and change nothing.
+func TestEvaluationsAndCheckpointsChangeNothing(t *testing.T) {
+	for _, layout := range [][]string{{"pipeline.schedule=1f1b"}, {"pipeline.schedule=2bw", "pipeline.error_feedback=true"}} {
+		dir := t.TempDir()
+		run := func(name string, overrides ...string) Result {
+			c := demo(t, dir, append(append([]string{"pipeline.stages=2", "run.dir=" + filepath.Join(dir, name)}, layout...), overrides...)...)
+			return leg(t, c, 0)
+		}
+		rare, often := run("rare", "train.save_every=0", "train.eval_every=0"), run("often", "train.save_every=1", "train.eval_every=1")
+		assert.Equal(t, files(t, rare.Checkpoint), files(t, often.Checkpoint), "%v", layout)
+	}
+}
+
 // What is computed may not change.
 func TestResumeRefusesAnotherDelay(t *testing.T) {
 	dir := t.TempDir()
