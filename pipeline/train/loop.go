@@ -141,13 +141,17 @@ func (r *run) tell(p Progress) error {
 	if p.ValLoss != nil {
 		values = append(values, metrics.Value{Name: "val_loss", Value: *p.ValLoss})
 	}
+	if p.Skipped {
+		values = append(values, metrics.Value{Name: "skipped", Value: 1})
+	} else {
+		r.result.Loss = &p.Loss
+	}
 	if err := r.log.Append(p.Step, values...); err != nil {
 		return Mistake(err)
 	}
 	if err := r.events.Scalars(p.Step, time.Now(), values...); err != nil {
 		return Mistake(err)
 	}
-	r.result.Loss = &p.Loss
 	r.Report.Step(p)
 	return nil
 }

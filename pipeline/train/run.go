@@ -36,7 +36,7 @@ type Result struct {
 	Step           int      `json:"step"`
 	Checkpoint     string   `json:"checkpoint"`
 	Interrupted    bool     `json:"interrupted,omitempty"`
-	Loss           *float64 `json:"loss,omitempty"`     // of the last step
+	Loss           *float64 `json:"loss,omitempty"`     // of the last step that was not skipped
 	ValLoss        *float64 `json:"val_loss,omitempty"` // nats per token
 	UnigramEntropy float64  `json:"unigram_entropy"`    // of the held-out text, nats per token
 	Plot           string   `json:"plot,omitempty"`
