@@ -40,7 +40,9 @@ var allowed = map[string]string{
 	"runtime/bench":           "graph graph/op graph/autodiff graph/model optim shaders runtime/device runtime/exec runtime/tune",
 	"optim/...":               "graph graph/op",
 	"pipeline/schedule":       "",
-	"pipeline/partition":      "graph",
+	"pipeline/schedule/draw":  "pipeline/schedule pipeline/atomicfile",
+	"pipeline/partition":      "pipeline/schedule",
+	"pipeline/measure":        "graph graph/model optim runtime/device runtime/exec runtime/tune pipeline/partition pipeline/atomicfile",
 	"pipeline/stage":          "pipeline/schedule",
 	"pipeline/engine":         "graph graph/model optim runtime/device runtime/exec pipeline/schedule pipeline/stage",
 	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/atomicfile pipeline/lock",
@@ -50,7 +52,9 @@ var allowed = map[string]string{
 	"pipeline/metrics":        "pipeline/atomicfile",
 	"pipeline/atomicfile":     "",
 	"pipeline/lock":           "",
+	"pipeline/strictyaml":     "",
 	"pipeline/train":          "graph graph/op graph/autodiff graph/model runtime/device runtime/exec runtime/tune optim pipeline/... wasm/...",
+	"pipeline/study":          "pipeline/train pipeline/metrics pipeline/strictyaml pipeline/atomicfile pipeline/lock",
 	"wasm/...":                "graph graph/op wasm/...",
 	"cmd/...":                 "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/...",
 }
@@ -59,7 +63,7 @@ var allowed = map[string]string{
 var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/null"}
 
 // portable packages use no cgo and build for WebAssembly.
-var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device", "./runtime/null", "./runtime/exec", "./runtime/tune"}
+var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device", "./runtime/null", "./runtime/exec", "./runtime/tune", "./pipeline/stage"}
 
 type pkg struct {
 	ImportPath string
