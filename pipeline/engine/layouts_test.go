@@ -163,6 +163,15 @@ func adam(t *testing.T, o Options, correction string) *optim.Optimizer {
 	return a
 }
 
+// equal compares all that was trained, bit by bit.
+func equal(t *testing.T, want, got trained, s setup) {
+	t.Helper()
+	require.Len(t, got, len(want))
+	for name := range want {
+		assert.Equal(t, want[name], got[name], "%s: %v", name, s)
+	}
+}
+
 // Wherever the model is cut, and whichever stages compute activations again, the bits are those of one device.
 func TestLayoutsComputeTheSame(t *testing.T) {
 	b := newBench(t)
@@ -184,38 +193,51 @@ func TestLayoutsComputeTheSame(t *testing.T) {
 					assert.Greater(t, e.Lines()[0].Kernels, kernels, "the backward pass computes activations again")
 				}
 			})
-			require.Len(t, got, len(want))
-			for name := range want {
-				assert.Equal(t, want[name], got[name], "%s: %v", name, s)
-			}
+			equal(t, want, got, s)
 		}
 	}
 }
 
-// After the last batch every copy of a parameter is what its owner has: a tied head's, and those of a further replica.
-func TestCopiesAgree(t *testing.T) {
+// Two replicas give the same bits with one stage as with two, and after the last batch every copy of a parameter is what its
+// owner has: a tied head's, and those of a further replica.
+func TestReplicasAgree(t *testing.T) {
 	b := newBench(t)
 	for _, s := range setups() {
-		s.Stages, s.Replicas, s.Cut = 2, 2, []int{3}
-		copies := 0
-		b.train(t, s, func(e *Engine) {
-			owned := trained{}
-			e.read(t, owned)
-			for _, l := range e.lines {
-				for _, h := range l.holdings {
-					for v := range Version(e.Delay + 1) {
-						if h.owner != l.index {
-							copies++
-							assert.Equal(t, owned[fmt.Sprint(h.param, " ", v)], wait(t)(l.session.ReadAt(h.param, l.version(v))), "%s of %s", h.param, l.name())
-						}
-					}
+		s.Replicas, s.tied = 2, true
+		var want trained
+		for _, cut := range [][]int{nil, {3}} {
+			s.Cut, s.Stages = cut, len(cut)+1
+			copies := 0
+			got := b.train(t, s, func(e *Engine) {
+				owned := trained{}
+				e.read(t, owned)
+				for _, l := range e.lines {
+					copies += l.agrees(t, owned)
 				}
+			})
+			perVersion := len(sample(true).Parameters()) // of the second replica
+			if s.Stages > 1 {
+				perVersion += 2 // in the heads
 			}
-		})
-		want := len(sample(s.tied).Parameters()) // of the second replica
-		if s.tied {
-			want += 2 // in the heads
+			assert.Equal(t, perVersion*(s.Delay+1), copies)
+			if want == nil {
+				want = got
+			}
+			equal(t, want, got, s)
 		}
-		assert.Equal(t, want*(s.Delay+1), copies)
 	}
+}
+
+// agrees compares what a line holds of other lines' parameters with what their owners have, and counts it.
+func (l *line) agrees(t *testing.T, owned trained) (copies int) {
+	t.Helper()
+	for _, h := range l.holdings {
+		for v := range Version(l.e.Delay + 1) {
+			if h.owner != l.index {
+				copies++
+				assert.Equal(t, owned[fmt.Sprint(h.param, " ", v)], wait(t)(l.session.ReadAt(h.param, l.version(v))), "%s of %s", h.param, l.name())
+			}
+		}
+	}
+	return copies
 }
