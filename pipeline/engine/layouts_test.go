@@ -66,35 +66,35 @@ func setups() []setup {
 // trained is everything that training computed, by name: weights of both versions, state, losses and norms.
 type trained map[string][]byte
 
-// bench keeps devices from one training to the next, so that kernels are compiled once.
-type bench struct{ devices []device.Device }
+// lender keeps devices from one training to the next, so that kernels are compiled once.
+type lender struct{ devices []device.Device }
 
-func newBench(t *testing.T) *bench {
-	b := &bench{}
+func newLender(t *testing.T) *lender {
+	l := &lender{}
 	t.Cleanup(func() {
-		for _, dev := range b.devices {
+		for _, dev := range l.devices {
 			assert.NoError(t, dev.Close())
 		}
 	})
-	return b
+	return l
 }
 
-func (b *bench) take(t *testing.T, n int) []device.Device {
+func (l *lender) take(t *testing.T, n int) []device.Device {
 	t.Helper()
-	for len(b.devices) < n {
+	for len(l.devices) < n {
 		dev, err := webgpu.Open(0, webgpu.Options{})
 		require.NoError(t, err)
-		b.devices = append(b.devices, dev)
+		l.devices = append(l.devices, dev)
 	}
-	return b.devices[:n]
+	return l.devices[:n]
 }
 
 // train trains a few batches and returns what came of it. look, if not nil, is given the engine before it is closed.
-func (b *bench) train(t *testing.T, s setup, look func(*Engine)) trained {
+func (l *lender) train(t *testing.T, s setup, look func(*Engine)) trained {
 	t.Helper()
 	c := sample(s.tied)
 	o := Options{Layout: s.Layout, Model: c, MicrobatchSize: sequences / microbatches, Microbatches: microbatches / s.Replicas,
-		Devices: b.take(t, s.Stages*s.Replicas)}
+		Devices: l.take(t, s.Stages*s.Replicas)}
 	o.Schedule = func(batches int) (*schedule.Generator, error) {
 		return schedule.New(s.schedule, schedule.Options{Stages: s.Stages, Chunks: s.Chunks, Microbatches: o.Microbatches, Batches: batches})
 	}
@@ -174,11 +174,11 @@ func equal(t *testing.T, want, got trained, s setup) {
 
 // Wherever the model is cut, and whichever stages compute activations again, the bits are those of one device.
 func TestLayoutsComputeTheSame(t *testing.T) {
-	b := newBench(t)
+	l := newLender(t)
 	for _, s := range setups() {
 		var kernels int
-		want := b.train(t, s, func(e *Engine) { kernels = e.Lines()[0].Kernels })
-		for _, l := range []Layout{
+		want := l.train(t, s, func(e *Engine) { kernels = e.Lines()[0].Kernels })
+		for _, layout := range []Layout{
 			{Recompute: []bool{true}},
 			{Cut: []int{1}},
 			{Cut: []int{5}, Recompute: []bool{true, false}},
@@ -187,8 +187,8 @@ func TestLayoutsComputeTheSame(t *testing.T) {
 			{Cut: []int{2, 3}, Recompute: []bool{true, false, true}},
 			{Cut: []int{1, 2, 4}, Recompute: []bool{true, true, true, true}},
 		} {
-			s.Cut, s.Recompute, s.Stages = l.Cut, l.Recompute, len(l.Cut)+1
-			got := b.train(t, s, func(e *Engine) {
+			s.Cut, s.Recompute, s.Stages = layout.Cut, layout.Recompute, len(layout.Cut)+1
+			got := l.train(t, s, func(e *Engine) {
 				if s.Stages == 1 {
 					assert.Greater(t, e.Lines()[0].Kernels, kernels, "the backward pass computes activations again")
 				}
@@ -201,18 +201,18 @@ func TestLayoutsComputeTheSame(t *testing.T) {
 // Two replicas give the same bits with one stage as with two, and after the last batch every copy of a parameter is what its
 // owner has: a tied head's, and those of a further replica.
 func TestReplicasAgree(t *testing.T) {
-	b := newBench(t)
+	l := newLender(t)
 	for _, s := range setups() {
 		s.Replicas, s.tied = 2, true
 		var want trained
 		for _, cut := range [][]int{nil, {3}} {
 			s.Cut, s.Stages = cut, len(cut)+1
 			copies := 0
-			got := b.train(t, s, func(e *Engine) {
+			got := l.train(t, s, func(e *Engine) {
 				owned := trained{}
 				e.read(t, owned)
-				for _, l := range e.lines {
-					copies += l.agrees(t, owned)
+				for _, line := range e.lines {
+					copies += line.agrees(t, owned)
 				}
 			})
 			perVersion := len(sample(true).Parameters()) // of the second replica

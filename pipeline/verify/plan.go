@@ -15,14 +15,18 @@ type check struct {
 
 // setting is a run of the tiny model: what it sets beside what is common to all.
 type setting struct {
-	name string
-	set  []string
+	name    string
+	set     []string
+	devices []string // a line each, in turn; none: the default device
 }
 
 // with is the setting with more set. A key that is set twice has its last value.
 func (s setting) with(name string, set ...string) setting {
-	return setting{name, slices.Concat(s.set, set)}
+	return setting{name, slices.Concat(s.set, set), s.devices}
 }
+
+// on is the setting on devices.
+func (s setting) on(devices []string) setting { return setting{s.name, s.set, devices} }
 
 func stages(n int) string {
 	if n == 1 {
@@ -73,41 +77,44 @@ func (p *planner) add(claim, name, against string, judge func(ctx context.Contex
 	p.checks = append(p.checks, check{Case{Claim: claim, Name: name, Against: against, Device: p.device}, judge})
 }
 
-// on gives a setting the devices of the kind that is planned for.
-func (p *planner) on(s setting) setting { return s.with(s.name, devicesKey(p.kind.lines)) }
-
-func devicesKey(names []string) string {
-	if slices.Equal(names, []string{""}) {
-		return "pipeline.devices=[]"
-	}
-	return fmt.Sprintf("pipeline.devices=[%s]", strings.Join(names, ", "))
-}
+// here is a setting on the devices that are planned for.
+func (p *planner) here(s setting) setting { return s.on(p.kind.lines) }
 
 // equal adds that two settings give the same checkpoint, bit by bit.
 func (p *planner) equal(claim string, want, got setting) {
-	want, got = p.on(want), p.on(got)
+	want, got = p.here(want), p.here(got)
 	p.add(claim, got.name, want.name, func(ctx context.Context, c *Case) error { return p.compare(ctx, c, want, got, 0) })
 }
 
 // sound adds that a setting trains at all, and that clipping is at work: two runs that compute nothing are equal.
 func (p *planner) sound(claim string, s setting) {
-	s = p.on(s)
+	s = p.here(s)
 	p.add(claim, s.name+" learns and clips", "", func(ctx context.Context, c *Case) error { return p.learns(ctx, c, s) })
 }
 
 // unequal adds that two settings differ, since what they set apart has an effect.
 func (p *planner) unequal(claim string, a, b setting) {
-	a, b = p.on(a), p.on(b)
+	a, b = p.here(a), p.here(b)
 	p.add(claim, b.name+" is another run", a.name, func(ctx context.Context, c *Case) error { return p.differ(ctx, c, a, b) })
 }
 
-// one is a single stage without delay.
-func one() setting {
-	return setting{"1 stage", []string{"optimizer.name=muon", "model.tie_embeddings=true"}}
+func named(optimizer, correction string, tied bool) string {
+	if correction != "none" {
+		optimizer += ", error feedback"
+	}
+	if tied {
+		optimizer += ", tied"
+	}
+	return optimizer
+}
+
+// undelayed is one device without delay.
+func undelayed(optimizer string, tied bool) setting {
+	return setting{name: named(optimizer, "none", tied), set: []string{"optimizer.name=" + optimizer, fmt.Sprint("model.tie_embeddings=", tied)}}
 }
 
 func (p *planner) synchronous() {
-	base := one()
+	base := undelayed("muon", true).with("1 stage")
 	p.sound(synchronous, base)
 	for _, schedule := range []string{"gpipe", "1f1b", "zb-h1", "interleaved"} {
 		for n := 1; n <= 4; n++ {
@@ -118,23 +125,20 @@ func (p *planner) synchronous() {
 			if schedule == "interleaved" && n == 3 { // it takes a multiple of the stages
 				want = base.with("1 stage, 6 microbatches", "train.microbatches=6")
 			}
+			if schedule == "interleaved" && n == 4 { // with two parts a stage
+				want = base.with("1 stage, 6 layers", "model.n_layers=6")
+			}
 			p.equal(synchronous, want, want.with(schedule+", "+stages(n), "pipeline.schedule="+schedule, fmt.Sprint("pipeline.stages=", n)))
 		}
 	}
 	again := base.with("1 stage, activations computed again", "pipeline.recompute=always")
-	p.near(recomputed, p.on(base), p.on(again))
+	p.near(recomputed, p.here(base), p.here(again))
 }
 
 // delayedBy is one device with a delay of one.
 func delayedBy(optimizer, correction string, tied bool) setting {
-	name := optimizer
-	if correction != "none" {
-		name += ", error feedback"
-	}
-	if tied {
-		name += ", tied"
-	}
-	return setting{name, []string{"optimizer.name=" + optimizer, fmt.Sprint("model.tie_embeddings=", tied), "pipeline.delay=1", "pipeline.correction=" + correction}}
+	s := undelayed(optimizer, tied)
+	return s.with(named(optimizer, correction, tied), "pipeline.delay=1", "pipeline.correction="+correction)
 }
 
 // on2BW is a delayed setting as a pipeline.
@@ -163,6 +167,8 @@ func (p *planner) delayed() {
 				}
 			}
 			if !p.quick {
+				cut := on2BW(corrected, 3)
+				p.equal(delayed, corrected.with(corrected.name+", delay 1"), cut.with(cut.name+" cut at 1 and 5", "pipeline.cut=[1, 5]"))
 				p.unequal(delayed, plain.with(plain.name+", delay 0", "pipeline.delay=0", "pipeline.schedule=sync"), plain)
 				p.unequal(delayed, plain, corrected)
 			}
@@ -173,11 +179,11 @@ func (p *planner) delayed() {
 // stopped adds what is stopped and begun again.
 func (p *planner) stopped() {
 	s := delayedBy("muon", "error_feedback", true)
-	on := p.on(s.with(s.name + ", delay 1"))
-	three, two := p.on(on2BW(s, 3)), p.on(on2BW(s, 2))
+	alone := p.here(s.with(s.name + ", delay 1"))
+	three, two := p.here(on2BW(s, 3)), p.here(on2BW(s, 2))
 	stop := func(first, then setting) {
-		p.add(resumed, fmt.Sprintf("%s, stopped, resumed on %s", first.name, strings.TrimPrefix(then.name, s.name+", 2bw, ")), on.name,
-			func(ctx context.Context, c *Case) error { return p.interrupted(ctx, c, on, first, then) })
+		p.add(resumed, fmt.Sprintf("%s, stopped, resumed on %s", first.name, strings.TrimPrefix(then.name, s.name+", 2bw, ")), alone.name,
+			func(ctx context.Context, c *Case) error { return p.interrupted(ctx, c, alone, first, then) })
 	}
 	stop(three, three)
 	if !p.quick {
@@ -186,20 +192,22 @@ func (p *planner) stopped() {
 	p.add(repeated, three.name+", on devices opened anew", three.name, func(ctx context.Context, c *Case) error { return p.again(ctx, c, three) })
 }
 
-// replicas adds pipelines side by side. They sum a batch's gradient pipeline by pipeline. With a microbatch each that is the sum
-// of one device; with more it is that of as many single devices.
+// replicas adds pipelines side by side. They sum a batch's gradient replica by replica: with a microbatch each as one device does,
+// and else, however many stages they have, as replicas of one stage do. (A tied embedding's gradient is summed in another order.)
 func (p *planner) replicas() {
-	s := delayedBy("adamw", "error_feedback", true)
 	two := func(s setting, micro, n int) setting {
 		return s.with(fmt.Sprintf("%s, %d microbatches, 2 replicas of %s", s.name, micro, stages(n)), fmt.Sprint("train.microbatches=", micro),
 			"pipeline.replicas=2", fmt.Sprint("pipeline.stages=", n))
 	}
-	base := one().with("muon, tied")
-	p.near(replicated, p.on(base.with("muon, tied, 2 microbatches, 1 stage", "train.microbatches=2")), p.on(two(base, 2, 2)))
-	p.near(replicated, p.on(s.with(s.name+", delay 1, 2 microbatches, 1 stage", "train.microbatches=2")), p.on(two(s, 2, 1)))
-	p.equal(replicated, two(s, 4, 1), two(s, 4, 2))
-	if !p.quick {
-		p.equal(replicated, two(base, 4, 1), two(base, 4, 2))
+	for _, tied := range []bool{false, true} {
+		s, d := undelayed("muon", tied), delayedBy("adamw", "error_feedback", tied)
+		if !tied {
+			p.near(replicated, p.here(s.with(s.name+", 2 microbatches, 1 stage", "train.microbatches=2")), p.here(two(s, 2, 2)))
+			p.near(replicated, p.here(d.with(d.name+", delay 1, 2 microbatches, 1 stage", "train.microbatches=2")), p.here(two(d, 2, 1)))
+		} else if !p.quick {
+			p.equal(replicated, two(s, 4, 1), two(s, 4, 2))
+			p.equal(replicated, two(d, 4, 1), two(d, 4, 2))
+		}
 	}
 }
 
@@ -212,16 +220,16 @@ func (p *planner) near(claim string, want, got setting) {
 func (p *planner) mixed(kinds []kind) {
 	p.device = ""
 	s := delayedBy("muon", "error_feedback", true)
-	alone := func(k kind) setting { return s.with(s.name+", delay 1 on "+k.name, devicesKey(k.lines)) }
+	alone := func(k kind) setting { return s.with(s.name + ", delay 1 on " + k.name).on(k.lines) }
 	var lines []string
-	for _, k := range kinds {
+	for i, k := range kinds {
 		lines = append(lines, k.lines[0])
-		if k.name != kinds[0].name {
+		if i > 0 {
 			p.near(mixture, alone(kinds[0]), alone(k))
 		}
 	}
 	n := min(max(2, len(lines)), 4)
-	together := on2BW(s, n).with(fmt.Sprintf("%s, 2bw, %s of all kinds", s.name, stages(n)), devicesKey(lines[:min(n, len(lines))]))
+	together := on2BW(s, n).with(fmt.Sprintf("%s, 2bw, %s of all kinds", s.name, stages(n))).on(lines)
 	p.near(mixture, alone(kinds[0]), together)
 	p.add(repeated, together.name+", on devices opened anew", together.name, func(ctx context.Context, c *Case) error { return p.again(ctx, c, together) })
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
@@ -18,7 +19,7 @@ import (
 // trainer trains settings, each once. The kernels are the static choice: what is to be proved is that place changes nothing, for
 // kernels that are given; what a timing chooses for so small a model says nothing about the user's, and would differ by chance.
 type trainer struct {
-	*bench
+	*lender
 	dir     string
 	batches int
 	runs    int
@@ -55,7 +56,7 @@ const clip = 0.5
 // config is a setting in full.
 func (t *trainer) config(s setting, dir string) train.Config {
 	c, err := train.ParseConfig("verify", nil, append([]string{
-		"model={vocab_size: 256, d_model: 32, n_layers: 6, n_heads: 4, n_kv_heads: 2, d_ff: 32, seq_len: 16}",
+		"model={vocab_size: 256, d_model: 32, n_layers: 4, n_heads: 4, n_kv_heads: 2, d_ff: 32, seq_len: 16}",
 		fmt.Sprintf("data={train: [%q], val_fraction: 0}", t.text()),
 		fmt.Sprintf("train={steps: %d, batch_size: 12, microbatches: 4, eval_every: 0, save_every: 0, grad_clip: %g}", t.batches, clip),
 		"lr.warmup=3", "optimizer.adamw.lr=0.01", fmt.Sprintf("run.dir=%q", dir),
@@ -63,12 +64,15 @@ func (t *trainer) config(s setting, dir string) train.Config {
 	if err != nil {
 		panic(fmt.Sprintf("verify: %s: %v", s.name, err)) // all settings are ours
 	}
+	if lines := c.Pipeline.Stages * c.Pipeline.Replicas; len(s.devices) > 0 {
+		c.Pipeline.Devices = s.devices[:min(lines, len(s.devices))]
+	}
 	return c
 }
 
 // outcome trains a setting, if that has not been done.
 func (t *trainer) outcome(ctx context.Context, s setting) (*outcome, error) {
-	key := strings.Join(s.set, " ")
+	key := strings.Join(slices.Concat(s.set, s.devices), " ")
 	if o, ok := t.known[key]; ok {
 		return o, nil
 	}

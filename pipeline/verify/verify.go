@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -17,7 +19,9 @@ import (
 type Options struct {
 	Devices    []string // as users name them: a stage each, in turn; none: the default device
 	OpenDevice train.OpenDevice
-	Quick      bool                               // fewer cases, and half as many batches
+	Quick      bool                               // fewer cases
+	Batches    int                                // that each run trains; 0: 20, or 10 if quick
+	Filter     string                             // only cases whose claim or name contains it
 	Progress   func(done, total int, name string) // told before each case; nil: not told
 }
 
@@ -60,9 +64,9 @@ func Run(ctx context.Context, o Options) (r Report, err error) {
 	if len(o.Devices) == 0 {
 		o.Devices = []string{""}
 	}
-	b := &bench{open: o.OpenDevice, devices: map[string][]device.Device{}}
-	defer func() { err = errors.Join(err, b.close()) }()
-	kinds, err := r.kinds(b, o.Devices)
+	l := &lender{open: o.OpenDevice, devices: map[string][]device.Device{}}
+	defer func() { err = errors.Join(err, l.close()) }()
+	kinds, err := r.kinds(l, o.Devices)
 	if err != nil {
 		return r, err
 	}
@@ -71,17 +75,26 @@ func Run(ctx context.Context, o Options) (r Report, err error) {
 		return r, train.Mistake(err)
 	}
 	defer func() { err = errors.Join(err, train.Mistake(os.RemoveAll(dir))) }()
-	t := &trainer{bench: b, dir: dir, batches: batches(o.Quick)}
+	t := &trainer{lender: l, dir: dir, batches: o.batches()}
 	if err := t.writeText(); err != nil {
 		return r, train.Mistake(err)
 	}
 	r.Mixed, r.Batches = len(kinds) > 1, t.batches
-	err = r.carryOut(ctx, t.plan(kinds, o.Quick), o.Progress)
+	checks := slices.DeleteFunc(t.plan(kinds, o.Quick), func(c check) bool {
+		return !strings.Contains(c.Claim, o.Filter) && !strings.Contains(c.Name, o.Filter)
+	})
+	if len(checks) == 0 {
+		return r, train.Mistake(fmt.Errorf("filter: no case contains %q", o.Filter))
+	}
+	err = r.carryOut(ctx, checks, o.Progress)
 	return r, err
 }
 
-func batches(quick bool) int {
-	if quick {
+func (o Options) batches() int {
+	switch {
+	case o.Batches > 0:
+		return o.Batches
+	case o.Quick:
 		return 10
 	}
 	return 20
@@ -90,14 +103,14 @@ func batches(quick bool) int {
 // kind is devices that are alike: what one computes, the others compute to the same bits.
 type kind struct {
 	name  string
-	lines []string // devices, a line each in turn
+	lines []string // devices, as settings have them
 }
 
 // kinds opens each device once and gathers those that are alike.
-func (r *Report) kinds(b *bench, names []string) (ks []kind, err error) {
+func (r *Report) kinds(l *lender, names []string) (ks []kind, err error) {
 	at := map[device.Info]int{}
 	for _, name := range names {
-		dev, err := b.first(name)
+		dev, err := l.first(name)
 		if err != nil {
 			return nil, train.Mistake(err)
 		}
@@ -107,7 +120,7 @@ func (r *Report) kinds(b *bench, names []string) (ks []kind, err error) {
 		i, known := at[info]
 		if !known {
 			i = len(ks)
-			at[info], ks = i, append(ks, kind{name: dev.Info().Adapter})
+			at[info], ks = i, append(ks, kind{name: dev.Info().Name + " " + info.Adapter})
 		}
 		ks[i].lines = append(ks[i].lines, name)
 	}

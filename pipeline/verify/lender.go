@@ -7,31 +7,31 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// bench keeps devices open from one run to the next, so that each kernel is compiled once a line.
-type bench struct {
+// lender keeps devices open from one run to the next, so that each kernel is compiled once a line.
+type lender struct {
 	open    train.OpenDevice
 	devices map[string][]device.Device // by name, in the order in which a run asks for them
 }
 
 // first is the device that the first line with a name gets.
-func (b *bench) first(name string) (device.Device, error) { return b.nth(name, 0) }
+func (l *lender) first(name string) (device.Device, error) { return l.nth(name, 0) }
 
-func (b *bench) nth(name string, n int) (device.Device, error) {
-	if n == len(b.devices[name]) {
-		dev, err := b.open(name)
+func (l *lender) nth(name string, n int) (device.Device, error) {
+	if n == len(l.devices[name]) {
+		dev, err := l.open(name)
 		if err != nil {
 			return nil, err
 		}
-		b.devices[name] = append(b.devices[name], dev)
+		l.devices[name] = append(l.devices[name], dev)
 	}
-	return b.devices[name][n], nil
+	return l.devices[name][n], nil
 }
 
 // opener is an OpenDevice for one run: lines of one name get different devices, the same ones in every run.
-func (b *bench) opener() train.OpenDevice {
+func (l *lender) opener() train.OpenDevice {
 	given := map[string]int{}
 	return func(name string) (device.Device, error) {
-		dev, err := b.nth(name, given[name])
+		dev, err := l.nth(name, given[name])
 		if err != nil {
 			return nil, err
 		}
@@ -41,14 +41,14 @@ func (b *bench) opener() train.OpenDevice {
 }
 
 // close closes all devices; runs that follow open them anew.
-func (b *bench) close() error {
+func (l *lender) close() error {
 	var errs []error
-	for _, devs := range b.devices {
+	for _, devs := range l.devices {
 		for _, dev := range devs {
 			errs = append(errs, dev.Close())
 		}
 	}
-	clear(b.devices)
+	clear(l.devices)
 	return errors.Join(errs...)
 }
 
@@ -59,8 +59,8 @@ func (lent) Close() error { return nil }
 
 // Budget is that of the device, if it has one: bytes; 0 is no bound.
 func (l lent) Budget() int64 {
-	if b, ok := l.Device.(interface{ Budget() int64 }); ok {
-		return b.Budget()
+	if d, ok := l.Device.(interface{ Budget() int64 }); ok {
+		return d.Budget()
 	}
 	return 0
 }
