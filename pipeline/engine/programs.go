@@ -60,6 +60,12 @@ func (l *line) buildPrograms() (programs, error) {
 	for _, h := range l.holdings {
 		p.pools[h.param] = exec.Pool{Name: h.param, Class: weightsClass, Size: versions}
 		p.pools[h.gradients[0]] = exec.Pool{Name: h.param, Class: gradientsClass, Size: versions}
+		if l.e.Delay > 0 && l.e.Replicas > 1 && h.owner == l.index {
+			// An update that waits for the other replicas reads what the next batch's backward pass would write over.
+			for _, g := range h.gradients[1:] {
+				p.pools[g] = exec.Pool{Name: g, Class: gradientsClass, Size: versions}
+			}
+		}
 	}
 	p.pools[model.LossVariable] = exec.Pool{Name: model.LossVariable, Class: gradientsClass, Size: versions}
 	if l.optimizer == nil {
