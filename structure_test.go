@@ -59,7 +59,7 @@ var allowed = map[string]string{
 var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/null"}
 
 // portable packages use no cgo and build for WebAssembly.
-var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device", "./runtime/null", "./runtime/exec", "./runtime/tune"}
+var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device", "./runtime/null", "./runtime/exec", "./runtime/tune", "./pipeline/stage"}
 
 type pkg struct {
 	ImportPath string

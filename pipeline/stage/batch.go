@@ -54,7 +54,7 @@ func (m *Machine) begin(a schedule.Action) {
 	b := &batch{number: a.Batch, evaluates: a.Kind == schedule.Evaluate, gradients: -1,
 		left: m.cfg.Microbatches * m.cfg.Chunks, ran: map[[2]int]bool{}}
 	if !b.evaluates && len(m.batches) > m.cfg.Delay {
-		panic(fmt.Sprintf("stage: line %d: %v comes before batch %d is updated", m.cfg.line(), a, m.finished))
+		panic(fmt.Sprintf("stage: line %d: %v comes before the last backward of batch %d", m.cfg.line(), a, m.finished))
 	}
 	b.weights = m.versions[0]
 	if !b.evaluates {
@@ -75,22 +75,31 @@ func (m *Machine) claim() {
 	}
 }
 
-// count counts down to the end of a batch's work on microbatches. Then, with a delay, its weights are dead, and the exchange
-// begins: the line is read up to the batch after the next, by which all of it has come.
+// count counts down to the end of a batch's work on microbatches. Then its exchange begins: the line is read up to its deadline.
+// With a delay, the batch's weights are dead.
 func (m *Machine) count(b *batch) {
 	b.left--
-	if b.left > 0 {
+	if b.left > 0 || b.evaluates {
 		return
 	}
-	if m.cfg.Delay == 1 && !b.evaluates {
+	if m.cfg.Delay == 1 {
 		m.free = append(m.free, b.weights)
 	}
-	for m.fetched < b.number+2 && m.fetch() {
+	for m.fetched <= b.number+m.cfg.Delay && m.fetch() {
 	}
+	has := map[schedule.Kind]bool{}
 	for _, a := range m.ahead {
 		if a.Kind.PerBatch() && a.Batch == b.number {
 			b.exchange = append(b.exchange, a)
+			has[a.Kind] = true
 		}
+	}
+	from, to := len(m.cfg.CopiesFrom) > 0, len(m.cfg.CopiesTo) > 0
+	switch {
+	case !has[schedule.Update] && !has[schedule.RecvWeights]:
+		panic(fmt.Sprintf("stage: line %d has no update of batch %d before batch %d begins", m.cfg.line(), b.number, b.number+1+m.cfg.Delay))
+	case has[schedule.SendGrads] != from || has[schedule.RecvWeights] != from || has[schedule.RecvGrads] != to || has[schedule.SendWeights] != to:
+		panic(fmt.Sprintf("stage: line %d has %v, but copies from lines %v and to lines %v", m.cfg.line(), b.exchange, m.cfg.CopiesFrom, m.cfg.CopiesTo))
 	}
 	m.check()
 }

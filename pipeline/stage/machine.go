@@ -13,7 +13,7 @@ type Machine struct {
 	pull     func() (schedule.Action, bool)
 	stop     func()
 	ahead    []schedule.Action // of the line, not yet passed; exchange actions stay as deadlines after they are done
-	fetched  int               // the last batch seen in the line
+	fetched  int               // the last batch whose computation is seen in the line
 	limit    int               // the first batch that is not to begin
 	allowed  int               // the last batch that may begin
 	begun    int               // batches below have begun
@@ -23,7 +23,7 @@ type Machine struct {
 	free     []int             // buffers for the gradients of batches to come, in order
 	slots    [][]slot          // of each chunk
 	queue    []schedule.Action // Runs given and not yet finished
-	mail     map[Message]bool  // messages that have arrived, of batches not finished: whether they still wait
+	mail     map[Message]bool  // which messages have arrived, of batches not finished
 	effects  []Effect          // of this Next
 }
 
@@ -57,7 +57,7 @@ func (m *Machine) Limit(batch int) {
 	m.limit = min(m.limit, batch)
 }
 
-// WantsBatch tells whether only permission to begin a batch keeps the line from its next action, and which batch.
+// WantsBatch tells whether the line's next action would begin a batch that is not allowed yet, and which.
 func (m *Machine) WantsBatch() (batch int, wants bool) {
 	a, ok := m.head()
 	return m.begun, ok && computes(a) && a.Batch > m.allowed
@@ -78,47 +78,55 @@ func (m *Machine) Close() { m.stop() }
 // computes tells the actions that work on a microbatch from communication and from the exchange.
 func computes(a schedule.Action) bool { return a.Kind.Computes() && !a.Kind.PerBatch() }
 
-// head is the line's next action.
+// runs tells the actions that are programs.
+func runs(a schedule.Action) bool { return a.Kind.Computes() || a.Kind == schedule.Vote }
+
+// head is the line's next action that is not passed in silence.
 func (m *Machine) head() (schedule.Action, bool) {
 	for len(m.ahead) > 0 || m.fetch() {
-		if m.ahead[0].Batch < m.limit {
-			return m.ahead[0], true
+		if a := m.ahead[0]; a.Batch < m.limit && !m.passes(a) {
+			return a, true
 		}
 		m.ahead = m.ahead[1:]
 	}
 	return schedule.Action{}, false
 }
 
-// fetch takes one more action of the line. All actions of a batch come before those of the batch after the next, so the line ends
-// where it goes further than one batch beyond its limit.
+// passes tells deadlines that are kept, and receives: not they wait for a message, but what needs it.
+func (m *Machine) passes(a schedule.Action) bool {
+	switch a.Kind {
+	case schedule.RecvForward, schedule.RecvBackward:
+		return true
+	}
+	return a.Kind.PerBatch() && !m.owes(a)
+}
+
+// fetch takes one more action of the line. A batch is complete before the batch after the next begins, so the line ends where it
+// begins the second batch beyond its limit.
 func (m *Machine) fetch() bool {
 	a, ok := m.pull()
 	a.Batch += m.cfg.From
-	if !ok || m.limit < math.MaxInt && a.Batch > m.limit {
+	if !ok || computes(a) && m.limit < math.MaxInt && a.Batch > m.limit {
 		m.stop()
 		return false
 	}
+	if computes(a) {
+		m.fetched = max(m.fetched, a.Batch)
+	}
 	m.ahead = append(m.ahead, a)
-	m.fetched = max(m.fetched, a.Batch)
 	return true
 }
 
-// communicate passes the line's next action if it is a receive whose message has arrived, a send, or a deadline that is kept.
+// communicate does the line's next action if it is a send.
 func (m *Machine) communicate() bool {
 	a, ok := m.head()
 	switch {
-	case !ok || computes(a):
+	case ok && a.Kind == schedule.SendForward:
+		m.sendPart(a, Message{Kind: Activation, Part: m.cfg.part(a) + 1})
+	case ok && a.Kind == schedule.SendBackward:
+		m.sendPart(a, Message{Kind: Gradient, Part: m.cfg.part(a) - 1})
+	default:
 		return false
-	case a.Kind.PerBatch():
-		if m.owes(a) {
-			return false
-		}
-	case a.Kind == schedule.RecvForward || a.Kind == schedule.RecvBackward:
-		if len(m.missing(a)) > 0 {
-			return false
-		}
-	case a.Kind == schedule.SendForward || a.Kind == schedule.SendBackward:
-		m.pass(a)
 	}
 	m.ahead = m.ahead[1:]
 	return true
@@ -127,7 +135,7 @@ func (m *Machine) communicate() bool {
 // compute gives the line's next action to the device if it computes.
 func (m *Machine) compute() bool {
 	a, ok := m.head()
-	if !ok || !computes(a) || a.Batch > m.allowed || len(m.queue) == m.cfg.Depth {
+	if !ok || !computes(a) || a.Batch > m.allowed || len(m.queue) == m.cfg.Depth || len(m.missing(a)) > 0 {
 		return false
 	}
 	if a.Batch >= m.begun {
@@ -147,9 +155,6 @@ func (m *Machine) compute() bool {
 		m.effects = append(m.effects, Effect{Kind: Feed, Action: a, Place: place})
 	}
 	m.run(a, place, b.first(a))
-	if m.cfg.Stages == 1 {
-		m.pass(a) // from chunk to chunk: such lines have no sends
-	}
 	if adds(a) || a.Kind == schedule.Evaluate {
 		m.release(a)
 		m.count(b)
@@ -169,8 +174,7 @@ func (m *Machine) exchange() bool {
 		return true
 	}
 	a := b.exchange[0]
-	runs := a.Kind == schedule.Vote || a.Kind == schedule.Update
-	if len(m.missing(a)) > 0 || runs && len(m.queue) == m.cfg.Depth {
+	if len(m.missing(a)) > 0 || runs(a) && len(m.queue) == m.cfg.Depth {
 		return false
 	}
 	before, after := m.exchangePlaces(b)
@@ -207,37 +211,21 @@ func (m *Machine) send(a schedule.Action, msg Message, to int, p Place) {
 	m.effects = append(m.effects, Effect{Kind: Send, Action: a, Message: msg, To: to, Place: p})
 }
 
-// pass sends what an action on a microbatch leaves to the part after or before, if there is one.
-func (m *Machine) pass(a schedule.Action) {
-	msg := Message{Kind: Activation, Part: m.cfg.part(a) + 1}
-	switch a.Kind {
-	case schedule.Backward, schedule.InputGrad, schedule.SendBackward:
-		msg = Message{Kind: Gradient, Part: m.cfg.part(a) - 1}
-	case schedule.WeightGrad:
-		return
-	}
-	if msg.Part >= 0 && msg.Part <= m.cfg.last() {
-		m.send(a, msg, m.cfg.lineOf(msg.Part), m.place(a))
-		m.release(a)
-	}
+// sendPart sends what a microbatch's action leaves for another part: a use of its slot.
+func (m *Machine) sendPart(a schedule.Action, msg Message) {
+	m.send(a, msg, m.cfg.lineOf(msg.Part), m.place(a))
+	m.release(a)
 }
 
 func (m *Machine) sendAll(a schedule.Action, msg Message, to []int, p Place) {
-	if len(to) == 0 {
-		panic(fmt.Sprintf("stage: line %d has %v, but no line to send to", m.cfg.line(), a))
-	}
 	for _, l := range to {
 		m.send(a, msg, l, p)
 	}
 }
 
-// store uses messages that have arrived.
+// store asks for the payloads of messages that have arrived.
 func (m *Machine) store(a schedule.Action, msgs []Message, p Place) {
 	for _, msg := range msgs {
-		if !m.mail[msg] {
-			panic(fmt.Sprintf("stage: line %d: %v comes without having received %v", m.cfg.line(), a, msg))
-		}
-		m.mail[msg] = false
 		m.effects = append(m.effects, Effect{Kind: Store, Action: a, Message: msg, Place: p})
 	}
 }

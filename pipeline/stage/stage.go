@@ -128,10 +128,13 @@ func (c Config) check() error {
 	case c.Delay == 0 && r.Current != r.Next || c.Delay == 1 && r.Current == r.Next || r.Gradients == r.Current || r.Gradients == r.Next:
 		return fmt.Errorf("stage: Roles %+v, expected %d different buffers with delay %d", r, 2+c.Delay, c.Delay)
 	}
-	for name, lines := range map[string][]int{"Owners": c.Owners, "CopiesFrom": c.CopiesFrom, "CopiesTo": c.CopiesTo} {
-		for i, l := range lines {
-			if l < 0 || l == c.line() || slices.Contains(lines[:i], l) {
-				return fmt.Errorf("stage: %s %v of line %d, expected different other lines", name, lines, c.line())
+	for _, f := range []struct {
+		name  string
+		lines []int
+	}{{"Owners", c.Owners}, {"CopiesFrom", c.CopiesFrom}, {"CopiesTo", c.CopiesTo}} {
+		for i, l := range f.lines {
+			if l < 0 || l == c.line() || slices.Contains(f.lines[:i], l) {
+				return fmt.Errorf("stage: %s %v of line %d, expected different other lines", f.name, f.lines, c.line())
 			}
 		}
 	}

@@ -71,6 +71,8 @@ func (m *Machine) State() string {
 		s += "done"
 	case !ok:
 		s += "at its end"
+	case a.Kind.PerBatch():
+		s += fmt.Sprintf("at the deadline of %v", a)
 	default:
 		s += fmt.Sprintf("at %v%s", a, m.reason(a))
 	}
@@ -96,7 +98,7 @@ func (m *Machine) reason(a schedule.Action) string {
 		return ", waits for " + strings.Join(s, ", ")
 	case computes(a) && a.Batch > m.allowed:
 		return ", waits for permission to begin the batch"
-	case a.Kind.Computes() && len(m.queue) == m.cfg.Depth:
+	case runs(a) && len(m.queue) == m.cfg.Depth:
 		return ", waits for the device"
 	}
 	return ""

@@ -28,8 +28,8 @@ func TestSynchronousPipelinesEqualOneDevice(t *testing.T) {
 	one := weightsOf(t)
 	for _, schedule := range []string{"gpipe", "1f1b", "interleaved", "zb-h1"} {
 		for _, stages := range []int{1, 2, 3, 4} {
-			if schedule == "interleaved" && stages%2 == 1 {
-				continue // 4 microbatches do not divide by 3; one stage is not interleaved
+			if schedule == "interleaved" && stages == 3 {
+				continue // 4 microbatches do not divide by 3
 			}
 			got := weightsOf(t, "pipeline.schedule="+schedule, fmt.Sprintf("pipeline.stages=%d", stages))
 			assert.True(t, one["model.safetensors"] == got["model.safetensors"], "%s with %d stages", schedule, stages)

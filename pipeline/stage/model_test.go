@@ -1,0 +1,145 @@
+package stage
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+)
+
+// symbol stands for a tensor: equal symbols are results of the same operations on the same operands in the same order.
+type symbol uint64
+
+func apply(op string, operands ...any) symbol {
+	h := fnv.New64a()
+	fmt.Fprint(h, op, operands)
+	return symbol(h.Sum64())
+}
+
+// model is a model of units in a row, each with a parameter of its number. If it is tied the last unit reads the first one's
+// parameter too, and has a gradient of its own for it: head.
+type model struct {
+	units, microbatches, replicas int
+	tied                          bool
+}
+
+const head = -1
+
+// batchID names a microbatch's data.
+type batchID struct{ replica, batch, microbatch int }
+
+// weightsOf are what unit u reads.
+func (m model) weightsOf(u int, weights func(param int) symbol) []symbol {
+	if m.tied && u == m.units-1 {
+		return []symbol{weights(u), weights(0)}
+	}
+	return []symbol{weights(u)}
+}
+
+// forward runs units and returns their inputs and the last one's output.
+func (m model) forward(from, to int, x symbol, weights func(int) symbol) (stash []symbol, out symbol) {
+	for u := from; u < to; u++ {
+		stash = append(stash, x)
+		x = apply("forward", u, m.weightsOf(u, weights), x)
+	}
+	return stash, x
+}
+
+// backward runs units backwards and returns the gradients of their outputs and the first one's input.
+func (m model) backward(from, to int, g symbol, stash []symbol, weights func(int) symbol) (wstash []symbol, in symbol) {
+	wstash = make([]symbol, to-from)
+	for u := to - 1; u >= from; u-- {
+		wstash[u-from] = g
+		g = apply("backward", u, m.weightsOf(u, weights), stash[u-from], g)
+	}
+	return wstash, g
+}
+
+// weightGradients are those of units, by parameter.
+func (m model) weightGradients(from, to int, stash, wstash []symbol) map[int]symbol {
+	grads := map[int]symbol{}
+	for u := from; u < to; u++ {
+		grads[u] = apply("weights", u, stash[u-from], wstash[u-from])
+		if m.tied && u == m.units-1 {
+			grads[head] = apply("weights", head, stash[u-from], wstash[u-from])
+		}
+	}
+	return grads
+}
+
+func (m model) tokens(id batchID) symbol { return apply("tokens", id) }
+
+func (m model) loss(out symbol, id batchID) symbol { return apply("loss", out, id) }
+
+func (m model) lossGradient(out symbol, id batchID) symbol { return apply("loss gradient", out, id) }
+
+// total is the gradient of a parameter of all replicas: grads gives that of one replica, the head's for head.
+func (m model) total(param int, grads func(replica, param int) symbol) symbol {
+	var parts []symbol
+	for r := range m.replicas {
+		g := grads(r, param)
+		if m.tied && param == 0 {
+			g = apply("+", grads(r, head), g)
+		}
+		parts = append(parts, g)
+	}
+	return apply("sum", parts)
+}
+
+// vote is what an owner tells of a parameter's gradient.
+func vote(param int, total symbol) symbol { return apply("norm", param, total) }
+
+// step is the new value of a parameter. It depends on all votes, in order, and on the loss.
+func step(param int, x, total symbol, votes []symbol, loss symbol) symbol {
+	return apply("step", param, x, total, votes, loss)
+}
+
+// accumulate adds to a sum, or begins it.
+func accumulate(first bool, sum, x symbol) symbol {
+	if first {
+		return x
+	}
+	return apply("+", sum, x)
+}
+
+// reference runs batches without a pipeline: x_{t+1+delay} = x_{t+delay} − u_t. It returns the weights that come after the last
+// batch's and the batches' losses.
+func (m model) reference(batches, delay int) (versions [][]symbol, losses []symbol) {
+	x := make([]symbol, m.units)
+	for u := range x {
+		x[u] = apply("initial", u)
+	}
+	versions = [][]symbol{x}
+	for range delay {
+		versions = append(versions, x)
+	}
+	for t := range batches {
+		weights := func(param int) symbol { return versions[t][param] }
+		grads := make([]map[int]symbol, m.replicas)
+		var loss []symbol
+		for r := range m.replicas {
+			sum, l := map[int]symbol{}, symbol(0)
+			for i := range m.microbatches {
+				id := batchID{r, t, i}
+				stash, out := m.forward(0, m.units, m.tokens(id), weights)
+				l = accumulate(i == 0, l, m.loss(out, id))
+				wstash, _ := m.backward(0, m.units, m.lossGradient(out, id), stash, weights)
+				for p, g := range m.weightGradients(0, m.units, stash, wstash) {
+					sum[p] = accumulate(i == 0, sum[p], g)
+				}
+			}
+			grads[r], loss = sum, append(loss, l)
+		}
+		losses = append(losses, apply("loss of replicas", loss))
+		var votes, totals []symbol
+		for p := range m.units {
+			totals = append(totals, m.total(p, func(r, p int) symbol { return grads[r][p] }))
+			votes = append(votes, vote(p, totals[p]))
+		}
+		next := slices.Clone(versions[t+delay])
+		for p := range next {
+			next[p] = step(p, next[p], totals[p], votes, losses[t])
+		}
+		versions = append(versions, next)
+	}
+	return versions, losses
+}

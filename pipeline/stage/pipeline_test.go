@@ -1,0 +1,216 @@
+package stage
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// late gives a schedule a delay: updates come to stand where the batch after the next begins.
+func late(s *schedule.Schedule) *schedule.Schedule {
+	s.Delay = 1
+	for i, line := range s.Lines {
+		var out []schedule.Action
+		due := 0
+		for _, a := range line {
+			if a.Kind == schedule.Update {
+				continue
+			}
+			if a.Batch == due+2 {
+				out = append(out, schedule.Action{Kind: schedule.Update, Batch: due})
+				due++
+			}
+			out = append(out, a)
+		}
+		for ; due < s.Batches; due++ {
+			out = append(out, schedule.Action{Kind: schedule.Update, Batch: due})
+		}
+		s.Lines[i] = out
+	}
+	return s
+}
+
+// split makes an I and a W of every B, with the W after what follows the I where that is a forward.
+func split(s *schedule.Schedule) *schedule.Schedule {
+	for i, line := range s.Lines {
+		var out []schedule.Action
+		for _, a := range line {
+			if a.Kind == schedule.Backward {
+				a.Kind = schedule.InputGrad
+				out = append(out, a)
+				a.Kind = schedule.WeightGrad
+			}
+			if n := len(out); n > 0 && out[n-1].Kind == schedule.WeightGrad && a.Kind == schedule.Forward {
+				out = slices.Insert(out, n-1, a)
+				continue
+			}
+			out = append(out, a)
+		}
+		s.Lines[i] = out
+	}
+	return s
+}
+
+type variant struct {
+	name    string
+	options schedule.Options
+	change  []func(*schedule.Schedule) *schedule.Schedule
+}
+
+func (v variant) String() string {
+	s := fmt.Sprintf("%s p=%d m=%d v=%d", v.name, v.options.Stages, v.options.Microbatches, v.options.Chunks)
+	for range v.change {
+		s += "+"
+	}
+	return s
+}
+
+// variants are all schedules that a pipeline trains with, on up to five stages.
+func variants() (vs []variant) {
+	type changes = []func(*schedule.Schedule) *schedule.Schedule
+	for p := 1; p <= 5; p++ {
+		for _, m := range []int{1, p, p + 1, 2*p + 1} {
+			o := schedule.Options{Stages: p, Microbatches: m, Chunks: 1}
+			for _, name := range []string{"gpipe", "1f1b", "zb-h1"} {
+				vs = append(vs, variant{name, o, nil})
+				if m >= p {
+					vs = append(vs, variant{name, o, changes{late}})
+				}
+			}
+			if m >= p {
+				vs = append(vs, variant{"2bw", o, nil}, variant{"2bw", o, changes{split}})
+			}
+		}
+		for _, v := range []int{2, 3} {
+			o := schedule.Options{Stages: p, Microbatches: 2 * p, Chunks: v}
+			vs = append(vs, variant{"interleaved", o, nil}, variant{"interleaved", o, changes{late}})
+		}
+	}
+	return vs
+}
+
+// check runs all machines of a pipeline against each other, with messages and devices in random order: they come to their end, no
+// program reads anything but what it is for, and the weights are those that plain training in order finds.
+func check(t *testing.T, m model, s *schedule.Schedule, limit int, random *rand.Rand, name string) {
+	t.Helper()
+	p, err := newPipeline(m, s, limit, random)
+	require.NoError(t, err, name)
+	require.NoError(t, p.run(), name)
+	versions, losses := m.reference(limit, s.Delay)
+	for batch, loss := range losses {
+		require.Equal(t, loss, p.losses[batch], "%s: loss of batch %d", name, batch)
+	}
+	for _, l := range p.lines {
+		roles := l.machine.Roles()
+		for _, param := range l.held() {
+			require.Equal(t, versions[limit][param], l.buffers[roles.Current][param].symbol, "%s: line %d", name, l.number)
+			require.Equal(t, versions[limit+s.Delay][param], l.buffers[roles.Next][param].symbol, "%s: line %d", name, l.number)
+		}
+	}
+}
+
+func TestPipelinesCompute(t *testing.T) {
+	for i, v := range variants() {
+		for run := range 4 {
+			seed := uint64(4*i + run)
+			random := rand.New(rand.NewPCG(seed, 0))
+			m := model{units: 16, microbatches: v.options.Microbatches, replicas: 1 + run/2, tied: run%2 == 1}
+			limit := 1 + random.IntN(5)
+			v.options.Batches = limit + random.IntN(3)
+			s, err := schedule.Generate(v.name, v.options)
+			require.NoError(t, err)
+			for _, change := range v.change {
+				s = change(s)
+			}
+			check(t, m, s, limit, random, fmt.Sprintf("%v seed %d", v, seed))
+		}
+	}
+}
+
+// TestAnyPipelineComputes does so with schedules that nobody would write.
+func TestAnyPipelineComputes(t *testing.T) {
+	valid := 0
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		o := schedule.Options{Stages: 1 + random.IntN(4), Chunks: 1 + random.IntN(3), Batches: 4}
+		o.Microbatches = o.Stages + random.IntN(3)
+		s := anyhow(o, random.IntN(2), random)
+		if _, err := schedule.Validate(s); err != nil {
+			continue // its updates wait for each other
+		}
+		valid++
+		m := model{units: 12, microbatches: o.Microbatches, replicas: 1 + random.IntN(2), tied: random.IntN(2) == 0}
+		check(t, m, s, 1+random.IntN(4), random, fmt.Sprintf("seed %d: %v", seed, s.Lines))
+	}
+	assert.Greater(t, valid, 100)
+}
+
+// TestEvaluationsCompute does so with forwards only: the weights stay what they are.
+func TestEvaluationsCompute(t *testing.T) {
+	for p := 1; p <= 4; p++ {
+		for chunks := 1; chunks <= 3; chunks++ {
+			random := rand.New(rand.NewPCG(uint64(p), uint64(chunks)))
+			m := model{units: 12, microbatches: 5, replicas: 1, tied: true}
+			s, err := schedule.Generate("eval", schedule.Options{Stages: p, Microbatches: 5, Chunks: chunks, Batches: 4})
+			require.NoError(t, err)
+			pipe, err := newPipeline(m, s, 3, random)
+			require.NoError(t, err)
+			before := pipe.lines[0].machine.Roles()
+			require.NoError(t, pipe.run())
+			assert.Equal(t, before, pipe.lines[0].machine.Roles())
+			for batch := range 3 {
+				var loss symbol
+				for i := range m.microbatches {
+					id := batchID{0, batch, i}
+					_, out := m.forward(0, m.units, m.tokens(id), func(param int) symbol { return apply("initial", param) })
+					loss = accumulate(i == 0, loss, m.loss(out, id))
+				}
+				assert.Equal(t, loss, pipe.losses[batch])
+			}
+		}
+	}
+}
+
+// TestLinesAreReadLazily: a line without end costs no more than the batches that are done.
+func TestLinesAreReadLazily(t *testing.T) {
+	read, stopped := 0, false
+	m, err := New(Config{Stages: 1, Chunks: 1, Microbatches: 1, Delay: 1, Slots: 1, Depth: 1, Roles: Roles{0, 1, 2},
+		Actions: func(yield func(schedule.Action) bool) {
+			defer func() { stopped = true }()
+			for batch := 0; ; batch++ {
+				for _, a := range actions([]string{"F0", "B0", "U0"}) {
+					a.Batch = batch
+					read++
+					if !yield(a) {
+						return
+					}
+				}
+			}
+		}})
+	require.NoError(t, err)
+	finished := 0
+	for batch := 0; !m.Done(); batch++ {
+		if batch < 100 {
+			m.Allow(batch)
+		} else {
+			m.Limit(100)
+		}
+		for effects := m.Next(); len(effects) > 0; effects = m.Next() {
+			for _, e := range effects {
+				if e.Kind == Run {
+					require.NoError(t, m.Finished(e.Action))
+					finished++
+				}
+			}
+		}
+		assert.LessOrEqual(t, read, finished+8)
+	}
+	assert.Equal(t, 300, finished)
+	assert.True(t, stopped)
+	assert.LessOrEqual(t, read, 305, "up to where batch 101 begins, and one action more")
+}
