@@ -42,7 +42,7 @@ var allowed = map[string]string{
 	"pipeline/schedule":       "",
 	"pipeline/partition":      "graph",
 	"pipeline/stage":          "pipeline/schedule",
-	"pipeline/engine":         "graph graph/model optim runtime/device runtime/exec pipeline/schedule pipeline/stage",
+	"pipeline/engine":         "graph graph/model optim runtime/device runtime/exec pipeline/schedule pipeline/stage pipeline/trace",
 	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/atomicfile pipeline/lock",
 	"pipeline/tokenizer/...":  "pipeline/tokenizer/...",
 	"pipeline/checkpoint/...": "pipeline/checkpoint/... pipeline/atomicfile",

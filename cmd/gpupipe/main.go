@@ -38,6 +38,7 @@ Examples:
   gpupipe train c.yaml --set train.steps=50 --set optimizer.name=adamw
   gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.8
   gpupipe eval runs/demo                               loss on the held-out text
+  gpupipe trace runs/demo                              how busy its stages were
   gpupipe selftest                                     does the GPU compute right
   gpupipe data --tokenizer gpt2 --out shards a.txt     text to token shards
 
@@ -52,6 +53,7 @@ type commands struct {
 	Data     dataCommand     `cmd:"" help:"Turn text into token shards."`
 	Selftest selftestCommand `cmd:"" help:"Check that a GPU computes right."`
 	Bench    benchCommand    `cmd:"" help:"Measure kernels and training steps."`
+	Trace    traceCommand    `cmd:"" help:"Tell how busy the stages of a run were."`
 }
 
 // app is what the commands share.

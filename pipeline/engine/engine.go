@@ -20,6 +20,8 @@ type Engine struct {
 	exchanges     []link
 	votes         []int // lines that own parameters
 	splitBackward bool
+	failure       error           // of a line: the state of all is lost
+	restless      <-chan struct{} // closed when lines that did not come to rest after a failure do
 }
 
 // New plans a pipeline and allocates nothing. Errors that wrap exec.ErrTooLarge name the line that does not fit.
@@ -115,8 +117,11 @@ func (e *Engine) Load() error {
 	return nil
 }
 
-// Close waits for the devices and releases what Load allocated.
+// Close waits for the devices, however long they take, and releases what Load allocated.
 func (e *Engine) Close() error {
+	if e.restless != nil {
+		<-e.restless
+	}
 	var errs []error
 	for _, l := range e.lines {
 		if l.session != nil {
@@ -142,12 +147,8 @@ func (l *line) machine(w work, from, to int) (*stage.Machine, error) {
 	if w.evaluates {
 		c.Delay, c.Roles.Next = 0, c.Roles.Current
 	}
-	if l.optimizer != nil {
-		for _, v := range e.votes {
-			if v != l.index {
-				c.Owners = append(c.Owners, v)
-			}
-		}
+	if l.optimizer != nil && len(e.votes) > 1 {
+		c.Owners = e.votes
 	}
 	for _, x := range e.exchanges {
 		if x.from == l.index {
