@@ -80,6 +80,16 @@ func (p *progress) timing(label string, candidates int) {
 	}
 }
 
+// Measuring tells what is timed to decide where the model is cut.
+func (p *progress) Measuring(device, what string) {
+	switch {
+	case p.json:
+		p.emit(event{"event": "measuring", "device": device, "what": what})
+	case p.terminal:
+		p.rewrite(fmt.Sprintf("%s: timing %s", device, what))
+	}
+}
+
 func (p *progress) Step(s train.Progress) {
 	if p.json {
 		p.emit(event{"event": "step", "step": s})

@@ -68,7 +68,7 @@ func (a *app) traceShares(title string, s trace.Summary, of func(trace.Stage) *t
 		}
 		cells := []string{name}
 		for _, share := range []float64{x.Busy, x.Update, x.Wait, x.Transfer, x.Bubble} {
-			cells = append(cells, percent(share))
+			cells = append(cells, shareText(share))
 		}
 		rows = append(rows, append(cells, fmt.Sprint(x.Batches), fmt.Sprintf("%.3f", x.Seconds)))
 	}
@@ -107,4 +107,4 @@ func (a *app) traceMeans(s trace.Summary) {
 	a.table(rows)
 }
 
-func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
+func shareText(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }

@@ -38,12 +38,15 @@ func (c *trainCommand) Run(a *app) error {
 		return err
 	}
 	r := &progress{app: a, json: c.JSON}
-	o := train.Options{Resume: c.Resume, OpenDevice: openDevice, Report: r}
+	o := train.Options{Resume: c.Resume, OpenDevice: openDevice, Report: r, Costs: a.measuredCosts()}
 	if c.Tune {
 		o.Tune = a.kernelChoices(r.timing)
 	}
 	res, err := train.Run(a.ctx, config, o)
 	r.endLine()
+	if err := o.Costs.Save(); err != nil {
+		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+	}
 	if err != nil {
 		return err
 	}

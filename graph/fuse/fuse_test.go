@@ -120,6 +120,30 @@ func TestVariablesAreReadBeforeTheyAreOverwritten(t *testing.T) {
 	assert.Len(t, r.Direct, 1)
 }
 
+// Sums that are written down last, as those of gradients are, do not keep what they are made of until then.
+func TestAssignedResultsComeAsSoonAsTheyCan(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		shape := graph.T(graph.F32, 32, 32)
+		x, w := b.Input("x", shape), b.Variable("w", shape)
+		var products []*graph.Value
+		for range 3 {
+			x = op.MatMul(x, w, false, false)
+			products = append(products, op.MatMul(x, x, true, false))
+		}
+		b.Output("y", x)
+		for i, p := range products {
+			sum := b.Variable("sum"+string(rune('0'+i)), shape)
+			b.Assign(sum, op.Add(sum, p))
+		}
+	})
+	var sums []bool
+	for _, g := range r.Groups {
+		sums = append(sums, len(g.Nodes) == 2)
+	}
+	assert.Equal(t, []bool{false, true, false, true, false, true}, sums)
+	assert.Len(t, r.Direct, 3)
+}
+
 func TestKeptVariablesAreNotOverwritten(t *testing.T) {
 	r := run(t, func(b *graph.Builder) {
 		x, y := b.Variable("x", graph.T(graph.F32, 8)), b.Variable("y", graph.T(graph.F32, 8))

@@ -63,7 +63,7 @@ func (f *fuser) order(groups []*Group) {
 		}
 		f.direct(a, w, readers[a.Variable], before)
 	}
-	f.ordered = topological(groups, before)
+	f.ordered = topological(groups, before, f.turn)
 }
 
 // direct lets group w write its result over the variable, if no reader of the old contents would come later.
@@ -101,8 +101,8 @@ func precedes(a, b *Group, before map[*Group][]*Group) bool {
 	return visit(b)
 }
 
-// topological is Kahn's algorithm, the group with the lowest node first.
-func topological(groups []*Group, before map[*Group][]*Group) []*Group {
+// topological is Kahn's algorithm, the group with the lowest turn first.
+func topological(groups []*Group, before map[*Group][]*Group, turn func(*Group) int) []*Group {
 	waiting := map[*Group]int{}
 	after := map[*Group][]*Group{}
 	for _, g := range groups {
@@ -122,7 +122,7 @@ func topological(groups []*Group, before map[*Group][]*Group) []*Group {
 	for len(ready) > 0 {
 		i := 0
 		for j, g := range ready {
-			if g.last() < ready[i].last() {
+			if turn(g) < turn(ready[i]) {
 				i = j
 			}
 		}
@@ -141,5 +141,16 @@ func topological(groups []*Group, before map[*Group][]*Group) []*Group {
 	return ordered
 }
 
-// last is the newest node of the group: running kernels in this order keeps values short-lived.
+// turn orders groups so that values are short-lived: a group comes with its newest node. But one that stores only what is assigned
+// to variables comes as soon as it can: it may be the last to read its operands, and what it stores lives to the end anyway.
+func (f *fuser) turn(g *Group) int {
+	for _, v := range g.Stores {
+		if _, ok := f.assigned[v]; !ok {
+			return g.last()
+		}
+	}
+	return -1
+}
+
+// last is the newest node of the group.
 func (g *Group) last() int { return g.Nodes[len(g.Nodes)-1].ID }

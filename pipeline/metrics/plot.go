@@ -48,22 +48,24 @@ func FromRecords(records []Record, measurement, name string, kind Kind) Series {
 // palette is legible to the colour-blind (Okabe and Ito).
 var palette = [...]color.NRGBA{{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {86, 180, 233, 255}, {230, 159, 0, 255}}
 
+// Axes say what a plot shows.
+type Axes struct {
+	X, Y string
+	LogX bool // logarithmic, with a tick at every x that has a point
+}
+
 // Plot draws series of the loss (nats a token, by step) into a PNG of 1500 × 900 pixels. It is an error when no
 // curve or dots have a finite point.
 func Plot(path string, series ...Series) error {
-	p := plot.New()
-	p.BackgroundColor = color.White
-	p.X.Label.Text, p.Y.Label.Text = "step", "loss (nats per token)"
-	p.X.Padding, p.Y.Padding = vg.Points(4), vg.Points(4)
-	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{}, ticks{}
-	for _, size := range []*font.Length{&p.X.Label.TextStyle.Font.Size, &p.Y.Label.TextStyle.Font.Size, &p.Legend.TextStyle.Font.Size} {
-		*size = vg.Points(12)
+	return Draw(path, Axes{X: "step", Y: "loss (nats per token)"}, series...)
+}
+
+// Draw is Plot of anything.
+func Draw(path string, a Axes, series ...Series) error {
+	p := newPlot(a)
+	if a.LogX {
+		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, everyX(series)
 	}
-	p.Legend.Top, p.Legend.Padding = true, vg.Points(3)
-	p.Legend.XOffs, p.Legend.YOffs = -vg.Points(8), -vg.Points(8)
-	grid := plotter.NewGrid()
-	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{225}, color.Gray{240}
-	p.Add(grid)
 	drawn := 0
 	for i, s := range series {
 		points, err := s.points()
@@ -83,7 +85,46 @@ func Plot(path string, series ...Series) error {
 	if drawn == 0 {
 		return fmt.Errorf("plot %s: no finite point to draw in %d series", path, len(series))
 	}
+	if a.LogX {
+		if p.X.Min <= 0 {
+			return fmt.Errorf("plot %s: found x = %g, expected positive numbers on a logarithmic axis", path, p.X.Min)
+		}
+		p.X.Min, p.X.Max = p.X.Min/1.2, p.X.Max*1.2 // there may be one x only
+	}
 	return save(p, path)
+}
+
+// everyX is a tick at every x of the points to draw.
+func everyX(series []Series) plot.ConstantTicks {
+	var out plot.ConstantTicks
+	seen := map[float64]bool{}
+	for _, s := range series {
+		for i, x := range s.X {
+			if i < len(s.Y) && !math.IsNaN(s.Y[i]-s.Y[i]) && !seen[x] {
+				seen[x] = true
+				out = append(out, plot.Tick{Value: x, Label: strconv.FormatFloat(x, 'g', 10, 64)})
+			}
+		}
+	}
+	return out
+}
+
+// newPlot is an empty plot in the common style.
+func newPlot(a Axes) *plot.Plot {
+	p := plot.New()
+	p.BackgroundColor = color.White
+	p.X.Label.Text, p.Y.Label.Text = a.X, a.Y
+	p.X.Padding, p.Y.Padding = vg.Points(4), vg.Points(4)
+	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{}, ticks{}
+	for _, size := range []*font.Length{&p.X.Label.TextStyle.Font.Size, &p.Y.Label.TextStyle.Font.Size, &p.Legend.TextStyle.Font.Size} {
+		*size = vg.Points(12)
+	}
+	p.Legend.Top, p.Legend.Padding = true, vg.Points(3)
+	p.Legend.XOffs, p.Legend.YOffs = -vg.Points(8), -vg.Points(8)
+	grid := plotter.NewGrid()
+	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{225}, color.Gray{240}
+	p.Add(grid)
+	return p
 }
 
 func save(p *plot.Plot, path string) error {

@@ -113,3 +113,45 @@ func TestSmoothed(t *testing.T) {
 	}
 	assert.Less(t, wobble(smooth), wobble(raw)/5)
 }
+
+// pixelsOf decodes a plot.
+func pixelsOf(t *testing.T, path string) *image.RGBA {
+	t.Helper()
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	img, err := png.Decode(f)
+	require.NoError(t, err)
+	pixels, ok := img.(*image.RGBA)
+	require.True(t, ok, "%T", img)
+	return pixels
+}
+
+func TestLogarithmicAxis(t *testing.T) {
+	dir := t.TempDir()
+	axes := Axes{X: "learning rate", Y: "loss", LogX: true}
+	one := Series{Name: "a", Kind: Dots, X: []float64{0.001}, Y: []float64{2}}
+	require.NoError(t, Draw(filepath.Join(dir, "one.png"), axes, one), "a single x has a range too")
+	three := Series{Name: "b", Kind: Dots, X: []float64{0.01, 0.1, 1}, Y: []float64{3, 2, math.Inf(1)}}
+	require.NoError(t, Draw(filepath.Join(dir, "two.png"), axes, one, three))
+	assert.Len(t, everyX([]Series{one, one, three}), 3, "each x once, and none without a point")
+	three.X[0] = 0
+	assert.ErrorContains(t, Draw(filepath.Join(dir, "zero.png"), axes, three), "found x = 0, expected positive numbers")
+}
+
+func TestBars(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bars.png")
+	nan := math.NaN()
+	groups := []string{"adamw", "muon"}
+	require.NoError(t, Bars(path, "gap", groups, BarSeries{"delay", []float64{0.4, -0.1}, []float64{0.01, nan}},
+		BarSeries{"corrected", []float64{0.1, math.Inf(1)}, []float64{nan, nan}}, BarSeries{"none", []float64{nan, nan}, []float64{nan, nan}}))
+	area := func(i int) int {
+		c := palette[i]
+		return bytes.Count(pixelsOf(t, path).Pix, []byte{c.R, c.G, c.B, 255})
+	}
+	// Bars of heights 0.4 and 0.1 against one of 0.1, and a legend each.
+	assert.InDelta(t, 5, float64(area(0))/float64(area(1)), 0.7)
+	assert.Zero(t, area(2))
+	assert.ErrorContains(t, Bars(path, "gap", groups, BarSeries{"a", []float64{nan, nan}, []float64{nan, nan}}), "no finite height")
+	assert.ErrorContains(t, Bars(path, "gap", groups, BarSeries{"a", []float64{1}, []float64{1}}), "1 heights and 1 errors of 2 groups")
+}

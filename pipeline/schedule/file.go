@@ -21,15 +21,14 @@ import (
 // that begins like a key that does not exist is a mistake. As the schedule of a run a file is a pattern that is repeated (see
 // Repeat): one batch, or several where batches overlap.
 
-// header are the keys of the header that are numbers, in order.
-func (s *Schedule) header() []struct {
+// headerNumber is a key of the header, and where its value is.
+type headerNumber struct {
 	key   string
 	value *int
-} {
-	return []struct {
-		key   string
-		value *int
-	}{{"stages", &s.Stages}, {"chunks", &s.Chunks}, {"microbatches", &s.Microbatches}, {"batches", &s.Batches}, {"delay", &s.Delay}}
+}
+
+func (s *Schedule) header() []headerNumber {
+	return []headerNumber{{"stages", &s.Stages}, {"chunks", &s.Chunks}, {"microbatches", &s.Microbatches}, {"batches", &s.Batches}, {"delay", &s.Delay}}
 }
 
 // String is the schedule as text, which Parse reads.
@@ -54,15 +53,14 @@ func (s *Schedule) String() string {
 	return b.String()
 }
 
-// names are the links by what they are called, in order.
-func (l *Links) names() []struct {
+// namedLink is what a text calls one of Links.
+type namedLink struct {
 	name string
 	is   *bool
-} {
-	return []struct {
-		name string
-		is   *bool
-	}{{"tied", &l.Tied}, {"replica", &l.Replica}, {"copied", &l.Copied}}
+}
+
+func (l *Links) names() []namedLink {
+	return []namedLink{{"tied", &l.Tied}, {"replica", &l.Replica}, {"copied", &l.Copied}}
 }
 
 // String is the links' names, or none.

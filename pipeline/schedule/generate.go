@@ -14,12 +14,12 @@ type Options struct {
 	Batches      int // 0: one
 }
 
-// Bounds of Options: what the text of an action can name, and schedules that can be held in memory.
+// Bounds of Options: what the text of an action can name; maxActions is how many microbatches on parts are listed.
 const (
 	maxStages  = 1 << 12
 	maxChunks  = 1 << 10
 	maxNumber  = 999_999_999
-	maxActions = 1 << 24
+	maxActions = 1 << 18
 )
 
 // Generator makes the lines of a schedule action by action, so that they cost no memory however many batches there are.

@@ -34,7 +34,7 @@ func (s *Schedule) follow(stage int) (LineReport, error) {
 			f.flying[a] = f.updates
 		case Backward, WeightGrad:
 			if f.backward(a); s.Delay >= 0 && f.Buffers > 2+s.Delay {
-				return LineReport{}, s.wrong(stage, i, "is the first gradient of its batch and needs a buffer, but %d versions of the weights and the gradients of %d batches fill all %d: the batch before must be complete first",
+				return LineReport{}, s.wrong(stage, i, "is the first gradient of its batch and needs a buffer, but %d versions of the weights and the gradients of %d batches fill all %d: a batch's gradients must be complete before the next one's begin",
 					f.versions(), len(f.left)-1, 2+s.Delay)
 			}
 		case exchange[len(exchange)-1]:

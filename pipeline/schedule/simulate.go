@@ -30,7 +30,7 @@ type Result struct {
 	Bubble   float64       `json:"bubble"` // share of all stages' time in which they wait
 	Steady   *Steady       `json:"steady"` // nil where the batches are too few to tell
 	Stages   []StageResult `json:"stages"`
-	Events   []Event       `json:"-"` // in the order of their starts
+	Events   []Event       `json:"events"` // in the order of their starts
 }
 
 // Steady is of whole batches, after the pipeline has filled and before it drains.
@@ -48,9 +48,10 @@ type StageResult struct {
 
 // Event is an action of computation on a stage's device.
 type Event struct {
-	Stage      int
-	Action     Action
-	Start, End float64
+	Stage  int     `json:"stage"`
+	Action Action  `json:"action"`
+	Start  float64 `json:"start"`
+	End    float64 `json:"end"`
 }
 
 // Simulate runs a schedule, which must validate, at given costs. Stages compute in the order of their lines; an update is done as

@@ -64,3 +64,12 @@ func ParseAction(text string) (Action, error) {
 	}
 	return a, nil
 }
+
+// MarshalText is String.
+func (a Action) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// UnmarshalText is ParseAction.
+func (a *Action) UnmarshalText(text []byte) (err error) {
+	*a, err = ParseAction(string(text))
+	return err
+}

@@ -5,13 +5,12 @@ package train
 import (
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -134,7 +133,7 @@ func LoadConfig(path string, overrides []string) (Config, error) {
 	file := "config"
 	if path != "" {
 		var err error
-		if text, err = readSmall(path, 1<<20); err != nil {
+		if text, err = strictyaml.ReadSmall(path); err != nil {
 			return Config{}, Mistake(err)
 		}
 		file = path
@@ -143,33 +142,24 @@ func LoadConfig(path string, overrides []string) (Config, error) {
 	return c, Mistake(err)
 }
 
-// readSmall reads a regular file of at most limit bytes.
-func readSmall(path string, limit int64) ([]byte, error) {
-	st, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case !st.Mode().IsRegular():
-		return nil, fmt.Errorf("%s: not a regular file", path)
-	case st.Size() > limit:
-		return nil, fmt.Errorf("%s: %d bytes, expected at most %d", path, st.Size(), limit)
-	}
-	return os.ReadFile(path)
-}
-
 // ParseConfig is LoadConfig on a text; file is how errors name it.
 func ParseConfig(file string, text []byte, overrides []string) (Config, error) {
-	d, err := parseDocument(file, text)
+	d, err := strictyaml.Parse(file, text)
 	if err != nil {
 		return Config{}, err
 	}
 	for _, o := range overrides {
-		if err := d.override(o); err != nil {
+		if err := d.Override(o); err != nil {
 			return Config{}, err
 		}
 	}
+	return ResolveConfig(d)
+}
+
+// ResolveConfig is ParseConfig on a document with its overrides.
+func ResolveConfig(d *strictyaml.Document) (Config, error) {
 	c := defaults()
-	if err := d.decode(&c); err != nil {
+	if err := d.Decode(&c); err != nil {
 		return Config{}, err
 	}
 	if err := c.complete(d); err != nil {
@@ -177,7 +167,7 @@ func ParseConfig(file string, text []byte, overrides []string) (Config, error) {
 	}
 	if err := c.validate(); err != nil {
 		if e, ok := err.(*model.KeyError); ok {
-			return Config{}, fmt.Errorf("%s: %w", d.at(e.Key), err)
+			return Config{}, fmt.Errorf("%s: %w", d.At(e.Key), err)
 		}
 		return Config{}, err
 	}
@@ -185,34 +175,31 @@ func ParseConfig(file string, text []byte, overrides []string) (Config, error) {
 }
 
 // complete fills in what depends on other keys: the model's base, and the rates.
-func (c *Config) complete(d *document) error {
+func (c *Config) complete(d *strictyaml.Document) error {
 	base := model.Defaults()
 	switch {
 	case c.Model.Preset != "":
 		p, err := model.Preset(c.Model.Preset)
 		if err != nil {
-			return fmt.Errorf("%s: model.preset: %w", d.at("model.preset"), err)
+			return fmt.Errorf("%s: model.preset: %w", d.At("model.preset"), err)
 		}
 		base = p
 	case c.Init.From != "":
 		p, err := ReadModelConfig(c.Init.From)
 		if err != nil {
-			return fmt.Errorf("%s: init.from: %w", d.at("init.from"), err)
+			return fmt.Errorf("%s: init.from: %w", d.At("init.from"), err)
 		}
 		base = p
 	}
 	c.Model.Config = base
-	section := find(d.root, "model")
-	if base == model.Defaults() && (section == nil || len(section.Content) == 0) {
+	if base == model.Defaults() && !d.Filled("model") {
 		return fmt.Errorf("%s: model: not given, expected {preset: one of %s} or sizes: vocab_size, d_model, n_layers, n_heads, d_ff and seq_len",
-			d.at("model"), strings.Join(model.Presets(), ", "))
+			d.At("model"), strings.Join(model.Presets(), ", "))
 	}
-	if section != nil {
-		if err := d.value(section, reflect.ValueOf(&c.Model).Elem(), "model"); err != nil {
-			return err
-		}
+	if err := d.DecodeSection("model", &c.Model); err != nil {
+		return err
 	}
-	if c.Model.NKVHeads == 0 && !d.set["model.n_kv_heads"] {
+	if c.Model.NKVHeads == 0 && !d.Given("model.n_kv_heads") {
 		c.Model.NKVHeads = c.Model.NHeads
 	}
 	if c.Init.From != "" {
@@ -221,7 +208,7 @@ func (c *Config) complete(d *document) error {
 		}
 	}
 	c.Pipeline.complete(d)
-	if !d.set["optimizer.lr"] {
+	if !d.Given("optimizer.lr") {
 		c.Optimizer.LR = map[string]float64{"muon": 0.02, "sgd": 0.1}[c.Optimizer.Name]
 		if c.Optimizer.Name == "adamw" {
 			c.Optimizer.LR = c.Optimizer.AdamW.LR
@@ -231,14 +218,14 @@ func (c *Config) complete(d *document) error {
 }
 
 // agreesWith refuses a model section that contradicts the weights it starts from; the context may differ.
-func (c *Config) agreesWith(d *document) error {
+func (c *Config) agreesWith(d *strictyaml.Document) error {
 	found, err := ReadModelConfig(c.Init.From)
 	if err != nil {
-		return fmt.Errorf("%s: init.from: %w", d.at("init.from"), err)
+		return fmt.Errorf("%s: init.from: %w", d.At("init.from"), err)
 	}
 	found.SeqLen = c.Model.SeqLen
 	if key, mine, theirs := c.Model.Diff(found); key != "" {
-		return fmt.Errorf("%s: model.%s: found %v, but the weights in %s have %v", d.at("model."+key), key, mine, c.Init.From, theirs)
+		return fmt.Errorf("%s: model.%s: found %v, but the weights in %s have %v", d.At("model."+key), key, mine, c.Init.From, theirs)
 	}
 	return nil
 }
@@ -246,7 +233,7 @@ func (c *Config) agreesWith(d *document) error {
 // ReadModelConfig reads config.json in a folder.
 func ReadModelConfig(dir string) (model.Config, error) {
 	path := filepath.Join(dir, "config.json")
-	text, err := readSmall(path, 1<<20)
+	text, err := strictyaml.ReadSmall(path)
 	if err != nil {
 		return model.Config{}, err
 	}

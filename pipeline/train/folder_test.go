@@ -54,6 +54,7 @@ func TestAValidationLossThatIsNotFiniteStops(t *testing.T) {
 	var user *UserError
 	require.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "step 2: the validation loss after it is NaN")
+	assert.ErrorIs(t, err, ErrDiverged)
 	assert.ErrorContains(t, err, "there is no checkpoint yet")
 	saved, err := os.ReadDir(filepath.Join(c.Run.Dir, checkpointsDir))
 	require.NoError(t, err)

@@ -74,7 +74,7 @@ func (r *run) evaluateNow() error {
 		return err
 	}
 	if !finite(loss) {
-		return mistakef("step %d: the validation loss after it is %v: training stopped; %s %s", r.step, loss, r.kept(), calmer)
+		return mistakef("step %d: the validation loss after it is %v: %w; %s %s", r.step, loss, ErrDiverged, r.kept(), calmer)
 	}
 	r.pace.pause(time.Since(began))
 	r.trace.Complete(trace.RunTrack, trace.Run, trace.EvaluateEvent, began, time.Since(began), nil)
@@ -125,8 +125,8 @@ func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 const calmer = "(a smaller learning rate or a longer warm-up may help)"
 
 func (r *run) diverged(p Progress) error {
-	return mistakef("step %d: the loss is %v and the norm of its gradient %v: the update was not applied and training stopped; %s %s",
-		p.Step, p.Loss, p.GradNorm, r.kept(), calmer)
+	return mistakef("step %d: the loss is %v and the norm of its gradient %v: the update was not applied and %w; %s %s",
+		p.Step, p.Loss, p.GradNorm, ErrDiverged, r.kept(), calmer)
 }
 
 // kept tells what a run that stops too early can go on from.
@@ -160,6 +160,7 @@ func (r *run) tell(p Progress) error {
 type pace struct {
 	began  time.Time // later by every pause
 	recent []moment
+	best   float64 // tokens a second over paceSteps
 }
 
 type moment struct {
@@ -187,5 +188,8 @@ func (p *pace) step(tokens, left int) (perSec float64, remaining time.Duration) 
 		return 0, 0
 	}
 	perSec = float64(now.tokens-first.tokens) / (now.at - first.at).Seconds()
+	if len(p.recent) == paceSteps {
+		p.best = max(p.best, perSec)
+	}
 	return perSec, time.Duration(float64(tokens) * float64(left) / perSec * float64(time.Second))
 }

@@ -11,6 +11,9 @@ type UserError struct{ Err error }
 func (e *UserError) Error() string { return e.Err.Error() }
 func (e *UserError) Unwrap() error { return e.Err }
 
+// ErrDiverged is wrapped by the error of a run whose loss, gradient or validation loss is no longer finite.
+var ErrDiverged = errors.New("training stopped")
+
 // Mistake marks an error as the user's; nil stays nil.
 func Mistake(err error) error {
 	var already *UserError

@@ -1,10 +1,12 @@
 package train
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -62,12 +64,35 @@ func (c Config) schedule(batches int) (*schedule.Generator, error) {
 	return schedule.Repeat(s, batches)
 }
 
-// cut is where the model is cut into parts.
-func (r *run) cut() ([]int, error) {
-	if p := r.Pipeline; len(p.Cut) > 0 {
-		return p.Cut, nil
+// newEngine plans the pipeline. One part on one device recomputes activations only if it does not fit otherwise; where there
+// are more, times and memory of the units decide where the model is cut and which stages recompute.
+func (r *run) newEngine(ctx context.Context) (err error) {
+	o := r.engineOptions()
+	o.Optimizer, o.Devices, o.Execute = r.optimizer, r.devices, r.Execute
+	if o.Execute == nil {
+		o.Execute = engine.Execute(chooser(r.Tune))
 	}
-	return engine.EvenCut(r.Model.Config, r.Pipeline.Stages*r.Pipeline.Chunks), nil
+	if p := r.Pipeline; p.Stages*p.Chunks > 1 {
+		m := measure.Options{Tune: chooser(r.Tune), Cache: r.Costs, Modelled: r.Costs == nil, Progress: r.Report.Measuring}
+		plan, err := r.Config.Partition(ctx, r.devices[:p.Stages], m)
+		if err != nil {
+			return err
+		}
+		o.Cut, o.Recompute = plan.Cut, plan.Recompute
+		r.Pipeline.Cut = plan.Cut // as config.yaml keeps it
+		if r.Costs != nil {
+			r.prediction = &plan
+		}
+	}
+	r.engine, err = engine.New(o)
+	if errors.Is(err, exec.ErrTooLarge) && r.Pipeline.Stages*r.Pipeline.Chunks == 1 && r.Pipeline.Recompute == automatic {
+		o.Recompute = []bool{true}
+		if e, retried := engine.New(o); retried == nil {
+			r.Report.Note("activations are computed a second time in the backward pass: kept, they do not fit the device")
+			r.engine, err = e, nil
+		}
+	}
+	return planError(err)
 }
 
 // openDevices opens a device for each line: those that are named in turn, or the default. A name may come several times; each

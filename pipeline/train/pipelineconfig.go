@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
 )
 
 // Values of pipeline.schedule and pipeline.correction that others follow from.
@@ -24,8 +25,8 @@ const (
 )
 
 // complete fills in what follows from other keys.
-func (p *PipelineConfig) complete(d *document) {
-	given := func(key string) bool { return d.set["pipeline."+key] }
+func (p *PipelineConfig) complete(d *strictyaml.Document) {
+	given := func(key string) bool { return d.Given("pipeline." + key) }
 	switch {
 	case p.Schedule == asyncSchedule && !given("delay"):
 		p.Delay = 1

@@ -14,6 +14,8 @@ type Report interface {
 	Step(Progress)
 	// Reading tells how much of the data's bytes were read.
 	Reading(done, total int64)
+	// Measuring tells which program is timed on which device, to decide where the model is cut.
+	Measuring(device, what string)
 	// Note is a message for the user.
 	Note(format string, args ...any)
 }
@@ -48,7 +50,8 @@ type Progress struct {
 // Silent reports nothing.
 type Silent struct{}
 
-func (Silent) Start(Start)          {}
-func (Silent) Step(Progress)        {}
-func (Silent) Reading(int64, int64) {}
-func (Silent) Note(string, ...any)  {}
+func (Silent) Start(Start)              {}
+func (Silent) Step(Progress)            {}
+func (Silent) Reading(int64, int64)     {}
+func (Silent) Measuring(string, string) {}
+func (Silent) Note(string, ...any)      {}

@@ -8,7 +8,9 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -23,7 +25,8 @@ type Options struct {
 	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run keeps the choices that it
 	// began with.
 	Tune   *tune.Cache
-	Report Report // nil: Silent
+	Costs  *measure.Cache // of units, by device; nil: models are cut by guesses
+	Report Report         // nil: Silent
 }
 
 // Result is how a run ended.
@@ -49,7 +52,7 @@ func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 	if err := r.openData(ctx); err != nil {
 		return r.result, err
 	}
-	for _, step := range []func() error{r.makeOptimizer, r.takeFolder, r.findWeights, r.plan, r.load, r.openFolder} {
+	for _, step := range []func() error{r.makeOptimizer, r.takeFolder, r.findWeights, func() error { return r.plan(ctx) }, r.load, r.openFolder} {
 		if err := step(); err != nil {
 			return r.result, err
 		}
@@ -72,11 +75,12 @@ type run struct {
 	result Result
 	start  Start
 
-	data      *corpus
-	weights   *weights // to start from
-	optimizer *optim.Optimizer
-	devices   []device.Device // one a line of the pipeline
-	engine    *engine.Engine
+	data       *corpus
+	weights    *weights // to start from
+	optimizer  *optim.Optimizer
+	devices    []device.Device // one a line of the pipeline
+	engine     *engine.Engine
+	prediction *partition.Plan // of the time of a step; nil: none was made
 
 	folder folder
 	store  *checkpoint.Store
@@ -92,20 +96,12 @@ type run struct {
 }
 
 // plan opens the devices and asks them how the pipeline fits.
-func (r *run) plan() (err error) {
+func (r *run) plan(ctx context.Context) (err error) {
 	if r.devices, err = openDevices(r.OpenDevice, r.Pipeline); err != nil {
 		return err
 	}
-	o := r.engineOptions()
-	if o.Cut, err = r.cut(); err != nil {
+	if err := r.newEngine(ctx); err != nil {
 		return err
-	}
-	o.Optimizer, o.Devices, o.Execute = r.optimizer, r.devices, r.Execute
-	if o.Execute == nil {
-		o.Execute = engine.Execute(chooser(r.Tune))
-	}
-	if r.engine, err = engine.New(o); err != nil {
-		return planError(err)
 	}
 	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.Model.Count(), Optimizer: r.optimizer.String(),
 		Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
@@ -158,6 +154,9 @@ func (r *run) close() error {
 // finish draws the loss over all steps, those before a resumption included.
 func (r *run) finish() error {
 	r.result.Step, r.result.UnigramEntropy = r.step, r.data.entropy
+	if r.prediction != nil && r.pace.best > 0 {
+		r.Report.Note("speed: %s", r.prediction.Compare(float64(r.Train.BatchSize*r.Model.SeqLen)/r.pace.best))
+	}
 	if r.step == 0 {
 		return nil
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -90,12 +91,12 @@ func openCheckpoint(path string, src *Source) (c *checkpoint.Checkpoint, err err
 
 // parseKept reads a resolved config without looking at what it started from, which may be gone.
 func parseKept(file string, text []byte) (Config, error) {
-	d, err := parseDocument(file, text)
+	d, err := strictyaml.Parse(file, text)
 	if err != nil {
 		return Config{}, err
 	}
 	c := defaults()
-	return c, d.decode(&c)
+	return c, d.Decode(&c)
 }
 
 func (src *Source) tokenizer(name string) (tokenizer.Tokenizer, error) {

@@ -18,9 +18,9 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"go.yaml.in/yaml/v3"
 )
 
 // state is what a checkpoint's state.json holds besides its tensors.
@@ -205,11 +205,11 @@ func (r *run) sameRun(dir string, s state) error {
 	if s.Tokenizer != r.data.tok.Hash() {
 		differ = append(differ, "data.tokenizer: another vocabulary")
 	}
-	old, err := flatten(s.Config)
+	old, err := strictyaml.Flatten([]byte(s.Config))
 	if err != nil {
 		return fmt.Errorf("%s: state.json: config: %w", dir, err)
 	}
-	now, err := flatten(string(r.YAML()))
+	now, err := strictyaml.Flatten(r.YAML())
 	if err != nil {
 		panic(err) // what was just written
 	}
@@ -242,25 +242,4 @@ func orNone(s string) string {
 		return "nothing"
 	}
 	return s
-}
-
-// flatten turns YAML into dotted keys and their values' texts.
-func flatten(text string) (map[string]string, error) {
-	var tree map[string]any
-	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
-		return nil, err
-	}
-	out := map[string]string{}
-	var walk func(key string, v any)
-	walk = func(key string, v any) {
-		if m, ok := v.(map[string]any); ok {
-			for k, x := range m {
-				walk(strings.TrimPrefix(key+"."+k, "."), x)
-			}
-			return
-		}
-		out[key] = fmt.Sprint(v)
-	}
-	walk("", tree)
-	return out, nil
 }

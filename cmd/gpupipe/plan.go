@@ -1,0 +1,321 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/null"
+)
+
+type planCommand struct {
+	Config   string   `arg:"" optional:"" help:"The run's YAML file, or the folder of a run."`
+	Set      []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
+	Stages   int      `help:"Pipeline stages. The same as --set pipeline.stages=N."`
+	Cut      []int    `help:"First unit of each stage but the first: 0 is the embedding, then come the layers, then the head. Without, the best cut is searched for." placeholder:"UNIT"`
+	Memory   string   `help:"Bytes that each device may take, as in 24GiB, for devices that do not tell." placeholder:"BYTES"`
+	Modelled bool     `help:"Run nothing: guess times from the kernels' arithmetic and traffic."`
+	Fresh    bool     `help:"Measure again what is remembered from earlier."`
+	Tune     bool     `help:"Time the candidates of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
+	JSON     bool     `help:"Print a JSON object."`
+}
+
+func (c *planCommand) Help() string {
+	return `Where the model is cut, what each stage takes and how fast each schedule would be. The forward, backward and update of the
+embedding, of a layer and of the head are measured on each kind of device, and remembered; a simulation of each schedule turns
+them into tokens a second. Nothing is trained, and no data is read.
+
+The device null:0 stands for a discrete GPU that is not there: its times are always guesses.
+
+Examples:
+  gpupipe plan c.yaml --stages 4
+  gpupipe plan c.yaml --stages 2 --cut 9 --set pipeline.devices=[webgpu:0,webgpu:1]
+  gpupipe plan --set model.preset=smollm2-135m --set train.microbatches=16 --stages 4 --modelled --set pipeline.devices=[null:0] --memory 8GiB`
+}
+
+func (c *planCommand) Run(a *app) error {
+	config, err := c.load()
+	if err != nil {
+		return err
+	}
+	s := &status{app: a, silent: c.JSON}
+	o := train.PlanOptions{OpenDevice: c.open, Measure: measure.Options{Modelled: c.Modelled,
+		Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}}
+	if o.Memory, err = bytesOf(c.Memory); err != nil {
+		return err
+	}
+	save := func() error { return nil }
+	if !c.Modelled {
+		o.Measure.Cache = a.measuredCosts()
+		if c.Fresh {
+			o.Measure.Cache.Renew()
+		}
+		save = o.Measure.Cache.Save
+		if c.Tune {
+			kernels := a.kernelChoices(func(label string, n int) { s.say("timing %d kernels for %s", n, label) })
+			o.Measure.Tune = kernels
+			save = func() error { return errors.Join(kernels.Save(), o.Measure.Cache.Save()) }
+		}
+	}
+	p, err := train.PlanPipeline(a.ctx, config, o)
+	s.clear()
+	if err != nil {
+		return err
+	}
+	if err := save(); err != nil {
+		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+	}
+	if c.JSON {
+		if err := a.printJSON(p); err != nil {
+			return err
+		}
+	} else {
+		a.plan(p)
+	}
+	if p.Recommendation < 0 {
+		return train.Mistake(fmt.Errorf("no schedule is possible: %s", p.Schedules[0].Problem))
+	}
+	return nil
+}
+
+// load reads the config. A plan needs neither data nor a folder for the run: what the config lacks is filled in.
+func (c *planCommand) load() (train.Config, error) {
+	set := append([]string{"run.dir=plan", "data.train=[none]", "data.val=[]"}, c.Set...)
+	if c.Stages != 0 {
+		set = append(set, fmt.Sprintf("pipeline.stages=%d", c.Stages))
+	}
+	if len(c.Cut) > 0 {
+		set = append(set, "pipeline.cut="+strings.ReplaceAll(fmt.Sprint(c.Cut), " ", ","))
+	}
+	path := c.Config
+	if st, err := os.Stat(path); err == nil && st.IsDir() {
+		path = filepath.Join(path, "config.yaml")
+	}
+	if path == "" && len(c.Set) == 0 {
+		return train.Config{}, train.Mistake(errors.New("no config is given: name a YAML file, or set keys with --set"))
+	}
+	return train.LoadConfig(path, set)
+}
+
+// open opens a device; the one that executes nothing has the limits of a usual GPU, so that large models can be planned.
+func (c *planCommand) open(name string) (device.Device, error) {
+	if backend, _, _ := strings.Cut(name, ":"); backend != "null" {
+		dev, err := openDevice(name)
+		if err != nil && c.Modelled {
+			err = fmt.Errorf("%w; to plan for a GPU that is not here: --set pipeline.devices=[null:0]", err)
+		}
+		return dev, err
+	}
+	dev, err := openDevice(name)
+	if err != nil {
+		return nil, err
+	}
+	l := device.DefaultLimits()
+	l.MaxBindingSize, l.MaxBufferSize = 2<<30, 1<<40
+	l.MaxWorkgroupMemory, l.MaxInvocations, l.MaxWorkgroupSize = 32<<10, 1024, [3]int{1024, 1024, 64}
+	return null.New(null.Options{Name: dev.Info().Name, Limits: &l}), dev.Close()
+}
+
+var bytesText = regexp.MustCompile(`^(\d+(?:\.\d+)?) ?(|B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)$`)
+
+// bytesOf reads a number of bytes, as in 24GiB; "" is 0.
+func bytesOf(text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	m := bytesText.FindStringSubmatch(text)
+	if m == nil {
+		return 0, train.Mistake(fmt.Errorf("memory: found %q, expected bytes, as in 24GiB or 8000MB", text))
+	}
+	x, err := strconv.ParseFloat(m[1], 64)
+	x *= map[string]float64{"": 1, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+		"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}[m[2]]
+	if err != nil || x < 1 || x > 1<<60 {
+		return 0, train.Mistake(fmt.Errorf("memory: found %q, expected from 1 byte to 2^60", text))
+	}
+	return int64(x), nil
+}
+
+// measuredCosts opens the user's cache of measured costs. Where it cannot be kept, it is said and they are measured anew.
+func (a *app) measuredCosts() *measure.Cache {
+	dir, err := os.UserCacheDir()
+	if err == nil {
+		var c *measure.Cache
+		if c, err = measure.OpenCache(filepath.Join(dir, "gpupipe", "costs.json")); err == nil {
+			return c
+		}
+	}
+	fmt.Fprintf(a.stderr, "gpupipe: measured costs are not kept for the next time: %v\n", err)
+	return measure.NewCache()
+}
+
+// plan prints a plan.
+func (a *app) plan(p *train.PipelinePlan) {
+	a.printf("model       %s parameters in %d units: 0 the embedding, 1 to %d the layers, %d the head\n", grouped(p.Parameters), p.Units, p.Units-2, p.Units-1)
+	replicas := ""
+	if p.Replicas > 1 {
+		replicas = fmt.Sprintf(" on each of %d replicas", p.Replicas)
+	}
+	a.printf("batch       %s tokens in %d microbatches of %d sequences%s\n", grouped(int64(p.Tokens)), p.Microbatches, p.Sequences, replicas)
+	a.planDevices(p)
+	a.printf("\n")
+	rows := [][]string{{"SCHEDULE", "DELAY", "TOKENS/S", "SECONDS A STEP", "BUBBLE", "LARGEST STAGE", "CUT"}}
+	for i, c := range p.Schedules {
+		row := []string{c.Schedule, fmt.Sprint(c.Delay)}
+		if c.Plan == nil {
+			rows = append(rows, append(row, "not possible"))
+			continue
+		}
+		mark := ""
+		if i == p.Recommendation {
+			mark = "recommended"
+		}
+		rows = append(rows, append(row, grouped(int64(c.Plan.TokensPerSec)), fmt.Sprintf("%.4g", c.Plan.StepSeconds),
+			fmt.Sprintf("%.1f %%", 100*c.Plan.Bubble), inBytes(c.Plan.Largest()), fmt.Sprint(c.Plan.Cut), mark))
+	}
+	a.table(rows)
+	for _, c := range p.Schedules {
+		if c.Plan == nil {
+			a.printf("\n%s: %s\n", c.Schedule, c.Problem)
+		}
+	}
+	if p.Recommendation >= 0 {
+		a.recommendation(p)
+	}
+}
+
+// planDevices prints the devices, those that are alike together.
+func (a *app) planDevices(p *train.PipelinePlan) {
+	stages := map[string]int{}
+	for _, d := range p.Devices {
+		stages[d.Name]++
+	}
+	alike := map[train.PlannedDevice][]string{} // names
+	var kinds []train.PlannedDevice
+	for _, d := range p.Devices {
+		name := d.Name
+		d.Name = ""
+		if len(alike[d]) == 0 {
+			kinds = append(kinds, d)
+		}
+		if n := stages[name]; n > 1 {
+			name += fmt.Sprintf(" (shared by %d stages, which take turns)", n)
+		}
+		if !slices.Contains(alike[d], name) {
+			alike[d] = append(alike[d], name)
+		}
+	}
+	for _, d := range kinds {
+		memory := "memory not known"
+		if d.Memory > 0 {
+			memory = inBytes(d.Memory)
+		}
+		a.printf("device      %s: %s (%s), %s\n", strings.Join(alike[d], ", "), d.Adapter, d.Kind, memory)
+		for _, u := range []struct {
+			name string
+			t    partition.Time
+		}{{"embedding", d.Embedding}, {"a layer", d.Layer}, {"head", d.Head}} {
+			a.printf("            %-9s  forward %s, backward %s, update %s\n", u.name, inSeconds(u.t.Forward), inSeconds(u.t.Backward), inSeconds(u.t.Update))
+		}
+		rate := ""
+		if d.Link.Bandwidth > 0 {
+			rate = fmt.Sprintf(" and %s a second", inBytes(int64(d.Link.Bandwidth)))
+		}
+		a.printf("            transfers  %s%s\n", inSeconds(d.Link.Latency), rate)
+	}
+	if p.Modelled {
+		a.printf("            these times are guesses from arithmetic and traffic, not measurements\n")
+	}
+}
+
+// recommendation shows the stages of the recommended schedule, why it is and how to take it.
+func (a *app) recommendation(p *train.PipelinePlan) {
+	c := p.Schedules[p.Recommendation]
+	a.printf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason)
+	rows := [][]string{{"STAGE", "DEVICE", "UNITS", "A MICROBATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}
+	for i, s := range c.Plan.Stages {
+		available, recompute := "not known", ""
+		if s.Available > 0 {
+			available = inBytes(s.Available)
+		}
+		if s.Recompute {
+			recompute = "recomputes"
+		}
+		m := s.Memory
+		rows = append(rows, []string{fmt.Sprint(i), s.Device, unitsText(s.Parts, p.Units), inSeconds(s.Seconds), inBytes(m.Weights), inBytes(m.Gradients),
+			inBytes(m.Optimizer), inBytes(m.Activations), inBytes(m.Working), inBytes(m.Total()), available, recompute})
+	}
+	a.table(rows)
+	a.printf("\ncompared: %s\n", c.Plan.Search)
+	a.printf("to train like this:%s\n", settings(p, c))
+}
+
+// settings are the overrides that make a run what was planned.
+func settings(p *train.PipelinePlan, c partition.Candidate) string {
+	text := fmt.Sprintf(" --set pipeline.schedule=%s --set pipeline.stages=%d", c.Schedule, len(c.Plan.Stages))
+	if c.Chunks > 1 {
+		text += fmt.Sprintf(" --set pipeline.chunks=%d", c.Chunks)
+	}
+	if len(c.Plan.Cut) > 0 {
+		text += " --set pipeline.cut=" + strings.ReplaceAll(fmt.Sprint(c.Plan.Cut), " ", ",")
+	}
+	var names []string
+	for _, s := range c.Plan.Stages {
+		names = append(names, s.Device)
+	}
+	return text + " --set pipeline.devices=[" + strings.Join(names, ",") + "]"
+}
+
+// unitsText names units as the model's config does.
+func unitsText(parts []partition.Part, units int) string {
+	var texts []string
+	for _, p := range parts {
+		var pieces []string
+		if p.First == 0 {
+			pieces = append(pieces, "embedding")
+		}
+		switch first, last := max(p.First, 1)-1, min(p.Last, units-1)-2; {
+		case first == last:
+			pieces = append(pieces, fmt.Sprintf("layer %d", first))
+		case first < last:
+			pieces = append(pieces, fmt.Sprintf("layers %d-%d", first, last))
+		}
+		if p.Last == units {
+			pieces = append(pieces, "head")
+		}
+		texts = append(texts, strings.Join(pieces, ", "))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// inBytes writes a number of bytes in a unit that leaves it short.
+func inBytes(n int64) string {
+	x := float64(n)
+	for _, unit := range []string{"B", "KiB", "MiB"} {
+		if x < 1024 {
+			return fmt.Sprintf("%.4g %s", x, unit)
+		}
+		x /= 1024
+	}
+	return fmt.Sprintf("%.4g GiB", x)
+}
+
+// inSeconds writes a time in a unit that leaves it short.
+func inSeconds(s float64) string {
+	switch {
+	case s >= 1:
+		return fmt.Sprintf("%.3g s", s)
+	case s >= 1e-3:
+		return fmt.Sprintf("%.3g ms", s*1e3)
+	}
+	return fmt.Sprintf("%.3g us", s*1e6)
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func planArgs(args ...string) []string {
+	return append([]string{"plan", "--set", "model={vocab_size: 256, d_model: 32, n_layers: 5, n_heads: 2, d_ff: 64, seq_len: 16}",
+		"--set", "train={batch_size: 16, microbatches: 8}", "--set", "pipeline.devices=[null:0, null:1]"}, args...)
+}
+
+func TestPlan(t *testing.T) {
+	code, out, errs := command(planArgs("--stages", "2", "--memory", "8GiB", "--set", "train.microbatches=2")...)
+	require.Equal(t, exitOK, code, errs)
+	for _, want := range []string{"7 units: 0 the embedding, 1 to 5 the layers, 6 the head", "256 tokens in 2 microbatches of 8 sequences",
+		"null:0, null:1: none (null), 8 GiB", "guesses", "gpipe", "interleaved", "zb-h1", "recommended: 2bw", "one batch late",
+		"embedding, layers 0-", ", head", "--set pipeline.schedule=2bw --set pipeline.stages=2 --set pipeline.cut=["} {
+		assert.Contains(t, out, want)
+	}
+	code, out, errs = command(planArgs("--stages", "2", "--cut", "3", "--json", "--modelled")...)
+	require.Equal(t, exitOK, code, errs)
+	var p train.PipelinePlan
+	require.NoError(t, json.Unmarshal([]byte(out), &p))
+	assert.Equal(t, []int{3}, p.Schedules[0].Plan.Cut)
+	assert.NotEmpty(t, p.Recommended)
+	assert.Contains(t, p.Schedules[2].Problem, "pipeline.cut: found [3], expected 3 first units")
+	assert.Len(t, p.Devices, 2)
+}
+
+func TestPlanOfARun(t *testing.T) {
+	dir := t.TempDir()
+	c := small(t, dir)
+	code, _, errs := command("train", c, "--device", "null", "--set", "train.steps=1")
+	require.Equal(t, exitOK, code, errs)
+	require.NoError(t, os.Remove(filepath.Join(dir, "text.txt")))
+	for _, config := range []string{c, filepath.Join(dir, "run")} {
+		code, out, errs := command("plan", config, "--set", "pipeline.devices=[null:0]", "--stages", "2")
+		require.Equal(t, exitOK, code, errs)
+		assert.Contains(t, out, "null:0 (shared by 2 stages, which take turns)")
+		assert.Contains(t, out, "recommended: 1f1b: no slower than 2bw", "on one device nothing is gained by a delay")
+	}
+}
+
+func TestPlanMistakes(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"plan"}, "no config is given"},
+		{[]string{"plan", "absent.yaml"}, "absent.yaml"},
+		{planArgs("--stages", "8"), "pipeline.stages: found 8"},
+		{planArgs("--stages", "2", "--cut", "9"), `pipeline.cut: found "[9]", expected ascending units from 1 to 6`},
+		{planArgs("--stages", "2", "--cut", "3,4"), `pipeline.cut: found "[3 4]", expected 1 units`},
+		{planArgs("--stages", "2", "--memory", "lots"), `memory: found "lots", expected bytes, as in 24GiB`},
+		{planArgs("--stages", "2", "--memory", "20kB"), "stage 0 (embed"},
+		{planArgs("--stages", "2", "--memory", "20kB"), "20000 available"},
+		{planArgs("--set", "pipeline.devices=[abacus]"), "pipeline.devices: device \"abacus\": no such backend"},
+		{planArgs("--set", "model.n_layers=0"), "model.n_layers"},
+	} {
+		code, _, errs := command(c.args...)
+		assert.Equal(t, exitMistake, code, "%v", c.args)
+		assert.Contains(t, errs, c.want, "%v", c.args)
+	}
+}
+
+func TestBytesOf(t *testing.T) {
+	for text, want := range map[string]int64{"": 0, "7": 7, "1.5 kB": 1500, "24GiB": 24 << 30, "2MB": 2e6} {
+		n, err := bytesOf(text)
+		assert.NoError(t, err)
+		assert.Equal(t, want, n, text)
+	}
+	for _, text := range []string{"0", "-1", "x", "1e3", "9999999999TiB", "5 gb"} {
+		_, err := bytesOf(text)
+		assert.Error(t, err, text)
+	}
+}
+
+func TestWithoutACacheAPlanIsMade(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", "relative")
+	t.Setenv("HOME", "")
+	t.Setenv("LocalAppData", "")
+	code, _, errs := command(planArgs("--stages", "2")...)
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, errs, "measured costs are not kept for the next time")
+}
+
+func TestUnitsText(t *testing.T) {
+	for want, parts := range map[string][]int{"embedding": {0, 1}, "layer 0": {1, 2}, "layers 0-2": {1, 4}, "head": {6, 7},
+		"embedding, layer 0": {0, 2}, "layers 3-4, head": {4, 7}, "embedding, layers 0-4, head": {0, 7}} {
+		assert.Equal(t, want, unitsText([]partition.Part{{First: parts[0], Last: parts[1]}}, 7))
+	}
+}

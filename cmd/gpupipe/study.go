@@ -1,0 +1,150 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/study"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+)
+
+type studyCommand struct {
+	Grid   string   `arg:"" help:"The study's YAML file."`
+	Set    []string `help:"Override a key of every run's config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
+	Jobs   int      `help:"Runs at a time." default:"1"`
+	Device string   `help:"Where to compute: webgpu:0, null. The same as --set pipeline.devices=[NAME]."`
+	DryRun bool     `help:"List the runs and count them; train nothing."`
+	JSON   bool     `help:"Print one JSON object a line: each run's end, the report."`
+}
+
+func (c *studyCommand) Help() string {
+	return `Trains every optimizer in every mode of a grid over several seeds, at learning rates that it tunes first, and tells what one
+step of delay costs each of them. The grid:
+
+  base: config.yaml                # beside the grid; or the config itself
+  set: {train.steps: 300}          # keys of the config, for all runs
+  optimizers:                      # by optimizer.name, or by a name of yours with optimizer.name in set
+    adamw: {lrs: [1e-3, 2e-3, 4e-3], set: {optimizer.weight_decay: 0.1}}
+    muon:  {lrs: [0.01, 0.02, 0.04], times_lr: {optimizer.adamw.lr: 0.15}}   # a rate that moves with lr
+  modes: [sync, delay, delay+error_feedback]   # also delay+weight_prediction, delay+dc_asgd
+  seeds: [1, 2, 3]                 # of weights and of the order of the data
+  tune_seeds: [1]                  # on which learning rates are chosen
+  tuning: synchronous              # the rate tuned without delay holds for all modes; each: every mode its own; both
+  stages: [1]                      # 1 simulates the delay on one device
+  dir: studies/mine
+
+The folder then holds runs/, a run folder each, and table.md, table.csv, results.json and plots. Started again, a study goes on
+where it stopped. All runs use the kernels that suit the kind of device, untimed, so that runs differ in what is compared alone.
+
+Examples:
+  gpupipe study examples/one-step-delay/study.yaml --dry-run
+  gpupipe study examples/one-step-delay/study.yaml --jobs 2
+  gpupipe study my.yaml --set train.steps=1000 --json`
+}
+
+func (c *studyCommand) Run(a *app) error {
+	if c.Jobs < 1 || c.Jobs > 1024 {
+		return train.Mistake(fmt.Errorf("jobs: found %d, expected an integer from 1 to 1024", c.Jobs))
+	}
+	set := c.Set
+	if c.Device != "" {
+		set = append(set, "pipeline.devices=["+quoted(c.Device)+"]")
+	}
+	g, err := study.Load(c.Grid, set)
+	if err != nil {
+		return err
+	}
+	if c.DryRun {
+		return c.list(a, g)
+	}
+	p := &studyProgress{progress: &progress{app: a, json: c.JSON}}
+	o := study.Options{Jobs: c.Jobs, OpenDevice: openDevice, Progress: p.show, Note: p.Note}
+	rep, err := study.Execute(a.ctx, g, o)
+	p.endLine()
+	if errors.Is(err, study.ErrInterrupted) {
+		fmt.Fprintf(a.stderr, "stopped after %d runs; the same command goes on\n", p.done)
+		return errInterrupted
+	}
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(event{"event": "report", "report": rep})
+	}
+	a.printf("\n%s\n", rep.Markdown(g))
+	for _, file := range rep.Files {
+		a.printf("%s\n", file)
+	}
+	return nil
+}
+
+// list is the dry run.
+func (c *studyCommand) list(a *app, g *study.Grid) error {
+	p, err := study.Plan(g)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return a.printJSON(p)
+	}
+	for _, e := range p.Ended {
+		a.printf("done   %s: %s\n", e.Run, ending(e))
+	}
+	for _, r := range p.Waiting {
+		a.printf("to do  %s\n", r)
+	}
+	total := len(p.Ended) + len(p.Waiting)
+	if p.Later > 0 {
+		a.printf("\n%d runs, %d of them done; at most %d more at the learning rates that these decide: %d at most\n", total, len(p.Ended), p.Later, total+p.Later)
+		return nil
+	}
+	a.printf("\n%d runs, %d of them done\n", total, len(p.Ended))
+	return nil
+}
+
+// ending tells how a run ended.
+func ending(e study.Ended) string {
+	if e.ValLoss == nil {
+		return "diverged"
+	}
+	return fmt.Sprintf("validation loss %.4f", *e.ValLoss)
+}
+
+// studyProgress shows a study: a line for every run that ended and, on a terminal, one that tells what runs.
+type studyProgress struct {
+	*progress
+	done  int
+	shown time.Time
+}
+
+func (s *studyProgress) show(p study.Progress) {
+	s.done = p.Done
+	count := fmt.Sprintf("%d/%d", p.Done, p.Total)
+	if p.AtMost {
+		count = fmt.Sprintf("%d/≤%d", p.Done, p.Total)
+	}
+	left := ""
+	if p.Left > 0 {
+		left = fmt.Sprintf("  %s left", p.Left.Round(time.Second))
+	}
+	switch {
+	case p.Ended != nil && s.json:
+		s.emit(event{"event": "run", "run": p.Ended, "done": p.Done, "total": p.Total, "at_most": p.AtMost, "left_ns": p.Left})
+	case s.json:
+	case p.Ended != nil:
+		if s.open {
+			s.printf("\r\x1b[K")
+			s.open = false
+		}
+		s.printf("%s  %s: %s%s\n", count, p.Ended.Run, ending(*p.Ended), left)
+	case s.terminal && time.Since(s.shown) > 200*time.Millisecond:
+		s.shown = time.Now()
+		line := []rune(fmt.Sprintf("%s%s  %s", count, left, strings.Join(p.Running, "; ")))
+		if len(line) > 78 {
+			line = append(line[:77], '…')
+		}
+		s.rewrite(string(line))
+	}
+}

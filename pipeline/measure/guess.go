@@ -1,0 +1,41 @@
+package measure
+
+import (
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// speed is a guess of what a kind of device reaches with portable kernels, of the order of what is published for WebGPU.
+type speed struct {
+	flops  float64 // multiplications and additions a second, in matrix products
+	bytes  float64 // a second, to and from its own memory
+	launch float64 // seconds a kernel
+	link   partition.Link
+}
+
+func speedOf(k device.Kind) speed {
+	switch k {
+	case device.Software:
+		return speed{20e9, 10e9, 30e-6, partition.Link{Latency: 50e-6, Bandwidth: 5e9}}
+	case device.Integrated:
+		return speed{1e12, 50e9, 10e-6, partition.Link{Latency: 50e-6, Bandwidth: 10e9}}
+	}
+	return speed{10e12, 500e9, 5e-6, partition.Link{Latency: 50e-6, Bandwidth: 10e9}}
+}
+
+// guess reckons a kernel's time as the longer of its arithmetic and its traffic (the roofline of Williams, Waterman and
+// Patterson, CACM 52(4), 2009), and its launch.
+func guess(dev device.Device, kinds [3]kind) (r record) {
+	v := speedOf(dev.Info().Kind)
+	for i, k := range kinds {
+		seconds := map[string]float64{}
+		for _, program := range k.programs {
+			for _, kernel := range k.plan.Kernels(program) {
+				seconds[program] += v.launch + max(kernel.Flops/v.flops, float64(kernel.Bytes)/v.bytes)
+			}
+		}
+		r.times[i] = k.total(seconds)
+	}
+	r.link = v.link
+	return r
+}

@@ -1,0 +1,240 @@
+// Package measure finds out what the units of a model cost on a device, for pipeline/partition: their memory from their
+// graphs, their times by running them one by one, or by a model of the device. All layers are alike, so three units are
+// looked at: the embedding, a layer, the head. Kernels never span units, so that the costs of a stage are the sums of its
+// units'.
+package measure
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// Target is what is to be trained.
+type Target struct {
+	Model     model.Config
+	Batch     int              // sequences a microbatch
+	Optimizer *optim.Optimizer // of all parameters
+}
+
+// Options of a measurement.
+type Options struct {
+	Tune     exec.Chooser // nil: the static choice
+	Cache    *Cache       // nil: nothing is remembered
+	Modelled bool         // do not run anything: guess times from arithmetic and traffic
+	Progress func(device, what string)
+}
+
+// Costs is what a model costs on one device.
+type Costs struct {
+	Units    []partition.Unit // of the whole model
+	Times    []partition.Time // by unit
+	Link     partition.Link
+	Memory   int64 // bytes that the device may take; 0: not known
+	Modelled bool  // the times are guesses
+	Cached   bool  // the times are of an earlier measurement
+}
+
+// Problem is the part of a partition.Problem that is measured: the units, and a device for each stage. Devices of one adapter
+// and driver are measured once.
+func (t Target) Problem(ctx context.Context, devices []device.Device, o Options) (p partition.Problem, modelled bool, err error) {
+	known := map[device.Info]Costs{}
+	for _, dev := range devices {
+		info := kindOf(dev)
+		c, ok := known[info]
+		if !ok {
+			if c, err = t.On(ctx, dev, o); err != nil {
+				return p, false, fmt.Errorf("%s: %w", dev.Info().Name, err)
+			}
+			known[info] = c
+		}
+		modelled = modelled || c.Modelled
+		p.Units = widest(p.Units, c.Units)
+		p.Devices = append(p.Devices, partition.Device{Name: dev.Info().Name, Times: c.Times, Memory: budget(dev), Link: c.Link})
+	}
+	return p, modelled, nil
+}
+
+// kindOf is what devices that are alike have in common.
+func kindOf(dev device.Device) device.Info {
+	info := dev.Info()
+	info.Name = ""
+	return info
+}
+
+func budget(dev device.Device) int64 {
+	if d, ok := dev.(interface{ Budget() int64 }); ok {
+		return d.Budget()
+	}
+	return 0
+}
+
+// widest takes the larger working memory of units that differ by device in nothing else.
+func widest(a, b []partition.Unit) []partition.Unit {
+	if a == nil {
+		return b
+	}
+	for i := range a {
+		a[i].Working = max(a[i].Working, b[i].Working)
+	}
+	return a
+}
+
+// On returns the costs on one device. It runs nothing on a device of kind Null. It stops between runs when ctx ends.
+func (t Target) On(ctx context.Context, dev device.Device, o Options) (c Costs, err error) {
+	if c.Modelled = o.Modelled || dev.Info().Kind == device.Null; c.Modelled {
+		o.Tune = nil // it would time kernels
+	}
+	var kinds [3]kind
+	for i, unit := range t.representatives() {
+		if kinds[i], err = t.kind(dev, unit, o.Tune); err != nil {
+			return c, fmt.Errorf("%s: %w", t.Model.UnitScope(unit), err)
+		}
+		kinds[i].unit.Name = [3]string{"the embedding", "a layer", "the head"}[i]
+	}
+	var known record
+	switch {
+	case c.Modelled:
+		known = guess(dev, kinds)
+	default:
+		if o.Cache == nil {
+			o.Cache = NewCache()
+		}
+		if known, c.Cached, err = t.measured(ctx, dev, kinds, o); err != nil {
+			return c, err
+		}
+	}
+	c.Link, c.Memory = known.link, budget(dev)
+	for u := range t.Model.Units() {
+		i := t.kindOf(u)
+		unit := kinds[i].unit
+		unit.Name = t.Model.UnitScope(u)
+		c.Units, c.Times = append(c.Units, unit), append(c.Times, known.times[i])
+	}
+	return c, nil
+}
+
+// representatives are the units that stand for all.
+func (t Target) representatives() [3]int { return [3]int{0, 1, t.Model.Units() - 1} }
+
+// kindOf is which of the representatives a unit is like.
+func (t Target) kindOf(unit int) int {
+	switch unit {
+	case 0:
+		return 0
+	case t.Model.Units() - 1:
+		return 2
+	}
+	return 1
+}
+
+// The programs of a unit; those of the update are numbered.
+const (
+	forwardProgram    = "F"
+	backwardProgram   = "B"
+	inputGradProgram  = "I"
+	weightGradProgram = "W"
+	votesProgram      = "votes"
+)
+
+func updateProgram(variant int) string { return fmt.Sprint("update ", variant) }
+
+// kind is a representative unit, planned for a device.
+type kind struct {
+	unit     partition.Unit
+	plan     *exec.Plan
+	programs []string  // in an order in which each finds what it reads
+	shares   []float64 // by variant of the update: how often it is the one that runs
+}
+
+// someMicrobatches stands for any number of them but one.
+const someMicrobatches = 2
+
+func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, err error) {
+	s, err := t.Model.Stage(model.StageOptions{First: unit, Last: unit + 1, Batch: t.Batch, Microbatches: someMicrobatches})
+	if err != nil {
+		return k, err
+	}
+	graphs := map[string]*graph.Graph{forwardProgram: s.Forward, backwardProgram: s.BackwardNext}
+	k.programs = []string{forwardProgram, backwardProgram}
+	if s.InputGrad != nil {
+		graphs[inputGradProgram], graphs[weightGradProgram] = s.InputGrad, s.WeightGradNext
+		k.programs = append(k.programs, inputGradProgram, weightGradProgram)
+	}
+	k.unit = t.unit(unit, s)
+	part := t.part(unit)
+	k.unit.State = bytes(part.State())
+	if graphs[votesProgram], err = part.Votes(); err != nil {
+		return k, err
+	}
+	k.programs = append(k.programs, votesProgram)
+	k.shares = t.shares()
+	for v := range k.shares {
+		if graphs[updateProgram(v)], err = part.Update(v); err != nil {
+			return k, err
+		}
+		k.programs = append(k.programs, updateProgram(v))
+	}
+	if k.plan, err = exec.NewPlan(dev, graphs, exec.Options{Tune: tune}); err != nil {
+		return k, err
+	}
+	m := k.plan.Memory()
+	k.unit.Working = m.Arena + m.Inputs + m.Outputs + m.Constants
+	return k, nil
+}
+
+// part is the update of the parameters that a unit owns.
+func (t Target) part(unit int) *optim.Part {
+	var own []string
+	for _, p := range t.Model.Parameters() {
+		if p.Scope == t.Model.UnitScope(unit) {
+			own = append(own, p.Name)
+		}
+	}
+	return t.Optimizer.Part(own, unit == t.Model.Units()-1)
+}
+
+// unit is what the graphs say of a unit's memory.
+func (t Target) unit(unit int, s *model.Stage) (u partition.Unit) {
+	u.Kept, u.KeptW = bytes(s.Stash), bytes(s.WeightStash)
+	for _, p := range s.Parameters {
+		if p.Scope == t.Model.UnitScope(unit) {
+			u.Parameters += p.Type.Bytes()
+		} else {
+			u.Shared += p.Type.Bytes()
+		}
+	}
+	ids := graph.T(graph.U32, t.Batch, t.Model.SeqLen).Bytes()
+	if unit == 0 {
+		u.Kept += ids // tokens
+	}
+	if unit == t.Model.Units()-1 {
+		u.Kept += ids // targets
+	} else {
+		u.Out = ids * int64(t.Model.DModel)
+	}
+	return u
+}
+
+func bytes(vs []graph.Named) (n int64) {
+	for _, v := range vs {
+		n += v.Type.Bytes()
+	}
+	return n
+}
+
+// shares tells how often each variant of the update runs.
+func (t Target) shares() []float64 {
+	const steps = 1000
+	shares := make([]float64, t.Optimizer.Variants())
+	for step := range steps {
+		shares[t.Optimizer.Variant(step)] += 1. / steps
+	}
+	return shares
+}

@@ -1,0 +1,218 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// record is what was measured on a device.
+type record struct {
+	times [3]partition.Time // embedding, layer, head
+	link  partition.Link
+}
+
+// measured runs the programs of each kind of unit, and transfers of what passes between units, unless the cache has them.
+func (t Target) measured(ctx context.Context, dev device.Device, kinds [3]kind, o Options) (r record, cached bool, err error) {
+	cached = true
+	for i, k := range kinds {
+		seconds, all, err := t.remembered(ctx, dev, k, o)
+		if err != nil {
+			return r, false, fmt.Errorf("%s: %w", k.unit.Name, err)
+		}
+		r.times[i] = k.total(seconds)
+		cached = cached && all
+	}
+	n := kinds[0].unit.Out
+	key := o.Cache.key(dev, fmt.Sprint("transfer ", n))
+	e, ok := o.Cache.get(key)
+	if !ok {
+		if e.Link, err = link(ctx, dev, n); err != nil {
+			return r, false, fmt.Errorf("a transfer of %d bytes: %w", n, err)
+		}
+		o.Cache.put(key, dev, fmt.Sprintf("a transfer of %d bytes", n), e)
+		cached = false
+	}
+	r.link = e.Link
+	return r, cached, nil
+}
+
+// remembered returns the seconds of each of a unit's programs, and whether the cache had them all.
+func (t Target) remembered(ctx context.Context, dev device.Device, k kind, o Options) (seconds map[string]float64, all bool, err error) {
+	seconds, keys := map[string]float64{}, map[string]string{}
+	var missing []string
+	for _, program := range k.programs {
+		if keys[program], err = o.Cache.programKey(dev, k.plan, program); err != nil {
+			return nil, false, err
+		}
+		e, ok := o.Cache.get(keys[program])
+		if !ok {
+			missing = append(missing, program)
+		}
+		seconds[program] = e.Seconds
+	}
+	if len(missing) == 0 {
+		return seconds, true, nil
+	}
+	s, err := k.plan.Load()
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := t.fill(s, k); err != nil {
+		return nil, false, err
+	}
+	for _, program := range missing {
+		what := fmt.Sprintf("program %s of %s", program, k.unit.Name)
+		if o.Progress != nil {
+			o.Progress(dev.Info().Name, what)
+		}
+		if seconds[program], err = timeOf(ctx, s, program); err != nil {
+			return nil, false, fmt.Errorf("program %s: %w", program, err)
+		}
+		o.Cache.put(keys[program], dev, what, entry{Seconds: seconds[program]})
+	}
+	return seconds, false, nil
+}
+
+// timeOf runs a program until its time is known.
+func timeOf(ctx context.Context, s *exec.Session, program string) (float64, error) {
+	d, err := best(ctx, func(n int) error {
+		for range n {
+			if err := s.Run(program); err != nil {
+				return err
+			}
+		}
+		return s.Sync()
+	})
+	return d.Seconds(), err
+}
+
+// total gathers the times of a unit's programs.
+func (k kind) total(seconds map[string]float64) partition.Time {
+	x := partition.Time{Forward: seconds[forwardProgram], Backward: seconds[backwardProgram],
+		InputGrad: seconds[inputGradProgram], WeightGrad: seconds[weightGradProgram], Update: seconds[votesProgram]}
+	for v, share := range k.shares {
+		x.Update += share * seconds[updateProgram(v)]
+	}
+	return x
+}
+
+// fill uploads what the programs read and do not write: weights, activations and their gradients, tokens, the step's numbers.
+// Gradients of weights and the optimizer's state begin as zero.
+func (t Target) fill(s *exec.Session, k kind) error {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, v := range s.Variables() {
+		var data []byte
+		switch {
+		case v.ID == model.TokensInput || v.ID == model.TargetsInput:
+			ids := make([]float64, v.Type.Shape.Len())
+			for i := range ids {
+				ids[i] = float64(rng.IntN(t.Model.VocabSize))
+			}
+			data = exec.Encode(graph.U32, ids)
+		case v.ID == model.ActIn || v.ID == model.GradOut || strings.HasSuffix(v.ID, ".weight") && !strings.Contains(v.ID, "/"):
+			xs := make([]float32, v.Type.Shape.Len())
+			for i := range xs {
+				xs[i] = 0.1 * (rng.Float32() - 0.5)
+			}
+			data = exec.F32Bytes(xs)
+		default:
+			continue
+		}
+		if err := s.WriteVariable(v.ID, data); err != nil {
+			return err
+		}
+	}
+	for v := range k.shares {
+		if err := s.SetInput(updateProgram(v), optim.HyperInput, exec.F32Bytes(t.Optimizer.Hyper(0))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	batchTime = 20 * time.Millisecond // of one timing
+	batches   = 3
+)
+
+// best is the shortest time of one piece of work: once to warm up, once to learn the scale, then a few batches.
+func best(ctx context.Context, work func(n int) error) (time.Duration, error) {
+	timed := func(n int) (time.Duration, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		start := time.Now()
+		err := work(n)
+		return time.Since(start) / time.Duration(n), err
+	}
+	if _, err := timed(1); err != nil {
+		return 0, err
+	}
+	fastest, err := timed(1)
+	if err != nil || fastest > time.Second { // what takes so long is not disturbed by much
+		return fastest, err
+	}
+	n := max(1, min(200, int(batchTime/max(fastest, time.Microsecond))))
+	for range batches {
+		d, err := timed(n)
+		if err != nil {
+			return 0, err
+		}
+		fastest = min(fastest, d)
+	}
+	return fastest, nil
+}
+
+// few is the bytes of a transfer whose time is all latency.
+const few = 4
+
+// link times transfers between the device and the host, of n bytes and of few: the mean of both directions, each waited for.
+func link(ctx context.Context, dev device.Device, n int64) (l partition.Link, err error) {
+	b, err := dev.Alloc("transfer", n)
+	if err != nil {
+		return l, err
+	}
+	defer b.Release()
+	seconds := func(n int64) (float64, error) {
+		data := make([]byte, n)
+		d, err := best(ctx, func(repeat int) error {
+			for range repeat {
+				if err := dev.Write(b, 0, data); err != nil {
+					return err
+				}
+				if err := dev.Sync(); err != nil {
+					return err
+				}
+				p, err := dev.Read(b, 0, n)
+				if err != nil {
+					return err
+				}
+				if _, err := p.Wait(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		return d.Seconds() / 2, err
+	}
+	if l.Latency, err = seconds(few); err != nil {
+		return l, err
+	}
+	all, err := seconds(n)
+	if all > l.Latency {
+		l.Bandwidth = float64(n-few) / (all - l.Latency)
+	}
+	return l, err
+}

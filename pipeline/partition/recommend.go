@@ -1,0 +1,74 @@
+package partition
+
+import "fmt"
+
+// Candidate is a schedule with its plan, or with the reason why it has none.
+type Candidate struct {
+	Schedule string `json:"schedule"`
+	Chunks   int    `json:"chunks"`
+	Delay    int    `json:"delay"`
+	Plan     *Plan  `json:"plan,omitempty"`
+	Problem  string `json:"problem,omitempty"`
+}
+
+const (
+	// worthwhile is how much faster a schedule with a delay must be than the best without, for its gradients are older and
+	// predictions are not exact.
+	worthwhile = 1.05
+	// tie is how much slower a schedule may be and be preferred for its smaller memory.
+	tie = 1.005
+)
+
+// Delayed says what a delay of one batch means for what is learned.
+const Delayed = "with delay 1 every gradient is applied one batch late, x_{t+1} = x_t − u_{t−1}: Muon loses little by that, AdamW much, " +
+	"and pipeline.error_feedback closes most of the gap (arXiv 2606.30634)"
+
+// Recommend returns the index of the schedule to take, and why; −1 when none is possible.
+func Recommend(cs []Candidate) (best int, reason string) {
+	sync, late := fastest(cs, 0), fastest(cs, 1)
+	switch {
+	case sync < 0 && late < 0:
+		return -1, "no schedule is possible"
+	case late < 0:
+		return sync, "the fastest; none with a delay is possible"
+	case sync < 0:
+		return late, "the only kind that is possible; " + Delayed
+	}
+	gain := cs[late].Plan.TokensPerSec / cs[sync].Plan.TokensPerSec
+	switch {
+	case gain >= worthwhile:
+		return late, fmt.Sprintf("%.0f %% more tokens a second than %s, the fastest without delay, since no stage waits at a batch's end; %s",
+			100*(gain-1), cs[sync].Schedule, Delayed)
+	case gain > 1:
+		return sync, fmt.Sprintf("%s would be %.1f %% faster, too little for gradients that are one batch old", cs[late].Schedule, 100*(gain-1))
+	}
+	return sync, fmt.Sprintf("no slower than %s, whose gradients are one batch old", cs[late].Schedule)
+}
+
+// fastest is, of the plans with a delay, the fastest; of those nearly as fast the one whose largest stage is the smallest.
+func fastest(cs []Candidate, delay int) (best int) {
+	best = -1
+	rate := 0.0
+	for _, c := range cs {
+		if c.Plan != nil && c.Delay == delay {
+			rate = max(rate, c.Plan.TokensPerSec)
+		}
+	}
+	for i, c := range cs {
+		if c.Plan == nil || c.Delay != delay || c.Plan.TokensPerSec*tie < rate {
+			continue
+		}
+		if best < 0 || c.Plan.Largest() < cs[best].Plan.Largest() {
+			best = i
+		}
+	}
+	return best
+}
+
+// Largest is the bytes of the stage that takes most.
+func (p Plan) Largest() (most int64) {
+	for _, s := range p.Stages {
+		most = max(most, s.Memory.Total())
+	}
+	return most
+}

@@ -1,0 +1,330 @@
+package partition
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// layout is a cut with the device of each stage.
+type layout struct {
+	cut     []int
+	order   []int  // device by stage
+	compare string // what it was compared with
+}
+
+func (l layout) parts(units int) []Part {
+	ps := make([]Part, 0, len(l.cut)+1)
+	first := 0
+	for _, u := range l.cut {
+		ps = append(ps, Part{first, u})
+		first = u
+	}
+	return append(ps, Part{first, units})
+}
+
+// stage returns a stage's parts: part c·Stages + s is chunk c of stage s.
+func (c *costs) parts(l layout, stage int) (ps []Part) {
+	all := l.parts(len(c.Units))
+	for k := stage; k < len(all); k += c.Schedule.Stages {
+		ps = append(ps, all[k])
+	}
+	return ps
+}
+
+// effort bounds the stages that a search looks at, and with them its time.
+const effort = 1 << 24
+
+// orders lists the ways to give the stages devices, the given one first; ways that differ only in the places of equal devices
+// are one. Where comparing all would take too long it is the given one alone.
+func (c *costs) orders(stagesLookedAt int) (orders [][]int, text string) {
+	given := make([]int, len(c.Devices))
+	for i := range given {
+		given[i] = i
+	}
+	if c.KeepOrder {
+		return [][]int{given}, "the devices in the order given"
+	}
+	most := max(1, effort/max(1, stagesLookedAt))
+	orders = c.arrangements(most)
+	switch {
+	case orders == nil:
+		return [][]int{given}, fmt.Sprintf("the devices in the order given, since there are more than %d others", most)
+	case len(orders) == 1:
+		return orders, "devices that are alike"
+	}
+	return orders, fmt.Sprintf("all %d orders of the devices", len(orders))
+}
+
+// arrangements lists all distinct orders of the devices, lexicographically by class from the given one; nil if more than most.
+func (c *costs) arrangements(most int) (orders [][]int) {
+	class := c.classes()
+	used, order := make([]bool, len(class)), []int{}
+	var extend func() bool
+	extend = func() bool {
+		if len(order) == len(class) {
+			orders = append(orders, slices.Clone(order))
+			return len(orders) <= most
+		}
+		for d := range class {
+			if used[d] || twinFree(d, class, used) {
+				continue
+			}
+			used[d], order = true, append(order, d)
+			more := extend()
+			used[d], order = false, order[:len(order)-1]
+			if !more {
+				return false
+			}
+		}
+		return true
+	}
+	if !extend() {
+		return nil
+	}
+	return orders
+}
+
+// twinFree tells whether an equal device before d is free, which then stands for both.
+func twinFree(d int, class []int, used []bool) bool {
+	for e := range d {
+		if class[e] == class[d] && !used[e] {
+			return true
+		}
+	}
+	return false
+}
+
+// classes numbers the devices so that interchangeable ones have one number: places on one device, or devices that are alike and
+// have one stage each.
+func (c *costs) classes() []int {
+	alike := func(i, j int) bool {
+		d, e := c.Devices[i], c.Devices[j]
+		return d.Name == e.Name || c.share[i] == 1 && c.share[j] == 1 &&
+			d.Memory == e.Memory && d.Link == e.Link && slices.Equal(d.Times, e.Times)
+	}
+	class := make([]int, len(c.Devices))
+	for i := range class {
+		for !alike(class[i], i) {
+			class[i]++
+		}
+	}
+	return class
+}
+
+// attempt runs a search with each stage entitled to all memory of its device; where stages that share a device then take too
+// much together, again with even parts. Its last layout comes back with ok unset when that does not fit either.
+func (c *costs) attempt(find func() layout) (l layout, ok bool) {
+	for _, c.evenly = range []bool{false, true} {
+		if l = find(); l.order != nil && len(c.missing(l)) == 0 {
+			return l, true
+		}
+	}
+	return l, false
+}
+
+// search finds the best cut for one part a stage: exactly, but for the even parts of attempt.
+func (c *costs) search() (layout, error) {
+	n := len(c.Units)
+	orders, compared := c.orders(c.Schedule.Stages * n * n)
+	l, ok := c.attempt(func() layout { return c.fastest(orders) })
+	if !ok {
+		return l, c.tooLarge(c.smallest(orders))
+	}
+	l.compare = "all cuts, with " + compared
+	return l, nil
+}
+
+// fastest is the layout with the fastest slowest stage; of those the most even one, by the sum of squares, and of those the
+// first. It has no order when nothing fits.
+func (c *costs) fastest(orders [][]int) (best layout) {
+	slowest, spread := math.Inf(1), math.Inf(1)
+	for _, order := range orders {
+		seconds := func(s int, p Part) float64 {
+			x := c.stage(s, order[s], []Part{p})
+			if x.over > 0 {
+				return math.Inf(1)
+			}
+			return x.seconds
+		}
+		_, t := c.sweep(seconds, math.Max)
+		if math.IsInf(t, 1) || t > slowest {
+			continue
+		}
+		cut, even := c.sweep(func(s int, p Part) float64 {
+			x := seconds(s, p)
+			if x > t {
+				return math.Inf(1)
+			}
+			return x * x
+		}, func(a, b float64) float64 { return a + b })
+		if t < slowest || even < spread {
+			best, slowest, spread = layout{cut: cut, order: order}, t, even
+		}
+	}
+	return best
+}
+
+// smallest is the layout that misses the fewest bytes on any stage.
+func (c *costs) smallest(orders [][]int) (best layout) {
+	least := math.Inf(1)
+	for _, order := range orders {
+		cut, over := c.sweep(func(s int, p Part) float64 { return float64(c.stage(s, order[s], []Part{p}).over) }, math.Max)
+		if over < least {
+			best, least = layout{cut: cut, order: order}, over
+		}
+	}
+	return best
+}
+
+// sweep cuts the units into one part a stage so that the stages' values, combined, are least. combine must not fall when one of
+// its arguments rises: then the best cut of a beginning is part of a best whole (Bellman), and the answer is exact.
+func (c *costs) sweep(value func(stage int, p Part) float64, combine func(a, b float64) float64) (cut []int, least float64) {
+	n, parts := len(c.Units), c.Schedule.Parts()
+	best := make([]float64, n+1) // of the stages so far, by the units that they cover
+	for i := range best {
+		best[i] = math.Inf(1)
+	}
+	best[0] = 0
+	from := make([][]int, parts)
+	for s := range parts {
+		next := make([]float64, n+1)
+		from[s] = make([]int, n+1)
+		for last := range next {
+			next[last] = math.Inf(1)
+			if s == parts-1 && last < n || last > n-(parts-1-s) {
+				continue // the stages to come need a unit each
+			}
+			for first := s; first < last; first++ {
+				if math.IsInf(best[first], 1) {
+					continue
+				}
+				if v := combine(best[first], value(s, Part{first, last})); v < next[last] {
+					next[last], from[s][last] = v, first
+				}
+			}
+		}
+		best = next
+	}
+	if math.IsInf(best[n], 1) {
+		return nil, best[n]
+	}
+	for s, last := parts-1, n; s > 0; s-- {
+		last = from[s][last]
+		cut = append(cut, last)
+	}
+	slices.Reverse(cut)
+	return cut, best[n]
+}
+
+// given judges the user's cut with the best order of the devices.
+func (c *costs) given() (layout, error) {
+	orders, compared := c.orders(c.Schedule.Parts())
+	l, ok := c.attempt(func() layout { return c.bestOrder(orders, func([]int) []int { return c.Cut }) })
+	if !ok {
+		return l, c.tooLarge(l)
+	}
+	l.compare = "the cut given, with " + compared
+	return l, nil
+}
+
+// searchChunks finds a good cut for several parts a stage: that with the most even parts, improved as long as moving one border
+// helps. It is not known to be the best.
+func (c *costs) searchChunks() (layout, error) {
+	n, parts := len(c.Units), c.Schedule.Parts()
+	orders, compared := c.orders(parts * n * n)
+	l, ok := c.attempt(func() layout { return c.bestOrder(orders, c.evenParts) })
+	if !ok {
+		return l, c.tooLarge(l)
+	}
+	l.compare = "cuts near that of the most even parts, with " + compared
+	return l, nil
+}
+
+func (c *costs) evenParts(order []int) []int {
+	cut, _ := c.sweep(func(k int, p Part) float64 {
+		s := k % c.Schedule.Stages
+		x := c.stageAs(s, order[s], []Part{p}, false).seconds
+		return x * x
+	}, func(a, b float64) float64 { return a + b })
+	return c.improve(layout{cut: cut, order: order}).cut
+}
+
+func (c *costs) bestOrder(orders [][]int, cut func(order []int) []int) (best layout) {
+	for i, order := range orders {
+		l := layout{cut: cut(order), order: order}
+		if i == 0 || c.better(l, best) {
+			best = l
+		}
+	}
+	return best
+}
+
+// improve moves borders by a unit while that makes a layout better.
+func (c *costs) improve(l layout) layout {
+	for moved := true; moved; {
+		moved = false
+		for i := range l.cut {
+			for _, by := range []int{-1, 1} {
+				next := layout{cut: slices.Clone(l.cut), order: l.order}
+				next.cut[i] += by
+				if c.legal(next.cut) && c.better(next, l) {
+					l, moved = next, true
+				}
+			}
+		}
+	}
+	return l
+}
+
+func (c *costs) legal(cut []int) bool {
+	before := 0
+	for _, u := range cut {
+		if u <= before || u >= len(c.Units) {
+			return false
+		}
+		before = u
+	}
+	return true
+}
+
+// score ranks layouts: bytes missing, then the slowest stage, then evenness.
+type score struct {
+	over            int64
+	slowest, spread float64
+}
+
+func (c *costs) score(l layout) (s score) {
+	for _, n := range c.missing(l) {
+		s.over += n
+	}
+	for i := range c.Schedule.Stages {
+		x := c.stage(i, l.order[i], c.parts(l, i))
+		s.slowest = max(s.slowest, x.seconds)
+		s.spread += x.seconds * x.seconds
+	}
+	return s
+}
+
+func (c *costs) better(a, b layout) bool {
+	x, y := c.score(a), c.score(b)
+	return cmp.Or(cmp.Compare(x.over, y.over), cmp.Compare(x.slowest, y.slowest), cmp.Compare(x.spread, y.spread)) < 0
+}
+
+// missing is the bytes missing by name of device, the stages that share it together.
+func (c *costs) missing(l layout) map[string]int64 {
+	need, have := map[string]int64{}, map[string]int64{}
+	for s := range c.Schedule.Stages {
+		d := c.Devices[l.order[s]]
+		need[d.Name] += c.stage(s, l.order[s], c.parts(l, s)).memory.Total()
+		have[d.Name] = d.Memory
+	}
+	over := map[string]int64{}
+	for name, n := range need {
+		if have[name] > 0 && n > have[name] {
+			over[name] = n - have[name]
+		}
+	}
+	return over
+}

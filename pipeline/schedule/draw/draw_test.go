@@ -1,0 +1,117 @@
+package draw
+
+import (
+	"encoding/xml"
+	"errors"
+	"image/color"
+	"image/png"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func simulated(t *testing.T, name string, o schedule.Options, c ...schedule.Cost) (*schedule.Schedule, *schedule.Result) {
+	t.Helper()
+	s, err := schedule.Generate(name, o)
+	require.NoError(t, err)
+	r, err := schedule.Simulate(s, schedule.Costs{Parts: c})
+	require.NoError(t, err)
+	return s, r
+}
+
+func TestText(t *testing.T) {
+	s, r := simulated(t, "1f1b", schedule.Options{Stages: 3, Microbatches: 3}, schedule.Even(1, 2, 1))
+	text, err := Text(s, r)
+	require.NoError(t, err)
+	assert.Equal(t, `0  F0 F1 F2 ·  ·  ·  ·  B0─── ·  B1─── ·  B2─── U0
+1  ·  F0 F1 ·  ·  B0─── F2 B1─── ·  B2─── U0 ·  ·
+2  ·  ·  F0 B0─── F1 B1─── F2 B2─── U0 ·  ·  ·  ·
+`, strings.Join(trimmed(text), "\n")+"\n")
+
+	s, r = simulated(t, "2bw", schedule.Options{Stages: 1, Microbatches: 1, Batches: 2}, schedule.Even(1, 1, 0))
+	text, err = Text(s, r)
+	require.NoError(t, err)
+	assert.Equal(t, "0  F0.0 B0.0 F0.1 B0.1\n", text)
+
+	s, r = simulated(t, "eval", schedule.Options{Stages: 2, Microbatches: 1}, schedule.Cost{})
+	text, err = Text(s, r)
+	require.NoError(t, err)
+	assert.Equal(t, "0\n1\n", strings.ReplaceAll(text, " ", ""), "nothing takes time")
+
+	s, r = simulated(t, "eval", schedule.Options{Stages: 2, Microbatches: 3}, schedule.Even(1, 0, 0), schedule.Even(2000, 0, 0))
+	_, err = Text(s, r)
+	assert.ErrorContains(t, err, "6001 cells wide, expected at most 4000")
+}
+
+func trimmed(text string) (lines []string) {
+	for line := range strings.Lines(text) {
+		lines = append(lines, strings.TrimRight(line, " \n"))
+	}
+	return lines
+}
+
+func TestSVG(t *testing.T) {
+	s, r := simulated(t, "zb-h1", schedule.Options{Stages: 3, Microbatches: 4, Batches: 2}, schedule.Even(1, 2, 1))
+	s.Name = `<&">`
+	path := filepath.Join(t.TempDir(), "a.SVG")
+	require.NoError(t, Save(path, s, r))
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	text := ""
+	for d := xml.NewDecoder(strings.NewReader(string(b))); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		if c, is := token.(xml.CharData); is {
+			text += string(c) + "\n"
+		}
+	}
+	for _, e := range r.Events {
+		assert.Contains(t, text, "\n"+e.Action.String()+"\n")
+	}
+	for _, want := range []string{"stage 2", "forward", "input gradient", "weight gradient", "update", `<&">, 3 stages, 4 microbatches a batch; waiting 13.3 %`} {
+		assert.Contains(t, text, want)
+	}
+	assert.NotContains(t, text, "evaluate")
+}
+
+func TestPNG(t *testing.T) {
+	s, r := simulated(t, "gpipe", schedule.Options{Stages: 2, Microbatches: 2, Batches: 2}, schedule.Even(10, 20, 10))
+	path := filepath.Join(t.TempDir(), "a.png")
+	require.NoError(t, Save(path, s, r))
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	img, err := png.Decode(f)
+	require.NoError(t, err)
+	b := img.Bounds()
+	wide := float64(b.Dx()) - 110.0/72*(left+2*margin)
+	at := func(stage int, time float64) color.NRGBA { // near the lower edge of a stage's row, under the text
+		x, y := 110.0/72*(left+margin)+time/r.Makespan*wide, 110.0/72*(margin+float64(stage)*(row+gap)+row-2)
+		return color.NRGBAModel.Convert(img.At(int(x), int(y))).(color.NRGBA)
+	}
+	assert.Equal(t, shade(schedule.Forward, 0), at(0, 5))
+	assert.Equal(t, color.NRGBA{238, 238, 238, 255}, at(1, 5), "waits")
+	assert.Equal(t, shade(schedule.Backward, 0), at(1, 35))
+	assert.Equal(t, shade(schedule.Update, 0), at(0, 95))
+	assert.Equal(t, shade(schedule.Forward, 1), at(0, 105))
+	assert.NotEqual(t, shade(schedule.Forward, 0), shade(schedule.Forward, 1))
+}
+
+func TestPicturesThatAreRefused(t *testing.T) {
+	s, r := simulated(t, "gpipe", schedule.Options{Stages: 2, Microbatches: 1}, schedule.Even(1, 1, 0))
+	assert.ErrorContains(t, Save("a.pdf", s, r), `a.pdf: found ending ".pdf", expected .svg or .png`)
+	assert.ErrorContains(t, Save(filepath.Join(t.TempDir(), "no", "a.svg"), s, r), "no such file")
+	s, r = simulated(t, "gpipe", schedule.Options{Stages: 1, Microbatches: 10_001}, schedule.Even(1, 1, 0))
+	assert.ErrorContains(t, Save("a.png", s, r), "a.png: found 20003 actions to draw, expected at most 20000")
+	s, r = simulated(t, "eval", schedule.Options{Stages: 2, Microbatches: 1}, schedule.Cost{})
+	assert.NoError(t, Save(filepath.Join(t.TempDir(), "a.png"), s, r), "nothing takes time")
+}

@@ -1,0 +1,144 @@
+package schedule
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew; look at the difference before committing it")
+
+// The schedules as they are: every change of one is a change of its file, to be reviewed.
+func TestGoldenFiles(t *testing.T) {
+	names, _ := Names()
+	written := map[string]bool{}
+	for _, name := range names {
+		o := Options{Stages: 3, Microbatches: 4, Batches: 2}
+		variants := map[string]*Links{"": nil, ".told": {}}
+		switch name {
+		case "2bw":
+			o.Batches = 3
+			variants[".tied"], variants[".tied-copied"], variants[".replica"] = &Links{Tied: true}, &Links{Tied: true, Copied: true}, &Links{Tied: true, Replica: true}
+		case "interleaved":
+			o = Options{Stages: 2, Chunks: 2, Microbatches: 4}
+			variants[".tied"] = &Links{Tied: true}
+		case "pipedream":
+			o = Options{Stages: 3, Microbatches: 1, Batches: 6}
+		}
+		for variant, l := range variants {
+			s, err := Generate(name, o)
+			require.NoError(t, err)
+			if l != nil {
+				s, err = Communicate(s, *l)
+				require.NoError(t, err)
+			}
+			path := filepath.Join("testdata", name+variant+".txt")
+			written[path] = true
+			if *update {
+				require.NoError(t, os.WriteFile(path, []byte(s.String()), 0o666))
+			}
+			want, err := os.ReadFile(path)
+			require.NoError(t, err)
+			assert.Equal(t, string(want), s.String(), "%s; go test -update writes it anew", path)
+			read, err := Read(path)
+			require.NoError(t, err)
+			assert.Equal(t, s, read, "round trip")
+			_, err = Validate(read)
+			assert.NoError(t, err)
+		}
+	}
+	files, err := filepath.Glob("testdata/*.txt")
+	require.NoError(t, err)
+	for _, f := range files {
+		assert.True(t, written[f], "%s is of no schedule", f)
+	}
+}
+
+func TestParseCountsWhatIsNotSaid(t *testing.T) {
+	s, err := Parse("dir/mine.txt", `
+# Two stages: as in 1f1b.
+F0.0 F1.0 B0.0 B1.0 U0   # the first
+F0 B0 F1 B1 U0
+`)
+	require.NoError(t, err)
+	want, err := Generate("1f1b", Options{Stages: 2, Microbatches: 2})
+	require.NoError(t, err)
+	want.Name = "mine"
+	assert.Equal(t, want, s)
+}
+
+func TestMistakesInAText(t *testing.T) {
+	for want, text := range map[string]string{
+		"f.txt:2: stage 0: action 3: action \"Q0\": expected one of F, B":          "# name: x\nF0 B0 Q0",
+		"f.txt:1: stage 0: action 1: action \"U0.1\": U concerns a whole batch":    "U0.1",
+		"f.txt:1: stage 0: action 2: action \"F0.0.0\"":                            "F0 F0.0.0",
+		"f.txt:2: unknown key \"dely\", expected name, stages, chunks":             "# name: x\n# dely: 1\nF0",
+		"f.txt:3: stages is said a second time, first in line 1":                   "# stages: 1\n# name: x\n# stages: 1",
+		"f.txt:2: delay is said after the first stage":                             "F0 B0 U0\n# delay: 1",
+		"f.txt:1: delay: found \"one\", expected a number":                         "# delay: one",
+		"f.txt:1: links: found \"tide\", expected none, or some of tied, replica":  "# links: tied tide",
+		"f.txt:1: stages: found 2, but 1 lines of actions":                         "# stages: 2\nF0 B0 U0",
+		"f.txt:4: stage 1: action 2, F1.0, is beyond the microbatches that line 1": "# microbatches: 1\n\nF0\nF0 F1",
+		"is beyond the batches that line 1 says: 1":                                "# batches: 1\nF0.1",
+		"is beyond the chunks that line 1 says: 1":                                 "# chunks: 1\nF0.0:1",
+		"f.txt: found no line of actions":                                          "# name: x\n",
+	} {
+		_, err := Parse("f.txt", text)
+		assert.ErrorContains(t, err, want)
+	}
+	_, err := Read(filepath.Join(t.TempDir(), "none"))
+	assert.ErrorContains(t, err, "none: no such file")
+}
+
+func TestActionsAsText(t *testing.T) {
+	for _, a := range []Action{{Forward, 3, 2, 0}, {Backward, 0, 0, 7}, {Kind: Update, Batch: 12}, {Kind: RecvWeights, Batch: 1}} {
+		text, err := a.MarshalText()
+		require.NoError(t, err)
+		var b Action
+		require.NoError(t, b.UnmarshalText(text))
+		assert.Equal(t, a, b)
+	}
+	assert.Error(t, new(Action).UnmarshalText([]byte("f0")))
+}
+
+// Whatever is read is written as a text that says the same, and is judged, told and simulated without a panic.
+func FuzzParse(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.txt")
+	require.NoError(f, err)
+	require.NotEmpty(f, files)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(f, err)
+		f.Add(string(text))
+	}
+	for _, text := range []string{"F0", "# stages: 1\nF0 B0 U0", "# microbatches: 1000000000\nF0 B0 U0", "F0 # x\n\nB0:3", "# links: none\nE0 SF0\nRF0 E0", "# delay: -1\nF0 B0 U0",
+		"# delay: 1\n# batches: 2\nF0 F0.1 B0 B0.1 U0 U1", "# name: \u00a0x\nF0.999999999"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := Parse("f.txt", text)
+		if err != nil {
+			require.True(t, strings.HasPrefix(err.Error(), "f.txt"), err)
+			return
+		}
+		again, err := Parse("f.txt", s.String())
+		require.NoError(t, err)
+		require.Equal(t, s, again)
+		if _, err := Validate(s); err != nil {
+			return
+		}
+		_, err = Simulate(s, Costs{Parts: []Cost{Even(1, 2, 1)}})
+		require.NoError(t, err)
+		if s.Links == nil {
+			c, err := Communicate(s, Links{})
+			require.NoError(t, err)
+			_, err = Validate(c)
+			require.NoError(t, err)
+		}
+	})
+}

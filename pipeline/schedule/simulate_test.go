@@ -1,0 +1,108 @@
+package schedule
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func simulated(t *testing.T, s *Schedule, c Costs) (*Result, map[string][2]float64) {
+	t.Helper()
+	r, err := Simulate(s, c)
+	require.NoError(t, err)
+	at := map[string][2]float64{}
+	for _, e := range r.Events {
+		at[name(e.Stage, "%v", e.Action)] = [2]float64{e.Start, e.End}
+	}
+	return r, at
+}
+
+// By hand: two stages, 1F1B, two microbatches. Transfers of one direction follow one another.
+func TestSimulateByHand(t *testing.T) {
+	s, err := Generate("1f1b", Options{Stages: 2, Microbatches: 2})
+	require.NoError(t, err)
+	c := Costs{Parts: []Cost{{Forward: 1, Backward: 2, Update: 3, Transfer: 1.5, Activation: 10}, {Forward: 2, Backward: 1, Update: 1, Transfer: 9, Activation: 7}}}
+	r, at := simulated(t, s, c)
+	assert.Equal(t, map[string][2]float64{
+		"0 F0.0": {0, 1}, "0 F1.0": {1, 2}, // sent until 2.5 and 4
+		"1 F0.0": {2.5, 4.5}, "1 B0.0": {4.5, 5.5}, "1 F1.0": {5.5, 7.5}, "1 B1.0": {7.5, 8.5}, "1 U0": {8.5, 9.5}, // sent until 7 and 10
+		"0 B0.0": {7, 9}, "0 B1.0": {10, 12}, "0 U0": {12, 15},
+	}, at)
+	assert.Equal(t, 15.0, r.Makespan)
+	assert.Equal(t, []StageResult{{Busy: 9, Idle: 6, Activation: 20}, {Busy: 7, Idle: 8, Activation: 7}}, r.Stages)
+	assert.InDelta(t, 14.0/30, r.Bubble, 1e-12)
+	assert.Nil(t, r.Steady)
+
+	c.Exchange = 0.5
+	s, err = Communicate(s, Links{Tied: true})
+	require.NoError(t, err)
+	_, at = simulated(t, s, c)
+	assert.Equal(t, [2]float64{12.5, 13.5}, at["1 U0"], "stage 0 votes at 12, the other waits for it")
+	assert.Equal(t, [2]float64{12, 15}, at["0 U0"], "stage 1's vote has come at 9")
+}
+
+// With tied embeddings the first stage votes when the last one's gradients have come, and the last stage goes on when the first
+// one's weights have. In 2BW there is time for that.
+func TestSimulateTiedEmbeddings(t *testing.T) {
+	s, err := Generate("gpipe", Options{Stages: 2, Microbatches: 1, Batches: 2})
+	require.NoError(t, err)
+	s, err = Communicate(s, Links{Tied: true})
+	require.NoError(t, err)
+	_, at := simulated(t, s, Costs{Parts: []Cost{Even(1, 1, 4), Even(1, 1, 1)}, Exchange: 5})
+	assert.Equal(t, [2]float64{2, 3}, at["1 B0.0"], "its gradients come at 8, to a stage that is done at 4")
+	assert.Equal(t, [2]float64{8, 12}, at["0 U0"])
+	assert.Equal(t, [2]float64{13, 14}, at["1 U0"], "stage 0 votes at 8")
+	assert.Equal(t, [2]float64{12, 13}, at["0 F0.1"])
+	assert.Equal(t, [2]float64{17, 18}, at["1 F0.1"], "the weights come at 17")
+
+	for exchange, waits := range map[float64]bool{4: false, 40: true} {
+		s, err := Generate("2bw", Options{Stages: 4, Microbatches: 12, Batches: 8})
+		require.NoError(t, err)
+		s, err = Communicate(s, Links{Tied: true})
+		require.NoError(t, err)
+		r, _ := simulated(t, s, Costs{Parts: []Cost{Even(1, 2, 1)}, Exchange: exchange})
+		assert.Equal(t, waits, r.Steady.Bubble > 1e-9, "an exchange of %v: %v", exchange, r.Steady)
+	}
+}
+
+func TestEvaluationHoldsOneMicrobatch(t *testing.T) {
+	s, err := Generate("eval", Options{Stages: 2, Microbatches: 3})
+	require.NoError(t, err)
+	r, _ := simulated(t, s, Costs{Parts: []Cost{{Forward: 1, Activation: 5}}})
+	assert.Equal(t, []StageResult{{Busy: 3, Idle: 1, Activation: 5}, {Busy: 3, Idle: 1, Activation: 5}}, r.Stages)
+}
+
+// A replica's updates are made elsewhere: its gradients go there, and weights come back.
+func TestSimulateAReplica(t *testing.T) {
+	s, err := Generate("gpipe", Options{Stages: 2, Microbatches: 1, Batches: 2})
+	require.NoError(t, err)
+	s, err = Communicate(s, Links{Replica: true})
+	require.NoError(t, err)
+	_, at := simulated(t, s, Costs{Parts: []Cost{Even(1, 1, 1)}, Exchange: 5})
+	assert.Equal(t, [2]float64{14, 15}, at["0 F0.1"], "all gradients at 4, and two messages")
+	assert.NotContains(t, at, "0 U0")
+}
+
+func TestCostsThatAreRefused(t *testing.T) {
+	s, err := Generate("gpipe", Options{Stages: 3, Microbatches: 1})
+	require.NoError(t, err)
+	for want, c := range map[string]Costs{
+		"found costs of 2 parts, expected 1 for all or 3":                   {Parts: make([]Cost, 2)},
+		"costs of part 0: found -1, expected finite numbers of at least 0":  {Parts: []Cost{{Forward: -1}}},
+		"costs of part 2: found NaN, expected finite numbers":               {Parts: []Cost{{}, {}, {Update: math.NaN()}}},
+		"costs of part 0: found +Inf, expected finite numbers of at least ": {Parts: []Cost{{}}, Exchange: math.Inf(1)},
+	} {
+		_, err := Simulate(s, c)
+		assert.ErrorContains(t, err, want)
+	}
+	s.Lines[0] = nil
+	_, err = Simulate(s, Costs{Parts: []Cost{{}}})
+	assert.ErrorContains(t, err, "stage 0: F0.0 is missing")
+	_, known := Closed("mine", Options{}, Cost{})
+	assert.False(t, known)
+	r, err := Simulate(parse(t, "F0 B0 U0"), Costs{Parts: []Cost{{}}})
+	require.NoError(t, err)
+	assert.Zero(t, r.Bubble)
+}

@@ -1,0 +1,80 @@
+package study
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"gonum.org/v1/gonum/stat"
+)
+
+// Estimate is a mean over seeds with its standard error, s/√n with n−1 in s. The mean is infinite where a run diverged, NaN
+// where there is none; the error is NaN where it is not known: with one seed, or without a finite mean.
+type Estimate struct {
+	Mean, Err float64
+}
+
+func estimate(xs []float64) Estimate {
+	e := Estimate{stat.Mean(xs, nil), math.NaN()}
+	if len(xs) > 1 && finite(e.Mean) {
+		e.Err = stat.StdErr(stat.StdDev(xs, nil), float64(len(xs)))
+	}
+	return e
+}
+
+// differences are a − b, seed by seed: what the seeds have in common, good or bad luck, cancels out. They are infinite where
+// a diverged, NaN where b did: then there is nothing to compare with.
+func differences(a, b []float64) []float64 {
+	if len(a) != len(b) {
+		panic(fmt.Sprintf("study: %d losses against %d", len(a), len(b)))
+	}
+	d := make([]float64, len(a))
+	for i := range a {
+		d[i] = a[i] - b[i]
+		if math.IsInf(b[i], 0) {
+			d[i] = math.NaN()
+		}
+	}
+	return d
+}
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+// String is mean ± error with four decimals.
+func (e Estimate) String() string { return e.format("%.4f") }
+
+// Signed is String with a sign.
+func (e Estimate) Signed() string { return e.format("%+.4f") }
+
+func (e Estimate) format(mean string) string {
+	switch {
+	case math.IsInf(e.Mean, 1):
+		return "diverged"
+	case !finite(e.Mean):
+		return "–"
+	case !finite(e.Err):
+		return fmt.Sprintf(mean, e.Mean)
+	}
+	return fmt.Sprintf(mean+" ± %.4f", e.Mean, e.Err)
+}
+
+// Errors is how many standard errors the mean is away from zero; 0 where that is not known.
+func (e Estimate) Errors() float64 {
+	if !finite(e.Mean) || !finite(e.Err) || e.Err == 0 {
+		return 0
+	}
+	return math.Abs(e.Mean) / e.Err
+}
+
+// MarshalJSON writes null for what is not a number.
+func (e Estimate) MarshalJSON() ([]byte, error) {
+	return json.Marshal(map[string]*float64{"mean": number(e.Mean), "stderr": number(e.Err)})
+}
+
+// number is x for JSON: null unless finite.
+func number(x float64) *float64 {
+	if !finite(x) {
+		return nil
+	}
+	return &x
+}

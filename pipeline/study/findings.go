@@ -1,0 +1,98 @@
+package study
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// enough standard errors to speak of a difference.
+const enough = 2
+
+// findings says in words what the gaps are: their order over the optimizers, and what corrections do to them.
+func (g *Grid) findings(rep *Report, tuning string, stages int) (out []string) {
+	if !slices.ContainsFunc(g.Modes, func(m Mode) bool { return m.Name == delayMode }) {
+		return nil
+	}
+	at := func(optimizer, mode string) *Cell { return rep.find(tuning, stages, optimizer, mode) }
+	add := func(sentence string) { out = append(out, g.where(tuning, stages)+sentence+".") }
+	var cells []*Cell
+	for _, o := range g.Optimizers {
+		cells = append(cells, at(o.Label, delayMode))
+	}
+	slices.SortStableFunc(cells, func(a, b *Cell) int { return cmp.Compare(b.Gap.Mean, a.Gap.Mean) })
+	var costs []string
+	for _, c := range cells {
+		costs = append(costs, c.Optimizer+" "+c.Gap.Signed())
+	}
+	add("one step of delay costs, in nats per token, " + strings.Join(costs, "; "))
+	for i, a := range cells {
+		for _, b := range cells[i+1:] {
+			add(order(a, b))
+		}
+	}
+	for _, m := range g.Modes {
+		for _, o := range g.Optimizers {
+			if m.Delay > 0 && m.Correction != "none" {
+				add(correction(m, at(o.Label, delayMode), at(o.Label, m.Name)))
+			}
+		}
+	}
+	return out
+}
+
+// where tells which table a finding is of, where there are several.
+func (g *Grid) where(tuning string, stages int) string {
+	var parts []string
+	switch {
+	case g.Tuning == Both && tuning == Synchronous:
+		parts = append(parts, "rate tuned without delay")
+	case g.Tuning == Both:
+		parts = append(parts, "rate tuned in every mode")
+	}
+	if len(g.Stages) > 1 {
+		parts = append(parts, fmt.Sprintf("stages %d", stages))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return strings.Join(parts, ", ") + ": "
+}
+
+// order compares the gaps of two optimizers, the first of which is not the smaller, seed by seed.
+func order(a, b *Cell) string {
+	if !finite(a.Gap.Mean) || !finite(b.Gap.Mean) {
+		return fmt.Sprintf("the gaps of %s and %s cannot be compared, since runs diverged", a.Optimizer, b.Optimizer)
+	}
+	return fmt.Sprintf("%s's gap exceeds %s's by %s", a.Optimizer, b.Optimizer, weighed(estimate(differences(a.gaps, b.gaps))))
+}
+
+// correction tells what a correction of the delay does to the gap.
+func correction(m Mode, plain, corrected *Cell) string {
+	name := strings.TrimPrefix(m.Title(), "delay + ")
+	d := estimate(differences(plain.losses, corrected.losses))
+	switch {
+	case !finite(d.Mean):
+		return fmt.Sprintf("what %s does to %s's gap cannot be told, since runs diverged", name, plain.Optimizer)
+	case d.Mean < 0:
+		return fmt.Sprintf("%s widens %s's gap by %s", name, plain.Optimizer, weighed(Estimate{-d.Mean, d.Err}))
+	case plain.Gap.Mean > 0 && plain.Gap.Errors() >= enough && d.Mean > 0:
+		return fmt.Sprintf("%s shrinks %s's gap by %s, %.0f %% of it", name, plain.Optimizer, weighed(d), 100*d.Mean/plain.Gap.Mean)
+	}
+	return fmt.Sprintf("%s shrinks %s's gap by %s", name, plain.Optimizer, weighed(d))
+}
+
+// weighed is an estimate, with its size in standard errors.
+func weighed(d Estimate) string {
+	switch n := d.Errors(); {
+	case !finite(d.Err):
+		return fmt.Sprintf("%.4f (one seed: how sure that is cannot be told)", d.Mean)
+	case n == 0:
+		return d.String()
+	case n < enough:
+		return fmt.Sprintf("%s (%.1f standard errors: these seeds do not settle it)", d, n)
+	default:
+		return fmt.Sprintf("%s (%.1f standard errors)", d, n)
+	}
+}

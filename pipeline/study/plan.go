@@ -1,0 +1,128 @@
+package study
+
+import (
+	"math"
+	"slices"
+)
+
+// outcome is how a run ended: its validation loss in nats per token, infinite where it diverged.
+type outcome struct {
+	loss     float64
+	diverged string // what was not finite; empty: nothing
+}
+
+// cell is an optimizer in a mode at a number of stages, with the learning rate that was found in another or the same mode.
+type cell struct {
+	optimizer Optimizer
+	mode      Mode
+	stages    int
+	tuning    string // Synchronous or Each
+	tunedIn   string // the mode
+}
+
+// tunings are the ways of tuning that are reported.
+func (g *Grid) tunings() []string {
+	if g.Tuning == Both {
+		return []string{Synchronous, Each}
+	}
+	return []string{g.Tuning}
+}
+
+// cells are the entries of the study's tables, in their order.
+func (g *Grid) cells() (cs []cell) {
+	for _, tuning := range g.tunings() {
+		for _, stages := range g.Stages {
+			for _, o := range g.Optimizers {
+				for _, m := range g.Modes {
+					c := cell{o, m, stages, tuning, SyncMode}
+					if tuning == Each {
+						c.tunedIn = m.Name
+					}
+					cs = append(cs, c)
+				}
+			}
+		}
+	}
+	return cs
+}
+
+// trials are the runs that a cell's learning rate is chosen from. However many stages there are, they compute the same, so
+// the first number of stages stands for all.
+func (g *Grid) trials(c cell, lr float64) (rs []Run) {
+	for _, seed := range g.TuneSeeds {
+		rs = append(rs, Run{c.optimizer.Label, c.tunedIn, g.Stages[0], lr, seed})
+	}
+	return rs
+}
+
+// runs are those that a cell reports, by seed.
+func (g *Grid) runs(c cell, lr float64) (rs []Run) {
+	for _, seed := range g.Seeds {
+		rs = append(rs, Run{c.optimizer.Label, c.mode.Name, c.stages, lr, seed})
+	}
+	return rs
+}
+
+// rate is the learning rate with the least mean loss over the tuning seeds, the smaller of equal ones; NaN where all
+// diverge. known is false while a trial is missing.
+func (g *Grid) rate(c cell, outcomes map[Run]outcome) (lr float64, known bool) {
+	best := math.Inf(1)
+	lr = math.NaN()
+	for _, candidate := range c.optimizer.LRs {
+		var sum float64
+		for _, r := range g.trials(c, candidate) {
+			o, ok := outcomes[r]
+			if !ok {
+				return math.NaN(), false
+			}
+			sum += o.loss
+		}
+		if sum < best {
+			best, lr = sum, candidate
+		}
+	}
+	return lr, true
+}
+
+// plan lists the runs that are known to be needed, done or not, in the order of the grid, trials first; and how many more
+// there can be at rates that are not chosen yet.
+func (g *Grid) plan(outcomes map[Run]outcome) (needed []Run, later int) {
+	seen := map[Run]bool{}
+	need := func(rs []Run) {
+		for _, r := range rs {
+			if !seen[r] {
+				seen[r] = true
+				needed = append(needed, r)
+			}
+		}
+	}
+	open := map[Run]bool{} // with no learning rate yet
+	for _, c := range g.cells() {
+		for _, lr := range c.optimizer.LRs {
+			need(g.trials(c, lr))
+		}
+	}
+	for _, c := range g.cells() {
+		lr, known := g.rate(c, outcomes)
+		switch {
+		case known && !math.IsNaN(lr):
+			need(g.runs(c, lr))
+		case !known:
+			for _, r := range g.unknown(c) {
+				open[r] = true
+			}
+		}
+	}
+	return needed, len(open)
+}
+
+// unknown are the runs of a cell besides its trials, before its learning rate is known; the LR stands for how it is found.
+func (g *Grid) unknown(c cell) []Run {
+	how := 0.0
+	if c.tuning == Each && c.tunedIn != SyncMode {
+		how = -1
+	}
+	return slices.DeleteFunc(g.runs(c, how), func(r Run) bool {
+		return r.Mode == c.tunedIn && r.Stages == g.Stages[0] && slices.Contains(g.TuneSeeds, r.Seed)
+	})
+}

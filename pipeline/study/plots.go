@@ -1,0 +1,156 @@
+package study
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+)
+
+const lossAxis = "validation loss (nats per token)"
+
+// plot draws what there is to see, at the grid's first number of stages, and returns the files.
+func (rep *Report) plot(g *Grid) (files []string, err error) {
+	for _, tuning := range g.tunings() {
+		suffix := ".png"
+		if tuning != g.tunings()[0] {
+			suffix = "-retuned.png"
+		}
+		if path := filepath.Join(g.Dir, "gaps"+suffix); rep.hasGap(tuning, g.Stages[0]) {
+			if err := rep.plotGaps(path, g, tuning); err != nil {
+				return nil, train.Mistake(err)
+			}
+			files = append(files, path)
+		}
+		for _, o := range g.Optimizers {
+			path := filepath.Join(g.Dir, "loss-"+o.Label+suffix)
+			drawn, err := rep.plotCurves(path, g, tuning, o)
+			if err != nil {
+				return nil, train.Mistake(err)
+			}
+			if drawn {
+				files = append(files, path)
+			}
+		}
+	}
+	for _, o := range g.Optimizers {
+		path := filepath.Join(g.Dir, "lr-"+o.Label+".png")
+		series := rep.rates(g, o)
+		if len(series) == 0 {
+			continue
+		}
+		if err := metrics.Draw(path, metrics.Axes{X: "learning rate", Y: lossAxis, LogX: true}, series...); err != nil {
+			return nil, train.Mistake(err)
+		}
+		files = append(files, path)
+	}
+	return files, nil
+}
+
+func (rep *Report) hasGap(tuning string, stages int) bool {
+	for _, c := range rep.Cells {
+		if c.Tuning == tuning && c.Stages == stages && c.Gap != nil && finite(c.Gap.Mean) {
+			return true
+		}
+	}
+	return false
+}
+
+// plotGaps draws the gaps of all optimizers, a colour a mode.
+func (rep *Report) plotGaps(path string, g *Grid, tuning string) error {
+	var groups []string
+	for _, o := range g.Optimizers {
+		groups = append(groups, o.Label)
+	}
+	var series []metrics.BarSeries
+	for _, m := range g.Modes {
+		if m.Name == SyncMode {
+			continue
+		}
+		s := metrics.BarSeries{Name: m.Title()}
+		for _, o := range g.Optimizers {
+			gap := rep.find(tuning, g.Stages[0], o.Label, m.Name).Gap
+			s.Y, s.Err = append(s.Y, gap.Mean), append(s.Err, gap.Err)
+		}
+		series = append(series, s)
+	}
+	return metrics.Bars(path, "gap to sync in "+lossAxis, groups, series...)
+}
+
+// plotCurves draws an optimizer's training loss by step, the mean over seeds, a curve a mode. It draws nothing where all
+// diverged at once.
+func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer) (drawn bool, err error) {
+	var series []metrics.Series
+	for _, m := range g.Modes {
+		c := rep.find(tuning, g.Stages[0], o.Label, m.Name)
+		if c.LR == nil {
+			continue
+		}
+		var runs [][]metrics.Record
+		for _, seed := range g.Seeds {
+			records, err := metrics.Read(filepath.Join(g.Folder(Run{o.Label, m.Name, c.Stages, *c.LR, seed}), "metrics.jsonl"))
+			if err != nil {
+				return false, err
+			}
+			runs = append(runs, records)
+		}
+		s := meanLoss(runs)
+		s.Name = fmt.Sprintf("%s (lr %g)", m.Title(), *c.LR)
+		series, drawn = append(series, s), drawn || len(s.X) > 0
+	}
+	if !drawn {
+		return false, nil
+	}
+	return true, metrics.Draw(path, metrics.Axes{X: "step", Y: "training loss of " + o.Label + " (nats per token)"}, series...)
+}
+
+// meanLoss is the training loss by step, the mean over runs, as far as all of them went.
+func meanLoss(runs [][]metrics.Record) metrics.Series {
+	sums, counts := map[int]float64{}, map[int]int{}
+	for _, records := range runs {
+		for _, r := range records {
+			if loss, ok := r.Values["loss"]; ok {
+				sums[r.Step] += loss
+				counts[r.Step]++
+			}
+		}
+	}
+	s := metrics.Series{Kind: metrics.Curve}
+	for step := 1; counts[step] == len(runs); step++ {
+		s.X, s.Y = append(s.X, float64(step)), append(s.Y, sums[step]/float64(len(runs)))
+	}
+	return s
+}
+
+// rates are an optimizer's losses by learning rate, the mean over the tuning seeds, a series a mode that was tuned. Modes
+// without a finite loss are left out.
+func (rep *Report) rates(g *Grid, o Optimizer) (out []metrics.Series) {
+	losses := map[Run]float64{}
+	for _, r := range rep.Runs {
+		if r.ValLoss != nil {
+			losses[r.Run] = *r.ValLoss
+		}
+	}
+	for _, m := range g.Modes {
+		s := metrics.Series{Name: m.Title(), Kind: metrics.Dots}
+		for _, lr := range o.LRs {
+			var mean float64
+			for _, seed := range g.TuneSeeds {
+				loss, ok := losses[Run{o.Label, m.Name, g.Stages[0], lr, seed}]
+				if !ok {
+					loss = math.Inf(1)
+				}
+				mean += loss / float64(len(g.TuneSeeds))
+			}
+			if finite(mean) {
+				s.X, s.Y = append(s.X, lr), append(s.Y, mean)
+			}
+		}
+		if len(s.X) > 0 {
+			out = append(out, s)
+		}
+	}
+	return out
+}

@@ -1,0 +1,142 @@
+package study
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+)
+
+// Report is what a study found. It is results.json.
+type Report struct {
+	Seeds     []uint64 `json:"seeds"`
+	TuneSeeds []uint64 `json:"tune_seeds"`
+	Cells     []Cell   `json:"cells"`
+	Findings  []string `json:"findings"` // sentences
+	Notes     []string `json:"notes"`    // what to keep in mind about them
+	Runs      []Ended  `json:"runs"`
+	Files     []string `json:"files"` // written, this one included
+}
+
+// Cell is an optimizer in a mode, over all seeds.
+type Cell struct {
+	Tuning    string     `json:"tuning"` // synchronous: the learning rate is sync's; each: the mode's own
+	Stages    int        `json:"stages"`
+	Optimizer string     `json:"optimizer"`
+	Mode      string     `json:"mode"`
+	LR        *float64   `json:"lr"`     // nil: the optimizer diverged at all
+	Losses    []*float64 `json:"losses"` // validation losses by seed, nats per token; nil: it diverged
+	Diverged  int        `json:"diverged"`
+	Loss      Estimate   `json:"loss"`
+	Gap       *Estimate  `json:"gap,omitempty"` // to sync, seed by seed; nil for sync itself
+
+	mode   Mode
+	losses []float64 // infinite where it diverged
+	gaps   []float64 // to sync, by seed
+}
+
+// report puts a study's outcomes, which must be complete, together.
+func (g *Grid) report(outcomes map[Run]outcome) *Report {
+	rep := &Report{Seeds: g.Seeds, TuneSeeds: g.TuneSeeds, Findings: []string{}, Notes: []string{}, Files: []string{}}
+	needed, _ := g.plan(outcomes)
+	for _, r := range needed {
+		rep.Runs = append(rep.Runs, g.ended(r, outcomes[r]))
+	}
+	for _, c := range g.cells() {
+		rep.Cells = append(rep.Cells, g.fill(c, outcomes))
+	}
+	for i := range rep.Cells {
+		if c := &rep.Cells[i]; c.Mode != SyncMode {
+			c.gaps = differences(c.losses, rep.find(c.Tuning, c.Stages, c.Optimizer, SyncMode).losses)
+			gap := estimate(c.gaps)
+			c.Gap = &gap
+		}
+	}
+	for _, tuning := range g.tunings() {
+		for _, stages := range g.Stages {
+			rep.Findings = append(rep.Findings, g.findings(rep, tuning, stages)...)
+		}
+	}
+	rep.Notes = append(rep.Notes, g.notes(outcomes)...)
+	return rep
+}
+
+// fill collects the losses of a cell.
+func (g *Grid) fill(c cell, outcomes map[Run]outcome) Cell {
+	out := Cell{Tuning: c.tuning, Stages: c.stages, Optimizer: c.optimizer.Label, Mode: c.mode.Name, mode: c.mode}
+	lr, known := g.rate(c, outcomes)
+	if !known {
+		panic(fmt.Sprintf("study: no learning rate for %s", c.optimizer.Label))
+	}
+	out.LR = number(lr)
+	for _, r := range g.runs(c, lr) {
+		loss := math.Inf(1)
+		if out.LR != nil {
+			loss = outcomes[r].loss
+		}
+		if !finite(loss) {
+			out.Diverged++
+		}
+		out.losses, out.Losses = append(out.losses, loss), append(out.Losses, number(loss))
+	}
+	out.Loss = estimate(out.losses)
+	return out
+}
+
+func (rep *Report) find(tuning string, stages int, optimizer, mode string) *Cell {
+	return &rep.Cells[slices.IndexFunc(rep.Cells, func(c Cell) bool {
+		return c.Tuning == tuning && c.Stages == stages && c.Optimizer == optimizer && c.Mode == mode
+	})]
+}
+
+// notes tell of learning rates at the end of their list, and of runs that diverged.
+func (g *Grid) notes(outcomes map[Run]outcome) (out []string) {
+	for _, c := range g.cells() {
+		lr, _ := g.rate(c, outcomes)
+		lrs := c.optimizer.LRs
+		var end string
+		switch {
+		case c.stages != g.Stages[0] || c.tuning != g.tunings()[0] && c.tunedIn == SyncMode:
+			continue // it was said of the first
+		case c.mode.Name != c.tunedIn || len(lrs) < 2:
+			continue
+		case math.IsNaN(lr):
+			out = append(out, fmt.Sprintf("%s, %s: every learning rate tried diverges.", c.optimizer.Label, c.mode.Title()))
+			continue
+		case lr == lrs[0]:
+			end = "smallest"
+		case lr == lrs[len(lrs)-1]:
+			end = "largest"
+		default:
+			continue
+		}
+		out = append(out, fmt.Sprintf("%s, %s: the best learning rate, %g, is the %s tried; a better one may lie beyond.",
+			c.optimizer.Label, c.mode.Title(), lr, end))
+	}
+	return out
+}
+
+// write writes the report's files into the study's folder.
+func (rep *Report) write(g *Grid) error {
+	for name, text := range map[string]func() ([]byte, error){
+		"table.md":  func() ([]byte, error) { return []byte(rep.Markdown(g)), nil },
+		"table.csv": rep.csv,
+	} {
+		b, err := text()
+		if err != nil {
+			return err
+		}
+		if err := writeFile(filepath.Join(g.Dir, name), b); err != nil {
+			return err
+		}
+		rep.Files = append(rep.Files, filepath.Join(g.Dir, name))
+	}
+	slices.Sort(rep.Files)
+	plots, err := rep.plot(g)
+	if err != nil {
+		return err
+	}
+	results := filepath.Join(g.Dir, "results.json")
+	rep.Files = append(append(rep.Files, plots...), results)
+	return writeJSON(results, rep)
+}

@@ -1,0 +1,362 @@
+package study
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image/png"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/lock"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// fake stands for training: it leaves behind what a run does and takes its losses from a world.
+type fake struct {
+	world world
+	fail  func(Run) error // before the first step; nil: never
+	stop  func(Run)       // after the second step
+	mu    sync.Mutex      // of the rest
+	runs  map[string]int  // how often each was begun
+	at    map[string]int  // steps that were saved
+	now   int             // that are under way
+	most  int
+	begin func(running int) // waits, in the tests of concurrency
+}
+
+// runOf reads a run off its config.
+func runOf(c train.Config) Run {
+	mode := SyncMode
+	if c.Pipeline.Delay > 0 {
+		mode = delayMode
+	}
+	if c.Pipeline.Correction != "none" {
+		mode += "+" + c.Pipeline.Correction
+	}
+	return Run{c.Optimizer.Name, mode, c.Pipeline.Stages, c.Optimizer.LR, c.Init.Seed}
+}
+
+func (f *fake) train(ctx context.Context, c train.Config, o train.Options) (res train.Result, err error) {
+	r := runOf(c)
+	f.mu.Lock()
+	if f.runs == nil {
+		f.runs, f.at = map[string]int{}, map[string]int{}
+	}
+	f.runs[r.String()]++
+	f.now++
+	f.most = max(f.most, f.now)
+	now, first := f.now, f.at[r.String()]
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		f.now--
+		f.mu.Unlock()
+	}()
+	if f.begin != nil {
+		f.begin(now)
+	}
+	if f.fail != nil {
+		if err := f.fail(r); err != nil {
+			return res, err
+		}
+	}
+	if err := os.MkdirAll(c.Run.Dir, 0o777); err != nil {
+		return res, err
+	}
+	if err := os.WriteFile(filepath.Join(c.Run.Dir, "config.yaml"), c.YAML(), 0o666); err != nil {
+		return res, err
+	}
+	log, err := metrics.Resume(filepath.Join(c.Run.Dir, "metrics.jsonl"), first)
+	if err != nil {
+		return res, err
+	}
+	defer log.Close()
+	loss := f.world(r)
+	o.Report.Start(train.Start{FirstStep: first, Steps: c.Train.Steps})
+	for step := first + 1; step <= c.Train.Steps; step++ {
+		if err := log.Append(step, metrics.Value{Name: "loss", Value: min(9, loss) + 1/float64(step)}); err != nil {
+			return res, err
+		}
+		o.Report.Step(train.Progress{Step: step, Steps: c.Train.Steps})
+		if step == 2 && f.stop != nil {
+			f.stop(r)
+		}
+		if step == 2 && math.IsInf(loss, 1) {
+			return res, train.Mistake(fmt.Errorf("step 2: the loss is NaN: %w", train.ErrDiverged))
+		}
+		if ctx.Err() != nil && step < c.Train.Steps {
+			f.mu.Lock()
+			f.at[r.String()] = step
+			f.mu.Unlock()
+			return train.Result{Interrupted: true, Step: step}, nil
+		}
+	}
+	return train.Result{ValLoss: &loss, Step: c.Train.Steps}, nil
+}
+
+func (f *fake) count() (n int) {
+	for _, k := range f.runs {
+		n += k
+	}
+	return n
+}
+
+func TestAStudy(t *testing.T) {
+	g := threeModes(t, "")
+	f := &fake{world: truth}
+	var all []Progress
+	rep, err := Execute(context.Background(), g, Options{Train: f.train, Progress: func(p Progress) { all = append(all, p) }})
+	require.NoError(t, err)
+	assert.Equal(t, 21, f.count())
+	assert.Equal(t, 1, f.most, "one at a time")
+	last := all[len(all)-1]
+	assert.Equal(t, 21, last.Done)
+	assert.Equal(t, 21, last.Total)
+	assert.False(t, last.AtMost)
+	assert.NotNil(t, last.Ended)
+	assert.Empty(t, last.Running)
+	middle := all[3]
+	assert.Equal(t, []string{"adamw, sync, lr 0.001, seed 1: step 3/4"}, middle.Running)
+	assert.True(t, middle.AtMost)
+	assert.Positive(t, middle.Left)
+	for _, file := range rep.Files {
+		assert.FileExists(t, file)
+		if strings.HasSuffix(file, ".png") {
+			f, err := os.Open(file)
+			require.NoError(t, err)
+			_, err = png.Decode(f)
+			require.NoError(t, err)
+			require.NoError(t, f.Close())
+		}
+	}
+	var names []string
+	entries, err := os.ReadDir(g.Dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	assert.Equal(t, []string{"gaps.png", "loss-adamw.png", "loss-muon.png", "lr-adamw.png", "lr-muon.png", "results.json", "runs", "table.csv", "table.md"}, names)
+	assert.Len(t, rep.Files, 8)
+
+	again := &fake{world: truth}
+	same, err := Execute(context.Background(), g, Options{Train: again.train})
+	require.NoError(t, err)
+	assert.Zero(t, again.count(), "what has ended is not repeated")
+	assert.Equal(t, rep, same)
+}
+
+func TestSeveralAtATime(t *testing.T) {
+	g := threeModes(t, "")
+	two := make(chan struct{})
+	f := &fake{world: truth, begin: func(running int) {
+		if running == 2 {
+			select {
+			case <-two:
+			default:
+				close(two)
+			}
+		}
+		<-two // the first waits for a second
+	}}
+	rep, err := Execute(context.Background(), g, Options{Train: f.train, Jobs: 2})
+	require.NoError(t, err)
+	assert.Equal(t, 2, f.most)
+	alone := threeModes(t, "")
+	one, err := Execute(context.Background(), alone, Options{Train: (&fake{world: truth}).train})
+	require.NoError(t, err)
+	assert.Equal(t, one.Cells, rep.Cells, "the order of runs changes nothing")
+}
+
+func TestInterruptedStudiesGoOn(t *testing.T) {
+	g := threeModes(t, "")
+	ctx, cancel := context.WithCancel(context.Background())
+	stopAt := Run{"muon", "delay", 1, 0.02, 2}
+	f := &fake{world: truth, stop: func(r Run) {
+		if r == stopAt {
+			cancel()
+		}
+	}}
+	_, err := Execute(ctx, g, Options{Train: f.train})
+	require.ErrorIs(t, err, ErrInterrupted)
+	before := f.count()
+	assert.Less(t, before, 21)
+	assert.NoFileExists(t, filepath.Join(g.Dir, "table.md"))
+	p, err := Plan(g)
+	require.NoError(t, err)
+	assert.Len(t, p.Ended, before-1)
+	assert.Len(t, p.Waiting, 21-(before-1))
+	assert.Zero(t, p.Later)
+	rep, err := Execute(context.Background(), g, Options{Train: f.train})
+	require.NoError(t, err)
+	assert.Equal(t, 22, f.count())
+	for run, n := range f.runs {
+		want := 1
+		if run == stopAt.String() {
+			want = 2
+		}
+		assert.Equal(t, want, n, run)
+	}
+	records, err := metrics.Read(filepath.Join(g.Folder(stopAt), "metrics.jsonl"))
+	require.NoError(t, err)
+	assert.Len(t, records, 4, "it went on after its second step")
+	whole, err := Execute(context.Background(), threeModes(t, ""), Options{Train: (&fake{world: truth}).train})
+	require.NoError(t, err)
+	assert.Equal(t, whole.Cells, rep.Cells)
+}
+
+func TestAStudyThatIsStoppedBeforeItsFirstRun(t *testing.T) {
+	g := threeModes(t, "")
+	g.Dir = filepath.Join(g.Dir, "new", "study")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	f := &fake{world: truth}
+	_, err := Execute(ctx, g, Options{Train: f.train})
+	assert.ErrorIs(t, err, ErrInterrupted)
+	assert.Zero(t, f.count())
+	assert.NoDirExists(t, filepath.Dir(g.Dir), "nothing is left behind")
+	_, err = Execute(context.Background(), g, Options{Train: func(ctx context.Context, _ train.Config, _ train.Options) (train.Result, error) {
+		return train.Result{}, context.Canceled
+	}})
+	assert.NotErrorIs(t, err, ErrInterrupted, "nobody stopped it")
+}
+
+func TestAFailureStopsTheStudy(t *testing.T) {
+	g := threeModes(t, "")
+	bad := Run{"adamw", "sync", 1, 0.002, 1}
+	started := make(chan struct{})
+	f := &fake{world: truth, fail: func(r Run) error {
+		if r == bad {
+			<-started
+			return errors.New("device lost")
+		}
+		return nil
+	}, stop: func(r Run) { close(started) }}
+	_, err := Execute(context.Background(), g, Options{Train: f.train, Jobs: 2})
+	require.Error(t, err)
+	assert.ErrorContains(t, err, "adamw, sync, lr 0.002, seed 1 ("+g.Folder(bad)+"): device lost")
+	var user *train.UserError
+	assert.False(t, errors.As(err, &user))
+	assert.LessOrEqual(t, f.count(), 3, "no more are begun")
+	f = &fake{world: truth}
+	_, err = Execute(context.Background(), g, Options{Train: f.train})
+	assert.NoError(t, err, "and it goes on")
+	_, err = Execute(context.Background(), threeModes(t, ""), Options{Train: func(context.Context, train.Config, train.Options) (train.Result, error) {
+		return train.Result{}, nil
+	}})
+	assert.ErrorContains(t, err, "without a validation loss")
+}
+
+func TestDivergedRunsAreShown(t *testing.T) {
+	g := threeModes(t, "tuning: each\n")
+	f := &fake{world: func(r Run) float64 {
+		if r.Optimizer == "adamw" && (r.LR == 0.004 || r.Mode == "delay" && r.Seed == 2) || r.Optimizer == "muon" && r.Mode == "delay" {
+			return math.Inf(1)
+		}
+		return truth(r)
+	}}
+	rep, err := Execute(context.Background(), g, Options{Train: f.train})
+	require.NoError(t, err)
+	again, err := Execute(context.Background(), g, Options{Train: nil})
+	require.NoError(t, err, "diverged runs have ended")
+	first, err := json.Marshal(rep)
+	require.NoError(t, err)
+	second, err := json.Marshal(again)
+	require.NoError(t, err)
+	assert.JSONEq(t, string(first), string(second))
+	late := rep.find(Each, 1, "adamw", "delay")
+	assert.Equal(t, 1, late.Diverged)
+	assert.Nil(t, late.Losses[1])
+	assert.True(t, math.IsInf(late.Gap.Mean, 1))
+	never := rep.find(Each, 1, "muon", "delay")
+	assert.Nil(t, never.LR)
+	assert.Equal(t, 3, never.Diverged)
+	page := rep.Markdown(g)
+	assert.Contains(t, page, "1 of 3 diverged, lr 0.001 ")
+	assert.Contains(t, page, "| diverged, lr – ")
+	assert.Contains(t, rep.Findings, "the gaps of adamw and muon cannot be compared, since runs diverged.")
+	assert.Contains(t, rep.Findings, "what error feedback does to adamw's gap cannot be told, since runs diverged.")
+	assert.Contains(t, rep.Notes, "muon, delay: every learning rate tried diverges.")
+	text, err := os.ReadFile(filepath.Join(g.Dir, "results.json"))
+	require.NoError(t, err)
+	var results struct{ Runs []Ended }
+	require.NoError(t, json.Unmarshal(text, &results))
+	i := slices.IndexFunc(results.Runs, func(e Ended) bool { return e.Run == Run{"adamw", "sync", 1, 0.004, 1} })
+	assert.Nil(t, results.Runs[i].ValLoss)
+	assert.Contains(t, results.Runs[i].Diverged, "the loss is NaN")
+}
+
+// Everything diverging is a result too.
+func TestNothingConverges(t *testing.T) {
+	g := threeModes(t, "tuning: both\n")
+	rep, err := Execute(context.Background(), g, Options{Train: (&fake{world: func(Run) float64 { return math.Inf(1) }}).train})
+	require.NoError(t, err)
+	assert.Len(t, rep.Files, 3, "there is nothing to draw")
+	assert.Contains(t, rep.Markdown(g), "| adamw     | –  | diverged | diverged | –")
+}
+
+func TestAnotherConfigInTheWay(t *testing.T) {
+	text := smallBase + twoOptimizers + "modes: [sync]\ndir: " + t.TempDir() + "\n"
+	g, err := grid(t, text)
+	require.NoError(t, err)
+	_, err = Execute(context.Background(), g, Options{Train: (&fake{world: truth}).train})
+	require.NoError(t, err)
+	longer, err := grid(t, text, "train.steps=5")
+	require.NoError(t, err)
+	f := &fake{world: truth}
+	_, err = Execute(context.Background(), longer, Options{Train: f.train})
+	var user *train.UserError
+	assert.ErrorAs(t, err, &user)
+	assert.ErrorContains(t, err, "config.yaml: train.steps: found 4, but the study has 5 now: choose another dir")
+	assert.Zero(t, f.count())
+	_, err = Plan(longer)
+	assert.ErrorContains(t, err, "train.steps: found 4")
+	elsewhere, err := grid(t, text, "pipeline.devices=[null]")
+	require.NoError(t, err)
+	_, err = Execute(context.Background(), elsewhere, Options{Train: f.train})
+	assert.NoError(t, err, "on another device it is the same study")
+	moved, err := grid(t, text)
+	require.NoError(t, err)
+	moved.Dir = filepath.Join(t.TempDir(), "moved")
+	require.NoError(t, os.Rename(g.Dir, moved.Dir))
+	_, err = Execute(context.Background(), moved, Options{Train: f.train})
+	assert.NoError(t, err, "and in another place")
+	assert.Zero(t, f.count())
+	more, err := grid(t, text+"seeds: [1, 2, 3, 4]\n")
+	require.NoError(t, err)
+	more.Dir = moved.Dir
+	_, err = Execute(context.Background(), more, Options{Train: f.train})
+	require.NoError(t, err, "a grid can grow")
+	assert.Equal(t, 2, f.count())
+	for text, want := range map[string]string{"{": "outcome.json: ", "{}": "neither val_loss nor diverged"} {
+		require.NoError(t, os.WriteFile(filepath.Join(more.Folder(Run{"muon", "sync", 1, 0.02, 4}), outcomeFile), []byte(text), 0o666))
+		_, err = Execute(context.Background(), more, Options{Train: f.train})
+		assert.ErrorAs(t, err, &user)
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestOneStudyAFolder(t *testing.T) {
+	g := threeModes(t, "")
+	release, err := lock.Folder(g.Dir)
+	require.NoError(t, err)
+	defer release()
+	_, err = Execute(context.Background(), g, Options{Train: (&fake{world: truth}).train})
+	assert.ErrorIs(t, err, lock.ErrHeld)
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o666))
+	g.Dir = filepath.Join(file, "study")
+	_, err = Execute(context.Background(), g, Options{Train: (&fake{world: truth}).train})
+	var user *train.UserError
+	assert.ErrorAs(t, err, &user)
+	assert.ErrorContains(t, err, "dir: ")
+}

@@ -1,0 +1,147 @@
+package study
+
+import (
+	"bytes"
+	"encoding/csv"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Markdown is the report as a page.
+func (rep *Report) Markdown(g *Grid) string {
+	var b strings.Builder
+	seeds := fmt.Sprintf("%d seeds", len(rep.Seeds))
+	if len(rep.Seeds) == 1 {
+		seeds = "one seed"
+	}
+	fmt.Fprintf(&b, "# What one step of delay costs\n\nValidation loss in nats per token: mean ± standard error over %s. A gap is the difference to sync, seed by seed.\n", seeds)
+	for _, tuning := range g.tunings() {
+		for _, stages := range g.Stages {
+			fmt.Fprintf(&b, "\n## %s\n\n%s", title(tuning, stages), rep.section(g, tuning, stages))
+		}
+	}
+	for _, list := range []struct {
+		title string
+		lines []string
+	}{{"Findings", rep.Findings}, {"Notes", rep.Notes}} {
+		if len(list.lines) > 0 {
+			fmt.Fprintf(&b, "\n## %s\n\n- %s\n", list.title, strings.Join(list.lines, "\n- "))
+		}
+	}
+	return b.String()
+}
+
+func title(tuning string, stages int) string {
+	t := "Learning rate tuned without delay"
+	if tuning == Each {
+		t = "Learning rate tuned in every mode"
+	}
+	if stages > 1 {
+		t += fmt.Sprintf(", %d stages", stages)
+	}
+	return t
+}
+
+// section is a table: an optimizer a row, a mode and its gap a pair of columns.
+func (rep *Report) section(g *Grid, tuning string, stages int) string {
+	shared := tuning == Synchronous // the rate is the same in the whole row
+	head := []string{"optimizer"}
+	if shared {
+		head = append(head, "lr")
+	}
+	for _, m := range g.Modes {
+		head = append(head, m.Title())
+		if m.Name != SyncMode {
+			head = append(head, "gap")
+		}
+	}
+	rows := [][]string{head}
+	for _, o := range g.Optimizers {
+		row := []string{o.Label}
+		if shared {
+			row = append(row, lrText(rep.find(tuning, stages, o.Label, SyncMode).LR))
+		}
+		for _, m := range g.Modes {
+			c := rep.find(tuning, stages, o.Label, m.Name)
+			loss := c.text()
+			if !shared {
+				loss += ", lr " + lrText(c.LR)
+			}
+			row = append(row, loss)
+			if c.Gap != nil {
+				row = append(row, c.Gap.Signed())
+			}
+		}
+		rows = append(rows, row)
+	}
+	return markdownTable(rows)
+}
+
+// text is the loss of a cell.
+func (c *Cell) text() string {
+	if c.Diverged == 0 || c.LR == nil {
+		return c.Loss.String()
+	}
+	return fmt.Sprintf("%d of %d diverged", c.Diverged, len(c.Losses))
+}
+
+func lrText(lr *float64) string {
+	if lr == nil {
+		return "–"
+	}
+	return fmt.Sprintf("%g", *lr)
+}
+
+// markdownTable aligns the columns, for those who read the text itself. The first row is the head.
+func markdownTable(rows [][]string) string {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, text := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(text))
+		}
+	}
+	var b strings.Builder
+	for n, row := range rows {
+		for i, text := range row {
+			fmt.Fprintf(&b, "| %s%s ", text, strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text)))
+		}
+		b.WriteString("|\n")
+		if n == 0 {
+			for _, w := range widths {
+				fmt.Fprintf(&b, "| %s ", strings.Repeat("-", max(3, w)))
+			}
+			b.WriteString("|\n")
+		}
+	}
+	return b.String()
+}
+
+// csv is a line a cell; what is not a number is empty.
+func (rep *Report) csv() ([]byte, error) {
+	var b bytes.Buffer
+	w := csv.NewWriter(&b)
+	if err := w.Write([]string{"tuning", "stages", "optimizer", "mode", "lr", "seeds", "diverged", "val_loss", "val_loss_stderr", "gap", "gap_stderr"}); err != nil {
+		return nil, err
+	}
+	for _, c := range rep.Cells {
+		var gap, gapErr *float64
+		if c.Gap != nil {
+			gap, gapErr = number(c.Gap.Mean), number(c.Gap.Err)
+		}
+		if err := w.Write([]string{c.Tuning, strconv.Itoa(c.Stages), c.Optimizer, c.Mode, exact(c.LR), strconv.Itoa(len(c.Losses)),
+			strconv.Itoa(c.Diverged), exact(number(c.Loss.Mean)), exact(number(c.Loss.Err)), exact(gap), exact(gapErr)}); err != nil {
+			return nil, err
+		}
+	}
+	w.Flush()
+	return b.Bytes(), w.Error()
+}
+
+func exact(x *float64) string {
+	if x == nil {
+		return ""
+	}
+	return strconv.FormatFloat(*x, 'g', -1, 64)
+}

@@ -1,0 +1,190 @@
+package train
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// PlanOptions are what PlanPipeline needs besides a config.
+type PlanOptions struct {
+	OpenDevice OpenDevice
+	Measure    measure.Options
+	Memory     int64 // bytes of each device, in place of what it tells; 0: what it tells
+}
+
+// PipelinePlan is how a config's model can be spread over its devices, by schedule.
+type PipelinePlan struct {
+	Parameters     int64                 `json:"parameters"`
+	Units          int                   `json:"units"`
+	Sequences      int                   `json:"sequences"` // a microbatch
+	Microbatches   int                   `json:"microbatches"`
+	Tokens         int                   `json:"tokens"` // a batch
+	Replicas       int                   `json:"replicas"`
+	Devices        []PlannedDevice       `json:"devices"`  // one a stage, as configured
+	Modelled       bool                  `json:"modelled"` // times are guesses
+	Schedules      []partition.Candidate `json:"schedules"`
+	Recommended    string                `json:"recommended,omitempty"`
+	Recommendation int                   `json:"-"` // index of Schedules, −1: none
+	Reason         string                `json:"reason"`
+}
+
+// PlannedDevice is the place of a stage, and what the units cost there in seconds.
+type PlannedDevice struct {
+	device.Info
+	Memory    int64          `json:"memory"` // bytes; 0: not known
+	Embedding partition.Time `json:"embedding"`
+	Layer     partition.Time `json:"layer"`
+	Head      partition.Time `json:"head"`
+	Link      partition.Link `json:"link"`
+}
+
+// PlanPipeline compares the schedules for a config's model, batch, stages and devices. Replicas are taken to be on devices of
+// their own. A schedule that cannot be says why; it is no error when none can.
+func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan, err error) {
+	devices, err := openPlaces(o.OpenDevice, c.Pipeline)
+	defer func() {
+		if e := closeAll(devices); err == nil {
+			err = e
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	if o.Measure.Cache == nil { // the schedules share forwards and backwards
+		o.Measure.Cache = measure.NewCache()
+	}
+	p = &PipelinePlan{Parameters: c.Model.Count(), Units: c.Model.Units(), Sequences: c.rows(), Microbatches: c.microbatches(),
+		Tokens: c.Train.BatchSize * c.Model.SeqLen, Replicas: c.Pipeline.Replicas}
+	known := map[int]partition.Problem{} // by delay: the optimizer differs
+	for _, v := range c.variants() {
+		problem, ok := known[v.Pipeline.Delay]
+		if !ok {
+			if problem, p.Modelled, err = v.costs(ctx, devices, o.Measure); err != nil {
+				return nil, err
+			}
+			for i := range problem.Devices {
+				problem.Devices[i].Memory = cmp.Or(o.Memory, problem.Devices[i].Memory)
+			}
+			known[v.Pipeline.Delay] = problem
+		}
+		candidate := partition.Candidate{Schedule: v.Pipeline.Schedule, Chunks: v.Pipeline.Chunks, Delay: v.Pipeline.Delay}
+		if plan, err := v.choose(problem); err == nil {
+			candidate.Plan = &plan
+		} else {
+			candidate.Problem = err.Error()
+		}
+		p.Schedules = append(p.Schedules, candidate)
+		p.Devices = places(devices, problem)
+	}
+	if p.Recommendation, p.Reason = partition.Recommend(p.Schedules); p.Recommendation >= 0 {
+		p.Recommended = p.Schedules[p.Recommendation].Schedule
+	}
+	return p, nil
+}
+
+// Partition is where the config's model is cut, and which stages recompute, on the devices of the first replica's lines in
+// their order. A cut that is given is kept.
+func (c Config) Partition(ctx context.Context, devices []device.Device, o measure.Options) (partition.Plan, error) {
+	problem, _, err := c.costs(ctx, devices, o)
+	if err != nil {
+		return partition.Plan{}, err
+	}
+	problem.KeepOrder = true
+	plan, err := c.choose(problem)
+	return plan, Mistake(err)
+}
+
+// costs are the units and the devices of a partition.Problem.
+func (c Config) costs(ctx context.Context, devices []device.Device, o measure.Options) (partition.Problem, bool, error) {
+	optimizer, err := newOptimizer(c)
+	if err != nil {
+		return partition.Problem{}, false, Mistake(err)
+	}
+	t := measure.Target{Model: c.Model.Config, Batch: c.rows(), Optimizer: optimizer}
+	p, modelled, err := t.Problem(ctx, devices, o)
+	return p, modelled, planError(err)
+}
+
+// choose partitions; all its errors are the user's.
+func (c Config) choose(p partition.Problem) (partition.Plan, error) {
+	g, err := c.schedule(partition.Batches)
+	if err != nil {
+		return partition.Plan{}, err
+	}
+	if p.Schedule, err = g.Schedule(); err != nil {
+		return partition.Plan{}, err
+	}
+	p.Replicas, p.Tokens, p.Cut = c.Pipeline.Replicas, c.Train.BatchSize*c.Model.SeqLen, c.Pipeline.Cut
+	p.Recompute = partition.Recompute(c.Pipeline.Recompute)
+	return partition.Choose(p)
+}
+
+// variants are the config with each schedule that can be asked for, its own among them.
+func (c Config) variants() (vs []Config) {
+	names := []string{"gpipe", "1f1b", "interleaved", "zb-h1", asyncSchedule}
+	if c.Pipeline.Stages == 1 {
+		names = []string{"1f1b", asyncSchedule} // one stage computes the same in any order, but for the delay
+	}
+	for _, name := range names {
+		v := c
+		v.Pipeline.Schedule, v.Pipeline.Chunks, v.Pipeline.Delay = name, 1, 0
+		switch name {
+		case "interleaved":
+			v.Pipeline.Chunks = max(2, c.Pipeline.Chunks)
+		case asyncSchedule:
+			v.Pipeline.Delay = 1
+		}
+		if v.Pipeline.Delay == 0 {
+			v.Pipeline.Correction, v.Pipeline.ErrorFeedback = noCorrection, false
+		}
+		vs = append(vs, v)
+	}
+	if c.Pipeline.isFile() {
+		vs = append(vs, c)
+	}
+	return vs
+}
+
+// openPlaces opens the device of each stage of the first replica; stages whose devices have one name have one.
+func openPlaces(open OpenDevice, p PipelineConfig) (devices []device.Device, err error) {
+	byName := map[string]device.Device{}
+	for i := range p.Stages {
+		name := ""
+		if len(p.Devices) > 0 {
+			name = p.Devices[i%len(p.Devices)]
+		}
+		if byName[name] == nil {
+			if byName[name], err = open(name); err != nil {
+				return devices, Mistake(fmt.Errorf("pipeline.devices: %w", err))
+			}
+		}
+		devices = append(devices, byName[name])
+	}
+	return devices, nil
+}
+
+// closeAll closes devices, each once.
+func closeAll(devices []device.Device) (err error) {
+	for i, dev := range devices {
+		if !slices.Contains(devices[:i], dev) {
+			err = errors.Join(err, dev.Close())
+		}
+	}
+	return err
+}
+
+// places describes the devices.
+func places(devices []device.Device, p partition.Problem) (ps []PlannedDevice) {
+	for i, d := range p.Devices {
+		ps = append(ps, PlannedDevice{Info: devices[i].Info(), Memory: d.Memory, Link: d.Link,
+			Embedding: d.Times[0], Layer: d.Times[1], Head: d.Times[len(d.Times)-1]})
+	}
+	return ps
+}
