@@ -26,7 +26,7 @@ type pipe struct {
 	model        model.Config
 	warm         int // batches trained before those that count: kernels are compiled when they first run
 	batches      int // that count, at least 3
-	open         func() (device.Device, error)
+	open         func(stage int) (device.Device, error)
 	execute      engine.Executor
 }
 
@@ -85,8 +85,8 @@ func (p pipe) engine() (*engine.Engine, []device.Device, error) {
 	if o.Optimizer, err = p.optimizer(o); err != nil {
 		return nil, nil, err
 	}
-	for range p.stages {
-		d, err := p.open()
+	for stage := range p.stages {
+		d, err := p.open(stage)
 		if err != nil {
 			return nil, o.Devices, err
 		}
@@ -154,7 +154,7 @@ func (p pipe) timing(s trace.Summary) timing {
 	t := timing{batch: s.Steady.Seconds / float64(s.Steady.Batches), bubble: s.Steady.Bubble}
 	for _, stage := range s.Stages {
 		t.busy = append(t.busy, stage.Steady.Busy)
-		t.work = append(t.work, stage.Means["F"]+stage.Means["B"])
+		t.work = append(t.work, stage.Means["F"]+stage.Means["B"]+stage.Means["I"]+stage.Means["W"])
 	}
 	return t
 }

@@ -14,12 +14,18 @@ import (
 )
 
 // Engine is a pipeline, planned by New and in memory after Load.
+//
+// With a delay, its stages never wait but for each other's transfers: in the steady state each activation and each gradient is
+// wanted the moment it is there. So, unless told otherwise, it does each backward in two halves and sends the gradient of the
+// input before it computes those of the weights: transfers take that time. It costs memory for what the second half reads, of one
+// microbatch.
 type Engine struct {
 	Options
 	lines         []*line
 	exchanges     []link
-	votes         []int // lines that own parameters
-	splitBackward bool
+	votes         []int           // lines that own parameters
+	splitBackward bool            // in two halves
+	postponed     bool            // the second half does not always follow the first
 	failure       error           // of a line: the state of all is lost
 	restless      <-chan struct{} // closed when lines that did not come to rest after a failure do
 }
@@ -39,11 +45,14 @@ func New(o Options) (*Engine, error) {
 		o.Depth = defaultDepth
 	}
 	e := &Engine{Options: o, exchanges: o.links()}
-	sample, err := o.Schedule(sampleBatches)
+	sample, err := o.computation(sampleBatches)
 	if err != nil {
 		return nil, err
 	}
-	e.splitBackward = splits(sample.Line(0))
+	for s := range o.Stages {
+		splits, postponed := halves(sample.Line(s))
+		e.splitBackward, e.postponed = e.splitBackward || splits, e.postponed || postponed
+	}
 	for i, dev := range o.Devices {
 		l := &line{e: e, index: i, stage: i % o.Stages, replica: i / o.Stages, dev: dev}
 		l.slots = slots(sample.Line(l.stage))
@@ -56,6 +65,15 @@ func New(o Options) (*Engine, error) {
 		}
 	}
 	return e, nil
+}
+
+// computation is the schedule as the engine carries it out.
+func (o Options) computation(batches int) (*schedule.Generator, error) {
+	g, err := o.Schedule(batches)
+	if err == nil && o.Delay > 0 && o.Stages > 1 && !o.Whole {
+		g = g.Halved()
+	}
+	return g, err
 }
 
 func (l Layout) recompute(stage int) bool { return len(l.Recompute) > 0 && l.Recompute[stage] }

@@ -84,7 +84,14 @@ func (r *run) newEngine(ctx context.Context) (err error) {
 			r.prediction = &plan
 		}
 	}
+	o.Whole = r.Pipeline.isFile()
 	r.engine, err = engine.New(o)
+	if errors.Is(err, exec.ErrTooLarge) && !o.Whole {
+		o.Whole = true
+		if e, retried := engine.New(o); retried == nil {
+			r.engine, err = e, nil
+		}
+	}
 	if errors.Is(err, exec.ErrTooLarge) && r.Pipeline.Stages*r.Pipeline.Chunks == 1 && r.Pipeline.Recompute == automatic {
 		o.Recompute = []bool{true}
 		if e, retried := engine.New(o); retried == nil {
