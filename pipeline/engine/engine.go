@@ -39,7 +39,7 @@ func New(o Options) (*Engine, error) {
 		panic(fmt.Sprintf("engine: %d devices for %d lines", len(o.Devices), o.lines()))
 	}
 	if o.Execute == nil {
-		o.Execute = Execute(nil)
+		o.Execute = Execute(nil, 0)
 	}
 	if o.Depth == 0 {
 		o.Depth = defaultDepth

@@ -105,6 +105,7 @@ type PipelineConfig struct {
 	Delay         int      `yaml:"delay"`        // of the update, in steps: 2bw has 1; with one stage 1 is what 2bw computes on any number
 	Correction    string   `yaml:"correction"`   // of the delay: none, error_feedback, weight_prediction, dc_asgd
 	ErrorFeedback bool     `yaml:"error_feedback"`
+	Memory        string   `yaml:"memory"`    // what a device may take, as in 24GiB; empty: what it tells, which most GPUs do not
 	Recompute     string   `yaml:"recompute"` // activations in the backward pass: auto (where memory demands it), always, never
 }
 

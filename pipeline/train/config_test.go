@@ -156,3 +156,15 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
+
+func TestBytesOf(t *testing.T) {
+	for text, want := range map[string]int64{"": 0, "7": 7, "1.5 kB": 1500, "24GiB": 24 << 30, "2MB": 2e6} {
+		n, err := bytesOf(text)
+		assert.NoError(t, err)
+		assert.Equal(t, want, n, text)
+	}
+	for _, text := range []string{"0", "-1", "x", "1e3", "9999999999TiB", "5 gb"} {
+		_, err := bytesOf(text)
+		assert.Error(t, err, text)
+	}
+}

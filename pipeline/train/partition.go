@@ -16,7 +16,6 @@ import (
 type PlanOptions struct {
 	OpenDevice OpenDevice
 	Measure    measure.Options
-	Memory     int64 // bytes of each device, in place of what it tells; 0: what it tells
 }
 
 // PipelinePlan is how a config's model can be spread over its devices, by schedule.
@@ -69,9 +68,6 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 			if problem, p.Modelled, err = v.costs(ctx, devices, o.Measure); err != nil {
 				return nil, err
 			}
-			for i := range problem.Devices {
-				problem.Devices[i].Memory = cmp.Or(o.Memory, problem.Devices[i].Memory)
-			}
 			known[v.Pipeline.Delay] = problem
 		}
 		candidate := partition.Candidate{Schedule: v.Pipeline.Schedule, Chunks: v.Pipeline.Chunks, Delay: v.Pipeline.Delay}
@@ -109,6 +105,9 @@ func (c Config) costs(ctx context.Context, devices []device.Device, o measure.Op
 	}
 	t := measure.Target{Model: c.Model.Config, Batch: c.rows(), Optimizer: optimizer}
 	p, modelled, err := t.Problem(ctx, devices, o)
+	for i := range p.Devices {
+		p.Devices[i].Memory = cmp.Or(c.memory(), p.Devices[i].Memory)
+	}
 	return p, modelled, planError(err)
 }
 

@@ -70,7 +70,7 @@ func (r *run) newEngine(ctx context.Context) (err error) {
 	o := r.engineOptions()
 	o.Optimizer, o.Devices, o.Execute = r.optimizer, r.devices, r.Execute
 	if o.Execute == nil {
-		o.Execute = engine.Execute(chooser(r.Tune))
+		o.Execute = engine.Execute(chooser(r.Tune), r.memory())
 	}
 	if p := r.Pipeline; p.Stages*p.Chunks > 1 {
 		m := measure.Options{Tune: chooser(r.Tune), Cache: r.Costs, Modelled: r.Costs == nil, Progress: r.Report.Measuring}

@@ -155,7 +155,7 @@ func (l loaded) Close() error { return errors.Join(l.Session.Close(), l.dev.Clos
 // load brings the model to a device, with programs to run it.
 func (src *Source) load(name string, open OpenDevice, execute engine.Executor, graphs map[string]*graph.Graph) (s engine.Session, err error) {
 	if execute == nil {
-		execute = engine.Execute(nil)
+		execute = engine.Execute(nil, 0)
 	}
 	dev, err := open(name)
 	if err != nil {

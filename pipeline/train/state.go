@@ -235,7 +235,7 @@ func (r *run) sameRun(dir string, s state) error {
 // movable keys do not change what is computed; data and tokenizer are compared by content.
 var movable = []string{"run.dir", "data.train", "data.val", "data.tokenizer", "train.eval_every", "train.eval_batches",
 	"train.save_every", "train.keep", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
-	"pipeline.cut", "pipeline.recompute"}
+	"pipeline.cut", "pipeline.recompute", "pipeline.memory"}
 
 func orNone(s string) string {
 	if s == "" {
