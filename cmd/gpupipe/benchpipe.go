@@ -27,7 +27,7 @@ func (c *benchCommand) pipelines(a *app, s *status, o bench.Options, info device
 	if !elsewhere {
 		p.Open = func() (device.Device, error) { return openDevice(info.Name) }
 		if o.Tune != nil {
-			p.Execute = engine.Execute(o.Tune)
+			p.Execute = engine.Execute(o.Tune, 0)
 		}
 	}
 	rs, err := pipebench.Run(a.ctx, p)

@@ -75,7 +75,11 @@ func (p pipe) measure(ctx context.Context) (t timing, err error) {
 func (p pipe) engine() (*engine.Engine, []device.Device, error) {
 	o := engine.Options{Model: p.model, MicrobatchSize: p.rows, Microbatches: p.microbatches, Execute: p.execute,
 		Schedule: func(batches int) (*schedule.Generator, error) {
-			return schedule.New(p.schedule, schedule.Options{Stages: p.stages, Microbatches: p.microbatches, Batches: batches})
+			g, err := schedule.New(p.schedule, schedule.Options{Stages: p.stages, Microbatches: p.microbatches, Batches: batches})
+			if err == nil && g.Head().Delay > 0 && p.stages > 1 { // as training does
+				g = g.Halved()
+			}
+			return g, err
 		}}
 	g, err := o.Schedule(1)
 	if err != nil {

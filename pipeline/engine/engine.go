@@ -14,11 +14,6 @@ import (
 )
 
 // Engine is a pipeline, planned by New and in memory after Load.
-//
-// With a delay, its stages never wait but for each other's transfers: in the steady state each activation and each gradient is
-// wanted the moment it is there. So, unless told otherwise, it does each backward in two halves and sends the gradient of the
-// input before it computes those of the weights: transfers take that time. It costs memory for what the second half reads, of one
-// microbatch.
 type Engine struct {
 	Options
 	lines         []*line
@@ -45,7 +40,7 @@ func New(o Options) (*Engine, error) {
 		o.Depth = defaultDepth
 	}
 	e := &Engine{Options: o, exchanges: o.links()}
-	sample, err := o.computation(sampleBatches)
+	sample, err := o.Schedule(sampleBatches)
 	if err != nil {
 		return nil, err
 	}
@@ -65,15 +60,6 @@ func New(o Options) (*Engine, error) {
 		}
 	}
 	return e, nil
-}
-
-// computation is the schedule as the engine carries it out.
-func (o Options) computation(batches int) (*schedule.Generator, error) {
-	g, err := o.Schedule(batches)
-	if err == nil && o.Delay > 0 && o.Stages > 1 && !o.Whole {
-		g = g.Halved()
-	}
-	return g, err
 }
 
 func (l Layout) recompute(stage int) bool { return len(l.Recompute) > 0 && l.Recompute[stage] }

@@ -12,7 +12,7 @@ import (
 // it returns without error of its own the pipeline is empty, and weights and states may be read.
 func (e *Engine) Train(stop context.Context, source Source, from, to int, each func(Measured) error) (int, error) {
 	r := newResults(from, e.Microbatches*e.Replicas, true)
-	return e.deliver(stop, work{e.computation, source, e.Replicas, e.Microbatches, false}, from, to, r, each)
+	return e.deliver(stop, work{e.Schedule, source, e.Replicas, e.Microbatches, false}, from, to, r, each)
 }
 
 // Evaluate runs forwards on batches of one microbatch each, from a source of its own, on the first replica.
