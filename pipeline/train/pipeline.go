@@ -98,10 +98,10 @@ func (r *run) newEngine(ctx context.Context) (err error) {
 	if o.Execute == nil {
 		o.Execute = engine.Execute(chooser(r.Tune), r.memory())
 	}
+	var plan partition.Plan
 	if p := r.Pipeline; p.Stages*p.Chunks > 1 {
 		m := measure.Options{Tune: chooser(r.Tune), Cache: r.Costs, Modelled: r.Costs == nil, Progress: r.Report.Measuring}
-		plan, err := r.Config.Partition(ctx, r.devices[:p.Stages], m)
-		if err != nil {
+		if plan, err = r.Config.Partition(ctx, r.devices[:p.Stages], m); err != nil {
 			return err
 		}
 		o.Cut, o.Recompute, o.Schedule = plan.Cut, plan.Recompute, r.computation(plan)
@@ -111,14 +111,28 @@ func (r *run) newEngine(ctx context.Context) (err error) {
 		}
 	}
 	r.engine, err = engine.New(o)
-	if errors.Is(err, exec.ErrTooLarge) && r.Pipeline.Stages*r.Pipeline.Chunks == 1 && r.Pipeline.Recompute == automatic {
-		o.Recompute = []bool{true}
-		if e, retried := engine.New(o); retried == nil {
-			r.Report.Note("activations are computed a second time in the backward pass: kept, they do not fit the device")
-			r.engine, err = e, nil
+	if errors.Is(err, exec.ErrTooLarge) {
+		if smaller, note := r.smaller(o, plan); note != "" {
+			if e, retried := engine.New(smaller); retried == nil {
+				r.Report.Note("%s", note)
+				r.engine, err = e, nil
+			}
 		}
 	}
 	return planError(err)
+}
+
+// smaller is a pipeline that takes less memory, and what to say of it; nothing, if there is none.
+func (r *run) smaller(o engine.Options, plan partition.Plan) (engine.Options, string) {
+	switch {
+	case plan.Halved:
+		o.Schedule = r.schedule
+		return o, "gradients are sent when the whole backward is done: in two halves it does not fit the devices"
+	case r.Pipeline.Stages*r.Pipeline.Chunks == 1 && r.Pipeline.Recompute == automatic:
+		o.Recompute = []bool{true}
+		return o, "activations are computed a second time in the backward pass: kept, they do not fit the device"
+	}
+	return o, ""
 }
 
 // openDevices opens a device for each line: those that are named in turn, or the default. A name may come several times; each
