@@ -39,6 +39,7 @@ Examples:
   gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.8
   gpupipe eval runs/demo                               loss on the held-out text
   gpupipe export runs/demo --out demo-hf               a folder for Hugging Face's transformers
+  gpupipe trace runs/demo                              how busy its stages were
   gpupipe plan c.yaml --stages 4                       where to cut it into pipeline stages
   gpupipe study examples/one-step-delay/study.yaml     what one step of delay costs each optimizer
   gpupipe selftest                                     does the GPU compute right
@@ -62,6 +63,7 @@ type commands struct {
 	Plan     planCommand     `cmd:"" help:"Say where to cut a model into pipeline stages, and which schedule to take."`
 	Study    studyCommand    `cmd:"" help:"Compare optimizers with and without delayed updates."`
 	Bench    benchCommand    `cmd:"" help:"Measure kernels and training steps."`
+	Trace    traceCommand    `cmd:"" help:"Tell how busy the stages of a run were."`
 }
 
 // app is what the commands share.

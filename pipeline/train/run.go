@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
-	"time"
 
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
@@ -107,11 +106,6 @@ func (r *run) plan(ctx context.Context) (err error) {
 	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.Model.Count(), Optimizer: r.optimizer.String(),
 		Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	return nil
-}
-
-// Complete hands on what the engine traces: the trace is opened after it.
-func (r *run) Complete(track, name string, start time.Time, dur time.Duration, args map[string]any) {
-	r.trace.Complete(track, name, start, dur, args)
 }
 
 // planError tells a model that is too large, which is the user's to mend, from a device that fails.

@@ -19,6 +19,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -80,7 +81,7 @@ func (r *run) save() error {
 	}
 	r.saved, r.result.Checkpoint = r.step, saved.Dir
 	r.pace.pause(time.Since(began))
-	r.trace.Complete("run", "save", began, time.Since(began), nil)
+	r.trace.Complete(trace.RunTrack, trace.Run, trace.SaveEvent, began, time.Since(began), nil)
 	return nil
 }
 
