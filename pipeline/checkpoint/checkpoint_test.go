@@ -376,3 +376,28 @@ func TestSaveRefuses(t *testing.T) {
 	_, err := NewStore(t.TempDir(), Options{Keep: -1})
 	assert.ErrorContains(t, err, "keep is -1")
 }
+
+func TestAt(t *testing.T) {
+	run := t.TempDir()
+	_, err := At(run, 3)
+	require.ErrorIs(t, err, ErrNone)
+	save(t, run, Options{}, 3, 10, 20)
+	c, err := At(run, 10)
+	require.NoError(t, err)
+	requireContents(t, c, 10)
+	_, err = At(run, 11)
+	require.ErrorIs(t, err, ErrNone)
+	assert.ErrorContains(t, err, run+": no usable checkpoint of step 11: those that there are are of steps 3, 10, 20")
+
+	// While a checkpoint is being replaced, what it was until then is good too.
+	dir := filepath.Join(run, "checkpoints")
+	require.NoError(t, os.Rename(filepath.Join(dir, "step-10"), filepath.Join(dir, ".old-step-10-ABCDEFGHIJ")))
+	c, err = At(run, 10)
+	require.NoError(t, err)
+	requireContents(t, c, 10)
+	require.NoError(t, flip(filepath.Join(c.Dir, "model.safetensors"), 500))
+	_, err = At(run, 10)
+	require.ErrorIs(t, err, ErrNone)
+	assert.ErrorContains(t, err, "of step 10: ")
+	assert.ErrorContains(t, err, "model.safetensors: altered")
+}
