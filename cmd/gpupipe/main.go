@@ -39,6 +39,7 @@ Examples:
   gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.8
   gpupipe eval runs/demo                               loss on the held-out text
   gpupipe trace runs/demo                              how busy its stages were
+  gpupipe export runs/demo --out demo-hf               a folder for Hugging Face's transformers
   gpupipe plan c.yaml --stages 4                       where to cut it into pipeline stages
   gpupipe study examples/one-step-delay/study.yaml     what one step of delay costs each optimizer
   gpupipe selftest                                     does the GPU compute right
@@ -52,6 +53,7 @@ type commands struct {
 	Train    trainCommand    `cmd:"" help:"Train a model."`
 	Eval     evalCommand     `cmd:"" help:"Measure a model's loss on a text."`
 	Generate generateCommand `cmd:"" help:"Continue a text with a model."`
+	Export   exportCommand   `cmd:"" help:"Write a model as a Hugging Face folder."`
 	Devices  devicesCommand  `cmd:"" help:"List the GPUs that can be used."`
 	Data     dataCommand     `cmd:"" help:"Turn text into token shards."`
 	Selftest selftestCommand `cmd:"" help:"Check that a GPU computes right."`
@@ -187,6 +189,9 @@ func (a *app) printJSON(v any) error {
 	a.printf("%s\n", out)
 	return a.failed
 }
+
+// note tells something beside the result.
+func (a *app) note(format string, args ...any) { fmt.Fprintf(a.stderr, format+"\n", args...) }
 
 // printf writes to standard output. What goes wrong there fails the command at its end: training goes on.
 func (a *app) printf(format string, args ...any) {

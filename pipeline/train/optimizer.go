@@ -12,8 +12,8 @@ func (r *run) makeOptimizer() (err error) {
 	return Mistake(err)
 }
 
-// newOptimizer applies the config's optimizer to the model: Muon takes the matrices inside the layers; weight decay acts on
-// matrices, embeddings included, and not on norms.
+// newOptimizer applies the config's optimizer to the model: what is for hidden layers' matrices takes those inside the layers;
+// weight decay acts on matrices, embeddings included, and not on norms.
 func newOptimizer(c Config) (*optim.Optimizer, error) {
 	gradients := c.engineOptions().Contributions
 	o, a, l := c.Optimizer, c.Optimizer.AdamW, c.LR
@@ -26,7 +26,9 @@ func newOptimizer(c Config) (*optim.Optimizer, error) {
 	}
 	return optim.New(optim.Config{
 		Name: o.Name, LR: o.LR, Momentum: o.Momentum, Nesterov: o.Nesterov, WeightDecay: o.WeightDecay, NewtonSchulz: o.NewtonSchulz,
-		Scale: o.Scale, Clip: c.Train.GradClip, AdamW: optim.AdamWConfig{LR: a.LR, Betas: a.Betas, Eps: a.Eps}, Loss: model.LossVariable,
+		Scale: o.Scale, Betas: o.Betas, Eps: o.Eps, Beta2: o.Beta2, Gamma: o.Gamma, ShampooBeta: o.SOAP.ShampooBeta,
+		PreconditionFrequency: o.SOAP.PreconditionFrequency, MaxPrecondDim: o.SOAP.MaxPrecondDim,
+		Clip: c.Train.GradClip, AdamW: optim.AdamWConfig{LR: a.LR, Betas: a.Betas, Eps: a.Eps}, Loss: model.LossVariable,
 		Delay: c.Pipeline.Delay, Correction: c.Pipeline.Correction, DCLambda: o.DCLambda, SkipNonfinite: c.Train.Nonfinite == skip,
 		Schedule: optim.Schedule{Name: l.Schedule, Steps: c.Train.Steps, Warmup: l.Warmup, MinRatio: l.MinRatio, Decay: l.Decay},
 	}, params)

@@ -56,7 +56,7 @@ func (r *run) save() error {
 		return Mistake(err)
 	}
 	c := checkpoint.Contents{Step: r.step, Config: json.RawMessage(r.Model.HuggingFace()), State: r.state(), Files: map[string][]byte{
-		"tokenizer.json": r.data.tok.JSON(), "train.yaml": r.YAML()}}
+		"tokenizer.json": r.data.tok.JSON(), keptConfig: r.YAML()}}
 	if text := r.kernels(); text != nil {
 		c.Files[kernelsFile] = text
 	}
