@@ -207,33 +207,42 @@ func weights(t *testing.T, dir string) []string {
 	return all
 }
 
-// Killed, or interrupted, and resumed: the bits of the uninterrupted run, on the machine's own device.
+// Killed, or interrupted, and resumed: the bits of the uninterrupted run, on the machine's own device and on a pipeline of three
+// logical devices of it.
 func TestKilledInterruptedAndResumed(t *testing.T) {
-	whole := t.TempDir()
-	code, _, errs := command("train", small(t, whole), "--no-tune")
-	require.Equal(t, exitOK, code, errs)
-	want := weights(t, whole)
+	for name, extra := range map[string][]string{
+		"one stage": {"--no-tune"},
+		"2bw":       {"--no-tune", "--set", "train.microbatches=4", "--set", "pipeline={schedule: 2bw, stages: 3}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := func(args ...string) []string { return append(append([]string{"train"}, args...), extra...) }
+			whole := t.TempDir()
+			code, _, errs := command(run(small(t, whole))...)
+			require.Equal(t, exitOK, code, errs)
+			want := weights(t, whole)
 
-	killed := t.TempDir()
-	c := small(t, killed)
-	cmd, lines := start(t, "train", c, "--no-tune", "--json")
-	until(t, lines, `"step":7`)
-	require.NoError(t, cmd.Process.Kill())
-	assert.Error(t, cmd.Wait())
-	code, _, errs = command("train", filepath.Join(killed, "run"), "--resume", "--no-tune")
-	require.Equal(t, exitOK, code, errs)
-	assert.Equal(t, want, weights(t, killed))
+			killed := t.TempDir()
+			c := small(t, killed)
+			cmd, lines := start(t, run(c, "--json")...)
+			until(t, lines, `"step":7`)
+			require.NoError(t, cmd.Process.Kill())
+			assert.Error(t, cmd.Wait())
+			code, _, errs = command("train", filepath.Join(killed, "run"), "--resume", "--no-tune")
+			require.Equal(t, exitOK, code, errs)
+			assert.Equal(t, want, weights(t, killed))
 
-	stopped := t.TempDir()
-	c = small(t, stopped)
-	cmd, lines = start(t, "train", c, "--no-tune", "--json")
-	until(t, lines, `"step":3`)
-	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
-	for lines.Scan() {
+			stopped := t.TempDir()
+			c = small(t, stopped)
+			cmd, lines = start(t, run(c, "--json")...)
+			until(t, lines, `"step":3`)
+			require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+			for lines.Scan() {
+			}
+			require.Error(t, cmd.Wait())
+			assert.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode())
+			code, _, errs = command(run(c, "--resume")...)
+			require.Equal(t, exitOK, code, errs)
+			assert.Equal(t, want, weights(t, stopped))
+		})
 	}
-	require.Error(t, cmd.Wait())
-	assert.Equal(t, exitInterrupted, cmd.ProcessState.ExitCode())
-	code, _, errs = command("train", c, "--resume", "--no-tune")
-	require.Equal(t, exitOK, code, errs)
-	assert.Equal(t, want, weights(t, stopped))
 }

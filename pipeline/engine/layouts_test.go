@@ -42,25 +42,25 @@ func (n noise) Batch(batch int64) (tokens, targets []int32, err error) {
 	return tokens, targets, nil
 }
 
-// setup is a pipeline to train on.
-type setup struct {
+// trial is a pipeline to train on.
+type trial struct {
 	Layout
 	schedule   string
 	correction string
 	tied       bool
 }
 
-func (s setup) String() string {
+func (s trial) String() string {
 	return fmt.Sprintf("%s, %d stages cut at %v, recomputing %v, delay %d, correction %s, %d replicas, tied %v", s.schedule, s.Stages, s.Cut,
 		s.Recompute, s.Delay, s.correction, s.Replicas, s.tied)
 }
 
-// setups are a synchronous and a delayed pipeline of one stage.
-func setups() []setup {
+// layouts are a synchronous and a delayed pipeline of one stage.
+func layouts() []trial {
 	l := Layout{Stages: 1, Chunks: 1, Replicas: 1}
-	delayed := setup{l, "2bw", "error_feedback", true}
+	delayed := trial{l, "2bw", "error_feedback", true}
 	delayed.Delay = 1
-	return []setup{{l, "1f1b", "none", false}, delayed}
+	return []trial{{l, "1f1b", "none", false}, delayed}
 }
 
 // trained is everything that training computed, by name: weights of both versions, state, losses and norms.
@@ -90,7 +90,7 @@ func (l *lender) take(t *testing.T, n int) []device.Device {
 }
 
 // train trains a few batches and returns what came of it. look, if not nil, is given the engine before it is closed.
-func (l *lender) train(t *testing.T, s setup, look func(*Engine)) trained {
+func (l *lender) train(t *testing.T, s trial, look func(*Engine)) trained {
 	t.Helper()
 	c := sample(s.tied)
 	o := Options{Layout: s.Layout, Model: c, MicrobatchSize: sequences / microbatches, Microbatches: microbatches / s.Replicas,
@@ -164,7 +164,7 @@ func adam(t *testing.T, o Options, correction string) *optim.Optimizer {
 }
 
 // equal compares all that was trained, bit by bit.
-func equal(t *testing.T, want, got trained, s setup) {
+func equal(t *testing.T, want, got trained, s trial) {
 	t.Helper()
 	require.Len(t, got, len(want))
 	for name := range want {
@@ -175,7 +175,7 @@ func equal(t *testing.T, want, got trained, s setup) {
 // Wherever the model is cut, and whichever stages compute activations again, the bits are those of one device.
 func TestLayoutsComputeTheSame(t *testing.T) {
 	l := newLender(t)
-	for _, s := range setups() {
+	for _, s := range layouts() {
 		var kernels int
 		want := l.train(t, s, func(e *Engine) { kernels = e.Lines()[0].Kernels })
 		for _, layout := range []Layout{
@@ -202,7 +202,7 @@ func TestLayoutsComputeTheSame(t *testing.T) {
 // owner has: a tied head's, and those of a further replica.
 func TestReplicasAgree(t *testing.T) {
 	l := newLender(t)
-	for _, s := range setups() {
+	for _, s := range layouts() {
 		s.Replicas, s.tied = 2, true
 		var want trained
 		for _, cut := range [][]int{nil, {3}} {

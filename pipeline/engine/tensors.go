@@ -47,7 +47,7 @@ func (e *Engine) WriteWeights(param string, v Version, data []byte) error {
 			}
 			known = true
 			if err := l.session.WriteAt(param, l.version(v), data); err != nil {
-				return err
+				return fmt.Errorf("%s: %w", l.name(), err)
 			}
 		}
 	}
@@ -69,7 +69,7 @@ func (e *Engine) ReadState(name string) (device.Pending, error) {
 func (e *Engine) WriteState(name string, data []byte) error {
 	for _, l := range e.stateLines(name) {
 		if err := l.session.WriteAt(name, nil, data); err != nil {
-			return err
+			return fmt.Errorf("%s: %w", l.name(), err)
 		}
 	}
 	return nil

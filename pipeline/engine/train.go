@@ -25,7 +25,7 @@ func (e *Engine) Evaluate(stop context.Context, source Source, batches int, each
 }
 
 func (e *Engine) deliver(stop context.Context, w work, from, to int, r *results, each func(Measured) error) (int, error) {
-	if from >= to {
+	if from >= to || stop.Err() != nil {
 		return from, nil
 	}
 	stop, cancel := context.WithCancel(stop)

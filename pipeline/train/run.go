@@ -3,7 +3,9 @@ package train
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
@@ -48,7 +50,7 @@ func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 		o.Report = Silent{}
 	}
 	r := &run{Config: c, Options: o, result: Result{Dir: c.Run.Dir}}
-	defer func() { err = errors.Join(err, r.close()) }()
+	defer func() { err = errors.Join(err, r.end(err)) }()
 	if err := r.openData(ctx); err != nil {
 		return r.result, err
 	}
@@ -124,17 +126,27 @@ func (r *run) load() error {
 	return r.weights.toPipeline(r.engine, r.Pipeline.Delay)
 }
 
+// patience is how long devices may take to come to rest after a failure.
+const patience = 10 * time.Second
+
+// end closes everything. After a failure it does not wait for ever: a device that hangs must not keep what went wrong a secret.
+func (r *run) end(failed error) error {
+	if failed == nil {
+		return r.close()
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- r.close() }()
+	select {
+	case err := <-closed:
+		return err
+	case <-time.After(patience):
+		return fmt.Errorf("the devices are still at work %v later: their memory is not released", patience)
+	}
+}
+
+// close closes what is written first, then what may take long.
 func (r *run) close() error {
 	var errs []error
-	if r.data != nil {
-		errs = append(errs, r.data.close())
-	}
-	if r.engine != nil {
-		errs = append(errs, r.engine.Close())
-	}
-	for _, dev := range r.devices {
-		errs = append(errs, dev.Close())
-	}
 	if r.log != nil {
 		errs = append(errs, r.log.Close())
 	}
@@ -144,8 +156,17 @@ func (r *run) close() error {
 	if r.trace != nil {
 		errs = append(errs, r.trace.Close())
 	}
+	if r.engine != nil {
+		errs = append(errs, r.engine.Close())
+	}
+	for _, dev := range r.devices {
+		errs = append(errs, dev.Close())
+	}
 	if r.weights != nil {
 		errs = append(errs, r.weights.close())
+	}
+	if r.data != nil {
+		errs = append(errs, r.data.close())
 	}
 	r.folder.leave()
 	return errors.Join(errs...)

@@ -19,6 +19,7 @@ import (
 type reference struct {
 	runs    atomic.Int64
 	poison  func(batch int) bool // batches, counted from 1, whose loss is not a number; nil: none
+	fails   int64                // the run of a program that fails, counted from 1; 0: none
 	refused error
 	blind   bool // evaluations give what is not a number
 }
@@ -136,7 +137,9 @@ func (s *referenceSession) SetInput(program, name string, data []byte) error {
 }
 
 func (s *referenceSession) RunAt(program string, at exec.Binding) (err error) {
-	s.parent.runs.Add(1)
+	if n := s.parent.runs.Add(1); n == s.parent.fails {
+		return errInjected
+	}
 	g := s.graphs[program]
 	vars := map[string]*graph.Tensor{}
 	for _, v := range g.Sources("variable") {

@@ -1,0 +1,262 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/faulty"
+)
+
+var errInjected = errors.New("injected")
+
+// saboteur sits on the devices of all lines: it counts operations, and does something at one of them.
+type saboteur struct {
+	mu    sync.Mutex
+	count map[place]int
+	// What happens at the n-th operation of a kind on a line, and from then on to others.
+	at     place
+	n      int
+	happen func() error
+	others func() error
+	struck time.Time // when it happened
+}
+
+type place struct {
+	line int
+	op   faulty.Op
+}
+
+func (s *saboteur) before(line int) func(faulty.Op, string) error {
+	return func(op faulty.Op, _ string) error {
+		s.mu.Lock()
+		here := place{line, op}
+		s.count[here]++
+		now := here == s.at && s.count[here] == s.n
+		if now {
+			s.struck = time.Now()
+		}
+		struck := !s.struck.IsZero()
+		s.mu.Unlock()
+		switch {
+		case now:
+			return s.happen()
+		case struck && line != s.at.line && s.others != nil:
+			return s.others()
+		}
+		return nil
+	}
+}
+
+// live runs a pipeline from New to Close, and returns the error, and how long after the fault Train took to tell. All of it must
+// be gone then: memory, and, as the bubble of the test sees to, goroutines.
+func (s *saboteur) live(t *testing.T, p setup) (told error, after time.Duration) {
+	t.Helper()
+	s.count = map[place]int{}
+	devices := idle(10 * time.Millisecond)
+	p.device = func(line int) device.Device { return &faulty.Device{Device: devices(line), Before: s.before(line)} }
+	o := p.options(t)
+	e, err := New(o)
+	require.NoError(t, err)
+	if err = e.Load(); err == nil {
+		data := zeros(o.Microbatches * o.Replicas * o.Model.SeqLen)
+		if _, err = e.Train(t.Context(), data, 0, 4, ignore); err == nil {
+			err = e.Evaluate(t.Context(), data, 2, ignore)
+		}
+		if after = time.Since(s.struck); err != nil {
+			_, again := e.Train(t.Context(), data, 0, 4, ignore)
+			assert.Equal(t, err, again, "what has failed stays so")
+		}
+	}
+	closed := e.Close()
+	if err == nil {
+		err = closed
+	}
+	for i, d := range o.Devices {
+		buffers, _ := d.Allocated()
+		assert.Zero(t, buffers, "line %d", i)
+		require.NoError(t, d.Close())
+	}
+	return err, after
+}
+
+// somewhere picks operations of every kind on some line.
+func somewhere(rng *rand.Rand, p setup, total map[place]int, ops ...faulty.Op) (ps []place, ns []int) {
+	for _, op := range ops {
+		at := place{rng.IntN(p.stages * max(p.replicas, 1)), op}
+		if n := total[at]; n > 0 {
+			ps, ns = append(ps, at), append(ns, 1+rng.IntN(n))
+		}
+	}
+	return ps, ns
+}
+
+func lineName(p setup, line int) string {
+	if p.replicas > 1 {
+		return fmt.Sprintf("replica %d stage %d", line/p.stages, line%p.stages)
+	}
+	return fmt.Sprintf("stage %d", line)
+}
+
+// saidWhere checks that an error names the line, and, of an operation of training, the action: "stage 1: F0.1: …".
+func saidWhere(t *testing.T, err error, p setup, at place) {
+	t.Helper()
+	require.ErrorIs(t, err, errInjected)
+	require.ErrorContains(t, err, lineName(p, at.line)+": ")
+	require.ErrorContains(t, err, fmt.Sprintf("null:%d: %s ", at.line, at.op))
+}
+
+var inTraining = `: [A-Z]{1,2}\d+(\.\d+)?(:\d+)?: `
+
+// An error of a device, wherever it strikes, stops everything within a second, and leaves nothing behind.
+func TestDeviceErrors(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 12))
+	for _, p := range setups() {
+		t.Run(p.String(), func(t *testing.T) {
+			clean := &saboteur{}
+			synctest.Test(t, func(t *testing.T) {
+				err, _ := clean.live(t, p)
+				require.NoError(t, err)
+			})
+			at, n := somewhere(rng, p, clean.count, faulty.Alloc, faulty.Load, faulty.Write, faulty.Run, faulty.Run, faulty.Read, faulty.Wait, faulty.Wait)
+			for i := range at {
+				synctest.Test(t, func(t *testing.T) {
+					s := &saboteur{at: at[i], n: n[i], happen: func() error { return errInjected }}
+					err, after := s.live(t, p)
+					saidWhere(t, err, p, at[i])
+					if at[i].op != faulty.Alloc && after > 0 {
+						assert.Less(t, after, time.Second)
+					}
+					if at[i].op == faulty.Run || at[i].op == faulty.Wait {
+						assert.Regexp(t, lineName(p, at[i].line)+inTraining, err.Error())
+					}
+				})
+			}
+		})
+	}
+}
+
+// A device that hangs does not keep the failure of another from being told within a second. Close waits for it.
+func TestHangingDevices(t *testing.T) {
+	rng := rand.New(rand.NewPCG(13, 14))
+	for _, p := range setups() {
+		if p.stages == 1 {
+			continue // there is no other line to fail
+		}
+		t.Run(p.String(), func(t *testing.T) {
+			clean := &saboteur{}
+			synctest.Test(t, func(t *testing.T) {
+				err, _ := clean.live(t, p)
+				require.NoError(t, err)
+			})
+			at, n := somewhere(rng, p, clean.count, faulty.Write, faulty.Run, faulty.Read, faulty.Wait, faulty.Wait)
+			for i := range at {
+				synctest.Test(t, func(t *testing.T) {
+					const hang = time.Hour
+					s := &saboteur{at: at[i], n: n[i], happen: func() error { time.Sleep(hang); return errInjected }}
+					var failed sync.Once
+					var failure time.Time
+					s.others = func() error {
+						failed.Do(func() { failure = time.Now() })
+						return errInjected
+					}
+					began := time.Now()
+					err, after := s.live(t, p)
+					require.ErrorIs(t, err, errInjected)
+					assert.GreaterOrEqual(t, time.Since(began), hang, "Close has waited")
+					if !failure.IsZero() && after > 0 { // it was not Load that hung
+						assert.Less(t, after, failure.Sub(s.struck)+time.Second)
+					}
+				})
+			}
+		})
+	}
+}
+
+// failingSource has no such batch.
+type failingSource struct {
+	Source
+	batch int64
+	fail  func() error
+}
+
+func (f failingSource) Batch(b int64) (tokens, targets []int32, err error) {
+	if b == f.batch {
+		return nil, nil, f.fail()
+	}
+	return f.Source.Batch(b)
+}
+
+// Data that cannot be read stop everything; the error says which stage wanted them for what.
+func TestDataErrors(t *testing.T) {
+	for _, p := range setups() {
+		t.Run(p.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p.device = idle(10 * time.Millisecond)
+				e, data := p.load(t)
+				source := failingSource{data, 2, func() error { return errInjected }}
+				var told []int
+				reached, err := e.Train(t.Context(), source, 0, 5, func(m Measured) error { told = append(told, m.Batch); return nil })
+				require.ErrorIs(t, err, errInjected)
+				assert.Regexp(t, `stage \d+: F\d+\.2(:\d)?: injected`, err.Error())
+				assert.Zero(t, reached)
+				assert.LessOrEqual(t, len(told), 2)
+				require.NoError(t, e.Close())
+			})
+		})
+	}
+}
+
+// A stage that is slow makes the others wait: what is under way between them stays bounded by their slots.
+func TestSlowStage(t *testing.T) {
+	for slow := range 4 {
+		synctest.Test(t, func(t *testing.T) {
+			p := setup{schedule: "2bw", stages: 4, microbatches: 6, halved: true}
+			var mu sync.Mutex
+			flying, most := map[string]int{}, map[string]int{}
+			note := func(what string, n int) {
+				mu.Lock()
+				defer mu.Unlock()
+				flying[what] += n
+				most[what] = max(most[what], flying[what])
+			}
+			p.device = func(line int) device.Device {
+				latency := time.Millisecond
+				if line == slow {
+					latency *= 100
+				}
+				return &faulty.Device{Device: idle(latency)(line), Before: func(op faulty.Op, object string) error {
+					switch {
+					case op == faulty.Read && strings.Contains(object, "act/out"):
+						note(fmt.Sprint("activations to ", line+1), 1)
+					case op == faulty.Write && strings.Contains(object, "act/in"):
+						note(fmt.Sprint("activations to ", line), -1)
+					case op == faulty.Read && strings.Contains(object, "grad/in"):
+						note(fmt.Sprint("gradients to ", line-1), 1)
+					case op == faulty.Write && strings.Contains(object, "grad/out"):
+						note(fmt.Sprint("gradients to ", line), -1)
+					}
+					return nil
+				}}
+			}
+			e, data := p.load(t)
+			_, err := e.Train(t.Context(), data, 0, 12, ignore)
+			require.NoError(t, err)
+			require.NoError(t, e.Close())
+			require.Len(t, most, 6)
+			for what, n := range most {
+				assert.Zero(t, flying[what], what)
+				assert.LessOrEqual(t, n, p.stages, what)
+			}
+		})
+	}
+}

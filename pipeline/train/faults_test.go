@@ -1,0 +1,127 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/faulty"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var errInjected = errors.New("injected")
+
+// pipelined is a run of three stages that saves every second step.
+func pipelined(t *testing.T, dir string, overrides ...string) Config {
+	t.Helper()
+	return demo(t, dir, append([]string{
+		"model={vocab_size: 256, d_model: 8, n_layers: 2, n_heads: 2, d_ff: 12, seq_len: 8}",
+		"train={steps: 8, batch_size: 8, microbatches: 4, eval_every: 4, save_every: 2}",
+		"pipeline={schedule: 2bw, stages: 3}", "run.dir=" + dir + "/run"}, overrides...)...)
+}
+
+// Wherever a stage fails, the last checkpoint is good, and going on from it gives the bits of a run that never failed.
+func TestFailedRunsGoOn(t *testing.T) {
+	c := pipelined(t, t.TempDir())
+	clean := &reference{}
+	whole, err := Run(t.Context(), c, options(clean, &notes{}))
+	require.NoError(t, err)
+	want, total := files(t, whole.Checkpoint), clean.runs.Load()
+	for _, part := range []int64{10, 35, 60, 95} {
+		t.Run(fmt.Sprint(part), func(t *testing.T) {
+			c := pipelined(t, t.TempDir())
+			_, err := Run(t.Context(), c, options(&reference{fails: total * part / 100}, &notes{}))
+			require.ErrorIs(t, err, errInjected)
+			assert.Regexp(t, `^stage \d: [A-Z]\d+(\.\d+)?: injected$`, err.Error())
+			saved, problems, err := checkpoint.Latest(c.Run.Dir)
+			assert.Empty(t, problems)
+			if part > 35 {
+				require.NoError(t, err)
+				assert.Positive(t, saved.Step)
+			}
+			o := options(&reference{}, &notes{})
+			o.Resume = true
+			res, err := Run(t.Context(), c, o)
+			require.NoError(t, err)
+			got := files(t, res.Checkpoint)
+			for name := range want {
+				assert.True(t, want[name] == got[name], name)
+			}
+		})
+	}
+}
+
+// Interrupted, a pipeline finishes the batches under way, saves, and goes on to the same bits.
+func TestInterruptedPipeline(t *testing.T) {
+	whole, err := Run(t.Context(), pipelined(t, t.TempDir()), options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	want := files(t, whole.Checkpoint)
+	for at := 1; at < 8; at += 2 {
+		c := pipelined(t, t.TempDir(), "train.save_every=0", "train.eval_every=0")
+		ctx, cancel := context.WithCancel(t.Context())
+		res, err := Run(ctx, c, options(&reference{}, &notes{step: func(p Progress) {
+			if p.Step == at {
+				cancel()
+			}
+		}}))
+		require.NoError(t, err)
+		if res.Interrupted {
+			assert.Less(t, res.Step, 8)
+			assert.DirExists(t, filepath.Join(c.Run.Dir, "checkpoints", fmt.Sprintf("step-%d", res.Step)))
+		}
+		o := options(&reference{}, &notes{})
+		o.Resume = true
+		res, err = Run(t.Context(), c, o)
+		require.NoError(t, err)
+		got := files(t, res.Checkpoint)
+		for name := range want {
+			assert.True(t, want[name] == got[name], "%s, interrupted at %d", name, at)
+		}
+		cancel()
+	}
+}
+
+// A device that hangs does not keep another's failure a secret.
+func TestAHangingDeviceHidesNothing(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := pipelined(t, dir, "train.eval_every=0")
+		var devices, runs atomic.Int64
+		var hung atomic.Bool
+		open := func(string) (device.Device, error) {
+			stage := devices.Add(1) - 1
+			name := fmt.Sprint("null:", stage)
+			return &faulty.Device{Device: null.New(null.Options{Name: name, Latency: func(string) time.Duration { return time.Millisecond }}),
+				Before: func(op faulty.Op, object string) error {
+					switch {
+					case stage == 1 && op == faulty.Run && runs.Add(1) == 50:
+						hung.Store(true)
+						time.Sleep(time.Hour)
+					case stage == 2 && op == faulty.Wait && hung.Load():
+						return errInjected
+					}
+					return nil
+				}}, nil
+		}
+		began := time.Now()
+		_, err := Run(t.Context(), c, Options{OpenDevice: open})
+		require.ErrorIs(t, err, errInjected)
+		assert.ErrorContains(t, err, "stage 2: ")
+		assert.ErrorContains(t, err, "the devices are still at work 10s later")
+		assert.Less(t, time.Since(began), time.Minute)
+		saved, problems, err := checkpoint.Latest(c.Run.Dir)
+		require.NoError(t, err)
+		assert.Empty(t, problems)
+		assert.Positive(t, saved.Step)
+		time.Sleep(2 * time.Hour) // all that was left behind comes to its end
+	})
+}
