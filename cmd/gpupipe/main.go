@@ -39,9 +39,11 @@ Examples:
   gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.8
   gpupipe eval runs/demo                               loss on the held-out text
   gpupipe export runs/demo --out demo-hf               a folder for Hugging Face's transformers
+  gpupipe trace runs/demo                              how busy its stages were
   gpupipe plan c.yaml --stages 4                       where to cut it into pipeline stages
   gpupipe study examples/one-step-delay/study.yaml     what one step of delay costs each optimizer
   gpupipe selftest                                     does the GPU compute right
+  gpupipe verify                                       does a pipeline compute what one device does
   gpupipe data --tokenizer gpt2 --out shards a.txt     text to token shards
   gpupipe schedule --name 2bw --draw text              in which order a pipeline's stages work
 
@@ -56,10 +58,12 @@ type commands struct {
 	Devices  devicesCommand  `cmd:"" help:"List the GPUs that can be used."`
 	Data     dataCommand     `cmd:"" help:"Turn text into token shards."`
 	Selftest selftestCommand `cmd:"" help:"Check that a GPU computes right."`
+	Verify   verifyCommand   `cmd:"" help:"Prove that pipelines of devices compute what one computes."`
 	Schedule scheduleCommand `cmd:"" help:"Show in which order a pipeline works, and how long it waits."`
 	Plan     planCommand     `cmd:"" help:"Say where to cut a model into pipeline stages, and which schedule to take."`
 	Study    studyCommand    `cmd:"" help:"Compare optimizers with and without delayed updates."`
 	Bench    benchCommand    `cmd:"" help:"Measure kernels and training steps."`
+	Trace    traceCommand    `cmd:"" help:"Tell how busy the stages of a run were."`
 }
 
 // app is what the commands share.

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"math"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -79,16 +81,24 @@ func TestExportIsTheModel(t *testing.T) {
 }
 
 func TestExportNamesTheEndOfADocument(t *testing.T) {
-	run := everyStep(t, "train.steps=0", "data.tokenizer=gpt2", "model.vocab_size=50257")
-	out := filepath.Join(t.TempDir(), "out")
-	export(t, ExportOptions{From: run, Out: out})
-	assert.Equal(t, 50256.0, jsonOf(t, filepath.Join(out, "config.json"))["eos_token_id"])
-	assert.Equal(t, "<|endoftext|>", jsonOf(t, filepath.Join(out, "tokenizer_config.json"))["eos_token"])
-	src, err := OpenModel(out, "")
+	tok, err := tokenizer.Open("gpt2")
 	require.NoError(t, err)
-	defer src.Close()
-	id, ok := src.Tokenizer.EOS()
-	assert.True(t, ok && id == 50256)
+	src := &Source{Tokenizer: tok, Model: demo(t, t.TempDir()).Model.Config}
+	outputs, err := src.exported(exportTypes["f32"], 0, src.converter(context.Background(), safetensors.F32, 0, nil))
+	require.NoError(t, err)
+	found := map[string]map[string]any{}
+	for _, o := range outputs {
+		if strings.HasSuffix(o.Name, "config.json") {
+			var text bytes.Buffer
+			require.NoError(t, o.Encode(&text))
+			var m map[string]any
+			require.NoError(t, json.Unmarshal(text.Bytes(), &m))
+			found[o.Name] = m
+		}
+	}
+	assert.Equal(t, 50256.0, found["config.json"]["eos_token_id"])
+	assert.Equal(t, 50256.0, found["generation_config.json"]["eos_token_id"])
+	assert.Equal(t, "<|endoftext|>", found["tokenizer_config.json"]["eos_token"])
 }
 
 func TestExportNarrowsAndShards(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -111,9 +112,19 @@ func (c Config) costs(ctx context.Context, devices []device.Device, o measure.Op
 	return p, modelled, planError(err)
 }
 
-// choose partitions; all its errors are the user's.
+// choose partitions; all its errors are the user's. Backwards in two halves take memory, and are not for devices that are short
+// of it.
 func (c Config) choose(p partition.Problem) (partition.Plan, error) {
-	g, err := c.schedule(partition.Batches)
+	if c.halvable() {
+		if plan, err := c.chooseFor(p, c.halved); err == nil && !slices.Contains(plan.Recompute, true) {
+			return plan, nil
+		}
+	}
+	return c.chooseFor(p, c.schedule)
+}
+
+func (c Config) chooseFor(p partition.Problem, s engine.Schedule) (partition.Plan, error) {
+	g, err := s(partition.Batches)
 	if err != nil {
 		return partition.Plan{}, err
 	}

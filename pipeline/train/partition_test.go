@@ -46,6 +46,7 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 			plan, err := c.Partition(context.Background(), nulls(c.Pipeline.Stages, 0), measure.Options{})
 			require.NoError(t, err)
 			o := c.engineOptions()
+			o.Schedule = c.computation(plan)
 			o.Cut, o.Recompute, o.Devices = plan.Cut, plan.Recompute, nulls(c.Pipeline.Stages*c.Pipeline.Replicas, 0)
 			o.Optimizer, err = newOptimizer(c)
 			require.NoError(t, err)

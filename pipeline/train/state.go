@@ -19,6 +19,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -80,7 +81,7 @@ func (r *run) save() error {
 	}
 	r.saved, r.result.Checkpoint = r.step, saved.Dir
 	r.pace.pause(time.Since(began))
-	r.trace.Complete("run", "save", began, time.Since(began), nil)
+	r.trace.Complete(trace.RunTrack, trace.Run, trace.SaveEvent, began, time.Since(began), nil)
 	return nil
 }
 
@@ -204,14 +205,12 @@ func (r *run) sameRun(dir string, s state) error {
 	if s.Tokenizer != r.data.tok.Hash() {
 		differ = append(differ, "data.tokenizer: another vocabulary")
 	}
-	old, err := strictyaml.Flatten([]byte(s.Config))
+	// Keys that were not known when the config was written have their defaults, which do what was done then.
+	config, err := parseKept(filepath.Join(dir, "state.json"), []byte(s.Config))
 	if err != nil {
-		return fmt.Errorf("%s: state.json: config: %w", dir, err)
+		return err
 	}
-	now, err := strictyaml.Flatten(r.YAML())
-	if err != nil {
-		panic(err) // what was just written
-	}
+	old, now := flatten(config), flatten(r.Config)
 	all := maps.Clone(old)
 	maps.Copy(all, now)
 	for _, k := range slices.Sorted(maps.Keys(all)) {
@@ -235,6 +234,15 @@ func (r *run) sameRun(dir string, s state) error {
 var movable = []string{"run.dir", "data.train", "data.val", "data.tokenizer", "train.eval_every", "train.eval_batches",
 	"train.save_every", "train.keep", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
 	"pipeline.cut", "pipeline.recompute", "pipeline.memory"}
+
+// flatten turns a config into dotted keys and their values' texts.
+func flatten(c Config) map[string]string {
+	keys, err := strictyaml.Flatten(c.YAML())
+	if err != nil {
+		panic(err) // what was just written
+	}
+	return keys
+}
 
 func orNone(s string) string {
 	if s == "" {
