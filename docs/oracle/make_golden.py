@@ -44,13 +44,13 @@ RUNS = [
     ("untied", "adamw", 4, 1, 1.0, ADAMW),
     ("untied", "muon", 4, 1, 1.0, MUON),
     ("untied", "muon-polar", 4, 1, 1.0, POLAR),
-    ("untied", "normuon", 4, 1, 1.0, NORMUON),
-    ("untied", "lion", 4, 1, 1.0, LION),
-    ("untied", "adan", 4, 1, 1.0, ADAN),
-    ("untied", "mars", 4, 1, 1.0, MARS),
     ("odd", "adamw", 1, 1, 1.0, ADAMW),
     ("odd", "muon", 1, 1, 1.0, MUON),
     ("gqa", "adamw-clip", 4, 2, 0.3, ADAMW),
+    ("gqa", "normuon", 4, 2, 1.0, NORMUON),
+    ("gqa", "lion", 4, 2, 1.0, LION),
+    ("gqa", "adan", 4, 2, 1.0, ADAN),
+    ("gqa", "mars", 4, 2, 1.0, MARS),
 ]
 
 
