@@ -126,11 +126,11 @@ func (r *run) load() error {
 
 func (r *run) close() error {
 	var errs []error
+	if r.engine != nil { // after a failure its lines may still be at work, on data too
+		errs = append(errs, r.engine.Close())
+	}
 	if r.data != nil {
 		errs = append(errs, r.data.close())
-	}
-	if r.engine != nil {
-		errs = append(errs, r.engine.Close())
 	}
 	for _, dev := range r.devices {
 		errs = append(errs, dev.Close())
