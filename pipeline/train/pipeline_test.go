@@ -54,6 +54,8 @@ func Test2BWEqualsADelayOnOneDevice(t *testing.T) {
 	}
 }
 
+const fiveBatches = "F0.0 B0.0 U0 F0.1 B0.1 U1 F0.2 B0.2 U2 F0.3 B0.3 U3 F0.4 B0.4 U4"
+
 // A schedule of the user's own: backwards of the second stage come late.
 func TestScheduleFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mine.txt")
@@ -62,6 +64,15 @@ func TestScheduleFile(t *testing.T) {
 	assert.True(t, weightsOf(t)["model.safetensors"] == weightsOf(t, "pipeline.schedule="+path, "pipeline.stages=2")["model.safetensors"])
 	_, err := ParseConfig("c", []byte(smallConfig), []string{"pipeline.schedule=" + path, "pipeline.stages=3", "train.microbatches=4"})
 	assert.ErrorContains(t, err, "it has 2 where pipeline.stages is 3")
+	for text, want := range map[string]string{
+		"E0\n":             "it evaluates, expected a schedule that trains",
+		"# batches: 0\n":   "found no line of actions",
+		fiveBatches + "\n": "it has 5 batches, expected a pattern of at most 4",
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
+		_, err := ParseConfig("c", []byte(smallConfig), []string{"pipeline.schedule=" + path, "train.microbatches=1"})
+		assert.ErrorContains(t, err, want)
+	}
 }
 
 // Backwards may be whole of one microbatch, and in two halves of another.
