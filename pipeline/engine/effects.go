@@ -121,7 +121,8 @@ func (w *worker) launch(e stage.Effect) error {
 			return err
 		}
 	}
-	if w.runs[name] {
+	// The first part has no input gradient.
+	if e.Action.Kind != schedule.InputGrad || w.runs[name] {
 		if err := w.session.RunAt(name, at); err != nil {
 			return err
 		}

@@ -16,13 +16,13 @@ import (
 // Engine is a pipeline, planned by New and in memory after Load.
 type Engine struct {
 	Options
-	lines         []*line
-	exchanges     []link
-	votes         []int           // lines that own parameters
-	splitBackward bool            // in two halves
-	postponed     bool            // the second half does not always follow the first
-	failure       error           // of a line: the state of all is lost
-	restless      <-chan struct{} // closed when lines that did not come to rest after a failure do
+	lines        []*line
+	exchanges    []link
+	votes        []int           // lines that own parameters
+	whole, split bool            // which backwards there are: one program, or two halves; a schedule may have both
+	postponed    bool            // the second half does not always follow the first
+	failure      error           // of a line: the state of all is lost
+	restless     <-chan struct{} // closed when lines that did not come to rest after a failure do
 }
 
 // New plans a pipeline and allocates nothing. Errors that wrap exec.ErrTooLarge name the line that does not fit.
@@ -45,8 +45,8 @@ func New(o Options) (*Engine, error) {
 		return nil, err
 	}
 	for s := range o.Stages {
-		splits, postponed := halves(sample.Line(s))
-		e.splitBackward, e.postponed = e.splitBackward || splits, e.postponed || postponed
+		whole, split, postponed := backwards(sample.Line(s))
+		e.whole, e.split, e.postponed = e.whole || whole, e.split || split, e.postponed || postponed
 	}
 	for i, dev := range o.Devices {
 		l := &line{e: e, index: i, stage: i % o.Stages, replica: i / o.Stages, dev: dev}

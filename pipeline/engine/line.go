@@ -81,16 +81,19 @@ func slots(actions iter.Seq[schedule.Action]) int {
 	return most
 }
 
-// halves tells whether a schedule has backwards in two halves, and whether anything comes between the two.
-func halves(actions iter.Seq[schedule.Action]) (splits, postponed bool) {
+// backwards tells which a schedule has: whole ones, ones in two halves, and whether anything comes between the two.
+func backwards(actions iter.Seq[schedule.Action]) (whole, split, postponed bool) {
 	var before schedule.Action
 	for a := range actions {
-		if a.Kind == schedule.WeightGrad {
+		switch a.Kind {
+		case schedule.Backward:
+			whole = true
+		case schedule.WeightGrad:
 			first := a
 			first.Kind = schedule.InputGrad
-			splits, postponed = true, postponed || before != first
+			split, postponed = true, postponed || before != first
 		}
 		before = a
 	}
-	return splits, postponed
+	return whole, split, postponed
 }

@@ -112,11 +112,12 @@ func (p programs) addChunk(l *line, chunk int) error {
 	}
 	add(schedule.Forward, true, s.Forward)
 	add(schedule.Evaluate, true, s.Eval)
-	if l.e.splitBackward {
+	if l.e.split {
 		add(schedule.InputGrad, true, s.InputGrad)
 		add(schedule.WeightGrad, true, s.WeightGrad)
 		add(schedule.WeightGrad, false, s.WeightGradNext)
-	} else {
+	}
+	if l.e.whole {
 		add(schedule.Backward, true, s.Backward)
 		add(schedule.Backward, false, s.BackwardNext)
 	}

@@ -50,9 +50,24 @@ func (c Config) schedule(batches int) (*schedule.Generator, error) {
 	if !p.isFile() {
 		return schedule.New(p.Schedule, schedule.Options{Stages: p.Stages, Chunks: p.Chunks, Microbatches: c.microbatches(), Batches: batches})
 	}
-	s, err := schedule.Read(p.Schedule)
+	s, err := c.pattern()
 	if err != nil {
 		return nil, err
+	}
+	return schedule.Repeat(s, batches)
+}
+
+// pattern is the schedule in the config's file.
+func (c Config) pattern() (*schedule.Schedule, error) {
+	p := c.Pipeline
+	s, err := schedule.Read(p.Schedule)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(s.Lines[0]) > 0 && s.Lines[0][0].Kind == schedule.Evaluate:
+		return nil, fmt.Errorf("%s: it evaluates, expected a schedule that trains", p.Schedule)
+	case s.Batches > partition.Batches: // what more would hold is not planned for
+		return nil, fmt.Errorf("%s: it has %d batches, expected a pattern of at most %d", p.Schedule, s.Batches, partition.Batches)
 	}
 	for _, n := range []struct {
 		key        string
@@ -62,7 +77,7 @@ func (c Config) schedule(batches int) (*schedule.Generator, error) {
 			return nil, fmt.Errorf("%s: it has %d where %s is %d", p.Schedule, n.file, n.key, n.here)
 		}
 	}
-	return schedule.Repeat(s, batches)
+	return s, nil
 }
 
 // halvable tells whether backwards should be in two halves: with a delay, stages never wait but for each other's transfers, since
@@ -84,7 +99,7 @@ func (c Config) halved(batches int) (*schedule.Generator, error) {
 
 // computation is the schedule as a plan has it.
 func (c Config) computation(p partition.Plan) engine.Schedule {
-	if p.Halved {
+	if p.Halved && c.halvable() { // others have their halves already
 		return c.halved
 	}
 	return c.schedule
@@ -110,6 +125,13 @@ func (r *run) newEngine(ctx context.Context) (err error) {
 			r.prediction = &plan
 		}
 	}
+	if r.Pipeline.isFile() { // read once, whatever becomes of it during the run
+		file, err := r.pattern()
+		if err != nil {
+			return Mistake(err)
+		}
+		o.Schedule = func(batches int) (*schedule.Generator, error) { return schedule.Repeat(file, batches) }
+	}
 	r.engine, err = engine.New(o)
 	if errors.Is(err, exec.ErrTooLarge) {
 		if smaller, note := r.smaller(o, plan); note != "" {
@@ -125,7 +147,7 @@ func (r *run) newEngine(ctx context.Context) (err error) {
 // smaller is a pipeline that takes less memory, and what to say of it; nothing, if there is none.
 func (r *run) smaller(o engine.Options, plan partition.Plan) (engine.Options, string) {
 	switch {
-	case plan.Halved:
+	case plan.Halved && r.halvable():
 		o.Schedule = r.schedule
 		return o, "gradients are sent when the whole backward is done: in two halves it does not fit the devices"
 	case r.Pipeline.Stages*r.Pipeline.Chunks == 1 && r.Pipeline.Recompute == automatic:

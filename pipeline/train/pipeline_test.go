@@ -54,6 +54,8 @@ func Test2BWEqualsADelayOnOneDevice(t *testing.T) {
 	}
 }
 
+const fiveBatches = "F0.0 B0.0 U0 F0.1 B0.1 U1 F0.2 B0.2 U2 F0.3 B0.3 U3 F0.4 B0.4 U4"
+
 // A schedule of the user's own: backwards of the second stage come late.
 func TestScheduleFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mine.txt")
@@ -62,6 +64,28 @@ func TestScheduleFile(t *testing.T) {
 	assert.True(t, weightsOf(t)["model.safetensors"] == weightsOf(t, "pipeline.schedule="+path, "pipeline.stages=2")["model.safetensors"])
 	_, err := ParseConfig("c", []byte(smallConfig), []string{"pipeline.schedule=" + path, "pipeline.stages=3", "train.microbatches=4"})
 	assert.ErrorContains(t, err, "it has 2 where pipeline.stages is 3")
+	for text, want := range map[string]string{
+		"E0\n":             "it evaluates, expected a schedule that trains",
+		"# batches: 0\n":   "found no line of actions",
+		fiveBatches + "\n": "it has 5 batches, expected a pattern of at most 4",
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
+		_, err := ParseConfig("c", []byte(smallConfig), []string{"pipeline.schedule=" + path, "train.microbatches=1"})
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// Backwards may be whole of one microbatch, and in two halves of another.
+func TestScheduleFileOfWholeAndHalvedBackwards(t *testing.T) {
+	for i, lines := range []string{
+		"F0 F1 F2 F3 B0 I1 W1 B2 I3 W3 U0\n",
+		"F0 F1 F2 F3 B0 B1 B2 B3 U0\nF0 F1 B0 F2 I1 F3 I2 W1 W2 B3 U0\n",
+	} {
+		path := filepath.Join(t.TempDir(), "mixed.txt")
+		require.NoError(t, os.WriteFile(path, []byte(lines), 0o666))
+		got := weightsOf(t, "pipeline.schedule="+path, fmt.Sprint("pipeline.stages=", i+1))
+		assert.True(t, weightsOf(t)["model.safetensors"] == got["model.safetensors"], lines)
+	}
 }
 
 func TestRecomputationChangesNothing(t *testing.T) {
