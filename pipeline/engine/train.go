@@ -15,13 +15,23 @@ func (e *Engine) Train(stop context.Context, source Source, from, to int, each f
 	return e.deliver(stop, work{e.Schedule, source, e.Replicas, e.Microbatches, false}, from, to, r, each)
 }
 
+// evaluatedAtOnce is how many batches a stage are evaluated before all stages have to come to their end: a fast one may be as far ahead
+// of a slow one, and what it sends waits in the host's memory.
+const evaluatedAtOnce = 16
+
 // Evaluate runs forwards on batches of one microbatch each, from a source of its own, on the first replica.
 func (e *Engine) Evaluate(stop context.Context, source Source, batches int, each func(Measured) error) error {
-	_, err := e.deliver(stop, work{e.evaluations, source, 1, 1, true}, 0, batches, newResults(0, 1, false), each)
-	if err == nil {
-		err = stop.Err()
+	r := newResults(0, 1, false)
+	for from, most := 0, evaluatedAtOnce*e.Stages; from < batches; from += most {
+		to := min(from+most, batches)
+		if _, err := e.deliver(stop, work{e.evaluations, source, 1, 1, true}, from, to, r, each); err != nil {
+			return err
+		}
+		if stop.Err() != nil {
+			return stop.Err()
+		}
 	}
-	return err
+	return nil
 }
 
 func (e *Engine) deliver(stop context.Context, w work, from, to int, r *results, each func(Measured) error) (int, error) {

@@ -115,3 +115,19 @@ func farthest(t *testing.T, a, b map[string]string) (most float64) {
 	}
 	return most
 }
+
+// An evaluation is of all windows, however far one stage may be ahead of another.
+func TestEvaluationOnStages(t *testing.T) {
+	var losses []float64
+	for _, stages := range []int{1, 2} {
+		c := demo(t, t.TempDir(), fmt.Sprint("pipeline.stages=", stages), "data.val_fraction=0.5", "train={steps: 1, batch_size: 2, microbatches: 2, eval_every: 1, eval_batches: 0}")
+		res, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+		require.NoError(t, err)
+		ev, err := Evaluate(context.Background(), EvalOptions{From: c.Run.Dir, BatchSize: 1, OpenDevice: options(&reference{}, &notes{}).OpenDevice, Execute: (&reference{}).execute})
+		require.NoError(t, err)
+		assert.Greater(t, ev.Tokens, int64(16*stages*c.Model.SeqLen), "more than are under way at a time")
+		assert.InDelta(t, ev.Loss, *res.ValLoss, 1e-9)
+		losses = append(losses, *res.ValLoss)
+	}
+	assert.Equal(t, []float64{losses[0], losses[0]}, losses)
+}
