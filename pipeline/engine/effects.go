@@ -3,7 +3,6 @@ package engine
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -101,7 +100,7 @@ func (w *worker) upload(e stage.Effect, data payload) error {
 
 // scatter puts a line's votes where the whole model's have them.
 func (w *worker) scatter(from int, data []byte) {
-	own := floats(data)
+	own := exec.ToF32(data)
 	for i, at := range w.e.lines[from].optimizer.Positions() {
 		w.votes[at] = own[i]
 	}
@@ -155,13 +154,13 @@ func (w *worker) measure(a schedule.Action, program string) error {
 		name = model.LossesOutput
 	case a.Kind == schedule.Update && w.index == w.e.votes[0]:
 		return w.read(a, func(data payload) {
-			w.seg.results.update(w.seg.ctx, a.Batch, float64(floats(data[0])[0]), binary.LittleEndian.Uint32(data[1]) == 0)
+			w.seg.results.update(w.seg.ctx, a.Batch, float64(exec.ToF32(data[0])[0]), binary.LittleEndian.Uint32(data[1]) == 0)
 		}, output{program, optim.NormOutput}, output{program, optim.RefusedOutput})
 	default:
 		return nil
 	}
 	return w.read(a, func(data payload) {
-		w.seg.results.losses(w.seg.ctx, a.Batch, w.replica*w.seg.task.microbatches+a.Microbatch, floats(data[0]))
+		w.seg.results.losses(w.seg.ctx, a.Batch, w.replica*w.seg.task.microbatches+a.Microbatch, exec.ToF32(data[0]))
 	}, output{program, name})
 }
 
@@ -257,12 +256,4 @@ func bytesOfI32(x []int32) []byte {
 		binary.LittleEndian.PutUint32(b[4*i:], uint32(v))
 	}
 	return b
-}
-
-func floats(b []byte) []float32 {
-	x := make([]float32, len(b)/4)
-	for i := range x {
-		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
-	}
-	return x
 }

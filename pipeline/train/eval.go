@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
 // evalProgram is the program of an Evaluate.
@@ -54,7 +55,7 @@ func (e evaluation) loss(ctx context.Context, each func(inputs, targets []int32,
 			if err != nil {
 				return err
 			}
-			losses := floats(b)[:valid]
+			losses := exec.ToF32(b)[:valid]
 			for _, l := range losses {
 				sum += float64(l)
 			}
@@ -107,14 +108,6 @@ func bytesOfI32(x []int32) []byte {
 		binary.LittleEndian.PutUint32(b[4*i:], uint32(v))
 	}
 	return b
-}
-
-func floats(b []byte) []float32 {
-	x := make([]float32, len(b)/4)
-	for i := range x {
-		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
-	}
-	return x
 }
 
 // EvalOptions say what to evaluate and on what.

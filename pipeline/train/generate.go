@@ -15,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
 // Sampling is how the next token is drawn.
@@ -202,7 +203,7 @@ func (g *Generator) next(pending []uint32, s *Sampler) (uint32, error) {
 		return 0, err
 	}
 	// A model may have more rows than the tokenizer has tokens.
-	return s.Next(floats(b)[:g.src.Tokenizer.VocabSize()])
+	return s.Next(exec.ToF32(b)[:g.src.Tokenizer.VocabSize()])
 }
 
 // stream turns tokens into text as they come. What a token reads as can depend on those before it, so a few of them are
