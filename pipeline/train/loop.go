@@ -101,9 +101,10 @@ func (r *run) progress(m engine.Measured) (Progress, error) {
 	step := m.Batch + 1
 	p := Progress{Step: step, Steps: r.Train.Steps, Tokens: r.tokens(step), Loss: m.Loss, LR: r.optimizer.LR(m.Batch), GradNorm: m.GradNorm,
 		Staleness: r.Pipeline.Delay}
-	if m.OK && finite(m.Loss) && finite(m.GradNorm) {
+	skips := r.Train.Nonfinite == skip
+	if m.OK && (skips || finite(m.Loss) && finite(m.GradNorm)) {
 		r.skipped = 0
-	} else if r.skipped++; r.Train.Nonfinite != skip || r.skipped > mostSkipped {
+	} else if r.skipped++; !skips || r.skipped > mostSkipped {
 		return p, r.diverged(p)
 	} else {
 		p.Skipped = true
