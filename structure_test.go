@@ -55,7 +55,7 @@ var allowed = map[string]string{
 	"pipeline/strictyaml":     "",
 	"pipeline/train":          "graph graph/op graph/autodiff graph/model runtime/device runtime/exec runtime/tune optim pipeline/... wasm/...",
 	"pipeline/study":          "pipeline/train pipeline/metrics pipeline/strictyaml pipeline/atomicfile pipeline/lock",
-	"wasm/...":                "graph graph/op wasm/...",
+	"wasm/...":                "graph graph/op graph/autodiff wasm/...",
 	"cmd/...":                 "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/...",
 }
 
