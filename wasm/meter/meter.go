@@ -31,7 +31,11 @@
 // [GrowthRefused]; if it returns, the module sees -1, as WebAssembly has it.
 package meter
 
-import "bytes"
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
 
 // Names that the rewriter adds. A module that has one of them already is refused.
 const (
@@ -56,6 +60,20 @@ type Options struct {
 	MemoryPages   uint32 // the most memory in pages of 64 KiB; default 4,096, at most 65,536
 	TableElements uint32 // the most elements of a table; default 65,536
 	Depth         int32  // calls within calls; default 1,900
+
+	// Import is asked about each import, unless it is nil; its error refuses the module.
+	Import func(Import) error
+}
+
+// Import is something that a module wants from the host.
+type Import struct {
+	Module, Name string
+	Kind         string // function, table, memory or global
+	Type         string // of a function: (i32, i64) → (i32)
+}
+
+func (i Import) String() string {
+	return strings.TrimSpace(fmt.Sprintf("%s %s.%s %s", i.Kind, i.Module, i.Name, i.Type))
 }
 
 func (o Options) withDefaults() Options {
@@ -138,6 +156,16 @@ type module struct {
 }
 
 type funcType struct{ params, results []byte }
+
+func (t funcType) String() string { return typeList(t.params) + " → " + typeList(t.results) }
+
+func typeList(types []byte) string {
+	names := make([]string, len(types))
+	for i, t := range types {
+		names[i] = valTypeNames[t]
+	}
+	return "(" + strings.Join(names, ", ") + ")"
+}
 
 // split finds the sections.
 func (m *module) split(bin []byte) {
@@ -228,20 +256,26 @@ func (m *module) scan() {
 
 func (m *module) scanImport(r *reader, _ int) {
 	mod, name := r.name(), r.name()
+	im := Import{Module: mod, Name: name}
 	switch kind := r.byte(); kind {
 	case 0:
 		if mod == ImportModule && name == Tick {
 			r.refuse("imports %s.%s, which is the host's own", mod, name)
 		}
-		m.functions = append(m.functions, r.index("type", len(m.types)))
+		t := r.index("type", len(m.types))
+		m.functions = append(m.functions, t)
+		im.Kind, im.Type = "function", m.types[t].String()
 	case 1:
+		im.Kind = "table"
 		r.refType()
 		r.limits("table", 1<<32-1)
 		m.tables++
 	case 2:
+		im.Kind = "memory"
 		r.limits("memory", 1<<16)
 		m.memories++
 	case 3:
+		im.Kind = "global"
 		r.globalType()
 		m.globals++
 	case 4:
@@ -251,6 +285,11 @@ func (m *module) scanImport(r *reader, _ int) {
 	}
 	if m.memories > 1 {
 		r.refuse("several memories are not supported")
+	}
+	if m.Import != nil {
+		if err := m.Import(im); err != nil {
+			r.refuse("%v", err)
+		}
 	}
 }
 
