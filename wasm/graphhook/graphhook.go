@@ -14,7 +14,7 @@ import (
 // Limits on one graph.
 const (
 	maxValues     = 1 << 14
-	maxInputs     = 64       // of one op
+	MaxInputs     = 64       // of one op
 	maxAttributes = 16 << 20 // bytes, of all ops
 )
 

@@ -82,7 +82,7 @@ var kinds = map[string]kind{
 	}) *graph.Value {
 		return op.Pad(in[0], a.Axis, a.Low, a.High, float64(a.Value))
 	}),
-	"concat": upTo(1, maxInputs, func(_ *Builder, in []*graph.Value, a struct {
+	"concat": upTo(1, MaxInputs, func(_ *Builder, in []*graph.Value, a struct {
 		Axis int `json:"axis"`
 	}) []*graph.Value {
 		return []*graph.Value{op.Concat(a.Axis, in...)}
