@@ -89,6 +89,9 @@ func (i *Instance) classify(err error) (Kind, error) {
 	if i.call.refused && (kind == Trap || kind == Failed || kind == Exit) {
 		kind, err = Memory, fmt.Errorf("asked for more than %d pages of memory, then: %w", i.module.limits.MemoryPages, tidy(err))
 	}
+	if kind == Trap && i.call.message != "" { // as a panic in Rust ends, which has said why
+		err = fmt.Errorf("%s, then: %w", i.call.message, tidy(err))
+	}
 	return kind, tidy(err)
 }
 

@@ -73,6 +73,29 @@ func TestFocalLossInCIsThatInGo(t *testing.T) {
 	assert.ErrorContains(t, err, `focal_loss.wasm: build_loss: failed: config: gamma is not a number`)
 }
 
+// The same in Rust, for another loss.
+func TestLabelSmoothingInRustIsThatInGo(t *testing.T) {
+	h := newHost(t)
+	for config, e := range map[string]float64{"": 0.1, `{"a\"": [{}, "]"], "epsilon": 0.25 }`: 0.25} {
+		m := load(t, h, hook.Spec{File: examples + "label_smoothing.wasm", Hook: hook.BuildLoss, Config: []byte(config)})
+		got, err := m.BuildLoss(ctx, 6, 11)
+		require.NoError(t, err)
+		want, err := graph.Build(func(b *graph.Builder) {
+			logits, targets := b.Input("logits", graph.T(graph.F32, 6, 11)), b.Input("targets", graph.T(graph.U32, 6))
+			p := op.LogSoftmax(logits)
+			b.Output("loss", op.Neg(op.Add(op.Scale(op.Pick(p, targets), 1-e), op.Scale(op.Mean(p, []int{-1}, false), e))))
+		})
+		require.NoError(t, err)
+		assert.Equal(t, hash(t, want), hash(t, got), config)
+	}
+	m := load(t, h, hook.Spec{File: examples + "label_smoothing.wasm", Hook: hook.BuildLoss, Config: []byte(`{"epsilon": 2}`)})
+	_, err := m.BuildLoss(ctx, 6, 11)
+	assert.ErrorContains(t, err, "epsilon must be at least 0 and below 1")
+	m = load(t, h, hook.Spec{File: examples + "label_smoothing.wasm", Hook: hook.BuildLoss, Config: []byte(`{"epsilon": true}`)})
+	_, err = m.BuildLoss(ctx, 6, 11)
+	assert.ErrorContains(t, err, "config: epsilon is true, expected a number")
+}
+
 // Functions that the guests below import, by index.
 const (
 	graphInput = iota
@@ -374,7 +397,7 @@ func FuzzGraphCalls(f *testing.F) {
 }
 
 func TestExamplesAreSmall(t *testing.T) {
-	for _, name := range []string{"focal_loss.wasm", "quality_filter.wasm"} {
+	for _, name := range []string{"focal_loss.wasm", "quality_filter.wasm", "label_smoothing.wasm"} {
 		info, err := os.Stat(examples + name)
 		require.NoError(t, err)
 		assert.Less(t, info.Size(), int64(64<<10), name)
