@@ -47,7 +47,7 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 			require.NoError(t, err)
 			o := c.engineOptions()
 			o.Cut, o.Recompute, o.Devices = plan.Cut, plan.Recompute, nulls(c.Pipeline.Stages*c.Pipeline.Replicas, 0)
-			o.Optimizer, err = newOptimizer(c)
+			o.Optimizer, err = newOptimizer(c, nil)
 			require.NoError(t, err)
 			o.Execute = engine.Execute(nil)
 			e, err := engine.New(o)

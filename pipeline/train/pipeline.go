@@ -69,6 +69,9 @@ func (c Config) schedule(batches int) (*schedule.Generator, error) {
 func (r *run) newEngine(ctx context.Context) (err error) {
 	o := r.engineOptions()
 	o.Optimizer, o.Devices, o.Execute, o.Trace = r.optimizer, r.devices, r.Execute, r
+	if o.Loss, err = r.hooks.loss(ctx, r.rows()*r.Model.SeqLen, r.Model.VocabSize); err != nil {
+		return err
+	}
 	if o.Execute == nil {
 		o.Execute = engine.Execute(chooser(r.Tune))
 	}

@@ -70,7 +70,7 @@ func TestFocalLossInCIsThatInGo(t *testing.T) {
 	}
 	m := load(t, h, hook.Spec{File: examples + "focal_loss.wasm", Hook: hook.BuildLoss, Config: []byte(`{"gamma": "two"}`)})
 	_, err := m.BuildLoss(ctx, 6, 11)
-	assert.ErrorContains(t, err, `focal_loss.wasm: build_loss: failed: config: gamma is not a number`)
+	assert.ErrorContains(t, err, `focal_loss.wasm: build_loss: failed: gamma is not a number`)
 }
 
 // The same in Rust, for another loss.

@@ -7,7 +7,7 @@
 //	GP_BUILD_LOSS(logits, targets) { … return a gp_value; }
 //	GP_MAP_DOCUMENT(text, length) { gp_emit(text, length); }
 //	GP_LEARNING_RATE(step, steps, base) { … return a double; }
-//	GP_ON_METRICS(json, length) { … return whether to stop; }
+//	GP_ON_METRICS(json) { … return whether to stop; }
 #ifndef GPUPIPE_H
 #define GPUPIPE_H
 
@@ -81,7 +81,7 @@ static inline void *gp_temp(size_t size) {
 GP_EXPORT(gpupipe_abi_v1) int32_t gp_abi_v1(void) { return 0; }
 GP_EXPORT(gpupipe_alloc) void *gp_host_alloc(size_t size) { return gp_alloc(size); }
 
-// ---- Configuration: the hook's `config` section, as JSON
+// ---- JSON: the hook's `config` section, and metrics
 
 static const char *gp_config = "{}";
 static uint64_t gp_seed; // of the hook
@@ -117,9 +117,9 @@ static inline const char *gp_skip(const char *s) {
   return s;
 }
 
-// gp_config_find gives the JSON value of a key of the configuration, 0 without it.
-static inline const char *gp_config_find(const char *key) {
-  const char *s = gp_space(gp_config);
+// gp_json_find gives the value of a key of a JSON object, 0 without it.
+static inline const char *gp_json_find(const char *json, const char *key) {
+  const char *s = gp_space(json);
   if (*s++ != '{') return 0;
   for (s = gp_space(s); *s == '"'; s = gp_space(s)) {
     const char *name = ++s;
@@ -138,9 +138,9 @@ static inline const char *gp_config_find(const char *key) {
   return 0;
 }
 
-// gp_config_number gives a number of the configuration. It is exact for up to 15 digits and powers of ten from 1e-22 to 1e22.
-static inline double gp_config_number(const char *key, double otherwise) {
-  const char *s = gp_config_find(key);
+// gp_json_number gives a number of a JSON object. It is exact for up to 15 digits and powers of ten from 1e-22 to 1e22.
+static inline double gp_json_number(const char *json, const char *key, double otherwise) {
+  const char *s = gp_json_find(json, key);
   if (!s) return otherwise;
   int negative = *s == '-', digits = 0, exponent = 0, point = 0;
   uint64_t m = 0;
@@ -152,7 +152,6 @@ static inline double gp_config_number(const char *key, double otherwise) {
   }
   if (s == first) {
     gp_text why = {{0}, 0};
-    gp_put(&why, "config: ");
     gp_put(&why, key);
     gp_put(&why, " is not a number");
     gp_fail(why.text);
@@ -170,11 +169,28 @@ static inline double gp_config_number(const char *key, double otherwise) {
   return negative ? -x : x;
 }
 
+// gp_config_number gives a number of the configuration.
+static inline double gp_config_number(const char *key, double otherwise) { return gp_json_number(gp_config, key, otherwise); }
+
 // gp_config_true tells whether a key of the configuration is true.
 static inline int gp_config_true(const char *key) {
-  const char *s = gp_config_find(key);
+  const char *s = gp_json_find(gp_config, key);
   return s && s[0] == 't';
 }
+
+// ---- State
+
+// GP_STATE names a static variable that checkpoints keep: a run that goes on gives it the value that it had.
+#define GP_STATE(variable)                                                                       \
+  GP_EXPORT(gpupipe_save) int32_t gp_save(void *gp_to, size_t gp_room) {                         \
+    if (gp_room >= sizeof(variable)) __builtin_memcpy(gp_to, &(variable), sizeof(variable));     \
+    return (int32_t)sizeof(variable);                                                            \
+  }                                                                                              \
+  GP_EXPORT(gpupipe_load) int32_t gp_load(const void *gp_from, size_t gp_size) {                 \
+    if (gp_size != sizeof(variable)) return -1;                                                  \
+    __builtin_memcpy(&(variable), gp_from, sizeof(variable));                                    \
+    return 0;                                                                                    \
+  }
 
 // ---- Arrays: what hooks are called with
 
@@ -216,15 +232,19 @@ GP_IMPORT(emit) void gp_emit(const char *text, size_t length); // keeps a docume
 
 // ---- Metrics
 
-// GP_ON_METRICS is told of each step, a line of metrics.jsonl; with a result other than 0 the run ends after the step.
-#define GP_ON_METRICS(json, length)                                             \
-  static int gp_user_on_metrics(const char *json, size_t length);               \
-  GP_EXPORT(on_metrics) int32_t gp_on_metrics(const gp_array *a, int32_t n) {   \
-    (void)n;                                                                    \
-    gp_arena_used = 0;                                                          \
-    return gp_user_on_metrics((const char *)a[0].data, a[0].dims[0]) ? 1 : 0;   \
-  }                                                                             \
-  static int gp_user_on_metrics(const char *json, size_t length)
+// GP_ON_METRICS is told of each step, a JSON object; with a result other than 0 the run ends soon.
+#define GP_ON_METRICS(json)                                                   \
+  static int gp_user_on_metrics(const char *json);                            \
+  GP_EXPORT(on_metrics) int32_t gp_on_metrics(const gp_array *a, int32_t n) { \
+    (void)n;                                                                  \
+    gp_arena_used = 0;                                                        \
+    char *text = gp_temp(a[0].dims[0] + 1);                                   \
+    if (!text) return -1;                                                     \
+    __builtin_memcpy(text, a[0].data, a[0].dims[0]);                          \
+    text[a[0].dims[0]] = 0;                                                   \
+    return gp_user_on_metrics(text) ? 1 : 0;                                  \
+  }                                                                           \
+  static int gp_user_on_metrics(const char *json)
 
 // ---- Graphs: each function adds an op and returns its result. A mistake ends the call with an error that names the op.
 
