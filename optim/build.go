@@ -185,9 +185,12 @@ func (u *update) updates(rule Rule, ts []Tensor, numbers []*graph.Value) (us []U
 	return us
 }
 
-// assign gives state its new values, unless the update may not be applied.
+// assign gives state its new values, unless the update may not be applied. State that stays costs nothing.
 func (u *update) assign(state, values []*graph.Value) {
 	for i, s := range state {
+		if values[i] == s {
+			continue
+		}
 		u.b.Assign(s, op.Where(u.ok, values[i], s))
 	}
 }

@@ -2,6 +2,7 @@ package optim
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
@@ -57,15 +58,22 @@ func (uncorrected) Step(_ Tensor, u Update, _ []*graph.Value) (*graph.Value, []*
 	return u.U, nil
 }
 
-// Settled is a parameter's weights without anticipation: given the newest ones (with delay, those not yet trained at) and
-// the parameter's state after the same batch, by kind, it returns those that hold every update so far just once. With
-// error feedback and with weight prediction the weights x_{t+1} = 2y_{t+1} − y_t, or the like, are ahead of these y.
-func (o *Optimizer) Settled(newest []float32, state map[string][]float32) []float32 {
-	y := append([]float32(nil), newest...)
+// Ahead names the state variable that Settled adds to a parameter's newest weights; "" where they anticipate nothing.
+func (o *Optimizer) Ahead(param string) string {
 	if kind := o.correction.Ahead(); kind != "" {
-		for i, s := range state[kind] {
-			y[i] += s
-		}
+		return stateName(kind, param)
+	}
+	return ""
+}
+
+// Settled is a parameter's weights without anticipation: given the newest ones (with delay, those not yet trained at) and
+// what the variable Ahead holds after the same batch (nil where there is none), it returns those that hold every update so
+// far just once. With error feedback and with weight prediction the weights x_{t+1} = 2y_{t+1} − y_t, or the like, are
+// ahead of these y.
+func Settled(newest, ahead []float32) []float32 {
+	y := slices.Clone(newest)
+	for i, a := range ahead {
+		y[i] += a
 	}
 	return y
 }

@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -31,24 +32,38 @@ func run(m machine, o *Optimizer, step int) (norm float64, ok bool) {
 	return m.update(o, step)
 }
 
+// programs are a part's votes and the usual variant of its update.
 func programs(t *testing.T, p *Part) (votes, update *graph.Graph) {
-	votes, err := p.Votes()
+	all := allPrograms(t, p)
+	return all[votesProgram], all[updateProgram(0)]
+}
+
+const votesProgram = "votes"
+
+func updateProgram(variant int) string { return fmt.Sprint("update", variant) }
+
+// allPrograms are a part's votes and all variants of its update.
+func allPrograms(t *testing.T, p *Part) map[string]*graph.Graph {
+	gs := map[string]*graph.Graph{}
+	var err error
+	gs[votesProgram], err = p.Votes()
 	require.NoError(t, err)
-	update, err = p.Update(0)
-	require.NoError(t, err)
-	return votes, update
+	for v := range p.o.Variants() {
+		gs[updateProgram(v)], err = p.Update(v)
+		require.NoError(t, err)
+	}
+	return gs
 }
 
 // host is the reference evaluator in float64.
 type host struct {
 	t        *testing.T
-	programs [2]*graph.Graph
+	programs map[string]*graph.Graph
 	vars     map[string]*graph.Tensor
 }
 
 func newHost(t *testing.T, p *Part) machine {
-	votes, update := programs(t, p)
-	h := &host{t, [2]*graph.Graph{votes, update}, map[string]*graph.Tensor{}}
+	h := &host{t, allPrograms(t, p), map[string]*graph.Tensor{}}
 	for _, g := range h.programs {
 		for _, v := range g.Sources("variable") {
 			h.vars[v.Node.Op.(graph.Source).Label()] = graph.NewTensor(v.Type)
@@ -62,14 +77,14 @@ func (h *host) set(name string, x []float64) { copy(h.vars[name].Data, x) }
 func (h *host) get(name string) []float64    { return h.vars[name].Data }
 
 func (h *host) votes() {
-	_, err := eval.Run(h.programs[0], nil, h.vars)
+	_, err := eval.Run(h.programs[votesProgram], nil, h.vars)
 	require.NoError(h.t, err)
 }
 
 func (h *host) update(o *Optimizer, step int) (float64, bool) {
 	hyper := o.hyper(step)
 	in := map[string]*graph.Tensor{HyperInput: {Type: graph.T(graph.F32, len(hyper)), Data: hyper}}
-	out, err := eval.Run(h.programs[1], in, h.vars)
+	out, err := eval.Run(h.programs[updateProgram(o.Variant(step))], in, h.vars)
 	require.NoError(h.t, err)
 	return out[NormOutput].Data[0], out[RefusedOutput].Data[0] == 0
 }
@@ -82,8 +97,7 @@ type gpu struct {
 }
 
 func newGPU(t *testing.T, dev device.Device, part *Part) machine {
-	votes, update := programs(t, part)
-	p, err := exec.NewPlan(dev, map[string]*graph.Graph{"votes": votes, "update": update}, exec.Options{})
+	p, err := exec.NewPlan(dev, allPrograms(t, part), exec.Options{})
 	require.NoError(t, err)
 	s, err := p.Load()
 	require.NoError(t, err)
@@ -115,13 +129,14 @@ func (m *gpu) get(name string) []float64 {
 	return exec.Decode(m.types[name].DType, m.wait(m.s.ReadVariable(name)))
 }
 
-func (m *gpu) votes() { require.NoError(m.t, m.s.Run("votes")) }
+func (m *gpu) votes() { require.NoError(m.t, m.s.Run(votesProgram)) }
 
 func (m *gpu) update(o *Optimizer, step int) (float64, bool) {
-	require.NoError(m.t, m.s.SetInput("update", HyperInput, exec.F32Bytes(o.Hyper(step))))
-	require.NoError(m.t, m.s.Run("update"))
-	norm := exec.Decode(graph.F32, m.wait(m.s.Output("update", NormOutput)))[0]
-	refused := exec.Decode(graph.U32, m.wait(m.s.Output("update", RefusedOutput)))[0]
+	program := updateProgram(o.Variant(step))
+	require.NoError(m.t, m.s.SetInput(program, HyperInput, exec.F32Bytes(o.Hyper(step))))
+	require.NoError(m.t, m.s.Run(program))
+	norm := exec.Decode(graph.F32, m.wait(m.s.Output(program, NormOutput)))[0]
+	refused := exec.Decode(graph.U32, m.wait(m.s.Output(program, RefusedOutput)))[0]
 	return norm, refused == 0
 }
 
@@ -150,8 +165,14 @@ func small(t *testing.T, cfg Config, params []Param) *Optimizer {
 	o, err := New(cfg, params)
 	require.NoError(t, err)
 	for _, g := range o.groups {
-		if m, ok := g.rule.(*muon); ok {
-			m.maxBatch = 2000 // bytes
+		const bytes = 2000
+		switch r := g.rule.(type) {
+		case *muon:
+			r.maxBatch = bytes
+		case *norMuon:
+			r.maxBatch = bytes
+		case *soap:
+			r.maxBatch = bytes
 		}
 	}
 	return o

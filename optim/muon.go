@@ -45,9 +45,11 @@ type muon struct {
 	maxBatch     int64 // bytes
 }
 
-func init() { rules["muon"] = registered{make: newMuon, matrices: true} }
+func init() {
+	rules["muon"] = registered{make: func(c Config) (Rule, error) { return newMuon(c) }, takes: hiddenMatrix}
+}
 
-func newMuon(cfg Config) (Rule, error) {
+func newMuon(cfg Config) (*muon, error) {
 	m := &muon{momentum: cfg.Momentum, nesterov: cfg.Nesterov, maxBatch: maxBatchBytes}
 	switch cfg.NewtonSchulz {
 	case "jordan":
@@ -76,17 +78,22 @@ func (m *muon) Update(ts []Tensor, numbers []*graph.Value) []Update {
 	us := make([]Update, len(ts))
 	ns := make([]*graph.Value, len(ts))
 	for i, t := range ts {
-		buf := lerp(t.State[0], t.Gradient, 1-m.momentum)
-		us[i].State = []*graph.Value{buf}
-		ns[i] = buf
-		if m.nesterov {
-			ns[i] = lerp(t.Gradient, buf, m.momentum)
-		}
+		us[i].State = make([]*graph.Value, 1)
+		us[i].State[0], ns[i] = m.averaged(t)
 	}
 	for i, u := range m.orthogonal(ns, numbers[0]) {
 		us[i].U = u
 	}
 	return us
+}
+
+// averaged is the new momentum of a parameter, and what is to be made orthogonal.
+func (m *muon) averaged(t Tensor) (momentum, n *graph.Value) {
+	momentum = lerp(t.State[0], t.Gradient, 1-m.momentum)
+	if !m.nesterov {
+		return momentum, momentum
+	}
+	return momentum, lerp(t.Gradient, momentum, m.momentum)
 }
 
 // Momentum is lr·scale·NewtonSchulz(m).
@@ -100,30 +107,44 @@ func (m *muon) Momentum(_ []Tensor, us []Update, numbers []*graph.Value) []*grap
 
 // orthogonal is rate·scale·NewtonSchulz of every matrix.
 func (m *muon) orthogonal(ns []*graph.Value, rate *graph.Value) []*graph.Value {
-	us := make([]*graph.Value, len(ns))
-	for _, batch := range m.batches(ns) {
-		rows, cols := ns[batch[0]].Shape[0], ns[batch[0]].Shape[1]
-		var xs []*graph.Value
-		for _, i := range batch {
-			xs = append(xs, op.Reshape(ns[i], 1, rows, cols))
-		}
-		x := newtonSchulz(op.Concat(0, xs...), m.coefficients)
-		x = op.Scale(op.Mul(x, rate), m.scale(float64(rows), float64(cols)))
+	return batched(ns, m.maxBatch, func(x *graph.Value, _ []int) *graph.Value { return m.scaled(newtonSchulz(x, m.coefficients), rate) })
+}
+
+// scaled is rate·scale·x for x [n, rows, cols].
+func (m *muon) scaled(x, rate *graph.Value) *graph.Value {
+	return op.Scale(op.Mul(x, rate), m.scale(float64(x.Shape[1]), float64(x.Shape[2])))
+}
+
+// batched gathers matrices of one shape as x [n, rows, cols], to at most limit bytes, and gives back what f makes of them,
+// in the order of xs. The batch is the indices of x's matrices.
+func batched(xs []*graph.Value, limit int64, f func(x *graph.Value, batch []int) *graph.Value) []*graph.Value {
+	ys := make([]*graph.Value, len(xs))
+	for _, batch := range batches(xs, limit) {
+		y := f(stack(xs, batch), batch)
 		for j, i := range batch {
-			us[i] = op.Reshape(op.Slice(x, 0, j, j+1), rows, cols)
+			ys[i] = op.Reshape(op.Slice(y, 0, j, j+1), y.Shape[1:]...)
 		}
 	}
-	return us
+	return ys
+}
+
+// stack is some of xs, of one shape, as one tensor with a new first axis.
+func stack(xs []*graph.Value, batch []int) *graph.Value {
+	var parts []*graph.Value
+	for _, i := range batch {
+		parts = append(parts, op.Reshape(xs[i], append([]int{1}, xs[i].Shape...)...))
+	}
+	return op.Concat(0, parts...)
 }
 
 // batches gathers the indices of matrices of one shape, in order.
-func (m *muon) batches(xs []*graph.Value) [][]int {
+func batches(xs []*graph.Value, limit int64) [][]int {
 	var batches [][]int
 	open := map[string]int{} // batch by shape
 	for i, x := range xs {
 		key := x.Shape.String()
 		at, ok := open[key]
-		if !ok || int64(len(batches[at])+1)*x.Type.Bytes() > m.maxBatch {
+		if !ok || int64(len(batches[at])+1)*x.Type.Bytes() > limit {
 			at = len(batches)
 			batches, open[key] = append(batches, nil), at
 		}

@@ -1,9 +1,9 @@
-// Package optim builds the update of a training step as graphs, so that it runs as shaders: SGD with momentum, AdamW and
-// Muon, exact clipping by the global norm of the gradient, the refusal to apply what is not finite, and the corrections of
-// gradients that are one step old. The parameters of a model may be spread over several stages: each stage sums the
-// squares of its gradients (Part.Votes), all sums are brought together, and each applies the same decision (Part.Update).
-// Learning-rate schedules and whatever else changes from step to step are computed on the host in float64 and sent as one
-// small vector.
+// Package optim builds the update of a training step as graphs, so that it runs as shaders: SGD with momentum, AdamW, Muon,
+// NorMuon, SOAP, Lion, Adan and MARS, exact clipping by the global norm of the gradient, the refusal to apply what is not
+// finite, and the corrections of gradients that are one step old. The parameters of a model may be spread over several
+// stages: each stage sums the squares of its gradients (Part.Votes), all sums are brought together, and each applies the
+// same decision (Part.Update). Learning-rate schedules and whatever else changes from step to step are computed on the host
+// in float64 and sent as one small vector.
 package optim
 
 import (
@@ -34,25 +34,35 @@ type Param struct {
 	Gradient string     // the variable of Type that holds the batch's gradient
 	// Contributions are variables of Type to be added to the gradient: it is their sum in order, plus Gradient.
 	Contributions []string
-	Matrix        bool // a hidden layer's matrix [out, in]: Muon's, if there is Muon
+	Matrix        bool // a hidden layer's matrix [out, in]: for what is meant for such
 	Decay         bool // weight decay acts on it
 }
 
-// Config chooses the optimizer. LR and WeightDecay are those of its own parameters; what an optimizer of matrices (Muon)
-// leaves goes to AdamW with AdamW.LR. Betas and Eps are AdamW's in either case.
+// Config chooses the optimizer. LR and WeightDecay are those of its own parameters: with sgd, adamw, lion and adan all of
+// them, with muon and normuon the hidden layers' matrices, with soap those of them of which a side is no longer than
+// MaxPrecondDim, with mars all matrices. The rest goes to AdamW with the numbers AdamW, but under soap with LR, Betas and Eps.
 type Config struct {
-	Name         string // of a rule: sgd, adamw, muon
+	Name         string // of a rule: adamw, sgd, muon, normuon, lion, adan, mars, soap
 	LR           float64
-	Momentum     float64 // of sgd and muon
-	Nesterov     bool    // of sgd and muon
+	Momentum     float64 // of sgd, muon and normuon
+	Nesterov     bool    // of sgd, muon and normuon
 	WeightDecay  float64
-	NewtonSchulz string  // of muon: jordan, polar_express
-	Scale        string  // of muon: spectral: √max(1, rows/cols); match_rms_adamw: 0.2·√max(rows, cols)
-	Clip         float64 // largest global norm of the gradient; 0 does not clip
-	AdamW        AdamWConfig
-	Loss         string // a variable f32 [1] that must be finite for the update to be applied; "" for none
-	Schedule     Schedule
-	Factor       func(step int) float64 // nil: Schedule's. The factor on all learning rates at a step, counted from 0
+	NewtonSchulz string    // of muon and normuon: jordan, polar_express
+	Scale        string    // of muon and normuon: spectral: √max(1, rows/cols); match_rms_adamw: 0.2·√max(rows, cols)
+	Betas        []float64 // of lion, mars and soap two, of adan three: 1 − the weight of what is new in the running means
+	Eps          float64   // of adan, mars and soap
+	Beta2        float64   // of normuon: of its second moments
+	Gamma        float64   // of mars: how much of the gradient's change is added to it
+
+	ShampooBeta           float64 // of soap: of its preconditioners
+	PreconditionFrequency int     // of soap: steps from one renewal of the basis to the next
+	MaxPrecondDim         int     // of soap: a matrix's side that is longer has no preconditioner
+
+	Clip     float64 // largest global norm of the gradient; 0 does not clip
+	AdamW    AdamWConfig
+	Loss     string // a variable f32 [1] that must be finite for the update to be applied; "" for none
+	Schedule Schedule
+	Factor   func(step int) float64 // nil: Schedule's. The factor on all learning rates at a step, counted from 0
 
 	// Delay is the age of gradients in steps. With 0 the new weights x_{t+1} = (1 − lr·λ)·x_t − u_t replace those in the
 	// parameter's variable. With 1 the parameter's variable holds x_{t+1}, u_t is of the gradient taken at x_t, and
@@ -65,7 +75,15 @@ type Config struct {
 	SkipNonfinite bool
 }
 
-// AdamWConfig are AdamW's own numbers; LR is used under muon only.
+// betas refuses another number of them.
+func (c Config) betas(n int) ([]float64, error) {
+	if len(c.Betas) != n {
+		return nil, fmt.Errorf("optimizer.betas: found %v, expected %d numbers for %s", c.Betas, n, c.Name)
+	}
+	return c.Betas, nil
+}
+
+// AdamWConfig are AdamW's own numbers. Under adamw itself, LR is not used.
 type AdamWConfig struct {
 	LR    float64
 	Betas [2]float64
@@ -108,21 +126,21 @@ func New(cfg Config, params []Param) (*Optimizer, error) {
 		return nil, err
 	}
 	o := &Optimizer{cfg: cfg, params: params, correction: c}
-	if !made.matrices {
-		o.groups = []group{{rule, cfg.LR, params}}
-		return o, nil
+	own, left := group{rule: rule, lr: cfg.LR}, cfg.AdamW
+	if made.rest != nil {
+		left = made.rest(cfg)
 	}
-	rest, err := newAdamW(cfg)
-	if err != nil {
-		return nil, err
-	}
-	o.groups = []group{{rule: rule, lr: cfg.LR}, {rule: rest, lr: cfg.AdamW.LR}}
+	rest := group{rule: &adamW{left.Betas, left.Eps}, lr: left.LR}
 	for _, p := range params {
-		g := &o.groups[1]
-		if p.Matrix {
-			g = &o.groups[0]
+		if made.takes == nil || made.takes(cfg, p) {
+			own.params = append(own.params, p)
+		} else {
+			rest.params = append(rest.params, p)
 		}
-		g.params = append(g.params, p)
+	}
+	o.groups = []group{own}
+	if made.takes != nil {
+		o.groups = append(o.groups, rest)
 	}
 	return o, nil
 }
@@ -172,7 +190,11 @@ func (o *Optimizer) hyper(step int) (h []float64) {
 	factor := o.cfg.factor(step)
 	for _, g := range o.groups {
 		rate := g.lr * factor
-		h = append(append(h, rate*o.cfg.WeightDecay), g.rule.Numbers(step, rate)...)
+		decay := rate * o.cfg.WeightDecay
+		if w, ok := g.rule.(Waiting); ok && w.Waits(step) {
+			decay = 0
+		}
+		h = append(append(h, decay), g.rule.Numbers(step, rate)...)
 	}
 	return h
 }
@@ -255,10 +277,14 @@ var number = regexp.MustCompile(`\.\d+\.`)
 // String tells the assignment, a line for the parameters whose names differ by a number only.
 func (o *Optimizer) String() string {
 	var texts []string
+	width := 0
+	for _, g := range o.groups {
+		width = max(width, len(g.rule.Name()))
+	}
 	count := map[string]int{}
 	for _, l := range o.Assignment() {
 		name := number.ReplaceAllString(l.Param, ".*.")
-		text := fmt.Sprintf("%-6s lr %-8g decay %-6g %s %v", l.Rule, l.LR, l.Decay, name, l.Type.Shape)
+		text := fmt.Sprintf("%-*s  lr %-8g decay %-6g %s %v", width, l.Rule, l.LR, l.Decay, name, l.Type.Shape)
 		if count[text]++; count[text] == 1 {
 			texts = append(texts, text)
 		}

@@ -149,8 +149,8 @@ func TestKernelsAndCopies(t *testing.T) {
 func TestState(t *testing.T) {
 	for name, r := range rules {
 		for correction := range corrections {
-			cfg := testConfigs()["muon"]
-			cfg.Name, cfg.Delay, cfg.Correction, cfg.SkipNonfinite = name, 1, correction, r.matrices
+			cfg := testConfigs()[name]
+			cfg.Delay, cfg.Correction, cfg.SkipNonfinite = 1, correction, r.takes != nil
 			o, err := New(cfg, testParams())
 			require.NoError(t, err)
 			_, g := programs(t, o.All())
@@ -204,11 +204,14 @@ adamw  lr 0.003    decay 0      scale [1]`, o.String())
 
 func TestNewRefuses(t *testing.T) {
 	for want, change := range map[string]func(*Config, []Param){
-		`optimizer.name: found "adam", expected one of adamw, muon, sgd`: func(c *Config, _ []Param) { c.Name = "adam" },
-		`optimizer.newton_schulz: found "newton"`:                        func(c *Config, _ []Param) { c.NewtonSchulz = "newton" },
-		`optimizer.scale: found ""`:                                      func(c *Config, _ []Param) { c.Scale = "" },
-		`lr.schedule: found "step"`:                                      func(c *Config, _ []Param) { c.Schedule.Name = "step" },
-		`pipeline.delay: found 2, expected 0 or 1`:                       func(c *Config, _ []Param) { c.Delay = 2 },
+		`optimizer.name: found "adam", expected one of adamw, adan, lion, mars, muon, normuon, sgd, soap`: func(c *Config, _ []Param) { c.Name = "adam" },
+		`optimizer.newton_schulz: found "newton"`:                                                         func(c *Config, _ []Param) { c.NewtonSchulz = "newton" },
+		`optimizer.scale: found ""`:                                                                       func(c *Config, _ []Param) { c.Scale = "" },
+		`optimizer.betas: found [0.9], expected 2 numbers for soap`:                                       func(c *Config, _ []Param) { c.Name, c.Betas = "soap", []float64{0.9} },
+		`optimizer.betas: found [], expected 3 numbers for adan`:                                          func(c *Config, _ []Param) { c.Name = "adan" },
+		`optimizer.soap.precondition_frequency: found 0, expected at least 1`:                             func(c *Config, _ []Param) { c.Name, c.Betas = "soap", []float64{0.9, 0.9} },
+		`lr.schedule: found "step"`:                                                                       func(c *Config, _ []Param) { c.Schedule.Name = "step" },
+		`pipeline.delay: found 2, expected 0 or 1`:                                                        func(c *Config, _ []Param) { c.Delay = 2 },
 		`pipeline.correction: found "fix", expected one of dc_asgd, error_feedback, none, weight_prediction`: func(c *Config, _ []Param) {
 			c.Delay, c.Correction = 1, "fix"
 		},

@@ -17,6 +17,7 @@ type reference struct {
 	y      map[string]*mat.Dense
 	m, v   map[string]*mat.Dense
 	u, p   map[string]*mat.Dense // the last update, and the last prediction of the next
+	kept   map[string]*mat.Dense // what else an optimizer remembers, by kind and name
 }
 
 func newReference(cfg Config, params []Param, x map[string][]float64) *reference {
@@ -28,7 +29,7 @@ func newReference(cfg Config, params []Param, x map[string][]float64) *reference
 		}
 		return all
 	}
-	r := &reference{cfg, params, map[string][]*mat.Dense{}, map[string]*mat.Dense{}, zeros(), zeros(), zeros(), zeros()}
+	r := &reference{cfg, params, map[string][]*mat.Dense{}, map[string]*mat.Dense{}, zeros(), zeros(), zeros(), zeros(), map[string]*mat.Dense{}}
 	for _, p := range params {
 		rows, cols := extents(p)
 		for range cfg.Delay + 1 { // x_0, and with delay x_1 = x_0
@@ -73,12 +74,12 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 			r.compensate(p, t, g)
 		}
 		lr := r.cfg.LR * factor
-		if r.cfg.Name == "muon" && !p.Matrix {
+		if r.cfg.Name != "soap" && !r.owns(p) {
 			lr = r.cfg.AdamW.LR * factor
 		}
 		u, prediction := r.update(p, g, t, lr)
 		decay := new(mat.Dense)
-		if decay.Scale(lr*r.cfg.WeightDecay, x); !p.Decay {
+		if decay.Scale(lr*r.cfg.WeightDecay, x); !p.Decay || r.cfg.Name == "soap" && r.owns(p) && t == 0 {
 			decay.Zero()
 		}
 		next := mat.DenseCopyOf(x)
@@ -106,22 +107,49 @@ func (r *reference) compensate(p Param, t int, g *mat.Dense) {
 	g.Apply(func(i, j int, g float64) float64 { return g + r.cfg.DCLambda*g*g*(to.At(i, j)-from.At(i, j)) }, g)
 }
 
+// owns tells whether a parameter is under the optimizer that was asked for, or left to AdamW.
+func (r *reference) owns(p Param) bool {
+	switch r.cfg.Name {
+	case "muon", "normuon":
+		return p.Matrix
+	case "mars":
+		return len(p.Type.Shape) == 2
+	case "soap":
+		return p.Matrix && (p.Type.Shape[0] <= r.cfg.MaxPrecondDim || p.Type.Shape[1] <= r.cfg.MaxPrecondDim)
+	}
+	return true
+}
+
 // update is u_t, and what the momentum after it would subtract next.
 func (r *reference) update(p Param, g *mat.Dense, t int, lr float64) (u, prediction *mat.Dense) {
-	switch {
-	case r.cfg.Name == "sgd":
+	name := r.cfg.Name
+	if !r.owns(p) {
+		name = "adamw"
+	}
+	switch name {
+	case "sgd":
 		u, prediction = r.sgd(p, g, lr), new(mat.Dense)
 		if prediction.Scale(lr, r.m[p.Name]); r.cfg.Momentum == 0 {
 			prediction = u
 		}
-	case r.cfg.Name == "adamw" || !p.Matrix:
-		u = r.adamW(p, g, t, lr)
-		prediction = u
-	default:
+		return u, prediction
+	case "muon":
 		u = r.muon(p, g, lr)
-		prediction = r.orthogonal(r.m[p.Name], lr)
+		return u, r.orthogonal(r.m[p.Name], lr)
+	case "normuon":
+		return r.norMuon(p, g, lr)
+	case "lion":
+		return r.lion(p, g, lr)
+	case "adan":
+		u = r.adan(p, g, t, lr)
+	case "mars":
+		u = r.mars(p, g, t, lr)
+	case "soap":
+		u = r.soap(p, g, t, lr)
+	default:
+		u = r.adamW(p, g, t, lr)
 	}
-	return u, prediction
+	return u, u
 }
 
 func (r *reference) sgd(p Param, g *mat.Dense, lr float64) *mat.Dense {
@@ -138,13 +166,16 @@ func (r *reference) sgd(p Param, g *mat.Dense, lr float64) *mat.Dense {
 }
 
 func (r *reference) adamW(p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
-	b1, b2 := r.cfg.AdamW.Betas[0], r.cfg.AdamW.Betas[1]
+	b1, b2, eps := r.cfg.AdamW.Betas[0], r.cfg.AdamW.Betas[1], r.cfg.AdamW.Eps
+	if r.cfg.Name == "soap" || r.cfg.Name == "mars" && r.owns(p) {
+		b1, b2, eps = r.cfg.Betas[0], r.cfg.Betas[1], r.cfg.Eps
+	}
 	m, v, u := r.m[p.Name].RawMatrix().Data, r.v[p.Name].RawMatrix().Data, mat.DenseCopyOf(g)
 	for i, x := range g.RawMatrix().Data {
 		m[i] = b1*m[i] + (1-b1)*x
 		v[i] = b2*v[i] + (1-b2)*x*x
 		mh, vh := m[i]/(1-math.Pow(b1, float64(t+1))), v[i]/(1-math.Pow(b2, float64(t+1)))
-		u.RawMatrix().Data[i] = lr * mh / (math.Sqrt(vh) + r.cfg.AdamW.Eps)
+		u.RawMatrix().Data[i] = lr * mh / (math.Sqrt(vh) + eps)
 	}
 	return u
 }
@@ -198,10 +229,14 @@ func (r *reference) orthogonal(x *mat.Dense, lr float64) *mat.Dense {
 	if rows > cols {
 		x = mat.DenseCopyOf(x.T())
 	}
-	scale := math.Sqrt(math.Max(1, float64(rows)/float64(cols)))
-	if r.cfg.Scale == "match_rms_adamw" {
-		scale = 0.2 * math.Sqrt(math.Max(float64(rows), float64(cols)))
-	}
-	x.Scale(lr*scale, x)
+	x.Scale(lr*r.muonScale(x), x)
 	return x
+}
+
+func (r *reference) muonScale(x *mat.Dense) float64 {
+	rows, cols := x.Dims()
+	if r.cfg.Scale == "match_rms_adamw" {
+		return 0.2 * math.Sqrt(math.Max(float64(rows), float64(cols)))
+	}
+	return math.Sqrt(math.Max(1, float64(rows)/float64(cols)))
 }

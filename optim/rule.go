@@ -29,6 +29,11 @@ type Varied interface {
 	UpdateVariant(variant int, ts []Tensor, numbers []*graph.Value) []Update
 }
 
+// Waiting is a Rule that makes no update at some steps; weights do not decay there either.
+type Waiting interface {
+	Waits(step int) bool // at a step, from 0
+}
+
 // WithMomentum is a Rule of which part of the next update is known beforehand: the update that its momentum alone would
 // make, of the step's learning rate. It is given what Update was given and has returned. For a rule that is not, the
 // update itself is taken.
@@ -61,11 +66,15 @@ func kinds(p Param, kinds ...string) (s []graph.Named) {
 	return s
 }
 
-// registered is how a name becomes a Rule.
+// registered is how a name becomes a Rule, and which parameters are its own: all when takes is nil. What it leaves goes to
+// AdamW with the numbers of rest, or of Config.AdamW when that is nil.
 type registered struct {
-	make     func(Config) (Rule, error)
-	matrices bool // it is for the matrices of hidden layers only
+	make  func(Config) (Rule, error)
+	takes func(Config, Param) bool
+	rest  func(Config) AdamWConfig
 }
+
+func hiddenMatrix(_ Config, p Param) bool { return p.Matrix }
 
 // rules holds what can be named by optimizer.name; the files of the rules add to it while the package initialises.
 var rules = map[string]registered{}

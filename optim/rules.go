@@ -9,7 +9,7 @@ import (
 
 func init() {
 	rules["sgd"] = registered{make: func(c Config) (Rule, error) { return &sgd{c.Momentum, c.Nesterov}, nil }}
-	rules["adamw"] = registered{make: newAdamW}
+	rules["adamw"] = registered{make: func(c Config) (Rule, error) { return &adamW{c.AdamW.Betas, c.AdamW.Eps}, nil }}
 }
 
 // sgd is torch.optim.SGD without dampening: b ← μ·b + g; u = lr·b, or lr·(g + μ·b) with Nesterov.
@@ -63,8 +63,6 @@ type adamW struct {
 	betas [2]float64
 	eps   float64
 }
-
-func newAdamW(c Config) (Rule, error) { return &adamW{c.AdamW.Betas, c.AdamW.Eps}, nil }
 
 func (*adamW) Name() string                { return "adamw" }
 func (*adamW) State(p Param) []graph.Named { return kinds(p, "exp_avg", "exp_avg_sq") }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 
+	pipebench "github.com/gpupipe/gpupipe/pipeline/bench"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/bench"
 	"github.com/gpupipe/gpupipe/runtime/tune"
@@ -20,11 +21,21 @@ type benchCommand struct {
 }
 
 func (c *benchCommand) Help() string {
-	return `Kernels alone, matrix products beside gonum's on the CPU, and whole training steps with the share of each kernel.
+	return `Kernels alone, matrix products beside gonum's on the CPU, whole training steps with the share of each kernel, and pipelines:
+"pipeline sleeping" on 16 devices that compute nothing and take their time, "pipeline devices" on two logical devices of the
+adapter. Where that is a software adapter, the latter runs in a process of its own with LP_NUM_THREADS=1, so that each device
+computes on one thread; two cores must be idle.
 
 Examples:
   gpupipe bench --filter matmul
+  gpupipe bench --filter pipeline
   gpupipe bench --json > bench.json`
+}
+
+// benchReport is what --json prints.
+type benchReport struct {
+	bench.Report
+	Pipelines []pipebench.Result `json:"pipelines,omitempty"`
 }
 
 func (c *benchCommand) Run(a *app) error {
@@ -47,12 +58,16 @@ func (c *benchCommand) Run(a *app) error {
 		c := a.kernelChoices(func(label string, n int) { s.say("timing %d kernels for %s", n, label) })
 		o.Tune, save = c, c.Save
 	}
-	r, err := bench.Run(a.ctx, dev, o)
+	var r benchReport
+	r.Report, err = bench.Run(a.ctx, dev, o)
+	if err == nil {
+		r.Pipelines, err = c.pipelines(a, s, o, dev.Info())
+	}
 	s.clear()
 	if err != nil {
 		return err
 	}
-	if len(r.Results)+len(r.Steps) == 0 {
+	if len(r.Results)+len(r.Steps)+len(r.Pipelines) == 0 {
 		return train.Mistake(fmt.Errorf("filter: nothing that is measured matches %q", c.Filter))
 	}
 	if err := save(); err != nil {
@@ -61,7 +76,10 @@ func (c *benchCommand) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(r)
 	}
-	return train.Mistake(r.Print(a.stdout))
+	if err := r.Print(a.stdout); err != nil {
+		return train.Mistake(err)
+	}
+	return train.Mistake(pipebench.Print(a.stdout, r.Pipelines))
 }
 
 // kernelChoices opens the user's cache of timed kernels. Where it cannot be kept, it is said and the choices are made anew.

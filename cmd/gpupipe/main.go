@@ -38,9 +38,12 @@ Examples:
   gpupipe train c.yaml --set train.steps=50 --set optimizer.name=adamw
   gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.8
   gpupipe eval runs/demo                               loss on the held-out text
+  gpupipe export runs/demo --out demo-hf               a folder for Hugging Face's transformers
+  gpupipe trace runs/demo                              how busy its stages were
   gpupipe plan c.yaml --stages 4                       where to cut it into pipeline stages
   gpupipe study examples/one-step-delay/study.yaml     what one step of delay costs each optimizer
   gpupipe selftest                                     does the GPU compute right
+  gpupipe verify                                       does a pipeline compute what one device does
   gpupipe data --tokenizer gpt2 --out shards a.txt     text to token shards
   gpupipe schedule --name 2bw --draw text              in which order a pipeline's stages work
 
@@ -51,13 +54,16 @@ type commands struct {
 	Train    trainCommand    `cmd:"" help:"Train a model."`
 	Eval     evalCommand     `cmd:"" help:"Measure a model's loss on a text."`
 	Generate generateCommand `cmd:"" help:"Continue a text with a model."`
+	Export   exportCommand   `cmd:"" help:"Write a model as a Hugging Face folder."`
 	Devices  devicesCommand  `cmd:"" help:"List the GPUs that can be used."`
 	Data     dataCommand     `cmd:"" help:"Turn text into token shards."`
 	Selftest selftestCommand `cmd:"" help:"Check that a GPU computes right."`
+	Verify   verifyCommand   `cmd:"" help:"Prove that pipelines of devices compute what one computes."`
 	Schedule scheduleCommand `cmd:"" help:"Show in which order a pipeline works, and how long it waits."`
 	Plan     planCommand     `cmd:"" help:"Say where to cut a model into pipeline stages, and which schedule to take."`
 	Study    studyCommand    `cmd:"" help:"Compare optimizers with and without delayed updates."`
 	Bench    benchCommand    `cmd:"" help:"Measure kernels and training steps."`
+	Trace    traceCommand    `cmd:"" help:"Tell how busy the stages of a run were."`
 }
 
 // app is what the commands share.
@@ -185,6 +191,9 @@ func (a *app) printJSON(v any) error {
 	a.printf("%s\n", out)
 	return a.failed
 }
+
+// note tells something beside the result.
+func (a *app) note(format string, args ...any) { fmt.Fprintf(a.stderr, format+"\n", args...) }
 
 // printf writes to standard output. What goes wrong there fails the command at its end: training goes on.
 func (a *app) printf(format string, args ...any) {

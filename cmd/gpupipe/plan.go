@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/pipeline/measure"
@@ -50,9 +48,6 @@ func (c *planCommand) Run(a *app) error {
 	s := &status{app: a, silent: c.JSON}
 	o := train.PlanOptions{OpenDevice: c.open, Measure: measure.Options{Modelled: c.Modelled,
 		Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}}
-	if o.Memory, err = bytesOf(c.Memory); err != nil {
-		return err
-	}
 	save := func() error { return nil }
 	if !c.Modelled {
 		o.Measure.Cache = a.measuredCosts()
@@ -96,6 +91,9 @@ func (c *planCommand) load() (train.Config, error) {
 	if len(c.Cut) > 0 {
 		set = append(set, "pipeline.cut="+strings.ReplaceAll(fmt.Sprint(c.Cut), " ", ","))
 	}
+	if c.Memory != "" {
+		set = append(set, "pipeline.memory="+quoted(c.Memory))
+	}
 	path := c.Config
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
 		path = filepath.Join(path, "config.yaml")
@@ -123,26 +121,6 @@ func (c *planCommand) open(name string) (device.Device, error) {
 	l.MaxBindingSize, l.MaxBufferSize = 2<<30, 1<<40
 	l.MaxWorkgroupMemory, l.MaxInvocations, l.MaxWorkgroupSize = 32<<10, 1024, [3]int{1024, 1024, 64}
 	return null.New(null.Options{Name: dev.Info().Name, Limits: &l}), dev.Close()
-}
-
-var bytesText = regexp.MustCompile(`^(\d+(?:\.\d+)?) ?(|B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)$`)
-
-// bytesOf reads a number of bytes, as in 24GiB; "" is 0.
-func bytesOf(text string) (int64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	m := bytesText.FindStringSubmatch(text)
-	if m == nil {
-		return 0, train.Mistake(fmt.Errorf("memory: found %q, expected bytes, as in 24GiB or 8000MB", text))
-	}
-	x, err := strconv.ParseFloat(m[1], 64)
-	x *= map[string]float64{"": 1, "B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
-		"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}[m[2]]
-	if err != nil || x < 1 || x > 1<<60 {
-		return 0, train.Mistake(fmt.Errorf("memory: found %q, expected from 1 byte to 2^60", text))
-	}
-	return int64(x), nil
 }
 
 // measuredCosts opens the user's cache of measured costs. Where it cannot be kept, it is said and they are measured anew.

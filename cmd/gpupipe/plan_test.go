@@ -59,7 +59,7 @@ func TestPlanMistakes(t *testing.T) {
 		{planArgs("--stages", "8"), "pipeline.stages: found 8"},
 		{planArgs("--stages", "2", "--cut", "9"), `pipeline.cut: found "[9]", expected ascending units from 1 to 6`},
 		{planArgs("--stages", "2", "--cut", "3,4"), `pipeline.cut: found "[3 4]", expected 1 units`},
-		{planArgs("--stages", "2", "--memory", "lots"), `memory: found "lots", expected bytes, as in 24GiB`},
+		{planArgs("--stages", "2", "--memory", "lots"), `pipeline.memory: found "lots", expected bytes, as in 24GiB`},
 		{planArgs("--stages", "2", "--memory", "20kB"), "stage 0 (embed"},
 		{planArgs("--stages", "2", "--memory", "20kB"), "20000 available"},
 		{planArgs("--set", "pipeline.devices=[abacus]"), "pipeline.devices: device \"abacus\": no such backend"},
@@ -68,18 +68,6 @@ func TestPlanMistakes(t *testing.T) {
 		code, _, errs := command(c.args...)
 		assert.Equal(t, exitMistake, code, "%v", c.args)
 		assert.Contains(t, errs, c.want, "%v", c.args)
-	}
-}
-
-func TestBytesOf(t *testing.T) {
-	for text, want := range map[string]int64{"": 0, "7": 7, "1.5 kB": 1500, "24GiB": 24 << 30, "2MB": 2e6} {
-		n, err := bytesOf(text)
-		assert.NoError(t, err)
-		assert.Equal(t, want, n, text)
-	}
-	for _, text := range []string{"0", "-1", "x", "1e3", "9999999999TiB", "5 gb"} {
-		_, err := bytesOf(text)
-		assert.Error(t, err, text)
 	}
 }
 

@@ -59,12 +59,16 @@ func (p *progress) line(l engine.LinePlan, several bool) {
 	p.printf("            %s bytes allocated, %s more for transfers; %d kernels\n", grouped(l.Allocated), grouped(l.Staging), l.Kernels)
 }
 
-func (p *progress) Reading(done, total int64) {
+func (p *progress) Reading(done, total int64) { p.percent("reading data", done, total) }
+
+func (p *progress) writing(done, total int64) { p.percent("writing tensors", done, total) }
+
+func (p *progress) percent(what string, done, total int64) {
 	if p.json || time.Since(p.read) < 200*time.Millisecond || !p.terminal {
 		return
 	}
 	p.read = time.Now()
-	p.rewrite(fmt.Sprintf("reading data: %d%%", 100*done/max(1, total)))
+	p.rewrite(fmt.Sprintf("%s: %d%%", what, 100*done/max(1, total)))
 }
 
 // timing tells that a kernel's candidates are being timed.

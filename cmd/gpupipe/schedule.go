@@ -14,10 +14,10 @@ import (
 type scheduleCommand struct {
 	Name          string  `help:"Which schedule (see below)." xor:"what"`
 	File          string  `help:"A schedule of your own, instead of a name." placeholder:"FILE" xor:"what"`
-	Stages        int     `help:"Stages of the pipeline; without, 4." placeholder:"P"`
-	Microbatches  int     `help:"Microbatches of a batch; without, twice the stages." placeholder:"M"`
-	Chunks        int     `help:"Parts of the model on each stage." placeholder:"V"`
-	Batches       int     `help:"How many batches; without, enough to see how they overlap." placeholder:"N"`
+	Stages        *int    `help:"Stages of the pipeline; without, 4." placeholder:"P"`
+	Microbatches  *int    `help:"Microbatches of a batch; without, twice the stages." placeholder:"M"`
+	Chunks        *int    `help:"Parts of the model on each stage." placeholder:"V"`
+	Batches       *int    `help:"How many batches; without, enough to see how they overlap." placeholder:"N"`
 	Communication bool    `help:"Show what stages tell each other, too."`
 	Tied          bool    `help:"With communication: the last stage holds a copy of the embedding."`
 	Costs         string  `help:"What a stage's forward, backward and update cost: F,B,U or F,I,W,U with a divided backward; of each stage: F,B,U;F,B,U;…" default:"1,2,0" placeholder:"F,B,U"`
@@ -55,7 +55,11 @@ func (c *scheduleCommand) Run(a *app) error {
 	if c.JSON && c.Draw == "text" {
 		return train.Mistake(fmt.Errorf("draw: found text with --json, expected a file"))
 	}
-	s, err := c.schedule(c.Batches)
+	batches, err := c.numbers()
+	if err != nil {
+		return train.Mistake(err)
+	}
+	s, err := c.schedule(batches)
 	if err != nil {
 		return train.Mistake(err)
 	}
@@ -102,6 +106,27 @@ func (c *scheduleCommand) Run(a *app) error {
 	return nil
 }
 
+// numbers checks those that are given, and returns that of the batches, 0 where it is not.
+func (c *scheduleCommand) numbers() (batches int, err error) {
+	for _, n := range []struct {
+		name  string
+		value *int
+	}{{"stages", c.Stages}, {"microbatches", c.Microbatches}, {"chunks", c.Chunks}, {"batches", c.Batches}} {
+		if n.value != nil && *n.value < 1 {
+			return 0, fmt.Errorf("%s: found %d, expected at least 1", n.name, *n.value)
+		}
+	}
+	return or0(c.Batches), nil
+}
+
+// or0 is a number that may not be given.
+func or0(n *int) int {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
+
 // schedule makes or reads what is asked for; batches is 0 for a number that shows the pattern.
 func (c *scheduleCommand) schedule(batches int) (*schedule.Schedule, error) {
 	s, err := c.computation(batches)
@@ -116,11 +141,8 @@ func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 		names, _ := schedule.Names()
 		return nil, fmt.Errorf("no schedule is named: expected --name %s, or --file", strings.Join(names, "|"))
 	}
-	if batches < 0 {
-		return nil, fmt.Errorf("batches: found %d, expected at least 1", batches)
-	}
 	if c.File != "" {
-		if c.Stages != 0 || c.Microbatches != 0 || c.Chunks != 0 {
+		if c.Stages != nil || c.Microbatches != nil || c.Chunks != nil {
 			return nil, fmt.Errorf("stages, microbatches and chunks are what %s says, expected none of them with --file", c.File)
 		}
 		s, err := schedule.Read(c.File)
@@ -133,7 +155,7 @@ func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 		}
 		return g.Schedule()
 	}
-	o := schedule.Options{Stages: c.Stages, Microbatches: c.Microbatches, Chunks: c.Chunks, Batches: batches}
+	o := schedule.Options{Stages: or0(c.Stages), Microbatches: or0(c.Microbatches), Chunks: or0(c.Chunks), Batches: batches}
 	if o.Stages == 0 {
 		o.Stages = 4
 	}

@@ -98,11 +98,11 @@ func TestScheduleMistakes(t *testing.T) {
 	before, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	for want, args := range map[string][]string{
-		"no schedule is named: expected --name gpipe|1f1b|":                         {},
-		`schedule "3bw": no such schedule`:                                          {"--name", "3bw"},
-		"--name and --file can't be used together":                                  {"--name", "2bw", "--file", good},
-		"found 3 microbatches a batch on 4 stages, expected at least as many":       {"--name", "2bw", "--microbatches", "3"},
-		"schedule gpipe: stages: found -1":                                          {"--name", "gpipe", "--stages=-1"},
+		"no schedule is named: expected --name gpipe|1f1b|":                   {},
+		`schedule "3bw": no such schedule`:                                    {"--name", "3bw"},
+		"--name and --file can't be used together":                            {"--name", "2bw", "--file", good},
+		"found 3 microbatches a batch on 4 stages, expected at least as many": {"--name", "2bw", "--microbatches", "3"},
+		"stages: found -1":                                                          {"--name", "gpipe", "--stages=-1"},
 		"batches: found -2, expected at least 1":                                    {"--name", "gpipe", "--batches=-2"},
 		"are too many to be listed":                                                 {"--name", "gpipe", "--batches=999999999"},
 		"expected none of them with --file":                                         {"--file", good, "--stages", "1"},

@@ -15,6 +15,7 @@ type evalCommand struct {
 	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
 	Data      []string `help:"Texts or shards to evaluate on; without, the text that the run held out." placeholder:"FILE" sep:"none"`
 	Tokenizer string   `help:"bytes, gpt2 or a tokenizer.json, instead of the model's own."`
+	Weights   string   `help:"Of a run whose updates are delayed: x, at which it trains, or y, which hold every update." enum:"x,y" default:"x"`
 	SeqLen    int      `help:"Tokens of context, instead of the model's."`
 	BatchSize int      `help:"Sequences at a time." default:"4"`
 	Device    string   `help:"Where to compute: webgpu:0, null."`
@@ -31,7 +32,7 @@ func (c *evalCommand) Run(a *app) error {
 	p := &progress{app: a, json: c.JSON}
 	e, err := train.Evaluate(a.ctx, train.EvalOptions{From: c.From, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
 		BatchSize: c.BatchSize, Device: c.Device, OpenDevice: openDevice, Progress: p.Reading,
-		Note: func(format string, args ...any) { fmt.Fprintf(a.stderr, format+"\n", args...) }})
+		Weights: train.Weights(c.Weights), Note: a.note})
 	p.endLine()
 	if err != nil {
 		return err
@@ -40,7 +41,7 @@ func (c *evalCommand) Run(a *app) error {
 		return a.printJSON(e)
 	}
 	rows := [][]string{
-		{"model", e.Model}, {"text", e.Text}, {"tokens", grouped(e.Tokens)}, {"loss", fmt.Sprintf("%.4f nats per token", e.Loss)},
+		{"model", e.Model}, {"weights", string(e.Weights)}, {"text", e.Text}, {"tokens", grouped(e.Tokens)}, {"loss", fmt.Sprintf("%.4f nats per token", e.Loss)},
 		{"perplexity", fmt.Sprintf("%.4g", e.Perplexity)},
 	}
 	if e.Bytes > 0 {
@@ -59,6 +60,7 @@ type generateCommand struct {
 	TopP        float64 `help:"Draw from the fewest tokens that have this probability together." default:"1"`
 	Seed        uint64  `help:"The same seed draws the same text." default:"1"`
 	Tokenizer   string  `help:"bytes, gpt2 or a tokenizer.json, instead of the model's own."`
+	Weights     string  `help:"Of a run whose updates are delayed: x, at which it trains, or y, which hold every update." enum:"x,y" default:"x"`
 	Device      string  `help:"Where to compute: webgpu:0, null."`
 	JSON        bool    `help:"Print a JSON object at the end."`
 }
@@ -80,8 +82,8 @@ func (c *generateCommand) Run(a *app) error {
 	if err != nil {
 		return train.Mistake(err)
 	}
-	for _, problem := range src.Passed {
-		fmt.Fprintf(a.stderr, "%v: passed over\n", problem)
+	if err := src.Choose(train.Weights(c.Weights), a.note); err != nil {
+		return errors.Join(err, src.Close())
 	}
 	g, err := train.NewGenerator(src, c.Device, openDevice, nil)
 	if err != nil {

@@ -175,6 +175,9 @@ class Muon:
         self.coefficients, self.scale = coefficients, scale
         self.m = 0.0
 
+    def orthogonalized(self, n):
+        return orthogonalize(n, self.coefficients)
+
     def step(self, p, g, t, factor):
         lr, beta = self.lr * factor, self.momentum
         self.m = beta * self.m + (1 - beta) * g
@@ -182,19 +185,124 @@ class Muon:
         rows, cols = p.shape
         scale = {"spectral": math.sqrt(max(1.0, rows / cols)),
                  "match_rms_adamw": 0.2 * math.sqrt(max(rows, cols))}[self.scale]
-        return p * (1 - lr * self.weight_decay) - lr * scale * orthogonalize(n, self.coefficients)
+        return p * (1 - lr * self.weight_decay) - lr * scale * self.orthogonalized(n)
+
+
+class NorMuon(Muon):
+    """Rows divided by the root of their running mean square; the norm stays."""
+    beta2, v = 0.95, 0.0
+
+    def orthogonalized(self, n):
+        o = super().orthogonalized(n)
+        self.v = self.beta2 * self.v + (1 - self.beta2) * o.pow(2).mean(-1, keepdim=True)
+        rows = o / (self.v.sqrt() + 1e-10)
+        return rows * o.norm() / (rows.norm() + 1e-10)
+
+
+class Lion:
+    def __init__(self, lr, betas, weight_decay):
+        self.lr, self.betas, self.weight_decay, self.m = lr, betas, weight_decay, 0.0
+
+    def step(self, p, g, t, factor):
+        lr, (b1, b2) = self.lr * factor, self.betas
+        u = torch.sign(b1 * self.m + (1 - b1) * g)
+        self.m = b2 * self.m + (1 - b2) * g
+        return p * (1 - lr * self.weight_decay) - lr * u
+
+
+class Adan:
+    def __init__(self, lr, betas, eps, weight_decay):
+        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
+        self.m = self.d = self.n = 0.0
+
+    def step(self, p, g, t, factor):
+        lr, (b1, b2, b3) = self.lr * factor, self.betas
+        change = g - (g if t == 0 else self.last)
+        self.m = b1 * self.m + (1 - b1) * g
+        self.d = b2 * self.d + (1 - b2) * change
+        self.n = b3 * self.n + (1 - b3) * (g + b2 * change) ** 2
+        mhat, dhat, nhat = (x / (1 - b ** (t + 1)) for x, b in ((self.m, b1), (self.d, b2), (self.n, b3)))
+        self.last = g
+        return p * (1 - lr * self.weight_decay) - lr * (mhat + b2 * dhat) / (nhat.sqrt() + self.eps)
+
+
+class MARS(AdamW):
+    gamma, last = 0.025, 0.0
+
+    def step(self, p, g, t, factor):
+        c = g + self.gamma * self.betas[0] / (1 - self.betas[0]) * (g - self.last)
+        self.last = g
+        return super().step(p, c / max(1.0, float(c.norm())), t, factor)
+
+
+class SOAP:
+    """AdamW in the eigenbasis of Shampoo's preconditioners; a side longer than max_dim has none."""
+
+    def __init__(self, lr, betas, eps, weight_decay, shampoo_beta, frequency, max_dim):
+        self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
+        self.shampoo_beta, self.frequency, self.max_dim = shampoo_beta, frequency, max_dim
+        self.m = self.v = 0.0
+        self.gg, self.q = [0.0, 0.0], [None, None]
+
+    def rotate(self, x, back=False):
+        left, right = self.q
+        if left is not None:
+            x = (left if back else left.T) @ x
+        if right is not None:
+            x = x @ (right.T if back else right)
+        return x
+
+    def accumulate(self, g):
+        self.gg = [self.shampoo_beta * a + (1 - self.shampoo_beta) * b for a, b in zip(self.gg, (g @ g.T, g.T @ g))]
+
+    def step(self, p, g, t, factor):
+        lr, (b1, b2) = self.lr * factor, self.betas
+        if t == 0:
+            self.accumulate(g)
+            for i in (0, 1):
+                if p.shape[i] <= self.max_dim:
+                    self.q[i] = torch.linalg.eigh(self.gg[i])[1].flip(1)
+            return p
+        projected = self.rotate(g)
+        self.m = b1 * self.m + (1 - b1) * projected
+        self.v = b2 * self.v + (1 - b2) * projected ** 2
+        u = math.sqrt(1 - b2 ** t) / (1 - b1 ** t) * self.rotate(self.m / (self.v.sqrt() + self.eps), back=True)
+        m = self.rotate(self.m, back=True)
+        self.accumulate(g)
+        if t % self.frequency == 0:
+            for i, q in enumerate(self.q):
+                if q is not None:
+                    order = (q.T @ self.gg[i] @ q).diag().argsort(descending=True)
+                    self.v = self.v.index_select(i, order)
+                    self.q[i] = torch.linalg.qr(self.gg[i] @ q[:, order])[0]
+        self.m = self.rotate(m)
+        return p * (1 - lr * self.weight_decay) - lr * u
 
 
 def optimizer_for(name, p, o):
-    """Muon takes the layers' matrices; embeddings, head and norms are under AdamW."""
+    """Muon, NorMuon and SOAP take the layers' matrices, MARS all matrices, Lion and Adan everything; the rest is AdamW's."""
     adam = {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, **o.get("adamw", {})}
-    decay = o.get("weight_decay", 0.1)
-    if o["name"] == "muon" and p.dim() == 2 and ".layers." in name:
+    matrix, kind, eps = p.dim() == 2, o["name"], o.get("eps", 1e-8)
+    decay = o.get("weight_decay", 0.1) if matrix else 0.0
+    if kind in ("muon", "normuon") and matrix and ".layers." in name:
         coefficients = {"jordan": JORDAN, "polar_express": POLAR_EXPRESS}[o.get("newton_schulz", "jordan")]
-        return Muon(o.get("lr", 0.02), o.get("momentum", 0.95), o.get("nesterov", True), decay, coefficients,
-                    o.get("scale", "spectral"))
-    lr = o.get("lr", adam["lr"]) if o["name"] == "adamw" else adam["lr"]
-    return AdamW(lr, adam["betas"], adam["eps"], decay if p.dim() == 2 else 0.0)
+        return {"muon": Muon, "normuon": NorMuon}[kind](o.get("lr", 0.02), o.get("momentum", 0.95), o.get("nesterov", True),
+                                                       decay, coefficients, o.get("scale", "spectral"))
+    if kind == "lion":
+        return Lion(o.get("lr", 1e-4), o.get("betas", [0.9, 0.99]), decay)
+    if kind == "adan":
+        return Adan(o.get("lr", 1e-3), o.get("betas", [0.98, 0.92, 0.99]), eps, decay)
+    if kind == "mars" and matrix:
+        return MARS(o.get("lr", 3e-3), o.get("betas", [0.95, 0.99]), eps, decay)
+    if kind == "soap":
+        betas, s = o.get("betas", [0.95, 0.95]), o.get("soap", {})
+        limit = s.get("max_precond_dim", 4096)
+        if matrix and ".layers." in name and min(p.shape) <= limit:
+            return SOAP(o.get("lr", 3e-3), betas, eps, decay, s.get("shampoo_beta", betas[1]),
+                        s.get("precondition_frequency", 10), limit)
+        return AdamW(o.get("lr", 3e-3), betas, eps, decay)
+    lr = o.get("lr", adam["lr"]) if kind == "adamw" else adam["lr"]
+    return AdamW(lr, adam["betas"], adam["eps"], decay)
 
 
 def lr_factor(step, steps, lr):

@@ -32,6 +32,11 @@ ADAMW = {"name": "adamw", "lr": 0.003, "weight_decay": 0.1, "adamw": {"betas": [
 MUON = {"name": "muon", "lr": 0.02, "momentum": 0.95, "weight_decay": 0.1,
         "adamw": {"lr": 0.003, "betas": [0.9, 0.95], "eps": 1e-8}}
 POLAR = {**MUON, "lr": 0.002, "newton_schulz": "polar_express", "scale": "match_rms_adamw"}
+REST = {"adamw": {"lr": 0.003, "betas": [0.9, 0.95], "eps": 1e-8}}
+NORMUON = {**MUON, "name": "normuon"}
+LION = {"name": "lion", "lr": 0.0005, "weight_decay": 0.3}
+ADAN = {"name": "adan", "lr": 0.003, "weight_decay": 0.1}
+MARS = {"name": "mars", "lr": 0.003, "weight_decay": 0.1, **REST}
 RUNS = [
     # model, run, batch_size, microbatches, grad_clip, optimizer
     ("tied", "adamw", 4, 1, 1.0, ADAMW),
@@ -39,6 +44,10 @@ RUNS = [
     ("untied", "adamw", 4, 1, 1.0, ADAMW),
     ("untied", "muon", 4, 1, 1.0, MUON),
     ("untied", "muon-polar", 4, 1, 1.0, POLAR),
+    ("untied", "normuon", 4, 1, 1.0, NORMUON),
+    ("untied", "lion", 4, 1, 1.0, LION),
+    ("untied", "adan", 4, 1, 1.0, ADAN),
+    ("untied", "mars", 4, 1, 1.0, MARS),
     ("odd", "adamw", 1, 1, 1.0, ADAMW),
     ("odd", "muon", 1, 1, 1.0, MUON),
     ("gqa", "adamw-clip", 4, 2, 0.3, ADAMW),

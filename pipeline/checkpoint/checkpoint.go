@@ -107,6 +107,38 @@ func Latest(runDir string) (*Checkpoint, []Problem, error) {
 	return nil, problems, fmt.Errorf("%s: %w: %s", runDir, ErrNone, text)
 }
 
+// At verifies a run's checkpoint of one step, as Open does. Where there is none, the error wraps ErrNone and tells which
+// there are.
+func At(runDir string, step int) (*Checkpoint, error) {
+	list, err := scan(filepath.Join(runDir, "checkpoints"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	list = slices.DeleteFunc(list, func(e entry) bool { return e.kind == trash })
+	var steps []string
+	for _, e := range slices.Backward(list) {
+		steps = append(steps, strconv.Itoa(e.step))
+	}
+	var problems []error
+	for _, e := range list {
+		if e.step != step {
+			continue
+		}
+		c, err := Open(e.dir)
+		if err == nil {
+			return c, nil
+		}
+		problems = append(problems, err)
+	}
+	switch {
+	case len(problems) > 0:
+		return nil, fmt.Errorf("%s: %w of step %d: %w", runDir, ErrNone, step, errors.Join(problems...))
+	case len(steps) == 0:
+		return nil, fmt.Errorf("%s: %w: there is none", runDir, ErrNone)
+	}
+	return nil, fmt.Errorf("%s: %w of step %d: those that there are are of steps %s", runDir, ErrNone, step, strings.Join(slices.Compact(steps), ", "))
+}
+
 // Model opens the model's tensors. The caller closes the reader.
 func (c *Checkpoint) Model() (*safetensors.Reader, error) { return c.tensors(modelBase) }
 

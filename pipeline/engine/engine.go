@@ -18,8 +18,11 @@ type Engine struct {
 	Options
 	lines         []*line
 	exchanges     []link
-	votes         []int // lines that own parameters
-	splitBackward bool
+	votes         []int           // lines that own parameters
+	splitBackward bool            // in two halves
+	postponed     bool            // the second half does not always follow the first
+	failure       error           // of a line: the state of all is lost
+	restless      <-chan struct{} // closed when lines that did not come to rest after a failure do
 }
 
 // New plans a pipeline and allocates nothing. Errors that wrap exec.ErrTooLarge name the line that does not fit.
@@ -31,7 +34,7 @@ func New(o Options) (*Engine, error) {
 		panic(fmt.Sprintf("engine: %d devices for %d lines", len(o.Devices), o.lines()))
 	}
 	if o.Execute == nil {
-		o.Execute = Execute(nil)
+		o.Execute = Execute(nil, 0)
 	}
 	if o.Depth == 0 {
 		o.Depth = defaultDepth
@@ -41,7 +44,10 @@ func New(o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.splitBackward = splits(sample.Line(0))
+	for s := range o.Stages {
+		splits, postponed := halves(sample.Line(s))
+		e.splitBackward, e.postponed = e.splitBackward || splits, e.postponed || postponed
+	}
 	for i, dev := range o.Devices {
 		l := &line{e: e, index: i, stage: i % o.Stages, replica: i / o.Stages, dev: dev}
 		l.slots = slots(sample.Line(l.stage))
@@ -115,8 +121,11 @@ func (e *Engine) Load() error {
 	return nil
 }
 
-// Close waits for the devices and releases what Load allocated.
+// Close waits for the devices, however long they take, and releases what Load allocated.
 func (e *Engine) Close() error {
+	if e.restless != nil {
+		<-e.restless
+	}
 	var errs []error
 	for _, l := range e.lines {
 		if l.session != nil {
@@ -142,12 +151,8 @@ func (l *line) machine(w work, from, to int) (*stage.Machine, error) {
 	if w.evaluates {
 		c.Delay, c.Roles.Next = 0, c.Roles.Current
 	}
-	if l.optimizer != nil {
-		for _, v := range e.votes {
-			if v != l.index {
-				c.Owners = append(c.Owners, v)
-			}
-		}
+	if l.optimizer != nil && len(e.votes) > 1 {
+		c.Owners = e.votes
 	}
 	for _, x := range e.exchanges {
 		if x.from == l.index {

@@ -81,12 +81,16 @@ func slots(actions iter.Seq[schedule.Action]) int {
 	return most
 }
 
-// splits tells whether a schedule has backwards in two halves.
-func splits(actions iter.Seq[schedule.Action]) bool {
+// halves tells whether a schedule has backwards in two halves, and whether anything comes between the two.
+func halves(actions iter.Seq[schedule.Action]) (splits, postponed bool) {
+	var before schedule.Action
 	for a := range actions {
 		if a.Kind == schedule.WeightGrad {
-			return true
+			first := a
+			first.Kind = schedule.InputGrad
+			splits, postponed = true, postponed || before != first
 		}
+		before = a
 	}
-	return false
+	return splits, postponed
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -22,7 +23,7 @@ type Options struct {
 	Schedule       Schedule
 	Devices        []device.Device // a line each; the engine does not close them
 	Execute        Executor        // nil: runtime/exec with the static choice of kernels
-	Trace          Tracer          // nil: none
+	Trace          Tracer          // nil: none; may be set as long as nothing runs
 	Depth          int             // actions that a device's queue may hold, at least 1; 0: a few
 }
 
@@ -35,9 +36,9 @@ type Source interface {
 	Batch(batch int64) (tokens, targets []int32, err error)
 }
 
-// Tracer is told what happened when; *trace.Writer is one.
+// Tracer is told what happened when; *trace.Writer is one. Events of one track do not overlap.
 type Tracer interface {
-	Complete(track, name string, start time.Time, dur time.Duration, args map[string]any)
+	Complete(track string, what trace.Category, name string, start time.Time, dur time.Duration, args map[string]any)
 }
 
 const defaultDepth = 3

@@ -60,6 +60,12 @@ func (l *line) buildPrograms() (programs, error) {
 	for _, h := range l.holdings {
 		p.pools[h.param] = exec.Pool{Name: h.param, Class: weightsClass, Size: versions}
 		p.pools[h.gradients[0]] = exec.Pool{Name: h.param, Class: gradientsClass, Size: versions}
+		if l.e.Delay > 0 && l.e.Replicas > 1 && h.owner == l.index {
+			// An update that waits for the other replicas reads what the next batch's backward pass would write over.
+			for _, g := range h.gradients[1:] {
+				p.pools[g] = exec.Pool{Name: g, Class: gradientsClass, Size: versions}
+			}
+		}
 	}
 	p.pools[model.LossVariable] = exec.Pool{Name: model.LossVariable, Class: gradientsClass, Size: versions}
 	if l.optimizer == nil {
@@ -85,15 +91,22 @@ func (p programs) addChunk(l *line, chunk int) error {
 		return err
 	}
 	kept := []string{model.TokensInput, model.TargetsInput, model.ActIn}
-	if l.e.splitBackward {
-		kept = append(kept, model.GradOut) // the second half reads it too
-	}
-	for _, v := range slices.Concat(s.Stash, s.WeightStash) {
+	for _, v := range s.Stash {
 		kept = append(kept, v.ID)
+	}
+	between := []string{model.GradOut} // what the second half of a backward reads too
+	for _, v := range s.WeightStash {
+		between = append(between, v.ID)
+	}
+	transient := []string{model.ActOut, model.GradIn} // used between a run and the transfer beside it
+	if l.e.postponed {
+		kept = append(kept, between...)
+	} else {
+		transient = append(transient, between...)
 	}
 	add := func(kind schedule.Kind, first bool, g *graph.Graph) {
 		if g != nil {
-			l.rename(p, g, chunk, kept)
+			l.rename(p, g, chunk, kept, transient)
 			p.graphs[chunkProgram(kind, chunk, first)] = g
 		}
 	}
@@ -112,8 +125,7 @@ func (p programs) addChunk(l *line, chunk int) error {
 
 // rename gives what a chunk has for itself a name of its own on the line. What is kept from a microbatch's forward to its
 // backward has a pool, a buffer for each microbatch in flight.
-func (l *line) rename(p programs, g *graph.Graph, chunk int, kept []string) {
-	transient := []string{model.ActOut, model.GradOut, model.GradIn} // used between a transfer and the run beside it
+func (l *line) rename(p programs, g *graph.Graph, chunk int, kept, transient []string) {
 	for _, v := range g.Sources("variable") {
 		op := v.Node.Op.(*graph.Variable)
 		id := chunkVariable(op.ID, chunk)

@@ -18,9 +18,9 @@ type Measured struct {
 
 // results gathers what lines measure and hands it on in the order of the batches.
 type results struct {
-	microbatches int  // of all replicas
-	updates      bool // a batch is complete with its update
-	out          chan Measured
+	microbatches int           // of all replicas
+	updates      bool          // a batch is complete with its update
+	out          chan Measured // never closed: a line may tell of something after all others have given up
 
 	mu   sync.Mutex
 	open map[int]*partial

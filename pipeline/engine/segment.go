@@ -3,13 +3,14 @@ package engine
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // segment is work between two moments at which the pipeline is empty.
 type segment struct {
-	work
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
+	task    work
+	ctx     context.Context // ends when a line fails
+	fail    context.CancelCauseFunc
 	gate    *gate
 	workers []*worker
 	results *results
@@ -65,28 +66,20 @@ func (g *gate) end() int {
 // run works on batches from a number on to before another. When stop ends, the batches under way are finished and the rest is
 // left; the result is the first batch that was not done. The first failure stops all lines.
 func (e *Engine) run(stop context.Context, w work, from, to int, r *results) (int, error) {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	seg := &segment{work: w, ctx: ctx, cancel: cancel, gate: newGate(from, to), results: r}
-	for _, l := range e.lines[:w.replicas*e.Stages] {
-		m, err := l.machine(w, from, to)
-		if err != nil {
-			return from, err
-		}
-		defer m.Close()
-		seg.workers = append(seg.workers, newWorker(l, seg, m))
+	if e.failure != nil {
+		return from, e.failure
+	}
+	seg, err := e.segment(w, from, to, r)
+	if err != nil {
+		return from, err
 	}
 	unhook := context.AfterFunc(stop, seg.gate.stop)
 	defer unhook()
-	var lines sync.WaitGroup
-	for _, w := range seg.workers {
-		lines.Go(func() { seg.operate(w) })
-	}
-	lines.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return from, err
+	if e.failure = seg.work(e); e.failure != nil {
+		return from, e.failure
 	}
 	for _, line := range seg.workers {
+		line.traceWait(time.Now())
 		if !w.evaluates {
 			line.roles = line.machine.Roles()
 		}
@@ -94,17 +87,49 @@ func (e *Engine) run(stop context.Context, w work, from, to int, r *results) (in
 	return seg.gate.end(), nil
 }
 
-// operate runs a worker's two goroutines.
-func (seg *segment) operate(w *worker) {
-	var landing sync.WaitGroup
-	landing.Go(func() {
-		if err := w.wait(); err != nil {
-			seg.cancel(err)
+// segment makes the workers, and nothing that has to be closed.
+func (e *Engine) segment(w work, from, to int, r *results) (*segment, error) {
+	seg := &segment{task: w, gate: newGate(from, to), results: r}
+	for _, l := range e.lines[:w.replicas*e.Stages] {
+		m, err := l.machine(w, from, to)
+		if err != nil {
+			for _, made := range seg.workers {
+				made.machine.Close()
+			}
+			return nil, err
 		}
-	})
-	if err := w.run(seg.ctx); err != nil {
-		seg.cancel(err)
+		seg.workers = append(seg.workers, newWorker(l, seg, m))
 	}
-	close(w.flights)
-	landing.Wait()
+	return seg, nil
+}
+
+// patience is how long lines have to come to rest after one has failed. A device that takes longer, or for ever, keeps nobody from
+// hearing of the failure: Close waits for it.
+const patience = 500 * time.Millisecond
+
+// work runs all lines to their end.
+func (seg *segment) work(e *Engine) error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	seg.ctx, seg.fail = ctx, cancel
+	ended := make(chan struct{})
+	go func() {
+		var lines sync.WaitGroup
+		for _, w := range seg.workers {
+			lines.Go(w.operate)
+		}
+		lines.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			e.restless = ended
+		}
+	}
+	err := context.Cause(ctx)
+	cancel(nil)
+	return err
 }

@@ -29,11 +29,12 @@ type Planned struct {
 // Executor plans graphs for a device.
 type Executor func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (Planned, error)
 
-// Execute is the Executor of runtime/exec. tune chooses among a kernel's candidates; nil is the static choice.
-func Execute(tune exec.Chooser) Executor {
+// Execute is the Executor of runtime/exec. tune chooses among a kernel's candidates; nil is the static choice. memory is what a
+// device may take, in bytes; 0: what it tells.
+func Execute(tune exec.Chooser, memory int64) Executor {
 	return func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (Planned, error) {
-		o := exec.Options{Tune: tune, Pools: pools}
-		if d, ok := dev.(interface{ Budget() int64 }); ok {
+		o := exec.Options{Tune: tune, Pools: pools, Budget: memory}
+		if d, ok := dev.(interface{ Budget() int64 }); ok && memory == 0 {
 			o.Budget = d.Budget()
 		}
 		p, err := exec.NewPlan(dev, graphs, o)

@@ -1,36 +1,77 @@
 package engine
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/stage"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
 )
+
+// Tracks are the rows of a line in a trace: its runs and waits, what it sends, what it receives.
+func (p LinePlan) Tracks() []string {
+	return []string{p.Name, trace.SendTrack(p.Name), trace.ReceiveTrack(p.Name)}
+}
+
+// category of what a run does.
+func category(k schedule.Kind) trace.Category {
+	switch k {
+	case schedule.Forward:
+		return trace.Forward
+	case schedule.Evaluate:
+		return trace.Evaluate
+	case schedule.Vote:
+		return trace.Vote
+	case schedule.Update:
+		return trace.Update
+	}
+	return trace.Backward
+}
 
 // traceRun records a run that has finished just now: it began when it was enqueued, or when the run before it ended. What lies
 // between is a wait.
 func (w *worker) traceRun(a schedule.Action, enqueued time.Time) {
 	now := time.Now()
 	if w.e.Trace != nil {
-		began := enqueued
-		if w.done.After(began) {
-			began = w.done
-		} else if !w.done.IsZero() {
-			w.e.Trace.Complete(w.name(), "wait", w.done, began.Sub(w.done), nil)
-		}
+		began := later(enqueued, w.done)
+		w.traceWait(began)
 		args := map[string]any{"batch": a.Batch}
 		if !a.Kind.PerBatch() {
 			args["microbatch"] = a.Microbatch
 		}
-		w.e.Trace.Complete(w.name(), a.String(), began, now.Sub(began), args)
+		w.e.Trace.Complete(w.name(), category(a.Kind), a.String(), began, now.Sub(began), args)
 	}
 	w.done = now
 }
 
-// traceSend records a transfer that has left the device just now.
-func (w *worker) traceSend(m stage.Message, began time.Time) {
-	if w.e.Trace != nil {
-		w.e.Trace.Complete(w.name()+" transfer", fmt.Sprint(m), began, time.Since(began), nil)
+// traceWait records that the line had nothing to run from the end of its last run, or the beginning of the segment, to a moment.
+func (w *worker) traceWait(until time.Time) {
+	if w.e.Trace != nil && until.After(w.done) {
+		w.e.Trace.Complete(w.name(), trace.Wait, "wait", w.done, until.Sub(w.done), nil)
 	}
+}
+
+// traceSend records a transfer that has reached the host just now: it began when it was enqueued, and what it reads was there, and
+// the transfer before it had ended.
+func (w *worker) traceSend(m stage.Message, enqueued time.Time) {
+	now := time.Now()
+	if w.e.Trace != nil {
+		began := later(later(enqueued, w.done), w.sent)
+		w.e.Trace.Complete(trace.SendTrack(w.name()), trace.Send, m.String(), began, now.Sub(began), map[string]any{"batch": m.Batch})
+	}
+	w.sent = now
+}
+
+// traceReceive records that what a message carries was handed to the device.
+func (w *worker) traceReceive(m stage.Message, began time.Time) {
+	if w.e.Trace != nil {
+		w.e.Trace.Complete(trace.ReceiveTrack(w.name()), trace.Receive, m.String(), began, time.Since(began), map[string]any{"batch": m.Batch})
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

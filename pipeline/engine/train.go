@@ -31,19 +31,30 @@ func (e *Engine) deliver(stop context.Context, w work, from, to int, r *results,
 	stop, cancel := context.WithCancel(stop)
 	defer cancel()
 	reached, failed := from, error(nil)
+	ended := make(chan struct{})
 	go func() {
 		reached, failed = e.run(stop, w, from, to, r)
-		close(r.out)
+		close(ended)
 	}()
 	var refused error
-	for m := range r.out {
+	tell := func(m Measured) {
 		if refused == nil {
 			if refused = each(m); refused != nil {
 				cancel()
 			}
 		}
 	}
-	return reached, errors.Join(failed, refused)
+	for {
+		select {
+		case m := <-r.out:
+			tell(m)
+		case <-ended:
+			for len(r.out) > 0 {
+				tell(<-r.out)
+			}
+			return reached, errors.Join(failed, refused)
+		}
+	}
 }
 
 // evaluations is the schedule of forwards alone.

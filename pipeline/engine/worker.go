@@ -2,17 +2,13 @@ package engine
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
-	"math"
+	"sync"
 	"time"
 
-	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/stage"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
 // worker carries out one line's part of a segment: batches between two moments at which the pipeline is empty. Its loop
@@ -26,15 +22,16 @@ type worker struct {
 	payloads map[stage.Message]payload
 	data     batch     // fed last
 	votes    []float32 // of the batch that votes now, as far as they have arrived
-	own      device.Pending
-	done     time.Time // when the device finished its last run
+	// For the trace:
+	done time.Time // when the device finished its last run; at first, when the segment began
+	sent time.Time // when what was sent last had reached the host
 }
 
 func newWorker(l *line, seg *segment, m *stage.Machine) *worker {
 	// No more than these are ever under way: what a machine is sent is bounded by its slots, what it enqueues by its depth.
 	most := 64 + 8*(l.slots*l.e.Chunks+len(l.e.lines)+l.e.Depth)
 	w := &worker{line: l, seg: seg, machine: m, inbox: make(chan event, most), flights: make(chan flight, most),
-		payloads: map[stage.Message]payload{}}
+		payloads: map[stage.Message]payload{}, done: time.Now()}
 	if l.optimizer != nil {
 		w.votes = make([]float32, len(l.e.Model.Parameters())+1)
 	}
@@ -57,10 +54,23 @@ type event struct {
 	finished *schedule.Action
 }
 
-// flight is something enqueued on the device: reads, and what to do when they have arrived.
+// flight is something enqueued on the device for an action: reads, and what to do when they have arrived.
 type flight struct {
+	action schedule.Action
 	reads  []device.Pending
-	landed func(payload) error
+	landed func(payload)
+}
+
+// operate works until the segment is done or has failed, and what was enqueued has come to its end.
+func (w *worker) operate() {
+	var landing sync.WaitGroup
+	landing.Go(w.land)
+	if err := w.run(w.seg.ctx); err != nil {
+		w.seg.fail(err)
+	}
+	close(w.flights)
+	landing.Wait()
+	w.machine.Close()
 }
 
 // run works until the segment is done.
@@ -89,7 +99,7 @@ func (w *worker) run(ctx context.Context) error {
 
 // advance carries out all that can be done now.
 func (w *worker) advance() error {
-	for {
+	for w.seg.ctx.Err() == nil {
 		if batch, wants := w.machine.WantsBatch(); wants && w.seg.gate.begin(batch) {
 			w.machine.Allow(batch)
 		}
@@ -99,10 +109,16 @@ func (w *worker) advance() error {
 		}
 		for _, e := range effects {
 			if err := w.carry(e); err != nil {
-				return fmt.Errorf("%s: %v: %w", w.name(), e.Action, err)
+				return w.failed(e.Action, err)
 			}
 		}
 	}
+	return nil
+}
+
+// failed says where what went wrong.
+func (w *worker) failed(a schedule.Action, err error) error {
+	return fmt.Errorf("%s: %v: %w", w.name(), a, err)
 }
 
 // take hands an event to the machine.
@@ -114,249 +130,6 @@ func (w *worker) take(e event) error {
 	return w.machine.Arrived(e.message)
 }
 
-func (w *worker) carry(e stage.Effect) error {
-	switch e.Kind {
-	case stage.Feed:
-		return w.feed(e)
-	case stage.Store:
-		return w.store(e)
-	case stage.Run:
-		return w.launch(e)
-	case stage.Send:
-		return w.send(e)
-	}
-	return nil
-}
-
-// feed uploads a microbatch's tokens to the first part, and its targets to the last.
-func (w *worker) feed(e stage.Effect) error {
-	a := e.Action
-	if w.data.batch != a.Batch || w.data.tokens == nil {
-		tokens, targets, err := w.seg.source.Batch(int64(a.Batch))
-		if err != nil {
-			return err
-		}
-		w.data = batch{a.Batch, tokens, targets}
-	}
-	size := w.e.MicrobatchSize * w.e.Model.SeqLen
-	at := (w.replica*w.seg.microbatches + a.Microbatch) * size
-	slot := exec.Binding{slotClass: e.Place.Slot}
-	part := a.Chunk*w.e.Stages + w.stage
-	var err error
-	if part == 0 {
-		err = w.session.WriteAt(chunkVariable(model.TokensInput, a.Chunk), slot, bytesOfI32(w.data.tokens[at:at+size]))
-	}
-	if err == nil && part == w.e.parts()-1 {
-		err = w.session.WriteAt(chunkVariable(model.TargetsInput, a.Chunk), slot, bytesOfI32(w.data.targets[at:at+size]))
-	}
-	return err
-}
-
-// store uploads what has arrived.
-func (w *worker) store(e stage.Effect) error {
-	m := e.Message
-	data, ok := w.payloads[m]
-	if !ok {
-		panic(fmt.Sprintf("engine: %v was never sent", m))
-	}
-	delete(w.payloads, m)
-	chunk, slot := m.Part/w.e.Stages, exec.Binding{slotClass: e.Place.Slot}
-	switch m.Kind {
-	case stage.Activation:
-		return w.session.WriteAt(chunkVariable(model.ActIn, chunk), slot, data[0])
-	case stage.Gradient:
-		return w.session.WriteAt(chunkVariable(model.GradOut, chunk), slot, data[0])
-	case stage.Votes:
-		w.scatter(m.From, data[0])
-		return nil
-	}
-	for _, x := range w.e.exchanges {
-		switch {
-		case m.Kind == stage.Contribution && x.from == m.From && x.to == w.index:
-			for i, name := range x.as {
-				if err := w.session.WriteAt(name, nil, data[i]); err != nil {
-					return err
-				}
-			}
-		case m.Kind == stage.Weights && x.to == m.From && x.from == w.index:
-			for i, name := range x.params {
-				if err := w.session.WriteAt(name, exec.Binding{weightsClass: e.Place.Weights}, data[i]); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// scatter puts a line's votes where the whole model's have them.
-func (w *worker) scatter(from int, data []byte) {
-	own := floats(data)
-	for i, at := range w.e.lines[from].optimizer.Positions() {
-		w.votes[at] = own[i]
-	}
-}
-
-// launch enqueues a program.
-func (w *worker) launch(e stage.Effect) error {
-	at := exec.Binding{weightsClass: e.Place.Weights, gradientsClass: e.Place.Gradients, slotClass: e.Place.Slot}
-	name := chunkProgram(e.Action.Kind, e.Action.Chunk, e.First)
-	began := time.Now()
-	switch e.Action.Kind {
-	case schedule.Vote:
-		name = votesProgram
-	case schedule.Update:
-		name = updateName(w.e.Optimizer.Variant(e.Action.Batch))
-		if err := w.prepareUpdate(name, e.Action.Batch); err != nil {
-			return err
-		}
-	}
-	if w.runs[name] {
-		if err := w.session.RunAt(name, at); err != nil {
-			return err
-		}
-	}
-	if err := w.measure(e.Action, name); err != nil {
-		return err
-	}
-	return w.mark(e.Action, began)
-}
-
-// prepareUpdate uploads what the update of a batch is told: its rates, and the votes of all lines.
-func (w *worker) prepareUpdate(program string, batch int) error {
-	if w.own != nil {
-		own, err := w.own.Wait() // it came before those of the other lines, or soon will
-		if err != nil {
-			return err
-		}
-		w.scatter(w.index, own)
-		data := exec.F32Bytes(w.votes)
-		clear(w.votes)
-		w.own = nil
-		if err := w.session.WriteAt(optim.VotesVariable, nil, data); err != nil {
-			return err
-		}
-	}
-	return w.session.SetInput(program, optim.HyperInput, exec.F32Bytes(w.e.Optimizer.Hyper(batch)))
-}
-
-// measure enqueues the reads of what a run tells about its batch.
-func (w *worker) measure(a schedule.Action, program string) error {
-	last := a.Chunk*w.e.Stages+w.stage == w.e.parts()-1
-	var name string
-	switch {
-	case a.Kind == schedule.Forward && last:
-		name = model.LossOutput
-	case a.Kind == schedule.Evaluate && last:
-		name = model.LossesOutput
-	case a.Kind == schedule.Update && w.index == w.e.votes[0]:
-		return w.read(func(data payload) error {
-			w.seg.results.update(w.seg.ctx, a.Batch, float64(floats(data[0])[0]), binary.LittleEndian.Uint32(data[1]) == 0)
-			return nil
-		}, output{program, optim.NormOutput}, output{program, optim.RefusedOutput})
-	default:
-		return nil
-	}
-	return w.read(func(data payload) error {
-		w.seg.results.losses(w.seg.ctx, a.Batch, w.replica*w.seg.microbatches+a.Microbatch, floats(data[0]))
-		return nil
-	}, output{program, name})
-}
-
-// output names an output of a program.
-type output struct{ program, output string }
-
-func (w *worker) read(landed func(payload) error, outputs ...output) error {
-	f := flight{landed: landed}
-	for _, o := range outputs {
-		p, err := w.session.Output(o.program, o.output)
-		if err != nil {
-			return err
-		}
-		f.reads = append(f.reads, p)
-	}
-	w.flights <- f
-	return nil
-}
-
-// mark has the worker told when the runs so far have finished.
-func (w *worker) mark(a schedule.Action, enqueued time.Time) error {
-	p, err := w.session.Mark()
-	if err != nil {
-		return err
-	}
-	w.flights <- flight{[]device.Pending{p}, func(payload) error {
-		w.traceRun(a, enqueued)
-		w.post(w.line.index, event{finished: &a})
-		return nil
-	}}
-	return nil
-}
-
-// send reads what a message carries; it leaves when it has arrived on the host.
-func (w *worker) send(e stage.Effect) error {
-	m := e.Message
-	var reads []device.Pending
-	add := func(p device.Pending, err error) error {
-		reads = append(reads, p)
-		return err
-	}
-	chunk := e.Action.Chunk
-	to := []int{e.To}
-	var err error
-	switch m.Kind {
-	case stage.Activation:
-		err = add(w.session.ReadAt(chunkVariable(model.ActOut, chunk), nil))
-	case stage.Gradient:
-		err = add(w.session.ReadAt(chunkVariable(model.GradIn, chunk), nil))
-	case stage.Votes:
-		to = to[:0]
-		for _, v := range w.e.votes {
-			if v != w.index {
-				to = append(to, v)
-			}
-		}
-		err = add(w.session.ReadAt(w.optimizer.OwnName(), nil))
-		w.own = reads[0]
-	default:
-		reads, err = w.exchange(e)
-	}
-	if err != nil {
-		return err
-	}
-	began := time.Now()
-	w.flights <- flight{reads, func(data payload) error {
-		w.traceSend(m, began)
-		for _, line := range to {
-			w.post(line, event{message: m, payload: data})
-		}
-		return nil
-	}}
-	return nil
-}
-
-// exchange reads gradients of copies for their owner, or updated weights for copies.
-func (w *worker) exchange(e stage.Effect) (reads []device.Pending, err error) {
-	for _, x := range w.e.exchanges {
-		names, class, index := x.gradients, gradientsClass, e.Place.Gradients
-		if e.Message.Kind == stage.Weights {
-			names, class, index = x.params, weightsClass, e.Place.Weights
-		}
-		if e.Message.Kind == stage.Weights && !(x.to == w.index && x.from == e.To) ||
-			e.Message.Kind == stage.Contribution && !(x.from == w.index && x.to == e.To) {
-			continue
-		}
-		for _, name := range names {
-			p, err := w.session.ReadAt(name, exec.Binding{class: index})
-			if err != nil {
-				return nil, err
-			}
-			reads = append(reads, p)
-		}
-	}
-	return reads, nil
-}
-
 // post hands an event to a line, unless the segment has failed.
 func (w *worker) post(line int, e event) {
 	select {
@@ -365,41 +138,23 @@ func (w *worker) post(line int, e event) {
 	}
 }
 
-// wait sees to what was enqueued until the worker enqueues no more.
-func (w *worker) wait() error {
-	var failed error
+// land waits for what was enqueued, in order, until the worker enqueues no more. When the segment has failed nobody wants to
+// know any more.
+func (w *worker) land() {
 	for f := range w.flights {
-		if failed != nil {
-			continue // the device has failed: only drain
-		}
 		var data payload
 		for _, p := range f.reads {
+			if w.seg.ctx.Err() != nil {
+				break
+			}
 			b, err := p.Wait()
-			if err != nil && failed == nil {
-				failed = fmt.Errorf("%s: %w", w.name(), err)
-				w.seg.cancel(failed)
+			if err != nil {
+				w.seg.fail(w.failed(f.action, err))
 			}
 			data = append(data, b)
 		}
-		if failed == nil {
-			failed = f.landed(data)
+		if w.seg.ctx.Err() == nil {
+			f.landed(data)
 		}
 	}
-	return failed
-}
-
-func bytesOfI32(x []int32) []byte {
-	b := make([]byte, 4*len(x))
-	for i, v := range x {
-		binary.LittleEndian.PutUint32(b[4*i:], uint32(v))
-	}
-	return b
-}
-
-func floats(b []byte) []float32 {
-	x := make([]float32, len(b)/4)
-	for i := range x {
-		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
-	}
-	return x
 }

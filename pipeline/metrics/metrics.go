@@ -107,6 +107,12 @@ func (l *Log) Append(step int, values ...Value) error {
 	return err
 }
 
+// Number is a measurement that encodes in JSON as it does in the log.
+type Number float64
+
+// MarshalJSON never fails.
+func (n Number) MarshalJSON() ([]byte, error) { return appendNumber(nil, float64(n)), nil }
+
 func appendNumber(b []byte, v float64) []byte {
 	switch {
 	case math.IsNaN(v):

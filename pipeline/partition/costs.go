@@ -9,7 +9,7 @@ import (
 type costs struct {
 	Problem
 	slots             []int64 // by stage
-	halves            bool    // backwards run in two halves
+	halves, postponed bool    // backwards run in two halves, the second of which does not always follow the first
 	parameters, state []int64 // of the units before each
 	kept, keptW       []int64 // likewise, what enters them included
 	working           rangeMax
@@ -19,7 +19,8 @@ type costs struct {
 }
 
 func newCosts(p Problem) *costs {
-	c := &costs{Problem: p, slots: slots(p.Schedule), halves: split(p.Schedule)}
+	c := &costs{Problem: p, slots: slots(p.Schedule)}
+	c.halves, c.postponed = split(p.Schedule)
 	n := len(p.Units)
 	c.parameters, c.state = make([]int64, n+1), make([]int64, n+1)
 	c.kept, c.keptW = make([]int64, n+1), make([]int64, n+1)
@@ -215,14 +216,18 @@ func (c *costs) memory(stage int, parts []Part, recompute bool) Memory {
 func (c *costs) activations(m *Memory, p Part, slots int64, recompute bool) {
 	in, out := c.passes(p.First), c.passes(p.Last)
 	each, working := c.kept[p.Last]-c.kept[p.First], c.working.of(p.First, p.Last)
+	between := int64(0)
 	if c.halves && p.First > 0 { // the first part's backward has one half only
-		each += c.keptW[p.Last] - c.keptW[p.First]
+		between = c.keptW[p.Last] - c.keptW[p.First]
+	}
+	if c.postponed {
+		each, between = each+between, 0
 	}
 	if recompute {
 		gradient := max(in, out, c.Units[p.First].Out)
 		each, working = in, max(working, each-in+gradient)
 	}
-	m.Activations += slots*each + in + 2*out // on their way: the input's gradient; the output and its gradient
+	m.Activations += slots*each + between + in + 2*out // on their way: the input's gradient; the output and its gradient
 	m.Working = max(m.Working, working)
 }
 

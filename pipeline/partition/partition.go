@@ -101,6 +101,7 @@ type Part struct {
 type Plan struct {
 	Cut          []int   `json:"cut"`       // first unit of each part but the first
 	Recompute    []bool  `json:"recompute"` // by stage
+	Halved       bool    `json:"halved"`    // backwards are in two halves
 	Devices      []int   `json:"devices"`   // by stage: index of Problem.Devices
 	Stages       []Stage `json:"stages"`
 	StepSeconds  float64 `json:"step_seconds"` // predicted, of a batch in the steady state

@@ -8,7 +8,7 @@ import (
 
 // plan writes a layout out, with what its schedule makes of it.
 func (c *costs) plan(l layout) (Plan, error) {
-	p := Plan{Cut: l.cut, Devices: l.order, Search: l.compare}
+	p := Plan{Cut: l.cut, Devices: l.order, Halved: c.halves, Search: l.compare}
 	for s, d := range l.order {
 		x := c.stage(s, d, c.parts(l, s))
 		p.Recompute = append(p.Recompute, x.recompute)

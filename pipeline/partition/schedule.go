@@ -28,16 +28,18 @@ func slots(s *schedule.Schedule) []int64 {
 	return most
 }
 
-// split tells whether the backward runs in two halves.
-func split(s *schedule.Schedule) bool {
+// split tells whether the backward runs in two halves, and whether anything comes between the two.
+func split(s *schedule.Schedule) (halves, postponed bool) {
 	for _, line := range s.Lines {
-		for _, a := range line {
+		for i, a := range line {
 			if a.Kind == schedule.WeightGrad {
-				return true
+				first := a
+				first.Kind = schedule.InputGrad
+				halves, postponed = true, postponed || i == 0 || line[i-1] != first
 			}
 		}
 	}
-	return false
+	return halves, postponed
 }
 
 // checkSchedule refuses what is no training schedule with one version of the weights a batch.

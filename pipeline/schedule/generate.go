@@ -161,6 +161,22 @@ func (g *Generator) Schedule() (*Schedule, error) {
 	return &s, nil
 }
 
+// Halved is the same computation with each backward in its two halves, one right after the other: the gradient of a part's input
+// can be on its way while those of its weights are computed. Where a stage waits for each gradient, as in the steady state of 2bw, a
+// transfer costs nothing as long as it takes no longer than that half.
+func (g *Generator) Halved() *Generator {
+	return &Generator{head: g.head, line: func(stage int, yield func(Action) bool) {
+		g.line(stage, func(a Action) bool {
+			if a.Kind != Backward {
+				return yield(a)
+			}
+			first, second := a, a
+			first.Kind, second.Kind = InputGrad, WeightGrad
+			return yield(first) && yield(second)
+		})
+	}}
+}
+
 // Repeat takes a schedule's lines as a pattern for any number of batches: each line starts again at its own end, with the
 // batches that follow. Where fewer batches remain than the pattern has, the actions of those that are too many are left out.
 // The pattern is of computation only and is validated.

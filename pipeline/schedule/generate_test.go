@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -116,4 +117,35 @@ func TestRepeat(t *testing.T) {
 	}
 	_, err = Repeat(s, 0)
 	assert.ErrorContains(t, err, "batches: found 0")
+}
+
+// Halves of a backward stand together, and all else stays.
+func TestHalved(t *testing.T) {
+	for _, name := range []string{"2bw", "1f1b", "zb-h1"} {
+		g, err := New(name, Options{Stages: 3, Microbatches: 4, Batches: 3})
+		require.NoError(t, err)
+		h := g.Halved()
+		assert.Equal(t, g.Head(), h.Head())
+		s, err := h.Schedule()
+		require.NoError(t, err)
+		_, err = Validate(s)
+		require.NoError(t, err)
+		for stage := range 3 {
+			var want, got []string
+			for a := range g.Line(stage) {
+				if a.Kind == Backward {
+					want = append(want, strings.Replace(a.String(), "B", "I", 1), strings.Replace(a.String(), "B", "W", 1))
+				} else {
+					want = append(want, a.String())
+				}
+			}
+			for a := range h.Line(stage) {
+				got = append(got, a.String())
+				if len(got) == len(want)/2 { // a line can be left at any action
+					break
+				}
+			}
+			assert.Equal(t, want[:len(got)], got)
+		}
+	}
 }

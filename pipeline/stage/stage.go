@@ -71,7 +71,7 @@ type Config struct {
 	Delay                               int   // 0 or 1; 0 for a line that only evaluates
 	Slots                               int   // a chunk: microbatches whose activations it can hold
 	Depth                               int   // Runs that may be given and not yet Finished, at least 1
-	Owners                              []int // other lines that own parameters and vote; empty: the line's own votes are all
+	Owners                              []int // lines whose votes an update takes; the line itself, if its own are to come as a message; or none
 	CopiesFrom                          []int // lines that own parameters of which this one holds copies: they get contributions and send weights
 	CopiesTo                            []int // lines that hold copies of this one's parameters: they send contributions and get weights
 	Actions                             iter.Seq[schedule.Action]
@@ -133,8 +133,8 @@ func (c Config) check() error {
 		lines []int
 	}{{"Owners", c.Owners}, {"CopiesFrom", c.CopiesFrom}, {"CopiesTo", c.CopiesTo}} {
 		for i, l := range f.lines {
-			if l < 0 || l == c.line() || slices.Contains(f.lines[:i], l) {
-				return fmt.Errorf("stage: %s %v of line %d, expected different other lines", f.name, f.lines, c.line())
+			if l < 0 || l == c.line() && f.name != "Owners" || slices.Contains(f.lines[:i], l) {
+				return fmt.Errorf("stage: %s %v of line %d, expected different lines, itself only among Owners", f.name, f.lines, c.line())
 			}
 		}
 	}

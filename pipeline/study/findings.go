@@ -87,7 +87,7 @@ func correction(m Mode, plain, corrected *Cell) string {
 func weighed(d Estimate) string {
 	switch n := d.Errors(); {
 	case !finite(d.Err):
-		return fmt.Sprintf("%.4f (one seed: how sure that is cannot be told)", d.Mean)
+		return fmt.Sprintf("%.4f (one seed: no standard error)", d.Mean)
 	case n == 0:
 		return d.String()
 	case n < enough:

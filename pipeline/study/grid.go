@@ -309,12 +309,8 @@ func (g *Grid) checkConfigs() error {
 		for _, m := range g.Modes {
 			for _, stages := range g.Stages {
 				for _, lr := range o.LRs {
-					c, err := g.Config(Run{o.Label, m.Name, stages, lr, g.Seeds[0]})
-					if err != nil {
+					if err := g.checkConfig(Run{o.Label, m.Name, stages, lr, g.Seeds[0]}); err != nil {
 						return err
-					}
-					if err := hasLoss(c); err != nil {
-						return fmt.Errorf("%s: %w", g.base.At("train"), err)
 					}
 				}
 			}
@@ -323,16 +319,24 @@ func (g *Grid) checkConfigs() error {
 	return nil
 }
 
-// hasLoss refuses a config whose run would end without a validation loss.
-func hasLoss(c train.Config) error {
+func (g *Grid) checkConfig(r Run) error {
+	d, err := g.compose(r)
+	if err != nil {
+		return err
+	}
+	c, err := train.ResolveConfig(d)
+	if err != nil {
+		return err
+	}
 	const needed = "a study compares the validation loss at the end"
 	switch {
 	case c.Train.Steps == 0:
-		return fmt.Errorf("train.steps: found 0, expected more: %s", needed)
+		return fmt.Errorf("%s: train.steps: found 0, expected more: %s", d.At("train.steps"), needed)
 	case c.Train.EvalEvery == 0:
-		return fmt.Errorf("train.eval_every: found 0, expected a number of steps (train.steps evaluates at the end only): %s", needed)
+		return fmt.Errorf("%s: train.eval_every: found 0, expected a number of steps (train.steps evaluates at the end only): %s",
+			d.At("train.eval_every"), needed)
 	case len(c.Data.Val) == 0 && c.Data.ValFraction == 0:
-		return fmt.Errorf("data.val_fraction: found 0, expected more, or files in data.val: %s", needed)
+		return fmt.Errorf("%s: data.val_fraction: found 0, expected more, or files in data.val: %s", d.At("data.val_fraction"), needed)
 	}
 	return nil
 }
@@ -363,6 +367,15 @@ func (g *Grid) Folder(r Run) string {
 
 // Config is the config of a run of the grid.
 func (g *Grid) Config(r Run) (train.Config, error) {
+	d, err := g.compose(r)
+	if err != nil {
+		return train.Config{}, err
+	}
+	return train.ResolveConfig(d)
+}
+
+// compose sets the keys that a run of the grid has of its own.
+func (g *Grid) compose(r Run) (*strictyaml.Document, error) {
 	o := g.Optimizers[slices.IndexFunc(g.Optimizers, func(o Optimizer) bool { return o.Label == r.Optimizer })]
 	m := g.Modes[slices.IndexFunc(g.Modes, func(m Mode) bool { return m.Name == r.Mode })]
 	c := composer{d: g.base.Clone()}
@@ -386,10 +399,7 @@ func (g *Grid) Config(r Run) (train.Config, error) {
 	c.put("pipeline.correction", m.Correction, g.doc.At("modes"))
 	c.put("pipeline.error_feedback", m.Correction == "error_feedback", g.doc.At("modes"))
 	c.put("run.dir", g.Folder(r), g.doc.At("dir"))
-	if c.err != nil {
-		return train.Config{}, c.err
-	}
-	return train.ResolveConfig(c.d)
+	return c.d, c.err
 }
 
 // composer sets keys of a config until one cannot be set.

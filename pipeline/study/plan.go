@@ -116,13 +116,14 @@ func (g *Grid) plan(outcomes map[Run]outcome) (needed []Run, later int) {
 	return needed, len(open)
 }
 
-// unknown are the runs of a cell besides its trials, before its learning rate is known; the LR stands for how it is found.
+// unknown are the runs of a cell besides trials, before its learning rate is known; the LR stands for how it is found.
 func (g *Grid) unknown(c cell) []Run {
 	how := 0.0
 	if c.tuning == Each && c.tunedIn != SyncMode {
 		how = -1
 	}
 	return slices.DeleteFunc(g.runs(c, how), func(r Run) bool {
-		return r.Mode == c.tunedIn && r.Stages == g.Stages[0] && slices.Contains(g.TuneSeeds, r.Seed)
+		tried := r.Mode == SyncMode || g.Tuning != Synchronous // at every rate
+		return tried && r.Stages == g.Stages[0] && slices.Contains(g.TuneSeeds, r.Seed)
 	})
 }

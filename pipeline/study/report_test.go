@@ -100,7 +100,7 @@ func TestOneSeedHasNoError(t *testing.T) {
 	rep := reported(t, g, truth)
 	assert.Contains(t, rep.Markdown(g), "over one seed.")
 	assert.Contains(t, rep.Markdown(g), "## Learning rate tuned without delay, 2 stages")
-	assert.Contains(t, rep.Findings, "stages 2: adamw's gap exceeds muon's by 0.3080 (one seed: how sure that is cannot be told).")
+	assert.Contains(t, rep.Findings, "stages 2: adamw's gap exceeds muon's by 0.3080 (one seed: no standard error).")
 }
 
 // Without a finite loss to compare with, a gap is no number.

@@ -1,4 +1,5 @@
-// Package trace writes timelines in Chrome's trace event format, as Perfetto and chrome://tracing read it.
+// Package trace writes timelines in Chrome's trace event format, as Perfetto and chrome://tracing read it, and sums them up: how
+// long each stage of a pipeline computed, waited and transferred.
 package trace
 
 import (
@@ -15,12 +16,14 @@ const (
 	flushBytes = 64 << 10
 	flushEvery = time.Second
 	processID  = 1
+
+	mostBytes = 256 << 20 // of a file: larger ones no viewer opens
 )
 
 // Writer writes one trace, a JSON array of events. It is safe for concurrent use. Events go to the file when
 // 64 KiB or a second have gathered, each time with the array's end, which the next ones overwrite: the file is
 // valid at any moment, also after a kill. (The format calls that end optional; not every version of Perfetto
-// agrees.) The first error of the disk is kept for Close, and stops the writing.
+// agrees.) A file ends at 256 MiB; an event says so. The first error of the disk is kept for Close, and stops the writing.
 type Writer struct {
 	mu      sync.Mutex
 	file    *os.File
@@ -30,6 +33,8 @@ type Writer struct {
 	buf     bytes.Buffer // whole events only
 	tracks  map[string]int
 	events  int
+	most    int64 // bytes
+	full    bool
 	err     error
 }
 
@@ -40,7 +45,7 @@ func Create(path, process string) (*Writer, error) {
 		return nil, err
 	}
 	now := time.Now()
-	w := &Writer{file: f, start: now, flushed: now, tracks: map[string]int{}}
+	w := &Writer{file: f, start: now, flushed: now, tracks: map[string]int{}, most: mostBytes}
 	w.metadata(0, "process_name", "name", process)
 	w.flush()
 	if w.err != nil {
@@ -53,6 +58,8 @@ func Create(path, process string) (*Writer, error) {
 // event is one entry of the array; times are in microseconds.
 type event struct {
 	Name  string          `json:"name"`
+	Cat   Category        `json:"cat,omitempty"`
+	Color string          `json:"cname,omitempty"`
 	Phase string          `json:"ph"`
 	PID   int             `json:"pid"`
 	TID   int             `json:"tid"`
@@ -61,26 +68,43 @@ type event struct {
 	Args  json.RawMessage `json:"args,omitempty"`
 }
 
-// Complete records that name ran on a track (a device, a stage, the loop) from start for dur. A track is a row
-// of the picture, in the order of first use. Arguments that JSON cannot hold are shown as Go prints them.
-func (w *Writer) Complete(track, name string, start time.Time, dur time.Duration, args map[string]any) {
+// Tracks says in which order the rows of the picture come; others follow in the order of first use.
+func (w *Writer) Tracks(names ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.err != nil {
+	for _, track := range names {
+		w.track(track)
+	}
+}
+
+// Complete records that name ran on a track (a stage, the run) from start for dur. A track is a row of the picture.
+// Arguments that JSON cannot hold are shown as Go prints them.
+func (w *Writer) Complete(track string, what Category, name string, start time.Time, dur time.Duration, args map[string]any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil || w.full {
 		return
 	}
-	tid, known := w.tracks[track]
-	if !known {
-		tid = len(w.tracks) + 1
-		w.tracks[track] = tid
-		w.metadata(tid, "thread_name", "name", track)
-		w.metadata(tid, "thread_sort_index", "sort_index", tid)
+	if w.full = w.size+int64(w.buf.Len()) > w.most; w.full {
+		what, name, args = "", fmt.Sprintf("the trace ends here, at %d bytes", w.size+int64(w.buf.Len())), nil
 	}
-	w.add(event{Name: name, Phase: "X", PID: processID, TID: tid, Start: micros(start.Sub(w.start)),
+	w.add(event{Name: name, Cat: what, Color: what.colour(), Phase: "X", PID: processID, TID: w.track(track), Start: micros(start.Sub(w.start)),
 		Dur: micros(max(dur, 0)), Args: encodeArgs(args)})
 	if w.buf.Len() >= flushBytes || time.Since(w.flushed) >= flushEvery {
 		w.flush()
 	}
+}
+
+// track is the number of a row.
+func (w *Writer) track(name string) int {
+	tid, known := w.tracks[name]
+	if !known {
+		tid = len(w.tracks) + 1
+		w.tracks[name] = tid
+		w.metadata(tid, "thread_name", "name", name)
+		w.metadata(tid, "thread_sort_index", "sort_index", tid)
+	}
+	return tid
 }
 
 func (w *Writer) metadata(tid int, kind, key string, value any) {

@@ -16,6 +16,7 @@ import (
 
 type decoded struct {
 	Name string
+	Cat  Category
 	Ph   string
 	Pid  int
 	Tid  int
@@ -37,23 +38,24 @@ func TestEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trace.json")
 	w, err := Create(path, `run "demo"`)
 	require.NoError(t, err)
+	w.Tracks(RunTrack, "stage 0")
 	at := w.start.Add(1500 * time.Nanosecond)
-	w.Complete("webgpu:0", "F0", at, 2*time.Millisecond+time.Nanosecond, map[string]any{"step": 3, "loss": math.NaN()})
-	w.Complete("loop", "save\n", at, -1, nil)
-	w.Complete("webgpu:0", "B0", at.Add(time.Hour), 0, nil)
+	w.Complete("stage 0", Forward, "F0", at, 2*time.Millisecond+time.Nanosecond, map[string]any{"step": 3, "loss": math.NaN()})
+	w.Complete("run", Run, "save\n", at, -1, nil)
+	w.Complete("stage 0", Backward, "B0", at.Add(time.Hour), 0, nil)
 	require.NoError(t, w.Close())
 	require.NoError(t, w.Close())
-	w.Complete("loop", "too late", at, 0, nil)
+	w.Complete("run", Run, "too late", at, 0, nil)
 
 	assert.Equal(t, []decoded{
-		{"process_name", "M", 1, 0, 0, 0, map[string]any{"name": `run "demo"`}},
-		{"thread_name", "M", 1, 1, 0, 0, map[string]any{"name": "webgpu:0"}},
-		{"thread_sort_index", "M", 1, 1, 0, 0, map[string]any{"sort_index": 1.0}},
-		{"F0", "X", 1, 1, 1.5, 2000.001, map[string]any{"step": 3.0, "loss": "NaN"}},
-		{"thread_name", "M", 1, 2, 0, 0, map[string]any{"name": "loop"}},
-		{"thread_sort_index", "M", 1, 2, 0, 0, map[string]any{"sort_index": 2.0}},
-		{"save\n", "X", 1, 2, 1.5, 0, nil},
-		{"B0", "X", 1, 1, 3600e6 + 1.5, 0, nil},
+		{"process_name", "", "M", 1, 0, 0, 0, map[string]any{"name": `run "demo"`}},
+		{"thread_name", "", "M", 1, 1, 0, 0, map[string]any{"name": "run"}},
+		{"thread_sort_index", "", "M", 1, 1, 0, 0, map[string]any{"sort_index": 1.0}},
+		{"thread_name", "", "M", 1, 2, 0, 0, map[string]any{"name": "stage 0"}},
+		{"thread_sort_index", "", "M", 1, 2, 0, 0, map[string]any{"sort_index": 2.0}},
+		{"F0", Forward, "X", 1, 2, 1.5, 2000.001, map[string]any{"step": 3.0, "loss": "NaN"}},
+		{"save\n", Run, "X", 1, 1, 1.5, 0, nil},
+		{"B0", Backward, "X", 1, 2, 3600e6 + 1.5, 0, nil},
 	}, read(t, path))
 }
 
@@ -66,17 +68,34 @@ func TestUnfinishedFile(t *testing.T) {
 	n := 0
 	for info, err := os.Stat(path); info.Size() < 3*flushBytes; info, err = os.Stat(path) {
 		require.NoError(t, err)
-		w.Complete("a", "event", time.Now(), time.Microsecond, map[string]any{"n": n})
+		w.Complete("a", Run, "event", time.Now(), time.Microsecond, map[string]any{"n": n})
 		n++
 	}
 	assert.Len(t, read(t, path), n+3)
-	w.Complete("a", "event", time.Now(), time.Microsecond, nil)
+	w.Complete("a", Run, "event", time.Now(), time.Microsecond, nil)
 	require.NoError(t, w.Flush())
 	assert.Len(t, read(t, path), n+4)
 	w.flushed = w.flushed.Add(-flushEvery)
-	w.Complete("a", "event", time.Now(), time.Microsecond, nil)
+	w.Complete("a", Run, "event", time.Now(), time.Microsecond, nil)
 	assert.Len(t, read(t, path), n+5, "a second has passed")
 	require.NoError(t, w.Close())
+}
+
+// A file that grows too large ends with an event that says so.
+func TestFullFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace.json")
+	w, err := Create(path, "p")
+	require.NoError(t, err)
+	w.most = 2000
+	for i := range 100 {
+		w.Complete("a", Run, fmt.Sprint("event ", i), time.Now(), time.Microsecond, nil)
+	}
+	require.NoError(t, w.Close())
+	all := read(t, path)
+	assert.Contains(t, all[len(all)-1].Name, "the trace ends here")
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.Less(t, info.Size(), int64(2500))
 }
 
 func TestConcurrent(t *testing.T) {
@@ -87,7 +106,7 @@ func TestConcurrent(t *testing.T) {
 	for g := range 8 {
 		all.Go(func() {
 			for i := range 500 {
-				w.Complete(fmt.Sprint("track ", g), "e", time.Now(), 1, map[string]any{"i": i})
+				w.Complete(fmt.Sprint("track ", g), Send, "e", time.Now(), 1, map[string]any{"i": i})
 			}
 		})
 	}
@@ -112,9 +131,9 @@ func TestErrors(t *testing.T) {
 	w, err := Create(filepath.Join(t.TempDir(), "trace.json"), "p")
 	require.NoError(t, err)
 	require.NoError(t, w.file.Close())
-	w.Complete("a", "e", time.Now(), 1, nil)
+	w.Complete("a", Run, "e", time.Now(), 1, nil)
 	require.ErrorIs(t, w.Flush(), os.ErrClosed)
-	w.Complete("a", "e", time.Now(), 1, nil)
+	w.Complete("a", Run, "e", time.Now(), 1, nil)
 	assert.Zero(t, w.buf.Len(), "nothing piles up")
 	require.Error(t, w.Close())
 }

@@ -65,27 +65,6 @@ type LoopConfig struct {
 	Nonfinite    string  `yaml:"nonfinite"` // what a loss or gradient that is not finite does: stop the run, or skip the batch
 }
 
-// OptimizerConfig chooses the optimizer. LR and WeightDecay are those of its own group; under muon, embeddings, head and
-// norms are left to AdamW with its own rate.
-type OptimizerConfig struct {
-	Name         string      `yaml:"name"` // muon, adamw, sgd
-	LR           float64     `yaml:"lr"`
-	Momentum     float64     `yaml:"momentum"`
-	Nesterov     bool        `yaml:"nesterov"`
-	WeightDecay  float64     `yaml:"weight_decay"`
-	NewtonSchulz string      `yaml:"newton_schulz"` // jordan, polar_express
-	DCLambda     float64     `yaml:"dc_lambda"`     // of pipeline.correction: dc_asgd
-	Scale        string      `yaml:"scale"`         // spectral: √max(1, rows/cols); match_rms_adamw: 0.2·√max(rows, cols)
-	AdamW        AdamWConfig `yaml:"adamw"`
-}
-
-// AdamWConfig are AdamW's own numbers; LR is used under muon only.
-type AdamWConfig struct {
-	LR    float64    `yaml:"lr"`
-	Betas [2]float64 `yaml:"betas,flow"`
-	Eps   float64    `yaml:"eps"`
-}
-
 // LRConfig is the factor on all learning rates over the steps.
 type LRConfig struct {
 	Schedule string  `yaml:"schedule"` // cosine, linear, wsd, constant
@@ -105,6 +84,7 @@ type PipelineConfig struct {
 	Delay         int      `yaml:"delay"`        // of the update, in steps: 2bw has 1; with one stage 1 is what 2bw computes on any number
 	Correction    string   `yaml:"correction"`   // of the delay: none, error_feedback, weight_prediction, dc_asgd
 	ErrorFeedback bool     `yaml:"error_feedback"`
+	Memory        string   `yaml:"memory"`    // what a device may take, as in 24GiB; empty: what it tells, which most GPUs do not
 	Recompute     string   `yaml:"recompute"` // activations in the backward pass: auto (where memory demands it), always, never
 }
 
@@ -119,10 +99,9 @@ func defaults() Config {
 		Data: DataConfig{ValFraction: 0.01, Field: "text", Tokenizer: "bytes", Shuffle: true, Seed: 1},
 		Train: LoopConfig{Steps: 500, BatchSize: 16, Microbatches: 1, GradClip: 1, EvalEvery: 100, EvalBatches: 20, SaveEvery: 100, Precision: "f32",
 			Nonfinite: halt},
-		Optimizer: OptimizerConfig{Name: "muon", Momentum: 0.95, Nesterov: true, WeightDecay: 0.1, NewtonSchulz: "jordan",
-			Scale: "spectral", DCLambda: 0.04, AdamW: AdamWConfig{LR: 3e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}},
-		LR:       LRConfig{Schedule: "cosine", Warmup: 50, MinRatio: 0.1},
-		Pipeline: PipelineConfig{Schedule: syncSchedule, Stages: 1, Chunks: 1, Replicas: 1, Correction: noCorrection, Recompute: automatic},
+		Optimizer: defaultOptimizer(),
+		LR:        LRConfig{Schedule: "cosine", Warmup: 50, MinRatio: 0.1},
+		Pipeline:  PipelineConfig{Schedule: syncSchedule, Stages: 1, Chunks: 1, Replicas: 1, Correction: noCorrection, Recompute: automatic},
 	}
 }
 
@@ -174,7 +153,7 @@ func ResolveConfig(d *strictyaml.Document) (Config, error) {
 	return c, nil
 }
 
-// complete fills in what depends on other keys: the model's base, and the rates.
+// complete fills in what depends on other keys: the model's base, and what goes with the schedule and the optimizer.
 func (c *Config) complete(d *strictyaml.Document) error {
 	base := model.Defaults()
 	switch {
@@ -208,12 +187,7 @@ func (c *Config) complete(d *strictyaml.Document) error {
 		}
 	}
 	c.Pipeline.complete(d)
-	if !d.Given("optimizer.lr") {
-		c.Optimizer.LR = map[string]float64{"muon": 0.02, "sgd": 0.1}[c.Optimizer.Name]
-		if c.Optimizer.Name == "adamw" {
-			c.Optimizer.LR = c.Optimizer.AdamW.LR
-		}
-	}
+	c.Optimizer.complete(d)
 	return nil
 }
 
@@ -318,37 +292,6 @@ func (c Config) validateLoop() error {
 		return bad("train.nonfinite", t.Nonfinite, "%s or %s", halt, skip)
 	case t.Precision != "f32":
 		return bad("train.precision", t.Precision, "f32: no other is available in this version")
-	}
-	return nil
-}
-
-func (c Config) validateOptimizer() error {
-	o := c.Optimizer
-	if err := oneOf("optimizer.name", o.Name, "muon", "adamw", "sgd"); err != nil {
-		return err
-	}
-	if err := oneOf("optimizer.newton_schulz", o.NewtonSchulz, "jordan", "polar_express"); err != nil {
-		return err
-	}
-	if err := oneOf("optimizer.scale", o.Scale, "spectral", "match_rms_adamw"); err != nil {
-		return err
-	}
-	for _, n := range []struct {
-		key   string
-		value float64
-		below float64
-	}{
-		{"optimizer.lr", o.LR, 1e3}, {"optimizer.adamw.lr", o.AdamW.LR, 1e3}, {"optimizer.weight_decay", o.WeightDecay, 1e3},
-		{"optimizer.momentum", o.Momentum, 1}, {"optimizer.adamw.betas", o.AdamW.Betas[0], 1},
-		{"optimizer.adamw.betas", o.AdamW.Betas[1], 1},
-	} {
-		if n.value < 0 || n.value >= n.below {
-			return bad(n.key, n.value, "a number of at least 0 and below %g", n.below)
-		}
-	}
-	// The device computes in f32, where a smaller number is zero.
-	if o.AdamW.Eps < 1e-30 || o.AdamW.Eps > 1 {
-		return bad("optimizer.adamw.eps", o.AdamW.Eps, "a number from 1e-30 to 1")
 	}
 	return nil
 }

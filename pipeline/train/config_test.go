@@ -44,51 +44,90 @@ func TestOverrides(t *testing.T) {
 	assert.Equal(t, "r", c.Run.Dir)
 }
 
+// What an optimizer's authors recommend is its default, is written out, and is read back.
+func TestOptimizersHaveTheirDefaults(t *testing.T) {
+	for name, want := range map[string]struct {
+		lr, adamWLR float64
+		betas       []float64
+	}{
+		"muon": {0.02, 3e-4, nil}, "adamw": {3e-4, 3e-4, nil}, "sgd": {0.1, 3e-4, nil}, "normuon": {0.02, 3e-4, nil},
+		"soap": {3e-3, 3e-4, []float64{0.95, 0.95}}, "lion": {1e-4, 3e-4, []float64{0.9, 0.99}},
+		"adan": {1e-3, 3e-4, []float64{0.98, 0.92, 0.99}}, "mars": {3e-3, 3e-3, []float64{0.95, 0.99}},
+	} {
+		c, err := ParseConfig("c.yaml", []byte(smallConfig), []string{"optimizer.name=" + name})
+		require.NoError(t, err)
+		again, err := ParseConfig("kept.yaml", c.YAML(), nil)
+		require.NoError(t, err)
+		for _, c := range []Config{c, again} {
+			assert.Equal(t, want.lr, c.Optimizer.LR, name)
+			assert.Equal(t, want.adamWLR, c.Optimizer.AdamW.LR, name)
+			assert.ElementsMatch(t, want.betas, c.Optimizer.Betas, name)
+			_, err = newOptimizer(c, nil)
+			require.NoError(t, err)
+		}
+	}
+	c, err := ParseConfig("c.yaml", []byte(smallConfig), []string{"optimizer={name: soap, betas: [0.9, 0.8]}"})
+	require.NoError(t, err)
+	assert.Equal(t, 0.8, c.Optimizer.SOAP.ShampooBeta, "the second of betas unless given")
+	c, err = ParseConfig("c.yaml", []byte(smallConfig), []string{"optimizer={name: mars, lr: 0.1, adamw: {lr: 0.2}, soap: {shampoo_beta: 0.5}}"})
+	require.NoError(t, err)
+	assert.Equal(t, []float64{0.1, 0.2, 0.5}, []float64{c.Optimizer.LR, c.Optimizer.AdamW.LR, c.Optimizer.SOAP.ShampooBeta})
+}
+
 func TestConfigErrorsNameLineAndKey(t *testing.T) {
 	for text, want := range map[string]string{
-		smallConfig + "trian: {}\n":                                                  "c.yaml:5: trian: unknown key, expected one of model, init, data",
-		smallConfig + "train: {steps: 5,\n  stepz: 6}\n":                             "c.yaml:6: train.stepz: unknown key, expected one of steps",
-		smallConfig + "train:\n  steps: many\n":                                      `c.yaml:6: train.steps: found text "many", expected an integer`,
-		smallConfig + "train: {steps: 1.5}\n":                                        "c.yaml:5: train.steps: found the number 1.5, expected an integer",
-		smallConfig + "train: {steps: 99999999999999999999}\n":                       "c.yaml:5: train.steps: found",
-		smallConfig + "train: {steps: 5, steps: 6}\n":                                "c.yaml:5: train.steps: the key is given twice",
-		smallConfig + "---\nlr: {warmup: 3}\n":                                       "c.yaml:5: a second document",
-		smallConfig + "...\n[":                                                       "c.yaml: ",
-		"":                                                                           "c.yaml: model: not given, expected {preset: one of smollm2-135m, smollm2-360m, tiny} or sizes: vocab_size",
-		"model: {}\n":                                                                "c.yaml:1: model: not given",
-		"model: {preset: tiny}\n":                                                    "c.yaml: data.train: found [], expected at least one file",
-		smallConfig + "train: 5\n":                                                   "c.yaml:5: train: found the integer 5, expected a section with the keys steps",
-		smallConfig + "optimizer: {lr: fast}\n":                                      `c.yaml:5: optimizer.lr: found text "fast", expected a number`,
-		smallConfig + "optimizer: {lr: .nan}\n":                                      "c.yaml:5: optimizer.lr: found the number .nan, expected a finite number",
-		smallConfig + "optimizer: {lr: -1}\n":                                        "c.yaml:5: optimizer.lr: found -1, expected a number of at least 0",
-		smallConfig + "optimizer: {adamw: {betas: [0.9]}}\n":                         "c.yaml:5: optimizer.adamw.betas: found a list of 1, expected 2 elements",
-		smallConfig + "optimizer: {adamw: {betas: [0.9, x]}}\n":                      "c.yaml:5: optimizer.adamw.betas[1]: found text",
-		smallConfig + "optimizer:\n  name: adam\n":                                   `c.yaml:6: optimizer.name: found "adam", expected one of muon, adamw, sgd`,
-		smallConfig + "lr: {schedule: cosin}\n":                                      `c.yaml:5: lr.schedule: found "cosin", expected one of cosine`,
-		smallConfig + "train: {batch_size: 5, microbatches: 2}\n":                    "c.yaml:5: train.batch_size: found 5, expected a multiple of train.microbatches (2)",
-		smallConfig + "train: {precision: bf16}\n":                                   `c.yaml:5: train.precision: found "bf16", expected f32`,
-		smallConfig + "pipeline: {stages: 7}\n":                                      "c.yaml:5: pipeline.stages: found 7, expected an integer from 1 to 6",
-		smallConfig + "pipeline: {delay: 2}\n":                                       "c.yaml:5: pipeline.delay: found 2, expected an integer from 0 to 1",
-		smallConfig + "pipeline: {schedule: 1f1b, delay: 1}\n":                       "c.yaml:5: pipeline.delay: found 1, expected 0, the delay of schedule 1f1b",
-		smallConfig + "pipeline: {schedule: pipedream}\n":                            `c.yaml:5: pipeline.schedule: found "pipedream", expected one to train with`,
-		smallConfig + "pipeline: {schedule: 2bw, stages: 2}\n":                       `c.yaml:5: pipeline.schedule: found "2bw", expected 2 stages, 1 chunks and 1 microbatches a replica to fit it`,
-		smallConfig + "pipeline: {schedule: none.txt}\n":                             `c.yaml:5: pipeline.schedule: found "none.txt", expected one of sync, gpipe`,
-		smallConfig + "pipeline: {error_feedback: true}\n":                           "c.yaml: pipeline.correction: found \"error_feedback\", expected none",
-		smallConfig + "pipeline: {cut: [2]}\n":                                       `c.yaml:5: pipeline.cut: found "[2]", expected 0 units`,
-		smallConfig + "pipeline: {stages: 3, cut: [3, 2]}\n":                         `c.yaml:5: pipeline.cut: found "[3 2]", expected ascending units from 1 to 5`,
-		smallConfig + "pipeline: {replicas: 2}\n":                                    "train.microbatches: found 1, expected a multiple of pipeline.replicas (2)",
-		smallConfig + "pipeline: {devices: [a, b]}\n":                                "c.yaml:5: pipeline.devices: found",
-		smallConfig + "hooks: [a.wasm]\n":                                            `c.yaml:5: hooks[0]: found text "a.wasm", expected a section with the keys file, hook, config, seed`,
-		smallConfig + "hooks: [{file: a}]\n":                                         `c.yaml: hooks[0].hook: found "", expected one of build_loss, map_document, learning_rate, on_metrics`,
-		smallConfig + "hooks:\n- hook: build_loss\n":                                 `hooks[0].file: found "", expected the name of a WebAssembly module`,
-		smallConfig + "hooks: [{file: a, hook: build_loos}]\n":                       `c.yaml:5: hooks[0].hook: found "build_loos", expected one of`,
-		smallConfig + "hooks: [{file: a, hook: build_loss, configs: {}}]\n":          "c.yaml:5: hooks[0].configs: unknown key",
-		smallConfig + "hooks: [{file: a, hook: build_loss, config: 5}]\n":            "c.yaml:5: hooks[0].config: found the integer 5, expected a section",
-		smallConfig + "hooks: [{file: a, hook: build_loss, config: {a: [.nan]}}]\n":  "c.yaml:5: hooks[0].config: it has no form in JSON",
-		smallConfig + "hooks: [{file: a, hook: build_loss, config: {a: &x 1}}]\n":    "c.yaml:5: hooks[0].config: anchors and aliases are not supported",
-		smallConfig + "hooks: [{file: a, hook: build_loss, config: {a: 1, a: 2}}]\n": "c.yaml:5: hooks[0].config.a: the key is given twice",
-		smallConfig + "hooks: [{file: a, hook: build_loss, on_error: skip}]\n":       `c.yaml:5: hooks[0].on_error: found "skip", expected nothing: it is of map_document only`,
-		smallConfig + "hooks: [{file: a, hook: map_document, on_error: panic}]\n":    `c.yaml:5: hooks[0].on_error: found "panic", expected stop or skip`,
+		smallConfig + "trian: {}\n":                                                                               "c.yaml:5: trian: unknown key, expected one of model, init, data",
+		smallConfig + "train: {steps: 5,\n  stepz: 6}\n":                                                          "c.yaml:6: train.stepz: unknown key, expected one of steps",
+		smallConfig + "train:\n  steps: many\n":                                                                   `c.yaml:6: train.steps: found text "many", expected an integer`,
+		smallConfig + "train: {steps: 1.5}\n":                                                                     "c.yaml:5: train.steps: found the number 1.5, expected an integer",
+		smallConfig + "train: {steps: 99999999999999999999}\n":                                                    "c.yaml:5: train.steps: found",
+		smallConfig + "train: {steps: 5, steps: 6}\n":                                                             "c.yaml:5: train.steps: the key is given twice",
+		smallConfig + "---\nlr: {warmup: 3}\n":                                                                    "c.yaml:5: a second document",
+		smallConfig + "...\n[":                                                                                    "c.yaml: ",
+		"":                                                                                                        "c.yaml: model: not given, expected {preset: one of smollm2-135m, smollm2-360m, tiny} or sizes: vocab_size",
+		"model: {}\n":                                                                                             "c.yaml:1: model: not given",
+		"model: {preset: tiny}\n":                                                                                 "c.yaml: data.train: found [], expected at least one file",
+		smallConfig + "train: 5\n":                                                                                "c.yaml:5: train: found the integer 5, expected a section with the keys steps",
+		smallConfig + "optimizer: {lr: fast}\n":                                                                   `c.yaml:5: optimizer.lr: found text "fast", expected a number`,
+		smallConfig + "optimizer: {lr: .nan}\n":                                                                   "c.yaml:5: optimizer.lr: found the number .nan, expected a finite number",
+		smallConfig + "optimizer: {lr: -1}\n":                                                                     "c.yaml:5: optimizer.lr: found -1, expected a number of at least 0",
+		smallConfig + "optimizer: {adamw: {betas: [0.9]}}\n":                                                      "c.yaml:5: optimizer.adamw.betas: found a list of 1, expected 2 elements",
+		smallConfig + "optimizer: {adamw: {betas: [0.9, x]}}\n":                                                   "c.yaml:5: optimizer.adamw.betas[1]: found text",
+		smallConfig + "optimizer:\n  name: adam\n":                                                                `c.yaml:6: optimizer.name: found "adam", expected one of muon, adamw, sgd, normuon, soap, lion, adan, mars`,
+		smallConfig + "optimizer: {betas: [0.9, 0.95]}\n":                                                         "c.yaml:5: optimizer.betas: found [0.9 0.95], expected none with muon: AdamW's are optimizer.adamw.betas",
+		smallConfig + "optimizer: {name: adan, betas: [0.9, 0.95]}\n":                                             "c.yaml:5: optimizer.betas: found [0.9 0.95], expected 3 numbers with adan",
+		smallConfig + "optimizer: {name: lion, betas: [0.9, 1]}\n":                                                "c.yaml:5: optimizer.betas: found 1, expected a number of at least 0 and below 1",
+		smallConfig + "optimizer: {name: soap, eps: 0}\n":                                                         "c.yaml:5: optimizer.eps: found 0, expected a number from 1e-30 to 1",
+		smallConfig + "optimizer: {name: soap, soap: {precondition_frequency: 0}}\n":                              "c.yaml:5: optimizer.soap.precondition_frequency: found 0, expected a number of steps, at least 1",
+		smallConfig + "optimizer: {soap: {max_precond_dim: -1}}\n":                                                "c.yaml:5: optimizer.soap.max_precond_dim: found -1, expected a length, at least 1",
+		smallConfig + "optimizer: {soap: {shampoo_beta: 1}}\n":                                                    "c.yaml:5: optimizer.soap.shampoo_beta: found 1, expected a number of at least 0 and below 1",
+		smallConfig + "optimizer: {gamma: -1}\n":                                                                  "c.yaml:5: optimizer.gamma: found -1, expected a number of at least 0",
+		smallConfig + "optimizer: {beta2: 2}\n":                                                                   "c.yaml:5: optimizer.beta2: found 2, expected a number of at least 0 and below 1",
+		smallConfig + "lr: {schedule: cosin}\n":                                                                   `c.yaml:5: lr.schedule: found "cosin", expected one of cosine`,
+		smallConfig + "train: {batch_size: 5, microbatches: 2}\n":                                                 "c.yaml:5: train.batch_size: found 5, expected a multiple of train.microbatches (2)",
+		smallConfig + "train: {precision: bf16}\n":                                                                `c.yaml:5: train.precision: found "bf16", expected f32`,
+		smallConfig + "pipeline: {stages: 7}\n":                                                                   "c.yaml:5: pipeline.stages: found 7, expected an integer from 1 to 6",
+		smallConfig + "pipeline: {delay: 2}\n":                                                                    "c.yaml:5: pipeline.delay: found 2, expected an integer from 0 to 1",
+		smallConfig + "pipeline: {schedule: 1f1b, delay: 1}\n":                                                    "c.yaml:5: pipeline.delay: found 1, expected 0, the delay of schedule 1f1b",
+		smallConfig + "pipeline: {schedule: pipedream}\n":                                                         `c.yaml:5: pipeline.schedule: found "pipedream", expected one to train with`,
+		smallConfig + "pipeline: {schedule: 2bw, stages: 2}\n":                                                    `c.yaml:5: pipeline.schedule: found "2bw", expected 2 stages, 1 chunks and 1 microbatches a replica to fit it`,
+		smallConfig + "pipeline: {schedule: none.txt}\n":                                                          `c.yaml:5: pipeline.schedule: found "none.txt", expected one of sync, gpipe`,
+		smallConfig + "pipeline: {error_feedback: true}\n":                                                        "c.yaml: pipeline.correction: found \"error_feedback\", expected none",
+		smallConfig + "pipeline: {cut: [2]}\n":                                                                    `c.yaml:5: pipeline.cut: found "[2]", expected 0 units`,
+		smallConfig + "pipeline: {stages: 3, cut: [3, 2]}\n":                                                      `c.yaml:5: pipeline.cut: found "[3 2]", expected ascending units from 1 to 5`,
+		smallConfig + "pipeline: {replicas: 2}\n":                                                                 "train.microbatches: found 1, expected a multiple of pipeline.replicas (2)",
+		smallConfig + "pipeline: {devices: [a, b]}\n":                                                             "c.yaml:5: pipeline.devices: found",
+		smallConfig + "hooks: [a.wasm]\n":                                                                         `c.yaml:5: hooks[0]: found text "a.wasm", expected a section with the keys file, hook, config, seed`,
+		smallConfig + "hooks: [{file: a}]\n":                                                                      `c.yaml: hooks[0].hook: found "", expected one of build_loss, map_document, learning_rate, on_metrics`,
+		smallConfig + "hooks:\n- hook: build_loss\n":                                                              `hooks[0].file: found "", expected the name of a WebAssembly module`,
+		smallConfig + "hooks: [{file: a, hook: build_loos}]\n":                                                    `c.yaml:5: hooks[0].hook: found "build_loos", expected one of`,
+		smallConfig + "hooks: [{file: a, hook: build_loss, configs: {}}]\n":                                       "c.yaml:5: hooks[0].configs: unknown key",
+		smallConfig + "hooks: [{file: a, hook: build_loss, config: 5}]\n":                                         "c.yaml:5: hooks[0].config: found the integer 5, expected a section",
+		smallConfig + "hooks: [{file: a, hook: build_loss, config: {a: [.nan]}}]\n":                               "c.yaml:5: hooks[0].config: it has no form in JSON",
+		smallConfig + "hooks: [{file: a, hook: build_loss, config: {a: &x 1}}]\n":                                 "c.yaml:5: hooks[0].config: anchors and aliases are not supported",
+		smallConfig + "hooks: [{file: a, hook: build_loss, config: {a: 1, a: 2}}]\n":                              "c.yaml:5: hooks[0].config.a: the key is given twice",
+		smallConfig + "hooks: [{file: a, hook: build_loss, on_error: skip}]\n":                                    `c.yaml:5: hooks[0].on_error: found "skip", expected nothing: it is of map_document only`,
+		smallConfig + "hooks: [{file: a, hook: map_document, on_error: panic}]\n":                                 `c.yaml:5: hooks[0].on_error: found "panic", expected stop or skip`,
 		smallConfig + "hooks:\n- {file: a, hook: map_document}\n- {file: a, hook: build_loss, memory_mb: 5000}\n": "c.yaml:7: hooks[1].memory_mb: found 5000, expected an integer from 1 to 4096",
 		smallConfig + "hooks: [{file: a, hook: build_loss, seconds: -1}]\n":                                       "c.yaml:5: hooks[0].seconds: found -1",
 		smallConfig + "hooks: [{file: a, hook: build_loss}, {file: b, hook: build_loss}]\n":                       `c.yaml:5: hooks: found "2 of build_loss", expected at most one`,
@@ -168,4 +207,16 @@ func FuzzConfig(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestBytesOf(t *testing.T) {
+	for text, want := range map[string]int64{"": 0, "7": 7, "1.5 kB": 1500, "24GiB": 24 << 30, "2MB": 2e6} {
+		n, err := bytesOf(text)
+		assert.NoError(t, err)
+		assert.Equal(t, want, n, text)
+	}
+	for _, text := range []string{"0", "-1", "x", "1e3", "9999999999TiB", "5 gb"} {
+		_, err := bytesOf(text)
+		assert.Error(t, err, text)
+	}
 }

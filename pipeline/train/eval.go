@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"math"
@@ -121,6 +122,7 @@ type EvalOptions struct {
 	From       string   // a run folder, a checkpoint, or a folder in Hugging Face's layout
 	Data       []string // files; empty: the held-out text of the run
 	Tokenizer  string   // empty: the model's own
+	Weights    Weights  // "": x
 	SeqLen     int      // 0: the model's context
 	BatchSize  int      // sequences at a time
 	Device     string
@@ -133,6 +135,7 @@ type EvalOptions struct {
 // Evaluation is how well a model predicts a text.
 type Evaluation struct {
 	Model          string  `json:"model"`
+	Weights        Weights `json:"weights"`
 	Text           string  `json:"text"`
 	Loss           float64 `json:"loss"` // nats per token
 	Perplexity     float64 `json:"perplexity"`
@@ -149,10 +152,11 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 		return out, Mistake(err)
 	}
 	defer src.Close()
-	for _, problem := range src.Passed {
-		if o.Note != nil {
-			o.Note("%v: passed over", problem)
-		}
+	if o.Note == nil {
+		o.Note = Silent{}.Note
+	}
+	if err := src.Choose(o.Weights, o.Note); err != nil {
+		return out, err
 	}
 	text, name, err := src.text(ctx, o)
 	if err != nil {
@@ -175,7 +179,7 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 		return out, err
 	}
 	defer s.Close()
-	out = Evaluation{Model: src.Dir, Text: name}
+	out = Evaluation{Model: src.Dir, Weights: cmp.Or(o.Weights, WeightsX), Text: name}
 	if out.UnigramEntropy, err = text.UnigramEntropy(); err != nil {
 		return out, Mistake(err)
 	}

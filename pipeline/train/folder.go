@@ -78,6 +78,15 @@ func (f *folder) leave() {
 	}
 }
 
+// traceLines has the engine write the trace, with the rows in the order of the lines.
+func (r *run) traceLines() {
+	r.trace.Tracks(trace.RunTrack)
+	for _, l := range r.engine.Lines() {
+		r.trace.Tracks(l.Tracks()...)
+	}
+	r.engine.Trace = r.trace
+}
+
 // openFolder makes what a run writes on the way.
 func (r *run) openFolder(context.Context) (err error) {
 	dir := r.Run.Dir
@@ -98,6 +107,9 @@ func (r *run) openFolder(context.Context) (err error) {
 		},
 		func() (err error) {
 			r.trace, err = trace.Create(filepath.Join(dir, traceFile), "gpupipe "+dir)
+			if err == nil {
+				r.traceLines()
+			}
 			return err
 		},
 	} {

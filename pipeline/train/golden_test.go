@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -64,12 +65,15 @@ func newExact(t *testing.T, c Config) *exact {
 	o, err := newOptimizer(c, nil)
 	require.NoError(t, err)
 	x := &exact{c, d, o, map[string]*graph.Graph{}, map[string]*graph.Tensor{}}
-	for name, build := range map[string]func() (*graph.Graph, error){
-		"first":  func() (*graph.Graph, error) { return c.Model.Grad(c.rows(), c.Train.Microbatches, false) },
-		"next":   func() (*graph.Graph, error) { return c.Model.Grad(c.rows(), c.Train.Microbatches, true) },
-		"votes":  o.All().Votes,
-		"update": func() (*graph.Graph, error) { return o.All().Update(0) },
-	} {
+	builds := map[string]func() (*graph.Graph, error){
+		"first": func() (*graph.Graph, error) { return c.Model.Grad(c.rows(), c.Train.Microbatches, false) },
+		"next":  func() (*graph.Graph, error) { return c.Model.Grad(c.rows(), c.Train.Microbatches, true) },
+		"votes": o.All().Votes,
+	}
+	for v := range o.Variants() {
+		builds[updateGraph(v)] = func() (*graph.Graph, error) { return o.All().Update(v) }
+	}
+	for name, build := range builds {
 		x.graphs[name], err = build()
 		require.NoError(t, err)
 	}
@@ -90,6 +94,8 @@ func newExact(t *testing.T, c Config) *exact {
 	require.NoError(t, w.close())
 	return x
 }
+
+func updateGraph(variant int) string { return fmt.Sprint("update", variant) }
 
 // gradients computes the loss of a step's batch and leaves its gradient in the variables.
 func (x *exact) gradients(t *testing.T, step int) (loss float64) {
@@ -186,7 +192,7 @@ func (x *exact) update(t *testing.T, step int) float64 {
 	}
 	_, err := eval.Run(x.graphs["votes"], nil, x.vars)
 	require.NoError(t, err)
-	out, err := eval.Run(x.graphs["update"], map[string]*graph.Tensor{optim.HyperInput: hyper}, x.vars)
+	out, err := eval.Run(x.graphs[updateGraph(x.optimizer.Variant(step))], map[string]*graph.Tensor{optim.HyperInput: hyper}, x.vars)
 	require.NoError(t, err)
 	return out[optim.NormOutput].Data[0]
 }

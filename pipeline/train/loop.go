@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
 )
 
 // loop runs the remaining steps, saves at the end, and stops early when ctx ends. Between two evaluations or checkpoints the
@@ -57,6 +58,7 @@ func (r *run) segment(ctx context.Context) (err error) {
 	if err := r.hooks.rates(ctx, to); err != nil {
 		return err
 	}
+	from, began := r.step, time.Now()
 	r.step, err = r.engine.Train(ctx, r.data.train, r.step, to, func(m engine.Measured) error {
 		if err := r.tellLast(ctx); err != nil {
 			return err
@@ -65,6 +67,7 @@ func (r *run) segment(ctx context.Context) (err error) {
 		r.last = &p
 		return err
 	})
+	r.trace.Complete(trace.RunTrack, trace.Run, trace.TrainEvent, began, time.Since(began), map[string]any{"from": from, "to": r.step})
 	return err
 }
 
@@ -82,7 +85,7 @@ func (r *run) evaluateNow(ctx context.Context) error {
 		return mistakef("step %d: the validation loss after it is %v: %w; %s %s", r.step, loss, ErrDiverged, r.kept(), calmer)
 	}
 	r.pace.pause(time.Since(began))
-	r.trace.Complete("run", "evaluate", began, time.Since(began), nil)
+	r.trace.Complete(trace.RunTrack, trace.Run, trace.EvaluateEvent, began, time.Since(began), nil)
 	r.result.ValLoss = &loss
 	if r.last != nil {
 		r.last.ValLoss = &loss
@@ -149,13 +152,17 @@ func (r *run) tell(ctx context.Context, p Progress) error {
 	if p.ValLoss != nil {
 		values = append(values, metrics.Value{Name: "val_loss", Value: *p.ValLoss})
 	}
+	if p.Skipped {
+		values = append(values, metrics.Value{Name: "skipped", Value: 1})
+	} else {
+		r.result.Loss = &p.Loss
+	}
 	if err := r.log.Append(p.Step, values...); err != nil {
 		return Mistake(err)
 	}
 	if err := r.events.Scalars(p.Step, time.Now(), values...); err != nil {
 		return Mistake(err)
 	}
-	r.result.Loss = &p.Loss
 	r.Report.Step(p)
 	err := r.listened(ctx, p.Step, values)
 	r.hooks.tell(r.Report)

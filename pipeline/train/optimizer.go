@@ -13,8 +13,8 @@ func (r *run) makeOptimizer(context.Context) (err error) {
 	return Mistake(err)
 }
 
-// newOptimizer applies the config's optimizer to the model: Muon takes the matrices inside the layers; weight decay acts on
-// matrices, embeddings included, and not on norms. factor is that on learning rates; nil: the schedule's.
+// newOptimizer applies the config's optimizer to the model: what is for hidden layers' matrices takes those inside the layers;
+// weight decay acts on matrices, embeddings included, and not on norms. factor is that on learning rates; nil: the schedule's.
 func newOptimizer(c Config, factor func(step int) float64) (*optim.Optimizer, error) {
 	gradients := c.engineOptions().Contributions
 	o, a := c.Optimizer, c.Optimizer.AdamW
@@ -27,7 +27,9 @@ func newOptimizer(c Config, factor func(step int) float64) (*optim.Optimizer, er
 	}
 	return optim.New(optim.Config{
 		Name: o.Name, LR: o.LR, Momentum: o.Momentum, Nesterov: o.Nesterov, WeightDecay: o.WeightDecay, NewtonSchulz: o.NewtonSchulz,
-		Scale: o.Scale, Clip: c.Train.GradClip, AdamW: optim.AdamWConfig{LR: a.LR, Betas: a.Betas, Eps: a.Eps}, Loss: model.LossVariable,
+		Scale: o.Scale, Betas: o.Betas, Eps: o.Eps, Beta2: o.Beta2, Gamma: o.Gamma, ShampooBeta: o.SOAP.ShampooBeta,
+		PreconditionFrequency: o.SOAP.PreconditionFrequency, MaxPrecondDim: o.SOAP.MaxPrecondDim,
+		Clip: c.Train.GradClip, AdamW: optim.AdamWConfig{LR: a.LR, Betas: a.Betas, Eps: a.Eps}, Loss: model.LossVariable,
 		Delay: c.Pipeline.Delay, Correction: c.Pipeline.Correction, DCLambda: o.DCLambda, SkipNonfinite: c.Train.Nonfinite == skip,
 		Schedule: c.rateSchedule(), Factor: factor,
 	}, params)

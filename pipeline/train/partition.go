@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -16,7 +17,6 @@ import (
 type PlanOptions struct {
 	OpenDevice OpenDevice
 	Measure    measure.Options
-	Memory     int64 // bytes of each device, in place of what it tells; 0: what it tells
 }
 
 // PipelinePlan is how a config's model can be spread over its devices, by schedule.
@@ -69,9 +69,6 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 			if problem, p.Modelled, err = v.costs(ctx, devices, o.Measure); err != nil {
 				return nil, err
 			}
-			for i := range problem.Devices {
-				problem.Devices[i].Memory = cmp.Or(o.Memory, problem.Devices[i].Memory)
-			}
 			known[v.Pipeline.Delay] = problem
 		}
 		candidate := partition.Candidate{Schedule: v.Pipeline.Schedule, Chunks: v.Pipeline.Chunks, Delay: v.Pipeline.Delay}
@@ -109,12 +106,25 @@ func (c Config) costs(ctx context.Context, devices []device.Device, o measure.Op
 	}
 	t := measure.Target{Model: c.Model.Config, Batch: c.rows(), Optimizer: optimizer}
 	p, modelled, err := t.Problem(ctx, devices, o)
+	for i := range p.Devices {
+		p.Devices[i].Memory = cmp.Or(c.memory(), p.Devices[i].Memory)
+	}
 	return p, modelled, planError(err)
 }
 
-// choose partitions; all its errors are the user's.
+// choose partitions; all its errors are the user's. Backwards in two halves take memory, and are not for devices that are short
+// of it.
 func (c Config) choose(p partition.Problem) (partition.Plan, error) {
-	g, err := c.schedule(partition.Batches)
+	if c.halvable() {
+		if plan, err := c.chooseFor(p, c.halved); err == nil && !slices.Contains(plan.Recompute, true) {
+			return plan, nil
+		}
+	}
+	return c.chooseFor(p, c.schedule)
+}
+
+func (c Config) chooseFor(p partition.Problem, s engine.Schedule) (partition.Plan, error) {
+	g, err := s(partition.Batches)
 	if err != nil {
 		return partition.Plan{}, err
 	}

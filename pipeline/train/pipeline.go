@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -64,38 +65,77 @@ func (c Config) schedule(batches int) (*schedule.Generator, error) {
 	return schedule.Repeat(s, batches)
 }
 
+// halvable tells whether backwards should be in two halves: with a delay, stages never wait but for each other's transfers, since
+// each activation and each gradient is wanted the moment it is there. The first half gives the gradient that is sent; transfers
+// then take the time of the second.
+func (c Config) halvable() bool {
+	p := c.Pipeline
+	return p.Delay > 0 && p.Stages > 1 && !p.isFile()
+}
+
+// halved is the schedule with backwards in two halves.
+func (c Config) halved(batches int) (*schedule.Generator, error) {
+	g, err := c.schedule(batches)
+	if err != nil {
+		return nil, err
+	}
+	return g.Halved(), nil
+}
+
+// computation is the schedule as a plan has it.
+func (c Config) computation(p partition.Plan) engine.Schedule {
+	if p.Halved {
+		return c.halved
+	}
+	return c.schedule
+}
+
 // newEngine plans the pipeline. One part on one device recomputes activations only if it does not fit otherwise; where there
 // are more, times and memory of the units decide where the model is cut and which stages recompute.
 func (r *run) newEngine(ctx context.Context) (err error) {
 	o := r.engineOptions()
-	o.Optimizer, o.Devices, o.Execute, o.Trace = r.optimizer, r.devices, r.Execute, r
+	o.Optimizer, o.Devices, o.Execute = r.optimizer, r.devices, r.Execute
 	if o.Loss, err = r.hooks.loss(ctx, r.rows()*r.Model.SeqLen, r.Model.VocabSize); err != nil {
 		return err
 	}
 	if o.Execute == nil {
-		o.Execute = engine.Execute(chooser(r.Tune))
+		o.Execute = engine.Execute(chooser(r.Tune), r.memory())
 	}
+	var plan partition.Plan
 	if p := r.Pipeline; p.Stages*p.Chunks > 1 {
 		m := measure.Options{Tune: chooser(r.Tune), Cache: r.Costs, Modelled: r.Costs == nil, Progress: r.Report.Measuring}
-		plan, err := r.Config.Partition(ctx, r.devices[:p.Stages], m)
-		if err != nil {
+		if plan, err = r.Config.Partition(ctx, r.devices[:p.Stages], m); err != nil {
 			return err
 		}
-		o.Cut, o.Recompute = plan.Cut, plan.Recompute
+		o.Cut, o.Recompute, o.Schedule = plan.Cut, plan.Recompute, r.computation(plan)
 		r.Pipeline.Cut = plan.Cut // as config.yaml keeps it
 		if r.Costs != nil {
 			r.prediction = &plan
 		}
 	}
 	r.engine, err = engine.New(o)
-	if errors.Is(err, exec.ErrTooLarge) && r.Pipeline.Stages*r.Pipeline.Chunks == 1 && r.Pipeline.Recompute == automatic {
-		o.Recompute = []bool{true}
-		if e, retried := engine.New(o); retried == nil {
-			r.Report.Note("activations are computed a second time in the backward pass: kept, they do not fit the device")
-			r.engine, err = e, nil
+	if errors.Is(err, exec.ErrTooLarge) {
+		if smaller, note := r.smaller(o, plan); note != "" {
+			if e, retried := engine.New(smaller); retried == nil {
+				r.Report.Note("%s", note)
+				r.engine, err = e, nil
+			}
 		}
 	}
 	return planError(err)
+}
+
+// smaller is a pipeline that takes less memory, and what to say of it; nothing, if there is none.
+func (r *run) smaller(o engine.Options, plan partition.Plan) (engine.Options, string) {
+	switch {
+	case plan.Halved:
+		o.Schedule = r.schedule
+		return o, "gradients are sent when the whole backward is done: in two halves it does not fit the devices"
+	case r.Pipeline.Stages*r.Pipeline.Chunks == 1 && r.Pipeline.Recompute == automatic:
+		o.Recompute = []bool{true}
+		return o, "activations are computed a second time in the backward pass: kept, they do not fit the device"
+	}
+	return o, ""
 }
 
 // openDevices opens a device for each line: those that are named in turn, or the default. A name may come several times; each

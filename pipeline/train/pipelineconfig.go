@@ -68,6 +68,9 @@ func (c Config) validatePipeline() error {
 	if err := oneOf("pipeline.recompute", p.Recompute, automatic, always, never); err != nil {
 		return err
 	}
+	if _, err := bytesOf(p.Memory); err != nil {
+		return bad("pipeline.memory", p.Memory, "%v", err)
+	}
 	lines := p.Stages * p.Replicas
 	switch {
 	case p.Stages*p.Chunks > c.Model.Units():
@@ -92,6 +95,15 @@ func (c Config) validatePipeline() error {
 		return err
 	}
 	return c.validateCorrection()
+}
+
+// memory is what a device may take, in bytes; 0: what it tells.
+func (c Config) memory() int64 {
+	n, err := bytesOf(c.Pipeline.Memory)
+	if err != nil {
+		panic(err) // of a config that was not validated
+	}
+	return n
 }
 
 func (c Config) validateSchedule() error {

@@ -1,9 +1,11 @@
 package train
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
 
 // Report is told what happens during a run, in order, from one goroutine.
@@ -45,6 +47,16 @@ type Progress struct {
 	Skipped      bool          `json:"skipped,omitempty"` // the loss or the gradient was not finite
 	ValLoss      *float64      `json:"val_loss,omitempty"`
 	Left         time.Duration `json:"left_ns"`
+}
+
+// MarshalJSON gives numbers that are not finite, which JSON has no word for, the names that metrics.jsonl has for them.
+func (p Progress) MarshalJSON() ([]byte, error) {
+	type plain Progress
+	return json.Marshal(struct {
+		plain
+		Loss     metrics.Number `json:"loss"`
+		GradNorm metrics.Number `json:"grad_norm"`
+	}{plain(p), metrics.Number(p.Loss), metrics.Number(p.GradNorm)})
 }
 
 // Silent reports nothing.

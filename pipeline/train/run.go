@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
-	"time"
 
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
@@ -40,7 +39,7 @@ type Result struct {
 	Checkpoint     string   `json:"checkpoint"`
 	Interrupted    bool     `json:"interrupted,omitempty"`
 	Stopped        string   `json:"stopped,omitempty"`  // the hook that ended the run early
-	Loss           *float64 `json:"loss,omitempty"`     // of the last step
+	Loss           *float64 `json:"loss,omitempty"`     // of the last step that was not skipped
 	ValLoss        *float64 `json:"val_loss,omitempty"` // nats per token
 	UnigramEntropy float64  `json:"unigram_entropy"`    // of the held-out text, nats per token
 	Plot           string   `json:"plot,omitempty"`
@@ -119,11 +118,6 @@ func (r *run) plan(ctx context.Context) (err error) {
 	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.Model.Count(), Optimizer: r.optimizer.String(),
 		Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	return nil
-}
-
-// Complete hands on what the engine traces: the trace is opened after it.
-func (r *run) Complete(track, name string, start time.Time, dur time.Duration, args map[string]any) {
-	r.trace.Complete(track, name, start, dur, args)
 }
 
 // planError tells a model that is too large, which is the user's to mend, from a device that fails.

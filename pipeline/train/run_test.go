@@ -300,7 +300,7 @@ func TestARunIsNotWrittenOver(t *testing.T) {
 
 func TestNaNStopsBeforeTheUpdateAndKeepsTheCheckpoint(t *testing.T) {
 	c := demo(t, t.TempDir())
-	_, err := Run(context.Background(), c, options(&reference{poison: 4}, &notes{}))
+	_, err := Run(context.Background(), c, options(&reference{poison: from(4)}, &notes{}))
 	var user *UserError
 	require.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "step 4: the loss is NaN")

@@ -18,7 +18,7 @@ import (
 // whole loop runs with real numbers and no GPU.
 type reference struct {
 	runs    atomic.Int64
-	poison  int // from this batch on, its loss is not a number; 0: never
+	poison  func(batch int) bool // batches, counted from 1, whose loss is not a number; nil: none
 	refused error
 	blind   bool // evaluations give what is not a number
 }
@@ -150,12 +150,11 @@ func (s *referenceSession) RunAt(program string, at exec.Binding) (err error) {
 	if program == "F" {
 		s.forwards++
 	}
-	if x := s.parent; x.poison > 0 && (s.forwards+1)/demoMicrobatches >= x.poison {
-		switch program {
-		case "F":
-			s.outputs[program]["loss"].Data[0] = math.NaN()
-		case "B", "B+":
-			vars["loss"].Data[0] = math.NaN()
+	if x := s.parent; x.poison != nil && x.poison((s.forwards+demoMicrobatches-1)/demoMicrobatches) {
+		for _, values := range []map[string]*graph.Tensor{s.outputs[program], vars} {
+			if loss := values["loss"]; loss != nil { // the last stage's
+				loss.Data[0] = math.NaN()
+			}
 		}
 	}
 	if losses := s.outputs[program]["losses"]; losses != nil && s.parent.blind {

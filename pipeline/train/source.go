@@ -25,48 +25,67 @@ type Source struct {
 	Dir       string // the folder with its tensors
 	Model     model.Config
 	Tokenizer tokenizer.Tokenizer
-	Passed    []checkpoint.Problem // damaged checkpoints that were passed over
 
-	weights *weights
-	config  *Config // of the run that made it, if known
+	weights    *weights
+	checkpoint *checkpoint.Checkpoint // nil where it is none
+	config     *Config                // of the run whose checkpoint it is
+	passed     []checkpoint.Problem   // damaged checkpoints
 }
 
 // OpenModel finds a model: in a run folder (its latest good checkpoint), a checkpoint, or a folder in Hugging Face's Llama
 // layout. tok names a tokenizer other than the one found with the model.
 func OpenModel(path, tok string) (*Source, error) {
 	src := &Source{Dir: path}
-	if err := src.locate(path); err != nil {
+	c, err := openCheckpoint(path, src)
+	if err != nil {
 		return nil, err
 	}
-	var err error
-	if src.Model, err = ReadModelConfig(src.Dir); err != nil {
-		return nil, err
-	}
-	if src.Tokenizer, err = src.tokenizer(tok); err != nil {
-		return nil, err
-	}
-	if n := src.Tokenizer.VocabSize(); n > src.Model.VocabSize {
-		return nil, fmt.Errorf("the tokenizer %q has %d tokens, but the model in %s only %d", src.Tokenizer.Name(), n, src.Dir, src.Model.VocabSize)
-	}
-	src.weights, err = openWeights(src.Dir, src.Model)
-	return src, err
+	return src, src.open(c, tok)
 }
 
-// locate finds the folder with the tensors, and verifies it if it is a checkpoint.
-func (src *Source) locate(path string) error {
-	c, err := openCheckpoint(path, src)
-	if err != nil || c == nil {
+// OpenStep is OpenModel of a run's checkpoint of one step.
+func OpenStep(run string, step int, tok string) (*Source, error) {
+	src := &Source{Dir: run}
+	c, err := checkpoint.At(run, step)
+	if err != nil {
+		return nil, err
+	}
+	return src, src.open(c, tok)
+}
+
+// open reads everything but the tensors.
+func (src *Source) open(c *checkpoint.Checkpoint, tok string) (err error) {
+	if err := src.keep(c); err != nil {
 		return err
 	}
-	src.Dir = c.Dir
-	text, err := c.File("train.yaml")
+	if src.Model, err = ReadModelConfig(src.Dir); err != nil {
+		return err
+	}
+	if src.Tokenizer, err = src.tokenizer(tok); err != nil {
+		return err
+	}
+	if n := src.Tokenizer.VocabSize(); n > src.Model.VocabSize {
+		return fmt.Errorf("the tokenizer %q has %d tokens, but the model in %s only %d", src.Tokenizer.Name(), n, src.Dir, src.Model.VocabSize)
+	}
+	src.weights, err = openWeights(src.Dir, src.Model)
+	return err
+}
+
+// keptConfig, in a checkpoint, is the config of its run.
+const keptConfig = "train.yaml"
+
+// keep notes the checkpoint that the model is in, if it is in one, and the run that made it.
+func (src *Source) keep(c *checkpoint.Checkpoint) error {
+	if c == nil {
+		return nil
+	}
+	src.Dir, src.checkpoint = c.Dir, c
+	text, err := c.File(keptConfig)
 	if err != nil {
 		return err
 	}
-	config, err := parseKept(filepath.Join(c.Dir, "train.yaml"), text)
-	if err == nil {
-		src.config = &config
-	}
+	config, err := parseKept(filepath.Join(c.Dir, keptConfig), text)
+	src.config = &config
 	return err
 }
 
@@ -78,7 +97,7 @@ func openCheckpoint(path string, src *Source) (c *checkpoint.Checkpoint, err err
 		return nil, fmt.Errorf("%s: a file, expected a run folder, a checkpoint, or a folder with config.json and model.safetensors", path)
 	}
 	if _, err := os.Stat(filepath.Join(path, checkpointsDir)); err == nil {
-		c, src.Passed, err = checkpoint.Latest(path)
+		c, src.passed, err = checkpoint.Latest(path)
 		return c, err
 	}
 	if _, err := os.Stat(filepath.Join(path, "manifest.json")); err == nil {
@@ -161,7 +180,7 @@ func (l loaded) Close() error { return errors.Join(l.Session.Close(), l.dev.Clos
 // load brings the model to a device, with programs to run it.
 func (src *Source) load(name string, open OpenDevice, execute engine.Executor, graphs map[string]*graph.Graph) (s engine.Session, err error) {
 	if execute == nil {
-		execute = engine.Execute(nil)
+		execute = engine.Execute(nil, 0)
 	}
 	dev, err := open(name)
 	if err != nil {

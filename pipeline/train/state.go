@@ -20,6 +20,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -62,7 +63,7 @@ func (r *run) save(ctx context.Context) error {
 		return err
 	}
 	c := checkpoint.Contents{Step: r.step, Config: json.RawMessage(r.Model.HuggingFace()), State: s, Files: map[string][]byte{
-		"tokenizer.json": r.data.tok.JSON(), "train.yaml": r.YAML()}}
+		"tokenizer.json": r.data.tok.JSON(), keptConfig: r.YAML()}}
 	if text := r.kernels(); text != nil {
 		c.Files[kernelsFile] = text
 	}
@@ -87,7 +88,7 @@ func (r *run) save(ctx context.Context) error {
 	}
 	r.saved, r.result.Checkpoint = r.step, saved.Dir
 	r.pace.pause(time.Since(began))
-	r.trace.Complete("run", "save", began, time.Since(began), nil)
+	r.trace.Complete(trace.RunTrack, trace.Run, trace.SaveEvent, began, time.Since(began), nil)
 	return nil
 }
 
@@ -218,14 +219,12 @@ func (r *run) sameRun(dir string, s state) error {
 		differ = append(differ, "data.tokenizer: another vocabulary")
 	}
 	differ = append(differ, r.hooks.differ(s.Hooks)...)
-	old, err := strictyaml.Flatten([]byte(s.Config))
+	// Keys that were not known when the config was written have their defaults, which do what was done then.
+	config, err := parseKept(filepath.Join(dir, "state.json"), []byte(s.Config))
 	if err != nil {
-		return fmt.Errorf("%s: state.json: config: %w", dir, err)
+		return err
 	}
-	now, err := strictyaml.Flatten(r.YAML())
-	if err != nil {
-		panic(err) // what was just written
-	}
+	old, now := flatten(config), flatten(r.Config)
 	all := maps.Clone(old)
 	maps.Copy(all, now)
 	for _, k := range slices.Sorted(maps.Keys(all)) {
@@ -248,7 +247,16 @@ func (r *run) sameRun(dir string, s state) error {
 // movable keys do not change what is computed; data, tokenizer and hooks are compared by content.
 var movable = []string{"run.dir", "data.train", "data.val", "data.tokenizer", "train.eval_every", "train.eval_batches",
 	"train.save_every", "train.keep", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
-	"pipeline.cut", "pipeline.recompute", "hooks"}
+	"pipeline.cut", "pipeline.recompute", "pipeline.memory", "hooks"}
+
+// flatten turns a config into dotted keys and their values' texts.
+func flatten(c Config) map[string]string {
+	keys, err := strictyaml.Flatten(c.YAML())
+	if err != nil {
+		panic(err) // what was just written
+	}
+	return keys
+}
 
 func orNone(s string) string {
 	if s == "" {

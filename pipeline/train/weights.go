@@ -21,6 +21,8 @@ type weights struct {
 	model  *safetensors.Reader // of parameters
 	state  *safetensors.Reader // of the optimizer's variables, when a run is resumed
 	names  []string            // of the optimizer's variables
+	// settled reads a parameter's weights y; nil: it is not they that are wanted
+	settled func(param string) ([]float32, error)
 }
 
 // openWeights checks that a file or folder of safetensors holds exactly the model's parameters, and reads none.
@@ -46,6 +48,19 @@ func types(ps []model.Parameter) map[string]graph.Type {
 
 // checkTensors compares what a file holds with what is wanted, by name, shape and kind of number.
 func checkTensors(path string, r *safetensors.Reader, want map[string]graph.Type, tied bool) error {
+	if err := checkPresent(path, r, want); err != nil {
+		return err
+	}
+	for _, t := range r.Tensors() {
+		if _, ok := want[t.Name]; !ok && !superfluous(t.Name, tied) {
+			return fmt.Errorf("%s: tensor %q (%v) belongs to no parameter of this model", path, t.Name, graph.Shape(t.Shape))
+		}
+	}
+	return nil
+}
+
+// checkPresent is checkTensors where the file may hold more.
+func checkPresent(path string, r *safetensors.Reader, want map[string]graph.Type) error {
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		t, ok := r.Lookup(name)
 		if !ok {
@@ -60,11 +75,6 @@ func checkTensors(path string, r *safetensors.Reader, want map[string]graph.Type
 		}
 		if !slices.Contains(floats, t.DType) {
 			return fmt.Errorf("%s: tensor %q is %s, expected one of %v", path, name, t.DType, floats)
-		}
-	}
-	for _, t := range r.Tensors() {
-		if _, ok := want[t.Name]; !ok && !superfluous(t.Name, tied) {
-			return fmt.Errorf("%s: tensor %q (%v) belongs to no parameter of this model", path, t.Name, graph.Shape(t.Shape))
 		}
 	}
 	return nil
@@ -127,11 +137,15 @@ func (w *weights) toPipeline(e *engine.Engine, delay int) error {
 // pendingName is what a checkpoint of a delayed run calls a parameter's next weights, x_{t+1} at step t.
 func pendingName(param string) string { return "pending/" + param }
 
-func (w *weights) initial(p model.Parameter) ([]float32, error) {
-	if w.model == nil {
+func (w *weights) initial(p model.Parameter) (x []float32, err error) {
+	switch {
+	case w.model == nil:
 		return p.Initial(w.seed), nil
+	case w.settled != nil:
+		x, err = w.settled(p.Name)
+	default:
+		x, err = w.model.Float32(p.Name)
 	}
-	x, err := w.model.Float32(p.Name)
 	return x, Mistake(err)
 }
 

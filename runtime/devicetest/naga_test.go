@@ -68,8 +68,16 @@ func training(t *testing.T, preset string, seq int, optimizer string) map[string
 	c, err := model.Preset(preset)
 	require.NoError(t, err)
 	c.SeqLen = seq
-	grad, err := c.Grad(1, 2, true)
+	graphs := updates(t, c, optimizer)
+	graphs["grad"], err = c.Grad(1, 2, true)
 	require.NoError(t, err)
+	graphs["decode"], err = c.Decode()
+	require.NoError(t, err)
+	return graphs
+}
+
+// updates is the graphs of a model's update.
+func updates(t *testing.T, c model.Config, optimizer string) map[string]*graph.Graph {
 	var params []optim.Param
 	for _, p := range c.Parameters() {
 		matrix := len(p.Type.Shape) == 2
@@ -79,23 +87,30 @@ func training(t *testing.T, preset string, seq int, optimizer string) map[string
 			Gradient: gradients[last], Contributions: gradients[:last], Decay: matrix,
 			Matrix: matrix && strings.HasPrefix(p.Scope, model.LayerScope(0)[:6])})
 	}
-	o, err := optim.New(optim.Config{Name: optimizer, NewtonSchulz: "jordan", Scale: "spectral", Nesterov: true, Clip: 1,
-		Schedule: optim.Schedule{Name: "constant"}}, params)
+	betas := []float64{0.9, 0.95}
+	if optimizer == "adan" {
+		betas = []float64{0.98, 0.92, 0.99}
+	}
+	o, err := optim.New(optim.Config{Name: optimizer, NewtonSchulz: "jordan", Scale: "spectral", Nesterov: true, Clip: 1, Betas: betas,
+		PreconditionFrequency: 2, MaxPrecondDim: 4096, Schedule: optim.Schedule{Name: "constant"}}, params)
 	require.NoError(t, err)
 	part := o.All()
 	votes, err := part.Votes()
 	require.NoError(t, err)
-	update, err := part.Update(0)
-	require.NoError(t, err)
-	decode, err := c.Decode()
-	require.NoError(t, err)
-	return map[string]*graph.Graph{"grad": grad, "votes": votes, "update": update, "decode": decode}
+	graphs := map[string]*graph.Graph{"votes": votes}
+	for v := range o.Variants() {
+		graphs[fmt.Sprint("update", v)], err = part.Update(v)
+		require.NoError(t, err)
+	}
+	return graphs
 }
 
 // Every kernel of every case, and of training, translates to Metal's and Direct3D's languages. The translator is no part
 // of gpupipe: where there is none, the test says so and only counts the kernels.
 func TestKernelsTranslate(t *testing.T) {
 	texts := map[string]string{}
+	tiny, err := model.Preset("tiny")
+	require.NoError(t, err)
 	for _, software := range []bool{false, true} {
 		c := &collector{null.New(null.Options{}), software, texts}
 		for _, o := range graph.Catalogue() {
@@ -107,7 +122,9 @@ func TestKernelsTranslate(t *testing.T) {
 			c.add(t, map[string]*graph.Graph{"graph": task.Graph})
 		}
 		c.add(t, training(t, "tiny", 128, "muon"))
-		c.add(t, training(t, "tiny", 128, "adamw"))
+		for _, optimizer := range []string{"adamw", "normuon", "soap", "lion", "adan", "mars"} {
+			c.add(t, updates(t, tiny, optimizer))
+		}
 		c.add(t, training(t, "smollm2-135m", 256, "muon"))
 	}
 	require.Greater(t, len(texts), 500)

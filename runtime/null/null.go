@@ -1,10 +1,12 @@
 // Package null is a device that executes nothing. It counts what it is told, and refuses every breach of WebGPU's
-// default limits, or of the limits given. It holds no contents: reads give zeros.
+// default limits, or of the limits given. It holds no contents: reads give zeros. It can take its time, so that schedules and
+// those who wait for devices can be measured without any.
 package null
 
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -14,6 +16,9 @@ type Options struct {
 	Name         string         // "null:0" when empty
 	Limits       *device.Limits // WebGPU's default limits when nil
 	MemoryBudget int64          // bytes; 0: no budget
+	// Latency is how long a run of the program of that label occupies the in-order queue; nil: nothing takes time. It is
+	// called by Run. What is enqueued later, and reads, wait for it.
+	Latency func(program string) time.Duration
 }
 
 // Counts is what a device has been told so far.
@@ -28,10 +33,14 @@ type Device struct {
 	limits device.Limits
 	budget int64
 
+	latency func(program string) time.Duration
+	ended   chan struct{} // closed by Close
+
 	mu     sync.Mutex
 	closed bool
 	used   int64
 	counts Counts
+	idle   time.Time // when the queue will be empty: all that there is of a queue
 }
 
 type buffer struct {
@@ -49,11 +58,16 @@ type loaded struct {
 	released bool // under d.mu
 }
 
-type pending struct{ data []byte }
+// pending is a read of zeros that arrives when all that was enqueued before it is done.
+type pending struct {
+	d    *Device
+	data []byte
+	at   time.Time
+}
 
 // New makes a null device.
 func New(o Options) *Device {
-	d := &Device{name: o.Name, limits: device.DefaultLimits(), budget: o.MemoryBudget}
+	d := &Device{name: o.Name, limits: device.DefaultLimits(), budget: o.MemoryBudget, latency: o.Latency, ended: make(chan struct{})}
 	if d.name == "" {
 		d.name = "null:0"
 	}
@@ -192,6 +206,12 @@ func (d *Device) Run(l device.Loaded) error {
 	d.counts.Dispatches += nl.counts.Dispatches
 	d.counts.Copies += nl.counts.Copies
 	d.counts.BytesCopied += nl.counts.BytesCopied
+	if d.latency != nil {
+		if now := time.Now(); d.idle.Before(now) {
+			d.idle = now
+		}
+		d.idle = d.idle.Add(d.latency(nl.label))
+	}
 	return nil
 }
 
@@ -218,17 +238,39 @@ func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) 
 	}
 	d.counts.Reads++
 	d.counts.BytesRead += n
-	return pending{make([]byte, n)}, nil
+	return pending{d, make([]byte, n), d.idle}, nil
 }
 
-func (p pending) Wait() ([]byte, error) { return p.data, nil }
+func (p pending) Wait() ([]byte, error) {
+	if err := p.d.wait("read", p.at); err != nil {
+		return nil, err
+	}
+	return p.data, nil
+}
 
 func (d *Device) Sync() error {
 	if err := d.enter("sync", ""); err != nil {
 		return err
 	}
+	at := d.idle
 	d.mu.Unlock()
-	return nil
+	return d.wait("sync", at)
+}
+
+// wait sleeps until a moment, or until the device is closed.
+func (d *Device) wait(op string, at time.Time) error {
+	left := time.Until(at)
+	if at.IsZero() || left <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-d.ended:
+		return d.fail(op, "", device.ErrClosed)
+	}
 }
 
 func (d *Device) Allocated() (buffers, staging int64) {
@@ -237,9 +279,13 @@ func (d *Device) Allocated() (buffers, staging int64) {
 	return d.used, 0
 }
 
+// Close does not wait: reads that are under way fail.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !d.closed {
+		close(d.ended)
+	}
 	d.closed, d.used = true, 0
 	return nil
 }

@@ -3,6 +3,8 @@ package null
 import (
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -52,4 +54,60 @@ func TestCounts(t *testing.T) {
 	wait.Wait()
 	assert.Equal(t, Counts{Programs: 10, Dispatches: 20, Copies: 10, Reads: 10, Writes: 10,
 		BytesCopied: 5120, BytesRead: 80, BytesWritten: 40}, d.Counts())
+}
+
+// A device with latencies takes them one after the other; whoever waits, waits for what was enqueued before.
+func TestLatency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		took := map[string]time.Duration{"F": 10 * time.Millisecond, "B": 20 * time.Millisecond}
+		d := New(Options{Latency: func(program string) time.Duration { return took[program] }})
+		b, err := d.Alloc("b", 8)
+		require.NoError(t, err)
+		load := func(label string) device.Loaded {
+			l, err := d.Load(&device.Program{Label: label, Shaders: []device.Shader{checktest.Increment(1)},
+				Commands: []device.Command{{Args: []device.Range{{Buffer: b, Size: 8}}, Groups: [3]int{1, 1, 1}}}})
+			require.NoError(t, err)
+			return l
+		}
+		forward, backward, free := load("F"), load("B"), load("other")
+		began := time.Now()
+		after := func(want time.Duration) {
+			t.Helper()
+			require.Equal(t, want, time.Since(began))
+		}
+		read := func() device.Pending {
+			p, err := d.Read(b, 0, 8)
+			require.NoError(t, err)
+			return p
+		}
+		wait := func(p device.Pending) {
+			data, err := p.Wait()
+			require.NoError(t, err)
+			require.Equal(t, make([]byte, 8), data)
+		}
+		wait(read())
+		require.NoError(t, d.Sync())
+		after(0)
+		require.NoError(t, d.Run(forward))
+		first := read()
+		require.NoError(t, d.Run(backward))
+		require.NoError(t, d.Run(free))
+		second := read()
+		after(0)
+		wait(first)
+		after(10 * time.Millisecond)
+		wait(second)
+		after(30 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond)
+		require.NoError(t, d.Run(forward))
+		require.NoError(t, d.Sync())
+		after(45 * time.Millisecond)
+
+		require.NoError(t, d.Run(backward))
+		last := read()
+		time.AfterFunc(time.Millisecond, func() { d.Close() })
+		_, err = last.Wait()
+		require.ErrorIs(t, err, device.ErrClosed)
+		after(46 * time.Millisecond)
+	})
 }

@@ -5,6 +5,7 @@ package safetensors
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"math"
 )
 
@@ -97,4 +98,61 @@ func halfToFloat32(h uint16) float32 {
 		return math.Float32frombits(sign | math.Float32bits(v))
 	}
 	return math.Float32frombits(sign | (exp+112)<<23 | frac<<13)
+}
+
+// maxHalf is the largest number of IEEE binary16; from 65520 on, the nearest is infinity.
+const maxHalf = 65504
+
+// WriteFloats writes numbers as F32, BF16 or F16, the nearest there is, ties to even. A finite number that F16 has no
+// finite neighbour for is an error that names its element; NaN stays NaN.
+func WriteFloats(w io.Writer, xs []float32, d DType) error {
+	const chunk = 1 << 16
+	buf := make([]byte, 0, int64(min(chunk, len(xs)))*d.Size())
+	for at := 0; at < len(xs); at += chunk {
+		buf = buf[:0]
+		for i, x := range xs[at:min(at+chunk, len(xs))] {
+			switch d {
+			case F32:
+				buf = binary.LittleEndian.AppendUint32(buf, math.Float32bits(x))
+			case BF16:
+				buf = binary.LittleEndian.AppendUint16(buf, float32ToBF16(x))
+			case F16:
+				h := float32ToHalf(x)
+				if h&0x7fff == halfInf && !math.IsInf(float64(x), 0) {
+					return fmt.Errorf("element %d is %g, beyond F16, whose largest number is %d", at+i, x, maxHalf)
+				}
+				buf = binary.LittleEndian.AppendUint16(buf, h)
+			default:
+				return fmt.Errorf("dtype is %s, expected F32, BF16 or F16", d)
+			}
+		}
+		if _, err := w.Write(buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const halfInf = 0x7c00
+
+func float32ToBF16(x float32) uint16 {
+	b := math.Float32bits(x)
+	if x != x {
+		return uint16(b>>16) | 0x40 // quiet: what tells NaN from infinity may be among the bits that go
+	}
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}
+
+func float32ToHalf(x float32) uint16 {
+	b := math.Float32bits(x)
+	sign, size := uint16(b>>16)&0x8000, b&0x7fffffff
+	switch {
+	case x != x:
+		return sign | halfInf | 0x200 | uint16(size>>13)&0x3ff
+	case size >= math.Float32bits(maxHalf+16):
+		return sign | halfInf
+	case size < math.Float32bits(0x1p-14): // subnormal: a multiple of 2⁻²⁴
+		return sign | uint16(math.RoundToEven(float64(math.Float32frombits(size))*0x1p24))
+	}
+	return sign | uint16((size+0xfff+size>>13&1-112<<23)>>13)
 }

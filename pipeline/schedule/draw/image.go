@@ -25,7 +25,7 @@ const (
 	gap     = 4.0
 	margin  = 10.0
 	left    = 62.0 // of the stages' names
-	under   = 46.0 // of the axis and the legend
+	under   = 62.0 // of the axis, the legend and the caption
 	minWide = 420.0
 	maxWide = 3000.0
 )
@@ -130,7 +130,7 @@ func (p *picture) legend(kinds []schedule.Kind) {
 	for _, k := range kinds {
 		has[k] = true
 	}
-	x, y := margin+left, margin+4.0
+	x, y := margin+left, margin+20.0
 	for _, k := range kindNames {
 		if has[k.kind] {
 			p.rect(x, y-4, 10, 8, shade(k.kind, 0))
@@ -142,7 +142,7 @@ func (p *picture) legend(kinds []schedule.Kind) {
 	if p.result.Steady != nil {
 		caption += fmt.Sprintf(", in the steady state %.1f %%", 100*max(0, p.result.Steady.Bubble))
 	}
-	p.text(x, y, caption, 9, color.Gray{60}, draw.XLeft)
+	p.text(margin+left, margin+4, caption, 9, color.Gray{60}, draw.XLeft)
 }
 
 func (p *picture) rect(x, y, w, h float64, c color.Color) {

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/pipeline/trace"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+)
+
+type traceCommand struct {
+	Path string `arg:"" name:"run" help:"A run folder, or its trace.json."`
+	JSON bool   `help:"Print a JSON object."`
+}
+
+func (c *traceCommand) Help() string {
+	return `Tells how long each stage of a run computed, waited and transferred: over all of the time, evaluations and checkpoints
+included, and in the steady state, which leaves out the first and the last batch between two moments at which the pipeline is
+empty. The file itself opens in https://ui.perfetto.dev and in chrome://tracing.
+
+busy      computing: forwards, backwards and the optimizer
+update    the part of busy that is the optimizer's
+wait      nothing to compute yet, between two runs
+transfer  something was on its way to or from the host, mostly beside the computation
+bubble    not busy
+
+Example:
+  gpupipe trace runs/demo`
+}
+
+func (c *traceCommand) Run(a *app) error {
+	path := c.Path
+	if st, err := os.Stat(path); err == nil && st.IsDir() {
+		path = filepath.Join(path, "trace.json")
+	}
+	s, err := trace.Summarize(path)
+	if err != nil {
+		return train.Mistake(err)
+	}
+	if c.JSON {
+		return a.printJSON(s)
+	}
+	a.printf("%s: %d batches\n", s.File, s.Batches)
+	if s.Cut {
+		a.printf("the file ends in the middle, as that of a run that was killed: what it has is counted\n")
+	}
+	a.printf("\n")
+	a.traceShares("over all", s, func(t trace.Stage) *trace.Shares { return &t.All }, &s.All)
+	if s.Steady == nil {
+		a.printf("no steady state: it takes three batches without a pause\n\n")
+	} else {
+		a.traceShares("steady state", s, func(t trace.Stage) *trace.Shares { return t.Steady }, s.Steady)
+	}
+	a.traceMeans(s)
+	return nil
+}
+
+func (a *app) traceShares(title string, s trace.Summary, of func(trace.Stage) *trace.Shares, mean *trace.Shares) {
+	rows := [][]string{{strings.ToUpper(title), "BUSY", "UPDATE", "WAIT", "TRANSFER", "BUBBLE", "BATCHES", "SECONDS"}}
+	row := func(name string, x *trace.Shares) {
+		if x == nil {
+			rows = append(rows, []string{name})
+			return
+		}
+		cells := []string{name}
+		for _, share := range []float64{x.Busy, x.Update, x.Wait, x.Transfer, x.Bubble} {
+			cells = append(cells, shareText(share))
+		}
+		rows = append(rows, append(cells, fmt.Sprint(x.Batches), fmt.Sprintf("%.3f", x.Seconds)))
+	}
+	for _, t := range s.Stages {
+		row(t.Name, of(t))
+	}
+	if len(s.Stages) > 1 {
+		row("mean", mean)
+	}
+	a.table(rows)
+	a.printf("\n")
+}
+
+// traceMeans shows the mean time of each kind of run.
+func (a *app) traceMeans(s trace.Summary) {
+	kinds := map[string]bool{}
+	for _, t := range s.Stages {
+		for k := range t.Means {
+			kinds[k] = true
+		}
+	}
+	header := []string{"MEAN MS"}
+	header = append(header, slices.Sorted(maps.Keys(kinds))...)
+	rows := [][]string{header}
+	for _, t := range s.Stages {
+		row := []string{t.Name}
+		for _, k := range header[1:] {
+			cell := ""
+			if m, ok := t.Means[k]; ok {
+				cell = fmt.Sprintf("%.3f", 1e3*m)
+			}
+			row = append(row, cell)
+		}
+		rows = append(rows, row)
+	}
+	a.table(rows)
+}
+
+func shareText(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }

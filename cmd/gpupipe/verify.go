@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/pipeline/verify"
+)
+
+type verifyCommand struct {
+	Device  []string `help:"What to verify: webgpu:0. Repeatable: a stage each, in turn." placeholder:"NAME" sep:"none"`
+	Quick   bool     `help:"Fewer cases, of 10 batches."`
+	Batches int      `help:"Batches that each run trains; 0: 20, or 10 with --quick." default:"0"`
+	Filter  string   `help:"Only cases that contain this, or whose claim does." placeholder:"TEXT"`
+	JSON    bool     `help:"Print a JSON object."`
+}
+
+func (c *verifyCommand) Help() string {
+	return `Trains a tiny model many times, on one device and on pipelines of up to four stages, with every schedule, and compares the
+checkpoints bit by bit: losses, weights, those that are pending, and the optimizer's state. A device that is named once stands
+for as many as a pipeline has stages. Where something differs, the first batch, tensor and element are told. Devices of several
+kinds round differently: each kind is verified by itself, and pipelines of all of them within rounding.
+
+Kernels are the static choice, as with train --no-tune: they have to be the same in all runs that are compared. Whether each
+kernel computes right is what selftest tells. Exits with 1 when anything is not as it should be.
+
+Examples:
+  gpupipe verify
+  gpupipe verify --quick
+  gpupipe verify --device webgpu:0 --device webgpu:1 --json
+  gpupipe verify --filter resumed`
+}
+
+var errVerify = errors.New("a pipeline of these devices does not compute what it should: update their drivers, and try selftest on each")
+
+func (c *verifyCommand) Run(a *app) error {
+	if c.Batches != 0 && (c.Batches < 6 || c.Batches > 10000) {
+		return train.Mistake(fmt.Errorf("batches: found %d, expected 6 to 10000, or 0", c.Batches))
+	}
+	s := &status{app: a, silent: c.JSON}
+	r, err := verify.Run(a.ctx, verify.Options{Devices: c.Device, OpenDevice: openDevice, Quick: c.Quick, Batches: c.Batches, Filter: c.Filter,
+		Progress: func(done, total int, name string) { s.say("%d of %d: %s", done+1, total, name) }})
+	s.clear()
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		err = a.printJSON(r)
+	} else {
+		printVerification(a, r)
+	}
+	if err == nil && !r.OK {
+		err = errVerify
+	}
+	return err
+}
+
+func printVerification(a *app, r verify.Report) {
+	for _, d := range r.Devices {
+		a.printf("%s  %s (%s) %s\n", d.Name, d.Adapter, d.Kind, d.Driver)
+	}
+	if r.Mixed {
+		a.printf("These devices are of several kinds: each is verified by itself. Together they are promised to agree within rounding only.\n")
+	}
+	rows := [][]string{{"CASE", "COMPARED WITH", "", ""}}
+	claim, failed := "", 0
+	for _, c := range r.Cases {
+		if heading := title(c); heading != claim {
+			claim = heading
+			rows = append(rows, []string{}, []string{heading})
+		}
+		if !c.OK() {
+			failed++
+		}
+		rows = append(rows, []string{"  " + c.Name, c.Against, string(c.Verdict), c.Detail})
+	}
+	a.printf("\n")
+	a.table(rows)
+	a.printf("\n")
+	for _, c := range r.Cases {
+		if c.Difference != nil {
+			a.printf("%s: %v\n", c.Name, c.Difference)
+		}
+	}
+	if failed == 0 {
+		a.printf("All %d cases of %d batches are as they should be.\n", len(r.Cases), r.Batches)
+	} else {
+		a.printf("%d of %d cases are not as they should be.\n", failed, len(r.Cases))
+	}
+}
+
+// title heads the cases of a claim on one kind of devices.
+func title(c verify.Case) string {
+	if c.Device == "" {
+		return c.Claim
+	}
+	return c.Device + ": " + c.Claim
+}

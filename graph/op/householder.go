@@ -1,0 +1,73 @@
+package op
+
+import (
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+// householder is the WGSL that decompositions share. Its reflection turns x = tmp0[at], tmp0[at + stride], … (count of them)
+// into the vector v of the reflection I − β·v·vᵀ that maps x to a multiple of its first axis, and returns β and that
+// multiple, −sign(x₀)·‖x‖; β is 0 where x is. All lanes of the workgroup call it, with equal arguments but lane, and
+// what they wrote before is seen by all.
+func householder(lanes int) string {
+	return fmt.Sprintf(`const LANES = %du;
+var<workgroup> part: array<f32, LANES>;
+fn total(lane: u32, x: f32) -> f32 {
+  part[lane] = x;
+  for (var n = LANES / 2u; n > 0u; n /= 2u) {
+    workgroupBarrier();
+    if (lane < n) { part[lane] += part[lane + n]; }
+  }
+  workgroupBarrier();
+  let y = part[0];
+  workgroupBarrier();
+  return y;
+}
+fn largest(lane: u32, x: f32) -> f32 {
+  part[lane] = x;
+  for (var n = LANES / 2u; n > 0u; n /= 2u) {
+    workgroupBarrier();
+    if (lane < n) { part[lane] = max(part[lane], part[lane + n]); }
+  }
+  workgroupBarrier();
+  let y = part[0];
+  workgroupBarrier();
+  return y;
+}
+fn reflection(lane: u32, at: u32, stride: u32, count: u32) -> vec2<f32> {
+  storageBarrier();
+  // In units of the largest element nothing over- or underflows.
+  var top = 0.0;
+  for (var i = lane; i < count; i += LANES) { top = max(top, abs(tmp0[at + i * stride])); }
+  let unit = largest(lane, top);
+  let scale = select(0.0, 1.0 / unit, unit > 1e-37);
+  var squares = 0.0;
+  for (var i = lane; i < count; i += LANES) {
+    let x = tmp0[at + i * stride] * scale;
+    squares += x * x;
+  }
+  let norm = sqrt(total(lane, squares));
+  let first = tmp0[at] * scale;
+  storageBarrier();
+  for (var i = lane; i < count; i += LANES) {
+    let x = tmp0[at + i * stride] * scale;
+    tmp0[at + i * stride] = x + select(0.0, select(norm, -norm, first < 0.0), i == 0u);
+  }
+  storageBarrier();
+  return vec2<f32>(select(0.0, 1.0 / (norm * (norm + abs(first))), norm > 0.0), select(-norm, norm, first < 0.0) * unit);
+}
+`, lanes)
+}
+
+// decompositionLanes is the workgroup of a kernel that has one for each matrix: a power of two that suits the columns.
+func decompositionLanes(cols int, l graph.TemplateLimits) int {
+	lanes := 32
+	for lanes < cols && 2*lanes <= min(256, l.MaxInvocations) {
+		lanes *= 2
+	}
+	return lanes
+}
+
+// columnLanes is the workgroup of a kernel that has an invocation for each column, or row, of a matrix.
+const columnLanes = 64

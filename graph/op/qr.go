@@ -1,0 +1,147 @@
+package op
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"gonum.org/v1/gonum/mat"
+)
+
+func init() { graph.Register(func() graph.Op { return new(QROp) }) }
+
+// QROp is the orthonormal factor of the QR decomposition of each matrix of f32 [..., m, n], m ≥ n: A = QR with QᵀQ = I and R
+// upper triangular, by Householder reflections (Golub and Van Loan, Matrix Computations, algorithm 5.2.1). R's diagonal is
+// not negative, which makes Q a continuous function of A wherever A has full rank; where it has not, the columns without a
+// direction of their own still complete an orthonormal set.
+type QROp struct{}
+
+func (*QROp) Name() string { return "qr" }
+
+func (*QROp) Infer(in []graph.Type) ([]graph.Type, error) {
+	if err := graph.Arity(in, 1); err != nil {
+		return nil, err
+	}
+	if in[0].DType != graph.F32 || len(in[0].Shape) < 2 {
+		return nil, fmt.Errorf("input 0 is %v, expected f32[..., rows, columns]", in[0])
+	}
+	if rows, cols := matrix(in[0].Shape, false); rows < cols {
+		return nil, fmt.Errorf("input 0 is %v, expected at least as many rows as columns", in[0])
+	}
+	return in, nil
+}
+
+// Grad is nothing: no gradient passes through a decomposition.
+func (*QROp) Grad(*graph.Node, []*graph.Value) []*graph.Value { return make([]*graph.Value, 1) }
+
+func (*QROp) Eval(in, out []*graph.Tensor) {
+	rows, cols := matrix(in[0].Shape, false)
+	for i := range in[0].Shape.Len() / (rows * cols) {
+		a, q := dense(in[0], i), dense(out[0], i)
+		var qr mat.QR
+		qr.Factorize(a)
+		var full, r mat.Dense
+		qr.QTo(&full)
+		qr.RTo(&r)
+		q.Copy(&full) // the first columns
+		for j := range cols {
+			if r.At(j, j) < 0 {
+				column := q.ColView(j).(*mat.VecDense)
+				column.ScaleVec(-1, column)
+			}
+		}
+	}
+}
+
+// dense is the i-th matrix of the tensor, in its memory.
+func dense(t *graph.Tensor, i int) *mat.Dense {
+	rows, cols := matrix(t.Shape, false)
+	return mat.NewDense(rows, cols, t.Data[i*rows*cols:(i+1)*rows*cols])
+}
+
+func (*QROp) Cases() []graph.Case {
+	var cs []graph.Case
+	for _, s := range []graph.Shape{
+		{1, 1}, {5, 1}, {2, 2}, {7, 7}, {9, 4}, {3, 17, 17}, {2, 2, 33, 20}, {64, 64}, {65, 64}, {300, 40}, {2, 130, 130}, {270, 260},
+	} {
+		cols := s[len(s)-1]
+		cs = append(cs, graph.Case{
+			Op: new(QROp), Inputs: []graph.Type{{DType: graph.F32, Shape: s}}, NoGrad: true,
+			// Columns that are far from dependent, and of very different lengths.
+			Fill: func(_, j int) float64 {
+				row, col := j/cols, j%cols
+				x := math.Sin(float64(3*j+1) * 0.7)
+				if row%s[len(s)-2] == col {
+					x -= 2 * math.Sqrt(float64(cols)) * float64(1-2*(col%2))
+				}
+				return x * math.Pow(10, float64(3*(col%5))-6)
+			},
+		})
+	}
+	return cs
+}
+
+// QR is the orthonormal factor Q of each matrix of x, f32 [..., m, n] with m ≥ n, in its QR decomposition with a diagonal of
+// R that is not negative. There is no gradient through it.
+func QR(x *graph.Value) *graph.Value { return graph.Apply1(new(QROp), x) }
+
+func (*QROp) Kernel(n *graph.Node) graph.Kernel {
+	rows, cols := matrix(n.Inputs[0].Shape, false)
+	batch := n.Inputs[0].Shape.Len() / (rows * cols)
+	return graph.Template{Candidates: func(l graph.TemplateLimits) []graph.Candidate {
+		return []graph.Candidate{{
+			Name:    "householder",
+			Scratch: []graph.Type{n.Inputs[0].Type, graph.T(graph.F32, batch, cols)},
+			Passes:  []graph.Pass{qrReflections(rows, cols, batch, l), qrFactor(rows, cols, batch)},
+		}}
+	}}
+}
+
+// qrReflections leaves in column k of tmp0, from row k on, the vector v of reflection k, I − β·v·vᵀ, and β in tmp1. A
+// workgroup has one matrix; a lane has whole columns, so that sums down a column need nobody else.
+func qrReflections(rows, cols, batch int, l graph.TemplateLimits) graph.Pass {
+	lanes := decompositionLanes(cols, l)
+	return graph.Pass{
+		Declarations: fmt.Sprintf("const M = %du;\nconst N = %du;\n", rows, cols) + householder(lanes),
+		Uses:         []string{"in0", "tmp0", "tmp1"}, Workgroup: lanes, Groups: batch, WorkgroupMemory: 4 * lanes,
+		Body: `let base = group * M * N;
+for (var i = base + lane; i < base + M * N; i += LANES) { tmp0[i] = in0[i]; }
+for (var k = 0u; k < N; k++) {
+  let column = base + k;
+  let beta = reflection(lane, column + k * N, N, M - k).x;
+  if (lane == 0u) { tmp1[group * N + k] = beta; }
+  for (var j = k + 1u + lane; j < N; j += LANES) {
+    var d = 0.0;
+    for (var r = k * N; r < M * N; r += N) { d += tmp0[column + r] * tmp0[base + r + j]; }
+    d *= beta;
+    for (var r = k * N; r < M * N; r += N) { tmp0[base + r + j] -= d * tmp0[column + r]; }
+  }
+}
+`,
+	}
+}
+
+// qrFactor applies the reflections, the last one first, to the columns of the identity. A lane has a column. R's diagonal
+// has the sign that is not that of the vector's first element.
+func qrFactor(rows, cols, batch int) graph.Pass {
+	blocks := (cols + columnLanes - 1) / columnLanes
+	return graph.Pass{
+		Declarations: fmt.Sprintf("const M = %du;\nconst N = %du;\nconst LANES = %du;\nconst BLOCKS = %du;\n", rows, cols, columnLanes, blocks),
+		Uses:         []string{"tmp0", "tmp1", "out0"}, Workgroup: columnLanes, Groups: batch * blocks,
+		Body: `let j = group % BLOCKS * LANES + lane;
+if (j >= N) { return; }
+let base = group / BLOCKS * M * N;
+let betas = group / BLOCKS * N;
+let sign = select(1.0, -1.0, tmp1[betas + j] > 0.0 && tmp0[base + j * N + j] > 0.0);
+for (var r = 0u; r < M; r++) { out0[base + r * N + j] = select(0.0, sign, r == j); }
+for (var left = min(N, (group % BLOCKS + 1u) * LANES); left > 0u; left--) {
+  let k = left - 1u;
+  let column = base + k;
+  var d = 0.0;
+  for (var r = k * N; r < M * N; r += N) { d += tmp0[column + r] * out0[base + r + j]; }
+  d *= tmp1[betas + k];
+  for (var r = k * N; r < M * N; r += N) { out0[base + r + j] -= d * tmp0[column + r]; }
+}
+`,
+	}
+}

@@ -1,0 +1,65 @@
+package atomicfile
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// WriteFolder makes a folder of what fill puts into a fresh one: wholly or, on error, not at all. What fill writes must be
+// durable when it returns. Missing parents are made. A folder that is there already must be empty, or be replaced: then it
+// stays until the new one is complete; only a kill between two renames leaves it under the name .BASE.old-….
+func WriteFolder(path string, replace bool, fill func(dir string) error) (err error) {
+	if path, err = filepath.Abs(path); err != nil { // also of ".", whose name is needed
+		return err
+	}
+	parent, base := filepath.Split(path)
+	made := MissingFolders(filepath.Clean(parent))
+	tmp, old := side(parent, base, "tmp"), ""
+	defer func() {
+		if err != nil {
+			os.RemoveAll(tmp)
+			for _, dir := range made {
+				os.Remove(dir) // only while it is empty
+			}
+			err = fmt.Errorf("write %s: %w", path, err)
+		}
+	}()
+	if err := os.MkdirAll(tmp, 0o777); err != nil {
+		return err
+	}
+	if err := fill(tmp); err != nil {
+		return err
+	}
+	if err := SyncDir(tmp); err != nil {
+		return err
+	}
+	if st, missing := os.Lstat(path); missing == nil && st.IsDir() && os.Remove(path) != nil && replace {
+		old = side(parent, base, "old")
+		if err := os.Rename(path, old); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		if old != "" {
+			err = errors.Join(err, os.Rename(old, path))
+		}
+		return err
+	}
+	for _, dir := range append([]string{path}, made...) {
+		if err := SyncDir(filepath.Dir(dir)); err != nil {
+			return err
+		}
+	}
+	if old != "" {
+		return os.RemoveAll(old)
+	}
+	return nil
+}
+
+// side names a folder beside another.
+func side(parent, base, kind string) string {
+	return filepath.Join(parent, "."+base+"."+kind+"-"+rand.Text()[:10])
+}

@@ -1,0 +1,112 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// sleeping measures what schedule and host make of stages that take exactly equal times: a forward takes f, a backward 2f, the
+// optimizer nothing. What is left to lose is bubble, transfers and the host's own time.
+func sleeping(ctx context.Context, o Options) (Result, error) {
+	const stages = 16
+	forward := 20 * time.Millisecond
+	if o.Quick {
+		forward /= 2
+	}
+	backward := 2 * forward
+	r := Result{About: fmt.Sprintf("%d stages of equal times on devices that sleep: F %v, B %v; %d microbatches", stages, forward, backward, stages)}
+	small := model.Defaults()
+	small.VocabSize, small.DModel, small.NLayers, small.NHeads, small.NKVHeads, small.DFF, small.SeqLen = 16, 4, stages-2, 1, 1, 4, 4
+	p := pipe{schedule: "2bw", stages: stages, microbatches: stages, rows: 1, model: small, batches: 5, open: func(stage int) (device.Device, error) {
+		return o.Sleeper(func(program string) time.Duration {
+			switch {
+			case program == "F":
+				return forward
+			case program == "B", program == "B+", stage == 0 && (program == "W" || program == "W+"): // it has no input's gradient
+				return backward
+			case program == "I", program == "W", program == "W+":
+				return backward / 2
+			}
+			return 0
+		}), nil
+	}}
+	t, err := o.measure(ctx, p.of("2bw", 1), p, p.of("1f1b", stages))
+	if err != nil {
+		return r, err
+	}
+	one, async, sync := t[0], t[1], t[2]
+	m := float64(stages)
+	r.add(Measure{What: "one stage alone, a batch", Value: one.batch, Unit: "s", AtLeast: bound(m * (forward + backward).Seconds())})
+	r.add(Measure{What: "2bw, a batch", Value: async.batch, Unit: "s"})
+	r.add(Measure{What: fmt.Sprintf("2bw, of %d × one stage's throughput", stages), Value: 100 * one.batch / async.batch, Unit: "%", AtLeast: bound(97)})
+	r.add(Measure{What: "2bw, busy in the idlest stage", Value: 100 * slices.Min(async.busy), Unit: "%"})
+	r.add(Measure{What: "1f1b, a batch", Value: sync.batch, Unit: "s"})
+	closed := m / (m + m - 1)
+	r.add(Measure{What: fmt.Sprintf("1f1b, of %d × one stage's throughput; m/(m+p−1) is %.1f %%", stages, 100*closed), Value: 100 * one.batch / sync.batch,
+		Unit: "%"}.within(0.05, 100*closed))
+	return r, nil
+}
+
+// devices measures what two logical devices of one adapter gain over one. It says something where each has a processor of its
+// own: of a software adapter, when each computes on one thread.
+func devices(ctx context.Context, o Options) (Result, error) {
+	const microbatches = 4
+	c := model.Defaults()
+	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.DFF, c.SeqLen = 256, 128, 8, 4, 4, 352, 128
+	p := pipe{schedule: "2bw", stages: 2, microbatches: microbatches, rows: 4, model: c, warm: 2, batches: 8, open: func(int) (device.Device, error) { return o.Open() }, execute: o.Execute}
+	if o.Quick {
+		p.rows, p.batches = 2, 5
+	}
+	r := Result{About: fmt.Sprintf("%d parameters, %d layers, %d tokens a microbatch, %d microbatches", c.Count(), c.NLayers, p.rows*c.SeqLen, microbatches)}
+	t, err := o.measure(ctx, p.of("2bw", 1), p, p.of("1f1b", 2))
+	if err != nil {
+		return r, err
+	}
+	one, async, sync := t[0], t[1], t[2]
+	r.add(Measure{What: "one device, a batch", Value: one.batch, Unit: "s"})
+	r.add(Measure{What: "2bw on two, a batch", Value: async.batch, Unit: "s"})
+	r.add(Measure{What: "1f1b on two, a batch", Value: sync.batch, Unit: "s"})
+	r.add(Measure{What: "balance of the stages: mean work over the most", Value: 100 * mean(async.work) / slices.Max(async.work), Unit: "%"})
+	r.add(Measure{What: "2bw on two over one device", Value: one.batch / async.batch, AtLeast: bound(1.85)})
+	r.add(Measure{What: "2bw over 1f1b; (m+p−1)/m is 1.25", Value: sync.batch / async.batch}.within(0.05, 1.25))
+	for i, busy := range async.busy {
+		r.add(Measure{What: fmt.Sprintf("2bw, busy in stage %d", i), Value: 100 * busy, Unit: "%", AtLeast: bound(95)})
+	}
+	return r, nil
+}
+
+// of is the same pipeline with another schedule and number of stages.
+func (p pipe) of(schedule string, stages int) pipe {
+	p.schedule, p.stages = schedule, stages
+	return p
+}
+
+// measure measures some pipelines, one after the other.
+func (o Options) measure(ctx context.Context, pipes ...pipe) (ts []timing, err error) {
+	for _, p := range pipes {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if o.Progress != nil {
+			o.Progress("measuring %v", p)
+		}
+		t, err := p.measure(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("%v: %w", p, err)
+		}
+		ts = append(ts, t)
+	}
+	return ts, nil
+}
+
+func mean(xs []float64) (m float64) {
+	for _, x := range xs {
+		m += x / float64(len(xs))
+	}
+	return m
+}

@@ -1,0 +1,267 @@
+package engine
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/pipeline/stage"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// carry does what the machine says.
+func (w *worker) carry(e stage.Effect) error {
+	switch e.Kind {
+	case stage.Feed:
+		return w.feed(e)
+	case stage.Store:
+		return w.store(e)
+	case stage.Run:
+		return w.launch(e)
+	case stage.Send:
+		return w.send(e)
+	}
+	return nil
+}
+
+// feed uploads a microbatch's tokens to the first part, and its targets to the last.
+func (w *worker) feed(e stage.Effect) error {
+	a := e.Action
+	if w.data.batch != a.Batch || w.data.tokens == nil {
+		tokens, targets, err := w.seg.task.source.Batch(int64(a.Batch))
+		if err != nil {
+			return err
+		}
+		w.data = batch{a.Batch, tokens, targets}
+	}
+	size := w.e.MicrobatchSize * w.e.Model.SeqLen
+	at := (w.replica*w.seg.task.microbatches + a.Microbatch) * size
+	slot := exec.Binding{slotClass: e.Place.Slot}
+	part := a.Chunk*w.e.Stages + w.stage
+	var err error
+	if part == 0 {
+		err = w.session.WriteAt(chunkVariable(model.TokensInput, a.Chunk), slot, bytesOfI32(w.data.tokens[at:at+size]))
+	}
+	if err == nil && part == w.e.parts()-1 {
+		err = w.session.WriteAt(chunkVariable(model.TargetsInput, a.Chunk), slot, bytesOfI32(w.data.targets[at:at+size]))
+	}
+	return err
+}
+
+// store uses what has arrived.
+func (w *worker) store(e stage.Effect) error {
+	m := e.Message
+	data, ok := w.payloads[m]
+	if !ok {
+		panic(fmt.Sprintf("engine: %v was never sent", m))
+	}
+	delete(w.payloads, m)
+	if m.Kind == stage.Votes {
+		w.scatter(m.From, data[0])
+		return nil
+	}
+	began := time.Now()
+	defer w.traceReceive(m, began)
+	return w.upload(e, data)
+}
+
+// upload writes what a message carries to where it belongs.
+func (w *worker) upload(e stage.Effect, data payload) error {
+	m := e.Message
+	chunk, slot := m.Part/w.e.Stages, exec.Binding{slotClass: e.Place.Slot}
+	switch m.Kind {
+	case stage.Activation:
+		return w.session.WriteAt(chunkVariable(model.ActIn, chunk), slot, data[0])
+	case stage.Gradient:
+		return w.session.WriteAt(chunkVariable(model.GradOut, chunk), slot, data[0])
+	}
+	for _, x := range w.e.exchanges {
+		switch {
+		case m.Kind == stage.Contribution && x.from == m.From && x.to == w.index:
+			for i, name := range x.as {
+				if err := w.session.WriteAt(name, nil, data[i]); err != nil {
+					return err
+				}
+			}
+		case m.Kind == stage.Weights && x.to == m.From && x.from == w.index:
+			for i, name := range x.params {
+				if err := w.session.WriteAt(name, exec.Binding{weightsClass: e.Place.Weights}, data[i]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// scatter puts a line's votes where the whole model's have them.
+func (w *worker) scatter(from int, data []byte) {
+	own := floats(data)
+	for i, at := range w.e.lines[from].optimizer.Positions() {
+		w.votes[at] = own[i]
+	}
+}
+
+// launch enqueues a program.
+func (w *worker) launch(e stage.Effect) error {
+	at := exec.Binding{weightsClass: e.Place.Weights, gradientsClass: e.Place.Gradients, slotClass: e.Place.Slot}
+	name := chunkProgram(e.Action.Kind, e.Action.Chunk, e.First)
+	began := time.Now()
+	switch e.Action.Kind {
+	case schedule.Vote:
+		name = votesProgram
+	case schedule.Update:
+		name = updateName(w.e.Optimizer.Variant(e.Action.Batch))
+		if err := w.prepareUpdate(name, e.Action.Batch); err != nil {
+			return err
+		}
+	}
+	if w.runs[name] {
+		if err := w.session.RunAt(name, at); err != nil {
+			return err
+		}
+	}
+	if err := w.measure(e.Action, name); err != nil {
+		return err
+	}
+	return w.mark(e.Action, began)
+}
+
+// prepareUpdate uploads what the update of a batch is told: its rates, and the votes of all lines.
+func (w *worker) prepareUpdate(program string, batch int) error {
+	if len(w.e.votes) > 1 {
+		if err := w.session.WriteAt(optim.VotesVariable, nil, exec.F32Bytes(w.votes)); err != nil {
+			return err
+		}
+		clear(w.votes)
+	}
+	return w.session.SetInput(program, optim.HyperInput, exec.F32Bytes(w.e.Optimizer.Hyper(batch)))
+}
+
+// measure enqueues the reads of what a run tells about its batch.
+func (w *worker) measure(a schedule.Action, program string) error {
+	last := a.Chunk*w.e.Stages+w.stage == w.e.parts()-1
+	var name string
+	switch {
+	case a.Kind == schedule.Forward && last:
+		name = model.LossOutput
+	case a.Kind == schedule.Evaluate && last:
+		name = model.LossesOutput
+	case a.Kind == schedule.Update && w.index == w.e.votes[0]:
+		return w.read(a, func(data payload) {
+			w.seg.results.update(w.seg.ctx, a.Batch, float64(floats(data[0])[0]), binary.LittleEndian.Uint32(data[1]) == 0)
+		}, output{program, optim.NormOutput}, output{program, optim.RefusedOutput})
+	default:
+		return nil
+	}
+	return w.read(a, func(data payload) {
+		w.seg.results.losses(w.seg.ctx, a.Batch, w.replica*w.seg.task.microbatches+a.Microbatch, floats(data[0]))
+	}, output{program, name})
+}
+
+// output names an output of a program.
+type output struct{ program, output string }
+
+func (w *worker) read(a schedule.Action, landed func(payload), outputs ...output) error {
+	f := flight{action: a, landed: landed}
+	for _, o := range outputs {
+		p, err := w.session.Output(o.program, o.output)
+		if err != nil {
+			return err
+		}
+		f.reads = append(f.reads, p)
+	}
+	w.flights <- f
+	return nil
+}
+
+// mark has the worker told when the runs so far have finished.
+func (w *worker) mark(a schedule.Action, enqueued time.Time) error {
+	p, err := w.session.Mark()
+	if err != nil {
+		return err
+	}
+	w.flights <- flight{a, []device.Pending{p}, func(payload) {
+		w.traceRun(a, enqueued)
+		w.post(w.index, event{finished: &a})
+	}}
+	return nil
+}
+
+// send reads what a message carries; it leaves when it has arrived on the host.
+func (w *worker) send(e stage.Effect) error {
+	m := e.Message
+	var reads []device.Pending
+	add := func(p device.Pending, err error) error {
+		reads = append(reads, p)
+		return err
+	}
+	chunk := e.Action.Chunk
+	to := []int{e.To}
+	began := time.Now()
+	var err error
+	switch m.Kind {
+	case stage.Activation:
+		err = add(w.session.ReadAt(chunkVariable(model.ActOut, chunk), nil))
+	case stage.Gradient:
+		err = add(w.session.ReadAt(chunkVariable(model.GradIn, chunk), nil))
+	case stage.Votes:
+		to = w.e.votes
+		err = add(w.session.ReadAt(w.optimizer.OwnName(), nil))
+	default:
+		reads, err = w.exchange(e)
+	}
+	if err != nil {
+		return err
+	}
+	w.flights <- flight{e.Action, reads, func(data payload) {
+		w.traceSend(m, began)
+		for _, line := range to {
+			w.post(line, event{message: m, payload: data})
+		}
+	}}
+	return nil
+}
+
+// exchange reads gradients of copies for their owner, or updated weights for copies.
+func (w *worker) exchange(e stage.Effect) (reads []device.Pending, err error) {
+	for _, x := range w.e.exchanges {
+		names, class, index := x.gradients, gradientsClass, e.Place.Gradients
+		if e.Message.Kind == stage.Weights {
+			names, class, index = x.params, weightsClass, e.Place.Weights
+		}
+		if e.Message.Kind == stage.Weights && !(x.to == w.index && x.from == e.To) ||
+			e.Message.Kind == stage.Contribution && !(x.from == w.index && x.to == e.To) {
+			continue
+		}
+		for _, name := range names {
+			p, err := w.session.ReadAt(name, exec.Binding{class: index})
+			if err != nil {
+				return nil, err
+			}
+			reads = append(reads, p)
+		}
+	}
+	return reads, nil
+}
+
+func bytesOfI32(x []int32) []byte {
+	b := make([]byte, 4*len(x))
+	for i, v := range x {
+		binary.LittleEndian.PutUint32(b[4*i:], uint32(v))
+	}
+	return b
+}
+
+func floats(b []byte) []float32 {
+	x := make([]float32, len(b)/4)
+	for i := range x {
+		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+	}
+	return x
+}

@@ -1,0 +1,243 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	sequences    = 8 // a batch
+	microbatches = 4
+	batches      = 6
+	clip         = 0.5 // below every norm here
+)
+
+// sample is a model small enough to train in moments.
+func sample(tied bool) model.Config {
+	return model.Config{Arch: "llama", VocabSize: 40, DModel: 16, NLayers: 4, NHeads: 4, NKVHeads: 2, DFF: 24, SeqLen: 12,
+		RopeTheta: 1e4, NormEps: 1e-5, TieEmbeddings: tied}
+}
+
+// noise is random tokens, a function of the batch's number.
+type noise struct{ model.Config }
+
+func (n noise) Batch(batch int64) (tokens, targets []int32, err error) {
+	rng := rand.New(rand.NewPCG(7, uint64(batch)))
+	for range sequences * n.SeqLen {
+		tokens, targets = append(tokens, rng.Int32N(int32(n.VocabSize))), append(targets, rng.Int32N(int32(n.VocabSize)))
+	}
+	return tokens, targets, nil
+}
+
+// setup is a pipeline to train on.
+type setup struct {
+	Layout
+	schedule   string
+	correction string
+	tied       bool
+}
+
+func (s setup) String() string {
+	return fmt.Sprintf("%s, %d stages cut at %v, recomputing %v, delay %d, correction %s, %d replicas, tied %v", s.schedule, s.Stages, s.Cut,
+		s.Recompute, s.Delay, s.correction, s.Replicas, s.tied)
+}
+
+// setups are a synchronous and a delayed pipeline of one stage.
+func setups() []setup {
+	l := Layout{Stages: 1, Chunks: 1, Replicas: 1}
+	delayed := setup{l, "2bw", "error_feedback", true}
+	delayed.Delay = 1
+	return []setup{{l, "1f1b", "none", false}, delayed}
+}
+
+// trained is everything that training computed, by name: weights of both versions, state, losses and norms.
+type trained map[string][]byte
+
+// lender keeps devices from one training to the next, so that kernels are compiled once.
+type lender struct{ devices []device.Device }
+
+func newLender(t *testing.T) *lender {
+	l := &lender{}
+	t.Cleanup(func() {
+		for _, dev := range l.devices {
+			assert.NoError(t, dev.Close())
+		}
+	})
+	return l
+}
+
+func (l *lender) take(t *testing.T, n int) []device.Device {
+	t.Helper()
+	for len(l.devices) < n {
+		dev, err := webgpu.Open(0, webgpu.Options{})
+		require.NoError(t, err)
+		l.devices = append(l.devices, dev)
+	}
+	return l.devices[:n]
+}
+
+// train trains a few batches and returns what came of it. look, if not nil, is given the engine before it is closed.
+func (l *lender) train(t *testing.T, s setup, look func(*Engine)) trained {
+	t.Helper()
+	c := sample(s.tied)
+	o := Options{Layout: s.Layout, Model: c, MicrobatchSize: sequences / microbatches, Microbatches: microbatches / s.Replicas,
+		Devices: l.take(t, s.Stages*s.Replicas)}
+	o.Schedule = func(batches int) (*schedule.Generator, error) {
+		return schedule.New(s.schedule, schedule.Options{Stages: s.Stages, Chunks: s.Chunks, Microbatches: o.Microbatches, Batches: batches})
+	}
+	o.Optimizer = adam(t, o, s.correction)
+	e, err := New(o)
+	require.NoError(t, err, s)
+	require.NoError(t, e.Load())
+	defer func() { assert.NoError(t, e.Close()) }()
+	for _, p := range c.Parameters() {
+		for v := range Version(s.Delay + 1) {
+			require.NoError(t, e.WriteWeights(p.Name, v, exec.F32Bytes(p.Initial(3))))
+		}
+	}
+	out := trained{}
+	_, err = e.Train(context.Background(), noise{c}, 0, batches, func(m Measured) error {
+		for name, x := range map[string]float64{"loss": m.Loss, "norm": m.GradNorm} {
+			out[fmt.Sprint(name, " ", m.Batch)] = binary.LittleEndian.AppendUint64(nil, math.Float64bits(x))
+			require.Greater(t, x, clip, "the %s of a device that computes, and of a batch that is clipped", name)
+		}
+		return nil
+	})
+	require.NoError(t, err, s)
+	e.read(t, out)
+	if look != nil {
+		look(e)
+	}
+	return out
+}
+
+// read adds weights and state.
+func (e *Engine) read(t *testing.T, out trained) {
+	t.Helper()
+	for _, p := range e.Model.Parameters() {
+		for v := range Version(e.Delay + 1) {
+			out[fmt.Sprint(p.Name, " ", v)] = wait(t)(e.ReadWeights(p.Name, v))
+		}
+	}
+	for _, v := range e.Optimizer.State() {
+		out[v.ID] = wait(t)(e.ReadState(v.ID))
+	}
+}
+
+func wait(t *testing.T) func(p device.Pending, err error) []byte {
+	t.Helper()
+	return func(p device.Pending, err error) []byte {
+		t.Helper()
+		require.NoError(t, err)
+		data, err := p.Wait()
+		require.NoError(t, err)
+		return data
+	}
+}
+
+// adam is AdamW on all parameters.
+func adam(t *testing.T, o Options, correction string) *optim.Optimizer {
+	t.Helper()
+	var params []optim.Param
+	for _, p := range o.Model.Parameters() {
+		all := o.Contributions(p.Name)
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
+			Decay: len(p.Type.Shape) == 2})
+	}
+	a, err := optim.New(optim.Config{Name: "adamw", LR: 0.01, WeightDecay: 0.1, Clip: clip, Loss: model.LossVariable, Delay: o.Delay, Correction: correction,
+		AdamW: optim.AdamWConfig{Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Schedule: optim.Schedule{Name: "constant"}}, params)
+	require.NoError(t, err)
+	return a
+}
+
+// equal compares all that was trained, bit by bit.
+func equal(t *testing.T, want, got trained, s setup) {
+	t.Helper()
+	require.Len(t, got, len(want))
+	for name := range want {
+		assert.Equal(t, want[name], got[name], "%s: %v", name, s)
+	}
+}
+
+// Wherever the model is cut, and whichever stages compute activations again, the bits are those of one device.
+func TestLayoutsComputeTheSame(t *testing.T) {
+	l := newLender(t)
+	for _, s := range setups() {
+		var kernels int
+		want := l.train(t, s, func(e *Engine) { kernels = e.Lines()[0].Kernels })
+		for _, layout := range []Layout{
+			{Recompute: []bool{true}},
+			{Cut: []int{1}},
+			{Cut: []int{5}, Recompute: []bool{true, false}},
+			{Cut: []int{3}, Recompute: []bool{false, true}},
+			{Cut: []int{1, 5}, Recompute: []bool{false, true, false}},
+			{Cut: []int{2, 3}, Recompute: []bool{true, false, true}},
+			{Cut: []int{1, 2, 4}, Recompute: []bool{true, true, true, true}},
+		} {
+			s.Cut, s.Recompute, s.Stages = layout.Cut, layout.Recompute, len(layout.Cut)+1
+			got := l.train(t, s, func(e *Engine) {
+				if s.Stages == 1 {
+					assert.Greater(t, e.Lines()[0].Kernels, kernels, "the backward pass computes activations again")
+				}
+			})
+			equal(t, want, got, s)
+		}
+	}
+}
+
+// Two replicas give the same bits with one stage as with two, and after the last batch every copy of a parameter is what its
+// owner has: a tied head's, and those of a further replica.
+func TestReplicasAgree(t *testing.T) {
+	l := newLender(t)
+	for _, s := range setups() {
+		s.Replicas, s.tied = 2, true
+		var want trained
+		for _, cut := range [][]int{nil, {3}} {
+			s.Cut, s.Stages = cut, len(cut)+1
+			copies := 0
+			got := l.train(t, s, func(e *Engine) {
+				owned := trained{}
+				e.read(t, owned)
+				for _, line := range e.lines {
+					copies += line.agrees(t, owned)
+				}
+			})
+			perVersion := len(sample(true).Parameters()) // of the second replica
+			if s.Stages > 1 {
+				perVersion += 2 // in the heads
+			}
+			assert.Equal(t, perVersion*(s.Delay+1), copies)
+			if want == nil {
+				want = got
+			}
+			equal(t, want, got, s)
+		}
+	}
+}
+
+// agrees compares what a line holds of other lines' parameters with what their owners have, and counts it.
+func (l *line) agrees(t *testing.T, owned trained) (copies int) {
+	t.Helper()
+	for _, h := range l.holdings {
+		for v := range Version(l.e.Delay + 1) {
+			if h.owner != l.index {
+				copies++
+				assert.Equal(t, owned[fmt.Sprint(h.param, " ", v)], wait(t)(l.session.ReadAt(h.param, l.version(v))), "%s of %s", h.param, l.name())
+			}
+		}
+	}
+	return copies
+}

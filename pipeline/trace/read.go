@@ -1,0 +1,125 @@
+package trace
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// Event is something that took a while. Times are in microseconds since the start of the trace.
+type Event struct {
+	Track      string
+	Row        int // of the picture: the track's place
+	Name       string
+	Category   Category
+	Start, End float64
+	Args       Args
+}
+
+// Args are the arguments of events that Summarise needs; nil where an event has none.
+type Args struct {
+	Batch *int `json:"batch"`
+	From  *int `json:"from"`
+	To    *int `json:"to"`
+}
+
+// Read passes a file's events to each, in the order in which they were written, and stops at its first error. A file that ends in
+// the middle, as that of a killed run may, is cut. Errors name the file, the event and what is wrong with it.
+func Read(path string, each func(Event) error) (cut bool, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	r := reader{json: json.NewDecoder(bufio.NewReaderSize(f, 1<<20)), tracks: map[int]string{}, each: each}
+	err = r.read()
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	return false, nil
+}
+
+type reader struct {
+	json   *json.Decoder
+	tracks map[int]string
+	each   func(Event) error
+}
+
+func (r *reader) read() error {
+	first, err := r.json.Token()
+	switch {
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("the file is empty, expected a JSON array of trace events")
+	case err != nil:
+		return fmt.Errorf("expected a JSON array of trace events: %w", err)
+	case first != json.Delim('['):
+		return fmt.Errorf("found %v, expected a JSON array of trace events", first)
+	}
+	for i := 0; r.json.More(); i++ {
+		var e written
+		err := r.json.Decode(&e)
+		if err == nil {
+			err = r.take(e)
+		}
+		if err != nil {
+			return fmt.Errorf("event %d, before byte %d: %w", i, r.json.InputOffset(), err)
+		}
+	}
+	_, err = r.json.Token()
+	return err
+}
+
+// written is an event as it stands in the file.
+type written struct {
+	Name     string          `json:"name"`
+	Category Category        `json:"cat"`
+	Phase    string          `json:"ph"`
+	TID      int             `json:"tid"`
+	Start    *float64        `json:"ts"`
+	Dur      *float64        `json:"dur"`
+	Args     json.RawMessage `json:"args"`
+}
+
+func (r *reader) take(e written) error {
+	switch {
+	case e.Phase == "M" && e.Name == "thread_name":
+		var args struct{ Name *string }
+		if err := e.decode(&args); err != nil {
+			return err
+		}
+		if args.Name == nil {
+			return fmt.Errorf("found no args.name, expected the name of track %d", e.TID)
+		}
+		r.tracks[e.TID] = *args.Name
+	case e.Phase == "X":
+		if e.Start == nil || e.Dur == nil || *e.Dur < 0 {
+			return fmt.Errorf("%q has no ts or no dur, expected both in microseconds", e.Name)
+		}
+		track, ok := r.tracks[e.TID]
+		if !ok {
+			return fmt.Errorf("%q is on track %d, expected one that has been named", e.Name, e.TID)
+		}
+		event := Event{Track: track, Row: e.TID, Name: e.Name, Category: e.Category, Start: *e.Start, End: *e.Start + *e.Dur}
+		if err := e.decode(&event.Args); err != nil {
+			return err
+		}
+		return r.each(event)
+	}
+	return nil
+}
+
+func (e written) decode(args any) error {
+	if len(e.Args) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(e.Args, args); err != nil {
+		return fmt.Errorf("args of %q: %w", e.Name, err)
+	}
+	return nil
+}

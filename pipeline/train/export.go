@@ -1,0 +1,213 @@
+package train
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+)
+
+// ExportOptions say what to export, and as what.
+type ExportOptions struct {
+	From       string // a run folder, a checkpoint, or a folder in Hugging Face's layout
+	Step       *int   // of a run's checkpoint; nil: the latest good one
+	Weights    Weights
+	Tokenizer  string // empty: the model's own
+	DType      string // f32 ("" too), bf16, f16
+	Out        string // the folder to make
+	Force      bool   // replace an earlier export
+	ShardLimit int64  // bytes of tensors in one file; 0: as Hugging Face
+	Progress   func(done, total int64)
+	Note       func(format string, args ...any) // messages for the user; nil: none
+}
+
+// Exported is what was written.
+type Exported struct {
+	Out        string   `json:"out"`
+	Model      string   `json:"model"` // the folder that the tensors come from
+	Step       *int     `json:"step,omitempty"`
+	Weights    Weights  `json:"weights"`
+	DType      string   `json:"dtype"`
+	Parameters int64    `json:"parameters"`
+	Bytes      int64    `json:"bytes"` // of tensors
+	Files      []string `json:"files"`
+}
+
+// exportType is a kind of number by the names that the formats have for it.
+type exportType struct {
+	dtype safetensors.DType
+	torch string
+}
+
+var exportTypes = map[string]exportType{
+	"f32": {safetensors.F32, "float32"}, "bf16": {safetensors.BF16, "bfloat16"}, "f16": {safetensors.F16, "float16"},
+}
+
+// Export writes a model as a folder that Hugging Face's transformers reads: config.json, generation_config.json,
+// tokenizer.json, tokenizer_config.json and model.safetensors, in shards with an index where it is large. The folder appears
+// whole or not at all. Errors of the input are UserErrors.
+func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
+	o.DType = cmp.Or(o.DType, "f32")
+	as, ok := exportTypes[o.DType]
+	if !ok {
+		return out, mistakef("dtype: found %q, expected f32, bf16 or f16", o.DType)
+	}
+	if err := writable(o.Out, o.Force); err != nil {
+		return out, Mistake(err)
+	}
+	src, err := o.open()
+	if err != nil {
+		return out, Mistake(err)
+	}
+	defer src.Close()
+	if o.Note == nil {
+		o.Note = Silent{}.Note
+	}
+	if err := src.Choose(o.Weights, o.Note); err != nil {
+		return out, err
+	}
+	out = Exported{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, WeightsX), DType: o.DType, Parameters: src.Model.Count(),
+		Bytes: src.Model.Count() * as.dtype.Size()}
+	if c := src.checkpoint; c != nil {
+		out.Step = &c.Step
+	}
+	files, err := src.exported(as, o.ShardLimit, src.converter(ctx, as.dtype, out.Bytes, o.Progress))
+	if err != nil {
+		return out, err
+	}
+	err = atomicfile.WriteFolder(o.Out, o.Force, func(dir string) error {
+		for _, f := range files {
+			if err := atomicfile.Write(filepath.Join(dir, f.Name), f.Encode); err != nil {
+				return err
+			}
+			out.Files = append(out.Files, f.Name)
+		}
+		return nil
+	})
+	if ctx.Err() != nil {
+		return out, ctx.Err()
+	}
+	return out, Mistake(err)
+}
+
+func (o ExportOptions) open() (*Source, error) {
+	if o.Step != nil {
+		return OpenStep(o.From, *o.Step, o.Tokenizer)
+	}
+	return OpenModel(o.From, o.Tokenizer)
+}
+
+// ours are the files that an export may consist of.
+var ours = regexp.MustCompile(`^(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json$|` +
+	`^model(-\d{5}-of-\d{5})?\.safetensors$`)
+
+// writable tells whether an export may be written at a path: where nothing is, or an empty folder; by force also where an
+// earlier export is, but never over anything else.
+func writable(path string, force bool) error {
+	if path == "" {
+		return fmt.Errorf("out: found nothing, expected the folder to make")
+	}
+	st, err := os.Lstat(path)
+	switch {
+	case os.IsNotExist(err):
+		return nil
+	case err != nil:
+		return err
+	case !st.IsDir():
+		return fmt.Errorf("%s: a file, expected a folder to make", path)
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !ours.MatchString(e.Name()) {
+			return fmt.Errorf("%s: it holds %s, which is no file of an export: choose another folder", path, e.Name())
+		}
+	}
+	if len(entries) > 0 && !force {
+		return fmt.Errorf("%s: a model is there already: replace it with --force, or choose another folder", path)
+	}
+	return nil
+}
+
+// converter gives the tensors as they are to be written, each read when its turn comes.
+func (src *Source) converter(ctx context.Context, d safetensors.DType, total int64, progress func(done, total int64)) func(model.Parameter) safetensors.Entry {
+	var done int64
+	return func(p model.Parameter) safetensors.Entry {
+		return safetensors.Entry{Name: p.Name, DType: d, Shape: p.Type.Shape, WriteTo: func(w io.Writer) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			x, err := src.weights.initial(p)
+			if err != nil {
+				return err
+			}
+			if err := safetensors.WriteFloats(w, x, d); err != nil {
+				return err
+			}
+			if done += int64(len(x)) * d.Size(); progress != nil {
+				progress(done, total)
+			}
+			return nil
+		}}
+	}
+}
+
+// exported lists the files to write, small ones first.
+func (src *Source) exported(as exportType, limit int64, entry func(model.Parameter) safetensors.Entry) ([]safetensors.Output, error) {
+	var entries []safetensors.Entry
+	for _, p := range src.Model.Parameters() {
+		entries = append(entries, entry(p))
+	}
+	tensors, err := safetensors.Layout("model", entries, limit)
+	if err != nil {
+		return nil, err
+	}
+	config := map[string]any{}
+	if err := json.Unmarshal(src.Model.HuggingFace(), &config); err != nil {
+		panic(err) // what was just made
+	}
+	// Where these are missing, transformers takes Llama's own tokens 1 and 2.
+	ends := map[string]any{"bos_token_id": nil, "eos_token_id": nil}
+	words := map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": src.Model.SeqLen, "clean_up_tokenization_spaces": false}
+	if id, ok := src.Tokenizer.EOS(); ok {
+		text, err := src.Tokenizer.Decode([]uint32{id})
+		if err != nil {
+			return nil, err
+		}
+		ends["eos_token_id"], words["eos_token"] = id, strings.ToValidUTF8(string(text), "")
+	}
+	for k, v := range ends {
+		config[k] = v
+	}
+	config["torch_dtype"] = as.torch
+	return append([]safetensors.Output{
+		jsonFile("config.json", config), jsonFile("generation_config.json", ends), jsonFile("tokenizer_config.json", words),
+		textFile("tokenizer.json", src.Tokenizer.JSON()),
+	}, tensors...), nil
+}
+
+func jsonFile(name string, v map[string]any) safetensors.Output {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		panic(err) // texts and numbers
+	}
+	return textFile(name, append(text, '\n'))
+}
+
+func textFile(name string, text []byte) safetensors.Output {
+	return safetensors.Output{Name: name, Encode: func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	}}
+}

@@ -1,0 +1,144 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func from(batch int) func(int) bool { return func(b int) bool { return b >= batch } }
+func only(batches ...int) func(int) bool {
+	return func(b int) bool { return slices.Contains(batches, b) }
+}
+
+// bits reads all tensors of a checkpoint.
+func bits(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for _, name := range []string{"model.safetensors", "optimizer.safetensors"} {
+		r, err := safetensors.Open(filepath.Join(dir, name))
+		require.NoError(t, err)
+		for _, x := range r.Tensors() {
+			b, err := r.Bytes(x.Name)
+			require.NoError(t, err)
+			all[x.Name] = string(b)
+		}
+		require.NoError(t, r.Close())
+	}
+	return all
+}
+
+// poisoned trains with losses that are not numbers, and keeps the checkpoint of each step.
+func poisoned(t *testing.T, poison func(int) bool, overrides ...string) (string, Result, *notes, error) {
+	t.Helper()
+	c := demo(t, t.TempDir(), append([]string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 1, nonfinite: skip}"}, overrides...)...)
+	n := &notes{}
+	res, err := Run(context.Background(), c, options(&reference{poison: poison}, n))
+	return c.Run.Dir, res, n, err
+}
+
+func TestSkippedBatchesChangeNothing(t *testing.T) {
+	run, res, n, err := poisoned(t, only(3, 4))
+	require.NoError(t, err)
+	assert.Equal(t, 6, res.Step)
+	assert.True(t, finite(*res.Loss))
+	assert.Equal(t, bits(t, stepDir(run, 2)), bits(t, stepDir(run, 3)))
+	assert.Equal(t, bits(t, stepDir(run, 2)), bits(t, stepDir(run, 4)))
+	for name, before := range bits(t, stepDir(run, 4)) {
+		assert.NotEqual(t, before, bits(t, stepDir(run, 5))[name], name)
+	}
+	records := measurements(t, run)
+	require.Len(t, records, 6)
+	for i, r := range records {
+		skipped, marked := r.Values["skipped"]
+		assert.Equal(t, i == 2 || i == 3, marked, "step %d", i+1)
+		if marked {
+			assert.Equal(t, 1.0, skipped)
+		}
+		assert.Equal(t, marked, math.IsNaN(r.Values["loss"]))
+		assert.Equal(t, marked, n.steps[i].Skipped)
+		_, err := json.Marshal(n.steps[i])
+		require.NoError(t, err)
+	}
+	assert.Contains(t, n.text[0], "step 3: the loss is NaN")
+	assert.Contains(t, n.text[0], "the batch was skipped")
+	assert.Len(t, n.text, 2)
+
+	text, err := json.Marshal(Progress{Step: 3, Loss: math.NaN(), GradNorm: math.Inf(1), LR: 0.5, Skipped: true})
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"step":3,"steps":0,"tokens":0,"loss":"NaN","lr":0.5,"grad_norm":"Infinity","tokens_per_s":0,"staleness":0,"skipped":true,"left_ns":0}`, string(text))
+}
+
+// With a delay, a skipped batch leaves the next weights those that were to come anyway, and the correction as it was; dc_asgd
+// alone takes note, that nothing was applied. And it is the same on any number of stages.
+func TestSkippedBatchesWithDelay(t *testing.T) {
+	for _, correction := range []string{"none", "error_feedback", "dc_asgd"} {
+		delayed := []string{"pipeline.delay=1", "pipeline.correction=" + correction}
+		run, res, _, err := poisoned(t, only(3), delayed...)
+		require.NoError(t, err)
+		require.Equal(t, 6, res.Step)
+		before, after := bits(t, stepDir(run, 2)), bits(t, stepDir(run, 3))
+		for name := range before {
+			pending, parameter := before[pendingName(name)]
+			switch {
+			case parameter:
+				assert.Equal(t, pending, after[name], "%s: %s", correction, name)
+			case strings.HasPrefix(name, "optim/applied/"):
+				assert.Equal(t, strings.Repeat("\x00", len(before[name])), after[name], name)
+				assert.NotEqual(t, before[name], after[name])
+			default:
+				assert.Equal(t, before[name], after[name], "%s: %s", correction, name)
+			}
+		}
+		assert.NotEqual(t, after, bits(t, stepDir(run, 4)))
+		cut, _, _, err := poisoned(t, only(3), append(delayed, "pipeline.stages=2")...)
+		require.NoError(t, err)
+		for step := 1; step <= 6; step++ {
+			assert.Equal(t, bits(t, stepDir(run, step)), bits(t, stepDir(cut, step)), "%s: step %d on two stages", correction, step)
+		}
+	}
+}
+
+func TestTenBatchesInARowAreSkipped(t *testing.T) {
+	ten := []int{3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
+	steps := []string{"train.steps=14", "train.save_every=2"}
+	_, res, n, err := poisoned(t, only(append(ten, 14)...), steps...)
+	require.NoError(t, err, "batch 13 ends the row")
+	assert.Equal(t, 14, res.Step)
+	assert.Len(t, n.text, 11)
+	for _, stages := range []int{1, 2} {
+		run, _, n, err := poisoned(t, only(append(ten, 13)...), append(steps, fmt.Sprintf("pipeline.stages=%d", stages))...)
+		var user *UserError
+		require.ErrorAs(t, err, &user)
+		require.ErrorIs(t, err, ErrDiverged)
+		assert.ErrorContains(t, err, "step 13: the loss is NaN")
+		assert.ErrorContains(t, err, "the checkpoint of step 12 is kept")
+		assert.Len(t, n.text, 10)
+		assert.Equal(t, bits(t, stepDir(run, 2)), bits(t, stepDir(run, 12)))
+	}
+}
+
+// Unless skip is asked for, the first such batch ends the run, with a delay too, when the next is under way already.
+func TestNaNStopsADelayedRun(t *testing.T) {
+	for _, stages := range []int{1, 2} {
+		_, _, n, err := poisoned(t, only(4), "train.nonfinite=stop", "train.save_every=2", "pipeline.delay=1", fmt.Sprintf("pipeline.stages=%d", stages))
+		require.ErrorIs(t, err, ErrDiverged)
+		assert.ErrorContains(t, err, "step 4: the loss is NaN")
+		assert.ErrorContains(t, err, "the checkpoint of step 2 is kept")
+		assert.Empty(t, n.text)
+		assert.Len(t, n.steps, 3)
+	}
+	c := demo(t, t.TempDir())
+	assert.Equal(t, "stop", c.Train.Nonfinite)
+	_, err := ParseConfig("c", nil, []string{"model.preset=tiny", "data.train=[a]", "run.dir=a", "train.nonfinite=ignore"})
+	assert.ErrorContains(t, err, `train.nonfinite: found "ignore", expected stop or skip`)
+}

@@ -1,0 +1,73 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// eachOptimizer runs a test with every optimizer, at rates at which the demo learns.
+func eachOptimizer(t *testing.T, f func(t *testing.T, overrides ...string)) {
+	rates := map[string]string{"lion": "0.01", "adan": "0.03", "mars": "0.03", "soap": "0.03", "adamw": "0.03"}
+	for _, p := range optimizers() {
+		t.Run(p.name, func(t *testing.T) {
+			overrides := []string{"optimizer.name=" + p.name, "optimizer.soap.precondition_frequency=2"}
+			if rate := rates[p.name]; rate != "" {
+				overrides = append(overrides, "optimizer.lr="+rate)
+			}
+			f(t, overrides...)
+		})
+	}
+}
+
+func TestEveryOptimizerLearns(t *testing.T) {
+	eachOptimizer(t, func(t *testing.T, overrides ...string) {
+		c := demo(t, t.TempDir(), append(overrides, "train={steps: 30, eval_every: 30, save_every: 0}")...)
+		res, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+		require.NoError(t, err)
+		assert.Less(t, *res.ValLoss, 4.5, "it began at ln 256 = 5.5")
+	})
+}
+
+// Where the model is cut changes no bit of any optimizer's.
+func TestEveryOptimizerIsTheSameOnStages(t *testing.T) {
+	eachOptimizer(t, func(t *testing.T, overrides ...string) {
+		common := append(overrides, "pipeline.delay=1", "pipeline.correction=error_feedback")
+		one, got := weightsOf(t, common...), weightsOf(t, append(common, "pipeline.stages=3")...)
+		for file := range one {
+			assert.True(t, one[file] == got[file], "%s: %v", file, common)
+		}
+	})
+}
+
+// Stopped after any step, those at which the update is another program included, and resumed: the same bits as never stopped.
+func TestEveryOptimizerResumes(t *testing.T) {
+	eachOptimizer(t, func(t *testing.T, overrides ...string) {
+		dir := t.TempDir()
+		whole := demo(t, dir, append(overrides, "train.save_every=1", "run.dir="+filepath.Join(dir, "whole"))...)
+		_, err := Run(context.Background(), whole, options(&reference{}, &notes{}))
+		require.NoError(t, err)
+		for _, stop := range []int{1, 3} {
+			c := demo(t, dir, append(overrides, "run.dir="+filepath.Join(dir, fmt.Sprint("stop", stop)))...)
+			ctx, cancel := context.WithCancel(context.Background())
+			n := &notes{step: func(p Progress) {
+				if p.Step == stop {
+					cancel()
+				}
+			}}
+			res, err := Run(ctx, c, options(&reference{}, n))
+			require.NoError(t, err)
+			require.True(t, res.Interrupted)
+			assert.Equal(t, files(t, whole.Run.Dir+fmt.Sprint("/checkpoints/step-", res.Step)), files(t, res.Checkpoint))
+			o := options(&reference{}, &notes{})
+			o.Resume = true
+			_, err = Run(context.Background(), c, o)
+			require.NoError(t, err)
+			assert.Equal(t, files(t, whole.Run.Dir+"/checkpoints/step-6"), files(t, c.Run.Dir+"/checkpoints/step-6"), "stopped at %d", stop)
+		}
+	})
+}

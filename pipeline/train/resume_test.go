@@ -1,0 +1,150 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// leg goes on with a run, if there is one, and interrupts it once it has told of a step; 0: never.
+func leg(t *testing.T, c Config, stop int) Result {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	o := options(&reference{}, &notes{step: func(p Progress) {
+		if p.Step == stop {
+			cancel()
+		}
+	}})
+	o.Resume = true
+	res, err := Run(ctx, c, o)
+	require.NoError(t, err)
+	require.Equal(t, stop > 0, res.Interrupted)
+	return res
+}
+
+// Where the model is cut, on how many stages it is, and in which order these work, may change at every stop: the bits are those
+// of a run that was never stopped.
+func TestResumeOnAnotherLayout(t *testing.T) {
+	for name, legs := range map[string][][]string{
+		"delayed": {
+			{"pipeline.schedule=2bw", "pipeline.stages=3"},
+			{"pipeline.schedule=sync", "pipeline.delay=1"},
+			{"pipeline.schedule=2bw", "pipeline.stages=2", "pipeline.cut=[2]", "pipeline.devices=[null:0, null:0]"},
+		},
+		"synchronous": {
+			{"pipeline.schedule=gpipe", "pipeline.stages=2"},
+			{"pipeline.schedule=1f1b", "pipeline.stages=3", "pipeline.recompute=always"},
+			{"pipeline.schedule=interleaved", "pipeline.stages=2", "pipeline.cut=[1, 2, 4]"},
+			{"pipeline.schedule=zb-h1", "pipeline.stages=2"},
+		},
+	} {
+		dir := t.TempDir()
+		config := func(run string, layout []string) Config {
+			overrides := append([]string{"model={vocab_size: 256, d_model: 8, n_layers: 3, n_heads: 2, d_ff: 12, seq_len: 8, tie_embeddings: true}",
+				"train={steps: 12, batch_size: 4, microbatches: 4, eval_every: 3, eval_batches: 1, save_every: 0, grad_clip: 0.5}",
+				"run.dir=" + filepath.Join(dir, run)}, layout...)
+			if name == "delayed" {
+				overrides = append(overrides, "pipeline.error_feedback=true")
+			}
+			return demo(t, dir, overrides...)
+		}
+		whole := leg(t, config("whole", legs[0]), 0)
+		var last Result
+		for i, layout := range legs {
+			stop := 0
+			if i < len(legs)-1 {
+				stop = last.Step + 1
+			}
+			next := leg(t, config("legs", layout), stop)
+			require.Greater(t, next.Step, last.Step)
+			last = next
+		}
+		require.Equal(t, whole.Step, last.Step)
+		assert.Equal(t, files(t, whole.Checkpoint), files(t, last.Checkpoint), name)
+		assert.Equal(t, measurements(t, whole.Dir), measurements(t, last.Dir), name)
+	}
+}
+
+// Evaluations and checkpoints empty the pipeline, and change nothing.
+func TestEvaluationsAndCheckpointsChangeNothing(t *testing.T) {
+	for _, layout := range [][]string{{"pipeline.schedule=1f1b"}, {"pipeline.schedule=2bw", "pipeline.error_feedback=true"}} {
+		dir := t.TempDir()
+		run := func(name string, overrides ...string) Result {
+			c := demo(t, dir, append(append([]string{"pipeline.stages=2", "run.dir=" + filepath.Join(dir, name)}, layout...), overrides...)...)
+			return leg(t, c, 0)
+		}
+		rare, often := run("rare", "train.save_every=0", "train.eval_every=0"), run("often", "train.save_every=1", "train.eval_every=1")
+		assert.Equal(t, files(t, rare.Checkpoint), files(t, often.Checkpoint), "%v", layout)
+	}
+}
+
+// What is computed may not change.
+func TestResumeRefusesAnotherDelay(t *testing.T) {
+	dir := t.TempDir()
+	delayed := []string{"pipeline.delay=1", "pipeline.error_feedback=true"}
+	leg(t, demo(t, dir, delayed...), 0)
+	for want, overrides := range map[string][]string{
+		"pipeline.delay: the checkpoint has 1, the config 0": nil,
+		"pipeline.correction: the checkpoint has error_feedback, the config none; pipeline.error_feedback: the checkpoint has true, the config false": {"pipeline.delay=1"},
+		"pipeline.correction: the checkpoint has error_feedback, the config dc_asgd":                                                                  {"pipeline.delay=1", "pipeline.correction=dc_asgd"},
+		"pipeline.replicas: the checkpoint has 1, the config 2":                                                                                       append([]string{"pipeline.replicas=2"}, delayed...),
+		"train.microbatches: the checkpoint has 2, the config 4":                                                                                      append([]string{"train.microbatches=4"}, delayed...),
+		"train.nonfinite: the checkpoint has stop, the config skip":                                                                                   append([]string{"train.nonfinite=skip"}, delayed...),
+	} {
+		o := options(&reference{}, &notes{})
+		o.Resume = true
+		_, err := Run(context.Background(), demo(t, dir, overrides...), o)
+		var user *UserError
+		require.ErrorAs(t, err, &user, want)
+		assert.ErrorContains(t, err, stepDir(filepath.Join(dir, "run"), 6)+" is of another run: ")
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// A checkpoint from before there were pipelines, corrections and ways with what is not finite.
+func TestResumeFromBeforePipelines(t *testing.T) {
+	dir := t.TempDir()
+	tied := "model.tie_embeddings=true"
+	whole := leg(t, demo(t, dir, tied), 0)
+	c := demo(t, dir, tied, "run.dir="+filepath.Join(dir, "old"))
+	stopped := leg(t, c, 1)
+	old := string(c.YAML())
+	older := func(line, instead string) {
+		require.Equal(t, 1, strings.Count(old, line), line)
+		old = strings.Replace(old, line, instead, 1)
+	}
+	i, j := strings.Index(old, "pipeline:\n"), strings.Index(old, "hooks:")
+	old = old[:i] + "pipeline:\n    schedule: sync\n    stages: 1\n    devices: []\n    delay: 0\n    error_feedback: false\n" + old[j:]
+	older("    nonfinite: stop\n", "")
+	older("    dc_lambda: 0.04\n", "")
+	write := func(text string) {
+		alter(t, stopped.Checkpoint, keptConfig, func([]byte) []byte { return []byte(text) })
+		alter(t, stopped.Checkpoint, "state.json", func(b []byte) []byte {
+			var s map[string]any
+			require.NoError(t, json.Unmarshal(b, &s))
+			s["config"] = text
+			b, err := json.Marshal(s)
+			require.NoError(t, err)
+			return b
+		})
+	}
+	write(strings.Replace(old, "    devices: []\n", "    devices: []\n    colour: blue\n", 1))
+	o := options(&reference{}, &notes{})
+	o.Resume = true
+	_, err := Run(context.Background(), c, o)
+	var user *UserError
+	require.ErrorAs(t, err, &user)
+	assert.ErrorContains(t, err, filepath.Join(stopped.Checkpoint, "state.json"))
+	assert.ErrorContains(t, err, "pipeline.colour: unknown key")
+
+	write(old)
+	assert.Equal(t, version(t, stopped.Checkpoint, WeightsX), version(t, c.Run.Dir, WeightsY))
+	assert.Equal(t, files(t, whole.Checkpoint), files(t, leg(t, c, 0).Checkpoint), fmt.Sprint("stopped at ", stopped.Step))
+}

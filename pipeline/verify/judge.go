@@ -1,0 +1,140 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+
+	"github.com/gpupipe/gpupipe/pipeline/train"
+)
+
+// compare judges two settings that shall give the same bits, or, with a tolerance, losses that differ by no more than that part.
+func (t *trainer) compare(ctx context.Context, c *Case, want, got setting, tolerance float64) error {
+	w, err := t.outcome(ctx, want)
+	if err != nil {
+		return err
+	}
+	g, err := t.outcome(ctx, got)
+	if err != nil {
+		return err
+	}
+	c.judge(w, g, tolerance)
+	return nil
+}
+
+func (c *Case) judge(want, got *outcome, tolerance float64) {
+	c.Verdict, c.Difference = Equal, difference(want, got)
+	if c.Difference == nil {
+		return
+	}
+	c.Verdict = Differs
+	if tolerance > 0 {
+		far := farthest(want, got)
+		c.Detail = fmt.Sprintf("losses differ by %.1g of themselves", far)
+		if far <= tolerance {
+			c.Verdict, c.Difference = Close, nil
+		}
+	}
+}
+
+// learns judges a run by itself: its loss falls, and its gradients are clipped.
+func (t *trainer) learns(ctx context.Context, c *Case, s setting) error {
+	o, err := t.outcome(ctx, s)
+	if err != nil {
+		return err
+	}
+	clipped := 0
+	for _, r := range o.records {
+		if r.Values["grad_norm"] > clip {
+			clipped++
+		}
+	}
+	if len(o.records) != t.batches {
+		return fmt.Errorf("%d batches were trained, expected %d", len(o.records), t.batches)
+	}
+	first, last := o.records[0].Values["loss"], o.records[t.batches-1].Values["loss"]
+	c.Detail = fmt.Sprintf("loss %.3f to %.3f; %d of %d batches clipped", first, last, clipped, t.batches)
+	if !(last < 0.95*first) || math.IsInf(first, 0) || clipped == 0 {
+		return fmt.Errorf("expected a falling loss and clipped batches: %s", c.Detail)
+	}
+	c.Verdict = OK
+	return nil
+}
+
+// differ judges two settings that mean different mathematics: if they agree, what sets them apart has no effect, and whatever is
+// equal to one of them proves nothing.
+func (t *trainer) differ(ctx context.Context, c *Case, a, b setting) error {
+	x, err := t.outcome(ctx, a)
+	if err != nil {
+		return err
+	}
+	y, err := t.outcome(ctx, b)
+	if err != nil {
+		return err
+	}
+	far := farthest(x, y)
+	c.Detail = fmt.Sprintf("losses differ by %.1g of themselves", far)
+	if far <= rounding {
+		return fmt.Errorf("expected losses that differ by more than %g of themselves: %s", rounding, c.Detail)
+	}
+	c.Verdict = OK
+	return nil
+}
+
+// again judges a second run of a setting on devices that are opened anew.
+func (t *trainer) again(ctx context.Context, c *Case, s setting) error {
+	w, err := t.outcome(ctx, s)
+	if err != nil {
+		return err
+	}
+	if err := t.close(); err != nil {
+		return err
+	}
+	dir := t.folder()
+	if _, err := t.run(ctx, s, dir, train.Options{}); err != nil {
+		return err
+	}
+	g, err := read(dir)
+	if err != nil {
+		return err
+	}
+	c.judge(w, g, 0)
+	return os.RemoveAll(dir)
+}
+
+// interrupted judges a run that is stopped by the first step that it tells of, as Ctrl-C does, and resumed under another setting.
+func (t *trainer) interrupted(ctx context.Context, c *Case, want, first, then setting) error {
+	w, err := t.outcome(ctx, want)
+	if err != nil {
+		return err
+	}
+	dir := t.folder()
+	stop, cancel := context.WithCancel(ctx)
+	defer cancel()
+	res, err := t.run(stop, first, dir, train.Options{Report: stopper{stop: cancel}})
+	if err != nil {
+		return err
+	}
+	if !res.Interrupted {
+		return fmt.Errorf("%s: all %d batches were done before it stopped", first.name, t.batches)
+	}
+	if _, err := t.run(ctx, then, dir, train.Options{Resume: true}); err != nil {
+		return err
+	}
+	g, err := read(dir)
+	if err != nil {
+		return err
+	}
+	c.judge(w, g, 0)
+	c.Detail = fmt.Sprintf("stopped after batch %d", res.Step)
+	return os.RemoveAll(dir)
+}
+
+// stopper ends a run.
+type stopper struct {
+	train.Silent
+	stop func()
+}
+
+func (s stopper) Step(train.Progress) { s.stop() }

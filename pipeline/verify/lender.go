@@ -1,0 +1,66 @@
+package verify
+
+import (
+	"errors"
+
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// lender keeps devices open from one run to the next, so that each kernel is compiled once a line.
+type lender struct {
+	open    train.OpenDevice
+	devices map[string][]device.Device // by name, in the order in which a run asks for them
+}
+
+// first is the device that the first line with a name gets.
+func (l *lender) first(name string) (device.Device, error) { return l.nth(name, 0) }
+
+func (l *lender) nth(name string, n int) (device.Device, error) {
+	if n == len(l.devices[name]) {
+		dev, err := l.open(name)
+		if err != nil {
+			return nil, err
+		}
+		l.devices[name] = append(l.devices[name], dev)
+	}
+	return l.devices[name][n], nil
+}
+
+// opener is an OpenDevice for one run: lines of one name get different devices, the same ones in every run.
+func (l *lender) opener() train.OpenDevice {
+	given := map[string]int{}
+	return func(name string) (device.Device, error) {
+		dev, err := l.nth(name, given[name])
+		if err != nil {
+			return nil, err
+		}
+		given[name]++
+		return lent{dev}, nil
+	}
+}
+
+// close closes all devices; runs that follow open them anew.
+func (l *lender) close() error {
+	var errs []error
+	for _, devs := range l.devices {
+		for _, dev := range devs {
+			errs = append(errs, dev.Close())
+		}
+	}
+	clear(l.devices)
+	return errors.Join(errs...)
+}
+
+// lent is a device that the run does not close.
+type lent struct{ device.Device }
+
+func (lent) Close() error { return nil }
+
+// Budget is that of the device, if it has one: bytes; 0 is no bound.
+func (l lent) Budget() int64 {
+	if d, ok := l.Device.(interface{ Budget() int64 }); ok {
+		return d.Budget()
+	}
+	return 0
+}

@@ -1,0 +1,235 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// check is a case and how it is judged. An error is a run that failed.
+type check struct {
+	Case
+	judge func(ctx context.Context, c *Case) error
+}
+
+// setting is a run of the tiny model: what it sets beside what is common to all.
+type setting struct {
+	name    string
+	set     []string
+	devices []string // a line each, in turn; none: the default device
+}
+
+// with is the setting with more set. A key that is set twice has its last value.
+func (s setting) with(name string, set ...string) setting {
+	return setting{name, slices.Concat(s.set, set), s.devices}
+}
+
+// on is the setting on devices.
+func (s setting) on(devices []string) setting { return setting{s.name, s.set, devices} }
+
+func stages(n int) string {
+	if n == 1 {
+		return "1 stage"
+	}
+	return fmt.Sprintf("%d stages", n)
+}
+
+// The claims.
+const (
+	synchronous = "every synchronous schedule trains as one device does"
+	delayed     = "2BW trains as one device with a delay of one does"
+	resumed     = "a run that is stopped and resumed is one that never stopped"
+	repeated    = "a seed determines every bit"
+	replicated  = "replicas train as one pipeline does"
+	recomputed  = "what is computed again is what was not kept"
+	mixture     = "devices of several kinds agree within rounding"
+)
+
+// planner gathers the cases.
+type planner struct {
+	*trainer
+	quick  bool
+	kind   kind
+	device string // named in cases; "" where all devices are alike
+	checks []check
+}
+
+func (t *trainer) plan(kinds []kind, quick bool) []check {
+	p := &planner{trainer: t, quick: quick}
+	for _, k := range kinds {
+		p.kind = k
+		if len(kinds) > 1 {
+			p.device = k.name
+		}
+		p.synchronous()
+		p.delayed()
+		p.stopped()
+		p.replicas()
+	}
+	if len(kinds) > 1 {
+		p.mixed(kinds)
+	}
+	return p.checks
+}
+
+func (p *planner) add(claim, name, against string, judge func(ctx context.Context, c *Case) error) {
+	p.checks = append(p.checks, check{Case{Claim: claim, Name: name, Against: against, Device: p.device}, judge})
+}
+
+// here is a setting on the devices that are planned for.
+func (p *planner) here(s setting) setting { return s.on(p.kind.lines) }
+
+// equal adds that two settings give the same checkpoint, bit by bit.
+func (p *planner) equal(claim string, want, got setting) {
+	want, got = p.here(want), p.here(got)
+	p.add(claim, got.name, want.name, func(ctx context.Context, c *Case) error { return p.compare(ctx, c, want, got, 0) })
+}
+
+// sound adds that a setting trains at all, and that clipping is at work: two runs that compute nothing are equal.
+func (p *planner) sound(claim string, s setting) {
+	s = p.here(s)
+	p.add(claim, s.name+" learns and clips", "", func(ctx context.Context, c *Case) error { return p.learns(ctx, c, s) })
+}
+
+// unequal adds that two settings differ, since what they set apart has an effect.
+func (p *planner) unequal(claim string, a, b setting) {
+	a, b = p.here(a), p.here(b)
+	p.add(claim, b.name+" is another run", a.name, func(ctx context.Context, c *Case) error { return p.differ(ctx, c, a, b) })
+}
+
+func named(optimizer, correction string, tied bool) string {
+	if correction != "none" {
+		optimizer += ", error feedback"
+	}
+	if tied {
+		optimizer += ", tied"
+	}
+	return optimizer
+}
+
+// undelayed is one device without delay.
+func undelayed(optimizer string, tied bool) setting {
+	return setting{name: named(optimizer, "none", tied), set: []string{"optimizer.name=" + optimizer, fmt.Sprint("model.tie_embeddings=", tied)}}
+}
+
+func (p *planner) synchronous() {
+	base := undelayed("muon", true).with("1 stage")
+	p.sound(synchronous, base)
+	for _, schedule := range []string{"gpipe", "1f1b", "zb-h1", "interleaved"} {
+		for n := 1; n <= 4; n++ {
+			if p.quick && n != 2 || schedule == "1f1b" && n == 1 {
+				continue // that is the base
+			}
+			want := base
+			if schedule == "interleaved" && n == 3 { // it takes a multiple of the stages
+				want = base.with("1 stage, 6 microbatches", "train.microbatches=6")
+			}
+			if schedule == "interleaved" && n == 4 { // with two parts a stage
+				want = base.with("1 stage, 6 layers", "model.n_layers=6")
+			}
+			p.equal(synchronous, want, want.with(schedule+", "+stages(n), "pipeline.schedule="+schedule, fmt.Sprint("pipeline.stages=", n)))
+		}
+	}
+	again := base.with("1 stage, activations computed again", "pipeline.recompute=always")
+	p.near(recomputed, p.here(base), p.here(again))
+}
+
+// delayedBy is one device with a delay of one.
+func delayedBy(optimizer, correction string, tied bool) setting {
+	s := undelayed(optimizer, tied)
+	return s.with(named(optimizer, correction, tied), "pipeline.delay=1", "pipeline.correction="+correction)
+}
+
+// on2BW is a delayed setting as a pipeline.
+func on2BW(s setting, n int) setting {
+	return s.with(s.name+", 2bw, "+stages(n), fmt.Sprint("pipeline.stages=", n), "pipeline.schedule=2bw")
+}
+
+func (p *planner) delayed() {
+	for _, optimizer := range []string{"muon", "adamw"} {
+		for _, tied := range []bool{true, false} {
+			plain, corrected := delayedBy(optimizer, "none", tied), delayedBy(optimizer, "error_feedback", tied)
+			all := []setting{plain, corrected}
+			if p.quick {
+				if optimizer == "muon" != tied {
+					continue
+				}
+				all = all[1:]
+			}
+			for _, s := range all {
+				alone := s.with(s.name + ", delay 1")
+				p.sound(delayed, alone)
+				for n := 2; n <= 4; n++ {
+					if !p.quick || n == 3 {
+						p.equal(delayed, alone, on2BW(s, n))
+					}
+				}
+			}
+			if !p.quick {
+				cut := on2BW(corrected, 3)
+				p.equal(delayed, corrected.with(corrected.name+", delay 1"), cut.with(cut.name+" cut at 1 and 5", "pipeline.cut=[1, 5]"))
+				p.unequal(delayed, plain.with(plain.name+", delay 0", "pipeline.delay=0", "pipeline.schedule=sync"), plain)
+				p.unequal(delayed, plain, corrected)
+			}
+		}
+	}
+}
+
+// stopped adds what is stopped and begun again.
+func (p *planner) stopped() {
+	s := delayedBy("muon", "error_feedback", true)
+	alone := p.here(s.with(s.name + ", delay 1"))
+	three, two := p.here(on2BW(s, 3)), p.here(on2BW(s, 2))
+	stop := func(first, then setting) {
+		p.add(resumed, fmt.Sprintf("%s, stopped, resumed on %s", first.name, strings.TrimPrefix(then.name, s.name+", 2bw, ")), alone.name,
+			func(ctx context.Context, c *Case) error { return p.interrupted(ctx, c, alone, first, then) })
+	}
+	stop(three, three)
+	if !p.quick {
+		stop(three, two)
+	}
+	p.add(repeated, three.name+", on devices opened anew", three.name, func(ctx context.Context, c *Case) error { return p.again(ctx, c, three) })
+}
+
+// replicas adds pipelines side by side. They sum a batch's gradient replica by replica: with a microbatch each as one device does,
+// and else, however many stages they have, as replicas of one stage do. (A tied embedding's gradient is summed in another order.)
+func (p *planner) replicas() {
+	two := func(s setting, micro, n int) setting {
+		return s.with(fmt.Sprintf("%s, %d microbatches, 2 replicas of %s", s.name, micro, stages(n)), fmt.Sprint("train.microbatches=", micro),
+			"pipeline.replicas=2", fmt.Sprint("pipeline.stages=", n))
+	}
+	for _, tied := range []bool{false, true} {
+		s, d := undelayed("muon", tied), delayedBy("adamw", "error_feedback", tied)
+		if !tied {
+			p.near(replicated, p.here(s.with(s.name+", 2 microbatches, 1 stage", "train.microbatches=2")), p.here(two(s, 2, 2)))
+			p.near(replicated, p.here(d.with(d.name+", delay 1, 2 microbatches, 1 stage", "train.microbatches=2")), p.here(two(d, 2, 1)))
+		} else if !p.quick {
+			p.equal(replicated, two(s, 4, 1), two(s, 4, 2))
+			p.equal(replicated, two(d, 4, 1), two(d, 4, 2))
+		}
+	}
+}
+
+// near adds that two settings agree within rounding, where other kernels do the same mathematics.
+func (p *planner) near(claim string, want, got setting) {
+	p.add(claim, got.name, want.name, func(ctx context.Context, c *Case) error { return p.compare(ctx, c, want, got, rounding) })
+}
+
+// mixed adds pipelines of all kinds: they give the same bits each time, and those of each kind alone within rounding.
+func (p *planner) mixed(kinds []kind) {
+	p.device = ""
+	s := delayedBy("muon", "error_feedback", true)
+	alone := func(k kind) setting { return s.with(s.name + ", delay 1 on " + k.name).on(k.lines) }
+	var lines []string
+	for i, k := range kinds {
+		lines = append(lines, k.lines[0])
+		if i > 0 {
+			p.near(mixture, alone(kinds[0]), alone(k))
+		}
+	}
+	n := min(max(2, len(lines)), 4)
+	together := on2BW(s, n).with(fmt.Sprintf("%s, 2bw, %s of all kinds", s.name, stages(n))).on(lines)
+	p.near(mixture, alone(kinds[0]), together)
+	p.add(repeated, together.name+", on devices opened anew", together.name, func(ctx context.Context, c *Case) error { return p.again(ctx, c, together) })
+}

@@ -1,0 +1,138 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+)
+
+// trainer trains settings, each once. The kernels are the static choice: what is to be proved is that place changes nothing, for
+// kernels that are given; what a timing chooses for so small a model says nothing about the user's, and would differ by chance.
+type trainer struct {
+	*lender
+	dir     string
+	batches int
+	runs    int
+	known   map[string]*outcome // by what was set
+}
+
+// outcome is what a run left.
+type outcome struct {
+	tensors []tensor // weights, then what the optimizer keeps; with a delay the pending weights are among the latter
+	records []metrics.Record
+}
+
+type tensor struct {
+	safetensors.Tensor
+	data []byte
+}
+
+func (t *trainer) text() string { return filepath.Join(t.dir, "text.txt") }
+
+// writeText makes up a text that can be learned: words in random order.
+func (t *trainer) writeText() error {
+	rng := rand.New(rand.NewPCG(1, 2))
+	words := strings.Fields("the of pipeline gradient and weights are one batch old when they come to the stage that is first")
+	var b strings.Builder
+	for range 2000 {
+		b.WriteString(words[rng.IntN(len(words))] + " ")
+	}
+	return os.WriteFile(t.text(), []byte(b.String()), 0o666)
+}
+
+// clip is the largest norm of a gradient, below that of the first batches.
+const clip = 0.5
+
+// config is a setting in full.
+func (t *trainer) config(s setting, dir string) train.Config {
+	c, err := train.ParseConfig("verify", nil, append([]string{
+		"model={vocab_size: 256, d_model: 32, n_layers: 4, n_heads: 4, n_kv_heads: 2, d_ff: 32, seq_len: 16}",
+		fmt.Sprintf("data={train: [%q], val_fraction: 0}", t.text()),
+		fmt.Sprintf("train={steps: %d, batch_size: 12, microbatches: 4, eval_every: 0, save_every: 0, grad_clip: %g}", t.batches, clip),
+		"lr.warmup=3", "optimizer.adamw.lr=0.01", fmt.Sprintf("run.dir=%q", dir),
+	}, s.set...))
+	if err != nil {
+		panic(fmt.Sprintf("verify: %s: %v", s.name, err)) // all settings are ours
+	}
+	if lines := c.Pipeline.Stages * c.Pipeline.Replicas; len(s.devices) > 0 {
+		c.Pipeline.Devices = s.devices[:min(lines, len(s.devices))]
+	}
+	return c
+}
+
+// outcome trains a setting, if that has not been done.
+func (t *trainer) outcome(ctx context.Context, s setting) (*outcome, error) {
+	key := strings.Join(slices.Concat(s.set, s.devices), " ")
+	if o, ok := t.known[key]; ok {
+		return o, nil
+	}
+	dir := t.folder()
+	if _, err := t.run(ctx, s, dir, train.Options{}); err != nil {
+		return nil, err
+	}
+	o, err := read(dir)
+	if err != nil {
+		return nil, err
+	}
+	if t.known == nil {
+		t.known = map[string]*outcome{}
+	}
+	t.known[key] = o
+	return o, os.RemoveAll(dir)
+}
+
+// folder names one for a run of its own.
+func (t *trainer) folder() string {
+	t.runs++
+	return filepath.Join(t.dir, fmt.Sprint("run-", t.runs))
+}
+
+// run trains a setting in a folder. After a failure devices are opened anew: what follows shall not suffer from it.
+func (t *trainer) run(ctx context.Context, s setting, dir string, o train.Options) (train.Result, error) {
+	o.OpenDevice = t.opener()
+	res, err := train.Run(ctx, t.config(s, dir), o)
+	if err != nil {
+		return res, errors.Join(fmt.Errorf("%s: %w", s.name, err), t.close())
+	}
+	return res, nil
+}
+
+// read takes in what a run left.
+func read(dir string) (*outcome, error) {
+	c, problems, err := checkpoint.Latest(dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("%v", problems[0])
+	}
+	o := &outcome{}
+	for _, open := range []func() (*safetensors.Reader, error){c.Model, c.Optimizer} {
+		r, err := open()
+		if err != nil {
+			return nil, err
+		}
+		for _, x := range r.Tensors() {
+			data, err := r.Bytes(x.Name)
+			if err != nil {
+				return nil, errors.Join(err, r.Close())
+			}
+			o.tensors = append(o.tensors, tensor{x, data})
+		}
+		if err := r.Close(); err != nil {
+			return nil, err
+		}
+	}
+	o.records, err = metrics.Read(filepath.Join(dir, "metrics.jsonl"))
+	return o, err
+}

@@ -1,0 +1,210 @@
+package verify
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func openGPU(string) (device.Device, error) { return webgpu.Open(0, webgpu.Options{}) }
+
+// All cases of gpupipe verify on this machine's device, with fewer batches.
+func TestAllCases(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	r, err := Run(context.Background(), Options{OpenDevice: openGPU, Batches: 10})
+	require.NoError(t, err)
+	assert.True(t, r.OK)
+	compared := 0
+	for _, c := range r.Cases {
+		assert.True(t, c.OK(), "%s: %s: %s %s %v", c.Claim, c.Name, c.Verdict, c.Detail, c.Difference)
+		if c.Against != "" && c.Verdict != OK {
+			compared++
+			if r.Devices[0].Kind == device.Software {
+				assert.Equal(t, Equal, c.Verdict, c.Name)
+			}
+		}
+	}
+	assert.Equal(t, 51, compared)
+	left, err := os.ReadDir(os.TempDir())
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
+// wrong is a device that alters one bit of what it reads.
+type wrong struct {
+	device.Device
+	size int64 // of the reads in question, bytes
+	left *int  // of them, up to the one that is altered
+}
+
+func (w wrong) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
+	p, err := w.Device.Read(b, offset, n)
+	if n == w.size {
+		if *w.left--; *w.left == 0 {
+			p = flipped{p}
+		}
+	}
+	return p, err
+}
+
+type flipped struct{ device.Pending }
+
+func (f flipped) Wait() ([]byte, error) {
+	b, err := f.Pending.Wait()
+	if err == nil {
+		b[1] ^= 0x80 // a change of less than a hundredth
+	}
+	return b, err
+}
+
+// One activation that is a little off, once in a run, is found.
+func TestOneWrongBitIsFound(t *testing.T) {
+	const activations = 4 * 3 * 16 * 32 // bytes: 3 sequences of 16 tokens
+	left := []int{2*4 + 3, 0}           // the first stage reads them for the second, 4 a batch
+	open := func(name string) (device.Device, error) {
+		dev, err := openGPU(name)
+		w := wrong{dev, activations, &left[0]}
+		left = left[1:] // the second alters none
+		return w, err
+	}
+	r, err := Run(context.Background(), Options{OpenDevice: open, Batches: 6, Quick: true, Filter: "1f1b"})
+	require.NoError(t, err)
+	assert.False(t, r.OK)
+	require.Len(t, r.Cases, 1)
+	c := r.Cases[0]
+	assert.Equal(t, Differs, c.Verdict)
+	require.NotNil(t, c.Difference)
+	assert.Equal(t, 3, c.Difference.Batch, "%v", c.Difference)
+	assert.Equal(t, "model.embed_tokens.weight", c.Difference.Tensor)
+	assert.Positive(t, c.Difference.Count)
+}
+
+// Runs that compute nothing are equal, and do not pass.
+func TestADeviceThatComputesNothing(t *testing.T) {
+	open := func(string) (device.Device, error) { return null.New(null.Options{}), nil }
+	r, err := Run(context.Background(), Options{OpenDevice: open, Batches: 6, Quick: true, Filter: "1 stage learns"})
+	require.NoError(t, err)
+	require.Len(t, r.Cases, 1)
+	assert.Equal(t, Failed, r.Cases[0].Verdict)
+	assert.Contains(t, r.Cases[0].Detail, "expected a falling loss")
+	assert.False(t, r.OK)
+}
+
+func TestWhatCannotBeVerified(t *testing.T) {
+	failing := func(name string) (device.Device, error) { return nil, fmt.Errorf("no %q", name) }
+	_, err := Run(context.Background(), Options{OpenDevice: failing, Devices: []string{"a"}})
+	assert.ErrorContains(t, err, `no "a"`)
+	open := func(string) (device.Device, error) { return null.New(null.Options{}), nil }
+	_, err = Run(context.Background(), Options{OpenDevice: open, Filter: "nothing"})
+	assert.ErrorContains(t, err, `filter: no case contains "nothing"`)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = Run(ctx, Options{OpenDevice: open})
+	assert.ErrorIs(t, err, context.Canceled)
+}
+
+// badged is a device of a make.
+type badged struct {
+	device.Device
+	name, adapter string
+}
+
+func (b badged) Info() device.Info {
+	return device.Info{Name: b.name, Adapter: b.adapter, Kind: device.Discrete}
+}
+
+// Devices that are alike are verified together, and other kinds by themselves; mixed, they need not agree to the last bit.
+func TestKindsOfDevices(t *testing.T) {
+	makes := map[string]string{"a:0": "red", "a:1": "blue", "a:2": "red"}
+	l := &lender{devices: map[string][]device.Device{}, open: func(name string) (device.Device, error) {
+		return badged{null.New(null.Options{}), name, makes[name]}, nil
+	}}
+	var r Report
+	kinds, err := r.kinds(l, []string{"a:0", "a:1", "a:2", "a:0"})
+	require.NoError(t, err)
+	assert.Equal(t, []kind{{"a:0 red", []string{"a:0", "a:2", "a:0"}}, {"a:1 blue", []string{"a:1"}}}, kinds)
+	assert.Len(t, r.Devices, 4)
+	trainer := &trainer{lender: l, dir: t.TempDir(), batches: 6}
+	alone, both := trainer.plan(kinds[:1], false), trainer.plan(kinds, false)
+	assert.Len(t, both, 2*len(alone)+3)
+	assert.Empty(t, alone[0].Device)
+	assert.Equal(t, "a:0 red", both[0].Device)
+	assert.Equal(t, "a:1 blue", both[len(alone)].Device)
+	for i, name := range []string{"delay 1 on a:1 blue", "2 stages of all kinds", "opened anew"} {
+		c := both[2*len(alone)+i]
+		assert.Contains(t, c.Name, name)
+		assert.Empty(t, c.Device)
+	}
+	require.NoError(t, l.close())
+}
+
+// Every setting is a config that can be, however many devices there are.
+func TestSettings(t *testing.T) {
+	trainer := &trainer{dir: t.TempDir(), batches: 6}
+	require.NoError(t, trainer.writeText())
+	devices := []string{"webgpu:0", "null"}
+	for _, s := range []setting{undelayed("muon", true), on2BW(delayedBy("adamw", "error_feedback", false), 4)} {
+		c := trainer.config(s, "x")
+		assert.Empty(t, c.Pipeline.Devices)
+		assert.Equal(t, clip, c.Train.GradClip)
+		assert.Equal(t, devices[:min(2, c.Pipeline.Stages)], trainer.config(s.on(devices), "x").Pipeline.Devices)
+	}
+}
+
+func result(losses []float64, values ...float32) *outcome {
+	o := &outcome{}
+	for i, l := range losses {
+		o.records = append(o.records, metrics.Record{Step: i + 1, Values: map[string]float64{"loss": l, "grad_norm": 1}})
+	}
+	var data []byte
+	for _, v := range values {
+		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
+	}
+	o.tensors = []tensor{{safetensors.Tensor{Name: "w", DType: safetensors.F32, Shape: []int{2, len(values) / 2}}, data}}
+	return o
+}
+
+func TestDifference(t *testing.T) {
+	a := result([]float64{3, 2}, 0, 1, 2, 3)
+	assert.Nil(t, difference(a, result([]float64{3, 2}, 0, 1, 2, 3)))
+	d := difference(a, result([]float64{3, 2.5}, 0, 1, -2, 3.5))
+	assert.Equal(t, &Difference{Batch: 2, Tensor: "w", Element: []int{1, 0}, Want: "2", Got: "-2", Count: 2, Of: 4, Tensors: 1}, d)
+	assert.Equal(t, "from batch 2 on; w[1 0]: found -2, expected 2; 2 of its 4 elements differ, and 1 tensors", d.String())
+	zero := difference(a, result([]float64{3, 2}, float32(math.Copysign(0, -1)), 1, 2, 3))
+	assert.Equal(t, "-0", zero.Got, "bits, not values")
+	assert.Equal(t, "from batch 1 on; found loss 4, expected loss 3", difference(a, result([]float64{4, 2}, 0, 1, 2, 3)).String())
+	assert.Equal(t, 2, difference(a, result([]float64{3}, 0, 1, 2, 3)).Batch)
+	assert.Equal(t, "w", difference(a, result([]float64{3, 2}, 0, 1)).Tensor, "of another shape")
+	none := result([]float64{3, 2})
+	none.tensors = nil
+	assert.NotNil(t, difference(a, none))
+	assert.NotNil(t, difference(none, a))
+}
+
+func TestJudging(t *testing.T) {
+	a, b := result([]float64{3, 2}, 0, 1), result([]float64{3, 2.001}, 0, 1)
+	var c Case
+	c.judge(a, b, 0)
+	assert.Equal(t, Differs, c.Verdict)
+	c.judge(a, b, rounding)
+	assert.Equal(t, Close, c.Verdict)
+	assert.Nil(t, c.Difference)
+	for _, loss := range []float64{2.1, math.NaN(), math.Inf(1)} {
+		c.judge(a, result([]float64{3, loss}, 0, 1), rounding)
+		assert.Equal(t, Differs, c.Verdict, loss)
+	}
+	assert.False(t, c.OK())
+	c.judge(a, a, rounding)
+	assert.Equal(t, Equal, c.Verdict)
+}
