@@ -180,7 +180,5 @@ func (r *Runtime) compile(bin []byte) (m wazero.CompiledModule, err error) {
 			err = fmt.Errorf("the compiler gave up: %v", e)
 		}
 	}()
-	ctx := experimental.WithCompilationWorkers(context.Background(), min(4, runtime.GOMAXPROCS(0)))
-	m, err = r.wazero.CompileModule(ctx, bin)
-	return m, err
+	return r.wazero.CompileModule(context.Background(), bin) // with one worker, this goroutine: a panic elsewhere could not be caught
 }
