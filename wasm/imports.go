@@ -65,8 +65,10 @@ func (i *Instance) serve(guest api.Module, im Import, stack []uint64) {
 		e *Error
 	)
 	switch {
-	case errors.As(err, &h):
+	case errors.As(err, &h) && im.Name == meter.Tick:
 		panic(h)
+	case errors.As(err, &h):
+		panic(&halt{h.kind, fmt.Errorf("%s: %w", im.Name, h.cause)})
 	case errors.As(err, &e):
 		panic(&halt{e.Kind, fmt.Errorf("%s: %w", im.Name, e.Cause)})
 	default:

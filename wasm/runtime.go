@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 
 	"github.com/tetratelabs/wazero"
@@ -31,7 +30,8 @@ type Import struct {
 	Name    string
 	Params  []api.ValueType
 	Results []api.ValueType
-	// Call gets the calling instance and the parameters, and leaves the results in their place (wazero's
+	// Call gets the calling instance and the parameters, an i32 in the lower half of its word (the upper one may hold
+	// anything), and leaves the results in their place (wazero's
 	// api.GoModuleFunction). It may use the instance's Memory, Charge and Batch, and call nothing of the module.
 	// An error ends the module's call: with the kind of an *Error, else Failed. After that the instance is closed.
 	Call func(i *Instance, stack []uint64) error
@@ -41,6 +41,7 @@ type Import struct {
 type Runtime struct {
 	wazero  wazero.Runtime
 	cache   wazero.CompilationCache
+	dir     cacheDir
 	allowed map[string]string // type by "module.name"
 }
 
@@ -53,9 +54,11 @@ func NewRuntime(c Config) (*Runtime, error) {
 	}
 	r := &Runtime{allowed: map[string]string{}}
 	if c.CacheDir != "" {
-		if err := privateDir(c.CacheDir); err != nil {
+		dir, err := openCache(c.CacheDir)
+		if err != nil {
 			return nil, fmt.Errorf("cache of compiled hooks: %w", err)
 		}
+		r.dir = dir
 		cache, err := wazero.NewCompilationCacheWithDir(c.CacheDir)
 		if err != nil {
 			return nil, fmt.Errorf("cache of compiled hooks: %w", err)
@@ -71,21 +74,6 @@ func NewRuntime(c Config) (*Runtime, error) {
 		return nil, err
 	}
 	return r, nil
-}
-
-// privateDir makes a folder, or checks that nobody else may write to the one there is.
-func privateDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	info, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	if runtime.GOOS != "windows" && info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%s may be written to by others (mode %v), and what lies in it is run as machine code: chmod go-w it", dir, info.Mode().Perm())
-	}
-	return nil
 }
 
 // provide makes a module of the host's functions; hidden ones cannot be imported by name.
@@ -145,8 +133,17 @@ func (r *Runtime) load(bin []byte, l Limits) (*Module, error) {
 		return nil, err
 	}
 	compiled, err := r.compile(metered)
+	if err != nil && strings.Contains(err.Error(), "compilationcache") { // damaged since it was opened
+		if err := r.dir.clear(); err != nil {
+			return nil, err
+		}
+		compiled, err = r.compile(metered)
+	}
 	if err != nil {
 		return nil, err
+	}
+	if err := r.dir.seal(); err != nil {
+		return nil, fmt.Errorf("cache of compiled hooks: %w", err)
 	}
 	m := &Module{runtime: r, compiled: compiled, limits: l}
 	if err := m.check(); err != nil {
@@ -180,7 +177,5 @@ func (r *Runtime) compile(bin []byte) (m wazero.CompiledModule, err error) {
 			err = fmt.Errorf("the compiler gave up: %v", e)
 		}
 	}()
-	ctx := experimental.WithCompilationWorkers(context.Background(), min(4, runtime.GOMAXPROCS(0)))
-	m, err = r.wazero.CompileModule(ctx, bin)
-	return m, err
+	return r.wazero.CompileModule(context.Background(), bin) // with one worker, this goroutine: a panic elsewhere could not be caught
 }

@@ -109,7 +109,7 @@ func (i *Instance) now() uint64 {
 }
 
 func wasiClock(i *Instance, s []uint64) uint64 {
-	if s[0] > 3 {
+	if uint32(s[0]) > 3 {
 		return errnoInvalid
 	}
 	i.call.passed += uint64(clockRead)
@@ -117,7 +117,7 @@ func wasiClock(i *Instance, s []uint64) uint64 {
 }
 
 func wasiClockResolution(i *Instance, s []uint64) uint64 {
-	if s[0] > 3 {
+	if uint32(s[0]) > 3 {
 		return errnoInvalid
 	}
 	return i.store(s[1], uint64(clockRead), 8)
@@ -139,7 +139,7 @@ func wasiRandom(i *Instance, s []uint64) uint64 {
 const maxVectors = 1024
 
 func wasiWrite(i *Instance, s []uint64) uint64 {
-	if s[0] != 1 && s[0] != 2 {
+	if fd := uint32(s[0]); fd != 1 && fd != 2 {
 		return errnoBadFile
 	}
 	if uint32(s[2]) > maxVectors {
@@ -164,7 +164,7 @@ func wasiWrite(i *Instance, s []uint64) uint64 {
 
 // wasiRead finds the end of an empty standard input.
 func wasiRead(i *Instance, s []uint64) uint64 {
-	if s[0] != 0 {
+	if uint32(s[0]) != 0 {
 		return errnoBadFile
 	}
 	return i.store(s[3], 0, 4)
@@ -172,7 +172,7 @@ func wasiRead(i *Instance, s []uint64) uint64 {
 
 // wasiStat tells that the standard descriptors are character devices.
 func wasiStat(i *Instance, s []uint64) uint64 {
-	if s[0] > 2 {
+	if uint32(s[0]) > 2 {
 		return errnoBadFile
 	}
 	stat := make([]byte, 24)

@@ -97,12 +97,15 @@ func (b *body) survey() {
 	w := &walk{body: b}
 	w.open(b.start)
 	w.heads = append(w.heads, 0)
-	labels := 0
+	labels, blocks := 0, 0
 	for len(w.heads) > 0 {
 		at := b.i
 		op, in := b.opcode()
 		b.immediate(op, in, len(w.heads), &labels)
 		w.cost += in.cost
+		if blocks += blocksOf(op); blocks+labels/4 > maxBlocks {
+			b.refuse("more than %d blocks and branches", maxBlocks)
+		}
 		switch op {
 		case opBlock:
 			w.enter(w.heads[len(w.heads)-1])
@@ -130,7 +133,26 @@ func (b *body) survey() {
 	}
 	w.close()
 	b.end()
+	blocks += labels / 4
+	if b.squares += blocks * blocks; b.squares > maxSquares {
+		b.refuse("too many large functions: the sum of the squares of their blocks and branches exceeds %d", maxSquares)
+	}
 	slices.SortFunc(b.payings, func(x, y payment) int { return x.at - y.at })
+}
+
+// blocksOf is how many basic blocks a compiler makes of an instruction with what is added to it.
+func blocksOf(op int) int {
+	switch op {
+	case opBlock, opIf, opElse, opBrIf:
+		return 1
+	case opLoop:
+		return 3
+	case opMemoryGrow, opTableGrow:
+		return 6
+	case opMemoryCopy, opMemoryFill, opMemoryInit, opTableCopy, opTableFill, opTableInit:
+		return 4
+	}
+	return 0
 }
 
 // walk divides a body into segments of straight-line code.
@@ -144,9 +166,7 @@ type walk struct {
 }
 
 func (w *walk) enter(head int) {
-	if w.heads = append(w.heads, head); len(w.heads) > maxNesting {
-		w.refuse("more than %d blocks within blocks", maxNesting)
-	}
+	w.heads = append(w.heads, head)
 }
 
 // open begins a loop or function.

@@ -89,9 +89,10 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Limits of a module's size, which bound the time and memory that reading and compiling it takes.
+// Limits of a module's size, which bound the time and memory that compiling it takes: about ten seconds, and a second or two
+// for each megabyte.
 const (
-	maxModule    = 32 << 20 // bytes
+	maxModule    = 16 << 20 // bytes
 	maxTypes     = 20_000
 	maxImports   = 1_000
 	maxFunctions = 100_000
@@ -103,8 +104,12 @@ const (
 	maxParams    = 1_000     // and results, of a function or block
 	maxBody      = 1 << 20   // bytes of a function
 	maxLocals    = 10_000    // and parameters
-	maxNesting   = 20_000    // blocks within blocks
-	maxLabels    = 65_536    // of all br_table of a function
+	maxLabels    = 16_384    // of all br_table of a function
+	maxBlocks    = 8_000     // of a function, about as many as a compiler makes of it
+
+	// The compiler's time for a function grows with the square of its blocks: this is the sum of squares. The Go program
+	// with net/http, go/types and text/template has 1.7e7, and 997 blocks in its largest function.
+	maxSquares = 150_000_000
 )
 
 // sections gives each section's name and its place in a module.
@@ -153,6 +158,7 @@ type module struct {
 	memories     int
 	segments     int // of data, as the data count section has it; -1 without one
 	elements     int // element segments
+	squares      int // of the functions' blocks so far
 }
 
 type funcType struct{ params, results []byte }

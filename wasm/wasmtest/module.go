@@ -22,7 +22,8 @@ type Types = []byte
 // Func is a function with a body (its last end is added).
 type Func struct {
 	Params, Results Types
-	Locals          Types // one each
+	Locals          Types  // one each
+	Declared        []byte // encoded declaration of locals, in place of Locals
 	Body            []byte
 	Export          string
 }
@@ -103,7 +104,11 @@ func (m *Module) Encode() []byte {
 		for _, l := range f.Locals {
 			locals = append(locals, []byte{1, l})
 		}
-		code := append(append(List(locals...), f.Body...), 0x0b)
+		declared := List(locals...)
+		if f.Declared != nil {
+			declared = f.Declared
+		}
+		code := append(append(declared, f.Body...), 0x0b)
 		codes = append(codes, vec(code))
 		export(f.Export, 0, len(m.Imports)+i)
 	}
