@@ -44,7 +44,7 @@ type loadedHook struct {
 // mostLines of what modules write between two looks at it.
 const mostLines = 1000
 
-// openHooks loads the modules of a config that have one of the named hooks; compiled code is kept in cacheDir.
+// openHooks loads the modules of a config that have one of the named hooks; compiled code is kept in cacheDir, if that can be.
 func openHooks(configs []HookConfig, cacheDir string, names ...string) (h *hooks, err error) {
 	h = &hooks{}
 	defer func() {
@@ -58,7 +58,11 @@ func openHooks(configs []HookConfig, cacheDir string, names ...string) (h *hooks
 			continue
 		}
 		if h.host == nil {
-			if h.host, err = hook.NewHost(cacheDir); err != nil {
+			if h.host, err = hook.NewHost(cacheDir); err != nil && cacheDir != "" {
+				h.wrote("hooks", fmt.Sprintf("compiled modules are not kept for the next time: %v", err))
+				h.host, err = hook.NewHost("")
+			}
+			if err != nil {
 				return h, err
 			}
 		}

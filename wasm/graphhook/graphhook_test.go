@@ -49,7 +49,7 @@ func prepare(b *graphhook.Builder) {
 func TestKindsAreTheCatalogue(t *testing.T) {
 	left := map[string]string{
 		"input": "named", "variable": "a hook has none",
-		"attention": "of models", "attention_grad": "its gradient", "rope": "of models", "rms_norm": "of models", "layer_norm": "of models",
+		"attention": "of models", "attention_grad": "its gradient", "rope": "of models", "eigh": "of optimizers", "qr": "of optimizers", "rms_norm": "of models", "layer_norm": "of models",
 		"embedding_grad": "a gradient", "random_bits": "needs a key", "uniform": "needs a key", "normal": "needs a key", "dropout": "needs a key",
 	}
 	known := map[string]bool{}

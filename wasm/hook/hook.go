@@ -37,8 +37,10 @@ type Host struct {
 func NewHost(cacheDir string) (*Host, error) {
 	h := &Host{}
 	var err error
-	h.runtime, err = wasm.NewRuntime(wasm.Config{CacheDir: cacheDir, Imports: append(h.graphImports(), h.emitImport())})
-	return h, err
+	if h.runtime, err = wasm.NewRuntime(wasm.Config{CacheDir: cacheDir, Imports: append(h.graphImports(), h.emitImport())}); err != nil {
+		return nil, err
+	}
+	return h, nil
 }
 
 // Close ends the modules that are left.
