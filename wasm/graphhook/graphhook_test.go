@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 
@@ -373,5 +374,15 @@ func TestGradientOfAFocalLoss(t *testing.T) {
 			return y["loss"].Data[0]
 		}
 		assert.InDelta(t, (at(h)-at(-h))/(2*h), out["grad"].Data[i], 1e-8)
+	}
+}
+
+// Every op that can be asked for is documented.
+func TestKindsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/HOOKS.md")
+	require.NoError(t, err)
+	_, ops, _ := strings.Cut(string(text), "## Ops")
+	for _, k := range graphhook.Kinds() {
+		assert.Contains(t, ops, "`"+k+"`", k)
 	}
 }
