@@ -55,8 +55,8 @@ func TestHookMistakes(t *testing.T) {
 		`--config: found "[1]", expected a JSON object`:                     {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
 		"--vocab: found 1, expected":                                        {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
 		"--seconds: found 0, expected":                                      {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
-		"no such file": {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
-		`language "cobol", expected one of c, rust`: {"new", "x", "--lang", "cobol"},
+		"no such file":                                                      {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
+		`language "cobol", expected one of c, rust`:                         {"new", "x", "--lang", "cobol"},
 	} {
 		code, _, errs := command(append([]string{"hook"}, args...)...)
 		assert.Equal(t, exitMistake, code, errs)
