@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test build setup lint bench clean help
+.PHONY: demo test build setup lint bench hooks clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -29,6 +29,9 @@ lint: setup ## gofmt and vet
 
 bench: build ## kernels and a whole step, timed on this machine's device
 	bin/gpupipe bench
+
+hooks: ## build the example WebAssembly hooks again (needs clang, lld, rustc)
+	@.ci/hooks.sh
 
 clean: ## remove what was built (runs are kept)
 	rm -rf bin build

@@ -62,6 +62,7 @@ type Config struct {
 	AdamW    AdamWConfig
 	Loss     string // a variable f32 [1] that must be finite for the update to be applied; "" for none
 	Schedule Schedule
+	Factor   func(step int) float64 // nil: Schedule's. The factor on all learning rates at a step, counted from 0
 
 	// Delay is the age of gradients in steps. With 0 the new weights x_{t+1} = (1 − lr·λ)·x_t − u_t replace those in the
 	// parameter's variable. With 1 the parameter's variable holds x_{t+1}, u_t is of the gradient taken at x_t, and
@@ -165,8 +166,15 @@ func checkParams(params []Param) error {
 	return nil
 }
 
+func (c Config) factor(step int) float64 {
+	if c.Factor != nil {
+		return c.Factor(step)
+	}
+	return c.Schedule.Factor(step)
+}
+
 // LR is the learning rate of a step, counted from 0, of the optimizer's own parameters.
-func (o *Optimizer) LR(step int) float64 { return o.cfg.LR * o.cfg.Schedule.Factor(step) }
+func (o *Optimizer) LR(step int) float64 { return o.cfg.LR * o.cfg.factor(step) }
 
 // Hyper is the input "hyper" of a step, counted from 0.
 func (o *Optimizer) Hyper(step int) []float32 {
@@ -179,7 +187,7 @@ func (o *Optimizer) Hyper(step int) []float32 {
 
 // hyper is, group after group, the rate of weight decay and the rule's numbers.
 func (o *Optimizer) hyper(step int) (h []float64) {
-	factor := o.cfg.Schedule.Factor(step)
+	factor := o.cfg.factor(step)
 	for _, g := range o.groups {
 		rate := g.lr * factor
 		decay := rate * o.cfg.WeightDecay

@@ -63,6 +63,7 @@ type commands struct {
 	Plan     planCommand     `cmd:"" help:"Say where to cut a model into pipeline stages, and which schedule to take."`
 	Study    studyCommand    `cmd:"" help:"Compare optimizers with and without delayed updates."`
 	Bench    benchCommand    `cmd:"" help:"Measure kernels and training steps."`
+	Hook     hookCommand     `cmd:"" help:"Write, try and measure WebAssembly hooks."`
 	Trace    traceCommand    `cmd:"" help:"Tell how busy the stages of a run were."`
 }
 

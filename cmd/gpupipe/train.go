@@ -38,7 +38,7 @@ func (c *trainCommand) Run(a *app) error {
 		return err
 	}
 	r := &progress{app: a, json: c.JSON}
-	o := train.Options{Resume: c.Resume, OpenDevice: openDevice, Report: r, Costs: a.measuredCosts()}
+	o := train.Options{Resume: c.Resume, OpenDevice: openDevice, Report: r, Costs: a.measuredCosts(), HookCache: hookCache()}
 	if c.Tune {
 		o.Tune = a.kernelChoices(r.timing)
 	}
@@ -94,3 +94,12 @@ func (c *trainCommand) load() (train.Config, error) {
 
 // quoted writes a text as a YAML scalar.
 func quoted(s string) string { return fmt.Sprintf("%q", s) }
+
+// hookCache is the folder for compiled hooks; "" where users have none.
+func hookCache() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "gpupipe", "hooks")
+}

@@ -27,7 +27,7 @@ const (
 func (c Config) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, error) {
 	return c.span(0, c.Units(), batch).build(func(s *span) {
 		s.source = s.b.Input
-		s.grad(microbatches, accumulate)
+		s.grad(microbatches, accumulate, CrossEntropy)
 	})
 }
 

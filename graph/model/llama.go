@@ -68,12 +68,14 @@ func (n *net) logits(x *graph.Value) *graph.Value {
 	return op.MatMul(op.RMSNorm(x, n.params[normName], n.NormEps), head, false, true)
 }
 
-// losses is the negative log-likelihood in nats of each target [B, T] after x [B, T, d_model]: f32 [B·T].
-func (n *net) losses(x, targets *graph.Value) (perToken *graph.Value) {
+// losses applies a loss to the logits after x [B, T, d_model] and the targets [B, T].
+func (n *net) losses(x, targets *graph.Value, loss Loss) (y *graph.Value) {
 	n.b.Scope(HeadScope, func() {
 		rows := targets.Shape.Len()
-		logits := op.Reshape(n.logits(x), rows, n.VocabSize)
-		perToken, _ = op.CrossEntropy(logits, op.Reshape(targets, rows), op.CrossEntropyOptions{Ignore: -1})
+		y = loss(op.Reshape(n.logits(x), rows, n.VocabSize), op.Reshape(targets, rows))
+		if y.DType != graph.F32 || y.Shape.Len() != 1 && !y.Shape.Equal(graph.Shape{rows}) {
+			n.b.Fail("loss", "it is %v, expected f32[%d], a number for each token, or a single f32", y.Type, rows)
+		}
 	})
-	return perToken
+	return y
 }

@@ -104,8 +104,8 @@ func (s *span) isLast() bool  { return s.last == s.Units() }
 func (s *span) ids() graph.Type { return graph.T(graph.U32, s.batch, s.SeqLen) }
 func (s *span) act() graph.Type { return graph.T(graph.F32, s.batch, s.SeqLen, s.DModel) }
 
-// forward returns what enters the first layer, and what the span makes: activations, or the losses f32 [B·T].
-func (s *span) forward() (entry, y *graph.Value) {
+// forward returns what enters the first layer, and what the span makes: activations, or the losses.
+func (s *span) forward(loss Loss) (entry, y *graph.Value) {
 	if s.isFirst() {
 		entry = s.embed(s.source(TokensInput, s.ids()))
 	} else {
@@ -116,14 +116,14 @@ func (s *span) forward() (entry, y *graph.Value) {
 		y = s.block(u-1, y)
 	}
 	if s.isLast() {
-		y = s.losses(y, s.source(TargetsInput, s.ids()))
+		y = s.losses(y, s.source(TargetsInput, s.ids()), loss)
 	}
 	return entry, y
 }
 
 // eval adds the forward pass: activations for the next part, or the mean loss of each sequence.
 func (s *span) eval() {
-	_, y := s.forward()
+	_, y := s.forward(CrossEntropy)
 	if !s.isLast() {
 		s.b.Assign(s.b.Variable(ActOut, s.act()), y)
 		return
@@ -134,7 +134,7 @@ func (s *span) eval() {
 }
 
 // grad adds the forward and the backward pass of one microbatch, which store the gradients or add to them.
-func (s *span) grad(microbatches int, accumulate bool) {
+func (s *span) grad(microbatches int, accumulate bool, loss Loss) {
 	store := func(scope, name string, x *graph.Value) {
 		v := s.b.Variable(name, x.Type)
 		if accumulate {
@@ -142,7 +142,7 @@ func (s *span) grad(microbatches int, accumulate bool) {
 		}
 		s.b.Assign(v, x)
 	}
-	entry, y := s.forward()
+	entry, y := s.forward(loss)
 	var seed *graph.Value
 	if s.isLast() {
 		s.b.Scope(LossScope, func() {
@@ -164,6 +164,9 @@ func (s *span) grad(microbatches int, accumulate bool) {
 	}
 	grads := autodiff.Gradients(y, seed, append(wrt, entry)...)
 	onEntry := grads[len(ps)]
+	if onEntry == nil {
+		s.b.Fail("loss", "it does not depend on the logits in a way that has a gradient")
+	}
 	s.separate(onEntry)
 	if !s.isFirst() {
 		s.b.Assign(s.b.Variable(GradIn, s.act()), onEntry)

@@ -18,6 +18,7 @@ type StageOptions struct {
 	// Recompute has the backward pass compute the forward pass again instead of reading a stash; the last part keeps the loss.
 	// A Forward that stores less has other kernels for the same mathematics: a device's compiler may make their bits differ.
 	Recompute bool
+	Loss      Loss // what is trained, of the last part; nil is CrossEntropy. Eval is always CrossEntropy
 }
 
 // Stage is the programs of a part of a model. They have no inputs: all that they read is variables.
@@ -74,6 +75,9 @@ func (c Config) Stage(o StageOptions) (*Stage, error) {
 	case o.Batch < 1 || o.Microbatches < 1:
 		return nil, fmt.Errorf("%d microbatches of %d sequences: expected at least one of one", o.Microbatches, o.Batch)
 	}
+	if o.Loss == nil {
+		o.Loss = CrossEntropy
+	}
 	s := &Stage{Parameters: c.Reads(o.First, o.Last)}
 	var err error
 	if s.Eval, err = c.span(o.First, o.Last, o.Batch).build((*span).eval); err != nil {
@@ -104,7 +108,7 @@ func (c Config) Reads(first, last int) []Parameter {
 
 // passes cuts the training graph into the forward pass and the backward pass, the latter whole and in halves.
 func (c Config) passes(s *Stage, o StageOptions, accumulate bool) error {
-	g, err := c.span(o.First, o.Last, o.Batch).build(func(s *span) { s.grad(o.Microbatches, accumulate) })
+	g, err := c.span(o.First, o.Last, o.Batch).build(func(s *span) { s.grad(o.Microbatches, accumulate, o.Loss) })
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ type Corpus struct {
 	hash     string // of all segments
 	stats    Stats
 	files    []*os.File
+	mapped   int64 // documents that Options.Map was given
 }
 
 // segment is the tokens of one file.
@@ -79,6 +80,9 @@ func loadFiles(ctx context.Context, files []string, o Options, p *progress) (*Co
 	}
 	if err := c.seal(); err != nil {
 		c.Close()
+		if c.mapped > 0 {
+			err = fmt.Errorf("%w: of %d documents hooks left nothing", err, c.mapped)
+		}
 		return nil, err
 	}
 	return c, nil
@@ -92,7 +96,10 @@ func (c *Corpus) addFile(ctx context.Context, path string, o Options, p *progres
 	if err != nil {
 		return err
 	}
-	if format == formatBin {
+	switch {
+	case format == formatBin && o.Map != nil:
+		return fmt.Errorf("%s: token shards have no documents for a hook to map: expected text or .jsonl", path)
+	case format == formatBin:
 		return c.addBin(path, p)
 	}
 	return c.addText(ctx, path, o, p)
@@ -133,7 +140,13 @@ func (c *Corpus) addText(ctx context.Context, path string, o Options, p *progres
 	w := memWidth(c.vocab)
 	var buf []byte
 	var n int64
-	err := encodeFile(ctx, path, o.Field, mark{}, o.Tokenizer, func(e encoded) error {
+	pieces := func(emit func(piece) error) error { return readPieces(path, o.Field, mark{}, emit) }
+	encode := func(_ context.Context, p piece) encoded { return encodePiece(p, path, o.Tokenizer) }
+	if o.Map != nil {
+		pieces = func(emit func(piece) error) error { return readDocuments(path, o.Field, emit) }
+		encode = mapping{path, o.Tokenizer, o.Map, c.mapped}.encode
+	}
+	err := encodeAll(ctx, pieces, encode, func(e encoded) error {
 		for _, id := range e.ids {
 			if int64(id) >= int64(c.vocab) {
 				return outside(path, id, n, c.vocab)
@@ -141,9 +154,8 @@ func (c *Corpus) addText(ctx context.Context, path string, o Options, p *progres
 			buf = appendToken(buf, id, w)
 			n++
 		}
-		if e.last {
-			c.stats.Documents++
-		}
+		c.stats.Documents += e.documents
+		c.mapped += e.mapped
 		c.stats.Bytes += e.read
 		p.add(e.read)
 		return nil
@@ -151,7 +163,9 @@ func (c *Corpus) addText(ctx context.Context, path string, o Options, p *progres
 	if err != nil {
 		return err
 	}
-	c.append(segment{path: path, r: bytes.NewReader(buf), width: w, n: n})
+	if n > 0 { // hooks may have left nothing of the file
+		c.append(segment{path: path, r: bytes.NewReader(buf), width: w, n: n})
+	}
 	return nil
 }
 

@@ -22,6 +22,12 @@ type Tokenizer interface {
 	Hash() string
 }
 
+// Mapper puts other documents in the place of each: none, one, several. index counts documents from 0, over all files. It is called
+// from several goroutines, and what it gives must depend on nothing else.
+type Mapper interface {
+	Map(ctx context.Context, index int64, text []byte) ([][]byte, error)
+}
+
 // Options says what Load reads.
 type Options struct {
 	Train       []string  // files and globs
@@ -31,6 +37,8 @@ type Options struct {
 	Tokenizer   Tokenizer // may be nil if all files are .bin
 	Vocab       int       // rows of the model's embedding: every token must be below
 	SeqLen      int       // tokens of a window: ValFraction holds out whole windows
+
+	Map Mapper // of the documents of Train; nil leaves them as they are
 
 	// Progress, if set, is told of the bytes of input read so far and in all, from one goroutine at a time.
 	Progress func(done, total int64)
@@ -62,6 +70,7 @@ func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 		return nil, nil, err
 	}
 	if len(valFiles) > 0 {
+		o.Map = nil
 		if val, err = loadFiles(ctx, valFiles, o, p); err != nil {
 			train.Close()
 			return nil, nil, err

@@ -6,16 +6,24 @@ import (
 	"runtime"
 )
 
-// encoded is a piece and its tokens, the end of the document included.
+// encoded is a piece and its tokens, the ends of documents included.
 type encoded struct {
 	piece
-	ids []uint32
-	err error
+	ids       []uint32
+	documents int64 // that end in it
+	mapped    int64 // that hooks were given to make them
+	err       error
 }
 
-// encodeFile calls sink with the encoded pieces of a text or jsonl file, in order. Pieces are encoded on all cores; what
-// comes out depends only on the file. At most a few pieces a core are in memory.
+// encodeFile calls sink with the encoded pieces of a text or jsonl file, in order.
 func encodeFile(ctx context.Context, path, field string, from mark, tok Tokenizer, sink func(encoded) error) error {
+	return encodeAll(ctx, func(emit func(piece) error) error { return readPieces(path, field, from, emit) },
+		func(_ context.Context, p piece) encoded { return encodePiece(p, path, tok) }, sink)
+}
+
+// encodeAll calls sink with encoded pieces, in order. Pieces are encoded on all cores; what comes out depends on the pieces only.
+// At most a few of them a core are in memory.
+func encodeAll(ctx context.Context, pieces func(emit func(piece) error) error, encode func(context.Context, piece) encoded, sink func(encoded) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	workers := runtime.GOMAXPROCS(0)
@@ -24,7 +32,7 @@ func encodeFile(ctx context.Context, path, field string, from mark, tok Tokenize
 	readErr := make(chan error, 1)
 	go func() {
 		defer close(queue)
-		readErr <- readPieces(path, field, from, func(p piece) error {
+		readErr <- pieces(func(p piece) error {
 			select {
 			case slots <- struct{}{}:
 			case <-ctx.Done():
@@ -32,7 +40,7 @@ func encodeFile(ctx context.Context, path, field string, from mark, tok Tokenize
 			}
 			result := make(chan encoded, 1)
 			go func() {
-				result <- encodePiece(p, path, tok)
+				result <- encode(ctx, p)
 				<-slots
 			}()
 			select {
@@ -46,6 +54,9 @@ func encodeFile(ctx context.Context, path, field string, from mark, tok Tokenize
 	err := drain(ctx, queue, sink)
 	cancel()
 	for range queue { // lets the reader go on to its end
+	}
+	for range workers { // and those who encode
+		slots <- struct{}{}
 	}
 	if e := <-readErr; err == nil {
 		err = e
@@ -74,8 +85,12 @@ func encodePiece(p piece, path string, tok Tokenizer) encoded {
 	if err != nil {
 		return encoded{err: fmt.Errorf("%s: the piece at offset %d: %w", path, p.Offset, err)}
 	}
-	if eos, ok := tok.EOS(); ok && p.last {
-		ids = append(ids, eos)
+	e := encoded{piece: p, ids: ids}
+	if p.last {
+		e.documents = 1
+		if eos, ok := tok.EOS(); ok {
+			e.ids = append(e.ids, eos)
+		}
 	}
-	return encoded{piece: p, ids: ids}
+	return e
 }

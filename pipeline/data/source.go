@@ -143,10 +143,7 @@ func readPieces(path, field string, from mark, emit func(piece) error) error {
 		return err
 	}
 	if format == formatJSONL {
-		if field == "" {
-			field = "text"
-		}
-		return readJSONL(f, path, field, from, emit)
+		return readJSONL(f, path, field, from, emit, emitDocument)
 	}
 	return readText(f, path, st.Size(), from, emit)
 }
@@ -242,7 +239,11 @@ func checkText(path string, text []byte, at int64) error {
 // maxLine bounds a line of a jsonl file.
 const maxLine = 256 << 20
 
-func readJSONL(r io.Reader, path, field string, from mark, emit func(piece) error) error {
+// readJSONL calls each with every document, and with emit.
+func readJSONL(r io.Reader, path, field string, from mark, emit func(piece) error, each func(text []byte, at, read int64, skip int, emit func(piece) error) error) error {
+	if field == "" {
+		field = "text"
+	}
 	in := bufio.NewReaderSize(r, 1<<16)
 	at, skip, docs := from.Offset, from.Piece, 0
 	pending := int64(0) // bytes not yet accounted for
@@ -264,7 +265,7 @@ func readJSONL(r io.Reader, path, field string, from mark, emit func(piece) erro
 			}
 			if len(text) > 0 {
 				docs++
-				if err := emitDocument(text, at, pending, skip, emit); err != nil {
+				if err := each(text, at, pending, skip, emit); err != nil {
 					return err
 				}
 				pending = 0

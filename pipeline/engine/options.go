@@ -19,6 +19,7 @@ type Options struct {
 	MicrobatchSize int              // sequences
 	Microbatches   int              // of a batch on one replica
 	Optimizer      *optim.Optimizer // of all parameters; their gradients are those that Contributions names
+	Loss           model.Loss       // what is trained; nil: cross-entropy, which is what evaluations are of
 	Schedule       Schedule
 	Devices        []device.Device // a line each; the engine does not close them
 	Execute        Executor        // nil: runtime/exec with the static choice of kernels

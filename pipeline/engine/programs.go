@@ -86,7 +86,7 @@ func (l *line) buildPrograms() (programs, error) {
 func (p programs) addChunk(l *line, chunk int) error {
 	first, last := l.e.units(chunk*l.e.Stages+l.stage, l.e.Model)
 	s, err := l.e.Model.Stage(model.StageOptions{First: first, Last: last, Batch: l.e.MicrobatchSize,
-		Microbatches: l.e.Microbatches * l.e.Replicas, Recompute: l.e.recompute(l.stage)})
+		Microbatches: l.e.Microbatches * l.e.Replicas, Recompute: l.e.recompute(l.stage), Loss: l.e.Loss})
 	if err != nil {
 		return err
 	}

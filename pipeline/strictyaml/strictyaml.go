@@ -188,13 +188,22 @@ func (d *Document) At(key string) string {
 	return d.file
 }
 
-// lookup is the node of a dotted key; nil: there is none.
+// lookup is the node of a dotted key, list[i] being an element; nil: there is none.
 func (d *Document) lookup(key string) *yaml.Node {
 	n := d.root
 	for part := range strings.SplitSeq(key, ".") {
-		if n = find(n, part); n == nil {
+		name, index, indexed := strings.Cut(strings.TrimSuffix(part, "]"), "[")
+		if n = find(n, name); n == nil {
 			return nil
 		}
+		if !indexed {
+			continue
+		}
+		i, err := strconv.Atoi(index)
+		if err != nil || n.Kind != yaml.SequenceNode || i < 0 || i >= len(n.Content) {
+			return nil
+		}
+		n = n.Content[i]
 	}
 	return n
 }

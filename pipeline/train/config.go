@@ -23,7 +23,7 @@ type Config struct {
 	Optimizer OptimizerConfig `yaml:"optimizer"`
 	LR        LRConfig        `yaml:"lr"`
 	Pipeline  PipelineConfig  `yaml:"pipeline"`
-	Hooks     []string        `yaml:"hooks,flow"`
+	Hooks     []HookConfig    `yaml:"hooks"`
 	Run       RunConfig       `yaml:"run"`
 }
 
@@ -241,13 +241,10 @@ func (c Config) validate() error {
 		}
 		return err
 	}
-	for _, check := range []func() error{c.validateData, c.validateLoop, c.validateOptimizer, c.validateLR, c.validatePipeline} {
+	for _, check := range []func() error{c.validateData, c.validateLoop, c.validateOptimizer, c.validateLR, c.validatePipeline, c.validateHooks} {
 		if err := check(); err != nil {
 			return err
 		}
-	}
-	if len(c.Hooks) > 0 {
-		return bad("hooks", fmt.Sprint(c.Hooks), "an empty list: hooks are not available in this version")
 	}
 	if c.Run.Dir == "" {
 		return bad("run.dir", c.Run.Dir, "the folder to keep the run in")

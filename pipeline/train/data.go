@@ -19,12 +19,12 @@ type corpus struct {
 }
 
 // openCorpus reads the tokens that a config names; valBatch is how many sequences an evaluation takes at a time.
-func openCorpus(ctx context.Context, c Config, tok tokenizer.Tokenizer, valBatch int, progress func(done, total int64)) (*corpus, error) {
+func openCorpus(ctx context.Context, c Config, tok tokenizer.Tokenizer, valBatch int, hooks data.Mapper, progress func(done, total int64)) (*corpus, error) {
 	if n := tok.VocabSize(); n > c.Model.VocabSize {
 		return nil, fmt.Errorf("model.vocab_size: found %d, but the tokenizer %q has %d tokens", c.Model.VocabSize, tok.Name(), n)
 	}
 	o := data.Options{Train: c.Data.Train, Val: c.Data.Val, ValFraction: c.Data.ValFraction, Field: c.Data.Field, Tokenizer: tok,
-		Vocab: c.Model.VocabSize, SeqLen: c.Model.SeqLen, Progress: progress}
+		Vocab: c.Model.VocabSize, SeqLen: c.Model.SeqLen, Map: hooks, Progress: progress}
 	if len(o.Val) > 0 {
 		o.ValFraction = 0
 	}
@@ -77,7 +77,12 @@ func (r *run) openData(ctx context.Context) error {
 	if err != nil {
 		return Mistake(fmt.Errorf("data.tokenizer: %w", err))
 	}
-	progress := func(done, total int64) { r.Report.Reading(done, total) }
-	r.data, err = openCorpus(ctx, r.Config, tok, r.Train.BatchSize/r.Train.Microbatches, progress)
+	progress := func(done, total int64) {
+		r.Report.Reading(done, total)
+		r.hooks.tell(r.Report)
+	}
+	if r.data, err = openCorpus(ctx, r.Config, tok, r.Train.BatchSize/r.Train.Microbatches, r.hooks.documents(), progress); err == nil {
+		r.hooks.tellDocuments(r.Report)
+	}
 	return Mistake(err)
 }

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -31,7 +32,7 @@ type folder struct {
 }
 
 // takeFolder makes the run folder if need be, finds out whether it can be written to, and locks it.
-func (r *run) takeFolder() error {
+func (r *run) takeFolder(context.Context) error {
 	dir, f := r.Run.Dir, &r.folder
 	fail := func(err error) error { return Mistake(fmt.Errorf("run.dir: %w", err)) }
 	f.folders = atomicfile.MissingFolders(dir)
@@ -87,7 +88,7 @@ func (r *run) traceLines() {
 }
 
 // openFolder makes what a run writes on the way.
-func (r *run) openFolder() (err error) {
+func (r *run) openFolder(context.Context) (err error) {
 	dir := r.Run.Dir
 	for _, step := range []func() error{
 		func() error { return writeFile(filepath.Join(dir, configFile), r.YAML()) },

@@ -59,10 +59,10 @@ func newExact(t *testing.T, c Config) *exact {
 	t.Helper()
 	tok, err := tokenizer.Open(c.Data.Tokenizer)
 	require.NoError(t, err)
-	d, err := openCorpus(context.Background(), c, tok, 1, nil)
+	d, err := openCorpus(context.Background(), c, tok, 1, nil, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, d.close()) })
-	o, err := newOptimizer(c)
+	o, err := newOptimizer(c, nil)
 	require.NoError(t, err)
 	x := &exact{c, d, o, map[string]*graph.Graph{}, map[string]*graph.Tensor{}}
 	builds := map[string]func() (*graph.Graph, error){

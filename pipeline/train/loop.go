@@ -15,44 +15,52 @@ import (
 // pipeline is never empty.
 func (r *run) loop(ctx context.Context) error {
 	r.pace.start()
-	for r.step < r.Train.Steps && ctx.Err() == nil {
+	for r.step < r.Train.Steps && ctx.Err() == nil && r.result.Stopped == "" {
 		if err := r.segment(ctx); err != nil {
 			return err
 		}
 		if r.due(r.Train.EvalEvery) && r.data.val != nil {
-			if err := r.evaluateNow(); err != nil {
+			if err := r.evaluateNow(ctx); err != nil {
+				return err
+			}
+		}
+		if r.step < r.Train.Steps { // the last one may yet be evaluated
+			if err := r.tellLast(ctx); err != nil {
 				return err
 			}
 		}
 		if r.due(r.Train.SaveEvery) {
-			if err := r.save(); err != nil {
+			if err := r.save(ctx); err != nil {
 				return err
 			}
 		}
 	}
-	r.result.Interrupted = ctx.Err() != nil && r.step < r.Train.Steps
+	r.result.Interrupted = ctx.Err() != nil && r.step < r.Train.Steps && r.result.Stopped == ""
 	if !r.result.Interrupted && r.step > 0 && r.data.val != nil && r.Train.EvalEvery > 0 {
-		if err := r.evaluateNow(); err != nil {
+		if err := r.evaluateNow(ctx); err != nil {
 			return err
 		}
 	}
-	if err := r.tellLast(); err != nil || r.saved == r.step {
+	if err := r.tellLast(ctx); err != nil || r.saved == r.step {
 		return err
 	}
-	return r.save()
+	return r.save(ctx)
 }
 
 // segment trains up to the next step after which something else is to be done.
 func (r *run) segment(ctx context.Context) (err error) {
 	to := r.Train.Steps
-	for _, every := range []int{r.Train.EvalEvery, r.Train.SaveEvery} {
+	for _, every := range []int{r.Train.EvalEvery, r.Train.SaveEvery, r.hooks.pause()} {
 		if every > 0 {
 			to = min(to, (r.step/every+1)*every)
 		}
 	}
+	if err := r.hooks.rates(ctx, to); err != nil {
+		return err
+	}
 	from, began := r.step, time.Now()
 	r.step, err = r.engine.Train(ctx, r.data.train, r.step, to, func(m engine.Measured) error {
-		if err := r.tellLast(); err != nil {
+		if err := r.tellLast(ctx); err != nil {
 			return err
 		}
 		p, err := r.progress(m)
@@ -67,7 +75,7 @@ func (r *run) segment(ctx context.Context) (err error) {
 func (r *run) due(n int) bool { return n > 0 && r.step%n == 0 && r.step < r.Train.Steps }
 
 // evaluateNow adds the validation loss to what is told of the last step.
-func (r *run) evaluateNow() error {
+func (r *run) evaluateNow(ctx context.Context) error {
 	began := time.Now()
 	loss, err := r.evaluate()
 	if err != nil {
@@ -82,17 +90,17 @@ func (r *run) evaluateNow() error {
 	if r.last != nil {
 		r.last.ValLoss = &loss
 	}
-	return r.tellLast()
+	return r.tellLast(ctx)
 }
 
 // tellLast tells of the last step, if that has not been done.
-func (r *run) tellLast() error {
+func (r *run) tellLast(ctx context.Context) error {
 	if r.last == nil {
 		return nil
 	}
 	p := *r.last
 	r.last = nil
-	return r.tell(p)
+	return r.tell(ctx, p)
 }
 
 // progress is what is told of a batch. A loss or gradient that is not finite ends the run, unless such batches are skipped; its
@@ -139,7 +147,7 @@ func (r *run) kept() string {
 }
 
 // tell records one step everywhere.
-func (r *run) tell(p Progress) error {
+func (r *run) tell(ctx context.Context, p Progress) error {
 	values := []metrics.Value{{Name: "tokens", Value: float64(p.Tokens)}, {Name: "loss", Value: p.Loss}, {Name: "lr", Value: p.LR},
 		{Name: "grad_norm", Value: p.GradNorm}, {Name: "tokens_per_s", Value: p.TokensPerSec}, {Name: "staleness", Value: float64(p.Staleness)}}
 	if p.ValLoss != nil {
@@ -157,7 +165,27 @@ func (r *run) tell(p Progress) error {
 		return Mistake(err)
 	}
 	r.Report.Step(p)
-	return nil
+	err := r.listened(ctx, p.Step, values)
+	r.hooks.tell(r.Report)
+	return err
+}
+
+// listened tells hooks of a step's measurements, but for those of the clock: what they decide is the same every time. A run that
+// one of them ends does so at the end of a segment, so that no batch under way decides where.
+func (r *run) listened(ctx context.Context, step int, values []metrics.Value) error {
+	m := map[string]any{"step": step}
+	for _, v := range values {
+		if m[v.Name] = v.Value; !finite(v.Value) {
+			m[v.Name] = fmt.Sprint(v.Value)
+		}
+	}
+	delete(m, "tokens_per_s")
+	stopped, err := r.hooks.heard(ctx, step, m)
+	if stopped != "" && r.result.Stopped == "" {
+		r.result.Stopped = stopped
+		r.Report.Note("%s: asked at step %d that the run end", stopped, step)
+	}
+	return err
 }
 
 // pace estimates speed and time left from the last steps. Measurements may arrive several at a time, so it looks at a few

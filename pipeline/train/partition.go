@@ -100,7 +100,7 @@ func (c Config) Partition(ctx context.Context, devices []device.Device, o measur
 
 // costs are the units and the devices of a partition.Problem.
 func (c Config) costs(ctx context.Context, devices []device.Device, o measure.Options) (partition.Problem, bool, error) {
-	optimizer, err := newOptimizer(c)
+	optimizer, err := newOptimizer(c, nil)
 	if err != nil {
 		return partition.Problem{}, false, Mistake(err)
 	}

@@ -48,7 +48,7 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 			o := c.engineOptions()
 			o.Schedule = c.computation(plan)
 			o.Cut, o.Recompute, o.Devices = plan.Cut, plan.Recompute, nulls(c.Pipeline.Stages*c.Pipeline.Replicas, 0)
-			o.Optimizer, err = newOptimizer(c)
+			o.Optimizer, err = newOptimizer(c, nil)
 			require.NoError(t, err)
 			o.Execute = engine.Execute(nil, 0)
 			e, err := engine.New(o)

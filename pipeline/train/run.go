@@ -17,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/tune"
+	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
 // Options are what a run needs besides its config.
@@ -26,9 +27,11 @@ type Options struct {
 	Execute    engine.Executor // nil: runtime/exec
 	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run keeps the choices that it
 	// began with.
-	Tune   *tune.Cache
-	Costs  *measure.Cache // of units, by device; nil: models are cut by guesses
-	Report Report         // nil: Silent
+	Tune  *tune.Cache
+	Costs *measure.Cache // of units, by device; nil: models are cut by guesses
+	// HookCache is a folder for compiled hooks, which nobody else may write to; "" keeps none.
+	HookCache string
+	Report    Report // nil: Silent
 }
 
 // Result is how a run ended.
@@ -37,6 +40,7 @@ type Result struct {
 	Step           int      `json:"step"`
 	Checkpoint     string   `json:"checkpoint"`
 	Interrupted    bool     `json:"interrupted,omitempty"`
+	Stopped        string   `json:"stopped,omitempty"`  // the hook that ended the run early
 	Loss           *float64 `json:"loss,omitempty"`     // of the last step that was not skipped
 	ValLoss        *float64 `json:"val_loss,omitempty"` // nats per token
 	UnigramEntropy float64  `json:"unigram_entropy"`    // of the held-out text, nats per token
@@ -51,11 +55,10 @@ func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 	}
 	r := &run{Config: c, Options: o, result: Result{Dir: c.Run.Dir}}
 	defer func() { err = errors.Join(err, r.end(err)) }()
-	if err := r.openData(ctx); err != nil {
-		return r.result, err
-	}
-	for _, step := range []func() error{r.makeOptimizer, r.takeFolder, r.findWeights, func() error { return r.plan(ctx) }, r.load, r.openFolder} {
-		if err := step(); err != nil {
+	for _, step := range []func(context.Context) error{r.openHooks, r.openData, r.makeOptimizer, r.takeFolder, r.findWeights, r.plan, r.load, r.openFolder} {
+		err := step(ctx)
+		r.hooks.tell(o.Report)
+		if err != nil {
 			return r.result, err
 		}
 	}
@@ -77,6 +80,7 @@ type run struct {
 	result Result
 	start  Start
 
+	hooks      *hooks
 	data       *corpus
 	weights    *weights // to start from
 	optimizer  *optim.Optimizer
@@ -95,6 +99,14 @@ type run struct {
 	skipped int       // batches in a row
 	last    *Progress // a step that is told of when it is known what follows it
 	pace    pace
+}
+
+// openHooks loads the modules of the run.
+func (r *run) openHooks(ctx context.Context) (err error) {
+	if r.hooks, err = openHooks(r.Hooks, r.HookCache, hook.Names()...); err != nil {
+		return err
+	}
+	return r.hooks.openRate(ctx, r.rateSchedule())
 }
 
 // plan opens the devices and asks them how the pipeline fits.
@@ -119,7 +131,7 @@ func planError(err error) error {
 }
 
 // load brings the programs and the initial state to the devices.
-func (r *run) load() error {
+func (r *run) load(context.Context) error {
 	if err := r.engine.Load(); err != nil {
 		return planError(err)
 	}
@@ -167,6 +179,9 @@ func (r *run) close() error {
 	}
 	if r.data != nil {
 		errs = append(errs, r.data.close())
+	}
+	if r.hooks != nil {
+		errs = append(errs, r.hooks.close())
 	}
 	r.folder.leave()
 	return errors.Join(errs...)

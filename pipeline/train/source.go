@@ -17,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
 // Source is a trained model on disk.
@@ -150,8 +151,13 @@ func (src *Source) text(ctx context.Context, o EvalOptions) (text *data.Corpus, 
 	}
 	c := src.config.Data
 	options.Train, options.Val, options.Field = c.Train, c.Val, c.Field
-	if len(c.Val) == 0 {
-		options.ValFraction = c.ValFraction
+	if len(c.Val) == 0 { // what was held out is a part of what hooks have made
+		var h *hooks
+		if h, err = openHooks(src.config.Hooks, "", hook.MapDocument); err != nil {
+			return nil, "", err
+		}
+		defer func() { err = errors.Join(err, h.close()) }()
+		options.ValFraction, options.Map = c.ValFraction, h.documents()
 	}
 	train, val, err := data.Load(ctx, options)
 	if err != nil {

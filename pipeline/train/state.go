@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,11 +31,13 @@ type state struct {
 	Data      data.Position `json:"data"`      // the batch that comes next
 	Tokenizer string        `json:"tokenizer"` // its hash
 	Config    string        `json:"config"`    // config.yaml of the run
+	Hooks     []hookState   `json:"hooks,omitempty"`
 }
 
-func (r *run) state() state {
+func (r *run) state(ctx context.Context) (state, error) {
+	hooks, err := r.hooks.states(ctx)
 	return state{Step: r.step, Tokens: r.tokens(r.step), Data: r.data.train.Position(int64(r.step)), Tokenizer: r.data.tok.Hash(),
-		Config: string(r.YAML())}
+		Config: string(r.YAML()), Hooks: hooks}, err
 }
 
 // tokens is how many tokens the first steps train on.
@@ -50,12 +53,16 @@ func writeFile(path string, data []byte) error {
 }
 
 // save writes a checkpoint of the steps so far, all of which have been measured.
-func (r *run) save() error {
+func (r *run) save(ctx context.Context) error {
 	began := time.Now()
 	if err := r.log.Sync(); err != nil {
 		return Mistake(err)
 	}
-	c := checkpoint.Contents{Step: r.step, Config: json.RawMessage(r.Model.HuggingFace()), State: r.state(), Files: map[string][]byte{
+	s, err := r.state(ctx)
+	if err != nil {
+		return err
+	}
+	c := checkpoint.Contents{Step: r.step, Config: json.RawMessage(r.Model.HuggingFace()), State: s, Files: map[string][]byte{
 		"tokenizer.json": r.data.tok.JSON(), keptConfig: r.YAML()}}
 	if text := r.kernels(); text != nil {
 		c.Files[kernelsFile] = text
@@ -106,11 +113,14 @@ func tensor(name string, t graph.Type, read func() (device.Pending, error)) chec
 }
 
 // findWeights decides where the run begins: at a checkpoint, at given weights, or at random ones.
-func (r *run) findWeights() (err error) {
+func (r *run) findWeights(ctx context.Context) (err error) {
 	r.saved = -1
-	resumed, err := r.resume()
+	resumed, err := r.resume(ctx)
 	if err != nil || resumed {
 		return Mistake(err)
+	}
+	if err := r.hooks.listen(ctx, nil); err != nil {
+		return err
 	}
 	if r.Init.From != "" {
 		r.weights, err = openWeights(r.Init.From, r.Model.Config)
@@ -122,7 +132,7 @@ func (r *run) findWeights() (err error) {
 
 // resume finds the latest good checkpoint of the run folder and refuses one that another model, other data or another
 // optimizer made.
-func (r *run) resume() (bool, error) {
+func (r *run) resume(ctx context.Context) (bool, error) {
 	dir := r.Run.Dir
 	names, err := os.ReadDir(filepath.Join(dir, checkpointsDir))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -146,10 +156,10 @@ func (r *run) resume() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return true, r.resumeFrom(c)
+	return true, r.resumeFrom(ctx, c)
 }
 
-func (r *run) resumeFrom(c *checkpoint.Checkpoint) error {
+func (r *run) resumeFrom(ctx context.Context, c *checkpoint.Checkpoint) error {
 	var s state
 	if err := c.State(&s); err != nil {
 		return err
@@ -190,6 +200,9 @@ func (r *run) resumeFrom(c *checkpoint.Checkpoint) error {
 	if err := r.pinKernels(c); err != nil {
 		return err
 	}
+	if err := r.hooks.listen(ctx, s.Hooks); err != nil {
+		return err
+	}
 	r.step, r.saved, r.result.Checkpoint = s.Step, s.Step, c.Dir
 	r.Report.Note("resuming at step %d from %s", s.Step, c.Dir)
 	return nil
@@ -205,6 +218,7 @@ func (r *run) sameRun(dir string, s state) error {
 	if s.Tokenizer != r.data.tok.Hash() {
 		differ = append(differ, "data.tokenizer: another vocabulary")
 	}
+	differ = append(differ, r.hooks.differ(s.Hooks)...)
 	// Keys that were not known when the config was written have their defaults, which do what was done then.
 	config, err := parseKept(filepath.Join(dir, "state.json"), []byte(s.Config))
 	if err != nil {
@@ -230,10 +244,10 @@ func (r *run) sameRun(dir string, s state) error {
 	return nil
 }
 
-// movable keys do not change what is computed; data and tokenizer are compared by content.
+// movable keys do not change what is computed; data, tokenizer and hooks are compared by content.
 var movable = []string{"run.dir", "data.train", "data.val", "data.tokenizer", "train.eval_every", "train.eval_batches",
 	"train.save_every", "train.keep", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
-	"pipeline.cut", "pipeline.recompute", "pipeline.memory"}
+	"pipeline.cut", "pipeline.recompute", "pipeline.memory", "hooks"}
 
 // flatten turns a config into dotted keys and their values' texts.
 func flatten(c Config) map[string]string {

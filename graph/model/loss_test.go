@@ -1,0 +1,82 @@
+package model_test
+
+import (
+	"maps"
+	"math"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// focal is (1−p)²·(−log p) of each target, p by a stored softmax.
+func focal(logits, targets *graph.Value) *graph.Value {
+	p := op.Pick(op.Softmax(logits), targets)
+	return op.Mul(op.Square(op.Shift(op.Neg(p), 1)), op.Neg(op.Log(p)))
+}
+
+func weighted(logits, targets *graph.Value) *graph.Value {
+	return op.Mean(focal(logits, targets), nil, false)
+}
+
+// A loss of one's own is trained wherever the model is cut, with the gradient that it has; evaluation stays what it was.
+func TestStagesWithAnotherLoss(t *testing.T) {
+	c := small()
+	for name, loss := range map[string]model.Loss{
+		"of each token": focal, "of all": weighted,
+		"of all, one axis": func(l, y *graph.Value) *graph.Value { return op.Reshape(weighted(l, y), 1) },
+	} {
+		o := model.StageOptions{Batch: 1, Microbatches: 2, Loss: loss}
+		one := parts(t, c, nil, o)
+		weights := initial(c, one[0].Eval)
+		tokens, targets := []*graph.Tensor{ids(c, 1, 0), ids(c, 1, 1)}, []*graph.Tensor{ids(c, 1, 5), ids(c, 1, 8)}
+		want, losses := train(t, one, weights, tokens, targets, false)
+		for _, cuts := range allCuts(c.Units()) {
+			for _, halves := range []bool{false, true} {
+				o.Recompute = !o.Recompute
+				got, each := train(t, parts(t, c, cuts, o), weights, tokens, targets, halves)
+				assert.Equal(t, losses, each, "%s %v", name, cuts)
+				for v, x := range want {
+					assert.Equal(t, x.Data, got[v].Data, "%s %v %s", name, cuts, v)
+				}
+			}
+		}
+		for _, p := range c.Parameters() {
+			grad := gradient(c, want, p.Name)
+			i := len(grad) / 2
+			at := func(h float64) float64 {
+				probe := maps.Clone(weights)
+				probe[p.Name] = &graph.Tensor{Type: p.Type, Data: append([]float64(nil), weights[p.Name].Data...)}
+				probe[p.Name].Data[i] += h
+				vars, _ := train(t, one, probe, tokens, targets, false)
+				return vars[model.LossVariable].Data[0]
+			}
+			const h = 1e-5
+			difference := (at(h) - at(-h)) / (2 * h)
+			assert.InDelta(t, difference, grad[i], 1e-7*(1+math.Abs(difference)), "%s %s", name, p.Name)
+		}
+		plain := parts(t, c, nil, model.StageOptions{Batch: 1, Microbatches: 2})
+		a, err := graph.Hash(plain[0].Eval)
+		require.NoError(t, err)
+		b, err := graph.Hash(one[0].Eval)
+		require.NoError(t, err)
+		assert.Equal(t, a, b)
+	}
+}
+
+func TestStageRefusesLosses(t *testing.T) {
+	c := small()
+	for want, loss := range map[string]model.Loss{
+		"head: loss: it is f32[6,11], expected f32[6], a number for each token, or a single f32": func(l, _ *graph.Value) *graph.Value { return l },
+		"head: loss: it is u32[6]": func(_, y *graph.Value) *graph.Value { return y },
+		"loss: it does not depend on the logits in a way that has a gradient": func(_, y *graph.Value) *graph.Value {
+			return op.Cast(y, graph.F32)
+		},
+	} {
+		_, err := c.Stage(model.StageOptions{First: 0, Last: c.Units(), Batch: 1, Microbatches: 1, Loss: loss})
+		assert.ErrorContains(t, err, want)
+	}
+}

@@ -1,0 +1,355 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/wasm"
+	"github.com/gpupipe/gpupipe/wasm/graphhook"
+	"github.com/gpupipe/gpupipe/wasm/hook"
+)
+
+// hooks are the modules of a run. Their errors are the user's.
+type hooks struct {
+	host    *hook.Host // nil: there are none
+	modules []*loadedHook
+
+	mappers   []*mapper
+	rate      *hook.Rate
+	schedule  optim.Schedule // what learning_rate is told
+	factors   []float64      // that it gave, of the first steps
+	listeners []*listener
+
+	mu    sync.Mutex
+	lines []string // that modules wrote and that have not been told
+}
+
+type loadedHook struct {
+	HookConfig
+	*hook.Module
+}
+
+// mostLines of what modules write between two looks at it.
+const mostLines = 1000
+
+// openHooks loads the modules of a config that have one of the named hooks; compiled code is kept in cacheDir, if that can be.
+func openHooks(configs []HookConfig, cacheDir string, names ...string) (h *hooks, err error) {
+	h = &hooks{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(Mistake(err), h.close())
+			h = &hooks{}
+		}
+	}()
+	for _, c := range configs {
+		if !slices.Contains(names, c.Hook) {
+			continue
+		}
+		if h.host == nil {
+			if h.host, err = hook.NewHost(cacheDir); err != nil && cacheDir != "" {
+				h.wrote("hooks", fmt.Sprintf("compiled modules are not kept for the next time: %v", err))
+				h.host, err = hook.NewHost("")
+			}
+			if err != nil {
+				return h, err
+			}
+		}
+		limits := wasm.Limits{MemoryPages: uint32(c.MemoryMB) * 16, Deadline: time.Duration(c.Seconds * float64(time.Second))}
+		m, err := h.host.Load(hook.Spec{File: c.File, Hook: c.Hook, Config: c.Config.JSON(), Seed: c.Seed, Limits: limits,
+			Log: func(line string) { h.wrote(c.File, line) }})
+		if err != nil {
+			return h, err
+		}
+		h.modules = append(h.modules, &loadedHook{c, m})
+	}
+	return h, nil
+}
+
+func (h *hooks) wrote(file, line string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.lines) < mostLines {
+		h.lines = append(h.lines, fmt.Sprintf("%s: %s", file, line))
+	}
+}
+
+// tell hands on what modules wrote. Call it from the goroutine that reports.
+func (h *hooks) tell(r Report) {
+	h.mu.Lock()
+	lines := h.lines
+	h.lines = nil
+	h.mu.Unlock()
+	for _, l := range lines {
+		r.Note("%s", l)
+	}
+}
+
+// of lists the modules that have a hook.
+func (h *hooks) of(name string) (ms []*loadedHook) {
+	for _, m := range h.modules {
+		if m.HookConfig.Hook == name {
+			ms = append(ms, m)
+		}
+	}
+	return ms
+}
+
+func (h *hooks) close() error {
+	var errs []error
+	for _, m := range h.mappers {
+		m.instances.Close()
+	}
+	if h.rate != nil {
+		errs = append(errs, h.rate.Close())
+	}
+	for _, l := range h.listeners {
+		errs = append(errs, l.Close())
+	}
+	if h.host != nil {
+		errs = append(errs, h.host.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// loss builds the loss of a microbatch of so many tokens; nil if no module does.
+func (h *hooks) loss(ctx context.Context, rows, vocab int) (model.Loss, error) {
+	for _, m := range h.of(hook.BuildLoss) {
+		g, err := m.BuildLoss(ctx, rows, vocab)
+		if err != nil {
+			return nil, Mistake(err)
+		}
+		return func(logits, targets *graph.Value) *graph.Value {
+			inputs := map[string]*graph.Value{graphhook.Logits: logits, graphhook.Targets: targets}
+			return logits.Builder().Inline(g, inputs)[graphhook.Loss]
+		}, nil
+	}
+	return nil, nil
+}
+
+// mapper is a module that maps documents.
+type mapper struct {
+	*loadedHook
+	instances         *hook.Mapper
+	in, out, stumbled atomic.Int64 // documents
+	first             atomic.Pointer[error]
+}
+
+// documents is what maps those of a corpus; nil if no module does.
+func (h *hooks) documents() data.Mapper {
+	for _, m := range h.of(hook.MapDocument) {
+		h.mappers = append(h.mappers, &mapper{loadedHook: m, instances: m.Mapper(runtime.GOMAXPROCS(0))})
+	}
+	if len(h.mappers) == 0 {
+		return nil
+	}
+	return h
+}
+
+// Map has one module after the other map a document.
+func (h *hooks) Map(ctx context.Context, index int64, text []byte) ([][]byte, error) {
+	texts := [][]byte{text}
+	for _, m := range h.mappers {
+		var next [][]byte
+		for _, t := range texts {
+			mapped, err := m.apply(ctx, index, t)
+			if err != nil {
+				return nil, Mistake(err)
+			}
+			next = append(next, mapped...)
+		}
+		texts = next
+	}
+	return texts, nil
+}
+
+func (m *mapper) apply(ctx context.Context, index int64, text []byte) ([][]byte, error) {
+	m.in.Add(1)
+	mapped, err := m.instances.Map(ctx, int(index), text)
+	if err != nil && m.OnError == skip && ctx.Err() == nil {
+		m.stumbled.Add(1)
+		m.first.CompareAndSwap(nil, &err)
+		return nil, nil
+	}
+	m.out.Add(int64(len(mapped)))
+	return mapped, err
+}
+
+// tellDocuments tells what became of the documents.
+func (h *hooks) tellDocuments(r Report) {
+	for _, m := range h.mappers {
+		r.Note("%s: %d documents became %d", m.HookConfig.File, m.in.Load(), m.out.Load())
+		if n := m.stumbled.Load(); n > 0 {
+			r.Note("%s: %d documents were skipped, one of them for: %v", m.HookConfig.File, n, *m.first.Load())
+		}
+	}
+}
+
+// openRate opens the module that sets the learning rate, if there is one, and asks for the first.
+func (h *hooks) openRate(ctx context.Context, s optim.Schedule) (err error) {
+	for _, m := range h.of(hook.LearningRate) {
+		h.schedule = s
+		if h.rate, err = m.Rate(ctx); err != nil {
+			h.rate = nil
+			return Mistake(err)
+		}
+	}
+	return h.rates(ctx, 1)
+}
+
+// factor is what optim.Config calls so: the factors that rates has asked for; nil if no module sets them.
+func (h *hooks) factor() func(step int) float64 {
+	if h.rate == nil {
+		return nil
+	}
+	return func(step int) float64 { return h.factors[step] }
+}
+
+// rates asks for the factors of the steps before to. The module is asked once for each, from the first on, also in a run that goes
+// on later: what it remembers is the same.
+func (h *hooks) rates(ctx context.Context, to int) error {
+	for step := len(h.factors); h.rate != nil && step < to; step++ {
+		f, err := h.rate.Factor(context.WithoutCancel(ctx), step, h.schedule.Steps, h.schedule.Factor(step))
+		if err != nil {
+			return Mistake(err)
+		}
+		h.factors = append(h.factors, f)
+	}
+	return nil
+}
+
+// listener is a module that hears of metrics.
+type listener struct {
+	*hook.Listener
+	*loadedHook
+}
+
+// Close closes the instance; the module is the host's to close.
+func (l *listener) Close() error { return l.Listener.Close() }
+
+// listen opens the modules that hear of metrics, as a checkpoint left them.
+func (h *hooks) listen(ctx context.Context, kept []hookState) error {
+	for _, m := range h.of(hook.OnMetrics) {
+		var state []byte
+		for _, k := range kept {
+			if k.same(m.identity()) {
+				state = k.State
+			}
+		}
+		l, err := m.Listener(ctx, state)
+		if err != nil {
+			return Mistake(err)
+		}
+		h.listeners = append(h.listeners, &listener{l, m})
+	}
+	return nil
+}
+
+// pause is after how many steps training pauses, to end if a listener has said so; 0: there is none.
+func (h *hooks) pause() int {
+	if len(h.listeners) == 0 {
+		return 0
+	}
+	return 20
+}
+
+// heard tells of a step's metrics, and returns the module that wants the run to end, or "".
+func (h *hooks) heard(ctx context.Context, step int, metrics any) (stopped string, err error) {
+	if len(h.listeners) == 0 {
+		return "", nil
+	}
+	text, err := json.Marshal(metrics)
+	if err != nil {
+		return "", err
+	}
+	for _, l := range h.listeners {
+		stop, err := l.Tell(context.WithoutCancel(ctx), step, text)
+		if err != nil {
+			return "", Mistake(err)
+		}
+		if stop {
+			stopped = l.HookConfig.File
+		}
+	}
+	return stopped, nil
+}
+
+// hookState is what a checkpoint keeps of a hook.
+type hookState struct {
+	Hook   string `json:"hook"`
+	SHA256 string `json:"sha256"` // of the module
+	Config string `json:"config"` // as the module gets it
+	Seed   uint64 `json:"seed"`
+	State  []byte `json:"state,omitempty"`
+}
+
+func (m *loadedHook) identity() hookState {
+	return hookState{Hook: m.HookConfig.Hook, SHA256: m.SHA256, Config: string(m.HookConfig.Config.JSON()), Seed: m.HookConfig.Seed}
+}
+
+func (s hookState) same(o hookState) bool {
+	s.State, o.State = nil, nil
+	return reflect.DeepEqual(s, o)
+}
+
+func (s hookState) String() string {
+	return fmt.Sprintf("%s by module %.12s with config %s and seed %d", s.Hook, s.SHA256, s.Config, s.Seed)
+}
+
+// mostState bounds what a listener may keep in a checkpoint.
+const mostState = 1 << 20
+
+// states is what a checkpoint keeps of all hooks.
+func (h *hooks) states(ctx context.Context) (states []hookState, err error) {
+	for _, m := range h.modules {
+		s := m.identity()
+		for _, l := range h.listeners {
+			if l.loadedHook != m {
+				continue
+			}
+			if s.State, err = l.Save(context.WithoutCancel(ctx)); err == nil && len(s.State) > mostState {
+				err = fmt.Errorf("hook %s: its state has %d bytes, at most %d can be kept", m.HookConfig.File, len(s.State), mostState)
+			}
+			if err != nil {
+				return nil, Mistake(err)
+			}
+		}
+		states = append(states, s)
+	}
+	return states, nil
+}
+
+// differ says how the hooks that a checkpoint was made with are not those of this run. Those that only listen may change.
+func (h *hooks) differ(kept []hookState) (complaints []string) {
+	listens := func(s hookState) bool { return s.Hook == hook.OnMetrics }
+	was := slices.DeleteFunc(slices.Clone(kept), listens)
+	var is []hookState
+	for _, m := range h.modules {
+		is = append(is, m.identity())
+	}
+	is = slices.DeleteFunc(is, listens)
+	for i := range max(len(was), len(is)) {
+		old, now := "nothing", "nothing"
+		if i < len(was) {
+			old = was[i].String()
+		}
+		if i < len(is) {
+			now = is[i].String()
+		}
+		if old != now || !was[i].same(is[i]) {
+			complaints = append(complaints, fmt.Sprintf("hooks: the checkpoint has %s, the config %s", old, now))
+		}
+	}
+	return complaints
+}

@@ -1,0 +1,235 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const hooksDir = "../../examples/hooks/"
+
+// hooked is the override that has modules of the examples take part.
+func hooked(hooks ...string) string {
+	for i, h := range hooks {
+		hooks[i] = "{file: " + hooksDir + h + "}"
+	}
+	return "hooks=[" + strings.Join(hooks, ", ") + "]"
+}
+
+const (
+	focalHook = "focal_loss.wasm, hook: build_loss, config: {z: 0.001}"
+	rateHook  = "inverse_sqrt.wasm, hook: learning_rate, config: {warmup: 3}"
+	stopHook  = "early_stopping.wasm, hook: on_metrics, config: {patience: 2, least: 100}"
+	textHook  = "quality_filter.wasm, hook: map_document, config: {least_words: 20}"
+)
+
+func TestHooksAreWrittenOutAndReadBack(t *testing.T) {
+	text := smallConfig + "hooks:\n- {file: a.wasm, hook: build_loss, seed: 3, config: {z: 1e-4, list: [1, {b: x, a: 1.5}], on: true, big: 9007199254740993}}\n"
+	c, err := ParseConfig("c.yaml", []byte(text), nil)
+	require.NoError(t, err)
+	assert.Equal(t, `{"big":9007199254740993,"list":[1,{"a":1.5,"b":"x"}],"on":true,"z":0.0001}`, string(c.Hooks[0].Config.JSON()))
+	again, err := ParseConfig("kept.yaml", c.YAML(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, c.Hooks, again.Hooks)
+	assert.Equal(t, string(c.YAML()), string(again.YAML()))
+}
+
+// A loss of a module's is what is trained, on pipelines of any depth; the validation loss stays that of the targets.
+func TestRunsWithALossOfAModule(t *testing.T) {
+	run := func(overrides ...string) (Result, *notes) {
+		n := &notes{}
+		res, err := Run(context.Background(), demo(t, t.TempDir(), append([]string{"train.steps=4"}, overrides...)...), options(&reference{}, n))
+		require.NoError(t, err)
+		return res, n
+	}
+	plain, plainly := run()
+	one, n := run(hooked(focalHook))
+	assert.NotEqual(t, files(t, plain.Checkpoint)["model.safetensors"], files(t, one.Checkpoint)["model.safetensors"])
+	assert.InDelta(t, 5.5+0.001*5.5*5.5, n.steps[0].Loss, 0.1, "the whole loss of 256 tokens that are equally likely")
+	assert.InDelta(t, *plainly.steps[1].ValLoss, *n.steps[1].ValLoss, 0.1)
+	for _, overrides := range [][]string{{"pipeline.stages=2"}, {"pipeline.stages=3", "pipeline.schedule=gpipe"}, {"pipeline.recompute=always"}} {
+		other, _ := run(append(overrides, hooked(focalHook))...)
+		assert.True(t, files(t, one.Checkpoint)["model.safetensors"] == files(t, other.Checkpoint)["model.safetensors"], "%v", overrides)
+	}
+}
+
+func TestALearningRateOfAModule(t *testing.T) {
+	n := &notes{}
+	c := demo(t, t.TempDir(), "train.steps=6", "optimizer.lr=0.01", hooked(rateHook))
+	_, err := Run(context.Background(), c, options(&reference{}, n))
+	require.NoError(t, err)
+	for i, want := range []float64{1. / 3, 2. / 3, 1, 0.75, 0.6, 0.5} {
+		if i > 2 {
+			want = []float64{0.8660254037844386, 0.7745966692414834, 0.7071067811865476}[i-3]
+		}
+		assert.InDelta(t, 0.01*want, n.steps[i].LR, 1e-15, "step %d", i)
+	}
+}
+
+func TestAModuleEndsARun(t *testing.T) {
+	c := demo(t, t.TempDir(), "train.steps=200", "train.eval_every=1", "train.save_every=0", hooked(stopHook))
+	n := &notes{}
+	res, err := Run(context.Background(), c, options(&reference{}, n))
+	require.NoError(t, err)
+	assert.False(t, res.Interrupted)
+	assert.Equal(t, hooksDir+"early_stopping.wasm", res.Stopped)
+	assert.Equal(t, 3, res.Step, "a hundred nats are not to be had in the steps after the first")
+	assert.Contains(t, strings.Join(n.text, "\n"), "early_stopping.wasm: asked at step 3 that the run end")
+	assert.FileExists(t, filepath.Join(c.Run.Dir, "checkpoints/step-3/manifest.json"))
+
+	c = demo(t, t.TempDir(), "train.steps=45", "train.eval_every=0", "train.save_every=0", hooked("early_stopping.wasm, hook: on_metrics"))
+	n = &notes{}
+	res, err = Run(context.Background(), c, options(&reference{}, n))
+	require.NoError(t, err)
+	assert.Equal(t, 45, res.Step, "without evaluations there is nothing to stop for")
+	assert.Len(t, n.steps, 45)
+}
+
+// text of many documents, of which some are kept.
+func documents(t *testing.T, dir string) string {
+	t.Helper()
+	path := filepath.Join(dir, "text.jsonl")
+	var b strings.Builder
+	for i := range 60 {
+		sentence := "The quick brown fox jumps over the lazy dog. "
+		if i%3 == 0 {
+			sentence = "1 2 3 # # "
+		}
+		fmt.Fprintf(&b, "{\"text\": \"Document %d. %s\"}\n", i, strings.Repeat(sentence, 2+i%5))
+	}
+	require.NoError(t, os.WriteFile(path, []byte(b.String()), 0o666))
+	return path
+}
+
+// Stopped in the middle and gone on with, all hooks at work, a run gives the same bits.
+func TestARunWithHooksGoesOnToTheSameBits(t *testing.T) {
+	all := hooked(focalHook, rateHook, strings.Replace(stopHook, "100", "-1", 1), textHook)
+	for _, more := range [][]string{nil, {"pipeline.stages=2", "pipeline.delay=1"}} {
+		dir := t.TempDir()
+		config := func(name string) Config {
+			return demo(t, dir, append([]string{all, "data.train=[" + documents(t, dir) + "]", "train.eval_every=1", "train.steps=7",
+				"run.dir=" + filepath.Join(dir, name)}, more...)...)
+		}
+		n := &notes{}
+		whole, err := Run(context.Background(), config("whole"), options(&reference{}, n))
+		require.NoError(t, err)
+		assert.Contains(t, strings.Join(n.text, "\n"), "quality_filter.wasm: 60 documents became 40")
+
+		ctx, cancel := context.WithCancel(context.Background())
+		part, err := Run(ctx, config("part"), options(&reference{}, &notes{step: func(p Progress) {
+			if p.Step == 3 {
+				cancel()
+			}
+		}}))
+		require.NoError(t, err)
+		require.True(t, part.Interrupted)
+		o := options(&reference{}, &notes{})
+		o.Resume = true
+		resumed, err := Run(context.Background(), config("part"), o)
+		require.NoError(t, err)
+		assert.Equal(t, 7, resumed.Step)
+		for name, bits := range files(t, whole.Checkpoint) {
+			assert.True(t, bits == files(t, resumed.Checkpoint)[name], name)
+		}
+		assert.Equal(t, measurements(t, config("whole").Run.Dir), measurements(t, config("part").Run.Dir))
+	}
+}
+
+// The state of a module that listens goes on with the run: patience that was used up before stays so.
+func TestListenersRememberAcrossResumption(t *testing.T) {
+	dir := t.TempDir()
+	config := func(steps int) Config {
+		return demo(t, dir, fmt.Sprintf("train.steps=%d", steps), "lr.schedule=constant", "train.eval_every=1", "train.save_every=1", hooked(stopHook))
+	}
+	_, err := Run(context.Background(), config(2), options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	o := options(&reference{}, &notes{})
+	o.Resume = true
+	res, err := Run(context.Background(), config(9), o)
+	require.NoError(t, err)
+	assert.Equal(t, 3, res.Step)
+}
+
+func TestResumingWithOtherHooksIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	text := documents(t, dir)
+	config := func(hooks string, more ...string) Config {
+		return demo(t, dir, append([]string{hooks, "train.steps=2", "data.train=[" + text + "]"}, more...)...)
+	}
+	_, err := Run(context.Background(), config(hooked(focalHook, textHook)), options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	resume := func(c Config) error {
+		o := options(&reference{}, &notes{})
+		o.Resume = true
+		_, err := Run(context.Background(), c, o)
+		return err
+	}
+	assert.NoError(t, resume(config(hooked(focalHook, textHook, stopHook))), "one that listens may come and go")
+	for want, c := range map[string]Config{
+		"hooks: the checkpoint has build_loss by module ":                      config(hooked(textHook)),
+		`with config {"z":0.001} and seed 0, the config build_loss by module `: config(hooked(strings.Replace(focalHook, "0.001", "0.002", 1), textHook)),
+		"build_loss by module": config(hooked("label_smoothing.wasm, hook: build_loss", textHook)),
+		"the config nothing":   config(hooked(focalHook)),
+		"and seed 7":           config(hooked(focalHook+", seed: 7", textHook)),
+		"the checkpoint has nothing, the config learning_rate by module": config(hooked(focalHook, textHook, rateHook)),
+	} {
+		err := resume(c)
+		var user *UserError
+		assert.ErrorAs(t, err, &user)
+		assert.ErrorContains(t, err, "is of another run: ")
+		assert.ErrorContains(t, err, want)
+	}
+	moved := filepath.Join(dir, "moved.wasm")
+	module, err := os.ReadFile(hooksDir + "focal_loss.wasm")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(moved, module, 0o666))
+	assert.NoError(t, resume(config(strings.Replace(hooked(focalHook, textHook), hooksDir+"focal_loss.wasm", moved, 1))), "the same module elsewhere")
+}
+
+// What was held out of a text that a module filtered is found again.
+func TestEvaluationFiltersAsTheRunDid(t *testing.T) {
+	dir := t.TempDir()
+	n := &notes{}
+	c := demo(t, dir, "train.steps=2", "train.eval_batches=0", "data.train=["+documents(t, dir)+"]", hooked(textHook))
+	res, err := Run(context.Background(), c, options(&reference{}, n))
+	require.NoError(t, err)
+	got, err := Evaluate(context.Background(), EvalOptions{From: c.Run.Dir, BatchSize: c.rows(), OpenDevice: openNull, Execute: (&reference{}).execute})
+	require.NoError(t, err)
+	assert.InDelta(t, *res.ValLoss, got.Loss, 1e-6)
+}
+
+func TestMistakesOfModulesAreTheUsers(t *testing.T) {
+	for want, hooks := range map[string]string{
+		"hook ../../examples/hooks/none.wasm: refused: open ../../examples/hooks/none.wasm: no such file":                                               "none.wasm, hook: build_loss",
+		"hook ../../examples/hooks/focal_loss.c: refused":                                                                                               "focal_loss.c, hook: build_loss",
+		"focal_loss.wasm: refused: does not export the function learning_rate":                                                                          "focal_loss.wasm, hook: learning_rate",
+		"focal_loss.wasm: build_loss: failed: gamma is not a number":                                                                                    "focal_loss.wasm, hook: build_loss, config: {gamma: x}",
+		"label_smoothing.wasm: build_loss: trap: panicked at 'config: epsilon must be":                                                                  "label_smoothing.wasm, hook: build_loss, config: {epsilon: 3}",
+		"inverse_sqrt.wasm: learning_rate: batch 0: failed: the factor is [NaN], expected a number from 0 to 1e+06":                                     "inverse_sqrt.wasm, hook: learning_rate, config: {warmup: -1}",
+		"the corpus has no tokens: of 1 documents hooks left nothing":                                                                                   "quality_filter.wasm, hook: map_document, config: {least_words: 1000}",
+		"text.txt: the document at offset 0: hook ../../examples/hooks/quality_filter.wasm: map_document: batch 0: failed: least_words is not a number": "quality_filter.wasm, hook: map_document, config: {least_words: many}",
+	} {
+		dir := t.TempDir()
+		c := demo(t, dir, hooked(hooks))
+		_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+		var user *UserError
+		assert.ErrorAs(t, err, &user)
+		assert.ErrorContains(t, err, want)
+		if !strings.Contains(want, "learning_rate: batch") {
+			assert.NoDirExists(t, c.Run.Dir, "nothing is left of a run that did not begin")
+		}
+	}
+}
+
+func TestDocumentsThatAModuleCannotMapMayBeSkipped(t *testing.T) {
+	dir := t.TempDir()
+	n := &notes{}
+	_, err := Run(context.Background(), demo(t, dir, hooked("quality_filter.wasm, hook: map_document, on_error: skip, config: {least_words: many}")), options(&reference{}, n))
+	assert.ErrorContains(t, err, "of 1 documents hooks left nothing")
+}

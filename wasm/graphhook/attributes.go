@@ -1,0 +1,121 @@
+package graphhook
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+// decode fills a struct from a JSON object, nothing standing for {}. Fields with "omitempty" may be left out, no others.
+func decode(text []byte, into any) error {
+	if len(text) == 0 {
+		text = []byte("{}")
+	}
+	var given map[string]json.RawMessage
+	if err := json.Unmarshal(text, &given); err != nil {
+		return fmt.Errorf("attributes: %w", err)
+	}
+	known := map[string]bool{} // and whether it must be given
+	t := reflect.TypeOf(into).Elem()
+	for i := range t.NumField() {
+		name, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		known[name] = options == ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if _, ok := known[name]; !ok {
+			return fmt.Errorf("attribute %.64q is unknown, expected %s", name, list(known))
+		}
+		if string(given[name]) == "null" {
+			return fmt.Errorf("attribute %q is null", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		if _, ok := given[name]; known[name] && !ok {
+			return fmt.Errorf("attribute %q is missing", name)
+		}
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("attributes: %w", err)
+	}
+	return nil
+}
+
+func list(names map[string]bool) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
+}
+
+// real is a number that JSON may hold as such, or as text: "inf", "-inf", "nan", or with hexadecimal digits as C writes it,
+// "0x1.8p+1", which needs no rounding.
+type real float64
+
+func (r *real) UnmarshalJSON(b []byte) error {
+	var text string
+	if err := json.Unmarshal(b, &text); err != nil {
+		return json.Unmarshal(b, (*float64)(r))
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return fmt.Errorf("%.64q is not a number", text)
+	}
+	*r = real(f)
+	return nil
+}
+
+// dtype is one of those that every device has: f32, i32, u32.
+type dtype graph.DType
+
+func (d *dtype) UnmarshalJSON(b []byte) error {
+	var text string
+	if err := json.Unmarshal(b, &text); err != nil {
+		return err
+	}
+	for _, x := range []graph.DType{graph.F32, graph.I32, graph.U32} {
+		if x.String() == text {
+			*d = dtype(x)
+			return nil
+		}
+	}
+	return fmt.Errorf("dtype %.64q, expected f32, i32 or u32", text)
+}
+
+type constantAttributes struct {
+	DType dtype  `json:"dtype,omitempty"`
+	Shape []int  `json:"shape"`
+	Data  []real `json:"data"`
+}
+
+func (b *Builder) constant(a constantAttributes) *graph.Value {
+	t := graph.T(graph.DType(a.DType), a.Shape...)
+	data := make([]float64, len(a.Data))
+	for i, x := range a.Data {
+		data[i] = float64(x)
+		if !holds(t.DType, data[i]) {
+			b.b.Fail("constant", "data[%d] is %v, which is no %v", i, data[i], t.DType)
+		}
+	}
+	b.constants++
+	return b.b.Constant(fmt.Sprintf("hook/constant/%d", b.constants), t, data)
+}
+
+// holds tells whether a number is a value of the dtype.
+func holds(d graph.DType, x float64) bool {
+	switch d {
+	case graph.I32:
+		return x == math.Trunc(x) && x >= math.MinInt32 && x <= math.MaxInt32
+	case graph.U32:
+		return x == math.Trunc(x) && x >= 0 && x <= math.MaxUint32
+	}
+	return true
+}

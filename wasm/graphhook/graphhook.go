@@ -1,0 +1,175 @@
+// Package graphhook lets code that lives elsewhere write a graph, op by op: values are numbers, ops have names, attributes are
+// JSON. What it is told may be anything: every mistake is an error that names the op, and nothing panics.
+package graphhook
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/autodiff"
+)
+
+// Limits on one graph.
+const (
+	maxValues     = 1 << 14
+	MaxInputs     = 64       // of one op
+	maxAttributes = 16 << 20 // bytes, of all ops
+)
+
+// Handle stands for a value. The first is 1; an op with several results has consecutive handles.
+type Handle uint32
+
+// Builder is a graph being written. After an error it is of no more use.
+type Builder struct {
+	b          *graph.Builder
+	inputs     map[string]*graph.Value
+	names      []string // of inputs
+	values     []*graph.Value
+	attributes int // bytes so far
+	constants  int
+}
+
+// Input gives the handle of a named input.
+func (b *Builder) Input(name string) (Handle, error) {
+	v, ok := b.inputs[name]
+	if !ok {
+		return 0, fmt.Errorf("there is no input %.64q, expected one of %s", name, strings.Join(b.names, ", "))
+	}
+	return b.add("input", v)
+}
+
+// Type is the type of a value.
+func (b *Builder) Type(h Handle) (graph.Type, error) {
+	v, err := b.value(h)
+	if err != nil {
+		return graph.Type{}, err
+	}
+	return v.Type, nil
+}
+
+func (b *Builder) value(h Handle) (*graph.Value, error) {
+	if h == 0 || uint64(h) > uint64(len(b.values)) {
+		return nil, fmt.Errorf("%d is not a value, expected 1 to %d", h, len(b.values))
+	}
+	return b.values[h-1], nil
+}
+
+func (b *Builder) add(what string, vs ...*graph.Value) (Handle, error) {
+	if len(b.values)+len(vs) > maxValues {
+		return 0, fmt.Errorf("%s: more than %d values", what, maxValues)
+	}
+	b.values = append(b.values, vs...)
+	return Handle(len(b.values) - len(vs) + 1), nil
+}
+
+// Op applies an op and gives the handle of its first result. Attributes are a JSON object, or nothing where the defaults will do.
+func (b *Builder) Op(name string, inputs []Handle, attributes []byte) (first Handle, err error) {
+	k, ok := kinds[name]
+	if !ok {
+		return 0, fmt.Errorf("there is no op %.64q", name)
+	}
+	if len(inputs) < k.least || len(inputs) > k.most {
+		return 0, fmt.Errorf("%s: got %d inputs, expected %s", name, len(inputs), k.arity())
+	}
+	if b.attributes += len(attributes); b.attributes > maxAttributes {
+		return 0, fmt.Errorf("%s: more than %d bytes of attributes in all", name, maxAttributes)
+	}
+	in := make([]*graph.Value, len(inputs))
+	for i, h := range inputs {
+		if in[i], err = b.value(h); err != nil {
+			return 0, fmt.Errorf("%s: input %d: %w", name, i, err)
+		}
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			mistake, ok := r.(*graph.Error)
+			if !ok {
+				panic(r)
+			}
+			err = fmt.Errorf("%s%s: %w", name, types(in), inner(name, mistake))
+		}
+	}()
+	out, err := k.make(b, in, attributes)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", name, err)
+	}
+	return b.add(name, out...)
+}
+
+// inner leaves out the name of the op if that is what was asked for: some are written in others.
+func inner(name string, e *graph.Error) error {
+	if e.Op == name {
+		return e.Cause
+	}
+	return fmt.Errorf("%s: %w", e.Op, e.Cause)
+}
+
+func types(in []*graph.Value) string {
+	texts := make([]string, len(in))
+	for i, v := range in {
+		texts[i] = v.Type.String()
+	}
+	return "(" + strings.Join(texts, ", ") + ")"
+}
+
+// The names of a loss's inputs, and of its output.
+const (
+	Logits  = "logits"
+	Targets = "targets"
+	Loss    = "loss"
+)
+
+// BuildLoss has write make a loss of the inputs "logits" f32 [rows, vocab] and "targets" u32 [rows], and checks it: f32 [rows], or
+// one number, with a gradient on the logits. The graph has those inputs and the output "loss".
+func BuildLoss(rows, vocab int, write func(*Builder) (Handle, error)) (*graph.Graph, error) {
+	var failed error
+	g, err := graph.Build(func(gb *graph.Builder) {
+		b := &Builder{b: gb, names: []string{Logits, Targets}, inputs: map[string]*graph.Value{
+			Logits:  gb.Input(Logits, graph.T(graph.F32, rows, vocab)),
+			Targets: gb.Input(Targets, graph.T(graph.U32, rows)),
+		}}
+		var h Handle
+		if h, failed = write(b); failed != nil {
+			return
+		}
+		var loss *graph.Value
+		if loss, failed = b.value(h); failed != nil {
+			failed = fmt.Errorf("the loss: %w", failed)
+			return
+		}
+		if failed = checkLoss(loss, rows); failed == nil {
+			gb.Output(Loss, loss)
+		}
+	})
+	if err = errors.Join(failed, err); err != nil {
+		return nil, err
+	}
+	return g, hasGradient(g)
+}
+
+func checkLoss(loss *graph.Value, rows int) error {
+	if loss.DType != graph.F32 || loss.Shape.Len() != 1 && !loss.Shape.Equal(graph.Shape{rows}) {
+		return fmt.Errorf("the loss is %v, expected f32[%d], a number for each token, or one f32", loss.Type, rows)
+	}
+	return nil
+}
+
+// hasGradient refuses a loss that nothing is learned from.
+func hasGradient(g *graph.Graph) error {
+	found := false
+	_, err := graph.Build(func(b *graph.Builder) {
+		in := map[string]*graph.Value{}
+		for _, v := range g.Sources("input") {
+			name := v.Node.Op.(graph.Source).Label()
+			in[name] = b.Input(name, v.Type)
+		}
+		loss := b.Inline(g, in)[Loss]
+		found = autodiff.Gradients(loss, nil, in[Logits])[0] != nil
+	})
+	if err == nil && !found {
+		err = errors.New("the loss does not depend on the logits in a way that has a gradient")
+	}
+	return err
+}

@@ -1,0 +1,250 @@
+package wasm
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/tetratelabs/wazero/api"
+
+	"github.com/gpupipe/gpupipe/wasm/meter"
+)
+
+// begin prepares a call.
+func (i *Instance) begin(ctx context.Context, export string, batch int, budget int64) {
+	var seed [32]byte
+	binary.LittleEndian.PutUint64(seed[:], i.options.Seed)
+	binary.LittleEndian.PutUint64(seed[8:], uint64(int64(batch)))
+	copy(seed[16:], exportVersion)
+	random := i.call.random
+	if random == nil {
+		random = rand.NewChaCha8(seed)
+	}
+	random.Seed(seed)
+	i.call = call{ctx: ctx, export: export, batch: batch, budget: budget, left: budget, random: random,
+		output:   output{line: i.options.Log, left: i.module.limits.LogBytes, partial: i.call.output.partial[:0], tail: i.call.output.tail[:0]},
+		deadline: time.Now().Add(i.module.limits.Deadline)}
+}
+
+// finish ends a call. It turns how it ended into an *Error, and closes the instance after what may have left its memory in
+// the middle of something.
+func (i *Instance) finish(err error) error {
+	i.call.used = i.units()
+	i.call.output.flush()
+	i.call.ctx = nil
+	if err == nil {
+		return nil
+	}
+	kind, cause := i.classify(err)
+	e := &Error{Hook: i.options.Hook, Export: i.call.export, Batch: i.call.batch, Kind: kind, Cause: cause}
+	if kind != Failed {
+		e.Output = printable(i.call.output.tail)
+	}
+	if _, polite := err.(*failure); !polite || kind != Failed {
+		i.closed = e
+		i.release()
+	}
+	return e
+}
+
+// failure is what a hook says of itself, after it has put its affairs in order.
+type failure struct{ message string }
+
+func (f *failure) Error() string { return f.message }
+
+// status makes a failure of a negative result, and of a call of fail.
+func (i *Instance) status(result int32, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case i.call.failed && i.call.message != "":
+		return &failure{i.call.message}
+	case i.call.failed:
+		return &failure{"called fail without a message"}
+	case result < 0:
+		return &failure{fmt.Sprintf("returned %d", result)}
+	}
+	return nil
+}
+
+func (i *Instance) classify(err error) (Kind, error) {
+	var (
+		polite *failure
+		host   *halt
+	)
+	kind := Trap
+	switch {
+	case errors.As(err, &polite):
+		kind = Failed
+	case errors.As(err, &host):
+		kind, err = host.kind, host.cause
+	case strings.HasPrefix(err.Error(), "wasm error: stack overflow"), err.Error() == "stack overflow":
+		kind = Stack
+	}
+	if i.call.refused && (kind == Trap || kind == Failed || kind == Exit) {
+		kind, err = Memory, fmt.Errorf("asked for more than %d pages of memory, then: %w", i.module.limits.MemoryPages, tidy(err))
+	}
+	if kind == Trap && i.call.message != "" { // as a panic in Rust ends, which has said why
+		err = fmt.Errorf("%s, then: %w", i.call.message, tidy(err))
+	}
+	return kind, tidy(err)
+}
+
+// tidy makes one line of a trap and the innermost functions of its stack trace.
+func tidy(err error) error {
+	first, trace, traced := strings.Cut(err.Error(), "\nwasm stack trace:\n")
+	if !traced {
+		return err
+	}
+	first = strings.TrimPrefix(strings.TrimSuffix(first, " (recovered by wazero)"), "wasm error: ")
+	var frames []string
+	for line := range strings.Lines(trace) {
+		if frames = append(frames, strings.TrimPrefix(strings.TrimSpace(line), ".")); len(frames) == 4 {
+			break
+		}
+	}
+	return errors.New(printable([]byte(first + " in " + strings.Join(frames, " < "))))
+}
+
+// quantum is the work between two visits to the host, about a quarter of a millisecond's.
+const quantum = 500_000
+
+// meet makes the instance known from a guest that is only just being instantiated.
+func (i *Instance) meet(guest api.Module) {
+	if i.fuel == nil {
+		i.fuel = guest.ExportedGlobal(meter.Fuel).(api.MutableGlobal)
+		i.memory = guest.ExportedMemory(exportMemory)
+	}
+}
+
+// refill grants the module the next of its budget. It is false when there is nothing left.
+func (i *Instance) refill() bool {
+	left := i.call.left + int64(i.fuel.Get())
+	if left < 0 {
+		i.call.left = left
+		i.fuel.Set(0)
+		return false
+	}
+	grant := min(quantum, left)
+	i.call.left = left - grant
+	i.fuel.Set(uint64(grant))
+	return true
+}
+
+// units of work that the call has done so far.
+func (i *Instance) units() int64 {
+	if i.fuel == nil {
+		return i.call.budget - i.call.left
+	}
+	return i.call.budget - i.call.left - int64(i.fuel.Get())
+}
+
+// Work tells how many units the last call took, what the host did for it included.
+func (i *Instance) Work() int64 { return i.call.used }
+
+// tick is called by the module itself, see package meter.
+func (i *Instance) tick(reason uint32) error {
+	switch reason {
+	case meter.OutOfRoom:
+		return halted(Stack, "more than %d calls within calls", i.module.limits.Depth)
+	case meter.GrowthRefused:
+		i.call.refused = true
+		return nil
+	}
+	if !i.refill() {
+		return halted(Budget, "more than %d units of work", i.call.budget)
+	}
+	if err := i.call.ctx.Err(); err != nil {
+		return &halt{Canceled, context.Cause(i.call.ctx)}
+	}
+	if time.Now().After(i.call.deadline) {
+		return halted(Deadline, "more than %v", i.module.limits.Deadline)
+	}
+	runtime.Gosched()
+	return nil
+}
+
+// invoke calls an export of the module; one without a result gives 0.
+func (i *Instance) invoke(export string, args ...uint64) (int32, error) {
+	f := i.functions[export]
+	if f == nil {
+		f = i.guest.ExportedFunction(export)
+		i.functions[export] = f
+	}
+	copy(i.stack[:], args)
+	if len(args) == 0 {
+		i.stack[0] = 0
+	}
+	if err := i.run(f); err != nil {
+		return 0, err
+	}
+	return int32(uint32(i.stack[0])), nil
+}
+
+// run turns even a panic of the runtime into an error.
+func (i *Instance) run(f api.Function) (err error) {
+	defer func() {
+		if e := recover(); e != nil {
+			err = fmt.Errorf("the runtime gave up: %v", e)
+		}
+	}()
+	return f.CallWithStack(i.base, i.stack[:])
+}
+
+// reserve makes room of a size in the module's memory.
+func (i *Instance) reserve(slot int, size uint32) error {
+	b := &i.buffers[slot]
+	if b.address != 0 && size <= b.size {
+		return nil
+	}
+	want := (max(uint64(size), 16) + 15) &^ 15
+	if b.size > 0 && want < 1<<24 { // sizes that creep up are not to use up the memory
+		want = max(want, (uint64(b.size)*3/2+15)&^15)
+	}
+	if want > 1<<32-1 {
+		return halted(Memory, "%d bytes for an array", want)
+	}
+	result, err := i.invoke(exportAlloc, want)
+	if err != nil {
+		return err
+	}
+	address := uint32(result)
+	switch {
+	case i.call.failed:
+		return i.status(0, nil)
+	case address == 0:
+		return halted(Memory, "%s(%d) has no memory left, the limit is %d pages", exportAlloc, want, i.module.limits.MemoryPages)
+	case address%16 != 0:
+		return halted(Pointer, "%s(%d) returned %#x, which is no multiple of 16", exportAlloc, want, address)
+	case uint64(address)+want > uint64(i.memory.Size()):
+		return halted(Pointer, "%s(%d) returned %#x, the memory ends at %#x", exportAlloc, want, address, i.memory.Size())
+	}
+	*b = buffer{address, uint32(want)}
+	return nil
+}
+
+// view is a slot's memory, valid until the module runs again. It was checked when reserved, and memory never shrinks.
+func (i *Instance) view(slot int, n uint32) []byte {
+	v, ok := i.memory.Read(i.buffers[slot].address, n)
+	if !ok || n > i.buffers[slot].size {
+		panic("wasm: a reserved buffer is gone")
+	}
+	return v
+}
+
+// text puts bytes into the module's memory and gives their address.
+func (i *Instance) text(b []byte) (uint32, error) {
+	if uint64(len(b)) > 1<<32-32 {
+		return 0, halted(Memory, "%d bytes to hand over", len(b))
+	}
+	if err := i.reserve(slotText, uint32(len(b))); err != nil {
+		return 0, err
+	}
+	copy(i.view(slotText, uint32(len(b))), b)
+	return i.buffers[slotText].address, nil
+}

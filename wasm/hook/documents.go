@@ -1,0 +1,72 @@
+package hook
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/wasm"
+	"github.com/tetratelabs/wazero/api"
+)
+
+// Bounds on what becomes of one document.
+const (
+	maxGrowth    = 8        // times its length, and
+	maxEmitted   = 16 << 20 // bytes
+	maxDocuments = 1 << 16
+)
+
+// documents is what a module has emitted for one.
+type documents struct {
+	texts [][]byte
+	left  int // bytes that may be emitted
+}
+
+func (h *Host) emitImport() wasm.Import {
+	return wasm.Import{Name: "emit", Params: []api.ValueType{i32, i32}, Call: func(i *wasm.Instance, s []uint64) error {
+		d, err := served[*documents](h, i, MapDocument)
+		if err != nil {
+			return err
+		}
+		text, err := i.Read(uint32(s[0]), uint32(s[1]))
+		if err != nil {
+			return err
+		}
+		i.Charge(opWork/20 + int64(len(text))/2)
+		if d.left -= len(text); d.left < 0 {
+			return fmt.Errorf("more than %d times the document's length and %d bytes", maxGrowth, maxEmitted)
+		}
+		if len(d.texts) == maxDocuments {
+			return fmt.Errorf("more than %d documents for one", maxDocuments)
+		}
+		d.texts = append(d.texts, append([]byte{}, text...))
+		return nil
+	}}
+}
+
+// Mapper maps documents on several instances of a module. What becomes of a document does not depend on which it is given,
+// as long as the module carries nothing from one call to the next. Several goroutines may use it.
+type Mapper struct {
+	m    *Module
+	pool *wasm.Pool
+}
+
+// Mapper makes one of at most n instances.
+func (m *Module) Mapper(n int) *Mapper { return &Mapper{m, wasm.NewPool(m.module, n, m.options())} }
+
+// Map gives what takes the place of a document: nothing, one, or several, in order. index is the document's number, from
+// which the module's random numbers are made.
+func (p *Mapper) Map(ctx context.Context, index int, text []byte) (texts [][]byte, err error) {
+	err = p.pool.Do(ctx, func(i *wasm.Instance) error {
+		d := documents{left: maxGrowth*len(text) + maxEmitted}
+		_, err := p.m.host.serving(i, &d, func() (int32, error) { return i.Call(ctx, MapDocument, index, wasm.Of(wasm.In, text)) })
+		texts = d.texts
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return texts, nil
+}
+
+// Close closes the instances.
+func (p *Mapper) Close() { p.pool.Close() }

@@ -1,0 +1,141 @@
+// Package hook is what users' WebAssembly modules can do for a run: build its loss, map its documents, set its learning rate,
+// hear of its metrics. docs/HOOKS.md describes the modules' side. Package wasm bounds them; here their hooks get arguments, and
+// what they do is checked.
+package hook
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/gpupipe/gpupipe/wasm"
+)
+
+// The hooks, by the names of the functions that modules export.
+const (
+	BuildLoss    = "build_loss"
+	MapDocument  = "map_document"
+	LearningRate = "learning_rate"
+	OnMetrics    = "on_metrics"
+)
+
+// Names lists the hooks.
+func Names() []string { return []string{BuildLoss, MapDocument, LearningRate, OnMetrics} }
+
+// Host runs hooks. It may be used by several goroutines.
+type Host struct {
+	runtime *wasm.Runtime
+	calls   sync.Map // *wasm.Instance to what its call in progress is for: *graphhook.Builder, *documents
+}
+
+// NewHost makes one; compiled modules are kept in cacheDir, unless that is "".
+func NewHost(cacheDir string) (*Host, error) {
+	h := &Host{}
+	var err error
+	if h.runtime, err = wasm.NewRuntime(wasm.Config{CacheDir: cacheDir, Imports: append(h.graphImports(), h.emitImport())}); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// Close ends the modules that are left.
+func (h *Host) Close() error { return h.runtime.Close() }
+
+// Spec says what a module is wanted for.
+type Spec struct {
+	File   string
+	Hook   string // one of Names
+	Config []byte // a JSON object; nil is {}
+	Seed   uint64
+	Limits wasm.Limits
+	Log    func(line string) // may be called by several goroutines at a time; nil drops what the module writes
+}
+
+// Module is a module that has been loaded for a hook.
+type Module struct {
+	Spec
+	SHA256 string // of the file, in hexadecimal
+	host   *Host
+	module *wasm.Module
+}
+
+// Load reads and compiles a module, and checks that it has the hook. Errors are *wasm.Error.
+func (h *Host) Load(s Spec) (*Module, error) {
+	bin, err := os.ReadFile(s.File)
+	if err != nil {
+		return nil, refused(s.File, err)
+	}
+	return h.LoadBytes(s, bin)
+}
+
+// LoadBytes is Load on the contents of the file.
+func (h *Host) LoadBytes(s Spec, bin []byte) (*Module, error) {
+	if !slices.Contains(Names(), s.Hook) {
+		return nil, refused(s.File, fmt.Errorf("there is no hook %q, expected one of %s", s.Hook, strings.Join(Names(), ", ")))
+	}
+	m, err := h.runtime.Load(s.File, bin, s.Limits)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.CheckHook(s.Hook); err != nil {
+		m.Close()
+		return nil, err
+	}
+	sum := sha256.Sum256(bin)
+	return &Module{Spec: s, SHA256: hex.EncodeToString(sum[:]), host: h, module: m}, nil
+}
+
+// Limits that the module runs under, defaults filled in.
+func (m *Module) Limits() wasm.Limits { return m.module.Limits() }
+
+// Exports lists the hooks that the module has.
+func (m *Module) Exports() (names []string) {
+	for _, name := range Names() {
+		if m.module.CheckHook(name) == nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Close gives back the module's code.
+func (m *Module) Close() error { return m.module.Close() }
+
+func refused(file string, err error) error {
+	return &wasm.Error{Hook: file, Batch: -1, Kind: wasm.Refused, Cause: err}
+}
+
+// wrong is a mistake in what a hook did that became known when its call had ended.
+func (m *Module) wrong(batch int, err error) error {
+	return &wasm.Error{Hook: m.File, Export: m.Hook, Batch: batch, Kind: wasm.Failed, Cause: err}
+}
+
+func (m *Module) options() wasm.Options {
+	return wasm.Options{Hook: m.File, Config: m.Config, Seed: m.Seed, Log: m.Log}
+}
+
+func (m *Module) open(ctx context.Context) (*wasm.Instance, error) {
+	return m.module.Open(ctx, m.options())
+}
+
+// serving has an instance's imports work on what is given while f runs.
+func (h *Host) serving(i *wasm.Instance, on any, f func() (int32, error)) (int32, error) {
+	h.calls.Store(i, on)
+	defer h.calls.Delete(i)
+	return f()
+}
+
+// served is what the call in progress works on.
+func served[T any](h *Host, i *wasm.Instance, hook string) (on T, err error) {
+	v, _ := h.calls.Load(i)
+	on, ok := v.(T)
+	if !ok {
+		return on, fmt.Errorf("called outside of %s", hook)
+	}
+	return on, nil
+}

@@ -1,0 +1,76 @@
+package hook
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/wasm"
+)
+
+// MaxFactor bounds what a learning_rate hook may return.
+const MaxFactor = 1e6
+
+// Rate is an instance that sets the learning rate. It belongs to one goroutine.
+type Rate struct {
+	m *Module
+	i *wasm.Instance
+}
+
+// Rate opens one.
+func (m *Module) Rate(ctx context.Context) (*Rate, error) {
+	i, err := m.open(ctx)
+	return &Rate{m, i}, err
+}
+
+// Factor is the factor on all learning rates at a step of so many, counted from 0; base is what the schedule gives. It is a number
+// from 0 to MaxFactor.
+func (r *Rate) Factor(ctx context.Context, step, steps int, base float64) (float64, error) {
+	out := wasm.Of(wasm.Out, []float64{0})
+	if _, err := r.i.Call(ctx, LearningRate, step, wasm.Of(wasm.In, []float64{float64(step), float64(steps), base}), out); err != nil {
+		return 0, err
+	}
+	f := wasm.Elements[float64](out)
+	if len(f) != 1 || !(f[0] >= 0 && f[0] <= MaxFactor) {
+		return 0, r.m.wrong(step, fmt.Errorf("the factor is %v, expected a number from 0 to %g", f, float64(MaxFactor)))
+	}
+	return f[0], nil
+}
+
+// Close closes the instance.
+func (r *Rate) Close() error { return r.i.Close() }
+
+// Listener is an instance that hears of metrics. It belongs to one goroutine.
+type Listener struct {
+	m *Module
+	i *wasm.Instance
+}
+
+// Listener opens one, in a state that Save gave, unless that is nil.
+func (m *Module) Listener(ctx context.Context, state []byte) (*Listener, error) {
+	i, err := m.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if state != nil {
+		if err := i.Load(ctx, state); err != nil {
+			i.Close()
+			return nil, err
+		}
+	}
+	return &Listener{m, i}, nil
+}
+
+// Tell tells of the metrics of a step, counted from 1, as JSON. The result says whether the run is to end after it.
+func (l *Listener) Tell(ctx context.Context, step int, metrics []byte) (stop bool, err error) {
+	r, err := l.i.Call(ctx, OnMetrics, step, wasm.Of(wasm.In, metrics))
+	if err == nil && r > 1 {
+		err = l.m.wrong(step, fmt.Errorf("the result is %d, expected 0 (go on) or 1 (stop)", r))
+	}
+	return r == 1, err
+}
+
+// Save is the listener's state; nil if it keeps none.
+func (l *Listener) Save(ctx context.Context) ([]byte, error) { return l.i.Save(ctx) }
+
+// Close closes the instance.
+func (l *Listener) Close() error { return l.i.Close() }

@@ -1,0 +1,151 @@
+package wasm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tetratelabs/wazero/api"
+
+	"github.com/gpupipe/gpupipe/wasm/meter"
+)
+
+const (
+	maxMessage = 4096 // bytes of fail's text that are kept
+	maxTail    = 1024 // bytes of output that an error quotes
+)
+
+// abiImports are log and fail.
+func abiImports() []Import {
+	text := []api.ValueType{i32, i32}
+	return []Import{
+		{Name: "log", Params: text, Call: func(i *Instance, s []uint64) error {
+			b, err := i.Read(uint32(s[0]), uint32(s[1]))
+			if err != nil {
+				return err
+			}
+			i.Charge(hostCall + int64(len(b))/8)
+			i.call.output.write(b)
+			i.call.output.write([]byte("\n"))
+			return nil
+		}},
+		{Name: "fail", Params: text, Call: func(i *Instance, s []uint64) error {
+			b, err := i.Read(uint32(s[0]), uint32(s[1]))
+			if err != nil {
+				return err
+			}
+			i.Charge(hostCall)
+			i.call.failed, i.call.message = true, printable(b[:min(len(b), maxMessage)])
+			return nil
+		}},
+	}
+}
+
+// tickImport is what the rewriter's calls reach, and no module by name.
+func tickImport() Import {
+	return Import{Name: meter.Tick, Params: []api.ValueType{i32}, Call: func(i *Instance, s []uint64) error {
+		return i.tick(uint32(s[0]))
+	}}
+}
+
+// hostCall is the work that calling the host takes, in units.
+const hostCall = 256
+
+// serve calls a function of the host's for the module.
+func (i *Instance) serve(guest api.Module, im Import, stack []uint64) {
+	i.meet(guest)
+	err := im.Call(i, stack)
+	if err == nil {
+		return
+	}
+	var (
+		h *halt
+		e *Error
+	)
+	switch {
+	case errors.As(err, &h) && im.Name == meter.Tick:
+		panic(h)
+	case errors.As(err, &h):
+		panic(&halt{h.kind, fmt.Errorf("%s: %w", im.Name, h.cause)})
+	case errors.As(err, &e):
+		panic(&halt{e.Kind, fmt.Errorf("%s: %w", im.Name, e.Cause)})
+	default:
+		panic(&halt{Failed, fmt.Errorf("%s: %w", im.Name, err)})
+	}
+}
+
+// Read views n bytes of the module's memory, valid until the module runs again. For use by an Import; the error, to be returned as
+// it is, ends the call as Pointer.
+func (i *Instance) Read(address, n uint32) ([]byte, error) {
+	if b, ok := i.memory.Read(address, n); ok {
+		return b, nil
+	}
+	return nil, halted(Pointer, "%d bytes at %#x, the memory ends at %#x", n, address, i.memory.Size())
+}
+
+// Charge adds work that the host did for the module, in units (about a nanosecond or less each), to what the call has used. For use by an Import.
+func (i *Instance) Charge(units int64) { i.fuel.Set(uint64(int64(i.fuel.Get()) - units)) }
+
+// Batch is that of the call in progress, -1 outside of batches. For use by an Import.
+func (i *Instance) Batch() int { return i.call.batch }
+
+// Export is the function that the host called last. For use by an Import.
+func (i *Instance) Export() string { return i.call.export }
+
+// importsOf lists what may be imported from a module of the host's.
+func (r *Runtime) importsOf(module string) []string {
+	var names []string
+	for key := range r.allowed {
+		if name, of := strings.CutPrefix(key, module+"."); of {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// output is what a call writes to its log: lines for the user, and the end of it for an error.
+type output struct {
+	line    func(string)
+	left    int // bytes allowed
+	dropped int
+	partial []byte
+	tail    []byte
+}
+
+func (o *output) write(b []byte) {
+	n := min(len(b), o.left)
+	o.left -= n
+	o.dropped += len(b) - n
+	b = b[:n]
+	if o.tail = append(o.tail, b[max(0, n-maxTail):]...); len(o.tail) > maxTail {
+		o.tail = append(o.tail[:0], o.tail[len(o.tail)-maxTail:]...)
+	}
+	for o.line != nil && len(b) > 0 {
+		line, rest, ended := bytes.Cut(b, []byte("\n"))
+		o.partial = append(o.partial, line...)
+		if b = rest; ended {
+			o.emit()
+		}
+	}
+}
+
+func (o *output) emit() {
+	o.line(printable(o.partial))
+	o.partial = o.partial[:0]
+}
+
+// flush ends the last line.
+func (o *output) flush() {
+	if o.line == nil {
+		return
+	}
+	if len(o.partial) > 0 {
+		o.emit()
+	}
+	if o.dropped > 0 {
+		o.line(fmt.Sprintf("(%d bytes more were dropped)", o.dropped))
+	}
+}

@@ -1,0 +1,283 @@
+package wasm
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+)
+
+// Options of an instance.
+type Options struct {
+	Hook   string // its name in messages; default the module's file
+	Config []byte // JSON for gpupipe_open; default {}
+	Seed   uint64
+	Log    func(line string) // called on the goroutine of the call, nil: what the module writes is dropped
+}
+
+// Instance is a machine of a module. One goroutine at a time may use it; a second one is told Busy.
+type Instance struct {
+	module    *Module
+	options   Options
+	guest     api.Module
+	memory    api.Memory
+	fuel      api.MutableGlobal
+	functions map[string]api.Function
+	buffers   [slots]buffer
+	stack     [4]uint64
+	base      context.Context // carries the instance to the host's functions
+	busy      atomic.Bool
+	closed    *Error // why, nil while open
+	call      call
+}
+
+// call is what is known of the call in progress.
+type call struct {
+	ctx      context.Context
+	export   string
+	batch    int
+	budget   int64
+	left     int64 // of the budget, not granted to the module's counter yet
+	deadline time.Time
+	message  string // of fail
+	failed   bool   // fail was called
+	refused  bool   // memory was
+	output   output
+	passed   uint64 // nanoseconds of the module's clock beside its work
+	used     int64  // units, when the call has ended
+	random   *rand.ChaCha8
+}
+
+// Places of the module's memory that the host writes to.
+const (
+	slotDescriptors = iota
+	slotText
+	slotArrays
+	slots = slotArrays + maxArrays
+)
+
+type buffer struct{ address, size uint32 }
+
+type instanceKey struct{}
+
+func calledInstance(ctx context.Context) *Instance { return ctx.Value(instanceKey{}).(*Instance) }
+
+// Open makes an instance: start function, _initialize, gpupipe_open.
+func (m *Module) Open(ctx context.Context, o Options) (*Instance, error) {
+	set(&o.Hook, m.File)
+	if o.Config == nil {
+		o.Config = []byte("{}")
+	}
+	i := &Instance{module: m, options: o, functions: map[string]api.Function{}}
+	i.base = context.WithValue(context.Background(), instanceKey{}, i)
+	i.begin(ctx, startFunction, -1, m.limits.OpenBudget)
+	if err := i.finish(i.open()); err != nil {
+		i.release()
+		return nil, err
+	}
+	return i, nil
+}
+
+func (i *Instance) open() error {
+	// No start functions: an exported _start is a program's, and _initialize is called below.
+	guest, err := i.instantiate()
+	if err != nil {
+		return err
+	}
+	i.guest = guest
+	i.meet(guest)
+	i.refill()
+	if i.has(exportInit) {
+		if _, err := i.invoke(exportInit); err != nil {
+			return err
+		}
+	}
+	switch version, err := i.invoke(exportVersion); {
+	case err != nil:
+		return err
+	case version < 0 || version > minorVersion:
+		return halted(Refused, "needs version 1.%d of the ABI, the host has 1.%d", version, minorVersion)
+	}
+	if !i.has(exportOpen) {
+		return nil
+	}
+	address, err := i.text(i.options.Config)
+	if err != nil {
+		return err
+	}
+	return i.status(i.invoke(exportOpen, uint64(address), uint64(len(i.options.Config)), i.options.Seed))
+}
+
+// instantiate turns a panic of the runtime into an error, as compile does.
+func (i *Instance) instantiate() (m api.Module, err error) {
+	defer func() {
+		if e := recover(); e != nil {
+			err = fmt.Errorf("the runtime gave up: %v", e)
+		}
+	}()
+	return i.module.runtime.wazero.InstantiateModule(i.base, i.module.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+}
+
+// Close gives back the instance's memory. It may be called twice, but not during a call.
+func (i *Instance) Close() error {
+	if i.closed == nil {
+		i.closed = &Error{Hook: i.options.Hook, Batch: -1, Kind: Closed, Cause: fmt.Errorf("Close was called")}
+	}
+	return i.release()
+}
+
+func (i *Instance) release() error {
+	guest := i.guest
+	if guest == nil {
+		return nil
+	}
+	i.guest, i.memory, i.fuel, i.functions = nil, nil, nil, nil
+	return guest.Close(i.base)
+}
+
+// Alive tells whether calls can succeed.
+func (i *Instance) Alive() bool { return i.closed == nil }
+
+func (i *Instance) has(export string) bool {
+	return i.module.compiled.ExportedFunctions()[export] != nil
+}
+
+// Call calls a hook for a batch. It returns what the hook returned, which is not negative, and the shapes of outputs in args.
+// Mistakes in args themselves panic; every error is an *Error.
+func (i *Instance) Call(ctx context.Context, hook string, batch int, args ...*Array) (int32, error) {
+	if !i.module.hooks[hook] {
+		return 0, i.module.CheckHook(hook)
+	}
+	var result int32
+	err := i.guard(ctx, hook, batch, func() (err error) {
+		result, err = i.callHook(hook, args)
+		return err
+	})
+	return result, err
+}
+
+// guard runs what calls the module, and classifies how it ends.
+func (i *Instance) guard(ctx context.Context, export string, batch int, do func() error) error {
+	if !i.busy.CompareAndSwap(false, true) {
+		return &Error{Hook: i.options.Hook, Export: export, Batch: batch, Kind: Busy, Cause: fmt.Errorf("the instance is in a call already")}
+	}
+	defer i.busy.Store(false)
+	if i.closed != nil {
+		return &Error{Hook: i.options.Hook, Export: export, Batch: batch, Kind: Closed, Cause: i.closed}
+	}
+	i.begin(ctx, export, batch, i.module.limits.Budget)
+	i.fuel.Set(0) // what the last call left over
+	i.refill()
+	return i.finish(do())
+}
+
+func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
+	if len(args) > maxArrays {
+		panic(fmt.Sprintf("wasm: %d arrays, at most %d", len(args), maxArrays))
+	}
+	if err := i.reserve(slotDescriptors, maxArrays*descriptorSize); err != nil {
+		return 0, err
+	}
+	var sizes [maxArrays]uint32
+	for a, arg := range args {
+		sizes[a] = arg.bytes()
+		if err := i.reserve(slotArrays+a, sizes[a]); err != nil {
+			return 0, err
+		}
+	}
+	for a, arg := range args { // views are taken when nothing is allocated any more: growing moves the memory
+		if arg.Dir&In != 0 && arg.Data != nil {
+			copy(i.view(slotArrays+a, sizes[a]), arg.Data)
+		}
+		arg.put(i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:], i.buffers[slotArrays+a].address)
+	}
+	result, err := i.invoke(hook, uint64(i.buffers[slotDescriptors].address), uint64(len(args)))
+	if err := i.status(result, err); err != nil {
+		return 0, err
+	}
+	for a, arg := range args {
+		d := i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:]
+		n, err := arg.returned(d, a, i.buffers[slotArrays+a].address, sizes[a])
+		if err != nil {
+			return 0, err
+		}
+		if arg.Dir&Out == 0 {
+			continue
+		}
+		if view := i.view(slotArrays+a, n); arg.Data == nil {
+			arg.Data = view
+		} else {
+			arg.Data = arg.Data[:copy(arg.Data, view)]
+		}
+	}
+	return result, nil
+}
+
+// Reserve makes room in the module's memory for the arrays of the next calls, and gives views of it: an input written there
+// need not be copied. They are valid until the instance is used again.
+func (i *Instance) Reserve(ctx context.Context, sizes ...int) ([][]byte, error) {
+	views := make([][]byte, len(sizes))
+	err := i.guard(ctx, exportAlloc, -1, func() error {
+		for a, n := range sizes {
+			if int64(n) > 1<<32-1 || n < 0 {
+				return halted(Memory, "array %d of %d bytes", a, n)
+			}
+			if err := i.reserve(slotArrays+a, uint32(n)); err != nil {
+				return err
+			}
+		}
+		for a, n := range sizes {
+			views[a] = i.view(slotArrays+a, uint32(n))
+		}
+		return nil
+	})
+	return views, err
+}
+
+// Save is the module's state, nil if it keeps none.
+func (i *Instance) Save(ctx context.Context) ([]byte, error) {
+	if !i.module.Stateful() {
+		return nil, nil
+	}
+	var state []byte
+	err := i.guard(ctx, exportSave, -1, func() error {
+		length, err := i.invoke(exportSave, 0, 0)
+		if err := i.status(length, err); err != nil {
+			return err
+		}
+		if err := i.reserve(slotText, uint32(length)); err != nil {
+			return err
+		}
+		again, err := i.invoke(exportSave, uint64(i.buffers[slotText].address), uint64(length))
+		if err := i.status(again, err); err != nil {
+			return err
+		}
+		if again != length {
+			return halted(Shape, "said that its state has %d bytes, then %d", length, again)
+		}
+		state = append([]byte{}, i.view(slotText, uint32(length))...)
+		return nil
+	})
+	return state, err
+}
+
+// Load gives an instance the state of another one of the same module, configuration and seed.
+func (i *Instance) Load(ctx context.Context, state []byte) error {
+	if !i.module.Stateful() {
+		if len(state) == 0 {
+			return nil
+		}
+		return &Error{Hook: i.options.Hook, Export: exportLoad, Batch: -1, Kind: Refused, Cause: fmt.Errorf("a state of %d bytes for a module that keeps none", len(state))}
+	}
+	return i.guard(ctx, exportLoad, -1, func() error {
+		address, err := i.text(state)
+		if err != nil {
+			return err
+		}
+		return i.status(i.invoke(exportLoad, uint64(address), uint64(len(state))))
+	})
+}

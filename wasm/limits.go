@@ -1,0 +1,43 @@
+package wasm
+
+import "time"
+
+// Limits bound what an instance may use. A zero means the default.
+type Limits struct {
+	MemoryPages   uint32        // of 64 KiB; default 4,096 (256 MiB), at most 65,536
+	TableElements uint32        // default 65,536
+	Budget        int64         // units of work a call (package wasm/meter says what a unit is); default 10,000,000,000
+	OpenBudget    int64         // units of work to open an instance; default Budget
+	Deadline      time.Duration // wall time a call, and to open an instance; default 30 s
+	Depth         int32         // calls within calls; default 1,900, which is less than what wazero's interpreter can do
+	LogBytes      int           // text a call may write to its log, the rest is dropped; default 65,536
+}
+
+func (l Limits) withDefaults() Limits {
+	set(&l.MemoryPages, 4096)
+	set(&l.TableElements, 1<<16)
+	set(&l.Budget, 10_000_000_000)
+	set(&l.OpenBudget, l.Budget)
+	set(&l.Deadline, 30*time.Second)
+	set(&l.Depth, 1900)
+	set(&l.LogBytes, 1<<16)
+	return l
+}
+
+func set[T comparable](v *T, byDefault T) {
+	var zero T
+	if *v == zero {
+		*v = byDefault
+	}
+}
+
+// check refuses limits that no instance can have.
+func (l Limits) check() error {
+	switch {
+	case l.MemoryPages > 1<<16:
+		return halted(Refused, "memory limit of %d pages, at most 65536 (4 GiB) possible", l.MemoryPages)
+	case l.Budget < 0 || l.OpenBudget < 0 || l.Deadline < 0 || l.Depth < 0 || l.LogBytes < 0:
+		return halted(Refused, "negative limit in %+v", l)
+	}
+	return nil
+}

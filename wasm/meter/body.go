@@ -1,0 +1,291 @@
+package meter
+
+import (
+	"fmt"
+	"slices"
+)
+
+// code rewrites the code section.
+func (m *module) code() []byte {
+	if m.content[10] == nil {
+		if len(m.functions) > m.imported {
+			m.content[3].refuse("%d functions without a code section", len(m.functions)-m.imported)
+		}
+		return nil
+	}
+	n := 0
+	var b []byte
+	m.vector(10, "functions", maxFunctions, func(r *reader, i int) {
+		n++
+		f := m.imported + i
+		if f >= len(m.functions) {
+			r.refuse("more functions than the function section's %d", len(m.functions)-m.imported)
+		}
+		size := r.u32()
+		where := fmt.Sprintf("code section, function %d", f)
+		if size > maxBody {
+			r.where = where
+			r.refuse("%d bytes, at most %d allowed", size, maxBody)
+		}
+		body := m.body(r.sub(size, where), f)
+		b = append(appendU32(b, uint32(len(body))), body...)
+	})
+	if n != len(m.functions)-m.imported {
+		m.content[10].refuse("%d functions, the function section has %d", n, len(m.functions)-m.imported)
+	}
+	return append(appendU32(nil, uint32(n)), b...)
+}
+
+// body is one function while it is rewritten.
+type body struct {
+	*module
+	*reader
+	typ         uint32
+	start       int       // of the instructions
+	locals      int       // parameters and locals
+	added       []byte    // types of locals behind them
+	temporaries [4]uint32 // by purpose: 1 + the local
+	calls       bool      // calls others, so that it needs room
+	payings     []payment // in order
+	out         []byte
+}
+
+// payment is made before the instruction at a place.
+type payment struct {
+	at    int
+	cost  int64
+	check bool
+}
+
+func (m *module) body(r *reader, f int) []byte {
+	b := &body{module: m, reader: r, typ: m.functions[f]}
+	b.locals = len(m.types[b.typ].params)
+	b.declarations()
+	b.start = r.i
+	b.survey()
+	r.i = b.start
+	b.rewrite()
+	return b.assembled()
+}
+
+// declarations reads the locals.
+func (b *body) declarations() {
+	for range b.count("groups of locals", maxLocals) {
+		n := b.u32()
+		if uint64(n)+uint64(b.locals) > maxLocals {
+			b.refuse("more than %d parameters and locals", maxLocals)
+		}
+		b.locals += int(n)
+		b.valType()
+	}
+}
+
+// assembled is the body with its locals.
+func (b *body) assembled() []byte {
+	declared := &reader{b: b.b}
+	groups := declared.u32()
+	out := appendU32(nil, groups+uint32(len(b.added)))
+	out = append(out, b.b[declared.i:b.start]...)
+	for _, t := range b.added {
+		out = append(out, 1, t)
+	}
+	return append(out, b.out...)
+}
+
+// survey is the first walk: it checks what the rewriter relies on and finds what is paid where.
+func (b *body) survey() {
+	w := &walk{body: b}
+	w.open(b.start)
+	w.heads = append(w.heads, 0)
+	labels, blocks := 0, 0
+	for len(w.heads) > 0 {
+		at := b.i
+		op, in := b.opcode()
+		b.immediate(op, in, len(w.heads), &labels)
+		w.cost += in.cost
+		if blocks += blocksOf(op); blocks+labels/4 > maxBlocks {
+			b.refuse("more than %d blocks and branches", maxBlocks)
+		}
+		switch op {
+		case opBlock:
+			w.enter(w.heads[len(w.heads)-1])
+		case opLoop:
+			w.close()
+			w.enter(len(b.payings))
+			w.open(b.i)
+		case opIf:
+			w.enter(w.heads[len(w.heads)-1])
+			w.branch()
+		case opElse, opBr, opBrIf, opBrTable, opReturn, opUnreachable:
+			w.branch()
+		case opEnd:
+			if w.heads = w.heads[:len(w.heads)-1]; len(w.heads) > 0 {
+				w.branch()
+			}
+		case opCall, opCallIndirect:
+			b.calls = true
+		case opReturnCall, opReturnCallIndirect:
+			w.branch()
+		}
+		if at == b.i {
+			panic("an instruction of no bytes")
+		}
+	}
+	w.close()
+	b.end()
+	blocks += labels / 4
+	if b.squares += blocks * blocks; b.squares > maxSquares {
+		b.refuse("too many large functions: the sum of the squares of their blocks and branches exceeds %d", maxSquares)
+	}
+	slices.SortFunc(b.payings, func(x, y payment) int { return x.at - y.at })
+}
+
+// blocksOf is how many basic blocks a compiler makes of an instruction with what is added to it.
+func blocksOf(op int) int {
+	switch op {
+	case opBlock, opIf, opElse, opBrIf:
+		return 1
+	case opLoop:
+		return 3
+	case opMemoryGrow, opTableGrow:
+		return 6
+	case opMemoryCopy, opMemoryFill, opMemoryInit, opTableCopy, opTableFill, opTableInit:
+		return 4
+	}
+	return 0
+}
+
+// walk divides a body into segments of straight-line code.
+type walk struct {
+	*body
+	heads []int // for each open block, the payment of the loop that it lies in (0: the function's)
+	at    int   // where the segment began
+	head  int   // its payment
+	own   bool  // it is the beginning of its loop or function
+	cost  int64
+}
+
+func (w *walk) enter(head int) {
+	w.heads = append(w.heads, head)
+}
+
+// open begins a loop or function.
+func (w *walk) open(at int) {
+	w.payings = append(w.payings, payment{at: at, check: true})
+	w.at, w.head, w.own, w.cost = at, len(w.payings)-1, true, 0
+}
+
+// branch ends a segment and begins the next.
+func (w *walk) branch() {
+	w.close()
+	w.at, w.head, w.own, w.cost = w.i, w.heads[len(w.heads)-1], false, 0
+}
+
+// close says who pays for the segment.
+func (w *walk) close() {
+	if w.own || w.cost < Segment {
+		w.payings[w.head].cost += w.cost
+	} else {
+		w.payings = append(w.payings, payment{at: w.at, cost: w.cost})
+	}
+}
+
+// immediate reads what follows an opcode. Indices that the rewriter adds something behind must have existed before.
+func (b *body) immediate(op int, in instruction, depth int, labels *int) {
+	switch in.imm {
+	case none:
+	case immBlock:
+		b.blockType()
+	case immLabel:
+		b.index("label", depth)
+	case immLabels:
+		n := b.count("labels", maxLabels)
+		if *labels += n + 1; *labels > maxLabels {
+			b.refuse("more than %d labels in all br_table", maxLabels)
+		}
+		for range n + 1 {
+			b.index("label", depth)
+		}
+	case immFunc:
+		b.index("function", len(b.functions))
+	case immIndirect:
+		b.index("type", len(b.types))
+		b.index("table", b.tables)
+	case immLocal:
+		b.index("local", b.locals)
+	case immGlobal:
+		b.index("global", b.globals)
+	case immTable:
+		b.index("table", b.tables)
+	case immTables:
+		b.index("table", b.tables)
+		b.index("table", b.tables)
+	case immElem:
+		b.index("element segment", b.elements)
+	case immElemTable:
+		b.index("element segment", b.elements)
+		b.index("table", b.tables)
+	case immData, immDataMemory:
+		if b.segments < 0 {
+			b.refuse("opcode %#x needs a data count section", op)
+		}
+		b.index("data segment", b.segments)
+		if in.imm == immDataMemory {
+			b.memory()
+		}
+	case immMemory:
+		b.memory()
+	case immMemories:
+		b.memory()
+		b.memory()
+	case immAddress, immAddressLane:
+		if align := b.u32(); align >= 0x40 && align < 0x80 {
+			b.refuse("several memories are not supported (alignment %#x)", align)
+		}
+		b.u32()
+		if in.imm == immAddressLane {
+			b.byte()
+		}
+	case immLane:
+		b.byte()
+	case immI32:
+		b.signed(32)
+	case immI64:
+		b.signed(64)
+	case imm4:
+		b.take(4)
+	case imm8:
+		b.take(8)
+	case imm16:
+		b.take(16)
+	case immTypes:
+		if n := b.count("result types of select", maxParams); n != 1 {
+			b.refuse("select with %d result types, expected 1", n)
+		}
+		b.valType()
+	case immRef:
+		b.refType()
+	default:
+		panic(fmt.Sprintf("opcode %#x has no immediates", op))
+	}
+}
+
+func (b *body) memory() {
+	if i := b.byte(); i != 0 {
+		b.refuse("several memories are not supported (memory %d)", i)
+	}
+}
+
+func (b *body) blockType() {
+	if b.more() && b.b[b.i]&0xc0 == 0x40 { // one negative byte
+		if b.b[b.i] == 0x40 {
+			b.i++
+		} else {
+			b.valType()
+		}
+		return
+	}
+	if t := b.signed(33); t < 0 || t >= int64(len(b.types)) {
+		b.refuse("block type %d does not exist, there are %d", t, len(b.types))
+	}
+}

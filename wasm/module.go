@@ -1,0 +1,145 @@
+package wasm
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+)
+
+// Exports of the ABI.
+const (
+	exportMemory  = "memory"
+	exportVersion = "gpupipe_abi_v1"
+	exportAlloc   = "gpupipe_alloc"
+	exportInit    = "_initialize"
+	exportOpen    = "gpupipe_open"
+	exportSave    = "gpupipe_save"
+	exportLoad    = "gpupipe_load"
+	startFunction = "start function"
+)
+
+// minorVersion of the ABI that this host speaks.
+const minorVersion = 0
+
+const i32, i64 = api.ValueTypeI32, api.ValueTypeI64
+
+type functionType struct{ params, results []api.ValueType }
+
+// Types of the ABI's exports, and which of them a module must have.
+var (
+	abiExports = map[string]functionType{
+		exportVersion: {nil, []api.ValueType{i32}},
+		exportAlloc:   {[]api.ValueType{i32}, []api.ValueType{i32}},
+		exportInit:    {},
+		exportOpen:    {[]api.ValueType{i32, i32, i64}, []api.ValueType{i32}},
+		exportSave:    {[]api.ValueType{i32, i32}, []api.ValueType{i32}},
+		exportLoad:    {[]api.ValueType{i32, i32}, []api.ValueType{i32}},
+	}
+	required = []string{exportVersion, exportAlloc}
+	hookType = functionType{[]api.ValueType{i32, i32}, []api.ValueType{i32}}
+)
+
+// Module is a compiled module. It may be used by several goroutines.
+type Module struct {
+	File     string // what it was loaded from
+	runtime  *Runtime
+	compiled wazero.CompiledModule
+	limits   Limits
+	hooks    map[string]bool // functions that can be called as hooks
+}
+
+// Limits that its instances run under, defaults filled in.
+func (m *Module) Limits() Limits { return m.limits }
+
+// Close gives back its code. Its instances must have been closed.
+func (m *Module) Close() error { return m.compiled.Close(context.Background()) }
+
+// Hooks lists the exported functions of the hooks' type, in alphabetic order.
+func (m *Module) Hooks() []string {
+	return slices.Sorted(maps.Keys(m.hooks))
+}
+
+// CheckHook says what keeps a function from being called as a hook: an *Error of kind Refused, or nil.
+func (m *Module) CheckHook(name string) error {
+	if _, abi := abiExports[name]; abi {
+		return m.refused(fmt.Errorf("%s is part of the ABI and no hook", name))
+	}
+	if err := m.exports(name, hookType); err != nil {
+		return m.refused(err)
+	}
+	return nil
+}
+
+// Stateful tells whether the module has state to save.
+func (m *Module) Stateful() bool { return m.compiled.ExportedFunctions()[exportSave] != nil }
+
+func (m *Module) refused(err error) error {
+	return &Error{Hook: m.File, Batch: -1, Kind: Refused, Cause: err}
+}
+
+// check holds the module's exports against the ABI.
+func (m *Module) check() error {
+	if m.compiled.ExportedMemories()[exportMemory] == nil {
+		return fmt.Errorf("does not export its memory as %q", exportMemory)
+	}
+	functions := m.compiled.ExportedFunctions()
+	for _, name := range slices.Sorted(maps.Keys(abiExports)) {
+		if functions[name] == nil && !slices.Contains(required, name) {
+			continue
+		}
+		if err := m.exports(name, abiExports[name]); err != nil {
+			return err
+		}
+	}
+	if (functions[exportSave] == nil) != (functions[exportLoad] == nil) {
+		return fmt.Errorf("exports one of %s and %s, expected both or neither", exportSave, exportLoad)
+	}
+	m.hooks = map[string]bool{}
+	for name, f := range functions {
+		if _, abi := abiExports[name]; !abi && typeOf(f) == signature(hookType.params, hookType.results) {
+			m.hooks[name] = true
+		}
+	}
+	return nil
+}
+
+func (m *Module) exports(name string, want functionType) error {
+	f, text := m.compiled.ExportedFunctions()[name], signature(want.params, want.results)
+	if f == nil {
+		return fmt.Errorf("does not export the function %s %s; it exports %s", name, text, m.exported())
+	}
+	if got := typeOf(f); got != text {
+		return fmt.Errorf("exports %s as %s, expected %s", name, got, text)
+	}
+	return nil
+}
+
+// exported lists functions for a message.
+func (m *Module) exported() string {
+	names := slices.Sorted(maps.Keys(m.compiled.ExportedFunctions()))
+	switch {
+	case len(names) == 0:
+		return "no function"
+	case len(names) > 20:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:20], ", "), len(names)-20)
+	}
+	return strings.Join(names, ", ")
+}
+
+func typeOf(f api.FunctionDefinition) string { return signature(f.ParamTypes(), f.ResultTypes()) }
+
+func signature(params, results []api.ValueType) string {
+	list := func(types []api.ValueType) string {
+		names := make([]string, len(types))
+		for i, t := range types {
+			names[i] = api.ValueTypeName(t)
+		}
+		return "(" + strings.Join(names, ", ") + ")"
+	}
+	return list(params) + " → " + list(results)
+}
