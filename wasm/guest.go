@@ -37,6 +37,9 @@ func (i *Instance) finish(err error) error {
 	i.call.used = i.units()
 	i.call.output.flush()
 	i.call.ctx = nil
+	if err == nil && i.call.used > i.call.budget { // since the last tick
+		err = i.overdrawn()
+	}
 	if err == nil {
 		return nil
 	}
@@ -157,7 +160,7 @@ func (i *Instance) tick(reason uint32) error {
 		return nil
 	}
 	if !i.refill() {
-		return halted(Budget, "more than %d units of work", i.call.budget)
+		return i.overdrawn()
 	}
 	if err := i.call.ctx.Err(); err != nil {
 		return &halt{Canceled, context.Cause(i.call.ctx)}
@@ -167,6 +170,10 @@ func (i *Instance) tick(reason uint32) error {
 	}
 	runtime.Gosched()
 	return nil
+}
+
+func (i *Instance) overdrawn() error {
+	return halted(Budget, "more than %d units of work", i.call.budget)
 }
 
 // invoke calls an export of the module; one without a result gives 0.

@@ -28,7 +28,7 @@ type host struct {
 	refused int   // growth
 }
 
-const grant = 10_000
+const grant = 500_000
 
 // tick is what the real host does, in small: what was granted and left over is known from the counter.
 func (h *host) tick(_ context.Context, m api.Module, stack []uint64) {

@@ -9,7 +9,7 @@
 // # Work
 //
 // Work is counted in units, the same for a module on every machine: an instruction costs 1, a few more (an integer
-// division 8 or 16, a call 4; opcodes in opcode.go). Bytes copied, filled, or grown into cost 1 for every 8, table entries
+// division 8 or 16, a call 4), those that only give the code its structure nothing; opcode.go lists them. Bytes copied, filled, or grown into cost 1 for every 8, table entries
 // 1 each. The counter is an i64 global, exported as [Fuel], from which every function pays when it is entered and every loop
 // for each turn: the instructions of its body, less those of loops within it. Straight-line code of at least
 // [Segment] instructions behind a branch pays on its own when it is reached; shorter runs are paid for whether they are reached
@@ -53,7 +53,7 @@ const (
 )
 
 // Segment is the number of units from which straight-line code behind a branch pays for itself.
-const Segment = 16
+const Segment = 8
 
 // Options bound the module. A zero means the default.
 type Options struct {
