@@ -25,6 +25,9 @@ func (r *run) loop(ctx context.Context) error {
 			}
 		}
 		if r.due(r.Train.SaveEvery) {
+			if err := r.tellLast(); err != nil { // a run that is killed after the checkpoint goes on behind this step
+				return err
+			}
 			if err := r.save(); err != nil {
 				return err
 			}
