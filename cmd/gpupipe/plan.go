@@ -18,7 +18,7 @@ import (
 type planCommand struct {
 	Config   string   `arg:"" optional:"" help:"The run's YAML file, or the folder of a run."`
 	Set      []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
-	Stages   int      `help:"Pipeline stages. The same as --set pipeline.stages=N."`
+	Stages   *int     `help:"Pipeline stages. The same as --set pipeline.stages=N."`
 	Cut      []int    `help:"First unit of each stage but the first: 0 is the embedding, then come the layers, then the head. Without, the best cut is searched for." placeholder:"UNIT"`
 	Memory   string   `help:"Bytes that each device may take, as in 24GiB, for devices that do not tell." placeholder:"BYTES"`
 	Modelled bool     `help:"Run nothing: guess times from the kernels' arithmetic and traffic."`
@@ -85,8 +85,8 @@ func (c *planCommand) Run(a *app) error {
 // load reads the config. A plan needs neither data nor a folder for the run: what the config lacks is filled in.
 func (c *planCommand) load() (train.Config, error) {
 	set := append([]string{"run.dir=plan", "data.train=[none]", "data.val=[]"}, c.Set...)
-	if c.Stages != 0 {
-		set = append(set, fmt.Sprintf("pipeline.stages=%d", c.Stages))
+	if c.Stages != nil {
+		set = append(set, fmt.Sprintf("pipeline.stages=%d", *c.Stages))
 	}
 	if len(c.Cut) > 0 {
 		set = append(set, "pipeline.cut="+strings.ReplaceAll(fmt.Sprint(c.Cut), " ", ","))

@@ -22,11 +22,11 @@ func (c *traceCommand) Help() string {
 included, and in the steady state, which leaves out the first and the last batch between two moments at which the pipeline is
 empty. The file itself opens in https://ui.perfetto.dev and in chrome://tracing.
 
-busy      computing: forwards, backwards and the optimizer
-update    the part of busy that is the optimizer's
-wait      nothing to compute yet, between two runs
-transfer  something was on its way to or from the host, mostly beside the computation
-bubble    not busy
+  busy      computing: forwards, backwards and the optimizer
+  update    the part of busy that is the optimizer's
+  wait      nothing to compute yet, between two runs
+  transfer  something was on its way to or from the host, mostly beside the computation
+  bubble    not busy
 
 Example:
   gpupipe trace runs/demo`

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -77,11 +78,22 @@ func (l *Links) String() string {
 	return strings.Join(text, " ")
 }
 
-// Read reads a file that holds the text of a schedule.
+// largestFile is in bytes: 16 an action.
+const largestFile = 16 * maxActions
+
+// Read reads a file that holds the text of a schedule. What never ends, as /dev/zero, is an error, not all of memory.
 func Read(path string) (*Schedule, error) {
-	text, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, largestFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > largestFile {
+		return nil, fmt.Errorf("%s: found more than %d bytes, expected a schedule of fewer", path, largestFile)
 	}
 	return Parse(path, string(text))
 }

@@ -142,3 +142,11 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestReadOfWhatNeverEnds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "long.txt")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, os.Truncate(path, 1<<40)) // a hole, which takes no disk
+	_, err := Read(path)
+	assert.ErrorContains(t, err, "long.txt: found more than 4194304 bytes")
+}

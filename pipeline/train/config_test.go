@@ -111,7 +111,7 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "pipeline: {schedule: 1f1b, delay: 1}\n":                                                    "c.yaml:5: pipeline.delay: found 1, expected 0, the delay of schedule 1f1b",
 		smallConfig + "pipeline: {schedule: pipedream}\n":                                                         `c.yaml:5: pipeline.schedule: found "pipedream", expected one to train with`,
 		smallConfig + "pipeline: {schedule: 2bw, stages: 2}\n":                                                    `c.yaml:5: pipeline.schedule: found "2bw", expected 2 stages, 1 chunks and 1 microbatches a replica to fit it`,
-		smallConfig + "pipeline: {schedule: none.txt}\n":                                                          `c.yaml:5: pipeline.schedule: found "none.txt", expected one of sync, gpipe`,
+		smallConfig + "pipeline: {schedule: none.txt}\n":                                                          `c.yaml:5: pipeline.schedule: found "none.txt", expected one of sync, gpipe, 1f1b, interleaved, zb-h1, 2bw, or a schedule file`,
 		smallConfig + "pipeline: {error_feedback: true}\n":                                                        "c.yaml: pipeline.correction: found \"error_feedback\", expected none",
 		smallConfig + "pipeline: {cut: [2]}\n":                                                                    `c.yaml:5: pipeline.cut: found "[2]", expected 0 units`,
 		smallConfig + "pipeline: {stages: 3, cut: [3, 2]}\n":                                                      `c.yaml:5: pipeline.cut: found "[3 2]", expected ascending units from 1 to 5`,

@@ -123,7 +123,6 @@ func (r *run) newEngine(ctx context.Context) (err error) {
 			return err
 		}
 		o.Cut, o.Recompute, o.Schedule = plan.Cut, plan.Recompute, r.computation(plan)
-		r.Pipeline.Cut = plan.Cut // as config.yaml keeps it
 		if r.Costs != nil {
 			r.prediction = &plan
 		}

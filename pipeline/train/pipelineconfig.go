@@ -81,7 +81,7 @@ func (c Config) validatePipeline() error {
 	case len(p.Devices) > lines:
 		return bad("pipeline.devices", fmt.Sprint(p.Devices), "at most %d, one for each of %d stages of %d replicas", lines, p.Stages, p.Replicas)
 	case len(p.Cut) > 0 && len(p.Cut) != p.Stages*p.Chunks-1:
-		return bad("pipeline.cut", fmt.Sprint(p.Cut), "%d units at which parts begin (%d stages of %d chunks), or none: automatic",
+		return bad("pipeline.cut", fmt.Sprint(p.Cut), "%d units at which parts begin (%d stages of %d chunks), or []: automatic",
 			p.Stages*p.Chunks-1, p.Stages, p.Chunks)
 	}
 	before := 0
@@ -115,6 +115,7 @@ func (c Config) validateSchedule() error {
 	if err != nil {
 		names, _ := schedule.Names()
 		if p.isFile() {
+			names = slices.DeleteFunc(names, func(n string) bool { return n == "pipedream" || n == "eval" }) // not to train with
 			return bad("pipeline.schedule", p.Schedule, "one of sync, %s, or a schedule file: %v", strings.Join(names, ", "), err)
 		}
 		return bad("pipeline.schedule", p.Schedule, "%d stages, %d chunks and %d microbatches a replica to fit it: %v", p.Stages, p.Chunks, c.microbatches(), err)
