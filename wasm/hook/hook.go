@@ -1,4 +1,4 @@
-// Package hook is what users' WebAssembly modules can do for a run: build its loss, map its documents, set its learning rate,
+// Package hook is what users' WebAssembly modules can do for a run: build its loss or its model, map its documents, set its learning rate,
 // hear of its metrics. docs/HOOKS.md describes the modules' side. Package wasm bounds them; here their hooks get arguments, and
 // what they do is checked.
 package hook
@@ -19,13 +19,14 @@ import (
 // The hooks, by the names of the functions that modules export.
 const (
 	BuildLoss    = "build_loss"
+	BuildModel   = "build_model"
 	MapDocument  = "map_document"
 	LearningRate = "learning_rate"
 	OnMetrics    = "on_metrics"
 )
 
 // Names lists the hooks.
-func Names() []string { return []string{BuildLoss, MapDocument, LearningRate, OnMetrics} }
+func Names() []string { return []string{BuildLoss, BuildModel, MapDocument, LearningRate, OnMetrics} }
 
 // Host runs hooks. It may be used by several goroutines.
 type Host struct {

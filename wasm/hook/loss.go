@@ -56,7 +56,7 @@ func (h *Host) graphImports() []wasm.Import {
 	}
 	make := func(name string, params int, call func(b *graphhook.Builder, i *wasm.Instance, s []uint64) (uint32, error)) wasm.Import {
 		return wasm.Import{Name: name, Params: types(params), Results: types(1), Call: func(i *wasm.Instance, s []uint64) error {
-			b, err := served[*graphhook.Builder](h, i, BuildLoss)
+			b, err := served[*graphhook.Builder](h, i, BuildLoss+" and "+BuildModel)
 			if err != nil {
 				return err
 			}
@@ -65,7 +65,8 @@ func (h *Host) graphImports() []wasm.Import {
 			return err
 		}}
 	}
-	return []wasm.Import{make("graph_input", 2, graphInput), make("graph_op", 6, graphOp), make("graph_shape", 3, graphShape), make("graph_dtype", 1, graphDType)}
+	return []wasm.Import{make("graph_input", 2, graphInput), make("graph_op", 6, graphOp), make("graph_shape", 3, graphShape), make("graph_dtype", 1, graphDType),
+		make("graph_parameter", 6, graphParameter), make("graph_unit", 2, graphUnit)}
 }
 
 func readName(i *wasm.Instance, address, length uint64) (string, error) {
