@@ -22,6 +22,9 @@ func (m *Module) BuildLoss(ctx context.Context, rows, vocab int) (*graph.Graph, 
 	defer i.Close()
 	g, err := graphhook.BuildLoss(rows, vocab, func(b *graphhook.Builder) (graphhook.Handle, error) {
 		h, err := m.host.serving(i, b, func() (int32, error) { return i.Call(ctx, BuildLoss, -1) })
+		if err == nil {
+			err = i.CheckKeys()
+		}
 		return graphhook.Handle(h), err
 	})
 	var known *wasm.Error
