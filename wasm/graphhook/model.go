@@ -44,8 +44,7 @@ func BuildModel(dims Dims, write func(*Builder) (Handle, error)) (*model.Draft, 
 	d := &draft{Dims: dims}
 	g, err := graph.Build(func(gb *graph.Builder) {
 		ids := graph.T(graph.U32, dims.Batch, dims.SeqLen)
-		b := &Builder{b: gb, draft: d, names: []string{model.TokensInput, model.SegmentsInput}, inputs: map[string]*graph.Value{
-			model.TokensInput: gb.Input(model.TokensInput, ids), model.SegmentsInput: gb.Input(model.SegmentsInput, ids)}}
+		b := &Builder{b: gb, draft: d, inputs: map[string]*graph.Value{}, given: []graph.Named{{ID: model.TokensInput, Type: ids}, {ID: model.SegmentsInput, Type: ids}}}
 		var h Handle
 		if h, failed = write(b); failed != nil {
 			return
@@ -55,7 +54,10 @@ func BuildModel(dims Dims, write func(*Builder) (Handle, error)) (*model.Draft, 
 			failed = fmt.Errorf("the logits: %w", failed)
 			return
 		}
-		if failed = d.finish(logits); failed == nil {
+		if failed = d.finish(logits); failed == nil && b.inputs[model.TokensInput] == nil {
+			failed = errors.New("the model does not ask for its tokens")
+		}
+		if failed == nil {
 			gb.Output(model.LogitsOutput, logits)
 		}
 	})

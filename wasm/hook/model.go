@@ -20,6 +20,9 @@ func (m *Module) BuildModel(ctx context.Context, dims graphhook.Dims) (*model.Dr
 	defer i.Close()
 	d, err := graphhook.BuildModel(dims, func(b *graphhook.Builder) (graphhook.Handle, error) {
 		h, err := m.host.serving(i, b, func() (int32, error) { return i.Call(ctx, BuildModel, -1) })
+		if err == nil {
+			err = i.CheckKeys()
+		}
 		return graphhook.Handle(h), err
 	})
 	var known *wasm.Error
