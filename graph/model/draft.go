@@ -8,9 +8,6 @@ import (
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 )
 
-// SegmentsInput is what a token may see of its row: those before it of the same number, u32 [B, T].
-const SegmentsInput = "segments"
-
 // Draft is a model as somebody wrote it, for microbatches of one size. One value goes from each unit to the next.
 type Draft struct {
 	// Graph has the inputs "tokens" and perhaps "segments", u32 [B, T], the parameters as variables, and the output "logits",

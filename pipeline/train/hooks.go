@@ -130,9 +130,9 @@ func (h *hooks) loss(ctx context.Context, rows, vocab int) (model.Loss, error) {
 		if err != nil {
 			return nil, Mistake(err)
 		}
-		return func(logits, targets *graph.Value) *graph.Value {
-			inputs := map[string]*graph.Value{graphhook.Logits: logits, graphhook.Targets: targets}
-			return logits.Builder().Inline(loss.Graph, inputs)[graphhook.Output]
+		return func(in model.LossInputs) *graph.Value {
+			inputs := map[string]*graph.Value{graphhook.Logits: in.Logits, graphhook.Targets: in.Targets}
+			return in.Logits.Builder().Inline(loss.Graph, inputs)[graphhook.Output]
 		}, nil
 	}
 	return nil, nil
