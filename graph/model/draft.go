@@ -2,7 +2,6 @@ package model
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/autodiff"
@@ -17,77 +16,100 @@ type Draft struct {
 	Parameters []Parameter // in the order of their units
 }
 
-// leaving lists what each unit makes for the next, the last the logits.
-func (d *Draft) leaving() []*graph.Value {
-	out := make([]*graph.Value, len(d.Units))
-	for _, n := range d.Graph.Nodes {
-		to := slices.Index(d.Units, n.Scope)
-		for _, v := range n.Inputs {
-			if from := slices.Index(d.Units, v.Node.Scope); from >= 0 && from < to {
-				out[from] = v
-			}
-		}
-	}
-	out[len(out)-1] = d.Graph.Outputs[0].Value
-	return out
+// sheets are a draft by unit.
+type sheets struct {
+	*Draft
+	nodes  [][]*graph.Node
+	leaves []*graph.Value // what each unit makes for the next, the last the logits
 }
 
-// replay adds the nodes of units [first, last) to another graph, entry being what the unit before makes. It returns what each of
-// them makes.
-func (d *Draft) replay(b *graph.Builder, first, last int, source func(string, graph.Type) *graph.Value, entry *graph.Value) []*graph.Value {
-	leaving, values := d.leaving(), map[*graph.Value]*graph.Value{}
-	if first > 0 {
-		values[leaving[first-1]] = entry
+func (d *Draft) sheets() *sheets {
+	s := &sheets{d, make([][]*graph.Node, len(d.Units)), make([]*graph.Value, len(d.Units))}
+	at := map[string]int{}
+	for i, u := range d.Units {
+		at[u] = i
 	}
 	for _, n := range d.Graph.Nodes {
-		if u := slices.Index(d.Units, n.Scope); u < first || u >= last {
+		to, ok := at[n.Scope]
+		if !ok {
 			continue
 		}
-		in := make([]*graph.Value, len(n.Inputs))
-		for i, v := range n.Inputs {
-			if in[i] = values[v]; in[i] == nil {
-				in[i] = sourceIn(b, v, source)
+		s.nodes[to] = append(s.nodes[to], n)
+		for _, v := range n.Inputs {
+			if from, ok := at[v.Node.Scope]; ok && from < to {
+				s.leaves[from] = v
 			}
 		}
-		b.Scope(n.Scope, func() {
+	}
+	s.leaves[len(d.Units)-1] = d.Graph.Outputs[0].Value
+	return s
+}
+
+// replay adds the nodes of a unit to another graph, x being what the unit before makes, and returns what it makes.
+func (s *sheets) replay(b *graph.Builder, u int, x *graph.Value, read func(name string) *graph.Value) *graph.Value {
+	values := map[*graph.Value]*graph.Value{}
+	if u > 0 {
+		values[s.leaves[u-1]] = x
+	}
+	b.Scope(s.Units[u], func() {
+		for _, n := range s.nodes[u] {
+			in := make([]*graph.Value, len(n.Inputs))
+			for i, v := range n.Inputs {
+				if in[i] = values[v]; in[i] == nil {
+					in[i] = again(b, v, read)
+				}
+			}
 			for i, v := range b.Apply(n.Op, in...) {
 				values[n.Outputs[i]] = v
 			}
-		})
-	}
-	out := make([]*graph.Value, 0, last-first)
-	for _, v := range leaving[first:last] {
-		out = append(out, values[v])
-	}
-	return out
+		}
+	})
+	return values[s.leaves[u]]
 }
 
-// sourceIn is a source of a draft in another graph. It is not the same op: those who take the graph may rename it.
-func sourceIn(b *graph.Builder, v *graph.Value, input func(string, graph.Type) *graph.Value) *graph.Value {
+// again is a source of a draft in another graph. It is an op of its own: those who get the graph may rename it.
+func again(b *graph.Builder, v *graph.Value, read func(name string) *graph.Value) *graph.Value {
 	switch o := v.Node.Op.(type) {
 	case *graph.Variable:
 		return b.Variable(o.ID, o.Type)
 	case *graph.Constant:
 		return b.Constant(o.ID, o.Type, o.Data)
 	case *graph.Input:
-		return input(o.ID, o.Type)
+		return read(o.ID)
 	}
-	panic(fmt.Sprintf("model: %v is of an earlier unit", v))
+	panic(fmt.Sprintf("model: %v is of another unit", v))
 }
 
 // Learns refuses a draft with a parameter that no gradient of the logits reaches.
 func (d *Draft) Learns() error {
+	s := d.sheets()
 	_, err := graph.Build(func(b *graph.Builder) {
-		logits := d.replay(b, 0, len(d.Units), b.Input, nil)
+		var x *graph.Value
+		for u := range d.Units {
+			x = s.replay(b, u, x, func(name string) *graph.Value { return b.Input(name, d.ids()) })
+		}
 		var wrt []*graph.Value
 		for _, p := range d.Parameters {
 			wrt = append(wrt, b.Variable(p.Name, p.Type))
 		}
-		for i, g := range autodiff.Gradients(logits[len(logits)-1], nil, wrt...) {
+		for i, g := range autodiff.Gradients(x, nil, wrt...) {
 			if g == nil {
 				b.Fail(fmt.Sprintf("parameter %q", d.Parameters[i].Name), "the logits do not depend on it in a way that has a gradient")
 			}
 		}
 	})
 	return err
+}
+
+func (d *Draft) ids() graph.Type {
+	s := d.Graph.Outputs[0].Value.Shape
+	return graph.T(graph.U32, s[0], s[1])
+}
+
+// dmodel is the width of what goes from unit to unit.
+func (s *sheets) dmodel() int {
+	if len(s.Units) == 1 {
+		return 0
+	}
+	return s.leaves[0].Shape[2]
 }

@@ -71,13 +71,10 @@ func (c Config) Parameters() []Parameter {
 func layerName(i int, name string) string { return fmt.Sprintf("model.layers.%d.%s.weight", i, name) }
 
 // Count is the number of trained numbers; a tied embedding counts once.
-func (c Config) Count() int64 {
-	var n int64
-	for _, p := range c.Parameters() {
-		n += int64(p.Type.Shape.Len())
-	}
-	return n
-}
+func (c Config) Count() int64 { return count(c.Parameters()) }
+
+// Tied tells whether the head reads the embedding.
+func (c Config) Tied() bool { return c.TieEmbeddings }
 
 // FLOPsPerToken estimates the arithmetic of one trained token: 6 a matrix element (forward and backward), and attention
 // over half of the context on average.

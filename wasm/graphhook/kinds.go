@@ -38,8 +38,9 @@ var kinds = map[string]kind{
 	"pick": binary(op.Pick), "embedding": binary(op.Embedding),
 	"where": of(3, func(_ *Builder, in []*graph.Value, _ none) *graph.Value { return op.Where(in[0], in[1], in[2]) }),
 
-	"attention": of(3, func(_ *Builder, in []*graph.Value, _ none) *graph.Value {
-		return op.Attention(in[0], in[1], in[2], nil)
+	"attention": upTo(3, 4, func(_ *Builder, in []*graph.Value, _ none) []*graph.Value {
+		segments := append(in, nil)[3]
+		return []*graph.Value{op.SegmentedAttention(in[0], in[1], in[2], segments)}
 	}),
 	"rope":       ropeKind,
 	"rms_norm":   normed(2, func(in []*graph.Value, eps float64) *graph.Value { return op.RMSNorm(in[0], in[1], eps) }),
