@@ -179,6 +179,9 @@ func (w *Written) Predict() (*graph.Graph, error) {
 	})
 }
 
+// VocabularyInput is what a Draft's graph calls the numbers of all tokens.
+const VocabularyInput = "vocabulary"
+
 // sheet is a draft as values of a graph.
 type sheet struct {
 	*sheets
@@ -198,10 +201,13 @@ func (s sheet) parameter(name string) *graph.Value {
 }
 
 func (s sheet) unit(u int, x *graph.Value, read func(string) *graph.Value) *graph.Value {
-	return s.replay(s.b, u, x, func(name string) *graph.Value {
+	return s.replay(s.b, u, x, func(name string, t graph.Type) *graph.Value {
+		if name == VocabularyInput {
+			return op.Iota(s.b, graph.U32, 0, t.Shape...)
+		}
 		v := read(name)
 		if v == nil { // no segments: a row is one
-			v = op.Full(s.b, graph.U32, 0, s.ids().Shape...)
+			v = op.Full(s.b, graph.U32, 0, t.Shape...)
 		}
 		return v
 	})
