@@ -24,6 +24,11 @@ type LossInputs struct {
 	Scalars    *graph.Value            // f32 [n]; nil: there are none
 }
 
+// LossParameters lists LossInputs.Parameters.
+func (c Config) LossParameters() []graph.Named {
+	return []graph.Named{{ID: normName, Type: graph.T(graph.F32, c.DModel)}, {ID: headName, Type: graph.T(graph.F32, c.VocabSize, c.DModel)}}
+}
+
 // CrossEntropy is the negative log-likelihood in nats of each target: f32 [N].
 func CrossEntropy(in LossInputs) *graph.Value {
 	perToken, _ := op.CrossEntropy(in.Logits, in.Targets, op.CrossEntropyOptions{Ignore: -1})
