@@ -61,7 +61,7 @@ func (s *span) lossInputs(logits, targets *graph.Value) LossInputs {
 	in := LossInputs{Logits: op.Reshape(logits, rows, s.VocabSize), Targets: op.Reshape(targets, rows), Aligned: map[string]*graph.Value{}}
 	var hidden *graph.Value
 	if hidden, in.Parameters = s.net.head(); hidden != nil {
-		in.Hidden = op.Reshape(hidden, rows, s.DModel)
+		in.Hidden = op.Reshape(hidden, rows, s.Size.Hidden)
 	}
 	if s.inputs.Weights {
 		in.Weights = op.Reshape(s.source(WeightsInput, s.perToken(s.batch, graph.T(graph.F32))), rows)
