@@ -361,19 +361,17 @@ func (s hookState) listens() bool { return s.Hook == hook.OnMetrics }
 
 // batchStates are those that a checkpoint of the same hooks keeps of the ones that work on batches.
 func (h *hooks) batchStates(kept []hookState) map[*loadedHook][]byte {
-	kept = slices.DeleteFunc(slices.Clone(kept), hookState.listens)
+	kept = slices.DeleteFunc(slices.Clone(kept), func(s hookState) bool { return !worksOnBatches(s.Hook) })
 	states := map[*loadedHook][]byte{}
 	for _, m := range h.modules {
-		if m.identity().listens() {
-			continue
+		if worksOnBatches(m.HookConfig.Hook) {
+			states[m], kept = kept[0].State, kept[1:]
 		}
-		if m.HookConfig.Hook == hook.MapBatch || m.HookConfig.Hook == hook.TokenWeights {
-			states[m] = kept[0].State
-		}
-		kept = kept[1:]
 	}
 	return states
 }
+
+func worksOnBatches(name string) bool { return name == hook.MapBatch || name == hook.TokenWeights }
 
 // differ says how the hooks that a checkpoint was made with are not those of this run. Those that only listen may change.
 func (h *hooks) differ(kept []hookState) (complaints []string) {
