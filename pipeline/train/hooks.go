@@ -202,13 +202,20 @@ func (m *mapper) mapAll(ctx context.Context, index int64, texts [][]byte) (mappe
 func (m *mapper) apply(ctx context.Context, index int64, text []byte) ([][]byte, error) {
 	m.in.Add(1)
 	mapped, err := m.instances.Map(ctx, int(index), text)
-	if err != nil && m.OnError == skip && ctx.Err() == nil && !errors.Is(err, hook.ErrStateLost) {
+	if err != nil && m.OnError == skip && ctx.Err() == nil && inCall(err) && !errors.Is(err, hook.ErrStateLost) {
 		m.stumbled.Add(1)
 		m.first.CompareAndSwap(nil, &err)
 		return nil, nil
 	}
 	m.out.Add(int64(len(mapped)))
 	return mapped, err
+}
+
+// inCall tells what a hook did wrong when it was given something, which may be skipped, from what is wrong with its module: that it
+// cannot be opened, or its state not be saved.
+func inCall(err error) bool {
+	var e *wasm.Error
+	return errors.As(err, &e) && e.Batch >= 0
 }
 
 // tellDocuments tells what became of the documents.
