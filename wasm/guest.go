@@ -162,12 +162,12 @@ func (i *Instance) tick(reason uint32) error {
 	if !i.refill() {
 		return i.overdrawn()
 	}
-	runtime.Gosched()
 	return i.overdue()
 }
 
-// overdue is an error when the call is to end because of the time.
+// overdue lets other goroutines work, and is an error when the call is to end because of the time.
 func (i *Instance) overdue() error {
+	runtime.Gosched()
 	switch {
 	case i.call.ctx.Err() != nil:
 		return &halt{Canceled, context.Cause(i.call.ctx)}

@@ -37,7 +37,7 @@ func hostileDeepCalls() []hostile {
 		})},
 		{name: "every access at the memory's end", kind: Trap, says: "out of bounds", module: misbehaves(
 			w.Const(131072-4), w.Const(131072-4), w.Load(0), w.Store(0), w.Const(131072-3), w.Load(0))},
-		{name: "huge copies without end", limits: Limits{MemoryPages: 4096, Budget: 1 << 30}, kind: Budget, module: with(
+		{name: "huge copies without end", limits: Limits{MemoryPages: 4096, Budget: 1 << 27}, kind: Budget, module: with(
 			misbehaves(endless["copies"], w.Const(0)), func(m *w.Module) { m.Memories[0].Min = 4000 })},
 		{name: "one copy that costs more than there is", limits: Limits{MemoryPages: 4096, Budget: 1_000_000}, kind: Budget, module: with(
 			misbehaves(w.Const(0), w.Const(1), w.Const(200<<20), w.MemoryCopy(), w.Const(0)), func(m *w.Module) { m.Memories[0].Min = 4000 })},
