@@ -35,6 +35,9 @@ func (i *Instance) begin(ctx context.Context, export string, batch int, budget i
 // the middle of something.
 func (i *Instance) finish(err error) error {
 	i.call.used = i.units()
+	if i.memory != nil {
+		i.module.used(i.call.used, i.memorySize())
+	}
 	i.call.output.flush()
 	i.call.ctx = nil
 	if err == nil && i.call.used > i.call.budget { // since the last tick
