@@ -67,7 +67,8 @@ func TestHookMistakes(t *testing.T) {
 func TestHookNew(t *testing.T) {
 	for lang, want := range map[string][]string{
 		"c":    {"Makefile", "gpupipe.h", "gpupipe_graph.h", "hook.c"},
-		"rust": {"Cargo.toml", "gpupipe/Cargo.toml", "gpupipe/src/config.rs", "gpupipe/src/graph.rs", "gpupipe/src/lib.rs", "src/lib.rs"},
+		"rust": {"Cargo.toml", "gpupipe/Cargo.toml", "gpupipe/src/batch.rs", "gpupipe/src/config.rs", "gpupipe/src/global.rs", "gpupipe/src/graph.rs",
+			"gpupipe/src/lib.rs", "gpupipe/src/loss.rs", "gpupipe/src/model.rs", "src/lib.rs"},
 	} {
 		dir := filepath.Join(t.TempDir(), "mine")
 		code, out, errs := command("hook", "new", dir, "--lang", lang)
