@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/gpupipe/gpupipe/wasm/sdk"
 )
@@ -172,7 +173,7 @@ func (f *moduleFlags) try(a *app, m *hook.Module, long time.Duration) (v verdict
 
 func (f *moduleFlags) tryLoss(a *app, m *hook.Module, long time.Duration) (v verdict, err error) {
 	v.Micros, _, err = repeat(long, func(int) error {
-		g, err := m.BuildLoss(a.ctx, 64, f.Vocab)
+		g, err := m.BuildLoss(a.ctx, graphhook.Inputs{Rows: 64, Vocab: f.Vocab, Width: 32})
 		if err == nil {
 			v.OK, v.Found = true, fmt.Sprintf("a loss %v of %d ops for logits f32[64,%d]; a call opens an instance", g.Outputs[0].Value.Type, len(g.Nodes)-2, f.Vocab)
 		}

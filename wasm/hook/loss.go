@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/wasm"
@@ -12,26 +13,59 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// BuildLoss has the module write the loss of rows tokens over a vocabulary: see graphhook.BuildLoss. It is called once, and nothing of
-// the module runs later.
-func (m *Module) BuildLoss(ctx context.Context, rows, vocab int) (*graph.Graph, error) {
+// BuildLoss has the module write a loss: see graphhook.BuildLoss. It is called once, and nothing of the module runs later, but for
+// loss_scalars, which it must have if the loss asked for scalars.
+func (m *Module) BuildLoss(ctx context.Context, in graphhook.Inputs) (*graphhook.Loss, error) {
 	i, err := m.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer i.Close()
-	g, err := graphhook.BuildLoss(rows, vocab, func(b *graphhook.Builder) (graphhook.Handle, error) {
+	loss, err := graphhook.BuildLoss(in, func(b *graphhook.Builder) (graphhook.Handle, error) {
 		h, err := m.host.serving(i, b, func() (int32, error) { return i.Call(ctx, BuildLoss, -1) })
 		if err == nil {
 			err = i.CheckKeys()
 		}
 		return graphhook.Handle(h), err
 	})
+	if err == nil && len(loss.Scalars) > 0 && !m.Has(LossScalars) {
+		err = fmt.Errorf("it asks for the scalar %q, but the module does not export %s, which gives their values", loss.Scalars[0], LossScalars)
+	}
 	var known *wasm.Error
 	if err != nil && !errors.As(err, &known) {
 		err = m.wrong(-1, err)
 	}
-	return g, err
+	return loss, err
+}
+
+// LossGrad is what the module says of the losses of logits [rows × vocab] and of the gradient of their mean: its loss_grad, with
+// which its build_loss can be checked.
+func (m *Module) LossGrad(ctx context.Context, logits []float32, targets []uint32) (losses, gradient []float32, err error) {
+	i, err := m.open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer i.Close()
+	rows := len(targets)
+	losses, gradient = make([]float32, rows), make([]float32, len(logits))
+	out, onLogits := wasm.Of(wasm.Out, losses), wasm.Of(wasm.Out, gradient, rows, len(logits)/rows)
+	in := wasm.Of(wasm.In, logits, rows, len(logits)/rows)
+	if _, err = i.Call(ctx, LossGrad, -1, in, wasm.Of(wasm.In, targets), out, onLogits); err != nil {
+		return nil, nil, err
+	}
+	for n, a := range []*wasm.Array{out, onLogits} {
+		if err := sameShape(a, [][]int{{rows}, in.Dims}[n]); err != nil {
+			return nil, nil, m.wrongIn(LossGrad, -1, fmt.Errorf("%s: %w", [...]string{"losses", "gradient"}[n], err))
+		}
+	}
+	return losses, gradient, nil
+}
+
+func sameShape(a *wasm.Array, want []int) error {
+	if !slices.Equal(a.Dims, want) {
+		return fmt.Errorf("the shape is %v, expected %v", a.Dims, want)
+	}
+	return nil
 }
 
 // Units of work that the host is charged for.
@@ -68,7 +102,8 @@ func (h *Host) graphImports() []wasm.Import {
 			return err
 		}}
 	}
-	return []wasm.Import{make("graph_input", 2, graphInput), make("graph_op", 6, graphOp), make("graph_shape", 3, graphShape), make("graph_dtype", 1, graphDType)}
+	return []wasm.Import{make("graph_input", 2, graphInput), make("graph_scalar", 2, graphScalar), make("graph_op", 6, graphOp),
+		make("graph_shape", 3, graphShape), make("graph_dtype", 1, graphDType)}
 }
 
 func readName(i *wasm.Instance, address, length uint64) (string, error) {
@@ -81,12 +116,21 @@ func readName(i *wasm.Instance, address, length uint64) (string, error) {
 
 // graphInput (name, length) → handle
 func graphInput(b *graphhook.Builder, i *wasm.Instance, s []uint64) (uint32, error) {
+	return graphSource(i, s, b.Input)
+}
+
+// graphScalar (name, length) → handle
+func graphScalar(b *graphhook.Builder, i *wasm.Instance, s []uint64) (uint32, error) {
+	return graphSource(i, s, b.Scalar)
+}
+
+func graphSource(i *wasm.Instance, s []uint64, get func(name string) (graphhook.Handle, error)) (uint32, error) {
 	i.Charge(opWork)
 	name, err := readName(i, s[0], s[1])
 	if err != nil {
 		return 0, err
 	}
-	h, err := b.Input(name)
+	h, err := get(name)
 	return uint32(h), err
 }
 
