@@ -54,28 +54,21 @@ func (n *net) layer(i int, x, position *graph.Value, attend func(q, k, v *graph.
 	return y
 }
 
-// block is layer i of a whole text.
-func (n *net) block(i int, x *graph.Value) *graph.Value {
-	return n.layer(i, x, nil, func(q, k, v *graph.Value) *graph.Value { return op.Attention(q, k, v, nil) })
+// block is layer i of a whole text, of documents that do not see each other if there are segments [B, T].
+func (n *net) block(i int, x, segments *graph.Value) *graph.Value {
+	return n.layer(i, x, nil, func(q, k, v *graph.Value) *graph.Value { return op.SegmentedAttention(q, k, v, segments) })
 }
 
-// logits is the last norm and the head: [..., vocab_size]. Call it in HeadScope.
-func (n *net) logits(x *graph.Value) *graph.Value {
+// hidden is the last norm: [..., d_model]. Call it in HeadScope.
+func (n *net) hidden(x *graph.Value) *graph.Value {
+	return op.RMSNorm(x, n.params[normName], n.NormEps)
+}
+
+// logits is the head, after the last norm: [..., vocab_size]. Call it in HeadScope.
+func (n *net) logits(hidden *graph.Value) *graph.Value {
 	head := n.params[headName]
 	if n.TieEmbeddings {
 		head = n.params[embedName]
 	}
-	return op.MatMul(op.RMSNorm(x, n.params[normName], n.NormEps), head, false, true)
-}
-
-// losses applies a loss to the logits after x [B, T, d_model] and the targets [B, T].
-func (n *net) losses(x, targets *graph.Value, loss Loss) (y *graph.Value) {
-	n.b.Scope(HeadScope, func() {
-		rows := targets.Shape.Len()
-		y = loss(op.Reshape(n.logits(x), rows, n.VocabSize), op.Reshape(targets, rows))
-		if y.DType != graph.F32 || y.Shape.Len() != 1 && !y.Shape.Equal(graph.Shape{rows}) {
-			n.b.Fail("loss", "it is %v, expected f32[%d], a number for each token, or a single f32", y.Type, rows)
-		}
-	})
-	return y
+	return op.MatMul(hidden, head, false, true)
 }

@@ -49,9 +49,12 @@ type span struct {
 	*net
 	whole              Config
 	first, last, batch int
-	// source makes what changes with the microbatch.
-	source func(name string, t graph.Type) *graph.Value
+	inputs             Inputs
+	source             source
 }
+
+// source makes what changes with the microbatch.
+type source func(name string, t graph.Type) *graph.Value
 
 func (c Config) span(first, last, batch int) *span {
 	return &span{whole: c, first: first, last: last, batch: batch}
@@ -101,7 +104,7 @@ func tie(g *graph.Graph) {
 func (s *span) isFirst() bool { return s.first == 0 }
 func (s *span) isLast() bool  { return s.last == s.Units() }
 
-func (s *span) ids() graph.Type { return graph.T(graph.U32, s.batch, s.SeqLen) }
+func (s *span) ids() graph.Type { return s.perToken(graph.T(graph.U32)) }
 func (s *span) act() graph.Type { return graph.T(graph.F32, s.batch, s.SeqLen, s.DModel) }
 
 // forward returns what enters the first layer, and what the span makes: activations, or the losses.
@@ -112,8 +115,12 @@ func (s *span) forward(loss Loss) (entry, y *graph.Value) {
 		entry = s.source(ActIn, s.act())
 	}
 	y = entry
+	var segments *graph.Value
+	if s.inputs.Segments {
+		segments = s.source(SegmentsInput, s.ids())
+	}
 	for u := max(s.first, 1); u < min(s.last, s.Units()-1); u++ {
-		y = s.block(u-1, y)
+		y = s.block(u-1, y, segments)
 	}
 	if s.isLast() {
 		y = s.losses(y, s.source(TargetsInput, s.ids()), loss)
@@ -165,13 +172,16 @@ func (s *span) grad(microbatches int, accumulate bool, loss Loss) {
 	grads := autodiff.Gradients(y, seed, append(wrt, entry)...)
 	onEntry := grads[len(ps)]
 	if onEntry == nil {
-		s.b.Fail("loss", "it does not depend on the logits in a way that has a gradient")
+		s.b.Fail("loss", "it does not depend on the logits or on hidden in a way that has a gradient")
 	}
 	s.separate(onEntry)
 	if !s.isFirst() {
 		s.b.Assign(s.b.Variable(GradIn, s.act()), onEntry)
 	}
 	for i, p := range ps {
+		if grads[i] == nil { // the loss does not read the logits, nor the head
+			s.b.Scope(p.Scope+WeightsSuffix, func() { grads[i] = op.Full(s.b, graph.F32, 0, p.Type.Shape...) })
+		}
 		store(p.Scope, Gradient(p.Name), grads[i])
 	}
 }

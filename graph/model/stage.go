@@ -19,11 +19,16 @@ type StageOptions struct {
 	// A Forward that stores less has other kernels for the same mathematics: a device's compiler may make their bits differ.
 	Recompute bool
 	Loss      Loss // what is trained, of the last part; nil is CrossEntropy. Eval is always CrossEntropy
+	Inputs    Inputs
 }
 
 // Stage is the programs of a part of a model. They have no inputs: all that they read is variables.
 //
 //	tokens, targets    u32 [B, T]           read by the first and the last part
+//	segments           u32 [B, T]           read by parts with layers, if Inputs has them
+//	weights            f32 [B, T]           read by the last part, if Inputs has them, as what follows if its loss does
+//	aligned/NAME       [B, T, …]
+//	scalars            f32 [n]
 //	act/in, grad/out   f32 [B, T, d_model]  read: what the parts before and after send
 //	act/out, grad/in   f32 [B, T, d_model]  assigned: what they are sent
 //	NAME               a parameter, read; in the head of a tied model, that of the embedding
@@ -41,7 +46,7 @@ type Stage struct {
 	// Eval is the forward pass alone; that of the last part outputs "losses" f32 [B], the mean of each sequence.
 	Eval *graph.Graph
 	// Stash is what Forward keeps for all programs of the backward pass, and WeightStash what InputGrad keeps for WeightGrad:
-	// one of each for every microbatch in flight, as are act/in, tokens and targets.
+	// one of each for every microbatch in flight, as are act/in, tokens, targets and the other inputs.
 	Stash, WeightStash []graph.Named
 	// Parameters are those that the programs read, in the model's order.
 	Parameters []Parameter
@@ -75,6 +80,9 @@ func (c Config) Stage(o StageOptions) (*Stage, error) {
 	case o.Batch < 1 || o.Microbatches < 1:
 		return nil, fmt.Errorf("%d microbatches of %d sequences: expected at least one of one", o.Microbatches, o.Batch)
 	}
+	if err := o.Inputs.check(); err != nil {
+		return nil, err
+	}
 	if o.Loss == nil {
 		o.Loss = CrossEntropy
 	}
@@ -106,9 +114,19 @@ func (c Config) Reads(first, last int) []Parameter {
 	return ps
 }
 
+// training is the forward and the backward pass in one graph; from says what brings what changes with the microbatch.
+func (c Config) training(o StageOptions, from func(*graph.Builder) source, accumulate bool) (*graph.Graph, error) {
+	s := c.span(o.First, o.Last, o.Batch)
+	s.inputs = o.Inputs
+	return s.build(func(s *span) {
+		s.source = from(s.b)
+		s.grad(o.Microbatches, accumulate, o.Loss)
+	})
+}
+
 // passes cuts the training graph into the forward pass and the backward pass, the latter whole and in halves.
 func (c Config) passes(s *Stage, o StageOptions, accumulate bool) error {
-	g, err := c.span(o.First, o.Last, o.Batch).build(func(s *span) { s.grad(o.Microbatches, accumulate, o.Loss) })
+	g, err := c.training(o, func(b *graph.Builder) source { return b.Variable }, accumulate)
 	if err != nil {
 		return err
 	}

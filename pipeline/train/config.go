@@ -44,9 +44,10 @@ type InitConfig struct {
 type DataConfig struct {
 	Train       []string `yaml:"train,flow"`
 	Val         []string `yaml:"val,flow"`
-	ValFraction float64  `yaml:"val_fraction"` // of the training tokens, held out when Val is empty
-	Field       string   `yaml:"field"`        // of a jsonl object: where its text is
-	Tokenizer   string   `yaml:"tokenizer"`    // "bytes", "gpt2" or the path of a tokenizer.json
+	ValFraction float64  `yaml:"val_fraction"`           // of the training tokens, held out when Val is empty
+	Aligned     []string `yaml:"aligned,flow,omitempty"` // safetensors with a row for each training token
+	Field       string   `yaml:"field"`                  // of a jsonl object: where its text is
+	Tokenizer   string   `yaml:"tokenizer"`              // "bytes", "gpt2" or the path of a tokenizer.json
 	Shuffle     bool     `yaml:"shuffle"`
 	Seed        uint64   `yaml:"seed"` // of the order of the windows
 }
@@ -258,6 +259,8 @@ func (c Config) validateData() error {
 		return bad("data.train", c.Data.Train, "at least one file to learn from, as in data: {train: [a.txt]}")
 	case slices.Contains(c.Data.Train, "") || slices.Contains(c.Data.Val, ""):
 		return bad("data.train", "", "names of files")
+	case slices.Contains(c.Data.Aligned, ""):
+		return bad("data.aligned", "", "names of safetensors files")
 	case c.Data.ValFraction < 0 || c.Data.ValFraction > 0.5:
 		return bad("data.val_fraction", c.Data.ValFraction, "a number from 0 to 0.5")
 	case c.Data.Field == "":

@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -55,14 +56,15 @@ func (r *run) segment(ctx context.Context) (err error) {
 			to = min(to, (r.step/every+1)*every)
 		}
 	}
-	if err := r.hooks.rates(ctx, to); err != nil {
+	if err := errors.Join(r.hooks.rates(ctx, to), r.hooks.askScalars(ctx, r.step, to)); err != nil {
 		return err
 	}
 	from, began := r.step, time.Now()
-	r.step, err = r.engine.Train(ctx, r.data.train, r.step, to, func(m engine.Measured) error {
+	r.step, err = r.engine.Train(ctx, r.source, r.step, to, func(m engine.Measured) error {
 		if err := r.tellLast(ctx); err != nil {
 			return err
 		}
+		r.feeder.release(m.Batch + 1)
 		p, err := r.progress(m)
 		r.last = &p
 		return err

@@ -110,8 +110,9 @@ func (c Config) computation(p partition.Plan) engine.Schedule {
 func (r *run) newEngine(ctx context.Context) (err error) {
 	o := r.engineOptions()
 	o.Optimizer, o.Devices, o.Execute = r.optimizer, r.devices, r.Execute
-	if o.Loss, err = r.hooks.loss(ctx, r.rows()*r.Model.SeqLen, r.Model.VocabSize); err != nil {
-		return err
+	o.Inputs = r.inputs
+	if r.loss != nil {
+		o.Loss = r.loss.build
 	}
 	if o.Execute == nil {
 		o.Execute = engine.Execute(chooser(r.Tune), r.memory())

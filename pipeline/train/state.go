@@ -32,12 +32,14 @@ type state struct {
 	Tokenizer string        `json:"tokenizer"` // its hash
 	Config    string        `json:"config"`    // config.yaml of the run
 	Hooks     []hookState   `json:"hooks,omitempty"`
+	LeftOut   int64         `json:"left_out,omitempty"` // batches, for what hooks did wrong
 }
 
 func (r *run) state(ctx context.Context) (state, error) {
-	hooks, err := r.hooks.states(ctx)
-	return state{Step: r.step, Tokens: r.tokens(r.step), Data: r.data.train.Position(int64(r.step)), Tokenizer: r.data.tok.Hash(),
-		Config: string(r.YAML()), Hooks: hooks}, err
+	next, states := r.feeder.stood(r.step)
+	hooks, err := r.hooks.states(ctx, states)
+	return state{Step: r.step, Tokens: r.tokens(r.step), Data: r.data.train.Position(next), Tokenizer: r.data.tok.Hash(),
+		Config: string(r.YAML()), Hooks: hooks, LeftOut: next - int64(r.step)}, err
 }
 
 // tokens is how many tokens the first steps train on.
@@ -173,6 +175,10 @@ func (r *run) resumeFrom(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if err := r.sameRun(c.Dir, s); err != nil {
 		return err
 	}
+	if s.LeftOut < 0 || s.Data.Step != int64(s.Step)+s.LeftOut {
+		return fmt.Errorf("%s: state.json is of step %d with %d batches left out, but goes on with batch %d", c.Dir, s.Step, s.LeftOut, s.Data.Step)
+	}
+	r.leftOut, r.states = s.LeftOut, r.hooks.batchStates(s.Hooks)
 	m, err := c.Model()
 	if err != nil {
 		return err
@@ -244,8 +250,8 @@ func (r *run) sameRun(dir string, s state) error {
 	return nil
 }
 
-// movable keys do not change what is computed; data, tokenizer and hooks are compared by content.
-var movable = []string{"run.dir", "data.train", "data.val", "data.tokenizer", "train.eval_every", "train.eval_batches",
+// movable keys do not change what is computed; data, aligned tensors, tokenizer and hooks are compared by content.
+var movable = []string{"run.dir", "data.train", "data.val", "data.aligned", "data.tokenizer", "train.eval_every", "train.eval_batches",
 	"train.save_every", "train.keep", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
 	"pipeline.cut", "pipeline.recompute", "pipeline.memory", "hooks"}
 
