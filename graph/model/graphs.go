@@ -28,7 +28,7 @@ const (
 // microbatch's mean f32 [1], and stores its share of the whole batch's mean loss in the variable "loss", and of that loss's
 // gradient in the variables that Gradients names; or adds it to them when accumulate is set.
 func (c Config) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, error) {
-	o := StageOptions{Last: c.Units(), Batch: batch, Microbatches: microbatches, Loss: CrossEntropy}
+	o := StageOptions{Last: c.Units(), Batch: batch, Microbatches: microbatches}
 	return c.training(o, func(b *graph.Builder) source { return b.Input }, accumulate)
 }
 

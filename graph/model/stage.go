@@ -83,9 +83,6 @@ func (c Config) Stage(o StageOptions) (*Stage, error) {
 	if err := o.Inputs.check(); err != nil {
 		return nil, err
 	}
-	if o.Loss == nil {
-		o.Loss = CrossEntropy
-	}
 	s := &Stage{Parameters: c.Reads(o.First, o.Last)}
 	var err error
 	if s.Eval, err = c.span(o.First, o.Last, o.Batch).build((*span).eval); err != nil {
@@ -116,6 +113,9 @@ func (c Config) Reads(first, last int) []Parameter {
 
 // training is the forward and the backward pass in one graph; from says what brings what changes with the microbatch.
 func (c Config) training(o StageOptions, from func(*graph.Builder) source, accumulate bool) (*graph.Graph, error) {
+	if o.Loss == nil {
+		o.Loss = CrossEntropy
+	}
 	s := c.span(o.First, o.Last, o.Batch)
 	s.inputs = o.Inputs
 	return s.build(func(s *span) {
