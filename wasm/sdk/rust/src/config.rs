@@ -61,13 +61,22 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// What a message begins with.
+    fn place(&self) -> &'static str {
+        if self.config {
+            "config: "
+        } else {
+            ""
+        }
+    }
+
     /// A number; panics if the key has another value.
     pub fn number(&self, key: &str, otherwise: f64) -> f64 {
         match self.find(key) {
             None => otherwise,
             Some(text) => match text.parse() {
                 Ok(x) => x,
-                Err(_) => panic!("{} is {}, expected a number", key, text),
+                Err(_) => panic!("{}{} is {}, expected a number", self.place(), key, text),
             },
         }
     }
@@ -78,7 +87,7 @@ impl<'a> Object<'a> {
             None => otherwise,
             Some("true") => true,
             Some("false") => false,
-            Some(text) => panic!("{} is {}, expected true or false", key, text),
+            Some(text) => panic!("{}{} is {}, expected true or false", self.place(), key, text),
         }
     }
 
@@ -88,7 +97,7 @@ impl<'a> Object<'a> {
             None => otherwise,
             Some(text) => match text.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
                 Some(inner) if !inner.contains('\\') => inner,
-                _ => panic!("{} is {}, expected a text without escapes", key, text),
+                _ => panic!("{}{} is {}, expected a text without escapes", self.place(), key, text),
             },
         }
     }
