@@ -107,7 +107,7 @@ func (d *feeder) await(ctx context.Context, step int) (engine.Batch, error) {
 		select {
 		case <-s.ready: // both
 		default:
-			return nil, d.err
+			return nil, Mistake(d.err)
 		}
 	}
 	if first && d.trace != nil {

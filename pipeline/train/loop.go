@@ -69,6 +69,10 @@ func (r *run) segment(ctx context.Context) (err error) {
 		r.last = &p
 		return err
 	})
+	var broken *stumble
+	if errors.As(err, &broken) {
+		err = mistakef("%w; %s", err, r.kept())
+	}
 	r.trace.Complete(trace.RunTrack, trace.Run, trace.TrainEvent, began, time.Since(began), map[string]any{"from": from, "to": r.step})
 	return err
 }
