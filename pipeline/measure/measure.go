@@ -21,6 +21,7 @@ type Target struct {
 	Model     model.Config
 	Batch     int              // sequences a microbatch
 	Optimizer *optim.Optimizer // of all parameters
+	Inputs    model.Inputs     // of training; the loss is the cross entropy, whatever it is in training
 }
 
 // Options of a measurement.
@@ -58,8 +59,14 @@ func (t Target) Problem(ctx context.Context, devices []device.Device, o Options)
 		p.Units = widest(p.Units, c.Units)
 		p.Devices = append(p.Devices, partition.Device{Name: dev.Info().Name, Times: c.Times, Memory: budget(dev), Link: c.Link})
 	}
+	if t.Inputs.Segments {
+		p.Given = t.ids()
+	}
 	return p, modelled, nil
 }
+
+// ids is the bytes of a microbatch's tokens.
+func (t Target) ids() int64 { return graph.T(graph.U32, t.Batch, t.Model.SeqLen).Bytes() }
 
 // kindOf is what devices that are alike have in common.
 func kindOf(dev device.Device) device.Info {
@@ -157,7 +164,7 @@ type kind struct {
 const someMicrobatches = 2
 
 func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, err error) {
-	s, err := t.Model.Stage(model.StageOptions{First: unit, Last: unit + 1, Batch: t.Batch, Microbatches: someMicrobatches})
+	s, err := t.Model.Stage(model.StageOptions{First: unit, Last: unit + 1, Batch: t.Batch, Microbatches: someMicrobatches, Inputs: t.Inputs})
 	if err != nil {
 		return k, err
 	}
@@ -210,14 +217,17 @@ func (t Target) unit(unit int, s *model.Stage) (u partition.Unit) {
 			u.Shared += p.Type.Bytes()
 		}
 	}
-	ids := graph.T(graph.U32, t.Batch, t.Model.SeqLen).Bytes()
 	if unit == 0 {
-		u.Kept += ids // tokens
+		u.Given = t.ids() // tokens
 	}
 	if unit == t.Model.Units()-1 {
-		u.Kept += ids // targets
+		for _, v := range t.Model.Variables(t.Inputs, t.Batch) {
+			if v.ID != model.TokensInput && v.ID != model.SegmentsInput {
+				u.Given += v.Type.Bytes()
+			}
+		}
 	} else {
-		u.Out = ids * int64(t.Model.DModel)
+		u.Out = t.ids() * int64(t.Model.DModel)
 	}
 	return u
 }
