@@ -104,6 +104,7 @@ const (
 	graphOp
 	graphShape
 	graphDType
+	graphScalar
 	emit
 	fail
 	imported
@@ -117,6 +118,7 @@ func guest(text string, funcs ...w.Func) []byte {
 	imports := []w.Import{
 		{Name: "graph_input", Params: i32s(2), Results: i32s(1)}, {Name: "graph_op", Params: i32s(6), Results: i32s(1)},
 		{Name: "graph_shape", Params: i32s(3), Results: i32s(1)}, {Name: "graph_dtype", Params: i32s(1), Results: i32s(1)},
+		{Name: "graph_scalar", Params: i32s(2), Results: i32s(1)},
 		{Name: "emit", Params: i32s(2)}, {Name: "fail", Params: i32s(2)},
 	}
 	for i := range imports {
