@@ -49,7 +49,7 @@ func apart(before []uint32, length int, ends func(i int) bool) (out []bool) {
 
 func TestDocumentMask(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 9))
-	p := batches(t, "document_mask.wasm", `{"separator": 3}`)
+	p := exampleOf(t, "document_mask.wasm", `{"separator": 3}`)
 	for n := range 50 {
 		b := random(rng, 1+rng.IntN(4), 2+rng.IntN(20), n < 25)
 		tokens, targets, weights := slices.Clone(b.Tokens), slices.Clone(b.Targets), slices.Clone(b.Weights)
@@ -64,7 +64,7 @@ func TestDocumentMask(t *testing.T) {
 		assert.Equal(t, weights, b.Weights)
 		assert.Equal(t, [][]uint32{tokens, targets}, [][]uint32{b.Tokens, b.Targets})
 	}
-	assert.ErrorContains(t, batches(t, "document_mask.wasm", `{}`).Apply(ctx, 0, plain(1, 2, 4)), "separator: expected the number of a token")
+	assert.ErrorContains(t, exampleOf(t, "document_mask.wasm", `{}`).Apply(ctx, 0, plain(1, 2, 4)), "separator: expected the number of a token")
 }
 
 func TestLengthCurriculum(t *testing.T) {
@@ -83,7 +83,7 @@ func TestLengthCurriculum(t *testing.T) {
 		{`{"start": 1000}`, func(int) int { return 100 }},
 	} {
 		rng := rand.New(rand.NewPCG(2, 9))
-		p := batches(t, "length_curriculum.wasm", c.config)
+		p := exampleOf(t, "length_curriculum.wasm", c.config)
 		for step := range 20 {
 			b := random(rng, 3, 100, step%2 == 0)
 			b.Step, b.Steps = step, 20
@@ -103,6 +103,6 @@ func TestLengthCurriculum(t *testing.T) {
 		`{"start": 0}`: "start: expected a number of tokens", `{"steps": 0}`: "steps: expected a number of at least 1",
 		`{"multiple": 0.5}`: "multiple: expected a number of tokens", `{"truncate": 1}`: "truncate is not true or false",
 	} {
-		assert.ErrorContains(t, batches(t, "length_curriculum.wasm", config).Apply(ctx, 0, plain(1, 2, 4)), fmt.Sprintf("failed: %s", want), config)
+		assert.ErrorContains(t, exampleOf(t, "length_curriculum.wasm", config).Apply(ctx, 0, plain(1, 2, 4)), fmt.Sprintf("failed: %s", want), config)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// batches is an example that maps batches.
-func batches(t testing.TB, file, config string) *hook.Batches {
+// exampleOf is an example that maps batches.
+func exampleOf(t testing.TB, file, config string) *hook.Batches {
 	t.Helper()
 	m := load(t, newHost(t), hook.Spec{File: examples + file, Hook: hook.MapBatch, Config: []byte(config)})
 	p := m.Batches(1)
@@ -123,7 +123,7 @@ func TestPacking(t *testing.T) {
 			const steps = 60
 			s := newStream(rand.New(rand.NewPCG(7, uint64(c.rows))), steps*c.rows*c.length+1, c.longest)
 			l := learnt{s, map[uint32]bool{}, map[int]uint32{}, map[int]int{}}
-			p := batches(t, "packing.wasm", fmt.Sprintf(`{"separator": 0, "waiting": %d}`, c.waiting))
+			p := exampleOf(t, "packing.wasm", fmt.Sprintf(`{"separator": 0, "waiting": %d}`, c.waiting))
 			for step := range steps {
 				b := plain(c.rows, c.length, len(s.tokens)+2)
 				for row := range c.rows {
@@ -156,7 +156,7 @@ func TestPackingOfShuffledWindows(t *testing.T) {
 	s := newStream(rng, rows*length*steps+1, 40)
 	order := rng.Perm(rows * steps)
 	l := learnt{s, map[uint32]bool{}, nil, map[int]int{}}
-	p := batches(t, "packing.wasm", `{"separator": 0, "waiting": 500, "shuffled": true}`)
+	p := exampleOf(t, "packing.wasm", `{"separator": 0, "waiting": 500, "shuffled": true}`)
 	for step := range steps {
 		b := plain(rows, length, len(s.tokens)+2)
 		for row := range rows {
@@ -173,7 +173,7 @@ func TestPackingGoesOn(t *testing.T) {
 	const rows, length, windows = 4, 16, 27
 	s := newStream(rand.New(rand.NewPCG(11, 11)), windows*length+1, 30)
 	run := func(restart int) (out []*hook.Batch) {
-		p := batches(t, "packing.wasm", `{"separator": 0, "waiting": 64}`)
+		p := exampleOf(t, "packing.wasm", `{"separator": 0, "waiting": 64}`)
 		for step := range 20 {
 			b := plain(rows, length, len(s.tokens)+2)
 			for row := range rows {
@@ -189,7 +189,7 @@ func TestPackingGoesOn(t *testing.T) {
 			if step == restart {
 				state, err := p.Save(ctx)
 				require.NoError(t, err)
-				p = batches(t, "packing.wasm", `{"separator": 0, "waiting": 64}`)
+				p = exampleOf(t, "packing.wasm", `{"separator": 0, "waiting": 64}`)
 				p.Restore(state)
 			}
 		}
@@ -208,7 +208,7 @@ func TestPackingRefuses(t *testing.T) {
 			b.Tokens[i], b.Targets[i] = uint32(i+1), uint32(i+2)
 		}
 		change(b)
-		return batches(t, "packing.wasm", config).Apply(ctx, 3, b)
+		return exampleOf(t, "packing.wasm", config).Apply(ctx, 3, b)
 	}
 	same := func(*hook.Batch) {}
 	assert.NoError(t, fail(`{"separator": 0}`, same))
