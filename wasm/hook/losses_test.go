@@ -3,6 +3,7 @@ package hook_test
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -88,27 +89,37 @@ func TestDistillation(t *testing.T) {
 	for _, c := range []struct {
 		config             string
 		alpha, temperature float64
+		rest               bool
 		more               []graph.Named
 	}{
-		{`{}`, 0.5, 1, more}, {`{"alpha": 0.1, "temperature": 2.5}`, 0.1, 2.5, more}, {`{"alpha": 0, "temperature": 0.5}`, 0, 0.5, signed},
-		{`{"alpha": 1}`, 1, 1, more},
+		{`{}`, 0.5, 1, false, more}, {`{"alpha": 0.1, "temperature": 2.5}`, 0.1, 2.5, false, more},
+		{`{"alpha": 0, "temperature": 0.5}`, 0, 0.5, false, signed}, {`{"alpha": 1}`, 1, 1, false, more},
+		{`{"alpha": 0.2, "rest": true}`, 0.2, 1, true, more},
 	} {
 		checkLoss(t, hook.Spec{File: "distillation.wasm", Config: []byte(c.config)}, rows, vocab, c.more, func(rng *rand.Rand, in tensors) {
 			in["teacher_ids"], in["teacher_logprobs"] = graph.NewTensor(c.more[0].Type), graph.NewTensor(c.more[1].Type)
 			for i := range rows {
 				for j, id := range rng.Perm(vocab)[:k] {
-					in["teacher_ids"].Data[i*k+j], in["teacher_logprobs"].Data[i*k+j] = float64(id), -3*rng.Float64()
+					in["teacher_ids"].Data[i*k+j], in["teacher_logprobs"].Data[i*k+j] = float64(id), -1.2-3*rng.Float64()
 				}
 			}
 		}, func(in tensors, i int) float64 {
 			z := row(in["logits"], i)
 			soft := scaled(z, 1/c.temperature)
 			teacher := scaled(row(in["teacher_logprobs"], i), 1/c.temperature)
-			divergence := 0.0
+			divergence, total := 0.0, floats.LogSumExp(teacher)
+			leftP, others := 1.0, slices.Clone(soft)
+			if c.rest {
+				total = 0
+			}
 			for j, id := range row(in["teacher_ids"], i) {
-				logP := teacher[j] - floats.LogSumExp(teacher)
+				logP := teacher[j] - total
 				logQ := soft[int(id)] - floats.LogSumExp(soft)
 				divergence += math.Exp(logP) * (logP - logQ)
+				leftP, others[int(id)] = leftP-math.Exp(logP), math.Inf(-1)
+			}
+			if c.rest {
+				divergence += leftP * (math.Log(leftP) - max(floats.LogSumExp(others)-floats.LogSumExp(soft), math.Log(1e-5)))
 			}
 			nll := floats.LogSumExp(z) - z[int(in["targets"].Data[i])]
 			return c.alpha*nll + (1-c.alpha)*c.temperature*c.temperature*divergence
@@ -152,7 +163,7 @@ func TestLossesRefuseConfigs(t *testing.T) {
 	narrow := []graph.Named{teacher[0], {ID: "teacher_logprobs", Type: graph.T(graph.F32, 4, 2)}}
 	for file, cases := range map[string]map[string]string{
 		"distillation.wasm": {`{"alpha": 2}`: "alpha: expected a number from 0 to 1", `{"temperature": 0}`: "temperature: expected a number above 0",
-			`{"alpha": "x"}`: "alpha is not a number", `{"temp": 2}`: "temp"},
+			`{"rest": true, "temperature": 2}`: "rest: expected temperature 1", `{"alpha": "x"}`: "alpha is not a number", `{"temp": 2}`: "temp"},
 		"annealed_smoothing.wasm": {`{"from": 1}`: "from: expected a number", `{"to": -1}`: "to: expected a number", `{"steps": 0}`: "steps: expected"},
 	} {
 		for config, want := range cases {
