@@ -48,15 +48,15 @@ func TestHookBench(t *testing.T) {
 
 func TestHookMistakes(t *testing.T) {
 	for want, args := range map[string][]string{
-		"hook none.wasm: refused: open none.wasm":                           {"check", "none.wasm"},
-		"is not WebAssembly":                                                {"check", hookExamples + "focal_loss.c"},
-		"does not export the function on_metrics":                           {"check", hookExamples + "focal_loss.wasm", "--hook", "on_metrics"},
-		`there is no hook "loss", expected one of build_loss, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
-		`--config: found "[1]", expected a JSON object`:                     {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
-		"--vocab: found 1, expected":                                        {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
-		"--seconds: found 0, expected":                                      {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
-		"no such file":                                                      {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
-		`language "cobol", expected one of c, rust`:                         {"new", "x", "--lang", "cobol"},
+		"hook none.wasm: refused: open none.wasm":                                        {"check", "none.wasm"},
+		"is not WebAssembly":                                                             {"check", hookExamples + "focal_loss.c"},
+		"does not export the function on_metrics":                                        {"check", hookExamples + "focal_loss.wasm", "--hook", "on_metrics"},
+		`there is no hook "loss", expected one of build_loss, build_model, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
+		`--config: found "[1]", expected a JSON object`:                                  {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
+		"--vocab: found 1, expected":                                                     {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
+		"--seconds: found 0, expected":                                                   {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
+		"no such file":                                                                   {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
+		`language "cobol", expected one of c, rust`:                                      {"new", "x", "--lang", "cobol"},
 	} {
 		code, _, errs := command(append([]string{"hook"}, args...)...)
 		assert.Equal(t, exitMistake, code, errs)
@@ -66,7 +66,7 @@ func TestHookMistakes(t *testing.T) {
 
 func TestHookNew(t *testing.T) {
 	for lang, want := range map[string][]string{
-		"c":    {"Makefile", "gpupipe.h", "gpupipe_graph.h", "hook.c"},
+		"c": {"Makefile", "gpupipe.h", "gpupipe_graph.h", "hook.c"},
 		"rust": {"Cargo.toml", "gpupipe/Cargo.toml", "gpupipe/src/batch.rs", "gpupipe/src/config.rs", "gpupipe/src/global.rs", "gpupipe/src/graph.rs",
 			"gpupipe/src/lib.rs", "gpupipe/src/loss.rs", "gpupipe/src/model.rs", "src/lib.rs"},
 	} {

@@ -28,13 +28,19 @@ const (
 // microbatch's mean f32 [1], and stores its share of the whole batch's mean loss in the variable "loss", and of that loss's
 // gradient in the variables that Gradients names; or adds it to them when accumulate is set.
 func (c Config) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, error) {
-	o := StageOptions{Last: c.Units(), Batch: batch, Microbatches: microbatches}
-	return c.training(o, func(b *graph.Builder) source { return b.Input }, accumulate)
+	return grad(c, batch, microbatches, accumulate)
+}
+
+func grad(m architecture, batch, microbatches int, accumulate bool) (*graph.Graph, error) {
+	o := StageOptions{Last: m.Units(), Batch: batch, Microbatches: microbatches}
+	return training(m, o, func(b *graph.Builder) source { return b.Input }, accumulate)
 }
 
 // Eval is the graph that outputs "losses", the mean negative log-likelihood of each of batch sequences: f32 [batch].
-func (c Config) Eval(batch int) (*graph.Graph, error) {
-	return c.span(0, c.Units(), batch).build(func(s *span) {
+func (c Config) Eval(batch int) (*graph.Graph, error) { return evaluation(c, batch) }
+
+func evaluation(m architecture, batch int) (*graph.Graph, error) {
+	return newSpan(m, 0, m.Units(), batch).build(func(s *span) {
 		s.source = s.b.Input
 		s.eval()
 	})

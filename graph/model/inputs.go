@@ -21,17 +21,17 @@ func AlignedInput(name string) string { return "aligned/" + name }
 
 // Variables are the variables that a microbatch's data of so many sequences are uploaded to, tokens and targets first. A program
 // has those of them that it reads.
-func (c Config) Variables(in Inputs, batch int) []graph.Named {
-	s := c.span(0, c.Units(), batch)
-	vs := []graph.Named{{ID: TokensInput, Type: s.ids()}, {ID: TargetsInput, Type: s.ids()}}
+func (z Size) Variables(in Inputs, batch int) []graph.Named {
+	ids := z.perToken(batch, graph.T(graph.U32))
+	vs := []graph.Named{{ID: TokensInput, Type: ids}, {ID: TargetsInput, Type: ids}}
 	if in.Segments {
-		vs = append(vs, graph.Named{ID: SegmentsInput, Type: s.ids()})
+		vs = append(vs, graph.Named{ID: SegmentsInput, Type: ids})
 	}
 	if in.Weights {
-		vs = append(vs, graph.Named{ID: WeightsInput, Type: s.perToken(graph.T(graph.F32))})
+		vs = append(vs, graph.Named{ID: WeightsInput, Type: z.perToken(batch, graph.T(graph.F32))})
 	}
 	for _, a := range in.Aligned {
-		vs = append(vs, graph.Named{ID: AlignedInput(a.ID), Type: s.perToken(a.Type)})
+		vs = append(vs, graph.Named{ID: AlignedInput(a.ID), Type: z.perToken(batch, a.Type)})
 	}
 	if in.Scalars > 0 {
 		vs = append(vs, graph.Named{ID: ScalarsInput, Type: graph.T(graph.F32, in.Scalars)})
@@ -40,8 +40,8 @@ func (c Config) Variables(in Inputs, batch int) []graph.Named {
 }
 
 // perToken is the type of a microbatch's values of a type each.
-func (s *span) perToken(t graph.Type) graph.Type {
-	return graph.Type{DType: t.DType, Shape: append(graph.Shape{s.batch, s.whole.SeqLen}, t.Shape...)}
+func (z Size) perToken(batch int, t graph.Type) graph.Type {
+	return graph.Type{DType: t.DType, Shape: append(graph.Shape{batch, z.SeqLen}, t.Shape...)}
 }
 
 func (in Inputs) check() error {

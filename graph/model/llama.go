@@ -11,6 +11,35 @@ type net struct {
 	b        *graph.Builder
 	params   map[string]*graph.Value
 	cos, sin *graph.Value
+	last     *graph.Value // hidden, when there is a head
+}
+
+// Units counts the embedding, the layers, and the head with the loss.
+func (c Config) Units() int { return c.NLayers + 2 }
+
+// UnitScope is the scope of a unit, counted from 0.
+func (c Config) UnitScope(i int) string {
+	switch i {
+	case 0:
+		return EmbedScope
+	case c.NLayers + 1:
+		return HeadScope
+	}
+	return LayerScope(i - 1)
+}
+
+// Like is the first layer, of a layer.
+func (c Config) Like(unit int) int {
+	if unit == c.Units()-1 {
+		return unit
+	}
+	return min(unit, 1)
+}
+
+// network begins the model as if its embedding were not tied: see span.
+func (c Config) network(b *graph.Builder, _ int) (network, error) {
+	c.TieEmbeddings = false
+	return c.net(b), nil
 }
 
 func (c Config) net(b *graph.Builder) *net {
@@ -22,6 +51,28 @@ func (c Config) net(b *graph.Builder) *net {
 	table := graph.T(graph.F32, c.SeqLen, c.HeadDim()/2)
 	n.cos, n.sin = b.Constant("rope/cos", table, cos), b.Constant("rope/sin", table, sin)
 	return n
+}
+
+func (n *net) parameters() []Parameter { return n.Parameters() }
+
+func (n *net) parameter(name string) *graph.Value { return n.params[name] }
+
+func (n *net) unit(u int, x *graph.Value, read func(string) *graph.Value) (y *graph.Value) {
+	switch u {
+	case 0:
+		return n.embed(read(TokensInput))
+	case n.Units() - 1:
+		n.b.Scope(HeadScope, func() {
+			n.last = n.hidden(x)
+			y = n.logits(n.last)
+		})
+		return y
+	}
+	return n.block(u-1, x, read(SegmentsInput))
+}
+
+func (n *net) head() (*graph.Value, map[string]*graph.Value) {
+	return n.last, map[string]*graph.Value{normName: n.params[normName], headName: n.params[headName]}
 }
 
 // embed looks up tokens [B, T]: [B, T, d_model].

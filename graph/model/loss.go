@@ -17,7 +17,7 @@ type Loss func(in LossInputs) *graph.Value
 type LossInputs struct {
 	Logits     *graph.Value            // f32 [N, V]
 	Targets    *graph.Value            // u32 [N]
-	Hidden     *graph.Value            // f32 [N, d_model]: what the head's matrix is multiplied with
+	Hidden     *graph.Value            // f32 [N, d_model]: what the head's matrix is multiplied with; nil: of a Written model it is not known
 	Weights    *graph.Value            // f32 [N]; nil: there are none
 	Parameters map[string]*graph.Value // of the head by name: the norm, and the matrix, of a tied model too, as lm_head.weight
 	Aligned    map[string]*graph.Value // by name: [N, …]
@@ -35,10 +35,10 @@ func CrossEntropy(in LossInputs) *graph.Value {
 	return perToken
 }
 
-// losses applies a loss to what leaves the last layer, x [B, T, d_model].
-func (s *span) losses(x, targets *graph.Value, loss Loss) (y *graph.Value) {
-	s.b.Scope(HeadScope, func() {
-		in := s.lossInputs(x, targets)
+// losses applies a loss to the logits [B, T, V].
+func (s *span) losses(logits, targets *graph.Value, loss Loss) (y *graph.Value) {
+	s.b.Scope(s.headScope(), func() {
+		in := s.lossInputs(logits, targets)
 		y = loss(in)
 		rows := in.Targets.Shape
 		if y.DType != graph.F32 || y.Shape.Len() != 1 && !y.Shape.Equal(rows) {
@@ -56,20 +56,18 @@ func (s *span) losses(x, targets *graph.Value, loss Loss) (y *graph.Value) {
 	return y
 }
 
-func (s *span) lossInputs(x, targets *graph.Value) LossInputs {
+func (s *span) lossInputs(logits, targets *graph.Value) LossInputs {
 	rows := targets.Shape.Len()
-	hidden := s.hidden(x)
-	in := LossInputs{
-		Logits: op.Reshape(s.logits(hidden), rows, s.VocabSize), Targets: op.Reshape(targets, rows),
-		Hidden:     op.Reshape(hidden, rows, s.DModel),
-		Parameters: map[string]*graph.Value{normName: s.params[normName], headName: s.params[headName]},
-		Aligned:    map[string]*graph.Value{},
+	in := LossInputs{Logits: op.Reshape(logits, rows, s.VocabSize), Targets: op.Reshape(targets, rows), Aligned: map[string]*graph.Value{}}
+	var hidden *graph.Value
+	if hidden, in.Parameters = s.net.head(); hidden != nil {
+		in.Hidden = op.Reshape(hidden, rows, s.Size.Hidden)
 	}
 	if s.inputs.Weights {
-		in.Weights = op.Reshape(s.source(WeightsInput, s.perToken(graph.T(graph.F32))), rows)
+		in.Weights = op.Reshape(s.source(WeightsInput, s.perToken(s.batch, graph.T(graph.F32))), rows)
 	}
 	for _, a := range s.inputs.Aligned {
-		v := s.source(AlignedInput(a.ID), s.perToken(a.Type))
+		v := s.source(AlignedInput(a.ID), s.perToken(s.batch, a.Type))
 		in.Aligned[a.ID] = op.Reshape(v, append([]int{rows}, a.Type.Shape...)...)
 	}
 	if n := s.inputs.Scalars; n > 0 {

@@ -50,7 +50,7 @@ func (d data) Batch(number int64) (Batch, error) {
 				case v.Type.DType == graph.F32:
 					x = math.Float32bits(0.5 + rng.Float32())
 				case v.ID == model.TokensInput || v.ID == model.TargetsInput:
-					x = rng.Uint32N(uint32(d.Model.VocabSize))
+					x = rng.Uint32N(uint32(d.Model.Size().VocabSize))
 				}
 				all = binary.LittleEndian.AppendUint32(all, x)
 			}
@@ -142,6 +142,6 @@ func TestEvaluationsReadNoInputs(t *testing.T) {
 	e, err := New(o)
 	require.NoError(t, err)
 	require.NoError(t, e.Load())
-	require.NoError(t, e.Evaluate(context.Background(), zeros(o.Model.SeqLen), 2, ignore))
+	require.NoError(t, e.Evaluate(context.Background(), zeros(o.Model.Size().SeqLen), 2, ignore))
 	require.NoError(t, e.Close())
 }

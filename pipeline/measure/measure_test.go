@@ -253,11 +253,11 @@ func TestFailuresAndInterruptions(t *testing.T) {
 	dev.fail = device.ErrLost
 	_, _, err := g.Problem(context.Background(), []device.Device{dev}, Options{})
 	assert.ErrorIs(t, err, device.ErrLost)
-	assert.EqualError(t, err, "webgpu:0: the embedding: program F: device lost")
+	assert.EqualError(t, err, "webgpu:0: embed: program F: device lost")
 	dev.fail = nil
 	ctx, cancel := context.WithCancel(context.Background())
 	_, err = g.On(ctx, dev, Options{Progress: func(_, what string) {
-		if what == "program B of a layer" {
+		if what == "program B of layers.0" {
 			cancel()
 		}
 	}})

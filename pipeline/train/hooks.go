@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"reflect"
 	"runtime"
 	"slices"
@@ -68,15 +69,31 @@ func openHooks(configs []HookConfig, cacheDir string, names ...string) (h *hooks
 				return h, err
 			}
 		}
-		limits := wasm.Limits{MemoryPages: uint32(c.MemoryMB) * 16, Deadline: time.Duration(c.Seconds * float64(time.Second))}
-		m, err := h.host.Load(hook.Spec{File: c.File, Hook: c.Hook, Config: c.Config.JSON(), Seed: c.Seed, Limits: limits,
-			Log: func(line string) { h.wrote(c.File, line) }})
+		m, err := h.load(c)
 		if err != nil {
 			return h, err
 		}
-		h.modules = append(h.modules, &loadedHook{c, m})
+		h.modules = append(h.modules, m)
 	}
 	return h, nil
+}
+
+// load loads a module. That of a model is kept: checkpoints hold it.
+func (h *hooks) load(c HookConfig) (_ *loadedHook, err error) {
+	limits := wasm.Limits{MemoryPages: uint32(c.MemoryMB) * 16, Deadline: time.Duration(c.Seconds * float64(time.Second))}
+	s := hook.Spec{File: c.File, Hook: c.Hook, Config: c.Config.JSON(), Seed: c.Seed, Limits: limits, Log: func(line string) { h.wrote(c.File, line) }}
+	var m *hook.Module
+	if c.module == nil && c.Hook == hook.BuildModel {
+		if c.module, err = os.ReadFile(c.File); err != nil {
+			return nil, fmt.Errorf("hook %s: %w", c.File, err)
+		}
+	}
+	if c.module != nil {
+		m, err = h.host.LoadBytes(s, c.module)
+	} else {
+		m, err = h.host.Load(s)
+	}
+	return &loadedHook{c, m}, err
 }
 
 func (h *hooks) wrote(file, line string) { h.note("%s: %s", file, line) }

@@ -21,6 +21,8 @@ type HookConfig struct {
 	MemoryMB int      `yaml:"memory_mb,omitempty"` // 0: 256
 	Seconds  float64  `yaml:"seconds,omitempty"`   // a call may take; 0: 30
 	OnError  string   `yaml:"on_error,omitempty"`  // of map_document, map_batch, token_weights: stop the run, the default, or skip the document or batch
+
+	module []byte // what File holds, if it is not read from there
 }
 
 // Settings are what a user tells a module: a section of any keys.
@@ -75,7 +77,7 @@ func (s Settings) JSON() []byte {
 }
 
 // Only one module can have the last word on these.
-var exclusiveHooks = []string{hook.BuildLoss, hook.LearningRate}
+var exclusiveHooks = []string{hook.BuildLoss, hook.BuildModel, hook.LearningRate}
 
 // What these do wrong need not end the run.
 var skippingHooks = []string{hook.MapDocument, hook.MapBatch, hook.TokenWeights}
@@ -110,6 +112,13 @@ func (c Config) validateHooks() error {
 		case h.OnError != "" && h.OnError != halt && h.OnError != skip:
 			return bad(key("on_error"), h.OnError, "%s or %s", halt, skip)
 		}
+	}
+	switch n := count[hook.BuildModel]; {
+	case n == 0 && c.Model.written():
+		return bad("hooks", "none of "+hook.BuildModel, "one: model.arch is %s, a model that a hook writes", hookArch)
+	case n > 0 && !c.Model.written():
+		return bad("hooks", fmt.Sprintf("%d of %s", n, hook.BuildModel), "none: model.arch is %s; for a model that a hook writes: model: {arch: %s, vocab_size: …, seq_len: …}",
+			c.Model.Arch, hookArch)
 	}
 	for _, name := range exclusiveHooks {
 		if count[name] > 1 {

@@ -57,7 +57,7 @@ func (r *run) makeLoss(ctx context.Context) (err error) {
 	}
 	maps, weighs := len(r.hooks.of(hook.MapBatch)) > 0, len(r.hooks.of(hook.TokenWeights)) > 0
 	r.inputs = model.Inputs{Segments: maps, Weights: maps || weighs}
-	in := graphhook.Inputs{Rows: r.rows() * r.Model.SeqLen, Vocab: r.Model.VocabSize, Width: r.Model.DModel, More: r.Model.LossParameters()}
+	in := graphhook.Inputs{Rows: r.rows() * r.Model.SeqLen, Vocab: r.Model.VocabSize, Width: r.model.Size().Hidden, More: r.model.LossParameters()}
 	for _, a := range aligned {
 		in.More = append(in.More, graph.Named{ID: a.ID, Type: graph.Type{DType: a.Type.DType, Shape: append(graph.Shape{in.Rows}, a.Type.Shape...)}})
 	}

@@ -84,6 +84,7 @@ type run struct {
 	start  Start
 
 	hooks      *hooks
+	model      model.Model
 	data       *corpus
 	loss       *moduleLoss  // nil: cross-entropy
 	inputs     model.Inputs // what the model reads of a batch besides tokens and targets
@@ -110,9 +111,16 @@ type run struct {
 	pace    pace
 }
 
-// openHooks loads the modules of the run.
+// openHooks loads the modules of the run, of which one may write the model.
 func (r *run) openHooks(ctx context.Context) (err error) {
-	if r.hooks, err = openHooks(r.Hooks, r.HookCache, hook.Names()...); err != nil {
+	configs := r.Hooks
+	if r.Resume {
+		configs = withKept(configs, r.Run.Dir, r.Report.Note)
+	}
+	if r.hooks, err = openHooks(configs, r.HookCache, hook.Names()...); err != nil {
+		return err
+	}
+	if r.model, err = r.Config.openModel(r.hooks); err != nil {
 		return err
 	}
 	return r.hooks.openRate(ctx, r.rateSchedule())
@@ -126,7 +134,7 @@ func (r *run) plan(ctx context.Context) (err error) {
 	if err := r.newEngine(ctx); err != nil {
 		return err
 	}
-	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.Model.Count(), Optimizer: r.optimizer.String(),
+	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.model.Count(), Optimizer: r.optimizer.String(),
 		Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	return nil
 }

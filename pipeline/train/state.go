@@ -64,12 +64,15 @@ func (r *run) save(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := checkpoint.Contents{Step: r.step, Config: json.RawMessage(r.Model.HuggingFace()), State: s, Files: map[string][]byte{
+	c := checkpoint.Contents{Step: r.step, Config: r.modelConfig(), State: s, Files: map[string][]byte{
 		"tokenizer.json": r.data.tok.JSON(), keptConfig: r.YAML()}}
+	if m := r.hooks.modelHook(); m != nil {
+		c.Files[moduleFile] = m.module
+	}
 	if text := r.kernels(); text != nil {
 		c.Files[kernelsFile] = text
 	}
-	for _, p := range r.Model.Parameters() {
+	for _, p := range r.model.Parameters() {
 		read := func(v engine.Version) func() (device.Pending, error) {
 			return func() (device.Pending, error) { return r.engine.ReadWeights(p.Name, v) }
 		}
@@ -92,6 +95,14 @@ func (r *run) save(ctx context.Context) error {
 	r.pace.pause(time.Since(began))
 	r.trace.Complete(trace.RunTrack, trace.Run, trace.SaveEvent, began, time.Since(began), nil)
 	return nil
+}
+
+// modelConfig is config.json of a checkpoint.
+func (r *run) modelConfig() json.RawMessage {
+	if m := r.hooks.modelHook(); m != nil {
+		return m.kept(r.model.Size(), "float32")
+	}
+	return r.Model.HuggingFace()
 }
 
 // saveError tells a disk that is full or read-only, which is the user's to mend, from a device that fails.
@@ -125,10 +136,10 @@ func (r *run) findWeights(ctx context.Context) (err error) {
 		return err
 	}
 	if r.Init.From != "" {
-		r.weights, err = openWeights(r.Init.From, r.Model.Config)
+		r.weights, err = openWeights(r.Init.From, r.model)
 		return Mistake(err)
 	}
-	r.weights = &weights{params: r.Model.Parameters(), seed: r.Init.Seed}
+	r.weights = &weights{params: r.model.Parameters(), seed: r.Init.Seed}
 	return nil
 }
 
@@ -183,7 +194,7 @@ func (r *run) resumeFrom(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if err != nil {
 		return err
 	}
-	r.weights = &weights{params: r.Model.Parameters(), model: m}
+	r.weights = &weights{params: r.model.Parameters(), model: m}
 	if r.weights.state, err = c.Optimizer(); err != nil {
 		return err
 	}

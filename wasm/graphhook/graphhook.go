@@ -33,6 +33,10 @@ type Builder struct {
 	values     []*graph.Value
 	attributes int // bytes so far
 	constants  int
+
+	draft     *draft                     // nil: it is no model that is written
+	tables    map[string][2]*graph.Value // cosines and sines
+	rotations int                        // numbers in them
 }
 
 // Input gives the handle of a named input.
@@ -53,6 +57,9 @@ func (b *Builder) Input(name string) (Handle, error) {
 
 // Scalar gives the handle of an f32 [] that changes from step to step; it is the same for the same name.
 func (b *Builder) Scalar(name string) (Handle, error) {
+	if b.draft != nil {
+		return 0, fmt.Errorf("scalar %.64q: scalars are of losses only", name)
+	}
 	if !slices.Contains(b.scalars, name) {
 		if len(b.scalars) == MaxScalars {
 			return 0, fmt.Errorf("scalar %.64q: there are %d already, at most %d allowed", name, MaxScalars, MaxScalars)
@@ -125,7 +132,16 @@ func (b *Builder) Op(name string, inputs []Handle, attributes []byte) (first Han
 			err = fmt.Errorf("%s%s: %w", name, types(in), inner(name, mistake))
 		}
 	}()
-	out, err := k.make(b, in, attributes)
+	var out []*graph.Value
+	b.b.Scope(b.scope(), func() {
+		for i, v := range in {
+			if err = b.draft.admit(v); err != nil {
+				err = fmt.Errorf("input %d: %w", i, err)
+				return
+			}
+		}
+		out, err = k.make(b, in, attributes)
+	})
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}

@@ -1,4 +1,4 @@
-// Package hook is what users' WebAssembly modules can do for a run: build its loss, map its documents and batches, set its
+// Package hook is what users' WebAssembly modules can do for a run: build its loss or its model, map its documents and batches, set its
 // learning rate, hear of its metrics. docs/HOOKS.md describes the modules' side. Package wasm bounds them; here their hooks get arguments, and
 // what they do is checked.
 package hook
@@ -19,6 +19,7 @@ import (
 // The hooks, by the names of the functions that modules export.
 const (
 	BuildLoss    = "build_loss"
+	BuildModel   = "build_model"
 	MapDocument  = "map_document"
 	MapBatch     = "map_batch"
 	TokenWeights = "token_weights"
@@ -34,7 +35,7 @@ const (
 
 // Names lists the hooks.
 func Names() []string {
-	return []string{BuildLoss, MapDocument, MapBatch, TokenWeights, LearningRate, OnMetrics}
+	return []string{BuildLoss, BuildModel, MapDocument, MapBatch, TokenWeights, LearningRate, OnMetrics}
 }
 
 // Host runs hooks. It may be used by several goroutines.

@@ -267,7 +267,7 @@ func TestModulesThatAreRefused(t *testing.T) {
 	_, err := h.Load(hook.Spec{File: "none.wasm", Hook: hook.BuildLoss})
 	assert.ErrorContains(t, err, "hook none.wasm: refused: open none.wasm: no such file")
 	_, err = h.Load(hook.Spec{File: examples + "focal_loss.wasm", Hook: "build_loos"})
-	assert.ErrorContains(t, err, `there is no hook "build_loos", expected one of build_loss, map_document, map_batch, token_weights, learning_rate, on_metrics`)
+	assert.ErrorContains(t, err, `there is no hook "build_loos", expected one of build_loss, build_model, map_document, map_batch, token_weights, learning_rate, on_metrics`)
 	_, err = h.Load(hook.Spec{File: examples + "focal_loss.wasm", Hook: hook.MapDocument})
 	assert.ErrorContains(t, err, "focal_loss.wasm: refused: does not export the function map_document (i32, i32)")
 	_, err = h.LoadBytes(hook.Spec{File: "x.wasm", Hook: hook.BuildLoss}, []byte("text"))

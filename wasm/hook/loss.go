@@ -93,7 +93,7 @@ func (h *Host) graphImports() []wasm.Import {
 	}
 	make := func(name string, params int, call func(b *graphhook.Builder, i *wasm.Instance, s []uint64) (uint32, error)) wasm.Import {
 		return wasm.Import{Name: name, Params: types(params), Results: types(1), Call: func(i *wasm.Instance, s []uint64) error {
-			b, err := served[*graphhook.Builder](h, i, BuildLoss)
+			b, err := served[*graphhook.Builder](h, i, BuildLoss+" and "+BuildModel)
 			if err != nil {
 				return err
 			}
@@ -103,7 +103,8 @@ func (h *Host) graphImports() []wasm.Import {
 		}}
 	}
 	return []wasm.Import{make("graph_input", 2, graphInput), make("graph_scalar", 2, graphScalar), make("graph_op", 6, graphOp),
-		make("graph_shape", 3, graphShape), make("graph_dtype", 1, graphDType)}
+		make("graph_shape", 3, graphShape), make("graph_dtype", 1, graphDType),
+		make("graph_parameter", 6, graphParameter), make("graph_unit", 2, graphUnit)}
 }
 
 func readName(i *wasm.Instance, address, length uint64) (string, error) {
