@@ -68,7 +68,7 @@ func TestAWrittenModelWithOtherHooks(t *testing.T) {
 	build := module + ", hook: build_model, config: " + gpt2Config
 	focal := hooksDir + focalHook
 	mixed := mixer(t, false) + ", hook: map_batch"
-	plain := writtenWeights(t)
+	plain := writtenWeights(t, "data.shuffle=false")
 	seen := map[string]bool{plain["model.safetensors"]: true}
 	for _, hooks := range [][]string{{focal}, {mixed}, {focal, mixed, weigher(t) + ", hook: token_weights"}} {
 		all := withHooks(append([]string{build}, hooks...)...)
