@@ -19,6 +19,7 @@ func TestHookCheck(t *testing.T) {
 		"label_smoothing.wasm": "a loss f32[64] of 8 ops for logits f32[64,256]",
 		"quality_filter.wasm":  "90 documents became 30, in any order the same",
 		"inverse_sqrt.wasm":    "factors from 0.01 at step 0 to 0.3162 at step 999",
+		"gpt2.wasm":            "a model of 875,264 numbers in 53 parameters and 6 units: embed, h.0, …, head; it is causal",
 		"early_stopping.wasm":  "it let 100 steps of a falling loss go on; its state has 24 bytes",
 	} {
 		code, out, errs := command("hook", "check", hookExamples+file)
