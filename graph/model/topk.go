@@ -16,11 +16,16 @@ const (
 // TopK is the graph that predicts what comes after each token of batch sequences: the ids of the k likeliest tokens, the likeliest
 // first, of equal ones that with the lower id; and the natural logarithms of their probabilities. Where logits are not numbers ids
 // are not below VocabSize.
-func (c Config) TopK(batch, k int) (*graph.Graph, error) {
-	if k < 1 || k > c.VocabSize {
-		return nil, fmt.Errorf("the %d likeliest tokens: expected 1 to %d, the size of the vocabulary", k, c.VocabSize)
+func (c Config) TopK(batch, k int) (*graph.Graph, error) { return likeliest(c, batch, k) }
+
+// TopK is Config.TopK of this model.
+func (w *Written) TopK(batch, k int) (*graph.Graph, error) { return likeliest(w, batch, k) }
+
+func likeliest(m architecture, batch, k int) (*graph.Graph, error) {
+	if most := m.Size().VocabSize; k < 1 || k > most {
+		return nil, fmt.Errorf("the %d likeliest tokens: expected 1 to %d, the size of the vocabulary", k, most)
 	}
-	return c.span(0, c.Units(), batch).build(func(s *span) {
+	return newSpan(m, 0, m.Units(), batch).build(func(s *span) {
 		s.source = s.b.Input
 		s.forward(func(in LossInputs) *graph.Value {
 			ids, logs := topK(in.Logits, k)

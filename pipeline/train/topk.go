@@ -84,8 +84,8 @@ func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 		return out, Mistake(err)
 	}
 	defer text.Close()
-	if o.SeqLen > 0 {
-		src.Model.SeqLen = o.SeqLen
+	if err := src.shorten(o.SeqLen); err != nil {
+		return out, Mistake(err)
 	}
 	g, err := src.Model.TopK(o.BatchSize, o.K)
 	if err != nil {
@@ -96,9 +96,9 @@ func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 		return out, err
 	}
 	defer s.Close()
-	out = Stored{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, WeightsX), Text: name, Tokens: text.Len(), K: o.K, SeqLen: src.Model.SeqLen,
+	out = Stored{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, WeightsX), Text: name, Tokens: text.Len(), K: o.K, SeqLen: src.Model.Size().SeqLen,
 		Bytes: 8 * text.Len() * int64(o.K)}
-	p := predictor{ctx, s, text, src.Model, o}
+	p := predictor{ctx, s, text, out.SeqLen, o}
 	return out, p.store()
 }
 
@@ -126,7 +126,7 @@ func (o TopKOptions) check() error {
 
 // trainingText opens what to predict.
 func (src *Source) trainingText(ctx context.Context, o TopKOptions) (text *data.Corpus, name string, err error) {
-	options := data.Options{Train: o.Data, Tokenizer: src.Tokenizer, Vocab: src.Model.VocabSize, Field: cmp.Or(o.Field, "text")}
+	options := data.Options{Train: o.Data, Tokenizer: src.Tokenizer, Vocab: src.Model.Size().VocabSize, Field: cmp.Or(o.Field, "text")}
 	name = strings.Join(o.Data, ", ")
 	if len(o.Data) == 0 {
 		if src.config == nil {
@@ -154,7 +154,7 @@ type predictor struct {
 	ctx     context.Context
 	session engine.Session
 	text    *data.Corpus
-	model   model.Config
+	seqLen  int
 	TopKOptions
 }
 
@@ -198,7 +198,7 @@ func (p *predictor) store() error {
 // predict writes the predictions of the whole text; reads are collected a run late.
 func (p *predictor) predict(ids, logs io.Writer) error {
 	var last *predicted
-	step := int64(p.BatchSize) * int64(p.model.SeqLen)
+	step := int64(p.BatchSize) * int64(p.seqLen)
 	for at := int64(0); at < p.text.Len(); at += step {
 		if err := p.ctx.Err(); err != nil {
 			return err
