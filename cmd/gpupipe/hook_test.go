@@ -2,9 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -17,9 +19,9 @@ const hookExamples = "../../examples/hooks/"
 
 func TestHookCheck(t *testing.T) {
 	for file, want := range map[string]string{
-		"focal_loss.wasm":      "a loss f32[64] of 21 ops for logits f32[64,256]",
-		"label_smoothing.wasm": "a loss f32[64] of 8 ops for logits f32[64,256]",
-		"quality_filter.wasm":  "90 documents became 30, in any order the same",
+		"focal_loss.wasm":      "a loss f32[64] of 21 ops on logits, targets, logits being f32[64,256]; a call opens an instance; the same every time",
+		"label_smoothing.wasm": "a loss f32[64] of 8 ops on logits, targets, logits being f32[64,256]",
+		"quality_filter.wasm":  "90 documents became 30; the same every time and in any order",
 		"inverse_sqrt.wasm":    "factors from 0.01 at step 0 to 0.3162 at step 999",
 		"early_stopping.wasm":  "it let 100 steps of a falling loss go on; its state has 24 bytes",
 	} {
@@ -39,13 +41,16 @@ func TestHookBench(t *testing.T) {
 	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("some words of a book ", 30)+"\n\nshort"), 0o666))
 	code, out, errs := command("hook", "bench", hookExamples+"quality_filter.wasm", "--text", text, "--seconds", "0.01", "--json")
 	require.Equal(t, exitOK, code, errs)
-	var got struct {
-		Hooks []verdict
-	}
+	var got struct{ Figures []measured }
 	require.NoError(t, json.Unmarshal([]byte(out), &got))
-	require.Len(t, got.Hooks, 1)
-	assert.Equal(t, "2 documents became 1, in any order the same", got.Hooks[0].Found)
-	assert.Positive(t, got.Hooks[0].MBps)
+	var what []string
+	for _, f := range got.Figures {
+		what = append(what, f.What)
+		assert.Positive(t, f.Value, f.What)
+		assert.Equal(t, f.Limit == 0 || (f.Value >= f.Limit) == f.Least || f.Value == f.Limit, f.OK, "%+v", f)
+	}
+	assert.Equal(t, []string{"an empty call", "4 MB in and out", "a call", "metered to unmetered", fmt.Sprintf("data on %d cores", runtime.GOMAXPROCS(0))}, what)
+	assert.Equal(t, []float64{2, 0.5, 0, 1.6, 50}, []float64{got.Figures[0].Limit, got.Figures[1].Limit, got.Figures[2].Limit, got.Figures[3].Limit, got.Figures[4].Limit})
 }
 
 func TestHookMistakes(t *testing.T) {
