@@ -64,7 +64,7 @@ func TestHookMistakes(t *testing.T) {
 		"--vocab: found 1, expected":                                                     {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
 		"--seconds: found 0, expected":                                                   {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
 		"no such file":                                                                   {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
-		`language "cobol", expected one of c, rust`:                                      {"new", "x", "--lang", "cobol"},
+		`language "cobol", expected one of c, rust, assemblyscript, tinygo, go`:          {"new", "x", "--lang", "cobol"},
 	} {
 		code, _, errs := command(append([]string{"hook"}, args...)...)
 		assert.Equal(t, exitMistake, code, errs)
