@@ -62,6 +62,7 @@ func TestHookMistakes(t *testing.T) {
 		`there is no hook "loss", expected one of build_loss, build_model, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
 		`--config: found "[1]", expected a JSON object`:                                  {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
 		"--vocab: found 1, expected":                                                     {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
+		`--aligned: found "teacher=f64[8]", expected a name and the type`:                {"check", hookExamples + "focal_loss.wasm", "--aligned", "teacher=f64[8]"},
 		"--seconds: found 0, expected":                                                   {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
 		"no such file":                                                                   {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
 		`language "cobol", expected one of c, rust, assemblyscript, tinygo, go`:          {"new", "x", "--lang", "cobol"},

@@ -30,6 +30,9 @@ func (f *moduleFlags) gradient(a *app, m *hook.Module) (v verdict, err error) {
 	}); i >= 0 {
 		return v, fmt.Errorf("%s cannot be compared with a loss of %s: it is given logits and targets only", hook.LossGrad, loss.Asked[i])
 	}
+	if n := numbers(loss.Graph); n > mostNumbers {
+		return v, fmt.Errorf("the loss has %s numbers in all its values, at most %s can be evaluated here: a smaller --vocab may do", grouped(n), grouped(mostNumbers))
+	}
 	logits, targets := make([]float32, rows*f.Vocab), make([]uint32, rows)
 	for i := range logits {
 		logits[i] = float32(3 * math.Sin(1.7*float64(i)))
