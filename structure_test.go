@@ -34,6 +34,7 @@ var allowed = map[string]string{
 	"runtime/webgpu/...":      "runtime/device",
 	"runtime/vulkan/...":      "runtime/device",
 	"runtime/null/...":        "runtime/device",
+	"runtime/webgpujs/...":    "runtime/device",
 	"runtime/tune":            "graph graph/fuse shaders runtime/device",
 	"runtime/exec":            "graph graph/fuse graph/plan shaders runtime/device runtime/tune",
 	"runtime/devicetest":      "graph graph/op graph/eval graph/autodiff shaders runtime/device runtime/exec",
@@ -62,7 +63,7 @@ var allowed = map[string]string{
 }
 
 // backends may be named by cmd only.
-var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/null"}
+var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/null", "runtime/webgpujs"}
 
 // portable packages use no cgo and build for WebAssembly.
 var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device", "./runtime/null", "./runtime/exec", "./runtime/tune", "./pipeline/stage"}
