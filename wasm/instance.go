@@ -193,7 +193,7 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 		if arg.Dir&In != 0 && arg.Data != nil {
 			copy(i.view(slotArrays+a, sizes[a]), arg.Data)
 		}
-		arg.put(i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:], i.buffers[slotArrays+a].address)
+		arg.Put(i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:], i.buffers[slotArrays+a].address)
 	}
 	result, err := i.invoke(hook, uint64(i.buffers[slotDescriptors].address), uint64(len(args)))
 	if err := i.status(result, err); err != nil {
@@ -201,7 +201,7 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 	}
 	for a, arg := range args {
 		d := i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:]
-		n, err := arg.returned(d, a, i.buffers[slotArrays+a].address, sizes[a])
+		n, err := arg.Returned(d, a, i.buffers[slotArrays+a].address, sizes[a])
 		if err != nil {
 			return 0, err
 		}

@@ -13,7 +13,8 @@ type Limits struct {
 	LogBytes      int           // text a call may write to its log, the rest is dropped; default 65,536
 }
 
-func (l Limits) withDefaults() Limits {
+// WithDefaults fills in what is left out.
+func (l Limits) WithDefaults() Limits {
 	set(&l.MemoryPages, 4096)
 	set(&l.TableElements, 1<<16)
 	set(&l.Budget, 10_000_000_000)

@@ -15,6 +15,8 @@ const (
 	maxDocuments = 1 << 16
 )
 
+const emitWork = 1000 // units that the host is charged for, beside half a unit a byte
+
 // documents is what a module has emitted for one.
 type documents struct {
 	texts [][]byte
@@ -31,7 +33,7 @@ func (h *Host) emitImport() wasm.Import {
 		if err != nil {
 			return err
 		}
-		i.Charge(opWork/20 + int64(len(text))/2)
+		i.Charge(emitWork + int64(len(text))/2)
 		if d.left -= len(text); d.left < 0 {
 			return fmt.Errorf("more than %d times the document's length and %d bytes", maxGrowth, maxEmitted)
 		}
