@@ -58,7 +58,7 @@ var allowed = map[string]string{
 	"pipeline/train":          "graph graph/op graph/autodiff graph/model runtime/device runtime/exec runtime/tune optim pipeline/... wasm/...",
 	"pipeline/verify":         "runtime/device pipeline/train pipeline/checkpoint/... pipeline/metrics",
 	"pipeline/study":          "pipeline/train pipeline/metrics pipeline/strictyaml pipeline/atomicfile pipeline/lock",
-	"wasm/...":                "graph graph/op graph/autodiff wasm/...",
+	"wasm/...":                "graph graph/op graph/autodiff graph/model wasm/...",
 	"cmd/...":                 "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/...",
 }
 

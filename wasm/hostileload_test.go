@@ -18,7 +18,7 @@ func refusedModules() []hostile {
 	i, v := w.Types{w.I32}, w.Types{}
 	list := []hostile{
 		{name: "import of an unknown module", module: imports("env", "abort", v, v), says: "imports env.abort, but there is only gpupipe and wasi_snapshot_preview1"},
-		{name: "import of an unknown name", module: imports("gpupipe", "exec", v, v), says: "imports gpupipe.exec, which does not exist; there are fail, log"},
+		{name: "import of an unknown name", module: imports("gpupipe", "exec", v, v), says: "imports gpupipe.exec, which does not exist; there are config_key, fail, log"},
 		{name: "import of another type", module: imports("gpupipe", "log", i, i), says: "imports gpupipe.log as (i32) → (i32), expected (i32, i32) → ()"},
 		{name: "import of the meter", module: imports("gpupipe", "tick", i, v), says: "imports gpupipe.tick, which is the host's own"},
 		{name: "import of a socket of another type", module: imports(wasiModule, "sock_send", i, i), says: "expected (i32, i32, i32, i32, i32) → (i32)"},

@@ -17,7 +17,7 @@ const (
 	maxTail    = 1024 // bytes of output that an error quotes
 )
 
-// abiImports are log and fail.
+// abiImports are log, fail and config_key.
 func abiImports() []Import {
 	text := []api.ValueType{i32, i32}
 	return []Import{
@@ -40,6 +40,7 @@ func abiImports() []Import {
 			i.call.failed, i.call.message = true, printable(b[:min(len(b), maxMessage)])
 			return nil
 		}},
+		keyImport(),
 	}
 }
 

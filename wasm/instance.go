@@ -33,6 +33,7 @@ type Instance struct {
 	busy      atomic.Bool
 	closed    *Error // why, nil while open
 	call      call
+	keys      Keys // of the configuration, that the module has named
 }
 
 // call is what is known of the call in progress.
@@ -72,7 +73,7 @@ func (m *Module) Open(ctx context.Context, o Options) (*Instance, error) {
 	if o.Config == nil {
 		o.Config = []byte("{}")
 	}
-	i := &Instance{module: m, options: o, functions: map[string]api.Function{}}
+	i := &Instance{module: m, options: o, functions: map[string]api.Function{}, keys: Keys{}}
 	i.base = context.WithValue(context.Background(), instanceKey{}, i)
 	i.begin(ctx, startFunction, -1, m.limits.OpenBudget)
 	if err := i.finish(i.open()); err != nil {
@@ -109,7 +110,10 @@ func (i *Instance) open() error {
 	if err != nil {
 		return err
 	}
-	return i.status(i.invoke(exportOpen, uint64(address), uint64(len(i.options.Config)), i.options.Seed))
+	if err := i.status(i.invoke(exportOpen, uint64(address), uint64(len(i.options.Config)), i.options.Seed)); err != nil {
+		return err
+	}
+	return i.CheckKeys()
 }
 
 // instantiate turns a panic of the runtime into an error, as compile does.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/gpupipe/gpupipe/wasm/sdk"
 )
@@ -51,7 +52,8 @@ type moduleFlags struct {
 	Hook   string `help:"One of its hooks only."`
 	Config string `help:"Its configuration, a JSON object." default:"{}"`
 	Seed   uint64 `help:"Its seed."`
-	Vocab  int    `help:"Tokens of the vocabulary, for build_loss." default:"256"`
+	Vocab  int    `help:"Tokens of the vocabulary, for build_loss and build_model." default:"256"`
+	SeqLen int    `help:"Tokens of a sequence, for build_model." default:"128"`
 	Text   string `help:"A file to take documents from, instead of sample text." placeholder:"FILE"`
 	JSON   bool   `help:"Print one JSON object."`
 }
@@ -86,6 +88,9 @@ func (f *moduleFlags) each(a *app, long time.Duration) error {
 	}
 	if f.Vocab < 2 || f.Vocab > 1<<24 {
 		return train.Mistake(fmt.Errorf("--vocab: found %d, expected an integer from 2 to %d", f.Vocab, 1<<24))
+	}
+	if f.SeqLen < 1 || f.SeqLen > 1<<24 {
+		return train.Mistake(fmt.Errorf("--seq-len: found %d, expected an integer from 1 to %d", f.SeqLen, 1<<24))
 	}
 	host, err := hook.NewHost("")
 	if err != nil {
@@ -162,6 +167,8 @@ func (f *moduleFlags) try(a *app, m *hook.Module, long time.Duration) (v verdict
 	switch m.Hook {
 	case hook.BuildLoss:
 		return f.tryLoss(a, m, long)
+	case hook.BuildModel:
+		return f.tryModel(a, m, long)
 	case hook.MapDocument:
 		return f.tryDocuments(a, m, long)
 	case hook.LearningRate:
@@ -172,13 +179,38 @@ func (f *moduleFlags) try(a *app, m *hook.Module, long time.Duration) (v verdict
 
 func (f *moduleFlags) tryLoss(a *app, m *hook.Module, long time.Duration) (v verdict, err error) {
 	v.Micros, _, err = repeat(long, func(int) error {
-		g, err := m.BuildLoss(a.ctx, 64, f.Vocab)
+		g, err := m.BuildLoss(a.ctx, graphhook.Inputs{Rows: 64, Vocab: f.Vocab, Width: 32})
 		if err == nil {
 			v.OK, v.Found = true, fmt.Sprintf("a loss %v of %d ops for logits f32[64,%d]; a call opens an instance", g.Outputs[0].Value.Type, len(g.Nodes)-2, f.Vocab)
 		}
 		return err
 	})
 	return v, err
+}
+
+func (f *moduleFlags) tryModel(a *app, m *hook.Module, long time.Duration) (v verdict, err error) {
+	v.Micros, _, err = repeat(long, func(int) error {
+		d, err := m.BuildModel(a.ctx, graphhook.Dims{Batch: 2, SeqLen: f.SeqLen, Vocab: f.Vocab})
+		if err != nil {
+			return err
+		}
+		var numbers int64
+		for _, p := range d.Parameters {
+			numbers += int64(p.Type.Shape.Len())
+		}
+		v.OK, v.Found = true, fmt.Sprintf("a model of %s numbers in %d parameters and %d units: %s; a call opens an instance", grouped(numbers), len(d.Parameters),
+			len(d.Units), shortened(d.Units))
+		return nil
+	})
+	return v, err
+}
+
+// shortened names the first few and the last.
+func shortened(names []string) string {
+	if len(names) > 4 {
+		names = []string{names[0], names[1], "…", names[len(names)-1]}
+	}
+	return strings.Join(names, ", ")
 }
 
 func (f *moduleFlags) tryRate(a *app, m *hook.Module, long time.Duration) (v verdict, err error) {

@@ -66,7 +66,7 @@ func TestHookMistakes(t *testing.T) {
 
 func TestHookNew(t *testing.T) {
 	for lang, want := range map[string][]string{
-		"c":    {"Makefile", "gpupipe.h", "hook.c"},
+		"c":    {"Makefile", "gpupipe.h", "gpupipe_graph.h", "hook.c"},
 		"rust": {"Cargo.toml", "gpupipe/Cargo.toml", "gpupipe/src/config.rs", "gpupipe/src/graph.rs", "gpupipe/src/lib.rs", "src/lib.rs"},
 	} {
 		dir := filepath.Join(t.TempDir(), "mine")

@@ -126,13 +126,13 @@ func (h *hooks) close() error {
 // loss builds the loss of a microbatch of so many tokens; nil if no module does.
 func (h *hooks) loss(ctx context.Context, rows, vocab int) (model.Loss, error) {
 	for _, m := range h.of(hook.BuildLoss) {
-		g, err := m.BuildLoss(ctx, rows, vocab)
+		loss, err := m.BuildLoss(ctx, graphhook.Inputs{Rows: rows, Vocab: vocab})
 		if err != nil {
 			return nil, Mistake(err)
 		}
-		return func(logits, targets *graph.Value) *graph.Value {
-			inputs := map[string]*graph.Value{graphhook.Logits: logits, graphhook.Targets: targets}
-			return logits.Builder().Inline(g, inputs)[graphhook.Loss]
+		return func(in model.LossInputs) *graph.Value {
+			inputs := map[string]*graph.Value{graphhook.Logits: in.Logits, graphhook.Targets: in.Targets}
+			return in.Logits.Builder().Inline(loss.Graph, inputs)[graphhook.Output]
 		}, nil
 	}
 	return nil, nil

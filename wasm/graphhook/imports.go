@@ -25,7 +25,8 @@ type Import struct {
 
 // Imports lists them, as docs/HOOKS.md describes them.
 func Imports() []Import {
-	return []Import{{"graph_input", 2, graphInput}, {"graph_op", 6, graphOp}, {"graph_shape", 3, graphShape}, {"graph_dtype", 1, graphDType}}
+	return []Import{{"graph_input", 2, graphInput}, {"graph_scalar", 2, graphScalar}, {"graph_op", 6, graphOp}, {"graph_shape", 3, graphShape},
+		{"graph_dtype", 1, graphDType}, {"graph_parameter", 6, graphParameter}, {"graph_unit", 2, graphUnit}}
 }
 
 // Units of work that the host is charged for.
@@ -34,28 +35,50 @@ const (
 	byteWork = 4      // a byte of attributes, or of text
 )
 
-// maxName bounds the names of ops and inputs.
-const maxName = 256
+const (
+	maxText = 256 // bytes of a name in the module's memory
+	maxRank = 8   // dims of a parameter
+)
 
 // codes are the dtypes as modules know them: those of arrays.
 var codes = map[graph.DType]wasm.DType{graph.F32: wasm.F32, graph.I32: wasm.I32, graph.U32: wasm.U32}
 
 func readName(c Caller, address, length uint32) (string, error) {
-	if length > maxName {
-		return "", fmt.Errorf("a name of %d bytes, at most %d allowed", length, maxName)
+	if length > maxText {
+		return "", fmt.Errorf("a name of %d bytes, at most %d allowed", length, maxText)
 	}
 	b, err := c.Read(address, length)
 	return string(b), err
 }
 
+// readWords reads 32-bit numbers.
+func readWords(c Caller, address, count uint32) ([]uint32, error) {
+	b, err := c.Read(address, 4*count)
+	if err != nil {
+		return nil, err
+	}
+	words := make([]uint32, count)
+	for n := range words {
+		words[n] = bits.LittleEndian.Uint32(b[4*n:])
+	}
+	return words, nil
+}
+
 // graphInput (name, length) → handle
-func graphInput(b *Builder, c Caller, a []uint32) (uint32, error) {
+func graphInput(b *Builder, c Caller, a []uint32) (uint32, error) { return graphSource(c, a, b.Input) }
+
+// graphScalar (name, length) → handle
+func graphScalar(b *Builder, c Caller, a []uint32) (uint32, error) {
+	return graphSource(c, a, b.Scalar)
+}
+
+func graphSource(c Caller, a []uint32, get func(name string) (Handle, error)) (uint32, error) {
 	c.Charge(opWork)
 	name, err := readName(c, a[0], a[1])
 	if err != nil {
 		return 0, err
 	}
-	h, err := b.Input(name)
+	h, err := get(name)
 	return uint32(h), err
 }
 
@@ -70,13 +93,13 @@ func graphOp(b *Builder, c Caller, a []uint32) (uint32, error) {
 		return 0, fmt.Errorf("%.64q: %d inputs, at most %d allowed", name, count, MaxInputs)
 	}
 	c.Charge(opWork + byteWork*int64(length))
-	raw, err := c.Read(a[2], 4*count)
+	words, err := readWords(c, a[2], count)
 	if err != nil {
 		return 0, err
 	}
 	inputs := make([]Handle, count)
-	for n := range inputs {
-		inputs[n] = Handle(bits.LittleEndian.Uint32(raw[4*n:]))
+	for n, w := range words {
+		inputs[n] = Handle(w)
 	}
 	attributes, err := c.Read(a[4], length)
 	if err != nil {
@@ -103,4 +126,42 @@ func graphShape(b *Builder, c Caller, a []uint32) (uint32, error) {
 func graphDType(b *Builder, _ Caller, a []uint32) (uint32, error) {
 	t, err := b.Type(Handle(a[0]))
 	return uint32(codes[t.DType]), err
+}
+
+// graphParameter (name, length, shape, rank, attributes, length) → handle
+func graphParameter(b *Builder, c Caller, a []uint32) (uint32, error) {
+	name, err := readName(c, a[0], a[1])
+	if err != nil {
+		return 0, err
+	}
+	rank, length := a[3], a[5]
+	if rank > maxRank {
+		return 0, fmt.Errorf("parameter %.64q: %d dims, at most %d allowed", name, rank, maxRank)
+	}
+	c.Charge(opWork + byteWork*int64(length))
+	words, err := readWords(c, a[2], rank)
+	if err != nil {
+		return 0, err
+	}
+	shape := make([]int, rank)
+	for n, w := range words {
+		shape[n] = int(w)
+	}
+	attributes, err := c.Read(a[4], length)
+	if err != nil {
+		return 0, err
+	}
+	h, err := b.Parameter(name, shape, attributes)
+	return uint32(h), err
+}
+
+// graphUnit (name, length) → index
+func graphUnit(b *Builder, c Caller, a []uint32) (uint32, error) {
+	c.Charge(opWork)
+	name, err := readName(c, a[0], a[1])
+	if err != nil {
+		return 0, err
+	}
+	n, err := b.Unit(name)
+	return uint32(n), err
 }

@@ -2,6 +2,7 @@ package hook
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/wasm"
@@ -46,14 +47,23 @@ func (h *Host) emitImport() wasm.Import {
 }
 
 // Mapper maps documents on several instances of a module. What becomes of a document does not depend on which it is given,
-// as long as the module carries nothing from one call to the next. Several goroutines may use it.
+// as long as the module carries nothing from one call to the next. Of a module with state there is one instance, which must be
+// given the documents in order. Several goroutines may use it.
 type Mapper struct {
 	m    *Module
 	pool *wasm.Pool
 }
 
 // Mapper makes one of at most n instances.
-func (m *Module) Mapper(n int) *Mapper { return &Mapper{m, wasm.NewPool(m.module, n, m.options())} }
+func (m *Module) Mapper(n int) *Mapper {
+	if m.Stateful() {
+		n = 1
+	}
+	return &Mapper{m, wasm.NewPool(m.module, n, m.options())}
+}
+
+// ErrStateLost is wrapped by the error of a document after which a module's state is gone.
+var ErrStateLost = errors.New("what the module remembered is lost")
 
 // Map gives what takes the place of a document: nothing, one, or several, in order. index is the document's number, from
 // which the module's random numbers are made.
@@ -62,6 +72,9 @@ func (p *Mapper) Map(ctx context.Context, index int, text []byte) (texts [][]byt
 		d := documents{left: maxGrowth*len(text) + maxEmitted}
 		_, err := p.m.host.serving(i, &d, func() (int32, error) { return i.Call(ctx, MapDocument, index, wasm.Of(wasm.In, text)) })
 		texts = d.texts
+		if err != nil && p.m.Stateful() && !i.Alive() {
+			err = fmt.Errorf("%w; %w", err, ErrStateLost)
+		}
 		return err
 	})
 	if err != nil {

@@ -3,31 +3,67 @@ package hook
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
-	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/wasm"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/tetratelabs/wazero/api"
 )
 
-// BuildLoss has the module write the loss of rows tokens over a vocabulary: see graphhook.BuildLoss. It is called once, and nothing of
-// the module runs later.
-func (m *Module) BuildLoss(ctx context.Context, rows, vocab int) (*graph.Graph, error) {
+// BuildLoss has the module write a loss: see graphhook.BuildLoss. It is called once, and nothing of the module runs later, but for
+// loss_scalars, which it must have if the loss asked for scalars.
+func (m *Module) BuildLoss(ctx context.Context, in graphhook.Inputs) (*graphhook.Loss, error) {
 	i, err := m.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer i.Close()
-	g, err := graphhook.BuildLoss(rows, vocab, func(b *graphhook.Builder) (graphhook.Handle, error) {
+	loss, err := graphhook.BuildLoss(in, func(b *graphhook.Builder) (graphhook.Handle, error) {
 		h, err := m.host.serving(i, b, func() (int32, error) { return i.Call(ctx, BuildLoss, -1) })
+		if err == nil {
+			err = i.CheckKeys()
+		}
 		return graphhook.Handle(h), err
 	})
+	if err == nil && len(loss.Scalars) > 0 && !m.Has(LossScalars) {
+		err = fmt.Errorf("it asks for the scalar %q, but the module does not export %s, which gives their values", loss.Scalars[0], LossScalars)
+	}
 	var known *wasm.Error
 	if err != nil && !errors.As(err, &known) {
 		err = m.wrong(-1, err)
 	}
-	return g, err
+	return loss, err
+}
+
+// LossGrad is what the module says of the losses of logits [rows × vocab] and of the gradient of their mean: its loss_grad, with
+// which its build_loss can be checked.
+func (m *Module) LossGrad(ctx context.Context, logits []float32, targets []uint32) (losses, gradient []float32, err error) {
+	i, err := m.open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer i.Close()
+	rows := len(targets)
+	losses, gradient = make([]float32, rows), make([]float32, len(logits))
+	out, onLogits := wasm.Of(wasm.Out, losses), wasm.Of(wasm.Out, gradient, rows, len(logits)/rows)
+	in := wasm.Of(wasm.In, logits, rows, len(logits)/rows)
+	if _, err = i.Call(ctx, LossGrad, -1, in, wasm.Of(wasm.In, targets), out, onLogits); err != nil {
+		return nil, nil, err
+	}
+	for n, a := range []*wasm.Array{out, onLogits} {
+		if err := sameShape(a, [][]int{{rows}, in.Dims}[n]); err != nil {
+			return nil, nil, m.wrongIn(LossGrad, -1, fmt.Errorf("%s: %w", [...]string{"losses", "gradient"}[n], err))
+		}
+	}
+	return losses, gradient, nil
+}
+
+func sameShape(a *wasm.Array, want []int) error {
+	if !slices.Equal(a.Dims, want) {
+		return fmt.Errorf("the shape is %v, expected %v", a.Dims, want)
+	}
+	return nil
 }
 
 const i32 = api.ValueTypeI32
@@ -37,7 +73,7 @@ func (h *Host) graphImports() (imports []wasm.Import) {
 	for _, im := range graphhook.Imports() {
 		imports = append(imports, wasm.Import{Name: im.Name, Params: slices.Repeat([]api.ValueType{i32}, im.Params), Results: []api.ValueType{i32},
 			Call: func(i *wasm.Instance, s []uint64) error {
-				b, err := served[*graphhook.Builder](h, i, BuildLoss)
+				b, err := served[*graphhook.Builder](h, i, BuildLoss+" and "+BuildModel)
 				if err != nil {
 					return err
 				}
