@@ -4,29 +4,34 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/wasm"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// BuildLoss has the module write the loss of rows tokens over a vocabulary, as hook.Module does.
-func (m *Module) BuildLoss(o wasm.Options, rows, vocab int) (*graph.Graph, error) {
+// BuildLoss has the module write a loss, as hook.Module does. A loss that asks for scalars is refused: nobody would give their values.
+func (m *Module) BuildLoss(o wasm.Options, in graphhook.Inputs) (*graphhook.Loss, error) {
 	i, err := m.open(o)
 	if err != nil {
 		return nil, err
 	}
 	defer i.close()
-	g, err := graphhook.BuildLoss(rows, vocab, func(b *graphhook.Builder) (h graphhook.Handle, err error) {
+	loss, err := graphhook.BuildLoss(in, func(b *graphhook.Builder) (h graphhook.Handle, err error) {
 		i.builder = b
 		err = i.guard(hook.BuildLoss, -1, m.limits.Budget, func() error {
 			result, err := i.invoke(hook.BuildLoss, 0, 0)
 			h = graphhook.Handle(result)
-			return i.status(result, err)
+			if err = i.status(result, err); err != nil {
+				return err
+			}
+			return i.checkKeys()
 		})
 		return h, err
 	})
-	return g, m.wrong(hook.BuildLoss, -1, err)
+	if err == nil && len(loss.Scalars) > 0 {
+		err = fmt.Errorf("it asks for the scalar %q, and in a page there are none", loss.Scalars[0])
+	}
+	return loss, m.wrong(hook.BuildLoss, -1, err)
 }
 
 // wrong names the module in a mistake that became known when its call had ended.

@@ -33,11 +33,15 @@ func (i *instance) imports() map[string]any {
 	}
 	add("log", i.log)
 	add("fail", i.fail)
+	add("config_key", func(a []uint32) (uint32, error) {
+		i.Charge(hostCall)
+		return 0, i.keys.Add(a[1], func() ([]byte, error) { return i.Read(a[0], a[1]) })
+	})
 	add("emit", func([]uint32) (uint32, error) { return 0, fmt.Errorf("called outside of %s", hook.MapDocument) })
 	for _, im := range graphhook.Imports() {
 		add(im.Name, func(args []uint32) (uint32, error) {
 			if i.builder == nil {
-				return 0, fmt.Errorf("called outside of %s", hook.BuildLoss)
+				return 0, fmt.Errorf("called outside of %s", hook.BuildLoss+" and "+hook.BuildModel)
 			}
 			return im.Call(i.builder, i, args)
 		})
@@ -61,12 +65,12 @@ func (i *instance) halt(name string, err error) js.Value {
 }
 
 func (i *instance) log(a []uint32) (uint32, error) {
-	n := min(a[1], uint32(max(0, i.limits.LogBytes-i.lines)))
+	n := min(a[1], uint32(max(0, i.limits.LogBytes-i.call.logged)))
 	b, err := i.Read(a[0], n)
 	if err != nil {
 		return 0, err
 	}
-	i.lines += len(b)
+	i.call.logged += len(b)
 	i.Charge(hostCall + int64(len(b))/8)
 	if i.options.Log != nil && (len(b) > 0 || a[1] == 0) {
 		i.options.Log(strings.ToValidUTF8(string(b), "\uFFFD"))
@@ -117,7 +121,7 @@ func (i *instance) refill() bool {
 func (i *instance) spent() bool { return i.fuel.Truthy() && i.call.left+i.getFuel() < 0 }
 
 func (i *instance) overdrawn() error {
-	return halted(wasm.Budget, "more than its budget of work")
+	return halted(wasm.Budget, "more than %d units of work", i.call.budget)
 }
 
 // tick is called by the module itself, see package meter. A start function runs before its counter can be reached: only the

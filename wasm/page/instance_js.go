@@ -16,23 +16,23 @@ import (
 // instance is a machine of a module. It belongs to one goroutine.
 type instance struct {
 	*Module
-	options  wasm.Options
-	exports  js.Value // nothing until it is instantiated
-	fuel     js.Value
-	funcs    []js.Func // that the module imports
-	text     uint32    // address of the config, or of descriptors
-	builder  *graphhook.Builder
-	closed   bool
-	call     call
-	lines    int // bytes of log so far
-	released bool
+	options wasm.Options
+	exports js.Value // nothing until it is instantiated
+	fuel    js.Value
+	funcs   []js.Func // that the module imports
+	keys    wasm.Keys
+	builder *graphhook.Builder // of the call in progress, if it writes a graph
+	closed  bool
+	call    call
 }
 
 // call is what is known of the call in progress.
 type call struct {
 	export   string
 	batch    int
+	budget   int64
 	left     int64 // of the budget, not granted to the module's counter yet
+	logged   int   // bytes
 	deadline time.Time
 	failed   bool   // fail was called
 	message  string // of fail
@@ -67,7 +67,10 @@ func throwing(f js.Func) js.Value {
 
 // open makes an instance: start function, _initialize, gpupipe_open.
 func (m *Module) open(o wasm.Options) (*instance, error) {
-	i := &instance{Module: m, options: o}
+	i := &instance{Module: m, options: o, keys: wasm.Keys{}}
+	if i.options.Config == nil {
+		i.options.Config = []byte("{}")
+	}
 	err := i.guard("start function", -1, m.limits.OpenBudget, func() error {
 		made, err := await(js.Global().Get("WebAssembly").Call("instantiate", m.compiled, i.imports()))
 		if i.call.halted != nil {
@@ -89,7 +92,7 @@ func (m *Module) open(o wasm.Options) (*instance, error) {
 }
 
 func (i *instance) initialize() error {
-	if i.Module.exports[exportInit] == "function" {
+	if i.kinds[exportInit] == "function" {
 		if _, err := i.invoke(exportInit); err != nil {
 			return err
 		}
@@ -100,13 +103,10 @@ func (i *instance) initialize() error {
 	case version != 0:
 		return halted(wasm.Refused, "needs version 1.%d of the ABI, the host has 1.0", version)
 	}
-	if i.Module.exports[exportOpen] != "function" {
+	if i.kinds[exportOpen] != "function" {
 		return nil
 	}
 	config := i.options.Config
-	if config == nil {
-		config = []byte("{}")
-	}
 	address, err := i.alloc(len(config))
 	if err == nil {
 		err = i.Write(address, config)
@@ -115,7 +115,18 @@ func (i *instance) initialize() error {
 		return err
 	}
 	seed := js.Global().Call("BigInt", strconv.FormatUint(i.options.Seed, 10))
-	return i.status(i.invoke(exportOpen, address, len(config), seed))
+	if err := i.status(i.invoke(exportOpen, address, len(config), seed)); err != nil {
+		return err
+	}
+	return i.checkKeys()
+}
+
+// checkKeys refuses keys of the configuration that the module has not named, if it has named any.
+func (i *instance) checkKeys() error {
+	if err := i.keys.Check(i.options.Config); err != nil {
+		return failure{err}
+	}
+	return nil
 }
 
 // close gives the instance's functions back.
@@ -134,7 +145,7 @@ func (i *instance) guard(export string, batch int, budget int64, do func() error
 	if i.closed {
 		return fail(wasm.Closed, errors.New("an earlier call ended badly, or close was called"))
 	}
-	i.call = call{export: export, batch: batch, left: budget, deadline: time.Now().Add(i.limits.Deadline)}
+	i.call = call{export: export, batch: batch, budget: budget, left: budget, deadline: time.Now().Add(i.limits.Deadline)}
 	if i.fuel.Truthy() {
 		i.setFuel(0) // what the last call left over
 		i.refill()

@@ -27,12 +27,12 @@ type Module struct {
 	hook     string
 	compiled js.Value
 	limits   wasm.Limits
-	exports  map[string]string // kinds by name
+	kinds    map[string]string // of exports, by name
 }
 
 // Load checks, meters and compiles a module that is wanted for a hook; file is what messages call it. Every error is a *wasm.Error.
 func Load(file, hook string, bin []byte, l wasm.Limits) (*Module, error) {
-	m := &Module{file: file, hook: hook, limits: l.WithDefaults(), exports: map[string]string{}}
+	m := &Module{file: file, hook: hook, limits: l.WithDefaults(), kinds: map[string]string{}}
 	if err := m.load(bin); err != nil {
 		return nil, &wasm.Error{Hook: file, Batch: -1, Kind: wasm.Refused, Cause: err}
 	}
@@ -53,13 +53,13 @@ func (m *Module) load(bin []byte) (err error) {
 	}
 	list := engine.Get("Module").Call("exports", m.compiled)
 	for i := range list.Length() {
-		m.exports[list.Index(i).Get("name").String()] = list.Index(i).Get("kind").String()
+		m.kinds[list.Index(i).Get("name").String()] = list.Index(i).Get("kind").String()
 	}
-	if m.exports[exportMemory] != "memory" {
+	if m.kinds[exportMemory] != "memory" {
 		return fmt.Errorf("does not export its memory as %q", exportMemory)
 	}
 	for _, name := range []string{exportVersion, exportAlloc, m.hook} {
-		if m.exports[name] != "function" {
+		if m.kinds[name] != "function" {
 			return fmt.Errorf("does not export the function %s", name)
 		}
 	}
@@ -68,7 +68,7 @@ func (m *Module) load(bin []byte) (err error) {
 
 // imports are the functions that a module may import, with their types as package meter writes them.
 func imports() map[string]string {
-	types := map[string]string{"log": "(i32, i32) → ()", "fail": "(i32, i32) → ()", "emit": "(i32, i32) → ()"}
+	types := map[string]string{"log": "(i32, i32) → ()", "fail": "(i32, i32) → ()", "config_key": "(i32, i32) → ()", "emit": "(i32, i32) → ()"}
 	for _, im := range graphhook.Imports() {
 		types[im.Name] = "(" + strings.Join(slices.Repeat([]string{"i32"}, im.Params), ", ") + ") → (i32)"
 	}
