@@ -150,6 +150,8 @@ func (l *line) machine(w work, from, to int) (*stage.Machine, error) {
 		Delay: e.Delay, Slots: l.slots, Depth: e.Depth, Actions: g.Line(l.stage), From: from, Roles: l.roles}
 	if w.evaluates {
 		c.Delay, c.Roles.Next = 0, c.Roles.Current
+	} else {
+		c.FeedAll = e.Inputs.Segments
 	}
 	if l.optimizer != nil && len(e.votes) > 1 {
 		c.Owners = e.votes

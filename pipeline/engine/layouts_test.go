@@ -34,7 +34,7 @@ func sample(tied bool) model.Config {
 // noise is random tokens, a function of the batch's number.
 type noise struct{ model.Config }
 
-func (n noise) Batch(batch int64) (tokens, targets []int32, err error) {
+func (n noise) batch(batch int64) (tokens, targets []int32, err error) {
 	rng := rand.New(rand.NewPCG(7, uint64(batch)))
 	for range sequences * n.SeqLen {
 		tokens, targets = append(tokens, rng.Int32N(int32(n.VocabSize))), append(targets, rng.Int32N(int32(n.VocabSize)))
@@ -109,7 +109,7 @@ func (l *lender) train(t *testing.T, s trial, look func(*Engine)) trained {
 		}
 	}
 	out := trained{}
-	_, err = e.Train(context.Background(), noise{c}, 0, batches, func(m Measured) error {
+	_, err = e.Train(context.Background(), Tokens(noise{c}.batch), 0, batches, func(m Measured) error {
 		for name, x := range map[string]float64{"loss": m.Loss, "norm": m.GradNorm} {
 			out[fmt.Sprint(name, " ", m.Batch)] = binary.LittleEndian.AppendUint64(nil, math.Float64bits(x))
 			require.Greater(t, x, clip, "the %s of a device that computes, and of a batch that is clipped", name)

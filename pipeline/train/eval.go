@@ -78,7 +78,7 @@ func (r *run) evaluate() (float64, error) {
 		total = min(total, int64(r.Train.EvalBatches)*int64(r.Train.BatchSize))
 	}
 	var sum float64
-	err := r.engine.Evaluate(context.Background(), r.data.val, int((total+rows-1)/rows), func(m engine.Measured) error {
+	err := r.engine.Evaluate(context.Background(), engine.Tokens(r.data.val.Batch), int((total+rows-1)/rows), func(m engine.Measured) error {
 		// The batcher begins anew after the last window: rows beyond it are not counted.
 		for _, l := range m.Losses[:min(rows, total-int64(m.Batch)*rows)] {
 			sum += float64(l)

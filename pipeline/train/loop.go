@@ -59,7 +59,7 @@ func (r *run) segment(ctx context.Context) (err error) {
 		return err
 	}
 	from, began := r.step, time.Now()
-	r.step, err = r.engine.Train(ctx, r.data.train, r.step, to, func(m engine.Measured) error {
+	r.step, err = r.engine.Train(ctx, engine.Tokens(r.data.train.Batch), r.step, to, func(m engine.Measured) error {
 		if err := r.tellLast(ctx); err != nil {
 			return err
 		}
