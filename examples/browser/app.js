@@ -103,20 +103,6 @@ function draw() {
 
 const complain = (e) => note(e.message || String(e), "error");
 
-// auto does the run that a URL describes and posts what came of it: ?auto=run.json, as the test has it.
-async function auto(url) {
-  const post = (r) => fetch("/result", {method: "POST", body: JSON.stringify({...r, losses, sample: $("sample").textContent, log: $("log").textContent})});
-  try {
-    const run = await (await fetch(url)).json();
-    for (const h of run.hooks) h.module = await load(h.file);
-    await train({...run, text: await load(run.text)});
-    draw();
-    post({});
-  } catch (e) {
-    post({error: e.message || String(e)});
-  }
-}
-
 globalThis.gpupipeReady = async () => {
   const base = JSON.parse(gpupipe.defaults());
   fill(base);
@@ -125,7 +111,7 @@ globalThis.gpupipeReady = async () => {
   } catch (e) {
     $("adapter").textContent = `${e.message}. Try a current Chrome, Edge, Safari or Firefox; on Linux chrome://flags/#enable-unsafe-webgpu may help.`;
     $("adapter").className = "error";
-    if (!new URLSearchParams(location.search).has("auto")) return;
+    return;
   }
   $("start").disabled = false;
   $("start").onclick = async () => {
@@ -137,8 +123,6 @@ globalThis.gpupipeReady = async () => {
     }
   };
   $("stop").onclick = () => running && running.stop();
-  const url = new URLSearchParams(location.search).get("auto");
-  if (url) auto(url);
 };
 
 (async () => {
@@ -149,6 +133,5 @@ globalThis.gpupipeReady = async () => {
     throw new Error("the program has ended: the browser's console says why");
   } catch (e) {
     complain(e);
-    fetch("/result", {method: "POST", body: JSON.stringify({error: String(e.stack || e)})}).catch(() => {});
   }
 })();

@@ -1,7 +1,8 @@
-// The page trains in a headless Chromium, and the same is trained natively: the losses must be the same.
+// The page is used in a headless Chromium, and the same is trained natively: the losses must be the same.
 package main_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -26,37 +27,12 @@ const (
 	patience  = 3 * time.Minute
 )
 
-// run is what app.js is given.
-type run struct {
-	Config      trainer.Config `json:"config"`
-	Text        string         `json:"text"` // its URL
-	Hooks       []module       `json:"hooks"`
-	SampleEvery int            `json:"sampleEvery"`
-	Prompt      string         `json:"prompt"`
-}
-
-type module struct {
-	File   string `json:"file"` // its URL
-	Hook   string `json:"hook"`
-	Config string `json:"config"`
-}
-
-// outcome is what app.js posts.
+// outcome is what testdata/drive.js posts.
 type outcome struct {
-	Losses             []float64
-	Sample, Log, Error string
-}
-
-func tiny() trainer.Config {
-	c := trainer.Defaults()
-	c.Model.DModel, c.Model.NLayers, c.Model.NHeads, c.Model.NKVHeads, c.Model.DFF, c.Model.SeqLen = 32, 2, 2, 2, 64, 16
-	c.BatchSize, c.Steps, c.Warmup = 2, 12, 3
-	return c
-}
-
-var modules = []module{
-	{"hooks/focal_loss.wasm", hook.BuildLoss, `{"gamma": 2, "z": 0.01}`},
-	{"hooks/inverse_sqrt.wasm", hook.LearningRate, `{"warmup": 4}`},
+	Config                    *trainer.Config // that the form's fields made
+	Losses                    []float64
+	Sample, Log, State, Error string
+	Drawn                     bool
 }
 
 var text = []byte(strings.Repeat("The quick brown fox jumps over the lazy dog. ", 40))
@@ -67,89 +43,99 @@ func build(t *testing.T) string {
 	dir := t.TempDir()
 	out, err := exec.Command("../../.ci/browser.sh", dir).CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	index, err := os.ReadFile(filepath.Join(dir, "index.html"))
+	require.NoError(t, err)
+	driven := bytes.Replace(index, []byte("</html>"), []byte(`<script src="drive.js"></script></html>`), 1)
+	require.NotEqual(t, index, driven)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "index.html"), driven, 0o644))
 	return dir
 }
 
-// serve serves the page, the example hooks, a text and a run.
-func serve(dir string, r run) http.Handler {
+// use has the page used as a scenario says.
+func use(t *testing.T, dir, scenario string) (o outcome) {
+	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle("/", http.FileServer(http.Dir(dir)))
-	mux.Handle("/hooks/", http.StripPrefix("/hooks/", http.FileServer(http.Dir("../hooks"))))
+	mux.Handle("/drive.js", http.FileServer(http.Dir("testdata")))
+	mux.Handle("/hooks/", http.FileServer(http.Dir("..")))
 	mux.HandleFunc("/text", func(w http.ResponseWriter, _ *http.Request) { w.Write(text) })
-	mux.HandleFunc("/run.json", func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(r) })
-	return mux
-}
-
-// inPage has the page do a run.
-func inPage(t *testing.T, dir string, r run) (o outcome) {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	posted, err := chromium.Page{Handler: serve(dir, r), Path: "?auto=run.json"}.Run(ctx)
+	posted, err := chromium.Page{Handler: mux, Path: "?scenario=" + scenario}.Run(ctx)
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(posted, &o), "%s", posted)
+	require.Empty(t, o.Error)
 	return o
 }
 
-// native is the same run on this machine's own device, with the hooks under wazero.
-func native(t *testing.T, r run) (losses []float64) {
+// native is the losses of the same run on this machine's own device, with hooks under wazero.
+func native(t *testing.T, c trainer.Config, hooks trainer.Hooks) (losses []float64) {
 	t.Helper()
-	host, err := hook.NewHost("")
-	require.NoError(t, err)
-	defer host.Close()
-	var hooks trainer.Hooks
-	for _, given := range r.Hooks {
-		m, err := host.Load(hook.Spec{File: filepath.Join("..", given.File), Hook: given.Hook, Config: []byte(given.Config)})
-		require.NoError(t, err)
-		if given.Hook == hook.BuildLoss {
-			hooks.Loss, err = m.BuildLoss(t.Context(), r.Config.LossInputs())
-			require.NoError(t, err)
-			continue
-		}
-		rate, err := m.Rate(t.Context())
-		require.NoError(t, err)
-		defer rate.Close()
-		hooks.Factor = func(step, steps int, base float64) (float64, error) {
-			return rate.Factor(t.Context(), step, steps, base)
-		}
-	}
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
-	tr, err := trainer.New(dev, r.Config, text, hooks)
+	run, err := trainer.New(dev, c, text, hooks)
 	require.NoError(t, err)
-	defer tr.Close()
-	require.NoError(t, tr.Train(t.Context(), r.Config.Steps, func(_ int, loss float64) { losses = append(losses, loss) }))
+	defer run.Close()
+	require.NoError(t, run.Train(t.Context(), c.Steps, func(_ int, loss float64) { losses = append(losses, loss) }))
 	return losses
 }
 
-// What the page trains, with a loss and a learning rate of WebAssembly modules in the page's own engine, is what is trained
-// natively.
-func TestThePageTrainsAsThisMachineDoes(t *testing.T) {
-	r := run{Config: tiny(), Text: "text", Hooks: modules, SampleEvery: 6, Prompt: "The"}
-	want := native(t, r)
-	require.Len(t, want, r.Config.Steps)
-	plain := r
-	plain.Hooks = nil
-	require.NotEqual(t, want[0], native(t, plain)[0], "the hooks change something")
-
-	dir := build(t)
-	got := inPage(t, dir, r)
-	require.Empty(t, got.Error, got.Log)
-	require.Len(t, got.Losses, len(want))
-	for i := range want {
-		assert.InEpsilon(t, want[i], got.Losses[i], tolerance, "step %d", i+1)
+// load loads the hooks that the scenario chooses.
+func load(t *testing.T, c trainer.Config) trainer.Hooks {
+	host, err := hook.NewHost("")
+	require.NoError(t, err)
+	t.Cleanup(func() { host.Close() })
+	open := func(file, name, config string) *hook.Module {
+		m, err := host.Load(hook.Spec{File: "../hooks/" + file, Hook: name, Config: []byte(config)})
+		require.NoError(t, err)
+		return m
 	}
-	assert.Less(t, got.Losses[len(want)-1], got.Losses[0])
-	assert.True(t, strings.HasPrefix(got.Sample, "The") && len(got.Sample) > len("The"), "%q", got.Sample)
-	assert.Contains(t, got.Log, "hooks/focal_loss.wasm: a loss of ")
-	assert.Contains(t, got.Log, "ended after step 12")
+	loss, err := open("focal_loss.wasm", hook.BuildLoss, `{"gamma": 2, "z": 0.01}`).BuildLoss(t.Context(), c.LossInputs())
+	require.NoError(t, err)
+	rate, err := open("inverse_sqrt.wasm", hook.LearningRate, `{"warmup": 4}`).Rate(t.Context())
+	require.NoError(t, err)
+	return trainer.Hooks{Loss: loss, Factor: func(step, steps int, base float64) (float64, error) {
+		return rate.Factor(t.Context(), step, steps, base)
+	}}
+}
 
-	// Mistakes are told in the page, by name.
-	r.Hooks = []module{{"hooks/focal_loss.wasm", hook.BuildLoss, `{"gamma": "two"}`}}
-	assert.Contains(t, inPage(t, dir, r).Error, "hook hooks/focal_loss.wasm: build_loss: failed: ")
-	r.Hooks, r.Config.Model.DModel = []module{}, 33
-	assert.Contains(t, inPage(t, dir, r).Error, "d_model")
-	require.NoError(t, os.Remove(filepath.Join(dir, "trainer.wasm")))
-	assert.Contains(t, inPage(t, dir, r).Error, "trainer.wasm: 404")
+func TestPage(t *testing.T) {
+	dir := build(t)
+	t.Run("trains as this machine does, with hooks", func(t *testing.T) {
+		got := use(t, dir, "hooks")
+		require.NotNil(t, got.Config)
+		want := native(t, *got.Config, load(t, *got.Config))
+		require.Len(t, want, 30)
+		require.NotEqual(t, want[0], native(t, *got.Config, trainer.Hooks{})[0], "the hooks change something")
+		require.Len(t, got.Losses, len(want), got.Log)
+		worst := 0.0
+		for i := range want {
+			worst = max(worst, (got.Losses[i]-want[i])/want[i], (want[i]-got.Losses[i])/want[i])
+		}
+		assert.Less(t, worst, tolerance)
+		t.Logf("relative difference of losses: at most %.1e", worst)
+		assert.Less(t, got.Losses[29], got.Losses[0])
+		assert.True(t, strings.HasPrefix(got.Sample, "The") && len(got.Sample) > len("The"), "%q", got.Sample)
+		assert.True(t, got.Drawn, "the chart")
+		assert.Contains(t, got.State, "step 30 of 30, loss ")
+		assert.Contains(t, got.Log, "focal_loss.wasm: a loss of ")
+		assert.Contains(t, got.Log, "ended after step 30")
+	})
+	t.Run("stops", func(t *testing.T) {
+		got := use(t, dir, "stop")
+		assert.Contains(t, got.Log, "ended after step ")
+		assert.Less(t, len(got.Losses), 1000)
+	})
+	t.Run("tells of mistakes", func(t *testing.T) {
+		got := use(t, dir, "mistakes")
+		assert.Contains(t, got.Log, "d_model")
+		assert.Contains(t, got.Log, "hook focal_loss.wasm: build_loss: failed: ")
+		assert.Contains(t, got.Log, "hook text.txt: refused: ")
+		assert.Empty(t, got.Losses)
+	})
+	t.Run("tells that the program is missing", func(t *testing.T) {
+		require.NoError(t, os.Remove(filepath.Join(dir, "trainer.wasm")))
+		assert.Contains(t, use(t, dir, "broken").Log, "trainer.wasm: 404")
+	})
 }
