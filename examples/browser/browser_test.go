@@ -101,6 +101,9 @@ func load(t *testing.T, c trainer.Config) trainer.Hooks {
 }
 
 func TestPage(t *testing.T) {
+	if chromium.Unwanted() {
+		t.Skip("left out, as CHROMIUM=none asks")
+	}
 	dir := build(t)
 	t.Run("trains as this machine does, with hooks", func(t *testing.T) {
 		got := use(t, dir, "hooks")

@@ -18,11 +18,18 @@ import (
 	"time"
 )
 
-// Variable is the environment variable that says which browser to take.
-const Variable = "CHROMIUM"
+// Variable is the environment variable that says which browser to take; None is its value that asks to leave out what needs one.
+const (
+	Variable = "CHROMIUM"
+	None     = "none"
+)
 
 // ErrNone says that there is no browser.
-var ErrNone = errors.New("no Chromium found: install chromium (on Debian: apt-get install chromium) or Google Chrome, or name one in " + Variable)
+var ErrNone = errors.New("no Chromium found: install chromium (on Debian: apt-get install chromium) or Google Chrome, name one in " + Variable +
+	", or leave out what needs one with " + Variable + "=" + None)
+
+// Unwanted tells whether the user has asked to leave out what needs a browser.
+func Unwanted() bool { return os.Getenv(Variable) == None }
 
 // Find gives the path of a Chromium.
 func Find() (string, error) {

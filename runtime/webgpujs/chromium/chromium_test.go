@@ -19,6 +19,10 @@ func page(script string) http.Handler {
 }
 
 func run(t *testing.T, p Page, limit time.Duration) ([]byte, error) {
+	t.Helper()
+	if Unwanted() {
+		t.Skip("left out, as CHROMIUM=none asks")
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	return p.Run(ctx)
