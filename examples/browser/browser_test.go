@@ -133,7 +133,9 @@ func TestPage(t *testing.T) {
 	t.Run("tells of mistakes", func(t *testing.T) {
 		got := use(t, dir, "mistakes")
 		assert.Contains(t, got.Log, "d_model")
+		assert.Contains(t, got.Log, "parameters, a page holds at most 50000000")
 		assert.Contains(t, got.Log, "hook focal_loss.wasm: build_loss: failed: ")
+		assert.Contains(t, got.Log, "the configuration of focal_loss.wasm: expected a JSON object")
 		assert.Contains(t, got.Log, "hook text.txt: refused: ")
 		assert.Empty(t, got.Losses)
 	})

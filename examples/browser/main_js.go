@@ -75,6 +75,9 @@ func start(run, on js.Value) map[string]any {
 	}
 }
 
+// mostParameters of a model: what the page's own memory, of 4 GB, holds with room to spare.
+const mostParameters = 50_000_000
+
 func train(ctx context.Context, run, on js.Value) error {
 	note := func(format string, a ...any) { on.Call("note", fmt.Sprintf(format, a...)) }
 	c := trainer.Defaults()
@@ -82,6 +85,12 @@ func train(ctx context.Context, run, on js.Value) error {
 	d.DisallowUnknownFields()
 	if err := d.Decode(&c); err != nil {
 		return fmt.Errorf("config: %w", err)
+	}
+	if err := c.Model.Validate(); err != nil {
+		return err
+	}
+	if n := c.Model.Count(); n > mostParameters {
+		return fmt.Errorf("the model has %d parameters, a page holds at most %d", n, int64(mostParameters))
 	}
 	hooks, closeHooks, err := load(c, run.Get("hooks"), note)
 	if err != nil {
@@ -139,7 +148,11 @@ func load(c trainer.Config, list js.Value, note func(string, ...any)) (h trainer
 		if err != nil {
 			return h, closeAll, err
 		}
-		o := wasm.Options{Config: []byte(given.Get("config").String()), Log: func(line string) { note("%s: %s", file, line) }}
+		config := []byte(given.Get("config").String())
+		if err := json.Unmarshal(config, &map[string]any{}); err != nil {
+			return h, closeAll, fmt.Errorf("the configuration of %s: expected a JSON object: %w", file, err)
+		}
+		o := wasm.Options{Config: config, Log: func(line string) { note("%s: %s", file, line) }}
 		switch name {
 		case hook.BuildLoss:
 			if h.Loss, err = m.BuildLoss(o, c.LossInputs()); err != nil {

@@ -31,14 +31,21 @@ const scenarios = {
   async mistakes() {
     set({...tiny, steps: 2, d_model: 33});
     await run();
-    const complaints = $("log").textContent;
+    const complaints = [$("log").textContent];
+    set({...tiny, d_model: 10000});
+    await run();
+    complaints.push($("log").textContent);
     set({...tiny, steps: 2, build_loss_config: '{"gamma": "two"}'});
     await choose("build_loss", "hooks/focal_loss.wasm", "focal_loss.wasm");
     await run();
-    const log = complaints + $("log").textContent;
+    complaints.push($("log").textContent);
+    set({build_loss_config: "gamma"});
+    await run();
+    complaints.push($("log").textContent);
+    set({build_loss_config: "{}"});
     await choose("build_loss", "text", "text.txt");
     await run();
-    $("log").prepend(log);
+    $("log").prepend(complaints.join("\n"));
   },
   async broken() { await until(failed); },
 };
