@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -37,9 +38,21 @@ type outcome struct {
 
 var text = []byte(strings.Repeat("The quick brown fox jumps over the lazy dog. ", 40))
 
+// lookAround looks at what the page is made of, so that go test does not take a cached result when that has changed.
+func lookAround(t *testing.T) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if ext := filepath.Ext(path); err == nil && (ext == ".go" || ext == ".js" || ext == ".html") {
+			_, err = os.Stat(path)
+		}
+		return err
+	}))
+}
+
 // build makes the page in a folder of its own.
 func build(t *testing.T) string {
 	t.Helper()
+	lookAround(t)
 	dir := t.TempDir()
 	out, err := exec.Command("../../.ci/browser.sh", dir).CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -63,7 +63,11 @@ func (l *loaded) build(p *device.Program) error {
 			}
 		}
 	}
-	return l.d.scoped(func() { l.bind(p) })()
+	err := l.d.scoped(func() { l.bind(p) })()
+	if err != nil {
+		l.d.scratch = js.Value{} // it may be what could not be made
+	}
+	return err
 }
 
 // bind makes the commands; all shaders are compiled.
