@@ -47,7 +47,7 @@ var allowed = map[string]string{
 	"pipeline/stage":          "pipeline/schedule",
 	"pipeline/engine":         "graph graph/model optim runtime/device runtime/exec pipeline/schedule pipeline/stage pipeline/trace",
 	"pipeline/bench":          "graph/model optim runtime/device runtime/exec pipeline/engine pipeline/schedule pipeline/trace",
-	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/atomicfile pipeline/lock",
+	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/checkpoint/safetensors pipeline/atomicfile pipeline/lock",
 	"pipeline/tokenizer/...":  "pipeline/tokenizer/...",
 	"pipeline/checkpoint/...": "pipeline/checkpoint/... pipeline/atomicfile",
 	"pipeline/trace":          "pipeline/atomicfile",

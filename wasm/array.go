@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"slices"
 	"unsafe"
 )
 
@@ -168,11 +169,15 @@ func (a *Array) Returned(d []byte, arg int, data, capacity uint32) (uint32, erro
 	n, room := uint64(1), uint64(capacity)/uint64(a.DType.Size())
 	dims := make([]int, len(a.Dims))
 	for i := range dims {
-		d := uint64(word(3 + i))
-		if dims[i] = int(d); d > room || n*d > room { // so that no product leaves 64 bits
+		dims[i] = int(word(3 + i))
+	}
+	if slices.Contains(dims, 0) {
+		n = 0
+	}
+	for i, d := range dims { // each is bounded, so that no product leaves 64 bits; of an empty array they may be what they were
+		if n *= uint64(d); n > room || uint64(d) > room && d != a.Dims[i] {
 			return 0, halted(Shape, "array %d: came back with more %v elements than %v has room for", arg, a.DType, a.Dims)
 		}
-		n *= d
 	}
 	a.Dims = dims
 	return uint32(n) * uint32(a.DType.Size()), nil

@@ -188,31 +188,6 @@ func (f *moduleFlags) tryLoss(a *app, m *hook.Module, long time.Duration) (v ver
 	return v, err
 }
 
-func (f *moduleFlags) tryModel(a *app, m *hook.Module, long time.Duration) (v verdict, err error) {
-	v.Micros, _, err = repeat(long, func(int) error {
-		d, err := m.BuildModel(a.ctx, graphhook.Dims{Batch: 2, SeqLen: f.SeqLen, Vocab: f.Vocab})
-		if err != nil {
-			return err
-		}
-		var numbers int64
-		for _, p := range d.Parameters {
-			numbers += int64(p.Type.Shape.Len())
-		}
-		v.OK, v.Found = true, fmt.Sprintf("a model of %s numbers in %d parameters and %d units: %s; a call opens an instance", grouped(numbers), len(d.Parameters),
-			len(d.Units), shortened(d.Units))
-		return nil
-	})
-	return v, err
-}
-
-// shortened names the first few and the last.
-func shortened(names []string) string {
-	if len(names) > 4 {
-		names = []string{names[0], names[1], "…", names[len(names)-1]}
-	}
-	return strings.Join(names, ", ")
-}
-
 func (f *moduleFlags) tryRate(a *app, m *hook.Module, long time.Duration) (v verdict, err error) {
 	const steps = 1000
 	r, err := m.Rate(a.ctx)

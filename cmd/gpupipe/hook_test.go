@@ -19,6 +19,7 @@ func TestHookCheck(t *testing.T) {
 		"label_smoothing.wasm": "a loss f32[64] of 8 ops for logits f32[64,256]",
 		"quality_filter.wasm":  "90 documents became 30, in any order the same",
 		"inverse_sqrt.wasm":    "factors from 0.01 at step 0 to 0.3162 at step 999",
+		"gpt2.wasm":            "a model of 875,264 numbers in 53 parameters and 6 units: embed, h.0, …, head; it is causal",
 		"early_stopping.wasm":  "it let 100 steps of a falling loss go on; its state has 24 bytes",
 	} {
 		code, out, errs := command("hook", "check", hookExamples+file)
@@ -48,15 +49,15 @@ func TestHookBench(t *testing.T) {
 
 func TestHookMistakes(t *testing.T) {
 	for want, args := range map[string][]string{
-		"hook none.wasm: refused: open none.wasm":                           {"check", "none.wasm"},
-		"is not WebAssembly":                                                {"check", hookExamples + "focal_loss.c"},
-		"does not export the function on_metrics":                           {"check", hookExamples + "focal_loss.wasm", "--hook", "on_metrics"},
-		`there is no hook "loss", expected one of build_loss, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
-		`--config: found "[1]", expected a JSON object`:                     {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
-		"--vocab: found 1, expected":                                        {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
-		"--seconds: found 0, expected":                                      {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
-		"no such file":                                                      {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
-		`language "cobol", expected one of c, rust`:                         {"new", "x", "--lang", "cobol"},
+		"hook none.wasm: refused: open none.wasm":                                        {"check", "none.wasm"},
+		"is not WebAssembly":                                                             {"check", hookExamples + "focal_loss.c"},
+		"does not export the function on_metrics":                                        {"check", hookExamples + "focal_loss.wasm", "--hook", "on_metrics"},
+		`there is no hook "loss", expected one of build_loss, build_model, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
+		`--config: found "[1]", expected a JSON object`:                                  {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
+		"--vocab: found 1, expected":                                                     {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
+		"--seconds: found 0, expected":                                                   {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
+		"no such file":                                                                   {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
+		`language "cobol", expected one of c, rust`:                                      {"new", "x", "--lang", "cobol"},
 	} {
 		code, _, errs := command(append([]string{"hook"}, args...)...)
 		assert.Equal(t, exitMistake, code, errs)
@@ -66,8 +67,9 @@ func TestHookMistakes(t *testing.T) {
 
 func TestHookNew(t *testing.T) {
 	for lang, want := range map[string][]string{
-		"c":    {"Makefile", "gpupipe.h", "gpupipe_graph.h", "hook.c"},
-		"rust": {"Cargo.toml", "gpupipe/Cargo.toml", "gpupipe/src/config.rs", "gpupipe/src/graph.rs", "gpupipe/src/lib.rs", "src/lib.rs"},
+		"c": {"Makefile", "gpupipe.h", "gpupipe_graph.h", "hook.c"},
+		"rust": {"Cargo.toml", "gpupipe/Cargo.toml", "gpupipe/src/batch.rs", "gpupipe/src/config.rs", "gpupipe/src/global.rs", "gpupipe/src/graph.rs",
+			"gpupipe/src/lib.rs", "gpupipe/src/loss.rs", "gpupipe/src/model.rs", "src/lib.rs"},
 	} {
 		dir := filepath.Join(t.TempDir(), "mine")
 		code, out, errs := command("hook", "new", dir, "--lang", lang)

@@ -112,7 +112,9 @@ func (c Config) Validate() error {
 }
 
 // Size is the model's lengths.
-func (c Config) Size() Size { return Size{VocabSize: c.VocabSize, SeqLen: c.SeqLen, DModel: c.DModel} }
+func (c Config) Size() Size {
+	return Size{VocabSize: c.VocabSize, SeqLen: c.SeqLen, DModel: c.DModel, Hidden: c.DModel}
+}
 
 // Variables are those of a microbatch: see Size.Variables.
 func (c Config) Variables(in Inputs, batch int) []graph.Named { return c.Size().Variables(in, batch) }

@@ -9,8 +9,8 @@ import (
 
 // Draft is a model as somebody wrote it, for microbatches of one size. One value goes from each unit to the next.
 type Draft struct {
-	// Graph has the inputs "tokens" and perhaps "segments", u32 [B, T], the parameters as variables, and the output "logits",
-	// f32 [B, T, V]. A node's scope is the name of its unit; sources have none.
+	// Graph has the inputs "tokens" and perhaps "segments", u32 [B, T], and "vocabulary", the numbers from 0 to V − 1, u32 [V]; the
+	// parameters as variables; and the output "logits", f32 [B, T, V]. A node's scope is the name of its unit; sources have none.
 	Graph      *graph.Graph
 	Units      []string    // in order
 	Parameters []Parameter // in the order of their units
@@ -46,7 +46,7 @@ func (d *Draft) sheets() *sheets {
 }
 
 // replay adds the nodes of a unit to another graph, x being what the unit before makes, and returns what it makes.
-func (s *sheets) replay(b *graph.Builder, u int, x *graph.Value, read func(name string) *graph.Value) *graph.Value {
+func (s *sheets) replay(b *graph.Builder, u int, x *graph.Value, read source) *graph.Value {
 	values := map[*graph.Value]*graph.Value{}
 	if u > 0 {
 		values[s.leaves[u-1]] = x
@@ -68,14 +68,14 @@ func (s *sheets) replay(b *graph.Builder, u int, x *graph.Value, read func(name 
 }
 
 // again is a source of a draft in another graph. It is an op of its own: those who get the graph may rename it.
-func again(b *graph.Builder, v *graph.Value, read func(name string) *graph.Value) *graph.Value {
+func again(b *graph.Builder, v *graph.Value, read source) *graph.Value {
 	switch o := v.Node.Op.(type) {
 	case *graph.Variable:
 		return b.Variable(o.ID, o.Type)
 	case *graph.Constant:
 		return b.Constant(o.ID, o.Type, o.Data)
 	case *graph.Input:
-		return read(o.ID)
+		return read(o.ID, o.Type)
 	}
 	panic(fmt.Sprintf("model: %v is of another unit", v))
 }
@@ -86,7 +86,7 @@ func (d *Draft) Learns() error {
 	_, err := graph.Build(func(b *graph.Builder) {
 		var x *graph.Value
 		for u := range d.Units {
-			x = s.replay(b, u, x, func(name string) *graph.Value { return b.Input(name, d.ids()) })
+			x = s.replay(b, u, x, b.Input)
 		}
 		var wrt []*graph.Value
 		for _, p := range d.Parameters {
@@ -99,11 +99,6 @@ func (d *Draft) Learns() error {
 		}
 	})
 	return err
-}
-
-func (d *Draft) ids() graph.Type {
-	s := d.Graph.Outputs[0].Value.Shape
-	return graph.T(graph.U32, s[0], s[1])
 }
 
 // dmodel is the width of what goes from unit to unit.

@@ -32,7 +32,7 @@ func (c Config) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, er
 }
 
 func grad(m architecture, batch, microbatches int, accumulate bool) (*graph.Graph, error) {
-	o := StageOptions{Last: m.Units(), Batch: batch, Microbatches: microbatches, Loss: CrossEntropy}
+	o := StageOptions{Last: m.Units(), Batch: batch, Microbatches: microbatches}
 	return training(m, o, func(b *graph.Builder) source { return b.Input }, accumulate)
 }
 

@@ -24,6 +24,11 @@ type LossInputs struct {
 	Scalars    *graph.Value            // f32 [n]; nil: there are none
 }
 
+// LossParameters lists LossInputs.Parameters.
+func (c Config) LossParameters() []graph.Named {
+	return []graph.Named{{ID: normName, Type: graph.T(graph.F32, c.DModel)}, {ID: headName, Type: graph.T(graph.F32, c.VocabSize, c.DModel)}}
+}
+
 // CrossEntropy is the negative log-likelihood in nats of each target: f32 [N].
 func CrossEntropy(in LossInputs) *graph.Value {
 	perToken, _ := op.CrossEntropy(in.Logits, in.Targets, op.CrossEntropyOptions{Ignore: -1})
@@ -56,7 +61,7 @@ func (s *span) lossInputs(logits, targets *graph.Value) LossInputs {
 	in := LossInputs{Logits: op.Reshape(logits, rows, s.VocabSize), Targets: op.Reshape(targets, rows), Aligned: map[string]*graph.Value{}}
 	var hidden *graph.Value
 	if hidden, in.Parameters = s.net.head(); hidden != nil {
-		in.Hidden = op.Reshape(hidden, rows, s.DModel)
+		in.Hidden = op.Reshape(hidden, rows, s.Size.Hidden)
 	}
 	if s.inputs.Weights {
 		in.Weights = op.Reshape(s.source(WeightsInput, s.perToken(s.batch, graph.T(graph.F32))), rows)

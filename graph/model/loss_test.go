@@ -30,12 +30,12 @@ func TestStagesWithAnotherLoss(t *testing.T) {
 		o := model.StageOptions{Batch: 1, Microbatches: 2, Loss: loss}
 		one := parts(t, c, nil, o)
 		weights := initial(c, one[0].Eval)
-		tokens, targets := []*graph.Tensor{ids(c, 1, 0), ids(c, 1, 1)}, []*graph.Tensor{ids(c, 1, 5), ids(c, 1, 8)}
-		want, losses := train(t, one, weights, tokens, targets, false)
+		data := []map[string]*graph.Tensor{microbatch(c, o.Inputs, 1, 0), microbatch(c, o.Inputs, 1, 1)}
+		want, losses := train(t, one, weights, data, false)
 		for _, cuts := range allCuts(c.Units()) {
 			for _, halves := range []bool{false, true} {
 				o.Recompute = !o.Recompute
-				got, each := train(t, parts(t, c, cuts, o), weights, tokens, targets, halves)
+				got, each := train(t, parts(t, c, cuts, o), weights, data, halves)
 				assert.Equal(t, losses, each, "%s %v", name, cuts)
 				for v, x := range want {
 					assert.Equal(t, x.Data, got[v].Data, "%s %v %s", name, cuts, v)
@@ -49,7 +49,7 @@ func TestStagesWithAnotherLoss(t *testing.T) {
 				probe := maps.Clone(weights)
 				probe[p.Name] = &graph.Tensor{Type: p.Type, Data: append([]float64(nil), weights[p.Name].Data...)}
 				probe[p.Name].Data[i] += h
-				vars, _ := train(t, one, probe, tokens, targets, false)
+				vars, _ := train(t, one, probe, data, false)
 				return vars[model.LossVariable].Data[0]
 			}
 			const h = 1e-5

@@ -23,9 +23,12 @@ type Model interface {
 	// Gradients names the variables whose sum, in order, is a parameter's gradient.
 	Gradients(parameter string) []string
 	Count() int64
+	// Variables are those of a microbatch, and LossParameters those of the last unit that a loss may read: see LossInputs.
 	Variables(in Inputs, batch int) []graph.Named
+	LossParameters() []graph.Named
 	Stage(o StageOptions) (*Stage, error)
 	Eval(batch int) (*graph.Graph, error)
+	TopK(batch, k int) (*graph.Graph, error)
 }
 
 // Size is the lengths that every model has.
@@ -33,6 +36,7 @@ type Size struct {
 	VocabSize int
 	SeqLen    int // tokens of a sequence
 	DModel    int // the width of what goes from unit to unit; 0: there is one unit
+	Hidden    int // the width of LossInputs.Hidden; 0: it is not known
 }
 
 // architecture is a model that a span can be built of.

@@ -85,9 +85,6 @@ func newStage(m architecture, o StageOptions) (*Stage, error) {
 	if err := o.Inputs.check(); err != nil {
 		return nil, err
 	}
-	if o.Loss == nil {
-		o.Loss = CrossEntropy
-	}
 	s := &Stage{Parameters: m.Reads(o.First, o.Last)}
 	var err error
 	if s.Eval, err = newSpan(m, o.First, o.Last, o.Batch).build((*span).eval); err != nil {
@@ -118,6 +115,9 @@ func (c Config) Reads(first, last int) []Parameter {
 
 // training is the forward and the backward pass in one graph; from says what brings what changes with the microbatch.
 func training(m architecture, o StageOptions, from func(*graph.Builder) source, accumulate bool) (*graph.Graph, error) {
+	if o.Loss == nil {
+		o.Loss = CrossEntropy
+	}
 	s := newSpan(m, o.First, o.Last, o.Batch)
 	s.inputs = o.Inputs
 	return s.build(func(s *span) {

@@ -37,6 +37,12 @@ func NewWritten(vocab, seqLen int, write func(batch int) (*Draft, error)) (*Writ
 	return w, nil
 }
 
+// Prepare has the model written for microbatches of some sequences, and checks that it is the same.
+func (w *Written) Prepare(batch int) error {
+	_, err := w.draft(batch)
+	return err
+}
+
 // draft is the model for microbatches of a size.
 func (w *Written) draft(batch int) (*sheets, error) {
 	w.mu.Lock()
@@ -148,6 +154,14 @@ func (w *Written) Gradients(parameter string) []string { return []string{Gradien
 // Count is the number of trained numbers.
 func (w *Written) Count() int64 { return count(w.params) }
 
+// LossParameters lists those of the last unit.
+func (w *Written) LossParameters() (ps []graph.Named) {
+	for _, p := range w.Reads(w.Units()-1, w.Units()) {
+		ps = append(ps, graph.Named{ID: p.Name, Type: p.Type})
+	}
+	return ps
+}
+
 // Variables are those of a microbatch: see Size.Variables.
 func (w *Written) Variables(in Inputs, batch int) []graph.Named { return w.size.Variables(in, batch) }
 
@@ -179,6 +193,9 @@ func (w *Written) Predict() (*graph.Graph, error) {
 	})
 }
 
+// VocabularyInput is what a Draft's graph calls the numbers of all tokens.
+const VocabularyInput = "vocabulary"
+
 // sheet is a draft as values of a graph.
 type sheet struct {
 	*sheets
@@ -198,10 +215,13 @@ func (s sheet) parameter(name string) *graph.Value {
 }
 
 func (s sheet) unit(u int, x *graph.Value, read func(string) *graph.Value) *graph.Value {
-	return s.replay(s.b, u, x, func(name string) *graph.Value {
+	return s.replay(s.b, u, x, func(name string, t graph.Type) *graph.Value {
+		if name == VocabularyInput {
+			return op.Iota(s.b, graph.U32, 0, t.Shape...)
+		}
 		v := read(name)
 		if v == nil { // no segments: a row is one
-			v = op.Full(s.b, graph.U32, 0, s.ids().Shape...)
+			v = op.Full(s.b, graph.U32, 0, t.Shape...)
 		}
 		return v
 	})

@@ -42,7 +42,7 @@ func attentionCases() []attentionShape {
 
 // segmentedShapes cover the kernels' ways to read columns: vectors and scalars, some workgroups a head, grouped queries.
 func segmentedShapes() []attentionShape {
-	return []attentionShape{{2, 7, 7, 2, 1, 3}, {2, 33, 33, 4, 2, 16}, {1, 130, 130, 2, 2, 32}, {1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 256}}
+	return []attentionShape{{2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 8}, {1, 130, 130, 2, 2, 32}, {1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 256}}
 }
 
 // segmentations number the places of a sequence: one segment; several, of a length that differs by sequence; segments of one
@@ -50,7 +50,7 @@ func segmentedShapes() []attentionShape {
 func segmentations() []func(sequence, place int) float64 {
 	return []func(b, i int) float64{
 		func(b, i int) float64 { return 3 },
-		func(b, i int) float64 { return float64(i / (5 + b)) },
+		func(b, i int) float64 { return float64(i / (2 + 3*b)) },
 		func(b, i int) float64 { return float64(1<<32 - 1 - i) },
 		func(b, i int) float64 { return []float64{2, 2, 0, 0, 1}[(i/2+b)%5] },
 	}

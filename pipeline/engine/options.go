@@ -15,7 +15,7 @@ import (
 // Options say what is trained, and how and where.
 type Options struct {
 	Layout
-	Model          model.Config
+	Model          model.Model
 	MicrobatchSize int              // sequences
 	Microbatches   int              // of a batch on one replica
 	Optimizer      *optim.Optimizer // of all parameters; their gradients are those that Contributions names

@@ -43,12 +43,12 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(overrides), func(t *testing.T) {
 			c := planned(t, overrides...)
-			plan, err := c.Partition(context.Background(), nulls(c.Pipeline.Stages, 0), measure.Options{})
+			plan, err := c.Partition(context.Background(), c.Model.Config, nulls(c.Pipeline.Stages, 0), measure.Options{})
 			require.NoError(t, err)
-			o := c.engineOptions()
+			o := c.engineOptions(c.Model.Config)
 			o.Schedule = c.computation(plan)
 			o.Cut, o.Recompute, o.Devices = plan.Cut, plan.Recompute, nulls(c.Pipeline.Stages*c.Pipeline.Replicas, 0)
-			o.Optimizer, err = newOptimizer(c, nil)
+			o.Optimizer, err = newOptimizer(c, c.Model.Config, nil)
 			require.NoError(t, err)
 			o.Execute = engine.Execute(nil, 0)
 			e, err := engine.New(o)
@@ -78,7 +78,8 @@ func TestPartitionMeasuresOnce(t *testing.T) {
 	cache := measure.NewCache()
 	for i, cut := range []string{"pipeline.cut=[]", "pipeline.cut=[3]"} {
 		dev := &runs{Device: null.New(null.Options{})}
-		plan, err := planned(t, cut).Partition(context.Background(), []device.Device{dev, dev}, measure.Options{Cache: cache})
+		c := planned(t, cut)
+		plan, err := c.Partition(context.Background(), c.Model.Config, []device.Device{dev, dev}, measure.Options{Cache: cache})
 		require.NoError(t, err)
 		assert.Len(t, plan.Cut, 1)
 		assert.Equal(t, i == 0, dev.n > 0, cut)
@@ -88,12 +89,12 @@ func TestPartitionMeasuresOnce(t *testing.T) {
 
 func TestPartitionThatDoesNotFitIsAMistake(t *testing.T) {
 	c := planned(t)
-	free, err := c.Partition(context.Background(), nulls(2, 0), measure.Options{})
+	free, err := c.Partition(context.Background(), c.Model.Config, nulls(2, 0), measure.Options{})
 	require.NoError(t, err)
-	tight, err := c.Partition(context.Background(), nulls(2, free.Largest()-1), measure.Options{})
+	tight, err := c.Partition(context.Background(), c.Model.Config, nulls(2, free.Largest()-1), measure.Options{})
 	require.NoError(t, err)
 	assert.Less(t, tight.Largest(), free.Largest())
-	_, err = c.Partition(context.Background(), nulls(2, free.Largest()/10), measure.Options{})
+	_, err = c.Partition(context.Background(), c.Model.Config, nulls(2, free.Largest()/10), measure.Options{})
 	assert.IsType(t, new(UserError), err)
 	var infeasible *partition.InfeasibleError
 	require.ErrorAs(t, err, &infeasible)

@@ -34,17 +34,19 @@ const (
 var (
 	plainName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 	// reserved are names of variables that training has for itself.
-	reserved = []string{model.TokensInput, model.TargetsInput, model.SegmentsInput, model.PositionInput, model.LossVariable, model.LogitsOutput,
+	reserved = []string{model.TokensInput, model.TargetsInput, model.SegmentsInput, model.VocabularyInput, model.PositionInput, model.LossVariable, model.LogitsOutput,
 		"weights", "scalars", "losses", "hyper", "votes", "applied"}
 )
 
-// BuildModel has write make a model: the logits f32 [B, T, V] of the inputs "tokens" and "segments", u32 [B, T].
+// BuildModel has write make a model: the logits f32 [B, T, V] of the inputs "tokens" and "segments", u32 [B, T], and "vocabulary",
+// the numbers from 0 to V − 1, u32 [V].
 func BuildModel(dims Dims, write func(*Builder) (Handle, error)) (*model.Draft, error) {
 	var failed error
 	d := &draft{Dims: dims}
 	g, err := graph.Build(func(gb *graph.Builder) {
 		ids := graph.T(graph.U32, dims.Batch, dims.SeqLen)
-		b := &Builder{b: gb, draft: d, inputs: map[string]*graph.Value{}, given: []graph.Named{{ID: model.TokensInput, Type: ids}, {ID: model.SegmentsInput, Type: ids}}}
+		b := &Builder{b: gb, draft: d, inputs: map[string]*graph.Value{}, given: []graph.Named{{ID: model.TokensInput, Type: ids}, {ID: model.SegmentsInput, Type: ids},
+			{ID: model.VocabularyInput, Type: graph.T(graph.U32, dims.Vocab)}}}
 		var h Handle
 		if h, failed = write(b); failed != nil {
 			return
