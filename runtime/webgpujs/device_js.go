@@ -96,6 +96,9 @@ func adapter() (js.Value, error) {
 
 func describe(adapter js.Value) device.Info {
 	i := adapter.Get("info")
+	if !i.Truthy() { // in browsers of before 2024
+		i = js.Global().Get("Object").New()
+	}
 	text := func(key string) string {
 		if v := i.Get(key); v.Type() == js.TypeString {
 			return v.String()
@@ -104,7 +107,7 @@ func describe(adapter js.Value) device.Info {
 	}
 	info := device.Info{Name: "webgpu:0", Adapter: text("description"), Vendor: text("vendor"), API: "browser", Kind: device.Virtual}
 	if info.Adapter == "" {
-		info.Adapter = strings.TrimSpace(info.Vendor + " " + text("architecture"))
+		info.Adapter = cmp.Or(strings.TrimSpace(info.Vendor+" "+text("architecture")), "unnamed adapter")
 	}
 	if i.Get("isFallbackAdapter").Truthy() || text("architecture") == "swiftshader" {
 		info.Kind = device.Software
