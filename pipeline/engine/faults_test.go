@@ -68,9 +68,9 @@ func (s *saboteur) live(t *testing.T, p setup) (told error, after time.Duration)
 	e, err := New(o)
 	require.NoError(t, err)
 	if err = e.Load(); err == nil {
-		data := zeros(o.Microbatches * o.Replicas * o.Model.SeqLen)
+		data := zeros(o.Microbatches * o.Replicas * o.Model.Size().SeqLen)
 		if _, err = e.Train(t.Context(), data, 0, 4, ignore); err == nil {
-			err = e.Evaluate(t.Context(), data, 2, ignore)
+			err = e.Evaluate(t.Context(), zeros(o.Model.Size().SeqLen), 2, ignore)
 		}
 		if after = time.Since(s.struck); err != nil {
 			_, again := e.Train(t.Context(), data, 0, 4, ignore)
@@ -189,9 +189,9 @@ type failingSource struct {
 	fail  func() error
 }
 
-func (f failingSource) Batch(b int64) (tokens, targets []int32, err error) {
+func (f failingSource) Batch(b int64) (Batch, error) {
 	if b == f.batch {
-		return nil, nil, f.fail()
+		return nil, f.fail()
 	}
 	return f.Source.Batch(b)
 }

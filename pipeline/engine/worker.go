@@ -40,8 +40,8 @@ func newWorker(l *line, seg *segment, m *stage.Machine) *worker {
 
 // batch is the data of one.
 type batch struct {
-	batch           int
-	tokens, targets []int32
+	number int
+	Batch
 }
 
 // payload is what a message carries, tensor after tensor.

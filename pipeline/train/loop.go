@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -55,18 +56,23 @@ func (r *run) segment(ctx context.Context) (err error) {
 			to = min(to, (r.step/every+1)*every)
 		}
 	}
-	if err := r.hooks.rates(ctx, to); err != nil {
+	if err := errors.Join(r.hooks.rates(ctx, to), r.hooks.askScalars(ctx, r.step, to)); err != nil {
 		return err
 	}
 	from, began := r.step, time.Now()
-	r.step, err = r.engine.Train(ctx, r.data.train, r.step, to, func(m engine.Measured) error {
+	r.step, err = r.engine.Train(ctx, r.source, r.step, to, func(m engine.Measured) error {
 		if err := r.tellLast(ctx); err != nil {
 			return err
 		}
+		r.feeder.release(m.Batch + 1)
 		p, err := r.progress(m)
 		r.last = &p
 		return err
 	})
+	var broken *stumble
+	if errors.As(err, &broken) {
+		err = mistakef("%w; %s", err, r.kept())
+	}
 	r.trace.Complete(trace.RunTrack, trace.Run, trace.TrainEvent, began, time.Since(began), map[string]any{"from": from, "to": r.step})
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/wasm"
+	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -58,13 +59,13 @@ func TestFocalLossIsTheSameInAllLanguages(t *testing.T) {
 		} {
 			m := load(t, h, hook.Spec{File: focalLosses[language], Hook: hook.BuildLoss, Config: []byte(config)})
 			for _, shape := range [][2]int{{1, 1}, {1, 2}, {3, 1}, {7, 13}, {64, 257}, {1000, 50257}} {
-				got, err := m.BuildLoss(ctx, shape[0], shape[1])
+				got, err := m.BuildLoss(ctx, graphhook.Inputs{Rows: shape[0], Vocab: shape[1]})
 				require.NoError(t, err, "%s %s %v", language, config, shape)
 				want, err := graph.Build(func(b *graph.Builder) {
 					b.Output("loss", focalOf(b.Input("logits", graph.T(graph.F32, shape[0], shape[1])), b.Input("targets", graph.T(graph.U32, shape[0])), of[0], of[1]))
 				})
 				require.NoError(t, err)
-				assert.Equal(t, hash(t, want), hash(t, got), "%s %s %v", language, config, shape)
+				assert.Equal(t, hash(t, want), hash(t, got.Graph), "%s %s %v", language, config, shape)
 			}
 		}
 	}
@@ -80,7 +81,7 @@ func TestMistakesInAConfigurationInAllLanguages(t *testing.T) {
 			`{"z":[1]}`:     "z is ",
 			`{"z":null}`:    "z is ",
 		} {
-			_, err := load(t, h, hook.Spec{File: focalLosses[language], Hook: hook.BuildLoss, Config: []byte(config)}).BuildLoss(ctx, 2, 3)
+			_, err := load(t, h, hook.Spec{File: focalLosses[language], Hook: hook.BuildLoss, Config: []byte(config)}).BuildLoss(ctx, graphhook.Inputs{Rows: 2, Vocab: 3})
 			assert.ErrorContains(t, err, want, language)
 			assert.ErrorContains(t, err, "build_loss", language)
 		}
