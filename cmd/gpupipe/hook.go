@@ -35,7 +35,7 @@ Examples:
 
 type hookNewCommand struct {
 	Dir  string `arg:"" help:"The folder to make."`
-	Lang string `help:"c or rust." default:"c"`
+	Lang string `help:"c, rust, assemblyscript, tinygo or go." default:"c"`
 }
 
 func (c *hookNewCommand) Run(a *app) error {

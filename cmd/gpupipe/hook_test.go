@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,6 +23,7 @@ func TestHookCheck(t *testing.T) {
 		"label_smoothing.wasm": "a loss f32[64] of 8 ops on logits, targets, logits being f32[64,256]",
 		"quality_filter.wasm":  "90 documents became 30; the same every time and in any order",
 		"inverse_sqrt.wasm":    "factors from 0.01 at step 0 to 0.3162 at step 999",
+		"gpt2.wasm":            "a model of 875,264 numbers in 53 parameters and 6 units: embed, h.0, …, head",
 		"early_stopping.wasm":  "it let 100 steps of a falling loss go on; its state has 24 bytes",
 	} {
 		code, out, errs := command("hook", "check", hookExamples+file)
@@ -62,7 +65,7 @@ func TestHookMistakes(t *testing.T) {
 		`--aligned: found "teacher=f64[8]", expected a name and the type`:                {"check", hookExamples + "focal_loss.wasm", "--aligned", "teacher=f64[8]"},
 		"--seconds: found 0, expected":                                                   {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
 		"no such file":                                                                   {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
-		`language "cobol", expected one of c, rust`:                                      {"new", "x", "--lang", "cobol"},
+		`language "cobol", expected one of c, rust, assemblyscript, tinygo, go`:          {"new", "x", "--lang", "cobol"},
 	} {
 		code, _, errs := command(append([]string{"hook"}, args...)...)
 		assert.Equal(t, exitMistake, code, errs)
@@ -72,19 +75,37 @@ func TestHookMistakes(t *testing.T) {
 
 func TestHookNew(t *testing.T) {
 	for lang, want := range map[string][]string{
-		"c": {"Makefile", "gpupipe.h", "gpupipe_graph.h", "hook.c"},
-		"rust": {"Cargo.toml", "gpupipe/Cargo.toml", "gpupipe/src/batch.rs", "gpupipe/src/config.rs", "gpupipe/src/global.rs", "gpupipe/src/graph.rs",
-			"gpupipe/src/lib.rs", "gpupipe/src/loss.rs", "gpupipe/src/model.rs", "src/lib.rs"},
+		"c":              {"Makefile", "gpupipe.h", "gpupipe_graph.h", "hook.c"},
+		"rust":           {"Makefile", "Cargo.toml", "gpupipe/Cargo.toml", "gpupipe/src/lib.rs", "gpupipe/src/batch.rs", "src/lib.rs"},
+		"assemblyscript": {"Makefile", "package.json", "hook.ts", "gpupipe/package.json", "gpupipe/build.mjs", "gpupipe/index.ts"},
+		"tinygo":         {"Makefile", "go.mod", "main.go", "tinygo.sh", "tinygo.json", "gpupipe/go.mod", "gpupipe/gpupipe.go", "gpupipe/buildloss/buildloss.go"},
+		"go":             {"Makefile", "go.mod", "main.go", "gpupipe/go.mod", "gpupipe/gpupipe.go", "gpupipe/buildloss/buildloss.go"},
 	} {
 		dir := filepath.Join(t.TempDir(), "mine")
 		code, out, errs := command("hook", "new", dir, "--lang", lang)
 		require.Equal(t, exitOK, code, errs)
+		names := strings.Fields(out)
 		for _, name := range want {
 			assert.FileExists(t, filepath.Join(dir, name))
+			assert.Contains(t, names, filepath.Join(dir, name))
 		}
-		assert.Len(t, strings.Fields(out), len(want))
+		assert.Len(t, slices.Compact(slices.Clone(names)), len(names), "a file was written twice: %s", out)
 		code, _, errs = command("hook", "new", dir, "--lang", lang)
 		assert.Equal(t, exitMistake, code)
 		assert.Contains(t, errs, "the folder is not empty")
 	}
+}
+
+// The folder for Go builds with the Go that runs this test, and no network.
+func TestHookNewInGoBuilds(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mine")
+	code, _, errs := command("hook", "new", dir, "--lang", "go")
+	require.Equal(t, exitOK, code, errs)
+	build := exec.Command("go", "build", "-buildmode=c-shared", "-o", "hook.wasm", ".")
+	build.Dir, build.Env = dir, append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "GOPROXY=off", "GOFLAGS=", "GOWORK=off")
+	text, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	code, out, errs := command("hook", "check", filepath.Join(dir, "hook.wasm"))
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, out, "a loss f32[64] of")
 }

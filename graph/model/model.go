@@ -28,6 +28,7 @@ type Model interface {
 	LossParameters() []graph.Named
 	Stage(o StageOptions) (*Stage, error)
 	Eval(batch int) (*graph.Graph, error)
+	TopK(batch, k int) (*graph.Graph, error)
 }
 
 // Size is the lengths that every model has.

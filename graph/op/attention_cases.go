@@ -42,7 +42,7 @@ func attentionCases() []attentionShape {
 
 // segmentedShapes cover the kernels' ways to read columns: vectors and scalars, some workgroups a head, grouped queries.
 func segmentedShapes() []attentionShape {
-	return []attentionShape{{2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 16}, {1, 130, 130, 2, 2, 32}, {1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 256}}
+	return []attentionShape{{2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 8}, {1, 130, 130, 2, 2, 32}, {1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 256}}
 }
 
 // segmentations number the places of a sequence: one segment; several, of a length that differs by sequence; segments of one

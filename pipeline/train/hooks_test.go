@@ -209,14 +209,14 @@ func TestEvaluationFiltersAsTheRunDid(t *testing.T) {
 
 func TestMistakesOfModulesAreTheUsers(t *testing.T) {
 	for want, hooks := range map[string]string{
-		"hook ../../examples/hooks/none.wasm: refused: open ../../examples/hooks/none.wasm: no such file":                                               "none.wasm, hook: build_loss",
-		"hook ../../examples/hooks/focal_loss.c: refused":                                                                                               "focal_loss.c, hook: build_loss",
-		"focal_loss.wasm: refused: does not export the function learning_rate":                                                                          "focal_loss.wasm, hook: learning_rate",
-		"focal_loss.wasm: build_loss: failed: gamma is not a number":                                                                                    "focal_loss.wasm, hook: build_loss, config: {gamma: x}",
-		"label_smoothing.wasm: build_loss: trap: panicked at 'config: epsilon must be":                                                                  "label_smoothing.wasm, hook: build_loss, config: {epsilon: 3}",
-		"inverse_sqrt.wasm: learning_rate: batch 0: failed: the factor is [NaN], expected a number from 0 to 1e+06":                                     "inverse_sqrt.wasm, hook: learning_rate, config: {warmup: -1}",
-		"the corpus has no tokens: of 1 documents hooks left nothing":                                                                                   "quality_filter.wasm, hook: map_document, config: {least_words: 1000}",
-		"text.txt: the document at offset 0: hook ../../examples/hooks/quality_filter.wasm: map_document: batch 0: failed: least_words is not a number": "quality_filter.wasm, hook: map_document, config: {least_words: many}",
+		"hook ../../examples/hooks/none.wasm: refused: open ../../examples/hooks/none.wasm: no such file":                                        "none.wasm, hook: build_loss",
+		"hook ../../examples/hooks/focal_loss.c: refused":                                                                                        "focal_loss.c, hook: build_loss",
+		"focal_loss.wasm: refused: does not export the function learning_rate":                                                                   "focal_loss.wasm, hook: learning_rate",
+		"focal_loss.wasm: build_loss: failed: gamma is not a number":                                                                             "focal_loss.wasm, hook: build_loss, config: {gamma: x}",
+		"config: epsilon must be at least 0 and below 1":                                                                                         "label_smoothing.wasm, hook: build_loss, config: {epsilon: 3}",
+		"inverse_sqrt.wasm: learning_rate: batch 0: failed: the factor is [NaN], expected a number from 0 to 1e+06":                              "inverse_sqrt.wasm, hook: learning_rate, config: {warmup: -1}",
+		"the corpus has no tokens: of 1 documents hooks left nothing":                                                                            "quality_filter.wasm, hook: map_document, config: {least_words: 1000}",
+		"text.txt: the document at offset 0: hook ../../examples/hooks/quality_filter.wasm: start function: failed: least_words is not a number": "quality_filter.wasm, hook: map_document, config: {least_words: many}",
 	} {
 		dir := t.TempDir()
 		c := demo(t, dir, hooked(hooks))
@@ -231,10 +231,12 @@ func TestMistakesOfModulesAreTheUsers(t *testing.T) {
 }
 
 func TestDocumentsThatAModuleCannotMapMayBeSkipped(t *testing.T) {
-	dir := t.TempDir()
-	n := &notes{}
-	_, err := Run(context.Background(), demo(t, dir, hooked("quality_filter.wasm, hook: map_document, on_error: skip, config: {least_words: many}")), options(&reference{}, n))
-	assert.ErrorContains(t, err, "of 1 documents hooks left nothing")
+	run := func(hook string) error {
+		_, err := Run(context.Background(), demo(t, t.TempDir(), withHooks(hook+", hook: map_document, on_error: skip")), options(&reference{}, &notes{}))
+		return err
+	}
+	assert.ErrorContains(t, run(guest(t, "never.wasm", "", false, exported("map_document", w.Unreachable))), "of 1 documents hooks left nothing")
+	assert.ErrorContains(t, run(hooksDir+"quality_filter.wasm, config: {least_words: many}"), "least_words is not a number", "no document is to blame")
 }
 
 // every keeps each other document: it counts them. It does something when one begins with '#'.

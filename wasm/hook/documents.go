@@ -16,6 +16,8 @@ const (
 	maxDocuments = 1 << 16
 )
 
+const emitWork = 1000 // units that the host is charged for, beside half a unit a byte
+
 // documents is what a module has emitted for one.
 type documents struct {
 	texts [][]byte
@@ -29,7 +31,7 @@ func (h *Host) emitImport() wasm.Import {
 			return err
 		}
 		n := int(uint32(s[1]))
-		i.Charge(opWork/20 + int64(n)/2)
+		i.Charge(emitWork + int64(n)/2)
 		if d.left < n {
 			return fmt.Errorf("more than %d times the document's length and %d bytes", maxGrowth, maxEmitted)
 		}

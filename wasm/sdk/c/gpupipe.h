@@ -89,6 +89,22 @@ static inline void *gp_temp(size_t size) {
 GP_EXPORT(gpupipe_abi_v1) int32_t gp_abi_v1(void) { return 0; }
 GP_EXPORT(gpupipe_alloc) void *gp_host_alloc(size_t size) { return gp_alloc(size); }
 
+// ---- Random numbers
+
+__attribute__((import_module("wasi_snapshot_preview1"), import_name("random_get"))) int32_t gp_random_get(void *to, size_t size);
+
+// gp_random gives 64 random bits, which depend on the hook's seed, on the number of the document, batch or step, and on how many were
+// drawn for it before.
+static inline uint64_t gp_random(void) {
+  uint64_t x = 0;
+  gp_random_get(&x, sizeof x);
+  return x;
+}
+
+// gp_uniform gives a random number from 0 to below 1, gp_below a random integer from 0 to below n.
+static inline double gp_uniform(void) { return (double)(gp_random() >> 11) * 0x1p-53; }
+static inline uint32_t gp_below(uint32_t n) { return (uint32_t)((gp_random() >> 32) * n >> 32); }
+
 // ---- JSON: the hook's `config` section, and metrics
 
 static const char *gp_config = "{}";
@@ -207,16 +223,43 @@ static inline int gp_config_true(const char *key) {
   return s && *s == 't';
 }
 
-// gp_config_text gives a text of the configuration, one without escapes, for the life of the instance.
+// gp_hex4 reads four hexadecimal digits.
+static inline uint32_t gp_hex4(const char *s) {
+  uint32_t x = 0;
+  for (int i = 0; i < 4 && s[i]; i++) x = x << 4 | (uint32_t)(s[i] <= '9' ? s[i] - '0' : (s[i] | 32) - 'a' + 10);
+  return x;
+}
+
+// gp_put_character writes a character as UTF-8.
+static inline char *gp_put_character(char *t, uint32_t x) {
+  if (x < 0x80) return *t++ = (char)x, t;
+  int more = x < 0x800 ? 1 : x < 0x10000 ? 2 : 3;
+  *t++ = (char)(0xff00 >> (more + 1) | x >> 6 * more); // as many ones as bytes
+  while (more-- > 0) *t++ = (char)(0x80 | (x >> 6 * more & 63));
+  return t;
+}
+
+// gp_config_text gives a text of the configuration, for the life of the instance.
 static inline const char *gp_config_text(const char *key, const char *otherwise) {
   const char *s = gp_config_find(key);
   if (!s) return otherwise;
-  size_t n = 0;
-  while (*s == '"' && s[n + 1] != '"' && s[n + 1] != '\\') n++;
-  char *text = *s == '"' && s[n + 1] == '"' ? gp_alloc(n + 1) : 0;
-  if (!text) return gp_fail_about(key, " is not a text without escapes"), otherwise;
-  __builtin_memcpy(text, s + 1, n);
-  text[n] = 0;
+  size_t n = 1;
+  while (s[n] && s[n] != '"') n += s[n] == '\\' && s[n + 1] ? 2 : 1;
+  char *text = *s == '"' ? gp_alloc(n) : 0, *t = text; // no escape is shorter than what it stands for
+  if (!text) return gp_fail_about(key, " is not a text"), otherwise;
+  for (const char *end = s++ + n; s < end; s++) {
+    if (*s != '\\') {
+      *t++ = *s;
+    } else if (*++s != 'u') {
+      *t++ = *s == 'n' ? '\n' : *s == 't' ? '\t' : *s == 'r' ? '\r' : *s == 'b' ? '\b' : *s == 'f' ? '\f' : *s;
+    } else {
+      uint32_t x = gp_hex4(s + 1);
+      s += 4;
+      if (x >> 10 == 0xd800 >> 10 && s[1] == '\\' && s[2] == 'u') x = 0x10000 + ((x & 1023) << 10 | (gp_hex4(s + 3) & 1023)), s += 6;
+      t = gp_put_character(t, x);
+    }
+  }
+  *t = 0;
   return text;
 }
 
