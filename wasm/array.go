@@ -141,8 +141,8 @@ func (a *Array) bytes() uint32 {
 	return uint32(n)
 }
 
-// put writes the array's descriptor.
-func (a *Array) put(d []byte, data uint32) {
+// Put writes the array's descriptor, of 32 bytes, for data at an address.
+func (a *Array) Put(d []byte, data uint32) {
 	w := [8]uint32{uint32(a.DType), uint32(a.Dir), uint32(len(a.Dims)), 1, 1, 1, 1, data}
 	for i, n := range a.Dims {
 		w[3+i] = uint32(n)
@@ -152,8 +152,8 @@ func (a *Array) put(d []byte, data uint32) {
 	}
 }
 
-// returned checks the descriptor that came back and takes an output's shape from it. It gives the output's size in bytes.
-func (a *Array) returned(d []byte, arg int, data, capacity uint32) (uint32, error) {
+// Returned checks the descriptor that came back for the arg-th array, and takes an output's shape from it. It gives the output's size in bytes.
+func (a *Array) Returned(d []byte, arg int, data, capacity uint32) (uint32, error) {
 	word := func(i int) uint32 { return binary.LittleEndian.Uint32(d[4*i:]) }
 	for i, want := range [...]uint32{uint32(a.DType), uint32(a.Dir), uint32(len(a.Dims))} {
 		if got := word(i); got != want {

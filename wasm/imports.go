@@ -86,6 +86,25 @@ func (i *Instance) Read(address, n uint32) ([]byte, error) {
 	return nil, halted(Pointer, "%d bytes at %#x, the memory ends at %#x", n, address, i.memorySize())
 }
 
+// Copy is what Read views, the caller's to keep.
+func (i *Instance) Copy(address, n uint32) ([]byte, error) {
+	b, err := i.Read(address, n)
+	if err != nil {
+		return nil, err
+	}
+	own := make([]byte, n)
+	copyPieces(own, b)
+	return own, nil
+}
+
+// Write stores bytes in the module's memory. For use by an Import, as Read is.
+func (i *Instance) Write(address uint32, data []byte) error {
+	if i.memory.Write(address, data) {
+		return nil
+	}
+	return halted(Pointer, "%d bytes at %#x, the memory ends at %#x", len(data), address, i.memory.Size())
+}
+
 // Charge adds work that the host did for the module, in units (about a nanosecond or less each), to what the call has used. For use by an Import.
 func (i *Instance) Charge(units int64) { i.fuel.Set(uint64(int64(i.fuel.Get()) - units)) }
 

@@ -33,7 +33,7 @@ type Instance struct {
 	busy      atomic.Bool
 	closed    *Error // why, nil while open
 	call      call
-	keys      map[string]bool // of the configuration, that the module has named
+	keys      Keys // of the configuration, that the module has named
 }
 
 // call is what is known of the call in progress.
@@ -73,7 +73,7 @@ func (m *Module) Open(ctx context.Context, o Options) (*Instance, error) {
 	if o.Config == nil {
 		o.Config = []byte("{}")
 	}
-	i := &Instance{module: m, options: o, functions: map[string]api.Function{}}
+	i := &Instance{module: m, options: o, functions: map[string]api.Function{}, keys: Keys{}}
 	i.base = context.WithValue(context.Background(), instanceKey{}, i)
 	i.begin(ctx, startFunction, -1, m.limits.OpenBudget)
 	if err := i.finish(i.open()); err != nil {
@@ -197,7 +197,7 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 		if arg.Dir&In != 0 && arg.Data != nil {
 			copyPieces(i.view(slotArrays+a, sizes[a]), arg.Data)
 		}
-		arg.put(i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:], i.buffers[slotArrays+a].address)
+		arg.Put(i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:], i.buffers[slotArrays+a].address)
 	}
 	result, err := i.invoke(hook, uint64(i.buffers[slotDescriptors].address), uint64(len(args)))
 	if err := i.status(result, err); err != nil {
@@ -205,7 +205,7 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 	}
 	for a, arg := range args {
 		d := i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:]
-		n, err := arg.returned(d, a, i.buffers[slotArrays+a].address, sizes[a])
+		n, err := arg.Returned(d, a, i.buffers[slotArrays+a].address, sizes[a])
 		if err != nil {
 			return 0, err
 		}

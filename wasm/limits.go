@@ -14,7 +14,8 @@ type Limits struct {
 	Unmetered     bool          // to measure what metering costs: work, time and depth are not bounded, and nothing ends an endless loop
 }
 
-func (l Limits) withDefaults() Limits {
+// WithDefaults fills in what is left out.
+func (l Limits) WithDefaults() Limits {
 	set(&l.MemoryPages, 4096)
 	set(&l.TableElements, 1<<16)
 	set(&l.Budget, 10_000_000_000)

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/wasm"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -48,14 +51,15 @@ func (c *hookNewCommand) Run(a *app) error {
 
 // moduleFlags say which module is tried, and how.
 type moduleFlags struct {
-	File   string `arg:"" help:"The module, a .wasm file."`
-	Hook   string `help:"One of its hooks only."`
-	Config string `help:"Its configuration, a JSON object." default:"{}"`
-	Seed   uint64 `help:"Its seed."`
-	Vocab  int    `help:"Tokens of the vocabulary." default:"256"`
-	SeqLen int    `help:"Tokens of a sequence." default:"128"`
-	Text   string `help:"A file to take documents from, instead of sample text." placeholder:"FILE"`
-	JSON   bool   `help:"Print one JSON object."`
+	File    string   `arg:"" help:"The module, a .wasm file."`
+	Hook    string   `help:"One of its hooks only."`
+	Config  string   `help:"Its configuration, a JSON object." default:"{}"`
+	Seed    uint64   `help:"Its seed."`
+	Vocab   int      `help:"Tokens of the vocabulary." default:"256"`
+	SeqLen  int      `help:"Tokens of a sequence." default:"128"`
+	Aligned []string `help:"An array that goes along with the tokens: a name, and what one token has of it, as in teacher=f32[8]." placeholder:"NAME=TYPE" sep:"none"`
+	Text    string   `help:"A file to take documents from, instead of sample text." placeholder:"FILE"`
+	JSON    bool     `help:"Print one JSON object."`
 }
 
 // check refuses what no module can be tried with.
@@ -68,7 +72,36 @@ func (f *moduleFlags) check() error {
 	case f.SeqLen < 1 || f.SeqLen > 1<<24:
 		return train.Mistake(fmt.Errorf("--seq-len: found %d, expected an integer from 1 to %d", f.SeqLen, 1<<24))
 	}
-	return nil
+	_, err := f.aligned()
+	return err
+}
+
+// maxAligned bounds the numbers of one token in sample data.
+const maxAligned = 4096
+
+var alignedArray = regexp.MustCompile(`^([^=]+)=(f32|i32|u32)(?:\[(\d{1,6}(?:,\d{1,6}){0,1})\])?$`)
+
+// aligned are the arrays that go along with the tokens, by their names in order: the type of one token's.
+func (f *moduleFlags) aligned() (all []graph.Named, err error) {
+	for _, text := range f.Aligned {
+		m := alignedArray.FindStringSubmatch(text)
+		if m == nil {
+			return nil, train.Mistake(fmt.Errorf("--aligned: found %q, expected a name and the type of one token's: ids=u32, teacher=f32[8] or i32[2,4]", text))
+		}
+		t := graph.Type{DType: map[string]graph.DType{"f32": graph.F32, "i32": graph.I32, "u32": graph.U32}[m[2]]}
+		for d := range strings.SplitSeq(m[3], ",") {
+			if d != "" {
+				n, _ := strconv.Atoi(d) // of digits, few enough
+				t.Shape = append(t.Shape, n)
+			}
+		}
+		if t.Shape.Len() > maxAligned {
+			return nil, train.Mistake(fmt.Errorf("--aligned: %s has %d numbers a token, at most %d can be tried", text, t.Shape.Len(), maxAligned))
+		}
+		all = append(all, graph.Named{ID: m[1], Type: t})
+	}
+	slices.SortFunc(all, func(x, y graph.Named) int { return strings.Compare(x.ID, y.ID) })
+	return all, nil
 }
 
 // spec is of one of the file's hooks.

@@ -23,6 +23,7 @@ func TestHookCheck(t *testing.T) {
 		"label_smoothing.wasm": "a loss f32[64] of 8 ops on logits, targets, logits being f32[64,256]",
 		"quality_filter.wasm":  "90 documents became 30; the same every time and in any order",
 		"inverse_sqrt.wasm":    "factors from 0.01 at step 0 to 0.3162 at step 999",
+		"gpt2.wasm":            "a model of 875,264 numbers in 53 parameters and 6 units: embed, h.0, …, head",
 		"early_stopping.wasm":  "it let 100 steps of a falling loss go on; its state has 24 bytes",
 	} {
 		code, out, errs := command("hook", "check", hookExamples+file)
@@ -47,10 +48,10 @@ func TestHookBench(t *testing.T) {
 	for _, f := range got.Figures {
 		what = append(what, f.What)
 		assert.Positive(t, f.Value, f.What)
-		assert.Equal(t, f.Limit == 0 || (f.Value >= f.Limit) == f.Least || f.Value == f.Limit, f.OK, "%+v", f)
+		assert.Equal(t, (f.Value >= f.Limit) == f.Least, f.OK, "%+v", f)
 	}
-	assert.Equal(t, []string{"an empty call", "4 MB in and out", "a call", "metered to unmetered", fmt.Sprintf("data on %d cores", runtime.GOMAXPROCS(0))}, what)
-	assert.Equal(t, []float64{2, 0.5, 0, 1.6, 50}, []float64{got.Figures[0].Limit, got.Figures[1].Limit, got.Figures[2].Limit, got.Figures[3].Limit, got.Figures[4].Limit})
+	assert.Equal(t, []string{"an empty call", "4 MB in and out", "metered to unmetered", fmt.Sprintf("data on %d cores", runtime.GOMAXPROCS(0))}, what)
+	assert.Equal(t, []float64{2, 0.5, 1.6, 50}, []float64{got.Figures[0].Limit, got.Figures[1].Limit, got.Figures[2].Limit, got.Figures[3].Limit})
 }
 
 func TestHookMistakes(t *testing.T) {
@@ -61,6 +62,7 @@ func TestHookMistakes(t *testing.T) {
 		`there is no hook "loss", expected one of build_loss, build_model, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
 		`--config: found "[1]", expected a JSON object`:                                  {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
 		"--vocab: found 1, expected":                                                     {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
+		`--aligned: found "teacher=f64[8]", expected a name and the type`:                {"check", hookExamples + "focal_loss.wasm", "--aligned", "teacher=f64[8]"},
 		"--seconds: found 0, expected":                                                   {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
 		"no such file":                                                                   {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
 		`language "cobol", expected one of c, rust, assemblyscript, tinygo, go`:          {"new", "x", "--lang", "cobol"},

@@ -84,6 +84,9 @@ func (c *hookCheckCommand) verdicts(a *app, m *hook.Module) ([]verdict, error) {
 	if m.Hook == hook.BuildLoss && m.Has(hook.LossGrad) {
 		note(c.gradient(a, m))
 	}
+	if m.Hook == hook.BuildModel {
+		note(c.causality(a, m))
+	}
 	return all, nil
 }
 

@@ -136,3 +136,14 @@ func TestHookCheckOfAConfiguration(t *testing.T) {
 	assert.Equal(t, exitMistake, code)
 	assert.Contains(t, errs, "gama")
 }
+
+// What goes along with the tokens is there for losses and batches.
+func TestHookCheckWithAlignedArrays(t *testing.T) {
+	copied := hookFunc(hook.MapBatch, field(0, 28), field(5, 28), w.Load(4), w.Store(0), field(6, 28), w.Const(3), w.Store(12), w.Get(1), w.Const(7), w.I32Sub)
+	file := moduleFile(t, copied)
+	code, out, errs := command("hook", "check", file, "--aligned", "teacher=f32[2,4]", "--aligned", "ids=u32")
+	require.Equal(t, exitOK, code, errs)
+	assert.Regexp(t, `it changed \d+ tokens, 0 targets`, out)
+	code, _, _ = command("hook", "check", file, "--aligned", "ids=u32")
+	assert.Equal(t, exitMistake, code)
+}

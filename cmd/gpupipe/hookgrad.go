@@ -30,6 +30,9 @@ func (f *moduleFlags) gradient(a *app, m *hook.Module) (v verdict, err error) {
 	}); i >= 0 {
 		return v, fmt.Errorf("%s cannot be compared with a loss of %s: it is given logits and targets only", hook.LossGrad, loss.Asked[i])
 	}
+	if n := numbers(loss.Graph); n > mostNumbers {
+		return v, fmt.Errorf("the loss has %s numbers in all its values, at most %s can be evaluated here: a smaller --vocab may do", grouped(n), grouped(mostNumbers))
+	}
 	logits, targets := make([]float32, rows*f.Vocab), make([]uint32, rows)
 	for i := range logits {
 		logits[i] = float32(3 * math.Sin(1.7*float64(i)))
@@ -107,12 +110,28 @@ func evaluated(loss *graphhook.Loss, logits []float32, targets []uint32, in map[
 	if err != nil {
 		return nil, err
 	}
+	if n := numbers(g); n > mostNumbers {
+		return nil, fmt.Errorf("the loss has %s numbers in all its values, at most %s can be evaluated here: a smaller --vocab may do", grouped(n), grouped(mostNumbers))
+	}
 	for name := range in {
 		if !slices.ContainsFunc(g.Sources("input"), func(v *graph.Value) bool { return v.Node.Op.(*graph.Input).ID == name }) {
 			delete(in, name)
 		}
 	}
 	return eval.Run(g, in, nil)
+}
+
+// mostNumbers bounds what is evaluated: 8 bytes each.
+const mostNumbers = 1 << 26
+
+// numbers are those of all values of a graph.
+func numbers(g *graph.Graph) (n int64) {
+	for _, node := range g.Nodes {
+		for _, v := range node.Outputs {
+			n += int64(v.Shape.Len())
+		}
+	}
+	return n
 }
 
 func mean(x []float32) float32 {

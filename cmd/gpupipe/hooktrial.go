@@ -71,8 +71,13 @@ func sumOf(out any) (string, error) {
 }
 
 func (f *moduleFlags) lossInputs(rows int) graphhook.Inputs {
-	return graphhook.Inputs{Rows: rows, Vocab: f.Vocab, Width: 32, More: []graph.Named{
+	in := graphhook.Inputs{Rows: rows, Vocab: f.Vocab, Width: 32, More: []graph.Named{
 		{ID: "lm_head.weight", Type: graph.T(graph.F32, f.Vocab, 32)}, {ID: "model.norm.weight", Type: graph.T(graph.F32, 32)}}}
+	aligned, _ := f.aligned() // which check has seen
+	for _, n := range aligned {
+		in.More = append(in.More, graph.Named{ID: n.ID, Type: graph.T(n.Type.DType, append([]int{rows}, n.Type.Shape...)...)})
+	}
+	return in
 }
 
 type (

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/wasm"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
@@ -84,8 +87,14 @@ func (f *moduleFlags) batchSession(a *app, m *hook.Module, state []byte, instanc
 	return s, nil
 }
 
+// maxSample bounds the tokens of a sequence in sample data.
+const maxSample = 1 << 16
+
 // batches of sequences of the sample text's bytes.
 func (f *moduleFlags) batches() ([]*hook.Batch, error) {
+	if f.SeqLen > maxSample {
+		return nil, train.Mistake(fmt.Errorf("--seq-len: found %d, but batches are tried with at most %d", f.SeqLen, maxSample))
+	}
 	texts, _, err := f.documents()
 	if err != nil {
 		return nil, err
@@ -110,6 +119,11 @@ func (f *moduleFlags) batches() ([]*hook.Batch, error) {
 			last = token()
 			b.Targets[i] = last
 		}
+		aligned, _ := f.aligned() // which check has seen
+		for _, a := range aligned {
+			b.Aligned = append(b.Aligned, hook.Aligned{Name: a.ID, DType: map[graph.DType]wasm.DType{graph.F32: wasm.F32, graph.I32: wasm.I32, graph.U32: wasm.U32}[a.Type.DType],
+				Dims: a.Type.Shape, Data: make([]byte, 4*n*a.Type.Shape.Len())})
+		}
 		all[step] = b
 	}
 	return all, nil
@@ -119,6 +133,10 @@ func copied(b *hook.Batch) *hook.Batch {
 	c := *b
 	c.Tokens, c.Targets = append([]uint32{}, b.Tokens...), append([]uint32{}, b.Targets...)
 	c.Weights, c.Segments = append([]float32{}, b.Weights...), append([]uint32{}, b.Segments...)
+	c.Aligned = append([]hook.Aligned{}, b.Aligned...)
+	for i := range c.Aligned {
+		c.Aligned[i].Data = append([]byte{}, b.Aligned[i].Data...)
+	}
 	return &c
 }
 

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
@@ -359,6 +360,23 @@ func TestBatchesThatAHookCannotMapMayBeLeftOut(t *testing.T) {
 			}
 		}
 	}
+	assertNoFeeders(t)
+}
+
+// However a run ends, nothing of it goes on: a device fails, or the user gives up while a module takes its time.
+func TestNothingGoesOnAfterARun(t *testing.T) {
+	_, err := Run(context.Background(), demo(t, t.TempDir(), withHooks(mixer(t, true)+", hook: map_batch")), options(&reference{fails: 9}, &notes{}))
+	assert.Error(t, err)
+	assertNoFeeders(t)
+	spins := guest(t, "spins.wasm", "", false, exported("map_batch", w.Loop(w.Empty, w.Br(0)), w.Const(0)))
+	ctx, cancel := context.WithCancel(context.Background())
+	began := time.Now()
+	time.AfterFunc(100*time.Millisecond, cancel)
+	c := demo(t, t.TempDir(), withHooks(spins+", hook: map_batch"))
+	_, err = Run(ctx, c, options(&reference{}, &notes{}))
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.Less(t, time.Since(began), 5*time.Second, "a call may take 30 seconds, but nobody waits for it")
+	assert.NoDirExists(t, c.Run.Dir)
 	assertNoFeeders(t)
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,6 +58,25 @@ func TestPipelinesOfAWrittenModelEqualOneDevice(t *testing.T) {
 			for file := range late {
 				assert.True(t, late[file] == got[file], "%s: %v with %d stages", file, common, stages)
 			}
+		}
+	}
+}
+
+// Hooks of losses and of batches work on a written model as on any.
+func TestAWrittenModelWithOtherHooks(t *testing.T) {
+	module := gpt2(t)
+	build := module + ", hook: build_model, config: " + gpt2Config
+	focal := hooksDir + focalHook
+	mixed := mixer(t, false) + ", hook: map_batch"
+	plain := writtenWeights(t, "data.shuffle=false")
+	seen := map[string]bool{plain["model.safetensors"]: true}
+	for _, hooks := range [][]string{{focal}, {mixed}, {focal, mixed, weigher(t) + ", hook: token_weights"}} {
+		all := withHooks(append([]string{build}, hooks...)...)
+		one := writtenWeights(t, all, "data.shuffle=false")["model.safetensors"]
+		assert.False(t, seen[one], "%v change what is learned", hooks)
+		seen[one] = true
+		for _, layout := range []string{"pipeline.stages=2", "pipeline.stages=4", "pipeline.recompute=always"} {
+			assert.True(t, one == writtenWeights(t, all, "data.shuffle=false", layout)["model.safetensors"], "%v, %s", hooks, layout)
 		}
 	}
 }
@@ -239,4 +259,33 @@ func TestMistakesInConfigsOfWrittenModels(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, string(c.YAML()), string(again.YAML()))
 	assert.NotContains(t, string(c.YAML()), "d_model: 0")
+}
+
+// On a device: a written model learns a real text, and pipelines of it have the bits of one device.
+func TestDeviceTrainsAWrittenModel(t *testing.T) {
+	text, err := filepath.Abs("../../docs/RATIONALE.md")
+	require.NoError(t, err)
+	module := gpt2(t)
+	train := func(overrides ...string) (Result, *notes) {
+		n := &notes{}
+		c := written(t, t.TempDir(), module, append([]string{"model.seq_len=32", "data={train: [" + text + "], val_fraction: 0.05}",
+			"hooks=[{file: " + module + ", hook: build_model, config: {d_model: 32, n_layers: 2, n_heads: 4}}]", "lr={warmup: 5, schedule: constant}",
+			"optimizer.name=muon", "train={steps: 30, batch_size: 16, microbatches: 2, eval_every: 30, eval_batches: 2, save_every: 0}"}, overrides...)...)
+		res, err := Run(context.Background(), c, Options{OpenDevice: openGPU, Report: n})
+		require.NoError(t, err)
+		return res, n
+	}
+	long, n := train()
+	assert.InDelta(t, math.Log(256), n.steps[0].Loss, 0.1)
+	assert.Less(t, *long.ValLoss, long.UnigramEntropy+0.2, "no worse than the frequencies of letters")
+	const short = "train.steps=5"
+	one, _ := train(short)
+	two, _ := train(short, "pipeline.stages=2")
+	assert.True(t, files(t, one.Checkpoint)["model.safetensors"] == files(t, two.Checkpoint)["model.safetensors"])
+	late, _ := train(short, "pipeline.delay=1", "pipeline.error_feedback=true")
+	piped, _ := train(short, "pipeline.stages=2", "pipeline.schedule=2bw", "pipeline.error_feedback=true")
+	for name, file := range files(t, late.Checkpoint) {
+		assert.True(t, file == files(t, piped.Checkpoint)[name], name)
+	}
+	assert.NotEqual(t, files(t, one.Checkpoint)["model.safetensors"], files(t, late.Checkpoint)["model.safetensors"])
 }

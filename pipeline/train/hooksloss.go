@@ -21,18 +21,19 @@ type moduleLoss struct {
 
 // loss builds the loss of microbatches; nil if no module does. weighted tells whether hooks set weights.
 func (h *hooks) loss(ctx context.Context, in graphhook.Inputs, weighted bool) (*moduleLoss, error) {
-	for _, m := range h.of(hook.BuildLoss) {
-		loss, err := m.BuildLoss(ctx, in)
-		if err != nil {
-			return nil, Mistake(err)
-		}
-		if weighted && !loss.PerToken && !slices.Contains(loss.Asked, graphhook.Weights) {
-			return nil, mistakef("hook %s: %s: the loss is one number, %v, and does not ask for %q, which %s or %s sets: expected f32[%d], a number for each token, or a loss that uses them",
-				m.HookConfig.File, hook.BuildLoss, loss.Outputs[0].Value.Type, graphhook.Weights, hook.MapBatch, hook.TokenWeights, in.Rows)
-		}
-		return &moduleLoss{loss, m}, nil
+	ms := h.of(hook.BuildLoss)
+	if len(ms) == 0 {
+		return nil, nil
 	}
-	return nil, nil
+	loss, err := ms[0].BuildLoss(ctx, in)
+	if err != nil {
+		return nil, Mistake(err)
+	}
+	if weighted && !loss.PerToken && !slices.Contains(loss.Asked, graphhook.Weights) {
+		return nil, mistakef("hook %s: %s: the loss is one number, %v, and does not ask for %q, which %s or %s sets: expected f32[%d], a number for each token, or a loss that uses them",
+			ms[0].HookConfig.File, hook.BuildLoss, loss.Outputs[0].Value.Type, graphhook.Weights, hook.MapBatch, hook.TokenWeights, in.Rows)
+	}
+	return &moduleLoss{loss, ms[0]}, nil
 }
 
 // build adds the loss to the model's graph.

@@ -56,7 +56,7 @@ type PlannedUnit struct {
 // PlanPipeline compares the schedules for a config's model, batch, stages and devices. Replicas are taken to be on devices of
 // their own. A schedule that cannot be says why; it is no error when none can.
 func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan, err error) {
-	h, err := openHooks(c.Hooks, "", hook.BuildModel, hook.BuildLoss, hook.MapBatch, hook.TokenWeights)
+	h, err := openHooks(withKept(c.Hooks, c.Run.Dir, Silent{}.Note), "", hook.BuildModel, hook.BuildLoss, hook.MapBatch, hook.TokenWeights)
 	if err != nil {
 		return nil, err
 	}
