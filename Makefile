@@ -46,7 +46,7 @@ lint: setup ## gofmt and vet
 bench: build ## kernels and a whole step, timed on this machine's device
 	bin/gpupipe bench
 
-hooks: ## build the example WebAssembly hooks again (needs clang, lld, rustc)
+hooks: ## build the example WebAssembly hooks again (.ci/hooks.sh says what it takes)
 	@.ci/hooks.sh
 
 clean: ## remove what was built (runs are kept)

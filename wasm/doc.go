@@ -65,6 +65,7 @@
 // process is never brought down by a module, and what an instance held is given back.
 //
 // Work is counted, not timed: a call that exceeds its budget does so at the same instruction on every machine. The deadline is the
-// wall clock's, for the case that a budget is too generous. Between two checks at most 500,000 units and one bulk operation
-// on the module's memory go by; garbage collection and other goroutines run at each.
+// wall clock's, for the case that a budget is too generous. Between two checks at most 500,000 units and a copy of 1 MiB
+// go by, some milliseconds; garbage collection and other goroutines run at each. Only a memory of gigabytes takes longer to be cleared
+// when it grows.
 package wasm

@@ -25,7 +25,7 @@ func refusedModules() []hostile {
 		{name: "export of the meter's counter", module: with(misbehaves(w.Const(0)), func(m *w.Module) { m.Globals[0].Export = "gpupipe.fuel" }), says: `exports "gpupipe.fuel"`},
 		{name: "forged index of the counter", module: body(w.ConstI64(1<<40), w.GSet(1)), says: "global 1 does not exist, there are 1"},
 		{name: "forged index of an added local", module: body(w.Get(0), w.Drop), says: "local 0 does not exist, there are 0"},
-		{name: "forged label of an added block", module: body(w.Call(fnLog), w.Br(1)), says: "label 1 does not exist, there are 1"},
+		{name: "forged label of an added block", module: body(w.Const(0), w.Const(0), w.Call(fnLog), w.Br(1)), says: "label 1 does not exist, there are 1"},
 		{name: "forged type of an added function", module: body(w.Block(40, w.Nop)), says: "block type 40 does not exist"},
 		{name: "no memory", module: with(misbehaves(w.Const(0)), func(m *w.Module) { m.Memories[0].Export = "" }), says: `does not export its memory as "memory"`},
 		{name: "allocator missing", module: replacedName(exportAlloc, ""), says: "does not export the function gpupipe_alloc (i32) → (i32); it exports gpupipe_abi_v1, h"},

@@ -36,7 +36,7 @@ func abiImports() []Import {
 			if err != nil {
 				return err
 			}
-			i.Charge(hostCall)
+			i.Charge(hostCall + 8*int64(min(len(b), maxMessage)))
 			i.call.failed, i.call.message = true, printable(b[:min(len(b), maxMessage)])
 			return nil
 		}},
@@ -83,7 +83,18 @@ func (i *Instance) Read(address, n uint32) ([]byte, error) {
 	if b, ok := i.memory.Read(address, n); ok {
 		return b, nil
 	}
-	return nil, halted(Pointer, "%d bytes at %#x, the memory ends at %#x", n, address, i.memory.Size())
+	return nil, halted(Pointer, "%d bytes at %#x, the memory ends at %#x", n, address, i.memorySize())
+}
+
+// Copy is what Read views, the caller's to keep.
+func (i *Instance) Copy(address, n uint32) ([]byte, error) {
+	b, err := i.Read(address, n)
+	if err != nil {
+		return nil, err
+	}
+	own := make([]byte, n)
+	copyPieces(own, b)
+	return own, nil
 }
 
 // Write stores bytes in the module's memory. For use by an Import, as Read is.

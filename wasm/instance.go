@@ -123,7 +123,7 @@ func (i *Instance) instantiate() (m api.Module, err error) {
 			err = fmt.Errorf("the runtime gave up: %v", e)
 		}
 	}()
-	return i.module.runtime.wazero.InstantiateModule(i.base, i.module.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	return i.module.runtime.wazero.InstantiateModule(allocating(i.base, i), i.module.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
 }
 
 // Close gives back the instance's memory. It may be called twice, but not during a call.
@@ -195,7 +195,7 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 	}
 	for a, arg := range args { // views are taken when nothing is allocated any more: growing moves the memory
 		if arg.Dir&In != 0 && arg.Data != nil {
-			copy(i.view(slotArrays+a, sizes[a]), arg.Data)
+			copyPieces(i.view(slotArrays+a, sizes[a]), arg.Data)
 		}
 		arg.Put(i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:], i.buffers[slotArrays+a].address)
 	}
@@ -215,7 +215,7 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 		if view := i.view(slotArrays+a, n); arg.Data == nil {
 			arg.Data = view
 		} else {
-			arg.Data = arg.Data[:copy(arg.Data, view)]
+			arg.Data = arg.Data[:copyPieces(arg.Data, view)]
 		}
 	}
 	return result, nil
@@ -263,7 +263,8 @@ func (i *Instance) Save(ctx context.Context) ([]byte, error) {
 		if again != length {
 			return halted(Shape, "said that its state has %d bytes, then %d", length, again)
 		}
-		state = append([]byte{}, i.view(slotText, uint32(length))...)
+		state = make([]byte, length)
+		copyPieces(state, i.view(slotText, uint32(length)))
 		return nil
 	})
 	return state, err

@@ -11,6 +11,7 @@ type Limits struct {
 	Deadline      time.Duration // wall time a call, and to open an instance; default 30 s
 	Depth         int32         // calls within calls; default 1,900, which is less than what wazero's interpreter can do
 	LogBytes      int           // text a call may write to its log, the rest is dropped; default 65,536
+	Unmetered     bool          // to measure what metering costs: work, time and depth are not bounded, and nothing ends an endless loop
 }
 
 // WithDefaults fills in what is left out.

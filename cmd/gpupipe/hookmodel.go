@@ -2,11 +2,8 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
-	"strings"
-	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/eval"
@@ -15,32 +12,24 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// tryModel has the module write a model for one sequence and for two, and looks whether it is causal.
-func (f *moduleFlags) tryModel(a *app, m *hook.Module, long time.Duration) (v verdict, err error) {
-	var last *model.Draft
+// causality looks whether the module's model is causal.
+func (f *moduleFlags) causality(a *app, m *hook.Module) (v verdict, err error) {
+	v.Hook = m.Hook
 	w, err := model.NewWritten(f.Vocab, f.SeqLen, func(batch int) (*model.Draft, error) {
-		v.Micros, _, err = repeat(long, func(int) (err error) {
-			last, err = m.BuildModel(a.ctx, graphhook.Dims{Batch: batch, SeqLen: f.SeqLen, Vocab: f.Vocab})
-			return err
-		})
-		return last, err
+		return m.BuildModel(a.ctx, graphhook.Dims{Batch: batch, SeqLen: f.SeqLen, Vocab: f.Vocab})
 	})
 	if err == nil {
-		err = w.Prepare(2)
+		err = w.Prepare(2) // the same model for more sequences
 	}
 	if err != nil {
 		return v, err
 	}
-	v.Found = fmt.Sprintf("a model of %s numbers in %d parameters and %d units: %s", grouped(w.Count()), len(last.Parameters), len(last.Units), shortened(last.Units))
 	if f.SeqLen < 2 || w.Count()*int64(f.SeqLen) > mostToTry {
-		v.Found += "; too large to try whether it is causal: take a smaller --seq-len, --vocab or configuration"
-	} else if err := causal(w); err != nil {
-		return v, err
-	} else {
-		v.Found += "; it is causal"
+		v.Found = "not tried whether it is causal: take a smaller --seq-len, --vocab or configuration"
+		return v, nil
 	}
-	v.OK = true
-	return v, nil
+	v.Found = "it is causal: no logits depend on later tokens"
+	return v, causal(w)
 }
 
 // mostToTry bounds parameters times tokens of what is computed on the host: some seconds.
@@ -85,12 +74,4 @@ func causal(w *model.Written) error {
 		}
 	}
 	return nil
-}
-
-// shortened names the first few and the last.
-func shortened(names []string) string {
-	if len(names) > 4 {
-		names = []string{names[0], names[1], "…", names[len(names)-1]}
-	}
-	return strings.Join(names, ", ")
 }

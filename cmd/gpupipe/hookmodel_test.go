@@ -20,7 +20,9 @@ func TestCausal(t *testing.T) {
 					}
 					return h
 				}
-				op := func(name, attributes string, in ...graphhook.Handle) graphhook.Handle { return do(b.Op(name, in, []byte(attributes))) }
+				op := func(name, attributes string, in ...graphhook.Handle) graphhook.Handle {
+					return do(b.Op(name, in, []byte(attributes)))
+				}
 				x = op("embedding", "", do(b.Parameter("e", []int{7, 4}, nil)), do(b.Input("tokens")))
 				gate, from := do(b.Parameter("z", []int{4}, []byte(`{"init":"zeros"}`))), x
 				if leaks {

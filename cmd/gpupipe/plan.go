@@ -84,7 +84,11 @@ func (c *planCommand) Run(a *app) error {
 
 // load reads the config. A plan needs neither data nor a folder for the run: what the config lacks is filled in.
 func (c *planCommand) load() (train.Config, error) {
-	set := append([]string{"run.dir=plan", "data.train=[none]", "data.val=[]"}, c.Set...)
+	path, run := c.Config, "plan"
+	if st, err := os.Stat(path); err == nil && st.IsDir() { // its checkpoints may hold the module that writes the model
+		path, run = filepath.Join(path, "config.yaml"), path
+	}
+	set := append([]string{"run.dir=" + quoted(run), "data.train=[none]", "data.val=[]"}, c.Set...)
 	if c.Stages != nil {
 		set = append(set, fmt.Sprintf("pipeline.stages=%d", *c.Stages))
 	}
@@ -93,10 +97,6 @@ func (c *planCommand) load() (train.Config, error) {
 	}
 	if c.Memory != "" {
 		set = append(set, "pipeline.memory="+quoted(c.Memory))
-	}
-	path := c.Config
-	if st, err := os.Stat(path); err == nil && st.IsDir() {
-		path = filepath.Join(path, "config.yaml")
 	}
 	if path == "" && len(c.Set) == 0 {
 		return train.Config{}, train.Mistake(errors.New("no config is given: name a YAML file, or set keys with --set"))
@@ -203,18 +203,21 @@ func (a *app) planDevices(p *train.PipelinePlan) {
 			memory = inBytes(d.Memory)
 		}
 		a.printf("device      %s: %s (%s), %s\n", strings.Join(alike[fmt.Sprint(d)], ", "), d.Adapter, d.Kind, memory)
-		for _, u := range d.Units {
-			name := u.Name
-			if u.Alike > 1 {
-				name += fmt.Sprintf(" (%d alike)", u.Alike)
+		names, width := make([]string, len(d.Units)), len("transfers")
+		for i, u := range d.Units {
+			if names[i] = u.Name; u.Alike > 1 {
+				names[i] += fmt.Sprintf(" (%d alike)", u.Alike)
 			}
-			a.printf("            %-9s  forward %s, backward %s, update %s\n", name, inSeconds(u.Forward), inSeconds(u.Backward), inSeconds(u.Update))
+			width = max(width, len(names[i]))
+		}
+		for i, u := range d.Units {
+			a.printf("            %-*s  forward %s, backward %s, update %s\n", width, names[i], inSeconds(u.Forward), inSeconds(u.Backward), inSeconds(u.Update))
 		}
 		rate := ""
 		if d.Link.Bandwidth > 0 {
 			rate = fmt.Sprintf(" and %s a second", inBytes(int64(d.Link.Bandwidth)))
 		}
-		a.printf("            transfers  %s%s\n", inSeconds(d.Link.Latency), rate)
+		a.printf("            %-*s  %s%s\n", width, "transfers", inSeconds(d.Link.Latency), rate)
 	}
 	if p.Modelled {
 		a.printf("            these times are guesses from arithmetic and traffic, not measurements\n")

@@ -28,7 +28,7 @@ what a smaller model is distilled from.
 Example:
   gpupipe topk runs/teacher --data text.txt --k 8 --out teacher.safetensors
   then: data: {train: [text.txt], aligned: [teacher.safetensors]}
-        hooks: [{file: examples/hooks/distillation.wasm, hook: build_loss, config: {alpha: 0.3, temperature: 2}}]`
+        hooks: [{file: examples/hooks/distillation.wasm, hook: build_loss, config: {alpha: 0.5}}]`
 }
 
 func (c *topKCommand) Run(a *app) error {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"crypto/sha256"
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -21,10 +22,13 @@ type sheets struct {
 	*Draft
 	nodes  [][]*graph.Node
 	leaves []*graph.Value // what each unit makes for the next, the last the logits
+
+	digests map[*graph.Constant][sha256.Size]byte
 }
 
 func (d *Draft) sheets() *sheets {
-	s := &sheets{d, make([][]*graph.Node, len(d.Units)), make([]*graph.Value, len(d.Units))}
+	s := &sheets{Draft: d, nodes: make([][]*graph.Node, len(d.Units)), leaves: make([]*graph.Value, len(d.Units)),
+		digests: map[*graph.Constant][sha256.Size]byte{}}
 	at := map[string]int{}
 	for i, u := range d.Units {
 		at[u] = i

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -111,7 +113,7 @@ func (s *sheets) signature(u int) string {
 			if known[v] == "" { // a source: parameters by their order, others by what they hold
 				known[v] = fmt.Sprintf("%s %d %v", v.Node.Op.Name(), len(known), v.Type)
 				if c, ok := v.Node.Op.(*graph.Constant); ok {
-					known[v] = fmt.Sprint("constant ", v.Type, c.Data)
+					known[v] = fmt.Sprintf("constant %v %x", v.Type, s.digest(c))
 				}
 			}
 			text += ", " + known[v]
@@ -122,6 +124,20 @@ func (s *sheets) signature(u int) string {
 		text += "\n"
 	}
 	return text + "= " + known[s.leaves[u]]
+}
+
+// digest is a hash of a constant's numbers.
+func (s *sheets) digest(c *graph.Constant) [sha256.Size]byte {
+	sum, ok := s.digests[c]
+	if !ok {
+		h := sha256.New()
+		if err := binary.Write(h, binary.LittleEndian, c.Data); err != nil {
+			panic(err) // a hash takes everything
+		}
+		sum = [sha256.Size]byte(h.Sum(nil))
+		s.digests[c] = sum
+	}
+	return sum
 }
 
 // Validate finds nothing: what a draft may be is checked where it is written.

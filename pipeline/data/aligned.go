@@ -40,6 +40,17 @@ type alignment struct {
 
 var alignedName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
+// ReadAligned describes the tensors of files, for a corpus of any size.
+func ReadAligned(paths []string) ([]Aligned, error) {
+	a, err := openAligned(paths, anyLength)
+	if err != nil {
+		return nil, fmt.Errorf("data.aligned: %w", err)
+	}
+	return a.tensors, a.close()
+}
+
+const anyLength = -1
+
 // openAligned opens files for a corpus of n tokens.
 func openAligned(paths []string, n int64) (a *alignment, err error) {
 	a = &alignment{}
@@ -65,6 +76,9 @@ func openAligned(paths []string, n int64) (a *alignment, err error) {
 		return a, fmt.Errorf("%d tensors, at most %d can go along with the tokens", len(a.tensors), MaxAligned)
 	}
 	slices.SortFunc(a.tensors, func(x, y Aligned) int { return strings.Compare(x.Name, y.Name) })
+	if n == anyLength {
+		return a, nil
+	}
 	return a, a.identify()
 }
 
@@ -76,7 +90,7 @@ func (a *alignment) add(path string, r *safetensors.Reader, t safetensors.Tensor
 		return fmt.Errorf("its dtype is %s, expected F32, I32 or U32", t.DType)
 	case len(t.Shape) < 1 || len(t.Shape) > 3:
 		return fmt.Errorf("its shape is %v, expected 1 to 3 extents, the first of them the number of training tokens", t.Shape)
-	case int64(t.Shape[0]) != n:
+	case n != anyLength && int64(t.Shape[0]) != n:
 		return fmt.Errorf("it has %d rows, expected %d, one for each token of data.train (data.val_fraction is held out later)", t.Shape[0], n)
 	}
 	if i := slices.IndexFunc(a.tensors, func(o Aligned) bool { return o.Name == t.Name }); i >= 0 {
@@ -90,7 +104,7 @@ func (a *alignment) add(path string, r *safetensors.Reader, t safetensors.Tensor
 		return fmt.Errorf("its shape is %v: it is empty", t.Shape)
 	}
 	section, err := r.Section(t.Name)
-	a.tensors = append(a.tensors, Aligned{t.Name, t.DType, t.Shape[1:], path, section, size / n})
+	a.tensors = append(a.tensors, Aligned{t.Name, t.DType, t.Shape[1:], path, section, size / int64(t.Shape[0])})
 	return err
 }
 

@@ -20,7 +20,8 @@ type Target struct {
 	Model     model.Model
 	Batch     int              // sequences a microbatch
 	Optimizer *optim.Optimizer // of all parameters
-	Inputs    model.Inputs     // of training; the loss is the cross entropy, whatever it is in training
+	Loss      model.Loss       // nil: cross-entropy
+	Inputs    model.Inputs     // of training
 }
 
 // Options of a measurement.
@@ -156,7 +157,7 @@ type kind struct {
 const someMicrobatches = 2
 
 func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, err error) {
-	s, err := t.Model.Stage(model.StageOptions{First: unit, Last: unit + 1, Batch: t.Batch, Microbatches: someMicrobatches, Inputs: t.Inputs})
+	s, err := t.Model.Stage(model.StageOptions{First: unit, Last: unit + 1, Batch: t.Batch, Microbatches: someMicrobatches, Loss: t.Loss, Inputs: t.Inputs})
 	if err != nil {
 		return k, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/wasm"
@@ -59,22 +60,25 @@ func (h *batchHook) apply(ctx context.Context, p place, b *hook.Batch) (state []
 const mostBytes = 1 << 31
 
 // alignedInputs are the tensors that go along with the tokens, as losses may read them.
-func (r *run) alignedInputs() (inputs []graph.Named, err error) {
+func (c Config) alignedInputs(m model.Model, all []data.Aligned) (inputs []graph.Named, err error) {
 	taken := []string{graphhook.Logits, graphhook.Targets, graphhook.Weights, graphhook.Hidden}
-	for _, p := range r.Model.LossParameters() {
+	for _, p := range m.LossParameters() {
 		taken = append(taken, p.ID)
 	}
-	for _, a := range r.data.train.Aligned() {
+	for _, a := range all {
 		if slices.Contains(taken, a.Name) {
 			return nil, mistakef("data.aligned: tensor %q: losses have an input of this name, expected another", a.Name)
 		}
-		if size := a.Bytes() * r.tokens(1); size > mostBytes {
+		if size := a.Bytes() * c.batchTokens(); size > mostBytes {
 			return nil, mistakef("data.aligned: tensor %q has %d bytes a batch, expected at most %d", a.Name, size, mostBytes)
 		}
 		inputs = append(inputs, graph.Named{ID: a.Name, Type: graph.T(alignedTypes[a.DType].graph, a.Shape...)})
 	}
 	return inputs, nil
 }
+
+// batchTokens is how many tokens a batch has.
+func (c Config) batchTokens() int64 { return int64(c.Train.BatchSize) * int64(c.Model.SeqLen) }
 
 var alignedTypes = map[safetensors.DType]struct {
 	graph graph.DType
@@ -92,7 +96,7 @@ func (r *run) feedBatches(context.Context) error {
 	if len(all) == 0 {
 		return nil
 	}
-	if size := 4 * r.tokens(1); size > mostBytes {
+	if size := 4 * r.batchTokens(); size > mostBytes {
 		return mistakef("train.batch_size: the tokens of a batch have %d bytes, of which hooks take at most %d", size, mostBytes)
 	}
 	f := feed{first: standing{place{r.step, int64(r.step) + r.leftOut}, make([][]byte, len(all))}, steps: r.Train.Steps, instances: instances,

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
@@ -362,6 +363,23 @@ func TestBatchesThatAHookCannotMapMayBeLeftOut(t *testing.T) {
 	assertNoFeeders(t)
 }
 
+// However a run ends, nothing of it goes on: a device fails, or the user gives up while a module takes its time.
+func TestNothingGoesOnAfterARun(t *testing.T) {
+	_, err := Run(context.Background(), demo(t, t.TempDir(), withHooks(mixer(t, true)+", hook: map_batch")), options(&reference{fails: 9}, &notes{}))
+	assert.Error(t, err)
+	assertNoFeeders(t)
+	spins := guest(t, "spins.wasm", "", false, exported("map_batch", w.Loop(w.Empty, w.Br(0)), w.Const(0)))
+	ctx, cancel := context.WithCancel(context.Background())
+	began := time.Now()
+	time.AfterFunc(100*time.Millisecond, cancel)
+	c := demo(t, t.TempDir(), withHooks(spins+", hook: map_batch"))
+	_, err = Run(ctx, c, options(&reference{}, &notes{}))
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.Less(t, time.Since(began), 5*time.Second, "a call may take 30 seconds, but nobody waits for it")
+	assert.NoDirExists(t, c.Run.Dir)
+	assertNoFeeders(t)
+}
+
 // More than ten in a row are no accident.
 func TestTooManyBatchesThatAreLeftOut(t *testing.T) {
 	dir := t.TempDir()
@@ -377,4 +395,55 @@ func TestTooManyBatchesThatAreLeftOut(t *testing.T) {
 	assert.ErrorContains(t, err, "10 batches in a row were left out, and the next one cannot be used either: ")
 	assert.ErrorContains(t, err, "stumbling.wasm: map_batch: batch 13: trap: ")
 	assertNoFeeders(t)
+}
+
+// What hooks and data say of each other is checked before anything is written.
+func TestMistakesOfLossesAndTensors(t *testing.T) {
+	dir := t.TempDir()
+	one := guest(t, "one.wasm", lossText+" sum", false, exported("build_loss", part(lossText, "logits"), w.Call(callInput), w.Set(2),
+		apply(lossText+" sum", "sum", 1, "{}"))) + ", hook: build_loss"
+	n := len(text(t, demo(t, dir)))
+	tensor := func(name string) string {
+		path := filepath.Join(t.TempDir(), name+".safetensors")
+		require.NoError(t, safetensors.Write(path, []safetensors.Entry{{Name: name, DType: safetensors.I32, Shape: []int{n}, Data: make([]byte, 4*n)}}))
+		return "data.aligned=[" + path + "]"
+	}
+	for want, overrides := range map[string][]string{
+		`one.wasm: build_loss: the loss is one number, f32[], and does not ask for "weights", which map_batch or token_weights sets: expected f32[16]`: {
+			withHooks(one, weigher(t)+", hook: token_weights")},
+		`data.aligned: tensor "hidden": losses have an input of this name`:         {tensor("hidden")},
+		`data.aligned: tensor "lm_head.weight": losses have an input of this name`: {tensor("lm_head.weight")},
+		`told.wasm: build_loss: failed: graph_input: there is no input "teacher", expected one of logits, targets, weights, hidden, model.norm.weight, lm_head.weight, other`: {
+			tensor("other"), withHooks(told(t, "teacher", callInput))},
+		fmt.Sprintf(`tensor "teacher": it has 7 rows, expected %d`, n): {"data.aligned=[" + positions(t, dir, 7) + "]"},
+		"it asks for the scalar \"beta\", but the module does not export loss_scalars": {withHooks(guest(t, "scaled.wasm", lossText, false,
+			exported("build_loss", part(lossText, "logits"), w.Call(callInput), w.Set(2), part(lossText, "targets"), w.Call(callInput), w.Set(3),
+				apply(lossText, "cross_entropy", 2, "{}"), w.Set(2), part(lossText, "beta"), w.Call(callScalar), w.Set(3), apply(lossText, "mul", 2, "{}"))) + ", hook: build_loss")},
+	} {
+		c := demo(t, dir, overrides...)
+		_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+		var user *UserError
+		assert.ErrorAs(t, err, &user, want)
+		assert.ErrorContains(t, err, want)
+		assert.NoDirExists(t, c.Run.Dir)
+	}
+	_, err := Run(context.Background(), demo(t, dir, "train.steps=1", withHooks(one)), options(&reference{}, &notes{}))
+	assert.NoError(t, err, "one number will do where there are no weights")
+}
+
+// A run is gone on with with the tensors that it had, wherever they lie.
+func TestResumingWithOtherTensorsIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	n := len(text(t, demo(t, dir)))
+	resume := func(steps int, aligned string) error {
+		o := options(&reference{}, &notes{})
+		o.Resume = true
+		_, err := Run(context.Background(), demo(t, dir, fmt.Sprintf("train.steps=%d", steps), "data.aligned=["+aligned+"]", withHooks(told(t, "teacher", callInput))), o)
+		return err
+	}
+	require.NoError(t, resume(2, positions(t, dir, n)))
+	require.NoError(t, resume(3, positions(t, t.TempDir(), n)))
+	other := filepath.Join(dir, "other.safetensors")
+	require.NoError(t, safetensors.Write(other, []safetensors.Entry{{Name: "teacher", DType: safetensors.F32, Shape: []int{n}, Data: make([]byte, 4*n)}}))
+	assert.ErrorContains(t, resume(4, other), "the checkpoint's data differ: the hash of data.aligned was sha256:")
 }

@@ -121,6 +121,8 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "hooks: [{file: a}]\n":                                                                      `c.yaml: hooks[0].hook: found "", expected one of build_loss, build_model, map_document, map_batch, token_weights, learning_rate, on_metrics`,
 		smallConfig + "hooks:\n- hook: build_loss\n":                                                              `hooks[0].file: found "", expected the name of a WebAssembly module`,
 		smallConfig + "hooks: [{file: a, hook: build_loos}]\n":                                                    `c.yaml:5: hooks[0].hook: found "build_loos", expected one of`,
+		smallConfig + "hooks: [{file: a, hook: loss_grad}]\n":                                                     "token_weights, learning_rate, on_metrics: loss_grad is for checking only: gpupipe hook check",
+		smallConfig + "hooks: [{file: a, hook: loss_scalars}]\n":                                                  "loss_scalars is called where build_loss of its module asks for scalars",
 		smallConfig + "hooks: [{file: a, hook: build_loss, configs: {}}]\n":                                       "c.yaml:5: hooks[0].configs: unknown key",
 		smallConfig + "hooks: [{file: a, hook: build_loss, config: 5}]\n":                                         "c.yaml:5: hooks[0].config: found the integer 5, expected a section",
 		smallConfig + "hooks: [{file: a, hook: build_loss, config: {a: [.nan]}}]\n":                               "c.yaml:5: hooks[0].config: it has no form in JSON",

@@ -176,7 +176,7 @@ func (d *feeder) run() {
 		last := at
 		at, d.err = d.stretch(at)
 		var s *stumble
-		if d.err == nil || !errors.As(d.err, &s) || s.hook.OnError != skip {
+		if d.err == nil || !errors.As(d.err, &s) || s.hook.OnError != skip || !inCall(s) {
 			return
 		}
 		if at.step > last.step {

@@ -80,20 +80,21 @@ func (m *ModelConfig) completeWritten(d *strictyaml.Document) error {
 
 // model is what a config describes or, where a hook writes it, what the hook wrote, for microbatches of some sequences among others.
 func (h *hooks) model(c ModelConfig, batch int) (model.Model, error) {
-	for _, m := range h.of(hook.BuildModel) {
-		w, err := model.NewWritten(c.VocabSize, c.SeqLen, func(batch int) (*model.Draft, error) {
-			return m.BuildModel(context.Background(), graphhook.Dims{Batch: batch, SeqLen: c.SeqLen, Vocab: c.VocabSize})
-		})
-		if err == nil {
-			err = w.Prepare(batch)
-		}
-		var known *wasm.Error
-		if err != nil && !errors.As(err, &known) {
-			err = fmt.Errorf("hook %s: %s: %w", m.HookConfig.File, hook.BuildModel, err)
-		}
-		return w, Mistake(err)
+	m := h.modelHook()
+	if m == nil {
+		return c.Config, nil
 	}
-	return c.Config, nil
+	w, err := model.NewWritten(c.VocabSize, c.SeqLen, func(batch int) (*model.Draft, error) {
+		return m.BuildModel(context.Background(), graphhook.Dims{Batch: batch, SeqLen: c.SeqLen, Vocab: c.VocabSize})
+	})
+	if err == nil {
+		err = w.Prepare(batch)
+	}
+	var known *wasm.Error
+	if err != nil && !errors.As(err, &known) {
+		err = fmt.Errorf("hook %s: %s: %w", m.HookConfig.File, hook.BuildModel, err)
+	}
+	return w, Mistake(err)
 }
 
 // openModel is the model of a config, for its microbatches and its pipeline.
@@ -107,8 +108,8 @@ func (c Config) openModel(h *hooks) (model.Model, error) {
 
 // modelHook is the module that writes the model; nil: none does.
 func (h *hooks) modelHook() *loadedHook {
-	for _, m := range h.of(hook.BuildModel) {
-		return m
+	if ms := h.of(hook.BuildModel); len(ms) > 0 {
+		return ms[0]
 	}
 	return nil
 }

@@ -202,13 +202,20 @@ func (m *mapper) mapAll(ctx context.Context, index int64, texts [][]byte) (mappe
 func (m *mapper) apply(ctx context.Context, index int64, text []byte) ([][]byte, error) {
 	m.in.Add(1)
 	mapped, err := m.instances.Map(ctx, int(index), text)
-	if err != nil && m.OnError == skip && ctx.Err() == nil && !errors.Is(err, hook.ErrStateLost) {
+	if err != nil && m.OnError == skip && ctx.Err() == nil && inCall(err) && !errors.Is(err, hook.ErrStateLost) {
 		m.stumbled.Add(1)
 		m.first.CompareAndSwap(nil, &err)
 		return nil, nil
 	}
 	m.out.Add(int64(len(mapped)))
 	return mapped, err
+}
+
+// inCall tells what a hook did wrong when it was given something, which may be skipped, from what is wrong with its module: that it
+// cannot be opened, or its state not be saved.
+func inCall(err error) bool {
+	var e *wasm.Error
+	return errors.As(err, &e) && e.Batch >= 0
 }
 
 // tellDocuments tells what became of the documents.
@@ -361,19 +368,17 @@ func (s hookState) listens() bool { return s.Hook == hook.OnMetrics }
 
 // batchStates are those that a checkpoint of the same hooks keeps of the ones that work on batches.
 func (h *hooks) batchStates(kept []hookState) map[*loadedHook][]byte {
-	kept = slices.DeleteFunc(slices.Clone(kept), hookState.listens)
+	kept = slices.DeleteFunc(slices.Clone(kept), func(s hookState) bool { return !worksOnBatches(s.Hook) })
 	states := map[*loadedHook][]byte{}
 	for _, m := range h.modules {
-		if m.identity().listens() {
-			continue
+		if worksOnBatches(m.HookConfig.Hook) {
+			states[m], kept = kept[0].State, kept[1:]
 		}
-		if m.HookConfig.Hook == hook.MapBatch || m.HookConfig.Hook == hook.TokenWeights {
-			states[m] = kept[0].State
-		}
-		kept = kept[1:]
 	}
 	return states
 }
+
+func worksOnBatches(name string) bool { return name == hook.MapBatch || name == hook.TokenWeights }
 
 // differ says how the hooks that a checkpoint was made with are not those of this run. Those that only listen may change.
 func (h *hooks) differ(kept []hookState) (complaints []string) {

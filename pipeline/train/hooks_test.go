@@ -231,10 +231,12 @@ func TestMistakesOfModulesAreTheUsers(t *testing.T) {
 }
 
 func TestDocumentsThatAModuleCannotMapMayBeSkipped(t *testing.T) {
-	dir := t.TempDir()
-	n := &notes{}
-	_, err := Run(context.Background(), demo(t, dir, hooked("quality_filter.wasm, hook: map_document, on_error: skip, config: {least_words: many}")), options(&reference{}, n))
-	assert.ErrorContains(t, err, "of 1 documents hooks left nothing")
+	run := func(hook string) error {
+		_, err := Run(context.Background(), demo(t, t.TempDir(), withHooks(hook+", hook: map_document, on_error: skip")), options(&reference{}, &notes{}))
+		return err
+	}
+	assert.ErrorContains(t, run(guest(t, "never.wasm", "", false, exported("map_document", w.Unreachable))), "of 1 documents hooks left nothing")
+	assert.ErrorContains(t, run(hooksDir+"quality_filter.wasm, config: {least_words: many}"), "least_words is not a number", "no document is to blame")
 }
 
 // every keeps each other document: it counts them. It does something when one begins with '#'.

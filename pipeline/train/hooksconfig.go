@@ -85,7 +85,7 @@ var skippingHooks = []string{hook.MapDocument, hook.MapBatch, hook.TokenWeights}
 // companions are exports of modules that are no hooks, and what they are for.
 var companions = map[string]string{
 	hook.LossGrad:    "for checking only: gpupipe hook check",
-	hook.LossScalars: "it goes with " + hook.BuildLoss + ", which calls for it by itself",
+	hook.LossScalars: "called where " + hook.BuildLoss + " of its module asks for scalars",
 }
 
 func (c Config) validateHooks() error {

@@ -8,6 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
@@ -20,18 +21,19 @@ type moduleLoss struct {
 
 // loss builds the loss of microbatches; nil if no module does. weighted tells whether hooks set weights.
 func (h *hooks) loss(ctx context.Context, in graphhook.Inputs, weighted bool) (*moduleLoss, error) {
-	for _, m := range h.of(hook.BuildLoss) {
-		loss, err := m.BuildLoss(ctx, in)
-		if err != nil {
-			return nil, Mistake(err)
-		}
-		if weighted && !loss.PerToken && !slices.Contains(loss.Asked, graphhook.Weights) {
-			return nil, mistakef("hook %s: %s: the loss is one number, %v, and does not ask for %q, which %s or %s sets: expected f32[%d], a number for each token, or a loss that uses them",
-				m.HookConfig.File, hook.BuildLoss, loss.Outputs[0].Value.Type, graphhook.Weights, hook.MapBatch, hook.TokenWeights, in.Rows)
-		}
-		return &moduleLoss{loss, m}, nil
+	ms := h.of(hook.BuildLoss)
+	if len(ms) == 0 {
+		return nil, nil
 	}
-	return nil, nil
+	loss, err := ms[0].BuildLoss(ctx, in)
+	if err != nil {
+		return nil, Mistake(err)
+	}
+	if weighted && !loss.PerToken && !slices.Contains(loss.Asked, graphhook.Weights) {
+		return nil, mistakef("hook %s: %s: the loss is one number, %v, and does not ask for %q, which %s or %s sets: expected f32[%d], a number for each token, or a loss that uses them",
+			ms[0].HookConfig.File, hook.BuildLoss, loss.Outputs[0].Value.Type, graphhook.Weights, hook.MapBatch, hook.TokenWeights, in.Rows)
+	}
+	return &moduleLoss{loss, ms[0]}, nil
 }
 
 // build adds the loss to the model's graph.
@@ -49,32 +51,52 @@ func (l *moduleLoss) build(in model.LossInputs) *graph.Value {
 	return b.Inline(l.Graph, inputs)[graphhook.Output]
 }
 
-// makeLoss builds the loss of a module, and says what the model reads of a batch.
-func (r *run) makeLoss(ctx context.Context) (err error) {
-	aligned, err := r.alignedInputs()
+// task is what training computes besides the model.
+type task struct {
+	loss   *moduleLoss  // nil: cross-entropy
+	inputs model.Inputs // what it reads of a batch besides tokens and targets
+}
+
+// task asks the modules of a config for what they add to a model, given the tensors of data.aligned.
+func (c Config) task(ctx context.Context, h *hooks, m model.Model, aligned []data.Aligned) (t task, err error) {
+	all, err := c.alignedInputs(m, aligned)
 	if err != nil {
-		return err
+		return t, err
 	}
-	maps, weighs := len(r.hooks.of(hook.MapBatch)) > 0, len(r.hooks.of(hook.TokenWeights)) > 0
-	r.inputs = model.Inputs{Segments: maps, Weights: maps || weighs}
-	in := graphhook.Inputs{Rows: r.rows() * r.Model.SeqLen, Vocab: r.Model.VocabSize, Width: r.model.Size().Hidden, More: r.model.LossParameters()}
-	for _, a := range aligned {
+	maps, weighs := len(h.of(hook.MapBatch)) > 0, len(h.of(hook.TokenWeights)) > 0
+	t.inputs = model.Inputs{Segments: maps, Weights: maps || weighs}
+	in := graphhook.Inputs{Rows: c.rows() * c.Model.SeqLen, Vocab: c.Model.VocabSize, Width: m.Size().Hidden, More: m.LossParameters()}
+	for _, a := range all {
 		in.More = append(in.More, graph.Named{ID: a.ID, Type: graph.Type{DType: a.Type.DType, Shape: append(graph.Shape{in.Rows}, a.Type.Shape...)}})
 	}
-	if r.loss, err = r.hooks.loss(ctx, in, r.inputs.Weights); err != nil {
+	if t.loss, err = h.loss(ctx, in, t.inputs.Weights); err != nil || t.loss == nil {
+		return t, err
+	}
+	t.inputs.Scalars = len(t.loss.Scalars)
+	t.inputs.Aligned = slices.DeleteFunc(all, func(a graph.Named) bool { return !slices.Contains(t.loss.Asked, a.ID) })
+	return t, nil
+}
+
+// build is the loss as models take it; nil: cross-entropy.
+func (t task) build() model.Loss {
+	if t.loss == nil {
+		return nil
+	}
+	return t.loss.build
+}
+
+// makeLoss builds the loss of a module, and says what the model reads of a batch.
+func (r *run) makeLoss(ctx context.Context) (err error) {
+	aligned := r.data.train.Aligned()
+	if r.task, err = r.Config.task(ctx, r.hooks, r.model, aligned); err != nil {
 		return err
 	}
-	for _, a := range aligned {
-		if r.loss != nil && slices.Contains(r.loss.Asked, a.ID) {
-			r.inputs.Aligned = append(r.inputs.Aligned, a)
-		} else if !maps {
-			r.Report.Note("data.aligned: no hook reads the tensor %q", a.ID)
-		}
+	if len(r.inputs.Aligned) < len(aligned) && len(r.hooks.of(hook.MapBatch)) == 0 {
+		r.Report.Note("data.aligned: hooks read %d of its %d tensors", len(r.inputs.Aligned), len(aligned))
 	}
 	if r.loss == nil {
 		return nil
 	}
-	r.inputs.Scalars = len(r.loss.Scalars)
 	return r.hooks.openScalars(ctx, r.loss, r.Train.Steps)
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -55,7 +56,7 @@ type PlannedUnit struct {
 // PlanPipeline compares the schedules for a config's model, batch, stages and devices. Replicas are taken to be on devices of
 // their own. A schedule that cannot be says why; it is no error when none can.
 func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan, err error) {
-	h, err := openHooks(c.Hooks, "", hook.BuildModel)
+	h, err := openHooks(withKept(c.Hooks, c.Run.Dir, Silent{}.Note), "", hook.BuildModel, hook.BuildLoss, hook.MapBatch, hook.TokenWeights)
 	if err != nil {
 		return nil, err
 	}
@@ -65,6 +66,14 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 		}
 	}()
 	m, err := c.openModel(h)
+	if err != nil {
+		return nil, err
+	}
+	aligned, err := data.ReadAligned(c.Data.Aligned)
+	if err != nil {
+		return nil, Mistake(err)
+	}
+	t, err := c.task(ctx, h, m, aligned)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +98,7 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 	for _, v := range c.variants() {
 		problem, ok := known[v.Pipeline.Delay]
 		if !ok {
-			if problem, p.Modelled, err = v.costs(ctx, m, devices, o.Measure); err != nil {
+			if problem, p.Modelled, err = v.costs(ctx, m, t, devices, o.Measure); err != nil {
 				return nil, err
 			}
 			known[v.Pipeline.Delay] = problem
@@ -109,10 +118,10 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 	return p, nil
 }
 
-// Partition is where the config's model is cut, and which stages recompute, on the devices of the first replica's lines in
+// partition is where the config's model is cut, and which stages recompute, on the devices of the first replica's lines in
 // their order. A cut that is given is kept.
-func (c Config) Partition(ctx context.Context, m model.Model, devices []device.Device, o measure.Options) (partition.Plan, error) {
-	problem, _, err := c.costs(ctx, m, devices, o)
+func (c Config) partition(ctx context.Context, m model.Model, t task, devices []device.Device, o measure.Options) (partition.Plan, error) {
+	problem, _, err := c.costs(ctx, m, t, devices, o)
 	if err != nil {
 		return partition.Plan{}, err
 	}
@@ -122,13 +131,13 @@ func (c Config) Partition(ctx context.Context, m model.Model, devices []device.D
 }
 
 // costs are the units and the devices of a partition.Problem.
-func (c Config) costs(ctx context.Context, m model.Model, devices []device.Device, o measure.Options) (partition.Problem, bool, error) {
+func (c Config) costs(ctx context.Context, m model.Model, t task, devices []device.Device, o measure.Options) (partition.Problem, bool, error) {
 	optimizer, err := newOptimizer(c, m, nil)
 	if err != nil {
 		return partition.Problem{}, false, Mistake(err)
 	}
-	t := measure.Target{Model: m, Batch: c.rows(), Optimizer: optimizer}
-	p, modelled, err := t.Problem(ctx, devices, o)
+	target := measure.Target{Model: m, Batch: c.rows(), Optimizer: optimizer, Loss: t.build(), Inputs: t.inputs}
+	p, modelled, err := target.Problem(ctx, devices, o)
 	for i := range p.Devices {
 		p.Devices[i].Memory = cmp.Or(c.memory(), p.Devices[i].Memory)
 	}

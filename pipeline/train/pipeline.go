@@ -111,17 +111,14 @@ func (c Config) computation(p partition.Plan) engine.Schedule {
 func (r *run) newEngine(ctx context.Context) (err error) {
 	o := r.engineOptions(r.model)
 	o.Optimizer, o.Devices, o.Execute = r.optimizer, r.devices, r.Execute
-	o.Inputs = r.inputs
-	if r.loss != nil {
-		o.Loss = r.loss.build
-	}
+	o.Loss, o.Inputs = r.task.build(), r.inputs
 	if o.Execute == nil {
 		o.Execute = engine.Execute(chooser(r.Tune), r.memory())
 	}
 	var plan partition.Plan
 	if p := r.Pipeline; p.Stages*p.Chunks > 1 {
 		m := measure.Options{Tune: chooser(r.Tune), Cache: r.Costs, Modelled: r.Costs == nil, Progress: r.Report.Measuring}
-		if plan, err = r.Config.Partition(ctx, r.model, r.devices[:p.Stages], m); err != nil {
+		if plan, err = r.Config.partition(ctx, r.model, r.task, r.devices[:p.Stages], m); err != nil {
 			return err
 		}
 		o.Cut, o.Recompute, o.Schedule = plan.Cut, plan.Recompute, r.computation(plan)

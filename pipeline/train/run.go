@@ -80,14 +80,13 @@ func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 type run struct {
 	Config
 	Options
+	task
 	result Result
 	start  Start
 
 	hooks      *hooks
 	model      model.Model
 	data       *corpus
-	loss       *moduleLoss  // nil: cross-entropy
-	inputs     model.Inputs // what the model reads of a batch besides tokens and targets
 	source     engine.Source
 	feeder     *feeder                // nil: no hook works on batches
 	states     map[*loadedHook][]byte // to go on from, of those that do

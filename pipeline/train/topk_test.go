@@ -54,11 +54,7 @@ func decoded(t *testing.T, from string, tokens []int32, window int) (logits [][]
 	g, err := NewGenerator(src, "", openNull, (&reference{}).execute)
 	require.NoError(t, err)
 	for i, id := range tokens {
-		if i%window == 0 {
-			g.fed = 0
-		}
-		require.NoError(t, g.reader.read(g.session, []uint32{uint32(id)}, g.fed))
-		g.fed++
+		require.NoError(t, g.reader.read(g.session, []uint32{uint32(id)}, i%window))
 		p, err := g.session.Output(decodeProgram, model.LogitsOutput)
 		require.NoError(t, err)
 		b, err := p.Wait()
@@ -73,10 +69,14 @@ func decoded(t *testing.T, from string, tokens []int32, window int) (logits [][]
 	return logits
 }
 
-// What is stored is what decoding gives, for every token of the text, also after the last whole window; on a device too.
+// What is stored is what decoding gives, for every token of the text, also after the last whole window; on a device too, and of a model
+// that a module writes.
 func TestTopKStoresWhatDecodingGives(t *testing.T) {
 	dir := t.TempDir()
 	c := teacher(t, dir)
+	other := written(t, dir, gpt2(t), "run.dir="+filepath.Join(dir, "written"))
+	_, err := Run(context.Background(), other, options(&reference{}, &notes{}))
+	require.NoError(t, err)
 	tok, err := tokenizer.Open("bytes")
 	require.NoError(t, err)
 	text, _, err := data.Load(context.Background(), data.Options{Train: c.Data.Train, Tokenizer: tok, Vocab: 256})
@@ -87,13 +87,12 @@ func TestTopKStoresWhatDecodingGives(t *testing.T) {
 	require.NotZero(t, len(tokens)%c.Model.SeqLen, "the last window is not whole")
 	const k = 5
 	for name, o := range map[string]TopKOptions{
-		"reference": {OpenDevice: openNull, Execute: (&reference{}).execute}, "device": {OpenDevice: openGPU},
-		"short": {OpenDevice: openNull, Execute: (&reference{}).execute, SeqLen: 5},
+		"reference": {From: c.Run.Dir, Data: c.Data.Train, OpenDevice: openNull, Execute: (&reference{}).execute},
+		"device":    {From: c.Run.Dir, Data: c.Data.Train, OpenDevice: openGPU},
+		"short":     {From: c.Run.Dir, OpenDevice: openNull, Execute: (&reference{}).execute, SeqLen: 5}, // and the text of the run
+		"written":   {From: other.Run.Dir, OpenDevice: openNull, Execute: (&reference{}).execute},
 	} {
-		o.From, o.K, o.Out, o.BatchSize, o.Data = c.Run.Dir, k, filepath.Join(dir, name), 7, c.Data.Train
-		if name == "short" {
-			o.Data = nil // the training text of the run, with what it held out
-		}
+		o.K, o.Out, o.BatchSize = k, filepath.Join(dir, name+".safetensors"), 7
 		var done int64
 		o.Progress = func(n, total int64) {
 			assert.Greater(t, n, done)
@@ -105,7 +104,7 @@ func TestTopKStoresWhatDecodingGives(t *testing.T) {
 		assert.Equal(t, Stored{Out: o.Out, Model: out.Model, Weights: "x", Text: out.Text, Tokens: text.Len(), K: k, SeqLen: window, Bytes: 8 * k * text.Len()}, out)
 		assert.Equal(t, text.Len(), done)
 		require.Len(t, ids, len(tokens)*k)
-		for i, logits := range decoded(t, c.Run.Dir, tokens, window) {
+		for i, logits := range decoded(t, o.From, tokens, window) {
 			lse := floats.LogSumExp(logits)
 			best := slices.Clone(logits)
 			slices.SortFunc(best, func(a, b float64) int { return cmp.Compare(b, a) })
@@ -172,4 +171,3 @@ func TestTopKThatFails(t *testing.T) {
 	wrong("t.safetensors: it is there already: replace it with --force", same)
 	require.NoError(t, attempt(context.Background(), func(o *TopKOptions) { o.Force = true }))
 }
-

@@ -35,7 +35,7 @@ var (
 	plainName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 	// reserved are names of variables that training has for itself.
 	reserved = []string{model.TokensInput, model.TargetsInput, model.SegmentsInput, model.VocabularyInput, model.PositionInput, model.LossVariable, model.LogitsOutput,
-		"weights", "scalars", "losses", "hyper", "votes", "applied"}
+		model.WeightsInput, model.ScalarsInput, "hyper", "applied", "__metadata__"} // the last is no tensor's, of safetensors
 )
 
 // BuildModel has write make a model: the logits f32 [B, T, V] of the inputs "tokens" and "segments", u32 [B, T], and "vocabulary",

@@ -262,6 +262,7 @@ func TestMistakesInAModel(t *testing.T) {
 		`parameter "e": there are two of this name`:                                func(p *pen) handle { embed(p); return embed(p) },
 		`parameter "a/b": expected a name of at most 128 letters, digits`:          func(p *pen) handle { return p.parameter("a/b", "", 1) },
 		`parameter "": expected a name`:                                            func(p *pen) handle { return p.parameter("", "", 1) },
+		`parameter "__metadata__": this name is taken`:                             func(p *pen) handle { return p.parameter("__metadata__", "", 1) },
 		`parameter "loss": this name is taken`:                                     func(p *pen) handle { return p.parameter("loss", "", 1) },
 		`parameter "a": init is "uniform", expected normal, ones or zeros`:         func(p *pen) handle { return p.parameter("a", `{"init":"uniform"}`, 1) },
 		`parameter "a": std is 0, expected a number above 0`:                       func(p *pen) handle { return p.parameter("a", `{"std":0}`, 1) },

@@ -30,19 +30,19 @@ func (h *Host) emitImport() wasm.Import {
 		if err != nil {
 			return err
 		}
-		text, err := i.Read(uint32(s[0]), uint32(s[1]))
-		if err != nil {
-			return err
-		}
-		i.Charge(emitWork + int64(len(text))/2)
-		if d.left -= len(text); d.left < 0 {
+		n := int(uint32(s[1]))
+		i.Charge(emitWork + int64(n)/2)
+		if d.left < n {
 			return fmt.Errorf("more than %d times the document's length and %d bytes", maxGrowth, maxEmitted)
 		}
 		if len(d.texts) == maxDocuments {
 			return fmt.Errorf("more than %d documents for one", maxDocuments)
 		}
-		d.texts = append(d.texts, append([]byte{}, text...))
-		return nil
+		text, err := i.Copy(uint32(s[0]), uint32(s[1]))
+		if err == nil {
+			d.texts, d.left = append(d.texts, text), d.left-n
+		}
+		return err
 	}}
 }
 

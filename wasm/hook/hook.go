@@ -120,6 +120,12 @@ func (m *Module) Has(name string) bool { return m.module.CheckHook(name) == nil 
 // Stateful tells whether the module keeps something from one call to the next: it saves and loads.
 func (m *Module) Stateful() bool { return m.module.Stateful() }
 
+// Interface lists what the module imports, as module.name, and the functions that it exports.
+func (m *Module) Interface() (imports, exports []string) { return m.module.Interface() }
+
+// Peak is the most that a call has used so far: units of work, and bytes of its instance's memory.
+func (m *Module) Peak() (work int64, memory uint64) { return m.module.Peak() }
+
 // Close gives back the module's code.
 func (m *Module) Close() error { return m.module.Close() }
 

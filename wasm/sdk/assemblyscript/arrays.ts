@@ -121,6 +121,11 @@ export class Batch {
   aligned<T>(n: i32): Slice<T> {
     return this.arrays.elements<T>(this.others + n);
   }
+
+  /** The extent of an axis of it. */
+  alignedDim(n: i32, axis: i32): i32 {
+    return this.arrays.dim(this.others + n, axis);
+  }
 }
 
 /** What lossGrad works on: it stores the loss of each row, and the gradient of their mean on the logits. gpupipe hook check compares the

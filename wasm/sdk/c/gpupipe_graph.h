@@ -41,7 +41,8 @@ GP_IMPORT(graph_unit) uint32_t gp_graph_unit(const char *name, size_t length);
   static gp_value gp_user_build_loss(void)
 
 // gp_input is a named input: of a loss "logits", "targets", "weights", "hidden", "lm_head.weight", "model.norm.weight" or an array of
-// data.aligned; of a model "tokens" or "segments".
+// data.aligned; of a model "tokens", "segments" or "vocabulary", whose extent is the
+// size of the vocabulary.
 static inline gp_value gp_input(const char *name) { return (gp_value){gp_graph_input(name, gp_length(name))}; }
 
 // gp_scalar is an f32 [] of a loss that GP_LOSS_SCALARS sets for each step.

@@ -77,8 +77,8 @@ fn extents(a: &Array) -> (usize, usize) {
 #[macro_export]
 macro_rules! map_batch {
     ($f:path) => {
-        #[no_mangle]
-        unsafe extern "C" fn map_batch(a: *mut $crate::Array, n: i32) -> i32 {
+        #[export_name = "map_batch"]
+        unsafe extern "C" fn gpupipe_hook_map_batch(a: *mut $crate::Array, n: i32) -> i32 {
             $f(&mut $crate::batch::batch($crate::arrays(a, n)));
             0
         }
@@ -89,8 +89,8 @@ macro_rules! map_batch {
 #[macro_export]
 macro_rules! token_weights {
     ($f:path) => {
-        #[no_mangle]
-        unsafe extern "C" fn token_weights(a: *mut $crate::Array, n: i32) -> i32 {
+        #[export_name = "token_weights"]
+        unsafe extern "C" fn gpupipe_hook_token_weights(a: *mut $crate::Array, n: i32) -> i32 {
             $f(&mut $crate::batch::weights($crate::arrays(a, n)));
             0
         }

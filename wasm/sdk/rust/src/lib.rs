@@ -127,8 +127,8 @@ unsafe extern "C" fn gpupipe_open(text: *const u8, length: usize, seed: u64) -> 
 #[macro_export]
 macro_rules! open {
     ($f:path) => {
-        #[no_mangle]
-        extern "C" fn _initialize() {
+        #[export_name = "_initialize"]
+        extern "C" fn gpupipe_hook_open() {
             $crate::global::on_open($f)
         }
     };
@@ -139,8 +139,8 @@ macro_rules! open {
 #[macro_export]
 macro_rules! state {
     ($save:path, $load:path) => {
-        #[no_mangle]
-        unsafe extern "C" fn gpupipe_save(to: *mut u8, room: usize) -> usize {
+        #[export_name = "gpupipe_save"]
+        unsafe extern "C" fn gpupipe_hook_save(to: *mut u8, room: usize) -> usize {
             let state: Vec<u8> = $save();
             if state.len() <= room {
                 std::ptr::copy_nonoverlapping(state.as_ptr(), to, state.len());
@@ -148,8 +148,8 @@ macro_rules! state {
             state.len()
         }
 
-        #[no_mangle]
-        unsafe extern "C" fn gpupipe_load(state: *const u8, length: usize) -> i32 {
+        #[export_name = "gpupipe_load"]
+        unsafe extern "C" fn gpupipe_hook_load(state: *const u8, length: usize) -> i32 {
             $load(std::slice::from_raw_parts(state, length));
             0
         }
@@ -161,8 +161,8 @@ macro_rules! state {
 #[macro_export]
 macro_rules! map_document {
     ($f:path) => {
-        #[no_mangle]
-        unsafe extern "C" fn map_document(a: *mut $crate::Array, n: i32) -> i32 {
+        #[export_name = "map_document"]
+        unsafe extern "C" fn gpupipe_hook_map_document(a: *mut $crate::Array, n: i32) -> i32 {
             let text = String::from_utf8_lossy($crate::arrays(a, n)[0].elements::<u8>());
             $f(&text, &mut |kept: &str| $crate::emit(kept));
             0
@@ -185,8 +185,8 @@ pub fn emit(text: &str) {
 #[macro_export]
 macro_rules! learning_rate {
     ($f:path) => {
-        #[no_mangle]
-        unsafe extern "C" fn learning_rate(a: *mut $crate::Array, n: i32) -> i32 {
+        #[export_name = "learning_rate"]
+        unsafe extern "C" fn gpupipe_hook_learning_rate(a: *mut $crate::Array, n: i32) -> i32 {
             let a = $crate::arrays(a, n);
             let of = a[0].elements::<f64>();
             let factor: f64 = $f(of[0] as i64, of[1] as i64, of[2]);
@@ -201,8 +201,8 @@ macro_rules! learning_rate {
 #[macro_export]
 macro_rules! on_metrics {
     ($f:path) => {
-        #[no_mangle]
-        unsafe extern "C" fn on_metrics(a: *mut $crate::Array, n: i32) -> i32 {
+        #[export_name = "on_metrics"]
+        unsafe extern "C" fn gpupipe_hook_on_metrics(a: *mut $crate::Array, n: i32) -> i32 {
             $f(&String::from_utf8_lossy($crate::arrays(a, n)[0].elements::<u8>())) as i32
         }
     };

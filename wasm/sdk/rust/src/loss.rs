@@ -7,8 +7,8 @@ use crate::Array;
 #[macro_export]
 macro_rules! build_loss {
     ($f:path) => {
-        #[no_mangle]
-        extern "C" fn build_loss(_: *mut $crate::Array, _: i32) -> i32 {
+        #[export_name = "build_loss"]
+        extern "C" fn gpupipe_hook_build_loss(_: *mut $crate::Array, _: i32) -> i32 {
             $f($crate::Value::input("logits"), $crate::Value::input("targets")).handle() as i32
         }
     };
@@ -19,8 +19,8 @@ macro_rules! build_loss {
 #[macro_export]
 macro_rules! build_loss_of_inputs {
     ($f:path) => {
-        #[no_mangle]
-        extern "C" fn build_loss(_: *mut $crate::Array, _: i32) -> i32 {
+        #[export_name = "build_loss"]
+        extern "C" fn gpupipe_hook_build_loss(_: *mut $crate::Array, _: i32) -> i32 {
             $f().handle() as i32
         }
     };
@@ -31,8 +31,8 @@ macro_rules! build_loss_of_inputs {
 #[macro_export]
 macro_rules! loss_scalars {
     ($f:path) => {
-        #[no_mangle]
-        unsafe extern "C" fn loss_scalars(a: *mut $crate::Array, n: i32) -> i32 {
+        #[export_name = "loss_scalars"]
+        unsafe extern "C" fn gpupipe_hook_loss_scalars(a: *mut $crate::Array, n: i32) -> i32 {
             let a = $crate::arrays(a, n);
             let (step, steps) = (a[0].elements::<f64>()[0], a[0].elements::<f64>()[1]);
             $f(step as i64, steps as i64, a[1].elements_mut::<f32>());
@@ -74,8 +74,8 @@ pub fn sample(a: &mut [Array]) -> Sample<'_> {
 #[macro_export]
 macro_rules! loss_grad {
     ($f:path) => {
-        #[no_mangle]
-        unsafe extern "C" fn loss_grad(a: *mut $crate::Array, n: i32) -> i32 {
+        #[export_name = "loss_grad"]
+        unsafe extern "C" fn gpupipe_hook_loss_grad(a: *mut $crate::Array, n: i32) -> i32 {
             $f(&mut $crate::loss::sample($crate::arrays(a, n)));
             0
         }

@@ -15,8 +15,8 @@ mod host {
 #[macro_export]
 macro_rules! build_model {
     ($f:path) => {
-        #[no_mangle]
-        extern "C" fn build_model(_: *mut $crate::Array, _: i32) -> i32 {
+        #[export_name = "build_model"]
+        extern "C" fn gpupipe_hook_build_model(_: *mut $crate::Array, _: i32) -> i32 {
             $f($crate::Value::input("tokens")).handle() as i32
         }
     };
