@@ -216,6 +216,41 @@ func TestDataErrors(t *testing.T) {
 	}
 }
 
+// scarceSource has data up to a batch.
+type scarceSource struct {
+	Source
+	end int64
+}
+
+func (s scarceSource) Prepare(b int64) error {
+	if b >= s.end {
+		return errInjected
+	}
+	return nil
+}
+
+// A batch that cannot be had ends training after the one before, in order: the pipeline is empty then and can go on.
+func TestABatchThatCannotBeHad(t *testing.T) {
+	for _, p := range setups() {
+		t.Run(p.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p.device = idle(10 * time.Millisecond)
+				e, data := p.load(t)
+				told := 0
+				count := func(Measured) error { told++; return nil }
+				for range 2 {
+					done, err := e.Train(t.Context(), scarceSource{data, 3}, told, 7, count)
+					require.ErrorIs(t, err, errInjected)
+					assert.Equal(t, []int{3, 3}, []int{done, told})
+				}
+				done, err := e.Train(t.Context(), data, 3, 7, count)
+				require.NoError(t, err)
+				assert.Equal(t, []int{7, 7}, []int{done, told})
+			})
+		})
+	}
+}
+
 // A stage that is slow makes the others wait: what is under way between them stays bounded by their slots.
 func TestSlowStage(t *testing.T) {
 	for slow := range 4 {

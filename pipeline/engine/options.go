@@ -41,6 +41,12 @@ type Source interface {
 	Batch(batch int64) (Batch, error)
 }
 
+// Preparer is a Source that may be unable to give a batch. Prepare waits for one; lines ask before any begins it. After an error, always the
+// same, no batch from that one on is begun, and those before it are finished.
+type Preparer interface {
+	Prepare(batch int64) error
+}
+
 // Tokens is a Source of tokens and targets, sequence after sequence, and nothing else.
 type Tokens func(batch int64) (tokens, targets []int32, err error)
 

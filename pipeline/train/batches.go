@@ -214,6 +214,9 @@ func (s withScalars) Batch(step int64) (engine.Batch, error) {
 	return b, nil
 }
 
+// Prepare is as an engine.Preparer has it.
+func (s withScalars) Prepare(step int64) error { return s.r.feeder.Prepare(step) }
+
 func asU32(x []int32) []uint32 {
 	out := make([]uint32, len(x))
 	for i, v := range x {

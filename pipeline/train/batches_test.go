@@ -287,7 +287,7 @@ func TestABatchThatAHookCannotMapStopsTheRun(t *testing.T) {
 			if batch == 0 {
 				assert.NoDirExists(t, c.Run.Dir, "nothing is left of a run that did not begin")
 			} else {
-				assert.ErrorContains(t, err, "; the checkpoint of step 2 is kept")
+				assert.ErrorContains(t, err, "; the checkpoint of step 3 is kept")
 				o := options(&reference{}, &notes{}) // and can be gone on from, if only up to there
 				o.Resume = true
 				_, err = Run(context.Background(), c, o)

@@ -25,7 +25,7 @@ type standing struct {
 	states [][]byte // of each batch hook; nil: of one that keeps none, or has not been called
 }
 
-// feeder computes batches ahead of the devices, several at a time, and hands them out in order. It is an engine.Source.
+// feeder computes batches ahead of the devices, several at a time, and hands them out in order. It is an engine.Source and Preparer.
 //
 // A batch that may be left out is, and the next one takes its place: what was computed for later steps is thrown away then, since
 // those batches move up. So nothing depends on how far ahead it is.
@@ -89,6 +89,15 @@ func (d *feeder) close() {
 // Batch is the batch of a step, which is waited for.
 func (d *feeder) Batch(step int64) (engine.Batch, error) {
 	return d.await(context.Background(), int(step))
+}
+
+// Prepare waits for the batch of a step.
+func (d *feeder) Prepare(step int64) error {
+	if d == nil {
+		return nil
+	}
+	_, err := d.Batch(step)
+	return err
 }
 
 func (d *feeder) await(ctx context.Context, step int) (engine.Batch, error) {
