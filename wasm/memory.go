@@ -2,6 +2,7 @@ package wasm
 
 import (
 	"context"
+	"time"
 
 	"github.com/tetratelabs/wazero/experimental"
 )
@@ -36,8 +37,10 @@ func allocating(ctx context.Context, i *Instance) context.Context {
 // Reallocate gives a memory of the size with the old one's contents, or nil when the call has no time left.
 func (m *linearMemory) Reallocate(size uint64) []byte {
 	if size > uint64(cap(m.b)) {
-		room := min(max(size, uint64(cap(m.b))/4*5), m.most)
-		grown := make([]byte, len(m.b), room)
+		grown := m.fresh(min(max(size, uint64(cap(m.b))/4*5), m.most))
+		if grown == nil {
+			return nil
+		}
 		for at := 0; at < len(m.b); at += piece {
 			if m.i.overdue() != nil {
 				return nil
@@ -48,6 +51,24 @@ func (m *linearMemory) Reallocate(size uint64) []byte {
 	}
 	m.b = m.b[:size]
 	return m.b
+}
+
+// fresh makes zeros, which for a large memory takes so long that the call may end before: then it is nil.
+func (m *linearMemory) fresh(size uint64) []byte {
+	if size < 32*piece || len(m.b) == 0 {
+		return make([]byte, size)
+	}
+	made := make(chan []byte, 1)
+	go func() { made <- make([]byte, size) }()
+	timer := time.NewTimer(time.Until(m.i.call.deadline))
+	defer timer.Stop()
+	select {
+	case b := <-made:
+		return b
+	case <-timer.C:
+	case <-m.i.call.ctx.Done():
+	}
+	return nil
 }
 
 // Free gives it back.

@@ -2,7 +2,9 @@ package wasm
 
 import (
 	"context"
+	"maps"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -80,21 +82,24 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// BenchmarkStop tells how long after its deadline a hook that never returns is ended, at most: 50 ms are meant; and how long
-// garbage collection waited for it.
+// BenchmarkStop tells how long after its deadline a hook that never returns is ended: 50 ms at most are meant. On a busy machine
+// the median says more than the worst.
 func BenchmarkStop(b *testing.B) {
 	const deadline = 20 * time.Millisecond
-	for name, code := range endless {
+	for _, name := range slices.Sorted(maps.Keys(endless)) {
 		b.Run(name, func(b *testing.B) {
-			worst := time.Duration(0)
+			var late []float64
 			for b.Loop() {
-				i := spinning(b, code, Limits{Deadline: deadline})
+				i := spinning(b, endless[name], Limits{Deadline: deadline})
 				began := time.Now()
 				_, err := i.Call(context.Background(), "h", 0)
-				worst = max(worst, time.Since(began)-deadline)
+				late = append(late, (time.Since(began) - deadline).Seconds()*1e3)
 				require.Error(b, err)
+				require.NoError(b, i.Close())
 			}
-			b.ReportMetric(worst.Seconds()*1e3, "late-ms")
+			slices.Sort(late)
+			b.ReportMetric(late[len(late)/2], "median-ms")
+			b.ReportMetric(late[len(late)-1], "worst-ms")
 		})
 	}
 }

@@ -54,7 +54,7 @@ const (
 )
 
 // Segment is the number of units from which straight-line code behind a branch pays for itself.
-const Segment = 8
+const Segment = 24
 
 // Options bound the module. A zero means the default.
 type Options struct {
