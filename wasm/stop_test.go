@@ -103,3 +103,27 @@ func BenchmarkStop(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkGarbageCollection tells how long a collection takes while a hook never returns: some tens of milliseconds at most are meant.
+func BenchmarkGarbageCollection(b *testing.B) {
+	for _, name := range slices.Sorted(maps.Keys(endless)) {
+		b.Run(name, func(b *testing.B) {
+			i := spinning(b, endless[name], Limits{Deadline: time.Hour})
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() {
+				_, err := i.Call(ctx, "h", 0)
+				ended <- err
+			}()
+			worst := 0.0
+			for b.Loop() {
+				began := time.Now()
+				runtime.GC()
+				worst = max(worst, time.Since(began).Seconds()*1e3)
+			}
+			b.ReportMetric(worst, "worst-ms")
+			cancel()
+			require.Error(b, <-ended)
+		})
+	}
+}
