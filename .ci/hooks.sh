@@ -3,7 +3,7 @@
 # nothing else needs these compilers; the same compilers make the same bytes. It builds what it has compilers for, says what was
 # left out, and then fails. On Debian and Ubuntu:
 #   C               apt-get install clang lld
-#   Rust            apt-get install rustc libstd-rust-dev-wasm32
+#   Rust            apt-get install rustc libstd-rust-dev-wasm32 lld
 #   AssemblyScript  apt-get install nodejs npm     (npm installs the compiler: see wasm/sdk/template/assemblyscript/package.json)
 #   TinyGo          apt-get install g++ llvm-19-dev libclang-19-dev lld-19 binaryen wasi-libc     (wasm/sdk/template/tinygo/tinygo.sh does the rest)
 #   Go              what builds gpupipe
@@ -36,7 +36,7 @@ rust() {
   for RUSTC in "${RUSTC:-rustc}" /usr/bin/rustc; do
     rust_works "$RUSTC" && break
   done
-  rust_works "$RUSTC" || { leave_out "Rust is left out: no rustc with the target wasm32-unknown-unknown: apt-get install rustc libstd-rust-dev-wasm32"; return; }
+  rust_works "$RUSTC" || { leave_out "Rust is left out: no rustc with the target wasm32-unknown-unknown: apt-get install rustc libstd-rust-dev-wasm32 lld"; return; }
   local flags=(--edition 2021 --target wasm32-unknown-unknown -C opt-level=s -C panic=abort)
   "$RUSTC" "${flags[@]}" --crate-type rlib --crate-name gpupipe -o "$OUT/libgpupipe.rlib" wasm/sdk/rust/src/lib.rs
   for source in $DIR/*.rs $LANGUAGES/rust/*.rs $EVERY/*.rs; do

@@ -22,8 +22,8 @@ func (c Config) TopK(batch, k int) (*graph.Graph, error) { return likeliest(c, b
 func (w *Written) TopK(batch, k int) (*graph.Graph, error) { return likeliest(w, batch, k) }
 
 func likeliest(m architecture, batch, k int) (*graph.Graph, error) {
-	if most := m.Size().VocabSize; k < 1 || k > most {
-		return nil, fmt.Errorf("the %d likeliest tokens: expected 1 to %d, the size of the vocabulary", k, most)
+	if vocab := m.Size().VocabSize; k < 1 || k > vocab {
+		return nil, fmt.Errorf("the %d likeliest tokens: expected 1 to %d, the size of the vocabulary", k, vocab)
 	}
 	return newSpan(m, 0, m.Units(), batch).build(func(s *span) {
 		s.source = s.b.Input

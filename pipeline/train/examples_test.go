@@ -33,7 +33,7 @@ func stories(t *testing.T, dir string) string {
 	for i := range 240 {
 		var words []string
 		for range 8 + rng.IntN(14) {
-			words = append(words, []string{"the", "cat", "sat", "on", "a", "mat", "and", "saw", "ten", "red", "hats"}[rng.IntN(11)])
+			words = append(words, []string{"the", "cat", "sat", "under", "another", "mat", "and", "saw", "ten", "red", "hats"}[rng.IntN(11)])
 		}
 		text := strings.Join(words, " ")
 		if i%3 == 2 {
@@ -79,10 +79,13 @@ func TestExamplesTrainTogether(t *testing.T) {
 func TestARunOfExamplesGoesOnToTheSameBits(t *testing.T) {
 	dir := t.TempDir()
 	config := func(name string) Config {
-		return exampleRun(t, dir, name, hooked(dedupHook, infillHook, packingHook, curriculumHook, annealedHook), "train.steps=7", "pipeline.stages=2", "pipeline.delay=1")
+		return exampleRun(t, dir, name, hooked("quality_filter.wasm, hook: map_document, config: {least_words: 10}", dedupHook, infillHook, packingHook, curriculumHook, annealedHook), "train.steps=7", "pipeline.stages=2", "pipeline.delay=1")
 	}
-	whole, err := Run(context.Background(), config("whole"), options(&reference{}, &notes{}))
+	n := &notes{}
+	whole, err := Run(context.Background(), config("whole"), options(&reference{}, n))
 	require.NoError(t, err)
+	told := strings.Join(n.text, "\n")
+	assert.Regexp(t, `quality_filter.wasm: 240 documents became 2[0-3]\d\n.*deduplicate.wasm: 2[0-3]\d documents became 1\d\d\n`, told)
 	ctx, cancel := context.WithCancel(context.Background())
 	part, err := Run(ctx, config("part"), options(&reference{}, &notes{step: func(p Progress) {
 		if p.Step == 3 {

@@ -98,7 +98,7 @@ func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 	defer s.Close()
 	out = Stored{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, WeightsX), Text: name, Tokens: text.Len(), K: o.K, SeqLen: src.Model.Size().SeqLen,
 		Bytes: 8 * text.Len() * int64(o.K)}
-	p := predictor{ctx, s, text, out.SeqLen, o}
+	p := predictor{ctx, s, text, src.Model, o}
 	return out, p.store()
 }
 
@@ -154,7 +154,7 @@ type predictor struct {
 	ctx     context.Context
 	session engine.Session
 	text    *data.Corpus
-	seqLen  int
+	model   model.Model
 	TopKOptions
 }
 
@@ -198,7 +198,7 @@ func (p *predictor) store() error {
 // predict writes the predictions of the whole text; reads are collected a run late.
 func (p *predictor) predict(ids, logs io.Writer) error {
 	var last *predicted
-	step := int64(p.BatchSize) * int64(p.seqLen)
+	step := int64(p.BatchSize) * int64(p.model.Size().SeqLen)
 	for at := int64(0); at < p.text.Len(); at += step {
 		if err := p.ctx.Err(); err != nil {
 			return err

@@ -54,7 +54,11 @@ func decoded(t *testing.T, from string, tokens []int32, window int) (logits [][]
 	g, err := NewGenerator(src, "", openNull, (&reference{}).execute)
 	require.NoError(t, err)
 	for i, id := range tokens {
-		require.NoError(t, g.reader.read(g.session, []uint32{uint32(id)}, i%window))
+		if i%window == 0 {
+			g.fed = 0
+		}
+		require.NoError(t, g.reader.read(g.session, []uint32{uint32(id)}, g.fed))
+		g.fed++
 		p, err := g.session.Output(decodeProgram, model.LogitsOutput)
 		require.NoError(t, err)
 		b, err := p.Wait()

@@ -31,6 +31,15 @@ func init() {
 	}
 }
 
+// cachingHost compiles a module once, however often it is loaded: Go's take seconds.
+func cachingHost(t *testing.T) *hook.Host {
+	t.Helper()
+	h, err := hook.NewHost(t.TempDir())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, h.Close()) })
+	return h
+}
+
 // focalOf is focal with any γ.
 func focalOf(logits, targets *graph.Value, gamma, z float64) *graph.Value {
 	if gamma == 2 {
@@ -47,7 +56,7 @@ func focalOf(logits, targets *graph.Value, gamma, z float64) *graph.Value {
 
 // A loss written in any of the languages is the graph that one written in Go, in this process, is.
 func TestFocalLossIsTheSameInAllLanguages(t *testing.T) {
-	h := newHost(t)
+	h := cachingHost(t)
 	for _, language := range languages {
 		for config, of := range map[string][2]float64{
 			`{}`:                                   {2, 1e-4},
@@ -73,7 +82,7 @@ func TestFocalLossIsTheSameInAllLanguages(t *testing.T) {
 
 // A mistake in the configuration is said in the same words.
 func TestMistakesInAConfigurationInAllLanguages(t *testing.T) {
-	h := newHost(t)
+	h := cachingHost(t)
 	for _, language := range languages {
 		for config, want := range map[string]string{
 			`{"gama":3}`:    `build_loss: failed: config: unknown key "gama", expected one of gamma, z`,
@@ -98,9 +107,9 @@ func weigh(seen []uint32, targets []uint32, weights []float32, least float64) {
 }
 
 // openAll opens a module in each language, in memory that would not do for one that loses some in each call.
-func openAll(t *testing.T, config string) map[string]*wasm.Instance {
+func openAll(t *testing.T, cache, config string) map[string]*wasm.Instance {
 	t.Helper()
-	r, err := wasm.NewRuntime(wasm.Config{})
+	r, err := wasm.NewRuntime(wasm.Config{CacheDir: cache})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	all := map[string]*wasm.Instance{}
@@ -118,8 +127,8 @@ func openAll(t *testing.T, config string) map[string]*wasm.Instance {
 // which one in another language goes on.
 func TestTokenWeightsAreTheSameInAllLanguages(t *testing.T) {
 	const config, least = `{"least": 0.07}`, 0.07
-	seen := make([]uint32, 1<<16)
-	all := openAll(t, config)
+	seen, cache := make([]uint32, 1<<16), t.TempDir()
+	all := openAll(t, cache, config)
 	random := rand.New(rand.NewPCG(1, 2))
 	step := 0
 	batches := func() {
@@ -152,14 +161,14 @@ func TestTokenWeightsAreTheSameInAllLanguages(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, states["c"], states[l], l)
 	}
-	all = openAll(t, config)
+	all = openAll(t, cache, config)
 	for i, l := range languages {
 		require.NoError(t, all[l].Load(ctx, states[languages[(i+1)%len(languages)]]))
 		assert.Error(t, all[l].Load(ctx, states["c"][1:]), l)
 	}
 	for _, l := range languages { // what refused a state may be of no more use
 		if !all[l].Alive() {
-			all[l] = openAll(t, config)[l]
+			all[l] = openAll(t, cache, config)[l]
 			require.NoError(t, all[l].Load(ctx, states["c"]))
 		}
 	}
@@ -168,7 +177,7 @@ func TestTokenWeightsAreTheSameInAllLanguages(t *testing.T) {
 
 // Memory stays bounded however often a hook is called.
 func TestCallsLoseNoMemoryInAnyLanguage(t *testing.T) {
-	all := openAll(t, `{}`)
+	all := openAll(t, t.TempDir(), `{}`)
 	for _, l := range languages {
 		weights, targets := make([]float32, 64), make([]uint32, 64)
 		for step := range 5_000 {

@@ -232,7 +232,7 @@ static inline gp_value gp_log_sum_exp(gp_value x) {
 
 // ---- Models
 
-// GP_BUILD_MODEL returns the logits f32 [B, T, V] of tokens u32 [B, T].
+// GP_BUILD_MODEL returns the logits f32 [B, T, V] of tokens u32 [B, T]; V is gp_dim(gp_input("vocabulary"), 0).
 #define GP_BUILD_MODEL(tokens)                                                 \
   static gp_value gp_user_build_model(gp_value tokens);                        \
   GP_EXPORT(build_model) int32_t gp_build_model(const gp_array *a, int32_t n) { \

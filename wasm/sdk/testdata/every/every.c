@@ -75,7 +75,8 @@ GP_BUILD_MODEL(tokens) {
   }
   gp_value norm = gp_ones("norm", d), bias = gp_zeros("bias", d);
   x = gp_layer_norm(x, norm, bias, 0.1);
-  x = gp_permute(gp_slice(gp_broadcast(x, 1, rows, length, d), 0, 0, 1), 0, 1, 2, 3);
+  x = gp_permute(gp_slice(gp_broadcast(x, 2, rows, length, d), 0, 1, 2), 1, 0, 2, 3);
+  x = gp_reshape(x, rows, length, -1);
   x = gp_softmax(x);
   return gp_linear(x, gp_normal("head", 0.02, vocab, d));
 }

@@ -102,6 +102,6 @@ fn model(tokens: Value) -> Value {
         x = x + a.reshape(&[rows as i64, length as i64, -1]);
     }
     x = x.layer_norm(ones("norm", &[d]), zeros("bias", &[d]), 0.1);
-    x = x.broadcast(&[1, rows, length, d as usize]).slice(0, 0, 1).permute(&[0, 1, 2, 3]);
+    x = x.broadcast(&[2, rows, length, d as usize]).slice(0, 1, 2).permute(&[1, 0, 2, 3]).reshape(&[rows as i64, length as i64, -1]);
     x.softmax().linear(normal("head", 0.02, &[vocab, d]))
 }

@@ -96,6 +96,6 @@ export function buildModel(tokens: Value): Value {
     x = x + a.reshape([rows, length, -1]);
   }
   x = x.layerNorm(ones("norm", [d]), zeros("bias", [d]), 0.1);
-  x = x.broadcast([1, rows, length, d]).slice(0, 0, 1).permute([0, 1, 2, 3]);
+  x = x.broadcast([2, rows, length, d]).slice(0, 1, 2).permute([1, 0, 2, 3]).reshape([rows, length, -1]);
   return x.softmax().linear(normal("head", 0.02, [vocab, d]));
 }

@@ -105,7 +105,7 @@ func model(tokens gpupipe.Value) gpupipe.Value {
 		x = x.Add(a.Reshape(rows, length, -1))
 	}
 	x = x.LayerNorm(gpupipe.Ones("norm", d), gpupipe.Zeros("bias", d), 0.1)
-	x = x.Broadcast(1, rows, length, d).Slice(0, 0, 1).Permute(0, 1, 2, 3)
+	x = x.Broadcast(2, rows, length, d).Slice(0, 1, 2).Permute(1, 0, 2, 3).Reshape(rows, length, -1)
 	return x.Softmax().Linear(gpupipe.Normal("head", 0.02, vocab, d))
 }
 
