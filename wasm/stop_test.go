@@ -93,13 +93,37 @@ func BenchmarkStop(b *testing.B) {
 				i := spinning(b, endless[name], Limits{Deadline: deadline})
 				began := time.Now()
 				_, err := i.Call(context.Background(), "h", 0)
-				late = append(late, (time.Since(began) - deadline).Seconds()*1e3)
+				late = append(late, (time.Since(began)-deadline).Seconds()*1e3)
 				require.Error(b, err)
 				require.NoError(b, i.Close())
 			}
 			slices.Sort(late)
 			b.ReportMetric(late[len(late)/2], "median-ms")
 			b.ReportMetric(late[len(late)-1], "worst-ms")
+		})
+	}
+}
+
+// BenchmarkGarbageCollection tells how long a collection takes while a hook never returns: some tens of milliseconds at most are meant.
+func BenchmarkGarbageCollection(b *testing.B) {
+	for _, name := range slices.Sorted(maps.Keys(endless)) {
+		b.Run(name, func(b *testing.B) {
+			i := spinning(b, endless[name], Limits{Deadline: time.Hour})
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() {
+				_, err := i.Call(ctx, "h", 0)
+				ended <- err
+			}()
+			worst := 0.0
+			for b.Loop() {
+				began := time.Now()
+				runtime.GC()
+				worst = max(worst, time.Since(began).Seconds()*1e3)
+			}
+			b.ReportMetric(worst, "worst-ms")
+			cancel()
+			require.Error(b, <-ended)
 		})
 	}
 }

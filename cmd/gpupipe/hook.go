@@ -141,6 +141,9 @@ func (f *moduleFlags) each(a *app, h *hook.Host, do func(m *hook.Module) error) 
 	return nil
 }
 
+// mostDocument is where a paragraph of a file is cut, in bytes.
+const mostDocument = 1 << 16
+
 // documents are paragraphs of a file, or made up.
 func (f *moduleFlags) documents() (texts [][]byte, size int, err error) {
 	text := strings.Repeat("It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness.\n", 20) + "\n\n" +
@@ -157,8 +160,14 @@ func (f *moduleFlags) documents() (texts [][]byte, size int, err error) {
 		text = string(b)
 	}
 	for p := range strings.SplitSeq(text, "\n\n") {
-		if p != "" {
-			texts, size = append(texts, []byte(p)), size+len(p)
+		for p != "" {
+			n := len(p)
+			if n > mostDocument {
+				if n = strings.LastIndexByte(p[:mostDocument], '\n') + 1; n == 0 {
+					n = mostDocument
+				}
+			}
+			texts, size, p = append(texts, []byte(p[:n])), size+n, p[n:]
 		}
 	}
 	if size == 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -95,7 +96,7 @@ func (c *hookBenchCommand) figures(a *app, host *hook.Host, m *hook.Module, long
 		return nil, err
 	}
 	for i, t := range metered {
-		with, without, err := race(t, unmetered[i], long)
+		with, without, err := race(t, unmetered[i], long, c.endless(a, t))
 		if err != nil {
 			return nil, err
 		}
@@ -110,12 +111,13 @@ func (c *hookBenchCommand) figures(a *app, host *hook.Host, m *hook.Module, long
 	if err != nil {
 		return nil, err
 	}
-	took, _, err := race(parallel[0], trial{}, long)
+	took, _, err := race(parallel[0], trial{}, long, nil)
 	return append(all, figure(fmt.Sprintf("data on %d cores", runtime.GOMAXPROCS(0)), m.Hook, float64(parallel[0].bytes)/1e6/took.Seconds(), "MB/s", leastMBps, true)), err
 }
 
-// race runs two trials by turns for a time, and gives the least time of a run of each. What is metered goes first: it is what ends. The second may be none.
-func race(one, two trial, long time.Duration) (a, b time.Duration, err error) {
+// race runs two trials by turns for a time, and gives the least time of a run of each. The first is metered. The second is not, and
+// may be none; endless is called if a run of it does not end.
+func race(one, two trial, long time.Duration, endless func()) (a, b time.Duration, err error) {
 	first, err := one.begin()
 	if err != nil {
 		return 0, 0, err
@@ -139,11 +141,30 @@ func race(one, two trial, long time.Duration) (a, b time.Duration, err error) {
 			}
 			defer second.close()
 		}
-		if b, err = faster(b, n, second); err != nil {
+		if b, err = guarded(endless, func() (time.Duration, error) { return faster(b, n, second) }); err != nil {
 			return 0, 0, err
 		}
 	}
 	return a, b, nil
+}
+
+// mostUnmetered is how long a run without metering may take: some hundred times what it should.
+const mostUnmetered = 20 * time.Second
+
+// guarded runs what nothing can stop. Garbage collection would wait for it, and everything for garbage collection, so there is
+// none meanwhile.
+func guarded(endless func(), run func() (time.Duration, error)) (time.Duration, error) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer time.AfterFunc(mostUnmetered, endless).Stop()
+	return run()
+}
+
+// endless ends the process: a module has found out that it is not metered.
+func (c *hookBenchCommand) endless(a *app, t trial) func() {
+	return func() {
+		fmt.Fprintf(a.stderr, "gpupipe: hook %s: %s: does not end without metering, and does with it\n", c.File, t.name)
+		os.Exit(exitMistake)
+	}
 }
 
 // faster is the least of a time and that of the nth run; the first is for warming up.
