@@ -93,7 +93,7 @@ func BenchmarkStop(b *testing.B) {
 				i := spinning(b, endless[name], Limits{Deadline: deadline})
 				began := time.Now()
 				_, err := i.Call(context.Background(), "h", 0)
-				late = append(late, (time.Since(began) - deadline).Seconds()*1e3)
+				late = append(late, (time.Since(began)-deadline).Seconds()*1e3)
 				require.Error(b, err)
 				require.NoError(b, i.Close())
 			}
