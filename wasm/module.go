@@ -2,6 +2,7 @@ package wasm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -91,15 +92,26 @@ func (m *Module) Hooks() []string {
 	return slices.Sorted(maps.Keys(m.hooks))
 }
 
+// ErrNoHook is what CheckHook's error is where the module exports no function of the name.
+var ErrNoHook = errors.New("no such function")
+
+type noHook struct{ error }
+
+func (noHook) Is(target error) bool { return target == ErrNoHook }
+
 // CheckHook says what keeps a function from being called as a hook: an *Error of kind Refused, or nil.
 func (m *Module) CheckHook(name string) error {
 	if _, abi := abiExports[name]; abi {
 		return m.refused(fmt.Errorf("%s is part of the ABI and no hook", name))
 	}
-	if err := m.exports(name, hookType); err != nil {
-		return m.refused(err)
+	err := m.exports(name, hookType)
+	switch {
+	case err == nil:
+		return nil
+	case m.compiled.ExportedFunctions()[name] == nil:
+		err = noHook{err}
 	}
-	return nil
+	return m.refused(err)
 }
 
 // Stateful tells whether the module has state to save.

@@ -114,31 +114,37 @@ func (f *moduleFlags) spec(a *app, name string, unmetered bool) hook.Spec {
 func (f *moduleFlags) each(a *app, h *hook.Host, do func(m *hook.Module) error) error {
 	bin, err := os.ReadFile(f.File)
 	if err != nil {
-		return train.Mistake(&wasm.Error{Hook: f.File, Batch: -1, Kind: wasm.Refused, Cause: err})
+		return train.Mistake(refused(f.File, err))
 	}
 	names := hook.Names()
 	if f.Hook != "" {
 		names = []string{f.Hook}
 	}
-	var has []string
+	var exports []string
 	for _, name := range names {
-		if has != nil && !slices.Contains(has, name) {
+		if exports != nil && !slices.Contains(exports, name) {
 			continue
 		}
-		m, errLoad := h.LoadBytes(f.spec(a, name, false), bin)
-		if errLoad != nil {
-			err = errLoad
+		m, err := h.LoadBytes(f.spec(a, name, false), bin)
+		if f.Hook == "" && errors.Is(err, wasm.ErrNoHook) {
 			continue
 		}
-		has = m.Exports()
+		if err != nil {
+			return train.Mistake(err)
+		}
+		_, exports = m.Interface()
 		if err := errors.Join(do(m), m.Close()); err != nil {
 			return err
 		}
 	}
-	if has == nil {
-		return train.Mistake(err)
+	if exports == nil {
+		return train.Mistake(refused(f.File, fmt.Errorf("exports none of the hooks %s", strings.Join(names, ", "))))
 	}
 	return nil
+}
+
+func refused(file string, err error) error {
+	return &wasm.Error{Hook: file, Batch: -1, Kind: wasm.Refused, Cause: err}
 }
 
 // mostDocument is where a paragraph of a file is cut, in bytes.

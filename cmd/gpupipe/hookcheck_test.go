@@ -145,6 +145,19 @@ func TestHookCheckEndsWithWhatFailed(t *testing.T) {
 	assert.NotContains(t, out, " us ")
 }
 
+// A module without a hook is told so, and a hook of the wrong type is not passed over.
+func TestHookCheckOfExports(t *testing.T) {
+	code, _, errs := command("hook", "check", moduleFile(t))
+	assert.Equal(t, exitMistake, code)
+	assert.Contains(t, errs, "refused: exports none of the hooks build_loss, build_model, map_document")
+	bare := func(name string) w.Func { return w.Func{Export: name, Body: w.Seq(w.Nop)} }
+	for _, name := range []string{hook.BuildLoss, hook.OnMetrics} { // before and after the other
+		code, _, errs = command("hook", "check", moduleFile(t, hookFunc(hook.TokenWeights, w.Const(0)), bare(name)))
+		assert.Equal(t, exitMistake, code)
+		assert.Contains(t, errs, "refused: exports "+name+" as () → (), expected (i32, i32) → (i32)")
+	}
+}
+
 // What goes along with the tokens is there for losses and batches.
 func TestHookCheckWithAlignedArrays(t *testing.T) {
 	copied := hookFunc(hook.MapBatch, field(0, 28), field(5, 28), w.Load(4), w.Store(0), field(6, 28), w.Const(3), w.Store(12), w.Get(1), w.Const(7), w.I32Sub)

@@ -104,16 +104,6 @@ func (h *Host) LoadBytes(s Spec, bin []byte) (*Module, error) {
 // Limits that the module runs under, defaults filled in.
 func (m *Module) Limits() wasm.Limits { return m.module.Limits() }
 
-// Exports lists the hooks that the module has, and the companions of its build_loss.
-func (m *Module) Exports() (names []string) {
-	for _, name := range append(Names(), LossScalars, LossGrad) {
-		if m.Has(name) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // Has tells whether the module exports a function of the hooks' type.
 func (m *Module) Has(name string) bool { return m.module.CheckHook(name) == nil }
 
