@@ -31,7 +31,7 @@ type verdict struct {
 	Hook     string  `json:"hook"`
 	OK       bool    `json:"ok"`
 	Found    string  `json:"found"`        // what it did, or what is wrong
-	Micros   float64 `json:"microseconds"` // a call
+	Micros   float64 `json:"microseconds"` // a call; 0: not measured
 	MBps     float64 `json:"mb_per_s,omitempty"`
 	Work     int64   `json:"work"`      // units of the most costly call
 	MemoryMB float64 `json:"memory_mb"` // of the largest instance
@@ -79,7 +79,9 @@ func (c *hookCheckCommand) verdicts(a *app, m *hook.Module) ([]verdict, error) {
 		all = append(all, v)
 	}
 	for _, t := range trials {
-		note(t.try())
+		if note(t.try()); !all[0].OK { // the rest is about what it did not make
+			return all, nil
+		}
 	}
 	if m.Hook == hook.BuildLoss && m.Has(hook.LossGrad) {
 		note(c.gradient(a, m))
@@ -189,11 +191,14 @@ func (c *checked) report(a *app, asJSON bool) error {
 func (c *checked) rows() [][]string {
 	rows := [][]string{{"HOOK", "OK", "A CALL", "", "WORK", "MEMORY", "FOUND"}}
 	for _, v := range c.Hooks {
-		speed := ""
+		took, speed := "", ""
+		if v.Micros > 0 {
+			took = fmt.Sprintf("%.4g us", v.Micros)
+		}
 		if v.MBps > 0 {
 			speed = fmt.Sprintf("%.0f MB/s", v.MBps)
 		}
-		rows = append(rows, []string{v.Hook, map[bool]string{true: "yes", false: "NO"}[v.OK], fmt.Sprintf("%.4g us", v.Micros), speed,
+		rows = append(rows, []string{v.Hook, map[bool]string{true: "yes", false: "NO"}[v.OK], took, speed,
 			fmt.Sprintf("%s (%.2g %%)", grouped(v.Work), 100*float64(v.Work)/float64(c.Budget)), fmt.Sprintf("%.3g MB", v.MemoryMB), v.Found})
 	}
 	return rows

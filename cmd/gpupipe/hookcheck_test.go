@@ -137,6 +137,14 @@ func TestHookCheckOfAConfiguration(t *testing.T) {
 	assert.Contains(t, errs, "gama")
 }
 
+// What was not made is told of once, and not measured.
+func TestHookCheckEndsWithWhatFailed(t *testing.T) {
+	code, out, _ := command("hook", "check", hookExamples+"gpt2.wasm", "--config", `{"n_heads": 7}`)
+	assert.Equal(t, exitMistake, code)
+	assert.Equal(t, 1, strings.Count(out, "d_model must be a multiple of n_heads"), out)
+	assert.NotContains(t, out, " us ")
+}
+
 // What goes along with the tokens is there for losses and batches.
 func TestHookCheckWithAlignedArrays(t *testing.T) {
 	copied := hookFunc(hook.MapBatch, field(0, 28), field(5, 28), w.Load(4), w.Store(0), field(6, 28), w.Const(3), w.Store(12), w.Get(1), w.Const(7), w.I32Sub)

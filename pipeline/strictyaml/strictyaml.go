@@ -406,12 +406,12 @@ func describe(n *yaml.Node) string {
 // field finds the struct field of a YAML key, looking into inlined structs.
 func field(v reflect.Value, key string) (reflect.Value, bool) {
 	for i := range v.NumField() {
-		name, rest, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
-		if rest == "inline" {
+		name, inline := label(v.Type().Field(i))
+		if inline {
 			if f, ok := field(v.Field(i), key); ok {
 				return f, true
 			}
-		} else if name == key {
+		} else if name != "" && name == key {
 			return v.Field(i), true
 		}
 	}
@@ -421,14 +421,20 @@ func field(v reflect.Value, key string) (reflect.Value, bool) {
 func keys(v reflect.Value) []string {
 	var ks []string
 	for i := range v.NumField() {
-		name, rest, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
-		if rest == "inline" {
+		name, inline := label(v.Type().Field(i))
+		if inline {
 			ks = append(ks, keys(v.Field(i))...)
-		} else {
+		} else if name != "" {
 			ks = append(ks, name)
 		}
 	}
 	return slices.Clip(ks)
+}
+
+// label is the key of a field, "" if files cannot set it, and whether its own fields' keys stand in its place.
+func label(f reflect.StructField) (name string, inline bool) {
+	name, rest, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+	return name, rest == "inline"
 }
 
 // Flatten turns YAML into dotted keys and their values' texts, to compare two files.

@@ -56,6 +56,17 @@ func TestDecode(t *testing.T) {
 	assert.Equal(t, "f.yaml", d.At("inner.rates"))
 }
 
+func TestFieldsWithoutNameAreNoKeys(t *testing.T) {
+	type section struct {
+		Steps int `yaml:"steps"`
+		own   []byte
+	}
+	s := section{own: []byte("mine")}
+	err := parse(t, "\"\": [1]\n").Decode(&s)
+	assert.EqualError(t, err, "f.yaml:1: unknown key, expected one of steps")
+	assert.Equal(t, "mine", string(s.own))
+}
+
 func TestPutNamesItsOrigin(t *testing.T) {
 	d, from := parse(t, text), parse(t, "x: [0.5]\ny: none\n")
 	es, err := from.Entries(from.root, "")

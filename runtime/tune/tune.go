@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -41,18 +42,23 @@ type Cache struct {
 // Open reads the cache file, if there is one; an unreadable file is an error, a damaged one is started anew.
 // Without a path they are kept in memory only. onTimed, if not nil, is told before each timing.
 func Open(path string, onTimed func(label string, candidates int)) (*Cache, error) {
-	c := &Cache{path: path, known: map[string]Choice{}, used: map[string]Choice{}, onTimed: onTimed}
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return c, nil
-	}
+	known, err := read(path)
 	if err != nil {
 		return nil, fmt.Errorf("kernel choices: %w", err)
 	}
-	if json.Unmarshal(b, &c.known) != nil || c.known == nil { // JSON's null leaves no map
-		c.known = map[string]Choice{}
+	return &Cache{path: path, known: known, used: map[string]Choice{}, onTimed: onTimed}, nil
+}
+
+func read(path string) (map[string]Choice, error) {
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
-	return c, nil
+	var known map[string]Choice
+	if err != nil || json.Unmarshal(b, &known) != nil || known == nil { // JSON's null leaves no map
+		known = map[string]Choice{}
+	}
+	return known, nil
 }
 
 // Pin makes earlier choices hold whatever the cache says: a resumed run uses the kernels that it began with.
@@ -130,14 +136,19 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 	return best, nil
 }
 
-// Save writes the cache file, if there is one.
+// Save writes the cache file, if there is one. What others have saved there since Open stays, and goes first: a run that is begun
+// once more finds the choices that it made, and gets the same bits.
 func (c *Cache) Save() error {
 	if c.path == "" {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b, err := json.MarshalIndent(c.known, "", " ")
+	all := maps.Clone(c.known)
+	if saved, err := read(c.path); err == nil {
+		maps.Copy(all, saved)
+	}
+	b, err := json.MarshalIndent(all, "", " ")
 	if err != nil {
 		return err
 	}

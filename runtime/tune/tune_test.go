@@ -1,6 +1,7 @@
 package tune_test
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -75,6 +76,26 @@ func TestADamagedCacheIsStartedAnew(t *testing.T) {
 		c.Pin(map[string]tune.Choice{"key": {Candidate: "serial"}})
 		require.NoError(t, c.Save())
 	}
+}
+
+// Of processes that tune at a time each finds again what it chose: none is forgotten, and who saved first is right.
+func TestCachesAreSavedTogether(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kernels.json")
+	var caches [2]*tune.Cache
+	for i := range caches {
+		c, err := tune.Open(path, nil)
+		require.NoError(t, err)
+		caches[i] = c
+	}
+	for i, name := range []string{"first", "second"} {
+		caches[i].Pin(map[string]tune.Choice{name: {Candidate: name}, "both": {Candidate: name}})
+		require.NoError(t, caches[i].Save())
+	}
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var saved map[string]tune.Choice
+	require.NoError(t, json.Unmarshal(text, &saved))
+	assert.Equal(t, map[string]tune.Choice{"first": {Candidate: "first"}, "second": {Candidate: "second"}, "both": {Candidate: "first"}}, saved)
 }
 
 func TestWithoutAPathNothingIsWritten(t *testing.T) {
