@@ -1,4 +1,5 @@
-package wasm
+// Package codecache guards a folder in which wazero keeps compiled modules.
+package codecache
 
 import (
 	"crypto/sha256"
@@ -11,14 +12,15 @@ import (
 	"strings"
 )
 
-// cacheDir is a folder of compiled modules. What lies there is run as machine code, and wazero's own check covers only a part of
+// Dir is a folder of compiled modules; "" is none. What lies there is run as machine code, and wazero's own check covers only a part of
 // it; so beside each file lies its SHA-256, and a file without the right one is thrown away before wazero sees it.
-type cacheDir string
+type Dir string
 
-const sumSuffix = ".sha256"
+// SumSuffix ends the names of the files with the sums.
+const SumSuffix = ".sha256"
 
-// openCache makes the folder, or checks that nobody else may write to the one there is, and throws away what is damaged.
-func openCache(dir string) (cacheDir, error) {
+// Open makes the folder, or checks that nobody else may write to the one there is, and throws away what is damaged.
+func Open(dir string) (Dir, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
@@ -29,9 +31,9 @@ func openCache(dir string) (cacheDir, error) {
 	if runtime.GOOS != "windows" && info.Mode().Perm()&0o022 != 0 {
 		return "", fmt.Errorf("%s may be written to by others (mode %v), and what lies in it is run as machine code: chmod go-w it", dir, info.Mode().Perm())
 	}
-	c := cacheDir(dir)
+	c := Dir(dir)
 	return c, c.walk(func(path string) error {
-		want, errSum := os.ReadFile(path + sumSuffix)
+		want, errSum := os.ReadFile(path + SumSuffix)
 		got, err := sum(path)
 		if errSum == nil && err == nil && string(want) == got {
 			return nil
@@ -40,30 +42,30 @@ func openCache(dir string) (cacheDir, error) {
 	})
 }
 
-// seal writes the sums of what was added. Two processes that share a folder may undo each other's work at worst.
-func (c cacheDir) seal() error {
+// Seal writes the sums of what was added. Two processes that share a folder may undo each other's work at worst.
+func (c Dir) Seal() error {
 	return c.walk(func(path string) error {
-		if _, err := os.Stat(path + sumSuffix); err == nil {
+		if _, err := os.Stat(path + SumSuffix); err == nil {
 			return nil
 		}
 		s, err := sum(path)
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(path+sumSuffix, []byte(s), 0o600)
+		return os.WriteFile(path+SumSuffix, []byte(s), 0o600)
 	})
 }
 
-// clear throws everything away.
-func (c cacheDir) clear() error { return c.walk(os.Remove) }
+// Clear throws everything away.
+func (c Dir) Clear() error { return c.walk(os.Remove) }
 
 // walk visits the compiled modules; one that another process has taken away meanwhile is none.
-func (c cacheDir) walk(visit func(path string) error) error {
+func (c Dir) walk(visit func(path string) error) error {
 	if c == "" {
 		return nil
 	}
 	return filepath.WalkDir(string(c), func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() && !strings.HasSuffix(path, sumSuffix) && !strings.HasSuffix(path, ".tmp") {
+		if err == nil && d.Type().IsRegular() && !strings.HasSuffix(path, SumSuffix) && !strings.HasSuffix(path, ".tmp") {
 			err = visit(path)
 		}
 		if os.IsNotExist(err) {
