@@ -11,13 +11,20 @@ import (
 type Module struct {
 	Code            []uint32
 	Workgroup       [3]int
-	WorkgroupMemory int64           // bytes
-	Bindings        map[uint32]bool // storage buffers of set 0 → whether the kernel only reads them
+	WorkgroupMemory int64              // bytes
+	Bindings        map[uint32]Binding // storage buffers of set 0
+}
+
+// Binding is what a kernel says of a buffer, and does with it.
+type Binding struct {
+	ReadOnly bool // it is declared so
+	Written  bool // the code may write it
 }
 
 // What is read of a module, by the specification's numbers (SPIR-V 1.6, section 3).
 const (
-	magic        = 0x07230203
+	magic = 0x07230203
+
 	opEntry      = 15
 	opMode       = 16
 	opTypeBool   = 20
@@ -28,8 +35,15 @@ const (
 	opTypeStruct = 30
 	opTypePtr    = 32
 	opConstant   = 43
+	opFunction   = 54
 	opVariable   = 59
+	opLoad       = 61
+	opChain      = 65
+	opInChain    = 66
+	opLength     = 68
 	opDecorate   = 71
+	opAtomLoad   = 227
+	opCoopLoad   = 4457
 
 	modeLocalSize = 17
 	modelCompute  = 5
@@ -46,8 +60,8 @@ func Parse(code []byte) (*Module, error) {
 	if len(code) < 20 || len(code)%4 != 0 || binary.LittleEndian.Uint32(code) != magic {
 		return nil, errors.New("is not SPIR-V")
 	}
-	p := &parser{Module: Module{Code: make([]uint32, len(code)/4), Bindings: map[uint32]bool{}},
-		sizes: map[uint32]int64{}, pointees: map[uint32]int64{}, constants: map[uint32]uint32{}, decorated: map[[2]uint32]uint32{}}
+	p := &parser{Module: Module{Code: make([]uint32, len(code)/4), Bindings: map[uint32]Binding{}},
+		sizes: map[uint32]int64{}, pointees: map[uint32]int64{}, constants: map[uint32]uint32{}, decorated: map[[2]uint32]uint32{}, pointers: map[uint32]uint32{}}
 	for i := range p.Code {
 		p.Code[i] = binary.LittleEndian.Uint32(code[4*i:])
 	}
@@ -74,11 +88,13 @@ type parser struct {
 	pointees  map[uint32]int64     // bytes of what a pointer type points to
 	constants map[uint32]uint32    // the lowest word
 	decorated map[[2]uint32]uint32 // first operand, by target and decoration
+	pointers  map[uint32]uint32    // to storage: id → binding
+	code      bool                 // within the functions
 }
 
 // operands an instruction must have, of those that are read.
 var operands = map[uint32]int{opEntry: 3, opMode: 2, opTypeBool: 1, opTypeInt: 3, opTypeFloat: 2, opTypeVec: 3, opTypeArray: 3,
-	opTypeStruct: 1, opTypePtr: 3, opConstant: 3, opVariable: 3, opDecorate: 2}
+	opTypeStruct: 1, opTypePtr: 3, opConstant: 3, opVariable: 3, opDecorate: 2, opChain: 3, opInChain: 3}
 
 func (p *parser) instruction(op uint32, a []uint32) error {
 	if len(a) < operands[op] {
@@ -118,8 +134,29 @@ func (p *parser) instruction(op uint32, a []uint32) error {
 		p.decorated[[2]uint32{a[0], a[1]}] = value
 	case opVariable:
 		return p.variable(a[0], a[1], a[2])
+	case opFunction:
+		p.code = true
+	case opChain, opInChain:
+		if b, known := p.pointers[a[2]]; known {
+			p.pointers[a[1]] = b
+		}
+	case opLoad, opLength, opAtomLoad, opCoopLoad:
+	default:
+		p.mayWrite(a)
 	}
 	return nil
+}
+
+// mayWrite marks the buffers that an instruction has pointers to: what it does with them is not asked. A number that looks like a
+// pointer makes a barrier too many at worst.
+func (p *parser) mayWrite(a []uint32) {
+	for _, id := range a {
+		if i, known := p.pointers[id]; known && p.code {
+			b := p.Bindings[i]
+			b.Written = true
+			p.Bindings[i] = b
+		}
+	}
 }
 
 func (p *parser) variable(pointer, id, class uint32) error {
@@ -138,7 +175,8 @@ func (p *parser) variable(pointer, id, class uint32) error {
 	if _, twice := p.Bindings[binding]; twice {
 		return fmt.Errorf("two variables have binding %d", binding)
 	}
-	_, p.Bindings[binding] = p.decorated[[2]uint32{id, decorationNonWritable}]
+	_, readOnly := p.decorated[[2]uint32{id, decorationNonWritable}]
+	p.Bindings[binding], p.pointers[id] = Binding{ReadOnly: readOnly}, binding
 	return nil
 }
 

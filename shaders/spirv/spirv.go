@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"github.com/gpupipe/gpupipe/wasm/codecache"
 )
 
 // Features say what the device has that will run the code. They are bits of naga/lib.rs's options.
@@ -22,6 +24,7 @@ const (
 	Float16                                // f16 in arithmetic and in storage
 	Subgroups                              // subgroup operations
 	CooperativeMatrix                      // SPV_KHR_cooperative_matrix
+	ZeroWorkgroup                          // it clears workgroup memory itself (shaderZeroInitializeWorkgroupMemory); code for it compiles slowly
 )
 
 // Compiler translates kernels, and keeps the results in a folder. It may be used by several goroutines.
@@ -100,7 +103,7 @@ func (c *Compiler) Compile(wgsl string, f Features) (*Module, error) {
 	}
 	c.translated++
 	if path != "" {
-		_ = store(path, code) // the next one translates again
+		_ = codecache.Write(path, code) // the next one translates again
 	}
 	return m, nil
 }
@@ -129,36 +132,11 @@ func key(wgsl string, f Features) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// load reads a module and its sum; nil when there is none, or it is damaged.
+// load reads a module; nil when there is none, or it is damaged.
 func load(path string) *Module {
-	b, err := os.ReadFile(path)
-	if err != nil || len(b) < sha256.Size {
-		return nil
-	}
-	want, code := b[:sha256.Size], b[sha256.Size:]
-	if got := sha256.Sum256(code); string(got[:]) != string(want) {
-		return nil
-	}
-	m, err := Parse(code)
+	m, err := Parse(codecache.Read(path))
 	if err != nil {
 		return nil
 	}
 	return m
-}
-
-// store writes a module under its sum, whole or not at all. It need not outlive a power failure: the sum would tell.
-func store(path string, code []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	sum := sha256.Sum256(code)
-	_, err = f.Write(append(sum[:], code...))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
 }

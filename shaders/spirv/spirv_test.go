@@ -63,15 +63,51 @@ func TestCompile(t *testing.T) {
 	valid(t, m)
 	assert.Equal(t, [3]int{8, 4, 2}, m.Workgroup)
 	assert.EqualValues(t, 64*4+4*16, m.WorkgroupMemory)
-	assert.Equal(t, map[uint32]bool{0: true, 1: false}, m.Bindings)
+	assert.Equal(t, map[uint32]Binding{0: {ReadOnly: true}, 1: {Written: true}}, m.Bindings)
 	again, err := c.Compile(kernel, 0)
 	require.NoError(t, err)
 	assert.Equal(t, m.Code, again.Code)
+
+	clear, err := c.Compile(kernel, ZeroWorkgroup)
+	require.NoError(t, err)
+	valid(t, clear)
+	assert.Less(t, len(clear.Code), len(m.Code))
 
 	checked, err := c.Compile(kernel, CheckBuffers)
 	require.NoError(t, err)
 	valid(t, checked)
 	assert.Greater(t, len(checked.Code), len(m.Code))
+}
+
+// What a kernel writes is what its code writes, whatever it declares.
+func TestWrittenBindings(t *testing.T) {
+	c := compiler(t, "")
+	for body, want := range map[string]string{
+		"z[l] = x[l] + f32(arrayLength(&y));":                   "z",
+		"x[l] += 1.0;":                                          "x",
+		"if (x[l] > 0.0) { y[l] = z[l]; }":                      "y",
+		"let p = &y[l]; *p = x[l];":                             "y",
+		"for (var i = 0u; i < 3u; i++) { z[i] = x[i] * y[l]; }": "z",
+		"atomicAdd(&a[l], 1u); z[l] = f32(atomicLoad(&b[l]));":  "za",
+		"atomicStore(&b[l], 1u);":                               "b",
+		"inner(l); } fn inner(i: u32) { x[i] = y[i];":           "x",
+	} {
+		m, err := c.Compile(`
+@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+@group(0) @binding(2) var<storage, read_write> z: array<f32>;
+@group(0) @binding(3) var<storage, read_write> a: array<atomic<u32>>;
+@group(0) @binding(4) var<storage, read_write> b: array<atomic<u32>>;
+@compute @workgroup_size(64) fn main(@builtin(local_invocation_index) l: u32) { `+body+` }`, 0)
+		require.NoError(t, err)
+		got := ""
+		for i, name := range "xyzab" {
+			if m.Bindings[uint32(i)].Written {
+				got += string(name)
+			}
+		}
+		assert.Equal(t, want, got, body)
+	}
 }
 
 // Loops are as they were written: no counter that keeps drivers from unrolling them.

@@ -1,4 +1,4 @@
-// Package codecache guards a folder in which wazero keeps compiled modules.
+// Package codecache keeps compiled code on disk, and throws away what was damaged there before anything runs it.
 package codecache
 
 import (

@@ -11,11 +11,12 @@ use std::sync::Mutex;
 static SOURCE: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 static OUTPUT: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
-// Bits of `translate`'s options; compiler.go has the same.
+// Bits of `translate`'s options; spirv.go has the same.
 const CHECK_BUFFERS: u32 = 1; // for devices without robustBufferAccess2: an index beyond a buffer is made to lie within
 const FLOAT16: u32 = 2;
 const SUBGROUPS: u32 = 4;
 const COOPERATIVE_MATRIX: u32 = 8;
+const ZERO_WORKGROUP: u32 = 16; // the device clears workgroup memory itself; else the code does, which compiles slowly
 
 fn put(bytes: Vec<u8>) {
     *OUTPUT.lock().unwrap_or_else(|e| e.into_inner()) = bytes;
@@ -87,6 +88,11 @@ fn writing(options: u32) -> spv::Options<'static> {
         bounds_check_policies: BoundsCheckPolicies {
             buffer: if options & CHECK_BUFFERS != 0 { BoundsCheckPolicy::ReadZeroSkipWrite } else { BoundsCheckPolicy::Unchecked },
             ..Default::default()
+        },
+        zero_initialize_workgroup_memory: if options & ZERO_WORKGROUP != 0 {
+            spv::ZeroInitializeWorkgroupMemoryMode::Native
+        } else {
+            spv::ZeroInitializeWorkgroupMemoryMode::Polyfill
         },
         force_loop_bounding: false, // a counter in every loop, and drivers cannot unroll any more
         use_storage_input_output_16: false, // a capability that not every device has, for nothing that is used here
