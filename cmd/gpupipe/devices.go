@@ -164,7 +164,7 @@ func (c *devicesCommand) Run(a *app) error {
 
 // detailRows is what Vulkan tells of each device.
 func detailRows(infos []device.Info, details []vulkan.Details) [][]string {
-	rows := [][]string{{"NAME", "VULKAN", "MEMORY", "SUBGROUP", "WORKGROUP", "F16", "MATRICES"}}
+	rows := [][]string{{"NAME", "MEMORY", "SUBGROUP", "WORKGROUP", "F16", "MATRICES"}}
 	for i, d := range details {
 		subgroup := fmt.Sprint(d.Subgroup[0])
 		if d.Subgroup[1] != d.Subgroup[0] {
@@ -183,7 +183,7 @@ func detailRows(infos []device.Info, details []vulkan.Details) [][]string {
 				matrices = append(matrices, s)
 			}
 		}
-		rows = append(rows, []string{infos[i].Name, d.Version, strings.Join(heaps, ", "), subgroup,
+		rows = append(rows, []string{infos[i].Name, strings.Join(heaps, ", "), subgroup,
 			fmt.Sprintf("%d invocations, %d KiB", d.Limits.MaxInvocations, d.Limits.MaxWorkgroupMemory>>10), yesNo(d.Float16), orNone(matrices)})
 	}
 	return rows

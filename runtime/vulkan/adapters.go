@@ -165,12 +165,12 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 		return a, false
 	}
 	a.robustness, a.zeros = can.robustness2 != 0, can.zero_workgroup != 0
+	v := vk.Version(props.ApiVersion)
 	a.Info = device.Info{
-		Adapter: vk.ToString(props.DeviceName[:]), Vendor: device.Vendor(props.VendorID), API: "vulkan", Kind: kindOf(props.DeviceType),
+		Adapter: vk.ToString(props.DeviceName[:]), Vendor: device.Vendor(props.VendorID), Kind: kindOf(props.DeviceType),
+		API:    fmt.Sprintf("vulkan %d.%d.%d", v.Major(), v.Minor(), v.Patch()), // unlike WebGPU's on Vulkan: it computes by other kernels
 		Driver: strings.TrimSpace(C.GoString(&can.driver_name[0]) + " " + C.GoString(&can.driver_info[0])),
 	}
-	v := vk.Version(props.ApiVersion)
-	a.Version = fmt.Sprintf("%d.%d.%d", v.Major(), v.Minor(), v.Patch())
 	a.Limits = limitsOf(&props.Limits, &can)
 	a.Subgroup = [2]int{int(can.subgroup_min), int(can.subgroup_max)}
 	a.Float16 = can.float16 != 0 && can.storage16 != 0

@@ -19,7 +19,6 @@ type Adapter struct {
 
 // Details of a GPU that WebGPU does not tell.
 type Details struct {
-	Version  string        `json:"vulkan"` // "1.4.305"
 	Limits   device.Limits `json:"limits"`
 	Heaps    []Heap        `json:"memory_heaps"`
 	Subgroup [2]int        `json:"subgroup_sizes"` // least and most invocations
