@@ -17,7 +17,8 @@ import (
 )
 
 // pipelineCache is the driver's, of what it has compiled; a file keeps it. The driver checks that the file is its own, but not that it
-// is whole: codecache does that.
+// is whole: codecache does that. Software adapters have none: lavapipe 25.0 falls over what it has saved itself, and Mesa keeps a cache
+// of its own.
 type pipelineCache struct {
 	handle vk.PipelineCache
 	path   string
@@ -27,9 +28,9 @@ type pipelineCache struct {
 // mostUnsaved is how much compiling may be lost when the process is killed.
 const mostUnsaved = 2 * time.Second
 
-func (c *pipelineCache) open(d *Device) error {
+func (c *pipelineCache) open(d *Device, onDisk bool) error {
 	var kept []byte
-	if d.dir != "" {
+	if onDisk {
 		name := sha256.Sum256([]byte(d.info.Adapter + "\x00" + d.info.Driver))
 		c.path = filepath.Join(d.dir, "pipelines-"+hex.EncodeToString(name[:8]))
 		kept = codecache.Read(c.path)

@@ -110,7 +110,7 @@ func Open(index int, o Options) (*Device, error) {
 	}
 	d.heap = heap{d: d, types: a.types}
 	d.uploads, d.downloads = stages{d: d}, stages{d: d, cached: true}
-	if err := d.open(); err != nil {
+	if err := d.open(o); err != nil {
 		d.destroy()
 		return nil, &device.Error{Op: "open", Object: a.Info.Adapter, Device: name, Cause: err}
 	}
@@ -145,34 +145,35 @@ func (a *adapter) budget() int64 {
 	return own / 4 * 3
 }
 
-func (d *Device) open() (err error) {
+func (d *Device) open(o Options) (err error) {
+	a := &d.adapter
 	if d.compiler, err = spirv.NewCompiler(d.dir); err != nil {
 		return err
 	}
-	queue := []vk.DeviceQueueCreateInfo{{SType: vk.StructureTypeDeviceQueueCreateInfo, QueueFamilyIndex: d.adapter.family, QueueCount: 1,
+	queue := []vk.DeviceQueueCreateInfo{{SType: vk.StructureTypeDeviceQueueCreateInfo, QueueFamilyIndex: a.family, QueueCount: 1,
 		PQueuePriorities: []float32{1}}}
-	features := unsafe.Pointer(C.gv_new_features(flag(d.adapter.robustness), flag(d.adapter.zeros)))
+	features := unsafe.Pointer(C.gv_new_features(flag(a.robustness), flag(a.zeros)))
 	defer C.free(features)
 	info := vk.DeviceCreateInfo{SType: vk.StructureTypeDeviceCreateInfo, PNext: features, QueueCreateInfoCount: 1, PQueueCreateInfos: queue}
-	if d.adapter.robustness {
+	if a.robustness {
 		info.EnabledExtensionCount, info.PpEnabledExtensionNames = 1, []string{"VK_EXT_robustness2\x00"}
 	}
 	defer info.Free()
 	var gpu vk.Device
-	err = failure(vk.CreateDevice(d.adapter.physical, &info, nil, &gpu))
+	err = failure(vk.CreateDevice(a.physical, &info, nil, &gpu))
 	runtime.KeepAlive(queue)
 	if err != nil {
 		return err
 	}
 	d.gpu = gpu
 	var q vk.Queue
-	vk.GetDeviceQueue(d.gpu, d.adapter.family, 0, &q)
+	vk.GetDeviceQueue(d.gpu, a.family, 0, &q)
 	var result C.int
-	d.native = C.gv_open(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(d.gpu), unsafe.Pointer(q), C.uint32_t(d.adapter.family), &result)
+	d.native = C.gv_open(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(d.gpu), unsafe.Pointer(q), C.uint32_t(a.family), &result)
 	if d.native == nil {
 		return failure(vk.Result(result))
 	}
-	return d.cache.open(d)
+	return d.cache.open(d, d.dir != "" && (a.Kind != device.Software || o.pipelines))
 }
 
 func (d *Device) Info() device.Info     { return d.info }

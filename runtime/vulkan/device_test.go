@@ -215,7 +215,7 @@ func TestLoss(t *testing.T) {
 func TestCaches(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	run := func() int {
-		d, err := Open(0, Options{CacheDir: dir})
+		d, err := Open(0, Options{CacheDir: dir, pipelines: true})
 		require.NoError(t, err)
 		b := alloc(t, d, 256)
 		require.NoError(t, d.Run(checktest.Load(t, d, checktest.Increments(b, 2))))
