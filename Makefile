@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test build setup lint bench hooks clean help
+.PHONY: demo test wasm build browser setup lint bench hooks clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -16,21 +16,37 @@ demo: build ## train a small model on real text, then sample from it (under 15 m
 
 test: setup lint ## the whole test suite, after vet
 	go test -timeout 20m ./...
+	$(MAKE) --no-print-directory wasm
+
+# docs/RATIONALE.md says which tests run as WebAssembly, and why others do not.
+WASI_TESTS := graph graph/autodiff graph/eval graph/fuse graph/plan graph/split runtime/device runtime/null pipeline/partition \
+	pipeline/strictyaml pipeline/trace pipeline/checkpoint/safetensors
+PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
+
+wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Chromium (CHROMIUM=none leaves these out)
+	go build -o build/runwasm ./cmd/runwasm
+	GOOS=wasip1 GOARCH=wasm go test -short -timeout 10m -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
+	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -short -timeout 10m -skip '^TestScenarios$$' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
 
 build: setup ## bin/gpupipe
 	go build -buildvcs=false -o bin/gpupipe ./cmd/gpupipe
 
-setup: ## install what is missing: a C compiler, Go, a Vulkan driver, text
+browser: setup ## the page of examples/browser, static files in build/browser
+	@.ci/browser.sh
+	@echo "build/browser is built; to see it: python3 -m http.server -d build/browser, then http://localhost:8000"
+
+setup: ## install what is missing: a C compiler, Go, a Vulkan driver, Chromium, text
 	@.ci/setup.sh
 
 lint: setup ## gofmt and vet
 	@unformatted=$$("$$(go env GOROOT)/bin/gofmt" -l .); [ -z "$$unformatted" ] || { echo "not gofmt'ed: $$unformatted" >&2; exit 1; }
 	go vet ./...
+	GOOS=js GOARCH=wasm go vet $(PAGE_TESTS:%=./%)
 
 bench: build ## kernels and a whole step, timed on this machine's device
 	bin/gpupipe bench
 
-hooks: ## build the example WebAssembly hooks again (needs clang, lld, rustc)
+hooks: ## build the example WebAssembly hooks again (.ci/hooks.sh says what it takes)
 	@.ci/hooks.sh
 
 clean: ## remove what was built (runs are kept)

@@ -35,6 +35,7 @@ var allowed = map[string]string{
 	"runtime/webgpu/...":      "runtime/device runtime/device/host",
 	"runtime/vulkan/...":      "runtime/device runtime/device/host shaders/spirv wasm/codecache",
 	"runtime/null/...":        "runtime/device",
+	"runtime/webgpujs/...":    "runtime/device",
 	"runtime/tune":            "graph graph/fuse shaders runtime/device",
 	"runtime/exec":            "graph graph/fuse graph/plan shaders runtime/device runtime/tune",
 	"runtime/devicetest":      "graph graph/op graph/eval graph/autodiff shaders runtime/device runtime/exec",
@@ -47,7 +48,7 @@ var allowed = map[string]string{
 	"pipeline/stage":          "pipeline/schedule",
 	"pipeline/engine":         "graph graph/model optim runtime/device runtime/exec pipeline/schedule pipeline/stage pipeline/trace",
 	"pipeline/bench":          "graph/model optim runtime/device runtime/exec pipeline/engine pipeline/schedule pipeline/trace",
-	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/atomicfile pipeline/lock",
+	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/checkpoint/safetensors pipeline/atomicfile pipeline/lock",
 	"pipeline/tokenizer/...":  "pipeline/tokenizer/...",
 	"pipeline/checkpoint/...": "pipeline/checkpoint/... pipeline/atomicfile",
 	"pipeline/trace":          "pipeline/atomicfile",
@@ -59,15 +60,19 @@ var allowed = map[string]string{
 	"pipeline/verify":         "runtime/device pipeline/train pipeline/checkpoint/... pipeline/metrics",
 	"pipeline/study":          "pipeline/train pipeline/metrics pipeline/strictyaml pipeline/atomicfile pipeline/lock",
 	"wasm/codecache":          "",
-	"wasm/...":                "graph graph/op graph/autodiff wasm/...",
+	"wasm/...":                "graph graph/op graph/autodiff graph/model wasm/...",
+	"examples/...":            "graph/... runtime/device runtime/exec optim pipeline/schedule pipeline/engine wasm/... examples/...",
+	"examples/browser":        "runtime/device runtime/webgpujs wasm wasm/hook wasm/page examples/browser/trainer",
 	"cmd/...":                 "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/...",
 }
 
-// backends may be named by cmd only.
-var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/null"}
+// backends may be named by commands only.
+var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/null", "runtime/webgpujs"}
 
 // portable packages use no cgo and build for WebAssembly.
-var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device", "./runtime/null", "./runtime/exec", "./runtime/tune", "./pipeline/stage"}
+var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device/...", "./runtime/null", "./runtime/exec", "./runtime/tune",
+	"./runtime/devicetest", "./pipeline/schedule/...", "./pipeline/partition", "./pipeline/stage", "./pipeline/trace", "./pipeline/engine", "./pipeline/tokenizer/...",
+	"./pipeline/checkpoint/...", "./pipeline/strictyaml", "./wasm/graphhook", "./wasm/meter", "./wasm"}
 
 type pkg struct {
 	ImportPath string
@@ -128,8 +133,13 @@ func permitted(importer, imported string) bool {
 	return slices.ContainsFunc(strings.Fields(allowed[rule(importer)]), func(p string) bool { return fits(imported, p) })
 }
 
+// listAll lists what there is natively and, behind it, in a page.
+func listAll(t *testing.T) []pkg {
+	return append(list(t, nil, "./..."), list(t, []string{"GOOS=js", "GOARCH=wasm"}, "./...")...)
+}
+
 func TestImportDirections(t *testing.T) {
-	for _, p := range list(t, nil, "./...") {
+	for _, p := range listAll(t) {
 		path, below := strings.CutPrefix(p.ImportPath, module)
 		if !below {
 			continue // the folder of this test
@@ -148,7 +158,7 @@ func TestImportDirections(t *testing.T) {
 func TestOnlyCommandsNameBackends(t *testing.T) {
 	for importer := range allowed {
 		for _, b := range backends {
-			if !strings.HasPrefix(importer, "cmd/") {
+			if !strings.HasPrefix(importer, "cmd/") && importer != "examples/browser" {
 				assert.False(t, permitted(strings.TrimSuffix(importer, "/..."), b), "%s may import %s", importer, b)
 			}
 		}

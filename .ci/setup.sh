@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demo need and this machine lacks: a C compiler, Go, the Vulkan loader, a
-# Vulkan driver, and text to train on. Debian 12 and later, Ubuntu 24.04 and later (22.04 with a GPU's own driver);
+# Vulkan driver, Chromium, and text to train on. Debian 12 and later, Ubuntu 24.04 and later (22.04 with a GPU's own driver);
 # as root or through sudo. Run again, it changes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -182,6 +182,34 @@ install_lavapipe() {
   lavapipe_works || die "mesa-vulkan-drivers is installed, but its lvp_icd manifest is missing or older than $MESA"
 }
 
+# ---- Chromium, for the tests of what runs in pages
+
+# Those that runtime/webgpujs/chromium looks for. Ubuntu's chromium-browser only tells to install a snap: it does not count until that
+# is there.
+find_browser() {
+  local b
+  for b in ${CHROMIUM:+"$CHROMIUM"} chromium google-chrome google-chrome-stable chromium-browser chrome \
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome" /Applications/Chromium.app/Contents/MacOS/Chromium; do
+    have "$b" && "$b" --version 2>/dev/null | grep -qE '^(Chromium|Google Chrome)' && return
+  done
+  return 1
+}
+
+# Without one all but the tests in pages works, so that is said here and fails there.
+ensure_browser() {
+  find_browser && return
+  if have apt-get; then
+    apt_update chromium
+    if [ "$(os_release ID)" = ubuntu ]; then # its package wants snapd, which containers lack
+      ! have snap || as_root snap install chromium >build/snap.log 2>&1 || say "snap could not install chromium: build/snap.log"
+    elif [ -n "$(candidate chromium)" ]; then
+      apt_install "Chromium" chromium
+    fi
+  fi
+  find_browser || say "no Chromium: make test will fail in the tests that need one. Please install chromium or Google Chrome," \
+    "or name one in CHROMIUM, or leave those tests out with CHROMIUM=none"
+}
+
 # ---- text for the demo: the King James Bible, or Go's own sources where that is not to be had
 
 ensure_text() {
@@ -204,11 +232,13 @@ case $(uname -s) in
     ensure_tools
     ensure_go
     ensure_vulkan
+    [ "${CHROMIUM:-}" = none ] || ensure_browser
     ensure_text
     ;;
   *) # Metal and DX12 come with the system.
     c_works || CC=cc c_works || CC=clang c_works ||
       die "no C compiler: macOS: xcode-select --install; Windows: MSYS2's mingw-w64-x86_64-gcc"
+    [ "${CHROMIUM:-}" = none ] || ensure_browser
     have go && find_go >/dev/null || die "no Go 1.$GO_FETCHES or newer on the path: install it from https://go.dev/dl"
     ensure_text
     ;;

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"slices"
 	"unsafe"
 )
 
@@ -140,8 +141,8 @@ func (a *Array) bytes() uint32 {
 	return uint32(n)
 }
 
-// put writes the array's descriptor.
-func (a *Array) put(d []byte, data uint32) {
+// Put writes the array's descriptor, of 32 bytes, for data at an address.
+func (a *Array) Put(d []byte, data uint32) {
 	w := [8]uint32{uint32(a.DType), uint32(a.Dir), uint32(len(a.Dims)), 1, 1, 1, 1, data}
 	for i, n := range a.Dims {
 		w[3+i] = uint32(n)
@@ -151,8 +152,8 @@ func (a *Array) put(d []byte, data uint32) {
 	}
 }
 
-// returned checks the descriptor that came back and takes an output's shape from it. It gives the output's size in bytes.
-func (a *Array) returned(d []byte, arg int, data, capacity uint32) (uint32, error) {
+// Returned checks the descriptor that came back for the arg-th array, and takes an output's shape from it. It gives the output's size in bytes.
+func (a *Array) Returned(d []byte, arg int, data, capacity uint32) (uint32, error) {
 	word := func(i int) uint32 { return binary.LittleEndian.Uint32(d[4*i:]) }
 	for i, want := range [...]uint32{uint32(a.DType), uint32(a.Dir), uint32(len(a.Dims))} {
 		if got := word(i); got != want {
@@ -168,11 +169,15 @@ func (a *Array) returned(d []byte, arg int, data, capacity uint32) (uint32, erro
 	n, room := uint64(1), uint64(capacity)/uint64(a.DType.Size())
 	dims := make([]int, len(a.Dims))
 	for i := range dims {
-		d := uint64(word(3 + i))
-		if dims[i] = int(d); d > room || n*d > room { // so that no product leaves 64 bits
+		dims[i] = int(word(3 + i))
+	}
+	if slices.Contains(dims, 0) {
+		n = 0
+	}
+	for i, d := range dims { // each is bounded, so that no product leaves 64 bits; of an empty array they may be what they were
+		if n *= uint64(d); n > room || uint64(d) > room && d != a.Dims[i] {
 			return 0, halted(Shape, "array %d: came back with more %v elements than %v has room for", arg, a.DType, a.Dims)
 		}
-		n *= d
 	}
 	a.Dims = dims
 	return uint32(n) * uint32(a.DType.Size()), nil

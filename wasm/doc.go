@@ -48,6 +48,7 @@
 //
 //	gpupipe.log   (text i32, length i32)    a line for the user, UTF-8
 //	gpupipe.fail  (text i32, length i32)    why the call fails; it returns, and the hook should too
+//	gpupipe.config_key  (key i32, length i32)    a key of the configuration that the module knows; see [Instance.CheckKeys]
 //	wasi_snapshot_preview1.*                what the runtime of a Go or Rust program needs to live, and no more
 //
 // and what the owner of the Runtime adds ([Config.Imports]). The system interface has no files, no network, no environment
@@ -64,6 +65,7 @@
 // process is never brought down by a module, and what an instance held is given back.
 //
 // Work is counted, not timed: a call that exceeds its budget does so at the same instruction on every machine. The deadline is the
-// wall clock's, for the case that a budget is too generous. Between two checks at most 500,000 units and one bulk operation
-// on the module's memory go by; garbage collection and other goroutines run at each.
+// wall clock's, for the case that a budget is too generous. Between two checks at most 500,000 units and a copy of 1 MiB
+// go by, some milliseconds; garbage collection and other goroutines run at each. Only a memory of gigabytes takes longer to be cleared
+// when it grows.
 package wasm

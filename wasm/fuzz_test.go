@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"math/rand/v2"
 	"testing"
 
@@ -92,11 +93,19 @@ func scriptOf(r *rand.Rand) []byte {
 	return b
 }
 
+// How much is tried; more than by default is for long runs:
+//
+//	go test ./wasm -run TestScripts -timeout 0 -args -scripts 1000000 -seed 7
+var (
+	scripts = flag.Int("scripts", 2000, "scripts that TestScripts makes, each run four times")
+	seed    = flag.Uint64("seed", 5, "of random numbers")
+)
+
 func TestScripts(t *testing.T) {
 	m := load(t, newRuntime(t, Config{}), puppet(), Limits{MemoryPages: 16, Budget: 1_000_000})
-	r := rand.New(rand.NewPCG(5, 6))
+	r := rand.New(rand.NewPCG(*seed, 6))
 	seen := map[Kind]int{}
-	for range 2000 {
+	for range *scripts {
 		for _, k := range act(t, m, scriptOf(r)) {
 			seen[k]++
 		}

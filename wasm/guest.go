@@ -35,6 +35,9 @@ func (i *Instance) begin(ctx context.Context, export string, batch int, budget i
 // the middle of something.
 func (i *Instance) finish(err error) error {
 	i.call.used = i.units()
+	if i.memory != nil {
+		i.module.used(i.call.used, i.memorySize())
+	}
 	i.call.output.flush()
 	i.call.ctx = nil
 	if err == nil && i.call.used > i.call.budget { // since the last tick
@@ -157,18 +160,23 @@ func (i *Instance) tick(reason uint32) error {
 		return halted(Stack, "more than %d calls within calls", i.module.limits.Depth)
 	case meter.GrowthRefused:
 		i.call.refused = true
-		return nil
+		return i.overdue()
 	}
 	if !i.refill() {
 		return i.overdrawn()
 	}
-	if err := i.call.ctx.Err(); err != nil {
+	return i.overdue()
+}
+
+// overdue lets other goroutines work, and is an error when the call is to end because of the time.
+func (i *Instance) overdue() error {
+	runtime.Gosched()
+	switch {
+	case i.call.ctx.Err() != nil:
 		return &halt{Canceled, context.Cause(i.call.ctx)}
-	}
-	if time.Now().After(i.call.deadline) {
+	case time.Now().After(i.call.deadline):
 		return halted(Deadline, "more than %v", i.module.limits.Deadline)
 	}
-	runtime.Gosched()
 	return nil
 }
 
@@ -228,11 +236,17 @@ func (i *Instance) reserve(slot int, size uint32) error {
 		return halted(Memory, "%s(%d) has no memory left, the limit is %d pages", exportAlloc, want, i.module.limits.MemoryPages)
 	case address%16 != 0:
 		return halted(Pointer, "%s(%d) returned %#x, which is no multiple of 16", exportAlloc, want, address)
-	case uint64(address)+want > uint64(i.memory.Size()):
-		return halted(Pointer, "%s(%d) returned %#x, the memory ends at %#x", exportAlloc, want, address, i.memory.Size())
+	case uint64(address)+want > i.memorySize():
+		return halted(Pointer, "%s(%d) returned %#x, the memory ends at %#x", exportAlloc, want, address, i.memorySize())
 	}
 	*b = buffer{address, uint32(want)}
 	return nil
+}
+
+// memorySize is the memory's in bytes, which for 4 GiB are more than api.Memory.Size can say.
+func (i *Instance) memorySize() uint64 {
+	pages, _ := i.memory.Grow(0)
+	return uint64(pages) << 16
 }
 
 // view is a slot's memory, valid until the module runs again. It was checked when reserved, and memory never shrinks.
@@ -252,6 +266,6 @@ func (i *Instance) text(b []byte) (uint32, error) {
 	if err := i.reserve(slotText, uint32(len(b))); err != nil {
 		return 0, err
 	}
-	copy(i.view(slotText, uint32(len(b))), b)
+	copyPieces(i.view(slotText, uint32(len(b))), b)
 	return i.buffers[slotText].address, nil
 }

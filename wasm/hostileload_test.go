@@ -18,14 +18,14 @@ func refusedModules() []hostile {
 	i, v := w.Types{w.I32}, w.Types{}
 	list := []hostile{
 		{name: "import of an unknown module", module: imports("env", "abort", v, v), says: "imports env.abort, but there is only gpupipe and wasi_snapshot_preview1"},
-		{name: "import of an unknown name", module: imports("gpupipe", "exec", v, v), says: "imports gpupipe.exec, which does not exist; there are fail, log"},
+		{name: "import of an unknown name", module: imports("gpupipe", "exec", v, v), says: "imports gpupipe.exec, which does not exist; there are config_key, fail, log"},
 		{name: "import of another type", module: imports("gpupipe", "log", i, i), says: "imports gpupipe.log as (i32) → (i32), expected (i32, i32) → ()"},
 		{name: "import of the meter", module: imports("gpupipe", "tick", i, v), says: "imports gpupipe.tick, which is the host's own"},
 		{name: "import of a socket of another type", module: imports(wasiModule, "sock_send", i, i), says: "expected (i32, i32, i32, i32, i32) → (i32)"},
 		{name: "export of the meter's counter", module: with(misbehaves(w.Const(0)), func(m *w.Module) { m.Globals[0].Export = "gpupipe.fuel" }), says: `exports "gpupipe.fuel"`},
 		{name: "forged index of the counter", module: body(w.ConstI64(1<<40), w.GSet(1)), says: "global 1 does not exist, there are 1"},
 		{name: "forged index of an added local", module: body(w.Get(0), w.Drop), says: "local 0 does not exist, there are 0"},
-		{name: "forged label of an added block", module: body(w.Call(fnLog), w.Br(1)), says: "label 1 does not exist, there are 1"},
+		{name: "forged label of an added block", module: body(w.Const(0), w.Const(0), w.Call(fnLog), w.Br(1)), says: "label 1 does not exist, there are 1"},
 		{name: "forged type of an added function", module: body(w.Block(40, w.Nop)), says: "block type 40 does not exist"},
 		{name: "no memory", module: with(misbehaves(w.Const(0)), func(m *w.Module) { m.Memories[0].Export = "" }), says: `does not export its memory as "memory"`},
 		{name: "allocator missing", module: replacedName(exportAlloc, ""), says: "does not export the function gpupipe_alloc (i32) → (i32); it exports gpupipe_abi_v1, h"},

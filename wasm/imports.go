@@ -17,7 +17,7 @@ const (
 	maxTail    = 1024 // bytes of output that an error quotes
 )
 
-// abiImports are log and fail.
+// abiImports are log, fail and config_key.
 func abiImports() []Import {
 	text := []api.ValueType{i32, i32}
 	return []Import{
@@ -36,10 +36,11 @@ func abiImports() []Import {
 			if err != nil {
 				return err
 			}
-			i.Charge(hostCall)
+			i.Charge(hostCall + 8*int64(min(len(b), maxMessage)))
 			i.call.failed, i.call.message = true, printable(b[:min(len(b), maxMessage)])
 			return nil
 		}},
+		keyImport(),
 	}
 }
 
@@ -82,7 +83,26 @@ func (i *Instance) Read(address, n uint32) ([]byte, error) {
 	if b, ok := i.memory.Read(address, n); ok {
 		return b, nil
 	}
-	return nil, halted(Pointer, "%d bytes at %#x, the memory ends at %#x", n, address, i.memory.Size())
+	return nil, halted(Pointer, "%d bytes at %#x, the memory ends at %#x", n, address, i.memorySize())
+}
+
+// Copy is what Read views, the caller's to keep.
+func (i *Instance) Copy(address, n uint32) ([]byte, error) {
+	b, err := i.Read(address, n)
+	if err != nil {
+		return nil, err
+	}
+	own := make([]byte, n)
+	copyPieces(own, b)
+	return own, nil
+}
+
+// Write stores bytes in the module's memory. For use by an Import, as Read is.
+func (i *Instance) Write(address uint32, data []byte) error {
+	if i.memory.Write(address, data) {
+		return nil
+	}
+	return halted(Pointer, "%d bytes at %#x, the memory ends at %#x", len(data), address, i.memory.Size())
 }
 
 // Charge adds work that the host did for the module, in units (about a nanosecond or less each), to what the call has used. For use by an Import.

@@ -33,6 +33,7 @@ type Instance struct {
 	busy      atomic.Bool
 	closed    *Error // why, nil while open
 	call      call
+	keys      Keys // of the configuration, that the module has named
 }
 
 // call is what is known of the call in progress.
@@ -72,7 +73,7 @@ func (m *Module) Open(ctx context.Context, o Options) (*Instance, error) {
 	if o.Config == nil {
 		o.Config = []byte("{}")
 	}
-	i := &Instance{module: m, options: o, functions: map[string]api.Function{}}
+	i := &Instance{module: m, options: o, functions: map[string]api.Function{}, keys: Keys{}}
 	i.base = context.WithValue(context.Background(), instanceKey{}, i)
 	i.begin(ctx, startFunction, -1, m.limits.OpenBudget)
 	if err := i.finish(i.open()); err != nil {
@@ -109,7 +110,10 @@ func (i *Instance) open() error {
 	if err != nil {
 		return err
 	}
-	return i.status(i.invoke(exportOpen, uint64(address), uint64(len(i.options.Config)), i.options.Seed))
+	if err := i.status(i.invoke(exportOpen, uint64(address), uint64(len(i.options.Config)), i.options.Seed)); err != nil {
+		return err
+	}
+	return i.CheckKeys()
 }
 
 // instantiate turns a panic of the runtime into an error, as compile does.
@@ -119,7 +123,7 @@ func (i *Instance) instantiate() (m api.Module, err error) {
 			err = fmt.Errorf("the runtime gave up: %v", e)
 		}
 	}()
-	return i.module.runtime.wazero.InstantiateModule(i.base, i.module.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	return i.module.runtime.wazero.InstantiateModule(allocating(i.base, i), i.module.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
 }
 
 // Close gives back the instance's memory. It may be called twice, but not during a call.
@@ -191,9 +195,9 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 	}
 	for a, arg := range args { // views are taken when nothing is allocated any more: growing moves the memory
 		if arg.Dir&In != 0 && arg.Data != nil {
-			copy(i.view(slotArrays+a, sizes[a]), arg.Data)
+			copyPieces(i.view(slotArrays+a, sizes[a]), arg.Data)
 		}
-		arg.put(i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:], i.buffers[slotArrays+a].address)
+		arg.Put(i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:], i.buffers[slotArrays+a].address)
 	}
 	result, err := i.invoke(hook, uint64(i.buffers[slotDescriptors].address), uint64(len(args)))
 	if err := i.status(result, err); err != nil {
@@ -201,7 +205,7 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 	}
 	for a, arg := range args {
 		d := i.view(slotDescriptors, maxArrays*descriptorSize)[a*descriptorSize:]
-		n, err := arg.returned(d, a, i.buffers[slotArrays+a].address, sizes[a])
+		n, err := arg.Returned(d, a, i.buffers[slotArrays+a].address, sizes[a])
 		if err != nil {
 			return 0, err
 		}
@@ -211,7 +215,7 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 		if view := i.view(slotArrays+a, n); arg.Data == nil {
 			arg.Data = view
 		} else {
-			arg.Data = arg.Data[:copy(arg.Data, view)]
+			arg.Data = arg.Data[:copyPieces(arg.Data, view)]
 		}
 	}
 	return result, nil
@@ -259,7 +263,8 @@ func (i *Instance) Save(ctx context.Context) ([]byte, error) {
 		if again != length {
 			return halted(Shape, "said that its state has %d bytes, then %d", length, again)
 		}
-		state = append([]byte{}, i.view(slotText, uint32(length))...)
+		state = make([]byte, length)
+		copyPieces(state, i.view(slotText, uint32(length)))
 		return nil
 	})
 	return state, err

@@ -11,9 +11,11 @@ type Limits struct {
 	Deadline      time.Duration // wall time a call, and to open an instance; default 30 s
 	Depth         int32         // calls within calls; default 1,900, which is less than what wazero's interpreter can do
 	LogBytes      int           // text a call may write to its log, the rest is dropped; default 65,536
+	Unmetered     bool          // to measure what metering costs: work, time and depth are not bounded, and nothing ends an endless loop
 }
 
-func (l Limits) withDefaults() Limits {
+// WithDefaults fills in what is left out.
+func (l Limits) WithDefaults() Limits {
 	set(&l.MemoryPages, 4096)
 	set(&l.TableElements, 1<<16)
 	set(&l.Budget, 10_000_000_000)

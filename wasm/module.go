@@ -6,9 +6,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
+
+	"github.com/gpupipe/gpupipe/wasm/meter"
 )
 
 // Exports of the ABI.
@@ -51,6 +54,30 @@ type Module struct {
 	compiled wazero.CompiledModule
 	limits   Limits
 	hooks    map[string]bool // functions that can be called as hooks
+	work     atomic.Int64    // see Peak
+	memory   atomic.Uint64
+}
+
+// Peak is the most that a call has used so far, of all the module's instances: units of work, and bytes of its instance's memory.
+func (m *Module) Peak() (work int64, memory uint64) { return m.work.Load(), m.memory.Load() }
+
+// used notes what a call took.
+func (m *Module) used(work int64, memory uint64) {
+	for old := m.work.Load(); work > old && !m.work.CompareAndSwap(old, work); old = m.work.Load() {
+	}
+	for old := m.memory.Load(); memory > old && !m.memory.CompareAndSwap(old, memory); old = m.memory.Load() {
+	}
+}
+
+// Interface lists the functions that the module imports, as module.name, and those that it exports, in alphabetic order.
+func (m *Module) Interface() (imports, exports []string) {
+	for _, f := range m.compiled.ImportedFunctions() {
+		if module, name, _ := f.Import(); module != meter.ImportModule || name != meter.Tick {
+			imports = append(imports, module+"."+name)
+		}
+	}
+	slices.Sort(imports)
+	return slices.Compact(imports), slices.Sorted(maps.Keys(m.compiled.ExportedFunctions()))
 }
 
 // Limits that its instances run under, defaults filled in.

@@ -128,8 +128,8 @@ func (r *Runtime) load(bin []byte, l Limits) (*Module, error) {
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	l = l.withDefaults()
-	metered, err := meter.Rewrite(bin, meter.Options{MemoryPages: l.MemoryPages, TableElements: l.TableElements, Depth: l.Depth, Import: r.permit})
+	l = l.WithDefaults()
+	metered, err := meter.Rewrite(bin, meter.Options{MemoryPages: l.MemoryPages, TableElements: l.TableElements, Depth: l.Depth, Import: r.permit, Free: l.Unmetered})
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ var wasiFunctions = []struct {
 	{name: "args_get", params: "ii"}, {name: "environ_get", params: "ii"},
 	{name: "args_sizes_get", params: "ii", call: wasiNothing}, {name: "environ_sizes_get", params: "ii", call: wasiNothing},
 	{name: "clock_res_get", params: "ii", call: wasiClockResolution}, {name: "clock_time_get", params: "iIi", call: wasiClock},
-	{name: "random_get", params: "ii", call: wasiRandom}, {name: "sched_yield"},
+	{name: "sched_yield"},
 	{name: "poll_oneoff", params: "iiii", call: wasiPoll},
 	{name: "fd_write", params: "iiii", call: wasiWrite}, {name: "fd_read", params: "iiii", call: wasiRead},
 	{name: "fd_fdstat_get", params: "ii", call: wasiStat}, {name: "fd_fdstat_set_flags", params: "ii"}, {name: "fd_close", params: "i"},
@@ -56,7 +56,7 @@ var wasiFunctions = []struct {
 func wasiImports() []Import {
 	imports := []Import{{Name: "proc_exit", Params: []api.ValueType{i32}, Call: func(_ *Instance, s []uint64) error {
 		return halted(Exit, "ended itself with code %d", uint32(s[0]))
-	}}}
+	}}, {Name: "random_get", Params: []api.ValueType{i32, i32}, Results: []api.ValueType{i32}, Call: wasiRandom}}
 	for _, f := range wasiFunctions {
 		im := Import{Name: f.name, Results: []api.ValueType{i32}}
 		for _, p := range f.params {
@@ -123,16 +123,23 @@ func wasiClockResolution(i *Instance, s []uint64) uint64 {
 	return i.store(s[1], uint64(clockRead), 8)
 }
 
-func wasiRandom(i *Instance, s []uint64) uint64 {
+// wasiRandom writes random bytes, as long as the call has work and time left.
+func wasiRandom(i *Instance, s []uint64) error {
+	i.Charge(hostCall)
 	b, ok := i.memory.Read(uint32(s[0]), uint32(s[1]))
-	if !ok {
-		return errnoFault
+	if s[0] = errnoSuccess; !ok {
+		s[0] = errnoFault
 	}
-	if i.Charge(int64(len(b))); i.units() > i.call.budget { // a large request is not even begun
-		return errnoFault
+	if i.Charge(int64(len(b))); i.units() > i.call.budget {
+		return i.overdrawn()
 	}
-	i.call.random.Read(b)
-	return errnoSuccess
+	for ; len(b) > 0; b = b[min(len(b), piece):] {
+		i.call.random.Read(b[:min(len(b), piece)])
+		if err := i.overdue(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // maxVectors is how many buffers one write may name.
@@ -155,7 +162,7 @@ func wasiWrite(i *Instance, s []uint64) uint64 {
 		if !ok {
 			return errnoFault
 		}
-		i.Charge(int64(min(len(b), i.call.output.left)) / 8)
+		i.Charge(16 + int64(min(len(b), i.call.output.left))/8)
 		i.call.output.write(b)
 		total += uint64(len(b))
 	}

@@ -20,7 +20,8 @@ type exportCommand struct {
 
 func (c *exportCommand) Help() string {
 	return `Writes config.json, generation_config.json, tokenizer.json, tokenizer_config.json and model.safetensors (in shards of 5 GB with
-an index where it is larger), which transformers and most other tools read. The folder appears whole or not at all.
+an index where it is larger), which transformers and most other tools read. The folder appears whole or not at all. A model that a hook wrote is no Llama: its
+folder holds the module too, model.wasm, and gpupipe alone reads it.
 
 Examples:
   gpupipe export runs/demo --out demo-hf --dtype bf16

@@ -2,8 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,10 +19,11 @@ const hookExamples = "../../examples/hooks/"
 
 func TestHookCheck(t *testing.T) {
 	for file, want := range map[string]string{
-		"focal_loss.wasm":      "a loss f32[64] of 21 ops for logits f32[64,256]",
-		"label_smoothing.wasm": "a loss f32[64] of 8 ops for logits f32[64,256]",
-		"quality_filter.wasm":  "90 documents became 30, in any order the same",
+		"focal_loss.wasm":      "a loss f32[64] of 21 ops on logits, targets, logits being f32[64,256]; a call opens an instance; the same every time",
+		"label_smoothing.wasm": "a loss f32[64] of 8 ops on logits, targets, logits being f32[64,256]",
+		"quality_filter.wasm":  "90 documents became 30; the same every time and in any order",
 		"inverse_sqrt.wasm":    "factors from 0.01 at step 0 to 0.3162 at step 999",
+		"gpt2.wasm":            "a model of 875,264 numbers in 53 parameters and 6 units: embed, h.0, …, head",
 		"early_stopping.wasm":  "it let 100 steps of a falling loss go on; its state has 24 bytes",
 	} {
 		code, out, errs := command("hook", "check", hookExamples+file)
@@ -37,26 +42,30 @@ func TestHookBench(t *testing.T) {
 	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("some words of a book ", 30)+"\n\nshort"), 0o666))
 	code, out, errs := command("hook", "bench", hookExamples+"quality_filter.wasm", "--text", text, "--seconds", "0.01", "--json")
 	require.Equal(t, exitOK, code, errs)
-	var got struct {
-		Hooks []verdict
-	}
+	var got struct{ Figures []measured }
 	require.NoError(t, json.Unmarshal([]byte(out), &got))
-	require.Len(t, got.Hooks, 1)
-	assert.Equal(t, "2 documents became 1, in any order the same", got.Hooks[0].Found)
-	assert.Positive(t, got.Hooks[0].MBps)
+	var what []string
+	for _, f := range got.Figures {
+		what = append(what, f.What)
+		assert.Positive(t, f.Value, f.What)
+		assert.Equal(t, (f.Value >= f.Limit) == f.Least, f.OK, "%+v", f)
+	}
+	assert.Equal(t, []string{"an empty call", "4 MB in and out", "metered to unmetered", fmt.Sprintf("data on %d cores", runtime.GOMAXPROCS(0))}, what)
+	assert.Equal(t, []float64{2, 0.5, 1.6, 50}, []float64{got.Figures[0].Limit, got.Figures[1].Limit, got.Figures[2].Limit, got.Figures[3].Limit})
 }
 
 func TestHookMistakes(t *testing.T) {
 	for want, args := range map[string][]string{
-		"hook none.wasm: refused: open none.wasm":                           {"check", "none.wasm"},
-		"is not WebAssembly":                                                {"check", hookExamples + "focal_loss.c"},
-		"does not export the function on_metrics":                           {"check", hookExamples + "focal_loss.wasm", "--hook", "on_metrics"},
-		`there is no hook "loss", expected one of build_loss, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
-		`--config: found "[1]", expected a JSON object`:                     {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
-		"--vocab: found 1, expected":                                        {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
-		"--seconds: found 0, expected":                                      {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
-		"no such file":                                                      {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
-		`language "cobol", expected one of c, rust`:                         {"new", "x", "--lang", "cobol"},
+		"hook none.wasm: refused: open none.wasm":                                        {"check", "none.wasm"},
+		"is not WebAssembly":                                                             {"check", hookExamples + "focal_loss.c"},
+		"does not export the function on_metrics":                                        {"check", hookExamples + "focal_loss.wasm", "--hook", "on_metrics"},
+		`there is no hook "loss", expected one of build_loss, build_model, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
+		`--config: found "[1]", expected a JSON object`:                                  {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
+		"--vocab: found 1, expected":                                                     {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
+		`--aligned: found "teacher=f64[8]", expected a name and the type`:                {"check", hookExamples + "focal_loss.wasm", "--aligned", "teacher=f64[8]"},
+		"--seconds: found 0, expected":                                                   {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
+		"no such file":                                                                   {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
+		`language "cobol", expected one of c, rust, assemblyscript, tinygo, go`:          {"new", "x", "--lang", "cobol"},
 	} {
 		code, _, errs := command(append([]string{"hook"}, args...)...)
 		assert.Equal(t, exitMistake, code, errs)
@@ -66,18 +75,37 @@ func TestHookMistakes(t *testing.T) {
 
 func TestHookNew(t *testing.T) {
 	for lang, want := range map[string][]string{
-		"c":    {"Makefile", "gpupipe.h", "hook.c"},
-		"rust": {"Cargo.toml", "gpupipe/Cargo.toml", "gpupipe/src/config.rs", "gpupipe/src/graph.rs", "gpupipe/src/lib.rs", "src/lib.rs"},
+		"c":              {"Makefile", "gpupipe.h", "gpupipe_graph.h", "hook.c"},
+		"rust":           {"Makefile", "Cargo.toml", "gpupipe/Cargo.toml", "gpupipe/src/lib.rs", "gpupipe/src/batch.rs", "src/lib.rs"},
+		"assemblyscript": {"Makefile", "package.json", "hook.ts", "gpupipe/package.json", "gpupipe/build.mjs", "gpupipe/index.ts"},
+		"tinygo":         {"Makefile", "go.mod", "main.go", "tinygo.sh", "tinygo.json", "gpupipe/go.mod", "gpupipe/gpupipe.go", "gpupipe/buildloss/buildloss.go"},
+		"go":             {"Makefile", "go.mod", "main.go", "gpupipe/go.mod", "gpupipe/gpupipe.go", "gpupipe/buildloss/buildloss.go"},
 	} {
 		dir := filepath.Join(t.TempDir(), "mine")
 		code, out, errs := command("hook", "new", dir, "--lang", lang)
 		require.Equal(t, exitOK, code, errs)
+		names := strings.Fields(out)
 		for _, name := range want {
 			assert.FileExists(t, filepath.Join(dir, name))
+			assert.Contains(t, names, filepath.Join(dir, name))
 		}
-		assert.Len(t, strings.Fields(out), len(want))
+		assert.Len(t, slices.Compact(slices.Clone(names)), len(names), "a file was written twice: %s", out)
 		code, _, errs = command("hook", "new", dir, "--lang", lang)
 		assert.Equal(t, exitMistake, code)
 		assert.Contains(t, errs, "the folder is not empty")
 	}
+}
+
+// The folder for Go builds with the Go that runs this test, and no network.
+func TestHookNewInGoBuilds(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mine")
+	code, _, errs := command("hook", "new", dir, "--lang", "go")
+	require.Equal(t, exitOK, code, errs)
+	build := exec.Command("go", "build", "-buildmode=c-shared", "-o", "hook.wasm", ".")
+	build.Dir, build.Env = dir, append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "GOPROXY=off", "GOFLAGS=", "GOWORK=off")
+	text, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	code, out, errs := command("hook", "check", filepath.Join(dir, "hook.wasm"))
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, out, "a loss f32[64] of")
 }

@@ -38,6 +38,7 @@ Examples:
   gpupipe train c.yaml --set train.steps=50 --set optimizer.name=adamw
   gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.8
   gpupipe eval runs/demo                               loss on the held-out text
+  gpupipe topk runs/demo --out teacher.safetensors     its predictions, to distil a smaller model from
   gpupipe export runs/demo --out demo-hf               a folder for Hugging Face's transformers
   gpupipe trace runs/demo                              how busy its stages were
   gpupipe plan c.yaml --stages 4                       where to cut it into pipeline stages
@@ -55,6 +56,7 @@ type commands struct {
 	Eval     evalCommand     `cmd:"" help:"Measure a model's loss on a text."`
 	Generate generateCommand `cmd:"" help:"Continue a text with a model."`
 	Export   exportCommand   `cmd:"" help:"Write a model as a Hugging Face folder."`
+	Topk     topKCommand     `cmd:"" help:"Store what a model predicts for each token of a text."`
 	Devices  devicesCommand  `cmd:"" help:"List the GPUs that can be used."`
 	Data     dataCommand     `cmd:"" help:"Turn text into token shards."`
 	Selftest selftestCommand `cmd:"" help:"Check that a GPU computes right."`

@@ -29,8 +29,8 @@ type planCommand struct {
 
 func (c *planCommand) Help() string {
 	return `Where the model is cut, what each stage takes and how fast each schedule would be. The forward, backward and update of the
-embedding, of a layer and of the head are measured on each kind of device, and remembered; a simulation of each schedule turns
-them into tokens a second. Nothing is trained, and no data is read.
+embedding, of a layer and of the head (of a model that a hook writes, of each unit that is like no other) are measured on each kind of
+device, and remembered; a simulation of each schedule turns them into tokens a second. Nothing is trained, and no data is read.
 
 The device null:0 stands for a discrete GPU that is not there: its times are always guesses.
 
@@ -84,7 +84,11 @@ func (c *planCommand) Run(a *app) error {
 
 // load reads the config. A plan needs neither data nor a folder for the run: what the config lacks is filled in.
 func (c *planCommand) load() (train.Config, error) {
-	set := append([]string{"run.dir=plan", "data.train=[none]", "data.val=[]"}, c.Set...)
+	path, run := c.Config, "plan"
+	if st, err := os.Stat(path); err == nil && st.IsDir() { // its checkpoints may hold the module that writes the model
+		path, run = filepath.Join(path, "config.yaml"), path
+	}
+	set := append([]string{"run.dir=" + quoted(run), "data.train=[none]", "data.val=[]"}, c.Set...)
 	if c.Stages != nil {
 		set = append(set, fmt.Sprintf("pipeline.stages=%d", *c.Stages))
 	}
@@ -93,10 +97,6 @@ func (c *planCommand) load() (train.Config, error) {
 	}
 	if c.Memory != "" {
 		set = append(set, "pipeline.memory="+quoted(c.Memory))
-	}
-	path := c.Config
-	if st, err := os.Stat(path); err == nil && st.IsDir() {
-		path = filepath.Join(path, "config.yaml")
 	}
 	if path == "" && len(c.Set) == 0 {
 		return train.Config{}, train.Mistake(errors.New("no config is given: name a YAML file, or set keys with --set"))
@@ -138,7 +138,11 @@ func (a *app) measuredCosts() *measure.Cache {
 
 // plan prints a plan.
 func (a *app) plan(p *train.PipelinePlan) {
-	a.printf("model       %s parameters in %d units: 0 the embedding, 1 to %d the layers, %d the head\n", grouped(p.Parameters), p.Units, p.Units-2, p.Units-1)
+	numbered := make([]string, len(p.Units))
+	for i, name := range p.Units {
+		numbered[i] = fmt.Sprint(i, " ", name)
+	}
+	a.printf("model       %s parameters in %d units: %s\n", grouped(p.Parameters), len(p.Units), shortened(numbered))
 	replicas := ""
 	if p.Replicas > 1 {
 		replicas = fmt.Sprintf(" on each of %d replicas", p.Replicas)
@@ -177,19 +181,20 @@ func (a *app) planDevices(p *train.PipelinePlan) {
 	for _, d := range p.Devices {
 		stages[d.Name]++
 	}
-	alike := map[train.PlannedDevice][]string{} // names
+	alike := map[string][]string{} // names
 	var kinds []train.PlannedDevice
 	for _, d := range p.Devices {
 		name := d.Name
 		d.Name = ""
-		if len(alike[d]) == 0 {
+		kind := fmt.Sprint(d)
+		if len(alike[kind]) == 0 {
 			kinds = append(kinds, d)
 		}
 		if n := stages[name]; n > 1 {
 			name += fmt.Sprintf(" (shared by %d stages, which take turns)", n)
 		}
-		if !slices.Contains(alike[d], name) {
-			alike[d] = append(alike[d], name)
+		if !slices.Contains(alike[kind], name) {
+			alike[kind] = append(alike[kind], name)
 		}
 	}
 	for _, d := range kinds {
@@ -197,18 +202,22 @@ func (a *app) planDevices(p *train.PipelinePlan) {
 		if d.Memory > 0 {
 			memory = inBytes(d.Memory)
 		}
-		a.printf("device      %s: %s (%s), %s\n", strings.Join(alike[d], ", "), d.Adapter, d.Kind, memory)
-		for _, u := range []struct {
-			name string
-			t    partition.Time
-		}{{"embedding", d.Embedding}, {"a layer", d.Layer}, {"head", d.Head}} {
-			a.printf("            %-9s  forward %s, backward %s, update %s\n", u.name, inSeconds(u.t.Forward), inSeconds(u.t.Backward), inSeconds(u.t.Update))
+		a.printf("device      %s: %s (%s), %s\n", strings.Join(alike[fmt.Sprint(d)], ", "), d.Adapter, d.Kind, memory)
+		names, width := make([]string, len(d.Units)), len("transfers")
+		for i, u := range d.Units {
+			if names[i] = u.Name; u.Alike > 1 {
+				names[i] += fmt.Sprintf(" (%d alike)", u.Alike)
+			}
+			width = max(width, len(names[i]))
+		}
+		for i, u := range d.Units {
+			a.printf("            %-*s  forward %s, backward %s, update %s\n", width, names[i], inSeconds(u.Forward), inSeconds(u.Backward), inSeconds(u.Update))
 		}
 		rate := ""
 		if d.Link.Bandwidth > 0 {
 			rate = fmt.Sprintf(" and %s a second", inBytes(int64(d.Link.Bandwidth)))
 		}
-		a.printf("            transfers  %s%s\n", inSeconds(d.Link.Latency), rate)
+		a.printf("            %-*s  %s%s\n", width, "transfers", inSeconds(d.Link.Latency), rate)
 	}
 	if p.Modelled {
 		a.printf("            these times are guesses from arithmetic and traffic, not measurements\n")
@@ -253,24 +262,15 @@ func settings(p *train.PipelinePlan, c partition.Candidate) string {
 	return text + " --set pipeline.devices=[" + strings.Join(names, ",") + "]"
 }
 
-// unitsText names units as the model's config does.
-func unitsText(parts []partition.Part, units int) string {
+// unitsText names units.
+func unitsText(parts []partition.Part, units []string) string {
 	var texts []string
 	for _, p := range parts {
-		var pieces []string
-		if p.First == 0 {
-			pieces = append(pieces, "embedding")
+		text := units[p.First]
+		if p.Last-p.First > 1 {
+			text += " to " + units[p.Last-1]
 		}
-		switch first, last := max(p.First, 1)-1, min(p.Last, units-1)-2; {
-		case first == last:
-			pieces = append(pieces, fmt.Sprintf("layer %d", first))
-		case first < last:
-			pieces = append(pieces, fmt.Sprintf("layers %d-%d", first, last))
-		}
-		if p.Last == units {
-			pieces = append(pieces, "head")
-		}
-		texts = append(texts, strings.Join(pieces, ", "))
+		texts = append(texts, text)
 	}
 	return strings.Join(texts, "; ")
 }

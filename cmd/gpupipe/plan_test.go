@@ -20,9 +20,9 @@ func planArgs(args ...string) []string {
 func TestPlan(t *testing.T) {
 	code, out, errs := command(planArgs("--stages", "2", "--memory", "8GiB", "--set", "train.microbatches=2")...)
 	require.Equal(t, exitOK, code, errs)
-	for _, want := range []string{"7 units: 0 the embedding, 1 to 5 the layers, 6 the head", "256 tokens in 2 microbatches of 8 sequences",
+	for _, want := range []string{"7 units: 0 embed, 1 layers.0, …, 6 head", "256 tokens in 2 microbatches of 8 sequences",
 		"null:0, null:1: none (null), 8 GiB", "guesses", "gpipe", "interleaved", "zb-h1", "recommended: 2bw", "one batch late",
-		"embedding, layers 0-", ", head", "--set pipeline.schedule=2bw --set pipeline.stages=2 --set pipeline.cut=["} {
+		"layers.0 (5 alike)", "embed to layers.", " to head", "--set pipeline.schedule=2bw --set pipeline.stages=2 --set pipeline.cut=["} {
 		assert.Contains(t, out, want)
 	}
 	code, out, errs = command(planArgs("--stages", "2", "--cut", "3", "--json", "--modelled")...)
@@ -81,8 +81,9 @@ func TestWithoutACacheAPlanIsMade(t *testing.T) {
 }
 
 func TestUnitsText(t *testing.T) {
-	for want, parts := range map[string][]int{"embedding": {0, 1}, "layer 0": {1, 2}, "layers 0-2": {1, 4}, "head": {6, 7},
-		"embedding, layer 0": {0, 2}, "layers 3-4, head": {4, 7}, "embedding, layers 0-4, head": {0, 7}} {
-		assert.Equal(t, want, unitsText([]partition.Part{{First: parts[0], Last: parts[1]}}, 7))
+	units := []string{"embed", "a", "b", "head"}
+	for want, part := range map[string]partition.Part{"embed": {First: 0, Last: 1}, "a to b": {First: 1, Last: 3}, "embed to head": {First: 0, Last: 4}} {
+		assert.Equal(t, want, unitsText([]partition.Part{part}, units))
 	}
+	assert.Equal(t, "embed; b to head", unitsText([]partition.Part{{First: 0, Last: 1}, {First: 2, Last: 4}}, units))
 }

@@ -63,6 +63,8 @@ func (p *progress) Reading(done, total int64) { p.percent("reading data", done, 
 
 func (p *progress) writing(done, total int64) { p.percent("writing tensors", done, total) }
 
+func (p *progress) predicting(done, total int64) { p.percent("predicting", done, total) }
+
 func (p *progress) percent(what string, done, total int64) {
 	if p.json || time.Since(p.read) < 200*time.Millisecond || !p.terminal {
 		return

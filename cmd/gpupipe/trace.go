@@ -56,6 +56,13 @@ func (c *traceCommand) Run(a *app) error {
 		a.traceShares("steady state", s, func(t trace.Stage) *trace.Shares { return t.Steady }, s.Steady)
 	}
 	a.traceMeans(s)
+	if s.All.Data > 0 {
+		a.printf("\nwaiting for batches that hooks make: %s over all", shareText(s.All.Data))
+		if s.Steady != nil {
+			a.printf(", %s in the steady state", shareText(s.Steady.Data))
+		}
+		a.printf("\n")
+	}
 	return nil
 }
 

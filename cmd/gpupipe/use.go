@@ -23,11 +23,8 @@ type evalCommand struct {
 }
 
 func (c *evalCommand) Run(a *app) error {
-	switch {
-	case c.BatchSize < 1 || c.BatchSize > 1<<16:
-		return train.Mistake(fmt.Errorf("batch-size: found %d, expected an integer from 1 to %d", c.BatchSize, 1<<16))
-	case c.SeqLen < 0 || c.SeqLen > 1<<24:
-		return train.Mistake(fmt.Errorf("seq-len: found %d, expected an integer from 1 to %d (0: the model's)", c.SeqLen, 1<<24))
+	if err := windowFlags(c.BatchSize, c.SeqLen); err != nil {
+		return err
 	}
 	p := &progress{app: a, json: c.JSON}
 	e, err := train.Evaluate(a.ctx, train.EvalOptions{From: c.From, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
@@ -48,6 +45,17 @@ func (c *evalCommand) Run(a *app) error {
 		rows = append(rows, []string{"bits per byte", fmt.Sprintf("%.4f", e.BitsPerByte)})
 	}
 	a.table(append(rows, []string{"unigram entropy", fmt.Sprintf("%.4f nats per token", e.UnigramEntropy)}))
+	return nil
+}
+
+// windowFlags refuses sizes that no device computes with.
+func windowFlags(batchSize, seqLen int) error {
+	switch {
+	case batchSize < 1 || batchSize > 1<<16:
+		return train.Mistake(fmt.Errorf("batch-size: found %d, expected an integer from 1 to %d", batchSize, 1<<16))
+	case seqLen < 0 || seqLen > 1<<24:
+		return train.Mistake(fmt.Errorf("seq-len: found %d, expected an integer from 1 to %d (0: the model's)", seqLen, 1<<24))
+	}
 	return nil
 }
 

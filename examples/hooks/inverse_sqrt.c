@@ -4,8 +4,12 @@
 // Config: warmup (100).
 #include "gpupipe.h"
 
+static double warmup;
+
+GP_OPEN() { warmup = gp_config_number("warmup", 100); }
+
 GP_LEARNING_RATE(step, steps, base) {
   (void)steps, (void)base;
-  double warmup = gp_config_number("warmup", 100), t = (double)(step + 1);
+  double t = (double)(step + 1);
   return t < warmup ? t / warmup : __builtin_sqrt(warmup / t);
 }

@@ -4,6 +4,14 @@
 // Config: least_words (50), least_letters (0.8: the share of words with a letter), most_symbols (0.1: # and … a word).
 #include "gpupipe.h"
 
+static double least_words, least_letters, most_symbols;
+
+GP_OPEN() {
+  least_words = gp_config_number("least_words", 50);
+  least_letters = gp_config_number("least_letters", 0.8);
+  most_symbols = gp_config_number("most_symbols", 0.1);
+}
+
 static int is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 static int is_letter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 
@@ -42,9 +50,9 @@ static size_t without_blank_lines(const char *text, size_t length, char *out) {
 GP_MAP_DOCUMENT(text, length) {
   counts n = count(text, length);
   double words = (double)n.words;
-  if (words < gp_config_number("least_words", 50)) return;
-  if ((double)n.lettered < gp_config_number("least_letters", 0.8) * words) return;
-  if ((double)n.symbols > gp_config_number("most_symbols", 0.1) * words) return;
+  if (words < least_words) return;
+  if ((double)n.lettered < least_letters * words) return;
+  if ((double)n.symbols > most_symbols * words) return;
   if (n.letters < 3 * n.words || n.letters > 10 * n.words) return; // the mean length of a word
   char *out = gp_temp(length);
   if (!out) {

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
 )
 
 // Config is the shape of a Llama-family model. Lengths count elements; SeqLen is the longest context.
@@ -108,6 +110,14 @@ func (c Config) Validate() error {
 	}
 	return nil
 }
+
+// Size is the model's lengths.
+func (c Config) Size() Size {
+	return Size{VocabSize: c.VocabSize, SeqLen: c.SeqLen, DModel: c.DModel, Hidden: c.DModel}
+}
+
+// Variables are those of a microbatch: see Size.Variables.
+func (c Config) Variables(in Inputs, batch int) []graph.Named { return c.Size().Variables(in, batch) }
 
 // HeadDim is the width of one attention head.
 func (c Config) HeadDim() int { return c.DModel / c.NHeads }

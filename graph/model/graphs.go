@@ -11,6 +11,9 @@ import (
 const (
 	TokensInput   = "tokens"   // u32 [B, T]; of Decode u32 [1, 1]
 	TargetsInput  = "targets"  // u32 [B, T]
+	SegmentsInput = "segments" // u32 [B, T], if Inputs has them, like those that follow
+	WeightsInput  = "weights"  // f32 [B, T]
+	ScalarsInput  = "scalars"  // f32 [n]
 	PositionInput = "position" // u32 [1], of Decode
 
 	LossOutput   = "loss"   // f32 [1]
@@ -25,15 +28,19 @@ const (
 // microbatch's mean f32 [1], and stores its share of the whole batch's mean loss in the variable "loss", and of that loss's
 // gradient in the variables that Gradients names; or adds it to them when accumulate is set.
 func (c Config) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, error) {
-	return c.span(0, c.Units(), batch).build(func(s *span) {
-		s.source = s.b.Input
-		s.grad(microbatches, accumulate, CrossEntropy)
-	})
+	return grad(c, batch, microbatches, accumulate)
+}
+
+func grad(m architecture, batch, microbatches int, accumulate bool) (*graph.Graph, error) {
+	o := StageOptions{Last: m.Units(), Batch: batch, Microbatches: microbatches}
+	return training(m, o, func(b *graph.Builder) source { return b.Input }, accumulate)
 }
 
 // Eval is the graph that outputs "losses", the mean negative log-likelihood of each of batch sequences: f32 [batch].
-func (c Config) Eval(batch int) (*graph.Graph, error) {
-	return c.span(0, c.Units(), batch).build(func(s *span) {
+func (c Config) Eval(batch int) (*graph.Graph, error) { return evaluation(c, batch) }
+
+func evaluation(m architecture, batch int) (*graph.Graph, error) {
+	return newSpan(m, 0, m.Units(), batch).build(func(s *span) {
 		s.source = s.b.Input
 		s.eval()
 	})
@@ -55,7 +62,9 @@ func (c Config) Decode() (*graph.Graph, error) {
 				return op.Attention(q, n.cached(i, "k", k, position), n.cached(i, "v", v, position), position)
 			})
 		}
-		b.Scope(HeadScope, func() { b.Output(LogitsOutput, op.Reshape(n.logits(op.Reshape(x, 1, c.DModel)), c.VocabSize)) })
+		b.Scope(HeadScope, func() {
+			b.Output(LogitsOutput, op.Reshape(n.logits(n.hidden(op.Reshape(x, 1, c.DModel))), c.VocabSize))
+		})
 	})
 }
 

@@ -28,6 +28,7 @@ func initial(c model.Config, gs ...*graph.Graph) map[string]*graph.Tensor {
 		}
 	}
 	for _, p := range c.Parameters() {
+		vars[p.Name] = graph.NewTensor(p.Type)
 		for i, x := range p.Initial(3) {
 			if p.Std > 0 {
 				x *= 10
@@ -106,24 +107,30 @@ func TestGradientsAreThoseOfTheLoss(t *testing.T) {
 	for _, tied := range []bool{true, false} {
 		c := small()
 		c.TieEmbeddings = tied
-		g, err := c.Grad(2, 1, false)
-		require.NoError(t, err)
-		vars := initial(c, g)
-		in := map[string]*graph.Tensor{"tokens": ids(c, 2, 0), "targets": ids(c, 2, 5)}
-		run(t, g, in, vars)
-		for _, p := range c.Parameters() {
-			grad := gradient(c, vars, p.Name)
-			w := vars[p.Name].Data
-			for i := 0; i < len(w); i += 1 + len(w)/3 {
-				const h = 1e-5
-				at := func(x float64) float64 {
-					probe := initial(c, g)
-					probe[p.Name].Data[i] = x
-					return run(t, g, in, probe)["loss"].Data[0]
-				}
-				want := (at(w[i]+h) - at(w[i]-h)) / (2 * h)
-				assert.InDelta(t, want, grad[i], 1e-7*(1+math.Abs(want)), "%s[%d] tied=%v", p.Name, i, tied)
+		gradientsAreThoseOfTheLoss(t, c, model.StageOptions{Batch: 2, Microbatches: 1})
+	}
+}
+
+func gradientsAreThoseOfTheLoss(t *testing.T, c model.Config, o model.StageOptions) {
+	t.Helper()
+	o.Last = c.Units()
+	g, err := c.Training(o, false)
+	require.NoError(t, err)
+	vars := initial(c, g)
+	in := microbatch(c, o.Inputs, o.Batch, 0)
+	run(t, g, in, vars)
+	for _, p := range c.Parameters() {
+		grad := gradient(c, vars, p.Name)
+		w := vars[p.Name].Data
+		for i := 0; i < len(w); i += 1 + len(w)/3 {
+			const h = 1e-5
+			at := func(x float64) float64 {
+				probe := initial(c, g)
+				probe[p.Name].Data[i] = x
+				return run(t, g, in, probe)["loss"].Data[0]
 			}
+			want := (at(w[i]+h) - at(w[i]-h)) / (2 * h)
+			assert.InDelta(t, want, grad[i], 1e-7*(1+math.Abs(want)), "%s[%d] tied=%v", p.Name, i, c.TieEmbeddings)
 		}
 	}
 }

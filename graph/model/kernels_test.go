@@ -51,39 +51,46 @@ func copies(t *testing.T, g *graph.Graph) (bytes int64) {
 // Where the model is cut, and whether the backward pass is, changes no kernel, and so no bit; and it costs no copy.
 func TestCutsChangeNoKernel(t *testing.T) {
 	for _, tied := range []bool{false, true} {
-		c, err := model.Preset("tiny")
-		require.NoError(t, err)
-		c.TieEmbeddings = tied
-		for _, accumulate := range []bool{false, true} {
-			whole, err := c.Grad(2, 2, accumulate)
-			require.NoError(t, err)
-			want, moved := kernels(t, whole), copies(t, whole)
-			require.Greater(t, len(want), 20)
-			if !accumulate {
-				require.Zero(t, moved)
+		for _, in := range []model.Inputs{{}, {Segments: true, Weights: true}} {
+			for _, accumulate := range []bool{false, true} {
+				cutsChangeNoKernel(t, tied, in, accumulate)
 			}
-			for _, cuts := range [][]int{nil, {1}, {2, 4}, {1, 3, 5}} {
-				var passes, halves []*graph.Graph
-				for _, s := range parts(t, c, cuts, model.StageOptions{Batch: 2, Microbatches: 2}) {
-					back, weight := s.Backward, s.WeightGrad
-					if accumulate {
-						back, weight = s.BackwardNext, s.WeightGradNext
-					}
-					passes = append(passes, s.Forward, back)
-					halves = append(halves, s.Forward, weight)
-					if s.InputGrad != nil {
-						halves = append(halves, s.InputGrad)
-					}
-				}
-				for _, programs := range [][]*graph.Graph{passes, halves} {
-					assert.Equal(t, want, kernels(t, programs...), "cuts %v", cuts)
-					var sum int64
-					for _, g := range programs {
-						sum += copies(t, g)
-					}
-					assert.Equal(t, moved, sum, "cuts %v", cuts)
-				}
+		}
+	}
+}
+
+func cutsChangeNoKernel(t *testing.T, tied bool, in model.Inputs, accumulate bool) {
+	c, err := model.Preset("tiny")
+	require.NoError(t, err)
+	c.TieEmbeddings = tied
+	o := model.StageOptions{Last: c.Units(), Batch: 2, Microbatches: 2, Inputs: in}
+	whole, err := c.Training(o, accumulate)
+	require.NoError(t, err)
+	want, moved := kernels(t, whole), copies(t, whole)
+	require.Greater(t, len(want), 20)
+	if !accumulate {
+		require.Zero(t, moved)
+	}
+	for _, cuts := range [][]int{nil, {1}, {2, 4}, {1, 3, 5}} {
+		var passes, halves []*graph.Graph
+		for _, s := range parts(t, c, cuts, o) {
+			back, weight := s.Backward, s.WeightGrad
+			if accumulate {
+				back, weight = s.BackwardNext, s.WeightGradNext
 			}
+			passes = append(passes, s.Forward, back)
+			halves = append(halves, s.Forward, weight)
+			if s.InputGrad != nil {
+				halves = append(halves, s.InputGrad)
+			}
+		}
+		for _, programs := range [][]*graph.Graph{passes, halves} {
+			assert.Equal(t, want, kernels(t, programs...), "cuts %v", cuts)
+			var sum int64
+			for _, g := range programs {
+				sum += copies(t, g)
+			}
+			assert.Equal(t, moved, sum, "cuts %v", cuts)
 		}
 	}
 }

@@ -11,6 +11,35 @@ type net struct {
 	b        *graph.Builder
 	params   map[string]*graph.Value
 	cos, sin *graph.Value
+	last     *graph.Value // hidden, when there is a head
+}
+
+// Units counts the embedding, the layers, and the head with the loss.
+func (c Config) Units() int { return c.NLayers + 2 }
+
+// UnitScope is the scope of a unit, counted from 0.
+func (c Config) UnitScope(i int) string {
+	switch i {
+	case 0:
+		return EmbedScope
+	case c.NLayers + 1:
+		return HeadScope
+	}
+	return LayerScope(i - 1)
+}
+
+// Like is the first layer, of a layer.
+func (c Config) Like(unit int) int {
+	if unit == c.Units()-1 {
+		return unit
+	}
+	return min(unit, 1)
+}
+
+// network begins the model as if its embedding were not tied: see span.
+func (c Config) network(b *graph.Builder, _ int) (network, error) {
+	c.TieEmbeddings = false
+	return c.net(b), nil
 }
 
 func (c Config) net(b *graph.Builder) *net {
@@ -22,6 +51,28 @@ func (c Config) net(b *graph.Builder) *net {
 	table := graph.T(graph.F32, c.SeqLen, c.HeadDim()/2)
 	n.cos, n.sin = b.Constant("rope/cos", table, cos), b.Constant("rope/sin", table, sin)
 	return n
+}
+
+func (n *net) parameters() []Parameter { return n.Parameters() }
+
+func (n *net) parameter(name string) *graph.Value { return n.params[name] }
+
+func (n *net) unit(u int, x *graph.Value, read func(string) *graph.Value) (y *graph.Value) {
+	switch u {
+	case 0:
+		return n.embed(read(TokensInput))
+	case n.Units() - 1:
+		n.b.Scope(HeadScope, func() {
+			n.last = n.hidden(x)
+			y = n.logits(n.last)
+		})
+		return y
+	}
+	return n.block(u-1, x, read(SegmentsInput))
+}
+
+func (n *net) head() (*graph.Value, map[string]*graph.Value) {
+	return n.last, map[string]*graph.Value{normName: n.params[normName], headName: n.params[headName]}
 }
 
 // embed looks up tokens [B, T]: [B, T, d_model].
@@ -54,28 +105,21 @@ func (n *net) layer(i int, x, position *graph.Value, attend func(q, k, v *graph.
 	return y
 }
 
-// block is layer i of a whole text.
-func (n *net) block(i int, x *graph.Value) *graph.Value {
-	return n.layer(i, x, nil, func(q, k, v *graph.Value) *graph.Value { return op.Attention(q, k, v, nil) })
+// block is layer i of a whole text, of documents that do not see each other if there are segments [B, T].
+func (n *net) block(i int, x, segments *graph.Value) *graph.Value {
+	return n.layer(i, x, nil, func(q, k, v *graph.Value) *graph.Value { return op.SegmentedAttention(q, k, v, segments) })
 }
 
-// logits is the last norm and the head: [..., vocab_size]. Call it in HeadScope.
-func (n *net) logits(x *graph.Value) *graph.Value {
+// hidden is the last norm: [..., d_model]. Call it in HeadScope.
+func (n *net) hidden(x *graph.Value) *graph.Value {
+	return op.RMSNorm(x, n.params[normName], n.NormEps)
+}
+
+// logits is the head, after the last norm: [..., vocab_size]. Call it in HeadScope.
+func (n *net) logits(hidden *graph.Value) *graph.Value {
 	head := n.params[headName]
 	if n.TieEmbeddings {
 		head = n.params[embedName]
 	}
-	return op.MatMul(op.RMSNorm(x, n.params[normName], n.NormEps), head, false, true)
-}
-
-// losses applies a loss to the logits after x [B, T, d_model] and the targets [B, T].
-func (n *net) losses(x, targets *graph.Value, loss Loss) (y *graph.Value) {
-	n.b.Scope(HeadScope, func() {
-		rows := targets.Shape.Len()
-		y = loss(op.Reshape(n.logits(x), rows, n.VocabSize), op.Reshape(targets, rows))
-		if y.DType != graph.F32 || y.Shape.Len() != 1 && !y.Shape.Equal(graph.Shape{rows}) {
-			n.b.Fail("loss", "it is %v, expected f32[%d], a number for each token, or a single f32", y.Type, rows)
-		}
-	})
-	return y
+	return op.MatMul(hidden, head, false, true)
 }

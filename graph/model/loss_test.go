@@ -13,31 +13,29 @@ import (
 )
 
 // focal is (1−p)²·(−log p) of each target, p by a stored softmax.
-func focal(logits, targets *graph.Value) *graph.Value {
-	p := op.Pick(op.Softmax(logits), targets)
+func focal(in model.LossInputs) *graph.Value {
+	p := op.Pick(op.Softmax(in.Logits), in.Targets)
 	return op.Mul(op.Square(op.Shift(op.Neg(p), 1)), op.Neg(op.Log(p)))
 }
 
-func weighted(logits, targets *graph.Value) *graph.Value {
-	return op.Mean(focal(logits, targets), nil, false)
-}
+func mean(in model.LossInputs) *graph.Value { return op.Mean(focal(in), nil, false) }
 
 // A loss of one's own is trained wherever the model is cut, with the gradient that it has; evaluation stays what it was.
 func TestStagesWithAnotherLoss(t *testing.T) {
 	c := small()
 	for name, loss := range map[string]model.Loss{
-		"of each token": focal, "of all": weighted,
-		"of all, one axis": func(l, y *graph.Value) *graph.Value { return op.Reshape(weighted(l, y), 1) },
+		"of each token": focal, "of all": mean,
+		"of all, one axis": func(in model.LossInputs) *graph.Value { return op.Reshape(mean(in), 1) },
 	} {
 		o := model.StageOptions{Batch: 1, Microbatches: 2, Loss: loss}
 		one := parts(t, c, nil, o)
 		weights := initial(c, one[0].Eval)
-		tokens, targets := []*graph.Tensor{ids(c, 1, 0), ids(c, 1, 1)}, []*graph.Tensor{ids(c, 1, 5), ids(c, 1, 8)}
-		want, losses := train(t, one, weights, tokens, targets, false)
+		data := []map[string]*graph.Tensor{microbatch(c, o.Inputs, 1, 0), microbatch(c, o.Inputs, 1, 1)}
+		want, losses := train(t, one, weights, data, false)
 		for _, cuts := range allCuts(c.Units()) {
 			for _, halves := range []bool{false, true} {
 				o.Recompute = !o.Recompute
-				got, each := train(t, parts(t, c, cuts, o), weights, tokens, targets, halves)
+				got, each := train(t, parts(t, c, cuts, o), weights, data, halves)
 				assert.Equal(t, losses, each, "%s %v", name, cuts)
 				for v, x := range want {
 					assert.Equal(t, x.Data, got[v].Data, "%s %v %s", name, cuts, v)
@@ -51,7 +49,7 @@ func TestStagesWithAnotherLoss(t *testing.T) {
 				probe := maps.Clone(weights)
 				probe[p.Name] = &graph.Tensor{Type: p.Type, Data: append([]float64(nil), weights[p.Name].Data...)}
 				probe[p.Name].Data[i] += h
-				vars, _ := train(t, one, probe, tokens, targets, false)
+				vars, _ := train(t, one, probe, data, false)
 				return vars[model.LossVariable].Data[0]
 			}
 			const h = 1e-5
@@ -70,10 +68,10 @@ func TestStagesWithAnotherLoss(t *testing.T) {
 func TestStageRefusesLosses(t *testing.T) {
 	c := small()
 	for want, loss := range map[string]model.Loss{
-		"head: loss: it is f32[6,11], expected f32[6], a number for each token, or a single f32": func(l, _ *graph.Value) *graph.Value { return l },
-		"head: loss: it is u32[6]": func(_, y *graph.Value) *graph.Value { return y },
-		"loss: it does not depend on the logits in a way that has a gradient": func(_, y *graph.Value) *graph.Value {
-			return op.Cast(y, graph.F32)
+		"head: loss: it is f32[6,11], expected f32[6], a number for each token, or a single f32": func(in model.LossInputs) *graph.Value { return in.Logits },
+		"head: loss: it is u32[6]": func(in model.LossInputs) *graph.Value { return in.Targets },
+		"loss: it does not depend on the logits or on hidden in a way that has a gradient": func(in model.LossInputs) *graph.Value {
+			return op.Cast(in.Targets, graph.F32)
 		},
 	} {
 		_, err := c.Stage(model.StageOptions{First: 0, Last: c.Units(), Batch: 1, Microbatches: 1, Loss: loss})

@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
@@ -13,8 +14,8 @@ type Parameter struct {
 	Name  string // as Hugging Face's Llama names it
 	Type  graph.Type
 	Scope string // the layer that it belongs to: "embed", "layers.0", …, "head"
-	// Std is the deviation of the normal distribution that it starts from; 0 means that it starts as ones.
-	Std float64
+	// Std is the deviation of the normal distribution around 0 that it starts from; where that is 0, all of it starts as Fill.
+	Std, Fill float64
 }
 
 // InitStd is the deviation of initial weights; what writes into the residual stream starts smaller, by √(2·n_layers), so
@@ -39,24 +40,30 @@ func LayerScope(i int) string { return fmt.Sprintf("layers.%d", i) }
 func (c Config) Parameters() []Parameter {
 	d, kv := c.DModel, c.NKVHeads*c.HeadDim()
 	residual := InitStd / math.Sqrt(2*float64(c.NLayers))
-	ps := []Parameter{{embedName, graph.T(graph.F32, c.VocabSize, d), EmbedScope, InitStd}}
+	matrix := func(name, scope string, std float64, out, in int) Parameter {
+		return Parameter{Name: name, Type: graph.T(graph.F32, out, in), Scope: scope, Std: std}
+	}
+	norm := func(name, scope string) Parameter {
+		return Parameter{Name: name, Type: graph.T(graph.F32, d), Scope: scope, Fill: 1}
+	}
+	ps := []Parameter{matrix(embedName, EmbedScope, InitStd, c.VocabSize, d)}
 	for i := range c.NLayers {
-		add := func(name string, std float64, shape ...int) {
-			ps = append(ps, Parameter{layerName(i, name), graph.T(graph.F32, shape...), LayerScope(i), std})
+		add := func(name string, std float64, out, in int) {
+			ps = append(ps, matrix(layerName(i, name), LayerScope(i), std, out, in))
 		}
-		add("input_layernorm", 0, d)
+		ps = append(ps, norm(layerName(i, "input_layernorm"), LayerScope(i)))
 		add("self_attn.q_proj", InitStd, d, d)
 		add("self_attn.k_proj", InitStd, kv, d)
 		add("self_attn.v_proj", InitStd, kv, d)
 		add("self_attn.o_proj", residual, d, d)
-		add("post_attention_layernorm", 0, d)
+		ps = append(ps, norm(layerName(i, "post_attention_layernorm"), LayerScope(i)))
 		add("mlp.gate_proj", InitStd, c.DFF, d)
 		add("mlp.up_proj", InitStd, c.DFF, d)
 		add("mlp.down_proj", residual, d, c.DFF)
 	}
-	ps = append(ps, Parameter{normName, graph.T(graph.F32, d), HeadScope, 0})
+	ps = append(ps, norm(normName, HeadScope))
 	if !c.TieEmbeddings {
-		ps = append(ps, Parameter{headName, graph.T(graph.F32, c.VocabSize, d), HeadScope, InitStd})
+		ps = append(ps, matrix(headName, HeadScope, InitStd, c.VocabSize, d))
 	}
 	return ps
 }
@@ -64,13 +71,10 @@ func (c Config) Parameters() []Parameter {
 func layerName(i int, name string) string { return fmt.Sprintf("model.layers.%d.%s.weight", i, name) }
 
 // Count is the number of trained numbers; a tied embedding counts once.
-func (c Config) Count() int64 {
-	var n int64
-	for _, p := range c.Parameters() {
-		n += int64(p.Type.Shape.Len())
-	}
-	return n
-}
+func (c Config) Count() int64 { return count(c.Parameters()) }
+
+// Tied tells whether the head reads the embedding.
+func (c Config) Tied() bool { return c.TieEmbeddings }
 
 // FLOPsPerToken estimates the arithmetic of one trained token: 6 a matrix element (forward and backward), and attention
 // over half of the context on average.
@@ -88,11 +92,7 @@ func (p Parameter) Initial(seed uint64) []float32 {
 	if p.Std > 0 {
 		return op.InitNormal(seed, p.Name, n, p.Std)
 	}
-	ones := make([]float32, n)
-	for i := range ones {
-		ones[i] = 1
-	}
-	return ones
+	return slices.Repeat([]float32{float32(p.Fill)}, n)
 }
 
 // Gradient is the name of the variable that holds a parameter's gradient; but see Gradients.

@@ -1,7 +1,7 @@
 package model
 
 import (
-	"slices"
+	"errors"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -20,58 +20,41 @@ const (
 // WeightsSuffix ends the scopes of those nodes of the backward pass that no gradient of an activation needs.
 const WeightsSuffix = " weights"
 
-// Units is the number of pieces that a model can be cut into: the embedding, the layers, the head with the loss.
-func (c Config) Units() int { return c.NLayers + 2 }
-
-// UnitScope is the scope of a unit, counted from 0.
-func (c Config) UnitScope(i int) string {
-	switch i {
-	case 0:
-		return EmbedScope
-	case c.NLayers + 1:
-		return HeadScope
-	}
-	return LayerScope(i - 1)
-}
-
-// within lists the parameters of units [first, last).
-func (c Config) within(first, last int) []Parameter {
-	units := map[string]bool{}
-	for u := first; u < last; u++ {
-		units[c.UnitScope(u)] = true
-	}
-	return slices.DeleteFunc(c.Parameters(), func(p Parameter) bool { return !units[p.Scope] })
-}
-
 // span builds units [first, last) for microbatches of batch sequences. Where embeddings are tied it is built as if they were
 // not, so that the head's share of the gradient is a gradient of its own; tie then puts one in place of the other.
 type span struct {
-	*net
-	whole              Config
+	Size
+	model              architecture
+	b                  *graph.Builder
+	net                network
 	first, last, batch int
-	// source makes what changes with the microbatch.
-	source func(name string, t graph.Type) *graph.Value
+	inputs             Inputs
+	source             source
 }
 
-func (c Config) span(first, last, batch int) *span {
-	return &span{whole: c, first: first, last: last, batch: batch}
+// source makes what changes with the microbatch.
+type source func(name string, t graph.Type) *graph.Value
+
+func newSpan(m architecture, first, last, batch int) *span {
+	return &span{Size: m.Size(), model: m, first: first, last: last, batch: batch}
 }
 
 // build returns the graph of what f adds, with expansions carried out.
 func (s *span) build(f func(s *span)) (*graph.Graph, error) {
-	if err := s.whole.Validate(); err != nil {
+	if err := s.model.Validate(); err != nil {
 		return nil, err
 	}
-	untied := s.whole
-	untied.TieEmbeddings = false
+	var failed error
 	g, err := graph.Build(func(b *graph.Builder) {
-		s.net, s.source = untied.net(b), b.Variable
-		f(s)
+		s.b, s.source = b, b.Variable
+		if s.net, failed = s.model.network(b, s.batch); failed == nil {
+			f(s)
+		}
 	})
-	if err != nil {
+	if err = errors.Join(failed, err); err != nil {
 		return nil, err
 	}
-	if s.whole.TieEmbeddings {
+	if s.model.Tied() {
 		tie(g)
 	}
 	return graph.Expand(g)
@@ -97,28 +80,41 @@ func tie(g *graph.Graph) {
 	}
 }
 
-// isFirst and isLast tell whether the span holds the embedding and the head.
+// isFirst and isLast tell whether the span holds the first and the last unit.
 func (s *span) isFirst() bool { return s.first == 0 }
-func (s *span) isLast() bool  { return s.last == s.Units() }
+func (s *span) isLast() bool  { return s.last == s.model.Units() }
 
-func (s *span) ids() graph.Type { return graph.T(graph.U32, s.batch, s.SeqLen) }
+// headScope is the scope of the last unit.
+func (s *span) headScope() string { return s.model.UnitScope(s.model.Units() - 1) }
+
+func (s *span) ids() graph.Type { return s.perToken(s.batch, graph.T(graph.U32)) }
 func (s *span) act() graph.Type { return graph.T(graph.F32, s.batch, s.SeqLen, s.DModel) }
 
-// forward returns what enters the first layer, and what the span makes: activations, or the losses.
+// forward returns what enters the second unit or, if it is not the first that the span begins with, what enters the span; and what
+// the span makes: activations, or the losses.
 func (s *span) forward(loss Loss) (entry, y *graph.Value) {
-	if s.isFirst() {
-		entry = s.embed(s.source(TokensInput, s.ids()))
-	} else {
+	if !s.isFirst() {
 		entry = s.source(ActIn, s.act())
 	}
 	y = entry
-	for u := max(s.first, 1); u < min(s.last, s.Units()-1); u++ {
-		y = s.block(u-1, y)
+	for u := s.first; u < s.last; u++ {
+		y = s.net.unit(u, y, s.read)
+		if entry == nil {
+			entry = y
+		}
 	}
 	if s.isLast() {
 		y = s.losses(y, s.source(TargetsInput, s.ids()), loss)
 	}
 	return entry, y
+}
+
+// read gives what the units read of a microbatch.
+func (s *span) read(name string) *graph.Value {
+	if name == SegmentsInput && !s.inputs.Segments {
+		return nil
+	}
+	return s.source(name, s.ids())
 }
 
 // eval adds the forward pass: activations for the next part, or the mean loss of each sequence.
@@ -128,7 +124,7 @@ func (s *span) eval() {
 		s.b.Assign(s.b.Variable(ActOut, s.act()), y)
 		return
 	}
-	s.b.Scope(HeadScope, func() {
+	s.b.Scope(s.headScope(), func() {
 		s.b.Output(LossesOutput, op.Mean(op.Reshape(y, s.batch, s.SeqLen), []int{1}, false))
 	})
 }
@@ -157,28 +153,31 @@ func (s *span) grad(microbatches int, accumulate bool, loss Loss) {
 		s.b.Assign(s.b.Variable(ActOut, s.act()), y)
 		seed = s.source(GradOut, s.act())
 	}
-	ps := s.within(s.first, s.last)
+	ps := within(s.net.parameters(), s.model, s.first, s.last)
 	var wrt []*graph.Value
 	for _, p := range ps {
-		wrt = append(wrt, s.params[p.Name])
+		wrt = append(wrt, s.net.parameter(p.Name))
 	}
 	grads := autodiff.Gradients(y, seed, append(wrt, entry)...)
 	onEntry := grads[len(ps)]
 	if onEntry == nil {
-		s.b.Fail("loss", "it does not depend on the logits in a way that has a gradient")
+		s.b.Fail("loss", "it does not depend on the logits or on hidden in a way that has a gradient")
 	}
 	s.separate(onEntry)
 	if !s.isFirst() {
 		s.b.Assign(s.b.Variable(GradIn, s.act()), onEntry)
 	}
 	for i, p := range ps {
+		if grads[i] == nil { // the loss does not read the logits, nor the head
+			s.b.Scope(p.Scope+WeightsSuffix, func() { grads[i] = op.Full(s.b, graph.F32, 0, p.Type.Shape...) })
+		}
 		store(p.Scope, Gradient(p.Name), grads[i])
 	}
 }
 
 // separate gives the nodes of the backward pass on which onEntry, the gradient of what enters the first layer, does not depend
-// a scope of their own. The gradient of an activation inside the model depends on nothing else than that at its entry does, so
-// the scopes are the same wherever the model is cut.
+// a scope of their own. The gradient of an activation inside the model depends on nothing else than that at its entry does, and the
+// first unit needs none, so the scopes are the same wherever the model is cut.
 func (s *span) separate(onEntry *graph.Value) {
 	needed := map[*graph.Node]bool{onEntry.Node: true}
 	for i := s.b.Len() - 1; i >= 0; i-- {

@@ -19,11 +19,16 @@ type StageOptions struct {
 	// A Forward that stores less has other kernels for the same mathematics: a device's compiler may make their bits differ.
 	Recompute bool
 	Loss      Loss // what is trained, of the last part; nil is CrossEntropy. Eval is always CrossEntropy
+	Inputs    Inputs
 }
 
 // Stage is the programs of a part of a model. They have no inputs: all that they read is variables.
 //
 //	tokens, targets    u32 [B, T]           read by the first and the last part
+//	segments           u32 [B, T]           read by parts with layers, if Inputs has them
+//	weights            f32 [B, T]           read by the last part, if Inputs has them, as what follows if its loss does
+//	aligned/NAME       [B, T, …]
+//	scalars            f32 [n]
 //	act/in, grad/out   f32 [B, T, d_model]  read: what the parts before and after send
 //	act/out, grad/in   f32 [B, T, d_model]  assigned: what they are sent
 //	NAME               a parameter, read; in the head of a tied model, that of the embedding
@@ -41,7 +46,7 @@ type Stage struct {
 	// Eval is the forward pass alone; that of the last part outputs "losses" f32 [B], the mean of each sequence.
 	Eval *graph.Graph
 	// Stash is what Forward keeps for all programs of the backward pass, and WeightStash what InputGrad keeps for WeightGrad:
-	// one of each for every microbatch in flight, as are act/in, tokens and targets.
+	// one of each for every microbatch in flight, as are act/in, tokens, targets and the other inputs.
 	Stash, WeightStash []graph.Named
 	// Parameters are those that the programs read, in the model's order.
 	Parameters []Parameter
@@ -68,26 +73,28 @@ func passOf(n *graph.Node) int {
 }
 
 // Stage builds the programs of a part of the model.
-func (c Config) Stage(o StageOptions) (*Stage, error) {
+func (c Config) Stage(o StageOptions) (*Stage, error) { return newStage(c, o) }
+
+func newStage(m architecture, o StageOptions) (*Stage, error) {
 	switch {
-	case o.First < 0 || o.First >= o.Last || o.Last > c.Units():
-		return nil, fmt.Errorf("units [%d, %d): expected a part of the model's %d", o.First, o.Last, c.Units())
+	case o.First < 0 || o.First >= o.Last || o.Last > m.Units():
+		return nil, fmt.Errorf("units [%d, %d): expected a part of the model's %d", o.First, o.Last, m.Units())
 	case o.Batch < 1 || o.Microbatches < 1:
 		return nil, fmt.Errorf("%d microbatches of %d sequences: expected at least one of one", o.Microbatches, o.Batch)
 	}
-	if o.Loss == nil {
-		o.Loss = CrossEntropy
+	if err := o.Inputs.check(); err != nil {
+		return nil, err
 	}
-	s := &Stage{Parameters: c.Reads(o.First, o.Last)}
+	s := &Stage{Parameters: m.Reads(o.First, o.Last)}
 	var err error
-	if s.Eval, err = c.span(o.First, o.Last, o.Batch).build((*span).eval); err != nil {
+	if s.Eval, err = newSpan(m, o.First, o.Last, o.Batch).build((*span).eval); err != nil {
 		return nil, err
 	}
 	next := &Stage{}
-	if err := c.passes(s, o, false); err != nil {
+	if err := s.passes(m, o, false); err != nil {
 		return nil, err
 	}
-	if err := c.passes(next, o, true); err != nil {
+	if err := next.passes(m, o, true); err != nil {
 		return nil, err
 	}
 	if !reflect.DeepEqual(s.Stash, next.Stash) || !reflect.DeepEqual(s.WeightStash, next.WeightStash) {
@@ -99,16 +106,29 @@ func (c Config) Stage(o StageOptions) (*Stage, error) {
 
 // Reads lists the parameters that units [first, last) use, in the model's order.
 func (c Config) Reads(first, last int) []Parameter {
-	ps := c.within(first, last)
+	ps := within(c.Parameters(), c, first, last)
 	if c.TieEmbeddings && first > 0 && last == c.Units() {
-		ps = append(c.within(0, 1), ps...)
+		ps = append(within(c.Parameters(), c, 0, 1), ps...)
 	}
 	return ps
 }
 
+// training is the forward and the backward pass in one graph; from says what brings what changes with the microbatch.
+func training(m architecture, o StageOptions, from func(*graph.Builder) source, accumulate bool) (*graph.Graph, error) {
+	if o.Loss == nil {
+		o.Loss = CrossEntropy
+	}
+	s := newSpan(m, o.First, o.Last, o.Batch)
+	s.inputs = o.Inputs
+	return s.build(func(s *span) {
+		s.source = from(s.b)
+		s.grad(o.Microbatches, accumulate, o.Loss)
+	})
+}
+
 // passes cuts the training graph into the forward pass and the backward pass, the latter whole and in halves.
-func (c Config) passes(s *Stage, o StageOptions, accumulate bool) error {
-	g, err := c.span(o.First, o.Last, o.Batch).build(func(s *span) { s.grad(o.Microbatches, accumulate, o.Loss) })
+func (s *Stage) passes(m architecture, o StageOptions, accumulate bool) error {
+	g, err := training(m, o, func(b *graph.Builder) source { return b.Variable }, accumulate)
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func allCuts(units int) (cuts [][]int) {
 
 // slotted tells whether there is one of a variable for each microbatch.
 func slotted(name string) bool {
-	for _, prefix := range []string{"act/", "grad/in", "grad/out", "stash/", "wstash/", "tokens", "targets"} {
+	for _, prefix := range []string{"act/", "grad/in", "grad/out", "stash/", "wstash/", "tokens", "targets", "segments", "weights", "aligned/", "scalars"} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}
@@ -98,7 +98,7 @@ func (m *machine) home(name string, microbatch int) map[string]*graph.Tensor {
 
 // train runs a batch through a chain of stages: all forwards, then all backwards, in halves if so asked. It returns the
 // gradients, the batch's loss as accumulated, and that of each microbatch.
-func train(t *testing.T, stages []*model.Stage, weights map[string]*graph.Tensor, tokens, targets []*graph.Tensor, halves bool) (
+func train(t *testing.T, stages []*model.Stage, weights map[string]*graph.Tensor, data []map[string]*graph.Tensor, halves bool) (
 	shared map[string]*graph.Tensor, losses []float64) {
 	t.Helper()
 	var ms []*machine
@@ -107,12 +107,12 @@ func train(t *testing.T, stages []*model.Stage, weights map[string]*graph.Tensor
 		for _, p := range s.Parameters {
 			own[p.Name] = weights[p.Name]
 		}
-		ms = append(ms, newMachine(t, own, len(tokens)))
+		ms = append(ms, newMachine(t, own, len(data)))
 	}
 	last := len(stages) - 1
-	for i := range tokens {
-		ms[0].slots[i][model.TokensInput], ms[last].slots[i][model.TargetsInput] = tokens[i], targets[i]
+	for i := range data {
 		for k, s := range stages {
+			maps.Copy(ms[k].slots[i], data[i])
 			if k > 0 {
 				ms[k].slots[i][model.ActIn] = ms[k-1].slots[i][model.ActOut]
 			}
@@ -124,7 +124,7 @@ func train(t *testing.T, stages []*model.Stage, weights map[string]*graph.Tensor
 	for k := last; k >= 0; k-- {
 		s := stages[k]
 		whole, weight := []*graph.Graph{s.Backward, s.BackwardNext}, []*graph.Graph{s.WeightGrad, s.WeightGradNext}
-		for i := range tokens {
+		for i := range data {
 			if k < last {
 				ms[k].slots[i][model.GradOut] = ms[k+1].slots[i][model.GradIn]
 			}
@@ -135,7 +135,7 @@ func train(t *testing.T, stages []*model.Stage, weights map[string]*graph.Tensor
 				ms[k].run(s.InputGrad, i)
 			}
 		}
-		for i := range tokens {
+		for i := range data {
 			if halves {
 				ms[k].run(weight[min(i, 1)], i)
 			}
@@ -154,30 +154,37 @@ func TestStagesAreTheModel(t *testing.T) {
 	for _, tied := range []bool{true, false} {
 		c := small()
 		c.TieEmbeddings = tied
-		first, err := c.Grad(1, 2, false)
-		require.NoError(t, err)
-		next, err := c.Grad(1, 2, true)
-		require.NoError(t, err)
-		want := initial(c, first)
-		weights := maps.Clone(want)
-		var tokens, targets []*graph.Tensor
-		var losses []float64
-		for i, g := range []*graph.Graph{first, next} {
-			tokens, targets = append(tokens, ids(c, 1, i)), append(targets, ids(c, 1, 5+3*i))
-			out := run(t, g, map[string]*graph.Tensor{"tokens": tokens[i], "targets": targets[i]}, want)
-			losses = append(losses, out["loss"].Data[0])
+		for _, o := range []model.StageOptions{{}, {Inputs: allInputs(), Loss: distill}} {
+			o.Batch, o.Microbatches = 1, 2
+			stagesAreTheModel(t, c, o)
 		}
-		for _, cuts := range allCuts(c.Units()) {
-			for _, recompute := range []bool{false, true} {
-				for _, halves := range []bool{false, true} {
-					name := fmt.Sprintf("tied=%v cuts=%v recompute=%v halves=%v", tied, cuts, recompute, halves)
-					stages := parts(t, c, cuts, model.StageOptions{Batch: 1, Microbatches: 2, Recompute: recompute})
-					got, each := train(t, stages, weights, tokens, targets, halves)
-					assert.Equal(t, losses, each, name)
-					require.Equal(t, slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got)), name)
-					for v, x := range want {
-						assert.Equal(t, x.Data, got[v].Data, "%s: %s", name, v)
-					}
+	}
+}
+
+func stagesAreTheModel(t *testing.T, c model.Config, o model.StageOptions) {
+	data := []map[string]*graph.Tensor{microbatch(c, o.Inputs, 1, 0), microbatch(c, o.Inputs, 1, 1)}
+	var want, weights map[string]*graph.Tensor
+	var losses []float64
+	for i := range data {
+		whole := o
+		whole.Last = c.Units()
+		g, err := c.Training(whole, i > 0)
+		require.NoError(t, err)
+		if i == 0 {
+			want = initial(c, g)
+			weights = maps.Clone(want)
+		}
+		losses = append(losses, run(t, g, data[i], want)["loss"].Data[0])
+	}
+	for _, cuts := range allCuts(c.Units()) {
+		for _, o.Recompute = range []bool{false, true} {
+			for _, halves := range []bool{false, true} {
+				name := fmt.Sprintf("tied=%v inputs=%+v cuts=%v recompute=%v halves=%v", c.TieEmbeddings, o.Inputs, cuts, o.Recompute, halves)
+				got, each := train(t, parts(t, c, cuts, o), weights, data, halves)
+				assert.Equal(t, losses, each, name)
+				require.Equal(t, slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got)), name)
+				for v, x := range want {
+					assert.Equal(t, x.Data, got[v].Data, "%s: %s", name, v)
 				}
 			}
 		}

@@ -8,9 +8,10 @@ import (
 )
 
 // AttentionOp is causal attention with grouped queries and scale 1/√D. Inputs: q [B,Tq,H,D], k and v [B,Tk,KV,D] with
-// KV dividing H, and optionally position u32[1], the place of query 0 among the keys (0 without it): query i
-// sees the keys j ≤ i + position. Results: o [B,Tq,H,D] and the logarithm of the softmax's denominator [B,H,Tq], which
-// the gradient uses. Memory is linear in the sequence length.
+// KV dividing H, and optionally one more: position u32[1], the place of query 0 among the keys (0 without it): query i
+// sees the keys j ≤ i + position; or segments u32[B,T], where Tq = Tk = T: query i sees the keys j ≤ i of its own segment,
+// those with segments[j] = segments[i]. Results: o [B,Tq,H,D] and the logarithm of the softmax's denominator [B,H,Tq],
+// which the gradient uses. Memory is linear in the sequence length.
 type AttentionOp struct{}
 
 func (*AttentionOp) Name() string { return "attention" }
@@ -25,16 +26,32 @@ func Attention(q, k, v, position *graph.Value) *graph.Value {
 	return graph.Apply1(new(AttentionOp), in...)
 }
 
+// SegmentedAttention is causal attention that does not look beyond documents: q [B,T,H,D], k and v [B,T,KV,D], segments
+// u32[B,T] → [B,T,H,D]. Query i sees the keys j ≤ i with the same number as its own, next to it or not. Nil segments are none.
+func SegmentedAttention(q, k, v, segments *graph.Value) *graph.Value {
+	if segments == nil {
+		return Attention(q, k, v, nil)
+	}
+	return graph.Apply1(new(AttentionOp), q, k, v, segments)
+}
+
 func (*AttentionOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if len(in) != 3 && len(in) != 4 {
-		return nil, fmt.Errorf("got %d inputs, expected q, k, v and perhaps position", len(in))
+		return nil, fmt.Errorf("got %d inputs, expected q, k, v and perhaps position or segments", len(in))
 	}
 	s, err := attentionSizes(in)
 	if err != nil {
 		return nil, err
 	}
-	if position := graph.T(graph.U32, 1); len(in) == 4 && !in[3].Equal(position) {
-		return nil, fmt.Errorf("position is %v, expected %v", in[3], position)
+	if len(in) == 4 {
+		if position := graph.T(graph.U32, 1); isSegments(in[3]) {
+			err = s.checkSegments(in[3])
+		} else if !in[3].Equal(position) {
+			err = fmt.Errorf("position is %v, expected %v", in[3], position)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	return []graph.Type{in[0], graph.T(graph.F32, s.batch, s.heads, s.queries)}, nil
 }
@@ -62,6 +79,32 @@ func attentionSizes(in []graph.Type) (attentionShape, error) {
 		return s, fmt.Errorf("head dimension is %d, at most %d is allowed", q[3], maxHeadDim)
 	}
 	return attentionShape{q[0], q[1], k[1], q[2], k[2], q[3]}, nil
+}
+
+// isSegments tells whether the last input of an attention, or of its gradient, is segments.
+func isSegments(last graph.Type) bool { return last.DType == graph.U32 && len(last.Shape) == 2 }
+
+func (s attentionShape) checkSegments(t graph.Type) error {
+	if s.queries != s.keys {
+		return fmt.Errorf("there are %d queries and %d keys, expected as many of both where there are segments", s.queries, s.keys)
+	}
+	if want := graph.T(graph.U32, s.batch, s.keys); !t.Equal(want) {
+		return fmt.Errorf("segments are %v, expected %v", t, want)
+	}
+	return nil
+}
+
+// takeSegments parts segments, nil if there are none, from the other inputs.
+func takeSegments(in []*graph.Tensor) (rest []*graph.Tensor, segments []float64) {
+	if last := in[len(in)-1]; isSegments(last.Type) {
+		return in[:len(in)-1], last.Data
+	}
+	return in, nil
+}
+
+// together tells whether two places of a sequence belong to one segment.
+func (s attentionShape) together(segments []float64, b, i, j int) bool {
+	return segments == nil || segments[b*s.keys+i] == segments[b*s.keys+j]
 }
 
 const maxHeadDim = 256
@@ -96,6 +139,7 @@ func mustAttentionSizes(types ...graph.Type) attentionShape {
 func (*AttentionOp) Eval(in, out []*graph.Tensor) {
 	s := mustAttentionSizes(in[0].Type, in[1].Type, in[2].Type)
 	q, k, v := in[0].Data, in[1].Data, in[2].Data
+	in, segments := takeSegments(in)
 	position := 0
 	if len(in) == 4 {
 		position = int(in[3].Data[0])
@@ -104,6 +148,9 @@ func (*AttentionOp) Eval(in, out []*graph.Tensor) {
 		scores := make([]float64, min(i+position+1, s.keys))
 		largest, sum := math.Inf(-1), 0.0
 		for j := range scores {
+			if scores[j] = math.Inf(-1); !s.together(segments, b, i, j) {
+				continue
+			}
 			scores[j] = s.scale() * inner(s.row(q, s.query(b, i, h)), s.row(k, s.key(b, j, h)))
 			largest = max(largest, scores[j])
 		}
@@ -135,83 +182,47 @@ func axpy(a float64, x, y []float64) {
 
 func (*AttentionOp) Grad(n *graph.Node, dout []*graph.Value) []*graph.Value {
 	b := n.Outputs[0].Builder()
-	if len(n.Inputs) == 4 {
+	qkv, segments := n.Inputs[:3:3], n.Inputs[3:]
+	if len(segments) > 0 && !isSegments(segments[0].Type) {
 		b.Fail("attention", "attention with a position is for decoding and has no gradient")
 	}
 	do := dout[0]
 	if do == nil {
 		do = Full(b, graph.F32, 0, n.Outputs[0].Shape...)
 	}
-	in := append(append([]*graph.Value{}, n.Inputs...), n.Outputs[0], n.Outputs[1], do)
+	in := append(qkv, n.Outputs[0], n.Outputs[1], do)
 	if dout[1] != nil {
 		in = append(in, dout[1])
 	}
-	return b.Apply(new(AttentionGradOp), in...)
+	grads := b.Apply(new(AttentionGradOp), append(in, segments...)...)
+	return append(grads, make([]*graph.Value, len(segments))...)
 }
 
 func (*AttentionOp) Kernel(n *graph.Node) graph.Kernel {
-	k := attentionKernels{
-		attentionShape: mustAttentionSizes(n.Inputs[0].Type, n.Inputs[1].Type, n.Inputs[2].Type),
-		position:       len(n.Inputs) == 4,
-	}
+	k := newAttentionKernels(n)
+	k.position = len(n.Inputs) == 4 && k.segments == ""
 	return graph.Template{Candidates: k.forward}
 }
 
-func (*AttentionOp) Cases() []graph.Case {
-	var cs []graph.Case
-	for _, s := range attentionCases() {
-		cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: s.inputs(), Tolerance: 1e-5, NoGrad: s.queries > 33})
-	}
-	for _, s := range []attentionShape{{2, 1, 37, 4, 2, 16}, {1, 3, 40, 3, 1, 20}, {2, 5, 9, 2, 2, 6}} {
-		// Queries at the end of a cache that is not full.
-		position := float64(s.keys - s.queries - 2)
-		types := append(s.inputs(), graph.T(graph.U32, 1))
-		cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: types, Tolerance: 1e-5, NoGrad: true, Fill: func(i, j int) float64 {
-			if i == 3 {
-				return position
-			}
-			return scatter(i, j)
-		}})
-	}
-	return cs
-}
-
-// attentionCases cover one and many rows, odd lengths, grouped queries, and dims with and without whole vectors.
-func attentionCases() []attentionShape {
-	return []attentionShape{
-		{1, 1, 1, 1, 1, 4}, {2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 16}, {1, 100, 100, 3, 1, 20}, {2, 128, 128, 2, 2, 32},
-		{1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 128}, {1, 3, 3, 1, 1, 256}, {1, 7, 12, 2, 1, 8}, {1, 12, 7, 2, 2, 8},
-	}
-}
-
-// inputs are the types of q, k and v.
-func (s attentionShape) inputs() []graph.Type {
-	kv := graph.T(graph.F32, s.batch, s.keys, s.kvHeads, s.dim)
-	return []graph.Type{graph.T(graph.F32, s.batch, s.queries, s.heads, s.dim), kv, kv}
-}
-
-// scatter is a fixed number in [-1, 1) that looks random.
-func scatter(i, j int) float64 {
-	x := uint32(j)*2654435761 + uint32(i)*40503 + 12345
-	x ^= x >> 15
-	x *= 2246822519
-	x ^= x >> 13
-	return float64(x)/(1<<31) - 1
-}
-
-// AttentionGradOp is the gradient of AttentionOp. Inputs: q, k, v, the results o and logsumexp, the gradient of o, and
-// optionally that of logsumexp. Results: the gradients of q, k and v, each summed in a fixed order.
+// AttentionGradOp is the gradient of AttentionOp. Inputs: q, k, v, the results o and logsumexp, the gradient of o,
+// optionally that of logsumexp, and optionally the segments. Results: the gradients of q, k and v, each summed in a fixed order.
 type AttentionGradOp struct{}
 
 func (*AttentionGradOp) Name() string { return "attention_grad" }
 
 func (*AttentionGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
-	if len(in) != 6 && len(in) != 7 {
-		return nil, fmt.Errorf("got %d inputs, expected q, k, v, o, logsumexp, the gradient of o and perhaps that of logsumexp", len(in))
+	if n := len(in); n < 6 || n > 8 || n == 8 && !isSegments(in[7]) {
+		return nil, fmt.Errorf("got %d inputs, expected q, k, v, o, logsumexp, the gradient of o, perhaps that of logsumexp and perhaps segments", n)
 	}
 	s, err := attentionSizes(in)
 	if err != nil {
 		return nil, err
+	}
+	if last := in[len(in)-1]; isSegments(last) {
+		if err := s.checkSegments(last); err != nil {
+			return nil, err
+		}
+		in = in[:len(in)-1]
 	}
 	lse := graph.T(graph.F32, s.batch, s.heads, s.queries)
 	for i, want := range []graph.Type{in[0], lse, in[0], lse}[:len(in)-3] {
@@ -231,6 +242,7 @@ func (*AttentionGradOp) Grad(n *graph.Node, _ []*graph.Value) []*graph.Value {
 func (*AttentionGradOp) Eval(in, out []*graph.Tensor) {
 	s := mustAttentionSizes(in[0].Type, in[1].Type, in[2].Type)
 	q, k, v, do := in[0].Data, in[1].Data, in[2].Data, in[5].Data
+	in, segments := takeSegments(in)
 	for _, t := range out {
 		clear(t.Data)
 	}
@@ -241,6 +253,9 @@ func (*AttentionGradOp) Eval(in, out []*graph.Tensor) {
 			delta -= in[6].Data[s.lse(b, i, h)]
 		}
 		for j := range min(i+1, s.keys) {
+			if !s.together(segments, b, i, j) {
+				continue
+			}
 			c := s.key(b, j, h)
 			p := math.Exp(s.scale()*inner(s.row(q, r), s.row(k, c)) - in[4].Data[s.lse(b, i, h)])
 			ds := s.scale() * p * (inner(s.row(do, r), s.row(v, c)) - delta)
@@ -252,27 +267,9 @@ func (*AttentionGradOp) Eval(in, out []*graph.Tensor) {
 }
 
 func (*AttentionGradOp) Kernel(n *graph.Node) graph.Kernel {
-	k := attentionKernels{
-		attentionShape: mustAttentionSizes(n.Inputs[0].Type, n.Inputs[1].Type, n.Inputs[2].Type),
-		lseGrad:        len(n.Inputs) == 7,
-	}
+	k := newAttentionKernels(n)
+	k.lseGrad = len(n.Inputs) > 6 && n.Inputs[6].DType == graph.F32
 	return graph.Template{Candidates: k.backward}
-}
-
-func (*AttentionGradOp) Cases() []graph.Case {
-	var cs []graph.Case
-	for n, s := range attentionCases() {
-		types := s.inputs()
-		lse := graph.T(graph.F32, s.batch, s.heads, s.queries)
-		types = append(types, types[0], lse, types[0], lse)[:6+n%2]
-		cs = append(cs, graph.Case{Op: new(AttentionGradOp), Inputs: types, Tolerance: 2e-5, NoGrad: true, Fill: func(i, j int) float64 {
-			if i == 4 {
-				return 4 + scatter(i, j) // keeps the probabilities moderate
-			}
-			return scatter(i, j)
-		}})
-	}
-	return cs
 }
 
 func init() {

@@ -2,6 +2,7 @@ package op
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
@@ -19,6 +20,15 @@ import (
 type attentionKernels struct {
 	attentionShape
 	position, lseGrad bool
+	segments          string // the array of the segments; empty: there are none
+}
+
+func newAttentionKernels(n *graph.Node) attentionKernels {
+	k := attentionKernels{attentionShape: mustAttentionSizes(n.Inputs[0].Type, n.Inputs[1].Type, n.Inputs[2].Type)}
+	if last := len(n.Inputs) - 1; isSegments(n.Inputs[last].Type) {
+		k.segments = fmt.Sprintf("in%d", last)
+	}
+	return k
 }
 
 // How rows and tiles are shaped. The widths of software adapters are their vectors'.
@@ -45,6 +55,11 @@ func (k attentionKernels) forward(l graph.TemplateLimits) []graph.Candidate {
 
 func (k attentionKernels) backward(l graph.TemplateLimits) []graph.Candidate {
 	delta := []graph.Type{graph.T(graph.F32, k.batch, k.heads, k.queries)}
+	if k.segments != "" {
+		// With the segments, the gradients of k and v would be bound to one array more than WebGPU guarantees: delta brings along
+		// the logsumexps.
+		delta[0] = graph.T(graph.F32, 2, k.batch, k.heads, k.queries)
+	}
 	cs := []graph.Candidate{{Name: "naive", Scratch: delta, Passes: []graph.Pass{k.delta(), k.naiveQueryGrad(), k.naiveKeyGrad()}}}
 	for _, r := range k.rowKernels(l) {
 		cs = append(cs, graph.Candidate{Name: r.name(), Scratch: delta, Passes: []graph.Pass{k.delta(), r.queryGrad(), r.keyGrad()}})
@@ -76,9 +91,17 @@ func (k attentionKernels) width() int {
 // units is the number of units of a vector.
 func (k attentionKernels) units() int { return k.dim / k.width() }
 
-// tile is how many columns' pairs of vectors and pairs of numbers fit into workgroup memory, a multiple of 4.
+// tile is how many columns fit into workgroup memory, a multiple of 4.
 func (k attentionKernels) tile(l graph.TemplateLimits) int {
-	return min(min(tileMemory, l.MaxWorkgroupMemory)/(8*k.dim+8), gpuLanes) &^ 3
+	return min(min(tileMemory, l.MaxWorkgroupMemory)/k.columnBytes(), gpuLanes) &^ 3
+}
+
+// columnBytes is a column's pair of vectors, pair of numbers, and segment.
+func (k attentionKernels) columnBytes() int {
+	if k.segments != "" {
+		return 8*k.dim + 12
+	}
+	return 8*k.dim + 8
 }
 
 // constants are the extents and the unit type U.
@@ -99,7 +122,39 @@ const DIM = %du;
 const UNITS = %du; // of a vector
 const SCALE = %.9gf;
 const LOWEST = %s;
-`, unit, product, k.batch, k.queries, k.keys, k.heads, k.kvHeads, k.group(), k.dim, k.units(), k.scale(), lowest)
+`+k.numbers(), unit, product, k.batch, k.queries, k.keys, k.heads, k.kvHeads, k.group(), k.dim, k.units(), k.scale(), lowest)
+}
+
+// numbers is where the logsumexps begin that delta brings along.
+func (k attentionKernels) numbers() string {
+	if k.segments == "" {
+		return ""
+	}
+	return fmt.Sprintf("const NUMBERS = %du; // of queries of heads\n", k.batch*k.heads*k.queries)
+}
+
+// keyLSE names the array in which the gradients of k and v find the logsumexp at a place.
+func (k attentionKernels) keyLSE(at string) (expr string, uses []string) {
+	if k.segments != "" {
+		return "tmp0[NUMBERS + " + at + "]", nil
+	}
+	return "in4[" + at + "]", []string{"in4"}
+}
+
+// unlessTogether skips a column of another segment, in a loop of a naive kernel; i and j are places of the sequence.
+func (k attentionKernels) unlessTogether(i, j string) string {
+	if k.segments == "" {
+		return ""
+	}
+	return fmt.Sprintf("  if (%[1]s[b * TK + %[2]s] != %[1]s[b * TK + %[3]s]) { continue; }\n", k.segments, i, j)
+}
+
+// withSegments are the arrays that a pass uses, the segments included.
+func (k attentionKernels) withSegments(uses ...string) []string {
+	if k.segments == "" {
+		return uses
+	}
+	return append(uses, k.segments)
 }
 
 // scalarPass is a pass of the naive kernels: an invocation a row.
@@ -129,7 +184,7 @@ var o: array<f32, DIM>;
 var m = LOWEST;
 var sum = 0.0;
 for (var j = 0u; j < columns; j++) {
-  let k = ((b * TK + j) * KV + h / GROUP) * DIM;
+`+k.unlessTogether("i", "j")+`  let k = ((b * TK + j) * KV + h / GROUP) * DIM;
   var s = 0.0;
   for (var x = q; x < q + DIM; x++) { s += in0[x] * in1[x - q + k]; }
   s *= SCALE;
@@ -142,7 +197,7 @@ for (var j = 0u; j < columns; j++) {
 }
 for (var x = q; x < q + DIM; x++) { out0[x] = o[x - q] / sum; }
 out1[(b * HEADS + h) * TQ + i] = m + log(sum);
-`, k.batch*k.queries*k.heads, append([]string{"in0", "in1", "in2", "out0", "out1"}, uses...)...)
+`, k.batch*k.queries*k.heads, k.withSegments(append([]string{"in0", "in1", "in2", "out0", "out1"}, uses...)...)...)
 }
 
 // delta is the gradient of each logsumexp, negated: the inner product of o and its gradient, less what flows in.
@@ -152,12 +207,16 @@ func (k attentionKernels) delta() graph.Pass {
 	if k.lseGrad {
 		uses, less = append(uses, "in6"), " - in6[r]"
 	}
+	along := ""
+	if k.segments != "" {
+		uses, along = append(uses, "in4"), "tmp0[NUMBERS + r] = in4[r];\n"
+	}
 	p := k.scalarPass(`// n counts [BATCH, TQ, HEADS].
 let r = (n / HEADS / TQ * HEADS + n % HEADS) * TQ + n / HEADS % TQ;
 var sum = 0.0;
 for (var x = n * UNITS; x < (n + 1u) * UNITS; x++) { sum += inner(in3[x], in5[x]); }
 tmp0[r] = sum`+less+`;
-`, k.batch*k.queries*k.heads, uses...)
+`+along, k.batch*k.queries*k.heads, uses...)
 	if k.width() == 4 {
 		p.Vec4 = []string{"in3", "in5"}
 	}
@@ -174,7 +233,7 @@ let r = (b * HEADS + h) * TQ + i;
 let columns = min(i + 1u, TK);
 var dq: array<f32, DIM>;
 for (var j = 0u; j < columns; j++) {
-  let k = ((b * TK + j) * KV + h / GROUP) * DIM;
+`+k.unlessTogether("i", "j")+`  let k = ((b * TK + j) * KV + h / GROUP) * DIM;
   var s = 0.0;
   var dp = 0.0;
   for (var x = q; x < q + DIM; x++) {
@@ -185,10 +244,11 @@ for (var j = 0u; j < columns; j++) {
   for (var x = k; x < k + DIM; x++) { dq[x - k] += ds * in1[x]; }
 }
 for (var x = q; x < q + DIM; x++) { out0[x] = dq[x - q]; }
-`, k.batch*k.queries*k.heads, "in0", "in1", "in2", "in4", "in5", "tmp0", "out0")
+`, k.batch*k.queries*k.heads, k.withSegments("in0", "in1", "in2", "in4", "in5", "tmp0", "out0")...)
 }
 
 func (k attentionKernels) naiveKeyGrad() graph.Pass {
+	lse, uses := k.keyLSE("r")
 	return k.scalarPass(`// n counts [BATCH, TK, KV].
 let j = n / KV % TK;
 let b = n / KV / TK;
@@ -198,7 +258,7 @@ var dv: array<f32, DIM>;
 for (var g = 0u; g < GROUP; g++) {
   let h = n % KV * GROUP + g;
   for (var i = j; i < TQ; i++) {
-    let q = ((b * TQ + i) * HEADS + h) * DIM;
+`+k.unlessTogether("i", "j")+`    let q = ((b * TQ + i) * HEADS + h) * DIM;
     let r = (b * HEADS + h) * TQ + i;
     var s = 0.0;
     var dp = 0.0;
@@ -206,7 +266,7 @@ for (var g = 0u; g < GROUP; g++) {
       s += in0[x] * in1[x - q + k];
       dp += in5[x] * in2[x - q + k];
     }
-    let p = exp(s * SCALE - in4[r]);
+    let p = exp(s * SCALE - `+lse+`);
     let ds = p * (dp - tmp0[r]) * SCALE;
     for (var x = q; x < q + DIM; x++) {
       dk[x - q] += ds * in0[x];
@@ -218,5 +278,5 @@ for (var x = k; x < k + DIM; x++) {
   out1[x] = dk[x - k];
   out2[x] = dv[x - k];
 }
-`, k.batch*k.keys*k.kvHeads, "in0", "in1", "in2", "in4", "in5", "tmp0", "out1", "out2")
+`, k.batch*k.keys*k.kvHeads, k.withSegments(slices.Concat([]string{"in0", "in1", "in2"}, uses, []string{"in5", "tmp0", "out1", "out2"})...)...)
 }

@@ -82,8 +82,46 @@ func (r rowKernel) Sum(a string, row int, b string) string {
 // X, Y, L and E are unit u of column c of the two arrays of vectors, and its numbers in the two arrays of numbers.
 func (r rowKernel) X(c, u int, array string) string { return r.unit("xs", c, u, array) }
 func (r rowKernel) Y(c, u int, array string) string { return r.unit("ys", c, u, array) }
-func (r rowKernel) L(c int) string                  { return r.number("ls", c, "in4") }
-func (r rowKernel) E(c int) string                  { return r.number("es", c, "tmp0") }
+func (r rowKernel) E(c int) string                  { return r.number("es", c, "tmp0[numbers + c%d]") }
+func (r rowKernel) L(c int) string {
+	expr, _ := r.keyLSE("numbers + c%d")
+	return r.number("ls", c, expr)
+}
+
+// LSE is the logsumexp of column c while columns are staged.
+func (r rowKernel) LSE() string {
+	expr, _ := r.keyLSE("c")
+	return expr
+}
+
+// Own reads the segment of a row at a place of the sequence, and Staged that of a column of a tile.
+func (r rowKernel) Own(row int, at string) string {
+	return r.ifSegments("let own%d = %s[b * TK + min(%s, TK - 1u)];\n", row, r.segments, at)
+}
+func (r rowKernel) Staged() string {
+	return r.ifSegments("for (var x = lane; x < TILE; x += LANES) { gs[x] = %s[b * TK + min(t + x, TK - 1u)]; }\n", r.segments)
+}
+
+// Segment reads the segment of column c.
+func (r rowKernel) Segment(c int) string {
+	if r.Tile > 0 {
+		return r.ifSegments("let segment%d = gs[jj + %du];\n", c, c)
+	}
+	return r.ifSegments("let segment%d = %s[b * TK + min(j + %du, TK - 1u)];\n", c, r.segments, c)
+}
+
+// Together is a further condition of a row to see a column. What a query of the forward pass gathers before it comes to its own
+// segment, all of it of the lowest score, vanishes with the first score that counts: its own at the latest.
+func (r rowKernel) Together(row, c int) string {
+	return r.ifSegments(" && own%d == segment%d", row, c)
+}
+
+func (r rowKernel) ifSegments(format string, args ...any) string {
+	if r.segments == "" {
+		return ""
+	}
+	return fmt.Sprintf(format, args...)
+}
 
 func (r rowKernel) unit(staged string, c, u int, array string) string {
 	if r.Loops {
@@ -95,11 +133,11 @@ func (r rowKernel) unit(staged string, c, u int, array string) string {
 	return fmt.Sprintf("%s[at%d + %du]", array, c, u)
 }
 
-func (r rowKernel) number(staged string, c int, array string) string {
+func (r rowKernel) number(staged string, c int, expr string) string {
 	if r.Tile > 0 {
 		return fmt.Sprintf("%s[jj + %du]", staged, c)
 	}
-	return fmt.Sprintf("%s[numbers + c%d]", array, c)
+	return fmt.Sprintf(expr, c)
 }
 
 // Copy brings the columns at hand close where Loops says so; x and y are the arrays of vectors.
@@ -162,7 +200,7 @@ let origin = (b * TQ * HEADS + h) * UNITS;
 let i{{$r}} = first + {{$r}}u * LANES;
 let number{{$r}} = (b * HEADS + h) * TQ + min(i{{$r}}, TQ - 1u);
 let seen{{$r}} = min(i{{$r}} + position, TK - 1u); // the last column that the row sees
-{{end}}{{end}}
+{{$.Own $r (printf "i%d" $r)}}{{end}}{{end}}
 
 {{- define "keys" -}}
 {{if .Tile -}}
@@ -173,6 +211,7 @@ for (var t = 0u; t < past; t += TILE) {
     xs[x] = in1[at];
     ys[x] = in2[at];
   }
+  {{.Staged -}}
   workgroupBarrier();
   for (var jj = 0u; jj < min(TILE, past - t); jj += {{.Abreast}}u) {
     let j = t + jj;
@@ -201,6 +240,7 @@ var sum{{$r}} = 0.0;
 {{end -}}
 {{template "keys" .}}
 {{- .Copy "in1" "in2"}}
+{{- range .Cols}}{{$.Segment .}}{{end}}
 {{- range $r := .Rows}}{{range $c := $.Cols}}var s{{$r}}_{{$c}} = 0.0;
 {{end}}{{end -}}
 {{range $u := .Units}}{{range $c := $.Cols}}{
@@ -209,7 +249,7 @@ let x = {{$.X $c $u "in1"}};
 {{end}}}
 {{end}}{{end -}}
 {{range $r := .Rows -}}
-{{range $c := $.Cols}}s{{$r}}_{{$c}} = select(LOWEST, s{{$r}}_{{$c}} * SCALE, j + {{$c}}u <= seen{{$r}});
+{{range $c := $.Cols}}s{{$r}}_{{$c}} = select(LOWEST, s{{$r}}_{{$c}} * SCALE, j + {{$c}}u <= seen{{$r}}{{$.Together $r $c}});
 {{end -}}
 let larger{{$r}} = {{$.Largest $r}};
 let keep{{$r}} = exp(m{{$r}} - larger{{$r}});
@@ -244,6 +284,7 @@ let delta{{$r}} = tmp0[number{{$r}}];
 {{end -}}
 {{template "keys" .}}
 {{- .Copy "in1" "in2"}}
+{{- range .Cols}}{{$.Segment .}}{{end}}
 {{- range $r := .Rows}}{{range $c := $.Cols}}var s{{$r}}_{{$c}} = 0.0;
 var dp{{$r}}_{{$c}} = -delta{{$r}};
 {{end}}{{end -}}
@@ -255,7 +296,7 @@ dp{{$r}}_{{$c}} += inner({{$.At "g" $r $u}}, y);
 {{end}}}
 {{end}}{{end -}}
 {{range $r := .Rows}}{{range $c := $.Cols -}}
-let ds{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - lse{{$r}}, j + {{$c}}u <= seen{{$r}})) * dp{{$r}}_{{$c}};
+let ds{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - lse{{$r}}, j + {{$c}}u <= seen{{$r}}{{$.Together $r $c}})) * dp{{$r}}_{{$c}};
 {{end}}{{end -}}
 {{range $u := .Units}}{{range $r := $.Rows -}}
 {{$.At "dq" $r $u}} += {{$.Sum "ds" $r (printf "x%d_" $u)}};
@@ -276,6 +317,7 @@ var v: array<U, {{.N}}>;
 var dk: array<U, {{.N}}>;
 var dv: array<U, {{.N}}>;
 {{.Load "k" "in1"}}{{.Load "v" "in2" -}}
+{{range .Rows}}{{$.Own . (printf "first + %du * LANES" .)}}{{end -}}
 for (var g = 0u; g < GROUP; g++) {
 let h = kv * GROUP + g;
 let columns = (b * TQ * HEADS + h) * UNITS;
@@ -290,9 +332,10 @@ for (var t = block * {{.Block}}u; t < TQ; t += TILE) {
   }
   for (var x = lane; x < TILE; x += LANES) {
     let c = numbers + min(t + x, TQ - 1u);
-    ls[x] = in4[c];
+    ls[x] = {{.LSE}};
     es[x] = tmp0[c];
   }
+  {{.Staged -}}
   workgroupBarrier();
   for (var jj = 0u; jj < min(TILE, TQ - t); jj += {{.Abreast}}u) {
     let j = t + jj;
@@ -307,6 +350,7 @@ for (var j = block * {{.Block}}u; j < TQ; j += {{.Abreast}}u) {
     {{- end}}
 {{end -}}
 {{.Copy "in0" "in5"}}
+{{- range .Cols}}{{$.Segment .}}{{end}}
 {{- range $c := .Cols}}let l{{$c}} = {{$.L $c}};
 let e{{$c}} = {{$.E $c}};
 {{range $r := $.Rows}}var s{{$r}}_{{$c}} = 0.0;
@@ -318,7 +362,7 @@ let y{{$u}}_{{$c}} = {{$.Y $c $u "in5"}};
 dp{{$r}}_{{$c}} += inner({{$.At "v" $r $u}}, y{{$u}}_{{$c}});
 {{end}}{{end}}{{end -}}
 {{range $r := .Rows}}{{range $c := $.Cols -}}
-let p{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - l{{$c}}, j + {{$c}}u >= first + {{$r}}u * LANES && j + {{$c}}u < TQ));
+let p{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - l{{$c}}, j + {{$c}}u >= first + {{$r}}u * LANES && j + {{$c}}u < TQ{{$.Together $r $c}}));
 let ds{{$r}}_{{$c}} = p{{$r}}_{{$c}} * dp{{$r}}_{{$c}};
 {{end}}{{end -}}
 {{range $u := .Units}}{{range $r := $.Rows -}}
@@ -349,21 +393,22 @@ var<workgroup> xs: array<U, %[2]d>;
 var<workgroup> ys: array<U, %[2]d>;
 var<workgroup> ls: array<f32, %[1]d>;
 var<workgroup> es: array<f32, %[1]d>;
-`, r.Tile, n)
-		p.WorkgroupMemory = r.Tile * (8*r.dim + 8)
+`, r.Tile, n) + r.ifSegments("var<workgroup> gs: array<u32, %d>;\n", r.Tile)
+		p.WorkgroupMemory = r.Tile * r.columnBytes()
 	}
 	return p
 }
 
 func (r rowKernel) forward() graph.Pass {
 	_, uses := r.positionExpr()
-	return r.pass("forward", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, append([]string{"out1"}, uses...)...)
+	return r.pass("forward", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, r.withSegments(append([]string{"out1"}, uses...)...)...)
 }
 
 func (r rowKernel) queryGrad() graph.Pass {
-	return r.pass("queryGrad", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "in5", "out0"}, "in4", "tmp0")
+	return r.pass("queryGrad", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "in5", "out0"}, r.withSegments("in4", "tmp0")...)
 }
 
 func (r rowKernel) keyGrad() graph.Pass {
-	return r.pass("keyGrad", "TK", "KV * UNITS", r.KeyBlocks()*r.kvHeads*r.batch, []string{"in0", "in1", "in2", "in5", "out1", "out2"}, "in4", "tmp0")
+	_, uses := r.keyLSE("")
+	return r.pass("keyGrad", "TK", "KV * UNITS", r.KeyBlocks()*r.kvHeads*r.batch, []string{"in0", "in1", "in2", "in5", "out1", "out2"}, r.withSegments(append(uses, "tmp0")...)...)
 }

@@ -129,7 +129,7 @@ func (p pipe) load(e *engine.Engine) error {
 
 // train traces the batches that count.
 func (p pipe) train(ctx context.Context, e *engine.Engine, path string) error {
-	source := noise{p.model, p.microbatches * p.rows}
+	source := engine.Tokens(noise{p.model, p.microbatches * p.rows}.batch)
 	to := func(from, to int) error {
 		if from == to {
 			return nil
@@ -178,7 +178,7 @@ type noise struct {
 	rows  int // of a batch
 }
 
-func (n noise) Batch(batch int64) (tokens, targets []int32, err error) {
+func (n noise) batch(batch int64) (tokens, targets []int32, err error) {
 	rng := rand.New(rand.NewPCG(1, uint64(batch)))
 	draw := func() []int32 {
 		x := make([]int32, n.rows*n.model.SeqLen)

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/bits"
@@ -104,11 +105,16 @@ type Position struct {
 	Epoch  int64  `json:"epoch"` // of its first window
 	Corpus string `json:"corpus"`
 	BatchConfig
+	Aligned string `json:"aligned,omitempty"` // what identifies the tensors that go along
 }
 
 // Position is what to keep before the batch of step.
 func (b *Batcher) Position(step int64) Position {
-	return Position{step, step * int64(b.cfg.BatchSize) / b.n, b.corpus.Hash(), b.cfg}
+	p := Position{Step: step, Epoch: step * int64(b.cfg.BatchSize) / b.n, Corpus: b.corpus.Hash(), BatchConfig: b.cfg}
+	if b.corpus.aligned != nil {
+		p.Aligned = b.corpus.aligned.hash
+	}
+	return p
 }
 
 // Resume checks that p comes from the same tokens, dealt in the same way, and returns the step to go on with.
@@ -123,6 +129,8 @@ func (b *Batcher) Resume(p Position) (int64, error) {
 	switch {
 	case p.Corpus != now.Corpus:
 		return differ("the hash of the training tokens", p.Corpus, now.Corpus)
+	case p.Aligned != now.Aligned:
+		return differ("the hash of data.aligned", cmp.Or(p.Aligned, "none"), cmp.Or(now.Aligned, "none"))
 	case p.SeqLen != now.SeqLen:
 		return differ("the sequence length", p.SeqLen, now.SeqLen)
 	case p.BatchSize != now.BatchSize:

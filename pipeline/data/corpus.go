@@ -25,6 +25,7 @@ type Corpus struct {
 	stats    Stats
 	files    []*os.File
 	mapped   int64 // documents that Options.Map was given
+	aligned  *alignment
 }
 
 // segment is the tokens of one file.
@@ -274,6 +275,7 @@ func (c *Corpus) Split(fraction float64, seqLen int) (train, val *Corpus, err er
 	at := c.from + (w-held)*int64(seqLen)
 	t, v := *c, *c
 	t.to, v.from = at+1, at
+	v.aligned = nil
 	return &t, &v, nil
 }
 
@@ -309,5 +311,7 @@ func (c *Corpus) Close() error {
 			errs = append(errs, err)
 		}
 	}
+	errs = append(errs, c.aligned.close())
+	c.aligned = nil
 	return errors.Join(errs...)
 }

@@ -40,6 +40,8 @@ type Options struct {
 
 	Map Mapper // of the documents of Train; nil leaves them as they are
 
+	Aligned []string // files of tensors with a row for each token of Train, as Map leaves it
+
 	// Progress, if set, is told of the bytes of input read so far and in all, from one goroutine at a time.
 	Progress func(done, total int64)
 }
@@ -68,6 +70,12 @@ func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 	}
 	if train, err = loadFiles(ctx, trainFiles, o, p); err != nil {
 		return nil, nil, err
+	}
+	if len(o.Aligned) > 0 {
+		if train.aligned, err = openAligned(o.Aligned, train.Len()); err != nil {
+			train.Close()
+			return nil, nil, fmt.Errorf("data.aligned: %w", err)
+		}
 	}
 	if len(valFiles) > 0 {
 		o.Map = nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
@@ -28,28 +29,41 @@ func (w *worker) carry(e stage.Effect) error {
 	return nil
 }
 
-// feed uploads a microbatch's tokens to the first part, and its targets to the last.
+// feed uploads what a part reads of a microbatch's data.
 func (w *worker) feed(e stage.Effect) error {
 	a := e.Action
-	if w.data.batch != a.Batch || w.data.tokens == nil {
-		tokens, targets, err := w.seg.task.source.Batch(int64(a.Batch))
+	if w.data.number != a.Batch || w.data.Batch == nil {
+		b, err := w.seg.task.source.Batch(int64(a.Batch))
 		if err != nil {
 			return err
 		}
-		w.data = batch{a.Batch, tokens, targets}
+		w.data = batch{a.Batch, b}
 	}
-	size := w.e.MicrobatchSize * w.e.Model.SeqLen
-	at := (w.replica*w.seg.task.microbatches + a.Microbatch) * size
 	slot := exec.Binding{slotClass: e.Place.Slot}
-	part := a.Chunk*w.e.Stages + w.stage
-	var err error
-	if part == 0 {
-		err = w.session.WriteAt(chunkVariable(model.TokensInput, a.Chunk), slot, bytesOfI32(w.data.tokens[at:at+size]))
+	for _, v := range w.reads[a.Chunk] {
+		if w.seg.task.evaluates && v.ID != model.TokensInput && v.ID != model.TargetsInput {
+			continue
+		}
+		data, err := w.share(v, a.Microbatch)
+		if err == nil {
+			err = w.session.WriteAt(chunkVariable(v.ID, a.Chunk), slot, data)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if err == nil && part == w.e.parts()-1 {
-		err = w.session.WriteAt(chunkVariable(model.TargetsInput, a.Chunk), slot, bytesOfI32(w.data.targets[at:at+size]))
+	return nil
+}
+
+// share is a microbatch's part of a variable's data.
+func (w *worker) share(v graph.Named, microbatch int) ([]byte, error) {
+	task, size, all := w.seg.task, int(v.Type.Bytes()), w.data.Batch[v.ID]
+	if n := task.replicas * task.microbatches; len(all) != n*size {
+		return nil, fmt.Errorf("the data of batch %d have %d bytes of %q, expected %d: %v for each of %d microbatches",
+			w.data.number, len(all), v.ID, n*size, v.Type, n)
 	}
-	return err
+	at := (w.replica*task.microbatches + microbatch) * size
+	return all[at : at+size], nil
 }
 
 // store uses what has arrived.

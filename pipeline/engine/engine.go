@@ -81,11 +81,11 @@ type LinePlan struct {
 // Parts names the units of a line: "embed to layers.3".
 func (p LinePlan) Parts() string { return strings.Join(p.names, ", ") }
 
-func partName(c model.Config, first, last int) string {
+func partName(m model.Model, first, last int) string {
 	if last-first == 1 {
-		return c.UnitScope(first)
+		return m.UnitScope(first)
 	}
-	return c.UnitScope(first) + " to " + c.UnitScope(last-1)
+	return m.UnitScope(first) + " to " + m.UnitScope(last-1)
 }
 
 // Lines describes the lines.
@@ -143,13 +143,15 @@ func (l *line) machine(w work, from, to int) (*stage.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if g, err = g.Communicate(schedule.Links{Tied: e.Model.TieEmbeddings, Replica: l.replica > 0, Copied: l.replica == 0 && e.Replicas > 1}); err != nil {
+	if g, err = g.Communicate(schedule.Links{Tied: e.Model.Tied(), Replica: l.replica > 0, Copied: l.replica == 0 && e.Replicas > 1}); err != nil {
 		return nil, err
 	}
 	c := stage.Config{Stage: l.stage, Stages: e.Stages, Replica: l.replica, Chunks: e.Chunks, Microbatches: w.microbatches,
 		Delay: e.Delay, Slots: l.slots, Depth: e.Depth, Actions: g.Line(l.stage), From: from, Roles: l.roles}
 	if w.evaluates {
 		c.Delay, c.Roles.Next = 0, c.Roles.Current
+	} else {
+		c.FeedAll = e.Inputs.Segments
 	}
 	if l.optimizer != nil && len(e.votes) > 1 {
 		c.Owners = e.votes

@@ -81,14 +81,14 @@ func (s setup) load(t *testing.T) (*Engine, Source) {
 	e, err := New(o)
 	require.NoError(t, err)
 	require.NoError(t, e.Load())
-	return e, zeros(o.Microbatches * o.Replicas * o.Model.SeqLen)
+	return e, zeros(o.Microbatches * o.Replicas * o.Model.Size().SeqLen)
 }
 
 // zeros is the data of a batch of that many tokens.
 type zeros int
 
-func (z zeros) Batch(int64) (tokens, targets []int32, err error) {
-	return make([]int32, z), make([]int32, z), nil
+func (z zeros) Batch(int64) (Batch, error) {
+	return Batch{model.TokensInput: make([]byte, 4*z), model.TargetsInput: make([]byte, 4*z)}, nil
 }
 
 func ignore(Measured) error { return nil }
@@ -135,7 +135,7 @@ func TestStop(t *testing.T) {
 				refusal := fmt.Errorf("enough")
 				_, err = e.Train(t.Context(), data, reached, 100, func(m Measured) error { return refusal })
 				require.ErrorIs(t, err, refusal)
-				require.NoError(t, e.Evaluate(t.Context(), data, 3, ignore))
+				require.NoError(t, e.Evaluate(t.Context(), zeros(e.Model.Size().SeqLen), 3, ignore))
 				require.NoError(t, e.Close())
 				for _, d := range e.Devices {
 					buffers, _ := d.Allocated()

@@ -68,9 +68,9 @@ func (s *saboteur) live(t *testing.T, p setup) (told error, after time.Duration)
 	e, err := New(o)
 	require.NoError(t, err)
 	if err = e.Load(); err == nil {
-		data := zeros(o.Microbatches * o.Replicas * o.Model.SeqLen)
+		data := zeros(o.Microbatches * o.Replicas * o.Model.Size().SeqLen)
 		if _, err = e.Train(t.Context(), data, 0, 4, ignore); err == nil {
-			err = e.Evaluate(t.Context(), data, 2, ignore)
+			err = e.Evaluate(t.Context(), zeros(o.Model.Size().SeqLen), 2, ignore)
 		}
 		if after = time.Since(s.struck); err != nil {
 			_, again := e.Train(t.Context(), data, 0, 4, ignore)
@@ -189,9 +189,9 @@ type failingSource struct {
 	fail  func() error
 }
 
-func (f failingSource) Batch(b int64) (tokens, targets []int32, err error) {
+func (f failingSource) Batch(b int64) (Batch, error) {
 	if b == f.batch {
-		return nil, nil, f.fail()
+		return nil, f.fail()
 	}
 	return f.Source.Batch(b)
 }
@@ -211,6 +211,41 @@ func TestDataErrors(t *testing.T) {
 				assert.Zero(t, reached)
 				assert.LessOrEqual(t, len(told), 2)
 				require.NoError(t, e.Close())
+			})
+		})
+	}
+}
+
+// scarceSource has data up to a batch.
+type scarceSource struct {
+	Source
+	end int64
+}
+
+func (s scarceSource) Prepare(b int64) error {
+	if b >= s.end {
+		return errInjected
+	}
+	return nil
+}
+
+// A batch that cannot be had ends training after the one before, in order: the pipeline is empty then and can go on.
+func TestABatchThatCannotBeHad(t *testing.T) {
+	for _, p := range setups() {
+		t.Run(p.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p.device = idle(10 * time.Millisecond)
+				e, data := p.load(t)
+				told := 0
+				count := func(Measured) error { told++; return nil }
+				for range 2 {
+					done, err := e.Train(t.Context(), scarceSource{data, 3}, told, 7, count)
+					require.ErrorIs(t, err, errInjected)
+					assert.Equal(t, []int{3, 3}, []int{done, told})
+				}
+				done, err := e.Train(t.Context(), data, 3, 7, count)
+				require.NoError(t, err)
+				assert.Equal(t, []int{7, 7}, []int{done, told})
 			})
 		})
 	}

@@ -11,7 +11,7 @@ import (
 // model, part c·Stages + s being chunk c of stage s. Line r·Stages + s is stage s of replica r.
 type Layout struct {
 	Stages, Chunks, Replicas int
-	Cut                      []int  // the first unit of each part but the first, see model.Config.Units
+	Cut                      []int  // the first unit of each part but the first, see model.Model
 	Recompute                []bool // by stage: the backward computes the forward's results again instead of keeping them
 	Delay                    int    // batches between a gradient and the weights that it changes: 0 or 1
 }
@@ -20,12 +20,12 @@ func (l Layout) lines() int { return l.Stages * l.Replicas }
 func (l Layout) parts() int { return l.Stages * l.Chunks }
 
 // units are the bounds of a part.
-func (l Layout) units(part int, c model.Config) (first, last int) {
-	bounds := slices.Concat([]int{0}, l.Cut, []int{c.Units()})
+func (l Layout) units(part int, m model.Model) (first, last int) {
+	bounds := slices.Concat([]int{0}, l.Cut, []int{m.Units()})
 	return bounds[part], bounds[part+1]
 }
 
-func (l Layout) check(c model.Config) error {
+func (l Layout) check(m model.Model) error {
 	switch {
 	case l.Stages < 1 || l.Chunks < 1 || l.Replicas < 1:
 		return fmt.Errorf("%d stages, %d chunks, %d replicas: expected at least one of each", l.Stages, l.Chunks, l.Replicas)
@@ -36,9 +36,9 @@ func (l Layout) check(c model.Config) error {
 	}
 	before := 0
 	for _, u := range l.Cut {
-		if u <= before || u >= c.Units() {
+		if u <= before || u >= m.Units() {
 			return fmt.Errorf("pipeline.cut: found %v, expected ascending units from 1 to %d (0 is the embedding, %d the head)",
-				l.Cut, c.Units()-1, c.Units()-1)
+				l.Cut, m.Units()-1, m.Units()-1)
 		}
 		before = u
 	}
@@ -46,11 +46,11 @@ func (l Layout) check(c model.Config) error {
 }
 
 // EvenCut spreads the layers evenly over parts; the embedding goes with the first and the head with the last.
-func EvenCut(c model.Config, parts int) []int {
+func EvenCut(m model.Model, parts int) []int {
 	var cut []int
 	for p := 1; p < parts; p++ {
 		// The head counts as a layer: its matrix is often the largest.
-		cut = append(cut, max(p, min(1+(c.NLayers+1)*p/parts, c.Units()-parts+p)))
+		cut = append(cut, max(p, min(1+(m.Units()-1)*p/parts, m.Units()-parts+p)))
 	}
 	return cut
 }

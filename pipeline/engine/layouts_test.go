@@ -34,7 +34,7 @@ func sample(tied bool) model.Config {
 // noise is random tokens, a function of the batch's number.
 type noise struct{ model.Config }
 
-func (n noise) Batch(batch int64) (tokens, targets []int32, err error) {
+func (n noise) batch(batch int64) (tokens, targets []int32, err error) {
 	rng := rand.New(rand.NewPCG(7, uint64(batch)))
 	for range sequences * n.SeqLen {
 		tokens, targets = append(tokens, rng.Int32N(int32(n.VocabSize))), append(targets, rng.Int32N(int32(n.VocabSize)))
@@ -48,19 +48,20 @@ type trial struct {
 	schedule   string
 	correction string
 	tied       bool
+	inputs     bool // of all kinds, and a loss that reads them
 }
 
 func (s trial) String() string {
-	return fmt.Sprintf("%s, %d stages cut at %v, recomputing %v, delay %d, correction %s, %d replicas, tied %v", s.schedule, s.Stages, s.Cut,
-		s.Recompute, s.Delay, s.correction, s.Replicas, s.tied)
+	return fmt.Sprintf("%s, %d stages cut at %v, recomputing %v, delay %d, correction %s, %d replicas, tied %v, inputs %v", s.schedule, s.Stages, s.Cut,
+		s.Recompute, s.Delay, s.correction, s.Replicas, s.tied, s.inputs)
 }
 
 // layouts are a synchronous and a delayed pipeline of one stage.
 func layouts() []trial {
 	l := Layout{Stages: 1, Chunks: 1, Replicas: 1}
-	delayed := trial{l, "2bw", "error_feedback", true}
+	delayed := trial{Layout: l, schedule: "2bw", correction: "error_feedback", tied: true}
 	delayed.Delay = 1
-	return []trial{{l, "1f1b", "none", false}, delayed}
+	return []trial{{Layout: l, schedule: "1f1b", correction: "none"}, delayed}
 }
 
 // trained is everything that training computed, by name: weights of both versions, state, losses and norms.
@@ -99,6 +100,11 @@ func (l *lender) train(t *testing.T, s trial, look func(*Engine)) trained {
 		return schedule.New(s.schedule, schedule.Options{Stages: s.Stages, Chunks: s.Chunks, Microbatches: o.Microbatches, Batches: batches})
 	}
 	o.Optimizer = adam(t, o, s.correction)
+	source := Source(Tokens(noise{c}.batch))
+	if s.inputs {
+		o.Inputs, o.Loss = everything(), drawn
+		source = data{o, microbatches}
+	}
 	e, err := New(o)
 	require.NoError(t, err, s)
 	require.NoError(t, e.Load())
@@ -109,7 +115,7 @@ func (l *lender) train(t *testing.T, s trial, look func(*Engine)) trained {
 		}
 	}
 	out := trained{}
-	_, err = e.Train(context.Background(), noise{c}, 0, batches, func(m Measured) error {
+	_, err = e.Train(context.Background(), source, 0, batches, func(m Measured) error {
 		for name, x := range map[string]float64{"loss": m.Loss, "norm": m.GradNorm} {
 			out[fmt.Sprint(name, " ", m.Batch)] = binary.LittleEndian.AppendUint64(nil, math.Float64bits(x))
 			require.Greater(t, x, clip, "the %s of a device that computes, and of a batch that is clipped", name)

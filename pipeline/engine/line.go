@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/stage"
@@ -20,6 +21,7 @@ type line struct {
 	optimizer      *optim.Part     // of the parameters that it owns; nil: none
 	slots          int             // microbatches that a chunk may have in flight
 	runs           map[string]bool // by program; the first part has no input gradient to compute
+	reads          [][]graph.Named // by chunk: variables that its programs find a microbatch's data in
 	planned        Planned
 	session        Session
 	roles          stage.Roles

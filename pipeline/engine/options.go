@@ -15,11 +15,12 @@ import (
 // Options say what is trained, and how and where.
 type Options struct {
 	Layout
-	Model          model.Config
+	Model          model.Model
 	MicrobatchSize int              // sequences
 	Microbatches   int              // of a batch on one replica
 	Optimizer      *optim.Optimizer // of all parameters; their gradients are those that Contributions names
 	Loss           model.Loss       // what is trained; nil: cross-entropy, which is what evaluations are of
+	Inputs         model.Inputs     // what training reads of a batch besides tokens and targets
 	Schedule       Schedule
 	Devices        []device.Device // a line each; the engine does not close them
 	Execute        Executor        // nil: runtime/exec with the static choice of kernels
@@ -30,10 +31,32 @@ type Options struct {
 // Schedule gives the computation of some batches.
 type Schedule func(batches int) (*schedule.Generator, error)
 
-// Source gives a batch's tokens and targets, sequence after sequence, of all replicas and microbatches. It is called from
-// several goroutines.
+// Batch is a batch's data by variable, as model.Config.Variables lists them: little-endian, microbatch after microbatch of one
+// replica after the other. What is one for a batch, its scalars, comes again for each microbatch. An evaluation reads tokens and
+// targets only.
+type Batch map[string][]byte
+
+// Source gives data. Each line that reads some of a batch asks for it, from a goroutine of its own, and changes nothing in it.
 type Source interface {
-	Batch(batch int64) (tokens, targets []int32, err error)
+	Batch(batch int64) (Batch, error)
+}
+
+// Preparer is a Source that may be unable to give a batch. Prepare waits for one; lines ask before any begins it. After an error, always the
+// same, no batch from that one on is begun, and those before it are finished.
+type Preparer interface {
+	Prepare(batch int64) error
+}
+
+// Tokens is a Source of tokens and targets, sequence after sequence, and nothing else.
+type Tokens func(batch int64) (tokens, targets []int32, err error)
+
+// Batch is as a Source has it.
+func (f Tokens) Batch(batch int64) (Batch, error) {
+	tokens, targets, err := f(batch)
+	if err != nil {
+		return nil, err
+	}
+	return Batch{model.TokensInput: bytesOfI32(tokens), model.TargetsInput: bytesOfI32(targets)}, nil
 }
 
 // Tracer is told what happened when; *trace.Writer is one. Events of one track do not overlap.

@@ -86,11 +86,15 @@ func (l *line) buildPrograms() (programs, error) {
 func (p programs) addChunk(l *line, chunk int) error {
 	first, last := l.e.units(chunk*l.e.Stages+l.stage, l.e.Model)
 	s, err := l.e.Model.Stage(model.StageOptions{First: first, Last: last, Batch: l.e.MicrobatchSize,
-		Microbatches: l.e.Microbatches * l.e.Replicas, Recompute: l.e.recompute(l.stage), Loss: l.e.Loss})
+		Microbatches: l.e.Microbatches * l.e.Replicas, Recompute: l.e.recompute(l.stage), Loss: l.e.Loss, Inputs: l.e.Inputs})
 	if err != nil {
 		return err
 	}
-	kept := []string{model.TokensInput, model.TargetsInput, model.ActIn}
+	l.reads = append(l.reads, l.e.readBy(s))
+	kept := []string{model.ActIn}
+	for _, v := range l.reads[chunk] {
+		kept = append(kept, v.ID)
+	}
 	for _, v := range s.Stash {
 		kept = append(kept, v.ID)
 	}
@@ -122,6 +126,17 @@ func (p programs) addChunk(l *line, chunk int) error {
 		add(schedule.Backward, false, s.BackwardNext)
 	}
 	return nil
+}
+
+// readBy lists the variables that a part's programs find a microbatch's data in.
+func (e *Engine) readBy(s *model.Stage) []graph.Named {
+	read := map[string]bool{}
+	for _, g := range []*graph.Graph{s.Forward, s.Backward, s.Eval} {
+		for _, v := range g.Sources("variable") {
+			read[v.Node.Op.(graph.Source).Label()] = true
+		}
+	}
+	return slices.DeleteFunc(e.Model.Variables(e.Inputs, e.MicrobatchSize), func(v graph.Named) bool { return !read[v.ID] })
 }
 
 // rename gives what a chunk has for itself a name of its own on the line. What is kept from a microbatch's forward to its

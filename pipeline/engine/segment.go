@@ -28,8 +28,10 @@ type work struct {
 // gate lets lines begin batches, in step: once it is closed, none begins a batch that no other has begun.
 type gate struct {
 	mu      sync.Mutex
-	begun   int // the newest batch
-	limit   int // the first that is not begun
+	begun   int   // the newest batch
+	limit   int   // the first that is not begun
+	refused error // why it was closed, if that was not asked for
+	closed  bool
 	limited chan struct{}
 }
 
@@ -48,23 +50,32 @@ func (g *gate) begin(batch int) bool {
 }
 
 // stop closes the gate: batches that were begun are finished.
-func (g *gate) stop() {
+func (g *gate) stop() { g.refuse(nil) }
+
+// refuse closes the gate for a reason.
+func (g *gate) refuse(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.begun+1 < g.limit {
-		g.limit = g.begun + 1
+	if g.refused == nil {
+		g.refused = err
 	}
+	if g.closed {
+		return
+	}
+	g.limit = min(g.limit, g.begun+1)
+	g.closed = true
 	close(g.limited)
 }
 
-func (g *gate) end() int {
+func (g *gate) end() (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.limit
+	return g.limit, g.refused
 }
 
 // run works on batches from a number on to before another. When stop ends, the batches under way are finished and the rest is
-// left; the result is the first batch that was not done. The first failure stops all lines.
+// left, as they are when the source cannot give the next one; the result is the first batch that was not done. The first failure stops
+// all lines.
 func (e *Engine) run(stop context.Context, w work, from, to int, r *results) (int, error) {
 	if e.failure != nil {
 		return from, e.failure
@@ -84,7 +95,18 @@ func (e *Engine) run(stop context.Context, w work, from, to int, r *results) (in
 			line.roles = line.machine.Roles()
 		}
 	}
-	return seg.gate.end(), nil
+	return seg.gate.end()
+}
+
+// begin lets a line begin a batch if its data can be had.
+func (seg *segment) begin(batch int) bool {
+	if p, ok := seg.task.source.(Preparer); ok {
+		if err := p.Prepare(int64(batch)); err != nil {
+			seg.gate.refuse(err)
+			return false
+		}
+	}
+	return seg.gate.begin(batch)
 }
 
 // segment makes the workers, and nothing that has to be closed.

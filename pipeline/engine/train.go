@@ -9,7 +9,8 @@ import (
 
 // Train works on batches from a number on to before another, and tells of each in order, from the caller's goroutine. When stop
 // ends, or each fails, the batches under way are finished; the result is the number of the first batch that was not done. When
-// it returns without error of its own the pipeline is empty, and weights and states may be read.
+// it returns without error of its own the pipeline is empty, and weights and states may be read; so too after an error of each, or of a
+// Preparer.
 func (e *Engine) Train(stop context.Context, source Source, from, to int, each func(Measured) error) (int, error) {
 	r := newResults(from, e.Microbatches*e.Replicas, true)
 	return e.deliver(stop, work{e.Schedule, source, e.Replicas, e.Microbatches, false}, from, to, r, each)

@@ -40,8 +40,8 @@ func newWorker(l *line, seg *segment, m *stage.Machine) *worker {
 
 // batch is the data of one.
 type batch struct {
-	batch           int
-	tokens, targets []int32
+	number int
+	Batch
 }
 
 // payload is what a message carries, tensor after tensor.
@@ -90,7 +90,8 @@ func (w *worker) run(ctx context.Context) error {
 			}
 		case <-limited:
 			limited = nil
-			w.machine.Limit(w.seg.gate.end())
+			end, _ := w.seg.gate.end()
+			w.machine.Limit(end)
 		case <-ctx.Done():
 			return nil // another line has failed
 		}
@@ -100,7 +101,7 @@ func (w *worker) run(ctx context.Context) error {
 // advance carries out all that can be done now.
 func (w *worker) advance() error {
 	for w.seg.ctx.Err() == nil {
-		if batch, wants := w.machine.WantsBatch(); wants && w.seg.gate.begin(batch) {
+		if batch, wants := w.machine.WantsBatch(); wants && w.seg.begin(batch) {
 			w.machine.Allow(batch)
 		}
 		effects := w.machine.Next()

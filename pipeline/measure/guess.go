@@ -25,16 +25,16 @@ func speedOf(k device.Kind) speed {
 
 // guess reckons a kernel's time as the longer of its arithmetic and its traffic (the roofline of Williams, Waterman and
 // Patterson, CACM 52(4), 2009), and its launch.
-func guess(dev device.Device, kinds [3]kind) (r record) {
+func guess(dev device.Device, kinds []kind) (r record) {
 	v := speedOf(dev.Info().Kind)
-	for i, k := range kinds {
+	for _, k := range kinds {
 		seconds := map[string]float64{}
 		for _, program := range k.programs {
 			for _, kernel := range k.plan.Kernels(program) {
 				seconds[program] += v.launch + max(kernel.Flops/v.flops, float64(kernel.Bytes)/v.bytes)
 			}
 		}
-		r.times[i] = k.total(seconds)
+		r.times = append(r.times, k.total(seconds))
 	}
 	r.link = v.link
 	return r

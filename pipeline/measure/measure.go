@@ -1,7 +1,6 @@
 // Package measure finds out what the units of a model cost on a device, for pipeline/partition: their memory from their
-// graphs, their times by running them one by one, or by a model of the device. All layers are alike, so three units are
-// looked at: the embedding, a layer, the head. Kernels never span units, so that the costs of a stage are the sums of its
-// units'.
+// graphs, their times by running them one by one, or by a model of the device. Of units that are alike, as layers are, one is
+// looked at. Kernels never span units, so that the costs of a stage are the sums of its units'.
 package measure
 
 import (
@@ -18,9 +17,11 @@ import (
 
 // Target is what is to be trained.
 type Target struct {
-	Model     model.Config
+	Model     model.Model
 	Batch     int              // sequences a microbatch
 	Optimizer *optim.Optimizer // of all parameters
+	Loss      model.Loss       // nil: cross-entropy
+	Inputs    model.Inputs     // of training
 }
 
 // Options of a measurement.
@@ -58,8 +59,14 @@ func (t Target) Problem(ctx context.Context, devices []device.Device, o Options)
 		p.Units = widest(p.Units, c.Units)
 		p.Devices = append(p.Devices, partition.Device{Name: dev.Info().Name, Times: c.Times, Memory: budget(dev), Link: c.Link})
 	}
+	if t.Inputs.Segments {
+		p.Given = t.ids()
+	}
 	return p, modelled, nil
 }
+
+// ids is the bytes of a microbatch's tokens.
+func (t Target) ids() int64 { return graph.T(graph.U32, t.Batch, t.Model.Size().SeqLen).Bytes() }
 
 // kindOf is what devices that are alike have in common.
 func kindOf(dev device.Device) device.Info {
@@ -91,12 +98,19 @@ func (t Target) On(ctx context.Context, dev device.Device, o Options) (c Costs, 
 	if c.Modelled = o.Modelled || dev.Info().Kind == device.Null; c.Modelled {
 		o.Tune = nil // it would time kernels
 	}
-	var kinds [3]kind
-	for i, unit := range t.representatives() {
-		if kinds[i], err = t.kind(dev, unit, o.Tune); err != nil {
-			return c, fmt.Errorf("%s: %w", t.Model.UnitScope(unit), err)
+	var kinds []kind
+	at := map[int]int{} // kind by unit
+	for u := range t.Model.Units() {
+		if t.Model.Like(u) != u {
+			at[u] = at[t.Model.Like(u)]
+			continue
 		}
-		kinds[i].unit.Name = [3]string{"the embedding", "a layer", "the head"}[i]
+		k, err := t.kind(dev, u, o.Tune)
+		if err != nil {
+			return c, fmt.Errorf("%s: %w", t.Model.UnitScope(u), err)
+		}
+		k.unit.Name = t.Model.UnitScope(u)
+		at[u], kinds = len(kinds), append(kinds, k)
 	}
 	var known record
 	switch {
@@ -112,26 +126,12 @@ func (t Target) On(ctx context.Context, dev device.Device, o Options) (c Costs, 
 	}
 	c.Link, c.Memory = known.link, budget(dev)
 	for u := range t.Model.Units() {
-		i := t.kindOf(u)
+		i := at[u]
 		unit := kinds[i].unit
 		unit.Name = t.Model.UnitScope(u)
 		c.Units, c.Times = append(c.Units, unit), append(c.Times, known.times[i])
 	}
 	return c, nil
-}
-
-// representatives are the units that stand for all.
-func (t Target) representatives() [3]int { return [3]int{0, 1, t.Model.Units() - 1} }
-
-// kindOf is which of the representatives a unit is like.
-func (t Target) kindOf(unit int) int {
-	switch unit {
-	case 0:
-		return 0
-	case t.Model.Units() - 1:
-		return 2
-	}
-	return 1
 }
 
 // The programs of a unit; those of the update are numbered.
@@ -145,7 +145,7 @@ const (
 
 func updateProgram(variant int) string { return fmt.Sprint("update ", variant) }
 
-// kind is a representative unit, planned for a device.
+// kind is a unit that stands for those like it, planned for a device.
 type kind struct {
 	unit     partition.Unit
 	plan     *exec.Plan
@@ -157,7 +157,7 @@ type kind struct {
 const someMicrobatches = 2
 
 func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, err error) {
-	s, err := t.Model.Stage(model.StageOptions{First: unit, Last: unit + 1, Batch: t.Batch, Microbatches: someMicrobatches})
+	s, err := t.Model.Stage(model.StageOptions{First: unit, Last: unit + 1, Batch: t.Batch, Microbatches: someMicrobatches, Loss: t.Loss, Inputs: t.Inputs})
 	if err != nil {
 		return k, err
 	}
@@ -210,14 +210,17 @@ func (t Target) unit(unit int, s *model.Stage) (u partition.Unit) {
 			u.Shared += p.Type.Bytes()
 		}
 	}
-	ids := graph.T(graph.U32, t.Batch, t.Model.SeqLen).Bytes()
 	if unit == 0 {
-		u.Kept += ids // tokens
+		u.Given = t.ids() // tokens
 	}
 	if unit == t.Model.Units()-1 {
-		u.Kept += ids // targets
+		for _, v := range t.Model.Variables(t.Inputs, t.Batch) {
+			if v.ID != model.TokensInput && v.ID != model.SegmentsInput {
+				u.Given += v.Type.Bytes()
+			}
+		}
 	} else {
-		u.Out = ids * int64(t.Model.DModel)
+		u.Out = t.ids() * int64(t.Model.Size().DModel)
 	}
 	return u
 }

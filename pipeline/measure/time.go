@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -18,22 +17,22 @@ import (
 
 // record is what was measured on a device.
 type record struct {
-	times [3]partition.Time // embedding, layer, head
+	times []partition.Time // by kind of unit
 	link  partition.Link
 }
 
 // measured runs the programs of each kind of unit, and transfers of what passes between units, unless the cache has them.
-func (t Target) measured(ctx context.Context, dev device.Device, kinds [3]kind, o Options) (r record, cached bool, err error) {
+func (t Target) measured(ctx context.Context, dev device.Device, kinds []kind, o Options) (r record, cached bool, err error) {
 	cached = true
-	for i, k := range kinds {
+	for _, k := range kinds {
 		seconds, all, err := t.remembered(ctx, dev, k, o)
 		if err != nil {
 			return r, false, fmt.Errorf("%s: %w", k.unit.Name, err)
 		}
-		r.times[i] = k.total(seconds)
+		r.times = append(r.times, k.total(seconds))
 		cached = cached && all
 	}
-	n := kinds[0].unit.Out
+	n := max(kinds[0].unit.Out, smallest)
 	key := o.Cache.key(dev, fmt.Sprint("transfer ", n))
 	e, ok := o.Cache.get(key)
 	if !ok {
@@ -111,17 +110,20 @@ func (k kind) total(seconds map[string]float64) partition.Time {
 // fill uploads what the programs read and do not write: weights, activations and their gradients, tokens, the step's numbers.
 // Gradients of weights and the optimizer's state begin as zero.
 func (t Target) fill(s *exec.Session, k kind) error {
-	rng := rand.New(rand.NewPCG(1, 2))
+	rng, parameters := rand.New(rand.NewPCG(1, 2)), map[string]bool{}
+	for _, p := range t.Model.Parameters() {
+		parameters[p.Name] = true
+	}
 	for _, v := range s.Variables() {
 		var data []byte
 		switch {
 		case v.ID == model.TokensInput || v.ID == model.TargetsInput:
 			ids := make([]float64, v.Type.Shape.Len())
 			for i := range ids {
-				ids[i] = float64(rng.IntN(t.Model.VocabSize))
+				ids[i] = float64(rng.IntN(t.Model.Size().VocabSize))
 			}
 			data = exec.Encode(graph.U32, ids)
-		case v.ID == model.ActIn || v.ID == model.GradOut || strings.HasSuffix(v.ID, ".weight") && !strings.Contains(v.ID, "/"):
+		case v.ID == model.ActIn || v.ID == model.GradOut || parameters[v.ID]:
 			xs := make([]float32, v.Type.Shape.Len())
 			for i := range xs {
 				xs[i] = 0.1 * (rng.Float32() - 0.5)
@@ -175,8 +177,10 @@ func best(ctx context.Context, work func(n int) error) (time.Duration, error) {
 	return fastest, nil
 }
 
-// few is the bytes of a transfer whose time is all latency.
-const few = 4
+const (
+	few      = 4    // bytes of a transfer whose time is all latency
+	smallest = 4096 // of one that tells the bandwidth
+)
 
 // link times transfers between the device and the host, of n bytes and of few: the mean of both directions, each waited for.
 func link(ctx context.Context, dev device.Device, n int64) (l partition.Link, err error) {

@@ -12,6 +12,7 @@ type costs struct {
 	halves, postponed bool    // backwards run in two halves, the second of which does not always follow the first
 	parameters, state []int64 // of the units before each
 	kept, keptW       []int64 // likewise, what enters them included
+	data              []int64 // given to them
 	working           rangeMax
 	times             [][]Time // by device: of the units before each
 	share             []int    // by device: stages on it
@@ -23,10 +24,11 @@ func newCosts(p Problem) *costs {
 	c.halves, c.postponed = split(p.Schedule)
 	n := len(p.Units)
 	c.parameters, c.state = make([]int64, n+1), make([]int64, n+1)
-	c.kept, c.keptW = make([]int64, n+1), make([]int64, n+1)
+	c.kept, c.keptW, c.data = make([]int64, n+1), make([]int64, n+1), make([]int64, n+1)
 	for i, u := range p.Units {
 		c.parameters[i+1], c.state[i+1] = c.parameters[i]+u.Parameters, c.state[i]+u.State
 		c.kept[i+1], c.keptW[i+1] = c.kept[i]+u.Kept+p.passes(i), c.keptW[i]+u.KeptW
+		c.data[i+1] = c.data[i] + u.Given
 	}
 	c.working = newRangeMax(p.Units)
 	for i, d := range p.Devices {
@@ -215,6 +217,7 @@ func (c *costs) memory(stage int, parts []Part, recompute bool) Memory {
 // what it is given alone, and all the rest once, as it begins its way back, where it holds hardly more than a gradient besides.
 func (c *costs) activations(m *Memory, p Part, slots int64, recompute bool) {
 	in, out := c.passes(p.First), c.passes(p.Last)
+	given := c.Given + c.data[p.Last] - c.data[p.First]
 	each, working := c.kept[p.Last]-c.kept[p.First], c.working.of(p.First, p.Last)
 	between := int64(0)
 	if c.halves && p.First > 0 { // the first part's backward has one half only
@@ -227,7 +230,7 @@ func (c *costs) activations(m *Memory, p Part, slots int64, recompute bool) {
 		gradient := max(in, out, c.Units[p.First].Out)
 		each, working = in, max(working, each-in+gradient)
 	}
-	m.Activations += slots*each + between + in + 2*out // on their way: the input's gradient; the output and its gradient
+	m.Activations += slots*(given+each) + between + in + 2*out // on their way: the input's gradient; the output and its gradient
 	m.Working = max(m.Working, working)
 }
 

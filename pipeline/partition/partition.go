@@ -21,6 +21,7 @@ type Unit struct {
 	Shared  int64 `json:"shared,omitempty"`
 	State   int64 `json:"state"`    // bytes of the optimizer's state
 	Kept    int64 `json:"kept"`     // bytes kept from forward to backward, besides the activation that it is given
+	Given   int64 `json:"given"`    // bytes of a microbatch's data that it is given, recomputing or not
 	KeptW   int64 `json:"kept_w"`   // bytes kept besides when the backward runs in two halves
 	Working int64 `json:"working"`  // bytes that its programs use while they run
 	Out     int64 `json:"boundary"` // bytes of the activation that it hands on; the gradient that comes back is as large
@@ -86,6 +87,7 @@ type Problem struct {
 	Schedule  *schedule.Schedule // computation only, of Batches batches
 	Replicas  int                // copies of the pipeline that share a batch, each on devices like these; 0 is 1
 	Tokens    int                // of a batch, over all replicas
+	Given     int64              // bytes of a microbatch's data that every part is given, besides what its units are
 	Recompute Recompute
 	// Cut, when not empty, is the first unit of each part but the first: the given cut is checked instead of searched for.
 	Cut []int

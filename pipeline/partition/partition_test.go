@@ -291,7 +291,7 @@ func naive(p Problem, cut, order []int, recomputed int) (slowest float64) {
 		first, last := bounds[s], bounds[s+1]
 		flying := int64(min(stages-s, p.Schedule.Microbatches))
 		again := recomputed&(1<<s) != 0
-		seconds, bytes, kept, scratch := 0.0, int64(0), int64(0), int64(0)
+		seconds, bytes, kept, scratch := 0.0, flying*p.Given, int64(0), int64(0)
 		for u := first; u < last; u++ {
 			seconds += d.Times[u].Forward + d.Times[u].Backward + d.Times[u].Update/float64(p.Schedule.Microbatches)
 			if again {
@@ -299,6 +299,7 @@ func naive(p Problem, cut, order []int, recomputed int) (slowest float64) {
 			}
 			bytes += int64(2+p.Schedule.Delay)*p.Units[u].Parameters + p.Units[u].State
 			kept += p.Units[u].Kept
+			bytes += flying * p.Units[u].Given
 			if u > first {
 				kept += p.Units[u-1].Out
 			}
@@ -336,10 +337,10 @@ func naive(p Problem, cut, order []int, recomputed int) (slowest float64) {
 func randomProblem(t *testing.T, rng *rand.Rand) Problem {
 	stages := 1 + rng.IntN(4)
 	units := max(stages, 2+rng.IntN(6))
-	p := Problem{Tokens: 1, Schedule: generate(t, []string{"1f1b", "2bw"}[rng.IntN(2)], stages, 1, stages+rng.IntN(4))}
+	p := Problem{Tokens: 1, Given: rng.Int64N(20), Schedule: generate(t, []string{"1f1b", "2bw"}[rng.IntN(2)], stages, 1, stages+rng.IntN(4))}
 	for u := range units {
 		p.Units = append(p.Units, Unit{Name: fmt.Sprint("unit ", u), Parameters: rng.Int64N(100), State: rng.Int64N(100),
-			Kept: rng.Int64N(300), Working: rng.Int64N(100), Out: rng.Int64N(60)})
+			Kept: rng.Int64N(300), Given: rng.Int64N(20), Working: rng.Int64N(100), Out: rng.Int64N(60)})
 	}
 	for d := range stages {
 		e := Device{Name: fmt.Sprint("gpu:", d), Link: Link{Latency: rng.Float64() / 10, Bandwidth: 100 + 1000*rng.Float64()}}

@@ -151,7 +151,7 @@ func (m *Machine) compute() bool {
 		panic(fmt.Sprintf("stage: line %d: %v has no buffer for its gradients: the batch before still holds it", m.cfg.line(), a))
 	}
 	m.store(a, m.inputs(a), place)
-	if part := m.cfg.part(a); forward && (part == 0 || part == m.cfg.last()) {
+	if part := m.cfg.part(a); forward && (part == 0 || part == m.cfg.last() || m.cfg.FeedAll) {
 		m.effects = append(m.effects, Effect{Kind: Feed, Action: a, Place: place})
 	}
 	m.run(a, place, b.first(a))

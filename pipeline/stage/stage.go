@@ -47,7 +47,7 @@ type EffectKind uint8
 
 const (
 	Run   EffectKind = iota // the program of Action; Finished tells its end
-	Feed                    // bring tokens (first part) and targets (last part) of Action's microbatch into its slot
+	Feed                    // bring what the part reads of the data of Action's microbatch into its slot: tokens (first), targets (last), …
 	Store                   // write the payload of Message, that has arrived, to Place
 	Send                    // read what Message carries from Place, and send it to line To
 	Ready                   // the batch Action.Batch is finished on this line: its update is in place, its copies have arrived
@@ -74,6 +74,7 @@ type Config struct {
 	Owners                              []int // lines whose votes an update takes; the line itself, if its own are to come as a message; or none
 	CopiesFrom                          []int // lines that own parameters of which this one holds copies: they get contributions and send weights
 	CopiesTo                            []int // lines that hold copies of this one's parameters: they send contributions and get weights
+	FeedAll                             bool  // parts between the first and the last read data too
 	Actions                             iter.Seq[schedule.Action]
 	From                                int // the batch that the line calls 0; messages and effects count from there
 	Roles                               Roles

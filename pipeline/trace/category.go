@@ -13,6 +13,7 @@ const (
 	Wait     Category = "wait"     // nothing to compute yet
 	Send     Category = "send"     // to the host, on the way to another stage
 	Receive  Category = "receive"  // from the host
+	Data     Category = "data"     // a batch that is waited for is being made
 	Run      Category = "run"      // of the whole run: training, evaluations, checkpoints
 )
 
@@ -53,6 +54,9 @@ func SendTrack(stage string) string    { return stage + sendSuffix }
 func ReceiveTrack(stage string) string { return stage + receiveSuffix }
 
 const sendSuffix, receiveSuffix = " send", " receive"
+
+// DataTrack is the row of Data.
+const DataTrack = "data"
 
 // RunTrack is the row of the whole run. The names of its events:
 const (

@@ -43,6 +43,7 @@ type Shares struct {
 	Wait     float64 `json:"wait"`     // between two runs
 	Transfer float64 `json:"transfer"` // a send or a receive was under way
 	Bubble   float64 `json:"bubble"`   // not busy
+	Data     float64 `json:"data"`     // some stage waited for a batch that hooks had yet to make; of all stages the same
 }
 
 // Summarize reads a trace and sums it up. It is an error when no stage ever computed.
@@ -87,7 +88,8 @@ func (s *Summary) mean() {
 // include makes a mean of n shares one of n+1.
 func (s *Shares) include(x Shares, n int) {
 	for _, f := range []struct{ to, from *float64 }{{&s.Seconds, &x.Seconds}, {&s.Busy, &x.Busy}, {&s.Compute, &x.Compute},
-		{&s.Update, &x.Update}, {&s.Wait, &x.Wait}, {&s.Transfer, &x.Transfer}, {&s.Bubble, &x.Bubble}} {
+		{&s.Update, &x.Update}, {&s.Wait, &x.Wait}, {&s.Transfer, &x.Transfer}, {&s.Bubble, &x.Bubble},
+		{&s.Data, &x.Data}} {
 		*f.to += (*f.from - *f.to) / float64(n+1)
 	}
 	s.Batches = x.Batches
@@ -97,6 +99,7 @@ func (s *Shares) include(x Shares, n int) {
 type timeline struct {
 	stages  map[string]*stage
 	trained []stretch // as the events of training tell
+	data    []interval
 }
 
 // stretch is batches between two moments at which the pipeline is empty.
@@ -108,6 +111,7 @@ type stage struct {
 	computes  bool
 	runs      []interval // and waits, in order
 	transfers []interval
+	data      []interval // of all stages
 }
 
 type interval struct {
@@ -128,6 +132,10 @@ func (t *timeline) add(e Event) error {
 		if e.Name == TrainEvent && e.Args.From != nil && e.Args.To != nil {
 			t.trained = append(t.trained, stretch{*e.Args.From, *e.Args.To})
 		}
+		return nil
+	}
+	if e.Category == Data {
+		t.data = append(t.data, interval{start: e.Start, end: e.End, what: Data})
 		return nil
 	}
 	s := t.stages[name]
@@ -152,8 +160,10 @@ func (t *timeline) add(e Event) error {
 func (t *timeline) rows() []*stage {
 	all := slices.DeleteFunc(slices.Collect(maps.Values(t.stages)), func(s *stage) bool { return !s.computes })
 	slices.SortFunc(all, func(a, b *stage) int { return cmp.Compare(a.row, b.row) })
+	byStart := func(a, b interval) int { return cmp.Compare(a.start, b.start) }
+	slices.SortStableFunc(t.data, byStart)
 	for _, s := range all {
-		byStart := func(a, b interval) int { return cmp.Compare(a.start, b.start) }
+		s.data = t.data
 		slices.SortStableFunc(s.runs, byStart)
 		slices.SortStableFunc(s.transfers, byStart)
 	}
@@ -241,11 +251,14 @@ func (s *stage) means() map[string]float64 {
 // shares are those of several windows together, in their order.
 func (s *stage) shares(ws []window) Shares {
 	var sh Shares
-	runs, transfers := s.runs, s.transfers
+	runs, transfers, data := s.runs, s.transfers, s.data
 	for _, w := range ws {
 		sh.Seconds += (w.end - w.start) / 1e6
 		sh.Batches += w.batches
-		runs, transfers = after(runs, w.start), after(transfers, w.start)
+		runs, transfers, data = after(runs, w.start), after(transfers, w.start), after(data, w.start)
+		for _, x := range data {
+			sh.Data += w.part(x.start, x.end)
+		}
 		for _, x := range runs {
 			if x.start >= w.end {
 				break
@@ -270,7 +283,7 @@ func (s *stage) shares(ws []window) Shares {
 		}
 	}
 	if sh.Seconds > 0 {
-		for _, part := range []*float64{&sh.Compute, &sh.Update, &sh.Wait, &sh.Transfer} {
+		for _, part := range []*float64{&sh.Compute, &sh.Update, &sh.Wait, &sh.Transfer, &sh.Data} {
 			*part /= sh.Seconds
 		}
 	}

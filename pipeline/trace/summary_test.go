@@ -157,3 +157,20 @@ func TestFilesThatAreNoTraces(t *testing.T) {
 	_, err := Summarize(filepath.Join(dir, "none.json"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
+
+// A batch that hooks had yet to make, and that was waited for, counts in the time in which it was.
+func TestSummaryOfWaitsForData(t *testing.T) {
+	path := drawn(t, map[string]string{"stage 0": "FB..FB..FB..FB"}, map[string]string{"stage 0": "00  11  22  33"}, func(w *Writer, at func(int) time.Time) {
+		w.Tracks(DataTrack)
+		w.Complete(DataTrack, Data, "batch 1", at(2), ms, nil) // before the steady state
+		w.Complete(DataTrack, Data, "batch 2", at(7), 2*ms, nil)
+		w.Complete(DataTrack, Data, "batch 3", at(11), 3*ms, nil) // and behind it, in part
+		w.Complete(RunTrack, Run, TrainEvent, at(0), 14*ms, map[string]any{"from": 0, "to": 4})
+	})
+	s, err := Summarize(path)
+	require.NoError(t, err)
+	require.Len(t, s.Stages, 1, "data is no stage")
+	assert.InDelta(t, 6./14, s.All.Data, 1e-9)
+	assert.InDelta(t, 3./8, s.Steady.Data, 1e-9, "from the first forward of batch 1 to that of batch 3: 4 to 12")
+	assert.InDelta(t, s.All.Data, s.Stages[0].All.Data, 1e-9)
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
+	"github.com/gpupipe/gpupipe/wasm/hook"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -27,7 +28,7 @@ type Config struct {
 	Run       RunConfig       `yaml:"run"`
 }
 
-// ModelConfig is a model by name, or by its sizes, or by name with some sizes changed.
+// ModelConfig is a model by name, or by its sizes, or by name with some sizes changed; or, with the arch hook, one that a hook writes.
 type ModelConfig struct {
 	Preset       string `yaml:"preset,omitempty"`
 	model.Config `yaml:",inline"`
@@ -44,9 +45,10 @@ type InitConfig struct {
 type DataConfig struct {
 	Train       []string `yaml:"train,flow"`
 	Val         []string `yaml:"val,flow"`
-	ValFraction float64  `yaml:"val_fraction"` // of the training tokens, held out when Val is empty
-	Field       string   `yaml:"field"`        // of a jsonl object: where its text is
-	Tokenizer   string   `yaml:"tokenizer"`    // "bytes", "gpt2" or the path of a tokenizer.json
+	ValFraction float64  `yaml:"val_fraction"`           // of the training tokens, held out when Val is empty
+	Aligned     []string `yaml:"aligned,flow,omitempty"` // safetensors with a row for each training token
+	Field       string   `yaml:"field"`                  // of a jsonl object: where its text is
+	Tokenizer   string   `yaml:"tokenizer"`              // "bytes", "gpt2" or the path of a tokenizer.json
 	Shuffle     bool     `yaml:"shuffle"`
 	Seed        uint64   `yaml:"seed"` // of the order of the windows
 }
@@ -155,6 +157,14 @@ func ResolveConfig(d *strictyaml.Document) (Config, error) {
 
 // complete fills in what depends on other keys: the model's base, and what goes with the schedule and the optimizer.
 func (c *Config) complete(d *strictyaml.Document) error {
+	if c.Model.written() {
+		if err := c.Model.completeWritten(d); err != nil {
+			return err
+		}
+		c.Pipeline.complete(d)
+		c.Optimizer.complete(d)
+		return nil
+	}
 	base := model.Defaults()
 	switch {
 	case c.Model.Preset != "":
@@ -204,9 +214,16 @@ func (c *Config) agreesWith(d *strictyaml.Document) error {
 	return nil
 }
 
-// ReadModelConfig reads config.json in a folder.
+// ReadModelConfig reads config.json in a folder, that of a Llama.
 func ReadModelConfig(dir string) (model.Config, error) {
 	path := filepath.Join(dir, "config.json")
+	kept, err := readKept(dir)
+	if err != nil {
+		return model.Config{}, err
+	}
+	if kept != nil {
+		return model.Config{}, fmt.Errorf("%s: a hook wrote this model, expected a Llama; to train it: model: {arch: hook, …} and its module as the hook %s", path, hook.BuildModel)
+	}
 	text, err := strictyaml.ReadSmall(path)
 	if err != nil {
 		return model.Config{}, err
@@ -258,6 +275,8 @@ func (c Config) validateData() error {
 		return bad("data.train", c.Data.Train, "at least one file to learn from, as in data: {train: [a.txt]}")
 	case slices.Contains(c.Data.Train, "") || slices.Contains(c.Data.Val, ""):
 		return bad("data.train", "", "names of files")
+	case slices.Contains(c.Data.Aligned, ""):
+		return bad("data.aligned", "", "names of safetensors files")
 	case c.Data.ValFraction < 0 || c.Data.ValFraction > 0.5:
 		return bad("data.val_fraction", c.Data.ValFraction, "a number from 0 to 0.5")
 	case c.Data.Field == "":

@@ -62,7 +62,7 @@ func TestOptimizersHaveTheirDefaults(t *testing.T) {
 			assert.Equal(t, want.lr, c.Optimizer.LR, name)
 			assert.Equal(t, want.adamWLR, c.Optimizer.AdamW.LR, name)
 			assert.ElementsMatch(t, want.betas, c.Optimizer.Betas, name)
-			_, err = newOptimizer(c, nil)
+			_, err = newOptimizer(c, c.Model.Config, nil)
 			require.NoError(t, err)
 		}
 	}
@@ -106,7 +106,7 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "lr: {schedule: cosin}\n":                                                                   `c.yaml:5: lr.schedule: found "cosin", expected one of cosine`,
 		smallConfig + "train: {batch_size: 5, microbatches: 2}\n":                                                 "c.yaml:5: train.batch_size: found 5, expected a multiple of train.microbatches (2)",
 		smallConfig + "train: {precision: bf16}\n":                                                                `c.yaml:5: train.precision: found "bf16", expected f32`,
-		smallConfig + "pipeline: {stages: 7}\n":                                                                   "c.yaml:5: pipeline.stages: found 7, expected an integer from 1 to 6",
+		smallConfig + "pipeline: {stages: 7}\n":                                                                   "c.yaml:5: pipeline.stages: found 7, expected at most one part a unit: the model has 6 (embedding, layers, head)",
 		smallConfig + "pipeline: {delay: 2}\n":                                                                    "c.yaml:5: pipeline.delay: found 2, expected an integer from 0 to 1",
 		smallConfig + "pipeline: {schedule: 1f1b, delay: 1}\n":                                                    "c.yaml:5: pipeline.delay: found 1, expected 0, the delay of schedule 1f1b",
 		smallConfig + "pipeline: {schedule: pipedream}\n":                                                         `c.yaml:5: pipeline.schedule: found "pipedream", expected one to train with`,
@@ -118,15 +118,17 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "pipeline: {replicas: 2}\n":                                                                 "train.microbatches: found 1, expected a multiple of pipeline.replicas (2)",
 		smallConfig + "pipeline: {devices: [a, b]}\n":                                                             "c.yaml:5: pipeline.devices: found",
 		smallConfig + "hooks: [a.wasm]\n":                                                                         `c.yaml:5: hooks[0]: found text "a.wasm", expected a section with the keys file, hook, config, seed`,
-		smallConfig + "hooks: [{file: a}]\n":                                                                      `c.yaml: hooks[0].hook: found "", expected one of build_loss, map_document, learning_rate, on_metrics`,
+		smallConfig + "hooks: [{file: a}]\n":                                                                      `c.yaml: hooks[0].hook: found "", expected one of build_loss, build_model, map_document, map_batch, token_weights, learning_rate, on_metrics`,
 		smallConfig + "hooks:\n- hook: build_loss\n":                                                              `hooks[0].file: found "", expected the name of a WebAssembly module`,
 		smallConfig + "hooks: [{file: a, hook: build_loos}]\n":                                                    `c.yaml:5: hooks[0].hook: found "build_loos", expected one of`,
+		smallConfig + "hooks: [{file: a, hook: loss_grad}]\n":                                                     "token_weights, learning_rate, on_metrics: loss_grad is for checking only: gpupipe hook check",
+		smallConfig + "hooks: [{file: a, hook: loss_scalars}]\n":                                                  "loss_scalars is called where build_loss of its module asks for scalars",
 		smallConfig + "hooks: [{file: a, hook: build_loss, configs: {}}]\n":                                       "c.yaml:5: hooks[0].configs: unknown key",
 		smallConfig + "hooks: [{file: a, hook: build_loss, config: 5}]\n":                                         "c.yaml:5: hooks[0].config: found the integer 5, expected a section",
 		smallConfig + "hooks: [{file: a, hook: build_loss, config: {a: [.nan]}}]\n":                               "c.yaml:5: hooks[0].config: it has no form in JSON",
 		smallConfig + "hooks: [{file: a, hook: build_loss, config: {a: &x 1}}]\n":                                 "c.yaml:5: hooks[0].config: anchors and aliases are not supported",
 		smallConfig + "hooks: [{file: a, hook: build_loss, config: {a: 1, a: 2}}]\n":                              "c.yaml:5: hooks[0].config.a: the key is given twice",
-		smallConfig + "hooks: [{file: a, hook: build_loss, on_error: skip}]\n":                                    `c.yaml:5: hooks[0].on_error: found "skip", expected nothing: it is of map_document only`,
+		smallConfig + "hooks: [{file: a, hook: build_loss, on_error: skip}]\n":                                    `c.yaml:5: hooks[0].on_error: found "skip", expected nothing: it is of map_document, map_batch, token_weights only`,
 		smallConfig + "hooks: [{file: a, hook: map_document, on_error: panic}]\n":                                 `c.yaml:5: hooks[0].on_error: found "panic", expected stop or skip`,
 		smallConfig + "hooks:\n- {file: a, hook: map_document}\n- {file: a, hook: build_loss, memory_mb: 5000}\n": "c.yaml:7: hooks[1].memory_mb: found 5000, expected an integer from 1 to 4096",
 		smallConfig + "hooks: [{file: a, hook: build_loss, seconds: -1}]\n":                                       "c.yaml:5: hooks[0].seconds: found -1",

@@ -24,7 +24,7 @@ func openCorpus(ctx context.Context, c Config, tok tokenizer.Tokenizer, valBatch
 		return nil, fmt.Errorf("model.vocab_size: found %d, but the tokenizer %q has %d tokens", c.Model.VocabSize, tok.Name(), n)
 	}
 	o := data.Options{Train: c.Data.Train, Val: c.Data.Val, ValFraction: c.Data.ValFraction, Field: c.Data.Field, Tokenizer: tok,
-		Vocab: c.Model.VocabSize, SeqLen: c.Model.SeqLen, Map: hooks, Progress: progress}
+		Vocab: c.Model.VocabSize, SeqLen: c.Model.SeqLen, Map: hooks, Aligned: c.Data.Aligned, Progress: progress}
 	if len(o.Val) > 0 {
 		o.ValFraction = 0
 	}

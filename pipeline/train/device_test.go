@@ -129,3 +129,20 @@ func deviceGradients(t *testing.T, c Config) map[string][]float32 {
 	require.NoError(t, errors.Join(before.close(), after.close()))
 	return grads
 }
+
+// On a real device as in the reference: 2BW is a delay, with hooks at work on batches, as many as there may be.
+func TestDeviceTrainsOnBatchesOfHooks(t *testing.T) {
+	all := withHooks(mixer(t, true)+", hook: map_batch", weigher(t)+", hook: token_weights", scaled(t)+", hook: build_loss")
+	run := func(instances int, overrides ...string) map[string]string {
+		c := demo(t, t.TempDir(), append(overrides, all, "pipeline.delay=1", "train.eval_every=0")...)
+		res, err := Run(context.Background(), c, Options{OpenDevice: openGPU, Instances: instances})
+		require.NoError(t, err)
+		return files(t, res.Checkpoint)
+	}
+	one := run(1)
+	for _, two := range []map[string]string{run(4), run(2, "pipeline.schedule=2bw", "pipeline.stages=2")} {
+		for file := range one {
+			assert.True(t, one[file] == two[file], file)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -78,7 +79,7 @@ func (r *run) evaluate() (float64, error) {
 		total = min(total, int64(r.Train.EvalBatches)*int64(r.Train.BatchSize))
 	}
 	var sum float64
-	err := r.engine.Evaluate(context.Background(), r.data.val, int((total+rows-1)/rows), func(m engine.Measured) error {
+	err := r.engine.Evaluate(context.Background(), engine.Tokens(r.data.val.Batch), int((total+rows-1)/rows), func(m engine.Measured) error {
 		// The batcher begins anew after the last window: rows beyond it are not counted.
 		for _, l := range m.Losses[:min(rows, total-int64(m.Batch)*rows)] {
 			sum += float64(l)
@@ -156,10 +157,10 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 		return out, Mistake(err)
 	}
 	defer text.Close()
-	if o.SeqLen > 0 {
-		src.Model.SeqLen = o.SeqLen
+	if err := src.shorten(o.SeqLen); err != nil {
+		return out, Mistake(err)
 	}
-	windows, err := data.NewBatcher(text, data.BatchConfig{SeqLen: src.Model.SeqLen, BatchSize: o.BatchSize})
+	windows, err := data.NewBatcher(text, data.BatchConfig{SeqLen: src.Model.Size().SeqLen, BatchSize: o.BatchSize})
 	if err != nil {
 		return out, Mistake(err)
 	}
@@ -179,11 +180,25 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 	return out, out.measure(ctx, evaluation{s, windows, o.BatchSize, math.MaxInt64}, src, o.Progress)
 }
 
+// shorten changes the length of the sequences that a model looks at; 0 does not.
+func (src *Source) shorten(seqLen int) error {
+	switch m := src.Model.(type) {
+	case model.Config:
+		m.SeqLen = cmp.Or(seqLen, m.SeqLen)
+		src.Model = m
+	default:
+		if own := m.Size().SeqLen; seqLen != 0 && seqLen != own {
+			return fmt.Errorf("seq-len: found %d, but the model in %s is written by a hook, for %d", seqLen, src.Dir, own)
+		}
+	}
+	return nil
+}
+
 // measure fills in the loss and what follows from it.
 func (out *Evaluation) measure(ctx context.Context, e evaluation, src *Source, progress func(done, total int64)) (err error) {
 	spelled := true
 	out.Loss, err = e.loss(ctx, func(_, targets []int32, losses []float32) {
-		n := len(losses) * src.Model.SeqLen
+		n := len(losses) * src.Model.Size().SeqLen
 		out.Tokens += int64(n)
 		ids := make([]uint32, n)
 		for i := range ids {
@@ -193,7 +208,7 @@ func (out *Evaluation) measure(ctx context.Context, e evaluation, src *Source, p
 		out.Bytes += int64(len(text))
 		spelled = spelled && err == nil
 		if progress != nil {
-			progress(out.Tokens, e.windows.Windows()*int64(src.Model.SeqLen))
+			progress(out.Tokens, e.windows.Windows()*int64(src.Model.Size().SeqLen))
 		}
 	})
 	if err != nil {

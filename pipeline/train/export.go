@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -54,7 +56,8 @@ var exportTypes = map[string]exportType{
 
 // Export writes a model as a folder that Hugging Face's transformers reads: config.json, generation_config.json,
 // tokenizer.json, tokenizer_config.json and model.safetensors, in shards with an index where it is large. The folder appears
-// whole or not at all. Errors of the input are UserErrors.
+// whole or not at all. A model that a hook wrote has other tensors than a Llama: its folder holds the module instead, and is read by
+// OpenModel. Errors of the input are UserErrors.
 func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	o.DType = cmp.Or(o.DType, "f32")
 	as, ok := exportTypes[o.DType]
@@ -77,6 +80,9 @@ func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	}
 	out = Exported{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, WeightsX), DType: o.DType, Parameters: src.Model.Count(),
 		Bytes: src.Model.Count() * as.dtype.Size()}
+	if src.kept != nil {
+		o.Note("a hook wrote this model: the folder has its module, %s, and gpupipe reads it; transformers does not", moduleFile)
+	}
 	if c := src.checkpoint; c != nil {
 		out.Step = &c.Step
 	}
@@ -108,7 +114,7 @@ func (o ExportOptions) open() (*Source, error) {
 
 // ours are the files that an export may consist of.
 var ours = regexp.MustCompile(`^(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json$|` +
-	`^model(-\d{5}-of-\d{5})?\.safetensors$`)
+	`^model(-\d{5}-of-\d{5})?\.safetensors$|^model\.wasm$`)
 
 // writable tells whether an export may be written at a path: where nothing is, or an empty folder; by force also where an
 // earlier export is, but never over anything else.
@@ -173,13 +179,10 @@ func (src *Source) exported(as exportType, limit int64, entry func(model.Paramet
 	if err != nil {
 		return nil, err
 	}
-	config := map[string]any{}
-	if err := json.Unmarshal(src.Model.HuggingFace(), &config); err != nil {
-		panic(err) // what was just made
-	}
+	config, module := src.describe(as.torch)
 	// Where these are missing, transformers takes Llama's own tokens 1 and 2.
 	ends := map[string]any{"bos_token_id": nil, "eos_token_id": nil}
-	words := map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": src.Model.SeqLen, "clean_up_tokenization_spaces": false}
+	words := map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": src.Model.Size().SeqLen, "clean_up_tokenization_spaces": false}
 	if id, ok := src.Tokenizer.EOS(); ok {
 		text, err := src.Tokenizer.Decode([]uint32{id})
 		if err != nil {
@@ -190,11 +193,29 @@ func (src *Source) exported(as exportType, limit int64, entry func(model.Paramet
 	for k, v := range ends {
 		config[k] = v
 	}
-	config["torch_dtype"] = as.torch
-	return append([]safetensors.Output{
+	return slices.Concat([]safetensors.Output{
 		jsonFile("config.json", config), jsonFile("generation_config.json", ends), jsonFile("tokenizer_config.json", words),
 		textFile("tokenizer.json", src.Tokenizer.JSON()),
-	}, tensors...), nil
+	}, module, tensors), nil
+}
+
+// describe is config.json, and the module that writes the model if one does.
+func (src *Source) describe(dtype string) (config map[string]any, module []safetensors.Output) {
+	var text []byte
+	switch m := src.Model.(type) {
+	case model.Config:
+		text = m.HuggingFace()
+	default:
+		by := src.hooks.modelHook()
+		text, module = by.kept(m.Size(), dtype), []safetensors.Output{textFile(moduleFile, by.module)}
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber() // a module's seed has more digits than a float64
+	if err := d.Decode(&config); err != nil {
+		panic(err) // what was just made
+	}
+	config["torch_dtype"] = dtype
+	return config, module
 }
 
 func jsonFile(name string, v map[string]any) safetensors.Output {

@@ -85,6 +85,10 @@ func (r *run) traceLines() {
 		r.trace.Tracks(l.Tracks()...)
 	}
 	r.engine.Trace = r.trace
+	if r.feeder != nil {
+		r.trace.Tracks(trace.DataTrack)
+		r.feeder.trace = r.trace
+	}
 }
 
 // openFolder makes what a run writes on the way.

@@ -98,13 +98,19 @@ const decodeProgram = "decode"
 type Generator struct {
 	src     *Source
 	session engine.Session
+	reader  reader
 	context int // tokens
-	fed     int // positions of the cache that hold the present text
+	fed     int // of the present text
+}
+
+// reader gives tokens to a model, one after another from the beginning of a text, so that its logits are those of the token after them.
+type reader interface {
+	read(s engine.Session, ids []uint32, from int) error
 }
 
 // NewGenerator loads a model for sampling. It takes over src, also on error.
 func NewGenerator(src *Source, dev string, open OpenDevice, execute engine.Executor) (*Generator, error) {
-	g, err := src.Model.Decode()
+	g, r, err := src.reader()
 	if err != nil {
 		return nil, errors.Join(Mistake(err), src.Close())
 	}
@@ -112,23 +118,57 @@ func NewGenerator(src *Source, dev string, open OpenDevice, execute engine.Execu
 	if err != nil {
 		return nil, errors.Join(err, src.Close())
 	}
-	return &Generator{src: src, session: s, context: src.Model.SeqLen}, nil
+	return &Generator{src: src, session: s, reader: r, context: src.Model.Size().SeqLen}, nil
+}
+
+// reader is a model's program for generating, and how it is used.
+func (src *Source) reader() (*graph.Graph, reader, error) {
+	switch m := src.Model.(type) {
+	case *model.Written:
+		g, err := m.Predict()
+		return g, &window{ids: make([]uint32, m.Size().SeqLen)}, err
+	default:
+		g, err := m.(model.Config).Decode()
+		return g, cached{}, err
+	}
+}
+
+// cached reads a token at a time: the model keeps what it needs of those before.
+type cached struct{}
+
+func (cached) read(s engine.Session, ids []uint32, from int) error {
+	for i, id := range ids {
+		if err := decode(s, []uint32{id}, from+i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// window holds all of the text, and has the model look at it anew each time.
+type window struct{ ids []uint32 }
+
+func (w *window) read(s engine.Session, ids []uint32, from int) error {
+	clear(w.ids[from+copy(w.ids[from:], ids):])
+	return decode(s, w.ids, from+len(ids)-1)
+}
+
+// decode runs the decoding program on tokens, for the logits after a position.
+func decode(s engine.Session, ids []uint32, position int) error {
+	for name, values := range map[string][]uint32{model.TokensInput: ids, model.PositionInput: {uint32(position)}} {
+		var data []byte
+		for _, v := range values {
+			data = binary.LittleEndian.AppendUint32(data, v)
+		}
+		if err := s.SetInput(decodeProgram, name, data); err != nil {
+			return err
+		}
+	}
+	return s.RunAt(decodeProgram, nil)
 }
 
 // Close releases the device and the model's files.
 func (g *Generator) Close() error { return errors.Join(g.session.Close(), g.src.Close()) }
-
-// feed gives the model one token at the next position.
-func (g *Generator) feed(id uint32) error {
-	if err := g.session.SetInput(decodeProgram, model.TokensInput, binary.LittleEndian.AppendUint32(nil, id)); err != nil {
-		return err
-	}
-	if err := g.session.SetInput(decodeProgram, model.PositionInput, binary.LittleEndian.AppendUint32(nil, uint32(g.fed))); err != nil {
-		return err
-	}
-	g.fed++
-	return g.session.RunAt(decodeProgram, nil)
-}
 
 // Generate continues a prompt by up to n tokens, or to the end of the document, and hands on the text as it grows, whole
 // characters at a time. A text longer than the model's context goes on from its last half. It returns how many tokens
@@ -189,11 +229,10 @@ func tail(ids []uint32, n int) []uint32 { return ids[max(0, len(ids)-max(1, n)):
 
 // next feeds tokens and draws the one after them.
 func (g *Generator) next(pending []uint32, s *Sampler) (uint32, error) {
-	for _, id := range pending {
-		if err := g.feed(id); err != nil {
-			return 0, err
-		}
+	if err := g.reader.read(g.session, pending, g.fed); err != nil {
+		return 0, err
 	}
+	g.fed += len(pending)
 	p, err := g.session.Output(decodeProgram, model.LogitsOutput)
 	if err != nil {
 		return 0, err

@@ -124,7 +124,7 @@ func TestOpenModelFindsRunsCheckpointsAndFolders(t *testing.T) {
 		src, err := OpenModel(path, "")
 		require.NoError(t, err)
 		assert.Equal(t, "bytes", src.Tokenizer.Name())
-		assert.Equal(t, 8, src.Model.DModel)
+		assert.Equal(t, 8, src.Model.Size().DModel)
 		require.NoError(t, src.Close())
 	}
 	for _, path := range []string{dir + "/none", dir + "/config.yaml", dir + "/tensorboard"} {

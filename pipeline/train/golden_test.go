@@ -62,7 +62,7 @@ func newExact(t *testing.T, c Config) *exact {
 	d, err := openCorpus(context.Background(), c, tok, 1, nil, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, d.close()) })
-	o, err := newOptimizer(c, nil)
+	o, err := newOptimizer(c, c.Model.Config, nil)
 	require.NoError(t, err)
 	x := &exact{c, d, o, map[string]*graph.Graph{}, map[string]*graph.Tensor{}}
 	builds := map[string]func() (*graph.Graph, error){

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"reflect"
 	"runtime"
 	"slices"
@@ -12,12 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/wasm"
-	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
@@ -31,6 +29,11 @@ type hooks struct {
 	schedule  optim.Schedule // what learning_rate is told
 	factors   []float64      // that it gave, of the first steps
 	listeners []*listener
+
+	scalars *hook.Scalars     // of the loss
+	steps   int               // what loss_scalars is told
+	asked   int               // for so many steps
+	values  map[int][]float32 // that it gave, of the steps that are still to come
 
 	mu    sync.Mutex
 	lines []string // that modules wrote and that have not been told
@@ -66,22 +69,41 @@ func openHooks(configs []HookConfig, cacheDir string, names ...string) (h *hooks
 				return h, err
 			}
 		}
-		limits := wasm.Limits{MemoryPages: uint32(c.MemoryMB) * 16, Deadline: time.Duration(c.Seconds * float64(time.Second))}
-		m, err := h.host.Load(hook.Spec{File: c.File, Hook: c.Hook, Config: c.Config.JSON(), Seed: c.Seed, Limits: limits,
-			Log: func(line string) { h.wrote(c.File, line) }})
+		m, err := h.load(c)
 		if err != nil {
 			return h, err
 		}
-		h.modules = append(h.modules, &loadedHook{c, m})
+		h.modules = append(h.modules, m)
 	}
 	return h, nil
 }
 
-func (h *hooks) wrote(file, line string) {
+// load loads a module. That of a model is kept: checkpoints hold it.
+func (h *hooks) load(c HookConfig) (_ *loadedHook, err error) {
+	limits := wasm.Limits{MemoryPages: uint32(c.MemoryMB) * 16, Deadline: time.Duration(c.Seconds * float64(time.Second))}
+	s := hook.Spec{File: c.File, Hook: c.Hook, Config: c.Config.JSON(), Seed: c.Seed, Limits: limits, Log: func(line string) { h.wrote(c.File, line) }}
+	var m *hook.Module
+	if c.module == nil && c.Hook == hook.BuildModel {
+		if c.module, err = os.ReadFile(c.File); err != nil {
+			return nil, fmt.Errorf("hook %s: %w", c.File, err)
+		}
+	}
+	if c.module != nil {
+		m, err = h.host.LoadBytes(s, c.module)
+	} else {
+		m, err = h.host.Load(s)
+	}
+	return &loadedHook{c, m}, err
+}
+
+func (h *hooks) wrote(file, line string) { h.note("%s: %s", file, line) }
+
+// note keeps a line until tell.
+func (h *hooks) note(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.lines) < mostLines {
-		h.lines = append(h.lines, fmt.Sprintf("%s: %s", file, line))
+		h.lines = append(h.lines, fmt.Sprintf(format, args...))
 	}
 }
 
@@ -114,6 +136,9 @@ func (h *hooks) close() error {
 	if h.rate != nil {
 		errs = append(errs, h.rate.Close())
 	}
+	if h.scalars != nil {
+		errs = append(errs, h.scalars.Close())
+	}
 	for _, l := range h.listeners {
 		errs = append(errs, l.Close())
 	}
@@ -123,25 +148,11 @@ func (h *hooks) close() error {
 	return errors.Join(errs...)
 }
 
-// loss builds the loss of a microbatch of so many tokens; nil if no module does.
-func (h *hooks) loss(ctx context.Context, rows, vocab int) (model.Loss, error) {
-	for _, m := range h.of(hook.BuildLoss) {
-		g, err := m.BuildLoss(ctx, rows, vocab)
-		if err != nil {
-			return nil, Mistake(err)
-		}
-		return func(logits, targets *graph.Value) *graph.Value {
-			inputs := map[string]*graph.Value{graphhook.Logits: logits, graphhook.Targets: targets}
-			return logits.Builder().Inline(g, inputs)[graphhook.Loss]
-		}, nil
-	}
-	return nil, nil
-}
-
 // mapper is a module that maps documents.
 type mapper struct {
 	*loadedHook
 	instances         *hook.Mapper
+	turns             *turns       // of a module that keeps something from one document to the next
 	in, out, stumbled atomic.Int64 // documents
 	first             atomic.Pointer[error]
 }
@@ -149,7 +160,7 @@ type mapper struct {
 // documents is what maps those of a corpus; nil if no module does.
 func (h *hooks) documents() data.Mapper {
 	for _, m := range h.of(hook.MapDocument) {
-		h.mappers = append(h.mappers, &mapper{loadedHook: m, instances: m.Mapper(runtime.GOMAXPROCS(0))})
+		h.mappers = append(h.mappers, &mapper{loadedHook: m, instances: m.Mapper(runtime.GOMAXPROCS(0)), turns: newTurns(0)})
 	}
 	if len(h.mappers) == 0 {
 		return nil
@@ -158,32 +169,53 @@ func (h *hooks) documents() data.Mapper {
 }
 
 // Map has one module after the other map a document.
-func (h *hooks) Map(ctx context.Context, index int64, text []byte) ([][]byte, error) {
-	texts := [][]byte{text}
+func (h *hooks) Map(ctx context.Context, index int64, text []byte) (texts [][]byte, err error) {
+	texts = [][]byte{text}
 	for _, m := range h.mappers {
-		var next [][]byte
-		for _, t := range texts {
-			mapped, err := m.apply(ctx, index, t)
-			if err != nil {
-				return nil, Mistake(err)
-			}
-			next = append(next, mapped...)
+		if texts, err = m.mapAll(ctx, index, texts); err != nil {
+			return nil, Mistake(err)
 		}
-		texts = next
 	}
 	return texts, nil
+}
+
+// mapAll maps what has become of a document, in its turn if the module keeps something from one to the next.
+func (m *mapper) mapAll(ctx context.Context, index int64, texts [][]byte) (mapped [][]byte, err error) {
+	work := func() error {
+		for _, t := range texts {
+			one, err := m.apply(ctx, index, t)
+			if err != nil {
+				return err
+			}
+			mapped = append(mapped, one...)
+		}
+		return nil
+	}
+	if !m.Stateful() {
+		err = work()
+		return mapped, err
+	}
+	err = m.turns.take(ctx, index, work)
+	return mapped, err
 }
 
 func (m *mapper) apply(ctx context.Context, index int64, text []byte) ([][]byte, error) {
 	m.in.Add(1)
 	mapped, err := m.instances.Map(ctx, int(index), text)
-	if err != nil && m.OnError == skip && ctx.Err() == nil {
+	if err != nil && m.OnError == skip && ctx.Err() == nil && inCall(err) && !errors.Is(err, hook.ErrStateLost) {
 		m.stumbled.Add(1)
 		m.first.CompareAndSwap(nil, &err)
 		return nil, nil
 	}
 	m.out.Add(int64(len(mapped)))
 	return mapped, err
+}
+
+// inCall tells what a hook did wrong when it was given something, which may be skipped, from what is wrong with its module: that it
+// cannot be opened, or its state not be saved.
+func inCall(err error) bool {
+	var e *wasm.Error
+	return errors.As(err, &e) && e.Batch >= 0
 }
 
 // tellDocuments tells what became of the documents.
@@ -310,10 +342,11 @@ func (s hookState) String() string {
 // mostState bounds what a listener may keep in a checkpoint.
 const mostState = 1 << 20
 
-// states is what a checkpoint keeps of all hooks.
-func (h *hooks) states(ctx context.Context) (states []hookState, err error) {
+// states is what a checkpoint keeps of all hooks, given the states of those that work on batches.
+func (h *hooks) states(ctx context.Context, ofBatches map[*loadedHook][]byte) (states []hookState, err error) {
 	for _, m := range h.modules {
 		s := m.identity()
+		s.State = ofBatches[m]
 		for _, l := range h.listeners {
 			if l.loadedHook != m {
 				continue
@@ -330,15 +363,31 @@ func (h *hooks) states(ctx context.Context) (states []hookState, err error) {
 	return states, nil
 }
 
+// listens tells hooks that decide nothing that is computed.
+func (s hookState) listens() bool { return s.Hook == hook.OnMetrics }
+
+// batchStates are those that a checkpoint of the same hooks keeps of the ones that work on batches.
+func (h *hooks) batchStates(kept []hookState) map[*loadedHook][]byte {
+	kept = slices.DeleteFunc(slices.Clone(kept), func(s hookState) bool { return !worksOnBatches(s.Hook) })
+	states := map[*loadedHook][]byte{}
+	for _, m := range h.modules {
+		if worksOnBatches(m.HookConfig.Hook) {
+			states[m], kept = kept[0].State, kept[1:]
+		}
+	}
+	return states
+}
+
+func worksOnBatches(name string) bool { return name == hook.MapBatch || name == hook.TokenWeights }
+
 // differ says how the hooks that a checkpoint was made with are not those of this run. Those that only listen may change.
 func (h *hooks) differ(kept []hookState) (complaints []string) {
-	listens := func(s hookState) bool { return s.Hook == hook.OnMetrics }
-	was := slices.DeleteFunc(slices.Clone(kept), listens)
+	was := slices.DeleteFunc(slices.Clone(kept), hookState.listens)
 	var is []hookState
 	for _, m := range h.modules {
 		is = append(is, m.identity())
 	}
-	is = slices.DeleteFunc(is, listens)
+	is = slices.DeleteFunc(is, hookState.listens)
 	for i := range max(len(was), len(is)) {
 		old, now := "nothing", "nothing"
 		if i < len(was) {

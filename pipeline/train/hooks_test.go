@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -206,14 +209,14 @@ func TestEvaluationFiltersAsTheRunDid(t *testing.T) {
 
 func TestMistakesOfModulesAreTheUsers(t *testing.T) {
 	for want, hooks := range map[string]string{
-		"hook ../../examples/hooks/none.wasm: refused: open ../../examples/hooks/none.wasm: no such file":                                               "none.wasm, hook: build_loss",
-		"hook ../../examples/hooks/focal_loss.c: refused":                                                                                               "focal_loss.c, hook: build_loss",
-		"focal_loss.wasm: refused: does not export the function learning_rate":                                                                          "focal_loss.wasm, hook: learning_rate",
-		"focal_loss.wasm: build_loss: failed: gamma is not a number":                                                                                    "focal_loss.wasm, hook: build_loss, config: {gamma: x}",
-		"label_smoothing.wasm: build_loss: trap: panicked at 'config: epsilon must be":                                                                  "label_smoothing.wasm, hook: build_loss, config: {epsilon: 3}",
-		"inverse_sqrt.wasm: learning_rate: batch 0: failed: the factor is [NaN], expected a number from 0 to 1e+06":                                     "inverse_sqrt.wasm, hook: learning_rate, config: {warmup: -1}",
-		"the corpus has no tokens: of 1 documents hooks left nothing":                                                                                   "quality_filter.wasm, hook: map_document, config: {least_words: 1000}",
-		"text.txt: the document at offset 0: hook ../../examples/hooks/quality_filter.wasm: map_document: batch 0: failed: least_words is not a number": "quality_filter.wasm, hook: map_document, config: {least_words: many}",
+		"hook ../../examples/hooks/none.wasm: refused: open ../../examples/hooks/none.wasm: no such file":                                        "none.wasm, hook: build_loss",
+		"hook ../../examples/hooks/focal_loss.c: refused":                                                                                        "focal_loss.c, hook: build_loss",
+		"focal_loss.wasm: refused: does not export the function learning_rate":                                                                   "focal_loss.wasm, hook: learning_rate",
+		"focal_loss.wasm: build_loss: failed: gamma is not a number":                                                                             "focal_loss.wasm, hook: build_loss, config: {gamma: x}",
+		"config: epsilon must be at least 0 and below 1":                                                                                         "label_smoothing.wasm, hook: build_loss, config: {epsilon: 3}",
+		"inverse_sqrt.wasm: learning_rate: batch 0: failed: the factor is [NaN], expected a number from 0 to 1e+06":                              "inverse_sqrt.wasm, hook: learning_rate, config: {warmup: -1}",
+		"the corpus has no tokens: of 1 documents hooks left nothing":                                                                            "quality_filter.wasm, hook: map_document, config: {least_words: 1000}",
+		"text.txt: the document at offset 0: hook ../../examples/hooks/quality_filter.wasm: start function: failed: least_words is not a number": "quality_filter.wasm, hook: map_document, config: {least_words: many}",
 	} {
 		dir := t.TempDir()
 		c := demo(t, dir, hooked(hooks))
@@ -228,8 +231,68 @@ func TestMistakesOfModulesAreTheUsers(t *testing.T) {
 }
 
 func TestDocumentsThatAModuleCannotMapMayBeSkipped(t *testing.T) {
-	dir := t.TempDir()
-	n := &notes{}
-	_, err := Run(context.Background(), demo(t, dir, hooked("quality_filter.wasm, hook: map_document, on_error: skip, config: {least_words: many}")), options(&reference{}, n))
-	assert.ErrorContains(t, err, "of 1 documents hooks left nothing")
+	run := func(hook string) error {
+		_, err := Run(context.Background(), demo(t, t.TempDir(), withHooks(hook+", hook: map_document, on_error: skip")), options(&reference{}, &notes{}))
+		return err
+	}
+	assert.ErrorContains(t, run(guest(t, "never.wasm", "", false, exported("map_document", w.Unreachable))), "of 1 documents hooks left nothing")
+	assert.ErrorContains(t, run(hooksDir+"quality_filter.wasm, config: {least_words: many}"), "least_words is not a number", "no document is to blame")
+}
+
+// every keeps each other document: it counts them. It does something when one begins with '#'.
+func every(t *testing.T, remembers bool, does ...any) string {
+	return guest(t, "every.wasm", "not this one", remembers, exported("map_document", counted(),
+		array(0), []byte{0x2d, 0, 0} /* i32.load8_u */, w.Const('#'), w.I32Eq, w.If(w.Empty, does...),
+		w.GGet(1), w.Const(1), w.I32And, w.If(w.Empty, array(0), w.Get(0), w.Load(12), w.Call(callEmit)), w.Const(0)))
+}
+
+// A module that remembers sees documents in order, whatever is at work beside it.
+func TestAModuleThatRemembersMapsDocumentsInOrder(t *testing.T) {
+	keeper := guest(t, "keeper.wasm", "", false, exported("map_document", array(0), w.Get(0), w.Load(12), w.Call(callEmit), w.Const(0)))
+	mapped := func(text, extra, module string) (string, error) {
+		path := filepath.Join(t.TempDir(), "text.jsonl")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
+		c := demo(t, t.TempDir(), withHooks(keeper+", hook: map_document", module+", hook: map_document"+extra))
+		h, err := openHooks(c.Hooks, "", "map_document")
+		require.NoError(t, err)
+		defer func() { require.NoError(t, h.close()) }()
+		tok, err := tokenizer.Open("bytes")
+		require.NoError(t, err)
+		train, _, err := data.Load(context.Background(), data.Options{Train: []string{path}, Tokenizer: tok, Vocab: 256, Field: "text", Map: h.documents()})
+		if err != nil {
+			return "", err
+		}
+		defer func() { require.NoError(t, train.Close()) }()
+		ids := make([]int32, train.Len())
+		require.NoError(t, train.Read(ids, 0))
+		got := make([]byte, len(ids))
+		for i, id := range ids {
+			got[i] = byte(id)
+		}
+		return string(got), nil
+	}
+	var all, want strings.Builder
+	for i := range 500 {
+		fmt.Fprintf(&all, "{\"text\": \"document %d \"}\n", i)
+		if i%2 == 0 {
+			fmt.Fprintf(&want, "document %d ", i)
+		}
+	}
+	for range 3 {
+		got, err := mapped(all.String(), "", every(t, true))
+		require.NoError(t, err)
+		assert.Equal(t, want.String(), got)
+	}
+	text := "{\"text\": \"one \"}\n{\"text\": \"# two \"}\n{\"text\": \"three \"}\n{\"text\": \"four \"}\n"
+	got, err := mapped(text, ", on_error: skip", every(t, true, part("not this one", "not this one"), w.Call(callFail), w.Const(0), w.Return))
+	require.NoError(t, err)
+	assert.Equal(t, "one three ", got, "the second was counted, and skipped")
+	_, err = mapped(text, ", on_error: skip", every(t, true, w.Unreachable))
+	assert.ErrorContains(t, err, "every.wasm: map_document: batch 1: trap: ")
+	assert.ErrorContains(t, err, "; what the module remembered is lost")
+	_, err = mapped(text, "", every(t, true, w.Unreachable))
+	assert.ErrorContains(t, err, "every.wasm: map_document: batch 1: trap: ")
+	got, err = mapped(text, ", on_error: skip", every(t, false, w.Unreachable))
+	require.NoError(t, err)
+	assert.NotContains(t, got, "two", "of one that keeps nothing")
 }

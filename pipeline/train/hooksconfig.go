@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -13,12 +15,14 @@ import (
 // HookConfig is a WebAssembly module that takes part in a run: see docs/HOOKS.md.
 type HookConfig struct {
 	File     string   `yaml:"file"`
-	Hook     string   `yaml:"hook"` // build_loss, map_document, learning_rate, on_metrics
+	Hook     string   `yaml:"hook"` // one of hook.Names
 	Config   Settings `yaml:"config,omitempty"`
 	Seed     uint64   `yaml:"seed,omitempty"`
 	MemoryMB int      `yaml:"memory_mb,omitempty"` // 0: 256
 	Seconds  float64  `yaml:"seconds,omitempty"`   // a call may take; 0: 30
-	OnError  string   `yaml:"on_error,omitempty"`  // of map_document: stop the run, the default, or skip the document
+	OnError  string   `yaml:"on_error,omitempty"`  // of map_document, map_batch, token_weights: stop the run, the default, or skip the document or batch
+
+	module []byte // what File holds, if it is not read from there
 }
 
 // Settings are what a user tells a module: a section of any keys.
@@ -73,7 +77,16 @@ func (s Settings) JSON() []byte {
 }
 
 // Only one module can have the last word on these.
-var exclusiveHooks = []string{hook.BuildLoss, hook.LearningRate}
+var exclusiveHooks = []string{hook.BuildLoss, hook.BuildModel, hook.LearningRate}
+
+// What these do wrong need not end the run.
+var skippingHooks = []string{hook.MapDocument, hook.MapBatch, hook.TokenWeights}
+
+// companions are exports of modules that are no hooks, and what they are for.
+var companions = map[string]string{
+	hook.LossGrad:    "for checking only: gpupipe hook check",
+	hook.LossScalars: "called where " + hook.BuildLoss + " of its module asks for scalars",
+}
 
 func (c Config) validateHooks() error {
 	count := map[string]int{}
@@ -81,6 +94,9 @@ func (c Config) validateHooks() error {
 		key := func(name string) string { return fmt.Sprintf("hooks[%d].%s", i, name) }
 		if h.File == "" {
 			return bad(key("file"), h.File, "the name of a WebAssembly module")
+		}
+		if what := companions[h.Hook]; what != "" {
+			return bad(key("hook"), h.Hook, "one of %s: %s is %s", strings.Join(hook.Names(), ", "), h.Hook, what)
 		}
 		if err := oneOf(key("hook"), h.Hook, hook.Names()...); err != nil {
 			return err
@@ -91,11 +107,18 @@ func (c Config) validateHooks() error {
 			return bad(key("memory_mb"), h.MemoryMB, "an integer from 1 to 4096, or 0 for 256")
 		case h.Seconds < 0 || h.Seconds > 86400 || math.IsNaN(h.Seconds):
 			return bad(key("seconds"), h.Seconds, "a number from 0 to 86400; 0 is 30")
-		case h.OnError != "" && h.Hook != hook.MapDocument:
-			return bad(key("on_error"), h.OnError, "nothing: it is of %s only", hook.MapDocument)
+		case h.OnError != "" && !slices.Contains(skippingHooks, h.Hook):
+			return bad(key("on_error"), h.OnError, "nothing: it is of %s only", strings.Join(skippingHooks, ", "))
 		case h.OnError != "" && h.OnError != halt && h.OnError != skip:
 			return bad(key("on_error"), h.OnError, "%s or %s", halt, skip)
 		}
+	}
+	switch n := count[hook.BuildModel]; {
+	case n == 0 && c.Model.written():
+		return bad("hooks", "none of "+hook.BuildModel, "one: model.arch is %s, a model that a hook writes", hookArch)
+	case n > 0 && !c.Model.written():
+		return bad("hooks", fmt.Sprintf("%d of %s", n, hook.BuildModel), "none: model.arch is %s; for a model that a hook writes: model: {arch: %s, vocab_size: …, seq_len: …}",
+			c.Model.Arch, hookArch)
 	}
 	for _, name := range exclusiveHooks {
 		if count[name] > 1 {

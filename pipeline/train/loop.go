@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -17,7 +18,7 @@ func (r *run) loop(ctx context.Context) error {
 	r.pace.start()
 	for r.step < r.Train.Steps && ctx.Err() == nil && r.result.Stopped == "" {
 		if err := r.segment(ctx); err != nil {
-			return err
+			return r.rescue(ctx, err)
 		}
 		if r.due(r.Train.EvalEvery) && r.data.val != nil {
 			if err := r.evaluateNow(ctx); err != nil {
@@ -55,20 +56,43 @@ func (r *run) segment(ctx context.Context) (err error) {
 			to = min(to, (r.step/every+1)*every)
 		}
 	}
-	if err := r.hooks.rates(ctx, to); err != nil {
-		return err
+	if err := errors.Join(r.hooks.rates(ctx, to), r.hooks.askScalars(ctx, r.step, to)); err != nil {
+		return &broken{err}
 	}
 	from, began := r.step, time.Now()
-	r.step, err = r.engine.Train(ctx, r.data.train, r.step, to, func(m engine.Measured) error {
+	r.step, err = r.engine.Train(ctx, r.source, r.step, to, func(m engine.Measured) error {
 		if err := r.tellLast(ctx); err != nil {
 			return err
 		}
+		r.feeder.release(m.Batch + 1)
 		p, err := r.progress(m)
 		r.last = &p
 		return err
 	})
+	var s *stumble
+	if errors.As(err, &s) {
+		err = &broken{err}
+	}
 	r.trace.Complete(trace.RunTrack, trace.Run, trace.TrainEvent, began, time.Since(began), map[string]any{"from": from, "to": r.step})
 	return err
+}
+
+// broken is what a hook did wrong while no batch was under way.
+type broken struct{ error }
+
+func (b *broken) Unwrap() error { return b.error }
+
+// rescue saves the steps before one that a hook made impossible.
+func (r *run) rescue(ctx context.Context, err error) error {
+	var b *broken
+	if !errors.As(err, &b) {
+		return err
+	}
+	var failed error
+	if r.step > max(r.saved, 0) {
+		failed = errors.Join(r.tellLast(ctx), r.save(ctx))
+	}
+	return errors.Join(mistakef("%w; %s", err, r.kept()), failed)
 }
 
 // due tells whether something done every n steps is to be done after this one.

@@ -2,28 +2,29 @@ package train
 
 import (
 	"context"
-	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/optim"
 )
 
 func (r *run) makeOptimizer(context.Context) (err error) {
-	r.optimizer, err = newOptimizer(r.Config, r.hooks.factor())
+	r.optimizer, err = newOptimizer(r.Config, r.model, r.hooks.factor())
 	return Mistake(err)
 }
 
-// newOptimizer applies the config's optimizer to the model: what is for hidden layers' matrices takes those inside the layers;
-// weight decay acts on matrices, embeddings included, and not on norms. factor is that on learning rates; nil: the schedule's.
-func newOptimizer(c Config, factor func(step int) float64) (*optim.Optimizer, error) {
-	gradients := c.engineOptions().Contributions
+// newOptimizer applies the config's optimizer to the model: what is for hidden layers' matrices takes those that are neither in the first
+// unit nor in the last; weight decay acts on matrices (and on what has more axes), embeddings included, and not on norms and biases.
+// factor is that on learning rates; nil: the schedule's.
+func newOptimizer(c Config, m model.Model, factor func(step int) float64) (*optim.Optimizer, error) {
+	gradients := c.engineOptions(m).Contributions
 	o, a := c.Optimizer, c.Optimizer.AdamW
 	var params []optim.Param
-	for _, p := range c.Model.Parameters() {
-		matrix := len(p.Type.Shape) == 2
+	first, last := m.UnitScope(0), m.UnitScope(m.Units()-1)
+	for _, p := range m.Parameters() {
+		rank := len(p.Type.Shape)
 		all := gradients(p.Name)
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
-			Matrix: matrix && strings.HasPrefix(p.Scope, "layers."), Decay: matrix})
+			Matrix: rank == 2 && p.Scope != first && p.Scope != last, Decay: rank >= 2})
 	}
 	return optim.New(optim.Config{
 		Name: o.Name, LR: o.LR, Momentum: o.Momentum, Nesterov: o.Nesterov, WeightDecay: o.WeightDecay, NewtonSchulz: o.NewtonSchulz,

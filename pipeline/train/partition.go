@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
 // PlanOptions are what PlanPipeline needs besides a config.
@@ -22,7 +25,7 @@ type PlanOptions struct {
 // PipelinePlan is how a config's model can be spread over its devices, by schedule.
 type PipelinePlan struct {
 	Parameters     int64                 `json:"parameters"`
-	Units          int                   `json:"units"`
+	Units          []string              `json:"units"`     // by name
 	Sequences      int                   `json:"sequences"` // a microbatch
 	Microbatches   int                   `json:"microbatches"`
 	Tokens         int                   `json:"tokens"` // a batch
@@ -38,16 +41,42 @@ type PipelinePlan struct {
 // PlannedDevice is the place of a stage, and what the units cost there in seconds.
 type PlannedDevice struct {
 	device.Info
-	Memory    int64          `json:"memory"` // bytes; 0: not known
-	Embedding partition.Time `json:"embedding"`
-	Layer     partition.Time `json:"layer"`
-	Head      partition.Time `json:"head"`
-	Link      partition.Link `json:"link"`
+	Memory int64          `json:"memory"` // bytes; 0: not known
+	Units  []PlannedUnit  `json:"units"`
+	Link   partition.Link `json:"link"`
+}
+
+// PlannedUnit is the time of a unit, and how many are like it.
+type PlannedUnit struct {
+	Name  string `json:"name"`
+	Alike int    `json:"alike"` // itself included
+	partition.Time
 }
 
 // PlanPipeline compares the schedules for a config's model, batch, stages and devices. Replicas are taken to be on devices of
 // their own. A schedule that cannot be says why; it is no error when none can.
 func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan, err error) {
+	h, err := openHooks(withKept(c.Hooks, c.Run.Dir, Silent{}.Note), "", hook.BuildModel, hook.BuildLoss, hook.MapBatch, hook.TokenWeights)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if e := h.close(); err == nil {
+			err = e
+		}
+	}()
+	m, err := c.openModel(h)
+	if err != nil {
+		return nil, err
+	}
+	aligned, err := data.ReadAligned(c.Data.Aligned)
+	if err != nil {
+		return nil, Mistake(err)
+	}
+	t, err := c.task(ctx, h, m, aligned)
+	if err != nil {
+		return nil, err
+	}
 	devices, err := openPlaces(o.OpenDevice, c.Pipeline)
 	defer func() {
 		if e := closeAll(devices); err == nil {
@@ -60,13 +89,16 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 	if o.Measure.Cache == nil { // the schedules share forwards and backwards
 		o.Measure.Cache = measure.NewCache()
 	}
-	p = &PipelinePlan{Parameters: c.Model.Count(), Units: c.Model.Units(), Sequences: c.rows(), Microbatches: c.microbatches(),
+	p = &PipelinePlan{Parameters: m.Count(), Sequences: c.rows(), Microbatches: c.microbatches(),
 		Tokens: c.Train.BatchSize * c.Model.SeqLen, Replicas: c.Pipeline.Replicas}
+	for u := range m.Units() {
+		p.Units = append(p.Units, m.UnitScope(u))
+	}
 	known := map[int]partition.Problem{} // by delay: the optimizer differs
 	for _, v := range c.variants() {
 		problem, ok := known[v.Pipeline.Delay]
 		if !ok {
-			if problem, p.Modelled, err = v.costs(ctx, devices, o.Measure); err != nil {
+			if problem, p.Modelled, err = v.costs(ctx, m, t, devices, o.Measure); err != nil {
 				return nil, err
 			}
 			known[v.Pipeline.Delay] = problem
@@ -78,7 +110,7 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 			candidate.Problem = err.Error()
 		}
 		p.Schedules = append(p.Schedules, candidate)
-		p.Devices = places(devices, problem)
+		p.Devices = places(m, devices, problem)
 	}
 	if p.Recommendation, p.Reason = partition.Recommend(p.Schedules); p.Recommendation >= 0 {
 		p.Recommended = p.Schedules[p.Recommendation].Schedule
@@ -86,10 +118,10 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 	return p, nil
 }
 
-// Partition is where the config's model is cut, and which stages recompute, on the devices of the first replica's lines in
+// partition is where the config's model is cut, and which stages recompute, on the devices of the first replica's lines in
 // their order. A cut that is given is kept.
-func (c Config) Partition(ctx context.Context, devices []device.Device, o measure.Options) (partition.Plan, error) {
-	problem, _, err := c.costs(ctx, devices, o)
+func (c Config) partition(ctx context.Context, m model.Model, t task, devices []device.Device, o measure.Options) (partition.Plan, error) {
+	problem, _, err := c.costs(ctx, m, t, devices, o)
 	if err != nil {
 		return partition.Plan{}, err
 	}
@@ -99,13 +131,13 @@ func (c Config) Partition(ctx context.Context, devices []device.Device, o measur
 }
 
 // costs are the units and the devices of a partition.Problem.
-func (c Config) costs(ctx context.Context, devices []device.Device, o measure.Options) (partition.Problem, bool, error) {
-	optimizer, err := newOptimizer(c, nil)
+func (c Config) costs(ctx context.Context, m model.Model, t task, devices []device.Device, o measure.Options) (partition.Problem, bool, error) {
+	optimizer, err := newOptimizer(c, m, nil)
 	if err != nil {
 		return partition.Problem{}, false, Mistake(err)
 	}
-	t := measure.Target{Model: c.Model.Config, Batch: c.rows(), Optimizer: optimizer}
-	p, modelled, err := t.Problem(ctx, devices, o)
+	target := measure.Target{Model: m, Batch: c.rows(), Optimizer: optimizer, Loss: t.build(), Inputs: t.inputs}
+	p, modelled, err := target.Problem(ctx, devices, o)
 	for i := range p.Devices {
 		p.Devices[i].Memory = cmp.Or(c.memory(), p.Devices[i].Memory)
 	}
@@ -191,10 +223,19 @@ func closeAll(devices []device.Device) (err error) {
 }
 
 // places describes the devices.
-func places(devices []device.Device, p partition.Problem) (ps []PlannedDevice) {
+func places(m model.Model, devices []device.Device, p partition.Problem) (ps []PlannedDevice) {
+	alike := map[int]int{}
+	for u := range m.Units() {
+		alike[m.Like(u)]++
+	}
 	for i, d := range p.Devices {
-		ps = append(ps, PlannedDevice{Info: devices[i].Info(), Memory: d.Memory, Link: d.Link,
-			Embedding: d.Times[0], Layer: d.Times[1], Head: d.Times[len(d.Times)-1]})
+		place := PlannedDevice{Info: devices[i].Info(), Memory: d.Memory, Link: d.Link}
+		for u := range m.Units() {
+			if n := alike[u]; n > 0 {
+				place.Units = append(place.Units, PlannedUnit{m.UnitScope(u), n, d.Times[u]})
+			}
+		}
+		ps = append(ps, place)
 	}
 	return ps
 }

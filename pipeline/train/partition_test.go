@@ -10,6 +10,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -40,15 +41,23 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 		{"pipeline.schedule=1f1b", "pipeline.replicas=2", "model.tie_embeddings=true", "optimizer.name=adamw"},
 		{"pipeline.schedule=1f1b", "pipeline.recompute=always", "optimizer.name=adamw"},
 		{"pipeline.schedule=sync", "pipeline.stages=1", "optimizer.name=adamw"},
+		{"pipeline.schedule=1f1b", "pipeline.stages=3", withHooks(mixer(t, true)+", hook: map_batch", scaled(t)+", hook: build_loss")},
+		{"pipeline.schedule=2bw", withHooks(weigher(t)+", hook: token_weights", hooksDir+focalHook)},
 	} {
-		t.Run(fmt.Sprint(overrides), func(t *testing.T) {
+		t.Run(overrides[0], func(t *testing.T) {
 			c := planned(t, overrides...)
-			plan, err := c.Partition(context.Background(), nulls(c.Pipeline.Stages, 0), measure.Options{})
+			h, err := openHooks(c.Hooks, "", hook.Names()...)
 			require.NoError(t, err)
-			o := c.engineOptions()
+			defer func() { require.NoError(t, h.close()) }()
+			hooked, err := c.task(context.Background(), h, c.Model.Config, nil)
+			require.NoError(t, err)
+			plan, err := c.partition(context.Background(), c.Model.Config, hooked, nulls(c.Pipeline.Stages, 0), measure.Options{})
+			require.NoError(t, err)
+			o := c.engineOptions(c.Model.Config)
+			o.Loss, o.Inputs = hooked.build(), hooked.inputs
 			o.Schedule = c.computation(plan)
 			o.Cut, o.Recompute, o.Devices = plan.Cut, plan.Recompute, nulls(c.Pipeline.Stages*c.Pipeline.Replicas, 0)
-			o.Optimizer, err = newOptimizer(c, nil)
+			o.Optimizer, err = newOptimizer(c, c.Model.Config, nil)
 			require.NoError(t, err)
 			o.Execute = engine.Execute(nil, 0)
 			e, err := engine.New(o)
@@ -78,7 +87,8 @@ func TestPartitionMeasuresOnce(t *testing.T) {
 	cache := measure.NewCache()
 	for i, cut := range []string{"pipeline.cut=[]", "pipeline.cut=[3]"} {
 		dev := &runs{Device: null.New(null.Options{})}
-		plan, err := planned(t, cut).Partition(context.Background(), []device.Device{dev, dev}, measure.Options{Cache: cache})
+		c := planned(t, cut)
+		plan, err := c.partition(context.Background(), c.Model.Config, task{}, []device.Device{dev, dev}, measure.Options{Cache: cache})
 		require.NoError(t, err)
 		assert.Len(t, plan.Cut, 1)
 		assert.Equal(t, i == 0, dev.n > 0, cut)
@@ -88,12 +98,12 @@ func TestPartitionMeasuresOnce(t *testing.T) {
 
 func TestPartitionThatDoesNotFitIsAMistake(t *testing.T) {
 	c := planned(t)
-	free, err := c.Partition(context.Background(), nulls(2, 0), measure.Options{})
+	free, err := c.partition(context.Background(), c.Model.Config, task{}, nulls(2, 0), measure.Options{})
 	require.NoError(t, err)
-	tight, err := c.Partition(context.Background(), nulls(2, free.Largest()-1), measure.Options{})
+	tight, err := c.partition(context.Background(), c.Model.Config, task{}, nulls(2, free.Largest()-1), measure.Options{})
 	require.NoError(t, err)
 	assert.Less(t, tight.Largest(), free.Largest())
-	_, err = c.Partition(context.Background(), nulls(2, free.Largest()/10), measure.Options{})
+	_, err = c.partition(context.Background(), c.Model.Config, task{}, nulls(2, free.Largest()/10), measure.Options{})
 	assert.IsType(t, new(UserError), err)
 	var infeasible *partition.InfeasibleError
 	require.ErrorAs(t, err, &infeasible)
@@ -130,4 +140,27 @@ func TestPlanPipeline(t *testing.T) {
 	_, err = PlanPipeline(context.Background(), planned(t), PlanOptions{OpenDevice: func(string) (device.Device, error) { return nil, fmt.Errorf("none here") }})
 	assert.EqualError(t, err, "pipeline.devices: none here")
 	assert.IsType(t, new(UserError), err)
+}
+
+// A plan reckons with the loss that a module writes and with what it reads: tensors of any number of rows will do.
+func TestPlansOfRunsWithHooks(t *testing.T) {
+	dir := t.TempDir()
+	head := func(overrides ...string) (float64, error) {
+		c := planned(t, append([]string{"pipeline.devices=[null:0]", "data.aligned=[" + positions(t, dir, 3) + "]"}, overrides...)...)
+		p, err := PlanPipeline(context.Background(), c, PlanOptions{OpenDevice: openNull, Measure: measure.Options{Modelled: true}})
+		if err != nil {
+			return 0, err
+		}
+		units := p.Devices[0].Units
+		return units[len(units)-1].Forward, nil
+	}
+	plain, err := head()
+	require.NoError(t, err)
+	hooked, err := head(withHooks(told(t, "teacher", callInput)))
+	require.NoError(t, err)
+	assert.Greater(t, hooked, plain)
+	_, err = head(withHooks("none.wasm, hook: build_loss"))
+	assert.ErrorContains(t, err, "hook none.wasm: refused: open none.wasm")
+	_, err = head("data.aligned=[none.safetensors]")
+	assert.ErrorContains(t, err, "data.aligned: stat none.safetensors: no such file")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -32,7 +33,7 @@ func (c Config) rows() int { return c.Train.BatchSize / c.Train.Microbatches }
 func (c Config) microbatches() int { return c.Train.Microbatches / c.Pipeline.Replicas }
 
 // engineOptions are what the config says of the pipeline, without devices and cut.
-func (c Config) engineOptions() engine.Options {
+func (c Config) engineOptions(m model.Model) engine.Options {
 	p := c.Pipeline
 	recompute := make([]bool, p.Stages)
 	for i := range recompute {
@@ -40,7 +41,7 @@ func (c Config) engineOptions() engine.Options {
 	}
 	return engine.Options{
 		Layout: engine.Layout{Stages: p.Stages, Chunks: p.Chunks, Replicas: p.Replicas, Delay: p.Delay, Recompute: recompute},
-		Model:  c.Model.Config, MicrobatchSize: c.rows(), Microbatches: c.microbatches(), Schedule: c.schedule,
+		Model:  m, MicrobatchSize: c.rows(), Microbatches: c.microbatches(), Schedule: c.schedule,
 	}
 }
 
@@ -108,18 +109,16 @@ func (c Config) computation(p partition.Plan) engine.Schedule {
 // newEngine plans the pipeline. One part on one device recomputes activations only if it does not fit otherwise; where there
 // are more, times and memory of the units decide where the model is cut and which stages recompute.
 func (r *run) newEngine(ctx context.Context) (err error) {
-	o := r.engineOptions()
+	o := r.engineOptions(r.model)
 	o.Optimizer, o.Devices, o.Execute = r.optimizer, r.devices, r.Execute
-	if o.Loss, err = r.hooks.loss(ctx, r.rows()*r.Model.SeqLen, r.Model.VocabSize); err != nil {
-		return err
-	}
+	o.Loss, o.Inputs = r.task.build(), r.inputs
 	if o.Execute == nil {
 		o.Execute = engine.Execute(chooser(r.Tune), r.memory())
 	}
 	var plan partition.Plan
 	if p := r.Pipeline; p.Stages*p.Chunks > 1 {
 		m := measure.Options{Tune: chooser(r.Tune), Cache: r.Costs, Modelled: r.Costs == nil, Progress: r.Report.Measuring}
-		if plan, err = r.Config.Partition(ctx, r.devices[:p.Stages], m); err != nil {
+		if plan, err = r.Config.partition(ctx, r.model, r.task, r.devices[:p.Stages], m); err != nil {
 			return err
 		}
 		o.Cut, o.Recompute, o.Schedule = plan.Cut, plan.Recompute, r.computation(plan)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
 )
@@ -58,7 +59,7 @@ func (c Config) validatePipeline() error {
 		key              string
 		value, from, max int
 	}{
-		{"pipeline.stages", p.Stages, 1, c.Model.Units()}, {"pipeline.chunks", p.Chunks, 1, c.Model.Units()},
+		{"pipeline.stages", p.Stages, 1, 1 << 12}, {"pipeline.chunks", p.Chunks, 1, 1 << 12},
 		{"pipeline.replicas", p.Replicas, 1, 1 << 10}, {"pipeline.delay", p.Delay, 0, 1},
 	} {
 		if n.value < n.from || n.value > n.max {
@@ -73,9 +74,6 @@ func (c Config) validatePipeline() error {
 	}
 	lines := p.Stages * p.Replicas
 	switch {
-	case p.Stages*p.Chunks > c.Model.Units():
-		return bad("pipeline.stages", p.Stages, "at most one part a unit: the model has %d (embedding, layers, head) for %d stages of %d chunks",
-			c.Model.Units(), p.Stages, p.Chunks)
 	case c.Train.Microbatches%p.Replicas != 0:
 		return bad("train.microbatches", c.Train.Microbatches, "a multiple of pipeline.replicas (%d)", p.Replicas)
 	case len(p.Devices) > lines:
@@ -84,17 +82,42 @@ func (c Config) validatePipeline() error {
 		return bad("pipeline.cut", fmt.Sprint(p.Cut), "%d units at which parts begin (%d stages of %d chunks), or []: automatic",
 			p.Stages*p.Chunks-1, p.Stages, p.Chunks)
 	}
-	before := 0
-	for _, u := range p.Cut {
-		if u <= before || u >= c.Model.Units() {
-			return bad("pipeline.cut", fmt.Sprint(p.Cut), "ascending units from 1 to %d (0 is the embedding, %d the head)", c.Model.Units()-1, c.Model.Units()-1)
+	if !c.Model.written() { // else the units are known when the module has run
+		if err := p.fits(c.Model.Config); err != nil {
+			return err
 		}
-		before = u
 	}
 	if err := c.validateSchedule(); err != nil {
 		return err
 	}
 	return c.validateCorrection()
+}
+
+// fits refuses more parts than a model has units, and cuts where it has none.
+func (p PipelineConfig) fits(m model.Model) error {
+	units := m.Units()
+	if p.Stages*p.Chunks > units {
+		return bad("pipeline.stages", p.Stages, "at most one part a unit: the model has %d (%s) for %d stages of %d chunks", units, unitsOf(m), p.Stages, p.Chunks)
+	}
+	before := 0
+	for _, u := range p.Cut {
+		if u <= before || u >= units {
+			return bad("pipeline.cut", fmt.Sprint(p.Cut), "ascending units from 1 to %d (0 is %s, %d %s)", units-1, m.UnitScope(0), units-1, m.UnitScope(units-1))
+		}
+		before = u
+	}
+	return nil
+}
+
+// unitsOf names a model's units.
+func unitsOf(m model.Model) string {
+	if _, ok := m.(model.Config); ok {
+		return "embedding, layers, head"
+	}
+	if m.Units() == 1 {
+		return m.UnitScope(0)
+	}
+	return m.UnitScope(0) + " to " + m.UnitScope(m.Units()-1)
 }
 
 // memory is what a device may take, in bytes; 0: what it tells.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -31,6 +32,7 @@ type Options struct {
 	Costs *measure.Cache // of units, by device; nil: models are cut by guesses
 	// HookCache is a folder for compiled hooks, which nobody else may write to; "" keeps none.
 	HookCache string
+	Instances int    // of a module that work on batches at a time; 0: one a core
 	Report    Report // nil: Silent
 }
 
@@ -55,7 +57,8 @@ func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 	}
 	r := &run{Config: c, Options: o, result: Result{Dir: c.Run.Dir}}
 	defer func() { err = errors.Join(err, r.end(err)) }()
-	for _, step := range []func(context.Context) error{r.openHooks, r.openData, r.makeOptimizer, r.takeFolder, r.findWeights, r.plan, r.load, r.openFolder} {
+	for _, step := range []func(context.Context) error{r.openHooks, r.openData, r.makeOptimizer, r.takeFolder, r.findWeights, r.makeLoss, r.feedBatches,
+		r.plan, r.load, r.firstBatch, r.openFolder} {
 		err := step(ctx)
 		r.hooks.tell(o.Report)
 		if err != nil {
@@ -77,12 +80,18 @@ func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 type run struct {
 	Config
 	Options
+	task
 	result Result
 	start  Start
 
 	hooks      *hooks
+	model      model.Model
 	data       *corpus
-	weights    *weights // to start from
+	source     engine.Source
+	feeder     *feeder                // nil: no hook works on batches
+	states     map[*loadedHook][]byte // to go on from, of those that do
+	leftOut    int64                  // batches, before the run goes on
+	weights    *weights               // to start from
 	optimizer  *optim.Optimizer
 	devices    []device.Device // one a line of the pipeline
 	engine     *engine.Engine
@@ -101,9 +110,16 @@ type run struct {
 	pace    pace
 }
 
-// openHooks loads the modules of the run.
+// openHooks loads the modules of the run, of which one may write the model.
 func (r *run) openHooks(ctx context.Context) (err error) {
-	if r.hooks, err = openHooks(r.Hooks, r.HookCache, hook.Names()...); err != nil {
+	configs := r.Hooks
+	if r.Resume {
+		configs = withKept(configs, r.Run.Dir, r.Report.Note)
+	}
+	if r.hooks, err = openHooks(configs, r.HookCache, hook.Names()...); err != nil {
+		return err
+	}
+	if r.model, err = r.Config.openModel(r.hooks); err != nil {
 		return err
 	}
 	return r.hooks.openRate(ctx, r.rateSchedule())
@@ -117,7 +133,7 @@ func (r *run) plan(ctx context.Context) (err error) {
 	if err := r.newEngine(ctx); err != nil {
 		return err
 	}
-	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.Model.Count(), Optimizer: r.optimizer.String(),
+	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.model.Count(), Optimizer: r.optimizer.String(),
 		Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	return nil
 }
@@ -159,6 +175,7 @@ func (r *run) end(failed error) error {
 // close closes what is written first, then what may take long.
 func (r *run) close() error {
 	var errs []error
+	r.feeder.close() // lines that wait for it end
 	if r.log != nil {
 		errs = append(errs, r.log.Close())
 	}

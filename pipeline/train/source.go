@@ -23,9 +23,11 @@ import (
 // Source is a trained model on disk.
 type Source struct {
 	Dir       string // the folder with its tensors
-	Model     model.Config
+	Model     model.Model
 	Tokenizer tokenizer.Tokenizer
 
+	hooks      *hooks     // the one that writes the model, if one does
+	kept       *keptModel // nil: none does
 	weights    *weights
 	checkpoint *checkpoint.Checkpoint // nil where it is none
 	config     *Config                // of the run whose checkpoint it is
@@ -58,16 +60,38 @@ func (src *Source) open(c *checkpoint.Checkpoint, tok string) (err error) {
 	if err := src.keep(c); err != nil {
 		return err
 	}
-	if src.Model, err = ReadModelConfig(src.Dir); err != nil {
+	if err := src.openModel(); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, src.hooks.close())
+		}
+	}()
 	if src.Tokenizer, err = src.tokenizer(tok); err != nil {
 		return err
 	}
-	if n := src.Tokenizer.VocabSize(); n > src.Model.VocabSize {
-		return fmt.Errorf("the tokenizer %q has %d tokens, but the model in %s only %d", src.Tokenizer.Name(), n, src.Dir, src.Model.VocabSize)
+	if n, vocab := src.Tokenizer.VocabSize(), src.Model.Size().VocabSize; n > vocab {
+		return fmt.Errorf("the tokenizer %q has %d tokens, but the model in %s only %d", src.Tokenizer.Name(), n, src.Dir, vocab)
 	}
 	src.weights, err = openWeights(src.Dir, src.Model)
+	return err
+}
+
+// openModel reads what model it is; a module that writes it lies beside its tensors.
+func (src *Source) openModel() (err error) {
+	src.hooks = &hooks{}
+	if src.kept, err = readKept(src.Dir); err != nil {
+		return err
+	}
+	if src.kept == nil {
+		src.Model, err = ReadModelConfig(src.Dir)
+		return err
+	}
+	h, m, err := src.kept.open(src.Dir)
+	if err == nil {
+		src.hooks, src.Model = h, m
+	}
 	return err
 }
 
@@ -128,7 +152,7 @@ func (src *Source) tokenizer(name string) (tokenizer.Tokenizer, error) {
 		name = src.config.Data.Tokenizer
 	case err == nil:
 		name = own
-	case src.Model.VocabSize == 256:
+	case src.Model.Size().VocabSize == 256:
 		name = "bytes"
 	default:
 		return nil, fmt.Errorf("%s: no tokenizer.json: name a tokenizer with --tokenizer", src.Dir)
@@ -138,7 +162,7 @@ func (src *Source) tokenizer(name string) (tokenizer.Tokenizer, error) {
 
 // text opens what to evaluate on.
 func (src *Source) text(ctx context.Context, o EvalOptions) (text *data.Corpus, name string, err error) {
-	options := data.Options{Train: o.Data, Tokenizer: src.Tokenizer, Vocab: src.Model.VocabSize, SeqLen: src.Model.SeqLen, Field: "text"}
+	options := data.Options{Train: o.Data, Tokenizer: src.Tokenizer, Vocab: src.Model.Size().VocabSize, SeqLen: src.Model.Size().SeqLen, Field: "text"}
 	if len(o.Data) > 0 {
 		text, _, err = data.Load(ctx, options)
 		if err != nil && strings.HasPrefix(err.Error(), "data.train: ") { // it takes them for a run's training text
@@ -206,4 +230,4 @@ func (src *Source) load(name string, open OpenDevice, execute engine.Executor, g
 }
 
 // Close closes the model's files.
-func (src *Source) Close() error { return src.weights.close() }
+func (src *Source) Close() error { return errors.Join(src.weights.close(), src.hooks.close()) }

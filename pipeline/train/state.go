@@ -32,12 +32,14 @@ type state struct {
 	Tokenizer string        `json:"tokenizer"` // its hash
 	Config    string        `json:"config"`    // config.yaml of the run
 	Hooks     []hookState   `json:"hooks,omitempty"`
+	LeftOut   int64         `json:"left_out,omitempty"` // batches, for what hooks did wrong
 }
 
 func (r *run) state(ctx context.Context) (state, error) {
-	hooks, err := r.hooks.states(ctx)
-	return state{Step: r.step, Tokens: r.tokens(r.step), Data: r.data.train.Position(int64(r.step)), Tokenizer: r.data.tok.Hash(),
-		Config: string(r.YAML()), Hooks: hooks}, err
+	next, states := r.feeder.stood(r.step)
+	hooks, err := r.hooks.states(ctx, states)
+	return state{Step: r.step, Tokens: r.tokens(r.step), Data: r.data.train.Position(next), Tokenizer: r.data.tok.Hash(),
+		Config: string(r.YAML()), Hooks: hooks, LeftOut: next - int64(r.step)}, err
 }
 
 // tokens is how many tokens the first steps train on.
@@ -62,12 +64,15 @@ func (r *run) save(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := checkpoint.Contents{Step: r.step, Config: json.RawMessage(r.Model.HuggingFace()), State: s, Files: map[string][]byte{
+	c := checkpoint.Contents{Step: r.step, Config: r.modelConfig(), State: s, Files: map[string][]byte{
 		"tokenizer.json": r.data.tok.JSON(), keptConfig: r.YAML()}}
+	if m := r.hooks.modelHook(); m != nil {
+		c.Files[moduleFile] = m.module
+	}
 	if text := r.kernels(); text != nil {
 		c.Files[kernelsFile] = text
 	}
-	for _, p := range r.Model.Parameters() {
+	for _, p := range r.model.Parameters() {
 		read := func(v engine.Version) func() (device.Pending, error) {
 			return func() (device.Pending, error) { return r.engine.ReadWeights(p.Name, v) }
 		}
@@ -90,6 +95,14 @@ func (r *run) save(ctx context.Context) error {
 	r.pace.pause(time.Since(began))
 	r.trace.Complete(trace.RunTrack, trace.Run, trace.SaveEvent, began, time.Since(began), nil)
 	return nil
+}
+
+// modelConfig is config.json of a checkpoint.
+func (r *run) modelConfig() json.RawMessage {
+	if m := r.hooks.modelHook(); m != nil {
+		return m.kept(r.model.Size(), "float32")
+	}
+	return r.Model.HuggingFace()
 }
 
 // saveError tells a disk that is full or read-only, which is the user's to mend, from a device that fails.
@@ -123,10 +136,10 @@ func (r *run) findWeights(ctx context.Context) (err error) {
 		return err
 	}
 	if r.Init.From != "" {
-		r.weights, err = openWeights(r.Init.From, r.Model.Config)
+		r.weights, err = openWeights(r.Init.From, r.model)
 		return Mistake(err)
 	}
-	r.weights = &weights{params: r.Model.Parameters(), seed: r.Init.Seed}
+	r.weights = &weights{params: r.model.Parameters(), seed: r.Init.Seed}
 	return nil
 }
 
@@ -173,11 +186,15 @@ func (r *run) resumeFrom(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if err := r.sameRun(c.Dir, s); err != nil {
 		return err
 	}
+	if s.LeftOut < 0 || s.Data.Step != int64(s.Step)+s.LeftOut {
+		return fmt.Errorf("%s: state.json is of step %d with %d batches left out, but goes on with batch %d", c.Dir, s.Step, s.LeftOut, s.Data.Step)
+	}
+	r.leftOut, r.states = s.LeftOut, r.hooks.batchStates(s.Hooks)
 	m, err := c.Model()
 	if err != nil {
 		return err
 	}
-	r.weights = &weights{params: r.Model.Parameters(), model: m}
+	r.weights = &weights{params: r.model.Parameters(), model: m}
 	if r.weights.state, err = c.Optimizer(); err != nil {
 		return err
 	}
@@ -244,8 +261,8 @@ func (r *run) sameRun(dir string, s state) error {
 	return nil
 }
 
-// movable keys do not change what is computed; data, tokenizer and hooks are compared by content.
-var movable = []string{"run.dir", "data.train", "data.val", "data.tokenizer", "train.eval_every", "train.eval_batches",
+// movable keys do not change what is computed; data, aligned tensors, tokenizer and hooks are compared by content.
+var movable = []string{"run.dir", "data.train", "data.val", "data.aligned", "data.tokenizer", "train.eval_every", "train.eval_batches",
 	"train.save_every", "train.keep", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
 	"pipeline.cut", "pipeline.recompute", "pipeline.memory", "hooks"}
 

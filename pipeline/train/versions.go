@@ -41,7 +41,7 @@ func (src *Source) Choose(w Weights, note func(format string, args ...any)) erro
 
 // settle makes the weights y of those that are pending and of what the correction remembers.
 func (src *Source) settle() error {
-	o, err := newOptimizer(*src.config, nil)
+	o, err := newOptimizer(*src.config, src.Model, nil)
 	if err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(src.Dir, keptConfig), err)
 	}

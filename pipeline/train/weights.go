@@ -26,13 +26,13 @@ type weights struct {
 }
 
 // openWeights checks that a file or folder of safetensors holds exactly the model's parameters, and reads none.
-func openWeights(path string, c model.Config) (*weights, error) {
+func openWeights(path string, m model.Model) (*weights, error) {
 	r, err := safetensors.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	w := &weights{params: c.Parameters(), model: r}
-	if err := checkTensors(path, r, types(w.params), c.TieEmbeddings); err != nil {
+	w := &weights{params: m.Parameters(), model: r}
+	if err := checkTensors(path, r, types(w.params), m.Tied()); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return w, nil

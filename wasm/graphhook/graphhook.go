@@ -5,6 +5,7 @@ package graphhook
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -14,7 +15,8 @@ import (
 // Limits on one graph.
 const (
 	maxValues     = 1 << 14
-	MaxInputs     = 64       // of one op
+	MaxInputs     = 64 // of one op
+	MaxScalars    = 64
 	maxAttributes = 16 << 20 // bytes, of all ops
 )
 
@@ -24,20 +26,59 @@ type Handle uint32
 // Builder is a graph being written. After an error it is of no more use.
 type Builder struct {
 	b          *graph.Builder
-	inputs     map[string]*graph.Value
-	names      []string // of inputs
+	given      []graph.Named           // inputs that there are
+	inputs     map[string]*graph.Value // that were asked for
+	asked      []string                // their names
+	scalars    []string
 	values     []*graph.Value
 	attributes int // bytes so far
 	constants  int
+
+	draft     *draft                     // nil: it is no model that is written
+	tables    map[string][2]*graph.Value // cosines and sines
+	rotations int                        // numbers in them
 }
 
 // Input gives the handle of a named input.
 func (b *Builder) Input(name string) (Handle, error) {
-	v, ok := b.inputs[name]
-	if !ok {
-		return 0, fmt.Errorf("there is no input %.64q, expected one of %s", name, strings.Join(b.names, ", "))
+	at := slices.IndexFunc(b.given, func(n graph.Named) bool { return n.ID == name })
+	if at < 0 {
+		names := make([]string, len(b.given))
+		for i, n := range b.given {
+			names[i] = n.ID
+		}
+		return 0, fmt.Errorf("there is no input %.64q, expected one of %s", name, strings.Join(names, ", "))
 	}
-	return b.add("input", v)
+	if b.inputs[name] == nil {
+		b.asked = append(b.asked, name)
+	}
+	return b.add("input", b.input(name, b.given[at].Type))
+}
+
+// Scalar gives the handle of an f32 [] that changes from step to step; it is the same for the same name.
+func (b *Builder) Scalar(name string) (Handle, error) {
+	if b.draft != nil {
+		return 0, fmt.Errorf("scalar %.64q: scalars are of losses only", name)
+	}
+	if !slices.Contains(b.scalars, name) {
+		if len(b.scalars) == MaxScalars {
+			return 0, fmt.Errorf("scalar %.64q: there are %d already, at most %d allowed", name, MaxScalars, MaxScalars)
+		}
+		b.scalars = append(b.scalars, name)
+	}
+	return b.add("scalar", b.input(ScalarInput(name), graph.T(graph.F32)))
+}
+
+// ScalarInput is how the input of a Loss is called that a scalar is.
+func ScalarInput(name string) string { return "scalar/" + name }
+
+func (b *Builder) input(name string, t graph.Type) *graph.Value {
+	v := b.inputs[name]
+	if v == nil {
+		v = b.b.Input(name, t)
+		b.inputs[name] = v
+	}
+	return v
 }
 
 // Type is the type of a value.
@@ -91,7 +132,16 @@ func (b *Builder) Op(name string, inputs []Handle, attributes []byte) (first Han
 			err = fmt.Errorf("%s%s: %w", name, types(in), inner(name, mistake))
 		}
 	}()
-	out, err := k.make(b, in, attributes)
+	var out []*graph.Value
+	b.b.Scope(b.scope(), func() {
+		for i, v := range in {
+			if err = b.draft.admit(v); err != nil {
+				err = fmt.Errorf("input %d: %w", i, err)
+				return
+			}
+		}
+		out, err = k.make(b, in, attributes)
+	})
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}
@@ -118,35 +168,60 @@ func types(in []*graph.Value) string {
 const (
 	Logits  = "logits"
 	Targets = "targets"
-	Loss    = "loss"
+	Weights = "weights"
+	Hidden  = "hidden"
+	Output  = "loss"
 )
 
-// BuildLoss has write make a loss of the inputs "logits" f32 [rows, vocab] and "targets" u32 [rows], and checks it: f32 [rows], or
-// one number, with a gradient on the logits. The graph has those inputs and the output "loss".
-func BuildLoss(rows, vocab int, write func(*Builder) (Handle, error)) (*graph.Graph, error) {
+// Inputs are what a loss can be made of: "logits" f32 [Rows, Vocab], "targets" u32 [Rows], "weights" f32 [Rows], and more.
+type Inputs struct {
+	Rows, Vocab int
+	Width       int           // of "hidden" f32 [Rows, Width]; 0: there is none
+	More        []graph.Named // parameters, aligned arrays
+}
+
+func (in Inputs) named() []graph.Named {
+	all := []graph.Named{{ID: Logits, Type: graph.T(graph.F32, in.Rows, in.Vocab)}, {ID: Targets, Type: graph.T(graph.U32, in.Rows)},
+		{ID: Weights, Type: graph.T(graph.F32, in.Rows)}}
+	if in.Width > 0 {
+		all = append(all, graph.Named{ID: Hidden, Type: graph.T(graph.F32, in.Rows, in.Width)})
+	}
+	return append(all, in.More...)
+}
+
+// Loss is a loss as a graph: its inputs are what was asked for, its output is "loss".
+type Loss struct {
+	*graph.Graph
+	Asked    []string // inputs
+	Scalars  []string // in the order in which they were first asked for; see ScalarInput
+	PerToken bool     // a number for each token, not one
+}
+
+// BuildLoss has write make a loss, and checks it: f32 [Rows], or one number, with a gradient on the logits or on hidden.
+func BuildLoss(in Inputs, write func(*Builder) (Handle, error)) (*Loss, error) {
 	var failed error
+	loss := &Loss{}
 	g, err := graph.Build(func(gb *graph.Builder) {
-		b := &Builder{b: gb, names: []string{Logits, Targets}, inputs: map[string]*graph.Value{
-			Logits:  gb.Input(Logits, graph.T(graph.F32, rows, vocab)),
-			Targets: gb.Input(Targets, graph.T(graph.U32, rows)),
-		}}
+		b := &Builder{b: gb, given: in.named(), inputs: map[string]*graph.Value{}}
 		var h Handle
 		if h, failed = write(b); failed != nil {
 			return
 		}
-		var loss *graph.Value
-		if loss, failed = b.value(h); failed != nil {
+		var v *graph.Value
+		if v, failed = b.value(h); failed != nil {
 			failed = fmt.Errorf("the loss: %w", failed)
 			return
 		}
-		if failed = checkLoss(loss, rows); failed == nil {
-			gb.Output(Loss, loss)
+		if failed = checkLoss(v, in.Rows); failed == nil {
+			gb.Output(Output, v)
 		}
+		loss.Asked, loss.Scalars, loss.PerToken = b.asked, b.scalars, v.Shape.Equal(graph.Shape{in.Rows})
 	})
 	if err = errors.Join(failed, err); err != nil {
 		return nil, err
 	}
-	return g, hasGradient(g)
+	loss.Graph = g
+	return loss, hasGradient(g)
 }
 
 func checkLoss(loss *graph.Value, rows int) error {
@@ -161,15 +236,21 @@ func hasGradient(g *graph.Graph) error {
 	found := false
 	_, err := graph.Build(func(b *graph.Builder) {
 		in := map[string]*graph.Value{}
+		var learned []*graph.Value
 		for _, v := range g.Sources("input") {
 			name := v.Node.Op.(graph.Source).Label()
 			in[name] = b.Input(name, v.Type)
+			if name == Logits || name == Hidden {
+				learned = append(learned, in[name])
+			}
 		}
-		loss := b.Inline(g, in)[Loss]
-		found = autodiff.Gradients(loss, nil, in[Logits])[0] != nil
+		loss := b.Inline(g, in)[Output]
+		for _, gradient := range autodiff.Gradients(loss, nil, learned...) {
+			found = found || gradient != nil
+		}
 	})
 	if err == nil && !found {
-		err = errors.New("the loss does not depend on the logits in a way that has a gradient")
+		err = errors.New("the loss depends neither on logits nor on hidden in a way that has a gradient")
 	}
 	return err
 }

@@ -38,6 +38,14 @@ var kinds = map[string]kind{
 	"pick": binary(op.Pick), "embedding": binary(op.Embedding),
 	"where": of(3, func(_ *Builder, in []*graph.Value, _ none) *graph.Value { return op.Where(in[0], in[1], in[2]) }),
 
+	"attention": upTo(3, 4, func(_ *Builder, in []*graph.Value, _ none) []*graph.Value {
+		segments := append(in, nil)[3]
+		return []*graph.Value{op.SegmentedAttention(in[0], in[1], in[2], segments)}
+	}),
+	"rope":       ropeKind,
+	"rms_norm":   normed(2, func(in []*graph.Value, eps float64) *graph.Value { return op.RMSNorm(in[0], in[1], eps) }),
+	"layer_norm": normed(3, func(in []*graph.Value, eps float64) *graph.Value { return op.LayerNorm(in[0], in[1], in[2], eps) }),
+
 	"sum": reduction(op.Sum), "mean": reduction(op.Mean), "max": reduction(op.ReduceMax), "min": reduction(op.ReduceMin),
 	"scale": of(1, func(_ *Builder, in []*graph.Value, a struct {
 		Factor real `json:"factor"`

@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -92,10 +93,10 @@ func TestLossesOfModulesOnADevice(t *testing.T) {
 		},
 	} {
 		m := load(t, h, hook.Spec{File: examples + file, Hook: hook.BuildLoss})
-		loss, err := m.BuildLoss(ctx, lossRows, lossVocab)
+		loss, err := m.BuildLoss(ctx, graphhook.Inputs{Rows: lossRows, Vocab: lossVocab})
 		require.NoError(t, err)
 		g := training(t, func(logits, targets *graph.Value) *graph.Value {
-			return logits.Builder().Inline(loss, map[string]*graph.Value{"logits": logits, "targets": targets})["loss"]
+			return logits.Builder().Inline(loss.Graph, map[string]*graph.Value{"logits": logits, "targets": targets})["loss"]
 		})
 		in := lossInputs()
 		got := onDevice(t, g, in)
@@ -114,7 +115,7 @@ func TestLossesOfModulesOnADevice(t *testing.T) {
 				x := in["logits"].Data
 				defer func(old float64) { x[i] = old }(x[i])
 				x[i] += d
-				out, err := eval.Run(loss, in, nil)
+				out, err := eval.Run(loss.Graph, in, nil)
 				require.NoError(t, err)
 				sum := 0.0
 				for _, y := range out["loss"].Data {

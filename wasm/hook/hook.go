@@ -1,5 +1,5 @@
-// Package hook is what users' WebAssembly modules can do for a run: build its loss, map its documents, set its learning rate,
-// hear of its metrics. docs/HOOKS.md describes the modules' side. Package wasm bounds them; here their hooks get arguments, and
+// Package hook is what users' WebAssembly modules can do for a run: build its loss or its model, map its documents and batches, set its
+// learning rate, hear of its metrics. docs/HOOKS.md describes the modules' side. Package wasm bounds them; here their hooks get arguments, and
 // what they do is checked.
 package hook
 
@@ -19,13 +19,24 @@ import (
 // The hooks, by the names of the functions that modules export.
 const (
 	BuildLoss    = "build_loss"
+	BuildModel   = "build_model"
 	MapDocument  = "map_document"
+	MapBatch     = "map_batch"
+	TokenWeights = "token_weights"
 	LearningRate = "learning_rate"
 	OnMetrics    = "on_metrics"
 )
 
+// Companions of build_loss: functions that its module may export, and no hooks of their own.
+const (
+	LossScalars = "loss_scalars"
+	LossGrad    = "loss_grad"
+)
+
 // Names lists the hooks.
-func Names() []string { return []string{BuildLoss, MapDocument, LearningRate, OnMetrics} }
+func Names() []string {
+	return []string{BuildLoss, BuildModel, MapDocument, MapBatch, TokenWeights, LearningRate, OnMetrics}
+}
 
 // Host runs hooks. It may be used by several goroutines.
 type Host struct {
@@ -93,15 +104,27 @@ func (h *Host) LoadBytes(s Spec, bin []byte) (*Module, error) {
 // Limits that the module runs under, defaults filled in.
 func (m *Module) Limits() wasm.Limits { return m.module.Limits() }
 
-// Exports lists the hooks that the module has.
+// Exports lists the hooks that the module has, and the companions of its build_loss.
 func (m *Module) Exports() (names []string) {
-	for _, name := range Names() {
-		if m.module.CheckHook(name) == nil {
+	for _, name := range append(Names(), LossScalars, LossGrad) {
+		if m.Has(name) {
 			names = append(names, name)
 		}
 	}
 	return names
 }
+
+// Has tells whether the module exports a function of the hooks' type.
+func (m *Module) Has(name string) bool { return m.module.CheckHook(name) == nil }
+
+// Stateful tells whether the module keeps something from one call to the next: it saves and loads.
+func (m *Module) Stateful() bool { return m.module.Stateful() }
+
+// Interface lists what the module imports, as module.name, and the functions that it exports.
+func (m *Module) Interface() (imports, exports []string) { return m.module.Interface() }
+
+// Peak is the most that a call has used so far: units of work, and bytes of its instance's memory.
+func (m *Module) Peak() (work int64, memory uint64) { return m.module.Peak() }
 
 // Close gives back the module's code.
 func (m *Module) Close() error { return m.module.Close() }
@@ -111,8 +134,10 @@ func refused(file string, err error) error {
 }
 
 // wrong is a mistake in what a hook did that became known when its call had ended.
-func (m *Module) wrong(batch int, err error) error {
-	return &wasm.Error{Hook: m.File, Export: m.Hook, Batch: batch, Kind: wasm.Failed, Cause: err}
+func (m *Module) wrong(batch int, err error) error { return m.wrongIn(m.Hook, batch, err) }
+
+func (m *Module) wrongIn(export string, batch int, err error) error {
+	return &wasm.Error{Hook: m.File, Export: export, Batch: batch, Kind: wasm.Failed, Cause: err}
 }
 
 func (m *Module) options() wasm.Options {

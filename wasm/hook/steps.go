@@ -3,6 +3,7 @@ package hook
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/gpupipe/gpupipe/wasm"
 )
@@ -38,6 +39,40 @@ func (r *Rate) Factor(ctx context.Context, step, steps int, base float64) (float
 
 // Close closes the instance.
 func (r *Rate) Close() error { return r.i.Close() }
+
+// Scalars is an instance that sets the scalars of its module's loss. It belongs to one goroutine.
+type Scalars struct {
+	m *Module
+	i *wasm.Instance
+	n int
+}
+
+// Scalars opens one, for a loss with so many.
+func (m *Module) Scalars(ctx context.Context, n int) (*Scalars, error) {
+	i, err := m.open(ctx)
+	return &Scalars{m, i, n}, err
+}
+
+// Values are the scalars at a step of so many, counted from 0: finite numbers.
+func (s *Scalars) Values(ctx context.Context, step, steps int) ([]float32, error) {
+	values := make([]float32, s.n)
+	out := wasm.Of(wasm.Out, values)
+	if _, err := s.i.Call(ctx, LossScalars, step, wasm.Of(wasm.In, []float64{float64(step), float64(steps)}), out); err != nil {
+		return nil, err
+	}
+	if err := sameShape(out, []int{s.n}); err != nil {
+		return nil, s.m.wrongIn(LossScalars, step, err)
+	}
+	for n, v := range values {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return nil, s.m.wrongIn(LossScalars, step, fmt.Errorf("scalar %d is %v, expected a finite number", n, v))
+		}
+	}
+	return values, nil
+}
+
+// Close closes the instance.
+func (s *Scalars) Close() error { return s.i.Close() }
 
 // Listener is an instance that hears of metrics. It belongs to one goroutine.
 type Listener struct {

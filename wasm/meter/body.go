@@ -1,9 +1,6 @@
 package meter
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // code rewrites the code section.
 func (m *module) code() []byte {
@@ -33,7 +30,10 @@ func (m *module) code() []byte {
 	if n != len(m.functions)-m.imported {
 		m.content[10].refuse("%d functions, the function section has %d", n, len(m.functions)-m.imported)
 	}
-	return append(appendU32(nil, uint32(n)), b...)
+	for _, body := range m.addedCode {
+		b = append(appendU32(b, uint32(len(body))), body...)
+	}
+	return append(appendU32(nil, uint32(n+len(m.addedCode))), b...)
 }
 
 // body is one function while it is rewritten.
@@ -46,8 +46,14 @@ type body struct {
 	added       []byte    // types of locals behind them
 	temporaries [4]uint32 // by purpose: 1 + the local
 	calls       bool      // calls others, so that it needs room
+	height      int       // of the stack, at most
 	payings     []payment // in order
 	out         []byte
+
+	// Of the instruction that was read last: its label, function or type; how many labels; the type of its block.
+	target  uint32
+	targets int
+	block   funcType
 }
 
 // payment is made before the instruction at a place.
@@ -63,6 +69,9 @@ func (m *module) body(r *reader, f int) []byte {
 	b.declarations()
 	b.start = r.i
 	b.survey()
+	if b.Free {
+		b.payings, b.calls = nil, false
+	}
 	r.i = b.start
 	b.rewrite()
 	return b.assembled()
@@ -92,124 +101,27 @@ func (b *body) assembled() []byte {
 	return append(out, b.out...)
 }
 
-// survey is the first walk: it checks what the rewriter relies on and finds what is paid where.
-func (b *body) survey() {
-	w := &walk{body: b}
-	w.open(b.start)
-	w.heads = append(w.heads, 0)
-	labels, blocks := 0, 0
-	for len(w.heads) > 0 {
-		at := b.i
-		op, in := b.opcode()
-		b.immediate(op, in, len(w.heads), &labels)
-		w.cost += in.cost
-		if blocks += blocksOf(op); blocks+labels/4 > maxBlocks {
-			b.refuse("more than %d blocks and branches", maxBlocks)
-		}
-		switch op {
-		case opBlock:
-			w.enter(w.heads[len(w.heads)-1])
-		case opLoop:
-			w.close()
-			w.enter(len(b.payings))
-			w.open(b.i)
-		case opIf:
-			w.enter(w.heads[len(w.heads)-1])
-			w.branch()
-		case opElse, opBr, opBrIf, opBrTable, opReturn, opUnreachable:
-			w.branch()
-		case opEnd:
-			if w.heads = w.heads[:len(w.heads)-1]; len(w.heads) > 0 {
-				w.branch()
-			}
-		case opCall, opCallIndirect:
-			b.calls = true
-		case opReturnCall, opReturnCallIndirect:
-			w.branch()
-		}
-		if at == b.i {
-			panic("an instruction of no bytes")
-		}
-	}
-	w.close()
-	b.end()
-	blocks += labels / 4
-	if b.squares += blocks * blocks; b.squares > maxSquares {
-		b.refuse("too many large functions: the sum of the squares of their blocks and branches exceeds %d", maxSquares)
-	}
-	slices.SortFunc(b.payings, func(x, y payment) int { return x.at - y.at })
-}
-
-// blocksOf is how many basic blocks a compiler makes of an instruction with what is added to it.
-func blocksOf(op int) int {
-	switch op {
-	case opBlock, opIf, opElse, opBrIf:
-		return 1
-	case opLoop:
-		return 3
-	case opMemoryGrow, opTableGrow:
-		return 6
-	case opMemoryCopy, opMemoryFill, opMemoryInit, opTableCopy, opTableFill, opTableInit:
-		return 4
-	}
-	return 0
-}
-
-// walk divides a body into segments of straight-line code.
-type walk struct {
-	*body
-	heads []int // for each open block, the payment of the loop that it lies in (0: the function's)
-	at    int   // where the segment began
-	head  int   // its payment
-	own   bool  // it is the beginning of its loop or function
-	cost  int64
-}
-
-func (w *walk) enter(head int) {
-	w.heads = append(w.heads, head)
-}
-
-// open begins a loop or function.
-func (w *walk) open(at int) {
-	w.payings = append(w.payings, payment{at: at, check: true})
-	w.at, w.head, w.own, w.cost = at, len(w.payings)-1, true, 0
-}
-
-// branch ends a segment and begins the next.
-func (w *walk) branch() {
-	w.close()
-	w.at, w.head, w.own, w.cost = w.i, w.heads[len(w.heads)-1], false, 0
-}
-
-// close says who pays for the segment.
-func (w *walk) close() {
-	if w.own || w.cost < Segment {
-		w.payings[w.head].cost += w.cost
-	} else {
-		w.payings = append(w.payings, payment{at: w.at, cost: w.cost})
-	}
-}
-
 // immediate reads what follows an opcode. Indices that the rewriter adds something behind must have existed before.
 func (b *body) immediate(op int, in instruction, depth int, labels *int) {
 	switch in.imm {
 	case none:
 	case immBlock:
-		b.blockType()
+		b.block = b.blockType()
 	case immLabel:
-		b.index("label", depth)
+		b.target, b.targets = b.index("label", depth), 1
 	case immLabels:
 		n := b.count("labels", maxLabels)
 		if *labels += n + 1; *labels > maxLabels {
 			b.refuse("more than %d labels in all br_table", maxLabels)
 		}
 		for range n + 1 {
-			b.index("label", depth)
+			b.target = b.index("label", depth)
 		}
+		b.targets = n + 1
 	case immFunc:
-		b.index("function", len(b.functions))
+		b.target = b.index("function", len(b.functions))
 	case immIndirect:
-		b.index("type", len(b.types))
+		b.target = b.index("type", len(b.types))
 		b.index("table", b.tables)
 	case immLocal:
 		b.index("local", b.locals)
@@ -276,16 +188,17 @@ func (b *body) memory() {
 	}
 }
 
-func (b *body) blockType() {
+func (b *body) blockType() funcType {
 	if b.more() && b.b[b.i]&0xc0 == 0x40 { // one negative byte
 		if b.b[b.i] == 0x40 {
 			b.i++
-		} else {
-			b.valType()
+			return funcType{}
 		}
-		return
+		return funcType{results: []byte{b.valType()}}
 	}
-	if t := b.signed(33); t < 0 || t >= int64(len(b.types)) {
+	t := b.signed(33)
+	if t < 0 || t >= int64(len(b.types)) {
 		b.refuse("block type %d does not exist, there are %d", t, len(b.types))
 	}
+	return b.types[t]
 }

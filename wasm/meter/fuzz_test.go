@@ -1,8 +1,8 @@
 package meter
 
 import (
-	"bytes"
 	"context"
+	"flag"
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/tetratelabs/wazero"
+
+	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
 // patterns of real modules: the specification's, the runtime's fuzzers' finds, programs of several compilers.
@@ -34,14 +36,14 @@ func modules(t testing.TB, nth, largest int) [][]byte {
 	return all
 }
 
-// mutated changes a few bytes: flips, cuts, doubles, or takes a piece from another module.
-func mutated(r *rand.Rand, b, other []byte) []byte {
+// mutated changes a few bytes behind the first ones: flips, cuts, doubles, or takes a piece from another module.
+func mutated(r *rand.Rand, b, other []byte, first int) []byte {
 	b = slices.Clone(b)
 	for range 1 + r.IntN(4) {
-		if len(b) < 9 {
+		if len(b) <= first {
 			break
 		}
-		at := 8 + r.IntN(len(b)-8)
+		at := first + r.IntN(len(b)-first)
 		n := min(1+r.IntN(8), len(b)-at)
 		switch r.IntN(6) {
 		case 0:
@@ -62,47 +64,99 @@ func mutated(r *rand.Rand, b, other []byte) []byte {
 	return b
 }
 
-// examine holds what Rewrite does with any bytes against what a WebAssembly runtime says of them.
-func examine(t testing.TB, h *host, bin []byte, compile bool) {
-	given := slices.Clone(bin)
+// mutants makes modules to try: three of four of the corpus, the others of programs of which only a function's code was changed, so
+// that more of them get as far as the code.
+type mutants struct {
+	*rand.Rand
+	corpus   [][]byte
+	programs []*w.Module
+}
+
+func newMutants(t testing.TB, nth, largest int) *mutants {
+	m := &mutants{Rand: rand.New(rand.NewPCG(*seed, 4)), corpus: modules(t, nth, largest)}
+	for range 100 {
+		choices := make([]byte, 300)
+		for i := range choices {
+			choices[i] = byte(m.Uint32())
+		}
+		m.programs = append(m.programs, program(choices))
+	}
+	return m
+}
+
+func (m *mutants) next() []byte {
+	other := m.corpus[m.IntN(len(m.corpus))]
+	if m.IntN(4) > 0 {
+		return mutated(m.Rand, m.corpus[m.IntN(len(m.corpus))], other, 8)
+	}
+	p := *m.programs[m.IntN(len(m.programs))]
+	p.Funcs = slices.Clone(p.Funcs)
+	f := &p.Funcs[m.IntN(len(p.Funcs))]
+	f.Body = mutated(m.Rand, f.Body, other, 0)
+	return p.Encode()
+}
+
+// examine holds what Rewrite does with any bytes against what a WebAssembly runtime says of them, if compile says so.
+func examine(t testing.TB, h *host, bin []byte, compile bool) (accepted bool) {
+	given := fnv1a(bin)
 	out, err := Rewrite(bin, Options{})
-	require.True(t, bytes.Equal(given, bin), "the module given was changed")
+	if given != fnv1a(bin) {
+		require.Fail(t, "the module given was changed", "%x", bin)
+	}
 	if err != nil {
-		require.IsType(t, &Error{}, err)
-		require.Nil(t, out)
-		return
+		if _, known := err.(*Error); !known || out != nil {
+			require.Fail(t, "an error of another type", "%T %v: %x", err, err, bin)
+		}
+		return false
+	}
+	if !compile {
+		return true
 	}
 	_, err = Rewrite(out, Options{})
 	require.Error(t, err, "a metered module is not metered again")
-	if !compile {
-		return
-	}
 	// A metered module is valid if and only if it was: nothing is made valid by what is added. Names are not looked at.
 	plain, errPlain := h.CompileModule(context.Background(), bin)
 	metered, errMetered := h.CompileModule(context.Background(), out)
 	if errPlain != nil && strings.HasPrefix(errPlain.Error(), "section custom") {
-		return
+		return true
 	}
 	require.Equal(t, errPlain == nil, errMetered == nil, "plain: %v\nmetered: %v\n%x", errPlain, errMetered, bin)
 	if errPlain == nil {
 		plain.Close(context.Background())
 		metered.Close(context.Background())
 	}
+	return true
 }
 
+func fnv1a(b []byte) uint64 {
+	h := fnv.New64a()
+	h.Write(b)
+	return h.Sum64()
+}
+
+// How much is tried; more than by default is for long runs:
+//
+//	go test ./wasm/meter -run TestMutatedModules -timeout 0 -args -mutations 10000000 -seed 7
+var (
+	mutations = flag.Int("mutations", 30_000, "modules that TestMutatedModules makes")
+	programs  = flag.Int("programs", 300, "programs that TestProgramsComputeTheSame makes")
+	seed      = flag.Uint64("seed", 3, "of random numbers")
+)
+
 func TestMutatedModules(t *testing.T) {
-	all := modules(t, 7, 20_000)
-	h := newHost(t, wazero.NewRuntimeConfigInterpreter())
-	r := rand.New(rand.NewPCG(3, 4))
+	nth, largest := 7, 20_000
+	if *mutations > 1_000_000 { // small ones are quicker
+		nth, largest = 2, 1_500
+	}
+	h, m := newHost(t, wazero.NewRuntimeConfigInterpreter()), newMutants(t, nth, largest)
 	accepted := 0
-	for n := range 30_000 {
-		b := mutated(r, all[r.IntN(len(all))], all[r.IntN(len(all))])
-		examine(t, h, b, n%8 == 0)
-		if _, err := Rewrite(b, Options{}); err == nil {
+	for n := range *mutations {
+		if examine(t, h, m.next(), n%16 == 0) {
 			accepted++
 		}
 	}
-	require.Greater(t, accepted, 1000, "mutations that are always refused test little")
+	require.Greater(t, accepted, *mutations/20, "mutations that are always refused test little")
+	t.Logf("%d modules, %d of them got through, a sixteenth was compiled", *mutations, accepted)
 }
 
 func FuzzRewrite(f *testing.F) {
@@ -111,8 +165,6 @@ func FuzzRewrite(f *testing.F) {
 	}
 	h := newHost(f, wazero.NewRuntimeConfigInterpreter())
 	f.Fuzz(func(t *testing.T, bin []byte) {
-		sum := fnv.New32a()
-		sum.Write(bin)
-		examine(t, h, bin, sum.Sum32()%4 == 0)
+		examine(t, h, bin, fnv1a(bin)%4 == 0)
 	})
 }

@@ -25,10 +25,10 @@ var (
 type host struct {
 	wazero.Runtime
 	left    int64 // of the budget, not granted yet
+	grant   int64 // at a time
+	ticks   int   // for fuel
 	refused int   // growth
 }
-
-const grant = 500_000
 
 // tick is what the real host does, in small: what was granted and left over is known from the counter.
 func (h *host) tick(_ context.Context, m api.Module, stack []uint64) {
@@ -43,7 +43,8 @@ func (h *host) tick(_ context.Context, m api.Module, stack []uint64) {
 		if left < 0 {
 			panic(errFuel)
 		}
-		g := min(grant, left)
+		h.ticks++
+		g := min(h.grant, left)
 		h.left = left - g
 		fuel.Set(uint64(g))
 	}
@@ -51,7 +52,7 @@ func (h *host) tick(_ context.Context, m api.Module, stack []uint64) {
 
 func newHost(t testing.TB, c wazero.RuntimeConfig) *host {
 	ctx := context.Background()
-	h := &host{left: 1 << 40}
+	h := &host{left: 1 << 40, grant: 500_000}
 	h.Runtime = wazero.NewRuntimeWithConfig(ctx, c.WithCoreFeatures(api.CoreFeaturesV2|experimental.CoreFeaturesTailCall).WithDebugInfoEnabled(false))
 	t.Cleanup(func() { h.Close(ctx) })
 	_, err := h.NewHostModuleBuilder(ImportModule).NewFunctionBuilder().

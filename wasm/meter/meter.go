@@ -10,19 +10,20 @@
 //
 // Work is counted in units, the same for a module on every machine: an instruction costs 1, a few more (an integer
 // division 8 or 16, a call 4), those that only give the code its structure nothing; opcode.go lists them. Bytes copied, filled, or grown into cost 1 for every 8, table entries
-// 1 each. The counter is an i64 global, exported as [Fuel], from which every function pays when it is entered and every loop
+// 1 each; what is copied or filled is paid for before. The counter is an i64 global, exported as [Fuel], from which every function pays when it is entered and every loop
 // for each turn: the instructions of its body, less those of loops within it. Straight-line code of at least
 // [Segment] instructions behind a branch pays on its own when it is reached; shorter runs are paid for whether they are reached
 // or not. So the cost of a path is exact up to short branches, and depends on the module alone.
 //
 // Where the counter has fallen below zero, at a function's entry, a loop's head or a bulk operation, the import
 // [ImportModule].[Tick] is called with [OutOfFuel]. The host refills the counter and returns, or panics to end the call.
-// Between two calls lie at most the counter's value and one function body of work.
+// Between two calls lie at most the counter's value and one function body of work. A memory.copy or memory.fill that the counter
+// does not cover is done in pieces of a MiB, with a call before each.
 //
 // # Depth
 //
 // Each function that calls others takes 1 from the i32 global exported as [Room] on entry, and one more for every 32
-// parameters and locals, and gives it back when it returns. Below zero, tick is called with [OutOfRoom], which must not return.
+// parameters, locals and operands, and gives it back when it returns. Below zero, tick is called with [OutOfRoom], which must not return.
 // Room starts at Options.Depth.
 //
 // # Growth
@@ -53,7 +54,7 @@ const (
 )
 
 // Segment is the number of units from which straight-line code behind a branch pays for itself.
-const Segment = 8
+const Segment = 24
 
 // Options bound the module. A zero means the default.
 type Options struct {
@@ -61,8 +62,13 @@ type Options struct {
 	TableElements uint32 // the most elements of a table; default 65,536
 	Depth         int32  // calls within calls; default 1,900
 
+	// Free adds the names, but nothing that pays or counts: to measure what metering costs. Nothing ends such a module.
+	Free bool
+
 	// Import is asked about each import, unless it is nil; its error refuses the module.
 	Import func(Import) error
+
+	piece int32 // bytes of a memory.copy or memory.fill between two visits to the host; default 1 MiB, a tenth of a millisecond's
 }
 
 // Import is something that a module wants from the host.
@@ -86,11 +92,14 @@ func (o Options) withDefaults() Options {
 	if o.Depth == 0 {
 		o.Depth = 1900
 	}
+	if o.piece == 0 {
+		o.piece = 1 << 20
+	}
 	return o
 }
 
-// Limits of a module's size, which bound the time and memory that compiling it takes: about ten seconds, and a second or two
-// for each megabyte.
+// Limits of a module's size, which with those of effort.go bound the time and memory that compiling it takes: about ten seconds,
+// and a second or two for each megabyte.
 const (
 	maxModule    = 16 << 20 // bytes
 	maxTypes     = 20_000
@@ -105,11 +114,6 @@ const (
 	maxBody      = 1 << 20   // bytes of a function
 	maxLocals    = 10_000    // and parameters
 	maxLabels    = 16_384    // of all br_table of a function
-	maxBlocks    = 8_000     // of a function, about as many as a compiler makes of it
-
-	// The compiler's time for a function grows with the square of its blocks: this is the sum of squares. The Go program
-	// with net/http, go/types and text/template has 1.7e7, and 997 blocks in its largest function.
-	maxSquares = 150_000_000
 )
 
 // sections gives each section's name and its place in a module.
@@ -134,7 +138,7 @@ func Rewrite(bin []byte, o Options) (out []byte, err error) {
 			panic(e)
 		}
 	}()
-	m := &module{Options: o.withDefaults(), content: map[byte]*reader{}, resultBlocks: map[string]uint32{}}
+	m := &module{Options: o.withDefaults(), content: map[byte]*reader{}, resultBlocks: map[string]uint32{}, pieceFuncs: map[int]uint32{}}
 	m.split(bin)
 	m.scan()
 	return m.write(), nil
@@ -151,14 +155,17 @@ type module struct {
 	addedTypes   []byte            // encoded
 	resultBlocks map[string]uint32 // by several results: the type () → results
 	tickType     uint32
-	functions    []uint32 // type of every function, imported ones first
-	imported     int      // number of imported functions
+	threeType    uint32         // see piecesType
+	pieceFuncs   map[int]uint32 // see pieces
+	addedCode    [][]byte       // bodies of functions added
+	functions    []uint32       // type of every function, imported ones first
+	imported     int            // number of imported functions
 	globals      int
 	tables       int
 	memories     int
-	segments     int // of data, as the data count section has it; -1 without one
-	elements     int // element segments
-	squares      int // of the functions' blocks so far
+	segments     int   // of data, as the data count section has it; -1 without one
+	elements     int   // element segments
+	effort       int64 // to compile the functions so far
 }
 
 type funcType struct{ params, results []byte }
@@ -232,7 +239,7 @@ func (m *module) vector(id byte, what string, limit int, entry func(r *reader, i
 func (m *module) scan() {
 	m.vector(1, "types", maxTypes, func(r *reader, _ int) { m.types = append(m.types, r.funcType()) })
 	m.tickType = uint32(len(m.types))
-	m.added, m.addedTypes = 1, []byte{0x60, 1, 0x7f, 0}
+	m.addType(0x60, 1, 0x7f, 0)
 	m.vector(2, "imports", maxImports, m.scanImport)
 	m.imported = len(m.functions)
 	m.vector(3, "functions", maxFunctions, func(r *reader, _ int) {
@@ -309,14 +316,18 @@ func (m *module) resultBlock(b []byte, typ uint32) []byte {
 	default:
 		block, known := m.resultBlocks[string(results)]
 		if !known {
-			block = m.tickType + uint32(m.added)
+			block = m.addType(append(appendU32([]byte{0x60, 0}, uint32(len(results))), results...)...)
 			m.resultBlocks[string(results)] = block
-			m.added++
-			m.addedTypes = append(m.addedTypes, 0x60, 0)
-			m.addedTypes = append(appendU32(m.addedTypes, uint32(len(results))), results...)
 		}
 		return appendS64(b, int64(block))
 	}
+}
+
+// addType adds a type and gives its index.
+func (m *module) addType(encoded ...byte) uint32 {
+	m.addedTypes = append(m.addedTypes, encoded...)
+	m.added++
+	return m.tickType + uint32(m.added) - 1
 }
 
 func (m *module) shift(f uint32) uint32 {

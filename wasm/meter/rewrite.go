@@ -27,7 +27,11 @@ func (b *body) rewrite() {
 			depth++
 		case opEnd:
 			depth--
-		case opMemoryCopy, opMemoryFill, opMemoryInit:
+		case opMemoryCopy, opMemoryFill:
+			b.immediate(op, in, depth, skip)
+			b.inPieces(op, b.b[at:b.i])
+			continue
+		case opMemoryInit:
 			b.payFor(3)
 		case opTableCopy, opTableFill, opTableInit:
 			b.payFor(0)
@@ -90,32 +94,61 @@ func (b *body) pay() {
 
 // settle stores the counter that is on the stack, and looks whether it is used up.
 func (b *body) settle(check bool) {
-	if check {
-		b.add(opLocalTee, b.temporary(tmpFuel))
+	if !check {
+		b.add(opGlobalSet, b.fuelGlobal())
+		return
 	}
+	b.spent()
+	b.tick(OutOfFuel)
+}
+
+// spent stores the counter that is on the stack, and leaves there whether it is used up.
+func (b *body) spent() {
+	b.add(opLocalTee, b.temporary(tmpFuel))
 	b.add(opGlobalSet, b.fuelGlobal())
-	if check {
-		b.add(opLocalGet, b.temporary(tmpFuel))
-		b.out = append(b.out, opI64Const, 0, opI64LtS)
-		b.tick(OutOfFuel)
-	}
+	b.add(opLocalGet, b.temporary(tmpFuel))
+	b.out = append(b.out, opI64Const, 0, opI64LtS)
 }
 
 // payFor pays for as many entries as the top of the stack says, 2^shift for a unit.
 func (b *body) payFor(shift byte) {
+	if b.Free {
+		return
+	}
 	b.add(opLocalTee, b.temporary(tmpCount))
-	b.payCount(opI64ShrU, shift)
+	b.charge(opI64ShrU, shift)
+	b.settle(true)
 }
 
-func (b *body) payCount(op, shift byte) {
+// charge leaves on the stack what remains of the counter when the entries counted in tmpCount are paid for.
+func (b *body) charge(op, shift byte) {
 	b.add(opGlobalGet, b.fuelGlobal())
 	b.add(opLocalGet, b.temporary(tmpCount))
 	b.out = append(b.out, opI64ExtendI32U, opI64Const, shift, op, opI64Sub)
-	b.settle(true)
+}
+
+// inPieces appends memory.copy or memory.fill. What the counter does not cover is done by a function of ours that visits the
+// host between pieces.
+func (b *body) inPieces(op int, text []byte) {
+	if b.Free {
+		b.out = append(b.out, text...)
+		return
+	}
+	b.add(opLocalTee, b.temporary(tmpCount))
+	b.charge(opI64ShrU, 3)
+	b.spent()
+	b.out = append(b.out, opIf)
+	b.out = appendS64(b.out, int64(b.piecesType()))
+	b.add(opCall, b.pieces(op))
+	b.out = append(append(append(b.out, opElse), text...), opEnd)
 }
 
 // grow appends memory.grow or table.grow, paid for if it succeeds.
 func (b *body) grow(op int, text []byte) {
+	if b.Free {
+		b.out = append(b.out, text...)
+		return
+	}
 	b.add(opLocalTee, b.temporary(tmpCount))
 	b.out = append(b.out, text...)
 	b.add(opLocalTee, b.temporary(tmpGrown))
@@ -126,13 +159,14 @@ func (b *body) grow(op int, text []byte) {
 	if op == opMemoryGrow {
 		shift = 13 // 64 KiB at 8 bytes a unit
 	}
-	b.payCount(opI64ShL, shift)
+	b.charge(opI64ShL, shift)
+	b.settle(true)
 	b.out = append(b.out, opEnd)
 	b.add(opLocalGet, b.temporary(tmpGrown))
 }
 
 // weight is the room that a call of the function takes.
-func (b *body) weight() int64 { return int64(1 + b.locals/32) }
+func (b *body) weight() int64 { return int64(1 + (b.locals+b.height)/32) }
 
 func (b *body) enterRoom() {
 	if !b.calls {

@@ -12,7 +12,7 @@ func (m *module) write() []byte {
 	emit(1, m.extended(1, m.added, m.addedTypes))
 	tick := appendName(appendName(nil, ImportModule), Tick)
 	emit(2, m.extended(2, 1, appendU32(append(tick, 0), m.tickType)))
-	emit(3, m.whole(3))
+	emit(3, m.functionSection())
 	emit(4, m.tableSection())
 	emit(5, m.memorySection())
 	emit(6, m.globalSection())
@@ -44,6 +44,18 @@ func (m *module) extended(id byte, n int, entries []byte) []byte {
 	}
 	r.i = 0
 	return append(append(appendU32(nil, r.u32()+uint32(n)), r.b[r.i:]...), entries...)
+}
+
+// functionSection has the functions that were added behind the others.
+func (m *module) functionSection() []byte {
+	var types []byte
+	for range m.addedCode {
+		types = appendU32(types, m.threeType)
+	}
+	if types == nil {
+		return m.whole(3)
+	}
+	return m.extended(3, len(m.addedCode), types)
 }
 
 func (m *module) tableSection() []byte {

@@ -12,14 +12,23 @@ import (
 	"strings"
 )
 
-//go:embed c rust template
+//go:embed c rust assemblyscript go template
 var files embed.FS
 
-// Languages lists those that New knows.
-func Languages() []string { return []string{"c", "rust"} }
+// places say, by language, which folders make a new one, and where in it they go.
+var places = map[string][][2]string{
+	"c":              {{"c", "."}, {"template/c", "."}},
+	"rust":           {{"rust", "gpupipe"}, {"template/rust", "."}},
+	"assemblyscript": {{"assemblyscript", "gpupipe"}, {"template/assemblyscript", "."}},
+	"tinygo":         {{"go/gpupipe", "gpupipe"}, {"template/go-module", "."}, {"template/tinygo", "."}},
+	"go":             {{"go/gpupipe", "gpupipe"}, {"template/go-module", "."}, {"template/go", "."}},
+}
 
-// New makes a folder with a hook to begin with, all that it needs, and a Makefile or Cargo.toml to build it. It returns the names
-// of the files. A folder that holds something already is refused.
+// Languages lists those that New knows.
+func Languages() []string { return []string{"c", "rust", "assemblyscript", "tinygo", "go"} }
+
+// New makes a folder with a hook to begin with, all that it needs, and a Makefile to build it. It returns the names of the files. A
+// folder that holds something already is refused.
 func New(language, dir string) (names []string, err error) {
 	if !slices.Contains(Languages(), language) {
 		return nil, fmt.Errorf("language %q, expected one of %s", language, strings.Join(Languages(), ", "))
@@ -29,9 +38,8 @@ func New(language, dir string) (names []string, err error) {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	places := map[string][2]string{"c": {"c", "."}, "rust": {"rust", "gpupipe"}}
-	for from, to := range map[string]string{places[language][0]: places[language][1], "template/" + language: "."} {
-		written, err := copyTree(from, filepath.Join(dir, to))
+	for _, place := range places[language] {
+		written, err := copyTree(place[0], filepath.Join(dir, place[1]))
 		if err != nil {
 			return nil, err
 		}

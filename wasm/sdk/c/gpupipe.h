@@ -1,13 +1,21 @@
-// gpupipe.h: hooks for gpupipe in C, version 1 of the ABI (docs/HOOKS.md). One header, no C library.
+// gpupipe.h: hooks for gpupipe in C, version 1 of the ABI (docs/HOOKS.md). No C library is needed.
 //
 //	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -Wl,--stack-first -o loss.wasm loss.c
 //
-// Include it in one file, and write one of
+// Include it in one file, and write one or several of
 //
-//	GP_BUILD_LOSS(logits, targets) { … return a gp_value; }
 //	GP_MAP_DOCUMENT(text, length) { gp_emit(text, length); }
+//	GP_MAP_BATCH(batch) { … change batch->tokens, ->targets, ->weights, ->segments }
+//	GP_TOKEN_WEIGHTS(batch) { … change batch->weights }
 //	GP_LEARNING_RATE(step, steps, base) { … return a double; }
 //	GP_ON_METRICS(json) { … return whether to stop; }
+//
+// and of those in gpupipe_graph.h, which is included:
+//
+//	GP_BUILD_LOSS(logits, targets) { … return a gp_value; }
+//	GP_BUILD_MODEL(tokens) { … return a gp_value, the logits; }
+//
+// GP_OPEN() { … } runs once, before the hook: the place to read the configuration, and GP_STATE(variable) keeps a variable.
 #ifndef GPUPIPE_H
 #define GPUPIPE_H
 
@@ -81,10 +89,32 @@ static inline void *gp_temp(size_t size) {
 GP_EXPORT(gpupipe_abi_v1) int32_t gp_abi_v1(void) { return 0; }
 GP_EXPORT(gpupipe_alloc) void *gp_host_alloc(size_t size) { return gp_alloc(size); }
 
+// ---- Random numbers
+
+__attribute__((import_module("wasi_snapshot_preview1"), import_name("random_get"))) int32_t gp_random_get(void *to, size_t size);
+
+// gp_random gives 64 random bits, which depend on the hook's seed, on the number of the document, batch or step, and on how many were
+// drawn for it before.
+static inline uint64_t gp_random(void) {
+  uint64_t x = 0;
+  gp_random_get(&x, sizeof x);
+  return x;
+}
+
+// gp_uniform gives a random number from 0 to below 1, gp_below a random integer from 0 to below n.
+static inline double gp_uniform(void) { return (double)(gp_random() >> 11) * 0x1p-53; }
+static inline uint32_t gp_below(uint32_t n) { return (uint32_t)((gp_random() >> 32) * n >> 32); }
+
 // ---- JSON: the hook's `config` section, and metrics
 
 static const char *gp_config = "{}";
 static uint64_t gp_seed; // of the hook
+
+void gp_user_open(void) __attribute__((weak));
+
+// GP_OPEN is what runs before the hook is first called. If it reads the configuration it should read all of it: keys that it did
+// not ask for are then reported to the user. The same holds for a function that builds a loss or a model.
+#define GP_OPEN() void gp_user_open(void)
 
 GP_EXPORT(gpupipe_open) int32_t gp_open(const char *config, size_t length, int64_t seed) {
   char *copy = gp_alloc(length + 1);
@@ -93,6 +123,7 @@ GP_EXPORT(gpupipe_open) int32_t gp_open(const char *config, size_t length, int64
   copy[length] = 0;
   gp_config = copy;
   gp_seed = (uint64_t)seed;
+  if (gp_user_open) gp_user_open();
   return 0;
 }
 
@@ -138,6 +169,13 @@ static inline const char *gp_json_find(const char *json, const char *key) {
   return 0;
 }
 
+static inline void gp_fail_about(const char *key, const char *what) {
+  gp_text why = {{0}, 0};
+  gp_put(&why, key);
+  gp_put(&why, what);
+  gp_fail(why.text);
+}
+
 // gp_json_number gives a number of a JSON object. It is exact for up to 15 digits and powers of ten from 1e-22 to 1e22.
 static inline double gp_json_number(const char *json, const char *key, double otherwise) {
   const char *s = gp_json_find(json, key);
@@ -151,10 +189,7 @@ static inline double gp_json_number(const char *json, const char *key, double ot
     else exponent += !point;
   }
   if (s == first) {
-    gp_text why = {{0}, 0};
-    gp_put(&why, key);
-    gp_put(&why, " is not a number");
-    gp_fail(why.text);
+    gp_fail_about(key, " is not a number");
     return otherwise;
   }
   if (*s == 'e' || *s == 'E') {
@@ -169,18 +204,69 @@ static inline double gp_json_number(const char *json, const char *key, double ot
   return negative ? -x : x;
 }
 
-// gp_config_number gives a number of the configuration.
-static inline double gp_config_number(const char *key, double otherwise) { return gp_json_number(gp_config, key, otherwise); }
+GP_IMPORT(config_key) void gp_config_key(const char *key, size_t length); // tells the host that the key is known
+
+// gp_config_find gives the value of a key of the configuration, 0 without it.
+static inline const char *gp_config_find(const char *key) {
+  gp_config_key(key, gp_length(key));
+  return gp_json_find(gp_config, key);
+}
+
+static inline double gp_config_number(const char *key, double otherwise) {
+  return gp_config_find(key) ? gp_json_number(gp_config, key, otherwise) : otherwise;
+}
 
 // gp_config_true tells whether a key of the configuration is true.
 static inline int gp_config_true(const char *key) {
-  const char *s = gp_json_find(gp_config, key);
-  return s && s[0] == 't';
+  const char *s = gp_config_find(key);
+  if (s && *s != 't' && *s != 'f') gp_fail_about(key, " is not true or false");
+  return s && *s == 't';
+}
+
+// gp_hex4 reads four hexadecimal digits.
+static inline uint32_t gp_hex4(const char *s) {
+  uint32_t x = 0;
+  for (int i = 0; i < 4 && s[i]; i++) x = x << 4 | (uint32_t)(s[i] <= '9' ? s[i] - '0' : (s[i] | 32) - 'a' + 10);
+  return x;
+}
+
+// gp_put_character writes a character as UTF-8.
+static inline char *gp_put_character(char *t, uint32_t x) {
+  if (x < 0x80) return *t++ = (char)x, t;
+  int more = x < 0x800 ? 1 : x < 0x10000 ? 2 : 3;
+  *t++ = (char)(0xff00 >> (more + 1) | x >> 6 * more); // as many ones as bytes
+  while (more-- > 0) *t++ = (char)(0x80 | (x >> 6 * more & 63));
+  return t;
+}
+
+// gp_config_text gives a text of the configuration, for the life of the instance.
+static inline const char *gp_config_text(const char *key, const char *otherwise) {
+  const char *s = gp_config_find(key);
+  if (!s) return otherwise;
+  size_t n = 1;
+  while (s[n] && s[n] != '"') n += s[n] == '\\' && s[n + 1] ? 2 : 1;
+  char *text = *s == '"' ? gp_alloc(n) : 0, *t = text; // no escape is shorter than what it stands for
+  if (!text) return gp_fail_about(key, " is not a text"), otherwise;
+  for (const char *end = s++ + n; s < end; s++) {
+    if (*s != '\\') {
+      *t++ = *s;
+    } else if (*++s != 'u') {
+      *t++ = *s == 'n' ? '\n' : *s == 't' ? '\t' : *s == 'r' ? '\r' : *s == 'b' ? '\b' : *s == 'f' ? '\f' : *s;
+    } else {
+      uint32_t x = gp_hex4(s + 1);
+      s += 4;
+      if (x >> 10 == 0xd800 >> 10 && s[1] == '\\' && s[2] == 'u') x = 0x10000 + ((x & 1023) << 10 | (gp_hex4(s + 3) & 1023)), s += 6;
+      t = gp_put_character(t, x);
+    }
+  }
+  *t = 0;
+  return text;
 }
 
 // ---- State
 
-// GP_STATE names a static variable that checkpoints keep: a run that goes on gives it the value that it had.
+// GP_STATE names a static variable that checkpoints keep: a run that goes on gives it the value that it had. With it a module is
+// stateful: one instance of it sees everything, in order.
 #define GP_STATE(variable)                                                                       \
   GP_EXPORT(gpupipe_save) int32_t gp_save(void *gp_to, size_t gp_room) {                         \
     if (gp_room >= sizeof(variable)) __builtin_memcpy(gp_to, &(variable), sizeof(variable));     \
@@ -216,6 +302,36 @@ GP_IMPORT(emit) void gp_emit(const char *text, size_t length); // keeps a docume
   }                                                                               \
   static void gp_user_map_document(const char *text, size_t length)
 
+// ---- Batches
+
+// gp_batch is a batch of rows · length tokens, one sequence after the other. Of GP_TOKEN_WEIGHTS only weights may be changed, and
+// there are no segments and no aligned arrays.
+typedef struct {
+  uint32_t rows, length;
+  uint32_t *tokens, *targets; // [rows, length], below the vocabulary's size; the target is the token that comes next
+  float *weights;             // [rows, length], of each target's loss: 1 on entry; at least 0
+  uint32_t *segments;         // [rows, length]: 0 on entry; a token sees those before it in its row that have its number
+  int64_t step, steps;        // counted from 0, and those of the run
+  const gp_array *aligned;    // the arrays of data.aligned, in the order of their names, [rows, length, …]
+  size_t aligned_count;
+} gp_batch;
+
+#define GP_BATCH_HOOK(name, batch, first)                                                                            \
+  static void gp_user_##name(gp_batch *batch);                                                                       \
+  GP_EXPORT(name) int32_t gp_##name(const gp_array *a, int32_t n) {                                                  \
+    const int64_t *clock = (const int64_t *)a[first].data;                                                           \
+    gp_batch b = {a[0].dims[0], a[0].dims[1], a[0].data, a[1].data, a[2].data, first == 4 ? a[3].data : 0, clock[0], \
+                  clock[1], a + first + 1, (size_t)n - first - 1};                                                   \
+    gp_arena_used = 0;                                                                                               \
+    gp_user_##name(&b);                                                                                              \
+    return 0;                                                                                                        \
+  }                                                                                                                  \
+  static void gp_user_##name(gp_batch *batch)
+
+// GP_MAP_BATCH is called with each batch of the training, and may change what is in its arrays. GP_TOKEN_WEIGHTS comes after it.
+#define GP_MAP_BATCH(batch) GP_BATCH_HOOK(map_batch, batch, 4)
+#define GP_TOKEN_WEIGHTS(batch) GP_BATCH_HOOK(token_weights, batch, 3)
+
 // ---- The learning rate
 
 // GP_LEARNING_RATE returns the factor on all learning rates of a step; base is what the schedule of the config gives.
@@ -246,136 +362,6 @@ GP_IMPORT(emit) void gp_emit(const char *text, size_t length); // keeps a docume
   }                                                                           \
   static int gp_user_on_metrics(const char *json)
 
-// ---- Graphs: each function adds an op and returns its result. A mistake ends the call with an error that names the op.
-
-typedef struct {
-  uint32_t handle;
-} gp_value;
-
-GP_IMPORT(graph_input) uint32_t gp_graph_input(const char *name, size_t length);
-GP_IMPORT(graph_op)
-uint32_t gp_graph_op(const char *name, size_t length, const gp_value *inputs, size_t count, const char *attributes, size_t attributes_length);
-GP_IMPORT(graph_shape) int32_t gp_graph_shape(uint32_t handle, uint32_t *dims, size_t capacity);
-
-// GP_BUILD_LOSS returns the loss of logits f32 [N, V] and targets u32 [N]: f32 [N], of which the mean is taken, or one f32.
-#define GP_BUILD_LOSS(logits, targets)                                                                         \
-  static gp_value gp_user_build_loss(gp_value logits, gp_value targets);                                       \
-  GP_EXPORT(build_loss) int32_t gp_build_loss(const gp_array *a, int32_t n) {                                  \
-    (void)a, (void)n;                                                                                          \
-    return (int32_t)gp_user_build_loss(gp_input("logits"), gp_input("targets")).handle;                        \
-  }                                                                                                            \
-  static gp_value gp_user_build_loss(gp_value logits, gp_value targets)
-
-static inline gp_value gp_input(const char *name) { return (gp_value){gp_graph_input(name, gp_length(name))}; }
-
-// gp_op applies any op of docs/HOOKS.md; attributes are a JSON object or "".
-static inline gp_value gp_op(const char *name, const gp_value *inputs, size_t count, const char *attributes) {
-  return (gp_value){gp_graph_op(name, gp_length(name), inputs, count, attributes, gp_length(attributes))};
-}
-
-// gp_second is the result after x, of an op that has two.
-static inline gp_value gp_second(gp_value x) { return (gp_value){x.handle + 1}; }
-
-// gp_rank and gp_dim tell a value's shape; a negative axis counts from the end.
-static inline int gp_rank(gp_value x) { return gp_graph_shape(x.handle, 0, 0); }
-static inline uint32_t gp_dim(gp_value x, int axis) {
-  uint32_t dims[8];
-  int rank = gp_graph_shape(x.handle, dims, 8);
-  if (axis < 0) axis += rank;
-  return axis >= 0 && axis < rank ? dims[axis] : (gp_fail("gp_dim: there is no such axis"), 1);
-}
-
-#define GP_UNARY(name) \
-  static inline gp_value gp_##name(gp_value x) { return gp_op(#name, &x, 1, ""); }
-#define GP_BINARY(name) \
-  static inline gp_value gp_##name(gp_value x, gp_value y) { return gp_op(#name, (gp_value[]){x, y}, 2, ""); }
-
-GP_UNARY(neg) GP_UNARY(exp) GP_UNARY(log) GP_UNARY(sqrt) GP_UNARY(rsqrt) GP_UNARY(tanh) GP_UNARY(sigmoid) GP_UNARY(erf)
-GP_UNARY(abs) GP_UNARY(square) GP_UNARY(reciprocal) GP_UNARY(silu) GP_UNARY(gelu) GP_UNARY(gelu_tanh) GP_UNARY(not)
-GP_UNARY(is_finite) GP_UNARY(stop_gradient) GP_UNARY(softmax) GP_UNARY(log_softmax) GP_UNARY(transpose)
-GP_BINARY(add) GP_BINARY(sub) GP_BINARY(mul) GP_BINARY(div) GP_BINARY(pow) GP_BINARY(maximum) GP_BINARY(minimum) GP_BINARY(and)
-GP_BINARY(or) GP_BINARY(less) GP_BINARY(less_equal) GP_BINARY(greater) GP_BINARY(greater_equal) GP_BINARY(equal)
-GP_BINARY(not_equal) GP_BINARY(pick) GP_BINARY(embedding) GP_BINARY(matmul) GP_BINARY(cross_entropy)
-
-static inline gp_value gp_where(gp_value condition, gp_value x, gp_value y) {
-  return gp_op("where", (gp_value[]){condition, x, y}, 3, "");
-}
-
-// Numbers in attributes are written with hexadecimal digits, which lose nothing.
-static inline void gp_put_integer(gp_text *a, int64_t v) {
-  char digits[24];
-  int n = 23, negative = v < 0;
-  uint64_t u = negative ? -(uint64_t)v : (uint64_t)v;
-  digits[n] = 0;
-  do digits[--n] = (char)('0' + u % 10);
-  while (u /= 10);
-  if (negative) digits[--n] = '-';
-  gp_put(a, digits + n);
-}
-
-static inline void gp_put_number(gp_text *a, double v) {
-  union {
-    double f;
-    uint64_t u;
-  } bits = {v};
-  uint64_t fraction = bits.u & 0xfffffffffffffull;
-  int exponent = (int)(bits.u >> 52 & 0x7ff);
-  if (exponent == 0x7ff) {
-    gp_put(a, fraction ? "\"nan\"" : bits.u >> 63 ? "\"-inf\"" : "\"inf\"");
-    return;
-  }
-  char hex[14];
-  for (int i = 0; i < 13; i++) hex[i] = "0123456789abcdef"[fraction >> (48 - 4 * i) & 15];
-  hex[13] = 0;
-  gp_put(a, bits.u >> 63 ? "\"-0x" : "\"0x");
-  gp_put(a, exponent ? "1." : "0.");
-  gp_put(a, hex);
-  gp_put(a, "p");
-  gp_put_integer(a, exponent ? exponent - 1023 : -1022);
-  gp_put(a, "\"");
-}
-
-static inline gp_value gp_with_number(const char *op, const gp_value *inputs, size_t count, const char *name, double v) {
-  gp_text a = {{0}, 0};
-  gp_put(&a, "{\"");
-  gp_put(&a, name);
-  gp_put(&a, "\":");
-  gp_put_number(&a, v);
-  gp_put(&a, "}");
-  return gp_op(op, inputs, count, a.text);
-}
-
-// gp_number is a constant f32 [], gp_scale c·x, gp_shift x + c.
-static inline gp_value gp_number(double v) { return gp_with_number("full", 0, 0, "value", v); }
-static inline gp_value gp_scale(gp_value x, double c) { return gp_with_number("scale", &x, 1, "factor", c); }
-static inline gp_value gp_shift(gp_value x, double c) { return gp_with_number("shift", &x, 1, "offset", c); }
-
-// gp_to_f32 converts integers.
-static inline gp_value gp_to_f32(gp_value x) { return gp_op("cast", &x, 1, "{\"to\":\"f32\"}"); }
-
-static inline gp_value gp_reduce(const char *op, gp_value x, int axis, int keep) {
-  gp_text a = {{0}, 0};
-  gp_put(&a, "{\"axes\":[");
-  gp_put_integer(&a, axis);
-  gp_put(&a, keep ? "],\"keep\":true}" : "]}");
-  return gp_op(op, &x, 1, a.text);
-}
-
-// Over one axis, which leaves the shape, or with keep stays as one; a negative axis counts from the end.
-static inline gp_value gp_sum(gp_value x, int axis, int keep) { return gp_reduce("sum", x, axis, keep); }
-static inline gp_value gp_mean(gp_value x, int axis, int keep) { return gp_reduce("mean", x, axis, keep); }
-static inline gp_value gp_max(gp_value x, int axis, int keep) { return gp_reduce("max", x, axis, keep); }
-static inline gp_value gp_min(gp_value x, int axis, int keep) { return gp_reduce("min", x, axis, keep); }
-
-// Over all axes.
-static inline gp_value gp_sum_all(gp_value x) { return gp_op("sum", &x, 1, ""); }
-static inline gp_value gp_mean_all(gp_value x) { return gp_op("mean", &x, 1, ""); }
-
-// gp_log_sum_exp is log Σ e^x along the last axis, without overflow.
-static inline gp_value gp_log_sum_exp(gp_value x) {
-  gp_value top = gp_stop_gradient(gp_max(x, -1, 1));
-  gp_value sum = gp_sum(gp_exp(gp_sub(x, top)), -1, 0);
-  return gp_add(gp_log(sum), gp_sum(top, -1, 0));
-}
+#include "gpupipe_graph.h"
 
 #endif

@@ -1,4 +1,9 @@
-//! The hook's `config` section and seed.
+//! The hook's `config` section and seed, and other JSON objects.
+
+#[link(wasm_import_module = "gpupipe")]
+extern "C" {
+    fn config_key(key: *const u8, length: usize);
+}
 
 static mut TEXT: String = String::new();
 static mut SEED: u64 = 0;
@@ -9,9 +14,14 @@ pub(crate) unsafe fn set(text: &[u8], seed: u64) {
 }
 
 /// The configuration of the hook.
-pub fn config() -> Config<'static> {
+pub fn config() -> Object<'static> {
     // A module has one thread, and nothing writes after gpupipe_open.
-    unsafe { Config { text: &*std::ptr::addr_of!(TEXT) } }
+    unsafe { Object { text: &*std::ptr::addr_of!(TEXT), config: true } }
+}
+
+/// A JSON object, such as on_metrics is told.
+pub fn object(text: &str) -> Object<'_> {
+    Object { text, config: false }
 }
 
 /// The seed of the hook.
@@ -21,11 +31,12 @@ pub fn seed() -> u64 {
 
 /// A JSON object, of whose keys the values can be had.
 #[derive(Clone, Copy)]
-pub struct Config<'a> {
+pub struct Object<'a> {
     text: &'a str,
+    config: bool, // the hook's, of which the host is told what is asked for
 }
 
-impl<'a> Config<'a> {
+impl<'a> Object<'a> {
     /// The JSON text.
     pub fn text(&self) -> &'a str {
         self.text
@@ -33,6 +44,9 @@ impl<'a> Config<'a> {
 
     /// The value of a key, as JSON.
     pub fn find(&self, key: &str) -> Option<&'a str> {
+        if self.config {
+            unsafe { config_key(key.as_ptr(), key.len()) }
+        }
         let mut rest = self.text.trim().strip_prefix('{')?;
         loop {
             rest = rest.trim_start().strip_prefix('"')?;
@@ -47,13 +61,22 @@ impl<'a> Config<'a> {
         }
     }
 
+    /// What a message begins with.
+    fn place(&self) -> &'static str {
+        if self.config {
+            "config: "
+        } else {
+            ""
+        }
+    }
+
     /// A number; panics if the key has another value.
     pub fn number(&self, key: &str, otherwise: f64) -> f64 {
         match self.find(key) {
             None => otherwise,
             Some(text) => match text.parse() {
                 Ok(x) => x,
-                Err(_) => panic!("config: {} is {}, expected a number", key, text),
+                Err(_) => panic!("{}{} is {}, expected a number", self.place(), key, text),
             },
         }
     }
@@ -64,7 +87,18 @@ impl<'a> Config<'a> {
             None => otherwise,
             Some("true") => true,
             Some("false") => false,
-            Some(text) => panic!("config: {} is {}, expected true or false", key, text),
+            Some(text) => panic!("{}{} is {}, expected true or false", self.place(), key, text),
+        }
+    }
+
+    /// A text without escapes; panics if the key has another value.
+    pub fn string(&self, key: &str, otherwise: &'a str) -> &'a str {
+        match self.find(key) {
+            None => otherwise,
+            Some(text) => match text.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
+                Some(inner) if !inner.contains('\\') => inner,
+                _ => panic!("{}{} is {}, expected a text without escapes", self.place(), key, text),
+            },
         }
     }
 }

@@ -8,6 +8,7 @@ mod host {
     extern "C" {
         pub fn graph_input(name: *const u8, length: usize) -> u32;
         pub fn graph_op(name: *const u8, length: usize, inputs: *const u32, count: usize, attributes: *const u8, attributes_length: usize) -> u32;
+        pub fn graph_scalar(name: *const u8, length: usize) -> u32;
         pub fn graph_shape(handle: u32, dims: *mut u32, capacity: usize) -> i32;
     }
 }
@@ -15,7 +16,7 @@ mod host {
 /// A tensor of the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Value(u32);
+pub struct Value(pub(crate) u32);
 
 /// A tensor, or a number, which becomes f32 `[]`.
 pub trait Number {
@@ -35,7 +36,7 @@ impl Number for f64 {
 }
 
 /// JSON of a number, with hexadecimal digits: they lose nothing.
-fn real(x: f64) -> String {
+pub(crate) fn real(x: f64) -> String {
     let bits = x.to_bits();
     let sign = if bits >> 63 == 1 { "-" } else { "" };
     let (exponent, fraction) = ((bits >> 52 & 0x7ff) as i32, bits & (1 << 52) - 1);
@@ -47,7 +48,7 @@ fn real(x: f64) -> String {
     }
 }
 
-fn list<T: std::fmt::Display>(xs: &[T]) -> String {
+pub(crate) fn list<T: std::fmt::Display>(xs: &[T]) -> String {
     let mut text = String::from("[");
     for (i, x) in xs.iter().enumerate() {
         let _ = write!(text, "{}{}", if i > 0 { "," } else { "" }, x);
@@ -56,9 +57,15 @@ fn list<T: std::fmt::Display>(xs: &[T]) -> String {
 }
 
 impl Value {
-    /// A named input of the hook.
+    /// A named input: of a loss "logits", "targets", "weights", "hidden", "lm_head.weight", "model.norm.weight" or an array of
+    /// data.aligned; of a model "tokens" or "segments".
     pub fn input(name: &str) -> Value {
         Value(unsafe { host::graph_input(name.as_ptr(), name.len()) })
+    }
+
+    /// An f32 `[]` of a loss that [`loss_scalars!`](crate::loss_scalars) sets for each step.
+    pub fn scalar(name: &str) -> Value {
+        Value(unsafe { host::graph_scalar(name.as_ptr(), name.len()) })
     }
 
     /// Any op of docs/HOOKS.md; attributes are a JSON object or "".
@@ -310,7 +317,7 @@ impl Value {
         Value::op("pick", &[self, y], "")
     }
 
-    /// `embedding` of the two.
+    /// Rows of a table: `[V, D]` and u32 `[…]` give `[…, D]`.
     pub fn embedding(self, y: Value) -> Value {
         Value::op("embedding", &[self, y], "")
     }

@@ -1,4 +1,4 @@
-// A hook for gpupipe: mean cross-entropy with a z-loss. Other hooks are GP_MAP_DOCUMENT, GP_LEARNING_RATE, GP_ON_METRICS; see gpupipe.h.
+// A hook for gpupipe: mean cross-entropy with a z-loss. gpupipe.h lists the other hooks.
 #include "gpupipe.h"
 
 GP_BUILD_LOSS(logits, targets) {

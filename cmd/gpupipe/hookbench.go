@@ -1,0 +1,191 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/wasm/bench"
+	"github.com/gpupipe/gpupipe/wasm/hook"
+)
+
+type hookBenchCommand struct {
+	moduleFlags
+	Seconds float64 `help:"How long each hook is measured." default:"1"`
+}
+
+// measured is a figure beside its limit.
+type measured struct {
+	What  string  `json:"what"`
+	Hook  string  `json:"hook,omitempty"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	Limit float64 `json:"limit"`
+	Least bool    `json:"limit_is_least"` // the limit is what is meant to be reached, else what is not to be exceeded
+	OK    bool    `json:"ok"`
+	Note  string  `json:"note,omitempty"`
+}
+
+// Limits of what is measured; those of a call and a round trip are the sandbox's, in package bench.
+const (
+	mostRatio = 1.6 // metered to unmetered
+	leastMBps = 50  // of data hooks, on all cores
+)
+
+func figure(what, hook string, value float64, unit string, limit float64, least bool) measured {
+	ok := value <= limit
+	if least {
+		ok = value >= limit
+	}
+	return measured{What: what, Hook: hook, Value: value, Unit: unit, Limit: limit, Least: least, OK: ok}
+}
+
+func (c *hookBenchCommand) Run(a *app) error {
+	if !(c.Seconds > 0 && c.Seconds <= 3600) {
+		return train.Mistake(fmt.Errorf("--seconds: found %v, expected a number above 0 and at most 3600", c.Seconds))
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	host, err := hook.NewHost("")
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	long := time.Duration(c.Seconds * float64(time.Second))
+	var all []measured
+	err = c.each(a, host, func(m *hook.Module) error {
+		figures, err := c.figures(a, host, m, long)
+		all = append(all, figures...)
+		return train.Mistake(err)
+	})
+	if err != nil {
+		return err
+	}
+	sandbox, err := bench.Run(a.ctx, long)
+	if err != nil {
+		return err
+	}
+	all = append([]measured{
+		figure("an empty call", "", float64(sandbox.Call.Nanoseconds())/1e3, "us", float64(bench.MostCall.Nanoseconds())/1e3, false),
+		figure("4 MB in and out", "", float64(sandbox.RoundTrip.Nanoseconds())/1e6, "ms", float64(bench.MostRoundTrip.Nanoseconds())/1e6, false),
+	}, all...)
+	return c.print(a, all)
+}
+
+// figures are a hook's: metered to unmetered, and how much data it works on.
+func (c *hookBenchCommand) figures(a *app, host *hook.Host, m *hook.Module, long time.Duration) (all []measured, err error) {
+	bin, err := os.ReadFile(c.File)
+	if err != nil {
+		return nil, err
+	}
+	free, err := host.LoadBytes(c.spec(a, m.Hook, true), bin)
+	if err != nil {
+		return nil, err
+	}
+	defer free.Close()
+	metered, err := c.trials(a, m, 1)
+	if err != nil {
+		return nil, err
+	}
+	unmetered, err := c.trials(a, free, 1)
+	if err != nil {
+		return nil, err
+	}
+	for i, t := range metered {
+		with, without, err := race(t, unmetered[i], long, c.endless(a, t))
+		if err != nil {
+			return nil, err
+		}
+		ratio := figure("metered to unmetered", t.name, with.Seconds()/without.Seconds(), "", mostRatio, false)
+		ratio.Note = fmt.Sprintf("%.4g us a call, %.4g us unmetered", with.Seconds()*1e6/float64(t.calls), without.Seconds()*1e6/float64(t.calls))
+		all = append(all, ratio)
+	}
+	if metered[0].bytes == 0 {
+		return all, nil
+	}
+	parallel, err := c.trials(a, m, runtime.GOMAXPROCS(0))
+	if err != nil {
+		return nil, err
+	}
+	took, _, err := race(parallel[0], trial{}, long, nil)
+	return append(all, figure(fmt.Sprintf("data on %d cores", runtime.GOMAXPROCS(0)), m.Hook, float64(parallel[0].bytes)/1e6/took.Seconds(), "MB/s", leastMBps, true)), err
+}
+
+// race runs two trials by turns for a time, and gives the least time of a run of each. The first is metered. The second is not, and
+// may be none; endless is called if a run of it does not end.
+func race(one, two trial, long time.Duration, endless func()) (a, b time.Duration, err error) {
+	first, err := one.begin()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer first.close()
+	var second *session
+	began := time.Now()
+	for n := 0; n < 3 || time.Since(began) < long; n++ {
+		if n == 1 {
+			began = time.Now()
+		}
+		if a, err = faster(a, n, first); err != nil {
+			return 0, 0, err
+		}
+		if two.begin == nil {
+			continue
+		}
+		if second == nil {
+			if second, err = two.begin(); err != nil {
+				return 0, 0, err
+			}
+			defer second.close()
+		}
+		if b, err = guarded(endless, func() (time.Duration, error) { return faster(b, n, second) }); err != nil {
+			return 0, 0, err
+		}
+	}
+	return a, b, nil
+}
+
+// mostUnmetered is how long a run without metering may take: some hundred times what it should.
+const mostUnmetered = 20 * time.Second
+
+// guarded runs what nothing can stop. Garbage collection would wait for it, and everything for garbage collection, so there is
+// none meanwhile.
+func guarded(endless func(), run func() (time.Duration, error)) (time.Duration, error) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer time.AfterFunc(mostUnmetered, endless).Stop()
+	return run()
+}
+
+// endless ends the process: a module has found out that it is not metered.
+func (c *hookBenchCommand) endless(a *app, t trial) func() {
+	return func() {
+		fmt.Fprintf(a.stderr, "gpupipe: hook %s: %s: does not end without metering, and does with it\n", c.File, t.name)
+		os.Exit(exitMistake)
+	}
+}
+
+// faster is the least of a time and that of the nth run; the first is for warming up.
+func faster(best time.Duration, n int, s *session) (time.Duration, error) {
+	began := time.Now()
+	_, err := s.run(n)
+	if t := time.Since(began); n == 1 || n > 1 && t < best {
+		best = t
+	}
+	return best, err
+}
+
+func (c *hookBenchCommand) print(a *app, all []measured) error {
+	if c.JSON {
+		return a.printJSON(map[string]any{"file": c.File, "figures": all})
+	}
+	rows := [][]string{{"HOOK", "MEASURED", "FOUND", "LIMIT", "", ""}}
+	for _, m := range all {
+		limit := fmt.Sprintf("%s %.4g %s", map[bool]string{true: ">=", false: "<="}[m.Least], m.Limit, m.Unit)
+		rows = append(rows, []string{m.Hook, m.What, fmt.Sprintf("%.3g %s", m.Value, m.Unit), limit, map[bool]string{true: "ok", false: "SLOW"}[m.OK], m.Note})
+	}
+	a.table(rows)
+	return nil
+}

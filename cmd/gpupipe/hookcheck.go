@@ -1,0 +1,200 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/wasm/hook"
+)
+
+type hookCheckCommand struct{ moduleFlags }
+
+// checked is what was found of a module.
+type checked struct {
+	File     string    `json:"file"`
+	SHA256   string    `json:"sha256"`
+	Exports  []string  `json:"exports"`
+	Imports  []string  `json:"imports"`
+	Stateful bool      `json:"stateful"`
+	MemoryMB int       `json:"memory_mb"` // limit of an instance
+	Budget   int64     `json:"budget"`    // limit of a call, in units of work
+	Seconds  float64   `json:"seconds"`   // limit of a call
+	Hooks    []verdict `json:"hooks"`
+}
+
+// verdict is what was found of one hook.
+type verdict struct {
+	Hook     string  `json:"hook"`
+	OK       bool    `json:"ok"`
+	Found    string  `json:"found"`        // what it did, or what is wrong
+	Micros   float64 `json:"microseconds"` // a call
+	MBps     float64 `json:"mb_per_s,omitempty"`
+	Work     int64   `json:"work"`      // units of the most costly call
+	MemoryMB float64 `json:"memory_mb"` // of the largest instance
+}
+
+func (c *hookCheckCommand) Run(a *app) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	host, err := hook.NewHost("")
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	var found checked
+	err = c.each(a, host, func(m *hook.Module) error {
+		if found.File == "" {
+			l := m.Limits()
+			found = checked{File: c.File, SHA256: m.SHA256, Stateful: m.Stateful(), MemoryMB: int(l.MemoryPages / 16), Budget: l.Budget, Seconds: l.Deadline.Seconds()}
+			found.Imports, found.Exports = m.Interface()
+		}
+		verdicts, err := c.verdicts(a, m)
+		found.Hooks = append(found.Hooks, verdicts...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return found.report(a, c.JSON)
+}
+
+// verdicts are those of a hook, and of what belongs to it.
+func (c *hookCheckCommand) verdicts(a *app, m *hook.Module) ([]verdict, error) {
+	trials, err := c.trials(a, m, 1)
+	if err != nil {
+		return nil, err
+	}
+	var all []verdict
+	note := func(v verdict, err error) {
+		if v.OK = err == nil; err != nil {
+			v.Found = err.Error()
+		}
+		work, memory := m.Peak()
+		v.Work, v.MemoryMB = work, float64(memory)/(1<<20)
+		all = append(all, v)
+	}
+	for _, t := range trials {
+		note(t.try())
+	}
+	if m.Hook == hook.BuildLoss && m.Has(hook.LossGrad) {
+		note(c.gradient(a, m))
+	}
+	if m.Hook == hook.BuildModel {
+		note(c.causality(a, m))
+	}
+	return all, nil
+}
+
+// Mistakes of a module that gives another result than it did.
+var (
+	errInstance = errors.New("the same input gives another result in another instance: results must depend on inputs, configuration, seed and state only")
+	errCarries  = errors.New("the same input gives another result the second time, or in another order: the hook must carry nothing from one call to the next, or export gpupipe_save and gpupipe_load")
+	errState    = errors.New("an instance that was given the state of another goes on differently: gpupipe_save and gpupipe_load must keep all that it remembers")
+)
+
+// try runs the sample twice, the first time on another instance too, and the second time from the state that was kept.
+func (t trial) try() (v verdict, err error) {
+	v.Hook = t.name
+	first, err := t.begin()
+	if err != nil {
+		return v, err
+	}
+	defer first.close()
+	out, err := first.run(0)
+	if err != nil {
+		return v, err
+	}
+	v.Found = first.found(out)
+	if err := same(out, t.begin, 0, errInstance); err != nil {
+		return v, err
+	}
+	again := first.again
+	if again == nil {
+		again = func() (*session, error) { return nil, nil }
+	}
+	kept, err := again()
+	if err != nil {
+		return v, err
+	}
+	began := time.Now()
+	second, err := first.run(1)
+	took := float64(time.Since(began).Nanoseconds()) / 1e3
+	if err != nil {
+		return v, err
+	}
+	v.Micros, v.MBps = took/float64(t.calls), float64(t.bytes)/took
+	if kept != nil {
+		return v, same(second, func() (*session, error) { return kept, nil }, 1, errState)
+	}
+	if t.forgets {
+		if v.Found += "; the same every time"; t.calls > 1 {
+			v.Found += " and in any order"
+		}
+		return v, equal(out, second, errCarries)
+	}
+	return v, nil
+}
+
+// same has another session do the same, and end it.
+func same(out any, begin func() (*session, error), n int, otherwise error) error {
+	s, err := begin()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	other, err := s.run(n)
+	if err != nil {
+		return err
+	}
+	return equal(out, other, otherwise)
+}
+
+func equal(a, b any, otherwise error) error {
+	one, err := sumOf(a)
+	two, errTwo := sumOf(b)
+	if err = errors.Join(err, errTwo); err == nil && one != two {
+		err = otherwise
+	}
+	return err
+}
+
+func (c *checked) report(a *app, asJSON bool) error {
+	if asJSON {
+		if err := a.printJSON(c); err != nil {
+			return err
+		}
+	} else {
+		state := "none: several instances work at a time"
+		if c.Stateful {
+			state = "kept: one instance sees everything in order"
+		}
+		a.table([][]string{
+			{"file", c.File}, {"sha256", c.SHA256}, {"exports", strings.Join(c.Exports, ", ")}, {"imports", strings.Join(c.Imports, ", ")}, {"state", state},
+			{"limits", fmt.Sprintf("%d MB of memory, %s units of work and %v s a call", c.MemoryMB, grouped(c.Budget), c.Seconds)},
+		})
+		a.printf("\n")
+		a.table(c.rows())
+	}
+	if i := slices.IndexFunc(c.Hooks, func(v verdict) bool { return !v.OK }); i >= 0 {
+		return train.Mistake(errors.New(c.Hooks[i].Found))
+	}
+	return nil
+}
+
+func (c *checked) rows() [][]string {
+	rows := [][]string{{"HOOK", "OK", "A CALL", "", "WORK", "MEMORY", "FOUND"}}
+	for _, v := range c.Hooks {
+		speed := ""
+		if v.MBps > 0 {
+			speed = fmt.Sprintf("%.0f MB/s", v.MBps)
+		}
+		rows = append(rows, []string{v.Hook, map[bool]string{true: "yes", false: "NO"}[v.OK], fmt.Sprintf("%.4g us", v.Micros), speed,
+			fmt.Sprintf("%s (%.2g %%)", grouped(v.Work), 100*float64(v.Work)/float64(c.Budget)), fmt.Sprintf("%.3g MB", v.MemoryMB), v.Found})
+	}
+	return rows
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/wasm"
+	"github.com/gpupipe/gpupipe/wasm/hook"
+)
+
+// spread works on n items with some instances, from the last to the first if backwards.
+func spread(n, instances int, backwards bool, do func(i int) error) error {
+	errs := make([]error, instances)
+	var group sync.WaitGroup
+	for w := range instances {
+		group.Go(func() {
+			for k := w; k < n && errs[w] == nil; k += instances {
+				if i := k; backwards {
+					errs[w] = do(n - 1 - i)
+				} else {
+					errs[w] = do(i)
+				}
+			}
+		})
+	}
+	group.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// documentSession maps documents on some instances, every second time from the last to the first: unless the module has state, what
+// becomes of one must not depend on others.
+func documentSession(a *app, m *hook.Module, texts [][]byte, instances int) *session {
+	p := m.Mapper(instances)
+	if m.Stateful() {
+		instances = 1
+	}
+	return &session{close: p.Close, run: func(n int) (any, error) {
+		mapped := make([][][]byte, len(texts))
+		return mapped, spread(len(texts), instances, n%2 == 1 && !m.Stateful(), func(i int) (err error) {
+			mapped[i], err = p.Map(a.ctx, i, texts[i])
+			return err
+		})
+	}, found: func(out any) string {
+		n := 0
+		for _, t := range out.([][][]byte) {
+			n += len(t)
+		}
+		return fmt.Sprintf("%d documents became %d", len(texts), n)
+	}}
+}
+
+// batchSession has batches of sample text mapped or weighed, in the same way.
+func (f *moduleFlags) batchSession(a *app, m *hook.Module, state []byte, instances int) (*session, error) {
+	if m.Stateful() {
+		instances = 1
+	}
+	samples, err := f.batches()
+	if err != nil {
+		return nil, err
+	}
+	p := m.Batches(instances)
+	p.Restore(state)
+	s := &session{close: p.Close, found: func(out any) string { return changes(samples, out.([]*hook.Batch)) }}
+	s.run = func(n int) (any, error) {
+		done := make([]*hook.Batch, len(samples))
+		return done, spread(len(samples), instances, n%2 == 1 && !m.Stateful(), func(i int) error {
+			done[i] = copied(samples[i])
+			return p.Apply(a.ctx, i, done[i])
+		})
+	}
+	if m.Stateful() {
+		s.again = func() (*session, error) {
+			kept, err := p.Save(a.ctx)
+			if err != nil {
+				return nil, err
+			}
+			return f.batchSession(a, m, kept, instances)
+		}
+	}
+	return s, nil
+}
+
+// maxSample bounds the tokens of a sequence in sample data.
+const maxSample = 1 << 16
+
+// batches of sequences of the sample text's bytes.
+func (f *moduleFlags) batches() ([]*hook.Batch, error) {
+	if f.SeqLen > maxSample {
+		return nil, train.Mistake(fmt.Errorf("--seq-len: found %d, but batches are tried with at most %d", f.SeqLen, maxSample))
+	}
+	texts, _, err := f.documents()
+	if err != nil {
+		return nil, err
+	}
+	var stream []byte
+	for _, t := range texts {
+		stream = append(stream, t...)
+	}
+	all := make([]*hook.Batch, trialBatches)
+	at := 0
+	token := func() uint32 {
+		at++
+		return uint32(stream[(at-1)%len(stream)]) % uint32(f.Vocab)
+	}
+	for step := range all {
+		n := trialRows * f.SeqLen
+		b := &hook.Batch{Rows: trialRows, SeqLen: f.SeqLen, Vocab: f.Vocab, Step: step, Steps: trialSteps, Tokens: make([]uint32, n),
+			Targets: make([]uint32, n), Weights: make([]float32, n), Segments: make([]uint32, n)}
+		last := token()
+		for i := range n {
+			b.Tokens[i], b.Weights[i] = last, 1
+			last = token()
+			b.Targets[i] = last
+		}
+		aligned, _ := f.aligned() // which check has seen
+		for _, a := range aligned {
+			b.Aligned = append(b.Aligned, hook.Aligned{Name: a.ID, DType: map[graph.DType]wasm.DType{graph.F32: wasm.F32, graph.I32: wasm.I32, graph.U32: wasm.U32}[a.Type.DType],
+				Dims: a.Type.Shape, Data: make([]byte, 4*n*a.Type.Shape.Len())})
+		}
+		all[step] = b
+	}
+	return all, nil
+}
+
+func copied(b *hook.Batch) *hook.Batch {
+	c := *b
+	c.Tokens, c.Targets = append([]uint32{}, b.Tokens...), append([]uint32{}, b.Targets...)
+	c.Weights, c.Segments = append([]float32{}, b.Weights...), append([]uint32{}, b.Segments...)
+	c.Aligned = append([]hook.Aligned{}, b.Aligned...)
+	for i := range c.Aligned {
+		c.Aligned[i].Data = append([]byte{}, b.Aligned[i].Data...)
+	}
+	return &c
+}
+
+// changes says what became of batches.
+func changes(before, after []*hook.Batch) string {
+	var tokens, targets, weights, segments, n int
+	for i, b := range before {
+		n += len(b.Tokens)
+		tokens += differ(b.Tokens, after[i].Tokens)
+		targets += differ(b.Targets, after[i].Targets)
+		weights += differ(b.Weights, after[i].Weights)
+		segments += differ(b.Segments, after[i].Segments)
+	}
+	return fmt.Sprintf("of %d places in %d batches it changed %d tokens, %d targets, %d weights, %d segments", n, len(before), tokens, targets, weights, segments)
+}
+
+func differ[T comparable](a, b []T) (n int) {
+	for i := range a {
+		if a[i] != b[i] {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
+	"github.com/tetratelabs/wazero/sys"
+)
+
+// wasi runs a program under wazero. It sees the machine's files, which it cannot change, and a folder of its own for temporary
+// ones.
+func wasi(ctx context.Context, args []string) (int, error) {
+	bin, err := os.ReadFile(args[0])
+	if err != nil {
+		return 0, err
+	}
+	temporary, err := os.MkdirTemp("", "gpupipe-wasi-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(temporary)
+	here, err := os.Getwd()
+	if err != nil {
+		return 0, err
+	}
+	r := wazero.NewRuntime(ctx)
+	defer r.Close(ctx)
+	wasi_snapshot_preview1.MustInstantiate(ctx, r)
+	program, err := r.CompileModule(ctx, bin)
+	if err != nil {
+		return 0, err
+	}
+	_, err = r.InstantiateModule(ctx, program, wazero.NewModuleConfig().WithArgs(append([]string{filepath.Base(args[0])}, args[1:]...)...).
+		WithStdin(os.Stdin).WithStdout(os.Stdout).WithStderr(os.Stderr).WithRandSource(rand.Reader).
+		WithSysWalltime().WithSysNanotime().WithSysNanosleep().WithEnv("PWD", here).WithEnv("TMPDIR", "/tmp").
+		WithFSConfig(wazero.NewFSConfig().WithReadOnlyDirMount("/", "/").WithDirMount(temporary, "/tmp")))
+	var exit *sys.ExitError
+	if errors.As(err, &exit) {
+		return int(exit.ExitCode()), nil
+	}
+	return 0, err
+}

@@ -1,0 +1,159 @@
+// The page is used in a headless Chromium, and the same is trained natively: the losses must be the same.
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/examples/browser/trainer"
+	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/gpupipe/gpupipe/runtime/webgpujs/chromium"
+	"github.com/gpupipe/gpupipe/wasm/hook"
+)
+
+const (
+	tolerance = 1e-4 // relative, of losses in f32: the two devices have other kernels
+	patience  = 3 * time.Minute
+)
+
+// outcome is what testdata/drive.js posts.
+type outcome struct {
+	Config                    *trainer.Config // that the form's fields made
+	Losses                    []float64
+	Sample, Log, State, Error string
+	Drawn                     bool
+}
+
+var text = []byte(strings.Repeat("The quick brown fox jumps over the lazy dog. ", 40))
+
+// lookAround looks at what the page is made of, so that go test does not take a cached result when that has changed.
+func lookAround(t *testing.T) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if ext := filepath.Ext(path); err == nil && (ext == ".go" || ext == ".js" || ext == ".html") {
+			_, err = os.Stat(path)
+		}
+		return err
+	}))
+}
+
+// build makes the page in a folder of its own.
+func build(t *testing.T) string {
+	t.Helper()
+	lookAround(t)
+	dir := t.TempDir()
+	out, err := exec.Command("../../.ci/browser.sh", dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	index, err := os.ReadFile(filepath.Join(dir, "index.html"))
+	require.NoError(t, err)
+	driven := bytes.Replace(index, []byte("</html>"), []byte(`<script src="drive.js"></script></html>`), 1)
+	require.NotEqual(t, index, driven)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "index.html"), driven, 0o644))
+	return dir
+}
+
+// use has the page used as a scenario says.
+func use(t *testing.T, dir, scenario string) (o outcome) {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle("/", http.FileServer(http.Dir(dir)))
+	mux.Handle("/drive.js", http.FileServer(http.Dir("testdata")))
+	mux.Handle("/hooks/", http.FileServer(http.Dir("..")))
+	mux.HandleFunc("/text", func(w http.ResponseWriter, _ *http.Request) { w.Write(text) })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	posted, err := chromium.Page{Handler: mux, Path: "?scenario=" + scenario}.Run(ctx)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(posted, &o), "%s", posted)
+	require.Empty(t, o.Error)
+	return o
+}
+
+// native is the losses of the same run on this machine's own device, with hooks under wazero.
+func native(t *testing.T, c trainer.Config, hooks trainer.Hooks) (losses []float64) {
+	t.Helper()
+	dev, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	run, err := trainer.New(dev, c, text, hooks)
+	require.NoError(t, err)
+	defer run.Close()
+	require.NoError(t, run.Train(t.Context(), c.Steps, func(_ int, loss float64) { losses = append(losses, loss) }))
+	return losses
+}
+
+// load loads the hooks that the scenario chooses.
+func load(t *testing.T, c trainer.Config) trainer.Hooks {
+	host, err := hook.NewHost("")
+	require.NoError(t, err)
+	t.Cleanup(func() { host.Close() })
+	open := func(file, name, config string) *hook.Module {
+		m, err := host.Load(hook.Spec{File: "../hooks/" + file, Hook: name, Config: []byte(config)})
+		require.NoError(t, err)
+		return m
+	}
+	loss, err := open("focal_loss.wasm", hook.BuildLoss, `{"gamma": 2, "z": 0.01}`).BuildLoss(t.Context(), c.LossInputs())
+	require.NoError(t, err)
+	rate, err := open("inverse_sqrt.wasm", hook.LearningRate, `{"warmup": 4}`).Rate(t.Context())
+	require.NoError(t, err)
+	return trainer.Hooks{Loss: loss, Factor: func(step, steps int, base float64) (float64, error) {
+		return rate.Factor(t.Context(), step, steps, base)
+	}}
+}
+
+func TestPage(t *testing.T) {
+	if chromium.Unwanted() {
+		t.Skip("left out, as CHROMIUM=none asks")
+	}
+	dir := build(t)
+	t.Run("trains as this machine does, with hooks", func(t *testing.T) {
+		got := use(t, dir, "hooks")
+		require.NotNil(t, got.Config)
+		want := native(t, *got.Config, load(t, *got.Config))
+		require.Len(t, want, 30)
+		require.NotEqual(t, want[0], native(t, *got.Config, trainer.Hooks{})[0], "the hooks change something")
+		require.Len(t, got.Losses, len(want), got.Log)
+		worst := 0.0
+		for i := range want {
+			worst = max(worst, (got.Losses[i]-want[i])/want[i], (want[i]-got.Losses[i])/want[i])
+		}
+		assert.Less(t, worst, tolerance)
+		t.Logf("relative difference of losses: at most %.1e", worst)
+		assert.Less(t, got.Losses[29], got.Losses[0])
+		assert.True(t, strings.HasPrefix(got.Sample, "The") && len(got.Sample) > len("The"), "%q", got.Sample)
+		assert.True(t, got.Drawn, "the chart")
+		assert.Contains(t, got.State, "step 30 of 30, loss ")
+		assert.Contains(t, got.Log, "focal_loss.wasm: a loss of ")
+		assert.Contains(t, got.Log, "ended after step 30")
+	})
+	t.Run("stops", func(t *testing.T) {
+		got := use(t, dir, "stop")
+		assert.Contains(t, got.Log, "ended after step ")
+		assert.Less(t, len(got.Losses), 1000)
+	})
+	t.Run("tells of mistakes", func(t *testing.T) {
+		got := use(t, dir, "mistakes")
+		assert.Contains(t, got.Log, "d_model")
+		assert.Contains(t, got.Log, "parameters, a page holds at most 50000000")
+		assert.Contains(t, got.Log, "hook focal_loss.wasm: build_loss: failed: ")
+		assert.Contains(t, got.Log, "the configuration of focal_loss.wasm: expected a JSON object")
+		assert.Contains(t, got.Log, "hook text.txt: refused: ")
+		assert.Empty(t, got.Losses)
+	})
+	t.Run("tells that the program is missing", func(t *testing.T) {
+		require.NoError(t, os.Remove(filepath.Join(dir, "trainer.wasm")))
+		assert.Contains(t, use(t, dir, "broken").Log, "trainer.wasm: 404")
+	})
+}

@@ -1,0 +1,199 @@
+// Package trainer trains a small language model on the bytes of a text, on one device: with the graphs, the optimizers and the
+// pipeline's engine that gpupipe train uses, but in memory alone, so that a page can do it too.
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/wasm/graphhook"
+)
+
+// Config is what is trained. JSON that lacks a key leaves its default.
+type Config struct {
+	Model     model.Config `json:"model"`
+	BatchSize int          `json:"batch_size"` // sequences
+	Steps     int          `json:"steps"`
+	Optimizer string       `json:"optimizer"` // muon or adamw
+	LR        float64      `json:"lr"`        // of muon's matrices
+	AdamWLR   float64      `json:"adamw_lr"`  // of all else
+	Warmup    int          `json:"warmup"`
+	GradClip  float64      `json:"grad_clip"`
+	Seed      uint64       `json:"seed"`
+}
+
+// Defaults is a model that learns something on a laptop's GPU within a minute.
+func Defaults() Config {
+	m := model.Defaults()
+	m.VocabSize, m.DModel, m.NLayers, m.NHeads, m.NKVHeads, m.DFF, m.SeqLen = 256, 64, 2, 4, 4, 176, 64
+	return Config{Model: m, BatchSize: 8, Steps: 500, Optimizer: "muon", LR: 0.02, AdamWLR: 3e-3, Warmup: 20, GradClip: 1, Seed: 1}
+}
+
+// Hooks are what users' modules say; nil where there is none.
+type Hooks struct {
+	Loss   *graphhook.Loss
+	Factor func(step, steps int, base float64) (float64, error) // on the learning rates, asked for each step in order
+}
+
+// LossInputs are those that a Loss for a config may read.
+func (c Config) LossInputs() graphhook.Inputs {
+	return graphhook.Inputs{Rows: c.BatchSize * c.Model.SeqLen, Vocab: c.Model.VocabSize, Width: c.Model.DModel}
+}
+
+// Trainer is a run. It belongs to one goroutine.
+type Trainer struct {
+	Config
+	hooks    Hooks
+	text     []byte
+	schedule optim.Schedule
+	factors  []float64 // of the steps so far, as the hook gave them
+	engine   *engine.Engine
+	dev      device.Device
+	sampler  *sampler // nil until it is needed
+	step     int
+}
+
+// New brings the model to a device, which stays the caller's. The text needs more bytes than a sequence has.
+func New(dev device.Device, c Config, text []byte, h Hooks) (t *Trainer, err error) {
+	if err := c.check(text); err != nil {
+		return nil, err
+	}
+	t = &Trainer{Config: c, hooks: h, text: text, dev: dev, schedule: optim.Schedule{Name: "cosine", Steps: c.Steps, Warmup: c.Warmup, MinRatio: 0.1}}
+	o := engine.Options{Layout: engine.Layout{Stages: 1, Chunks: 1, Replicas: 1, Cut: engine.EvenCut(c.Model, 1)}, Model: c.Model,
+		MicrobatchSize: c.BatchSize, Microbatches: 1, Devices: []device.Device{dev}, Schedule: func(batches int) (*schedule.Generator, error) {
+			return schedule.New("1f1b", schedule.Options{Stages: 1, Microbatches: 1, Batches: batches})
+		}}
+	if h.Loss != nil {
+		o.Loss = t.loss
+	}
+	if err := t.rates(1); err != nil { // the update is built with those of the first step
+		return nil, err
+	}
+	if o.Optimizer, err = t.optimizer(o.Contributions); err != nil {
+		return nil, err
+	}
+	if t.engine, err = engine.New(o); err != nil {
+		return nil, err
+	}
+	if err = t.load(); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+func (c Config) check(text []byte) error {
+	if err := c.Model.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case c.Model.VocabSize != 256:
+		return fmt.Errorf("vocab_size: found %d, expected 256, a token for each byte", c.Model.VocabSize)
+	case c.BatchSize < 1 || c.Steps < 1:
+		return fmt.Errorf("batch_size, steps: found %d and %d, expected at least 1", c.BatchSize, c.Steps)
+	case len(text) <= c.Model.SeqLen:
+		return fmt.Errorf("the text has %d bytes, expected more than a sequence has, %d", len(text), c.Model.SeqLen)
+	}
+	return nil
+}
+
+// optimizer is that of gpupipe train: what is for hidden layers' matrices takes those inside the layers, decay none.
+func (t *Trainer) optimizer(contributions func(string) []string) (*optim.Optimizer, error) {
+	var params []optim.Param
+	for _, p := range t.Model.Parameters() {
+		all := contributions(p.Name)
+		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
+			Matrix: len(p.Type.Shape) == 2 && p.Scope != model.EmbedScope && p.Scope != model.HeadScope})
+	}
+	c := optim.Config{Name: t.Optimizer, LR: t.LR, Momentum: 0.95, Nesterov: true, NewtonSchulz: "jordan", Scale: "spectral", Clip: t.GradClip,
+		AdamW: optim.AdamWConfig{LR: t.AdamWLR, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Loss: model.LossVariable, Schedule: t.schedule}
+	if t.hooks.Factor != nil {
+		c.Factor = func(step int) float64 { return t.factors[step] }
+	}
+	return optim.New(c, params)
+}
+
+// loss adds the hook's loss to the model's graph.
+func (t *Trainer) loss(in model.LossInputs) *graph.Value {
+	b := in.Targets.Builder()
+	inputs := map[string]*graph.Value{graphhook.Logits: in.Logits, graphhook.Targets: in.Targets, graphhook.Hidden: in.Hidden,
+		graphhook.Weights: op.Full(b, graph.F32, 1, in.Targets.Shape...)}
+	maps.Copy(inputs, in.Parameters)
+	return b.Inline(t.hooks.Loss.Graph, inputs)[graphhook.Output]
+}
+
+func (t *Trainer) load() error {
+	if err := t.engine.Load(); err != nil {
+		return err
+	}
+	for _, p := range t.Model.Parameters() {
+		if err := t.engine.WriteWeights(p.Name, engine.Current, exec.F32Bytes(p.Initial(t.Seed))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// batch cuts sequences out of the text, at places that are a function of the seed and the batch.
+func (t *Trainer) batch(number int64) (tokens, targets []int32, err error) {
+	rng := rand.New(rand.NewPCG(t.Seed, uint64(number)))
+	for range t.BatchSize {
+		at := rng.IntN(len(t.text) - t.Model.SeqLen)
+		for i := at; i < at+t.Model.SeqLen; i++ {
+			tokens, targets = append(tokens, int32(t.text[i])), append(targets, int32(t.text[i+1]))
+		}
+	}
+	return tokens, targets, nil
+}
+
+// rates asks the hook for the factors of the steps before to.
+func (t *Trainer) rates(to int) error {
+	for step := len(t.factors); t.hooks.Factor != nil && step < to; step++ {
+		f, err := t.hooks.Factor(step, t.Steps, t.schedule.Factor(step))
+		if err != nil {
+			return err
+		}
+		t.factors = append(t.factors, f)
+	}
+	return nil
+}
+
+// Step is the number of steps that are done.
+func (t *Trainer) Step() int { return t.step }
+
+// Train does up to n more steps, or stops earlier when ctx ends, and tells of each: its number, counted from 1, and its loss before
+// its update. A loss that is not a number ends it with an error.
+func (t *Trainer) Train(ctx context.Context, n int, each func(step int, loss float64)) error {
+	to := min(t.step+n, t.Steps)
+	if err := t.rates(to); err != nil {
+		return err
+	}
+	reached, err := t.engine.Train(ctx, engine.Tokens(t.batch), t.step, to, func(m engine.Measured) error {
+		if !m.OK {
+			return fmt.Errorf("step %d: the loss is %v and the norm of its gradient %v: its update was not applied", m.Batch+1, m.Loss, m.GradNorm)
+		}
+		each(m.Batch+1, m.Loss)
+		return nil
+	})
+	t.step = reached
+	return err
+}
+
+// Close releases the device's memory.
+func (t *Trainer) Close() error {
+	var err error
+	if t.sampler != nil {
+		err = t.sampler.session.Close()
+	}
+	return errors.Join(err, t.engine.Close())
+}

@@ -1,0 +1,62 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+// Inputs are what training reads of a batch besides tokens and targets; evaluations do not.
+type Inputs struct {
+	Segments bool // of each token: it attends to those before it with the same number
+	Weights  bool // of each token's loss: a microbatch's loss is the mean of weights·losses
+	// Aligned are tensors that the loss may read, each with the type of one token's part: f32, i32 or u32.
+	Aligned []graph.Named
+	Scalars int // numbers that the loss may read
+}
+
+// AlignedInput is the variable of an aligned tensor: [B, T, …].
+func AlignedInput(name string) string { return "aligned/" + name }
+
+// Variables are the variables that a microbatch's data of so many sequences are uploaded to, tokens and targets first. A program
+// has those of them that it reads.
+func (z Size) Variables(in Inputs, batch int) []graph.Named {
+	ids := z.perToken(batch, graph.T(graph.U32))
+	vs := []graph.Named{{ID: TokensInput, Type: ids}, {ID: TargetsInput, Type: ids}}
+	if in.Segments {
+		vs = append(vs, graph.Named{ID: SegmentsInput, Type: ids})
+	}
+	if in.Weights {
+		vs = append(vs, graph.Named{ID: WeightsInput, Type: z.perToken(batch, graph.T(graph.F32))})
+	}
+	for _, a := range in.Aligned {
+		vs = append(vs, graph.Named{ID: AlignedInput(a.ID), Type: z.perToken(batch, a.Type)})
+	}
+	if in.Scalars > 0 {
+		vs = append(vs, graph.Named{ID: ScalarsInput, Type: graph.T(graph.F32, in.Scalars)})
+	}
+	return vs
+}
+
+// perToken is the type of a microbatch's values of a type each.
+func (z Size) perToken(batch int, t graph.Type) graph.Type {
+	return graph.Type{DType: t.DType, Shape: append(graph.Shape{batch, z.SeqLen}, t.Shape...)}
+}
+
+func (in Inputs) check() error {
+	if in.Scalars < 0 {
+		return fmt.Errorf("%d scalars, expected none or some", in.Scalars)
+	}
+	for i, a := range in.Aligned {
+		switch {
+		case a.ID == "":
+			return fmt.Errorf("aligned tensor %d has no name", i)
+		case slices.ContainsFunc(in.Aligned[:i], func(b graph.Named) bool { return b.ID == a.ID }):
+			return fmt.Errorf("aligned tensor %q: there are two", a.ID)
+		case a.Type.DType != graph.F32 && a.Type.DType != graph.I32 && a.Type.DType != graph.U32:
+			return fmt.Errorf("aligned tensor %q is %v, expected f32, i32 or u32", a.ID, a.Type)
+		}
+	}
+	return nil
+}

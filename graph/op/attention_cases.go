@@ -1,0 +1,104 @@
+package op
+
+import "github.com/gpupipe/gpupipe/graph"
+
+func (*AttentionOp) Cases() []graph.Case {
+	var cs []graph.Case
+	for _, s := range attentionCases() {
+		cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: s.inputs(), Tolerance: 1e-5, NoGrad: s.queries > 33})
+	}
+	for _, s := range []attentionShape{{2, 1, 37, 4, 2, 16}, {1, 3, 40, 3, 1, 20}, {2, 5, 9, 2, 2, 6}} {
+		// Queries at the end of a cache that is not full.
+		position := float64(s.keys - s.queries - 2)
+		types := append(s.inputs(), graph.T(graph.U32, 1))
+		cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: types, Tolerance: 1e-5, NoGrad: true, Fill: func(i, j int) float64 {
+			if i == 3 {
+				return position
+			}
+			return scatter(i, j)
+		}})
+	}
+	for _, s := range segmentedShapes() {
+		for _, segments := range segmentations() {
+			types := append(s.inputs(), graph.T(graph.U32, s.batch, s.keys))
+			cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: types, Tolerance: 1e-5, NoGrad: s.queries > 33, Fill: func(i, j int) float64 {
+				if i == 3 {
+					return segments(j/s.keys, j%s.keys)
+				}
+				return scatter(i, j)
+			}})
+		}
+	}
+	return cs
+}
+
+// attentionCases cover one and many rows, odd lengths, grouped queries, and dims with and without whole vectors.
+func attentionCases() []attentionShape {
+	return []attentionShape{
+		{1, 1, 1, 1, 1, 4}, {2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 16}, {1, 100, 100, 3, 1, 20}, {2, 128, 128, 2, 2, 32},
+		{1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 128}, {1, 3, 3, 1, 1, 256}, {1, 7, 12, 2, 1, 8}, {1, 12, 7, 2, 2, 8},
+	}
+}
+
+// segmentedShapes cover the kernels' ways to read columns: vectors and scalars, some workgroups a head, grouped queries.
+func segmentedShapes() []attentionShape {
+	return []attentionShape{{2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 8}, {1, 130, 130, 2, 2, 32}, {1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 256}}
+}
+
+// segmentations number the places of a sequence: one segment; several, of a length that differs by sequence; segments of one
+// token; numbers that come again.
+func segmentations() []func(sequence, place int) float64 {
+	return []func(b, i int) float64{
+		func(b, i int) float64 { return 3 },
+		func(b, i int) float64 { return float64(i / (2 + 3*b)) },
+		func(b, i int) float64 { return float64(1<<32 - 1 - i) },
+		func(b, i int) float64 { return []float64{2, 2, 0, 0, 1}[(i/2+b)%5] },
+	}
+}
+
+// inputs are the types of q, k and v.
+func (s attentionShape) inputs() []graph.Type {
+	kv := graph.T(graph.F32, s.batch, s.keys, s.kvHeads, s.dim)
+	return []graph.Type{graph.T(graph.F32, s.batch, s.queries, s.heads, s.dim), kv, kv}
+}
+
+// scatter is a fixed number in [-1, 1) that looks random.
+func scatter(i, j int) float64 {
+	x := uint32(j)*2654435761 + uint32(i)*40503 + 12345
+	x ^= x >> 15
+	x *= 2246822519
+	x ^= x >> 13
+	return float64(x)/(1<<31) - 1
+}
+
+func (*AttentionGradOp) Cases() []graph.Case {
+	var cs []graph.Case
+	for n, s := range attentionCases() {
+		types := s.inputs()
+		lse := graph.T(graph.F32, s.batch, s.heads, s.queries)
+		types = append(types, types[0], lse, types[0], lse)[:6+n%2]
+		cs = append(cs, graph.Case{Op: new(AttentionGradOp), Inputs: types, Tolerance: 2e-5, NoGrad: true, Fill: gradScatter})
+	}
+	for n, s := range segmentedShapes() {
+		for _, segments := range segmentations() {
+			lse := graph.T(graph.F32, s.batch, s.heads, s.queries)
+			types := s.inputs()
+			types = append(append(types, types[0], lse, types[0], lse)[:6+n%2], graph.T(graph.U32, s.batch, s.keys))
+			cs = append(cs, graph.Case{Op: new(AttentionGradOp), Inputs: types, Tolerance: 2e-5, NoGrad: true, Fill: func(i, j int) float64 {
+				if i == len(types)-1 {
+					return segments(j/s.keys, j%s.keys)
+				}
+				return gradScatter(i, j)
+			}})
+		}
+	}
+	return cs
+}
+
+// gradScatter is scatter but for the logsumexp, which keeps the probabilities moderate.
+func gradScatter(i, j int) float64 {
+	if i == 4 {
+		return 4 + scatter(i, j)
+	}
+	return scatter(i, j)
+}

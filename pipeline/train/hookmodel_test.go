@@ -1,0 +1,291 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// gpt2 is a module that writes a small GPT-2, at a path of its own.
+func gpt2(t *testing.T) string {
+	t.Helper()
+	module, err := os.ReadFile(hooksDir + "gpt2.wasm")
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "gpt2.wasm")
+	require.NoError(t, os.WriteFile(path, module, 0o666))
+	return path
+}
+
+const gpt2Config = "{d_model: 8, n_layers: 2, n_heads: 2}"
+
+// written is a run of a model that a module writes.
+func written(t *testing.T, dir, module string, overrides ...string) Config {
+	t.Helper()
+	return demo(t, dir, append([]string{"model={arch: hook, vocab_size: 256, seq_len: 8}",
+		"hooks=[{file: " + module + ", hook: build_model, config: " + gpt2Config + "}]",
+		"train={steps: 5, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 0, grad_clip: 0.5}"}, overrides...)...)
+}
+
+func writtenWeights(t *testing.T, overrides ...string) map[string]string {
+	t.Helper()
+	res, err := Run(context.Background(), written(t, t.TempDir(), gpt2(t), overrides...), options(&reference{}, &notes{}))
+	require.NoError(t, err, "%v", overrides)
+	return files(t, res.Checkpoint)
+}
+
+func TestPipelinesOfAWrittenModelEqualOneDevice(t *testing.T) {
+	one := writtenWeights(t)
+	for _, overrides := range [][]string{{"pipeline.stages=2"}, {"pipeline.stages=4"}, {"pipeline.stages=2", "pipeline.schedule=interleaved"},
+		{"pipeline.stages=2", "pipeline.schedule=zb-h1"}, {"pipeline.stages=2", "pipeline.recompute=always"}} {
+		assert.True(t, one["model.safetensors"] == writtenWeights(t, overrides...)["model.safetensors"], "%v", overrides)
+	}
+	for _, optimizer := range []string{"muon", "adamw"} {
+		common := []string{"optimizer.name=" + optimizer, "pipeline.delay=1", "pipeline.error_feedback=true"}
+		late := writtenWeights(t, common...)
+		assert.NotEqual(t, one["model.safetensors"], late["model.safetensors"])
+		for stages := 2; stages <= 3; stages++ {
+			got := writtenWeights(t, append(common, "pipeline.schedule=2bw", fmt.Sprint("pipeline.stages=", stages))...)
+			for file := range late {
+				assert.True(t, late[file] == got[file], "%s: %v with %d stages", file, common, stages)
+			}
+		}
+	}
+}
+
+// Hooks of losses and of batches work on a written model as on any.
+func TestAWrittenModelWithOtherHooks(t *testing.T) {
+	module := gpt2(t)
+	build := module + ", hook: build_model, config: " + gpt2Config
+	focal := hooksDir + focalHook
+	mixed := mixer(t, false) + ", hook: map_batch"
+	plain := writtenWeights(t, "data.shuffle=false")
+	seen := map[string]bool{plain["model.safetensors"]: true}
+	for _, hooks := range [][]string{{focal}, {mixed}, {focal, mixed, weigher(t) + ", hook: token_weights"}} {
+		all := withHooks(append([]string{build}, hooks...)...)
+		one := writtenWeights(t, all, "data.shuffle=false")["model.safetensors"]
+		assert.False(t, seen[one], "%v change what is learned", hooks)
+		seen[one] = true
+		for _, layout := range []string{"pipeline.stages=2", "pipeline.stages=4", "pipeline.recompute=always"} {
+			assert.True(t, one == writtenWeights(t, all, "data.shuffle=false", layout)["model.safetensors"], "%v, %s", hooks, layout)
+		}
+	}
+}
+
+// A run of a written model needs its module once: from then on, checkpoints and exports have it.
+func TestCheckpointsHoldTheModule(t *testing.T) {
+	dir, module := t.TempDir(), gpt2(t)
+	config := func(run string) Config {
+		return written(t, dir, module, "train={steps: 12, batch_size: 8, microbatches: 4, eval_every: 2, eval_batches: 1, save_every: 3}", "run.dir="+filepath.Join(dir, run))
+	}
+	whole := leg(t, config("whole"), 0)
+	first := leg(t, config("legs"), 5)
+	bin, err := os.ReadFile(module)
+	require.NoError(t, err)
+	kept, err := os.ReadFile(filepath.Join(first.Checkpoint, moduleFile))
+	require.NoError(t, err)
+	assert.True(t, bytes.Equal(bin, kept))
+
+	require.NoError(t, os.Remove(module))
+	n := &notes{}
+	o := options(&reference{}, n)
+	o.Resume = true
+	last, err := Run(context.Background(), config("legs"), o)
+	require.NoError(t, err)
+	assert.Contains(t, strings.Join(n.text, "\n"), "gpt2.wasm is not there: the module that "+first.Checkpoint+" keeps is used")
+	assert.Equal(t, files(t, whole.Checkpoint), files(t, last.Checkpoint))
+	assert.Equal(t, measurements(t, whole.Dir), measurements(t, last.Dir))
+
+	out := filepath.Join(dir, "out")
+	e := export(t, ExportOptions{From: last.Dir, Out: out, Note: n.Note})
+	assert.Contains(t, e.Files, moduleFile)
+	assert.Contains(t, n.text[len(n.text)-1], "transformers does not")
+	assert.Equal(t, "gpupipe_hook", jsonOf(t, filepath.Join(out, "config.json"))["model_type"])
+	var losses []float64
+	for _, from := range []string{whole.Dir, last.Dir, last.Checkpoint, out} {
+		ev, err := Evaluate(context.Background(), EvalOptions{From: from, Data: []string{filepath.Join(dir, "text.txt")}, BatchSize: 3, OpenDevice: openNull, Execute: (&reference{}).execute})
+		require.NoError(t, err)
+		losses = append(losses, ev.Loss)
+	}
+	assert.Equal(t, []float64{losses[0], losses[0], losses[0], losses[0]}, losses)
+	assert.Less(t, losses[0], 5.3, "it began at ln 256 = 5.5")
+	g := generator(t, out)
+	text, made := generate(t, g, "the cat", 30, Sampling{Temperature: 1, TopP: 1})
+	assert.Equal(t, 30, made)
+	assert.Len(t, text, 30)
+
+	_, err = Run(context.Background(), config("new"), options(&reference{}, &notes{}))
+	assert.ErrorContains(t, err, "hook "+module+": open "+module+": no such file or directory", "a new run has no checkpoint")
+	again := written(t, t.TempDir(), gpt2(t), "init.from="+out, "train.steps=0")
+	res, err := Run(context.Background(), again, options(&reference{}, &notes{}))
+	require.NoError(t, err)
+	assert.Equal(t, files(t, last.Checkpoint)["model.safetensors"], files(t, res.Checkpoint)["model.safetensors"], "weights to start from")
+	_, err = ParseConfig("c", nil, []string{"init.from=" + out, "data.train=[a]", "run.dir=r"})
+	assert.ErrorContains(t, err, "a hook wrote this model, expected a Llama; to train it: model: {arch: hook, …}")
+}
+
+func TestResumingWithAnotherModuleIsRefused(t *testing.T) {
+	dir, module := t.TempDir(), gpt2(t)
+	leg(t, written(t, dir, module), 0)
+	resume := func(c Config) error {
+		o := options(&reference{}, &notes{})
+		o.Resume = true
+		_, err := Run(context.Background(), c, o)
+		return err
+	}
+	assert.NoError(t, resume(written(t, dir, module)))
+	assert.ErrorContains(t, resume(written(t, dir, module, "hooks=[{file: "+module+", hook: build_model, config: "+gpt2Config+", seed: 1}]")),
+		"hooks: the checkpoint has build_model by module ")
+	bin, err := os.ReadFile(module)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(module, append(bin, 0, 2, 1, 'x'), 0o666)) // a section of no meaning
+	assert.ErrorContains(t, resume(written(t, dir, module)), "is of another run: hooks: the checkpoint has build_model by module ")
+
+	checkpoint := stepDir(filepath.Join(dir, "run"), 5)
+	require.NoError(t, os.WriteFile(filepath.Join(checkpoint, moduleFile), append(bin, 0, 2, 1, 'x'), 0o666))
+	_, err = OpenModel(checkpoint, "")
+	assert.ErrorContains(t, err, moduleFile, "a checkpoint that somebody changed")
+}
+
+func TestAnExportWithAnotherModuleIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	leg(t, written(t, dir, gpt2(t)), 0)
+	out := filepath.Join(dir, "out")
+	export(t, ExportOptions{From: filepath.Join(dir, "run"), Out: out})
+	path := filepath.Join(out, moduleFile)
+	bin, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, append(bin, 0, 2, 1, 'x'), 0o666))
+	_, err = OpenModel(out, "")
+	assert.ErrorContains(t, err, "config.json: module.sha256: found ")
+	require.NoError(t, os.Remove(path))
+	_, err = OpenModel(out, "")
+	assert.ErrorContains(t, err, moduleFile)
+}
+
+// What comes next depends on the text so far, not on how much of it was given at once.
+func TestGenerateWithAWrittenModel(t *testing.T) {
+	dir := t.TempDir()
+	leg(t, written(t, dir, gpt2(t), "train.steps=30"), 0)
+	g := generator(t, filepath.Join(dir, "run"))
+	greedy := Sampling{TopP: 1}
+	whole, _ := generate(t, g, "th", 6, greedy) // all of a context
+	for n := 1; n < 6; n++ {
+		rest, _ := generate(t, g, "th"+whole[:n], 6-n, greedy)
+		assert.Equal(t, whole[n:], rest)
+	}
+	_, made := generate(t, g, "a prompt that is longer than the context", 20, greedy)
+	assert.Equal(t, 20, made)
+	_, err := Evaluate(context.Background(), EvalOptions{From: filepath.Join(dir, "run"), SeqLen: 4, BatchSize: 1, OpenDevice: openNull})
+	assert.ErrorContains(t, err, "seq-len: found 4, but the model in ")
+}
+
+func TestAWrittenModelIsPlanned(t *testing.T) {
+	c := written(t, t.TempDir(), gpt2(t), "pipeline.stages=2")
+	p, err := PlanPipeline(context.Background(), c, PlanOptions{OpenDevice: openNull, Measure: measure.Options{Modelled: true}})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"embed", "h.0", "h.1", "head"}, p.Units)
+	assert.NotEmpty(t, p.Recommended)
+	units := p.Devices[0].Units
+	require.Len(t, units, 3)
+	assert.Equal(t, "h.0", units[1].Name)
+	assert.Equal(t, 2, units[1].Alike)
+	assert.Positive(t, units[1].Backward)
+}
+
+// Muon takes matrices of the units between the first and the last; what has one axis does not decay.
+func TestOptimizersOfAWrittenModel(t *testing.T) {
+	c := written(t, t.TempDir(), gpt2(t), "optimizer.name=muon")
+	h, err := openHooks(c.Hooks, "", "build_model")
+	require.NoError(t, err)
+	m, err := c.openModel(h)
+	require.NoError(t, err)
+	require.NoError(t, h.close())
+	o, err := newOptimizer(c, m, nil)
+	require.NoError(t, err)
+	var state []string
+	for _, v := range o.State() {
+		state = append(state, v.ID)
+	}
+	for param, muon := range map[string]bool{"transformer.h.0.attn.c_attn.weight": true, "transformer.h.1.mlp.c_proj.weight": true,
+		"transformer.h.0.attn.c_attn.bias": false, "transformer.wte.weight": false, "transformer.wpe.weight": false, "lm_head.weight": false} {
+		assert.Equal(t, muon, slices.Contains(state, "optim/momentum/"+param), param)
+		assert.Equal(t, !muon, slices.Contains(state, "optim/exp_avg_sq/"+param), param)
+	}
+}
+
+func TestMistakesInConfigsOfWrittenModels(t *testing.T) {
+	module := gpt2(t)
+	base := []string{"model={arch: hook, vocab_size: 256, seq_len: 8}", "data.train=[a.txt]", "run.dir=r"}
+	build := "hooks=[{file: " + module + ", hook: build_model}]"
+	for want, overrides := range map[string][]string{
+		`hooks: found "none of build_model", expected one: model.arch is hook`:                                nil,
+		`hooks: found "1 of build_model", expected none: model.arch is llama; for a model that a hook writes`: {build, "model={preset: tiny}"},
+		`hooks: found "2 of build_model", expected at most one`:                                               {"hooks=[{file: a, hook: build_model}, {file: b, hook: build_model}]"},
+		"model.d_model: found 8, expected nothing: with arch: hook the module decides":                        {build, "model.d_model=8"},
+		"model.tie_embeddings: found true, expected nothing":                                                  {build, "model.tie_embeddings=true"},
+		`model.preset: found "tiny", expected nothing`:                                                        {build, "model.preset=tiny"},
+		"model.vocab_size: found 0, expected an integer from 2":                                               {build, "model.vocab_size=0"},
+		"model.seq_len: found 0, expected an integer from 1":                                                  {build, "model.seq_len=0"},
+		`model.arch: found "gpt", expected llama or hook`:                                                     {build, "model.arch=gpt"},
+		`hooks[0].on_error: found "skip", expected nothing`:                                                   {"hooks=[{file: a, hook: build_model, on_error: skip}]"},
+	} {
+		_, err := ParseConfig("c", nil, append(base[:3:3], overrides...))
+		assert.ErrorContains(t, err, want)
+	}
+	for want, overrides := range map[string][]string{
+		"gpt2.wasm: build_model: failed: d_model must be a multiple of n_heads":                       {strings.Replace(build, "build_model", "build_model, config: {d_model: 9}", 1)},
+		"config: unknown key \"width\"":                                                               {strings.Replace(build, "build_model", "build_model, config: {width: 9}", 1)},
+		"pipeline.stages: found 5, expected at most one part a unit: the model has 4 (embed to head)": {"pipeline.stages=5"},
+		`pipeline.cut: found "[4]", expected ascending units from 1 to 3 (0 is embed, 3 head)`:        {"pipeline.stages=2", "pipeline.cut=[4]"},
+		"model.vocab_size: found 100, but the tokenizer":                                              {"model.vocab_size=100"},
+	} {
+		_, err := Run(context.Background(), written(t, t.TempDir(), module, overrides...), options(&reference{}, &notes{}))
+		var user *UserError
+		assert.ErrorAs(t, err, &user)
+		assert.ErrorContains(t, err, want)
+	}
+	c := written(t, t.TempDir(), module)
+	again, err := ParseConfig("kept.yaml", c.YAML(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, string(c.YAML()), string(again.YAML()))
+	assert.NotContains(t, string(c.YAML()), "d_model: 0")
+}
+
+// On a device: a written model learns a real text, and pipelines of it have the bits of one device.
+func TestDeviceTrainsAWrittenModel(t *testing.T) {
+	text, err := filepath.Abs("../../docs/RATIONALE.md")
+	require.NoError(t, err)
+	module := gpt2(t)
+	train := func(overrides ...string) (Result, *notes) {
+		n := &notes{}
+		c := written(t, t.TempDir(), module, append([]string{"model.seq_len=32", "data={train: [" + text + "], val_fraction: 0.05}",
+			"hooks=[{file: " + module + ", hook: build_model, config: {d_model: 32, n_layers: 2, n_heads: 4}}]", "lr={warmup: 5, schedule: constant}",
+			"optimizer.name=muon", "train={steps: 30, batch_size: 16, microbatches: 2, eval_every: 30, eval_batches: 2, save_every: 0}"}, overrides...)...)
+		res, err := Run(context.Background(), c, Options{OpenDevice: openGPU, Report: n})
+		require.NoError(t, err)
+		return res, n
+	}
+	long, n := train()
+	assert.InDelta(t, math.Log(256), n.steps[0].Loss, 0.1)
+	assert.Less(t, *long.ValLoss, long.UnigramEntropy+0.2, "no worse than the frequencies of letters")
+	const short = "train.steps=5"
+	one, _ := train(short)
+	two, _ := train(short, "pipeline.stages=2")
+	assert.True(t, files(t, one.Checkpoint)["model.safetensors"] == files(t, two.Checkpoint)["model.safetensors"])
+	late, _ := train(short, "pipeline.delay=1", "pipeline.error_feedback=true")
+	piped, _ := train(short, "pipeline.stages=2", "pipeline.schedule=2bw", "pipeline.error_feedback=true")
+	for name, file := range files(t, late.Checkpoint) {
+		assert.True(t, file == files(t, piped.Checkpoint)[name], name)
+	}
+	assert.NotEqual(t, files(t, one.Checkpoint)["model.safetensors"], files(t, late.Checkpoint)["model.safetensors"])
+}

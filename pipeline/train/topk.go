@@ -1,0 +1,268 @@
+package train
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/wasm/hook"
+)
+
+// MaxTopK bounds how many predictions are stored for a token.
+const MaxTopK = 64
+
+// TopKOptions say what is to be predicted, and where it is stored.
+type TopKOptions struct {
+	From       string   // a run folder, a checkpoint, or a folder in Hugging Face's layout
+	Data       []string // files; empty: the training text of the run, as its hooks mapped it, with what it held out
+	Field      string   // of a jsonl object; "": text
+	K          int      // predictions a token
+	Out        string   // the file to write
+	Force      bool     // replace an earlier one
+	Tokenizer  string   // empty: the model's own
+	Weights    Weights  // "": x
+	SeqLen     int      // of the windows; 0: the model's context
+	BatchSize  int      // windows at a time
+	Device     string
+	OpenDevice OpenDevice
+	Execute    engine.Executor // nil: runtime/exec
+	Progress   func(done, total int64)
+	Note       func(format string, args ...any) // messages for the user; nil: none
+}
+
+// Stored is what was written.
+type Stored struct {
+	Out     string  `json:"out"`
+	Model   string  `json:"model"` // the folder that the tensors come from
+	Weights Weights `json:"weights"`
+	Text    string  `json:"text"`
+	Tokens  int64   `json:"tokens"`
+	K       int     `json:"k"`
+	SeqLen  int     `json:"seq_len"`
+	Bytes   int64   `json:"bytes"` // of tensors
+}
+
+// The tensors that TopK writes, each with a row for every token.
+const (
+	teacherIDs      = "teacher_ids"      // U32 [tokens, k]
+	teacherLogProbs = "teacher_logprobs" // F32 [tokens, k], natural logarithms
+)
+
+// TopK writes, for each token of a text, the k tokens that a model holds likeliest to come after it, the likeliest first, with the
+// logarithms of their probabilities: the tensors teacher_ids and teacher_logprobs of a safetensors file, for data.aligned. The text is
+// cut into windows as for training, window n from token n·T on; the last one may be shorter. The file appears whole or not at all.
+func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
+	if err := o.check(); err != nil {
+		return out, Mistake(err)
+	}
+	src, err := OpenModel(o.From, o.Tokenizer)
+	if err != nil {
+		return out, Mistake(err)
+	}
+	defer src.Close()
+	if o.Note == nil {
+		o.Note = Silent{}.Note
+	}
+	if err := src.Choose(o.Weights, o.Note); err != nil {
+		return out, err
+	}
+	text, name, err := src.trainingText(ctx, o)
+	if err != nil {
+		return out, Mistake(err)
+	}
+	defer text.Close()
+	if err := src.shorten(o.SeqLen); err != nil {
+		return out, Mistake(err)
+	}
+	g, err := src.Model.TopK(o.BatchSize, o.K)
+	if err != nil {
+		return out, Mistake(err)
+	}
+	s, err := src.load(o.Device, o.OpenDevice, o.Execute, map[string]*graph.Graph{topKProgram: g})
+	if err != nil {
+		return out, err
+	}
+	defer s.Close()
+	out = Stored{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, WeightsX), Text: name, Tokens: text.Len(), K: o.K, SeqLen: src.Model.Size().SeqLen,
+		Bytes: 8 * text.Len() * int64(o.K)}
+	p := predictor{ctx, s, text, src.Model, o}
+	return out, p.store()
+}
+
+func (o TopKOptions) check() error {
+	if o.K < 1 || o.K > MaxTopK {
+		return fmt.Errorf("k: found %d, expected an integer from 1 to %d", o.K, MaxTopK)
+	}
+	if o.Out == "" {
+		return errors.New("out: found nothing, expected the file to write")
+	}
+	st, err := os.Stat(o.Out)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		_, err = os.Stat(filepath.Dir(o.Out))
+		return err
+	case err != nil:
+		return err
+	case !st.Mode().IsRegular():
+		return fmt.Errorf("%s: expected a file to write", o.Out)
+	case !o.Force:
+		return fmt.Errorf("%s: it is there already: replace it with --force, or choose another file", o.Out)
+	}
+	return nil
+}
+
+// trainingText opens what to predict.
+func (src *Source) trainingText(ctx context.Context, o TopKOptions) (text *data.Corpus, name string, err error) {
+	options := data.Options{Train: o.Data, Tokenizer: src.Tokenizer, Vocab: src.Model.Size().VocabSize, Field: cmp.Or(o.Field, "text")}
+	name = strings.Join(o.Data, ", ")
+	if len(o.Data) == 0 {
+		if src.config == nil {
+			return nil, "", fmt.Errorf("%s: no run is known to have made it: name a text with --data", src.Dir)
+		}
+		h, err := openHooks(src.config.Hooks, "", hook.MapDocument)
+		if err != nil {
+			return nil, "", err
+		}
+		defer func() { err = errors.Join(err, h.close()) }()
+		options.Train, options.Field, options.Map = src.config.Data.Train, src.config.Data.Field, h.documents()
+		name = "training text of the run"
+	}
+	text, _, err = data.Load(ctx, options)
+	if err != nil && len(o.Data) > 0 { // it takes them for a run's training text
+		err = fmt.Errorf("data: %s", strings.TrimPrefix(err.Error(), "data.train: "))
+	}
+	return text, name, err
+}
+
+const topKProgram = "topk"
+
+// predictor predicts a text, batch after batch of windows.
+type predictor struct {
+	ctx     context.Context
+	session engine.Session
+	text    *data.Corpus
+	model   model.Model
+	TopKOptions
+}
+
+// predicted is a batch under way.
+type predicted struct {
+	at, tokens int64 // of the text
+	ids, logs  device.Pending
+}
+
+// store writes the file. Its tensors come one after the other, so that the second waits in a file of its own.
+func (p *predictor) store() error {
+	spool, err := os.CreateTemp(filepath.Dir(p.Out), ".topk-*")
+	if err != nil {
+		return Mistake(err)
+	}
+	defer func() {
+		spool.Close()
+		os.Remove(spool.Name())
+	}()
+	shape := []int{int(p.text.Len()), p.K}
+	var failed error
+	err = safetensors.Write(p.Out, []safetensors.Entry{
+		{Name: teacherIDs, DType: safetensors.U32, Shape: shape, WriteTo: func(w io.Writer) error {
+			failed = p.predict(w, spool)
+			return failed
+		}},
+		{Name: teacherLogProbs, DType: safetensors.F32, Shape: shape, WriteTo: func(w io.Writer) error {
+			if _, err := spool.Seek(0, io.SeekStart); err != nil {
+				return err
+			}
+			_, err := io.Copy(w, spool)
+			return err
+		}},
+	})
+	if failed != nil {
+		return failed
+	}
+	return Mistake(err)
+}
+
+// predict writes the predictions of the whole text; reads are collected a run late.
+func (p *predictor) predict(ids, logs io.Writer) error {
+	var last *predicted
+	step := int64(p.BatchSize) * int64(p.model.Size().SeqLen)
+	for at := int64(0); at < p.text.Len(); at += step {
+		if err := p.ctx.Err(); err != nil {
+			return err
+		}
+		tokens := make([]int32, step) // what is beyond the text changes nothing before it
+		n := min(step, p.text.Len()-at)
+		if err := p.text.Read(tokens[:n], at); err != nil {
+			return Mistake(err)
+		}
+		next, err := p.start(tokens)
+		if err != nil {
+			return err
+		}
+		next.at, next.tokens = at, n
+		if err := p.collect(last, ids, logs); err != nil {
+			return err
+		}
+		last = next
+	}
+	return p.collect(last, ids, logs)
+}
+
+func (p *predictor) start(tokens []int32) (out *predicted, err error) {
+	out = &predicted{}
+	if err = p.session.SetInput(topKProgram, model.TokensInput, bytesOfI32(tokens)); err != nil {
+		return nil, err
+	}
+	if err = p.session.RunAt(topKProgram, nil); err != nil {
+		return nil, err
+	}
+	if out.ids, err = p.session.Output(topKProgram, model.TopIDsOutput); err != nil {
+		return nil, err
+	}
+	out.logs, err = p.session.Output(topKProgram, model.TopLogProbsOutput)
+	return out, err
+}
+
+// collect waits for a batch, if there is one, and writes what it gave.
+func (p *predictor) collect(b *predicted, ids, logs io.Writer) error {
+	if b == nil {
+		return nil
+	}
+	i, err := b.ids.Wait()
+	if err != nil {
+		return err
+	}
+	l, err := b.logs.Wait()
+	if err != nil {
+		return err
+	}
+	size := 4 * int(b.tokens) * p.K
+	for n, x := range exec.ToF32(l[:size]) {
+		if !finite(float64(x)) {
+			return mistakef("%s: what it predicts after token %d of the text is not finite", p.From, b.at+int64(n/p.K))
+		}
+	}
+	if _, err := ids.Write(i[:size]); err != nil {
+		return Mistake(err)
+	}
+	if _, err := logs.Write(l[:size]); err != nil {
+		return Mistake(err)
+	}
+	if p.Progress != nil {
+		p.Progress(b.at+b.tokens, p.text.Len())
+	}
+	return nil
+}

@@ -1,0 +1,10 @@
+//go:build !unix
+
+package chromium
+
+import "os/exec"
+
+func group(*exec.Cmd) {}
+
+// kill ends a browser; without process groups its children end when they notice.
+func kill(cmd *exec.Cmd) { cmd.Process.Kill() }

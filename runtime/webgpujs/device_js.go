@@ -1,0 +1,270 @@
+package webgpujs
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall/js"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// Options of a device.
+type Options struct {
+	Label        string
+	MemoryBudget int64 // bytes of buffers; 0: no bound
+}
+
+// Device implements device.Device. Its mutex keeps the order of what is enqueued. What callbacks touch needs none: there is one
+// thread, and goroutines change only where they wait.
+type Device struct {
+	info   device.Info
+	limits device.Limits
+	budget int64
+	gpu    js.Value
+	queue  js.Value
+
+	mu        sync.Mutex
+	closed    bool
+	lost      error
+	deferred  error // an error of enqueued work, for Sync
+	used      int64 // bytes of buffers
+	buffers   map[*buffer]struct{}
+	pipelines map[pipelineKey]js.Value
+	layouts   map[string]js.Value // of bind groups, by one byte a binding
+	scratch   js.Value            // for copies within one buffer
+	bytes     js.Value            // a Uint8Array on the way to the GPU
+	written   int64               // bytes since the queue was last waited for
+	reads     []*pending          // that have not arrived
+	running   chan struct{}       // submissions of Run that have not finished
+}
+
+var (
+	errForeign  = errors.New("does not belong to this device")
+	errReleased = errors.New("is released")
+)
+
+// ErrNoWebGPU is wrapped by Open's error where the browser has no WebGPU, or no adapter for it.
+var ErrNoWebGPU = errors.New("this browser has no WebGPU")
+
+// limitNames are WebGPU's names for the limits that a device is asked for: all that the adapter has.
+var limitNames = []string{"maxStorageBuffersPerShaderStage", "maxStorageBufferBindingSize", "maxBufferSize", "minStorageBufferOffsetAlignment",
+	"maxComputeWorkgroupStorageSize", "maxComputeInvocationsPerWorkgroup", "maxComputeWorkgroupSizeX", "maxComputeWorkgroupSizeY",
+	"maxComputeWorkgroupSizeZ", "maxComputeWorkgroupsPerDimension"}
+
+// Open opens the adapter that the browser offers.
+func Open(o Options) (*Device, error) {
+	adapter, err := adapter()
+	if err != nil {
+		return nil, err
+	}
+	info, wanted := describe(adapter), object{}
+	for _, name := range limitNames {
+		wanted[name] = adapter.Get("limits").Get(name)
+	}
+	gpu, err := await(adapter.Call("requestDevice", object{"label": o.Label, "requiredLimits": wanted}))
+	if err != nil {
+		return nil, &device.Error{Op: "open", Object: info.Adapter, Device: info.Name, Cause: err}
+	}
+	d := &Device{info: info, limits: limitsOf(gpu.Get("limits")), budget: o.MemoryBudget, gpu: gpu, queue: gpu.Get("queue"),
+		buffers: map[*buffer]struct{}{}, pipelines: map[pipelineKey]js.Value{}, layouts: map[string]js.Value{},
+		running: make(chan struct{}, mostRunning)}
+	then(gpu.Get("lost"), func(why js.Value) {
+		if why.Get("reason").String() != "destroyed" {
+			d.lost = fmt.Errorf("%w: %s", device.ErrLost, why.Get("message").String())
+		}
+	}, func(error) {})
+	return d, nil
+}
+
+func adapter() (js.Value, error) {
+	gpu := js.Global().Get("navigator").Get("gpu")
+	if !gpu.Truthy() {
+		return js.Value{}, fmt.Errorf("%w: it is too old, or the page comes neither over https nor from this machine", ErrNoWebGPU)
+	}
+	a, err := await(gpu.Call("requestAdapter", object{"powerPreference": "high-performance"}))
+	if err != nil {
+		return js.Value{}, fmt.Errorf("%w: %w", ErrNoWebGPU, err)
+	}
+	if !a.Truthy() {
+		return js.Value{}, fmt.Errorf("%w: it offers no adapter (no GPU that it trusts, or WebGPU is switched off)", ErrNoWebGPU)
+	}
+	return a, nil
+}
+
+func describe(adapter js.Value) device.Info {
+	i := adapter.Get("info")
+	if !i.Truthy() { // in browsers of before 2024
+		i = js.Global().Get("Object").New()
+	}
+	text := func(key string) string {
+		if v := i.Get(key); v.Type() == js.TypeString {
+			return v.String()
+		}
+		return ""
+	}
+	info := device.Info{Name: "webgpu:0", Adapter: text("description"), Vendor: text("vendor"), API: "browser", Kind: device.Virtual}
+	if info.Adapter == "" {
+		info.Adapter = cmp.Or(strings.TrimSpace(info.Vendor+" "+text("architecture")), "unnamed adapter")
+	}
+	if i.Get("isFallbackAdapter").Truthy() || text("architecture") == "swiftshader" {
+		info.Kind = device.Software
+	}
+	return info
+}
+
+func limitsOf(l js.Value) device.Limits {
+	n := func(name string) int { return int(min(l.Get(name).Float(), 1<<52)) }
+	size := func(name string) int64 { return int64(n(name)) &^ 3 }
+	return device.Limits{
+		MaxBindings: n("maxStorageBuffersPerShaderStage"), MaxBindingSize: size("maxStorageBufferBindingSize"), MaxBufferSize: size("maxBufferSize"),
+		OffsetAlignment: size("minStorageBufferOffsetAlignment"), MaxWorkgroupMemory: n("maxComputeWorkgroupStorageSize"),
+		MaxInvocations:       n("maxComputeInvocationsPerWorkgroup"),
+		MaxWorkgroupSize:     [3]int{n("maxComputeWorkgroupSizeX"), n("maxComputeWorkgroupSizeY"), n("maxComputeWorkgroupSizeZ")},
+		MaxDispatchDimension: n("maxComputeWorkgroupsPerDimension"),
+	}
+}
+
+func (d *Device) Info() device.Info     { return d.info }
+func (d *Device) Limits() device.Limits { return d.limits }
+
+// Allocated returns the bytes of live buffers, and of reads under way.
+func (d *Device) Allocated() (buffers, staging int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.used, d.staged()
+}
+
+// do runs f with the mutex held and names its error.
+func (d *Device) do(op, object string, f func() error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := d.lost
+	if d.closed {
+		err = device.ErrClosed
+	}
+	if err == nil {
+		if thrown := attempt(func() { err = f() }); thrown != nil {
+			err = thrown
+		}
+	}
+	if err != nil && d.lost != nil && !d.closed {
+		err = d.lost
+	}
+	return d.named(op, object, err)
+}
+
+func (d *Device) named(op, object string, cause error) error {
+	var already *device.Error
+	if cause == nil || errors.As(cause, &already) {
+		return cause
+	}
+	return &device.Error{Op: op, Object: object, Device: d.info.Name, Cause: cause}
+}
+
+func (d *Device) checker() device.Checker {
+	return device.Checker{Device: d.info.Name, Limits: d.limits, Own: d.owns}
+}
+
+func (d *Device) owns(b device.Buffer) error {
+	wb, ok := b.(*buffer)
+	switch {
+	case !ok || wb == nil || wb.d != d:
+		return errForeign
+	case wb.released:
+		return errReleased
+	}
+	return nil
+}
+
+// scoped runs f; failed waits for what the GPU has against it. Error scopes are a stack, so f must not wait.
+func (d *Device) scoped(f func()) (failed func() error) {
+	kinds := []string{"out-of-memory", "validation", "internal"}
+	for _, k := range kinds {
+		d.gpu.Call("pushErrorScope", k)
+	}
+	thrown := attempt(f)
+	var scopes []any
+	for range kinds {
+		scopes = append(scopes, d.gpu.Call("popErrorScope"))
+	}
+	all := js.Global().Get("Promise").Call("all", scopes)
+	return func() error {
+		found, err := await(all)
+		if thrown != nil || err != nil {
+			return cmp.Or(thrown, err)
+		}
+		for i := range kinds {
+			if e := found.Index(i); e.Truthy() {
+				return fault(e)
+			}
+		}
+		return nil
+	}
+}
+
+// fault is a GPUError as one of ours.
+func fault(e js.Value) error {
+	message := strings.Join(strings.Fields(e.Get("message").String()), " ")
+	switch e.Get("constructor").Get("name").String() {
+	case "GPUOutOfMemoryError":
+		return fmt.Errorf("%w: %s", device.ErrOutOfMemory, message)
+	case "GPUValidationError":
+		return device.Invalid("%s", message)
+	}
+	return errors.New(message)
+}
+
+// submitted runs f, which submits work. What the GPU has against it is Sync's to tell.
+func (d *Device) submitted(f func()) {
+	failed := d.scoped(f)
+	go func() {
+		if err := failed(); err != nil {
+			d.deferred = errors.Join(d.deferred, err)
+		}
+	}()
+}
+
+// Sync waits until all enqueued work is done.
+func (d *Device) Sync() error {
+	var done js.Value
+	var failed func() error
+	err := d.do("sync", "", func() error {
+		failed = d.scoped(func() { done = d.queue.Call("onSubmittedWorkDone") })
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	_, err = await(done)
+	return d.do("sync", "", func() error {
+		err := errors.Join(err, failed(), d.deferred) // its scopes end after those of all work before it
+		d.deferred = nil
+		return err
+	})
+}
+
+// Close waits for enqueued work and releases everything. Closing twice is fine.
+func (d *Device) Close() error {
+	err := d.Sync()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	for len(d.reads) > 0 {
+		<-d.reads[0].done
+	}
+	d.closed = true
+	for b := range d.buffers {
+		b.free()
+	}
+	d.used = 0
+	d.gpu.Call("destroy")
+	if errors.Is(err, device.ErrLost) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,244 @@
+package webgpujs
+
+import (
+	"cmp"
+	"fmt"
+	"syscall/js"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+const (
+	stageCompute = 4       // GPUShaderStage.COMPUTE
+	mostRunning  = 8       // submissions of Run under way: the host may run ahead no further
+	scratchSize  = 1 << 20 // bytes
+)
+
+type pipelineKey struct{ wgsl, access string }
+
+type loaded struct {
+	d        *Device
+	label    string
+	commands []command
+	buffers  []*buffer
+	released bool
+}
+
+// command is a dispatch where it has a pipeline, else a copy.
+type command struct {
+	pipeline, group  js.Value
+	groups           [3]int
+	from, to         js.Value
+	fromAt, toAt, of int64 // bytes
+}
+
+// Load compiles and binds p.
+func (d *Device) Load(p *device.Program) (device.Loaded, error) {
+	l := &loaded{d: d}
+	if p != nil {
+		l.label = p.Label
+	}
+	err := d.do("load", l.label, func() error {
+		if err := d.checker().Program(p); err != nil {
+			return err
+		}
+		return l.build(p)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *loaded) build(p *device.Program) error {
+	if err := l.d.compile(p.Shaders); err != nil {
+		return err
+	}
+	seen := map[*buffer]bool{}
+	for _, c := range p.Commands {
+		for _, r := range c.Args {
+			if b := r.Buffer.(*buffer); !seen[b] {
+				seen[b] = true
+				l.buffers = append(l.buffers, b)
+			}
+		}
+	}
+	err := l.d.scoped(func() { l.bind(p) })()
+	if err != nil {
+		l.d.scratch = js.Value{} // it may be what could not be made
+	}
+	return err
+}
+
+// bind makes the commands; all shaders are compiled.
+func (l *loaded) bind(p *device.Program) {
+	for _, c := range p.Commands {
+		if c.Shader == device.Copy {
+			l.copy(c.Args[0], c.Args[1])
+			continue
+		}
+		s := &p.Shaders[c.Shader]
+		entries := make([]any, len(c.Args))
+		for i, r := range c.Args {
+			entries[i] = object{"binding": i, "resource": object{"buffer": r.Buffer.(*buffer).gpu, "offset": r.Offset, "size": r.Size}}
+		}
+		group := l.d.gpu.Call("createBindGroup", object{"label": s.Label, "layout": l.d.layout(s.Bindings), "entries": entries})
+		l.commands = append(l.commands, command{pipeline: l.d.pipelines[keyOf(s)], group: group, groups: c.Groups})
+	}
+}
+
+// copy goes through scratch memory where both ranges lie in one buffer, which WebGPU's own copy refuses.
+func (l *loaded) copy(src, dst device.Range) {
+	from, to := src.Buffer.(*buffer), dst.Buffer.(*buffer)
+	if from != to {
+		l.commands = append(l.commands, command{from: from.gpu, fromAt: src.Offset, to: to.gpu, toAt: dst.Offset, of: src.Size})
+		return
+	}
+	if !l.d.scratch.Truthy() {
+		l.d.scratch = l.d.gpu.Call("createBuffer", object{"label": "scratch", "size": scratchSize, "usage": usageCopySrc | usageCopyDst})
+	}
+	for at := int64(0); at < src.Size; at += scratchSize {
+		n := min(src.Size-at, scratchSize)
+		l.commands = append(l.commands, command{from: from.gpu, fromAt: src.Offset + at, to: l.d.scratch, of: n},
+			command{from: l.d.scratch, to: to.gpu, toAt: dst.Offset + at, of: n})
+	}
+}
+
+func keyOf(s *device.Shader) pipelineKey { return pipelineKey{s.WGSL, accessKey(s.Bindings)} }
+
+func accessKey(bindings []device.Access) string {
+	b := make([]byte, len(bindings))
+	for i, a := range bindings {
+		b[i] = byte(a)
+	}
+	return string(b)
+}
+
+// compile makes the pipelines that are not there yet, all at once: browsers compile on several threads.
+func (d *Device) compile(shaders []device.Shader) error {
+	modules, pipelines := map[*device.Shader]js.Value{}, map[*device.Shader]js.Value{}
+	asked := map[pipelineKey]bool{}
+	failed := d.scoped(func() {
+		for i := range shaders {
+			s := &shaders[i]
+			if key := keyOf(s); !d.pipelines[key].Truthy() && !asked[key] {
+				asked[key] = true
+				modules[s] = d.gpu.Call("createShaderModule", object{"label": s.Label, "code": s.WGSL})
+				layout := d.gpu.Call("createPipelineLayout", object{"bindGroupLayouts": []any{d.layout(s.Bindings)}})
+				pipelines[s] = d.gpu.Call("createComputePipelineAsync", object{"label": s.Label, "layout": layout,
+					"compute": object{"module": modules[s], "entryPoint": "main"}})
+			}
+		}
+	})
+	var first error
+	for i := range shaders {
+		s := &shaders[i]
+		if _, ok := pipelines[s]; !ok {
+			continue
+		}
+		p, err := await(pipelines[s])
+		if err == nil {
+			d.pipelines[keyOf(s)] = p
+		} else if first == nil {
+			first = d.named("compile", s.Label, device.Invalid("%s", cmp.Or(complaint(modules[s]), err.Error())))
+		}
+	}
+	if err := failed(); first == nil {
+		return err
+	}
+	return first
+}
+
+// complaint is the first of what the compiler has against a shader, if anything.
+func complaint(module js.Value) string {
+	info, err := await(module.Call("getCompilationInfo"))
+	if err != nil {
+		return ""
+	}
+	messages := info.Get("messages")
+	for i := range messages.Length() {
+		if m := messages.Index(i); m.Get("type").String() == "error" {
+			return fmt.Sprintf("line %d: %s", m.Get("lineNum").Int(), m.Get("message").String())
+		}
+	}
+	return ""
+}
+
+// layout is that of a bind group, shared by all that are bound alike.
+func (d *Device) layout(bindings []device.Access) js.Value {
+	key := accessKey(bindings)
+	if l, ok := d.layouts[key]; ok {
+		return l
+	}
+	entries := make([]any, len(bindings))
+	for i, a := range bindings {
+		kind := "storage"
+		if a == device.ReadOnly {
+			kind = "read-only-storage"
+		}
+		entries[i] = object{"binding": i, "visibility": stageCompute, "buffer": object{"type": kind}}
+	}
+	l := d.gpu.Call("createBindGroupLayout", object{"entries": entries})
+	d.layouts[key] = l
+	return l
+}
+
+// Run enqueues a program. It waits when several are under way already.
+func (d *Device) Run(p device.Loaded) error {
+	l, ok := p.(*loaded)
+	if !ok || l == nil || l.d != d {
+		return d.do("run", "", func() error { return device.Invalid("the program %v", errForeign) })
+	}
+	return d.do("run", l.label, func() error {
+		if l.released {
+			return device.Invalid("the program %v", errReleased)
+		}
+		for _, b := range l.buffers {
+			if b.released {
+				return device.Invalid("buffer %q %v", b.label, errReleased)
+			}
+		}
+		d.running <- struct{}{}
+		d.submitted(l.submit)
+		finished := func() { <-d.running }
+		then(d.queue.Call("onSubmittedWorkDone"), func(js.Value) { finished() }, func(error) { finished() })
+		return nil
+	})
+}
+
+// submit encodes the commands: dispatches that follow each other are one pass.
+func (l *loaded) submit() {
+	e := l.d.gpu.Call("createCommandEncoder", object{"label": l.label})
+	var pass js.Value
+	end := func() {
+		if pass.Truthy() {
+			pass.Call("end")
+			pass = js.Value{}
+		}
+	}
+	for i := range l.commands {
+		c := &l.commands[i]
+		if !c.pipeline.Truthy() {
+			end()
+			e.Call("copyBufferToBuffer", c.from, c.fromAt, c.to, c.toAt, c.of)
+			continue
+		}
+		if !pass.Truthy() {
+			pass = e.Call("beginComputePass")
+		}
+		pass.Call("setPipeline", c.pipeline)
+		pass.Call("setBindGroup", 0, c.group)
+		pass.Call("dispatchWorkgroups", c.groups[0], c.groups[1], c.groups[2])
+	}
+	end()
+	l.d.queue.Call("submit", []any{e.Call("finish")})
+}
+
+// Release drops the bindings; the compiled shaders stay for programs to come.
+func (l *loaded) Release() {
+	// Once the device is closed or lost there is nothing left to release.
+	_ = l.d.do("release", l.label, func() error {
+		l.released, l.commands, l.buffers = true, nil, nil
+		return nil
+	})
+}

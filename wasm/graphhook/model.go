@@ -1,0 +1,304 @@
+package graphhook
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/graph/op"
+)
+
+// Dims are the extents that a model is written for.
+type Dims struct{ Batch, SeqLen, Vocab int }
+
+// draft is a model being written.
+type draft struct {
+	Dims
+	units  []string
+	params []model.Parameter // Scope is "" until it is used
+	// entering is what each unit takes from the one before; nil: nothing yet.
+	entering []*graph.Value
+}
+
+const (
+	maxUnits = 4096
+	maxName  = 128
+	onlyUnit = "model" // what comes before the first unit that is named
+)
+
+var (
+	plainName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+	// reserved are names of variables that training has for itself.
+	reserved = []string{model.TokensInput, model.TargetsInput, model.SegmentsInput, model.VocabularyInput, model.PositionInput, model.LossVariable, model.LogitsOutput,
+		model.WeightsInput, model.ScalarsInput, "hyper", "applied", "__metadata__"} // the last is no tensor's, of safetensors
+)
+
+// BuildModel has write make a model: the logits f32 [B, T, V] of the inputs "tokens" and "segments", u32 [B, T], and "vocabulary",
+// the numbers from 0 to V − 1, u32 [V].
+func BuildModel(dims Dims, write func(*Builder) (Handle, error)) (*model.Draft, error) {
+	var failed error
+	d := &draft{Dims: dims}
+	g, err := graph.Build(func(gb *graph.Builder) {
+		ids := graph.T(graph.U32, dims.Batch, dims.SeqLen)
+		b := &Builder{b: gb, draft: d, inputs: map[string]*graph.Value{}, given: []graph.Named{{ID: model.TokensInput, Type: ids}, {ID: model.SegmentsInput, Type: ids},
+			{ID: model.VocabularyInput, Type: graph.T(graph.U32, dims.Vocab)}}}
+		var h Handle
+		if h, failed = write(b); failed != nil {
+			return
+		}
+		var logits *graph.Value
+		if logits, failed = b.value(h); failed != nil {
+			failed = fmt.Errorf("the logits: %w", failed)
+			return
+		}
+		if failed = d.finish(logits); failed == nil && b.inputs[model.TokensInput] == nil {
+			failed = errors.New("the model does not ask for its tokens")
+		}
+		if failed == nil {
+			gb.Output(model.LogitsOutput, logits)
+		}
+	})
+	if err = errors.Join(failed, err); err != nil {
+		return nil, err
+	}
+	written := &model.Draft{Graph: g, Units: d.units, Parameters: d.ordered()}
+	return written, written.Learns()
+}
+
+// Unit begins the next unit, and gives its number, counted from 0.
+func (b *Builder) Unit(name string) (int, error) {
+	d := b.draft
+	switch {
+	case d == nil:
+		return 0, errors.New("units are of models only")
+	case len(name) > maxName || !plainName.MatchString(name):
+		return 0, fmt.Errorf("unit %.64q: expected a name of at most %d letters, digits, '_', '.' and '-'", name, maxName)
+	case name == model.LossScope:
+		return 0, fmt.Errorf("unit %q: this name is taken", name)
+	case slices.Contains(d.units, name):
+		return 0, fmt.Errorf("unit %q: there are two of this name", name)
+	case len(d.units) == maxUnits:
+		return 0, fmt.Errorf("unit %q: more than %d units", name, maxUnits)
+	}
+	d.begin(name)
+	return len(d.units) - 1, nil
+}
+
+func (d *draft) begin(name string) {
+	d.units, d.entering = append(d.units, name), append(d.entering, nil)
+}
+
+type parameterAttributes struct {
+	Init string `json:"init,omitempty"`
+	Std  *real  `json:"std,omitempty"`
+}
+
+// Parameter gives the handle of a trained f32 tensor. Attributes are a JSON object: "init" is "normal" (if it is left out), with the
+// deviation "std" (0.02), or "ones" or "zeros".
+func (b *Builder) Parameter(name string, shape []int, attributes []byte) (Handle, error) {
+	d := b.draft
+	if d == nil {
+		return 0, errors.New("parameters are of models only")
+	}
+	fail := func(format string, args ...any) (Handle, error) {
+		return 0, fmt.Errorf("parameter %.64q: %w", name, fmt.Errorf(format, args...))
+	}
+	if b.attributes += len(attributes); b.attributes > maxAttributes {
+		return fail("more than %d bytes of attributes in all", maxAttributes)
+	}
+	switch {
+	case len(name) > maxName || !plainName.MatchString(name):
+		return fail("expected a name of at most %d letters, digits, '_', '.' and '-'", maxName)
+	case slices.Contains(reserved, name):
+		return fail("this name is taken")
+	case slices.ContainsFunc(d.params, func(p model.Parameter) bool { return p.Name == name }):
+		return fail("there are two of this name")
+	}
+	p := model.Parameter{Name: name, Type: graph.T(graph.F32, shape...)}
+	if err := p.Type.Shape.Check(); err != nil {
+		return fail("%w", err)
+	}
+	var a parameterAttributes
+	if err := decode(attributes, &a); err != nil {
+		return fail("%w", err)
+	}
+	switch {
+	case a.Init == "normal" || a.Init == "":
+		p.Std = model.InitStd
+		if a.Std != nil {
+			p.Std = float64(*a.Std)
+		}
+		if !(p.Std > 0) || p.Std > math.MaxFloat32 {
+			return fail("std is %v, expected a number above 0", p.Std)
+		}
+	case a.Init != "ones" && a.Init != "zeros":
+		return fail("init is %.64q, expected normal, ones or zeros", a.Init)
+	case a.Std != nil:
+		return fail("std is of the init normal, not of %s", a.Init)
+	case a.Init == "ones":
+		p.Fill = 1
+	}
+	d.params = append(d.params, p)
+	return b.add("parameter", b.b.Variable(name, p.Type))
+}
+
+// scope is the unit that an op belongs to.
+func (b *Builder) scope() string {
+	if b.draft == nil {
+		return ""
+	}
+	if len(b.draft.units) == 0 {
+		b.draft.begin(onlyUnit)
+	}
+	return b.draft.units[len(b.draft.units)-1]
+}
+
+// admit checks that an op of the present unit may read a value.
+func (d *draft) admit(v *graph.Value) error {
+	if d == nil {
+		return nil
+	}
+	now := len(d.units) - 1
+	switch o := v.Node.Op.(type) {
+	case *graph.Constant:
+		return nil
+	case *graph.Input:
+		if o.ID == model.TokensInput && now > 0 {
+			return fmt.Errorf("tokens are for the first unit, %q; this is %q", d.units[0], d.units[now])
+		}
+		return nil
+	case *graph.Variable:
+		return d.own(o.ID)
+	}
+	if from := slices.Index(d.units, v.Node.Scope); from < now {
+		return d.cross(v, from, now)
+	}
+	return nil
+}
+
+// own makes a parameter one of the present unit.
+func (d *draft) own(name string) error {
+	p := &d.params[slices.IndexFunc(d.params, func(p model.Parameter) bool { return p.Name == name })]
+	unit := d.units[len(d.units)-1]
+	if p.Scope == "" {
+		p.Scope = unit
+	}
+	if p.Scope != unit {
+		return fmt.Errorf("parameter %q is used in unit %q already: units share none, as they may be on different devices; this is %q", name, p.Scope, unit)
+	}
+	return nil
+}
+
+// cross has a value go from a unit to a later one.
+func (d *draft) cross(v *graph.Value, from, to int) error {
+	old, s := d.entering[to], v.Shape
+	switch {
+	case from < to-1:
+		return fmt.Errorf("%v of unit %q goes past unit %q to unit %q: each unit reads what the one before makes", v.Type, d.units[from], d.units[to-1], d.units[to])
+	case old == v:
+		return nil
+	case old != nil:
+		return fmt.Errorf("unit %q reads two values of unit %q, %v of op %s and %v of op %s: one goes from each unit to the next",
+			d.units[to], d.units[from], old.Type, old.Node.Op.Name(), v.Type, v.Node.Op.Name())
+	case v.DType != graph.F32 || len(s) != 3 || s[0] != d.Batch || s[1] != d.SeqLen:
+		return fmt.Errorf("%v goes from unit %q to unit %q, expected f32[%d,%d,d]", v.Type, d.units[from], d.units[to], d.Batch, d.SeqLen)
+	case to > 1 && d.entering[1] != nil && d.entering[1].Shape[2] != s[2]:
+		return fmt.Errorf("%v goes from unit %q to unit %q, but %v from unit %q to unit %q: expected one width everywhere", v.Type, d.units[from], d.units[to],
+			d.entering[1].Type, d.units[0], d.units[1])
+	}
+	d.entering[to] = v
+	return nil
+}
+
+// finish checks what can be known at the end only.
+func (d *draft) finish(logits *graph.Value) error {
+	want := graph.T(graph.F32, d.Batch, d.SeqLen, d.Vocab)
+	if !logits.Type.Equal(want) {
+		return fmt.Errorf("the logits are %v, expected %v", logits.Type, want)
+	}
+	for i, u := range d.units {
+		if i > 0 && d.entering[i] == nil {
+			return fmt.Errorf("unit %q reads nothing of unit %q before it", u, d.units[i-1])
+		}
+		if !slices.ContainsFunc(d.params, func(p model.Parameter) bool { return p.Scope == u }) {
+			return fmt.Errorf("unit %q has no parameter: make it a part of another", u)
+		}
+	}
+	var unused []string
+	for _, p := range d.params {
+		if p.Scope == "" {
+			unused = append(unused, p.Name)
+		}
+	}
+	switch {
+	case len(unused) > 0:
+		return fmt.Errorf("parameters that nothing uses: %s", strings.Join(unused, ", "))
+	case len(d.units) == 0 || logits.Node.Scope != d.units[len(d.units)-1]:
+		return errors.New("the logits are not made in the last unit")
+	}
+	return nil
+}
+
+// ordered are the parameters in the order of their units.
+func (d *draft) ordered() []model.Parameter {
+	slices.SortStableFunc(d.params, func(p, q model.Parameter) int { return slices.Index(d.units, p.Scope) - slices.Index(d.units, q.Scope) })
+	return d.params
+}
+
+// maxTables bounds the numbers of all tables of rotary positions.
+const maxTables = 1 << 24
+
+// rope rotates x [B, T, H, D] by its positions along T.
+func (b *Builder) rope(x *graph.Value, theta float64) (*graph.Value, error) {
+	if len(x.Shape) != 4 || x.Shape[3]%2 != 0 {
+		return nil, fmt.Errorf("it takes %v, expected [batch, sequence, heads, an even extent]", x.Type)
+	}
+	if !(theta > 0) || theta > 1e12 {
+		return nil, fmt.Errorf("theta is %v, expected a number above 0 and at most 1e12", theta)
+	}
+	s, d := x.Shape[1], x.Shape[3]
+	name := fmt.Sprintf("hook/rope/%x/%d/%d/", theta, s, d)
+	t, known := b.tables[name]
+	if !known {
+		if b.rotations += s * d; b.rotations > maxTables {
+			return nil, fmt.Errorf("the tables of all rotary positions have more than %d numbers", maxTables)
+		}
+		cos, sin := op.RoPETables(theta, s, d)
+		of := graph.T(graph.F32, s, d/2)
+		t = [2]*graph.Value{b.b.Constant(name+"cos", of, cos), b.b.Constant(name+"sin", of, sin)}
+		if b.tables == nil {
+			b.tables = map[string][2]*graph.Value{}
+		}
+		b.tables[name] = t
+	}
+	return op.RoPE(x, t[0], t[1], nil), nil
+}
+
+// normed is a norm of n inputs.
+func normed(n int, f func(in []*graph.Value, eps float64) *graph.Value) kind {
+	return kind{least: n, most: n, make: func(_ *Builder, in []*graph.Value, attributes []byte) ([]*graph.Value, error) {
+		a := struct {
+			Eps real `json:"eps,omitempty"`
+		}{1e-5}
+		if err := decode(attributes, &a); err != nil {
+			return nil, err
+		}
+		return []*graph.Value{f(in, float64(a.Eps))}, nil
+	}}
+}
+
+var ropeKind = kind{least: 1, most: 1, make: func(b *Builder, in []*graph.Value, attributes []byte) ([]*graph.Value, error) {
+	a := struct {
+		Theta real `json:"theta,omitempty"`
+	}{10000}
+	if err := decode(attributes, &a); err != nil {
+		return nil, err
+	}
+	y, err := b.rope(in[0], float64(a.Theta))
+	return []*graph.Value{y}, err
+}}

@@ -1,0 +1,276 @@
+package page
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall/js"
+	"time"
+
+	"github.com/gpupipe/gpupipe/wasm"
+	"github.com/gpupipe/gpupipe/wasm/graphhook"
+	"github.com/gpupipe/gpupipe/wasm/meter"
+)
+
+// instance is a machine of a module. It belongs to one goroutine.
+type instance struct {
+	*Module
+	options wasm.Options
+	exports js.Value // nothing until it is instantiated
+	fuel    js.Value
+	funcs   []js.Func // that the module imports
+	keys    wasm.Keys
+	builder *graphhook.Builder // of the call in progress, if it writes a graph
+	closed  bool
+	call    call
+}
+
+// call is what is known of the call in progress.
+type call struct {
+	export   string
+	batch    int
+	budget   int64
+	left     int64 // of the budget, not granted to the module's counter yet
+	logged   int   // bytes
+	deadline time.Time
+	failed   bool   // fail was called
+	message  string // of fail
+	refused  bool   // memory was
+	halted   *halt  // why the host ends the call
+}
+
+// halt is why a call ends.
+type halt struct {
+	kind  wasm.Kind
+	cause error
+}
+
+func (h *halt) Error() string { return h.cause.Error() }
+
+func halted(k wasm.Kind, format string, a ...any) *halt { return &halt{k, fmt.Errorf(format, a...)} }
+
+// failure is what a hook says of itself.
+type failure struct{ error }
+
+const (
+	maxMessage = 4096 // bytes of fail's text that are kept
+	hostCall   = 256  // units of work that calling the host takes
+	// quantum is the work between two looks at the clock.
+	quantum = 500_000
+)
+
+// throwing makes a function that throws the errors that another one returns: what Go gives JavaScript cannot throw.
+func throwing(f js.Func) js.Value {
+	return js.Global().Get("Function").New("f", "return (...args) => { const r = f(...args); if (r instanceof Error) throw r; return r; }").Invoke(f)
+}
+
+// open makes an instance: start function, _initialize, gpupipe_open.
+func (m *Module) open(o wasm.Options) (*instance, error) {
+	i := &instance{Module: m, options: o, keys: wasm.Keys{}}
+	if i.options.Config == nil {
+		i.options.Config = []byte("{}")
+	}
+	err := i.guard("start function", -1, m.limits.OpenBudget, func() error {
+		made, err := await(js.Global().Get("WebAssembly").Call("instantiate", m.compiled, i.imports()))
+		if i.call.halted != nil {
+			return i.call.halted
+		}
+		if err != nil {
+			return err
+		}
+		i.exports = made.Get("exports")
+		i.fuel = i.exports.Get(meter.Fuel)
+		i.refill()
+		return i.initialize()
+	})
+	if err != nil {
+		i.close()
+		return nil, err
+	}
+	return i, nil
+}
+
+func (i *instance) initialize() error {
+	if i.kinds[exportInit] == "function" {
+		if _, err := i.invoke(exportInit); err != nil {
+			return err
+		}
+	}
+	switch version, err := i.invoke(exportVersion); {
+	case err != nil:
+		return err
+	case version != 0:
+		return halted(wasm.Refused, "needs version 1.%d of the ABI, the host has 1.0", version)
+	}
+	if i.kinds[exportOpen] != "function" {
+		return nil
+	}
+	config := i.options.Config
+	address, err := i.alloc(len(config))
+	if err == nil {
+		err = i.Write(address, config)
+	}
+	if err != nil {
+		return err
+	}
+	seed := js.Global().Call("BigInt", strconv.FormatUint(i.options.Seed, 10))
+	if err := i.status(i.invoke(exportOpen, address, len(config), seed)); err != nil {
+		return err
+	}
+	return i.checkKeys()
+}
+
+// checkKeys refuses keys of the configuration that the module has not named, if it has named any.
+func (i *instance) checkKeys() error {
+	if err := i.keys.Check(i.options.Config); err != nil {
+		return failure{err}
+	}
+	return nil
+}
+
+// close gives the instance's functions back.
+func (i *instance) close() {
+	for _, f := range i.funcs {
+		f.Release()
+	}
+	i.funcs, i.exports, i.closed = nil, js.Undefined(), true
+}
+
+// guard runs what calls the module, and classifies how it ends.
+func (i *instance) guard(export string, batch int, budget int64, do func() error) error {
+	fail := func(k wasm.Kind, cause error) error {
+		return &wasm.Error{Hook: i.file, Export: export, Batch: batch, Kind: k, Cause: cause}
+	}
+	if i.closed {
+		return fail(wasm.Closed, errors.New("an earlier call ended badly, or close was called"))
+	}
+	i.call = call{export: export, batch: batch, budget: budget, left: budget, deadline: time.Now().Add(i.limits.Deadline)}
+	if i.fuel.Truthy() {
+		i.setFuel(0) // what the last call left over
+		i.refill()
+	}
+	err := do()
+	if err == nil && i.spent() {
+		err = i.overdrawn()
+	}
+	if err == nil {
+		return nil
+	}
+	var polite failure
+	if errors.As(err, &polite) {
+		return fail(wasm.Failed, polite.error)
+	}
+	i.close()
+	kind, cause := i.classify(err)
+	return fail(kind, cause)
+}
+
+func (i *instance) classify(err error) (wasm.Kind, error) {
+	var h *halt
+	kind := wasm.Trap
+	switch {
+	case errors.As(err, &h):
+		kind, err = h.kind, h.cause
+	case strings.Contains(err.Error(), "call stack"):
+		kind = wasm.Stack
+	}
+	switch {
+	case i.call.refused && kind == wasm.Trap:
+		return wasm.Memory, fmt.Errorf("asked for more than %d pages of memory, then: %w", i.limits.MemoryPages, err)
+	case kind == wasm.Trap && i.call.message != "": // as a panic in Rust ends, which has said why
+		return kind, fmt.Errorf("%s, then: %w", i.call.message, err)
+	}
+	return kind, err
+}
+
+// status makes a failure of a negative result, and of a call of fail.
+func (i *instance) status(result int32, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case i.call.failed && i.call.message != "":
+		return failure{errors.New(i.call.message)}
+	case i.call.failed:
+		return failure{errors.New("called fail without a message")}
+	case result < 0:
+		return failure{fmt.Errorf("returned %d", result)}
+	}
+	return nil
+}
+
+// invoke calls an export of the module; one without a result gives 0.
+func (i *instance) invoke(export string, args ...any) (result int32, err error) {
+	defer func() {
+		if e := recover(); e != nil {
+			thrown, ok := e.(js.Error)
+			if !ok {
+				panic(e)
+			}
+			err = errors.New(thrown.Value.Call("toString").String())
+		}
+		if i.call.halted != nil {
+			err = i.call.halted
+		}
+	}()
+	switch r := i.exports.Call(export, args...); r.Type() {
+	case js.TypeNumber:
+		return int32(r.Int()), nil
+	case js.TypeUndefined:
+		return 0, nil
+	default:
+		return 0, halted(wasm.Refused, "%s does not return an i32", export)
+	}
+}
+
+// alloc makes room in the module's memory.
+func (i *instance) alloc(size int) (uint32, error) {
+	want := (max(size, 16) + 15) &^ 15
+	result, err := i.invoke(exportAlloc, want)
+	if err == nil {
+		err = i.status(0, nil)
+	}
+	address := uint32(result)
+	switch {
+	case err != nil:
+		return 0, err
+	case address == 0:
+		return 0, halted(wasm.Memory, "%s(%d) has no memory left, the limit is %d pages", exportAlloc, want, i.limits.MemoryPages)
+	case address%16 != 0:
+		return 0, halted(wasm.Pointer, "%s(%d) returned %#x, which is no multiple of 16", exportAlloc, want, address)
+	}
+	_, err = i.view(address, uint32(want))
+	return address, err
+}
+
+// view is a part of the module's memory as JavaScript has it, valid until the module runs again.
+func (i *instance) view(address, n uint32) (js.Value, error) {
+	if !i.exports.Truthy() {
+		return js.Value{}, halted(wasm.Pointer, "the host is called before the module's memory is known")
+	}
+	memory := i.exports.Get(exportMemory).Get("buffer")
+	if end := memory.Get("byteLength").Float(); float64(address)+float64(n) > end {
+		return js.Value{}, halted(wasm.Pointer, "%d bytes at %#x, the memory ends at %#x", n, address, int64(end))
+	}
+	return js.Global().Get("Uint8Array").New(memory, address, n), nil
+}
+
+// Read copies bytes out of the module's memory.
+func (i *instance) Read(address, n uint32) ([]byte, error) {
+	v, err := i.view(address, n)
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, n)
+	js.CopyBytesToGo(b, v)
+	return b, nil
+}
+
+// Write copies bytes into the module's memory.
+func (i *instance) Write(address uint32, data []byte) error {
+	v, err := i.view(address, uint32(len(data)))
+	if err == nil {
+		js.CopyBytesToJS(v, data)
+	}
+	return err
+}
