@@ -153,13 +153,19 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 	props.Deref()
 	props.Limits.Deref()
 	a.physical = p
-	if a.family, ok = computeFamily(p); !ok || props.ApiVersion < version12 {
+	family := C.gv_compute_family(loader.get, unsafe.Pointer(instance), unsafe.Pointer(p))
+	if family < 0 || props.ApiVersion < version12 {
 		return a, false
 	}
-	extensions := extensionsOf(p)
+	a.family = uint32(family)
+	has := func(extension string) C.int {
+		name := C.CString(extension)
+		defer C.free(unsafe.Pointer(name))
+		return C.gv_has_extension(loader.get, unsafe.Pointer(instance), unsafe.Pointer(p), name)
+	}
 	var can C.gv_abilities
 	C.gv_abilities_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(p), C.uint32_t(props.ApiVersion),
-		flag(extensions["VK_EXT_robustness2"]), flag(extensions["VK_KHR_cooperative_matrix"]), &can)
+		has("VK_EXT_robustness2"), has("VK_KHR_cooperative_matrix"), &can)
 	runtime.KeepAlive(instance)
 	if can.timeline == 0 {
 		return a, false
@@ -186,34 +192,6 @@ func flag(b bool) C.int {
 		return 1
 	}
 	return 0
-}
-
-// computeFamily is the queue family for compute: the first that has it.
-func computeFamily(p vk.PhysicalDevice) (uint32, bool) {
-	var n uint32
-	vk.GetPhysicalDeviceQueueFamilyProperties(p, &n, nil)
-	families := make([]vk.QueueFamilyProperties, n)
-	vk.GetPhysicalDeviceQueueFamilyProperties(p, &n, families)
-	for i := range families {
-		families[i].Deref()
-		if vk.QueueFlagBits(families[i].QueueFlags)&vk.QueueComputeBit != 0 {
-			return uint32(i), true
-		}
-	}
-	return 0, false
-}
-
-func extensionsOf(p vk.PhysicalDevice) map[string]bool {
-	var n uint32
-	vk.EnumerateDeviceExtensionProperties(p, "", &n, nil)
-	list := make([]vk.ExtensionProperties, n)
-	vk.EnumerateDeviceExtensionProperties(p, "", &n, list)
-	out := map[string]bool{}
-	for i := range list {
-		list[i].Deref()
-		out[vk.ToString(list[i].ExtensionName[:])] = true
-	}
-	return out
 }
 
 func (a *adapter) memory(p vk.PhysicalDevice) {

@@ -2,6 +2,11 @@
 
 package vulkan
 
+/*
+#include "native.h"
+*/
+import "C"
+
 import (
 	"crypto/sha256"
 	"encoding/hex"
@@ -17,8 +22,7 @@ import (
 )
 
 // pipelineCache is the driver's, of what it has compiled; a file keeps it. The driver checks that the file is its own, but not that it
-// is whole: codecache does that. Software adapters have none: lavapipe 25.0 falls over what it has saved itself, and Mesa keeps a cache
-// of its own.
+// is whole: codecache does that.
 type pipelineCache struct {
 	handle vk.PipelineCache
 	path   string
@@ -28,9 +32,9 @@ type pipelineCache struct {
 // mostUnsaved is how much compiling may be lost when the process is killed.
 const mostUnsaved = 2 * time.Second
 
-func (c *pipelineCache) open(d *Device, onDisk bool) error {
+func (c *pipelineCache) open(d *Device) error {
 	var kept []byte
-	if onDisk {
+	if d.dir != "" {
 		name := sha256.Sum256([]byte(d.info.Adapter + "\x00" + d.info.Driver))
 		c.path = filepath.Join(d.dir, "pipelines-"+hex.EncodeToString(name[:8]))
 		kept = codecache.Read(c.path)
@@ -51,7 +55,7 @@ func (c *pipelineCache) open(d *Device, onDisk bool) error {
 	return err
 }
 
-func (c *pipelineCache) pipeline(d *Device, m *spirv.Module, of vk.PipelineLayout) (vk.Pipeline, error) {
+func (c *pipelineCache) pipeline(d *Device, m *spirv.Module, of layout) (C.uint64_t, error) {
 	start := time.Now()
 	p, err := d.newPipeline(m, of, c.handle)
 	c.spent += time.Since(start)

@@ -4,7 +4,6 @@ package vulkan
 
 /*
 #cgo LDFLAGS: -ldl
-#include <stdlib.h>
 #include "native.h"
 */
 import "C"
@@ -12,7 +11,6 @@ import "C"
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -110,7 +108,7 @@ func Open(index int, o Options) (*Device, error) {
 	}
 	d.heap = heap{d: d, types: a.types}
 	d.uploads, d.downloads = stages{d: d}, stages{d: d, cached: true}
-	if err := d.open(o); err != nil {
+	if err := d.open(); err != nil {
 		d.destroy()
 		return nil, &device.Error{Op: "open", Object: a.Info.Adapter, Device: name, Cause: err}
 	}
@@ -145,27 +143,17 @@ func (a *adapter) budget() int64 {
 	return own / 4 * 3
 }
 
-func (d *Device) open(o Options) (err error) {
+func (d *Device) open() (err error) {
 	a := &d.adapter
 	if d.compiler, err = spirv.NewCompiler(d.dir); err != nil {
 		return err
 	}
-	queue := []vk.DeviceQueueCreateInfo{{SType: vk.StructureTypeDeviceQueueCreateInfo, QueueFamilyIndex: a.family, QueueCount: 1,
-		PQueuePriorities: []float32{1}}}
-	features := unsafe.Pointer(C.gv_new_features(flag(a.robustness), flag(a.zeros)))
-	defer C.free(features)
-	info := vk.DeviceCreateInfo{SType: vk.StructureTypeDeviceCreateInfo, PNext: features, QueueCreateInfoCount: 1, PQueueCreateInfos: queue}
-	if a.robustness {
-		info.EnabledExtensionCount, info.PpEnabledExtensionNames = 1, []string{"VK_EXT_robustness2\x00"}
-	}
-	defer info.Free()
-	var gpu vk.Device
-	err = failure(vk.CreateDevice(a.physical, &info, nil, &gpu))
-	runtime.KeepAlive(queue)
-	if err != nil {
+	var gpu unsafe.Pointer
+	if err := failure(vk.Result(C.gv_new_device(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(a.physical), C.uint32_t(a.family),
+		flag(a.robustness), flag(a.zeros), &gpu))); err != nil {
 		return err
 	}
-	d.gpu = gpu
+	d.gpu = vk.Device(gpu)
 	var q vk.Queue
 	vk.GetDeviceQueue(d.gpu, a.family, 0, &q)
 	var result C.int
@@ -173,7 +161,7 @@ func (d *Device) open(o Options) (err error) {
 	if d.native == nil {
 		return failure(vk.Result(result))
 	}
-	return d.cache.open(d, d.dir != "" && (a.Kind != device.Software || o.pipelines))
+	return d.cache.open(d)
 }
 
 func (d *Device) Info() device.Info     { return d.info }
@@ -425,10 +413,10 @@ func (d *Device) destroy() {
 	d.downloads.free()
 	d.heap.free()
 	for _, p := range d.pipelines {
-		vk.DestroyPipeline(d.gpu, p.handle, nil)
+		C.gv_free_pipeline(d.native, p.handle)
 	}
 	for _, l := range d.layouts {
-		l.free(d.gpu)
+		C.gv_free_layout(d.native, l.set, l.pipeline)
 	}
 	d.cache.free(d)
 	if d.native != nil {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 
 	vk "github.com/vulkan-go/vulkan"
@@ -211,11 +213,41 @@ func TestLoss(t *testing.T) {
 	assert.ErrorIs(t, d.Sync(), device.ErrClosed)
 }
 
+// The bindings keep lists of structs where a finalizer frees them, even while the driver reads them.
+func TestLoadingSurvivesTheCollector(t *testing.T) {
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	}()
+	for range 3 {
+		d := open(t, Options{CacheDir: cacheDir})
+		b := alloc(t, d, 256)
+		want := 0
+		for i := range 40 {
+			s := checktest.Increment(1)
+			s.WGSL = strings.Replace(s.WGSL, "1u", fmt.Sprint(i, "u"), 1)
+			p := checktest.Increments(b, 2)
+			p.Shaders[0] = s
+			require.NoError(t, d.Run(checktest.Load(t, d, p)))
+			want += 2 * i
+		}
+		assert.EqualValues(t, want, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
+	}
+}
+
 // What was compiled is there for the next process, and what was damaged meanwhile is compiled again.
 func TestCaches(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	run := func() int {
-		d, err := Open(0, Options{CacheDir: dir, pipelines: true})
+		d, err := Open(0, Options{CacheDir: dir})
 		require.NoError(t, err)
 		b := alloc(t, d, 256)
 		require.NoError(t, d.Run(checktest.Load(t, d, checktest.Increments(b, 2))))

@@ -44,32 +44,45 @@ typedef struct {
 	void const *images; buffer_info const *buffers; void const *views;
 } write_set;
 typedef struct { uint64_t src, dst, size; } buffer_copy;
+typedef struct { head head; uint32_t flags, family, count; float const *priorities; } queue_info;
+typedef struct {
+	head head;
+	uint32_t flags, queue_count; queue_info const *queues;
+	uint32_t layer_count; char const *const *layers;
+	uint32_t extension_count; char const *const *extensions;
+	void const *features;
+} device_info;
+typedef struct { uint32_t binding, type, count, stages; void const *samplers; } layout_binding;
+typedef struct { head head; uint32_t flags, count; layout_binding const *bindings; } set_layout_info;
+typedef struct { head head; uint32_t flags, sets; uint64_t const *layouts; uint32_t ranges; void const *push; } pipeline_layout_info;
+typedef struct { uint32_t type, count; } pool_size;
+typedef struct { head head; uint32_t flags, sets, sizes_count; pool_size const *sizes; } descriptor_pool_info;
+typedef struct { head head; uint64_t pool; uint32_t count; uint64_t const *layouts; } set_info;
+typedef struct { head head; uint32_t flags; size_t size; uint32_t const *code; } module_info;
+typedef struct { head head; uint32_t flags, stage; uint64_t module; char const *name; void const *constants; } stage_info;
+typedef struct { head head; uint32_t flags; stage_info stage; uint64_t layout, base; int32_t base_index; } pipeline_info;
 
 enum { // VkStructureType
-	T_SUBMIT = 4, T_SEMAPHORE = 9, T_WRITE_SET = 35, T_POOL = 39, T_COMMANDS = 40, T_BEGIN = 42, T_MEMORY_BARRIER = 46,
+	T_QUEUE = 2, T_DEVICE = 3, T_SUBMIT = 4, T_SEMAPHORE = 9, T_MODULE = 16, T_STAGE = 18, T_PIPELINE = 29, T_PIPELINE_LAYOUT = 30,
+	T_SET_LAYOUT = 32, T_DESCRIPTOR_POOL = 33, T_SET = 34, T_WRITE_SET = 35, T_POOL = 39, T_COMMANDS = 40, T_BEGIN = 42, T_MEMORY_BARRIER = 46,
 	T_FEATURES2 = 1000059000, T_PROPERTIES2 = 1000059001, T_FLOAT16 = 1000082000, T_STORAGE16 = 1000083000,
 	T_SUBGROUP = 1000094000, T_MAINTENANCE3 = 1000168000, T_DRIVER = 1000196000, T_TIMELINE = 1000207000,
 	T_SEMAPHORE_KIND = 1000207002, T_TIMELINE_SUBMIT = 1000207003, T_WAIT = 1000207004, T_SUBGROUP_SIZE = 1000225000,
 	T_ROBUSTNESS2 = 1000286000, T_ZERO_WORKGROUP = 1000325000, T_MAINTENANCE4 = 1000413001, T_SHAPE = 1000506001,
 };
 enum { OUT_OF_HOST_MEMORY = -1, EXTENSION_NOT_PRESENT = -7 };
+enum { STORAGE_BUFFER = 7, COMPUTE_SHADER = 0x20, MOST_BINDINGS = 64 };
 enum { COMPUTE = 0x800, TRANSFER = 0x1000, HOST = 0x4000 }; // stages
 enum { SHADER_READ = 0x20, SHADER_WRITE = 0x40, TRANSFER_READ = 0x800, TRANSFER_WRITE = 0x1000, HOST_READ = 0x2000 };
 
-struct gv_features {
-	features2 all;
-	timeline_features timeline;
-	robustness2_features robustness2;
-	zero_workgroup_features zero_workgroup;
-};
+typedef int create_function(void *, void const *, void const *, uint64_t *);
+typedef void destroy_function(void *, uint64_t, void const *);
 
 struct gv_device {
 	void *device, *queue;
 	uint64_t pool, timeline;
-	int (*create_semaphore)(void *, void const *, void const *, uint64_t *);
-	void (*destroy_semaphore)(void *, uint64_t, void const *);
-	int (*create_pool)(void *, void const *, void const *, uint64_t *);
-	void (*destroy_pool)(void *, uint64_t, void const *);
+	create_function *create_semaphore, *create_pool;
+	destroy_function *destroy_semaphore, *destroy_pool;
 	int (*allocate_commands)(void *, void const *, void **);
 	void (*free_commands)(void *, uint64_t, uint32_t, void *const *);
 	int (*begin)(void *, void const *);
@@ -84,6 +97,10 @@ struct gv_device {
 	int (*wait)(void *, void const *, uint64_t);
 	int (*value)(void *, uint64_t, uint64_t *);
 	void (*update_sets)(void *, uint32_t, void const *, uint32_t, void const *);
+	create_function *create_set_layout, *create_pipeline_layout, *create_descriptor_pool, *create_module;
+	destroy_function *destroy_set_layout, *destroy_pipeline_layout, *destroy_descriptor_pool, *destroy_module, *destroy_pipeline;
+	int (*allocate_sets)(void *, void const *, uint64_t *);
+	int (*create_pipelines)(void *, uint64_t, uint32_t, void const *, void const *, uint64_t *);
 };
 
 // gv_load opens the Vulkan loader and returns its vkGetInstanceProcAddr. It stays open: drivers do not like to be unloaded.
@@ -174,23 +191,60 @@ void gv_abilities_of(void *get_, void *instance, void *physical, uint32_t versio
 	if (has_shapes) shapes_of(get, instance, physical, out);
 }
 
-// gv_features is what a device is made with, a chain for VkDeviceCreateInfo: the caller frees it.
-gv_features *gv_new_features(int robustness2, int zero_workgroup) {
-	gv_features *f = calloc(1, sizeof *f);
-	if (!f) return NULL;
-	f->all = (features2){.head = {T_FEATURES2, &f->timeline}, .robust_buffers = 1};
-	f->timeline = (timeline_features){.head.type = T_TIMELINE, .on = 1};
-	f->robustness2 = (robustness2_features){.head.type = T_ROBUSTNESS2, .buffers = 1};
-	f->zero_workgroup = (zero_workgroup_features){.head.type = T_ZERO_WORKGROUP, .on = 1};
-	if (robustness2) link_after(&f->all, &f->robustness2);
-	if (zero_workgroup) link_after(&f->all, &f->zero_workgroup);
-	return f;
+int gv_has_extension(void *get_, void *instance, void *physical, char const *name) {
+	typedef struct { char name[256]; uint32_t version; } extension;
+	int (*list)(void *, char const *, uint32_t *, extension *) =
+		(int (*)(void *, char const *, uint32_t *, extension *))((get_function)get_)(instance, "vkEnumerateDeviceExtensionProperties");
+	uint32_t n = 0;
+	if (!list || list(physical, NULL, &n, NULL) < 0 || n == 0) return 0;
+	extension *all = calloc(n, sizeof *all);
+	int found = 0;
+	if (all && list(physical, NULL, &n, all) >= 0)
+		for (uint32_t i = 0; i < n; i++) found |= !strncmp(all[i].name, name, sizeof all[i].name);
+	free(all);
+	return found;
+}
+
+// gv_compute_family returns the first queue family for compute, or -1.
+int gv_compute_family(void *get_, void *instance, void *physical) {
+	enum { MOST = 32, COMPUTE_BIT = 2 };
+	typedef struct { uint32_t flags, queues, timestamps, width, height, depth; } family;
+	void (*list)(void *, uint32_t *, family *) =
+		(void (*)(void *, uint32_t *, family *))((get_function)get_)(instance, "vkGetPhysicalDeviceQueueFamilyProperties");
+	if (!list) return -1;
+	family all[MOST];
+	uint32_t n = MOST;
+	list(physical, &n, all);
+	for (uint32_t i = 0; i < n; i++)
+		if (all[i].flags & COMPUTE_BIT && all[i].queues > 0) return (int)i;
+	return -1;
+}
+
+int gv_new_device(void *get_, void *instance, void *physical, uint32_t family, int robustness2, int zero_workgroup, void **device) {
+	int (*create)(void *, void const *, void const *, void **) =
+		(int (*)(void *, void const *, void const *, void **))((get_function)get_)(instance, "vkCreateDevice");
+	if (!create) return EXTENSION_NOT_PRESENT;
+	features2 features = {.head.type = T_FEATURES2, .robust_buffers = 1};
+	timeline_features timeline = {.head.type = T_TIMELINE, .on = 1};
+	robustness2_features robust = {.head.type = T_ROBUSTNESS2, .buffers = 1};
+	zero_workgroup_features zeros = {.head.type = T_ZERO_WORKGROUP, .on = 1};
+	link_after(&features, &timeline);
+	if (robustness2) link_after(&features, &robust);
+	if (zero_workgroup) link_after(&features, &zeros);
+	float priority = 1;
+	queue_info queue = {.head.type = T_QUEUE, .family = family, .count = 1, .priorities = &priority};
+	char const *extensions[] = {"VK_EXT_robustness2"};
+	device_info info = {.head = {T_DEVICE, &features}, .queue_count = 1, .queues = &queue,
+		.extension_count = robustness2 ? 1 : 0, .extensions = extensions};
+	return create(physical, &info, NULL, device);
 }
 
 static int complete(gv_device const *d) {
 	return d->create_semaphore && d->destroy_semaphore && d->create_pool && d->destroy_pool && d->allocate_commands && d->free_commands &&
 		d->begin && d->end && d->bind_pipeline && d->bind_sets && d->dispatch && d->copy && d->fill && d->barrier && d->submit && d->wait &&
-		d->value && d->update_sets;
+		d->value && d->update_sets && d->create_set_layout && d->create_pipeline_layout && d->create_descriptor_pool && d->create_module &&
+		d->destroy_set_layout && d->destroy_pipeline_layout && d->destroy_descriptor_pool && d->destroy_module && d->destroy_pipeline &&
+		d->allocate_sets && d->create_pipelines;
 }
 
 static int prepare(gv_device *d, uint32_t family) {
@@ -227,6 +281,17 @@ gv_device *gv_open(void *get_, void *instance, void *device, void *queue, uint32
 	FIND(wait, "vkWaitSemaphores");
 	FIND(value, "vkGetSemaphoreCounterValue");
 	FIND(update_sets, "vkUpdateDescriptorSets");
+	FIND(create_set_layout, "vkCreateDescriptorSetLayout");
+	FIND(create_pipeline_layout, "vkCreatePipelineLayout");
+	FIND(create_descriptor_pool, "vkCreateDescriptorPool");
+	FIND(create_module, "vkCreateShaderModule");
+	FIND(destroy_set_layout, "vkDestroyDescriptorSetLayout");
+	FIND(destroy_pipeline_layout, "vkDestroyPipelineLayout");
+	FIND(destroy_descriptor_pool, "vkDestroyDescriptorPool");
+	FIND(destroy_module, "vkDestroyShaderModule");
+	FIND(destroy_pipeline, "vkDestroyPipeline");
+	FIND(allocate_sets, "vkAllocateDescriptorSets");
+	FIND(create_pipelines, "vkCreateComputePipelines");
 #undef FIND
 	*result = complete(d) ? prepare(d, family) : EXTENSION_NOT_PRESENT;
 	if (*result == 0) return d;
@@ -302,7 +367,7 @@ int gv_wait(gv_device *d, uint64_t value, uint64_t nanoseconds) {
 int gv_done(gv_device *d, uint64_t *value) { return d->value(d->device, d->timeline, value); }
 
 void gv_bind(gv_device *d, gv_binding const *b, size_t n) {
-	enum { MOST = 64, STORAGE_BUFFER = 7 };
+	enum { MOST = 64 };
 	write_set writes[MOST];
 	buffer_info buffers[MOST];
 	while (n > 0) {
@@ -317,5 +382,53 @@ void gv_bind(gv_device *d, gv_binding const *b, size_t n) {
 		n -= part;
 	}
 }
+
+// gv_new_layout makes the layouts of a set of so many storage buffers, 64 at most, and of pipelines with one such set.
+int gv_new_layout(gv_device *d, uint32_t bindings, uint64_t *set, uint64_t *pipeline) {
+	layout_binding list[MOST_BINDINGS];
+	memset(list, 0, sizeof list);
+	for (uint32_t i = 0; i < bindings; i++)
+		list[i] = (layout_binding){.binding = i, .type = STORAGE_BUFFER, .count = 1, .stages = COMPUTE_SHADER};
+	set_layout_info info = {.head.type = T_SET_LAYOUT, .count = bindings, .bindings = list};
+	int r = d->create_set_layout(d->device, &info, NULL, set);
+	if (r) return r;
+	pipeline_layout_info of = {.head.type = T_PIPELINE_LAYOUT, .sets = 1, .layouts = set};
+	r = d->create_pipeline_layout(d->device, &of, NULL, pipeline);
+	if (r) d->destroy_set_layout(d->device, *set, NULL);
+	return r;
+}
+
+void gv_free_layout(gv_device *d, uint64_t set, uint64_t pipeline) {
+	d->destroy_pipeline_layout(d->device, pipeline, NULL);
+	d->destroy_set_layout(d->device, set, NULL);
+}
+
+int gv_new_pool(gv_device *d, uint32_t sets, uint32_t descriptors, uint64_t *pool) {
+	pool_size size = {STORAGE_BUFFER, descriptors};
+	descriptor_pool_info info = {.head.type = T_DESCRIPTOR_POOL, .sets = sets, .sizes_count = 1, .sizes = &size};
+	return d->create_descriptor_pool(d->device, &info, NULL, pool);
+}
+
+void gv_free_pool(gv_device *d, uint64_t pool) { d->destroy_descriptor_pool(d->device, pool, NULL); }
+
+int gv_new_set(gv_device *d, uint64_t pool, uint64_t layout, uint64_t *set) {
+	set_info info = {.head.type = T_SET, .pool = pool, .count = 1, .layouts = &layout};
+	return d->allocate_sets(d->device, &info, set);
+}
+
+// gv_new_pipeline compiles SPIR-V of size bytes.
+int gv_new_pipeline(gv_device *d, uint64_t cache, uint64_t layout, uint32_t const *code, size_t size, uint64_t *pipeline) {
+	module_info source = {.head.type = T_MODULE, .size = size, .code = code};
+	uint64_t module = 0;
+	int r = d->create_module(d->device, &source, NULL, &module);
+	if (r) return r;
+	pipeline_info info = {.head.type = T_PIPELINE, .layout = layout,
+		.stage = {.head.type = T_STAGE, .stage = COMPUTE_SHADER, .module = module, .name = "main"}};
+	r = d->create_pipelines(d->device, cache, 1, &info, NULL, pipeline);
+	d->destroy_module(d->device, module, NULL);
+	return r;
+}
+
+void gv_free_pipeline(gv_device *d, uint64_t pipeline) { d->destroy_pipeline(d->device, pipeline, NULL); }
 
 #endif

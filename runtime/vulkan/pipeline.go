@@ -9,7 +9,6 @@ import "C"
 
 import (
 	"fmt"
-	"runtime"
 	"unsafe"
 
 	vk "github.com/vulkan-go/vulkan"
@@ -22,7 +21,7 @@ type pipelineKey struct{ wgsl, access string }
 
 // pipeline is a compiled shader.
 type pipeline struct {
-	handle vk.Pipeline
+	handle C.uint64_t
 	layout layout
 	use    []use // of each binding
 }
@@ -36,24 +35,8 @@ const (
 	written
 )
 
-func (p *pipeline) id() C.uint64_t { return C.uint64_t(uintptr(unsafe.Pointer(p.handle))) }
-
 // layout is that of n storage buffers, shared by all shaders that have so many.
-type layout struct {
-	sets     []vk.DescriptorSetLayout // one
-	pipeline vk.PipelineLayout
-}
-
-func (l layout) id() C.uint64_t { return C.uint64_t(uintptr(unsafe.Pointer(l.pipeline))) }
-
-func (l layout) free(gpu vk.Device) {
-	if l.pipeline != nil {
-		vk.DestroyPipelineLayout(gpu, l.pipeline, nil)
-	}
-	for _, s := range l.sets {
-		vk.DestroyDescriptorSetLayout(gpu, s, nil)
-	}
-}
+type layout struct{ set, pipeline C.uint64_t }
 
 // compile makes a pipeline, or finds the one made before from that source.
 func (d *Device) compile(s *device.Shader) (*pipeline, error) {
@@ -72,7 +55,7 @@ func (d *Device) compile(s *device.Shader) (*pipeline, error) {
 	if p.layout, err = d.layout(len(s.Bindings)); err != nil {
 		return nil, err
 	}
-	if p.handle, err = d.cache.pipeline(d, m, p.layout.pipeline); err != nil {
+	if p.handle, err = d.cache.pipeline(d, m, p.layout); err != nil {
 		return nil, err
 	}
 	d.pipelines[key] = p
@@ -122,50 +105,19 @@ func (d *Device) layout(n int) (layout, error) {
 	if l, made := d.layouts[n]; made {
 		return l, nil
 	}
-	bindings := make([]vk.DescriptorSetLayoutBinding, n)
-	for i := range bindings {
-		bindings[i] = vk.DescriptorSetLayoutBinding{Binding: uint32(i), DescriptorType: vk.DescriptorTypeStorageBuffer, DescriptorCount: 1,
-			StageFlags: vk.ShaderStageFlags(vk.ShaderStageComputeBit)}
-	}
-	info := vk.DescriptorSetLayoutCreateInfo{SType: vk.StructureTypeDescriptorSetLayoutCreateInfo, BindingCount: uint32(n), PBindings: bindings}
-	defer info.Free()
-	var set vk.DescriptorSetLayout
-	if err := failure(vk.CreateDescriptorSetLayout(d.gpu, &info, nil, &set)); err != nil {
+	var l layout
+	if err := failure(vk.Result(C.gv_new_layout(d.native, C.uint32_t(n), &l.set, &l.pipeline))); err != nil {
 		return layout{}, err
 	}
-	l := layout{sets: []vk.DescriptorSetLayout{set}}
-	of := vk.PipelineLayoutCreateInfo{SType: vk.StructureTypePipelineLayoutCreateInfo, SetLayoutCount: 1, PSetLayouts: l.sets}
-	defer of.Free()
-	var pl vk.PipelineLayout
-	err := failure(vk.CreatePipelineLayout(d.gpu, &of, nil, &pl))
-	runtime.KeepAlive(l.sets)
-	if err != nil {
-		l.free(d.gpu)
-		return layout{}, err
-	}
-	l.pipeline = pl
 	d.layouts[n] = l
 	return l, nil
 }
 
 // newPipeline has the driver compile a module.
-func (d *Device) newPipeline(m *spirv.Module, of vk.PipelineLayout, cache vk.PipelineCache) (vk.Pipeline, error) {
-	info := vk.ShaderModuleCreateInfo{SType: vk.StructureTypeShaderModuleCreateInfo, CodeSize: uint(4 * len(m.Code)), PCode: m.Code}
-	defer info.Free()
-	var module vk.ShaderModule
-	err := failure(vk.CreateShaderModule(d.gpu, &info, nil, &module))
-	runtime.KeepAlive(m)
-	if err != nil {
-		return nil, err
+func (d *Device) newPipeline(m *spirv.Module, of layout, cache vk.PipelineCache) (p C.uint64_t, err error) {
+	r := C.gv_new_pipeline(d.native, C.uint64_t(uintptr(unsafe.Pointer(cache))), of.pipeline, (*C.uint32_t)(&m.Code[0]), C.size_t(4*len(m.Code)), &p)
+	if err := failure(vk.Result(r)); err != nil {
+		return 0, fmt.Errorf("the driver could not compile it: %w", err)
 	}
-	defer vk.DestroyShaderModule(d.gpu, module, nil)
-	stage := vk.PipelineShaderStageCreateInfo{SType: vk.StructureTypePipelineShaderStageCreateInfo, Stage: vk.ShaderStageComputeBit,
-		Module: module, PName: "main\x00"}
-	infos := []vk.ComputePipelineCreateInfo{{SType: vk.StructureTypeComputePipelineCreateInfo, Layout: of, Stage: stage}}
-	defer infos[0].Free()
-	made := make([]vk.Pipeline, 1)
-	if err := failure(vk.CreateComputePipelines(d.gpu, cache, 1, infos, nil, made)); err != nil {
-		return nil, fmt.Errorf("the driver could not compile it: %w", err)
-	}
-	return made[0], nil
+	return p, nil
 }

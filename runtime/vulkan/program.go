@@ -29,7 +29,7 @@ type loaded struct {
 	label string
 	// Under d.mu:
 	parts    []unsafe.Pointer // VkCommandBuffer, of mostCommands at most
-	pool     vk.DescriptorPool
+	pool     C.uint64_t       // VkDescriptorPool, or 0
 	buffers  []*buffer
 	released bool
 }
@@ -84,7 +84,7 @@ func (l *loaded) build(p *device.Program) error {
 			touched = []access{{src, false}, {dst, true}}
 		} else {
 			q := pipelines[c.Shader]
-			command = C.gv_command{pipeline: q.id(), layout: q.layout.id(), set: sets[i],
+			command = C.gv_command{pipeline: q.handle, layout: q.layout.pipeline, set: sets[i],
 				x: C.uint32_t(c.Groups[0]), y: C.uint32_t(c.Groups[1]), z: C.uint32_t(c.Groups[2])}
 			for k, r := range c.Args {
 				if use := q.use[k]; use != unused {
@@ -144,14 +144,16 @@ func (l *loaded) bind(p *device.Program, pipelines []*pipeline) ([]C.uint64_t, e
 	if len(order) == 0 {
 		return sets, nil
 	}
-	if err := l.makePool(len(order), descriptors); err != nil {
+	r := C.gv_new_pool(l.d.native, C.uint32_t(len(order)), C.uint32_t(descriptors), &l.pool)
+	if err := failure(vk.Result(r)); err != nil {
 		return nil, err
 	}
 	var bindings []C.gv_binding
 	for _, key := range order {
 		args := p.Commands[same[key][0]].Args
-		set, err := l.newSet(pipelines[p.Commands[same[key][0]].Shader].layout)
-		if err != nil {
+		var set C.uint64_t
+		r := C.gv_new_set(l.d.native, l.pool, pipelines[p.Commands[same[key][0]].Shader].layout.set, &set)
+		if err := failure(vk.Result(r)); err != nil {
 			return nil, err
 		}
 		for _, i := range same[key] {
@@ -164,25 +166,6 @@ func (l *loaded) bind(p *device.Program, pipelines []*pipeline) ([]C.uint64_t, e
 	}
 	C.gv_bind(l.d.native, &bindings[0], C.size_t(len(bindings)))
 	return sets, nil
-}
-
-func (l *loaded) makePool(sets, descriptors int) error {
-	sizes := []vk.DescriptorPoolSize{{Type: vk.DescriptorTypeStorageBuffer, DescriptorCount: uint32(descriptors)}}
-	info := vk.DescriptorPoolCreateInfo{SType: vk.StructureTypeDescriptorPoolCreateInfo, MaxSets: uint32(sets), PoolSizeCount: 1, PPoolSizes: sizes}
-	defer info.Free()
-	var pool vk.DescriptorPool
-	err := failure(vk.CreateDescriptorPool(l.d.gpu, &info, nil, &pool))
-	l.pool = pool
-	return err
-}
-
-func (l *loaded) newSet(of layout) (C.uint64_t, error) {
-	info := vk.DescriptorSetAllocateInfo{SType: vk.StructureTypeDescriptorSetAllocateInfo, DescriptorPool: l.pool, DescriptorSetCount: 1,
-		PSetLayouts: of.sets}
-	defer info.Free()
-	var set vk.DescriptorSet
-	err := failure(vk.AllocateDescriptorSets(l.d.gpu, &info, &set))
-	return C.uint64_t(uintptr(unsafe.Pointer(set))), err
 }
 
 // Run enqueues a loaded program. It waits while 8 submissions are under way.
@@ -235,8 +218,8 @@ func (l *loaded) free() {
 	for _, part := range l.parts {
 		C.gv_free_commands(l.d.native, part)
 	}
-	if l.pool != nil {
-		vk.DestroyDescriptorPool(l.d.gpu, l.pool, nil)
+	if l.pool != 0 {
+		C.gv_free_pool(l.d.native, l.pool)
 	}
-	l.parts, l.pool, l.buffers = nil, nil, nil
+	l.parts, l.pool, l.buffers = nil, 0, nil
 }

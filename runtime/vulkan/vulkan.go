@@ -55,6 +55,4 @@ type Options struct {
 	MemoryBudget int64 // bytes of buffers; 0: most of what the GPU has, or three quarters of what it shares with the host
 	// CacheDir keeps shaders and pipelines between runs. It must belong to the user alone, and is made so; "" keeps nothing.
 	CacheDir string
-
-	pipelines bool // keep those of software adapters too
 }
