@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -36,9 +37,12 @@ func compiler(t *testing.T, dir string) *Compiler {
 	return c
 }
 
-// valid has spirv-val check a module.
+// valid has spirv-val check a module, on Linux: elsewhere nothing is made of it.
 func valid(t *testing.T, m *Module) {
 	t.Helper()
+	if runtime.GOOS != "linux" {
+		return
+	}
 	b := make([]byte, 0, 4*len(m.Code))
 	for _, w := range m.Code {
 		b = binary.LittleEndian.AppendUint32(b, w)
