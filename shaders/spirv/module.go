@@ -168,7 +168,7 @@ func (p *parser) variable(pointer, id, class uint32) error {
 		return nil
 	}
 	set, bound := p.decorated[[2]uint32{id, decorationSet}]
-	binding, _ := p.decorated[[2]uint32{id, decorationBinding}]
+	binding := p.decorated[[2]uint32{id, decorationBinding}]
 	if !bound || class != classStorageBuffer || set != 0 {
 		return fmt.Errorf("group %d, binding %d is not a storage buffer of group 0", set, binding)
 	}
