@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -44,8 +43,10 @@ func NewCompiler(dir string) (*Compiler, error) {
 	if dir == "" {
 		return c, nil
 	}
-	if err := os.MkdirAll(c.modules(), 0o700); err != nil {
-		return nil, fmt.Errorf("cache of shaders: %w", err)
+	for _, folder := range []string{dir, c.modules()} {
+		if err := codecache.Make(folder); err != nil {
+			return nil, fmt.Errorf("cache of shaders: %w", err)
+		}
 	}
 	return c, nil
 }

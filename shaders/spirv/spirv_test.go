@@ -223,12 +223,15 @@ func TestUnusableFolder(t *testing.T) {
 
 	dir := t.TempDir()
 	c := compiler(t, dir)
-	require.NoError(t, os.Chmod(dir, 0o777))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "naga"), 0o777))
 	require.NoError(t, os.Chmod(filepath.Join(dir, "naga"), 0o777)) // others might have put code there
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "modules")))
 	_, err = c.Compile(kernel, 0)
 	require.NoError(t, err)
+
+	require.NoError(t, os.Chmod(dir, 0o777))
+	_, err = NewCompiler(dir)
+	require.ErrorContains(t, err, dir+" may be written to by others")
 }
 
 func TestManyAtOnce(t *testing.T) {

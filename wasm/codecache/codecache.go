@@ -19,17 +19,25 @@ type Dir string
 // SumSuffix ends the names of the files with the sums.
 const SumSuffix = ".sha256"
 
-// Open makes the folder, or checks that nobody else may write to the one there is, and throws away what is damaged.
-func Open(dir string) (Dir, error) {
+// Make makes a folder for the user alone, or checks that nobody else may write to the one there is.
+func Make(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
+		return err
 	}
 	info, err := os.Stat(dir)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if runtime.GOOS != "windows" && info.Mode().Perm()&0o022 != 0 {
-		return "", fmt.Errorf("%s may be written to by others (mode %v), and what lies in it is run as machine code: chmod go-w it", dir, info.Mode().Perm())
+		return fmt.Errorf("%s may be written to by others (mode %v), and what lies in it is run as machine code: chmod go-w it", dir, info.Mode().Perm())
+	}
+	return nil
+}
+
+// Open makes or checks the folder, and throws away what is damaged.
+func Open(dir string) (Dir, error) {
+	if err := Make(dir); err != nil {
+		return "", err
 	}
 	c := Dir(dir)
 	return c, c.walk(func(path string) error {
