@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test wasm build browser setup lint bench hooks clean help
+.PHONY: demo test wasm build browser setup lint bench hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -48,6 +48,9 @@ bench: build ## kernels and a whole step, timed on this machine's device
 
 hooks: ## build the example WebAssembly hooks again (.ci/hooks.sh says what it takes)
 	@.ci/hooks.sh
+
+naga: ## build the translator of shaders again, shaders/spirv/naga (needs Rust 1.95)
+	@.ci/naga.sh
 
 clean: ## remove what was built (runs are kept)
 	rm -rf bin build

@@ -10,6 +10,7 @@ require (
 	github.com/stretchr/testify v1.11.1
 	github.com/tetratelabs/wazero v1.12.0
 	github.com/tiktoken-go/tokenizer v0.10.0
+	github.com/vulkan-go/vulkan v0.0.0-20221209234627-c0a353ae26c8
 	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/text v0.28.0
 	gonum.org/v1/gonum v0.17.0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demo need and this machine lacks: a C compiler, Go, the Vulkan loader, a
-# Vulkan driver, Chromium, and text to train on. Debian 12 and later, Ubuntu 24.04 and later (22.04 with a GPU's own driver);
+# Vulkan driver, spirv-val, Chromium, and text to train on. Debian 12 and later, Ubuntu 24.04 and later (22.04 with a GPU's own driver);
 # as root or through sudo. Run again, it changes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -159,6 +159,13 @@ lavapipe_works() {
 
 loader_works() { { ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | grep 'libvulkan\.so\.1' >/dev/null; }
 
+# spirv-val checks, in the tests, what Vulkan's shaders are translated to.
+ensure_validator() {
+  have spirv-val && return
+  have apt-get || die "the tests need spirv-val: install SPIRV-Tools"
+  apt_install spirv-tools spirv-tools
+}
+
 ensure_vulkan() {
   loader_works || apt_install libvulkan1 libvulkan1
   if hardware_driver || [ -n "${VK_DRIVER_FILES:-}${VK_ICD_FILENAMES:-}" ]; then return; fi
@@ -232,6 +239,7 @@ case $(uname -s) in
     ensure_tools
     ensure_go
     ensure_vulkan
+    ensure_validator
     [ "${CHROMIUM:-}" = none ] || ensure_browser
     ensure_text
     ;;

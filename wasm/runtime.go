@@ -11,6 +11,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental"
 
+	"github.com/gpupipe/gpupipe/wasm/codecache"
 	"github.com/gpupipe/gpupipe/wasm/meter"
 )
 
@@ -41,7 +42,7 @@ type Import struct {
 type Runtime struct {
 	wazero  wazero.Runtime
 	cache   wazero.CompilationCache
-	dir     cacheDir
+	dir     codecache.Dir
 	allowed map[string]string // type by "module.name"
 }
 
@@ -54,7 +55,7 @@ func NewRuntime(c Config) (*Runtime, error) {
 	}
 	r := &Runtime{allowed: map[string]string{}}
 	if c.CacheDir != "" {
-		dir, err := openCache(c.CacheDir)
+		dir, err := codecache.Open(c.CacheDir)
 		if err != nil {
 			return nil, fmt.Errorf("cache of compiled hooks: %w", err)
 		}
@@ -134,7 +135,7 @@ func (r *Runtime) load(bin []byte, l Limits) (*Module, error) {
 	}
 	compiled, err := r.compile(metered)
 	if err != nil && strings.Contains(err.Error(), "compilationcache") { // damaged since it was opened
-		if err := r.dir.clear(); err != nil {
+		if err := r.dir.Clear(); err != nil {
 			return nil, err
 		}
 		compiled, err = r.compile(metered)
@@ -142,7 +143,7 @@ func (r *Runtime) load(bin []byte, l Limits) (*Module, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.dir.seal(); err != nil {
+	if err := r.dir.Seal(); err != nil {
 		return nil, fmt.Errorf("cache of compiled hooks: %w", err)
 	}
 	m := &Module{runtime: r, compiled: compiled, limits: l}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpupipe/gpupipe/wasm/codecache"
 	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
@@ -205,7 +206,7 @@ func TestCache(t *testing.T) {
 		func(b []byte) []byte { b[len(b)/2] ^= 1; return b },
 	} {
 		for _, f := range kept {
-			if strings.HasSuffix(f, sumSuffix) {
+			if strings.HasSuffix(f, codecache.SumSuffix) {
 				continue
 			}
 			b, err := os.ReadFile(f)

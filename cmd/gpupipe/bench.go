@@ -13,7 +13,7 @@ import (
 )
 
 type benchCommand struct {
-	Device string `help:"What to measure: webgpu:0, null."`
+	Device string `help:"What to measure: webgpu:0, vulkan:0, null."`
 	Filter string `help:"Only what matches this regular expression." placeholder:"REGEXP"`
 	Quick  bool   `help:"Shorter and less exact."`
 	Static bool   `help:"Do not time kernel candidates first; take those that the device's kind suggests."`

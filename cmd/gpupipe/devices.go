@@ -1,20 +1,25 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 )
 
 const noAdapter = "no GPU adapter was found: install your GPU's Vulkan driver, or Mesa's lavapipe (25 or newer) to compute on the CPU"
 
-// openDevice opens a device by name: "webgpu:0" is WebGPU's first adapter, "null" executes nothing. Without a name it is
-// the first adapter that is real hardware, or else the first.
+// openDevice opens a device by name: "webgpu:0" is WebGPU's first adapter, "vulkan:0" Vulkan's, "null" executes nothing. Without a number
+// it is the first adapter that is real hardware, or else the first; without a name, WebGPU's.
 func openDevice(name string) (device.Device, error) {
 	backend, number, numbered := strings.Cut(name, ":")
 	index := 0
@@ -29,21 +34,61 @@ func openDevice(name string) (device.Device, error) {
 		return null.New(null.Options{Name: fmt.Sprintf("null:%d", index)}), nil
 	case "webgpu", "":
 		infos, err := webgpu.Adapters()
+		if err == nil {
+			index, err = choose(name, infos, index, numbered)
+		}
 		if err != nil {
 			return nil, err
 		}
-		if len(infos) == 0 {
-			return nil, fmt.Errorf("%s", noAdapter)
-		}
-		if !numbered {
-			index = preferred(infos)
-		}
-		if index >= len(infos) {
-			return nil, fmt.Errorf("device %q: no such device, expected one of %s", name, names(infos))
-		}
 		return webgpu.Open(index, webgpu.Options{})
+	case "vulkan":
+		infos, _, err := vulkanAdapters()
+		if err == nil {
+			index, err = choose(name, infos, index, numbered)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return vulkan.Open(index, vulkan.Options{CacheDir: shaderCache()})
 	}
-	return nil, fmt.Errorf("device %q: no such backend, expected webgpu:N or null (gpupipe devices lists them)", name)
+	return nil, fmt.Errorf("device %q: no such backend, expected webgpu:N, vulkan:N or null (gpupipe devices lists them)", name)
+}
+
+// choose is the index of the adapter that a name means.
+func choose(name string, infos []device.Info, index int, numbered bool) (int, error) {
+	switch {
+	case len(infos) == 0:
+		return 0, errors.New(noAdapter)
+	case !numbered:
+		return preferred(infos), nil
+	case index >= len(infos):
+		return 0, fmt.Errorf("device %q: no such device, expected one of %s", name, names(infos))
+	}
+	return index, nil
+}
+
+// vulkanAdapters lists what Vulkan offers, and what it tells of each.
+func vulkanAdapters() ([]device.Info, []vulkan.Details, error) {
+	adapters, err := vulkan.Adapters()
+	var infos []device.Info
+	var details []vulkan.Details
+	for _, a := range adapters {
+		infos, details = append(infos, a.Info), append(details, a.Details)
+	}
+	return infos, details, err
+}
+
+// shaderCache is the folder for what Vulkan has compiled; "" where users have none, or it cannot be made.
+func shaderCache() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	dir = filepath.Join(dir, "gpupipe", "vulkan")
+	if os.MkdirAll(dir, 0o700) != nil {
+		return ""
+	}
+	return dir
 }
 
 // preferred is the first discrete adapter, else the first integrated one, else the first.
@@ -70,31 +115,90 @@ type devicesCommand struct {
 	JSON bool `help:"Print a JSON array."`
 }
 
+// deviceLine is a device in --json: what is under details, Vulkan tells.
+type deviceLine struct {
+	device.Info
+	*vulkan.Details
+}
+
 func (c *devicesCommand) Run(a *app) error {
 	infos, err := webgpu.Adapters()
 	if err != nil {
 		return train.Mistake(err)
 	}
-	if c.JSON {
-		if infos == nil {
-			infos = []device.Info{}
-		}
-		return a.printJSON(infos)
+	direct, details, err := vulkanAdapters()
+	if err != nil {
+		return train.Mistake(err)
 	}
-	if len(infos) == 0 {
-		return train.Mistake(fmt.Errorf("%s", noAdapter))
+	if c.JSON {
+		lines := []deviceLine{}
+		for _, d := range infos {
+			lines = append(lines, deviceLine{Info: d})
+		}
+		for i, d := range direct {
+			lines = append(lines, deviceLine{d, &details[i]})
+		}
+		return a.printJSON(lines)
+	}
+	if len(infos)+len(direct) == 0 {
+		return train.Mistake(errors.New(noAdapter))
 	}
 	rows := [][]string{{"NAME", "ADAPTER", "KIND", "API", "DRIVER", ""}}
-	for i, d := range infos {
+	for i, d := range slices.Concat(infos, direct) {
 		mark := ""
 		if d.Kind == device.Software {
 			mark = "computes on the CPU"
 		}
-		if i == preferred(infos) {
+		if i == preferred(infos) && i < len(infos) {
 			mark = strings.TrimPrefix(mark+"; used by default", "; ")
 		}
 		rows = append(rows, []string{d.Name, d.Adapter, string(d.Kind), d.API, d.Driver, mark})
 	}
 	a.table(rows)
+	if len(direct) > 0 {
+		a.printf("\n")
+		a.table(detailRows(direct, details))
+	}
 	return nil
+}
+
+// detailRows is what Vulkan tells of each device.
+func detailRows(infos []device.Info, details []vulkan.Details) [][]string {
+	rows := [][]string{{"NAME", "MEMORY", "SUBGROUP", "WORKGROUP", "F16", "MATRICES"}}
+	for i, d := range details {
+		subgroup := fmt.Sprint(d.Subgroup[0])
+		if d.Subgroup[1] != d.Subgroup[0] {
+			subgroup += fmt.Sprintf("–%d", d.Subgroup[1])
+		}
+		var heaps, matrices []string
+		for _, h := range d.Heaps {
+			where := "host"
+			if h.Device {
+				where = "device"
+			}
+			heaps = append(heaps, fmt.Sprintf("%.1f GB %s", float64(h.Bytes)/1e9, where))
+		}
+		for _, m := range d.Matrices {
+			if s := m.String(); !slices.Contains(matrices, s) {
+				matrices = append(matrices, s)
+			}
+		}
+		rows = append(rows, []string{infos[i].Name, strings.Join(heaps, ", "), subgroup,
+			fmt.Sprintf("%d invocations, %d KiB", d.Limits.MaxInvocations, d.Limits.MaxWorkgroupMemory>>10), yesNo(d.Float16), orNone(matrices)})
+	}
+	return rows
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, ", ")
 }

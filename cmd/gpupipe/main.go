@@ -25,7 +25,7 @@ const (
 	exitInterrupted = 130 // by Ctrl-C, after saving
 )
 
-const description = `Trains transformer language models on whatever GPUs there are, through WebGPU compute shaders.
+const description = `Trains transformer language models on whatever GPUs there are, through WebGPU or Vulkan compute shaders.
 
 A run is described by one YAML file; every key can be set on the command line with --set section.key=value.`
 

@@ -8,10 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -99,6 +103,7 @@ func TestMistakesExitWith2AndWriteNothing(t *testing.T) {
 		`device "webgpu:99": no such device`:              {"train", c, "--device", "webgpu:99"},
 		`device "cuda:0": no such backend`:                {"train", c, "--device", "cuda:0"},
 		`device "webgpu:x"`:                               {"train", c, "--device", "webgpu:x"},
+		`device "vulkan:99": no such device`:              {"train", c, "--device", "vulkan:99"},
 		"none.txt: no such file":                          append([]string{"train", c, "--set", "data.train=[none.txt]"}, null...),
 		"two configs are given":                           {"train", c, "--config", c},
 		"no such file or directory":                       {"eval", filepath.Join(dir, "none")},
@@ -119,16 +124,33 @@ func TestMistakesExitWith2AndWriteNothing(t *testing.T) {
 	assert.Equal(t, before, after)
 }
 
+// listed is a device in devices --json.
+type listed struct {
+	Name, Kind string
+	Limits     *device.Limits
+	Heaps      []vulkan.Heap `json:"memory_heaps"`
+	Subgroup   []int         `json:"subgroup_sizes"`
+}
+
 func TestDevices(t *testing.T) {
 	code, out, errs := command("devices")
 	require.Equal(t, exitOK, code, errs)
 	assert.Contains(t, out, "webgpu:0")
 	code, out, _ = command("devices", "--json")
 	require.Equal(t, exitOK, code)
-	var infos []struct{ Name, Kind string }
+	var infos []listed
 	require.NoError(t, json.Unmarshal([]byte(out), &infos))
 	require.NotEmpty(t, infos)
 	assert.Equal(t, "webgpu:0", infos[0].Name)
+	assert.Nil(t, infos[0].Limits)
+	if runtime.GOOS != "linux" {
+		return // Vulkan's backend is for Linux
+	}
+	i := slices.IndexFunc(infos, func(d listed) bool { return d.Name == "vulkan:0" })
+	require.Positive(t, i)
+	assert.Positive(t, infos[i].Limits.MaxBindings)
+	assert.NotEmpty(t, infos[i].Heaps)
+	assert.Len(t, infos[i].Subgroup, 2)
 }
 
 func TestData(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 )
 
 type selftestCommand struct {
-	Device string `help:"What to test: webgpu:0."`
+	Device string `help:"What to test: webgpu:0, vulkan:0."`
 	Filter string `help:"Only ops whose name contains this." placeholder:"TEXT"`
 	Quick  bool   `help:"Each case with one kernel instead of every candidate, and fewer random graphs."`
 	JSON   bool   `help:"Print a JSON object."`

@@ -14,7 +14,7 @@ type studyCommand struct {
 	Grid   string   `arg:"" help:"The study's YAML file."`
 	Set    []string `help:"Override a key of every run's config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Jobs   int      `help:"Runs at a time." default:"1"`
-	Device string   `help:"Where to compute: webgpu:0, null. The same as --set pipeline.devices=[NAME]."`
+	Device string   `help:"Where to compute: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]."`
 	DryRun bool     `help:"List the runs and count them; train nothing."`
 	JSON   bool     `help:"Print one JSON object a line: each run's end, the report."`
 }

@@ -15,7 +15,7 @@ type trainCommand struct {
 	Config string   `help:"The same as the argument." placeholder:"FILE"`
 	Set    []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Resume bool     `help:"Continue from the latest good checkpoint of run.dir."`
-	Device string   `help:"Where to compute: webgpu:0, null. The same as --set pipeline.devices=[NAME]."`
+	Device string   `help:"Where to compute: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]."`
 	Tune   bool     `help:"Time the candidates of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
 	JSON   bool     `help:"Print one JSON object a line: what is run, each step, the result."`
 }

@@ -18,7 +18,7 @@ type evalCommand struct {
 	Weights   string   `help:"Of a run whose updates are delayed: x, at which it trains, or y, which hold every update." enum:"x,y" default:"x"`
 	SeqLen    int      `help:"Tokens of context, instead of the model's."`
 	BatchSize int      `help:"Sequences at a time." default:"4"`
-	Device    string   `help:"Where to compute: webgpu:0, null."`
+	Device    string   `help:"Where to compute: webgpu:0, vulkan:0, null."`
 	JSON      bool     `help:"Print a JSON object."`
 }
 
@@ -69,7 +69,7 @@ type generateCommand struct {
 	Seed        uint64  `help:"The same seed draws the same text." default:"1"`
 	Tokenizer   string  `help:"bytes, gpt2 or a tokenizer.json, instead of the model's own."`
 	Weights     string  `help:"Of a run whose updates are delayed: x, at which it trains, or y, which hold every update." enum:"x,y" default:"x"`
-	Device      string  `help:"Where to compute: webgpu:0, null."`
+	Device      string  `help:"Where to compute: webgpu:0, vulkan:0, null."`
 	JSON        bool    `help:"Print a JSON object at the end."`
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 type verifyCommand struct {
-	Device  []string `help:"What to verify: webgpu:0. Repeatable: a stage each, in turn." placeholder:"NAME" sep:"none"`
+	Device  []string `help:"What to verify: webgpu:0, vulkan:0. Repeatable: a stage each, in turn." placeholder:"NAME" sep:"none"`
 	Quick   bool     `help:"Fewer cases, of 10 batches."`
 	Batches int      `help:"Batches that each run trains; 0: 20, or 10 with --quick." default:"0"`
 	Filter  string   `help:"Only cases that contain this, or whose claim does." placeholder:"TEXT"`

@@ -3,38 +3,90 @@ package train
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// openGPU opens the first adapter of the machine.
-func openGPU(string) (device.Device, error) { return webgpu.Open(0, webgpu.Options{}) }
+// openGPU opens the first adapter of the machine, through Vulkan where the name says so.
+func openGPU(name string) (device.Device, error) {
+	if strings.HasPrefix(name, "vulkan") {
+		return vulkan.Open(0, vulkan.Options{CacheDir: shaderCache})
+	}
+	return webgpu.Open(0, webgpu.Options{})
+}
+
+// backends are those of this system: Vulkan's is for Linux.
+func backends() []string {
+	if runtime.GOOS == "linux" {
+		return []string{"webgpu:0", "vulkan:0"}
+	}
+	return []string{"webgpu:0"}
+}
+
+// shaderCache is shared by the tests, so that Vulkan's translator is compiled once.
+var shaderCache = filepath.Join(os.TempDir(), fmt.Sprint("gpupipe-train-test-", os.Getpid()))
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	os.RemoveAll(shaderCache)
+	os.Exit(code)
+}
+
+// asPyTorch compares a run with its golden losses.
+func asPyTorch(t *testing.T, c Config, want golden) {
+	t.Helper()
+	c.Run.Dir = t.TempDir()
+	_, err := Run(context.Background(), c, Options{OpenDevice: openGPU})
+	require.NoError(t, err)
+	records, err := metrics.Read(filepath.Join(c.Run.Dir, "metrics.jsonl"))
+	require.NoError(t, err)
+	require.Len(t, records, len(want.Losses))
+	for i, r := range records {
+		assert.InEpsilon(t, want.Losses[i], r.Values["loss"], 2e-5, "step %d", i)
+		assert.InEpsilon(t, want.GradNorms[i], r.Values["grad_norm"], 1e-3, "step %d", i)
+	}
+}
 
 // Twenty steps on a real device in f32 against PyTorch in float64.
 func TestDeviceTrainsAsPyTorchDoes(t *testing.T) {
 	for _, config := range goldenConfigs(t) {
-		t.Run(strings.TrimSuffix(strings.TrimPrefix(config, "testdata/golden/"), ".yaml"), func(t *testing.T) {
-			c, want := readGolden(t, config)
-			c.Run.Dir = t.TempDir()
-			_, err := Run(context.Background(), c, Options{OpenDevice: openGPU})
-			require.NoError(t, err)
-			records, err := metrics.Read(filepath.Join(c.Run.Dir, "metrics.jsonl"))
-			require.NoError(t, err)
-			require.Len(t, records, len(want.Losses))
-			for i, r := range records {
-				assert.InEpsilon(t, want.Losses[i], r.Values["loss"], 2e-5, "step %d", i)
-				assert.InEpsilon(t, want.GradNorms[i], r.Values["grad_norm"], 1e-3, "step %d", i)
-			}
-		})
+		for _, dev := range backends() {
+			t.Run(strings.TrimSuffix(strings.TrimPrefix(config, "testdata/golden/"), ".yaml")+"/"+dev, func(t *testing.T) {
+				c, want := readGolden(t, config)
+				c.Pipeline.Devices = []string{dev}
+				asPyTorch(t, c, want)
+			})
+		}
+	}
+}
+
+// A stage on each backend: what one computes the other goes on with.
+func TestStagesOnTwoBackendsTrainAsPyTorchDoes(t *testing.T) {
+	if len(backends()) < 2 {
+		t.Skip("there is one backend on this system")
+	}
+	for _, name := range []string{"tied/muon", "untied/adamw"} {
+		for _, devices := range [][]string{{"webgpu:0", "vulkan:0"}, {"vulkan:0", "webgpu:0"}} {
+			t.Run(name+"/"+devices[0]+" first", func(t *testing.T) {
+				c, want := readGolden(t, "testdata/golden/"+name+".yaml")
+				c.Pipeline.Schedule, c.Pipeline.Stages, c.Pipeline.Devices = "1f1b", 2, devices
+				c.Train.Microbatches = 4
+				asPyTorch(t, c, want)
+			})
+		}
 	}
 }
 

@@ -67,6 +67,13 @@ func Run(ctx context.Context, dev device.Device, o Options) (Report, error) {
 		}
 		r.Results = append(r.Results, res)
 	}
+	if o.wants(dispatchCase) {
+		rs, err := measureDispatch(dev, o)
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", dispatchCase, err)
+		}
+		r.Results = append(r.Results, rs...)
+	}
 	for _, optimizer := range []string{"adamw", "muon"} {
 		if err := ctx.Err(); err != nil {
 			return r, err

@@ -52,6 +52,19 @@ func TestRunOnNull(t *testing.T) {
 	assert.Contains(t, table.String(), "step tiny adamw: 869504 parameters")
 }
 
+func TestDispatch(t *testing.T) {
+	dev := null.New(null.Options{})
+	r, err := bench.Run(context.Background(), dev, bench.Options{Quick: true, Filter: regexp.MustCompile("^dispatch$")})
+	require.NoError(t, err)
+	require.Len(t, r.Results, 2)
+	for _, x := range r.Results {
+		assert.Positive(t, x.Micros, x.Name)
+	}
+	assert.GreaterOrEqual(t, r.Results[0].Micros, r.Results[1].Micros, "what the host does is part of the whole")
+	live, _ := dev.Allocated()
+	assert.Zero(t, live)
+}
+
 func TestRunStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

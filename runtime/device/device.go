@@ -2,7 +2,10 @@
 // in-order queue. Backends implement Device; only cmd names one.
 package device
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Kind tells what sort of hardware stands behind an adapter.
 type Kind string
@@ -14,6 +17,19 @@ const (
 	Software   Kind = "software" // a CPU pretending: lavapipe, SwiftShader, WARP
 	Null       Kind = "null"     // executes nothing
 )
+
+// Rank orders kinds as adapters are listed: hardware first.
+func (k Kind) Rank() int {
+	return slices.Index([]Kind{Discrete, Integrated, Virtual, Software, Null}, k)
+}
+
+// Vendor names a maker by its PCI or Khronos number; "" when it is not known.
+func Vendor(id uint32) string {
+	return map[uint32]string{
+		0x1002: "AMD", 0x10DE: "NVIDIA", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
+		0x10005: "Mesa", 0x1AE0: "Google", 0x1414: "Microsoft",
+	}[id]
+}
 
 // Info names an adapter.
 type Info struct {

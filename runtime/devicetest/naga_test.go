@@ -105,9 +105,8 @@ func updates(t *testing.T, c model.Config, optimizer string) map[string]*graph.G
 	return graphs
 }
 
-// Every kernel of every case, and of training, translates to Metal's and Direct3D's languages. The translator is no part
-// of gpupipe: where there is none, the test says so and only counts the kernels.
-func TestKernelsTranslate(t *testing.T) {
+// kernels are the texts of every kernel of every case, and of training, with their labels.
+func kernels(t *testing.T) map[string]string {
 	texts := map[string]string{}
 	tiny, err := model.Preset("tiny")
 	require.NoError(t, err)
@@ -128,6 +127,13 @@ func TestKernelsTranslate(t *testing.T) {
 		c.add(t, training(t, "smollm2-135m", 256, "muon"))
 	}
 	require.Greater(t, len(texts), 500)
+	return texts
+}
+
+// Every kernel of every case, and of training, translates to Metal's and Direct3D's languages. The translator is no part
+// of gpupipe: where there is none, the test says so and only counts the kernels.
+func TestKernelsTranslate(t *testing.T) {
+	texts := kernels(t)
 	naga, err := exec.LookPath("naga")
 	if err != nil {
 		t.Logf("naga is not on PATH: %d kernels are not translated", len(texts))

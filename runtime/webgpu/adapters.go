@@ -59,7 +59,7 @@ func enumerate() (*wgpu.Instance, []adapter) {
 		}
 		return double
 	})
-	slices.SortStableFunc(found, func(a, b adapter) int { return cmp.Compare(rank(a.info.Kind), rank(b.info.Kind)) })
+	slices.SortStableFunc(found, func(a, b adapter) int { return cmp.Compare(a.info.Kind.Rank(), b.info.Kind.Rank()) })
 	for i := range found {
 		found[i].info.Name = fmt.Sprintf("webgpu:%d", i)
 	}
@@ -85,15 +85,11 @@ func describe(a *wgpu.Adapter) adapter {
 	}
 	return adapter{Adapter: a, vendorID: i.VendorId, device: i.DeviceId, info: device.Info{
 		Adapter: name,
-		Vendor:  vendorName(i.VendorId),
+		Vendor:  device.Vendor(i.VendorId),
 		Driver:  driver,
 		API:     apiName(i.BackendType),
 		Kind:    kindOf(i.AdapterType, name),
 	}}
-}
-
-func rank(k device.Kind) int {
-	return slices.Index([]device.Kind{device.Discrete, device.Integrated, device.Virtual, device.Software}, k)
 }
 
 // kindOf tells software from virtual adapters by name, since wgpu-native reports both as a CPU.
@@ -123,11 +119,4 @@ func apiName(b wgpu.BackendType) string {
 		return "dx12"
 	}
 	return strings.ToLower(b.String())
-}
-
-func vendorName(id uint32) string {
-	return map[uint32]string{
-		0x1002: "AMD", 0x10DE: "NVIDIA", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
-		0x10005: "Mesa", 0x1AE0: "Google", 0x1414: "Microsoft",
-	}[id]
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/cogentcore/webgpu/wgpu"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/host"
 )
 
 // Options of a device.
@@ -97,7 +98,7 @@ func Open(index int, o Options) (*Device, error) {
 	d.uploads = pool{d: d, mode: mapWrite, usage: wgpu.BufferUsageMapWrite | wgpu.BufferUsageCopySrc}
 	d.downloads = pool{d: d, mode: mapRead, usage: wgpu.BufferUsageMapRead | wgpu.BufferUsageCopyDst}
 	if d.budget == 0 && (a.info.Kind == device.Software || a.info.Kind == device.Integrated) {
-		d.budget = hostMemory() / 4 * 3
+		d.budget = host.Memory() / 4 * 3
 	}
 	close(d.now)
 	go d.own()

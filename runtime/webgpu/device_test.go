@@ -1,13 +1,9 @@
 package webgpu
 
 import (
-	"encoding/binary"
 	"fmt"
 	"reflect"
-	"runtime"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/cogentcore/webgpu/wgpu"
 	"github.com/stretchr/testify/assert"
@@ -32,53 +28,29 @@ func alloc(t testing.TB, d *Device, size int64) device.Buffer {
 	return b
 }
 
-func load(t testing.TB, d *Device, p *device.Program) device.Loaded {
-	t.Helper()
-	l, err := d.Load(p)
-	require.NoError(t, err)
-	return l
-}
-
-func read(t testing.TB, d *Device, b device.Buffer, offset, n int64) []byte {
-	t.Helper()
-	r, err := d.Read(b, offset, n)
-	require.NoError(t, err)
-	data, err := r.Wait()
-	require.NoError(t, err)
-	return data
-}
-
-func words(data []byte) []uint32 {
-	out := make([]uint32, len(data)/4)
-	for i := range out {
-		out[i] = binary.LittleEndian.Uint32(data[4*i:])
-	}
-	return out
-}
-
-func pattern(n, seed int) []byte {
-	data := make([]byte, n)
-	for i := range data {
-		data[i] = byte(i*31 + i>>8 + seed)
-	}
-	return data
-}
-
-// increments is a program of n dispatches that each add one to the first 64 words of b.
-func increments(b device.Buffer, n int) *device.Program {
-	p := &device.Program{Label: "increments", Shaders: []device.Shader{checktest.Increment(1)}}
-	for range n {
-		p.Commands = append(p.Commands, device.Command{Args: []device.Range{{Buffer: b, Size: 256}}, Groups: [3]int{1, 1, 1}})
-	}
-	return p
-}
-
 func TestRefusals(t *testing.T) {
 	checktest.Run(t, func(t *testing.T, budget int64) device.Device {
 		d, err := Open(0, Options{MemoryBudget: budget})
 		require.NoError(t, err)
 		return d
 	})
+}
+
+func TestExecution(t *testing.T) {
+	checktest.Execute(t, func(t *testing.T, budget int64) device.Device {
+		d, err := Open(0, Options{MemoryBudget: budget})
+		require.NoError(t, err, "these tests need an adapter: a GPU, or Mesa's lavapipe")
+		return d
+	})
+}
+
+func TestSourcesAreCompiledOnce(t *testing.T) {
+	d := open(t, 0)
+	b := alloc(t, d, 256)
+	for range 2 {
+		checktest.Load(t, d, checktest.Increments(b, 3))
+	}
+	assert.Len(t, d.pipelines, 1)
 }
 
 func TestAdapters(t *testing.T) {
@@ -90,8 +62,8 @@ func TestAdapters(t *testing.T) {
 		assert.Equal(t, fmt.Sprintf("webgpu:%d", i), info.Name)
 		assert.NotEmpty(t, info.Adapter)
 		assert.Contains(t, []string{"vulkan", "metal", "dx12"}, info.API)
-		assert.GreaterOrEqual(t, rank(info.Kind), last, "hardware comes first")
-		last = rank(info.Kind)
+		assert.GreaterOrEqual(t, info.Kind.Rank(), last, "hardware comes first")
+		last = info.Kind.Rank()
 	}
 	for _, index := range []int{-1, len(infos)} {
 		_, err = Open(index, Options{})
@@ -131,18 +103,6 @@ func TestLayoutOfBindings(t *testing.T) {
 	assert.Equal(t, "ref", typ.Field(1).Name)
 }
 
-func TestOpenAndCloseOften(t *testing.T) {
-	before := runtime.NumGoroutine()
-	for range 20 {
-		d, err := Open(0, Options{})
-		require.NoError(t, err)
-		b := alloc(t, d, 256)
-		require.NoError(t, d.Run(load(t, d, increments(b, 1))))
-		require.NoError(t, d.Close())
-	}
-	assert.LessOrEqual(t, runtime.NumGoroutine(), before+1)
-}
-
 func TestSoftwareAdapterHasABudget(t *testing.T) {
 	d := open(t, 0)
 	if d.Info().Kind != device.Software {
@@ -160,85 +120,6 @@ func TestSoftwareAdapterHasABudget(t *testing.T) {
 	require.ErrorIs(t, err, device.ErrOutOfMemory)
 }
 
-func TestConcurrentUse(t *testing.T) {
-	d := open(t, 0)
-	var wait sync.WaitGroup
-	for g := range 8 {
-		wait.Go(func() {
-			b, err := d.Alloc("b", 1024)
-			assert.NoError(t, err)
-			defer b.Release()
-			l, err := d.Load(increments(b, 3))
-			assert.NoError(t, err)
-			defer l.Release()
-			for i := range 30 {
-				assert.NoError(t, d.Write(b, 0, pattern(1024, g+i)))
-				assert.NoError(t, d.Run(l))
-				r, err := d.Read(b, 0, 1024)
-				assert.NoError(t, err)
-				if i%3 == 0 {
-					assert.NoError(t, d.Sync())
-				}
-				got, err := r.Wait()
-				assert.NoError(t, err)
-				want := words(pattern(1024, g+i))
-				for k := range 64 {
-					want[k] += 3
-				}
-				assert.Equal(t, want, words(got))
-			}
-		})
-	}
-	wait.Wait()
-	used, _ := d.Allocated()
-	assert.Zero(t, used)
-}
-
-func TestCloseWhileInUse(t *testing.T) {
-	d := open(t, 0)
-	b := alloc(t, d, 1024)
-	l := load(t, d, increments(b, 1))
-	var wait sync.WaitGroup
-	for range 4 {
-		wait.Go(func() {
-			for {
-				err := d.Run(l)
-				if err == nil {
-					_, err = d.Read(b, 0, 4)
-				}
-				if err == nil {
-					err = d.Sync()
-				}
-				if err != nil {
-					assert.ErrorIs(t, err, device.ErrClosed)
-					return
-				}
-			}
-		})
-	}
-	time.Sleep(20 * time.Millisecond)
-	for range 2 {
-		wait.Go(func() { assert.NoError(t, d.Close()) })
-	}
-	wait.Wait()
-}
-
-func TestTwoDevices(t *testing.T) {
-	var wait sync.WaitGroup
-	for g := range 2 {
-		d := open(t, 0)
-		wait.Go(func() {
-			b := alloc(t, d, 1024)
-			l := load(t, d, increments(b, 10))
-			for range 50 {
-				assert.NoError(t, d.Run(l))
-			}
-			assert.Equal(t, uint32(500), words(read(t, d, b, 0, 256))[g])
-		})
-	}
-	wait.Wait()
-}
-
 // lose makes the library's report of a lost device.
 func lose(d *Device) {
 	d.requests <- func() {
@@ -251,7 +132,7 @@ func lose(d *Device) {
 func TestLoss(t *testing.T) {
 	d := open(t, 0)
 	b := alloc(t, d, 16<<20)
-	l := load(t, d, increments(b, 1))
+	l := checktest.Load(t, d, checktest.Increments(b, 1))
 	require.NoError(t, d.Run(l))
 	r, err := d.Read(b, 0, 16<<20)
 	require.NoError(t, err)
@@ -265,7 +146,7 @@ func TestLoss(t *testing.T) {
 	assert.ErrorIs(t, d.Write(b, 0, make([]byte, 4)), device.ErrLost)
 	_, err = d.Read(b, 0, 4)
 	assert.ErrorIs(t, err, device.ErrLost)
-	_, err = d.Load(increments(b, 2))
+	_, err = d.Load(checktest.Increments(b, 2))
 	assert.ErrorIs(t, err, device.ErrLost)
 	assert.ErrorIs(t, d.Sync(), device.ErrLost)
 	b.Release()
@@ -298,7 +179,7 @@ func TestUncapturedError(t *testing.T) {
 		d.native.uncaptured._type = 1
 		d.native.uncaptured.msg[0] = 'X'
 	}
-	require.NoError(t, d.Run(load(t, d, increments(b, 1))))
+	require.NoError(t, d.Run(checktest.Load(t, d, checktest.Increments(b, 1))))
 	err := d.Sync()
 	require.ErrorIs(t, err, device.ErrValidation)
 	require.EqualError(t, err, `webgpu:0: sync "": validation failed: X`)

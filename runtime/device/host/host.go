@@ -1,4 +1,5 @@
-package webgpu
+// Package host tells of the machine that devices share their memory with.
+package host
 
 import (
 	"bufio"
@@ -9,8 +10,8 @@ import (
 	"strings"
 )
 
-// hostMemory returns the bytes of memory that this process may use, or 0 where the system does not say.
-func hostMemory() int64 {
+// Memory returns the bytes of memory that this process may use, or 0 where the system does not say.
+func Memory() int64 {
 	total := int64(0)
 	if b, err := os.ReadFile("/proc/meminfo"); err == nil {
 		for sc := bufio.NewScanner(bytes.NewReader(b)); sc.Scan(); {

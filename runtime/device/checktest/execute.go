@@ -1,4 +1,4 @@
-package webgpu
+package checktest
 
 import (
 	"encoding/binary"
@@ -9,8 +9,29 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 )
+
+// MostStaging is the most staging memory that a device may hold each way, in bytes.
+const MostStaging = 16 << 20
+
+// Execute is the suite on what a device that computes must do with programs and transfers, alone and all at once.
+func Execute(t *testing.T, open Open) {
+	t.Run("long loops run", func(t *testing.T) { longLoopsRun(t, open) })
+	t.Run("arena", func(t *testing.T) { arena(t, open) })
+	t.Run("copy between buffers", func(t *testing.T) { copyBetweenBuffers(t, open) })
+	t.Run("order", func(t *testing.T) { order(t, open) })
+	t.Run("shader errors", func(t *testing.T) { shaderErrors(t, open) })
+	t.Run("release while running", func(t *testing.T) { releaseWhileRunning(t, open) })
+	t.Run("binding sizes", func(t *testing.T) { bindingSizes(t, open) })
+	t.Run("transfers survive the collector", func(t *testing.T) { transfersSurviveTheCollector(t, open) })
+	t.Run("large transfers", func(t *testing.T) { largeTransfers(t, open) })
+	t.Run("mixed sizes", func(t *testing.T) { mixedSizes(t, open) })
+	t.Run("memory does not grow", func(t *testing.T) { memoryDoesNotGrow(t, open) })
+	t.Run("open and close often", func(t *testing.T) { openAndCloseOften(t, open) })
+	t.Run("concurrent use", func(t *testing.T) { concurrentUse(t, open) })
+	t.Run("close while in use", func(t *testing.T) { closeWhileInUse(t, open) })
+	t.Run("two devices", func(t *testing.T) { twoDevices(t, open) })
+}
 
 // spin is a program whose 8 invocations loop n times, once in a single loop and once in nested ones.
 func spin(b device.Buffer, n uint32) *device.Program {
@@ -38,12 +59,12 @@ func uitoa(n uint32) string {
 }
 
 // Mesa 22.3's lavapipe gives an invocation 65,535 iterations in all, and then goes on with wrong data.
-func TestLongLoopsRun(t *testing.T) {
-	d := open(t, 0)
+func longLoopsRun(t *testing.T, open Open) {
+	d := opened(t, open, 0)
 	for _, n := range []uint32{65_000, 70_000, 1_000_000} {
-		b := alloc(t, d, 256)
-		require.NoError(t, d.Run(load(t, d, spin(b, n))))
-		got := words(read(t, d, b, 0, 256))
+		b := alloc(t, d, "b", 256)
+		require.NoError(t, d.Run(Load(t, d, spin(b, n))))
+		got := Words(Read(t, d, b, 0, 256))
 		for i := range 8 {
 			require.Equal(t, n, got[i], "single loop")
 			require.Equal(t, n, got[16+i], "nested loops")
@@ -52,58 +73,58 @@ func TestLongLoopsRun(t *testing.T) {
 }
 
 // An arena: one buffer bound at three ranges, all writable, and copies within it.
-func TestArena(t *testing.T) {
-	d := open(t, 0)
+func arena(t *testing.T, open Open) {
+	d := opened(t, open, 0)
 	const part, parts = 3 << 20, 4
-	b := alloc(t, d, part*parts)
+	b := alloc(t, d, "b", part*parts)
 	add := device.Shader{Label: "add", Workgroup: [3]int{64, 1, 1}, Bindings: make([]device.Access, 3), WGSL: `
 @group(0) @binding(0) var<storage, read_write> x: array<u32>;
 @group(0) @binding(1) var<storage, read_write> y: array<u32>;
 @group(0) @binding(2) var<storage, read_write> z: array<u32>;
 @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) g: vec3<u32>) { z[g.x] = x[g.x] + 3u * y[g.x]; }`}
 	at := func(i int) device.Range { return device.Range{Buffer: b, Offset: int64(i) * part, Size: part} }
-	l := load(t, d, &device.Program{Label: "arena", Shaders: []device.Shader{add}, Commands: []device.Command{
+	l := Load(t, d, &device.Program{Label: "arena", Shaders: []device.Shader{add}, Commands: []device.Command{
 		{Args: []device.Range{at(0), at(1), at(2)}, Groups: [3]int{part / 256, 1, 1}},
 		{Shader: device.Copy, Args: []device.Range{at(2), at(3)}}, // larger than scratch memory
 		{Args: []device.Range{at(2), at(3), at(0)}, Groups: [3]int{part / 256, 1, 1}},
 	}})
-	x, y := pattern(part, 1), pattern(part, 2)
+	x, y := Pattern(part, 1), Pattern(part, 2)
 	require.NoError(t, d.Write(b, 0, x))
 	require.NoError(t, d.Write(b, part, y))
 	require.NoError(t, d.Run(l))
-	xs, ys := words(x), words(y)
+	xs, ys := Words(x), Words(y)
 	sum := make([]uint32, len(xs))
 	for i := range sum {
 		sum[i] = xs[i] + 3*ys[i]
 	}
-	require.Equal(t, sum, words(read(t, d, b, 3*part, part)))
+	require.Equal(t, sum, Words(Read(t, d, b, 3*part, part)))
 	for i := range sum {
 		sum[i] *= 4
 	}
-	require.Equal(t, sum, words(read(t, d, b, 0, part)))
+	require.Equal(t, sum, Words(Read(t, d, b, 0, part)))
 }
 
-func TestCopyBetweenBuffers(t *testing.T) {
-	d := open(t, 0)
-	a, b := alloc(t, d, 1024), alloc(t, d, 1024)
-	require.NoError(t, d.Write(a, 0, pattern(1024, 0)))
-	require.NoError(t, d.Run(load(t, d, &device.Program{Commands: []device.Command{
+func copyBetweenBuffers(t *testing.T, open Open) {
+	d := opened(t, open, 0)
+	a, b := alloc(t, d, "b", 1024), alloc(t, d, "b", 1024)
+	require.NoError(t, d.Write(a, 0, Pattern(1024, 0)))
+	require.NoError(t, d.Run(Load(t, d, &device.Program{Commands: []device.Command{
 		{Shader: device.Copy, Args: []device.Range{{Buffer: a, Offset: 4, Size: 100}, {Buffer: b, Offset: 12, Size: 100}}},
 	}})))
 	want := make([]byte, 1024)
-	copy(want[12:], pattern(1024, 0)[4:104])
-	require.Equal(t, want, read(t, d, b, 0, 1024), "and memory is zeroed")
+	copy(want[12:], Pattern(1024, 0)[4:104])
+	require.Equal(t, want, Read(t, d, b, 0, 1024), "and memory is zeroed")
 }
 
 // Order holds from one dispatch to the next, over passes, submissions, and more work than may be under way.
-func TestOrder(t *testing.T) {
-	d := open(t, 0)
-	b := alloc(t, d, 256)
-	l := load(t, d, increments(b, 5000))
+func order(t *testing.T, open Open) {
+	d := opened(t, open, 0)
+	b := alloc(t, d, "b", 256)
+	l := Load(t, d, Increments(b, 5000))
 	for range 8 {
 		require.NoError(t, d.Run(l))
 	}
-	short := load(t, d, increments(b, 1))
+	short := Load(t, d, Increments(b, 1))
 	var reads []device.Pending
 	for range 100 {
 		require.NoError(t, d.Run(short))
@@ -119,10 +140,10 @@ func TestOrder(t *testing.T) {
 	require.NoError(t, d.Sync())
 }
 
-func TestShaderErrors(t *testing.T) {
-	d := open(t, 0)
-	b := alloc(t, d, 256)
-	good := checktest.Increment(1)
+func shaderErrors(t *testing.T, open Open) {
+	d := opened(t, open, 0)
+	b := alloc(t, d, "b", 256)
+	good := Increment(1)
 	for name, c := range map[string]struct{ wgsl, want string }{
 		"not WGSL":        {"this is not wgsl", "expected global item"},
 		"type error":      {"@compute @workgroup_size(64) fn main() { let x: f32 = 1u; }", "f32"},
@@ -153,16 +174,15 @@ func TestShaderErrors(t *testing.T) {
 	require.ErrorIs(t, err, device.ErrValidation)
 	t.Log(err)
 
-	require.NoError(t, d.Run(load(t, d, increments(b, 1))))
-	require.EqualValues(t, 1, words(read(t, d, b, 0, 4))[0])
-	assert.Len(t, d.pipelines, 1, "each source is compiled once")
+	require.NoError(t, d.Run(Load(t, d, Increments(b, 1))))
+	require.EqualValues(t, 1, Words(Read(t, d, b, 0, 4))[0])
 }
 
-func TestReleaseWhileRunning(t *testing.T) {
-	d := open(t, 0)
+func releaseWhileRunning(t *testing.T, open Open) {
+	d := opened(t, open, 0)
 	for range 50 {
-		b := alloc(t, d, 1<<20)
-		l := load(t, d, increments(b, 100))
+		b := alloc(t, d, "b", 1<<20)
+		l := Load(t, d, Increments(b, 100))
 		require.NoError(t, d.Run(l))
 		b.Release()
 		require.ErrorIs(t, d.Run(l), device.ErrValidation)
@@ -173,21 +193,21 @@ func TestReleaseWhileRunning(t *testing.T) {
 
 // wgpu-native checks a binding against the smallest size that the pipeline before needed, where both pipelines share one
 // layout: a word where that one had vectors of four was refused.
-func TestBindingSizesAreThoseOfTheirPipeline(t *testing.T) {
-	d := open(t, 0)
+func bindingSizes(t *testing.T, open Open) {
+	d := opened(t, open, 0)
 	shader := func(element, value string) device.Shader {
 		return device.Shader{Label: element, Workgroup: [3]int{1, 1, 1}, Bindings: make([]device.Access, 1), WGSL: `
 @group(0) @binding(0) var<storage, read_write> x: array<` + element + `>;
 @compute @workgroup_size(1) fn main() { x[0] = ` + value + `; }`}
 	}
-	wide, narrow := alloc(t, d, 16), alloc(t, d, 4)
-	p := load(t, d, &device.Program{Label: "sizes", Shaders: []device.Shader{shader("vec4<u32>", "vec4<u32>(7u)"), shader("u32", "9u")},
+	wide, narrow := alloc(t, d, "b", 16), alloc(t, d, "b", 4)
+	p := Load(t, d, &device.Program{Label: "sizes", Shaders: []device.Shader{shader("vec4<u32>", "vec4<u32>(7u)"), shader("u32", "9u")},
 		Commands: []device.Command{
 			{Args: []device.Range{{Buffer: wide, Size: 16}}, Groups: [3]int{1, 1, 1}},
 			{Shader: 1, Args: []device.Range{{Buffer: narrow, Size: 4}}, Groups: [3]int{1, 1, 1}},
 		}})
 	require.NoError(t, d.Run(p))
 	require.NoError(t, d.Sync())
-	assert.Equal(t, []uint32{7, 7, 7, 7}, words(read(t, d, wide, 0, 16)))
-	assert.Equal(t, []uint32{9}, words(read(t, d, narrow, 0, 4)))
+	assert.Equal(t, []uint32{7, 7, 7, 7}, Words(Read(t, d, wide, 0, 16)))
+	assert.Equal(t, []uint32{9}, Words(Read(t, d, narrow, 0, 4)))
 }

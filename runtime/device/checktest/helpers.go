@@ -1,0 +1,55 @@
+package checktest
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// Load loads a program.
+func Load(t testing.TB, d device.Device, p *device.Program) device.Loaded {
+	t.Helper()
+	l, err := d.Load(p)
+	require.NoError(t, err)
+	return l
+}
+
+// Read reads n bytes of b at offset.
+func Read(t testing.TB, d device.Device, b device.Buffer, offset, n int64) []byte {
+	t.Helper()
+	r, err := d.Read(b, offset, n)
+	require.NoError(t, err)
+	data, err := r.Wait()
+	require.NoError(t, err)
+	return data
+}
+
+// Words is data as numbers.
+func Words(data []byte) []uint32 {
+	out := make([]uint32, len(data)/4)
+	for i := range out {
+		out[i] = binary.LittleEndian.Uint32(data[4*i:])
+	}
+	return out
+}
+
+// Pattern is n bytes that differ by seed.
+func Pattern(n, seed int) []byte {
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = byte(i*31 + i>>8 + seed)
+	}
+	return data
+}
+
+// Increments is a program of n dispatches that each add one to the first 64 words of b.
+func Increments(b device.Buffer, n int) *device.Program {
+	p := &device.Program{Label: "increments", Shaders: []device.Shader{Increment(1)}}
+	for range n {
+		p.Commands = append(p.Commands, device.Command{Args: []device.Range{{Buffer: b, Size: 256}}, Groups: [3]int{1, 1, 1}})
+	}
+	return p
+}

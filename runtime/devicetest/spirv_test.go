@@ -1,0 +1,64 @@
+//go:build linux
+
+package devicetest_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/shaders/spirv"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Every kernel of every case, and of training, becomes SPIR-V that the Khronos validator takes, with the workgroup and the bindings
+// that the kernel was made with.
+func TestKernelsAreValidSPIRV(t *testing.T) {
+	validator, err := exec.LookPath("spirv-val")
+	require.NoError(t, err, "install spirv-tools (make setup does)")
+	compiler, err := spirv.NewCompiler("")
+	require.NoError(t, err)
+	defer compiler.Close()
+	texts := kernels(t)
+	dir := t.TempDir()
+	work := make(chan string)
+	var wait sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wait.Go(func() {
+			for path := range work {
+				out, err := exec.Command(validator, "--target-env", "vulkan1.2", path).CombinedOutput()
+				assert.NoError(t, err, "%s: %s", path, out)
+				assert.NoError(t, os.Remove(path))
+			}
+		})
+	}
+	for i, wgsl := range slices.Sorted(maps.Keys(texts)) {
+		for _, f := range []spirv.Features{spirv.ZeroWorkgroup, spirv.CheckBuffers} {
+			if f == spirv.CheckBuffers && i%4 != 0 { // the checks are the same text everywhere
+				continue
+			}
+			m, err := compiler.Compile(wgsl, f)
+			if !assert.NoError(t, err, "%s\n%.2000s", texts[wgsl], wgsl) {
+				continue
+			}
+			var code []byte
+			for _, w := range m.Code {
+				code = binary.LittleEndian.AppendUint32(code, w)
+			}
+			path := filepath.Join(dir, fmt.Sprint(i, "-", f, ".spv"))
+			require.NoError(t, os.WriteFile(path, code, 0o600))
+			work <- path
+		}
+	}
+	close(work)
+	wait.Wait()
+	t.Logf("%d kernels are valid", len(texts))
+}

@@ -1,0 +1,92 @@
+//go:build linux
+
+package vulkan
+
+/*
+#include "native.h"
+*/
+import "C"
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"path/filepath"
+	"runtime"
+	"time"
+	"unsafe"
+
+	vk "github.com/vulkan-go/vulkan"
+
+	"github.com/gpupipe/gpupipe/shaders/spirv"
+	"github.com/gpupipe/gpupipe/wasm/codecache"
+)
+
+// pipelineCache is the driver's, of what it has compiled; a file keeps it. The driver checks that the file is its own, but not that it
+// is whole: codecache does that.
+type pipelineCache struct {
+	handle vk.PipelineCache
+	path   string
+	spent  time.Duration // compiling since it was saved
+}
+
+// mostUnsaved is how much compiling may be lost when the process is killed.
+const mostUnsaved = 2 * time.Second
+
+func (c *pipelineCache) open(d *Device) error {
+	var kept []byte
+	if d.dir != "" {
+		name := sha256.Sum256([]byte(d.info.Adapter + "\x00" + d.info.Driver))
+		c.path = filepath.Join(d.dir, "pipelines-"+hex.EncodeToString(name[:8]))
+		kept = codecache.Read(c.path)
+	}
+	info := vk.PipelineCacheCreateInfo{SType: vk.StructureTypePipelineCacheCreateInfo}
+	if len(kept) > 0 {
+		info.InitialDataSize, info.PInitialData = uint(len(kept)), unsafe.Pointer(&kept[0])
+	}
+	var pin runtime.Pinner
+	if len(kept) > 0 {
+		pin.Pin(&kept[0]) // C keeps the pointer within info
+	}
+	defer pin.Unpin()
+	defer info.Free()
+	var handle vk.PipelineCache
+	err := failure(vk.CreatePipelineCache(d.gpu, &info, nil, &handle))
+	c.handle = handle
+	return err
+}
+
+func (c *pipelineCache) pipeline(d *Device, m *spirv.Module, of layout) (C.uint64_t, error) {
+	start := time.Now()
+	p, err := d.newPipeline(m, of, c.handle)
+	c.spent += time.Since(start)
+	return p, err
+}
+
+// saveNow saves when much would be lost.
+func (c *pipelineCache) saveNow(d *Device) {
+	if c.spent >= mostUnsaved {
+		c.save(d)
+	}
+}
+
+// save writes the file, if there is anything new. Where that fails the next process compiles again.
+func (c *pipelineCache) save(d *Device) {
+	if c.path == "" || c.spent == 0 {
+		return
+	}
+	c.spent = 0
+	var n uint
+	if vk.GetPipelineCacheData(d.gpu, c.handle, &n, nil) != vk.Success || n == 0 {
+		return
+	}
+	data := make([]byte, n)
+	if vk.GetPipelineCacheData(d.gpu, c.handle, &n, unsafe.Pointer(&data[0])) == vk.Success {
+		_ = codecache.Write(c.path, data[:n])
+	}
+}
+
+func (c *pipelineCache) free(d *Device) {
+	if c.handle != nil {
+		vk.DestroyPipelineCache(d.gpu, c.handle, nil)
+	}
+}

@@ -1,0 +1,273 @@
+//go:build linux
+
+package vulkan
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	vk "github.com/vulkan-go/vulkan"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+)
+
+// cacheDir is shared by the tests, so that the translator is compiled once.
+var cacheDir string
+
+func TestMain(m *testing.M) {
+	var err error
+	if cacheDir, err = os.MkdirTemp("", "gpupipe-vulkan"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(cacheDir)
+	os.Exit(code)
+}
+
+func opened(t *testing.T, budget int64) device.Device {
+	t.Helper()
+	d, err := Open(0, Options{CacheDir: cacheDir, MemoryBudget: budget})
+	require.NoError(t, err, "these tests need an adapter: a GPU, or Mesa's lavapipe")
+	return d
+}
+
+func open(t testing.TB, o Options) *Device {
+	t.Helper()
+	d, err := Open(0, o)
+	require.NoError(t, err, "these tests need an adapter: a GPU, or Mesa's lavapipe")
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	return d
+}
+
+func alloc(t testing.TB, d *Device, size int64) device.Buffer {
+	t.Helper()
+	b, err := d.Alloc("b", size)
+	require.NoError(t, err)
+	return b
+}
+
+func TestRefusals(t *testing.T) { checktest.Run(t, opened) }
+
+func TestExecution(t *testing.T) { checktest.Execute(t, opened) }
+
+func TestAdapters(t *testing.T) {
+	found, err := Adapters()
+	require.NoError(t, err)
+	require.NotEmpty(t, found, "these tests need an adapter: a GPU, or Mesa's lavapipe")
+	last := 0
+	for i, a := range found {
+		t.Logf("%+v", a)
+		assert.Equal(t, fmt.Sprintf("vulkan:%d", i), a.Name)
+		assert.NotEmpty(t, a.Adapter)
+		assert.NotEmpty(t, a.Driver)
+		assert.GreaterOrEqual(t, a.Kind.Rank(), last, "hardware comes first")
+		last = a.Kind.Rank()
+		least := device.DefaultLimits()
+		assert.GreaterOrEqual(t, a.Limits.MaxBindings, least.MaxBindings)
+		assert.GreaterOrEqual(t, a.Limits.MaxBindingSize, least.MaxBindingSize-4) // Vulkan promises a byte less
+		assert.GreaterOrEqual(t, a.Limits.MaxWorkgroupMemory, least.MaxWorkgroupMemory)
+		assert.LessOrEqual(t, a.Limits.OffsetAlignment, least.OffsetAlignment)
+		assert.GreaterOrEqual(t, a.Limits.MaxDispatchDimension, 65535)
+		assert.Positive(t, a.Subgroup[0])
+		assert.GreaterOrEqual(t, a.Subgroup[1], a.Subgroup[0])
+		require.NotEmpty(t, a.Heaps)
+		for _, h := range a.Heaps {
+			assert.Positive(t, h.Bytes)
+		}
+	}
+	for _, index := range []int{-1, len(found)} {
+		_, err = Open(index, Options{})
+		require.ErrorContains(t, err, fmt.Sprintf("vulkan:%d: no such adapter; there are: vulkan:0 (%s)", index, found[0].Adapter))
+	}
+	assert.ErrorContains(t, unknownAdapter("vulkan:0", nil), "no GPU with Vulkan 1.2 was found")
+}
+
+func TestFailuresAreErrors(t *testing.T) {
+	assert.NoError(t, failure(vk.Success))
+	assert.NoError(t, failure(vk.Incomplete))
+	assert.ErrorIs(t, failure(vk.ErrorOutOfDeviceMemory), device.ErrOutOfMemory)
+	assert.ErrorIs(t, failure(vk.ErrorOutOfHostMemory), device.ErrOutOfMemory)
+	assert.ErrorIs(t, failure(vk.ErrorDeviceLost), device.ErrLost)
+	assert.ErrorContains(t, failure(vk.ErrorIncompatibleDriver), "incompatible driver")
+	assert.ErrorContains(t, failure(-1000), "unknown -1000")
+}
+
+func TestSourcesAreCompiledOnce(t *testing.T) {
+	d := open(t, Options{CacheDir: cacheDir})
+	b := alloc(t, d, 256)
+	for range 2 {
+		checktest.Load(t, d, checktest.Increments(b, 3))
+	}
+	assert.Len(t, d.pipelines, 1)
+	assert.Len(t, d.layouts, 1)
+}
+
+// The driver's own refusal is an error like the budget's, and the device works on.
+func TestOutOfMemory(t *testing.T) {
+	d := open(t, Options{CacheDir: cacheDir, MemoryBudget: 1 << 62})
+	d.limits.MaxBufferSize = 1 << 60
+	_, err := d.Alloc("huge", 1<<50)
+	require.ErrorIs(t, err, device.ErrOutOfMemory)
+	require.ErrorContains(t, err, `vulkan:0: alloc "huge": out of device memory`)
+	b := alloc(t, d, 256)
+	require.NoError(t, d.Run(checktest.Load(t, d, checktest.Increments(b, 1))))
+	assert.EqualValues(t, 1, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
+}
+
+// Barriers stand where a command needs what another did, and nowhere else.
+func TestHazards(t *testing.T) {
+	a, b := &buffer{}, &buffer{}
+	r := func(x *buffer, offset, size int64, writes bool) access {
+		return access{device.Range{Buffer: x, Offset: offset, Size: size}, writes}
+	}
+	var h hazards
+	assert.False(t, h.add(r(a, 0, 64, true), r(b, 0, 64, false)))
+	assert.False(t, h.add(r(a, 64, 64, true), r(b, 32, 64, false)), "two reads, and writes side by side")
+	assert.True(t, h.add(r(b, 0, 4, true)), "written after it was read")
+	assert.False(t, h.add(r(a, 0, 64, false)), "the barrier before was for this one too")
+	assert.True(t, h.add(r(b, 0, 4, false)), "read after it was written")
+	assert.False(t, h.add(r(a, 60, 8, true), r(a, 0, 4, false)))
+	assert.True(t, h.add(r(a, 64, 4, true)), "written twice")
+}
+
+// Programs that read one range and write others run side by side; what follows waits.
+func TestBarriersFollowTheCode(t *testing.T) {
+	d := open(t, Options{CacheDir: cacheDir})
+	b := alloc(t, d, 4096)
+	s := device.Shader{Label: "copy", Workgroup: [3]int{64, 1, 1}, Bindings: make([]device.Access, 2), WGSL: `
+@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+@group(0) @binding(1) var<storage, read_write> y: array<u32>;
+@compute @workgroup_size(64) fn main(@builtin(local_invocation_index) l: u32) { y[l] = x[l] + 1u; }`}
+	p, err := d.compile(&s)
+	require.NoError(t, err)
+	assert.Equal(t, []use{read, written}, p.use)
+	at := func(i int64) device.Range { return device.Range{Buffer: b, Offset: i * 256, Size: 256} }
+	program := &device.Program{Label: "chain", Shaders: []device.Shader{s}}
+	for i := range int64(15) { // each needs the one before
+		program.Commands = append(program.Commands, device.Command{Args: []device.Range{at(i), at(i + 1)}, Groups: [3]int{1, 1, 1}})
+	}
+	require.NoError(t, d.Run(checktest.Load(t, d, program)))
+	assert.EqualValues(t, 15, checktest.Words(checktest.Read(t, d, b, 15*256, 256))[63])
+}
+
+func TestBlocksAreShared(t *testing.T) {
+	d := open(t, Options{CacheDir: cacheDir})
+	var all []device.Buffer
+	for range 1000 {
+		all = append(all, alloc(t, d, 4096+256))
+	}
+	assert.Len(t, d.heap.blocks, 1)
+	large := alloc(t, d, alone)
+	assert.Len(t, d.heap.blocks, 2)
+	large.Release()
+	for i := range all { // every other one first
+		all[(2*i)%1000+(2*i)/1000].Release()
+	}
+	require.NoError(t, d.Sync())
+	d.mu.Lock()
+	d.look()
+	require.Len(t, d.heap.blocks, 1, "one is kept")
+	assert.True(t, d.heap.blocks[0].empty())
+	assert.Equal(t, []hole{{0, blockSize}}, d.heap.blocks[0].holes)
+	d.mu.Unlock()
+}
+
+// lose is what the driver's report of a lost device leads to.
+func lose(d *Device) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_ = d.lose(device.ErrLost)
+}
+
+func TestLoss(t *testing.T) {
+	d := open(t, Options{CacheDir: cacheDir})
+	b := alloc(t, d, 16<<20)
+	l := checktest.Load(t, d, checktest.Increments(b, 1))
+	require.NoError(t, d.Run(l))
+	r, err := d.Read(b, 0, 8<<20)
+	require.NoError(t, err)
+	lose(d)
+	if _, err = r.Wait(); err != nil { // it may have arrived before
+		assert.ErrorIs(t, err, device.ErrLost)
+	}
+	_, err = d.Alloc("c", 4)
+	assert.ErrorIs(t, err, device.ErrLost)
+	assert.EqualError(t, d.Run(l), `vulkan:0: run "increments": device lost`)
+	assert.ErrorIs(t, d.Write(b, 0, make([]byte, 4)), device.ErrLost)
+	_, err = d.Read(b, 0, 4)
+	assert.ErrorIs(t, err, device.ErrLost)
+	_, err = d.Load(checktest.Increments(b, 2))
+	assert.ErrorIs(t, err, device.ErrLost)
+	assert.ErrorIs(t, d.Sync(), device.ErrLost)
+	b.Release()
+	l.Release()
+	require.NoError(t, d.Close())
+	assert.ErrorIs(t, d.Sync(), device.ErrClosed)
+}
+
+// The bindings keep lists of structs where a finalizer frees them, even while the driver reads them.
+func TestLoadingSurvivesTheCollector(t *testing.T) {
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	}()
+	for range 3 {
+		d := open(t, Options{CacheDir: cacheDir})
+		b := alloc(t, d, 256)
+		want := 0
+		for i := range 40 {
+			s := checktest.Increment(1)
+			s.WGSL = strings.Replace(s.WGSL, "1u", fmt.Sprint(i, "u"), 1)
+			p := checktest.Increments(b, 2)
+			p.Shaders[0] = s
+			require.NoError(t, d.Run(checktest.Load(t, d, p)))
+			want += 2 * i
+		}
+		assert.EqualValues(t, want, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
+	}
+}
+
+// What was compiled is there for the next process, and what was damaged meanwhile is compiled again.
+func TestCaches(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cache")
+	run := func() int {
+		d, err := Open(0, Options{CacheDir: dir})
+		require.NoError(t, err)
+		b := alloc(t, d, 256)
+		require.NoError(t, d.Run(checktest.Load(t, d, checktest.Increments(b, 2))))
+		assert.EqualValues(t, 2, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
+		defer func() { require.NoError(t, d.Close()) }()
+		return d.compiler.Translated()
+	}
+	assert.Equal(t, 1, run())
+	assert.Zero(t, run())
+	pipelines, err := filepath.Glob(filepath.Join(dir, "pipelines-*"))
+	require.NoError(t, err)
+	require.Len(t, pipelines, 1)
+	for _, damage := range [][]byte{nil, []byte("short"), make([]byte, 5000)} {
+		require.NoError(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+			if err == nil && !e.IsDir() {
+				err = os.WriteFile(path, damage, 0o600)
+			}
+			return err
+		}))
+		assert.Equal(t, 1, run())
+		assert.Zero(t, run())
+	}
+}

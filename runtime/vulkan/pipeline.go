@@ -1,0 +1,123 @@
+//go:build linux
+
+package vulkan
+
+/*
+#include "native.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	vk "github.com/vulkan-go/vulkan"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/shaders/spirv"
+)
+
+type pipelineKey struct{ wgsl, access string }
+
+// pipeline is a compiled shader.
+type pipeline struct {
+	handle C.uint64_t
+	layout layout
+	use    []use // of each binding
+}
+
+// use is what a shader does with a binding, whatever it declares.
+type use uint8
+
+const (
+	unused use = iota
+	read
+	written
+)
+
+// layout is that of n storage buffers, shared by all shaders that have so many.
+type layout struct{ set, pipeline C.uint64_t }
+
+// compile makes a pipeline, or finds the one made before from that source.
+func (d *Device) compile(s *device.Shader) (*pipeline, error) {
+	key := pipelineKey{s.WGSL, accessKey(s.Bindings)}
+	if p := d.pipelines[key]; p != nil {
+		return p, nil
+	}
+	m, err := d.compiler.Compile(s.WGSL, d.features)
+	if err != nil {
+		return nil, device.Invalid("%v", err)
+	}
+	p := &pipeline{use: make([]use, len(s.Bindings))}
+	if err := d.fits(m, s, p.use); err != nil {
+		return nil, err
+	}
+	if p.layout, err = d.layout(len(s.Bindings)); err != nil {
+		return nil, err
+	}
+	if p.handle, err = d.cache.pipeline(d, m, p.layout); err != nil {
+		return nil, err
+	}
+	d.pipelines[key] = p
+	return p, nil
+}
+
+func accessKey(bindings []device.Access) string {
+	b := make([]byte, len(bindings))
+	for i, a := range bindings {
+		b[i] = byte(a)
+	}
+	return string(b)
+}
+
+// fits compares what a module declares with what the program says of it: Vulkan would not.
+func (d *Device) fits(m *spirv.Module, s *device.Shader, uses []use) error {
+	if m.Workgroup != s.Workgroup {
+		return device.Invalid("the source declares workgroup %v, the program %v", m.Workgroup, s.Workgroup)
+	}
+	if m.WorkgroupMemory > int64(d.limits.MaxWorkgroupMemory) {
+		return device.Invalid("the source declares %d bytes of workgroup memory, the device has %d", m.WorkgroupMemory, d.limits.MaxWorkgroupMemory)
+	}
+	for i, b := range m.Bindings {
+		if int(i) >= len(s.Bindings) {
+			return device.Invalid("the source has a binding %d, the program %d bindings", i, len(s.Bindings))
+		}
+		if b.ReadOnly != (s.Bindings[i] == device.ReadOnly) {
+			return device.Invalid("the source declares binding %d %s, the program %s", i, accessName(b.ReadOnly), accessName(!b.ReadOnly))
+		}
+		uses[i] = read
+		if b.Written {
+			uses[i] = written
+		}
+	}
+	return nil
+}
+
+func accessName(readOnly bool) string {
+	if readOnly {
+		return "read"
+	}
+	return "read_write"
+}
+
+// layout makes the layout of n storage buffers, or finds it.
+func (d *Device) layout(n int) (layout, error) {
+	if l, made := d.layouts[n]; made {
+		return l, nil
+	}
+	var l layout
+	if err := failure(vk.Result(C.gv_new_layout(d.native, C.uint32_t(n), &l.set, &l.pipeline))); err != nil {
+		return layout{}, err
+	}
+	d.layouts[n] = l
+	return l, nil
+}
+
+// newPipeline has the driver compile a module.
+func (d *Device) newPipeline(m *spirv.Module, of layout, cache vk.PipelineCache) (p C.uint64_t, err error) {
+	r := C.gv_new_pipeline(d.native, C.uint64_t(uintptr(unsafe.Pointer(cache))), of.pipeline, (*C.uint32_t)(&m.Code[0]), C.size_t(4*len(m.Code)), &p)
+	if err := failure(vk.Result(r)); err != nil {
+		return 0, fmt.Errorf("the driver could not compile it: %w", err)
+	}
+	return p, nil
+}

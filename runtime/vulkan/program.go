@@ -1,0 +1,225 @@
+//go:build linux
+
+package vulkan
+
+/*
+#include "native.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unsafe"
+
+	vk "github.com/vulkan-go/vulkan"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+const (
+	mostCommands = 2000 // a submission
+	mostRunning  = 8    // submissions of Run under way: the host may run ahead no further
+)
+
+// loaded is a program, recorded.
+type loaded struct {
+	d     *Device
+	label string
+	// Under d.mu:
+	parts    []unsafe.Pointer // VkCommandBuffer, of mostCommands at most
+	pool     C.uint64_t       // VkDescriptorPool, or 0
+	buffers  []*buffer
+	released bool
+}
+
+// Load compiles, binds and records p.
+func (d *Device) Load(p *device.Program) (device.Loaded, error) {
+	l := &loaded{d: d}
+	if p != nil {
+		l.label = p.Label
+	}
+	err := d.do("load", l.label, func() error {
+		if err := d.checker().Program(p); err != nil {
+			return err
+		}
+		if err := l.build(p); err != nil {
+			l.free()
+			return err
+		}
+		d.programs[l] = struct{}{}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *loaded) build(p *device.Program) error {
+	d := l.d
+	pipelines := make([]*pipeline, len(p.Shaders))
+	for i := range p.Shaders {
+		s := &p.Shaders[i]
+		var err error
+		if pipelines[i], err = d.compile(s); err != nil {
+			return d.named("compile", s.Label, err)
+		}
+	}
+	d.cache.saveNow(d)
+	sets, err := l.bind(p, pipelines)
+	if err != nil {
+		return err
+	}
+	var list []C.gv_command
+	var h hazards
+	for i, c := range p.Commands {
+		var command C.gv_command
+		var touched []access
+		if c.Shader == device.Copy {
+			src, dst := c.Args[0], c.Args[1]
+			command = C.gv_command{src: handle(src.Buffer.(*buffer).handle), src_offset: C.uint64_t(src.Offset),
+				dst: handle(dst.Buffer.(*buffer).handle), dst_offset: C.uint64_t(dst.Offset), size: C.uint64_t(src.Size)}
+			touched = []access{{src, false}, {dst, true}}
+		} else {
+			q := pipelines[c.Shader]
+			command = C.gv_command{pipeline: q.handle, layout: q.layout.pipeline, set: sets[i],
+				x: C.uint32_t(c.Groups[0]), y: C.uint32_t(c.Groups[1]), z: C.uint32_t(c.Groups[2])}
+			for k, r := range c.Args {
+				if use := q.use[k]; use != unused {
+					touched = append(touched, access{r, use == written})
+				}
+			}
+		}
+		if h.add(touched...) {
+			command.barrier = 1
+		}
+		list = append(list, command)
+	}
+	for part := range slices.Chunk(list, mostCommands) {
+		if err := l.record(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *loaded) record(part []C.gv_command) error {
+	var handle unsafe.Pointer
+	if err := failure(vk.Result(C.gv_new_commands(l.d.native, &handle))); err != nil {
+		return err
+	}
+	l.parts = append(l.parts, handle)
+	return failure(vk.Result(C.gv_record(l.d.native, handle, &part[0], C.size_t(len(part)), 1)))
+}
+
+// bind makes a descriptor set for each distinct list of arguments, and returns each command's.
+func (l *loaded) bind(p *device.Program, pipelines []*pipeline) ([]C.uint64_t, error) {
+	sets := make([]C.uint64_t, len(p.Commands))
+	same := map[string][]int{} // commands with equal arguments
+	var order []string
+	seen := map[*buffer]bool{}
+	descriptors := 0
+	for i, c := range p.Commands {
+		for _, r := range c.Args {
+			if b := r.Buffer.(*buffer); !seen[b] {
+				seen[b] = true
+				l.buffers = append(l.buffers, b)
+			}
+		}
+		if c.Shader == device.Copy || len(c.Args) == 0 {
+			continue
+		}
+		var key strings.Builder
+		for _, r := range c.Args {
+			fmt.Fprintf(&key, "%p %d %d;", r.Buffer, r.Offset, r.Size)
+		}
+		if same[key.String()] == nil {
+			order = append(order, key.String())
+			descriptors += len(c.Args)
+		}
+		same[key.String()] = append(same[key.String()], i)
+	}
+	if len(order) == 0 {
+		return sets, nil
+	}
+	r := C.gv_new_pool(l.d.native, C.uint32_t(len(order)), C.uint32_t(descriptors), &l.pool)
+	if err := failure(vk.Result(r)); err != nil {
+		return nil, err
+	}
+	var bindings []C.gv_binding
+	for _, key := range order {
+		args := p.Commands[same[key][0]].Args
+		var set C.uint64_t
+		r := C.gv_new_set(l.d.native, l.pool, pipelines[p.Commands[same[key][0]].Shader].layout.set, &set)
+		if err := failure(vk.Result(r)); err != nil {
+			return nil, err
+		}
+		for _, i := range same[key] {
+			sets[i] = set
+		}
+		for k, r := range args {
+			bindings = append(bindings, C.gv_binding{set: set, binding: C.uint32_t(k), buffer: handle(r.Buffer.(*buffer).handle),
+				offset: C.uint64_t(r.Offset), size: C.uint64_t(r.Size)})
+		}
+	}
+	C.gv_bind(l.d.native, &bindings[0], C.size_t(len(bindings)))
+	return sets, nil
+}
+
+// Run enqueues a loaded program. It waits while 8 submissions are under way.
+func (d *Device) Run(p device.Loaded) error {
+	l, ok := p.(*loaded)
+	if !ok || l == nil || l.d != d {
+		return d.named("run", "", device.Invalid("the program %v", errForeign))
+	}
+	return d.do("run", l.label, func() error {
+		if l.released {
+			return device.Invalid("the program %v", errReleased)
+		}
+		for _, b := range l.buffers {
+			if b.released {
+				return device.Invalid("buffer %q %v", b.label, errReleased)
+			}
+		}
+		for _, part := range l.parts {
+			if len(d.running) >= mostRunning {
+				d.look()
+			}
+			for len(d.running) >= mostRunning {
+				if err := d.until(d.running[0]); err != nil {
+					return err
+				}
+			}
+			if err := d.submit(part); err != nil {
+				return err
+			}
+			d.running = append(d.running, d.submitted)
+		}
+		return nil
+	})
+}
+
+// Release frees the bindings once enqueued work is done with them; the compiled shaders stay for programs to come.
+func (l *loaded) Release() {
+	// Once the device is closed or lost there is nothing left to release.
+	_ = l.d.do("release", l.label, func() error {
+		if !l.released {
+			l.released = true
+			delete(l.d.programs, l)
+			l.d.discard(l.free)
+		}
+		return nil
+	})
+}
+
+func (l *loaded) free() {
+	for _, part := range l.parts {
+		C.gv_free_commands(l.d.native, part)
+	}
+	if l.pool != 0 {
+		C.gv_free_pool(l.d.native, l.pool)
+	}
+	l.parts, l.pool, l.buffers = nil, 0, nil
+}

@@ -1,0 +1,222 @@
+//go:build linux
+
+package vulkan
+
+import (
+	"slices"
+
+	vk "github.com/vulkan-go/vulkan"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+const (
+	chunk       = 2 << 20  // bytes of a staging buffer
+	mostStaging = 16 << 20 // bytes, each way
+	together    = 1 << 20  // bytes to be copied that are worth a submission of their own
+)
+
+// stage is a staging buffer, filled from its beginning.
+type stage struct {
+	handle vk.Buffer
+	memory vk.DeviceMemory
+	data   []byte
+	filled int64
+	until  uint64 // the last submission that uses it
+	pieces int    // of reads that lie in it and were not collected
+}
+
+// stages are those of one direction; the last is the one being filled.
+type stages struct {
+	d      *Device
+	cached bool
+	all    []*stage
+}
+
+// take gives room for n bytes, n ≤ chunk; it waits when all that may exist are in use.
+func (s *stages) take(n int64) (*stage, int64, error) {
+	n = (n + 63) &^ 63
+	for {
+		if i := slices.IndexFunc(s.all, func(t *stage) bool { return t.filled+n <= chunk }); i >= 0 {
+			t := s.all[i]
+			at := t.filled
+			t.filled, t.until = at+n, s.d.next()
+			return t, at, nil
+		}
+		if s.reuse() {
+			continue
+		}
+		if int64(len(s.all)+1)*chunk <= mostStaging {
+			if err := s.make(); err != nil {
+				return nil, 0, err
+			}
+			continue
+		}
+		if err := s.d.submit(); err != nil {
+			return nil, 0, err
+		}
+		oldest := slices.MinFunc(s.all, func(a, b *stage) int { return int(int64(a.until) - int64(b.until)) })
+		if err := s.d.until(oldest.until); err != nil {
+			return nil, 0, err
+		}
+	}
+}
+
+// reuse empties a stage that the GPU is done with.
+func (s *stages) reuse() bool {
+	s.d.look()
+	for _, t := range s.all {
+		if t.until <= s.d.done && t.pieces == 0 {
+			t.filled = 0
+			return true
+		}
+	}
+	return false
+}
+
+func (s *stages) make() error {
+	b, memory, data, err := s.d.heap.mapped(chunk, s.cached)
+	if err != nil {
+		return err
+	}
+	s.all = append(s.all, &stage{handle: b, memory: memory, data: data})
+	s.d.staged.Add(chunk)
+	return nil
+}
+
+func (s *stages) free() {
+	for _, t := range s.all {
+		vk.DestroyBuffer(s.d.gpu, t.handle, nil)
+		vk.FreeMemory(s.d.gpu, t.memory, nil) // unmaps it
+	}
+	s.all = nil
+}
+
+// Write copies data to staging memory and enqueues the rest. It waits when 16 MiB are on their way already.
+func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
+	return d.do("write", label(b), func() error {
+		if err := d.checker().Transfer("write", b, offset, int64(len(data))); err != nil {
+			return err
+		}
+		for len(data) > 0 {
+			n := min(int64(len(data)), chunk)
+			s, at, err := d.uploads.take(n)
+			if err != nil {
+				return err
+			}
+			copy(s.data[at:], data[:n])
+			d.batch.upload(s.handle, at, device.Range{Buffer: b, Offset: offset, Size: n})
+			offset, data = offset+n, data[n:]
+			if d.batch.bytes >= together {
+				if err := d.submit(); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// Read enqueues a copy to the host. It waits when 16 MiB are on their way already.
+func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
+	r := &pending{d: d, label: label(b), done: make(chan struct{})}
+	err := d.do("read", r.label, func() error {
+		if err := d.checker().Transfer("read", b, offset, n); err != nil {
+			return err
+		}
+		r.data = make([]byte, n)
+		r.parts = int((n + chunk - 1) / chunk)
+		for at := int64(0); at < n; at += chunk {
+			to := r.data[at:min(at+chunk, n)]
+			s, place, err := d.downloads.take(int64(len(to)))
+			if err != nil {
+				return err
+			}
+			d.batch.download(device.Range{Buffer: b, Offset: offset + at, Size: int64(len(to))}, s.handle, place)
+			s.pieces++
+			d.reads = append(d.reads, &piece{s, place, to, d.next(), r})
+			r.until = d.next()
+			if err := d.submit(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// piece is a part of a read, that lies in one stage.
+type piece struct {
+	stage *stage
+	at    int64
+	to    []byte
+	until uint64
+	read  *pending
+}
+
+// collect takes what has arrived out of staging memory.
+func (d *Device) collect() {
+	n := 0
+	for ; n < len(d.reads) && d.reads[n].until <= d.done; n++ {
+		p := d.reads[n]
+		copy(p.to, p.stage.data[p.at:])
+		p.stage.pieces--
+		p.read.part(nil)
+	}
+	d.reads = slices.Delete(d.reads, 0, n)
+}
+
+// pending is a read, under d.mu until done is closed.
+type pending struct {
+	d     *Device
+	label string
+	done  chan struct{}
+	until uint64
+	parts int
+	data  []byte
+	err   error
+}
+
+func (r *pending) part(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+	if r.parts--; r.parts == 0 {
+		close(r.done)
+	}
+}
+
+// finished tells whether all parts are there.
+func (r *pending) finished() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return r.parts == 0
+	}
+}
+
+func (r *pending) Wait() ([]byte, error) {
+	d := r.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !r.finished() {
+		if err := d.until(r.until); err != nil && r.err == nil {
+			r.err = err
+		}
+	}
+	if r.err != nil {
+		return nil, d.named("read", r.label, r.err)
+	}
+	return r.data, nil
+}
+
+func label(b device.Buffer) string {
+	if b == nil {
+		return ""
+	}
+	return b.Label()
+}

@@ -1,0 +1,143 @@
+// Package spirv translates WGSL kernels to SPIR-V at run time, for Vulkan. The translator is naga, compiled to WebAssembly and run
+// by wazero: no compiler of shaders need be installed, and one that fails takes nothing with it.
+package spirv
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/gpupipe/gpupipe/wasm/codecache"
+)
+
+// Features say what the device has that will run the code. They are bits of naga/lib.rs's options.
+type Features uint32
+
+const (
+	CheckBuffers      Features = 1 << iota // it does not check indices itself (robustBufferAccess2): what lies beyond a buffer reads as 0 and is not written
+	Float16                                // f16 in arithmetic and in storage
+	Subgroups                              // subgroup operations
+	CooperativeMatrix                      // SPV_KHR_cooperative_matrix
+	ZeroWorkgroup                          // it clears workgroup memory itself (shaderZeroInitializeWorkgroupMemory); code for it compiles slowly
+)
+
+// Compiler translates kernels, and keeps the results in a folder. It may be used by several goroutines.
+type Compiler struct {
+	dir string
+
+	mu         sync.Mutex
+	naga       *naga // nil until it is needed
+	closed     bool
+	translated int // by naga, not found in the folder
+}
+
+// NewCompiler makes one. dir keeps what was compiled, naga itself included, which is machine code that is run as it is found: it must
+// belong to the user alone, and is made so. "" keeps nothing.
+func NewCompiler(dir string) (*Compiler, error) {
+	c := &Compiler{dir: dir}
+	if dir == "" {
+		return c, nil
+	}
+	for _, folder := range []string{dir, c.modules()} {
+		if err := codecache.Make(folder); err != nil {
+			return nil, fmt.Errorf("cache of shaders: %w", err)
+		}
+	}
+	return c, nil
+}
+
+func (c *Compiler) modules() string { return filepath.Join(c.dir, "modules") }
+
+// Close gives back what naga holds.
+func (c *Compiler) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.naga == nil {
+		return nil
+	}
+	n := c.naga
+	c.naga = nil
+	return n.close()
+}
+
+// Translated counts the kernels that naga has translated, those that the folder had not.
+func (c *Compiler) Translated() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.translated
+}
+
+// Compile translates a kernel: one compute shader called main. Its error is what is wrong with the source, with the line. A
+// folder that cannot be written to costs time and is no error.
+func (c *Compiler) Compile(wgsl string, f Features) (*Module, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errors.New("the compiler is closed")
+	}
+	if strings.Contains(wgsl, "\x00") {
+		return nil, errors.New("the source holds a zero byte")
+	}
+	path := ""
+	if c.dir != "" {
+		path = filepath.Join(c.modules(), key(wgsl, f))
+		if m := load(path); m != nil {
+			return m, nil
+		}
+	}
+	if err := c.start(); err != nil {
+		return nil, err
+	}
+	code, err := c.naga.translate(wgsl, f)
+	if err != nil {
+		return nil, err
+	}
+	m, err := Parse(code)
+	if err != nil {
+		return nil, fmt.Errorf("naga's result: %w", err)
+	}
+	c.translated++
+	if path != "" {
+		_ = codecache.Write(path, code) // the next one translates again
+	}
+	return m, nil
+}
+
+// start makes naga. Where its compiled form cannot be kept it is compiled anew each time.
+func (c *Compiler) start() (err error) {
+	if c.naga != nil {
+		return nil
+	}
+	if c.dir != "" {
+		if c.naga, err = startNaga(filepath.Join(c.dir, "naga")); err == nil {
+			return nil
+		}
+	}
+	c.naga, err = startNaga("")
+	return err
+}
+
+// key names a result by all that it follows from.
+func key(wgsl string, f Features) string {
+	h := sha256.New()
+	translator := sha256.Sum256(nagaWasm)
+	h.Write(translator[:])
+	h.Write(binary.LittleEndian.AppendUint32(nil, uint32(f)))
+	h.Write([]byte(wgsl))
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// load reads a module; nil when there is none, or it is damaged.
+func load(path string) *Module {
+	m, err := Parse(codecache.Read(path))
+	if err != nil {
+		return nil
+	}
+	return m
+}

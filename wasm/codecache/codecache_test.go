@@ -1,0 +1,47 @@
+package codecache
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestFilesAreWholeOrNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a")
+	assert.Nil(t, Read(path))
+	for _, data := range []string{"first and long", "second", ""} {
+		require.NoError(t, Write(path, []byte(data)))
+		assert.Equal(t, data, string(Read(path)))
+	}
+	require.NoError(t, Write(path, []byte("content")))
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for i := range whole {
+		damaged := append([]byte(nil), whole...)
+		damaged[i] ^= 1
+		require.NoError(t, os.WriteFile(path, damaged, 0o600))
+		assert.Nil(t, Read(path), i)
+		require.NoError(t, os.WriteFile(path, whole[:i], 0o600))
+		assert.Nil(t, Read(path), i)
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	assert.Len(t, entries, 1)
+	assert.Error(t, Write(filepath.Join(path, "below a file"), nil))
+}
+
+func TestOthersMayNotWrite(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "cache")
+	require.NoError(t, Make(dir))
+	info, err := os.Stat(dir)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	require.NoError(t, Make(dir))
+	require.NoError(t, os.Chmod(dir, 0o770))
+	assert.ErrorContains(t, Make(dir), "may be written to by others")
+	_, err = Open(dir)
+	assert.ErrorContains(t, err, "chmod go-w")
+}
