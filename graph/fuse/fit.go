@@ -1,8 +1,6 @@
 package fuse
 
 import (
-	"slices"
-
 	"github.com/gpupipe/gpupipe/graph"
 )
 
@@ -38,10 +36,12 @@ func (f *fuser) fitGroup(g *Group) {
 // inlinedInto lists the nodes that are computed within n's kernel although they have no place in its group.
 func (f *fuser) inlinedInto(n *graph.Node) []*graph.Node {
 	var found []*graph.Node
+	seen := map[*graph.Node]bool{}
 	var visit func(n *graph.Node)
 	visit = func(n *graph.Node) {
 		for _, in := range n.Inputs {
-			if f.isInlined(in.Node) && !slices.Contains(found, in.Node) {
+			if f.isInlined(in.Node) && !seen[in.Node] {
+				seen[in.Node] = true
 				found = append(found, in.Node)
 				visit(in.Node)
 			}

@@ -193,3 +193,23 @@ func TestResidualThenNormStoresNoSquare(t *testing.T) {
 	require.Equal(t, []fuse.Kind{fuse.MatMul, fuse.Reduce}, kinds(r))
 	assert.Len(t, r.Groups[0].Stores, 1)
 }
+
+// There may be more ways through a graph than can be walked, one after the other, and more nodes than one kernel should have.
+func TestLongChainsOfForks(t *testing.T) {
+	for name, extent := range map[string]int{"single elements": 1, "rows": 64} {
+		t.Run(name, func(t *testing.T) {
+			r := run(t, func(b *graph.Builder) {
+				x := b.Input("x", graph.T(graph.F32, 64, 64))
+				y := op.Sum(x, []int{0}, false)
+				y = op.Slice(y, 0, 0, extent)
+				for range 400 {
+					y = op.Add(y, y)
+				}
+				b.Output("y", op.Add(y, y))
+			})
+			for _, g := range r.Groups {
+				assert.LessOrEqual(t, len(g.Nodes), 256)
+			}
+		})
+	}
+}

@@ -11,6 +11,9 @@ import (
 // length up to which that does not matter.
 const fewRows, longRow = 64, 4096
 
+// mostNodes of a kernel: the time that a chain of many takes to be fused, and to be compiled by drivers, grows faster than the chain.
+const mostNodes = 256
+
 // mergeAll joins groups along the edges of the graph until nothing more fits together.
 func (f *fuser) mergeAll() {
 	for again := true; again; {
@@ -35,6 +38,7 @@ func (f *fuser) mergeAll() {
 // producers are the groups that c reads from, in order of their first node.
 func (f *fuser) producers(c *Group) []*Group {
 	found := map[*Group]bool{}
+	seen := map[*graph.Node]bool{} // computed where they are read: there may be many ways to one
 	var visit func(n *graph.Node)
 	visit = func(n *graph.Node) {
 		for _, in := range n.Inputs {
@@ -42,7 +46,8 @@ func (f *fuser) producers(c *Group) []*Group {
 				if p != c {
 					found[p] = true
 				}
-			} else {
+			} else if !seen[in.Node] {
+				seen[in.Node] = true
 				visit(in.Node)
 			}
 		}
@@ -60,7 +65,7 @@ func (f *fuser) producers(c *Group) []*Group {
 
 // merged returns the kernel that does the work of both groups, nil when there is none.
 func (f *fuser) merged(p, c *Group) *Group {
-	if p.Scope != c.Scope {
+	if p.Scope != c.Scope || len(p.Nodes)+len(c.Nodes) > mostNodes {
 		return nil
 	}
 	m := combine(p, c)
@@ -102,9 +107,13 @@ func combine(p, c *Group) *Group {
 // onlyReduced tells whether nothing but reductions reads c, which then need not be stored if it is left to them.
 func (f *fuser) onlyReduced(c *Group) bool {
 	reduced := false
+	seen := map[*graph.Value]bool{}
 	var check func(v *graph.Value) bool
 	check = func(v *graph.Value) bool {
-		if f.stored[v] {
+		if seen[v] {
+			return true
+		}
+		if seen[v] = true; f.stored[v] {
 			return false
 		}
 		for _, u := range f.users[v] {
@@ -146,18 +155,24 @@ func (f *fuser) indirect(p, c *Group) bool {
 
 // external tells whether anything outside the group reads v.
 func (f *fuser) external(v *graph.Value, g *Group) bool {
+	return f.readOutside(v, g, map[*graph.Node]bool{})
+}
+
+// readOutside is external but for nodes that were seen before.
+func (f *fuser) readOutside(v *graph.Value, g *Group, seen map[*graph.Node]bool) bool {
 	if f.stored[v] {
 		return true
 	}
 	for _, u := range f.users[v] {
-		if g.members[u] {
+		if g.members[u] || seen[u] {
 			continue
 		}
+		seen[u] = true
 		if f.group[u] != nil {
 			return true
 		}
 		for _, o := range u.Outputs { // computed where it is read
-			if _, aliased := f.alias[o]; aliased || f.external(o, g) {
+			if _, aliased := f.alias[o]; aliased || f.readOutside(o, g, seen) {
 				return true
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -102,13 +103,13 @@ func (s *sheets) signature(u int) string {
 	if u > 0 {
 		known[s.leaves[u-1]] = "entry"
 	}
-	text := ""
+	var text strings.Builder
 	for _, n := range s.nodes[u] {
 		attributes, err := json.Marshal(n.Op)
 		if err != nil {
 			panic(err) // ops are plain structs
 		}
-		text += fmt.Sprintf("%s %s", n.Op.Name(), attributes)
+		fmt.Fprintf(&text, "%s %s", n.Op.Name(), attributes)
 		for _, v := range n.Inputs {
 			if known[v] == "" { // a source: parameters by their order, others by what they hold
 				known[v] = fmt.Sprintf("%s %d %v", v.Node.Op.Name(), len(known), v.Type)
@@ -116,14 +117,14 @@ func (s *sheets) signature(u int) string {
 					known[v] = fmt.Sprintf("constant %v %x", v.Type, s.digest(c))
 				}
 			}
-			text += ", " + known[v]
+			text.WriteString(", " + known[v])
 		}
 		for _, v := range n.Outputs {
 			known[v] = fmt.Sprint("#", len(known))
 		}
-		text += "\n"
+		text.WriteString("\n")
 	}
-	return text + "= " + known[s.leaves[u]]
+	return text.String() + "= " + known[s.leaves[u]]
 }
 
 // digest is a hash of a constant's numbers.
