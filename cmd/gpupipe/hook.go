@@ -112,7 +112,7 @@ func (f *moduleFlags) spec(a *app, name string, unmetered bool) hook.Spec {
 
 // each loads the module for every hook that it has, or for the one that is wanted.
 func (f *moduleFlags) each(a *app, h *hook.Host, do func(m *hook.Module) error) error {
-	bin, err := os.ReadFile(f.File)
+	bin, err := hook.ReadFile(f.File)
 	if err != nil {
 		return train.Mistake(refused(f.File, err))
 	}

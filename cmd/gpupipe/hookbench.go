@@ -78,7 +78,7 @@ func (c *hookBenchCommand) Run(a *app) error {
 
 // figures are a hook's: metered to unmetered, and how much data it works on.
 func (c *hookBenchCommand) figures(a *app, host *hook.Host, m *hook.Module, long time.Duration) (all []measured, err error) {
-	bin, err := os.ReadFile(c.File)
+	bin, err := hook.ReadFile(c.File)
 	if err != nil {
 		return nil, err
 	}

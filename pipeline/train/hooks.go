@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"runtime"
 	"slices"
@@ -84,7 +83,7 @@ func (h *hooks) load(c HookConfig) (_ *loadedHook, err error) {
 	s := hook.Spec{File: c.File, Hook: c.Hook, Config: c.Config.JSON(), Seed: c.Seed, Limits: limits, Log: func(line string) { h.wrote(c.File, line) }}
 	var m *hook.Module
 	if c.module == nil && c.Hook == hook.BuildModel {
-		if c.module, err = os.ReadFile(c.File); err != nil {
+		if c.module, err = hook.ReadFile(c.File); err != nil {
 			return nil, fmt.Errorf("hook %s: %w", c.File, err)
 		}
 	}

@@ -77,11 +77,27 @@ type Module struct {
 
 // Load reads and compiles a module, and checks that it has the hook. Errors are *wasm.Error.
 func (h *Host) Load(s Spec) (*Module, error) {
-	bin, err := os.ReadFile(s.File)
+	bin, err := ReadFile(s.File)
 	if err != nil {
 		return nil, refused(s.File, err)
 	}
 	return h.LoadBytes(s, bin)
+}
+
+// mostBytes of a module's file.
+const mostBytes = 256 << 20
+
+// ReadFile reads a module. What is no regular file, which may never end, and one above 256 MiB are errors.
+func ReadFile(path string) ([]byte, error) {
+	switch info, err := os.Stat(path); {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	case info.Size() > mostBytes:
+		return nil, fmt.Errorf("%s has %d bytes, expected at most %d", path, info.Size(), mostBytes)
+	}
+	return os.ReadFile(path)
 }
 
 // LoadBytes is Load on the contents of the file.

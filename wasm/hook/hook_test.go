@@ -411,3 +411,15 @@ func TestExamplesAreSmall(t *testing.T) {
 		assert.Less(t, info.Size(), int64(64<<10), name)
 	}
 }
+
+func TestModulesAreRegularFiles(t *testing.T) {
+	for _, path := range []string{os.DevNull, t.TempDir()} {
+		_, err := hook.ReadFile(path)
+		assert.ErrorContains(t, err, path+" is not a regular file")
+	}
+	large := filepath.Join(t.TempDir(), "large.wasm")
+	require.NoError(t, os.WriteFile(large, nil, 0o666))
+	require.NoError(t, os.Truncate(large, 256<<20+1))
+	_, err := hook.ReadFile(large)
+	assert.ErrorContains(t, err, "expected at most 268435456")
+}
