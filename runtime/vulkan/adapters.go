@@ -31,7 +31,11 @@ var loader struct {
 	get unsafe.Pointer // vkGetInstanceProcAddr; nil until the loader is open
 }
 
-var errNoLoader = errors.New("libvulkan.so.1 cannot be opened: install the Vulkan loader (Debian's libvulkan1) and your GPU's driver")
+// What leaves a machine without adapters.
+var (
+	errNoLoader = errors.New("libvulkan.so.1 cannot be opened: install the Vulkan loader (Debian's libvulkan1) and your GPU's driver")
+	errNoDriver = errors.New("the Vulkan loader finds no driver: install your GPU's, or Mesa's lavapipe to compute on the CPU")
+)
 
 // version12 is Vulkan 1.2, the first version with timeline semaphores.
 var version12 = vk.MakeVersion(1, 2, 0)
@@ -73,8 +77,12 @@ func newInstance() (vk.Instance, error) {
 	info := vk.InstanceCreateInfo{SType: vk.StructureTypeInstanceCreateInfo, PApplicationInfo: &app}
 	defer info.Free()
 	var instance vk.Instance
-	if err := failure(vk.CreateInstance(&info, nil, &instance)); err != nil {
-		return nil, fmt.Errorf("no Vulkan driver was found: %w", err)
+	r := vk.CreateInstance(&info, nil, &instance)
+	if r == vk.ErrorIncompatibleDriver {
+		return nil, errNoDriver
+	}
+	if err := failure(r); err != nil {
+		return nil, err
 	}
 	if err := vk.InitInstance(instance); err != nil {
 		vk.DestroyInstance(instance, nil)
@@ -102,7 +110,7 @@ func failure(r vk.Result) error {
 // and software. Where there is no Vulkan the list is empty.
 func Adapters() ([]Adapter, error) {
 	instance, found, err := enumerate()
-	if errors.Is(err, errNoLoader) {
+	if errors.Is(err, errNoLoader) || errors.Is(err, errNoDriver) {
 		return nil, nil
 	}
 	if err != nil {

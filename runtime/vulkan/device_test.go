@@ -90,6 +90,17 @@ func TestAdapters(t *testing.T) {
 	assert.ErrorContains(t, unknownAdapter("vulkan:0", nil), "no GPU with Vulkan 1.2 was found")
 }
 
+func TestNoDriver(t *testing.T) {
+	for _, name := range []string{"VK_DRIVER_FILES", "VK_ICD_FILENAMES"} {
+		t.Setenv(name, filepath.Join(t.TempDir(), "none.json"))
+	}
+	found, err := Adapters()
+	require.NoError(t, err)
+	assert.Empty(t, found)
+	_, err = Open(0, Options{})
+	assert.ErrorContains(t, err, "vulkan:0: the Vulkan loader finds no driver")
+}
+
 func TestFailuresAreErrors(t *testing.T) {
 	assert.NoError(t, failure(vk.Success))
 	assert.NoError(t, failure(vk.Incomplete))
