@@ -56,7 +56,7 @@ func TestHookBench(t *testing.T) {
 
 func TestHookMistakes(t *testing.T) {
 	for want, args := range map[string][]string{
-		"hook none.wasm: refused: open none.wasm":                                        {"check", "none.wasm"},
+		"hook none.wasm: refused: stat none.wasm":                                        {"check", "none.wasm"},
 		"is not WebAssembly":                                                             {"check", hookExamples + "focal_loss.c"},
 		"does not export the function on_metrics":                                        {"check", hookExamples + "focal_loss.wasm", "--hook", "on_metrics"},
 		`there is no hook "loss", expected one of build_loss, build_model, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},

@@ -199,7 +199,7 @@ func (c *checked) rows() [][]string {
 			speed = fmt.Sprintf("%.0f MB/s", v.MBps)
 		}
 		rows = append(rows, []string{v.Hook, map[bool]string{true: "yes", false: "NO"}[v.OK], took, speed,
-			fmt.Sprintf("%s (%.2g %%)", grouped(v.Work), 100*float64(v.Work)/float64(c.Budget)), fmt.Sprintf("%.3g MB", v.MemoryMB), v.Found})
+			fmt.Sprintf("%s (%.3g %%)", grouped(v.Work), 100*float64(v.Work)/float64(c.Budget)), fmt.Sprintf("%.3g MB", v.MemoryMB), v.Found})
 	}
 	return rows
 }

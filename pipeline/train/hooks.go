@@ -236,7 +236,7 @@ func (h *hooks) openRate(ctx context.Context, s optim.Schedule) (err error) {
 			return Mistake(err)
 		}
 	}
-	return h.rates(ctx, 1)
+	return h.rates(context.WithoutCancel(ctx), 1)
 }
 
 // factor is what optim.Config calls so: the factors that rates has asked for; nil if no module sets them.
@@ -250,7 +250,7 @@ func (h *hooks) factor() func(step int) float64 {
 // rates asks for the factors of the steps before to. The module is asked once for each, from the first on, also in a run that goes
 // on later: what it remembers is the same.
 func (h *hooks) rates(ctx context.Context, to int) error {
-	for step := len(h.factors); h.rate != nil && step < to; step++ {
+	for step := len(h.factors); h.rate != nil && step < to && ctx.Err() == nil; step++ {
 		f, err := h.rate.Factor(context.WithoutCancel(ctx), step, h.schedule.Steps, h.schedule.Factor(step))
 		if err != nil {
 			return Mistake(err)

@@ -209,7 +209,7 @@ func TestEvaluationFiltersAsTheRunDid(t *testing.T) {
 
 func TestMistakesOfModulesAreTheUsers(t *testing.T) {
 	for want, hooks := range map[string]string{
-		"hook ../../examples/hooks/none.wasm: refused: open ../../examples/hooks/none.wasm: no such file":                                        "none.wasm, hook: build_loss",
+		"hook ../../examples/hooks/none.wasm: refused: stat ../../examples/hooks/none.wasm: no such file":                                        "none.wasm, hook: build_loss",
 		"hook ../../examples/hooks/focal_loss.c: refused":                                                                                        "focal_loss.c, hook: build_loss",
 		"focal_loss.wasm: refused: does not export the function learning_rate":                                                                   "focal_loss.wasm, hook: learning_rate",
 		"focal_loss.wasm: build_loss: failed: gamma is not a number":                                                                             "focal_loss.wasm, hook: build_loss, config: {gamma: x}",

@@ -3,7 +3,6 @@ package train
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -105,8 +104,8 @@ func (c Config) validateHooks() error {
 		switch {
 		case h.MemoryMB < 0 || h.MemoryMB > 4096:
 			return bad(key("memory_mb"), h.MemoryMB, "an integer from 1 to 4096, or 0 for 256")
-		case h.Seconds < 0 || h.Seconds > 86400 || math.IsNaN(h.Seconds):
-			return bad(key("seconds"), h.Seconds, "a number from 0 to 86400; 0 is 30")
+		case h.Seconds != 0 && !(h.Seconds >= 0.001 && h.Seconds <= 86400):
+			return bad(key("seconds"), h.Seconds, "a number from 0.001 to 86400, or 0 for 30")
 		case h.OnError != "" && !slices.Contains(skippingHooks, h.Hook):
 			return bad(key("on_error"), h.OnError, "nothing: it is of %s only", strings.Join(skippingHooks, ", "))
 		case h.OnError != "" && h.OnError != halt && h.OnError != skip:

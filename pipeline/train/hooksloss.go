@@ -119,7 +119,7 @@ func (h *hooks) askScalars(ctx context.Context, from, to int) error {
 	if h.scalars == nil {
 		return nil
 	}
-	for ; h.asked < to; h.asked++ {
+	for ; h.asked < to && ctx.Err() == nil; h.asked++ {
 		v, err := h.scalars.Values(context.WithoutCancel(ctx), h.asked, h.steps)
 		if err != nil {
 			return Mistake(err)

@@ -59,6 +59,9 @@ func (r *run) segment(ctx context.Context) (err error) {
 	if err := errors.Join(r.hooks.rates(ctx, to), r.hooks.askScalars(ctx, r.step, to)); err != nil {
 		return &broken{err}
 	}
+	if ctx.Err() != nil { // hooks may not have been asked for all
+		return nil
+	}
 	from, began := r.step, time.Now()
 	r.step, err = r.engine.Train(ctx, r.source, r.step, to, func(m engine.Measured) error {
 		if err := r.tellLast(ctx); err != nil {

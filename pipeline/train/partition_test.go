@@ -160,7 +160,7 @@ func TestPlansOfRunsWithHooks(t *testing.T) {
 	require.NoError(t, err)
 	assert.Greater(t, hooked, plain)
 	_, err = head(withHooks("none.wasm, hook: build_loss"))
-	assert.ErrorContains(t, err, "hook none.wasm: refused: open none.wasm")
+	assert.ErrorContains(t, err, "hook none.wasm: refused: stat none.wasm")
 	_, err = head("data.aligned=[none.safetensors]")
 	assert.ErrorContains(t, err, "data.aligned: stat none.safetensors: no such file")
 }

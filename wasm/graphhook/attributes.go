@@ -3,6 +3,7 @@ package graphhook
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -19,8 +20,14 @@ func decode(text []byte, into any) error {
 	if len(text) == 0 {
 		text = []byte("{}")
 	}
-	var given map[string]json.RawMessage
-	if err := json.Unmarshal(text, &given); err != nil {
+	var (
+		given map[string]json.RawMessage
+		wrong *json.UnmarshalTypeError
+	)
+	switch err := json.Unmarshal(text, &given); {
+	case errors.As(err, &wrong):
+		return fmt.Errorf("attributes are found to be %s, expected an object", wrong.Value)
+	case err != nil:
 		return fmt.Errorf("attributes: %w", err)
 	}
 	known := map[string]bool{} // and whether it must be given
@@ -43,11 +50,18 @@ func decode(text []byte, into any) error {
 		}
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
-	if err := d.Decode(into); err != nil {
+	switch err := d.Decode(into); {
+	case errors.As(err, &wrong):
+		return fmt.Errorf("attribute %q: found %s, expected %s", wrong.Field, wrong.Value, kindNames[wrong.Type.Kind()])
+	case err != nil:
 		return fmt.Errorf("attributes: %w", err)
 	}
 	return nil
 }
+
+// kindNames are what attributes consist of.
+var kindNames = map[reflect.Kind]string{reflect.Int: "integers", reflect.Uint32: "an integer from 0 to 4294967295", reflect.Bool: "true or false",
+	reflect.Slice: "a list", reflect.String: "text"}
 
 func list(names map[string]bool) string {
 	if len(names) == 0 {
@@ -63,7 +77,10 @@ type real float64
 func (r *real) UnmarshalJSON(b []byte) error {
 	var text string
 	if err := json.Unmarshal(b, &text); err != nil {
-		return json.Unmarshal(b, (*float64)(r))
+		if json.Unmarshal(b, (*float64)(r)) != nil {
+			return fmt.Errorf("%.64s is not a number", b)
+		}
+		return nil
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil {
@@ -78,8 +95,8 @@ type dtype graph.DType
 
 func (d *dtype) UnmarshalJSON(b []byte) error {
 	var text string
-	if err := json.Unmarshal(b, &text); err != nil {
-		return err
+	if json.Unmarshal(b, &text) != nil {
+		text = string(b)
 	}
 	for _, x := range []graph.DType{graph.F32, graph.I32, graph.U32} {
 		if x.String() == text {

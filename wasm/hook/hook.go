@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -32,6 +33,8 @@ const (
 	LossScalars = "loss_scalars"
 	LossGrad    = "loss_grad"
 )
+
+var companions = map[string][]string{BuildLoss: {LossScalars, LossGrad}}
 
 // Names lists the hooks.
 func Names() []string {
@@ -109,7 +112,13 @@ func (h *Host) LoadBytes(s Spec, bin []byte) (*Module, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := m.CheckHook(s.Hook); err != nil {
+	err = m.CheckHook(s.Hook)
+	for _, companion := range companions[s.Hook] {
+		if wrong := m.CheckHook(companion); err == nil && wrong != nil && !errors.Is(wrong, wasm.ErrNoHook) {
+			err = wrong
+		}
+	}
+	if err != nil {
 		m.Close()
 		return nil, err
 	}

@@ -265,13 +265,19 @@ func try(m *hook.Module) error {
 func TestModulesThatAreRefused(t *testing.T) {
 	h := newHost(t)
 	_, err := h.Load(hook.Spec{File: "none.wasm", Hook: hook.BuildLoss})
-	assert.ErrorContains(t, err, "hook none.wasm: refused: open none.wasm: no such file")
+	assert.ErrorContains(t, err, "hook none.wasm: refused: stat none.wasm: no such file")
 	_, err = h.Load(hook.Spec{File: examples + "focal_loss.wasm", Hook: "build_loos"})
 	assert.ErrorContains(t, err, `there is no hook "build_loos", expected one of build_loss, build_model, map_document, map_batch, token_weights, learning_rate, on_metrics`)
 	_, err = h.Load(hook.Spec{File: examples + "focal_loss.wasm", Hook: hook.MapDocument})
 	assert.ErrorContains(t, err, "focal_loss.wasm: refused: does not export the function map_document (i32, i32)")
 	_, err = h.LoadBytes(hook.Spec{File: "x.wasm", Hook: hook.BuildLoss}, []byte("text"))
 	assert.ErrorContains(t, err, "hook x.wasm: refused:")
+	for _, companion := range []string{hook.LossScalars, hook.LossGrad} {
+		loss := function(hook.BuildLoss, w.Const(0))
+		_, err = h.LoadBytes(hook.Spec{File: "x.wasm", Hook: hook.BuildLoss}, guest("", loss, w.Func{Export: companion}))
+		assert.ErrorContains(t, err, "hook x.wasm: refused: ")
+		assert.ErrorContains(t, err, companion)
+	}
 }
 
 // prose is documents of which some are kept.
