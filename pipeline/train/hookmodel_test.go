@@ -124,7 +124,7 @@ func TestCheckpointsHoldTheModule(t *testing.T) {
 	assert.Len(t, text, 30)
 
 	_, err = Run(context.Background(), config("new"), options(&reference{}, &notes{}))
-	assert.ErrorContains(t, err, "hook "+module+": open "+module+": no such file or directory", "a new run has no checkpoint")
+	assert.ErrorContains(t, err, "hook "+module+": stat "+module+": no such file or directory", "a new run has no checkpoint")
 	again := written(t, t.TempDir(), gpt2(t), "init.from="+out, "train.steps=0")
 	res, err := Run(context.Background(), again, options(&reference{}, &notes{}))
 	require.NoError(t, err)
