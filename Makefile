@@ -19,7 +19,7 @@ test: setup lint ## the whole test suite, after vet
 	$(MAKE) --no-print-directory wasm
 
 # docs/RATIONALE.md says which tests run as WebAssembly, and why others do not.
-WASI_TESTS := graph graph/autodiff graph/eval graph/fuse graph/plan graph/split runtime/device runtime/null pipeline/partition \
+WASI_TESTS := graph graph/autodiff graph/eval graph/fuse graph/plan graph/split runtime/device runtime/null pipeline/schedule pipeline/partition \
 	pipeline/strictyaml pipeline/trace pipeline/checkpoint/safetensors
 PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
 

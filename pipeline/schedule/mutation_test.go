@@ -65,10 +65,14 @@ func mutate(rng *rand.Rand, s *Schedule) *Schedule {
 func TestMutatedSchedules(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	names, _ := Names()
+	tries := 800
+	if testing.Short() {
+		tries = 100
+	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			sound, broken, deadlocked := 0, 0, 0
-			for range 800 {
+			for range tries {
 				p := 1 + rng.IntN(4)
 				o := Options{Stages: p, Microbatches: p * (1 + rng.IntN(2)), Batches: 1 + rng.IntN(3)}
 				if name == "pipedream" {
@@ -103,9 +107,11 @@ func TestMutatedSchedules(t *testing.T) {
 				}
 				sound++
 			}
-			assert.Greater(t, sound, 30)
-			assert.Greater(t, broken, 300)
-			assert.Positive(t, deadlocked)
+			assert.Greater(t, sound, tries/27)
+			assert.Greater(t, broken, tries*3/8)
+			if !testing.Short() { // rare
+				assert.Positive(t, deadlocked)
+			}
 		})
 	}
 }

@@ -9,13 +9,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// every runs a test on schedules of all generators, with up to 8 stages.
+// every runs a test on schedules of all generators, with up to 8 stages, or 4 in a short run.
 func every(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o Options)) {
 	names, _ := Names()
+	most := 8
+	if testing.Short() {
+		most = 4
+	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			tried := 0
-			for p := 1; p <= 8; p++ {
+			for p := 1; p <= most; p++ {
 				for _, m := range []int{1, 3, 4, 8} {
 					for _, v := range []int{1, 2, 3} {
 						o := Options{Stages: p, Microbatches: m, Chunks: v, Batches: batches}
