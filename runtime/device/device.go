@@ -3,6 +3,7 @@
 package device
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -157,6 +158,15 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return e.Cause }
+
+// Named is cause as an *Error: nil stays nil, and what is named already stays as it is.
+func Named(op, object, device string, cause error) error {
+	var already *Error
+	if cause == nil || errors.As(cause, &already) {
+		return cause
+	}
+	return &Error{Op: op, Object: object, Device: device, Cause: cause}
+}
 
 // The causes callers tell apart.
 var (

@@ -157,11 +157,7 @@ func (d *Device) do(op, object string, f func() error) error {
 }
 
 func (d *Device) named(op, object string, cause error) error {
-	var already *device.Error
-	if cause == nil || errors.As(cause, &already) {
-		return cause
-	}
-	return &device.Error{Op: op, Object: object, Device: d.info.Name, Cause: cause}
+	return device.Named(op, object, d.info.Name, cause)
 }
 
 func (d *Device) checker() device.Checker {

@@ -1,7 +1,6 @@
 package webgpujs
 
 import (
-	"encoding/binary"
 	"sync"
 	"testing"
 
@@ -37,40 +36,6 @@ func TestInfo(t *testing.T) {
 	t.Logf("%+v %+v", d.Info(), d.Limits())
 }
 
-func words(data []byte) []uint32 {
-	out := make([]uint32, len(data)/4)
-	for i := range out {
-		out[i] = binary.LittleEndian.Uint32(data[4*i:])
-	}
-	return out
-}
-
-func pattern(n, seed int) []byte {
-	data := make([]byte, n)
-	for i := range data {
-		data[i] = byte(i*31 + i>>8 + seed)
-	}
-	return data
-}
-
-// increments is a program of n dispatches that each add one to the first 64 words of b.
-func increments(b device.Buffer, n int) *device.Program {
-	p := &device.Program{Label: "increments", Shaders: []device.Shader{checktest.Increment(1)}}
-	for range n {
-		p.Commands = append(p.Commands, device.Command{Args: []device.Range{{Buffer: b, Size: 256}}, Groups: [3]int{1, 1, 1}})
-	}
-	return p
-}
-
-func read(t *testing.T, d *Device, b device.Buffer, offset, n int64) []byte {
-	t.Helper()
-	r, err := d.Read(b, offset, n)
-	require.NoError(t, err)
-	data, err := r.Wait()
-	require.NoError(t, err)
-	return data
-}
-
 // Goroutines share a device, and what each enqueues comes in its order.
 func TestConcurrentUse(t *testing.T) {
 	d := open(t, 0)
@@ -80,11 +45,11 @@ func TestConcurrentUse(t *testing.T) {
 			b, err := d.Alloc("b", 1024)
 			assert.NoError(t, err)
 			defer b.Release()
-			l, err := d.Load(increments(b, 3))
+			l, err := d.Load(checktest.Increments(b, 3))
 			assert.NoError(t, err)
 			defer l.Release()
 			for i := range 20 {
-				assert.NoError(t, d.Write(b, 0, pattern(1024, g+i)))
+				assert.NoError(t, d.Write(b, 0, checktest.Pattern(1024, g+i)))
 				assert.NoError(t, d.Run(l))
 				r, err := d.Read(b, 0, 1024)
 				assert.NoError(t, err)
@@ -93,11 +58,11 @@ func TestConcurrentUse(t *testing.T) {
 				}
 				got, err := r.Wait()
 				assert.NoError(t, err)
-				want := words(pattern(1024, g+i))
+				want := checktest.Words(checktest.Pattern(1024, g+i))
 				for k := range 64 {
 					want[k] += 3
 				}
-				assert.Equal(t, want, words(got))
+				assert.Equal(t, want, checktest.Words(got))
 			}
 		})
 	}
@@ -113,15 +78,15 @@ func TestCopies(t *testing.T) {
 	require.NoError(t, err)
 	b, err := d.Alloc("b", half)
 	require.NoError(t, err)
-	data := pattern(half, 3)
+	data := checktest.Pattern(half, 3)
 	require.NoError(t, d.Write(a, 0, data))
 	l, err := d.Load(&device.Program{Label: "copies", Commands: []device.Command{
 		{Shader: device.Copy, Args: []device.Range{{Buffer: a, Size: half}, {Buffer: a, Offset: half, Size: half}}},
 		{Shader: device.Copy, Args: []device.Range{{Buffer: a, Offset: half, Size: half}, {Buffer: b, Size: half}}}}})
 	require.NoError(t, err)
 	require.NoError(t, d.Run(l))
-	assert.True(t, string(data) == string(read(t, d, b, 0, half)))
-	assert.Empty(t, read(t, d, b, 0, 0))
+	assert.True(t, string(data) == string(checktest.Read(t, d, b, 0, half)))
+	assert.Empty(t, checktest.Read(t, d, b, 0, 0))
 }
 
 // More than may be under way, and nobody waits for it.
@@ -129,11 +94,11 @@ func TestManyTransfers(t *testing.T) {
 	d := open(t, 0)
 	b, err := d.Alloc("b", 4<<20)
 	require.NoError(t, err)
-	l, err := d.Load(increments(b, 1))
+	l, err := d.Load(checktest.Increments(b, 1))
 	require.NoError(t, err)
 	var last device.Pending
 	for i := range 20 {
-		require.NoError(t, d.Write(b, 0, pattern(4<<20, i)))
+		require.NoError(t, d.Write(b, 0, checktest.Pattern(4<<20, i)))
 		require.NoError(t, d.Run(l))
 		last, err = d.Read(b, 256, 4<<20-256)
 		require.NoError(t, err)
@@ -142,14 +107,14 @@ func TestManyTransfers(t *testing.T) {
 	}
 	got, err := last.Wait()
 	require.NoError(t, err)
-	assert.True(t, string(pattern(4<<20, 19)[256:]) == string(got))
+	assert.True(t, string(checktest.Pattern(4<<20, 19)[256:]) == string(got))
 }
 
 func TestShaderThatDoesNotCompile(t *testing.T) {
 	d := open(t, 0)
 	b, err := d.Alloc("b", 256)
 	require.NoError(t, err)
-	p := increments(b, 1)
+	p := checktest.Increments(b, 1)
 	p.Shaders[0].Label = "bad one"
 	p.Shaders[0].WGSL += "\nfn f() -> f32 { return nothing; }\n"
 	_, err = d.Load(p)
@@ -158,7 +123,7 @@ func TestShaderThatDoesNotCompile(t *testing.T) {
 	assert.ErrorContains(t, err, "line 4: ")
 	assert.ErrorContains(t, err, "nothing")
 	require.NoError(t, d.Sync(), "the error is told once")
-	_, err = d.Load(increments(b, 1))
+	_, err = d.Load(checktest.Increments(b, 1))
 	require.NoError(t, err)
 }
 
@@ -181,7 +146,7 @@ func TestErrorOfEnqueuedWork(t *testing.T) {
 	d := open(t, 0)
 	b, err := d.Alloc("b", 256)
 	require.NoError(t, err)
-	l, err := d.Load(increments(b, 1))
+	l, err := d.Load(checktest.Increments(b, 1))
 	require.NoError(t, err)
 	b.(*buffer).gpu.Call("destroy") // behind the device's back
 	require.NoError(t, d.Run(l))
