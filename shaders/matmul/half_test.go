@@ -109,6 +109,40 @@ func checkHalves(g *gpu, s Spec, d Element, limits Limits, software bool) {
 	}
 }
 
+// Results of halves are those in f32, rounded.
+func TestHalvesAreStored(t *testing.T) {
+	g := openGPU(t)
+	few := DefaultLimits()
+	few.MaxInvocations = 64
+	s := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}
+	r := rand.New(rand.NewPCG(1, 2))
+	_, a := randomHalves(r, F16, 2*7*5)
+	_, b := randomHalves(r, F16, 2*12*5)
+	for _, software := range []bool{true, false} {
+		want := product(g, Candidates(s, few, software)[0], s, a, b)
+		h := s
+		h.TypeC = BF16
+		h.Epilogue = func(acc, _, _, _ string) (stmts, expr string) {
+			expr = BF16.Narrow(acc, func(typ, x string) string {
+				stmts += "let bits: " + typ + " = " + x + ";\n"
+				return "bits"
+			})
+			return stmts, expr
+		}
+		ks := Candidates(h, few, software)
+		require.Greater(t, len(ks), 1)
+		for _, k := range ks {
+			for i, word := range product(g, k, h, a, b) {
+				bits := BF16.Bits(float64(want[2*i])) | BF16.Bits(float64(want[2*i+1]))<<16
+				require.Equal(t, bits, math.Float32bits(word), "%s: word %d", k.Name, i)
+			}
+		}
+	}
+	h := s
+	h.TypeC = F16
+	assert.PanicsWithValue(t, "matmul: a result of f16 takes an epilogue and columns in fours, not 12", func() { Candidates(h, few, true) })
+}
+
 // randomHalves are numbers, and the words that hold them as halves.
 func randomHalves(r *rand.Rand, d Element, n int) (x, words []float32) {
 	x = random(r, n)
@@ -125,7 +159,7 @@ func randomHalves(r *rand.Rand, d Element, n int) (x, words []float32) {
 
 // product runs a kernel on operands.
 func product(g *gpu, k Kernel, s Spec, a, b []float32) []float32 {
-	n := s.Batch * s.M * s.N
+	n := s.Batch * s.M * s.N * s.TypeC.Size() / 4
 	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(roundUp(4*len(a), 16), a), B: g.buffer(roundUp(4*len(b), 16), b),
 		C: g.buffer(4*n, nil), Scratch: g.buffer(k.Scratch, nil)}
 	l := g.load(k, bufs)
