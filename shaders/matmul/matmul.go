@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sort"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
 )
 
 // Spec is the product C[b,i,j] = epilogue(Σ_k A[b,i,k]·B[b,k,j]), f32 throughout.
@@ -30,6 +32,8 @@ type Limits struct {
 	MaxWorkgroupMemory           int // bytes
 	MaxWorkgroupX, MaxWorkgroupY int
 	MaxDispatch                  int // workgroups along one dimension
+	SubgroupSize                 int // invocations; 0: not known
+	Cooperative                  []graph.CooperativeMatrix
 }
 
 // DefaultLimits are what every WebGPU device guarantees.
