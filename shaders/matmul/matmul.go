@@ -10,10 +10,11 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Spec is the product C[b,i,j] = epilogue(Σ_k A[b,i,k]·B[b,k,j]), f32 throughout.
+// Spec is the product C[b,i,j] = epilogue(Σ_k A[b,i,k]·B[b,k,j]), summed and stored in f32.
 type Spec struct {
 	Batch, M, N, K int  // each ≥ 1
 	TransA, TransB bool // A is stored [K,M], B is stored [N,K]
+	TypeA, TypeB   Element
 	// BatchStrideA and BatchStrideB are elements from one matrix to the next; 0 uses one matrix for the whole
 	// batch. C is contiguous, [Batch,M,N].
 	BatchStrideA, BatchStrideB int
@@ -25,6 +26,17 @@ type Spec struct {
 	// Declarations is module-scope WGSL: the bindings, 3 and up, that Epilogue reads.
 	Declarations string
 }
+
+// Element is the type of an operand's elements. Halves lie two in a word, the first in its low bits.
+type Element uint8
+
+const (
+	F32 Element = iota
+	F16
+	BF16
+)
+
+func (e Element) String() string { return [...]string{"f32", "f16", "bf16"}[e] }
 
 // Limits bound the kernels.
 type Limits struct {
@@ -86,6 +98,7 @@ func Candidates(s Spec, l Limits, software bool) []Kernel {
 		ks = lanesCandidates(s, l)
 	} else {
 		ks = append(tileCandidates(s, l), vectorCandidates(s, l)...)
+		ks = append(ks, cooperativeCandidates(s, l)...)
 	}
 	sort.SliceStable(ks, func(i, j int) bool { return ks[i].Cost < ks[j].Cost })
 	return append([]Kernel{naive(s, l, software)}, ks...)
@@ -132,7 +145,8 @@ func (s Spec) quadsB() bool { return !s.TransB && s.N%4 == 0 && s.BatchStrideB%4
 // source builds the text of one shader.
 type source struct {
 	strings.Builder
-	spec Spec
+	spec     Spec
+	builtins string // more parameters of main
 }
 
 func (g *source) line(format string, args ...any) { fmt.Fprintf(g, format+"\n", args...) }
@@ -182,7 +196,7 @@ func (g *source) quadValue(acc, b, i, j string) string {
 // dispatch limit is folded. linear leaves out ty and tz, where tiles has one dimension.
 func (g *source) main(workgroup [2]int, tiles [3]int, l Limits, linear bool) (groups [3]int) {
 	g.line("@compute @workgroup_size(%d, %d)", workgroup[0], workgroup[1])
-	g.line("fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_id) l: vec3<u32>) {")
+	g.line("fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_id) l: vec3<u32>%s) {", g.builtins)
 	if max(tiles[0], tiles[1], tiles[2]) <= l.MaxDispatch {
 		g.line("let tx = w.x;")
 		if !linear {
