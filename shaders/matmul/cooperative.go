@@ -284,15 +284,17 @@ func newCooperativeSource(s Spec, a, b slice) *source {
 	if s.TypeA == BF16 {
 		g.line("enable gpupipe_bf16;")
 	}
-	c := "f32"
-	if s.N%4 == 0 {
-		c = "vec4<f32>"
-	}
-	for i, t := range []string{a.wgslType(), b.wgslType(), c} {
+	g.c = array{"mm_c", F32, s.N%4 == 0}
+	for i, t := range []string{a.wgslType(), b.wgslType(), g.c.typ()} {
 		g.line("@group(0) @binding(%d) var<storage, read_write> mm_%c: array<%s>;", i, "abc"[i], t)
 	}
 	if a.kind() != wide || b.kind() != wide || a.alongK && s.K%8 != 0 {
 		g.line(helpers)
+	}
+	if s.Epilogue != nil {
+		a.declareAt(g)
+		b.declareAt(g)
+		g.declareAt(g.c)
 	}
 	if s.Epilogue != nil {
 		stmts, expr := s.Epilogue("acc", "b", "i", "j")

@@ -1,6 +1,10 @@
 package matmul
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
 
 // slice is what a workgroup of the cooperative kernel holds of an operand of halves at a time: lines as they lie in memory, of rows of A or
 // columns of B along k, or of k's along them. Its unit is the chunk: eight halves of a line, sixteen bytes, a vec4 of words.
@@ -176,4 +180,13 @@ func (x slice) matrix(g *source, size, k, i int, at string) {
 	}
 	g.line("let %so%d_%d = %s + %sm + %du;", x.name, k, i, at, x.name, offset)
 	g.line("let %s%d_%d = %s<coop_mat%dx%d<f32, %s>>(&stage[%so%d_%d], %sw);", x.name, k, i, load, size, size, role, x.name, k, i, x.name)
+}
+
+// declareAt defines how the epilogue reads an element: its bits.
+func (x slice) declareAt(g *source) {
+	bits := graph.HalfAt("mm_"+x.name, graph.Var("at", 1<<32))
+	if x.kind() == wide {
+		bits = fmt.Sprintf("(mm_%s[at >> 3u][(at >> 1u) & 3u] >> ((at & 1u) * 16u)) & 65535u", x.name)
+	}
+	g.line("fn mm_at_%s(at: u32) -> u32 { return %s; }", x.name, bits)
 }
