@@ -62,6 +62,7 @@ type Device struct {
 	downloads stages
 	reads     []*piece // under way, in order
 	running   []uint64 // submissions of Run
+	timer     timer
 }
 
 // garbage is what can be given back once a submission is done.
@@ -271,6 +272,7 @@ func (d *Device) look() {
 	}
 	d.done = uint64(done)
 	d.collect()
+	d.timer.collect(d.done)
 	n := 0
 	for ; n < len(d.garbage) && d.garbage[n].until <= d.done; n++ {
 		d.garbage[n].free()
@@ -415,6 +417,7 @@ func (d *Device) destroy() {
 		C.gv_free_layout(d.native, l.set, l.pipeline)
 	}
 	d.cache.free(d)
+	d.timer.free()
 	if d.native != nil {
 		C.gv_close(d.native)
 		d.native = nil
