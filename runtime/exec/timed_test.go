@@ -131,7 +131,7 @@ func TestWorkOfKernels(t *testing.T) {
 		"embedding": {Bytes: 4 * (8 + 8*16 + 8*16)}, // rows of the table that are looked up, not all of it
 		"matmul":    {Bytes: 4 * (24*4096 + 4096*16 + 24*16), Flops: 2 * 24 * 4096 * 16},
 		"attention": {Bytes: 4 * (8*16 + 8*16 + 2*8), Flops: 2 * 2 * 2 * 8 * pairs}, // q, k and v are one array here
-		"exp":       {Bytes: 4 * 2 * 8 * 16},                                       // of half the product
+		"exp":       {Bytes: 4 * 2 * 8 * 16},                                        // of half the product
 	} {
 		k, ok := found[label]
 		if assert.True(t, ok, "%s is none of %v", label, found) {
