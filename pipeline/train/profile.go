@@ -39,6 +39,7 @@ type profiling struct {
 	from, to int // batches
 
 	mu      sync.Mutex
+	names   []string
 	lines   []*profile.Recorder
 	batches map[int]bool
 	untimed error
@@ -64,6 +65,7 @@ func (r *run) prepareProfile() error {
 			}
 			peaks[l.Device] = peak
 		}
+		p.names = append(p.names, l.Name)
 		p.lines = append(p.lines, profile.NewRecorder(l.Name, l.Device, peak))
 	}
 	r.engine.Profile, r.profiling = p, p
@@ -82,7 +84,9 @@ func (p *profiling) Ran(line, batch int, what string, kernels []exec.KernelInfo,
 func (p *profiling) Untimed(line int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.untimed = err
+	if p.untimed == nil {
+		p.untimed = fmt.Errorf("%s: %w", p.names[line], err)
+	}
 }
 
 // writeProfile writes what was measured once all of it is there: when a later batch is done, or when none follows.
@@ -98,7 +102,9 @@ func (r *run) writeProfile(batch int, last bool) error {
 		r.Report.Note("profile: %v", p.untimed)
 	}
 	if len(p.batches) == 0 {
-		r.Report.Note("profile: no step was measured")
+		if p.untimed == nil {
+			r.Report.Note("profile: no step was measured")
+		}
 		return nil
 	}
 	out := &profile.Profile{Title: "gpupipe " + r.Run.Dir, Time: time.Now(), Steps: len(p.batches)}

@@ -18,9 +18,16 @@ func (p *Profile) HTML(w io.Writer) error {
 		"percent":  func(x float64) string { return fmt.Sprintf("%.1f%%", 100*x) },
 		"step":     func(micros float64) float64 { return micros / float64(max(1, p.Steps)) },
 		"each":     func(k Kernel) float64 { return share(k.Micros, float64(k.Calls)) },
-		"alike":    Line.Alike,
-		"chart":    func(l Line) chart { return newChart(l, p.Steps) },
-		"dict":     func(a string, av any, b string, bv any) map[string]any { return map[string]any{a: av, b: bv} },
+		"part":     share,
+		"most": func(ks []Kernel) (most float64) { // bars are as long as they are next to the longest
+			for _, k := range ks {
+				most = max(most, k.Share)
+			}
+			return most
+		},
+		"alike": Line.Alike,
+		"chart": func(l Line) chart { return newChart(l, p.Steps) },
+		"dict":  func(a string, av any, b string, bv any) map[string]any { return map[string]any{a: av, b: bv} },
 	}).Parse(page)
 	if err != nil {
 		panic(err) // the page above is ill-formed
