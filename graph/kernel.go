@@ -63,6 +63,8 @@ type Expansion struct {
 type Template struct {
 	// Candidates returns the ways to compute the op within the limits, the naive one first, at least one.
 	Candidates func(TemplateLimits) []Candidate
+	// Flops is how many multiplications and additions the op takes, in whatever way; 0: not counted. Profiles tell it.
+	Flops float64
 }
 
 // TemplateLimits are what hand-written kernels may depend on.

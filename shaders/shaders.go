@@ -117,15 +117,6 @@ func (l Limits) fold(n int) [3]int {
 
 const workgroup = 64 // invocations of a kernel that has no reason for another number
 
-// Flops counts the multiplications and additions of a group's matrix product.
-func Flops(g *fuse.Group) float64 {
-	if g.Kind != fuse.MatMul {
-		return 0
-	}
-	p := (&context{g: g}).product()
-	return 2 * float64(p.batch) * float64(p.m) * float64(p.n) * float64(p.k)
-}
-
 // Default is the candidate to take where none was timed.
 func Default(ks []Kernel, g *fuse.Group, lim Limits) int {
 	last := len(ks) - 1

@@ -9,15 +9,18 @@ import (
 	pipebench "github.com/gpupipe/gpupipe/pipeline/bench"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/bench"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/profile"
 	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
 type benchCommand struct {
-	Device string `help:"What to measure: webgpu:0, vulkan:0, null."`
-	Filter string `help:"Only what matches this regular expression." placeholder:"REGEXP"`
-	Quick  bool   `help:"Shorter and less exact."`
-	Static bool   `help:"Do not time kernel candidates first; take those that the device's kind suggests."`
-	JSON   bool   `help:"Print a JSON object."`
+	Device  []string `help:"What to measure: webgpu:0, vulkan:0, null; several, each with a flag of its own, take turns." placeholder:"NAME" sep:"none"`
+	Filter  string   `help:"Only what matches this regular expression." placeholder:"REGEXP"`
+	Profile string   `help:"Write profile.html and profile.json, where the whole steps spend their time, into this folder." placeholder:"DIR"`
+	Quick   bool     `help:"Shorter and less exact."`
+	Static  bool     `help:"Do not time kernel candidates first; take those that the device's kind suggests."`
+	JSON    bool     `help:"Print a JSON object."`
 }
 
 func (c *benchCommand) Help() string {
@@ -26,16 +29,30 @@ func (c *benchCommand) Help() string {
 adapter. Where that is a software adapter, the latter runs in a process of its own with LP_NUM_THREADS=1, so that each device
 computes on one thread; two cores must be idle.
 
+Kernels are timed by the device's own clock where it has one ("gpu"), else by the host's, with what lies between them ("host");
+dispatches, whole steps and pipelines always by the host's. "Of peak" is a kernel's share of what the device was measured to do at
+most in the same run: c of its multiplications and additions a second, m of its memory's bytes a second, whichever is nearer.
+
+Several devices take turns, so that what else the machine does meets them alike, and are put side by side; pipelines are then left out.
+
 Examples:
   gpupipe bench --filter matmul
   gpupipe bench --filter pipeline
+  gpupipe bench --device webgpu:0 --device vulkan:0 --filter 'dispatch|step'
+  gpupipe bench --filter step --profile profiles
   gpupipe bench --json > bench.json`
 }
 
-// benchReport is what --json prints.
+// benchReport is what --json prints of one device.
 type benchReport struct {
 	bench.Report
 	Pipelines []pipebench.Result `json:"pipelines,omitempty"`
+}
+
+// benchReports is what --json prints of several.
+type benchReports struct {
+	Devices    []bench.Report     `json:"devices"`
+	Comparison []bench.Comparison `json:"comparison"`
 }
 
 func (c *benchCommand) Run(a *app) error {
@@ -46,11 +63,18 @@ func (c *benchCommand) Run(a *app) error {
 			return train.Mistake(fmt.Errorf("filter: %w", err))
 		}
 	}
-	dev, err := openDevice(c.Device)
+	if err := c.checkProfile(o); err != nil {
+		return train.Mistake(err)
+	}
+	devs, err := c.open()
+	defer func() {
+		for _, dev := range devs {
+			dev.Close()
+		}
+	}()
 	if err != nil {
 		return train.Mistake(err)
 	}
-	defer dev.Close()
 	s := &status{app: a, silent: c.JSON}
 	o.Progress = func(name string) { s.say("measuring %s", name) }
 	save := func() error { return nil }
@@ -58,28 +82,96 @@ func (c *benchCommand) Run(a *app) error {
 		c := a.kernelChoices(func(label string, n int) { s.say("timing %d kernels for %s", n, label) })
 		o.Tune, save = c, c.Save
 	}
-	var r benchReport
-	r.Report, err = bench.Run(a.ctx, dev, o)
-	if err == nil {
-		r.Pipelines, err = c.pipelines(a, s, o, dev.Info())
+	rs, err := bench.Run(a.ctx, devs, o)
+	var pipelines []pipebench.Result
+	if err == nil && len(devs) == 1 {
+		pipelines, err = c.pipelines(a, s, o, devs[0].Info())
 	}
 	s.clear()
 	if err != nil {
 		return err
 	}
-	if len(r.Results)+len(r.Steps)+len(r.Pipelines) == 0 {
+	if len(rs[0].Results)+len(rs[0].Steps)+len(pipelines) == 0 {
 		return train.Mistake(fmt.Errorf("filter: nothing that is measured matches %q", c.Filter))
 	}
 	if err := save(); err != nil {
 		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
 	}
-	if c.JSON {
-		return a.printJSON(r)
+	if err := c.profile(a, rs); err != nil {
+		return err
 	}
-	if err := r.Print(a.stdout); err != nil {
+	return c.print(a, rs, pipelines)
+}
+
+// open opens the devices that are named, or the default.
+func (c *benchCommand) open() (devs []device.Device, err error) {
+	names := c.Device
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	for _, name := range names {
+		dev, err := openDevice(name)
+		if err != nil {
+			return devs, err
+		}
+		devs = append(devs, dev)
+	}
+	return devs, nil
+}
+
+// checkProfile finds out before anything is measured whether there will be a profile, and whether it can be written.
+func (c *benchCommand) checkProfile(o bench.Options) error {
+	if c.Profile == "" {
+		return nil
+	}
+	if !o.WantsSteps() {
+		return fmt.Errorf("profile: the filter %q lets no whole step through", c.Filter)
+	}
+	if err := os.MkdirAll(c.Profile, 0o777); err != nil {
+		return fmt.Errorf("profile: %w", err)
+	}
+	return nil
+}
+
+// profile writes where the whole steps spend their time.
+func (c *benchCommand) profile(a *app, rs []bench.Report) error {
+	if c.Profile == "" {
+		return nil
+	}
+	p := &profile.Profile{Title: "gpupipe bench", Time: rs[0].Time, Steps: 1}
+	for _, r := range rs {
+		for _, s := range r.Steps {
+			p.Steps = s.Profiled
+			p.Lines = append(p.Lines, s.Profile)
+		}
+	}
+	page, err := train.WriteProfile(c.Profile, p)
+	if err != nil {
 		return train.Mistake(err)
 	}
-	return train.Mistake(pipebench.Print(a.stdout, r.Pipelines))
+	a.note("profile: %s", page)
+	return nil
+}
+
+func (c *benchCommand) print(a *app, rs []bench.Report, pipelines []pipebench.Result) error {
+	switch {
+	case c.JSON && len(rs) == 1:
+		return a.printJSON(benchReport{rs[0], pipelines})
+	case c.JSON:
+		return a.printJSON(benchReports{rs, bench.Compare(rs)})
+	}
+	for _, r := range rs {
+		if err := r.Print(a.stdout); err != nil {
+			return train.Mistake(err)
+		}
+		if len(rs) > 1 {
+			a.printf("\n")
+		}
+	}
+	if len(rs) > 1 {
+		return train.Mistake(bench.PrintComparison(a.stdout, rs))
+	}
+	return train.Mistake(pipebench.Print(a.stdout, pipelines))
 }
 
 // kernelChoices opens the user's cache of timed kernels. Where it cannot be kept, it is said and the choices are made anew.

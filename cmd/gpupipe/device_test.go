@@ -2,8 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/runtime/profile"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -23,6 +26,37 @@ func TestBench(t *testing.T) {
 	code, _, errs = command("bench", "--filter", "(")
 	assert.Equal(t, exitMistake, code)
 	assert.Contains(t, errs, "filter")
+}
+
+// Devices take turns, and come side by side.
+func TestBenchOfSeveralDevices(t *testing.T) {
+	args := []string{"bench", "--device", "null", "--device", "null:0", "--quick", "--filter", "^dispatch$|rmsnorm"}
+	code, out, errs := command(append(args, "--json")...)
+	require.Equal(t, exitOK, code, errs)
+	var report benchReports
+	require.NoError(t, json.Unmarshal([]byte(out), &report))
+	require.Len(t, report.Devices, 2)
+	require.Len(t, report.Comparison, 3)
+	assert.Len(t, report.Comparison[0].Ratios, 2)
+	code, out, errs = command(args...)
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, out, "to null:0")
+	code, _, errs = command("bench", "--device", "null", "--device", "cuda:0")
+	assert.Equal(t, exitMistake, code)
+	assert.Contains(t, errs, `device "cuda:0": no such backend`)
+}
+
+func TestBenchProfile(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "profiles")
+	code, _, errs := command("bench", "--device", "null", "--quick", "--filter", "step tiny adamw", "--profile", dir)
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, errs, filepath.Join(dir, "profile.html"))
+	text, err := os.ReadFile(filepath.Join(dir, "profile.json"))
+	require.NoError(t, err)
+	var p profile.Profile
+	require.NoError(t, json.Unmarshal(text, &p))
+	require.Len(t, p.Lines, 1)
+	assert.Equal(t, "step tiny adamw", p.Lines[0].Name)
 }
 
 // A device that computes nothing does not pass.

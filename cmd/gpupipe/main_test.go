@@ -69,9 +69,9 @@ func TestHelp(t *testing.T) {
 func TestTrainOnTheNullDevice(t *testing.T) {
 	dir := t.TempDir()
 	c := small(t, dir)
-	code, out, errs := command("train", c, "--device", "null")
+	code, out, errs := command("train", c, "--device", "null", "--profile")
 	require.Equal(t, exitOK, code, errs)
-	for _, want := range []string{"d_model: 16", "device      null:0", "parameters", "memory ", "arena", "muon   lr 0.02     decay 0.1    model.layers.*.self_attn.q_proj.weight", "step 12/12",
+	for _, want := range []string{"stage 0 on null:0", "OF PEAK", "profile     " + filepath.Join(dir, "run", "profile.html"), "d_model: 16", "device      null:0", "parameters", "memory ", "arena", "muon   lr 0.02     decay 0.1    model.layers.*.self_attn.q_proj.weight", "step 12/12",
 		"unigram entropy", "checkpoints/step-12", "loss.png"} {
 		assert.Contains(t, out, want)
 	}

@@ -106,6 +106,8 @@ func TestWeightsThatAreNotFinite(t *testing.T) {
 		"is NaN: the model's weights":          {"eval", bad, "--data", filepath.Join(dir, "text.txt"), "--json"},
 		"the model's logits are not finite":    {"generate", bad, "-n", "3", "--json"},
 		"filter: nothing that is measured":     {"bench", "--device", "null", "--filter", "no such case"},
+		"profile: the filter \"mat\" lets no":  {"bench", "--device", "null", "--filter", "mat", "--profile", filepath.Join(dir, "p")},
+		"c.yaml: not a directory":              {"bench", "--device", "null", "--profile", filepath.Join(c, "p")},
 		"a folder without config.yaml":         {"train", bad},
 		"batch-size: found 0, expected":        {"eval", bad, "--batch-size", "0"},
 		"no model here: expected a run folder": {"generate", t.TempDir()},

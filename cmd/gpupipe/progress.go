@@ -8,6 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/profile"
 )
 
 // event is a line of --json.
@@ -139,6 +140,21 @@ func (p *progress) result(r train.Result) {
 	if r.Plot != "" {
 		p.printf("plot        %s\n", r.Plot)
 	}
+	if r.Profile != "" {
+		p.printf("profile     %s\n", r.Profile)
+	}
+}
+
+// profiled shows where the time goes.
+func (p *progress) profiled(x *profile.Profile) {
+	if p.json {
+		return // profile.json has it
+	}
+	p.endLine()
+	if err := x.Print(p.stdout); err != nil && p.failed == nil {
+		p.failed = train.Mistake(fmt.Errorf("standard output: %w", err))
+	}
+	p.printf("\n")
 }
 
 func (p *progress) emit(e event) {

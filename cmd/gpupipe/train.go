@@ -8,28 +8,36 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/bench"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/profile"
 )
 
 type trainCommand struct {
-	Path   string   `arg:"" optional:"" name:"config" help:"The run's YAML file, or the folder of a run to resume."`
-	Config string   `help:"The same as the argument." placeholder:"FILE"`
-	Set    []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
-	Resume bool     `help:"Continue from the latest good checkpoint of run.dir."`
-	Device string   `help:"Where to compute: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]."`
-	Tune   bool     `help:"Time the candidates of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
-	JSON   bool     `help:"Print one JSON object a line: what is run, each step, the result."`
+	Path    string   `arg:"" optional:"" name:"config" help:"The run's YAML file, or the folder of a run to resume."`
+	Config  string   `help:"The same as the argument." placeholder:"FILE"`
+	Set     []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
+	Resume  bool     `help:"Continue from the latest good checkpoint of run.dir."`
+	Device  string   `help:"Where to compute: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]."`
+	Tune    bool     `help:"Time the candidates of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
+	Profile bool     `help:"Measure the kernels of two steps after the first three: a table at the end, profile.html and profile.json in the run folder."`
+	JSON    bool     `help:"Print one JSON object a line: what is run, each step, the result."`
 }
 
 func (c *trainCommand) Help() string {
 	return `The resolved config, the memory plan and the optimizer of each parameter are printed before training; the run folder
 (run.dir) then holds config.yaml, metrics.jsonl, trace.json, tensorboard, checkpoints and, at the end, loss.png.
 
+With --profile the devices' own clocks tell what each kernel of two steps takes, beside what the device can do at most, which is
+measured before. These steps are slower, and what is trained is the same to the last bit.
+
 Ctrl-C finishes the step, saves and tells how to resume; a second one quits at once.
 
 Examples:
   gpupipe train examples/demo/config.yaml
   gpupipe train --set model.preset=tiny --set data.train=[a.txt] --set run.dir=runs/a
-  gpupipe train runs/a --resume`
+  gpupipe train runs/a --resume
+  gpupipe train c.yaml --profile --set train.steps=10 --set run.dir=runs/profiled`
 }
 
 func (c *trainCommand) Run(a *app) error {
@@ -41,6 +49,11 @@ func (c *trainCommand) Run(a *app) error {
 	o := train.Options{Resume: c.Resume, OpenDevice: openDevice, Report: r, Costs: a.measuredCosts(), HookCache: hookCache()}
 	if c.Tune {
 		o.Tune = a.kernelChoices(r.timing)
+	}
+	if c.Profile {
+		o.Profile = &train.ProfileOptions{Peak: func(dev device.Device) (profile.Peak, error) {
+			return bench.Peak(dev, bench.Options{Quick: true})
+		}, Done: r.profiled}
 	}
 	res, err := train.Run(a.ctx, config, o)
 	r.endLine()

@@ -201,7 +201,7 @@ func (*AttentionOp) Grad(n *graph.Node, dout []*graph.Value) []*graph.Value {
 func (*AttentionOp) Kernel(n *graph.Node) graph.Kernel {
 	k := newAttentionKernels(n)
 	k.position = len(n.Inputs) == 4 && k.segments == ""
-	return graph.Template{Candidates: k.forward}
+	return graph.Template{Candidates: k.forward, Flops: k.flops(2)}
 }
 
 // AttentionGradOp is the gradient of AttentionOp. Inputs: q, k, v, the results o and logsumexp, the gradient of o,
@@ -269,7 +269,7 @@ func (*AttentionGradOp) Eval(in, out []*graph.Tensor) {
 func (*AttentionGradOp) Kernel(n *graph.Node) graph.Kernel {
 	k := newAttentionKernels(n)
 	k.lseGrad = len(n.Inputs) > 6 && n.Inputs[6].DType == graph.F32
-	return graph.Template{Candidates: k.backward}
+	return graph.Template{Candidates: k.backward, Flops: k.flops(5)}
 }
 
 func init() {

@@ -31,6 +31,16 @@ func newAttentionKernels(n *graph.Node) attentionKernels {
 	return k
 }
 
+// flops is what so many products take, over the pairs of a query and a key that it sees: with segments those are fewer, with a position
+// as many as there are at most.
+func (k attentionKernels) flops(products int) float64 {
+	pairs := float64(k.queries) * float64(k.keys)
+	if k.queries == k.keys {
+		pairs = float64(k.queries) * float64(k.queries+1) / 2
+	}
+	return 2 * float64(products) * float64(k.batch*k.heads*k.dim) * pairs
+}
+
 // How rows and tiles are shaped. The widths of software adapters are their vectors'.
 const (
 	naiveLanes    = 64

@@ -136,7 +136,7 @@ func (w *worker) launch(e stage.Effect) error {
 	}
 	// The first part has no input gradient.
 	if e.Action.Kind != schedule.InputGrad || w.runs[name] {
-		if err := w.session.RunAt(name, at); err != nil {
+		if err := w.runProgram(e.Action, name, at); err != nil {
 			return err
 		}
 	}

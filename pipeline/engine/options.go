@@ -25,6 +25,7 @@ type Options struct {
 	Devices        []device.Device // a line each; the engine does not close them
 	Execute        Executor        // nil: runtime/exec with the static choice of kernels
 	Trace          Tracer          // nil: none; may be set as long as nothing runs
+	Profile        Profiler        // nil: nothing is measured; may be set as long as nothing runs
 	Depth          int             // actions that a device's queue may hold, at least 1; 0: a few
 }
 

@@ -64,7 +64,7 @@ func (r *run) segment(ctx context.Context) (err error) {
 	}
 	from, began := r.step, time.Now()
 	r.step, err = r.engine.Train(ctx, r.source, r.step, to, func(m engine.Measured) error {
-		if err := r.tellLast(ctx); err != nil {
+		if err := errors.Join(r.tellLast(ctx), r.writeProfile(m.Batch, false)); err != nil {
 			return err
 		}
 		r.feeder.release(m.Batch + 1)

@@ -32,8 +32,9 @@ type Options struct {
 	Costs *measure.Cache // of units, by device; nil: models are cut by guesses
 	// HookCache is a folder for compiled hooks, which nobody else may write to; "" keeps none.
 	HookCache string
-	Instances int    // of a module that work on batches at a time; 0: one a core
-	Report    Report // nil: Silent
+	Instances int             // of a module that work on batches at a time; 0: one a core
+	Report    Report          // nil: Silent
+	Profile   *ProfileOptions // nil: nothing is measured
 }
 
 // Result is how a run ended.
@@ -47,6 +48,7 @@ type Result struct {
 	ValLoss        *float64 `json:"val_loss,omitempty"` // nats per token
 	UnigramEntropy float64  `json:"unigram_entropy"`    // of the held-out text, nats per token
 	Plot           string   `json:"plot,omitempty"`
+	Profile        string   `json:"profile,omitempty"` // the page
 }
 
 // Run trains. When ctx ends it finishes the step under way, saves, and returns with Interrupted set. Everything that can be
@@ -96,6 +98,7 @@ type run struct {
 	devices    []device.Device // one a line of the pipeline
 	engine     *engine.Engine
 	prediction *partition.Plan // of the time of a step; nil: none was made
+	profiling  *profiling      // nil: none
 
 	folder folder
 	store  *checkpoint.Store
@@ -131,6 +134,9 @@ func (r *run) plan(ctx context.Context) (err error) {
 		return err
 	}
 	if err := r.newEngine(ctx); err != nil {
+		return err
+	}
+	if err := r.prepareProfile(); err != nil {
 		return err
 	}
 	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.model.Count(), Optimizer: r.optimizer.String(),
@@ -207,6 +213,9 @@ func (r *run) close() error {
 // finish draws the loss over all steps, those before a resumption included.
 func (r *run) finish() error {
 	r.result.Step, r.result.UnigramEntropy = r.step, r.data.entropy
+	if err := r.writeProfile(r.step, true); err != nil {
+		return err
+	}
 	if r.prediction != nil && r.pace.best > 0 {
 		r.Report.Note("speed: %s", r.prediction.Compare(float64(r.Train.BatchSize*r.Model.SeqLen)/r.pace.best))
 	}

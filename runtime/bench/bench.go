@@ -1,5 +1,5 @@
-// Package bench times on a device what training is made of: kernels alone, a whole training step, and each kernel's
-// share of it; matrix products beside gonum's on the host.
+// Package bench times on devices what training is made of: kernels alone, a whole training step, and each kernel's
+// share of it; matrix products beside gonum's on the host. Devices take turns, so that their ratios mean something on a busy machine.
 package bench
 
 import (
@@ -8,10 +8,12 @@ import (
 	"regexp"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/profile"
 )
 
 // Options of Run.
@@ -31,75 +33,119 @@ type Report struct {
 	Go       string        `json:"go"`
 	Platform string        `json:"platform"`
 	CPUs     int           `json:"cpus"`
+	Peak     profile.Peak  `json:"peak"` // as measured in this run
 	Results  []Result      `json:"results"`
 	Steps    []Step        `json:"steps,omitempty"`
 }
 
-// Result is the time of one case: the best of several batches of runs, each ended by waiting for the device.
+// Result is the time of one case: the median over several batches of runs.
 type Result struct {
 	Name    string   `json:"name"`
 	Micros  float64  `json:"micros"`
+	Clock   string   `json:"clock"`                  // "gpu": the device's own, of the kernels alone; "host": with what lies between them
 	GFLOPS  float64  `json:"gflops,omitempty"`       // 1e9 multiplications and additions a second
 	GBps    float64  `json:"gb_per_s,omitempty"`     // 1e9 bytes a second that must be read and written at least
-	Gonum   float64  `json:"gonum_gflops,omitempty"` // of blas32.Gemm on the host, between the device's batches
+	OfPeak  float64  `json:"of_peak,omitempty"`      // the larger of the shares of the device's two peaks
+	Bound   string   `json:"bound,omitempty"`        // by which: "compute" or "memory"
+	Gonum   float64  `json:"gonum_gflops,omitempty"` // the best of blas32.Gemm on the host, between the devices' batches
 	Ratio   float64  `json:"ratio_to_gonum,omitempty"`
 	Kernels []string `json:"kernels,omitempty"` // the chosen candidates
 }
 
-// Run measures every case, then whole training steps. It stops between measurements when ctx ends.
-func Run(ctx context.Context, dev device.Device, o Options) (Report, error) {
-	r := Report{Device: dev.Info(), Limits: dev.Limits(), Time: time.Now(), Version: version(), Go: runtime.Version(),
-		Platform: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.GOMAXPROCS(0)}
+// Run measures every case, then whole training steps, and reports for each device. It stops between measurements when ctx ends.
+func Run(ctx context.Context, devs []device.Device, o Options) ([]Report, error) {
+	rs := make([]Report, len(devs))
+	for i, dev := range devs {
+		rs[i] = Report{Device: dev.Info(), Limits: dev.Limits(), Time: time.Now(), Version: version(), Go: runtime.Version(),
+			Platform: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.GOMAXPROCS(0)}
+	}
 	cases, err := Cases()
 	if err != nil {
-		return r, err
+		return rs, err
 	}
+	b := &benchmark{ctx: ctx, devs: devs, o: o, reports: rs}
 	for _, c := range cases {
-		if err := ctx.Err(); err != nil {
-			return r, err
-		}
-		if !o.wants(c.Name) {
-			continue
-		}
-		res, err := measure(dev, c, o)
-		if err != nil {
-			return r, fmt.Errorf("%s: %w", c.Name, err)
-		}
-		r.Results = append(r.Results, res)
+		b.do(c.Name, func() error { return b.results(measure(devs, c, o)) })
 	}
-	if o.wants(dispatchCase) {
-		rs, err := measureDispatch(dev, o)
-		if err != nil {
-			return r, fmt.Errorf("%s: %w", dispatchCase, err)
+	b.do(dispatchCase, func() error {
+		all, err := measureDispatch(devs, o)
+		for i, r := range all {
+			rs[i].Results = append(rs[i].Results, r...)
 		}
-		r.Results = append(r.Results, rs...)
+		return err
+	})
+	for _, optimizer := range optimizers() {
+		b.do(stepName(optimizer), func() error {
+			steps, err := measureStep(devs, optimizer, b.peaks, o)
+			for i, s := range steps {
+				rs[i].Steps = append(rs[i].Steps, s)
+			}
+			return err
+		})
 	}
-	for _, optimizer := range []string{"adamw", "muon"} {
-		if err := ctx.Err(); err != nil {
-			return r, err
-		}
-		name := stepName(optimizer)
-		if !o.wants(name) {
-			continue
-		}
-		s, err := measureStep(dev, optimizer, o)
-		if err != nil {
-			return r, fmt.Errorf("%s: %w", name, err)
-		}
-		r.Steps = append(r.Steps, s)
-	}
-	return r, nil
+	return rs, b.err
 }
 
-func (o Options) wants(name string) bool {
-	if o.Filter != nil && !o.Filter.MatchString(name) {
-		return false
+// benchmark is measurements under way.
+type benchmark struct {
+	ctx     context.Context
+	devs    []device.Device
+	o       Options
+	reports []Report
+	peaks   []profile.Peak // measured when first needed
+	err     error          // the first
+}
+
+// do measures something that is wanted, unless something went wrong before.
+func (b *benchmark) do(name string, f func() error) {
+	if b.err == nil {
+		b.err = b.ctx.Err()
 	}
+	if b.err != nil || !b.o.wants(name) {
+		return
+	}
+	if b.peaks == nil && name != dispatchCase {
+		b.o.tell(peakCase)
+		if b.peaks, b.err = peaks(b.devs, b.o); b.err != nil {
+			b.err = fmt.Errorf("%s: %w", peakCase, b.err)
+			return
+		}
+		for i, p := range b.peaks {
+			b.reports[i].Peak = p
+		}
+	}
+	b.o.tell(name)
+	if err := f(); err != nil {
+		b.err = fmt.Errorf("%s: %w", name, err)
+	}
+}
+
+// results notes a case's results, one a device.
+func (b *benchmark) results(rs []Result, err error) error {
+	for i, r := range rs {
+		r.OfPeak, r.Bound = b.peaks[i].Share(r.GFLOPS, r.GBps)
+		b.reports[i].Results = append(b.reports[i].Results, r)
+	}
+	return err
+}
+
+func (o Options) tell(name string) {
 	if o.Progress != nil {
 		o.Progress(name)
 	}
-	return true
 }
+
+func (o Options) wants(name string) bool {
+	return o.Filter == nil || o.Filter.MatchString(name)
+}
+
+// WantsSteps tells whether any whole step is measured.
+func (o Options) WantsSteps() bool {
+	return slices.ContainsFunc(optimizers(), func(name string) bool { return o.wants(stepName(name)) })
+}
+
+// optimizers are those of the whole steps.
+func optimizers() []string { return []string{"adamw", "muon"} }
 
 // batch is how long a batch of runs should take, and batches how many there are.
 func (o Options) batch() (d time.Duration, batches int) {
@@ -121,37 +167,4 @@ func version() string {
 		}
 	}
 	return v
-}
-
-// best repeats a piece of work until a batch is long enough to time, and returns the shortest time of one piece over
-// the batches. between, if not nil, runs before each batch: measurements that take turns see the same machine.
-func (o Options) best(work func(n int) error, between func() error) (time.Duration, error) {
-	timed := func(n int) (time.Duration, error) {
-		start := time.Now()
-		err := work(n)
-		return time.Since(start) / time.Duration(n), err
-	}
-	if _, err := timed(1); err != nil { // compiles, and fills caches
-		return 0, err
-	}
-	once, err := timed(1)
-	if err != nil {
-		return 0, err
-	}
-	length, batches := o.batch()
-	n := max(1, min(1000, int(length/max(once, time.Microsecond))))
-	fastest := once
-	for range batches {
-		if between != nil {
-			if err := between(); err != nil {
-				return 0, err
-			}
-		}
-		t, err := timed(n)
-		if err != nil {
-			return 0, err
-		}
-		fastest = min(fastest, t)
-	}
-	return fastest, nil
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -13,12 +14,51 @@ const (
 	dispatches   = 1000
 )
 
-func measureDispatch(dev device.Device, o Options) ([]Result, error) {
-	b, err := dev.Alloc("words", 256)
-	if err != nil {
+// measureDispatch gives each device's two results.
+func measureDispatch(devs []device.Device, o Options) ([][]Result, error) {
+	var subjects []*subject
+	hosts := make([][]time.Duration, len(devs))
+	for i, dev := range devs {
+		l, b, err := loadDispatches(dev)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", dev.Info().Name, err)
+		}
+		defer b.Release()
+		defer l.Release()
+		subjects = append(subjects, &subject{clock: Host, run: func(n int) (time.Duration, error) {
+			began := time.Now()
+			for range n {
+				start := time.Now()
+				if err := dev.Run(l); err != nil {
+					return 0, err
+				}
+				hosts[i] = append(hosts[i], time.Since(start))
+				if err := dev.Sync(); err != nil {
+					return 0, err
+				}
+			}
+			return time.Since(began) / time.Duration(n), nil
+		}})
+		if _, err := subjects[i].run(1); err != nil { // compiles
+			return nil, err
+		}
+	}
+	if err := o.byTurns(subjects, nil); err != nil {
 		return nil, err
 	}
-	defer b.Release()
+	var out [][]Result
+	for i, s := range subjects {
+		out = append(out, []Result{{Name: dispatchCase, Micros: micros(s.median()) / dispatches, Clock: Host},
+			{Name: enqueueCase, Micros: micros(median(hosts[i])) / dispatches, Clock: Host}})
+	}
+	return out, nil
+}
+
+func loadDispatches(dev device.Device) (device.Loaded, device.Buffer, error) {
+	b, err := dev.Alloc("words", 256)
+	if err != nil {
+		return nil, nil, err
+	}
 	p := &device.Program{Label: "dispatches", Shaders: []device.Shader{{Label: "increment", Workgroup: [3]int{64, 1, 1},
 		Bindings: []device.Access{device.ReadWrite}, WGSL: `@group(0) @binding(0) var<storage, read_write> x: array<u32>;
 @compute @workgroup_size(64) fn main(@builtin(local_invocation_index) l: u32) { x[l] += 1u; }`}}}
@@ -27,22 +67,8 @@ func measureDispatch(dev device.Device, o Options) ([]Result, error) {
 	}
 	l, err := dev.Load(p)
 	if err != nil {
-		return nil, err
+		b.Release()
+		return nil, nil, err
 	}
-	defer l.Release()
-	host := time.Hour
-	fastest, err := o.best(func(n int) error {
-		for range n {
-			start := time.Now()
-			if err := dev.Run(l); err != nil {
-				return err
-			}
-			host = min(host, time.Since(start))
-			if err := dev.Sync(); err != nil {
-				return err
-			}
-		}
-		return nil
-	}, nil)
-	return []Result{{Name: dispatchCase, Micros: micros(fastest) / dispatches}, {Name: enqueueCase, Micros: micros(host) / dispatches}}, err
+	return l, b, nil
 }

@@ -1,6 +1,8 @@
 package bench
 
 import (
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -12,54 +14,69 @@ import (
 	"gonum.org/v1/gonum/blas/blas32"
 )
 
-// program is the name of a case's one program.
-const program = "case"
+// caseProgram is the name of a case's one program.
+const caseProgram = "case"
 
-func measure(dev device.Device, c Case, o Options) (Result, error) {
+// measure times a case on devices, by turns.
+func measure(devs []device.Device, c Case, o Options) ([]Result, error) {
+	var results []Result
+	var subjects []*subject
+	for _, dev := range devs {
+		s, r, err := c.load(dev, o)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", dev.Info().Name, err)
+		}
+		defer s.Close()
+		x, err := session(dev, s, caseProgram).subject()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", dev.Info().Name, err)
+		}
+		r.Clock = x.clock
+		results, subjects = append(results, r), append(subjects, x)
+	}
+	var host *gemm
+	var between func()
+	if c.Product != nil {
+		host = newGemm(*c.Product)
+		between = host.run
+	}
+	if err := o.byTurns(subjects, between); err != nil {
+		return nil, err
+	}
+	for i := range results {
+		r, t := &results[i], subjects[i].median()
+		r.Micros = micros(t)
+		r.GFLOPS, r.GBps = c.Flops/t.Seconds()/1e9, c.Bytes/t.Seconds()/1e9
+		if host != nil {
+			r.Gonum = c.Flops / host.fastest.Seconds() / 1e9
+			r.Ratio = r.GFLOPS / r.Gonum
+		}
+	}
+	return results, nil
+}
+
+// load brings a case to a device.
+func (c Case) load(dev device.Device, o Options) (*exec.Session, Result, error) {
 	r := Result{Name: c.Name}
 	g, err := graph.Build(c.Build)
 	if err != nil {
-		return r, err
+		return nil, r, err
 	}
-	plan, err := exec.NewPlan(dev, map[string]*graph.Graph{program: g}, exec.Options{Tune: o.Tune})
+	plan, err := exec.NewPlan(dev, map[string]*graph.Graph{caseProgram: g}, exec.Options{Tune: o.Tune})
 	if err != nil {
-		return r, err
+		return nil, r, err
 	}
-	for _, k := range plan.Kernels(program) {
+	for _, k := range plan.Kernels(caseProgram) {
 		r.Kernels = append(r.Kernels, k.Candidate)
 	}
 	s, err := plan.Load()
 	if err != nil {
-		return r, err
+		return nil, r, err
 	}
-	defer s.Close()
 	if err := c.fill(s, g); err != nil {
-		return r, err
+		return nil, r, errors.Join(err, s.Close())
 	}
-	var host *gemm
-	var between func() error
-	if c.Product != nil {
-		host = newGemm(*c.Product)
-		between = func() error { host.run(); return nil }
-	}
-	fastest, err := o.best(func(n int) error {
-		for range n {
-			if err := s.Run(program); err != nil {
-				return err
-			}
-		}
-		return s.Sync()
-	}, between)
-	if err != nil {
-		return r, err
-	}
-	r.Micros = micros(fastest)
-	r.GFLOPS, r.GBps = c.Flops/fastest.Seconds()/1e9, c.Bytes/fastest.Seconds()/1e9
-	if host != nil {
-		r.Gonum = c.Flops / host.fastest.Seconds() / 1e9
-		r.Ratio = r.GFLOPS / r.Gonum
-	}
-	return r, nil
+	return s, r, nil
 }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
@@ -72,7 +89,7 @@ func (c Case) fill(s *exec.Session, g *graph.Graph) error {
 		if x, ok := c.Inputs[name]; ok {
 			data = exec.F32Bytes(x)
 		}
-		if err := s.SetInput(program, name, data); err != nil {
+		if err := s.SetInput(caseProgram, name, data); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/gpupipe/gpupipe/runtime/profile"
 )
 
 // Print writes the report as tables.
@@ -16,13 +18,16 @@ func (r Report) Print(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "%s  %s (%s) %s\n", r.Device.Name, r.Device.Adapter, kind, r.Device.Driver)
 	fmt.Fprintf(w, "%s  gpupipe %s, %s, %s, %d CPUs\n\n", r.Time.Format("2006-01-02 15:04"), r.Version, r.Go, r.Platform, r.CPUs)
+	if r.Peak != (profile.Peak{}) {
+		fmt.Fprintf(w, "peak, as measured in this run: %s GFLOP/s, %s GB/s\n\n", profile.Number(r.Peak.GFLOPS), profile.Number(r.Peak.GBps))
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if len(r.Results) > 0 {
-		fmt.Fprintln(t, "case\ttime\tGFLOP/s\tGB/s\tgonum GFLOP/s\tratio\tkernels")
+		fmt.Fprintln(t, "case\ttime\tclock\tGFLOP/s\tGB/s\tof peak\tgonum GFLOP/s\tratio\tkernels")
 	}
 	for _, x := range r.Results {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, duration(x.Micros), number(x.GFLOPS), number(x.GBps),
-			number(x.Gonum), number(x.Ratio), strings.Join(slices.Compact(slices.Sorted(slices.Values(x.Kernels))), " "))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, profile.Duration(x.Micros), x.Clock, profile.Number(x.GFLOPS), profile.Number(x.GBps),
+			profile.Percent(x.OfPeak, x.Bound), profile.Number(x.Gonum), profile.Number(x.Ratio), strings.Join(slices.Compact(slices.Sorted(slices.Values(x.Kernels))), " "))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -35,52 +40,12 @@ func (r Report) Print(w io.Writer) error {
 	return nil
 }
 
-// shown is how many kernels of a step the table names.
-const shown = 25
-
 func (s Step) print(w io.Writer) error {
-	fmt.Fprintf(w, "\n%s: %d parameters, %d tokens, %s, %.0f tokens/s, %s GFLOP/s; kernels alone %s\n\n", s.Name, s.Parameters, s.Tokens,
-		duration(s.Micros), s.TokensPerSec, number(s.GFLOPS), duration(s.KernelMicros))
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "share\ttime\tcount\tGFLOP/s\tGB/s\tcandidate\tkernel")
-	for i, k := range s.Kernels {
-		if i == shown {
-			var rest Kernel
-			for _, k := range s.Kernels[i:] {
-				rest.Micros, rest.Share, rest.Count = rest.Micros+k.Micros, rest.Share+k.Share, rest.Count+k.Count
-			}
-			fmt.Fprintf(t, "%.1f %%\t%s\t%d\t\t\t\t(%d smaller)\n", 100*rest.Share, duration(rest.Micros), rest.Count, len(s.Kernels)-i)
-			break
-		}
-		fmt.Fprintf(t, "%.1f %%\t%s\t%d\t%s\t%s\t%s\t%s\n", 100*k.Share, duration(k.Micros), k.Count, number(k.GFLOPS), number(k.GBps), k.Candidate, shortened(k.Label))
+	fmt.Fprintf(w, "\n%s: %d parameters, %d tokens, %s, %.0f tokens/s, %s GFLOP/s", s.Name, s.Parameters, s.Tokens,
+		profile.Duration(s.Micros), s.TokensPerSec, profile.Number(s.GFLOPS))
+	if s.OfPeak > 0 {
+		fmt.Fprintf(w, " (%.0f %% of the peak)", 100*s.OfPeak)
 	}
-	return t.Flush()
-}
-
-func shortened(label string) string {
-	if r := []rune(label); len(r) > 70 {
-		return string(r[:69]) + "…"
-	}
-	return label
-}
-
-func duration(micros float64) string {
-	switch {
-	case micros >= 1e6:
-		return fmt.Sprintf("%.3g s", micros/1e6)
-	case micros >= 1e3:
-		return fmt.Sprintf("%.3g ms", micros/1e3)
-	}
-	return fmt.Sprintf("%.3g µs", micros)
-}
-
-// number has three digits; zero is what was not measured.
-func number(x float64) string {
-	switch {
-	case x == 0:
-		return ""
-	case x >= 100:
-		return fmt.Sprintf("%.0f", x)
-	}
-	return fmt.Sprintf("%.3g", x)
+	fmt.Fprintf(w, "; its kernels take %s on the %s's clock; %d times:\n\n", profile.Duration(s.KernelMicros), map[string]string{GPU: "device", Host: "host"}[s.Clock], s.Profiled)
+	return profile.PrintKernels(w, s.Profile.Alike())
 }

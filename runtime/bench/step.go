@@ -1,16 +1,16 @@
 package bench
 
 import (
-	"cmp"
+	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/profile"
 	"github.com/gpupipe/gpupipe/runtime/tune"
 	"github.com/gpupipe/gpupipe/shaders"
 )
@@ -18,27 +18,18 @@ import (
 // Step is a whole training step: forward, backward, clipping and the optimizer's update of the preset tiny, one batch
 // of 16 sequences of 128 tokens, data on the device.
 type Step struct {
-	Name         string      `json:"name"`
-	Parameters   int64       `json:"parameters"`
-	Tokens       int         `json:"tokens"`
-	Micros       float64     `json:"micros"`
-	TokensPerSec float64     `json:"tokens_per_s"`
-	GFLOPS       float64     `json:"gflops"` // by the model's FLOPs per token, backward included
-	Memory       exec.Memory `json:"memory"`
-	KernelMicros float64     `json:"kernel_micros"` // sum over the kernels below
-	Kernels      []Kernel    `json:"kernels"`
-}
-
-// Kernel is the time of one kernel of a step: its programs are loaded on their own, with arrays of their own filled with
-// noise, and repeated (tune.Time). Kernels of equal source are one entry. Copies are not counted.
-type Kernel struct {
-	Label     string  `json:"label"` // of the first of them
-	Candidate string  `json:"candidate"`
-	Count     int     `json:"count"`
-	Micros    float64 `json:"micros"` // of all Count together
-	Share     float64 `json:"share"`  // of the sum over all kernels
-	GFLOPS    float64 `json:"gflops,omitempty"`
-	GBps      float64 `json:"gb_per_s"`
+	Name         string       `json:"name"`
+	Parameters   int64        `json:"parameters"`
+	Tokens       int          `json:"tokens"`
+	Micros       float64      `json:"micros"` // by the host's clock
+	TokensPerSec float64      `json:"tokens_per_s"`
+	GFLOPS       float64      `json:"gflops"`  // by the model's FLOPs per token, backward included
+	OfPeak       float64      `json:"of_peak"` // of the device's GFLOP/s
+	Memory       exec.Memory  `json:"memory"`
+	Clock        string       `json:"clock"`         // of what follows
+	KernelMicros float64      `json:"kernel_micros"` // of all kernels, one after the other
+	Profile      profile.Line `json:"profile"`       // of a few steps more, kernel by kernel
+	Profiled     int          `json:"profiled"`
 }
 
 const (
@@ -55,46 +46,147 @@ func stepPrograms() []string { return []string{gradProgram, votesProgram, update
 
 func stepName(optimizer string) string { return "step tiny " + optimizer }
 
-func measureStep(dev device.Device, name string, o Options) (Step, error) {
+// measureStep measures whole steps on devices, by turns.
+func measureStep(devs []device.Device, name string, peaks []profile.Peak, o Options) ([]Step, error) {
 	config, err := model.Preset("tiny")
 	if err != nil {
-		return Step{}, err
+		return nil, err
 	}
-	s := Step{Name: stepName(name), Parameters: config.Count(), Tokens: stepBatch * config.SeqLen}
+	var steps []*trial
+	var subjects []*subject
+	for _, dev := range devs {
+		t, err := newTrial(dev, config, name, o)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", dev.Info().Name, err)
+		}
+		defer t.session.Close()
+		w := session(dev, t.session, stepPrograms()...)
+		w.timed = nil // the whole counts, with what lies between kernels
+		s, err := w.subject()
+		if err != nil {
+			return nil, err
+		}
+		steps, subjects = append(steps, t), append(subjects, s)
+	}
+	if err := o.byTurns(subjects, nil); err != nil {
+		return nil, err
+	}
+	var out []Step
+	for i, t := range steps {
+		took := subjects[i].median()
+		t.Micros = micros(took)
+		t.TokensPerSec = float64(t.Tokens) / took.Seconds()
+		t.GFLOPS = t.TokensPerSec * config.FLOPsPerToken() / 1e9
+		t.OfPeak, _ = profile.Peak{GFLOPS: peaks[i].GFLOPS}.Share(t.GFLOPS, 0)
+	}
+	if err := profileByTurns(steps, peaks); err != nil {
+		return nil, err
+	}
+	for _, t := range steps {
+		out = append(out, t.Step)
+	}
+	return out, nil
+}
+
+// trial is a step on one device.
+type trial struct {
+	Step
+	dev     device.Device
+	plan    *exec.Plan
+	session *exec.Session
+}
+
+func newTrial(dev device.Device, config model.Config, name string, o Options) (*trial, error) {
+	t := &trial{Step: Step{Name: stepName(name), Parameters: config.Count(), Tokens: stepBatch * config.SeqLen}, dev: dev}
 	opt, graphs, err := stepGraphs(config, name)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
-	plan, err := exec.NewPlan(dev, graphs, exec.Options{Tune: o.Tune})
-	if err != nil {
-		return s, err
+	if t.plan, err = exec.NewPlan(dev, graphs, exec.Options{Tune: o.Tune}); err != nil {
+		return nil, err
 	}
-	s.Memory = plan.Memory()
-	session, err := plan.Load()
-	if err != nil {
-		return s, err
+	t.Memory = t.plan.Memory()
+	if t.session, err = t.plan.Load(); err != nil {
+		return nil, err
 	}
-	defer session.Close()
-	if err := fillStep(session, config, opt, graphs[gradProgram]); err != nil {
-		return s, err
+	if err := fillStep(t.session, config, opt, graphs[gradProgram]); err != nil {
+		return nil, errors.Join(err, t.session.Close())
 	}
-	fastest, err := o.best(func(n int) error {
-		for range n {
+	return t, nil
+}
+
+// profiledSteps even out what differs from run to run.
+const profiledSteps = 3
+
+// profileByTurns measures the steps' kernels.
+func profileByTurns(ts []*trial, peaks []profile.Peak) error {
+	recorders, totals := make([]*profile.Recorder, len(ts)), make([][]time.Duration, len(ts))
+	for i, t := range ts {
+		recorders[i] = profile.NewRecorder(t.Name, t.dev.Info(), peaks[i])
+	}
+	for range profiledSteps {
+		for i, t := range ts {
+			var total time.Duration
 			for _, p := range stepPrograms() {
-				if err := session.Run(p); err != nil {
+				times, err := t.timed(p)
+				if err != nil {
 					return err
 				}
+				recorders[i].Add(p, t.plan.Kernels(p), times)
+				total += times.Total()
+			}
+			totals[i] = append(totals[i], total)
+		}
+	}
+	for i, t := range ts {
+		t.Clock, t.Profiled, t.Profile, t.KernelMicros = GPU, profiledSteps, recorders[i].Line(), micros(median(totals[i]))
+		if t.KernelMicros == 0 {
+			if err := t.alone(peaks[i]); err != nil {
+				return err
 			}
 		}
-		return session.Sync()
-	}, nil)
-	if err != nil {
-		return s, err
 	}
-	s.Micros = micros(fastest)
-	s.TokensPerSec = float64(s.Tokens) / fastest.Seconds()
-	s.GFLOPS = s.TokensPerSec * config.FLOPsPerToken() / 1e9
-	return s, s.share(dev, plan)
+	return nil
+}
+
+// timed runs a program; where the device has no clock its kernels take no time.
+func (t *trial) timed(program string) (exec.Times, error) {
+	m, err := t.session.RunTimed(program, nil)
+	if errors.Is(err, device.ErrNoTimestamps) {
+		return exec.Times{Kernels: make([]time.Duration, len(t.plan.Kernels(program)))}, nil
+	}
+	if err != nil {
+		return exec.Times{}, err
+	}
+	return m.Wait()
+}
+
+// alone times the step's kernels one by one, by the host's clock: each is loaded on its own, with arrays of its own filled with noise, and
+// repeated. Copies are not counted.
+func (t *trial) alone(peak profile.Peak) error {
+	r := profile.NewRecorder(t.Name, t.dev.Info(), peak)
+	t.Clock, t.Profiled = Host, 1
+	known := map[string]time.Duration{} // by source
+	for _, p := range stepPrograms() {
+		kernels, err := t.plan.Chosen(p)
+		if err != nil {
+			return err
+		}
+		times := exec.Times{Kernels: make([]time.Duration, len(kernels))}
+		for i, k := range kernels {
+			key := source(k)
+			if _, measured := known[key]; !measured && len(k.Passes) > 0 {
+				if known[key], err = tune.Time(t.dev, k); err != nil {
+					return fmt.Errorf("timing %s: %w", t.plan.Kernels(p)[i].Label, err)
+				}
+			}
+			times.Kernels[i] = known[key]
+		}
+		r.Add(p, t.plan.Kernels(p), times)
+	}
+	t.Profile = r.Line()
+	t.KernelMicros = t.Profile.Micros
+	return nil
 }
 
 // stepGraphs are the programs of a step.
@@ -136,53 +228,6 @@ func fillStep(s *exec.Session, config model.Config, opt *optim.Optimizer, grad *
 		}
 	}
 	return s.SetInput(updateProgram, optim.HyperInput, exec.F32Bytes(opt.Hyper(hyperStep)))
-}
-
-// share times the step's kernels one by one.
-func (s *Step) share(dev device.Device, plan *exec.Plan) error {
-	type entry struct {
-		Kernel
-		kernel shaders.Kernel
-		flops  float64
-		bytes  int64
-	}
-	entries := map[string]*entry{}
-	for _, name := range stepPrograms() {
-		infos := plan.Kernels(name)
-		kernels, err := plan.Chosen(name)
-		if err != nil {
-			return err
-		}
-		for i, k := range kernels {
-			if len(k.Passes) == 0 {
-				continue
-			}
-			key := source(k)
-			if entries[key] == nil {
-				entries[key] = &entry{Kernel: Kernel{Label: infos[i].Label, Candidate: k.Name}, kernel: k}
-			}
-			e := entries[key]
-			e.Count, e.flops, e.bytes = e.Count+1, e.flops+infos[i].Flops, e.bytes+infos[i].Bytes
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(entries)) {
-		e := entries[key]
-		t, err := tune.Time(dev, e.kernel)
-		if err != nil {
-			return fmt.Errorf("timing %s: %w", e.Label, err)
-		}
-		e.Micros = micros(t) * float64(e.Count)
-		if e.Micros > 0 { // a device that computes nothing takes no time
-			e.GFLOPS, e.GBps = e.flops/e.Micros/1e3, float64(e.bytes)/e.Micros/1e3
-		}
-		s.KernelMicros += e.Micros
-		s.Kernels = append(s.Kernels, e.Kernel)
-	}
-	for i := range s.Kernels {
-		s.Kernels[i].Share = s.Kernels[i].Micros / max(s.KernelMicros, 1e-3)
-	}
-	slices.SortStableFunc(s.Kernels, func(a, b Kernel) int { return cmp.Compare(b.Micros, a.Micros) })
-	return nil
 }
 
 // source identifies a kernel by what it runs.

@@ -54,6 +54,7 @@ type program struct {
 	fused   *fuse.Result
 	memory  *plan.Plan
 	choice  map[*fuse.Group]string // the chosen candidate
+	bytes   map[*fuse.Group]int64  // that it reads and writes
 	inputs  map[string]graph.Type
 	outputs map[string]graph.Type
 }
@@ -71,9 +72,10 @@ type Memory struct {
 // KernelInfo describes one kernel of a program.
 type KernelInfo struct {
 	Label     string  `json:"label"`
+	Scope     string  `json:"scope,omitempty"` // of the model: "layers.3", "layers.3 backward"
 	Candidate string  `json:"candidate"`
-	Flops     float64 `json:"flops"` // of matrix products only
-	Bytes     int64   `json:"bytes"` // read and written, each array once
+	Flops     float64 `json:"flops"` // multiplications and additions of matrix products and of attention
+	Bytes     int64   `json:"bytes"` // that must be read and written at least
 }
 
 // ErrTooLarge is wrapped by NewPlan's error when an array or the whole is larger than the device or the budget allows.
@@ -106,7 +108,7 @@ func (p *Plan) add(name string, g *graph.Graph, opts Options) error {
 	if err != nil {
 		return err
 	}
-	q := &program{name: name, graph: fused.Graph, fused: fused, choice: map[*fuse.Group]string{},
+	q := &program{name: name, graph: fused.Graph, fused: fused, choice: map[*fuse.Group]string{}, bytes: map[*fuse.Group]int64{},
 		inputs: map[string]graph.Type{}, outputs: map[string]graph.Type{}}
 	scratch := map[*fuse.Group][]int64{}
 	for _, group := range fused.Groups {
@@ -115,6 +117,7 @@ func (p *Plan) add(name string, g *graph.Graph, opts Options) error {
 			return err
 		}
 		q.choice[group], scratch[group] = k.Name, k.Scratch
+		q.bytes[group] = shaders.Bytes(fused, group, k)
 	}
 	q.memory, err = plan.Run(fused, func(g *fuse.Group) []int64 { return scratch[g] },
 		plan.Limits{MaxBindingSize: lim.MaxBindingSize, MaxBufferSize: lim.MaxBufferSize, OffsetAlignment: lim.OffsetAlignment})
@@ -242,11 +245,7 @@ func (p *Plan) Kernels(name string) []KernelInfo {
 	}
 	var infos []KernelInfo
 	for _, g := range q.fused.Groups {
-		info := KernelInfo{Label: shaders.Label(g), Candidate: q.choice[g], Flops: shaders.Flops(g)}
-		for _, v := range slices.Concat(g.Loads, g.Stores) {
-			info.Bytes += v.Type.Bytes()
-		}
-		infos = append(infos, info)
+		infos = append(infos, KernelInfo{Label: shaders.Label(g), Scope: g.Scope, Candidate: q.choice[g], Flops: shaders.Flops(g), Bytes: q.bytes[g]})
 	}
 	return infos
 }

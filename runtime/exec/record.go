@@ -21,6 +21,7 @@ type recording struct {
 }
 
 type command struct {
+	kernel int // that it belongs to, or noKernel
 	shader int // or device.Copy
 	args   []plan.Storage
 	groups [3]int
@@ -35,12 +36,13 @@ func (p *Plan) record(q *program) (recording, error) {
 		st := q.memory.Storage[v]
 		return fmt.Sprintf("%d %s %d %d %d", st.Space, st.Name, st.Chunk, st.Offset, st.Size)
 	}
-	for _, g := range q.fused.Groups {
+	for n, g := range q.fused.Groups {
 		ks, err := shaders.Lower(q.fused, g, p.limits(), key)
 		if err != nil {
 			return r, err
 		}
 		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == q.choice[g] })
+		first := len(r.commands)
 		for _, pass := range ks[i].Passes {
 			r.dispatch(q, g, pass, index)
 		}
@@ -48,6 +50,9 @@ func (p *Plan) record(q *program) (recording, error) {
 			from, to := q.memory.Storage[part.From], q.memory.Storage[g.Stores[0]]
 			to.Offset, to.Size = to.Offset+part.Offset, from.Size
 			r.copy(from, to)
+		}
+		for i := range r.commands[first:] {
+			r.commands[first+i].kernel = n
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(q.memory.Outputs)) {
@@ -63,8 +68,11 @@ func (p *Plan) record(q *program) (recording, error) {
 // outputSpace is the memory that the host reads: plan leaves it to us.
 const outputSpace plan.Space = 255
 
+// noKernel marks the copies at a program's end, into outputs and variables.
+const noKernel = -1
+
 func (r *recording) copy(from, to plan.Storage) {
-	r.commands = append(r.commands, command{shader: device.Copy, args: []plan.Storage{from, to}})
+	r.commands = append(r.commands, command{kernel: noKernel, shader: device.Copy, args: []plan.Storage{from, to}})
 }
 
 func (r *recording) dispatch(q *program, g *fuse.Group, pass shaders.Pass, index map[string]int) {

@@ -231,15 +231,21 @@ func (s *Session) Run(program string) error { return s.RunAt(program, nil) }
 
 // RunAt enqueues a program on the buffers that a binding says.
 func (s *Session) RunAt(program string, at Binding) error {
-	l, err := s.program(program)
-	if err != nil {
-		return err
-	}
-	main, err := s.bind(l, at)
+	_, main, err := s.find(program, at)
 	if err != nil {
 		return err
 	}
 	return s.plan.dev.Run(main)
+}
+
+// find returns a program, loaded for a binding.
+func (s *Session) find(program string, at Binding) (*loaded, device.Loaded, error) {
+	l, err := s.program(program)
+	if err != nil {
+		return nil, nil, err
+	}
+	main, err := s.bind(l, at)
+	return l, main, err
 }
 
 // Output enqueues a read of an output as the last enqueued run leaves it.

@@ -62,6 +62,7 @@ type Device struct {
 	downloads stages
 	reads     []*piece // under way, in order
 	running   []uint64 // submissions of Run
+	timer     timer
 }
 
 // garbage is what can be given back once a submission is done.
@@ -272,6 +273,7 @@ func (d *Device) look() {
 	}
 	d.done = uint64(done)
 	d.collect()
+	d.timer.collect(d.done)
 	n := 0
 	for ; n < len(d.garbage) && d.garbage[n].until <= d.done; n++ {
 		d.garbage[n].free()
@@ -416,6 +418,7 @@ func (d *Device) destroy() {
 		C.gv_free_layout(d.native, l.set, l.pipeline)
 	}
 	d.cache.free(d)
+	d.timer.free()
 	if d.native != nil {
 		C.gv_close(d.native)
 		d.native = nil

@@ -58,6 +58,8 @@ func TestRefusals(t *testing.T) { checktest.Run(t, opened) }
 
 func TestExecution(t *testing.T) { checktest.Execute(t, opened) }
 
+func TestTimer(t *testing.T) { checktest.Timer(t, opened) }
+
 func TestAdapters(t *testing.T) {
 	found, err := Adapters()
 	require.NoError(t, err)

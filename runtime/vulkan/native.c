@@ -325,34 +325,44 @@ static void wait_for(gv_device *d, void *commands) {
 	d->barrier(commands, COMPUTE | TRANSFER, COMPUTE | TRANSFER, 0, 1, &b, 0, NULL, 0, NULL);
 }
 
+// gv_begin begins commands that follow all that is submitted before them. again: they may be submitted again while they are under way.
+int gv_begin(gv_device *d, void *commands, int again) {
+	begin_info begin = {.head.type = T_BEGIN, .flags = again ? 4 : 1};
+	int r = d->begin(commands, &begin);
+	if (r == 0) wait_for(d, commands);
+	return r;
+}
+
+// gv_put records one command; bound is what the ones before it have bound, zeros at first.
+void gv_put(gv_device *d, void *commands, gv_command const *c, gv_bound *bound) {
+	if (c->barrier) wait_for(d, commands);
+	if (c->pipeline) {
+		if (c->pipeline != bound->pipeline) d->bind_pipeline(commands, 1, c->pipeline);
+		if (c->set && c->set != bound->set) d->bind_sets(commands, 1, c->layout, 0, 1, &c->set, 0, NULL);
+		*bound = (gv_bound){c->pipeline, c->set};
+		d->dispatch(commands, c->x, c->y, c->z);
+	} else if (c->src) {
+		buffer_copy region = {c->src_offset, c->dst_offset, c->size};
+		d->copy(commands, c->src, c->dst, 1, &region);
+	} else {
+		d->fill(commands, c->dst, c->dst_offset, c->size, 0);
+	}
+}
+
+int gv_end(gv_device *d, void *commands) { return d->end(commands); }
+
 // gv_record records n commands, which follow all that is submitted before them. again: they may be submitted again while they
 // are under way; else the host will read what was copied.
 int gv_record(gv_device *d, void *commands, gv_command const *c, size_t n, int again) {
-	begin_info begin = {.head.type = T_BEGIN, .flags = again ? 4 : 1};
-	int r = d->begin(commands, &begin);
+	int r = gv_begin(d, commands, again);
 	if (r) return r;
-	wait_for(d, commands);
-	uint64_t pipeline = 0, set = 0;
-	for (size_t i = 0; i < n; i++, c++) {
-		if (c->barrier) wait_for(d, commands);
-		if (c->pipeline) {
-			if (c->pipeline != pipeline) d->bind_pipeline(commands, 1, c->pipeline);
-			if (c->set && c->set != set) d->bind_sets(commands, 1, c->layout, 0, 1, &c->set, 0, NULL);
-			pipeline = c->pipeline;
-			set = c->set;
-			d->dispatch(commands, c->x, c->y, c->z);
-		} else if (c->src) {
-			buffer_copy region = {c->src_offset, c->dst_offset, c->size};
-			d->copy(commands, c->src, c->dst, 1, &region);
-		} else {
-			d->fill(commands, c->dst, c->dst_offset, c->size, 0);
-		}
-	}
+	gv_bound bound = {0, 0};
+	for (size_t i = 0; i < n; i++) gv_put(d, commands, c + i, &bound);
 	if (!again) {
 		memory_barrier b = {.head.type = T_MEMORY_BARRIER, .source = TRANSFER_WRITE, .destination = HOST_READ};
 		d->barrier(commands, TRANSFER, HOST, 0, 1, &b, 0, NULL, 0, NULL);
 	}
-	return d->end(commands);
+	return gv_end(d, commands);
 }
 
 int gv_submit(gv_device *d, void *const *commands, size_t n, uint64_t value) {

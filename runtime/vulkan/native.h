@@ -36,6 +36,11 @@ typedef struct gv_command {
 	uint32_t barrier; // before it: it waits for the commands before
 } gv_command;
 
+// What a dispatch need not bind again.
+typedef struct gv_bound {
+	uint64_t pipeline, set;
+} gv_bound;
+
 // One storage buffer of a descriptor set.
 typedef struct gv_binding {
 	uint64_t set, buffer, offset, size;
@@ -52,6 +57,9 @@ gv_device *gv_open(void *get, void *instance, void *device, void *queue, uint32_
 void gv_close(gv_device *d);
 int gv_new_commands(gv_device *d, void **commands);
 void gv_free_commands(gv_device *d, void *commands);
+int gv_begin(gv_device *d, void *commands, int again);
+void gv_put(gv_device *d, void *commands, gv_command const *c, gv_bound *bound);
+int gv_end(gv_device *d, void *commands);
 int gv_record(gv_device *d, void *commands, gv_command const *c, size_t n, int again);
 int gv_submit(gv_device *d, void *const *commands, size_t n, uint64_t value);
 int gv_wait(gv_device *d, uint64_t value, uint64_t nanoseconds);

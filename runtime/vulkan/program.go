@@ -28,6 +28,7 @@ type loaded struct {
 	d     *Device
 	label string
 	// Under d.mu:
+	list     []C.gv_command
 	parts    []unsafe.Pointer // VkCommandBuffer, of mostCommands at most
 	pool     C.uint64_t       // VkDescriptorPool, or 0
 	buffers  []*buffer
@@ -97,6 +98,7 @@ func (l *loaded) build(p *device.Program) error {
 		}
 		list = append(list, command)
 	}
+	l.list = list // to be recorded anew where it is measured
 	for part := range slices.Chunk(list, mostCommands) {
 		if err := l.record(part); err != nil {
 			return err
@@ -170,6 +172,18 @@ func (l *loaded) bind(p *device.Program, pipelines []*pipeline) ([]C.uint64_t, e
 
 // Run enqueues a loaded program. It waits while 8 submissions are under way.
 func (d *Device) Run(p device.Loaded) error {
+	return d.run(p, func(l *loaded) error {
+		for _, part := range l.parts {
+			if err := d.enqueue(part); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// run does something with a program that can be run.
+func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
 	l, ok := p.(*loaded)
 	if !ok || l == nil || l.d != d {
 		return d.named("run", "", device.Invalid("the program %v", errForeign))
@@ -183,22 +197,25 @@ func (d *Device) Run(p device.Loaded) error {
 				return device.Invalid("buffer %q %v", b.label, errReleased)
 			}
 		}
-		for _, part := range l.parts {
-			if len(d.running) >= mostRunning {
-				d.look()
-			}
-			for len(d.running) >= mostRunning {
-				if err := d.until(d.running[0]); err != nil {
-					return err
-				}
-			}
-			if err := d.submit(part); err != nil {
-				return err
-			}
-			d.running = append(d.running, d.submitted)
-		}
-		return nil
+		return f(l)
 	})
+}
+
+// enqueue submits a part of a program, when there is room.
+func (d *Device) enqueue(part unsafe.Pointer) error {
+	if len(d.running) >= mostRunning {
+		d.look()
+	}
+	for len(d.running) >= mostRunning {
+		if err := d.until(d.running[0]); err != nil {
+			return err
+		}
+	}
+	if err := d.submit(part); err != nil {
+		return err
+	}
+	d.running = append(d.running, d.submitted)
+	return nil
 }
 
 // Release frees the bindings once enqueued work is done with them; the compiled shaders stay for programs to come.
@@ -221,5 +238,5 @@ func (l *loaded) free() {
 	if l.pool != 0 {
 		C.gv_free_pool(l.d.native, l.pool)
 	}
-	l.parts, l.pool, l.buffers = nil, 0, nil
+	l.list, l.parts, l.pool, l.buffers = nil, nil, 0, nil
 }

@@ -28,6 +28,10 @@ func (d *Device) fail(op Op, object string) error {
 	if err == nil {
 		return nil
 	}
+	return d.error(op, object, err)
+}
+
+func (d *Device) error(op Op, object string, err error) error {
 	return &device.Error{Op: string(op), Object: object, Device: d.Info().Name, Cause: err}
 }
 
@@ -60,6 +64,19 @@ func (d *Device) Run(l device.Loaded) error {
 		return err
 	}
 	return d.Device.Run(x.Loaded)
+}
+
+// RunTimed is a Run, on a device that has timestamps.
+func (d *Device) RunTimed(l device.Loaded) (device.Timings, error) {
+	x := l.(loaded)
+	timer, ok := d.Device.(device.Timer)
+	if !ok {
+		return nil, d.error(Run, x.label, device.ErrNoTimestamps)
+	}
+	if err := d.fail(Run, x.label); err != nil {
+		return nil, err
+	}
+	return timer.RunTimed(x.Loaded)
 }
 
 func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {

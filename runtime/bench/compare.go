@@ -1,0 +1,66 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/gpupipe/gpupipe/runtime/profile"
+)
+
+// Comparison is one case on several devices that took turns.
+type Comparison struct {
+	Name   string    `json:"name"`
+	Clock  string    `json:"clock"`  // "gpu and host" where the devices differ
+	Micros []float64 `json:"micros"` // by device
+	Ratios []float64 `json:"ratios"` // to the first device's time: below 1 is faster
+}
+
+// Compare puts reports of one Run side by side: cases, dispatches, whole steps, and the kernels of a step alone.
+func Compare(rs []Report) (out []Comparison) {
+	add := func(name string, of func(r Report) (micros float64, clock string)) {
+		c := Comparison{Name: name}
+		var clocks []string
+		for _, r := range rs {
+			t, clock := of(r)
+			c.Micros, clocks = append(c.Micros, t), append(clocks, clock)
+			ratio := 0.0
+			if c.Micros[0] > 0 {
+				ratio = t / c.Micros[0]
+			}
+			c.Ratios = append(c.Ratios, ratio)
+		}
+		c.Clock = strings.Join(slices.Compact(slices.Sorted(slices.Values(clocks))), " and ")
+		out = append(out, c)
+	}
+	for i, x := range rs[0].Results {
+		add(x.Name, func(r Report) (float64, string) { return r.Results[i].Micros, r.Results[i].Clock })
+	}
+	for i, x := range rs[0].Steps {
+		add(x.Name, func(r Report) (float64, string) { return r.Steps[i].Micros, Host })
+		add(x.Name+", kernels", func(r Report) (float64, string) {
+			return r.Steps[i].KernelMicros, r.Steps[i].Clock
+		})
+	}
+	return out
+}
+
+// PrintComparison writes reports of one Run side by side.
+func PrintComparison(w io.Writer, rs []Report) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "case\tclock\t%s", rs[0].Device.Name)
+	for _, r := range rs[1:] {
+		fmt.Fprintf(t, "\t%s\tto %s", r.Device.Name, rs[0].Device.Name)
+	}
+	fmt.Fprintln(t)
+	for _, c := range Compare(rs) {
+		fmt.Fprintf(t, "%s\t%s\t%s", c.Name, c.Clock, profile.Duration(c.Micros[0]))
+		for i, m := range c.Micros[1:] {
+			fmt.Fprintf(t, "\t%s\t%.2f", profile.Duration(m), c.Ratios[i+1])
+		}
+		fmt.Fprintln(t)
+	}
+	return t.Flush()
+}

@@ -1,0 +1,244 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/profile"
+)
+
+const peakCase = "peak"
+
+// Peak measures what a device does at most: the best of a few kernels that multiply and add in registers, and of a few that copy and add arrays.
+func Peak(dev device.Device, o Options) (profile.Peak, error) {
+	ps, err := peaks([]device.Device{dev}, o)
+	if err != nil {
+		return profile.Peak{}, err
+	}
+	return ps[0], nil
+}
+
+// peaks measures devices by turns. A device that computes nothing has none.
+func peaks(devs []device.Device, o Options) ([]profile.Peak, error) {
+	out := make([]profile.Peak, len(devs))
+	for _, k := range []struct{ accumulators, width int }{{8, 1}, {16, 1}, {4, 4}, {8, 4}} {
+		err := o.peak(devs, func(dev device.Device) (*contender, error) { return arithmetic(dev, k.accumulators, k.width) },
+			func(i int, rate float64) { out[i].GFLOPS = max(out[i].GFLOPS, rate) })
+		if err != nil {
+			return nil, err
+		}
+	}
+	for _, k := range []struct {
+		element string
+		triad   bool
+	}{{"f32", false}, {"vec4<f32>", false}, {"f32", true}, {"vec4<f32>", true}} {
+		err := o.peak(devs, func(dev device.Device) (*contender, error) { return o.bandwidth(dev, k.element, k.triad) },
+			func(i int, rate float64) { out[i].GBps = max(out[i].GBps, rate) })
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// contender is a kernel for a peak, and what one run of it does.
+type contender struct {
+	work
+	amount  float64 // flops or bytes
+	buffers []device.Buffer
+	loaded  device.Loaded
+}
+
+func (c *contender) release() {
+	if c.loaded != nil {
+		c.loaded.Release()
+	}
+	for _, b := range c.buffers {
+		b.Release()
+	}
+}
+
+// peak measures one kernel on all devices.
+func (o Options) peak(devs []device.Device, make func(device.Device) (*contender, error), tell func(i int, rate float64)) error {
+	var subjects []*subject
+	var places []int
+	var all []*contender
+	defer func() {
+		for _, c := range all {
+			c.release()
+		}
+	}()
+	for i, dev := range devs {
+		if dev.Info().Kind == device.Null {
+			continue
+		}
+		c, err := make(dev)
+		if err != nil {
+			return err
+		}
+		all = append(all, c)
+		s, err := c.subject()
+		if err != nil {
+			return err
+		}
+		subjects, places = append(subjects, s), append(places, i)
+	}
+	if err := o.byTurns(subjects, nil); err != nil {
+		return err
+	}
+	for i, s := range subjects {
+		tell(places[i], all[i].amount/s.median().Seconds()/1e9)
+	}
+	return nil
+}
+
+const (
+	peakGroup   = 64
+	peakGroups  = 4096
+	peakSeeds   = 64 // floats before the results: two factors and the number of rounds
+	peakUnroll  = 64 // multiplications and additions of a round
+	peakLasts   = 10 * time.Millisecond
+	mostRounds  = 1 << 15
+	leastRounds = 8
+)
+
+// arithmetic keeps some sums in registers, each of so many floats, and multiplies and adds to them in turn. The rounds grow until they take
+// long enough.
+func arithmetic(dev device.Device, accumulators, width int) (*contender, error) {
+	c := &contender{}
+	b, err := dev.Alloc("peak", 4*(peakSeeds+peakGroup*peakGroups))
+	if err != nil {
+		return nil, err
+	}
+	c.buffers = []device.Buffer{b}
+	p := &device.Program{Label: "peak", Shaders: []device.Shader{{Label: "multiply and add", Workgroup: [3]int{peakGroup, 1, 1},
+		Bindings: []device.Access{device.ReadWrite}, WGSL: arithmeticSource(accumulators, width)}},
+		Commands: []device.Command{{Args: []device.Range{{Buffer: b, Size: b.Size()}}, Groups: [3]int{peakGroups, 1, 1}}}}
+	if c.loaded, err = dev.Load(p); err == nil {
+		c.work = program(dev, c.loaded)
+		err = c.grow(dev, b, width)
+	}
+	if err != nil {
+		c.release()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *contender) grow(dev device.Device, b device.Buffer, width int) error {
+	for rounds := leastRounds; ; rounds *= 2 {
+		if err := dev.Write(b, 0, exec.F32Bytes([]float32{0.5, 1, float32(rounds)})); err != nil {
+			return err
+		}
+		c.amount = 2 * float64(rounds) * peakUnroll * float64(width) * peakGroup * peakGroups
+		if _, err := c.onHost(1); err != nil {
+			return err
+		}
+		if t, err := c.onHost(1); err != nil || t > peakLasts || rounds >= mostRounds {
+			return err
+		}
+	}
+}
+
+func arithmeticSource(accumulators, width int) string {
+	typ, scalar := "f32", "s0"
+	if width > 1 {
+		typ, scalar = fmt.Sprintf("vec%d<f32>", width), "dot(s0, "+fmt.Sprintf("vec%d<f32>(1.0)", width)+")"
+	}
+	var s strings.Builder
+	fmt.Fprintf(&s, `@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+@compute @workgroup_size(%d) fn main(@builtin(global_invocation_id) g: vec3<u32>) {
+  let a = %s(x[0]); let b = %s(x[1]);
+  let rounds = u32(x[2]);
+`, peakGroup, typ, typ)
+	for i := range accumulators {
+		fmt.Fprintf(&s, "  var s%d = %s(f32(g.x + %du));\n", i, typ, i)
+	}
+	s.WriteString("  for (var i = 0u; i < rounds; i++) {\n")
+	for i := range peakUnroll {
+		fmt.Fprintf(&s, "    s%[1]d = fma(s%[1]d, a, b);\n", i%accumulators)
+	}
+	s.WriteString("  }\n")
+	for i := 1; i < accumulators; i++ {
+		fmt.Fprintf(&s, "  s0 += s%d;\n", i)
+	}
+	fmt.Fprintf(&s, "  x[%du + g.x] = %s;\n}\n", peakSeeds, scalar)
+	return s.String()
+}
+
+const (
+	bandwidthGroup = 256
+	largestArray   = 128 << 20 // bytes, where nothing but the device's memory holds it
+	sharedArray    = 64 << 20  // where the host's memory is the device's
+	leastArray     = 1 << 20
+)
+
+// bandwidth copies an array, or adds two into a third.
+func (o Options) bandwidth(dev device.Device, element string, triad bool) (*contender, error) {
+	width, arrays := int64(4), int64(2)
+	if element != "f32" {
+		width = 16
+	}
+	if triad {
+		arrays = 3
+	}
+	size := int64(sharedArray)
+	if dev.Info().Kind == device.Discrete {
+		size = largestArray
+	}
+	if o.Quick {
+		size /= 4
+	}
+	for size = min(size, dev.Limits().MaxBindingSize&^0xfffff, dev.Limits().MaxBufferSize&^0xfffff); ; size /= 2 {
+		c, err := copying(dev, size, width, arrays, element)
+		if err == nil || size <= leastArray || !errors.Is(err, device.ErrOutOfMemory) {
+			return c, err
+		}
+	}
+}
+
+func copying(dev device.Device, size, width, arrays int64, element string) (*contender, error) {
+	c := &contender{amount: float64(size * arrays)}
+	var args []device.Range
+	for range arrays {
+		b, err := dev.Alloc("peak", size)
+		if err != nil {
+			c.release()
+			return nil, err
+		}
+		c.buffers, args = append(c.buffers, b), append(args, device.Range{Buffer: b, Size: size})
+	}
+	most := int64(dev.Limits().MaxDispatchDimension)
+	groups := size / width / bandwidthGroup
+	rows := (groups + most - 1) / most
+	p := &device.Program{Label: "peak", Shaders: []device.Shader{{Label: "copy", Workgroup: [3]int{bandwidthGroup, 1, 1},
+		Bindings: make([]device.Access, arrays), WGSL: copySource(element, arrays == 3)}},
+		Commands: []device.Command{{Args: args, Groups: [3]int{int((groups + rows - 1) / rows), int(rows), 1}}}}
+	var err error
+	if c.loaded, err = dev.Load(p); err != nil {
+		c.release()
+		return nil, err
+	}
+	c.work = program(dev, c.loaded)
+	return c, nil
+}
+
+func copySource(element string, triad bool) string {
+	arrays, right := "", "x0[i]"
+	names := []string{"y", "x0"}
+	if triad {
+		names, right = append(names, "x1"), "x0[i] + 0.5 * x1[i]"
+	}
+	for i, name := range names {
+		arrays += fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n", i, name, element)
+	}
+	return fmt.Sprintf(`%s@compute @workgroup_size(%d) fn main(@builtin(global_invocation_id) g: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>) {
+  let i = g.x + g.y * n.x * %du;
+  if (i < arrayLength(&y)) { y[i] = %s; }
+}
+`, arrays, bandwidthGroup, bandwidthGroup, right)
+}

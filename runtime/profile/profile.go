@@ -1,0 +1,262 @@
+// Package profile tells where the time of programs goes: kernel by kernel, by layers and by programs, beside what the device can do
+// at most.
+package profile
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// Peak is what a device was measured to do: multiplications and additions with nothing to wait for, and a copy of arrays that no
+// cache holds. Zero is what was not measured.
+type Peak struct {
+	GFLOPS float64 `json:"gflops"`   // 1e9 a second
+	GBps   float64 `json:"gb_per_s"` // 1e9 bytes a second, read and written
+}
+
+// Profile is the time of steps on one device or several.
+type Profile struct {
+	Title string    `json:"title"`
+	Time  time.Time `json:"time"`
+	Steps int       `json:"steps"` // that were measured; all other numbers are of all of them together
+	Lines []Line    `json:"lines"`
+}
+
+// Line is what one device did.
+type Line struct {
+	Name     string      `json:"name"` // "stage 0"
+	Device   device.Info `json:"device"`
+	Peak     Peak        `json:"peak"`
+	Micros   float64     `json:"micros"` // sum of what follows, on the device's clock; that of the host is longer
+	Copies   float64     `json:"copy_micros"`
+	Programs []Sum       `json:"programs"` // in the order in which they ran first
+	Phases   []Sum       `json:"phases"`
+	Layers   []Layer     `json:"layers"` // in the model's order
+	Kernels  []Kernel    `json:"kernels"`
+}
+
+// Sum is the time of several kernels.
+type Sum struct {
+	Name   string  `json:"name"`
+	Calls  int     `json:"calls,omitempty"` // of a program
+	Micros float64 `json:"micros"`
+	Share  float64 `json:"share"` // of the line's
+}
+
+// Layer is the time of one part of the model.
+type Layer struct {
+	Name   string  `json:"name"`
+	Micros float64 `json:"micros"`
+	Phases []Sum   `json:"phases"`
+}
+
+// Kernel is what the calls of one kernel of a program took together.
+type Kernel struct {
+	Program   string  `json:"program"`
+	Layer     string  `json:"layer,omitempty"`
+	Phase     string  `json:"phase"`
+	Label     string  `json:"label"`
+	Candidate string  `json:"candidate"`
+	Flops     float64 `json:"flops,omitempty"` // of one call
+	Bytes     int64   `json:"bytes"`           // of one call, that must be read and written at least
+	Calls     int     `json:"calls"`
+	Micros    float64 `json:"micros"`
+	Share     float64 `json:"share"` // of the line's time
+	GFLOPS    float64 `json:"gflops,omitempty"`
+	GBps      float64 `json:"gb_per_s,omitempty"`
+	OfPeak    float64 `json:"of_peak,omitempty"` // the larger of its shares of the device's two peaks
+	Bound     string  `json:"bound,omitempty"`   // by which of them: "compute" or "memory"
+}
+
+// What a kernel is for.
+const (
+	Forward   = "forward"
+	Backward  = "backward"
+	Weights   = "weights" // their gradients
+	Optimizer = "optimizer"
+	Copies    = "copies"
+)
+
+// phases are in the order in which they are shown.
+var phases = []string{Forward, Backward, Weights, Optimizer, Copies}
+
+// optim is how the optimizer's scopes begin.
+const optim = "optim "
+
+// place tells the layer and the phase of a kernel from its scope: "layers.3", "layers.3 backward", "optim layers.3".
+func place(scope string) (layer, phase string) {
+	if layer, ok := strings.CutPrefix(scope, optim); ok {
+		return layer, Optimizer
+	}
+	for _, phase := range []string{Backward, Weights} {
+		if layer, ok := strings.CutSuffix(scope, " "+phase); ok {
+			return layer, phase
+		}
+	}
+	return scope, Forward
+}
+
+// Recorder gathers measurements of one line.
+type Recorder struct {
+	line     Line
+	kernels  map[key]*Kernel
+	programs map[string]*Sum
+	order    []string // of layers
+}
+
+// key tells kernels apart: equal ones of a layer are one entry.
+type key struct {
+	program, label, candidate string
+	flops                     float64
+	bytes                     int64
+}
+
+// NewRecorder begins the account of a line.
+func NewRecorder(name string, dev device.Info, peak Peak) *Recorder {
+	return &Recorder{line: Line{Name: name, Device: dev, Peak: peak}, kernels: map[key]*Kernel{}, programs: map[string]*Sum{}}
+}
+
+// Add takes one run of a program into account; kernels are as its plan lists them.
+func (r *Recorder) Add(program string, kernels []exec.KernelInfo, t exec.Times) {
+	if r.programs[program] == nil {
+		r.programs[program] = &Sum{Name: program}
+		r.line.Programs = append(r.line.Programs, Sum{Name: program})
+	}
+	r.programs[program].Calls++
+	r.programs[program].Micros += micros(t.Total())
+	r.line.Copies += micros(t.Copies)
+	for i, info := range kernels {
+		k := key{program, info.Label, info.Candidate, info.Flops, info.Bytes}
+		if r.kernels[k] == nil {
+			layer, phase := place(info.Scope)
+			if !slices.Contains(r.order, layer) {
+				r.order = append(r.order, layer)
+			}
+			r.kernels[k] = &Kernel{Program: program, Layer: layer, Phase: phase, Label: info.Label, Candidate: info.Candidate,
+				Flops: info.Flops, Bytes: info.Bytes}
+		}
+		r.kernels[k].Calls++
+		r.kernels[k].Micros += micros(t.Kernels[i])
+	}
+}
+
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+
+// Line is what was gathered.
+func (r *Recorder) Line() Line {
+	l := r.line
+	l.Micros, l.Programs, l.Kernels = 0, nil, nil
+	for _, p := range r.line.Programs {
+		l.Programs = append(l.Programs, *r.programs[p.Name])
+		l.Micros += r.programs[p.Name].Micros
+	}
+	for i := range l.Programs {
+		l.Programs[i].Share = share(l.Programs[i].Micros, l.Micros)
+	}
+	for _, k := range r.kernels {
+		k := *k
+		k.rate(l)
+		l.Kernels = append(l.Kernels, k)
+	}
+	sortKernels(l.Kernels)
+	l.Phases = sums(l.Kernels, l.Copies, l.Micros)
+	l.Layers = r.layers(l.Kernels)
+	return l
+}
+
+func sortKernels(ks []Kernel) {
+	slices.SortFunc(ks, func(a, b Kernel) int {
+		return cmp.Or(cmp.Compare(b.Micros, a.Micros), cmp.Compare(a.Program, b.Program), cmp.Compare(a.Label, b.Label),
+			cmp.Compare(a.Flops, b.Flops), cmp.Compare(a.Bytes, b.Bytes))
+	})
+}
+
+func share(part, whole float64) float64 {
+	if whole <= 0 {
+		return 0
+	}
+	return part / whole
+}
+
+// rate fills in what follows from the kernel's times.
+func (k *Kernel) rate(l Line) {
+	k.Share = share(k.Micros, l.Micros)
+	k.GFLOPS, k.GBps = share(k.Flops*float64(k.Calls), 1e3*k.Micros), share(float64(k.Bytes)*float64(k.Calls), 1e3*k.Micros)
+	k.OfPeak, k.Bound = l.Peak.Share(k.GFLOPS, k.GBps)
+}
+
+// Share is how near rates come to a peak, and to which of the two: the nearer one is what bounds them.
+func (p Peak) Share(gflops, gbps float64) (of float64, bound string) {
+	compute, memory := share(gflops, p.GFLOPS), share(gbps, p.GBps)
+	switch {
+	case compute == 0 && memory == 0:
+		return 0, ""
+	case compute >= memory:
+		return compute, "compute"
+	}
+	return memory, "memory"
+}
+
+// sums are the times of phases.
+func sums(ks []Kernel, copies, whole float64) (out []Sum) {
+	time := map[string]float64{Copies: copies}
+	for _, k := range ks {
+		time[k.Phase] += k.Micros
+	}
+	for _, p := range phases {
+		if time[p] > 0 {
+			out = append(out, Sum{Name: p, Micros: time[p], Share: share(time[p], whole)})
+		}
+	}
+	return out
+}
+
+// layers are in the order in which they first ran: the model's.
+func (r *Recorder) layers(ks []Kernel) (out []Layer) {
+	for _, name := range r.order {
+		of := slices.DeleteFunc(slices.Clone(ks), func(k Kernel) bool { return k.Layer != name })
+		l := Layer{Name: name}
+		for _, k := range of {
+			l.Micros += k.Micros
+		}
+		l.Phases = sums(of, 0, l.Micros)
+		out = append(out, l)
+	}
+	return out
+}
+
+// Alike joins equal kernels of different layers, whose labels then have a star for the layer's number; shares and rates are those of all
+// together.
+func (l Line) Alike() []Kernel {
+	found := map[key]*Kernel{}
+	for _, k := range l.Kernels {
+		k.Label, k.Layer = starred(k.Label), starred(k.Layer)
+		at := key{k.Program, k.Label, k.Candidate, k.Flops, k.Bytes}
+		if found[at] == nil {
+			found[at] = &k
+			continue
+		}
+		found[at].Calls += k.Calls
+		found[at].Micros += k.Micros
+	}
+	var out []Kernel
+	for _, k := range found {
+		k.rate(l)
+		out = append(out, *k)
+	}
+	sortKernels(out)
+	return out
+}
+
+func starred(s string) string {
+	before, after, ok := strings.Cut(s, "layers.")
+	if !ok {
+		return s
+	}
+	return before + "layers.*" + strings.TrimLeft(after, "0123456789")
+}

@@ -1,0 +1,174 @@
+//go:build linux
+
+package vulkan
+
+/*
+#include "timer.h"
+*/
+import "C"
+
+import (
+	"slices"
+	"time"
+	"unsafe"
+
+	vk "github.com/vulkan-go/vulkan"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// timer is what measuring needs, made when it is first asked for. Under d.mu.
+type timer struct {
+	native *C.gv_timer
+	period float64      // nanoseconds a tick
+	mask   uint64       // of the bits that a timestamp has
+	idle   []C.uint64_t // VkQueryPool, of mostCommands+1
+	open   []*timed     // under way, in order
+}
+
+// timed is one submission of a program that is measured.
+type timed struct {
+	of      *timings
+	first   int // its first command
+	n       int // its commands
+	queries C.uint64_t
+	until   uint64
+}
+
+// timings is a program's times, under d.mu.
+type timings struct {
+	d       *Device
+	label   string
+	times   []time.Duration
+	until   uint64
+	missing int // submissions
+	err     error
+}
+
+// RunTimed enqueues a loaded program as Run does, and measures its commands, each of which waits for the one before.
+func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
+	t := &timings{d: d}
+	err := d.run(p, func(l *loaded) error {
+		if err := d.timer.wind(d); err != nil {
+			return err
+		}
+		t.label, t.times = l.label, make([]time.Duration, len(l.list))
+		first := 0
+		for part := range slices.Chunk(l.list, mostCommands) {
+			if err := d.measure(t, first, part); err != nil {
+				return err
+			}
+			first += len(part)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// measure enqueues commands, mostCommands at most.
+func (d *Device) measure(t *timings, first int, part []C.gv_command) error {
+	queries, err := d.timer.take()
+	if err != nil {
+		return err
+	}
+	c, err := d.takeCommands()
+	if err != nil {
+		d.timer.idle = append(d.timer.idle, queries)
+		return err
+	}
+	r := C.gv_record_timed(d.native, d.timer.native, c.handle, &part[0], C.size_t(len(part)), queries)
+	if err := failure(vk.Result(r)); err != nil {
+		return d.lose(err)
+	}
+	if err := d.enqueue(c.handle); err != nil {
+		return err
+	}
+	d.spare = append(d.spare, commands{c.handle, d.submitted})
+	d.timer.open = append(d.timer.open, &timed{t, first, len(part), queries, d.submitted})
+	t.until, t.missing = d.submitted, t.missing+1
+	return nil
+}
+
+// wind makes the timer ready.
+func (t *timer) wind(d *Device) error {
+	if t.native != nil {
+		return nil
+	}
+	bits := C.gv_timestamp_bits(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(d.adapter.physical), C.uint32_t(d.adapter.family))
+	if bits == 0 {
+		return device.ErrNoTimestamps
+	}
+	if t.native = C.gv_new_timer(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(d.gpu)); t.native == nil {
+		return device.ErrNoTimestamps
+	}
+	var props vk.PhysicalDeviceProperties
+	vk.GetPhysicalDeviceProperties(d.adapter.physical, &props)
+	defer props.Free()
+	props.Deref()
+	props.Limits.Deref()
+	t.period, t.mask = float64(props.Limits.TimestampPeriod), ^uint64(0)>>(64-min(bits, 64))
+	return nil
+}
+
+// take gives queries that no submission uses.
+func (t *timer) take() (q C.uint64_t, err error) {
+	if n := len(t.idle); n > 0 {
+		q, t.idle = t.idle[n-1], t.idle[:n-1]
+		return q, nil
+	}
+	err = failure(vk.Result(C.gv_new_queries(t.native, mostCommands+1, &q)))
+	return q, err
+}
+
+// collect takes the times of submissions that are done.
+func (t *timer) collect(done uint64) {
+	n := 0
+	for ; n < len(t.open) && t.open[n].until <= done; n++ {
+		t.read(t.open[n])
+	}
+	t.open = slices.Delete(t.open, 0, n)
+}
+
+func (t *timer) read(x *timed) {
+	ticks := make([]uint64, x.n+1)
+	r := C.gv_times(t.native, x.queries, C.uint32_t(len(ticks)), (*C.uint64_t)(&ticks[0]))
+	if err := failure(vk.Result(r)); err != nil && x.of.err == nil {
+		x.of.err = err
+	}
+	for i := range x.n {
+		x.of.times[x.first+i] = time.Duration(float64((ticks[i+1]-ticks[i])&t.mask) * t.period)
+	}
+	t.idle = append(t.idle, x.queries)
+	x.of.missing--
+}
+
+// free needs an idle queue.
+func (t *timer) free() {
+	for _, x := range t.open {
+		t.idle = append(t.idle, x.queries)
+	}
+	for _, q := range t.idle {
+		C.gv_free_queries(t.native, q)
+	}
+	if t.native != nil {
+		C.gv_free_timer(t.native)
+	}
+	*t = timer{}
+}
+
+// Wait returns each command's time.
+func (t *timings) Wait() ([]time.Duration, error) {
+	d := t.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t.missing > 0 && t.err == nil {
+		t.err = d.until(t.until)
+	}
+	if t.err != nil {
+		return nil, d.named("run", t.label, t.err)
+	}
+	return slices.Clone(t.times), nil
+}

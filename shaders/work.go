@@ -1,0 +1,67 @@
+package shaders
+
+import (
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
+)
+
+// Flops counts the multiplications and additions of a group's matrix product, or of a template that says them; other kernels are
+// bound by memory.
+func Flops(g *fuse.Group) float64 {
+	switch g.Kind {
+	case fuse.MatMul:
+		p := (&context{g: g}).product()
+		return 2 * float64(p.batch) * float64(p.m) * float64(p.n) * float64(p.k)
+	case fuse.Template:
+		return g.Nodes[0].Op.Kernel(g.Nodes[0]).(graph.Template).Flops
+	}
+	return 0
+}
+
+// Bytes counts what a kernel must read and write at least: each array once, of an array that is read in part no more than is
+// read, and scratch memory once each way.
+func Bytes(r *fuse.Result, g *fuse.Group, k Kernel) int64 {
+	var n int64
+	for _, v := range g.Stores {
+		n += v.Type.Bytes()
+	}
+	for v, elements := range reads(r, g) {
+		n += graph.Type{DType: v.DType, Shape: graph.Shape{min(elements, v.Shape.Len())}}.Bytes()
+	}
+	for _, s := range k.Scratch {
+		n += 2 * s
+	}
+	return n
+}
+
+// reads tells how many elements a kernel reads of each of its arrays, as far as its ops tell: an elementwise op reads one of each input for
+// each of its results, others read all of an input.
+func reads(r *fuse.Result, g *fuse.Group) map[*graph.Value]int {
+	n := map[*graph.Value]int{}
+	seen := map[*graph.Node]bool{}
+	var visit func(node *graph.Node)
+	visit = func(node *graph.Node) {
+		if seen[node] {
+			return
+		}
+		seen[node] = true
+		for _, in := range node.Inputs {
+			base := r.Alias.Base(in)
+			if slices.Contains(g.Loads, base) {
+				most := in.Shape.Len()
+				if _, ok := node.Op.Kernel(node).(graph.Elementwise); ok {
+					most = min(most, node.Outputs[0].Shape.Len())
+				}
+				n[base] += most
+			} else {
+				visit(in.Node)
+			}
+		}
+	}
+	for _, node := range g.Nodes {
+		visit(node)
+	}
+	return n
+}
