@@ -169,7 +169,7 @@ func (d *Device) hear(e *event) error {
 // gone is the error of a worker that says that its device is lost. It ends by itself.
 func (d *Device) gone(cause error) error {
 	if d.lost == nil {
-		d.lost = fmt.Errorf("%w: %v: %w", device.ErrLost, d.process, cause)
+		d.lost = fmt.Errorf("%w: %v: %v", device.ErrLost, d.process, cause)
 	}
 	return io.EOF
 }
