@@ -38,6 +38,7 @@ type Device struct {
 	mu        sync.Mutex
 	room      sync.Cond // the worker took commands, or is lost
 	closed    bool
+	parting   bool  // the connection has ended
 	lost      error // for good
 	deferred  error // of enqueued work, until Sync
 	sent      uint64

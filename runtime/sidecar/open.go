@@ -118,7 +118,10 @@ func (d *Device) read() {
 
 // parted tells of a worker whose connection ended.
 func (d *Device) parted() error {
-	if d.process.stop(grace) {
+	d.mu.Lock()
+	d.parting = true
+	d.mu.Unlock()
+	if d.process.stop(moment) {
 		return fmt.Errorf("%w: %v ended its connection and had to be killed%s", device.ErrLost, d.process, d.process.words.last())
 	}
 	return fmt.Errorf("%w: %v %s", device.ErrLost, d.process, d.process.fate())
@@ -281,7 +284,7 @@ func (d *Device) excuse(now time.Time) {
 func (d *Device) silent(now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.calls) == 0 && d.sent == d.last.accepted {
+	if d.parting || len(d.calls) == 0 && d.sent == d.last.accepted {
 		d.heard, d.moved = now, now
 		return false
 	}

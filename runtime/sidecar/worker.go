@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -85,7 +87,6 @@ func (w *worker) serve(ctx context.Context, open func() (device.Device, error)) 
 	case <-time.After(grace):
 		done = false // what still uses the memory keeps it
 	}
-	w.link.end()
 	_ = w.conn.SetWriteDeadline(time.Now().Add(grace))
 	<-w.link.ended
 	w.conn.Close()
@@ -101,6 +102,7 @@ func (w *worker) end(err error) {
 	w.once.Do(func() {
 		w.err = err
 		close(w.ending)
+		w.link.end() // who waits for a host to take answers need not
 		w.mu.Lock()
 		w.room.Broadcast()
 		w.mu.Unlock()
@@ -131,7 +133,7 @@ func (w *worker) read() {
 		}
 		switch {
 		case err == nil:
-		case errors.Is(err, io.EOF):
+		case errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET):
 			w.end(nil) // the host is gone
 			return
 		default:
