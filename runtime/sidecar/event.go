@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -164,9 +163,5 @@ const mostFresh = 1000
 
 // patience is how long a worker may work without a sign of its device: a driver may compile a kernel for a sixth of a silence.
 func patience(silence time.Duration, fresh int64) time.Duration {
-	more := silence / 6 * time.Duration(min(max(fresh, 0), mostFresh))
-	if more < 0 || silence > math.MaxInt64-more {
-		return math.MaxInt64
-	}
-	return silence + more
+	return silence + silence/6*time.Duration(min(fresh, mostFresh))
 }
