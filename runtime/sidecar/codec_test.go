@@ -43,7 +43,7 @@ func events() []*event {
 		{kind: evReady, err: &remote{text: "no such adapter"}},
 		{kind: evState, accepted: 5, moves: math.MaxUint64, fresh: 3, staging: 1 << 20},
 		{kind: evDone, id: 1}, {kind: evDone, id: 2, err: lost}, {kind: evDone, id: 2, times: []time.Duration{0, time.Second}},
-		{kind: evData, id: 3, at: 64, n: 4, end: 1 << 50}, {kind: evFailed, err: lost},
+		{kind: evData, id: 3, at: 64, n: 4, end: 1 << 50}, {kind: evData, id: 3, last: true}, {kind: evFailed, err: lost},
 	}
 }
 

@@ -23,6 +23,7 @@ type event struct {
 	staging  int64  // bytes
 
 	at, n, end int64 // evData: n bytes at a place in the ring, and what to return for it
+	last       bool  // evData: with them the call is done
 
 	ready *description    // evReady
 	times []time.Duration // evDone, of a measured program
@@ -54,7 +55,10 @@ func (e *event) append(b []byte) []byte {
 			b = appendI64(b, int64(t))
 		}
 	case evData:
-		b = appendI64(appendI64(appendI64(b, e.at), e.n), e.end)
+		b = append(appendI64(appendI64(appendI64(b, e.at), e.n), e.end), 0)
+		if e.last {
+			b[len(b)-1] = 1
+		}
 	case evFailed:
 		b = appendError(b, e.err)
 	}
@@ -76,7 +80,7 @@ func decodeEvent(b []byte) (*event, error) {
 			e.times = append(e.times, time.Duration(d.size()))
 		}
 	case evData:
-		e.at, e.n, e.end = d.size(), d.size(), d.size()
+		e.at, e.n, e.end, e.last = d.size(), d.size(), d.size(), d.flag()
 	case evFailed:
 		if e.err = d.failure(); e.err == nil {
 			d.fail(errors.New("a failure without a cause"))
@@ -137,11 +141,7 @@ func appendError(b []byte, err error) []byte {
 }
 
 func (d *decoder) failure() error {
-	switch some := d.u8(); {
-	case some > 1:
-		d.fail(fmt.Errorf("a failure's mark of %d", some))
-		return nil
-	case some == 0 || d.err != nil:
+	if !d.flag() || d.err != nil {
 		return nil
 	}
 	is := int(d.u8())

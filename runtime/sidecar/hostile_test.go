@@ -57,6 +57,7 @@ func lies() map[string][][]byte {
 		"data at the edge":  late(&event{kind: evData, id: 2, at: ringBytes - 4, n: 8}),
 		"too much data":     late(&event{kind: evData, id: 2, n: 68}),
 		"no data":           late(&event{kind: evDone, id: 2}),
+		"data too short":    late(&event{kind: evData, id: 2, n: 60, last: true}),
 		"done too early":    late(&event{kind: evState, accepted: 3}),
 		"done and undone":   {good, append(append([]byte(nil), made...), appendFrame(nil, &event{kind: evState, accepted: 1})...), appendFrame(nil, &event{kind: evState})},
 		"a late cut frame":  {good, made, {30, 0, 0, 0, byte(evState)}},

@@ -222,8 +222,16 @@ func (d *Device) data(e *event) error {
 	}
 	copy(c.data[c.filled:], from)
 	c.filled += e.n
-	d.link.send(&command{op: opTaken, at: e.end})
-	return nil
+	if e.end-d.told >= ringBytes/4 {
+		d.told = e.end
+		d.link.send(&command{op: opTaken, at: e.end})
+	}
+	if !e.last {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.answer(e)
 }
 
 // answer ends a call.
