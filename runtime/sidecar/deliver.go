@@ -31,8 +31,8 @@ func (w *worker) arrived(a *answer, before time.Time) {
 		before = a.began
 	}
 	a.after.took.Store(max(1, int64(time.Since(before))))
-	w.fresh.Add(-a.fresh)
 	w.moves.Add(1)
+	w.fresh.Add(-a.fresh)
 }
 
 // hand gives the host what was read, piece by piece as it takes it.

@@ -195,13 +195,29 @@ func TestSlowIsNotHung(t *testing.T) {
 	assert.Greater(t, time.Since(began), 2*o.Silence)
 	require.NoError(t, r.Close())
 
-	o = options("tarries load") // 1.2 s: a silence and more, for two kernels
-	o.Silence = 1100 * time.Millisecond
-	r = rig{Device: opened(t, o)}
-	b, err := r.Alloc("b", 1024)
-	require.NoError(t, err)
-	checktest.Load(t, r, checktest.Increments(b, 1))
-	require.NoError(t, r.Close())
+	for _, name := range []string{"tarries load", "tarries run", "tarries wait"} { // 1.2 s, for six kernels
+		o := options(name)
+		o.Silence = 800 * time.Millisecond
+		d := opened(t, o)
+		b, err := d.Alloc("b", 1024)
+		require.NoError(t, err)
+		l := checktest.Load(t, d, kernels(b, 6))
+		require.NoError(t, d.Run(l))
+		require.NoError(t, d.Sync())
+		require.NoError(t, d.Close())
+	}
+}
+
+// kernels is a program of n kernels.
+func kernels(b device.Buffer, n int) *device.Program {
+	p := checktest.Increments(b, n)
+	p.Shaders = nil
+	for i := range n {
+		p.Shaders = append(p.Shaders, checktest.Increment(1))
+		p.Shaders[i].WGSL += fmt.Sprintf("// %d", i)
+		p.Commands[i].Shader = i
+	}
+	return p
 }
 
 // stop stops a worker and waits until it has stopped.
