@@ -382,9 +382,9 @@ func TestHostsWithoutMeasure(t *testing.T) {
 func TestHostThatTakesNothing(t *testing.T) {
 	s := serve(t, t.Context(), openNull)
 	c := s.greeted(t)
-	c.say(&command{op: opAlloc, id: 1, n: 64 << 20})
-	for i := range 200 { // 12 GB
-		c.say(&command{op: opRead, id: uint64(i + 10), buffer: 1, n: 64 << 20})
+	c.say(&command{op: opAlloc, id: 1, n: 16 << 20})
+	for i := range 250 { // 4 GB
+		c.say(&command{op: opRead, id: uint64(i + 10), buffer: 1, n: 16 << 20})
 	}
 	time.Sleep(200 * time.Millisecond)
 	var memory runtime.MemStats

@@ -289,7 +289,9 @@ func TestOpenFails(t *testing.T) {
 	require.ErrorContains(t, err, `a process for device "vulkan:0": fork/exec /no/such/worker: no such file`)
 	_, err = Open(Options{Command: []string{"/bin/sh", "-c", "echo no luck >&2; exit 7"}})
 	require.ErrorContains(t, err, "ended with exit status 7; it wrote last: no luck")
-	_, err = Open(Options{Command: []string{"/bin/sh", "-c", "exec sleep 100"}, Silence: 100 * time.Millisecond})
+	p, err := start(Options{Command: []string{"/bin/sh", "-c", "exec sleep 100"}}, "/no/such/folder/socket", "token")
+	require.NoError(t, err)
+	_, err = p.connect("/no/such/folder/socket", 100*time.Millisecond)
 	require.ErrorContains(t, err, "did not listen within 100ms")
 
 	t.Setenv("XDG_RUNTIME_DIR", "/no/such/folder")

@@ -36,7 +36,7 @@ func open(o Options) (*Device, error) {
 		return nil, err
 	}
 	defer removeSocket(socket)
-	conn, err := p.connect(socket, o.silence())
+	conn, err := p.connect(socket, listening)
 	if err != nil {
 		return nil, err
 	}

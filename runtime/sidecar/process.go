@@ -23,6 +23,7 @@ import (
 const (
 	grace       = 5 * time.Second // for what should end by itself
 	moment      = time.Second     // for a process whose connection has ended
+	listening   = time.Minute     // until a process must listen
 	longestPath = 103             // bytes of a socket's path that every system takes
 )
 
