@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -68,7 +69,7 @@ func (r *run) count(fault error) error {
 // seen is what befell a device.
 func seen(fault error) string {
 	if e := (*device.Error)(nil); errors.As(fault, &e) {
-		return fmt.Sprintf("device %s: %v", e.Device, e.Cause)
+		return fmt.Sprintf("device %s: %s", e.Device, strings.TrimPrefix(e.Cause.Error(), device.ErrLost.Error()+": "))
 	}
 	return fault.Error()
 }
@@ -99,7 +100,8 @@ func (r *run) lower() error {
 	r.feeder.close() // lines that wait for it end
 	closed := make(chan struct{})
 	go func() {
-		closeIsolated(r.engine, r.devices) // what a lost device says to that is of no interest
+		kill(r.devices)
+		_ = closeIsolated(r.engine, r.devices) // what a lost device says to that is of no interest
 		close(closed)
 	}()
 	var err error
@@ -134,7 +136,7 @@ func (r *run) raise(ctx context.Context) error {
 		return err
 	}
 	devices := r.devices
-	unhook := context.AfterFunc(ctx, func() { endAll(devices) })
+	unhook := context.AfterFunc(ctx, func() { kill(devices); _ = endAll(devices) })
 	defer unhook()
 	return r.load(ctx)
 }
@@ -152,6 +154,15 @@ func (r *run) closeDevices() error {
 		errs = append(errs, dev.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// kill ends processes that nothing is wanted of any more. One that hangs would take long to close.
+func kill(devices []device.Device) {
+	for _, dev := range devices {
+		if d, ok := dev.(interface{ Process() *os.Process }); ok {
+			_ = d.Process().Kill() // it may have ended
+		}
+	}
 }
 
 // closeIsolated ends the devices first, so that nothing waits for one that hangs. That one is lost is nothing to fail for any more.

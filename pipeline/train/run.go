@@ -194,6 +194,9 @@ func (r *run) end(failed error) error {
 	if failed == nil {
 		return r.close()
 	}
+	if r.isolated() {
+		kill(r.devices)
+	}
 	closed := make(chan error, 1)
 	go func() { closed <- r.close() }()
 	select {
