@@ -128,6 +128,14 @@ func (d *decoder) u8() byte {
 	return 0
 }
 
+func (d *decoder) flag() bool {
+	b := d.u8()
+	if b > 1 {
+		d.fail(fmt.Errorf("a flag of %d", b))
+	}
+	return b == 1
+}
+
 func (d *decoder) int() int {
 	if b := d.take(4); b != nil {
 		return int(int32(binary.LittleEndian.Uint32(b)))

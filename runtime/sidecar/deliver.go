@@ -31,13 +31,16 @@ func (w *worker) arrived(a *answer, before time.Time) {
 		before = a.began
 	}
 	a.after.took.Store(max(1, int64(time.Since(before))))
-	w.fresh.Add(-a.fresh)
 	w.moves.Add(1)
+	w.fresh.Add(-a.fresh)
 }
 
 // hand gives the host what was read, piece by piece as it takes it.
 func (w *worker) hand(a *answer) {
 	data, err := a.pending.Wait()
+	if err != nil || len(data) == 0 {
+		w.reply(a.id, err)
+	}
 	for len(data) > 0 && err == nil {
 		n := min(int64(len(data)), w.downloads.most())
 		at, end, ok := w.place(n)
@@ -45,14 +48,13 @@ func (w *worker) hand(a *answer) {
 			return
 		}
 		copy(w.memory.down[at:], data[:n])
-		w.tell(&event{kind: evData, id: a.id, at: at, n: n, end: end})
 		data = data[n:]
+		w.tell(&event{kind: evData, id: a.id, at: at, n: n, end: end, last: len(data) == 0})
 	}
 	w.mu.Lock()
 	w.held -= a.bytes
 	w.room.Broadcast()
 	w.mu.Unlock()
-	w.reply(a.id, err)
 }
 
 // place waits for n bytes of the ring; false when there is no need for them any more.

@@ -26,6 +26,7 @@ type Device struct {
 	link    *link
 	memory  *memory
 	reading sync.WaitGroup // of what the worker says, and the watchdog
+	told    int64          // what the reader last told that it has taken out of its ring
 	ended   chan struct{}  // closed when Close is done
 
 	loading sync.Mutex // held until a program is loaded: what travels is bounded
@@ -38,6 +39,7 @@ type Device struct {
 	mu        sync.Mutex
 	room      sync.Cond // the worker took commands, or is lost
 	closed    bool
+	parting   bool  // the connection has ended
 	lost      error // for good
 	deferred  error // of enqueued work, until Sync
 	sent      uint64

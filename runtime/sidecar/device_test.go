@@ -1,3 +1,5 @@
+//go:build unix
+
 package sidecar
 
 import (
@@ -24,3 +26,24 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestExecution(t *testing.T) { checktest.Execute(t, opens("webgpu")) }
+
+// Both rings go round many times, with stretches of all sizes.
+func TestRingsGoRound(t *testing.T) {
+	d := opened(t, options("null"))
+	b, err := d.Alloc("b", 4<<20)
+	require.NoError(t, err)
+	for n := int64(4); n <= 4<<20; n *= 4 {
+		data := make([]byte, n)
+		var last device.Pending
+		for range min(3*ringBytes/n, 3*ringBytes/lineBytes) {
+			require.NoError(t, d.Write(b, 0, data))
+			last, err = d.Read(b, 0, n)
+			require.NoError(t, err)
+		}
+		got, err := last.Wait()
+		require.NoError(t, err)
+		require.Len(t, got, int(n))
+	}
+	require.NoError(t, d.Sync())
+	require.NoError(t, d.Close())
+}

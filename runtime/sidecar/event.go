@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +23,7 @@ type event struct {
 	staging  int64  // bytes
 
 	at, n, end int64 // evData: n bytes at a place in the ring, and what to return for it
+	last       bool  // evData: with them the call is done
 
 	ready *description    // evReady
 	times []time.Duration // evDone, of a measured program
@@ -55,7 +55,10 @@ func (e *event) append(b []byte) []byte {
 			b = appendI64(b, int64(t))
 		}
 	case evData:
-		b = appendI64(appendI64(appendI64(b, e.at), e.n), e.end)
+		b = append(appendI64(appendI64(appendI64(b, e.at), e.n), e.end), 0)
+		if e.last {
+			b[len(b)-1] = 1
+		}
 	case evFailed:
 		b = appendError(b, e.err)
 	}
@@ -77,7 +80,7 @@ func decodeEvent(b []byte) (*event, error) {
 			e.times = append(e.times, time.Duration(d.size()))
 		}
 	case evData:
-		e.at, e.n, e.end = d.size(), d.size(), d.size()
+		e.at, e.n, e.end, e.last = d.size(), d.size(), d.size(), d.flag()
 	case evFailed:
 		if e.err = d.failure(); e.err == nil {
 			d.fail(errors.New("a failure without a cause"))
@@ -138,11 +141,7 @@ func appendError(b []byte, err error) []byte {
 }
 
 func (d *decoder) failure() error {
-	switch some := d.u8(); {
-	case some > 1:
-		d.fail(fmt.Errorf("a failure's mark of %d", some))
-		return nil
-	case some == 0 || d.err != nil:
+	if !d.flag() || d.err != nil {
 		return nil
 	}
 	is := int(d.u8())
@@ -164,9 +163,5 @@ const mostFresh = 1000
 
 // patience is how long a worker may work without a sign of its device: a driver may compile a kernel for a sixth of a silence.
 func patience(silence time.Duration, fresh int64) time.Duration {
-	more := silence / 6 * time.Duration(min(max(fresh, 0), mostFresh))
-	if more < 0 || silence > math.MaxInt64-more {
-		return math.MaxInt64
-	}
-	return silence + more
+	return silence + silence/6*time.Duration(min(fresh, mostFresh))
 }

@@ -5,6 +5,7 @@ package sidecar
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"sync/atomic"
 	"time"
 
@@ -14,10 +15,13 @@ import (
 // program is a loaded one.
 type program struct {
 	device.Loaded
-	buffer device.Buffer // one of its own; nil if it has none
-	fresh  int64         // kernels that have not run yet
-	took   atomic.Int64  // nanoseconds of a run, at most; 0: not known
+	buffer  device.Buffer // one of its own; nil if it has none
+	sources []uint64      // of its kernels, hashed; nil when it has run
+	took    atomic.Int64  // nanoseconds of a run, at most; 0: not known
 }
+
+// seen is what became of a kernel's source: some drivers compile it when it is loaded, some when it first runs.
+type seen struct{ loaded, ran bool }
 
 // answer is what the host awaits of work under way.
 type answer struct {
@@ -156,13 +160,10 @@ func (w *worker) load(c *command) error {
 		}
 	}
 	for _, s := range c.program.Shaders {
-		if !w.known[s.WGSL] {
-			w.known[s.WGSL] = true
-			p.fresh++
-		}
+		p.sources = append(p.sources, maphash.String(w.seed, s.WGSL))
 	}
-	w.fresh.Add(p.fresh)
-	defer w.fresh.Add(-p.fresh)
+	fresh := w.count(p, func(s *seen) *bool { return &s.loaded })
+	defer w.fresh.Add(-fresh)
 	var err error
 	if p.Loaded, err = w.dev.Load(c.program); err == nil {
 		w.programs[c.id] = p
@@ -176,30 +177,45 @@ func (w *worker) run(c *command) error {
 	if p == nil {
 		return errUnknown
 	}
+	fresh := w.count(p, func(s *seen) *bool { return &s.ran })
+	p.sources = nil
 	if err := w.dev.Run(p.Loaded); err != nil {
+		w.fresh.Add(-fresh)
 		w.failed(err)
 		return nil
 	}
-	w.mark(p)
+	w.mark(p, fresh)
 	return nil
+}
+
+// count counts the kernels of a program that meet something for the first time, as under way.
+func (w *worker) count(p *program, met func(*seen) *bool) (fresh int64) {
+	for _, source := range p.sources {
+		if w.seen[source] == nil {
+			w.seen[source] = &seen{}
+		}
+		if first := met(w.seen[source]); !*first {
+			*first = true
+			fresh++
+		}
+	}
+	w.fresh.Add(fresh)
+	return fresh
 }
 
 // mark adds a small read to the queue when the device may be busy for long: that it arrives shows that the device gets on. A program
 // that is new may take long, and so may several that do not.
-func (w *worker) mark(p *program) {
+func (w *worker) mark(p *program, fresh int64) {
 	took := time.Duration(p.took.Load())
 	w.unmarked += took
-	if p.buffer == nil || took > 0 && w.unmarked < w.silence/16 {
-		return
+	if p.buffer != nil && (took == 0 || w.unmarked >= w.silence/16) {
+		if r, err := w.dev.Read(p.buffer, 0, 4); err == nil {
+			w.unmarked = 0
+			w.await(&answer{pending: r, after: p, began: time.Now(), fresh: fresh})
+			return
+		}
 	}
-	r, err := w.dev.Read(p.buffer, 0, 4)
-	if err != nil {
-		return // what comes next fails too
-	}
-	a := &answer{pending: r, after: p, began: time.Now(), fresh: p.fresh}
-	w.fresh.Add(p.fresh)
-	p.fresh, w.unmarked = 0, 0
-	w.await(a)
+	w.fresh.Add(-fresh)
 }
 
 func (w *worker) runTimed(c *command) error {

@@ -118,7 +118,10 @@ func (d *Device) read() {
 
 // parted tells of a worker whose connection ended.
 func (d *Device) parted() error {
-	if d.process.stop(grace) {
+	d.mu.Lock()
+	d.parting = true
+	d.mu.Unlock()
+	if d.process.stop(moment) {
 		return fmt.Errorf("%w: %v ended its connection and had to be killed%s", device.ErrLost, d.process, d.process.words.last())
 	}
 	return fmt.Errorf("%w: %v %s", device.ErrLost, d.process, d.process.fate())
@@ -169,7 +172,7 @@ func (d *Device) hear(e *event) error {
 // gone is the error of a worker that says that its device is lost. It ends by itself.
 func (d *Device) gone(cause error) error {
 	if d.lost == nil {
-		d.lost = fmt.Errorf("%w: %v: %w", device.ErrLost, d.process, cause)
+		d.lost = fmt.Errorf("%w: %v: %v", device.ErrLost, d.process, cause)
 	}
 	return io.EOF
 }
@@ -219,8 +222,16 @@ func (d *Device) data(e *event) error {
 	}
 	copy(c.data[c.filled:], from)
 	c.filled += e.n
-	d.link.send(&command{op: opTaken, at: e.end})
-	return nil
+	if e.end-d.told >= ringBytes/4 {
+		d.told = e.end
+		d.link.send(&command{op: opTaken, at: e.end})
+	}
+	if !e.last {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.answer(e)
 }
 
 // answer ends a call.
@@ -281,7 +292,7 @@ func (d *Device) excuse(now time.Time) {
 func (d *Device) silent(now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.calls) == 0 && d.sent == d.last.accepted {
+	if d.parting || len(d.calls) == 0 && d.sent == d.last.accepted {
 		d.heard, d.moved = now, now
 		return false
 	}

@@ -24,6 +24,7 @@ import (
 
 const (
 	grace       = 5 * time.Second // for what should end by itself
+	moment      = time.Second     // for a process whose connection has ended
 	longestPath = 103             // bytes of a socket's path that every system takes
 )
 
@@ -152,11 +153,12 @@ func removeSocket(path string) {
 	_ = os.Remove(filepath.Dir(path))
 }
 
-// tail keeps the last lines that a process wrote.
+// tail keeps the last lines that a process wrote, but not Go's list of all goroutines, which follows the cause of a crash.
 type tail struct {
 	mu    sync.Mutex
 	lines []string
 	line  []byte
+	over  bool // that list has begun
 }
 
 const (
@@ -178,11 +180,13 @@ func (t *tail) Write(b []byte) (int, error) {
 }
 
 func (t *tail) flush() {
-	if s := strings.ToValidUTF8(strings.TrimSpace(string(t.line)), "?"); s != "" {
+	s := strings.ToValidUTF8(strings.TrimSpace(string(t.line)), "?")
+	t.line = t.line[:0]
+	t.over = t.over || strings.HasPrefix(s, "goroutine ") || strings.HasPrefix(s, "runtime stack:")
+	if s != "" && !t.over {
 		t.lines = append(t.lines, s)
 		t.lines = t.lines[max(0, len(t.lines)-mostLines):]
 	}
-	t.line = t.line[:0]
 }
 
 // last is what to add to an error: nothing where nothing was written.

@@ -33,12 +33,12 @@ const (
 // Work is what a worker process does: it reads the token from its standard input, and serves until its host is gone. Ctrl-C and the
 // like, which come to the host too, are the host's to decide on.
 func Work(ctx context.Context, stdin io.Reader, socket string, open func(name string) (device.Device, error)) error {
-	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	in := bufio.NewReader(io.LimitReader(stdin, 1<<10))
 	token, err := in.ReadString('\n')
 	if err != nil {
 		return errors.New("no token on the standard input: workers are started by gpupipe train with pipeline.isolate: process")
 	}
+	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // the host holds the other end

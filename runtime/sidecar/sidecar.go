@@ -16,7 +16,7 @@ func (o Options) silence() time.Duration {
 	if o.Silence <= 0 {
 		return time.Minute
 	}
-	return o.Silence
+	return min(o.Silence, 1000*time.Hour)
 }
 
 // beat is how often a worker shows that it is alive, and how often the host looks.

@@ -7,11 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -52,7 +55,8 @@ type worker struct {
 	dev      device.Device
 	buffers  map[uint64]device.Buffer
 	programs map[uint64]*program
-	known    map[string]bool // sources of kernels
+	seed     maphash.Seed
+	seen     map[uint64]*seen // by the source of a kernel, hashed
 	acked    uint64
 	consumed int64         // bytes of the upload ring since then
 	unmarked time.Duration // that the runs since the last mark are expected to take
@@ -62,7 +66,7 @@ func newWorker(conn *net.UnixConn, h *hello, m *memory) *worker {
 	w := &worker{conn: conn, link: newLink(conn, mostBacklog), memory: m, silence: h.silence,
 		queue: make(chan *command, window), ending: make(chan struct{}), worked: make(chan struct{}), answers: make(chan *answer, mostReads),
 		downloads: ring{size: int64(len(m.down))},
-		buffers:   map[uint64]device.Buffer{}, programs: map[uint64]*program{}, known: map[string]bool{}}
+		buffers:   map[uint64]device.Buffer{}, programs: map[uint64]*program{}, seed: maphash.MakeSeed(), seen: map[uint64]*seen{}}
 	w.room.L = &w.mu
 	return w
 }
@@ -85,7 +89,6 @@ func (w *worker) serve(ctx context.Context, open func() (device.Device, error)) 
 	case <-time.After(grace):
 		done = false // what still uses the memory keeps it
 	}
-	w.link.end()
 	_ = w.conn.SetWriteDeadline(time.Now().Add(grace))
 	<-w.link.ended
 	w.conn.Close()
@@ -101,6 +104,7 @@ func (w *worker) end(err error) {
 	w.once.Do(func() {
 		w.err = err
 		close(w.ending)
+		w.link.end() // who waits for a host to take answers need not
 		w.mu.Lock()
 		w.room.Broadcast()
 		w.mu.Unlock()
@@ -131,7 +135,7 @@ func (w *worker) read() {
 		}
 		switch {
 		case err == nil:
-		case errors.Is(err, io.EOF):
+		case errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET):
 			w.end(nil) // the host is gone
 			return
 		default:
@@ -181,7 +185,8 @@ func (w *worker) live() {
 type state worker
 
 func (w *state) append(b []byte) []byte {
-	e := event{kind: evState, accepted: w.accepted.Load(), moves: w.moves.Load(), fresh: max(0, w.fresh.Load()), staging: w.staging.Load()}
+	fresh := w.fresh.Load() // first: with what makes it less there is a move
+	e := event{kind: evState, accepted: w.accepted.Load(), moves: w.moves.Load(), fresh: fresh, staging: w.staging.Load()}
 	return e.append(b)
 }
 
