@@ -26,6 +26,19 @@ Examples:
   gpupipe worker --device vulkan:0 --socket /run/user/1000/gpupipe-a/socket`
 }
 
+// openWorker opens a device in a process of its own, which is this program again.
+func openWorker(name string) (device.Device, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	dev, err := sidecar.Open(sidecar.Options{Command: []string{program, "worker"}, Device: name})
+	if err != nil {
+		return nil, err // and not a Device that holds a nil *sidecar.Device
+	}
+	return dev, nil
+}
+
 func (c *workerCommand) Run(a *app) error {
 	open := func(name string) (device.Device, error) {
 		if name != c.Device {

@@ -79,7 +79,7 @@ func (d *Device) greet(h *hello) error {
 	if err != nil {
 		_ = memory.close()
 		d.process.stop(grace)
-		return fmt.Errorf("%v %s: %w", d.process, d.process.fate(), err)
+		return fmt.Errorf("%w: %w", d.process.early(), err)
 	}
 	_ = d.conn.SetWriteDeadline(time.Time{})
 	d.memory = memory

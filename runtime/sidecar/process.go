@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 const (
@@ -90,6 +92,15 @@ func (p *process) stop(wait time.Duration) (killed bool) {
 	return true
 }
 
+// early is the error of a process that ended before it was of use: a loss, unless it ended itself and so would again.
+func (p *process) early() error {
+	err := fmt.Errorf("%v %s", p, p.fate())
+	if p.cmd.ProcessState.ExitCode() < 0 {
+		err = fmt.Errorf("%w: %w", device.ErrLost, err)
+	}
+	return err
+}
+
 // fate says how an ended process ended, and what it said at last.
 func (p *process) fate() string {
 	how := "ended"
@@ -113,11 +124,11 @@ func (p *process) connect(socket string, patience time.Duration) (*net.UnixConn,
 		}
 		if time.Now().After(until) {
 			p.stop(0)
-			return nil, fmt.Errorf("%v did not listen within %v%s", p, patience, p.words.last())
+			return nil, fmt.Errorf("%w: %v did not listen within %v, and was killed%s", device.ErrLost, p, patience, p.words.last())
 		}
 		select {
 		case <-p.ended:
-			return nil, fmt.Errorf("%v %s", p, p.fate())
+			return nil, p.early()
 		case <-time.After(pause):
 		}
 	}
