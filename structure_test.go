@@ -36,6 +36,7 @@ var allowed = map[string]string{
 	"runtime/vulkan/...":      "runtime/device runtime/device/host shaders/spirv wasm/codecache",
 	"runtime/null/...":        "runtime/device",
 	"runtime/webgpujs/...":    "runtime/device",
+	"runtime/sidecar":         "runtime/device",
 	"runtime/tune":            "graph graph/fuse shaders runtime/device",
 	"runtime/exec":            "graph graph/fuse graph/plan shaders runtime/device runtime/tune",
 	"runtime/devicetest":      "graph graph/op graph/eval graph/autodiff shaders runtime/device runtime/exec",
@@ -68,7 +69,7 @@ var allowed = map[string]string{
 }
 
 // backends may be named by commands only.
-var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/null", "runtime/webgpujs"}
+var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/null", "runtime/webgpujs", "runtime/sidecar"}
 
 // portable packages use no cgo and build for WebAssembly.
 var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device/...", "./runtime/null", "./runtime/exec", "./runtime/tune",

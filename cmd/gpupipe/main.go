@@ -67,6 +67,7 @@ type commands struct {
 	Bench    benchCommand    `cmd:"" help:"Measure kernels and training steps."`
 	Hook     hookCommand     `cmd:"" help:"Write, try and measure WebAssembly hooks."`
 	Trace    traceCommand    `cmd:"" help:"Tell how busy the stages of a run were."`
+	Worker   workerCommand   `cmd:"" help:"Compute for another process: gpupipe train starts workers by itself."`
 }
 
 // app is what the commands share.

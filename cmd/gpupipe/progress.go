@@ -136,7 +136,9 @@ func (p *progress) result(r train.Result) {
 	if r.ValLoss != nil && r.UnigramEntropy > 0 {
 		p.printf("\nvalidation loss %.4f nats per token; the unigram entropy of that text is %.4f\n", *r.ValLoss, r.UnigramEntropy)
 	}
-	p.printf("checkpoint  %s\n", r.Checkpoint)
+	if r.Checkpoint != "" {
+		p.printf("checkpoint  %s\n", r.Checkpoint)
+	}
 	if r.Plot != "" {
 		p.printf("plot        %s\n", r.Plot)
 	}

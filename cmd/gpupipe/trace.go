@@ -48,6 +48,9 @@ func (c *traceCommand) Run(a *app) error {
 	if s.Cut {
 		a.printf("the file ends in the middle, as that of a run that was killed: what it has is counted\n")
 	}
+	if s.Restarts > 0 {
+		a.printf("devices were lost and started again %d times: what was done twice is counted twice\n", s.Restarts)
+	}
 	a.printf("\n")
 	a.traceShares("over all", s, func(t trace.Stage) *trace.Shares { return &t.All }, &s.All)
 	if s.Steady == nil {

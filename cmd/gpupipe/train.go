@@ -33,6 +33,10 @@ measured before. These steps are slower, and what is trained is the same to the 
 
 Ctrl-C finishes the step, saves and tells how to resume; a second one quits at once.
 
+With pipeline.isolate: process each device is in a process of its own. When one dies, hangs or loses its device, all are started again, and the
+run goes on from its newest checkpoint to the same bits; after pipeline.restarts faults without a checkpoint in between it stops.
+Other commands compute in their own process.
+
 Examples:
   gpupipe train examples/demo/config.yaml
   gpupipe train --set model.preset=tiny --set data.train=[a.txt] --set run.dir=runs/a
@@ -46,7 +50,7 @@ func (c *trainCommand) Run(a *app) error {
 		return err
 	}
 	r := &progress{app: a, json: c.JSON}
-	o := train.Options{Resume: c.Resume, OpenDevice: openDevice, Report: r, Costs: a.measuredCosts(), HookCache: hookCache()}
+	o := train.Options{Resume: c.Resume, OpenDevice: openDevice, OpenWorker: openWorker, Report: r, Costs: a.measuredCosts(), HookCache: hookCache()}
 	if c.Tune {
 		o.Tune = a.kernelChoices(r.timing)
 	}

@@ -22,8 +22,9 @@ type Train func(context.Context, train.Config, train.Options) (train.Result, err
 type Options struct {
 	Jobs       int // runs at a time; 0: one
 	OpenDevice train.OpenDevice
-	Train      Train          // nil: train.Run
-	Progress   func(Progress) // from one goroutine; nil: none
+	OpenWorker train.OpenDevice // see train.Options
+	Train      Train            // nil: train.Run
+	Progress   func(Progress)   // from one goroutine; nil: none
 	Note       func(format string, args ...any)
 }
 
@@ -218,7 +219,7 @@ func (x *execution) start(ctx context.Context, r Run) error {
 		return err
 	}
 	x.running[r] = &steps{}
-	o := train.Options{Resume: true, OpenDevice: x.OpenDevice, Report: teller{run: r, to: x.messages}}
+	o := train.Options{Resume: true, OpenDevice: x.OpenDevice, OpenWorker: x.OpenWorker, Report: teller{run: r, to: x.messages}}
 	go func() {
 		res, err := x.Train(ctx, c, o)
 		x.messages <- message{run: r, end: &end{res, err}}

@@ -64,4 +64,5 @@ const (
 	TrainEvent    = "train" // batches from its argument "from" to before "to", between two moments at which all stages are idle
 	EvaluateEvent = "evaluate"
 	SaveEvent     = "save"
+	RestartEvent  = "restart" // of devices: from the loss of one, its argument "fault", to the batch that training goes on from, "step"
 )

@@ -16,10 +16,11 @@ import (
 // first run of the stretch's second batch to that of its last batch: whole periods, without the filling and draining of a
 // pipeline that need not be empty between batches, and with that of one that must.
 type Summary struct {
-	File    string  `json:"file"`
-	Cut     bool    `json:"cut,omitempty"` // the file ends in the middle, as that of a killed run may
-	Batches int     `json:"batches"`       // trained
-	Stages  []Stage `json:"stages"`
+	File     string  `json:"file"`
+	Cut      bool    `json:"cut,omitempty"`      // the file ends in the middle, as that of a killed run may
+	Batches  int     `json:"batches"`            // trained; those that were trained again after a restart count once
+	Restarts int     `json:"restarts,omitempty"` // of devices that were lost
+	Stages   []Stage `json:"stages"`
 	// Means over the stages.
 	All    Shares  `json:"all"`
 	Steady *Shares `json:"steady,omitempty"` // nil: no stretch of three batches
@@ -58,7 +59,7 @@ func Summarize(path string) (Summary, error) {
 	if len(rows) == 0 {
 		return s, fmt.Errorf("%s: it tells of no stage that computed, expected events of category %q or %q", path, Forward, Evaluate)
 	}
-	s.Batches = len(t.batches())
+	s.Batches, s.Restarts = len(t.batches()), t.restarts
 	stretches := t.stretches()
 	for _, r := range rows {
 		stage := Stage{Name: r.name, Means: r.means(), All: r.shares([]window{t.window(rows)})}
@@ -97,13 +98,19 @@ func (s *Shares) include(x Shares, n int) {
 
 // timeline is a trace in memory.
 type timeline struct {
-	stages  map[string]*stage
-	trained []stretch // as the events of training tell
-	data    []interval
+	stages    map[string]*stage
+	trained   []stretch // as the events of training tell
+	data      []interval
+	restarts  int
+	restarted float64 // when the last restart ended
 }
 
-// stretch is batches between two moments at which the pipeline is empty.
-type stretch struct{ from, to int }
+// stretch is batches between two moments at which the pipeline is empty, the first of which is known: some of them may have been begun
+// before, and lost.
+type stretch struct {
+	from, to int
+	start    float64
+}
 
 type stage struct {
 	name      string
@@ -130,7 +137,10 @@ func (t *timeline) add(e Event) error {
 	}
 	if e.Category == Run || e.Category == "" {
 		if e.Name == TrainEvent && e.Args.From != nil && e.Args.To != nil {
-			t.trained = append(t.trained, stretch{*e.Args.From, *e.Args.To})
+			t.trained = append(t.trained, stretch{*e.Args.From, *e.Args.To, e.Start})
+		}
+		if e.Name == RestartEvent {
+			t.restarts, t.restarted = t.restarts+1, max(t.restarted, e.End)
 		}
 		return nil
 	}
@@ -193,7 +203,7 @@ func (t *timeline) stretches() []stretch {
 		return slices.ContainsFunc(all, func(s stretch) bool { return s.from <= b && b < s.to })
 	})
 	if len(rest) > 0 {
-		all = append(all, stretch{rest[0], rest[len(rest)-1] + 1})
+		all = append(all, stretch{rest[0], rest[len(rest)-1] + 1, t.restarted})
 	}
 	return all
 }
@@ -217,15 +227,22 @@ func (t *timeline) window(rows []*stage) window {
 
 // steady is a stage's steady state: see Summary.
 func (s *stage) steady(stretches []stretch) (ws []window) {
-	first := map[int]float64{} // when a batch began
+	starts := map[int][]float64{} // of a batch's runs
 	for _, x := range s.runs {
-		if _, begun := first[x.batch]; x.trains() && !begun {
-			first[x.batch] = x.start
+		if x.trains() {
+			starts[x.batch] = append(starts[x.batch], x.start)
 		}
 	}
+	first := func(batch int, after float64) (float64, bool) {
+		i, _ := slices.BinarySearch(starts[batch], after)
+		if i == len(starts[batch]) {
+			return 0, false
+		}
+		return starts[batch][i], true
+	}
 	for _, t := range stretches {
-		start, begun := first[t.from+1]
-		end, ended := first[t.to-1]
+		start, begun := first(t.from+1, t.start)
+		end, ended := first(t.to-1, t.start)
 		if begun && ended && t.to-t.from >= 3 {
 			ws = append(ws, window{start, end, t.to - t.from - 2})
 		}

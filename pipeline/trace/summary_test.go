@@ -112,6 +112,19 @@ func TestTransfersOverlap(t *testing.T) {
 	approximately(t, Shares{Seconds: 0.02, Batches: 2, Busy: 1, Compute: 1, Transfer: 0.6}, *s.Steady)
 }
 
+// What was under way when a device was lost is no part of the steady state that comes after it.
+func TestSummaryOfARestart(t *testing.T) {
+	path := drawn(t, map[string]string{"stage 0": "FBFBF          FBFBFB.FB"}, map[string]string{"stage 0": "00112          001122333"}, func(w *Writer, at func(int) time.Time) {
+		w.Complete(RunTrack, Run, TrainEvent, at(0), 5*ms, map[string]any{"from": 0, "to": 0})
+		w.Complete(RunTrack, Run, RestartEvent, at(5), 10*ms, nil)
+		w.Complete(RunTrack, Run, TrainEvent, at(15), 9*ms, map[string]any{"from": 0, "to": 4})
+	})
+	s, err := Summarize(path)
+	require.NoError(t, err)
+	assert.Equal(t, []int{4, 1}, []int{s.Batches, s.Restarts})
+	approximately(t, Shares{Seconds: 0.005, Batches: 2, Busy: 0.8, Compute: 0.8, Wait: 0.2, Bubble: 0.2}, *s.Steady)
+}
+
 // The file of a killed run may end anywhere.
 func TestCutFile(t *testing.T) {
 	path := drawn(t, map[string]string{"stage 0": "FBFBFB"}, map[string]string{"stage 0": "001122"}, nil)

@@ -88,6 +88,8 @@ type PipelineConfig struct {
 	ErrorFeedback bool     `yaml:"error_feedback"`
 	Memory        string   `yaml:"memory"`    // what a device may take, as in 24GiB; empty: what it tells, which most GPUs do not
 	Recompute     string   `yaml:"recompute"` // activations in the backward pass: auto (where memory demands it), always, never
+	Isolate       string   `yaml:"isolate"`   // process: each line's device is in a process of its own, which the run starts again when it dies; none
+	Restarts      int      `yaml:"restarts"`  // of devices in processes, without a checkpoint in between; one more fault stops the run
 }
 
 // RunConfig is where a run leaves what it makes.
@@ -103,7 +105,8 @@ func defaults() Config {
 			Nonfinite: halt},
 		Optimizer: defaultOptimizer(),
 		LR:        LRConfig{Schedule: "cosine", Warmup: 50, MinRatio: 0.1},
-		Pipeline:  PipelineConfig{Schedule: syncSchedule, Stages: 1, Chunks: 1, Replicas: 1, Correction: noCorrection, Recompute: automatic},
+		Pipeline: PipelineConfig{Schedule: syncSchedule, Stages: 1, Chunks: 1, Replicas: 1, Correction: noCorrection, Recompute: automatic,
+			Isolate: nowhere, Restarts: 3},
 	}
 }
 

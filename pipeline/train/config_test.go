@@ -115,6 +115,8 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "pipeline: {error_feedback: true}\n":                                                        "c.yaml: pipeline.correction: found \"error_feedback\", expected none",
 		smallConfig + "pipeline: {cut: [2]}\n":                                                                    `c.yaml:5: pipeline.cut: found "[2]", expected 0 units`,
 		smallConfig + "pipeline: {stages: 3, cut: [3, 2]}\n":                                                      `c.yaml:5: pipeline.cut: found "[3 2]", expected ascending units from 1 to 5`,
+		smallConfig + "pipeline: {isolate: yes}\n":                                                                `c.yaml:5: pipeline.isolate: found "yes", expected one of none, process`,
+		smallConfig + "pipeline: {restarts: -1}\n":                                                                "c.yaml:5: pipeline.restarts: found -1, expected an integer from 0 to",
 		smallConfig + "pipeline: {replicas: 2}\n":                                                                 "train.microbatches: found 1, expected a multiple of pipeline.replicas (2)",
 		smallConfig + "pipeline: {devices: [a, b]}\n":                                                             "c.yaml:5: pipeline.devices: found",
 		smallConfig + "hooks: [a.wasm]\n":                                                                         `c.yaml:5: hooks[0]: found text "a.wasm", expected a section with the keys file, hook, config, seed`,

@@ -40,6 +40,7 @@ func backends() []string {
 var shaderCache = filepath.Join(os.TempDir(), fmt.Sprint("gpupipe-train-test-", os.Getpid()))
 
 func TestMain(m *testing.M) {
+	serveAsWorker()
 	code := m.Run()
 	os.RemoveAll(shaderCache)
 	os.Exit(code)

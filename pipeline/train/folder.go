@@ -91,8 +91,12 @@ func (r *run) traceLines() {
 	}
 }
 
-// openFolder makes what a run writes on the way.
+// openFolder makes what a run writes on the way, once.
 func (r *run) openFolder(context.Context) (err error) {
+	if r.folder.begun {
+		r.traceLines()
+		return nil
+	}
 	dir := r.Run.Dir
 	for _, step := range []func() error{
 		func() error { return writeFile(filepath.Join(dir, configFile), r.YAML()) },

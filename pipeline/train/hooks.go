@@ -127,11 +127,9 @@ func (h *hooks) of(name string) (ms []*loadedHook) {
 	return ms
 }
 
-func (h *hooks) close() error {
+// rewind closes what remembers steps, so that it can be opened again.
+func (h *hooks) rewind() error {
 	var errs []error
-	for _, m := range h.mappers {
-		m.instances.Close()
-	}
 	if h.rate != nil {
 		errs = append(errs, h.rate.Close())
 	}
@@ -140,6 +138,15 @@ func (h *hooks) close() error {
 	}
 	for _, l := range h.listeners {
 		errs = append(errs, l.Close())
+	}
+	h.rate, h.factors, h.scalars, h.asked, h.values, h.listeners = nil, nil, nil, 0, nil, nil
+	return errors.Join(errs...)
+}
+
+func (h *hooks) close() error {
+	errs := []error{h.rewind()}
+	for _, m := range h.mappers {
+		m.instances.Close()
 	}
 	if h.host != nil {
 		errs = append(errs, h.host.Close())

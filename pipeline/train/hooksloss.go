@@ -94,6 +94,11 @@ func (r *run) makeLoss(ctx context.Context) (err error) {
 	if len(r.inputs.Aligned) < len(aligned) && len(r.hooks.of(hook.MapBatch)) == 0 {
 		r.Report.Note("data.aligned: hooks read %d of its %d tensors", len(r.inputs.Aligned), len(aligned))
 	}
+	return r.openScalars(ctx)
+}
+
+// openScalars opens the instance that sets the scalars of the loss, if there is one.
+func (r *run) openScalars(ctx context.Context) error {
 	if r.loss == nil {
 		return nil
 	}

@@ -143,7 +143,9 @@ func (r *run) progress(m engine.Measured) (Progress, error) {
 		return p, r.diverged(p)
 	} else {
 		p.Skipped = true
-		r.Report.Note("step %d: the loss is %v and the norm of its gradient %v: the batch was skipped", step, p.Loss, p.GradNorm)
+		if step > r.told {
+			r.Report.Note("step %d: the loss is %v and the norm of its gradient %v: the batch was skipped", step, p.Loss, p.GradNorm)
+		}
 	}
 	p.TokensPerSec, p.Left = r.pace.step(r.Train.BatchSize*r.Model.SeqLen, r.Train.Steps-step)
 	return p, nil
@@ -173,7 +175,7 @@ func (r *run) kept() string {
 	return fmt.Sprintf("the checkpoint of step %d is kept", r.saved)
 }
 
-// tell records one step everywhere.
+// tell records one step everywhere; one that is done again, after a restart, only where what was told of it is forgotten.
 func (r *run) tell(ctx context.Context, p Progress) error {
 	values := []metrics.Value{{Name: "tokens", Value: float64(p.Tokens)}, {Name: "loss", Value: p.Loss}, {Name: "lr", Value: p.LR},
 		{Name: "grad_norm", Value: p.GradNorm}, {Name: "tokens_per_s", Value: p.TokensPerSec}, {Name: "staleness", Value: float64(p.Staleness)}}
@@ -185,14 +187,17 @@ func (r *run) tell(ctx context.Context, p Progress) error {
 	} else {
 		r.result.Loss = &p.Loss
 	}
-	if err := r.log.Append(p.Step, values...); err != nil {
-		return Mistake(err)
+	if p.Step > r.told {
+		if err := r.log.Append(p.Step, values...); err != nil {
+			return Mistake(err)
+		}
+		if err := r.events.Scalars(p.Step, time.Now(), values...); err != nil {
+			return Mistake(err)
+		}
+		r.Report.Step(p)
 	}
-	if err := r.events.Scalars(p.Step, time.Now(), values...); err != nil {
-		return Mistake(err)
-	}
-	r.Report.Step(p)
 	err := r.listened(ctx, p.Step, values)
+	r.told = max(r.told, p.Step)
 	r.hooks.tell(r.Report)
 	return err
 }
@@ -210,7 +215,9 @@ func (r *run) listened(ctx context.Context, step int, values []metrics.Value) er
 	stopped, err := r.hooks.heard(ctx, step, m)
 	if stopped != "" && r.result.Stopped == "" {
 		r.result.Stopped = stopped
-		r.Report.Note("%s: asked at step %d that the run end", stopped, step)
+		if step > r.told {
+			r.Report.Note("%s: asked at step %d that the run end", stopped, step)
+		}
 	}
 	return err
 }

@@ -106,9 +106,20 @@ func (c Config) computation(p partition.Plan) engine.Schedule {
 	return c.schedule
 }
 
-// newEngine plans the pipeline. One part on one device recomputes activations only if it does not fit otherwise; where there
-// are more, times and memory of the units decide where the model is cut and which stages recompute.
+// newEngine plans the pipeline, the first time where and how.
 func (r *run) newEngine(ctx context.Context) (err error) {
+	if r.layout != nil {
+		o := *r.layout
+		o.Optimizer, o.Devices = r.optimizer, r.devices
+		r.engine, err = engine.New(o)
+		return planError(err)
+	}
+	return r.layOut(ctx)
+}
+
+// layOut plans the pipeline. One part on one device recomputes activations only if it does not fit otherwise; where there
+// are more, times and memory of the units decide where the model is cut and which stages recompute.
+func (r *run) layOut(ctx context.Context) (err error) {
 	o := r.engineOptions(r.model)
 	o.Optimizer, o.Devices, o.Execute = r.optimizer, r.devices, r.Execute
 	o.Loss, o.Inputs = r.task.build(), r.inputs
@@ -138,10 +149,11 @@ func (r *run) newEngine(ctx context.Context) (err error) {
 		if smaller, note := r.smaller(o, plan); note != "" {
 			if e, retried := engine.New(smaller); retried == nil {
 				r.Report.Note("%s", note)
-				r.engine, err = e, nil
+				r.engine, o, err = e, smaller, nil
 			}
 		}
 	}
+	r.layout = &o
 	return planError(err)
 }
 

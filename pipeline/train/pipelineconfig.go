@@ -25,6 +25,12 @@ const (
 	never     = "never"
 )
 
+// Values of pipeline.isolate.
+const (
+	nowhere   = "none"
+	inProcess = "process"
+)
+
 // complete fills in what follows from other keys.
 func (p *PipelineConfig) complete(d *strictyaml.Document) {
 	given := func(key string) bool { return d.Given("pipeline." + key) }
@@ -60,13 +66,16 @@ func (c Config) validatePipeline() error {
 		value, from, max int
 	}{
 		{"pipeline.stages", p.Stages, 1, 1 << 12}, {"pipeline.chunks", p.Chunks, 1, 1 << 12},
-		{"pipeline.replicas", p.Replicas, 1, 1 << 10}, {"pipeline.delay", p.Delay, 0, 1},
+		{"pipeline.replicas", p.Replicas, 1, 1 << 10}, {"pipeline.delay", p.Delay, 0, 1}, {"pipeline.restarts", p.Restarts, 0, 1 << 20},
 	} {
 		if n.value < n.from || n.value > n.max {
 			return bad(n.key, n.value, "an integer from %d to %d", n.from, n.max)
 		}
 	}
 	if err := oneOf("pipeline.recompute", p.Recompute, automatic, always, never); err != nil {
+		return err
+	}
+	if err := oneOf("pipeline.isolate", p.Isolate, nowhere, inProcess); err != nil {
 		return err
 	}
 	if _, err := bytesOf(p.Memory); err != nil {

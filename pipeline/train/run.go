@@ -25,6 +25,9 @@ import (
 type Options struct {
 	Resume     bool // continue from the latest good checkpoint of run.dir; without one, start
 	OpenDevice OpenDevice
+	// OpenWorker opens a device in a process of its own, for pipeline.isolate: process; nil: that cannot be asked for. What is lost with
+	// the process gives errors that wrap device.ErrLost, and Close ends it.
+	OpenWorker OpenDevice
 	Execute    engine.Executor // nil: runtime/exec
 	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run keeps the choices that it
 	// began with.
@@ -59,23 +62,25 @@ func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 	}
 	r := &run{Config: c, Options: o, result: Result{Dir: c.Run.Dir}}
 	defer func() { err = errors.Join(err, r.end(err)) }()
-	for _, step := range []func(context.Context) error{r.openHooks, r.openData, r.makeOptimizer, r.takeFolder, r.findWeights, r.makeLoss, r.feedBatches,
-		r.plan, r.load, r.firstBatch, r.openFolder} {
-		err := step(ctx)
-		r.hooks.tell(o.Report)
-		if err != nil {
-			return r.result, err
-		}
+	if err := r.do(ctx, r.openHooks, r.openData, r.makeOptimizer, r.takeFolder, r.findWeights, r.makeLoss, r.feedBatches); err != nil {
+		return r.result, err
 	}
-	for i, dev := range r.devices {
-		buffers, staging := dev.Allocated()
-		r.start.Lines[i].Allocated, r.start.Lines[i].Staging = buffers, staging
-	}
-	o.Report.Start(r.start)
-	if err := r.loop(ctx); err != nil {
+	if err := r.survive(ctx, r.do(ctx, r.plan, r.load, r.firstBatch, r.openFolder, r.announce, r.loop)); err != nil {
 		return r.result, err
 	}
 	return r.result, r.finish()
+}
+
+// do takes steps one after the other, up to one that fails.
+func (r *run) do(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		err := step(ctx)
+		r.hooks.tell(r.Report)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // run is a training run under way.
@@ -96,6 +101,7 @@ type run struct {
 	weights    *weights               // to start from
 	optimizer  *optim.Optimizer
 	devices    []device.Device // one a line of the pipeline
+	layout     *engine.Options // of the engine, once it is known; a restart keeps it
 	engine     *engine.Engine
 	prediction *partition.Plan // of the time of a step; nil: none was made
 	profiling  *profiling      // nil: none
@@ -111,6 +117,11 @@ type run struct {
 	skipped int       // batches in a row
 	last    *Progress // a step that is told of when it is known what follows it
 	pace    pace
+	told    int // the newest step that was told of: it may be done again
+
+	faults      []string // that devices were lost by, since a checkpoint
+	since       int      // step of the newest checkpoint then
+	skippedThen int      // skipped, at the newest checkpoint
 }
 
 // openHooks loads the modules of the run, of which one may write the model.
@@ -125,22 +136,43 @@ func (r *run) openHooks(ctx context.Context) (err error) {
 	if r.model, err = r.Config.openModel(r.hooks); err != nil {
 		return err
 	}
-	return r.hooks.openRate(ctx, r.rateSchedule())
+	return r.openRate(ctx)
 }
+
+// openRate opens the module that sets the learning rate, if there is one.
+func (r *run) openRate(ctx context.Context) error { return r.hooks.openRate(ctx, r.rateSchedule()) }
 
 // plan opens the devices and asks them how the pipeline fits.
 func (r *run) plan(ctx context.Context) (err error) {
-	if r.devices, err = openDevices(r.OpenDevice, r.Pipeline); err != nil {
+	open := r.OpenDevice
+	if r.isolated() {
+		if open = r.OpenWorker; open == nil {
+			return Mistake(bad("pipeline.isolate", r.Pipeline.Isolate, "%s: devices in processes of their own are for gpupipe train and study", nowhere))
+		}
+	}
+	if r.devices, err = openDevices(open, r.Pipeline); err != nil {
 		return err
 	}
-	if err := r.newEngine(ctx); err != nil {
-		return err
+	return r.newEngine(ctx)
+}
+
+// announce tells what is about to run, once.
+func (r *run) announce(context.Context) error {
+	if r.start.Lines != nil {
+		return nil
 	}
 	if err := r.prepareProfile(); err != nil {
 		return err
 	}
 	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.model.Count(), Optimizer: r.optimizer.String(),
 		Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
+	for i, dev := range r.devices {
+		r.start.Lines[i].Allocated, r.start.Lines[i].Staging = dev.Allocated()
+	}
+	r.Report.Start(r.start)
+	if r.isolated() && r.Train.SaveEvery == 0 {
+		r.Report.Note("train.save_every is 0: should a device be lost, training begins again at step %d", r.step+1)
+	}
 	return nil
 }
 
@@ -168,6 +200,9 @@ func (r *run) end(failed error) error {
 	if failed == nil {
 		return r.close()
 	}
+	if r.isolated() {
+		kill(r.devices)
+	}
 	closed := make(chan error, 1)
 	go func() { closed <- r.close() }()
 	select {
@@ -191,12 +226,7 @@ func (r *run) close() error {
 	if r.trace != nil {
 		errs = append(errs, r.trace.Close())
 	}
-	if r.engine != nil {
-		errs = append(errs, r.engine.Close())
-	}
-	for _, dev := range r.devices {
-		errs = append(errs, dev.Close())
-	}
+	errs = append(errs, r.closeDevices())
 	if r.weights != nil {
 		errs = append(errs, r.weights.close())
 	}

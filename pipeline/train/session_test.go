@@ -20,6 +20,7 @@ type reference struct {
 	runs    atomic.Int64
 	poison  func(batch int) bool // batches, counted from 1, whose loss is not a number; nil: none
 	fails   int64                // the run of a program that fails, counted from 1; 0: none
+	strikes func(n int64) error  // what befalls such a run; nil: nothing
 	refused error
 	blind   bool // evaluations give what is not a number
 }
@@ -137,8 +138,14 @@ func (s *referenceSession) SetInput(program, name string, data []byte) error {
 }
 
 func (s *referenceSession) RunAt(program string, at exec.Binding) (err error) {
-	if n := s.parent.runs.Add(1); n == s.parent.fails {
+	n := s.parent.runs.Add(1)
+	if n == s.parent.fails {
 		return errInjected
+	}
+	if s.parent.strikes != nil {
+		if err := s.parent.strikes(n); err != nil {
+			return err
+		}
 	}
 	g := s.graphs[program]
 	vars := map[string]*graph.Tensor{}

@@ -91,7 +91,7 @@ func (r *run) save(ctx context.Context) error {
 	if err != nil {
 		r.Report.Note("%v", err)
 	}
-	r.saved, r.result.Checkpoint = r.step, saved.Dir
+	r.saved, r.skippedThen, r.result.Checkpoint = r.step, r.skipped, saved.Dir
 	r.pace.pause(time.Since(began))
 	r.trace.Complete(trace.RunTrack, trace.Run, trace.SaveEvent, began, time.Since(began), nil)
 	return nil
@@ -152,7 +152,7 @@ func (r *run) resume(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	_, logged := os.Stat(filepath.Join(dir, metricsFile))
-	if !r.Resume {
+	if !r.Resume && !r.folder.begun {
 		if len(names) > 0 || logged == nil {
 			return false, fmt.Errorf("run.dir: %s holds a run already: continue it with --resume, or choose another folder", dir)
 		}
@@ -163,7 +163,9 @@ func (r *run) resume(ctx context.Context) (bool, error) {
 		r.Report.Note("%v: passed over", p)
 	}
 	if errors.Is(err, checkpoint.ErrNone) && len(problems) == 0 {
-		r.Report.Note("%s has no checkpoint yet: starting at the beginning", dir)
+		if !r.restarting() {
+			r.Report.Note("%s has no checkpoint yet: starting at the beginning", dir)
+		}
 		return false, nil
 	}
 	if err != nil {
@@ -221,7 +223,9 @@ func (r *run) resumeFrom(ctx context.Context, c *checkpoint.Checkpoint) error {
 		return err
 	}
 	r.step, r.saved, r.result.Checkpoint = s.Step, s.Step, c.Dir
-	r.Report.Note("resuming at step %d from %s", s.Step, c.Dir)
+	if !r.restarting() {
+		r.Report.Note("resuming at step %d from %s", s.Step, c.Dir)
+	}
 	return nil
 }
 
@@ -264,7 +268,7 @@ func (r *run) sameRun(dir string, s state) error {
 // movable keys do not change what is computed; data, aligned tensors, tokenizer and hooks are compared by content.
 var movable = []string{"run.dir", "data.train", "data.val", "data.aligned", "data.tokenizer", "train.eval_every", "train.eval_batches",
 	"train.save_every", "train.keep", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
-	"pipeline.cut", "pipeline.recompute", "pipeline.memory", "hooks"}
+	"pipeline.cut", "pipeline.recompute", "pipeline.memory", "pipeline.isolate", "pipeline.restarts", "hooks"}
 
 // flatten turns a config into dotted keys and their values' texts.
 func flatten(c Config) map[string]string {

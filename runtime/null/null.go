@@ -19,6 +19,9 @@ type Options struct {
 	// Latency is how long a run of the program of that label occupies the in-order queue; nil: nothing takes time. It is
 	// called by Run. What is enqueued later, and reads, wait for it.
 	Latency func(program string) time.Duration
+	// LoseAfter is how many operations the device does before it is lost: those that follow, and reads under way, give device.ErrLost;
+	// 0: it never is.
+	LoseAfter int
 }
 
 // Counts is what a device has been told so far.
@@ -37,6 +40,7 @@ type Device struct {
 	ended   chan struct{} // closed by Close
 
 	mu     sync.Mutex
+	left   int // operations before it is lost; negative: it never is
 	closed bool
 	used   int64
 	counts Counts
@@ -67,7 +71,10 @@ type pending struct {
 
 // New makes a null device.
 func New(o Options) *Device {
-	d := &Device{name: o.Name, limits: device.DefaultLimits(), budget: o.MemoryBudget, latency: o.Latency, ended: make(chan struct{})}
+	d := &Device{name: o.Name, limits: device.DefaultLimits(), budget: o.MemoryBudget, latency: o.Latency, ended: make(chan struct{}), left: o.LoseAfter}
+	if o.LoseAfter == 0 {
+		d.left = -1
+	}
 	if d.name == "" {
 		d.name = "null:0"
 	}
@@ -110,12 +117,19 @@ func (d *Device) own(b device.Buffer) error {
 	return nil
 }
 
-// enter locks the device, unless it is closed.
+// enter locks the device, unless it is closed or lost.
 func (d *Device) enter(op, object string) error {
 	d.mu.Lock()
-	if d.closed {
+	switch {
+	case d.closed:
 		d.mu.Unlock()
 		return d.fail(op, object, device.ErrClosed)
+	case d.left == 0:
+		d.mu.Unlock()
+		return d.fail(op, object, device.ErrLost)
+	}
+	if d.left > 0 {
+		d.left--
 	}
 	return nil
 }
@@ -242,10 +256,20 @@ func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) 
 }
 
 func (p pending) Wait() ([]byte, error) {
+	if p.d.lost() {
+		return nil, p.d.fail("read", "", device.ErrLost)
+	}
 	if err := p.d.wait("read", p.at); err != nil {
 		return nil, err
 	}
 	return p.data, nil
+}
+
+// lost tells whether all operations that it does are done.
+func (d *Device) lost() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.left == 0 && !d.closed
 }
 
 func (d *Device) Sync() error {

@@ -125,3 +125,20 @@ func TestCommandsTakeNoTime(t *testing.T) {
 	_, err = d.RunTimed(l)
 	assert.ErrorIs(t, err, device.ErrClosed)
 }
+
+// A device that is lost says so to all that comes, and to reads that are under way; closed, it is closed.
+func TestLoss(t *testing.T) {
+	d := New(Options{LoseAfter: 3})
+	b, err := d.Alloc("b", 8)
+	require.NoError(t, err)
+	require.NoError(t, d.Write(b, 0, make([]byte, 8)))
+	p, err := d.Read(b, 0, 8)
+	require.NoError(t, err)
+	_, err = p.Wait()
+	require.ErrorIs(t, err, device.ErrLost)
+	require.ErrorIs(t, d.Write(b, 0, make([]byte, 8)), device.ErrLost)
+	require.ErrorIs(t, d.Sync(), device.ErrLost)
+	b.Release()
+	require.NoError(t, d.Close())
+	require.ErrorIs(t, d.Sync(), device.ErrClosed)
+}

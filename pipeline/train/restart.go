@@ -1,0 +1,195 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// isolated tells whether devices are in processes of their own.
+func (r *run) isolated() bool { return r.Pipeline.Isolate == inProcess }
+
+// restarting tells whether a device was lost.
+func (r *run) restarting() bool { return len(r.faults) > 0 }
+
+// survive goes on when a device was lost that is in a process of its own: as a run that is resumed does, from the newest checkpoint, or
+// from the beginning where there is none. Other errors stay what they are.
+func (r *run) survive(ctx context.Context, err error) error {
+	for errors.Is(err, device.ErrLost) {
+		if !r.isolated() {
+			return fmt.Errorf("%w; %s; with pipeline.isolate: %s a run goes on by itself", err, r.kept(), inProcess)
+		}
+		began := time.Now()
+		if err := r.count(err); err != nil {
+			return err
+		}
+		if ctx.Err() == nil {
+			err = r.restart(ctx)
+		}
+		switch fault := r.faults[len(r.faults)-1]; {
+		case ctx.Err() != nil && (err == nil || errors.Is(err, device.ErrLost)):
+			r.Report.Note("%s; it is not started again", fault)
+			r.result.Interrupted, r.step = true, max(r.saved, 0)
+			return nil
+		case errors.Is(err, device.ErrLost):
+			r.Report.Note("%s; starting again failed (%d of %d)", fault, len(r.faults), r.Pipeline.Restarts)
+		case err == nil:
+			r.noteRestart(began, fault)
+			err = r.loop(ctx)
+		}
+	}
+	return err
+}
+
+// count adds a fault to those since the newest checkpoint, and says when they are too many.
+func (r *run) count(fault error) error {
+	if r.saved > r.since {
+		r.faults = nil
+	}
+	r.since, r.faults = r.saved, append(r.faults, seen(fault))
+	if len(r.faults) <= r.Pipeline.Restarts {
+		return nil
+	}
+	went := "it goes on from there"
+	if r.saved < 0 {
+		went = "it begins again"
+	}
+	return fmt.Errorf("%w %d times in a row, and pipeline.restarts is %d: %s; %s: with --resume %s", device.ErrLost, len(r.faults),
+		r.Pipeline.Restarts, strings.Join(r.faults, "; "), r.kept(), went)
+}
+
+// seen is what befell a device.
+func seen(fault error) string {
+	if e := (*device.Error)(nil); errors.As(fault, &e) {
+		return fmt.Sprintf("device %s: %s", e.Device, strings.TrimPrefix(e.Cause.Error(), device.ErrLost.Error()+": "))
+	}
+	return fault.Error()
+}
+
+// restart closes the devices and what depends on the step, and opens them again at the newest checkpoint. What worked before and
+// now does not is one more fault of the devices.
+func (r *run) restart(ctx context.Context) error {
+	if err := r.lower(); err != nil {
+		return err
+	}
+	r.step, r.last, r.skipped, r.leftOut, r.states = 0, nil, r.skippedThen, 0, nil
+	r.result.Stopped, r.result.Checkpoint = "", ""
+	rewind := func(context.Context) error { return r.hooks.rewind() }
+	if err := r.do(ctx, rewind, r.openRate, r.makeOptimizer, r.findWeights, r.openScalars, r.feedBatches); err != nil {
+		return err
+	}
+	if !r.pause(ctx) {
+		return nil
+	}
+	if err := r.raise(ctx); err != nil {
+		return fmt.Errorf("%w (%w)", err, device.ErrLost)
+	}
+	return r.do(ctx, r.firstBatch, r.openFolder, r.announce)
+}
+
+// lower closes all that a restart makes anew.
+func (r *run) lower() error {
+	r.feeder.close() // lines that wait for it end
+	closed := make(chan struct{})
+	go func() {
+		kill(r.devices)
+		_ = closeIsolated(r.engine, r.devices) // what a lost device says to that is of no interest
+		close(closed)
+	}()
+	var err error
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		err = fmt.Errorf("%s; a device is still at work %v later; %s", r.faults[len(r.faults)-1], patience, r.kept())
+	}
+	if r.weights != nil {
+		err = errors.Join(err, r.weights.close())
+	}
+	r.feeder, r.engine, r.devices, r.weights = nil, nil, nil, nil
+	return err
+}
+
+// pause gives a device time to come back, the more the more often it was lost. It tells whether the run is to go on.
+func (r *run) pause(ctx context.Context) bool {
+	wait := time.Duration(0)
+	if n := len(r.faults); n > 1 {
+		wait = min(time.Second<<min(n-2, 10), 30*time.Second)
+	}
+	select {
+	case <-time.After(wait):
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// raise opens the devices and loads them. When ctx ends it does not wait for what compiles.
+func (r *run) raise(ctx context.Context) error {
+	if err := r.plan(ctx); err != nil {
+		return err
+	}
+	devices := r.devices
+	unhook := context.AfterFunc(ctx, func() { kill(devices); _ = endAll(devices) })
+	defer unhook()
+	return r.load(ctx)
+}
+
+// closeDevices releases what is on the devices, and the devices.
+func (r *run) closeDevices() error {
+	if r.isolated() {
+		return closeIsolated(r.engine, r.devices)
+	}
+	var errs []error
+	if r.engine != nil {
+		errs = append(errs, r.engine.Close())
+	}
+	for _, dev := range r.devices {
+		errs = append(errs, dev.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// kill ends processes that nothing is wanted of any more. One that hangs would take long to close.
+func kill(devices []device.Device) {
+	for _, dev := range devices {
+		if d, ok := dev.(interface{ Process() *os.Process }); ok {
+			_ = d.Process().Kill() // it may have ended
+		}
+	}
+}
+
+// closeIsolated ends the devices first, so that nothing waits for one that hangs. That one is lost is nothing to fail for any more.
+func closeIsolated(e *engine.Engine, devices []device.Device) error {
+	err := endAll(devices)
+	if e != nil {
+		err = errors.Join(err, e.Close())
+	}
+	if errors.Is(err, device.ErrLost) || errors.Is(err, device.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// endAll closes devices, all at a time.
+func endAll(devices []device.Device) error {
+	errs := make([]error, len(devices))
+	var closing sync.WaitGroup
+	for i, dev := range devices {
+		closing.Go(func() { errs[i] = dev.Close() })
+	}
+	closing.Wait()
+	return errors.Join(errs...)
+}
+
+// noteRestart tells of a restart that began with a fault.
+func (r *run) noteRestart(began time.Time, fault string) {
+	r.Report.Note("%s; restarted, going on from step %d (%d of %d)", fault, r.step, len(r.faults), r.Pipeline.Restarts)
+	r.trace.Complete(trace.RunTrack, trace.Run, trace.RestartEvent, began, time.Since(began), map[string]any{"fault": fault, "step": r.step})
+}

@@ -1,0 +1,35 @@
+//go:build unix
+
+package sidecar
+
+import (
+	"flag"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/runtime/devicetest"
+)
+
+var whole = flag.Bool("whole", false, "run the whole conformance suite through a worker")
+
+// What a device computes does not change where it lives: some ops of each kind, and graphs that fuse.
+func TestConformance(t *testing.T) {
+	d := opened(t, options("webgpu"))
+	if *whole {
+		devicetest.Run(t, d)
+		return
+	}
+	tasks := devicetest.Chains(10)
+	for _, name := range []string{"embedding_grad", "softmax", "cast", "random_bits", "concat"} {
+		o, err := graph.NewOp(name)
+		require.NoError(t, err)
+		tasks = append(tasks, devicetest.Cases(o)...)
+	}
+	results := devicetest.CheckOnce(d, tasks, nil)
+	require.Len(t, results, len(tasks))
+	for _, r := range results {
+		require.True(t, r.OK(), "%s %s: %s", r.Op, r.Case, r.Failure)
+	}
+}

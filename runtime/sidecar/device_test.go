@@ -1,0 +1,49 @@
+//go:build unix
+
+package sidecar
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+)
+
+func opens(name string) checktest.Open {
+	return func(t *testing.T, budget int64) device.Device {
+		d, err := Open(options(fmt.Sprint(name, " ", budget)))
+		require.NoError(t, err)
+		return d
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	t.Run("null", func(t *testing.T) { checktest.Run(t, opens("null")) })
+	t.Run("webgpu", func(t *testing.T) { checktest.Run(t, opens("webgpu")) })
+}
+
+func TestExecution(t *testing.T) { checktest.Execute(t, opens("webgpu")) }
+
+// Both rings go round many times, with stretches of all sizes.
+func TestRingsGoRound(t *testing.T) {
+	d := opened(t, options("null"))
+	b, err := d.Alloc("b", 4<<20)
+	require.NoError(t, err)
+	for n := int64(4); n <= 4<<20; n *= 4 {
+		data := make([]byte, n)
+		var last device.Pending
+		for range min(3*ringBytes/n, 3*ringBytes/lineBytes) {
+			require.NoError(t, d.Write(b, 0, data))
+			last, err = d.Read(b, 0, n)
+			require.NoError(t, err)
+		}
+		got, err := last.Wait()
+		require.NoError(t, err)
+		require.Len(t, got, int(n))
+	}
+	require.NoError(t, d.Sync())
+	require.NoError(t, d.Close())
+}

@@ -1,0 +1,280 @@
+//go:build unix
+
+package sidecar
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// program is a loaded one.
+type program struct {
+	device.Loaded
+	buffer  device.Buffer // one of its own; nil if it has none
+	sources []uint64      // of its kernels, hashed; nil when it has run
+	took    atomic.Int64  // nanoseconds of a run, at most; 0: not known
+}
+
+// seen is what became of a kernel's source: some drivers compile it when it is loaded, some when it first runs.
+type seen struct{ loaded, ran bool }
+
+// answer is what the host awaits of work under way.
+type answer struct {
+	id      uint64 // 0: a mark, which the host knows nothing of
+	bytes   int64
+	pending device.Pending
+	timings device.Timings
+
+	// of a mark:
+	after *program
+	began time.Time
+	fresh int64
+}
+
+// work opens the device, carries out commands and closes it.
+func (w *worker) work(open func() (device.Device, error)) {
+	dev, err := open()
+	if err != nil {
+		w.link.send(&event{kind: evReady, err: err})
+		w.end(err)
+		return
+	}
+	w.dev = dev
+	w.link.send(&event{kind: evReady, ready: describe(dev)})
+	w.waiting.Go(w.deliver)
+	for !w.over() {
+		select {
+		case c := <-w.queue:
+			w.queued.Add(-c.bytes)
+			if c.op == opClose {
+				w.shut(c.id)
+				return
+			}
+			if err := w.do(c); err != nil {
+				w.end(fmt.Errorf("the host: %w", err))
+			}
+			w.accept()
+		case <-w.ending:
+		}
+	}
+	close(w.answers)
+	_ = dev.Close() // nobody is there to be told
+	w.waiting.Wait()
+}
+
+func describe(dev device.Device) *description {
+	d := &description{Info: dev.Info(), Limits: dev.Limits()}
+	if b, ok := dev.(interface{ Budget() int64 }); ok {
+		d.Budget = b.Budget()
+	}
+	_, d.Timer = dev.(device.Timer)
+	return d
+}
+
+// shut closes the device when all that was asked for has been delivered.
+func (w *worker) shut(id uint64) {
+	close(w.answers)
+	w.waiting.Wait()
+	w.reply(id, w.dev.Close())
+	w.end(nil)
+}
+
+// accept counts a command as carried out, and tells the host so when it may be waiting for that.
+func (w *worker) accept() {
+	n := w.accepted.Add(1)
+	w.moves.Add(1)
+	_, staging := w.dev.Allocated()
+	w.staging.Store(staging)
+	if n-w.acked >= ackEvery || w.consumed >= int64(len(w.memory.up))/4 {
+		w.acked, w.consumed = n, 0
+		w.link.send((*state)(w))
+	}
+}
+
+var errUnknown = errors.New("it names what does not exist")
+
+// do carries out a command. Its error is the host's fault; what the device says goes to the host.
+func (w *worker) do(c *command) error {
+	switch c.op {
+	case opAlloc:
+		return w.alloc(c)
+	case opFree:
+		b, ok := w.buffers[c.id]
+		if !ok {
+			return errUnknown
+		}
+		delete(w.buffers, c.id)
+		b.Release()
+		return nil
+	case opLoad:
+		return w.load(c)
+	case opUnload:
+		p, ok := w.programs[c.id]
+		if !ok {
+			return errUnknown
+		}
+		delete(w.programs, c.id)
+		p.Release()
+		return nil
+	case opRun:
+		return w.run(c)
+	case opTimed:
+		return w.runTimed(c)
+	case opWrite:
+		return w.write(c)
+	case opRead:
+		return w.fetch(c)
+	}
+	w.waiting.Go(func() { w.reply(c.id, w.dev.Sync()) })
+	return nil
+}
+
+func (w *worker) alloc(c *command) error {
+	if w.buffers[c.id] != nil {
+		return fmt.Errorf("two buffers of number %d", c.id)
+	}
+	b, err := w.dev.Alloc(c.label, c.n)
+	if err == nil {
+		w.buffers[c.id] = b
+	}
+	w.reply(c.id, err)
+	return nil
+}
+
+func (w *worker) load(c *command) error {
+	if w.programs[c.id] != nil {
+		return fmt.Errorf("two programs of number %d", c.id)
+	}
+	p := &program{}
+	for _, cmd := range c.program.Commands {
+		for i, r := range cmd.Args {
+			if p.buffer = w.buffers[uint64(r.Buffer.(handle))]; p.buffer == nil {
+				return errUnknown
+			}
+			cmd.Args[i].Buffer = p.buffer
+		}
+	}
+	for _, s := range c.program.Shaders {
+		p.sources = append(p.sources, maphash.String(w.seed, s.WGSL))
+	}
+	fresh := w.count(p, func(s *seen) *bool { return &s.loaded })
+	defer w.fresh.Add(-fresh)
+	var err error
+	if p.Loaded, err = w.dev.Load(c.program); err == nil {
+		w.programs[c.id] = p
+	}
+	w.reply(c.id, err)
+	return nil
+}
+
+func (w *worker) run(c *command) error {
+	p := w.programs[c.id]
+	if p == nil {
+		return errUnknown
+	}
+	fresh := w.count(p, func(s *seen) *bool { return &s.ran })
+	p.sources = nil
+	if err := w.dev.Run(p.Loaded); err != nil {
+		w.fresh.Add(-fresh)
+		w.failed(err)
+		return nil
+	}
+	w.mark(p, fresh)
+	return nil
+}
+
+// count counts the kernels of a program that meet something for the first time, as under way.
+func (w *worker) count(p *program, met func(*seen) *bool) (fresh int64) {
+	for _, source := range p.sources {
+		if w.seen[source] == nil {
+			w.seen[source] = &seen{}
+		}
+		if first := met(w.seen[source]); !*first {
+			*first = true
+			fresh++
+		}
+	}
+	w.fresh.Add(fresh)
+	return fresh
+}
+
+// mark adds a small read to the queue when the device may be busy for long: that it arrives shows that the device gets on. A program
+// that is new may take long, and so may several that do not.
+func (w *worker) mark(p *program, fresh int64) {
+	took := time.Duration(p.took.Load())
+	w.unmarked += took
+	if p.buffer != nil && (took == 0 || w.unmarked >= w.silence/16) {
+		if r, err := w.dev.Read(p.buffer, 0, 4); err == nil {
+			w.unmarked = 0
+			w.await(&answer{pending: r, after: p, began: time.Now(), fresh: fresh})
+			return
+		}
+	}
+	w.fresh.Add(-fresh)
+}
+
+func (w *worker) runTimed(c *command) error {
+	p := w.programs[c.buffer]
+	timer, ok := w.dev.(device.Timer)
+	if p == nil || !ok {
+		return errUnknown
+	}
+	t, err := timer.RunTimed(p.Loaded)
+	w.reply(c.id, err)
+	if err != nil {
+		w.reply(c.id+1, err)
+		return nil
+	}
+	w.await(&answer{id: c.id + 1, timings: t})
+	return nil
+}
+
+func (w *worker) write(c *command) error {
+	data, err := piece(w.memory.up, c.at, c.n)
+	b := w.buffers[c.buffer]
+	if err != nil || b == nil {
+		return errors.Join(err, errUnknown)
+	}
+	if err := w.dev.Write(b, c.offset, data); err != nil {
+		w.failed(err)
+	}
+	w.consumed += c.n
+	return nil
+}
+
+func (w *worker) fetch(c *command) error {
+	b := w.buffers[c.buffer]
+	if b == nil {
+		return errUnknown
+	}
+	r, err := w.dev.Read(b, c.offset, c.n)
+	if err != nil {
+		w.reply(c.id, err)
+		return nil
+	}
+	w.hold(c.n)
+	w.await(&answer{id: c.id, bytes: c.n, pending: r})
+	return nil
+}
+
+// hold waits while the host has too much to fetch already.
+func (w *worker) hold(n int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.held > 0 && w.held+n > mostHeld && !w.over() {
+		w.room.Wait()
+	}
+	w.held += n
+}
+
+func (w *worker) await(a *answer) {
+	select {
+	case w.answers <- a:
+	case <-w.ending:
+	}
+}

@@ -1,0 +1,432 @@
+//go:build unix
+
+package sidecar
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/gpupipe/gpupipe/runtime/null"
+)
+
+// raw is a frame's content as it stands.
+type raw []byte
+
+func (r raw) append(b []byte) []byte { return append(b, r...) }
+
+// lies are what a worker says in place of what it should: at once, when it is to make a buffer, when it is to read it.
+func lies() map[string][][]byte {
+	ready := func(change func(*description)) []byte {
+		x := &description{Info: device.Info{Name: "null:0"}, Limits: device.DefaultLimits()}
+		change(x)
+		return appendFrame(nil, &event{kind: evReady, ready: x})
+	}
+	good := ready(func(*description) {})
+	made := appendFrame(nil, &event{kind: evDone, id: 1})
+	late := func(e *event) [][]byte { return [][]byte{good, made, appendFrame(nil, e)} }
+	return map[string][][]byte{
+		"nothing":         nil,
+		"text":            {[]byte("HTTP/1.1 400 Bad Request\r\n\r\n")},
+		"an empty frame":  {{0, 0, 0, 0}},
+		"a cut length":    {{9, 0}},
+		"a cut frame":     {good[:len(good)-3]},
+		"a huge frame":    {{0xff, 0xff, 0xff, 0xff, 1}},
+		"much promised":   {{0, 0, 0, 3, 65}},
+		"unknown event":   {{1, 0, 0, 0, 9}},
+		"zero alignment":  {ready(func(d *description) { d.Limits.OffsetAlignment = 0 })},
+		"negative budget": {ready(func(d *description) { d.Budget = -1 })},
+		"no JSON":         {appendFrame(nil, raw(appendText(append(appendU64([]byte{byte(evReady)}, 0), 0), "{")))},
+
+		"ready again":       late(&event{kind: evReady, ready: &description{Limits: device.DefaultLimits()}}),
+		"unknown answer":    late(&event{kind: evDone, id: 77}),
+		"answer to nothing": late(&event{kind: evDone}),
+		"data for nobody":   late(&event{kind: evData, id: 77, n: 4}),
+		"data beyond":       late(&event{kind: evData, id: 2, at: 1 << 40, n: 4}),
+		"data at the edge":  late(&event{kind: evData, id: 2, at: ringBytes - 4, n: 8}),
+		"too much data":     late(&event{kind: evData, id: 2, n: 68}),
+		"no data":           late(&event{kind: evDone, id: 2}),
+		"data too short":    late(&event{kind: evData, id: 2, n: 60, last: true}),
+		"done too early":    late(&event{kind: evState, accepted: 3}),
+		"done and undone":   {good, append(append([]byte(nil), made...), appendFrame(nil, &event{kind: evState, accepted: 1})...), appendFrame(nil, &event{kind: evState})},
+		"a late cut frame":  {good, made, {30, 0, 0, 0, byte(evState)}},
+		"no more":           {good, made},
+	}
+}
+
+// beHostile is a worker that takes its host in, and then says what the test wants. It goes on until it is killed.
+func beHostile(socket string) {
+	token, _ := bufio.NewReader(os.Stdin).ReadString('\n')
+	conn, _, _, err := accept(context.Background(), socket, strings.TrimSpace(token))
+	if err != nil {
+		panic(err)
+	}
+	commands := frames{r: bufio.NewReader(conn)}
+	name := os.Getenv("SIDECAR_TEST_LIE")
+	for i, lie := range lies()[name] {
+		if i > 0 {
+			if _, err := commands.next(); err != nil {
+				panic(err)
+			}
+		}
+		_, _ = conn.Write(lie)
+	}
+	if strings.Contains(name, "cut") || name == "nothing" {
+		conn.Close()
+	}
+	select {}
+}
+
+// Whatever a worker says, its host gets an error, soon, and the worker ends.
+func TestHostileWorkers(t *testing.T) {
+	for name := range lies() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := options("null")
+			o.Env = []string{role + "=hostile", "SIDECAR_TEST_LIE=" + name}
+			o.Silence = time.Second // what is only promised never comes
+			began := time.Now()
+			err := use(o)
+			require.ErrorIs(t, err, device.ErrLost)
+			t.Log(err)
+			assert.Less(t, time.Since(began), grace+prompt)
+		})
+	}
+}
+
+// use makes a buffer and reads it.
+func use(o Options) error {
+	d, err := Open(o)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	b, err := d.Alloc("b", 64)
+	if err != nil {
+		return err
+	}
+	r, err := d.Read(b, 0, 64)
+	if err != nil {
+		return err
+	}
+	_, err = r.Wait()
+	return err
+}
+
+// server is a worker's side in this process.
+type server struct {
+	socket, token string
+	ended         chan error
+}
+
+func serve(t *testing.T, ctx context.Context, open func(string) (device.Device, error)) *server {
+	socket, err := newSocket()
+	require.NoError(t, err)
+	s := &server{socket, "0123456789abcdef", make(chan error, 1)}
+	go func() { s.ended <- Serve(ctx, socket, s.token, open) }()
+	return s
+}
+
+func openNull(string) (device.Device, error) {
+	return null.New(null.Options{MemoryBudget: 1 << 30}), nil
+}
+
+// end is how serving ended, which it did soon, and left nothing.
+func (s *server) end(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-s.ended:
+		_, gone := os.Stat(s.socket)
+		assert.ErrorIs(t, gone, os.ErrNotExist)
+		return err
+	case <-time.After(grace + prompt):
+		t.Fatal("it goes on serving")
+		return nil
+	}
+}
+
+// client is a host that the tests write by hand.
+type client struct {
+	*net.UnixConn
+	frames frames
+	memory *memory
+}
+
+func (s *server) dial(t *testing.T) *client {
+	t.Helper()
+	var conn *net.UnixConn
+	require.Eventually(t, func() bool {
+		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.socket, Net: "unix"})
+		conn = c
+		return err == nil
+	}, prompt, time.Millisecond)
+	t.Cleanup(func() { conn.Close() })
+	return &client{UnixConn: conn, frames: frames{r: bufio.NewReader(conn)}}
+}
+
+func (c *client) say(m message) { _, _ = c.Write(appendFrame(nil, m)) } // it may have been cut off
+
+// next is the next event that is not a state.
+func (c *client) next(t *testing.T) *event {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(prompt))
+	for {
+		b, err := c.frames.next()
+		require.NoError(t, err)
+		e, err := decodeEvent(b)
+		require.NoError(t, err)
+		if e.kind != evState {
+			return e
+		}
+	}
+}
+
+func (s *server) hello() *hello {
+	return &hello{token: s.token, device: "null", up: ringBytes, down: ringBytes, silence: time.Minute}
+}
+
+// greeted is a client that was taken in.
+func (s *server) greeted(t *testing.T) *client {
+	t.Helper()
+	c := s.dial(t)
+	m, f, err := newMemory(ringBytes, ringBytes)
+	require.NoError(t, err)
+	defer f.Close()
+	c.memory = m
+	t.Cleanup(func() { assert.NoError(t, m.close()) })
+	c.greet(t, s.hello(), f)
+	e := c.next(t)
+	require.Equal(t, evReady, e.kind)
+	require.NoError(t, e.err)
+	return c
+}
+
+func (c *client) greet(t *testing.T, m message, files ...*os.File) {
+	t.Helper()
+	var control []byte
+	if len(files) > 0 {
+		var fds []int
+		for _, f := range files {
+			fds = append(fds, int(f.Fd()))
+		}
+		control = unix.UnixRights(fds...)
+	}
+	_, _, err := c.WriteMsgUnix(appendFrame(nil, m), control, nil)
+	require.NoError(t, err)
+}
+
+// A client that does not know the token, or does not bring what it must, is refused; the host that comes after it is served.
+func TestRefusedClients(t *testing.T) {
+	plain, err := os.Create(t.TempDir() + "/f")
+	require.NoError(t, err)
+	defer plain.Close()
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	defer w.Close()
+	s := serve(t, t.Context(), openNull)
+	other := s.hello()
+	other.token = "0123456789abcdeF"
+	s.dial(t).greet(t, other, plain)
+	s.dial(t).Close()
+	s.dial(t).say(raw("GET / HTTP/1.1"))
+	s.dial(t).greet(t, raw{byte(opHello)})
+	s.dial(t).greet(t, s.hello())
+	s.dial(t).greet(t, s.hello(), plain, plain)
+	s.dial(t).greet(t, s.hello(), plain, plain, plain, plain, plain, plain, plain) // more than there is room for
+	s.dial(t).greet(t, raw(make([]byte, longestHello)))
+	silent := s.dial(t)
+	c := s.greeted(t)
+	_, err = os.Stat(s.socket)
+	assert.ErrorIs(t, err, os.ErrNotExist)
+	_, err = net.Dial("unix", s.socket)
+	assert.Error(t, err, "a second host")
+	silent.Close()
+	c.Close()
+	require.NoError(t, s.end(t))
+
+	for name, f := range map[string]*os.File{"unsealed": plain, "a pipe": r} {
+		s := serve(t, t.Context(), openNull)
+		require.NoError(t, plain.Truncate(2*ringBytes))
+		s.dial(t).greet(t, s.hello(), f)
+		if name == "a pipe" || runtime.GOOS == "linux" { // elsewhere there are no seals
+			assert.ErrorContains(t, s.end(t), "shared memory", name)
+		}
+	}
+	for _, size := range []int64{0, 4095, 1 << 40, ringBytes / 2} {
+		s := serve(t, t.Context(), openNull)
+		m, f, err := newMemory(ringBytes, ringBytes)
+		require.NoError(t, err)
+		require.NoError(t, m.close())
+		h := s.hello()
+		h.down = size
+		s.dial(t).greet(t, h, f)
+		f.Close()
+		assert.ErrorContains(t, s.end(t), "shared memory", size)
+	}
+}
+
+// What no honest host says ends the connection; nothing is done that was not checked.
+func TestHostileHosts(t *testing.T) {
+	program := func(b uint64) *device.Program { return checktest.Increments(handle(b), 1) }
+	alloc := &command{op: opAlloc, id: 1, label: "b", n: 1024}
+	load := &command{op: opLoad, id: 2, program: program(1)}
+	for name, c := range map[string]struct {
+		say  []message
+		want string
+	}{
+		"unknown command":      {[]message{raw{200, 0, 0, 0, 0, 0, 0, 0, 0}}, "unknown command"},
+		"cut command":          {[]message{raw{byte(opRun), 1}}, "ends early"},
+		"long command":         {[]message{raw(append((&command{op: opRun, id: 1}).append(nil), 1))}, "too many"},
+		"hello again":          {[]message{&hello{}}, "unknown command"},
+		"empty":                {[]message{raw{}}, "0 bytes"},
+		"unknown program":      {[]message{&command{op: opRun, id: 1}}, "does not exist"},
+		"a buffer is run":      {[]message{alloc, &command{op: opRun, id: 1}}, "does not exist"},
+		"timed without clock":  {[]message{alloc, load, &command{op: opTimed, id: 3, buffer: 2}}, "does not exist"},
+		"unknown buffer":       {[]message{&command{op: opFree, id: 1}}, "does not exist"},
+		"released twice":       {[]message{alloc, &command{op: opFree, id: 1}, &command{op: opFree, id: 1}}, "does not exist"},
+		"unloaded twice":       {[]message{alloc, load, &command{op: opUnload, id: 2}, &command{op: opUnload, id: 2}}, "does not exist"},
+		"read of unknown":      {[]message{&command{op: opRead, id: 9, buffer: 9, n: 4}}, "does not exist"},
+		"write of unknown":     {[]message{&command{op: opWrite, buffer: 9, n: 4}}, "does not exist"},
+		"write outside":        {[]message{alloc, &command{op: opWrite, buffer: 1, n: 8, at: ringBytes - 4}}, "of a ring"},
+		"write far outside":    {[]message{alloc, &command{op: opWrite, buffer: 1, n: 1 << 62, at: 1 << 62}}, "of a ring"},
+		"load of unknown":      {[]message{alloc, &command{op: opLoad, id: 2, program: program(7)}}, "does not exist"},
+		"same number":          {[]message{alloc, alloc}, "two buffers"},
+		"same program":         {[]message{alloc, load, load}, "two programs"},
+		"read more than there": {[]message{&command{op: opTaken, at: 64}}, "never written"},
+		"many shaders":         {[]message{raw{byte(opLoad), 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 127}}, "ends early"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, t.Context(), openNull)
+			client := s.greeted(t)
+			for _, m := range c.say {
+				client.say(m)
+			}
+			err := s.end(t)
+			require.ErrorContains(t, err, "the host: ")
+			assert.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+// What a device refuses is refused, and the connection goes on.
+func TestMisuseBeyondTheHost(t *testing.T) {
+	s := serve(t, t.Context(), openNull)
+	c := s.greeted(t)
+	c.say(&command{op: opAlloc, id: 1, label: "b", n: 1024})
+	require.NoError(t, c.next(t).err)
+	for _, n := range []int64{-4, 0, 6, 1 << 62} {
+		c.say(&command{op: opAlloc, id: 2, n: n})
+		require.ErrorIs(t, c.next(t).err, device.ErrValidation)
+	}
+	for _, at := range [][2]int64{{0, -4}, {-4, 8}, {2, 4}, {1020, 8}, {1 << 62, 1 << 62}, {0, 1 << 62}} {
+		c.say(&command{op: opRead, id: 2, buffer: 1, offset: at[0], n: at[1]})
+		require.ErrorIs(t, c.next(t).err, device.ErrValidation)
+	}
+	c.say(&command{op: opWrite, buffer: 1, offset: 1020, n: 8})
+	e := c.next(t)
+	require.Equal(t, evFailed, e.kind)
+	require.ErrorIs(t, e.err, device.ErrValidation)
+	p := checktest.Increments(handle(1), 1)
+	p.Commands[0].Args[0].Size = 4096
+	c.say(&command{op: opLoad, id: 3, program: p})
+	require.ErrorIs(t, c.next(t).err, device.ErrValidation)
+	p.Commands[0].Args[0].Size = 256
+	c.say(&command{op: opLoad, id: 3, program: p})
+	require.NoError(t, c.next(t).err)
+	c.say(&command{op: opFree, id: 1})
+	c.say(&command{op: opRun, id: 3})
+	require.ErrorIs(t, c.next(t).err, device.ErrValidation)
+	c.say(&command{op: opClose, id: 4})
+	require.NoError(t, c.next(t).err)
+	require.NoError(t, s.end(t))
+}
+
+// A host that sends more than there is room for is cut off.
+func TestHostsWithoutMeasure(t *testing.T) {
+	large := &device.Program{Shaders: []device.Shader{{WGSL: strings.Repeat("x", maxFrame-1000)}}}
+	for want, c := range map[string]struct {
+		m message
+		n int
+	}{
+		"more than 256 commands under way": {&command{op: opRun, id: 2}, window + 3},
+		"bytes under way":                  {&command{op: opLoad, id: 3, program: large}, 3},
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, t.Context(), func(string) (device.Device, error) { return openTest("hangs run") })
+			client := s.greeted(t)
+			client.say(&command{op: opAlloc, id: 1, n: 1024})
+			client.say(&command{op: opLoad, id: 2, program: checktest.Increments(handle(1), 1)})
+			client.say(&command{op: opRun, id: 2})
+			for range c.n {
+				client.say(c.m)
+			}
+			require.ErrorContains(t, s.end(t), want)
+		})
+	}
+}
+
+// A host that takes no answers makes its worker wait; memory does not grow.
+func TestHostThatTakesNothing(t *testing.T) {
+	s := serve(t, t.Context(), openNull)
+	c := s.greeted(t)
+	c.say(&command{op: opAlloc, id: 1, n: 16 << 20})
+	for i := range 250 { // 4 GB
+		c.say(&command{op: opRead, id: uint64(i + 10), buffer: 1, n: 16 << 20})
+	}
+	time.Sleep(200 * time.Millisecond)
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	assert.Less(t, memory.HeapInuse, uint64(512<<20))
+	began := time.Now()
+	c.Close()
+	require.NoError(t, s.end(t))
+	assert.Less(t, time.Since(began), prompt)
+}
+
+// Serving ends with its context, with a host that is gone while the device hangs, and where nobody comes.
+func TestServingEnds(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	s := serve(t, ctx, openNull)
+	time.Sleep(20 * time.Millisecond)
+	cancel()
+	require.ErrorIs(t, s.end(t), context.Canceled)
+
+	ctx, cancel = context.WithCancel(t.Context())
+	s = serve(t, ctx, openNull)
+	s.greeted(t)
+	cancel()
+	require.NoError(t, s.end(t))
+
+	s = serve(t, t.Context(), func(string) (device.Device, error) { select {} })
+	c := s.dial(t)
+	m, f, err := newMemory(ringBytes, ringBytes)
+	require.NoError(t, err)
+	defer f.Close()
+	defer m.close()
+	c.greet(t, s.hello(), f)
+	time.Sleep(20 * time.Millisecond)
+	c.Close()
+	require.NoError(t, s.end(t))
+
+	require.ErrorContains(t, Serve(t.Context(), "/no/such/folder/socket", "0123456789abcdef", openNull), "no such file")
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o755))
+	require.ErrorContains(t, Serve(t.Context(), dir+"/socket", "0123456789abcdef", openNull), "only its owner can enter")
+	require.ErrorContains(t, Serve(t.Context(), dir+"/a/socket", "short", openNull), "a token of 5 bytes")
+	require.ErrorContains(t, Work(t.Context(), strings.NewReader(""), dir+"/a/socket", openNull), "no token")
+	assert.NoDirExists(t, dir+"/a")
+}

@@ -1,0 +1,201 @@
+//go:build unix
+
+package sidecar
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+const (
+	grace       = 5 * time.Second // for what should end by itself
+	moment      = time.Second     // for a process whose connection has ended
+	listening   = time.Minute     // until a process must listen
+	longestPath = 103             // bytes of a socket's path that every system takes
+)
+
+// process is a worker's.
+type process struct {
+	name  string // of its device
+	cmd   *exec.Cmd
+	words tail
+	ended chan struct{} // closed when it has ended, and no zombie is left
+}
+
+// start starts a worker, and hands it a token where nobody sees it.
+func start(o Options, socket, token string) (*process, error) {
+	if len(o.Command) == 0 {
+		return nil, errors.New("no command for the worker is given")
+	}
+	args := o.Command[1:len(o.Command):len(o.Command)]
+	if o.Device != "" {
+		args = append(args, "--device", o.Device)
+	}
+	p := &process{name: strings.TrimSpace("worker " + o.Device), ended: make(chan struct{})}
+	p.cmd = exec.Command(o.Command[0], append(args, "--socket", socket)...)
+	p.cmd.Env = append(os.Environ(), o.Env...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.words, &p.words
+	p.cmd.WaitDelay = grace
+	p.cmd.SysProcAttr = bound()
+	stdin, err := p.cmd.StdinPipe() // closed by Wait: while it is open the host is there
+	if err != nil {
+		return nil, err
+	}
+	started := make(chan error, 1)
+	go func() { // one thread starts it and stays: see bound
+		runtime.LockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = p.cmd.Wait() // p.fate tells
+		}
+		close(p.ended)
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	if _, err := io.WriteString(stdin, token+"\n"); err != nil && !errors.Is(err, syscall.EPIPE) {
+		p.stop(0)
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *process) String() string { return fmt.Sprintf("%s (pid %d)", p.name, p.cmd.Process.Pid) }
+
+// stop waits for the process to end, and kills it when that takes longer than it may.
+func (p *process) stop(wait time.Duration) (killed bool) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-p.ended:
+		return false
+	case <-timer.C:
+	}
+	_ = p.cmd.Process.Kill() // it may have ended just now
+	<-p.ended
+	return true
+}
+
+// early is the error of a process that ended before it was of use: a loss, unless it ended itself and so would again.
+func (p *process) early() error {
+	err := fmt.Errorf("%v %s", p, p.fate())
+	if p.cmd.ProcessState.ExitCode() < 0 {
+		err = fmt.Errorf("%w: %w", device.ErrLost, err)
+	}
+	return err
+}
+
+// fate says how an ended process ended, and what it said at last.
+func (p *process) fate() string {
+	how := "ended"
+	if st := p.cmd.ProcessState; st != nil {
+		if status, ok := st.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			how = "was killed by " + unix.SignalName(status.Signal())
+		} else {
+			how = fmt.Sprintf("ended with exit status %d", st.ExitCode())
+		}
+	}
+	return how + p.words.last()
+}
+
+// connect connects to the socket as soon as it is there.
+func (p *process) connect(socket string, patience time.Duration) (*net.UnixConn, error) {
+	until := time.Now().Add(patience)
+	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+		if err == nil {
+			return conn, nil
+		}
+		if time.Now().After(until) {
+			p.stop(0)
+			return nil, fmt.Errorf("%w: %v did not listen within %v, and was killed%s", device.ErrLost, p, patience, p.words.last())
+		}
+		select {
+		case <-p.ended:
+			return nil, p.early()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// newSocket is the path of a socket that does not exist, in a folder that does not either: the worker makes both.
+func newSocket() (string, error) {
+	var tried []string
+	for _, dir := range []string{os.Getenv("XDG_RUNTIME_DIR"), os.TempDir(), "/tmp"} {
+		path := filepath.Join(dir, "gpupipe-"+rand.Text()[:16], "socket")
+		if st, err := os.Stat(dir); dir != "" && len(path) <= longestPath && err == nil && st.IsDir() && unix.Access(dir, unix.W_OK) == nil {
+			return path, nil
+		}
+		tried = append(tried, fmt.Sprintf("%q", dir))
+	}
+	return "", fmt.Errorf("no folder for a socket: tried %s; set XDG_RUNTIME_DIR to one that can be written to, with a short name",
+		strings.Join(tried, ", "))
+}
+
+// removeSocket removes what a worker that was killed left there.
+func removeSocket(path string) {
+	_ = os.Remove(path)
+	_ = os.Remove(filepath.Dir(path))
+}
+
+// tail keeps the last lines that a process wrote, but not Go's list of all goroutines, which follows the cause of a crash.
+type tail struct {
+	mu    sync.Mutex
+	lines []string
+	line  []byte
+	over  bool // that list has begun
+}
+
+const (
+	mostLines = 8
+	mostLine  = 400 // bytes
+)
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range b {
+		if c == '\n' || c == '\r' {
+			t.flush()
+		} else if len(t.line) < mostLine {
+			t.line = append(t.line, c)
+		}
+	}
+	return len(b), nil
+}
+
+func (t *tail) flush() {
+	s := strings.ToValidUTF8(strings.TrimSpace(string(t.line)), "?")
+	t.line = t.line[:0]
+	t.over = t.over || strings.HasPrefix(s, "goroutine ") || strings.HasPrefix(s, "runtime stack:")
+	if s != "" && !t.over {
+		t.lines = append(t.lines, s)
+		t.lines = t.lines[max(0, len(t.lines)-mostLines):]
+	}
+}
+
+// last is what to add to an error: nothing where nothing was written.
+func (t *tail) last() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.flush(); len(t.lines) == 0 {
+		return ""
+	}
+	return "; it wrote last: " + strings.Join(t.lines, " | ")
+}

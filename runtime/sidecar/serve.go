@@ -1,0 +1,188 @@
+//go:build unix
+
+package sidecar
+
+import (
+	"bufio"
+	"context"
+	"crypto/subtle"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+const (
+	greeting     = 2 * time.Second // a client has to say who it is
+	longestHello = 4096            // bytes
+	hostPatience = time.Minute     // a worker waits for its host
+	mostBacklog  = 4 << 20         // bytes of answers that a host has not read
+)
+
+// Work is what a worker process does: it reads the token from its standard input, and serves until its host is gone. Ctrl-C and the
+// like, which come to the host too, are the host's to decide on.
+func Work(ctx context.Context, stdin io.Reader, socket string, open func(name string) (device.Device, error)) error {
+	in := bufio.NewReader(io.LimitReader(stdin, 1<<10))
+	token, err := in.ReadString('\n')
+	if err != nil {
+		return errors.New("no token on the standard input: workers are started by gpupipe train with pipeline.isolate: process")
+	}
+	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // the host holds the other end
+		_, _ = io.Copy(io.Discard, in)
+		cancel()
+	}()
+	return Serve(ctx, socket, strings.TrimSuffix(token, "\n"), open)
+}
+
+// Serve is the worker's side: it listens in a private folder, accepts its host once (token), and serves until the connection ends, or
+// the context. The folder of the socket must be private, or not exist: then it is made and removed. A host that closes its device, or is
+// gone, is no error.
+func Serve(ctx context.Context, socket, token string, open func(name string) (device.Device, error)) error {
+	conn, h, shared, err := accept(ctx, socket, token)
+	if err != nil {
+		return err
+	}
+	defer shared.Close()
+	m, err := mapMemory(shared, h.up, h.down)
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	return newWorker(conn, h, m).serve(ctx, func() (device.Device, error) { return open(h.device) })
+}
+
+// accept waits for the client that has the token. Nothing of the socket is left then.
+func accept(ctx context.Context, socket, token string) (conn *net.UnixConn, h *hello, shared *os.File, err error) {
+	if len(token) < 16 {
+		return nil, nil, nil, fmt.Errorf("a token of %d bytes, expected 16 or more", len(token))
+	}
+	made, err := privateFolder(filepath.Dir(socket))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if made {
+		defer os.Remove(filepath.Dir(socket))
+	}
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	defer ln.Close() // removes the socket
+	defer context.AfterFunc(ctx, func() { ln.Close() })()
+	_ = ln.SetDeadline(time.Now().Add(hostPatience))
+	for {
+		conn, err := ln.AcceptUnix()
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("no host has come: %w", err)
+		}
+		h, shared, err := admit(conn, token)
+		if err == nil {
+			return conn, h, shared, nil
+		}
+		conn.Close()
+		fmt.Fprintf(os.Stderr, "a client was refused: %v\n", err)
+	}
+}
+
+// privateFolder makes a folder that others cannot enter, or checks that one is such.
+func privateFolder(dir string) (made bool, err error) {
+	if err := os.Mkdir(dir, 0o700); !errors.Is(err, os.ErrExist) {
+		return err == nil, err
+	}
+	st, err := os.Lstat(dir)
+	if err == nil && (!st.IsDir() || st.Mode().Perm()&0o077 != 0) {
+		err = fmt.Errorf("%s is %v: expected a folder that only its owner can enter, or none", dir, st.Mode())
+	}
+	return false, err
+}
+
+// admit reads what a client says first, and takes the shared memory if it is the host.
+func admit(conn *net.UnixConn, token string) (*hello, *os.File, error) {
+	if err := samePerson(conn); err != nil {
+		return nil, nil, err
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(greeting))
+	b, files, err := readHello(conn)
+	var h *hello
+	if err == nil {
+		h, err = decodeHello(b)
+	}
+	if err == nil && subtle.ConstantTimeCompare([]byte(h.token), []byte(token)) != 1 {
+		err = errors.New("it has another token")
+	}
+	if err == nil && len(files) != 1 {
+		err = fmt.Errorf("%d files came with the first frame, expected one", len(files))
+	}
+	if err != nil {
+		for _, f := range files {
+			f.Close()
+		}
+		return nil, nil, err
+	}
+	_ = conn.SetReadDeadline(time.Time{})
+	return h, files[0], nil
+}
+
+// readHello reads the first frame and the files that come with it. Nothing follows before it is answered.
+func readHello(conn *net.UnixConn) (b []byte, files []*os.File, err error) {
+	b = make([]byte, 0, longestHello)
+	for {
+		control := make([]byte, unix.CmsgSpace(4*4))
+		n, nc, _, _, err := conn.ReadMsgUnix(b[len(b):cap(b)], control)
+		if err == nil {
+			files, err = received(files, control[:nc])
+		}
+		if err == nil && n == 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return nil, files, err
+		}
+		b = b[:len(b)+n]
+		if len(b) < header {
+			continue
+		}
+		want := int64(binary.LittleEndian.Uint32(b)) + header
+		switch {
+		case want > longestHello || int64(len(b)) > want:
+			return nil, files, fmt.Errorf("a first frame of %d bytes", want)
+		case int64(len(b)) == want:
+			return b[header:], files, nil
+		}
+	}
+}
+
+// received adds the files of a control message.
+func received(files []*os.File, control []byte) ([]*os.File, error) {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return files, err
+	}
+	for i := range messages {
+		fds, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			return files, err
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "shared memory"))
+		}
+	}
+	return files, nil
+}

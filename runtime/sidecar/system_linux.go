@@ -1,0 +1,55 @@
+package sidecar
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// newShared makes a file in memory.
+func newShared() (*os.File, error) {
+	fd, err := unix.MemfdCreate("gpupipe", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "shared memory"), nil
+}
+
+const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// seal fixes the size: who shares the memory could otherwise crash the other side by taking it away.
+func seal(f *os.File) error {
+	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
+	return err
+}
+
+func sealed(f *os.File) error {
+	found, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
+	if err == nil && found&seals != seals {
+		err = fmt.Errorf("its size is not sealed")
+	}
+	return err
+}
+
+// samePerson refuses who is at the other end of a connection, if that is another user.
+func samePerson(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return err
+	}
+	if failed == nil && int(peer.Uid) != os.Getuid() {
+		failed = fmt.Errorf("user %d, expected %d", peer.Uid, os.Getuid())
+	}
+	return failed
+}
+
+// bound has the system kill the worker should the thread that starts it end.
+func bound() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
