@@ -186,4 +186,6 @@ var (
 	ErrLost        = fmt.Errorf("device lost")
 	ErrOutOfMemory = fmt.Errorf("out of device memory")
 	ErrValidation  = fmt.Errorf("validation failed")
+	// ErrNoTimestamps is RunTimed's where a device cannot measure.
+	ErrNoTimestamps = fmt.Errorf("the device has no timestamps")
 )
