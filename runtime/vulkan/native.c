@@ -214,7 +214,9 @@ int gv_compute_family(void *get_, void *instance, void *physical) {
 		(void (*)(void *, uint32_t *, family *))((get_function)get_)(instance, "vkGetPhysicalDeviceQueueFamilyProperties");
 	if (!list) return -1;
 	family all[MOST];
-	uint32_t n = MOST;
+	uint32_t n = 0;
+	list(physical, &n, NULL);
+	if (n > MOST) n = MOST;
 	list(physical, &n, all);
 	for (uint32_t i = 0; i < n; i++)
 		if (all[i].flags & COMPUTE_BIT && all[i].queues > 0) return (int)i;

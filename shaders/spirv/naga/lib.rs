@@ -84,8 +84,10 @@ fn writing(options: u32) -> spv::Options<'static> {
     spv::Options {
         lang_version: (1, 3),
         flags: spv::WriterFlags::empty(),
-        // Only buffers are indexed by data.
         bounds_check_policies: BoundsCheckPolicies {
+            // An index into an array of a function's own is made to lie within, as WGSL promises. Mesa unrolls a loop around an array
+            // that it indexes as it is, however large, and then compiles for seconds.
+            index: BoundsCheckPolicy::Restrict,
             buffer: if options & CHECK_BUFFERS != 0 { BoundsCheckPolicy::ReadZeroSkipWrite } else { BoundsCheckPolicy::Unchecked },
             ..Default::default()
         },
