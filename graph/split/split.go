@@ -28,7 +28,7 @@ type Program struct {
 
 // Run cuts g, whose expansions should have been carried out (graph.Expand), by the class of its nodes, into parts that run in
 // the given order. A value of a class that a part neither owns nor recomputes is read from a variable, which the latest
-// earlier part that computes the class assigns. Sources, generators and views are repeated wherever they are read, so that only
+// earlier part that computes the class assigns. Sources, their copies in 16 bits, generators and views are repeated wherever they are read, so that only
 // values with memory of their own are kept, each in one variable, and nothing is copied.
 //
 // It is an error when a part needs a class that no earlier part computes, reads a variable that an earlier part has assigned, or
@@ -155,9 +155,15 @@ func repeated(n *graph.Node) bool {
 	case graph.Memory:
 		return true
 	case graph.Elementwise:
-		return k.View || len(n.Inputs) == 0
+		return k.View || len(n.Inputs) == 0 || shortens(n)
 	}
 	return false
+}
+
+// shortens tells a source's copy in 16 bits. The source lies in memory anyway, and often once for all microbatches.
+func shortens(n *graph.Node) bool {
+	_, of := n.Inputs[0].Node.Op.(graph.Source)
+	return of && n.Outputs[0].DType.Size() < n.Inputs[0].DType.Size()
 }
 
 // name numbers the stash of each part in the order of the nodes.

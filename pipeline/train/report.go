@@ -44,7 +44,8 @@ type Progress struct {
 	GradNorm     float64       `json:"grad_norm"` // before clipping
 	TokensPerSec float64       `json:"tokens_per_s"`
 	Staleness    int           `json:"staleness"`
-	Skipped      bool          `json:"skipped,omitempty"` // the loss or the gradient was not finite
+	LossScale    float64       `json:"loss_scale,omitempty"` // of f16
+	Skipped      bool          `json:"skipped,omitempty"`    // the loss or the gradient was not finite
 	ValLoss      *float64      `json:"val_loss,omitempty"`
 	Left         time.Duration `json:"left_ns"`
 }
