@@ -139,7 +139,7 @@ func (r *run) progress(m engine.Measured) (Progress, error) {
 	skips := r.Train.Nonfinite == skip
 	if m.Overflowed {
 		p.Skipped = true
-		r.Report.Note("step %d: the gradient is too large for f16 with a loss scale of %g: the batch was skipped, and the scale is halved", step, m.Scale)
+		r.Report.Note("step %d: the gradient is too large for f16 with a loss scale of %.0f: the batch was skipped, and the scale is halved", step, m.Scale)
 	} else if m.OK && (skips || finite(m.Loss) && finite(m.GradNorm)) {
 		r.skipped = 0
 	} else if r.skipped++; !skips || r.skipped > mostSkipped {
@@ -166,7 +166,7 @@ const calmer = "(a smaller learning rate or a longer warm-up may help)"
 func (r *run) diverged(p Progress) error {
 	scale := ""
 	if p.LossScale > 0 {
-		scale = fmt.Sprintf(" with a loss scale of %g", p.LossScale)
+		scale = fmt.Sprintf(" with a loss scale of %.0f", p.LossScale)
 	}
 	return mistakef("step %d: the loss is %v and the norm of its gradient %v%s: the update was not applied and %w; %s %s",
 		p.Step, p.Loss, p.GradNorm, scale, ErrDiverged, r.kept(), calmer)
