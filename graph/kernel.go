@@ -70,6 +70,14 @@ type TemplateLimits struct {
 	MaxInvocations     int // of a workgroup
 	MaxWorkgroupMemory int // bytes
 	Software           bool
+	SubgroupSize       int // invocations; 0: not known
+	Cooperative        []CooperativeMatrix
+}
+
+// CooperativeMatrix is a product that a subgroup computes at once: M×K by K×N of Input, added to M×N of Result.
+type CooperativeMatrix struct {
+	M, N, K       int
+	Input, Result string // dtypes: "f16", "bf16"; "f32"
 }
 
 // Candidate is one way to compute an op: a list of dispatches with scratch memory between them.

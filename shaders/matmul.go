@@ -50,7 +50,8 @@ func (c *context) matmulKernels() []Kernel {
 		spec.Epilogue, spec.Declarations = e.text, e.w.declared(3)
 	}
 	limits := matmul.Limits{MaxInvocations: c.lim.MaxInvocations, MaxWorkgroupMemory: c.lim.MaxWorkgroupMemory,
-		MaxWorkgroupX: c.lim.MaxInvocations, MaxWorkgroupY: c.lim.MaxInvocations, MaxDispatch: c.lim.MaxDispatch}
+		MaxWorkgroupX: c.lim.MaxInvocations, MaxWorkgroupY: c.lim.MaxInvocations, MaxDispatch: c.lim.MaxDispatch,
+		SubgroupSize: c.lim.SubgroupSize, Cooperative: c.lim.Cooperative}
 	operands := map[matmul.Operand]*graph.Value{matmul.A: p.node.Inputs[0], matmul.B: p.node.Inputs[1], matmul.C: first}
 	var ks []Kernel
 	for _, m := range matmul.Candidates(spec, limits, c.lim.Software) {

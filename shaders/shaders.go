@@ -17,6 +17,8 @@ type Limits struct {
 	MaxWorkgroupMemory int // bytes
 	MaxDispatch        int // workgroups along one dimension
 	Software           bool
+	SubgroupSize       int // invocations; 0: not known
+	Cooperative        []graph.CooperativeMatrix
 }
 
 // Kernel computes one group: dispatches in order, or copies.

@@ -15,7 +15,7 @@ func (c *context) templateKernels() []Kernel {
 	n := c.g.Nodes[0]
 	t := n.Op.Kernel(n).(graph.Template)
 	var ks []Kernel
-	for _, cand := range t.Candidates(graph.TemplateLimits{MaxInvocations: c.lim.MaxInvocations, MaxWorkgroupMemory: c.lim.MaxWorkgroupMemory, Software: c.lim.Software}) {
+	for _, cand := range t.Candidates(c.lim.template()) {
 		k := Kernel{Name: cand.Name}
 		for _, s := range cand.Scratch {
 			k.Scratch = append(k.Scratch, s.Bytes())
@@ -26,6 +26,11 @@ func (c *context) templateKernels() []Kernel {
 		ks = append(ks, k)
 	}
 	return ks
+}
+
+func (l Limits) template() graph.TemplateLimits {
+	return graph.TemplateLimits{MaxInvocations: l.MaxInvocations, MaxWorkgroupMemory: l.MaxWorkgroupMemory, Software: l.Software,
+		SubgroupSize: l.SubgroupSize, Cooperative: l.Cooperative}
 }
 
 // templatePass binds the arrays of a pass. An array that lies in the memory of an earlier one takes that one's name,

@@ -52,6 +52,18 @@ type Limits struct {
 	MaxInvocations       int    `json:"max_invocations"`        // a workgroup
 	MaxWorkgroupSize     [3]int `json:"max_workgroup_size"`     // by dimension
 	MaxDispatchDimension int    `json:"max_dispatch_dimension"` // workgroups along one dimension
+
+	SubgroupSize int                 `json:"subgroup_size,omitempty"` // invocations of a subgroup in every kernel; 0: not known, or not always the same
+	Cooperative  []CooperativeMatrix `json:"cooperative,omitempty"`   // what a subgroup multiplies at once; nil where it cannot
+}
+
+// CooperativeMatrix is a product that a subgroup computes at once: M×K by K×N of Input, added to M×N of Result.
+type CooperativeMatrix struct {
+	M      int    `json:"m"`
+	N      int    `json:"n"`
+	K      int    `json:"k"`
+	Input  string `json:"input"`  // "f16" or "bf16"
+	Result string `json:"result"` // "f32"
 }
 
 // DefaultLimits returns what every WebGPU implementation guarantees.

@@ -183,8 +183,13 @@ func (p *Plan) bufferName(id string, i int) string {
 
 func (p *Plan) limits() shaders.Limits {
 	l := p.dev.Limits()
+	var cooperative []graph.CooperativeMatrix
+	for _, m := range l.Cooperative {
+		cooperative = append(cooperative, graph.CooperativeMatrix(m))
+	}
 	return shaders.Limits{MaxBindings: l.MaxBindings, MaxInvocations: l.MaxInvocations, MaxWorkgroupMemory: l.MaxWorkgroupMemory,
-		MaxDispatch: l.MaxDispatchDimension, Software: p.dev.Info().Kind == device.Software}
+		MaxDispatch: l.MaxDispatchDimension, Software: p.dev.Info().Kind == device.Software,
+		SubgroupSize: l.SubgroupSize, Cooperative: cooperative}
 }
 
 // choose lowers a group before memory is planned, and picks a candidate.

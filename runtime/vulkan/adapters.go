@@ -43,11 +43,12 @@ var version12 = vk.MakeVersion(1, 2, 0)
 // adapter is a physical device.
 type adapter struct {
 	Adapter
-	physical   vk.PhysicalDevice
-	family     uint32
-	robustness bool // robustBufferAccess2
-	zeros      bool // it clears workgroup memory
-	types      []memoryType
+	physical    vk.PhysicalDevice
+	family      uint32
+	robustness  bool // robustBufferAccess2
+	zeros       bool // it clears workgroup memory
+	cooperative C.gv_cooperative
+	types       []memoryType
 }
 
 type memoryType struct {
@@ -191,6 +192,7 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 	for _, s := range can.shapes[:can.shape_count] {
 		a.Matrices = append(a.Matrices, shapeOf(s))
 	}
+	a.cooperate(instance, props.ApiVersion)
 	a.memory(p)
 	return a, true
 }

@@ -103,6 +103,7 @@ func Open(index int, o Options) (*Device, error) {
 	if a.zeros {
 		d.features |= spirv.ZeroWorkgroup
 	}
+	d.features |= a.matrixFeatures()
 	if d.budget == 0 {
 		d.budget = a.budget()
 	}
@@ -150,7 +151,7 @@ func (d *Device) open() (err error) {
 	}
 	var gpu unsafe.Pointer
 	if err := failure(vk.Result(C.gv_new_device(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(a.physical), C.uint32_t(a.family),
-		flag(a.robustness), flag(a.zeros), &gpu))); err != nil {
+		flag(a.robustness), flag(a.zeros), &a.cooperative, &gpu))); err != nil {
 		return err
 	}
 	d.gpu = vk.Device(gpu)

@@ -78,6 +78,13 @@ func TestAdapters(t *testing.T) {
 		assert.GreaterOrEqual(t, a.Limits.MaxDispatchDimension, 65535)
 		assert.Positive(t, a.Subgroup[0])
 		assert.GreaterOrEqual(t, a.Subgroup[1], a.Subgroup[0])
+		if a.Subgroup[0] == a.Subgroup[1] {
+			assert.Equal(t, a.Subgroup[0], a.Limits.SubgroupSize)
+		}
+		for _, m := range a.Limits.Cooperative {
+			assert.Positive(t, a.Limits.SubgroupSize)
+			assert.Contains(t, a.Matrices, Matrix{M: m.M, N: m.N, K: m.K, A: m.Input, B: m.Input, C: "f32", Result: m.Result, Scope: "subgroup"})
+		}
 		require.NotEmpty(t, a.Heaps)
 		for _, h := range a.Heaps {
 			assert.Positive(t, h.Bytes)

@@ -60,6 +60,7 @@ typedef struct { head head; uint32_t flags, sets, sizes_count; pool_size const *
 typedef struct { head head; uint64_t pool; uint32_t count; uint64_t const *layouts; } set_info;
 typedef struct { head head; uint32_t flags; size_t size; uint32_t const *code; } module_info;
 typedef struct { head head; uint32_t flags, stage; uint64_t module; char const *name; void const *constants; } stage_info;
+typedef struct { head head; uint32_t size; } stage_subgroup_size;
 typedef struct { head head; uint32_t flags; stage_info stage; uint64_t layout, base; int32_t base_index; } pipeline_info;
 
 enum { // VkStructureType
@@ -67,11 +68,11 @@ enum { // VkStructureType
 	T_SET_LAYOUT = 32, T_DESCRIPTOR_POOL = 33, T_SET = 34, T_WRITE_SET = 35, T_POOL = 39, T_COMMANDS = 40, T_BEGIN = 42, T_MEMORY_BARRIER = 46,
 	T_FEATURES2 = 1000059000, T_PROPERTIES2 = 1000059001, T_FLOAT16 = 1000082000, T_STORAGE16 = 1000083000,
 	T_SUBGROUP = 1000094000, T_MAINTENANCE3 = 1000168000, T_DRIVER = 1000196000, T_TIMELINE = 1000207000,
-	T_SEMAPHORE_KIND = 1000207002, T_TIMELINE_SUBMIT = 1000207003, T_WAIT = 1000207004, T_SUBGROUP_SIZE = 1000225000,
+	T_SEMAPHORE_KIND = 1000207002, T_TIMELINE_SUBMIT = 1000207003, T_WAIT = 1000207004, T_SUBGROUP_SIZE = 1000225000, T_STAGE_SUBGROUP_SIZE = 1000225001,
 	T_ROBUSTNESS2 = 1000286000, T_ZERO_WORKGROUP = 1000325000, T_MAINTENANCE4 = 1000413001, T_SHAPE = 1000506001,
 };
 enum { OUT_OF_HOST_MEMORY = -1, EXTENSION_NOT_PRESENT = -7 };
-enum { STORAGE_BUFFER = 7, COMPUTE_SHADER = 0x20, MOST_BINDINGS = 64 };
+enum { STORAGE_BUFFER = 7, COMPUTE_SHADER = 0x20, FULL_SUBGROUPS = 2, MOST_BINDINGS = 64 };
 enum { COMPUTE = 0x800, TRANSFER = 0x1000, HOST = 0x4000 }; // stages
 enum { SHADER_READ = 0x20, SHADER_WRITE = 0x40, TRANSFER_READ = 0x800, TRANSFER_WRITE = 0x1000, HOST_READ = 0x2000 };
 
@@ -220,7 +221,7 @@ int gv_compute_family(void *get_, void *instance, void *physical) {
 	return -1;
 }
 
-int gv_new_device(void *get_, void *instance, void *physical, uint32_t family, int robustness2, int zero_workgroup, void **device) {
+int gv_new_device(void *get_, void *instance, void *physical, uint32_t family, int robustness2, int zero_workgroup, gv_cooperative const *c, void **device) {
 	int (*create)(void *, void const *, void const *, void **) =
 		(int (*)(void *, void const *, void const *, void **))((get_function)get_)(instance, "vkCreateDevice");
 	if (!create) return EXTENSION_NOT_PRESENT;
@@ -233,9 +234,12 @@ int gv_new_device(void *get_, void *instance, void *physical, uint32_t family, i
 	if (zero_workgroup) link_after(&features, &zeros);
 	float priority = 1;
 	queue_info queue = {.head.type = T_QUEUE, .family = family, .count = 1, .priorities = &priority};
-	char const *extensions[] = {"VK_EXT_robustness2"};
-	device_info info = {.head = {T_DEVICE, &features}, .queue_count = 1, .queues = &queue,
-		.extension_count = robustness2 ? 1 : 0, .extensions = extensions};
+	char const *extensions[4];
+	uint32_t count = 0;
+	if (robustness2) extensions[count++] = "VK_EXT_robustness2";
+	gv_cooperative_features room;
+	gv_enable_cooperative(c, &room, &features, extensions, &count);
+	device_info info = {.head = {T_DEVICE, &features}, .queue_count = 1, .queues = &queue, .extension_count = count, .extensions = extensions};
 	return create(physical, &info, NULL, device);
 }
 
@@ -416,14 +420,19 @@ int gv_new_set(gv_device *d, uint64_t pool, uint64_t layout, uint64_t *set) {
 	return d->allocate_sets(d->device, &info, set);
 }
 
-// gv_new_pipeline compiles SPIR-V of size bytes.
-int gv_new_pipeline(gv_device *d, uint64_t cache, uint64_t layout, uint32_t const *code, size_t size, uint64_t *pipeline) {
+// gv_new_pipeline compiles SPIR-V of size bytes. Its subgroups are of the size given and all full; 0 leaves both to the driver.
+int gv_new_pipeline(gv_device *d, uint64_t cache, uint64_t layout, uint32_t const *code, size_t size, uint32_t subgroup, uint64_t *pipeline) {
 	module_info source = {.head.type = T_MODULE, .size = size, .code = code};
 	uint64_t module = 0;
 	int r = d->create_module(d->device, &source, NULL, &module);
 	if (r) return r;
 	pipeline_info info = {.head.type = T_PIPELINE, .layout = layout,
 		.stage = {.head.type = T_STAGE, .stage = COMPUTE_SHADER, .module = module, .name = "main"}};
+	stage_subgroup_size of_subgroups = {.head.type = T_STAGE_SUBGROUP_SIZE, .size = subgroup};
+	if (subgroup) {
+		info.stage.head.next = &of_subgroups;
+		info.stage.flags = FULL_SUBGROUPS;
+	}
 	r = d->create_pipelines(d->device, cache, 1, &info, NULL, pipeline);
 	d->destroy_module(d->device, module, NULL);
 	return r;

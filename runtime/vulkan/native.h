@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cooperative.h"
+
 enum { GV_MOST_SHAPES = 64 };
 
 // A shape of matrices that subgroups multiply (VkCooperativeMatrixPropertiesKHR).
@@ -45,7 +47,7 @@ void *gv_load(char const *library);
 void gv_abilities_of(void *get, void *instance, void *physical, uint32_t version, int has_robustness2, int has_shapes, gv_abilities *out);
 int gv_has_extension(void *get, void *instance, void *physical, char const *name);
 int gv_compute_family(void *get, void *instance, void *physical);
-int gv_new_device(void *get, void *instance, void *physical, uint32_t family, int robustness2, int zero_workgroup, void **device);
+int gv_new_device(void *get, void *instance, void *physical, uint32_t family, int robustness2, int zero_workgroup, gv_cooperative const *c, void **device);
 gv_device *gv_open(void *get, void *instance, void *device, void *queue, uint32_t family, int *result);
 void gv_close(gv_device *d);
 int gv_new_commands(gv_device *d, void **commands);
@@ -60,7 +62,7 @@ void gv_free_layout(gv_device *d, uint64_t set, uint64_t pipeline);
 int gv_new_pool(gv_device *d, uint32_t sets, uint32_t descriptors, uint64_t *pool);
 void gv_free_pool(gv_device *d, uint64_t pool);
 int gv_new_set(gv_device *d, uint64_t pool, uint64_t layout, uint64_t *set);
-int gv_new_pipeline(gv_device *d, uint64_t cache, uint64_t layout, uint32_t const *code, size_t size, uint64_t *pipeline);
+int gv_new_pipeline(gv_device *d, uint64_t cache, uint64_t layout, uint32_t const *code, size_t size, uint32_t subgroup, uint64_t *pipeline);
 void gv_free_pipeline(gv_device *d, uint64_t pipeline);
 
 #endif

@@ -115,7 +115,8 @@ func (d *Device) layout(n int) (layout, error) {
 
 // newPipeline has the driver compile a module.
 func (d *Device) newPipeline(m *spirv.Module, of layout, cache vk.PipelineCache) (p C.uint64_t, err error) {
-	r := C.gv_new_pipeline(d.native, C.uint64_t(uintptr(unsafe.Pointer(cache))), of.pipeline, (*C.uint32_t)(&m.Code[0]), C.size_t(4*len(m.Code)), &p)
+	r := C.gv_new_pipeline(d.native, C.uint64_t(uintptr(unsafe.Pointer(cache))), of.pipeline, (*C.uint32_t)(&m.Code[0]), C.size_t(4*len(m.Code)),
+		d.adapter.subgroup(m), &p)
 	if err := failure(vk.Result(r)); err != nil {
 		return 0, fmt.Errorf("the driver could not compile it: %w", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sort"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
 )
 
 // Spec is the product C[b,i,j] = epilogue(Σ_k A[b,i,k]·B[b,k,j]). C and the sums are f32.
@@ -31,6 +33,8 @@ type Limits struct {
 	MaxWorkgroupMemory           int // bytes
 	MaxWorkgroupX, MaxWorkgroupY int
 	MaxDispatch                  int // workgroups along one dimension
+	SubgroupSize                 int // invocations; 0: not known
+	Cooperative                  []graph.CooperativeMatrix
 }
 
 // DefaultLimits are what every WebGPU device guarantees.

@@ -13,6 +13,7 @@ type Module struct {
 	Workgroup       [3]int
 	WorkgroupMemory int64              // bytes
 	Bindings        map[uint32]Binding // storage buffers of set 0
+	Subgroups       bool               // what it computes may depend on their size
 }
 
 // Binding is what a kernel says of a buffer, and does with it.
@@ -27,6 +28,7 @@ const (
 
 	opEntry      = 15
 	opMode       = 16
+	opCapability = 17
 	opTypeBool   = 20
 	opTypeInt    = 21
 	opTypeFloat  = 22
@@ -44,6 +46,8 @@ const (
 	opDecorate   = 71
 	opAtomLoad   = 227
 	opCoopLoad   = 4457
+
+	capabilitySubgroup, capabilitySubgroupQuad, capabilityMatrices = 61, 68, 6022 // the first two: of all that subgroups do, the first and the last
 
 	modeLocalSize = 17
 	modelCompute  = 5
@@ -93,7 +97,7 @@ type parser struct {
 }
 
 // operands an instruction must have, of those that are read.
-var operands = map[uint32]int{opEntry: 3, opMode: 2, opTypeBool: 1, opTypeInt: 3, opTypeFloat: 2, opTypeVec: 3, opTypeArray: 3,
+var operands = map[uint32]int{opCapability: 1, opEntry: 3, opMode: 2, opTypeBool: 1, opTypeInt: 3, opTypeFloat: 2, opTypeVec: 3, opTypeArray: 3,
 	opTypeStruct: 1, opTypePtr: 3, opConstant: 3, opVariable: 3, opDecorate: 2, opChain: 3, opInChain: 3}
 
 func (p *parser) instruction(op uint32, a []uint32) error {
@@ -101,6 +105,8 @@ func (p *parser) instruction(op uint32, a []uint32) error {
 		return errors.New("is damaged SPIR-V")
 	}
 	switch op {
+	case opCapability:
+		p.Subgroups = p.Subgroups || a[0] >= capabilitySubgroup && a[0] <= capabilitySubgroupQuad || a[0] == capabilityMatrices
 	case opEntry:
 		const main, end = 'm' | 'a'<<8 | 'i'<<16 | 'n'<<24, 0
 		if a[0] == modelCompute && len(a) > 3 && a[2] == main && a[3] == end {

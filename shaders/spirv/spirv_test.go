@@ -137,6 +137,7 @@ func TestFeatures(t *testing.T) {
 		m, err := c.Compile(source, f)
 		require.NoError(t, err)
 		valid(t, m)
+		assert.Equal(t, f == Subgroups, m.Subgroups)
 	}
 }
 

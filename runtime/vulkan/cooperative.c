@@ -1,0 +1,72 @@
+#ifdef __linux__
+
+#include "cooperative.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "native.h"
+
+typedef void (*function)(void);
+
+enum { // VkStructureType
+	T_FEATURES2 = 1000059000, T_FLOAT16 = 1000082000, T_STORAGE16 = 1000083000, T_BFLOAT16 = 1000141000, T_MEMORY_MODEL = 1000211000,
+	T_SUBGROUP_SIZE_CONTROL = 1000225002, T_MATRICES = 1000506000,
+};
+
+static void link_after(void *first, gv_feature *added) {
+	added->next = ((gv_feature *)first)->next;
+	((gv_feature *)first)->next = added;
+}
+
+static void typed(gv_cooperative_features *f) {
+	memset(f, 0, sizeof *f);
+	f->matrices.type = T_MATRICES;
+	f->float16.type = T_FLOAT16;
+	f->storage16.type = T_STORAGE16;
+	f->memory_model.type = T_MEMORY_MODEL;
+	f->bfloat16.type = T_BFLOAT16;
+	f->subgroup_size.type = T_SUBGROUP_SIZE_CONTROL;
+}
+
+void gv_cooperative_of(void *get_, void *instance, void *physical, uint32_t version, gv_cooperative *out) {
+	function (*get)(void *, char const *) = (function (*)(void *, char const *))get_;
+	memset(out, 0, sizeof *out);
+	void (*query)(void *, void *) = (void (*)(void *, void *))get(instance, "vkGetPhysicalDeviceFeatures2");
+	if (!query || !gv_has_extension(get_, instance, physical, "VK_KHR_cooperative_matrix")) return;
+	struct { uint32_t type; void *next; uint32_t core[55]; } all = {.type = T_FEATURES2};
+	gv_cooperative_features f;
+	typed(&f);
+	link_after(&all, &f.matrices);
+	link_after(&all, &f.float16);
+	link_after(&all, &f.storage16);
+	link_after(&all, &f.memory_model);
+	if (version >= (1u << 22 | 3u << 12)) link_after(&all, &f.subgroup_size);
+	if (gv_has_extension(get_, instance, physical, "VK_KHR_shader_bfloat16")) link_after(&all, &f.bfloat16);
+	query(physical, &all);
+	out->matrices = f.matrices.on[0] && f.float16.on[0] && f.storage16.on[0] && f.memory_model.on[0];
+	out->bfloat16 = out->matrices && f.bfloat16.on[0] && f.bfloat16.on[2]; // the type, and matrices of it
+	out->subgroup_size = out->matrices && f.subgroup_size.on[0] && f.subgroup_size.on[1]; // any, and full ones
+}
+
+void gv_enable_cooperative(gv_cooperative const *c, gv_cooperative_features *room, void *first, char const **extensions, uint32_t *count) {
+	if (!c->matrices) return;
+	typed(room);
+	room->matrices.on[0] = room->float16.on[0] = room->storage16.on[0] = room->memory_model.on[0] = 1;
+	link_after(first, &room->matrices);
+	link_after(first, &room->float16);
+	link_after(first, &room->storage16);
+	link_after(first, &room->memory_model);
+	extensions[(*count)++] = "VK_KHR_cooperative_matrix";
+	if (c->bfloat16) {
+		room->bfloat16.on[0] = room->bfloat16.on[2] = 1;
+		link_after(first, &room->bfloat16);
+		extensions[(*count)++] = "VK_KHR_shader_bfloat16";
+	}
+	if (c->subgroup_size) {
+		room->subgroup_size.on[0] = room->subgroup_size.on[1] = 1;
+		link_after(first, &room->subgroup_size);
+	}
+}
+
+#endif

@@ -1,0 +1,57 @@
+//go:build linux
+
+package vulkan
+
+/*
+#include "cooperative.h"
+*/
+import "C"
+
+import (
+	"slices"
+	"unsafe"
+
+	vk "github.com/vulkan-go/vulkan"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/shaders/spirv"
+)
+
+// cooperate finds out what of cooperative matrices there is for kernels: what the device names, if it has all that they need.
+func (a *adapter) cooperate(instance vk.Instance, version uint32) {
+	C.gv_cooperative_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(a.physical), C.uint32_t(version), &a.cooperative)
+	fixed := a.Subgroup[0] == a.Subgroup[1]
+	if fixed {
+		a.Limits.SubgroupSize = a.Subgroup[0]
+	}
+	if a.cooperative.matrices == 0 || !fixed && a.cooperative.subgroup_size == 0 {
+		a.cooperative = C.gv_cooperative{}
+		return
+	}
+	for _, m := range a.Matrices {
+		usable := m.A == "f16" || m.A == "bf16" && a.cooperative.bfloat16 != 0
+		c := device.CooperativeMatrix{M: m.M, N: m.N, K: m.K, Input: m.A, Result: m.Result}
+		if usable && m.B == m.A && m.C == "f32" && m.Result == "f32" && m.Scope == "subgroup" && !m.Saturating && !slices.Contains(a.Limits.Cooperative, c) {
+			a.Limits.Cooperative = append(a.Limits.Cooperative, c)
+		}
+	}
+	if len(a.Limits.Cooperative) > 0 {
+		a.Limits.SubgroupSize = a.Subgroup[0]
+	}
+}
+
+// matrixFeatures is what the compiler may use for kernels of cooperative matrices.
+func (a *adapter) matrixFeatures() spirv.Features {
+	if len(a.Limits.Cooperative) == 0 {
+		return 0
+	}
+	return spirv.Float16 | spirv.Subgroups | spirv.CooperativeMatrix
+}
+
+// subgroup is the size that a kernel's pipeline must ask for, 0 where the device has but one.
+func (a *adapter) subgroup(m *spirv.Module) C.uint32_t {
+	if !m.Subgroups || a.Subgroup[0] == a.Subgroup[1] {
+		return 0
+	}
+	return C.uint32_t(a.Limits.SubgroupSize)
+}

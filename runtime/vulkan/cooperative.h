@@ -1,0 +1,22 @@
+// Cooperative matrices: whether a physical device has them, and what a device must enable to use them.
+#ifndef GPUPIPE_VULKAN_COOPERATIVE_H
+#define GPUPIPE_VULKAN_COOPERATIVE_H
+
+#include <stdint.h>
+
+// Each is 0 or 1.
+typedef struct gv_cooperative {
+	uint32_t matrices;      // of f16, with all else that kernels for them use
+	uint32_t bfloat16;      // matrices of bf16 too
+	uint32_t subgroup_size; // a pipeline may ask for the size of its subgroups
+} gv_cooperative;
+
+typedef struct gv_feature { uint32_t type; void *next; uint32_t on[8]; } gv_feature; // any of Vulkan's structs of features, or longer
+typedef struct gv_cooperative_features { gv_feature matrices, float16, storage16, memory_model, bfloat16, subgroup_size; } gv_cooperative_features;
+
+void gv_cooperative_of(void *get, void *instance, void *physical, uint32_t version, gv_cooperative *out);
+
+// gv_enable_cooperative links what a new device needs behind a struct, by means of room, which must outlive it, and adds to its extensions.
+void gv_enable_cooperative(gv_cooperative const *c, gv_cooperative_features *room, void *first, char const **extensions, uint32_t *count);
+
+#endif
