@@ -163,7 +163,7 @@ func repeated(n *graph.Node) bool {
 // shortens tells a source's copy in 16 bits. The source lies in memory anyway, and often once for all microbatches.
 func shortens(n *graph.Node) bool {
 	_, of := n.Inputs[0].Node.Op.(graph.Source)
-	return of && n.Outputs[0].DType.Size() < n.Inputs[0].DType.Size()
+	return of && n.Outputs[0].DType.Half()
 }
 
 // name numbers the stash of each part in the order of the nodes.
