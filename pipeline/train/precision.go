@@ -3,11 +3,14 @@ package train
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
+	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 // LossScaleConfig is how gradients are kept from vanishing in f16: those that are stored in it are of the loss times a power of two.
@@ -66,6 +69,24 @@ func (c LoopConfig) optimLossScale() *optim.LossScale {
 		return nil
 	}
 	return &optim.LossScale{Initial: c.LossScale.Initial, GrowthEvery: c.LossScale.GrowthEvery}
+}
+
+// precisionOn says how devices compute in a precision; nothing of f32.
+func precisionOn(d graph.DType, devices []device.Device) string {
+	if d == graph.F32 {
+		return ""
+	}
+	var without []string
+	for _, dev := range devices {
+		if name := dev.Info().Name; !dev.Limits().Multiplies(d.String()) && !slices.Contains(without, name) {
+			without = append(without, name)
+		}
+	}
+	text := fmt.Sprintf("operands and kept activations are %v, two numbers a word; products are added up in f32", d)
+	if len(without) > 0 {
+		text += fmt.Sprintf(", and multiplied in f32 where there are no matrix units for %v: on %s", d, strings.Join(without, ", "))
+	}
+	return text
 }
 
 // inPrecision is a model as the config trains it.

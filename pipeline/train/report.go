@@ -27,8 +27,9 @@ type Start struct {
 	Config     string            `json:"config"` // as YAML, all defaults written out
 	Lines      []engine.LinePlan `json:"lines"`  // the pipeline's stages on their devices
 	Parameters int64             `json:"parameters"`
-	Optimizer  string            `json:"optimizer"` // which parameters are under which
-	Data       map[string]int64  `json:"data"`      // tokens by split
+	Precision  string            `json:"precision,omitempty"` // how devices compute, if not in f32
+	Optimizer  string            `json:"optimizer"`           // which parameters are under which
+	Data       map[string]int64  `json:"data"`                // tokens by split
 	FirstStep  int               `json:"first_step"`
 	Steps      int               `json:"steps"`
 }

@@ -134,7 +134,7 @@ func (r *run) plan(ctx context.Context) (err error) {
 		return err
 	}
 	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.model.Count(), Optimizer: r.optimizer.String(),
-		Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
+		Precision: precisionOn(r.Train.dtype(), r.devices), Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	return nil
 }
 
