@@ -33,6 +33,22 @@ func (r rounded) Stage(o StageOptions) (*Stage, error)    { return newStage(r, o
 func (r rounded) Eval(batch int) (*graph.Graph, error)    { return evaluation(r, batch) }
 func (r rounded) TopK(batch, k int) (*graph.Graph, error) { return likeliest(r, batch, k) }
 
+// operandOf tells the nodes that round a parameter for a product. The backward pass does it again: what the forward pass has made would be
+// kept for each microbatch.
+func operandOf(m Model) func(*graph.Node) bool {
+	parameters := map[string]bool{}
+	for _, p := range m.Parameters() {
+		parameters[p.Name] = true
+	}
+	return func(n *graph.Node) bool {
+		if _, cast := n.Op.(*op.CastOp); !cast {
+			return false
+		}
+		v, ok := n.Inputs[0].Node.Op.(*graph.Variable)
+		return ok && parameters[v.ID]
+	}
+}
+
 // precision is a dtype that operands of matrix products are rounded to, or f32: those that there are.
 type precision graph.DType
 

@@ -141,7 +141,7 @@ func (s *Stage) passes(m architecture, o StageOptions, accumulate bool) error {
 	if o.Recompute {
 		again = []int{forwardClass}
 	}
-	two, err := split.Run(g, passOf, []split.Part{forward, {Own: []int{inputClass, weightClass}, Recompute: again}})
+	two, err := split.Run(g, passOf, []split.Part{forward, {Own: []int{inputClass, weightClass}, Recompute: again, Again: operandOf(m)}})
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (s *Stage) passes(m architecture, o StageOptions, accumulate bool) error {
 		return nil
 	}
 	three, err := split.Run(g, passOf, []split.Part{
-		forward, {Own: []int{inputClass}, Recompute: again, Stash: "wstash/"}, {Own: []int{weightClass}},
+		forward, {Own: []int{inputClass}, Recompute: again, Again: operandOf(m), Stash: "wstash/"}, {Own: []int{weightClass}, Again: operandOf(m)},
 	})
 	if err != nil {
 		return err

@@ -16,6 +16,8 @@ type Part struct {
 	// Recompute are classes of earlier parts that it computes again, without their outputs and assignments, as far as
 	// its own need them.
 	Recompute []int
+	// Again are nodes of earlier parts that it repeats as if they were views: what is cheaper to make than to keep; nil: none.
+	Again func(*graph.Node) bool
 	// Stash is the prefix of the variables that it keeps values in for later parts: they are called PREFIX0, PREFIX1, …
 	Stash string
 }
@@ -28,7 +30,7 @@ type Program struct {
 
 // Run cuts g, whose expansions should have been carried out (graph.Expand), by the class of its nodes, into parts that run in
 // the given order. A value of a class that a part neither owns nor recomputes is read from a variable, which the latest
-// earlier part that computes the class assigns. Sources, their copies in 16 bits, generators and views are repeated wherever they are read, so that only
+// earlier part that computes the class assigns. Sources, generators and views are repeated wherever they are read, so that only
 // values with memory of their own are kept, each in one variable, and nothing is copied.
 //
 // It is an error when a part needs a class that no earlier part computes, reads a variable that an earlier part has assigned, or
@@ -131,7 +133,7 @@ func (c *cutter) need(p *part, v *graph.Value) error {
 	switch {
 	case p.reads[v] != nil || p.nodes[n] && len(n.Inputs) > 0:
 		return nil
-	case repeated(n) || p.computes[c.class(n)]:
+	case repeated(n) || p.Again != nil && p.Again(n) || p.computes[c.class(n)]:
 		p.nodes[n] = true
 		for _, in := range n.Inputs {
 			if err := c.need(p, in); err != nil {
@@ -155,15 +157,9 @@ func repeated(n *graph.Node) bool {
 	case graph.Memory:
 		return true
 	case graph.Elementwise:
-		return k.View || len(n.Inputs) == 0 || shortens(n)
+		return k.View || len(n.Inputs) == 0
 	}
 	return false
-}
-
-// shortens tells a source's copy in 16 bits. The source lies in memory anyway, and often once for all microbatches.
-func shortens(n *graph.Node) bool {
-	_, of := n.Inputs[0].Node.Op.(graph.Source)
-	return of && n.Outputs[0].DType.Half()
 }
 
 // name numbers the stash of each part in the order of the nodes.
