@@ -25,7 +25,7 @@ func (p *Part) AddVotes(b *graph.Builder) {
 	var votes []*graph.Value
 	for _, param := range p.params {
 		b.Scope(layerScope(param.Layer), func() {
-			votes = append(votes, op.Reshape(op.Sum(op.Square(gradient(b, param)), nil, false), 1))
+			votes = append(votes, op.Reshape(op.Sum(op.Square(p.o.gradient(b, param)), nil, false), 1))
 		})
 	}
 	b.Scope(votesScope, func() {
@@ -37,8 +37,8 @@ func (p *Part) AddVotes(b *graph.Builder) {
 	})
 }
 
-// gradient is the whole gradient of a parameter.
-func gradient(b *graph.Builder, p Param) *graph.Value {
+// gradient is the whole gradient of a parameter, that of the loss itself.
+func (o *Optimizer) gradient(b *graph.Builder, p Param) *graph.Value {
 	var sum *graph.Value
 	for _, name := range append(slices.Clone(p.Contributions), p.Gradient) {
 		g := b.Variable(name, p.Type)
@@ -46,6 +46,9 @@ func gradient(b *graph.Builder, p Param) *graph.Value {
 			g = op.Add(sum, g)
 		}
 		sum = g
+	}
+	if o.Scaled() {
+		sum = op.Mul(sum, o.lossScale(b).ownInverse)
 	}
 	return sum
 }
@@ -111,16 +114,32 @@ func (u *update) gate() {
 	votes := u.b.Variable(VotesVariable, u.o.VotesType())
 	n := len(u.o.params)
 	u.norm = op.Sqrt(op.Sum(op.Slice(votes, 0, 0, n), nil, true))
-	refused := op.Not(op.And(op.IsFinite(u.norm), op.IsFinite(op.Slice(votes, 0, n, n+1))))
+	loss := op.Slice(votes, 0, n, n+1)
+	refused := op.Not(op.And(op.IsFinite(u.norm), op.IsFinite(loss)))
+	var scale lossScale
+	var overflowed *graph.Value
+	if u.o.Scaled() {
+		scale = u.o.lossScale(u.b)
+		overflowed = scale.overflowed(u.norm, loss)
+		refused = op.And(refused, op.Not(overflowed))
+	}
 	if !u.o.cfg.SkipNonfinite {
 		halted := u.b.Variable(HaltedVariable, graph.T(graph.U32, 1))
 		refused = op.Or(refused, halted)
 		u.b.Assign(halted, refused)
 	}
+	if u.o.Scaled() {
+		overflowed = op.And(overflowed, op.Not(refused))
+		refused = op.Where(overflowed, op.Scalar(u.b, graph.U32, Overflowed), refused)
+		u.b.Output(ScaleOutput, scale.own)
+	}
 	// As outputs they are in memory, and no reader computes them again.
 	u.b.Output(NormOutput, u.norm)
 	u.b.Output(RefusedOutput, refused)
 	u.ok = op.Not(refused)
+	if u.o.Scaled() {
+		u.rescale(scale, overflowed)
+	}
 }
 
 // clipped is what the norm leaves of a gradient. As PyTorch: times min(1, clip/(norm + 1e-6)).
@@ -144,7 +163,7 @@ func (u *update) apply(rule Rule, params []Param, decay *graph.Value, numbers []
 	c := u.o.correction
 	ts, corrected := make([]Tensor, len(params)), make([][]*graph.Value, len(params))
 	for i, p := range params {
-		ts[i] = Tensor{Param: p, Gradient: u.clipped(gradient(u.b, p)), State: u.state(p, rule.State(p))}
+		ts[i] = Tensor{Param: p, Gradient: u.clipped(u.o.gradient(u.b, p)), State: u.state(p, rule.State(p))}
 		corrected[i] = u.state(p, kinds(p, c.State()...))
 		ts[i].Gradient = c.Gradient(ts[i], corrected[i])
 	}

@@ -21,6 +21,7 @@ type machine interface {
 	get(name string) []float64
 	votes()
 	update(o *Optimizer, step int) (norm float64, ok bool)
+	output(name string) float64 // of the last update
 }
 
 // maker makes a machine for a part.
@@ -60,10 +61,11 @@ type host struct {
 	t        *testing.T
 	programs map[string]*graph.Graph
 	vars     map[string]*graph.Tensor
+	out      map[string]*graph.Tensor
 }
 
 func newHost(t *testing.T, p *Part) machine {
-	h := &host{t, allPrograms(t, p), map[string]*graph.Tensor{}}
+	h := &host{t: t, programs: allPrograms(t, p), vars: map[string]*graph.Tensor{}}
 	for _, g := range h.programs {
 		for _, v := range g.Sources("variable") {
 			h.vars[v.Node.Op.(graph.Source).Label()] = graph.NewTensor(v.Type)
@@ -84,16 +86,20 @@ func (h *host) votes() {
 func (h *host) update(o *Optimizer, step int) (float64, bool) {
 	hyper := o.hyper(step)
 	in := map[string]*graph.Tensor{HyperInput: {Type: graph.T(graph.F32, len(hyper)), Data: hyper}}
-	out, err := eval.Run(h.programs[updateProgram(o.Variant(step))], in, h.vars)
+	var err error
+	h.out, err = eval.Run(h.programs[updateProgram(o.Variant(step))], in, h.vars)
 	require.NoError(h.t, err)
-	return out[NormOutput].Data[0], out[RefusedOutput].Data[0] == 0
+	return h.output(NormOutput), h.output(RefusedOutput) == 0
 }
+
+func (h *host) output(name string) float64 { return h.out[name].Data[0] }
 
 // gpu is a device.
 type gpu struct {
 	t     *testing.T
 	s     *exec.Session
 	types map[string]graph.Type
+	last  string // program
 }
 
 func newGPU(t *testing.T, dev device.Device, part *Part) machine {
@@ -102,7 +108,7 @@ func newGPU(t *testing.T, dev device.Device, part *Part) machine {
 	s, err := p.Load()
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
-	m := &gpu{t, s, map[string]graph.Type{}}
+	m := &gpu{t: t, s: s, types: map[string]graph.Type{}}
 	for _, v := range s.Variables() {
 		m.types[v.ID] = v.Type
 	}
@@ -132,12 +138,18 @@ func (m *gpu) get(name string) []float64 {
 func (m *gpu) votes() { require.NoError(m.t, m.s.Run(votesProgram)) }
 
 func (m *gpu) update(o *Optimizer, step int) (float64, bool) {
-	program := updateProgram(o.Variant(step))
-	require.NoError(m.t, m.s.SetInput(program, HyperInput, exec.F32Bytes(o.Hyper(step))))
-	require.NoError(m.t, m.s.Run(program))
-	norm := exec.Decode(graph.F32, m.wait(m.s.Output(program, NormOutput)))[0]
-	refused := exec.Decode(graph.U32, m.wait(m.s.Output(program, RefusedOutput)))[0]
-	return norm, refused == 0
+	m.last = updateProgram(o.Variant(step))
+	require.NoError(m.t, m.s.SetInput(m.last, HyperInput, exec.F32Bytes(o.Hyper(step))))
+	require.NoError(m.t, m.s.Run(m.last))
+	return m.output(NormOutput), m.output(RefusedOutput) == 0
+}
+
+func (m *gpu) output(name string) float64 {
+	d := graph.F32
+	if name == RefusedOutput {
+		d = graph.U32
+	}
+	return exec.Decode(d, m.wait(m.s.Output(m.last, name)))[0]
 }
 
 // eachMachine runs a test on the evaluator and on a device, with the tolerance that each deserves.

@@ -20,7 +20,7 @@ import (
 const (
 	HyperInput     = "hyper"        // f32 [n], the Hyper of the step
 	NormOutput     = "grad_norm"    // f32 [1], global, before clipping
-	RefusedOutput  = "refused"      // u32 [1]: 1 when the update was not applied
+	RefusedOutput  = "refused"      // u32 [1]: Applied, Refused or Overflowed
 	HaltedVariable = "optim/halted" // u32 [1]: once 1, no update is applied any more; absent with SkipNonfinite
 	VotesVariable  = "optim/votes"  // f32 [n+1]: the sum of squares of each parameter's gradient, in the order of New, and the loss
 	OwnVariable    = "optim/own"    // f32 [n+1]: those that one part knows, in the order of its Params
@@ -68,8 +68,9 @@ type Config struct {
 	// parameter's variable. With 1 the parameter's variable holds x_{t+1}, u_t is of the gradient taken at x_t, and
 	// x_{t+2} = (1 − lr_t·λ)·x_{t+1} − u_t replaces the gradient in its variable.
 	Delay      int
-	Correction string  // of the delay: none ("" too), dc_asgd, error_feedback, weight_prediction
-	DCLambda   float64 // of dc_asgd
+	Correction string     // of the delay: none ("" too), dc_asgd, error_feedback, weight_prediction
+	DCLambda   float64    // of dc_asgd
+	LossScale  *LossScale // nil: gradients are those of the loss itself
 	// SkipNonfinite passes over a batch whose gradient or loss is not finite and goes on with the next. Otherwise such a
 	// batch halts the optimizer for good.
 	SkipNonfinite bool
@@ -112,6 +113,11 @@ func New(cfg Config, params []Param) (*Optimizer, error) {
 	}
 	if err := checkParams(params); err != nil {
 		return nil, err
+	}
+	if cfg.LossScale != nil {
+		if err := cfg.LossScale.check(); err != nil {
+			return nil, err
+		}
 	}
 	c, err := newCorrection(cfg)
 	if err != nil {
@@ -201,13 +207,14 @@ func (o *Optimizer) hyper(step int) (h []float64) {
 
 func stateName(kind, param string) string { return "optim/" + kind + "/" + param }
 
-// State lists the variables that outlive a step besides the parameters; all begin as zero.
+// State lists the variables that outlive a step besides the parameters; all but the loss scale begin as zero.
 func (o *Optimizer) State() []graph.Named { return o.state(o.params) }
 
 func (o *Optimizer) state(params []Param) (vs []graph.Named) {
 	if !o.cfg.SkipNonfinite {
 		vs = append(vs, graph.Named{ID: HaltedVariable, Type: graph.T(graph.U32, 1)})
 	}
+	vs = append(vs, o.scaleState()...)
 	for _, g := range o.groups {
 		for _, p := range g.of(params) {
 			for _, s := range slices.Concat(g.rule.State(p), kinds(p, o.correction.State()...)) {

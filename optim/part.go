@@ -75,7 +75,7 @@ func (p *Part) OwnName() string {
 // OwnType is the type of the variable OwnName.
 func (p *Part) OwnType() graph.Type { return votesType(p.params) }
 
-// State lists the variables of this part that outlive a step besides its parameters; all begin as zero.
+// State lists the variables of this part that outlive a step besides its parameters: see Optimizer.State.
 func (p *Part) State() []graph.Named { return p.o.state(p.params) }
 
 // Votes is the program that sums the squares of each of the part's gradients, once a batch's gradients are complete.

@@ -71,6 +71,8 @@ func (s *stages) update(o *Optimizer, step int) (norm float64, ok bool) {
 	return norm, ok
 }
 
+func (s *stages) output(name string) float64 { return s.machines[0].output(name) }
+
 // thirds are the layers of three parts of testParams.
 func thirds() [][]string {
 	return [][]string{{"embed", "layers.0"}, {"layers.1", "layers.2", "layers.3"}, {"layers.4", "scale"}}

@@ -159,7 +159,22 @@ func (c *devicesCommand) Run(a *app) error {
 		a.printf("\n")
 		a.table(detailRows(direct, details))
 	}
+	a.printf("\n%s\n", halvesOn(direct, details))
 	return nil
+}
+
+// halvesOn tells which devices multiply f16 and bf16 themselves.
+func halvesOn(direct []device.Info, details []vulkan.Details) string {
+	able := map[string][]string{}
+	for i, d := range direct {
+		for _, dtype := range []string{"f16", "bf16"} {
+			if details[i].Limits.Multiplies(dtype) {
+				able[dtype] = append(able[dtype], d.Name)
+			}
+		}
+	}
+	return fmt.Sprintf("train.precision: f16 and bf16 are stored in 16 bits on every device. Products are computed by matrix units of f16 on: %s; of bf16 on: %s; elsewhere in f32.",
+		orNone(able["f16"]), orNone(able["bf16"]))
 }
 
 // detailRows is what Vulkan tells of each device.

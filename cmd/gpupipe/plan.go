@@ -31,6 +31,7 @@ func (c *planCommand) Help() string {
 	return `Where the model is cut, what each stage takes and how fast each schedule would be. The forward, backward and update of the
 embedding, of a layer and of the head (of a model that a hook writes, of each unit that is like no other) are measured on each kind of
 device, and remembered; a simulation of each schedule turns them into tokens a second. Nothing is trained, and no data is read.
+Memory and times are those of train.precision: f16 and bf16 halve most of what is kept between the passes.
 
 The device null:0 stands for a discrete GPU that is not there: its times are always guesses.
 
@@ -148,6 +149,9 @@ func (a *app) plan(p *train.PipelinePlan) {
 		replicas = fmt.Sprintf(" on each of %d replicas", p.Replicas)
 	}
 	a.printf("batch       %s tokens in %d microbatches of %d sequences%s\n", grouped(int64(p.Tokens)), p.Microbatches, p.Sequences, replicas)
+	if p.Precision != "" {
+		a.printf("precision   %s\n", p.Precision)
+	}
 	a.planDevices(p)
 	a.printf("\n")
 	rows := [][]string{{"SCHEDULE", "DELAY", "TOKENS/S", "SECONDS A STEP", "BUBBLE", "LARGEST STAGE", "CUT"}}

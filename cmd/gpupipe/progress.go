@@ -33,6 +33,9 @@ func (p *progress) Start(s train.Start) {
 	p.printf("%s\n", s.Config)
 	p.printf("model       %s parameters\n", grouped(s.Parameters))
 	p.printf("data        %s training tokens, %s held out\n", grouped(s.Data["train"]), grouped(s.Data["val"]))
+	if s.Precision != "" {
+		p.printf("precision   %s\n", s.Precision)
+	}
 	for _, l := range s.Lines {
 		p.line(l, len(s.Lines) > 1)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/autodiff"
+	"github.com/gpupipe/gpupipe/graph/op"
 )
 
 // Draft is a model as somebody wrote it, for microbatches of one size. One value goes from each unit to the next.
@@ -49,11 +50,19 @@ func (d *Draft) sheets() *sheets {
 	return s
 }
 
-// replay adds the nodes of a unit to another graph, x being what the unit before makes, and returns what it makes.
-func (s *sheets) replay(b *graph.Builder, u int, x *graph.Value, read source) *graph.Value {
+// replay adds the nodes of a unit to another graph, x being what the unit before makes, and returns what it makes. Products have
+// operands of the precision, and so have attentions, whose operands are what takes most of the memory between the passes.
+func (s *sheets) replay(b *graph.Builder, u int, x *graph.Value, read source, p precision) *graph.Value {
 	values := map[*graph.Value]*graph.Value{}
 	if u > 0 {
 		values[s.leaves[u-1]] = x
+	}
+	operands := map[*graph.Value]*graph.Value{}
+	operand := func(v *graph.Value) *graph.Value {
+		if operands[v] == nil {
+			operands[v] = p.operand(v)
+		}
+		return operands[v]
 	}
 	b.Scope(s.Units[u], func() {
 		for _, n := range s.nodes[u] {
@@ -61,6 +70,14 @@ func (s *sheets) replay(b *graph.Builder, u int, x *graph.Value, read source) *g
 			for i, v := range n.Inputs {
 				if in[i] = values[v]; in[i] == nil {
 					in[i] = again(b, v, read)
+				}
+				switch n.Op.(type) {
+				case *op.MatMulOp:
+					in[i] = operand(in[i])
+				case *op.AttentionOp:
+					if i < 3 {
+						in[i] = op.Cast(operand(in[i]), graph.F32)
+					}
 				}
 			}
 			for i, v := range b.Apply(n.Op, in...) {
@@ -90,7 +107,7 @@ func (d *Draft) Learns() error {
 	_, err := graph.Build(func(b *graph.Builder) {
 		var x *graph.Value
 		for u := range d.Units {
-			x = s.replay(b, u, x, b.Input)
+			x = s.replay(b, u, x, b.Input, precision(graph.F32))
 		}
 		var wrt []*graph.Value
 		for _, p := range d.Parameters {

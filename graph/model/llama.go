@@ -8,6 +8,7 @@ import (
 // net holds a model's parameters as values of one graph.
 type net struct {
 	Config
+	precision
 	b        *graph.Builder
 	params   map[string]*graph.Value
 	cos, sin *graph.Value
@@ -53,6 +54,11 @@ func (c Config) net(b *graph.Builder) *net {
 	return n
 }
 
+func (n *net) in(d graph.DType) network {
+	n.precision = precision(d)
+	return n
+}
+
 func (n *net) parameters() []Parameter { return n.Parameters() }
 
 func (n *net) parameter(name string) *graph.Value { return n.params[name] }
@@ -63,7 +69,7 @@ func (n *net) unit(u int, x *graph.Value, read func(string) *graph.Value) (y *gr
 		return n.embed(read(TokensInput))
 	case n.Units() - 1:
 		n.b.Scope(HeadScope, func() {
-			n.last = n.hidden(x)
+			n.last = n.kept(n.hidden(x))
 			y = n.logits(n.last)
 		})
 		return y
@@ -81,26 +87,33 @@ func (n *net) embed(tokens *graph.Value) (x *graph.Value) {
 	return x
 }
 
-// linear multiplies x [..., in] by the layer's matrix [out, in].
+// linear multiplies x [..., in], in the model's precision, by the layer's matrix [out, in].
 func (n *net) linear(layer int, name string, x *graph.Value) *graph.Value {
-	return op.MatMul(x, n.params[layerName(layer, name)], false, true)
+	return n.product(x, n.params[layerName(layer, name)])
+}
+
+// norm is the input of a layer's matrices, in the model's precision. It reads the residual stream x as the backward pass will; the stream
+// itself is never rounded.
+func (n *net) norm(x, weight *graph.Value) *graph.Value {
+	return n.operand(op.RMSNorm(n.kept(x), weight, n.NormEps))
 }
 
 // layer is one block. attend is given the rotated queries [B,T,H,D], and keys and values [B,T,KV,D].
 func (n *net) layer(i int, x, position *graph.Value, attend func(q, k, v *graph.Value) *graph.Value) (y *graph.Value) {
 	batch, seq := x.Shape[0], x.Shape[1]
 	n.b.Scope(LayerScope(i), func() {
-		h := op.RMSNorm(x, n.params[layerName(i, "input_layernorm")], n.NormEps)
+		h := n.norm(x, n.params[layerName(i, "input_layernorm")])
 		heads := func(name string, count int) *graph.Value {
 			return op.Reshape(n.linear(i, name, h), batch, seq, count, n.HeadDim())
 		}
 		q := op.RoPE(heads("self_attn.q_proj", n.NHeads), n.cos, n.sin, position)
 		k := op.RoPE(heads("self_attn.k_proj", n.NKVHeads), n.cos, n.sin, position)
-		a := op.Reshape(attend(q, k, heads("self_attn.v_proj", n.NKVHeads)), batch, seq, n.DModel)
+		v := heads("self_attn.v_proj", n.NKVHeads)
+		a := op.Reshape(attend(n.kept(q), n.kept(k), n.kept(v)), batch, seq, n.DModel)
 		x = op.Add(x, n.linear(i, "self_attn.o_proj", a))
-		h = op.RMSNorm(x, n.params[layerName(i, "post_attention_layernorm")], n.NormEps)
-		gate, up := n.linear(i, "mlp.gate_proj", h), n.linear(i, "mlp.up_proj", h)
-		y = op.Add(x, n.linear(i, "mlp.down_proj", op.Mul(op.SiLU(gate), up)))
+		h = n.norm(x, n.params[layerName(i, "post_attention_layernorm")])
+		gate, up := n.kept(n.linear(i, "mlp.gate_proj", h)), n.kept(n.linear(i, "mlp.up_proj", h))
+		y = op.Add(x, n.linear(i, "mlp.down_proj", op.Mul(n.kept(op.SiLU(gate)), up)))
 	})
 	return y
 }
@@ -112,7 +125,7 @@ func (n *net) block(i int, x, segments *graph.Value) *graph.Value {
 
 // hidden is the last norm: [..., d_model]. Call it in HeadScope.
 func (n *net) hidden(x *graph.Value) *graph.Value {
-	return op.RMSNorm(x, n.params[normName], n.NormEps)
+	return op.RMSNorm(n.kept(x), n.params[normName], n.NormEps)
 }
 
 // logits is the head, after the last norm: [..., vocab_size]. Call it in HeadScope.
@@ -121,5 +134,5 @@ func (n *net) logits(hidden *graph.Value) *graph.Value {
 	if n.TieEmbeddings {
 		head = n.params[embedName]
 	}
-	return op.MatMul(hidden, head, false, true)
+	return n.product(hidden, head)
 }

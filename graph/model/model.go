@@ -58,6 +58,8 @@ type network interface {
 	unit(u int, x *graph.Value, read func(name string) *graph.Value) *graph.Value
 	// head is what a loss may read of the last unit besides its logits: see LossInputs.
 	head() (hidden *graph.Value, parameters map[string]*graph.Value)
+	// in is the network with operands of a dtype: see InPrecision.
+	in(d graph.DType) network
 }
 
 // within lists those parameters that are of units [first, last).

@@ -29,6 +29,7 @@ type span struct {
 	net                network
 	first, last, batch int
 	inputs             Inputs
+	scale              graph.Named
 	source             source
 }
 
@@ -149,6 +150,7 @@ func (s *span) grad(microbatches int, accumulate bool, loss Loss) {
 		var share *graph.Value
 		s.b.Scope(LossScope+WeightsSuffix, func() { share = op.Mul(op.Reshape(y, 1), seed) })
 		store(LossScope, LossVariable, share)
+		seed = s.scaled(seed)
 	} else {
 		s.b.Assign(s.b.Variable(ActOut, s.act()), y)
 		seed = s.source(GradOut, s.act())
@@ -173,6 +175,18 @@ func (s *span) grad(microbatches int, accumulate bool, loss Loss) {
 		}
 		store(p.Scope, Gradient(p.Name), grads[i])
 	}
+}
+
+// scaled multiplies what flows into the loss by the loss scale. It is read where the backward pass is, so that nothing is kept of it.
+func (s *span) scaled(seed *graph.Value) *graph.Value {
+	if s.scale.ID == "" {
+		return seed
+	}
+	s.b.Scope(LossScope+autodiff.Suffix, func() {
+		scale := op.Slice(s.b.Variable(s.scale.ID, s.scale.Type), 0, 0, 1)
+		seed = op.Mul(op.Reshape(scale), seed)
+	})
+	return seed
 }
 
 // separate gives the nodes of the backward pass on which onEntry, the gradient of what enters the first layer, does not depend

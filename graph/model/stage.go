@@ -20,6 +20,9 @@ type StageOptions struct {
 	Recompute bool
 	Loss      Loss // what is trained, of the last part; nil is CrossEntropy. Eval is always CrossEntropy
 	Inputs    Inputs
+	// Scale is a variable f32 [n] that the last part's backward pass reads: gradients are those of its first element times the loss.
+	// Without a name gradients are those of the loss.
+	Scale graph.Named
 }
 
 // Stage is the programs of a part of a model. They have no inputs: all that they read is variables.
@@ -29,6 +32,7 @@ type StageOptions struct {
 //	weights            f32 [B, T]           read by the last part, if Inputs has them, as what follows if its loss does
 //	aligned/NAME       [B, T, …]
 //	scalars            f32 [n]
+//	Scale              f32 [n]              read by the last part, if StageOptions has it
 //	act/in, grad/out   f32 [B, T, d_model]  read: what the parts before and after send
 //	act/out, grad/in   f32 [B, T, d_model]  assigned: what they are sent
 //	NAME               a parameter, read; in the head of a tied model, that of the embedding
@@ -119,7 +123,7 @@ func training(m architecture, o StageOptions, from func(*graph.Builder) source, 
 		o.Loss = CrossEntropy
 	}
 	s := newSpan(m, o.First, o.Last, o.Batch)
-	s.inputs = o.Inputs
+	s.inputs, s.scale = o.Inputs, o.Scale
 	return s.build(func(s *span) {
 		s.source = from(s.b)
 		s.grad(o.Microbatches, accumulate, o.Loss)
@@ -137,7 +141,7 @@ func (s *Stage) passes(m architecture, o StageOptions, accumulate bool) error {
 	if o.Recompute {
 		again = []int{forwardClass}
 	}
-	two, err := split.Run(g, passOf, []split.Part{forward, {Own: []int{inputClass, weightClass}, Recompute: again}})
+	two, err := split.Run(g, passOf, []split.Part{forward, {Own: []int{inputClass, weightClass}, Recompute: again, Again: operandOf(m)}})
 	if err != nil {
 		return err
 	}
@@ -147,7 +151,7 @@ func (s *Stage) passes(m architecture, o StageOptions, accumulate bool) error {
 		return nil
 	}
 	three, err := split.Run(g, passOf, []split.Part{
-		forward, {Own: []int{inputClass}, Recompute: again, Stash: "wstash/"}, {Own: []int{weightClass}},
+		forward, {Own: []int{inputClass}, Recompute: again, Again: operandOf(m), Stash: "wstash/"}, {Own: []int{weightClass}, Again: operandOf(m)},
 	})
 	if err != nil {
 		return err

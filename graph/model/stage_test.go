@@ -15,7 +15,7 @@ import (
 )
 
 // parts builds the stages between the cuts, the first units of all parts but the first.
-func parts(t *testing.T, c model.Config, cuts []int, o model.StageOptions) []*model.Stage {
+func parts(t *testing.T, c model.Model, cuts []int, o model.StageOptions) []*model.Stage {
 	t.Helper()
 	var stages []*model.Stage
 	bounds := slices.Concat([]int{0}, cuts, []int{c.Units()})

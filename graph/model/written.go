@@ -217,11 +217,17 @@ const VocabularyInput = "vocabulary"
 type sheet struct {
 	*sheets
 	b *graph.Builder
+	precision
 }
 
 func (w *Written) network(b *graph.Builder, batch int) (network, error) {
 	s, err := w.draft(batch)
-	return sheet{s, b}, err
+	return sheet{sheets: s, b: b}, err
+}
+
+func (s sheet) in(d graph.DType) network {
+	s.precision = precision(d)
+	return s
 }
 
 func (s sheet) parameters() []Parameter { return slices.Clone(s.Parameters) }
@@ -241,7 +247,7 @@ func (s sheet) unit(u int, x *graph.Value, read func(string) *graph.Value) *grap
 			v = op.Full(s.b, graph.U32, 0, t.Shape...)
 		}
 		return v
-	})
+	}, s.precision)
 }
 
 // head gives the parameters of the last unit. What its logits are made of is the writer's business.

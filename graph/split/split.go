@@ -16,6 +16,8 @@ type Part struct {
 	// Recompute are classes of earlier parts that it computes again, without their outputs and assignments, as far as
 	// its own need them.
 	Recompute []int
+	// Again are nodes of earlier parts that it repeats as if they were views: what is cheaper to make than to keep; nil: none.
+	Again func(*graph.Node) bool
 	// Stash is the prefix of the variables that it keeps values in for later parts: they are called PREFIX0, PREFIX1, …
 	Stash string
 }
@@ -131,7 +133,7 @@ func (c *cutter) need(p *part, v *graph.Value) error {
 	switch {
 	case p.reads[v] != nil || p.nodes[n] && len(n.Inputs) > 0:
 		return nil
-	case repeated(n) || p.computes[c.class(n)]:
+	case repeated(n) || p.Again != nil && p.Again(n) || p.computes[c.class(n)]:
 		p.nodes[n] = true
 		for _, in := range n.Inputs {
 			if err := c.need(p, in); err != nil {

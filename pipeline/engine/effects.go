@@ -167,9 +167,17 @@ func (w *worker) measure(a schedule.Action, program string) error {
 	case a.Kind == schedule.Evaluate && last:
 		name = model.LossesOutput
 	case a.Kind == schedule.Update && w.index == w.e.votes[0]:
+		outputs := []output{{program, optim.NormOutput}, {program, optim.RefusedOutput}}
+		if w.e.Optimizer.Scaled() {
+			outputs = append(outputs, output{program, optim.ScaleOutput})
+		}
 		return w.read(a, func(data payload) {
-			w.seg.results.update(w.seg.ctx, a.Batch, float64(exec.ToF32(data[0])[0]), binary.LittleEndian.Uint32(data[1]) == 0)
-		}, output{program, optim.NormOutput}, output{program, optim.RefusedOutput})
+			v := verdict{norm: first(data[0]), refused: binary.LittleEndian.Uint32(data[1])}
+			if len(data) > 2 {
+				v.scale = first(data[2])
+			}
+			w.seg.results.update(w.seg.ctx, a.Batch, v)
+		}, outputs...)
 	default:
 		return nil
 	}
@@ -177,6 +185,9 @@ func (w *worker) measure(a schedule.Action, program string) error {
 		w.seg.results.losses(w.seg.ctx, a.Batch, w.replica*w.seg.task.microbatches+a.Microbatch, exec.ToF32(data[0]))
 	}, output{program, name})
 }
+
+// first is the first of some f32.
+func first(data []byte) float64 { return float64(exec.ToF32(data)[0]) }
 
 // output names an output of a program.
 type output struct{ program, output string }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
 )
 
 // holding is a parameter that a line's programs read. One line owns it and updates it; the others hold copies, to which they
@@ -97,6 +98,9 @@ func (o Options) links() []link {
 			if !ok {
 				i = len(ls)
 				at[h.owner], ls = i, append(ls, link{from: line, to: h.owner})
+			}
+			if o.Optimizer.Scaled() && len(ls[i].params) == 0 && line%o.Stages == o.Stages-1 && h.owner == o.Stages-1 {
+				ls[i].params = append(ls[i].params, optim.ScaleVariable) // a further replica's loss has the same
 			}
 			ls[i].params = append(ls[i].params, h.param)
 			for _, g := range h.gradients {

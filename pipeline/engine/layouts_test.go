@@ -49,6 +49,7 @@ type trial struct {
 	correction string
 	tied       bool
 	inputs     bool // of all kinds, and a loss that reads them
+	scale      *optim.LossScale
 }
 
 func (s trial) String() string {
@@ -99,7 +100,7 @@ func (l *lender) train(t *testing.T, s trial, look func(*Engine)) trained {
 	o.Schedule = func(batches int) (*schedule.Generator, error) {
 		return schedule.New(s.schedule, schedule.Options{Stages: s.Stages, Chunks: s.Chunks, Microbatches: o.Microbatches, Batches: batches})
 	}
-	o.Optimizer = adam(t, o, s.correction)
+	o.Optimizer = adam(t, o, s.correction, s.scale)
 	source := Source(Tokens(noise{c}.batch))
 	if s.inputs {
 		o.Inputs, o.Loss = everything(), drawn
@@ -119,6 +120,9 @@ func (l *lender) train(t *testing.T, s trial, look func(*Engine)) trained {
 		for name, x := range map[string]float64{"loss": m.Loss, "norm": m.GradNorm} {
 			out[fmt.Sprint(name, " ", m.Batch)] = binary.LittleEndian.AppendUint64(nil, math.Float64bits(x))
 			require.Greater(t, x, clip, "the %s of a device that computes, and of a batch that is clipped", name)
+		}
+		if s.scale != nil {
+			out[fmt.Sprint("scale ", m.Batch)] = exec.F32Bytes([]float32{float32(m.Scale)})
 		}
 		return nil
 	})
@@ -155,7 +159,7 @@ func wait(t *testing.T) func(p device.Pending, err error) []byte {
 }
 
 // adam is AdamW on all parameters.
-func adam(t *testing.T, o Options, correction string) *optim.Optimizer {
+func adam(t *testing.T, o Options, correction string, scale *optim.LossScale) *optim.Optimizer {
 	t.Helper()
 	var params []optim.Param
 	for _, p := range o.Model.Parameters() {
@@ -163,7 +167,7 @@ func adam(t *testing.T, o Options, correction string) *optim.Optimizer {
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
 			Decay: len(p.Type.Shape) == 2})
 	}
-	a, err := optim.New(optim.Config{Name: "adamw", LR: 0.01, WeightDecay: 0.1, Clip: clip, Loss: model.LossVariable, Delay: o.Delay, Correction: correction,
+	a, err := optim.New(optim.Config{Name: "adamw", LR: 0.01, WeightDecay: 0.1, Clip: clip, Loss: model.LossVariable, Delay: o.Delay, Correction: correction, LossScale: scale,
 		AdamW: optim.AdamWConfig{Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Schedule: optim.Schedule{Name: "constant"}}, params)
 	require.NoError(t, err)
 	return a

@@ -9,6 +9,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/stage"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
 // line is one stage of one replica on its device.
@@ -60,9 +61,24 @@ func (l *line) prepare() error {
 
 // load brings the programs to the device.
 func (l *line) load() (err error) {
-	l.session, err = l.planned.Load()
+	if l.session, err = l.planned.Load(); err != nil {
+		return err
+	}
 	l.roles = stage.Roles{Current: 0, Next: l.e.Delay, Gradients: 1 + l.e.Delay}
-	return err
+	if !l.scales() {
+		return nil
+	}
+	for _, v := range []Version{Current, Next} {
+		if err := l.session.WriteAt(optim.ScaleVariable, l.version(v), exec.F32Bytes(l.e.Optimizer.InitialScale())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scales tells whether a line holds the loss scale: to divide its own gradients by it, or to multiply the loss with it.
+func (l *line) scales() bool {
+	return l.e.Optimizer.Scaled() && (l.optimizer != nil || l.stage == l.e.Stages-1)
 }
 
 // sampleBatches is how many batches show all that a schedule ever does.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
@@ -68,6 +69,8 @@ func (l *line) buildPrograms() (programs, error) {
 		}
 	}
 	p.pools[model.LossVariable] = exec.Pool{Name: model.LossVariable, Class: gradientsClass, Size: versions}
+	p.pools[optim.ScaleVariable] = exec.Pool{Name: optim.ScaleVariable, Class: weightsClass, Size: versions}
+	p.pools[optim.NextScaleVariable] = exec.Pool{Name: optim.ScaleVariable, Class: gradientsClass, Size: versions}
 	if l.optimizer == nil {
 		return p, nil
 	}
@@ -86,7 +89,7 @@ func (l *line) buildPrograms() (programs, error) {
 func (p programs) addChunk(l *line, chunk int) error {
 	first, last := l.e.units(chunk*l.e.Stages+l.stage, l.e.Model)
 	s, err := l.e.Model.Stage(model.StageOptions{First: first, Last: last, Batch: l.e.MicrobatchSize,
-		Microbatches: l.e.Microbatches * l.e.Replicas, Recompute: l.e.recompute(l.stage), Loss: l.e.Loss, Inputs: l.e.Inputs})
+		Microbatches: l.e.Microbatches * l.e.Replicas, Recompute: l.e.recompute(l.stage), Loss: l.e.Loss, Inputs: l.e.Inputs, Scale: l.e.scale()})
 	if err != nil {
 		return err
 	}
@@ -126,6 +129,14 @@ func (p programs) addChunk(l *line, chunk int) error {
 		add(schedule.Backward, false, s.BackwardNext)
 	}
 	return nil
+}
+
+// scale is the variable that the last part's backward pass finds the loss scale in; none without one.
+func (o Options) scale() graph.Named {
+	if !o.Optimizer.Scaled() {
+		return graph.Named{}
+	}
+	return graph.Named{ID: optim.ScaleVariable, Type: o.Optimizer.ScaleType()}
 }
 
 // readBy lists the variables that a part's programs find a microbatch's data in.

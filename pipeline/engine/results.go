@@ -4,16 +4,20 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"github.com/gpupipe/gpupipe/optim"
 )
 
 // Measured is what a batch tells: its mean loss in nats per token and the norm of its gradient before clipping, at the weights
 // that it was computed at, and whether its update was applied.
 type Measured struct {
-	Batch    int
-	Loss     float64
-	GradNorm float64
-	OK       bool
-	Losses   []float32 // of an evaluation: each sequence's mean
+	Batch      int
+	Loss       float64
+	GradNorm   float64
+	OK         bool
+	Overflowed bool      // it was not applied, for what a smaller loss scale may mend
+	Scale      float64   // the loss scale that it was computed with; 0: there is none
+	Losses     []float32 // of an evaluation: each sequence's mean
 }
 
 // results gathers what lines measure and hands it on in the order of the batches.
@@ -30,8 +34,13 @@ type results struct {
 type partial struct {
 	losses  [][]float32
 	missing int
-	norm    float64
-	ok      bool
+	verdict
+}
+
+// verdict is what an update tells of its batch.
+type verdict struct {
+	norm, scale float64
+	refused     uint32 // see optim.RefusedOutput
 }
 
 func newResults(from, microbatches int, updates bool) *results {
@@ -42,8 +51,8 @@ func (r *results) losses(ctx context.Context, batch, microbatch int, losses []fl
 	r.note(ctx, batch, func(p *partial) { p.losses[microbatch] = losses })
 }
 
-func (r *results) update(ctx context.Context, batch int, norm float64, ok bool) {
-	r.note(ctx, batch, func(p *partial) { p.norm, p.ok = norm, ok })
+func (r *results) update(ctx context.Context, batch int, v verdict) {
+	r.note(ctx, batch, func(p *partial) { p.verdict = v })
 }
 
 func (r *results) note(ctx context.Context, batch int, f func(*partial)) {
@@ -71,7 +80,8 @@ func (r *results) note(ctx context.Context, batch int, f func(*partial)) {
 }
 
 func (p *partial) measured(batch int) Measured {
-	m := Measured{Batch: batch, GradNorm: p.norm, OK: p.ok, Losses: slices.Concat(p.losses...)}
+	m := Measured{Batch: batch, GradNorm: p.norm, OK: p.refused == optim.Applied, Overflowed: p.refused == optim.Overflowed, Scale: p.scale,
+		Losses: slices.Concat(p.losses...)}
 	for _, l := range m.Losses {
 		m.Loss += float64(l) / float64(len(m.Losses))
 	}

@@ -60,7 +60,7 @@ func (e *Engine) WriteWeights(param string, v Version, data []byte) error {
 // ReadState enqueues a read of one of the optimizer's variables, as Optimizer.State lists them.
 func (e *Engine) ReadState(name string) (device.Pending, error) {
 	for _, l := range e.stateLines(name) {
-		return l.session.ReadAt(name, nil)
+		return l.session.ReadAt(l.stateAt(name))
 	}
 	return nil, fmt.Errorf("there is no state %q", name)
 }
@@ -68,15 +68,30 @@ func (e *Engine) ReadState(name string) (device.Pending, error) {
 // WriteState uploads one of the optimizer's variables.
 func (e *Engine) WriteState(name string, data []byte) error {
 	for _, l := range e.stateLines(name) {
-		if err := l.session.WriteAt(name, nil, data); err != nil {
+		variable, at := l.stateAt(name)
+		if err := l.session.WriteAt(variable, at, data); err != nil {
 			return fmt.Errorf("%s: %w", l.name(), err)
 		}
 	}
 	return nil
 }
 
-// stateLines are the lines with a state: one, or, of what tells that training has halted, all that own parameters.
+// stateAt is where a line has a state: the loss scale has versions, as weights have.
+func (l *line) stateAt(name string) (string, exec.Binding) {
+	switch name {
+	case optim.ScaleVariable:
+		return name, l.version(Current)
+	case optim.NextScaleVariable:
+		return optim.ScaleVariable, l.version(Next)
+	}
+	return name, nil
+}
+
+// stateLines are the lines with a state: one or, of the loss scale and of what tells that training has halted, all that have it.
 func (e *Engine) stateLines(name string) (ls []*line) {
+	if name == optim.ScaleVariable || name == optim.NextScaleVariable {
+		return slices.DeleteFunc(slices.Clone(e.lines), func(l *line) bool { return !l.scales() })
+	}
 	for _, i := range e.votes {
 		l := e.lines[i]
 		if name == optim.HaltedVariable || slices.ContainsFunc(l.optimizer.State(), func(v graph.Named) bool { return v.ID == name }) {

@@ -62,9 +62,11 @@ type LoopConfig struct {
 	EvalEvery    int     `yaml:"eval_every"`
 	EvalBatches  int     `yaml:"eval_batches"` // batches of batch_size an evaluation looks at; 0: the whole held-out split
 	SaveEvery    int     `yaml:"save_every"`
-	Keep         int     `yaml:"keep"` // checkpoints kept, the newest ones; 0 keeps all
-	Precision    string  `yaml:"precision"`
-	Nonfinite    string  `yaml:"nonfinite"` // what a loss or gradient that is not finite does: stop the run, or skip the batch
+	Keep         int     `yaml:"keep"`      // checkpoints kept, the newest ones; 0 keeps all
+	Precision    string  `yaml:"precision"` // of matrix products' operands and kept activations: f32, f16 or bf16
+	// LossScale is there with f16 only.
+	LossScale LossScaleConfig `yaml:"loss_scale,flow,omitempty"`
+	Nonfinite string          `yaml:"nonfinite"` // what a loss or gradient that is not finite does: stop the run, or skip the batch
 }
 
 // LRConfig is the factor on all learning rates over the steps.
@@ -166,7 +168,7 @@ func (c *Config) complete(d *strictyaml.Document) error {
 		}
 		c.Pipeline.complete(d)
 		c.Optimizer.complete(d)
-		return nil
+		return c.Train.complete(d)
 	}
 	base := model.Defaults()
 	switch {
@@ -201,7 +203,7 @@ func (c *Config) complete(d *strictyaml.Document) error {
 	}
 	c.Pipeline.complete(d)
 	c.Optimizer.complete(d)
-	return nil
+	return c.Train.complete(d)
 }
 
 // agreesWith refuses a model section that contradicts the weights it starts from; the context may differ.
@@ -312,10 +314,8 @@ func (c Config) validateLoop() error {
 		return bad("train.grad_clip", t.GradClip, "a number of at least 0 (0 does not clip)")
 	case t.Nonfinite != halt && t.Nonfinite != skip:
 		return bad("train.nonfinite", t.Nonfinite, "%s or %s", halt, skip)
-	case t.Precision != "f32":
-		return bad("train.precision", t.Precision, "f32: no other is available in this version")
 	}
-	return nil
+	return t.validatePrecision()
 }
 
 func (c Config) validateLR() error {

@@ -97,13 +97,16 @@ func (h *hooks) model(c ModelConfig, batch int) (model.Model, error) {
 	return w, Mistake(err)
 }
 
-// openModel is the model of a config, for its microbatches and its pipeline.
+// openModel is the model of a config, for its microbatches, its pipeline and in its precision.
 func (c Config) openModel(h *hooks) (model.Model, error) {
 	m, err := h.model(c.Model, c.rows())
 	if err == nil {
 		err = Mistake(c.Pipeline.fits(m))
 	}
-	return m, err
+	if err != nil {
+		return nil, err
+	}
+	return c.inPrecision(m)
 }
 
 // modelHook is the module that writes the model; nil: none does.

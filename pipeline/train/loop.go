@@ -131,13 +131,16 @@ func (r *run) tellLast(ctx context.Context) error {
 }
 
 // progress is what is told of a batch. A loss or gradient that is not finite ends the run, unless such batches are skipped; its
-// update was not applied.
+// update was not applied. A gradient that overflowed for the loss scale alone is no such.
 func (r *run) progress(m engine.Measured) (Progress, error) {
 	step := m.Batch + 1
 	p := Progress{Step: step, Steps: r.Train.Steps, Tokens: r.tokens(step), Loss: m.Loss, LR: r.optimizer.LR(m.Batch), GradNorm: m.GradNorm,
-		Staleness: r.Pipeline.Delay}
+		Staleness: r.Pipeline.Delay, LossScale: m.Scale}
 	skips := r.Train.Nonfinite == skip
-	if m.OK && (skips || finite(m.Loss) && finite(m.GradNorm)) {
+	if m.Overflowed {
+		p.Skipped = true
+		r.Report.Note("step %d: the gradient is too large for f16 with a loss scale of %.0f: the batch was skipped, and the scale is halved", step, m.Scale)
+	} else if m.OK && (skips || finite(m.Loss) && finite(m.GradNorm)) {
 		r.skipped = 0
 	} else if r.skipped++; !skips || r.skipped > mostSkipped {
 		return p, r.diverged(p)
@@ -163,8 +166,12 @@ func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 const calmer = "(a smaller learning rate or a longer warm-up may help)"
 
 func (r *run) diverged(p Progress) error {
-	return mistakef("step %d: the loss is %v and the norm of its gradient %v: the update was not applied and %w; %s %s",
-		p.Step, p.Loss, p.GradNorm, ErrDiverged, r.kept(), calmer)
+	scale := ""
+	if p.LossScale > 0 {
+		scale = fmt.Sprintf(" with a loss scale of %.0f", p.LossScale)
+	}
+	return mistakef("step %d: the loss is %v and the norm of its gradient %v%s: the update was not applied and %w; %s %s",
+		p.Step, p.Loss, p.GradNorm, scale, ErrDiverged, r.kept(), calmer)
 }
 
 // kept tells what a run that stops too early can go on from.
@@ -179,6 +186,9 @@ func (r *run) kept() string {
 func (r *run) tell(ctx context.Context, p Progress) error {
 	values := []metrics.Value{{Name: "tokens", Value: float64(p.Tokens)}, {Name: "loss", Value: p.Loss}, {Name: "lr", Value: p.LR},
 		{Name: "grad_norm", Value: p.GradNorm}, {Name: "tokens_per_s", Value: p.TokensPerSec}, {Name: "staleness", Value: float64(p.Staleness)}}
+	if p.LossScale > 0 {
+		values = append(values, metrics.Value{Name: "loss_scale", Value: p.LossScale})
+	}
 	if p.ValLoss != nil {
 		values = append(values, metrics.Value{Name: "val_loss", Value: *p.ValLoss})
 	}

@@ -32,7 +32,8 @@ func newOptimizer(c Config, m model.Model, factor func(step int) float64) (*opti
 		PreconditionFrequency: o.SOAP.PreconditionFrequency, MaxPrecondDim: o.SOAP.MaxPrecondDim,
 		Clip: c.Train.GradClip, AdamW: optim.AdamWConfig{LR: a.LR, Betas: a.Betas, Eps: a.Eps}, Loss: model.LossVariable,
 		Delay: c.Pipeline.Delay, Correction: c.Pipeline.Correction, DCLambda: o.DCLambda, SkipNonfinite: c.Train.Nonfinite == skip,
-		Schedule: c.rateSchedule(), Factor: factor,
+		LossScale: c.Train.optimLossScale(),
+		Schedule:  c.rateSchedule(), Factor: factor,
 	}, params)
 }
 

@@ -25,8 +25,9 @@ type PlanOptions struct {
 // PipelinePlan is how a config's model can be spread over its devices, by schedule.
 type PipelinePlan struct {
 	Parameters     int64                 `json:"parameters"`
-	Units          []string              `json:"units"`     // by name
-	Sequences      int                   `json:"sequences"` // a microbatch
+	Precision      string                `json:"precision,omitempty"` // how devices compute, if not in f32
+	Units          []string              `json:"units"`               // by name
+	Sequences      int                   `json:"sequences"`           // a microbatch
 	Microbatches   int                   `json:"microbatches"`
 	Tokens         int                   `json:"tokens"` // a batch
 	Replicas       int                   `json:"replicas"`
@@ -89,7 +90,7 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 	if o.Measure.Cache == nil { // the schedules share forwards and backwards
 		o.Measure.Cache = measure.NewCache()
 	}
-	p = &PipelinePlan{Parameters: m.Count(), Sequences: c.rows(), Microbatches: c.microbatches(),
+	p = &PipelinePlan{Parameters: m.Count(), Precision: precisionOn(c.Train.dtype(), devices), Sequences: c.rows(), Microbatches: c.microbatches(),
 		Tokens: c.Train.BatchSize * c.Model.SeqLen, Replicas: c.Pipeline.Replicas}
 	for u := range m.Units() {
 		p.Units = append(p.Units, m.UnitScope(u))

@@ -27,8 +27,9 @@ type Start struct {
 	Config     string            `json:"config"` // as YAML, all defaults written out
 	Lines      []engine.LinePlan `json:"lines"`  // the pipeline's stages on their devices
 	Parameters int64             `json:"parameters"`
-	Optimizer  string            `json:"optimizer"` // which parameters are under which
-	Data       map[string]int64  `json:"data"`      // tokens by split
+	Precision  string            `json:"precision,omitempty"` // how devices compute, if not in f32
+	Optimizer  string            `json:"optimizer"`           // which parameters are under which
+	Data       map[string]int64  `json:"data"`                // tokens by split
 	FirstStep  int               `json:"first_step"`
 	Steps      int               `json:"steps"`
 }
@@ -44,7 +45,8 @@ type Progress struct {
 	GradNorm     float64       `json:"grad_norm"` // before clipping
 	TokensPerSec float64       `json:"tokens_per_s"`
 	Staleness    int           `json:"staleness"`
-	Skipped      bool          `json:"skipped,omitempty"` // the loss or the gradient was not finite
+	LossScale    float64       `json:"loss_scale,omitempty"` // of f16
+	Skipped      bool          `json:"skipped,omitempty"`    // the loss or the gradient was not finite
 	ValLoss      *float64      `json:"val_loss,omitempty"`
 	Left         time.Duration `json:"left_ns"`
 }

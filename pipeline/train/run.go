@@ -165,7 +165,7 @@ func (r *run) announce(context.Context) error {
 		return err
 	}
 	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.model.Count(), Optimizer: r.optimizer.String(),
-		Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
+		Precision: precisionOn(r.Train.dtype(), r.devices), Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	for i, dev := range r.devices {
 		r.start.Lines[i].Allocated, r.start.Lines[i].Staging = dev.Allocated()
 	}

@@ -60,7 +60,7 @@ func difference(want, got *outcome) *Difference {
 }
 
 // measured are the logged values that do not depend on the clock.
-func measured() []string { return []string{"loss", "grad_norm"} }
+func measured() []string { return []string{"loss", "grad_norm", "loss_scale", "skipped"} }
 
 // firstBatch is the number of the first batch, from 1, that was measured otherwise.
 func firstBatch(want, got []metrics.Record) (batch int, w, g string) {

@@ -62,6 +62,25 @@ func (t *trainer) learns(ctx context.Context, c *Case, s setting) error {
 	return nil
 }
 
+// overflows judges that the loss scale of a run passes some batches over and not others: else nothing that is equal to it says anything
+// of those.
+func (t *trainer) overflows(ctx context.Context, c *Case, s setting) error {
+	o, err := t.outcome(ctx, s)
+	if err != nil {
+		return err
+	}
+	skipped := 0
+	for _, r := range o.records {
+		skipped += int(r.Values["skipped"])
+	}
+	c.Detail = fmt.Sprintf("%d of %d batches overflow", skipped, t.batches)
+	if skipped == 0 || skipped == len(o.records) {
+		return fmt.Errorf("expected some to overflow: %s", c.Detail)
+	}
+	c.Verdict = OK
+	return nil
+}
+
 // differ judges two settings that mean different mathematics: if they agree, what sets them apart has no effect, and whatever is
 // equal to one of them proves nothing.
 func (t *trainer) differ(ctx context.Context, c *Case, a, b setting) error {

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -42,6 +43,7 @@ const (
 	resumed     = "a run that is stopped and resumed is one that never stopped"
 	repeated    = "a seed determines every bit"
 	replicated  = "replicas train as one pipeline does"
+	halves      = "f16 and bf16 train on a pipeline as on one device"
 	recomputed  = "what is computed again is what was not kept"
 	mixture     = "devices of several kinds agree within rounding"
 )
@@ -66,6 +68,7 @@ func (t *trainer) plan(kinds []kind, quick bool) []check {
 		p.delayed()
 		p.stopped()
 		p.replicas()
+		p.halves()
 	}
 	if len(kinds) > 1 {
 		p.mixed(kinds)
@@ -181,15 +184,19 @@ func (p *planner) stopped() {
 	s := delayedBy("muon", "error_feedback", true)
 	alone := p.here(s.with(s.name + ", delay 1"))
 	three, two := p.here(on2BW(s, 3)), p.here(on2BW(s, 2))
-	stop := func(first, then setting) {
-		p.add(resumed, fmt.Sprintf("%s, stopped, resumed on %s", first.name, strings.TrimPrefix(then.name, s.name+", 2bw, ")), alone.name,
-			func(ctx context.Context, c *Case) error { return p.interrupted(ctx, c, alone, first, then) })
-	}
-	stop(three, three)
+	p.stop(resumed, alone, three, three)
 	if !p.quick {
-		stop(three, two)
+		p.stop(resumed, alone, three, two)
 	}
 	p.add(repeated, three.name+", on devices opened anew", three.name, func(ctx context.Context, c *Case) error { return p.again(ctx, c, three) })
+}
+
+// stop adds that a run which is stopped and begun again in another setting is one that never stopped.
+func (p *planner) stop(claim string, never, first, then setting) {
+	never, first, then = p.here(never), p.here(first), p.here(then)
+	_, layout, _ := strings.Cut(then.name, "2bw, ")
+	p.add(claim, fmt.Sprintf("%s, stopped, resumed on %s", first.name, cmp.Or(layout, "1 stage")), never.name,
+		func(ctx context.Context, c *Case) error { return p.interrupted(ctx, c, never, first, then) })
 }
 
 // replicas adds pipelines side by side. They sum a batch's gradient replica by replica: with a microbatch each as one device does,
@@ -209,6 +216,29 @@ func (p *planner) replicas() {
 			p.equal(replicated, two(d, 4, 1), two(d, 4, 2))
 		}
 	}
+}
+
+// halves adds runs in f16, some of whose batches overflow, and in bf16.
+func (p *planner) halves() {
+	f16 := undelayed("adamw", true).with("adamw, tied, f16", "train.precision=f16", "train.loss_scale={initial: 16777216, growth_every: 3}")
+	bf16 := delayedBy("adamw", "error_feedback", false)
+	bf16 = bf16.with(bf16.name+", bf16", "train.precision=bf16")
+	alone := f16.with(f16.name + ", 1 stage")
+	p.equal(halves, alone, f16.with(f16.name+", 1f1b, 2 stages", "pipeline.stages=2"))
+	if p.quick {
+		return
+	}
+	p.equal(halves, bf16.with(bf16.name+", delay 1"), on2BW(bf16, 3))
+	delayed := f16.with(f16.name+", delay 1", "pipeline.delay=1")
+	p.equal(halves, delayed, on2BW(delayed, 2))
+	p.overflow(halves, delayed)
+	p.stop(halves, delayed, on2BW(delayed, 2), on2BW(delayed, 2))
+}
+
+// overflow adds that some batches of a setting are passed over, and others are not.
+func (p *planner) overflow(claim string, s setting) {
+	s = p.here(s)
+	p.add(claim, s.name+" has batches that overflow", "", func(ctx context.Context, c *Case) error { return p.overflows(ctx, c, s) })
 }
 
 // near adds that two settings agree within rounding, where other kernels do the same mathematics.

@@ -35,7 +35,7 @@ func TestAllCases(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, 51, compared)
+	assert.Equal(t, 55, compared)
 	left, err := os.ReadDir(os.TempDir())
 	require.NoError(t, err)
 	assert.Empty(t, left)

@@ -66,6 +66,11 @@ type CooperativeMatrix struct {
 	Result string `json:"result"` // "f32"
 }
 
+// Multiplies tells whether there are cooperative matrices of "f16" or "bf16".
+func (l Limits) Multiplies(input string) bool {
+	return slices.ContainsFunc(l.Cooperative, func(c CooperativeMatrix) bool { return c.Input == input })
+}
+
 // DefaultLimits returns what every WebGPU implementation guarantees.
 func DefaultLimits() Limits {
 	return Limits{
