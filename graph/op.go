@@ -36,7 +36,7 @@ type Case struct {
 	// Tolerance is the allowed error of the kernel in f32, relative to the largest magnitude of the reference;
 	// 0 means 2e-6.
 	Tolerance float64
-	NoGrad    bool // no input can carry a gradient
+	NoGrad    bool // no input can carry a gradient, or none that differences would find
 }
 
 // Source is an op without inputs that stands for memory.
@@ -92,6 +92,7 @@ type Named struct {
 
 func (s *Named) Label() string  { return s.ID }
 func (s *Named) Declared() Type { return s.Type }
+func (*Named) Halves()          {}
 
 func (s *Named) Infer(in []Type) ([]Type, error) {
 	if err := Arity(in, 0); err != nil {

@@ -45,7 +45,7 @@ func (c *context) matmulKernels() []Kernel {
 	first := c.g.Stores[0] // the result that the kernel itself stores; the epilogue stores the others
 	e := c.newEpilogue(p, first)
 	spec := matmul.Spec{Batch: p.batch, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
-		BatchStrideA: p.strideA, BatchStrideB: p.strideB}
+		TypeA: p.node.Inputs[0].DType, TypeB: p.node.Inputs[1].DType, BatchStrideA: p.strideA, BatchStrideB: p.strideB}
 	if len(c.g.Nodes) > 1 || len(c.g.Stores) > 1 {
 		spec.Epilogue, spec.Declarations = e.text, e.w.declared(3)
 	}
@@ -85,7 +85,7 @@ func (c *context) newEpilogue(p product, first *graph.Value) *epilogue {
 	w.Fixed[p.node.Outputs[0]] = fuse.Fixed{Expr: "acc", Flat: row}
 	e := &epilogue{w: w}
 	e.expr = w.Value(first, graph.Unflatten(first.Shape, row))
-	stores := w.storeRows(c.g.Stores[1:], row)
+	stores := w.stores(c.g.Stores[1:], row)
 	e.stmts = fmt.Sprintf("  let row = (b * %du + i) * %du + j;\n", p.m, p.n) + w.outer.String() + stores
 	return e
 }
@@ -118,8 +118,9 @@ func (c *context) readOperands(wgsl string, bindings []matmul.Binding, operands 
 			wgsl = rename(wgsl, o.read, "mm_at_"+"abc"[i:i+1])
 			continue
 		}
-		wgsl += fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> %s_array: array<f32>;\nfn %s(at: u32) -> f32 { return %s_array[at]; }\n",
-			len(args), o.read, o.read, o.read)
+		array, t := o.read+"_array", operands[o.operand].DType
+		wgsl += fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\nfn %s(at: u32) -> %s { return %s; }\n",
+			len(args), array, fuse.WGSLType(t), o.read, fuse.WGSLType(t), element(array, t, graph.Var("at", 1<<32)))
 		args = append(args, Arg{Value: operands[o.operand]})
 	}
 	return wgsl, args

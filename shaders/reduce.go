@@ -43,22 +43,19 @@ func (c *context) reduceKernels() []Kernel {
 func (c *context) rowKernel(name string, loop rowLoop) Kernel {
 	g := c.g
 	w := c.newWriter()
-	row, col := graph.Var("row", g.Rows), graph.Var("col", g.Cols)
+	row := graph.Var("row", g.Rows)
 	memory := 0
 	for _, phase := range g.Phases() {
 		memory += w.phase(phase, row, loop, fmt.Sprintf("var col = %s; col < %du; col += %s", loop.first(), g.Cols, loop.step()))
 	}
 	rows, full := c.split()
 	if len(full) > 0 {
-		var stores strings.Builder
-		for _, v := range full {
-			at := g.Full(row, col)
-			fmt.Fprintf(&stores, "  %s[%v] = %s;\n", w.binding(v), at, w.Value(v, graph.Unflatten(v.Shape, at)))
-		}
-		w.inner.WriteString(stores.String())
-		w.closeLoop(fmt.Sprintf("var col = %s; col < %du; col += %s", loop.first(), g.Cols, loop.step()))
+		at, turns := c.columns(row)
+		stores := w.stores(full, at...)
+		w.inner.WriteString(stores)
+		w.closeLoop(fmt.Sprintf("var col = %s; col < %du; col += %s", loop.first(), turns, loop.step()))
 	}
-	stores := w.storeRows(rows, row)
+	stores := w.stores(rows, row)
 	if !loop.cooperative {
 		body := fmt.Sprintf("  let row = group * %du + lane;\n  if (row >= %du) { return; }\n", loop.invocations, g.Rows) + w.outer.String() + stores
 		return Kernel{Name: name, Passes: []Pass{w.pass(body, loop.invocations, ceil(g.Rows, loop.invocations), 0)}}
@@ -68,6 +65,17 @@ func (c *context) rowKernel(name string, loop rowLoop) Kernel {
 	}
 	body := "  let row = group;\n" + w.outer.String() + stores
 	return Kernel{Name: name, Passes: []Pass{w.pass(body, loop.invocations, g.Rows, memory)}}
+}
+
+// columns are the positions that a turn of the storing loop computes, of so many turns: one, or where halves are stored the
+// two of a word.
+func (c *context) columns(row graph.Index) (at []graph.Index, turns int) {
+	g := c.g
+	if !g.StoresHalves() {
+		return []graph.Index{g.Full(row, graph.Var("col", g.Cols))}, g.Cols
+	}
+	first := graph.Var("col", g.Cols/2).Times(2)
+	return []graph.Index{g.Full(row, first), g.Full(row, first.Plus(graph.Const(1)))}, g.Cols / 2
 }
 
 func (l rowLoop) first() string {
@@ -187,7 +195,7 @@ func (c *context) splitKernel(parts int) Kernel {
 		fmt.Fprintf(w.outer, "  var %s = %s;\n  for (var part = 0u; part < %du; part++) { %s = %s; }\n", acc, neutral, parts, acc, next)
 		w.fix(node, row, acc)
 	}
-	tail := w.storeRows(g.Stores, row)
+	tail := w.stores(g.Stores, row)
 	body = fmt.Sprintf("  let row = group * %du + lane;\n  if (row >= %du) { return; }\n", workgroup, g.Rows)
 	k.Passes = append(k.Passes, w.pass(body+w.outer.String()+tail, workgroup, ceil(g.Rows, workgroup), 0))
 	return k

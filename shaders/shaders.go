@@ -4,7 +4,6 @@ package shaders
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -74,13 +73,6 @@ func Label(g *fuse.Group) string {
 // Lower returns the candidate kernels of a group. Values of equal key share a binding: key must tell overlapping
 // memory by equal text.
 func Lower(r *fuse.Result, g *fuse.Group, lim Limits, key func(*graph.Value) string) ([]Kernel, error) {
-	for _, n := range g.Nodes {
-		for _, v := range slices.Concat(n.Inputs, n.Outputs) {
-			if v.DType == graph.F16 || v.DType == graph.BF16 {
-				return nil, fmt.Errorf("%s: %v: kernels for %v are not available", Label(g), v, v.DType)
-			}
-		}
-	}
 	c := &context{r: r, g: g, lim: lim, key: key}
 	switch g.Kind {
 	case fuse.Map:

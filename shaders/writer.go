@@ -45,7 +45,15 @@ func (w *writer) bind(a Arg, typ string) int {
 func (w *writer) scratch(i int) string { return fmt.Sprintf("b%d", w.bind(Arg{Scratch: i}, "f32")) }
 
 func (w *writer) load(v *graph.Value, at []graph.Index) string {
-	return fmt.Sprintf("%s[%v]", w.binding(v), graph.Flatten(v.Shape, at))
+	return element(w.binding(v), v.DType, graph.Flatten(v.Shape, at))
+}
+
+// element is the expression of an array's element: of halves, its bits.
+func element(array string, d graph.DType, at graph.Index) string {
+	if d.Half() {
+		return graph.HalfAt(array, at)
+	}
+	return fmt.Sprintf("%s[%v]", array, at)
 }
 
 func (w *writer) let(inner bool, typ, expr string) string {
@@ -87,28 +95,71 @@ func mainHead(invocations, groups int, grid [3]int) string {
 	return s.String()
 }
 
-// storeRows writes the stores of all values that have one element a row; every value is computed before any is stored.
-func (w *writer) storeRows(vs []*graph.Value, row graph.Index) string {
+// stores writes the stores of values at the given positions, which are those of one word where there are halves among the
+// values; every value is computed before any is stored.
+func (w *writer) stores(vs []*graph.Value, at ...graph.Index) string {
 	var stores strings.Builder
 	for _, v := range vs {
-		x := w.Value(v, graph.Unflatten(v.Shape, row))
-		fmt.Fprintf(&stores, "  %s[%v] = %s;\n", w.binding(v), row, x)
+		xs := make([]string, len(at))
+		for i, x := range at {
+			xs[i] = w.Value(v, graph.Unflatten(v.Shape, x))
+		}
+		if v.DType.Half() {
+			fmt.Fprintf(&stores, "  %s[%v] = %s;\n", w.binding(v), at[0].Over(2), word(xs, at))
+			continue
+		}
+		for i, x := range at {
+			fmt.Fprintf(&stores, "  %s[%v] = %s;\n", w.binding(v), x, xs[i])
+		}
 	}
 	return stores.String()
 }
 
-// mapKernels compute one element an invocation (naive), or several: starting a workgroup costs a software device as much
+// word joins the bits of two halves; where the second is only the first once more, its place is left zero.
+func word(xs []string, at []graph.Index) string {
+	if len(xs) == 1 {
+		return xs[0]
+	}
+	high := fmt.Sprintf("(%s << 16u)", xs[1])
+	if _, sure := at[1].Mod(2).IsConst(); !sure {
+		high = fmt.Sprintf("select(0u, %s, %v == 1u)", high, at[1].Mod(2))
+	}
+	return xs[0] + " | " + high
+}
+
+// elements are the positions that an invocation of a Map kernel computes, its turn of so many, and what it must declare
+// first: one, or where halves are stored the two of a word, of which the second may repeat the first at the end.
+func (c *context) elements() (at []graph.Index, turn string, turns int, declare string) {
+	n := c.g.Rows
+	if !c.g.StoresHalves() {
+		return []graph.Index{graph.Var("row", n)}, "row", n, ""
+	}
+	turns = ceil(n, 2)
+	first := graph.Var("pair", turns).Times(2)
+	switch {
+	case n == 1:
+		at = []graph.Index{first}
+	case n%2 == 0:
+		at = []graph.Index{first, first.Plus(graph.Const(1))}
+	default:
+		at = []graph.Index{first, graph.Var("odd", n)}
+		declare = fmt.Sprintf("  let odd = min(pair * 2u + 1u, %du);\n", n-1)
+	}
+	return at, "pair", turns, declare
+}
+
+// mapKernels take one turn an invocation (naive), or several: starting a workgroup costs a software device as much
 // as hundreds of elements.
 func (c *context) mapKernels() []Kernel {
 	w := c.newWriter()
-	row := graph.Var("row", c.g.Rows)
-	stores := w.storeRows(c.g.Stores, row)
-	body := w.outer.String() + stores
-	one := fmt.Sprintf("  let row = group * %du + lane;\n  if (row >= %du) { return; }\n", workgroup, c.g.Rows) + body
-	ks := []Kernel{{Name: "map", Passes: []Pass{w.pass(one, workgroup, ceil(c.g.Rows, workgroup), 0)}}}
+	at, turn, turns, declare := c.elements()
+	stores := w.stores(c.g.Stores, at...)
+	body := declare + w.outer.String() + stores
+	one := fmt.Sprintf("  let %s = group * %du + lane;\n  if (%s >= %du) { return; }\n", turn, workgroup, turn, turns) + body
+	ks := []Kernel{{Name: "map", Passes: []Pass{w.pass(one, workgroup, ceil(turns, workgroup), 0)}}}
 	for _, each := range []int{4, 32} {
-		if groups := ceil(c.g.Rows, workgroup*each); groups > 1 {
-			loop := fmt.Sprintf("  for (var row = group * %du + lane; row < %du; row += %du) {\n", workgroup, c.g.Rows, groups*workgroup)
+		if groups := ceil(turns, workgroup*each); groups > 1 {
+			loop := fmt.Sprintf("  for (var %s = group * %du + lane; %s < %du; %s += %du) {\n", turn, workgroup, turn, turns, turn, groups*workgroup)
 			ks = append(ks, Kernel{Name: fmt.Sprintf("map%d", each), Passes: []Pass{w.pass(loop+body+"  }\n", workgroup, groups, 0)}})
 		}
 	}

@@ -10,8 +10,8 @@ import (
 // Suffix ends the scopes of the backward pass.
 const Suffix = " backward"
 
-// Gradients returns d(loss)/d(x) for each x of wrt, with the type of x; nil where the loss does not depend on x.
-// The loss is any float value; seed is the gradient that flows into it, nil for ones. Nodes of the backward pass take
+// Gradients returns d(loss)/d(x) for each x of wrt, with the type of x, but in f32 where x is of halves; nil where the loss does
+// not depend on x. The loss is any float value; seed is the gradient that flows into it, nil for ones. Nodes of the backward pass take
 // the scope of the node whose gradient they compute with Suffix, so that no kernel spans the two passes.
 func Gradients(loss *graph.Value, seed *graph.Value, wrt ...*graph.Value) []*graph.Value {
 	b := loss.Builder()
@@ -19,7 +19,7 @@ func Gradients(loss *graph.Value, seed *graph.Value, wrt ...*graph.Value) []*gra
 		b.Fail("gradient", "%v has no gradient", loss)
 	}
 	if seed == nil {
-		seed = op.Broadcast(op.Scalar(b, loss.DType, 1), loss.Shape...)
+		seed = op.Broadcast(op.Scalar(b, loss.Type.Gradient().DType, 1), loss.Shape...)
 	}
 	needed := ancestors(loss.Node, wrt)
 	grads := map[*graph.Value]*graph.Value{loss: seed}
@@ -70,7 +70,7 @@ func propagate(b *graph.Builder, n *graph.Node, grads map[*graph.Value]*graph.Va
 			if d == nil || !needed[in.Node] {
 				continue
 			}
-			if !d.Type.Equal(in.Type) {
+			if !d.Type.Equal(in.Type.Gradient()) {
 				panic("autodiff: " + n.Op.Name() + " returned a gradient of " + d.Type.String() + " for an input of " + in.Type.String())
 			}
 			if old := grads[in]; old != nil {

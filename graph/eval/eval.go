@@ -12,7 +12,7 @@ import (
 // Option changes how Run computes.
 type Option func(*run)
 
-// Rounded rounds every result to its dtype, as a device would store it.
+// Rounded rounds every result to its dtype, as a device would store it; halves are always rounded.
 func Rounded(r *run) { r.rounded = true }
 
 type run struct {
@@ -69,9 +69,21 @@ func (r *run) bind(g *graph.Graph, kind string, given map[string]*graph.Tensor) 
 		if err := checkIntegers(t); err != nil {
 			return fmt.Errorf("%s %q: %w", kind, name, err)
 		}
+		if v.DType.Half() {
+			t = rounded(t)
+		}
 		r.values[v] = t
 	}
 	return nil
+}
+
+// rounded is a tensor of numbers that its dtype has.
+func rounded(t *graph.Tensor) *graph.Tensor {
+	t = clone(t)
+	for i, x := range t.Data {
+		t.Data[i] = t.DType.Round(x)
+	}
+	return t
 }
 
 func checkIntegers(t *graph.Tensor) error {
@@ -120,10 +132,8 @@ func (r *run) step(n *graph.Node) {
 	}
 	n.Op.Eval(in, out)
 	for i, v := range n.Outputs {
-		if r.rounded && v.DType.Float() {
-			for j, x := range out[i].Data {
-				out[i].Data[j] = v.DType.Round(x)
-			}
+		if r.rounded && v.DType.Float() || v.DType.Half() {
+			out[i] = rounded(out[i])
 		}
 		if r.uses[v] > 0 {
 			r.values[v] = out[i]

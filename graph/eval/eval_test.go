@@ -1,6 +1,7 @@
 package eval_test
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -51,20 +52,38 @@ func TestAssignsHappenAtTheEnd(t *testing.T) {
 }
 
 func TestRounded(t *testing.T) {
-	for d, want := range map[graph.DType]float64{
-		graph.F32: float64(float32(1.0) / 3), graph.F16: 0x1.554p-2, graph.BF16: 0x1.56p-2,
-	} {
+	g, err := graph.Build(func(b *graph.Builder) {
+		b.Output("y", op.Reciprocal(b.Input("x", graph.T(graph.F32))))
+	})
+	require.NoError(t, err)
+	in := tensors{"x": number(graph.F32, 3)}
+	out, err := eval.Run(g, in, nil, eval.Rounded)
+	require.NoError(t, err)
+	assert.Equal(t, float64(float32(1.0)/3), out["y"].Data[0])
+	out, err = eval.Run(g, in, nil)
+	require.NoError(t, err)
+	assert.Equal(t, 1.0/3, out["y"].Data[0])
+}
+
+// Halves are always rounded, wherever they come from.
+func TestHalvesAreRounded(t *testing.T) {
+	for d, want := range map[graph.DType]float64{graph.F16: 0x1.554p-2, graph.BF16: 0x1.56p-2} {
 		g, err := graph.Build(func(b *graph.Builder) {
-			b.Output("y", op.Reciprocal(b.Input("x", graph.T(d))))
+			for i, x := range []*graph.Value{
+				b.Input("x", graph.T(d)), b.Variable("v", graph.T(d)), b.Constant("c", graph.T(d), []float64{1.0 / 3}),
+				op.Reciprocal(b.Input("three", graph.T(graph.F32))),
+			} {
+				b.Output(fmt.Sprint("y", i), op.Cast(x, d))
+			}
 		})
 		require.NoError(t, err)
-		in := tensors{"x": number(d, 3)}
-		out, err := eval.Run(g, in, nil, eval.Rounded)
+		vars := tensors{"v": number(d, 1.0/3)}
+		out, err := eval.Run(g, tensors{"x": number(d, 1.0/3), "three": number(graph.F32, 3)}, vars)
 		require.NoError(t, err)
-		assert.Equal(t, want, out["y"].Data[0], d.String())
-		out, err = eval.Run(g, in, nil)
-		require.NoError(t, err)
-		assert.Equal(t, 1.0/3, out["y"].Data[0])
+		for name, y := range out {
+			assert.Equal(t, want, y.Data[0], "%v %s", d, name)
+		}
+		assert.Equal(t, 1.0/3, vars["v"].Data[0], "what the caller gave stays")
 	}
 }
 

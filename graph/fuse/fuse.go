@@ -211,18 +211,24 @@ func (f *fuser) store(v *graph.Value) {
 		if a, chained := f.alias[base]; chained {
 			base, off = a.Base, a.Offset+off
 		}
-		if off*v.DType.Size()%int(f.opt.OffsetAlignment) == 0 {
+		if f.bindable(v, base, off) {
 			f.store(base)
 			if a, chained := f.alias[base]; chained {
 				base, off = a.Base, a.Offset+off
 			}
-			if off*v.DType.Size()%int(f.opt.OffsetAlignment) == 0 {
+			if f.bindable(v, base, off) {
 				f.alias[v] = Alias{base, off}
 				return
 			}
 		}
 	}
 	f.stored[v] = true
+}
+
+// bindable tells whether v can be a part of base's memory: it begins where a binding may, and is all of base or whole words.
+func (f *fuser) bindable(v, base *graph.Value, off int) bool {
+	size, n := v.DType.Size(), v.Shape.Len()
+	return off*size%max(4, int(f.opt.OffsetAlignment)) == 0 && (n*size%4 == 0 || n == base.Shape.Len())
 }
 
 // contiguous tells whether v is a view of adjacent elements of its input.

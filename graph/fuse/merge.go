@@ -228,6 +228,17 @@ func (g *Group) IsFull(v *graph.Value) bool {
 	return g.Cols > 1 && v.Shape.Len() == g.Rows*g.Cols
 }
 
+// ownsWords tells whether each word of a stored value of halves is written by one invocation, which then needs no atomics:
+// in a Map kernel, which computes two elements at a time, and in a Reduce kernel that can take its columns in pairs.
+func (g *Group) ownsWords(v *graph.Value) bool {
+	return g.Kind == Map || g.Kind == Reduce && g.IsFull(v) && g.Cols%2 == 0
+}
+
+// StoresHalves tells whether some result is of halves.
+func (g *Group) StoresHalves() bool {
+	return slices.ContainsFunc(g.Stores, func(v *graph.Value) bool { return v.DType.Half() })
+}
+
 // trace walks the group as its kernel will, and notes what it stores, loads, and may overwrite. It fails when some
 // value would be needed where the kernel does not have it.
 func (f *fuser) trace(g *Group) (ok bool) {
@@ -325,6 +336,9 @@ func (t *tracer) run() bool {
 		}
 	}
 	for _, v := range g.Stores {
+		if v.DType.Half() && !g.ownsWords(v) {
+			return false
+		}
 		flat := row
 		if g.IsFull(v) {
 			if !g.trailing() || g.Rows < fewRows && g.Cols > longRow {
@@ -361,6 +375,9 @@ func (t *tracer) contraction() *graph.Node {
 // inPlace lists for each store the loads of equal size that are read only at the element that is stored.
 func (t *tracer) inPlace() map[*graph.Value][]*graph.Value {
 	m := map[*graph.Value][]*graph.Value{}
+	if t.g.Kind == Reduce && t.g.StoresHalves() {
+		return m // the columns that an invocation stores are others than those that it reduced
+	}
 	row, col := graph.Var("row", t.g.Rows), graph.Var("col", t.g.Cols)
 	for _, s := range t.g.Stores {
 		flat := row

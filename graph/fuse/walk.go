@@ -92,10 +92,11 @@ func (w *Walker) Value(v *graph.Value, at []graph.Index) string {
 	return name
 }
 
-// WGSLType is the name of a dtype's scalar type.
+// WGSLType is the scalar type of a dtype in a kernel, and of the array that holds it: of halves, which are two a word in arrays,
+// a u32 is the bits of one.
 func WGSLType(d graph.DType) string {
-	if d == graph.BF16 {
-		return "f32"
+	if d.Half() {
+		return "u32"
 	}
 	return d.String()
 }

@@ -166,9 +166,9 @@ func gradientGraph(t *testing.T, c graph.Case, wrt []int) (g *graph.Graph, proje
 		total := op.Scalar(b, graph.F32, 0)
 		for i, y := range b.Apply(c.Op, xs...) {
 			if y.DType.Float() {
-				p := b.Input(name(len(xs)+len(projections)), y.Type)
-				projections = append(projections, graph.Case{Inputs: []graph.Type{y.Type}}.Values(uint64(10 + i))[0])
-				total = op.Add(total, op.Sum(op.Mul(y, p), nil, false))
+				p := b.Input(name(len(xs)+len(projections)), y.Type.Gradient())
+				projections = append(projections, graph.Case{Inputs: []graph.Type{p.Type}}.Values(uint64(10 + i))[0])
+				total = op.Add(total, op.Sum(op.Mul(op.Cast(y, graph.F32), p), nil, false))
 			}
 		}
 		vs := make([]*graph.Value, len(wrt))

@@ -1,7 +1,6 @@
 package op
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -14,7 +13,6 @@ func init() {
 		graph.Register(f)
 	}
 	graph.Register(func() graph.Op { return new(WhereOp) })
-	graph.Register(func() graph.Op { return new(CastOp) })
 }
 
 func comparison(name, operator string, f func(x, y float64) bool) graph.Op {
@@ -165,88 +163,4 @@ func (*WhereOp) Cases() []graph.Case {
 func Where(cond, x, y *graph.Value) *graph.Value {
 	o := new(WhereOp)
 	return graph.Apply1(o, align(o, cond, x, y)...)
-}
-
-// CastOp converts to another dtype.
-type CastOp struct {
-	To graph.DType `json:"to"`
-}
-
-func (*CastOp) Name() string { return "cast" }
-
-func (o *CastOp) Infer(in []graph.Type) ([]graph.Type, error) {
-	if err := graph.Arity(in, 1); err != nil {
-		return nil, err
-	}
-	return []graph.Type{{DType: o.To, Shape: in[0].Shape}}, nil
-}
-
-// The largest f32 that each integer type holds.
-const (
-	maxI32AsF32 = math.MaxInt32 - 127
-	maxU32AsF32 = math.MaxUint32 - 255
-)
-
-func (o *CastOp) Kernel(n *graph.Node) graph.Kernel {
-	from, to := n.Inputs[0].DType, wgslType(o.To)
-	return graph.Pointwise(func(a []string) string {
-		switch {
-		case from.Float() && o.To == graph.I32: // out of range is undefined on some drivers
-			return fmt.Sprintf("i32(clamp(%s, %s, %s))", a[0], real32(math.MinInt32), real32(maxI32AsF32))
-		case from.Float() && o.To == graph.U32:
-			return fmt.Sprintf("u32(clamp(%s, 0f, %s))", a[0], real32(maxU32AsF32))
-		case wgslType(from) == to:
-			return a[0]
-		}
-		return to + "(" + a[0] + ")"
-	}, 1)
-}
-
-func (o *CastOp) Eval(in, out []*graph.Tensor) {
-	from := in[0].DType
-	each(in, out, func(x float64) float64 {
-		switch {
-		case o.To.Float():
-			return x
-		case !from.Float():
-			return wrap(o.To, int64(x))
-		case math.IsNaN(x):
-			return 0
-		case o.To == graph.I32:
-			return math.Trunc(math.Min(math.Max(x, math.MinInt32), maxI32AsF32))
-		}
-		return math.Trunc(math.Min(math.Max(x, 0), maxU32AsF32))
-	})
-}
-
-func (o *CastOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
-	if !o.To.Float() || !n.Inputs[0].DType.Float() {
-		return []*graph.Value{nil}
-	}
-	return []*graph.Value{Cast(d[0], n.Inputs[0].DType)}
-}
-
-func (*CastOp) Cases() []graph.Case {
-	var cs []graph.Case
-	dtypes := []graph.DType{graph.F32, graph.I32, graph.U32}
-	for _, from := range dtypes {
-		for _, to := range dtypes {
-			for _, s := range []graph.Shape{{}, {41}, {3, 7}} {
-				cs = append(cs, graph.Case{
-					Op: &CastOp{To: to}, Inputs: []graph.Type{{DType: from, Shape: s}}, Fill: wideIntegers(from),
-					Low: -1e5, High: 1e5, NoGrad: !from.Float() || !to.Float(),
-				})
-			}
-		}
-	}
-	return cs
-}
-
-// Cast converts to a dtype. Floats become integers by truncation, limited to the range (NaN is unspecified); integers
-// become each other by wrapping.
-func Cast(x *graph.Value, d graph.DType) *graph.Value {
-	if x.DType == d {
-		return x
-	}
-	return graph.Apply1(&CastOp{To: d}, x)
 }

@@ -22,6 +22,7 @@ type ConcatOp struct {
 }
 
 func (*ConcatOp) Name() string { return "concat" }
+func (*ConcatOp) Halves()      {}
 
 func (o *ConcatOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if len(in) == 0 {
@@ -49,7 +50,7 @@ func (o *ConcatOp) Kernel(n *graph.Node) graph.Kernel {
 	switch {
 	case len(n.Inputs) <= maxSelected:
 		return o.selecting(n)
-	case n.Outputs[0].Shape[:o.Axis].Len() == 1:
+	case n.Outputs[0].Shape[:o.Axis].Len() == 1 && !slices.ContainsFunc(n.Inputs, partialWord):
 		return graph.Join{}
 	}
 	return graph.Expansion{Expand: func(in []*graph.Value) []*graph.Value {
@@ -59,6 +60,9 @@ func (o *ConcatOp) Kernel(n *graph.Node) graph.Kernel {
 		return []*graph.Value{Concat(o.Axis, in...)}
 	}}
 }
+
+// partialWord tells whether a value of halves ends within a word: only a kernel can put another behind it.
+func partialWord(v *graph.Value) bool { return v.Shape.Len()*v.DType.Size()%4 != 0 }
 
 func (o *ConcatOp) selecting(n *graph.Node) graph.Kernel {
 	return graph.Elementwise{Emit: func(e graph.Emitter, at []graph.Index) string {
@@ -114,7 +118,15 @@ func (*ConcatOp) Cases() []graph.Case {
 		{{1, 3, 2}, {1, 1, 2}, {1, 2, 2}, {1, 2, 2}},
 	}...)...)
 	u := graph.T(graph.U32, 2, 3)
-	return append(cs, graph.Case{Op: &ConcatOp{1}, Inputs: []graph.Type{u, u}, NoGrad: true})
+	cs = append(cs, graph.Case{Op: &ConcatOp{1}, Inputs: []graph.Type{u, u}, NoGrad: true})
+	for _, extents := range [][]int{{3, 5}, {1}, {1, 1, 1}, {2, 4, 6, 8, 2}, {2, 4, 3, 8, 2}} { // copied as words, and not
+		c := graph.Case{Op: &ConcatOp{0}, Tolerance: exact}
+		for _, n := range extents {
+			c.Inputs = append(c.Inputs, graph.T(graph.BF16, n))
+		}
+		cs = append(cs, c)
+	}
+	return cs
 }
 
 // Concat lays values one after the other along the axis; their other extents are equal.

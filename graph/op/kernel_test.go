@@ -52,7 +52,7 @@ func TestElementwiseKernels(t *testing.T) {
 			if picks < len(want.Data) {
 				j = r.IntN(len(want.Data))
 			}
-			expected[i], got[i] = want.Data[j], m.at(want.Shape, j)
+			expected[i], got[i] = want.Data[j], m.at(want.Type, j)
 		}
 		if want.DType.Float() {
 			assertClose(t, expected, got, tolerance)
@@ -96,7 +96,8 @@ func (m *machine) parse(wgsl string) ast.Expr {
 	return e
 }
 
-func (m *machine) at(s graph.Shape, flat int) float64 {
+func (m *machine) at(t graph.Type, flat int) float64 {
+	s := t.Shape
 	m.env = map[string]any{}
 	for i := len(s) - 1; i >= 0; i-- {
 		m.env[fmt.Sprintf("c%d", i)] = uint32(flat % s[i])
@@ -111,7 +112,7 @@ func (m *machine) at(s graph.Shape, flat int) float64 {
 	case int32:
 		return float64(v)
 	case uint32:
-		return float64(v)
+		return t.DType.FromBits(v)
 	}
 	panic("a kernel's result is a number")
 }
@@ -209,6 +210,9 @@ func (m *machine) call(e *ast.CallExpr) any {
 	if n, _ := fmt.Sscanf(name, "in%d", &input); n == 1 {
 		x, i := m.in[input], a[0].(uint32)
 		require.Less(m.t, int(i), len(x.Data), "input %d is read out of bounds", input)
+		if x.DType.Half() {
+			return x.DType.Bits(x.Data[i])
+		}
 		return convert(wgslName(x.DType), x.Data[i])
 	}
 	switch name {

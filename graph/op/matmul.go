@@ -10,13 +10,15 @@ import (
 
 func init() { graph.Register(func() graph.Op { return new(MatMulOp) }) }
 
-// MatMulOp is a batched matrix product. Either input may have two axes only and is then shared over the batch.
+// MatMulOp is a batched matrix product. Either input may have two axes only and is then shared over the batch. Of halves the
+// result is f32, and so is what is added up.
 type MatMulOp struct {
 	TransA bool `json:"trans_a"`
 	TransB bool `json:"trans_b"`
 }
 
 func (*MatMulOp) Name() string { return "matmul" }
+func (*MatMulOp) Halves()      {}
 
 func (o *MatMulOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 2); err != nil {
@@ -47,7 +49,7 @@ func (o *MatMulOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if len(batch) == 0 {
 		batch = batchB
 	}
-	return []graph.Type{{DType: a.DType, Shape: append(batch.Clone(), m, n)}}, nil
+	return []graph.Type{{DType: graph.F32, Shape: append(batch.Clone(), m, n)}}, nil
 }
 
 // matrix is the rows and columns of the last two axes after transposition.
@@ -87,18 +89,20 @@ func general(t *graph.Tensor, i int) blas64.General {
 	return blas64.General{Rows: rows, Cols: cols, Stride: cols, Data: t.Data[i*rows*cols : (i+1)*rows*cols]}
 }
 
-func (o *MatMulOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
+// Grad rounds the gradient to the operands' dtype, so that its products are of the same kind.
+func (o *MatMulOp) Grad(n *graph.Node, douts []*graph.Value) []*graph.Value {
 	a, b := n.Inputs[0], n.Inputs[1]
+	d := Cast(douts[0], a.DType)
 	var da, db *graph.Value
 	if o.TransA {
-		da = MatMul(b, d[0], o.TransB, true)
+		da = MatMul(b, d, o.TransB, true)
 	} else {
-		da = MatMul(d[0], b, false, !o.TransB)
+		da = MatMul(d, b, false, !o.TransB)
 	}
 	if o.TransB {
-		db = MatMul(d[0], a, true, o.TransA)
+		db = MatMul(d, a, true, o.TransA)
 	} else {
-		db = MatMul(a, d[0], !o.TransA, false)
+		db = MatMul(a, d, !o.TransA, false)
 	}
 	return []*graph.Value{unshare(da, a), unshare(db, b)}
 }
@@ -127,9 +131,31 @@ func (*MatMulOp) Cases() []graph.Case {
 			}
 		}
 	}
-	return append(cs, cases(graph.Case{Op: new(MatMulOp), Tolerance: 1e-5}, [][]graph.Shape{
+	cs = append(cs, cases(graph.Case{Op: new(MatMulOp), Tolerance: 1e-5}, [][]graph.Shape{
 		{{128, 130}, {130, 140}}, {{257, 64}, {64, 260}},
 	}...)...)
+	return append(cs, halfMatMuls()...)
+}
+
+// halfMatMuls have extents odd, even and divisible by four. The gradient rounds, so that differences say nothing of it.
+func halfMatMuls() []graph.Case {
+	var cs []graph.Case
+	for _, c := range []struct {
+		d       graph.DType
+		o       MatMulOp
+		batch   graph.Shape
+		m, k, n int
+	}{
+		{graph.F16, MatMulOp{}, nil, 1, 1, 1}, {graph.F16, MatMulOp{}, nil, 3, 5, 7}, {graph.BF16, MatMulOp{true, true}, nil, 1, 33, 2},
+		{graph.BF16, MatMulOp{false, true}, graph.Shape{3}, 3, 5, 6}, {graph.F16, MatMulOp{true, false}, nil, 36, 24, 40},
+		{graph.BF16, MatMulOp{}, nil, 65, 66, 38},
+	} {
+		cs = append(cs, graph.Case{Op: &c.o, Tolerance: 1e-5, NoGrad: true, Inputs: []graph.Type{
+			graph.T(c.d, append(c.batch.Clone(), order(c.m, c.k, c.o.TransA)...)...),
+			graph.T(c.d, append(c.batch.Clone(), order(c.k, c.n, c.o.TransB)...)...),
+		}})
+	}
+	return cs
 }
 
 func order(rows, cols int, trans bool) []int {
@@ -140,7 +166,8 @@ func order(rows, cols int, trans bool) []int {
 }
 
 // MatMul is the matrix product over the last two axes, [..., m, k] × [..., k, n], each first transposed if so asked.
-// Leading extents are equal, or one side has two axes and is shared over the batch.
+// Leading extents are equal, or one side has two axes and is shared over the batch. Both are of one dtype, f32 or halves; the
+// result is f32.
 func MatMul(a, b *graph.Value, transA, transB bool) *graph.Value {
 	o := &MatMulOp{transA, transB}
 	if len(b.Shape) == 2 && len(a.Shape) > 2 && !transA {

@@ -50,13 +50,20 @@ func view(from func(at []graph.Index) []graph.Index) graph.Kernel {
 	}}
 }
 
-// viewCases covers floats, which have gradients, and u32.
+// viewCases covers floats, which have gradients, u32 and, where the op takes them, halves.
 func viewCases(o graph.Op, s graph.Shape) []graph.Case {
-	return []graph.Case{
+	cs := []graph.Case{
 		{Op: o, Inputs: []graph.Type{{DType: graph.F32, Shape: s}}},
 		{Op: o, Inputs: []graph.Type{{DType: graph.U32, Shape: s}}, NoGrad: true},
 	}
+	if _, ok := o.(graph.HalfOp); ok {
+		cs = append(cs, graph.Case{Op: o, Inputs: []graph.Type{{DType: graph.F16, Shape: s}}, Tolerance: exact})
+	}
+	return cs
 }
+
+// exact is the tolerance of what is not rounded.
+const exact = 1e-30
 
 // BroadcastOp repeats along new leading axes and axes of extent one.
 type BroadcastOp struct {
@@ -64,6 +71,7 @@ type BroadcastOp struct {
 }
 
 func (*BroadcastOp) Name() string { return "broadcast" }
+func (*BroadcastOp) Halves()      {}
 
 func (o *BroadcastOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 1); err != nil {
@@ -158,6 +166,7 @@ type ReshapeOp struct {
 }
 
 func (*ReshapeOp) Name() string { return "reshape" }
+func (*ReshapeOp) Halves()      {}
 
 func (o *ReshapeOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 1); err != nil {
@@ -217,6 +226,7 @@ type PermuteOp struct {
 }
 
 func (*PermuteOp) Name() string { return "permute" }
+func (*PermuteOp) Halves()      {}
 
 func (o *PermuteOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 1); err != nil {
@@ -296,6 +306,7 @@ type SliceOp struct {
 }
 
 func (*SliceOp) Name() string { return "slice" }
+func (*SliceOp) Halves()      {}
 
 func (o *SliceOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 1); err != nil {

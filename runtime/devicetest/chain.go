@@ -15,21 +15,25 @@ const chainTolerance = 1e-4
 // Chain is a random graph of the given number of ops: arithmetic, views, reductions and matrix products that feed each
 // other, outputs of any of them, variables assigned from anything of their type, each other included. It finds out
 // whether fusion and memory planning change what is computed. A shorter chain of a seed begins like the longer one.
-func Chain(seed uint64, steps int) Task {
-	c := &chain{r: rand.New(rand.NewPCG(seed, 11)), task: Task{
-		Op: "chain", Name: fmt.Sprintf("seed %d, %d ops", seed, steps), Runs: 2, Tolerance: chainTolerance, Floor: 1,
-		Inputs: map[string]*graph.Tensor{}, Variables: map[string]*graph.Tensor{},
-	}}
-	c.prefix = fmt.Sprintf("chain%d.", seed)
+func Chain(seed uint64, length int) Task {
+	c := &chain{task: Task{Op: "chain", Tolerance: chainTolerance}}
+	return c.grow(seed, length, (*chain).begin, steps)
+}
+
+// grow makes the task: a beginning and so many steps, each of a random kind.
+func (c *chain) grow(seed uint64, length int, begin func(*chain), kinds []func(*chain, *graph.Value) *graph.Value) Task {
+	c.r, c.prefix = rand.New(rand.NewPCG(seed, 11)), fmt.Sprintf("%s%d.", c.task.Op, seed)
+	c.task.Name, c.task.Runs, c.task.Floor = fmt.Sprintf("seed %d, %d ops", seed, length), 2, 1
+	c.task.Inputs, c.task.Variables = map[string]*graph.Tensor{}, map[string]*graph.Tensor{}
 	var err error
 	c.task.Graph, err = graph.Build(func(b *graph.Builder) {
 		c.b = b
-		c.begin()
-		for i := range steps {
+		begin(c)
+		for i := range length {
 			if c.r.IntN(6) == 0 {
-				c.scope = []string{"", "layer 0", "layer 1"}[min(i*3/steps, 2)]
+				c.scope = []string{"", "layer 0", "layer 1"}[min(i*3/length, 2)]
 			}
-			b.Scope(c.scope, c.step)
+			b.Scope(c.scope, func() { c.step(kinds) })
 		}
 		c.r = rand.New(rand.NewPCG(seed, 12))
 		c.finish()
@@ -59,6 +63,7 @@ type chain struct {
 	scope  string
 	prefix string
 	named  int
+	exact  bool // sources hold quarters up to eight, which halves have
 }
 
 const mostElements = 20000
@@ -91,9 +96,12 @@ func (c *chain) begin() {
 func (c *chain) fill(t graph.Type, below int) *graph.Tensor {
 	x := graph.NewTensor(t)
 	for i := range x.Data {
-		if t.DType.Float() {
+		switch {
+		case t.DType.Float() && c.exact:
+			x.Data[i] = float64(c.r.IntN(65)-32) / 4
+		case t.DType.Float():
 			x.Data[i] = float64(float32(4*c.r.Float64() - 2))
-		} else {
+		default:
 			x.Data[i] = float64(c.r.IntN(below))
 		}
 	}
@@ -114,8 +122,10 @@ func (c *chain) integers(t graph.Type, below int) *graph.Value {
 	return c.b.Input(name, t)
 }
 
-func (c *chain) variable(s graph.Shape) *graph.Value {
-	name, t := c.name("v"), graph.T(graph.F32, s...)
+func (c *chain) variable(s graph.Shape) *graph.Value { return c.variableOf(graph.T(graph.F32, s...)) }
+
+func (c *chain) variableOf(t graph.Type) *graph.Value {
+	name := c.name("v")
 	c.task.Variables[name] = c.fill(t, 0)
 	return c.b.Variable(name, t)
 }
@@ -130,7 +140,7 @@ func (c *chain) pick() *graph.Value {
 func (c *chain) like(x *graph.Value) *graph.Value {
 	var fit []*graph.Value
 	for _, y := range c.pool {
-		if s, err := op.BroadcastShapes(x.Shape, y.Shape); err == nil && s.Len() <= max(mostElements, x.Shape.Len()) {
+		if s, err := op.BroadcastShapes(x.Shape, y.Shape); err == nil && x.DType == y.DType && s.Len() <= max(mostElements, x.Shape.Len()) {
 			fit = append(fit, y)
 		}
 	}
@@ -145,9 +155,9 @@ var steps = []func(c *chain, x *graph.Value) *graph.Value{
 	(*chain).random, (*chain).crossEntropy,
 }
 
-func (c *chain) step() {
+func (c *chain) step(kinds []func(*chain, *graph.Value) *graph.Value) {
 	for {
-		if y := steps[c.r.IntN(len(steps))](c, c.pick()); y != nil {
+		if y := kinds[c.r.IntN(len(kinds))](c, c.pick()); y != nil {
 			c.pool = append(c.pool, y)
 			return
 		}
@@ -397,9 +407,9 @@ func (c *chain) finish() {
 func (c *chain) replacement(v *graph.Value) *graph.Value {
 	var same, larger []*graph.Value
 	for _, x := range c.pool {
-		if x.Shape.Equal(v.Shape) {
+		if x.Type.Equal(v.Type) {
 			same = append(same, x)
-		} else if x.Shape.Len() >= v.Shape.Len() {
+		} else if x.DType == v.DType && x.Shape.Len() >= v.Shape.Len() {
 			larger = append(larger, x)
 		}
 	}

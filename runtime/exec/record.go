@@ -118,32 +118,23 @@ func (p *Plan) classes(q *program) []string {
 func Encode(d graph.DType, data []float64) []byte {
 	b := make([]byte, 0, 4*len(data))
 	for _, x := range data {
-		switch d {
-		case graph.F32:
-			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(float32(x)))
-		case graph.I32:
-			b = binary.LittleEndian.AppendUint32(b, uint32(int32(x)))
-		case graph.U32:
-			b = binary.LittleEndian.AppendUint32(b, uint32(x))
-		default:
-			panic("exec: no encoding for " + d.String())
+		if d.Half() {
+			b = binary.LittleEndian.AppendUint16(b, uint16(d.Bits(x)))
+		} else {
+			b = binary.LittleEndian.AppendUint32(b, d.Bits(x))
 		}
 	}
-	return b
+	return append(b, make([]byte, -len(b)&3)...)
 }
 
-// Decode is the inverse of Encode.
+// Decode is the inverse of Encode, but for the padding of an odd number of halves: it becomes a last element.
 func Decode(d graph.DType, b []byte) []float64 {
-	data := make([]float64, len(b)/4)
+	data := make([]float64, len(b)/d.Size())
 	for i := range data {
-		w := binary.LittleEndian.Uint32(b[4*i:])
-		switch d {
-		case graph.F32:
-			data[i] = float64(math.Float32frombits(w))
-		case graph.I32:
-			data[i] = float64(int32(w))
-		default:
-			data[i] = float64(w)
+		if d.Half() {
+			data[i] = d.FromBits(uint32(binary.LittleEndian.Uint16(b[2*i:])))
+		} else {
+			data[i] = d.FromBits(binary.LittleEndian.Uint32(b[4*i:]))
 		}
 	}
 	return data

@@ -3,6 +3,7 @@ package tune
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -304,11 +305,17 @@ func noise(t graph.Type) []byte {
 	data := make([]byte, t.Bytes())
 	for i := 0; i < len(data); i += 4 {
 		r := rng.Uint32()
-		if t.DType.Float() { // exponent of [0.5, 1)
-			data[i], data[i+1], data[i+2], data[i+3] = byte(r), byte(r>>8), byte(r>>16)&0x7f, 0x3f
-		} else {
-			data[i] = byte(r)
+		switch t.DType { // exponents of [0.5, 1)
+		case graph.F32:
+			r = r&0x007fffff | 0x3f000000
+		case graph.F16:
+			r = r&0x03ff03ff | 0x38003800
+		case graph.BF16:
+			r = r&0x007f007f | 0x3f003f00
+		default:
+			r &= 0xff
 		}
+		binary.LittleEndian.PutUint32(data[i:], r)
 	}
 	return data
 }

@@ -33,8 +33,8 @@ func lanesCandidates(s Spec, l Limits) []Kernel {
 				if swap {
 					base.spec = transposed(s)
 				}
-				// What is laid out well already gains nothing from a copy.
-				if packRows && base.spec.quadsA() || packCols && base.spec.quadsB() {
+				// What is laid out well already gains nothing from a copy, unless from its conversion.
+				if packRows && base.spec.quadsA() && base.spec.TypeA == F32 || packCols && base.spec.quadsB() && base.spec.TypeB == F32 {
 					continue
 				}
 				if best, ok := base.best(l); ok {
@@ -51,6 +51,7 @@ func lanesCandidates(s Spec, l Limits) []Kernel {
 func transposed(s Spec) Spec {
 	s.M, s.N = s.N, s.M
 	s.TransA, s.TransB = !s.TransB, !s.TransA
+	s.TypeA, s.TypeB = s.TypeB, s.TypeA
 	s.BatchStrideA, s.BatchStrideB = s.BatchStrideB, s.BatchStrideA
 	return s
 }
@@ -90,6 +91,7 @@ func (p lanes) cost() float64 {
 	if p.quadCols() {
 		col = 6 * 32
 	}
+	row, col = row+unpacking(s.TypeA, p.packRows), col+4*unpacking(s.TypeB, p.packCols)
 	fma := 2.3
 	if p.groups == 3 {
 		fma = 3.2 // accumulators no longer stay in registers
@@ -110,6 +112,17 @@ func (p lanes) cost() float64 {
 	return cost
 }
 
+// unpacking is what it takes to convert an element to f32 in every turn.
+func unpacking(t Element, packed bool) float64 {
+	switch {
+	case packed || t == F32:
+		return 0
+	case t == BF16:
+		return 4
+	}
+	return 14
+}
+
 // batches is how many matrices an operand really has.
 func batches(batch, stride int) int {
 	if stride == 0 {
@@ -128,19 +141,19 @@ func (p lanes) kernel(s Spec, l Limits) Kernel {
 	seen := p.spec
 	if p.packRows {
 		k.Name += " rows packed"
-		pass, size := packed(rows.Operand, seen.Batch, seen.M, seen.K, seen.BatchStrideA, seen.TransA, l)
+		pass, size := packed(rows.Operand, seen.TypeA, seen.Batch, seen.M, seen.K, seen.BatchStrideA, seen.TransA, l)
 		rows = Binding{Operand: Scratch, Size: size}
 		pass.Bindings[1] = rows
 		k.Passes, k.Scratch = append(k.Passes, pass), size
-		seen.TransA, seen.BatchStrideA = true, min(seen.BatchStrideA, 1)*roundUp(seen.M, 4)*seen.K
+		seen.TypeA, seen.TransA, seen.BatchStrideA = F32, true, min(seen.BatchStrideA, 1)*roundUp(seen.M, 4)*seen.K
 	}
 	if p.packCols {
 		k.Name += " columns packed"
-		pass, size := packed(cols.Operand, seen.Batch, seen.N, seen.K, seen.BatchStrideB, !seen.TransB, l)
+		pass, size := packed(cols.Operand, seen.TypeB, seen.Batch, seen.N, seen.K, seen.BatchStrideB, !seen.TransB, l)
 		cols = Binding{Operand: Scratch, Offset: roundUp(k.Scratch, 256), Size: size}
 		pass.Bindings[1] = cols
 		k.Passes, k.Scratch = append(k.Passes, pass), cols.Offset+size
-		seen.TransB, seen.BatchStrideB = false, min(seen.BatchStrideB, 1)*roundUp(seen.N, 4)*seen.K
+		seen.TypeB, seen.TransB, seen.BatchStrideB = F32, false, min(seen.BatchStrideB, 1)*roundUp(seen.N, 4)*seen.K
 	}
 	p.spec = seen
 	pass := p.pass(s, l)
@@ -152,6 +165,7 @@ func (p lanes) kernel(s Spec, l Limits) Kernel {
 // pass writes the main shader; s is the caller's Spec.
 func (p lanes) pass(s Spec, l Limits) Pass {
 	quadC := !p.swap && s.N%4 == 0
+	s.TypeA, s.TypeB = p.spec.TypeA, p.spec.TypeB // as they are bound
 	g := newSource(s, p.quadRows(), p.quadCols(), quadC)
 	quads := ceilDiv(p.spec.N, 4)
 	tiles := [3]int{ceilDiv(quads, p.width*p.groups), ceilDiv(p.spec.M, p.rows), s.Batch}
@@ -198,22 +212,22 @@ func (p lanes) turn(g *source) {
 	s := p.spec
 	for j := range p.groups {
 		if p.quadCols() {
-			g.line("let b%d = mm_b[b * %du + k * %du + c%d];", j, s.BatchStrideB/4, ceilDiv(s.N, 4), j)
+			g.line("let b%d = %s;", j, g.b.read(fmt.Sprintf("b * %du + k * %du + c%d", s.BatchStrideB/4, ceilDiv(s.N, 4), j)))
 			continue
 		}
 		var at [4]any
 		for q := range at {
-			at[q] = s.indexB("k", fmt.Sprintf("c%d_%d", j, q))
+			at[q] = g.b.read(s.indexB("k", fmt.Sprintf("c%d_%d", j, q)))
 		}
-		g.line(fmt.Sprintf("let b%d = vec4<f32>(mm_b[%%s], mm_b[%%s], mm_b[%%s], mm_b[%%s]);", j), at[:]...)
+		g.line(fmt.Sprintf("let b%d = vec4<f32>(%%s, %%s, %%s, %%s);", j), at[:]...)
 	}
 	for i := range p.rows {
 		a := fmt.Sprintf("a%d", i)
 		switch {
 		case !p.quadRows():
-			g.line("let a%d = mm_a[%s];", i, s.indexA(fmt.Sprintf("r%d", i), "k"))
+			g.line("let a%d = %s;", i, g.a.read(s.indexA(fmt.Sprintf("r%d", i), "k")))
 		case i%4 == 0:
-			g.line("let a%d = mm_a[b * %du + k * %du + r%d];", i, s.BatchStrideA/4, ceilDiv(s.M, 4), i)
+			g.line("let a%d = %s;", i, g.a.read(fmt.Sprintf("b * %du + k * %du + r%d", s.BatchStrideA/4, ceilDiv(s.M, 4), i)))
 		}
 		if p.quadRows() {
 			a = fmt.Sprintf("a%d.%c", i/4*4, "xyzw"[i%4])
@@ -270,13 +284,13 @@ func (p lanes) scalarStores(g *source, acc string) {
 
 // packed is the pass that copies an operand to scratch as [batch, k, x] with x padded to a multiple of four by
 // zeros. xContiguous says that neighbours in x are neighbours in the operand.
-func packed(from Operand, batch, x, k, stride int, xContiguous bool, l Limits) (Pass, int) {
+func packed(from Operand, element Element, batch, x, k, stride int, xContiguous bool, l Limits) (Pass, int) {
 	batch = batches(batch, stride)
 	quads := ceilDiv(x, 4)
 	total := batch * k * quads
 	width := min(64, l.MaxInvocations, l.MaxWorkgroupX)
-	g := &source{}
-	g.line("@group(0) @binding(0) var<storage, read_write> src: array<f32>;")
+	g, src := &source{}, array{name: "src", element: element}
+	g.declare(0, src)
 	g.line("@group(0) @binding(1) var<storage, read_write> dst: array<vec4<f32>>;")
 	groups := g.main([2]int{width, 1}, [3]int{ceilDiv(total, width), 1, 1}, l, true)
 	g.line("let id = tx * %du + l.x;", width)
@@ -292,7 +306,7 @@ func packed(from Operand, batch, x, k, stride int, xContiguous bool, l Limits) (
 		if x%4 != 0 && q > 0 {
 			guard = fmt.Sprintf("if (x + %du < %du) ", q, x)
 		}
-		g.line("%s{ v.%c = src[%s]; }", guard, "xyzw"[q], at)
+		g.line("%s{ v.%c = %s; }", guard, "xyzw"[q], src.read(at))
 	}
 	g.line("dst[id] = v;\n}")
 	return Pass{

@@ -1,4 +1,4 @@
-// Package matmul generates WGSL kernels for batched f32 matrix products: several for each shape, to be chosen
+// Package matmul generates WGSL kernels for batched matrix products in f32: several for each shape, to be chosen
 // by timing. Every candidate sums over k in an order that its text fixes, so its bits repeat.
 package matmul
 
@@ -10,17 +10,18 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Spec is the product C[b,i,j] = epilogue(Σ_k A[b,i,k]·B[b,k,j]), f32 throughout.
+// Spec is the product C[b,i,j] = epilogue(Σ_k A[b,i,k]·B[b,k,j]). C and the sums are f32.
 type Spec struct {
 	Batch, M, N, K int  // each ≥ 1
 	TransA, TransB bool // A is stored [K,M], B is stored [N,K]
+	TypeA, TypeB   Element
 	// BatchStrideA and BatchStrideB are elements from one matrix to the next; 0 uses one matrix for the whole
 	// batch. C is contiguous, [Batch,M,N].
 	BatchStrideA, BatchStrideB int
 	// Epilogue, if not nil, returns the WGSL statements and expression of the stored value, given the names of
 	// the accumulator (f32) and of b, i and j (u32). The text becomes the body of a function. mm_at_a(i),
 	// mm_at_b(i) and mm_at_c(i) read elements of the pass's first three bindings (see Pass.Bindings: they may be copies, or
-	// A and B exchanged), C's only where it stores.
+	// A and B exchanged), C's only where it stores; of halves they give the bits, a u32.
 	Epilogue func(acc, b, i, j string) (stmts, expr string)
 	// Declarations is module-scope WGSL: the bindings, 3 and up, that Epilogue reads.
 	Declarations string
@@ -101,7 +102,7 @@ func naive(s Spec, l Limits, software bool) Kernel {
 	g.line("if (id >= %du) { return; }", total)
 	g.line("let b = id / %du; let i = id / %du %% %du; let j = id %% %du;", s.M*s.N, s.N, s.M, s.N)
 	g.line("var s = 0.0;")
-	g.line("for (var k = 0u; k < %du; k++) { s += mm_a[%s] * mm_b[%s]; }", s.K, s.indexA("i", "k"), s.indexB("k", "j"))
+	g.line("for (var k = 0u; k < %du; k++) { s += %s * %s; }", s.K, g.a.read(s.indexA("i", "k")), g.b.read(s.indexB("k", "j")))
 	g.line("mm_c[id] = %s;", g.value("s", "b", "i", "j"))
 	cost := float64(total) * float64(s.K) * 4
 	if software {
@@ -132,23 +133,19 @@ func (s Spec) quadsB() bool { return !s.TransB && s.N%4 == 0 && s.BatchStrideB%4
 // source builds the text of one shader.
 type source struct {
 	strings.Builder
-	spec Spec
+	spec    Spec
+	a, b, c array
 }
 
 func (g *source) line(format string, args ...any) { fmt.Fprintf(g, format+"\n", args...) }
 
 // newSource starts a shader of bindings A, B and C with the epilogue; the flags say which are arrays of vec4.
 func newSource(s Spec, quadA, quadB, quadC bool) *source {
-	g := &source{spec: s}
-	for i, q := range []bool{quadA, quadB, quadC} {
-		t, element := "f32", "at"
-		if q {
-			t, element = "vec4<f32>", "at >> 2u][at & 3u"
-		}
-		x := "abc"[i]
-		g.line("@group(0) @binding(%d) var<storage, read_write> mm_%c: array<%s>;", i, x, t)
+	g := &source{spec: s, a: array{"mm_a", s.TypeA, quadA}, b: array{"mm_b", s.TypeB, quadB}, c: array{"mm_c", F32, quadC}}
+	for i, x := range []array{g.a, g.b, g.c} {
+		g.declare(i, x)
 		if s.Epilogue != nil {
-			g.line("fn mm_at_%c(at: u32) -> f32 { return mm_%c[%s]; }", x, x, element)
+			g.declareAt(x)
 		}
 	}
 	if s.Epilogue != nil {

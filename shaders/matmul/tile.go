@@ -97,8 +97,8 @@ func (t tile) pass(s Spec, l Limits) Pass {
 	}
 	g.line("for (var k0 = part * %du; k0 < end; k0 += %du) {", depthOfPart, t.depth)
 	g.line("workgroupBarrier();")
-	t.fill(g, "a", s.TransA, s.quadsA(), t.rows, s.M, s.K, s.BatchStrideA, "ty")
-	t.fill(g, "b", !s.TransB, s.quadsB(), t.cols, s.N, s.K, s.BatchStrideB, "tx")
+	t.fill(g, g.a, s.TransA, t.rows, s.M, s.K, s.BatchStrideA, "ty")
+	t.fill(g, g.b, !s.TransB, t.cols, s.N, s.K, s.BatchStrideB, "tx")
 	g.line("workgroupBarrier();")
 	t.multiply(g)
 	g.line("}")
@@ -108,36 +108,36 @@ func (t tile) pass(s Spec, l Limits) Pass {
 
 // fill emits the copy of a slice to workgroup memory, transposed to [depth][n/4] if need be. Neighbouring
 // invocations read neighbouring elements. What lies beyond k is zero; beyond n it repeats the last.
-func (t tile) fill(g *source, name string, contiguous, quads bool, n, size, k, batchStride int, place string) {
+func (t tile) fill(g *source, from array, contiguous bool, n, size, k, batchStride int, place string) {
 	count, threads := t.depth*n/4, t.wx*t.wy
-	for from := 0; from < count; from += threads {
+	for done := 0; done < count; done += threads {
 		guard := "{"
-		if from+threads > count {
-			guard = fmt.Sprintf("if (lt + %du < %du) {", from, count)
+		if done+threads > count {
+			guard = fmt.Sprintf("if (lt + %du < %du) {", done, count)
 		}
-		g.line("%s let q = lt + %du;", guard, from)
+		g.line("%s let q = lt + %du;", guard, done)
 		if contiguous {
 			g.line("let x = q %% %du; let d = q / %du;", n/4, n/4)
 		} else {
 			g.line("let x = q / %du; let d = q %% %du;", t.depth, t.depth)
 		}
 		g.line("let i = %s * %du + x * 4u; let kk = min(k0 + d, %du);", place, n, k-1)
-		if quads {
-			g.line("let v = mm_%s[(b * %du + kk * %du + min(i, %du)) / 4u];", name, batchStride, size, size-4)
+		if from.quads {
+			g.line("let v = %s;", from.read(fmt.Sprintf("(b * %du + kk * %du + min(i, %du)) / 4u", batchStride, size, size-4)))
 		} else {
-			t.gather(g, name, contiguous, size, k, batchStride)
+			t.gather(g, from, contiguous, size, k, batchStride)
 		}
-		g.line("s%s[d * %du + x] = select(vec4<f32>(), v, k0 + d < end); }", name, stride(n))
+		g.line("s%s[d * %du + x] = select(vec4<f32>(), v, k0 + d < end); }", from.name[len("mm_"):], stride(n))
 	}
 }
 
-func (t tile) gather(g *source, name string, contiguous bool, size, k, batchStride int) {
+func (t tile) gather(g *source, from array, contiguous bool, size, k, batchStride int) {
 	for q := range 4 {
 		at := fmt.Sprintf("b * %du + min(i + %du, %du) * %du + kk", batchStride, q, size-1, k)
 		if contiguous {
 			at = fmt.Sprintf("b * %du + kk * %du + min(i + %du, %du)", batchStride, size, q, size-1)
 		}
-		g.line("let v%d = mm_%s[%s];", q, name, at)
+		g.line("let v%d = %s;", q, from.read(at))
 	}
 	g.line("let v = vec4<f32>(v0, v1, v2, v3);")
 }
@@ -190,6 +190,7 @@ func (t tile) stores(g *source) {
 func reduction(s Spec, l Limits, part, splits int) Pass {
 	wx := min(64, l.MaxInvocations, l.MaxWorkgroupX)
 	total, half := s.Batch*s.M*s.N, splits/2
+	s.TypeA, s.TypeB = F32, F32
 	g := newSource(s, false, false, false)
 	groups := g.main([2]int{wx, 1}, [3]int{ceilDiv(total, wx), 1, 1}, l, true)
 	g.line("let id = tx * %du + l.x;", wx)

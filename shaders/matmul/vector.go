@@ -34,7 +34,7 @@ func vector(s Spec, l Limits, kx, cx int) Kernel {
 	}
 	g.line("let b = tz; let i = ty; let j = tx * %du + cl; let jj = min(j, %du);", cx, s.N-1)
 	g.line("var s = 0.0;")
-	g.line("for (var k = kl; k < %du; k += %du) { s += mm_a[%s] * mm_b[%s]; }", s.K, kx, s.indexA("i", "k"), s.indexB("k", "jj"))
+	g.line("for (var k = kl; k < %du; k += %du) { s += %s * %s; }", s.K, kx, g.a.read(s.indexA("i", "k")), g.b.read(s.indexB("k", "jj")))
 	g.line("part[kl * %du + cl] = s;", cx)
 	g.line("workgroupBarrier();")
 	g.line("if (kl == 0u && j < %du) {", s.N)

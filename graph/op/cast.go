@@ -1,0 +1,143 @@
+package op
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+func init() { graph.Register(func() graph.Op { return new(CastOp) }) }
+
+// CastOp converts to another dtype.
+type CastOp struct {
+	To graph.DType `json:"to"`
+}
+
+func (*CastOp) Name() string { return "cast" }
+func (*CastOp) Halves()      {}
+
+func (o *CastOp) Infer(in []graph.Type) ([]graph.Type, error) {
+	if err := graph.Arity(in, 1); err != nil {
+		return nil, err
+	}
+	from := in[0].DType
+	if from.Half() && !o.To.Float() || o.To.Half() && !from.Float() { // which would round twice
+		return nil, fmt.Errorf("input 0 is %v: there is no cast to %v, cast to f32 between", in[0], o.To)
+	}
+	return []graph.Type{{DType: o.To, Shape: in[0].Shape}}, nil
+}
+
+// The largest f32 that each integer type holds.
+const (
+	maxI32AsF32 = math.MaxInt32 - 127
+	maxU32AsF32 = math.MaxUint32 - 255
+)
+
+// Kernel of a half that becomes f32 is a view: nothing is rounded, and the half takes less memory.
+func (o *CastOp) Kernel(n *graph.Node) graph.Kernel {
+	from := n.Inputs[0].DType
+	return graph.Elementwise{View: from.Half() && o.To == graph.F32, Emit: func(e graph.Emitter, at []graph.Index) string {
+		return o.emit(e, from, e.Input(0, at))
+	}}
+}
+
+func (o *CastOp) emit(e graph.Emitter, from graph.DType, x string) string {
+	to := wgslType(o.To)
+	switch {
+	case from == o.To:
+		return x
+	case from.Half() && o.To.Half():
+		return o.To.Narrow(from.Widen(e.Let("u32", x)), e.Let)
+	case from.Half():
+		return from.Widen(e.Let("u32", x))
+	case o.To.Half():
+		return o.To.Narrow(x, e.Let)
+	case from == graph.F32 && o.To == graph.I32: // out of range is undefined on some drivers
+		return fmt.Sprintf("i32(clamp(%s, %s, %s))", x, real32(math.MinInt32), real32(maxI32AsF32))
+	case from == graph.F32 && o.To == graph.U32:
+		return fmt.Sprintf("u32(clamp(%s, 0f, %s))", x, real32(maxU32AsF32))
+	}
+	return to + "(" + x + ")"
+}
+
+func (o *CastOp) Eval(in, out []*graph.Tensor) {
+	from := in[0].DType
+	each(in, out, func(x float64) float64 {
+		switch {
+		case o.To.Half():
+			return o.To.Round(x)
+		case o.To.Float():
+			return x
+		case !from.Float():
+			return wrap(o.To, int64(x))
+		case math.IsNaN(x):
+			return 0
+		case o.To == graph.I32:
+			return math.Trunc(math.Min(math.Max(x, math.MinInt32), maxI32AsF32))
+		}
+		return math.Trunc(math.Min(math.Max(x, 0), maxU32AsF32))
+	})
+}
+
+// Grad passes on what comes, as if nothing were rounded: gradients are f32 on both sides.
+func (o *CastOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
+	if !o.To.Float() || !n.Inputs[0].DType.Float() {
+		return []*graph.Value{nil}
+	}
+	return d[:1]
+}
+
+func (*CastOp) Cases() []graph.Case {
+	var cs []graph.Case
+	dtypes := []graph.DType{graph.F32, graph.I32, graph.U32}
+	for _, from := range dtypes {
+		for _, to := range dtypes {
+			for _, s := range []graph.Shape{{}, {41}, {3, 7}} {
+				cs = append(cs, graph.Case{
+					Op: &CastOp{To: to}, Inputs: []graph.Type{{DType: from, Shape: s}}, Fill: wideIntegers(from),
+					Low: -1e5, High: 1e5, NoGrad: !from.Float() || !to.Float(),
+				})
+			}
+		}
+	}
+	return append(cs, halfCasts()...)
+}
+
+// halfCasts are of numbers that f32 holds, since a reference that rounds once and a device that rounds twice may differ.
+func halfCasts() []graph.Case {
+	var cs []graph.Case
+	for _, c := range [][2]graph.DType{
+		{graph.F32, graph.F16}, {graph.F32, graph.BF16}, {graph.F16, graph.F32}, {graph.BF16, graph.F32}, {graph.BF16, graph.F16},
+	} {
+		for i, s := range []graph.Shape{{}, {1}, {2}, {7}, {3, 5}, {2, 3, 4}, {70001}} {
+			k := graph.Case{Op: &CastOp{To: c[1]}, Inputs: []graph.Type{{DType: c[0], Shape: s}}, Tolerance: exact, NoGrad: c[1].Half()}
+			if i%2 == 0 {
+				k.Fill, k.NoGrad = halfEdges, true // differences of what is large or infinite tell nothing
+			}
+			cs = append(cs, k)
+		}
+	}
+	return cs
+}
+
+// halfEdges fills with ties and ends of the ranges of halves, normal and denormal.
+func halfEdges(_, j int) float64 {
+	ends := []float64{1 + 0x1p-11, 1 + 0x3p-11, 65504, 65519.99609375, 65520, 1e9, 0x1p-14, 0x1.ffcp-15, 0x1.ff8p-15, 0x1p-24, 0x1p-25, 0x1.8p-25,
+		0x1p-26, 1 + 0x1p-8, 1 + 0x3p-8, 0x1.fep127, 0x1.fffffep127, 0x1p-126, 0x1p-133, 0x1p-134, 0x1.8p-134, 0.1, 3, 0}
+	x := ends[j/2%len(ends)]
+	if j%2 == 1 {
+		return -x
+	}
+	return x
+}
+
+// Cast converts to a dtype. Floats become integers by truncation, limited to the range (NaN is unspecified); integers
+// become each other by wrapping. To halves it rounds to the nearest, ties to even, beyond the largest to infinity
+// (IEEE 754-2019, section 4.3.1), and keeps denormals; from halves it is exact. Gradients pass through unchanged.
+func Cast(x *graph.Value, d graph.DType) *graph.Value {
+	if x.DType == d {
+		return x
+	}
+	return graph.Apply1(&CastOp{To: d}, x)
+}

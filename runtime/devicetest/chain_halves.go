@@ -1,0 +1,87 @@
+package devicetest
+
+import (
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
+)
+
+// HalfChain is a random graph like Chain of values that are f32 or halves. All of its numbers are quarters up to eight, which
+// every dtype has, so that the results must be exact.
+func HalfChain(seed uint64, length int) Task {
+	c := &chain{exact: true, task: Task{Op: "halfchain", Tolerance: exactly}}
+	return c.grow(seed, length, (*chain).beginHalves, halfSteps)
+}
+
+// exactly is the tolerance of results that are not rounded.
+const exactly = 1e-30
+
+// HalfChains are n random graphs.
+func HalfChains(n int) []Task {
+	var ts []Task
+	for seed := range uint64(n) {
+		ts = append(ts, HalfChain(seed, 4+int(seed)%24))
+	}
+	return ts
+}
+
+var floats = []graph.DType{graph.F32, graph.F16, graph.BF16}
+
+func (c *chain) float() graph.DType { return floats[c.r.IntN(len(floats))] }
+
+func (c *chain) beginHalves() {
+	for rank := 1 + c.r.IntN(3); len(c.main) < rank; {
+		c.main = append(c.main, extents[c.r.IntN(len(extents)-2)])
+	}
+	last := c.main[len(c.main)-1:]
+	c.pool = append(c.pool, c.input(graph.T(graph.F32)), c.input(graph.T(graph.F32, c.main...)), c.input(graph.T(c.float(), c.main...)), c.input(graph.T(c.float(), last...)))
+	for _, s := range []graph.Shape{c.main, c.main, last, {}} {
+		c.vars = append(c.vars, c.variableOf(graph.T(c.float(), s...)))
+	}
+	c.pool = append(c.pool, c.vars...)
+}
+
+var halfSteps = []func(c *chain, x *graph.Value) *graph.Value{
+	(*chain).cast, (*chain).cast, (*chain).cast, (*chain).halved, (*chain).halved, (*chain).extreme, (*chain).extreme, (*chain).extreme,
+	(*chain).reshape, (*chain).permute, (*chain).slice, (*chain).slice, (*chain).concat, (*chain).concatMany,
+}
+
+func (c *chain) cast(x *graph.Value) *graph.Value { return op.Cast(x, c.float()) }
+
+// halved computes with x in f32, and rounds to quarters again.
+func (c *chain) halved(x *graph.Value) *graph.Value {
+	x = op.Cast(x, graph.F32)
+	switch y := c.like(x); c.r.IntN(3) {
+	case 0:
+		return op.Neg(x)
+	case 1:
+		return op.Clamp(op.Sub(x, y), -8, 8)
+	default:
+		return op.Maximum(x, y)
+	}
+}
+
+// extreme is x with the largest or least of its rows, or these alone.
+func (c *chain) extreme(x *graph.Value) *graph.Value {
+	x = op.Cast(x, graph.F32)
+	axes := c.axes(x)
+	if len(axes) == 0 {
+		return nil
+	}
+	switch c.r.IntN(3) {
+	case 0:
+		return op.ReduceMin(x, axes, c.r.IntN(2) == 0)
+	case 1:
+		return op.Cast(op.Clamp(op.Sub(x, op.ReduceMax(x, axes, true)), -8, 8), c.float())
+	default:
+		return op.Clamp(op.Sub(op.ReduceMax(x, axes, true), x), -8, 8)
+	}
+}
+
+// concatMany joins more than one kernel selects from: by copies where they are whole words.
+func (c *chain) concatMany(x *graph.Value) *graph.Value {
+	if len(x.Shape) == 0 || x.Shape.Len()*10 > mostElements {
+		return nil
+	}
+	n := x.Shape[0]
+	return op.Concat(0, x, op.Slice(x, 0, n/2, n), op.Slice(x, 0, 0, (n+1)/2), x)
+}

@@ -1,0 +1,83 @@
+package matmul
+
+import (
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+// Element is the type of an operand's elements. Of halves, the array holds two a word, as graph.DType.Half says, and kernels
+// convert what they read to f32, which is exact: the product has the bits of that of operands in f32.
+type Element = graph.DType
+
+// The elements that kernels read.
+const (
+	F32  = graph.F32
+	F16  = graph.F16
+	BF16 = graph.BF16
+)
+
+// array is how a shader reads a binding.
+type array struct {
+	name    string
+	element Element
+	quads   bool // by four elements
+}
+
+// typ is the type that the array is declared to hold.
+func (a array) typ() string {
+	switch {
+	case a.element.Half() && a.quads:
+		return "vec2<u32>"
+	case a.element.Half():
+		return "u32"
+	case a.quads:
+		return "vec4<f32>"
+	}
+	return "f32"
+}
+
+// declare binds an array, and defines how halves are read.
+func (g *source) declare(binding int, a array) {
+	g.line("@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;", binding, a.name, a.typ())
+	if !a.element.Half() {
+		return
+	}
+	g.line("fn %s_widen(h: u32) -> f32 { return %s; }", a.name, a.element.Widen("h"))
+	if !a.quads {
+		g.line("fn %s_read(at: u32) -> f32 { return %s_widen(%s); }", a.name, a.name, a.stored())
+		return
+	}
+	g.line("fn %[1]s_read(at: u32) -> vec4<f32> { let w = %[1]s[at]; "+
+		"return vec4<f32>(%[1]s_widen(w.x & 65535u), %[1]s_widen(w.x >> 16u), %[1]s_widen(w.y & 65535u), %[1]s_widen(w.y >> 16u)); }", a.name)
+}
+
+// read is the f32, or with quads the vec4<f32>, at a place.
+func (a array) read(at string) string {
+	if a.element.Half() {
+		return a.name + "_read(" + at + ")"
+	}
+	return a.name + "[" + at + "]"
+}
+
+// stored is element at as it is stored: an f32, or the bits of a half.
+func (a array) stored() string {
+	switch {
+	case a.element.Half() && a.quads:
+		return fmt.Sprintf("(%s[at >> 2u][(at >> 1u) & 1u] >> ((at & 1u) * 16u)) & 65535u", a.name)
+	case a.element.Half():
+		return graph.HalfAt(a.name, graph.Var("at", 1<<32))
+	case a.quads:
+		return a.name + "[at >> 2u][at & 3u]"
+	}
+	return a.name + "[at]"
+}
+
+// mm_at_x, for the epilogue, is an element of a binding as it is stored.
+func (g *source) declareAt(a array) {
+	typ := "f32"
+	if a.element.Half() {
+		typ = "u32"
+	}
+	g.line("fn mm_at_%s(at: u32) -> %s { return %s; }", a.name[len("mm_"):], typ, a.stored())
+}
