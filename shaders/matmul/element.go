@@ -78,8 +78,8 @@ func (a array) stored() string {
 	return a.name + "[at]"
 }
 
-// elementAt defines mm_at_x for an epilogue: an element of a binding as it is stored.
-func (g *source) elementAt(a array) {
+// declareAt defines mm_at_x for an epilogue: an element of a binding as it is stored.
+func (g *source) declareAt(a array) {
 	g.line("fn mm_at_%s(at: u32) -> %s { return %s; }", a.name[len("mm_"):], one(a.element), a.stored())
 }
 

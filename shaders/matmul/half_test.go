@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ func TestHalvesGiveTheBitsOfFloats(t *testing.T) {
 		limits   Limits
 		software bool
 	}{
-		{Spec{Batch: 1, M: 12, N: 8, K: 5, TransA: true}, F16, DefaultLimits(), true},
+		{Spec{Batch: 1, M: 4, N: 4, K: 3, TransA: true}, F16, DefaultLimits(), true},
 		{Spec{Batch: 1, M: 12, N: 8, K: 5, TransA: true}, F16, few, false},
 		{Spec{Batch: 2, M: 3, N: 5, K: 9, TransB: true, BatchStrideA: 28}, BF16, few, false},
 	} {
@@ -109,38 +110,42 @@ func checkHalves(g *gpu, s Spec, d Element, limits Limits, software bool) {
 	}
 }
 
-// Results of halves are those in f32, rounded.
+// Results of halves are those in f32, rounded. Conformance runs the kernels for software.
 func TestHalvesAreStored(t *testing.T) {
 	g := openGPU(t)
 	few := DefaultLimits()
 	few.MaxInvocations = 64
-	s := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}
+	floats := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}
+	halves := floats
+	halves.TypeC, halves.Epilogue = BF16, narrow
+	ks := Candidates(halves, few, false)
+	require.Greater(t, len(ks), 1)
 	r := rand.New(rand.NewPCG(1, 2))
-	_, a := randomHalves(r, F16, 2*7*5)
-	_, b := randomHalves(r, F16, 2*12*5)
-	for _, software := range []bool{true, false} {
-		want := product(g, Candidates(s, few, software)[0], s, a, b)
-		h := s
-		h.TypeC = BF16
-		h.Epilogue = func(acc, _, _, _ string) (stmts, expr string) {
-			expr = BF16.Narrow(acc, func(typ, x string) string {
-				stmts += "let bits: " + typ + " = " + x + ";\n"
-				return "bits"
-			})
-			return stmts, expr
-		}
-		ks := Candidates(h, few, software)
-		require.Greater(t, len(ks), 1)
-		for _, k := range ks {
-			for i, word := range product(g, k, h, a, b) {
-				bits := BF16.Bits(float64(want[2*i])) | BF16.Bits(float64(want[2*i+1]))<<16
-				require.Equal(t, bits, math.Float32bits(word), "%s: word %d", k.Name, i)
-			}
+	_, a := randomHalves(r, F16, floats.Batch*floats.M*floats.K)
+	_, b := randomHalves(r, F16, floats.Batch*floats.N*floats.K)
+	want := product(g, Candidates(floats, few, false)[0], floats, a, b)
+	for _, k := range ks {
+		for i, word := range product(g, k, halves, a, b) {
+			bits := BF16.Bits(float64(want[2*i])) | BF16.Bits(float64(want[2*i+1]))<<16
+			require.Equal(t, bits, math.Float32bits(word), "%s: word %d", k.Name, i)
 		}
 	}
-	h := s
-	h.TypeC = F16
-	assert.PanicsWithValue(t, "matmul: a result of f16 takes an epilogue and columns in fours, not 12", func() { Candidates(h, few, true) })
+	ks = Candidates(halves, tensorLimits(16, 32, "f16"), false)
+	i := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "tensor") })
+	require.Positive(t, i)
+	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c: array<vec2<u32>>")
+	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c[(base + i * 12u + j) / 4u] = vec2<u32>(")
+	halves.Epilogue = nil
+	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12", func() { Candidates(halves, few, true) })
+}
+
+// narrow is an epilogue that rounds to bf16.
+func narrow(acc, _, _, _ string) (stmts, expr string) {
+	expr = BF16.Narrow(acc, func(typ, x string) string {
+		stmts += "let bits: " + typ + " = " + x + ";\n"
+		return "bits"
+	})
+	return stmts, expr
 }
 
 // randomHalves are numbers, and the words that hold them as halves.

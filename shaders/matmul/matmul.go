@@ -172,14 +172,19 @@ func newSource(s Spec, quadA, quadB, quadC bool) *source {
 		x := []array{g.a, g.b, g.c}[i]
 		bind(i, x)
 		if s.Epilogue != nil {
-			g.elementAt(x)
+			g.declareAt(x)
 		}
 	}
-	if s.Epilogue != nil {
+	g.epilogue()
+	return g
+}
+
+// epilogue defines the function of the spec's epilogue, if it has one.
+func (g *source) epilogue() {
+	if s := g.spec; s.Epilogue != nil {
 		stmts, expr := s.Epilogue("acc", "b", "i", "j")
 		g.line("%s\nfn mm_epilogue(acc: f32, b: u32, i: u32, j: u32) -> %s {\n%s\nreturn %s;\n}", s.Declarations, one(s.TypeC), stmts, expr)
 	}
-	return g
 }
 
 // value is the stored value of accumulator acc, an expression.
