@@ -111,17 +111,3 @@ func TestLatency(t *testing.T) {
 		after(46 * time.Millisecond)
 	})
 }
-
-func TestCommandsTakeNoTime(t *testing.T) {
-	d := New(Options{})
-	b, err := d.Alloc("b", 256)
-	require.NoError(t, err)
-	l, err := d.Load(checktest.Increments(b, 3))
-	require.NoError(t, err)
-	times, _ := checktest.RunTimed(t, d, l)
-	assert.Equal(t, make([]time.Duration, 3), times)
-	assert.EqualValues(t, 3, d.Counts().Dispatches)
-	require.NoError(t, d.Close())
-	_, err = d.RunTimed(l)
-	assert.ErrorIs(t, err, device.ErrClosed)
-}
