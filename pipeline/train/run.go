@@ -136,9 +136,6 @@ func (r *run) plan(ctx context.Context) (err error) {
 	if err := r.newEngine(ctx); err != nil {
 		return err
 	}
-	if err := r.prepareProfile(); err != nil {
-		return err
-	}
 	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.model.Count(), Optimizer: r.optimizer.String(),
 		Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	return nil
@@ -154,6 +151,9 @@ func planError(err error) error {
 
 // load brings the programs and the initial state to the devices.
 func (r *run) load(context.Context) error {
+	if err := r.prepareProfile(); err != nil {
+		return err
+	}
 	if err := r.engine.Load(); err != nil {
 		return planError(err)
 	}
