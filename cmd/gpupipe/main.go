@@ -41,6 +41,7 @@ Examples:
   gpupipe topk runs/demo --out teacher.safetensors     its predictions, to distil a smaller model from
   gpupipe export runs/demo --out demo-hf               a folder for Hugging Face's transformers
   gpupipe trace runs/demo                              how busy its stages were
+  gpupipe train c.yaml --profile                       which kernels take the time
   gpupipe plan c.yaml --stages 4                       where to cut it into pipeline stages
   gpupipe study examples/one-step-delay/study.yaml     what one step of delay costs each optimizer
   gpupipe selftest                                     does the GPU compute right

@@ -37,6 +37,7 @@ const (
 type profiling struct {
 	*ProfileOptions
 	from, to int // batches
+	peaks    map[device.Info]profile.Peak
 
 	mu      sync.Mutex
 	names   []string
@@ -47,23 +48,25 @@ type profiling struct {
 }
 
 // prepareProfile chooses the steps that are measured: a few after the first, or the last ones. Devices show their peak before they have
-// anything else to do.
+// anything else to do. Where devices are opened again, what was measured before is left out, unless that was all.
 func (r *run) prepareProfile() error {
-	if r.Profile == nil {
+	if r.Profile == nil || r.profiling != nil && r.profiling.written {
 		return nil
 	}
 	from := min(r.step+profileAfter, max(r.step, r.Train.Steps-profileSteps))
-	p := &profiling{ProfileOptions: r.Profile, from: from, to: min(from+profileSteps, r.Train.Steps), batches: map[int]bool{}}
-	peaks := map[device.Info]profile.Peak{}
+	p := &profiling{ProfileOptions: r.Profile, from: from, to: min(from+profileSteps, r.Train.Steps), batches: map[int]bool{}, peaks: map[device.Info]profile.Peak{}}
+	if r.profiling != nil {
+		p.peaks = r.profiling.peaks
+	}
 	for i, l := range r.engine.Lines() {
-		peak, known := peaks[l.Device]
+		peak, known := p.peaks[l.Device]
 		if !known && p.Peak != nil {
 			r.Report.Measuring(l.Device.Name, "its peak")
 			var err error
 			if peak, err = p.Peak(r.devices[i]); err != nil {
 				return fmt.Errorf("profile: the peak of %s: %w", l.Device.Name, err)
 			}
-			peaks[l.Device] = peak
+			p.peaks[l.Device] = peak
 		}
 		p.names = append(p.names, l.Name)
 		p.lines = append(p.lines, profile.NewRecorder(l.Name, l.Device, peak))

@@ -161,9 +161,6 @@ func (r *run) announce(context.Context) error {
 	if r.start.Lines != nil {
 		return nil
 	}
-	if err := r.prepareProfile(); err != nil {
-		return err
-	}
 	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.model.Count(), Optimizer: r.optimizer.String(),
 		Precision: precisionOn(r.Train.dtype(), r.devices), Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	for i, dev := range r.devices {
@@ -186,6 +183,9 @@ func planError(err error) error {
 
 // load brings the programs and the initial state to the devices.
 func (r *run) load(context.Context) error {
+	if err := r.prepareProfile(); err != nil {
+		return err
+	}
 	if err := r.engine.Load(); err != nil {
 		return planError(err)
 	}

@@ -112,20 +112,6 @@ func TestLatency(t *testing.T) {
 	})
 }
 
-func TestCommandsTakeNoTime(t *testing.T) {
-	d := New(Options{})
-	b, err := d.Alloc("b", 256)
-	require.NoError(t, err)
-	l, err := d.Load(checktest.Increments(b, 3))
-	require.NoError(t, err)
-	times, _ := checktest.RunTimed(t, d, l)
-	assert.Equal(t, make([]time.Duration, 3), times)
-	assert.EqualValues(t, 3, d.Counts().Dispatches)
-	require.NoError(t, d.Close())
-	_, err = d.RunTimed(l)
-	assert.ErrorIs(t, err, device.ErrClosed)
-}
-
 // A device that is lost says so to all that comes, and to reads that are under way; closed, it is closed.
 func TestLoss(t *testing.T) {
 	d := New(Options{LoseAfter: 3})
