@@ -32,10 +32,10 @@ func TestRingsGoRound(t *testing.T) {
 	d := opened(t, options("null"))
 	b, err := d.Alloc("b", 4<<20)
 	require.NoError(t, err)
-	for n := int64(4); n <= 4<<20; n *= 4 {
+	for n := int64(4); n <= 4<<20; n *= 64 {
 		data := make([]byte, n)
 		var last device.Pending
-		for range min(3*ringBytes/n, 3*ringBytes/lineBytes) {
+		for range min(ringBytes/n*3/2, ringBytes/lineBytes*3/2) {
 			require.NoError(t, d.Write(b, 0, data))
 			last, err = d.Read(b, 0, n)
 			require.NoError(t, err)
@@ -46,4 +46,15 @@ func TestRingsGoRound(t *testing.T) {
 	}
 	require.NoError(t, d.Sync())
 	require.NoError(t, d.Close())
+}
+
+// A worker's device that measures measures for the host; one that cannot says so.
+func TestTimer(t *testing.T) {
+	checktest.Timer(t, opens("webgpu"))
+	d := opens("null")(t, 0)
+	defer d.Close()
+	b, err := d.Alloc("b", 256)
+	require.NoError(t, err)
+	_, err = d.(device.Timer).RunTimed(checktest.Load(t, d, checktest.Increments(b, 1)))
+	require.ErrorIs(t, err, device.ErrNoTimestamps)
 }
