@@ -23,6 +23,12 @@ import (
 var cacheDir string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(mistakes) != "" {
+		if err := makeMistakes(); err != nil {
+			panic(err)
+		}
+		return
+	}
 	var err error
 	if cacheDir, err = os.MkdirTemp("", "gpupipe-vulkan"); err != nil {
 		panic(err)
