@@ -57,16 +57,19 @@ func TestVulkan(t *testing.T) {
 		t.Skip("Vulkan is used directly on Linux only")
 	}
 	t.Setenv("TMPDIR", t.TempDir())
-	claims := map[string]Verdict{}
+	claims := map[string]bool{}
 	for _, filter := range []string{"1f1b, 2 stages", "muon, error feedback, tied, 2bw"} {
 		r, err := Run(context.Background(), Options{Devices: []string{"vulkan:0"}, OpenDevice: openGPU, Batches: 6, Quick: true, Filter: filter})
 		require.NoError(t, err)
 		for _, c := range r.Cases {
 			assert.True(t, c.OK(), "%s: %s: %s %s %v", c.Claim, c.Name, c.Verdict, c.Detail, c.Difference)
-			claims[c.Claim] = c.Verdict
+			if r.Devices[0].Kind == device.Software {
+				assert.Equal(t, Equal, c.Verdict, c.Name)
+			}
+			claims[c.Claim] = true
 		}
 	}
-	assert.Equal(t, map[string]Verdict{synchronous: Equal, delayed: Equal, resumed: Equal, repeated: Equal}, claims)
+	assert.Equal(t, map[string]bool{synchronous: true, delayed: true, resumed: true, repeated: true}, claims)
 }
 
 // wrong is a device that alters one bit of what it reads.

@@ -94,6 +94,7 @@ func TestAdapters(t *testing.T) {
 		require.NotEmpty(t, a.Heaps)
 		for _, h := range a.Heaps {
 			assert.Positive(t, h.Bytes)
+			assert.NotEmpty(t, h.Types)
 		}
 	}
 	for _, index := range []int{-1, len(found)} {
