@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demo need and this machine lacks: a C compiler, Go, the Vulkan loader, a
-# Vulkan driver, spirv-val, Chromium, and text to train on. Debian 12 and later, Ubuntu 24.04 and later (22.04 with a GPU's own driver);
+# Vulkan driver, spirv-val, Vulkan's validation layer, Chromium, and text to train on. Debian 12 and later, Ubuntu 24.04 and later (22.04 with a GPU's own driver);
 # as root or through sudo. Run again, it changes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -166,6 +166,15 @@ ensure_validator() {
   apt_install spirv-tools spirv-tools
 }
 
+# Khronos' validation layer watches, in a test, what Vulkan is called with.
+ensure_layer() {
+  compgen -G "/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json" >/dev/null ||
+    compgen -G "/etc/vulkan/explicit_layer.d/VkLayer_khronos_validation.json" >/dev/null ||
+    [ -n "${VK_LAYER_PATH:-}${VK_ADD_LAYER_PATH:-}" ] && return
+  have apt-get || die "the tests need the Vulkan validation layer VK_LAYER_KHRONOS_validation: install it"
+  apt_install vulkan-validationlayers vulkan-validationlayers
+}
+
 ensure_vulkan() {
   loader_works || apt_install libvulkan1 libvulkan1
   if hardware_driver || [ -n "${VK_DRIVER_FILES:-}${VK_ICD_FILENAMES:-}" ]; then return; fi
@@ -240,6 +249,7 @@ case $(uname -s) in
     ensure_go
     ensure_vulkan
     ensure_validator
+    ensure_layer
     [ "${CHROMIUM:-}" = none ] || ensure_browser
     ensure_text
     ;;

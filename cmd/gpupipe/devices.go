@@ -118,6 +118,7 @@ type devicesCommand struct {
 // deviceLine is a device in --json: what is under details, Vulkan tells.
 type deviceLine struct {
 	device.Info
+	Limits device.Limits `json:"limits"`
 	*vulkan.Details
 }
 
@@ -132,11 +133,11 @@ func (c *devicesCommand) Run(a *app) error {
 	}
 	if c.JSON {
 		lines := []deviceLine{}
-		for _, d := range infos {
-			lines = append(lines, deviceLine{Info: d})
+		for i, l := range webgpu.AdapterLimits() {
+			lines = append(lines, deviceLine{Info: infos[i], Limits: l})
 		}
 		for i, d := range direct {
-			lines = append(lines, deviceLine{d, &details[i]})
+			lines = append(lines, deviceLine{d, details[i].Limits, &details[i]})
 		}
 		return a.printJSON(lines)
 	}
@@ -188,7 +189,10 @@ func detailRows(infos []device.Info, details []vulkan.Details) [][]string {
 		var heaps, matrices []string
 		for _, h := range d.Heaps {
 			where := "host"
-			if h.Device {
+			switch {
+			case h.Device && h.Host:
+				where = "device, mapped"
+			case h.Device:
 				where = "device"
 			}
 			heaps = append(heaps, fmt.Sprintf("%.1f GB %s", float64(h.Bytes)/1e9, where))
@@ -198,7 +202,7 @@ func detailRows(infos []device.Info, details []vulkan.Details) [][]string {
 				matrices = append(matrices, s)
 			}
 		}
-		rows = append(rows, []string{infos[i].Name, strings.Join(heaps, ", "), subgroup,
+		rows = append(rows, []string{infos[i].Name, strings.Join(heaps, "; "), subgroup,
 			fmt.Sprintf("%d invocations, %d KiB", d.Limits.MaxInvocations, d.Limits.MaxWorkgroupMemory>>10), yesNo(d.Float16), orNone(matrices)})
 	}
 	return rows

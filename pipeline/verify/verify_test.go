@@ -6,18 +6,28 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-func openGPU(string) (device.Device, error) { return webgpu.Open(0, webgpu.Options{}) }
+// openGPU opens the first adapter of the machine, through Vulkan where the name says so.
+func openGPU(name string) (device.Device, error) {
+	if strings.HasPrefix(name, "vulkan") {
+		return vulkan.Open(0, vulkan.Options{CacheDir: filepath.Join(os.TempDir(), "shaders")})
+	}
+	return webgpu.Open(0, webgpu.Options{})
+}
 
 // All cases of gpupipe verify on this machine's device, with fewer batches.
 func TestAllCases(t *testing.T) {
@@ -39,6 +49,27 @@ func TestAllCases(t *testing.T) {
 	left, err := os.ReadDir(os.TempDir())
 	require.NoError(t, err)
 	assert.Empty(t, left)
+}
+
+// The pipeline's invariants on Vulkan, a case of each. That what is on both backends agrees is a test of package train's.
+func TestVulkan(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("Vulkan is used directly on Linux only")
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	claims := map[string]bool{}
+	for _, filter := range []string{"1f1b, 2 stages", "muon, error feedback, tied, 2bw"} {
+		r, err := Run(context.Background(), Options{Devices: []string{"vulkan:0"}, OpenDevice: openGPU, Batches: 6, Quick: true, Filter: filter})
+		require.NoError(t, err)
+		for _, c := range r.Cases {
+			assert.True(t, c.OK(), "%s: %s: %s %s %v", c.Claim, c.Name, c.Verdict, c.Detail, c.Difference)
+			if r.Devices[0].Kind == device.Software {
+				assert.Equal(t, Equal, c.Verdict, c.Name)
+			}
+			claims[c.Claim] = true
+		}
+	}
+	assert.Equal(t, map[string]bool{synchronous: true, delayed: true, resumed: true, repeated: true}, claims)
 }
 
 // wrong is a device that alters one bit of what it reads.

@@ -219,6 +219,25 @@ func (a *adapter) memory(p vk.PhysicalDevice) {
 		a.Heaps = append(a.Heaps, Heap{Bytes: int64(min(uint64(h.Size), math.MaxInt64)),
 			Device: vk.MemoryHeapFlagBits(h.Flags)&vk.MemoryHeapDeviceLocalBit != 0})
 	}
+	for _, t := range a.types {
+		h := &a.Heaps[t.heap]
+		h.Host = h.Host || t.flags&vk.MemoryPropertyHostVisibleBit != 0
+		if s := t.String(); s != "" && !slices.Contains(h.Types, s) {
+			h.Types = append(h.Types, s)
+		}
+	}
+}
+
+// String names VkMemoryPropertyFlagBits.
+func (t memoryType) String() string {
+	var names []string
+	for i, name := range []string{"device_local", "host_visible", "host_coherent", "host_cached", "lazily_allocated", "protected",
+		"device_coherent", "device_uncached", "rdma"} {
+		if t.flags>>i&1 == 1 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, " ")
 }
 
 func kindOf(t vk.PhysicalDeviceType) device.Kind {

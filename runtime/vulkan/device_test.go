@@ -23,6 +23,12 @@ import (
 var cacheDir string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(mistakes) != "" {
+		if err := makeMistakes(); err != nil {
+			panic(err)
+		}
+		return
+	}
 	var err error
 	if cacheDir, err = os.MkdirTemp("", "gpupipe-vulkan"); err != nil {
 		panic(err)
@@ -90,6 +96,7 @@ func TestAdapters(t *testing.T) {
 		require.NotEmpty(t, a.Heaps)
 		for _, h := range a.Heaps {
 			assert.Positive(t, h.Bytes)
+			assert.NotEmpty(t, h.Types)
 		}
 	}
 	for _, index := range []int{-1, len(found)} {

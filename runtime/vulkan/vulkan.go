@@ -28,8 +28,10 @@ type Details struct {
 
 // Heap is a memory of the machine.
 type Heap struct {
-	Bytes  int64 `json:"bytes"`
-	Device bool  `json:"device"` // the GPU's own, or as near to it as memory is
+	Bytes  int64    `json:"bytes"`
+	Device bool     `json:"device"`          // the GPU's own, or as near to it as memory is
+	Host   bool     `json:"host"`            // the host can reach some of it at least
+	Types  []string `json:"types,omitempty"` // what memory is to be had there: "device_local host_visible host_coherent"
 }
 
 // Matrix is a product that a subgroup computes at once: M×K by K×N, with C added.

@@ -129,6 +129,18 @@ func limitsOf(l *C.gp_limits) device.Limits {
 	}
 }
 
+// AdapterLimits are the limits of each adapter, as Adapters lists them.
+func AdapterLimits() []device.Limits {
+	instance, found := enumerate()
+	defer releaseAll(instance, found, -1)
+	var all []device.Limits
+	for _, a := range found {
+		l := C.gp_limits_of(handle(a.Adapter))
+		all = append(all, limitsOf(&l))
+	}
+	return all
+}
+
 func (d *Device) Info() device.Info     { return d.info }
 func (d *Device) Limits() device.Limits { return d.limits }
 

@@ -127,6 +127,13 @@ static gp_limits choose(native_limits const *l) {
 	return out;
 }
 
+gp_limits gp_limits_of(void *adapter) {
+	supported_limits has;
+	memset(&has, 0, sizeof has);
+	wgpuAdapterGetLimits(adapter, &has);
+	return choose(&has.limits);
+}
+
 // gp_open asks for a device with all that the adapter offers. The library calls back before it returns.
 gp_device *gp_open(void *adapter, char const *label, gp_limits *limits, gp_error *err) {
 	gp_device *d = calloc(1, sizeof *d);

@@ -45,6 +45,7 @@ enum { GP_DISPATCH_STAMPS = 2, GP_COPY_STAMPS = 4 }; // of a command: the copy r
 enum { GP_MAP_PENDING = -1, GP_MAP_DONE = 0 }; // else a WGPUBufferMapAsyncStatus
 
 void *gp_instance(uint32_t backends);
+gp_limits gp_limits_of(void *adapter);
 gp_device *gp_open(void *adapter, char const *label, gp_limits *limits, gp_error *err);
 void gp_close(gp_device *d);
 void gp_push(gp_device *d);
