@@ -89,7 +89,10 @@ func (r *run) restart(ctx context.Context) error {
 	if !r.pause(ctx) {
 		return nil
 	}
-	if err := r.raise(ctx); err != nil {
+	switch err := r.raise(ctx); {
+	case errors.Is(err, device.ErrLost):
+		return err
+	case err != nil:
 		return fmt.Errorf("%w (%w)", err, device.ErrLost)
 	}
 	return r.do(ctx, r.firstBatch, r.openFolder, r.announce)
