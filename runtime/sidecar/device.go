@@ -164,16 +164,19 @@ func (d *Device) newID() uint64 {
 
 // enqueue sends a command when the worker has room for it. The answer, if there will be one, comes to a call.
 func (d *Device) enqueue(c *command, answer *call) error {
+	if answer != nil && c.op != opRead { // somebody will wait
+		defer d.link.flush()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for d.sent-d.last.accepted >= window && d.lost == nil {
 		d.room.Wait()
 	}
-	return d.send(c, answer)
+	return d.add(c, answer)
 }
 
-// send is called under mu, when there is room.
-func (d *Device) send(c *command, answer *call) error {
+// add is called under mu, when there is room; when mu is free again the link is to be flushed.
+func (d *Device) add(c *command, answer *call) error {
 	if d.lost != nil {
 		return d.lost
 	}
@@ -181,7 +184,7 @@ func (d *Device) send(c *command, answer *call) error {
 	if answer != nil {
 		d.calls[c.id] = answer
 	}
-	d.link.send(c)
+	d.link.add(c)
 	return nil
 }
 
@@ -389,7 +392,7 @@ func (d *Device) upload(b *buffer, offset int64, data []byte) error {
 		d.room.Wait()
 	}
 	d.stretches = append(d.stretches, stretch{d.sent + 1, end})
-	return d.send(&command{op: opWrite, buffer: b.id, offset: offset, n: n, at: at}, nil)
+	return d.add(&command{op: opWrite, buffer: b.id, offset: offset, n: n, at: at}, nil)
 }
 
 // Read enqueues a copy to the host.
@@ -471,7 +474,7 @@ func (d *Device) end(wait time.Duration) {
 	d.process.stop(wait)
 	d.conn.Close()
 	d.reading.Wait()
-	<-d.link.ended
+	d.link.drain()
 	_ = d.memory.close() // mapped by us: it cannot fail
 	close(d.ended)
 }

@@ -32,10 +32,10 @@ func TestRingsGoRound(t *testing.T) {
 	d := opened(t, options("null"))
 	b, err := d.Alloc("b", 4<<20)
 	require.NoError(t, err)
-	for n := int64(4); n <= 4<<20; n *= 4 {
+	for n := int64(4); n <= 4<<20; n *= 64 {
 		data := make([]byte, n)
 		var last device.Pending
-		for range min(3*ringBytes/n, 3*ringBytes/lineBytes) {
+		for range min(ringBytes/n*3/2, ringBytes/lineBytes*3/2) {
 			require.NoError(t, d.Write(b, 0, data))
 			last, err = d.Read(b, 0, n)
 			require.NoError(t, err)

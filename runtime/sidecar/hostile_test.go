@@ -228,6 +228,7 @@ func (c *client) greet(t *testing.T, m message, files ...*os.File) {
 
 // A client that does not know the token, or does not bring what it must, is refused; the host that comes after it is served.
 func TestRefusedClients(t *testing.T) {
+	t.Parallel()
 	plain, err := os.Create(t.TempDir() + "/f")
 	require.NoError(t, err)
 	defer plain.Close()

@@ -5,87 +5,114 @@ import (
 	"sync"
 )
 
-// link sends frames in the order in which they are given. One goroutine writes; what is given meanwhile goes out together, so that
-// whoever sends does not wait for the system.
+// link sends frames in the order in which they are added. Whoever flushes writes, and what others add meanwhile with it. What nobody
+// flushes a goroutine does, as soon as it comes to it: a burst of frames goes out together, and whoever adds does not wait for the system.
 type link struct {
 	to   io.Writer
 	most int // bytes that may wait to be written before send waits; 0: no bound
 
-	mu     sync.Mutex
-	moved  sync.Cond
-	queue  []byte
-	err    error // of writing
-	ending bool
-	ended  chan struct{}
+	mu      sync.Mutex
+	moved   sync.Cond
+	queue   []byte
+	spare   []byte
+	writing bool
+	err     error // of writing
+	ended   bool
+	done    chan struct{} // closed when the goroutine has ended
 }
 
 func newLink(to io.Writer, most int) *link {
-	l := &link{to: to, most: most, ended: make(chan struct{})}
+	l := &link{to: to, most: most, done: make(chan struct{})}
 	l.moved.L = &l.mu
-	go l.write()
+	go l.work()
 	return l
 }
 
-// send adds a frame. It is made while no other can be: what it tells is never older than what the frame before it told.
-func (l *link) send(m message) {
+func (l *link) work() {
+	defer close(l.done)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for !l.over() || len(l.queue) > 0 && l.err == nil {
+		if len(l.queue) == 0 || l.writing {
+			l.moved.Wait()
+		} else {
+			l.write()
+		}
+	}
+}
+
+// add adds a frame for whoever writes next. It is made while no other can be: what it tells is never older than what the frame before it
+// told.
+func (l *link) add(m message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.append(m)
+	l.moved.Broadcast()
+}
+
+// send adds a frame and writes it.
+func (l *link) send(m message) {
+	l.mu.Lock()
 	for l.most > 0 && len(l.queue) > l.most && !l.over() {
 		l.moved.Wait()
 	}
-	l.add(m)
+	l.append(m)
+	l.mu.Unlock()
+	l.flush()
 }
 
 // offer is send where that need not wait; else nothing.
 func (l *link) offer(m message) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.most == 0 || len(l.queue) <= l.most {
-		l.add(m)
+	idle := !l.writing
+	if idle {
+		l.append(m)
+	}
+	l.mu.Unlock()
+	if idle {
+		l.flush()
 	}
 }
 
-func (l *link) over() bool { return l.ending || l.err != nil }
+func (l *link) over() bool { return l.ended || l.err != nil }
 
-func (l *link) add(m message) {
-	if l.over() {
-		return
+func (l *link) append(m message) {
+	if !l.over() {
+		l.queue = appendFrame(l.queue, m)
 	}
-	l.queue = appendFrame(l.queue, m)
+}
+
+// flush writes what was added, unless another does.
+func (l *link) flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.writing && len(l.queue) > 0 && l.err == nil {
+		l.write()
+	}
+}
+
+// write is called under mu, which it lets go meanwhile.
+func (l *link) write() {
+	out := l.queue
+	l.queue, l.spare = l.spare[:0], nil
+	l.writing = true
+	l.mu.Unlock()
+	_, err := l.to.Write(out)
+	l.mu.Lock()
+	l.writing, l.err = false, err
+	if cap(out) <= 1<<20 { // else it held a large program
+		l.spare = out
+	}
 	l.moved.Broadcast()
 }
 
-func (l *link) write() {
-	defer close(l.ended)
-	var out []byte
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for {
-		for len(l.queue) == 0 && !l.over() {
-			l.moved.Wait()
-		}
-		if len(l.queue) == 0 || l.err != nil {
-			return
-		}
-		out, l.queue = l.queue, out[:0]
-		if cap(l.queue) > 1<<20 {
-			l.queue = nil // after a large program
-		}
-		l.moved.Broadcast()
-		l.mu.Unlock()
-		_, err := l.to.Write(out)
-		l.mu.Lock()
-		if err != nil {
-			l.err = err
-			l.moved.Broadcast()
-		}
-	}
-}
-
-// end has what is in the queue written, and nothing more.
+// end takes no more frames.
 func (l *link) end() {
 	l.mu.Lock()
-	l.ending = true
+	defer l.mu.Unlock()
+	l.ended = true
 	l.moved.Broadcast()
-	l.mu.Unlock()
 }
+
+// drain waits until what was added is written, or cannot be; after end.
+func (l *link) drain() { <-l.done }

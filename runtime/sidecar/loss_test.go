@@ -156,6 +156,7 @@ func TestCrashes(t *testing.T) {
 func TestHung(t *testing.T) {
 	for name, word := range map[string]string{"slow 1h": "got no work done for ", "hangs run": "got no work done for "} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			o := options(name)
 			o.Silence = 600 * time.Millisecond
 			r := newRig(t, o)
@@ -166,6 +167,7 @@ func TestHung(t *testing.T) {
 		})
 	}
 	t.Run("stopped", func(t *testing.T) {
+		t.Parallel()
 		o := options("null")
 		o.Silence = 600 * time.Millisecond
 		r := newRig(t, o)
@@ -174,6 +176,7 @@ func TestHung(t *testing.T) {
 		r.lost(t, "gave no sign of life for ")
 	})
 	t.Run("closing", func(t *testing.T) {
+		t.Parallel()
 		o := options("closes-never")
 		o.Silence = 600 * time.Millisecond
 		r := newRig(t, o)
@@ -184,6 +187,7 @@ func TestHung(t *testing.T) {
 
 // Work that takes longer than the watchdog waits is fine while each part of it ends in time; so is a driver that compiles.
 func TestSlowIsNotHung(t *testing.T) {
+	t.Parallel()
 	o := options("slow 400ms")
 	o.Silence = time.Second
 	r := newRig(t, o)
@@ -228,6 +232,7 @@ func stop(t *testing.T, r rig) {
 
 // An idle worker owes nothing.
 func TestIdleIsNotHung(t *testing.T) {
+	t.Parallel()
 	o := options("null")
 	o.Silence = 200 * time.Millisecond
 	r := newRig(t, o)

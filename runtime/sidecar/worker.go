@@ -89,8 +89,7 @@ func (w *worker) serve(ctx context.Context, open func() (device.Device, error)) 
 	case <-time.After(grace):
 		done = false // what still uses the memory keeps it
 	}
-	_ = w.conn.SetWriteDeadline(time.Now().Add(grace))
-	<-w.link.ended
+	w.link.drain()
 	w.conn.Close()
 	reading.Wait()
 	if done {
@@ -105,6 +104,7 @@ func (w *worker) end(err error) {
 		w.err = err
 		close(w.ending)
 		w.link.end() // who waits for a host to take answers need not
+		_ = w.conn.SetWriteDeadline(time.Now().Add(grace))
 		w.mu.Lock()
 		w.room.Broadcast()
 		w.mu.Unlock()

@@ -57,6 +57,7 @@ type Device struct {
 	downloads pool
 	running   []uint64 // submissions of Run that have not finished
 	syncs     []syncWaiter
+	clock     clock
 }
 
 type syncWaiter struct {
@@ -323,6 +324,7 @@ func (d *Device) shut() error {
 	if d.scratch != nil {
 		d.scratch.Release()
 	}
+	d.clock.free()
 	for _, p := range d.pipelines {
 		p.Release()
 	}

@@ -44,6 +44,14 @@ func TestExecution(t *testing.T) {
 	})
 }
 
+func TestTimer(t *testing.T) {
+	checktest.Timer(t, func(t *testing.T, budget int64) device.Device {
+		d, err := Open(0, Options{MemoryBudget: budget})
+		require.NoError(t, err, "these tests need an adapter: a GPU, or Mesa's lavapipe")
+		return d
+	})
+}
+
 func TestSourcesAreCompiledOnce(t *testing.T) {
 	d := open(t, 0)
 	b := alloc(t, d, 256)

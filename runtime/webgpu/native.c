@@ -41,10 +41,16 @@ typedef struct {
 	char const *dxil, *dxc;
 } instance_extras;
 
+typedef struct { void *queries; uint32_t beginning, end; } timestamp_writes;
+typedef struct { chained const *next; char const *label; timestamp_writes const *writes; } pass_descriptor;
+typedef struct { chained const *next; char const *label; int type; uint32_t count; } query_set_descriptor;
+
+enum { TIMESTAMP_QUERY = 3, TIMESTAMPS = 1 }; // WGPUFeatureName, WGPUQueryType
 enum { LIMITS_EXTRAS = 0x00030002, INSTANCE_EXTRAS = 0x00030006, FILTER_VALIDATION = 0, FILTER_OUT_OF_MEMORY = 1 };
 
 extern void *wgpuCreateInstance(chained const *const *descriptor);
 extern uint32_t wgpuAdapterGetLimits(void *adapter, supported_limits *limits);
+extern uint32_t wgpuAdapterHasFeature(void *adapter, int feature);
 extern void wgpuAdapterRequestDevice(void *adapter, device_descriptor const *d, request_callback cb, void *user);
 extern void *wgpuDeviceGetQueue(void *device);
 extern void wgpuDeviceRelease(void *device);
@@ -55,6 +61,9 @@ extern uint32_t wgpuDevicePoll(void *device, uint32_t wait, void const *index);
 extern void *wgpuDeviceCreateCommandEncoder(void *device, void const *descriptor);
 extern void *wgpuCommandEncoderBeginComputePass(void *encoder, void const *descriptor);
 extern void wgpuCommandEncoderCopyBufferToBuffer(void *encoder, void *src, uint64_t so, void *dst, uint64_t d, uint64_t n);
+extern void wgpuCommandEncoderResolveQuerySet(void *encoder, void *queries, uint32_t first, uint32_t n, void *dst, uint64_t d);
+extern void *wgpuDeviceCreateQuerySet(void *device, void const *descriptor);
+extern void wgpuQuerySetRelease(void *queries);
 extern void *wgpuCommandEncoderFinish(void *encoder, void const *descriptor);
 extern void wgpuCommandEncoderRelease(void *encoder);
 extern void wgpuCommandBufferRelease(void *commands);
@@ -132,6 +141,10 @@ gp_device *gp_open(void *adapter, char const *label, gp_limits *limits, gp_error
 	memset(&desc, 0, sizeof desc);
 	desc.label = label;
 	desc.limits = &need;
+	static int const timestamps = TIMESTAMP_QUERY;
+	d->timestamps = (int)wgpuAdapterHasFeature(adapter, timestamps);
+	desc.feature_count = d->timestamps ? 1 : 0;
+	desc.features = &timestamps;
 	desc.lost = on_lost;
 	desc.lost_user = d;
 	desc.uncaptured.callback = keep_first;
@@ -160,14 +173,18 @@ void gp_pop(gp_device *d, gp_error *err) {
 	wgpuDevicePopErrorScope(d->device, keep_first, err);
 }
 
+static void dispatch(void *pass, gp_command const *c) {
+	wgpuComputePassEncoderSetPipeline(pass, c->pipeline);
+	wgpuComputePassEncoderSetBindGroup(pass, 0, c->group, 0, NULL);
+	wgpuComputePassEncoderDispatchWorkgroups(pass, c->x, c->y, c->z);
+}
+
 static void encode(void *encoder, gp_command const *c, size_t n) {
 	void *pass = NULL;
 	for (size_t i = 0; i < n; i++, c++) {
 		if (c->pipeline) {
 			if (!pass) pass = wgpuCommandEncoderBeginComputePass(encoder, NULL);
-			wgpuComputePassEncoderSetPipeline(pass, c->pipeline);
-			wgpuComputePassEncoderSetBindGroup(pass, 0, c->group, 0, NULL);
-			wgpuComputePassEncoderDispatchWorkgroups(pass, c->x, c->y, c->z);
+			dispatch(pass, c);
 			continue;
 		}
 		if (pass) {
@@ -183,12 +200,44 @@ static void encode(void *encoder, gp_command const *c, size_t n) {
 	}
 }
 
+// measured is a pass of one dispatch, or of none, that takes the time at its beginning and at its end.
+static void measured(void *encoder, gp_timer const *timer, uint32_t at, gp_command const *c) {
+	timestamp_writes writes = {timer->queries, at, at + 1};
+	pass_descriptor descriptor = {.writes = &writes};
+	void *pass = wgpuCommandEncoderBeginComputePass(encoder, &descriptor);
+	if (c) dispatch(pass, c);
+	wgpuComputePassEncoderEnd(pass);
+	wgpuComputePassEncoderRelease(pass);
+}
+
+// encode_timed takes the time within passes, the only place where WebGPU promises it: a dispatch has a pass of its own, a copy lies
+// between two empty ones. A dispatch takes GP_DISPATCH_STAMPS, a copy GP_COPY_STAMPS.
+static void encode_timed(void *encoder, gp_command const *c, size_t n, gp_timer const *timer) {
+	uint32_t at = 0;
+	for (size_t i = 0; i < n; i++, c++) {
+		if (c->pipeline) {
+			measured(encoder, timer, at, c);
+			at += GP_DISPATCH_STAMPS;
+			continue;
+		}
+		measured(encoder, timer, at, NULL);
+		wgpuCommandEncoderCopyBufferToBuffer(encoder, c->src, c->src_offset, c->dst, c->dst_offset, c->size);
+		measured(encoder, timer, at + 2, NULL);
+		at += GP_COPY_STAMPS;
+	}
+	if (n == 0) measured(encoder, timer, at, NULL), at += GP_DISPATCH_STAMPS;
+	wgpuCommandEncoderResolveQuerySet(encoder, timer->queries, 0, at, timer->resolved, 0);
+	wgpuCommandEncoderCopyBufferToBuffer(encoder, timer->resolved, 0, timer->staging, 0, 8 * (uint64_t)at);
+}
+
 // gp_submit encodes commands as one command buffer and submits it, unless encoding failed: submitting an invalid
-// command buffer, or to a lost device, would kill the process. It returns 1 when the work was submitted.
-int gp_submit(gp_device *d, gp_command const *commands, size_t n, gp_error *err) {
+// command buffer, or to a lost device, would kill the process. It returns 1 when the work was submitted. timer, if not NULL, measures
+// the commands.
+int gp_submit(gp_device *d, gp_command const *commands, size_t n, gp_timer const *timer, gp_error *err) {
 	gp_push(d);
 	void *encoder = wgpuDeviceCreateCommandEncoder(d->device, NULL);
-	if (!d->lost) encode(encoder, commands, n);
+	if (!d->lost && timer) encode_timed(encoder, commands, n, timer);
+	else if (!d->lost) encode(encoder, commands, n);
 	void *buffer = d->lost ? NULL : wgpuCommandEncoderFinish(encoder, NULL);
 	gp_pop(d, err);
 	int ok = buffer && !d->lost && err->type == GP_NO_ERROR;
@@ -201,6 +250,17 @@ int gp_submit(gp_device *d, gp_command const *commands, size_t n, gp_error *err)
 	wgpuCommandEncoderRelease(encoder);
 	return ok;
 }
+
+// gp_queries makes room for timestamps on a device that has them.
+void *gp_queries(gp_device *d, uint32_t count, gp_error *err) {
+	query_set_descriptor desc = {.type = TIMESTAMPS, .count = count};
+	gp_push(d);
+	void *queries = wgpuDeviceCreateQuerySet(d->device, &desc);
+	gp_pop(d, err);
+	return queries;
+}
+
+void gp_free_queries(void *queries) { wgpuQuerySetRelease(queries); }
 
 // gp_map asks for the first size bytes; *status, which must outlive the request, changes within a later gp_poll.
 void gp_map(gp_device *d, void *buffer, uint32_t mode, size_t size, int *status, gp_error *err) {

@@ -22,7 +22,7 @@ typedef struct gp_limits {
 typedef struct gp_device {
 	void *device, *queue;
 	uint64_t submitted, done; // submissions
-	int lost;
+	int lost, timestamps; // timestamps: it has them
 	char lost_msg[512];
 	gp_error uncaptured; // the first error outside every scope
 } gp_device;
@@ -35,6 +35,13 @@ typedef struct gp_command {
 	uint32_t x, y, z;
 } gp_command;
 
+// Where the times of one submission's commands go: its queries, the buffer that they are resolved to, and the one for the host.
+typedef struct gp_timer {
+	void *queries, *resolved, *staging;
+} gp_timer;
+
+enum { GP_DISPATCH_STAMPS = 2, GP_COPY_STAMPS = 4 }; // of a command: the copy ran between the second and the third
+
 enum { GP_MAP_PENDING = -1, GP_MAP_DONE = 0 }; // else a WGPUBufferMapAsyncStatus
 
 void *gp_instance(uint32_t backends);
@@ -42,7 +49,9 @@ gp_device *gp_open(void *adapter, char const *label, gp_limits *limits, gp_error
 void gp_close(gp_device *d);
 void gp_push(gp_device *d);
 void gp_pop(gp_device *d, gp_error *err);
-int gp_submit(gp_device *d, gp_command const *commands, size_t n, gp_error *err);
+int gp_submit(gp_device *d, gp_command const *commands, size_t n, gp_timer const *timer, gp_error *err);
+void *gp_queries(gp_device *d, uint32_t count, gp_error *err);
+void gp_free_queries(void *queries);
 void gp_map(gp_device *d, void *buffer, uint32_t mode, size_t size, int *status, gp_error *err);
 int gp_poll(gp_device *d);
 

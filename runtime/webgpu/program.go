@@ -28,6 +28,8 @@ type loaded struct {
 	label string
 	// The owner's:
 	commands []C.gp_command // C memory
+	of       []int          // the program's command that each belongs to
+	length   int            // commands of the program
 	groups   []*wgpu.BindGroup
 	buffers  []*buffer
 	released bool
@@ -57,6 +59,7 @@ func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 }
 
 func (l *loaded) build(p *device.Program) error {
+	l.length = len(p.Commands)
 	pipelines := make([]*wgpu.ComputePipeline, len(p.Shaders))
 	for i := range p.Shaders {
 		s := &p.Shaders[i]
@@ -67,7 +70,7 @@ func (l *loaded) build(p *device.Program) error {
 	}
 	var commands []C.gp_command
 	seen := map[*buffer]bool{}
-	for _, c := range p.Commands {
+	for i, c := range p.Commands {
 		for _, r := range c.Args {
 			if b := r.Buffer.(*buffer); !seen[b] {
 				seen[b] = true
@@ -82,6 +85,9 @@ func (l *loaded) build(p *device.Program) error {
 		}
 		if err != nil {
 			return err
+		}
+		for len(l.of) < len(commands) {
+			l.of = append(l.of, i)
 		}
 	}
 	if len(commands) > 0 {
@@ -219,6 +225,18 @@ func (d *Device) layout(bindings []device.Access) (*wgpu.BindGroupLayout, error)
 // Run enqueues a loaded program. It waits while 8 submissions are under way. (On lavapipe any submission waits for
 // the one before: wgpu-native chains them with binary semaphores, which Mesa's software queue waits for on the host.)
 func (d *Device) Run(p device.Loaded) error {
+	return d.run(p, func(l *loaded) error {
+		for part := range slices.Chunk(l.commands, mostCommands) {
+			if err := d.enqueue(part, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// run has the owner do something with a program that can be run.
+func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
 	l, ok := p.(*loaded)
 	if !ok || l == nil || l.d != d {
 		return d.named("run", "", device.Invalid("the program %v", errForeign))
@@ -232,17 +250,20 @@ func (d *Device) Run(p device.Loaded) error {
 				return device.Invalid("buffer %q %v", b.label, errReleased)
 			}
 		}
-		for part := range slices.Chunk(l.commands, mostCommands) {
-			if err := d.waitFor(func() bool { return len(d.running) < mostRunning }); err != nil {
-				return err
-			}
-			if err := d.submit(&part[0], len(part)); err != nil {
-				return err
-			}
-			d.running = append(d.running, uint64(d.native.submitted))
-		}
-		return nil
+		return f(l)
 	})
+}
+
+// enqueue submits a part of a program, when there is room.
+func (d *Device) enqueue(part []C.gp_command, timer *C.gp_timer) error {
+	if err := d.waitFor(func() bool { return len(d.running) < mostRunning }); err != nil {
+		return err
+	}
+	if err := d.submit(part, timer); err != nil {
+		return err
+	}
+	d.running = append(d.running, uint64(d.native.submitted))
+	return nil
 }
 
 // Release frees the bindings; the compiled shaders stay for programs to come.

@@ -219,7 +219,7 @@ func (d *Device) download(b *buffer, offset int64, to []byte, r *pending) error 
 
 func (d *Device) copyBytes(src *wgpu.Buffer, so int64, dst *wgpu.Buffer, do, n int64) error {
 	c := copyCommand(src, so, dst, do, n)
-	return d.submit(&c, 1)
+	return d.submit([]C.gp_command{c}, nil)
 }
 
 func copyCommand(src *wgpu.Buffer, so int64, dst *wgpu.Buffer, do, n int64) C.gp_command {
@@ -229,9 +229,9 @@ func copyCommand(src *wgpu.Buffer, so int64, dst *wgpu.Buffer, do, n int64) C.gp
 	}
 }
 
-func (d *Device) submit(commands *C.gp_command, n int) error {
+func (d *Device) submit(commands []C.gp_command, timer *C.gp_timer) error {
 	var failure C.gp_error
-	if C.gp_submit(d.native, commands, C.size_t(n), &failure) != 0 {
+	if C.gp_submit(d.native, unsafe.SliceData(commands), C.size_t(len(commands)), timer, &failure) != 0 {
 		return nil
 	}
 	if d.checkLost(); d.lost != nil {
