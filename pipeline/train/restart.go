@@ -170,6 +170,8 @@ func kill(devices []device.Device) {
 
 // closeIsolated ends the devices first, so that nothing waits for one that hangs. That one is lost is nothing to fail for any more.
 func closeIsolated(e *engine.Engine, devices []device.Device) error {
+	late := time.AfterFunc(patience, func() { kill(devices) })
+	defer late.Stop()
 	err := endAll(devices)
 	if e != nil {
 		err = errors.Join(err, e.Close())
