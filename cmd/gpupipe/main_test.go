@@ -22,7 +22,12 @@ import (
 
 // TestMain lets the test binary stand for the command itself, for what needs a process.
 func TestMain(m *testing.M) {
-	if os.Getenv("GPUPIPE_TEST_COMMAND") != "" {
+	switch os.Getenv("GPUPIPE_TEST_COMMAND") {
+	case "":
+	case "dies":
+		self, _ := os.FindProcess(os.Getpid())
+		_ = self.Kill()
+	default:
 		main()
 	}
 	os.Exit(m.Run())

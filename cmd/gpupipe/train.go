@@ -35,7 +35,7 @@ Ctrl-C finishes the step, saves and tells how to resume; a second one quits at o
 
 With pipeline.isolate: process each device is in a process of its own. When one dies, hangs or loses its device, all are started again, and the
 run goes on from its newest checkpoint to the same bits; after pipeline.restarts faults without a checkpoint in between it stops.
-Other commands compute in their own process.
+So does gpupipe study; other commands compute in their own process.
 
 Examples:
   gpupipe train examples/demo/config.yaml

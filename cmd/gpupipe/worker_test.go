@@ -31,3 +31,22 @@ func TestWorker(t *testing.T) {
 	assert.Equal(t, exitMistake, code)
 	assert.Contains(t, errs, "missing flags: --socket")
 }
+
+// With pipeline.isolate: process the devices of a run are in processes of this program.
+func TestTrainInProcesses(t *testing.T) {
+	dir := t.TempDir()
+	c := small(t, dir)
+	train := func() (int, string, string) {
+		return command("train", c, "--device", "null", "--set", "pipeline={isolate: process, stages: 2, restarts: 1}", "--set", "pipeline.devices=[null]")
+	}
+	t.Setenv("GPUPIPE_TEST_COMMAND", "dies")
+	code, out, errs := train()
+	assert.Equal(t, exitFailure, code)
+	assert.Regexp(t, `worker null \(pid \d+\) was killed by SIGKILL; starting again failed \(1 of 1\)`, out)
+	assert.Regexp(t, `failed: device lost 2 times in a row, and pipeline.restarts is 1: .* was killed by SIGKILL; .* was killed by SIGKILL; there is no checkpoint yet: with --resume it begins again`, errs)
+	assert.NoDirExists(t, dir+"/run", "it never began")
+	t.Setenv("GPUPIPE_TEST_COMMAND", "1")
+	code, out, errs = train()
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, out, "step 12/12")
+}

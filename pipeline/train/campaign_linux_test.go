@@ -20,7 +20,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var faults = flag.Int("faults", 4, "how many runs to disturb")
+var (
+	faults    = flag.Int("faults", 4, "how many runs to disturb")
+	faultSeed = flag.Uint64("fault-seed", 8, "what the disturbances are drawn from")
+)
 
 // kinds of faults, by turns.
 var kinds = []string{"killed", "stopped", "device lost", "socket cut"}
@@ -62,7 +65,7 @@ func TestFaultsOfWorkers(t *testing.T) {
 			}
 		}
 	}
-	rng := rand.New(rand.NewPCG(7, 8))
+	rng := rand.New(rand.NewPCG(7, *faultSeed))
 	stopped := 0
 	for i := range *faults {
 		at := i / len(kinds) % len(layouts)

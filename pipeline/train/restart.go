@@ -89,7 +89,10 @@ func (r *run) restart(ctx context.Context) error {
 	if !r.pause(ctx) {
 		return nil
 	}
-	if err := r.raise(ctx); err != nil {
+	switch err := r.raise(ctx); {
+	case errors.Is(err, device.ErrLost):
+		return err
+	case err != nil:
 		return fmt.Errorf("%w (%w)", err, device.ErrLost)
 	}
 	return r.do(ctx, r.firstBatch, r.openFolder, r.announce)
@@ -167,6 +170,8 @@ func kill(devices []device.Device) {
 
 // closeIsolated ends the devices first, so that nothing waits for one that hangs. That one is lost is nothing to fail for any more.
 func closeIsolated(e *engine.Engine, devices []device.Device) error {
+	late := time.AfterFunc(patience, func() { kill(devices) })
+	defer late.Stop()
 	err := endAll(devices)
 	if e != nil {
 		err = errors.Join(err, e.Close())

@@ -266,7 +266,7 @@ func TestFaultsInARow(t *testing.T) {
 func TestAFaultDuringARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=2")
-		var opened, loaded atomic.Int64
+		var opened atomic.Int64
 		x := &reference{strikes: func(n int64) error {
 			if n == 60 {
 				return killed("run")
@@ -274,18 +274,14 @@ func TestAFaultDuringARestart(t *testing.T) {
 			return nil
 		}}
 		open := func(name string) (device.Device, error) {
-			switch opened.Add(1) {
-			case 3:
+			if opened.Add(1) == 3 {
 				return nil, errors.New("no such device")
-			case 5:
-				loaded.Store(1)
 			}
 			return openNull(name)
 		}
-		o := isolated(x, &notes{})
-		o.OpenWorker = open
 		n := &notes{}
-		o.Report = n
+		o := isolated(x, n)
+		o.OpenWorker = open
 		res, err := Run(t.Context(), c, o)
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
