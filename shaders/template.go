@@ -42,10 +42,7 @@ func (c *context) templatePass(n *graph.Node, cand graph.Candidate, p graph.Pass
 	bound := map[string]string{}
 	for _, name := range p.Uses {
 		arg, t := c.templateArg(n, cand, name)
-		elem := fuse.WGSLType(t.DType)
-		if slices.Contains(p.Vec4, name) {
-			elem = "vec4<" + elem + ">"
-		}
+		elem := arrayType(t.DType, slices.Contains(p.Vec4, name))
 		if arg.Value != nil {
 			key := c.key(arg.Value) + elem
 			if first, ok := bound[key]; ok {
@@ -59,6 +56,19 @@ func (c *context) templatePass(n *graph.Node, cand graph.Candidate, p graph.Pass
 	}
 	s.WriteString(text + "}\n")
 	return Pass{WGSL: s.String(), Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: c.lim.fold(p.Groups), WorkgroupMemory: p.WorkgroupMemory}
+}
+
+// arrayType is the WGSL type of the elements, or of fours of them, in an array. Halves are packed two a word.
+func arrayType(d graph.DType, vec4 bool) string {
+	switch {
+	case d.Half() && vec4:
+		return "vec2<u32>"
+	case d.Half():
+		return "u32"
+	case vec4:
+		return "vec4<" + fuse.WGSLType(d) + ">"
+	}
+	return fuse.WGSLType(d)
 }
 
 func (c *context) templateArg(n *graph.Node, cand graph.Candidate, name string) (Arg, graph.Type) {

@@ -15,9 +15,11 @@ import (
 type AttentionOp struct{}
 
 func (*AttentionOp) Name() string { return "attention" }
+func (*AttentionOp) Halves()      {}
 
 // Attention is causal attention with grouped queries: q [B,Tq,H,D], k and v [B,Tk,KV,D] → [B,Tq,H,D]. Query i sees the
-// keys j ≤ i + position; position is u32[1], or nil for 0. There is no gradient through attention with a position.
+// keys j ≤ i + position; position is u32[1], or nil for 0. There is no gradient through attention with a position. The
+// inputs are of one float dtype, and the result is f32.
 func Attention(q, k, v, position *graph.Value) *graph.Value {
 	in := []*graph.Value{q, k, v}
 	if position != nil {
@@ -53,7 +55,7 @@ func (*AttentionOp) Infer(in []graph.Type) ([]graph.Type, error) {
 			return nil, err
 		}
 	}
-	return []graph.Type{in[0], graph.T(graph.F32, s.batch, s.heads, s.queries)}, nil
+	return []graph.Type{in[0].Gradient(), graph.T(graph.F32, s.batch, s.heads, s.queries)}, nil
 }
 
 // attentionShape names the extents of an attention.
@@ -63,14 +65,16 @@ type attentionShape struct{ batch, queries, keys, heads, kvHeads, dim int }
 func attentionSizes(in []graph.Type) (attentionShape, error) {
 	var s attentionShape
 	for i, name := range []string{"q", "k", "v"} {
-		if in[i].DType != graph.F32 || len(in[i].Shape) != 4 {
-			return s, fmt.Errorf("%s is %v, expected f32[batch,sequence,heads,dim]", name, in[i])
+		if !in[i].DType.Float() || len(in[i].Shape) != 4 {
+			return s, fmt.Errorf("%s is %v, expected [batch,sequence,heads,dim] of f32, f16 or bf16", name, in[i])
 		}
 	}
 	q, k := in[0].Shape, in[1].Shape
 	switch {
 	case !in[1].Equal(in[2]):
 		return s, fmt.Errorf("k is %v and v is %v, expected one type", in[1], in[2])
+	case in[0].DType != in[1].DType:
+		return s, fmt.Errorf("q is %v and k is %v, expected one dtype", in[0], in[1])
 	case q[0] != k[0] || q[3] != k[3]:
 		return s, fmt.Errorf("q is %v and k is %v, expected equal batch and head dimension", in[0], in[1])
 	case q[2]%k[2] != 0:
@@ -205,10 +209,12 @@ func (*AttentionOp) Kernel(n *graph.Node) graph.Kernel {
 }
 
 // AttentionGradOp is the gradient of AttentionOp. Inputs: q, k, v, the results o and logsumexp, the gradient of o,
-// optionally that of logsumexp, and optionally the segments. Results: the gradients of q, k and v, each summed in a fixed order.
+// optionally that of logsumexp, and optionally the segments. Results: the gradients of q, k and v, in f32 whatever those are, each
+// summed in a fixed order.
 type AttentionGradOp struct{}
 
 func (*AttentionGradOp) Name() string { return "attention_grad" }
+func (*AttentionGradOp) Halves()      {}
 
 func (*AttentionGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if n := len(in); n < 6 || n > 8 || n == 8 && !isSegments(in[7]) {
@@ -225,12 +231,13 @@ func (*AttentionGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
 		in = in[:len(in)-1]
 	}
 	lse := graph.T(graph.F32, s.batch, s.heads, s.queries)
-	for i, want := range []graph.Type{in[0], lse, in[0], lse}[:len(in)-3] {
+	o := in[0].Gradient()
+	for i, want := range []graph.Type{o, lse, o, lse}[:len(in)-3] {
 		if !in[3+i].Equal(want) {
 			return nil, fmt.Errorf("input %d is %v, expected %v", 3+i, in[3+i], want)
 		}
 	}
-	return in[:3], nil
+	return []graph.Type{o, in[1].Gradient(), in[2].Gradient()}, nil
 }
 
 func (*AttentionGradOp) Grad(n *graph.Node, _ []*graph.Value) []*graph.Value {

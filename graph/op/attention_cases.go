@@ -1,6 +1,10 @@
 package op
 
-import "github.com/gpupipe/gpupipe/graph"
+import (
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
 
 func (*AttentionOp) Cases() []graph.Case {
 	var cs []graph.Case
@@ -28,6 +32,9 @@ func (*AttentionOp) Cases() []graph.Case {
 				return scatter(i, j)
 			}})
 		}
+	}
+	for _, h := range halfAttentions() {
+		cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: h.inputs(), Tolerance: 1e-5, NoGrad: h.last == aPosition, Fill: h.fill})
 	}
 	return cs
 }
@@ -73,6 +80,11 @@ func scatter(i, j int) float64 {
 
 func (*AttentionGradOp) Cases() []graph.Case {
 	var cs []graph.Case
+	for _, h := range halfAttentions() {
+		if h.last != aPosition {
+			cs = append(cs, graph.Case{Op: new(AttentionGradOp), Inputs: h.gradInputs(), Tolerance: 2e-5, NoGrad: true, Fill: h.gradFill})
+		}
+	}
 	for n, s := range attentionCases() {
 		types := s.inputs()
 		lse := graph.T(graph.F32, s.batch, s.heads, s.queries)
@@ -101,4 +113,67 @@ func gradScatter(i, j int) float64 {
 		return 4 + scatter(i, j)
 	}
 	return scatter(i, j)
+}
+
+// halfAttention is an attention of halves to test.
+type halfAttention struct {
+	attentionShape
+	operands graph.DType
+	last     int // what its last input is
+}
+
+const (
+	aValue    = iota // v: there are no more
+	aPosition        // of queries at the end of a cache that is not full
+	aSegment         // numbers, of several segments
+)
+
+// halfAttentions cover whole and odd words, rows with and without whole vectors, and what kernels that multiply matrices may
+// stumble at: sequences of one and of more tiles, shorter and longer than a tile, more keys than queries and fewer.
+func halfAttentions() []halfAttention {
+	return []halfAttention{
+		{attentionShape{1, 5, 5, 3, 1, 3}, graph.F16, aValue}, {attentionShape{2, 9, 9, 2, 2, 4}, graph.BF16, aValue},
+		{attentionShape{2, 33, 33, 4, 2, 16}, graph.F16, aValue}, {attentionShape{1, 130, 130, 2, 1, 16}, graph.BF16, aValue},
+		{attentionShape{1, 7, 50, 2, 1, 16}, graph.F16, aValue}, {attentionShape{1, 50, 7, 2, 2, 16}, graph.F16, aValue},
+		{attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, aPosition}, {attentionShape{1, 5, 9, 2, 1, 3}, graph.F16, aPosition},
+		{attentionShape{2, 70, 70, 2, 1, 16}, graph.F16, aSegment}, {attentionShape{1, 9, 9, 2, 2, 3}, graph.BF16, aSegment},
+	}
+}
+
+func (h halfAttention) inputs() []graph.Type {
+	types := h.attentionShape.inputs()
+	for i := range types {
+		types[i].DType = h.operands
+	}
+	switch h.last {
+	case aPosition:
+		return append(types, graph.T(graph.U32, 1))
+	case aSegment:
+		return append(types, graph.T(graph.U32, h.batch, h.keys))
+	}
+	return types
+}
+
+func (h halfAttention) fill(i, j int) float64 {
+	switch {
+	case i < 3:
+		return scatter(i, j)
+	case h.last == aPosition:
+		return float64(h.keys - h.queries - 2)
+	}
+	return segmentations()[1](j/h.keys, j%h.keys)
+}
+
+// gradInputs are those of the gradient, with that of logsumexp.
+func (h halfAttention) gradInputs() []graph.Type {
+	types := h.inputs()
+	o, lse := types[0].Gradient(), graph.T(graph.F32, h.batch, h.heads, h.queries)
+	return slices.Concat(types[:3], []graph.Type{o, lse, o, lse}, types[3:])
+}
+
+func (h halfAttention) gradFill(i, j int) float64 {
+	if i == 7 {
+		return h.fill(3, j)
+	}
+	return gradScatter(i, j)
 }

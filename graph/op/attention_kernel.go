@@ -19,12 +19,13 @@ import (
 // k and v a row is a key and the columns are the queries.
 type attentionKernels struct {
 	attentionShape
+	operands          graph.DType // of q, k and v
 	position, lseGrad bool
 	segments          string // the array of the segments; empty: there are none
 }
 
 func newAttentionKernels(n *graph.Node) attentionKernels {
-	k := attentionKernels{attentionShape: mustAttentionSizes(n.Inputs[0].Type, n.Inputs[1].Type, n.Inputs[2].Type)}
+	k := attentionKernels{attentionShape: mustAttentionSizes(n.Inputs[0].Type, n.Inputs[1].Type, n.Inputs[2].Type), operands: n.Inputs[0].DType}
 	if last := len(n.Inputs) - 1; isSegments(n.Inputs[last].Type) {
 		k.segments = fmt.Sprintf("in%d", last)
 	}
@@ -149,6 +150,13 @@ func (k attentionKernels) unlessTogether(i, j string) string {
 	return fmt.Sprintf("  if (%[1]s[b * TK + %[2]s] != %[1]s[b * TK + %[3]s]) { continue; }\n", k.segments, i, j)
 }
 
+func (k attentionKernels) ifSegments(format string, args ...any) string {
+	if k.segments == "" {
+		return ""
+	}
+	return fmt.Sprintf(format, args...)
+}
+
 // withSegments are the arrays that a pass uses, the segments included.
 func (k attentionKernels) withSegments(uses ...string) []string {
 	if k.segments == "" {
@@ -159,10 +167,10 @@ func (k attentionKernels) withSegments(uses ...string) []string {
 
 // scalarPass is a pass of the naive kernels: an invocation a row.
 func (k attentionKernels) scalarPass(body string, rows int, uses ...string) graph.Pass {
-	return graph.Pass{
+	return k.unpacked(graph.Pass{
 		Declarations: k.constants(), Workgroup: naiveLanes, Groups: (rows + naiveLanes - 1) / naiveLanes, Uses: uses,
 		Body: fmt.Sprintf("let n = group * %du + lane;\nif (n >= %du) { return; }\n", naiveLanes, rows) + body,
-	}
+	})
 }
 
 func (k attentionKernels) positionExpr() (expr string, uses []string) {

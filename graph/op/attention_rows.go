@@ -116,13 +116,6 @@ func (r rowKernel) Together(row, c int) string {
 	return r.ifSegments(" && own%d == segment%d", row, c)
 }
 
-func (r rowKernel) ifSegments(format string, args ...any) string {
-	if r.segments == "" {
-		return ""
-	}
-	return fmt.Sprintf(format, args...)
-}
-
 func (r rowKernel) unit(staged string, c, u int, array string) string {
 	if r.Loops {
 		return fmt.Sprintf("%s[%d]", staged, c*r.units()+u)
@@ -396,7 +389,7 @@ var<workgroup> es: array<f32, %[1]d>;
 `, r.Tile, n) + r.ifSegments("var<workgroup> gs: array<u32, %d>;\n", r.Tile)
 		p.WorkgroupMemory = r.Tile * r.columnBytes()
 	}
-	return p
+	return r.unpacked(p)
 }
 
 func (r rowKernel) forward() graph.Pass {

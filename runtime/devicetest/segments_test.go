@@ -56,20 +56,23 @@ func attend(t *testing.T, dev device.Device, kernel string, length, dim int, seg
 		}
 	})
 	require.NoError(t, err)
-	g, err = graph.Expand(g)
+	values := graph.Case{Inputs: types}.Values(3)
+	clear(values[3].Data)
+	return compute(t, dev, g, values, named(kernel))
+}
+
+// compute returns the outputs of a graph whose inputs are x0, x1, …; the last may be more than it has.
+func compute(t *testing.T, dev device.Device, g *graph.Graph, inputs []*graph.Tensor, choose exec.Chooser) map[string][]byte {
+	t.Helper()
+	g, err := graph.Expand(g)
 	require.NoError(t, err)
-	p, err := exec.NewPlan(dev, map[string]*graph.Graph{"g": g}, exec.Options{Tune: named(kernel)})
+	p, err := exec.NewPlan(dev, map[string]*graph.Graph{"g": g}, exec.Options{Tune: choose})
 	require.NoError(t, err)
 	s, err := p.Load()
 	require.NoError(t, err)
 	defer s.Close()
-	values := graph.Case{Inputs: types[:3]}.Values(3)
 	for i := range g.Sources("input") {
-		data := make([]byte, types[i].Bytes())
-		if i < 3 {
-			data = exec.Encode(graph.F32, values[i].Data)
-		}
-		require.NoError(t, s.SetInput("g", fmt.Sprint("x", i), data))
+		require.NoError(t, s.SetInput("g", fmt.Sprint("x", i), exec.Encode(inputs[i].DType, inputs[i].Data)))
 	}
 	require.NoError(t, s.Run("g"))
 	out := map[string][]byte{}

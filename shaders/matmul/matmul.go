@@ -87,6 +87,7 @@ func Candidates(s Spec, l Limits, software bool) []Kernel {
 		ks = lanesCandidates(s, l)
 	} else {
 		ks = append(tileCandidates(s, l), vectorCandidates(s, l)...)
+		ks = append(ks, cooperativeCandidates(s, l)...)
 	}
 	sort.SliceStable(ks, func(i, j int) bool { return ks[i].Cost < ks[j].Cost })
 	return append([]Kernel{naive(s, l, software)}, ks...)
@@ -133,8 +134,9 @@ func (s Spec) quadsB() bool { return !s.TransB && s.N%4 == 0 && s.BatchStrideB%4
 // source builds the text of one shader.
 type source struct {
 	strings.Builder
-	spec    Spec
-	a, b, c array
+	spec     Spec
+	a, b, c  array
+	builtins string // more parameters of main
 }
 
 func (g *source) line(format string, args ...any) { fmt.Fprintf(g, format+"\n", args...) }
@@ -179,7 +181,7 @@ func (g *source) quadValue(acc, b, i, j string) string {
 // dispatch limit is folded. linear leaves out ty and tz, where tiles has one dimension.
 func (g *source) main(workgroup [2]int, tiles [3]int, l Limits, linear bool) (groups [3]int) {
 	g.line("@compute @workgroup_size(%d, %d)", workgroup[0], workgroup[1])
-	g.line("fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_id) l: vec3<u32>) {")
+	g.line("fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_id) l: vec3<u32>%s) {", g.builtins)
 	if max(tiles[0], tiles[1], tiles[2]) <= l.MaxDispatch {
 		g.line("let tx = w.x;")
 		if !linear {

@@ -94,10 +94,12 @@ func (c *Compiler) Compile(wgsl string, f Features) (*Module, error) {
 	if err := c.start(); err != nil {
 		return nil, err
 	}
-	code, err := c.naga.translate(wgsl, f)
+	text, bfloat16 := source(wgsl)
+	code, err := c.naga.translate(text, f)
 	if err != nil {
 		return nil, err
 	}
+	code = amend(code, bfloat16)
 	m, err := Parse(code)
 	if err != nil {
 		return nil, fmt.Errorf("naga's result: %w", err)
@@ -129,6 +131,7 @@ func key(wgsl string, f Features) string {
 	translator := sha256.Sum256(nagaWasm)
 	h.Write(translator[:])
 	h.Write(binary.LittleEndian.AppendUint32(nil, uint32(f)))
+	h.Write(binary.LittleEndian.AppendUint32(nil, amendments))
 	h.Write([]byte(wgsl))
 	return hex.EncodeToString(h.Sum(nil))
 }

@@ -1,0 +1,37 @@
+package op
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+// operandRead is an element, or unit, of q, k or v as kernels write it. No index of theirs holds a bracket.
+var operandRead = regexp.MustCompile(`\b(in[012])\[([^\]]+)\]`)
+
+// unpacked makes a pass that was written for f32 one for halves: each read of q, k or v becomes a call of a function that
+// unpacks. All arithmetic is the same, and so are the bits of the results.
+func (k attentionKernels) unpacked(p graph.Pass) graph.Pass {
+	if k.operands == graph.F32 {
+		return p
+	}
+	p.Body = operandRead.ReplaceAllString(p.Body, "${1}_at($2)")
+	p.Declarations += "fn single(bits: u32) -> f32 { return " + k.operands.Widen("bits") + "; }\n"
+	for _, array := range []string{"in0", "in1", "in2"} {
+		if slices.Contains(p.Uses, array) {
+			p.Declarations += readHalf(array, slices.Contains(p.Vec4, array))
+		}
+	}
+	return p
+}
+
+// readHalf is the function <array>_at, which reads an element of an array of halves, or four at once.
+func readHalf(array string, vec4 bool) string {
+	if vec4 {
+		return fmt.Sprintf("fn %[1]s_at(x: u32) -> vec4<f32> {\n  let w = %[1]s[x];\n"+
+			"  return vec4<f32>(single(w.x & 0xffffu), single(w.x >> 16u), single(w.y & 0xffffu), single(w.y >> 16u));\n}\n", array)
+	}
+	return fmt.Sprintf("fn %[1]s_at(x: u32) -> f32 { return single((%[1]s[x / 2u] >> (x %% 2u * 16u)) & 0xffffu); }\n", array)
+}

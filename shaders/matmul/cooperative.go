@@ -1,0 +1,304 @@
+package matmul
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+// cooperative is the kernel for tensor cores. A workgroup computes rows × columns of C from slices of depth k's that it holds in
+// workgroup memory; each of its subgroups keeps a grid of matrices of C in registers and multiplies matrices of the slices into them.
+// While it does, the next slice is on its way from global memory to registers. Halves travel sixteen bytes at a time as whole words
+// that nothing calculates with: shaders/spirv tells how the matrices come by their type.
+type cooperative struct {
+	size        int  // of a matrix, square: 16, or 8
+	lanes       int  // invocations of a subgroup
+	down, right int  // subgroups of a workgroup
+	m, n, k     int  // matrices: of C, those of a subgroup; along k, those of a slice
+	double      bool // two slices in workgroup memory, and one barrier a slice instead of two
+	splits      int
+}
+
+var cooperativeShapes = [...]cooperative{
+	{down: 2, right: 2, m: 1, n: 1, k: 4, double: true},
+	{down: 2, right: 2, m: 2, n: 2, k: 2, double: true},
+	{down: 2, right: 2, m: 4, n: 2, k: 2, double: true},
+	{down: 2, right: 2, m: 4, n: 4, k: 2},
+	{down: 2, right: 2, m: 4, n: 4, k: 2, double: true},
+	{down: 4, right: 2, m: 2, n: 4, k: 2, double: true},
+	{down: 4, right: 2, m: 2, n: 4, k: 4},
+	{down: 4, right: 2, m: 4, n: 4, k: 2},
+	{down: 2, right: 4, m: 4, n: 4, k: 2},
+}
+
+// fillTensor is how many workgroups of these it takes to keep a large GPU busy.
+const fillTensor = 128
+
+func cooperativeCandidates(s Spec, l Limits) []Kernel {
+	size := cooperativeSize(s, l)
+	if size == 0 {
+		return nil
+	}
+	var ks []Kernel
+	for _, t := range cooperativeShapes {
+		t.size, t.lanes, t.splits = size, l.SubgroupSize, 1
+		a, b := t.slices(s)
+		if t.threads() > min(l.MaxInvocations, l.MaxWorkgroupX) || t.memory(s) > l.MaxWorkgroupMemory || a.chunks()%t.threads() != 0 || b.chunks()%t.threads() != 0 {
+			continue
+		}
+		// A tile most of which lies outside is no candidate; the smallest stays.
+		if t.m > 1 && (t.rows() >= 2*roundUp(s.M, size) || t.cols() >= 2*roundUp(s.N, size)) {
+			continue
+		}
+		ks = append(ks, t.kernel(s, l))
+		if splits := min(fillTensor/t.count(s), s.K/(8*t.depth()), 32); splits > 1 {
+			t.splits = splits
+			t.splits = ceilDiv(s.K, t.partDepth(s)) // none is empty
+			ks = append(ks, t.kernel(s, l))
+		}
+	}
+	return ks
+}
+
+// cooperativeSize is the size of matrices of the operands' type that WGSL can name and the device multiplies; 0: there are none.
+func cooperativeSize(s Spec, l Limits) int {
+	if s.TypeA == F32 || s.TypeA != s.TypeB || l.SubgroupSize == 0 {
+		return 0
+	}
+	for _, size := range []int{16, 8} {
+		if slices.Contains(l.Cooperative, graph.CooperativeMatrix{M: size, N: size, K: size, Input: s.TypeA.String(), Result: "f32"}) {
+			return size
+		}
+	}
+	return 0
+}
+
+func (t cooperative) rows() int    { return t.down * t.m * t.size }
+func (t cooperative) cols() int    { return t.right * t.n * t.size }
+func (t cooperative) depth() int   { return t.k * t.size }
+func (t cooperative) threads() int { return t.down * t.right * t.lanes }
+
+func (t cooperative) count(s Spec) int {
+	return s.Batch * ceilDiv(s.M, t.rows()) * ceilDiv(s.N, t.cols())
+}
+
+// partDepth is the k's of a part of the sum.
+func (t cooperative) partDepth(s Spec) int { return roundUp(ceilDiv(s.K, t.splits), t.depth()) }
+
+// cost counts multiplications, a sixteenth of what they cost elsewhere, and loads of a wave of tiles.
+func (t cooperative) cost(s Spec) float64 {
+	perK := float64(t.rows()*t.cols())/16 + float64(t.rows()+t.cols()) + float64(t.rows()*t.cols())/64*(1/float64(t.m)+1/float64(t.n))
+	if !t.double {
+		perK *= 1.02
+	}
+	waves := float64(ceilDiv(t.count(s)*t.splits, fillTensor))
+	cost := waves * perK * float64(ceilDiv(s.K, t.splits)+64)
+	if t.splits > 1 {
+		cost += 2e5 + float64(s.Batch*s.M*s.N*t.splits)/fillTensor
+	}
+	return cost
+}
+
+func (t cooperative) kernel(s Spec, l Limits) Kernel {
+	k := Kernel{Name: fmt.Sprintf("tensor %dx%dx%d/%d", t.rows(), t.cols(), t.depth(), t.threads()), Cost: t.cost(s)}
+	if t.double {
+		k.Name += " double"
+	}
+	first := t.pass(s, l)
+	if t.splits == 1 {
+		k.Passes = []Pass{first}
+		return k
+	}
+	k.Name += fmt.Sprintf(" split %d", t.splits)
+	part := roundUp(s.Batch*s.M*s.N, 64) // elements; keeps the halves of the scratch aligned
+	k.Scratch = 4 * part * t.splits
+	first.Bindings[2] = Binding{Operand: Scratch, Size: k.Scratch}
+	k.Passes = []Pass{first, reduction(s, l, part, t.splits)}
+	return k
+}
+
+// slices returns the parts of A and B that lie in workgroup memory at a time.
+func (t cooperative) slices(s Spec) (a, b slice) {
+	a = slice{name: "a", place: "ty", tile: t.rows(), depth: t.depth(), size: s.M, k: s.K, alongK: !s.TransA, batch: s.Batch, batchStride: s.BatchStrideA}
+	b = slice{name: "b", place: "tx", tile: t.cols(), depth: t.depth(), size: s.N, k: s.K, alongK: s.TransB, batch: s.Batch, batchStride: s.BatchStrideB}
+	b.from = a.quads()
+	return a, b
+}
+
+// stripStride is the vec4s of a row of C in workgroup memory, one more than needed, against bank conflicts.
+func (t cooperative) stripStride() int { return t.cols()/4 + 1 }
+
+// quads are the vec4s of workgroup memory: for slices, and then for strips of C.
+func (t cooperative) quads(s Spec) int {
+	a, b := t.slices(s)
+	n := a.quads() + b.quads()
+	if t.double {
+		n *= 2
+	}
+	return max(n, t.down*t.size*t.stripStride())
+}
+
+func (t cooperative) memory(s Spec) int { return 16 * t.quads(s) }
+
+func (t cooperative) pass(s Spec, l Limits) Pass {
+	out := s
+	if t.splits > 1 {
+		out.Epilogue, out.Declarations = nil, ""
+	}
+	a, b := t.slices(s)
+	g := newCooperativeSource(out, a, b)
+	g.line("var<workgroup> stage: array<vec4<f32>, %d>;", t.quads(s))
+	tiles := [3]int{ceilDiv(s.N, t.cols()), ceilDiv(s.M, t.rows()), s.Batch * t.splits}
+	g.builtins = ", @builtin(subgroup_id) sg: u32"
+	groups := g.main([2]int{t.threads(), 1}, tiles, l, false)
+	g.line("let lt = l.x;")
+	g.line("let b = tz / %du; let part = tz %% %du;", t.splits, t.splits)
+	g.line("let begin = part * %du; let end = min(begin + %du, %du);", t.partDepth(s), t.partDepth(s), s.K)
+	for i := range t.m {
+		for j := range t.n {
+			g.line("var c%d_%d = coop_mat%dx%d<f32, C>();", i, j, t.size, t.size)
+		}
+	}
+	a.open(g, t.threads(), fmt.Sprintf("sg / %du * %du", t.right, t.m*t.size))
+	b.open(g, t.threads(), fmt.Sprintf("sg %% %du * %du", t.right, t.n*t.size))
+	t.loop(g, a, b)
+	t.finish(g)
+	return g.pass([3]int{t.threads(), 1, 1}, groups, t.memory(s))
+}
+
+// loop emits the walk along k.
+func (t cooperative) loop(g *source, a, b slice) {
+	load := func(k0 string) { a.load(g, t.threads(), k0); b.load(g, t.threads(), k0) }
+	store := func(at string) { a.store(g, t.threads(), at); b.store(g, t.threads(), at) }
+	load("begin")
+	if !t.double {
+		g.line("for (var k0 = begin; k0 < end; k0 += %du) {\nworkgroupBarrier();", t.depth())
+		store("0u")
+		g.line("workgroupBarrier();\nlet next = k0 + %du;\nif (next < end) {", t.depth())
+		load("next")
+		g.line("}")
+		t.multiply(g, a, b, "0u")
+		g.line("}")
+		return
+	}
+	store("0u")
+	g.line("var at = 0u;\nfor (var k0 = begin; k0 < end; k0 += %du) {\nworkgroupBarrier();", t.depth())
+	g.line("let next = k0 + %du;\nif (next < end) {", t.depth())
+	load("next")
+	g.line("}")
+	t.multiply(g, a, b, "at")
+	g.line("at = %du - at;\nif (next < end) {", a.quads()+b.quads())
+	store("at")
+	g.line("}\n}")
+}
+
+// multiply emits the products of one slice, which begins at the vec4 of workgroup memory that at names. naga wants pointers' indices and
+// strides bound to names first.
+func (t cooperative) multiply(g *source, a, b slice, at string) {
+	for k := range t.k {
+		for j := range t.n {
+			b.matrix(g, t.size, k, j, at)
+		}
+		for i := range t.m {
+			a.matrix(g, t.size, k, i, at)
+			for j := range t.n {
+				g.line("c%d_%d = coopMultiplyAdd(a%d_%d, b%d_%d, c%d_%d);", i, j, k, i, k, j, i, j)
+			}
+		}
+	}
+}
+
+// finish emits the stores: of matrices as they are where a tile lies inside C and nothing follows the product, else of strips of
+// them by way of workgroup memory, where every element has its place.
+func (t cooperative) finish(g *source) {
+	s := g.spec
+	base := fmt.Sprintf("b * %du", s.M*s.N)
+	if t.splits > 1 {
+		base += fmt.Sprintf(" + part * %du", roundUp(s.Batch*s.M*s.N, 64))
+	}
+	g.line("let base = %s;", base)
+	direct := s.Epilogue == nil && s.N%4 == 0 && s.M >= t.rows() && s.N >= t.cols()
+	inside := s.M%t.rows() == 0 && s.N%t.cols() == 0
+	if direct && !inside {
+		g.line("if ((ty + 1u) * %du <= %du && (tx + 1u) * %du <= %du) {", t.rows(), s.M, t.cols(), s.N)
+	}
+	if direct {
+		t.storeMatrices(g)
+	}
+	if direct && !inside {
+		g.line("} else {")
+	}
+	if !direct || !inside {
+		t.storeStrips(g)
+	}
+	if direct && !inside {
+		g.line("}")
+	}
+}
+
+func (t cooperative) storeMatrices(g *source) {
+	g.line("let across = %du;", g.spec.N/4)
+	g.line("let corner = base / 4u + (ty * %du + sg / %du * %du) * across + tx * %du + sg %% %du * %du;",
+		t.rows(), t.right, t.m*t.size, t.cols()/4, t.right, t.n*t.size/4)
+	for i := range t.m {
+		for j := range t.n {
+			g.line("{ let o = corner + %du * across + %du; coopStoreT(c%d_%d, &mm_c[o], across); }", i*t.size, j*t.size/4, i, j)
+		}
+	}
+}
+
+// storeStrips emits, for each row of the subgroups' matrices, their store to workgroup memory and then, spread over all invocations,
+// the store of its elements with the epilogue.
+func (t cooperative) storeStrips(g *source) {
+	s := g.spec
+	g.line("let width = %du;", t.stripStride())
+	g.line("let strip = sg / %du * %du + sg %% %du * %du;", t.right, t.size*t.stripStride(), t.right, t.n*t.size/4)
+	for row := range t.m {
+		g.line("workgroupBarrier();")
+		for j := range t.n {
+			g.line("{ let o = strip + %du; coopStoreT(c%d_%d, &stage[o], width); }", j*t.size/4, row, j)
+		}
+		g.line("workgroupBarrier();")
+		g.line("for (var e = lt; e < %du; e += %du) {", t.down*t.size*t.cols()/4, t.threads())
+		g.line("let r = e / %du; let x = e %% %du; let v = stage[r * width + x];", t.cols()/4, t.cols()/4)
+		g.line("let i = ty * %du + r / %du * %du + r %% %du + %du; let j = tx * %du + x * 4u;",
+			t.rows(), t.size, t.m*t.size, t.size, row*t.size, t.cols())
+		g.line("if (i < %du) {", s.M)
+		if s.N%4 == 0 {
+			g.line("if (j < %du) { mm_c[(base + i * %du + j) / 4u] = %s; }", s.N, s.N, g.quadValue("v", "b", "i", "j"))
+		} else {
+			for q := range 4 {
+				v := g.value(fmt.Sprintf("v.%c", "xyzw"[q]), "b", "i", fmt.Sprintf("j + %du", q))
+				g.line("if (j + %du < %du) { mm_c[base + i * %du + j + %du] = %s; }", q, s.N, s.N, q, v)
+			}
+		}
+		g.line("}\n}")
+	}
+}
+
+// newCooperativeSource starts a shader as newSource does.
+func newCooperativeSource(s Spec, a, b slice) *source {
+	g := &source{spec: s}
+	g.line("enable wgpu_cooperative_matrix;")
+	if s.TypeA == BF16 {
+		g.line("enable gpupipe_bf16;")
+	}
+	g.c = array{"mm_c", F32, s.N%4 == 0}
+	for i, t := range []string{a.wgslType(), b.wgslType(), g.c.typ()} {
+		g.line("@group(0) @binding(%d) var<storage, read_write> mm_%c: array<%s>;", i, "abc"[i], t)
+	}
+	if a.kind() != wide || b.kind() != wide || a.alongK && s.K%8 != 0 {
+		g.line(helpers)
+	}
+	if s.Epilogue != nil {
+		a.declareAt(g)
+		b.declareAt(g)
+		g.declareAt(g.c)
+	}
+	if s.Epilogue != nil {
+		stmts, expr := s.Epilogue("acc", "b", "i", "j")
+		g.line("%s\nfn mm_epilogue(acc: f32, b: u32, i: u32, j: u32) -> f32 {\n%s\nreturn %s;\n}", s.Declarations, stmts, expr)
+	}
+	return g
+}

@@ -1,0 +1,47 @@
+//go:build linux
+
+package matmul
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/runtime/vulkan"
+)
+
+// What the kernels compute where there are cooperative matrices.
+func TestCooperativeCandidatesOnDevices(t *testing.T) {
+	found, err := vulkan.Adapters()
+	require.NoError(t, err)
+	ran := 0
+	for n, a := range found {
+		if len(a.Limits.Cooperative) == 0 {
+			continue
+		}
+		dev, err := vulkan.Open(n, vulkan.Options{CacheDir: t.TempDir()})
+		require.NoError(t, err)
+		defer dev.Close()
+		d := dev.Limits()
+		l := Limits{MaxInvocations: d.MaxInvocations, MaxWorkgroupMemory: d.MaxWorkgroupMemory, MaxWorkgroupX: d.MaxInvocations,
+			MaxWorkgroupY: d.MaxInvocations, MaxDispatch: d.MaxDispatchDimension, SubgroupSize: d.SubgroupSize}
+		for _, m := range d.Cooperative {
+			l.Cooperative = append(l.Cooperative, graph.CooperativeMatrix(m))
+		}
+		for i, c := range cooperativeCases() {
+			ks := cooperativeCandidates(c.spec, l)
+			if len(ks) == 0 {
+				continue
+			}
+			ran++
+			t.Run(fmt.Sprintf("%s,%s", a.Adapter, c.name), func(t *testing.T) {
+				check(t, dev, c, some(ks, i), func(wgsl string) string { return wgsl })
+			})
+		}
+	}
+	if ran == 0 {
+		t.Log("no device here has cooperative matrices of halves: only their emulation was run")
+	}
+}

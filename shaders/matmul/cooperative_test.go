@@ -1,0 +1,274 @@
+package matmul
+
+import (
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/webgpu"
+)
+
+// cooperativeCases are products of halves: sizes that are multiples of the tiles and of nothing, every transpose, batches, strides, sums in parts,
+// and epilogues.
+func cooperativeCases() []testCase {
+	var out []testCase
+	for n, d := range [][3]int{{64, 64, 64}, {32, 40, 24}, {33, 50, 44}, {72, 35, 21}, {130, 20, 9}, {1, 100, 8}} {
+		for trans := range 4 {
+			s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0, TypeA: F16, TypeB: F16}
+			if (n+trans)%3 == 0 {
+				s.Batch, s.BatchStrideA, s.BatchStrideB = 3, d[0]*d[2]+8*(n%2), d[1]*d[2]
+			}
+			if (n+trans)%3 == 1 {
+				s.Batch, s.BatchStrideA = 2, d[0]*d[2]+n%2
+			}
+			if trans%2 == n%2 {
+				s.Declarations = "@group(0) @binding(3) var<storage, read_write> bias: array<f32>;"
+				s.Epilogue = func(acc, b, i, j string) (string, string) {
+					return fmt.Sprintf("let row = f32(%s) + 100.0 * f32(%s);", i, b), fmt.Sprintf("2.0 * %s + row + bias[%s]", acc, j)
+				}
+			}
+			out = append(out, testCase{name: fmt.Sprintf("%dx%dx%d,%v,%v", d[0], d[1], d[2], s.TransA, s.TransB), spec: s})
+		}
+	}
+	return append(out,
+		testCase{name: "parts", spec: Spec{Batch: 1, M: 40, N: 24, K: 2000, TransA: true, TypeA: F16, TypeB: F16}},
+		testCase{name: "parts of odd rows", spec: Spec{Batch: 2, M: 40, N: 23, K: 1003, BatchStrideA: 40 * 1003, TypeA: F16, TypeB: F16}},
+		testCase{name: "logits", spec: Spec{Batch: 1, M: 24, N: 1003, K: 32, TransB: true, TypeA: F16, TypeB: F16}},
+		testCase{name: "gradient of hidden states", spec: Spec{Batch: 1, M: 24, N: 32, K: 1003, TypeA: F16, TypeB: F16}},
+		testCase{name: "gradient of the head", spec: Spec{Batch: 1, M: 1003, N: 32, K: 24, TransA: true, TypeA: F16, TypeB: F16}})
+}
+
+// tensorLimits are those of a device that multiplies matrices of one size by subgroups of lanes invocations.
+func tensorLimits(size, lanes int, input string) Limits {
+	l := DefaultLimits()
+	l.MaxWorkgroupMemory, l.MaxInvocations, l.MaxWorkgroupX = 49152, 1024, 1024
+	l.SubgroupSize = lanes
+	l.Cooperative = []graph.CooperativeMatrix{{M: size, N: size, K: size, Input: input, Result: "f32"}}
+	return l
+}
+
+var every = flag.Bool("every", false, "run every candidate for tensor cores on every case, which takes software an hour")
+
+// some are two of the candidates, other ones for each case, or all.
+func some(ks []Kernel, i int) []Kernel {
+	if *every || len(ks) < 2 {
+		return ks
+	}
+	return []Kernel{ks[i%len(ks)], ks[(i+1+i/len(ks)%(len(ks)-1))%len(ks)]}
+}
+
+// emulation is what the operations on matrices become where a subgroup is one invocation: functions of whole matrices. It is text that
+// any device runs, so that where a kernel reads, multiplies and writes is seen at work.
+const emulation = `
+fn half_at(h: u32) -> f32 {
+	let v = stage[h / 8u];
+	let word = bitcast<u32>(v[h / 2u %% 4u]);
+	let two = unpack2x16float(word);
+	return two[h %% 2u];
+}
+fn load_rows(at: u32, stride: u32) -> array<f32, %[2]d> {
+	var m: array<f32, %[2]d>;
+	for (var i = 0u; i < %[2]du; i++) { m[i] = half_at(at * 8u + i / %[1]du * stride * 8u + i %% %[1]du); }
+	return m;
+}
+fn load_columns(at: u32, stride: u32) -> array<f32, %[2]d> {
+	var m: array<f32, %[2]d>;
+	for (var i = 0u; i < %[2]du; i++) { m[i] = half_at(at * 8u + i %% %[1]du * stride * 8u + i / %[1]du); }
+	return m;
+}
+fn multiply_add(x: array<f32, %[2]d>, y: array<f32, %[2]d>, z: array<f32, %[2]d>) -> array<f32, %[2]d> {
+	var a = x; var b = y; var c = z;
+	for (var i = 0u; i < %[2]du; i++) {
+		for (var k = 0u; k < %[1]du; k++) { c[i] += a[i / %[1]du * %[1]du + k] * b[k * %[1]du + i %% %[1]du]; }
+	}
+	return c;
+}
+fn store_stage(x: array<f32, %[2]d>, at: u32, stride: u32) {
+	var m = x;
+	for (var i = 0u; i < %[2]du; i += 4u) {
+		stage[at + i / %[1]du * stride + i %% %[1]du / 4u] = vec4<f32>(m[i], m[i + 1u], m[i + 2u], m[i + 3u]);
+	}
+}
+`
+
+const emulationOfC = `fn store_mm_c(x: array<f32, %[2]d>, at: u32, stride: u32) {
+	var m = x;
+	for (var i = 0u; i < %[2]du; i += 4u) {
+		mm_c[at + i / %[1]du * stride + i %% %[1]du / 4u] = vec4<f32>(m[i], m[i + 1u], m[i + 2u], m[i + 3u]);
+	}
+}
+`
+
+// emulate rewrites a kernel for subgroups of one invocation.
+func emulate(wgsl string, size int) string {
+	if !strings.Contains(wgsl, "coop_mat") {
+		return wgsl
+	}
+	for _, r := range [][2]string{
+		{`enable \w+;\n`, ""},
+		{`, @builtin\(subgroup_id\) sg: u32`, ""},
+		{`let lt = l.x;`, "let lt = l.x; let sg = l.x;"},
+		{`coop_mat\d+x\d+<f32, C>\(\)`, fmt.Sprintf("array<f32, %d>()", size*size)},
+		{`coopLoadT<coop_mat\d+x\d+<f32, [AB]>>\(&stage\[(\w+)\], `, "load_rows($1, "},
+		{`coopLoad<coop_mat\d+x\d+<f32, [AB]>>\(&stage\[(\w+)\], `, "load_columns($1, "},
+		{`coopMultiplyAdd\(`, "multiply_add("},
+		{`coopStoreT\((\w+), &(\w+)\[(\w+)\], `, "store_$2($1, $3, "},
+	} {
+		wgsl = regexp.MustCompile(r[0]).ReplaceAllString(wgsl, r[1])
+	}
+	text := emulation
+	if strings.Contains(wgsl, "store_mm_c(") {
+		text += emulationOfC
+	}
+	return wgsl + fmt.Sprintf(text, size, size*size)
+}
+
+// halves are random numbers that the type has exactly, and their bits, two in a word.
+func halves(r *rand.Rand, n int, e Element) ([]float32, []byte) {
+	digits := map[Element]int{F16: 10, BF16: 7}[e]
+	x, bits := make([]float32, n), make([]byte, 4*((n+1)/2), 4*((n+1)/2)+16)
+	for i := range x {
+		x[i] = float32(r.IntN(1<<digits)-1<<(digits-1)) / float32(int(1)<<digits)
+		binary.LittleEndian.PutUint16(bits[2*i:], halfBits(x[i], e))
+	}
+	return x, bits
+}
+
+// halfBits are those of a number that the type has, and that is normal in it.
+func halfBits(x float32, e Element) uint16 {
+	b := math.Float32bits(x)
+	switch {
+	case e == BF16:
+		return uint16(b >> 16)
+	case x == 0:
+		return 0
+	}
+	return uint16(b>>16&0x8000 | (b>>23&0xff-112)<<10 | b>>13&0x3ff)
+}
+
+func floatBytes(x []float32) []byte {
+	out := make([]byte, 0, 4*len(x))
+	for _, v := range x {
+		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(v))
+	}
+	return out
+}
+
+// bench has the operands of one case on a device.
+type bench struct {
+	t    *testing.T
+	dev  device.Device
+	bufs map[Operand]device.Buffer
+	bias device.Buffer
+}
+
+func (b *bench) buffer(name string, data []byte) device.Buffer {
+	buf, err := b.dev.Alloc(name, int64(max(len(data), 16)))
+	require.NoError(b.t, err)
+	require.NoError(b.t, b.dev.Write(buf, 0, data))
+	return buf
+}
+
+// run runs a kernel, rewritten by text, and returns C and what lies behind it.
+func (b *bench) run(k Kernel, n int, text func(string) string) []float32 {
+	const guard = 64
+	unwritten := make([]float32, n+guard)
+	for i := range unwritten {
+		unwritten[i] = float32(math.Inf(1))
+	}
+	b.bufs[C] = b.buffer("c", floatBytes(unwritten))
+	defer b.bufs[C].Release()
+	b.bufs[Scratch] = b.buffer("scratch", make([]byte, k.Scratch))
+	defer b.bufs[Scratch].Release()
+	p := &device.Program{Label: k.Name}
+	for i, pass := range k.Passes {
+		c := device.Command{Shader: i, Groups: pass.Groups}
+		for _, bind := range pass.Bindings {
+			buf := b.bufs[bind.Operand]
+			r := device.Range{Buffer: buf, Offset: int64(bind.Offset), Size: buf.Size()}
+			if bind.Operand == Scratch {
+				r.Size = int64(bind.Size)
+			}
+			c.Args = append(c.Args, r)
+		}
+		if pass.Epilogue {
+			c.Args = append(c.Args, device.Range{Buffer: b.bias, Size: b.bias.Size()})
+		}
+		p.Shaders = append(p.Shaders, device.Shader{Label: k.Name, WGSL: text(pass.WGSL), Bindings: make([]device.Access, len(c.Args)),
+			Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory})
+		p.Commands = append(p.Commands, c)
+	}
+	l, err := b.dev.Load(p)
+	require.NoError(b.t, err, "%s\n%s", k.Name, p.Shaders[0].WGSL)
+	defer l.Release()
+	require.NoError(b.t, b.dev.Run(l))
+	pending, err := b.dev.Read(b.bufs[C], 0, b.bufs[C].Size())
+	require.NoError(b.t, err)
+	bytes, err := pending.Wait()
+	require.NoError(b.t, err)
+	out := make([]float32, n+guard)
+	for i := range out {
+		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(bytes[4*i:]))
+	}
+	return out
+}
+
+// check compares kernels with gonum: every element of C, what lies behind it, and a second run with the first.
+func check(t *testing.T, dev device.Device, c testCase, ks []Kernel, text func(string) string) {
+	s, r := c.spec, rand.New(rand.NewPCG(1, 2))
+	x, xBits := halves(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA, s.TypeA)
+	y, yBits := halves(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB, s.TypeB)
+	bias := random(r, s.N)
+	want := reference(s, x, y, bias)
+	b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
+	b.bufs[A], b.bufs[B], b.bias = b.buffer("a", xBits), b.buffer("b", yBits), b.buffer("bias", floatBytes(bias))
+	defer b.bufs[A].Release()
+	defer b.bufs[B].Release()
+	defer b.bias.Release()
+	for _, k := range ks {
+		got := b.run(k, len(want), text)
+		requireClose(t, k, want, got, s.K)
+		for _, v := range got[len(want):] {
+			require.True(t, math.IsInf(float64(v), 1), "%s writes behind C", k.Name)
+		}
+		require.Equal(t, got, b.run(k, len(want), text), "%s: a second run gives other bits", k.Name)
+	}
+}
+
+// What the kernels compute, on a device that has no tensor cores. The shapes are small ones of the test: what is unrolled for the real
+// ones takes software minutes to compile.
+func TestCooperativeKernelsEmulated(t *testing.T) {
+	dev, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	l := tensorLimits(8, 1, "f16")
+	shapes := []cooperative{{down: 2, right: 1, m: 1, n: 2, k: 1}, {down: 1, right: 2, m: 2, n: 1, k: 1, double: true}, {down: 2, right: 2, m: 1, n: 1, k: 2, double: true}}
+	for i, c := range cooperativeCases() {
+		t.Run(c.name, func(t *testing.T) {
+			shape := shapes[i%len(shapes)]
+			shape.size, shape.lanes, shape.splits = 8, 1, 1
+			if c.spec.K > 1000 {
+				shape.splits = 3
+			}
+			check(t, dev, c, []Kernel{shape.kernel(c.spec, l)}, func(wgsl string) string { return emulate(wgsl, shape.size) })
+		})
+	}
+}
+
+func TestCooperativeNeedsTheDevice(t *testing.T) {
+	s := Spec{Batch: 1, M: 64, N: 64, K: 64, TypeA: F16, TypeB: F16}
+	assert.NotEmpty(t, cooperativeCandidates(s, tensorLimits(16, 32, "f16")))
+	assert.Empty(t, cooperativeCandidates(s, tensorLimits(16, 32, "bf16")))
+	assert.Empty(t, cooperativeCandidates(s, tensorLimits(16, 0, "f16")))
+	assert.Empty(t, cooperativeCandidates(s, DefaultLimits()))
+}
