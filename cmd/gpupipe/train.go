@@ -24,6 +24,9 @@ func (c *trainCommand) Help() string {
 	return `The resolved config, the memory plan and the optimizer of each parameter are printed before training; the run folder
 (run.dir) then holds config.yaml, metrics.jsonl, trace.json, tensorboard, checkpoints and, at the end, loss.png.
 
+train.precision: f16 or bf16 rounds the operands of products and what is kept between the passes; weights are f32 in checkpoints. A step whose
+gradient overflows f16 is skipped, and the loss scale halved.
+
 Ctrl-C finishes the step, saves and tells how to resume; a second one quits at once.
 
 Examples:
