@@ -65,7 +65,9 @@ func halfGraphs() []Task {
 		exact("products of halves", func(m *maker) {
 			for _, n := range []int{7, 12} {
 				x, w := m.f16(n, n), m.bf16(2, n, n)
-				y := toBF16(op.Clamp(op.Add(op.MatMul(x, x, false, n == 7), toF32(x)), -8, 8))
+				sum := op.Add(op.MatMul(x, x, false, n == 7), toF32(x))
+				y := toBF16(op.Clamp(sum, -8, 8))
+				m.Output(fmt.Sprint("sum", n), sum)
 				m.Output(fmt.Sprint("y", n), y)
 				m.Output(fmt.Sprint("z", n), toF16(op.Sub(op.MatMul(w, y, false, true), toF32(w))))
 			}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ func TestHalvesGiveTheBitsOfFloats(t *testing.T) {
 		limits   Limits
 		software bool
 	}{
-		{Spec{Batch: 1, M: 12, N: 8, K: 5, TransA: true}, F16, DefaultLimits(), true},
+		{Spec{Batch: 1, M: 4, N: 4, K: 3, TransA: true}, F16, DefaultLimits(), true},
 		{Spec{Batch: 1, M: 12, N: 8, K: 5, TransA: true}, F16, few, false},
 		{Spec{Batch: 2, M: 3, N: 5, K: 9, TransB: true, BatchStrideA: 28}, BF16, few, false},
 	} {
@@ -109,6 +110,44 @@ func checkHalves(g *gpu, s Spec, d Element, limits Limits, software bool) {
 	}
 }
 
+// Results of halves are those in f32, rounded. Conformance runs the kernels for software.
+func TestHalvesAreStored(t *testing.T) {
+	g := openGPU(t)
+	few := DefaultLimits()
+	few.MaxInvocations = 64
+	floats := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}
+	halves := floats
+	halves.TypeC, halves.Epilogue = BF16, narrow
+	ks := Candidates(halves, few, false)
+	require.Greater(t, len(ks), 1)
+	r := rand.New(rand.NewPCG(1, 2))
+	_, a := randomHalves(r, F16, floats.Batch*floats.M*floats.K)
+	_, b := randomHalves(r, F16, floats.Batch*floats.N*floats.K)
+	want := product(g, Candidates(floats, few, false)[0], floats, a, b)
+	for _, k := range ks {
+		for i, word := range product(g, k, halves, a, b) {
+			bits := BF16.Bits(float64(want[2*i])) | BF16.Bits(float64(want[2*i+1]))<<16
+			require.Equal(t, bits, math.Float32bits(word), "%s: word %d", k.Name, i)
+		}
+	}
+	ks = Candidates(halves, tensorLimits(16, 32, "f16"), false)
+	i := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "tensor") })
+	require.Positive(t, i)
+	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c: array<vec2<u32>>")
+	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c[(base + i * 12u + j) / 4u] = vec2<u32>(")
+	halves.Epilogue = nil
+	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12", func() { Candidates(halves, few, true) })
+}
+
+// narrow is an epilogue that rounds to bf16.
+func narrow(acc, _, _, _ string) (stmts, expr string) {
+	expr = BF16.Narrow(acc, func(typ, x string) string {
+		stmts += "let bits: " + typ + " = " + x + ";\n"
+		return "bits"
+	})
+	return stmts, expr
+}
+
 // randomHalves are numbers, and the words that hold them as halves.
 func randomHalves(r *rand.Rand, d Element, n int) (x, words []float32) {
 	x = random(r, n)
@@ -125,7 +164,7 @@ func randomHalves(r *rand.Rand, d Element, n int) (x, words []float32) {
 
 // product runs a kernel on operands.
 func product(g *gpu, k Kernel, s Spec, a, b []float32) []float32 {
-	n := s.Batch * s.M * s.N
+	n := s.Batch * s.M * s.N * s.TypeC.Size() / 4
 	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(roundUp(4*len(a), 16), a), B: g.buffer(roundUp(4*len(b), 16), b),
 		C: g.buffer(4*n, nil), Scratch: g.buffer(k.Scratch, nil)}
 	l := g.load(k, bufs)
