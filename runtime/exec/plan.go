@@ -53,7 +53,7 @@ type program struct {
 	graph   *graph.Graph
 	fused   *fuse.Result
 	memory  *plan.Plan
-	choice  map[*fuse.Group]string // the chosen candidate
+	choice  map[*fuse.Group]choice // the chosen candidate
 	inputs  map[string]graph.Type
 	outputs map[string]graph.Type
 }
@@ -68,12 +68,19 @@ type Memory struct {
 	Total     int64 `json:"total"`
 }
 
+// choice is what is kept of a candidate.
+type choice struct {
+	name      string
+	tolerance float64
+}
+
 // KernelInfo describes one kernel of a program.
 type KernelInfo struct {
 	Label     string  `json:"label"`
 	Candidate string  `json:"candidate"`
-	Flops     float64 `json:"flops"` // of matrix products only
-	Bytes     int64   `json:"bytes"` // read and written, each array once
+	Tolerance float64 `json:"tolerance,omitempty"` // relative error to expect, where it is larger than f32's
+	Flops     float64 `json:"flops"`               // of matrix products only
+	Bytes     int64   `json:"bytes"`               // read and written, each array once
 }
 
 // ErrTooLarge is wrapped by NewPlan's error when an array or the whole is larger than the device or the budget allows.
@@ -106,7 +113,7 @@ func (p *Plan) add(name string, g *graph.Graph, opts Options) error {
 	if err != nil {
 		return err
 	}
-	q := &program{name: name, graph: fused.Graph, fused: fused, choice: map[*fuse.Group]string{},
+	q := &program{name: name, graph: fused.Graph, fused: fused, choice: map[*fuse.Group]choice{},
 		inputs: map[string]graph.Type{}, outputs: map[string]graph.Type{}}
 	scratch := map[*fuse.Group][]int64{}
 	for _, group := range fused.Groups {
@@ -114,7 +121,7 @@ func (p *Plan) add(name string, g *graph.Graph, opts Options) error {
 		if err != nil {
 			return err
 		}
-		q.choice[group], scratch[group] = k.Name, k.Scratch
+		q.choice[group], scratch[group] = choice{k.Name, k.Tolerance}, k.Scratch
 	}
 	q.memory, err = plan.Run(fused, func(g *fuse.Group) []int64 { return scratch[g] },
 		plan.Limits{MaxBindingSize: lim.MaxBindingSize, MaxBufferSize: lim.MaxBufferSize, OffsetAlignment: lim.OffsetAlignment})
@@ -242,7 +249,7 @@ func (p *Plan) Kernels(name string) []KernelInfo {
 	}
 	var infos []KernelInfo
 	for _, g := range q.fused.Groups {
-		info := KernelInfo{Label: shaders.Label(g), Candidate: q.choice[g], Flops: shaders.Flops(g)}
+		info := KernelInfo{Label: shaders.Label(g), Candidate: q.choice[g].name, Tolerance: q.choice[g].tolerance, Flops: shaders.Flops(g)}
 		for _, v := range slices.Concat(g.Loads, g.Stores) {
 			info.Bytes += v.Type.Bytes()
 		}
@@ -264,7 +271,7 @@ func (p *Plan) Chosen(name string) ([]shaders.Kernel, error) {
 		if err != nil {
 			return nil, err
 		}
-		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == q.choice[g] })
+		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == q.choice[g].name })
 		chosen = append(chosen, ks[i])
 	}
 	return chosen, nil
