@@ -87,6 +87,9 @@ type Candidate struct {
 	Name    string
 	Scratch []Type // tmp0, tmp1, …: live from the first pass to the last
 	Passes  []Pass
+	// Tolerance is the error to expect, relative to the largest magnitude of a result, where it is larger than f32's: the
+	// candidate rounds to halves on its way.
+	Tolerance float64
 }
 
 // Pass is one dispatch of a template. The storage arrays in0…, out0…, tmp0… that it names in Uses are declared for it
@@ -103,6 +106,9 @@ type Pass struct {
 	Workgroup       int
 	Groups          int
 	WorkgroupMemory int // bytes
+	// Cooperative passes multiply matrices by subgroups (WGSL's wgpu_cooperative_matrix). The factors, f32 in the text, are of halves
+	// that lie two a word: bf16 where one of Uses is, f16 otherwise.
+	Cooperative bool
 }
 
 func (Memory) kernel()      {}

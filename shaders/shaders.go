@@ -23,10 +23,11 @@ type Limits struct {
 
 // Kernel computes one group: dispatches in order, or copies.
 type Kernel struct {
-	Name    string
-	Scratch []int64 // bytes of each scratch array
-	Passes  []Pass
-	Parts   []Part // of a Join: no shader at all
+	Name      string
+	Scratch   []int64 // bytes of each scratch array
+	Passes    []Pass
+	Parts     []Part  // of a Join: no shader at all
+	Tolerance float64 // relative error to expect, where it is larger than f32's
 }
 
 // Pass is one dispatch of one shader; binding i is Args[i], all declared read_write.

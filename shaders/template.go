@@ -16,7 +16,7 @@ func (c *context) templateKernels() []Kernel {
 	t := n.Op.Kernel(n).(graph.Template)
 	var ks []Kernel
 	for _, cand := range t.Candidates(c.lim.template()) {
-		k := Kernel{Name: cand.Name}
+		k := Kernel{Name: cand.Name, Tolerance: cand.Tolerance}
 		for _, s := range cand.Scratch {
 			k.Scratch = append(k.Scratch, s.Bytes())
 		}
@@ -37,6 +37,12 @@ func (l Limits) template() graph.TemplateLimits {
 // since no two bindings may overlap.
 func (c *context) templatePass(n *graph.Node, cand graph.Candidate, p graph.Pass) Pass {
 	var s strings.Builder
+	if p.Cooperative {
+		s.WriteString("enable wgpu_cooperative_matrix;\n")
+		if slices.ContainsFunc(p.Uses, func(name string) bool { _, t := c.templateArg(n, cand, name); return t.DType == graph.BF16 }) {
+			s.WriteString("enable gpupipe_bf16;\n")
+		}
+	}
 	var args []Arg
 	text := p.Declarations + mainHead(p.Workgroup, p.Groups, c.lim.fold(p.Groups)) + p.Body
 	bound := map[string]string{}

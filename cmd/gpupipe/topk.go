@@ -23,7 +23,7 @@ type topKCommand struct {
 
 func (c *topKCommand) Help() string {
 	return `For each token of a text, stores the tokens that the model holds likeliest to come next, and the logarithms of their probabilities:
-what a smaller model is distilled from.
+what a smaller model is distilled from. It computes in f32, whatever train.precision the run has.
 
 Example:
   gpupipe topk runs/teacher --data text.txt --k 8 --out teacher.safetensors

@@ -31,6 +31,9 @@ func (c *trainCommand) Help() string {
 With --profile the devices' own clocks tell what each kernel of two steps takes, beside what the device can do at most, which is
 measured before. These steps are slower, and what is trained is the same to the last bit.
 
+train.precision: f16 or bf16 rounds the operands of products and what is kept between the passes; weights are f32 in checkpoints. A step whose
+gradient overflows f16 is skipped, and the loss scale halved.
+
 Ctrl-C finishes the step, saves and tells how to resume; a second one quits at once.
 
 With pipeline.isolate: process each device is in a process of its own. When one dies, hangs or loses its device, all are started again, and the

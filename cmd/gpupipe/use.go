@@ -22,6 +22,13 @@ type evalCommand struct {
 	JSON      bool     `help:"Print a JSON object."`
 }
 
+func (c *evalCommand) Help() string {
+	return `Computes in f32, whatever train.precision the run has: its val_loss, which is computed in that precision, differs by rounding.
+
+Example:
+  gpupipe eval runs/demo --weights y`
+}
+
 func (c *evalCommand) Run(a *app) error {
 	if err := windowFlags(c.BatchSize, c.SeqLen); err != nil {
 		return err
@@ -75,7 +82,9 @@ type generateCommand struct {
 
 func (c *generateCommand) Help() string {
 	return `Example:
-  gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.7 --top-k 40 --seed 2`
+  gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.7 --top-k 40 --seed 2
+
+It computes in f32, whatever train.precision the run has.`
 }
 
 func (c *generateCommand) Run(a *app) error {

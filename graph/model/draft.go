@@ -72,11 +72,9 @@ func (s *sheets) replay(b *graph.Builder, u int, x *graph.Value, read source, p 
 					in[i] = again(b, v, read)
 				}
 				switch n.Op.(type) {
-				case *op.MatMulOp:
-					in[i] = operand(in[i])
-				case *op.AttentionOp:
-					if i < 3 {
-						in[i] = op.Cast(operand(in[i]), graph.F32)
+				case *op.MatMulOp, *op.AttentionOp:
+					if in[i].DType == graph.F32 { // attention's position and segments are not
+						in[i] = operand(in[i])
 					}
 				}
 			}

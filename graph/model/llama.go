@@ -109,7 +109,7 @@ func (n *net) layer(i int, x, position *graph.Value, attend func(q, k, v *graph.
 		q := op.RoPE(heads("self_attn.q_proj", n.NHeads), n.cos, n.sin, position)
 		k := op.RoPE(heads("self_attn.k_proj", n.NKVHeads), n.cos, n.sin, position)
 		v := heads("self_attn.v_proj", n.NKVHeads)
-		a := op.Reshape(attend(n.kept(q), n.kept(k), n.kept(v)), batch, seq, n.DModel)
+		a := op.Reshape(attend(n.operand(q), n.operand(k), n.operand(v)), batch, seq, n.DModel)
 		x = op.Add(x, n.linear(i, "self_attn.o_proj", a))
 		h = n.norm(x, n.params[layerName(i, "post_attention_layernorm")])
 		gate, up := n.kept(n.linear(i, "mlp.gate_proj", h)), n.kept(n.linear(i, "mlp.up_proj", h))

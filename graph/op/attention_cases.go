@@ -134,7 +134,7 @@ func halfAttentions() []halfAttention {
 	return []halfAttention{
 		{attentionShape{1, 5, 5, 3, 1, 3}, graph.F16, aValue}, {attentionShape{2, 9, 9, 2, 2, 4}, graph.BF16, aValue},
 		{attentionShape{2, 33, 33, 4, 2, 16}, graph.F16, aValue}, {attentionShape{1, 130, 130, 2, 1, 16}, graph.BF16, aValue},
-		{attentionShape{1, 7, 50, 2, 1, 16}, graph.F16, aValue}, {attentionShape{1, 50, 7, 2, 2, 16}, graph.F16, aValue},
+		{attentionShape{1, 7, 70, 2, 1, 16}, graph.F16, aValue}, {attentionShape{1, 50, 7, 2, 2, 16}, graph.F16, aValue},
 		{attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, aPosition}, {attentionShape{1, 5, 9, 2, 1, 3}, graph.F16, aPosition},
 		{attentionShape{2, 70, 70, 2, 1, 16}, graph.F16, aSegment}, {attentionShape{1, 9, 9, 2, 2, 3}, graph.BF16, aSegment},
 	}

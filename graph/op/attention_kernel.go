@@ -7,13 +7,14 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// attentionKernels writes the WGSL of attention and its gradient. There are three ways to compute each:
+// attentionKernels writes the WGSL of attention and its gradient. There are four ways to compute each:
 //
 //   - naive: an invocation a row, scalars, loops. They start at a number that is not constant, lest they are
 //     unrolled: software adapters compile what they get for ten seconds.
 //   - rows: an invocation keeps the vectors of one or more rows at hand and walks the columns, some abreast. All rows
 //     of a workgroup belong to one head, so they read the same columns at the same time.
 //   - tiles: the same with the columns staged in workgroup memory.
+//   - matrices: of halves, where subgroups multiply matrices.
 //
 // In the forward pass and for the gradient of q a row is a query and the columns are the keys; for the gradients of
 // k and v a row is a key and the columns are the queries.
@@ -61,7 +62,7 @@ func (k attentionKernels) forward(l graph.TemplateLimits) []graph.Candidate {
 		}
 		cs = append(cs, graph.Candidate{Name: r.name(), Passes: []graph.Pass{r.forward()}})
 	}
-	return cs
+	return append(cs, k.matrixForward(l)...)
 }
 
 func (k attentionKernels) backward(l graph.TemplateLimits) []graph.Candidate {
@@ -75,7 +76,7 @@ func (k attentionKernels) backward(l graph.TemplateLimits) []graph.Candidate {
 	for _, r := range k.rowKernels(l) {
 		cs = append(cs, graph.Candidate{Name: r.name(), Scratch: delta, Passes: []graph.Pass{k.delta(), r.queryGrad(), r.keyGrad()}})
 	}
-	return cs
+	return append(cs, k.matrixBackward(l, delta)...)
 }
 
 // rowKernels are the shapes of rows and tiles that suit the device. On software adapters a load costs twenty

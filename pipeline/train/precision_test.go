@@ -6,6 +6,11 @@ import (
 	"math"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -18,25 +23,18 @@ const inBF16 = "train={precision: bf16, steps: 5, batch_size: 8, microbatches: 4
 // In f16 with batches that overflow, and in bf16, pipelines give the bits of one device.
 func TestPrecisionOnPipelines(t *testing.T) {
 	for _, train := range []string{overflowing, inBF16} {
-		for _, common := range [][]string{{train}, {train, "pipeline.delay=1", "pipeline.error_feedback=true", "model.tie_embeddings=true"}} {
-			one := weightsOf(t, common...)
-			for stages := 2; stages <= 3; stages++ {
-				got := weightsOf(t, append(common, fmt.Sprintf("pipeline.stages=%d", stages))...)
-				for file := range one {
-					assert.True(t, one[file] == got[file], "%s: %v with %d stages", file, common, stages)
-				}
+		for _, c := range [][]string{{train}, {train, "pipeline.delay=1", "pipeline.error_feedback=true", "model.tie_embeddings=true"}} {
+			one, three := weightsOf(t, c...), weightsOf(t, append(c, "pipeline.stages=3")...)
+			for file := range one {
+				assert.True(t, one[file] == three[file], "%s: %v", file, c)
 			}
 		}
 	}
-	for _, common := range [][]string{{"pipeline.stages=2"}, {"pipeline.stages=2", "pipeline.delay=1"}} {
-		overrides := append([]string{overflowing, "pipeline.replicas=2"}, common...)
-		one := weightsOf(t, append(overrides, "pipeline.stages=1")...)
-		assert.True(t, one["optimizer.safetensors"] == weightsOf(t, overrides...)["optimizer.safetensors"], "%v", overrides)
-	}
+	replicas := []string{overflowing, "pipeline.replicas=2", "pipeline.delay=1"}
+	assert.Equal(t, weightsOf(t, replicas...), weightsOf(t, append(replicas, "pipeline.stages=2")...))
 }
 
-// A batch that overflows changes nothing but the loss scale, is told of, and is no divergence; a resumed run goes on with the scale
-// that it had.
+// A batch that overflows changes nothing but the loss scale, is told of, and is no divergence; and a run may be stopped at any.
 func TestOverflow(t *testing.T) {
 	for delay := range 2 {
 		c := demo(t, t.TempDir(), overflowing, fmt.Sprint("pipeline.delay=", delay), "train.save_every=1")
@@ -69,20 +67,11 @@ func TestOverflow(t *testing.T) {
 		assert.Less(t, overflows, 8)
 		assert.Len(t, n.text, overflows)
 		assert.Contains(t, n.text[0], "step 1: the gradient is too large for f16 with a loss scale of 2097152")
-		for _, stop := range []int{1, 2, 5} {
-			again := demo(t, t.TempDir(), overflowing, fmt.Sprint("pipeline.delay=", delay), fmt.Sprint("train.steps=", stop), "lr.schedule=constant")
-			full := again
-			full.Train.Steps, full.Train.SaveEvery = 8, 8
-			_, err := Run(context.Background(), again, options(&reference{}, &notes{}))
-			require.NoError(t, err)
-			o := options(&reference{}, &notes{})
-			o.Resume = true
-			res, err := Run(context.Background(), full, o)
-			require.NoError(t, err)
-			never := demo(t, t.TempDir(), overflowing, fmt.Sprint("pipeline.delay=", delay), "lr.schedule=constant")
-			want, err := Run(context.Background(), never, options(&reference{}, &notes{}))
-			require.NoError(t, err)
-			assert.Equal(t, bits(t, want.Checkpoint), bits(t, res.Checkpoint), "stopped after %d", stop)
+		never := bits(t, stepDir(c.Run.Dir, 8))
+		for _, stop := range []int{1, 5} { // with the scale that it had
+			c := demo(t, t.TempDir(), overflowing, fmt.Sprint("pipeline.delay=", delay))
+			leg(t, c, stop)
+			assert.Equal(t, never, bits(t, leg(t, c, 0).Checkpoint), "stopped after %d", stop)
 		}
 	}
 }
@@ -106,4 +95,45 @@ func TestPrecisionLearnsTheSame(t *testing.T) {
 			assert.Less(t, math.Abs(losses[precision][i]-want), 0.01*want, "%s: step %d", precision, i+1)
 		}
 	}
+}
+
+// Of a model whose layers outweigh its logits, plans have less than 0.65 of the activations.
+func TestPlannedActivationsInPrecision(t *testing.T) {
+	activations := func(precision string) (sum int64) {
+		c := planned(t, "train.precision="+precision, "model={vocab_size: 512, d_model: 256, n_layers: 8, n_heads: 4, d_ff: 688, seq_len: 64}")
+		m, err := c.inPrecision(c.Model.Config)
+		require.NoError(t, err)
+		p, err := c.partition(context.Background(), m, task{}, nulls(2, 0), measure.Options{Modelled: true})
+		require.NoError(t, err)
+		for _, s := range p.Stages {
+			sum += s.Memory.Activations
+		}
+		return sum
+	}
+	f32 := activations("f32")
+	for _, precision := range []string{"f16", "bf16"} {
+		assert.Less(t, activations(precision), f32*65/100, precision)
+	}
+}
+
+// What is said of a precision names the devices that have nothing for it.
+func TestPrecisionOn(t *testing.T) {
+	limits := device.DefaultLimits()
+	limits.Cooperative = []device.CooperativeMatrix{{M: 16, N: 16, K: 16, Input: "f16", Result: "f32"}}
+	devices := append(nulls(2, 0), null.New(null.Options{Name: "able", Limits: &limits}))
+	assert.Empty(t, precisionOn(graph.F32, devices))
+	assert.Contains(t, precisionOn(graph.F16, devices), "matrix units for f16: on null:0, null:1")
+	assert.Contains(t, precisionOn(graph.BF16, devices), "matrix units for bf16: on null:0, null:1, able")
+	assert.NotContains(t, precisionOn(graph.F16, devices[2:]), "units")
+}
+
+// bare is a model whose last unit has no parameters.
+type bare struct{ model.Config }
+
+func (bare) Reads(int, int) []model.Parameter { return nil }
+
+func TestF16WantsAParameterAtTheLoss(t *testing.T) {
+	c := demo(t, t.TempDir(), "train.precision=f16")
+	_, err := c.inPrecision(bare{c.Model.Config})
+	assert.ErrorContains(t, err, "train.precision: found f16, expected f32 or bf16: the last unit of the model, head, has no parameter")
 }

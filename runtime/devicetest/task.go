@@ -108,7 +108,11 @@ func attempt(dev device.Device, tasks []Task, choose exec.Chooser) (results []Re
 		}
 	}
 	for i, t := range tasks {
-		r := Result{Op: t.Op, Case: t.Name, Tolerance: t.Tolerance, Candidate: candidate(plan.Kernels(program(i)))}
+		kernels := plan.Kernels(program(i))
+		r := Result{Op: t.Op, Case: t.Name, Tolerance: t.Tolerance, Candidate: candidate(kernels)}
+		for _, k := range kernels {
+			r.Tolerance = max(r.Tolerance, k.Tolerance)
+		}
 		if err := r.check(t, reads[i]); err != nil {
 			return nil, err
 		}

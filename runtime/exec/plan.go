@@ -53,7 +53,7 @@ type program struct {
 	graph   *graph.Graph
 	fused   *fuse.Result
 	memory  *plan.Plan
-	choice  map[*fuse.Group]string // the chosen candidate
+	choice  map[*fuse.Group]choice // the chosen candidate
 	bytes   map[*fuse.Group]int64  // that it reads and writes
 	inputs  map[string]graph.Type
 	outputs map[string]graph.Type
@@ -69,13 +69,20 @@ type Memory struct {
 	Total     int64 `json:"total"`
 }
 
+// choice is what is kept of a candidate.
+type choice struct {
+	name      string
+	tolerance float64
+}
+
 // KernelInfo describes one kernel of a program.
 type KernelInfo struct {
 	Label     string  `json:"label"`
 	Scope     string  `json:"scope,omitempty"` // of the model: "layers.3", "layers.3 backward"
 	Candidate string  `json:"candidate"`
-	Flops     float64 `json:"flops"` // multiplications and additions of matrix products and of attention
-	Bytes     int64   `json:"bytes"` // that must be read and written at least
+	Tolerance float64 `json:"tolerance,omitempty"` // relative error to expect, where it is larger than f32's
+	Flops     float64 `json:"flops"`               // multiplications and additions of matrix products and of attention
+	Bytes     int64   `json:"bytes"`               // that must be read and written at least
 }
 
 // ErrTooLarge is wrapped by NewPlan's error when an array or the whole is larger than the device or the budget allows.
@@ -108,7 +115,7 @@ func (p *Plan) add(name string, g *graph.Graph, opts Options) error {
 	if err != nil {
 		return err
 	}
-	q := &program{name: name, graph: fused.Graph, fused: fused, choice: map[*fuse.Group]string{}, bytes: map[*fuse.Group]int64{},
+	q := &program{name: name, graph: fused.Graph, fused: fused, choice: map[*fuse.Group]choice{}, bytes: map[*fuse.Group]int64{},
 		inputs: map[string]graph.Type{}, outputs: map[string]graph.Type{}}
 	scratch := map[*fuse.Group][]int64{}
 	for _, group := range fused.Groups {
@@ -116,7 +123,7 @@ func (p *Plan) add(name string, g *graph.Graph, opts Options) error {
 		if err != nil {
 			return err
 		}
-		q.choice[group], scratch[group] = k.Name, k.Scratch
+		q.choice[group], scratch[group] = choice{k.Name, k.Tolerance}, k.Scratch
 		q.bytes[group] = shaders.Bytes(fused, group, k)
 	}
 	q.memory, err = plan.Run(fused, func(g *fuse.Group) []int64 { return scratch[g] },
@@ -245,7 +252,8 @@ func (p *Plan) Kernels(name string) []KernelInfo {
 	}
 	var infos []KernelInfo
 	for _, g := range q.fused.Groups {
-		infos = append(infos, KernelInfo{Label: shaders.Label(g), Scope: g.Scope, Candidate: q.choice[g], Flops: shaders.Flops(g), Bytes: q.bytes[g]})
+		infos = append(infos, KernelInfo{Label: shaders.Label(g), Scope: g.Scope, Candidate: q.choice[g].name, Tolerance: q.choice[g].tolerance,
+			Flops: shaders.Flops(g), Bytes: q.bytes[g]})
 	}
 	return infos
 }
@@ -263,7 +271,7 @@ func (p *Plan) Chosen(name string) ([]shaders.Kernel, error) {
 		if err != nil {
 			return nil, err
 		}
-		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == q.choice[g] })
+		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == q.choice[g].name })
 		chosen = append(chosen, ks[i])
 	}
 	return chosen, nil

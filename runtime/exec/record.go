@@ -41,7 +41,7 @@ func (p *Plan) record(q *program) (recording, error) {
 		if err != nil {
 			return r, err
 		}
-		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == q.choice[g] })
+		i := slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == q.choice[g].name })
 		first := len(r.commands)
 		for _, pass := range ks[i].Passes {
 			r.dispatch(q, g, pass, index)

@@ -1,0 +1,212 @@
+package op
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+// matrixKernel is a kernel of the kind matrices: subgroups multiply matrices of halves and add in f32. A workgroup has a block of
+// rows, Side for each subgroup, and walks the columns in tiles. What the matrices give goes through workgroup memory, where
+// lanes turn scores into probabilities; these are rounded to the operands' dtype, and so is the gradient of o.
+type matrixKernel struct {
+	attentionKernels
+	Side     int // of a matrix
+	Subgroup int // lanes
+	Bands    int // subgroups of a workgroup
+	Cols     int // of a tile, a multiple of Side
+}
+
+// maxMatrixDim bounds the matrices that a subgroup holds at once: twice as many of Side columns as the head dimension has.
+const maxMatrixDim = 128
+
+// matrixKernels are the kernels by matrices that fit the device, the one with the largest blocks first; memory tells what of
+// workgroup memory one takes.
+func (k attentionKernels) matrixKernel(l graph.TemplateLimits, memory func(matrixKernel) int) (matrixKernel, bool) {
+	side := k.matrixSide(l)
+	if side == 0 || l.SubgroupSize == 0 || k.dim%side != 0 || k.dim > maxMatrixDim || k.position {
+		return matrixKernel{}, false
+	}
+	for _, bands := range []int{4, 2, 1} {
+		for _, tiles := range []int{2, 1} {
+			m := matrixKernel{k, side, l.SubgroupSize, bands, tiles * side}
+			if m.Lanes() <= l.MaxInvocations && memory(m) <= l.MaxWorkgroupMemory {
+				return m, true
+			}
+		}
+	}
+	return matrixKernel{}, false
+}
+
+// matrixSide is the side of the square matrices of the operands' dtype, the largest that WGSL has; 0 where there are none.
+func (k attentionKernels) matrixSide(l graph.TemplateLimits) int {
+	for _, side := range []int{16, 8} {
+		for _, c := range l.Cooperative {
+			if c == (graph.CooperativeMatrix{M: side, N: side, K: side, Input: k.operands.String(), Result: graph.F32.String()}) {
+				return side
+			}
+		}
+	}
+	return 0
+}
+
+// matrixTolerance is the error of products whose operands, probabilities among them, are rounded to halves.
+func (k attentionKernels) matrixTolerance() float64 {
+	if k.operands == graph.BF16 {
+		return 1.0 / 64
+	}
+	return 1.0 / 512
+}
+
+func (k attentionKernels) matrixForward(l graph.TemplateLimits) []graph.Candidate {
+	m, ok := k.matrixKernel(l, matrixKernel.forwardMemory)
+	if !ok {
+		return nil
+	}
+	return []graph.Candidate{{Name: "matrices", Tolerance: k.matrixTolerance(), Passes: []graph.Pass{m.forward()}}}
+}
+
+func (k attentionKernels) matrixBackward(l graph.TemplateLimits, scratch []graph.Type) []graph.Candidate {
+	q, ok := k.matrixKernel(l, matrixKernel.queryGradMemory)
+	if !ok {
+		return nil
+	}
+	j, ok := k.matrixKernel(l, matrixKernel.keyGradMemory)
+	if !ok {
+		return nil
+	}
+	return []graph.Candidate{{Name: "matrices", Tolerance: k.matrixTolerance(), Scratch: scratch, Passes: []graph.Pass{k.delta(), q.queryGrad(), j.keyGrad()}}}
+}
+
+func (m matrixKernel) Lanes() int { return m.Bands * m.Subgroup }
+func (m matrixKernel) Rows() int  { return m.Bands * m.Side } // of a block
+
+// Parts is how many lanes share a row where they look for its largest score.
+func (m matrixKernel) Parts() int { return max(m.Subgroup/m.Side, 1) }
+
+// Units are the matrices of a row of vectors, Tiles those of a row of scores.
+func (m matrixKernel) Units() []int { return upTo(m.dim / m.Side) }
+func (m matrixKernel) Tiles() []int { return upTo(m.Cols / m.Side) }
+
+func (m matrixKernel) QueryBlocks() int { return (m.queries + m.Rows() - 1) / m.Rows() }
+func (m matrixKernel) KeyBlocks() int   { return (m.keys + m.Rows() - 1) / m.Rows() }
+
+// Distances between rows in workgroup memory, in words, of which a half is half a one: whole 16 bytes, as matrices must be, and no
+// multiple of all banks.
+func (m matrixKernel) vectorStride() int { return (m.dim + 8) / 2 }
+func (m matrixKernel) scoreStride() int  { return m.Cols + 4 }
+func (m matrixKernel) weightStride() int { return (m.Cols + 8) / 2 }
+
+// Bytes of workgroup memory: of vectors, scores and weights (probabilities, or their gradients).
+func (m matrixKernel) vectors(n int) int { return 4 * n * m.vectorStride() }
+func (m matrixKernel) scores() int       { return 4 * m.Rows() * m.scoreStride() }
+func (m matrixKernel) weights() int      { return 4 * m.Rows() * m.weightStride() }
+func (m matrixKernel) segmentMemory() int {
+	if m.segments == "" {
+		return 0
+	}
+	return 4 * (m.Rows() + m.Cols)
+}
+
+func (m matrixKernel) forwardMemory() int {
+	return m.vectors(m.Rows()+2*m.Cols) + m.scores() + m.weights() + 8*m.Rows()*(m.Parts()+1) + m.segmentMemory()
+}
+
+func (m matrixKernel) queryGradMemory() int {
+	return m.vectors(2*m.Rows()+2*m.Cols) + 2*m.scores() + m.weights() + 8*m.Rows() + m.segmentMemory()
+}
+
+func (m matrixKernel) keyGradMemory() int {
+	return m.vectors(2*m.Rows()+2*m.Cols) + 2*m.scores() + 2*m.weights() + 8*m.Cols + m.segmentMemory()
+}
+
+// Stage copies count vectors, of those at place + origin of a sequence of length, into workgroup memory, zeros where it has ended.
+// value is an expression of the two words of the four elements at the place at.
+func (m matrixKernel) Stage(to, count, origin, length, at, value string) string {
+	return fmt.Sprintf(`for (var x = lane; x < %[2]s * QUADS; x += LANES) {
+  let place = %[3]s + x / QUADS;
+  var words = vec2<f32>();
+  if (place < %[4]s) {
+    let at = (%[5]s) * QUADS + x %% QUADS;
+    words = %[6]s;
+  }
+  let to = x / QUADS * STRIDE + x %% QUADS * 2u;
+  %[1]s[to] = words.x;
+  %[1]s[to + 1u] = words.y;
+}
+`, to, count, origin, length, at, value)
+}
+
+// matrix is the type of a matrix of halves in the role A or B of a product; that its words are f32 is said where they become halves.
+func (m matrixKernel) matrix(role string) string {
+	return fmt.Sprintf("coop_mat%[1]dx%[1]d<f32, %[2]s>", m.Side, role)
+}
+
+// Hold loads the matrices of the subgroup's rows of vectors.
+func (m matrixKernel) Hold(name, array string) string {
+	var b strings.Builder
+	for _, u := range m.Units() {
+		fmt.Fprintf(&b, "let at_%[1]s%[2]d = mine * STRIDE + %[3]du;\nlet %[1]s%[2]d = coopLoadT<%[4]s>(&%[5]s[at_%[1]s%[2]d], STRIDE);\n",
+			name, u, u*m.Side/2, m.matrix("A"), array)
+	}
+	return b.String()
+}
+
+// Scores writes the inner products of the subgroup's rows, held as rows, with the columns of a tile.
+func (m matrixKernel) Scores(to, rows, columns string) string {
+	var b strings.Builder
+	for _, c := range m.Tiles() {
+		fmt.Fprintf(&b, "{\nvar sum = %s();\n", m.matrix("C"))
+		for _, u := range m.Units() {
+			fmt.Fprintf(&b, "{\nlet at = %[1]du * STRIDE + %[2]du;\nlet column = coopLoad<%[3]s>(&%[4]s[at], STRIDE);\nsum = coopMultiplyAdd(%[5]s%[6]d, column, sum);\n}\n",
+				c*m.Side, u*m.Side/2, m.matrix("B"), columns, rows, u)
+		}
+		fmt.Fprintf(&b, "let to = mine * SCORES + %du;\ncoopStoreT(sum, &%s[to], SCORES);\n}\n", c*m.Side, to)
+	}
+	return b.String()
+}
+
+// Sums declares the matrices of the subgroup's results.
+func (m matrixKernel) Sums(name string) string {
+	var b strings.Builder
+	for _, u := range m.Units() {
+		fmt.Fprintf(&b, "var %s%d = %s();\n", name, u, m.matrix("C"))
+	}
+	return b.String()
+}
+
+// Add adds the columns, by their weights, to the subgroup's results.
+func (m matrixKernel) Add(to, weights, columns string) string {
+	var b strings.Builder
+	for _, c := range m.Tiles() {
+		fmt.Fprintf(&b, "{\nlet start = mine * WEIGHTS + %[1]du;\nlet weight = coopLoadT<%[2]s>(&%[3]s[start], WEIGHTS);\n", c*m.Side/2, m.matrix("A"), weights)
+		for _, u := range m.Units() {
+			fmt.Fprintf(&b, "{\nlet at = %[1]du * STRIDE + %[2]du;\nlet column = coopLoadT<%[3]s>(&%[4]s[at], STRIDE);\n%[5]s%[6]d = coopMultiplyAdd(weight, column, %[5]s%[6]d);\n}\n",
+				c*m.Side, u*m.Side/2, m.matrix("B"), columns, to, u)
+		}
+		b.WriteString("}\n")
+	}
+	return b.String()
+}
+
+// Store writes results to memory by way of the scores': value is an expression of sum, an element, and of row, its place in the block.
+func (m matrixKernel) Store(name, to, length, at, value string) string {
+	var b strings.Builder
+	for _, u := range m.Units() {
+		fmt.Fprintf(&b, `workgroupBarrier();
+{
+let to = mine * SCORES;
+coopStoreT(%[1]s%[2]d, &ss[to], SCORES);
+}
+workgroupBarrier();
+for (var x = lane; x < ROWS * SIDE; x += LANES) {
+  let row = x / SIDE;
+  let place = first + row;
+  let sum = ss[row * SCORES + x %% SIDE];
+  if (place < %[3]s) { %[4]s[(%[5]s) * DIM + %[6]du + x %% SIDE] = %[7]s; }
+}
+`, name, u, length, to, at, u*m.Side, value)
+	}
+	return b.String()
+}

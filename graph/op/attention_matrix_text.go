@@ -1,0 +1,250 @@
+package op
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"text/template"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+// Own, Staged and Together bring the segments of rows and of columns to workgroup memory, and compare them.
+func (m matrixKernel) Own() string {
+	return m.ifSegments("for (var x = lane; x < ROWS; x += LANES) { owns[x] = %s[b * TK + min(first + x, TK - 1u)]; }\n", m.segments)
+}
+func (m matrixKernel) Staged() string {
+	return m.ifSegments("for (var x = lane; x < COLS; x += LANES) { gs[x] = %s[b * TK + min(t + x, TK - 1u)]; }\n", m.segments)
+}
+func (m matrixKernel) Together() string { return m.ifSegments(" && owns[row] == gs[column]") }
+
+// LSE is the logsumexp at the place number.
+func (m matrixKernel) LSE() string {
+	expr, _ := m.keyLSE("number")
+	return expr
+}
+
+// The rounding of scores to probabilities needs each row's largest score. Matrices cannot be scaled row by row, so that the results of
+// earlier tiles could not follow a score that is larger yet: the forward pass walks the keys twice, first for the largest and the sum.
+var matrixTexts = template.Must(template.New("").Parse(`
+{{- define "queries" -}}
+// Workgroups count [BATCH, HEADS, blocks of queries].
+let first = group % {{.QueryBlocks}}u * ROWS;
+let h = group / {{.QueryBlocks}}u % HEADS;
+let b = group / {{.QueryBlocks}}u / HEADS;
+let past = min(first + ROWS, TK); // the block sees no key from here on
+let mine = lane / SUBGROUP * SIDE;
+{{.Own}}{{.Stage "rs" "ROWS" "first" "TQ" "(b * TQ + place) * HEADS + h" "bitcast<vec2<f32>>(in0[at])"}}{{end}}
+
+{{- define "keys"}}{{.Stage "xs" "COLS" "t" "TK" "(b * TK + place) * KV + h / GROUP" "bitcast<vec2<f32>>(in1[at])"}}{{end}}
+{{- define "values"}}{{.Stage "ys" "COLS" "t" "TK" "(b * TK + place) * KV + h / GROUP" "bitcast<vec2<f32>>(in2[at])"}}{{end}}
+{{- define "sees"}}t + column < TK && t + column <= first + row{{.Together}}{{end}}
+
+{{- define "elements" -}}
+workgroupBarrier();
+for (var x = lane; x < ROWS * (COLS / 2u); x += LANES) {
+  let row = x / (COLS / 2u);
+  var pair: array<vec2<f32>, 2>; // of weights
+  for (var i = 0u; i < 2u; i++) {
+    let column = x % (COLS / 2u) * 2u + i;
+    let score = ss[row * SCORES + column] * SCALE;
+{{- end}}
+
+{{- define "forward" -}}
+{{template "queries" . -}}
+for (var x = lane; x < ROWS * PARTS; x += LANES) {
+  ms[x] = LOWEST;
+  us[x] = 0.0;
+}
+workgroupBarrier();
+{{.Hold "q" "rs" -}}
+for (var t = 0u; t < past; t += COLS) {
+workgroupBarrier();
+{{template "keys" .}}{{.Staged -}}
+workgroupBarrier();
+{{.Scores "ss" "q" "xs" -}}
+workgroupBarrier();
+for (var x = lane; x < ROWS * PARTS; x += LANES) {
+  let row = x / PARTS;
+  var m = ms[x];
+  for (var column = x % PARTS; column < COLS; column += PARTS) {
+    m = max(m, select(LOWEST, ss[row * SCORES + column] * SCALE, {{template "sees" .}}));
+  }
+  var sum = us[x] * exp(ms[x] - m);
+  for (var column = x % PARTS; column < COLS; column += PARTS) {
+    sum += select(0.0, exp(ss[row * SCORES + column] * SCALE - m), {{template "sees" .}});
+  }
+  ms[x] = m;
+  us[x] = sum;
+}
+}
+workgroupBarrier();
+for (var row = lane; row < ROWS; row += LANES) {
+  var m = LOWEST;
+  for (var x = row * PARTS; x < row * PARTS + PARTS; x++) { m = max(m, ms[x]); }
+  var sum = 0.0;
+  for (var x = row * PARTS; x < row * PARTS + PARTS; x++) { sum += us[x] * exp(ms[x] - m); }
+  tops[row] = m;
+  sums[row] = sum;
+  if (first + row < TQ) { out1[(b * HEADS + h) * TQ + first + row] = m + log(sum); }
+}
+{{.Sums "o" -}}
+for (var t = 0u; t < past; t += COLS) {
+workgroupBarrier();
+{{template "keys" .}}{{template "values" .}}{{.Staged -}}
+workgroupBarrier();
+{{.Scores "ss" "q" "xs" -}}
+{{template "elements" .}}
+    pair[i].x = select(0.0, exp(score - tops[row]), {{template "sees" .}});
+  }
+  ps[row * WEIGHTS + x % (COLS / 2u)] = halves(pair[0].x, pair[1].x);
+}
+workgroupBarrier();
+{{.Add "o" "ps" "ys" -}}
+}
+{{.Store "o" "out0" "TQ" "(b * TQ + place) * HEADS + h" "sum / sums[row]"}}
+{{- end}}
+
+{{- define "queryGrad" -}}
+{{template "queries" . -}}
+{{.Stage "ws" "ROWS" "first" "TQ" "(b * TQ + place) * HEADS + h" "packed(in5[at])" -}}
+for (var row = lane; row < ROWS; row += LANES) {
+  let number = (b * HEADS + h) * TQ + min(first + row, TQ - 1u);
+  ls[row] = in4[number];
+  es[row] = tmp0[number];
+}
+workgroupBarrier();
+{{.Hold "q" "rs"}}{{.Hold "g" "ws"}}{{.Sums "dq" -}}
+for (var t = 0u; t < past; t += COLS) {
+workgroupBarrier();
+{{template "keys" .}}{{template "values" .}}{{.Staged -}}
+workgroupBarrier();
+{{.Scores "ss" "q" "xs"}}{{.Scores "ts" "g" "ys" -}}
+{{template "elements" .}}
+    let p = select(0.0, exp(score - ls[row]), {{template "sees" .}});
+    pair[i].x = p * (ts[row * SCORES + column] - es[row]);
+  }
+  ps[row * WEIGHTS + x % (COLS / 2u)] = halves(pair[0].x, pair[1].x);
+}
+workgroupBarrier();
+{{.Add "dq" "ps" "xs" -}}
+}
+{{.Store "dq" "out0" "TQ" "(b * TQ + place) * HEADS + h" "sum * SCALE"}}
+{{- end}}
+
+{{- define "keyGrad" -}}
+// Workgroups count [BATCH, KV, blocks of keys].
+let first = group % {{.KeyBlocks}}u * ROWS;
+let kv = group / {{.KeyBlocks}}u % KV;
+let b = group / {{.KeyBlocks}}u / KV;
+let mine = lane / SUBGROUP * SIDE;
+{{.Own}}{{.Stage "rs" "ROWS" "first" "TK" "(b * TK + place) * KV + kv" "bitcast<vec2<f32>>(in1[at])" -}}
+{{.Stage "ws" "ROWS" "first" "TK" "(b * TK + place) * KV + kv" "bitcast<vec2<f32>>(in2[at])" -}}
+workgroupBarrier();
+{{.Hold "k" "rs"}}{{.Hold "v" "ws"}}{{.Sums "dk"}}{{.Sums "dv" -}}
+for (var h = kv * GROUP; h < kv * GROUP + GROUP; h++) {
+for (var t = first; t < TQ; t += COLS) {
+workgroupBarrier();
+{{.Stage "xs" "COLS" "t" "TQ" "(b * TQ + place) * HEADS + h" "bitcast<vec2<f32>>(in0[at])" -}}
+{{.Stage "ys" "COLS" "t" "TQ" "(b * TQ + place) * HEADS + h" "packed(in5[at])" -}}
+for (var column = lane; column < COLS; column += LANES) {
+  let number = (b * HEADS + h) * TQ + min(t + column, TQ - 1u);
+  ls[column] = {{.LSE}};
+  es[column] = tmp0[number];
+}
+{{.Staged -}}
+workgroupBarrier();
+{{.Scores "ss" "k" "xs"}}{{.Scores "ts" "v" "ys" -}}
+{{template "elements" .}}
+    let p = select(0.0, exp(score - ls[column]), t + column < TQ && t + column >= first + row{{.Together}});
+    pair[i] = vec2<f32>(p, p * (ts[row * SCORES + column] - es[column]));
+  }
+  ps[row * WEIGHTS + x % (COLS / 2u)] = halves(pair[0].x, pair[1].x);
+  ds[row * WEIGHTS + x % (COLS / 2u)] = halves(pair[0].y, pair[1].y);
+}
+workgroupBarrier();
+{{.Add "dk" "ds" "xs"}}{{.Add "dv" "ps" "ys" -}}
+}
+}
+{{.Store "dk" "out1" "TK" "(b * TK + place) * KV + kv" "sum * SCALE" -}}
+{{.Store "dv" "out2" "TK" "(b * TK + place) * KV + kv" "sum"}}
+{{- end}}`))
+
+// pass writes the kernel of that name. vectors and scalars are the storage arrays that it reads by fours and one by one.
+func (m matrixKernel) pass(name string, groups, memory int, arrays string, vectors []string, scalars ...string) graph.Pass {
+	var body strings.Builder
+	if err := matrixTexts.ExecuteTemplate(&body, name, m); err != nil {
+		panic(err)
+	}
+	constants := fmt.Sprintf(`const QUADS = %du; // of a vector
+const LANES = %du;
+const SUBGROUP = %du;
+const SIDE = %du; // of a matrix
+const ROWS = %du;
+const COLS = %du;
+const PARTS = %du; // lanes that share a row
+const STRIDE = %du;
+const SCORES = %du;
+const WEIGHTS = %du;
+fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(halves(x.x, x.y), halves(x.z, x.w)); }
+`, m.dim/4, m.Lanes(), m.Subgroup, m.Side, m.Rows(), m.Cols, m.Parts(), m.vectorStride(), m.scoreStride(), m.weightStride())
+	return graph.Pass{
+		Declarations: m.constants() + m.halves() + constants + arrays + m.ifSegments("var<workgroup> owns: array<u32, %d>;\nvar<workgroup> gs: array<u32, %d>;\n", m.Rows(), m.Cols),
+		Body:         body.String(), Uses: slices.Concat(vectors, scalars), Vec4: vectors,
+		Workgroup: m.Lanes(), Groups: groups, WorkgroupMemory: memory, Cooperative: true,
+	}
+}
+
+// halves is the function that rounds two numbers to a word of halves. What is too large for f16 is the device's choice.
+func (m matrixKernel) halves() string {
+	if m.operands == graph.F16 {
+		return "fn halves(x: f32, y: f32) -> f32 { return bitcast<f32>(pack2x16float(vec2<f32>(x, y))); }\n"
+	}
+	return `fn halves(x: f32, y: f32) -> f32 {
+  let a = bitcast<u32>(x);
+  let b = bitcast<u32>(y);
+  return bitcast<f32>(((a + 0x7fffu + ((a >> 16u) & 1u)) >> 16u) | ((b + 0x7fffu + ((b >> 16u) & 1u)) & 0xffff0000u));
+}
+`
+}
+
+// workgroupArrays declares arrays of one type and length.
+func workgroupArrays(typ string, n int, names ...string) string {
+	var b strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&b, "var<workgroup> %s: array<%s, %d>;\n", name, typ, n)
+	}
+	return b.String()
+}
+
+// vectorArrays declares the vectors of columns, and those of rows in the named arrays.
+func (m matrixKernel) vectorArrays(rows ...string) string {
+	return workgroupArrays("f32", m.Rows()*m.vectorStride(), rows...) + workgroupArrays("f32", m.Cols*m.vectorStride(), "xs", "ys")
+}
+
+func (m matrixKernel) scoreArrays(names ...string) string {
+	return workgroupArrays("f32", m.Rows()*m.scoreStride(), names...)
+}
+
+func (m matrixKernel) weightArrays(names ...string) string {
+	return workgroupArrays("f32", m.Rows()*m.weightStride(), names...)
+}
+
+func (m matrixKernel) forward() graph.Pass {
+	arrays := m.vectorArrays("rs") + m.scoreArrays("ss") + m.weightArrays("ps") +
+		workgroupArrays("f32", m.Rows()*m.Parts(), "ms", "us") + workgroupArrays("f32", m.Rows(), "tops", "sums")
+	return m.pass("forward", m.QueryBlocks()*m.heads*m.batch, m.forwardMemory(), arrays, []string{"in0", "in1", "in2"}, m.withSegments("out0", "out1")...)
+}
+
+func (m matrixKernel) queryGrad() graph.Pass {
+	arrays := m.vectorArrays("rs", "ws") + m.scoreArrays("ss", "ts") + m.weightArrays("ps") + workgroupArrays("f32", m.Rows(), "ls", "es")
+	return m.pass("queryGrad", m.QueryBlocks()*m.heads*m.batch, m.queryGradMemory(), arrays,
+		[]string{"in0", "in1", "in2", "in5"}, m.withSegments("in4", "tmp0", "out0")...)
+}
+
+func (m matrixKernel) keyGrad() graph.Pass {
+	arrays := m.vectorArrays("rs", "ws") + m.scoreArrays("ss", "ts") + m.weightArrays("ps", "ds") + workgroupArrays("f32", m.Cols, "ls", "es")
+	_, uses := m.keyLSE("")
+	return m.pass("keyGrad", m.KeyBlocks()*m.kvHeads*m.batch, m.keyGradMemory(), arrays,
+		[]string{"in0", "in1", "in2", "in5"}, m.withSegments(append(uses, "tmp0", "out1", "out2")...)...)
+}

@@ -1,0 +1,148 @@
+package devicetest_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/gpupipe/gpupipe/shaders"
+	"github.com/gpupipe/gpupipe/shaders/cooptest"
+	"github.com/gpupipe/gpupipe/shaders/spirv"
+)
+
+// cooperative says that a device multiplies matrices by subgroups, and has their kernels computed without.
+type cooperative struct {
+	device.Device
+	subgroup, side int
+	memory         int // of a workgroup; 0 is the device's
+}
+
+func (d cooperative) Limits() device.Limits {
+	l := d.Device.Limits()
+	l.SubgroupSize = d.subgroup
+	for _, half := range []string{"f16", "bf16"} {
+		l.Cooperative = append(l.Cooperative, device.CooperativeMatrix{M: d.side, N: d.side, K: d.side, Input: half, Result: "f32"})
+	}
+	if d.memory > 0 {
+		l.MaxWorkgroupMemory = d.memory
+	}
+	return l
+}
+
+func (d cooperative) Load(p *device.Program) (device.Loaded, error) {
+	scalar := *p
+	scalar.Shaders = slices.Clone(p.Shaders)
+	for i, s := range scalar.Shaders {
+		var err error
+		if scalar.Shaders[i].WGSL, err = cooptest.Scalar(s.WGSL); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.Label, err)
+		}
+	}
+	return d.Device.Load(&scalar)
+}
+
+// byMatrices are the cases of attention and of its gradient that kernels for matrices of a side take, but for gradients with more
+// queries than keys: their loops are short enough for software adapters to unroll, and matrices are loops here.
+func byMatrices(t *testing.T, side int) []devicetest.Task {
+	var tasks []devicetest.Task
+	for _, name := range []string{"attention", "attention_grad"} {
+		o, err := graph.NewOp(name)
+		require.NoError(t, err)
+		for _, c := range o.Cases() {
+			q, k := c.Inputs[0], c.Inputs[1]
+			if q.DType.Half() && q.Shape[3]%side == 0 && (name == "attention" || q.Shape[1] <= k.Shape[1]) {
+				tasks = append(tasks, devicetest.Case(c))
+			}
+		}
+	}
+	return tasks
+}
+
+// TestAttentionByMatrices checks the attention kernels that multiply matrices by subgroups, with matrices and subgroups of all
+// sizes that change their text: one lane a subgroup is least work for a device that has every lane compute every matrix.
+func TestAttentionByMatrices(t *testing.T) {
+	d, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer d.Close()
+	for i, dev := range []cooperative{{Device: d, subgroup: 1, side: 16}, {Device: d, subgroup: 16, side: 8, memory: 9000}} {
+		tasks := byMatrices(t, dev.side)
+		assert.Greater(t, len(tasks), 8)
+		if i > 0 { // each takes a second to compile: one of each op, with segments
+			tasks = []devicetest.Task{tasks[len(tasks)/2], tasks[len(tasks)-1]}
+		}
+		for _, r := range devicetest.CheckOnce(dev, tasks, named("matrices")) {
+			assert.Equal(t, "matrices", r.Candidate, "%s %s", r.Op, r.Case)
+			assert.True(t, r.OK(), "%s %s: %s", r.Op, r.Case, r.Failure)
+		}
+	}
+}
+
+// recorder is a Chooser that keeps the passes of kernels by matrices.
+type recorder map[string]shaders.Pass
+
+func (r recorder) Choose(_ device.Device, _ string, ks []shaders.Kernel, fallback int) (int, error) {
+	for _, k := range ks {
+		if k.Name != "matrices" {
+			continue
+		}
+		for _, p := range k.Passes {
+			r[p.WGSL] = p
+		}
+	}
+	return fallback, nil
+}
+
+// Every kernel by matrices, of all head dimensions, becomes SPIR-V, and takes the workgroup memory that it was planned with.
+func TestAttentionByMatricesCompiles(t *testing.T) {
+	compiler, err := spirv.NewCompiler("")
+	require.NoError(t, err)
+	defer compiler.Close()
+	passes := recorder{}
+	for _, memory := range []int{16384, 32768, 49152} {
+		for dim := 8; dim <= 128; dim += 8 {
+			dev := cooperative{Device: null.New(null.Options{}), subgroup: 32, side: 16 - dim%16, memory: memory}
+			for _, half := range []graph.DType{graph.F16, graph.BF16} {
+				_, err := exec.NewPlan(dev, map[string]*graph.Graph{"g": attentionAndGradient(t, half, dim)}, exec.Options{Tune: passes})
+				require.NoError(t, err)
+			}
+		}
+	}
+	assert.Greater(t, len(passes), 200)
+	for i, wgsl := range slices.Sorted(maps.Keys(passes)) {
+		if testing.Short() && i%8 != 0 {
+			continue
+		}
+		m, err := compiler.Compile(wgsl, spirv.Float16|spirv.Subgroups|spirv.CooperativeMatrix|spirv.ZeroWorkgroup)
+		require.NoError(t, err, wgsl)
+		assert.EqualValues(t, passes[wgsl].WorkgroupMemory, m.WorkgroupMemory)
+		assert.Equal(t, passes[wgsl].Workgroup, m.Workgroup)
+	}
+}
+
+// attentionAndGradient has attention with segments, without, and their gradients.
+func attentionAndGradient(t *testing.T, half graph.DType, dim int) *graph.Graph {
+	kv := graph.T(half, 1, 100, 2, dim)
+	g, err := graph.Build(func(b *graph.Builder) {
+		q, k, v := b.Input("q", graph.T(half, 1, 100, 4, dim)), b.Input("k", kv), b.Input("v", kv)
+		for i, segments := range []*graph.Value{nil, b.Input("segments", graph.T(graph.U32, 1, 100))} {
+			y := op.SegmentedAttention(q, k, v, segments)
+			b.Output(fmt.Sprint("y", i), y)
+			for j, d := range y.Node.Op.Grad(y.Node, []*graph.Value{y, nil})[:3] {
+				b.Output(fmt.Sprint("d", i, j), d)
+			}
+		}
+	})
+	require.NoError(t, err)
+	return g
+}

@@ -1,0 +1,105 @@
+// Package cooptest makes kernels that multiply matrices by subgroups run where no device has such matrices, for tests: each
+// invocation computes every matrix of its subgroup on its own, by loops, and stores all of it.
+package cooptest
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+// The lines and statements that are understood. Where a matrix lies, and the stride, hold neither brackets nor parentheses.
+var (
+	enable   = regexp.MustCompile(`(?m)^enable (wgpu_cooperative_matrix|gpupipe_bf16);`)
+	array    = regexp.MustCompile(`var<(?:workgroup|storage, *\w+)> (\w+): array<(f32|vec4<f32>)[,>]`)
+	zero     = regexp.MustCompile(`var (\w+) = coop_mat(\d+)x\d+<f32, C>\(\);`)
+	load     = regexp.MustCompile(`(?:let|var) (\w+) = coopLoad(T?)<coop_mat(\d+)x\d+<f32, ([ABC])>>\(&(\w+)\[([^\][]+)\], ([^()]+)\);`)
+	multiply = regexp.MustCompile(`(\w+) = coopMultiplyAdd\((\w+), (\w+), (\w+)\);`)
+	store    = regexp.MustCompile(`coopStore(T?)\((\w+), &(\w+)\[([^\][]+)\], ([^()]+)\);`)
+	unknown  = regexp.MustCompile(`.*(coop[A-Z]|coop_mat\d).*`)
+)
+
+// Scalar returns a kernel without its cooperative matrices. The factors are of halves, two in each word of the arrays that
+// they are loaded from: bf16 where the kernel says so, f16 otherwise. Its error is a statement that is not understood.
+func Scalar(wgsl string) (string, error) {
+	if !enable.MatchString(wgsl) {
+		return wgsl, nil
+	}
+	side := 0
+	for _, m := range append(zero.FindAllStringSubmatch(wgsl, -1), load.FindAllStringSubmatch(wgsl, -1)...) {
+		text := m[2]
+		if len(m) > 3 {
+			text = m[3]
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || side != 0 && n != side {
+			return "", fmt.Errorf("%s: expected matrices of one size", m[0])
+		}
+		side = n
+	}
+	for _, m := range multiply.FindAllStringSubmatch(wgsl, -1) {
+		if m[1] != m[4] {
+			return "", fmt.Errorf("%s: expected the sum in the place of the third", m[0])
+		}
+	}
+	text := enable.ReplaceAllString(wgsl, "")
+	text = zero.ReplaceAllString(text, "var $1 = CoopMatrix();")
+	text = load.ReplaceAllStringFunc(text, func(s string) string {
+		m := load.FindStringSubmatch(s)
+		kind := "halves"
+		if m[4] == "C" {
+			kind = "singles"
+		}
+		return fmt.Sprintf("var %[2]s: CoopMatrix;\ncoop_%[1]s_%[3]s(&%[2]s, %[4]s, %[5]s, %[6]v);", kind, m[1], m[5], m[6], m[7], m[2] == "T")
+	})
+	text = multiply.ReplaceAllString(text, "coop_multiply(&$2, &$3, &$1);")
+	text = store.ReplaceAllStringFunc(text, func(s string) string {
+		m := store.FindStringSubmatch(s)
+		return fmt.Sprintf("coop_store_%s(&%s, %s, %s, %v);", m[3], m[2], m[4], m[5], m[1] == "T")
+	})
+	if left := unknown.FindString(text); left != "" {
+		return "", fmt.Errorf("%s: is not understood", left)
+	}
+	halves := graph.F16
+	if strings.Contains(wgsl, "enable gpupipe_bf16;") {
+		halves = graph.BF16
+	}
+	return text + functions(text, side, halves), nil
+}
+
+// functions are those that the text calls. Loops start at a number that is not constant, lest they are unrolled.
+func functions(text string, side int, halves graph.DType) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `
+const COOP = %du;
+alias CoopMatrix = array<f32, %d>;
+var<private> coop_zero: u32;
+fn coop_single(bits: u32) -> f32 { return %s; }
+fn coop_multiply(a: ptr<function, CoopMatrix>, b: ptr<function, CoopMatrix>, c: ptr<function, CoopMatrix>) {
+  for (var i = coop_zero; i < COOP * COOP; i++) {
+    var sum = (*c)[i];
+    for (var k = coop_zero; k < COOP; k++) { sum += (*a)[i / COOP * COOP + k] * (*b)[k * COOP + i %% COOP]; }
+    (*c)[i] = sum;
+  }
+}
+fn coop_place(i: u32, stride: u32, rows: bool) -> u32 { return select(i %% COOP * stride + i / COOP, i / COOP * stride + i %% COOP, rows); }
+`, side, side*side, halves.Widen("bits"))
+	for _, m := range array.FindAllStringSubmatch(text, -1) {
+		word, width := "%s[place]", 1
+		if m[2] != "f32" {
+			word, width = "%s[place / 4u][place %% 4u]", 4
+		}
+		word = fmt.Sprintf(word, m[1])
+		half := fmt.Sprintf("let half = coop_place(i, stride * %du, rows);\n    let place = start * %du + half / 2u;\n    (*m)[i] = coop_single((bitcast<u32>(%s) >> (half %% 2u * 16u)) & 0xffffu);", 2*width, width, word)
+		place := fmt.Sprintf("let place = start * %[1]du + coop_place(i, stride * %[1]du, rows);\n    ", width)
+		for _, f := range [][2]string{{"halves", half}, {"singles", place + "(*m)[i] = " + word + ";"}, {"store", place + word + " = (*m)[i];"}} {
+			if name := "coop_" + f[0] + "_" + m[1]; strings.Contains(text, name+"(") {
+				fmt.Fprintf(&b, "fn %s(m: ptr<function, CoopMatrix>, start: u32, stride: u32, rows: bool) {\n  for (var i = coop_zero; i < COOP * COOP; i++) {\n    %s\n  }\n}\n", name, f[1])
+			}
+		}
+	}
+	return b.String()
+}
