@@ -115,8 +115,8 @@ func TestComparison(t *testing.T) {
 	}, bench.Compare(rs))
 	var table strings.Builder
 	require.NoError(t, bench.PrintComparison(&table, rs))
-	assert.Equal(t, "case           clock         a:0      b:0     to a:0  c:0     to a:0\n"+
-		"matmul         gpu and host  1000 µs  1.5 ms  1.50    500 µs  0.50\n",
+	assert.Equal(t, "case           clock         a:0    b:0     to a:0  c:0     to a:0\n"+
+		"matmul         gpu and host  1 ms   1.5 ms  1.50    500 µs  0.50\n",
 		strings.Join(strings.SplitAfter(table.String(), "\n")[:2], ""))
 }
 

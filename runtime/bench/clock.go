@@ -165,6 +165,8 @@ func (o Options) byTurns(subjects []*subject, between func()) error {
 // median is no less than a nanosecond, so that rates are finite whatever a coarse clock says.
 func (s *subject) median() time.Duration { return max(median(s.times), 1) }
 
+func (s *subject) fastest() time.Duration { return max(slices.Min(s.times), 1) }
+
 func median(times []time.Duration) time.Duration {
 	sorted := slices.Sorted(slices.Values(times))
 	n := len(sorted)
