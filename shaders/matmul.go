@@ -42,10 +42,10 @@ func (c *context) product() product {
 // matmulKernels are the candidates of shaders/matmul with the group's epilogue.
 func (c *context) matmulKernels() []Kernel {
 	p := c.product()
-	first := c.g.Stores[0] // the result that the kernel itself stores; the epilogue stores the others
-	e := c.newEpilogue(p, first)
+	first, others := c.stored()
+	e := c.newEpilogue(p, first, others)
 	spec := matmul.Spec{Batch: p.batch, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
-		TypeA: p.node.Inputs[0].DType, TypeB: p.node.Inputs[1].DType, BatchStrideA: p.strideA, BatchStrideB: p.strideB}
+		TypeA: p.node.Inputs[0].DType, TypeB: p.node.Inputs[1].DType, TypeC: first.DType, BatchStrideA: p.strideA, BatchStrideB: p.strideB}
 	if len(c.g.Nodes) > 1 || len(c.g.Stores) > 1 {
 		spec.Epilogue, spec.Declarations = e.text, e.w.declared(3)
 	}
@@ -62,6 +62,13 @@ func (c *context) matmulKernels() []Kernel {
 	return ks
 }
 
+// stored are the result that the kernel itself stores, that of halves if there is one since it alone has whole words, and those
+// that the epilogue stores.
+func (c *context) stored() (first *graph.Value, others []*graph.Value) {
+	i := max(0, slices.IndexFunc(c.g.Stores, func(v *graph.Value) bool { return v.DType.Half() }))
+	return c.g.Stores[i], slices.Delete(slices.Clone(c.g.Stores), i, i+1)
+}
+
 // epilogue is the elementwise work behind a matrix product, written as the body of a function of acc, b, i and j.
 type epilogue struct {
 	w           *writer
@@ -70,7 +77,7 @@ type epilogue struct {
 
 func (e *epilogue) text(_, _, _, _ string) (stmts, expr string) { return e.stmts, e.expr }
 
-func (c *context) newEpilogue(p product, first *graph.Value) *epilogue {
+func (c *context) newEpilogue(p product, first *graph.Value, others []*graph.Value) *epilogue {
 	w := c.newWriter()
 	// What shares memory with the result is read through that binding, and what shares it with an operand through one that
 	// depends on the pass, since a pass may bind rearranged copies of the operands.
@@ -85,7 +92,7 @@ func (c *context) newEpilogue(p product, first *graph.Value) *epilogue {
 	w.Fixed[p.node.Outputs[0]] = fuse.Fixed{Expr: "acc", Flat: row}
 	e := &epilogue{w: w}
 	e.expr = w.Value(first, graph.Unflatten(first.Shape, row))
-	stores := w.stores(c.g.Stores[1:], row)
+	stores := w.stores(others, row)
 	e.stmts = fmt.Sprintf("  let row = (b * %du + i) * %du + j;\n", p.m, p.n) + w.outer.String() + stores
 	return e
 }

@@ -20,7 +20,7 @@ type selftestCommand struct {
 }
 
 func (c *selftestCommand) Help() string {
-	return `Computes every case of every op with every kernel, graphs whose ops fuse, and long loops, on a device, and compares with
+	return `Computes every case of every op with every kernel, graphs whose ops fuse, long loops and every half, on a device, and compares with
 float64 on the CPU. Errors are relative to the largest magnitude of a result. Exits with 1 when anything is wrong.`
 }
 
@@ -92,7 +92,7 @@ func (c *selftestCommand) suites() []suite {
 			return devicetest.CheckOnce(dev, tasks, nil)
 		}
 	}
-	all := []suite{{"loops", devicetest.CheckLoops}}
+	all := []suite{{"loops", devicetest.CheckLoops}, {"halves", devicetest.CheckHalves}}
 	for _, o := range graph.Catalogue() {
 		if tasks := devicetest.Cases(o); len(tasks) > 0 {
 			all = append(all, suite{o.Name(), func(dev device.Device) []devicetest.Result { return check(dev, tasks) }})
@@ -101,6 +101,9 @@ func (c *selftestCommand) suites() []suite {
 	all = append(all, suite{"graphs", func(dev device.Device) []devicetest.Result { return check(dev, devicetest.Graphs()) }},
 		suite{"random graphs", func(dev device.Device) []devicetest.Result {
 			return devicetest.CheckOnce(dev, devicetest.Chains(chains), nil)
+		}},
+		suite{"random graphs of halves", func(dev device.Device) []devicetest.Result {
+			return devicetest.CheckOnce(dev, devicetest.HalfChains(min(chains, devicetest.RandomHalfGraphs)), nil)
 		}})
 	return slices.DeleteFunc(all, func(s suite) bool { return !strings.Contains(s.name, c.Filter) })
 }

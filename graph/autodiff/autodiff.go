@@ -21,6 +21,9 @@ func Gradients(loss *graph.Value, seed *graph.Value, wrt ...*graph.Value) []*gra
 	if seed == nil {
 		seed = op.Broadcast(op.Scalar(b, loss.Type.Gradient().DType, 1), loss.Shape...)
 	}
+	if want := loss.Type.Gradient(); !seed.Type.Equal(want) {
+		b.Fail("gradient", "of %v: the gradient that flows into it is %v, expected %v", loss, seed.Type, want)
+	}
 	needed := ancestors(loss.Node, wrt)
 	grads := map[*graph.Value]*graph.Value{loss: seed}
 	for id := loss.Node.ID; id >= 0; id-- {

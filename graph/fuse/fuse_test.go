@@ -213,3 +213,65 @@ func TestLongChainsOfForks(t *testing.T) {
 		})
 	}
 }
+
+// Halves are stored by whoever owns whole words: by rows of an even number of columns, else by a Map kernel of their own.
+func TestHalvesAreStoredByWholeWords(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		f    func(b *graph.Builder) *graph.Value
+		want []fuse.Kind
+	}{
+		{"rows", func(b *graph.Builder) *graph.Value { return op.Softmax(b.Input("x", graph.T(graph.F32, 5, 96))) }, []fuse.Kind{fuse.Reduce}},
+		{"odd rows", func(b *graph.Builder) *graph.Value { return op.Softmax(b.Input("x", graph.T(graph.F32, 5, 97))) }, []fuse.Kind{fuse.Reduce, fuse.Map}},
+		{"a number a row", func(b *graph.Builder) *graph.Value {
+			return op.Sum(b.Input("x", graph.T(graph.F32, 6, 96)), []int{1}, false)
+		}, []fuse.Kind{fuse.Reduce, fuse.Map}},
+		{"elements", func(b *graph.Builder) *graph.Value { return op.Exp(b.Input("x", graph.T(graph.F32, 7))) }, []fuse.Kind{fuse.Map}},
+		{"product", func(b *graph.Builder) *graph.Value {
+			x := op.Cast(b.Input("x", graph.T(graph.F32, 8, 8)), graph.F16)
+			return op.SiLU(op.MatMul(x, x, false, false))
+		}, []fuse.Kind{fuse.Map, fuse.MatMul}},
+		{"product of odd columns", func(b *graph.Builder) *graph.Value {
+			return op.MatMul(b.Input("x", graph.T(graph.F16, 8, 8)), b.Input("y", graph.T(graph.F16, 8, 6)), false, false)
+		}, []fuse.Kind{fuse.MatMul, fuse.Map}},
+		{"product of two results", func(b *graph.Builder) *graph.Value {
+			y := op.MatMul(b.Input("x", graph.T(graph.F16, 8, 8)), b.Input("y", graph.T(graph.F16, 8, 8)), false, false)
+			b.Output("sigmoid", op.Cast(op.Sigmoid(y), graph.F16))
+			return y
+		}, []fuse.Kind{fuse.MatMul, fuse.Map}},
+	} {
+		r := run(t, func(b *graph.Builder) { b.Output("y", op.Cast(c.f(b), graph.BF16)) })
+		assert.Equal(t, c.want, kinds(r), c.what)
+	}
+}
+
+// What reads halves reads them as they are stored, however many there are.
+func TestHalvesThatBecomeFloatsAreNotStored(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		x := op.Cast(op.Cast(b.Input("x", graph.T(graph.F32, 64, 64)), graph.BF16), graph.F32)
+		b.Output("sum", op.Sum(x, []int{0}, false))
+		b.Output("max", op.ReduceMax(x, []int{1}, false))
+		b.Scope("other", func() { b.Output("y", op.Exp(x)) })
+	})
+	require.Len(t, r.Groups, 3)
+	for _, g := range r.Groups[:2] {
+		for _, v := range g.Stores {
+			assert.Equal(t, v.Shape.Len() == 64*64, v.DType == graph.BF16, "%v", v)
+		}
+	}
+}
+
+// Parts of halves share memory where they are whole words at a place that a binding may begin at.
+func TestPartsOfHalves(t *testing.T) {
+	r := run(t, func(b *graph.Builder) {
+		x := b.Input("x", graph.T(graph.F16, 513))
+		for name, p := range map[string][2]int{"all": {0, 513}, "words": {128, 200}, "odd": {128, 201}, "between": {1, 3}, "unaligned": {2, 4}, "end": {512, 513}} {
+			b.Output(name, op.Reshape(op.Slice(x, 0, p[0], p[1]), 1, p[1]-p[0]))
+		}
+	})
+	shared := map[string]bool{}
+	for _, o := range r.Graph.Outputs {
+		shared[o.Name] = r.Alias.Base(o.Value) == r.Graph.Nodes[0].Outputs[0]
+	}
+	assert.Equal(t, map[string]bool{"all": true, "words": true, "odd": false, "between": false, "unaligned": false, "end": false}, shared)
+}

@@ -229,9 +229,18 @@ func (g *Group) IsFull(v *graph.Value) bool {
 }
 
 // ownsWords tells whether each word of a stored value of halves is written by one invocation, which then needs no atomics:
-// in a Map kernel, which computes two elements at a time, and in a Reduce kernel that can take its columns in pairs.
-func (g *Group) ownsWords(v *graph.Value) bool {
-	return g.Kind == Map || g.Kind == Reduce && g.IsFull(v) && g.Cols%2 == 0
+// in a Map kernel, which computes two elements at a time, in a Reduce kernel that can take its columns in pairs, and as the one
+// such result of a matrix product whose columns are computed in fours.
+func (t *tracer) ownsWords(v *graph.Value) bool {
+	g := t.g
+	switch g.Kind {
+	case Map:
+		return true
+	case Reduce:
+		return g.IsFull(v) && g.Cols%2 == 0
+	}
+	shape := t.contraction().Outputs[0].Shape
+	return shape[len(shape)-1]%4 == 0 && !slices.ContainsFunc(g.Stores, func(w *graph.Value) bool { return w != v && w.DType.Half() })
 }
 
 // StoresHalves tells whether some result is of halves.
@@ -336,7 +345,7 @@ func (t *tracer) run() bool {
 		}
 	}
 	for _, v := range g.Stores {
-		if v.DType.Half() && !g.ownsWords(v) {
+		if v.DType.Half() && !t.ownsWords(v) {
 			return false
 		}
 		flat := row

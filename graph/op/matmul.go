@@ -146,9 +146,8 @@ func halfMatMuls() []graph.Case {
 		batch   graph.Shape
 		m, k, n int
 	}{
-		{graph.F16, MatMulOp{}, nil, 1, 1, 1}, {graph.F16, MatMulOp{}, nil, 3, 5, 7}, {graph.BF16, MatMulOp{true, true}, nil, 1, 33, 2},
+		{graph.F16, MatMulOp{}, nil, 3, 5, 7}, {graph.BF16, MatMulOp{true, true}, nil, 1, 33, 2},
 		{graph.BF16, MatMulOp{false, true}, graph.Shape{3}, 3, 5, 6}, {graph.F16, MatMulOp{true, false}, nil, 36, 24, 40},
-		{graph.BF16, MatMulOp{}, nil, 65, 66, 38},
 	} {
 		cs = append(cs, graph.Case{Op: &c.o, Tolerance: 1e-5, NoGrad: true, Inputs: []graph.Type{
 			graph.T(c.d, append(c.batch.Clone(), order(c.m, c.k, c.o.TransA)...)...),

@@ -29,6 +29,7 @@ func Cases() ([]Case, error) {
 	for _, p := range []Product{{512, 512, 512}, {1024, 1024, 1024}, {384, 1536, 2048}, {1003, 100, 96}, {2048, 128, 352}} {
 		cs = append(cs, product(p))
 	}
+	cs = append(cs, halves(graph.F16, Product{1024, 1024, 1024}), halves(graph.BF16, Product{1024, 1024, 1024}))
 	cs = append(cs, batched(64, 128, 32, 128), attention(16, 128, 4, 4, 32, false), attention(16, 128, 4, 4, 32, true),
 		attention(2, 512, 9, 3, 64, false), attention(2, 512, 9, 3, 64, true), crossEntropy(2048, 256, true),
 		crossEntropy(256, 49152, true), rmsNorm(2048, 576))
@@ -57,6 +58,16 @@ func product(p Product) Case {
 	return Case{
 		Name: fmt.Sprintf("matmul %d×%d×%d", m, k, n), Flops: 2 * float64(m) * float64(k) * float64(n), Product: &p,
 		Build: func(b *graph.Builder) { keep(b, "c", op.MatMul(f32(b, "a", m, k), f32(b, "b", k, n), false, false)) },
+	}
+}
+
+// halves is a product whose operands are of 16 bits; its result is f32.
+func halves(d graph.DType, p Product) Case {
+	return Case{
+		Name: fmt.Sprintf("matmul %d×%d×%d %v", p.M, p.K, p.N, d), Flops: 2 * float64(p.M) * float64(p.K) * float64(p.N),
+		Build: func(b *graph.Builder) {
+			keep(b, "c", op.MatMul(b.Input("a", graph.T(d, p.M, p.K)), b.Input("b", graph.T(d, p.K, p.N)), false, false))
+		},
 	}
 }
 

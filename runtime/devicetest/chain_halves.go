@@ -43,6 +43,7 @@ func (c *chain) beginHalves() {
 var halfSteps = []func(c *chain, x *graph.Value) *graph.Value{
 	(*chain).cast, (*chain).cast, (*chain).cast, (*chain).halved, (*chain).halved, (*chain).extreme, (*chain).extreme, (*chain).extreme,
 	(*chain).reshape, (*chain).permute, (*chain).slice, (*chain).slice, (*chain).concat, (*chain).concatMany,
+	(*chain).quarters,
 }
 
 func (c *chain) cast(x *graph.Value) *graph.Value { return op.Cast(x, c.float()) }
@@ -75,6 +76,22 @@ func (c *chain) extreme(x *graph.Value) *graph.Value {
 	default:
 		return op.Clamp(op.Sub(op.ReduceMax(x, axes, true), x), -8, 8)
 	}
+}
+
+// quarters is a product of x, cut to quarters and perhaps cast.
+func (c *chain) quarters(x *graph.Value) *graph.Value {
+	r := len(x.Shape)
+	if r < 2 {
+		return nil
+	}
+	k, n := x.Shape[r-1], []int{4, 5, 12}[c.r.IntN(3)]
+	w, beside := c.input(graph.T(x.DType, n, k)), c.input(graph.T(c.float(), n))
+	y := op.Clamp(op.Add(op.MatMul(x, w, false, true), toF32(beside)), -8, 8)
+	y = op.Scale(op.Cast(op.Cast(op.Scale(y, 4), graph.I32), graph.F32), 0.25)
+	if c.r.IntN(2) == 0 {
+		c.pool = append(c.pool, y)
+	}
+	return op.Cast(y, c.float())
 }
 
 // concatMany joins more than one kernel selects from: by copies where they are whole words.

@@ -25,10 +25,19 @@ func (m *maker) out(vs ...*graph.Value) {
 }
 
 func hand(name string, build func(m *maker)) Task {
-	c := &chain{r: rand.New(rand.NewPCG(1, 13)), prefix: name + ".", task: Task{
-		Op: "graph", Name: name, Runs: 2, Tolerance: 2e-5, Floor: 1,
-		Inputs: map[string]*graph.Tensor{}, Variables: map[string]*graph.Tensor{},
-	}}
+	return (&chain{task: Task{Tolerance: 2e-5}}).made(name, build)
+}
+
+// exact is hand with quarters up to eight for numbers, of which sums and products are exact in f32: both sides then round the same
+// numbers to halves, once.
+func exact(name string, build func(m *maker)) Task {
+	return (&chain{exact: true, task: Task{Tolerance: exactly}}).made(name, build)
+}
+
+func (c *chain) made(name string, build func(m *maker)) Task {
+	c.r, c.prefix = rand.New(rand.NewPCG(1, 13)), name+"."
+	c.task.Op, c.task.Name, c.task.Runs, c.task.Floor = "graph", name, 2, 1
+	c.task.Inputs, c.task.Variables = map[string]*graph.Tensor{}, map[string]*graph.Tensor{}
 	var err error
 	c.task.Graph, err = graph.Build(func(b *graph.Builder) {
 		c.b = b
@@ -41,7 +50,9 @@ func hand(name string, build func(m *maker)) Task {
 }
 
 // Graphs are hand-made traps for fusion, planning and dispatch.
-func Graphs() []Task {
+func Graphs() []Task { return append(floatGraphs(), halfGraphs()...) }
+
+func floatGraphs() []Task {
 	return []Task{
 		hand("product with itself", func(m *maker) {
 			x := m.in(65, 33)

@@ -11,7 +11,7 @@ import (
 const RandomGraphs = 200
 
 // RandomHalfGraphs is the number of those with halves.
-const RandomHalfGraphs = 40
+const RandomHalfGraphs = 16
 
 // Run checks every case of every op on a device, and graphs that fuse.
 func Run(t *testing.T, dev device.Device) {

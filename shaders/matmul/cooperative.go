@@ -52,7 +52,7 @@ func cooperativeCandidates(s Spec, l Limits) []Kernel {
 			continue
 		}
 		ks = append(ks, t.kernel(s, l))
-		if splits := min(fillTensor/t.count(s), s.K/(8*t.depth()), 32); splits > 1 {
+		if splits := min(fillTensor/t.count(s), s.K/(8*t.depth()), 32); splits > 1 && !s.TypeC.Half() {
 			t.splits = splits
 			t.splits = ceilDiv(s.K, t.partDepth(s)) // none is empty
 			ks = append(ks, t.kernel(s, l))
@@ -284,7 +284,7 @@ func newCooperativeSource(s Spec, a, b slice) *source {
 	if s.TypeA == BF16 {
 		g.line("enable gpupipe_bf16;")
 	}
-	g.c = array{"mm_c", F32, s.N%4 == 0}
+	g.c = array{"mm_c", s.TypeC, s.N%4 == 0}
 	for i, t := range []string{a.wgslType(), b.wgslType(), g.c.typ()} {
 		g.line("@group(0) @binding(%d) var<storage, read_write> mm_%c: array<%s>;", i, "abc"[i], t)
 	}
@@ -296,9 +296,6 @@ func newCooperativeSource(s Spec, a, b slice) *source {
 		b.declareAt(g)
 		g.declareAt(g.c)
 	}
-	if s.Epilogue != nil {
-		stmts, expr := s.Epilogue("acc", "b", "i", "j")
-		g.line("%s\nfn mm_epilogue(acc: f32, b: u32, i: u32, j: u32) -> f32 {\n%s\nreturn %s;\n}", s.Declarations, stmts, expr)
-	}
+	g.epilogue()
 	return g
 }

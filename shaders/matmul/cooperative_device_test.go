@@ -37,7 +37,7 @@ func TestCooperativeCandidatesOnDevices(t *testing.T) {
 			}
 			ran++
 			t.Run(fmt.Sprintf("%s,%s", a.Adapter, c.name), func(t *testing.T) {
-				check(t, dev, c, some(ks, i), func(wgsl string) string { return wgsl })
+				check(t, dev, c, some(ks, i), func(p Pass) Pass { return p })
 			})
 		}
 	}

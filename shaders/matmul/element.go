@@ -37,9 +37,14 @@ func (a array) typ() string {
 	return "f32"
 }
 
-// declare binds an array, and defines how halves are read.
-func (g *source) declare(binding int, a array) {
+// bind declares an array.
+func (g *source) bind(binding int, a array) {
 	g.line("@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;", binding, a.name, a.typ())
+}
+
+// bindOperand declares an array, and defines how halves are read.
+func (g *source) bindOperand(binding int, a array) {
+	g.bind(binding, a)
 	if !a.element.Half() {
 		return
 	}
@@ -73,11 +78,15 @@ func (a array) stored() string {
 	return a.name + "[at]"
 }
 
-// mm_at_x, for the epilogue, is an element of a binding as it is stored.
+// declareAt defines mm_at_x for an epilogue: an element of a binding as it is stored.
 func (g *source) declareAt(a array) {
-	typ := "f32"
-	if a.element.Half() {
-		typ = "u32"
+	g.line("fn mm_at_%s(at: u32) -> %s { return %s; }", a.name[len("mm_"):], one(a.element), a.stored())
+}
+
+// one is the type of an element as it is stored.
+func one(e Element) string {
+	if e.Half() {
+		return "u32"
 	}
-	g.line("fn mm_at_%s(at: u32) -> %s { return %s; }", a.name[len("mm_"):], typ, a.stored())
+	return "f32"
 }

@@ -27,6 +27,9 @@ const lanesKept = 3
 func lanesCandidates(s Spec, l Limits) []Kernel {
 	var ks []Kernel
 	for _, swap := range []bool{false, true} {
+		if swap && s.TypeC.Half() { // an invocation would hold parts of words
+			continue
+		}
 		for _, packRows := range []bool{false, true} {
 			for _, packCols := range []bool{false, true} {
 				base := lanes{spec: s, swap: swap, packRows: packRows, packCols: packCols}
@@ -290,7 +293,7 @@ func packed(from Operand, element Element, batch, x, k, stride int, xContiguous 
 	total := batch * k * quads
 	width := min(64, l.MaxInvocations, l.MaxWorkgroupX)
 	g, src := &source{}, array{name: "src", element: element}
-	g.declare(0, src)
+	g.bindOperand(0, src)
 	g.line("@group(0) @binding(1) var<storage, read_write> dst: array<vec4<f32>>;")
 	groups := g.main([2]int{width, 1}, [3]int{ceilDiv(total, width), 1, 1}, l, true)
 	g.line("let id = tx * %du + l.x;", width)

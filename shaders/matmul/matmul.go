@@ -10,18 +10,19 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Spec is the product C[b,i,j] = epilogue(Σ_k A[b,i,k]·B[b,k,j]). C and the sums are f32.
+// Spec is the product C[b,i,j] = epilogue(Σ_k A[b,i,k]·B[b,k,j]). The sums are f32.
 type Spec struct {
 	Batch, M, N, K int  // each ≥ 1
 	TransA, TransB bool // A is stored [K,M], B is stored [N,K]
 	TypeA, TypeB   Element
+	TypeC          Element // halves are what Epilogue makes of the sums; N is then a multiple of four
 	// BatchStrideA and BatchStrideB are elements from one matrix to the next; 0 uses one matrix for the whole
 	// batch. C is contiguous, [Batch,M,N].
 	BatchStrideA, BatchStrideB int
 	// Epilogue, if not nil, returns the WGSL statements and expression of the stored value, given the names of
-	// the accumulator (f32) and of b, i and j (u32). The text becomes the body of a function. mm_at_a(i),
+	// the accumulator (f32) and of b, i and j (u32). The text becomes the body of a function; halves are their bits, a u32. mm_at_a(i),
 	// mm_at_b(i) and mm_at_c(i) read elements of the pass's first three bindings (see Pass.Bindings: they may be copies, or
-	// A and B exchanged), C's only where it stores; of halves they give the bits, a u32.
+	// A and B exchanged), C's only where it stores.
 	Epilogue func(acc, b, i, j string) (stmts, expr string)
 	// Declarations is module-scope WGSL: the bindings, 3 and up, that Epilogue reads.
 	Declarations string
@@ -82,6 +83,9 @@ func Candidates(s Spec, l Limits, software bool) []Kernel {
 		panic(fmt.Sprintf("matmul: bad shape: batch %d, m %d, n %d, k %d, strides %d and %d",
 			s.Batch, s.M, s.N, s.K, s.BatchStrideA, s.BatchStrideB))
 	}
+	if s.TypeC.Half() && (s.N%4 != 0 || s.Epilogue == nil) {
+		panic(fmt.Sprintf("matmul: a result of %v takes an epilogue and columns in fours, not %d", s.TypeC, s.N))
+	}
 	var ks []Kernel
 	if software {
 		ks = lanesCandidates(s, l)
@@ -97,6 +101,9 @@ func Candidates(s Spec, l Limits, software bool) []Kernel {
 func naive(s Spec, l Limits, software bool) Kernel {
 	wx := min(64, l.MaxInvocations, l.MaxWorkgroupX)
 	total := s.Batch * s.M * s.N
+	if s.TypeC.Half() {
+		return naiveQuads(s, l, wx, total/4)
+	}
 	g := newSource(s, false, false, false)
 	groups := g.main([2]int{wx, 1}, [3]int{ceilDiv(total, wx), 1, 1}, l, true)
 	g.line("let id = tx * %du + l.x;", wx)
@@ -110,6 +117,23 @@ func naive(s Spec, l Limits, software bool) Kernel {
 		cost = float64(total) * float64(s.K) * 100 / 8
 	}
 	return Kernel{Name: "naive", Cost: cost, Passes: []Pass{g.pass([3]int{wx, 1, 1}, groups, 0)}}
+}
+
+// naiveQuads is naive with four columns an invocation, which are whole words of halves.
+func naiveQuads(s Spec, l Limits, wx, total int) Kernel {
+	g := newSource(s, false, false, true)
+	groups := g.main([2]int{wx, 1}, [3]int{ceilDiv(total, wx), 1, 1}, l, true)
+	g.line("let id = tx * %du + l.x;", wx)
+	g.line("if (id >= %du) { return; }", total)
+	g.line("let b = id / %du; let i = id / %du %% %du; let j = id %% %du * 4u;", s.M*s.N/4, s.N/4, s.M, s.N/4)
+	g.line("var s = vec4<f32>();")
+	var b [4]string
+	for q := range b {
+		b[q] = g.b.read(s.indexB("k", fmt.Sprintf("j + %du", q)))
+	}
+	g.line("for (var k = 0u; k < %du; k++) { s += %s * vec4<f32>(%s); }", s.K, g.a.read(s.indexA("i", "k")), strings.Join(b[:], ", "))
+	g.line("mm_c[id] = %s;", g.quadValue("s", "b", "i", "j"))
+	return Kernel{Name: "naive", Cost: float64(total) * float64(s.K) * 16, Passes: []Pass{g.pass([3]int{wx, 1, 1}, groups, 0)}}
 }
 
 // indexA is the element index of A[b,i,k]; indexB of B[b,k,j]. The arguments are WGSL.
@@ -143,18 +167,24 @@ func (g *source) line(format string, args ...any) { fmt.Fprintf(g, format+"\n", 
 
 // newSource starts a shader of bindings A, B and C with the epilogue; the flags say which are arrays of vec4.
 func newSource(s Spec, quadA, quadB, quadC bool) *source {
-	g := &source{spec: s, a: array{"mm_a", s.TypeA, quadA}, b: array{"mm_b", s.TypeB, quadB}, c: array{"mm_c", F32, quadC}}
-	for i, x := range []array{g.a, g.b, g.c} {
-		g.declare(i, x)
+	g := &source{spec: s, a: array{"mm_a", s.TypeA, quadA}, b: array{"mm_b", s.TypeB, quadB}, c: array{"mm_c", s.TypeC, quadC}}
+	for i, bind := range []func(int, array){g.bindOperand, g.bindOperand, g.bind} {
+		x := []array{g.a, g.b, g.c}[i]
+		bind(i, x)
 		if s.Epilogue != nil {
 			g.declareAt(x)
 		}
 	}
-	if s.Epilogue != nil {
-		stmts, expr := s.Epilogue("acc", "b", "i", "j")
-		g.line("%s\nfn mm_epilogue(acc: f32, b: u32, i: u32, j: u32) -> f32 {\n%s\nreturn %s;\n}", s.Declarations, stmts, expr)
-	}
+	g.epilogue()
 	return g
+}
+
+// epilogue defines the function of the spec's epilogue, if it has one.
+func (g *source) epilogue() {
+	if s := g.spec; s.Epilogue != nil {
+		stmts, expr := s.Epilogue("acc", "b", "i", "j")
+		g.line("%s\nfn mm_epilogue(acc: f32, b: u32, i: u32, j: u32) -> %s {\n%s\nreturn %s;\n}", s.Declarations, one(s.TypeC), stmts, expr)
+	}
 }
 
 // value is the stored value of accumulator acc, an expression.
@@ -165,7 +195,7 @@ func (g *source) value(acc, b, i, j string) string {
 	return fmt.Sprintf("mm_epilogue(%s, %s, %s, %s)", acc, b, i, j)
 }
 
-// quadValue is value of the four columns from j on.
+// quadValue is value of the four columns from j on, as they are stored.
 func (g *source) quadValue(acc, b, i, j string) string {
 	if g.spec.Epilogue == nil {
 		return acc
@@ -173,6 +203,9 @@ func (g *source) quadValue(acc, b, i, j string) string {
 	var parts [4]string
 	for q := range parts {
 		parts[q] = g.value(fmt.Sprintf("%s.%c", acc, "xyzw"[q]), b, i, fmt.Sprintf("%s + %du", j, q))
+	}
+	if g.spec.TypeC.Half() {
+		return fmt.Sprintf("vec2<u32>(%s | (%s << 16u), %s | (%s << 16u))", parts[0], parts[1], parts[2], parts[3])
 	}
 	return "vec4<f32>(" + strings.Join(parts[:], ", ") + ")"
 }

@@ -35,7 +35,7 @@ func tileCandidates(s Spec, l Limits) []Kernel {
 		}
 		t.splits = 1
 		ks = append(ks, t.kernel(s, l))
-		if splits := min(fillTiles/t.count(s), s.K/(8*t.depth), 32); splits > 1 {
+		if splits := min(fillTiles/t.count(s), s.K/(8*t.depth), 32); splits > 1 && !s.TypeC.Half() {
 			t.splits = splits
 			ks = append(ks, t.kernel(s, l))
 		}

@@ -8,7 +8,7 @@ const vectorRows = 8
 // vectorCandidates returns kernels for few rows, where reading B once is all the work: the invocations of a
 // workgroup share a column's sum. They lie along what is contiguous in B, so that reads coalesce.
 func vectorCandidates(s Spec, l Limits) []Kernel {
-	if s.M > vectorRows {
+	if s.M > vectorRows || s.TypeC.Half() {
 		return nil
 	}
 	var ks []Kernel

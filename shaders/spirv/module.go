@@ -26,6 +26,7 @@ type Binding struct {
 const (
 	magic = 0x07230203
 
+	opExtInst    = 12
 	opEntry      = 15
 	opMode       = 16
 	opCapability = 17
@@ -97,7 +98,7 @@ type parser struct {
 }
 
 // operands an instruction must have, of those that are read.
-var operands = map[uint32]int{opCapability: 1, opEntry: 3, opMode: 2, opTypeBool: 1, opTypeInt: 3, opTypeFloat: 2, opTypeVec: 3, opTypeArray: 3,
+var operands = map[uint32]int{opCapability: 1, opExtInst: 4, opEntry: 3, opMode: 2, opTypeBool: 1, opTypeInt: 3, opTypeFloat: 2, opTypeVec: 3, opTypeArray: 3,
 	opTypeStruct: 1, opTypePtr: 3, opConstant: 3, opVariable: 3, opDecorate: 2, opChain: 3, opInChain: 3}
 
 func (p *parser) instruction(op uint32, a []uint32) error {
@@ -147,6 +148,8 @@ func (p *parser) instruction(op uint32, a []uint32) error {
 			p.pointers[a[1]] = b
 		}
 	case opLoad, opLength, opAtomLoad, opCoopLoad:
+	case opExtInst:
+		p.mayWrite(a[4:]) // before the arguments stands the function's number, which is no id
 	default:
 		p.mayWrite(a)
 	}

@@ -1,0 +1,67 @@
+package graph_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestBits(t *testing.T) {
+	for _, c := range []struct {
+		d    graph.DType
+		x    float64
+		bits uint32
+	}{
+		{graph.F16, 1, 0x3c00}, {graph.F16, -2, 0xc000}, {graph.F16, 65504, 0x7bff}, {graph.F16, 65520, 0x7c00}, {graph.F16, math.Inf(-1), 0xfc00},
+		{graph.F16, 0x1p-14, 0x0400}, {graph.F16, 0x1.ff8p-15, 0x03ff}, {graph.F16, -0x1p-24, 0x8001}, {graph.F16, math.Copysign(0, -1), 0x8000},
+		{graph.F16, math.NaN(), 0x7e00}, {graph.F16, 0.1, 0x2e66},
+		{graph.BF16, 1, 0x3f80}, {graph.BF16, 0.1, 0x3dcd}, {graph.BF16, 0x1p-133, 1}, {graph.BF16, math.Inf(1), 0x7f80}, {graph.BF16, math.NaN(), 0x7fc0},
+		{graph.F32, 0.1, 0x3dcccccd}, {graph.I32, -1, math.MaxUint32}, {graph.U32, 1 << 31, 1 << 31},
+	} {
+		assert.Equal(t, c.bits, c.d.Bits(c.x), "%v of %v", c.d, c.x)
+	}
+}
+
+// Halves grow with their bits, evenly within an exponent, and go there and back.
+func TestEveryHalf(t *testing.T) {
+	for d, infinity := range map[graph.DType]uint32{graph.F16: 0x7c00, graph.BF16: 0x7f80} {
+		last := math.Inf(-1)
+		for h := range uint32(1 << 16) {
+			x := d.FromBits(h)
+			if math.IsNaN(x) {
+				assert.Greater(t, h&0x7fff, infinity)
+				continue
+			}
+			require.Equal(t, h, d.Bits(x), "%v %v", d, x)
+			require.Equal(t, x, d.Round(x))
+			require.Equal(t, h&0x7fff == infinity, math.IsInf(x, 0))
+			require.Equal(t, -x, d.FromBits(h^0x8000))
+			if h < 0x8000 {
+				require.Greater(t, x, last)
+				last = x
+			}
+		}
+	}
+}
+
+func TestHalvesInFiles(t *testing.T) {
+	g, err := graph.Build(func(b *graph.Builder) {
+		x, w := b.Input("x", graph.T(graph.F32, 2, 3)), b.Variable("w", graph.T(graph.BF16, 4, 3))
+		k := b.Constant("k", graph.T(graph.F16, 3), []float64{0.1, math.NaN(), math.Inf(1)})
+		y := op.MatMul(op.Cast(x, graph.BF16), op.Slice(w, 0, 1, 2), false, true)
+		b.Output("y", op.Cast(y, graph.F16))
+		b.Output("k", op.Reshape(k, 3, 1))
+		b.Assign(w, op.Concat(0, op.Slice(w, 0, 1, 4), op.Cast(op.Slice(x, 0, 0, 1), graph.BF16)))
+	})
+	require.NoError(t, err)
+	text := encode(t, g)
+	back, err := graph.Decode(strings.NewReader(text))
+	require.NoError(t, err)
+	assert.Equal(t, text, encode(t, back))
+	assert.True(t, back.Outputs[0].Value.Type.Equal(graph.T(graph.F16, 2, 1)))
+}

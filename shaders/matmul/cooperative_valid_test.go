@@ -1,0 +1,92 @@
+package matmul
+
+import (
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/shaders/spirv"
+)
+
+// Every candidate becomes SPIR-V, of f16 and of bf16, and what it becomes is valid.
+func TestCooperativeCandidatesAreValid(t *testing.T) {
+	compiler, err := spirv.NewCompiler("")
+	require.NoError(t, err)
+	defer compiler.Close()
+	v := validator{path: filepath.Join(t.TempDir(), "m.spv")}
+	for i, c := range cooperativeCases() {
+		e := []Element{F16, BF16}[i%2]
+		c.spec.TypeA, c.spec.TypeB = e, e
+		ks := cooperativeCandidates(c.spec, tensorLimits(16, 32, e.String()))
+		require.NotEmpty(t, ks)
+		for _, k := range ks {
+			checkLimits(t, testCase{limits: tensorLimits(16, 32, e.String())}, k)
+			for _, p := range k.Passes {
+				m, err := compiler.Compile(p.WGSL, spirv.Float16|spirv.Subgroups|spirv.CooperativeMatrix|spirv.ZeroWorkgroup)
+				require.NoError(t, err, "%s, %s\n%s", c.name, k.Name, p.WGSL)
+				assert.Equal(t, p.Workgroup, m.Workgroup)
+				assert.EqualValues(t, p.WorkgroupMemory, m.WorkgroupMemory)
+				assert.True(t, m.Bindings[2].Written && !m.Bindings[0].Written && !m.Bindings[1].Written, k.Name)
+				v.check(t, m)
+			}
+		}
+	}
+}
+
+// validator is the installed spirv-val.
+type validator struct {
+	path  string
+	blind bool // it does not know cooperative matrices, or there is none
+}
+
+func (v *validator) check(t *testing.T, m *spirv.Module) {
+	if v.blind {
+		return
+	}
+	if runtime.GOOS != "linux" {
+		v.blind = true
+		t.Log("only naga checked the modules: spirv-val is for Linux, where they are used")
+		return
+	}
+	var b []byte
+	for _, w := range m.Code {
+		b = binary.LittleEndian.AppendUint32(b, w)
+	}
+	require.NoError(t, os.WriteFile(v.path, b, 0o600))
+	out, err := exec.Command("spirv-val", "--target-env", "vulkan1.2", v.path).CombinedOutput()
+	if strings.Contains(string(out), "Invalid capability operand: 6022") || strings.Contains(string(out), "Invalid capability operand: 5116") {
+		v.blind = true
+		t.Logf("only naga checked the modules: the installed spirv-val is older than cooperative matrices (%s)", strings.TrimSpace(string(out)))
+		return
+	}
+	require.NoError(t, err, "spirv-val (Debian's spirv-tools): %s", out)
+}
+
+// The first candidate, which is taken where none is timed, is for tensor cores, and the largest that keeps a GPU busy.
+func TestTensorCoresAreTheDefault(t *testing.T) {
+	for _, c := range []struct {
+		m, n, k int
+		want    string
+	}{
+		{4096, 4096, 4096, "tensor 256x128x32/256"},
+		{8192, 50257, 768, "tensor 256x128x32/256"},
+		{8192, 768, 768, "tensor 128x128x32/128 double"},
+		{1024, 1024, 1024, "tensor 128x64x32/128 double"},
+		{768, 768, 65536, "tensor 256x128x32/256 split 7"},
+		{128, 128, 64, "tensor 32x32x64/128 double"},
+		{1, 4096, 4096, "vector 16x4"},
+	} {
+		s := Spec{Batch: 1, M: c.m, N: c.n, K: c.k, TransB: c.m == 1, TypeA: F16, TypeB: F16}
+		assert.Equal(t, c.want, Candidates(s, tensorLimits(16, 32, "f16"), false)[1].Name)
+		for _, k := range Candidates(s, tensorLimits(16, 32, "f16"), true) {
+			assert.NotContains(t, k.Name, "tensor", "software computes by its own kernels")
+		}
+	}
+}

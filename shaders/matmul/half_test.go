@@ -1,0 +1,178 @@
+package matmul
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cogentcore/webgpu/wgpu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A product of halves has the bits of the product of the same numbers in f32, by the same kernel. The cases have every way to
+// read an operand: alone, in fours, rearranged, by an invocation or by all. They are small: compiling is what takes time.
+func TestHalvesGiveTheBitsOfFloats(t *testing.T) {
+	g := openGPU(t)
+	few := DefaultLimits()
+	few.MaxInvocations = 64
+	for i, c := range []struct {
+		spec     Spec
+		element  Element
+		limits   Limits
+		software bool
+	}{
+		{Spec{Batch: 1, M: 4, N: 4, K: 3, TransA: true}, F16, DefaultLimits(), true},
+		{Spec{Batch: 1, M: 12, N: 8, K: 5, TransA: true}, F16, few, false},
+		{Spec{Batch: 2, M: 3, N: 5, K: 9, TransB: true, BatchStrideA: 28}, BF16, few, false},
+	} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			g.t = t
+			checkHalves(g, c.spec, c.element, c.limits, c.software)
+		})
+	}
+}
+
+var (
+	declaration = regexp.MustCompile(`(?m)^(@group.*|fn (mm_.|src)_(widen|read)\(.*)\n`)
+	reading     = regexp.MustCompile(`\b(mm_[ab]|src)_read\(`)
+)
+
+// Kernels for halves and for f32 differ in how they read alone.
+func TestHalvesChangeReadsOnly(t *testing.T) {
+	for _, c := range testCases() {
+		if c.spec.Epilogue != nil {
+			continue
+		}
+		for _, software := range []bool{true, false} {
+			floats := map[string]Kernel{}
+			for _, k := range Candidates(c.spec, c.limits, software) {
+				floats[k.Name] = k
+			}
+			s, compared := c.spec, 0
+			s.TypeA, s.TypeB = F16, BF16
+			for _, k := range Candidates(s, c.limits, software) {
+				f, ok := floats[k.Name]
+				if !ok {
+					continue
+				}
+				compared++
+				require.Len(t, k.Passes, len(f.Passes), k.Name)
+				for i, p := range k.Passes {
+					assert.Equal(t, plain(f.Passes[i].WGSL), plain(p.WGSL), "%s: %s", c.name, k.Name)
+				}
+			}
+			assert.Greater(t, compared, 1, c.name)
+		}
+	}
+}
+
+// plain is a shader without declarations, its reads written as of f32.
+func plain(wgsl string) string {
+	wgsl = declaration.ReplaceAllString(wgsl, "")
+	for {
+		m := reading.FindStringSubmatchIndex(wgsl)
+		if m == nil {
+			return wgsl
+		}
+		end := m[1]
+		for depth := 1; depth > 0; end++ {
+			depth += map[byte]int{'(': 1, ')': -1}[wgsl[end]]
+		}
+		wgsl = wgsl[:m[0]] + wgsl[m[2]:m[3]] + "[" + wgsl[m[1]:end-1] + "]" + wgsl[end:]
+	}
+}
+
+func checkHalves(g *gpu, s Spec, d Element, limits Limits, software bool) {
+	r := rand.New(rand.NewPCG(1, 2))
+	a, wordsA := randomHalves(r, d, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
+	b, wordsB := randomHalves(r, d, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
+	want := map[string][]float32{}
+	var lanes []float32
+	for _, k := range Candidates(s, limits, software) {
+		want[k.Name] = product(g, k, s, a, b)
+		if strings.HasPrefix(k.Name, "lanes") {
+			lanes = want[k.Name]
+		}
+	}
+	s.TypeA, s.TypeB = d, d
+	for _, k := range Candidates(s, limits, software) {
+		w := want[k.Name]
+		if w == nil { // not among the best for f32; all of these add in the order of k
+			require.True(g.t, strings.HasPrefix(k.Name, "lanes"), k.Name)
+			w = lanes
+		}
+		assert.Equal(g.t, w, product(g, k, s, wordsA, wordsB), k.Name)
+	}
+}
+
+// Results of halves are those in f32, rounded. Conformance runs the kernels for software.
+func TestHalvesAreStored(t *testing.T) {
+	g := openGPU(t)
+	few := DefaultLimits()
+	few.MaxInvocations = 64
+	floats := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}
+	halves := floats
+	halves.TypeC, halves.Epilogue = BF16, narrow
+	ks := Candidates(halves, few, false)
+	require.Greater(t, len(ks), 1)
+	r := rand.New(rand.NewPCG(1, 2))
+	_, a := randomHalves(r, F16, floats.Batch*floats.M*floats.K)
+	_, b := randomHalves(r, F16, floats.Batch*floats.N*floats.K)
+	want := product(g, Candidates(floats, few, false)[0], floats, a, b)
+	for _, k := range ks {
+		for i, word := range product(g, k, halves, a, b) {
+			bits := BF16.Bits(float64(want[2*i])) | BF16.Bits(float64(want[2*i+1]))<<16
+			require.Equal(t, bits, math.Float32bits(word), "%s: word %d", k.Name, i)
+		}
+	}
+	ks = Candidates(halves, tensorLimits(16, 32, "f16"), false)
+	i := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "tensor") })
+	require.Positive(t, i)
+	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c: array<vec2<u32>>")
+	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c[(base + i * 12u + j) / 4u] = vec2<u32>(")
+	halves.Epilogue = nil
+	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12", func() { Candidates(halves, few, true) })
+}
+
+// narrow is an epilogue that rounds to bf16.
+func narrow(acc, _, _, _ string) (stmts, expr string) {
+	expr = BF16.Narrow(acc, func(typ, x string) string {
+		stmts += "let bits: " + typ + " = " + x + ";\n"
+		return "bits"
+	})
+	return stmts, expr
+}
+
+// randomHalves are numbers, and the words that hold them as halves.
+func randomHalves(r *rand.Rand, d Element, n int) (x, words []float32) {
+	x = random(r, n)
+	bits := make([]uint32, (n+1)/2)
+	for i, v := range x {
+		x[i] = float32(d.Round(float64(v)))
+		bits[i/2] |= d.Bits(float64(v)) << (i % 2 * 16)
+	}
+	for _, w := range bits {
+		words = append(words, math.Float32frombits(w))
+	}
+	return x, words
+}
+
+// product runs a kernel on operands.
+func product(g *gpu, k Kernel, s Spec, a, b []float32) []float32 {
+	n := s.Batch * s.M * s.N * s.TypeC.Size() / 4
+	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(roundUp(4*len(a), 16), a), B: g.buffer(roundUp(4*len(b), 16), b),
+		C: g.buffer(4*n, nil), Scratch: g.buffer(k.Scratch, nil)}
+	l := g.load(k, bufs)
+	g.run(l, 1)
+	out := g.read(bufs[C], n)
+	l.release()
+	for _, x := range bufs {
+		x.Release()
+	}
+	return out
+}
