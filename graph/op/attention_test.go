@@ -28,11 +28,19 @@ func TestAttentionFitsLimits(t *testing.T) {
 			{Op: new(op.AttentionOp), Inputs: []graph.Type{q, kv, kv, segments}},
 			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{q, kv, kv, q, lse, q, segments}},
 			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{q, kv, kv, q, lse, q, lse, segments}},
+			{Op: new(op.AttentionOp), Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
+			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{half(q), half(kv), half(kv), q, lse, q, lse, segments}},
 		} {
 			for _, software := range []bool{false, true} {
-				limits := graph.TemplateLimits{MaxInvocations: 256, MaxWorkgroupMemory: 16384, Software: software}
+				limits := graph.TemplateLimits{MaxInvocations: 256, MaxWorkgroupMemory: 16384, Software: software, SubgroupSize: 32,
+					Cooperative: []graph.CooperativeMatrix{{M: 16, N: 16, K: 16, Input: "f16", Result: "f32"}}}
 				candidates := c.Op.Kernel(nodeFor(t, c)).(graph.Template).Candidates(limits)
 				assert.Equal(t, "naive", candidates[0].Name)
+				byMatrices := c.Inputs[0].DType == graph.F16 && dim%16 == 0 && dim <= 128
+				if c.Op.Name() == "attention_grad" { // which takes more memory
+					byMatrices = byMatrices && dim <= 80
+				}
+				assert.Equal(t, byMatrices, candidates[len(candidates)-1].Name == "matrices", "%s of dimension %d", c.Op.Name(), dim)
 				for _, candidate := range candidates {
 					for _, s := range candidate.Scratch {
 						assert.LessOrEqual(t, s.Shape.Len(), 2*lse.Shape.Len())
@@ -53,6 +61,8 @@ func TestAttentionFitsLimits(t *testing.T) {
 		}
 	}
 }
+
+func half(t graph.Type) graph.Type { return graph.T(graph.F16, t.Shape...) }
 
 func nodeFor(t *testing.T, c graph.Case) (n *graph.Node) {
 	_, err := graph.Build(func(b *graph.Builder) {
@@ -121,7 +131,9 @@ func TestAttentionRefuses(t *testing.T) {
 		{[]graph.Type{q, q, reals(1, 3, 2, 8)}, "expected one type"},
 		{[]graph.Type{q, reals(1, 3, 3, 8), reals(1, 3, 3, 8)}, "no multiple"},
 		{[]graph.Type{q, reals(2, 3, 4, 8), reals(2, 3, 4, 8)}, "equal batch"},
-		{[]graph.Type{reals(3, 4, 8), q, q}, "q is f32[3,4,8]"},
+		{[]graph.Type{reals(3, 4, 8), q, q}, "q is f32[3,4,8], expected [batch,sequence,heads,dim] of f32, f16 or bf16"},
+		{[]graph.Type{half(q), q, q}, "q is f16[1,3,4,8] and k is f32[1,3,4,8], expected one dtype"},
+		{[]graph.Type{graph.T(graph.U32, 1, 3, 4, 8), q, q}, "q is u32[1,3,4,8]"},
 		{[]graph.Type{reals(1, 1, 1, 257), reals(1, 1, 1, 257), reals(1, 1, 1, 257)}, "at most 256"},
 		{[]graph.Type{q, q, q, reals(1)}, "position is f32[1], expected u32[1]"},
 		{[]graph.Type{q, q, q, graph.T(graph.U32, 3, 1)}, "segments are u32[3,1], expected u32[1,3]"},
@@ -132,6 +144,8 @@ func TestAttentionRefuses(t *testing.T) {
 	}
 	_, err := new(op.AttentionGradOp).Infer([]graph.Type{q, q, q, q, reals(1, 3, 4), q})
 	assert.ErrorContains(t, err, "input 4 is f32[1,3,4], expected f32[1,4,3]")
+	_, err = new(op.AttentionGradOp).Infer([]graph.Type{half(q), half(q), half(q), half(q), reals(1, 4, 3), q})
+	assert.ErrorContains(t, err, "input 3 is f16[1,3,4,8], expected f32[1,3,4,8]")
 	lse := reals(1, 4, 3)
 	_, err = new(op.AttentionGradOp).Infer([]graph.Type{q, q, q, q, lse, q, lse, lse})
 	assert.ErrorContains(t, err, "got 8 inputs")

@@ -121,6 +121,9 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 	best, fastest := 0, time.Hour
 	for i, k := range slices.Backward(ks) { // the naive one last: it is given up early
 		t, err := timeUpTo(dev, k, 2*fastest)
+		if i > 0 && declined(err) {
+			continue
+		}
 		if err != nil {
 			return 0, fmt.Errorf("timing %s of %s: %w", k.Name, label, err)
 		}
@@ -129,12 +132,18 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 			best, fastest = i, t
 		}
 	}
-	if choice.Micros[ks[fallback].Name] <= nearTie*choice.Micros[ks[best].Name] {
+	if t, timed := choice.Micros[ks[fallback].Name]; timed && t <= nearTie*choice.Micros[ks[best].Name] {
 		best = fallback
 	}
 	choice.Candidate = ks[best].Name
 	c.known[key], c.used[key] = choice, choice
 	return best, nil
+}
+
+// declined tells whether a driver could not compile a kernel that is valid: it may lack registers for it, say. Another does then.
+func declined(err error) bool {
+	var e *device.Error
+	return errors.As(err, &e) && e.Op == "compile" && !errors.Is(err, device.ErrValidation) && !errors.Is(err, device.ErrLost) && !errors.Is(err, device.ErrClosed)
 }
 
 // Save writes the cache file, if there is one. What others have saved there since Open stays, and goes first: a run that is begun

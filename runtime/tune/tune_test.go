@@ -2,12 +2,15 @@ package tune_test
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/gpupipe/gpupipe/runtime/tune"
@@ -64,6 +67,42 @@ func TestChoicesAreTimedOnceAndKept(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 1, again.Strays(), "the kernel is not among the pinned ones")
 	assert.Equal(t, "serial", third.Kernels("sum")[0].Candidate)
+}
+
+// declining is a device whose driver cannot compile the kernels of some label, for a reason.
+type declining struct {
+	device.Device
+	text  string
+	cause error
+}
+
+func (d declining) Load(p *device.Program) (device.Loaded, error) {
+	for _, s := range p.Shaders {
+		if strings.Contains(s.WGSL, d.text) {
+			return nil, &device.Error{Op: "compile", Object: s.Label, Device: d.Info().Name, Cause: d.cause}
+		}
+	}
+	return d.Device.Load(p)
+}
+
+func TestAKernelThatTheDriverDeclinesIsPassedOver(t *testing.T) {
+	dev, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	choose := func(text string, cause error) (*exec.Plan, error) {
+		c, err := tune.Open("", nil)
+		require.NoError(t, err)
+		return exec.NewPlan(declining{dev, text, cause}, graphs(t), exec.Options{Tune: c})
+	}
+	plan, err := choose("part++", errors.New("too few registers"))
+	require.NoError(t, err)
+	assert.NotContains(t, plan.Kernels("sum")[0].Candidate, "split", "its second pass has the text that is declined")
+	for _, cause := range []error{device.ErrValidation, device.ErrLost} {
+		_, err = choose("part++", cause)
+		assert.ErrorIs(t, err, cause)
+	}
+	_, err = choose("fn main", errors.New("too few registers"))
+	assert.ErrorContains(t, err, "too few registers")
 }
 
 func TestADamagedCacheIsStartedAnew(t *testing.T) {
