@@ -27,6 +27,7 @@ type Device struct {
 	memory  *memory
 	reading sync.WaitGroup // of what the worker says, and the watchdog
 	told    int64          // what the reader last told that it has taken out of its ring
+	quit    chan struct{}  // closed when nobody need watch any more
 	ended   chan struct{}  // closed when Close is done
 
 	loading sync.Mutex // held until a program is loaded: what travels is bounded
@@ -472,6 +473,7 @@ func (d *Device) Close() error {
 func (d *Device) end(wait time.Duration) {
 	d.link.end()
 	d.process.stop(wait)
+	close(d.quit)
 	d.conn.Close()
 	d.reading.Wait()
 	d.link.drain()

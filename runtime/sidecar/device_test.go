@@ -47,3 +47,14 @@ func TestRingsGoRound(t *testing.T) {
 	require.NoError(t, d.Sync())
 	require.NoError(t, d.Close())
 }
+
+// A worker's device that measures measures for the host; one that cannot says so.
+func TestTimer(t *testing.T) {
+	checktest.Timer(t, opens("webgpu"))
+	d := opens("null")(t, 0)
+	defer d.Close()
+	b, err := d.Alloc("b", 256)
+	require.NoError(t, err)
+	_, err = d.(device.Timer).RunTimed(checktest.Load(t, d, checktest.Increments(b, 1)))
+	require.ErrorIs(t, err, device.ErrNoTimestamps)
+}

@@ -304,3 +304,14 @@ func TestOpenFails(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
 }
+
+// A process that hangs in the system itself does not end when it is killed; nobody waits for it for ever.
+func TestProcessThatCannotBeKilled(t *testing.T) {
+	t.Parallel()
+	p, err := start(options("null"), "/no/such/folder/socket", "0123456789abcdef")
+	require.NoError(t, err)
+	defer p.stop(0)
+	stuck := &process{name: "worker", cmd: p.cmd, ended: make(chan struct{})}
+	assert.True(t, stuck.stop(0))
+	assert.Equal(t, "cannot be killed", stuck.fate())
+}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,7 +41,7 @@ func open(o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{name: o.Device, silence: o.silence(), process: p, conn: conn, ended: make(chan struct{}),
+	d := &Device{name: o.Device, silence: o.silence(), process: p, conn: conn, ended: make(chan struct{}), quit: make(chan struct{}),
 		calls: map[uint64]*call{}, uploads: ring{size: ringBytes}, moved: time.Now(), heard: time.Now()}
 	d.room.L = &d.mu
 	answer := newCall("open", "")
@@ -106,7 +107,8 @@ func (d *Device) read() {
 		case errors.Is(err, errOver):
 			d.lose(device.ErrClosed)
 			return
-		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET):
+		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, unix.ECONNRESET) ||
+			errors.Is(err, os.ErrDeadlineExceeded):
 			d.lose(d.parted())
 		default:
 			d.process.stop(0)
@@ -183,6 +185,7 @@ func (d *Device) ready(e *event) error {
 		return errors.New("ready twice")
 	}
 	delete(d.calls, 0)
+	d.moved = d.heard
 	if c.err = e.err; e.err == nil {
 		d.has, d.name = *e.ready, e.ready.Info.Name
 	}
@@ -269,6 +272,8 @@ func (d *Device) watch() {
 		select {
 		case <-d.process.ended:
 			return
+		case <-d.quit:
+			return
 		case <-ticker.C:
 		}
 		now := time.Now()
@@ -312,5 +317,6 @@ func (d *Device) giveUp(what string, long time.Duration) {
 	if d.lost == nil {
 		d.lost = fmt.Errorf("%w: %v %s for %v, and was killed%s", device.ErrLost, d.process, what, long.Round(10*time.Millisecond), d.process.words.last())
 	}
-	_ = d.process.cmd.Process.Kill() // the reader will notice
+	_ = d.process.cmd.Process.Kill()
+	_ = d.conn.SetReadDeadline(time.Now().Add(moment)) // the reader is to notice, even if the process cannot be killed
 }

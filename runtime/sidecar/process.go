@@ -78,7 +78,8 @@ func start(o Options, socket, token string) (*process, error) {
 
 func (p *process) String() string { return fmt.Sprintf("%s (pid %d)", p.name, p.cmd.Process.Pid) }
 
-// stop waits for the process to end, and kills it when that takes longer than it may.
+// stop waits for the process to end, and kills it when that takes longer than it may. One that hangs in the system itself, in a driver's
+// call, is left there.
 func (p *process) stop(wait time.Duration) (killed bool) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -88,21 +89,29 @@ func (p *process) stop(wait time.Duration) (killed bool) {
 	case <-timer.C:
 	}
 	_ = p.cmd.Process.Kill() // it may have ended just now
-	<-p.ended
+	select {
+	case <-p.ended:
+	case <-time.After(2 * grace):
+	}
 	return true
 }
 
 // early is the error of a process that ended before it was of use: a loss, unless it ended itself and so would again.
 func (p *process) early() error {
 	err := fmt.Errorf("%v %s", p, p.fate())
-	if p.cmd.ProcessState.ExitCode() < 0 {
+	if p.cmd.ProcessState.ExitCode() < 0 { // by a signal
 		err = fmt.Errorf("%w: %w", device.ErrLost, err)
 	}
 	return err
 }
 
-// fate says how an ended process ended, and what it said at last.
+// fate says how a process ended, and what it said at last.
 func (p *process) fate() string {
+	select {
+	case <-p.ended:
+	default:
+		return "cannot be killed" + p.words.last()
+	}
 	how := "ended"
 	if st := p.cmd.ProcessState; st != nil {
 		if status, ok := st.Sys().(syscall.WaitStatus); ok && status.Signaled() {
