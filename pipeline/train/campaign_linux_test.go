@@ -97,7 +97,7 @@ func disturbed(t *testing.T, layout []string, d *disturbance) (left, error) {
 	if d != nil {
 		silence = 4 * time.Second
 	}
-	open := func(name string) (device.Device, error) { return openTestWorker("webgpu:0", silence) }
+	open := func(string) (device.Device, error) { return openTestWorker("webgpu:0", silence) }
 	n := &notes{}
 	over := make(chan struct{})
 	struck := make(chan struct{})
@@ -107,8 +107,8 @@ func disturbed(t *testing.T, layout []string, d *disturbance) (left, error) {
 	case d.kind == "device lost":
 		close(struck)
 		var opened atomic.Int64
-		open = func(name string) (device.Device, error) {
-			name = "webgpu:0"
+		open = func(string) (device.Device, error) {
+			name := "webgpu:0"
 			nth := int(opened.Add(1)) - 1
 			switch lines := c.Pipeline.Stages; {
 			case nth < lines && (d.all || nth == d.choose%lines):
