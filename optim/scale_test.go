@@ -10,12 +10,11 @@ import (
 
 // scaler is a LossScale in plain Go.
 type scaler struct {
-	initial    float64
-	every      int
-	delay      int
-	of         []float64 // S by batch
-	applied    int
-	overflowed []bool
+	initial float64
+	every   int
+	delay   int
+	of      []float64 // S by batch
+	applied int
 }
 
 // vote decides the S of the batch after the next whose S is known, given whether a batch overflowed at its own.
