@@ -21,8 +21,8 @@ type matrixKernel struct {
 // maxMatrixDim bounds the matrices that a subgroup holds at once: twice as many of Side columns as the head dimension has.
 const maxMatrixDim = 128
 
-// matrixKernels are the kernels by matrices that fit the device, the one with the largest blocks first; memory tells what of
-// workgroup memory one takes.
+// matrixKernel is the kernel with the largest blocks that fits the device, if any does; memory tells the bytes of workgroup memory
+// that one takes.
 func (k attentionKernels) matrixKernel(l graph.TemplateLimits, memory func(matrixKernel) int) (matrixKernel, bool) {
 	side := k.matrixSide(l)
 	if side == 0 || l.SubgroupSize == 0 || k.dim%side != 0 || k.dim > maxMatrixDim || k.position {
