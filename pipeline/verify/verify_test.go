@@ -69,7 +69,7 @@ func TestVulkan(t *testing.T) {
 			claims[c.Claim] = true
 		}
 	}
-	assert.Equal(t, map[string]bool{synchronous: true, delayed: true, resumed: true, repeated: true}, claims)
+	assert.Equal(t, map[string]bool{synchronous: true, delayed: true, resumed: true, repeated: true, halves: true}, claims)
 }
 
 // wrong is a device that alters one bit of what it reads.
@@ -112,7 +112,7 @@ func TestOneWrongBitIsFound(t *testing.T) {
 	r, err := Run(context.Background(), Options{OpenDevice: open, Batches: 6, Quick: true, Filter: "1f1b"})
 	require.NoError(t, err)
 	assert.False(t, r.OK)
-	require.Len(t, r.Cases, 1)
+	require.NotEmpty(t, r.Cases)
 	c := r.Cases[0]
 	assert.Equal(t, Differs, c.Verdict)
 	require.NotNil(t, c.Difference)

@@ -51,7 +51,7 @@ func TestRingsGoRound(t *testing.T) {
 // A worker's device that measures measures for the host; one that cannot says so.
 func TestTimer(t *testing.T) {
 	checktest.Timer(t, opens("webgpu"))
-	d := opens("null")(t, 0)
+	d := opens("untimed")(t, 0)
 	defer d.Close()
 	b, err := d.Alloc("b", 256)
 	require.NoError(t, err)

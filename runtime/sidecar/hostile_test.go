@@ -138,8 +138,9 @@ func serve(t *testing.T, ctx context.Context, open func(string) (device.Device, 
 	return s
 }
 
+// openNull opens a device without a clock.
 func openNull(string) (device.Device, error) {
-	return null.New(null.Options{MemoryBudget: 1 << 30}), nil
+	return untimed{null.New(null.Options{MemoryBudget: 1 << 30})}, nil
 }
 
 // end is how serving ended, which it did soon, and left nothing.

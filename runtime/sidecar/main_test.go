@@ -105,6 +105,9 @@ type hung struct{ device.Device }
 
 func (hung) Close() error { select {} }
 
+// untimed is a device without a clock, which the null device has.
+type untimed struct{ device.Device }
+
 // openTest opens what tests ask a worker for: a name, and an argument.
 func openTest(name string) (device.Device, error) {
 	name, argument, _ := strings.Cut(name, " ")
@@ -121,6 +124,8 @@ func openTest(name string) (device.Device, error) {
 		return webgpu.Open(0, webgpu.Options{MemoryBudget: budget(argument)})
 	case "null":
 		return null.New(null.Options{MemoryBudget: budget(argument)}), nil
+	case "untimed":
+		return untimed{null.New(null.Options{})}, nil
 	case "slow": // each run takes that long
 		took, err := time.ParseDuration(argument)
 		return null.New(null.Options{Latency: func(string) time.Duration { return took }}), err
