@@ -104,7 +104,7 @@ func TestMistakesInAModel(t *testing.T) {
 		`layer_norm(f32[2,4,3], f32[5], f32[5]): input 1 is f32[5], expected f32[3]`: func(p *pen) handle {
 			return p.op("layer_norm", "", embed(p), p.parameter("w", "", 5), p.parameter("b", "", 5))
 		},
-		`attention(f32[2,4,3], f32[2,4,3], f32[2,4,3]): q is f32[2,4,3], expected f32[batch,sequence,heads,dim]`: func(p *pen) handle {
+		`attention(f32[2,4,3], f32[2,4,3], f32[2,4,3]): q is f32[2,4,3], expected [batch,sequence,heads,dim] of f32, f16 or bf16`: func(p *pen) handle {
 			x := embed(p)
 			return p.op("attention", "", x, x, x)
 		},
