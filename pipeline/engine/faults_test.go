@@ -57,9 +57,9 @@ func (s *saboteur) before(line int) func(faulty.Op, string) error {
 	}
 }
 
-// live runs a pipeline from New to Close, and returns the error, and how long after the fault Train took to tell. All of it must
+// live runs a pipeline from New to Close, and returns how long after the fault Train took to tell, and the error. All of it must
 // be gone then: memory, and, as the bubble of the test sees to, goroutines.
-func (s *saboteur) live(t *testing.T, p setup) (told error, after time.Duration) {
+func (s *saboteur) live(t *testing.T, p setup) (after time.Duration, told error) {
 	t.Helper()
 	s.count = map[place]int{}
 	devices := idle(10 * time.Millisecond)
@@ -86,7 +86,7 @@ func (s *saboteur) live(t *testing.T, p setup) (told error, after time.Duration)
 		assert.Zero(t, buffers, "line %d", i)
 		require.NoError(t, d.Close())
 	}
-	return err, after
+	return after, err
 }
 
 // somewhere picks operations of every kind on some line.
@@ -124,14 +124,14 @@ func TestDeviceErrors(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			clean := &saboteur{}
 			synctest.Test(t, func(t *testing.T) {
-				err, _ := clean.live(t, p)
+				_, err := clean.live(t, p)
 				require.NoError(t, err)
 			})
 			at, n := somewhere(rng, p, clean.count, faulty.Alloc, faulty.Load, faulty.Write, faulty.Run, faulty.Run, faulty.Read, faulty.Wait, faulty.Wait)
 			for i := range at {
 				synctest.Test(t, func(t *testing.T) {
 					s := &saboteur{at: at[i], n: n[i], happen: func() error { return errInjected }}
-					err, after := s.live(t, p)
+					after, err := s.live(t, p)
 					saidWhere(t, err, p, at[i])
 					if at[i].op != faulty.Alloc && after > 0 {
 						assert.Less(t, after, time.Second)
@@ -155,7 +155,7 @@ func TestHangingDevices(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			clean := &saboteur{}
 			synctest.Test(t, func(t *testing.T) {
-				err, _ := clean.live(t, p)
+				_, err := clean.live(t, p)
 				require.NoError(t, err)
 			})
 			at, n := somewhere(rng, p, clean.count, faulty.Write, faulty.Run, faulty.Read, faulty.Wait, faulty.Wait)
@@ -170,7 +170,7 @@ func TestHangingDevices(t *testing.T) {
 						return errInjected
 					}
 					began := time.Now()
-					err, after := s.live(t, p)
+					after, err := s.live(t, p)
 					require.ErrorIs(t, err, errInjected)
 					assert.GreaterOrEqual(t, time.Since(began), hang, "Close has waited")
 					if !failure.IsZero() && after > 0 { // it was not Load that hung
