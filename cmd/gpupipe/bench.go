@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -97,10 +98,10 @@ func (c *benchCommand) Run(a *app) error {
 	if err := save(); err != nil {
 		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
 	}
-	if err := c.profile(a, rs); err != nil {
+	if err := c.print(a, rs, pipelines); err != nil {
 		return err
 	}
-	return c.print(a, rs, pipelines)
+	return c.profile(a, rs)
 }
 
 // open opens the devices that are named, or the default.
@@ -130,7 +131,11 @@ func (c *benchCommand) checkProfile(o bench.Options) error {
 	if err := os.MkdirAll(c.Profile, 0o777); err != nil {
 		return fmt.Errorf("profile: %w", err)
 	}
-	return nil
+	f, err := os.CreateTemp(c.Profile, ".gpupipe-") // a folder that exists may be another's
+	if err != nil {
+		return fmt.Errorf("profile: %w", err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // profile writes where the whole steps spend their time.

@@ -59,6 +59,22 @@ func TestBenchProfile(t *testing.T) {
 	assert.Equal(t, "step tiny adamw", p.Lines[0].Name)
 }
 
+// A folder that cannot be written to is found out before anything is measured; what was measured is not lost with the profile.
+func TestBenchProfileThatCannotBeWritten(t *testing.T) {
+	args := []string{"bench", "--device", "null", "--quick", "--filter", "step tiny adamw", "--profile"}
+	code, out, errs := command(append(args, "/proc")...) // not root either
+	assert.Equal(t, exitMistake, code)
+	assert.Contains(t, errs, "profile: ")
+	assert.NotContains(t, errs, "profile.json")
+	assert.Empty(t, out)
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "profile.json"), 0o777))
+	code, out, errs = command(append(args, dir)...)
+	assert.Equal(t, exitMistake, code)
+	assert.Contains(t, errs, "profile.json")
+	assert.Contains(t, out, "step tiny adamw")
+}
+
 // A device that computes nothing does not pass.
 func TestSelftestFails(t *testing.T) {
 	code, out, errs := command("selftest", "--device", "null", "--quick", "--filter", "exp")

@@ -37,8 +37,8 @@ gradient overflows f16 is skipped, and the loss scale halved.
 Ctrl-C finishes the step, saves and tells how to resume; a second one quits at once.
 
 With pipeline.isolate: process each device is in a process of its own. When one dies, hangs or loses its device, all are started again, and the
-run goes on from its newest checkpoint to the same bits; after pipeline.restarts faults without a checkpoint in between it stops.
-So does gpupipe study; other commands compute in their own process.
+run goes on from its newest checkpoint to the same bits; after more than pipeline.restarts faults without a checkpoint in between it stops.
+gpupipe study keeps to it too; other commands compute in their own process.
 
 Examples:
   gpupipe train examples/demo/config.yaml

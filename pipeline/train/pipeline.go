@@ -147,13 +147,18 @@ func (r *run) layOut(ctx context.Context) (err error) {
 	r.engine, err = engine.New(o)
 	if errors.Is(err, exec.ErrTooLarge) {
 		if smaller, note := r.smaller(o, plan); note != "" {
-			if e, retried := engine.New(smaller); retried == nil {
+			switch e, retried := engine.New(smaller); {
+			case retried == nil:
 				r.Report.Note("%s", note)
 				r.engine, o, err = e, smaller, nil
+			case errors.Is(retried, device.ErrLost): // whether it fits is not known
+				err = retried
 			}
 		}
 	}
-	r.layout = &o
+	if err == nil {
+		r.layout = &o
+	}
 	return planError(err)
 }
 

@@ -16,9 +16,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -212,6 +215,30 @@ func TestLostNullDevices(t *testing.T) {
 		assert.Len(t, n.steps, 8)
 		assert.GreaterOrEqual(t, opened.Load(), int64(6))
 	})
+}
+
+// A device that is lost while the pipeline is planned leaves nothing decided: what does not fit is still recomputed.
+func TestLostWhilePlanning(t *testing.T) {
+	large := fmt.Errorf("%w: activations", exec.ErrTooLarge)
+	for name, befalls := range map[string][]error{"at first": {killed("run"), large}, "at the second try": {large, killed("run"), large}} {
+		t.Run(name, func(t *testing.T) {
+			x, n := &reference{}, &notes{}
+			o := isolated(x, n)
+			tries := 0
+			o.Execute = func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
+				if tries++; tries <= len(befalls) {
+					return engine.Planned{}, befalls[tries-1]
+				}
+				return x.execute(dev, graphs, pools)
+			}
+			_, err := Run(t.Context(), pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=1", "pipeline.schedule=sync", "pipeline.delay=0"), o)
+			require.NoError(t, err)
+			assert.Equal(t, len(befalls)+1, tries)
+			said := strings.Join(n.text, "\n")
+			assert.Contains(t, said, "computed a second time in the backward pass")
+			assert.Contains(t, said, "(1 of 3)")
+		})
+	}
 }
 
 // Faults in a row end the run; a checkpoint in between begins the count again.
