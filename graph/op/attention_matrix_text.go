@@ -195,15 +195,21 @@ fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(halves(x.x, x.y), halves
 	}
 }
 
-// halves is the function that rounds two numbers to a word of halves. What is too large for f16 is the device's choice.
+// halves is the function that rounds two numbers to a word of halves. What is not finite stays so, and what is too large for f16, of which
+// WGSL leaves all to the device, becomes so: a gradient that overflows must be seen.
 func (m matrixKernel) halves() string {
 	if m.operands == graph.F16 {
-		return "fn halves(x: f32, y: f32) -> f32 { return bitcast<f32>(pack2x16float(vec2<f32>(x, y))); }\n"
+		return `fn halves(x: f32, y: f32) -> f32 {
+  let a = bitcast<u32>(x) & 0x7fffffffu;
+  let b = bitcast<u32>(y) & 0x7fffffffu;
+  let large = select(0u, 0x7c00u, a >= 0x477ff000u) | select(0u, 0x7c000000u, b >= 0x477ff000u); // from 65520 on
+  return bitcast<f32>(pack2x16float(vec2<f32>(x, y)) | large);
+}
+`
 	}
-	return `fn halves(x: f32, y: f32) -> f32 {
-  let a = bitcast<u32>(x);
-  let b = bitcast<u32>(y);
-  return bitcast<f32>(((a + 0x7fffu + ((a >> 16u) & 1u)) >> 16u) | ((b + 0x7fffu + ((b >> 16u) & 1u)) & 0xffff0000u));
+	return `fn half(a: u32) -> u32 { return select(a + 0x7fffu + ((a >> 16u) & 1u), a | 0x400000u, (a & 0x7fffffffu) > 0x7f800000u); }
+fn halves(x: f32, y: f32) -> f32 {
+  return bitcast<f32>((half(bitcast<u32>(x)) >> 16u) | (half(bitcast<u32>(y)) & 0xffff0000u));
 }
 `
 }

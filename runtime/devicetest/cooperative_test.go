@@ -3,6 +3,7 @@ package devicetest_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"testing"
 
@@ -86,6 +87,45 @@ func TestAttentionByMatrices(t *testing.T) {
 			assert.True(t, r.OK(), "%s %s: %s", r.Op, r.Case, r.Failure)
 		}
 	}
+}
+
+// A gradient that is not finite, or too large for f16, is not finite after it was rounded for matrices: the optimizer is to see it.
+func TestAttentionByMatricesKeepsWhatIsNotFinite(t *testing.T) {
+	d, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer d.Close()
+	nan := float64(math.Float32frombits(0x7fffffff)) // as devices make it
+	for half, bad := range map[graph.DType][]float64{graph.F16: {65520, -1e9, math.Inf(1), nan}, graph.BF16: {math.Inf(-1), nan}} {
+		plan, err := exec.NewPlan(cooperative{Device: d, subgroup: 1, side: 8}, map[string]*graph.Graph{"g": valueGradient(t, half)}, exec.Options{Tune: named("matrices")})
+		require.NoError(t, err)
+		s, err := plan.Load()
+		require.NoError(t, err)
+		for _, x := range append(bad, 65000) {
+			do := make([]float64, 64)
+			do[3] = x
+			require.NoError(t, s.SetInput("g", "do", exec.Encode(graph.F32, do)))
+			require.NoError(t, s.Run("g"))
+			p, err := s.Output("g", "dv")
+			require.NoError(t, err)
+			bits, err := p.Wait()
+			require.NoError(t, err)
+			dv := exec.Decode(graph.F32, bits)[3]
+			assert.Equal(t, x == 65000, !math.IsNaN(dv) && !math.IsInf(dv, 0), "%v of %v: %v", half, x, dv)
+		}
+		require.NoError(t, s.Close())
+	}
+}
+
+// valueGradient is the gradient of the values of an attention whose queries, keys and values are zero.
+func valueGradient(t *testing.T, half graph.DType) *graph.Graph {
+	g, err := graph.Build(func(b *graph.Builder) {
+		zero := op.Full(b, graph.F32, 0, 1, 8, 1, 8)
+		x := op.Cast(zero, half)
+		y := op.Attention(x, x, x, nil)
+		b.Output("dv", y.Node.Op.Grad(y.Node, []*graph.Value{b.Input("do", y.Type), nil})[2])
+	})
+	require.NoError(t, err)
+	return g
 }
 
 // recorder is a Chooser that keeps the passes of kernels by matrices.
