@@ -139,7 +139,9 @@ func (r *run) progress(m engine.Measured) (Progress, error) {
 	skips := r.Train.Nonfinite == skip
 	if m.Overflowed {
 		p.Skipped = true
-		r.Report.Note("step %d: the gradient is too large for f16 with a loss scale of %.0f: the batch was skipped, and the scale is halved", step, m.Scale)
+		if step > r.told {
+			r.Report.Note("step %d: the gradient is too large for f16 with a loss scale of %.0f: the batch was skipped, and the scale is halved", step, m.Scale)
+		}
 	} else if m.OK && (skips || finite(m.Loss) && finite(m.GradNorm)) {
 		r.skipped = 0
 	} else if r.skipped++; !skips || r.skipped > mostSkipped {

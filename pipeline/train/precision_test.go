@@ -8,6 +8,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
@@ -73,6 +75,24 @@ func TestOverflow(t *testing.T) {
 			leg(t, c, stop)
 			assert.Equal(t, never, bits(t, leg(t, c, 0).Checkpoint), "stopped after %d", stop)
 		}
+	}
+}
+
+// A step that is done again after a restart is not told of twice.
+func TestOverflowIsToldOnce(t *testing.T) {
+	o, err := optim.New(optim.Config{Name: "sgd", LR: 1, Schedule: optim.Schedule{Name: "constant"}},
+		[]optim.Param{{Name: "w", Type: graph.T(graph.F32, 2, 2), Layer: "l", Gradient: "g"}})
+	require.NoError(t, err)
+	n := &notes{}
+	r := &run{Options: Options{Report: n}, optimizer: o, told: 4}
+	r.pace.start()
+	for batch := 3; batch < 5; batch++ {
+		p, err := r.progress(engine.Measured{Batch: batch, Loss: 1, GradNorm: math.Inf(1), Overflowed: true, Scale: 1024})
+		require.NoError(t, err)
+		assert.True(t, p.Skipped)
+	}
+	if assert.Len(t, n.text, 1) {
+		assert.Contains(t, n.text[0], "step 5: ")
 	}
 }
 
