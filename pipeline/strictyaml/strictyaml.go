@@ -188,6 +188,12 @@ func (d *Document) At(key string) string {
 	return d.file
 }
 
+// Overridden tells whether the value of a dotted key, or some of it, came by Override or Put and not from the file.
+func (d *Document) Overridden(key string) bool {
+	n := d.lookup(key)
+	return n != nil && (d.origin[n] != "" || slices.ContainsFunc(n.Content, func(c *yaml.Node) bool { return d.origin[c] != "" }))
+}
+
 // lookup is the node of a dotted key, list[i] being an element; nil: there is none.
 func (d *Document) lookup(key string) *yaml.Node {
 	n := d.root

@@ -23,7 +23,9 @@ type LossScaleConfig struct {
 func (c *LoopConfig) complete(d *strictyaml.Document) error {
 	const key = "train.loss_scale"
 	if c.Precision != graph.F16.String() {
-		if d.Filled(key) {
+		if d.Filled(key) && d.Overridden("train.precision") && !d.Overridden(key) { // as in a run folder's config, of another precision
+			c.LossScale = LossScaleConfig{}
+		} else if d.Filled(key) {
 			return fmt.Errorf("%s: %s: found a section, expected no such key: only train.precision f16 has a loss scale, and it is %s", d.At(key), key, c.Precision)
 		}
 		return nil

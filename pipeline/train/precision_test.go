@@ -157,3 +157,14 @@ func TestF16WantsAParameterAtTheLoss(t *testing.T) {
 	_, err := c.inPrecision(bare{c.Model.Config})
 	assert.ErrorContains(t, err, "train.precision: found f16, expected f32 or bf16: the last unit of the model, head, has no parameter")
 }
+
+// A file's loss scale goes with its f16: another precision by --set leaves it out, but not one that is asked for as well.
+func TestPrecisionOverF16(t *testing.T) {
+	file := smallConfig + "train: {precision: f16, loss_scale: {initial: 8, growth_every: 5}}\n"
+	c, err := ParseConfig("c.yaml", []byte(file), []string{"train.precision=bf16"})
+	require.NoError(t, err)
+	assert.Equal(t, "bf16", c.Train.Precision)
+	assert.Zero(t, c.Train.LossScale)
+	_, err = ParseConfig("c.yaml", []byte(file), []string{"train.precision=bf16", "train.loss_scale.initial=4"})
+	assert.ErrorContains(t, err, "only train.precision f16 has a loss scale")
+}
