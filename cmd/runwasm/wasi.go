@@ -37,8 +37,8 @@ func wasi(ctx context.Context, args []string) (int, error) {
 	}
 	_, err = r.InstantiateModule(ctx, program, wazero.NewModuleConfig().WithArgs(append([]string{filepath.Base(args[0])}, args[1:]...)...).
 		WithStdin(os.Stdin).WithStdout(os.Stdout).WithStderr(os.Stderr).WithRandSource(rand.Reader).
-		WithSysWalltime().WithSysNanotime().WithSysNanosleep().WithEnv("PWD", here).WithEnv("TMPDIR", "/tmp").
-		WithFSConfig(wazero.NewFSConfig().WithReadOnlyDirMount("/", "/").WithDirMount(temporary, "/tmp")))
+		WithSysWalltime().WithSysNanotime().WithSysNanosleep().WithEnv("PWD", here).WithEnv("TMPDIR", temporary).
+		WithFSConfig(wazero.NewFSConfig().WithReadOnlyDirMount("/", "/").WithDirMount(temporary, temporary)))
 	var exit *sys.ExitError
 	if errors.As(err, &exit) {
 		return int(exit.ExitCode()), nil
