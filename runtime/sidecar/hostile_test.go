@@ -389,9 +389,10 @@ func TestHostThatTakesNothing(t *testing.T) {
 		c.say(&command{op: opRead, id: uint64(i + 10), buffer: 1, n: 16 << 20})
 	}
 	time.Sleep(200 * time.Millisecond)
+	runtime.GC() // what earlier tests left is not meant
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
-	assert.Less(t, memory.HeapInuse, uint64(512<<20))
+	assert.Less(t, memory.HeapInuse, uint64(128<<20))
 	began := time.Now()
 	c.Close()
 	require.NoError(t, s.end(t))
