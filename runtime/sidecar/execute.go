@@ -98,29 +98,28 @@ func (w *worker) accept() {
 
 var errUnknown = errors.New("it names what does not exist")
 
+// release gives back what has a number.
+func release[T interface{ Release() }](all map[uint64]T, id uint64) error {
+	x, ok := all[id]
+	if !ok {
+		return errUnknown
+	}
+	delete(all, id)
+	x.Release()
+	return nil
+}
+
 // do carries out a command. Its error is the host's fault; what the device says goes to the host.
 func (w *worker) do(c *command) error {
 	switch c.op {
 	case opAlloc:
 		return w.alloc(c)
 	case opFree:
-		b, ok := w.buffers[c.id]
-		if !ok {
-			return errUnknown
-		}
-		delete(w.buffers, c.id)
-		b.Release()
-		return nil
+		return release(w.buffers, c.id)
 	case opLoad:
 		return w.load(c)
 	case opUnload:
-		p, ok := w.programs[c.id]
-		if !ok {
-			return errUnknown
-		}
-		delete(w.programs, c.id)
-		p.Release()
-		return nil
+		return release(w.programs, c.id)
 	case opRun:
 		return w.run(c)
 	case opTimed:

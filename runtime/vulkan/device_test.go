@@ -225,19 +225,7 @@ func TestLoss(t *testing.T) {
 	if _, err = r.Wait(); err != nil { // it may have arrived before
 		assert.ErrorIs(t, err, device.ErrLost)
 	}
-	_, err = d.Alloc("c", 4)
-	assert.ErrorIs(t, err, device.ErrLost)
-	assert.EqualError(t, d.Run(l), `vulkan:0: run "increments": device lost`)
-	assert.ErrorIs(t, d.Write(b, 0, make([]byte, 4)), device.ErrLost)
-	_, err = d.Read(b, 0, 4)
-	assert.ErrorIs(t, err, device.ErrLost)
-	_, err = d.Load(checktest.Increments(b, 2))
-	assert.ErrorIs(t, err, device.ErrLost)
-	assert.ErrorIs(t, d.Sync(), device.ErrLost)
-	b.Release()
-	l.Release()
-	require.NoError(t, d.Close())
-	assert.ErrorIs(t, d.Sync(), device.ErrClosed)
+	checktest.Lost(t, d, b, l, `vulkan:0: run "increments": device lost`)
 }
 
 // The bindings keep lists of structs where a finalizer frees them, even while the driver reads them.

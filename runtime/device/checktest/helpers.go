@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -52,4 +53,22 @@ func Increments(b device.Buffer, n int) *device.Program {
 		p.Commands = append(p.Commands, device.Command{Args: []device.Range{{Buffer: b, Size: 256}}, Groups: [3]int{1, 1, 1}})
 	}
 	return p
+}
+
+// Lost checks that a device that is lost says so to everything, as told to the run of l, a program on b, and then can be closed.
+func Lost(t *testing.T, d device.Device, b device.Buffer, l device.Loaded, told string) {
+	t.Helper()
+	_, err := d.Alloc("c", 4)
+	assert.ErrorIs(t, err, device.ErrLost)
+	assert.EqualError(t, d.Run(l), told)
+	assert.ErrorIs(t, d.Write(b, 0, make([]byte, 4)), device.ErrLost)
+	_, err = d.Read(b, 0, 4)
+	assert.ErrorIs(t, err, device.ErrLost)
+	_, err = d.Load(Increments(b, 2))
+	assert.ErrorIs(t, err, device.ErrLost)
+	assert.ErrorIs(t, d.Sync(), device.ErrLost)
+	b.Release()
+	l.Release()
+	require.NoError(t, d.Close())
+	assert.ErrorIs(t, d.Sync(), device.ErrClosed)
 }
