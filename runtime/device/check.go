@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // Checker refuses whatever a device with these Limits must not be given. Every backend checks with it before it
@@ -30,6 +31,30 @@ func (c Checker) Alloc(label string, size, used, budget int64) error {
 	case budget > 0 && size > budget-used:
 		return &Error{Op: "alloc", Object: label, Device: c.Device,
 			Cause: fmt.Errorf("%w: %d bytes asked, %d of %d in use", ErrOutOfMemory, size, used, budget)}
+	}
+	return nil
+}
+
+// Import checks memory to be imported by a device with that ImportAlignment.
+func (c Checker) Import(label string, memory []byte, alignment int64) error {
+	size, address := int64(len(memory)), uintptr(unsafe.Pointer(unsafe.SliceData(memory)))
+	switch {
+	case alignment == 0:
+		return &Error{Op: "import", Object: label, Device: c.Device, Cause: ErrNoImport}
+	case size == 0 || size%alignment != 0:
+		return c.refuse("import", label, "size %d, must be a positive multiple of %d", size, alignment)
+	case size > c.Limits.MaxBufferSize:
+		return c.refuse("import", label, "size %d exceeds the largest buffer, %d bytes", size, c.Limits.MaxBufferSize)
+	case address%uintptr(alignment) != 0:
+		return c.refuse("import", label, "address %#x, must be a multiple of %d", address, alignment)
+	}
+	return nil
+}
+
+// Copy checks an Importer's Transfer.
+func (c Checker) Copy(from, to Range) error {
+	if err := c.copies(from, to); err != nil {
+		return c.refuse("transfer", bufferLabel(from.Buffer), "%v", err)
 	}
 	return nil
 }
@@ -176,16 +201,24 @@ func (c Checker) copyCommand(p *Program, i int) error {
 	if len(a) != 2 {
 		return refuse("%d arguments, must be source and destination", len(a))
 	}
-	for _, r := range a {
+	if err := c.copies(a[0], a[1]); err != nil {
+		return refuse("%v", err)
+	}
+	return nil
+}
+
+// copies checks the ranges of a copy.
+func (c Checker) copies(from, to Range) error {
+	for _, r := range []Range{from, to} {
 		if err := c.inside(r); err != nil {
-			return refuse("%v", err)
+			return err
 		}
 	}
-	if a[0].Size != a[1].Size {
-		return refuse("sizes %d and %d differ", a[0].Size, a[1].Size)
+	if from.Size != to.Size {
+		return fmt.Errorf("sizes %d and %d differ", from.Size, to.Size)
 	}
-	if overlap(a[0], a[1]) {
-		return refuse("source and destination overlap in %q", a[0].Buffer.Label())
+	if overlap(from, to) {
+		return fmt.Errorf("source and destination overlap in %q", from.Buffer.Label())
 	}
 	return nil
 }

@@ -22,12 +22,14 @@ type Options struct {
 	// LoseAfter is how many operations the device does before it is lost: those that follow, and reads under way, give device.ErrLost;
 	// 0: it never is.
 	LoseAfter int
+	// ImportAlignment is that of the memory that it imports, in bytes; 0: it imports none.
+	ImportAlignment int64
 }
 
 // Counts is what a device has been told so far.
 type Counts struct {
-	Programs, Dispatches, Copies, Reads, Writes int64
-	BytesCopied, BytesRead, BytesWritten        int64
+	Programs, Dispatches, Copies, Reads, Writes, Transfers int64
+	BytesCopied, BytesRead, BytesWritten, BytesTransferred int64
 }
 
 // Device implements device.Device.
@@ -35,22 +37,26 @@ type Device struct {
 	name   string
 	limits device.Limits
 	budget int64
+	align  int64 // of memory that it imports
 
 	latency func(program string) time.Duration
 	ended   chan struct{} // closed by Close
 
-	mu     sync.Mutex
-	left   int // operations before it is lost; negative: it never is
-	closed bool
-	used   int64
-	counts Counts
-	idle   time.Time // when the queue will be empty: all that there is of a queue
+	mu       sync.Mutex
+	left     int // operations before it is lost; negative: it never is
+	closed   bool
+	used     int64
+	counts   Counts
+	imported map[*buffer]struct{} // and not released
+	idle     time.Time            // when the queue will be empty: all that there is of a queue
 }
 
 type buffer struct {
 	d        *Device
 	label    string
 	size     int64
+	memory   []byte // of one that is imported
+	freed    func()
 	released bool // under d.mu
 }
 
@@ -65,13 +71,15 @@ type loaded struct {
 // pending is a read of zeros that arrives when all that was enqueued before it is done.
 type pending struct {
 	d    *Device
+	op   string
 	data []byte
 	at   time.Time
 }
 
 // New makes a null device.
 func New(o Options) *Device {
-	d := &Device{name: o.Name, limits: device.DefaultLimits(), budget: o.MemoryBudget, latency: o.Latency, ended: make(chan struct{}), left: o.LoseAfter}
+	d := &Device{name: o.Name, limits: device.DefaultLimits(), budget: o.MemoryBudget, align: o.ImportAlignment, latency: o.Latency,
+		ended: make(chan struct{}), left: o.LoseAfter, imported: map[*buffer]struct{}{}}
 	if o.LoseAfter == 0 {
 		d.left = -1
 	}
@@ -156,10 +164,11 @@ func (b *buffer) Size() int64   { return b.size }
 func (b *buffer) Release() {
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
-	if !b.released && !b.d.closed {
+	if !b.released && !b.d.closed && b.memory == nil {
 		b.d.used -= b.size
 	}
 	b.released = true
+	b.d.free(b)
 }
 
 func (d *Device) Load(p *device.Program) (device.Loaded, error) {
@@ -252,14 +261,14 @@ func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) 
 	}
 	d.counts.Reads++
 	d.counts.BytesRead += n
-	return pending{d, make([]byte, n), d.idle}, nil
+	return pending{d, "read", make([]byte, n), d.idle}, nil
 }
 
 func (p pending) Wait() ([]byte, error) {
 	if p.d.lost() {
-		return nil, p.d.fail("read", "", device.ErrLost)
+		return nil, p.d.fail(p.op, "", device.ErrLost)
 	}
-	if err := p.d.wait("read", p.at); err != nil {
+	if err := p.d.wait(p.op, p.at); err != nil {
 		return nil, err
 	}
 	return p.data, nil
@@ -309,6 +318,9 @@ func (d *Device) Close() error {
 	defer d.mu.Unlock()
 	if !d.closed {
 		close(d.ended)
+	}
+	for b := range d.imported {
+		d.free(b)
 	}
 	d.closed, d.used = true, 0
 	return nil

@@ -20,7 +20,7 @@ func (d *Device) RunTimed(l device.Loaded) (device.Timings, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := l.(*loaded).counts
-	return timings{pending{d, nil, d.idle}, n.Dispatches + n.Copies}, nil
+	return timings{pending{d, "run", nil, d.idle}, n.Dispatches + n.Copies}, nil
 }
 
 func (t timings) Wait() ([]time.Duration, error) {

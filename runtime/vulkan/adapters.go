@@ -194,6 +194,7 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 	}
 	a.cooperate(instance, props.ApiVersion)
 	a.memory(p)
+	a.imports(instance)
 	return a, true
 }
 

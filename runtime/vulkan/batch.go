@@ -46,8 +46,15 @@ func (b *batch) download(r device.Range, to vk.Buffer, at int64) {
 	b.bytes += r.Size
 }
 
-func (b *batch) add(c C.gv_command, a access) {
-	if b.hazards.add(a) {
+func (b *batch) copy(from, to device.Range) {
+	src, dst := from.Buffer.(*buffer), to.Buffer.(*buffer)
+	b.add(C.gv_command{src: handle(src.handle), src_offset: C.uint64_t(from.Offset), dst: handle(dst.handle), dst_offset: C.uint64_t(to.Offset),
+		size: C.uint64_t(from.Size)}, access{from, false}, access{to, true})
+	b.bytes += from.Size
+}
+
+func (b *batch) add(c C.gv_command, as ...access) {
+	if b.hazards.add(as...) {
 		c.barrier = 1
 	}
 	b.commands, b.zeros = append(b.commands, c), append(b.zeros, nil)

@@ -2,6 +2,11 @@
 
 package vulkan
 
+/*
+#include "import.h"
+*/
+import "C"
+
 import (
 	vk "github.com/vulkan-go/vulkan"
 
@@ -16,6 +21,8 @@ type buffer struct {
 	handle   vk.Buffer
 	place    place
 	released bool
+	imported C.gv_imported // of one whose memory is the host's
+	freed    func()        // of the same, else nil
 }
 
 func (b *buffer) Label() string { return b.label }
@@ -49,7 +56,9 @@ func (b *buffer) Release() {
 		if !b.released {
 			b.released = true
 			delete(b.d.buffers, b)
-			b.d.used.Add(-b.size)
+			if b.freed == nil {
+				b.d.used.Add(-b.size)
+			}
 			b.d.batch.forget(b)
 			b.d.discard(b.free)
 		}
@@ -58,6 +67,11 @@ func (b *buffer) Release() {
 }
 
 func (b *buffer) free() {
+	if b.freed != nil {
+		C.gv_free_imported(b.d.importer, &b.imported)
+		b.freed()
+		return
+	}
 	vk.DestroyBuffer(b.d.gpu, b.handle, nil)
 	b.d.heap.give(b.place)
 }

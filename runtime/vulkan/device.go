@@ -4,6 +4,7 @@ package vulkan
 
 /*
 #cgo LDFLAGS: -ldl
+#include "import.h"
 #include "native.h"
 */
 import "C"
@@ -60,8 +61,10 @@ type Device struct {
 	garbage   []garbage
 	uploads   stages
 	downloads stages
-	reads     []*piece // under way, in order
-	running   []uint64 // submissions of Run
+	reads     []*piece       // under way, in order
+	running   []uint64       // submissions of Run
+	moving    []uint64       // submissions of Transfer
+	importer  *C.gv_importer // nil until it is needed
 	timer     timer
 }
 
@@ -152,7 +155,7 @@ func (d *Device) open() (err error) {
 	}
 	var gpu unsafe.Pointer
 	if err := failure(vk.Result(C.gv_new_device(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(a.physical), C.uint32_t(a.family),
-		flag(a.robustness), flag(a.zeros), &a.cooperative, &gpu))); err != nil {
+		flag(a.robustness), flag(a.zeros), flag(a.ImportAlignment > 0), &a.cooperative, &gpu))); err != nil {
 		return err
 	}
 	d.gpu = vk.Device(gpu)
@@ -279,8 +282,10 @@ func (d *Device) look() {
 		d.garbage[n].free()
 	}
 	d.garbage = slices.Delete(d.garbage, 0, n)
-	for len(d.running) > 0 && d.running[0] <= d.done {
-		d.running = d.running[1:]
+	for _, list := range []*[]uint64{&d.running, &d.moving} {
+		for len(*list) > 0 && (*list)[0] <= d.done {
+			*list = (*list)[1:]
+		}
 	}
 }
 
@@ -337,7 +342,7 @@ func (d *Device) lose(cause error) error {
 		for _, p := range d.reads {
 			p.read.part(d.lost)
 		}
-		d.reads, d.running, d.garbage = nil, nil, nil
+		d.reads, d.running, d.moving, d.garbage = nil, nil, nil, nil
 		d.batch.reset()
 	}
 	return d.lost
@@ -419,6 +424,7 @@ func (d *Device) destroy() {
 	}
 	d.cache.free(d)
 	d.timer.free()
+	C.gv_free_importer(d.importer)
 	if d.native != nil {
 		C.gv_close(d.native)
 		d.native = nil

@@ -223,7 +223,7 @@ int gv_compute_family(void *get_, void *instance, void *physical) {
 	return -1;
 }
 
-int gv_new_device(void *get_, void *instance, void *physical, uint32_t family, int robustness2, int zero_workgroup, gv_cooperative const *c, void **device) {
+int gv_new_device(void *get_, void *instance, void *physical, uint32_t family, int robustness2, int zero_workgroup, int import, gv_cooperative const *c, void **device) {
 	int (*create)(void *, void const *, void const *, void **) =
 		(int (*)(void *, void const *, void const *, void **))((get_function)get_)(instance, "vkCreateDevice");
 	if (!create) return EXTENSION_NOT_PRESENT;
@@ -239,6 +239,7 @@ int gv_new_device(void *get_, void *instance, void *physical, uint32_t family, i
 	char const *extensions[4];
 	uint32_t count = 0;
 	if (robustness2) extensions[count++] = "VK_EXT_robustness2";
+	if (import) extensions[count++] = "VK_EXT_external_memory_host";
 	gv_cooperative_features room;
 	gv_enable_cooperative(c, &room, &features, extensions, &count);
 	device_info info = {.head = {T_DEVICE, &features}, .queue_count = 1, .queues = &queue, .extension_count = count, .extensions = extensions};

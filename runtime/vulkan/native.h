@@ -52,7 +52,7 @@ void *gv_load(char const *library);
 void gv_abilities_of(void *get, void *instance, void *physical, uint32_t version, int has_robustness2, int has_shapes, gv_abilities *out);
 int gv_has_extension(void *get, void *instance, void *physical, char const *name);
 int gv_compute_family(void *get, void *instance, void *physical);
-int gv_new_device(void *get, void *instance, void *physical, uint32_t family, int robustness2, int zero_workgroup, gv_cooperative const *c, void **device);
+int gv_new_device(void *get, void *instance, void *physical, uint32_t family, int robustness2, int zero_workgroup, int import, gv_cooperative const *c, void **device);
 gv_device *gv_open(void *get, void *instance, void *device, void *queue, uint32_t family, int *result);
 void gv_close(gv_device *d);
 int gv_new_commands(gv_device *d, void **commands);

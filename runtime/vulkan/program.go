@@ -203,18 +203,26 @@ func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
 
 // enqueue submits a part of a program, when there is room.
 func (d *Device) enqueue(part unsafe.Pointer) error {
-	if len(d.running) >= mostRunning {
-		d.look()
-	}
-	for len(d.running) >= mostRunning {
-		if err := d.until(d.running[0]); err != nil {
-			return err
-		}
+	if err := d.room(&d.running, mostRunning); err != nil {
+		return err
 	}
 	if err := d.submit(part); err != nil {
 		return err
 	}
 	d.running = append(d.running, d.submitted)
+	return nil
+}
+
+// room waits until fewer than most of some submissions are under way.
+func (d *Device) room(under *[]uint64, most int) error {
+	if len(*under) >= most {
+		d.look()
+	}
+	for len(*under) >= most {
+		if err := d.until((*under)[0]); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -51,8 +51,8 @@ func TestValidation(t *testing.T) {
 	env := layered(t)
 	require.Len(t, run(append(env, mistakes+"=1")), 2,
 		"mistakes go unnoticed: these tests need VK_LAYER_KHRONOS_validation, Debian's package vulkan-validationlayers")
-	assert.Empty(t, run(env, "-test.run=^(TestExecution|TestBarriersFollowTheCode|TestBlocksAreShared|TestLoss|TestCaches|TestTraining)$"+
-		"/^(arena|copy_between_buffers|release_while_running|binding_sizes|large_transfers|mixed_sizes|concurrent_use|close_while_in_use|two_devices)$"))
+	assert.Empty(t, run(env, "-test.run=^(TestExecution|TestBarriersFollowTheCode|TestBlocksAreShared|TestLoss|TestCaches|TestTraining|TestImport|TestShared)$"+
+		"/^(import|transfer|lifetimes|closed|there_and_back|between_devices|in_programs|arena|copy_between_buffers|release_while_running|binding_sizes|large_transfers|mixed_sizes|concurrent_use|close_while_in_use|two_devices)$"))
 }
 
 // makeMistakes writes a buffer twice without a barrier, and destroys a device before what is on it.

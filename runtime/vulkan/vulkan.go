@@ -23,7 +23,9 @@ type Details struct {
 	Heaps    []Heap        `json:"memory_heaps"`
 	Subgroup [2]int        `json:"subgroup_sizes"` // least and most invocations
 	Float16  bool          `json:"float16"`        // in arithmetic and in storage
-	Matrices []Matrix      `json:"cooperative_matrices,omitempty"`
+	// ImportAlignment is that of the host's memory which the GPU reaches itself, in bytes; 0: it does not.
+	ImportAlignment int64    `json:"import_alignment"`
+	Matrices        []Matrix `json:"cooperative_matrices,omitempty"`
 }
 
 // Heap is a memory of the machine.

@@ -7,13 +7,15 @@ import "github.com/gpupipe/gpupipe/runtime/device"
 type Op string
 
 const (
-	Alloc Op = "alloc"
-	Load  Op = "load"
-	Run   Op = "run"
-	Write Op = "write"
-	Read  Op = "read" // enqueues it
-	Wait  Op = "wait" // for a read
-	Sync  Op = "sync"
+	Alloc    Op = "alloc"
+	Load     Op = "load"
+	Run      Op = "run"
+	Write    Op = "write"
+	Read     Op = "read"     // enqueues it
+	Transfer Op = "transfer" // enqueues it; its object is "FROM to TO"
+	Wait     Op = "wait"     // for a read or a transfer
+	Import   Op = "import"
+	Sync     Op = "sync"
 )
 
 // Device asks before each operation, with the label of its buffer or program, whether it may be done: what the function returns
