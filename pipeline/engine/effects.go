@@ -75,38 +75,17 @@ func (w *worker) store(e stage.Effect) error {
 	}
 	delete(w.payloads, m)
 	if m.Kind == stage.Votes {
-		w.scatter(m.From, data[0])
+		w.scatter(m.From, data.bytes[0])
 		return nil
 	}
 	began := time.Now()
 	defer w.traceReceive(m, began)
-	return w.upload(e, data)
-}
-
-// upload writes what a message carries to where it belongs.
-func (w *worker) upload(e stage.Effect, data payload) error {
-	m := e.Message
-	chunk, slot := m.Part/w.e.Stages, exec.Binding{slotClass: e.Place.Slot}
-	switch m.Kind {
-	case stage.Activation:
-		return w.session.WriteAt(chunkVariable(model.ActIn, chunk), slot, data[0])
-	case stage.Gradient:
-		return w.session.WriteAt(chunkVariable(model.GradOut, chunk), slot, data[0])
+	if data.block != nil {
+		return w.unload(e, data.block)
 	}
-	for _, x := range w.e.exchanges {
-		switch {
-		case m.Kind == stage.Contribution && x.from == m.From && x.to == w.index:
-			for i, name := range x.as {
-				if err := w.session.WriteAt(name, nil, data[i]); err != nil {
-					return err
-				}
-			}
-		case m.Kind == stage.Weights && x.to == m.From && x.from == w.index:
-			for i, name := range x.params {
-				if err := w.session.WriteAt(name, exec.Binding{weightsClass: e.Place.Weights}, data[i]); err != nil {
-					return err
-				}
-			}
+	for i, t := range w.receives(e) {
+		if err := w.session.WriteAt(t.name, t.at, data.bytes[i]); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -171,7 +150,7 @@ func (w *worker) measure(a schedule.Action, program string) error {
 		if w.e.Optimizer.Scaled() {
 			outputs = append(outputs, output{program, optim.ScaleOutput})
 		}
-		return w.read(a, func(data payload) {
+		return w.read(a, func(data [][]byte) {
 			v := verdict{norm: first(data[0]), refused: binary.LittleEndian.Uint32(data[1])}
 			if len(data) > 2 {
 				v.scale = first(data[2])
@@ -181,7 +160,7 @@ func (w *worker) measure(a schedule.Action, program string) error {
 	default:
 		return nil
 	}
-	return w.read(a, func(data payload) {
+	return w.read(a, func(data [][]byte) {
 		w.seg.results.losses(w.seg.ctx, a.Batch, w.replica*w.seg.task.microbatches+a.Microbatch, exec.ToF32(data[0]))
 	}, output{program, name})
 }
@@ -192,7 +171,7 @@ func first(data []byte) float64 { return float64(exec.ToF32(data)[0]) }
 // output names an output of a program.
 type output struct{ program, output string }
 
-func (w *worker) read(a schedule.Action, landed func(payload), outputs ...output) error {
+func (w *worker) read(a schedule.Action, landed func([][]byte), outputs ...output) error {
 	f := flight{action: a, landed: landed}
 	for _, o := range outputs {
 		p, err := w.session.Output(o.program, o.output)
@@ -211,7 +190,7 @@ func (w *worker) mark(a schedule.Action, enqueued time.Time) error {
 	if err != nil {
 		return err
 	}
-	w.flights <- flight{a, []device.Pending{p}, func(payload) {
+	w.flights <- flight{a, []device.Pending{p}, func([][]byte) {
 		w.traceRun(a, enqueued)
 		w.post(w.index, event{finished: &a})
 	}}
@@ -220,59 +199,67 @@ func (w *worker) mark(a schedule.Action, enqueued time.Time) error {
 
 // send reads what a message carries; it leaves when it has arrived on the host.
 func (w *worker) send(e stage.Effect) error {
-	m := e.Message
-	var reads []device.Pending
-	add := func(p device.Pending, err error) error {
-		reads = append(reads, p)
-		return err
-	}
-	chunk := e.Action.Chunk
-	to := []int{e.To}
-	began := time.Now()
-	var err error
-	switch m.Kind {
-	case stage.Activation:
-		err = add(w.session.ReadAt(chunkVariable(model.ActOut, chunk), nil))
-	case stage.Gradient:
-		err = add(w.session.ReadAt(chunkVariable(model.GradIn, chunk), nil))
-	case stage.Votes:
+	m, to := e.Message, []int{e.To}
+	if m.Kind == stage.Votes {
 		to = w.e.votes
-		err = add(w.session.ReadAt(w.optimizer.OwnName(), nil))
-	default:
-		reads, err = w.exchange(e)
 	}
+	began := time.Now()
+	block := w.e.routes[way{m.Kind, m.Part, m.From, e.To}].take()
+	reads, err := w.fetch(w.sends(e), block)
 	if err != nil {
 		return err
 	}
-	w.flights <- flight{e.Action, reads, func(data payload) {
+	w.flights <- flight{e.Action, reads, func(data [][]byte) {
 		w.traceSend(m, began)
 		for _, line := range to {
-			w.post(line, event{message: m, payload: data})
+			w.post(line, event{message: m, payload: payload{data, block}})
 		}
 	}}
 	return nil
 }
 
-// exchange reads gradients of copies for their owner, or updated weights for copies.
-func (w *worker) exchange(e stage.Effect) (reads []device.Pending, err error) {
-	for _, x := range w.e.exchanges {
-		names, class, index := x.gradients, gradientsClass, e.Place.Gradients
-		if e.Message.Kind == stage.Weights {
-			names, class, index = x.params, weightsClass, e.Place.Weights
-		}
-		if e.Message.Kind == stage.Weights && !(x.to == w.index && x.from == e.To) ||
-			e.Message.Kind == stage.Contribution && !(x.from == w.index && x.to == e.To) {
-			continue
-		}
-		for _, name := range names {
-			p, err := w.session.ReadAt(name, exec.Binding{class: index})
-			if err != nil {
-				return nil, err
-			}
-			reads = append(reads, p)
-		}
+// tensor is one of a line's variables.
+type tensor struct {
+	name string
+	at   exec.Binding
+}
+
+func tensors(names []string, at exec.Binding) (ts []tensor) {
+	for _, name := range names {
+		ts = append(ts, tensor{name, at})
 	}
-	return reads, nil
+	return ts
+}
+
+// sends lists what a message carries, as the sender has it: activations, gradients, votes, the gradients of copies for their owner, or
+// updated weights for copies.
+func (w *worker) sends(e stage.Effect) []tensor {
+	switch e.Message.Kind {
+	case stage.Activation:
+		return tensors([]string{chunkVariable(model.ActOut, e.Action.Chunk)}, nil)
+	case stage.Gradient:
+		return tensors([]string{chunkVariable(model.GradIn, e.Action.Chunk)}, nil)
+	case stage.Votes:
+		return tensors([]string{w.optimizer.OwnName()}, nil)
+	case stage.Contribution:
+		return tensors(w.e.link(w.index, e.To).gradients, exec.Binding{gradientsClass: e.Place.Gradients})
+	}
+	return tensors(w.e.link(e.To, w.index).params, exec.Binding{weightsClass: e.Place.Weights})
+}
+
+// receives lists where a message belongs, in the same order.
+func (w *worker) receives(e stage.Effect) []tensor {
+	m := e.Message
+	chunk, slot := m.Part/w.e.Stages, exec.Binding{slotClass: e.Place.Slot}
+	switch m.Kind {
+	case stage.Activation:
+		return tensors([]string{chunkVariable(model.ActIn, chunk)}, slot)
+	case stage.Gradient:
+		return tensors([]string{chunkVariable(model.GradOut, chunk)}, slot)
+	case stage.Contribution:
+		return tensors(w.e.link(m.From, w.index).as, nil)
+	}
+	return tensors(w.e.link(w.index, m.From).params, exec.Binding{weightsClass: e.Place.Weights})
 }
 
 func bytesOfI32(x []int32) []byte {

@@ -18,6 +18,7 @@ type Engine struct {
 	Options
 	lines        []*line
 	exchanges    []link
+	routes       map[way]*route
 	votes        []int           // lines that own parameters
 	whole, split bool            // which backwards there are: one program, or two halves; a schedule may have both
 	postponed    bool            // the second half does not always follow the first
@@ -76,6 +77,7 @@ type LinePlan struct {
 	// Bytes of buffers, measured when all are made, and what transfers use besides.
 	Allocated int64 `json:"allocated"`
 	Staging   int64 `json:"staging"`
+	Shared    int64 `json:"shared"` // bytes of the host's memory that it sends through and other devices import too
 }
 
 // Parts names the units of a line: "embed to layers.3".
@@ -92,7 +94,8 @@ func partName(m model.Model, first, last int) string {
 func (e *Engine) Lines() []LinePlan {
 	var ps []LinePlan
 	for _, l := range e.lines {
-		p := LinePlan{Name: l.name(), Device: l.dev.Info(), Slots: l.slots, Memory: l.planned.Memory, Kernels: l.planned.Kernels}
+		p := LinePlan{Name: l.name(), Device: l.dev.Info(), Slots: l.slots, Memory: l.planned.Memory, Kernels: l.planned.Kernels,
+			Shared: e.shared(l)}
 		for chunk := range e.Chunks {
 			first, last := e.units(chunk*e.Stages+l.stage, e.Model)
 			p.Units = append(p.Units, [2]int{first, last})
@@ -115,7 +118,11 @@ func (e *Engine) Load() error {
 		})
 	}
 	loading.Wait()
-	if err := errors.Join(errs...); err != nil {
+	err := errors.Join(errs...)
+	if err == nil {
+		err = e.connect()
+	}
+	if err != nil {
 		return errors.Join(err, e.Close())
 	}
 	return nil
@@ -133,6 +140,7 @@ func (e *Engine) Close() error {
 		}
 		l.session = nil
 	}
+	e.disconnect()
 	return errors.Join(errs...)
 }
 

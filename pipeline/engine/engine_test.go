@@ -23,22 +23,25 @@ type setup struct {
 	stages, chunks, microbatches int
 	replicas                     int // 0: one
 	tied, halved                 bool
+	imports                      int // lines whose devices import memory: the first ones
 	device                       func(line int) device.Device
 }
 
 func (s setup) String() string {
-	return fmt.Sprintf("%s p=%d v=%d m=%d r=%d tied=%v halved=%v", s.schedule, s.stages, s.chunks, s.microbatches, s.replicas, s.tied, s.halved)
+	return fmt.Sprintf("%s p=%d v=%d m=%d r=%d tied=%v halved=%v imports=%d", s.schedule, s.stages, s.chunks, s.microbatches, s.replicas, s.tied, s.halved,
+		s.imports)
 }
 
 // setups are pipelines that do all that there is to do.
 func setups() []setup {
 	return []setup{
-		{schedule: "2bw", stages: 3, microbatches: 4, halved: true},
+		{schedule: "2bw", stages: 3, microbatches: 4, halved: true, imports: 3},
 		{schedule: "2bw", stages: 2, microbatches: 3, tied: true, replicas: 2},
+		{schedule: "2bw", stages: 2, microbatches: 3, tied: true, replicas: 2, imports: 4},
 		{schedule: "1f1b", stages: 3, microbatches: 3, tied: true},
-		{schedule: "gpipe", stages: 2, microbatches: 3},
-		{schedule: "interleaved", stages: 2, chunks: 2, microbatches: 4},
-		{schedule: "zb-h1", stages: 3, microbatches: 3},
+		{schedule: "gpipe", stages: 2, microbatches: 3, imports: 2},
+		{schedule: "interleaved", stages: 2, chunks: 2, microbatches: 4, imports: 2},
+		{schedule: "zb-h1", stages: 3, microbatches: 3, imports: 2},
 		{schedule: "2bw", stages: 1, microbatches: 2},
 	}
 }
@@ -94,9 +97,13 @@ func (z zeros) Batch(int64) (Batch, error) {
 func ignore(Measured) error { return nil }
 
 // idle is a device that takes a while for each program.
-func idle(latency time.Duration) func(int) device.Device {
+func idle(latency time.Duration, imports int) func(int) device.Device {
 	return func(line int) device.Device {
-		return null.New(null.Options{Name: fmt.Sprint("null:", line), Latency: func(string) time.Duration { return latency }})
+		o := null.Options{Name: fmt.Sprint("null:", line), Latency: func(string) time.Duration { return latency }}
+		if line < imports {
+			o.ImportAlignment = 4096
+		}
+		return null.New(o)
 	}
 }
 
@@ -105,7 +112,7 @@ func TestStop(t *testing.T) {
 	for _, s := range setups() {
 		t.Run(s.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s.device = idle(10 * time.Millisecond)
+				s.device = idle(10*time.Millisecond, s.imports)
 				e, data := s.load(t)
 				next := 0
 				reached, err := e.Train(t.Context(), data, 0, 5, func(m Measured) error {

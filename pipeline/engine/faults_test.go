@@ -62,7 +62,7 @@ func (s *saboteur) before(line int) func(faulty.Op, string) error {
 func (s *saboteur) live(t *testing.T, p setup) (after time.Duration, told error) {
 	t.Helper()
 	s.count = map[place]int{}
-	devices := idle(10 * time.Millisecond)
+	devices := idle(10*time.Millisecond, p.imports)
 	p.device = func(line int) device.Device { return &faulty.Device{Device: devices(line), Before: s.before(line)} }
 	o := p.options(t)
 	e, err := New(o)
@@ -127,7 +127,8 @@ func TestDeviceErrors(t *testing.T) {
 				_, err := clean.live(t, p)
 				require.NoError(t, err)
 			})
-			at, n := somewhere(rng, p, clean.count, faulty.Alloc, faulty.Load, faulty.Write, faulty.Run, faulty.Run, faulty.Read, faulty.Wait, faulty.Wait)
+			at, n := somewhere(rng, p, clean.count, faulty.Alloc, faulty.Load, faulty.Write, faulty.Run, faulty.Run, faulty.Read, faulty.Transfer,
+				faulty.Transfer, faulty.Wait, faulty.Wait)
 			for i := range at {
 				synctest.Test(t, func(t *testing.T) {
 					s := &saboteur{at: at[i], n: n[i], happen: func() error { return errInjected }}
@@ -136,7 +137,7 @@ func TestDeviceErrors(t *testing.T) {
 					if at[i].op != faulty.Alloc && after > 0 {
 						assert.Less(t, after, time.Second)
 					}
-					if at[i].op == faulty.Run || at[i].op == faulty.Wait {
+					if at[i].op == faulty.Run || at[i].op == faulty.Transfer || at[i].op == faulty.Wait {
 						assert.Regexp(t, lineName(p, at[i].line)+inTraining, err.Error())
 					}
 				})
@@ -158,7 +159,7 @@ func TestHangingDevices(t *testing.T) {
 				_, err := clean.live(t, p)
 				require.NoError(t, err)
 			})
-			at, n := somewhere(rng, p, clean.count, faulty.Write, faulty.Run, faulty.Read, faulty.Wait, faulty.Wait)
+			at, n := somewhere(rng, p, clean.count, faulty.Write, faulty.Run, faulty.Read, faulty.Transfer, faulty.Wait, faulty.Wait)
 			for i := range at {
 				synctest.Test(t, func(t *testing.T) {
 					const hang = time.Hour
@@ -201,7 +202,7 @@ func TestDataErrors(t *testing.T) {
 	for _, p := range setups() {
 		t.Run(p.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p.device = idle(10 * time.Millisecond)
+				p.device = idle(10*time.Millisecond, p.imports)
 				e, data := p.load(t)
 				source := failingSource{data, 2, func() error { return errInjected }}
 				var told []int
@@ -234,7 +235,7 @@ func TestABatchThatCannotBeHad(t *testing.T) {
 	for _, p := range setups() {
 		t.Run(p.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p.device = idle(10 * time.Millisecond)
+				p.device = idle(10*time.Millisecond, p.imports)
 				e, data := p.load(t)
 				told := 0
 				count := func(Measured) error { told++; return nil }
@@ -253,9 +254,10 @@ func TestABatchThatCannotBeHad(t *testing.T) {
 
 // A stage that is slow makes the others wait: what is under way between them stays bounded by their slots.
 func TestSlowStage(t *testing.T) {
-	for slow := range 4 {
+	for i := range 8 {
 		synctest.Test(t, func(t *testing.T) {
-			p := setup{schedule: "2bw", stages: 4, microbatches: 6, halved: true}
+			slow := i % 4
+			p := setup{schedule: "2bw", stages: 4, microbatches: 6, halved: true, imports: i / 4 * 4}
 			var mu sync.Mutex
 			flying, most := map[string]int{}, map[string]int{}
 			note := func(what string, n int) {
@@ -269,15 +271,15 @@ func TestSlowStage(t *testing.T) {
 				if line == slow {
 					latency *= 100
 				}
-				return &faulty.Device{Device: idle(latency)(line), Before: func(op faulty.Op, object string) error {
+				return &faulty.Device{Device: idle(latency, p.imports)(line), Before: func(op faulty.Op, object string) error {
 					switch {
-					case op == faulty.Read && strings.Contains(object, "act/out"):
+					case (op == faulty.Read || op == faulty.Transfer) && strings.Contains(object, "act/out"):
 						note(fmt.Sprint("activations to ", line+1), 1)
-					case op == faulty.Write && strings.Contains(object, "act/in"):
+					case (op == faulty.Write || op == faulty.Transfer) && strings.Contains(object, "act/in"):
 						note(fmt.Sprint("activations to ", line), -1)
-					case op == faulty.Read && strings.Contains(object, "grad/in"):
+					case (op == faulty.Read || op == faulty.Transfer) && strings.Contains(object, "grad/in"):
 						note(fmt.Sprint("gradients to ", line-1), 1)
-					case op == faulty.Write && strings.Contains(object, "grad/out"):
+					case (op == faulty.Write || op == faulty.Transfer) && strings.Contains(object, "grad/out"):
 						note(fmt.Sprint("gradients to ", line), -1)
 					}
 					return nil

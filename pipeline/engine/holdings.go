@@ -85,6 +85,11 @@ type link struct {
 	gradients, as []string
 }
 
+// link is the exchange between a line with copies and their owner.
+func (e *Engine) link(from, to int) link {
+	return e.exchanges[slices.IndexFunc(e.exchanges, func(x link) bool { return x.from == from && x.to == to })]
+}
+
 // links are all exchanges, by sender and owner.
 func (o Options) links() []link {
 	var ls []link

@@ -44,7 +44,7 @@ func (w *worker) runProgram(a schedule.Action, name string, at exec.Binding) err
 	}
 	w.flights <- flight{a, []device.Pending{timing{m, func(t exec.Times) {
 		p.Ran(w.index, a.Batch, what(a.Kind), s.Kernels(name), t)
-	}}}, func(payload) {}}
+	}}}, func([][]byte) {}}
 	return nil
 }
 

@@ -44,8 +44,11 @@ type batch struct {
 	Batch
 }
 
-// payload is what a message carries, tensor after tensor.
-type payload [][]byte
+// payload is what a message carries: its tensors' bytes, or a block that holds them.
+type payload struct {
+	bytes [][]byte
+	block *block
+}
 
 // event reaches a worker from another line, or from its own device: a message, or the end of a run.
 type event struct {
@@ -58,7 +61,7 @@ type event struct {
 type flight struct {
 	action schedule.Action
 	reads  []device.Pending
-	landed func(payload)
+	landed func([][]byte)
 }
 
 // operate works until the segment is done or has failed, and what was enqueued has come to its end.
@@ -143,7 +146,7 @@ func (w *worker) post(line int, e event) {
 // know any more.
 func (w *worker) land() {
 	for f := range w.flights {
-		var data payload
+		var data [][]byte
 		for _, p := range f.reads {
 			if w.seg.ctx.Err() != nil {
 				break

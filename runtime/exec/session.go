@@ -205,6 +205,9 @@ func (s *Session) ReadAt(name string, at Binding) (device.Pending, error) {
 	return s.plan.dev.Read(b, 0, b.Size())
 }
 
+// Buffer returns the buffer that a variable stands for, for what else its device does with it. The session keeps it.
+func (s *Session) Buffer(name string, at Binding) (device.Buffer, error) { return s.variable(name, at) }
+
 func (s *Session) program(name string) (*loaded, error) {
 	l, ok := s.programs[name]
 	if !ok {

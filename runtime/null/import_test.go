@@ -36,7 +36,7 @@ func TestTransfersCount(t *testing.T) {
 	d := New(Options{ImportAlignment: 4096})
 	m, err := host.Map(4096, 4096)
 	require.NoError(t, err)
-	b, err := d.Import("block", m.Bytes, func() { assert.NoError(t, m.Unmap()) })
+	b, err := d.Import("block", m.Bytes, m.Unmap)
 	require.NoError(t, err)
 	checktest.Transfer(t, d, device.Range{Buffer: b, Size: 64}, device.Range{Buffer: b, Offset: 64, Size: 64})
 	assert.Equal(t, Counts{Transfers: 1, BytesTransferred: 64}, d.Counts())

@@ -32,7 +32,7 @@ func TestRefusedMemory(t *testing.T) {
 	}
 	_, err = d.Import("b", m.Bytes, func() { t.Error("freed what was never imported") })
 	require.EqualError(t, err, `vulkan:0: import "b": no type of memory fits that the host and the device see alike`)
-	require.NoError(t, m.Unmap())
+	m.Unmap()
 	assert.ErrorContains(t, refusal(-1000072003), "the driver does not take this memory")
 	assert.ErrorIs(t, refusal(-2), device.ErrOutOfMemory)
 	assert.NoError(t, refusal(0))

@@ -46,7 +46,7 @@ func newLender(t *testing.T) *lender {
 	t.Cleanup(func() {
 		for _, m := range l.all {
 			if assert.Equal(t, m.imports, m.freed.Load(), "devices that are done with the memory") {
-				assert.NoError(t, m.Unmap())
+				m.Unmap()
 			}
 		}
 	})

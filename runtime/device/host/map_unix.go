@@ -22,5 +22,9 @@ func Map(size, alignment int64) (*Mapping, error) {
 	return &Mapping{Bytes: all[at : at+size : at+size], all: all}, nil
 }
 
-// Unmap gives it back: from then on who touches it, a device included, crashes.
-func (m *Mapping) Unmap() error { return unix.Munmap(m.all) }
+// Unmap gives it back, once: from then on who touches it, a device included, crashes.
+func (m *Mapping) Unmap() {
+	if err := unix.Munmap(m.all); err != nil {
+		panic(fmt.Sprintf("host: giving back %d bytes of memory: %v", len(m.all), err))
+	}
+}

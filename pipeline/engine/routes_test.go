@@ -1,0 +1,208 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/faulty"
+	"github.com/gpupipe/gpupipe/runtime/vulkan"
+)
+
+// traffic counts what moves between lines: by line, by operation and by the kind of tensor.
+type traffic struct {
+	mu      sync.Mutex
+	counts  map[string]int
+	imports int
+	refuse  func(imports int) error
+}
+
+// device is one whose operations are counted.
+func (c *traffic) device(p setup) func(line int) device.Device {
+	devices := idle(time.Millisecond, p.imports)
+	return func(line int) device.Device {
+		return &faulty.Device{Device: devices(line), Before: func(op faulty.Op, object string) error {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if op == faulty.Import {
+				c.imports++
+				return c.refuse(c.imports)
+			}
+			for _, part := range []string{"act/in", "act/out", "grad/in", "grad/out"} {
+				if strings.Contains(object, part) && (op == faulty.Read || op == faulty.Write || op == faulty.Transfer) {
+					c.counts[fmt.Sprintf("%d %s", line, op)]++
+				}
+			}
+			return nil
+		}}
+	}
+}
+
+func (c *traffic) reset() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	counts := c.counts
+	c.counts = map[string]int{}
+	return counts
+}
+
+func newTraffic() *traffic {
+	return &traffic{counts: map[string]int{}, refuse: func(int) error { return nil }}
+}
+
+// Between devices that import, and nowhere else, messages go through blocks. As many as there are at first are enough, and are all given
+// back in the end.
+func TestBlocksCarryMessages(t *testing.T) {
+	for _, p := range setups() {
+		t.Run(p.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newTraffic()
+				p.device = c.device(p)
+				e, data := p.load(t)
+				imports, blocks := c.imports, 0
+				var all []*block
+				for w, r := range e.routes {
+					assert.Less(t, max(w.from, w.to), p.imports)
+					blocks += cap(r.free)
+					all = append(all, r.blocks...)
+				}
+				assert.Len(t, all, blocks)
+				assert.Equal(t, 2*blocks, imports)
+				c.reset()
+				for batch := range 3 {
+					_, err := e.Train(t.Context(), data, 4*batch, 4*batch+4, ignore)
+					require.NoError(t, err)
+					p.carried(t, c.reset())
+					for w, r := range e.routes {
+						assert.Len(t, r.free, cap(r.free), w)
+					}
+					require.NoError(t, e.Evaluate(t.Context(), zeros(e.Model.Size().SeqLen), 40, ignore))
+					c.reset()
+				}
+				assert.Equal(t, imports, c.imports, "none is made meanwhile")
+				shared := int64(0)
+				for i, l := range e.Lines() {
+					shared += l.Shared
+					assert.Equal(t, i < p.imports && p.parts() > 1, l.Shared > 0, l.Name)
+				}
+				assert.Equal(t, int64(blocks*4096), shared)
+				require.NoError(t, e.Close())
+				for _, b := range all {
+					assert.Zero(t, b.devices.Load())
+				}
+			})
+		})
+	}
+}
+
+func (s setup) parts() int { return s.stages * max(s.chunks, 1) }
+
+// carried checks that four batches moved by transfers between lines that import, and through the host between the others.
+func (s setup) carried(t *testing.T, counts map[string]int) {
+	t.Helper()
+	want := map[string]int{}
+	for part := range s.parts() - 1 {
+		for r := range max(s.replicas, 1) {
+			from, to := r*s.stages+part%s.stages, r*s.stages+(part+1)%s.stages
+			n := 4 * s.microbatches
+			if max(from, to) < s.imports {
+				want[fmt.Sprintf("%d transfer", from)] += 2 * n // there, and a gradient back
+				want[fmt.Sprintf("%d transfer", to)] += 2 * n
+				continue
+			}
+			for _, line := range []int{from, to} {
+				want[fmt.Sprintf("%d read", line)] += n
+				want[fmt.Sprintf("%d write", line)] += n
+			}
+		}
+	}
+	assert.Equal(t, want, counts)
+}
+
+// What a driver does not take goes through the host; a device that is lost is an error.
+func TestRefusedImports(t *testing.T) {
+	p := setup{schedule: "2bw", stages: 3, microbatches: 4, tied: true, imports: 3}
+	train := func(t *testing.T, refuse func(int) error) (blocks int, err error) {
+		synctest.Test(t, func(t *testing.T) {
+			c := newTraffic()
+			c.refuse = refuse
+			p.device = c.device(p)
+			o := p.options(t)
+			e, fault := New(o)
+			require.NoError(t, fault)
+			if err = e.Load(); err == nil {
+				for _, r := range e.routes {
+					blocks += len(r.blocks)
+				}
+				_, err = e.Train(t.Context(), zeros(o.Microbatches*o.Model.Size().SeqLen), 0, 4, ignore)
+			}
+			require.NoError(t, e.Close())
+		})
+		return blocks, err
+	}
+	all, err := train(t, func(int) error { return nil })
+	require.NoError(t, err)
+	for n := range 2 * all {
+		blocks, err := train(t, func(imports int) error {
+			if imports > n {
+				return device.ErrOutOfMemory
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		assert.Equal(t, n/2, blocks)
+		if n%5 == 0 {
+			_, err = train(t, func(imports int) error {
+				if imports > n {
+					return device.ErrLost
+				}
+				return nil
+			})
+			require.ErrorIs(t, err, device.ErrLost)
+		}
+	}
+}
+
+// movers counts a Vulkan device's transfers, or hides that it imports.
+type mover struct {
+	*vulkan.Device
+	transfers *atomic.Int64
+}
+
+func (m mover) Transfer(from, to device.Range) (device.Pending, error) {
+	m.transfers.Add(1)
+	return m.Device.Transfer(from, to)
+}
+
+type plain struct{ device.Device }
+
+// Which way messages go changes no bit.
+func TestBlocksChangeNoBit(t *testing.T) {
+	var transfers atomic.Int64
+	cache := t.TempDir()
+	l := newLender(t)
+	l.open = func() (device.Device, error) {
+		dev, err := vulkan.Open(0, vulkan.Options{CacheDir: cache})
+		return mover{dev, &transfers}, err
+	}
+	hidden := &lender{}
+	for _, s := range layouts() {
+		s.Replicas, s.tied, s.Cut, s.Stages = 2, true, []int{3}, 2
+		hidden.devices = nil
+		for _, dev := range l.take(t, 4) {
+			hidden.devices = append(hidden.devices, plain{dev})
+		}
+		want := hidden.train(t, s, func(e *Engine) { assert.Empty(t, e.routes) })
+		require.Zero(t, transfers.Load())
+		equal(t, want, l.train(t, s, nil), s)
+		require.Positive(t, transfers.Swap(0))
+	}
+}
