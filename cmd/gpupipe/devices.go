@@ -180,7 +180,7 @@ func halvesOn(direct []device.Info, details []vulkan.Details) string {
 
 // detailRows is what Vulkan tells of each device.
 func detailRows(infos []device.Info, details []vulkan.Details) [][]string {
-	rows := [][]string{{"NAME", "MEMORY", "SUBGROUP", "WORKGROUP", "F16", "MATRICES"}}
+	rows := [][]string{{"NAME", "MEMORY", "SUBGROUP", "WORKGROUP", "F16", "IMPORT", "MATRICES"}}
 	for i, d := range details {
 		subgroup := fmt.Sprint(d.Subgroup[0])
 		if d.Subgroup[1] != d.Subgroup[0] {
@@ -203,7 +203,7 @@ func detailRows(infos []device.Info, details []vulkan.Details) [][]string {
 			}
 		}
 		rows = append(rows, []string{infos[i].Name, strings.Join(heaps, "; "), subgroup,
-			fmt.Sprintf("%d invocations, %d KiB", d.Limits.MaxInvocations, d.Limits.MaxWorkgroupMemory>>10), yesNo(d.Float16), orNone(matrices)})
+			fmt.Sprintf("%d invocations, %d KiB", d.Limits.MaxInvocations, d.Limits.MaxWorkgroupMemory>>10), yesNo(d.Float16), yesNo(d.ImportAlignment > 0), orNone(matrices)})
 	}
 	return rows
 }

@@ -135,6 +135,7 @@ type listed struct {
 	Limits     device.Limits
 	Heaps      []vulkan.Heap `json:"memory_heaps"`
 	Subgroup   []int         `json:"subgroup_sizes"`
+	Import     int64         `json:"import_alignment"`
 }
 
 func TestDevices(t *testing.T) {
@@ -157,6 +158,9 @@ func TestDevices(t *testing.T) {
 	require.NotEmpty(t, infos[i].Heaps)
 	assert.NotEmpty(t, infos[i].Heaps[0].Types)
 	assert.Len(t, infos[i].Subgroup, 2)
+	if infos[i].Kind == string(device.Software) {
+		assert.Positive(t, infos[i].Import)
+	}
 }
 
 func TestData(t *testing.T) {

@@ -60,7 +60,11 @@ func (p *progress) line(l engine.LinePlan, several bool) {
 	m := l.Memory
 	p.printf("memory      %s bytes on the device: variables %s, arena %s, constants %s, inputs %s, outputs %s\n", grouped(m.Total),
 		grouped(m.Variables), grouped(m.Arena), grouped(m.Constants), grouped(m.Inputs), grouped(m.Outputs))
-	p.printf("            %s bytes allocated, %s more for transfers; %d kernels\n", grouped(l.Allocated), grouped(l.Staging), l.Kernels)
+	shared := ""
+	if l.Shared > 0 {
+		shared = fmt.Sprintf(", %s of the host's shared with other devices", grouped(l.Shared))
+	}
+	p.printf("            %s bytes allocated, %s more for transfers%s; %d kernels\n", grouped(l.Allocated), grouped(l.Staging), shared, l.Kernels)
 }
 
 func (p *progress) Reading(done, total int64) { p.percent("reading data", done, total) }
