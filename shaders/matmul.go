@@ -136,7 +136,9 @@ func (c *context) readOperands(wgsl string, bindings []matmul.Binding, operands 
 // adopt binds a candidate's operands. It fails for a candidate that would read one array as two types, or bind too many.
 func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Value, extra []Arg) (Kernel, bool) {
 	k := Kernel{Name: m.Name}
-	offsets := map[int]int{} // a scratch array for each piece of the kernel's scratch
+	if m.Scratch > 0 {
+		k.Scratch = []int64{int64(m.Scratch)}
+	}
 	for _, p := range m.Passes {
 		var args []Arg
 		for _, b := range p.Bindings {
@@ -144,14 +146,7 @@ func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Valu
 				args = append(args, Arg{Value: operands[b.Operand]})
 				continue
 			}
-			i, ok := offsets[b.Offset]
-			if !ok {
-				i = len(k.Scratch)
-				offsets[b.Offset] = i
-				k.Scratch = append(k.Scratch, 0)
-			}
-			k.Scratch[i] = max(k.Scratch[i], int64(b.Size))
-			args = append(args, Arg{Scratch: i})
+			args = append(args, Arg{Offset: int64(b.Offset), Size: int64(b.Size)})
 		}
 		wgsl := p.WGSL
 		if p.Epilogue {

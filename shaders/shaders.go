@@ -41,8 +41,9 @@ type Pass struct {
 
 // Arg is a value, or scratch array Scratch when Value is nil.
 type Arg struct {
-	Value   *graph.Value
-	Scratch int
+	Value        *graph.Value
+	Scratch      int
+	Offset, Size int64 // bytes, the part of the scratch array; Size 0 is all of it
 }
 
 // Part is a piece of a joined value.
