@@ -19,6 +19,7 @@ type Limits struct {
 	Software           bool
 	SubgroupSize       int // invocations; 0: not known
 	Cooperative        []graph.CooperativeMatrix
+	Flexible           []graph.FlexibleMatrix // where there are any, sources may be SPIR-V assembly
 }
 
 // Kernel computes one group: dispatches in order, or copies.
@@ -32,7 +33,7 @@ type Kernel struct {
 
 // Pass is one dispatch of one shader; binding i is Args[i], all declared read_write.
 type Pass struct {
-	WGSL            string
+	WGSL            string // or SPIR-V assembly, which begins with graph.Assembly
 	Args            []Arg
 	Workgroup       [3]int
 	Groups          [3]int

@@ -3,7 +3,7 @@
 package vulkan
 
 /*
-#include "cooperative.h"
+#include "native.h"
 */
 import "C"
 
@@ -38,14 +38,39 @@ func (a *adapter) cooperate(instance vk.Instance, version uint32) {
 	if len(a.Limits.Cooperative) > 0 {
 		a.Limits.SubgroupSize = a.Subgroup[0]
 	}
+	a.flex(instance)
+}
+
+// flex finds out what of matrices of any size there is for kernels.
+func (a *adapter) flex(instance vk.Instance) {
+	c := &a.cooperative
+	if c.second == 0 {
+		return
+	}
+	var all [C.GV_MOST_FLEXIBLE]C.gv_flexible
+	n := C.gv_flexible_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(a.physical), &all[0])
+	for _, f := range all[:n] {
+		m := shapeOf(C.gv_shape{f.m, f.n, f.k, f.a, f.b, f.c, f.result, f.saturating, f.scope})
+		a.Flexible = append(a.Flexible, Flexible{m, int(f.invocations)})
+		usable := m.A == "f16" || m.A == "bf16" && c.bfloat16 != 0
+		if usable && m.B == m.A && m.C == "f32" && m.Result == "f32" && m.Scope == "workgroup" && !m.Saturating &&
+			c.workgroup_scope != 0 && c.flexible_sizes != 0 && c.tensor_addressing != 0 && f.invocations <= c.most_invocations {
+			a.Limits.Flexible = append(a.Limits.Flexible, device.FlexibleMatrix{M: m.M, N: m.N, K: m.K, Input: m.A, Result: m.Result,
+				Invocations: int(f.invocations), Largest: int(c.largest), Reserved: int(c.reserved)})
+		}
+	}
 }
 
 // matrixFeatures is what the compiler may use for kernels of cooperative matrices.
 func (a *adapter) matrixFeatures() spirv.Features {
-	if len(a.Limits.Cooperative) == 0 {
-		return 0
+	var f spirv.Features
+	if len(a.Limits.Cooperative)+len(a.Limits.Flexible) > 0 {
+		f = spirv.Float16 | spirv.Subgroups | spirv.CooperativeMatrix
 	}
-	return spirv.Float16 | spirv.Subgroups | spirv.CooperativeMatrix
+	if len(a.Limits.Flexible) > 0 {
+		f |= spirv.TensorAddressing
+	}
+	return f
 }
 
 // subgroup is the size that a kernel's pipeline must ask for, 0 where the device has but one.

@@ -24,6 +24,7 @@ type Details struct {
 	Subgroup [2]int        `json:"subgroup_sizes"` // least and most invocations
 	Float16  bool          `json:"float16"`        // in arithmetic and in storage
 	Matrices []Matrix      `json:"cooperative_matrices,omitempty"`
+	Flexible []Flexible    `json:"flexible_matrices,omitempty"`
 }
 
 // Heap is a memory of the machine.
@@ -50,6 +51,20 @@ type Matrix struct {
 // String is like "16×16×16 f16·f16+f32".
 func (m Matrix) String() string {
 	return fmt.Sprintf("%d×%d×%d %s·%s+%s", m.M, m.N, m.K, m.A, m.B, m.C)
+}
+
+// Flexible is a product of matrices whose sides may be any multiples of those that are given.
+type Flexible struct {
+	Matrix
+	Invocations int `json:"invocations,omitempty"` // of a workgroup, where that is the scope
+}
+
+// String is like "16×16×16 f16·f16+f32 by 256".
+func (f Flexible) String() string {
+	if f.Invocations == 0 {
+		return f.Matrix.String()
+	}
+	return fmt.Sprintf("%v by %d", f.Matrix, f.Invocations)
 }
 
 // Options of a device.

@@ -47,6 +47,7 @@ const (
 	opDecorate   = 71
 	opAtomLoad   = 227
 	opCoopLoad   = 4457
+	opTensorLoad = 5367 // OpCooperativeMatrixLoadTensorNV
 
 	capabilitySubgroup, capabilitySubgroupQuad, capabilityMatrices = 61, 68, 6022 // the first two: of all that subgroups do, the first and the last
 
@@ -147,7 +148,7 @@ func (p *parser) instruction(op uint32, a []uint32) error {
 		if b, known := p.pointers[a[2]]; known {
 			p.pointers[a[1]] = b
 		}
-	case opLoad, opLength, opAtomLoad, opCoopLoad:
+	case opLoad, opLength, opAtomLoad, opCoopLoad, opTensorLoad:
 	case opExtInst:
 		p.mayWrite(a[4:]) // before the arguments stands the function's number, which is no id
 	default:
