@@ -59,14 +59,6 @@ type Flexible struct {
 	Invocations int `json:"invocations,omitempty"` // of a workgroup, where that is the scope
 }
 
-// String is like "16×16×16 f16·f16+f32 by 256".
-func (f Flexible) String() string {
-	if f.Invocations == 0 {
-		return f.Matrix.String()
-	}
-	return fmt.Sprintf("%v by %d", f.Matrix, f.Invocations)
-}
-
 // Options of a device.
 type Options struct {
 	MemoryBudget int64 // bytes of buffers; 0: most of what the GPU has, or three quarters of what it shares with the host

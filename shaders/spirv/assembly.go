@@ -131,7 +131,7 @@ func (a *assembler) line(n int, tokens []string) error {
 	}
 	a.code = append(a.code, newInstruction(f.op, operands...)...)
 	if f.op == opCapability {
-		if need := needed[tokens[1]]; a.features&need != need {
+		if need, known := needed[tokens[1]]; !known || a.features&need != need {
 			return fmt.Errorf("the device has no %s", tokens[1])
 		}
 	}
