@@ -4,6 +4,7 @@ package matmul
 
 import (
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
+	"github.com/gpupipe/gpupipe/shaders/spirv"
 )
 
 // What the kernels compute where workgroups multiply matrices of any size; and where only subgroups do, without tensor addressing, as on
@@ -72,15 +74,20 @@ func checkMatrix2(t *testing.T, dev *vulkan.Device) {
 // checkBySubgroups runs kernels of one subgroup a workgroup, on shapes that tiles fill: what follows from clamping is not to be seen there.
 func checkBySubgroups(t *testing.T, dev *vulkan.Device, unit vulkan.Matrix) {
 	l := limitsFor(dev.Limits())
-	tile := matrix2{threads: l.SubgroupSize, rows: 2 * unit.M, cols: 3 * unit.N, depth: 2 * unit.K, splits: 1}
-	for i, c := range cooperativeCases()[:4] {
+	tile := matrix2{threads: l.SubgroupSize, rows: 2 * unit.M, cols: unit.N, depth: 2 * unit.K}
+	v := validator{path: filepath.Join(t.TempDir(), "m.spv")}
+	for i, c := range cooperativeCases()[:4] { // of every transpose
 		s := c.spec
 		s.M, s.N, s.K = 2*tile.rows, 3*tile.cols, 6*tile.depth
 		s.Batch, s.BatchStrideA, s.BatchStrideB = 1+i%3, s.M*s.K, s.K*s.N+8*i
 		tile.splits = 1 + i/2
 		c.spec = s
 		t.Run(fmt.Sprintf("%s,%v,%v", dev.Info().Adapter, s.TransA, s.TransB), func(t *testing.T) {
-			check(t, dev, c, []Kernel{tile.kernel(s, l)}, bySubgroup)
+			k := tile.kernel(s, l)
+			m, err := spirv.Assemble(bySubgroup(k.Passes[0]).WGSL, assemblyFeatures&^spirv.TensorAddressing)
+			require.NoError(t, err)
+			v.check(t, m)
+			check(t, dev, c, []Kernel{k}, bySubgroup)
 		})
 	}
 }

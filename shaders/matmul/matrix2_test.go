@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -45,7 +48,7 @@ func halfCases() []testCase {
 
 // Every candidate is assembled, says of its workgroups and buffers what its pass says, and is valid.
 func TestMatrix2CandidatesAreValid(t *testing.T) {
-	v := validator{path: filepath.Join(t.TempDir(), "m.spv")}
+	v, blind := validator{path: filepath.Join(t.TempDir(), "m.spv")}, false
 	for _, c := range halfCases() {
 		ks := matrix2Candidates(c.spec, flexibleLimits())
 		require.NotEmpty(t, ks, c.name)
@@ -61,7 +64,34 @@ func TestMatrix2CandidatesAreValid(t *testing.T) {
 			assert.Equal(t, map[uint32]spirv.Binding{0: {}, 1: {}, 2: {Written: true}}, m.Bindings)
 			v.check(t, m)
 		}
+		blind = blind || !sameAsTools(t, ks[0].Passes[0].WGSL)
 	}
+}
+
+// sameAsTools compares with what the installed spirv-as makes of a text, if that knows the instructions.
+func sameAsTools(t *testing.T, text string) bool {
+	if runtime.GOOS != "linux" {
+		return false
+	}
+	path := filepath.Join(t.TempDir(), "m")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	out, err := exec.Command("spirv-as", "--target-env", "spv1.5", "-o", path+".spv", path).CombinedOutput()
+	if strings.Contains(string(out), "Invalid capability") {
+		t.Logf("the installed spirv-as is older than tensor addressing (%s)", strings.TrimSpace(string(out)))
+		return false
+	}
+	require.NoError(t, err, "spirv-as (Debian's spirv-tools): %s", out)
+	want, err := os.ReadFile(path + ".spv")
+	require.NoError(t, err)
+	m, err := spirv.Assemble(text, assemblyFeatures)
+	require.NoError(t, err)
+	for i, w := range m.Code {
+		if i != 2 { // the tool's own number
+			require.Equal(t, binary.LittleEndian.Uint32(want[4*i:]), w, "word %d", i)
+		}
+	}
+	require.Len(t, want, 4*len(m.Code))
+	return true
 }
 
 // interpreted is what an assembly pass makes of a buffer of so many bytes, which holds nothing but infinities before.
