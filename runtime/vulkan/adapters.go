@@ -192,7 +192,7 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 	for _, s := range can.shapes[:can.shape_count] {
 		a.Matrices = append(a.Matrices, shapeOf(s))
 	}
-	a.cooperate(instance, props.ApiVersion)
+	a.cooperate(instance)
 	a.memory(p)
 	return a, true
 }

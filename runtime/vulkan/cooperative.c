@@ -43,7 +43,7 @@ static void properties_of(function (*get)(void *, char const *), void *instance,
 	out->reserved = second.on[2];
 }
 
-void gv_cooperative_of(void *get_, void *instance, void *physical, uint32_t version, gv_cooperative *out) {
+void gv_cooperative_of(void *get_, void *instance, void *physical, gv_cooperative *out) {
 	function (*get)(void *, char const *) = (function (*)(void *, char const *))get_;
 	memset(out, 0, sizeof *out);
 	void (*query)(void *, void *) = (void (*)(void *, void *))get(instance, "vkGetPhysicalDeviceFeatures2");
@@ -55,7 +55,7 @@ void gv_cooperative_of(void *get_, void *instance, void *physical, uint32_t vers
 	link_after(&all, &f.float16);
 	link_after(&all, &f.storage16);
 	link_after(&all, &f.memory_model);
-	if (version >= (1u << 22 | 3u << 12)) link_after(&all, &f.subgroup_size);
+	if (gv_has_extension(get_, instance, physical, "VK_EXT_subgroup_size_control")) link_after(&all, &f.subgroup_size); // the instance is of 1.2
 	if (gv_has_extension(get_, instance, physical, "VK_KHR_shader_bfloat16")) link_after(&all, &f.bfloat16);
 	int second = gv_has_extension(get_, instance, physical, "VK_NV_cooperative_matrix2");
 	if (second) link_after(&all, &f.second);
@@ -110,6 +110,7 @@ void gv_enable_cooperative(gv_cooperative const *c, gv_cooperative_features *roo
 	if (c->subgroup_size) {
 		room->subgroup_size.on[0] = room->subgroup_size.on[1] = 1;
 		link_after(first, &room->subgroup_size);
+		extensions[(*count)++] = "VK_EXT_subgroup_size_control";
 	}
 }
 

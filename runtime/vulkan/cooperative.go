@@ -18,8 +18,8 @@ import (
 )
 
 // cooperate finds out what of cooperative matrices there is for kernels: what the device names, if it has all that they need.
-func (a *adapter) cooperate(instance vk.Instance, version uint32) {
-	C.gv_cooperative_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(a.physical), C.uint32_t(version), &a.cooperative)
+func (a *adapter) cooperate(instance vk.Instance) {
+	C.gv_cooperative_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(a.physical), &a.cooperative)
 	fixed := a.Subgroup[0] == a.Subgroup[1]
 	if fixed {
 		a.Limits.SubgroupSize = a.Subgroup[0]
@@ -73,9 +73,11 @@ func (a *adapter) matrixFeatures() spirv.Features {
 	return f
 }
 
-// subgroup is the size that a kernel's pipeline must ask for, 0 where the device has but one.
+// subgroup is the size that a kernel's pipeline must ask for, with all subgroups full; 0 leaves both to the device. Matrices in SPIR-V before 1.6
+// need full ones even where there is but one size.
 func (a *adapter) subgroup(m *spirv.Module) C.uint32_t {
-	if !m.Subgroups || a.Subgroup[0] == a.Subgroup[1] {
+	fixed := a.Subgroup[0] == a.Subgroup[1]
+	if !m.Subgroups || fixed && (!m.Matrices || a.cooperative.subgroup_size == 0) {
 		return 0
 	}
 	return C.uint32_t(a.Limits.SubgroupSize)

@@ -25,7 +25,7 @@ typedef struct gv_flexible {
 typedef struct gv_feature { uint32_t type; void *next; uint32_t on[8]; } gv_feature; // any of Vulkan's structs of features, or longer
 typedef struct gv_cooperative_features { gv_feature matrices, float16, storage16, memory_model, bfloat16, subgroup_size, second; } gv_cooperative_features;
 
-void gv_cooperative_of(void *get, void *instance, void *physical, uint32_t version, gv_cooperative *out);
+void gv_cooperative_of(void *get, void *instance, void *physical, gv_cooperative *out);
 
 // gv_flexible_of returns how many there are of GV_MOST_FLEXIBLE at most.
 uint32_t gv_flexible_of(void *get, void *instance, void *physical, gv_flexible *out);

@@ -14,6 +14,7 @@ type Module struct {
 	WorkgroupMemory int64              // bytes
 	Bindings        map[uint32]Binding // storage buffers of set 0
 	Subgroups       bool               // what it computes may depend on their size
+	Matrices        bool               // it has cooperative matrices
 }
 
 // Binding is what a kernel says of a buffer, and does with it.
@@ -108,6 +109,7 @@ func (p *parser) instruction(op uint32, a []uint32) error {
 	}
 	switch op {
 	case opCapability:
+		p.Matrices = p.Matrices || a[0] == capabilityMatrices
 		p.Subgroups = p.Subgroups || a[0] >= capabilitySubgroup && a[0] <= capabilitySubgroupQuad || a[0] == capabilityMatrices
 	case opEntry:
 		const main, end = 'm' | 'a'<<8 | 'i'<<16 | 'n'<<24, 0
