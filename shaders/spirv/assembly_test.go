@@ -166,3 +166,14 @@ func TestAssemblyMistakes(t *testing.T) {
 		assert.Contains(t, err.Error(), want)
 	}
 }
+
+// Whatever the text, there is a module or an error.
+func FuzzAssemble(f *testing.F) {
+	f.Add(counting)
+	f.Add("%a = OpTypeInt 32 0 ; \"\n\"%b = \xff\nOpDecorate %a Binding")
+	f.Add("OpEntryPoint GLCompute %a \"\"\nOpDecorate %a Block 1 2 3\n%a = OpTypeStruct %a %a\n%b = OpTypePointer StorageBuffer %a")
+	f.Fuzz(func(t *testing.T, text string) {
+		m, err := Assemble(text, ^Features(0))
+		assert.Equal(t, err == nil, m != nil)
+	})
+}
