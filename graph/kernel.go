@@ -82,6 +82,19 @@ type CooperativeMatrix struct {
 	Input, Result string // dtypes: "f16", "bf16"; "f32"
 }
 
+// FlexibleMatrix is a product that a workgroup of Invocations computes at once, of any M×K by K×N of Input, added to M×N of Result, whose sides
+// are multiples of these M, N and K and at most Largest. The driver takes Reserved bytes of workgroup memory for it.
+type FlexibleMatrix struct {
+	M, N, K       int
+	Input, Result string // dtypes: "f16", "bf16"; "f32"
+	Invocations   int
+	Largest       int
+	Reserved      int
+}
+
+// Assembly begins a source that is SPIR-V assembly and not WGSL.
+const Assembly = "; SPIR-V"
+
 // Candidate is one way to compute an op: a list of dispatches with scratch memory between them.
 type Candidate struct {
 	Name    string

@@ -51,7 +51,7 @@ func (c *context) matmulKernels() []Kernel {
 	}
 	limits := matmul.Limits{MaxInvocations: c.lim.MaxInvocations, MaxWorkgroupMemory: c.lim.MaxWorkgroupMemory,
 		MaxWorkgroupX: c.lim.MaxInvocations, MaxWorkgroupY: c.lim.MaxInvocations, MaxDispatch: c.lim.MaxDispatch,
-		SubgroupSize: c.lim.SubgroupSize, Cooperative: c.lim.Cooperative}
+		SubgroupSize: c.lim.SubgroupSize, Cooperative: c.lim.Cooperative, Flexible: c.lim.Flexible}
 	operands := map[matmul.Operand]*graph.Value{matmul.A: p.node.Inputs[0], matmul.B: p.node.Inputs[1], matmul.C: first}
 	var ks []Kernel
 	for _, m := range matmul.Candidates(spec, limits, c.lim.Software) {
@@ -136,7 +136,9 @@ func (c *context) readOperands(wgsl string, bindings []matmul.Binding, operands 
 // adopt binds a candidate's operands. It fails for a candidate that would read one array as two types, or bind too many.
 func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Value, extra []Arg) (Kernel, bool) {
 	k := Kernel{Name: m.Name}
-	offsets := map[int]int{} // a scratch array for each piece of the kernel's scratch
+	if m.Scratch > 0 {
+		k.Scratch = []int64{int64(m.Scratch)}
+	}
 	for _, p := range m.Passes {
 		var args []Arg
 		for _, b := range p.Bindings {
@@ -144,14 +146,7 @@ func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Valu
 				args = append(args, Arg{Value: operands[b.Operand]})
 				continue
 			}
-			i, ok := offsets[b.Offset]
-			if !ok {
-				i = len(k.Scratch)
-				offsets[b.Offset] = i
-				k.Scratch = append(k.Scratch, 0)
-			}
-			k.Scratch[i] = max(k.Scratch[i], int64(b.Size))
-			args = append(args, Arg{Scratch: i})
+			args = append(args, Arg{Offset: int64(b.Offset), Size: int64(b.Size)})
 		}
 		wgsl := p.WGSL
 		if p.Epilogue {
@@ -169,8 +164,11 @@ func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Valu
 
 var bindingLine = regexp.MustCompile(`@group\(0\) @binding\((\d+)\) var<storage, read_write> (\w+): array<(.+)>;\n`)
 
-// mergeBindings makes one binding of those that hold the same memory, since no two may overlap.
+// mergeBindings makes one binding of those that hold the same memory, since no two may overlap. In assembly it cannot.
 func (c *context) mergeBindings(wgsl string, args []Arg) (string, []Arg, bool) {
+	if strings.HasPrefix(wgsl, graph.Assembly) {
+		return wgsl, args, c.distinct(args)
+	}
 	type binding struct{ name, typ string }
 	seen := map[string]binding{}
 	var kept []Arg
@@ -191,4 +189,20 @@ func (c *context) mergeBindings(wgsl string, args []Arg) (string, []Arg, bool) {
 		kept = append(kept, args[i])
 	}
 	return wgsl, kept, true
+}
+
+// distinct tells whether all values lie in memory of their own.
+func (c *context) distinct(args []Arg) bool {
+	seen := map[string]bool{}
+	for _, a := range args {
+		if a.Value == nil {
+			continue
+		}
+		if key := c.key(a.Value); seen[key] {
+			return false
+		} else {
+			seen[key] = true
+		}
+	}
+	return true
 }

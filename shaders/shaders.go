@@ -19,6 +19,7 @@ type Limits struct {
 	Software           bool
 	SubgroupSize       int // invocations; 0: not known
 	Cooperative        []graph.CooperativeMatrix
+	Flexible           []graph.FlexibleMatrix // where there are any, sources may be SPIR-V assembly
 }
 
 // Kernel computes one group: dispatches in order, or copies.
@@ -32,7 +33,7 @@ type Kernel struct {
 
 // Pass is one dispatch of one shader; binding i is Args[i], all declared read_write.
 type Pass struct {
-	WGSL            string
+	WGSL            string // or SPIR-V assembly, which begins with graph.Assembly
 	Args            []Arg
 	Workgroup       [3]int
 	Groups          [3]int
@@ -41,8 +42,9 @@ type Pass struct {
 
 // Arg is a value, or scratch array Scratch when Value is nil.
 type Arg struct {
-	Value   *graph.Value
-	Scratch int
+	Value        *graph.Value
+	Scratch      int
+	Offset, Size int64 // bytes, the part of the scratch array; Size 0 is all of it
 }
 
 // Part is a piece of a joined value.

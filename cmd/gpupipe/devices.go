@@ -202,6 +202,9 @@ func detailRows(infos []device.Info, details []vulkan.Details) [][]string {
 				matrices = append(matrices, s)
 			}
 		}
+		for _, f := range d.Limits.Flexible {
+			matrices = append(matrices, fmt.Sprintf("multiples of %d×%d×%d %s by workgroups of %d", f.M, f.N, f.K, f.Input, f.Invocations))
+		}
 		rows = append(rows, []string{infos[i].Name, strings.Join(heaps, "; "), subgroup,
 			fmt.Sprintf("%d invocations, %d KiB", d.Limits.MaxInvocations, d.Limits.MaxWorkgroupMemory>>10), yesNo(d.Float16), yesNo(d.ImportAlignment > 0), orNone(matrices)})
 	}

@@ -118,6 +118,12 @@ func (c Checker) shader(s *Shader) error {
 	if s.WGSL == "" || strings.ContainsRune(s.WGSL, 0) || !utf8.ValidString(s.WGSL) {
 		return refuse("the source is not text: it is empty, not UTF-8, or holds a zero byte")
 	}
+	if s.Assembly() {
+		if !l.Assembly {
+			return refuse("the source is SPIR-V assembly, which this device does not take: it must be WGSL")
+		}
+		return nil // the backend compares what the module declares
+	}
 	if size, ok := workgroupSize(s.WGSL); ok && size != s.Workgroup {
 		return refuse("the source declares workgroup %v, the program %v", size, s.Workgroup)
 	}

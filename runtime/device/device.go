@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Kind tells what sort of hardware stands behind an adapter.
@@ -55,6 +56,8 @@ type Limits struct {
 
 	SubgroupSize int                 `json:"subgroup_size,omitempty"` // invocations of a subgroup in every kernel; 0: not known, or not always the same
 	Cooperative  []CooperativeMatrix `json:"cooperative,omitempty"`   // what a subgroup multiplies at once; nil where it cannot
+	Flexible     []FlexibleMatrix    `json:"flexible,omitempty"`      // what a workgroup multiplies at once; nil where it cannot
+	Assembly     bool                `json:"assembly,omitempty"`      // sources may be SPIR-V assembly
 }
 
 // CooperativeMatrix is a product that a subgroup computes at once: M×K by K×N of Input, added to M×N of Result.
@@ -64,6 +67,18 @@ type CooperativeMatrix struct {
 	K      int    `json:"k"`
 	Input  string `json:"input"`  // "f16" or "bf16"
 	Result string `json:"result"` // "f32"
+}
+
+// FlexibleMatrix is a product that a workgroup computes at once: matrices whose sides are any multiples of M, N and K up to Largest.
+type FlexibleMatrix struct {
+	M           int    `json:"m"`
+	N           int    `json:"n"`
+	K           int    `json:"k"`
+	Input       string `json:"input"`       // "f16" or "bf16"
+	Result      string `json:"result"`      // "f32"
+	Invocations int    `json:"invocations"` // of the workgroup
+	Largest     int    `json:"largest"`
+	Reserved    int    `json:"reserved"` // bytes of workgroup memory that the driver takes for it
 }
 
 // Multiplies tells whether there are cooperative matrices of "f16" or "bf16".
@@ -130,11 +145,17 @@ type Program struct {
 // Shader is one compute kernel. Its entry point is main; its bindings are group 0, 0…n−1, all storage buffers.
 type Shader struct {
 	Label           string // names the kernel in every error
-	WGSL            string
+	WGSL            string // or SPIR-V assembly, where Limits say that the device takes it; it begins with Assembly
 	Bindings        []Access
 	Workgroup       [3]int
 	WorkgroupMemory int // bytes
 }
+
+// Assembly begins a source that is not WGSL.
+const Assembly = "; SPIR-V"
+
+// Assembly tells whether the source is SPIR-V assembly.
+func (s *Shader) Assembly() bool { return strings.HasPrefix(s.WGSL, Assembly) }
 
 // Access is how a shader declares a binding.
 type Access uint8

@@ -197,9 +197,13 @@ func (p *Plan) limits() shaders.Limits {
 	for _, m := range l.Cooperative {
 		cooperative = append(cooperative, graph.CooperativeMatrix(m))
 	}
+	var flexible []graph.FlexibleMatrix
+	for _, m := range l.Flexible {
+		flexible = append(flexible, graph.FlexibleMatrix(m))
+	}
 	return shaders.Limits{MaxBindings: l.MaxBindings, MaxInvocations: l.MaxInvocations, MaxWorkgroupMemory: l.MaxWorkgroupMemory,
 		MaxDispatch: l.MaxDispatchDimension, Software: p.dev.Info().Kind == device.Software,
-		SubgroupSize: l.SubgroupSize, Cooperative: cooperative}
+		SubgroupSize: l.SubgroupSize, Cooperative: cooperative, Flexible: flexible}
 }
 
 // choose lowers a group before memory is planned, and picks a candidate.

@@ -88,7 +88,11 @@ func (r *recording) dispatch(q *program, g *fuse.Group, pass shaders.Pass, index
 		if a.Value != nil {
 			c.args = append(c.args, q.memory.Storage[a.Value])
 		} else {
-			c.args = append(c.args, q.memory.Scratch[g][a.Scratch])
+			st := q.memory.Scratch[g][a.Scratch]
+			if a.Size > 0 {
+				st.Offset, st.Size = st.Offset+a.Offset, a.Size
+			}
+			c.args = append(c.args, st)
 		}
 	}
 	r.commands = append(r.commands, c)

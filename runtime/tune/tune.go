@@ -290,10 +290,16 @@ func (b *bench) command(p *device.Program, pass shaders.Pass, scratch []device.B
 	p.Shaders = append(p.Shaders, device.Shader{Label: p.Label, WGSL: pass.WGSL, Bindings: make([]device.Access, len(pass.Args)),
 		Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory})
 	for _, a := range pass.Args {
-		buf := device.Buffer(nil)
 		if a.Value == nil {
-			buf = scratch[a.Scratch]
-		} else if buf = b.values[a.Value]; buf == nil {
+			part := device.Range{Buffer: scratch[a.Scratch], Offset: a.Offset, Size: a.Size}
+			if a.Size == 0 {
+				part.Size = part.Buffer.Size()
+			}
+			c.Args = append(c.Args, part)
+			continue
+		}
+		buf := b.values[a.Value]
+		if buf == nil {
 			var err error
 			if buf, err = b.alloc("value", a.Value.Type.Bytes()); err != nil {
 				return c, err

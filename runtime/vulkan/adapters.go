@@ -192,7 +192,7 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 	for _, s := range can.shapes[:can.shape_count] {
 		a.Matrices = append(a.Matrices, shapeOf(s))
 	}
-	a.cooperate(instance, props.ApiVersion)
+	a.cooperate(instance)
 	a.memory(p)
 	a.imports(instance)
 	return a, true
@@ -265,6 +265,7 @@ func limitsOf(l *vk.PhysicalDeviceLimits, can *C.gv_abilities) device.Limits {
 		MaxInvocations:       int(l.MaxComputeWorkGroupInvocations),
 		MaxDispatchDimension: int(min(l.MaxComputeWorkGroupCount[0], l.MaxComputeWorkGroupCount[1], l.MaxComputeWorkGroupCount[2], math.MaxInt32)),
 		MaxBufferSize:        size(uint64(can.allocation_size)),
+		Assembly:             true,
 	}
 	if can.buffer_size != 0 {
 		out.MaxBufferSize = min(out.MaxBufferSize, size(uint64(can.buffer_size)))

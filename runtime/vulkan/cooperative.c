@@ -11,7 +11,8 @@ typedef void (*function)(void);
 
 enum { // VkStructureType
 	T_FEATURES2 = 1000059000, T_FLOAT16 = 1000082000, T_STORAGE16 = 1000083000, T_BFLOAT16 = 1000141000, T_MEMORY_MODEL = 1000211000,
-	T_SUBGROUP_SIZE_CONTROL = 1000225002, T_MATRICES = 1000506000,
+	T_SUBGROUP_SIZE_CONTROL = 1000225002, T_MATRICES = 1000506000, T_PROPERTIES2 = 1000059001,
+	T_MATRICES2 = 1000593000, T_FLEXIBLE = 1000593001, T_MATRICES2_PROPERTIES = 1000593002,
 };
 
 static void link_after(void *first, gv_feature *added) {
@@ -27,9 +28,22 @@ static void typed(gv_cooperative_features *f) {
 	f->memory_model.type = T_MEMORY_MODEL;
 	f->bfloat16.type = T_BFLOAT16;
 	f->subgroup_size.type = T_SUBGROUP_SIZE_CONTROL;
+	f->second.type = T_MATRICES2;
 }
 
-void gv_cooperative_of(void *get_, void *instance, void *physical, uint32_t version, gv_cooperative *out) {
+static void properties_of(function (*get)(void *, char const *), void *instance, void *physical, gv_cooperative *out) {
+	struct { uint32_t type; void *next; uint64_t properties[128]; } all = {.type = T_PROPERTIES2}; // larger than VkPhysicalDeviceProperties
+	gv_feature second = {.type = T_MATRICES2_PROPERTIES};
+	void (*query)(void *, void *) = (void (*)(void *, void *))get(instance, "vkGetPhysicalDeviceProperties2");
+	if (!query) return;
+	link_after(&all, &second);
+	query(physical, &all);
+	out->most_invocations = second.on[0];
+	out->largest = second.on[1];
+	out->reserved = second.on[2];
+}
+
+void gv_cooperative_of(void *get_, void *instance, void *physical, gv_cooperative *out) {
 	function (*get)(void *, char const *) = (function (*)(void *, char const *))get_;
 	memset(out, 0, sizeof *out);
 	void (*query)(void *, void *) = (void (*)(void *, void *))get(instance, "vkGetPhysicalDeviceFeatures2");
@@ -41,12 +55,35 @@ void gv_cooperative_of(void *get_, void *instance, void *physical, uint32_t vers
 	link_after(&all, &f.float16);
 	link_after(&all, &f.storage16);
 	link_after(&all, &f.memory_model);
-	if (version >= (1u << 22 | 3u << 12)) link_after(&all, &f.subgroup_size);
+	if (gv_has_extension(get_, instance, physical, "VK_EXT_subgroup_size_control")) link_after(&all, &f.subgroup_size); // the instance is of 1.2
 	if (gv_has_extension(get_, instance, physical, "VK_KHR_shader_bfloat16")) link_after(&all, &f.bfloat16);
+	int second = gv_has_extension(get_, instance, physical, "VK_NV_cooperative_matrix2");
+	if (second) link_after(&all, &f.second);
 	query(physical, &all);
 	out->matrices = f.matrices.on[0] && f.float16.on[0] && f.storage16.on[0] && f.memory_model.on[0];
 	out->bfloat16 = out->matrices && f.bfloat16.on[0] && f.bfloat16.on[2]; // the type, and matrices of it
 	out->subgroup_size = out->matrices && f.subgroup_size.on[0] && f.subgroup_size.on[1]; // any, and full ones
+	out->second = out->matrices && second;
+	if (out->second) {
+		out->workgroup_scope = f.second.on[0];
+		out->flexible_sizes = f.second.on[1];
+		out->tensor_addressing = f.second.on[5];
+		properties_of(get, instance, physical, out);
+	}
+}
+
+uint32_t gv_flexible_of(void *get_, void *instance, void *physical, gv_flexible *out) {
+	typedef struct { uint32_t type; void *next; gv_flexible is; } properties;
+	int (*query)(void *, uint32_t *, properties *) = (int (*)(void *, uint32_t *, properties *))
+		((function (*)(void *, char const *))get_)(instance, "vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV");
+	if (!query) return 0;
+	properties all[GV_MOST_FLEXIBLE];
+	memset(all, 0, sizeof all);
+	for (int i = 0; i < GV_MOST_FLEXIBLE; i++) all[i].type = T_FLEXIBLE;
+	uint32_t n = GV_MOST_FLEXIBLE;
+	if (query(physical, &n, all) < 0) return 0;
+	for (uint32_t i = 0; i < n; i++) out[i] = all[i].is;
+	return n;
 }
 
 void gv_enable_cooperative(gv_cooperative const *c, gv_cooperative_features *room, void *first, char const **extensions, uint32_t *count) {
@@ -63,9 +100,17 @@ void gv_enable_cooperative(gv_cooperative const *c, gv_cooperative_features *roo
 		link_after(first, &room->bfloat16);
 		extensions[(*count)++] = "VK_KHR_shader_bfloat16";
 	}
+	if (c->second) {
+		room->second.on[0] = c->workgroup_scope;
+		room->second.on[1] = c->flexible_sizes;
+		room->second.on[5] = c->tensor_addressing;
+		link_after(first, &room->second);
+		extensions[(*count)++] = "VK_NV_cooperative_matrix2";
+	}
 	if (c->subgroup_size) {
 		room->subgroup_size.on[0] = room->subgroup_size.on[1] = 1;
 		link_after(first, &room->subgroup_size);
+		extensions[(*count)++] = "VK_EXT_subgroup_size_control";
 	}
 }
 

@@ -3,7 +3,7 @@
 package vulkan
 
 /*
-#include "cooperative.h"
+#include "native.h"
 */
 import "C"
 
@@ -18,8 +18,8 @@ import (
 )
 
 // cooperate finds out what of cooperative matrices there is for kernels: what the device names, if it has all that they need.
-func (a *adapter) cooperate(instance vk.Instance, version uint32) {
-	C.gv_cooperative_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(a.physical), C.uint32_t(version), &a.cooperative)
+func (a *adapter) cooperate(instance vk.Instance) {
+	C.gv_cooperative_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(a.physical), &a.cooperative)
 	fixed := a.Subgroup[0] == a.Subgroup[1]
 	if fixed {
 		a.Limits.SubgroupSize = a.Subgroup[0]
@@ -38,19 +38,46 @@ func (a *adapter) cooperate(instance vk.Instance, version uint32) {
 	if len(a.Limits.Cooperative) > 0 {
 		a.Limits.SubgroupSize = a.Subgroup[0]
 	}
+	a.flex(instance)
+}
+
+// flex finds out what of matrices of any size there is for kernels.
+func (a *adapter) flex(instance vk.Instance) {
+	c := &a.cooperative
+	if c.second == 0 {
+		return
+	}
+	var all [C.GV_MOST_FLEXIBLE]C.gv_flexible
+	n := C.gv_flexible_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(a.physical), &all[0])
+	for _, f := range all[:n] {
+		m := shapeOf(C.gv_shape{f.m, f.n, f.k, f.a, f.b, f.c, f.result, f.saturating, f.scope})
+		a.Flexible = append(a.Flexible, Flexible{m, int(f.invocations)})
+		usable := m.A == "f16" || m.A == "bf16" && c.bfloat16 != 0
+		if usable && m.B == m.A && m.C == "f32" && m.Result == "f32" && m.Scope == "workgroup" && !m.Saturating &&
+			c.workgroup_scope != 0 && c.flexible_sizes != 0 && c.tensor_addressing != 0 && f.invocations <= c.most_invocations {
+			a.Limits.Flexible = append(a.Limits.Flexible, device.FlexibleMatrix{M: m.M, N: m.N, K: m.K, Input: m.A, Result: m.Result,
+				Invocations: int(f.invocations), Largest: int(c.largest), Reserved: int(c.reserved)})
+		}
+	}
 }
 
 // matrixFeatures is what the compiler may use for kernels of cooperative matrices.
 func (a *adapter) matrixFeatures() spirv.Features {
-	if len(a.Limits.Cooperative) == 0 {
-		return 0
+	var f spirv.Features
+	if len(a.Limits.Cooperative)+len(a.Limits.Flexible) > 0 {
+		f = spirv.Float16 | spirv.Subgroups | spirv.CooperativeMatrix
 	}
-	return spirv.Float16 | spirv.Subgroups | spirv.CooperativeMatrix
+	if len(a.Limits.Flexible) > 0 {
+		f |= spirv.TensorAddressing
+	}
+	return f
 }
 
-// subgroup is the size that a kernel's pipeline must ask for, 0 where the device has but one.
+// subgroup is the size that a kernel's pipeline must ask for, with all subgroups full; 0 leaves both to the device. Matrices in SPIR-V before 1.6
+// need full ones even where there is but one size.
 func (a *adapter) subgroup(m *spirv.Module) C.uint32_t {
-	if !m.Subgroups || a.Subgroup[0] == a.Subgroup[1] {
+	fixed := a.Subgroup[0] == a.Subgroup[1]
+	if !m.Subgroups || fixed && (!m.Matrices || a.cooperative.subgroup_size == 0) {
 		return 0
 	}
 	return C.uint32_t(a.Limits.SubgroupSize)

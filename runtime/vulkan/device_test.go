@@ -93,6 +93,10 @@ func TestAdapters(t *testing.T) {
 			assert.Positive(t, a.Limits.SubgroupSize)
 			assert.Contains(t, a.Matrices, Matrix{M: m.M, N: m.N, K: m.K, A: m.Input, B: m.Input, C: "f32", Result: m.Result, Scope: "subgroup"})
 		}
+		for _, f := range a.Limits.Flexible {
+			assert.Contains(t, a.Flexible, Flexible{Matrix{M: f.M, N: f.N, K: f.K, A: f.Input, B: f.Input, C: "f32", Result: f.Result, Scope: "workgroup"}, f.Invocations})
+			assert.Positive(t, min(f.M, f.N, f.K, f.Invocations))
+		}
 		require.NotEmpty(t, a.Heaps)
 		for _, h := range a.Heaps {
 			assert.Positive(t, h.Bytes)

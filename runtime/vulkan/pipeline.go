@@ -44,7 +44,7 @@ func (d *Device) compile(s *device.Shader) (*pipeline, error) {
 	if p := d.pipelines[key]; p != nil {
 		return p, nil
 	}
-	m, err := d.compiler.Compile(s.WGSL, d.features)
+	m, err := d.translate(s)
 	if err != nil {
 		return nil, device.Invalid("%v", err)
 	}
@@ -60,6 +60,13 @@ func (d *Device) compile(s *device.Shader) (*pipeline, error) {
 	}
 	d.pipelines[key] = p
 	return p, nil
+}
+
+func (d *Device) translate(s *device.Shader) (*spirv.Module, error) {
+	if s.Assembly() {
+		return spirv.Assemble(s.WGSL, d.features)
+	}
+	return d.compiler.Compile(s.WGSL, d.features)
 }
 
 func accessKey(bindings []device.Access) string {

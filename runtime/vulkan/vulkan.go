@@ -24,8 +24,9 @@ type Details struct {
 	Subgroup [2]int        `json:"subgroup_sizes"` // least and most invocations
 	Float16  bool          `json:"float16"`        // in arithmetic and in storage
 	// ImportAlignment is that of the host's memory which the GPU reaches itself, in bytes; 0: it does not.
-	ImportAlignment int64    `json:"import_alignment"`
-	Matrices        []Matrix `json:"cooperative_matrices,omitempty"`
+	ImportAlignment int64      `json:"import_alignment"`
+	Matrices        []Matrix   `json:"cooperative_matrices,omitempty"`
+	Flexible        []Flexible `json:"flexible_matrices,omitempty"`
 }
 
 // Heap is a memory of the machine.
@@ -52,6 +53,12 @@ type Matrix struct {
 // String is like "16×16×16 f16·f16+f32".
 func (m Matrix) String() string {
 	return fmt.Sprintf("%d×%d×%d %s·%s+%s", m.M, m.N, m.K, m.A, m.B, m.C)
+}
+
+// Flexible is a product of matrices whose sides may be any multiples of those that are given.
+type Flexible struct {
+	Matrix
+	Invocations int `json:"invocations,omitempty"` // of a workgroup, where that is the scope
 }
 
 // Options of a device.

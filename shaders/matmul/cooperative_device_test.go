@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 )
 
@@ -24,12 +23,7 @@ func TestCooperativeCandidatesOnDevices(t *testing.T) {
 		dev, err := vulkan.Open(n, vulkan.Options{CacheDir: t.TempDir()})
 		require.NoError(t, err)
 		defer dev.Close()
-		d := dev.Limits()
-		l := Limits{MaxInvocations: d.MaxInvocations, MaxWorkgroupMemory: d.MaxWorkgroupMemory, MaxWorkgroupX: d.MaxInvocations,
-			MaxWorkgroupY: d.MaxInvocations, MaxDispatch: d.MaxDispatchDimension, SubgroupSize: d.SubgroupSize}
-		for _, m := range d.Cooperative {
-			l.Cooperative = append(l.Cooperative, graph.CooperativeMatrix(m))
-		}
+		l := limitsFor(dev.Limits())
 		for i, c := range cooperativeCases() {
 			ks := cooperativeCandidates(c.spec, l)
 			if len(ks) == 0 {

@@ -158,6 +158,7 @@ type bench struct {
 	dev  device.Device
 	bufs map[Operand]device.Buffer
 	bias device.Buffer
+	sums []byte // of the scratch, before a kernel runs
 }
 
 func (b *bench) buffer(name string, data []byte) device.Buffer {
@@ -176,7 +177,7 @@ func (b *bench) run(k Kernel, n int, change func(Pass) Pass) []float32 {
 	}
 	b.bufs[C] = b.buffer("c", floatBytes(unwritten))
 	defer b.bufs[C].Release()
-	b.bufs[Scratch] = b.buffer("scratch", make([]byte, k.Scratch))
+	b.bufs[Scratch] = b.buffer("scratch", append(slices.Clone(b.sums), make([]byte, k.Scratch-len(b.sums))...))
 	defer b.bufs[Scratch].Release()
 	p := &device.Program{Label: k.Name}
 	for i, pass := range k.Passes {

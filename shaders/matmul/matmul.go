@@ -36,6 +36,7 @@ type Limits struct {
 	MaxDispatch                  int // workgroups along one dimension
 	SubgroupSize                 int // invocations; 0: not known
 	Cooperative                  []graph.CooperativeMatrix
+	Flexible                     []graph.FlexibleMatrix // where there are any, sources may be SPIR-V assembly
 }
 
 // DefaultLimits are what every WebGPU device guarantees.
@@ -53,7 +54,7 @@ type Kernel struct {
 
 // Pass is one dispatch. Its entry point is main; its bindings are group 0, all read_write storage.
 type Pass struct {
-	WGSL              string
+	WGSL              string    // or SPIR-V assembly, which begins with graph.Assembly
 	Bindings          []Binding // 0, 1, …
 	Epilogue          bool      // the bindings of Spec.Declarations follow, at 3 and up
 	Workgroup, Groups [3]int
@@ -92,6 +93,7 @@ func Candidates(s Spec, l Limits, software bool) []Kernel {
 	} else {
 		ks = append(tileCandidates(s, l), vectorCandidates(s, l)...)
 		ks = append(ks, cooperativeCandidates(s, l)...)
+		ks = append(ks, matrix2Candidates(s, l)...)
 	}
 	sort.SliceStable(ks, func(i, j int) bool { return ks[i].Cost < ks[j].Cost })
 	return append([]Kernel{naive(s, l, software)}, ks...)

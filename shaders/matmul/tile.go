@@ -186,23 +186,37 @@ func (t tile) stores(g *source) {
 	}
 }
 
-// reduction adds the parts in order. It binds the scratch in two halves, for A and B, so that C stays binding 2.
+// reduction adds the parts in order. It binds the scratch in two pieces, for A and B, so that C stays binding 2; of one part the second piece
+// lies behind it, and nothing is read of it.
 func reduction(s Spec, l Limits, part, splits int) Pass {
 	wx := min(64, l.MaxInvocations, l.MaxWorkgroupX)
-	total, half := s.Batch*s.M*s.N, splits/2
+	quads, at := s.TypeC.Half(), 1 // elements that an invocation computes: halves are stored in whole words
+	if quads {
+		at = 4
+	}
+	total, half := s.Batch*s.M*s.N/at, max(splits/2, 1)
 	s.TypeA, s.TypeB = F32, F32
-	g := newSource(s, false, false, false)
+	g := newSource(s, quads, quads, quads)
 	groups := g.main([2]int{wx, 1}, [3]int{ceilDiv(total, wx), 1, 1}, l, true)
 	g.line("let id = tx * %du + l.x;", wx)
 	g.line("if (id >= %du) { return; }", total)
-	g.line("let b = id / %du; let i = id / %du %% %du; let j = id %% %du;", s.M*s.N, s.N, s.M, s.N)
-	g.line("var s = 0.0;")
-	g.line("for (var p = 0u; p < %du; p++) { s += mm_a[p * %du + id]; }", half, part)
-	g.line("for (var p = 0u; p < %du; p++) { s += mm_b[p * %du + id]; }", splits-half, part)
-	g.line("mm_c[id] = %s;", g.value("s", "b", "i", "j"))
+	if quads {
+		g.line("let b = id / %du; let i = id / %du %% %du; let j = id %% %du * 4u;\nvar s = vec4<f32>();", s.M*s.N/4, s.N/4, s.M, s.N/4)
+	} else {
+		g.line("let b = id / %du; let i = id / %du %% %du; let j = id %% %du;\nvar s = 0.0;", s.M*s.N, s.N, s.M, s.N)
+	}
+	g.line("for (var p = 0u; p < %du; p++) { s += mm_a[p * %du + id]; }", half, part/at)
+	if splits > 1 {
+		g.line("for (var p = 0u; p < %du; p++) { s += mm_b[p * %du + id]; }", splits-half, part/at)
+	}
+	if quads {
+		g.line("mm_c[id] = %s;", g.quadValue("s", "b", "i", "j"))
+	} else {
+		g.line("mm_c[id] = %s;", g.value("s", "b", "i", "j"))
+	}
 	p := g.pass([3]int{wx, 1, 1}, groups, 0)
 	cut := 4 * part * half
 	p.Bindings[0] = Binding{Operand: Scratch, Size: cut}
-	p.Bindings[1] = Binding{Operand: Scratch, Offset: cut, Size: 4*part*splits - cut}
+	p.Bindings[1] = Binding{Operand: Scratch, Offset: cut, Size: max(4*part*splits-cut, 256)}
 	return p
 }

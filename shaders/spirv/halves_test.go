@@ -58,7 +58,7 @@ func TestFactorsAreHalves(t *testing.T) {
 	assert.Contains(t, capabilities, uint32(capabilityFloat16))
 	assert.Equal(t, [][]uint32{{16}, {32}}, floats)
 	assert.Equal(t, map[uint32][]uint32{0: {16}, 1: {16}, 2: {32}}, components)
-	assert.True(t, m.Subgroups)
+	assert.True(t, m.Subgroups && m.Matrices)
 	assert.Equal(t, map[uint32]Binding{0: {}, 1: {Written: true}}, m.Bindings)
 
 	m, err = c.Compile(strings.Replace(matrices, "\n", " "+Bfloat16+"\n", 1), matrixFeatures)

@@ -14,6 +14,7 @@ type Module struct {
 	WorkgroupMemory int64              // bytes
 	Bindings        map[uint32]Binding // storage buffers of set 0
 	Subgroups       bool               // what it computes may depend on their size
+	Matrices        bool               // it has cooperative matrices
 }
 
 // Binding is what a kernel says of a buffer, and does with it.
@@ -47,6 +48,7 @@ const (
 	opDecorate   = 71
 	opAtomLoad   = 227
 	opCoopLoad   = 4457
+	opTensorLoad = 5367 // OpCooperativeMatrixLoadTensorNV
 
 	capabilitySubgroup, capabilitySubgroupQuad, capabilityMatrices = 61, 68, 6022 // the first two: of all that subgroups do, the first and the last
 
@@ -107,6 +109,7 @@ func (p *parser) instruction(op uint32, a []uint32) error {
 	}
 	switch op {
 	case opCapability:
+		p.Matrices = p.Matrices || a[0] == capabilityMatrices
 		p.Subgroups = p.Subgroups || a[0] >= capabilitySubgroup && a[0] <= capabilitySubgroupQuad || a[0] == capabilityMatrices
 	case opEntry:
 		const main, end = 'm' | 'a'<<8 | 'i'<<16 | 'n'<<24, 0
@@ -147,7 +150,7 @@ func (p *parser) instruction(op uint32, a []uint32) error {
 		if b, known := p.pointers[a[2]]; known {
 			p.pointers[a[1]] = b
 		}
-	case opLoad, opLength, opAtomLoad, opCoopLoad:
+	case opLoad, opLength, opAtomLoad, opCoopLoad, opTensorLoad:
 	case opExtInst:
 		p.mayWrite(a[4:]) // before the arguments stands the function's number, which is no id
 	default:

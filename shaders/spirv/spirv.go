@@ -15,7 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/codecache"
 )
 
-// Features say what the device has that will run the code. They are bits of naga/lib.rs's options.
+// Features say what the device has that will run the code. All but the last are bits of naga/lib.rs's options.
 type Features uint32
 
 const (
@@ -24,6 +24,7 @@ const (
 	Subgroups                              // subgroup operations
 	CooperativeMatrix                      // SPV_KHR_cooperative_matrix
 	ZeroWorkgroup                          // it clears workgroup memory itself (shaderZeroInitializeWorkgroupMemory); code for it compiles slowly
+	TensorAddressing                       // SPV_NV_tensor_addressing, for Assemble alone
 )
 
 // Compiler translates kernels, and keeps the results in a folder. It may be used by several goroutines.
@@ -84,6 +85,7 @@ func (c *Compiler) Compile(wgsl string, f Features) (*Module, error) {
 	if strings.Contains(wgsl, "\x00") {
 		return nil, errors.New("the source holds a zero byte")
 	}
+	f &^= TensorAddressing
 	path := ""
 	if c.dir != "" {
 		path = filepath.Join(c.modules(), key(wgsl, f))

@@ -77,7 +77,12 @@ func breaches(l device.Limits, b, other, foreign, gone device.Buffer) []breach {
 	at := func(b device.Buffer, offset, size int64) device.Range {
 		return device.Range{Buffer: b, Offset: offset, Size: size}
 	}
+	assembly := "which this device does not take"
+	if l.Assembly {
+		assembly = "line 2: unknown instruction OpNonsense"
+	}
 	return []breach{
+		{"assembly", shader(func(s *device.Shader) { s.WGSL = device.Assembly + "\nOpNonsense" }), "increment", assembly},
 		{"too many bindings", shader(func(s *device.Shader) { s.Bindings = make([]device.Access, l.MaxBindings+1) }), "increment", "bindings exceed"},
 		{"unknown access", shader(func(s *device.Shader) { s.Bindings = []device.Access{9, 0} }), "increment", "unknown access"},
 		{"workgroup of zero", shader(func(s *device.Shader) { s.Workgroup[1] = 0 }), "increment", "dimension 1"},

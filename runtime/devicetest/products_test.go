@@ -1,0 +1,77 @@
+package devicetest_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/gpupipe/gpupipe/shaders"
+)
+
+// Products whose sum is taken in parts, which only GPUs are offered: the parts are kept in scratch memory between passes.
+func TestProductsInParts(t *testing.T) {
+	d, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer d.Close()
+	c := graph.Case{Op: new(op.MatMulOp), Tolerance: 1e-5, Inputs: []graph.Type{{DType: graph.F32, Shape: graph.Shape{40, 2000}}, {DType: graph.F32, Shape: graph.Shape{2000, 24}}}}
+	split := 0
+	for _, r := range devicetest.Check(hardware{d}, []devicetest.Task{devicetest.Case(c)}) {
+		assert.True(t, r.OK(), "%s: %s", r.Candidate, r.Failure)
+		if strings.Contains(r.Candidate, "split") {
+			split++
+		}
+	}
+	assert.Positive(t, split)
+}
+
+// byWorkgroups is a Chooser of kernels in assembly, which counts them.
+type byWorkgroups map[string]int
+
+func (c byWorkgroups) Choose(_ device.Device, label string, ks []shaders.Kernel, fallback int) (int, error) {
+	for i, k := range ks {
+		if strings.HasPrefix(k.Name, "matrix2") {
+			c[label]++
+			return i, nil
+		}
+	}
+	return fallback, nil
+}
+
+// Products of halves have kernels in assembly where the device takes them, and their programs keep its limits. One whose operands lie in the same
+// memory has none: bindings must not overlap, and an assembled kernel has one for each.
+func TestProductsInAssembly(t *testing.T) {
+	limits := device.DefaultLimits()
+	limits.Assembly = true
+	limits.Flexible = []device.FlexibleMatrix{{M: 32, N: 32, K: 16, Input: "f16", Result: "f32", Invocations: 128, Largest: 256, Reserved: 1024}}
+	for name, c := range map[string]struct {
+		y      func(a, b *graph.Value) *graph.Value
+		kernel bool
+	}{
+		"plain":    {func(a, b *graph.Value) *graph.Value { return op.MatMul(a, b, false, true) }, true},
+		"epilogue": {func(a, b *graph.Value) *graph.Value { return op.Cast(op.Exp(op.MatMul(a, b, false, true)), graph.F16) }, true},
+		"square":   {func(a, _ *graph.Value) *graph.Value { return op.MatMul(a, a, false, true) }, false},
+	} {
+		g, err := graph.Build(func(b *graph.Builder) {
+			typ := graph.Type{DType: graph.F16, Shape: graph.Shape{72, 4000}}
+			b.Output("y", c.y(b.Input("a", typ), b.Input("b", typ)))
+		})
+		require.NoError(t, err)
+		kernels := byWorkgroups{}
+		plan, err := exec.NewPlan(null.New(null.Options{Limits: &limits}), map[string]*graph.Graph{"g": g}, exec.Options{Tune: kernels})
+		require.NoError(t, err)
+		assert.Equal(t, c.kernel, len(kernels) > 0, name)
+		s, err := plan.Load()
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+	}
+	assert.Equal(t, device.Assembly, graph.Assembly, "one sign for both")
+}

@@ -1,0 +1,229 @@
+package matmul
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/gpupipe/gpupipe/shaders/spirv"
+)
+
+// flexibleLimits are those of a device whose workgroups multiply matrices of any size.
+func flexibleLimits() Limits {
+	l := tensorLimits(16, 32, "f16")
+	for _, input := range []string{"f16", "bf16"} {
+		for _, n := range []int{128, 256} {
+			l.Flexible = append(l.Flexible, graph.FlexibleMatrix{M: 32, N: 16, K: 16, Input: input, Result: "f32", Invocations: n, Largest: 1024, Reserved: 4096})
+		}
+	}
+	return l
+}
+
+// All that kernels in assembly may need.
+const assemblyFeatures = spirv.Float16 | spirv.Subgroups | spirv.CooperativeMatrix | spirv.TensorAddressing
+
+// halfCases are the cooperative kernels' cases, of f16 and of bf16 by turns.
+func halfCases() []testCase {
+	out := cooperativeCases()
+	for i := range out {
+		e := []Element{F16, BF16}[i%2]
+		out[i].spec.TypeA, out[i].spec.TypeB = e, e
+	}
+	return out
+}
+
+// Every candidate is assembled, says of its workgroups and buffers what its pass says, and is valid.
+func TestMatrix2CandidatesAreValid(t *testing.T) {
+	v, blind := validator{path: filepath.Join(t.TempDir(), "m.spv")}, false
+	for _, c := range halfCases() {
+		ks := matrix2Candidates(c.spec, flexibleLimits())
+		require.NotEmpty(t, ks, c.name)
+		names := map[string]bool{}
+		for _, k := range ks {
+			assert.False(t, names[k.Name], "%s twice", k.Name)
+			names[k.Name] = true
+			checkLimits(t, testCase{limits: flexibleLimits()}, k)
+			m, err := spirv.Assemble(k.Passes[0].WGSL, assemblyFeatures)
+			require.NoError(t, err, "%s, %s\n%s", c.name, k.Name, k.Passes[0].WGSL)
+			assert.Equal(t, k.Passes[0].Workgroup, m.Workgroup)
+			assert.Zero(t, m.WorkgroupMemory)
+			assert.Equal(t, map[uint32]spirv.Binding{0: {}, 1: {}, 2: {Written: true}}, m.Bindings)
+			v.check(t, m)
+		}
+		blind = blind || !sameAsTools(t, ks[0].Passes[0].WGSL)
+	}
+}
+
+// sameAsTools compares with what the installed spirv-as makes of a text, if that knows the instructions.
+func sameAsTools(t *testing.T, text string) bool {
+	if runtime.GOOS != "linux" {
+		return false
+	}
+	path := filepath.Join(t.TempDir(), "m")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	out, err := exec.Command("spirv-as", "--target-env", "spv1.5", "-o", path+".spv", path).CombinedOutput()
+	if strings.Contains(string(out), "Invalid capability") {
+		t.Logf("the installed spirv-as is older than tensor addressing (%s)", strings.TrimSpace(string(out)))
+		return false
+	}
+	require.NoError(t, err, "spirv-as (Debian's spirv-tools): %s", out)
+	want, err := os.ReadFile(path + ".spv")
+	require.NoError(t, err)
+	m, err := spirv.Assemble(text, assemblyFeatures)
+	require.NoError(t, err)
+	for i, w := range m.Code {
+		if i != 2 { // the tool's own number
+			require.Equal(t, binary.LittleEndian.Uint32(want[4*i:]), w, "word %d", i)
+		}
+	}
+	require.Len(t, want, 4*len(m.Code))
+	return true
+}
+
+// interpreted is what an assembly pass makes of a buffer of so many bytes, which holds nothing but infinities before.
+func interpreted(t *testing.T, s Spec, p Pass, a, b []byte, size int) []byte {
+	m, err := spirv.Assemble(p.WGSL, assemblyFeatures)
+	require.NoError(t, err)
+	machine := newMachine(m, s.TypeA, a, b, floatBytes(slices.Repeat([]float32{float32(math.Inf(1))}, size/4)))
+	for z := range p.Groups[2] {
+		for y := range p.Groups[1] {
+			for x := range p.Groups[0] {
+				machine.run([3]int{x, y, z})
+			}
+		}
+	}
+	return machine.buffers[2]
+}
+
+// What the kernels compute, edges and parts and batches of them: the pass in assembly by a machine that does as the specifications say, what
+// follows by a device. A store outside of C would be a panic, or be found behind it.
+func TestMatrix2Kernels(t *testing.T) {
+	dev, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	for i, c := range halfCases() {
+		t.Run(c.name, func(t *testing.T) {
+			s, r := c.spec, rand.New(rand.NewPCG(1, 2))
+			x, xBits := halves(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA, s.TypeA)
+			y, yBits := halves(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB, s.TypeB)
+			bias := random(r, s.N)
+			want := reference(s, x, y, bias)
+			for _, k := range some(matrix2Candidates(s, flexibleLimits()), i) {
+				if len(k.Passes) == 1 {
+					got := floats(interpreted(t, s, k.Passes[0], xBits, yBits, 4*len(want)))
+					requireClose(t, k, want, got, s.K)
+					continue
+				}
+				b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
+				b.sums = interpreted(t, s, k.Passes[0], xBits, yBits, k.Passes[0].Bindings[2].Size)
+				b.bias = b.buffer("bias", floatBytes(bias))
+				k.Passes = k.Passes[1:]
+				requireClose(t, k, want, b.run(k, len(want), func(p Pass) Pass { return p }), s.K)
+				b.bias.Release()
+			}
+		})
+	}
+}
+
+func floats(b []byte) (out []float32) {
+	for ; len(b) > 0; b = b[4:] {
+		out = append(out, math.Float32frombits(binary.LittleEndian.Uint32(b)))
+	}
+	return out
+}
+
+// Halves that come of sums in scratch are stored in whole words.
+func TestMatrix2StoresHalves(t *testing.T) {
+	s := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, TypeC: BF16, Epilogue: narrow, BatchStrideA: 35, BatchStrideB: 60}
+	r := rand.New(rand.NewPCG(1, 2))
+	x, xBits := halves(r, 70, F16)
+	y, yBits := halves(r, 120, F16)
+	floats := s
+	floats.Epilogue = nil
+	want := reference(floats, x, y, nil)
+	dev, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	k := matrix2Candidates(s, flexibleLimits())[0]
+	b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
+	b.sums = interpreted(t, s, k.Passes[0], xBits, yBits, k.Passes[0].Bindings[2].Size)
+	k.Passes = k.Passes[1:]
+	k.Passes[0].Epilogue = false // this one reads no buffer
+	for i, word := range b.run(k, len(want)/2, func(p Pass) Pass { return p })[:len(want)/2] {
+		bits := BF16.Bits(float64(float32(want[2*i]))) | BF16.Bits(float64(float32(want[2*i+1])))<<16
+		require.Equal(t, bits, math.Float32bits(word), "word %d", i)
+	}
+}
+
+func TestMatrix2NeedsTheDevice(t *testing.T) {
+	s := Spec{Batch: 1, M: 256, N: 256, K: 256, TypeA: F16, TypeB: F16}
+	names := func(change func(s *Spec, l *Limits)) (out []string) {
+		s, l := s, flexibleLimits()
+		change(&s, &l)
+		for _, k := range matrix2Candidates(s, l) {
+			if !strings.Contains(k.Name, "split") {
+				out = append(out, strings.TrimPrefix(k.Name, "matrix2 "))
+			}
+		}
+		return out
+	}
+	each := func(change func(f *graph.FlexibleMatrix)) []string {
+		return names(func(_ *Spec, l *Limits) {
+			for i := range l.Flexible {
+				change(&l.Flexible[i])
+			}
+		})
+	}
+	all := []string{"64x64x32/128", "128x128x32/128", "128x128x64/128", "128x128x32/256", "128x128x64/256", "256x128x64/256", "128x256x64/256"}
+	assert.Equal(t, all, names(func(*Spec, *Limits) {}))
+	assert.Equal(t, all[3:], each(func(f *graph.FlexibleMatrix) { f.Invocations = 256 }), "each once")
+	assert.Equal(t, all[:3], names(func(_ *Spec, l *Limits) { l.MaxInvocations = 128 }))
+	assert.Equal(t, all[5:6], each(func(f *graph.FlexibleMatrix) { f.M = 256 }))
+	assert.Equal(t, all[6:], each(func(f *graph.FlexibleMatrix) { f.N = 256 }))
+	assert.Equal(t, []string{all[2], all[4], all[5], all[6]}, each(func(f *graph.FlexibleMatrix) { f.K = 64 }))
+	assert.Equal(t, all[:5], each(func(f *graph.FlexibleMatrix) { f.Largest = 128 }))
+	for what, none := range map[string][]string{
+		"f32":             names(func(s *Spec, _ *Limits) { s.TypeA, s.TypeB = F32, F32 }),
+		"two types":       names(func(s *Spec, _ *Limits) { s.TypeB = BF16 }),
+		"a large operand": names(func(s *Spec, _ *Limits) { s.Batch, s.BatchStrideB = 3, 1<<30 }),
+		"a large result":  names(func(s *Spec, _ *Limits) { s.M, s.N, s.K = 1<<16, 1<<15, 8 }),
+		"many":            names(func(s *Spec, l *Limits) { s.Batch = l.MaxDispatch + 1 }),
+		"no memory":       each(func(f *graph.FlexibleMatrix) { f.Reserved = 1 << 20 }),
+		"other results":   each(func(f *graph.FlexibleMatrix) { f.Result = "f16" }),
+		"nonsense":        each(func(f *graph.FlexibleMatrix) { f.M, f.Invocations = 0, 0 }),
+		"no such device":  names(func(_ *Spec, l *Limits) { l.Flexible = nil }),
+	} {
+		assert.Empty(t, none, what)
+	}
+	_, err := spirv.Assemble(matrix2Candidates(s, flexibleLimits())[0].Passes[0].WGSL, assemblyFeatures&^spirv.TensorAddressing)
+	assert.ErrorContains(t, err, "the device has no TensorAddressingNV")
+}
+
+// Where nothing is timed a kernel of our own text is taken, if it is for tensor cores.
+func TestMatrix2IsChosenByTiming(t *testing.T) {
+	for _, d := range [][3]int{{4096, 4096, 4096}, {8192, 50257, 768}, {8192, 768, 768}, {1024, 1024, 1024}, {768, 768, 65536}, {128, 128, 64}} {
+		s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TypeA: F16, TypeB: F16}
+		ks := Candidates(s, flexibleLimits(), false)
+		assert.Equal(t, Candidates(s, tensorLimits(16, 32, "f16"), false)[1].Name, ks[1].Name)
+		first := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "matrix2") })
+		require.Positive(t, first)
+		assert.True(t, slices.ContainsFunc(ks[first:], func(k Kernel) bool { return strings.HasPrefix(k.Name, "tile") }), fmt.Sprint("before all without tensor cores: ", d))
+		for _, k := range Candidates(s, flexibleLimits(), true) {
+			assert.NotContains(t, k.Name, "matrix2", "software computes by its own kernels")
+		}
+	}
+}
