@@ -10,10 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
@@ -279,9 +281,13 @@ func flatten(c Config) map[string]string {
 	return keys
 }
 
+// orNone is what a message has for a value's text in YAML, which writes 1e+07.
 func orNone(s string) string {
 	if s == "" {
 		return "nothing"
+	}
+	if x, err := strconv.ParseFloat(s, 64); err == nil && strings.Contains(s, "e+") {
+		return model.ValueText(x)
 	}
 	return s
 }
