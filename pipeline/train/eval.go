@@ -141,17 +141,11 @@ type Evaluation struct {
 
 // Evaluate computes the loss of a model over a whole text.
 func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
-	src, err := OpenModel(o.From, o.Tokenizer)
+	src, err := OpenWeights(o.From, nil, o.Tokenizer, o.Weights, o.Note)
 	if err != nil {
-		return out, Mistake(err)
-	}
-	defer src.Close()
-	if o.Note == nil {
-		o.Note = Silent{}.Note
-	}
-	if err := src.Choose(o.Weights, o.Note); err != nil {
 		return out, err
 	}
+	defer src.Close()
 	text, name, err := src.text(ctx, o)
 	if err != nil {
 		return out, Mistake(err)
