@@ -114,6 +114,7 @@ type run struct {
 
 	step    int       // finished
 	saved   int       // step of the newest checkpoint of this run; −1: none
+	owed    bool      // the newest checkpoint was saved before its step was told of
 	skipped int       // batches in a row
 	last    *Progress // a step that is told of when it is known what follows it
 	pace    pace
