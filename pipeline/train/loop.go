@@ -39,6 +39,9 @@ func (r *run) loop(ctx context.Context) error {
 			}
 		}
 	}
+	if err := r.settled(); err != nil {
+		return err
+	}
 	r.result.Interrupted = ctx.Err() != nil && r.step < r.Train.Steps && r.result.Stopped == ""
 	if !r.result.Interrupted && r.step > 0 && r.data.val != nil && r.Train.EvalEvery > 0 {
 		if err := r.evaluateNow(ctx); err != nil {
@@ -60,6 +63,9 @@ func (r *run) catchUp(ctx context.Context) error {
 		if err := r.evaluateNow(ctx); err != nil {
 			return err
 		}
+	}
+	if err := r.settled(); err != nil {
+		return err
 	}
 	if err := r.tellLast(ctx); err != nil {
 		return err
@@ -96,6 +102,9 @@ func (r *run) segment(ctx context.Context) (err error) {
 	}
 	from, began := r.step, time.Now()
 	r.step, err = r.engine.Train(ctx, r.source, r.step, to, func(m engine.Measured) error {
+		if err := r.settled(); err != nil {
+			return err
+		}
 		if err := errors.Join(r.tellLast(ctx), r.writeProfile(m.Batch, false)); err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ func (r *run) restarting() bool { return len(r.faults) > 0 }
 // survive goes on when a device was lost that is in a process of its own: as a run that is resumed does, from the newest checkpoint, or
 // from the beginning where there is none. Other errors stay what they are.
 func (r *run) survive(ctx context.Context, err error) error {
-	for errors.Is(err, device.ErrLost) {
+	for errors.Is(err, device.ErrLost) && !r.hastened(ctx, err) {
 		if !r.isolated() {
 			return fmt.Errorf("%w; %s; with pipeline.isolate: %s a run goes on by itself", err, r.kept(), inProcess)
 		}
@@ -45,6 +45,9 @@ func (r *run) survive(ctx context.Context, err error) error {
 			r.noteRestart(began, fault)
 			err = r.loop(ctx)
 		}
+	}
+	if r.hastened(ctx, err) {
+		return r.leave(ctx)
 	}
 	return err
 }
@@ -109,7 +112,7 @@ func (r *run) restart(ctx context.Context) error {
 	if !r.pause(ctx) {
 		return nil
 	}
-	switch err := r.raise(ctx); {
+	switch err := r.do(ctx, r.plan, r.load); {
 	case errors.Is(err, device.ErrLost):
 		return err
 	case err != nil:
@@ -151,17 +154,6 @@ func (r *run) pause(ctx context.Context) bool {
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil
-}
-
-// raise opens the devices and loads them. When ctx ends it does not wait for what compiles.
-func (r *run) raise(ctx context.Context) error {
-	if err := r.plan(ctx); err != nil {
-		return err
-	}
-	devices := r.devices
-	unhook := context.AfterFunc(ctx, func() { kill(devices); _ = endAll(devices) })
-	defer unhook()
-	return r.load(ctx)
 }
 
 // closeDevices releases what is on the devices, and the devices.
