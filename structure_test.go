@@ -52,7 +52,7 @@ var allowed = map[string]string{
 	"pipeline/bench":          "graph/model optim runtime/device runtime/exec pipeline/engine pipeline/schedule pipeline/trace",
 	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/checkpoint/safetensors pipeline/atomicfile pipeline/lock",
 	"pipeline/tokenizer/...":  "pipeline/tokenizer/...",
-	"pipeline/checkpoint/...": "pipeline/checkpoint/... pipeline/atomicfile",
+	"pipeline/checkpoint/...": "graph pipeline/checkpoint/... pipeline/atomicfile",
 	"pipeline/trace":          "pipeline/atomicfile",
 	"pipeline/metrics":        "pipeline/atomicfile",
 	"pipeline/atomicfile":     "",

@@ -32,33 +32,59 @@ func noHalves(op Op, what string, ts []Type, remedy string) error {
 	return nil
 }
 
+// format is how a half's 15 bits beside its sign are laid out, as those of IEEE 754's types are: an exponent above a fraction.
+type format struct {
+	fraction int // bits
+	least    int // exponent of the smallest normal number
+}
+
+var formats = [dtypes]format{F16: {10, -14}, BF16: {7, -126}}
+
+// infinity is also where the bits of NaNs begin, after it.
+func (f format) infinity() uint64 { return 0x7fff >> f.fraction << f.fraction }
+
+// rebased is how much less the bits of a normal number are than those of a float64, shifted to the format's place.
+func (f format) rebased() uint64 { return uint64(1022+f.least) << f.fraction }
+
+// unit is the distance of denormals.
+func (f format) unit() float64 { return math.Ldexp(1, f.least-f.fraction) }
+
+// nearest is the bits of the half nearest to x, ties to even; what is beyond the largest becomes infinite. NaN stays NaN, with its sign.
+func (f format) nearest(x float64) uint32 {
+	b := math.Float64bits(x)
+	sign, size, drop := uint32(b>>48)&0x8000, b&^(1<<63), 52-f.fraction
+	switch {
+	case x != x:
+		return sign | uint32(f.infinity()|1<<(f.fraction-1)|size>>drop&(1<<f.fraction-1)) // quiet: what tells it from infinity may be among the bits that go
+	case size>>52 < uint64(1023+f.least):
+		return sign | uint32(math.RoundToEven(math.Abs(x)/f.unit()))
+	}
+	return sign | uint32(min((size+1<<(drop-1)-1+size>>drop&1)>>drop-f.rebased(), f.infinity()))
+}
+
+// number is the inverse of nearest.
+func (f format) number(bits uint32) float64 {
+	sign, size := uint64(bits&0x8000)<<48, uint64(bits&0x7fff)
+	switch {
+	case size >= f.infinity():
+		return math.Float64frombits(sign | 0x7ff<<52 | (size-f.infinity())<<(52-f.fraction))
+	case size < 1<<f.fraction:
+		return math.Copysign(float64(size)*f.unit(), math.Float64frombits(sign))
+	}
+	return math.Float64frombits(sign | (size+f.rebased())<<(52-f.fraction))
+}
+
 // Bits is how a device stores x, rounded to the dtype: 16 bits of halves, 32 of others.
 func (d DType) Bits(x float64) uint32 {
 	switch d {
 	case F32:
 		return math.Float32bits(float32(x))
-	case BF16:
-		return math.Float32bits(float32(d.Round(x))) >> 16
-	case F16:
-		return bitsF16(d.Round(x))
+	case F16, BF16:
+		return formats[d].nearest(x)
 	case I32:
 		return uint32(int32(x))
 	}
 	return uint32(x)
-}
-
-func bitsF16(x float64) uint32 {
-	sign, a := uint32(math.Float64bits(x)>>48)&0x8000, math.Abs(x)
-	switch {
-	case math.IsNaN(x):
-		return 0x7e00
-	case a > 65504:
-		return sign | 0x7c00
-	case a < 0x1p-14:
-		return sign | uint32(a*0x1p24)
-	}
-	fraction, e := math.Frexp(a)
-	return sign | (uint32(e+14)<<10 + uint32(fraction*2048) - 1024)
 }
 
 // FromBits is the inverse of Bits.
@@ -66,30 +92,12 @@ func (d DType) FromBits(bits uint32) float64 {
 	switch d {
 	case F32:
 		return float64(math.Float32frombits(bits))
-	case BF16:
-		return float64(math.Float32frombits(bits << 16))
-	case F16:
-		return fromF16(bits)
+	case F16, BF16:
+		return formats[d].number(bits)
 	case I32:
 		return float64(int32(bits))
 	}
 	return float64(bits)
-}
-
-func fromF16(bits uint32) float64 {
-	sign, e, m := 1.0, int(bits>>10&31), float64(bits&1023)
-	if bits&0x8000 != 0 {
-		sign = -1
-	}
-	switch {
-	case e == 0:
-		return math.Copysign(m*0x1p-24, sign)
-	case e < 31:
-		return sign * math.Ldexp(1024+m, e-25)
-	case m == 0:
-		return math.Inf(int(sign))
-	}
-	return math.NaN()
 }
 
 // HalfAt is the WGSL expression of the bits of a half, a u32, at a position of an array<u32> that holds halves.

@@ -4,10 +4,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strconv"
 )
 
 // Real is a float64 attribute of an op. Its JSON is a number, or "inf", "-inf" or "nan", which JSON lacks.
 type Real float64
+
+// String writes a whole number in full, which %v of a float64 does only below a million, and others as short as they can be.
+func (r Real) String() string {
+	if f := float64(r); f == math.Trunc(f) && math.Abs(f) < 1<<53 {
+		return strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	return strconv.FormatFloat(float64(r), 'g', -1, 64)
+}
 
 // MarshalJSON writes the shortest number that reads back as the same bits.
 func (r Real) MarshalJSON() ([]byte, error) {
@@ -77,27 +86,8 @@ func (c *Constant) UnmarshalJSON(b []byte) error {
 
 // Round is the value of the dtype nearest to x, ties to even; integers are x itself.
 func (d DType) Round(x float64) float64 {
-	switch d {
-	case F32:
-		return float64(float32(x))
-	case F16:
-		return roundTo(x, 11, -13, 65504)
-	case BF16:
-		return roundTo(x, 8, -125, 0x1.fep127)
+	if d.Float() {
+		return d.FromBits(d.Bits(x))
 	}
 	return x
-}
-
-// roundTo rounds to bits of mantissa, with the smallest normal number 2^(least-1) and the given largest number.
-func roundTo(x float64, bits, least int, largest float64) float64 {
-	if x == 0 || math.IsNaN(x) || math.IsInf(x, 0) {
-		return x
-	}
-	_, e := math.Frexp(x)
-	unit := math.Ldexp(1, max(e, least)-bits)
-	y := math.RoundToEven(x/unit) * unit
-	if math.Abs(y) > largest {
-		return math.Copysign(math.Inf(1), x)
-	}
-	return y
 }

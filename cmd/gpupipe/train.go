@@ -34,7 +34,9 @@ measured before. These steps are slower, and what is trained is the same to the 
 train.precision: f16 or bf16 rounds the operands of products and what is kept between the passes; weights are f32 in checkpoints. A step whose
 gradient overflows f16 is skipped, and the loss scale halved.
 
-Ctrl-C finishes the step, saves and tells how to resume; a second one quits at once.
+Ctrl-C finishes the step, saves and tells how to resume; a second one quits at once. While the kernels of the first step compile there is
+nothing to finish: then the first one ends the run after the kernel that is compiled. In an evaluation it waits for the batch under way, and
+the run goes on with that evaluation.
 
 With pipeline.isolate: process each device is in a process of its own. When one dies, hangs or loses its device, all are started again, and the
 run goes on from its newest checkpoint to the same bits; after more than pipeline.restarts faults without a checkpoint in between it stops.

@@ -95,12 +95,9 @@ func (c *generateCommand) Run(a *app) error {
 	if c.Tokens < 1 {
 		return train.Mistake(fmt.Errorf("tokens: found %d, expected at least 1", c.Tokens))
 	}
-	src, err := train.OpenModel(c.From, c.Tokenizer)
+	src, err := train.OpenWeights(c.From, nil, c.Tokenizer, train.Weights(c.Weights), a.note)
 	if err != nil {
-		return train.Mistake(err)
-	}
-	if err := src.Choose(train.Weights(c.Weights), a.note); err != nil {
-		return errors.Join(err, src.Close())
+		return err
 	}
 	g, err := train.NewGenerator(src, c.Device, openDevice, nil)
 	if err != nil {

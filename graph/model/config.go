@@ -67,7 +67,15 @@ func (e *KeyError) Error() string {
 }
 
 func bad(key string, found any, expected string, args ...any) error {
-	return &KeyError{key, fmt.Sprint(found), fmt.Sprintf(expected, args...)}
+	return &KeyError{key, ValueText(found), fmt.Sprintf(expected, args...)}
+}
+
+// ValueText writes a config's value for a message: whole numbers in full.
+func ValueText(value any) string {
+	if x, ok := value.(float64); ok {
+		return graph.Real(x).String()
+	}
+	return fmt.Sprint(value)
 }
 
 // Validate refuses a shape that no model has; the error is a *KeyError.

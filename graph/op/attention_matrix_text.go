@@ -196,7 +196,8 @@ fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(halves(x.x, x.y), halves
 }
 
 // halves is the function that rounds two numbers to a word of halves. What is not finite stays so, and what is too large for f16, of which
-// WGSL leaves all to the device, becomes so: a gradient that overflows must be seen.
+// WGSL leaves all to the device, becomes so: a gradient that overflows must be seen. Devices round to f16 in one instruction, and which
+// way does not matter to the kernel's tolerance.
 func (m matrixKernel) halves() string {
 	if m.operands == graph.F16 {
 		return `fn halves(x: f32, y: f32) -> f32 {
@@ -207,11 +208,19 @@ func (m matrixKernel) halves() string {
 }
 `
 	}
-	return `fn half(a: u32) -> u32 { return select(a + 0x7fffu + ((a >> 16u) & 1u), a | 0x400000u, (a & 0x7fffffffu) > 0x7f800000u); }
-fn halves(x: f32, y: f32) -> f32 {
-  return bitcast<f32>((half(bitcast<u32>(x)) >> 16u) | (half(bitcast<u32>(y)) & 0xffff0000u));
+	return narrowing("half", m.operands) + "fn halves(x: f32, y: f32) -> f32 { return bitcast<f32>(half(x) | (half(y) << 16u)); }\n"
 }
-`
+
+// narrowing is a function from an f32 to the bits of a half, as a cast has them.
+func narrowing(name string, d graph.DType) string {
+	var lets strings.Builder
+	count := 0
+	bits := d.Narrow("x", func(typ, expr string) string {
+		count++
+		fmt.Fprintf(&lets, "  let x%d: %s = %s;\n", count, typ, expr)
+		return fmt.Sprintf("x%d", count)
+	})
+	return fmt.Sprintf("fn %s(x: f32) -> u32 {\n%s  return %s;\n}\n", name, lets.String(), bits)
 }
 
 // workgroupArrays declares arrays of one type and length.

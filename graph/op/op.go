@@ -221,7 +221,7 @@ func checkLiteral(d graph.DType, v float64) error {
 		return nil
 	}
 	if v < low || v > high || v != math.Trunc(v) {
-		return fmt.Errorf("%v is not a value of %v", v, d)
+		return fmt.Errorf("%v is not a value of %v", graph.Real(v), d)
 	}
 	return nil
 }

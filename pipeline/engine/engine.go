@@ -26,6 +26,17 @@ type Engine struct {
 	restless     <-chan struct{} // closed when lines that did not come to rest after a failure do
 }
 
+// Fault is what went wrong on a line, which its text names.
+type Fault struct {
+	Line string // as LinePlan.Name has it
+	error
+}
+
+func (f *Fault) Unwrap() error { return f.error }
+
+// fault is an error of the line's own.
+func (l *line) fault(err error) error { return &Fault{l.name(), fmt.Errorf("%s: %w", l.name(), err)} }
+
 // New plans a pipeline and allocates nothing. Errors that wrap exec.ErrTooLarge name the line that does not fit.
 func New(o Options) (*Engine, error) {
 	if err := o.check(o.Model); err != nil {
@@ -53,7 +64,7 @@ func New(o Options) (*Engine, error) {
 		l := &line{e: e, index: i, stage: i % o.Stages, replica: i / o.Stages, dev: dev}
 		l.slots = slots(sample.Line(l.stage))
 		if err := l.prepare(); err != nil {
-			return nil, fmt.Errorf("%s on %s: %w", l.name(), dev.Info().Name, err)
+			return nil, &Fault{l.name(), fmt.Errorf("%s on %s: %w", l.name(), dev.Info().Name, err)}
 		}
 		e.lines = append(e.lines, l)
 		if l.optimizer != nil {
@@ -113,7 +124,7 @@ func (e *Engine) Load() error {
 	for i, l := range e.lines {
 		loading.Go(func() {
 			if err := l.load(); err != nil {
-				errs[i] = fmt.Errorf("%s: %w", l.name(), err)
+				errs[i] = l.fault(err)
 			}
 		})
 	}

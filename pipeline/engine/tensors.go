@@ -47,7 +47,7 @@ func (e *Engine) WriteWeights(param string, v Version, data []byte) error {
 			}
 			known = true
 			if err := l.session.WriteAt(param, l.version(v), data); err != nil {
-				return fmt.Errorf("%s: %w", l.name(), err)
+				return l.fault(err)
 			}
 		}
 	}
@@ -70,7 +70,7 @@ func (e *Engine) WriteState(name string, data []byte) error {
 	for _, l := range e.stateLines(name) {
 		variable, at := l.stateAt(name)
 		if err := l.session.WriteAt(variable, at, data); err != nil {
-			return fmt.Errorf("%s: %w", l.name(), err)
+			return l.fault(err)
 		}
 	}
 	return nil

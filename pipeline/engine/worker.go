@@ -122,7 +122,7 @@ func (w *worker) advance() error {
 
 // failed says where what went wrong.
 func (w *worker) failed(a schedule.Action, err error) error {
-	return fmt.Errorf("%s: %v: %w", w.name(), a, err)
+	return w.fault(fmt.Errorf("%v: %w", a, err))
 }
 
 // take hands an event to the machine.

@@ -10,7 +10,9 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
@@ -112,6 +114,17 @@ type Number float64
 
 // MarshalJSON never fails.
 func (n Number) MarshalJSON() ([]byte, error) { return appendNumber(nil, float64(n)), nil }
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (n *Number) UnmarshalJSON(b []byte) error {
+	text := string(b)
+	if slices.Contains([]string{`"NaN"`, `"Infinity"`, `"-Infinity"`}, text) {
+		text = strings.Trim(text, `"`)
+	}
+	x, err := strconv.ParseFloat(text, 64)
+	*n = Number(x)
+	return err
+}
 
 func appendNumber(b []byte, v float64) []byte {
 	switch {

@@ -68,6 +68,20 @@ func TestExactNumbers(t *testing.T) {
 	}
 }
 
+func TestNumbersInJSON(t *testing.T) {
+	for text, x := range map[string]float64{`"NaN"`: math.NaN(), `"Infinity"`: math.Inf(1), `"-Infinity"`: math.Inf(-1), "0.1": 0.1, "16777216": 1 << 24} {
+		written, err := json.Marshal(Number(x))
+		require.NoError(t, err)
+		assert.Equal(t, text, string(written))
+		var back Number
+		require.NoError(t, json.Unmarshal(written, &back))
+		assert.Equal(t, math.Float64bits(x), math.Float64bits(float64(back)))
+	}
+	for _, text := range []string{`"nan"`, `"1"`, "null", "{}"} {
+		assert.Error(t, json.Unmarshal([]byte(text), new(Number)), text)
+	}
+}
+
 func TestResume(t *testing.T) {
 	const old = `{"step":1,"loss":3}` + "\n" + `{"step":2,"loss":2}` + "\n" + `{"step":3,"loss":1}` + "\n"
 	for name, c := range map[string]struct {

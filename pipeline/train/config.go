@@ -214,7 +214,7 @@ func (c *Config) agreesWith(d *strictyaml.Document) error {
 	}
 	found.SeqLen = c.Model.SeqLen
 	if key, mine, theirs := c.Model.Diff(found); key != "" {
-		return fmt.Errorf("%s: model.%s: found %v, but the weights in %s have %v", d.At("model."+key), key, mine, c.Init.From, theirs)
+		return fmt.Errorf("%s: model.%s: found %s, but the weights in %s have %s", d.At("model."+key), key, model.ValueText(mine), c.Init.From, model.ValueText(theirs))
 	}
 	return nil
 }
@@ -253,7 +253,7 @@ func bad(key string, found any, expected string, args ...any) error {
 	if s, ok := found.(string); ok {
 		found = fmt.Sprintf("%q", s)
 	}
-	return &model.KeyError{Key: key, Found: fmt.Sprint(found), Expected: fmt.Sprintf(expected, args...)}
+	return &model.KeyError{Key: key, Found: model.ValueText(found), Expected: fmt.Sprintf(expected, args...)}
 }
 
 func (c Config) validate() error {

@@ -107,6 +107,7 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "train: {batch_size: 5, microbatches: 2}\n":                                                 "c.yaml:5: train.batch_size: found 5, expected a multiple of train.microbatches (2)",
 		smallConfig + "train: {precision: fp16}\n":                                                                `c.yaml:5: train.precision: found "fp16", expected one of f32, f16, bf16`,
 		smallConfig + "train: {precision: bf16, loss_scale: {initial: 8}}\n":                                      "c.yaml:5: train.loss_scale: found a section, expected no such key: only train.precision f16 has a loss scale, and it is bf16",
+		smallConfig + "train: {precision: f16, loss_scale: {initial: 33554432}}\n":                                "c.yaml:5: train.loss_scale.initial: found 33554432, expected a power of two from 1 to 16777216",
 		smallConfig + "train: {precision: f16, loss_scale: {initial: 3}}\n":                                       "c.yaml:5: train.loss_scale.initial: found 3, expected a power of two from 1 to 16777216",
 		smallConfig + "train: {precision: f16, loss_scale: {growth_every: 0}}\n":                                  "c.yaml:5: train.loss_scale.growth_every: found 0, expected an integer from 1 to 16777216",
 		smallConfig + "train: {precision: f16, loss_scale: 8}\n":                                                  "c.yaml:5: train.loss_scale: found the integer 8, expected a section with the keys initial, growth_every",

@@ -72,14 +72,14 @@ func (e evaluation) loss(ctx context.Context, each func(inputs, targets []int32,
 	return sum / float64(total), nil
 }
 
-// evaluate is the validation loss of the run's present weights, summed in float64.
-func (r *run) evaluate() (float64, error) {
+// evaluate is the validation loss of the run's present weights, summed in float64. When ctx ends it stops between batches.
+func (r *run) evaluate(ctx context.Context) (float64, error) {
 	total, rows := r.data.val.Windows(), int64(r.rows())
 	if r.Train.EvalBatches > 0 {
 		total = min(total, int64(r.Train.EvalBatches)*int64(r.Train.BatchSize))
 	}
 	var sum float64
-	err := r.engine.Evaluate(context.Background(), engine.Tokens(r.data.val.Batch), int((total+rows-1)/rows), func(m engine.Measured) error {
+	err := r.engine.Evaluate(ctx, engine.Tokens(r.data.val.Batch), int((total+rows-1)/rows), func(m engine.Measured) error {
 		// The batcher begins anew after the last window: rows beyond it are not counted.
 		for _, l := range m.Losses[:min(rows, total-int64(m.Batch)*rows)] {
 			sum += float64(l)
@@ -141,17 +141,11 @@ type Evaluation struct {
 
 // Evaluate computes the loss of a model over a whole text.
 func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
-	src, err := OpenModel(o.From, o.Tokenizer)
+	src, err := OpenWeights(o.From, nil, o.Tokenizer, o.Weights, o.Note)
 	if err != nil {
-		return out, Mistake(err)
-	}
-	defer src.Close()
-	if o.Note == nil {
-		o.Note = Silent{}.Note
-	}
-	if err := src.Choose(o.Weights, o.Note); err != nil {
 		return out, err
 	}
+	defer src.Close()
 	text, name, err := src.text(ctx, o)
 	if err != nil {
 		return out, Mistake(err)

@@ -67,21 +67,15 @@ func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	if err := writable(o.Out, o.Force); err != nil {
 		return out, Mistake(err)
 	}
-	src, err := o.open()
+	src, err := OpenWeights(o.From, o.Step, o.Tokenizer, o.Weights, o.Note)
 	if err != nil {
-		return out, Mistake(err)
-	}
-	defer src.Close()
-	if o.Note == nil {
-		o.Note = Silent{}.Note
-	}
-	if err := src.Choose(o.Weights, o.Note); err != nil {
 		return out, err
 	}
+	defer src.Close()
 	out = Exported{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, WeightsX), DType: o.DType, Parameters: src.Model.Count(),
 		Bytes: src.Model.Count() * as.dtype.Size()}
 	if src.kept != nil {
-		o.Note("a hook wrote this model: the folder has its module, %s, and gpupipe reads it; transformers does not", moduleFile)
+		heard(o.Note)("a hook wrote this model: the folder has its module, %s, and gpupipe reads it; transformers does not", moduleFile)
 	}
 	if c := src.checkpoint; c != nil {
 		out.Step = &c.Step
@@ -103,13 +97,6 @@ func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 		return out, ctx.Err()
 	}
 	return out, Mistake(err)
-}
-
-func (o ExportOptions) open() (*Source, error) {
-	if o.Step != nil {
-		return OpenStep(o.From, *o.Step, o.Tokenizer)
-	}
-	return OpenModel(o.From, o.Tokenizer)
 }
 
 // ours are the files that an export may consist of.

@@ -97,7 +97,10 @@ func (r *run) openFolder(context.Context) (err error) {
 		r.traceLines()
 		return nil
 	}
-	dir := r.Run.Dir
+	dir, told := r.Run.Dir, r.step
+	if r.owed {
+		told--
+	}
 	for _, step := range []func() error{
 		func() error { return writeFile(filepath.Join(dir, configFile), r.YAML()) },
 		r.keepKernels,
@@ -106,11 +109,11 @@ func (r *run) openFolder(context.Context) (err error) {
 			return err
 		},
 		func() (err error) {
-			r.log, err = metrics.Resume(filepath.Join(dir, metricsFile), r.step)
+			r.log, err = metrics.Resume(filepath.Join(dir, metricsFile), told)
 			return err
 		},
 		func() (err error) {
-			r.events, err = metrics.NewEvents(filepath.Join(dir, eventsDir), r.step+1)
+			r.events, err = metrics.NewEvents(filepath.Join(dir, eventsDir), told+1)
 			return err
 		},
 		func() (err error) {

@@ -16,13 +16,16 @@ import (
 // pipeline is never empty.
 func (r *run) loop(ctx context.Context) error {
 	r.pace.start()
+	if err := r.catchUp(ctx); err != nil {
+		return r.postpone(ctx, err)
+	}
 	for r.step < r.Train.Steps && ctx.Err() == nil && r.result.Stopped == "" {
 		if err := r.segment(ctx); err != nil {
 			return r.rescue(ctx, err)
 		}
 		if r.due(r.Train.EvalEvery) && r.data.val != nil {
 			if err := r.evaluateNow(ctx); err != nil {
-				return err
+				return r.postpone(ctx, err)
 			}
 		}
 		if r.step < r.Train.Steps { // the last one may yet be evaluated
@@ -36,14 +39,49 @@ func (r *run) loop(ctx context.Context) error {
 			}
 		}
 	}
+	if err := r.settled(); err != nil {
+		return err
+	}
 	r.result.Interrupted = ctx.Err() != nil && r.step < r.Train.Steps && r.result.Stopped == ""
 	if !r.result.Interrupted && r.step > 0 && r.data.val != nil && r.Train.EvalEvery > 0 {
+		if err := r.evaluateNow(ctx); err != nil {
+			return r.postpone(ctx, err)
+		}
+	}
+	if err := r.tellLast(ctx); err != nil || r.saved == r.step && !r.owed {
+		return err
+	}
+	return r.save(ctx)
+}
+
+// catchUp does what an interruption kept from being done after the step of the checkpoint: the evaluation, and what follows from it.
+func (r *run) catchUp(ctx context.Context) error {
+	if !r.owed || r.step == r.Train.Steps { // the last step is evaluated in the end
+		return nil
+	}
+	if r.due(r.Train.EvalEvery) && r.data.val != nil {
 		if err := r.evaluateNow(ctx); err != nil {
 			return err
 		}
 	}
-	if err := r.tellLast(ctx); err != nil || r.saved == r.step {
+	if err := r.settled(); err != nil {
 		return err
+	}
+	if err := r.tellLast(ctx); err != nil {
+		return err
+	}
+	return r.save(ctx)
+}
+
+// postpone saves the step after which an evaluation was interrupted, without telling of it: that is done when the run goes on. Other
+// errors stay what they are.
+func (r *run) postpone(ctx context.Context, err error) error {
+	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) {
+		return err
+	}
+	r.result.Interrupted = true
+	if r.saved == r.step {
+		return nil
 	}
 	return r.save(ctx)
 }
@@ -64,6 +102,9 @@ func (r *run) segment(ctx context.Context) (err error) {
 	}
 	from, began := r.step, time.Now()
 	r.step, err = r.engine.Train(ctx, r.source, r.step, to, func(m engine.Measured) error {
+		if err := r.settled(); err != nil {
+			return err
+		}
 		if err := errors.Join(r.tellLast(ctx), r.writeProfile(m.Batch, false)); err != nil {
 			return err
 		}
@@ -101,10 +142,10 @@ func (r *run) rescue(ctx context.Context, err error) error {
 // due tells whether something done every n steps is to be done after this one.
 func (r *run) due(n int) bool { return n > 0 && r.step%n == 0 && r.step < r.Train.Steps }
 
-// evaluateNow adds the validation loss to what is told of the last step.
+// evaluateNow adds the validation loss to what is told of the last step. Interrupted, it gives the error of ctx.
 func (r *run) evaluateNow(ctx context.Context) error {
 	began := time.Now()
-	loss, err := r.evaluate()
+	loss, err := r.evaluate(ctx)
 	if err != nil {
 		return err
 	}

@@ -61,6 +61,19 @@ func (p Progress) MarshalJSON() ([]byte, error) {
 	}{plain(p), metrics.Number(p.Loss), metrics.Number(p.GradNorm)})
 }
 
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (p *Progress) UnmarshalJSON(b []byte) error {
+	type plain Progress
+	x := struct {
+		*plain
+		Loss     metrics.Number `json:"loss"`
+		GradNorm metrics.Number `json:"grad_norm"`
+	}{plain: (*plain)(p)}
+	err := json.Unmarshal(b, &x)
+	p.Loss, p.GradNorm = float64(x.Loss), float64(x.GradNorm)
+	return err
+}
+
 // Silent reports nothing.
 type Silent struct{}
 

@@ -23,7 +23,7 @@ func (r *run) restarting() bool { return len(r.faults) > 0 }
 // survive goes on when a device was lost that is in a process of its own: as a run that is resumed does, from the newest checkpoint, or
 // from the beginning where there is none. Other errors stay what they are.
 func (r *run) survive(ctx context.Context, err error) error {
-	for errors.Is(err, device.ErrLost) {
+	for errors.Is(err, device.ErrLost) && !r.hastened(ctx, err) {
 		if !r.isolated() {
 			return fmt.Errorf("%w; %s; with pipeline.isolate: %s a run goes on by itself", err, r.kept(), inProcess)
 		}
@@ -31,20 +31,23 @@ func (r *run) survive(ctx context.Context, err error) error {
 		if err := r.count(err); err != nil {
 			return err
 		}
+		fault := r.faults[len(r.faults)-1]
 		if ctx.Err() == nil {
+			r.noteFault(fault)
 			err = r.restart(ctx)
 		}
-		switch fault := r.faults[len(r.faults)-1]; {
+		switch {
 		case ctx.Err() != nil && (err == nil || errors.Is(err, device.ErrLost)):
 			r.Report.Note("%s; it is not started again", fault)
 			r.result.Interrupted, r.step = true, max(r.saved, 0)
 			return nil
-		case errors.Is(err, device.ErrLost):
-			r.Report.Note("%s; starting again failed (%d of %d)", fault, len(r.faults), r.Pipeline.Restarts)
 		case err == nil:
 			r.noteRestart(began, fault)
 			err = r.loop(ctx)
 		}
+	}
+	if r.hastened(ctx, err) {
+		return r.leave(ctx)
 	}
 	return err
 }
@@ -54,7 +57,7 @@ func (r *run) count(fault error) error {
 	if r.saved > r.since {
 		r.faults = nil
 	}
-	r.since, r.faults = r.saved, append(r.faults, seen(fault))
+	r.since, r.faults = r.saved, append(r.faults, r.seen(fault))
 	if len(r.faults) <= r.Pipeline.Restarts {
 		return nil
 	}
@@ -66,12 +69,32 @@ func (r *run) count(fault error) error {
 		r.Pipeline.Restarts, strings.Join(r.faults, "; "), r.kept(), went)
 }
 
-// seen is what befell a device.
-func seen(fault error) string {
-	if e := (*device.Error)(nil); errors.As(fault, &e) {
-		return fmt.Sprintf("device %s: %s", e.Device, strings.TrimPrefix(e.Cause.Error(), device.ErrLost.Error()+": "))
+// seen is what befell a device, and which.
+func (r *run) seen(fault error) string {
+	var e *device.Error
+	if !errors.As(fault, &e) {
+		return fault.Error()
 	}
-	return fault.Error()
+	return fmt.Sprintf("%s: %s", r.lineOf(fault, e.Device), strings.TrimPrefix(e.Cause.Error(), device.ErrLost.Error()+": "))
+}
+
+// lineOf names the line that a device was lost on: the one that says so, or else the only one on a device of that name.
+func (r *run) lineOf(fault error, name string) string {
+	var lines []string
+	if r.engine != nil {
+		for _, l := range r.engine.Lines() {
+			if l.Device.Name == name {
+				lines = append(lines, l.Name)
+			}
+		}
+	}
+	if f := (*engine.Fault)(nil); errors.As(fault, &f) {
+		lines = []string{f.Line}
+	}
+	if len(lines) != 1 {
+		return "device " + name
+	}
+	return fmt.Sprintf("%s (%s)", lines[0], name)
 }
 
 // restart closes the devices and what depends on the step, and opens them again at the newest checkpoint. What worked before and
@@ -89,7 +112,7 @@ func (r *run) restart(ctx context.Context) error {
 	if !r.pause(ctx) {
 		return nil
 	}
-	switch err := r.raise(ctx); {
+	switch err := r.do(ctx, r.plan, r.load); {
 	case errors.Is(err, device.ErrLost):
 		return err
 	case err != nil:
@@ -131,17 +154,6 @@ func (r *run) pause(ctx context.Context) bool {
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil
-}
-
-// raise opens the devices and loads them. When ctx ends it does not wait for what compiles.
-func (r *run) raise(ctx context.Context) error {
-	if err := r.plan(ctx); err != nil {
-		return err
-	}
-	devices := r.devices
-	unhook := context.AfterFunc(ctx, func() { kill(devices); _ = endAll(devices) })
-	defer unhook()
-	return r.load(ctx)
 }
 
 // closeDevices releases what is on the devices, and the devices.
@@ -193,8 +205,17 @@ func endAll(devices []device.Device) error {
 	return errors.Join(errs...)
 }
 
-// noteRestart tells of a restart that began with a fault.
+// noteFault tells of a fault at once: what follows may take long.
+func (r *run) noteFault(fault string) {
+	from := "the beginning"
+	if r.saved >= 0 {
+		from = fmt.Sprintf("the checkpoint of step %d", r.saved)
+	}
+	r.Report.Note("%s; restarting from %s, attempt %d of %d", fault, from, len(r.faults), r.Pipeline.Restarts)
+}
+
+// noteRestart tells that a restart, which began with a fault, is done.
 func (r *run) noteRestart(began time.Time, fault string) {
-	r.Report.Note("%s; restarted, going on from step %d (%d of %d)", fault, r.step, len(r.faults), r.Pipeline.Restarts)
+	r.Report.Note("restarted, going on from step %d", r.step)
 	r.trace.Complete(trace.RunTrack, trace.Run, trace.RestartEvent, began, time.Since(began), map[string]any{"fault": fault, "step": r.step})
 }

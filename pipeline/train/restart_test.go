@@ -140,7 +140,7 @@ func TestARunSurvivesItsDevices(t *testing.T) {
 					require.Equal(t, i+1, p.Step, "each step is told of once")
 				}
 				assert.Len(t, n.steps, res.Step)
-				assert.Regexp(t, `device null:0: worker null:0 \(pid 7\) was killed by SIGKILL: device lost; restarted, going on from step \d \([12] of 3\)`, strings.Join(n.text, "\n"))
+				assert.Regexp(t, `stage \d \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; restarting from the (beginning|checkpoint of step \d), attempt [12] of 3(?s:.*)restarted, going on from step \d`, strings.Join(n.text, "\n"))
 				s, err := trace.Summarize(filepath.Join(c.Run.Dir, traceFile))
 				require.NoError(t, err)
 				assert.Positive(t, s.Restarts)
@@ -236,7 +236,7 @@ func TestLostWhilePlanning(t *testing.T) {
 			assert.Equal(t, len(befalls)+1, tries)
 			said := strings.Join(n.text, "\n")
 			assert.Contains(t, said, "computed a second time in the backward pass")
-			assert.Contains(t, said, "(1 of 3)")
+			assert.Contains(t, said, "attempt 1 of 3")
 		})
 	}
 }
@@ -262,9 +262,9 @@ func TestFaultsInARow(t *testing.T) {
 		_, err = Run(t.Context(), c, isolated(&reference{strikes: half}, n))
 		require.ErrorIs(t, err, device.ErrLost)
 		assert.False(t, errors.As(err, new(*UserError)), "exit code 1")
-		assert.Regexp(t, `^device lost 3 times in a row, and pipeline.restarts is 2: (device null:0: worker null:0 \(pid 7\) was killed by SIGKILL: device lost; ){3}the checkpoint of step [24] is kept: with --resume it goes on from there$`, err.Error())
+		assert.Regexp(t, `^device lost 3 times in a row, and pipeline.restarts is 2: (stage [0-2] \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; ){3}the checkpoint of step [24] is kept: with --resume it goes on from there$`, err.Error())
 		assert.Equal(t, time.Second, time.Since(began), "the second restart waits")
-		assert.Len(t, n.text, 2)
+		assert.Len(t, n.text, 4, "each restart is told of when it begins and when it is done")
 		o := isolated(&reference{}, &notes{})
 		o.Resume = true
 		res, err := Run(t.Context(), c, o)
@@ -312,9 +312,10 @@ func TestAFaultDuringARestart(t *testing.T) {
 		res, err := Run(t.Context(), c, o)
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
-		require.Len(t, n.text, 2)
-		assert.Contains(t, n.text[0], "was killed by SIGKILL: device lost; starting again failed (1 of 3)")
-		assert.Regexp(t, `pipeline.devices: no such device.*; restarted, going on from step \d \(2 of 3\)`, n.text[1])
+		require.Len(t, n.text, 3)
+		assert.Regexp(t, `stage \d \(null:0\): .* was killed by SIGKILL: device lost; restarting from .*, attempt 1 of 3`, n.text[0])
+		assert.Regexp(t, `pipeline.devices: no such device.*; restarting from .*, attempt 2 of 3`, n.text[1])
+		assert.Regexp(t, `^restarted, going on from step \d$`, n.text[2])
 	})
 }
 

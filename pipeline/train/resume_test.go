@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -86,6 +87,42 @@ func TestEvaluationsAndCheckpointsChangeNothing(t *testing.T) {
 }
 
 // What is computed may not change.
+// Ctrl-C in an evaluation stops it between batches; the run goes on with that evaluation, and to the same bits and records.
+func TestInterruptedEvaluation(t *testing.T) {
+	overrides := []string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 4}", "pipeline={schedule: 2bw, stages: 2}", withHooks(hooksDir + stopHook)}
+	clean := &reference{}
+	whole := demo(t, t.TempDir(), overrides...)
+	_, err := Run(t.Context(), whole, options(clean, &notes{}))
+	require.NoError(t, err)
+	postponed := 0
+	for n, total := int64(1), clean.runs.Load(); n <= total; n += max(1, total/10) {
+		c := demo(t, t.TempDir(), overrides...)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		res, err := Run(ctx, c, options(&reference{strikes: func(run int64) error {
+			if run == n {
+				cancel()
+			}
+			return nil
+		}}, &notes{}))
+		require.NoError(t, err)
+		if saved, err := os.ReadFile(filepath.Join(res.Checkpoint, "state.json")); err == nil && strings.Contains(string(saved), `"untold"`) {
+			assert.True(t, res.Interrupted)
+			postponed++
+		}
+		for range 2 { // once more, with nothing left to be done
+			o := options(&reference{}, &notes{})
+			o.Resume = true
+			_, err = Run(t.Context(), c, o)
+			require.NoError(t, err)
+		}
+		last := filepath.Join(checkpointsDir, "step-6")
+		assert.Equal(t, files(t, filepath.Join(whole.Run.Dir, last)), files(t, filepath.Join(c.Run.Dir, last)), "at run %d of %d", n, total)
+		assert.Equal(t, measurements(t, whole.Run.Dir), measurements(t, c.Run.Dir), "at run %d of %d", n, total)
+	}
+	assert.Greater(t, postponed, 1, "evaluations that were interrupted")
+}
+
 func TestResumeRefusesAnotherDelay(t *testing.T) {
 	dir := t.TempDir()
 	delayed := []string{"pipeline.delay=1", "pipeline.error_feedback=true"}

@@ -54,7 +54,8 @@ type Result struct {
 	Profile        string   `json:"profile,omitempty"` // the page
 }
 
-// Run trains. When ctx ends it finishes the step under way, saves, and returns with Interrupted set. Everything that can be
+// Run trains. When ctx ends it finishes the step under way, saves, and returns with Interrupted set; before the first step is done it waits
+// for none, and where nothing was there to be resumed and nothing is written yet, it returns the error of ctx. Everything that can be
 // wrong with the input is found before anything is written; such errors are UserErrors.
 func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 	if o.Report == nil {
@@ -101,6 +102,7 @@ type run struct {
 	weights    *weights               // to start from
 	optimizer  *optim.Optimizer
 	devices    []device.Device // one a line of the pipeline
+	unhook     func() bool     // nil: the first step on the devices is done; see hasten
 	layout     *engine.Options // of the engine, once it is known; a restart keeps it
 	engine     *engine.Engine
 	prediction *partition.Plan // of the time of a step; nil: none was made
@@ -114,6 +116,7 @@ type run struct {
 
 	step    int       // finished
 	saved   int       // step of the newest checkpoint of this run; −1: none
+	owed    bool      // the newest checkpoint was saved before its step was told of
 	skipped int       // batches in a row
 	last    *Progress // a step that is told of when it is known what follows it
 	pace    pace
@@ -153,6 +156,7 @@ func (r *run) plan(ctx context.Context) (err error) {
 	if r.devices, err = openDevices(open, r.Pipeline); err != nil {
 		return err
 	}
+	r.hasten(ctx)
 	return r.newEngine(ctx)
 }
 
@@ -249,7 +253,7 @@ func (r *run) finish() error {
 	if r.prediction != nil && r.pace.best > 0 {
 		r.Report.Note("speed: %s", r.prediction.Compare(float64(r.Train.BatchSize*r.Model.SeqLen)/r.pace.best))
 	}
-	if r.step == 0 {
+	if r.step == 0 || !r.folder.begun {
 		return nil
 	}
 	records, err := metrics.Read(filepath.Join(r.Run.Dir, metricsFile))

@@ -55,6 +55,30 @@ func OpenStep(run string, step int, tok string) (*Source, error) {
 	return src, src.open(c, tok)
 }
 
+// OpenWeights is OpenModel, or OpenStep where step is not nil, and then Choose; note may be nil. Its errors are UserErrors.
+func OpenWeights(path string, step *int, tok string, w Weights, note func(format string, args ...any)) (src *Source, err error) {
+	if step != nil {
+		src, err = OpenStep(path, *step, tok)
+	} else {
+		src, err = OpenModel(path, tok)
+	}
+	if err != nil {
+		return nil, Mistake(err)
+	}
+	if err := src.Choose(w, heard(note)); err != nil {
+		return nil, errors.Join(err, src.Close())
+	}
+	return src, nil
+}
+
+// heard is where messages for the user go, if anywhere.
+func heard(note func(format string, args ...any)) func(format string, args ...any) {
+	if note == nil {
+		return Silent{}.Note
+	}
+	return note
+}
+
 // open reads everything but the tensors.
 func (src *Source) open(c *checkpoint.Checkpoint, tok string) (err error) {
 	if err := src.keep(c); err != nil {

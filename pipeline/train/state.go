@@ -10,10 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
@@ -33,13 +35,14 @@ type state struct {
 	Config    string        `json:"config"`    // config.yaml of the run
 	Hooks     []hookState   `json:"hooks,omitempty"`
 	LeftOut   int64         `json:"left_out,omitempty"` // batches, for what hooks did wrong
+	Untold    *Progress     `json:"untold,omitempty"`   // the last step, where the evaluation after it is still to come
 }
 
 func (r *run) state(ctx context.Context) (state, error) {
 	next, states := r.feeder.stood(r.step)
 	hooks, err := r.hooks.states(ctx, states)
 	return state{Step: r.step, Tokens: r.tokens(r.step), Data: r.data.train.Position(next), Tokenizer: r.data.tok.Hash(),
-		Config: string(r.YAML()), Hooks: hooks, LeftOut: next - int64(r.step)}, err
+		Config: string(r.YAML()), Hooks: hooks, LeftOut: next - int64(r.step), Untold: r.last}, err
 }
 
 // tokens is how many tokens the first steps train on.
@@ -91,7 +94,7 @@ func (r *run) save(ctx context.Context) error {
 	if err != nil {
 		r.Report.Note("%v", err)
 	}
-	r.saved, r.skippedThen, r.result.Checkpoint = r.step, r.skipped, saved.Dir
+	r.saved, r.owed, r.skippedThen, r.result.Checkpoint = r.step, s.Untold != nil, r.skipped, saved.Dir
 	r.pace.pause(time.Since(began))
 	r.trace.Complete(trace.RunTrack, trace.Run, trace.SaveEvent, began, time.Since(began), nil)
 	return nil
@@ -191,7 +194,10 @@ func (r *run) resumeFrom(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if s.LeftOut < 0 || s.Data.Step != int64(s.Step)+s.LeftOut {
 		return fmt.Errorf("%s: state.json is of step %d with %d batches left out, but goes on with batch %d", c.Dir, s.Step, s.LeftOut, s.Data.Step)
 	}
-	r.leftOut, r.states = s.LeftOut, r.hooks.batchStates(s.Hooks)
+	if s.Untold != nil && s.Untold.Step != s.Step {
+		return fmt.Errorf("%s: state.json is of step %d, but its untold one is %d", c.Dir, s.Step, s.Untold.Step)
+	}
+	r.last, r.owed, r.leftOut, r.states = s.Untold, s.Untold != nil, s.LeftOut, r.hooks.batchStates(s.Hooks)
 	m, err := c.Model()
 	if err != nil {
 		return err
@@ -279,9 +285,13 @@ func flatten(c Config) map[string]string {
 	return keys
 }
 
+// orNone is what a message has for a value's text in YAML, which writes 1e+07.
 func orNone(s string) string {
 	if s == "" {
 		return "nothing"
+	}
+	if x, err := strconv.ParseFloat(s, 64); err == nil && strings.Contains(s, "e+") {
+		return model.ValueText(x)
 	}
 	return s
 }

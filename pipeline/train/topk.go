@@ -68,17 +68,11 @@ func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 	if err := o.check(); err != nil {
 		return out, Mistake(err)
 	}
-	src, err := OpenModel(o.From, o.Tokenizer)
+	src, err := OpenWeights(o.From, nil, o.Tokenizer, o.Weights, o.Note)
 	if err != nil {
-		return out, Mistake(err)
-	}
-	defer src.Close()
-	if o.Note == nil {
-		o.Note = Silent{}.Note
-	}
-	if err := src.Choose(o.Weights, o.Note); err != nil {
 		return out, err
 	}
+	defer src.Close()
 	text, name, err := src.trainingText(ctx, o)
 	if err != nil {
 		return out, Mistake(err)

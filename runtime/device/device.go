@@ -115,7 +115,7 @@ type Device interface {
 	Sync() error
 	// Allocated returns the bytes of all live buffers that Alloc made, and of the device's own staging.
 	Allocated() (buffers, staging int64)
-	// Close releases everything. Later calls return ErrClosed.
+	// Close releases everything. Later calls return ErrClosed, and so may a Load under way: nobody waits for all of a program's kernels.
 	Close() error
 }
 

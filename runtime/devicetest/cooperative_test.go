@@ -46,7 +46,7 @@ func (d cooperative) Load(p *device.Program) (device.Loaded, error) {
 	scalar.Shaders = slices.Clone(p.Shaders)
 	for i, s := range scalar.Shaders {
 		var err error
-		if scalar.Shaders[i].WGSL, err = cooptest.Scalar(s.WGSL); err != nil {
+		if scalar.Shaders[i].WGSL, err = cooptest.Scalar(s.WGSL, d.subgroup); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.Label, err)
 		}
 	}

@@ -72,6 +72,7 @@ func beHostile(socket string) {
 	if err != nil {
 		panic(err)
 	}
+	endWithHost()
 	commands := frames{r: bufio.NewReader(conn)}
 	name := os.Getenv("SIDECAR_TEST_LIE")
 	for i, lie := range lies()[name] {

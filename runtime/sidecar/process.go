@@ -51,13 +51,12 @@ func start(o Options, socket, token string) (*process, error) {
 	p.cmd.Env = append(os.Environ(), o.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.words, &p.words
 	p.cmd.WaitDelay = grace
-	p.cmd.SysProcAttr = bound()
 	stdin, err := p.cmd.StdinPipe() // closed by Wait: while it is open the host is there
 	if err != nil {
 		return nil, err
 	}
 	started := make(chan error, 1)
-	go func() { // one thread starts it and stays: see bound
+	go func() { // one thread starts it and stays: see endWithHost
 		runtime.LockOSThread()
 		err := p.cmd.Start()
 		started <- err

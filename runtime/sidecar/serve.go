@@ -38,24 +38,30 @@ func Work(ctx context.Context, stdin io.Reader, socket string, open func(name st
 	if err != nil {
 		return errors.New("no token on the standard input: workers are started by gpupipe train with pipeline.isolate: process")
 	}
-	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE) // what is written to a host that is gone must not end it early
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // the host holds the other end
 		_, _ = io.Copy(io.Discard, in)
 		cancel()
 	}()
-	return Serve(ctx, socket, strings.TrimSuffix(token, "\n"), open)
+	return attend(ctx, socket, strings.TrimSuffix(token, "\n"), open, endWithHost)
 }
 
 // Serve is the worker's side: it listens in a private folder, accepts its host once (token), and serves until the connection ends, or
 // the context. The folder of the socket must be private, or not exist: then it is made and removed. A host that closes its device, or is
 // gone, is no error.
 func Serve(ctx context.Context, socket, token string, open func(name string) (device.Device, error)) error {
+	return attend(ctx, socket, token, open, func() {})
+}
+
+// attend is Serve, which calls accepted when nothing of the socket is left.
+func attend(ctx context.Context, socket, token string, open func(name string) (device.Device, error), accepted func()) error {
 	conn, h, shared, err := accept(ctx, socket, token)
 	if err != nil {
 		return err
 	}
+	accepted()
 	defer shared.Close()
 	m, err := mapMemory(shared, h.up, h.down)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -51,5 +50,6 @@ func samePerson(conn *net.UnixConn) error {
 	return failed
 }
 
-// bound has the system kill the worker should the thread that starts it end.
-func bound() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+// endWithHost has the system kill this process should the thread that started it end. Before, while there is a socket, the process ends by
+// itself, so that it can remove the folder: see Work. Where the system refuses, that is how it ends later too.
+func endWithHost() { _ = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0) }

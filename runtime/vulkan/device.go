@@ -36,6 +36,7 @@ type Device struct {
 	dir      string // of what is kept; "" keeps nothing
 
 	used, staged atomic.Int64 // bytes
+	leaving      atomic.Bool  // Close was called: what compiles is to end
 
 	// turn is held by whoever adds to the queue, also while he waits for room; mu guards what follows, and is let go meanwhile.
 	turn, mu sync.Mutex
@@ -374,8 +375,9 @@ func (d *Device) Sync() error {
 	return d.named("sync", "", err)
 }
 
-// Close waits for enqueued work and releases everything. Closing twice is fine.
+// Close waits for enqueued work and releases everything; a Load under way ends before its next kernel. Closing twice is fine.
 func (d *Device) Close() error {
+	d.leaving.Store(true)
 	d.turn.Lock()
 	defer d.turn.Unlock()
 	d.mu.Lock()

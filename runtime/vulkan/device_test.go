@@ -290,3 +290,5 @@ func TestCaches(t *testing.T) {
 		assert.Zero(t, run())
 	}
 }
+
+func TestLeaving(t *testing.T) { checktest.Leaving(t, opened(t, 0)) }

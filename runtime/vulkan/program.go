@@ -62,6 +62,9 @@ func (l *loaded) build(p *device.Program) error {
 	d := l.d
 	pipelines := make([]*pipeline, len(p.Shaders))
 	for i := range p.Shaders {
+		if d.leaving.Load() {
+			return device.ErrClosed
+		}
 		s := &p.Shaders[i]
 		var err error
 		if pipelines[i], err = d.compile(s); err != nil {

@@ -39,6 +39,7 @@ type Device struct {
 	now      chan time.Time // closed: always ready
 
 	used, staged atomic.Int64 // bytes
+	leaving      atomic.Bool  // Close was called: what compiles is to end
 
 	// What follows belongs to the owner.
 	instance  *wgpu.Instance
@@ -304,8 +305,9 @@ func (d *Device) Sync() error {
 	return d.named("sync", "", <-done)
 }
 
-// Close waits for enqueued work and releases everything. Closing twice is fine.
+// Close waits for enqueued work and releases everything; a Load under way ends before its next kernel. Closing twice is fine.
 func (d *Device) Close() error {
+	d.leaving.Store(true)
 	result := make(chan error, 1)
 	select {
 	case d.requests <- func() { result <- d.shut() }:

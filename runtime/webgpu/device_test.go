@@ -52,6 +52,8 @@ func TestTimer(t *testing.T) {
 	})
 }
 
+func TestLeaving(t *testing.T) { checktest.Leaving(t, open(t, 0)) }
+
 func TestSourcesAreCompiledOnce(t *testing.T) {
 	d := open(t, 0)
 	b := alloc(t, d, 256)

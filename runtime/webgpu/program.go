@@ -62,6 +62,9 @@ func (l *loaded) build(p *device.Program) error {
 	l.length = len(p.Commands)
 	pipelines := make([]*wgpu.ComputePipeline, len(p.Shaders))
 	for i := range p.Shaders {
+		if l.d.leaving.Load() {
+			return device.ErrClosed
+		}
 		s := &p.Shaders[i]
 		var err error
 		if pipelines[i], err = l.d.compile(s); err != nil {

@@ -13,6 +13,7 @@ import (
 
 // The lines and statements that are understood. Where a matrix lies, and the stride, hold neither brackets nor parentheses.
 var (
+	subgroup = regexp.MustCompile(`@builtin\(subgroup_id\) (\w+): u32\) {`)
 	enable   = regexp.MustCompile(`(?m)^enable (wgpu_cooperative_matrix|gpupipe_bf16);`)
 	array    = regexp.MustCompile(`var<(?:workgroup|storage, *\w+)> (\w+): array<(f32|vec4<f32>)[,>]`)
 	zero     = regexp.MustCompile(`var (\w+) = coop_mat(\d+)x\d+<f32, C>\(\);`)
@@ -22,9 +23,9 @@ var (
 	unknown  = regexp.MustCompile(`.*(coop[A-Z]|coop_mat\d).*`)
 )
 
-// Scalar returns a kernel without its cooperative matrices. The factors are of halves, two in each word of the arrays that
-// they are loaded from: bf16 where the kernel says so, f16 otherwise. Its error is a statement that is not understood.
-func Scalar(wgsl string) (string, error) {
+// Scalar returns a kernel without its cooperative matrices and subgroups, which have so many lanes. The factors are of halves, two in each
+// word of the arrays that they are loaded from: bf16 where the kernel says so, f16 otherwise. Its error is a statement that is not understood.
+func Scalar(wgsl string, lanes int) (string, error) {
 	if !enable.MatchString(wgsl) {
 		return wgsl, nil
 	}
@@ -46,6 +47,7 @@ func Scalar(wgsl string) (string, error) {
 		}
 	}
 	text := enable.ReplaceAllString(wgsl, "")
+	text = subgroup.ReplaceAllString(text, fmt.Sprintf("@builtin(local_invocation_index) coop_lane: u32) {\n  let $1 = coop_lane / %du;", lanes))
 	text = zero.ReplaceAllString(text, "var $1 = CoopMatrix();")
 	text = load.ReplaceAllStringFunc(text, func(s string) string {
 		m := load.FindStringSubmatch(s)

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -17,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/gpupipe/gpupipe/shaders/cooptest"
 )
 
 // cooperativeCases are products of halves: sizes that are multiples of the tiles and of nothing, every transpose, batches, strides, sums in parts,
@@ -66,71 +65,6 @@ func some(ks []Kernel, i int) []Kernel {
 		return ks
 	}
 	return []Kernel{ks[i%len(ks)], ks[(i+1+i/len(ks)%(len(ks)-1))%len(ks)]}
-}
-
-// emulation is what the operations on matrices become: functions of places in workgroup memory, carried out by the first invocation of a
-// subgroup. It is text that any device runs, so that where a kernel reads, multiplies and writes is seen at work. Compilers do not know that
-// most is the number of elements: they would unroll all loops.
-const emulation = `
-var<private> most: u32;
-var<workgroup> matrices: array<f32, %[3]d>;
-fn half_at(h: u32) -> f32 {
-	return unpack2x16float(bitcast<u32>(stage[h / 8u][h / 2u %% 4u]))[h %% 2u];
-}
-fn load_rows(to: u32, at: u32, stride: u32) {
-	for (var i = 0u; i < most; i++) { matrices[to + i] = half_at((at + i / %[1]du * stride) * 8u + i %% %[1]du); }
-}
-fn load_columns(to: u32, at: u32, stride: u32) {
-	for (var i = 0u; i < most; i++) { matrices[to + i] = half_at((at + i %% %[1]du * stride) * 8u + i / %[1]du); }
-}
-fn multiply_add(a: u32, b: u32, c: u32) {
-	for (var i = 0u; i < most; i++) {
-		var sum = matrices[c + i];
-		for (var k = 0u; k < most / %[1]du; k++) { sum += matrices[a + i / %[1]du * %[1]du + k] * matrices[b + k * %[1]du + i %% %[1]du]; }
-		matrices[c + i] = sum;
-	}
-}
-fn store_stage(x: u32, at: u32, stride: u32) {
-	for (var i = 0u; i < most; i++) { stage[at + i / %[1]du * stride + i %% %[1]du / 4u][i %% 4u] = matrices[x + i]; }
-}
-`
-
-const emulationOfC = `fn store_mm_c(x: u32, at: u32, stride: u32) {
-	for (var i = 0u; i < most; i++) { mm_c[at + i / %[1]du * stride + i %% %[1]du / 4u][i %% 4u] = matrices[x + i]; }
-}
-`
-
-// emulate rewrites a kernel. Each matrix that the text names has its own place in workgroup memory.
-func emulate(p Pass, size, lanes int) Pass {
-	wgsl := p.WGSL
-	if !strings.Contains(wgsl, "coop_mat") {
-		return p
-	}
-	named := regexp.MustCompile(`(let|var) (\w+) = coop`)
-	count := len(named.FindAllString(wgsl, -1))
-	for i, name := range named.FindAllStringSubmatch(wgsl, -1) {
-		wgsl = strings.Replace(wgsl, name[0], fmt.Sprintf("let %s = (sg * %du + %du) * %du; coop", name[2], count, i, size*size), 1)
-	}
-	for _, r := range [][2]string{
-		{`enable \w+;\n`, ""},
-		{`, @builtin\(subgroup_id\) sg: u32`, ""},
-		{`let lt = l.x;`, fmt.Sprintf("let lt = l.x; let sg = lt / %du; most = select(0u, min(%du, w.x + %du), lt %% %du == 0u);", lanes, size*size, size*size, lanes)},
-		{`coop_mat\d+x\d+<f32, C>\(\);`, ""},
-		{`let (\w+) = (.*); coopLoadT<coop_mat\d+x\d+<f32, [AB]>>\(&stage\[(\w+)\], `, "let $1 = $2; load_rows($1, $3, "},
-		{`let (\w+) = (.*); coopLoad<coop_mat\d+x\d+<f32, [AB]>>\(&stage\[(\w+)\], `, "let $1 = $2; load_columns($1, $3, "},
-		{`\w+ = coopMultiplyAdd\(`, "multiply_add("},
-		{`coopStoreT\((\w+), &(\w+)\[(\w+)\], `, "store_$2($1, $3, "},
-	} {
-		wgsl = regexp.MustCompile(r[0]).ReplaceAllString(wgsl, r[1])
-	}
-	text := emulation
-	if strings.Contains(wgsl, "store_mm_c(") {
-		text += emulationOfC
-	}
-	elements := count * size * size * p.Workgroup[0] / lanes
-	p.WGSL = wgsl + fmt.Sprintf(text, size, size*size, elements)
-	p.WorkgroupMemory += 4 * elements
-	return p
 }
 
 // halves are random numbers that the type has exactly, and their bits, two in a word.
@@ -254,7 +188,12 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 			if c.spec.K > 1000 {
 				shape.splits = 3
 			}
-			check(t, dev, c, []Kernel{shape.kernel(c.spec, l)}, func(p Pass) Pass { return emulate(p, shape.size, shape.lanes) })
+			check(t, dev, c, []Kernel{shape.kernel(c.spec, l)}, func(p Pass) Pass {
+				var err error
+				p.WGSL, err = cooptest.Scalar(p.WGSL, shape.lanes)
+				require.NoError(t, err)
+				return p
+			})
 		})
 	}
 }

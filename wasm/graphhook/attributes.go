@@ -119,7 +119,7 @@ func (b *Builder) constant(a constantAttributes) *graph.Value {
 	for i, x := range a.Data {
 		data[i] = float64(x)
 		if !holds(t.DType, data[i]) {
-			b.b.Fail("constant", "data[%d] is %v, which is no %v", i, data[i], t.DType)
+			b.b.Fail("constant", "data[%d] is %v, which is no %v", i, graph.Real(data[i]), t.DType)
 		}
 	}
 	b.constants++

@@ -134,7 +134,7 @@ func (b *Builder) Parameter(name string, shape []int, attributes []byte) (Handle
 			p.Std = float64(*a.Std)
 		}
 		if !(p.Std > 0) || p.Std > math.MaxFloat32 {
-			return fail("std is %v, expected a number above 0", p.Std)
+			return fail("std is %v, expected a number above 0", graph.Real(p.Std))
 		}
 	case a.Init != "ones" && a.Init != "zeros":
 		return fail("init is %.64q, expected normal, ones or zeros", a.Init)
@@ -259,7 +259,7 @@ func (b *Builder) rope(x *graph.Value, theta float64) (*graph.Value, error) {
 		return nil, fmt.Errorf("it takes %v, expected [batch, sequence, heads, an even extent]", x.Type)
 	}
 	if !(theta > 0) || theta > 1e12 {
-		return nil, fmt.Errorf("theta is %v, expected a number above 0 and at most 1e12", theta)
+		return nil, fmt.Errorf("theta is %v, expected a number above 0 and at most 1e12", graph.Real(theta))
 	}
 	s, d := x.Shape[1], x.Shape[3]
 	name := fmt.Sprintf("hook/rope/%x/%d/%d/", theta, s, d)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+
+	"github.com/gpupipe/gpupipe/graph"
 )
 
 // DType is an element type as the format spells it.
@@ -80,28 +82,14 @@ func toFloat32(dst []float32, src []byte, d DType) {
 		case F32:
 			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
 		case BF16:
-			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(src[2*i:])) << 16)
+			dst[i] = float32(graph.BF16.FromBits(uint32(binary.LittleEndian.Uint16(src[2*i:]))))
 		case F16:
-			dst[i] = halfToFloat32(binary.LittleEndian.Uint16(src[2*i:]))
+			dst[i] = float32(graph.F16.FromBits(uint32(binary.LittleEndian.Uint16(src[2*i:]))))
 		}
 	}
 }
 
-// halfToFloat32 widens an IEEE binary16; exact for every value, NaN payloads kept.
-func halfToFloat32(h uint16) float32 {
-	sign, exp, frac := uint32(h>>15)<<31, uint32(h>>10)&31, uint32(h)&1023
-	switch {
-	case exp == 31:
-		return math.Float32frombits(sign | 255<<23 | frac<<13)
-	case exp == 0: // zero or subnormal: frac · 2⁻²⁴
-		v := float32(frac) * (1.0 / (1 << 24))
-		return math.Float32frombits(sign | math.Float32bits(v))
-	}
-	return math.Float32frombits(sign | (exp+112)<<23 | frac<<13)
-}
-
-// maxHalf is the largest number of IEEE binary16; from 65520 on, the nearest is infinity.
-const maxHalf = 65504
+const halfInf = 0x7c00 // bits of F16
 
 // WriteFloats writes numbers as F32, BF16 or F16, the nearest there is, ties to even. A finite number that F16 has no
 // finite neighbour for is an error that names its element; NaN stays NaN.
@@ -115,13 +103,13 @@ func WriteFloats(w io.Writer, xs []float32, d DType) error {
 			case F32:
 				buf = binary.LittleEndian.AppendUint32(buf, math.Float32bits(x))
 			case BF16:
-				buf = binary.LittleEndian.AppendUint16(buf, float32ToBF16(x))
+				buf = binary.LittleEndian.AppendUint16(buf, uint16(graph.BF16.Bits(float64(x))))
 			case F16:
-				h := float32ToHalf(x)
+				h := graph.F16.Bits(float64(x))
 				if h&0x7fff == halfInf && !math.IsInf(float64(x), 0) {
-					return fmt.Errorf("element %d is %g, beyond F16, whose largest number is %d", at+i, x, maxHalf)
+					return fmt.Errorf("element %d is %g, beyond F16, whose largest number is 65504", at+i, x)
 				}
-				buf = binary.LittleEndian.AppendUint16(buf, h)
+				buf = binary.LittleEndian.AppendUint16(buf, uint16(h))
 			default:
 				return fmt.Errorf("dtype is %s, expected F32, BF16 or F16", d)
 			}
@@ -131,28 +119,4 @@ func WriteFloats(w io.Writer, xs []float32, d DType) error {
 		}
 	}
 	return nil
-}
-
-const halfInf = 0x7c00
-
-func float32ToBF16(x float32) uint16 {
-	b := math.Float32bits(x)
-	if x != x {
-		return uint16(b>>16) | 0x40 // quiet: what tells NaN from infinity may be among the bits that go
-	}
-	return uint16((b + 0x7fff + b>>16&1) >> 16)
-}
-
-func float32ToHalf(x float32) uint16 {
-	b := math.Float32bits(x)
-	sign, size := uint16(b>>16)&0x8000, b&0x7fffffff
-	switch {
-	case x != x:
-		return sign | halfInf | 0x200 | uint16(size>>13)&0x3ff
-	case size >= math.Float32bits(maxHalf+16):
-		return sign | halfInf
-	case size < math.Float32bits(0x1p-14): // subnormal: a multiple of 2⁻²⁴
-		return sign | uint16(math.RoundToEven(float64(math.Float32frombits(size))*0x1p24))
-	}
-	return sign | uint16((size+0xfff+size>>13&1-112<<23)>>13)
 }

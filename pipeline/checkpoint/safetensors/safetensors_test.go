@@ -150,7 +150,7 @@ func TestHalf(t *testing.T) {
 		if i>>15 == 1 {
 			want = -want
 		}
-		got := float64(halfToFloat32(uint16(i)))
+		got := float64(widened(uint16(i), F16))
 		if math.IsNaN(want) {
 			require.True(t, math.IsNaN(got), "%04x", i)
 			continue

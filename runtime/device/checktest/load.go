@@ -1,6 +1,7 @@
 package checktest
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"strconv"
@@ -183,6 +184,26 @@ func closeWhileInUse(t *testing.T, open Open) {
 		wait.Go(func() { assert.NoError(t, d.Close()) })
 	}
 	wait.Wait()
+}
+
+// Leaving checks that a device that is closed while it compiles many kernels ends before the next one.
+func Leaving(t *testing.T, d device.Device) {
+	b := alloc(t, d, "b", 1024)
+	p := &device.Program{Label: "many"}
+	for i := range 3000 {
+		s := Increment(1)
+		s.WGSL = strings.Replace(s.WGSL, "+= 1u", fmt.Sprintf("+= %du", uint32(time.Now().UnixNano())+uint32(i)), 1) // no cache knows it
+		p.Shaders = append(p.Shaders, s)
+		p.Commands = append(p.Commands, device.Command{Shader: i, Args: []device.Range{{Buffer: b, Size: 1024}}, Groups: [3]int{4, 1, 1}})
+	}
+	loaded := make(chan error, 1)
+	go func() {
+		_, err := d.Load(p)
+		loaded <- err
+	}()
+	time.Sleep(100 * time.Millisecond)
+	require.NoError(t, d.Close())
+	require.ErrorIs(t, <-loaded, device.ErrClosed)
 }
 
 func twoDevices(t *testing.T, open Open) {

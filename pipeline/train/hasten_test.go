@@ -1,0 +1,87 @@
+package train
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// compiling is a device that compiles one of its programs until it is closed.
+type compiling struct {
+	device.Device
+	loads, endless int64
+	once           sync.Once
+	closed         chan struct{}
+}
+
+func (d *compiling) Load(p *device.Program) (device.Loaded, error) {
+	if atomic.AddInt64(&d.loads, 1) == d.endless {
+		<-d.closed
+		return nil, device.ErrClosed
+	}
+	return d.Device.Load(p)
+}
+
+func (d *compiling) Close() error {
+	d.once.Do(func() { close(d.closed) })
+	return d.Device.Close()
+}
+
+// Ctrl-C waits for nothing before the first step is done. A run that has not begun leaves nothing, and others go on later.
+func TestInterruptedBeforeTheFirstStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, begun := range []bool{false, true} {
+			for _, isolate := range []string{"none", "process"} {
+				open := func(string) (device.Device, error) {
+					if !begun {
+						return &stuck{Device: null.New(null.Options{}), ended: make(chan struct{})}, nil
+					}
+					return &compiling{Device: null.New(null.Options{}), endless: 2, closed: make(chan struct{})}, nil
+				}
+				o := Options{OpenDevice: open, OpenWorker: open}
+				good := Options{OpenDevice: openNull, OpenWorker: openNull, Resume: true}
+				c := pipelined(t, t.TempDir(), "pipeline.isolate="+isolate, "pipeline.stages=2", "train.eval_every=0")
+				interrupted := func(o Options) (Result, error) {
+					ctx, cancel := context.WithCancel(t.Context())
+					began := time.Now()
+					time.AfterFunc(time.Minute, cancel)
+					res, err := Run(ctx, c, o)
+					assert.Equal(t, time.Minute, time.Since(began))
+					return res, err
+				}
+				res, err := interrupted(o)
+				assert.Equal(t, begun, res.Interrupted)
+				assert.Zero(t, res.Step)
+				if begun {
+					require.NoError(t, err)
+				} else {
+					assert.EqualError(t, err, context.Canceled.Error())
+					assert.NoDirExists(t, c.Run.Dir)
+				}
+				short := c
+				short.Train.Steps = 2
+				_, err = Run(t.Context(), short, good)
+				require.NoError(t, err)
+				o.Resume = true
+				res, err = interrupted(o)
+				require.NoError(t, err)
+				assert.True(t, res.Interrupted)
+				assert.Equal(t, 2, res.Step)
+				assert.Equal(t, filepath.Join(c.Run.Dir, checkpointsDir, "step-2"), res.Checkpoint)
+				res, err = Run(t.Context(), c, good)
+				require.NoError(t, err)
+				assert.Equal(t, 8, res.Step)
+				assert.Len(t, measurements(t, c.Run.Dir), 8)
+			}
+		}
+	})
+}

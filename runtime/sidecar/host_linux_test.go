@@ -1,0 +1,72 @@
+package sidecar
+
+import (
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Whichever of host and worker is killed while the device is opened, the other ends too or goes on, and removes the folder of the socket.
+func TestKilledWhileOpening(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 1))
+	inFolder := 0
+	for i := range 30 {
+		dir, err := os.MkdirTemp("/tmp", "s-") // paths of sockets are short
+		require.NoError(t, err)
+		defer os.RemoveAll(dir)
+		nothingLeft := func() bool { return len(folders(t, dir)) == 0 && len(workersIn(dir)) == 0 }
+		host := exec.Command(os.Args[0])
+		host.Env = append(os.Environ(), role+"=host", "SIDECAR_TEST_DEVICE=null", "XDG_RUNTIME_DIR="+dir)
+		require.NoError(t, host.Start())
+		switch i % 3 {
+		case 0: // any moment
+			time.Sleep(time.Duration(rng.Float64() * float64(100*time.Millisecond)))
+		default: // the worker waits for its host, which has only begun to look for it
+			require.Eventually(t, func() bool { return len(workersIn(dir)) > 0 }, time.Minute, 100*time.Microsecond)
+			require.NoError(t, host.Process.Signal(syscall.SIGSTOP))
+			for began := time.Now(); len(folders(t, dir)) == 0 && time.Since(began) < time.Second; {
+				time.Sleep(time.Millisecond)
+			}
+			inFolder += len(folders(t, dir))
+		}
+		if i%3 == 2 {
+			for _, pid := range workersIn(dir) {
+				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+			}
+			require.NoError(t, host.Process.Signal(syscall.SIGCONT))
+			assert.Eventually(t, nothingLeft, 2*grace, time.Millisecond, "the worker was killed")
+		}
+		require.NoError(t, host.Process.Kill())
+		_ = host.Wait()
+		assert.Eventually(t, nothingLeft, 2*grace, time.Millisecond, "the host was killed")
+	}
+	assert.Greater(t, inFolder, 10, "too few of the moments matter")
+}
+
+func folders(t *testing.T, dir string) []os.DirEntry {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	return entries
+}
+
+// workersIn are the processes whose socket is, or was, below a folder.
+func workersIn(dir string) (pids []int) {
+	names, _ := filepath.Glob("/proc/[0-9]*")
+	for _, name := range names {
+		if command, err := os.ReadFile(name + "/cmdline"); err == nil && strings.Contains(string(command), dir) {
+			pid, _ := strconv.Atoi(filepath.Base(name))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
