@@ -34,7 +34,7 @@ func Make(dir string) error {
 	return nil
 }
 
-// Open makes or checks the folder, and throws away what is damaged.
+// Open makes or checks the folder, and throws away what is damaged. A sum goes too: it may be what is wrong, and Seal keeps those it finds.
 func Open(dir string) (Dir, error) {
 	if err := Make(dir); err != nil {
 		return "", err
@@ -45,6 +45,9 @@ func Open(dir string) (Dir, error) {
 		got, err := sum(path)
 		if errSum == nil && err == nil && string(want) == got {
 			return nil
+		}
+		if err := os.Remove(path + SumSuffix); err != nil && !os.IsNotExist(err) {
+			return err
 		}
 		return os.Remove(path)
 	})

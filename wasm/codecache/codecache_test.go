@@ -45,3 +45,20 @@ func TestOthersMayNotWrite(t *testing.T) {
 	_, err = Open(dir)
 	assert.ErrorContains(t, err, "chmod go-w")
 }
+
+func TestWrongSumsAreNotKept(t *testing.T) {
+	dir := t.TempDir()
+	module := filepath.Join(dir, "module")
+	for _, wrong := range []string{"", "cut sho"} { // of a disk that was full
+		require.NoError(t, os.WriteFile(module, []byte("code"), 0o600))
+		require.NoError(t, os.WriteFile(module+SumSuffix, []byte(wrong), 0o600))
+		c, err := Open(dir)
+		require.NoError(t, err)
+		assert.NoFileExists(t, module)
+		require.NoError(t, os.WriteFile(module, []byte("code"), 0o600))
+		require.NoError(t, c.Seal())
+		_, err = Open(dir)
+		require.NoError(t, err)
+		assert.FileExists(t, module)
+	}
+}
