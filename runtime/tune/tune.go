@@ -95,6 +95,14 @@ func (c *Cache) Used() map[string]Choice {
 // seldom as possible: other kernels may mean other bits.
 const nearTie = 1.05
 
+// naive kernels are not tried where another takes longer than slow: they would take many times as long, and drivers end what keeps a GPU
+// busy for seconds, and the device with it.
+const (
+	naive   = "naive"
+	slow    = 20 * time.Millisecond
+	forever = time.Hour
+)
+
 // Choose returns the fastest candidate on the device: from the cache, or by timing them all.
 func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fallback int) (int, error) {
 	if dev.Info().Kind == device.Null {
@@ -118,8 +126,11 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 		c.onTimed(label, len(ks))
 	}
 	choice := Choice{Label: label, Micros: map[string]float64{}}
-	best, fastest := 0, time.Hour
+	best, fastest := 0, forever
 	for i, k := range slices.Backward(ks) { // the naive one last: it is given up early
+		if k.Name == naive && fastest > slow && fastest < forever {
+			continue
+		}
 		t, err := timeUpTo(dev, k, 2*fastest)
 		if i > 0 && declined(err) {
 			continue
@@ -194,7 +205,7 @@ func keyOf(info device.Info, ks []shaders.Kernel) string {
 
 // Time is the duration of one execution of a kernel on made-up numbers: the best of several batches, after a warm-up.
 func Time(dev device.Device, k shaders.Kernel) (time.Duration, error) {
-	return timeUpTo(dev, k, time.Hour)
+	return timeUpTo(dev, k, forever)
 }
 
 // timeUpTo is Time, but a kernel that takes longer than limit at first is not measured any better.

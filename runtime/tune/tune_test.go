@@ -5,8 +5,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
@@ -163,4 +165,40 @@ func TestTheNullDeviceIsNotTimed(t *testing.T) {
 	require.NoError(t, err)
 	_, err = exec.NewPlan(null.New(null.Options{}), graphs(t), exec.Options{Tune: c})
 	require.NoError(t, err)
+}
+
+// busy is a GPU that takes some time for everything, and notes which kernels it got.
+type busy struct {
+	device.Device
+	takes  time.Duration
+	loaded *[]string
+}
+
+func (d busy) Info() device.Info { return device.Info{Name: "busy", Kind: device.Discrete} }
+
+func (d busy) Load(p *device.Program) (device.Loaded, error) {
+	*d.loaded = append(*d.loaded, p.Label)
+	return d.Device.Load(p)
+}
+
+func (d busy) Run(l device.Loaded) error {
+	time.Sleep(d.takes)
+	return d.Device.Run(l)
+}
+
+// Where good kernels take long, a naive one could take so long that the driver gives up the device.
+func TestNaiveKernelsAreNotTriedWhereOthersTakeLong(t *testing.T) {
+	g, err := graph.Build(func(b *graph.Builder) {
+		b.Output("y", op.MatMul(b.Input("x", graph.T(graph.F32, 64, 64)), b.Input("w", graph.T(graph.F32, 64, 64)), false, false))
+	})
+	require.NoError(t, err)
+	for takes, tried := range map[time.Duration]bool{0: true, 25 * time.Millisecond: false} {
+		c, err := tune.Open("", nil)
+		require.NoError(t, err)
+		var loaded []string
+		_, err = exec.NewPlan(busy{null.New(null.Options{}), takes, &loaded}, map[string]*graph.Graph{"g": g}, exec.Options{Tune: c})
+		require.NoError(t, err)
+		assert.NotEmpty(t, loaded)
+		assert.Equal(t, tried, slices.Contains(loaded, "naive"), takes)
+	}
 }

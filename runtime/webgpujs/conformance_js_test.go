@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 )
 
@@ -48,4 +50,43 @@ func TestConformance(t *testing.T) {
 	}
 	check("graphs", small(devicetest.Graphs()))
 	check("chains", small(devicetest.Chains(randomGraphs)))
+}
+
+// hardware calls a software adapter a GPU.
+type hardware struct{ device.Device }
+
+func (d hardware) Info() device.Info {
+	info := d.Device.Info()
+	info.Kind = device.Discrete
+	return info
+}
+
+// The browser's compiler, which is stricter than naga about barriers, and another software adapter take the kernels that are for GPUs.
+func TestKernelsForGPUs(t *testing.T) {
+	d := hardware{open(t, 0)}
+	f32 := func(shape ...int) graph.Type { return graph.T(graph.F32, shape...) }
+	tasks := []devicetest.Task{
+		devicetest.Case(graph.Case{Op: new(op.MatMulOp), Inputs: []graph.Type{f32(32, 20), f32(20, 36)}}),
+		devicetest.Case(graph.Case{Op: new(op.MatMulOp), Inputs: []graph.Type{f32(2, 300), f32(300, 35)}, Tolerance: 1e-5}),
+		devicetest.Case(graph.Case{Op: &op.MatMulOp{TransB: true}, Inputs: []graph.Type{f32(2, 70), f32(35, 70)}, Tolerance: 1e-5}),
+	}
+	for _, name := range []string{"attention", "attention_grad"} {
+		o, err := graph.NewOp(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tasks = append(tasks, small(devicetest.Cases(o))[:2]...)
+	}
+	found := map[string]bool{}
+	for _, r := range devicetest.Check(d, tasks) {
+		found[r.Candidate] = true
+		if !r.OK() {
+			t.Errorf("%s %s (%s): %s", r.Op, r.Case, r.Candidate, r.Failure)
+		}
+	}
+	for _, name := range []string{"tile 32x32x16/64", "tile 32x32x16/64 split 2", "vector 4x16", "vector 64x1", "rows", "tiles"} {
+		if !found[name] {
+			t.Errorf("there is no kernel %q among %v", name, found)
+		}
+	}
 }
