@@ -35,8 +35,8 @@ train.precision: f16 or bf16 rounds the operands of products and what is kept be
 gradient overflows f16 is skipped, and the loss scale halved.
 
 Ctrl-C finishes the step, saves and tells how to resume; a second one quits at once. While the kernels of the first step compile there is
-nothing to finish: then the first one ends the run after the kernel that is compiled. In an evaluation it waits for the batch under way, and
-the run goes on with that evaluation.
+nothing to finish, and the first one ends the run within seconds. In an evaluation it waits for the batch under way; a run that is resumed
+begins with that evaluation.
 
 With pipeline.isolate: process each device is in a process of its own. When one dies, hangs or loses its device, all are started again, and the
 run goes on from its newest checkpoint to the same bits; after more than pipeline.restarts faults without a checkpoint in between it stops.

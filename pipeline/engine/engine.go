@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -22,6 +23,8 @@ type Engine struct {
 	votes        []int           // lines that own parameters
 	whole, split bool            // which backwards there are: one program, or two halves; a schedule may have both
 	postponed    bool            // the second half does not always follow the first
+	aborted      context.Context // ends when nothing is wanted any more
+	abort        context.CancelCauseFunc
 	failure      error           // of a line: the state of all is lost
 	restless     <-chan struct{} // closed when lines that did not come to rest after a failure do
 }
@@ -52,6 +55,7 @@ func New(o Options) (*Engine, error) {
 		o.Depth = defaultDepth
 	}
 	e := &Engine{Options: o, exchanges: o.links()}
+	e.aborted, e.abort = context.WithCancelCause(context.Background())
 	sample, err := o.Schedule(sampleBatches)
 	if err != nil {
 		return nil, err
@@ -138,6 +142,9 @@ func (e *Engine) Load() error {
 	}
 	return nil
 }
+
+// Abort has what is under way fail for that cause, as a line that fails has, and all that comes later. It may be called at any time.
+func (e *Engine) Abort(cause error) { e.abort(cause) }
 
 // Close waits for the devices, however long they take, and releases what Load allocated.
 func (e *Engine) Close() error {

@@ -131,7 +131,7 @@ const patience = 500 * time.Millisecond
 
 // work runs all lines to their end.
 func (seg *segment) work(e *Engine) error {
-	ctx, cancel := context.WithCancelCause(context.Background())
+	ctx, cancel := context.WithCancelCause(e.aborted)
 	seg.ctx, seg.fail = ctx, cancel
 	ended := make(chan struct{})
 	go func() {

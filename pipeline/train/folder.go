@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
@@ -29,6 +30,7 @@ type folder struct {
 	files   []string // that the run makes and that were not there before
 	release func()   // of the lock; nil: not taken
 	begun   bool     // the run: what it made stays
+	once    sync.Once
 }
 
 // takeFolder makes the run folder if need be, finds out whether it can be written to, and locks it.
@@ -62,7 +64,9 @@ func (r *run) takeFolder(context.Context) error {
 }
 
 // leave lets go of the folder. A run that did not begin leaves nothing behind.
-func (f *folder) leave() {
+func (f *folder) leave() { f.once.Do(f.goAway) }
+
+func (f *folder) goAway() {
 	if !f.begun {
 		for _, path := range f.files {
 			os.RemoveAll(path)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -83,5 +84,34 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 				assert.Len(t, measurements(t, c.Run.Dir), 8)
 			}
 		}
+	})
+}
+
+// A device that comes to no end, as one whose driver compiles when kernels first run, keeps nobody: the folder is free when Run returns.
+func TestInterruptedWhileADeviceIsBusy(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := pipelined(t, dir, "train.eval_every=0")
+		open := func(string) (device.Device, error) {
+			return &faulty.Device{Device: null.New(null.Options{}), Before: func(op faulty.Op, _ string) error {
+				if op == faulty.Run {
+					time.Sleep(time.Hour)
+				}
+				return nil
+			}}, nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		time.AfterFunc(time.Minute, cancel)
+		res, err := Run(ctx, c, Options{OpenDevice: open})
+		require.NoError(t, err)
+		assert.Less(t, time.Since(began), time.Minute+3*time.Second)
+		assert.True(t, res.Interrupted)
+		assert.Zero(t, res.Step)
+		res, err = Run(t.Context(), c, Options{OpenDevice: openNull, Resume: true})
+		require.NoError(t, err)
+		assert.Equal(t, 8, res.Step)
+		time.Sleep(24 * time.Hour) // all that was left behind comes to its end
+		assert.Len(t, measurements(t, c.Run.Dir), 8)
 	})
 }

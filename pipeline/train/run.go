@@ -102,7 +102,8 @@ type run struct {
 	weights    *weights               // to start from
 	optimizer  *optim.Optimizer
 	devices    []device.Device // one a line of the pipeline
-	unhook     func() bool     // nil: the first step on the devices is done; see hasten
+	unhook     []func() bool   // nil: the first step on the devices is done; see hasten
+	left       bool            // the run was interrupted before
 	layout     *engine.Options // of the engine, once it is known; a restart keeps it
 	engine     *engine.Engine
 	prediction *partition.Plan // of the time of a step; nil: none was made
@@ -156,7 +157,7 @@ func (r *run) plan(ctx context.Context) (err error) {
 	if r.devices, err = openDevices(open, r.Pipeline); err != nil {
 		return err
 	}
-	r.hasten(ctx)
+	r.hastenDevices(ctx)
 	return r.newEngine(ctx)
 }
 
@@ -186,7 +187,8 @@ func planError(err error) error {
 }
 
 // load brings the programs and the initial state to the devices.
-func (r *run) load(context.Context) error {
+func (r *run) load(ctx context.Context) error {
+	r.hastenEngine(ctx)
 	if err := r.prepareProfile(); err != nil {
 		return err
 	}
@@ -201,6 +203,9 @@ const patience = 10 * time.Second
 
 // end closes everything. After a failure it does not wait for ever: a device that hangs must not keep what went wrong a secret.
 func (r *run) end(failed error) error {
+	if r.left {
+		return r.endSoon()
+	}
 	if failed == nil {
 		return r.close()
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -435,6 +436,9 @@ func TestServingEnds(t *testing.T) {
 	require.NoError(t, os.Chmod(dir, 0o755))
 	require.ErrorContains(t, Serve(t.Context(), dir+"/socket", "0123456789abcdef", openNull), "only its owner can enter")
 	require.ErrorContains(t, Serve(t.Context(), dir+"/a/socket", "short", openNull), "a token of 5 bytes")
+	long := dir + "/" + strings.Repeat("a", 110) + "/socket"
+	require.ErrorContains(t, Serve(t.Context(), long, "0123456789abcdef", openNull), "expected 103 at most: "+long)
+	require.NoDirExists(t, filepath.Dir(long))
 	require.ErrorContains(t, Work(t.Context(), strings.NewReader(""), dir+"/a/socket", openNull), "no token")
 	assert.NoDirExists(t, dir+"/a")
 }

@@ -76,6 +76,9 @@ func accept(ctx context.Context, socket, token string) (conn *net.UnixConn, h *h
 	if len(token) < 16 {
 		return nil, nil, nil, fmt.Errorf("a token of %d bytes, expected 16 or more", len(token))
 	}
+	if len(socket) > longestPath {
+		return nil, nil, nil, fmt.Errorf("a socket's path of %d bytes, expected %d at most: %s", len(socket), longestPath, socket)
+	}
 	made, err := privateFolder(filepath.Dir(socket))
 	if err != nil {
 		return nil, nil, nil, err

@@ -82,8 +82,8 @@ func newInstance() (vk.Instance, error) {
 	if r == vk.ErrorIncompatibleDriver {
 		return nil, errNoDriver
 	}
-	if err := failure(r); err != nil {
-		return nil, err
+	if err := failure(r); err != nil { // the loader runs "out of memory" at a manifest that is no JSON
+		return nil, fmt.Errorf("the Vulkan loader cannot start: %w; a driver's manifest may be damaged: VK_LOADER_DEBUG=error tells which", err)
 	}
 	if err := vk.InitInstance(instance); err != nil {
 		vk.DestroyInstance(instance, nil)

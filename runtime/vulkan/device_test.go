@@ -121,6 +121,21 @@ func TestNoDriver(t *testing.T) {
 	assert.ErrorContains(t, err, "vulkan:0: the Vulkan loader finds no driver")
 }
 
+func TestDamagedManifest(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cut.json")
+	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
+	for _, name := range []string{"VK_DRIVER_FILES", "VK_ICD_FILENAMES"} {
+		t.Setenv(name, path)
+	}
+	_, err := Adapters()
+	if err == nil { // a newer loader passes over it
+		_, err = Open(0, Options{})
+		require.ErrorContains(t, err, "the Vulkan loader finds no driver")
+		return
+	}
+	assert.ErrorContains(t, err, "a driver's manifest may be damaged")
+}
+
 func TestFailuresAreErrors(t *testing.T) {
 	assert.NoError(t, failure(vk.Success))
 	assert.NoError(t, failure(vk.Incomplete))
