@@ -124,12 +124,12 @@ type deviceLine struct {
 
 func (c *devicesCommand) Run(a *app) error {
 	infos, err := webgpu.Adapters()
-	if err != nil {
+	direct, details, directly := vulkanAdapters()
+	if err = errors.Join(err, directly); err != nil && len(infos)+len(direct) == 0 {
 		return train.Mistake(err)
 	}
-	direct, details, err := vulkanAdapters()
 	if err != nil {
-		return train.Mistake(err)
+		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
 	}
 	if c.JSON {
 		lines := []deviceLine{}

@@ -43,7 +43,7 @@ func TestTrainInProcesses(t *testing.T) {
 	code, out, errs := train()
 	assert.Equal(t, exitFailure, code)
 	assert.Regexp(t, `worker null \(pid \d+\) was killed by SIGKILL; restarting from the beginning, attempt 1 of 1`, out)
-	assert.Regexp(t, `failed: device lost 2 times in a row, and pipeline.restarts is 1: .* was killed by SIGKILL; .* was killed by SIGKILL; there is no checkpoint yet: with --resume it begins again`, errs)
+	assert.Regexp(t, `failed: device lost 2 times in a row, and pipeline.restarts is 1: .* was killed by SIGKILL; .* was killed by SIGKILL; there is no checkpoint yet: with --resume the same command begins again`, errs)
 	assert.NoDirExists(t, dir+"/run", "it never began")
 	t.Setenv("GPUPIPE_TEST_COMMAND", "1")
 	code, out, errs = train()

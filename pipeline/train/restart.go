@@ -63,7 +63,7 @@ func (r *run) count(fault error) error {
 	}
 	went := "it goes on from there"
 	if r.saved < 0 {
-		went = "it begins again"
+		went = "the same command begins again"
 	}
 	return fmt.Errorf("%w %d times in a row, and pipeline.restarts is %d: %s; %s: with --resume %s", device.ErrLost, len(r.faults),
 		r.Pipeline.Restarts, strings.Join(r.faults, "; "), r.kept(), went)

@@ -274,7 +274,7 @@ func TestFaultsInARow(t *testing.T) {
 		c = pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.restarts=0")
 		_, err = Run(t.Context(), c, isolated(&reference{strikes: func(int64) error { return killed("run") }}, &notes{}))
 		assert.ErrorContains(t, err, "device lost 1 times in a row, and pipeline.restarts is 0")
-		assert.ErrorContains(t, err, "there is no checkpoint yet: with --resume it begins again")
+		assert.ErrorContains(t, err, "there is no checkpoint yet: with --resume the same command begins again")
 
 		var last int64 // one fault after each checkpoint: none is in a row with another
 		c = pipelined(t, t.TempDir(), "train.eval_every=0", "pipeline.isolate=process", "pipeline.restarts=1")
