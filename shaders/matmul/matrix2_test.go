@@ -75,7 +75,7 @@ func sameAsTools(t *testing.T, text string) bool {
 	}
 	path := filepath.Join(t.TempDir(), "m")
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	out, err := exec.Command("spirv-as", "--target-env", "spv1.5", "-o", path+".spv", path).CombinedOutput()
+	out, err := exec.Command("spirv-as", "--target-env", "spv1.6", "-o", path+".spv", path).CombinedOutput()
 	if strings.Contains(string(out), "Invalid capability") {
 		t.Logf("the installed spirv-as is older than tensor addressing (%s)", strings.TrimSpace(string(out)))
 		return false
