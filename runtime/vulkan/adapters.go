@@ -37,8 +37,8 @@ var (
 	errNoDriver = errors.New("the Vulkan loader finds no driver: install your GPU's, or Mesa's lavapipe to compute on the CPU")
 )
 
-// version12 is Vulkan 1.2, the first version with timeline semaphores.
-var version12 = vk.MakeVersion(1, 2, 0)
+// version12 is Vulkan 1.2, the first version with timeline semaphores; version13 the latest of which anything is used, where a device has it.
+var version12, version13 = vk.MakeVersion(1, 2, 0), vk.MakeVersion(1, 3, 0)
 
 // adapter is a physical device.
 type adapter struct {
@@ -74,7 +74,7 @@ func newInstance() (vk.Instance, error) {
 			return nil, err
 		}
 	}
-	app := vk.ApplicationInfo{SType: vk.StructureTypeApplicationInfo, ApiVersion: version12, PApplicationName: "gpupipe\x00", PEngineName: "gpupipe\x00"}
+	app := vk.ApplicationInfo{SType: vk.StructureTypeApplicationInfo, ApiVersion: version13, PApplicationName: "gpupipe\x00", PEngineName: "gpupipe\x00"}
 	info := vk.InstanceCreateInfo{SType: vk.StructureTypeInstanceCreateInfo, PApplicationInfo: &app}
 	defer info.Free()
 	var instance vk.Instance
@@ -187,6 +187,7 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 		Driver: strings.TrimSpace(C.GoString(&can.driver_name[0]) + " " + C.GoString(&can.driver_info[0])),
 	}
 	a.Limits = limitsOf(&props.Limits, &can)
+	a.Limits.Assembly = props.ApiVersion >= version13 // which takes SPIR-V 1.6
 	a.Subgroup = [2]int{int(can.subgroup_min), int(can.subgroup_max)}
 	a.Float16 = can.float16 != 0 && can.storage16 != 0
 	for _, s := range can.shapes[:can.shape_count] {
@@ -265,7 +266,6 @@ func limitsOf(l *vk.PhysicalDeviceLimits, can *C.gv_abilities) device.Limits {
 		MaxInvocations:       int(l.MaxComputeWorkGroupInvocations),
 		MaxDispatchDimension: int(min(l.MaxComputeWorkGroupCount[0], l.MaxComputeWorkGroupCount[1], l.MaxComputeWorkGroupCount[2], math.MaxInt32)),
 		MaxBufferSize:        size(uint64(can.allocation_size)),
-		Assembly:             true,
 	}
 	if can.buffer_size != 0 {
 		out.MaxBufferSize = min(out.MaxBufferSize, size(uint64(can.buffer_size)))

@@ -55,7 +55,7 @@ void gv_cooperative_of(void *get_, void *instance, void *physical, gv_cooperativ
 	link_after(&all, &f.float16);
 	link_after(&all, &f.storage16);
 	link_after(&all, &f.memory_model);
-	if (gv_has_extension(get_, instance, physical, "VK_EXT_subgroup_size_control")) link_after(&all, &f.subgroup_size); // the instance is of 1.2
+	if (gv_has_extension(get_, instance, physical, "VK_EXT_subgroup_size_control")) link_after(&all, &f.subgroup_size);
 	if (gv_has_extension(get_, instance, physical, "VK_KHR_shader_bfloat16")) link_after(&all, &f.bfloat16);
 	int second = gv_has_extension(get_, instance, physical, "VK_NV_cooperative_matrix2");
 	if (second) link_after(&all, &f.second);

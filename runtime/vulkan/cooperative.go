@@ -44,7 +44,7 @@ func (a *adapter) cooperate(instance vk.Instance) {
 // flex finds out what of matrices of any size there is for kernels.
 func (a *adapter) flex(instance vk.Instance) {
 	c := &a.cooperative
-	if c.second == 0 {
+	if c.second == 0 || !a.Limits.Assembly {
 		return
 	}
 	var all [C.GV_MOST_FLEXIBLE]C.gv_flexible

@@ -60,7 +60,11 @@ func (v *validator) check(t *testing.T, m *spirv.Module) {
 		b = binary.LittleEndian.AppendUint32(b, w)
 	}
 	require.NoError(t, os.WriteFile(v.path, b, 0o600))
-	out, err := exec.Command("spirv-val", "--target-env", "vulkan1.2", v.path).CombinedOutput()
+	env := "vulkan1.2"
+	if m.Code[1] >= 0x10600 {
+		env = "vulkan1.3"
+	}
+	out, err := exec.Command("spirv-val", "--target-env", env, v.path).CombinedOutput()
 	if strings.Contains(string(out), "Invalid capability operand: 6022") || strings.Contains(string(out), "Invalid capability operand: 5116") {
 		v.blind = true
 		t.Logf("only naga checked the modules: the installed spirv-val is older than cooperative matrices (%s)", strings.TrimSpace(string(out)))

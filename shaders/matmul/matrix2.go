@@ -56,9 +56,12 @@ func matrix2Candidates(s Spec, l Limits) []Kernel {
 // mostElements is the most that an array may have for its indices to be an i32 or a u32, as the driver likes.
 const mostElements = math.MaxInt32
 
+// addressable tells whether each matrix begins on a multiple of sixteen bytes, as SPV_NV_cooperative_matrix2 asks of pointers, and no index is
+// too large.
 func addressable(s Spec) bool {
 	last := s.Batch - 1
-	return max(last*s.BatchStrideA+s.M*s.K, last*s.BatchStrideB+s.K*s.N, s.Batch*s.M*s.N+64) <= mostElements
+	aligned := s.Batch == 1 || s.BatchStrideA%8 == 0 && s.BatchStrideB%8 == 0 && s.M*s.N%4 == 0
+	return aligned && max(last*s.BatchStrideA+s.M*s.K, last*s.BatchStrideB+s.K*s.N, s.Batch*s.M*s.N+64) <= mostElements
 }
 
 // fits tells whether the device multiplies matrices of such sizes, and has room for the workgroups.

@@ -198,6 +198,9 @@ func multiplied(a, b, c matrix) matrix {
 
 // move loads or stores a matrix: its rows and columns are the slice's dimensions, or those of a view of it.
 func (m *machine) move(x matrix, from place, l layout, tensor []uint32, store bool) {
+	if size := map[bool]int{true: 4, false: 2}[store]; from.at*size%16 != 0 {
+		panic("a tensor begins within sixteen bytes")
+	}
 	order := []int{0, 1}
 	if tensor[0] == 1 {
 		order = m.values[tensor[1]].(view).order

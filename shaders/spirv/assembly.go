@@ -65,8 +65,8 @@ var token = regexp.MustCompile(`"[^"]*"|;.*|[^\s";]+|"`)
 
 var named = regexp.MustCompile(`^%\w+$`)
 
-// version is SPIR-V 1.5, the latest that Vulkan 1.2 takes.
-const version = 0x10500
+// version is SPIR-V 1.6, which SPV_NV_cooperative_matrix2 asks for, and Vulkan 1.3 takes.
+const version = 0x10600
 
 // Assemble makes a kernel of SPIR-V assembly, for what WGSL cannot say: the text that spirv-as reads, of the instructions above, an id being
 // a name. Its error is what is wrong with the text, with the line, or what the device lacks. Whether the instructions go together is not

@@ -95,7 +95,7 @@ func TestAssemblyIsThatOfSPIRVTools(t *testing.T) {
 	valid(t, m)
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "m.txt"), []byte(text), 0o600))
-	out, err := exec.Command("spirv-as", "--target-env", "spv1.5", "-o", filepath.Join(dir, "m.spv"), filepath.Join(dir, "m.txt")).CombinedOutput()
+	out, err := exec.Command("spirv-as", "--target-env", "spv1.6", "-o", filepath.Join(dir, "m.spv"), filepath.Join(dir, "m.txt")).CombinedOutput()
 	require.NoError(t, err, "spirv-as (Debian's spirv-tools): %s", out)
 	b, err := os.ReadFile(filepath.Join(dir, "m.spv"))
 	require.NoError(t, err)

@@ -49,7 +49,11 @@ func valid(t *testing.T, m *Module) {
 	}
 	path := filepath.Join(t.TempDir(), "m.spv")
 	require.NoError(t, os.WriteFile(path, b, 0o600))
-	out, err := exec.Command("spirv-val", "--target-env", "vulkan1.2", path).CombinedOutput()
+	env := "vulkan1.2"
+	if m.Code[1] >= version {
+		env = "vulkan1.3"
+	}
+	out, err := exec.Command("spirv-val", "--target-env", env, path).CombinedOutput()
 	require.NoError(t, err, "spirv-val (Debian's spirv-tools): %s", out)
 }
 
