@@ -172,11 +172,7 @@ func (c *context) splitKernel(parts int) Kernel {
 	w := c.newWriter()
 	var stores strings.Builder
 	for i, acc := range w.accumulate(phase, row, fmt.Sprintf("var col = part; col < %du; col += %du", g.Cols, parts)) {
-		value := acc
-		if phase[i].Inputs[0].DType != graph.F32 {
-			value = "bitcast<f32>(" + acc + ")"
-		}
-		fmt.Fprintf(&stores, "  %s[id] = %s;\n", w.scratch(i), value)
+		fmt.Fprintf(&stores, "  %s[id] = %s;\n", w.scratch(i, phase[i].Inputs[0].DType), acc)
 		k.Scratch = append(k.Scratch, int64(g.Rows*parts*4))
 	}
 	n := g.Rows * parts
@@ -186,10 +182,7 @@ func (c *context) splitKernel(parts int) Kernel {
 	w = c.newWriter()
 	for i, node := range phase {
 		t := node.Inputs[0].DType
-		x := fmt.Sprintf("%s[part * %du + row]", w.scratch(i), g.Rows)
-		if t != graph.F32 {
-			x = fmt.Sprintf("bitcast<%v>(%s)", t, x)
-		}
+		x := fmt.Sprintf("%s[part * %du + row]", w.scratch(i, t), g.Rows)
 		acc := fmt.Sprintf("acc%d", i)
 		neutral, next := foldText(node.Op.Kernel(node).(graph.Reduction).Fold, t, acc, x)
 		fmt.Fprintf(w.outer, "  var %s = %s;\n  for (var part = 0u; part < %du; part++) { %s = %s; }\n", acc, neutral, parts, acc, next)

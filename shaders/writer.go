@@ -42,7 +42,9 @@ func (w *writer) bind(a Arg, typ string) int {
 	return len(w.args) - 1
 }
 
-func (w *writer) scratch(i int) string { return fmt.Sprintf("b%d", w.bind(Arg{Scratch: i}, "f32")) }
+func (w *writer) scratch(i int, d graph.DType) string {
+	return fmt.Sprintf("b%d", w.bind(Arg{Scratch: i}, fuse.WGSLType(d)))
+}
 
 func (w *writer) load(v *graph.Value, at []graph.Index) string {
 	return element(w.binding(v), v.DType, graph.Flatten(v.Shape, at))

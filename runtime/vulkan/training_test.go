@@ -7,10 +7,14 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 )
 
@@ -26,4 +30,25 @@ func TestTraining(t *testing.T) {
 		return vulkan.Open(0, vulkan.Options{CacheDir: filepath.Join(dir, "cache")})
 	}})
 	require.NoError(t, err)
+}
+
+// gpu calls a software adapter a GPU, so that it is offered the kernels that are written for GPUs.
+type gpu struct{ device.Device }
+
+func (d gpu) Info() device.Info {
+	info := d.Device.Info()
+	info.Kind = device.Discrete
+	return info
+}
+
+// Kernels for GPUs keep parts of sums in scratch memory between passes: what TestValidation watches.
+func TestSumsInParts(t *testing.T) {
+	d, err := vulkan.Open(0, vulkan.Options{CacheDir: t.TempDir()})
+	require.NoError(t, err)
+	defer d.Close()
+	f32 := func(shape ...int) graph.Type { return graph.T(graph.F32, shape...) }
+	task := devicetest.Case(graph.Case{Op: new(op.MatMulOp), Tolerance: 1e-5, Inputs: []graph.Type{f32(20, 600), f32(600, 24)}})
+	for _, r := range devicetest.Check(gpu{d}, []devicetest.Task{task}) {
+		assert.True(t, r.OK(), "%s: %s", r.Candidate, r.Failure)
+	}
 }
