@@ -69,13 +69,10 @@ func layouts() []trial {
 type trained map[string][]byte
 
 // lender keeps devices from one training to the next, so that kernels are compiled once.
-type lender struct {
-	open    func() (device.Device, error)
-	devices []device.Device
-}
+type lender struct{ devices []device.Device }
 
 func newLender(t *testing.T) *lender {
-	l := &lender{open: func() (device.Device, error) { return webgpu.Open(0, webgpu.Options{}) }}
+	l := &lender{}
 	t.Cleanup(func() {
 		for _, dev := range l.devices {
 			assert.NoError(t, dev.Close())
@@ -87,7 +84,7 @@ func newLender(t *testing.T) *lender {
 func (l *lender) take(t *testing.T, n int) []device.Device {
 	t.Helper()
 	for len(l.devices) < n {
-		dev, err := l.open()
+		dev, err := webgpu.Open(0, webgpu.Options{})
 		require.NoError(t, err)
 		l.devices = append(l.devices, dev)
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
-	"github.com/gpupipe/gpupipe/runtime/vulkan"
 )
 
 // traffic counts what moves between lines: by line, by operation and by the kind of tensor.
@@ -169,40 +167,4 @@ func TestRefusedImports(t *testing.T) {
 			require.ErrorIs(t, err, device.ErrLost)
 		}
 	}
-}
-
-// mover counts a Vulkan device's transfers.
-type mover struct {
-	*vulkan.Device
-	transfers *atomic.Int64
-}
-
-func (m mover) Transfer(from, to device.Range) (device.Pending, error) {
-	m.transfers.Add(1)
-	return m.Device.Transfer(from, to)
-}
-
-// plain hides that a device imports.
-type plain struct{ device.Device }
-
-// Which way messages go changes no bit.
-func TestBlocksChangeNoBit(t *testing.T) {
-	var transfers atomic.Int64
-	cache := t.TempDir()
-	l := newLender(t)
-	l.open = func() (device.Device, error) {
-		dev, err := vulkan.Open(0, vulkan.Options{CacheDir: cache})
-		return mover{dev, &transfers}, err
-	}
-	s := layouts()[1]
-	s.Cut, s.Stages = []int{3}, 2
-	hidden := &lender{}
-	for _, dev := range l.take(t, 2) {
-		hidden.devices = append(hidden.devices, plain{dev})
-	}
-	want := hidden.train(t, s, func(e *Engine) { assert.Empty(t, e.routes) })
-	require.Zero(t, transfers.Load())
-	equal(t, want, l.train(t, s, nil), s)
-	// A batch has an activation and a gradient of each microbatch, and for the tied head a gradient and its weights.
-	assert.EqualValues(t, 2*batches*(2*microbatches+2), transfers.Load())
 }

@@ -3,8 +3,11 @@
 package vulkan_test
 
 import (
+	"bytes"
 	"context"
+	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -18,18 +21,45 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 )
 
-// A pipeline over two devices trains: what TestValidation watches. The kernels are those of the golden runs, so that the driver's cache has
-// them, whichever is first.
+// importing counts a device's transfers.
+type importing struct {
+	*vulkan.Device
+	transfers *atomic.Int64
+}
+
+func (d importing) Transfer(from, to device.Range) (device.Pending, error) {
+	d.transfers.Add(1)
+	return d.Device.Transfer(from, to)
+}
+
+// plain hides that a device imports.
+type plain struct{ device.Device }
+
+// Two pipelines over two devices each train, with the same bits whichever way messages go: what TestValidation watches. The kernels are those of the
+// golden runs, so that the driver's cache has them, whichever is first.
 func TestTraining(t *testing.T) {
 	const golden = "../../pipeline/train/testdata/golden/"
-	dir := t.TempDir()
-	c, err := train.LoadConfig(golden+"tied/muon.yaml", []string{"init.from=" + golden + "tied", "data.train=[" + golden + "text.txt]",
-		"train={steps: 2, microbatches: 4}", "pipeline={schedule: 1f1b, stages: 2, devices: [vulkan:0, vulkan:0]}", "run.dir=" + dir})
-	require.NoError(t, err)
-	_, err = train.Run(context.Background(), c, train.Options{OpenDevice: func(string) (device.Device, error) {
-		return vulkan.Open(0, vulkan.Options{CacheDir: filepath.Join(dir, "cache")})
-	}})
-	require.NoError(t, err)
+	cache := filepath.Join(t.TempDir(), "cache")
+	trained := func(wrap func(*vulkan.Device) device.Device) []byte {
+		dir := t.TempDir()
+		c, err := train.LoadConfig(golden+"tied/muon.yaml", []string{"init.from=" + golden + "tied", "data.train=[" + golden + "text.txt]",
+			"train={steps: 2, microbatches: 4}", "pipeline={schedule: 1f1b, stages: 2, replicas: 2, devices: [vulkan:0]}", "run.dir=" + dir})
+		require.NoError(t, err)
+		_, err = train.Run(context.Background(), c, train.Options{OpenDevice: func(string) (device.Device, error) {
+			d, err := vulkan.Open(0, vulkan.Options{CacheDir: cache})
+			return wrap(d), err
+		}})
+		require.NoError(t, err)
+		weights, err := os.ReadFile(filepath.Join(dir, "checkpoints", "step-2", "model.safetensors"))
+		require.NoError(t, err)
+		return weights
+	}
+	var transfers atomic.Int64
+	imported := trained(func(d *vulkan.Device) device.Device { return importing{d, &transfers} })
+	// A microbatch has an activation and a gradient; a batch has gradients and weights of all that the second replica holds, of
+	// 38 parameters and of its tied head, and of the first replica's tied head.
+	assert.EqualValues(t, 2*2*(2*4+2*(38+1+1)), transfers.Load(), "two batches, out and in")
+	assert.True(t, bytes.Equal(imported, trained(func(d *vulkan.Device) device.Device { return plain{d} })), "weights differ")
 }
 
 // gpu calls a software adapter a GPU, so that it is offered the kernels that are written for GPUs.
