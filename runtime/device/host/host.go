@@ -1,4 +1,4 @@
-// Package host tells of the machine that devices share their memory with.
+// Package host tells of the machine that devices share their memory with, and maps memory of its that they can import.
 package host
 
 import (
