@@ -276,11 +276,10 @@ func TestFaultsInARow(t *testing.T) {
 		assert.ErrorContains(t, err, "device lost 1 times in a row, and pipeline.restarts is 0")
 		assert.ErrorContains(t, err, "there is no checkpoint yet: with --resume the same command begins again")
 
-		var last int64 // one fault after each checkpoint: none is in a row with another
+		var last atomic.Int64 // one fault after each checkpoint: none is in a row with another
 		c = pipelined(t, t.TempDir(), "train.eval_every=0", "pipeline.isolate=process", "pipeline.restarts=1")
 		_, err = Run(t.Context(), c, isolated(&reference{strikes: func(n int64) error {
-			if n-last > total/3 {
-				last = n
+			if before := last.Load(); n-before > total/3 && last.CompareAndSwap(before, n) {
 				return killed("run")
 			}
 			return nil
