@@ -139,5 +139,5 @@ func (d DType) Narrow(x string, let func(typ, expr string) string) string {
 	denormal := "(" + m + " + (1u << (" + s + " - 1u)) - 1u + ((" + m + " >> " + s + ") & 1u)) >> " + s
 	finite := let("u32", "select("+normal+", "+denormal+", "+a+" < 947912704u)")
 	large := let("u32", "select("+finite+", 31744u, "+a+" >= 1199566848u)") // 65520 and beyond
-	return "(select(" + large + ", 32256u, " + a + " > 2139095040u) | ((" + u + " >> 16u) & 32768u))"
+	return "(select(" + large + ", 32256u | ((" + a + " >> 13u) & 1023u), " + a + " > 2139095040u) | ((" + u + " >> 16u) & 32768u))"
 }
