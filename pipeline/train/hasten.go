@@ -41,9 +41,10 @@ func (r *run) settled() error {
 	return nil
 }
 
-// hastened tells whether an error is that of devices that hasten closed.
+// hastened tells whether an error is that of devices that hasten closed, or of who noticed the end of ctx first.
 func (r *run) hastened(ctx context.Context, err error) bool {
-	return len(r.unhook) > 0 && ctx.Err() != nil && (errors.Is(err, device.ErrClosed) || errors.Is(err, device.ErrLost))
+	return len(r.unhook) > 0 && ctx.Err() != nil &&
+		(errors.Is(err, device.ErrClosed) || errors.Is(err, device.ErrLost) || errors.Is(err, ctx.Err()))
 }
 
 // leave ends a run that was interrupted before a step was done, at what it began with.

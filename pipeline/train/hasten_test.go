@@ -9,11 +9,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/faulty"
-	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/faulty"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/null"
 )
 
 // compiling is a device that compiles one of its programs until it is closed.
@@ -114,4 +118,38 @@ func TestInterruptedWhileADeviceIsBusy(t *testing.T) {
 		time.Sleep(24 * time.Hour) // all that was left behind comes to its end
 		assert.Len(t, measurements(t, c.Run.Dir), 8)
 	})
+}
+
+// Ctrl-C while it is tried whether the pipeline fits is an interruption, whatever becomes of the try.
+func TestInterruptedWhilePlanning(t *testing.T) {
+	c := pipelined(t, t.TempDir(), "pipeline.stages=1", "pipeline.schedule=sync", "pipeline.delay=0", "train.eval_every=0")
+	interrupted := func(said error) (Result, error) {
+		ctx, cancel := context.WithCancel(t.Context())
+		tries := 0
+		o := options(&reference{}, &notes{})
+		o.Resume = true
+		o.Execute = func(device.Device, map[string]*graph.Graph, map[string]exec.Pool) (engine.Planned, error) {
+			if tries++; tries == 1 {
+				return engine.Planned{}, exec.ErrTooLarge // so that another way is tried
+			}
+			cancel()
+			return engine.Planned{}, said
+		}
+		return Run(ctx, c, o)
+	}
+	tried := []error{device.ErrClosed, context.Canceled}
+	for _, said := range tried {
+		_, err := interrupted(said)
+		assert.EqualError(t, err, context.Canceled.Error(), "%v", said)
+	}
+	short := c
+	short.Train.Steps = 2
+	_, err := Run(t.Context(), short, Options{OpenDevice: openNull})
+	require.NoError(t, err)
+	for _, said := range tried {
+		res, err := interrupted(said)
+		require.NoError(t, err, "%v", said)
+		assert.True(t, res.Interrupted)
+		assert.Equal(t, 2, res.Step)
+	}
 }

@@ -151,7 +151,7 @@ func (r *run) layOut(ctx context.Context) (err error) {
 			case retried == nil:
 				r.Report.Note("%s", note)
 				r.engine, o, err = e, smaller, nil
-			case errors.Is(retried, device.ErrLost): // whether it fits is not known
+			case !errors.Is(retried, exec.ErrTooLarge): // whether it fits is not known
 				err = retried
 			}
 		}

@@ -86,7 +86,6 @@ func TestEvaluationsAndCheckpointsChangeNothing(t *testing.T) {
 	}
 }
 
-// What is computed may not change.
 // Ctrl-C in an evaluation stops it between batches; the run goes on with that evaluation, and to the same bits and records.
 func TestInterruptedEvaluation(t *testing.T) {
 	overrides := []string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 4}", "pipeline={schedule: 2bw, stages: 2}", withHooks(hooksDir + stopHook)}
@@ -123,6 +122,7 @@ func TestInterruptedEvaluation(t *testing.T) {
 	assert.Greater(t, postponed, 1, "evaluations that were interrupted")
 }
 
+// What is computed may not change.
 func TestResumeRefusesAnotherDelay(t *testing.T) {
 	dir := t.TempDir()
 	delayed := []string{"pipeline.delay=1", "pipeline.error_feedback=true"}

@@ -103,7 +103,7 @@ type run struct {
 	optimizer  *optim.Optimizer
 	devices    []device.Device // one a line of the pipeline
 	unhook     []func() bool   // nil: the first step on the devices is done; see hasten
-	left       bool            // the run was interrupted before
+	left       bool            // the run was interrupted before that step was done
 	layout     *engine.Options // of the engine, once it is known; a restart keeps it
 	engine     *engine.Engine
 	prediction *partition.Plan // of the time of a step; nil: none was made

@@ -53,11 +53,8 @@ uint64_t gv_import_alignment(void *get_, void *instance, void *physical) {
 	buffers(physical, &of, &external);
 	if (!(external.features & IMPORTABLE) || external.features & DEDICATED_ONLY) return 0;
 	host_properties host = {.head.type = T_HOST_PROPERTIES};
-	properties2 *p = calloc(1, sizeof *p);
-	if (!p) return 0;
-	p->head = (head){T_PROPERTIES2, &host};
-	query(physical, p);
-	free(p);
+	properties2 all = {.head = {T_PROPERTIES2, &host}};
+	query(physical, &all);
 	return host.alignment;
 }
 

@@ -9,7 +9,7 @@ typedef struct gv_importer gv_importer;
 // A buffer that lies in memory of the host.
 typedef struct gv_imported { uint64_t buffer, memory; } gv_imported;
 
-enum { GV_INVALID_EXTERNAL_HANDLE = -1000072003, GV_NO_MEMORY_TYPE = -1 << 30 }; // the latter is no VkResult
+enum { GV_INVALID_EXTERNAL_HANDLE = -1000072003, GV_NO_MEMORY_TYPE = -(1 << 30) }; // the latter is no VkResult
 
 uint64_t gv_import_alignment(void *get, void *instance, void *physical);
 gv_importer *gv_new_importer(void *get, void *instance, void *device);
