@@ -198,11 +198,11 @@ func (c *context) distinct(args []Arg) bool {
 		if a.Value == nil {
 			continue
 		}
-		if key := c.key(a.Value); seen[key] {
+		key := c.key(a.Value)
+		if seen[key] {
 			return false
-		} else {
-			seen[key] = true
 		}
+		seen[key] = true
 	}
 	return true
 }

@@ -2,6 +2,7 @@
 package exec
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -89,13 +90,23 @@ type KernelInfo struct {
 var ErrTooLarge = plan.ErrTooLarge
 
 // NewPlan lowers the named graphs for a device. Graphs that name a variable share it. What does not fit is refused before
-// any kernel is timed, since timing allocates.
+// any kernel is timed, since timing allocates. Where it fits, but not with the scratch memory of what Tune chose, the static choice holds.
 func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*Plan, error) {
-	if opts.Tune != nil { // timing takes memory on the device: what cannot fit is refused before
-		if _, err := NewPlan(dev, graphs, Options{Budget: opts.Budget, Pools: opts.Pools}); err != nil {
-			return nil, err
-		}
+	tune := opts.Tune
+	opts.Tune = nil
+	static, err := newPlan(dev, graphs, opts)
+	if err != nil || tune == nil {
+		return static, err
 	}
+	opts.Tune = tune
+	p, err := newPlan(dev, graphs, opts)
+	if errors.Is(err, ErrTooLarge) {
+		return static, nil
+	}
+	return p, err
+}
+
+func newPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*Plan, error) {
 	p := &Plan{dev: dev, programs: map[string]*program{}, variables: map[string]graph.Type{}, pools: opts.Pools, memory: map[string]graph.Type{}}
 	for _, name := range slices.Sorted(maps.Keys(graphs)) {
 		if err := p.add(name, graphs[name], opts); err != nil {

@@ -1,6 +1,7 @@
 package exec_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -40,6 +41,32 @@ func TestTooLargePlanIsRefusedBeforeKernelsAreTimed(t *testing.T) {
 	_, err = exec.NewPlan(dev, graphs, exec.Options{Tune: refused, Budget: p.Memory().Total - 1})
 	assert.ErrorIs(t, err, exec.ErrTooLarge)
 	assert.Zero(t, refused.asked)
+}
+
+// greedy chooses what takes most scratch memory.
+type greedy struct{}
+
+func (greedy) Choose(_ device.Device, _ string, ks []shaders.Kernel, _ int) (int, error) {
+	most := func(a, b shaders.Kernel) int { return slices.Compare(a.Scratch, b.Scratch) }
+	return slices.IndexFunc(ks, func(k shaders.Kernel) bool { return most(k, slices.MaxFunc(ks, most)) == 0 }), nil
+}
+
+// Faster kernels that need more memory than there is are no reason to refuse what fits without them.
+func TestWhatFitsByTheStaticChoiceIsNotRefused(t *testing.T) {
+	g, err := graph.Build(func(b *graph.Builder) {
+		b.Output("y", op.Sum(b.Input("x", graph.T(graph.F32, 200, 4096)), []int{0}, false))
+	})
+	require.NoError(t, err)
+	graphs := map[string]*graph.Graph{"main": g}
+	dev := null.New(null.Options{})
+	static, err := exec.NewPlan(dev, graphs, exec.Options{})
+	require.NoError(t, err)
+	tuned, err := exec.NewPlan(dev, graphs, exec.Options{Tune: greedy{}})
+	require.NoError(t, err)
+	require.Greater(t, tuned.Memory().Total, static.Memory().Total)
+	p, err := exec.NewPlan(dev, graphs, exec.Options{Tune: greedy{}, Budget: static.Memory().Total})
+	require.NoError(t, err)
+	assert.Equal(t, static.Kernels("main"), p.Kernels("main"))
 }
 
 // A tensor that no binding can hold does not fit either, whatever the budget.

@@ -151,10 +151,14 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 	return best, nil
 }
 
-// declined tells whether a driver could not compile a kernel that is valid: it may lack registers for it, say. Another does then.
+// declined tells whether a device has no room for a kernel that is valid: its driver could not compile it for lack of registers, say, or there
+// is no memory for its scratch. Another does then.
 func declined(err error) bool {
 	var e *device.Error
-	return errors.As(err, &e) && e.Op == "compile" && !errors.Is(err, device.ErrValidation) && !errors.Is(err, device.ErrLost) && !errors.Is(err, device.ErrClosed)
+	if !errors.As(err, &e) || errors.Is(err, device.ErrLost) || errors.Is(err, device.ErrClosed) {
+		return false
+	}
+	return e.Op == "alloc" || e.Op == "compile" && !errors.Is(err, device.ErrValidation)
 }
 
 // Save writes the cache file, if there is one. What others have saved there since Open stays, and goes first: a run that is begun

@@ -107,6 +107,26 @@ func TestAKernelThatTheDriverDeclinesIsPassedOver(t *testing.T) {
 	assert.ErrorContains(t, err, "too few registers")
 }
 
+// small is a GPU without memory for the parts of a sum.
+type small struct{ device.Device }
+
+func (d small) Info() device.Info { return device.Info{Name: "small", Kind: device.Discrete} }
+
+func (d small) Alloc(label string, size int64) (device.Buffer, error) {
+	if strings.Contains(label, "scratch") {
+		return nil, &device.Error{Op: "alloc", Object: label, Device: "small", Cause: device.ErrOutOfMemory}
+	}
+	return d.Device.Alloc(label, size)
+}
+
+func TestAKernelWhoseScratchFindsNoMemoryIsPassedOver(t *testing.T) {
+	c, err := tune.Open("", nil)
+	require.NoError(t, err)
+	plan, err := exec.NewPlan(small{null.New(null.Options{})}, graphs(t), exec.Options{Tune: c})
+	require.NoError(t, err)
+	assert.NotContains(t, plan.Kernels("sum")[0].Candidate, "split")
+}
+
 func TestADamagedCacheIsStartedAnew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kernels.json")
 	for _, text := range []string{"{torn", "", "null", "[]", `{"x": 3}`} {

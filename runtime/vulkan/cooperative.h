@@ -4,8 +4,7 @@
 
 #include <stdint.h>
 
-// Each is 0 or 1.
-typedef struct gv_cooperative {
+typedef struct gv_cooperative { // 0 or 1, but for the last line
 	uint32_t matrices;      // of f16, with all else that kernels for them use
 	uint32_t bfloat16;      // matrices of bf16 too
 	uint32_t subgroup_size; // a pipeline may ask for the size of its subgroups
@@ -30,7 +29,10 @@ void gv_cooperative_of(void *get, void *instance, void *physical, gv_cooperative
 // gv_flexible_of returns how many there are of GV_MOST_FLEXIBLE at most.
 uint32_t gv_flexible_of(void *get, void *instance, void *physical, gv_flexible *out);
 
-// gv_enable_cooperative links what a new device needs behind a struct, by means of room, which must outlive it, and adds to its extensions.
+enum { GV_COOPERATIVE_EXTENSIONS = 4 };
+
+// gv_enable_cooperative links what a new device needs behind a struct, by means of room, which must outlive it, and adds to its extensions
+// GV_COOPERATIVE_EXTENSIONS at most.
 void gv_enable_cooperative(gv_cooperative const *c, gv_cooperative_features *room, void *first, char const **extensions, uint32_t *count);
 
 #endif

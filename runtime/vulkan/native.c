@@ -236,7 +236,7 @@ int gv_new_device(void *get_, void *instance, void *physical, uint32_t family, i
 	if (zero_workgroup) link_after(&features, &zeros);
 	float priority = 1;
 	queue_info queue = {.head.type = T_QUEUE, .family = family, .count = 1, .priorities = &priority};
-	char const *extensions[5];
+	char const *extensions[2 + GV_COOPERATIVE_EXTENSIONS];
 	uint32_t count = 0;
 	if (robustness2) extensions[count++] = "VK_EXT_robustness2";
 	if (import) extensions[count++] = "VK_EXT_external_memory_host";

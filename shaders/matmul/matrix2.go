@@ -123,9 +123,9 @@ func (t matrix2) text(s Spec, part int) string {
 		half += " BFloat16KHR"
 		extra = "OpCapability BFloat16TypeKHR\nOpCapability BFloat16CooperativeMatrixKHR\nOpExtension \"SPV_KHR_bfloat16\"\n"
 	}
-	a := operand2{"a", "%m", "%k", "%row %rows", "%at %depth", s.TransA, s.M%t.rows == 0 && s.K%t.depth == 0}
-	b := operand2{"b", "%k", "%n", "%at %depth", "%column %columns", s.TransB, s.N%t.cols == 0 && s.K%t.depth == 0}
-	c := operand2{"c", "%m", "%n", "%row %rows", "%column %columns", false, s.M%t.rows == 0 && s.N%t.cols == 0}
+	a := tensor{"a", "%m", "%k", "%row %rows", "%at %depth", s.TransA, s.M%t.rows == 0 && s.K%t.depth == 0}
+	b := tensor{"b", "%k", "%n", "%at %depth", "%column %columns", s.TransB, s.N%t.cols == 0 && s.K%t.depth == 0}
+	c := tensor{"c", "%m", "%n", "%row %rows", "%column %columns", false, s.M%t.rows == 0 && s.N%t.cols == 0}
 	var constants strings.Builder
 	for _, x := range []struct {
 		name  string
@@ -139,8 +139,8 @@ func (t matrix2) text(s Spec, part int) string {
 		"VIEW_A", a.view(), "VIEW_B", b.view()).Replace(matrix2Text)
 }
 
-// operand2 is a matrix as it lies in memory: by rows, or transposed.
-type operand2 struct {
+// tensor is a matrix as it lies in memory: by rows, or transposed.
+type tensor struct {
 	name               string
 	down, right        string // its rows and columns
 	rowSlice, colSlice string // those of a slice: the first, and how many
@@ -148,36 +148,36 @@ type operand2 struct {
 	inside             bool // all slices lie within
 }
 
-// layout emits the tensor of two dimensions, of which slices are taken.
-func (x operand2) layout() string {
-	kind := "%clamped"
+// kind is the type of its layouts.
+func (x tensor) kind() string {
 	if x.inside {
-		kind = "%unclamped"
+		return "%unclamped"
 	}
+	return "%clamped"
+}
+
+// layout emits the tensor of two dimensions, of which slices are taken.
+func (x tensor) layout() string {
 	first, second := x.down, x.right
 	if x.transposed {
 		first, second = second, first
 	}
-	return strings.NewReplacer("KIND", kind, "NAME", x.name, "FIRST", first, "SECOND", second).Replace(`%layout_NAME0 = OpCreateTensorLayoutNV KIND
+	return strings.NewReplacer("KIND", x.kind(), "NAME", x.name, "FIRST", first, "SECOND", second).Replace(`%layout_NAME0 = OpCreateTensorLayoutNV KIND
 %layout_NAME1 = OpTensorLayoutSetDimensionNV KIND %layout_NAME0 FIRST SECOND
 %layout_NAME = OpTensorLayoutSetStrideNV KIND %layout_NAME1 SECOND %one
 `)
 }
 
-func (x operand2) slice() string {
-	kind := "%clamped"
-	if x.inside {
-		kind = "%unclamped"
-	}
+func (x tensor) slice() string {
 	first, second := x.rowSlice, x.colSlice
 	if x.transposed {
 		first, second = second, first
 	}
-	return fmt.Sprintf("%%slice_%s = OpTensorLayoutSliceNV %s %%layout_%s %s %s\n", x.name, kind, x.name, first, second)
+	return fmt.Sprintf("%%slice_%s = OpTensorLayoutSliceNV %s %%layout_%s %s %s\n", x.name, x.kind(), x.name, first, second)
 }
 
 // view is how a load turns the slice.
-func (x operand2) view() string {
+func (x tensor) view() string {
 	if x.transposed {
 		return "TensorView %turned"
 	}

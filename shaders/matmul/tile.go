@@ -191,8 +191,9 @@ func (t tile) stores(g *source) {
 func reduction(s Spec, l Limits, part, splits int) Pass {
 	wx := min(64, l.MaxInvocations, l.MaxWorkgroupX)
 	quads, at := s.TypeC.Half(), 1 // elements that an invocation computes: halves are stored in whole words
+	j, zero := fmt.Sprintf("id %% %du", s.N), "0.0"
 	if quads {
-		at = 4
+		at, j, zero = 4, fmt.Sprintf("id %% %du * 4u", s.N/4), "vec4<f32>()"
 	}
 	total, half := s.Batch*s.M*s.N/at, max(splits/2, 1)
 	s.TypeA, s.TypeB = F32, F32
@@ -200,11 +201,8 @@ func reduction(s Spec, l Limits, part, splits int) Pass {
 	groups := g.main([2]int{wx, 1}, [3]int{ceilDiv(total, wx), 1, 1}, l, true)
 	g.line("let id = tx * %du + l.x;", wx)
 	g.line("if (id >= %du) { return; }", total)
-	if quads {
-		g.line("let b = id / %du; let i = id / %du %% %du; let j = id %% %du * 4u;\nvar s = vec4<f32>();", s.M*s.N/4, s.N/4, s.M, s.N/4)
-	} else {
-		g.line("let b = id / %du; let i = id / %du %% %du; let j = id %% %du;\nvar s = 0.0;", s.M*s.N, s.N, s.M, s.N)
-	}
+	g.line("let b = id / %du; let i = id / %du %% %du; let j = %s;", s.M*s.N/at, s.N/at, s.M, j)
+	g.line("var s = %s;", zero)
 	g.line("for (var p = 0u; p < %du; p++) { s += mm_a[p * %du + id]; }", half, part/at)
 	if splits > 1 {
 		g.line("for (var p = 0u; p < %du; p++) { s += mm_b[p * %du + id]; }", splits-half, part/at)
