@@ -47,6 +47,14 @@ type Arg struct {
 	Offset, Size int64 // bytes, the part of the scratch array; Size 0 is all of it
 }
 
+// Within is the part of a scratch array of size bytes that is bound.
+func (a Arg) Within(size int64) (offset, n int64) {
+	if a.Size == 0 {
+		return 0, size
+	}
+	return a.Offset, a.Size
+}
+
 // Part is a piece of a joined value.
 type Part struct {
 	From   *graph.Value

@@ -89,9 +89,8 @@ func (r *recording) dispatch(q *program, g *fuse.Group, pass shaders.Pass, index
 			c.args = append(c.args, q.memory.Storage[a.Value])
 		} else {
 			st := q.memory.Scratch[g][a.Scratch]
-			if a.Size > 0 {
-				st.Offset, st.Size = st.Offset+a.Offset, a.Size
-			}
+			offset, n := a.Within(st.Size)
+			st.Offset, st.Size = st.Offset+offset, n
 			c.args = append(c.args, st)
 		}
 	}

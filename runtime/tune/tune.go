@@ -306,11 +306,9 @@ func (b *bench) command(p *device.Program, pass shaders.Pass, scratch []device.B
 		Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory})
 	for _, a := range pass.Args {
 		if a.Value == nil {
-			part := device.Range{Buffer: scratch[a.Scratch], Offset: a.Offset, Size: a.Size}
-			if a.Size == 0 {
-				part.Size = part.Buffer.Size()
-			}
-			c.Args = append(c.Args, part)
+			from := scratch[a.Scratch]
+			offset, n := a.Within(from.Size())
+			c.Args = append(c.Args, device.Range{Buffer: from, Offset: offset, Size: n})
 			continue
 		}
 		buf := b.values[a.Value]
