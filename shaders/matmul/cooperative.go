@@ -52,7 +52,7 @@ func cooperativeCandidates(s Spec, l Limits) []Kernel {
 			continue
 		}
 		ks = append(ks, t.kernel(s, l))
-		if splits := min(fillTensor/t.count(s), s.K/(8*t.depth()), 32); splits > 1 && !s.TypeC.Half() {
+		if splits := min(fillTensor/t.count(s), s.K/(8*t.depth()), 32); splits > 1 {
 			t.splits = splits
 			t.splits = ceilDiv(s.K, t.partDepth(s)) // none is empty
 			ks = append(ks, t.kernel(s, l))
@@ -144,7 +144,7 @@ func (t cooperative) memory(s Spec) int { return 16 * t.quads(s) }
 func (t cooperative) pass(s Spec, l Limits) Pass {
 	out := s
 	if t.splits > 1 {
-		out.Epilogue, out.Declarations = nil, ""
+		out = s.sums()
 	}
 	a, b := t.slices(s)
 	g := newCooperativeSource(out, a, b)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -196,6 +197,39 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A sum in parts is rounded once, by the last pass: its halves are the rounded sums of the kernel that stores f32.
+func TestCooperativeKernelsStoreHalvesOfParts(t *testing.T) {
+	dev, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	s := Spec{Batch: 1, M: 20, N: 12, K: 100, TypeA: F16, TypeB: F16, Declarations: "@group(0) @binding(3) var<storage, read_write> bias: array<f32>;"}
+	s.Epilogue = func(acc, _, _, j string) (string, string) { return "", acc + " + bias[" + j + "]" }
+	half := s
+	half.TypeC = BF16
+	half.Epilogue = func(acc, _, _, j string) (string, string) { return narrow("("+acc+" + bias["+j+"])", "", "", "") }
+	r := rand.New(rand.NewPCG(1, 2))
+	_, x := halves(r, s.M*s.K, F16)
+	_, y := halves(r, s.N*s.K, F16)
+	b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
+	b.bufs[A], b.bufs[B], b.bias = b.buffer("a", x), b.buffer("b", y), b.buffer("bias", floatBytes(random(r, s.N)))
+	shape := cooperative{size: 8, lanes: 8, down: 2, right: 1, m: 1, n: 2, k: 1, splits: 3}
+	scalar := func(p Pass) Pass {
+		var err error
+		p.WGSL, err = cooptest.Scalar(p.WGSL, shape.lanes)
+		require.NoError(t, err)
+		return p
+	}
+	l := tensorLimits(8, 8, "f16")
+	want := b.run(shape.kernel(s, l), s.M*s.N, scalar)
+	got := b.run(shape.kernel(half, l), s.M*s.N/2, scalar)
+	for i, word := range got[:s.M*s.N/2] {
+		require.Equal(t, rounded(want[2*i:]), math.Float32bits(word), "word %d", i)
+	}
+	assert.True(t, math.IsInf(float64(got[s.M*s.N/2]), 1), "it writes behind C")
+	half.K = 2000
+	assert.True(t, slices.ContainsFunc(cooperativeCandidates(half, tensorLimits(16, 32, "f16")), func(k Kernel) bool { return strings.Contains(k.Name, "split") }))
 }
 
 func TestCooperativeNeedsTheDevice(t *testing.T) {

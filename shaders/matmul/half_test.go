@@ -110,33 +110,45 @@ func checkHalves(g *gpu, s Spec, d Element, limits Limits, software bool) {
 	}
 }
 
-// Results of halves are those in f32, rounded. Conformance runs the kernels for software.
+// Results of halves are those in f32 of the same kernel, rounded, also of sums in parts. Conformance runs the kernels for software.
 func TestHalvesAreStored(t *testing.T) {
 	g := openGPU(t)
 	few := DefaultLimits()
 	few.MaxInvocations = 64
 	floats := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}
-	halves := floats
-	halves.TypeC, halves.Epilogue = BF16, narrow
-	ks := Candidates(halves, few, false)
-	require.Greater(t, len(ks), 1)
-	r := rand.New(rand.NewPCG(1, 2))
-	_, a := randomHalves(r, F16, floats.Batch*floats.M*floats.K)
-	_, b := randomHalves(r, F16, floats.Batch*floats.N*floats.K)
-	want := product(g, Candidates(floats, few, false)[0], floats, a, b)
-	for _, k := range ks {
-		for i, word := range product(g, k, halves, a, b) {
-			bits := BF16.Bits(float64(want[2*i])) | BF16.Bits(float64(want[2*i+1]))<<16
-			require.Equal(t, bits, math.Float32bits(word), "%s: word %d", k.Name, i)
+	long := Spec{Batch: 1, M: 7, N: 12, K: 300, TypeA: F16, TypeB: F16}
+	var halves Spec
+	for _, s := range []Spec{long, floats} {
+		halves = s
+		halves.TypeC, halves.Epilogue = BF16, narrow
+		ks := Candidates(halves, few, false)
+		require.Equal(t, s.K == long.K, slices.ContainsFunc(ks, func(k Kernel) bool { return strings.Contains(k.Name, "split") }))
+		r := rand.New(rand.NewPCG(1, 2))
+		_, a := randomHalves(r, F16, s.Batch*s.M*s.K)
+		_, b := randomHalves(r, F16, s.Batch*s.N*s.K)
+		want := map[string][]float32{}
+		for _, k := range Candidates(s, few, false) {
+			want[k.Name] = product(g, k, s, a, b)
+		}
+		for _, k := range ks {
+			require.Len(t, want[k.Name], s.Batch*s.M*s.N, k.Name)
+			for i, word := range product(g, k, halves, a, b) {
+				require.Equal(t, rounded(want[k.Name][2*i:]), math.Float32bits(word), "%s: word %d", k.Name, i)
+			}
 		}
 	}
-	ks = Candidates(halves, tensorLimits(16, 32, "f16"), false)
+	ks := Candidates(halves, tensorLimits(16, 32, "f16"), false)
 	i := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "tensor") })
 	require.Positive(t, i)
 	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c: array<vec2<u32>>")
 	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c[(base + i * 12u + j) / 4u] = vec2<u32>(")
 	halves.Epilogue = nil
 	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12", func() { Candidates(halves, few, true) })
+}
+
+// rounded is the word of the first two of x in bf16.
+func rounded(x []float32) uint32 {
+	return BF16.Bits(float64(x[0])) | BF16.Bits(float64(x[1]))<<16
 }
 
 // narrow is an epilogue that rounds to bf16.

@@ -35,7 +35,7 @@ func tileCandidates(s Spec, l Limits) []Kernel {
 		}
 		t.splits = 1
 		ks = append(ks, t.kernel(s, l))
-		if splits := min(fillTiles/t.count(s), s.K/(8*t.depth), 32); splits > 1 && !s.TypeC.Half() {
+		if splits := min(fillTiles/t.count(s), s.K/(8*t.depth), 32); splits > 1 {
 			t.splits = splits
 			ks = append(ks, t.kernel(s, l))
 		}
@@ -77,10 +77,16 @@ func (t tile) kernel(s Spec, l Limits) Kernel {
 	return k
 }
 
+// sums is the Spec of what comes before the last pass: sums as they are, in f32. That pass rounds once, where the result is of halves.
+func (s Spec) sums() Spec {
+	s.Epilogue, s.Declarations, s.TypeC = nil, "", F32
+	return s
+}
+
 func (t tile) pass(s Spec, l Limits) Pass {
 	out, depthOfPart := s, s.K
 	if t.splits > 1 {
-		out.Epilogue, out.Declarations = nil, ""
+		out = s.sums()
 		depthOfPart = roundUp(ceilDiv(s.K, t.splits), t.depth)
 	}
 	g := newSource(out, s.quadsA(), s.quadsB(), s.N%4 == 0)
