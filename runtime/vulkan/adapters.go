@@ -174,7 +174,7 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 	}
 	var can C.gv_abilities
 	C.gv_abilities_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(p), C.uint32_t(props.ApiVersion),
-		has("VK_EXT_robustness2"), has("VK_KHR_cooperative_matrix"), &can)
+		has("VK_EXT_robustness2"), has("VK_EXT_subgroup_size_control"), has("VK_KHR_cooperative_matrix"), &can)
 	runtime.KeepAlive(instance)
 	if can.timeline == 0 {
 		return a, false
@@ -193,7 +193,7 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 	for _, s := range can.shapes[:can.shape_count] {
 		a.Matrices = append(a.Matrices, shapeOf(s))
 	}
-	a.cooperate(instance)
+	a.cooperate(instance, props.ApiVersion)
 	a.memory(p)
 	a.imports(instance)
 	return a, true

@@ -11,7 +11,7 @@ typedef void (*function)(void);
 
 enum { // VkStructureType
 	T_FEATURES2 = 1000059000, T_FLOAT16 = 1000082000, T_STORAGE16 = 1000083000, T_BFLOAT16 = 1000141000, T_MEMORY_MODEL = 1000211000,
-	T_SUBGROUP_SIZE_CONTROL = 1000225002, T_MATRICES = 1000506000, T_PROPERTIES2 = 1000059001,
+	T_SUBGROUP_SIZE = 1000225000, T_SUBGROUP_SIZE_CONTROL = 1000225002, T_MATRICES = 1000506000, T_PROPERTIES2 = 1000059001,
 	T_MATRICES2 = 1000593000, T_FLEXIBLE = 1000593001, T_MATRICES2_PROPERTIES = 1000593002,
 };
 
@@ -31,19 +31,24 @@ static void typed(gv_cooperative_features *f) {
 	f->second.type = T_MATRICES2;
 }
 
+// properties_of asks for what features alone do not tell. A pipeline's subgroups are asked for where that is a matter of compute shaders too.
 static void properties_of(function (*get)(void *, char const *), void *instance, void *physical, gv_cooperative *out) {
+	enum { COMPUTE_SHADER = 0x20 };
 	struct { uint32_t type; void *next; uint64_t properties[128]; } all = {.type = T_PROPERTIES2}; // larger than VkPhysicalDeviceProperties
-	gv_feature second = {.type = T_MATRICES2_PROPERTIES};
+	gv_feature second = {.type = T_MATRICES2_PROPERTIES}, sizes = {.type = T_SUBGROUP_SIZE};
 	void (*query)(void *, void *) = (void (*)(void *, void *))get(instance, "vkGetPhysicalDeviceProperties2");
-	if (!query) return;
-	link_after(&all, &second);
-	query(physical, &all);
+	if (query) {
+		if (out->second) link_after(&all, &second);
+		if (out->subgroup_size) link_after(&all, &sizes);
+		query(physical, &all);
+	}
 	out->most_invocations = second.on[0];
 	out->largest = second.on[1];
 	out->reserved = second.on[2];
+	if (!(sizes.on[3] & COMPUTE_SHADER)) out->subgroup_size = 0;
 }
 
-void gv_cooperative_of(void *get_, void *instance, void *physical, gv_cooperative *out) {
+void gv_cooperative_of(void *get_, void *instance, void *physical, uint32_t version, gv_cooperative *out) {
 	function (*get)(void *, char const *) = (function (*)(void *, char const *))get_;
 	memset(out, 0, sizeof *out);
 	void (*query)(void *, void *) = (void (*)(void *, void *))get(instance, "vkGetPhysicalDeviceFeatures2");
@@ -55,21 +60,22 @@ void gv_cooperative_of(void *get_, void *instance, void *physical, gv_cooperativ
 	link_after(&all, &f.float16);
 	link_after(&all, &f.storage16);
 	link_after(&all, &f.memory_model);
-	if (gv_has_extension(get_, instance, physical, "VK_EXT_subgroup_size_control")) link_after(&all, &f.subgroup_size);
+	uint32_t sizes = gv_at_least_13(version) ? 1 : gv_has_extension(get_, instance, physical, "VK_EXT_subgroup_size_control") ? GV_BY_EXTENSION : 0;
+	if (sizes) link_after(&all, &f.subgroup_size);
 	if (gv_has_extension(get_, instance, physical, "VK_KHR_shader_bfloat16")) link_after(&all, &f.bfloat16);
 	int second = gv_has_extension(get_, instance, physical, "VK_NV_cooperative_matrix2");
 	if (second) link_after(&all, &f.second);
 	query(physical, &all);
 	out->matrices = f.matrices.on[0] && f.float16.on[0] && f.storage16.on[0] && f.memory_model.on[0];
 	out->bfloat16 = out->matrices && f.bfloat16.on[0] && f.bfloat16.on[2]; // the type, and matrices of it
-	out->subgroup_size = out->matrices && f.subgroup_size.on[0] && f.subgroup_size.on[1]; // any, and full ones
+	out->subgroup_size = out->matrices && f.subgroup_size.on[0] && f.subgroup_size.on[1] ? sizes : 0; // any, and full ones
 	out->second = out->matrices && second;
 	if (out->second) {
 		out->workgroup_scope = f.second.on[0];
 		out->flexible_sizes = f.second.on[1];
 		out->tensor_addressing = f.second.on[5];
-		properties_of(get, instance, physical, out);
 	}
+	properties_of(get, instance, physical, out);
 }
 
 uint32_t gv_flexible_of(void *get_, void *instance, void *physical, gv_flexible *out) {
@@ -110,7 +116,7 @@ void gv_enable_cooperative(gv_cooperative const *c, gv_cooperative_features *roo
 	if (c->subgroup_size) {
 		room->subgroup_size.on[0] = room->subgroup_size.on[1] = 1;
 		link_after(first, &room->subgroup_size);
-		extensions[(*count)++] = "VK_EXT_subgroup_size_control";
+		if (c->subgroup_size == GV_BY_EXTENSION) extensions[(*count)++] = "VK_EXT_subgroup_size_control";
 	}
 }
 

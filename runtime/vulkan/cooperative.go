@@ -18,8 +18,8 @@ import (
 )
 
 // cooperate finds out what of cooperative matrices there is for kernels: what the device names, if it has all that they need.
-func (a *adapter) cooperate(instance vk.Instance) {
-	C.gv_cooperative_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(a.physical), &a.cooperative)
+func (a *adapter) cooperate(instance vk.Instance, version uint32) {
+	C.gv_cooperative_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(a.physical), C.uint32_t(version), &a.cooperative)
 	fixed := a.Subgroup[0] == a.Subgroup[1]
 	if fixed {
 		a.Limits.SubgroupSize = a.Subgroup[0]
@@ -35,7 +35,7 @@ func (a *adapter) cooperate(instance vk.Instance) {
 			a.Limits.Cooperative = append(a.Limits.Cooperative, c)
 		}
 	}
-	if len(a.Limits.Cooperative) > 0 {
+	if len(a.Limits.Cooperative) > 0 { // where sizes vary, the least: the width of the hardware's own instructions
 		a.Limits.SubgroupSize = a.Subgroup[0]
 	}
 	a.flex(instance)

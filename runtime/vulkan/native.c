@@ -115,8 +115,6 @@ static void link_after(void *first, void *added) {
 	((head *)first)->next = added;
 }
 
-static int at_least_13(uint32_t version) { return version >= (1u << 22 | 3u << 12); }
-
 static void features_of(get_function get, void *instance, void *physical, uint32_t version, int has_robustness2, gv_abilities *out) {
 	void (*query)(void *, void *) = (void (*)(void *, void *))get(instance, "vkGetPhysicalDeviceFeatures2");
 	if (!query) return;
@@ -130,7 +128,7 @@ static void features_of(get_function get, void *instance, void *physical, uint32
 	link_after(&f, &storage16);
 	zero_workgroup_features zero_workgroup = {.head.type = T_ZERO_WORKGROUP};
 	if (has_robustness2) link_after(&f, &robustness2);
-	if (at_least_13(version)) link_after(&f, &zero_workgroup);
+	if (gv_at_least_13(version)) link_after(&f, &zero_workgroup);
 	query(physical, &f);
 	out->timeline = timeline.on;
 	out->float16 = float16.float16;
@@ -156,7 +154,7 @@ static void shapes_of(get_function get, void *instance, void *physical, gv_abili
 }
 
 // gv_abilities_of asks a physical device of at least Vulkan 1.2.
-void gv_abilities_of(void *get_, void *instance, void *physical, uint32_t version, int has_robustness2, int has_shapes, gv_abilities *out) {
+void gv_abilities_of(void *get_, void *instance, void *physical, uint32_t version, int has_robustness2, int has_sizes, int has_shapes, gv_abilities *out) {
 	get_function get = (get_function)get_;
 	memset(out, 0, sizeof *out);
 	void (*query)(void *, void *) = (void (*)(void *, void *))get(instance, "vkGetPhysicalDeviceProperties2");
@@ -174,10 +172,8 @@ void gv_abilities_of(void *get_, void *instance, void *physical, uint32_t versio
 	link_after(p, &driver);
 	link_after(p, &subgroup);
 	link_after(p, &m3);
-	if (at_least_13(version)) {
-		link_after(p, &sizes);
-		link_after(p, &m4);
-	}
+	if (has_sizes || gv_at_least_13(version)) link_after(p, &sizes);
+	if (gv_at_least_13(version)) link_after(p, &m4);
 	query(physical, p);
 	free(p);
 	memcpy(out->driver_name, driver.name, sizeof out->driver_name - 1);

@@ -49,7 +49,7 @@ typedef struct gv_binding {
 
 // Functions that return an int return a VkResult.
 void *gv_load(char const *library);
-void gv_abilities_of(void *get, void *instance, void *physical, uint32_t version, int has_robustness2, int has_shapes, gv_abilities *out);
+void gv_abilities_of(void *get, void *instance, void *physical, uint32_t version, int has_robustness2, int has_sizes, int has_shapes, gv_abilities *out);
 int gv_has_extension(void *get, void *instance, void *physical, char const *name);
 int gv_compute_family(void *get, void *instance, void *physical);
 int gv_new_device(void *get, void *instance, void *physical, uint32_t family, int robustness2, int zero_workgroup, int import, gv_cooperative const *c, void **device);
