@@ -2,6 +2,7 @@ package shaders
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -26,7 +27,7 @@ type rowLoop struct {
 	cooperative bool // a workgroup a row; else an invocation a row
 }
 
-// reduceKernels are: an invocation a row (naive); a workgroup a row; and for a few long rows two passes over parts.
+// reduceKernels are: an invocation a row (naive); a workgroup a row; and for few rows two passes over parts, of which there are more for a GPU.
 func (c *context) reduceKernels() []Kernel {
 	ks := []Kernel{c.rowKernel("serial", rowLoop{workgroup, false})}
 	for _, n := range []int{32, 256} {
@@ -34,10 +35,47 @@ func (c *context) reduceKernels() []Kernel {
 			ks = append(ks, c.rowKernel(fmt.Sprintf("workgroup%d", n), rowLoop{n, true}))
 		}
 	}
-	if parts := c.parts(); parts > 1 {
-		ks = append(ks, c.splitKernel(parts))
+	return append(ks, c.splitKernels()...)
+}
+
+// longRow is from how many columns on the invocations of a large workgroup have enough of them to make up for its barriers.
+const longRow = 1024
+
+// enoughRows is how many rows keep a GPU busy with a workgroup each, and enoughInvocations with an invocation each.
+const enoughRows, enoughInvocations = 2048, 65536
+
+// likely names the kinds of candidates in the order in which a device takes them where none was timed. What decides on a GPU is that neighbouring
+// invocations read neighbouring elements, and that there are enough of them.
+func likely(g *fuse.Group, lim Limits) []string {
+	workgroup := []string{"workgroup32"}
+	if g.Cols >= longRow {
+		workgroup = []string{"workgroup256", "workgroup32"}
 	}
-	return ks
+	switch {
+	case lim.Software && g.Rows < 4096:
+		return []string{"split", "serial"}
+	case lim.Software:
+		return []string{"serial"}
+	case g.Along() && g.Rows >= enoughRows:
+		return append(workgroup, "serial")
+	case g.Along():
+		return append([]string{"spread"}, append(workgroup, "serial")...)
+	case g.Rows >= enoughInvocations:
+		return []string{"serial"}
+	case g.Rows >= enoughRows:
+		return []string{"spread", "serial"}
+	}
+	return append([]string{"spread"}, append(workgroup, "serial")...)
+}
+
+// reduceDefault is the candidate that is likely to be good.
+func reduceDefault(ks []Kernel, g *fuse.Group, lim Limits) int {
+	for _, name := range likely(g, lim) {
+		if i := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, name) }); i >= 0 {
+			return i
+		}
+	}
+	return 0
 }
 
 func (c *context) rowKernel(name string, loop rowLoop) Kernel {
@@ -60,10 +98,7 @@ func (c *context) rowKernel(name string, loop rowLoop) Kernel {
 		body := fmt.Sprintf("  let row = group * %du + lane;\n  if (row >= %du) { return; }\n", loop.invocations, g.Rows) + w.outer.String() + stores
 		return Kernel{Name: name, Passes: []Pass{w.pass(body, loop.invocations, ceil(g.Rows, loop.invocations), 0)}}
 	}
-	if stores != "" {
-		stores = "  if (lane == 0u) {\n" + stores + "  }\n"
-	}
-	body := "  let row = group;\n" + w.outer.String() + stores
+	body := "  let row = group;\n" + w.outer.String() + loop.guard(stores)
 	return Kernel{Name: name, Passes: []Pass{w.pass(body, loop.invocations, g.Rows, memory)}}
 }
 
@@ -90,6 +125,14 @@ func (l rowLoop) step() string {
 		return fmt.Sprintf("%du", l.invocations)
 	}
 	return "1u"
+}
+
+// guard leaves stores to one of the invocations that share a row.
+func (l rowLoop) guard(stores string) string {
+	if !l.cooperative || stores == "" {
+		return stores
+	}
+	return "  if (lane == 0u) {\n" + stores + "  }\n"
 }
 
 // split separates the stored values with an element a row from those with one for each row and column.
@@ -131,20 +174,25 @@ func (w *writer) closeLoop(head string) {
 // of workgroup memory that it declared.
 func (w *writer) phase(phase []*graph.Node, row graph.Index, loop rowLoop, head string) (memory int) {
 	for i, acc := range w.accumulate(phase, row, head) {
-		n := phase[i]
-		t := n.Inputs[0].DType
-		if loop.cooperative {
-			memory += loop.invocations * 4
-			sh := "sh" + acc
-			fmt.Fprintf(&w.declarations, "var<workgroup> %s: array<%v, %d>;\n", sh, t, loop.invocations)
-			_, next := foldText(n.Op.Kernel(n).(graph.Reduction).Fold, t, sh+"[lane]", sh+"[lane + s]")
-			fmt.Fprintf(w.outer, "  %s[lane] = %s;\n  workgroupBarrier();\n", sh, acc)
-			fmt.Fprintf(w.outer, "  for (var s = %du; s > 0u; s = s >> 1u) {\n    if (lane < s) { %s[lane] = %s; }\n    workgroupBarrier();\n  }\n", loop.invocations/2, sh, next)
-			acc = sh + "[0]"
-		}
-		w.fix(n, row, acc)
+		sum, bytes := w.combine(phase[i], acc, loop)
+		memory += bytes
+		w.fix(phase[i], row, sum)
 	}
 	return memory
+}
+
+// combine folds what the invocations of a workgroup have accumulated, if they share a row; it returns the result's expression and the
+// bytes of workgroup memory that it declared.
+func (w *writer) combine(n *graph.Node, acc string, loop rowLoop) (expr string, memory int) {
+	if !loop.cooperative {
+		return acc, 0
+	}
+	t, sh := n.Inputs[0].DType, "sh"+acc
+	fmt.Fprintf(&w.declarations, "var<workgroup> %s: array<%v, %d>;\n", sh, t, loop.invocations)
+	_, next := foldText(n.Op.Kernel(n).(graph.Reduction).Fold, t, sh+"[lane]", sh+"[lane + s]")
+	fmt.Fprintf(w.outer, "  %s[lane] = %s;\n  workgroupBarrier();\n", sh, acc)
+	fmt.Fprintf(w.outer, "  for (var s = %du; s > 0u; s = s >> 1u) {\n    if (lane < s) { %s[lane] = %s; }\n    workgroupBarrier();\n  }\n", loop.invocations/2, sh, next)
+	return sh + "[0]", loop.invocations * 4
 }
 
 func (w *writer) fix(n *graph.Node, row graph.Index, expr string) {
@@ -152,44 +200,4 @@ func (w *writer) fix(n *graph.Node, row graph.Index, expr string) {
 	name := fmt.Sprintf("r%d", w.lets)
 	fmt.Fprintf(w.outer, "  let %s = %s;\n", name, expr)
 	w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: name, Flat: row}
-}
-
-// parts is the number of pieces that a row is cut into when rows are few and long: 0 when that does not apply.
-func (c *context) parts() int {
-	g := c.g
-	if _, full := c.split(); len(full) > 0 || len(g.Phases()) != 1 || g.Cols < 128 || g.Rows >= 65536 {
-		return 0
-	}
-	return max(2, min(256, g.Cols/16, 16384/g.Rows))
-}
-
-// splitKernel folds every parts-th column in a first pass, and the parts, in order, in a second.
-func (c *context) splitKernel(parts int) Kernel {
-	g := c.g
-	row := graph.Var("row", g.Rows)
-	phase := g.Phases()[0]
-	k := Kernel{Name: fmt.Sprintf("split%d", parts)}
-	w := c.newWriter()
-	var stores strings.Builder
-	for i, acc := range w.accumulate(phase, row, fmt.Sprintf("var col = part; col < %du; col += %du", g.Cols, parts)) {
-		fmt.Fprintf(&stores, "  %s[id] = %s;\n", w.scratch(i, phase[i].Inputs[0].DType), acc)
-		k.Scratch = append(k.Scratch, int64(g.Rows*parts*4))
-	}
-	n := g.Rows * parts
-	body := fmt.Sprintf("  let id = group * %du + lane;\n  if (id >= %du) { return; }\n  let row = id %% %du;\n  let part = id / %du;\n", workgroup, n, g.Rows, g.Rows)
-	k.Passes = append(k.Passes, w.pass(body+w.outer.String()+stores.String(), workgroup, ceil(n, workgroup), 0))
-
-	w = c.newWriter()
-	for i, node := range phase {
-		t := node.Inputs[0].DType
-		x := fmt.Sprintf("%s[part * %du + row]", w.scratch(i, t), g.Rows)
-		acc := fmt.Sprintf("acc%d", i)
-		neutral, next := foldText(node.Op.Kernel(node).(graph.Reduction).Fold, t, acc, x)
-		fmt.Fprintf(w.outer, "  var %s = %s;\n  for (var part = 0u; part < %du; part++) { %s = %s; }\n", acc, neutral, parts, acc, next)
-		w.fix(node, row, acc)
-	}
-	tail := w.stores(g.Stores, row)
-	body = fmt.Sprintf("  let row = group * %du + lane;\n  if (row >= %du) { return; }\n", workgroup, g.Rows)
-	k.Passes = append(k.Passes, w.pass(body+w.outer.String()+tail, workgroup, ceil(g.Rows, workgroup), 0))
-	return k
 }

@@ -136,17 +136,8 @@ func Default(ks []Kernel, g *fuse.Group, lim Limits) int {
 		return 0
 	case g.Kind == fuse.MatMul: // in order of their estimated cost, behind the naive one
 		return min(1, last)
-	case g.Kind != fuse.Reduce || last == 0:
-		return last
+	case g.Kind == fuse.Reduce:
+		return reduceDefault(ks, g, lim)
 	}
-	if strings.HasPrefix(ks[last].Name, "split") {
-		if g.Rows >= 4096 {
-			return 0
-		}
-		return last
-	}
-	if lim.Software {
-		return 0
-	}
-	return 1
+	return last
 }

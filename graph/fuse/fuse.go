@@ -47,6 +47,16 @@ func (d Domain) trailing() bool {
 	return len(d.Axes) == 0 || d.Axes[0] == len(d.Shape)-len(d.Axes)
 }
 
+// Along tells whether neighbouring columns are neighbours in the memory of a value of Shape; else neighbouring rows are.
+func (d Domain) Along() bool {
+	for i := len(d.Shape) - 1; i >= 0; i-- {
+		if d.Shape[i] > 1 {
+			return slices.Contains(d.Axes, i)
+		}
+	}
+	return true
+}
+
 // Full is the position, in memory, of element (row, col) of a value that has Rows·Cols elements.
 func (d Domain) Full(row, col graph.Index) graph.Index {
 	if d.trailing() {

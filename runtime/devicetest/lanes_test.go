@@ -90,6 +90,8 @@ func TestKernelsMissNoBarrier(t *testing.T) {
 		want   []string // of kernels that share memory
 	}{
 		{"softmax", []graph.Type{f32(3, 300)}, apply(new(op.SoftmaxOp)), []string{"workgroup32", "workgroup256"}},
+		{"long rows", []graph.Type{f32(2, 5000)}, sumOver(1), []string{"spread4"}},
+		{"long columns", []graph.Type{f32(2000, 3)}, sumOver(0), []string{"spread125"}},
 		{"products", []graph.Type{f32(70, 40), f32(40, 68)}, apply(new(op.MatMulOp)), []string{"tile 32x32x16/64", "tile 64x64x16/256", "tile 64x64x16/64", "tile 128x64x16/128", "tile 128x128x8/256", "tile 128x128x16/256"}},
 		{"vectors", []graph.Type{f32(2, 300), f32(300, 70)}, apply(new(op.MatMulOp)), []string{"vector 4x16", "vector 8x32"}},
 		{"columns", []graph.Type{f32(2, 300), f32(70, 300)}, apply(&op.MatMulOp{TransB: true}), []string{"vector 64x1", "vector 32x8", "vector 16x4"}},
@@ -110,6 +112,12 @@ func TestKernelsMissNoBarrier(t *testing.T) {
 			require.NoError(t, err)
 			inOrders(t, d, g, graph.Case{Inputs: c.inputs}.Values(3), c.want)
 		})
+	}
+}
+
+func sumOver(axis int) func(*graph.Builder, []*graph.Value) []*graph.Value {
+	return func(_ *graph.Builder, in []*graph.Value) []*graph.Value {
+		return []*graph.Value{op.Sum(in[0], []int{axis}, false)}
 	}
 }
 

@@ -96,11 +96,11 @@ func TestAKernelThatTheDriverDeclinesIsPassedOver(t *testing.T) {
 		require.NoError(t, err)
 		return exec.NewPlan(declining{dev, text, cause}, graphs(t), exec.Options{Tune: c})
 	}
-	plan, err := choose("part++", errors.New("too few registers"))
+	plan, err := choose("var part = 0u", errors.New("too few registers"))
 	require.NoError(t, err)
 	assert.NotContains(t, plan.Kernels("sum")[0].Candidate, "split", "its second pass has the text that is declined")
 	for _, cause := range []error{device.ErrValidation, device.ErrLost} {
-		_, err = choose("part++", cause)
+		_, err = choose("var part = 0u", cause)
 		assert.ErrorIs(t, err, cause)
 	}
 	_, err = choose("fn main", errors.New("too few registers"))

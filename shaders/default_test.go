@@ -1,0 +1,72 @@
+package shaders_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/shaders"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// limits are WebGPU's, of a GPU or of software.
+func limits(software bool) shaders.Limits {
+	return shaders.Limits{MaxBindings: 8, MaxInvocations: 256, MaxWorkgroupMemory: 16384, MaxDispatch: 65535, Software: software}
+}
+
+// lowered are the kernels of the only group that a graph of one input is, and the static choice among them.
+func lowered(t *testing.T, x graph.Type, build func(x *graph.Value) *graph.Value, lim shaders.Limits) (ks []shaders.Kernel, choice int) {
+	t.Helper()
+	g, err := graph.Build(func(b *graph.Builder) { b.Output("y", build(b.Input("x", x))) })
+	require.NoError(t, err)
+	r, err := fuse.Run(g, fuse.Options{MaxBindings: lim.MaxBindings, OffsetAlignment: 256})
+	require.NoError(t, err)
+	require.Len(t, r.Groups, 1)
+	ks, err = shaders.Lower(r, r.Groups[0], lim, func(v *graph.Value) string { return fmt.Sprint(v.Node.ID, v.Index) })
+	require.NoError(t, err)
+	return ks, shaders.Default(ks, r.Groups[0], lim)
+}
+
+func sum(axes ...int) func(x *graph.Value) *graph.Value {
+	return func(x *graph.Value) *graph.Value { return op.Sum(x, axes, false) }
+}
+
+// What is chosen without timing: enough invocations for a GPU, and neighbours that read neighbours.
+func TestStaticChoiceOfReductions(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		shape         graph.Shape
+		build         func(x *graph.Value) *graph.Value
+		gpu, software string
+		busy          int // least invocations of a GPU's first pass
+	}{
+		{"gradient of a norm's weight", graph.Shape{16384, 576}, sum(0), "spread", "split", 1 << 16},
+		{"gradient of a short one", graph.Shape{65536, 64}, sum(0), "spread", "split", 1 << 13},
+		{"gradient of a wide bias", graph.Shape{8, 2048, 4608}, sum(0, 1), "spread", "serial", 1 << 16},
+		{"sum over a batch", graph.Shape{128, 65536}, sum(0), "serial", "serial", 1 << 16},
+		{"square of all gradients of a table", graph.Shape{49152, 576}, sum(0, 1), "spread", "split", 1 << 17},
+		{"squares of matrices", graph.Shape{2, 576, 1536}, sum(1, 2), "spread", "split", 1 << 17},
+		{"squares of votes", graph.Shape{272}, sum(0), "workgroup32", "split", 1},
+		{"means of tokens", graph.Shape{16384, 576}, sum(1), "workgroup32", "serial", 1 << 16},
+		{"means of a few tokens", graph.Shape{1024, 576}, sum(1), "workgroup32", "split", 1 << 13},
+		{"sums of logits", graph.Shape{4096, 49152}, sum(1), "workgroup256", "serial", 1 << 16},
+		{"softmax of logits", graph.Shape{4096, 49152}, op.Softmax, "workgroup256", "serial", 1 << 16},
+		{"softmax of a head's", graph.Shape{65536, 64}, op.Softmax, "workgroup32", "serial", 1 << 16},
+		{"means of pairs", graph.Shape{65536, 2}, sum(1), "serial", "serial", 1 << 16},
+	} {
+		x := graph.Type{DType: graph.F32, Shape: c.shape}
+		ks, i := lowered(t, x, c.build, limits(false))
+		assert.True(t, strings.HasPrefix(ks[i].Name, c.gpu), "%s: %s", c.name, ks[i].Name)
+		first := ks[i].Passes[0]
+		assert.GreaterOrEqual(t, first.Groups[0]*first.Groups[1]*first.Workgroup[0], c.busy, "%s: %s", c.name, ks[i].Name)
+		ks, i = lowered(t, x, c.build, limits(true))
+		assert.True(t, strings.HasPrefix(ks[i].Name, c.software), "%s: %s", c.name, ks[i].Name)
+		for _, k := range ks {
+			assert.NotContains(t, k.Name, "spread", "%s", c.name)
+		}
+	}
+}
