@@ -70,3 +70,18 @@ func TestStaticChoiceOfReductions(t *testing.T) {
 		}
 	}
 }
+
+// The products of Newton–Schulz: two operands in the same memory, which the result's sum reads too, are no reason for the naive kernel.
+func TestStaticChoiceOfSquares(t *testing.T) {
+	for name, build := range map[string]func(x *graph.Value) *graph.Value{
+		"a·a + a": func(x *graph.Value) *graph.Value { return op.Add(x, op.Scale(op.MatMul(x, x, false, false), 2)) },
+		"aᵀ·aᵀ":   func(x *graph.Value) *graph.Value { return op.MatMul(x, x, true, true) },
+		"x·xᵀ":    func(x *graph.Value) *graph.Value { return op.MatMul(x, x, false, true) },
+		"xᵀ·x":    func(x *graph.Value) *graph.Value { return op.MatMul(x, x, true, false) },
+	} {
+		for _, software := range []bool{false, true} {
+			ks, i := lowered(t, graph.T(graph.F32, 2, 576, 576), build, limits(software))
+			assert.NotEqual(t, "naive", ks[i].Name, name)
+		}
+	}
+}

@@ -45,7 +45,8 @@ func (c *context) matmulKernels() []Kernel {
 	first, others := c.stored()
 	e := c.newEpilogue(p, first, others)
 	spec := matmul.Spec{Batch: p.batch, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
-		TypeA: p.node.Inputs[0].DType, TypeB: p.node.Inputs[1].DType, TypeC: first.DType, BatchStrideA: p.strideA, BatchStrideB: p.strideB}
+		TypeA: p.node.Inputs[0].DType, TypeB: p.node.Inputs[1].DType, TypeC: first.DType, BatchStrideA: p.strideA, BatchStrideB: p.strideB,
+		Shared: c.key(p.node.Inputs[0]) == c.key(p.node.Inputs[1])}
 	if len(c.g.Nodes) > 1 || len(c.g.Stores) > 1 {
 		spec.Epilogue, spec.Declarations = e.text, e.w.declared(3)
 	}

@@ -1,6 +1,7 @@
 package devicetest_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -31,6 +32,32 @@ func TestProductsInParts(t *testing.T) {
 		}
 	}
 	assert.Positive(t, split)
+}
+
+// Products of a matrix with itself, to which it is added: one array is both operands, and is read by the epilogue.
+func TestSquaresForGPUs(t *testing.T) {
+	d, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer d.Close()
+	x := graph.T(graph.F32, 2, 36, 36)
+	var tasks []devicetest.Task
+	for trans := range 4 {
+		g, err := graph.Build(func(b *graph.Builder) {
+			a := b.Input("x", x)
+			b.Output("y", op.Add(a, op.Scale(op.MatMul(a, a, trans&1 != 0, trans&2 != 0), 2)))
+		})
+		require.NoError(t, err)
+		tasks = append(tasks, devicetest.Task{Op: "square", Name: fmt.Sprint(trans), Graph: g, Runs: 1, Tolerance: 1e-5,
+			Inputs: map[string]*graph.Tensor{"x": graph.Case{Inputs: []graph.Type{x}}.Values(3)[0]}})
+	}
+	tiles := map[string]bool{}
+	for _, r := range devicetest.Check(hardware{d}, tasks) {
+		assert.True(t, r.OK(), "%s, %s: %s", r.Case, r.Candidate, r.Failure)
+		if strings.Contains(r.Candidate, "tile") {
+			tiles[r.Case] = true
+		}
+	}
+	assert.Len(t, tiles, len(tasks))
 }
 
 // byWorkgroups is a Chooser of kernels in assembly, which counts them.

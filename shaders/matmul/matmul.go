@@ -19,6 +19,7 @@ type Spec struct {
 	// BatchStrideA and BatchStrideB are elements from one matrix to the next; 0 uses one matrix for the whole
 	// batch. C is contiguous, [Batch,M,N].
 	BatchStrideA, BatchStrideB int
+	Shared                     bool // A and B lie in the same memory: a pass can bind it once only, as arrays of one type
 	// Epilogue, if not nil, returns the WGSL statements and expression of the stored value, given the names of
 	// the accumulator (f32) and of b, i and j (u32). The text becomes the body of a function; halves are their bits, a u32. mm_at_a(i),
 	// mm_at_b(i) and mm_at_c(i) read elements of the pass's first three bindings (see Pass.Bindings: they may be copies, or

@@ -89,7 +89,11 @@ func (t tile) pass(s Spec, l Limits) Pass {
 		out = s.sums()
 		depthOfPart = roundUp(ceilDiv(s.K, t.splits), t.depth)
 	}
-	g := newSource(out, s.quadsA(), s.quadsB(), s.N%4 == 0)
+	quadsA, quadsB := s.quadsA(), s.quadsB()
+	if s.Shared && quadsA != quadsB {
+		quadsA, quadsB = false, false
+	}
+	g := newSource(out, quadsA, quadsB, s.N%4 == 0)
 	g.line("var<workgroup> sa: array<vec4<f32>, %d>;", t.depth*stride(t.rows))
 	g.line("var<workgroup> sb: array<vec4<f32>, %d>;", t.depth*stride(t.cols))
 	tiles := [3]int{ceilDiv(s.N, t.cols), ceilDiv(s.M, t.rows), s.Batch * t.splits}
