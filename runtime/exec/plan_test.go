@@ -54,7 +54,7 @@ func (greedy) Choose(_ device.Device, _ string, ks []shaders.Kernel, _ int) (int
 // Faster kernels that need more memory than there is are no reason to refuse what fits without them.
 func TestWhatFitsByTheStaticChoiceIsNotRefused(t *testing.T) {
 	g, err := graph.Build(func(b *graph.Builder) {
-		b.Output("y", op.Sum(b.Input("x", graph.T(graph.F32, 200, 4096)), []int{0}, false))
+		b.Output("y", op.Sum(b.Input("x", graph.T(graph.F32, 4096, 200)), []int{1}, false))
 	})
 	require.NoError(t, err)
 	graphs := map[string]*graph.Graph{"main": g}
