@@ -2,6 +2,7 @@ package op
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
@@ -109,8 +110,8 @@ func (o *EmbeddingGradOp) Eval(in, out []*graph.Tensor) {
 
 func (o *EmbeddingGradOp) Kernel(n *graph.Node) graph.Kernel {
 	count, width := n.Inputs[1].Shape[0], n.Inputs[1].Shape[1]
-	return graph.Template{Candidates: func(graph.TemplateLimits) []graph.Candidate {
-		return []graph.Candidate{o.scan(count, width), o.chains(count, width)}
+	return graph.Template{Candidates: func(l graph.TemplateLimits) []graph.Candidate {
+		return []graph.Candidate{o.scan(count, width), o.chains(count, width, l.Software)}
 	}}
 }
 
@@ -132,7 +133,7 @@ func (o *EmbeddingGradOp) scan(count, width int) graph.Candidate {
 
 // chains links equal ids, then walks each chain from its first id: work grows with the rows that occur, not with the
 // vocabulary.
-func (o *EmbeddingGradOp) chains(count, width int) graph.Candidate {
+func (o *EmbeddingGradOp) chains(count, width int, software bool) graph.Candidate {
 	zero := fmt.Sprintf(`  for (var at = group * %du + lane; at < %du; at += %du) { out0[at] = 0.0; }
 `, embeddingGroup, o.Rows*width, groupsOf((o.Rows*width+15)/16)*embeddingGroup)
 	// tmp0 holds the next position of the same id, count at the end; tmp1 tells whether a position is its id's first.
@@ -152,9 +153,8 @@ func (o *EmbeddingGradOp) chains(count, width int) graph.Candidate {
   let c = at %% %[3]du;
   if (tmp1[i] == 0u) { return; }
   var sum = 0.0;
-  for (var j = i; j < %[4]du; j = tmp0[j]) { sum += in1[j * %[3]du + c]; }
-  out0[min(in0[i], %[5]du) * %[3]du + c] = sum;
-`, embeddingGroup, count*width, width, count, o.Rows-1)
+%[4]s  out0[min(in0[i], %[5]du) * %[3]du + c] = sum;
+`, embeddingGroup, count*width, width, walk(count, width, software), o.Rows-1)
 	return graph.Candidate{
 		Name:    "chains",
 		Scratch: []graph.Type{graph.T(graph.U32, count), graph.T(graph.U32, count)},
@@ -164,6 +164,24 @@ func (o *EmbeddingGradOp) chains(count, width int) graph.Candidate {
 			{Body: sum, Uses: []string{"in0", "in1", "tmp0", "tmp1", "out0"}, Workgroup: embeddingGroup, Groups: groupsOf(count * width)},
 		},
 	}
+}
+
+// walk adds up a chain from i on. A GPU has the rows of several links on their way at once, since a chain may be thousands of links long and
+// its memory answers late; the last position has no next, so what lies beyond the end is the end again.
+func walk(count, width int, software bool) string {
+	if software {
+		return fmt.Sprintf("  for (var j = i; j < %du; j = tmp0[j]) { sum += in1[j * %du + c]; }\n", count, width)
+	}
+	const abreast = 4
+	var next, rows, adds strings.Builder
+	for q := range abreast {
+		if q > 0 {
+			fmt.Fprintf(&next, "    let j%d = tmp0[min(j%d, %du)];\n", q, q-1, count-1)
+		}
+		fmt.Fprintf(&rows, "    let x%d = in1[min(j%d, %du) * %du + c];\n", q, q, count-1, width)
+		fmt.Fprintf(&adds, "    sum += select(0.0, x%d, j%d < %du);\n", q, q, count)
+	}
+	return fmt.Sprintf("  for (var j0 = i; j0 < %du;) {\n%s%s%s    j0 = tmp0[min(j%d, %du)];\n  }\n", count, &next, &rows, &adds, abreast-1, count-1)
 }
 
 func groupsOf(invocations int) int { return (invocations + embeddingGroup - 1) / embeddingGroup }

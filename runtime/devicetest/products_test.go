@@ -39,7 +39,7 @@ func TestSquaresForGPUs(t *testing.T) {
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer d.Close()
-	x := graph.T(graph.F32, 2, 36, 36)
+	x := graph.T(graph.F32, 2, 28, 28)
 	var tasks []devicetest.Task
 	for trans := range 4 {
 		g, err := graph.Build(func(b *graph.Builder) {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
@@ -43,5 +44,21 @@ func TestAttentionForGPUs(t *testing.T) {
 			})
 		}
 		assert.Equal(t, map[string]bool{"naive": true, "rows": true, "tiles": true}, candidates)
+	}
+}
+
+// TestEmbeddingGradientsForGPUs checks the walks along equal ids that software adapters are not offered.
+func TestEmbeddingGradientsForGPUs(t *testing.T) {
+	d, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer d.Close()
+	tasks := devicetest.Cases(new(op.EmbeddingGradOp))
+	for _, r := range devicetest.CheckOnce(hardware{d}, tasks, nil) {
+		assert.Equal(t, "chains", r.Candidate)
+		assert.True(t, r.OK(), "%s: %s", r.Case, r.Failure)
+	}
+	for _, task := range tasks {
+		in := []*graph.Tensor{task.Inputs["x0"], task.Inputs["x1"]}
+		assert.Equal(t, compute(t, d, task.Graph, in, named("chains")), compute(t, hardware{d}, task.Graph, in, named("chains")), "one order of sums")
 	}
 }
