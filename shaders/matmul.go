@@ -158,7 +158,7 @@ func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Valu
 		if !ok || len(args) > c.lim.MaxBindings {
 			return k, false
 		}
-		k.Passes = append(k.Passes, Pass{WGSL: wgsl, Args: args, Workgroup: p.Workgroup, Groups: p.Groups, WorkgroupMemory: p.WorkgroupMemory})
+		k.Passes = append(k.Passes, Pass{WGSL: wgsl, Args: args, Workgroup: p.Workgroup, Groups: p.Groups, WorkgroupMemory: p.WorkgroupMemory, Inside: true})
 	}
 	return k, true
 }

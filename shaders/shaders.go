@@ -38,6 +38,7 @@ type Pass struct {
 	Workgroup       [3]int
 	Groups          [3]int
 	WorkgroupMemory int
+	Inside          bool // as device.Shader has it
 }
 
 // Arg is a value, or scratch array Scratch when Value is nil.

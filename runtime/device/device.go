@@ -149,6 +149,8 @@ type Shader struct {
 	Bindings        []Access
 	Workgroup       [3]int
 	WorkgroupMemory int // bytes
+	// Inside says that no index leaves its array, of a binding or of the source's own, whatever the data: devices need not look.
+	Inside bool
 }
 
 // Assembly begins a source that is not WGSL.

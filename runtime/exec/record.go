@@ -81,7 +81,7 @@ func (r *recording) dispatch(q *program, g *fuse.Group, pass shaders.Pass, index
 		i = len(r.shaders)
 		index[pass.WGSL] = i
 		r.shaders = append(r.shaders, device.Shader{Label: shaders.Label(g), WGSL: pass.WGSL,
-			Bindings: make([]device.Access, len(pass.Args)), Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory})
+			Bindings: make([]device.Access, len(pass.Args)), Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory, Inside: pass.Inside})
 	}
 	c := command{shader: i, groups: pass.Groups}
 	for _, a := range pass.Args {

@@ -91,9 +91,17 @@ func within(err error) error {
 	return err
 }
 
-func appendU64(b []byte, n uint64) []byte  { return binary.LittleEndian.AppendUint64(b, n) }
-func appendI64(b []byte, n int64) []byte   { return appendU64(b, uint64(n)) }
-func appendInt(b []byte, n int) []byte     { return binary.LittleEndian.AppendUint32(b, uint32(int32(n))) }
+func appendU64(b []byte, n uint64) []byte { return binary.LittleEndian.AppendUint64(b, n) }
+func appendI64(b []byte, n int64) []byte  { return appendU64(b, uint64(n)) }
+func appendInt(b []byte, n int) []byte    { return binary.LittleEndian.AppendUint32(b, uint32(int32(n))) }
+
+func appendFlag(b []byte, is bool) []byte {
+	if is {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
 func appendText(b []byte, s string) []byte { return append(appendInt(b, len(s)), s...) }
 
 // decoder takes a body apart. Its first error stays; what is read after it is zero.

@@ -99,7 +99,7 @@ func decodeCommand(b []byte) (*command, error) {
 
 // The least bytes of a shader, a command and an argument.
 const (
-	shaderBytes  = 4 + 4 + 4 + 3*4 + 4
+	shaderBytes  = 4 + 4 + 4 + 3*4 + 4 + 1
 	commandBytes = 4 + 3*4 + 4
 	rangeBytes   = 3 * 8
 )
@@ -113,7 +113,7 @@ func appendProgram(b []byte, p *device.Program) []byte {
 		for _, a := range s.Bindings {
 			b = append(b, byte(a))
 		}
-		b = appendInt(appendGroups(b, s.Workgroup), s.WorkgroupMemory)
+		b = appendFlag(appendInt(appendGroups(b, s.Workgroup), s.WorkgroupMemory), s.Inside)
 	}
 	b = appendInt(b, len(p.Commands))
 	for i := range p.Commands {
@@ -148,7 +148,7 @@ func (d *decoder) program() *device.Program {
 		for range d.count(1) {
 			s.Bindings = append(s.Bindings, device.Access(d.u8()))
 		}
-		s.Workgroup, s.WorkgroupMemory = d.groups(), d.int()
+		s.Workgroup, s.WorkgroupMemory, s.Inside = d.groups(), d.int(), d.flag()
 		p.Shaders = append(p.Shaders, s)
 	}
 	for range d.count(commandBytes) {

@@ -55,10 +55,7 @@ func (e *event) append(b []byte) []byte {
 			b = appendI64(b, int64(t))
 		}
 	case evData:
-		b = append(appendI64(appendI64(appendI64(b, e.at), e.n), e.end), 0)
-		if e.last {
-			b[len(b)-1] = 1
-		}
+		b = appendFlag(appendI64(appendI64(appendI64(b, e.at), e.n), e.end), e.last)
 	case evFailed:
 		b = appendError(b, e.err)
 	}

@@ -303,7 +303,7 @@ func (b *bench) release() {
 func (b *bench) command(p *device.Program, pass shaders.Pass, scratch []device.Buffer) (device.Command, error) {
 	c := device.Command{Shader: len(p.Shaders), Groups: pass.Groups}
 	p.Shaders = append(p.Shaders, device.Shader{Label: p.Label, WGSL: pass.WGSL, Bindings: make([]device.Access, len(pass.Args)),
-		Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory})
+		Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory, Inside: pass.Inside})
 	for _, a := range pass.Args {
 		if a.Value == nil {
 			from := scratch[a.Scratch]

@@ -46,6 +46,7 @@ type adapter struct {
 	physical    vk.PhysicalDevice
 	family      uint32
 	robustness  bool // robustBufferAccess2
+	trusts      bool // it can leave out the checks of one pipeline's indices
 	zeros       bool // it clears workgroup memory
 	cooperative C.gv_cooperative
 	types       []memoryType
@@ -174,12 +175,12 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 	}
 	var can C.gv_abilities
 	C.gv_abilities_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(p), C.uint32_t(props.ApiVersion),
-		has("VK_EXT_robustness2"), has("VK_EXT_subgroup_size_control"), has("VK_KHR_cooperative_matrix"), &can)
+		has("VK_EXT_robustness2"), has("VK_EXT_pipeline_robustness"), has("VK_EXT_subgroup_size_control"), has("VK_KHR_cooperative_matrix"), &can)
 	runtime.KeepAlive(instance)
 	if can.timeline == 0 {
 		return a, false
 	}
-	a.robustness, a.zeros = can.robustness2 != 0, can.zero_workgroup != 0
+	a.robustness, a.trusts, a.zeros = can.robustness2 != 0, can.pipeline_robustness != 0, can.zero_workgroup != 0
 	v := vk.Version(props.ApiVersion)
 	a.Info = device.Info{
 		Adapter: vk.ToString(props.DeviceName[:]), Vendor: device.Vendor(props.VendorID), Kind: kindOf(props.DeviceType),

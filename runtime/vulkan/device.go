@@ -156,7 +156,7 @@ func (d *Device) open() (err error) {
 	}
 	var gpu unsafe.Pointer
 	if err := failure(vk.Result(C.gv_new_device(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(a.physical), C.uint32_t(a.family),
-		flag(a.robustness), flag(a.zeros), flag(a.ImportAlignment > 0), &a.cooperative, &gpu))); err != nil {
+		flag(a.robustness), flag(a.trusts), flag(a.zeros), flag(a.ImportAlignment > 0), &a.cooperative, &gpu))); err != nil {
 		return err
 	}
 	d.gpu = vk.Device(gpu)

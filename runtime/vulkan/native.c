@@ -22,6 +22,8 @@ typedef struct { head head; uint32_t float16, int8; } float16_features;
 typedef struct { head head; uint32_t on; } timeline_features;
 typedef struct { head head; uint32_t buffers, images, null_descriptor; } robustness2_features;
 typedef struct { head head; uint32_t on; } zero_workgroup_features;
+typedef struct { head head; uint32_t on; } pipeline_robustness_features;
+typedef struct { head head; uint32_t buffers, uniforms, vertices, images; } pipeline_robustness;
 typedef struct { head head; uint32_t m, n, k, a, b, c, result, saturating, scope; } shape_properties;
 typedef struct { head head; uint32_t flags; } create_info;
 typedef struct { head head; uint32_t flags, family; } pool_info;
@@ -66,13 +68,13 @@ typedef struct { head head; uint32_t flags; stage_info stage; uint64_t layout, b
 enum { // VkStructureType
 	T_QUEUE = 2, T_DEVICE = 3, T_SUBMIT = 4, T_SEMAPHORE = 9, T_MODULE = 16, T_STAGE = 18, T_PIPELINE = 29, T_PIPELINE_LAYOUT = 30,
 	T_SET_LAYOUT = 32, T_DESCRIPTOR_POOL = 33, T_SET = 34, T_WRITE_SET = 35, T_POOL = 39, T_COMMANDS = 40, T_BEGIN = 42, T_MEMORY_BARRIER = 46,
-	T_FEATURES2 = 1000059000, T_PROPERTIES2 = 1000059001, T_FLOAT16 = 1000082000, T_STORAGE16 = 1000083000,
+	T_FEATURES2 = 1000059000, T_PROPERTIES2 = 1000059001, T_PIPELINE_ROBUSTNESS = 1000068000, T_PIPELINE_ROBUSTNESS_FEATURES = 1000068001, T_FLOAT16 = 1000082000, T_STORAGE16 = 1000083000,
 	T_SUBGROUP = 1000094000, T_MAINTENANCE3 = 1000168000, T_DRIVER = 1000196000, T_TIMELINE = 1000207000,
 	T_SEMAPHORE_KIND = 1000207002, T_TIMELINE_SUBMIT = 1000207003, T_WAIT = 1000207004, T_SUBGROUP_SIZE = 1000225000, T_STAGE_SUBGROUP_SIZE = 1000225001,
 	T_ROBUSTNESS2 = 1000286000, T_ZERO_WORKGROUP = 1000325000, T_MAINTENANCE4 = 1000413001, T_SHAPE = 1000506001,
 };
 enum { OUT_OF_HOST_MEMORY = -1, EXTENSION_NOT_PRESENT = -7 };
-enum { STORAGE_BUFFER = 7, COMPUTE_SHADER = 0x20, FULL_SUBGROUPS = 2, MOST_BINDINGS = 64 };
+enum { STORAGE_BUFFER = 7, COMPUTE_SHADER = 0x20, FULL_SUBGROUPS = 2, NOT_ROBUST = 1, MOST_BINDINGS = 64 };
 enum { COMPUTE = 0x800, TRANSFER = 0x1000, HOST = 0x4000 }; // stages
 enum { SHADER_READ = 0x20, SHADER_WRITE = 0x40, TRANSFER_READ = 0x800, TRANSFER_WRITE = 0x1000, HOST_READ = 0x2000 };
 
@@ -115,7 +117,7 @@ static void link_after(void *first, void *added) {
 	((head *)first)->next = added;
 }
 
-static void features_of(get_function get, void *instance, void *physical, uint32_t version, int has_robustness2, gv_abilities *out) {
+static void features_of(get_function get, void *instance, void *physical, uint32_t version, int has_robustness2, int has_pipeline_robustness, gv_abilities *out) {
 	void (*query)(void *, void *) = (void (*)(void *, void *))get(instance, "vkGetPhysicalDeviceFeatures2");
 	if (!query) return;
 	features2 f = {.head.type = T_FEATURES2};
@@ -127,13 +129,16 @@ static void features_of(get_function get, void *instance, void *physical, uint32
 	link_after(&f, &float16);
 	link_after(&f, &storage16);
 	zero_workgroup_features zero_workgroup = {.head.type = T_ZERO_WORKGROUP};
+	pipeline_robustness_features by_pipeline = {.head.type = T_PIPELINE_ROBUSTNESS_FEATURES};
 	if (has_robustness2) link_after(&f, &robustness2);
+	if (has_pipeline_robustness) link_after(&f, &by_pipeline);
 	if (gv_at_least_13(version)) link_after(&f, &zero_workgroup);
 	query(physical, &f);
 	out->timeline = timeline.on;
 	out->float16 = float16.float16;
 	out->storage16 = storage16.storage16;
 	out->robustness2 = robustness2.buffers;
+	out->pipeline_robustness = by_pipeline.on;
 	out->zero_workgroup = zero_workgroup.on;
 }
 
@@ -154,7 +159,8 @@ static void shapes_of(get_function get, void *instance, void *physical, gv_abili
 }
 
 // gv_abilities_of asks a physical device of at least Vulkan 1.2.
-void gv_abilities_of(void *get_, void *instance, void *physical, uint32_t version, int has_robustness2, int has_sizes, int has_shapes, gv_abilities *out) {
+void gv_abilities_of(void *get_, void *instance, void *physical, uint32_t version, int has_robustness2, int has_pipeline_robustness, int has_sizes, int has_shapes,
+	gv_abilities *out) {
 	get_function get = (get_function)get_;
 	memset(out, 0, sizeof *out);
 	void (*query)(void *, void *) = (void (*)(void *, void *))get(instance, "vkGetPhysicalDeviceProperties2");
@@ -184,7 +190,7 @@ void gv_abilities_of(void *get_, void *instance, void *physical, uint32_t versio
 	out->subgroup_max = sizes.max ? sizes.max : subgroup.size;
 	out->allocation_size = m3.allocation_size;
 	out->buffer_size = m4.buffer_size;
-	features_of(get, instance, physical, version, has_robustness2, out);
+	features_of(get, instance, physical, version, has_robustness2, has_pipeline_robustness, out);
 	if (has_shapes) shapes_of(get, instance, physical, out);
 }
 
@@ -219,22 +225,26 @@ int gv_compute_family(void *get_, void *instance, void *physical) {
 	return -1;
 }
 
-int gv_new_device(void *get_, void *instance, void *physical, uint32_t family, int robustness2, int zero_workgroup, int import, gv_cooperative const *c, void **device) {
+int gv_new_device(void *get_, void *instance, void *physical, uint32_t family, int robustness2, int pipeline_robustness, int zero_workgroup, int import,
+	gv_cooperative const *c, void **device) {
 	int (*create)(void *, void const *, void const *, void **) =
 		(int (*)(void *, void const *, void const *, void **))((get_function)get_)(instance, "vkCreateDevice");
 	if (!create) return EXTENSION_NOT_PRESENT;
 	features2 features = {.head.type = T_FEATURES2, .robust_buffers = 1};
 	timeline_features timeline = {.head.type = T_TIMELINE, .on = 1};
 	robustness2_features robust = {.head.type = T_ROBUSTNESS2, .buffers = 1};
+	pipeline_robustness_features by_pipeline = {.head.type = T_PIPELINE_ROBUSTNESS_FEATURES, .on = 1};
 	zero_workgroup_features zeros = {.head.type = T_ZERO_WORKGROUP, .on = 1};
 	link_after(&features, &timeline);
 	if (robustness2) link_after(&features, &robust);
+	if (pipeline_robustness) link_after(&features, &by_pipeline);
 	if (zero_workgroup) link_after(&features, &zeros);
 	float priority = 1;
 	queue_info queue = {.head.type = T_QUEUE, .family = family, .count = 1, .priorities = &priority};
-	char const *extensions[2 + GV_COOPERATIVE_EXTENSIONS];
+	char const *extensions[3 + GV_COOPERATIVE_EXTENSIONS];
 	uint32_t count = 0;
 	if (robustness2) extensions[count++] = "VK_EXT_robustness2";
+	if (pipeline_robustness) extensions[count++] = "VK_EXT_pipeline_robustness";
 	if (import) extensions[count++] = "VK_EXT_external_memory_host";
 	gv_cooperative_features room;
 	gv_enable_cooperative(c, &room, &features, extensions, &count);
@@ -429,8 +439,9 @@ int gv_new_set(gv_device *d, uint64_t pool, uint64_t layout, uint64_t *set) {
 	return d->allocate_sets(d->device, &info, set);
 }
 
-// gv_new_pipeline compiles SPIR-V of size bytes. Its subgroups are of the size given and all full; 0 leaves both to the driver.
-int gv_new_pipeline(gv_device *d, uint64_t cache, uint64_t layout, uint32_t const *code, size_t size, uint32_t subgroup, uint64_t *pipeline) {
+// gv_new_pipeline compiles SPIR-V of size bytes. Its subgroups are of the size given and all full; 0 leaves both to the driver. Code that is
+// trusted has its indices not checked.
+int gv_new_pipeline(gv_device *d, uint64_t cache, uint64_t layout, uint32_t const *code, size_t size, uint32_t subgroup, int trusted, uint64_t *pipeline) {
 	module_info source = {.head.type = T_MODULE, .size = size, .code = code};
 	uint64_t module = 0;
 	int r = d->create_module(d->device, &source, NULL, &module);
@@ -442,6 +453,8 @@ int gv_new_pipeline(gv_device *d, uint64_t cache, uint64_t layout, uint32_t cons
 		info.stage.head.next = &of_subgroups;
 		info.stage.flags = FULL_SUBGROUPS;
 	}
+	pipeline_robustness none = {.head.type = T_PIPELINE_ROBUSTNESS, .buffers = NOT_ROBUST};
+	if (trusted) link_after(&info, &none);
 	r = d->create_pipelines(d->device, cache, 1, &info, NULL, pipeline);
 	d->destroy_module(d->device, module, NULL);
 	return r;

@@ -18,7 +18,7 @@ typedef struct gv_shape {
 
 // What a physical device can do beyond Vulkan 1.0.
 typedef struct gv_abilities {
-	uint32_t timeline, robustness2, zero_workgroup, float16, storage16, subgroup_size, subgroup_min, subgroup_max, subgroup_operations;
+	uint32_t timeline, robustness2, pipeline_robustness, zero_workgroup, float16, storage16, subgroup_size, subgroup_min, subgroup_max, subgroup_operations;
 	uint64_t allocation_size, buffer_size; // largest, in bytes; 0: not told
 	char driver_name[256], driver_info[256];
 	uint32_t shape_count;
@@ -49,10 +49,12 @@ typedef struct gv_binding {
 
 // Functions that return an int return a VkResult.
 void *gv_load(char const *library);
-void gv_abilities_of(void *get, void *instance, void *physical, uint32_t version, int has_robustness2, int has_sizes, int has_shapes, gv_abilities *out);
+void gv_abilities_of(void *get, void *instance, void *physical, uint32_t version, int has_robustness2, int has_pipeline_robustness, int has_sizes, int has_shapes,
+	gv_abilities *out);
 int gv_has_extension(void *get, void *instance, void *physical, char const *name);
 int gv_compute_family(void *get, void *instance, void *physical);
-int gv_new_device(void *get, void *instance, void *physical, uint32_t family, int robustness2, int zero_workgroup, int import, gv_cooperative const *c, void **device);
+int gv_new_device(void *get, void *instance, void *physical, uint32_t family, int robustness2, int pipeline_robustness, int zero_workgroup, int import,
+	gv_cooperative const *c, void **device);
 gv_device *gv_open(void *get, void *instance, void *device, void *queue, uint32_t family, int *result);
 void gv_close(gv_device *d);
 int gv_new_commands(gv_device *d, void **commands);
@@ -70,7 +72,7 @@ void gv_free_layout(gv_device *d, uint64_t set, uint64_t pipeline);
 int gv_new_pool(gv_device *d, uint32_t sets, uint32_t descriptors, uint64_t *pool);
 void gv_free_pool(gv_device *d, uint64_t pool);
 int gv_new_set(gv_device *d, uint64_t pool, uint64_t layout, uint64_t *set);
-int gv_new_pipeline(gv_device *d, uint64_t cache, uint64_t layout, uint32_t const *code, size_t size, uint32_t subgroup, uint64_t *pipeline);
+int gv_new_pipeline(gv_device *d, uint64_t cache, uint64_t layout, uint32_t const *code, size_t size, uint32_t subgroup, int trusted, uint64_t *pipeline);
 void gv_free_pipeline(gv_device *d, uint64_t pipeline);
 
 #endif

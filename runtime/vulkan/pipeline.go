@@ -17,7 +17,10 @@ import (
 	"github.com/gpupipe/gpupipe/shaders/spirv"
 )
 
-type pipelineKey struct{ wgsl, access string }
+type pipelineKey struct {
+	wgsl, access string
+	inside       bool
+}
 
 // pipeline is a compiled shader.
 type pipeline struct {
@@ -40,7 +43,7 @@ type layout struct{ set, pipeline C.uint64_t }
 
 // compile makes a pipeline, or finds the one made before from that source.
 func (d *Device) compile(s *device.Shader) (*pipeline, error) {
-	key := pipelineKey{s.WGSL, accessKey(s.Bindings)}
+	key := pipelineKey{s.WGSL, accessKey(s.Bindings), s.Inside}
 	if p := d.pipelines[key]; p != nil {
 		return p, nil
 	}
@@ -55,7 +58,7 @@ func (d *Device) compile(s *device.Shader) (*pipeline, error) {
 	if p.layout, err = d.layout(len(s.Bindings)); err != nil {
 		return nil, err
 	}
-	if p.handle, err = d.cache.pipeline(d, m, p.layout); err != nil {
+	if p.handle, err = d.cache.pipeline(d, m, p.layout, s.Inside); err != nil {
 		return nil, err
 	}
 	d.pipelines[key] = p
@@ -63,10 +66,14 @@ func (d *Device) compile(s *device.Shader) (*pipeline, error) {
 }
 
 func (d *Device) translate(s *device.Shader) (*spirv.Module, error) {
-	if s.Assembly() {
-		return spirv.Assemble(s.WGSL, d.features)
+	features := d.features
+	if s.Inside && d.info.Kind != device.Software {
+		features = features&^spirv.CheckBuffers | spirv.TrustIndices
 	}
-	return d.compiler.Compile(s.WGSL, d.features)
+	if s.Assembly() {
+		return spirv.Assemble(s.WGSL, features)
+	}
+	return d.compiler.Compile(s.WGSL, features)
 }
 
 func accessKey(bindings []device.Access) string {
@@ -120,10 +127,10 @@ func (d *Device) layout(n int) (layout, error) {
 	return l, nil
 }
 
-// newPipeline has the driver compile a module.
-func (d *Device) newPipeline(m *spirv.Module, of layout, cache vk.PipelineCache) (p C.uint64_t, err error) {
+// newPipeline has the driver compile a module. What stays inside its arrays need not be checked.
+func (d *Device) newPipeline(m *spirv.Module, of layout, inside bool, cache vk.PipelineCache) (p C.uint64_t, err error) {
 	r := C.gv_new_pipeline(d.native, C.uint64_t(uintptr(unsafe.Pointer(cache))), of.pipeline, (*C.uint32_t)(&m.Code[0]), C.size_t(4*len(m.Code)),
-		d.adapter.subgroup(m), &p)
+		d.adapter.subgroup(m), flag(inside && d.adapter.trusts), &p)
 	if err := failure(vk.Result(r)); err != nil {
 		return 0, fmt.Errorf("the driver could not compile it: %w", err)
 	}

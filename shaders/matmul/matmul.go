@@ -53,7 +53,7 @@ type Kernel struct {
 	Cost    float64 // an estimate to order the candidates of one Spec by; it has no unit
 }
 
-// Pass is one dispatch. Its entry point is main; its bindings are group 0, all read_write storage.
+// Pass is one dispatch. Its entry point is main; its bindings are group 0, all read_write storage. No index leaves its array.
 type Pass struct {
 	WGSL              string    // or SPIR-V assembly, which begins with graph.Assembly
 	Bindings          []Binding // 0, 1, …

@@ -1,6 +1,9 @@
 package matmul
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // tile is the classic kernel for GPUs: a workgroup computes rows × cols of C from slices of depth k's held in
 // workgroup memory, each invocation a block of registers made of vec4 columns. With splits > 1 the k's are cut
@@ -105,65 +108,121 @@ func (t tile) pass(s Spec, l Limits) Pass {
 			g.line("var s%d_%d = vec4<f32>();", i, j)
 		}
 	}
-	g.line("for (var k0 = part * %du; k0 < end; k0 += %du) {", depthOfPart, t.depth)
+	for _, x := range []struct {
+		letter string
+		n      int
+	}{{"a", t.rows}, {"b", t.cols}} {
+		for r := range t.depth * x.n / 4 / (t.wx * t.wy) {
+			g.line("var n%s%d: vec4<f32>;", x.letter, r)
+		}
+	}
+	rows := tileSlice{g.a, s.TransA, t.rows, s.M, s.K, s.BatchStrideA, "ty"}
+	cols := tileSlice{g.b, !s.TransB, t.cols, s.N, s.K, s.BatchStrideB, "tx"}
+	g.line("var k0 = part * %du;", depthOfPart)
+	t.load(g, rows, "k0")
+	t.load(g, cols, "k0")
+	g.line("for (; k0 < end; k0 += %du) {", t.depth)
 	g.line("workgroupBarrier();")
-	t.fill(g, g.a, s.TransA, t.rows, s.M, s.K, s.BatchStrideA, "ty")
-	t.fill(g, g.b, !s.TransB, t.cols, s.N, s.K, s.BatchStrideB, "tx")
-	g.line("workgroupBarrier();")
+	t.store(g, rows)
+	t.store(g, cols)
+	g.line("workgroupBarrier();\nlet next = k0 + %du;\nif (next < end) {", t.depth)
+	t.load(g, rows, "next")
+	t.load(g, cols, "next")
+	g.line("}")
 	t.multiply(g)
 	g.line("}")
 	t.stores(g)
 	return g.pass([3]int{t.wx, t.wy, 1}, groups, t.memory())
 }
 
-// fill emits the copy of a slice to workgroup memory, transposed to [depth][n/4] if need be. Neighbouring
-// invocations read neighbouring elements. What lies beyond k is zero; beyond n it repeats the last.
-func (t tile) fill(g *source, from array, contiguous bool, n, size, k, batchStride int, place string) {
-	count, threads := t.depth*n/4, t.wx*t.wy
-	for done := 0; done < count; done += threads {
-		guard := "{"
-		if done+threads > count {
-			guard = fmt.Sprintf("if (lt + %du < %du) {", done, count)
-		}
-		g.line("%s let q = lt + %du;", guard, done)
-		if contiguous {
-			g.line("let x = q %% %du; let d = q / %du;", n/4, n/4)
+// tileSlice is an operand: n of its size rows or columns lie in workgroup memory, as [depth][n/4] vec4s.
+type tileSlice struct {
+	array
+	contiguous  bool // along rows or columns, and not along k
+	n, size, k  int
+	batchStride int
+	place       string // of the tile
+}
+
+// letter names the operand in the text: a or b.
+func (o tileSlice) letter() string { return o.name[len("mm_"):] }
+
+// each calls do with a prefix for every vec4 of a slice that an invocation carries, x and d being its place. Neighbouring invocations read
+// neighbouring elements.
+func (t tile) each(g *source, o tileSlice, do func(r int)) {
+	threads := t.wx * t.wy
+	for r := range t.depth * o.n / 4 / threads {
+		if o.contiguous {
+			g.line("{ let x = (lt + %du) %% %du; let d = (lt + %du) / %du;", r*threads, o.n/4, r*threads, o.n/4)
 		} else {
-			g.line("let x = q / %du; let d = q %% %du;", t.depth, t.depth)
+			g.line("{ let x = (lt + %du) / %du; let d = (lt + %du) %% %du;", r*threads, t.depth, r*threads, t.depth)
 		}
-		g.line("let i = %s * %du + x * 4u; let kk = min(k0 + d, %du);", place, n, k-1)
-		if from.quads {
-			g.line("let v = %s;", from.read(fmt.Sprintf("(b * %du + kk * %du + min(i, %du)) / 4u", batchStride, size, size-4)))
-		} else {
-			t.gather(g, from, contiguous, size, k, batchStride)
-		}
-		g.line("s%s[d * %du + x] = select(vec4<f32>(), v, k0 + d < end); }", from.name[len("mm_"):], stride(n))
+		do(r)
+		g.line("}")
 	}
 }
 
-func (t tile) gather(g *source, from array, contiguous bool, size, k, batchStride int) {
-	for q := range 4 {
-		at := fmt.Sprintf("b * %du + min(i + %du, %du) * %du + kk", batchStride, q, size-1, k)
-		if contiguous {
-			at = fmt.Sprintf("b * %du + kk * %du + min(i + %du, %du)", batchStride, size, q, size-1)
+// load emits the reads of the slice at k0 into registers, to arrive while the one before is multiplied. What lies beyond k or n repeats the last.
+func (t tile) load(g *source, o tileSlice, k0 string) {
+	t.each(g, o, func(r int) {
+		kk, i := fmt.Sprintf("(%s + d)", k0), fmt.Sprintf("(%s * %du + x * 4u)", o.place, o.n)
+		if o.k%t.depth != 0 || k0 == "k0" { // the first slice of a part may be none at all
+			kk = fmt.Sprintf("min(%s, %du)", kk, o.k-1)
 		}
-		g.line("let v%d = %s;", q, from.read(at))
-	}
-	g.line("let v = vec4<f32>(v0, v1, v2, v3);")
+		within := func(i string, last int) string {
+			if o.size%o.n == 0 {
+				return i
+			}
+			return fmt.Sprintf("min(%s, %du)", i, last)
+		}
+		if o.quads {
+			g.line("n%s%d = %s;", o.letter(), r, o.read(fmt.Sprintf("b * %du + %s * %du + %s / 4u", o.batchStride/4, kk, o.size/4, within(i, o.size-4))))
+			return
+		}
+		var parts [4]string
+		for q := range parts {
+			iq := within(fmt.Sprintf("%s + %du", i, q), o.size-1)
+			if o.contiguous {
+				parts[q] = o.read(fmt.Sprintf("b * %du + %s * %du + %s", o.batchStride, kk, o.size, iq))
+			} else {
+				parts[q] = o.read(fmt.Sprintf("b * %du + (%s) * %du + %s", o.batchStride, iq, o.k, kk))
+			}
+		}
+		g.line("n%s%d = vec4<f32>(%s);", o.letter(), r, strings.Join(parts[:], ", "))
+	})
 }
+
+// store emits the copy of what was loaded to workgroup memory, with zeros beyond k.
+func (t tile) store(g *source, o tileSlice) {
+	t.each(g, o, func(r int) {
+		v := fmt.Sprintf("n%s%d", o.letter(), r)
+		if o.k%t.depth != 0 {
+			v = fmt.Sprintf("select(vec4<f32>(), %s, k0 + d < end)", v)
+		}
+		g.line("s%s[d * %du + x] = %s;", o.letter(), stride(o.n), v)
+	})
+}
+
+// abreast is how many k's are multiplied in one go: their places in workgroup memory are one sum and constants.
+const abreast = 4
 
 func (t tile) multiply(g *source) {
-	g.line("for (var d = 0u; d < %du; d++) {", t.depth)
-	for j := range t.cols / t.wx / 4 {
-		g.line("let b%d = sb[d * %du + l.x + %du];", j, stride(t.cols), j*t.wx)
-	}
-	for i := range t.rows / t.wy {
-		if i%4 == 0 {
-			g.line("let a%d = sa[d * %du + l.y + %du];", i, stride(t.rows), i/4*t.wy)
-		}
+	g.line("for (var d = 0u; d < %du; d += %du) {", t.depth, abreast)
+	g.line("let atA = d * %du + l.y; let atB = d * %du + l.x;", stride(t.rows), stride(t.cols))
+	for u := range abreast {
+		g.line("{")
 		for j := range t.cols / t.wx / 4 {
-			g.line("s%d_%d = fma(vec4<f32>(a%d.%c), b%d, s%d_%d);", i, j, i/4*4, "xyzw"[i%4], j, i, j)
+			g.line("let b%d = sb[atB + %du];", j, u*stride(t.cols)+j*t.wx)
 		}
+		for i := range t.rows / t.wy {
+			if i%4 == 0 {
+				g.line("let a%d = sa[atA + %du];", i, u*stride(t.rows)+i/4*t.wy)
+			}
+			for j := range t.cols / t.wx / 4 {
+				g.line("s%d_%d = fma(vec4<f32>(a%d.%c), b%d, s%d_%d);", i, j, i/4*4, "xyzw"[i%4], j, i, j)
+			}
+		}
+		g.line("}")
 	}
 	g.line("}")
 }

@@ -24,6 +24,7 @@ const (
 	Subgroups                              // subgroup operations
 	CooperativeMatrix                      // SPV_KHR_cooperative_matrix
 	ZeroWorkgroup                          // it clears workgroup memory itself (shaderZeroInitializeWorkgroupMemory); code for it compiles slowly
+	TrustIndices                           // an index into an array of the code's own is taken as it is; else it is made to lie within
 	TensorAddressing                       // SPV_NV_tensor_addressing, for Assemble alone
 )
 

@@ -17,6 +17,7 @@ const FLOAT16: u32 = 2;
 const SUBGROUPS: u32 = 4;
 const COOPERATIVE_MATRIX: u32 = 8;
 const ZERO_WORKGROUP: u32 = 16; // the device clears workgroup memory itself; else the code does, which compiles slowly
+const TRUST_INDICES: u32 = 32; // an index into an array of a function's own, or of the workgroup, is taken as it is
 
 fn put(bytes: Vec<u8>) {
     *OUTPUT.lock().unwrap_or_else(|e| e.into_inner()) = bytes;
@@ -85,9 +86,9 @@ fn writing(options: u32) -> spv::Options<'static> {
         lang_version: (1, 3),
         flags: spv::WriterFlags::empty(),
         bounds_check_policies: BoundsCheckPolicies {
-            // An index into an array of a function's own is made to lie within, as WGSL promises. Mesa unrolls a loop around an array
-            // that it indexes as it is, however large, and then compiles for seconds.
-            index: BoundsCheckPolicy::Restrict,
+            // Drivers keep an array in registers if they see each index when they have unrolled the loops around it. Made to lie within,
+            // as WGSL promises, indices hide that; on a CPU, where registers are few and unrolled loops compile for seconds, so much the better.
+            index: if options & TRUST_INDICES != 0 { BoundsCheckPolicy::Unchecked } else { BoundsCheckPolicy::Restrict },
             buffer: if options & CHECK_BUFFERS != 0 { BoundsCheckPolicy::ReadZeroSkipWrite } else { BoundsCheckPolicy::Unchecked },
             ..Default::default()
         },
