@@ -275,3 +275,16 @@ func TestPartsOfHalves(t *testing.T) {
 	}
 	assert.Equal(t, map[string]bool{"all": true, "words": true, "odd": false, "between": false, "unaligned": false, "end": false}, shared)
 }
+
+func TestAlong(t *testing.T) {
+	for _, c := range []struct {
+		shape graph.Shape
+		axes  []int
+		want  bool
+	}{
+		{graph.Shape{8, 3}, []int{1}, true}, {graph.Shape{8, 3}, []int{0}, false}, {graph.Shape{8, 3}, []int{0, 1}, true},
+		{graph.Shape{8, 3, 1}, []int{1}, true}, {graph.Shape{8, 3, 1}, []int{0, 2}, false}, {graph.Shape{4, 5, 6}, []int{0, 2}, true}, {graph.Shape{1}, []int{0}, true},
+	} {
+		assert.Equal(t, c.want, fuse.Domain{Shape: c.shape, Axes: c.axes}.Along(), "%v over %v", c.shape, c.axes)
+	}
+}
