@@ -103,7 +103,15 @@ func (b *bench) buffer(name string, data []byte) device.Buffer {
 	return buf
 }
 
-// run runs a kernel, rewritten by change, and returns C and what lies behind it.
+func (b *bench) read(buf device.Buffer) []byte {
+	pending, err := b.dev.Read(buf, 0, buf.Size())
+	require.NoError(b.t, err)
+	bytes, err := pending.Wait()
+	require.NoError(b.t, err)
+	return bytes
+}
+
+// run runs a kernel, rewritten by change, watched where it is WGSL, and returns C and what lies behind it.
 func (b *bench) run(k Kernel, n int, change func(Pass) Pass) []float32 {
 	const guard = 64
 	unwritten := make([]float32, n+guard)
@@ -114,6 +122,8 @@ func (b *bench) run(k Kernel, n int, change func(Pass) Pass) []float32 {
 	defer b.bufs[C].Release()
 	b.bufs[Scratch] = b.buffer("scratch", append(slices.Clone(b.sums), make([]byte, k.Scratch-len(b.sums))...))
 	defer b.bufs[Scratch].Release()
+	outside := b.buffer("outside", make([]byte, 16))
+	defer outside.Release()
 	p := &device.Program{Label: k.Name}
 	for i, pass := range k.Passes {
 		pass = change(pass)
@@ -129,6 +139,10 @@ func (b *bench) run(k Kernel, n int, change func(Pass) Pass) []float32 {
 		if pass.Epilogue {
 			c.Args = append(c.Args, device.Range{Buffer: b.bias, Size: b.bias.Size()})
 		}
+		if !strings.HasPrefix(pass.WGSL, graph.Assembly) {
+			pass.WGSL = watched(pass.WGSL, len(c.Args))
+			c.Args = append(c.Args, device.Range{Buffer: outside, Size: outside.Size()})
+		}
 		p.Shaders = append(p.Shaders, device.Shader{Label: k.Name, WGSL: pass.WGSL, Bindings: make([]device.Access, len(c.Args)),
 			Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory})
 		p.Commands = append(p.Commands, c)
@@ -137,10 +151,8 @@ func (b *bench) run(k Kernel, n int, change func(Pass) Pass) []float32 {
 	require.NoError(b.t, err, "%s\n%s", k.Name, p.Shaders[0].WGSL)
 	defer l.Release()
 	require.NoError(b.t, b.dev.Run(l))
-	pending, err := b.dev.Read(b.bufs[C], 0, b.bufs[C].Size())
-	require.NoError(b.t, err)
-	bytes, err := pending.Wait()
-	require.NoError(b.t, err)
+	require.Zero(b.t, b.read(outside)[0], "%s: an index leaves its array", k.Name)
+	bytes := b.read(b.bufs[C])
 	out := make([]float32, n+guard)
 	for i := range out {
 		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(bytes[4*i:]))

@@ -14,9 +14,10 @@ import (
 
 // gpu runs kernels on the first Vulkan adapter.
 type gpu struct {
-	t      testing.TB
-	device *wgpu.Device
-	queue  *wgpu.Queue
+	t       testing.TB
+	device  *wgpu.Device
+	queue   *wgpu.Queue
+	outside *wgpu.Buffer // if it watches kernels: word 0 tells that an index left its array
 }
 
 func openGPU(t testing.TB) *gpu {
@@ -100,9 +101,16 @@ type loaded struct {
 func (g *gpu) load(k Kernel, operands map[Operand]*wgpu.Buffer, extra ...*wgpu.Buffer) *loaded {
 	out := &loaded{kernel: k}
 	for n, p := range k.Passes {
+		wgsl, last := p.WGSL, len(p.Bindings)
+		if p.Epilogue {
+			last += len(extra)
+		}
+		if g.outside != nil {
+			wgsl = watched(wgsl, last)
+		}
 		m, err := g.device.CreateShaderModule(&wgpu.ShaderModuleDescriptor{
-			Label: k.Name, WGSLDescriptor: &wgpu.ShaderModuleWGSLDescriptor{Code: p.WGSL}})
-		require.NoError(g.t, err, fmt.Sprint(k.Name, n, "\n", p.WGSL))
+			Label: k.Name, WGSLDescriptor: &wgpu.ShaderModuleWGSLDescriptor{Code: wgsl}})
+		require.NoError(g.t, err, fmt.Sprint(k.Name, n, "\n", wgsl))
 		pipe, err := g.device.CreateComputePipeline(&wgpu.ComputePipelineDescriptor{
 			Label: k.Name, Compute: wgpu.ProgrammableStageDescriptor{Module: m, EntryPoint: "main"}})
 		m.Release()
@@ -120,6 +128,9 @@ func (g *gpu) load(k Kernel, operands map[Operand]*wgpu.Buffer, extra ...*wgpu.B
 				entries = append(entries, wgpu.BindGroupEntry{Binding: uint32(3 + i), Buffer: b, Size: wgpu.WholeSize})
 			}
 		}
+		if g.outside != nil {
+			entries = append(entries, wgpu.BindGroupEntry{Binding: uint32(last), Buffer: g.outside, Size: wgpu.WholeSize})
+		}
 		layout := pipe.GetBindGroupLayout(0)
 		group, err := g.device.CreateBindGroup(&wgpu.BindGroupDescriptor{Layout: layout, Entries: entries})
 		layout.Release()
@@ -135,6 +146,9 @@ func (l *loaded) release() {
 		l.pipelines[i].Release()
 	}
 }
+
+// watch has every kernel that is loaded from now on watched.
+func (g *gpu) watch() { g.outside = g.buffer(16, make([]float32, 4)) }
 
 // run runs the kernel times times and waits.
 func (g *gpu) run(l *loaded, times int) {
@@ -153,4 +167,7 @@ func (g *gpu) run(l *loaded, times int) {
 	pass.Release()
 	g.submit(e)
 	g.wait()
+	if g.outside != nil {
+		require.Zero(g.t, g.read(g.outside, 1)[0], "%s: an index leaves its array", l.kernel.Name)
+	}
 }

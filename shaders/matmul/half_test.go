@@ -18,6 +18,7 @@ import (
 // read an operand: alone, in fours, rearranged, by an invocation or by all. They are small: compiling is what takes time.
 func TestHalvesGiveTheBitsOfFloats(t *testing.T) {
 	g := openGPU(t)
+	g.watch()
 	few := DefaultLimits()
 	few.MaxInvocations = 64
 	for i, c := range []struct {
@@ -113,6 +114,7 @@ func checkHalves(g *gpu, s Spec, d Element, limits Limits, software bool) {
 // Results of halves are those in f32 of the same kernel, rounded, also of sums in parts. Conformance runs the kernels for software.
 func TestHalvesAreStored(t *testing.T) {
 	g := openGPU(t)
+	g.watch()
 	few := DefaultLimits()
 	few.MaxInvocations = 64
 	floats := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}
@@ -177,7 +179,7 @@ func randomHalves(r *rand.Rand, d Element, n int) (x, words []float32) {
 // product runs a kernel on operands.
 func product(g *gpu, k Kernel, s Spec, a, b []float32) []float32 {
 	n := s.Batch * s.M * s.N * s.TypeC.Size() / 4
-	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(roundUp(4*len(a), 16), a), B: g.buffer(roundUp(4*len(b), 16), b),
+	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(4*len(a), a), B: g.buffer(4*len(b), b),
 		C: g.buffer(4*n, nil), Scratch: g.buffer(k.Scratch, nil)}
 	l := g.load(k, bufs)
 	g.run(l, 1)

@@ -95,6 +95,7 @@ func reference(s Spec, a, b, bias []float32) []float64 {
 
 func TestCandidatesComputeTheProduct(t *testing.T) {
 	g := openGPU(t)
+	g.watch()
 	for _, c := range testCases() {
 		for _, software := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s,software=%v", c.name, software), func(t *testing.T) {
@@ -116,7 +117,7 @@ func checkCandidates(g *gpu, c testCase, software bool) {
 	for i := range unwritten {
 		unwritten[i] = float32(math.Inf(1))
 	}
-	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(16*((len(a)+3)/4), a), B: g.buffer(16*((len(b)+3)/4), b), C: g.buffer(4*len(unwritten), nil)}
+	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(4*len(a), a), B: g.buffer(4*len(b), b), C: g.buffer(4*len(unwritten), nil)}
 	biasBuf := g.buffer(4*len(bias), bias)
 	for _, k := range Candidates(s, c.limits, software) {
 		bufs[Scratch] = g.buffer(k.Scratch, nil)
