@@ -31,10 +31,22 @@ func (p *Part) AddVotes(b *graph.Builder) {
 	b.Scope(votesScope, func() {
 		loss := op.Full(b, graph.F32, 0, 1)
 		if p.loss {
-			loss = b.Variable(p.o.cfg.Loss, loss.Type)
+			loss = p.o.loss(b)
 		}
 		b.Assign(b.Variable(p.OwnName(), p.OwnType()), op.Concat(0, append(votes, loss)...))
 	})
+}
+
+// loss is the whole loss.
+func (o *Optimizer) loss(b *graph.Builder) (sum *graph.Value) {
+	for _, name := range o.Losses() {
+		l := b.Variable(name, graph.T(graph.F32, 1))
+		if sum != nil {
+			l = op.Add(sum, l)
+		}
+		sum = l
+	}
+	return sum
 }
 
 // gradient is the whole gradient of a parameter, that of the loss itself.

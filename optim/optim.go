@@ -61,6 +61,8 @@ type Config struct {
 	Clip     float64 // largest global norm of the gradient; 0 does not clip
 	AdamW    AdamWConfig
 	Loss     string // a variable f32 [1] that must be finite for the update to be applied; "" for none
+	// LossContributions are variables like Loss, to be added to it in order: what other replicas have of the batch.
+	LossContributions []string
 	Schedule Schedule
 	Factor   func(step int) float64 // nil: Schedule's. The factor on all learning rates at a step, counted from 0
 
@@ -170,6 +172,14 @@ func checkParams(params []Param) error {
 		seen[p.Name] = true
 	}
 	return nil
+}
+
+// Losses are the variables whose sum must be finite, Config.Loss the last of them; none where no loss is asked for.
+func (o *Optimizer) Losses() []string {
+	if o.cfg.Loss == "" {
+		return nil
+	}
+	return append(slices.Clone(o.cfg.LossContributions), o.cfg.Loss)
 }
 
 func (c Config) factor(step int) float64 {

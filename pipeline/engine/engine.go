@@ -48,6 +48,9 @@ func New(o Options) (*Engine, error) {
 	if len(o.Devices) != o.lines() {
 		panic(fmt.Sprintf("engine: %d devices for %d lines", len(o.Devices), o.lines()))
 	}
+	if n := len(o.Optimizer.Losses()); n > 0 && n != o.Replicas {
+		panic(fmt.Sprintf("engine: the optimizer adds up %d losses, there are %d replicas", n, o.Replicas))
+	}
 	if o.Execute == nil {
 		o.Execute = Execute(nil, 0)
 	}

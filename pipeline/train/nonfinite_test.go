@@ -142,3 +142,34 @@ func TestNaNStopsADelayedRun(t *testing.T) {
 	_, err := ParseConfig("c", nil, []string{"model.preset=tiny", "data.train=[a]", "run.dir=a", "train.nonfinite=ignore"})
 	assert.ErrorContains(t, err, `train.nonfinite: found "ignore", expected stop or skip`)
 }
+
+// A loss that is not finite on one replica alone, whose gradients are, has the batch skipped by all. And all have the same weights then.
+func TestABatchIsSkippedForAnyReplica(t *testing.T) {
+	for _, layout := range []string{"stages: 1", "stages: 2, schedule: 1f1b", "stages: 2, schedule: 2bw", "stages: 1, delay: 1"} {
+		for _, precision := range []string{"f32", "f16"} {
+			c := demo(t, t.TempDir(), "train={steps: 6, batch_size: 4, microbatches: 4, eval_every: 0, save_every: 1, nonfinite: skip}",
+				"train.precision="+precision, "pipeline={replicas: 2, "+layout+"}")
+			n, x := &notes{}, &reference{poison: only(3, 4), further: true}
+			res, err := Run(context.Background(), c, options(x, n))
+			require.NoError(t, err, layout)
+			require.Equal(t, 6, res.Step)
+			for i, s := range n.steps {
+				assert.Equal(t, i == 2 || i == 3, s.Skipped, "%s: step %d", layout, s.Step)
+			}
+			third, last := bits(t, stepDir(c.Run.Dir, 3)), bits(t, stepDir(c.Run.Dir, 6))
+			for name, after := range bits(t, stepDir(c.Run.Dir, 4)) {
+				if pending, delayed := third[pendingName(name)]; delayed {
+					assert.Equal(t, pending, after, "%s: %s", layout, name)
+				} else if _, weights := last[name]; weights && c.Pipeline.Delay == 0 {
+					assert.Equal(t, third[name], after, "%s: %s", layout, name)
+				}
+				assert.NotEqual(t, after, last[name], "%s: %s", layout, name)
+			}
+			for name, bits := range last {
+				if param := strings.TrimPrefix(name, "pending/"); !strings.HasPrefix(name, "optim/") {
+					assert.Equal(t, 2, x.held(param, bits), "%s: replicas with %s", layout, name)
+				}
+			}
+		}
+	}
+}
