@@ -74,7 +74,7 @@ func (p *Part) AddUpdate(b *graph.Builder, variant int) {
 	}
 	u := update{b: b, o: p.o, variant: variant}
 	b.Scope(gateScope, u.gate)
-	hyper := b.Input(HyperInput, graph.T(graph.F32, len(p.o.hyper(0))))
+	hyper := b.Input(HyperInput, graph.T(graph.F32, len(p.o.hyper(0, false))))
 	for _, layer := range layers(p.params) {
 		b.Scope(layerScope(layer[0].Layer), func() {
 			numbers := unstack(hyper)
@@ -149,6 +149,9 @@ func (u *update) gate() {
 	u.b.Output(NormOutput, u.norm)
 	u.b.Output(RefusedOutput, refused)
 	u.ok = op.Not(refused)
+	if u.o.Begins() && u.variant == u.o.Variant(0, false) {
+		u.b.Assign(u.b.Variable(BegunVariable, graph.T(graph.U32, 1)), u.ok)
+	}
 	if u.o.Scaled() {
 		u.rescale(scale, overflowed)
 	}

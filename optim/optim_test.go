@@ -274,9 +274,9 @@ func TestHyperFollowsTheSchedule(t *testing.T) {
 		assert.Equal(t, cfg.LR*f, o.LR(step))
 		b1, b2 := 1-math.Pow(0.9, float64(step+1)), 1-math.Pow(0.95, float64(step+1))
 		want := []float64{0.02 * f * 0.1, 0.02 * f, 3e-3 * f * 0.1, 3e-3 * f / b1, 1 / math.Sqrt(b2)}
-		for i, x := range o.Hyper(step) {
+		for i, x := range o.Hyper(step, step > 0) {
 			assert.InEpsilon(t, want[i], x, 1e-6)
 		}
-		assert.Len(t, o.Hyper(step), len(want))
+		assert.Len(t, o.Hyper(step, step > 0), len(want))
 	}
 }

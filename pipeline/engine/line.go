@@ -26,6 +26,7 @@ type line struct {
 	planned        Planned
 	session        Session
 	roles          stage.Roles
+	begun          bool // an update was applied; where that is asked, see hasBegun
 }
 
 func (l *line) name() string {

@@ -237,7 +237,7 @@ func (t Target) shares() []float64 {
 	const steps = 1000
 	shares := make([]float64, t.Optimizer.Variants())
 	for step := range steps {
-		shares[t.Optimizer.Variant(step)] += 1. / steps
+		shares[t.Optimizer.Variant(step, step > 0)] += 1. / steps
 	}
 	return shares
 }

@@ -173,3 +173,43 @@ func TestABatchIsSkippedForAnyReplica(t *testing.T) {
 		}
 	}
 }
+
+// An optimizer that begins with its first batch begins with the first that is not skipped, stopped and resumed in between too, and does the
+// same on any number of stages.
+func TestSkippedBatchesBeforeSOAPBegins(t *testing.T) {
+	for _, delay := range []string{"pipeline.delay=0", "pipeline.delay=1"} {
+		soap := []string{"optimizer={name: soap, soap: {precondition_frequency: 3}}", "lr.schedule=constant", "train.steps=8", "model.n_layers=2", delay}
+		run, res, _, err := poisoned(t, only(1, 2, 4), soap...)
+		require.NoError(t, err)
+		require.Equal(t, 8, res.Step)
+		begun := bits(t, stepDir(run, 3))
+		for name, before := range bits(t, stepDir(run, 2)) {
+			switch {
+			case strings.HasPrefix(name, "optim/precond"), strings.HasPrefix(name, "optim/basis"), name == "optim/begun":
+				assert.Equal(t, strings.Repeat("\x00", len(before)), before, name)
+				assert.NotEqual(t, before, begun[name], name)
+			case strings.Contains(name, "_proj.weight") && !strings.HasPrefix(name, "pending/"):
+				assert.Equal(t, before, begun[name], "%s: its state begins, no more", name)
+			}
+		}
+		last := bits(t, stepDir(run, 8))
+		for name, bits := range begun {
+			assert.Equal(t, name == "optim/begun", bits == last[name], name)
+		}
+		cut, _, _, err := poisoned(t, only(1, 2, 4), append(soap, "pipeline.stages=2")...)
+		require.NoError(t, err)
+		assert.Equal(t, last, bits(t, stepDir(cut, 8)))
+		for _, stop := range []int{1, 3} {
+			c := demo(t, t.TempDir(), append([]string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 1, nonfinite: skip}"}, soap...)...)
+			begin := 0
+			for _, to := range []int{stop, 8} {
+				o := options(&reference{poison: func(batch int) bool { return only(1, 2, 4)(begin + batch) }}, &notes{})
+				c.Train.Steps, o.Resume = to, true
+				_, err := Run(context.Background(), c, o)
+				require.NoError(t, err)
+				begin = to
+			}
+			assert.Equal(t, last, bits(t, stepDir(c.Run.Dir, 8)), "stopped at step %d", stop)
+		}
+	}
+}

@@ -271,9 +271,12 @@ func (r *run) finish() error {
 		metrics.FromRecords(records, "val_loss", "validation loss", metrics.Dots),
 		{Name: "unigram entropy", Kind: metrics.Level, Y: []float64{r.data.entropy}},
 	}
-	if err := metrics.Plot(path, series...); err != nil {
+	switch err := metrics.Plot(path, series...); {
+	case errors.Is(err, metrics.ErrNoPoint): // all batches were skipped
+	case err != nil:
 		return Mistake(err)
+	default:
+		r.result.Plot = path
 	}
-	r.result.Plot = path
 	return nil
 }
