@@ -154,7 +154,7 @@ func (r *run) plan(ctx context.Context) (err error) {
 			return Mistake(bad("pipeline.isolate", r.Pipeline.Isolate, "%s: devices in processes of their own are for gpupipe train and study", nowhere))
 		}
 	}
-	if r.devices, err = openDevices(open, r.Pipeline); err != nil {
+	if r.devices, err = openDevices(open, r.Pipeline, r.restarting()); err != nil {
 		return err
 	}
 	r.hastenDevices(ctx)
