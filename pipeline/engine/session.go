@@ -23,6 +23,7 @@ type Session interface {
 type Planned struct {
 	Memory  exec.Memory
 	Kernels int
+	Untuned error // why kernels are not those that were chosen by timing, as exec.Plan has it
 	Load    func() (Session, error)
 }
 
@@ -41,7 +42,7 @@ func Execute(tune exec.Chooser, memory int64) Executor {
 		if err != nil {
 			return Planned{}, err
 		}
-		planned := Planned{Memory: p.Memory(), Load: func() (Session, error) {
+		planned := Planned{Memory: p.Memory(), Untuned: p.Untuned(), Load: func() (Session, error) {
 			s, err := p.Load()
 			if err != nil {
 				return nil, err // and not a Session that holds a nil *exec.Session

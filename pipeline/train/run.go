@@ -172,6 +172,9 @@ func (r *run) announce(context.Context) error {
 		r.start.Lines[i].Allocated, r.start.Lines[i].Staging = dev.Allocated()
 	}
 	r.Report.Start(r.start)
+	for _, note := range r.engine.Notes() {
+		r.Report.Note("%s", note)
+	}
 	if r.isolated() && r.Train.SaveEvery == 0 {
 		r.Report.Note("train.save_every is 0: should a device be lost, training begins again at step %d", r.step+1)
 	}
