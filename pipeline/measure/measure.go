@@ -29,6 +29,7 @@ type Options struct {
 	Tune     exec.Chooser // nil: the static choice
 	Cache    *Cache       // nil: nothing is remembered
 	Modelled bool         // do not run anything: guess times from arithmetic and traffic
+	Staged   bool         // what passes between devices does so through the memory of each, though they may share the host's
 	Progress func(device, what string)
 }
 
@@ -50,7 +51,7 @@ func (t Target) Problem(ctx context.Context, devices []device.Device, o Options)
 		info := kindOf(dev)
 		c, ok := known[info]
 		if !ok {
-			if c, err = t.On(ctx, dev, o); err != nil {
+			if c, err = t.On(ctx, dev, o, devices...); err != nil {
 				return p, false, fmt.Errorf("%s: %w", dev.Info().Name, err)
 			}
 			known[info] = c
@@ -93,8 +94,9 @@ func widest(a, b []partition.Unit) []partition.Unit {
 	return a
 }
 
-// On returns the costs on one device. It runs nothing on a device of kind Null. It stops between runs when ctx ends.
-func (t Target) On(ctx context.Context, dev device.Device, o Options) (c Costs, err error) {
+// On returns the costs on one device, transfers as they are between it and its peers, itself perhaps among them; a device that shares the
+// host's memory with some of them only is taken to share it with none. It runs nothing on a device of kind Null. It stops between runs when ctx ends.
+func (t Target) On(ctx context.Context, dev device.Device, o Options, peers ...device.Device) (c Costs, err error) {
 	if c.Modelled = o.Modelled || dev.Info().Kind == device.Null; c.Modelled {
 		o.Tune = nil // it would time kernels
 	}
@@ -120,7 +122,7 @@ func (t Target) On(ctx context.Context, dev device.Device, o Options) (c Costs, 
 		if o.Cache == nil {
 			o.Cache = NewCache()
 		}
-		if known, c.Cached, err = t.measured(ctx, dev, kinds, o); err != nil {
+		if known, c.Cached, err = t.measured(ctx, dev, kinds, peers, o); err != nil {
 			return c, err
 		}
 	}

@@ -137,6 +137,7 @@ func (c Config) costs(ctx context.Context, m model.Model, t task, devices []devi
 	if err != nil {
 		return partition.Problem{}, false, Mistake(err)
 	}
+	o.Staged = c.Pipeline.Isolate == inProcess // processes share no memory of which devices know
 	target := measure.Target{Model: m, Batch: c.rows(), Optimizer: optimizer, Loss: t.build(), Inputs: t.inputs}
 	p, modelled, err := target.Problem(ctx, devices, o)
 	for i := range p.Devices {
