@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -34,11 +36,7 @@ type Executor func(dev device.Device, graphs map[string]*graph.Graph, pools map[
 // device may take, in bytes; 0: what it tells.
 func Execute(tune exec.Chooser, memory int64) Executor {
 	return func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (Planned, error) {
-		o := exec.Options{Tune: tune, Pools: pools, Budget: memory}
-		if d, ok := dev.(interface{ Budget() int64 }); ok && memory == 0 {
-			o.Budget = d.Budget()
-		}
-		p, err := exec.NewPlan(dev, graphs, o)
+		p, err := exec.NewPlan(dev, graphs, exec.Options{Tune: tune, Pools: pools, Budget: cmp.Or(memory, device.Budget(dev))})
 		if err != nil {
 			return Planned{}, err
 		}

@@ -58,7 +58,7 @@ func (t Target) Problem(ctx context.Context, devices []device.Device, o Options)
 		}
 		modelled = modelled || c.Modelled
 		p.Units = widest(p.Units, c.Units)
-		p.Devices = append(p.Devices, partition.Device{Name: dev.Info().Name, Times: c.Times, Memory: budget(dev), Link: c.Link})
+		p.Devices = append(p.Devices, partition.Device{Name: dev.Info().Name, Times: c.Times, Memory: device.Budget(dev), Link: c.Link})
 	}
 	if t.Inputs.Segments {
 		p.Given = t.ids()
@@ -74,13 +74,6 @@ func kindOf(dev device.Device) device.Info {
 	info := dev.Info()
 	info.Name = ""
 	return info
-}
-
-func budget(dev device.Device) int64 {
-	if d, ok := dev.(interface{ Budget() int64 }); ok {
-		return d.Budget()
-	}
-	return 0
 }
 
 // widest takes the larger working memory of units that differ by device in nothing else.
@@ -126,7 +119,7 @@ func (t Target) On(ctx context.Context, dev device.Device, o Options, peers ...d
 			return c, err
 		}
 	}
-	c.Link, c.Memory = known.link, budget(dev)
+	c.Link, c.Memory = known.link, device.Budget(dev)
 	for u := range t.Model.Units() {
 		i := at[u]
 		unit := kinds[i].unit

@@ -129,7 +129,7 @@ func (r *run) layOut(ctx context.Context) (err error) {
 	var plan partition.Plan
 	if p := r.Pipeline; p.Stages*p.Chunks > 1 {
 		m := measure.Options{Tune: chooser(r.Tune), Cache: r.Costs, Modelled: r.Costs == nil, Progress: r.Report.Measuring}
-		if plan, err = r.Config.partition(ctx, r.model, r.task, r.devices[:p.Stages], m); err != nil {
+		if plan, err = r.Config.partition(ctx, r.model, r.task, r.devices, m); err != nil {
 			return err
 		}
 		o.Cut, o.Recompute, o.Schedule = plan.Cut, plan.Recompute, r.computation(plan)
@@ -144,10 +144,10 @@ func (r *run) layOut(ctx context.Context) (err error) {
 		}
 		o.Schedule = func(batches int) (*schedule.Generator, error) { return schedule.Repeat(file, batches) }
 	}
-	r.engine, err = engine.New(o)
+	r.engine, err = r.fitting(o)
 	if errors.Is(err, exec.ErrTooLarge) {
 		if smaller, note := r.smaller(o, plan); note != "" {
-			switch e, retried := engine.New(smaller); {
+			switch e, retried := r.fitting(smaller); {
 			case retried == nil:
 				r.Report.Note("%s", note)
 				r.engine, o, err = e, smaller, nil
