@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -172,6 +173,51 @@ func TestABatchIsSkippedForAnyReplica(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A loss that is not finite where the model's logits are is told to be its module's.
+func TestTheLossOfAModuleIsBlamed(t *testing.T) {
+	dir := t.TempDir()
+	blank := filepath.Join(dir, "blank.safetensors") // nothing is known of the positions 100 and 130, in the fourth and the fifth batch
+	var rows []byte
+	for i := range len(text(t, demo(t, dir))) {
+		x := float32(i)
+		if i == 100 || i == 130 {
+			x = float32(math.NaN())
+		}
+		rows = binary.LittleEndian.AppendUint32(rows, math.Float32bits(x))
+	}
+	require.NoError(t, safetensors.Write(blank, []safetensors.Entry{{Name: "teacher", DType: safetensors.F32, Shape: []int{len(rows) / 4}, Data: rows}}))
+	runs := 0
+	run := func(x *reference, overrides ...string) (*notes, error) {
+		runs++
+		n := &notes{}
+		c := demo(t, dir, append([]string{"train.eval_every=0", "data.shuffle=false", fmt.Sprintf("run.dir=%s/%d", dir, runs), "data.aligned=[" + blank + "]",
+			withHooks(told(t, "teacher", callInput))}, overrides...)...)
+		_, err := Run(context.Background(), c, options(x, n))
+		return n, err
+	}
+	const blame = `hook .*told.wasm: build_loss: the loss of step 4 is not finite, but the cross entropy of its batch is, \d\.\d+: the loss is at fault, and not the model`
+	for _, layout := range []string{"pipeline.stages=1", "pipeline={stages: 2, schedule: 2bw}", "pipeline={stages: 1, delay: 1}", "pipeline.replicas=2"} {
+		n, err := run(&reference{}, layout)
+		require.ErrorIs(t, err, ErrDiverged)
+		assert.ErrorAs(t, err, new(*UserError))
+		assert.Regexp(t, `^step 4: the loss is NaN .*the checkpoint of step 2 is kept .*; `+blame+`$`, err.Error())
+		assert.Len(t, n.steps, 3)
+
+		n, err = run(&reference{}, layout, "train.nonfinite=skip", "train.save_every=5")
+		require.NoError(t, err)
+		assert.Len(t, n.steps, 6)
+		require.Len(t, n.text, 3, "of two batches in a row one is looked at")
+		assert.Regexp(t, "^"+blame+"$", n.text[2])
+	}
+	n, err := run(&reference{blind: true}) // its logits are not finite either
+	require.ErrorIs(t, err, ErrDiverged)
+	assert.NotContains(t, err.Error(), "told.wasm")
+	assert.Empty(t, n.text)
+	_, err = run(&reference{poison: from(2)}, "hooks=[]", "data.aligned=[]")
+	require.ErrorIs(t, err, ErrDiverged)
+	assert.NotContains(t, err.Error(), "at fault")
 }
 
 // An optimizer that begins with its first batch begins with the first that is not skipped, stopped and resumed in between too, and does the

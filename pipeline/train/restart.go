@@ -135,6 +135,7 @@ func (r *run) restart(ctx context.Context) error {
 	if err := r.lower(); err != nil {
 		return err
 	}
+	r.suspect = nil
 	r.step, r.last, r.skipped, r.leftOut, r.states = 0, nil, r.skippedThen, 0, nil
 	r.result.Stopped, r.result.Checkpoint = "", ""
 	rewind := func(context.Context) error { return r.hooks.rewind() }

@@ -119,6 +119,7 @@ type run struct {
 	saved   int       // step of the newest checkpoint of this run; −1: none
 	owed    bool      // the newest checkpoint was saved before its step was told of
 	skipped int       // batches in a row
+	suspect *suspect  // nil: none
 	last    *Progress // a step that is told of when it is known what follows it
 	pace    pace
 	told    int // the newest step that was told of: it may be done again
