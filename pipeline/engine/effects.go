@@ -138,6 +138,9 @@ func (w *worker) prepareUpdate(batch int) (program string, err error) {
 		return "", err
 	}
 	program = updateName(w.e.Optimizer.Variant(batch, begun))
+	if len(w.optimizer.Params()) == 0 { // it has but the loss to vote on, and reads no rates
+		return program, nil
+	}
 	return program, w.session.SetInput(program, optim.HyperInput, exec.F32Bytes(w.e.Optimizer.Hyper(batch, begun)))
 }
 

@@ -108,26 +108,31 @@ func (o Options) links() []link {
 	var ls []link
 	for line := range o.lines() {
 		at := map[int]int{} // link by owner
+		to := func(owner int) *link {
+			i, ok := at[owner]
+			if !ok {
+				i = len(ls)
+				at[owner], ls = i, append(ls, link{from: line, to: owner})
+			}
+			return &ls[i]
+		}
 		for _, h := range o.holdings(line) {
 			if h.owner == line {
 				continue
 			}
-			i, ok := at[h.owner]
-			if !ok {
-				i = len(ls)
-				at[h.owner], ls = i, append(ls, link{from: line, to: h.owner})
-			}
-			if len(ls[i].params) == 0 && line%o.Stages == o.Stages-1 && h.owner == o.Stages-1 { // a further replica's loss
-				if o.Optimizer.Scaled() {
-					ls[i].params = append(ls[i].params, optim.ScaleVariable) // it has the same
-				}
-				if len(o.Optimizer.Losses()) > 0 {
-					ls[i].carries(o, model.LossVariable)
-				}
-			}
-			ls[i].params = append(ls[i].params, h.param)
+			x := to(h.owner)
+			x.params = append(x.params, h.param)
 			for _, g := range h.gradients {
-				ls[i].carries(o, g)
+				x.carries(o, g)
+			}
+		}
+		if first := o.Stages - 1; line > first && line%o.Stages == first { // a further replica's loss
+			if o.Optimizer.Scaled() {
+				x := to(first)
+				x.params = append(x.params, optim.ScaleVariable) // it has the same
+			}
+			if len(o.Optimizer.Losses()) > 0 {
+				to(first).carries(o, model.LossVariable)
 			}
 		}
 	}
