@@ -153,7 +153,7 @@ func TestState(t *testing.T) {
 			cfg.Delay, cfg.Correction, cfg.SkipNonfinite = 1, correction, r.takes != nil
 			o, err := New(cfg, testParams())
 			require.NoError(t, err)
-			_, g := programs(t, o.All())
+			all := allPrograms(t, o.All())
 			known := map[string]graph.Type{VotesVariable: o.VotesType()}
 			add := func(name string, typ graph.Type) {
 				assert.NotContains(t, known, name)
@@ -166,12 +166,13 @@ func TestState(t *testing.T) {
 			for _, s := range o.State() {
 				add(s.ID, s.Type)
 			}
-			for _, v := range g.Sources("variable") {
-				name := v.Node.Op.(graph.Source).Label()
-				assert.Equal(t, known[name], v.Type, name)
-				delete(known, name)
+			used := map[string]graph.Type{}
+			for variant := range o.Variants() {
+				for _, v := range all[updateProgram(variant)].Sources("variable") {
+					used[v.Node.Op.(graph.Source).Label()] = v.Type
+				}
 			}
-			assert.Empty(t, known, "%s, %s", name, correction)
+			assert.Equal(t, known, used, "%s, %s", name, correction)
 		}
 	}
 }
