@@ -46,7 +46,7 @@ var allowed = map[string]string{
 	"pipeline/schedule":       "",
 	"pipeline/schedule/draw":  "pipeline/schedule pipeline/atomicfile",
 	"pipeline/partition":      "pipeline/schedule",
-	"pipeline/measure":        "graph graph/model optim runtime/device runtime/exec runtime/tune pipeline/partition pipeline/atomicfile",
+	"pipeline/measure":        "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/partition pipeline/atomicfile",
 	"pipeline/stage":          "pipeline/schedule",
 	"pipeline/engine":         "graph graph/model optim runtime/device runtime/device/host runtime/exec pipeline/schedule pipeline/stage pipeline/trace",
 	"pipeline/bench":          "graph/model optim runtime/device runtime/exec pipeline/engine pipeline/schedule pipeline/trace",

@@ -31,10 +31,22 @@ func (p *Part) AddVotes(b *graph.Builder) {
 	b.Scope(votesScope, func() {
 		loss := op.Full(b, graph.F32, 0, 1)
 		if p.loss {
-			loss = b.Variable(p.o.cfg.Loss, loss.Type)
+			loss = p.o.loss(b)
 		}
 		b.Assign(b.Variable(p.OwnName(), p.OwnType()), op.Concat(0, append(votes, loss)...))
 	})
+}
+
+// loss is the whole loss.
+func (o *Optimizer) loss(b *graph.Builder) (sum *graph.Value) {
+	for _, name := range o.Losses() {
+		l := b.Variable(name, graph.T(graph.F32, 1))
+		if sum != nil {
+			l = op.Add(sum, l)
+		}
+		sum = l
+	}
+	return sum
 }
 
 // gradient is the whole gradient of a parameter, that of the loss itself.
@@ -62,7 +74,7 @@ func (p *Part) AddUpdate(b *graph.Builder, variant int) {
 	}
 	u := update{b: b, o: p.o, variant: variant}
 	b.Scope(gateScope, u.gate)
-	hyper := b.Input(HyperInput, graph.T(graph.F32, len(p.o.hyper(0))))
+	hyper := b.Input(HyperInput, graph.T(graph.F32, len(p.o.hyper(0, false))))
 	for _, layer := range layers(p.params) {
 		b.Scope(layerScope(layer[0].Layer), func() {
 			numbers := unstack(hyper)
@@ -137,6 +149,9 @@ func (u *update) gate() {
 	u.b.Output(NormOutput, u.norm)
 	u.b.Output(RefusedOutput, refused)
 	u.ok = op.Not(refused)
+	if u.o.Begins() && u.variant == u.o.Variant(0, false) {
+		u.b.Assign(u.b.Variable(BegunVariable, graph.T(graph.U32, 1)), u.ok)
+	}
 	if u.o.Scaled() {
 		u.rescale(scale, overflowed)
 	}

@@ -33,6 +33,14 @@ func run(m machine, o *Optimizer, step int) (norm float64, ok bool) {
 	return m.update(o, step)
 }
 
+// begun tells whether an update was applied before a step.
+func begun(m machine, o *Optimizer, step int) bool {
+	if o.Begins() {
+		return m.get(BegunVariable)[0] != 0
+	}
+	return step > 0
+}
+
 // programs are a part's votes and the usual variant of its update.
 func programs(t *testing.T, p *Part) (votes, update *graph.Graph) {
 	all := allPrograms(t, p)
@@ -84,10 +92,11 @@ func (h *host) votes() {
 }
 
 func (h *host) update(o *Optimizer, step int) (float64, bool) {
-	hyper := o.hyper(step)
+	begun := begun(h, o, step)
+	hyper := o.hyper(step, begun)
 	in := map[string]*graph.Tensor{HyperInput: {Type: graph.T(graph.F32, len(hyper)), Data: hyper}}
 	var err error
-	h.out, err = eval.Run(h.programs[updateProgram(o.Variant(step))], in, h.vars)
+	h.out, err = eval.Run(h.programs[updateProgram(o.Variant(step, begun))], in, h.vars)
 	require.NoError(h.t, err)
 	return h.output(NormOutput), h.output(RefusedOutput) == 0
 }
@@ -138,8 +147,9 @@ func (m *gpu) get(name string) []float64 {
 func (m *gpu) votes() { require.NoError(m.t, m.s.Run(votesProgram)) }
 
 func (m *gpu) update(o *Optimizer, step int) (float64, bool) {
-	m.last = updateProgram(o.Variant(step))
-	require.NoError(m.t, m.s.SetInput(m.last, HyperInput, exec.F32Bytes(o.Hyper(step))))
+	begun := begun(m, o, step)
+	m.last = updateProgram(o.Variant(step, begun))
+	require.NoError(m.t, m.s.SetInput(m.last, HyperInput, exec.F32Bytes(o.Hyper(step, begun))))
 	require.NoError(m.t, m.s.Run(m.last))
 	return m.output(NormOutput), m.output(RefusedOutput) == 0
 }

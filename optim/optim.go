@@ -22,6 +22,7 @@ const (
 	NormOutput     = "grad_norm"    // f32 [1], global, before clipping
 	RefusedOutput  = "refused"      // u32 [1]: Applied, Refused or Overflowed
 	HaltedVariable = "optim/halted" // u32 [1]: once 1, no update is applied any more; absent with SkipNonfinite
+	BegunVariable  = "optim/begun"  // u32 [1]: 1 once an update was applied; only where Begins
 	VotesVariable  = "optim/votes"  // f32 [n+1]: the sum of squares of each parameter's gradient, in the order of New, and the loss
 	OwnVariable    = "optim/own"    // f32 [n+1]: those that one part knows, in the order of its Params
 )
@@ -58,11 +59,13 @@ type Config struct {
 	PreconditionFrequency int     // of soap: steps from one renewal of the basis to the next
 	MaxPrecondDim         int     // of soap: a matrix's side that is longer has no preconditioner
 
-	Clip     float64 // largest global norm of the gradient; 0 does not clip
-	AdamW    AdamWConfig
-	Loss     string // a variable f32 [1] that must be finite for the update to be applied; "" for none
-	Schedule Schedule
-	Factor   func(step int) float64 // nil: Schedule's. The factor on all learning rates at a step, counted from 0
+	Clip  float64 // largest global norm of the gradient; 0 does not clip
+	AdamW AdamWConfig
+	Loss  string // a variable f32 [1] that must be finite for the update to be applied; "" for none
+	// LossContributions are variables like Loss, to be added to it in order: what other replicas have of the batch.
+	LossContributions []string
+	Schedule          Schedule
+	Factor            func(step int) float64 // nil: Schedule's. The factor on all learning rates at a step, counted from 0
 
 	// Delay is the age of gradients in steps. With 0 the new weights x_{t+1} = (1 − lr·λ)·x_t − u_t replace those in the
 	// parameter's variable. With 1 the parameter's variable holds x_{t+1}, u_t is of the gradient taken at x_t, and
@@ -172,6 +175,14 @@ func checkParams(params []Param) error {
 	return nil
 }
 
+// Losses are the variables whose sum must be finite, Config.Loss the last of them; none where no loss is asked for.
+func (o *Optimizer) Losses() []string {
+	if o.cfg.Loss == "" {
+		return nil
+	}
+	return append(slices.Clone(o.cfg.LossContributions), o.cfg.Loss)
+}
+
 func (c Config) factor(step int) float64 {
 	if c.Factor != nil {
 		return c.Factor(step)
@@ -182,22 +193,22 @@ func (c Config) factor(step int) float64 {
 // LR is the learning rate of a step, counted from 0, of the optimizer's own parameters.
 func (o *Optimizer) LR(step int) float64 { return o.cfg.LR * o.cfg.factor(step) }
 
-// Hyper is the input "hyper" of a step, counted from 0.
-func (o *Optimizer) Hyper(step int) []float32 {
+// Hyper is the input "hyper" of a step, counted from 0; begun is as Variant has it.
+func (o *Optimizer) Hyper(step int, begun bool) []float32 {
 	var h []float32
-	for _, x := range o.hyper(step) {
+	for _, x := range o.hyper(step, begun) {
 		h = append(h, float32(x))
 	}
 	return h
 }
 
 // hyper is, group after group, the rate of weight decay and the rule's numbers.
-func (o *Optimizer) hyper(step int) (h []float64) {
+func (o *Optimizer) hyper(step int, begun bool) (h []float64) {
 	factor := o.cfg.factor(step)
 	for _, g := range o.groups {
 		rate := g.lr * factor
 		decay := rate * o.cfg.WeightDecay
-		if w, ok := g.rule.(Waiting); ok && w.Waits(step) {
+		if _, ok := g.rule.(Beginning); ok && !begun {
 			decay = 0
 		}
 		h = append(append(h, decay), g.rule.Numbers(step, rate)...)
@@ -213,6 +224,9 @@ func (o *Optimizer) State() []graph.Named { return o.state(o.params) }
 func (o *Optimizer) state(params []Param) (vs []graph.Named) {
 	if !o.cfg.SkipNonfinite {
 		vs = append(vs, graph.Named{ID: HaltedVariable, Type: graph.T(graph.U32, 1)})
+	}
+	if o.Begins() {
+		vs = append(vs, graph.Named{ID: BegunVariable, Type: graph.T(graph.U32, 1)})
 	}
 	vs = append(vs, o.scaleState()...)
 	for _, g := range o.groups {
@@ -243,8 +257,18 @@ func (o *Optimizer) Variants() int {
 	return 1
 }
 
-// Variant is the program that updates after a step, counted from 0.
-func (o *Optimizer) Variant(step int) int {
+// Begins tells whether only BegunVariable knows if an update was applied before a step, and Variant asks: the first ones may have been
+// passed over. Else one was before each step but the first.
+func (o *Optimizer) Begins() bool {
+	_, begins := o.groups[0].rule.(Beginning)
+	return begins && (o.cfg.SkipNonfinite || o.Scaled())
+}
+
+// Variant is the program that updates after a step, counted from 0; begun tells whether an update was applied before.
+func (o *Optimizer) Variant(step int, begun bool) int {
+	if b, ok := o.groups[0].rule.(Beginning); ok && !begun {
+		return b.Begin()
+	}
 	if v, ok := o.groups[0].rule.(Varied); ok {
 		return v.Variant(step)
 	}

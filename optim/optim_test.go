@@ -153,7 +153,7 @@ func TestState(t *testing.T) {
 			cfg.Delay, cfg.Correction, cfg.SkipNonfinite = 1, correction, r.takes != nil
 			o, err := New(cfg, testParams())
 			require.NoError(t, err)
-			_, g := programs(t, o.All())
+			all := allPrograms(t, o.All())
 			known := map[string]graph.Type{VotesVariable: o.VotesType()}
 			add := func(name string, typ graph.Type) {
 				assert.NotContains(t, known, name)
@@ -166,12 +166,13 @@ func TestState(t *testing.T) {
 			for _, s := range o.State() {
 				add(s.ID, s.Type)
 			}
-			for _, v := range g.Sources("variable") {
-				name := v.Node.Op.(graph.Source).Label()
-				assert.Equal(t, known[name], v.Type, name)
-				delete(known, name)
+			used := map[string]graph.Type{}
+			for variant := range o.Variants() {
+				for _, v := range all[updateProgram(variant)].Sources("variable") {
+					used[v.Node.Op.(graph.Source).Label()] = v.Type
+				}
 			}
-			assert.Empty(t, known, "%s, %s", name, correction)
+			assert.Equal(t, known, used, "%s, %s", name, correction)
 		}
 	}
 }
@@ -274,9 +275,9 @@ func TestHyperFollowsTheSchedule(t *testing.T) {
 		assert.Equal(t, cfg.LR*f, o.LR(step))
 		b1, b2 := 1-math.Pow(0.9, float64(step+1)), 1-math.Pow(0.95, float64(step+1))
 		want := []float64{0.02 * f * 0.1, 0.02 * f, 3e-3 * f * 0.1, 3e-3 * f / b1, 1 / math.Sqrt(b2)}
-		for i, x := range o.Hyper(step) {
+		for i, x := range o.Hyper(step, step > 0) {
 			assert.InEpsilon(t, want[i], x, 1e-6)
 		}
-		assert.Len(t, o.Hyper(step), len(want))
+		assert.Len(t, o.Hyper(step, step > 0), len(want))
 	}
 }

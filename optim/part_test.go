@@ -245,7 +245,7 @@ func TestVariants(t *testing.T) {
 	o := &Optimizer{cfg: Config{Schedule: Schedule{Name: "constant"}}, params: params, correction: uncorrected{},
 		groups: []group{{rule: alternating{&sgd{}}, params: params}}}
 	assert.Equal(t, 2, o.Variants())
-	assert.Equal(t, []int{0, 1, 0}, []int{o.Variant(0), o.Variant(1), o.Variant(2)})
+	assert.Equal(t, []int{0, 1, 0}, []int{o.Variant(0, false), o.Variant(1, true), o.Variant(2, true)})
 	assert.Contains(t, o.State(), graph.Named{ID: "optim/square/w", Type: graph.T(graph.F32, 3, 3)})
 	var graphs []string
 	for v := range 2 {

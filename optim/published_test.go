@@ -116,7 +116,7 @@ func (r *reference) soap(p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
 		return changed
 	}
 	qs := [2]*mat.Dense{r.kept["QL "+p.Name], r.kept["QR "+p.Name]}
-	if t == 0 {
+	if r.begins(t) {
 		for i, a := range accumulate() {
 			if a != nil {
 				r.kept[[]string{"QL ", "QR "}[i]+p.Name] = eigenvectors(a)

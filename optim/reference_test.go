@@ -18,6 +18,7 @@ type reference struct {
 	m, v   map[string]*mat.Dense
 	u, p   map[string]*mat.Dense // the last update, and the last prediction of the next
 	kept   map[string]*mat.Dense // what else an optimizer remembers, by kind and name
+	begun  bool                  // a step was applied
 }
 
 func newReference(cfg Config, params []Param, x map[string][]float64) *reference {
@@ -29,7 +30,7 @@ func newReference(cfg Config, params []Param, x map[string][]float64) *reference
 		}
 		return all
 	}
-	r := &reference{cfg, params, map[string][]*mat.Dense{}, map[string]*mat.Dense{}, zeros(), zeros(), zeros(), zeros(), map[string]*mat.Dense{}}
+	r := &reference{cfg, params, map[string][]*mat.Dense{}, map[string]*mat.Dense{}, zeros(), zeros(), zeros(), zeros(), map[string]*mat.Dense{}, false}
 	for _, p := range params {
 		rows, cols := extents(p)
 		for range cfg.Delay + 1 { // x_0, and with delay x_1 = x_0
@@ -79,7 +80,7 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 		}
 		u, prediction := r.update(p, g, t, lr)
 		decay := new(mat.Dense)
-		if decay.Scale(lr*r.cfg.WeightDecay, x); !p.Decay || r.cfg.Name == "soap" && r.owns(p) && t == 0 {
+		if decay.Scale(lr*r.cfg.WeightDecay, x); !p.Decay || r.cfg.Name == "soap" && r.owns(p) && r.begins(t) {
 			decay.Zero()
 		}
 		next := mat.DenseCopyOf(x)
@@ -98,8 +99,12 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 		r.y[p.Name].Sub(r.y[p.Name], u)
 		r.u[p.Name], r.p[p.Name] = u, prediction
 	}
+	r.begun = r.begun || !math.IsNaN(norm)
 	return norm
 }
+
+// begins tells whether SOAP only begins at step t: tests of a run that is under way begin later, and pass over none.
+func (r *reference) begins(t int) bool { return !r.begun && (t == 0 || r.cfg.SkipNonfinite) }
 
 // compensate moves a gradient taken at x_t to x_{t+1}.
 func (r *reference) compensate(p Param, t int, g *mat.Dense) {

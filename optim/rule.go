@@ -25,13 +25,14 @@ type Rule interface {
 type Varied interface {
 	Rule
 	Variants() int
-	Variant(step int) int // of a step, from 0
+	Variant(step int) int // of a step, from 0; see Beginning
 	UpdateVariant(variant int, ts []Tensor, numbers []*graph.Value) []Update
 }
 
-// Waiting is a Rule that makes no update at some steps; weights do not decay there either.
-type Waiting interface {
-	Waits(step int) bool // at a step, from 0
+// Beginning is a Varied whose first update that is applied, be its step the first or a later one, makes its state and no update;
+// weights do not decay there either.
+type Beginning interface {
+	Begin() int // the variant that does
 }
 
 // WithMomentum is a Rule of which part of the next update is known beforehand: the update that its momentum alone would

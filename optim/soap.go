@@ -30,7 +30,7 @@ func init() {
 //
 // and every some steps, after that, the basis is renewed: its vectors are sorted by Qᵀ·L·Q's diagonal, the largest first,
 // and v with them; Q ← QR(L·Q), one power iteration; m turns with the basis. A side that is longer than maxDim has
-// the identity for its basis. The first step makes no update, and no decay: it begins L and R, and decomposes them.
+// the identity for its basis. The first step that is applied makes no update, and no decay: it begins L and R, and decomposes them.
 //
 // The order of decay is the project's, (1 − lr·λ)·x − u; the official code decays x − u.
 type soap struct {
@@ -73,25 +73,22 @@ func (s *soap) State(p Param) []graph.Named {
 const (
 	soapStep  = iota
 	soapRenew // a step, after which the basis is renewed
-	soapBegin // the first step
+	soapBegin // the first step that is applied
 	soapPrograms
 )
 
 func (*soap) Variants() int { return soapPrograms }
 
 func (s *soap) Variant(step int) int {
-	switch {
-	case step == 0:
-		return soapBegin
-	case step%s.frequency == 0:
+	if step%s.frequency == 0 {
 		return soapRenew
 	}
 	return soapStep
 }
 
-func (*soap) Waits(step int) bool { return step == 0 }
+func (*soap) Begin() int { return soapBegin }
 
-// Numbers is the rate with both bias corrections. The first step does not count.
+// Numbers is the rate with both bias corrections. Step 0 does not count.
 func (s *soap) Numbers(step int, rate float64) []float64 {
 	if step == 0 {
 		return []float64{0}

@@ -156,6 +156,6 @@ func TestSOAPLeavesTheRestToAdamW(t *testing.T) {
 	for i, l := range o.Assignment() {
 		assert.Equal(t, testParams()[i].Matrix, l.Rule == "soap", l.Param)
 	}
-	assert.Equal(t, []int{soapBegin, soapStep, soapStep, soapStep, soapRenew, soapStep}, []int{
-		o.Variant(0), o.Variant(1), o.Variant(2), o.Variant(3), o.Variant(4), o.Variant(5)})
+	assert.Equal(t, []int{soapBegin, soapStep, soapStep, soapStep, soapRenew, soapStep, soapBegin}, []int{
+		o.Variant(0, false), o.Variant(1, true), o.Variant(2, true), o.Variant(3, true), o.Variant(4, true), o.Variant(5, true), o.Variant(5, false)})
 }

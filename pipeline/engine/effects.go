@@ -108,8 +108,8 @@ func (w *worker) launch(e stage.Effect) error {
 	case schedule.Vote:
 		name = votesProgram
 	case schedule.Update:
-		name = updateName(w.e.Optimizer.Variant(e.Action.Batch))
-		if err := w.prepareUpdate(name, e.Action.Batch); err != nil {
+		var err error
+		if name, err = w.prepareUpdate(e.Action.Batch); err != nil {
 			return err
 		}
 	}
@@ -125,15 +125,43 @@ func (w *worker) launch(e stage.Effect) error {
 	return w.mark(e.Action, began)
 }
 
-// prepareUpdate uploads what the update of a batch is told: its rates, and the votes of all lines.
-func (w *worker) prepareUpdate(program string, batch int) error {
+// prepareUpdate uploads what the update of a batch is told, its rates and the votes of all lines, and names its program.
+func (w *worker) prepareUpdate(batch int) (program string, err error) {
 	if len(w.e.votes) > 1 {
 		if err := w.session.WriteAt(optim.VotesVariable, nil, exec.F32Bytes(w.votes)); err != nil {
-			return err
+			return "", err
 		}
 		clear(w.votes)
 	}
-	return w.session.SetInput(program, optim.HyperInput, exec.F32Bytes(w.e.Optimizer.Hyper(batch)))
+	begun, err := w.hasBegun(batch)
+	if err != nil {
+		return "", err
+	}
+	program = updateName(w.e.Optimizer.Variant(batch, begun))
+	if len(w.optimizer.Params()) == 0 { // it has but the loss to vote on, and reads no rates
+		return program, nil
+	}
+	return program, w.session.SetInput(program, optim.HyperInput, exec.F32Bytes(w.e.Optimizer.Hyper(batch, begun)))
+}
+
+// hasBegun tells whether an update was applied before a batch's. Where only the device knows, it is waited for until one was.
+func (l *line) hasBegun(batch int) (bool, error) {
+	if !l.e.Optimizer.Begins() {
+		return batch > 0, nil
+	}
+	if l.begun {
+		return true, nil
+	}
+	p, err := l.session.ReadAt(optim.BegunVariable, nil)
+	if err != nil {
+		return false, err
+	}
+	data, err := p.Wait()
+	if err != nil {
+		return false, err
+	}
+	l.begun = binary.LittleEndian.Uint32(data) != 0
+	return l.begun, nil
 }
 
 // measure enqueues the reads of what a run tells about its batch.

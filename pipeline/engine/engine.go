@@ -20,7 +20,9 @@ type Engine struct {
 	lines        []*line
 	exchanges    []link
 	routes       map[way]*route
-	votes        []int           // lines that own parameters
+	room         int64           // bytes of the host's memory that further blocks may take
+	unshared     int64           // bytes of the blocks that there was no room for
+	votes        []int           // lines that own parameters, and the one with the loss
 	whole, split bool            // which backwards there are: one program, or two halves; a schedule may have both
 	postponed    bool            // the second half does not always follow the first
 	aborted      context.Context // ends when nothing is wanted any more
@@ -47,6 +49,9 @@ func New(o Options) (*Engine, error) {
 	}
 	if len(o.Devices) != o.lines() {
 		panic(fmt.Sprintf("engine: %d devices for %d lines", len(o.Devices), o.lines()))
+	}
+	if n := len(o.Optimizer.Losses()); n > 0 && n != o.Replicas {
+		panic(fmt.Sprintf("engine: the optimizer adds up %d losses, there are %d replicas", n, o.Replicas))
 	}
 	if o.Execute == nil {
 		o.Execute = Execute(nil, 0)

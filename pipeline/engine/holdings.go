@@ -77,12 +77,25 @@ func (o Options) Contributions(param string) []string {
 	return slices.Concat(all[:len(all)-1], names, all[len(all)-1:])
 }
 
-// link is what two lines exchange a batch: gradients to the owner, updated weights back.
+// LossContributions lists the further replicas' losses, as the line with the first one's has them. It is what optim.Config is told.
+func (o Options) LossContributions() (names []string) {
+	for r := 1; r < o.Replicas; r++ {
+		names = append(names, o.contribution(r*o.Stages, model.LossVariable))
+	}
+	return names
+}
+
+// link is what two lines exchange a batch: gradients to the owner, and a further replica's loss; updated weights back.
 type link struct {
 	from, to int      // the line with copies, the owner
 	params   []string // sent back
 	// Variables at the sender and what they are called at the owner.
 	gradients, as []string
+}
+
+// carries has a variable sent to the owner too.
+func (x *link) carries(o Options, variable string) {
+	x.gradients, x.as = append(x.gradients, variable), append(x.as, o.contribution(x.from, variable))
 }
 
 // link is the exchange between a line with copies and their owner.
@@ -95,22 +108,31 @@ func (o Options) links() []link {
 	var ls []link
 	for line := range o.lines() {
 		at := map[int]int{} // link by owner
+		to := func(owner int) *link {
+			i, ok := at[owner]
+			if !ok {
+				i = len(ls)
+				at[owner], ls = i, append(ls, link{from: line, to: owner})
+			}
+			return &ls[i]
+		}
 		for _, h := range o.holdings(line) {
 			if h.owner == line {
 				continue
 			}
-			i, ok := at[h.owner]
-			if !ok {
-				i = len(ls)
-				at[h.owner], ls = i, append(ls, link{from: line, to: h.owner})
-			}
-			if o.Optimizer.Scaled() && len(ls[i].params) == 0 && line%o.Stages == o.Stages-1 && h.owner == o.Stages-1 {
-				ls[i].params = append(ls[i].params, optim.ScaleVariable) // a further replica's loss has the same
-			}
-			ls[i].params = append(ls[i].params, h.param)
+			x := to(h.owner)
+			x.params = append(x.params, h.param)
 			for _, g := range h.gradients {
-				ls[i].gradients = append(ls[i].gradients, g)
-				ls[i].as = append(ls[i].as, o.contribution(line, g))
+				x.carries(o, g)
+			}
+		}
+		if first := o.Stages - 1; line > first && line%o.Stages == first { // a further replica's loss
+			if o.Optimizer.Scaled() {
+				x := to(first)
+				x.params = append(x.params, optim.ScaleVariable) // it has the same
+			}
+			if len(o.Optimizer.Losses()) > 0 {
+				to(first).carries(o, model.LossVariable)
 			}
 		}
 	}

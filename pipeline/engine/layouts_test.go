@@ -167,7 +167,7 @@ func adam(t *testing.T, o Options, correction string, scale *optim.LossScale) *o
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
 			Decay: len(p.Type.Shape) == 2})
 	}
-	a, err := optim.New(optim.Config{Name: "adamw", LR: 0.01, WeightDecay: 0.1, Clip: clip, Loss: model.LossVariable, Delay: o.Delay, Correction: correction, LossScale: scale,
+	a, err := optim.New(optim.Config{Name: "adamw", LR: 0.01, WeightDecay: 0.1, Clip: clip, Loss: model.LossVariable, LossContributions: o.LossContributions(), Delay: o.Delay, Correction: correction, LossScale: scale,
 		AdamW: optim.AdamWConfig{Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Schedule: optim.Schedule{Name: "constant"}}, params)
 	require.NoError(t, err)
 	return a

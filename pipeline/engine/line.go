@@ -19,13 +19,14 @@ type line struct {
 	stage, replica int
 	dev            device.Device
 	holdings       []holding
-	optimizer      *optim.Part     // of the parameters that it owns; nil: none
+	optimizer      *optim.Part     // of the parameters that it owns, and of the loss; nil: it has neither
 	slots          int             // microbatches that a chunk may have in flight
 	runs           map[string]bool // by program; the first part has no input gradient to compute
 	reads          [][]graph.Named // by chunk: variables that its programs find a microbatch's data in
 	planned        Planned
 	session        Session
 	roles          stage.Roles
+	begun          bool // an update was applied; where that is asked, see hasBegun
 }
 
 func (l *line) name() string {
@@ -44,8 +45,9 @@ func (l *line) prepare() error {
 			own = append(own, h.param)
 		}
 	}
-	if len(own) > 0 {
-		l.optimizer = l.e.Optimizer.Part(own, l.replica == 0 && l.stage == l.e.Stages-1)
+	loss := l.replica == 0 && l.stage == l.e.Stages-1
+	if len(own) > 0 || loss && len(l.e.Optimizer.Losses()) > 0 { // who has the loss votes, though it may own nothing
+		l.optimizer = l.e.Optimizer.Part(own, loss)
 	}
 	p, err := l.buildPrograms()
 	if err != nil {

@@ -27,6 +27,7 @@ type Options struct {
 	Trace          Tracer          // nil: none; may be set as long as nothing runs
 	Profile        Profiler        // nil: nothing is measured; may be set as long as nothing runs
 	Depth          int             // actions that a device's queue may hold, at least 1; 0: a few
+	HostMemory     int64           // bytes; devices share a quarter of it at most, see Engine.Notes; 0: as much as there is
 }
 
 // Schedule gives the computation of some batches.

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -64,9 +66,13 @@ func (b *block) release() {
 	}
 }
 
+// share is the part of the host's memory that blocks may take, one of so many: a device without memory of its own takes up to three quarters.
+const share = 4
+
 // connect opens the routes between lines whose devices import memory.
 func (e *Engine) connect() error {
-	e.routes = map[way]*route{}
+	e.routes, e.unshared = map[way]*route{}, 0
+	e.room = cmp.Or(e.HostMemory, host.Memory(), math.MaxInt64) / share // a system may not tell
 	for _, l := range e.lines {
 		for chunk := range e.Chunks {
 			part := chunk*e.Stages + l.stage
@@ -96,22 +102,23 @@ type sharedSession interface {
 	Buffer(variable string, at exec.Binding) (device.Buffer, error)
 }
 
-func (l *line) importer() (device.Importer, bool) {
-	im, imports := device.AsImporter(l.dev)
-	_, shares := l.session.(sharedSession)
-	return im, imports && shares
+// shares tells whether messages between two lines pass in memory that both devices import, and its alignment.
+func (l *line) shares(with *line) (alignment int64, share bool) {
+	_, here := l.session.(sharedSession)
+	_, there := with.session.(sharedSession)
+	alignment, share = device.Share(l.dev, with.dev)
+	return alignment, share && here && there
 }
 
 // open makes a route for messages of those variables of the sender, so many of which can be under way. A driver that takes no more memory
-// leaves fewer blocks, or none.
+// leaves fewer blocks, or none, and so does a host that has no more room.
 func (e *Engine) open(w way, most int, variables ...string) error {
 	from, to := e.lines[w.from], e.lines[w.to]
-	out, sends := from.importer()
-	in, receives := to.importer()
-	if !sends || !receives {
+	alignment, share := from.shares(to)
+	if !share {
 		return nil
 	}
-	size, alignment := int64(0), max(out.ImportAlignment(), in.ImportAlignment())
+	size := int64(0)
 	for _, name := range variables {
 		b, err := from.session.(sharedSession).Buffer(name, exec.Binding{weightsClass: 0, gradientsClass: 0, slotClass: 0})
 		if err != nil {
@@ -119,17 +126,22 @@ func (e *Engine) open(w way, most int, variables ...string) error {
 		}
 		size += b.Size()
 	}
+	size = (size + alignment - 1) / alignment * alignment
 	r := &route{free: make(chan *block, most)}
 	e.routes[w] = r
 	for len(r.blocks) < most {
-		b, err := r.block(fmt.Sprintf("%s to %s", from.name(), to.name()), (size+alignment-1)/alignment*alignment, alignment, out, in)
+		if size > e.room {
+			e.unshared += size * int64(most-len(r.blocks))
+			return nil
+		}
+		b, err := r.block(fmt.Sprintf("%s to %s", from.name(), to.name()), size, alignment, from.dev.(device.Importer), to.dev.(device.Importer))
 		switch {
 		case errors.Is(err, device.ErrLost), errors.Is(err, device.ErrClosed):
 			return err
 		case err != nil:
 			return nil
 		}
-		r.blocks = append(r.blocks, b)
+		r.blocks, e.room = append(r.blocks, b), e.room-size
 		r.free <- b
 	}
 	return nil

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -23,6 +25,7 @@ type Session interface {
 type Planned struct {
 	Memory  exec.Memory
 	Kernels int
+	Untuned error // why kernels are not those that were chosen by timing, as exec.Plan has it
 	Load    func() (Session, error)
 }
 
@@ -33,15 +36,11 @@ type Executor func(dev device.Device, graphs map[string]*graph.Graph, pools map[
 // device may take, in bytes; 0: what it tells.
 func Execute(tune exec.Chooser, memory int64) Executor {
 	return func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (Planned, error) {
-		o := exec.Options{Tune: tune, Pools: pools, Budget: memory}
-		if d, ok := dev.(interface{ Budget() int64 }); ok && memory == 0 {
-			o.Budget = d.Budget()
-		}
-		p, err := exec.NewPlan(dev, graphs, o)
+		p, err := exec.NewPlan(dev, graphs, exec.Options{Tune: tune, Pools: pools, Budget: cmp.Or(memory, device.Budget(dev))})
 		if err != nil {
 			return Planned{}, err
 		}
-		planned := Planned{Memory: p.Memory(), Load: func() (Session, error) {
+		planned := Planned{Memory: p.Memory(), Untuned: p.Untuned(), Load: func() (Session, error) {
 			s, err := p.Load()
 			if err != nil {
 				return nil, err // and not a Session that holds a nil *exec.Session

@@ -68,6 +68,7 @@ func (e *Engine) ReadState(name string) (device.Pending, error) {
 // WriteState uploads one of the optimizer's variables.
 func (e *Engine) WriteState(name string, data []byte) error {
 	for _, l := range e.stateLines(name) {
+		l.begun = l.begun && name != optim.BegunVariable
 		variable, at := l.stateAt(name)
 		if err := l.session.WriteAt(variable, at, data); err != nil {
 			return l.fault(err)
@@ -87,14 +88,14 @@ func (l *line) stateAt(name string) (string, exec.Binding) {
 	return name, nil
 }
 
-// stateLines are the lines with a state: one or, of the loss scale and of what tells that training has halted, all that have it.
+// stateLines are the lines with a state: one or, of the loss scale and of what tells that training has halted or begun, all that have it.
 func (e *Engine) stateLines(name string) (ls []*line) {
 	if name == optim.ScaleVariable || name == optim.NextScaleVariable {
 		return slices.DeleteFunc(slices.Clone(e.lines), func(l *line) bool { return !l.scales() })
 	}
 	for _, i := range e.votes {
 		l := e.lines[i]
-		if name == optim.HaltedVariable || slices.ContainsFunc(l.optimizer.State(), func(v graph.Named) bool { return v.ID == name }) {
+		if name == optim.HaltedVariable || name == optim.BegunVariable || slices.ContainsFunc(l.optimizer.State(), func(v graph.Named) bool { return v.ID == name }) {
 			ls = append(ls, l)
 		}
 	}

@@ -29,6 +29,7 @@ type Options struct {
 	Tune     exec.Chooser // nil: the static choice
 	Cache    *Cache       // nil: nothing is remembered
 	Modelled bool         // do not run anything: guess times from arithmetic and traffic
+	Staged   bool         // what passes between devices does so through the memory of each, though they may share the host's
 	Progress func(device, what string)
 }
 
@@ -50,14 +51,14 @@ func (t Target) Problem(ctx context.Context, devices []device.Device, o Options)
 		info := kindOf(dev)
 		c, ok := known[info]
 		if !ok {
-			if c, err = t.On(ctx, dev, o); err != nil {
+			if c, err = t.On(ctx, dev, o, devices...); err != nil {
 				return p, false, fmt.Errorf("%s: %w", dev.Info().Name, err)
 			}
 			known[info] = c
 		}
 		modelled = modelled || c.Modelled
 		p.Units = widest(p.Units, c.Units)
-		p.Devices = append(p.Devices, partition.Device{Name: dev.Info().Name, Times: c.Times, Memory: budget(dev), Link: c.Link})
+		p.Devices = append(p.Devices, partition.Device{Name: dev.Info().Name, Times: c.Times, Memory: device.Budget(dev), Link: c.Link})
 	}
 	if t.Inputs.Segments {
 		p.Given = t.ids()
@@ -75,13 +76,6 @@ func kindOf(dev device.Device) device.Info {
 	return info
 }
 
-func budget(dev device.Device) int64 {
-	if d, ok := dev.(interface{ Budget() int64 }); ok {
-		return d.Budget()
-	}
-	return 0
-}
-
 // widest takes the larger working memory of units that differ by device in nothing else.
 func widest(a, b []partition.Unit) []partition.Unit {
 	if a == nil {
@@ -93,8 +87,9 @@ func widest(a, b []partition.Unit) []partition.Unit {
 	return a
 }
 
-// On returns the costs on one device. It runs nothing on a device of kind Null. It stops between runs when ctx ends.
-func (t Target) On(ctx context.Context, dev device.Device, o Options) (c Costs, err error) {
+// On returns the costs on one device, transfers as they are between it and its peers, itself perhaps among them; a device that shares the
+// host's memory with some of them only is taken to share it with none. It runs nothing on a device of kind Null. It stops between runs when ctx ends.
+func (t Target) On(ctx context.Context, dev device.Device, o Options, peers ...device.Device) (c Costs, err error) {
 	if c.Modelled = o.Modelled || dev.Info().Kind == device.Null; c.Modelled {
 		o.Tune = nil // it would time kernels
 	}
@@ -120,11 +115,11 @@ func (t Target) On(ctx context.Context, dev device.Device, o Options) (c Costs, 
 		if o.Cache == nil {
 			o.Cache = NewCache()
 		}
-		if known, c.Cached, err = t.measured(ctx, dev, kinds, o); err != nil {
+		if known, c.Cached, err = t.measured(ctx, dev, kinds, peers, o); err != nil {
 			return c, err
 		}
 	}
-	c.Link, c.Memory = known.link, budget(dev)
+	c.Link, c.Memory = known.link, device.Budget(dev)
 	for u := range t.Model.Units() {
 		i := at[u]
 		unit := kinds[i].unit
@@ -237,7 +232,7 @@ func (t Target) shares() []float64 {
 	const steps = 1000
 	shares := make([]float64, t.Optimizer.Variants())
 	for step := range steps {
-		shares[t.Optimizer.Variant(step)] += 1. / steps
+		shares[t.Optimizer.Variant(step, step > 0)] += 1. / steps
 	}
 	return shares
 }

@@ -22,7 +22,7 @@ type record struct {
 }
 
 // measured runs the programs of each kind of unit, and transfers of what passes between units, unless the cache has them.
-func (t Target) measured(ctx context.Context, dev device.Device, kinds []kind, o Options) (r record, cached bool, err error) {
+func (t Target) measured(ctx context.Context, dev device.Device, kinds []kind, peers []device.Device, o Options) (r record, cached bool, err error) {
 	cached = true
 	for _, k := range kinds {
 		seconds, all, err := t.remembered(ctx, dev, k, o)
@@ -32,18 +32,9 @@ func (t Target) measured(ctx context.Context, dev device.Device, kinds []kind, o
 		r.times = append(r.times, k.total(seconds))
 		cached = cached && all
 	}
-	n := max(kinds[0].unit.Out, smallest)
-	key := o.Cache.key(dev, fmt.Sprint("transfer ", n))
-	e, ok := o.Cache.get(key)
-	if !ok {
-		if e.Link, err = link(ctx, dev, n); err != nil {
-			return r, false, fmt.Errorf("a transfer of %d bytes: %w", n, err)
-		}
-		o.Cache.put(key, dev, fmt.Sprintf("a transfer of %d bytes", n), e)
-		cached = false
-	}
-	r.link = e.Link
-	return r, cached, nil
+	known := false
+	r.link, known, err = o.transfers(ctx, dev, max(kinds[0].unit.Out, smallest), peers)
+	return r, cached && known, err
 }
 
 // remembered returns the seconds of each of a unit's programs, and whether the cache had them all.
@@ -137,7 +128,7 @@ func (t Target) fill(s *exec.Session, k kind) error {
 		}
 	}
 	for v := range k.shares {
-		if err := s.SetInput(updateProgram(v), optim.HyperInput, exec.F32Bytes(t.Optimizer.Hyper(0))); err != nil {
+		if err := s.SetInput(updateProgram(v), optim.HyperInput, exec.F32Bytes(t.Optimizer.Hyper(0, false))); err != nil {
 			return err
 		}
 	}
@@ -175,48 +166,4 @@ func best(ctx context.Context, work func(n int) error) (time.Duration, error) {
 		fastest = min(fastest, d)
 	}
 	return fastest, nil
-}
-
-const (
-	few      = 4    // bytes of a transfer whose time is all latency
-	smallest = 4096 // of one that tells the bandwidth
-)
-
-// link times transfers between the device and the host, of n bytes and of few: the mean of both directions, each waited for.
-func link(ctx context.Context, dev device.Device, n int64) (l partition.Link, err error) {
-	b, err := dev.Alloc("transfer", n)
-	if err != nil {
-		return l, err
-	}
-	defer b.Release()
-	seconds := func(n int64) (float64, error) {
-		data := make([]byte, n)
-		d, err := best(ctx, func(repeat int) error {
-			for range repeat {
-				if err := dev.Write(b, 0, data); err != nil {
-					return err
-				}
-				if err := dev.Sync(); err != nil {
-					return err
-				}
-				p, err := dev.Read(b, 0, n)
-				if err != nil {
-					return err
-				}
-				if _, err := p.Wait(); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		return d.Seconds() / 2, err
-	}
-	if l.Latency, err = seconds(few); err != nil {
-		return l, err
-	}
-	all, err := seconds(n)
-	if all > l.Latency {
-		l.Bandwidth = float64(n-few) / (all - l.Latency)
-	}
-	return l, err
 }

@@ -54,8 +54,11 @@ type Axes struct {
 	LogX bool // logarithmic, with a tick at every x that has a point
 }
 
-// Plot draws series of the loss (nats a token, by step) into a PNG of 1500 × 900 pixels. It is an error when no
-// curve or dots have a finite point.
+// ErrNoPoint is wrapped where there is nothing to draw.
+var ErrNoPoint = errors.New("no finite point to draw")
+
+// Plot draws series of the loss (nats a token, by step) into a PNG of 1500 × 900 pixels. When no curve
+// or dots have a finite point, the error wraps ErrNoPoint.
 func Plot(path string, series ...Series) error {
 	return Draw(path, Axes{X: "step", Y: "loss (nats per token)"}, series...)
 }
@@ -83,7 +86,7 @@ func Draw(path string, a Axes, series ...Series) error {
 		}
 	}
 	if drawn == 0 {
-		return fmt.Errorf("plot %s: no finite point to draw in %d series", path, len(series))
+		return fmt.Errorf("plot %s: %w in %d series", path, ErrNoPoint, len(series))
 	}
 	if a.LogX {
 		if p.X.Min <= 0 {

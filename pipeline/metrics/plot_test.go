@@ -80,7 +80,7 @@ func TestPlotRefuses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "loss.png")
 	nan := Series{Name: "a", X: []float64{1, 2}, Y: []float64{math.NaN(), math.Inf(1)}}
 	assert.ErrorContains(t, Plot(path, nan, Series{Kind: Level, Y: []float64{1}}), "no finite point")
-	assert.ErrorContains(t, Plot(path), "no finite point")
+	assert.ErrorIs(t, Plot(path), ErrNoPoint)
 	assert.ErrorContains(t, Plot(path, Series{Name: "a", X: []float64{1}}), `series "a": 1 values of x and 0 of y`)
 	assert.ErrorContains(t, Plot(path, Series{Name: "a", Kind: Level}), "a level has one value, found 0")
 	assert.ErrorContains(t, Plot(path, Series{Name: "a", Kind: 9, X: []float64{1}, Y: []float64{1}}), `series "a": unknown kind`)

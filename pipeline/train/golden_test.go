@@ -185,14 +185,14 @@ func TestReferenceTrainsAsPyTorchDoes(t *testing.T) {
 // update applies the optimizer with exact numbers, and returns the norm of the gradient before clipping.
 func (x *exact) update(t *testing.T, step int) float64 {
 	t.Helper()
-	h := x.optimizer.Hyper(step)
+	h := x.optimizer.Hyper(step, step > 0)
 	hyper := graph.NewTensor(graph.T(graph.F32, len(h)))
 	for i, v := range h {
 		hyper.Data[i] = float64(v)
 	}
 	_, err := eval.Run(x.graphs["votes"], nil, x.vars)
 	require.NoError(t, err)
-	out, err := eval.Run(x.graphs[updateGraph(x.optimizer.Variant(step))], map[string]*graph.Tensor{optim.HyperInput: hyper}, x.vars)
+	out, err := eval.Run(x.graphs[updateGraph(x.optimizer.Variant(step, step > 0))], map[string]*graph.Tensor{optim.HyperInput: hyper}, x.vars)
 	require.NoError(t, err)
 	return out[optim.NormOutput].Data[0]
 }

@@ -108,6 +108,9 @@ func (r *run) segment(ctx context.Context) (err error) {
 		if err := errors.Join(r.tellLast(ctx), r.writeProfile(m.Batch, false)); err != nil {
 			return err
 		}
+		if err := r.suspects(m); err != nil {
+			return err
+		}
 		r.feeder.release(m.Batch + 1)
 		p, err := r.progress(m)
 		r.last = &p
@@ -118,7 +121,7 @@ func (r *run) segment(ctx context.Context) (err error) {
 		err = &broken{err}
 	}
 	r.trace.Complete(trace.RunTrack, trace.Run, trace.TrainEvent, began, time.Since(began), map[string]any{"from": from, "to": r.step})
-	return err
+	return r.blamed(ctx, err)
 }
 
 // broken is what a hook did wrong while no batch was under way.

@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -141,4 +142,120 @@ func TestNaNStopsADelayedRun(t *testing.T) {
 	assert.Equal(t, "stop", c.Train.Nonfinite)
 	_, err := ParseConfig("c", nil, []string{"model.preset=tiny", "data.train=[a]", "run.dir=a", "train.nonfinite=ignore"})
 	assert.ErrorContains(t, err, `train.nonfinite: found "ignore", expected stop or skip`)
+}
+
+// A loss that is not finite on one replica alone, whose gradients are, has the batch skipped by all. And all have the same weights then.
+func TestABatchIsSkippedForAnyReplica(t *testing.T) {
+	for _, layout := range []string{"stages: 1", "stages: 2, schedule: 1f1b", "stages: 2, schedule: 2bw", "stages: 1, delay: 1"} {
+		for _, precision := range []string{"f32", "f16"} {
+			c := demo(t, t.TempDir(), "train={steps: 6, batch_size: 4, microbatches: 4, eval_every: 0, save_every: 1, nonfinite: skip}",
+				"train.precision="+precision, "pipeline={replicas: 2, "+layout+"}")
+			n, x := &notes{}, &reference{poison: only(3, 4), further: true}
+			res, err := Run(context.Background(), c, options(x, n))
+			require.NoError(t, err, layout)
+			require.Equal(t, 6, res.Step)
+			for i, s := range n.steps {
+				assert.Equal(t, i == 2 || i == 3, s.Skipped, "%s: step %d", layout, s.Step)
+			}
+			third, last := bits(t, stepDir(c.Run.Dir, 3)), bits(t, stepDir(c.Run.Dir, 6))
+			for name, after := range bits(t, stepDir(c.Run.Dir, 4)) {
+				if pending, delayed := third[pendingName(name)]; delayed {
+					assert.Equal(t, pending, after, "%s: %s", layout, name)
+				} else if _, weights := last[name]; weights && c.Pipeline.Delay == 0 {
+					assert.Equal(t, third[name], after, "%s: %s", layout, name)
+				}
+				assert.NotEqual(t, after, last[name], "%s: %s", layout, name)
+			}
+			for name, bits := range last {
+				if param := strings.TrimPrefix(name, "pending/"); !strings.HasPrefix(name, "optim/") {
+					assert.Equal(t, 2, x.held(param, bits), "%s: replicas with %s", layout, name)
+				}
+			}
+		}
+	}
+}
+
+// A loss that is not finite where the model's logits are is told to be its module's.
+func TestTheLossOfAModuleIsBlamed(t *testing.T) {
+	dir := t.TempDir()
+	blank := filepath.Join(dir, "blank.safetensors") // nothing is known of the positions 100 and 130, in the fourth and the fifth batch
+	var rows []byte
+	for i := range len(text(t, demo(t, dir))) {
+		x := float32(i)
+		if i == 100 || i == 130 {
+			x = float32(math.NaN())
+		}
+		rows = binary.LittleEndian.AppendUint32(rows, math.Float32bits(x))
+	}
+	require.NoError(t, safetensors.Write(blank, []safetensors.Entry{{Name: "teacher", DType: safetensors.F32, Shape: []int{len(rows) / 4}, Data: rows}}))
+	runs := 0
+	run := func(x *reference, overrides ...string) (*notes, error) {
+		runs++
+		n := &notes{}
+		c := demo(t, dir, append([]string{"train.eval_every=0", "data.shuffle=false", fmt.Sprintf("run.dir=%s/%d", dir, runs), "data.aligned=[" + blank + "]",
+			withHooks(told(t, "teacher", callInput))}, overrides...)...)
+		_, err := Run(context.Background(), c, options(x, n))
+		return n, err
+	}
+	const blame = `hook .*told.wasm: build_loss: the loss of step 4 is not finite, but the cross entropy of its batch is, \d\.\d+: the loss is at fault, and not the model`
+	for _, layout := range []string{"pipeline.stages=1", "pipeline={stages: 2, schedule: 2bw}", "pipeline={stages: 1, delay: 1}", "pipeline.replicas=2"} {
+		n, err := run(&reference{}, layout)
+		require.ErrorIs(t, err, ErrDiverged)
+		assert.ErrorAs(t, err, new(*UserError))
+		assert.Regexp(t, `^step 4: the loss is NaN .*the checkpoint of step 2 is kept .*; `+blame+`$`, err.Error())
+		assert.Len(t, n.steps, 3)
+
+		n, err = run(&reference{}, layout, "train.nonfinite=skip", "train.save_every=5")
+		require.NoError(t, err)
+		assert.Len(t, n.steps, 6)
+		require.Len(t, n.text, 3, "of two batches in a row one is looked at")
+		assert.Regexp(t, "^"+blame+"$", n.text[2])
+	}
+	n, err := run(&reference{blind: true}) // its logits are not finite either
+	require.ErrorIs(t, err, ErrDiverged)
+	assert.NotContains(t, err.Error(), "told.wasm")
+	assert.Empty(t, n.text)
+	_, err = run(&reference{poison: from(2)}, "hooks=[]", "data.aligned=[]")
+	require.ErrorIs(t, err, ErrDiverged)
+	assert.NotContains(t, err.Error(), "at fault")
+}
+
+// An optimizer that begins with its first batch begins with the first that is not skipped, stopped and resumed in between too, and does the
+// same on any number of stages.
+func TestSkippedBatchesBeforeSOAPBegins(t *testing.T) {
+	for _, delay := range []string{"pipeline.delay=0", "pipeline.delay=1"} {
+		soap := []string{"optimizer={name: soap, soap: {precondition_frequency: 3}}", "lr.schedule=constant", "train.steps=8", "model.n_layers=2", delay}
+		run, res, _, err := poisoned(t, only(1, 2, 4), soap...)
+		require.NoError(t, err)
+		require.Equal(t, 8, res.Step)
+		begun := bits(t, stepDir(run, 3))
+		for name, before := range bits(t, stepDir(run, 2)) {
+			switch {
+			case strings.HasPrefix(name, "optim/precond"), strings.HasPrefix(name, "optim/basis"), name == "optim/begun":
+				assert.Equal(t, strings.Repeat("\x00", len(before)), before, name)
+				assert.NotEqual(t, before, begun[name], name)
+			case strings.Contains(name, "_proj.weight") && !strings.HasPrefix(name, "pending/"):
+				assert.Equal(t, before, begun[name], "%s: its state begins, no more", name)
+			}
+		}
+		last := bits(t, stepDir(run, 8))
+		for name, bits := range begun {
+			assert.Equal(t, name == "optim/begun", bits == last[name], name)
+		}
+		cut, _, _, err := poisoned(t, only(1, 2, 4), append(soap, "pipeline.stages=2")...)
+		require.NoError(t, err)
+		assert.Equal(t, last, bits(t, stepDir(cut, 8)))
+		for _, stop := range []int{1, 3} {
+			c := demo(t, t.TempDir(), append([]string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 1, nonfinite: skip}"}, soap...)...)
+			begin := 0
+			for _, to := range []int{stop, 8} {
+				o := options(&reference{poison: func(batch int) bool { return only(1, 2, 4)(begin + batch) }}, &notes{})
+				c.Train.Steps, o.Resume = to, true
+				_, err := Run(context.Background(), c, o)
+				require.NoError(t, err)
+				begin = to
+			}
+			assert.Equal(t, last, bits(t, stepDir(c.Run.Dir, 8)), "stopped at step %d", stop)
+		}
+	}
 }

@@ -16,13 +16,13 @@ func (r *run) makeOptimizer(context.Context) (err error) {
 // unit nor in the last; weight decay acts on matrices (and on what has more axes), embeddings included, and not on norms and biases.
 // factor is that on learning rates; nil: the schedule's.
 func newOptimizer(c Config, m model.Model, factor func(step int) float64) (*optim.Optimizer, error) {
-	gradients := c.engineOptions(m).Contributions
+	layout := c.engineOptions(m)
 	o, a := c.Optimizer, c.Optimizer.AdamW
 	var params []optim.Param
 	first, last := m.UnitScope(0), m.UnitScope(m.Units()-1)
 	for _, p := range m.Parameters() {
 		rank := len(p.Type.Shape)
-		all := gradients(p.Name)
+		all := layout.Contributions(p.Name)
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
 			Matrix: rank == 2 && p.Scope != first && p.Scope != last, Decay: rank >= 2})
 	}
@@ -30,7 +30,7 @@ func newOptimizer(c Config, m model.Model, factor func(step int) float64) (*opti
 		Name: o.Name, LR: o.LR, Momentum: o.Momentum, Nesterov: o.Nesterov, WeightDecay: o.WeightDecay, NewtonSchulz: o.NewtonSchulz,
 		Scale: o.Scale, Betas: o.Betas, Eps: o.Eps, Beta2: o.Beta2, Gamma: o.Gamma, ShampooBeta: o.SOAP.ShampooBeta,
 		PreconditionFrequency: o.SOAP.PreconditionFrequency, MaxPrecondDim: o.SOAP.MaxPrecondDim,
-		Clip: c.Train.GradClip, AdamW: optim.AdamWConfig{LR: a.LR, Betas: a.Betas, Eps: a.Eps}, Loss: model.LossVariable,
+		Clip: c.Train.GradClip, AdamW: optim.AdamWConfig{LR: a.LR, Betas: a.Betas, Eps: a.Eps}, Loss: model.LossVariable, LossContributions: layout.LossContributions(),
 		Delay: c.Pipeline.Delay, Correction: c.Pipeline.Correction, DCLambda: o.DCLambda, SkipNonfinite: c.Train.Nonfinite == skip,
 		LossScale: c.Train.optimLossScale(),
 		Schedule:  c.rateSchedule(), Factor: factor,

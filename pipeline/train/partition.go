@@ -31,7 +31,7 @@ type PipelinePlan struct {
 	Microbatches   int                   `json:"microbatches"`
 	Tokens         int                   `json:"tokens"` // a batch
 	Replicas       int                   `json:"replicas"`
-	Devices        []PlannedDevice       `json:"devices"`  // one a stage, as configured
+	Devices        []PlannedDevice       `json:"devices"`  // one a stage, as configured for the first replica
 	Modelled       bool                  `json:"modelled"` // times are guesses
 	Schedules      []partition.Candidate `json:"schedules"`
 	Recommended    string                `json:"recommended,omitempty"`
@@ -54,8 +54,8 @@ type PlannedUnit struct {
 	partition.Time
 }
 
-// PlanPipeline compares the schedules for a config's model, batch, stages and devices. Replicas are taken to be on devices of
-// their own. A schedule that cannot be says why; it is no error when none can.
+// PlanPipeline compares the schedules for a config's model, batch, stages and devices. Replicas are taken to run at a time, also where
+// they share a device and its memory. A schedule that cannot be says why; it is no error when none can.
 func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan, err error) {
 	h, err := openHooks(withKept(c.Hooks, c.Run.Dir, Silent{}.Note), "", hook.BuildModel, hook.BuildLoss, hook.MapBatch, hook.TokenWeights)
 	if err != nil {
@@ -119,8 +119,8 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 	return p, nil
 }
 
-// partition is where the config's model is cut, and which stages recompute, on the devices of the first replica's lines in
-// their order. A cut that is given is kept.
+// partition is where the config's model is cut, and which stages recompute, on the devices of the lines in their order. A cut that is
+// given is kept.
 func (c Config) partition(ctx context.Context, m model.Model, t task, devices []device.Device, o measure.Options) (partition.Plan, error) {
 	problem, _, err := c.costs(ctx, m, t, devices, o)
 	if err != nil {
@@ -137,11 +137,13 @@ func (c Config) costs(ctx context.Context, m model.Model, t task, devices []devi
 	if err != nil {
 		return partition.Problem{}, false, Mistake(err)
 	}
+	o.Staged = c.Pipeline.Isolate == inProcess // processes share no memory of which devices know
 	target := measure.Target{Model: m, Batch: c.rows(), Optimizer: optimizer, Loss: t.build(), Inputs: t.inputs}
 	p, modelled, err := target.Problem(ctx, devices, o)
 	for i := range p.Devices {
 		p.Devices[i].Memory = cmp.Or(c.memory(), p.Devices[i].Memory)
 	}
+	p.Devices = asOneReplica(p.Devices, c.Pipeline.Stages)
 	return p, modelled, planError(err)
 }
 
@@ -195,10 +197,10 @@ func (c Config) variants() (vs []Config) {
 	return vs
 }
 
-// openPlaces opens the device of each stage of the first replica; stages whose devices have one name have one.
+// openPlaces opens the device of each line; lines whose devices have one name have one.
 func openPlaces(open OpenDevice, p PipelineConfig) (devices []device.Device, err error) {
 	byName := map[string]device.Device{}
-	for i := range p.Stages {
+	for i := range p.Stages * p.Replicas {
 		name := ""
 		if len(p.Devices) > 0 {
 			name = p.Devices[i%len(p.Devices)]

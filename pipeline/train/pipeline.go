@@ -129,7 +129,7 @@ func (r *run) layOut(ctx context.Context) (err error) {
 	var plan partition.Plan
 	if p := r.Pipeline; p.Stages*p.Chunks > 1 {
 		m := measure.Options{Tune: chooser(r.Tune), Cache: r.Costs, Modelled: r.Costs == nil, Progress: r.Report.Measuring}
-		if plan, err = r.Config.partition(ctx, r.model, r.task, r.devices[:p.Stages], m); err != nil {
+		if plan, err = r.Config.partition(ctx, r.model, r.task, r.devices, m); err != nil {
 			return err
 		}
 		o.Cut, o.Recompute, o.Schedule = plan.Cut, plan.Recompute, r.computation(plan)
@@ -144,10 +144,10 @@ func (r *run) layOut(ctx context.Context) (err error) {
 		}
 		o.Schedule = func(batches int) (*schedule.Generator, error) { return schedule.Repeat(file, batches) }
 	}
-	r.engine, err = engine.New(o)
+	r.engine, err = r.fitting(o)
 	if errors.Is(err, exec.ErrTooLarge) {
 		if smaller, note := r.smaller(o, plan); note != "" {
-			switch e, retried := engine.New(smaller); {
+			switch e, retried := r.fitting(smaller); {
 			case retried == nil:
 				r.Report.Note("%s", note)
 				r.engine, o, err = e, smaller, nil
@@ -176,8 +176,8 @@ func (r *run) smaller(o engine.Options, plan partition.Plan) (engine.Options, st
 }
 
 // openDevices opens a device for each line: those that are named in turn, or the default. A name may come several times; each
-// time it is a logical device of its own.
-func openDevices(open OpenDevice, p PipelineConfig) (devices []device.Device, err error) {
+// time it is a logical device of its own. again tells that they were open before.
+func openDevices(open OpenDevice, p PipelineConfig, again bool) (devices []device.Device, err error) {
 	defer func() {
 		if err == nil {
 			return
@@ -194,9 +194,20 @@ func openDevices(open OpenDevice, p PipelineConfig) (devices []device.Device, er
 		}
 		dev, err := open(name)
 		if err != nil {
-			return devices, Mistake(fmt.Errorf("pipeline.devices: %w", err))
+			return devices, Mistake(fmt.Errorf("%s: %w", opening(name, again), err))
 		}
 		devices = append(devices, dev)
 	}
 	return devices, nil
+}
+
+// opening is where a device is asked for that cannot be opened: once it could, the config is not at fault.
+func opening(name string, again bool) string {
+	switch {
+	case !again:
+		return "pipeline.devices"
+	case name == "":
+		return "opening the default device again"
+	}
+	return fmt.Sprintf("opening %s again", name)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -69,13 +70,44 @@ func (r *run) count(fault error) error {
 		r.Pipeline.Restarts, strings.Join(r.faults, "; "), r.kept(), went)
 }
 
-// seen is what befell a device, and which.
+// seen is what befell which devices.
 func (r *run) seen(fault error) string {
-	var e *device.Error
-	if !errors.As(fault, &e) {
+	all := befallen(fault)
+	if lost := slices.DeleteFunc(slices.Clone(all), func(err error) bool { return !errors.Is(err, device.ErrLost) }); len(lost) > 0 {
+		all = lost // who else gave up may have done so for want of them
+	}
+	var told, named []string
+	for _, err := range all {
+		var f *engine.Fault
+		var e *device.Error
+		ofLine, ofDevice := errors.As(err, &f), errors.As(err, &e)
+		switch {
+		case !ofDevice:
+			told = append(told, err.Error())
+		case ofLine || !slices.Contains(named, e.Device): // a device that was lost says so to whoever closes it too
+			named = append(named, e.Device)
+			told = append(told, fmt.Sprintf("%s: %s", r.lineOf(err, e.Device), strings.TrimPrefix(e.Cause.Error(), device.ErrLost.Error()+": ")))
+		}
+	}
+	if len(told) == 0 {
 		return fault.Error()
 	}
-	return fmt.Sprintf("%s: %s", r.lineOf(fault, e.Device), strings.TrimPrefix(e.Cause.Error(), device.ErrLost.Error()+": "))
+	return strings.Join(told, "; ")
+}
+
+// befallen are the errors that an error is made of, each of one line, or else of one device: several may fail at once.
+func befallen(err error) (all []error) {
+	switch x := err.(type) {
+	case *engine.Fault, *device.Error:
+		return []error{err}
+	case interface{ Unwrap() error }:
+		return befallen(x.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, e := range x.Unwrap() {
+			all = append(all, befallen(e)...)
+		}
+	}
+	return all
 }
 
 // lineOf names the line that a device was lost on: the one that says so, or else the only one on a device of that name.
@@ -103,6 +135,7 @@ func (r *run) restart(ctx context.Context) error {
 	if err := r.lower(); err != nil {
 		return err
 	}
+	r.suspect = nil
 	r.step, r.last, r.skipped, r.leftOut, r.states = 0, nil, r.skippedThen, 0, nil
 	r.result.Stopped, r.result.Checkpoint = "", ""
 	rewind := func(context.Context) error { return r.hooks.rewind() }

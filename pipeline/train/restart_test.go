@@ -313,9 +313,56 @@ func TestAFaultDuringARestart(t *testing.T) {
 		assert.Equal(t, 8, res.Step)
 		require.Len(t, n.text, 3)
 		assert.Regexp(t, `stage \d \(null:0\): .* was killed by SIGKILL: device lost; restarting from .*, attempt 1 of 3`, n.text[0])
-		assert.Regexp(t, `pipeline.devices: no such device.*; restarting from .*, attempt 2 of 3`, n.text[1])
+		assert.Regexp(t, `^opening the default device again: no such device \(device lost\); restarting from .*, attempt 2 of 3`, n.text[1])
 		assert.Regexp(t, `^restarted, going on from step \d$`, n.text[2])
 	})
+}
+
+// Of several devices that fail at once, each is named with its own line, and those that were lost only.
+func TestFaultsOfSeveralDevices(t *testing.T) {
+	for want, befalls := range map[string][2]error{
+		`^stage 0 \(null:0\): worker null:0 .*; stage 1 \(null:1\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`: {errKilled, errKilled},
+		`^stage 1 \(null:1\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`:                                       {errInjected, errKilled},
+		`^stage 0 \(null:0\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`:                                       {errKilled, errInjected},
+	} {
+		var failed [2]atomic.Bool
+		open := func(name string) (device.Device, error) {
+			line := map[string]int{"null:0": 0, "null:1": 1}[name]
+			return &faulty.Device{Device: null.New(null.Options{Name: name}), Before: func(op faulty.Op, _ string) error {
+				if op == faulty.Alloc && failed[line].CompareAndSwap(false, true) {
+					return befalls[line]
+				}
+				return nil
+			}}, nil
+		}
+		n := &notes{}
+		c := demo(t, t.TempDir(), "train.steps=2", "pipeline={schedule: 1f1b, stages: 2, devices: [null:0, null:1], isolate: process}")
+		_, err := Run(t.Context(), c, Options{OpenWorker: open, Report: n})
+		require.NoError(t, err)
+		require.Len(t, n.text, 2)
+		assert.Regexp(t, want, n.text[0])
+	}
+}
+
+// What the memory of a device keeps from being fast is told once.
+func TestWhatFindsNoRoomIsToldOnce(t *testing.T) {
+	x, n := &reference{strikes: func(n int64) error {
+		if n == 20 {
+			return killed("run")
+		}
+		return nil
+	}}, &notes{}
+	o := isolated(x, n)
+	o.Execute = func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
+		p, err := x.execute(dev, graphs, pools)
+		p.Untuned = &exec.Shortage{Needed: exec.Memory{Total: 7}, Available: 4}
+		return p, err
+	}
+	_, err := Run(t.Context(), demo(t, t.TempDir(), "pipeline={stages: 2, schedule: 1f1b, isolate: process}"), o)
+	require.NoError(t, err)
+	require.Len(t, n.text, 3)
+	assert.Equal(t, "null:0: the fastest kernels need 3 bytes of memory more than there are; others run in their place (stage 0, stage 1)", n.text[0])
+	assert.Contains(t, n.text[2], "restarted")
 }
 
 // Errors that are no loss of a device are not tried again, nor are devices of this process opened again.

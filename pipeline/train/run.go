@@ -119,6 +119,7 @@ type run struct {
 	saved   int       // step of the newest checkpoint of this run; −1: none
 	owed    bool      // the newest checkpoint was saved before its step was told of
 	skipped int       // batches in a row
+	suspect *suspect  // nil: none
 	last    *Progress // a step that is told of when it is known what follows it
 	pace    pace
 	told    int // the newest step that was told of: it may be done again
@@ -154,7 +155,7 @@ func (r *run) plan(ctx context.Context) (err error) {
 			return Mistake(bad("pipeline.isolate", r.Pipeline.Isolate, "%s: devices in processes of their own are for gpupipe train and study", nowhere))
 		}
 	}
-	if r.devices, err = openDevices(open, r.Pipeline); err != nil {
+	if r.devices, err = openDevices(open, r.Pipeline, r.restarting()); err != nil {
 		return err
 	}
 	r.hastenDevices(ctx)
@@ -172,6 +173,9 @@ func (r *run) announce(context.Context) error {
 		r.start.Lines[i].Allocated, r.start.Lines[i].Staging = dev.Allocated()
 	}
 	r.Report.Start(r.start)
+	for _, note := range r.engine.Notes() {
+		r.Report.Note("%s", note)
+	}
 	if r.isolated() && r.Train.SaveEvery == 0 {
 		r.Report.Note("train.save_every is 0: should a device be lost, training begins again at step %d", r.step+1)
 	}
@@ -271,9 +275,12 @@ func (r *run) finish() error {
 		metrics.FromRecords(records, "val_loss", "validation loss", metrics.Dots),
 		{Name: "unigram entropy", Kind: metrics.Level, Y: []float64{r.data.entropy}},
 	}
-	if err := metrics.Plot(path, series...); err != nil {
+	switch err := metrics.Plot(path, series...); {
+	case errors.Is(err, metrics.ErrNoPoint): // all batches were skipped
+	case err != nil:
 		return Mistake(err)
+	default:
+		r.result.Plot = path
 	}
-	r.result.Plot = path
 	return nil
 }

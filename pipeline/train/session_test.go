@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"sync"
 	"sync/atomic"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -19,17 +20,27 @@ import (
 type reference struct {
 	runs    atomic.Int64
 	poison  func(batch int) bool // batches, counted from 1, whose loss is not a number; nil: none
+	further bool                 // only that of further replicas is poisoned
 	fails   int64                // the run of a program that fails, counted from 1; 0: none
 	strikes func(n int64) error  // what befalls such a run; nil: nothing
 	refused error
 	blind   bool // evaluations give what is not a number
+
+	mu       sync.Mutex
+	sessions []*referenceSession // all there were
 }
 
 func (x *reference) execute(_ device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
 	if x.refused != nil {
 		return engine.Planned{}, x.refused
 	}
-	return engine.Planned{Memory: exec.Memory{Total: 1}, Load: func() (engine.Session, error) { return newReferenceSession(x, graphs, pools), nil }}, nil
+	return engine.Planned{Memory: exec.Memory{Total: 1}, Load: func() (engine.Session, error) {
+		s := newReferenceSession(x, graphs, pools)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.sessions = append(x.sessions, s)
+		return s, nil
+	}}, nil
 }
 
 type referenceSession struct {
@@ -160,7 +171,7 @@ func (s *referenceSession) RunAt(program string, at exec.Binding) (err error) {
 	if program == "F" {
 		s.forwards++
 	}
-	if x := s.parent; x.poison != nil && x.poison((s.forwards+demoMicrobatches-1)/demoMicrobatches) {
+	if x := s.parent; x.poison != nil && !(x.further && s.owns()) && x.poison((s.forwards+demoMicrobatches-1)/demoMicrobatches) {
 		for _, values := range []map[string]*graph.Tensor{s.outputs[program], vars} {
 			if loss := values["loss"]; loss != nil { // the last stage's
 				loss.Data[0] = math.NaN()
@@ -175,6 +186,22 @@ func (s *referenceSession) RunAt(program string, at exec.Binding) (err error) {
 	}
 	return nil
 }
+
+// held counts the sessions in which one of a parameter's buffers has these bits.
+func (x *reference) held(param, bits string) (n int) {
+	for _, s := range x.sessions {
+		for i := 0; s.variables[fmt.Sprintf("%s#%d", param, i)] != nil; i++ {
+			if string(encode(s.variables[fmt.Sprintf("%s#%d", param, i)]).(arrived)) == bits {
+				n++
+				break
+			}
+		}
+	}
+	return n
+}
+
+// owns tells whether a session updates parameters: those of a further replica never do.
+func (s *referenceSession) owns() bool { return s.graphs["update"] != nil }
 
 func (s *referenceSession) Output(program, name string) (device.Pending, error) {
 	t, ok := s.outputs[program][name]

@@ -58,9 +58,4 @@ type lent struct{ device.Device }
 func (lent) Close() error { return nil }
 
 // Budget is that of the device, if it has one: bytes; 0 is no bound.
-func (l lent) Budget() int64 {
-	if d, ok := l.Device.(interface{ Budget() int64 }); ok {
-		return d.Budget()
-	}
-	return 0
-}
+func (l lent) Budget() int64 { return device.Budget(l.Device) }

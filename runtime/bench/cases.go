@@ -152,7 +152,7 @@ func update(name string, matrix bool, n, rows, cols int) (Case, error) {
 	}
 	elements := float64(n * rows * cols)
 	c := Case{Name: fmt.Sprintf("%s %d of %d×%d", name, n, rows, cols), Bytes: 4 * 8 * elements,
-		Inputs: map[string][]float32{optim.HyperInput: o.Hyper(0)}}
+		Inputs: map[string][]float32{optim.HyperInput: o.Hyper(0, false)}}
 	c.Build = func(b *graph.Builder) {
 		part := o.All()
 		part.AddVotes(b)

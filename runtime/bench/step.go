@@ -227,7 +227,7 @@ func fillStep(s *exec.Session, config model.Config, opt *optim.Optimizer, grad *
 			return err
 		}
 	}
-	return s.SetInput(updateProgram, optim.HyperInput, exec.F32Bytes(opt.Hyper(hyperStep)))
+	return s.SetInput(updateProgram, optim.HyperInput, exec.F32Bytes(opt.Hyper(hyperStep, true)))
 }
 
 // source identifies a kernel by what it runs.

@@ -119,6 +119,14 @@ type Device interface {
 	Close() error
 }
 
+// Budget is the memory that a device may take in bytes, 0 where it is not known.
+func Budget(d Device) int64 {
+	if b, ok := d.(interface{ Budget() int64 }); ok {
+		return b.Budget()
+	}
+	return 0
+}
+
 // Buffer is a range of device memory. Only the Device that made it takes it back.
 type Buffer interface {
 	Label() string

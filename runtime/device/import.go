@@ -25,3 +25,14 @@ func AsImporter(d Device) (Importer, bool) {
 	im, ok := d.(Importer)
 	return im, ok && im.ImportAlignment() > 0
 }
+
+// Share tells whether data pass between two devices in memory of the host that both import, rather than through the memory of each, and
+// what the address and the size of such memory must be multiples of, in bytes.
+func Share(a, b Device) (alignment int64, share bool) {
+	x, xImports := AsImporter(a)
+	y, yImports := AsImporter(b)
+	if !xImports || !yImports {
+		return 0, false
+	}
+	return max(x.ImportAlignment(), y.ImportAlignment()), true
+}

@@ -47,6 +47,7 @@ type Plan struct {
 	memory    map[string]graph.Type // of variables, by the names of their buffers
 	order     []string              // of buffers
 	chunks    []int64               // bytes of the arena's buffers, shared by the programs
+	untuned   error
 }
 
 type program struct {
@@ -89,8 +90,23 @@ type KernelInfo struct {
 // ErrTooLarge is wrapped by NewPlan's error when an array or the whole is larger than the device or the budget allows.
 var ErrTooLarge = plan.ErrTooLarge
 
+// Shortage is NewPlan's error when the whole is larger than the budget.
+type Shortage struct {
+	Needed    Memory
+	Available int64 // bytes
+}
+
+func (s *Shortage) Error() string {
+	m := s.Needed
+	return fmt.Sprintf("%v: %d bytes needed (variables %d, arena %d, inputs %d, outputs %d, constants %d), %d available",
+		ErrTooLarge, m.Total, m.Variables, m.Arena, m.Inputs, m.Outputs, m.Constants, s.Available)
+}
+
+func (s *Shortage) Unwrap() error { return ErrTooLarge }
+
 // NewPlan lowers the named graphs for a device. Graphs that name a variable share it. What does not fit is refused before
-// any kernel is timed, since timing allocates. Where it fits, but not with the scratch memory of what Tune chose, the static choice holds.
+// any kernel is timed, since timing allocates. Where it fits, but not with the scratch memory of what Tune chose, the static choice holds:
+// see Untuned.
 func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*Plan, error) {
 	tune := opts.Tune
 	opts.Tune = nil
@@ -101,10 +117,14 @@ func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*
 	opts.Tune = tune
 	p, err := newPlan(dev, graphs, opts)
 	if errors.Is(err, ErrTooLarge) {
+		static.untuned = err
 		return static, nil
 	}
 	return p, err
 }
+
+// Untuned is why the kernels are not those that Tune chose, an error that wraps ErrTooLarge; nil: they are, or nobody was to choose.
+func (p *Plan) Untuned() error { return p.untuned }
 
 func newPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*Plan, error) {
 	p := &Plan{dev: dev, programs: map[string]*program{}, variables: map[string]graph.Type{}, pools: opts.Pools, memory: map[string]graph.Type{}}
@@ -114,8 +134,7 @@ func newPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*
 		}
 	}
 	if m := p.Memory(); opts.Budget > 0 && m.Total > opts.Budget {
-		return nil, fmt.Errorf("%w: %d bytes needed (variables %d, arena %d, inputs %d, outputs %d, constants %d), %d available",
-			ErrTooLarge, m.Total, m.Variables, m.Arena, m.Inputs, m.Outputs, m.Constants, opts.Budget)
+		return nil, &Shortage{m, opts.Budget}
 	}
 	return p, nil
 }

@@ -67,6 +67,12 @@ func TestWhatFitsByTheStaticChoiceIsNotRefused(t *testing.T) {
 	p, err := exec.NewPlan(dev, graphs, exec.Options{Tune: greedy{}, Budget: static.Memory().Total})
 	require.NoError(t, err)
 	assert.Equal(t, static.Kernels("main"), p.Kernels("main"))
+	var s *exec.Shortage
+	require.ErrorAs(t, p.Untuned(), &s)
+	assert.Equal(t, &exec.Shortage{Needed: tuned.Memory(), Available: static.Memory().Total}, s)
+	assert.ErrorIs(t, p.Untuned(), exec.ErrTooLarge)
+	assert.NoError(t, static.Untuned())
+	assert.NoError(t, tuned.Untuned())
 }
 
 // A tensor that no binding can hold does not fit either, whatever the budget.

@@ -68,10 +68,7 @@ func (w *worker) work(open func() (device.Device, error)) {
 }
 
 func describe(dev device.Device) *description {
-	d := &description{Info: dev.Info(), Limits: dev.Limits()}
-	if b, ok := dev.(interface{ Budget() int64 }); ok {
-		d.Budget = b.Budget()
-	}
+	d := &description{Info: dev.Info(), Limits: dev.Limits(), Budget: device.Budget(dev)}
 	_, d.Timer = dev.(device.Timer)
 	return d
 }

@@ -1,0 +1,87 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// sized opens null devices whose memory is by name; what is not named has no bound.
+func sized(budgets map[string]int64) OpenDevice {
+	return func(name string) (device.Device, error) {
+		return null.New(null.Options{Name: name, MemoryBudget: budgets[name]}), nil
+	}
+}
+
+// Where a further replica has less memory than the first, all are cut so that it fits.
+func TestReplicasAreCutForTheSmallest(t *testing.T) {
+	replicas := []string{"pipeline.replicas=2", "pipeline.schedule=1f1b", "pipeline.recompute=never", "train.steps=2", "train.eval_every=0",
+		"pipeline.devices=[null:0, null:1, null:2, null:3]"}
+	c := planned(t, replicas...)
+	free, err := c.partition(context.Background(), c.Model.Config, task{}, nulls(4, 0), measure.Options{})
+	require.NoError(t, err)
+	assert.Equal(t, "null:0 and null:2", free.Stages[0].Device)
+	small := map[string]int64{"null:2": free.Stages[0].Memory.Total() * 9 / 10}
+
+	n := &notes{}
+	_, err = Run(t.Context(), c, Options{OpenDevice: sized(small), Report: n})
+	require.NoError(t, err)
+	assert.Less(t, n.start.Lines[0].Units[0][1], free.Cut[0])
+	assert.Equal(t, n.start.Lines[0].Units, n.start.Lines[2].Units)
+	assert.LessOrEqual(t, n.start.Lines[2].Memory.Total, small["null:2"])
+
+	p, err := PlanPipeline(context.Background(), c, PlanOptions{OpenDevice: sized(small)})
+	require.NoError(t, err)
+	assert.Equal(t, small["null:2"], p.Devices[0].Memory)
+	assert.Len(t, p.Devices, 2)
+
+	c = planned(t, replicas...)
+	small["null:3"] = 1 << 10
+	_, err = Run(t.Context(), c, Options{OpenDevice: sized(small)})
+	assert.ErrorAs(t, err, new(*UserError))
+	assert.ErrorContains(t, err, "does not fit on null:1 and null:3: ")
+	assert.ErrorContains(t, err, "1024 available")
+	assert.NoDirExists(t, c.Run.Dir)
+}
+
+// Lines that fit a device each, but not together, are refused before anything is written.
+func TestLinesOfOneDeviceFitTogether(t *testing.T) {
+	whole := &notes{}
+	_, err := Run(t.Context(), planned(t, "train.steps=1", "pipeline.stages=1"), Options{OpenDevice: sized(nil), Report: whole})
+	require.NoError(t, err)
+	need := whole.start.Lines[0].Memory.Total
+	replicas := []string{"train.steps=1", "pipeline.stages=1", "pipeline.replicas=2", "pipeline.recompute=never"}
+	c := planned(t, append(replicas, "pipeline.devices=[null:0]")...)
+	_, err = Run(t.Context(), c, Options{OpenDevice: sized(map[string]int64{"null:0": 2 * need * 9 / 10})})
+	assert.ErrorAs(t, err, new(*UserError))
+	require.ErrorIs(t, err, exec.ErrTooLarge)
+	assert.Regexp(t, fmt.Sprintf(`^replica 0 stage 0 and replica 1 stage 0 on null:0: does not fit the device: \d+ bytes needed together, %d available$`, 2*need*9/10), err.Error())
+	assert.NoDirExists(t, c.Run.Dir)
+	two := map[string]int64{"null:0": 2 * need * 9 / 10, "null:1": 2 * need * 9 / 10}
+	_, err = Run(t.Context(), planned(t, append(replicas, "pipeline.devices=[null:0, null:1]")...), Options{OpenDevice: sized(two)})
+	require.NoError(t, err)
+}
+
+// The worst of all replicas counts; alike ones change nothing.
+func TestAsOneReplica(t *testing.T) {
+	line := func(name string, memory int64, forward float64, l partition.Link) partition.Device {
+		return partition.Device{Name: name, Memory: memory, Times: []partition.Time{{Forward: forward, Backward: 2 / forward}}, Link: l}
+	}
+	fast, slow := partition.Link{Latency: 1, Bandwidth: 8}, partition.Link{Latency: 2, Bandwidth: 4}
+	one := []partition.Device{line("a", 100, 1, fast), line("b", 0, 2, fast), line("a", 100, 1, fast)}
+	assert.Equal(t, one, asOneReplica(one, 3))
+	assert.Equal(t, []partition.Device{line("a", 50, 1, fast), line("a", 50, 1, fast)},
+		asOneReplica([]partition.Device{line("a", 100, 1, fast), line("a", 100, 1, fast), line("a", 100, 1, fast), line("a", 100, 1, fast)}, 2))
+	assert.Equal(t, []partition.Device{
+		{Name: "a and c", Memory: 50, Times: []partition.Time{{Forward: 4, Backward: 2}}, Link: slow},
+		{Name: "b and a", Memory: 50, Times: []partition.Time{{Forward: 2, Backward: 2}}, Link: fast}},
+		asOneReplica([]partition.Device{line("a", 100, 1, fast), line("b", 0, 2, fast), line("c", 70, 4, slow), line("a", 100, 1, fast)}, 2))
+}
