@@ -45,7 +45,7 @@ type selftestReport struct {
 }
 
 func (c *selftestCommand) Run(a *app) error {
-	dev, err := openDevice(c.Device)
+	dev, err := a.openDevice(c.Device)
 	if err != nil {
 		return train.Mistake(err)
 	}

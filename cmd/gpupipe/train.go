@@ -55,7 +55,7 @@ func (c *trainCommand) Run(a *app) error {
 		return err
 	}
 	r := &progress{app: a, json: c.JSON}
-	o := train.Options{Resume: c.Resume, OpenDevice: openDevice, OpenWorker: openWorker, Report: r, Costs: a.measuredCosts(), HookCache: hookCache()}
+	o := train.Options{Resume: c.Resume, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts(), HookCache: a.hookCache()}
 	if c.Tune {
 		o.Tune = a.kernelChoices(r.timing)
 	}
@@ -116,12 +116,3 @@ func (c *trainCommand) load() (train.Config, error) {
 
 // quoted writes a text as a YAML scalar.
 func quoted(s string) string { return fmt.Sprintf("%q", s) }
-
-// hookCache is the folder for compiled hooks; "" where users have none.
-func hookCache() string {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return ""
-	}
-	return filepath.Join(dir, "gpupipe", "hooks")
-}
