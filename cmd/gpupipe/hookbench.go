@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/wasm/bench"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -45,7 +46,7 @@ func figure(what, hook string, value float64, unit string, limit float64, least 
 
 func (c *hookBenchCommand) Run(a *app) error {
 	if !(c.Seconds > 0 && c.Seconds <= 3600) {
-		return train.Mistake(fmt.Errorf("--seconds: found %v, expected a number above 0 and at most 3600", c.Seconds))
+		return train.Mistake(fmt.Errorf("--seconds: found %v, expected a number above 0 and at most 3600", graph.Real(c.Seconds)))
 	}
 	if err := c.check(); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/schedule/draw"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -191,7 +192,7 @@ func (c *scheduleCommand) costs(s *schedule.Schedule) (schedule.Costs, error) {
 		return schedule.Costs{}, fmt.Errorf("costs: found those of %d stages, expected 1 for all or %d", len(stages), s.Stages)
 	}
 	if !(c.Transfer >= 0) || math.IsInf(c.Transfer, 0) {
-		return schedule.Costs{}, fmt.Errorf("transfer: found %v, expected a number of at least 0", c.Transfer)
+		return schedule.Costs{}, fmt.Errorf("transfer: found %v, expected a number of at least 0", graph.Real(c.Transfer))
 	}
 	out := schedule.Costs{Exchange: c.Transfer}
 	if len(stages) == 1 {
