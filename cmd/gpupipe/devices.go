@@ -135,6 +135,15 @@ type devicesCommand struct {
 	JSON bool `help:"Print a JSON array."`
 }
 
+func (c *devicesCommand) Help() string {
+	return `Devices of WebGPU, then those of Vulkan itself, which are the same GPUs by another way, with what Vulkan tells of them.
+
+Examples:
+  gpupipe devices
+  gpupipe devices --json
+  gpupipe train c.yaml --device vulkan:0`
+}
+
 // deviceLine is a device in --json: what is under details, Vulkan tells.
 type deviceLine struct {
 	device.Info

@@ -18,6 +18,13 @@ type hookBenchCommand struct {
 	Seconds float64 `help:"How long each hook is measured." default:"1"`
 }
 
+func (c *hookBenchCommand) Help() string {
+	return `Documents are the paragraphs of --text. What is slower than its limit is told as SLOW, and is no error.
+
+Example:
+  gpupipe hook bench examples/hooks/quality_filter.wasm --text book.txt --seconds 3`
+}
+
 // measured is a figure beside its limit.
 type measured struct {
 	What  string  `json:"what"`

@@ -171,3 +171,30 @@ func TestEvalOfAHopelessModelIsJSON(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &e))
 	assert.False(t, math.IsInf(e.Perplexity, 0))
 }
+
+// What is missing or of another kind is told as what was expected, and is the user's mistake.
+func TestWhatIsNamedIsNoneOfThose(t *testing.T) {
+	dir := t.TempDir()
+	filter := filepath.Join("..", "..", "examples", "hooks", "quality_filter.wasm")
+	for want, args := range map[string][]string{
+		"no model is named: expected a run folder, a checkpoint": {"eval", ""},
+		"no run is named: expected its folder":                   {"trace", ""},
+		dir + ": a folder without config.yaml: expected":         {"plan", dir},
+		"read " + dir + ": is a directory":                       {"hook", "check", filter, "--text", dir},
+	} {
+		code, out, errs := command(args...)
+		assert.Equal(t, exitMistake, code, "%v", args)
+		assert.Empty(t, out, "%v", args)
+		assert.Contains(t, errs, want)
+	}
+}
+
+// Every command tells how it is used.
+func TestEveryHelpHasAnExample(t *testing.T) {
+	for _, name := range []string{"train", "eval", "generate", "export", "topk", "devices", "data", "selftest", "verify", "schedule", "plan", "study", "bench",
+		"hook", "hook check", "hook bench", "hook new", "trace", "worker"} {
+		code, out, _ := command(append(strings.Fields(name), "--help")...)
+		assert.Equal(t, exitOK, code)
+		assert.Regexp(t, `(?s)Examples?:\n.*\n +gpupipe `+name, out)
+	}
+}

@@ -87,7 +87,11 @@ func (c *planCommand) Run(a *app) error {
 func (c *planCommand) load() (train.Config, error) {
 	path, run := c.Config, "plan"
 	if st, err := os.Stat(path); err == nil && st.IsDir() { // its checkpoints may hold the module that writes the model
-		path, run = filepath.Join(path, "config.yaml"), path
+		kept, err := configIn(path)
+		if err != nil {
+			return train.Config{}, err
+		}
+		path, run = kept, path
 	}
 	set := append([]string{"run.dir=" + quoted(run), "data.train=[none]", "data.val=[]"}, c.Set...)
 	if c.Stages != nil {

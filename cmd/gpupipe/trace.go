@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -35,6 +36,9 @@ Example:
 
 func (c *traceCommand) Run(a *app) error {
 	path := c.Path
+	if path == "" {
+		return train.Mistake(errors.New("no run is named: expected its folder, or its trace.json"))
+	}
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
 		path = filepath.Join(path, "trace.json")
 	}

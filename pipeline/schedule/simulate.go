@@ -13,6 +13,9 @@ type Cost struct {
 	Activation                               float64 // bytes that a microbatch holds from its forward to the end of its backward
 }
 
+// mostCost leaves room for sums of as many as a schedule can have.
+const mostCost = 1e100
+
 // Costs is what Simulate reckons with.
 type Costs struct {
 	Parts    []Cost  // of each part of the model, or one for all
@@ -76,8 +79,8 @@ func (c Costs) check(s *Schedule) error {
 	}
 	for q, p := range c.Parts {
 		for _, v := range []float64{p.Forward, p.Backward, p.InputGrad, p.WeightGrad, p.Update, p.Transfer, p.Activation, c.Exchange} {
-			if !(v >= 0) || math.IsInf(v, 0) {
-				return fmt.Errorf("schedule %s: costs of part %d: found %v, expected finite numbers of at least 0", s.Name, q, v)
+			if !(v >= 0 && v <= mostCost) {
+				return fmt.Errorf("schedule %s: costs of part %d: found %v, expected numbers from 0 to %v", s.Name, q, v, mostCost)
 			}
 		}
 	}
