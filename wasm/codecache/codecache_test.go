@@ -3,6 +3,7 @@ package codecache
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -45,6 +46,21 @@ func TestOthersMayNotWrite(t *testing.T) {
 	assert.ErrorContains(t, Make(dir), "may be written to by others")
 	_, err = Open(dir)
 	assert.ErrorContains(t, err, "chmod go-w")
+}
+
+func TestFoldersOfOthers(t *testing.T) {
+	dir := t.TempDir()
+	info, err := os.Stat(dir)
+	require.NoError(t, err)
+	assert.False(t, foreign(info, os.Getuid()))
+	if os.Getuid() == 0 {
+		require.NoError(t, os.Chown(dir, 65534, 65534))
+		assert.ErrorContains(t, Make(dir), "belongs to another user")
+		return
+	}
+	if runtime.GOOS != "windows" {
+		assert.True(t, foreign(info, os.Getuid()+1))
+	}
 }
 
 func TestWrongSumsAreNotKept(t *testing.T) {
