@@ -37,7 +37,7 @@ var allowed = map[string]string{
 	"runtime/null/...":        "runtime/device",
 	"runtime/webgpujs/...":    "runtime/device",
 	"runtime/sidecar":         "runtime/device",
-	"runtime/tune":            "graph graph/fuse shaders runtime/device",
+	"runtime/tune":            "graph graph/fuse shaders runtime/device wasm/codecache",
 	"runtime/exec":            "graph graph/fuse graph/plan shaders runtime/device runtime/tune",
 	"runtime/devicetest":      "graph graph/op graph/eval graph/autodiff shaders runtime/device runtime/exec",
 	"runtime/bench":           "graph graph/op graph/autodiff graph/model optim shaders runtime/device runtime/exec runtime/tune runtime/profile",

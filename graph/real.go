@@ -10,10 +10,10 @@ import (
 // Real is a float64 attribute of an op. Its JSON is a number, or "inf", "-inf" or "nan", which JSON lacks.
 type Real float64
 
-// String writes a whole number in full, which %v of a float64 does only below a million, and others as short as they can be.
+// String writes large numbers in full, which %v of a float64 does only below a million, and others as short as they can be.
 func (r Real) String() string {
-	if f := float64(r); f == math.Trunc(f) && math.Abs(f) < 1<<53 {
-		return strconv.FormatFloat(f, 'f', -1, 64)
+	if f := math.Abs(float64(r)); f == 0 || f >= 1 && f < 1<<53 {
+		return strconv.FormatFloat(float64(r), 'f', -1, 64)
 	}
 	return strconv.FormatFloat(float64(r), 'g', -1, 64)
 }

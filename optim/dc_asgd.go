@@ -11,7 +11,7 @@ import (
 func init() {
 	corrections["dc_asgd"] = func(c Config) (Correction, error) {
 		if !(c.DCLambda >= 0) || math.IsInf(c.DCLambda, 0) {
-			return nil, fmt.Errorf("optimizer.dc_lambda: found %v, expected a number from 0 on", c.DCLambda)
+			return nil, fmt.Errorf("optimizer.dc_lambda: found %v, expected a number from 0 on", graph.Real(c.DCLambda))
 		}
 		return dcASGD{lambda: c.DCLambda}, nil
 	}

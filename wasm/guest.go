@@ -17,18 +17,21 @@ import (
 
 // begin prepares a call.
 func (i *Instance) begin(ctx context.Context, export string, batch int, budget int64) {
-	var seed [32]byte
-	binary.LittleEndian.PutUint64(seed[:], i.options.Seed)
-	binary.LittleEndian.PutUint64(seed[8:], uint64(int64(batch)))
-	copy(seed[16:], exportVersion)
-	random := i.call.random
-	if random == nil {
-		random = rand.NewChaCha8(seed)
-	}
-	random.Seed(seed)
-	i.call = call{ctx: ctx, export: export, batch: batch, budget: budget, left: budget, random: random,
+	i.call = call{ctx: ctx, export: export, batch: batch, budget: budget, left: budget,
 		output:   output{line: i.options.Log, left: i.module.limits.LogBytes, partial: i.call.output.partial[:0], tail: i.call.output.tail[:0]},
 		deadline: time.Now().Add(i.module.limits.Deadline)}
+}
+
+// random is the call's stream of random bytes, seeded when it is first asked for: few calls do, and seeding is a tenth of a short one.
+func (i *Instance) random() *rand.ChaCha8 {
+	if i.call.random == nil {
+		var seed [32]byte
+		binary.LittleEndian.PutUint64(seed[:], i.options.Seed)
+		binary.LittleEndian.PutUint64(seed[8:], uint64(int64(i.call.batch)))
+		copy(seed[16:], exportVersion)
+		i.call.random = rand.NewChaCha8(seed)
+	}
+	return i.call.random
 }
 
 // finish ends a call. It turns how it ended into an *Error, and closes the instance after what may have left its memory in

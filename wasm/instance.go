@@ -48,9 +48,9 @@ type call struct {
 	failed   bool   // fail was called
 	refused  bool   // memory was
 	output   output
-	passed   uint64 // nanoseconds of the module's clock beside its work
-	used     int64  // units, when the call has ended
-	random   *rand.ChaCha8
+	passed   uint64        // nanoseconds of the module's clock beside its work
+	used     int64         // units, when the call has ended
+	random   *rand.ChaCha8 // nil until it is asked for
 }
 
 // Places of the module's memory that the host writes to.

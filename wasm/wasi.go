@@ -134,7 +134,7 @@ func wasiRandom(i *Instance, s []uint64) error {
 		return i.overdrawn()
 	}
 	for ; len(b) > 0; b = b[min(len(b), piece):] {
-		i.call.random.Read(b[:min(len(b), piece)])
+		i.random().Read(b[:min(len(b), piece)])
 		if err := i.overdue(); err != nil {
 			return err
 		}

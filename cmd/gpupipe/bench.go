@@ -67,7 +67,7 @@ func (c *benchCommand) Run(a *app) error {
 	if err := c.checkProfile(o); err != nil {
 		return train.Mistake(err)
 	}
-	devs, err := c.open()
+	devs, err := c.open(a)
 	defer func() {
 		for _, dev := range devs {
 			dev.Close()
@@ -105,13 +105,13 @@ func (c *benchCommand) Run(a *app) error {
 }
 
 // open opens the devices that are named, or the default.
-func (c *benchCommand) open() (devs []device.Device, err error) {
+func (c *benchCommand) open(a *app) (devs []device.Device, err error) {
 	names := c.Device
 	if len(names) == 0 {
 		names = []string{""}
 	}
 	for _, name := range names {
-		dev, err := openDevice(name)
+		dev, err := a.openDevice(name)
 		if err != nil {
 			return devs, err
 		}

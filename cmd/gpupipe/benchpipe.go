@@ -25,7 +25,7 @@ func (c *benchCommand) pipelines(a *app, s *status, o bench.Options, info device
 	}}
 	elsewhere := info.Kind == device.Software && os.Getenv(threads) != "1"
 	if !elsewhere {
-		p.Open = func() (device.Device, error) { return openDevice(info.Name) }
+		p.Open = func() (device.Device, error) { return a.openDevice(info.Name) }
 		if o.Tune != nil {
 			p.Execute = engine.Execute(o.Tune, 0)
 		}

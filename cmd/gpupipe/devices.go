@@ -14,20 +14,17 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/gpupipe/gpupipe/wasm/codecache"
 )
 
 const noAdapter = "no GPU adapter was found: install your GPU's Vulkan driver, or Mesa's lavapipe (25 or newer) to compute on the CPU"
 
 // openDevice opens a device by name: "webgpu:0" is WebGPU's first adapter, "vulkan:0" Vulkan's, "null" executes nothing. Without a number
 // it is the first adapter that is real hardware, or else the first; without a name, WebGPU's.
-func openDevice(name string) (device.Device, error) {
-	backend, number, numbered := strings.Cut(name, ":")
-	index := 0
-	if numbered {
-		var err error
-		if index, err = strconv.Atoi(number); err != nil || index < 0 {
-			return nil, fmt.Errorf("device %q: expected a name such as webgpu:0", name)
-		}
+func (a *app) openDevice(name string) (device.Device, error) {
+	backend, index, numbered, err := parseDevice(name)
+	if err != nil {
+		return nil, err
 	}
 	switch backend {
 	case "null":
@@ -49,9 +46,23 @@ func openDevice(name string) (device.Device, error) {
 		if err != nil {
 			return nil, err
 		}
-		return vulkan.Open(index, vulkan.Options{CacheDir: shaderCache()})
+		return vulkan.Open(index, vulkan.Options{CacheDir: a.shaderCache()})
 	}
-	return nil, fmt.Errorf("device %q: no such backend, expected webgpu:N, vulkan:N or null (gpupipe devices lists them)", name)
+	panic("a backend that parseDevice lets through")
+}
+
+// parseDevice takes a name apart, and refuses one that cannot be any device's.
+func parseDevice(name string) (backend string, index int, numbered bool, err error) {
+	backend, number, numbered := strings.Cut(name, ":")
+	if !slices.Contains([]string{"", "webgpu", "vulkan", "null"}, backend) {
+		return "", 0, false, fmt.Errorf("device %q: no such backend, expected webgpu:N, vulkan:N or null (gpupipe devices lists them)", name)
+	}
+	if numbered {
+		if index, err = strconv.Atoi(number); err != nil || index < 0 {
+			return "", 0, false, fmt.Errorf("device %q: expected a name such as webgpu:0", name)
+		}
+	}
+	return backend, index, numbered, nil
 }
 
 // choose is the index of the adapter that a name means.
@@ -78,17 +89,26 @@ func vulkanAdapters() ([]device.Info, []vulkan.Details, error) {
 	return infos, details, err
 }
 
-// shaderCache is the folder for what Vulkan has compiled; "" where users have none, or it cannot be made.
-func shaderCache() string {
+// shaderCache is the folder for what Vulkan has compiled; "" where there can be none.
+func (a *app) shaderCache() string { return a.codeCache("vulkan", vulkan.MakeCache) }
+
+// hookCache is the folder for compiled hooks; "" where there can be none.
+func (a *app) hookCache() string { return a.codeCache("hooks", codecache.Make) }
+
+// codeCache is a folder of the user's for machine code. Where it cannot be made, or others may write to it, it is said, once, and there is none.
+func (a *app) codeCache(name string, prepare func(dir string) error) string {
 	dir, err := os.UserCacheDir()
-	if err != nil {
-		return ""
+	if err == nil {
+		dir = filepath.Join(dir, "gpupipe", name)
+		err = prepare(dir)
 	}
-	dir = filepath.Join(dir, "gpupipe", "vulkan")
-	if os.MkdirAll(dir, 0o700) != nil {
-		return ""
+	if err == nil {
+		return dir
 	}
-	return dir
+	if _, told := a.told.LoadOrStore(name, true); !told {
+		a.note("gpupipe: what is compiled (%s) is not kept for the next time: %v", name, err)
+	}
+	return ""
 }
 
 // preferred is the first discrete adapter, else the first integrated one, else the first.
@@ -113,6 +133,15 @@ func names(infos []device.Info) string {
 
 type devicesCommand struct {
 	JSON bool `help:"Print a JSON array."`
+}
+
+func (c *devicesCommand) Help() string {
+	return `Devices of WebGPU, then those of Vulkan itself, which are the same GPUs by another way, with what Vulkan tells of them.
+
+Examples:
+  gpupipe devices
+  gpupipe devices --json
+  gpupipe train c.yaml --device vulkan:0`
 }
 
 // deviceLine is a device in --json: what is under details, Vulkan tells.

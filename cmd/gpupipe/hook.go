@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"regexp"
 	"slices"
@@ -36,6 +35,11 @@ Examples:
 type hookNewCommand struct {
 	Dir  string `arg:"" help:"The folder to make."`
 	Lang string `help:"c, rust, assemblyscript, tinygo or go." default:"c"`
+}
+
+func (c *hookNewCommand) Help() string {
+	return `Example:
+  gpupipe hook new --lang rust myloss && make -C myloss`
 }
 
 func (c *hookNewCommand) Run(a *app) error {
@@ -157,11 +161,8 @@ func (f *moduleFlags) documents() (texts [][]byte, size int, err error) {
 	text = strings.Repeat(text, 30)
 	if f.Text != "" {
 		b, err := os.ReadFile(f.Text)
-		if errors.Is(err, fs.ErrNotExist) {
-			err = train.Mistake(err)
-		}
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, train.Mistake(err)
 		}
 		text = string(b)
 	}

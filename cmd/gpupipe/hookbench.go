@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/wasm/bench"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -15,6 +16,13 @@ import (
 type hookBenchCommand struct {
 	moduleFlags
 	Seconds float64 `help:"How long each hook is measured." default:"1"`
+}
+
+func (c *hookBenchCommand) Help() string {
+	return `Documents are the paragraphs of --text. What is slower than its limit is told as SLOW, and is no error.
+
+Example:
+  gpupipe hook bench examples/hooks/quality_filter.wasm --text book.txt --seconds 3`
 }
 
 // measured is a figure beside its limit.
@@ -45,7 +53,7 @@ func figure(what, hook string, value float64, unit string, limit float64, least 
 
 func (c *hookBenchCommand) Run(a *app) error {
 	if !(c.Seconds > 0 && c.Seconds <= 3600) {
-		return train.Mistake(fmt.Errorf("--seconds: found %v, expected a number above 0 and at most 3600", c.Seconds))
+		return train.Mistake(fmt.Errorf("--seconds: found %v, expected a number above 0 and at most 3600", graph.Real(c.Seconds)))
 	}
 	if err := c.check(); err != nil {
 		return err

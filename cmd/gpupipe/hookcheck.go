@@ -13,6 +13,14 @@ import (
 
 type hookCheckCommand struct{ moduleFlags }
 
+func (c *hookCheckCommand) Help() string {
+	return `Tries each hook on sample data, again and in another instance, and tells what it gives, whether that is the same every time, and what a call
+took of what it may take.
+
+Example:
+  gpupipe hook check examples/hooks/focal_loss.wasm --config '{"gamma": 2}'`
+}
+
 // checked is what was found of a module.
 type checked struct {
 	File     string    `json:"file"`

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"reflect"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -75,8 +76,9 @@ type commands struct {
 type app struct {
 	ctx            context.Context
 	stdout, stderr io.Writer
-	terminal       bool  // stdout is one
-	failed         error // of writing to stdout, the first
+	terminal       bool     // stdout is one
+	failed         error    // of writing to stdout, the first
+	told           sync.Map // what is told once, by name
 }
 
 func main() {

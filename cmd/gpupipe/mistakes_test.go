@@ -33,6 +33,40 @@ func TestWithoutACacheARunGoesOn(t *testing.T) {
 	}
 }
 
+// Machine code is not taken from, nor left in, a folder that others may write to; Vulkan's device computes all the same.
+func TestWithoutAPrivateCacheDevicesOpen(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Log("Vulkan itself is for Linux")
+		return
+	}
+	for name, spoil := range map[string]func(dir string) error{
+		"others may write": func(dir string) error { return errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o777)) },
+		"and below": func(dir string) error {
+			return errors.Join(os.MkdirAll(dir+"/modules", 0o700), os.Chmod(dir+"/modules", 0o770))
+		},
+		"a file": func(dir string) error {
+			return errors.Join(os.MkdirAll(filepath.Dir(dir), 0o700), os.WriteFile(dir, nil, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Setenv("XDG_CACHE_HOME", dir)
+			cache := filepath.Join(dir, "gpupipe", "vulkan")
+			require.NoError(t, spoil(cache))
+			code, out, errs := command("verify", "--device", "vulkan:0", "--device", "vulkan:0", "--quick", "--batches", "6", "--filter", "none such")
+			assert.Equal(t, exitMistake, code, out)
+			assert.Equal(t, 1, strings.Count(errs, "gpupipe: what is compiled (vulkan) is not kept for the next time: "), errs)
+			code, _, errs = command("selftest", "--device", "vulkan:0", "--quick", "--filter", "silu")
+			assert.Equal(t, exitOK, code, errs)
+			assert.Contains(t, errs, cache)
+			left, _ := filepath.Glob(filepath.Join(cache, "*"))
+			for _, file := range left {
+				assert.Equal(t, "modules", filepath.Base(file), "nothing was written there")
+			}
+		})
+	}
+}
+
 func TestTooLargeIsAMistake(t *testing.T) {
 	dir := t.TempDir()
 	c := small(t, dir)
@@ -136,4 +170,31 @@ func TestEvalOfAHopelessModelIsJSON(t *testing.T) {
 	var e struct{ Loss, Perplexity float64 }
 	require.NoError(t, json.Unmarshal([]byte(out), &e))
 	assert.False(t, math.IsInf(e.Perplexity, 0))
+}
+
+// What is missing or of another kind is told as what was expected, and is the user's mistake.
+func TestWhatIsNamedIsNoneOfThose(t *testing.T) {
+	dir := t.TempDir()
+	filter := filepath.Join("..", "..", "examples", "hooks", "quality_filter.wasm")
+	for want, args := range map[string][]string{
+		"no model is named: expected a run folder, a checkpoint": {"eval", ""},
+		"no run is named: expected its folder":                   {"trace", ""},
+		dir + ": a folder without config.yaml: expected":         {"plan", dir},
+		"read " + dir + ": is a directory":                       {"hook", "check", filter, "--text", dir},
+	} {
+		code, out, errs := command(args...)
+		assert.Equal(t, exitMistake, code, "%v", args)
+		assert.Empty(t, out, "%v", args)
+		assert.Contains(t, errs, want)
+	}
+}
+
+// Every command tells how it is used.
+func TestEveryHelpHasAnExample(t *testing.T) {
+	for _, name := range []string{"train", "eval", "generate", "export", "topk", "devices", "data", "selftest", "verify", "schedule", "plan", "study", "bench",
+		"hook", "hook check", "hook bench", "hook new", "trace", "worker"} {
+		code, out, _ := command(append(strings.Fields(name), "--help")...)
+		assert.Equal(t, exitOK, code)
+		assert.Regexp(t, `(?s)Examples?:\n.*\n +gpupipe `+name, out)
+	}
 }

@@ -47,7 +47,7 @@ func (c *planCommand) Run(a *app) error {
 		return err
 	}
 	s := &status{app: a, silent: c.JSON}
-	o := train.PlanOptions{OpenDevice: c.open, Measure: measure.Options{Modelled: c.Modelled,
+	o := train.PlanOptions{OpenDevice: func(name string) (device.Device, error) { return c.open(a, name) }, Measure: measure.Options{Modelled: c.Modelled,
 		Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}}
 	save := func() error { return nil }
 	if !c.Modelled {
@@ -87,7 +87,11 @@ func (c *planCommand) Run(a *app) error {
 func (c *planCommand) load() (train.Config, error) {
 	path, run := c.Config, "plan"
 	if st, err := os.Stat(path); err == nil && st.IsDir() { // its checkpoints may hold the module that writes the model
-		path, run = filepath.Join(path, "config.yaml"), path
+		kept, err := configIn(path)
+		if err != nil {
+			return train.Config{}, err
+		}
+		path, run = kept, path
 	}
 	set := append([]string{"run.dir=" + quoted(run), "data.train=[none]", "data.val=[]"}, c.Set...)
 	if c.Stages != nil {
@@ -106,15 +110,15 @@ func (c *planCommand) load() (train.Config, error) {
 }
 
 // open opens a device; the one that executes nothing has the limits of a usual GPU, so that large models can be planned.
-func (c *planCommand) open(name string) (device.Device, error) {
+func (c *planCommand) open(a *app, name string) (device.Device, error) {
 	if backend, _, _ := strings.Cut(name, ":"); backend != "null" {
-		dev, err := openDevice(name)
+		dev, err := a.openDevice(name)
 		if err != nil && c.Modelled {
 			err = fmt.Errorf("%w; to plan for a GPU that is not here: --set pipeline.devices=[null:0]", err)
 		}
 		return dev, err
 	}
-	dev, err := openDevice(name)
+	dev, err := a.openDevice(name)
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ func TestPlanMistakes(t *testing.T) {
 		{[]string{"plan", "absent.yaml"}, "absent.yaml"},
 		{planArgs("--stages", "8"), "pipeline.stages: found 8"},
 		{planArgs("--stages", "2", "--cut", "9"), `pipeline.cut: found "[9]", expected ascending units from 1 to 6`},
-		{planArgs("--stages", "2", "--cut", "3,4"), `pipeline.cut: found "[3 4]", expected 1 units`},
+		{planArgs("--stages", "2", "--cut", "3,4"), `pipeline.cut: found "[3, 4]", expected 1 units`},
 		{planArgs("--stages", "2", "--memory", "lots"), `pipeline.memory: found "lots", expected bytes, as in 24GiB`},
 		{planArgs("--stages", "2", "--memory", "20kB"), "stage 0 (embed"},
 		{planArgs("--stages", "2", "--memory", "20kB"), "20000 available"},

@@ -2,10 +2,10 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/schedule/draw"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -176,6 +176,8 @@ func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 	return schedule.Generate(c.Name, o)
 }
 
+const mostCost = 1e12 // of an action
+
 // costs reads --costs. A stage's are divided evenly among its chunks.
 func (c *scheduleCommand) costs(s *schedule.Schedule) (schedule.Costs, error) {
 	var stages []schedule.Cost
@@ -190,8 +192,8 @@ func (c *scheduleCommand) costs(s *schedule.Schedule) (schedule.Costs, error) {
 	if len(stages) != 1 && len(stages) != s.Stages {
 		return schedule.Costs{}, fmt.Errorf("costs: found those of %d stages, expected 1 for all or %d", len(stages), s.Stages)
 	}
-	if !(c.Transfer >= 0) || math.IsInf(c.Transfer, 0) {
-		return schedule.Costs{}, fmt.Errorf("transfer: found %v, expected a number of at least 0", c.Transfer)
+	if !(c.Transfer >= 0 && c.Transfer <= mostCost) {
+		return schedule.Costs{}, fmt.Errorf("transfer: found %v, expected a number from 0 to 1e12", graph.Real(c.Transfer))
 	}
 	out := schedule.Costs{Exchange: c.Transfer}
 	if len(stages) == 1 {
@@ -208,7 +210,7 @@ func parseCost(text string, chunks float64) (schedule.Cost, error) {
 	var n []float64
 	for _, field := range strings.Split(text, ",") {
 		v, err := strconv.ParseFloat(strings.TrimSpace(field), 64)
-		if err != nil || !(v >= 0) || v > 1e12 {
+		if err != nil || !(v >= 0 && v <= mostCost) {
 			return schedule.Cost{}, fmt.Errorf("costs: found %q in %q, expected numbers from 0 to 1e12", strings.TrimSpace(field), text)
 		}
 		n = append(n, v/chunks)

@@ -114,6 +114,7 @@ func TestScheduleMistakes(t *testing.T) {
 		"costs: found 2 numbers in \"1,2\", expected F,B,U or F,I,W,U":              {"--name", "gpipe", "--costs", "1,2"},
 		"costs: found \"x\" in \"1,x,2\"":                                           {"--name", "gpipe", "--costs", "1,x,2"},
 		"costs: found those of 3 stages, expected 1 for all or 4":                   {"--name", "gpipe", "--costs", "1,2,3;1,2,3;1,2,3"},
+		"transfer: found 1e+308, expected a number from 0 to 1e12":                  {"--name", "1f1b", "--transfer=1e308"},
 		"transfer: found -1":                                                        {"--name", "gpipe", "--transfer=-1"},
 		"draw: found text with --json":                                              {"--name", "gpipe", "--draw", "text", "--json"},
 		`found ending ".pdf", expected .svg or .png`:                                {"--name", "gpipe", "--draw", filepath.Join(dir, "a.pdf")},

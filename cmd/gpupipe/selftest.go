@@ -21,7 +21,11 @@ type selftestCommand struct {
 
 func (c *selftestCommand) Help() string {
 	return `Computes every case of every op with every kernel, graphs whose ops fuse, long loops and every half, on a device, and compares with
-float64 on the CPU. Errors are relative to the largest magnitude of a result. Exits with 1 when anything is wrong.`
+float64 on the CPU. Errors are relative to the largest magnitude of a result. Exits with 1 when anything is wrong.
+
+Examples:
+  gpupipe selftest --device vulkan:0
+  gpupipe selftest --quick --filter matmul --json`
 }
 
 var errSelftest = errors.New("the device computes wrong results: update its driver, or choose another device")
@@ -45,7 +49,7 @@ type selftestReport struct {
 }
 
 func (c *selftestCommand) Run(a *app) error {
-	dev, err := openDevice(c.Device)
+	dev, err := a.openDevice(c.Device)
 	if err != nil {
 		return train.Mistake(err)
 	}

@@ -60,7 +60,7 @@ func (c *studyCommand) Run(a *app) error {
 		return c.list(a, g)
 	}
 	p := &studyProgress{progress: &progress{app: a, json: c.JSON}}
-	o := study.Options{Jobs: c.Jobs, OpenDevice: openDevice, OpenWorker: openWorker, Progress: p.show, Note: p.Note}
+	o := study.Options{Jobs: c.Jobs, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Progress: p.show, Note: p.Note}
 	rep, err := study.Execute(a.ctx, g, o)
 	p.endLine()
 	if errors.Is(err, study.ErrInterrupted) {

@@ -37,7 +37,7 @@ func (c *topKCommand) Run(a *app) error {
 	}
 	p := &progress{app: a, json: c.JSON}
 	s, err := train.TopK(a.ctx, train.TopKOptions{From: c.From, Data: c.Data, Field: c.Field, K: c.K, Out: c.Out, Force: c.Force, Tokenizer: c.Tokenizer,
-		Weights: train.Weights(c.Weights), SeqLen: c.SeqLen, BatchSize: c.BatchSize, Device: c.Device, OpenDevice: openDevice,
+		Weights: train.Weights(c.Weights), SeqLen: c.SeqLen, BatchSize: c.BatchSize, Device: c.Device, OpenDevice: a.openDevice,
 		Progress: p.predicting, Note: a.note})
 	p.endLine()
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -20,7 +21,8 @@ type traceCommand struct {
 func (c *traceCommand) Help() string {
 	return `Tells how long each stage of a run computed, waited and transferred: over all of the time, evaluations and checkpoints
 included, and in the steady state, which leaves out the first and the last batch between two moments at which the pipeline is
-empty. The file itself opens in https://ui.perfetto.dev and in chrome://tracing.
+empty. The file itself opens in https://ui.perfetto.dev and in chrome://tracing. It ends at 256 MiB, with an event that says so: it has
+the beginning of a longer run. A run that is resumed begins it anew.
 
   busy      computing: forwards, backwards and the optimizer
   update    the part of busy that is the optimizer's
@@ -34,6 +36,9 @@ Example:
 
 func (c *traceCommand) Run(a *app) error {
 	path := c.Path
+	if path == "" {
+		return train.Mistake(errors.New("no run is named: expected its folder, or its trace.json"))
+	}
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
 		path = filepath.Join(path, "trace.json")
 	}
@@ -47,6 +52,9 @@ func (c *traceCommand) Run(a *app) error {
 	a.printf("%s: %d batches\n", s.File, s.Batches)
 	if s.Cut {
 		a.printf("the file ends in the middle, as that of a run that was killed: what it has is counted\n")
+	}
+	if s.Full {
+		a.printf("the file ends before the run does, at %d MiB: what it has is counted\n", trace.MostBytes>>20)
 	}
 	if s.Restarts > 0 {
 		a.printf("devices were lost and started again %d times: what was done twice is counted twice\n", s.Restarts)

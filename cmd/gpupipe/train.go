@@ -55,7 +55,7 @@ func (c *trainCommand) Run(a *app) error {
 		return err
 	}
 	r := &progress{app: a, json: c.JSON}
-	o := train.Options{Resume: c.Resume, OpenDevice: openDevice, OpenWorker: openWorker, Report: r, Costs: a.measuredCosts(), HookCache: hookCache()}
+	o := train.Options{Resume: c.Resume, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts(), HookCache: a.hookCache()}
 	if c.Tune {
 		o.Tune = a.kernelChoices(r.timing)
 	}
@@ -99,11 +99,12 @@ func (c *trainCommand) load() (train.Config, error) {
 		if !utf8.ValidString(path) {
 			return train.Config{}, train.Mistake(fmt.Errorf("%q: a name that is not UTF-8, which a config cannot hold", path))
 		}
-		if _, err := os.Stat(filepath.Join(path, "config.yaml")); errors.Is(err, os.ErrNotExist) {
-			return train.Config{}, train.Mistake(fmt.Errorf("%s: a folder without config.yaml: expected a YAML file or the folder of a run", path))
+		kept, err := configIn(path)
+		if err != nil {
+			return train.Config{}, err
 		}
 		set = append([]string{"run.dir=" + quoted(path)}, set...)
-		path = filepath.Join(path, "config.yaml")
+		path = kept
 	}
 	if path == "" && len(set) == 0 {
 		return train.Config{}, train.Mistake(fmt.Errorf("no config is given: name a YAML file, or set keys with --set"))
@@ -114,14 +115,14 @@ func (c *trainCommand) load() (train.Config, error) {
 	return train.LoadConfig(path, set)
 }
 
+// configIn is the config that a run's folder keeps.
+func configIn(dir string) (string, error) {
+	path := filepath.Join(dir, "config.yaml")
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return "", train.Mistake(fmt.Errorf("%s: a folder without config.yaml: expected a YAML file or the folder of a run", dir))
+	}
+	return path, nil
+}
+
 // quoted writes a text as a YAML scalar.
 func quoted(s string) string { return fmt.Sprintf("%q", s) }
-
-// hookCache is the folder for compiled hooks; "" where users have none.
-func hookCache() string {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return ""
-	}
-	return filepath.Join(dir, "gpupipe", "hooks")
-}

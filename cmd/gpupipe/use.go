@@ -35,7 +35,7 @@ func (c *evalCommand) Run(a *app) error {
 	}
 	p := &progress{app: a, json: c.JSON}
 	e, err := train.Evaluate(a.ctx, train.EvalOptions{From: c.From, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
-		BatchSize: c.BatchSize, Device: c.Device, OpenDevice: openDevice, Progress: p.Reading,
+		BatchSize: c.BatchSize, Device: c.Device, OpenDevice: a.openDevice, Progress: p.Reading,
 		Weights: train.Weights(c.Weights), Note: a.note})
 	p.endLine()
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *generateCommand) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	g, err := train.NewGenerator(src, c.Device, openDevice, nil)
+	g, err := train.NewGenerator(src, c.Device, a.openDevice, nil)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func (c *verifyCommand) Run(a *app) error {
 		return train.Mistake(fmt.Errorf("batches: found %d, expected 6 to 10000, or 0", c.Batches))
 	}
 	s := &status{app: a, silent: c.JSON}
-	r, err := verify.Run(a.ctx, verify.Options{Devices: c.Device, OpenDevice: openDevice, Quick: c.Quick, Batches: c.Batches, Filter: c.Filter,
+	r, err := verify.Run(a.ctx, verify.Options{Devices: c.Device, OpenDevice: a.openDevice, Quick: c.Quick, Batches: c.Batches, Filter: c.Filter,
 		Progress: func(done, total int, name string) { s.say("%d of %d: %s", done+1, total, name) }})
 	s.clear()
 	if err != nil {

@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/sidecar"
 )
@@ -27,7 +30,14 @@ Examples:
 }
 
 // openWorker opens a device in a process of its own, which is this program again.
-func openWorker(name string) (device.Device, error) {
+func (a *app) openWorker(name string) (device.Device, error) {
+	backend, _, _, err := parseDevice(name)
+	if err != nil {
+		return nil, err
+	}
+	if backend == "vulkan" {
+		a.shaderCache() // the worker cannot say what is wrong with it
+	}
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -40,12 +50,21 @@ func openWorker(name string) (device.Device, error) {
 }
 
 func (c *workerCommand) Run(a *app) error {
+	if _, _, _, err := parseDevice(c.Device); err != nil {
+		return train.Mistake(err)
+	}
+	mute := &app{ctx: a.ctx, stdout: io.Discard, stderr: io.Discard} // what is to be said of devices the host says
 	open := func(name string) (device.Device, error) {
 		if name != c.Device {
 			return nil, fmt.Errorf("the host wants device %q, the command line %q", name, c.Device)
 		}
-		return openDevice(name)
+		return mute.openDevice(name)
 	}
 	// Its own context: what ends the command elsewhere is the host's to decide on.
-	return sidecar.Work(context.WithoutCancel(a.ctx), os.Stdin, c.Socket, open)
+	err := sidecar.Work(context.WithoutCancel(a.ctx), os.Stdin, c.Socket, open)
+	var usage *sidecar.UsageError
+	if errors.As(err, &usage) {
+		return train.Mistake(err)
+	}
+	return err
 }

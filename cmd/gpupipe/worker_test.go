@@ -1,6 +1,10 @@
 package main
 
 import (
+	"io"
+	"os"
+	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -12,9 +16,10 @@ import (
 // A device in a process of this program tells of itself what it would here.
 func TestWorker(t *testing.T) {
 	t.Setenv("GPUPIPE_TEST_COMMAND", "1") // see TestMain
-	here, err := openDevice("null:3")
+	a := &app{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}
+	here, err := a.openDevice("null:3")
 	require.NoError(t, err)
-	there, err := openWorker("null:3")
+	there, err := a.openWorker("null:3")
 	require.NoError(t, err)
 	assert.Equal(t, here.Info(), there.Info())
 	assert.Equal(t, here.Limits(), there.Limits())
@@ -25,11 +30,39 @@ func TestWorker(t *testing.T) {
 	require.NoError(t, there.Close())
 	require.ErrorIs(t, there.Sync(), device.ErrClosed)
 
-	_, err = openWorker("cuda:0")
+	_, err = a.openWorker("cuda:0")
 	require.ErrorContains(t, err, `device "cuda:0": no such backend`)
 	code, _, errs := command("worker")
 	assert.Equal(t, exitMistake, code)
 	assert.Contains(t, errs, "missing flags: --socket")
+}
+
+// Bad input is the user's mistake here as elsewhere, and nothing is made.
+func TestWorkerMistakes(t *testing.T) {
+	t.Setenv("GPUPIPE_TEST_COMMAND", "1")
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o755))
+	token := "0123456789abcdef\n"
+	for _, c := range []struct{ stdin, device, socket, want string }{
+		{"", "null", dir + "/a/socket", "no token on the standard input"},
+		{"short\n", "null", dir + "/a/socket", "a token of 5 bytes, expected 16 or more"},
+		{token, "cuda:0", dir + "/a/socket", `device "cuda:0": no such backend`},
+		{token, "vulkan:x", dir + "/a/socket", `device "vulkan:x": expected a name such as webgpu:0`},
+		{token, "null", dir + "/socket", dir + " is drwxr-xr-x: expected a folder that only its owner can enter, or none"},
+		{token, "null", dir + "/a/b/socket", "no such file or directory"},
+		{token, "null", "", "a socket's path that is empty"},
+		{token, "null", dir + "/" + strings.Repeat("a", 110), "expected 103 at most"},
+	} {
+		cmd := exec.Command(os.Args[0], "worker", "--device", c.device, "--socket", c.socket)
+		cmd.Stdin = strings.NewReader(c.stdin)
+		out, err := cmd.CombinedOutput()
+		require.Error(t, err, c.want)
+		assert.Equal(t, exitMistake, cmd.ProcessState.ExitCode(), c.want)
+		assert.Contains(t, string(out), c.want)
+	}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, entries)
 }
 
 // With pipeline.isolate: process the devices of a run are in processes of this program.

@@ -4,7 +4,6 @@ package atomicfile
 
 import (
 	"bufio"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -15,14 +14,16 @@ import (
 )
 
 // Write replaces the file at path by what write produces. On any error the old file is untouched and
-// nothing is left behind. The writer is buffered.
+// nothing is left behind; what a killed process left goes a day later, at the next Write. The writer is buffered.
 func Write(path string, write func(io.Writer) error) (err error) {
 	dir, base := filepath.Split(path)
-	tmp := filepath.Join(dir, "."+base+".tmp-"+rand.Text()[:10])
+	sweep(dir, base, "tmp")
+	tmp := side(dir, base, "tmp")
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
+	hold(f)
 	defer func() {
 		if err != nil {
 			f.Close() // a second Close is harmless

@@ -1,7 +1,6 @@
 package atomicfile
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -10,13 +9,15 @@ import (
 
 // WriteFolder makes a folder of what fill puts into a fresh one: wholly or, on error, not at all. What fill writes must be
 // durable when it returns. Missing parents are made. A folder that is there already must be empty, or be replaced: then it
-// stays until the new one is complete; only a kill between two renames leaves it under the name .BASE.old-….
+// stays until the new one is complete; only a kill between two renames leaves it under the name .BASE.old-…. What a
+// killed process left goes a day later, at the next WriteFolder to that path; of .BASE.old-…, once what replaces it is complete.
 func WriteFolder(path string, replace bool, fill func(dir string) error) (err error) {
 	if path, err = filepath.Abs(path); err != nil { // also of ".", whose name is needed
 		return err
 	}
 	parent, base := filepath.Split(path)
 	made := MissingFolders(filepath.Clean(parent))
+	sweep(parent, base, "tmp")
 	tmp, old := side(parent, base, "tmp"), ""
 	defer func() {
 		if err != nil {
@@ -30,6 +31,7 @@ func WriteFolder(path string, replace bool, fill func(dir string) error) (err er
 	if err := os.MkdirAll(tmp, 0o777); err != nil {
 		return err
 	}
+	defer holdFolder(tmp)()
 	if err := fill(tmp); err != nil {
 		return err
 	}
@@ -53,13 +55,11 @@ func WriteFolder(path string, replace bool, fill func(dir string) error) (err er
 			return err
 		}
 	}
+	if replace {
+		sweep(parent, base, "old")
+	}
 	if old != "" {
 		return os.RemoveAll(old)
 	}
 	return nil
-}
-
-// side names a folder beside another.
-func side(parent, base, kind string) string {
-	return filepath.Join(parent, "."+base+"."+kind+"-"+rand.Text()[:10])
 }

@@ -2,9 +2,12 @@ package atomicfile
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -63,4 +66,53 @@ func TestWriteFolderFails(t *testing.T) {
 	assert.Error(t, WriteFolder(filepath.Join(file, "out"), true, holding("new")))
 	assert.Equal(t, []string{"a.txt"}, names(t, path))
 	assert.Equal(t, "old", text(t, path))
+}
+
+// What killed processes left goes after a day; what a living one writes stays, however long it takes, and so does what is not a temporary file of this path.
+func TestLeftOversAreSweptAway(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Log("without locks folders stay")
+		return
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a")
+	age := func(name string, age time.Duration) {
+		require.NoError(t, os.Chtimes(filepath.Join(dir, name), time.Time{}, time.Now().Add(-age)))
+	}
+	left := func(name string, old time.Duration) {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o777))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name, "x"), nil, 0o666))
+		age(name, old)
+	}
+	left(".a.tmp-AAAAAAAAAA", 25*time.Hour)
+	left(".a.tmp-BBBBBBBBBB", 23*time.Hour)
+	left(".a.old-CCCCCCCCCC", 25*time.Hour)
+	left(".a.tmp-notes", 25*time.Hour)
+	left(".b.tmp-DDDDDDDDDD", 25*time.Hour)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, ".a.tmp-EEEEEEEEEE"), nil, 0o666))
+	age(".a.tmp-EEEEEEEEEE", 25*time.Hour)
+	stay := []string{".a.old-CCCCCCCCCC", ".a.tmp-BBBBBBBBBB", ".a.tmp-notes", ".b.tmp-DDDDDDDDDD"}
+
+	require.NoError(t, Write(path, func(w io.Writer) error {
+		mine, err := filepath.Glob(filepath.Join(dir, ".a.tmp-??????????"))
+		require.NoError(t, err)
+		require.Len(t, mine, 2, "the young one, and this")
+		for _, m := range mine {
+			if name := filepath.Base(m); name != ".a.tmp-BBBBBBBBBB" {
+				age(name, 48*time.Hour)
+			}
+		}
+		return Write(path, func(io.Writer) error { return nil }) // as another process would
+	}), "it was not taken away")
+	assert.Equal(t, append(stay, "a"), names(t, dir))
+	require.NoError(t, os.Remove(path))
+
+	require.NoError(t, WriteFolder(path, false, func(tmp string) error {
+		age(filepath.Base(tmp), 48*time.Hour)
+		sweep(dir, "a", "tmp")
+		return holding("new")(tmp)
+	}))
+	assert.Equal(t, append(stay, "a"), names(t, dir), "it may be all that is left of what was there")
+	require.NoError(t, WriteFolder(path, true, holding("newer")))
+	assert.Equal(t, append(stay[1:], "a"), names(t, dir))
 }

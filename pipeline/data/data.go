@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 )
 
 // Tokenizer is what this package needs of a tokenizer.
@@ -103,14 +104,17 @@ func (o *Options) check() error {
 	case o.Vocab < 1 || int64(o.Vocab) > math.MaxInt32:
 		return fmt.Errorf("vocabulary is %d: expected 1 to 2^31-1", o.Vocab)
 	case math.IsNaN(o.ValFraction) || o.ValFraction < 0 || o.ValFraction >= 1:
-		return fmt.Errorf("data.val_fraction is %v: expected at least 0 and below 1", o.ValFraction)
+		return fmt.Errorf("data.val_fraction is %s: expected at least 0 and below 1", decimal(o.ValFraction))
 	case o.ValFraction > 0 && len(o.Val) > 0:
-		return fmt.Errorf("data.val names files and data.val_fraction is %v: expected one of the two", o.ValFraction)
+		return fmt.Errorf("data.val names files and data.val_fraction is %s: expected one of the two", decimal(o.ValFraction))
 	case o.ValFraction > 0 && o.SeqLen < 1:
 		return fmt.Errorf("sequence length is %d: expected at least 1", o.SeqLen)
 	}
 	return nil
 }
+
+// decimal writes a fraction as people do: %v would have 1e-05.
+func decimal(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 // progress counts the bytes read of all files together.
 type progress struct {

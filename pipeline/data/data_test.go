@@ -153,13 +153,13 @@ func TestBadFiles(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	ok := Options{Train: []string{"a"}, Vocab: 1, SeqLen: 1}
 	for want, change := range map[string]func(*Options){
-		"data.train: no file given":   func(o *Options) { o.Train = nil },
-		"vocabulary is 0":             func(o *Options) { o.Vocab = 0 },
-		"data.val_fraction is 1":      func(o *Options) { o.ValFraction = 1 },
-		"data.val_fraction is NaN":    func(o *Options) { o.ValFraction = math.NaN() },
-		"data.val names files and":    func(o *Options) { o.ValFraction, o.Val = 0.1, []string{"b"} },
-		"sequence length is 0":        func(o *Options) { o.ValFraction, o.SeqLen = 0.1, 0 },
-		"data.train: a: no such file": func(*Options) {},
+		"data.train: no file given":                              func(o *Options) { o.Train = nil },
+		"vocabulary is 0":                                        func(o *Options) { o.Vocab = 0 },
+		"data.val_fraction is 1":                                 func(o *Options) { o.ValFraction = 1 },
+		"data.val_fraction is NaN":                               func(o *Options) { o.ValFraction = math.NaN() },
+		"data.val names files and data.val_fraction is 0.00001:": func(o *Options) { o.ValFraction, o.Val = 1e-5, []string{"b"} },
+		"sequence length is 0":                                   func(o *Options) { o.ValFraction, o.SeqLen = 0.1, 0 },
+		"data.train: a: no such file":                            func(*Options) {},
 	} {
 		o := ok
 		change(&o)

@@ -66,12 +66,12 @@ func New(o Options) (*Engine, error) {
 		return nil, err
 	}
 	for s := range o.Stages {
-		whole, split, postponed := backwards(sample.Line(s))
+		whole, split, postponed := schedule.Backwards(sample.Line(s))
 		e.whole, e.split, e.postponed = e.whole || whole, e.split || split, e.postponed || postponed
 	}
 	for i, dev := range o.Devices {
 		l := &line{e: e, index: i, stage: i % o.Stages, replica: i / o.Stages, dev: dev}
-		l.slots = slots(sample.Line(l.stage))
+		l.slots = schedule.Slots(sample.Line(l.stage))
 		if err := l.prepare(); err != nil {
 			return nil, &Fault{l.name(), fmt.Errorf("%s on %s: %w", l.name(), dev.Info().Name, err)}
 		}

@@ -2,11 +2,9 @@ package engine
 
 import (
 	"fmt"
-	"iter"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/optim"
-	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/stage"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -85,35 +83,3 @@ func (l *line) scales() bool {
 
 // sampleBatches is how many batches show all that a schedule ever does.
 const sampleBatches = 4
-
-// slots counts the microbatches that a chunk has in flight at most: from F to B, or to W.
-func slots(actions iter.Seq[schedule.Action]) int {
-	flying, most := map[int]int{}, 1
-	for a := range actions {
-		switch a.Kind {
-		case schedule.Forward:
-			flying[a.Chunk]++
-			most = max(most, flying[a.Chunk])
-		case schedule.Backward, schedule.WeightGrad:
-			flying[a.Chunk]--
-		}
-	}
-	return most
-}
-
-// backwards tells which a schedule has: whole ones, ones in two halves, and whether anything comes between the two.
-func backwards(actions iter.Seq[schedule.Action]) (whole, split, postponed bool) {
-	var before schedule.Action
-	for a := range actions {
-		switch a.Kind {
-		case schedule.Backward:
-			whole = true
-		case schedule.WeightGrad:
-			first := a
-			first.Kind = schedule.InputGrad
-			split, postponed = true, postponed || before != first
-		}
-		before = a
-	}
-	return whole, split, postponed
-}

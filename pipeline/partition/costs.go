@@ -2,7 +2,10 @@ package partition
 
 import (
 	"math/bits"
+	"slices"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
 // costs answers in constant time what a stage costs and takes, for any range of units.
@@ -20,8 +23,12 @@ type costs struct {
 }
 
 func newCosts(p Problem) *costs {
-	c := &costs{Problem: p, slots: slots(p.Schedule)}
-	c.halves, c.postponed = split(p.Schedule)
+	c := &costs{Problem: p}
+	for _, actions := range p.Schedule.Lines {
+		line := slices.Values(actions)
+		_, halves, postponed := schedule.Backwards(line)
+		c.slots, c.halves, c.postponed = append(c.slots, int64(schedule.Slots(line))), c.halves || halves, c.postponed || postponed
+	}
 	n := len(p.Units)
 	c.parameters, c.state = make([]int64, n+1), make([]int64, n+1)
 	c.kept, c.keptW, c.data = make([]int64, n+1), make([]int64, n+1), make([]int64, n+1)

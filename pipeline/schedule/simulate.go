@@ -13,6 +13,9 @@ type Cost struct {
 	Activation                               float64 // bytes that a microbatch holds from its forward to the end of its backward
 }
 
+// mostCost leaves room for sums of as many as a schedule can have.
+const mostCost = 1e100
+
 // Costs is what Simulate reckons with.
 type Costs struct {
 	Parts    []Cost  // of each part of the model, or one for all
@@ -76,8 +79,8 @@ func (c Costs) check(s *Schedule) error {
 	}
 	for q, p := range c.Parts {
 		for _, v := range []float64{p.Forward, p.Backward, p.InputGrad, p.WeightGrad, p.Update, p.Transfer, p.Activation, c.Exchange} {
-			if !(v >= 0) || math.IsInf(v, 0) {
-				return fmt.Errorf("schedule %s: costs of part %d: found %v, expected finite numbers of at least 0", s.Name, q, v)
+			if !(v >= 0 && v <= mostCost) {
+				return fmt.Errorf("schedule %s: costs of part %d: found %v, expected numbers from 0 to %v", s.Name, q, v, mostCost)
 			}
 		}
 	}
@@ -104,6 +107,7 @@ type simulation struct {
 	updated  [][]float64         // of each line and batch: when its own parameters were
 	arrived  map[arrival]float64 // when what was sent, and not yet used, came
 	channels map[channel]float64 // when they are free again
+	ready    []Event             // of each line: what it can begin next; without a start where that is not known yet
 	events   []Event
 }
 
@@ -118,7 +122,7 @@ var missing = math.NaN()
 
 func newSimulation(s *Schedule, c Costs) *simulation {
 	sim := &simulation{Schedule: s, costs: c, at: make([]int, s.Stages), free: make([]float64, s.Stages), updates: make([]int, s.Stages),
-		arrived: map[arrival]float64{}, channels: map[channel]float64{}}
+		arrived: map[arrival]float64{}, channels: map[channel]float64{}, ready: make([]Event, s.Stages)}
 	if s.Links != nil {
 		sim.links = *s.Links
 	}
@@ -129,17 +133,31 @@ func newSimulation(s *Schedule, c Costs) *simulation {
 		}
 		sim.left, sim.complete, sim.updated = append(sim.left, left), append(sim.complete, complete), append(sim.updated, updated)
 	}
+	sim.lookAtAll()
 	return sim
 }
 
-// next does what can begin first on any device; an update goes before what else could. It is false at the end.
+// look finds what a line can begin next; an update goes before what else could.
+func (sim *simulation) look(s int) {
+	e, u := sim.computation(s), sim.update(s)
+	if u.Start <= e.Start || math.IsNaN(e.Start) {
+		e = u
+	}
+	sim.ready[s] = e
+}
+
+func (sim *simulation) lookAtAll() {
+	for s := range sim.Stages {
+		sim.look(s)
+	}
+}
+
+// next does what can begin first on any device. It is false at the end.
 func (sim *simulation) next() bool {
 	first := Event{Start: math.Inf(1)}
-	for s := range sim.Stages {
-		for _, e := range []Event{sim.update(s), sim.computation(s)} {
-			if e.Start < first.Start { // never where it is missing
-				first = e
-			}
+	for _, e := range sim.ready {
+		if e.Start < first.Start { // never where it is missing
+			first = e
 		}
 	}
 	if math.IsInf(first.Start, 1) {
@@ -219,7 +237,7 @@ func (sim *simulation) exchange(from, to int) float64 {
 	return sim.costs.Exchange
 }
 
-// finish passes on what an action leaves.
+// finish passes on what an action leaves, to those lines that it may concern.
 func (sim *simulation) finish(e Event) {
 	a, s := e.Action, e.Stage
 	if !sim.early(a) {
@@ -230,6 +248,7 @@ func (sim *simulation) finish(e Event) {
 	}
 	if send, to, chunk, is := sim.gives(s, a); is {
 		sim.send(e, channel{send - 1, s, to}, chunk)
+		sim.look(to)
 	}
 	switch a.Kind {
 	case Backward, WeightGrad:
@@ -239,10 +258,20 @@ func (sim *simulation) finish(e Event) {
 				sim.updated[s][a.Batch] = e.End + 2*sim.costs.Exchange
 				sim.updates[s]++
 			}
+			sim.tell()
 		}
 	case Update:
 		sim.updated[s][a.Batch] = e.End
 		sim.updates[s]++
+		sim.tell()
+	}
+	sim.look(s)
+}
+
+// tell has all lines look again, where they know of each other's votes and weights.
+func (sim *simulation) tell() {
+	if sim.Links != nil {
+		sim.lookAtAll()
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 type Summary struct {
 	File     string  `json:"file"`
 	Cut      bool    `json:"cut,omitempty"`      // the file ends in the middle, as that of a killed run may
+	Full     bool    `json:"full,omitempty"`     // the run went on after the file had grown as large as it may
 	Batches  int     `json:"batches"`            // trained; those that were trained again after a restart count once
 	Restarts int     `json:"restarts,omitempty"` // of devices that were lost
 	Stages   []Stage `json:"stages"`
@@ -59,7 +60,7 @@ func Summarize(path string) (Summary, error) {
 	if len(rows) == 0 {
 		return s, fmt.Errorf("%s: it tells of no stage that computed, expected events of category %q or %q", path, Forward, Evaluate)
 	}
-	s.Batches, s.Restarts = len(t.batches()), t.restarts
+	s.Batches, s.Restarts, s.Full = len(t.batches()), t.restarts, t.full
 	stretches := t.stretches()
 	for _, r := range rows {
 		stage := Stage{Name: r.name, Means: r.means(), All: r.shares([]window{t.window(rows)})}
@@ -103,6 +104,7 @@ type timeline struct {
 	data      []interval
 	restarts  int
 	restarted float64 // when the last restart ended
+	full      bool
 }
 
 // stretch is batches between two moments at which the pipeline is empty, the first of which is known: some of them may have been begun
@@ -136,6 +138,7 @@ func (t *timeline) add(e Event) error {
 		}
 	}
 	if e.Category == Run || e.Category == "" {
+		t.full = t.full || e.Category == "" && strings.HasPrefix(e.Name, fullEvent)
 		if e.Name == TrainEvent && e.Args.From != nil && e.Args.To != nil {
 			t.trained = append(t.trained, stretch{*e.Args.From, *e.Args.To, e.Start})
 		}

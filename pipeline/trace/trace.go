@@ -17,8 +17,11 @@ const (
 	flushEvery = time.Second
 	processID  = 1
 
-	mostBytes = 256 << 20 // of a file: larger ones no viewer opens
+	fullEvent = "the trace ends here"
 )
+
+// MostBytes is how large a file becomes: larger ones no viewer opens.
+const MostBytes = 256 << 20
 
 // Writer writes one trace, a JSON array of events. It is safe for concurrent use. Events go to the file when
 // 64 KiB or a second have gathered, each time with the array's end, which the next ones overwrite: the file is
@@ -45,7 +48,7 @@ func Create(path, process string) (*Writer, error) {
 		return nil, err
 	}
 	now := time.Now()
-	w := &Writer{file: f, start: now, flushed: now, tracks: map[string]int{}, most: mostBytes}
+	w := &Writer{file: f, start: now, flushed: now, tracks: map[string]int{}, most: MostBytes}
 	w.metadata(0, "process_name", "name", process)
 	w.flush()
 	if w.err != nil {
@@ -86,7 +89,7 @@ func (w *Writer) Complete(track string, what Category, name string, start time.T
 		return
 	}
 	if w.full = w.size+int64(w.buf.Len()) > w.most; w.full {
-		what, name, args = "", fmt.Sprintf("the trace ends here, at %d bytes", w.size+int64(w.buf.Len())), nil
+		what, name, args = "", fmt.Sprintf("%s, at %d bytes", fullEvent, w.size+int64(w.buf.Len())), nil
 	}
 	w.add(event{Name: name, Cat: what, Color: what.colour(), Phase: "X", PID: processID, TID: w.track(track), Start: micros(start.Sub(w.start)),
 		Dur: micros(max(dur, 0)), Args: encodeArgs(args)})

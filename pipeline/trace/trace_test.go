@@ -96,6 +96,19 @@ func TestFullFile(t *testing.T) {
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	assert.Less(t, info.Size(), int64(2500))
+
+	w, err = Create(path, "p")
+	require.NoError(t, err)
+	w.most = 2000
+	for i := range 100 {
+		w.Complete("stage 0", Forward, fmt.Sprint("F", i), time.Now(), time.Microsecond, map[string]any{"batch": i})
+	}
+	require.NoError(t, w.Close())
+	s, err := Summarize(path)
+	require.NoError(t, err)
+	assert.True(t, s.Full)
+	assert.False(t, s.Cut)
+	assert.Less(t, s.Batches, 100)
 }
 
 func TestConcurrent(t *testing.T) {

@@ -119,7 +119,7 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "pipeline: {schedule: none.txt}\n":                                                          `c.yaml:5: pipeline.schedule: found "none.txt", expected one of sync, gpipe, 1f1b, interleaved, zb-h1, 2bw, or a schedule file`,
 		smallConfig + "pipeline: {error_feedback: true}\n":                                                        "c.yaml: pipeline.correction: found \"error_feedback\", expected none",
 		smallConfig + "pipeline: {cut: [2]}\n":                                                                    `c.yaml:5: pipeline.cut: found "[2]", expected 0 units`,
-		smallConfig + "pipeline: {stages: 3, cut: [3, 2]}\n":                                                      `c.yaml:5: pipeline.cut: found "[3 2]", expected ascending units from 1 to 5`,
+		smallConfig + "pipeline: {stages: 3, cut: [3, 2]}\n":                                                      `c.yaml:5: pipeline.cut: found "[3, 2]", expected ascending units from 1 to 5`,
 		smallConfig + "pipeline: {isolate: yes}\n":                                                                `c.yaml:5: pipeline.isolate: found "yes", expected one of none, process`,
 		smallConfig + "pipeline: {restarts: -1}\n":                                                                "c.yaml:5: pipeline.restarts: found -1, expected an integer from 0 to",
 		smallConfig + "pipeline: {replicas: 2}\n":                                                                 "train.microbatches: found 1, expected a multiple of pipeline.replicas (2)",

@@ -30,11 +30,11 @@ type Sampling struct {
 func (s Sampling) Validate() error {
 	switch {
 	case !(s.Temperature >= 0) || math.IsInf(s.Temperature, 1):
-		return mistakef("temperature: found %v, expected a number of at least 0", s.Temperature)
+		return mistakef("temperature: found %v, expected a number of at least 0", graph.Real(s.Temperature))
 	case s.TopK < 0:
 		return mistakef("top-k: found %d, expected at least 0 (0: no limit)", s.TopK)
 	case !(s.TopP > 0) || s.TopP > 1:
-		return mistakef("top-p: found %v, expected a number above 0 and at most 1", s.TopP)
+		return mistakef("top-p: found %v, expected a number above 0 and at most 1", graph.Real(s.TopP))
 	}
 	return nil
 }

@@ -214,7 +214,7 @@ func TestMistakesOfModulesAreTheUsers(t *testing.T) {
 		"focal_loss.wasm: refused: does not export the function learning_rate":                                                                   "focal_loss.wasm, hook: learning_rate",
 		"focal_loss.wasm: build_loss: failed: gamma is not a number":                                                                             "focal_loss.wasm, hook: build_loss, config: {gamma: x}",
 		"config: epsilon must be at least 0 and below 1":                                                                                         "label_smoothing.wasm, hook: build_loss, config: {epsilon: 3}",
-		"inverse_sqrt.wasm: learning_rate: batch 0: failed: the factor is [NaN], expected a number from 0 to 1e+06":                              "inverse_sqrt.wasm, hook: learning_rate, config: {warmup: -1}",
+		"inverse_sqrt.wasm: learning_rate: batch 0: failed: the factor is NaN, expected a number from 0 to 1000000":                              "inverse_sqrt.wasm, hook: learning_rate, config: {warmup: -1}",
 		"the corpus has no tokens: of 1 documents hooks left nothing":                                                                            "quality_filter.wasm, hook: map_document, config: {least_words: 1000}",
 		"text.txt: the document at offset 0: hook ../../examples/hooks/quality_filter.wasm: start function: failed: least_words is not a number": "quality_filter.wasm, hook: map_document, config: {least_words: many}",
 	} {

@@ -314,5 +314,13 @@ func (p *pace) step(tokens, left int) (perSec float64, remaining time.Duration) 
 	if len(p.recent) == paceSteps {
 		p.best = max(p.best, perSec)
 	}
-	return perSec, time.Duration(float64(tokens) * float64(left) / perSec * float64(time.Second))
+	return perSec, timeFor(tokens, left, perSec)
+}
+
+// timeFor is how long so many steps of so many tokens take; 0 where the speed is not known.
+func timeFor(tokens, steps int, perSec float64) time.Duration {
+	if perSec <= 0 {
+		return 0
+	}
+	return time.Duration(float64(tokens) * float64(steps) / perSec * float64(time.Second))
 }

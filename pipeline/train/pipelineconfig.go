@@ -86,9 +86,9 @@ func (c Config) validatePipeline() error {
 	case c.Train.Microbatches%p.Replicas != 0:
 		return bad("train.microbatches", c.Train.Microbatches, "a multiple of pipeline.replicas (%d)", p.Replicas)
 	case len(p.Devices) > lines:
-		return bad("pipeline.devices", fmt.Sprint(p.Devices), "at most %d, one for each of %d stages of %d replicas", lines, p.Stages, p.Replicas)
+		return bad("pipeline.devices", listed(p.Devices), "at most %d, one for each of %d stages of %d replicas", lines, p.Stages, p.Replicas)
 	case len(p.Cut) > 0 && len(p.Cut) != p.Stages*p.Chunks-1:
-		return bad("pipeline.cut", fmt.Sprint(p.Cut), "%d units at which parts begin (%d stages of %d chunks), or []: automatic",
+		return bad("pipeline.cut", listed(p.Cut), "%d units at which parts begin (%d stages of %d chunks), or []: automatic",
 			p.Stages*p.Chunks-1, p.Stages, p.Chunks)
 	}
 	if !c.Model.written() { // else the units are known when the module has run
@@ -102,6 +102,9 @@ func (c Config) validatePipeline() error {
 	return c.validateCorrection()
 }
 
+// listed writes a list as YAML does.
+func listed[T any](list []T) string { return strings.ReplaceAll(fmt.Sprint(list), " ", ", ") }
+
 // fits refuses more parts than a model has units, and cuts where it has none.
 func (p PipelineConfig) fits(m model.Model) error {
 	units := m.Units()
@@ -111,7 +114,7 @@ func (p PipelineConfig) fits(m model.Model) error {
 	before := 0
 	for _, u := range p.Cut {
 		if u <= before || u >= units {
-			return bad("pipeline.cut", fmt.Sprint(p.Cut), "ascending units from 1 to %d (0 is %s, %d %s)", units-1, m.UnitScope(0), units-1, m.UnitScope(units-1))
+			return bad("pipeline.cut", listed(p.Cut), "ascending units from 1 to %d (0 is %s, %d %s)", units-1, m.UnitScope(0), units-1, m.UnitScope(units-1))
 		}
 		before = u
 	}

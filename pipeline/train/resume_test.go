@@ -122,6 +122,42 @@ func TestInterruptedEvaluation(t *testing.T) {
 	assert.Greater(t, postponed, 1, "evaluations that were interrupted")
 }
 
+// A step that is told of when the run goes on is told with the number of steps that there are now.
+func TestInterruptedEvaluationOfALongerRun(t *testing.T) {
+	steps := "train={steps: %d, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 4}"
+	for n := int64(1); ; n++ {
+		c := demo(t, t.TempDir(), fmt.Sprintf(steps, 6))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		x := &reference{strikes: func(run int64) error {
+			if run == n {
+				cancel()
+			}
+			return nil
+		}}
+		res, err := Run(ctx, c, options(x, &notes{}))
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, x.runs.Load(), n, "no evaluation was interrupted")
+		if saved, err := os.ReadFile(filepath.Join(res.Checkpoint, "state.json")); err != nil || !strings.Contains(string(saved), `"untold"`) {
+			continue
+		}
+		c.Train.Steps = 9
+		told := &notes{}
+		o := options(&reference{}, told)
+		o.Resume = true
+		_, err = Run(t.Context(), c, o)
+		require.NoError(t, err)
+		require.Len(t, told.steps, 10-res.Step)
+		first := told.steps[0]
+		assert.Equal(t, res.Step, first.Step)
+		assert.Equal(t, timeFor(4*8, 9-res.Step, first.TokensPerSec), first.Left)
+		for _, p := range told.steps {
+			assert.Equal(t, 9, p.Steps, "of step %d", p.Step)
+		}
+		return
+	}
+}
+
 // What is computed may not change.
 func TestResumeRefusesAnotherDelay(t *testing.T) {
 	dir := t.TempDir()

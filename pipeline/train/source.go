@@ -139,6 +139,9 @@ func (src *Source) keep(c *checkpoint.Checkpoint) error {
 
 // openCheckpoint returns nil for a folder that is neither a run nor a checkpoint.
 func openCheckpoint(path string, src *Source) (c *checkpoint.Checkpoint, err error) {
+	if path == "" {
+		return nil, errors.New("no model is named: expected a run folder, a checkpoint, or a folder with config.json and model.safetensors")
+	}
 	if st, err := os.Stat(path); err != nil {
 		return nil, err
 	} else if !st.IsDir() {

@@ -198,6 +198,9 @@ func (r *run) resumeFrom(ctx context.Context, c *checkpoint.Checkpoint) error {
 		return fmt.Errorf("%s: state.json is of step %d, but its untold one is %d", c.Dir, s.Step, s.Untold.Step)
 	}
 	r.last, r.owed, r.leftOut, r.states = s.Untold, s.Untold != nil, s.LeftOut, r.hooks.batchStates(s.Hooks)
+	if r.owed && r.last.Steps != r.Train.Steps { // the user has asked for more or fewer since
+		r.last.Steps, r.last.Left = r.Train.Steps, timeFor(r.Train.BatchSize*r.Model.SeqLen, r.Train.Steps-s.Step, r.last.TokensPerSec)
+	}
 	m, err := c.Model()
 	if err != nil {
 		return err

@@ -164,6 +164,7 @@ func (p *predictor) store() error {
 	if err != nil {
 		return Mistake(err)
 	}
+	os.Remove(spool.Name()) // at once, where the system can: then it goes with this process, however that ends
 	defer func() {
 		spool.Close()
 		os.Remove(spool.Name())

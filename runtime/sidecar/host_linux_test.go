@@ -52,11 +52,35 @@ func TestKilledWhileOpening(t *testing.T) {
 	assert.Greater(t, inFolder, 3, "too few of the moments matter")
 }
 
-func folders(t *testing.T, dir string) []os.DirEntry {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
+// Both are killed at once, as by the system when it runs out of memory: the next worker leaves nothing of it.
+func TestBothAreKilled(t *testing.T) {
+	dir, err := os.MkdirTemp("/tmp", "s-")
 	require.NoError(t, err)
-	return entries
+	defer os.RemoveAll(dir)
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	left := 0
+	for range 10 {
+		host := exec.Command(os.Args[0])
+		host.Env = append(os.Environ(), role+"=host", "SIDECAR_TEST_DEVICE=null")
+		host.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		require.NoError(t, host.Start())
+		require.Eventually(t, func() bool { return len(workersIn(dir)) > 0 }, time.Minute, 100*time.Microsecond)
+		require.NoError(t, host.Process.Signal(syscall.SIGSTOP))
+		for began := time.Now(); len(folders(t, dir)) == 0 && time.Since(began) < time.Second; {
+			time.Sleep(time.Millisecond)
+		}
+		require.NoError(t, syscall.Kill(-host.Process.Pid, syscall.SIGKILL))
+		_ = host.Wait()
+		for _, f := range folders(t, dir) {
+			left++
+			require.Eventually(t, func() bool { return !locked(filepath.Join(dir, f.Name())) }, time.Minute, time.Millisecond, "the worker dies a moment later")
+		}
+		d, err := Open(options("null"))
+		require.NoError(t, err)
+		require.NoError(t, d.Close())
+		assert.Empty(t, folders(t, dir))
+	}
+	assert.Positive(t, left, "none of the moments matters")
 }
 
 // workersIn are the processes whose socket is, or was, below a folder.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,7 @@ func open(o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	sweep(filepath.Dir(filepath.Dir(socket)))
 	token := rand.Text() + rand.Text()
 	p, err := start(o, socket, token)
 	if err != nil {

@@ -36,7 +36,7 @@ func Work(ctx context.Context, stdin io.Reader, socket string, open func(name st
 	in := bufio.NewReader(io.LimitReader(stdin, 1<<10))
 	token, err := in.ReadString('\n')
 	if err != nil {
-		return errors.New("no token on the standard input: workers are started by gpupipe train with pipeline.isolate: process")
+		return &UsageError{errors.New("no token on the standard input: workers are started by gpupipe train with pipeline.isolate: process")}
 	}
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE) // what is written to a host that is gone must not end it early
 	ctx, cancel := context.WithCancel(ctx)
@@ -73,23 +73,11 @@ func attend(ctx context.Context, socket, token string, open func(name string) (d
 
 // accept waits for the client that has the token. Nothing of the socket is left then.
 func accept(ctx context.Context, socket, token string) (conn *net.UnixConn, h *hello, shared *os.File, err error) {
-	if len(token) < 16 {
-		return nil, nil, nil, fmt.Errorf("a token of %d bytes, expected 16 or more", len(token))
-	}
-	if len(socket) > longestPath {
-		return nil, nil, nil, fmt.Errorf("a socket's path of %d bytes, expected %d at most: %s", len(socket), longestPath, socket)
-	}
-	made, err := privateFolder(filepath.Dir(socket))
+	ln, leave, err := listen(socket, token)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, nil, &UsageError{err}
 	}
-	if made {
-		defer os.Remove(filepath.Dir(socket))
-	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
-	if err != nil {
-		return nil, nil, nil, err
-	}
+	defer leave()
 	defer ln.Close() // removes the socket
 	defer context.AfterFunc(ctx, func() { ln.Close() })()
 	_ = ln.SetDeadline(time.Now().Add(hostPatience))
@@ -110,16 +98,25 @@ func accept(ctx context.Context, socket, token string) (conn *net.UnixConn, h *h
 	}
 }
 
-// privateFolder makes a folder that others cannot enter, or checks that one is such.
-func privateFolder(dir string) (made bool, err error) {
-	if err := os.Mkdir(dir, 0o700); !errors.Is(err, os.ErrExist) {
-		return err == nil, err
+// listen makes the socket, in a folder that nobody else can enter; leave removes the folder if it was made.
+func listen(socket, token string) (ln *net.UnixListener, leave func(), err error) {
+	switch {
+	case len(token) < 16:
+		return nil, nil, fmt.Errorf("a token of %d bytes, expected 16 or more", len(token))
+	case socket == "":
+		return nil, nil, errors.New("a socket's path that is empty")
+	case len(socket) > longestPath:
+		return nil, nil, fmt.Errorf("a socket's path of %d bytes, expected %d at most: %s", len(socket), longestPath, socket)
 	}
-	st, err := os.Lstat(dir)
-	if err == nil && (!st.IsDir() || st.Mode().Perm()&0o077 != 0) {
-		err = fmt.Errorf("%s is %v: expected a folder that only its owner can enter, or none", dir, st.Mode())
+	leave, err = privateFolder(filepath.Dir(socket))
+	if err != nil {
+		return nil, nil, err
 	}
-	return false, err
+	if ln, err = net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"}); err != nil {
+		leave()
+		return nil, nil, err
+	}
+	return ln, leave, nil
 }
 
 // admit reads what a client says first, and takes the shared memory if it is the host.

@@ -12,6 +12,12 @@ type Options struct {
 	Silence time.Duration // the watchdog's: the longest that a worker with work may say nothing; 0: a minute
 }
 
+// UsageError is Work's where it was given what it cannot serve with: no token, a bad path. Nothing was done then.
+type UsageError struct{ Cause error }
+
+func (e *UsageError) Error() string { return e.Cause.Error() }
+func (e *UsageError) Unwrap() error { return e.Cause }
+
 func (o Options) silence() time.Duration {
 	if o.Silence <= 0 {
 		return time.Minute

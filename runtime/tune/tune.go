@@ -20,6 +20,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/shaders"
+	"github.com/gpupipe/gpupipe/wasm/codecache"
 )
 
 // Choice is the outcome of one timing.
@@ -161,6 +162,9 @@ func declined(err error) bool {
 	return e.Op == "alloc" || e.Op == "compile" && !errors.Is(err, device.ErrValidation)
 }
 
+// temporary begins the name of a file on its way.
+const temporary = ".tune-"
+
 // Save writes the cache file, if there is one. What others have saved there since Open stays, and goes first: a run that is begun
 // once more finds the choices that it made, and gets the same bits.
 func (c *Cache) Save() error {
@@ -180,7 +184,8 @@ func (c *Cache) Save() error {
 	if err := os.MkdirAll(filepath.Dir(c.path), 0o755); err != nil {
 		return fmt.Errorf("kernel choices: %w", err)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(c.path), ".tune-*")
+	codecache.Sweep(filepath.Dir(c.path), temporary)
+	tmp, err := os.CreateTemp(filepath.Dir(c.path), temporary+"*")
 	if err != nil {
 		return fmt.Errorf("kernel choices: %w", err)
 	}

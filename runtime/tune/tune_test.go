@@ -159,6 +159,21 @@ func TestCachesAreSavedTogether(t *testing.T) {
 	assert.Equal(t, map[string]tune.Choice{"first": {Candidate: "first"}, "second": {Candidate: "second"}, "both": {Candidate: "first"}}, saved)
 }
 
+// What a process left that was killed while it saved goes, once it is too old to be another's under way.
+func TestLeftFilesGo(t *testing.T) {
+	dir := t.TempDir()
+	for name, age := range map[string]time.Duration{".tune-1": 25 * time.Hour, ".tune-2": 23 * time.Hour} {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+		require.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-age)))
+	}
+	c, err := tune.Open(filepath.Join(dir, "kernels.json"), nil)
+	require.NoError(t, err)
+	require.NoError(t, c.Save())
+	assert.NoFileExists(t, filepath.Join(dir, ".tune-1"))
+	assert.FileExists(t, filepath.Join(dir, ".tune-2"))
+}
+
 func TestWithoutAPathNothingIsWritten(t *testing.T) {
 	t.Chdir(t.TempDir())
 	c, err := tune.Open("", nil)

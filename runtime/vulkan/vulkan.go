@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/shaders/spirv"
 )
 
 // Adapter is what a GPU is, and what it can do.
@@ -67,3 +68,6 @@ type Options struct {
 	// CacheDir keeps shaders and pipelines between runs. It must belong to the user alone, and is made so; "" keeps nothing.
 	CacheDir string
 }
+
+// MakeCache makes the folder for Options.CacheDir, or tells why Open would refuse the one that is there: others may write to it, say.
+func MakeCache(dir string) error { return spirv.MakeCache(dir) }

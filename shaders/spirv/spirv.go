@@ -41,19 +41,25 @@ type Compiler struct {
 // NewCompiler makes one. dir keeps what was compiled, naga itself included, which is machine code that is run as it is found: it must
 // belong to the user alone, and is made so. "" keeps nothing.
 func NewCompiler(dir string) (*Compiler, error) {
-	c := &Compiler{dir: dir}
-	if dir == "" {
-		return c, nil
-	}
-	for _, folder := range []string{dir, c.modules()} {
-		if err := codecache.Make(folder); err != nil {
-			return nil, fmt.Errorf("cache of shaders: %w", err)
+	if dir != "" {
+		if err := MakeCache(dir); err != nil {
+			return nil, err
 		}
 	}
-	return c, nil
+	return &Compiler{dir: dir}, nil
 }
 
-func (c *Compiler) modules() string { return filepath.Join(c.dir, "modules") }
+// MakeCache makes the folder that NewCompiler is given, or tells why it would refuse the one that is there.
+func MakeCache(dir string) error {
+	for _, folder := range []string{dir, modules(dir)} {
+		if err := codecache.Make(folder); err != nil {
+			return fmt.Errorf("cache of shaders: %w", err)
+		}
+	}
+	return nil
+}
+
+func modules(dir string) string { return filepath.Join(dir, "modules") }
 
 // Close gives back what naga holds.
 func (c *Compiler) Close() error {
@@ -89,7 +95,7 @@ func (c *Compiler) Compile(wgsl string, f Features) (*Module, error) {
 	f &^= TensorAddressing
 	path := ""
 	if c.dir != "" {
-		path = filepath.Join(c.modules(), key(wgsl, f))
+		path = filepath.Join(modules(c.dir), key(wgsl, f))
 		if m := load(path); m != nil {
 			return m, nil
 		}

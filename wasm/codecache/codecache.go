@@ -19,7 +19,10 @@ type Dir string
 // SumSuffix ends the names of the files with the sums.
 const SumSuffix = ".sha256"
 
-// Make makes a folder for the user alone, or checks that nobody else may write to the one there is.
+// What the names of files on their way begin or end with.
+const temporary, wazerosTemporary = ".new-", ".tmp"
+
+// Make makes a folder for the user alone, or checks that nobody else may write to the one there is. What killed processes left there goes.
 func Make(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -31,6 +34,10 @@ func Make(dir string) error {
 	if runtime.GOOS != "windows" && info.Mode().Perm()&0o022 != 0 {
 		return fmt.Errorf("%s may be written to by others (mode %v), and what lies in it is run as machine code: chmod go-w it", dir, info.Mode().Perm())
 	}
+	if foreign(info, os.Getuid()) {
+		return fmt.Errorf("%s belongs to another user, and what lies in it is run as machine code", dir)
+	}
+	Sweep(dir, temporary)
 	return nil
 }
 
@@ -76,8 +83,12 @@ func (c Dir) walk(visit func(path string) error) error {
 		return nil
 	}
 	return filepath.WalkDir(string(c), func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() && !strings.HasSuffix(path, SumSuffix) && !strings.HasSuffix(path, ".tmp") {
+		switch {
+		case err != nil || !d.Type().IsRegular() || strings.HasSuffix(path, SumSuffix):
+		case !strings.HasSuffix(path, wazerosTemporary):
 			err = visit(path)
+		case forgotten(d):
+			err = os.Remove(path)
 		}
 		if os.IsNotExist(err) {
 			return nil

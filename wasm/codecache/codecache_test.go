@@ -3,7 +3,9 @@ package codecache
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -46,6 +48,21 @@ func TestOthersMayNotWrite(t *testing.T) {
 	assert.ErrorContains(t, err, "chmod go-w")
 }
 
+func TestFoldersOfOthers(t *testing.T) {
+	dir := t.TempDir()
+	info, err := os.Stat(dir)
+	require.NoError(t, err)
+	assert.False(t, foreign(info, os.Getuid()))
+	if os.Getuid() == 0 {
+		require.NoError(t, os.Chown(dir, 65534, 65534))
+		assert.ErrorContains(t, Make(dir), "belongs to another user")
+		return
+	}
+	if runtime.GOOS != "windows" {
+		assert.True(t, foreign(info, os.Getuid()+1))
+	}
+}
+
 func TestWrongSumsAreNotKept(t *testing.T) {
 	dir := t.TempDir()
 	module := filepath.Join(dir, "module")
@@ -61,4 +78,37 @@ func TestWrongSumsAreNotKept(t *testing.T) {
 		require.NoError(t, err)
 		assert.FileExists(t, module)
 	}
+}
+
+// What killed processes left goes once it is so old that nobody can be writing it.
+func TestLeftFilesAreSweptAway(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "below"), 0o700))
+	made := func(age time.Duration, names ...string) {
+		for _, name := range names {
+			path := filepath.Join(dir, name)
+			require.NoError(t, os.WriteFile(path, nil, 0o600))
+			require.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-age)))
+		}
+	}
+	made(25*time.Hour, ".new-1", "below/ab.2.tmp")
+	made(23*time.Hour, "below/ab.4.tmp")
+	_, err := Open(dir)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"ab.4.tmp"}, names(t, filepath.Join(dir, "below")))
+
+	dir = t.TempDir()
+	made(25*time.Hour, ".new-1", ".newer")
+	made(23*time.Hour, ".new-2")
+	require.NoError(t, Make(dir))
+	assert.Equal(t, []string{".new-2", ".newer"}, names(t, dir))
+}
+
+func names(t *testing.T, dir string) (out []string) {
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
 }

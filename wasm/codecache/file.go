@@ -21,7 +21,7 @@ func Read(path string) []byte {
 
 // Write replaces a file by data after its SHA-256, whole or not at all. It need not outlive a power failure: the sum would tell.
 func Write(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	f, err := os.CreateTemp(filepath.Dir(path), temporary+"*")
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/wasm"
 )
 
@@ -30,9 +31,21 @@ func (r *Rate) Factor(ctx context.Context, step, steps int, base float64) (float
 	if _, err := r.i.Call(ctx, LearningRate, step, wasm.Of(wasm.In, []float64{float64(step), float64(steps), base}), out); err != nil {
 		return 0, err
 	}
+	f, err := FactorOf(out)
+	if err != nil {
+		return 0, r.m.wrong(step, err)
+	}
+	return f, nil
+}
+
+// FactorOf is what a learning_rate hook left in its result, or what is wrong with it.
+func FactorOf(out *wasm.Array) (float64, error) {
 	f := wasm.Elements[float64](out)
-	if len(f) != 1 || !(f[0] >= 0 && f[0] <= MaxFactor) {
-		return 0, r.m.wrong(step, fmt.Errorf("the factor is %v, expected a number from 0 to %g", f, float64(MaxFactor)))
+	if len(f) != 1 {
+		return 0, fmt.Errorf("it gave %d factors, expected one", len(f))
+	}
+	if !(f[0] >= 0 && f[0] <= MaxFactor) {
+		return 0, fmt.Errorf("the factor is %v, expected a number from 0 to %v", graph.Real(f[0]), graph.Real(MaxFactor))
 	}
 	return f[0], nil
 }

@@ -94,12 +94,11 @@ func (r *Rate) Factor(step, steps int, base float64) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	f := wasm.Elements[float64](out)
-	if len(f) != 1 || !(f[0] >= 0 && f[0] <= hook.MaxFactor) {
-		err := fmt.Errorf("the factor is %v, expected a number from 0 to %g", f, float64(hook.MaxFactor))
+	f, err := hook.FactorOf(out)
+	if err != nil {
 		return 0, r.i.wrong(hook.LearningRate, step, err)
 	}
-	return f[0], nil
+	return f, nil
 }
 
 // returned takes the arrays back.

@@ -143,8 +143,8 @@ func TestModulesThatMisbehave(t *testing.T) {
 		"failure said politely":    {build(warp, w.Call(fail), w.Const(1)), "build_loss: failed: warp"},
 		"a document in a loss":     {build(warp, w.Call(emit), w.Const(1)), "emit: called outside of map_document"},
 		"a graph in a rate":        {rate(logits), "learning_rate: batch 5: failed: graph_input: called outside of build_loss"},
-		"a rate that is no number": {rate(out, w.ConstF64(math.NaN()), []byte{0x39, 3, 0}, w.Const(0)), "learning_rate: batch 5: failed: the factor is [NaN], expected a number from 0 to 1e+06"},
-		"no rate":                  {rate(w.Get(0), w.Const(0), w.Store(32+12), w.Const(0)), "the factor is []"},
+		"a rate that is no number": {rate(out, w.ConstF64(math.NaN()), []byte{0x39, 3, 0}, w.Const(0)), "learning_rate: batch 5: failed: the factor is NaN, expected a number from 0 to 1000000"},
+		"no rate":                  {rate(w.Get(0), w.Const(0), w.Store(32+12), w.Const(0)), "it gave 0 factors, expected one"},
 		"two rates":                {rate(w.Get(0), w.Const(2), w.Store(32+12), w.Const(0)), "learning_rate: batch 5: bad array"},
 		"a rate elsewhere":         {rate(w.Get(0), w.Const(0), w.Store(32+28), w.Const(0)), "learning_rate: batch 5: bad array"},
 	} {

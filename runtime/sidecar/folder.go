@@ -1,0 +1,89 @@
+//go:build unix
+
+package sidecar
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"golang.org/x/sys/unix"
+)
+
+// privateFolder makes a folder that others cannot enter, or checks that one is such. One that it makes is locked until leave removes it, so
+// that sweep passes it by.
+func privateFolder(dir string) (leave func(), err error) {
+	for {
+		if err := os.Mkdir(dir, 0o700); errors.Is(err, os.ErrExist) {
+			return func() {}, private(dir)
+		} else if err != nil {
+			return nil, err
+		}
+		f, err := lockFolder(dir, unix.LOCK_EX)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // swept away before it was locked
+		}
+		return func() {
+			_ = os.Remove(dir)
+			if err == nil { // else its system has no locks for folders, and nothing is swept there
+				f.Close()
+			}
+		}, nil
+	}
+}
+
+func private(dir string) error {
+	st, err := os.Lstat(dir)
+	if err == nil && (!st.IsDir() || st.Mode().Perm()&0o077 != 0) {
+		err = fmt.Errorf("%s is %v: expected a folder that only its owner can enter, or none", dir, st.Mode())
+	}
+	return err
+}
+
+// lockFolder locks a folder for as long as the file is open, or its process lives. One that was removed meanwhile does not exist.
+func lockFolder(dir string, how int) (*os.File, error) {
+	f, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = unix.Flock(int(f.Fd()), how)
+	}
+	if err == nil {
+		var mine, there os.FileInfo
+		if mine, err = f.Stat(); err == nil {
+			there, err = os.Lstat(dir)
+		}
+		if err == nil && !os.SameFile(mine, there) {
+			err = os.ErrNotExist
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// ownName is what newSocket calls a folder.
+var ownName = regexp.MustCompile(`^gpupipe-[A-Z2-7]{16}$`)
+
+// sweep removes the folders of workers that were killed in one moment with their hosts. Such a folder is nobody's who lives if it can be
+// locked; nothing but an empty one, or one with a socket, goes.
+func sweep(dir string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if !e.IsDir() || !ownName.MatchString(e.Name()) {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		f, err := lockFolder(path, unix.LOCK_EX|unix.LOCK_NB)
+		if err != nil {
+			continue
+		}
+		removeSocket(filepath.Join(path, "socket"))
+		f.Close()
+	}
+}
