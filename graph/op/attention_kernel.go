@@ -87,7 +87,8 @@ func (k attentionKernels) rowKernels(l graph.TemplateLimits) []rowKernel {
 		return []rowKernel{k.rowKernel(softwareLanes, min(64/n, 8), 1, 0, true)}
 	case !l.Software && n <= 32 && l.MaxInvocations >= gpuLanes:
 		abreast := min(max(32/n, 1), 4)
-		return []rowKernel{k.rowKernel(gpuLanes, 1, abreast, 0, false), k.rowKernel(gpuLanes, 1, abreast, k.tile(l), false)}
+		tile := k.tile(l)
+		return []rowKernel{k.rowKernel(gpuLanes, 1, abreast, 0, false), k.rowKernel(gpuLanes, 1, abreast, tile-tile%abreast, false)}
 	}
 	return nil
 }
