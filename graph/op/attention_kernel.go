@@ -106,7 +106,7 @@ func (k attentionKernels) units() int { return k.dim / k.width() }
 
 // tile is how many columns fit into workgroup memory, a multiple of 4.
 func (k attentionKernels) tile(l graph.TemplateLimits) int {
-	return min(min(tileMemory, l.MaxWorkgroupMemory)/k.columnBytes(), gpuLanes) &^ 3
+	return min((min(tileMemory, l.MaxWorkgroupMemory)-k.edgeMemory())/k.columnBytes(), gpuLanes) &^ 3
 }
 
 // columnBytes is a column's pair of vectors, pair of numbers, and segment.

@@ -106,7 +106,7 @@ func (m matrixKernel) segmentMemory() int {
 	if m.segments == "" {
 		return 0
 	}
-	return 4 * (m.Rows() + m.Cols)
+	return 4*(m.Rows()+m.Cols) + m.edgeMemory()
 }
 
 func (m matrixKernel) forwardMemory() int {
