@@ -106,7 +106,7 @@ workgroupBarrier();
 workgroupBarrier();
 {{.Add "o" "ps" "ys" -}}
 }
-{{.Store "o" "out0" "TQ" "(b * TQ + place) * HEADS + h" "sum / sums[row]"}}
+{{.StoreResult}}
 {{- end}}
 
 {{- define "queryGrad" -}}
@@ -252,7 +252,9 @@ func (m matrixKernel) weightArrays(names ...string) string {
 func (m matrixKernel) forward() graph.Pass {
 	arrays := m.vectorArrays("rs") + m.scoreArrays("ss") + m.weightArrays("ps") +
 		workgroupArrays("f32", m.Rows()*m.Parts(), "ms", "us") + workgroupArrays("f32", m.Rows(), "tops", "sums")
-	return m.pass("forward", m.QueryBlocks()*m.heads*m.batch, m.forwardMemory(), arrays, []string{"in0", "in1", "in2"}, m.withSegments("out0", "out1")...)
+	p := m.pass("forward", m.QueryBlocks()*m.heads*m.batch, m.forwardMemory(), arrays, []string{"in0", "in1", "in2"}, m.withSegments("out0", "out1")...)
+	p.Declarations += m.narrowing()
+	return p
 }
 
 func (m matrixKernel) queryGrad() graph.Pass {

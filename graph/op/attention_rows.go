@@ -102,6 +102,14 @@ func (r rowKernel) Staged() string {
 	return r.ifSegments("for (var x = lane; x < TILE; x += LANES) { gs[x] = %s[b * TK + min(t + x, TK - 1u)]; }\n", r.segments)
 }
 
+// Result is unit x of the results as it is stored.
+func (r rowKernel) Result() string {
+	if r.result.Half() {
+		return "narrowed(o[x])"
+	}
+	return "o[x]"
+}
+
 // First and Last find where a block's walk may begin and end.
 func (r rowKernel) First() string {
 	return r.firstSeen(fmt.Sprintf("block * %du", r.Block()), r.Block(), max(r.Tile, r.Abreast()))
@@ -268,7 +276,7 @@ sum{{$r}} = sum{{$r}} * keep{{$r}} + {{$.Sum "p" $r ""}};
 {{end -}}
 if (i{{$r}} < TQ) { out1[number{{$r}}] = m{{$r}} + log(sum{{$r}}); }
 {{end -}}
-{{.Store "o[x]" "out0"}}
+{{.Store .Result "out0"}}
 {{- end}}
 
 {{- define "queryGrad" -}}
@@ -400,7 +408,9 @@ var<workgroup> es: array<f32, %[1]d>;
 
 func (r rowKernel) forward() graph.Pass {
 	_, uses := r.positionExpr()
-	return r.pass("forward", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, r.withSegments(append([]string{"out1"}, uses...)...)...)
+	p := r.pass("forward", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, r.withSegments(append([]string{"out1"}, uses...)...)...)
+	p.Declarations += r.narrowing()
+	return p
 }
 
 func (r rowKernel) queryGrad() graph.Pass {
