@@ -44,11 +44,12 @@ func (*AttentionOp) Cases() []graph.Case {
 }
 
 // attentionCases cover one and many rows, odd lengths, grouped queries, and dims with and without whole vectors, of
-// which four, three and fewer are read abreast.
+// which GPUs read one to four abreast.
 func attentionCases() []attentionShape {
 	return []attentionShape{
 		{1, 1, 1, 1, 1, 4}, {2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 16}, {1, 100, 100, 3, 1, 20}, {2, 128, 128, 2, 2, 32},
-		{1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 128}, {1, 3, 3, 1, 1, 256}, {1, 7, 12, 2, 1, 8}, {1, 12, 7, 2, 2, 8}, {1, 70, 70, 1, 1, 9},
+		{1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 128}, {1, 3, 3, 1, 1, 256}, {1, 7, 12, 2, 1, 4}, {1, 12, 7, 2, 2, 4},
+		{1, 100, 100, 2, 1, 4}, {1, 70, 70, 1, 1, 9}, {1, 33, 33, 1, 1, 11}, {1, 33, 33, 1, 1, 17},
 	}
 }
 
