@@ -44,7 +44,7 @@ func start(o Options, socket, token string) (*process, error) {
 	}
 	args := o.Command[1:len(o.Command):len(o.Command)]
 	if o.Device != "" {
-		args = append(args, "--device", o.Device)
+		args = append(args, "--device="+o.Device) // one argument: names may begin with a dash
 	}
 	p := &process{name: strings.TrimSpace("worker " + o.Device), ended: make(chan struct{})}
 	p.cmd = exec.Command(o.Command[0], append(args, "--socket", socket)...)
