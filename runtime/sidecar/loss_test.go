@@ -305,6 +305,19 @@ func TestOpenFails(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
+// A process may end before it has been told anything: what is then said is how it ended.
+func TestProcessThatEndsAtOnce(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	require.NoError(t, hand(w, "token"), "it has ended")
+	require.NoError(t, w.Close())
+	require.NoError(t, hand(w, "token"), "and that was noticed")
+	_, err = Open(Options{Command: []string{"/bin/sh", "-c", "kill -9 $$"}})
+	require.ErrorIs(t, err, device.ErrLost)
+	assert.ErrorContains(t, err, "was killed by SIGKILL")
+}
+
 // A process that hangs in the system itself does not end when it is killed; nobody waits for it for ever.
 func TestProcessThatCannotBeKilled(t *testing.T) {
 	t.Parallel()
