@@ -39,8 +39,7 @@ func (r *run) survive(ctx context.Context, err error) error {
 		switch {
 		case ctx.Err() != nil && (err == nil || errors.Is(err, device.ErrLost)):
 			r.Report.Note("%s; it is not started again", fault)
-			r.result.Interrupted, r.step = true, max(r.saved, 0)
-			return nil
+			return r.interrupted(ctx)
 		case err == nil:
 			r.noteRestart(began, fault)
 			err = r.loop(ctx)

@@ -407,6 +407,26 @@ func TestInterruptedRestart(t *testing.T) {
 	})
 }
 
+// So does it where devices were lost before the run began, which then leaves nothing.
+func TestInterruptedBeforeItBegan(t *testing.T) {
+	c := pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=1", "pipeline.delay=0", "pipeline.schedule=sync")
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var opened atomic.Int64
+		open := func(name string) (device.Device, error) {
+			if opened.Add(1) == 2 { // a second passes before the next is opened
+				time.AfterFunc(time.Second/2, cancel)
+			}
+			return nil, errKilled
+		}
+		res, err := Run(ctx, c, Options{OpenWorker: open})
+		require.EqualError(t, err, context.Canceled.Error())
+		assert.False(t, res.Interrupted, "there is nothing to resume")
+		assert.Equal(t, int64(2), opened.Load())
+		assert.NoDirExists(t, c.Run.Dir)
+	})
+}
+
 // hanging is a device that hangs in a run until it is closed.
 type hanging struct {
 	device.Device
