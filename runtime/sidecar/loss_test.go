@@ -289,7 +289,7 @@ func TestOpenFails(t *testing.T) {
 	assert.ErrorContains(t, err, "got no work done")
 
 	_, err = Open(Options{})
-	require.ErrorContains(t, err, "no command")
+	require.EqualError(t, err, "a process for the default device: no command for the worker is given")
 	_, err = Open(Options{Command: []string{"/no/such/worker"}, Device: "vulkan:0"})
 	require.ErrorContains(t, err, `a process for device "vulkan:0": fork/exec /no/such/worker: no such file`)
 	_, err = Open(Options{Command: []string{"/bin/sh", "-c", "echo no luck >&2; exit 7"}})
