@@ -27,6 +27,10 @@ func TestMain(m *testing.M) {
 	case "dies":
 		self, _ := os.FindProcess(os.Getpid())
 		_ = self.Kill()
+	case "removed":
+		self, _ := os.Executable()
+		_ = os.Remove(self)
+		main()
 	default:
 		main()
 	}

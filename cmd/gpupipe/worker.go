@@ -38,7 +38,7 @@ func (a *app) openWorker(name string) (device.Device, error) {
 	if backend == "vulkan" {
 		a.shaderCache() // the worker cannot say what is wrong with it
 	}
-	program, err := os.Executable()
+	program, err := thisProgram()
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +47,24 @@ func (a *app) openWorker(name string) (device.Device, error) {
 		return nil, err // and not a Device that holds a nil *sidecar.Device
 	}
 	return dev, nil
+}
+
+// thisProgram is the file to start this program from again. Where that was removed, or another has been built in its place, as may happen
+// during a long run, Linux still has the one that runs.
+func thisProgram() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	const running = "/proc/self/exe"
+	runs, err := os.Stat(running)
+	if err != nil {
+		return path, nil
+	}
+	if found, err := os.Stat(path); err != nil || !os.SameFile(found, runs) {
+		return running, nil
+	}
+	return path, nil
 }
 
 func (c *workerCommand) Run(a *app) error {

@@ -50,6 +50,11 @@ func (r *run) hastened(ctx context.Context, err error) bool {
 // leave ends a run that was interrupted before a step was done, at what it began with.
 func (r *run) leave(ctx context.Context) error {
 	r.left = true
+	return r.interrupted(ctx)
+}
+
+// interrupted ends a run at what is kept. One that has not begun leaves nothing that could be gone on with.
+func (r *run) interrupted(ctx context.Context) error {
 	if r.saved < 0 && !r.folder.begun {
 		return ctx.Err()
 	}

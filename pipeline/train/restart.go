@@ -40,8 +40,7 @@ func (r *run) survive(ctx context.Context, err error) error {
 		switch {
 		case ctx.Err() != nil && (err == nil || errors.Is(err, device.ErrLost)):
 			r.Report.Note("%s; it is not started again", fault)
-			r.result.Interrupted, r.step = true, max(r.saved, 0)
-			return nil
+			return r.interrupted(ctx)
 		case err == nil:
 			r.noteRestart(began, fault)
 			err = r.loop(ctx)
@@ -62,12 +61,15 @@ func (r *run) count(fault error) error {
 	if len(r.faults) <= r.Pipeline.Restarts {
 		return nil
 	}
-	went := "it goes on from there"
+	again := "the same command goes on from there"
 	if r.saved < 0 {
-		went = "the same command begins again"
+		again = "the same command begins again"
 	}
-	return fmt.Errorf("%w %d times in a row, and pipeline.restarts is %d: %s; %s: with --resume %s", device.ErrLost, len(r.faults),
-		r.Pipeline.Restarts, strings.Join(r.faults, "; "), r.kept(), went)
+	if !r.Resume { // else it was given, or is not asked for, as in a study
+		again = "with --resume " + again
+	}
+	return fmt.Errorf("%w %d times in a row, and pipeline.restarts is %d: %s; %s: %s", device.ErrLost, len(r.faults),
+		r.Pipeline.Restarts, strings.Join(r.faults, "; "), r.kept(), again)
 }
 
 // seen is what befell which devices.

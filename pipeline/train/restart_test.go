@@ -262,7 +262,7 @@ func TestFaultsInARow(t *testing.T) {
 		_, err = Run(t.Context(), c, isolated(&reference{strikes: half}, n))
 		require.ErrorIs(t, err, device.ErrLost)
 		assert.False(t, errors.As(err, new(*UserError)), "exit code 1")
-		assert.Regexp(t, `^device lost 3 times in a row, and pipeline.restarts is 2: (stage [0-2] \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; ){3}the checkpoint of step [24] is kept: with --resume it goes on from there$`, err.Error())
+		assert.Regexp(t, `^device lost 3 times in a row, and pipeline.restarts is 2: (stage [0-2] \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; ){3}the checkpoint of step [24] is kept: with --resume the same command goes on from there$`, err.Error())
 		assert.Equal(t, time.Second, time.Since(began), "the second restart waits")
 		assert.Len(t, n.text, 4, "each restart is told of when it begins and when it is done")
 		o := isolated(&reference{}, &notes{})
@@ -272,9 +272,13 @@ func TestFaultsInARow(t *testing.T) {
 		assert.Equal(t, 8, res.Step)
 
 		c = pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.restarts=0")
-		_, err = Run(t.Context(), c, isolated(&reference{strikes: func(int64) error { return killed("run") }}, &notes{}))
+		o = isolated(&reference{strikes: func(int64) error { return killed("run") }}, &notes{})
+		_, err = Run(t.Context(), c, o)
 		assert.ErrorContains(t, err, "device lost 1 times in a row, and pipeline.restarts is 0")
 		assert.ErrorContains(t, err, "there is no checkpoint yet: with --resume the same command begins again")
+		o.Resume = true // given already, or as in a study
+		_, err = Run(t.Context(), c, o)
+		assert.ErrorContains(t, err, "there is no checkpoint yet: the same command begins again")
 
 		var last atomic.Int64 // one fault after each checkpoint: none is in a row with another
 		c = pipelined(t, t.TempDir(), "train.eval_every=0", "pipeline.isolate=process", "pipeline.restarts=1")
@@ -451,6 +455,26 @@ func TestInterruptedRestart(t *testing.T) {
 			assert.Len(t, measurements(t, c.Run.Dir), 8, where)
 			cancel()
 		}
+	})
+}
+
+// So does it where devices were lost before the run began, which then leaves nothing.
+func TestInterruptedBeforeItBegan(t *testing.T) {
+	c := pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=1", "pipeline.delay=0", "pipeline.schedule=sync")
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var opened atomic.Int64
+		open := func(name string) (device.Device, error) {
+			if opened.Add(1) == 2 { // a second passes before the next is opened
+				time.AfterFunc(time.Second/2, cancel)
+			}
+			return nil, errKilled
+		}
+		res, err := Run(ctx, c, Options{OpenWorker: open})
+		require.EqualError(t, err, context.Canceled.Error())
+		assert.False(t, res.Interrupted, "there is nothing to resume")
+		assert.Equal(t, int64(2), opened.Load())
+		assert.NoDirExists(t, c.Run.Dir)
 	})
 }
 

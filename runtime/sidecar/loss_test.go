@@ -289,7 +289,7 @@ func TestOpenFails(t *testing.T) {
 	assert.ErrorContains(t, err, "got no work done")
 
 	_, err = Open(Options{})
-	require.ErrorContains(t, err, "no command")
+	require.EqualError(t, err, "a process for the default device: no command for the worker is given")
 	_, err = Open(Options{Command: []string{"/no/such/worker"}, Device: "vulkan:0"})
 	require.ErrorContains(t, err, `a process for device "vulkan:0": fork/exec /no/such/worker: no such file`)
 	_, err = Open(Options{Command: []string{"/bin/sh", "-c", "echo no luck >&2; exit 7"}})
@@ -303,6 +303,19 @@ func TestOpenFails(t *testing.T) {
 	d, err := Open(options("null")) // goes elsewhere
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
+}
+
+// A process may end before it has been told anything: what is then said is how it ended.
+func TestProcessThatEndsAtOnce(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	require.NoError(t, hand(w, "token"), "it has ended")
+	require.NoError(t, w.Close())
+	require.NoError(t, hand(w, "token"), "and that was noticed")
+	_, err = Open(Options{Command: []string{"/bin/sh", "-c", "kill -9 $$"}})
+	require.ErrorIs(t, err, device.ErrLost)
+	assert.ErrorContains(t, err, "was killed by SIGKILL")
 }
 
 // A process that hangs in the system itself does not end when it is killed; nobody waits for it for ever.

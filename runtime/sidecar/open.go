@@ -21,10 +21,13 @@ import (
 // Open starts a worker and has it open its device. Close ends it.
 func Open(o Options) (*Device, error) {
 	d, err := open(o)
-	if err != nil {
-		return nil, fmt.Errorf("a process for device %q: %w", o.Device, err)
+	switch {
+	case err == nil:
+		return d, nil
+	case o.Device == "":
+		return nil, fmt.Errorf("a process for the default device: %w", err)
 	}
-	return d, nil
+	return nil, fmt.Errorf("a process for device %q: %w", o.Device, err)
 }
 
 func open(o Options) (*Device, error) {

@@ -44,7 +44,7 @@ func start(o Options, socket, token string) (*process, error) {
 	}
 	args := o.Command[1:len(o.Command):len(o.Command)]
 	if o.Device != "" {
-		args = append(args, "--device", o.Device)
+		args = append(args, "--device="+o.Device) // one argument: names may begin with a dash
 	}
 	p := &process{name: strings.TrimSpace("worker " + o.Device), ended: make(chan struct{})}
 	p.cmd = exec.Command(o.Command[0], append(args, "--socket", socket)...)
@@ -68,11 +68,20 @@ func start(o Options, socket, token string) (*process, error) {
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	if _, err := io.WriteString(stdin, token+"\n"); err != nil && !errors.Is(err, syscall.EPIPE) {
+	if err := hand(stdin, token); err != nil {
 		p.stop(0)
 		return nil, err
 	}
 	return p, nil
+}
+
+// hand gives the token to a process. It is no error of this that it has ended, which is told with its cause where it is missed.
+func hand(stdin io.Writer, token string) error {
+	_, err := io.WriteString(stdin, token+"\n")
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, os.ErrClosed) { // as Wait closes it
+		return nil
+	}
+	return err
 }
 
 func (p *process) String() string { return fmt.Sprintf("%s (pid %d)", p.name, p.cmd.Process.Pid) }
