@@ -32,7 +32,7 @@ func TestWorker(t *testing.T) {
 
 	_, err = a.openWorker("cuda:0")
 	require.ErrorContains(t, err, `device "cuda:0": no such backend`)
-	_, err = openWorker("--socket=x")
+	_, err = a.openWorker("--socket=x")
 	require.ErrorContains(t, err, `device "--socket=x": no such backend`)
 	code, _, errs := command("worker")
 	assert.Equal(t, exitMistake, code)
