@@ -18,7 +18,6 @@ import (
 // read an operand: alone, in fours, rearranged, by an invocation or by all. They are small: compiling is what takes time.
 func TestHalvesGiveTheBitsOfFloats(t *testing.T) {
 	g := openGPU(t)
-	g.watch()
 	few := DefaultLimits()
 	few.MaxInvocations = 64
 	for i, c := range []struct {

@@ -64,8 +64,8 @@ func TestIndicesAreWatched(t *testing.T) {
 	}
 	g := openGPU(t)
 	for at, leaves := range map[string]bool{
-		"x[3] = 1.0;": false, "x[4] = 1.0;": true, "x[w[2]] = x[3];": false, "x[w[2] + 3u] = 1.0;": true, "w[w[2] + 3u] = 1u;": true,
-		"w[p[w[2] + 1u]] = 1u;": true, "x[0] = f32(p[w[2]]);": false,
+		"x[3] = 1.0;": false, "x[4] = 1.0;": true, "x[w[2]] = x[3];": false, "x[w[2] + 3u] = 1.0;": true, "w[w[2] + 3u] = u32(x[0]);": true,
+		"x[p[w[2] + 1u]] = 1.0;": true, "x[0] = f32(p[w[2]]);": false,
 	} {
 		buffer, outside := g.buffer(16, nil), g.buffer(16, make([]float32, 4))
 		k := Kernel{Name: at, Passes: []Pass{{WGSL: watched(kernel(at), 1), Bindings: []Binding{{Operand: A}, {Operand: B}}, Groups: [3]int{1, 1, 1}}}}

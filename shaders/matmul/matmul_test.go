@@ -94,10 +94,10 @@ func reference(s Spec, a, b, bias []float32) []float64 {
 }
 
 func TestCandidatesComputeTheProduct(t *testing.T) {
-	g := openGPU(t)
-	g.watch()
+	g, watching := openGPU(t), openGPU(t)
+	watching.watch()
 	for _, c := range testCases() {
-		for _, software := range []bool{true, false} {
+		for software, g := range map[bool]*gpu{true: g, false: watching} {
 			t.Run(fmt.Sprintf("%s,software=%v", c.name, software), func(t *testing.T) {
 				g.t = t
 				checkCandidates(g, c, software)
