@@ -120,7 +120,7 @@ func (n *net) layer(i int, x, position *graph.Value, attend func(q, k, v *graph.
 
 // block is layer i of a whole text, of documents that do not see each other if there are segments [B, T].
 func (n *net) block(i int, x, segments *graph.Value) *graph.Value {
-	return n.layer(i, x, nil, func(q, k, v *graph.Value) *graph.Value { return op.SegmentedAttention(q, k, v, segments) })
+	return n.layer(i, x, nil, func(q, k, v *graph.Value) *graph.Value { return n.attention(q, k, v, segments) })
 }
 
 // hidden is the last norm: [..., d_model]. Call it in HeadScope.

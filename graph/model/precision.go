@@ -63,6 +63,19 @@ func (p precision) operand(x *graph.Value) *graph.Value {
 // kept is x in f32 as the backward pass finds it, so that both passes compute with the same numbers: rounded, since that is how it is stored.
 func (p precision) kept(x *graph.Value) *graph.Value { return op.Cast(p.operand(x), graph.F32) }
 
+// attention is op.SegmentedAttention of operands. The result is stored in the dtype too, where the kernels can: products would round it, and
+// the backward pass needs no more of it.
+func (p precision) attention(q, k, v, segments *graph.Value) *graph.Value {
+	if p == precision(graph.F32) || q.Shape[3]%4 != 0 {
+		return op.SegmentedAttention(q, k, v, segments)
+	}
+	in := []*graph.Value{q, k, v}
+	if segments != nil {
+		in = append(in, segments)
+	}
+	return graph.Apply1(&op.AttentionOp{Result: graph.DType(p)}, in...)
+}
+
 // product is x·wᵀ, for x [..., in] and a matrix w [out, in]: f32.
 func (p precision) product(x, w *graph.Value) *graph.Value {
 	return op.MatMul(p.operand(x), p.operand(w), false, true)

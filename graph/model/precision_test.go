@@ -71,8 +71,7 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// What is kept of a layer is in 16 bits, but for numbers a row and attention's result: little more than half of what f32 keeps. Of
-// parameters nothing is kept.
+// What is kept of a layer is in 16 bits, but for numbers a row: little more than half of what f32 keeps. Of parameters nothing is kept.
 func TestStashInPrecision(t *testing.T) {
 	c := model.Config{Arch: "llama", VocabSize: 64, DModel: 64, NLayers: 2, NHeads: 4, NKVHeads: 2, DFF: 176, SeqLen: 32, RopeTheta: 1e4, NormEps: 1e-5}
 	bytes := func(vs []graph.Named) (n int64) {
@@ -87,7 +86,7 @@ func TestStashInPrecision(t *testing.T) {
 	for _, d := range []graph.DType{graph.F16, graph.BF16} {
 		s, err := model.InPrecision(c, d).Stage(o)
 		require.NoError(t, err)
-		assert.Less(t, bytes(s.Stash), bytes(f32.Stash)*6/10)
+		assert.Less(t, bytes(s.Stash), bytes(f32.Stash)*54/100)
 		assert.Less(t, bytes(s.WeightStash), bytes(f32.WeightStash)*65/100, "gradients of norms' results are f32")
 		var wide []string
 		for _, v := range s.Stash {
@@ -95,7 +94,7 @@ func TestStashInPrecision(t *testing.T) {
 				wide = append(wide, v.Type.String())
 			}
 		}
-		assert.ElementsMatch(t, []string{"f32[2,32,1]", "f32[2,32,1]", "f32[2,4,32]", "f32[2,32,4,16]"}, wide)
+		assert.ElementsMatch(t, []string{"f32[2,32,1]", "f32[2,32,1]", "f32[2,4,32]"}, wide)
 		o.Recompute = true
 		s, err = model.InPrecision(c, d).Stage(o)
 		require.NoError(t, err)

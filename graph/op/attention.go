@@ -12,7 +12,10 @@ import (
 // sees the keys j ≤ i + position; or segments u32[B,T], where Tq = Tk = T: query i sees the keys j ≤ i of its own segment,
 // those with segments[j] = segments[i]. Results: o [B,Tq,H,D] and the logarithm of the softmax's denominator [B,H,Tq],
 // which the gradient uses. Memory is linear in the sequence length.
-type AttentionOp struct{}
+type AttentionOp struct {
+	// Result is the dtype of o: f32, or that of q, k and v where D is a multiple of four. The gradient reads o as it is stored.
+	Result graph.DType `json:"result,omitempty"`
+}
 
 func (*AttentionOp) Name() string { return "attention" }
 func (*AttentionOp) Halves()      {}
@@ -37,7 +40,7 @@ func SegmentedAttention(q, k, v, segments *graph.Value) *graph.Value {
 	return graph.Apply1(new(AttentionOp), q, k, v, segments)
 }
 
-func (*AttentionOp) Infer(in []graph.Type) ([]graph.Type, error) {
+func (o *AttentionOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if len(in) != 3 && len(in) != 4 {
 		return nil, fmt.Errorf("got %d inputs, expected q, k, v and perhaps position or segments", len(in))
 	}
@@ -55,7 +58,10 @@ func (*AttentionOp) Infer(in []graph.Type) ([]graph.Type, error) {
 			return nil, err
 		}
 	}
-	return []graph.Type{in[0].Gradient(), graph.T(graph.F32, s.batch, s.heads, s.queries)}, nil
+	if o.Result != graph.F32 && (o.Result != in[0].DType || s.dim%4 != 0) {
+		return nil, fmt.Errorf("q is %v, expected %v and a head dimension that is a multiple of 4 where the result is %v", in[0], o.Result, o.Result)
+	}
+	return []graph.Type{{DType: o.Result, Shape: in[0].Shape}, graph.T(graph.F32, s.batch, s.heads, s.queries)}, nil
 }
 
 // attentionShape names the extents of an attention.
@@ -140,7 +146,7 @@ func mustAttentionSizes(types ...graph.Type) attentionShape {
 }
 
 // Eval is the textbook: a row of scores, its softmax, the weighted sum of values.
-func (*AttentionOp) Eval(in, out []*graph.Tensor) {
+func (a *AttentionOp) Eval(in, out []*graph.Tensor) {
 	s := mustAttentionSizes(in[0].Type, in[1].Type, in[2].Type)
 	q, k, v := in[0].Data, in[1].Data, in[2].Data
 	in, segments := takeSegments(in)
@@ -165,6 +171,11 @@ func (*AttentionOp) Eval(in, out []*graph.Tensor) {
 		clear(o)
 		for j, x := range scores {
 			axpy(math.Exp(x-largest)/sum, s.row(v, s.key(b, j, h)), o)
+		}
+		if a.Result.Half() {
+			for x := range o {
+				o[x] = a.Result.Round(o[x])
+			}
 		}
 		out[1].Data[s.lse(b, i, h)] = largest + math.Log(sum)
 	})
@@ -203,13 +214,13 @@ func (*AttentionOp) Grad(n *graph.Node, dout []*graph.Value) []*graph.Value {
 }
 
 func (*AttentionOp) Kernel(n *graph.Node) graph.Kernel {
-	k := newAttentionKernels(n)
+	k := newAttentionKernels(n, n.Outputs[0].DType)
 	k.position = len(n.Inputs) == 4 && k.segments == ""
 	return graph.Template{Candidates: k.forward, Flops: k.flops(2)}
 }
 
 // AttentionGradOp is the gradient of AttentionOp. Inputs: q, k, v, the results o and logsumexp, the gradient of o,
-// optionally that of logsumexp, and optionally the segments. Results: the gradients of q, k and v, in f32 whatever those are, each
+// optionally that of logsumexp, and optionally the segments. o may be of the dtype of q. Results: the gradients of q, k and v, in f32 whatever those are, each
 // summed in a fixed order.
 type AttentionGradOp struct{}
 
@@ -233,7 +244,8 @@ func (*AttentionGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	lse := graph.T(graph.F32, s.batch, s.heads, s.queries)
 	o := in[0].Gradient()
 	for i, want := range []graph.Type{o, lse, o, lse}[:len(in)-3] {
-		if !in[3+i].Equal(want) {
+		rounded := i == 0 && in[3].Equal(in[0]) && s.dim%4 == 0
+		if !in[3+i].Equal(want) && !rounded {
 			return nil, fmt.Errorf("input %d is %v, expected %v", 3+i, in[3+i], want)
 		}
 	}
@@ -274,7 +286,7 @@ func (*AttentionGradOp) Eval(in, out []*graph.Tensor) {
 }
 
 func (*AttentionGradOp) Kernel(n *graph.Node) graph.Kernel {
-	k := newAttentionKernels(n)
+	k := newAttentionKernels(n, n.Inputs[3].DType)
 	k.lseGrad = len(n.Inputs) > 6 && n.Inputs[6].DType == graph.F32
 	return graph.Template{Candidates: k.backward, Flops: k.flops(5)}
 }

@@ -36,14 +36,20 @@ func (*AttentionOp) Cases() []graph.Case {
 	for _, h := range halfAttentions() {
 		cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: h.inputs(), Tolerance: 1e-5, NoGrad: h.last == aPosition, Fill: h.fill})
 	}
+	for _, h := range roundedAttentions() { // an error of f32 may round the other way
+		unit := map[graph.DType]float64{graph.F16: 0x1p-10, graph.BF16: 0x1p-7}[h.operands]
+		cs = append(cs, graph.Case{Op: &AttentionOp{Result: h.operands}, Inputs: h.inputs(), Tolerance: unit, NoGrad: true, Fill: h.fill})
+	}
 	return cs
 }
 
-// attentionCases cover one and many rows, odd lengths, grouped queries, and dims with and without whole vectors.
+// attentionCases cover one and many rows, odd lengths, grouped queries, and dims with and without whole vectors, of
+// which GPUs read one to four abreast.
 func attentionCases() []attentionShape {
 	return []attentionShape{
 		{1, 1, 1, 1, 1, 4}, {2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 16}, {1, 100, 100, 3, 1, 20}, {2, 128, 128, 2, 2, 32},
-		{1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 128}, {1, 3, 3, 1, 1, 256}, {1, 7, 12, 2, 1, 8}, {1, 12, 7, 2, 2, 8},
+		{1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 128}, {1, 3, 3, 1, 1, 256}, {1, 7, 12, 2, 1, 4}, {1, 12, 7, 2, 2, 4},
+		{1, 100, 100, 2, 1, 4}, {1, 70, 70, 1, 1, 9}, {1, 33, 33, 1, 1, 11}, {1, 33, 33, 1, 1, 17},
 	}
 }
 
@@ -83,6 +89,13 @@ func (*AttentionGradOp) Cases() []graph.Case {
 	for _, h := range halfAttentions() {
 		if h.last != aPosition {
 			cs = append(cs, graph.Case{Op: new(AttentionGradOp), Inputs: h.gradInputs(), Tolerance: 2e-5, NoGrad: true, Fill: h.gradFill})
+		}
+	}
+	for _, h := range roundedAttentions() {
+		if h.last != aPosition {
+			types := h.gradInputs()
+			types[3] = types[0]
+			cs = append(cs, graph.Case{Op: new(AttentionGradOp), Inputs: types, Tolerance: 2e-5, NoGrad: true, Fill: h.gradFill})
 		}
 	}
 	for n, s := range attentionCases() {
@@ -137,6 +150,14 @@ func halfAttentions() []halfAttention {
 		{attentionShape{1, 7, 70, 2, 1, 16}, graph.F16, aValue}, {attentionShape{1, 50, 7, 2, 2, 16}, graph.F16, aValue},
 		{attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, aPosition}, {attentionShape{1, 5, 9, 2, 1, 3}, graph.F16, aPosition},
 		{attentionShape{2, 70, 70, 2, 1, 16}, graph.F16, aSegment}, {attentionShape{1, 9, 9, 2, 2, 3}, graph.BF16, aSegment},
+	}
+}
+
+// roundedAttentions have results of halves.
+func roundedAttentions() []halfAttention {
+	return []halfAttention{
+		{attentionShape{2, 9, 9, 2, 2, 4}, graph.BF16, aValue}, {attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, aPosition},
+		{attentionShape{1, 33, 33, 2, 2, 16}, graph.BF16, aValue}, {attentionShape{2, 70, 70, 2, 1, 16}, graph.F16, aSegment},
 	}
 }
 

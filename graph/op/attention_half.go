@@ -27,6 +27,16 @@ func (k attentionKernels) unpacked(p graph.Pass) graph.Pass {
 	return p
 }
 
+// narrowing has the functions that round results to halves as a cast does: two to a word, or a unit of four to two.
+func (k attentionKernels) narrowing() string {
+	if !k.result.Half() {
+		return ""
+	}
+	return narrowing("narrow", k.result) + `fn word(x: f32, y: f32) -> u32 { return narrow(x) | (narrow(y) << 16u); }
+fn narrowed(x: vec4<f32>) -> vec2<u32> { return vec2<u32>(word(x.x, x.y), word(x.z, x.w)); }
+`
+}
+
 // readHalf is the function <array>_at, which reads an element of an array of halves, or four at once.
 func readHalf(array string, vec4 bool) string {
 	if vec4 {

@@ -21,12 +21,14 @@ import (
 type attentionKernels struct {
 	attentionShape
 	operands          graph.DType // of q, k and v
+	result            graph.DType // of o
 	position, lseGrad bool
 	segments          string // the array of the segments; empty: there are none
 }
 
-func newAttentionKernels(n *graph.Node) attentionKernels {
-	k := attentionKernels{attentionShape: mustAttentionSizes(n.Inputs[0].Type, n.Inputs[1].Type, n.Inputs[2].Type), operands: n.Inputs[0].DType}
+func newAttentionKernels(n *graph.Node, result graph.DType) attentionKernels {
+	s := mustAttentionSizes(n.Inputs[0].Type, n.Inputs[1].Type, n.Inputs[2].Type)
+	k := attentionKernels{attentionShape: s, operands: n.Inputs[0].DType, result: result}
 	if last := len(n.Inputs) - 1; isSegments(n.Inputs[last].Type) {
 		k.segments = fmt.Sprintf("in%d", last)
 	}
@@ -87,7 +89,8 @@ func (k attentionKernels) rowKernels(l graph.TemplateLimits) []rowKernel {
 		return []rowKernel{k.rowKernel(softwareLanes, min(64/n, 8), 1, 0, true)}
 	case !l.Software && n <= 32 && l.MaxInvocations >= gpuLanes:
 		abreast := min(max(32/n, 1), 4)
-		return []rowKernel{k.rowKernel(gpuLanes, 1, abreast, 0, false), k.rowKernel(gpuLanes, 1, abreast, k.tile(l), false)}
+		tile := k.tile(l)
+		return []rowKernel{k.rowKernel(gpuLanes, 1, abreast, 0, false), k.rowKernel(gpuLanes, 1, abreast, tile-tile%abreast, false)}
 	}
 	return nil
 }
@@ -105,7 +108,7 @@ func (k attentionKernels) units() int { return k.dim / k.width() }
 
 // tile is how many columns fit into workgroup memory, a multiple of 4.
 func (k attentionKernels) tile(l graph.TemplateLimits) int {
-	return min(min(tileMemory, l.MaxWorkgroupMemory)/k.columnBytes(), gpuLanes) &^ 3
+	return min((min(tileMemory, l.MaxWorkgroupMemory)-k.edgeMemory())/k.columnBytes(), gpuLanes) &^ 3
 }
 
 // columnBytes is a column's pair of vectors, pair of numbers, and segment.
@@ -193,7 +196,7 @@ func (k attentionKernels) positionExpr() (expr string, uses []string) {
 
 func (k attentionKernels) naiveForward() graph.Pass {
 	position, uses := k.positionExpr()
-	return k.scalarPass(`// n counts [BATCH, TQ, HEADS].
+	p := k.scalarPass(`// n counts [BATCH, TQ, HEADS].
 let h = n % HEADS;
 let i = n / HEADS % TQ;
 let b = n / HEADS / TQ;
@@ -214,9 +217,18 @@ for (var j = 0u; j < columns; j++) {
   sum = sum * keep + p;
   m = larger;
 }
-for (var x = q; x < q + DIM; x++) { out0[x] = o[x - q] / sum; }
-out1[(b * HEADS + h) * TQ + i] = m + log(sum);
+`+k.naiveStore()+`out1[(b * HEADS + h) * TQ + i] = m + log(sum);
 `, k.batch*k.queries*k.heads, k.withSegments(append([]string{"in0", "in1", "in2", "out0", "out1"}, uses...)...)...)
+	p.Declarations += k.narrowing()
+	return p
+}
+
+// naiveStore writes o.
+func (k attentionKernels) naiveStore() string {
+	if k.result.Half() {
+		return "for (var x = q / 2u; x < q / 2u + DIM / 2u; x++) { out0[x] = word(o[2u * x - q] / sum, o[2u * x + 1u - q] / sum); }\n"
+	}
+	return "for (var x = q; x < q + DIM; x++) { out0[x] = o[x - q] / sum; }\n"
 }
 
 // delta is the gradient of each logsumexp, negated: the inner product of o and its gradient, less what flows in.
@@ -230,14 +242,21 @@ func (k attentionKernels) delta() graph.Pass {
 	if k.segments != "" {
 		uses, along = append(uses, "in4"), "tmp0[NUMBERS + r] = in4[r];\n"
 	}
+	o := "in3[x]"
+	if k.result.Half() {
+		o = "in3_at(x)"
+	}
 	p := k.scalarPass(`// n counts [BATCH, TQ, HEADS].
 let r = (n / HEADS / TQ * HEADS + n % HEADS) * TQ + n / HEADS % TQ;
 var sum = 0.0;
-for (var x = n * UNITS; x < (n + 1u) * UNITS; x++) { sum += inner(in3[x], in5[x]); }
+for (var x = n * UNITS; x < (n + 1u) * UNITS; x++) { sum += inner(`+o+`, in5[x]); }
 tmp0[r] = sum`+less+`;
 `+along, k.batch*k.queries*k.heads, uses...)
 	if k.width() == 4 {
 		p.Vec4 = []string{"in3", "in5"}
+	}
+	if k.result.Half() {
+		p.Declarations += readHalf("in3", true)
 	}
 	return p
 }

@@ -106,7 +106,7 @@ func (m matrixKernel) segmentMemory() int {
 	if m.segments == "" {
 		return 0
 	}
-	return 4 * (m.Rows() + m.Cols)
+	return 4*(m.Rows()+m.Cols) + m.edgeMemory()
 }
 
 func (m matrixKernel) forwardMemory() int {
@@ -192,21 +192,39 @@ func (m matrixKernel) Add(to, weights, columns string) string {
 
 // Store writes results to memory by way of the scores': value is an expression of sum, an element, and of row, its place in the block.
 func (m matrixKernel) Store(name, to, length, at, value string) string {
-	var b strings.Builder
-	for _, u := range m.Units() {
-		fmt.Fprintf(&b, `workgroupBarrier();
-{
-let to = mine * SCORES;
-coopStoreT(%[1]s%[2]d, &ss[to], SCORES);
-}
-workgroupBarrier();
-for (var x = lane; x < ROWS * SIDE; x += LANES) {
+	return m.eachMatrix(name, func(u int) string {
+		return fmt.Sprintf(`for (var x = lane; x < ROWS * SIDE; x += LANES) {
   let row = x / SIDE;
   let place = first + row;
   let sum = ss[row * SCORES + x %% SIDE];
-  if (place < %[3]s) { %[4]s[(%[5]s) * DIM + %[6]du + x %% SIDE] = %[7]s; }
+  if (place < %s) { %s[(%s) * DIM + %du + x %% SIDE] = %s; }
 }
-`, name, u, length, to, at, u*m.Side, value)
+`, length, to, at, u*m.Side, value)
+	})
+}
+
+// StoreResult writes o, of halves two at a time.
+func (m matrixKernel) StoreResult() string {
+	const at = "(b * TQ + place) * HEADS + h"
+	if !m.result.Half() {
+		return m.Store("o", "out0", "TQ", at, "sum / sums[row]")
+	}
+	return m.eachMatrix("o", func(u int) string {
+		return fmt.Sprintf(`for (var x = lane; x < ROWS * (SIDE / 2u); x += LANES) {
+  let row = x / (SIDE / 2u);
+  let place = first + row;
+  let at = row * SCORES + x %% (SIDE / 2u) * 2u;
+  if (place < TQ) { out0[(%s) * (DIM / 2u) + %du + x %% (SIDE / 2u)] = word(ss[at] / sums[row], ss[at + 1u] / sums[row]); }
+}
+`, at, u*m.Side/2)
+	})
+}
+
+// eachMatrix brings the subgroups' results to the scores' memory, a matrix each at a time, and then has matrix u of each row written.
+func (m matrixKernel) eachMatrix(name string, write func(u int) string) string {
+	var b strings.Builder
+	for _, u := range m.Units() {
+		fmt.Fprintf(&b, "workgroupBarrier();\n{\nlet to = mine * SCORES;\ncoopStoreT(%s%d, &ss[to], SCORES);\n}\nworkgroupBarrier();\n%s", name, u, write(u))
 	}
 	return b.String()
 }

@@ -24,6 +24,10 @@ func (m matrixKernel) LSE() string {
 	return expr
 }
 
+// First and Last find where a block's walk may begin and end.
+func (m matrixKernel) First() string { return m.firstSeen("first", m.Rows(), m.Cols) }
+func (m matrixKernel) Last() string  { return m.pastSeen("first", m.Rows()) }
+
 // The rounding of scores to probabilities needs each row's largest score. Matrices cannot be scaled row by row, so that the results of
 // earlier tiles could not follow a score that is larger yet: the forward pass walks the keys twice, first for the largest and the sum.
 var matrixTexts = template.Must(template.New("").Parse(`
@@ -34,7 +38,7 @@ let h = group / {{.QueryBlocks}}u % HEADS;
 let b = group / {{.QueryBlocks}}u / HEADS;
 let past = min(first + ROWS, TK); // the block sees no key from here on
 let mine = lane / SUBGROUP * SIDE;
-{{.Own}}{{.Stage "rs" "ROWS" "first" "TQ" "(b * TQ + place) * HEADS + h" "bitcast<vec2<f32>>(in0[at])"}}{{end}}
+{{.First}}{{.Own}}{{.Stage "rs" "ROWS" "first" "TQ" "(b * TQ + place) * HEADS + h" "bitcast<vec2<f32>>(in0[at])"}}{{end}}
 
 {{- define "keys"}}{{.Stage "xs" "COLS" "t" "TK" "(b * TK + place) * KV + h / GROUP" "bitcast<vec2<f32>>(in1[at])"}}{{end}}
 {{- define "values"}}{{.Stage "ys" "COLS" "t" "TK" "(b * TK + place) * KV + h / GROUP" "bitcast<vec2<f32>>(in2[at])"}}{{end}}
@@ -58,7 +62,7 @@ for (var x = lane; x < ROWS * PARTS; x += LANES) {
 }
 workgroupBarrier();
 {{.Hold "q" "rs" -}}
-for (var t = 0u; t < past; t += COLS) {
+for (var t = {{.Start}}; t < past; t += COLS) {
 workgroupBarrier();
 {{template "keys" .}}{{.Staged -}}
 workgroupBarrier();
@@ -89,7 +93,7 @@ for (var row = lane; row < ROWS; row += LANES) {
   if (first + row < TQ) { out1[(b * HEADS + h) * TQ + first + row] = m + log(sum); }
 }
 {{.Sums "o" -}}
-for (var t = 0u; t < past; t += COLS) {
+for (var t = {{.Start}}; t < past; t += COLS) {
 workgroupBarrier();
 {{template "keys" .}}{{template "values" .}}{{.Staged -}}
 workgroupBarrier();
@@ -102,7 +106,7 @@ workgroupBarrier();
 workgroupBarrier();
 {{.Add "o" "ps" "ys" -}}
 }
-{{.Store "o" "out0" "TQ" "(b * TQ + place) * HEADS + h" "sum / sums[row]"}}
+{{.StoreResult}}
 {{- end}}
 
 {{- define "queryGrad" -}}
@@ -115,7 +119,7 @@ for (var row = lane; row < ROWS; row += LANES) {
 }
 workgroupBarrier();
 {{.Hold "q" "rs"}}{{.Hold "g" "ws"}}{{.Sums "dq" -}}
-for (var t = 0u; t < past; t += COLS) {
+for (var t = {{.Start}}; t < past; t += COLS) {
 workgroupBarrier();
 {{template "keys" .}}{{template "values" .}}{{.Staged -}}
 workgroupBarrier();
@@ -138,12 +142,12 @@ let first = group % {{.KeyBlocks}}u * ROWS;
 let kv = group / {{.KeyBlocks}}u % KV;
 let b = group / {{.KeyBlocks}}u / KV;
 let mine = lane / SUBGROUP * SIDE;
-{{.Own}}{{.Stage "rs" "ROWS" "first" "TK" "(b * TK + place) * KV + kv" "bitcast<vec2<f32>>(in1[at])" -}}
+{{.Last}}{{.Own}}{{.Stage "rs" "ROWS" "first" "TK" "(b * TK + place) * KV + kv" "bitcast<vec2<f32>>(in1[at])" -}}
 {{.Stage "ws" "ROWS" "first" "TK" "(b * TK + place) * KV + kv" "bitcast<vec2<f32>>(in2[at])" -}}
 workgroupBarrier();
 {{.Hold "k" "rs"}}{{.Hold "v" "ws"}}{{.Sums "dk"}}{{.Sums "dv" -}}
 for (var h = kv * GROUP; h < kv * GROUP + GROUP; h++) {
-for (var t = first; t < TQ; t += COLS) {
+for (var t = first; t < {{.End}}; t += COLS) {
 workgroupBarrier();
 {{.Stage "xs" "COLS" "t" "TQ" "(b * TQ + place) * HEADS + h" "bitcast<vec2<f32>>(in0[at])" -}}
 {{.Stage "ys" "COLS" "t" "TQ" "(b * TQ + place) * HEADS + h" "packed(in5[at])" -}}
@@ -189,7 +193,7 @@ const WEIGHTS = %du;
 fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(halves(x.x, x.y), halves(x.z, x.w)); }
 `, m.dim/4, m.Lanes(), m.Subgroup, m.Side, m.Rows(), m.Cols, m.Parts(), m.vectorStride(), m.scoreStride(), m.weightStride())
 	return graph.Pass{
-		Declarations: m.constants() + m.halves() + constants + arrays + m.ifSegments("var<workgroup> owns: array<u32, %d>;\nvar<workgroup> gs: array<u32, %d>;\n", m.Rows(), m.Cols),
+		Declarations: m.constants() + m.halves() + constants + arrays + m.edgeArrays() + m.ifSegments("var<workgroup> owns: array<u32, %d>;\nvar<workgroup> gs: array<u32, %d>;\n", m.Rows(), m.Cols),
 		Body:         body.String(), Uses: slices.Concat(vectors, scalars), Vec4: vectors,
 		Workgroup: m.Lanes(), Groups: groups, WorkgroupMemory: memory, Cooperative: true,
 	}
@@ -248,7 +252,9 @@ func (m matrixKernel) weightArrays(names ...string) string {
 func (m matrixKernel) forward() graph.Pass {
 	arrays := m.vectorArrays("rs") + m.scoreArrays("ss") + m.weightArrays("ps") +
 		workgroupArrays("f32", m.Rows()*m.Parts(), "ms", "us") + workgroupArrays("f32", m.Rows(), "tops", "sums")
-	return m.pass("forward", m.QueryBlocks()*m.heads*m.batch, m.forwardMemory(), arrays, []string{"in0", "in1", "in2"}, m.withSegments("out0", "out1")...)
+	p := m.pass("forward", m.QueryBlocks()*m.heads*m.batch, m.forwardMemory(), arrays, []string{"in0", "in1", "in2"}, m.withSegments("out0", "out1")...)
+	p.Declarations += m.narrowing()
+	return p
 }
 
 func (m matrixKernel) queryGrad() graph.Pass {

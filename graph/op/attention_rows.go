@@ -102,6 +102,20 @@ func (r rowKernel) Staged() string {
 	return r.ifSegments("for (var x = lane; x < TILE; x += LANES) { gs[x] = %s[b * TK + min(t + x, TK - 1u)]; }\n", r.segments)
 }
 
+// Result is unit x of the results as it is stored.
+func (r rowKernel) Result() string {
+	if r.result.Half() {
+		return "narrowed(o[x])"
+	}
+	return "o[x]"
+}
+
+// First and Last find where a block's walk may begin and end.
+func (r rowKernel) First() string {
+	return r.firstSeen(fmt.Sprintf("block * %du", r.Block()), r.Block(), max(r.Tile, r.Abreast()))
+}
+func (r rowKernel) Last() string { return r.pastSeen(fmt.Sprintf("block * %du", r.Block()), r.Block()) }
+
 // Segment reads the segment of column c.
 func (r rowKernel) Segment(c int) string {
 	if r.Tile > 0 {
@@ -193,11 +207,11 @@ let origin = (b * TQ * HEADS + h) * UNITS;
 let i{{$r}} = first + {{$r}}u * LANES;
 let number{{$r}} = (b * HEADS + h) * TQ + min(i{{$r}}, TQ - 1u);
 let seen{{$r}} = min(i{{$r}} + position, TK - 1u); // the last column that the row sees
-{{$.Own $r (printf "i%d" $r)}}{{end}}{{end}}
+{{$.Own $r (printf "i%d" $r)}}{{end}}{{.First}}{{end}}
 
 {{- define "keys" -}}
 {{if .Tile -}}
-for (var t = 0u; t < past; t += TILE) {
+for (var t = {{.Start}}; t < past; t += TILE) {
   workgroupBarrier();
   for (var x = lane; x < TILE * UNITS; x += LANES) {
     let at = columns + min(t + x / UNITS, TK - 1u) * (KV * UNITS) + x % UNITS; // past the end: masked later
@@ -212,7 +226,7 @@ for (var t = 0u; t < past; t += TILE) {
     let at{{.}} = (jj + {{.}}u) * UNITS;
     {{- end}}
 {{else -}}
-for (var j = 0u; j < past; j += {{.Abreast}}u) {
+for (var j = {{.Start}}; j < past; j += {{.Abreast}}u) {
     {{- range .Cols}}
     let at{{.}} = columns + min(j + {{.}}u, TK - 1u) * (KV * UNITS);
     {{- end}}
@@ -262,7 +276,7 @@ sum{{$r}} = sum{{$r}} * keep{{$r}} + {{$.Sum "p" $r ""}};
 {{end -}}
 if (i{{$r}} < TQ) { out1[number{{$r}}] = m{{$r}} + log(sum{{$r}}); }
 {{end -}}
-{{.Store "o[x]" "out0"}}
+{{.Store .Result "out0"}}
 {{- end}}
 
 {{- define "queryGrad" -}}
@@ -310,13 +324,13 @@ var v: array<U, {{.N}}>;
 var dk: array<U, {{.N}}>;
 var dv: array<U, {{.N}}>;
 {{.Load "k" "in1"}}{{.Load "v" "in2" -}}
-{{range .Rows}}{{$.Own . (printf "first + %du * LANES" .)}}{{end -}}
+{{range .Rows}}{{$.Own . (printf "first + %du * LANES" .)}}{{end}}{{.Last -}}
 for (var g = 0u; g < GROUP; g++) {
 let h = kv * GROUP + g;
 let columns = (b * TQ * HEADS + h) * UNITS;
 let numbers = (b * HEADS + h) * TQ;
 {{if .Tile -}}
-for (var t = block * {{.Block}}u; t < TQ; t += TILE) {
+for (var t = block * {{.Block}}u; t < {{.End}}; t += TILE) {
   workgroupBarrier();
   for (var x = lane; x < TILE * UNITS; x += LANES) {
     let at = columns + min(t + x / UNITS, TQ - 1u) * (HEADS * UNITS) + x % UNITS; // past the end: masked later
@@ -330,13 +344,13 @@ for (var t = block * {{.Block}}u; t < TQ; t += TILE) {
   }
   {{.Staged -}}
   workgroupBarrier();
-  for (var jj = 0u; jj < min(TILE, TQ - t); jj += {{.Abreast}}u) {
+  for (var jj = 0u; jj < min(TILE, {{.End}} - t); jj += {{.Abreast}}u) {
     let j = t + jj;
     {{- range .Cols}}
     let at{{.}} = (jj + {{.}}u) * UNITS;
     {{- end}}
 {{else -}}
-for (var j = block * {{.Block}}u; j < TQ; j += {{.Abreast}}u) {
+for (var j = block * {{.Block}}u; j < {{.End}}; j += {{.Abreast}}u) {
     {{- range .Cols}}
     let c{{.}} = min(j + {{.}}u, TQ - 1u);
     let at{{.}} = columns + c{{.}} * (HEADS * UNITS);
@@ -373,8 +387,8 @@ func (r rowKernel) pass(name, count, pitch string, groups int, vectors []string,
 		panic(err)
 	}
 	p := graph.Pass{
-		Declarations: r.constants() + fmt.Sprintf("const LANES = %du;\nconst COUNT = %s; // rows\nconst PITCH = %s;\n", r.Lanes, count, pitch), Body: body.String(),
-		Uses: append(vectors[:len(vectors):len(vectors)], scalars...), Workgroup: r.Lanes, Groups: groups,
+		Declarations: r.constants() + r.edgeArrays() + fmt.Sprintf("const LANES = %du;\nconst COUNT = %s; // rows\nconst PITCH = %s;\n", r.Lanes, count, pitch), Body: body.String(),
+		Uses: append(vectors[:len(vectors):len(vectors)], scalars...), Workgroup: r.Lanes, Groups: groups, WorkgroupMemory: r.edgeMemory(),
 	}
 	if r.width() == 4 {
 		p.Vec4 = vectors
@@ -387,14 +401,16 @@ var<workgroup> ys: array<U, %[2]d>;
 var<workgroup> ls: array<f32, %[1]d>;
 var<workgroup> es: array<f32, %[1]d>;
 `, r.Tile, n) + r.ifSegments("var<workgroup> gs: array<u32, %d>;\n", r.Tile)
-		p.WorkgroupMemory = r.Tile * r.columnBytes()
+		p.WorkgroupMemory += r.Tile * r.columnBytes()
 	}
 	return r.unpacked(p)
 }
 
 func (r rowKernel) forward() graph.Pass {
 	_, uses := r.positionExpr()
-	return r.pass("forward", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, r.withSegments(append([]string{"out1"}, uses...)...)...)
+	p := r.pass("forward", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, r.withSegments(append([]string{"out1"}, uses...)...)...)
+	p.Declarations += r.narrowing()
+	return p
 }
 
 func (r rowKernel) queryGrad() graph.Pass {

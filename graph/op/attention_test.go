@@ -30,7 +30,12 @@ func TestAttentionFitsLimits(t *testing.T) {
 			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{q, kv, kv, q, lse, q, lse, segments}},
 			{Op: new(op.AttentionOp), Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
 			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{half(q), half(kv), half(kv), q, lse, q, lse, segments}},
+			{Op: &op.AttentionOp{Result: graph.F16}, Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
+			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{half(q), half(kv), half(kv), half(q), lse, q, lse, segments}},
 		} {
+			if o, ok := c.Op.(*op.AttentionOp); dim%4 != 0 && (ok && o.Result.Half() || !ok && c.Inputs[3].DType.Half()) {
+				continue // refused
+			}
 			for _, software := range []bool{false, true} {
 				limits := graph.TemplateLimits{MaxInvocations: 256, MaxWorkgroupMemory: 16384, Software: software, SubgroupSize: 32,
 					Cooperative: []graph.CooperativeMatrix{{M: 16, N: 16, K: 16, Input: "f16", Result: "f32"}}}
@@ -144,8 +149,15 @@ func TestAttentionRefuses(t *testing.T) {
 	}
 	_, err := new(op.AttentionGradOp).Infer([]graph.Type{q, q, q, q, reals(1, 3, 4), q})
 	assert.ErrorContains(t, err, "input 4 is f32[1,3,4], expected f32[1,4,3]")
-	_, err = new(op.AttentionGradOp).Infer([]graph.Type{half(q), half(q), half(q), half(q), reals(1, 4, 3), q})
-	assert.ErrorContains(t, err, "input 3 is f16[1,3,4,8], expected f32[1,3,4,8]")
+	_, err = new(op.AttentionGradOp).Infer([]graph.Type{half(q), half(q), half(q), graph.T(graph.BF16, q.Shape...), reals(1, 4, 3), q})
+	assert.ErrorContains(t, err, "input 3 is bf16[1,3,4,8], expected f32[1,3,4,8]")
+	_, err = (&op.AttentionOp{Result: graph.BF16}).Infer([]graph.Type{half(q), half(q), half(q)})
+	assert.ErrorContains(t, err, "q is f16[1,3,4,8], expected bf16 and a head dimension that is a multiple of 4 where the result is bf16")
+	six := half(reals(1, 3, 4, 6))
+	_, err = (&op.AttentionOp{Result: graph.F16}).Infer([]graph.Type{six, six, six})
+	assert.ErrorContains(t, err, "q is f16[1,3,4,6], expected f16 and a head dimension that is a multiple of 4")
+	_, err = new(op.AttentionGradOp).Infer([]graph.Type{six, six, six, six, reals(1, 4, 3), reals(six.Shape...)})
+	assert.ErrorContains(t, err, "input 3 is f16[1,3,4,6], expected f32[1,3,4,6]")
 	lse := reals(1, 4, 3)
 	_, err = new(op.AttentionGradOp).Infer([]graph.Type{q, q, q, q, lse, q, lse, lse})
 	assert.ErrorContains(t, err, "got 8 inputs")

@@ -117,7 +117,7 @@ func TestPrecisionLearnsTheSame(t *testing.T) {
 	}
 }
 
-// Of a model whose layers outweigh its logits, plans have less than 0.65 of the activations.
+// Of a model whose layers outweigh its logits, plans have less than 0.58 of the activations.
 func TestPlannedActivationsInPrecision(t *testing.T) {
 	activations := func(precision string) (sum int64) {
 		c := planned(t, "train.precision="+precision, "model={vocab_size: 512, d_model: 256, n_layers: 8, n_heads: 4, d_ff: 688, seq_len: 64}")
@@ -132,7 +132,7 @@ func TestPlannedActivationsInPrecision(t *testing.T) {
 	}
 	f32 := activations("f32")
 	for _, precision := range []string{"f16", "bf16"} {
-		assert.Less(t, activations(precision), f32*65/100, precision)
+		assert.Less(t, activations(precision), f32*58/100, precision)
 	}
 }
 

@@ -27,6 +27,7 @@ func TestAttentionOfHalvesHasTheBitsOfSingles(t *testing.T) {
 		kernel      string
 	}{
 		{graph.F16, 3, 5, d, "naive"}, {graph.BF16, 3, 5, d, "rows"}, // scalars, of words that rows share
+		{graph.F16, 6, 70, hardware{d}, "rows"}, {graph.BF16, 3, 70, hardware{d}, "tiles"}, // the same, read abreast
 		{graph.BF16, 4, 70, d, "rows"}, {graph.F16, 4, 70, hardware{d}, "tiles"}, // vectors, and more than one tile
 	} {
 		g, types := bothPrecisions(t, c.half, c.length, c.dim)
@@ -59,4 +60,44 @@ func bothPrecisions(t *testing.T, half graph.DType, length, dim int) (*graph.Gra
 	})
 	require.NoError(t, err)
 	return g, types
+}
+
+// TestAttentionRoundsItsResultAsCastsDo computes attention with a result of halves, and with one in f32 that is then cast; and the gradient
+// from a result of halves, and from the same numbers in f32, by each kind of kernel.
+func TestAttentionRoundsItsResultAsCastsDo(t *testing.T) {
+	d, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer d.Close()
+	for _, c := range []struct {
+		half   graph.DType
+		dim    int
+		dev    device.Device
+		kernel string
+	}{
+		{graph.F16, 4, d, "naive"}, {graph.BF16, 12, d, "rows"}, {graph.BF16, 4, hardware{d}, "rows"}, {graph.F16, 12, hardware{d}, "tiles"},
+		{graph.F16, 8, cooperative{Device: d, subgroup: 1, side: 8}, "matrices"},
+	} {
+		kv := graph.T(c.half, 2, 37, 1, c.dim)
+		types := []graph.Type{graph.T(c.half, 2, 37, 2, c.dim), kv, kv, graph.T(graph.F32, 2, 37, 2, c.dim)}
+		g, err := graph.Build(func(b *graph.Builder) {
+			var in []*graph.Value
+			for i, typ := range types {
+				in = append(in, b.Input(fmt.Sprint("x", i), typ))
+			}
+			half, single := b.Apply(&op.AttentionOp{Result: c.half}, in[:3]...), b.Apply(new(op.AttentionOp), in[:3]...)
+			b.Output("half y", half[0])
+			b.Output("single y", op.Cast(single[0], c.half))
+			for name, o := range map[string]*graph.Value{"half d": half[0], "single d": op.Cast(half[0], graph.F32)} {
+				for i, d := range b.Apply(new(op.AttentionGradOp), in[0], in[1], in[2], o, half[1], in[3]) {
+					b.Output(fmt.Sprint(name, i), d)
+				}
+			}
+		})
+		require.NoError(t, err)
+		out := compute(t, c.dev, g, graph.Case{Inputs: types}.Values(3), named(c.kernel))
+		for _, name := range []string{"y", "d0", "d1", "d2"} {
+			require.NotEmpty(t, out["half "+name])
+			assert.Equal(t, out["single "+name], out["half "+name], "%s: %s of %v, %d", name, c.kernel, c.half, c.dim)
+		}
+	}
 }

@@ -2,7 +2,10 @@ package devicetest_test
 
 import (
 	"fmt"
+	"math"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -39,6 +42,14 @@ func attend(t *testing.T, dev device.Device, kernel string, length, dim int, seg
 	t.Helper()
 	kv := graph.T(graph.F32, 2, length, 2, dim)
 	types := []graph.Type{graph.T(graph.F32, 2, length, 4, dim), kv, kv, graph.T(graph.U32, 2, length)}
+	values := graph.Case{Inputs: types}.Values(3)
+	clear(values[3].Data)
+	return compute(t, dev, attentionGraph(t, types, segments), values, named(kernel))
+}
+
+// attentionGraph has attention of its inputs, segments perhaps among them, and the gradients of q, k and v.
+func attentionGraph(t *testing.T, types []graph.Type, segments bool) *graph.Graph {
+	t.Helper()
 	g, err := graph.Build(func(b *graph.Builder) {
 		var in []*graph.Value
 		for i, typ := range types {
@@ -56,9 +67,108 @@ func attend(t *testing.T, dev device.Device, kernel string, length, dim int, seg
 		}
 	})
 	require.NoError(t, err)
-	values := graph.Case{Inputs: types}.Values(3)
-	clear(values[3].Data)
-	return compute(t, dev, g, values, named(kernel))
+	return g
+}
+
+// wholeWalk has blocks of attention walk the columns of all documents.
+type wholeWalk struct{ device.Device }
+
+var edges = regexp.MustCompile(`let (start|end) = workgroupUniformLoad\(&bound\)[^;]*;`)
+
+func (d wholeWalk) Load(p *device.Program) (device.Loaded, error) {
+	other := *p
+	other.Shaders = slices.Clone(p.Shaders)
+	count := 0
+	for i, s := range other.Shaders {
+		other.Shaders[i].WGSL = edges.ReplaceAllStringFunc(s.WGSL, func(text string) string {
+			count++
+			if strings.HasPrefix(text, "let start") {
+				return "let start = 0u;"
+			}
+			return "let end = TQ;"
+		})
+	}
+	if count != 3 {
+		return nil, fmt.Errorf("%d of a forward and two backward passes end their walk early", count)
+	}
+	return d.Device.Load(&other)
+}
+
+// TestBlocksThatSeeLessChangeNoBit computes attention and its gradient of all sorts of documents with walks that leave out what a block
+// cannot see, and with those that do not. What is no number in one document then stays there.
+func TestBlocksThatSeeLessChangeNoBit(t *testing.T) {
+	d, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer d.Close()
+	for _, k := range []struct {
+		dev    device.Device
+		kernel string
+		dtype  graph.DType
+		dim    int
+	}{{d, "rows", graph.F32, 4}, {hardware{d}, "rows", graph.F32, 4}, {hardware{d}, "tiles", graph.F32, 4}, {cooperative{Device: d, subgroup: 1, side: 8}, "matrices", graph.F16, 8}} {
+		t.Run(fmt.Sprintf("%s on a %s device", k.kernel, k.dev.Info().Kind), func(t *testing.T) {
+			kv := graph.T(k.dtype, 2, documentsLength, 1, k.dim)
+			types := []graph.Type{graph.T(k.dtype, 2, documentsLength, 2, k.dim), kv, kv, graph.T(graph.U32, 2, documentsLength)}
+			g, err := graph.Expand(attentionGraph(t, types, true))
+			require.NoError(t, err)
+			few, all := load(t, k.dev, g, named(k.kernel)), load(t, wholeWalk{k.dev}, g, named(k.kernel))
+			defer few.Close()
+			defer all.Close()
+			in := graph.Case{Inputs: types}.Values(3)
+			for name, segment := range documents() {
+				for i := range in[3].Data {
+					in[3].Data[i] = segment(i/documentsLength, i%documentsLength)
+				}
+				assert.Equal(t, outputs(t, all, g, in), outputs(t, few, g, in), name)
+			}
+			for i := range in[3].Data {
+				in[3].Data[i] = float64(i % documentsLength / 64)
+			}
+			for b := range 2 {
+				for i := 64 * k.dim; i < 128*k.dim; i++ {
+					in[2].Data[b*documentsLength*k.dim+i] = math.NaN()
+				}
+			}
+			whole := outputs(t, all, g, in)
+			for name, bits := range outputs(t, few, g, in) {
+				assert.NotEqual(t, [3]bool{true, false, true}, numbersIn(whole[name]), name)
+				assert.Equal(t, [3]bool{true, false, true}, numbersIn(bits), name)
+			}
+		})
+	}
+}
+
+const documentsLength = 203
+
+// documents number the places of two sequences.
+func documents() map[string]func(b, i int) float64 {
+	random := func(i int) uint32 { return uint32(i+1) * 2654435761 }
+	return map[string]func(b, i int) float64{
+		"one":                     func(b, i int) float64 { return 7 },
+		"a token each":            func(b, i int) float64 { return float64(i) },
+		"a token each, downwards": func(b, i int) float64 { return float64(1<<32 - 1 - i) },
+		"eight":                   func(b, i int) float64 { return float64((i + 5*b) * 8 / documentsLength) },
+		"eight, downwards":        func(b, i int) float64 { return float64(9 - (i+5*b)*8/documentsLength) },
+		"numbers come again":      func(b, i int) float64 { return []float64{3, 1, 2, 3, 0}[i/(40+b)%5] },
+		"as long as blocks":       func(b, i int) float64 { return float64((i + 32*b) / 64) },
+		"padded":                  func(b, i int) float64 { return []float64{1, 2, 3, 0}[min(i/(50-b), 3)] },
+		"random":                  func(b, i int) float64 { return float64(random(i + 7*b)) },
+		"three, random":           func(b, i int) float64 { return float64(random(i+7*b) >> 8 % 3) },
+		"runs, random":            func(b, i int) float64 { return float64(random(i / (17 + b))) },
+	}
+}
+
+// numbersIn tells whether the first 64, the second 64 and the remaining places of two sequences have numbers only.
+func numbersIn(bits []byte) (all [3]bool) {
+	x := exec.Decode(graph.F32, bits)
+	row := len(x) / 2 / documentsLength
+	all = [3]bool{true, true, true}
+	for i, y := range x {
+		if math.IsNaN(y) {
+			all[min(i/row%documentsLength/64, 2)] = false
+		}
+	}
+	return all
 }
 
 // compute returns the outputs of a graph whose inputs are x0, x1, …; the last may be more than it has.
@@ -66,11 +176,23 @@ func compute(t *testing.T, dev device.Device, g *graph.Graph, inputs []*graph.Te
 	t.Helper()
 	g, err := graph.Expand(g)
 	require.NoError(t, err)
+	s := load(t, dev, g, choose)
+	defer s.Close()
+	return outputs(t, s, g, inputs)
+}
+
+// load readies a graph that was expanded, and outputs computes it.
+func load(t *testing.T, dev device.Device, g *graph.Graph, choose exec.Chooser) *exec.Session {
+	t.Helper()
 	p, err := exec.NewPlan(dev, map[string]*graph.Graph{"g": g}, exec.Options{Tune: choose})
 	require.NoError(t, err)
 	s, err := p.Load()
 	require.NoError(t, err)
-	defer s.Close()
+	return s
+}
+
+func outputs(t *testing.T, s *exec.Session, g *graph.Graph, inputs []*graph.Tensor) map[string][]byte {
+	t.Helper()
 	for i := range g.Sources("input") {
 		require.NoError(t, s.SetInput("g", fmt.Sprint("x", i), exec.Encode(inputs[i].DType, inputs[i].Data)))
 	}

@@ -1,0 +1,78 @@
+package op
+
+import (
+	"fmt"
+	"strings"
+)
+
+// With segments, blocks of queries begin their walk at the first key before them whose segment lies between the least and the most of their own,
+// and blocks of keys end it after the last such query behind them: what lies beyond would add zeros. Columns between are walked, and masked, since
+// numbers may come again.
+
+// firstSeen declares start, where the walk of a block of queries begins: a multiple of step. top is the block's first row.
+func (k attentionKernels) firstSeen(top string, rows, step int) string {
+	return k.ifSegments("%slet start = workgroupUniformLoad(&bound) / %[2]du * %[2]du;\n", k.edge(top, rows, top, "lane", top, "Min", "x"), step)
+}
+
+// pastSeen declares end, where the walk of a block of keys ends.
+func (k attentionKernels) pastSeen(top string, rows int) string {
+	past := fmt.Sprintf("min(%s + %du, TK)", top, rows)
+	return k.ifSegments("%slet end = workgroupUniformLoad(&bound);\n", k.edge(top, rows, past, past+" + lane", "TK", "Max", "x + 1u"))
+}
+
+// edge leaves in bound the least or the most of own and of what at says of the columns x that may be seen, of those at from and on, before to.
+// There are barriers in walks: their bounds must be known to be the same for all lanes, as what workgroupUniformLoad gives is.
+func (k attentionKernels) edge(top string, rows int, own, from, to, extreme, at string) string {
+	return fmt.Sprintf(`if (lane == 0u) {
+  atomicStore(&least, 0xffffffffu);
+  atomicStore(&most, 0u);
+  atomicStore(&edge, %[4]s);
+}
+workgroupBarrier();
+for (var x = lane; x < %[3]du; x += LANES) {
+  let segment = %[1]s[b * TK + min(%[2]s + x, TK - 1u)];
+  atomicMin(&least, segment);
+  atomicMax(&most, segment);
+}
+workgroupBarrier();
+{
+  let low = atomicLoad(&least);
+  let high = atomicLoad(&most);
+  var mine = %[4]s;
+  for (var x = %[5]s; x < %[6]s; x += LANES) {
+    let segment = %[1]s[b * TK + x];
+    if (segment >= low && segment <= high) { mine = %[8]s(mine, %[9]s); }
+  }
+  atomic%[7]s(&edge, mine);
+}
+workgroupBarrier();
+if (lane == 0u) { bound = atomicLoad(&edge); }
+`, k.segments, top, rows, own, from, to, extreme, strings.ToLower(extreme), at)
+}
+
+func (k attentionKernels) edgeArrays() string {
+	return k.ifSegments("var<workgroup> least: atomic<u32>;\nvar<workgroup> most: atomic<u32>;\nvar<workgroup> edge: atomic<u32>;\nvar<workgroup> bound: u32;\n")
+}
+
+// edgeMemory is the bytes of these arrays.
+func (k attentionKernels) edgeMemory() int {
+	if k.segments == "" {
+		return 0
+	}
+	return 16
+}
+
+// Start and End are where a walk begins that firstSeen tells of, and where one ends that pastSeen does.
+func (k attentionKernels) Start() string {
+	if k.segments == "" {
+		return "0u"
+	}
+	return "start"
+}
+
+func (k attentionKernels) End() string {
+	if k.segments == "" {
+		return "TQ"
+	}
+	return "end"
+}
