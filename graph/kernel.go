@@ -119,6 +119,8 @@ type Pass struct {
 	Workgroup       int
 	Groups          int
 	WorkgroupMemory int // bytes
+	// Inside says that no index leaves its array, whatever the data: devices need not look.
+	Inside bool
 	// Cooperative passes multiply matrices by subgroups (WGSL's wgpu_cooperative_matrix). The factors, f32 in the text, are of halves
 	// that lie two a word: bf16 where one of Uses is, f16 otherwise.
 	Cooperative bool

@@ -61,7 +61,7 @@ func (c *context) templatePass(n *graph.Node, cand graph.Candidate, p graph.Pass
 		args = append(args, arg)
 	}
 	s.WriteString(text + "}\n")
-	return Pass{WGSL: s.String(), Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: c.lim.fold(p.Groups), WorkgroupMemory: p.WorkgroupMemory}
+	return Pass{WGSL: s.String(), Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: c.lim.fold(p.Groups), WorkgroupMemory: p.WorkgroupMemory, Inside: p.Inside}
 }
 
 // arrayType is the WGSL type of the elements, or of fours of them, in an array. Halves are packed two a word.

@@ -195,7 +195,7 @@ fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(halves(x.x, x.y), halves
 	return graph.Pass{
 		Declarations: m.constants() + m.halves() + constants + arrays + m.edgeArrays() + m.ifSegments("var<workgroup> owns: array<u32, %d>;\nvar<workgroup> gs: array<u32, %d>;\n", m.Rows(), m.Cols),
 		Body:         body.String(), Uses: slices.Concat(vectors, scalars), Vec4: vectors,
-		Workgroup: m.Lanes(), Groups: groups, WorkgroupMemory: memory, Cooperative: true,
+		Workgroup: m.Lanes(), Groups: groups, WorkgroupMemory: memory, Inside: true, Cooperative: true,
 	}
 }
 

@@ -388,7 +388,7 @@ func (r rowKernel) pass(name, count, pitch string, groups int, vectors []string,
 	}
 	p := graph.Pass{
 		Declarations: r.constants() + r.edgeArrays() + fmt.Sprintf("const LANES = %du;\nconst COUNT = %s; // rows\nconst PITCH = %s;\n", r.Lanes, count, pitch), Body: body.String(),
-		Uses: append(vectors[:len(vectors):len(vectors)], scalars...), Workgroup: r.Lanes, Groups: groups, WorkgroupMemory: r.edgeMemory(),
+		Uses: append(vectors[:len(vectors):len(vectors)], scalars...), Workgroup: r.Lanes, Groups: groups, WorkgroupMemory: r.edgeMemory(), Inside: true,
 	}
 	if r.width() == 4 {
 		p.Vec4 = vectors

@@ -73,9 +73,10 @@ func byMatrices(t *testing.T, side int) []devicetest.Task {
 // TestAttentionByMatrices checks the attention kernels that multiply matrices by subgroups, with matrices and subgroups of all
 // sizes that change their text: one lane a subgroup is least work for a device that has every lane compute every matrix.
 func TestAttentionByMatrices(t *testing.T) {
-	d, err := webgpu.Open(0, webgpu.Options{})
+	opened, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
-	defer d.Close()
+	t.Cleanup(func() { assert.NoError(t, opened.Close()) })
+	d := watched(t, opened)
 	for i, dev := range []cooperative{{Device: d, subgroup: 1, side: 16}, {Device: d, subgroup: 16, side: 8, memory: 9000}} {
 		tasks := byMatrices(t, dev.side)
 		assert.Greater(t, len(tasks), 8)

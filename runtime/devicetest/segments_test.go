@@ -109,7 +109,8 @@ func TestBlocksThatSeeLessChangeNoBit(t *testing.T) {
 		t.Run(fmt.Sprintf("%s on a %s device", k.kernel, k.dev.Info().Kind), func(t *testing.T) {
 			kv := graph.T(k.dtype, 2, documentsLength, 1, k.dim)
 			types := []graph.Type{graph.T(k.dtype, 2, documentsLength, 2, k.dim), kv, kv, graph.T(graph.U32, 2, documentsLength)}
-			g := attentionGraph(t, types, true)
+			g, err := graph.Expand(attentionGraph(t, types, true))
+			require.NoError(t, err)
 			few, all := load(t, k.dev, g, named(k.kernel)), load(t, wholeWalk{k.dev}, g, named(k.kernel))
 			defer few.Close()
 			defer all.Close()
@@ -173,15 +174,16 @@ func numbersIn(bits []byte) (all [3]bool) {
 // compute returns the outputs of a graph whose inputs are x0, x1, …; the last may be more than it has.
 func compute(t *testing.T, dev device.Device, g *graph.Graph, inputs []*graph.Tensor, choose exec.Chooser) map[string][]byte {
 	t.Helper()
+	g, err := graph.Expand(g)
+	require.NoError(t, err)
 	s := load(t, dev, g, choose)
 	defer s.Close()
 	return outputs(t, s, g, inputs)
 }
 
+// load readies a graph that was expanded, and outputs computes it.
 func load(t *testing.T, dev device.Device, g *graph.Graph, choose exec.Chooser) *exec.Session {
 	t.Helper()
-	g, err := graph.Expand(g)
-	require.NoError(t, err)
 	p, err := exec.NewPlan(dev, map[string]*graph.Graph{"g": g}, exec.Options{Tune: choose})
 	require.NoError(t, err)
 	s, err := p.Load()

@@ -27,7 +27,8 @@ func (d hardware) Info() device.Info {
 func TestAttentionForGPUs(t *testing.T) {
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
-	defer d.Close()
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	gpu := hardware{watched(t, d)}
 	for _, name := range []string{"attention", "attention_grad"} {
 		o, err := graph.NewOp(name)
 		require.NoError(t, err)
@@ -40,7 +41,7 @@ func TestAttentionForGPUs(t *testing.T) {
 		}
 		candidates := map[string]bool{}
 		for _, kernel := range []string{"rows", "tiles"} {
-			for _, r := range devicetest.CheckOnce(hardware{d}, tasks, named(kernel)) {
+			for _, r := range devicetest.CheckOnce(gpu, tasks, named(kernel)) {
 				candidates[r.Candidate] = true
 				assert.True(t, r.OK(), "%s %s, %s: %s", r.Op, r.Case, r.Candidate, r.Failure)
 			}

@@ -55,9 +55,9 @@ func (c *pipelineCache) open(d *Device) error {
 	return err
 }
 
-func (c *pipelineCache) pipeline(d *Device, m *spirv.Module, of layout, inside bool) (C.uint64_t, error) {
+func (c *pipelineCache) pipeline(d *Device, m *spirv.Module, of layout, trusted bool) (C.uint64_t, error) {
 	start := time.Now()
-	p, err := d.newPipeline(m, of, inside, c.handle)
+	p, err := d.newPipeline(m, of, trusted, c.handle)
 	c.spent += time.Since(start)
 	return p, err
 }

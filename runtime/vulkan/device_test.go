@@ -307,3 +307,36 @@ func TestCaches(t *testing.T) {
 }
 
 func TestLeaving(t *testing.T) { checktest.Leaving(t, opened(t, 0)) }
+
+// On a GPU a kernel that keeps inside its arrays is compiled without checks, and apart from the same text with them.
+func TestTrusted(t *testing.T) {
+	d, err := Open(0, Options{CacheDir: cacheDir})
+	require.NoError(t, err)
+	defer d.Close()
+	require.True(t, d.adapter.trusts, "Mesa's drivers have VK_EXT_pipeline_robustness")
+	for _, kind := range []device.Kind{device.Software, device.Discrete} {
+		d.info.Kind = kind
+		s := device.Shader{Label: "indices", Workgroup: [3]int{4, 1, 1}, Bindings: make([]device.Access, 1), WorkgroupMemory: 16, Inside: true, WGSL: `
+@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+var<workgroup> w: array<u32, 4>;
+@compute @workgroup_size(4) fn main(@builtin(local_invocation_index) i: u32) {
+  w[i] = x[i] + 1u;
+  workgroupBarrier();
+  x[i] = w[3u - i];
+}`}
+		b, err := d.Alloc("x", 16)
+		require.NoError(t, err)
+		require.NoError(t, d.Write(b, 0, []byte{1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0}))
+		l, err := d.Load(&device.Program{Label: "p", Shaders: []device.Shader{s}, Commands: []device.Command{
+			{Args: []device.Range{{Buffer: b, Size: 16}}, Groups: [3]int{1, 1, 1}}}})
+		require.NoError(t, err)
+		require.NoError(t, d.Run(l))
+		p, err := d.Read(b, 0, 16)
+		require.NoError(t, err)
+		got, err := p.Wait()
+		require.NoError(t, err)
+		assert.Equal(t, []byte{5, 0, 0, 0, 4, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0}, got, kind)
+		l.Release()
+	}
+	assert.Len(t, d.pipelines, 2)
+}

@@ -19,7 +19,7 @@ import (
 
 type pipelineKey struct {
 	wgsl, access string
-	inside       bool
+	trusted      bool
 }
 
 // pipeline is a compiled shader.
@@ -43,7 +43,7 @@ type layout struct{ set, pipeline C.uint64_t }
 
 // compile makes a pipeline, or finds the one made before from that source.
 func (d *Device) compile(s *device.Shader) (*pipeline, error) {
-	key := pipelineKey{s.WGSL, accessKey(s.Bindings), s.Inside}
+	key := pipelineKey{s.WGSL, accessKey(s.Bindings), d.trusts(s)}
 	if p := d.pipelines[key]; p != nil {
 		return p, nil
 	}
@@ -58,16 +58,19 @@ func (d *Device) compile(s *device.Shader) (*pipeline, error) {
 	if p.layout, err = d.layout(len(s.Bindings)); err != nil {
 		return nil, err
 	}
-	if p.handle, err = d.cache.pipeline(d, m, p.layout, s.Inside); err != nil {
+	if p.handle, err = d.cache.pipeline(d, m, p.layout, key.trusted); err != nil {
 		return nil, err
 	}
 	d.pipelines[key] = p
 	return p, nil
 }
 
+// trusts tells whether a kernel's indices are left unchecked. On CPUs checks cost little, and code without them takes longer to compile.
+func (d *Device) trusts(s *device.Shader) bool { return s.Inside && d.info.Kind != device.Software }
+
 func (d *Device) translate(s *device.Shader) (*spirv.Module, error) {
 	features := d.features
-	if s.Inside && d.info.Kind != device.Software {
+	if d.trusts(s) {
 		features = features&^spirv.CheckBuffers | spirv.TrustIndices
 	}
 	if s.Assembly() {
@@ -127,10 +130,10 @@ func (d *Device) layout(n int) (layout, error) {
 	return l, nil
 }
 
-// newPipeline has the driver compile a module. What stays inside its arrays need not be checked.
-func (d *Device) newPipeline(m *spirv.Module, of layout, inside bool, cache vk.PipelineCache) (p C.uint64_t, err error) {
+// newPipeline has the driver compile a module. The indices of one that is trusted are not checked.
+func (d *Device) newPipeline(m *spirv.Module, of layout, trusted bool, cache vk.PipelineCache) (p C.uint64_t, err error) {
 	r := C.gv_new_pipeline(d.native, C.uint64_t(uintptr(unsafe.Pointer(cache))), of.pipeline, (*C.uint32_t)(&m.Code[0]), C.size_t(4*len(m.Code)),
-		d.adapter.subgroup(m), flag(inside && d.adapter.trusts), &p)
+		d.adapter.subgroup(m), flag(trusted && d.adapter.trusts), &p)
 	if err := failure(vk.Result(r)); err != nil {
 		return 0, fmt.Errorf("the driver could not compile it: %w", err)
 	}

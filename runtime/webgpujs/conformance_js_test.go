@@ -76,6 +76,11 @@ func TestKernelsForGPUs(t *testing.T) {
 			t.Fatal(err)
 		}
 		tasks = append(tasks, small(devicetest.Cases(o))[:2]...)
+		segmented := slices.IndexFunc(o.Cases(), func(c graph.Case) bool {
+			last := c.Inputs[len(c.Inputs)-1]
+			return last.Equal(graph.T(graph.U32, 2, 33))
+		})
+		tasks = append(tasks, devicetest.Case(o.Cases()[segmented+1])) // of several documents
 	}
 	found := map[string]bool{}
 	for _, r := range devicetest.Check(d, tasks) {

@@ -17,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/gpupipe/gpupipe/shaders/cooptest"
+	"github.com/gpupipe/gpupipe/shaders/watch"
 )
 
 // cooperativeCases are products of halves: sizes that are multiples of the tiles and of nothing, every transpose, batches, strides, sums in parts,
@@ -58,7 +59,7 @@ func tensorLimits(size, lanes int, input string) Limits {
 	return l
 }
 
-var every = flag.Bool("every", false, "run every kernel for tensor cores on every case, which takes software an hour")
+var every = flag.Bool("every", false, "run every kernel for tensor cores on every case, and watch all for GPUs, which takes software an hour")
 
 // some are two of the candidates, other ones for each case, or all.
 func some(ks []Kernel, i int) []Kernel {
@@ -140,7 +141,7 @@ func (b *bench) run(k Kernel, n int, change func(Pass) Pass) []float32 {
 			c.Args = append(c.Args, device.Range{Buffer: b.bias, Size: b.bias.Size()})
 		}
 		if !strings.HasPrefix(pass.WGSL, graph.Assembly) {
-			pass.WGSL = watched(pass.WGSL, len(c.Args))
+			pass.WGSL = watch.Indices(pass.WGSL, len(c.Args))
 			c.Args = append(c.Args, device.Range{Buffer: outside, Size: outside.Size()})
 		}
 		p.Shaders = append(p.Shaders, device.Shader{Label: k.Name, WGSL: pass.WGSL, Bindings: make([]device.Access, len(c.Args)),

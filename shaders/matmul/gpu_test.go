@@ -10,14 +10,17 @@ import (
 
 	"github.com/cogentcore/webgpu/wgpu"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/shaders/watch"
 )
 
 // gpu runs kernels on the first Vulkan adapter.
 type gpu struct {
-	t       testing.TB
-	device  *wgpu.Device
-	queue   *wgpu.Queue
-	outside *wgpu.Buffer // if it watches kernels: word 0 tells that an index left its array
+	t        testing.TB
+	device   *wgpu.Device
+	queue    *wgpu.Queue
+	watching bool         // kernels that are loaded now
+	outside  *wgpu.Buffer // where those that are watched tell of an index that left its array
 }
 
 func openGPU(t testing.TB) *gpu {
@@ -105,8 +108,8 @@ func (g *gpu) load(k Kernel, operands map[Operand]*wgpu.Buffer, extra ...*wgpu.B
 		if p.Epilogue {
 			last += len(extra)
 		}
-		if g.outside != nil {
-			wgsl = watched(wgsl, last)
+		if g.watching {
+			wgsl = watch.Indices(wgsl, last)
 		}
 		m, err := g.device.CreateShaderModule(&wgpu.ShaderModuleDescriptor{
 			Label: k.Name, WGSLDescriptor: &wgpu.ShaderModuleWGSLDescriptor{Code: wgsl}})
@@ -128,7 +131,7 @@ func (g *gpu) load(k Kernel, operands map[Operand]*wgpu.Buffer, extra ...*wgpu.B
 				entries = append(entries, wgpu.BindGroupEntry{Binding: uint32(3 + i), Buffer: b, Size: wgpu.WholeSize})
 			}
 		}
-		if g.outside != nil {
+		if g.watching {
 			entries = append(entries, wgpu.BindGroupEntry{Binding: uint32(last), Buffer: g.outside, Size: wgpu.WholeSize})
 		}
 		layout := pipe.GetBindGroupLayout(0)
@@ -146,9 +149,6 @@ func (l *loaded) release() {
 		l.pipelines[i].Release()
 	}
 }
-
-// watch has every kernel that is loaded from now on watched.
-func (g *gpu) watch() { g.outside = g.buffer(16, make([]float32, 4)) }
 
 // run runs the kernel times times and waits.
 func (g *gpu) run(l *loaded, times int) {

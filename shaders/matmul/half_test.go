@@ -18,7 +18,6 @@ import (
 // read an operand: alone, in fours, rearranged, by an invocation or by all. They are small: compiling is what takes time.
 func TestHalvesGiveTheBitsOfFloats(t *testing.T) {
 	g := openGPU(t)
-	g.watch()
 	few := DefaultLimits()
 	few.MaxInvocations = 64
 	for i, c := range []struct {
@@ -114,7 +113,6 @@ func checkHalves(g *gpu, s Spec, d Element, limits Limits, software bool) {
 // Results of halves are those in f32 of the same kernel, rounded, also of sums in parts. Conformance runs the kernels for software.
 func TestHalvesAreStored(t *testing.T) {
 	g := openGPU(t)
-	g.watch()
 	few := DefaultLimits()
 	few.MaxInvocations = 64
 	floats := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}
