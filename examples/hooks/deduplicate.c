@@ -10,7 +10,7 @@
 // latest ones are remembered, each at the price of 0.3 kB), split (""; "\n", say, looks at lines instead of documents).
 #include "gpupipe.h"
 
-enum { HASHES = 128, BANDS = 32, ROWS = HASHES / BANDS, WORDS = 5, CHAIN = 64, LOOKS = 64 };
+enum { HASHES = 128, BANDS = 32, ROWS = HASHES / BANDS, WORDS = 5, CHAIN = 64, LOOKS = 64, FEW = 12 };
 
 typedef struct {
   uint8_t hashes[HASHES];
@@ -38,6 +38,7 @@ static uint64_t mix(uint64_t x) { // of SplitMix64
 
 static unsigned char folded[256];    // characters as hashed; 0 between words
 static uint8_t looks[HASHES][LOOKS]; // where an empty bin looks for one that is not
+static uint8_t turn[HASHES][HASHES]; // of a bin, and of each where it looks: at which look first; LOOKS for where it does not
 
 static void prepare(void) {
   for (int c = 0; c < 256; c++) {
@@ -45,6 +46,10 @@ static void prepare(void) {
     folded[c] = (unsigned char)(letter ? c | 32 : digit || c >= 128 ? c : 0);
   }
   for (uint64_t i = 0; i < HASHES * LOOKS; i++) looks[i / LOOKS][i % LOOKS] = mix(i + 1) % HASHES;
+  for (int i = 0; i < HASHES; i++) {
+    for (int b = 0; b < HASHES; b++) turn[i][b] = LOOKS;
+    for (int n = LOOKS; n-- > 0;) turn[i][looks[i][n]] = (uint8_t)n;
+  }
 }
 
 GP_OPEN() {
@@ -101,13 +106,34 @@ static size_t sketch(const char *text, size_t length, uint64_t *bins) {
   return words;
 }
 
+// find looks for a bin that is not empty, in the place of one that is.
+static int find(const uint64_t *bins, int i) {
+  int at = looks[i][0];
+  for (int n = 1; bins[at] == EMPTY; n++) at = n < LOOKS ? looks[i][n] : (at + 1) % HASHES;
+  return at;
+}
+
+// earliest is what find finds, where few bins are not empty: it asks each of them how soon it is looked at.
+static int earliest(const uint64_t *bins, const uint8_t *taken, int few, int i) {
+  int soonest = LOOKS, at = 0;
+  for (int k = 0; k < few; k++) {
+    int n = turn[i][taken[k]];
+    at = n < soonest ? taken[k] : at;
+    soonest = n < soonest ? n : soonest;
+  }
+  return soonest < LOOKS ? at : find(bins, i);
+}
+
 // fill_gaps lets empty bins have what another bin has, the first that is not empty of those where the empty one looks.
 static void fill_gaps(const uint64_t *bins, uint64_t *full) {
+  uint8_t taken[HASHES];
+  int count = 0;
   for (int i = 0; i < HASHES; i++) {
-    int at = i;
-    for (int n = 0; bins[at] == EMPTY; n++) at = n < LOOKS ? looks[i][n] : (at + 1) % HASHES;
-    full[i] = bins[at];
+    taken[count] = (uint8_t)i;
+    count += bins[i] != EMPTY;
   }
+  for (int i = 0; i < HASHES; i++)
+    full[i] = bins[i] != EMPTY ? bins[i] : bins[count < FEW ? earliest(bins, taken, count, i) : find(bins, i)];
 }
 
 // alike estimates the share of shingles that two documents have in common: hashes of 8 bits are also equal by chance.
@@ -129,7 +155,9 @@ static int is_new(const char *text, size_t length) {
     uint64_t h = 0;
     for (uint32_t i = 0; i < ROWS; i++) h = h * 0x9e3779b97f4a7c15u + full[ROWS * b + i];
     bucket[b] = b * buckets + (uint32_t)(mix(h) & (buckets - 1));
-    here.before[b] = latest[bucket[b]];
+    here.before[b] = latest[bucket[b]]; // of all bands at once: the memory is slow, and has time meanwhile
+  }
+  for (uint32_t b = 0; b < BANDS; b++) {
     uint32_t other = here.before[b];
     for (int n = 0; n < CHAIN && other && number - other <= room; n++) {
       const memory *m = ring + other % room;
