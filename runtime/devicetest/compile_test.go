@@ -1,0 +1,87 @@
+//go:build linux
+
+package devicetest_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	gpuexec "github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/vulkan"
+	"github.com/gpupipe/gpupipe/shaders"
+)
+
+// compiling has a device compile every candidate, and run none.
+type compiling struct {
+	device.Device
+	t     *testing.T
+	texts map[string]bool
+}
+
+func (c *compiling) Choose(_ device.Device, label string, ks []shaders.Kernel, fallback int) (int, error) {
+	for _, k := range ks {
+		for i, p := range k.Passes {
+			if c.texts[p.WGSL] {
+				continue
+			}
+			c.texts[p.WGSL] = true
+			label := fmt.Sprintf("%s: %s, pass %d", label, k.Name, i)
+			l, err := c.Load(&device.Program{Label: label, Shaders: []device.Shader{{Label: label, WGSL: p.WGSL,
+				Bindings: make([]device.Access, len(p.Args)), Workgroup: p.Workgroup, WorkgroupMemory: p.WorkgroupMemory, Inside: p.Inside}}})
+			if assert.NoError(c.t, err, p.WGSL) {
+				l.Release()
+			}
+		}
+	}
+	return fallback, nil
+}
+
+func (c *compiling) add(graphs map[string]*graph.Graph) {
+	_, err := gpuexec.NewPlan(c, graphs, gpuexec.Options{Tune: c})
+	require.NoError(c.t, err)
+}
+
+// Drivers of GPUs compile every kernel that may be chosen there: of every case, and of training in every precision. Nothing runs, so that
+// Mesa's compilers can be asked without their GPUs (docs/BENCHMARKS.md tells how).
+func TestKernelsCompileOnGPUs(t *testing.T) {
+	adapters, err := vulkan.Adapters()
+	require.NoError(t, err)
+	for n, a := range adapters {
+		if a.Kind == device.Software {
+			continue // compiles when it runs them: conformance has it
+		}
+		d, err := vulkan.Open(n, vulkan.Options{CacheDir: t.TempDir()})
+		require.NoError(t, err)
+		c := &compiling{d, t, map[string]bool{}}
+		for _, o := range graph.Catalogue() {
+			for _, task := range devicetest.Cases(o) {
+				c.add(map[string]*graph.Graph{"case": task.Graph})
+			}
+		}
+		for _, preset := range []string{"tiny", "smollm2-135m"} {
+			m, err := model.Preset(preset)
+			require.NoError(t, err)
+			m.SeqLen = min(m.SeqLen, 1024)
+			c.add(updates(t, m, "muon"))
+			for _, half := range []graph.DType{graph.F32, graph.F16, graph.BF16} {
+				in := model.InPrecision(m, half)
+				s, err := in.Stage(model.StageOptions{Last: in.Units(), Batch: 8, Microbatches: 1})
+				require.NoError(t, err)
+				c.add(map[string]*graph.Graph{"forward": s.Forward, "backward": s.Backward})
+			}
+		}
+		require.NoError(t, d.Close())
+		t.Logf("%s compiles %d kernels", a.Info.Adapter, len(c.texts))
+	}
+	if !slices.ContainsFunc(adapters, func(a vulkan.Adapter) bool { return a.Kind != device.Software }) {
+		t.Log("no GPU here: its kernels were translated and validated only")
+	}
+}
