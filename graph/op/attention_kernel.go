@@ -76,7 +76,7 @@ func (k attentionKernels) backward(l graph.TemplateLimits) []graph.Candidate {
 	}
 	cs := []graph.Candidate{{Name: "naive", Scratch: delta, Passes: []graph.Pass{k.delta(), k.naiveQueryGrad(), k.naiveKeyGrad()}}}
 	for _, r := range k.rowKernels(l) {
-		cs = append(cs, graph.Candidate{Name: r.name(), Scratch: delta, Passes: []graph.Pass{k.delta(), r.queryGrad(), r.keyGrad()}})
+		cs = append(cs, graph.Candidate{Name: r.name(), Scratch: delta, Passes: append([]graph.Pass{k.delta(), r.queryGrad()}, r.keyGrads()...)})
 	}
 	return append(cs, k.matrixBackward(l, delta)...)
 }

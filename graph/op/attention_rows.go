@@ -20,7 +20,8 @@ type rowKernel struct {
 	// Loops loads and stores in loops, through arrays. Software adapters compile a load of straight code for a tenth of
 	// a second, and keep in memory what is ever indexed by a variable, which suits them; GPUs want constants, to keep
 	// it in registers. The loops start at a number that is not constant, lest they are unrolled.
-	Loops bool
+	Loops            bool
+	OfKeys, OfValues bool // the gradients that keyGrad computes
 }
 
 // name tells how the columns are read.
@@ -32,7 +33,7 @@ func (r rowKernel) name() string {
 }
 
 func (k attentionKernels) rowKernel(lanes, rows, cols, tile int, loops bool) rowKernel {
-	return rowKernel{k, lanes, upTo(rows), upTo(cols), tile, loops}
+	return rowKernel{k, lanes, upTo(rows), upTo(cols), tile, loops, true, true}
 }
 
 func upTo(n int) []int {
@@ -295,19 +296,21 @@ let delta{{$r}} = tmp0[number{{$r}}];
 {{- range $r := .Rows}}{{range $c := $.Cols}}var s{{$r}}_{{$c}} = 0.0;
 var dp{{$r}}_{{$c}} = -delta{{$r}};
 {{end}}{{end -}}
-{{range $u := .Units}}{{range $c := $.Cols}}let x{{$u}}_{{$c}} = {{$.X $c $u "in1"}};
-{
+{{range $u := .Units}}{{range $c := $.Cols}}{
+let x = {{$.X $c $u "in1"}};
 let y = {{$.Y $c $u "in2"}};
-{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "q" $r $u}}, x{{$u}}_{{$c}});
+{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "q" $r $u}}, x);
 dp{{$r}}_{{$c}} += inner({{$.At "g" $r $u}}, y);
 {{end}}}
 {{end}}{{end -}}
 {{range $r := .Rows}}{{range $c := $.Cols -}}
 let ds{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - lse{{$r}}, j + {{$c}}u <= seen{{$r}}{{$.Together $r $c}})) * dp{{$r}}_{{$c}};
 {{end}}{{end -}}
-{{range $u := .Units}}{{range $r := $.Rows -}}
-{{$.At "dq" $r $u}} += {{$.Sum "ds" $r (printf "x%d_" $u)}};
-{{end}}{{end -}}
+{{range $u := .Units}}{
+{{range $c := $.Cols}}let x{{$c}} = {{$.X $c $u "in1"}};
+{{end}}{{range $r := $.Rows}}{{$.At "dq" $r $u}} += {{$.Sum "ds" $r "x"}};
+{{end}}}
+{{end -}}
 {{template "close" . -}}
 {{.Store "dq[x] * SCALE" "out0"}}
 {{- end}}
@@ -320,10 +323,12 @@ let b = group / {{.KeyBlocks}}u / KV;
 let first = block * {{.Block}}u + lane;
 let origin = (b * TK * KV + kv) * UNITS;
 var k: array<U, {{.N}}>;
-var v: array<U, {{.N}}>;
+{{.Load "k" "in1" -}}
+{{if .OfKeys}}var v: array<U, {{.N}}>;
 var dk: array<U, {{.N}}>;
-var dv: array<U, {{.N}}>;
-{{.Load "k" "in1"}}{{.Load "v" "in2" -}}
+{{.Load "v" "in2"}}{{end -}}
+{{if .OfValues}}var dv: array<U, {{.N}}>;
+{{end -}}
 {{range .Rows}}{{$.Own . (printf "first + %du * LANES" .)}}{{end}}{{.Last -}}
 for (var g = 0u; g < GROUP; g++) {
 let h = kv * GROUP + g;
@@ -340,7 +345,7 @@ for (var t = block * {{.Block}}u; t < {{.End}}; t += TILE) {
   for (var x = lane; x < TILE; x += LANES) {
     let c = numbers + min(t + x, TQ - 1u);
     ls[x] = {{.LSE}};
-    es[x] = tmp0[c];
+    {{if .OfKeys}}es[x] = tmp0[c];{{end}}
   }
   {{.Staged -}}
   workgroupBarrier();
@@ -359,25 +364,30 @@ for (var j = block * {{.Block}}u; j < {{.End}}; j += {{.Abreast}}u) {
 {{.Copy "in0" "in5"}}
 {{- range .Cols}}{{$.Segment .}}{{end}}
 {{- range $c := .Cols}}let l{{$c}} = {{$.L $c}};
-let e{{$c}} = {{$.E $c}};
-{{range $r := $.Rows}}var s{{$r}}_{{$c}} = 0.0;
-var dp{{$r}}_{{$c}} = -e{{$c}};
-{{end}}{{end -}}
-{{range $u := .Units}}{{range $c := $.Cols}}let x{{$u}}_{{$c}} = {{$.X $c $u "in0"}};
-let y{{$u}}_{{$c}} = {{$.Y $c $u "in5"}};
-{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "k" $r $u}}, x{{$u}}_{{$c}});
-dp{{$r}}_{{$c}} += inner({{$.At "v" $r $u}}, y{{$u}}_{{$c}});
+{{if $.OfKeys}}let e{{$c}} = {{$.E $c}};
+{{end}}{{range $r := $.Rows}}var s{{$r}}_{{$c}} = 0.0;
+{{if $.OfKeys}}var dp{{$r}}_{{$c}} = -e{{$c}};
 {{end}}{{end}}{{end -}}
+{{range $u := .Units}}{{range $c := $.Cols}}{
+let x = {{$.X $c $u "in0"}};
+{{if $.OfKeys}}let y = {{$.Y $c $u "in5"}};
+{{end}}{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "k" $r $u}}, x);
+{{if $.OfKeys}}dp{{$r}}_{{$c}} += inner({{$.At "v" $r $u}}, y);
+{{end}}{{end}}}
+{{end}}{{end -}}
 {{range $r := .Rows}}{{range $c := $.Cols -}}
 let p{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - l{{$c}}, j + {{$c}}u >= first + {{$r}}u * LANES && j + {{$c}}u < TQ{{$.Together $r $c}}));
-let ds{{$r}}_{{$c}} = p{{$r}}_{{$c}} * dp{{$r}}_{{$c}};
-{{end}}{{end -}}
-{{range $u := .Units}}{{range $r := $.Rows -}}
-{{$.At "dk" $r $u}} += {{$.Sum "ds" $r (printf "x%d_" $u)}};
-{{$.At "dv" $r $u}} += {{$.Sum "p" $r (printf "y%d_" $u)}};
-{{end}}{{end -}}
+{{if $.OfKeys}}let ds{{$r}}_{{$c}} = p{{$r}}_{{$c}} * dp{{$r}}_{{$c}};
+{{end}}{{end}}{{end -}}
+{{range $u := .Units}}{
+{{range $c := $.Cols}}{{if $.OfKeys}}let x{{$c}} = {{$.X $c $u "in0"}};
+{{end}}{{if $.OfValues}}let y{{$c}} = {{$.Y $c $u "in5"}};
+{{end}}{{end}}{{range $r := $.Rows}}{{if $.OfKeys}}{{$.At "dk" $r $u}} += {{$.Sum "ds" $r "x"}};
+{{end}}{{if $.OfValues}}{{$.At "dv" $r $u}} += {{$.Sum "p" $r "y"}};
+{{end}}{{end}}}
+{{end -}}
 {{template "close" . -}} }
-{{.Store "dk[x] * SCALE" "out1"}}{{.Store "dv[x]" "out2"}}
+{{if .OfKeys}}{{.Store "dk[x] * SCALE" "out1"}}{{end}}{{if .OfValues}}{{.Store "dv[x]" "out2"}}{{end}}
 {{- end}}`))
 
 // pass writes the kernel of that name for groups workgroups; vectors are the arrays read as units.
@@ -417,7 +427,18 @@ func (r rowKernel) queryGrad() graph.Pass {
 	return r.pass("queryGrad", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "in5", "out0"}, r.withSegments("in4", "tmp0")...)
 }
 
-func (r rowKernel) keyGrad() graph.Pass {
+// keyGrads compute the gradients of k and v: together where an invocation has room for both, and what they are of, in its registers, which no GPU
+// has more than 255 of; else one after the other.
+func (r rowKernel) keyGrads() []graph.Pass {
+	if r.Loops || r.dim <= 32 {
+		return []graph.Pass{r.keyGrad("in2", "out1", "out2")}
+	}
+	keys, values := r, r
+	keys.OfValues, values.OfKeys = false, false
+	return []graph.Pass{keys.keyGrad("in2", "out1"), values.keyGrad("out2")}
+}
+
+func (r rowKernel) keyGrad(vectors ...string) graph.Pass {
 	_, uses := r.keyLSE("")
-	return r.pass("keyGrad", "TK", "KV * UNITS", r.KeyBlocks()*r.kvHeads*r.batch, []string{"in0", "in1", "in2", "in5", "out1", "out2"}, r.withSegments(append(uses, "tmp0")...)...)
+	return r.pass("keyGrad", "TK", "KV * UNITS", r.KeyBlocks()*r.kvHeads*r.batch, append([]string{"in0", "in1", "in5"}, vectors...), r.withSegments(append(uses, "tmp0")...)...)
 }
