@@ -16,7 +16,8 @@ type Elementwise struct {
 
 // Emitter writes the body of a kernel.
 type Emitter interface {
-	// Input returns the WGSL expression of input i's element at the coordinates, one per dimension of that input.
+	// Input returns the WGSL expression of input i's element at the coordinates, one per dimension of that input. They lie
+	// inside it even where the value is dropped in the end: a GPU may not look.
 	Input(i int, at []Index) string
 	// Let names an expression of the WGSL type ("f32", "u32", "i32") and returns the name.
 	Let(typ, expr string) string

@@ -63,9 +63,9 @@ func likely(g *fuse.Group, lim Limits) []string {
 	case g.Rows >= enoughInvocations:
 		return []string{"serial"}
 	case g.Rows >= enoughRows:
-		return []string{"spread", "serial"}
+		return []string{"spread", "split", "serial"}
 	}
-	return append([]string{"spread"}, append(workgroup, "serial")...)
+	return append([]string{"spread", "split"}, append(workgroup, "serial")...)
 }
 
 // reduceDefault is the candidate that is likely to be good.

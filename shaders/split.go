@@ -9,7 +9,7 @@ import (
 )
 
 // split is a kernel for few rows: its first pass folds every parts-th column, or with a workgroup for each part every parts-th run of
-// columns; its second pass folds the parts, in order.
+// columns; its second pass folds the parts, in a fixed order.
 type split struct {
 	name  string
 	parts int     // of a row
@@ -42,7 +42,7 @@ func (c *context) splitKernels() []Kernel {
 func (c *context) spread() (s split, ok bool) {
 	const most = 256
 	g := c.g
-	if c.lim.Software || c.lim.MaxInvocations < most || most*4*len(g.Nodes) > c.lim.MaxWorkgroupMemory {
+	if c.lim.Software || c.lim.MaxInvocations < most || most*4*len(g.Phases()[0]) > c.lim.MaxWorkgroupMemory {
 		return s, false
 	}
 	s = split{parts: min(most, g.Cols/16, spreadInvocations/g.Rows), first: rowLoop{workgroup, false}, last: rowLoop{32, true}}

@@ -82,6 +82,6 @@ func TestKernelsCompileOnGPUs(t *testing.T) {
 		t.Logf("%s compiles %d kernels", a.Info.Adapter, len(c.texts))
 	}
 	if !slices.ContainsFunc(adapters, func(a vulkan.Adapter) bool { return a.Kind != device.Software }) {
-		t.Log("no GPU here: its kernels were translated and validated only")
+		t.Skip("no GPU here")
 	}
 }

@@ -38,7 +38,7 @@ func TestProductsInParts(t *testing.T) {
 func TestSquaresForGPUs(t *testing.T) {
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
-	defer d.Close()
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
 	x := graph.T(graph.F32, 2, 28, 28)
 	var tasks []devicetest.Task
 	for trans := range 4 {
@@ -50,14 +50,40 @@ func TestSquaresForGPUs(t *testing.T) {
 		tasks = append(tasks, devicetest.Task{Op: "square", Name: fmt.Sprint(trans), Graph: g, Runs: 1, Tolerance: 1e-5,
 			Inputs: map[string]*graph.Tensor{"x": graph.Case{Inputs: []graph.Type{x}}.Values(3)[0]}})
 	}
+	tasks = append(tasks, placed())
 	tiles := map[string]bool{}
-	for _, r := range devicetest.Check(hardware{d}, tasks) {
+	for _, r := range devicetest.Check(hardware{watched(t, d)}, tasks) {
 		assert.True(t, r.OK(), "%s, %s: %s", r.Case, r.Candidate, r.Failure)
 		if strings.Contains(r.Candidate, "tile") {
 			tiles[r.Case] = true
 		}
 	}
 	assert.Len(t, tiles, len(tasks))
+}
+
+// placed is a product whose epilogue reads other arrays at places that data and edges decide.
+func placed() devicetest.Task {
+	in := []graph.Type{graph.T(graph.F32, 20, 8), graph.T(graph.F32, 8, 12), graph.T(graph.F32, 5, 12), graph.T(graph.U32, 20), graph.T(graph.F32, 20, 7)}
+	values := graph.Case{Inputs: in}.Values(3)
+	task := devicetest.Task{Op: "placed", Runs: 1, Tolerance: 1e-5, Inputs: map[string]*graph.Tensor{}}
+	for i := range values[3].Data {
+		values[3].Data[i] = float64(i) // most lie behind the table, and mean its last row
+	}
+	var err error
+	task.Graph, err = graph.Build(func(b *graph.Builder) {
+		x := make([]*graph.Value, len(in))
+		for i := range in {
+			name := fmt.Sprint("x", i)
+			task.Inputs[name] = values[i]
+			x[i] = b.Input(name, in[i])
+		}
+		y := op.Add(op.MatMul(x[0], x[1], false, false), op.Embedding(x[2], x[3]))
+		b.Output("y", op.Add(y, op.Concat(1, x[4], op.Slice(x[4], 1, 2, 7))))
+	})
+	if err != nil {
+		panic(err)
+	}
+	return task
 }
 
 // byWorkgroups is a Chooser of kernels in assembly, which counts them.

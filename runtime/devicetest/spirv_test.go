@@ -41,8 +41,8 @@ func TestKernelsAreValidSPIRV(t *testing.T) {
 		})
 	}
 	for i, wgsl := range slices.Sorted(maps.Keys(texts)) {
-		for _, f := range []spirv.Features{spirv.ZeroWorkgroup, spirv.CheckBuffers} {
-			if f == spirv.CheckBuffers && i%4 != 0 { // the checks are the same text everywhere
+		for _, f := range []spirv.Features{spirv.ZeroWorkgroup, spirv.CheckBuffers, spirv.ZeroWorkgroup | spirv.TrustIndices} {
+			if f != spirv.ZeroWorkgroup && i%4 != 0 { // checks, or none, are the same text everywhere
 				continue
 			}
 			m, err := compiler.Compile(wgsl, f)

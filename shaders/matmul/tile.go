@@ -147,7 +147,7 @@ type tileSlice struct {
 // letter names the operand in the text: a or b.
 func (o tileSlice) letter() string { return o.name[len("mm_"):] }
 
-// each calls do with a prefix for every vec4 of a slice that an invocation carries, x and d being its place. Neighbouring invocations read
+// each calls do with the number of every vec4 of a slice that an invocation carries; x and d are then its place in the text. Neighbouring invocations read
 // neighbouring elements.
 func (t tile) each(g *source, o tileSlice, do func(r int)) {
 	threads := t.wx * t.wy
