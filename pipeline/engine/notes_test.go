@@ -61,7 +61,7 @@ func (greedy) Choose(_ device.Device, _ string, ks []shaders.Kernel, _ int) (int
 // Kernels that are passed over for want of memory are told of, device by device.
 func TestKernelsThatFindNoRoomAreToldOf(t *testing.T) {
 	g, err := graph.Build(func(b *graph.Builder) {
-		b.Output("y", op.Sum(b.Input("x", graph.T(graph.F32, 200, 4096)), []int{0}, false))
+		b.Output("y", op.Sum(b.Input("x", graph.T(graph.F32, 4096, 200)), []int{1}, false))
 	})
 	require.NoError(t, err)
 	plan := func(tune exec.Chooser, memory int64) Planned {
