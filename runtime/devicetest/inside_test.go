@@ -11,7 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/shaders/watch"
 )
 
-// watching has the kernels that are said to keep inside their arrays tell when they do not.
+// watching has every third of the kernels that are said to keep inside their arrays tell when they do not: software takes long to compile them.
 type watching struct {
 	device.Device
 	outside device.Buffer
@@ -24,7 +24,7 @@ func watched(t *testing.T, d device.Device) watching {
 	require.NoError(t, err)
 	w := watching{d, outside, new(int)}
 	t.Cleanup(func() {
-		assert.Positive(t, *w.kernels)
+		assert.Greater(t, *w.kernels, 2)
 		p, err := d.Read(outside, 0, 4)
 		require.NoError(t, err)
 		word, err := p.Wait()
@@ -38,15 +38,19 @@ func watched(t *testing.T, d device.Device) watching {
 func (d watching) Load(p *device.Program) (device.Loaded, error) {
 	other := *p
 	other.Shaders, other.Commands = slices.Clone(p.Shaders), slices.Clone(p.Commands)
+	watched := map[int]bool{}
 	for i, s := range p.Shaders {
-		if s.Inside {
-			*d.kernels++
+		if !s.Inside {
+			continue
+		}
+		if *d.kernels++; *d.kernels%3 == 0 {
+			watched[i] = true
 			other.Shaders[i].WGSL = watch.Indices(s.WGSL, len(s.Bindings))
 			other.Shaders[i].Bindings = append(slices.Clone(s.Bindings), device.ReadWrite)
 		}
 	}
 	for i, c := range p.Commands {
-		if c.Shader >= 0 && p.Shaders[c.Shader].Inside {
+		if watched[c.Shader] {
 			other.Commands[i].Args = append(slices.Clone(c.Args), device.Range{Buffer: d.outside, Size: 16})
 		}
 	}
