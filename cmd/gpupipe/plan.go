@@ -263,11 +263,7 @@ func settings(p *train.PipelinePlan, c partition.Candidate) string {
 	if len(c.Plan.Cut) > 0 {
 		text += " --set pipeline.cut=" + strings.ReplaceAll(fmt.Sprint(c.Plan.Cut), " ", ",")
 	}
-	var names []string
-	for _, s := range c.Plan.Stages {
-		names = append(names, s.Device)
-	}
-	return text + " --set pipeline.devices=[" + strings.Join(names, ",") + "]"
+	return text + " --set pipeline.devices=[" + strings.Join(p.DevicesOf(c.Plan), ",") + "]"
 }
 
 // unitsText names units.
