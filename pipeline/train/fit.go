@@ -2,6 +2,7 @@ package train
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -59,6 +60,23 @@ func leastKnown[T int64 | float64](a, b T) T {
 		return a + b
 	}
 	return min(a, b)
+}
+
+// fittingTuned is fitting where the kernels that were chosen by timing may take memory that is not there: then the options become those
+// of the static choice, if that fits.
+func (r *run) fittingTuned(o *engine.Options) (*engine.Engine, error) {
+	e, err := r.fitting(*o)
+	if r.Tune == nil || !errors.Is(err, exec.ErrTooLarge) {
+		return e, err
+	}
+	static := *o
+	static.Execute = engine.Execute(nil, r.memory())
+	e, retried := r.fitting(static)
+	if retried == nil {
+		r.Report.Note("the fastest kernels need more memory than there is; others run in their place: %v", err)
+		*o = static
+	}
+	return e, retried
 }
 
 // fitting plans a pipeline whose lines fit their devices, those that are on one of them together too.
