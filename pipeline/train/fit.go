@@ -14,7 +14,7 @@ import (
 )
 
 // asOneReplica makes the places of all lines those of one replica, since all are cut alike: a stage is as slow as where it is slowest,
-// and has the memory that it has where that is least. What several replicas have on one device, they share.
+// and has the memory that it has where that is least. What several replicas have on one device, they share, and take turns there.
 func asOneReplica(lines []partition.Device, stages int) []partition.Device {
 	on, sharing := map[string]int64{}, map[string]int64{} // lines by device, stages by places
 	names := make([][]string, stages)
@@ -31,6 +31,9 @@ func asOneReplica(lines []partition.Device, stages int) []partition.Device {
 	for i, d := range lines {
 		name := strings.Join(names[i%stages], " and ")
 		d.Memory = d.Memory * sharing[name] / on[d.Name]
+		if len(lines) > stages {
+			d.Lines = int(on[d.Name])
+		}
 		if d.Name = name; i < stages {
 			all = append(all, d)
 		} else {
@@ -50,7 +53,7 @@ func worse(a, b partition.Device) partition.Device {
 	}
 	a.Times = times
 	a.Memory, a.Link.Bandwidth = leastKnown(a.Memory, b.Memory), leastKnown(a.Link.Bandwidth, b.Link.Bandwidth)
-	a.Link.Latency = max(a.Link.Latency, b.Link.Latency)
+	a.Link.Latency, a.Lines = max(a.Link.Latency, b.Link.Latency), max(a.Lines, b.Lines)
 	return a
 }
 

@@ -65,8 +65,8 @@ type PlannedUnit struct {
 	partition.Time
 }
 
-// PlanPipeline compares the schedules for a config's model, batch, stages and devices. Replicas are taken to run at a time, also where
-// they share a device and its memory. A schedule that cannot be says why; it is no error when none can.
+// PlanPipeline compares the schedules for a config's model, batch, stages and devices. Replicas run at a time, but take turns where
+// they share a device. A schedule that cannot be says why; it is no error when none can.
 func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan, err error) {
 	h, err := openHooks(withKept(c.Hooks, c.Run.Dir, Silent{}.Note), "", hook.BuildModel, hook.BuildLoss, hook.MapBatch, hook.TokenWeights)
 	if err != nil {
