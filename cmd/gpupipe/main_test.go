@@ -45,6 +45,28 @@ func command(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), err.String()
 }
 
+// Without hooks there is no folder for compiled ones.
+func TestOnlyHooksHaveAFolder(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
+	t.Setenv("HOME", cache)
+	t.Setenv("LocalAppData", cache)
+	c := small(t, t.TempDir())
+	code, _, errs := command("train", c, "--device", "null", "--set", "train.steps=1")
+	require.Equal(t, exitOK, code, errs)
+	found := func() bool {
+		dir, err := os.UserCacheDir()
+		require.NoError(t, err)
+		_, err = os.Stat(filepath.Join(dir, "gpupipe", "hooks"))
+		return err == nil
+	}
+	assert.False(t, found())
+	c = small(t, t.TempDir())
+	code, _, errs = command("train", c, "--device", "null", "--set", "train.steps=1", "--set", "hooks=[{file: ../../examples/hooks/early_stopping.wasm, hook: on_metrics}]")
+	require.Equal(t, exitOK, code, errs)
+	assert.True(t, found())
+}
+
 // small is a config file of a model that trains in moments; its run is in dir/run.
 func small(t *testing.T, dir string) string {
 	t.Helper()

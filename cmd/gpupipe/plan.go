@@ -185,9 +185,12 @@ func (a *app) plan(p *train.PipelinePlan) {
 
 // planDevices prints the devices, those that are alike together.
 func (a *app) planDevices(p *train.PipelinePlan) {
-	stages := map[string]int{}
-	for _, d := range p.Devices {
-		stages[d.Name]++
+	sharing, what := map[string]int{}, "stages"
+	for _, name := range p.Lines {
+		sharing[name]++
+	}
+	if p.Replicas > 1 {
+		what = "lines"
 	}
 	alike := map[string][]string{} // names
 	var kinds []train.PlannedDevice
@@ -198,8 +201,8 @@ func (a *app) planDevices(p *train.PipelinePlan) {
 		if len(alike[kind]) == 0 {
 			kinds = append(kinds, d)
 		}
-		if n := stages[name]; n > 1 {
-			name += fmt.Sprintf(" (shared by %d stages, which take turns)", n)
+		if n := sharing[name]; n > 1 {
+			name += fmt.Sprintf(" (shared by %d %s, which take turns)", n, what)
 		}
 		if !slices.Contains(alike[kind], name) {
 			alike[kind] = append(alike[kind], name)
@@ -263,11 +266,7 @@ func settings(p *train.PipelinePlan, c partition.Candidate) string {
 	if len(c.Plan.Cut) > 0 {
 		text += " --set pipeline.cut=" + strings.ReplaceAll(fmt.Sprint(c.Plan.Cut), " ", ",")
 	}
-	var names []string
-	for _, s := range c.Plan.Stages {
-		names = append(names, s.Device)
-	}
-	return text + " --set pipeline.devices=[" + strings.Join(names, ",") + "]"
+	return text + " --set pipeline.devices=[" + strings.Join(p.DevicesOf(c.Plan), ",") + "]"
 }
 
 // unitsText names units.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -33,6 +34,28 @@ func TestPlan(t *testing.T) {
 	assert.NotEmpty(t, p.Recommended)
 	assert.Contains(t, p.Schedules[2].Problem, "pipeline.cut: found [3], expected 3 first units")
 	assert.Len(t, p.Devices, 2)
+}
+
+// What is printed to train like this is a config again, whose lines are those planned for.
+func TestSettingsOfReplicas(t *testing.T) {
+	devices := []string{"null:0", "null:1", "null:2", "null:0"}
+	args := []string{"--set", "pipeline.replicas=2", "--set", "train.microbatches=4", "--set", "pipeline.devices=[" + strings.Join(devices, ",") + "]"}
+	code, out, errs := command(planArgs(append(args, "--stages", "2")...)...)
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, out, "null:0 (shared by 2 lines, which take turns)")
+	_, printed, ok := strings.Cut(out, "to train like this:")
+	require.True(t, ok, out)
+	set := []string{"run.dir=plan", "data.train=[none]", "data.val=[]", "model={vocab_size: 256, d_model: 32, n_layers: 5, n_heads: 2, d_ff: 64, seq_len: 16}",
+		"train={batch_size: 16, microbatches: 4}", "pipeline.replicas=2"}
+	for _, s := range strings.Split(printed, " --set ")[1:] {
+		set = append(set, strings.TrimSpace(s))
+	}
+	c, err := train.LoadConfig("", set)
+	require.NoError(t, err, printed)
+	assert.Equal(t, devices, c.Pipeline.Devices)
+
+	p := &train.PipelinePlan{Replicas: 2, Lines: devices}
+	assert.Equal(t, []string{"null:1", "null:0", "null:0", "null:2"}, p.DevicesOf(&partition.Plan{Devices: []int{1, 0}}), "an order of another")
 }
 
 func TestPlanOfARun(t *testing.T) {

@@ -55,7 +55,10 @@ func (c *trainCommand) Run(a *app) error {
 		return err
 	}
 	r := &progress{app: a, json: c.JSON}
-	o := train.Options{Resume: c.Resume, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts(), HookCache: a.hookCache()}
+	o := train.Options{Resume: c.Resume, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts()}
+	if len(config.Hooks) > 0 {
+		o.HookCache = a.hookCache()
+	}
 	if c.Tune {
 		o.Tune = a.kernelChoices(r.timing)
 	}

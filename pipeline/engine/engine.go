@@ -22,7 +22,7 @@ type Engine struct {
 	routes       map[way]*route
 	room         int64           // bytes of the host's memory that further blocks may take
 	unshared     int64           // bytes of the blocks that there was no room for
-	votes        []int           // lines that own parameters, and the one with the loss
+	votes        []int           // lines of the first replica
 	whole, split bool            // which backwards there are: one program, or two halves; a schedule may have both
 	postponed    bool            // the second half does not always follow the first
 	aborted      context.Context // ends when nothing is wanted any more

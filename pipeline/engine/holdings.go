@@ -126,6 +126,9 @@ func (o Options) links() []link {
 				x.carries(o, g)
 			}
 		}
+		if line >= o.Stages { // a further replica's stage tells that of the first, though it may have nothing to tell
+			to(line % o.Stages)
+		}
 		if first := o.Stages - 1; line > first && line%o.Stages == first { // a further replica's loss
 			if o.Optimizer.Scaled() {
 				x := to(first)

@@ -115,7 +115,7 @@ func (l *line) shares(with *line) (alignment int64, share bool) {
 func (e *Engine) open(w way, most int, variables ...string) error {
 	from, to := e.lines[w.from], e.lines[w.to]
 	alignment, share := from.shares(to)
-	if !share {
+	if !share || len(variables) == 0 {
 		return nil
 	}
 	size := int64(0)

@@ -19,7 +19,7 @@ import (
 
 const width = 8
 
-// capped is a model whose last unit has no parameters.
+// capped is a model whose last unit has no parameters, and neither has its second.
 func capped(t *testing.T) model.Model {
 	t.Helper()
 	m, err := model.NewWritten(width, 4, func(batch int) (*model.Draft, error) {
@@ -30,11 +30,12 @@ func capped(t *testing.T) model.Model {
 			table, matrix := b.Variable("table", params[0].Type), b.Variable("matrix", params[1].Type)
 			var x *graph.Value
 			b.Scope("embed", func() { x = op.Embedding(table, tokens) })
+			b.Scope("twist", func() { x = op.Add(x, op.Square(x)) })
 			b.Scope("body", func() { x = op.MatMul(x, matrix, false, false) })
 			b.Scope("cap", func() { x = op.Tanh(x) })
 			b.Output(model.LogitsOutput, x)
 		})
-		return &model.Draft{Graph: g, Units: []string{"embed", "body", "cap"}, Parameters: params}, err
+		return &model.Draft{Graph: g, Units: []string{"embed", "twist", "body", "cap"}, Parameters: params}, err
 	})
 	require.NoError(t, err)
 	return m
@@ -60,13 +61,18 @@ func shifted(in model.LossInputs) *graph.Value {
 	return op.Add(model.CrossEntropy(in), in.Aligned["teacher"])
 }
 
-// The loss alone has a batch refused, wherever it is computed: by a stage that owns no parameter, and on any replica.
+// The loss alone has a batch refused, wherever it is computed: by a stage that owns no parameter, and on any replica. A stage that has
+// neither goes along.
 func TestALossThatIsNotFiniteIsSeenEverywhere(t *testing.T) {
 	l := newLender(t)
 	for _, delay := range []int{0, 1} {
 		var want [2]trained
-		for _, layout := range []Layout{{Stages: 1, Replicas: 1}, {Stages: 2, Replicas: 1, Cut: []int{2}}, {Stages: 3, Replicas: 1, Cut: []int{1, 2}},
-			{Stages: 1, Replicas: 2}, {Stages: 2, Replicas: 2, Cut: []int{2}}} {
+		layouts := []Layout{{Stages: 1, Replicas: 1}, {Stages: 2, Replicas: 1, Cut: []int{3}}, {Stages: 4, Replicas: 1, Cut: []int{1, 2, 3}},
+			{Stages: 1, Replicas: 2}, {Stages: 2, Replicas: 2, Cut: []int{3}}}
+		if delay == 0 { // else a replica needs a microbatch a stage
+			layouts = append(layouts, Layout{Stages: 3, Replicas: 2, Cut: []int{1, 2}})
+		}
+		for _, layout := range layouts {
 			for _, microbatch := range []int{0, microbatches - 1} { // of the first replica, and of the last
 				layout.Chunks, layout.Delay = 1, delay
 				name := fmt.Sprintf("%+v, microbatch %d", layout, microbatch)

@@ -12,7 +12,8 @@ import (
 )
 
 // worker carries out one line's part of a segment: batches between two moments at which the pipeline is empty. Its loop
-// enqueues what the machine says and never waits for the device, unless an optimizer has yet to begin; a second goroutine waits for what was enqueued, in order.
+// enqueues what the machine says and never waits for the device, unless an optimizer has yet to begin: then other lines are not kept waiting,
+// since the inbox holds all that they may send meanwhile. A second goroutine waits for what was enqueued, in order.
 type worker struct {
 	*line
 	seg      *segment

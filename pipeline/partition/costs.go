@@ -19,6 +19,7 @@ type costs struct {
 	working           rangeMax
 	times             [][]Time // by device: of the units before each
 	share             []int    // by device: stages on it
+	turns             []int    // by device: lines on it, those of other replicas too
 	evenly            bool     // a shared device's memory is divided evenly; else each stage may take it all
 }
 
@@ -50,6 +51,7 @@ func newCosts(p Problem) *costs {
 				c.share[i]++
 			}
 		}
+		c.turns = append(c.turns, max(c.share[i], d.Lines))
 	}
 	return c
 }
@@ -123,7 +125,7 @@ func (c *costs) stageAs(stage, device int, parts []Part, recompute bool) cost {
 	if n := c.exchanged(parts); n > 0 {
 		x.exchange = c.Devices[device].Link.Seconds(n)
 	}
-	x.seconds = c.steady(x) * float64(c.share[device])
+	x.seconds = c.steady(x) * float64(c.turns[device])
 	if have := c.available(device); have > 0 {
 		x.over = max(0, x.memory.Total()-have)
 	}

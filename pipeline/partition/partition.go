@@ -67,6 +67,8 @@ type Device struct {
 	Times  []Time `json:"-"`      // by unit
 	Memory int64  `json:"memory"` // bytes; 0: not known, everything fits
 	Link   Link   `json:"link"`
+	// Lines is how many stages of all replicas take turns on the device, where that is more than the places of its name.
+	Lines int `json:"lines,omitempty"`
 }
 
 // Recompute says when a stage's backward computes the forward's results again instead of keeping them.

@@ -56,8 +56,10 @@ func (c *costs) predict(p *Plan, l layout) error {
 // the next one cannot begin before it is over.
 func (c *costs) bounded(p *Plan, period float64) (seconds, idle float64) {
 	busy, exchange := map[string]float64{}, 0.0
-	for _, s := range p.Stages {
-		busy[s.Device] += float64(c.Schedule.Microbatches)*(s.Forward+s.Backward+s.Transfer) + s.Update
+	for i, s := range p.Stages {
+		d := p.Devices[i]
+		others := float64(c.turns[d]) / float64(c.share[d]) // replicas work as much
+		busy[s.Device] += others * (float64(c.Schedule.Microbatches)*(s.Forward+s.Backward+s.Transfer) + s.Update)
 		exchange = max(exchange, s.Exchange)
 	}
 	seconds = period

@@ -59,6 +59,32 @@ func TestOneDeviceForAllStagesIsNeverIdle(t *testing.T) {
 	assert.InDelta(t, 0, p.Bubble, 1e-9)
 }
 
+// Replicas that cross, each with its first stage on the device of the other's second, take turns as those on one device do.
+func TestReplicasOnADeviceTakeTurns(t *testing.T) {
+	plan := func(lines int, names ...string) Plan {
+		us := model(6)
+		p := Problem{Units: us, Schedule: generate(t, "1f1b", len(names), 1, 4), Replicas: 2, Tokens: 640}
+		for _, name := range names {
+			d := device(name, 1, us)
+			d.Lines = lines
+			p.Devices = append(p.Devices, d)
+		}
+		plan, err := Choose(p)
+		require.NoError(t, err)
+		return plan
+	}
+	alone, both := plan(0, "a"), plan(2, "a")
+	assert.InDelta(t, 2*alone.StepSeconds, both.StepSeconds, 1e-9)
+	assert.InDelta(t, alone.TokensPerSec/2, both.TokensPerSec, 1e-9)
+	assert.Zero(t, both.Bubble)
+	crossed, same := plan(2, "a and b", "b and a"), plan(4, "a", "a")
+	assert.Equal(t, same.Cut, crossed.Cut)
+	busiest := max(crossed.Stages[0].Forward+crossed.Stages[0].Backward, crossed.Stages[1].Forward+crossed.Stages[1].Backward)
+	assert.InDelta(t, 2*4*busiest, crossed.StepSeconds, 1e-9)
+	assert.InDelta(t, 2*busiest, max(crossed.Stages[0].Seconds, crossed.Stages[1].Seconds), 1e-9)
+	assert.InDelta(t, both.StepSeconds, same.StepSeconds, 1e-9)
+}
+
 func TestTransfersAndUpdatesAreInTheStep(t *testing.T) {
 	us := model(2)
 	problem := Problem{Units: us, Devices: devices(us, 1), Schedule: generate(t, "1f1b", 1, 1, 4), Tokens: 1}

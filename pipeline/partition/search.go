@@ -102,7 +102,7 @@ func (c *costs) classes() []int {
 	alike := func(i, j int) bool {
 		d, e := c.Devices[i], c.Devices[j]
 		return d.Name == e.Name || c.share[i] == 1 && c.share[j] == 1 &&
-			d.Memory == e.Memory && d.Link == e.Link && slices.Equal(d.Times, e.Times)
+			d.Memory == e.Memory && d.Lines == e.Lines && d.Link == e.Link && slices.Equal(d.Times, e.Times)
 	}
 	class := make([]int, len(c.Devices))
 	for i := range class {

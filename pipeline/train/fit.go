@@ -2,6 +2,7 @@ package train
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,7 +14,7 @@ import (
 )
 
 // asOneReplica makes the places of all lines those of one replica, since all are cut alike: a stage is as slow as where it is slowest,
-// and has the memory that it has where that is least. What several replicas have on one device, they share.
+// and has the memory that it has where that is least. What several replicas have on one device, they share, and take turns there.
 func asOneReplica(lines []partition.Device, stages int) []partition.Device {
 	on, sharing := map[string]int64{}, map[string]int64{} // lines by device, stages by places
 	names := make([][]string, stages)
@@ -30,6 +31,9 @@ func asOneReplica(lines []partition.Device, stages int) []partition.Device {
 	for i, d := range lines {
 		name := strings.Join(names[i%stages], " and ")
 		d.Memory = d.Memory * sharing[name] / on[d.Name]
+		if len(lines) > stages {
+			d.Lines = int(on[d.Name])
+		}
 		if d.Name = name; i < stages {
 			all = append(all, d)
 		} else {
@@ -49,7 +53,7 @@ func worse(a, b partition.Device) partition.Device {
 	}
 	a.Times = times
 	a.Memory, a.Link.Bandwidth = leastKnown(a.Memory, b.Memory), leastKnown(a.Link.Bandwidth, b.Link.Bandwidth)
-	a.Link.Latency = max(a.Link.Latency, b.Link.Latency)
+	a.Link.Latency, a.Lines = max(a.Link.Latency, b.Link.Latency), max(a.Lines, b.Lines)
 	return a
 }
 
@@ -59,6 +63,23 @@ func leastKnown[T int64 | float64](a, b T) T {
 		return a + b
 	}
 	return min(a, b)
+}
+
+// fittingTuned is fitting where the kernels that were chosen by timing may take memory that is not there: then the options become those
+// of the static choice, if that fits.
+func (r *run) fittingTuned(o *engine.Options) (*engine.Engine, error) {
+	e, err := r.fitting(*o)
+	if r.Tune == nil || !errors.Is(err, exec.ErrTooLarge) {
+		return e, err
+	}
+	static := *o
+	static.Execute = engine.Execute(nil, r.memory())
+	e, retried := r.fitting(static)
+	if retried == nil {
+		r.Report.Note("the fastest kernels need more memory than there is; others run in their place: %v", err)
+		*o = static
+	}
+	return e, retried
 }
 
 // fitting plans a pipeline whose lines fit their devices, those that are on one of them together too.

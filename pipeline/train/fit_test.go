@@ -3,13 +3,17 @@ package train
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/gpupipe/gpupipe/runtime/tune"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -70,6 +74,40 @@ func TestLinesOfOneDeviceFitTogether(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Lines that fit their device together but for what the fastest kernels take run with others.
+func TestLinesOfOneDeviceFitWithoutTheFastestKernels(t *testing.T) {
+	start := func(scratch, memory int64) (need int64, n *notes, err error) {
+		cache, err := tune.Open(filepath.Join(t.TempDir(), "kernels.json"), nil)
+		require.NoError(t, err)
+		n = &notes{}
+		tuned := func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
+			p, err := engine.Execute(nil, 0)(dev, graphs, pools)
+			p.Memory.Total += scratch
+			return p, err
+		}
+		_, err = Run(t.Context(), planned(t, "train.steps=1", "train.eval_every=0", "pipeline.stages=1", "pipeline.replicas=2", "pipeline.recompute=never",
+			"pipeline.devices=[null:0]"), Options{OpenDevice: sized(map[string]int64{"null:0": memory}), Execute: tuned, Tune: cache, Report: n})
+		for _, l := range n.start.Lines {
+			need += l.Memory.Total
+		}
+		return need, n, err
+	}
+	static, _, err := start(0, 0)
+	require.NoError(t, err)
+	need, n, err := start(100, static+200)
+	require.NoError(t, err)
+	assert.Equal(t, static+200, need)
+	assert.Empty(t, n.text)
+	need, n, err = start(100, static+199)
+	require.NoError(t, err)
+	assert.Equal(t, static, need)
+	require.Len(t, n.text, 1)
+	assert.Contains(t, n.text[0], "the fastest kernels need more memory than there is; others run in their place: replica 0 stage 0 and replica 1 stage 0 on null:0")
+	_, _, err = start(100, static-1)
+	require.ErrorIs(t, err, exec.ErrTooLarge)
+	assert.ErrorContains(t, err, fmt.Sprintf("%d bytes needed together", static), "what is needed at least")
+}
+
 // The worst of all replicas counts; alike ones change nothing.
 func TestAsOneReplica(t *testing.T) {
 	line := func(name string, memory int64, forward float64, l partition.Link) partition.Device {
@@ -78,10 +116,12 @@ func TestAsOneReplica(t *testing.T) {
 	fast, slow := partition.Link{Latency: 1, Bandwidth: 8}, partition.Link{Latency: 2, Bandwidth: 4}
 	one := []partition.Device{line("a", 100, 1, fast), line("b", 0, 2, fast), line("a", 100, 1, fast)}
 	assert.Equal(t, one, asOneReplica(one, 3))
-	assert.Equal(t, []partition.Device{line("a", 50, 1, fast), line("a", 50, 1, fast)},
+	shared := line("a", 50, 1, fast)
+	shared.Lines = 4
+	assert.Equal(t, []partition.Device{shared, shared},
 		asOneReplica([]partition.Device{line("a", 100, 1, fast), line("a", 100, 1, fast), line("a", 100, 1, fast), line("a", 100, 1, fast)}, 2))
 	assert.Equal(t, []partition.Device{
-		{Name: "a and c", Memory: 50, Times: []partition.Time{{Forward: 4, Backward: 2}}, Link: slow},
-		{Name: "b and a", Memory: 50, Times: []partition.Time{{Forward: 2, Backward: 2}}, Link: fast}},
+		{Name: "a and c", Memory: 50, Times: []partition.Time{{Forward: 4, Backward: 2}}, Link: slow, Lines: 2},
+		{Name: "b and a", Memory: 50, Times: []partition.Time{{Forward: 2, Backward: 2}}, Link: fast, Lines: 2}},
 		asOneReplica([]partition.Device{line("a", 100, 1, fast), line("b", 0, 2, fast), line("c", 70, 4, slow), line("a", 100, 1, fast)}, 2))
 }

@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -211,7 +213,11 @@ func TestTheLossOfAModuleIsBlamed(t *testing.T) {
 		require.Len(t, n.text, 3, "of two batches in a row one is looked at")
 		assert.Regexp(t, "^"+blame+"$", n.text[2])
 	}
-	n, err := run(&reference{blind: true}) // its logits are not finite either
+	n, err := run(&reference{}, withHooks(told(t, "teacher", callInput), hooksDir+maskHook)) // an evaluation knows no documents
+	require.ErrorIs(t, err, ErrDiverged)
+	assert.NotContains(t, err.Error(), "at fault")
+	assert.Empty(t, n.text)
+	n, err = run(&reference{blind: true}) // its logits are not finite either
 	require.ErrorIs(t, err, ErrDiverged)
 	assert.NotContains(t, err.Error(), "told.wasm")
 	assert.Empty(t, n.text)
@@ -258,4 +264,30 @@ func TestSkippedBatchesBeforeSOAPBegins(t *testing.T) {
 			assert.Equal(t, last, bits(t, stepDir(c.Run.Dir, 8)), "stopped at step %d", stop)
 		}
 	}
+}
+
+// A checkpoint from before it was kept whether SOAP has begun is one of a run that has.
+func TestResumeFromBeforeBegunWasKept(t *testing.T) {
+	soap := []string{"optimizer={name: soap, soap: {precondition_frequency: 3}}", "train.nonfinite=skip", "train.save_every=1"}
+	want := files(t, leg(t, demo(t, t.TempDir(), soap...), 0).Checkpoint)
+	c := demo(t, t.TempDir(), soap...)
+	stopped := leg(t, c, 2).Checkpoint
+	r, err := safetensors.Open(filepath.Join(stopped, "optimizer.safetensors"))
+	require.NoError(t, err)
+	var kept []safetensors.Entry
+	for _, x := range r.Tensors() {
+		data, err := r.Bytes(x.Name)
+		require.NoError(t, err)
+		if x.Name != optim.BegunVariable {
+			kept = append(kept, safetensors.Entry{Name: x.Name, DType: x.DType, Shape: x.Shape, Data: data})
+		}
+	}
+	require.Len(t, kept, len(r.Tensors())-1)
+	require.NoError(t, r.Close())
+	path := filepath.Join(t.TempDir(), "older.safetensors")
+	require.NoError(t, safetensors.Write(path, kept))
+	older, err := os.ReadFile(path)
+	require.NoError(t, err)
+	alter(t, stopped, "optimizer.safetensors", func([]byte) []byte { return older })
+	assert.Equal(t, want, files(t, leg(t, c, 0).Checkpoint))
 }

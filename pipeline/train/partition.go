@@ -32,11 +32,22 @@ type PipelinePlan struct {
 	Tokens         int                   `json:"tokens"` // a batch
 	Replicas       int                   `json:"replicas"`
 	Devices        []PlannedDevice       `json:"devices"`  // one a stage, as configured for the first replica
+	Lines          []string              `json:"lines"`    // names of devices, as configured: stage after stage of one replica after the other
 	Modelled       bool                  `json:"modelled"` // times are guesses
 	Schedules      []partition.Candidate `json:"schedules"`
 	Recommended    string                `json:"recommended,omitempty"`
 	Recommendation int                   `json:"-"` // index of Schedules, −1: none
 	Reason         string                `json:"reason"`
+}
+
+// DevicesOf are the names of the lines' devices with a plan's order of the stages, as pipeline.devices has them.
+func (p *PipelinePlan) DevicesOf(plan *partition.Plan) (names []string) {
+	for replica := range p.Replicas {
+		for _, d := range plan.Devices {
+			names = append(names, p.Lines[replica*len(plan.Devices)+d])
+		}
+	}
+	return names
 }
 
 // PlannedDevice is the place of a stage, and what the units cost there in seconds.
@@ -54,8 +65,8 @@ type PlannedUnit struct {
 	partition.Time
 }
 
-// PlanPipeline compares the schedules for a config's model, batch, stages and devices. Replicas are taken to run at a time, also where
-// they share a device and its memory. A schedule that cannot be says why; it is no error when none can.
+// PlanPipeline compares the schedules for a config's model, batch, stages and devices. Replicas run at a time, but take turns where
+// they share a device. A schedule that cannot be says why; it is no error when none can.
 func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan, err error) {
 	h, err := openHooks(withKept(c.Hooks, c.Run.Dir, Silent{}.Note), "", hook.BuildModel, hook.BuildLoss, hook.MapBatch, hook.TokenWeights)
 	if err != nil {
@@ -94,6 +105,9 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 		Tokens: c.Train.BatchSize * c.Model.SeqLen, Replicas: c.Pipeline.Replicas}
 	for u := range m.Units() {
 		p.Units = append(p.Units, m.UnitScope(u))
+	}
+	for _, dev := range devices {
+		p.Lines = append(p.Lines, dev.Info().Name)
 	}
 	known := map[int]partition.Problem{} // by delay: the optimizer differs
 	for _, v := range c.variants() {

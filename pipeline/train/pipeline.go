@@ -144,10 +144,10 @@ func (r *run) layOut(ctx context.Context) (err error) {
 		}
 		o.Schedule = func(batches int) (*schedule.Generator, error) { return schedule.Repeat(file, batches) }
 	}
-	r.engine, err = r.fitting(o)
+	r.engine, err = r.fittingTuned(&o)
 	if errors.Is(err, exec.ErrTooLarge) {
 		if smaller, note := r.smaller(o, plan); note != "" {
-			switch e, retried := r.fitting(smaller); {
+			switch e, retried := r.fittingTuned(&smaller); {
 			case retried == nil:
 				r.Report.Note("%s", note)
 				r.engine, o, err = e, smaller, nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
@@ -213,6 +214,10 @@ func (r *run) resumeFrom(ctx context.Context, c *checkpoint.Checkpoint) error {
 	for _, v := range r.optimizer.State() {
 		want[v.ID] = v.Type
 		r.weights.names = append(r.weights.names, v.ID)
+	}
+	if _, ok := r.weights.state.Lookup(optim.BegunVariable); !ok && s.Step > 0 { // older ones began with the first step
+		r.weights.begun = true
+		delete(want, optim.BegunVariable)
 	}
 	for _, p := range r.weights.params {
 		if r.Pipeline.Delay > 0 {

@@ -17,9 +17,10 @@ type suspect struct {
 	data engine.Batch
 }
 
-// suspects keeps such a batch, the first since it was last asked whose fault they are.
+// suspects keeps such a batch, the first since it was last asked whose fault they are. With segments that cannot be told: what an evaluation
+// computes is another model, whose attention knows no documents.
 func (r *run) suspects(m engine.Measured) error {
-	if r.loss == nil || finite(m.Loss) || r.suspect != nil || m.Batch < r.told { // after a restart what was told is not told again
+	if r.loss == nil || r.inputs.Segments || finite(m.Loss) || r.suspect != nil || m.Batch < r.told { // after a restart what was told is not told again
 		return nil
 	}
 	b, err := r.source.Batch(int64(m.Batch))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -21,6 +22,7 @@ type weights struct {
 	model  *safetensors.Reader // of parameters
 	state  *safetensors.Reader // of the optimizer's variables, when a run is resumed
 	names  []string            // of the optimizer's variables
+	begun  bool                // the state is from before there was optim.BegunVariable, and an update was applied
 	// settled reads a parameter's weights y; nil: it is not they that are wanted
 	settled func(param string) ([]float32, error)
 }
@@ -123,7 +125,7 @@ func (w *weights) toPipeline(e *engine.Engine, delay int) error {
 		}
 	}
 	for _, name := range w.names {
-		data, err := w.state.Bytes(name)
+		data, err := w.stateOf(name)
 		if err != nil {
 			return Mistake(err)
 		}
@@ -132,6 +134,14 @@ func (w *weights) toPipeline(e *engine.Engine, delay int) error {
 		}
 	}
 	return nil
+}
+
+// stateOf reads one of the optimizer's variables.
+func (w *weights) stateOf(name string) ([]byte, error) {
+	if w.begun && name == optim.BegunVariable {
+		return []byte{1, 0, 0, 0}, nil
+	}
+	return w.state.Bytes(name)
 }
 
 // pendingName is what a checkpoint of a delayed run calls a parameter's next weights, x_{t+1} at step t.

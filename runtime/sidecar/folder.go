@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,8 +23,12 @@ func privateFolder(dir string) (leave func(), err error) {
 			return nil, err
 		}
 		f, err := lockFolder(dir, unix.LOCK_EX)
-		if errors.Is(err, os.ErrNotExist) {
+		switch {
+		case errors.Is(err, os.ErrNotExist):
 			continue // swept away before it was locked
+		case err != nil && !lockless(err):
+			_ = os.Remove(dir)
+			return nil, err
 		}
 		return func() {
 			_ = os.Remove(dir)
@@ -32,6 +37,11 @@ func privateFolder(dir string) (leave func(), err error) {
 			}
 		}, nil
 	}
+}
+
+// lockless tells whether an error means that the system has no locks for such a folder.
+func lockless(err error) bool {
+	return slices.ContainsFunc([]error{unix.EBADF, unix.ENOTSUP, unix.EOPNOTSUPP, unix.ENOSYS}, func(e error) bool { return errors.Is(err, e) })
 }
 
 func private(dir string) error {
@@ -71,7 +81,7 @@ func lockFolder(dir string, how int) (*os.File, error) {
 var ownName = regexp.MustCompile(`^gpupipe-[A-Z2-7]{16}$`)
 
 // sweep removes the folders of workers that were killed in one moment with their hosts. Such a folder is nobody's who lives if it can be
-// locked; nothing but an empty one, or one with a socket, goes.
+// locked; nothing goes but a file named socket in it, and then the folder if it is empty.
 func sweep(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

@@ -83,6 +83,24 @@ func TestSweepingWhileFoldersAreMade(t *testing.T) {
 	all.Wait()
 }
 
+// Only a system without locks for folders has one go unlocked; what else goes wrong is told, and leaves nothing.
+func TestAFolderThatCannotBeLocked(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "gpupipe-FFFFFFFFFFFFFFFF")
+	var files unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &files))
+	few := files
+	few.Cur = 0
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
+	_, err := privateFolder(dir)
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &files))
+	require.ErrorIs(t, err, unix.EMFILE)
+	assert.NoDirExists(t, dir)
+	for _, e := range []error{unix.EBADF, unix.ENOTSUP, unix.EOPNOTSUPP, unix.ENOSYS, &os.PathError{Err: unix.ENOTSUP}} {
+		assert.True(t, lockless(e), e)
+	}
+	assert.False(t, lockless(unix.EMFILE))
+}
+
 func locked(dir string) bool {
 	f, err := lockFolder(dir, unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {

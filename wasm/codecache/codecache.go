@@ -88,7 +88,7 @@ func (c Dir) walk(visit func(path string) error) error {
 		case !strings.HasSuffix(path, wazerosTemporary):
 			err = visit(path)
 		case forgotten(d):
-			err = os.Remove(path)
+			_ = os.Remove(path) // it hurts nobody if it stays
 		}
 		if os.IsNotExist(err) {
 			return nil
