@@ -108,16 +108,13 @@ func (t tile) pass(s Spec, l Limits) Pass {
 			g.line("var s%d_%d = vec4<f32>();", i, j)
 		}
 	}
-	for _, x := range []struct {
-		letter string
-		n      int
-	}{{"a", t.rows}, {"b", t.cols}} {
-		for r := range t.depth * x.n / 4 / (t.wx * t.wy) {
-			g.line("var n%s%d: vec4<f32>;", x.letter, r)
-		}
-	}
 	rows := tileSlice{g.a, s.TransA, t.rows, s.M, s.K, s.BatchStrideA, "ty"}
 	cols := tileSlice{g.b, !s.TransB, t.cols, s.N, s.K, s.BatchStrideB, "tx"}
+	for _, o := range []tileSlice{rows, cols} {
+		for r := range t.carried(o) {
+			g.line("var n%s%d: vec4<f32>;", o.letter(), r)
+		}
+	}
 	g.line("var k0 = part * %du;", depthOfPart)
 	t.load(g, rows, "k0")
 	t.load(g, cols, "k0")
@@ -147,11 +144,14 @@ type tileSlice struct {
 // letter names the operand in the text: a or b.
 func (o tileSlice) letter() string { return o.name[len("mm_"):] }
 
-// each calls do with the number of every vec4 of a slice that an invocation carries; x and d are then its place in the text. Neighbouring invocations read
-// neighbouring elements.
+// carried is how many vec4s of a slice an invocation carries.
+func (t tile) carried(o tileSlice) int { return t.depth * o.n / 4 / (t.wx * t.wy) }
+
+// each calls do with the number of every vec4 of a slice that an invocation carries; x and d are then its place in the text. Neighbouring
+// invocations read neighbouring elements.
 func (t tile) each(g *source, o tileSlice, do func(r int)) {
 	threads := t.wx * t.wy
-	for r := range t.depth * o.n / 4 / threads {
+	for r := range t.carried(o) {
 		if o.contiguous {
 			g.line("{ let x = (lt + %du) %% %du; let d = (lt + %du) / %du;", r*threads, o.n/4, r*threads, o.n/4)
 		} else {
