@@ -80,10 +80,7 @@ func TestAttentionRoundsItsResultAsCastsDo(t *testing.T) {
 		kv := graph.T(c.half, 2, 37, 1, c.dim)
 		types := []graph.Type{graph.T(c.half, 2, 37, 2, c.dim), kv, kv, graph.T(graph.F32, 2, 37, 2, c.dim)}
 		g, err := graph.Build(func(b *graph.Builder) {
-			var in []*graph.Value
-			for i, typ := range types {
-				in = append(in, b.Input(fmt.Sprint("x", i), typ))
-			}
+			in := inputs(b, types)
 			half, single := b.Apply(&op.AttentionOp{Result: c.half}, in[:3]...), b.Apply(new(op.AttentionOp), in[:3]...)
 			b.Output("half y", half[0])
 			b.Output("single y", op.Cast(single[0], c.half))

@@ -15,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	gpuexec "github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/tune"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/shaders"
 )
@@ -34,8 +35,7 @@ func (c *compiling) Choose(_ device.Device, label string, ks []shaders.Kernel, f
 			}
 			c.texts[p.WGSL] = true
 			label := fmt.Sprintf("%s: %s, pass %d", label, k.Name, i)
-			l, err := c.Load(&device.Program{Label: label, Shaders: []device.Shader{{Label: label, WGSL: p.WGSL,
-				Bindings: make([]device.Access, len(p.Args)), Workgroup: p.Workgroup, WorkgroupMemory: p.WorkgroupMemory, Inside: p.Inside}}})
+			l, err := c.Load(&device.Program{Label: label, Shaders: []device.Shader{tune.Shader(label, p)}})
 			if assert.NoError(c.t, err, p.WGSL) {
 				l.Release()
 			}

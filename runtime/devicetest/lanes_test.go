@@ -101,10 +101,7 @@ func TestKernelsMissNoBarrier(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g, err := graph.Build(func(b *graph.Builder) {
-				var in []*graph.Value
-				for i, x := range c.inputs {
-					in = append(in, b.Input(fmt.Sprint("x", i), x))
-				}
+				in := inputs(b, c.inputs)
 				for i, y := range c.build(b, in) {
 					b.Output(fmt.Sprint("y", i), y)
 				}

@@ -47,14 +47,19 @@ func attend(t *testing.T, dev device.Device, kernel string, length, dim int, seg
 	return compute(t, dev, attentionGraph(t, types, segments), values, named(kernel))
 }
 
+// inputs are x0, x1, …
+func inputs(b *graph.Builder, types []graph.Type) (in []*graph.Value) {
+	for i, typ := range types {
+		in = append(in, b.Input(fmt.Sprint("x", i), typ))
+	}
+	return in
+}
+
 // attentionGraph has attention of its inputs, segments perhaps among them, and the gradients of q, k and v.
 func attentionGraph(t *testing.T, types []graph.Type, segments bool) *graph.Graph {
 	t.Helper()
 	g, err := graph.Build(func(b *graph.Builder) {
-		var in []*graph.Value
-		for i, typ := range types {
-			in = append(in, b.Input(fmt.Sprint("x", i), typ))
-		}
+		in := inputs(b, types)
 		var y *graph.Value
 		if segments {
 			y = op.SegmentedAttention(in[0], in[1], in[2], in[3])

@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/fuse"
 	"github.com/gpupipe/gpupipe/graph/plan"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/tune"
 	"github.com/gpupipe/gpupipe/shaders"
 )
 
@@ -80,8 +81,7 @@ func (r *recording) dispatch(q *program, g *fuse.Group, pass shaders.Pass, index
 	if !ok {
 		i = len(r.shaders)
 		index[pass.WGSL] = i
-		r.shaders = append(r.shaders, device.Shader{Label: shaders.Label(g), WGSL: pass.WGSL,
-			Bindings: make([]device.Access, len(pass.Args)), Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory, Inside: pass.Inside})
+		r.shaders = append(r.shaders, tune.Shader(shaders.Label(g), pass))
 	}
 	c := command{shader: i, groups: pass.Groups}
 	for _, a := range pass.Args {

@@ -305,10 +305,15 @@ func (b *bench) release() {
 	}
 }
 
+// Shader is what a device compiles for a pass; label names it in errors.
+func Shader(label string, pass shaders.Pass) device.Shader {
+	return device.Shader{Label: label, WGSL: pass.WGSL, Bindings: make([]device.Access, len(pass.Args)),
+		Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory, Inside: pass.Inside}
+}
+
 func (b *bench) command(p *device.Program, pass shaders.Pass, scratch []device.Buffer) (device.Command, error) {
 	c := device.Command{Shader: len(p.Shaders), Groups: pass.Groups}
-	p.Shaders = append(p.Shaders, device.Shader{Label: p.Label, WGSL: pass.WGSL, Bindings: make([]device.Access, len(pass.Args)),
-		Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory, Inside: pass.Inside})
+	p.Shaders = append(p.Shaders, Shader(p.Label, pass))
 	for _, a := range pass.Args {
 		if a.Value == nil {
 			from := scratch[a.Scratch]
