@@ -40,6 +40,8 @@ begins with that evaluation.
 
 With pipeline.isolate: process each device is in a process of its own. When one dies, hangs or loses its device, all are started again, and the
 run goes on from its newest checkpoint to the same bits; after more than pipeline.restarts faults without a checkpoint in between it stops.
+A device hangs when it shows no progress for longer than pipeline.watchdog (5m, and up to 10s more for each kernel that it runs for the first time):
+a slow one that needs longer than that for one pass of a stage over a microbatch wants more. With pipeline.isolate: none nothing watches a device.
 gpupipe study keeps to it too; other commands compute in their own process.
 
 Examples:

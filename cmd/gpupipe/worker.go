@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -30,7 +31,7 @@ Examples:
 }
 
 // openWorker opens a device in a process of its own, which is this program again.
-func (a *app) openWorker(name string) (device.Device, error) {
+func (a *app) openWorker(name string, silence time.Duration) (device.Device, error) {
 	backend, _, _, err := parseDevice(name)
 	if err != nil {
 		return nil, err
@@ -42,7 +43,8 @@ func (a *app) openWorker(name string) (device.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := sidecar.Open(sidecar.Options{Command: []string{program, "worker"}, Device: name})
+	dev, err := sidecar.Open(sidecar.Options{Command: []string{program, "worker"}, Device: name, Silence: silence,
+		Setting: "pipeline.watchdog"})
 	if err != nil {
 		return nil, err // and not a Device that holds a nil *sidecar.Device
 	}

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"io"
 	"os"
 	"os/exec"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 // A run whose program was removed, as by building it anew, starts workers all the same.
@@ -22,4 +27,17 @@ func TestWorkersOfARemovedProgram(t *testing.T) {
 	require.NoError(t, err, string(out))
 	assert.Contains(t, string(out), "step 12/12")
 	assert.NoFileExists(t, program)
+}
+
+// A device that hangs is given up as soon as the config says, and the error tells what to set.
+func TestWorkerHangs(t *testing.T) {
+	t.Setenv("GPUPIPE_TEST_COMMAND", "1")
+	a := &app{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}
+	dev, err := a.openWorker("null", time.Second)
+	require.NoError(t, err)
+	require.NoError(t, dev.(interface{ Process() *os.Process }).Process().Signal(syscall.SIGSTOP))
+	err = dev.Sync()
+	require.ErrorIs(t, err, device.ErrLost)
+	assert.Regexp(t, `worker null \(pid \d+\) gave no sign of life for 1\.\d+s, and was killed \(pipeline.watchdog: 1s; if the device is only slow, set a longer one\)`, err.Error())
+	require.NoError(t, dev.Close())
 }

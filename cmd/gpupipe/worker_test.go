@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,7 +20,7 @@ func TestWorker(t *testing.T) {
 	a := &app{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}
 	here, err := a.openDevice("null:3")
 	require.NoError(t, err)
-	there, err := a.openWorker("null:3")
+	there, err := a.openWorker("null:3", time.Minute)
 	require.NoError(t, err)
 	assert.Equal(t, here.Info(), there.Info())
 	assert.Equal(t, here.Limits(), there.Limits())
@@ -30,9 +31,9 @@ func TestWorker(t *testing.T) {
 	require.NoError(t, there.Close())
 	require.ErrorIs(t, there.Sync(), device.ErrClosed)
 
-	_, err = a.openWorker("cuda:0")
+	_, err = a.openWorker("cuda:0", time.Minute)
 	require.ErrorContains(t, err, `device "cuda:0": no such backend`)
-	_, err = a.openWorker("--socket=x")
+	_, err = a.openWorker("--socket=x", time.Minute)
 	require.ErrorContains(t, err, `device "--socket=x": no such backend`)
 	code, _, errs := command("worker")
 	assert.Equal(t, exitMistake, code)

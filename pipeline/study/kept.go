@@ -85,6 +85,7 @@ func (g *Grid) sameConfig(r Run, path string) error {
 		return err
 	}
 	old.Run, old.Pipeline.Devices = now.Run, now.Pipeline.Devices
+	old.Pipeline.Isolate, old.Pipeline.Restarts, old.Pipeline.Watchdog = now.Pipeline.Isolate, now.Pipeline.Restarts, now.Pipeline.Watchdog
 	was, err := strictyaml.Flatten(old.YAML())
 	if err != nil {
 		return err

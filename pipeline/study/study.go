@@ -22,7 +22,7 @@ type Train func(context.Context, train.Config, train.Options) (train.Result, err
 type Options struct {
 	Jobs       int // runs at a time; 0: one
 	OpenDevice train.OpenDevice
-	OpenWorker train.OpenDevice // see train.Options
+	OpenWorker train.OpenWorker // see train.Options
 	Train      Train            // nil: train.Run
 	Progress   func(Progress)   // from one goroutine; nil: none
 	Note       func(format string, args ...any)

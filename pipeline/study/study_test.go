@@ -310,6 +310,10 @@ func TestAnotherConfigInTheWay(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Execute(context.Background(), g, Options{Train: (&fake{world: truth}).train})
 	require.NoError(t, err)
+	patient, err := grid(t, text, "pipeline.isolate=process", "pipeline.watchdog=1h", "pipeline.restarts=9")
+	require.NoError(t, err)
+	_, err = Execute(context.Background(), patient, Options{Train: (&fake{world: truth}).train})
+	require.NoError(t, err, "what becomes of a device that fails is no matter of the results")
 	longer, err := grid(t, text, "train.steps=5")
 	require.NoError(t, err)
 	f := &fake{world: truth}

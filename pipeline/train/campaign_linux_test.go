@@ -134,14 +134,16 @@ func disturbed(t *testing.T, layout []string, d *disturbance) (left, error) {
 			}
 		}()
 	}
-	res, err := Run(t.Context(), c, Options{OpenWorker: open, Report: n})
+	res, err := Run(t.Context(), c, Options{OpenWorker: worker(open), Report: n})
 	close(over)
 	<-struck
 	if d != nil {
 		t.Logf("%v: %s", d, strings.Join(n.text, "\n"))
 	}
 	if err != nil { // it can be gone on with
-		o := Options{OpenWorker: func(string) (device.Device, error) { return openTestWorker("webgpu:0", time.Minute) }, Resume: true}
+		o := Options{OpenWorker: func(_ string, silence time.Duration) (device.Device, error) {
+			return openTestWorker("webgpu:0", silence)
+		}, Resume: true}
 		_, again := Run(t.Context(), c, o)
 		require.NoError(t, again)
 		return left{}, err

@@ -92,6 +92,7 @@ type PipelineConfig struct {
 	Recompute     string   `yaml:"recompute"` // activations in the backward pass: auto (where memory demands it), always, never
 	Isolate       string   `yaml:"isolate"`   // process: each line's device is in a process of its own, which the run starts again when it dies; none
 	Restarts      int      `yaml:"restarts"`  // of devices in processes, without a checkpoint in between; one more fault stops the run
+	Watchdog      string   `yaml:"watchdog"`  // as in 90s or 5m: the longest that a device in a process may take for a stage's pass of one microbatch
 }
 
 // RunConfig is where a run leaves what it makes.
@@ -108,7 +109,7 @@ func defaults() Config {
 		Optimizer: defaultOptimizer(),
 		LR:        LRConfig{Schedule: "cosine", Warmup: 50, MinRatio: 0.1},
 		Pipeline: PipelineConfig{Schedule: syncSchedule, Stages: 1, Chunks: 1, Replicas: 1, Correction: noCorrection, Recompute: automatic,
-			Isolate: nowhere, Restarts: 3},
+			Isolate: nowhere, Restarts: 3, Watchdog: "5m"},
 	}
 }
 

@@ -52,8 +52,8 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 					}
 					return &compiling{Device: null.New(null.Options{}), endless: 2, closed: make(chan struct{})}, nil
 				}
-				o := Options{OpenDevice: open, OpenWorker: open}
-				good := Options{OpenDevice: openNull, OpenWorker: openNull, Resume: true}
+				o := Options{OpenDevice: open, OpenWorker: worker(open)}
+				good := Options{OpenDevice: openNull, OpenWorker: worker(openNull), Resume: true}
 				c := pipelined(t, t.TempDir(), "pipeline.isolate="+isolate, "pipeline.stages=2", "train.eval_every=0")
 				interrupted := func(o Options) (Result, error) {
 					ctx, cancel := context.WithCancel(t.Context())

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
@@ -78,6 +79,9 @@ func (c Config) validatePipeline() error {
 	if err := oneOf("pipeline.isolate", p.Isolate, nowhere, inProcess); err != nil {
 		return err
 	}
+	if _, err := p.silence(); err != nil {
+		return bad("pipeline.watchdog", p.Watchdog, "%v", err)
+	}
 	if _, err := bytesOf(p.Memory); err != nil {
 		return bad("pipeline.memory", p.Memory, "%v", err)
 	}
@@ -130,6 +134,15 @@ func unitsOf(m model.Model) string {
 		return m.UnitScope(0)
 	}
 	return m.UnitScope(0) + " to " + m.UnitScope(m.Units()-1)
+}
+
+// silence is how long a device in a process may show no progress until it counts as hung.
+func (p PipelineConfig) silence() (time.Duration, error) {
+	d, err := time.ParseDuration(p.Watchdog)
+	if err != nil || d < time.Second || d > 1000*time.Hour {
+		return 0, fmt.Errorf("a time from 1s to 1000h, as in 90s or 5m")
+	}
+	return d, nil
 }
 
 // memory is what a device may take, in bytes; 0: what it tells.

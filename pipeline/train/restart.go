@@ -18,6 +18,19 @@ import (
 // isolated tells whether devices are in processes of their own.
 func (r *run) isolated() bool { return r.Pipeline.Isolate == inProcess }
 
+// OpenWorker opens a device in a process of its own. What is lost with the process gives errors that wrap device.ErrLost, as does a device
+// that has work and shows no progress for longer than silence; Close ends the process.
+type OpenWorker func(name string, silence time.Duration) (device.Device, error)
+
+// openWorker is an OpenDevice.
+func (r *run) openWorker(name string) (device.Device, error) {
+	silence, err := r.Pipeline.silence()
+	if err != nil {
+		panic(err) // of a config that was not validated
+	}
+	return r.OpenWorker(name, silence)
+}
+
 // restarting tells whether a device was lost.
 func (r *run) restarting() bool { return len(r.faults) > 0 }
 

@@ -35,9 +35,14 @@ func killed(op string) error {
 	return &device.Error{Op: op, Object: "F", Device: "null:0", Cause: errKilled}
 }
 
+// worker lets a device count as a process.
+func worker(open OpenDevice) OpenWorker {
+	return func(name string, _ time.Duration) (device.Device, error) { return open(name) }
+}
+
 // isolated are options of a run whose devices count as processes.
 func isolated(x *reference, n *notes) Options {
-	return Options{OpenWorker: openNull, Execute: x.execute, Report: n}
+	return Options{OpenWorker: worker(openNull), Execute: x.execute, Report: n}
 }
 
 // left is what a run leaves behind that does not depend on the clock, nor on where it is.
@@ -151,9 +156,9 @@ func TestARunSurvivesItsDevices(t *testing.T) {
 }
 
 // fragile opens null devices; what befalls an operation of any of them is asked for, with its number.
-func fragile(befalls func(n int64, op faulty.Op) error) OpenDevice {
+func fragile(befalls func(n int64, op faulty.Op) error) OpenWorker {
 	var n atomic.Int64
-	return func(name string) (device.Device, error) {
+	return func(name string, _ time.Duration) (device.Device, error) {
 		dev, err := openNull(name)
 		return &faulty.Device{Device: dev, Before: func(op faulty.Op, _ string) error { return befalls(n.Add(1), op) }}, err
 	}
@@ -199,14 +204,15 @@ func TestDevicesLostAnywhere(t *testing.T) {
 // The null device loses itself, and with it all that is under way.
 func TestLostNullDevices(t *testing.T) {
 	var opened atomic.Int64
-	open := func(string) (device.Device, error) {
+	open := func(_ string, silence time.Duration) (device.Device, error) {
+		assert.Equal(t, 90*time.Second, silence)
 		o := null.Options{}
 		if n := opened.Add(1); n <= 4 {
 			o.LoseAfter = int(30 * n)
 		}
 		return null.New(o), nil
 	}
-	c := pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=2")
+	c := pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=2", "pipeline.watchdog=1m30s")
 	synctest.Test(t, func(t *testing.T) {
 		n := &notes{}
 		res, err := Run(t.Context(), c, Options{OpenWorker: open, Report: n})
@@ -311,7 +317,7 @@ func TestAFaultDuringARestart(t *testing.T) {
 		}
 		n := &notes{}
 		o := isolated(x, n)
-		o.OpenWorker = open
+		o.OpenWorker = worker(open)
 		res, err := Run(t.Context(), c, o)
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
@@ -341,7 +347,7 @@ func TestFaultsOfSeveralDevices(t *testing.T) {
 		}
 		n := &notes{}
 		c := demo(t, t.TempDir(), "train.steps=2", "pipeline={schedule: 1f1b, stages: 2, devices: [null:0, null:1], isolate: process}")
-		_, err := Run(t.Context(), c, Options{OpenWorker: open, Report: n})
+		_, err := Run(t.Context(), c, Options{OpenWorker: worker(open), Report: n})
 		require.NoError(t, err)
 		require.Len(t, n.text, 2)
 		assert.Regexp(t, want, n.text[0])
@@ -442,13 +448,13 @@ func TestInterruptedRestart(t *testing.T) {
 				}}, err
 			}
 			n := &notes{}
-			res, err := Run(ctx, c, Options{OpenWorker: open, Report: n})
+			res, err := Run(ctx, c, Options{OpenWorker: worker(open), Report: n})
 			require.NoError(t, err, where)
 			assert.True(t, res.Interrupted, where)
 			assert.Positive(t, res.Step, where)
 			assert.Equal(t, filepath.Join(c.Run.Dir, checkpointsDir, fmt.Sprintf("step-%d", res.Step)), res.Checkpoint, where)
 			assert.Contains(t, n.text[len(n.text)-1], "was killed by SIGKILL: device lost; it is not started again", where)
-			o := Options{OpenWorker: openNull, Resume: true}
+			o := Options{OpenWorker: worker(openNull), Resume: true}
 			res, err = Run(t.Context(), c, o)
 			require.NoError(t, err, where)
 			assert.Equal(t, 8, res.Step, where)
@@ -470,7 +476,7 @@ func TestInterruptedBeforeItBegan(t *testing.T) {
 			}
 			return nil, errKilled
 		}
-		res, err := Run(ctx, c, Options{OpenWorker: open})
+		res, err := Run(ctx, c, Options{OpenWorker: worker(open)})
 		require.EqualError(t, err, context.Canceled.Error())
 		assert.False(t, res.Interrupted, "there is nothing to resume")
 		assert.Equal(t, int64(2), opened.Load())
@@ -524,7 +530,7 @@ func TestAHangingDeviceIsStartedAgain(t *testing.T) {
 				}}, nil
 		}
 		began := time.Now()
-		res, err := Run(t.Context(), c, Options{OpenWorker: open})
+		res, err := Run(t.Context(), c, Options{OpenWorker: worker(open)})
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
 		assert.Equal(t, int64(6), opened.Load())

@@ -25,9 +25,7 @@ import (
 type Options struct {
 	Resume     bool // continue from the latest good checkpoint of run.dir; without one, start
 	OpenDevice OpenDevice
-	// OpenWorker opens a device in a process of its own, for pipeline.isolate: process; nil: that cannot be asked for. What is lost with
-	// the process gives errors that wrap device.ErrLost, and Close ends it.
-	OpenWorker OpenDevice
+	OpenWorker OpenWorker      // nil: pipeline.isolate: process cannot be asked for
 	Execute    engine.Executor // nil: runtime/exec
 	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run keeps the choices that it
 	// began with.
@@ -151,7 +149,7 @@ func (r *run) openRate(ctx context.Context) error { return r.hooks.openRate(ctx,
 func (r *run) plan(ctx context.Context) (err error) {
 	open := r.OpenDevice
 	if r.isolated() {
-		if open = r.OpenWorker; open == nil {
+		if open = r.openWorker; r.OpenWorker == nil {
 			return Mistake(bad("pipeline.isolate", r.Pipeline.Isolate, "%s: devices in processes of their own are for gpupipe train and study", nowhere))
 		}
 	}

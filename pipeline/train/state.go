@@ -282,7 +282,8 @@ func (r *run) sameRun(dir string, s state) error {
 // movable keys do not change what is computed; data, aligned tensors, tokenizer and hooks are compared by content.
 var movable = []string{"run.dir", "data.train", "data.val", "data.aligned", "data.tokenizer", "train.eval_every", "train.eval_batches",
 	"train.save_every", "train.keep", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
-	"pipeline.cut", "pipeline.recompute", "pipeline.memory", "pipeline.isolate", "pipeline.restarts", "hooks"}
+	"pipeline.cut", "pipeline.recompute", "pipeline.memory", "pipeline.isolate", "pipeline.restarts",
+	"pipeline.watchdog", "hooks"}
 
 // flatten turns a config into dotted keys and their values' texts.
 func flatten(c Config) map[string]string {

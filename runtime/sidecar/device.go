@@ -21,6 +21,7 @@ type Device struct {
 	name    string // its device's; in an error before that is known, what was asked for
 	has     description
 	silence time.Duration
+	setting string
 	process *process
 	conn    *net.UnixConn
 	link    *link

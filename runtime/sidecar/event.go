@@ -158,7 +158,11 @@ func (d *decoder) failure() error {
 // mostFresh bounds what a worker may ask time for.
 const mostFresh = 1000
 
-// patience is how long a worker may work without a sign of its device: a driver may compile a kernel for a sixth of a silence.
+// longestCompile is what a driver may take for a kernel that it has not met, at most.
+const longestCompile = 10 * time.Second
+
+// patience is how long a worker may work without a sign of its device: a driver may compile a kernel for a sixth of a silence, if that is less
+// than ten seconds. Who sets a long silence for programs that take long is to hear of a hang in the first step too.
 func patience(silence time.Duration, fresh int64) time.Duration {
-	return silence + silence/6*time.Duration(min(fresh, mostFresh))
+	return silence + min(silence/6, longestCompile)*time.Duration(min(fresh, mostFresh))
 }

@@ -158,12 +158,12 @@ func TestHung(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := options(name)
-			o.Silence = 600 * time.Millisecond
+			o.Silence, o.Setting = 600*time.Millisecond, "some.key"
 			r := newRig(t, o)
 			began := time.Now()
 			allLost(t, r.waiters(t), 3)
 			assert.Greater(t, time.Since(began), o.Silence-100*time.Millisecond)
-			r.lost(t, word, "and was killed")
+			r.lost(t, word, "and was killed (some.key: 600ms; if the device is only slow, set a longer one)")
 		})
 	}
 	t.Run("stopped", func(t *testing.T) {
@@ -173,6 +173,7 @@ func TestHung(t *testing.T) {
 		r := newRig(t, o)
 		stop(t, r)
 		require.ErrorIs(t, r.Sync(), device.ErrLost)
+		assert.NotContains(t, r.Sync().Error(), "set a longer one", "there is no setting")
 		r.lost(t, "gave no sign of life for ")
 	})
 	t.Run("closing", func(t *testing.T) {

@@ -46,7 +46,7 @@ func open(o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{name: o.Device, silence: o.silence(), process: p, conn: conn, ended: make(chan struct{}), quit: make(chan struct{}),
+	d := &Device{name: o.Device, silence: o.silence(), setting: o.Setting, process: p, conn: conn, ended: make(chan struct{}), quit: make(chan struct{}),
 		calls: map[uint64]*call{}, uploads: ring{size: ringBytes}, moved: time.Now(), heard: time.Now()}
 	d.room.L = &d.mu
 	answer := newCall("open", "")
@@ -320,7 +320,11 @@ func (d *Device) silent(now time.Time) bool {
 
 func (d *Device) giveUp(what string, long time.Duration) {
 	if d.lost == nil {
-		d.lost = fmt.Errorf("%w: %v %s for %v, and was killed%s", device.ErrLost, d.process, what, long.Round(10*time.Millisecond), d.process.words.last())
+		slow := ""
+		if d.setting != "" {
+			slow = fmt.Sprintf(" (%s: %v; if the device is only slow, set a longer one)", d.setting, d.silence)
+		}
+		d.lost = fmt.Errorf("%w: %v %s for %v, and was killed%s%s", device.ErrLost, d.process, what, long.Round(10*time.Millisecond), slow, d.process.words.last())
 	}
 	_ = d.process.cmd.Process.Kill()
 	_ = d.conn.SetReadDeadline(time.Now().Add(moment)) // the reader is to notice, even if the process cannot be killed

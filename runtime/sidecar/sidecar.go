@@ -9,7 +9,8 @@ type Options struct {
 	Command []string      // the worker's command line without its own flags: {"/path/gpupipe", "worker"}
 	Env     []string      // added to the worker's environment
 	Device  string        // what the worker opens: "vulkan:0"; "" is its default
-	Silence time.Duration // the watchdog's: the longest that a worker with work may say nothing; 0: a minute
+	Silence time.Duration // the watchdog's: the longest that a worker with work may show no progress; 0: a minute
+	Setting string        // what its host's user sets Silence by, for the watchdog's errors; "": nothing
 }
 
 // UsageError is Work's where it was given what it cannot serve with: no token, a bad path. Nothing was done then.
