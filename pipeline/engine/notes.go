@@ -8,8 +8,17 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Notes tells, after Load, what is slower than it might be for want of memory, device by device.
+// Notes tells, after Load, what is slower than it might be for want of memory.
 func (e *Engine) Notes() (notes []string) {
+	if e.unshared > 0 {
+		notes = append(notes, fmt.Sprintf("devices share no more than a quarter of the host's memory, in which %d bytes of what passes between them find no room: "+
+			"these take the slower way through the memory of each", e.unshared))
+	}
+	return notes
+}
+
+// Untuned tells, device by device, where the kernels are not those that were chosen by timing, for want of memory.
+func (e *Engine) Untuned() (notes []string) {
 	var devices []string
 	untuned := map[string][]*line{}
 	for _, l := range e.lines {
@@ -22,10 +31,6 @@ func (e *Engine) Notes() (notes []string) {
 	}
 	for _, name := range devices {
 		notes = append(notes, fmt.Sprintf("%s: %s", name, scarce(untuned[name])))
-	}
-	if e.unshared > 0 {
-		notes = append(notes, fmt.Sprintf("devices share no more than a quarter of the host's memory, in which %d bytes of what passes between them find no room: "+
-			"these take the slower way through the memory of each", e.unshared))
 	}
 	return notes
 }
@@ -44,5 +49,5 @@ func scarce(lines []*line) string {
 	if missing == 0 { // one array is too large, and not the whole
 		why = fmt.Sprintf("do not fit: %v", lines[0].planned.Untuned)
 	}
-	return fmt.Sprintf("the fastest kernels %s; others run in their place (%s)", why, strings.Join(names, ", "))
+	return fmt.Sprintf("the fastest kernels %s (%s)", why, strings.Join(names, ", "))
 }

@@ -91,6 +91,6 @@ func TestKernelsThatFindNoRoomAreToldOf(t *testing.T) {
 	e, err := New(o)
 	require.NoError(t, err)
 	assert.Equal(t, []string{
-		fmt.Sprintf("null:0: the fastest kernels need %d bytes of memory more than there are; others run in their place (stage 0, stage 3)", missing),
-		"null:2: the fastest kernels do not fit: " + large.Error() + "; others run in their place (stage 2)"}, e.Notes())
+		fmt.Sprintf("null:0: the fastest kernels need %d bytes of memory more than there are (stage 0, stage 3)", missing),
+		"null:2: the fastest kernels do not fit: " + large.Error() + " (stage 2)"}, e.Untuned())
 }

@@ -65,21 +65,36 @@ func leastKnown[T int64 | float64](a, b T) T {
 	return min(a, b)
 }
 
-// fittingTuned is fitting where the kernels that were chosen by timing may take memory that is not there: then the options become those
-// of the static choice, if that fits.
+// fittingTuned is fitting where the kernels that were chosen by timing may take memory that is not there, on one device or on several lines
+// of one: then the options become those of the static choice, if that fits, for all lines, as a run has one choice of kernels wherever
+// it is cut.
 func (r *run) fittingTuned(o *engine.Options) (*engine.Engine, error) {
 	e, err := r.fitting(*o)
-	if r.Tune == nil || !errors.Is(err, exec.ErrTooLarge) {
+	if r.Tune == nil || err != nil && !errors.Is(err, exec.ErrTooLarge) {
 		return e, err
+	}
+	var why string
+	if err != nil {
+		why = fmt.Sprintf("the fastest kernels need more memory than there is: %v", err)
+	} else if why = strings.Join(e.Untuned(), "; "); why == "" {
+		return e, nil
 	}
 	static := *o
 	static.Execute = engine.Execute(nil, r.memory())
-	e, retried := r.fitting(static)
-	if retried == nil {
-		r.Report.Note("the fastest kernels need more memory than there is; others run in their place: %v", err)
-		*o = static
+	e, err = r.fitting(static)
+	if err == nil {
+		*o, r.untuned = static, true
+		r.Report.Note("%s; others run in their place%s", why, r.otherBits())
 	}
-	return e, retried
+	return e, err
+}
+
+// otherBits is to be said where a run goes on with other kernels than those that its checkpoint names.
+func (r *run) otherBits() string {
+	if r.saved < 0 {
+		return ""
+	}
+	return ", and the run goes on, but not to the same bits"
 }
 
 // fitting plans a pipeline whose lines fit their devices, those that are on one of them together too.

@@ -102,7 +102,7 @@ func TestLinesOfOneDeviceFitWithoutTheFastestKernels(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, static, need)
 	require.Len(t, n.text, 1)
-	assert.Contains(t, n.text[0], "the fastest kernels need more memory than there is; others run in their place: replica 0 stage 0 and replica 1 stage 0 on null:0")
+	assert.Contains(t, n.text[0], "the fastest kernels need more memory than there is: replica 0 stage 0 and replica 1 stage 0 on null:0: ")
 	_, _, err = start(100, static-1)
 	require.ErrorIs(t, err, exec.ErrTooLarge)
 	assert.ErrorContains(t, err, fmt.Sprintf("%d bytes needed together", static), "what is needed at least")

@@ -2,7 +2,9 @@ package train
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
@@ -10,12 +12,13 @@ import (
 )
 
 // kernelsFile, in the run folder and in every checkpoint, holds the kernels that were chosen by timing: with others the
-// last bits would differ. It is absent where the choice was the static one.
+// last bits would differ. It is absent where the choice was the static one, for want of memory too: that choice then holds, however much
+// there is when the run is resumed.
 const kernelsFile = "kernels.json"
 
 // kernels is the content of kernelsFile.
 func (r *run) kernels() []byte {
-	if r.Tune == nil {
+	if r.Tune == nil || r.untuned {
 		return nil
 	}
 	out, err := json.MarshalIndent(r.Tune.Used(), "", " ")
@@ -30,10 +33,15 @@ func (r *run) keepKernels() error {
 	if r.Tune == nil {
 		return nil
 	}
-	if n := r.Tune.Strays(); n > 0 {
+	if n := r.Tune.Strays(); n > 0 && !r.untuned {
 		r.Report.Note("%d kernels are not those that the run began with, since the device, its driver or gpupipe has changed: it goes on, but not to the same bits", n)
 	}
-	if err := writeFile(filepath.Join(r.Run.Dir, kernelsFile), r.kernels()); err != nil {
+	path := filepath.Join(r.Run.Dir, kernelsFile)
+	if text := r.kernels(); text != nil {
+		if err := writeFile(path, text); err != nil {
+			return err
+		}
+	} else if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // it is of before the run was resumed
 		return err
 	}
 	if err := r.Tune.Save(); err != nil {

@@ -354,27 +354,6 @@ func TestFaultsOfSeveralDevices(t *testing.T) {
 	}
 }
 
-// What the memory of a device keeps from being fast is told once.
-func TestWhatFindsNoRoomIsToldOnce(t *testing.T) {
-	x, n := &reference{strikes: func(n int64) error {
-		if n == 20 {
-			return killed("run")
-		}
-		return nil
-	}}, &notes{}
-	o := isolated(x, n)
-	o.Execute = func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
-		p, err := x.execute(dev, graphs, pools)
-		p.Untuned = &exec.Shortage{Needed: exec.Memory{Total: 7}, Available: 4}
-		return p, err
-	}
-	_, err := Run(t.Context(), demo(t, t.TempDir(), "pipeline={stages: 2, schedule: 1f1b, isolate: process}"), o)
-	require.NoError(t, err)
-	require.Len(t, n.text, 3)
-	assert.Equal(t, "null:0: the fastest kernels need 3 bytes of memory more than there are; others run in their place (stage 0, stage 1)", n.text[0])
-	assert.Contains(t, n.text[2], "restarted")
-}
-
 // Errors that are no loss of a device are not tried again, nor are devices of this process opened again.
 func TestWhatIsNotTriedAgain(t *testing.T) {
 	for want, x := range map[string]struct {

@@ -103,6 +103,7 @@ type run struct {
 	unhook     []func() bool   // nil: the first step on the devices is done; see hasten
 	left       bool            // the run was interrupted before that step was done
 	layout     *engine.Options // of the engine, once it is known; a restart keeps it
+	untuned    bool            // for want of memory the choice of kernels is the static one
 	engine     *engine.Engine
 	prediction *partition.Plan // of the time of a step; nil: none was made
 	profiling  *profiling      // nil: none

@@ -1,0 +1,72 @@
+package train
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/faulty"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/tune"
+)
+
+// Where memory is too small for the kernels that were chosen by timing, the others stay those of the run: after a fault, and when it is
+// resumed where there is more memory. That is told once, and where the bits will differ too.
+func TestKernelsForWantOfMemoryStay(t *testing.T) {
+	scarce, planned := true, 0
+	c := demo(t, t.TempDir(), "train.steps=4", "train.save_every=2", "pipeline={stages: 2, schedule: 1f1b, isolate: process}")
+	train := func(open OpenWorker) (n *notes, timings string) {
+		timings = filepath.Join(t.TempDir(), "timings.json")
+		cache, err := tune.Open(timings, nil)
+		require.NoError(t, err)
+		n, planned = &notes{}, 0
+		_, err = Run(t.Context(), c, Options{OpenWorker: open, Report: n, Tune: cache, Resume: true,
+			Execute: func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
+				p, err := engine.Execute(nil, 0)(dev, graphs, pools)
+				if planned++; scarce {
+					p.Untuned = &exec.Shortage{Needed: exec.Memory{Total: 7}, Available: 4}
+				}
+				return p, err
+			}})
+		require.NoError(t, err)
+		return n, timings
+	}
+	kept := func(step string) string { return filepath.Join(c.Run.Dir, checkpointsDir, step, kernelsFile) }
+
+	fell := false
+	n, timings := train(fragile(func(_ int64, op faulty.Op) error {
+		if op == faulty.Read && !fell {
+			fell = true
+			return killed("read")
+		}
+		return nil
+	}))
+	require.Len(t, n.text, 4)
+	assert.Contains(t, n.text[0], "no checkpoint yet")
+	assert.Equal(t, "null:0: the fastest kernels need 3 bytes of memory more than there are (stage 0, stage 1); others run in their place", n.text[1])
+	assert.Contains(t, n.text[3], "restarted")
+	assert.Equal(t, 2, planned, "once for each of two lines")
+	assert.FileExists(t, timings, "other runs need not measure again")
+	assert.NoFileExists(t, kept("step-2"))
+	assert.NoFileExists(t, filepath.Join(c.Run.Dir, kernelsFile))
+
+	scarce, c.Train.Steps = false, 6
+	n, timings = train(worker(openNull))
+	assert.Len(t, n.text, 2, "%q", n.text)
+	assert.NoFileExists(t, timings, "nothing was to be chosen")
+	assert.NoFileExists(t, kept("step-6"))
+
+	c = demo(t, t.TempDir(), "train.steps=2", "pipeline={stages: 2, schedule: 1f1b, isolate: process}")
+	train(worker(openNull))
+	require.FileExists(t, kept("step-2"))
+	scarce, c.Train.Steps = true, 4
+	n, _ = train(worker(openNull))
+	assert.Contains(t, n.text[len(n.text)-1], "(stage 0, stage 1); others run in their place, and the run goes on, but not to the same bits")
+	assert.NoFileExists(t, kept("step-4"))
+	assert.NoFileExists(t, filepath.Join(c.Run.Dir, kernelsFile))
+}
