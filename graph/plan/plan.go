@@ -150,7 +150,7 @@ func (p *planner) moves() []func(*Plan) []Copy {
 			continue
 		}
 		to := Storage{Space: Variable, Name: name(a.Variable), Size: a.Variable.Type.Bytes()}
-		if p.blocks[p.r.Alias.Base(a.Value)] != nil {
+		if base := p.r.Alias.Base(a.Value); p.blocks[base] != nil || p.r.Direct[base] != nil { // that one is not copied to
 			second = append(second, func(out *Plan) []Copy { return []Copy{{out.Storage[a.Value], to}} })
 			continue
 		}

@@ -31,10 +31,9 @@ type Program struct {
 // Run cuts g, whose expansions should have been carried out (graph.Expand), by the class of its nodes, into parts that run in
 // the given order. A value of a class that a part neither owns nor recomputes is read from a variable, which the latest
 // earlier part that computes the class assigns. Sources, generators and views are repeated wherever they are read, so that only
-// values with memory of their own are kept, each in one variable, and nothing is copied.
+// values with memory of their own are kept, each in one variable. Nothing is copied, but for what g assigns to a variable of its own too.
 //
-// It is an error when a part needs a class that no earlier part computes, reads a variable that an earlier part has assigned, or
-// would have to keep a value in a second variable.
+// It is an error when a part needs a class that no earlier part computes, or reads a variable that an earlier part has assigned.
 func Run(g *graph.Graph, class func(*graph.Node) int, parts []Part) ([]Program, error) {
 	c := &cutter{g: g, class: class, owner: map[int]*part{}}
 	if err := c.setUp(parts); err != nil {
@@ -186,13 +185,10 @@ func (c *cutter) name() error {
 	return nil
 }
 
-// check refuses what would change the meaning of the graph, in which every read sees a variable's old contents, or cost a copy.
+// check refuses what would change the meaning of the graph, in which every read sees a variable's old contents.
 func (c *cutter) check() error {
 	for _, a := range c.g.Assigns {
 		p := c.owner[c.class(a.Value.Node)]
-		if name, ok := p.names[a.Value]; ok {
-			return fmt.Errorf("split: %v is assigned to %v and needed by a later part, in %q", a.Value, a.Variable, name)
-		}
 		for _, later := range c.parts[p.index+1:] {
 			if later.variables[a.Variable.Node] {
 				return fmt.Errorf("split: part %d reads %v, which part %d has assigned", later.index, a.Variable, p.index)

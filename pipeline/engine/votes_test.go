@@ -30,7 +30,7 @@ func capped(t *testing.T) model.Model {
 			table, matrix := b.Variable("table", params[0].Type), b.Variable("matrix", params[1].Type)
 			var x *graph.Value
 			b.Scope("embed", func() { x = op.Embedding(table, tokens) })
-			b.Scope("twist", func() { x = op.Add(x, op.Square(x)) })
+			b.Scope("twist", func() { x = op.Tanh(op.Add(x, op.Square(x))) }) // its backward pass reads what it sends
 			b.Scope("body", func() { x = op.MatMul(x, matrix, false, false) })
 			b.Scope("cap", func() { x = op.Tanh(x) })
 			b.Output(model.LogitsOutput, x)

@@ -149,8 +149,11 @@ func (r *run) due(n int) bool { return n > 0 && r.step%n == 0 && r.step < r.Trai
 func (r *run) evaluateNow(ctx context.Context) error {
 	began := time.Now()
 	loss, err := r.evaluate(ctx)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return err
+	case err != nil:
+		return &during{fmt.Sprintf("evaluating after step %d", r.step), err}
 	}
 	if !finite(loss) {
 		return mistakef("step %d: the validation loss after it is %v: %w; %s %s", r.step, loss, ErrDiverged, r.kept(), calmer)

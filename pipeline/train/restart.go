@@ -107,8 +107,21 @@ func (r *run) seen(fault error) string {
 	if len(told) == 0 {
 		return fault.Error()
 	}
-	return strings.Join(told, "; ")
+	doing := ""
+	if d := (*during)(nil); errors.As(fault, &d) {
+		doing = d.what + ": "
+	}
+	return doing + strings.Join(told, "; ")
 }
+
+// during is an error of what a run does besides training: devices tell what failed, but not what for.
+type during struct {
+	what string // "saving the checkpoint of step 4"
+	error
+}
+
+func (d *during) Error() string { return d.what + ": " + d.error.Error() }
+func (d *during) Unwrap() error { return d.error }
 
 // befallen are the errors that an error is made of, each of one line, or else of one device: several may fail at once.
 func befallen(err error) (all []error) {

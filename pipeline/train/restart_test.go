@@ -201,6 +201,41 @@ func TestDevicesLostAnywhere(t *testing.T) {
 	}
 }
 
+// Where a device is lost while something else is done than training, that is told.
+func TestWhatWasDoneWhenADeviceWasLost(t *testing.T) {
+	for _, x := range []struct {
+		isolate, object, want string
+	}{
+		{"process", "E output losses", `^evaluating after step 2: stage 1 \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; restarting from the beginning, attempt 1 of 3$`},
+		{"process", "exp_avg/lm_head.weight", `^saving the checkpoint of step 2: device null:0: worker null:0 .*; restarting from the beginning, attempt 1 of 3$`},
+		{"process", "", `^stage \d \(null:0\): worker null:0 `},
+		{"none", "E output losses", `^evaluating after step 2: stage 1: `},
+		{"none", "exp_avg/lm_head.weight", `^saving the checkpoint of step 2: `},
+	} {
+		var fell atomic.Bool
+		open := func(name string) (device.Device, error) {
+			dev, err := openNull(name)
+			return &faulty.Device{Device: dev, Before: func(op faulty.Op, object string) error {
+				if op == faulty.Read && strings.Contains(object, x.object) && fell.CompareAndSwap(false, true) {
+					return errKilled
+				}
+				return nil
+			}}, err
+		}
+		n := &notes{}
+		c := demo(t, t.TempDir(), "train.steps=2", "train.eval_every=2", "pipeline={schedule: 1f1b, stages: 2, isolate: "+x.isolate+"}")
+		_, err := Run(t.Context(), c, Options{OpenDevice: open, OpenWorker: worker(open), Report: n})
+		if x.isolate == "none" {
+			require.ErrorIs(t, err, device.ErrLost)
+			assert.Regexp(t, x.want, err.Error())
+			continue
+		}
+		require.NoError(t, err)
+		require.NotEmpty(t, n.text)
+		assert.Regexp(t, x.want, n.text[0])
+	}
+}
+
 // The null device loses itself, and with it all that is under way.
 func TestLostNullDevices(t *testing.T) {
 	var opened atomic.Int64

@@ -27,6 +27,9 @@ func scribble(p *pen, seed uint64, batch int) handle {
 		flat := func(h handle) handle { return p.op("reshape", fmt.Sprintf(`{"shape":[%d,4,4]}`, batch), h) }
 		w := p.parameter(fmt.Sprint("w", u), `{"std":0.5}`, 4, 4)
 		b := p.parameter(fmt.Sprint("b", u), `{"init":"ones"}`, 4)
+		if seed%2 == 1 { // what goes back to the unit before may be read by the gradient of this one's parameter
+			values[0] = p.op("add", "", x, b)
+		}
 		for range 1 + rng.IntN(6) {
 			switch rng.IntN(12) {
 			case 0:
@@ -55,7 +58,13 @@ func scribble(p *pen, seed uint64, batch int) handle {
 				values = append(values, p.op("concat", `{"axis":2}`, p.op("slice", `{"axis":2,"start":0,"limit":1}`, any()), p.op("slice", `{"axis":2,"start":1,"limit":4}`, any())))
 			}
 		}
-		x = p.op("add", "", p.op("matmul", "", x, w), p.op("mul", "", values[len(values)-1], b))
+		x = p.op("add", "", p.op("matmul", "", values[0], w), p.op("mul", "", values[len(values)-1], b))
+		switch seed % 3 { // what goes on to the next unit may be read by this one's backward pass
+		case 1:
+			x = p.op("tanh", "", x)
+		case 2:
+			x = p.op("softmax", "", x)
+		}
 		p.unit(fmt.Sprint("u", u))
 	}
 	return p.linear(x, "o", 1, 5, 4)
