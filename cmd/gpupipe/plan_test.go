@@ -42,7 +42,7 @@ func TestSettingsOfReplicas(t *testing.T) {
 	args := []string{"--set", "pipeline.replicas=2", "--set", "train.microbatches=4", "--set", "pipeline.devices=[" + strings.Join(devices, ",") + "]"}
 	code, out, errs := command(planArgs(append(args, "--stages", "2")...)...)
 	require.Equal(t, exitOK, code, errs)
-	assert.Contains(t, out, "null:0 (shared by 2 lines, which take turns)")
+	assert.Contains(t, out, "device      null:0 (shared by 2 lines, which take turns), null:1, null:2: ")
 	_, printed, ok := strings.Cut(out, "to train like this:")
 	require.True(t, ok, out)
 	set := []string{"run.dir=plan", "data.train=[none]", "data.val=[]", "model={vocab_size: 256, d_model: 32, n_layers: 5, n_heads: 2, d_ff: 64, seq_len: 16}",

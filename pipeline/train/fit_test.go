@@ -44,8 +44,16 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 
 	p, err := PlanPipeline(context.Background(), c, PlanOptions{OpenDevice: sized(small)})
 	require.NoError(t, err)
-	assert.Equal(t, small["null:2"], p.Devices[0].Memory)
-	assert.Len(t, p.Devices, 2)
+	require.Len(t, p.Devices, 4)
+	for i, d := range p.Devices {
+		assert.Equal(t, fmt.Sprint("null:", i), d.Name)
+		assert.Equal(t, small[d.Name], d.Memory)
+	}
+	for _, s := range p.Schedules {
+		for _, stage := range s.Plan.Stages {
+			assert.Equal(t, map[string]int64{"null:0 and null:2": small["null:2"], "null:1 and null:3": 0}[stage.Device], stage.Available, s.Schedule)
+		}
+	}
 
 	c = planned(t, replicas...)
 	small["null:3"] = 1 << 10

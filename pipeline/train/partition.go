@@ -31,8 +31,8 @@ type PipelinePlan struct {
 	Microbatches   int                   `json:"microbatches"`
 	Tokens         int                   `json:"tokens"` // a batch
 	Replicas       int                   `json:"replicas"`
-	Devices        []PlannedDevice       `json:"devices"`  // one a stage, as configured for the first replica
-	Lines          []string              `json:"lines"`    // names of devices, as configured: stage after stage of one replica after the other
+	Devices        []PlannedDevice       `json:"devices"`  // one a line
+	Lines          []string              `json:"lines"`    // names of their devices, as configured: stage after stage of one replica after the other
 	Modelled       bool                  `json:"modelled"` // times are guesses
 	Schedules      []partition.Candidate `json:"schedules"`
 	Recommended    string                `json:"recommended,omitempty"`
@@ -50,7 +50,7 @@ func (p *PipelinePlan) DevicesOf(plan *partition.Plan) (names []string) {
 	return names
 }
 
-// PlannedDevice is the place of a stage, and what the units cost there in seconds.
+// PlannedDevice is the place of a stage of one replica, and what the units cost there in seconds.
 type PlannedDevice struct {
 	device.Info
 	Memory int64          `json:"memory"` // bytes; 0: not known
@@ -145,7 +145,7 @@ func (c Config) partition(ctx context.Context, m model.Model, t task, devices []
 	return plan, Mistake(err)
 }
 
-// costs are the units and the devices of a partition.Problem.
+// costs are the units and the devices of a partition.Problem, one device a line.
 func (c Config) costs(ctx context.Context, m model.Model, t task, devices []device.Device, o measure.Options) (partition.Problem, bool, error) {
 	optimizer, err := newOptimizer(c, m, nil)
 	if err != nil {
@@ -157,13 +157,13 @@ func (c Config) costs(ctx context.Context, m model.Model, t task, devices []devi
 	for i := range p.Devices {
 		p.Devices[i].Memory = cmp.Or(c.memory(), p.Devices[i].Memory)
 	}
-	p.Devices = asOneReplica(p.Devices, c.Pipeline.Stages)
 	return p, modelled, planError(err)
 }
 
-// choose partitions; all its errors are the user's. Backwards in two halves take memory, and are not for devices that are short
-// of it.
+// choose partitions what costs gives; all its errors are the user's. Backwards in two halves take memory, and are not for devices that are
+// short of it.
 func (c Config) choose(p partition.Problem) (partition.Plan, error) {
+	p.Devices = asOneReplica(p.Devices, c.Pipeline.Stages)
 	if c.halvable() {
 		if plan, err := c.chooseFor(p, c.halved); err == nil && !slices.Contains(plan.Recompute, true) {
 			return plan, nil
