@@ -49,7 +49,7 @@ var allowed = map[string]string{
 	"pipeline/measure":        "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/partition pipeline/atomicfile",
 	"pipeline/stage":          "pipeline/schedule",
 	"pipeline/engine":         "graph graph/model optim runtime/device runtime/device/host runtime/exec pipeline/schedule pipeline/stage pipeline/trace",
-	"pipeline/bench":          "graph/model optim runtime/device runtime/exec pipeline/engine pipeline/schedule pipeline/trace",
+	"pipeline/bench":          "graph/model optim runtime/device runtime/exec pipeline/atomicfile pipeline/engine pipeline/schedule pipeline/trace",
 	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/checkpoint/safetensors pipeline/atomicfile pipeline/lock",
 	"pipeline/tokenizer/...":  "pipeline/tokenizer/...",
 	"pipeline/checkpoint/...": "graph pipeline/checkpoint/... pipeline/atomicfile",
@@ -59,13 +59,15 @@ var allowed = map[string]string{
 	"pipeline/lock":           "",
 	"pipeline/strictyaml":     "",
 	"pipeline/train":          "graph graph/op graph/autodiff graph/model runtime/device runtime/exec runtime/tune runtime/profile optim pipeline/... wasm/...",
-	"pipeline/verify":         "runtime/device pipeline/train pipeline/checkpoint/... pipeline/metrics",
+	"pipeline/verify":         "runtime/device pipeline/train pipeline/checkpoint/... pipeline/metrics pipeline/atomicfile",
 	"pipeline/study":          "pipeline/train pipeline/metrics pipeline/strictyaml pipeline/atomicfile pipeline/lock",
 	"wasm/codecache":          "",
 	"wasm/...":                "graph graph/op graph/autodiff graph/model wasm/...",
 	"examples/...":            "graph/... runtime/device runtime/exec optim pipeline/schedule pipeline/engine wasm/... examples/...",
 	"examples/browser":        "runtime/device runtime/webgpujs wasm wasm/hook wasm/page examples/browser/trainer",
 	"cmd/...":                 "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/...",
+
+	"runtime/webgpujs/chromium": "pipeline/atomicfile", // a browser for tests
 }
 
 // backends may be named by commands only.

@@ -10,6 +10,8 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 	"github.com/tetratelabs/wazero/sys"
+
+	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
 )
 
 // wasi runs a program under wazero. It sees the machine's files, which it cannot change, and a folder of its own for temporary
@@ -19,11 +21,11 @@ func wasi(ctx context.Context, args []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	temporary, err := os.MkdirTemp("", "gpupipe-wasi-")
+	temporary, remove, err := atomicfile.Temporary("gpupipe-wasi")
 	if err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(temporary)
+	defer func() { _ = remove() }()
 	here, err := os.Getwd()
 	if err != nil {
 		return 0, err

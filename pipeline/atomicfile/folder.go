@@ -63,3 +63,18 @@ func WriteFolder(path string, replace bool, fill func(dir string) error) (err er
 	}
 	return nil
 }
+
+// Temporary makes an empty folder of its own among the system's temporary ones, for nobody else to enter, until remove. What a killed process left
+// goes a day later, at the next Temporary of that name.
+func Temporary(name string) (dir string, remove func() error, err error) {
+	sweep(os.TempDir(), name, "tmp")
+	dir = side(os.TempDir(), name, "tmp")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", nil, err
+	}
+	release := holdFolder(dir)
+	return dir, func() error {
+		defer release()
+		return os.RemoveAll(dir)
+	}, nil
+}

@@ -116,3 +116,39 @@ func TestLeftOversAreSweptAway(t *testing.T) {
 	require.NoError(t, WriteFolder(path, true, holding("newer")))
 	assert.Equal(t, append(stay[1:], "a"), names(t, dir))
 }
+
+// A temporary folder is its owner's until that removes it; what killed processes left of others goes.
+func TestTemporary(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Log("without locks folders stay")
+		return
+	}
+	all := t.TempDir()
+	t.Setenv("TMPDIR", all)
+	var mine []string
+	for range 2 {
+		dir, remove, err := Temporary("work")
+		require.NoError(t, err)
+		defer func() { require.NoError(t, remove()); assert.NoDirExists(t, dir) }()
+		require.Empty(t, names(t, dir))
+		info, err := os.Stat(dir)
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+		mine = append(mine, dir)
+	}
+	left := filepath.Join(all, ".work.tmp-AAAAAAAAAA")
+	require.NoError(t, os.MkdirAll(filepath.Join(left, "deep"), 0o700))
+	for _, dir := range append(mine, left) {
+		require.NoError(t, os.Chtimes(dir, time.Time{}, time.Now().Add(-25*time.Hour)))
+	}
+	_, remove, err := Temporary("work")
+	require.NoError(t, err)
+	require.NoError(t, remove())
+	assert.NoDirExists(t, left)
+	for _, dir := range mine {
+		assert.DirExists(t, dir)
+	}
+	t.Setenv("TMPDIR", filepath.Join(all, "none"))
+	_, _, err = Temporary("work")
+	assert.ErrorIs(t, err, os.ErrNotExist)
+}

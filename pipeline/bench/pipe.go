@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
@@ -55,11 +55,11 @@ func (p pipe) measure(ctx context.Context) (t timing, err error) {
 	if err := p.load(e); err != nil {
 		return t, err
 	}
-	dir, err := os.MkdirTemp("", "gpupipe-bench-")
+	dir, remove, err := atomicfile.Temporary("gpupipe-bench")
 	if err != nil {
 		return t, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, remove()) }()
 	path := filepath.Join(dir, "trace.json")
 	if err := p.train(ctx, e, path); err != nil {
 		return t, err

@@ -7,10 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -70,11 +70,11 @@ func Run(ctx context.Context, o Options) (r Report, err error) {
 	if err != nil {
 		return r, err
 	}
-	dir, err := os.MkdirTemp("", "gpupipe-verify-")
+	dir, remove, err := atomicfile.Temporary("gpupipe-verify")
 	if err != nil {
 		return r, train.Mistake(err)
 	}
-	defer func() { err = errors.Join(err, train.Mistake(os.RemoveAll(dir))) }()
+	defer func() { err = errors.Join(err, train.Mistake(remove())) }()
 	t := &trainer{lender: l, dir: dir, batches: o.batches()}
 	if err := t.writeText(); err != nil {
 		return r, train.Mistake(err)

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
 )
 
 // Variable is the environment variable that says which browser to take; None is its value that asks to leave out what needs one.
@@ -75,11 +77,11 @@ func (p Page) Run(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	profile, err := os.MkdirTemp("", "gpupipe-chromium-")
+	profile, remove, err := atomicfile.Temporary("gpupipe-chromium")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(profile)
+	defer func() { _ = remove() }() // what the browser still writes is swept away later
 	result := make(chan []byte, 1)
 	address, stop, err := p.serve(result)
 	if err != nil {
