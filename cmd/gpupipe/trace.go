@@ -22,7 +22,7 @@ func (c *traceCommand) Help() string {
 	return `Tells how long each stage of a run computed, waited and transferred: over all of the time, evaluations and checkpoints
 included, and in the steady state, which leaves out the first and the last batch between two moments at which the pipeline is
 empty. The file itself opens in https://ui.perfetto.dev and in chrome://tracing. It ends at 256 MiB, with an event that says so: it has
-the beginning of a longer run. A run that is resumed begins it anew.
+the beginning of a longer run. A run that is resumed begins it anew; its earlier parts are in trace.1.json, trace.2.json and so on, in this order.
 
   busy      computing: forwards, backwards and the optimizer
   update    the part of busy that is the optimizer's
@@ -30,8 +30,9 @@ the beginning of a longer run. A run that is resumed begins it anew.
   transfer  something was on its way to or from the host, mostly beside the computation
   bubble    not busy
 
-Example:
-  gpupipe trace runs/demo`
+Examples:
+  gpupipe trace runs/demo
+  gpupipe trace runs/demo/trace.1.json`
 }
 
 func (c *traceCommand) Run(a *app) error {
@@ -39,7 +40,11 @@ func (c *traceCommand) Run(a *app) error {
 	if path == "" {
 		return train.Mistake(errors.New("no run is named: expected its folder, or its trace.json"))
 	}
+	var earlier []int
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
+		if earlier, err = trace.Parts(path); err != nil {
+			return train.Mistake(err)
+		}
 		path = filepath.Join(path, "trace.json")
 	}
 	s, err := trace.Summarize(path)
@@ -50,6 +55,9 @@ func (c *traceCommand) Run(a *app) error {
 		return a.printJSON(s)
 	}
 	a.printf("%s: %d batches\n", s.File, s.Batches)
+	if n := len(earlier); n > 0 {
+		a.printf("since the run was last resumed; what came before is in %s\n", filepath.Join(filepath.Dir(path), trace.PartName(earlier[n-1])))
+	}
 	if s.Cut {
 		a.printf("the file ends in the middle, as that of a run that was killed: what it has is counted\n")
 	}

@@ -95,6 +95,23 @@ func (r *run) traceLines() {
 	}
 }
 
+// keepTrace renames the trace of a run that is resumed, trace.1.json the first, so that each part of it has its own.
+func keepTrace(dir string) error {
+	parts, err := trace.Parts(dir)
+	if err != nil {
+		return err
+	}
+	next := 1
+	if len(parts) > 0 {
+		next = parts[len(parts)-1] + 1
+	}
+	err = os.Rename(filepath.Join(dir, traceFile), filepath.Join(dir, trace.PartName(next)))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 // openFolder makes what a run writes on the way, once.
 func (r *run) openFolder(context.Context) (err error) {
 	if r.folder.begun {
@@ -121,6 +138,9 @@ func (r *run) openFolder(context.Context) (err error) {
 			return err
 		},
 		func() (err error) {
+			if err := keepTrace(dir); err != nil {
+				return err
+			}
 			r.trace, err = trace.Create(filepath.Join(dir, traceFile), "gpupipe "+dir)
 			if err == nil {
 				r.traceLines()

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/pipeline/trace"
 )
 
 // leg goes on with a run, if there is one, and interrupts it once it has told of a step; 0: never.
@@ -220,4 +222,29 @@ func TestResumeFromBeforePipelines(t *testing.T) {
 	write(old)
 	assert.Equal(t, version(t, stopped.Checkpoint, WeightsX), version(t, c.Run.Dir, WeightsY))
 	assert.Equal(t, files(t, whole.Checkpoint), files(t, leg(t, c, 0).Checkpoint), fmt.Sprint("stopped at ", stopped.Step))
+}
+
+// Each part of a run has a trace: none is lost when the run is resumed.
+func TestTracesOfEarlierPartsStay(t *testing.T) {
+	c := demo(t, t.TempDir(), "train.steps=16", "train.eval_every=0")
+	leg(t, c, 3)
+	first, err := os.ReadFile(filepath.Join(c.Run.Dir, traceFile))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(c.Run.Dir, "trace.notes.json"), nil, 0o666))
+	leg(t, c, 9)
+	leg(t, c, 0)
+	kept, err := os.ReadFile(filepath.Join(c.Run.Dir, trace.PartName(1)))
+	require.NoError(t, err)
+	assert.Equal(t, first, kept)
+	parts, err := trace.Parts(c.Run.Dir)
+	require.NoError(t, err)
+	assert.Equal(t, []int{1, 2}, parts)
+	batches := 0
+	for _, name := range []string{trace.PartName(1), trace.PartName(2), traceFile} {
+		s, err := trace.Summarize(filepath.Join(c.Run.Dir, name))
+		require.NoError(t, err)
+		assert.Positive(t, s.Batches, name)
+		batches += s.Batches
+	}
+	assert.Equal(t, 16, batches)
 }
