@@ -1,0 +1,187 @@
+package train
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/faulty"
+	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Where a device is lost while something else is done than training, that is told.
+func TestWhatWasDoneWhenADeviceWasLost(t *testing.T) {
+	for _, x := range []struct {
+		isolate, object, want string
+	}{
+		{"process", "E output losses", `^evaluating after step 2: stage 1 \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; restarting from the beginning, attempt 1 of 3$`},
+		{"process", "exp_avg/lm_head.weight", `^saving the checkpoint of step 2: device null:0: worker null:0 .*; restarting from the beginning, attempt 1 of 3$`},
+		{"process", "", `^stage \d \(null:0\): worker null:0 `},
+		{"none", "E output losses", `^evaluating after step 2: stage 1: `},
+		{"none", "exp_avg/lm_head.weight", `^saving the checkpoint of step 2: `},
+	} {
+		var fell atomic.Bool
+		open := func(name string) (device.Device, error) {
+			dev, err := openNull(name)
+			return &faulty.Device{Device: dev, Before: func(op faulty.Op, object string) error {
+				if op == faulty.Read && strings.Contains(object, x.object) && fell.CompareAndSwap(false, true) {
+					return errKilled
+				}
+				return nil
+			}}, err
+		}
+		n := &notes{}
+		c := demo(t, t.TempDir(), "train.steps=2", "train.eval_every=2", "pipeline={schedule: 1f1b, stages: 2, isolate: "+x.isolate+"}")
+		_, err := Run(t.Context(), c, Options{OpenDevice: open, OpenWorker: worker(open), Report: n})
+		if x.isolate == "none" {
+			require.ErrorIs(t, err, device.ErrLost)
+			assert.Regexp(t, x.want, err.Error())
+			continue
+		}
+		require.NoError(t, err)
+		require.NotEmpty(t, n.text)
+		assert.Regexp(t, x.want, n.text[0])
+	}
+}
+
+// Faults in a row end the run; a checkpoint in between begins the count again.
+func TestFaultsInARow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clean := &reference{}
+		c := pipelined(t, t.TempDir(), "train.eval_every=0", "pipeline.isolate=process")
+		_, err := Run(t.Context(), c, isolated(clean, &notes{}))
+		require.NoError(t, err)
+		total := clean.runs.Load()
+
+		half := func(n int64) error {
+			if n > total/2 {
+				return killed("run")
+			}
+			return nil
+		}
+		c = pipelined(t, t.TempDir(), "train.eval_every=0", "pipeline.isolate=process", "pipeline.restarts=2")
+		n := &notes{}
+		began := time.Now()
+		_, err = Run(t.Context(), c, isolated(&reference{strikes: half}, n))
+		require.ErrorIs(t, err, device.ErrLost)
+		assert.False(t, errors.As(err, new(*UserError)), "exit code 1")
+		assert.Regexp(t, `^device lost 3 times in a row, and pipeline.restarts is 2: (stage [0-2] \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; ){3}the checkpoint of step [24] is kept: with --resume the same command goes on from there$`, err.Error())
+		assert.Equal(t, time.Second, time.Since(began), "the second restart waits")
+		assert.Len(t, n.text, 4, "each restart is told of when it begins and when it is done")
+		o := isolated(&reference{}, &notes{})
+		o.Resume = true
+		res, err := Run(t.Context(), c, o)
+		require.NoError(t, err)
+		assert.Equal(t, 8, res.Step)
+
+		c = pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.restarts=0")
+		o = isolated(&reference{strikes: func(int64) error { return killed("run") }}, &notes{})
+		_, err = Run(t.Context(), c, o)
+		assert.ErrorContains(t, err, "device lost 1 times in a row, and pipeline.restarts is 0")
+		assert.ErrorContains(t, err, "there is no checkpoint yet: with --resume the same command begins again")
+		o.Resume = true // given already, or as in a study
+		_, err = Run(t.Context(), c, o)
+		assert.ErrorContains(t, err, "there is no checkpoint yet: the same command begins again")
+
+		var last atomic.Int64 // one fault after each checkpoint: none is in a row with another
+		c = pipelined(t, t.TempDir(), "train.eval_every=0", "pipeline.isolate=process", "pipeline.restarts=1")
+		_, err = Run(t.Context(), c, isolated(&reference{strikes: func(n int64) error {
+			if before := last.Load(); n-before > total/3 && last.CompareAndSwap(before, n) {
+				return killed("run")
+			}
+			return nil
+		}}, &notes{}))
+		require.NoError(t, err)
+	})
+}
+
+// What a device says while it is opened or loaded anew is one more fault, whatever it is: it worked before.
+func TestAFaultDuringARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=2")
+		var opened atomic.Int64
+		x := &reference{strikes: func(n int64) error {
+			if n == 60 {
+				return killed("run")
+			}
+			return nil
+		}}
+		open := func(name string) (device.Device, error) {
+			if opened.Add(1) == 3 {
+				return nil, errors.New("no such device")
+			}
+			return openNull(name)
+		}
+		n := &notes{}
+		o := isolated(x, n)
+		o.OpenWorker = worker(open)
+		res, err := Run(t.Context(), c, o)
+		require.NoError(t, err)
+		assert.Equal(t, 8, res.Step)
+		require.Len(t, n.text, 3)
+		assert.Regexp(t, `stage \d \(null:0\): .* was killed by SIGKILL: device lost; restarting from .*, attempt 1 of 3`, n.text[0])
+		assert.Regexp(t, `^opening the default device again: no such device \(device lost\); restarting from .*, attempt 2 of 3`, n.text[1])
+		assert.Regexp(t, `^restarted, going on from step \d$`, n.text[2])
+	})
+}
+
+// Of several devices that fail at once, each is named with its own line, and those that were lost only.
+func TestFaultsOfSeveralDevices(t *testing.T) {
+	for want, befalls := range map[string][2]error{
+		`^stage 0 \(null:0\): worker null:0 .*; stage 1 \(null:1\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`: {errKilled, errKilled},
+		`^stage 1 \(null:1\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`:                                       {errInjected, errKilled},
+		`^stage 0 \(null:0\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`:                                       {errKilled, errInjected},
+	} {
+		var failed [2]atomic.Bool
+		open := func(name string) (device.Device, error) {
+			line := map[string]int{"null:0": 0, "null:1": 1}[name]
+			return &faulty.Device{Device: null.New(null.Options{Name: name}), Before: func(op faulty.Op, _ string) error {
+				if op == faulty.Alloc && failed[line].CompareAndSwap(false, true) {
+					return befalls[line]
+				}
+				return nil
+			}}, nil
+		}
+		n := &notes{}
+		c := demo(t, t.TempDir(), "train.steps=2", "pipeline={schedule: 1f1b, stages: 2, devices: [null:0, null:1], isolate: process}")
+		_, err := Run(t.Context(), c, Options{OpenWorker: worker(open), Report: n})
+		require.NoError(t, err)
+		require.Len(t, n.text, 2)
+		assert.Regexp(t, want, n.text[0])
+	}
+}
+
+// Errors that are no loss of a device are not tried again, nor are devices of this process opened again.
+func TestWhatIsNotTriedAgain(t *testing.T) {
+	for want, x := range map[string]struct {
+		err      error
+		override string
+	}{
+		"injected":              {errInjected, "pipeline.isolate=process"},
+		"out of device memory":  {&device.Error{Op: "run", Cause: device.ErrOutOfMemory}, "pipeline.isolate=process"},
+		"validation failed":     {&device.Error{Op: "run", Cause: device.ErrValidation}, "pipeline.isolate=process"},
+		"with pipeline.isolate": {killed("run"), "pipeline.isolate=none"},
+	} {
+		n := &notes{}
+		o := isolated(&reference{strikes: func(n int64) error {
+			if n == 60 {
+				return x.err
+			}
+			return nil
+		}}, n)
+		o.OpenDevice = openNull
+		_, err := Run(t.Context(), pipelined(t, t.TempDir(), x.override), o)
+		assert.ErrorContains(t, err, want)
+		assert.Empty(t, n.text)
+	}
+	_, err := Run(t.Context(), pipelined(t, t.TempDir(), "pipeline.isolate=process"), options(&reference{}, &notes{}))
+	var user *UserError
+	require.ErrorAs(t, err, &user)
+	assert.ErrorContains(t, err, "pipeline.isolate: found \"process\"")
+}
