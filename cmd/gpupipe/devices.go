@@ -40,7 +40,7 @@ func (a *app) openDevice(name string) (device.Device, error) {
 		return webgpu.Open(index, webgpu.Options{})
 	case "vulkan":
 		infos, _, err := vulkanAdapters()
-		if err == nil {
+		if err == nil && len(infos) > 0 { // else opening it tells what is missing
 			index, err = choose(name, infos, index, numbered)
 		}
 		if err != nil {

@@ -54,6 +54,18 @@ func TestLeftFoldersAreSweptAway(t *testing.T) {
 	assert.Len(t, folders(t, dir), 4, "what was there and is not a socket's")
 }
 
+// Where no folder can be made, whatever its mode says, another place is taken.
+func TestSocketsWhereNoFolderCanBeMade(t *testing.T) {
+	t.Setenv("TMPDIR", "/tmp")
+	for _, dir := range []string{"/proc", "/nowhere", "/dev/null", ""} {
+		t.Setenv("XDG_RUNTIME_DIR", dir)
+		socket, err := newSocket()
+		require.NoError(t, err, dir)
+		assert.Equal(t, "/tmp", filepath.Dir(filepath.Dir(socket)), dir)
+		assert.NoDirExists(t, filepath.Dir(socket))
+	}
+}
+
 // A folder is swept away before it is locked, or not at all: whoever makes one has one.
 func TestSweepingWhileFoldersAreMade(t *testing.T) {
 	dir := t.TempDir()

@@ -151,12 +151,14 @@ func (p *process) connect(socket string, patience time.Duration) (*net.UnixConn,
 	}
 }
 
-// newSocket is the path of a socket that does not exist, in a folder that does not either: the worker makes both.
+// newSocket is the path of a socket that does not exist, in a folder that does not either: the worker makes both. That it can, only
+// making a folder shows: a disk may be full.
 func newSocket() (string, error) {
 	var tried []string
 	for _, dir := range []string{os.Getenv("XDG_RUNTIME_DIR"), os.TempDir(), "/tmp"} {
 		path := filepath.Join(dir, "gpupipe-"+rand.Text()[:16], "socket")
-		if st, err := os.Stat(dir); dir != "" && len(path) <= longestPath && err == nil && st.IsDir() && unix.Access(dir, unix.W_OK) == nil {
+		if dir != "" && len(path) <= longestPath && os.Mkdir(filepath.Dir(path), 0o700) == nil {
+			removeSocket(path)
 			return path, nil
 		}
 		tried = append(tried, fmt.Sprintf("%q", dir))

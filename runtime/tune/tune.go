@@ -37,6 +37,7 @@ type Cache struct {
 	known   map[string]Choice
 	used    map[string]Choice
 	pinned  map[string]bool
+	damaged map[string]string // candidates of the file that are none
 	strays  int
 	onTimed func(label string, candidates int)
 }
@@ -48,7 +49,7 @@ func Open(path string, onTimed func(label string, candidates int)) (*Cache, erro
 	if err != nil {
 		return nil, fmt.Errorf("kernel choices: %w", err)
 	}
-	return &Cache{path: path, known: known, used: map[string]Choice{}, onTimed: onTimed}, nil
+	return &Cache{path: path, known: known, used: map[string]Choice{}, damaged: map[string]string{}, onTimed: onTimed}, nil
 }
 
 func read(path string) (map[string]Choice, error) {
@@ -122,6 +123,7 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 				return i, nil
 			}
 		}
+		c.damaged[key] = known.Candidate
 	}
 	if c.onTimed != nil {
 		c.onTimed(label, len(ks))
@@ -165,8 +167,8 @@ func declined(err error) bool {
 // temporary begins the name of a file on its way.
 const temporary = ".tune-"
 
-// Save writes the cache file, if there is one. What others have saved there since Open stays, and goes first: a run that is begun
-// once more finds the choices that it made, and gets the same bits.
+// Save writes the cache file, if there is one. What others have saved there since Open stays, and goes first, unless it is damaged: a run
+// that is begun once more finds the choices that it made, and gets the same bits.
 func (c *Cache) Save() error {
 	if c.path == "" {
 		return nil
@@ -175,6 +177,10 @@ func (c *Cache) Save() error {
 	defer c.mu.Unlock()
 	all := maps.Clone(c.known)
 	if saved, err := read(c.path); err == nil {
+		maps.DeleteFunc(saved, func(key string, is Choice) bool {
+			candidate, found := c.damaged[key]
+			return found && is.Candidate == candidate
+		})
 		maps.Copy(all, saved)
 	}
 	b, err := json.MarshalIndent(all, "", " ")

@@ -140,6 +140,32 @@ func TestADamagedCacheIsStartedAnew(t *testing.T) {
 }
 
 // Of processes that tune at a time each finds again what it chose: none is forgotten, and who saved first is right.
+// A choice that names no candidate is made anew, and then kept.
+func TestADamagedChoiceIsReplaced(t *testing.T) {
+	dev, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	path := filepath.Join(t.TempDir(), "kernels.json")
+	timed := 0
+	used := func() map[string]tune.Choice {
+		c, err := tune.Open(path, func(string, int) { timed++ })
+		require.NoError(t, err)
+		_, err = exec.NewPlan(dev, graphs(t), exec.Options{Tune: c})
+		require.NoError(t, err)
+		require.NoError(t, c.Save())
+		return c.Used()
+	}
+	for key := range used() {
+		require.NoError(t, os.WriteFile(path, []byte(`{"`+key+`": {"candidate": "none such"}, "another": {"candidate": "none such"}}`), 0o600))
+	}
+	anew := used()
+	assert.Equal(t, anew, used())
+	assert.Equal(t, 2, timed, "at first, and once the file was damaged")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Contains(t, string(text), "another", "nobody has asked for it")
+}
+
 func TestCachesAreSavedTogether(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kernels.json")
 	var caches [2]*tune.Cache
