@@ -65,10 +65,14 @@ func householder(lanes int) string {
 `
 }
 
-// decompositionLanes is the workgroup of a kernel that has one for each matrix: a power of two that suits the columns.
+// decompositionLanes is the workgroup of a kernel that has one for each matrix: a power of two that suits the columns. Software runs the
+// lanes of a workgroup one after the other.
 func decompositionLanes(cols int, l graph.TemplateLimits) int {
-	lanes := 32
-	for lanes < cols && 2*lanes <= min(256, l.MaxInvocations) {
+	lanes, most := 32, 1024
+	if l.Software {
+		most = 256
+	}
+	for lanes < cols && 2*lanes <= min(most, l.MaxInvocations) {
 		lanes *= 2
 	}
 	return lanes
