@@ -11,7 +11,7 @@ func (*AttentionOp) Cases() []graph.Case {
 	for _, s := range attentionCases() {
 		cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: s.inputs(), Tolerance: 1e-5, NoGrad: s.queries > 33})
 	}
-	for _, s := range []attentionShape{{2, 1, 37, 4, 2, 16}, {1, 3, 40, 3, 1, 20}, {2, 5, 9, 2, 2, 6}} {
+	for _, s := range []attentionShape{{2, 1, 37, 4, 2, 16}, {1, 3, 40, 3, 1, 20}, {2, 5, 9, 2, 2, 6}, {1, 1, 1100, 2, 1, 4}} {
 		// Queries at the end of a cache that is not full.
 		position := float64(s.keys - s.queries - 2)
 		types := append(s.inputs(), graph.T(graph.U32, 1))
@@ -44,12 +44,12 @@ func (*AttentionOp) Cases() []graph.Case {
 }
 
 // attentionCases cover one and many rows, odd lengths, grouped queries, and dims with and without whole vectors, of
-// which GPUs read one to four abreast.
+// which GPUs read one to four abreast, by one lane or by several.
 func attentionCases() []attentionShape {
 	return []attentionShape{
 		{1, 1, 1, 1, 1, 4}, {2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 16}, {1, 100, 100, 3, 1, 20}, {2, 128, 128, 2, 2, 32},
-		{1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 128}, {1, 3, 3, 1, 1, 256}, {1, 7, 12, 2, 1, 4}, {1, 12, 7, 2, 2, 4},
-		{1, 100, 100, 2, 1, 4}, {1, 70, 70, 1, 1, 9}, {1, 33, 33, 1, 1, 11}, {1, 33, 33, 1, 1, 17},
+		{1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 128}, {1, 19, 19, 2, 1, 256}, {1, 7, 12, 2, 1, 4}, {1, 12, 7, 2, 2, 4},
+		{1, 100, 100, 2, 1, 4}, {1, 70, 70, 1, 1, 9}, {1, 33, 33, 1, 1, 11}, {1, 33, 33, 1, 1, 17}, {2, 40, 40, 2, 1, 44},
 	}
 }
 

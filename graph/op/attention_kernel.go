@@ -7,13 +7,14 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// attentionKernels writes the WGSL of attention and its gradient. There are four ways to compute each:
+// attentionKernels writes the WGSL of attention and its gradient. There are five ways to compute each:
 //
 //   - naive: an invocation a row, scalars, loops. They start at a number that is not constant, lest they are
 //     unrolled: software adapters compile what they get for ten seconds.
-//   - rows: an invocation keeps the vectors of one or more rows at hand and walks the columns, some abreast. All rows
-//     of a workgroup belong to one head, so they read the same columns at the same time.
+//   - rows: an invocation keeps the vectors of one or more rows at hand, or a part of those of one, and walks the columns,
+//     some abreast. All rows of a workgroup belong to one head, so they read the same columns at the same time.
 //   - tiles: the same with the columns staged in workgroup memory.
+//   - keys: a workgroup a query, of which there are few where there is a position, and its lanes share the keys.
 //   - matrices: of halves, where subgroups multiply matrices.
 //
 // In the forward pass and for the gradient of q a row is a query and the columns are the keys; for the gradients of
@@ -49,8 +50,18 @@ func (k attentionKernels) flops(products int) float64 {
 const (
 	naiveLanes    = 64
 	softwareLanes = 8
+	softwareUnits = 64 // of an invocation's rows
 	gpuLanes      = 64
+	sharedLanes   = 128   // where several share a row
+	maxParts      = 64    // of a row
 	tileMemory    = 16384 // bytes, WebGPU's guaranteed workgroup memory
+)
+
+// The largest parts of a row that a lane of a GPU has. It keeps the query and the sum, or up to four such vectors, and columns that are read
+// together, in at most 255 registers.
+const (
+	forwardDims  = 32
+	gradientDims = 16
 )
 
 // lowest stands for -∞, which WGSL may assume away.
@@ -58,10 +69,13 @@ const lowest = "-3.0e38f"
 
 func (k attentionKernels) forward(l graph.TemplateLimits) []graph.Candidate {
 	cs := []graph.Candidate{{Name: "naive", Passes: []graph.Pass{k.naiveForward()}}}
-	for _, r := range k.rowKernels(l) {
-		if r.Tile > 0 && k.position {
-			continue // a barrier under a bound read from memory is refused
+	if k.position && !l.Software { // rows of few queries would be few invocations
+		if l.MaxInvocations >= keyLanes {
+			cs = append(cs, graph.Candidate{Name: "keys", Passes: []graph.Pass{k.keysForward()}})
 		}
+		return cs
+	}
+	for _, r := range k.rowKernels(l, forwardDims) {
 		cs = append(cs, graph.Candidate{Name: r.name(), Passes: []graph.Pass{r.forward()}})
 	}
 	return append(cs, k.matrixForward(l)...)
@@ -75,24 +89,43 @@ func (k attentionKernels) backward(l graph.TemplateLimits) []graph.Candidate {
 		delta[0] = graph.T(graph.F32, 2, k.batch, k.heads, k.queries)
 	}
 	cs := []graph.Candidate{{Name: "naive", Scratch: delta, Passes: []graph.Pass{k.delta(), k.naiveQueryGrad(), k.naiveKeyGrad()}}}
-	for _, r := range k.rowKernels(l) {
-		cs = append(cs, graph.Candidate{Name: r.name(), Scratch: delta, Passes: append([]graph.Pass{k.delta(), r.queryGrad()}, r.keyGrads()...)})
+	for _, r := range k.rowKernels(l, gradientDims) {
+		cs = append(cs, graph.Candidate{Name: r.name(), Scratch: delta, Passes: []graph.Pass{k.delta(), r.queryGrad(), r.keyGrad()}})
 	}
 	return append(cs, k.matrixBackward(l, delta)...)
 }
 
 // rowKernels are the shapes of rows and tiles that suit the device. On software adapters a load costs twenty
 // multiplications, so columns are shared by many rows; GPUs want few registers and many lanes.
-func (k attentionKernels) rowKernels(l graph.TemplateLimits) []rowKernel {
-	switch n := k.units(); {
-	case l.Software && n <= 32:
-		return []rowKernel{k.rowKernel(softwareLanes, min(64/n, 8), 1, 0, true)}
-	case !l.Software && n <= 32 && l.MaxInvocations >= gpuLanes:
-		abreast := min(max(32/n, 1), 4)
-		tile := k.tile(l)
-		return []rowKernel{k.rowKernel(gpuLanes, 1, abreast, 0, false), k.rowKernel(gpuLanes, 1, abreast, tile-tile%abreast, false)}
+func (k attentionKernels) rowKernels(l graph.TemplateLimits, dims int) []rowKernel {
+	if n := k.units(); l.Software {
+		if n > softwareUnits {
+			return nil
+		}
+		return []rowKernel{{k, softwareLanes, 1, upTo(min(softwareUnits/n, 8)), upTo(1), 0, true}}
 	}
-	return nil
+	parts := k.parts(dims)
+	lanes := gpuLanes
+	if parts > 1 {
+		lanes = sharedLanes / parts * parts
+	}
+	if parts == 0 || lanes > l.MaxInvocations {
+		return nil
+	}
+	rows := rowKernel{k, lanes, parts, upTo(1), upTo(min(max(32*parts/k.units(), 1), 4)), 0, false}
+	tiles := rows
+	tiles.Tile = k.tile(l, rows.sharesMemory(2)) / rows.Abreast() * rows.Abreast()
+	return []rowKernel{rows, tiles}
+}
+
+// parts is how many lanes share a row: the fewest that have as many units each, and at most dims elements; 0: there is no such number.
+func (k attentionKernels) parts(dims int) int {
+	for parts := 1; parts <= maxParts; parts++ {
+		if k.units()%parts == 0 && k.dim <= dims*parts {
+			return parts
+		}
+	}
+	return 0
 }
 
 // width is the elements of a unit: four where they divide the head dimension.
@@ -106,9 +139,9 @@ func (k attentionKernels) width() int {
 // units is the number of units of a vector.
 func (k attentionKernels) units() int { return k.dim / k.width() }
 
-// tile is how many columns fit into workgroup memory, a multiple of 4.
-func (k attentionKernels) tile(l graph.TemplateLimits) int {
-	return min((min(tileMemory, l.MaxWorkgroupMemory)-k.edgeMemory())/k.columnBytes(), gpuLanes) &^ 3
+// tile is how many columns fit into workgroup memory beside what else is there, a multiple of 4.
+func (k attentionKernels) tile(l graph.TemplateLimits, beside int) int {
+	return min((min(tileMemory, l.MaxWorkgroupMemory)-k.edgeMemory()-beside)/k.columnBytes(), gpuLanes) &^ 3
 }
 
 // columnBytes is a column's pair of vectors, pair of numbers, and segment.

@@ -9,19 +9,20 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// rowKernel is a kernel of the kind rows or tiles: LANES lanes, each with some rows (row r of a lane is LANES rows
-// after row r-1), walk the columns, some abreast.
+// rowKernel is a kernel of the kind rows or tiles: LANES lanes, each with some rows (row r of a lane is LINES rows
+// after row r-1), or with the same part of their units (unit u of a lane is PARTS units after unit u-1), walk the
+// columns, some abreast.
 type rowKernel struct {
 	attentionKernels
 	Lanes int
+	Parts int   // lanes that share a row
 	Rows  []int // 0, 1, …: the rows of a lane
 	Cols  []int // 0, 1, …: the columns abreast
 	Tile  int   // columns in workgroup memory; 0 reads them where they are
 	// Loops loads and stores in loops, through arrays. Software adapters compile a load of straight code for a tenth of
 	// a second, and keep in memory what is ever indexed by a variable, which suits them; GPUs want constants, to keep
 	// it in registers. The loops start at a number that is not constant, lest they are unrolled.
-	Loops            bool
-	OfKeys, OfValues bool // the gradients that keyGrad computes
+	Loops bool
 }
 
 // name tells how the columns are read.
@@ -32,10 +33,6 @@ func (r rowKernel) name() string {
 	return "rows"
 }
 
-func (k attentionKernels) rowKernel(lanes, rows, cols, tile int, loops bool) rowKernel {
-	return rowKernel{k, lanes, upTo(rows), upTo(cols), tile, loops, true, true}
-}
-
 func upTo(n int) []int {
 	s := make([]int, n)
 	for i := range s {
@@ -44,9 +41,10 @@ func upTo(n int) []int {
 	return s
 }
 
-func (r rowKernel) Units() []int     { return upTo(r.units()) }
+func (r rowKernel) own() int         { return r.units() / r.Parts } // units of a row that a lane has
+func (r rowKernel) Units() []int     { return upTo(r.own()) }
 func (r rowKernel) Abreast() int     { return len(r.Cols) }
-func (r rowKernel) Block() int       { return r.Lanes * len(r.Rows) } // rows of a workgroup
+func (r rowKernel) Block() int       { return r.Lanes / r.Parts * len(r.Rows) } // rows of a workgroup
 func (r rowKernel) blocks(n int) int { return (n + r.Block() - 1) / r.Block() }
 
 // QueryBlocks and KeyBlocks are the workgroups of one head.
@@ -133,12 +131,12 @@ func (r rowKernel) Together(row, c int) string {
 
 func (r rowKernel) unit(staged string, c, u int, array string) string {
 	if r.Loops {
-		return fmt.Sprintf("%s[%d]", staged, c*r.units()+u)
+		return fmt.Sprintf("%s[%d]", staged, c*r.own()+u)
 	}
 	if r.Tile > 0 {
 		array = staged
 	}
-	return fmt.Sprintf("%s[at%d + %du]", array, c, u)
+	return fmt.Sprintf("%s[at%d + %du]", array, c, u*r.Parts)
 }
 
 func (r rowKernel) number(staged string, c int, expr string) string {
@@ -163,21 +161,21 @@ func (r rowKernel) Copy(x, y string) string {
 
 // At is unit u of row row in an array of the rows' vectors.
 func (r rowKernel) At(array string, row, u int) string {
-	return fmt.Sprintf("%s[%d]", array, row*r.units()+u)
+	return fmt.Sprintf("%s[%d]", array, row*r.own()+u)
 }
 
 // Load fills an array of the rows' vectors from memory.
 func (r rowKernel) Load(array, from string) string {
-	return r.eachUnit(array + "[x] = " + from + "[origin + min(first + x / UNITS * LANES, COUNT - 1u) * PITCH + x % UNITS];\n")
+	return r.eachUnit(array + "[x] = " + from + "[origin + min(first + x / OWN * LINES, COUNT - 1u) * PITCH + part + x % OWN * PARTS];\n")
 }
 
 // Store writes an array of the rows' vectors to memory; value is an expression of x, a place in it.
 func (r rowKernel) Store(value, to string) string {
-	return r.eachUnit("if (first + x / UNITS * LANES < COUNT) { " + to + "[origin + (first + x / UNITS * LANES) * PITCH + x % UNITS] = " + value + "; }\n")
+	return r.eachUnit("if (first + x / OWN * LINES < COUNT) { " + to + "[origin + (first + x / OWN * LINES) * PITCH + part + x % OWN * PARTS] = " + value + "; }\n")
 }
 
 func (r rowKernel) eachUnit(text string) string {
-	n := len(r.Rows) * r.units()
+	n := r.N()
 	if r.Loops {
 		return fmt.Sprintf("for (var y = lane; y < lane + %du; y++) {\nlet x = y - lane;\n%s}\n", n, text)
 	}
@@ -191,7 +189,7 @@ func (r rowKernel) eachUnit(text string) string {
 var xWord = regexp.MustCompile(`\bx\b`)
 
 // N is the units of all rows of a lane.
-func (r rowKernel) N() int { return len(r.Rows) * r.units() }
+func (r rowKernel) N() int { return len(r.Rows) * r.own() }
 
 var rowTexts = template.Must(template.New("").Parse(`
 {{- define "queries" -}}
@@ -202,10 +200,11 @@ let b = group / {{.QueryBlocks}}u / HEADS;
 let position = {{.Position}};
 let columns = (b * TK * KV + h / GROUP) * UNITS;
 let past = min((block + 1u) * {{.Block}}u + position, TK); // the block sees no column from here on
-let first = block * {{.Block}}u + lane;
+let part = lane % PARTS;
+let first = block * {{.Block}}u + lane / PARTS;
 let origin = (b * TQ * HEADS + h) * UNITS;
 {{range $r := .Rows -}}
-let i{{$r}} = first + {{$r}}u * LANES;
+let i{{$r}} = first + {{$r}}u * LINES;
 let number{{$r}} = (b * HEADS + h) * TQ + min(i{{$r}}, TQ - 1u);
 let seen{{$r}} = min(i{{$r}} + position, TK - 1u); // the last column that the row sees
 {{$.Own $r (printf "i%d" $r)}}{{end}}{{.First}}{{end}}
@@ -224,12 +223,12 @@ for (var t = {{.Start}}; t < past; t += TILE) {
   for (var jj = 0u; jj < min(TILE, past - t); jj += {{.Abreast}}u) {
     let j = t + jj;
     {{- range .Cols}}
-    let at{{.}} = (jj + {{.}}u) * UNITS;
+    let at{{.}} = (jj + {{.}}u) * UNITS + part;
     {{- end}}
 {{else -}}
 for (var j = {{.Start}}; j < past; j += {{.Abreast}}u) {
     {{- range .Cols}}
-    let at{{.}} = columns + min(j + {{.}}u, TK - 1u) * (KV * UNITS);
+    let at{{.}} = columns + min(j + {{.}}u, TK - 1u) * (KV * UNITS) + part;
     {{- end}}
 {{end}}{{end}}
 
@@ -256,6 +255,7 @@ let x = {{$.X $c $u "in1"}};
 {{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "q" $r $u}}, x);
 {{end}}}
 {{end}}{{end -}}
+{{.Whole "s" -}}
 {{range $r := .Rows -}}
 {{range $c := $.Cols}}s{{$r}}_{{$c}} = select(LOWEST, s{{$r}}_{{$c}} * SCALE, j + {{$c}}u <= seen{{$r}}{{$.Together $r $c}});
 {{end -}}
@@ -275,7 +275,7 @@ sum{{$r}} = sum{{$r}} * keep{{$r}} + {{$.Sum "p" $r ""}};
 {{- range $r := .Rows -}}
 {{range $u := $.Units}}{{$.At "o" $r $u}} /= sum{{$r}};
 {{end -}}
-if (i{{$r}} < TQ) { out1[number{{$r}}] = m{{$r}} + log(sum{{$r}}); }
+if (i{{$r}} < TQ && part == 0u) { out1[number{{$r}}] = m{{$r}} + log(sum{{$r}}); }
 {{end -}}
 {{.Store .Result "out0"}}
 {{- end}}
@@ -288,7 +288,7 @@ var dq: array<U, {{.N}}>;
 {{.Load "q" "in0"}}{{.Load "g" "in5" -}}
 {{range $r := .Rows -}}
 let lse{{$r}} = in4[number{{$r}}];
-let delta{{$r}} = tmp0[number{{$r}}];
+let delta{{$r}} = select(0.0, tmp0[number{{$r}}], part == 0u);
 {{end -}}
 {{template "keys" .}}
 {{- .Copy "in1" "in2"}}
@@ -303,6 +303,7 @@ let y = {{$.Y $c $u "in2"}};
 dp{{$r}}_{{$c}} += inner({{$.At "g" $r $u}}, y);
 {{end}}}
 {{end}}{{end -}}
+{{.Whole "s" "dp" -}}
 {{range $r := .Rows}}{{range $c := $.Cols -}}
 let ds{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - lse{{$r}}, j + {{$c}}u <= seen{{$r}}{{$.Together $r $c}})) * dp{{$r}}_{{$c}};
 {{end}}{{end -}}
@@ -320,16 +321,16 @@ let ds{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - lse{{$r}}, j +
 let block = group % {{.KeyBlocks}}u;
 let kv = group / {{.KeyBlocks}}u % KV;
 let b = group / {{.KeyBlocks}}u / KV;
-let first = block * {{.Block}}u + lane;
+let part = lane % PARTS;
+let first = block * {{.Block}}u + lane / PARTS;
 let origin = (b * TK * KV + kv) * UNITS;
 var k: array<U, {{.N}}>;
 {{.Load "k" "in1" -}}
-{{if .OfKeys}}var v: array<U, {{.N}}>;
+var v: array<U, {{.N}}>;
 var dk: array<U, {{.N}}>;
-{{.Load "v" "in2"}}{{end -}}
-{{if .OfValues}}var dv: array<U, {{.N}}>;
-{{end -}}
-{{range .Rows}}{{$.Own . (printf "first + %du * LANES" .)}}{{end}}{{.Last -}}
+var dv: array<U, {{.N}}>;
+{{.Load "v" "in2" -}}
+{{range .Rows}}{{$.Own . (printf "first + %du * LINES" .)}}{{end}}{{.Last -}}
 for (var g = 0u; g < GROUP; g++) {
 let h = kv * GROUP + g;
 let columns = (b * TQ * HEADS + h) * UNITS;
@@ -345,59 +346,60 @@ for (var t = block * {{.Block}}u; t < {{.End}}; t += TILE) {
   for (var x = lane; x < TILE; x += LANES) {
     let c = numbers + min(t + x, TQ - 1u);
     ls[x] = {{.LSE}};
-    {{if .OfKeys}}es[x] = tmp0[c];{{end}}
+    es[x] = tmp0[c];
   }
   {{.Staged -}}
   workgroupBarrier();
   for (var jj = 0u; jj < min(TILE, {{.End}} - t); jj += {{.Abreast}}u) {
     let j = t + jj;
     {{- range .Cols}}
-    let at{{.}} = (jj + {{.}}u) * UNITS;
+    let at{{.}} = (jj + {{.}}u) * UNITS + part;
     {{- end}}
 {{else -}}
 for (var j = block * {{.Block}}u; j < {{.End}}; j += {{.Abreast}}u) {
     {{- range .Cols}}
     let c{{.}} = min(j + {{.}}u, TQ - 1u);
-    let at{{.}} = columns + c{{.}} * (HEADS * UNITS);
+    let at{{.}} = columns + c{{.}} * (HEADS * UNITS) + part;
     {{- end}}
 {{end -}}
 {{.Copy "in0" "in5"}}
 {{- range .Cols}}{{$.Segment .}}{{end}}
 {{- range $c := .Cols}}let l{{$c}} = {{$.L $c}};
-{{if $.OfKeys}}let e{{$c}} = {{$.E $c}};
-{{end}}{{range $r := $.Rows}}var s{{$r}}_{{$c}} = 0.0;
-{{if $.OfKeys}}var dp{{$r}}_{{$c}} = -e{{$c}};
-{{end}}{{end}}{{end -}}
+let e{{$c}} = select(0.0, {{$.E $c}}, part == 0u);
+{{range $r := $.Rows}}var s{{$r}}_{{$c}} = 0.0;
+var dp{{$r}}_{{$c}} = -e{{$c}};
+{{end}}{{end -}}
 {{range $u := .Units}}{{range $c := $.Cols}}{
 let x = {{$.X $c $u "in0"}};
-{{if $.OfKeys}}let y = {{$.Y $c $u "in5"}};
-{{end}}{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "k" $r $u}}, x);
-{{if $.OfKeys}}dp{{$r}}_{{$c}} += inner({{$.At "v" $r $u}}, y);
-{{end}}{{end}}}
+let y = {{$.Y $c $u "in5"}};
+{{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "k" $r $u}}, x);
+dp{{$r}}_{{$c}} += inner({{$.At "v" $r $u}}, y);
+{{end}}}
 {{end}}{{end -}}
+{{.Whole "s" "dp" -}}
 {{range $r := .Rows}}{{range $c := $.Cols -}}
-let p{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - l{{$c}}, j + {{$c}}u >= first + {{$r}}u * LANES && j + {{$c}}u < TQ{{$.Together $r $c}}));
-{{if $.OfKeys}}let ds{{$r}}_{{$c}} = p{{$r}}_{{$c}} * dp{{$r}}_{{$c}};
-{{end}}{{end}}{{end -}}
+let p{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - l{{$c}}, j + {{$c}}u >= first + {{$r}}u * LINES && j + {{$c}}u < TQ{{$.Together $r $c}}));
+let ds{{$r}}_{{$c}} = p{{$r}}_{{$c}} * dp{{$r}}_{{$c}};
+{{end}}{{end -}}
 {{range $u := .Units}}{
-{{range $c := $.Cols}}{{if $.OfKeys}}let x{{$c}} = {{$.X $c $u "in0"}};
-{{end}}{{if $.OfValues}}let y{{$c}} = {{$.Y $c $u "in5"}};
-{{end}}{{end}}{{range $r := $.Rows}}{{if $.OfKeys}}{{$.At "dk" $r $u}} += {{$.Sum "ds" $r "x"}};
-{{end}}{{if $.OfValues}}{{$.At "dv" $r $u}} += {{$.Sum "p" $r "y"}};
-{{end}}{{end}}}
+{{range $c := $.Cols}}let x{{$c}} = {{$.X $c $u "in0"}};
+let y{{$c}} = {{$.Y $c $u "in5"}};
+{{end}}{{range $r := $.Rows}}{{$.At "dk" $r $u}} += {{$.Sum "ds" $r "x"}};
+{{$.At "dv" $r $u}} += {{$.Sum "p" $r "y"}};
+{{end}}}
 {{end -}}
 {{template "close" . -}} }
-{{if .OfKeys}}{{.Store "dk[x] * SCALE" "out1"}}{{end}}{{if .OfValues}}{{.Store "dv[x]" "out2"}}{{end}}
+{{.Store "dk[x] * SCALE" "out1"}}{{.Store "dv[x]" "out2"}}
 {{- end}}`))
 
-// pass writes the kernel of that name for groups workgroups; vectors are the arrays read as units.
-func (r rowKernel) pass(name, count, pitch string, groups int, vectors []string, scalars ...string) graph.Pass {
+// pass writes the kernel of that name, of so many products a score, for groups workgroups; vectors are the arrays read as units.
+func (r rowKernel) pass(name, count, pitch string, products, groups int, vectors []string, scalars ...string) graph.Pass {
 	var body strings.Builder
 	if err := rowTexts.ExecuteTemplate(&body, name, r); err != nil {
 		panic(err)
 	}
 	p := graph.Pass{
-		Declarations: r.constants() + r.edgeArrays() + fmt.Sprintf("const LANES = %du;\nconst COUNT = %s; // rows\nconst PITCH = %s;\n", r.Lanes, count, pitch), Body: body.String(),
+		Declarations: r.constants() + r.edgeArrays() + r.layout(count, pitch), Body: body.String(),
 		Uses: append(vectors[:len(vectors):len(vectors)], scalars...), Workgroup: r.Lanes, Groups: groups, WorkgroupMemory: r.edgeMemory(), Inside: true,
 	}
 	if r.width() == 4 {
@@ -413,32 +415,26 @@ var<workgroup> es: array<f32, %[1]d>;
 `, r.Tile, n) + r.ifSegments("var<workgroup> gs: array<u32, %d>;\n", r.Tile)
 		p.WorkgroupMemory += r.Tile * r.columnBytes()
 	}
+	if n := r.sharesMemory(products); n > 0 {
+		share, size := r.share()
+		p.Declarations += fmt.Sprintf("var<workgroup> shares: array<%s, %d>;\n", share, n/size)
+		p.WorkgroupMemory += n
+	}
 	return r.unpacked(p)
 }
 
 func (r rowKernel) forward() graph.Pass {
 	_, uses := r.positionExpr()
-	p := r.pass("forward", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, r.withSegments(append([]string{"out1"}, uses...)...)...)
+	p := r.pass("forward", "TQ", "HEADS * UNITS", 1, r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "out0"}, r.withSegments(append([]string{"out1"}, uses...)...)...)
 	p.Declarations += r.narrowing()
 	return p
 }
 
 func (r rowKernel) queryGrad() graph.Pass {
-	return r.pass("queryGrad", "TQ", "HEADS * UNITS", r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "in5", "out0"}, r.withSegments("in4", "tmp0")...)
+	return r.pass("queryGrad", "TQ", "HEADS * UNITS", 2, r.QueryBlocks()*r.heads*r.batch, []string{"in0", "in1", "in2", "in5", "out0"}, r.withSegments("in4", "tmp0")...)
 }
 
-// keyGrads compute the gradients of k and v: together where an invocation has room for both, and what they are of, in its registers, which no GPU
-// has more than 255 of; else one after the other.
-func (r rowKernel) keyGrads() []graph.Pass {
-	if r.Loops || r.dim <= 32 {
-		return []graph.Pass{r.keyGrad("in2", "out1", "out2")}
-	}
-	keys, values := r, r
-	keys.OfValues, values.OfKeys = false, false
-	return []graph.Pass{keys.keyGrad("in2", "out1"), values.keyGrad("out2")}
-}
-
-func (r rowKernel) keyGrad(vectors ...string) graph.Pass {
+func (r rowKernel) keyGrad() graph.Pass {
 	_, uses := r.keyLSE("")
-	return r.pass("keyGrad", "TK", "KV * UNITS", r.KeyBlocks()*r.kvHeads*r.batch, append([]string{"in0", "in1", "in5"}, vectors...), r.withSegments(append(uses, "tmp0")...)...)
+	return r.pass("keyGrad", "TK", "KV * UNITS", 2, r.KeyBlocks()*r.kvHeads*r.batch, []string{"in0", "in1", "in2", "in5", "out1", "out2"}, r.withSegments(append(uses, "tmp0")...)...)
 }

@@ -3,6 +3,7 @@ package op_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -46,6 +47,9 @@ func TestAttentionFitsLimits(t *testing.T) {
 					byMatrices = byMatrices && dim <= 80
 				}
 				assert.Equal(t, byMatrices, candidates[len(candidates)-1].Name == "matrices", "%s of dimension %d", c.Op.Name(), dim)
+				if dim%4 == 0 && (len(c.Inputs) != 4 || c.Inputs[3].Shape[0] == 2) { // that is, without a position
+					assert.True(t, slices.ContainsFunc(candidates, func(c graph.Candidate) bool { return c.Name == map[bool]string{true: "rows", false: "tiles"}[software] }), dim)
+				}
 				for _, candidate := range candidates {
 					for _, s := range candidate.Scratch {
 						assert.LessOrEqual(t, s.Shape.Len(), 2*lse.Shape.Len())

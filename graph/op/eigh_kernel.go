@@ -161,6 +161,7 @@ for (var l = 0u; l + 1u < N; l++) {
     var c = 1.0;
     var p = 0.0;
     var i = m;
+    var upper = tmp2[base + m * N + row];
     while (i > l) {
       let x = tmp3[e + i - 1u];
       let f = s * x;
@@ -182,14 +183,12 @@ for (var l = 0u; l + 1u < N; l++) {
       p = s * t;
       g = c * t - b;
       if (lane == 0u) { tmp3[d + next + i] = di + p; }
-      if (mine) {
-        let upper = tmp2[base + i * N + row];
-        let lower = tmp2[base + (i - 1u) * N + row];
-        tmp2[base + i * N + row] = s * lower + c * upper;
-        tmp2[base + (i - 1u) * N + row] = c * lower - s * upper;
-      }
+      let lower = tmp2[base + (i - 1u) * N + row];
+      if (mine) { tmp2[base + i * N + row] = s * lower + c * upper; }
+      upper = c * lower - s * upper;
       i--;
     }
+    if (mine) { tmp2[base + i * N + row] = upper; }
     if (lane == 0u && i == l) {
       tmp3[d + next + l] = tmp3[d + l] - p;
       tmp3[e + next + l] = g;

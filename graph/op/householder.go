@@ -6,11 +6,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// householder is the WGSL that decompositions share. Its reflection turns x = tmp0[at], tmp0[at + stride], … (count of them)
-// into the vector v of the reflection I − β·v·vᵀ that maps x to a multiple of its first axis, and returns β and that
-// multiple, −sign(x₀)·‖x‖; β is 0 where x is. All lanes of the workgroup call it, with equal arguments but lane, and
-// what they wrote before is seen by all.
-func householder(lanes int) string {
+// total is the WGSL of the sum and of the largest of a number of each lane of a workgroup, a power of two of lanes, all of which call it.
+func total(lanes int) string {
 	return fmt.Sprintf(`const LANES = %du;
 var<workgroup> part: array<f32, LANES>;
 fn total(lane: u32, x: f32) -> f32 {
@@ -35,7 +32,15 @@ fn largest(lane: u32, x: f32) -> f32 {
   workgroupBarrier();
   return y;
 }
-fn reflection(lane: u32, at: u32, stride: u32, count: u32) -> vec2<f32> {
+`, lanes)
+}
+
+// householder is the WGSL that decompositions share, beside total. Its reflection turns x = tmp0[at], tmp0[at + stride], … (count of them)
+// into the vector v of the reflection I − β·v·vᵀ that maps x to a multiple of its first axis, and returns β and that
+// multiple, −sign(x₀)·‖x‖; β is 0 where x is. All lanes of the workgroup call it, with equal arguments but lane, and
+// what they wrote before is seen by all.
+func householder(lanes int) string {
+	return total(lanes) + `fn reflection(lane: u32, at: u32, stride: u32, count: u32) -> vec2<f32> {
   storageBarrier();
   // In units of the largest element nothing over- or underflows.
   var top = 0.0;
@@ -57,13 +62,17 @@ fn reflection(lane: u32, at: u32, stride: u32, count: u32) -> vec2<f32> {
   storageBarrier();
   return vec2<f32>(select(0.0, 1.0 / (norm * (norm + abs(first))), norm > 0.0), select(-norm, norm, first < 0.0) * unit);
 }
-`, lanes)
+`
 }
 
-// decompositionLanes is the workgroup of a kernel that has one for each matrix: a power of two that suits the columns.
+// decompositionLanes is the workgroup of a kernel that has one for each matrix: a power of two that suits the columns. Software runs the
+// lanes of a workgroup one after the other.
 func decompositionLanes(cols int, l graph.TemplateLimits) int {
-	lanes := 32
-	for lanes < cols && 2*lanes <= min(256, l.MaxInvocations) {
+	lanes, most := 32, 1024
+	if l.Software {
+		most = 256
+	}
+	for lanes < cols && 2*lanes <= min(most, l.MaxInvocations) {
 		lanes *= 2
 	}
 	return lanes

@@ -102,7 +102,7 @@ func (*QROp) Kernel(n *graph.Node) graph.Kernel {
 func qrReflections(rows, cols, batch int, l graph.TemplateLimits) graph.Pass {
 	lanes := decompositionLanes(cols, l)
 	return graph.Pass{
-		Declarations: fmt.Sprintf("const M = %du;\nconst N = %du;\n", rows, cols) + householder(lanes),
+		Declarations: fmt.Sprintf("const M = %du;\nconst N = %du;\n", rows, cols) + householder(lanes) + fourRows("tmp0"),
 		Uses:         []string{"in0", "tmp0", "tmp1"}, Workgroup: lanes, Groups: batch, WorkgroupMemory: 4 * lanes,
 		Body: `let base = group * M * N;
 for (var i = base + lane; i < base + M * N; i += LANES) { tmp0[i] = in0[i]; }
@@ -112,9 +112,9 @@ for (var k = 0u; k < N; k++) {
   if (lane == 0u) { tmp1[group * N + k] = beta; }
   for (var j = k + 1u + lane; j < N; j += LANES) {
     var d = 0.0;
-    for (var r = k * N; r < M * N; r += N) { d += tmp0[column + r] * tmp0[base + r + j]; }
+    for (var r = k; r < M; r += 4u) { d += dot(tmp0_four(column, r), tmp0_four(base + j, r)); }
     d *= beta;
-    for (var r = k * N; r < M * N; r += N) { tmp0[base + r + j] -= d * tmp0[column + r]; }
+    for (var r = k; r < M; r += 4u) { tmp0_put(base + j, r, tmp0_four(base + j, r) - d * tmp0_four(column, r)); }
   }
 }
 `,
@@ -126,7 +126,7 @@ for (var k = 0u; k < N; k++) {
 func qrFactor(rows, cols, batch int) graph.Pass {
 	blocks := (cols + columnLanes - 1) / columnLanes
 	return graph.Pass{
-		Declarations: fmt.Sprintf("const M = %du;\nconst N = %du;\nconst LANES = %du;\nconst BLOCKS = %du;\n", rows, cols, columnLanes, blocks),
+		Declarations: fmt.Sprintf("const M = %du;\nconst N = %du;\nconst LANES = %du;\nconst BLOCKS = %du;\n", rows, cols, columnLanes, blocks) + fourRows("tmp0") + fourRows("out0"),
 		Uses:         []string{"tmp0", "tmp1", "out0"}, Workgroup: columnLanes, Groups: batch * blocks,
 		Body: `let j = group % BLOCKS * LANES + lane;
 if (j >= N) { return; }
@@ -138,10 +138,27 @@ for (var left = min(N, (group % BLOCKS + 1u) * LANES); left > 0u; left--) {
   let k = left - 1u;
   let column = base + k;
   var d = 0.0;
-  for (var r = k * N; r < M * N; r += N) { d += tmp0[column + r] * out0[base + r + j]; }
+  for (var r = k; r < M; r += 4u) { d += dot(tmp0_four(column, r), out0_four(base + j, r)); }
   d *= tmp1[betas + k];
-  for (var r = k * N; r < M * N; r += N) { out0[base + r + j] -= d * tmp0[column + r]; }
+  for (var r = k; r < M; r += 4u) { out0_put(base + j, r, out0_four(base + j, r) - d * tmp0_four(column, r)); }
 }
 `,
 	}
+}
+
+// fourRows are the functions that read and write four elements of a column of an array of matrices [M, N], the one at row r of the column
+// that begins at an index and those below; there are none below row M-1, zeros are read. A GPU waits for a word as long as for four that it
+// asks for together.
+func fourRows(array string) string {
+	return fmt.Sprintf(`fn %[1]s_four(at: u32, r: u32) -> vec4<f32> {
+  let x = vec4<f32>(%[1]s[at + r * N], %[1]s[at + min(r + 1u, M - 1u) * N], %[1]s[at + min(r + 2u, M - 1u) * N], %[1]s[at + min(r + 3u, M - 1u) * N]);
+  return select(vec4<f32>(), x, vec4<u32>(r, r + 1u, r + 2u, r + 3u) < vec4<u32>(M));
+}
+fn %[1]s_put(at: u32, r: u32, x: vec4<f32>) {
+  %[1]s[at + r * N] = x.x;
+  if (r + 1u < M) { %[1]s[at + (r + 1u) * N] = x.y; }
+  if (r + 2u < M) { %[1]s[at + (r + 2u) * N] = x.z; }
+  if (r + 3u < M) { %[1]s[at + (r + 3u) * N] = x.w; }
+}
+`, array)
 }

@@ -29,6 +29,7 @@ func TestAttentionOfHalvesHasTheBitsOfSingles(t *testing.T) {
 		{graph.F16, 3, 5, d, "naive"}, {graph.BF16, 3, 5, d, "rows"}, // scalars, of words that rows share
 		{graph.F16, 6, 70, hardware{d}, "rows"}, {graph.BF16, 3, 70, hardware{d}, "tiles"}, // the same, read abreast
 		{graph.BF16, 4, 70, d, "rows"}, {graph.F16, 4, 70, hardware{d}, "tiles"}, // vectors, and more than one tile
+		{graph.BF16, 44, 70, hardware{d}, "tiles"}, // of several lanes
 	} {
 		g, types := bothPrecisions(t, c.half, c.length, c.dim)
 		out := compute(t, c.dev, g, graph.Case{Inputs: types}.Values(3), named(c.kernel))

@@ -29,24 +29,36 @@ type compiling struct {
 
 func (c *compiling) Choose(_ device.Device, label string, ks []shaders.Kernel, fallback int) (int, error) {
 	for _, k := range ks {
-		for i, p := range k.Passes {
-			if c.texts[p.WGSL] {
-				continue
-			}
-			c.texts[p.WGSL] = true
-			label := fmt.Sprintf("%s: %s, pass %d", label, k.Name, i)
-			l, err := c.Load(&device.Program{Label: label, Shaders: []device.Shader{tune.Shader(label, p)}})
-			if assert.NoError(c.t, err, p.WGSL) {
-				l.Release()
-			}
-		}
+		c.compile(label, k)
 	}
 	return fallback, nil
 }
 
+func (c *compiling) compile(label string, k shaders.Kernel) {
+	for i, p := range k.Passes {
+		if c.texts[p.WGSL] {
+			continue
+		}
+		c.texts[p.WGSL] = true
+		label := fmt.Sprintf("%s: %s, pass %d", label, k.Name, i)
+		l, err := c.Load(&device.Program{Label: label, Shaders: []device.Shader{tune.Shader(label, p)}})
+		if assert.NoError(c.t, err, p.WGSL) {
+			l.Release()
+		}
+	}
+}
+
+// add compiles the kernels of graphs. Nobody is asked to choose where there is one candidate.
 func (c *compiling) add(graphs map[string]*graph.Graph) {
-	_, err := gpuexec.NewPlan(c, graphs, gpuexec.Options{Tune: c})
+	p, err := gpuexec.NewPlan(c, graphs, gpuexec.Options{Tune: c})
 	require.NoError(c.t, err)
+	for name := range graphs {
+		chosen, err := p.Chosen(name)
+		require.NoError(c.t, err)
+		for _, k := range chosen {
+			c.compile(name, k)
+		}
+	}
 }
 
 // Drivers of GPUs compile every kernel that may be chosen there: of every case, and of training in every precision. Nothing runs, so that

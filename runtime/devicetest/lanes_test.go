@@ -96,6 +96,8 @@ func TestKernelsMissNoBarrier(t *testing.T) {
 		{"vectors", []graph.Type{f32(2, 300), f32(300, 70)}, apply(new(op.MatMulOp)), []string{"vector 4x16", "vector 8x32"}},
 		{"columns", []graph.Type{f32(2, 300), f32(70, 300)}, apply(&op.MatMulOp{TransB: true}), []string{"vector 64x1", "vector 32x8", "vector 16x4"}},
 		{"attention", []graph.Type{f32(1, 70, 2, 4), f32(1, 70, 1, 4), f32(1, 70, 1, 4), graph.T(graph.U32, 1, 70)}, attentionWithGradients, []string{"rows", "tiles"}},
+		{"attention of many lanes", []graph.Type{f32(1, 70, 2, 44), f32(1, 70, 1, 44), f32(1, 70, 1, 44), graph.T(graph.U32, 1, 70)}, attentionWithGradients, []string{"rows", "tiles"}},
+		{"attention of a cache", []graph.Type{f32(1, 2, 2, 8), f32(1, 2100, 1, 8), f32(1, 2100, 1, 8)}, attentionOfACache, []string{"keys"}},
 		{"qr", []graph.Type{f32(2, 70, 65)}, apply(new(op.QROp)), []string{"householder"}},
 		{"eigh", []graph.Type{f32(2, 70, 70)}, apply(new(op.EighOp)), []string{"householder_ql"}},
 	} {
@@ -121,6 +123,10 @@ func sumOver(axis int) func(*graph.Builder, []*graph.Value) []*graph.Value {
 func attentionWithGradients(_ *graph.Builder, in []*graph.Value) []*graph.Value {
 	y := op.SegmentedAttention(in[0], in[1], in[2], in[3])
 	return append(autodiff.Gradients(op.Sum(op.Square(y), nil, false), nil, in[:3]...), y)
+}
+
+func attentionOfACache(b *graph.Builder, in []*graph.Value) []*graph.Value {
+	return b.Apply(new(op.AttentionOp), in[0], in[1], in[2], op.Full(b, graph.U32, 2000, 1))
 }
 
 // inOrders computes a graph by each of the named candidates, which share memory, in both orders.

@@ -110,8 +110,8 @@ func TestBlocksThatSeeLessChangeNoBit(t *testing.T) {
 		kernel string
 		dtype  graph.DType
 		dim    int
-	}{{d, "rows", graph.F32, 4}, {hardware{d}, "rows", graph.F32, 4}, {hardware{d}, "tiles", graph.F32, 4}, {cooperative{Device: d, subgroup: 1, side: 8}, "matrices", graph.F16, 8}} {
-		t.Run(fmt.Sprintf("%s on a %s device", k.kernel, k.dev.Info().Kind), func(t *testing.T) {
+	}{{d, "rows", graph.F32, 4}, {hardware{d}, "rows", graph.F32, 4}, {hardware{d}, "tiles", graph.F32, 4}, {hardware{d}, "tiles", graph.F32, 44}, {cooperative{Device: d, subgroup: 1, side: 8}, "matrices", graph.F16, 8}} {
+		t.Run(fmt.Sprintf("%s of %d on a %s device", k.kernel, k.dim, k.dev.Info().Kind), func(t *testing.T) {
 			kv := graph.T(k.dtype, 2, documentsLength, 1, k.dim)
 			types := []graph.Type{graph.T(k.dtype, 2, documentsLength, 2, k.dim), kv, kv, graph.T(graph.U32, 2, documentsLength)}
 			g, err := graph.Expand(attentionGraph(t, types, true))
@@ -125,6 +125,9 @@ func TestBlocksThatSeeLessChangeNoBit(t *testing.T) {
 					in[3].Data[i] = segment(i/documentsLength, i%documentsLength)
 				}
 				assert.Equal(t, outputs(t, all, g, in), outputs(t, few, g, in), name)
+			}
+			if k.dim == 44 {
+				return // blocks have no 64 rows
 			}
 			for i := range in[3].Data {
 				in[3].Data[i] = float64(i % documentsLength / 64)
