@@ -46,6 +46,9 @@ func TestAttentionFitsLimits(t *testing.T) {
 					byMatrices = byMatrices && dim <= 80
 				}
 				assert.Equal(t, byMatrices, candidates[len(candidates)-1].Name == "matrices", "%s of dimension %d", c.Op.Name(), dim)
+				limits.SubgroupSize = 8
+				narrow := c.Op.Kernel(nodeFor(t, c)).(graph.Template).Candidates(limits)
+				assert.NotEqual(t, "matrices", narrow[len(narrow)-1].Name, "a subgroup of 8 has no room")
 				for _, candidate := range candidates {
 					for _, s := range candidate.Scratch {
 						assert.LessOrEqual(t, s.Shape.Len(), 2*lse.Shape.Len())
