@@ -1,5 +1,7 @@
 package graph
 
+import "fmt"
+
 // Kernel says how a device computes an op; it is one of the types below.
 type Kernel interface{ kernel() }
 
@@ -81,6 +83,23 @@ type TemplateLimits struct {
 type CooperativeMatrix struct {
 	M, N, K       int
 	Input, Result string // dtypes: "f16", "bf16"; "f32"
+}
+
+// Cooperative is the largest of the products that kernels are written for: of input, with sums in f32 and sides of 8 or 16.
+func Cooperative(all []CooperativeMatrix, input string) (best CooperativeMatrix, ok bool) {
+	side := func(n int) bool { return n == 8 || n == 16 }
+	for _, c := range all {
+		if c.Input == input && c.Result == F32.String() && side(c.M) && side(c.N) && side(c.K) && c.M*c.N*c.K > best.M*best.N*best.K {
+			best, ok = c, true
+		}
+	}
+	return best, ok
+}
+
+// WGSL names the type of the factors A and B, whose words the text calls f32, or of the sum C. As in WGSL's own matrices columns come first.
+func (c CooperativeMatrix) WGSL(role string) string {
+	size := map[string][2]int{"A": {c.K, c.M}, "B": {c.N, c.K}, "C": {c.N, c.M}}[role]
+	return fmt.Sprintf("coop_mat%dx%d<f32, %s>", size[0], size[1], role)
 }
 
 // FlexibleMatrix is a product that a workgroup of Invocations computes at once, of any M×K by K×N of Input, added to M×N of Result, whose sides

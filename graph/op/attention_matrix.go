@@ -8,47 +8,39 @@ import (
 )
 
 // matrixKernel is a kernel of the kind matrices: subgroups multiply matrices of halves and add in f32. A workgroup has a block of
-// rows, Side for each subgroup, and walks the columns in tiles. What the matrices give goes through workgroup memory, where
+// rows, Size.M for each subgroup, and walks the columns in tiles. What the matrices give goes through workgroup memory, where
 // lanes turn scores into probabilities; these are rounded to the operands' dtype, and so is the gradient of o.
 type matrixKernel struct {
 	attentionKernels
-	Side     int // of a matrix
+	Size     graph.CooperativeMatrix
 	Subgroup int // lanes
 	Bands    int // subgroups of a workgroup
-	Cols     int // of a tile, a multiple of Side
+	Cols     int // of a tile, a multiple of Size.N and Size.K
 }
 
-// maxMatrixDim bounds the matrices that a subgroup holds at once: twice as many of Side columns as the head dimension has.
+// maxMatrixDim bounds the matrices that a subgroup holds at once: twice as many columns as the head dimension has.
 const maxMatrixDim = 128
+
+// tooNarrow is the size of subgroups whose lanes have no room for results: Intel's Xe-HPG keeps most in memory, and compiles for minutes.
+const tooNarrow = 8
 
 // matrixKernel is the kernel with the largest blocks that fits the device, if any does; memory tells the bytes of workgroup memory
 // that one takes.
 func (k attentionKernels) matrixKernel(l graph.TemplateLimits, memory func(matrixKernel) int) (matrixKernel, bool) {
-	side := k.matrixSide(l)
-	if side == 0 || l.SubgroupSize == 0 || k.dim%side != 0 || k.dim > maxMatrixDim || k.position {
+	size, ok := graph.Cooperative(l.Cooperative, k.operands.String())
+	side := max(size.N, size.K)
+	if !ok || l.SubgroupSize == 0 || l.SubgroupSize == tooNarrow || k.dim%side != 0 || k.dim > maxMatrixDim || k.position {
 		return matrixKernel{}, false
 	}
 	for _, bands := range []int{4, 2, 1} {
 		for _, tiles := range []int{2, 1} {
-			m := matrixKernel{k, side, l.SubgroupSize, bands, tiles * side}
+			m := matrixKernel{k, size, l.SubgroupSize, bands, tiles * side}
 			if m.Lanes() <= l.MaxInvocations && memory(m) <= l.MaxWorkgroupMemory {
 				return m, true
 			}
 		}
 	}
 	return matrixKernel{}, false
-}
-
-// matrixSide is the side of the square matrices of the operands' dtype, the largest that WGSL has; 0 where there are none.
-func (k attentionKernels) matrixSide(l graph.TemplateLimits) int {
-	for _, side := range []int{16, 8} {
-		for _, c := range l.Cooperative {
-			if c == (graph.CooperativeMatrix{M: side, N: side, K: side, Input: k.operands.String(), Result: graph.F32.String()}) {
-				return side
-			}
-		}
-	}
-	return 0
 }
 
 // matrixTolerance is the error of products whose operands, probabilities among them, are rounded to halves.
@@ -80,14 +72,18 @@ func (k attentionKernels) matrixBackward(l graph.TemplateLimits, scratch []graph
 }
 
 func (m matrixKernel) Lanes() int { return m.Bands * m.Subgroup }
-func (m matrixKernel) Rows() int  { return m.Bands * m.Side } // of a block
+func (m matrixKernel) Rows() int  { return m.Bands * m.Size.M } // of a block
 
 // Parts is how many lanes share a row where they look for its largest score.
-func (m matrixKernel) Parts() int { return max(m.Subgroup/m.Side, 1) }
+func (m matrixKernel) Parts() int { return max(m.Subgroup/m.Size.M, 1) }
 
-// Units are the matrices of a row of vectors, Tiles those of a row of scores.
-func (m matrixKernel) Units() []int { return upTo(m.dim / m.Side) }
-func (m matrixKernel) Tiles() []int { return upTo(m.Cols / m.Side) }
+// Units are the matrices of a row of results, Tiles those of a row of scores.
+func (m matrixKernel) Units() []int { return upTo(m.dim / m.Size.N) }
+func (m matrixKernel) Tiles() []int { return upTo(m.Cols / m.Size.N) }
+
+// VectorFactors are the matrices of a row of vectors that is a factor, WeightFactors those of a row of weights.
+func (m matrixKernel) VectorFactors() []int { return upTo(m.dim / m.Size.K) }
+func (m matrixKernel) WeightFactors() []int { return upTo(m.Cols / m.Size.K) }
 
 func (m matrixKernel) QueryBlocks() int { return (m.queries + m.Rows() - 1) / m.Rows() }
 func (m matrixKernel) KeyBlocks() int   { return (m.keys + m.Rows() - 1) / m.Rows() }
@@ -138,17 +134,12 @@ func (m matrixKernel) Stage(to, count, origin, length, at, value string) string 
 `, to, count, origin, length, at, value)
 }
 
-// matrix is the type of a matrix of halves in the role A or B of a product; that its words are f32 is said where they become halves.
-func (m matrixKernel) matrix(role string) string {
-	return fmt.Sprintf("coop_mat%[1]dx%[1]d<f32, %[2]s>", m.Side, role)
-}
-
 // Hold loads the matrices of the subgroup's rows of vectors.
 func (m matrixKernel) Hold(name, array string) string {
 	var b strings.Builder
-	for _, u := range m.Units() {
+	for _, u := range m.VectorFactors() {
 		fmt.Fprintf(&b, "let at_%[1]s%[2]d = mine * STRIDE + %[3]du;\nlet %[1]s%[2]d = coopLoadT<%[4]s>(&%[5]s[at_%[1]s%[2]d], STRIDE);\n",
-			name, u, u*m.Side/2, m.matrix("A"), array)
+			name, u, u*m.Size.K/2, m.Size.WGSL("A"), array)
 	}
 	return b.String()
 }
@@ -157,12 +148,12 @@ func (m matrixKernel) Hold(name, array string) string {
 func (m matrixKernel) Scores(to, rows, columns string) string {
 	var b strings.Builder
 	for _, c := range m.Tiles() {
-		fmt.Fprintf(&b, "{\nvar sum = %s();\n", m.matrix("C"))
-		for _, u := range m.Units() {
+		fmt.Fprintf(&b, "{\nvar sum = %s();\n", m.Size.WGSL("C"))
+		for _, u := range m.VectorFactors() {
 			fmt.Fprintf(&b, "{\nlet at = %[1]du * STRIDE + %[2]du;\nlet column = coopLoad<%[3]s>(&%[4]s[at], STRIDE);\nsum = coopMultiplyAdd(%[5]s%[6]d, column, sum);\n}\n",
-				c*m.Side, u*m.Side/2, m.matrix("B"), columns, rows, u)
+				c*m.Size.N, u*m.Size.K/2, m.Size.WGSL("B"), columns, rows, u)
 		}
-		fmt.Fprintf(&b, "let to = mine * SCORES + %du;\ncoopStoreT(sum, &%s[to], SCORES);\n}\n", c*m.Side, to)
+		fmt.Fprintf(&b, "let to = mine * SCORES + %du;\ncoopStoreT(sum, &%s[to], SCORES);\n}\n", c*m.Size.N, to)
 	}
 	return b.String()
 }
@@ -171,7 +162,7 @@ func (m matrixKernel) Scores(to, rows, columns string) string {
 func (m matrixKernel) Sums(name string) string {
 	var b strings.Builder
 	for _, u := range m.Units() {
-		fmt.Fprintf(&b, "var %s%d = %s();\n", name, u, m.matrix("C"))
+		fmt.Fprintf(&b, "var %s%d = %s();\n", name, u, m.Size.WGSL("C"))
 	}
 	return b.String()
 }
@@ -179,11 +170,11 @@ func (m matrixKernel) Sums(name string) string {
 // Add adds the columns, by their weights, to the subgroup's results.
 func (m matrixKernel) Add(to, weights, columns string) string {
 	var b strings.Builder
-	for _, c := range m.Tiles() {
-		fmt.Fprintf(&b, "{\nlet start = mine * WEIGHTS + %[1]du;\nlet weight = coopLoadT<%[2]s>(&%[3]s[start], WEIGHTS);\n", c*m.Side/2, m.matrix("A"), weights)
+	for _, c := range m.WeightFactors() {
+		fmt.Fprintf(&b, "{\nlet start = mine * WEIGHTS + %[1]du;\nlet weight = coopLoadT<%[2]s>(&%[3]s[start], WEIGHTS);\n", c*m.Size.K/2, m.Size.WGSL("A"), weights)
 		for _, u := range m.Units() {
 			fmt.Fprintf(&b, "{\nlet at = %[1]du * STRIDE + %[2]du;\nlet column = coopLoadT<%[3]s>(&%[4]s[at], STRIDE);\n%[5]s%[6]d = coopMultiplyAdd(weight, column, %[5]s%[6]d);\n}\n",
-				c*m.Side, u*m.Side/2, m.matrix("B"), columns, to, u)
+				c*m.Size.K, u*m.Size.N/2, m.Size.WGSL("B"), columns, to, u)
 		}
 		b.WriteString("}\n")
 	}
@@ -193,13 +184,13 @@ func (m matrixKernel) Add(to, weights, columns string) string {
 // Store writes results to memory by way of the scores': value is an expression of sum, an element, and of row, its place in the block.
 func (m matrixKernel) Store(name, to, length, at, value string) string {
 	return m.eachMatrix(name, func(u int) string {
-		return fmt.Sprintf(`for (var x = lane; x < ROWS * SIDE; x += LANES) {
-  let row = x / SIDE;
+		return fmt.Sprintf(`for (var x = lane; x < ROWS * WIDTH; x += LANES) {
+  let row = x / WIDTH;
   let place = first + row;
-  let sum = ss[row * SCORES + x %% SIDE];
-  if (place < %s) { %s[(%s) * DIM + %du + x %% SIDE] = %s; }
+  let sum = ss[row * SCORES + x %% WIDTH];
+  if (place < %s) { %s[(%s) * DIM + %du + x %% WIDTH] = %s; }
 }
-`, length, to, at, u*m.Side, value)
+`, length, to, at, u*m.Size.N, value)
 	})
 }
 
@@ -210,13 +201,13 @@ func (m matrixKernel) StoreResult() string {
 		return m.Store("o", "out0", "TQ", at, "sum / sums[row]")
 	}
 	return m.eachMatrix("o", func(u int) string {
-		return fmt.Sprintf(`for (var x = lane; x < ROWS * (SIDE / 2u); x += LANES) {
-  let row = x / (SIDE / 2u);
+		return fmt.Sprintf(`for (var x = lane; x < ROWS * (WIDTH / 2u); x += LANES) {
+  let row = x / (WIDTH / 2u);
   let place = first + row;
-  let at = row * SCORES + x %% (SIDE / 2u) * 2u;
-  if (place < TQ) { out0[(%s) * (DIM / 2u) + %du + x %% (SIDE / 2u)] = word(ss[at] / sums[row], ss[at + 1u] / sums[row]); }
+  let at = row * SCORES + x %% (WIDTH / 2u) * 2u;
+  if (place < TQ) { out0[(%s) * (DIM / 2u) + %du + x %% (WIDTH / 2u)] = word(ss[at] / sums[row], ss[at + 1u] / sums[row]); }
 }
-`, at, u*m.Side/2)
+`, at, u*m.Size.N/2)
 	})
 }
 

@@ -37,7 +37,7 @@ let first = group % {{.QueryBlocks}}u * ROWS;
 let h = group / {{.QueryBlocks}}u % HEADS;
 let b = group / {{.QueryBlocks}}u / HEADS;
 let past = min(first + ROWS, TK); // the block sees no key from here on
-let mine = lane / SUBGROUP * SIDE;
+let mine = lane / SUBGROUP * HEIGHT;
 {{.First}}{{.Own}}{{.Stage "rs" "ROWS" "first" "TQ" "(b * TQ + place) * HEADS + h" "bitcast<vec2<f32>>(in0[at])"}}{{end}}
 
 {{- define "keys"}}{{.Stage "xs" "COLS" "t" "TK" "(b * TK + place) * KV + h / GROUP" "bitcast<vec2<f32>>(in1[at])"}}{{end}}
@@ -141,7 +141,7 @@ workgroupBarrier();
 let first = group % {{.KeyBlocks}}u * ROWS;
 let kv = group / {{.KeyBlocks}}u % KV;
 let b = group / {{.KeyBlocks}}u / KV;
-let mine = lane / SUBGROUP * SIDE;
+let mine = lane / SUBGROUP * HEIGHT;
 {{.Last}}{{.Own}}{{.Stage "rs" "ROWS" "first" "TK" "(b * TK + place) * KV + kv" "bitcast<vec2<f32>>(in1[at])" -}}
 {{.Stage "ws" "ROWS" "first" "TK" "(b * TK + place) * KV + kv" "bitcast<vec2<f32>>(in2[at])" -}}
 workgroupBarrier();
@@ -183,7 +183,8 @@ func (m matrixKernel) pass(name string, groups, memory int, arrays string, vecto
 	constants := fmt.Sprintf(`const QUADS = %du; // of a vector
 const LANES = %du;
 const SUBGROUP = %du;
-const SIDE = %du; // of a matrix
+const HEIGHT = %du; // of a matrix of results
+const WIDTH = %du;
 const ROWS = %du;
 const COLS = %du;
 const PARTS = %du; // lanes that share a row
@@ -191,7 +192,7 @@ const STRIDE = %du;
 const SCORES = %du;
 const WEIGHTS = %du;
 fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(halves(x.x, x.y), halves(x.z, x.w)); }
-`, m.dim/4, m.Lanes(), m.Subgroup, m.Side, m.Rows(), m.Cols, m.Parts(), m.vectorStride(), m.scoreStride(), m.weightStride())
+`, m.dim/4, m.Lanes(), m.Subgroup, m.Size.M, m.Size.N, m.Rows(), m.Cols, m.Parts(), m.vectorStride(), m.scoreStride(), m.weightStride())
 	return graph.Pass{
 		Declarations: m.constants() + m.halves() + constants + arrays + m.edgeArrays() + m.ifSegments("var<workgroup> owns: array<u32, %d>;\nvar<workgroup> gs: array<u32, %d>;\n", m.Rows(), m.Cols),
 		Body:         body.String(), Uses: slices.Concat(vectors, scalars), Vec4: vectors,

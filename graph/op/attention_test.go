@@ -50,6 +50,9 @@ func TestAttentionFitsLimits(t *testing.T) {
 				if dim%4 == 0 && (len(c.Inputs) != 4 || c.Inputs[3].Shape[0] == 2) { // that is, without a position
 					assert.True(t, slices.ContainsFunc(candidates, func(c graph.Candidate) bool { return c.Name == map[bool]string{true: "rows", false: "tiles"}[software] }), dim)
 				}
+				limits.SubgroupSize = 8
+				narrow := c.Op.Kernel(nodeFor(t, c)).(graph.Template).Candidates(limits)
+				assert.NotEqual(t, "matrices", narrow[len(narrow)-1].Name, "a subgroup of 8 has no room")
 				for _, candidate := range candidates {
 					for _, s := range candidate.Scratch {
 						assert.LessOrEqual(t, s.Shape.Len(), 2*lse.Shape.Len())

@@ -25,15 +25,18 @@ import (
 // cooperative says that a device multiplies matrices by subgroups, and has their kernels computed without.
 type cooperative struct {
 	device.Device
-	subgroup, side int
-	memory         int // of a workgroup; 0 is the device's
+	subgroup int
+	size     device.CooperativeMatrix // for every kind of halves
+	memory   int                      // of a workgroup; 0 is the device's
 }
 
 func (d cooperative) Limits() device.Limits {
 	l := d.Device.Limits()
 	l.SubgroupSize = d.subgroup
 	for _, half := range []string{"f16", "bf16"} {
-		l.Cooperative = append(l.Cooperative, device.CooperativeMatrix{M: d.side, N: d.side, K: d.side, Input: half, Result: "f32"})
+		size := d.size
+		size.Input, size.Result = half, "f32"
+		l.Cooperative = append(l.Cooperative, size)
 	}
 	if d.memory > 0 {
 		l.MaxWorkgroupMemory = d.memory
@@ -51,6 +54,10 @@ func (d cooperative) Load(p *device.Program) (device.Loaded, error) {
 		}
 	}
 	return d.Device.Load(&scalar)
+}
+
+func square(side int) device.CooperativeMatrix {
+	return device.CooperativeMatrix{M: side, N: side, K: side}
 }
 
 // byMatrices are the cases of attention and of its gradient that kernels for matrices of a side take, but for gradients with more
@@ -77,8 +84,13 @@ func TestAttentionByMatrices(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, opened.Close()) })
 	d := watched(t, opened)
-	for i, dev := range []cooperative{{Device: d, subgroup: 1, side: 16}, {Device: d, subgroup: 16, side: 8, memory: 9000}} {
-		tasks := byMatrices(t, dev.side)
+	for i, dev := range []cooperative{
+		{Device: d, subgroup: 1, size: square(16)},
+		{Device: d, subgroup: 16, size: square(8), memory: 9000},
+		{Device: d, subgroup: 1, size: device.CooperativeMatrix{M: 8, N: 8, K: 16}, memory: 12000},
+		{Device: d, subgroup: 1, size: device.CooperativeMatrix{M: 8, N: 16, K: 16}, memory: 12000},
+	} {
+		tasks := byMatrices(t, dev.size.K)
 		assert.Greater(t, len(tasks), 8)
 		if i > 0 { // each takes a second to compile: one of each op, with segments
 			tasks = []devicetest.Task{tasks[len(tasks)/2], tasks[len(tasks)-1]}
@@ -97,7 +109,7 @@ func TestAttentionByMatricesKeepsWhatIsNotFinite(t *testing.T) {
 	defer d.Close()
 	nan := float64(math.Float32frombits(0x7fffffff)) // as devices make it
 	for half, bad := range map[graph.DType][]float64{graph.F16: {65520, -1e9, math.Inf(1), nan}, graph.BF16: {math.Inf(-1), nan}} {
-		plan, err := exec.NewPlan(cooperative{Device: d, subgroup: 1, side: 8}, map[string]*graph.Graph{"g": valueGradient(t, half)}, exec.Options{Tune: named("matrices")})
+		plan, err := exec.NewPlan(cooperative{Device: d, subgroup: 1, size: square(8)}, map[string]*graph.Graph{"g": valueGradient(t, half)}, exec.Options{Tune: named("matrices")})
 		require.NoError(t, err)
 		s, err := plan.Load()
 		require.NoError(t, err)
@@ -152,7 +164,10 @@ func TestAttentionByMatricesCompiles(t *testing.T) {
 	passes := recorder{}
 	for _, memory := range []int{16384, 32768, 49152} {
 		for dim := 8; dim <= 128; dim += 8 {
-			dev := cooperative{Device: null.New(null.Options{}), subgroup: 32, side: 16 - dim%16, memory: memory}
+			dev := cooperative{Device: null.New(null.Options{}), subgroup: 32, size: square(16 - dim%16), memory: memory}
+			if dim%48 == 0 {
+				dev.subgroup, dev.size.M = 16, 8
+			}
 			for _, half := range []graph.DType{graph.F16, graph.BF16} {
 				_, err := exec.NewPlan(dev, map[string]*graph.Graph{"g": attentionAndGradient(t, half, dim)}, exec.Options{Tune: passes})
 				require.NoError(t, err)

@@ -2,7 +2,6 @@ package matmul
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
@@ -12,11 +11,11 @@ import (
 // While it does, the next slice is on its way from global memory to registers. Halves travel sixteen bytes at a time as whole words
 // that nothing calculates with: shaders/spirv tells how the matrices come by their type.
 type cooperative struct {
-	size        int  // of a matrix, square: 16, or 8
-	lanes       int  // invocations of a subgroup
-	down, right int  // subgroups of a workgroup
-	m, n, k     int  // matrices: of C, those of a subgroup; along k, those of a slice
-	double      bool // two slices in workgroup memory, and one barrier a slice instead of two
+	size        graph.CooperativeMatrix // of matrices
+	lanes       int                     // invocations of a subgroup
+	down, right int                     // subgroups of a workgroup
+	m, n, k     int                     // matrices: of C, those of a subgroup; along k, those of a slice
+	double      bool                    // two slices in workgroup memory, and one barrier a slice instead of two
 	splits      int
 }
 
@@ -32,23 +31,40 @@ var cooperativeShapes = [...]cooperative{
 	{down: 2, right: 4, m: 4, n: 4, k: 2},
 }
 
+// narrowShapes are for narrow devices: more subgroups, that hold fewer matrices each.
+var narrowShapes = [...]cooperative{
+	{down: 2, right: 2, m: 1, n: 1, k: 4, double: true},
+	{down: 2, right: 2, m: 2, n: 2, k: 1, double: true},
+	{down: 4, right: 4, m: 2, n: 1, k: 2},
+	{down: 4, right: 4, m: 2, n: 2, k: 2},
+	{down: 4, right: 4, m: 4, n: 2, k: 1},
+	{down: 8, right: 4, m: 2, n: 2, k: 2},
+}
+
 // fillTensor is how many workgroups of these it takes to keep a large GPU busy.
 const fillTensor = 128
 
 func cooperativeCandidates(s Spec, l Limits) []Kernel {
-	size := cooperativeSize(s, l)
-	if size == 0 {
+	if s.TypeA == F32 || s.TypeA != s.TypeB || l.SubgroupSize == 0 {
 		return nil
 	}
+	size, ok := graph.Cooperative(l.Cooperative, s.TypeA.String())
+	if !ok {
+		return nil
+	}
+	shapes := cooperativeShapes[:]
+	if l.narrow() {
+		shapes = narrowShapes[:]
+	}
 	var ks []Kernel
-	for _, t := range cooperativeShapes {
+	for _, t := range shapes {
 		t.size, t.lanes, t.splits = size, l.SubgroupSize, 1
 		a, b := t.slices(s)
 		if t.threads() > min(l.MaxInvocations, l.MaxWorkgroupX) || t.memory(s) > l.MaxWorkgroupMemory || a.chunks()%t.threads() != 0 || b.chunks()%t.threads() != 0 {
 			continue
 		}
 		// A tile most of which lies outside is no candidate; the smallest stays.
-		if t.m > 1 && (t.rows() >= 2*roundUp(s.M, size) || t.cols() >= 2*roundUp(s.N, size)) {
+		if t.m > 1 && (t.rows() >= 2*roundUp(s.M, size.M) || t.cols() >= 2*roundUp(s.N, size.N)) {
 			continue
 		}
 		ks = append(ks, t.kernel(s, l))
@@ -61,22 +77,9 @@ func cooperativeCandidates(s Spec, l Limits) []Kernel {
 	return ks
 }
 
-// cooperativeSize is the size of matrices of the operands' type that WGSL can name and the device multiplies; 0: there are none.
-func cooperativeSize(s Spec, l Limits) int {
-	if s.TypeA == F32 || s.TypeA != s.TypeB || l.SubgroupSize == 0 {
-		return 0
-	}
-	for _, size := range []int{16, 8} {
-		if slices.Contains(l.Cooperative, graph.CooperativeMatrix{M: size, N: size, K: size, Input: s.TypeA.String(), Result: "f32"}) {
-			return size
-		}
-	}
-	return 0
-}
-
-func (t cooperative) rows() int    { return t.down * t.m * t.size }
-func (t cooperative) cols() int    { return t.right * t.n * t.size }
-func (t cooperative) depth() int   { return t.k * t.size }
+func (t cooperative) rows() int    { return t.down * t.m * t.size.M }
+func (t cooperative) cols() int    { return t.right * t.n * t.size.N }
+func (t cooperative) depth() int   { return t.k * t.size.K }
 func (t cooperative) threads() int { return t.down * t.right * t.lanes }
 
 func (t cooperative) count(s Spec) int {
@@ -136,7 +139,7 @@ func (t cooperative) quads(s Spec) int {
 	if t.double {
 		n *= 2
 	}
-	return max(n, t.down*t.size*t.stripStride())
+	return max(n, t.down*t.size.M*t.stripStride())
 }
 
 func (t cooperative) memory(s Spec) int { return 16 * t.quads(s) }
@@ -157,11 +160,11 @@ func (t cooperative) pass(s Spec, l Limits) Pass {
 	g.line("let begin = part * %du; let end = min(begin + %du, %du);", t.partDepth(s), t.partDepth(s), s.K)
 	for i := range t.m {
 		for j := range t.n {
-			g.line("var c%d_%d = coop_mat%dx%d<f32, C>();", i, j, t.size, t.size)
+			g.line("var c%d_%d = %s();", i, j, t.size.WGSL("C"))
 		}
 	}
-	a.open(g, t.threads(), fmt.Sprintf("sg / %du * %du", t.right, t.m*t.size))
-	b.open(g, t.threads(), fmt.Sprintf("sg %% %du * %du", t.right, t.n*t.size))
+	a.open(g, t.threads(), fmt.Sprintf("sg / %du * %du", t.right, t.m*t.size.M))
+	b.open(g, t.threads(), fmt.Sprintf("sg %% %du * %du", t.right, t.n*t.size.N))
 	t.loop(g, a, b)
 	t.finish(g)
 	return g.pass([3]int{t.threads(), 1, 1}, groups, t.memory(s))
@@ -240,10 +243,10 @@ func (t cooperative) finish(g *source) {
 func (t cooperative) storeMatrices(g *source) {
 	g.line("let across = %du;", g.spec.N/4)
 	g.line("let corner = base / 4u + (ty * %du + sg / %du * %du) * across + tx * %du + sg %% %du * %du;",
-		t.rows(), t.right, t.m*t.size, t.cols()/4, t.right, t.n*t.size/4)
+		t.rows(), t.right, t.m*t.size.M, t.cols()/4, t.right, t.n*t.size.N/4)
 	for i := range t.m {
 		for j := range t.n {
-			g.line("{ let o = corner + %du * across + %du; coopStoreT(c%d_%d, &mm_c[o], across); }", i*t.size, j*t.size/4, i, j)
+			g.line("{ let o = corner + %du * across + %du; coopStoreT(c%d_%d, &mm_c[o], across); }", i*t.size.M, j*t.size.N/4, i, j)
 		}
 	}
 }
@@ -253,17 +256,17 @@ func (t cooperative) storeMatrices(g *source) {
 func (t cooperative) storeStrips(g *source) {
 	s := g.spec
 	g.line("let width = %du;", t.stripStride())
-	g.line("let strip = sg / %du * %du + sg %% %du * %du;", t.right, t.size*t.stripStride(), t.right, t.n*t.size/4)
+	g.line("let strip = sg / %du * %du + sg %% %du * %du;", t.right, t.size.M*t.stripStride(), t.right, t.n*t.size.N/4)
 	for row := range t.m {
 		g.line("workgroupBarrier();")
 		for j := range t.n {
-			g.line("{ let o = strip + %du; coopStoreT(c%d_%d, &stage[o], width); }", j*t.size/4, row, j)
+			g.line("{ let o = strip + %du; coopStoreT(c%d_%d, &stage[o], width); }", j*t.size.N/4, row, j)
 		}
 		g.line("workgroupBarrier();")
-		g.line("for (var e = lt; e < %du; e += %du) {", t.down*t.size*t.cols()/4, t.threads())
+		g.line("for (var e = lt; e < %du; e += %du) {", t.down*t.size.M*t.cols()/4, t.threads())
 		g.line("let r = e / %du; let x = e %% %du; let v = stage[r * width + x];", t.cols()/4, t.cols()/4)
 		g.line("let i = ty * %du + r / %du * %du + r %% %du + %du; let j = tx * %du + x * 4u;",
-			t.rows(), t.size, t.m*t.size, t.size, row*t.size, t.cols())
+			t.rows(), t.size.M, t.m*t.size.M, t.size.M, row*t.size.M, t.cols())
 		g.line("if (i < %du) {", s.M)
 		if s.N%4 == 0 {
 			g.line("if (j < %du) { mm_c[(base + i * %du + j) / 4u] = %s; }", s.N, s.N, g.quadValue("v", "b", "i", "j"))

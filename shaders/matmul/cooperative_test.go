@@ -50,12 +50,20 @@ func cooperativeCases() []testCase {
 		testCase{name: "gradient of the head", spec: Spec{Batch: 1, M: 1003, N: 32, K: 24, TransA: true, TypeA: F16, TypeB: F16}})
 }
 
+// Matrices that are not square: Intel's, of Xe-HPG and of Xe2.
+var oblong = []graph.CooperativeMatrix{{M: 8, N: 8, K: 16}, {M: 8, N: 16, K: 16}}
+
+func square(side int) graph.CooperativeMatrix {
+	return graph.CooperativeMatrix{M: side, N: side, K: side}
+}
+
 // tensorLimits are those of a device that multiplies matrices of one size by subgroups of lanes invocations.
-func tensorLimits(size, lanes int, input string) Limits {
+func tensorLimits(size graph.CooperativeMatrix, lanes int, input string) Limits {
 	l := DefaultLimits()
 	l.MaxWorkgroupMemory, l.MaxInvocations, l.MaxWorkgroupX = 49152, 1024, 1024
 	l.SubgroupSize = lanes
-	l.Cooperative = []graph.CooperativeMatrix{{M: size, N: size, K: size, Input: input, Result: "f32"}}
+	size.Input, size.Result = input, "f32"
+	l.Cooperative = []graph.CooperativeMatrix{size}
 	return l
 }
 
@@ -189,7 +197,7 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
-	l := tensorLimits(8, 8, "f16")
+	sizes := append([]graph.CooperativeMatrix{square(8)}, oblong...)
 	shapes := []cooperative{{down: 2, right: 1, m: 1, n: 2, k: 1}, {down: 1, right: 2, m: 2, n: 1, k: 1, double: true}, {down: 2, right: 2, m: 1, n: 1, k: 2, double: true}}
 	names := []string{"64x64x64,true,true", "33x50x44,false,false", "72x35x21,true,false", "parts of odd rows", "gradient of hidden states"}
 	for i, c := range cooperativeCases() {
@@ -198,11 +206,11 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			shape := shapes[i%len(shapes)]
-			shape.size, shape.lanes, shape.splits = 8, 8, 1
+			shape.size, shape.lanes, shape.splits = sizes[i/3%len(sizes)], 8, 1
 			if c.spec.K > 1000 {
 				shape.splits = 3
 			}
-			check(t, dev, c, []Kernel{shape.kernel(c.spec, l)}, func(p Pass) Pass {
+			check(t, dev, c, []Kernel{shape.kernel(c.spec, tensorLimits(shape.size, shape.lanes, "f16"))}, func(p Pass) Pass {
 				var err error
 				p.WGSL, err = cooptest.Scalar(p.WGSL, shape.lanes)
 				require.NoError(t, err)
@@ -227,14 +235,14 @@ func TestCooperativeKernelsStoreHalvesOfParts(t *testing.T) {
 	_, y := halves(r, s.N*s.K, F16)
 	b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
 	b.bufs[A], b.bufs[B], b.bias = b.buffer("a", x), b.buffer("b", y), b.buffer("bias", floatBytes(random(r, s.N)))
-	shape := cooperative{size: 8, lanes: 8, down: 2, right: 1, m: 1, n: 2, k: 1, splits: 3}
+	shape := cooperative{size: square(8), lanes: 8, down: 2, right: 1, m: 1, n: 2, k: 1, splits: 3}
 	scalar := func(p Pass) Pass {
 		var err error
 		p.WGSL, err = cooptest.Scalar(p.WGSL, shape.lanes)
 		require.NoError(t, err)
 		return p
 	}
-	l := tensorLimits(8, 8, "f16")
+	l := tensorLimits(square(8), 8, "f16")
 	want := b.run(shape.kernel(s, l), s.M*s.N, scalar)
 	got := b.run(shape.kernel(half, l), s.M*s.N/2, scalar)
 	for i, word := range got[:s.M*s.N/2] {
@@ -242,13 +250,13 @@ func TestCooperativeKernelsStoreHalvesOfParts(t *testing.T) {
 	}
 	assert.True(t, math.IsInf(float64(got[s.M*s.N/2]), 1), "it writes behind C")
 	half.K = 2000
-	assert.True(t, slices.ContainsFunc(cooperativeCandidates(half, tensorLimits(16, 32, "f16")), func(k Kernel) bool { return strings.Contains(k.Name, "split") }))
+	assert.True(t, slices.ContainsFunc(cooperativeCandidates(half, tensorLimits(square(16), 32, "f16")), func(k Kernel) bool { return strings.Contains(k.Name, "split") }))
 }
 
 func TestCooperativeNeedsTheDevice(t *testing.T) {
 	s := Spec{Batch: 1, M: 64, N: 64, K: 64, TypeA: F16, TypeB: F16}
-	assert.NotEmpty(t, cooperativeCandidates(s, tensorLimits(16, 32, "f16")))
-	assert.Empty(t, cooperativeCandidates(s, tensorLimits(16, 32, "bf16")))
-	assert.Empty(t, cooperativeCandidates(s, tensorLimits(16, 0, "f16")))
+	assert.NotEmpty(t, cooperativeCandidates(s, tensorLimits(square(16), 32, "f16")))
+	assert.Empty(t, cooperativeCandidates(s, tensorLimits(square(16), 32, "bf16")))
+	assert.Empty(t, cooperativeCandidates(s, tensorLimits(square(16), 0, "f16")))
 	assert.Empty(t, cooperativeCandidates(s, DefaultLimits()))
 }

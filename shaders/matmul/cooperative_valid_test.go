@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
 )
 
@@ -21,13 +22,18 @@ func TestCooperativeCandidatesAreValid(t *testing.T) {
 	require.NoError(t, err)
 	defer compiler.Close()
 	v := validator{path: filepath.Join(t.TempDir(), "m.spv")}
+	devices := []struct {
+		size  graph.CooperativeMatrix
+		lanes int
+	}{{square(16), 32}, {oblong[0], 8}, {oblong[1], 16}}
 	for i, c := range cooperativeCases() {
-		e := []Element{F16, BF16}[i%2]
+		e, d := []Element{F16, BF16}[i%2], devices[i%len(devices)]
 		c.spec.TypeA, c.spec.TypeB = e, e
-		ks := cooperativeCandidates(c.spec, tensorLimits(16, 32, e.String()))
+		l := tensorLimits(d.size, d.lanes, e.String())
+		ks := cooperativeCandidates(c.spec, l)
 		require.NotEmpty(t, ks)
 		for _, k := range ks {
-			checkLimits(t, testCase{limits: tensorLimits(16, 32, e.String())}, k)
+			checkLimits(t, testCase{limits: l}, k)
 			for _, p := range k.Passes {
 				m, err := compiler.Compile(p.WGSL, spirv.Float16|spirv.Subgroups|spirv.CooperativeMatrix|spirv.ZeroWorkgroup)
 				require.NoError(t, err, "%s, %s\n%s", c.name, k.Name, p.WGSL)
@@ -88,8 +94,8 @@ func TestTensorCoresAreTheDefault(t *testing.T) {
 		{1, 4096, 4096, "vector 16x4"},
 	} {
 		s := Spec{Batch: 1, M: c.m, N: c.n, K: c.k, TransB: c.m == 1, TypeA: F16, TypeB: F16}
-		assert.Equal(t, c.want, Candidates(s, tensorLimits(16, 32, "f16"), false)[1].Name)
-		for _, k := range Candidates(s, tensorLimits(16, 32, "f16"), true) {
+		assert.Equal(t, c.want, Candidates(s, tensorLimits(square(16), 32, "f16"), false)[1].Name)
+		for _, k := range Candidates(s, tensorLimits(square(16), 32, "f16"), true) {
 			assert.NotContains(t, k.Name, "tensor", "software computes by its own kernels")
 		}
 	}

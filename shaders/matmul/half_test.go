@@ -137,7 +137,7 @@ func TestHalvesAreStored(t *testing.T) {
 			}
 		}
 	}
-	ks := Candidates(halves, tensorLimits(16, 32, "f16"), false)
+	ks := Candidates(halves, tensorLimits(square(16), 32, "f16"), false)
 	i := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "tensor") })
 	require.Positive(t, i)
 	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c: array<vec2<u32>>")

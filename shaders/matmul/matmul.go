@@ -40,6 +40,12 @@ type Limits struct {
 	Flexible                     []graph.FlexibleMatrix // where there are any, sources may be SPIR-V assembly
 }
 
+// narrow tells whether the device is Intel's, the only ones to multiply matrices by subgroups of 8 or 16 lanes. A lane has 128 registers, half of what
+// others have: of kernels with more than 32 sums an invocation, 64 in matrices, it keeps some in memory.
+func (l Limits) narrow() bool {
+	return len(l.Cooperative) > 0 && (l.SubgroupSize == 8 || l.SubgroupSize == 16)
+}
+
 // DefaultLimits are what every WebGPU device guarantees.
 func DefaultLimits() Limits {
 	return Limits{MaxInvocations: 256, MaxWorkgroupMemory: 16384, MaxWorkgroupX: 256, MaxWorkgroupY: 256, MaxDispatch: 65535}

@@ -24,7 +24,7 @@ import (
 
 // flexibleLimits are those of a device whose workgroups multiply matrices of any size.
 func flexibleLimits() Limits {
-	l := tensorLimits(16, 32, "f16")
+	l := tensorLimits(square(16), 32, "f16")
 	for _, input := range []string{"f16", "bf16"} {
 		for _, n := range []int{128, 256} {
 			l.Flexible = append(l.Flexible, graph.FlexibleMatrix{M: 32, N: 16, K: 16, Input: input, Result: "f32", Invocations: n, Largest: 1024, Reserved: 4096})
@@ -224,7 +224,7 @@ func TestMatrix2IsChosenByTiming(t *testing.T) {
 	for _, d := range [][3]int{{4096, 4096, 4096}, {8192, 50257, 768}, {8192, 768, 768}, {1024, 1024, 1024}, {768, 768, 65536}, {128, 128, 64}} {
 		s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TypeA: F16, TypeB: F16}
 		ks := Candidates(s, flexibleLimits(), false)
-		assert.Equal(t, Candidates(s, tensorLimits(16, 32, "f16"), false)[1].Name, ks[1].Name)
+		assert.Equal(t, Candidates(s, tensorLimits(square(16), 32, "f16"), false)[1].Name, ks[1].Name)
 		first := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "matrix2") })
 		require.Positive(t, first)
 		assert.True(t, slices.ContainsFunc(ks[first:], func(k Kernel) bool { return strings.HasPrefix(k.Name, "tile") }), fmt.Sprint("before all without tensor cores: ", d))

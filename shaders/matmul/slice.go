@@ -166,20 +166,21 @@ func (x slice) store(g *source, threads int, at string) {
 }
 
 // matrix emits the load of the subgroup's i-th matrix, the k-th along k.
-func (x slice) matrix(g *source, size, k, i int, at string) {
-	offset := k*size*x.stride() + i*size/8
-	if x.alongK {
-		offset = i*size*x.stride() + k*size/8
-	}
-	load, role := "coopLoad", "A"
+func (x slice) matrix(g *source, size graph.CooperativeMatrix, k, i int, at string) {
+	role, side := "A", size.M
 	if x.name == "b" {
-		role = "B"
+		role, side = "B", size.N
 	}
+	offset := k*size.K*x.stride() + i*side/8
+	if x.alongK {
+		offset = i*side*x.stride() + k*size.K/8
+	}
+	load := "coopLoad"
 	if x.alongK == (role == "A") {
 		load = "coopLoadT" // by rows
 	}
 	g.line("let %so%d_%d = %s + %sm + %du;", x.name, k, i, at, x.name, offset)
-	g.line("let %s%d_%d = %s<coop_mat%dx%d<f32, %s>>(&stage[%so%d_%d], %sw);", x.name, k, i, load, size, size, role, x.name, k, i, x.name)
+	g.line("let %s%d_%d = %s<%s>(&stage[%so%d_%d], %sw);", x.name, k, i, load, size.WGSL(role), x.name, k, i, x.name)
 }
 
 // declareAt defines how the epilogue reads an element: its bits.

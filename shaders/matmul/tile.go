@@ -18,6 +18,7 @@ var tileShapes = [...]tile{
 	{rows: 32, cols: 32, depth: 16, wx: 8, wy: 8},
 	{rows: 64, cols: 64, depth: 16, wx: 16, wy: 16},
 	{rows: 64, cols: 64, depth: 16, wx: 8, wy: 8},
+	{rows: 128, cols: 64, depth: 16, wx: 16, wy: 16},
 	{rows: 128, cols: 64, depth: 16, wx: 8, wy: 16},
 	{rows: 128, cols: 128, depth: 8, wx: 16, wy: 16},
 	{rows: 128, cols: 128, depth: 16, wx: 16, wy: 16},
@@ -30,6 +31,9 @@ func tileCandidates(s Spec, l Limits) []Kernel {
 	var ks []Kernel
 	for _, t := range tileShapes {
 		if t.wx*t.wy > l.MaxInvocations || t.wx > l.MaxWorkgroupX || t.wy > l.MaxWorkgroupY || t.memory() > l.MaxWorkgroupMemory {
+			continue
+		}
+		if l.narrow() && t.sums() > 32 {
 			continue
 		}
 		// A tile most of which lies outside is no candidate; the smallest stays.
@@ -45,6 +49,9 @@ func tileCandidates(s Spec, l Limits) []Kernel {
 	}
 	return ks
 }
+
+// sums is how many an invocation holds.
+func (t tile) sums() int { return t.rows * t.cols / (t.wx * t.wy) }
 
 func (t tile) count(s Spec) int { return s.Batch * ceilDiv(s.M, t.rows) * ceilDiv(s.N, t.cols) }
 

@@ -2,7 +2,10 @@ package spirv
 
 import (
 	"encoding/binary"
+	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -41,15 +44,41 @@ func (in instruction) is(op uint32, at int, operand uint32) bool {
 	return in.op() == op && in[at] == operand
 }
 
-// source is the text as naga reads it, every line in its place, and whether its halves are bf16.
-func source(wgsl string) (text string, bfloat16 bool) {
-	text = strings.Replace(wgsl, Bfloat16, "", 1)
-	return text, len(text) < len(wgsl)
+// matrixType is the type of a matrix: columns, rows, component and use.
+var matrixType = regexp.MustCompile(`coop_mat(8|16)x(8|16)<(\w+), ([ABC])>`)
+
+// amendment is what naga was not told of a kernel: whether its halves are bf16, and rows and columns of matrices by their use, where some are not square.
+type amendment struct {
+	bfloat16 bool
+	sizes    map[uint32][2]uint32
+}
+
+// source is the text as naga reads it, every line in its place, and what it does not say. naga's text knows square matrices alone, its SPIR-V any.
+func source(wgsl string) (string, amendment, error) {
+	text := strings.Replace(wgsl, Bfloat16, "", 1)
+	a := amendment{bfloat16: len(text) < len(wgsl)}
+	sizes, square := map[uint32][2]uint32{}, true
+	for _, m := range matrixType.FindAllStringSubmatch(text, -1) {
+		use := uint32(m[4][0] - 'A')
+		columns, _ := strconv.ParseUint(m[1], 10, 32)
+		rows, _ := strconv.ParseUint(m[2], 10, 32)
+		size := [2]uint32{uint32(rows), uint32(columns)}
+		if other, ok := sizes[use]; ok && other != size {
+			return "", a, fmt.Errorf("%s: expected matrices of one size for each use, found others of %dx%d", m[0], other[1], other[0])
+		}
+		sizes[use] = size
+		square = square && rows == columns
+	}
+	if square {
+		return text, a, nil
+	}
+	a.sizes = sizes
+	return matrixType.ReplaceAllString(text, "coop_mat16x16<$3, $4>"), a, nil
 }
 
 // amend corrects what naga makes of a kernel. Matrices that are factors and whose memory the source declares as whole words, so that it
-// must call them f32, are of halves; halves are bf16 where that is asked for; arrays in workgroup memory have no layout.
-func amend(code []byte, bfloat16 bool) []byte {
+// must call them f32, are of halves; halves are bf16, and matrices have other sizes, where that is asked for; arrays in workgroup memory have no layout.
+func amend(code []byte, a amendment) []byte {
 	all := make([]uint32, len(code)/4)
 	for i := range all {
 		all[i] = binary.LittleEndian.Uint32(code[4*i:])
@@ -60,12 +89,36 @@ func amend(code []byte, bfloat16 bool) []byte {
 		list = append(list, rest[:n:n])
 		rest = rest[n:]
 	}
-	list = withoutLayout(withHalves(list, &all[3], bfloat16))
+	list = withoutLayout(withHalves(withSizes(list, &all[3], a.sizes), &all[3], a.bfloat16))
 	var out []byte
 	for _, in := range append([]instruction{all[:5]}, list...) {
 		for _, w := range in {
 			out = binary.LittleEndian.AppendUint32(out, w)
 		}
+	}
+	return out
+}
+
+// withSizes gives matrices their rows and columns, by use; bound is the number of ids.
+func withSizes(list []instruction, bound *uint32, sizes map[uint32][2]uint32) []instruction {
+	if len(sizes) == 0 {
+		return list
+	}
+	constants := map[uint32]instruction{}
+	var out []instruction
+	for _, in := range list {
+		if in.op() == opConstant {
+			constants[in[2]] = in
+		}
+		if in.op() == opTypeMatrix {
+			use := constants[in[6]]
+			for i, n := range sizes[use[3]] {
+				out = append(out, newInstruction(opConstant, use[1], *bound, n))
+				in[4+i] = *bound
+				*bound++
+			}
+		}
+		out = append(out, in)
 	}
 	return out
 }

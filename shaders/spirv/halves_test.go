@@ -1,6 +1,7 @@
 package spirv
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -82,6 +83,32 @@ func TestNamedHalves(t *testing.T) {
 		assert.ElementsMatch(t, [][]uint32{want, {32}}, floats)
 		assert.Equal(t, map[uint32][]uint32{0: want, 1: want, 2: {32}}, components)
 	}
+}
+
+// Matrices of the sizes that the source names come out, those that naga knows and others.
+func TestMatricesOfAnySize(t *testing.T) {
+	c := compiler(t, "")
+	for _, size := range []struct{ m, n, k uint32 }{{16, 16, 16}, {8, 8, 8}, {8, 8, 16}, {8, 16, 16}, {16, 8, 16}, {16, 16, 8}} {
+		typ := func(columns, rows uint32, use string) string {
+			return fmt.Sprintf("coop_mat%dx%d<f32, %s>", columns, rows, use)
+		}
+		m, err := c.Compile(strings.NewReplacer("coop_mat16x16<f32, A>", typ(size.k, size.m, "A"), "coop_mat16x16<f32, B>", typ(size.n, size.k, "B"),
+			"coop_mat16x16<f32, C>", typ(size.n, size.m, "C")).Replace(matrices), matrixFeatures)
+		require.NoError(t, err)
+		constants, sizes := map[uint32]uint32{}, map[uint32][2]uint32{}
+		for rest := m.Code[5:]; len(rest) > 0; rest = rest[rest[0]>>16:] {
+			switch in := instruction(rest[:rest[0]>>16]); in.op() {
+			case opConstant:
+				assert.Less(t, in[2], m.Code[3], "an id within the bound")
+				constants[in[2]] = in[3]
+			case opTypeMatrix:
+				sizes[constants[in[6]]] = [2]uint32{constants[in[4]], constants[in[5]]}
+			}
+		}
+		assert.Equal(t, map[uint32][2]uint32{0: {size.m, size.k}, 1: {size.k, size.n}, 2: {size.m, size.n}}, sizes)
+	}
+	_, err := c.Compile(strings.Replace(matrices, "var c", "var d = coop_mat8x16<f32, C>(); var c", 1), matrixFeatures)
+	assert.EqualError(t, err, "coop_mat16x16<f32, C>: expected matrices of one size for each use, found others of 8x16")
 }
 
 func TestMistakesKeepTheirLine(t *testing.T) {

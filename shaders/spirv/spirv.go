@@ -103,12 +103,15 @@ func (c *Compiler) Compile(wgsl string, f Features) (*Module, error) {
 	if err := c.start(); err != nil {
 		return nil, err
 	}
-	text, bfloat16 := source(wgsl)
+	text, more, err := source(wgsl)
+	if err != nil {
+		return nil, err
+	}
 	code, err := c.naga.translate(text, f)
 	if err != nil {
 		return nil, err
 	}
-	code = amend(code, bfloat16)
+	code = amend(code, more)
 	m, err := Parse(code)
 	if err != nil {
 		return nil, fmt.Errorf("naga's result: %w", err)
