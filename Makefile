@@ -14,8 +14,10 @@ demo: build ## train a small model on real text, then sample from it (under 15 m
 	bin/gpupipe train examples/demo/config.yaml --resume
 	bin/gpupipe generate runs/demo --prompt "In the beginning"
 
-# Vectors half as wide: lavapipe compiles kernels in two thirds of the time, which is most of what tests take where its cache is cold.
+# Most of what tests take where lavapipe's cache is cold is compiling kernels, most of which run once: with vectors half as wide that takes two thirds
+# of the time, and without LLVM's optimisation a quarter less again.
 test: export LP_NATIVE_VECTOR_WIDTH ?= 128
+test: export GALLIVM_PERF ?= nopt
 test: setup lint ## the whole test suite, after vet
 	go test -timeout 20m ./...
 	$(MAKE) --no-print-directory wasm
