@@ -79,8 +79,29 @@ func Open(dir string) (*Checkpoint, error) {
 }
 
 // Latest finds the newest checkpoint of a run that is whole. Damaged ones are passed over and reported, newest
-// first. Without any whole one the error wraps ErrNone. It changes nothing on disk.
-func Latest(runDir string) (*Checkpoint, []Problem, error) {
+// first. Without any whole one the error wraps ErrNone. It changes nothing on disk; that the run may go on meanwhile, and delete what it has newer
+// ones of, is no damage.
+func Latest(runDir string) (c *Checkpoint, problems []Problem, err error) {
+	for range mostLooks {
+		if c, problems, err = latest(runDir); err == nil || !slices.ContainsFunc(problems, func(p Problem) bool { return gone(p.Dir) }) {
+			break
+		}
+	}
+	return c, problems, err
+}
+
+// mostLooks is how often a run may delete a checkpoint just when it is read, until that is told.
+const mostLooks = 10
+
+func gone(dir string) bool {
+	_, err := os.Lstat(dir)
+	return errors.Is(err, os.ErrNotExist)
+}
+
+// Gone tells whether the checkpoint has been deleted since it was opened, as a run does with its older ones.
+func (c *Checkpoint) Gone() bool { return gone(c.Dir) }
+
+func latest(runDir string) (*Checkpoint, []Problem, error) {
 	list, err := scan(filepath.Join(runDir, "checkpoints"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, nil, err

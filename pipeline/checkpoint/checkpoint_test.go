@@ -401,3 +401,33 @@ func TestAt(t *testing.T) {
 	assert.ErrorContains(t, err, "of step 10: ")
 	assert.ErrorContains(t, err, "model.safetensors: altered")
 }
+
+// A run that goes on deletes checkpoints under the hands of those who look for the newest: they find a newer one, and no damage.
+func TestLatestOfARunThatGoesOn(t *testing.T) {
+	run := t.TempDir()
+	save(t, run, Options{}, 0)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s, err := NewStore(run, Options{Keep: 1})
+		for step := 1; err == nil && step < 60; step++ {
+			_, err = s.Save(contents(step))
+		}
+		assert.NoError(t, err)
+	}()
+	at, looks := 0, 0
+	for ; ; looks++ {
+		c, problems, err := Latest(run)
+		require.NoError(t, err)
+		require.Empty(t, problems)
+		require.GreaterOrEqual(t, c.Step, at)
+		at = c.Step
+		select {
+		case <-done:
+			t.Log(looks, "looks")
+			requireLatest(t, run, 59)
+			return
+		default:
+		}
+	}
+}

@@ -139,3 +139,30 @@ func TestOpenModelFindsRunsCheckpointsAndFolders(t *testing.T) {
 	var user *UserError
 	assert.ErrorAs(t, err, &user)
 }
+
+// The model of a run that goes on can be opened at any time, though the run deletes what it has newer checkpoints of.
+func TestOpeningTheModelOfARunThatGoesOn(t *testing.T) {
+	c := demo(t, t.TempDir(), "train={steps: 20, eval_every: 0, save_every: 1, keep: 1}")
+	begun, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := Run(t.Context(), c, options(&reference{}, &notes{step: func(p Progress) {
+			if p.Step == 2 {
+				close(begun)
+			}
+		}}))
+		assert.NoError(t, err)
+	}()
+	<-begun
+	for opened := 0; ; opened++ {
+		src, err := OpenWeights(c.Run.Dir, nil, "", WeightsX, func(format string, args ...any) { t.Errorf(format, args...) })
+		require.NoError(t, err)
+		require.NoError(t, src.Close())
+		select {
+		case <-done:
+			t.Log(opened, "times")
+			return
+		default:
+		}
+	}
+}

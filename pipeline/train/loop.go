@@ -153,7 +153,7 @@ func (r *run) evaluateNow(ctx context.Context) error {
 	case err != nil && ctx.Err() != nil:
 		return err
 	case err != nil:
-		return &during{fmt.Sprintf("evaluating after step %d", r.step), err}
+		return evaluating(fmt.Sprintf("evaluating after step %d", r.step), err)
 	}
 	if !finite(loss) {
 		return mistakef("step %d: the validation loss after it is %v: %w; %s %s", r.step, loss, ErrDiverged, r.kept(), calmer)

@@ -114,14 +114,16 @@ func (r *run) seen(fault error) string {
 	return doing + strings.Join(told, "; ")
 }
 
-// during is an error of what a run does besides training: devices tell what failed, but not what for.
+// during is an error of what a run does besides training, whose text says so: devices tell what failed, but not what for.
 type during struct {
-	what string // "saving the checkpoint of step 4"
+	what string // "evaluating after step 4"
 	error
 }
 
-func (d *during) Error() string { return d.what + ": " + d.error.Error() }
 func (d *during) Unwrap() error { return d.error }
+
+// evaluating is a during of an evaluation.
+func evaluating(what string, err error) error { return &during{what, fmt.Errorf("%s: %w", what, err)} }
 
 // befallen are the errors that an error is made of, each of one line, or else of one device: several may fail at once.
 func befallen(err error) (all []error) {

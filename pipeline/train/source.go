@@ -55,18 +55,35 @@ func OpenStep(run string, step int, tok string) (*Source, error) {
 	return src, src.open(c, tok)
 }
 
-// OpenWeights is OpenModel, or OpenStep where step is not nil, and then Choose; note may be nil. Its errors are UserErrors.
+// OpenWeights is OpenModel, or OpenStep where step is not nil, and then Choose; note may be nil. A run may go on meanwhile: when it deletes a
+// checkpoint that is being opened, the newest is opened instead. Its errors are UserErrors.
 func OpenWeights(path string, step *int, tok string, w Weights, note func(format string, args ...any)) (src *Source, err error) {
+	for range mostLooks {
+		if src, err = openChosen(path, step, tok, w, note); err == nil {
+			return src, nil
+		}
+		if src == nil || src.checkpoint == nil || !src.checkpoint.Gone() {
+			break
+		}
+	}
+	return nil, Mistake(err)
+}
+
+// mostLooks is how often a run may delete a checkpoint just when it is opened, until that is told.
+const mostLooks = 10
+
+// openChosen is OpenWeights at the first look. With an error the source, if there is one, is closed.
+func openChosen(path string, step *int, tok string, w Weights, note func(format string, args ...any)) (src *Source, err error) {
 	if step != nil {
 		src, err = OpenStep(path, *step, tok)
 	} else {
 		src, err = OpenModel(path, tok)
 	}
 	if err != nil {
-		return nil, Mistake(err)
+		return src, err
 	}
 	if err := src.Choose(w, heard(note)); err != nil {
-		return nil, errors.Join(err, src.Close())
+		return src, errors.Join(err, src.Close())
 	}
 	return src, nil
 }

@@ -115,7 +115,7 @@ func (r *run) saveError(err error) error {
 	if errors.As(err, &file) {
 		return mistakef("%w; %s", err, r.kept())
 	}
-	return &during{fmt.Sprintf("saving the checkpoint of step %d", r.step), err}
+	return &during{fmt.Sprintf("saving the checkpoint of step %d", r.step), err} // whose text says so
 }
 
 func tensor(name string, t graph.Type, read func() (device.Pending, error)) checkpoint.Tensor {

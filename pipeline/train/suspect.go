@@ -50,7 +50,7 @@ func (r *run) blamed(ctx context.Context, ended error) error {
 	case err != nil && ended != nil || err != nil && ctx.Err() != nil:
 		return ended // whose fault it is remains unknown
 	case err != nil:
-		return &during{fmt.Sprintf("evaluating the batch of step %d", s.step), err}
+		return evaluating(fmt.Sprintf("evaluating the batch of step %d", s.step), err)
 	case !finite(loss):
 		return ended
 	}
