@@ -253,6 +253,27 @@ func TestCooperativeKernelsStoreHalvesOfParts(t *testing.T) {
 	assert.True(t, slices.ContainsFunc(cooperativeCandidates(half, tensorLimits(square(16), 32, "f16")), func(k Kernel) bool { return strings.Contains(k.Name, "split") }))
 }
 
+// Lanes of narrow subgroups are given no more sums than their registers hold.
+func TestNarrowSubgroups(t *testing.T) {
+	for i, want := range []string{"tensor 128x64x16/128", "tensor 128x128x16/256"} {
+		l := tensorLimits(oblong[i], 8<<i, "f16")
+		s := Spec{Batch: 1, M: 4096, N: 4096, K: 4096, TypeA: F16, TypeB: F16}
+		assert.Equal(t, want, Candidates(s, l, false)[1].Name)
+		for _, k := range cooperativeCandidates(s, l) {
+			var rows, cols, depth, lanes int
+			_, err := fmt.Sscanf(k.Name, "tensor %dx%dx%d/%d", &rows, &cols, &depth, &lanes)
+			require.NoError(t, err)
+			assert.LessOrEqual(t, rows*cols/lanes, 64, k.Name)
+		}
+		for _, k := range tileCandidates(s, l) {
+			var rows, cols, depth, lanes int
+			_, err := fmt.Sscanf(k.Name, "tile %dx%dx%d/%d", &rows, &cols, &depth, &lanes)
+			require.NoError(t, err)
+			assert.LessOrEqual(t, rows*cols/lanes, 32, k.Name)
+		}
+	}
+}
+
 func TestCooperativeNeedsTheDevice(t *testing.T) {
 	s := Spec{Batch: 1, M: 64, N: 64, K: 64, TypeA: F16, TypeB: F16}
 	assert.NotEmpty(t, cooperativeCandidates(s, tensorLimits(square(16), 32, "f16")))

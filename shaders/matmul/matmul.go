@@ -4,6 +4,7 @@ package matmul
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 
@@ -40,10 +41,11 @@ type Limits struct {
 	Flexible                     []graph.FlexibleMatrix // where there are any, sources may be SPIR-V assembly
 }
 
-// narrow tells whether the device is Intel's, the only ones to multiply matrices by subgroups of 8 or 16 lanes. A lane has 128 registers, half of what
-// others have: of kernels with more than 32 sums an invocation, 64 in matrices, it keeps some in memory.
+// narrow tells whether the device is one of Intel's, which alone multiply matrices longer than high by subgroups of 8 or 16 lanes. A lane has
+// 128 registers, half of what others have: of kernels with more than 32 sums an invocation, 64 in matrices, it keeps some in memory.
 func (l Limits) narrow() bool {
-	return len(l.Cooperative) > 0 && (l.SubgroupSize == 8 || l.SubgroupSize == 16)
+	long := func(c graph.CooperativeMatrix) bool { return c.K > c.M }
+	return (l.SubgroupSize == 8 || l.SubgroupSize == 16) && slices.ContainsFunc(l.Cooperative, long)
 }
 
 // DefaultLimits are what every WebGPU device guarantees.
