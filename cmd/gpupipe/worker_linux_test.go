@@ -1,9 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -35,9 +37,14 @@ func TestWorkerHangs(t *testing.T) {
 	a := &app{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}
 	dev, err := a.openWorker("null", time.Second)
 	require.NoError(t, err)
-	require.NoError(t, dev.(interface{ Process() *os.Process }).Process().Signal(syscall.SIGSTOP))
+	worker := dev.(interface{ Process() *os.Process }).Process()
+	require.NoError(t, worker.Signal(syscall.SIGSTOP))
+	require.Eventually(t, func() bool { // a signal takes its time
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", worker.Pid))
+		return err == nil && strings.Contains(string(stat), ") T ")
+	}, time.Minute, time.Millisecond)
 	err = dev.Sync()
 	require.ErrorIs(t, err, device.ErrLost)
-	assert.Regexp(t, `worker null \(pid \d+\) gave no sign of life for 1\.\d+s, and was killed \(pipeline.watchdog: 1s; if the device is only slow, set a longer one\)`, err.Error())
+	assert.Regexp(t, `worker null \(pid \d+\) gave no sign of life for 1(\.\d+)?s, and was killed \(pipeline.watchdog: 1s; if the device is only slow, set a longer one\)`, err.Error())
 	require.NoError(t, dev.Close())
 }
