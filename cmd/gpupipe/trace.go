@@ -49,6 +49,9 @@ func (c *traceCommand) Run(a *app) error {
 	}
 	s, err := trace.Summarize(path)
 	if err != nil {
+		if n := len(earlier); n > 0 {
+			err = fmt.Errorf("%w; what came before the run was last resumed is in %s", err, filepath.Join(filepath.Dir(path), trace.PartName(earlier[n-1])))
+		}
 		return train.Mistake(err)
 	}
 	if c.JSON {

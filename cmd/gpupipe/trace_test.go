@@ -28,4 +28,6 @@ func TestTraceOfAResumedRun(t *testing.T) {
 	assert.Contains(t, out, filepath.Join(run, "trace.json")+": 8 batches\n")
 	assert.Contains(t, out, "what came before is in "+filepath.Join(run, "trace.1.json")+"\n")
 	assert.Contains(t, told(filepath.Join(run, "trace.1.json")), "trace.1.json: 4 batches\n")
+	train("--resume")
+	assert.Equal(t, out, told(run), "nothing was left to do")
 }

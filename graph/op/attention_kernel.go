@@ -139,9 +139,12 @@ func (k attentionKernels) width() int {
 // units is the number of units of a vector.
 func (k attentionKernels) units() int { return k.dim / k.width() }
 
+// slack is what WebGPU may count beyond the variables of a workgroup, each of which it rounds up to 16 bytes: four words and six arrays.
+const slack = 4*12 + 6*12
+
 // tile is how many columns fit into workgroup memory beside what else is there, a multiple of 4.
 func (k attentionKernels) tile(l graph.TemplateLimits, beside int) int {
-	return min((min(tileMemory, l.MaxWorkgroupMemory)-k.edgeMemory()-beside)/k.columnBytes(), gpuLanes) &^ 3
+	return min((min(tileMemory, l.MaxWorkgroupMemory)-k.edgeMemory()-slack-beside)/k.columnBytes(), gpuLanes) &^ 3
 }
 
 // columnBytes is a column's pair of vectors, pair of numbers, and segment.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -60,7 +61,11 @@ func TestAttentionFitsLimits(t *testing.T) {
 					for _, p := range candidate.Passes {
 						name := fmt.Sprintf("%s of dimension %d, %s", c.Op.Name(), dim, candidate.Name)
 						assert.LessOrEqual(t, len(p.Uses), 8, name)
-						assert.LessOrEqual(t, p.WorkgroupMemory, 16384, name)
+						rounded := 0
+						if !p.Cooperative { // that may be WebGPU's, which counts each variable as a multiple of 16 bytes
+							rounded = 12 * strings.Count(p.Declarations, "var<workgroup>")
+						}
+						assert.LessOrEqual(t, p.WorkgroupMemory+rounded, 16384, name)
 						assert.LessOrEqual(t, p.Workgroup, 256, name)
 						assert.Positive(t, p.Groups, name)
 						assert.Subset(t, p.Uses, p.Vec4, name)

@@ -161,7 +161,8 @@ for (var l = 0u; l + 1u < N; l++) {
     var c = 1.0;
     var p = 0.0;
     var i = m;
-    var upper = tmp2[base + m * N + row];
+    var upper = 0.0;
+    if (mine) { upper = tmp2[base + m * N + row]; }
     while (i > l) {
       let x = tmp3[e + i - 1u];
       let f = s * x;
@@ -183,9 +184,11 @@ for (var l = 0u; l + 1u < N; l++) {
       p = s * t;
       g = c * t - b;
       if (lane == 0u) { tmp3[d + next + i] = di + p; }
-      let lower = tmp2[base + (i - 1u) * N + row];
-      if (mine) { tmp2[base + i * N + row] = s * lower + c * upper; }
-      upper = c * lower - s * upper;
+      if (mine) {
+        let lower = tmp2[base + (i - 1u) * N + row];
+        tmp2[base + i * N + row] = s * lower + c * upper;
+        upper = c * lower - s * upper;
+      }
       i--;
     }
     if (mine) { tmp2[base + i * N + row] = upper; }

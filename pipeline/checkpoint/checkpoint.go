@@ -83,7 +83,7 @@ func Open(dir string) (*Checkpoint, error) {
 // ones of, is no damage.
 func Latest(runDir string) (c *Checkpoint, problems []Problem, err error) {
 	for range mostLooks {
-		if c, problems, err = latest(runDir); err == nil || !slices.ContainsFunc(problems, func(p Problem) bool { return gone(p.Dir) }) {
+		if c, problems, err = latest(runDir); !slices.ContainsFunc(problems, func(p Problem) bool { return gone(p.Dir) }) {
 			break
 		}
 	}

@@ -71,8 +71,11 @@ type event struct {
 	Args  json.RawMessage `json:"args,omitempty"`
 }
 
-// Tracks says in which order the rows of the picture come; others follow in the order of first use.
+// Tracks says in which order the rows of the picture come; others follow in the order of first use. A nil Writer writes nothing.
 func (w *Writer) Tracks(names ...string) {
+	if w == nil {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, track := range names {
@@ -81,8 +84,11 @@ func (w *Writer) Tracks(names ...string) {
 }
 
 // Complete records that name ran on a track (a stage, the run) from start for dur. A track is a row of the picture.
-// Arguments that JSON cannot hold are shown as Go prints them.
+// Arguments that JSON cannot hold are shown as Go prints them. A nil Writer writes nothing.
 func (w *Writer) Complete(track string, what Category, name string, start time.Time, dur time.Duration, args map[string]any) {
+	if w == nil {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err != nil || w.full {

@@ -138,6 +138,9 @@ func (r *run) openFolder(context.Context) (err error) {
 			return err
 		},
 		func() (err error) {
+			if r.step >= r.Train.Steps && !r.owed {
+				return nil // there will be nothing to trace: the file of what was done stays
+			}
 			if err := keepTrace(dir); err != nil {
 				return err
 			}

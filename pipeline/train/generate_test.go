@@ -142,7 +142,7 @@ func TestOpenModelFindsRunsCheckpointsAndFolders(t *testing.T) {
 
 // The model of a run that goes on can be opened at any time, though the run deletes what it has newer checkpoints of.
 func TestOpeningTheModelOfARunThatGoesOn(t *testing.T) {
-	c := demo(t, t.TempDir(), "train={steps: 20, eval_every: 0, save_every: 1, keep: 1}")
+	c := demo(t, t.TempDir(), "train={steps: 10, eval_every: 0, save_every: 1, keep: 1}")
 	begun, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)

@@ -65,7 +65,7 @@ func (r *run) pinKernels(c *checkpoint.Checkpoint) error {
 		return fmt.Errorf("%s: %w", filepath.Join(c.Dir, kernelsFile), err)
 	}
 	if r.Tune == nil {
-		if r.Tune, err = tune.Open(filepath.Join(r.Run.Dir, kernelsFile), nil); err != nil {
+		if r.Tune, err = tune.Open("", nil); err != nil {
 			return err
 		}
 	}

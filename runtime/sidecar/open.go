@@ -306,23 +306,23 @@ func (d *Device) silent(now time.Time) bool {
 		d.heard, d.moved = now, now
 		return false
 	}
-	allowed := patience(d.silence, d.last.fresh)
 	switch {
-	case now.Sub(d.heard) > d.silence:
-		d.giveUp("gave no sign of life", now.Sub(d.heard))
-	case now.Sub(d.moved) > allowed:
-		d.giveUp("got no work done", now.Sub(d.moved))
+	case now.Sub(d.heard) > min(d.silence, longestBreath):
+		d.giveUp("gave no sign of life", now.Sub(d.heard), "")
+	case now.Sub(d.moved) > patience(d.silence, d.last.fresh):
+		d.giveUp("got no work done", now.Sub(d.moved), d.setting)
 	default:
 		return false
 	}
 	return true
 }
 
-func (d *Device) giveUp(what string, long time.Duration) {
+// giveUp names the setting, if any, by which a slow device is given longer.
+func (d *Device) giveUp(what string, long time.Duration, setting string) {
 	if d.lost == nil {
 		slow := ""
-		if d.setting != "" {
-			slow = fmt.Sprintf(" (%s: %v; if the device is only slow, set a longer one)", d.setting, d.silence)
+		if setting != "" {
+			slow = fmt.Sprintf(" (%s: %v; if the device is only slow, set a longer one)", setting, d.silence)
 		}
 		d.lost = fmt.Errorf("%w: %v %s for %v, and was killed%s%s", device.ErrLost, d.process, what, long.Round(10*time.Millisecond), slow, d.process.words.last())
 	}

@@ -139,7 +139,6 @@ func TestADamagedCacheIsStartedAnew(t *testing.T) {
 	}
 }
 
-// Of processes that tune at a time each finds again what it chose: none is forgotten, and who saved first is right.
 // A choice that names no candidate is made anew, and then kept.
 func TestADamagedChoiceIsReplaced(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
@@ -166,6 +165,7 @@ func TestADamagedChoiceIsReplaced(t *testing.T) {
 	assert.Contains(t, string(text), "another", "nobody has asked for it")
 }
 
+// Of processes that tune at a time each finds again what it chose: none is forgotten, and who saved first is right.
 func TestCachesAreSavedTogether(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kernels.json")
 	var caches [2]*tune.Cache
