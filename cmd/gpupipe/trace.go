@@ -40,17 +40,21 @@ func (c *traceCommand) Run(a *app) error {
 	if path == "" {
 		return train.Mistake(errors.New("no run is named: expected its folder, or its trace.json"))
 	}
-	var earlier []int
+	earlier := "" // the part before the present one
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
-		if earlier, err = trace.Parts(path); err != nil {
+		parts, err := trace.Parts(path)
+		if err != nil {
 			return train.Mistake(err)
+		}
+		if n := len(parts); n > 0 {
+			earlier = filepath.Join(path, trace.PartName(parts[n-1]))
 		}
 		path = filepath.Join(path, "trace.json")
 	}
 	s, err := trace.Summarize(path)
 	if err != nil {
-		if n := len(earlier); n > 0 {
-			err = fmt.Errorf("%w; what came before the run was last resumed is in %s", err, filepath.Join(filepath.Dir(path), trace.PartName(earlier[n-1])))
+		if earlier != "" {
+			err = fmt.Errorf("%w; what came before the run was last resumed is in %s", err, earlier)
 		}
 		return train.Mistake(err)
 	}
@@ -58,8 +62,8 @@ func (c *traceCommand) Run(a *app) error {
 		return a.printJSON(s)
 	}
 	a.printf("%s: %d batches\n", s.File, s.Batches)
-	if n := len(earlier); n > 0 {
-		a.printf("since the run was last resumed; what came before is in %s\n", filepath.Join(filepath.Dir(path), trace.PartName(earlier[n-1])))
+	if earlier != "" {
+		a.printf("since the run was last resumed; what came before is in %s\n", earlier)
 	}
 	if s.Cut {
 		a.printf("the file ends in the middle, as that of a run that was killed: what it has is counted\n")

@@ -82,7 +82,7 @@ func Open(dir string) (*Checkpoint, error) {
 // first. Without any whole one the error wraps ErrNone. It changes nothing on disk; that the run may go on meanwhile, and delete what it has newer
 // ones of, is no damage.
 func Latest(runDir string) (c *Checkpoint, problems []Problem, err error) {
-	for range mostLooks {
+	for range MostLooks {
 		if c, problems, err = latest(runDir); !slices.ContainsFunc(problems, func(p Problem) bool { return gone(p.Dir) }) {
 			break
 		}
@@ -90,8 +90,8 @@ func Latest(runDir string) (c *Checkpoint, problems []Problem, err error) {
 	return c, problems, err
 }
 
-// mostLooks is how often a run may delete a checkpoint just when it is read, until that is told.
-const mostLooks = 10
+// MostLooks is how often a run may delete a checkpoint just when it is read, until that is told.
+const MostLooks = 10
 
 func gone(dir string) bool {
 	_, err := os.Lstat(dir)

@@ -58,7 +58,7 @@ func OpenStep(run string, step int, tok string) (*Source, error) {
 // OpenWeights is OpenModel, or OpenStep where step is not nil, and then Choose; note may be nil. A run may go on meanwhile: when it deletes a
 // checkpoint that is being opened, the newest is opened instead. Its errors are UserErrors.
 func OpenWeights(path string, step *int, tok string, w Weights, note func(format string, args ...any)) (src *Source, err error) {
-	for range mostLooks {
+	for range checkpoint.MostLooks {
 		if src, err = openChosen(path, step, tok, w, note); err == nil {
 			return src, nil
 		}
@@ -68,9 +68,6 @@ func OpenWeights(path string, step *int, tok string, w Weights, note func(format
 	}
 	return nil, Mistake(err)
 }
-
-// mostLooks is how often a run may delete a checkpoint just when it is opened, until that is told.
-const mostLooks = 10
 
 // openChosen is OpenWeights at the first look. With an error the source, if there is one, is closed.
 func openChosen(path string, step *int, tok string, w Weights, note func(format string, args ...any)) (src *Source, err error) {
