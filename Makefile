@@ -25,7 +25,7 @@ test: setup lint ## the whole test suite, after vet
 
 # docs/RATIONALE.md says which tests run as WebAssembly, and why others do not.
 WASI_TESTS := graph graph/autodiff graph/eval graph/fuse graph/plan graph/split runtime/device runtime/null pipeline/schedule pipeline/partition \
-	pipeline/strictyaml pipeline/trace pipeline/checkpoint/safetensors
+	internal/strictyaml pipeline/trace pipeline/checkpoint/safetensors
 PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
 
 wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Chromium (CHROMIUM=none leaves these out)

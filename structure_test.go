@@ -30,44 +30,44 @@ var allowed = map[string]string{
 	"graph/split":             "graph",
 	"graph/model":             "graph graph/op graph/autodiff graph/split",
 	"shaders/...":             "graph graph/fuse shaders/...",
-	"shaders/spirv":           "wasm/codecache",
+	"shaders/spirv":           "internal/codecache",
 	"runtime/device/...":      "runtime/device runtime/device/host",
 	"runtime/webgpu/...":      "runtime/device runtime/device/host",
-	"runtime/vulkan/...":      "runtime/device runtime/device/host shaders/spirv wasm/codecache",
+	"runtime/vulkan/...":      "runtime/device runtime/device/host shaders/spirv internal/codecache",
 	"runtime/null/...":        "runtime/device",
 	"runtime/webgpujs/...":    "runtime/device",
 	"runtime/sidecar":         "runtime/device",
-	"runtime/tune":            "graph graph/fuse shaders runtime/device wasm/codecache",
+	"runtime/tune":            "graph graph/fuse shaders runtime/device internal/codecache",
 	"runtime/exec":            "graph graph/fuse graph/plan shaders runtime/device runtime/tune",
 	"runtime/devicetest":      "graph graph/op graph/eval graph/autodiff shaders runtime/device runtime/exec",
 	"runtime/bench":           "graph graph/op graph/autodiff graph/model optim shaders runtime/device runtime/exec runtime/tune runtime/profile",
 	"runtime/profile":         "runtime/device runtime/exec",
 	"optim/...":               "graph graph/op",
 	"pipeline/schedule":       "",
-	"pipeline/schedule/draw":  "pipeline/schedule pipeline/atomicfile",
+	"pipeline/schedule/draw":  "pipeline/schedule internal/atomicfile",
 	"pipeline/partition":      "pipeline/schedule",
-	"pipeline/measure":        "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/partition pipeline/atomicfile",
+	"pipeline/measure":        "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/partition internal/atomicfile",
 	"pipeline/stage":          "pipeline/schedule",
 	"pipeline/engine":         "graph graph/model optim runtime/device runtime/device/host runtime/exec pipeline/schedule pipeline/stage pipeline/trace",
-	"pipeline/bench":          "graph/model optim runtime/device runtime/exec pipeline/atomicfile pipeline/engine pipeline/schedule pipeline/trace",
-	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/checkpoint/safetensors pipeline/atomicfile pipeline/lock",
+	"pipeline/bench":          "graph/model optim runtime/device runtime/exec internal/atomicfile pipeline/engine pipeline/schedule pipeline/trace",
+	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/checkpoint/safetensors internal/atomicfile internal/lock",
 	"pipeline/tokenizer/...":  "pipeline/tokenizer/...",
-	"pipeline/checkpoint/...": "graph pipeline/checkpoint/... pipeline/atomicfile",
-	"pipeline/trace":          "pipeline/atomicfile",
-	"pipeline/metrics":        "pipeline/atomicfile",
-	"pipeline/atomicfile":     "",
-	"pipeline/lock":           "",
-	"pipeline/strictyaml":     "",
+	"pipeline/checkpoint/...": "graph pipeline/checkpoint/... internal/atomicfile",
+	"pipeline/trace":          "internal/atomicfile",
+	"pipeline/metrics":        "internal/atomicfile",
+	"internal/atomicfile":     "",
+	"internal/lock":           "",
+	"internal/strictyaml":     "",
 	"pipeline/train":          "graph graph/op graph/autodiff graph/model runtime/device runtime/exec runtime/tune runtime/profile optim pipeline/... wasm/...",
-	"pipeline/verify":         "runtime/device pipeline/train pipeline/checkpoint/... pipeline/metrics pipeline/atomicfile",
-	"pipeline/study":          "pipeline/train pipeline/metrics pipeline/strictyaml pipeline/atomicfile pipeline/lock",
-	"wasm/codecache":          "",
+	"pipeline/verify":         "runtime/device pipeline/train pipeline/checkpoint/... pipeline/metrics internal/atomicfile",
+	"pipeline/study":          "pipeline/train pipeline/metrics internal/strictyaml internal/atomicfile internal/lock",
+	"internal/codecache":      "",
 	"wasm/...":                "graph graph/op graph/autodiff graph/model wasm/...",
 	"examples/...":            "graph/... runtime/device runtime/exec optim pipeline/schedule pipeline/engine wasm/... examples/...",
 	"examples/browser":        "runtime/device runtime/webgpujs wasm wasm/hook wasm/page examples/browser/trainer",
 	"cmd/...":                 "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/...",
 
-	"runtime/webgpujs/chromium": "pipeline/atomicfile", // a browser for tests
+	"internal/chromium": "internal/atomicfile", // a browser for tests
 }
 
 // backends may be named by commands only.
@@ -76,7 +76,7 @@ var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/null", "run
 // portable packages use no cgo and build for WebAssembly.
 var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device/...", "./runtime/null", "./runtime/exec", "./runtime/tune",
 	"./runtime/devicetest", "./pipeline/schedule/...", "./pipeline/partition", "./pipeline/stage", "./pipeline/trace", "./pipeline/engine", "./pipeline/tokenizer/...",
-	"./pipeline/checkpoint/...", "./pipeline/strictyaml", "./wasm/graphhook", "./wasm/meter", "./wasm"}
+	"./pipeline/checkpoint/...", "./internal/strictyaml", "./wasm/graphhook", "./wasm/meter", "./wasm"}
 
 type pkg struct {
 	ImportPath string
@@ -174,7 +174,7 @@ func TestRulesRefuse(t *testing.T) {
 	assert.False(t, permitted("graph", "graph/op"))
 	assert.False(t, permitted("pipeline/train", "runtime/webgpu"))
 	assert.False(t, permitted("shaders/spirv", "runtime/device"))
-	assert.True(t, permitted("pipeline/checkpoint/safetensors", "pipeline/atomicfile"))
+	assert.True(t, permitted("pipeline/checkpoint/safetensors", "internal/atomicfile"))
 	assert.Empty(t, rule("runtime/new"))
 }
 

@@ -4,9 +4,8 @@ import (
 	"context"
 	"testing"
 
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/stretchr/testify/require"
-
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
 func benchmark(b *testing.B, args ...*Array) {

@@ -8,10 +8,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
 // puppet is a module whose hook does what its first array says, five words at a time: an action and four arguments. Action 0

@@ -7,10 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
 // hostile is a module that means no good. Either it is refused when it is loaded, or the instance cannot be opened, or the

@@ -5,10 +5,9 @@ import (
 	"math"
 	"testing"
 
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
 // hostileDeepCalls are about calls: in circles, through tables, with more on the stack than they need.

@@ -5,10 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
 // compileBombs are small modules that would take a compiler minutes, or gigabytes.

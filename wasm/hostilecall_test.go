@@ -4,7 +4,7 @@ import (
 	"math"
 	"strings"
 
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 )
 
 func hostileCalls() []hostile {

@@ -3,7 +3,7 @@ package wasm
 import (
 	"slices"
 
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 )
 
 func refusedModules() []hostile {

@@ -7,12 +7,11 @@ import (
 	"os"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/codecache"
+	"github.com/gpupipe/gpupipe/wasm/meter"
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/experimental"
-
-	"github.com/gpupipe/gpupipe/wasm/codecache"
-	"github.com/gpupipe/gpupipe/wasm/meter"
 )
 
 // Config of a Runtime.

@@ -10,11 +10,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/codecache"
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/wasm/codecache"
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
 // stateful counts calls in a word at 1024, returns the count, and saves that word; open sets it to the seed.

@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
 // endless are hooks that never return, each busy with something else.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	pipebench "github.com/gpupipe/gpupipe/pipeline/bench"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/bench"
@@ -61,11 +62,11 @@ func (c *benchCommand) Run(a *app) error {
 	if c.Filter != "" {
 		var err error
 		if o.Filter, err = regexp.Compile(c.Filter); err != nil {
-			return train.Mistake(fmt.Errorf("filter: %w", err))
+			return usererror.New(fmt.Errorf("filter: %w", err))
 		}
 	}
 	if err := c.checkProfile(o); err != nil {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	devs, err := c.open(a)
 	defer func() {
@@ -74,7 +75,7 @@ func (c *benchCommand) Run(a *app) error {
 		}
 	}()
 	if err != nil {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	s := &status{app: a, silent: c.JSON}
 	o.Progress = func(name string) { s.say("measuring %s", name) }
@@ -93,7 +94,7 @@ func (c *benchCommand) Run(a *app) error {
 		return err
 	}
 	if len(rs[0].Results)+len(rs[0].Steps)+len(pipelines) == 0 {
-		return train.Mistake(fmt.Errorf("filter: nothing that is measured matches %q", c.Filter))
+		return usererror.New(fmt.Errorf("filter: nothing that is measured matches %q", c.Filter))
 	}
 	if err := save(); err != nil {
 		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
@@ -152,7 +153,7 @@ func (c *benchCommand) profile(a *app, rs []bench.Report) error {
 	}
 	page, err := train.WriteProfile(c.Profile, p)
 	if err != nil {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	a.note("profile: %s", page)
 	return nil
@@ -167,16 +168,16 @@ func (c *benchCommand) print(a *app, rs []bench.Report, pipelines []pipebench.Re
 	}
 	for _, r := range rs {
 		if err := r.Print(a.stdout); err != nil {
-			return train.Mistake(err)
+			return usererror.New(err)
 		}
 		if len(rs) > 1 {
 			a.printf("\n")
 		}
 	}
 	if len(rs) > 1 {
-		return train.Mistake(bench.PrintComparison(a.stdout, rs))
+		return usererror.New(bench.PrintComparison(a.stdout, rs))
 	}
-	return train.Mistake(pipebench.Print(a.stdout, pipelines))
+	return usererror.New(pipebench.Print(a.stdout, pipelines))
 }
 
 // kernelChoices opens the user's cache of timed kernels. Where it cannot be kept, it is said and the choices are made anew.

@@ -9,12 +9,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/internal/codecache"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
-	"github.com/gpupipe/gpupipe/wasm/codecache"
 )
 
 const noAdapter = "no GPU adapter was found: install your GPU's Vulkan driver, or Mesa's lavapipe (25 or newer) to compute on the CPU"
@@ -155,7 +155,7 @@ func (c *devicesCommand) Run(a *app) error {
 	infos, err := webgpu.Adapters()
 	direct, details, directly := vulkanAdapters()
 	if err = errors.Join(err, directly); err != nil && len(infos)+len(direct) == 0 {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	if err != nil {
 		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
@@ -171,7 +171,7 @@ func (c *devicesCommand) Run(a *app) error {
 		return a.printJSON(lines)
 	}
 	if len(infos)+len(direct) == 0 {
-		return train.Mistake(errors.New(noAdapter))
+		return usererror.New(errors.New(noAdapter))
 	}
 	rows := [][]string{{"NAME", "ADAPTER", "KIND", "API", "DRIVER", ""}}
 	for i, d := range slices.Concat(infos, direct) {

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/wasm"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/gpupipe/gpupipe/wasm/sdk"
@@ -45,7 +45,7 @@ func (c *hookNewCommand) Help() string {
 func (c *hookNewCommand) Run(a *app) error {
 	names, err := sdk.New(c.Lang, c.Dir)
 	if err != nil {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	for _, n := range names {
 		a.printf("%s\n", n)
@@ -70,11 +70,11 @@ type moduleFlags struct {
 func (f *moduleFlags) check() error {
 	switch {
 	case !json.Valid([]byte(f.Config)) || !strings.HasPrefix(strings.TrimSpace(f.Config), "{"):
-		return train.Mistake(fmt.Errorf("--config: found %q, expected a JSON object", f.Config))
+		return usererror.New(fmt.Errorf("--config: found %q, expected a JSON object", f.Config))
 	case f.Vocab < 2 || f.Vocab > 1<<24:
-		return train.Mistake(fmt.Errorf("--vocab: found %d, expected an integer from 2 to %d", f.Vocab, 1<<24))
+		return usererror.New(fmt.Errorf("--vocab: found %d, expected an integer from 2 to %d", f.Vocab, 1<<24))
 	case f.SeqLen < 1 || f.SeqLen > 1<<24:
-		return train.Mistake(fmt.Errorf("--seq-len: found %d, expected an integer from 1 to %d", f.SeqLen, 1<<24))
+		return usererror.New(fmt.Errorf("--seq-len: found %d, expected an integer from 1 to %d", f.SeqLen, 1<<24))
 	}
 	_, err := f.aligned()
 	return err
@@ -90,7 +90,7 @@ func (f *moduleFlags) aligned() (all []graph.Named, err error) {
 	for _, text := range f.Aligned {
 		m := alignedArray.FindStringSubmatch(text)
 		if m == nil {
-			return nil, train.Mistake(fmt.Errorf("--aligned: found %q, expected a name and the type of one token's: ids=u32, teacher=f32[8] or i32[2,4]", text))
+			return nil, usererror.New(fmt.Errorf("--aligned: found %q, expected a name and the type of one token's: ids=u32, teacher=f32[8] or i32[2,4]", text))
 		}
 		t := graph.Type{DType: map[string]graph.DType{"f32": graph.F32, "i32": graph.I32, "u32": graph.U32}[m[2]]}
 		for d := range strings.SplitSeq(m[3], ",") {
@@ -100,7 +100,7 @@ func (f *moduleFlags) aligned() (all []graph.Named, err error) {
 			}
 		}
 		if t.Shape.Len() > maxAligned {
-			return nil, train.Mistake(fmt.Errorf("--aligned: %s has %d numbers a token, at most %d can be tried", text, t.Shape.Len(), maxAligned))
+			return nil, usererror.New(fmt.Errorf("--aligned: %s has %d numbers a token, at most %d can be tried", text, t.Shape.Len(), maxAligned))
 		}
 		all = append(all, graph.Named{ID: m[1], Type: t})
 	}
@@ -118,7 +118,7 @@ func (f *moduleFlags) spec(a *app, name string, unmetered bool) hook.Spec {
 func (f *moduleFlags) each(a *app, h *hook.Host, do func(m *hook.Module) error) error {
 	bin, err := hook.ReadFile(f.File)
 	if err != nil {
-		return train.Mistake(refused(f.File, err))
+		return usererror.New(refused(f.File, err))
 	}
 	names := hook.Names()
 	if f.Hook != "" {
@@ -134,7 +134,7 @@ func (f *moduleFlags) each(a *app, h *hook.Host, do func(m *hook.Module) error) 
 			continue
 		}
 		if err != nil {
-			return train.Mistake(err)
+			return usererror.New(err)
 		}
 		_, exports = m.Interface()
 		if err := errors.Join(do(m), m.Close()); err != nil {
@@ -142,7 +142,7 @@ func (f *moduleFlags) each(a *app, h *hook.Host, do func(m *hook.Module) error) 
 		}
 	}
 	if exports == nil {
-		return train.Mistake(refused(f.File, fmt.Errorf("exports none of the hooks %s", strings.Join(names, ", "))))
+		return usererror.New(refused(f.File, fmt.Errorf("exports none of the hooks %s", strings.Join(names, ", "))))
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (f *moduleFlags) documents() (texts [][]byte, size int, err error) {
 	if f.Text != "" {
 		b, err := os.ReadFile(f.Text)
 		if err != nil {
-			return nil, 0, train.Mistake(err)
+			return nil, 0, usererror.New(err)
 		}
 		text = string(b)
 	}

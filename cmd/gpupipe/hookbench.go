@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/wasm/bench"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
@@ -53,7 +53,7 @@ func figure(what, hook string, value float64, unit string, limit float64, least 
 
 func (c *hookBenchCommand) Run(a *app) error {
 	if !(c.Seconds > 0 && c.Seconds <= 3600) {
-		return train.Mistake(fmt.Errorf("--seconds: found %v, expected a number above 0 and at most 3600", graph.Real(c.Seconds)))
+		return usererror.New(fmt.Errorf("--seconds: found %v, expected a number above 0 and at most 3600", graph.Real(c.Seconds)))
 	}
 	if err := c.check(); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (c *hookBenchCommand) Run(a *app) error {
 	err = c.each(a, host, func(m *hook.Module) error {
 		figures, err := c.figures(a, host, m, long)
 		all = append(all, figures...)
-		return train.Mistake(err)
+		return usererror.New(err)
 	})
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
@@ -191,7 +191,7 @@ func (c *checked) report(a *app, asJSON bool) error {
 		a.table(c.rows())
 	}
 	if i := slices.IndexFunc(c.Hooks, func(v verdict) bool { return !v.OK }); i >= 0 {
-		return train.Mistake(errors.New(c.Hooks[i].Found))
+		return usererror.New(errors.New(c.Hooks[i].Found))
 	}
 	return nil
 }

@@ -7,11 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
+	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/wasm/hook"
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
 // Functions that the modules below import, by index, and where their text lies.

@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/wasm"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
@@ -93,7 +93,7 @@ const maxSample = 1 << 16
 // batches of sequences of the sample text's bytes.
 func (f *moduleFlags) batches() ([]*hook.Batch, error) {
 	if f.SeqLen > maxSample {
-		return nil, train.Mistake(fmt.Errorf("--seq-len: found %d, but batches are tried with at most %d", f.SeqLen, maxSample))
+		return nil, usererror.New(fmt.Errorf("--seq-len: found %d, but batches are tried with at most %d", f.SeqLen, maxSample))
 	}
 	texts, _, err := f.documents()
 	if err != nil {

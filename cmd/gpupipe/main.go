@@ -15,7 +15,7 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 )
 
 // Exit codes.
@@ -172,7 +172,7 @@ func help(o kong.HelpOptions, ctx *kong.Context) error {
 var errInterrupted = errors.New("interrupted")
 
 func (a *app) conclude(err error) int {
-	var user *train.UserError
+	var user *usererror.Error
 	switch {
 	case err == nil:
 		return exitOK
@@ -205,7 +205,7 @@ func (a *app) note(format string, args ...any) { fmt.Fprintf(a.stderr, format+"\
 // printf writes to standard output. What goes wrong there fails the command at its end: training goes on.
 func (a *app) printf(format string, args ...any) {
 	if _, err := fmt.Fprintf(a.stdout, format, args...); err != nil && a.failed == nil {
-		a.failed = train.Mistake(fmt.Errorf("standard output: %w", err))
+		a.failed = usererror.New(fmt.Errorf("standard output: %w", err))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -78,7 +79,7 @@ func (c *planCommand) Run(a *app) error {
 		a.plan(p)
 	}
 	if p.Recommendation < 0 {
-		return train.Mistake(fmt.Errorf("no schedule is possible: %s", p.Schedules[0].Problem))
+		return usererror.New(fmt.Errorf("no schedule is possible: %s", p.Schedules[0].Problem))
 	}
 	return nil
 }
@@ -104,7 +105,7 @@ func (c *planCommand) load() (train.Config, error) {
 		set = append(set, "pipeline.memory="+quoted(c.Memory))
 	}
 	if path == "" && len(c.Set) == 0 {
-		return train.Config{}, train.Mistake(errors.New("no config is given: name a YAML file, or set keys with --set"))
+		return train.Config{}, usererror.New(errors.New("no config is given: name a YAML file, or set keys with --set"))
 	}
 	return train.LoadConfig(path, set)
 }

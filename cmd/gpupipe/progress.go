@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -161,7 +162,7 @@ func (p *progress) profiled(x *profile.Profile) {
 	}
 	p.endLine()
 	if err := x.Print(p.stdout); err != nil && p.failed == nil {
-		p.failed = train.Mistake(fmt.Errorf("standard output: %w", err))
+		p.failed = usererror.New(fmt.Errorf("standard output: %w", err))
 	}
 	p.printf("\n")
 }

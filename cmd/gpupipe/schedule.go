@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/schedule/draw"
-	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
 type scheduleCommand struct {
@@ -53,28 +53,28 @@ lines only. In a run it is repeated: describe one batch, or several where they o
 
 func (c *scheduleCommand) Run(a *app) error {
 	if c.JSON && c.Draw == "text" {
-		return train.Mistake(fmt.Errorf("draw: found text with --json, expected a file"))
+		return usererror.New(fmt.Errorf("draw: found text with --json, expected a file"))
 	}
 	batches, err := c.numbers()
 	if err != nil {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	s, err := c.schedule(batches)
 	if err != nil {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	v := &scheduleView{Schedule: s}
 	costs, err := c.costs(s)
 	if err != nil {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	report, err := schedule.Validate(s)
 	if err != nil {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	v.Report = report.Lines
 	if v.Simulation, err = schedule.Simulate(s, costs); err != nil {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	if v.Simulation.Steady == nil {
 		v.Simulation.Steady = c.steady(s, costs)
@@ -85,7 +85,7 @@ func (c *scheduleCommand) Run(a *app) error {
 	}
 	if c.Draw != "" && c.Draw != "text" {
 		if err := draw.Save(c.Draw, s, v.Simulation); err != nil {
-			return train.Mistake(err)
+			return usererror.New(err)
 		}
 	}
 	if c.JSON {
@@ -94,7 +94,7 @@ func (c *scheduleCommand) Run(a *app) error {
 	picture := ""
 	if c.Draw == "text" {
 		if picture, err = draw.Text(s, v.Simulation); err != nil {
-			return train.Mistake(fmt.Errorf("draw: %w", err))
+			return usererror.New(fmt.Errorf("draw: %w", err))
 		}
 		picture = "\n" + picture
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 )
@@ -51,7 +51,7 @@ type selftestReport struct {
 func (c *selftestCommand) Run(a *app) error {
 	dev, err := a.openDevice(c.Device)
 	if err != nil {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	defer dev.Close()
 	r := selftestReport{Device: dev.Info(), OK: true}
@@ -68,7 +68,7 @@ func (c *selftestCommand) Run(a *app) error {
 	}
 	s.clear()
 	if len(r.Lines) == 0 {
-		return train.Mistake(fmt.Errorf("filter: no op's name contains %q", c.Filter))
+		return usererror.New(fmt.Errorf("filter: no op's name contains %q", c.Filter))
 	}
 	if c.JSON {
 		err = a.printJSON(r)

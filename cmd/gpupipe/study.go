@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/study"
-	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
 type studyCommand struct {
@@ -46,7 +46,7 @@ Examples:
 
 func (c *studyCommand) Run(a *app) error {
 	if c.Jobs < 1 || c.Jobs > 1024 {
-		return train.Mistake(fmt.Errorf("jobs: found %d, expected an integer from 1 to 1024", c.Jobs))
+		return usererror.New(fmt.Errorf("jobs: found %d, expected an integer from 1 to 1024", c.Jobs))
 	}
 	set := c.Set
 	if c.Device != "" {

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
-	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
 type traceCommand struct {
@@ -38,13 +38,13 @@ Examples:
 func (c *traceCommand) Run(a *app) error {
 	path := c.Path
 	if path == "" {
-		return train.Mistake(errors.New("no run is named: expected its folder, or its trace.json"))
+		return usererror.New(errors.New("no run is named: expected its folder, or its trace.json"))
 	}
 	earlier := "" // the part before the present one
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
 		parts, err := trace.Parts(path)
 		if err != nil {
-			return train.Mistake(err)
+			return usererror.New(err)
 		}
 		if n := len(parts); n > 0 {
 			earlier = filepath.Join(path, trace.PartName(parts[n-1]))
@@ -56,7 +56,7 @@ func (c *traceCommand) Run(a *app) error {
 		if earlier != "" {
 			err = fmt.Errorf("%w; what came before the run was last resumed is in %s", err, earlier)
 		}
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	if c.JSON {
 		return a.printJSON(s)

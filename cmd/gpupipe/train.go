@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"unicode/utf8"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/bench"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -97,12 +98,12 @@ func (c *trainCommand) load() (train.Config, error) {
 	if path == "" {
 		path = c.Config
 	} else if c.Config != "" {
-		return train.Config{}, train.Mistake(fmt.Errorf("two configs are given: %s and %s", c.Path, c.Config))
+		return train.Config{}, usererror.New(fmt.Errorf("two configs are given: %s and %s", c.Path, c.Config))
 	}
 	set := c.Set
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
 		if !utf8.ValidString(path) {
-			return train.Config{}, train.Mistake(fmt.Errorf("%q: a name that is not UTF-8, which a config cannot hold", path))
+			return train.Config{}, usererror.New(fmt.Errorf("%q: a name that is not UTF-8, which a config cannot hold", path))
 		}
 		kept, err := configIn(path)
 		if err != nil {
@@ -112,7 +113,7 @@ func (c *trainCommand) load() (train.Config, error) {
 		path = kept
 	}
 	if path == "" && len(set) == 0 {
-		return train.Config{}, train.Mistake(fmt.Errorf("no config is given: name a YAML file, or set keys with --set"))
+		return train.Config{}, usererror.New(fmt.Errorf("no config is given: name a YAML file, or set keys with --set"))
 	}
 	if c.Device != "" {
 		set = append(set, "pipeline.devices=["+quoted(c.Device)+"]")
@@ -124,7 +125,7 @@ func (c *trainCommand) load() (train.Config, error) {
 func configIn(dir string) (string, error) {
 	path := filepath.Join(dir, "config.yaml")
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		return "", train.Mistake(fmt.Errorf("%s: a folder without config.yaml: expected a YAML file or the folder of a run", dir))
+		return "", usererror.New(fmt.Errorf("%s: a folder without config.yaml: expected a YAML file or the folder of a run", dir))
 	}
 	return path, nil
 }

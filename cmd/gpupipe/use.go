@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -59,9 +60,9 @@ func (c *evalCommand) Run(a *app) error {
 func windowFlags(batchSize, seqLen int) error {
 	switch {
 	case batchSize < 1 || batchSize > 1<<16:
-		return train.Mistake(fmt.Errorf("batch-size: found %d, expected an integer from 1 to %d", batchSize, 1<<16))
+		return usererror.New(fmt.Errorf("batch-size: found %d, expected an integer from 1 to %d", batchSize, 1<<16))
 	case seqLen < 0 || seqLen > 1<<24:
-		return train.Mistake(fmt.Errorf("seq-len: found %d, expected an integer from 1 to %d (0: the model's)", seqLen, 1<<24))
+		return usererror.New(fmt.Errorf("seq-len: found %d, expected an integer from 1 to %d (0: the model's)", seqLen, 1<<24))
 	}
 	return nil
 }
@@ -93,7 +94,7 @@ func (c *generateCommand) Run(a *app) error {
 		return err
 	}
 	if c.Tokens < 1 {
-		return train.Mistake(fmt.Errorf("tokens: found %d, expected at least 1", c.Tokens))
+		return usererror.New(fmt.Errorf("tokens: found %d, expected at least 1", c.Tokens))
 	}
 	src, err := train.OpenWeights(c.From, nil, c.Tokenizer, train.Weights(c.Weights), a.note)
 	if err != nil {
@@ -155,7 +156,7 @@ Example:
 func (c *dataCommand) Run(a *app) error {
 	tok, err := tokenizer.Open(c.Tokenizer)
 	if err != nil {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	p := &progress{app: a, json: c.JSON}
 	began := time.Now()
@@ -169,7 +170,7 @@ func (c *dataCommand) Run(a *app) error {
 		return errInterrupted
 	}
 	if err != nil {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	if c.JSON {
 		return a.printJSON(m)

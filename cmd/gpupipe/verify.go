@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/verify"
 )
 
@@ -36,7 +36,7 @@ var errVerify = errors.New("a pipeline of these devices does not compute what it
 
 func (c *verifyCommand) Run(a *app) error {
 	if c.Batches != 0 && (c.Batches < 6 || c.Batches > 10000) {
-		return train.Mistake(fmt.Errorf("batches: found %d, expected 6 to 10000, or 0", c.Batches))
+		return usererror.New(fmt.Errorf("batches: found %d, expected 6 to 10000, or 0", c.Batches))
 	}
 	s := &status{app: a, silent: c.JSON}
 	r, err := verify.Run(a.ctx, verify.Options{Devices: c.Device, OpenDevice: a.openDevice, Quick: c.Quick, Batches: c.Batches, Filter: c.Filter,

@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/sidecar"
 )
@@ -71,7 +71,7 @@ func thisProgram() (string, error) {
 
 func (c *workerCommand) Run(a *app) error {
 	if _, _, _, err := parseDevice(c.Device); err != nil {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	mute := &app{ctx: a.ctx, stdout: io.Discard, stderr: io.Discard} // what is to be said of devices the host says
 	open := func(name string) (device.Device, error) {
@@ -84,7 +84,7 @@ func (c *workerCommand) Run(a *app) error {
 	err := sidecar.Work(context.WithoutCancel(a.ctx), os.Stdin, c.Socket, open)
 	var usage *sidecar.UsageError
 	if errors.As(err, &usage) {
-		return train.Mistake(err)
+		return usererror.New(err)
 	}
 	return err
 }

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpupipe/gpupipe/runtime/webgpujs/chromium"
+	"github.com/gpupipe/gpupipe/internal/chromium"
 )
 
 //go:embed page.html

@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/chromium"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/runtime/webgpujs/chromium"
 )
 
 // How a program ends is passed on, or no test that it runs could fail.

@@ -7,11 +7,10 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
 	"github.com/tetratelabs/wazero/sys"
-
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
 )
 
 // wasi runs a program under wazero. It sees the machine's files, which it cannot change, and a folder of its own for temporary

@@ -14,13 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/examples/browser/trainer"
+	"github.com/gpupipe/gpupipe/internal/chromium"
+	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/examples/browser/trainer"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
-	"github.com/gpupipe/gpupipe/runtime/webgpujs/chromium"
-	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 )
 
 // fileSystem is every way in which saving changes the disk, so that tests can fail each one in turn.

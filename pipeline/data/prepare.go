@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
-	"github.com/gpupipe/gpupipe/pipeline/lock"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/lock"
 )
 
 // PrepareOptions says what Prepare makes of what.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/lock"
+	"github.com/gpupipe/gpupipe/internal/lock"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"

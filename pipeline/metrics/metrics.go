@@ -15,7 +15,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 )
 
 // Value is one measurement. Whole numbers are exact up to 2⁵³.

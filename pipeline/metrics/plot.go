@@ -8,14 +8,13 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
-
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
 )
 
 // Kind is how a series is drawn.

@@ -10,7 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"go.yaml.in/yaml/v3"
 )
@@ -172,10 +173,10 @@ func (os *optimizers) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key strin
 func Load(path string, overrides []string) (*Grid, error) {
 	d, err := strictyaml.Load(path)
 	if err != nil {
-		return nil, train.Mistake(err)
+		return nil, usererror.New(err)
 	}
 	g, err := parse(d, filepath.Dir(path), overrides)
-	return g, train.Mistake(err)
+	return g, usererror.New(err)
 }
 
 // parse reads a grid whose files are named relative to dir.

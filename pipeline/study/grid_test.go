@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -91,7 +91,7 @@ func TestTheBaseMayBeAFileBesideTheGrid(t *testing.T) {
 	require.NoError(t, err, "the mode is the grid's")
 	assert.Zero(t, c.Pipeline.Delay)
 	assert.Equal(t, 128, c.Model.DModel)
-	var user *train.UserError
+	var user *usererror.Error
 	_, err = Load(write("bad.yaml", "base: none.yaml\ndir: s\n"+twoOptimizers), nil)
 	assert.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "bad.yaml:1: base: ")

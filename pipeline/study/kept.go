@@ -11,8 +11,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
-	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
@@ -38,7 +39,7 @@ func writeJSON(path string, v any) error {
 }
 
 func writeFile(path string, text []byte) error {
-	return train.Mistake(atomicfile.Write(path, func(w io.Writer) error {
+	return usererror.New(atomicfile.Write(path, func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	}))
@@ -49,7 +50,7 @@ func writeFile(path string, text []byte) error {
 func (g *Grid) kept(r Run) (o outcome, ended bool, err error) {
 	dir := g.Folder(r)
 	if err := g.sameConfig(r, filepath.Join(dir, "config.yaml")); err != nil {
-		return o, false, train.Mistake(err)
+		return o, false, usererror.New(err)
 	}
 	path := filepath.Join(dir, outcomeFile)
 	text, err := strictyaml.ReadSmall(path)
@@ -62,11 +63,11 @@ func (g *Grid) kept(r Run) (o outcome, ended bool, err error) {
 	}
 	switch {
 	case err != nil:
-		return o, false, train.Mistake(fmt.Errorf("%s: %w", path, err))
+		return o, false, usererror.New(fmt.Errorf("%s: %w", path, err))
 	case f.Diverged != "":
 		return outcome{math.Inf(1), f.Diverged}, true, nil
 	case f.ValLoss == nil:
-		return o, false, train.Mistake(fmt.Errorf("%s: neither val_loss nor diverged: remove the file to train again", path))
+		return o, false, usererror.New(fmt.Errorf("%s: neither val_loss nor diverged: remove the file to train again", path))
 	}
 	return outcome{*f.ValLoss, ""}, true, nil
 }

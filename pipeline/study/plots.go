@@ -5,8 +5,8 @@ import (
 	"math"
 	"path/filepath"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
-	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
 const lossAxis = "validation loss (nats per token)"
@@ -20,7 +20,7 @@ func (rep *Report) plot(g *Grid) (files []string, err error) {
 		}
 		if path := filepath.Join(g.Dir, "gaps"+suffix); rep.hasGap(tuning, g.Stages[0]) {
 			if err := rep.plotGaps(path, g, tuning); err != nil {
-				return nil, train.Mistake(err)
+				return nil, usererror.New(err)
 			}
 			files = append(files, path)
 		}
@@ -28,7 +28,7 @@ func (rep *Report) plot(g *Grid) (files []string, err error) {
 			path := filepath.Join(g.Dir, "loss-"+o.Label+suffix)
 			drawn, err := rep.plotCurves(path, g, tuning, o)
 			if err != nil {
-				return nil, train.Mistake(err)
+				return nil, usererror.New(err)
 			}
 			if drawn {
 				files = append(files, path)
@@ -42,7 +42,7 @@ func (rep *Report) plot(g *Grid) (files []string, err error) {
 			continue
 		}
 		if err := metrics.Draw(path, metrics.Axes{X: "learning rate", Y: lossAxis, LogX: true}, series...); err != nil {
-			return nil, train.Mistake(err)
+			return nil, usererror.New(err)
 		}
 		files = append(files, path)
 	}

@@ -10,8 +10,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
-	"github.com/gpupipe/gpupipe/pipeline/lock"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/lock"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
@@ -77,7 +78,7 @@ func Execute(ctx context.Context, g *Grid, o Options) (*Report, error) {
 func (g *Grid) takeFolder(o Options) (release func(), err error) {
 	made := atomicfile.MissingFolders(g.Dir)
 	if err := os.MkdirAll(filepath.Join(g.Dir, "runs"), 0o777); err != nil {
-		return nil, train.Mistake(fmt.Errorf("dir: %w", err))
+		return nil, usererror.New(fmt.Errorf("dir: %w", err))
 	}
 	unlock, err := lock.Folder(g.Dir)
 	if errors.Is(err, lock.ErrUnsupported) {
@@ -86,7 +87,7 @@ func (g *Grid) takeFolder(o Options) (release func(), err error) {
 		}
 		unlock = func() {}
 	} else if err != nil {
-		return nil, train.Mistake(fmt.Errorf("dir: %w", err))
+		return nil, usererror.New(fmt.Errorf("dir: %w", err))
 	}
 	return func() {
 		unlock()

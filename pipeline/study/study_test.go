@@ -14,7 +14,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/pipeline/lock"
+	"github.com/gpupipe/gpupipe/internal/lock"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
@@ -92,7 +93,7 @@ func (f *fake) train(ctx context.Context, c train.Config, o train.Options) (res 
 			f.stop(r)
 		}
 		if step == 2 && math.IsInf(loss, 1) {
-			return res, train.Mistake(fmt.Errorf("step 2: the loss is NaN: %w", train.ErrDiverged))
+			return res, usererror.New(fmt.Errorf("step 2: the loss is NaN: %w", train.ErrDiverged))
 		}
 		if ctx.Err() != nil && step < c.Train.Steps {
 			f.mu.Lock()
@@ -244,7 +245,7 @@ func TestAFailureStopsTheStudy(t *testing.T) {
 	_, err := Execute(context.Background(), g, Options{Train: f.train, Jobs: 2})
 	require.Error(t, err)
 	assert.ErrorContains(t, err, "adamw, sync, lr 0.002, seed 1 ("+g.Folder(bad)+"): device lost")
-	var user *train.UserError
+	var user *usererror.Error
 	assert.False(t, errors.As(err, &user))
 	assert.LessOrEqual(t, f.count(), 3, "no more are begun")
 	f = &fake{world: truth}
@@ -318,7 +319,7 @@ func TestAnotherConfigInTheWay(t *testing.T) {
 	require.NoError(t, err)
 	f := &fake{world: truth}
 	_, err = Execute(context.Background(), longer, Options{Train: f.train})
-	var user *train.UserError
+	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "config.yaml: train.steps: found 4, but the study has 5 now: choose another dir")
 	assert.Zero(t, f.count())
@@ -360,7 +361,7 @@ func TestOneStudyAFolder(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o666))
 	g.Dir = filepath.Join(file, "study")
 	_, err = Execute(context.Background(), g, Options{Train: (&fake{world: truth}).train})
-	var user *train.UserError
+	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "dir: ")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -67,10 +68,10 @@ func (c Config) alignedInputs(m model.Model, all []data.Aligned) (inputs []graph
 	}
 	for _, a := range all {
 		if slices.Contains(taken, a.Name) {
-			return nil, mistakef("data.aligned: tensor %q: losses have an input of this name, expected another", a.Name)
+			return nil, usererror.Errorf("data.aligned: tensor %q: losses have an input of this name, expected another", a.Name)
 		}
 		if size := a.Bytes() * c.batchTokens(); size > mostBytes {
-			return nil, mistakef("data.aligned: tensor %q has %d bytes a batch, expected at most %d", a.Name, size, mostBytes)
+			return nil, usererror.Errorf("data.aligned: tensor %q has %d bytes a batch, expected at most %d", a.Name, size, mostBytes)
 		}
 		inputs = append(inputs, graph.Named{ID: a.Name, Type: graph.T(alignedTypes[a.DType].graph, a.Shape...)})
 	}
@@ -97,7 +98,7 @@ func (r *run) feedBatches(context.Context) error {
 		return nil
 	}
 	if size := 4 * r.batchTokens(); size > mostBytes {
-		return mistakef("train.batch_size: the tokens of a batch have %d bytes, of which hooks take at most %d", size, mostBytes)
+		return usererror.Errorf("train.batch_size: the tokens of a batch have %d bytes, of which hooks take at most %d", size, mostBytes)
 	}
 	f := feed{first: standing{place{r.step, int64(r.step) + r.leftOut}, make([][]byte, len(all))}, steps: r.Train.Steps, instances: instances,
 		hooks: all, begin: r.rawBatch, end: r.finishBatch, note: r.hooks.note}
@@ -115,7 +116,7 @@ func (r *run) firstBatch(ctx context.Context) error {
 		return nil
 	}
 	_, err := r.feeder.await(ctx, r.step)
-	return Mistake(err)
+	return usererror.New(err)
 }
 
 // rawBatch is a batch as the data have it, for hooks.
@@ -156,7 +157,7 @@ func (r *run) finishBatch(b *hook.Batch) engine.Batch {
 func (r *run) plainBatch(number int64) (engine.Batch, error) {
 	tokens, targets, err := r.data.train.Batch(number)
 	if err != nil {
-		return nil, Mistake(err)
+		return nil, usererror.New(err)
 	}
 	out := engine.Batch{model.TokensInput: bytesOfU32(asU32(tokens)), model.TargetsInput: bytesOfU32(asU32(targets))}
 	if len(r.inputs.Aligned) == 0 {
@@ -164,7 +165,7 @@ func (r *run) plainBatch(number int64) (engine.Batch, error) {
 	}
 	aligned, err := r.data.train.AlignedBatch(number)
 	if err != nil {
-		return nil, Mistake(err)
+		return nil, usererror.New(err)
 	}
 	for i, a := range r.data.train.Aligned() {
 		r.addAligned(out, a.Name, aligned[i])

@@ -13,8 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -281,7 +282,7 @@ func TestABatchThatAHookCannotMapStopsTheRun(t *testing.T) {
 			dir := t.TempDir()
 			c := demo(t, dir, "data.shuffle=false", "data.train=["+marked(t, dir, batch)+"]", withHooks(stumbling(t, false, does...)+", hook: map_batch, seconds: 0.1"))
 			_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
-			var user *UserError
+			var user *usererror.Error
 			require.ErrorAs(t, err, &user, want)
 			assert.ErrorContains(t, err, fmt.Sprintf("stumbling.wasm: map_batch: batch %d: %s", batch, want))
 			if batch == 0 {
@@ -422,7 +423,7 @@ func TestMistakesOfLossesAndTensors(t *testing.T) {
 	} {
 		c := demo(t, dir, overrides...)
 		_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
-		var user *UserError
+		var user *usererror.Error
 		assert.ErrorAs(t, err, &user, want)
 		assert.ErrorContains(t, err, want)
 		assert.NoDirExists(t, c.Run.Dir)

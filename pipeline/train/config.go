@@ -10,7 +10,8 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"go.yaml.in/yaml/v3"
 )
@@ -121,12 +122,12 @@ func LoadConfig(path string, overrides []string) (Config, error) {
 	if path != "" {
 		var err error
 		if text, err = strictyaml.ReadSmall(path); err != nil {
-			return Config{}, Mistake(err)
+			return Config{}, usererror.New(err)
 		}
 		file = path
 	}
 	c, err := ParseConfig(file, text, overrides)
-	return c, Mistake(err)
+	return c, usererror.New(err)
 }
 
 // ParseConfig is LoadConfig on a text; file is how errors name it.

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -197,7 +198,7 @@ func TestWeightsToStartFromGiveTheModel(t *testing.T) {
 
 func TestLoadConfigBoundsWhatItReads(t *testing.T) {
 	dir := t.TempDir()
-	var user *UserError
+	var user *usererror.Error
 	_, err := LoadConfig(dir, nil)
 	assert.ErrorContains(t, err, "not a regular file")
 	assert.ErrorAs(t, err, &user)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 )
@@ -75,7 +76,7 @@ func (d *corpus) close() error {
 func (r *run) openData(ctx context.Context) error {
 	tok, err := tokenizer.Open(r.Data.Tokenizer)
 	if err != nil {
-		return Mistake(fmt.Errorf("data.tokenizer: %w", err))
+		return usererror.New(fmt.Errorf("data.tokenizer: %w", err))
 	}
 	progress := func(done, total int64) {
 		r.Report.Reading(done, total)
@@ -84,5 +85,5 @@ func (r *run) openData(ctx context.Context) error {
 	if r.data, err = openCorpus(ctx, r.Config, tok, r.Train.BatchSize/r.Train.Microbatches, r.hooks.documents(), progress); err == nil {
 		r.hooks.tellDocuments(r.Report)
 	}
-	return Mistake(err)
+	return usererror.New(err)
 }

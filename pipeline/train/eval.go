@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -38,7 +39,7 @@ func (e evaluation) loss(ctx context.Context, each func(inputs, targets []int32,
 		}
 		inputs, targets, err := e.windows.Batch(at / int64(e.rows))
 		if err != nil {
-			return 0, Mistake(err)
+			return 0, usererror.New(err)
 		}
 		p, err := runOn(e.session, evalProgram, inputs, targets, model.LossesOutput)
 		if err != nil {
@@ -148,19 +149,19 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 	defer src.Close()
 	text, name, err := src.text(ctx, o)
 	if err != nil {
-		return out, Mistake(err)
+		return out, usererror.New(err)
 	}
 	defer text.Close()
 	if err := src.shorten(o.SeqLen); err != nil {
-		return out, Mistake(err)
+		return out, usererror.New(err)
 	}
 	windows, err := data.NewBatcher(text, data.BatchConfig{SeqLen: src.Model.Size().SeqLen, BatchSize: o.BatchSize})
 	if err != nil {
-		return out, Mistake(err)
+		return out, usererror.New(err)
 	}
 	g, err := src.Model.Eval(o.BatchSize)
 	if err != nil {
-		return out, Mistake(err)
+		return out, usererror.New(err)
 	}
 	s, err := src.load(o.Device, o.OpenDevice, o.Execute, map[string]*graph.Graph{evalProgram: g})
 	if err != nil {
@@ -169,7 +170,7 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 	defer s.Close()
 	out = Evaluation{Model: src.Dir, Weights: cmp.Or(o.Weights, WeightsX), Text: name}
 	if out.UnigramEntropy, err = text.UnigramEntropy(); err != nil {
-		return out, Mistake(err)
+		return out, usererror.New(err)
 	}
 	return out, out.measure(ctx, evaluation{s, windows, o.BatchSize, math.MaxInt64}, src, o.Progress)
 }
@@ -209,7 +210,7 @@ func (out *Evaluation) measure(ctx context.Context, e evaluation, src *Source, p
 		return err
 	}
 	if !finite(out.Loss) {
-		return mistakef("%s: the loss on %s is %v: the model's weights, or what it computes with them, are not finite", out.Model, out.Text, out.Loss)
+		return usererror.Errorf("%s: the loss on %s is %v: the model's weights, or what it computes with them, are not finite", out.Model, out.Text, out.Loss)
 	}
 	out.Perplexity = min(math.Exp(out.Loss), math.MaxFloat64) // JSON has no infinity
 	if spelled && out.Bytes > 0 {

@@ -14,7 +14,8 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 )
 
@@ -57,15 +58,15 @@ var exportTypes = map[string]exportType{
 // Export writes a model as a folder that Hugging Face's transformers reads: config.json, generation_config.json,
 // tokenizer.json, tokenizer_config.json and model.safetensors, in shards with an index where it is large. The folder appears
 // whole or not at all. A model that a hook wrote has other tensors than a Llama: its folder holds the module instead, and is read by
-// OpenModel. Errors of the input are UserErrors.
+// OpenModel. Errors of the input are marked by usererror.
 func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	o.DType = cmp.Or(o.DType, "f32")
 	as, ok := exportTypes[o.DType]
 	if !ok {
-		return out, mistakef("dtype: found %q, expected f32, bf16 or f16", o.DType)
+		return out, usererror.Errorf("dtype: found %q, expected f32, bf16 or f16", o.DType)
 	}
 	if err := writable(o.Out, o.Force); err != nil {
-		return out, Mistake(err)
+		return out, usererror.New(err)
 	}
 	src, err := OpenWeights(o.From, o.Step, o.Tokenizer, o.Weights, o.Note)
 	if err != nil {
@@ -96,7 +97,7 @@ func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	if ctx.Err() != nil {
 		return out, ctx.Err()
 	}
-	return out, Mistake(err)
+	return out, usererror.New(err)
 }
 
 // ours are the files that an export may consist of.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
@@ -146,7 +147,7 @@ func TestExportReplacesExportsOnly(t *testing.T) {
 	refused := func(o ExportOptions, want string) {
 		t.Helper()
 		_, err := Export(context.Background(), o)
-		var user *UserError
+		var user *usererror.Error
 		require.ErrorAs(t, err, &user)
 		assert.ErrorContains(t, err, want)
 		assert.Equal(t, []string{"out"}, listing(t, parent))
@@ -193,7 +194,7 @@ func TestExportRefuses(t *testing.T) {
 	} {
 		o.Out = filepath.Join(parent, "a", "out")
 		_, err := Export(context.Background(), o)
-		var user *UserError
+		var user *usererror.Error
 		assert.ErrorAs(t, err, &user, want)
 		assert.ErrorContains(t, err, want)
 		assert.Empty(t, listing(t, parent))

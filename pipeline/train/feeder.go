@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -116,7 +117,7 @@ func (d *feeder) await(ctx context.Context, step int) (engine.Batch, error) {
 		select {
 		case <-s.ready: // both
 		default:
-			return nil, Mistake(d.err)
+			return nil, usererror.New(d.err)
 		}
 	}
 	if first && d.trace != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -58,7 +59,7 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 	c = planned(t, replicas...)
 	small["null:3"] = 1 << 10
 	_, err = Run(t.Context(), c, Options{OpenDevice: sized(small)})
-	assert.ErrorAs(t, err, new(*UserError))
+	assert.ErrorAs(t, err, new(*usererror.Error))
 	assert.ErrorContains(t, err, "does not fit on null:1 and null:3: ")
 	assert.ErrorContains(t, err, "1024 available")
 	assert.NoDirExists(t, c.Run.Dir)
@@ -73,7 +74,7 @@ func TestLinesOfOneDeviceFitTogether(t *testing.T) {
 	replicas := []string{"train.steps=1", "pipeline.stages=1", "pipeline.replicas=2", "pipeline.recompute=never"}
 	c := planned(t, append(replicas, "pipeline.devices=[null:0]")...)
 	_, err = Run(t.Context(), c, Options{OpenDevice: sized(map[string]int64{"null:0": 2 * need * 9 / 10})})
-	assert.ErrorAs(t, err, new(*UserError))
+	assert.ErrorAs(t, err, new(*usererror.Error))
 	require.ErrorIs(t, err, exec.ErrTooLarge)
 	assert.Regexp(t, fmt.Sprintf(`^replica 0 stage 0 and replica 1 stage 0 on null:0: does not fit the device: \d+ bytes needed together, %d available$`, 2*need*9/10), err.Error())
 	assert.NoDirExists(t, c.Run.Dir)

@@ -8,9 +8,10 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/lock"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
-	"github.com/gpupipe/gpupipe/pipeline/lock"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 )
@@ -36,7 +37,7 @@ type folder struct {
 // takeFolder makes the run folder if need be, finds out whether it can be written to, and locks it.
 func (r *run) takeFolder(context.Context) error {
 	dir, f := r.Run.Dir, &r.folder
-	fail := func(err error) error { return Mistake(fmt.Errorf("run.dir: %w", err)) }
+	fail := func(err error) error { return usererror.New(fmt.Errorf("run.dir: %w", err)) }
 	f.folders = atomicfile.MissingFolders(dir)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return fail(err)
@@ -152,7 +153,7 @@ func (r *run) openFolder(context.Context) (err error) {
 		},
 	} {
 		if err := step(); err != nil {
-			return Mistake(fmt.Errorf("run folder: %w", err))
+			return usererror.New(fmt.Errorf("run folder: %w", err))
 		}
 	}
 	r.folder.begun = true

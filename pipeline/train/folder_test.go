@@ -6,7 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/pipeline/lock"
+	"github.com/gpupipe/gpupipe/internal/lock"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -23,7 +24,7 @@ func TestTwoRunsCannotShareAFolder(t *testing.T) {
 	}}
 	_, err := Run(context.Background(), c, options(&reference{}, n))
 	require.NoError(t, err, "the first run goes on")
-	var user *UserError
+	var user *usererror.Error
 	require.ErrorAs(t, second, &user)
 	assert.ErrorIs(t, second, lock.ErrHeld)
 	assert.ErrorContains(t, second, "run.dir: "+c.Run.Dir+" is in use by another process")
@@ -39,7 +40,7 @@ func TestARunThatCannotBeginLeavesNothing(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(c.Run.Dir, name), nil, 0o666))
 	}
 	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
-	var user *UserError
+	var user *usererror.Error
 	require.ErrorAs(t, err, &user)
 	left, err := os.ReadDir(c.Run.Dir)
 	require.NoError(t, err)
@@ -51,7 +52,7 @@ func TestARunThatCannotBeginLeavesNothing(t *testing.T) {
 func TestAValidationLossThatIsNotFiniteStops(t *testing.T) {
 	c := demo(t, t.TempDir())
 	_, err := Run(context.Background(), c, options(&reference{blind: true}, &notes{}))
-	var user *UserError
+	var user *usererror.Error
 	require.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "step 2: the validation loss after it is NaN")
 	assert.ErrorIs(t, err, ErrDiverged)
@@ -74,7 +75,7 @@ func TestEvaluateTellsOfDamage(t *testing.T) {
 
 	o.Execute = (&reference{blind: true}).execute
 	_, err = Evaluate(context.Background(), o)
-	var user *UserError
+	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "is NaN: the model's weights")
 	o.Data = []string{"none.txt"}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -30,11 +31,11 @@ type Sampling struct {
 func (s Sampling) Validate() error {
 	switch {
 	case !(s.Temperature >= 0) || math.IsInf(s.Temperature, 1):
-		return mistakef("temperature: found %v, expected a number of at least 0", graph.Real(s.Temperature))
+		return usererror.Errorf("temperature: found %v, expected a number of at least 0", graph.Real(s.Temperature))
 	case s.TopK < 0:
-		return mistakef("top-k: found %d, expected at least 0 (0: no limit)", s.TopK)
+		return usererror.Errorf("top-k: found %d, expected at least 0 (0: no limit)", s.TopK)
 	case !(s.TopP > 0) || s.TopP > 1:
-		return mistakef("top-p: found %v, expected a number above 0 and at most 1", graph.Real(s.TopP))
+		return usererror.Errorf("top-p: found %v, expected a number above 0 and at most 1", graph.Real(s.TopP))
 	}
 	return nil
 }
@@ -58,7 +59,7 @@ func (s *Sampler) Next(logits []float32) (uint32, error) {
 	choices := make([]choice, len(logits))
 	for i, l := range logits {
 		if math.IsNaN(float64(l)) || math.IsInf(float64(l), 1) {
-			return 0, mistakef("the model's logits are not finite: token %d has %v", i, l)
+			return 0, usererror.Errorf("the model's logits are not finite: token %d has %v", i, l)
 		}
 		choices[i] = choice{uint32(i), float64(l)}
 	}
@@ -112,7 +113,7 @@ type reader interface {
 func NewGenerator(src *Source, dev string, open OpenDevice, execute engine.Executor) (*Generator, error) {
 	g, r, err := src.reader()
 	if err != nil {
-		return nil, errors.Join(Mistake(err), src.Close())
+		return nil, errors.Join(usererror.New(err), src.Close())
 	}
 	s, err := src.load(dev, open, execute, map[string]*graph.Graph{decodeProgram: g})
 	if err != nil {
@@ -179,7 +180,7 @@ func (g *Generator) Generate(ctx context.Context, prompt []byte, n int, s Sampli
 	}
 	ids, err := g.encode(prompt)
 	if err != nil {
-		return 0, Mistake(err)
+		return 0, usererror.New(err)
 	}
 	sampler := NewSampler(s)
 	out := &stream{tok: g.src.Tokenizer, emit: emit}

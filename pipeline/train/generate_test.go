@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -136,7 +137,7 @@ func TestOpenModelFindsRunsCheckpointsAndFolders(t *testing.T) {
 	_, err = OpenModel(dir, "gpt2")
 	assert.ErrorContains(t, err, "has 50257 tokens, but the model")
 	_, err = Evaluate(context.Background(), EvalOptions{From: dir + "/none", BatchSize: 1, OpenDevice: openNull})
-	var user *UserError
+	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/stretchr/testify/require"
 )
 

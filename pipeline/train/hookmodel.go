@@ -12,8 +12,9 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
-	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
 	"github.com/gpupipe/gpupipe/wasm"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -94,14 +95,14 @@ func (h *hooks) model(c ModelConfig, batch int) (model.Model, error) {
 	if err != nil && !errors.As(err, &known) {
 		err = fmt.Errorf("hook %s: %s: %w", m.HookConfig.File, hook.BuildModel, err)
 	}
-	return w, Mistake(err)
+	return w, usererror.New(err)
 }
 
 // openModel is the model of a config, for its microbatches, its pipeline and in its precision.
 func (c Config) openModel(h *hooks) (model.Model, error) {
 	m, err := h.model(c.Model, c.rows())
 	if err == nil {
-		err = Mistake(c.Pipeline.fits(m))
+		err = usererror.New(c.Pipeline.fits(m))
 	}
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -250,7 +251,7 @@ func TestMistakesInConfigsOfWrittenModels(t *testing.T) {
 		"model.vocab_size: found 100, but the tokenizer":                                              {"model.vocab_size=100"},
 	} {
 		_, err := Run(context.Background(), written(t, t.TempDir(), module, overrides...), options(&reference{}, &notes{}))
-		var user *UserError
+		var user *usererror.Error
 		assert.ErrorAs(t, err, &user)
 		assert.ErrorContains(t, err, want)
 	}

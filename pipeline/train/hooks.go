@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/wasm"
@@ -51,7 +52,7 @@ func openHooks(configs []HookConfig, cacheDir string, names ...string) (h *hooks
 	h = &hooks{}
 	defer func() {
 		if err != nil {
-			err = errors.Join(Mistake(err), h.close())
+			err = errors.Join(usererror.New(err), h.close())
 			h = &hooks{}
 		}
 	}()
@@ -179,7 +180,7 @@ func (h *hooks) Map(ctx context.Context, index int64, text []byte) (texts [][]by
 	texts = [][]byte{text}
 	for _, m := range h.mappers {
 		if texts, err = m.mapAll(ctx, index, texts); err != nil {
-			return nil, Mistake(err)
+			return nil, usererror.New(err)
 		}
 	}
 	return texts, nil
@@ -240,7 +241,7 @@ func (h *hooks) openRate(ctx context.Context, s optim.Schedule) (err error) {
 		h.schedule = s
 		if h.rate, err = m.Rate(ctx); err != nil {
 			h.rate = nil
-			return Mistake(err)
+			return usererror.New(err)
 		}
 	}
 	return h.rates(context.WithoutCancel(ctx), 1)
@@ -260,7 +261,7 @@ func (h *hooks) rates(ctx context.Context, to int) error {
 	for step := len(h.factors); h.rate != nil && step < to && ctx.Err() == nil; step++ {
 		f, err := h.rate.Factor(context.WithoutCancel(ctx), step, h.schedule.Steps, h.schedule.Factor(step))
 		if err != nil {
-			return Mistake(err)
+			return usererror.New(err)
 		}
 		h.factors = append(h.factors, f)
 	}
@@ -287,7 +288,7 @@ func (h *hooks) listen(ctx context.Context, kept []hookState) error {
 		}
 		l, err := m.Listener(ctx, state)
 		if err != nil {
-			return Mistake(err)
+			return usererror.New(err)
 		}
 		h.listeners = append(h.listeners, &listener{l, m})
 	}
@@ -314,7 +315,7 @@ func (h *hooks) heard(ctx context.Context, step int, metrics any) (stopped strin
 	for _, l := range h.listeners {
 		stop, err := l.Tell(context.WithoutCancel(ctx), step, text)
 		if err != nil {
-			return "", Mistake(err)
+			return "", usererror.New(err)
 		}
 		if stop {
 			stopped = l.HookConfig.File
@@ -361,7 +362,7 @@ func (h *hooks) states(ctx context.Context, ofBatches map[*loadedHook][]byte) (s
 				err = fmt.Errorf("hook %s: its state has %d bytes, at most %d can be kept", m.HookConfig.File, len(s.State), mostState)
 			}
 			if err != nil {
-				return nil, Mistake(err)
+				return nil, usererror.New(err)
 			}
 		}
 		states = append(states, s)

@@ -8,9 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -183,7 +184,7 @@ func TestResumingWithOtherHooksIsRefused(t *testing.T) {
 		"the checkpoint has nothing, the config learning_rate by module": config(hooked(focalHook, textHook, rateHook)),
 	} {
 		err := resume(c)
-		var user *UserError
+		var user *usererror.Error
 		assert.ErrorAs(t, err, &user)
 		assert.ErrorContains(t, err, "is of another run: ")
 		assert.ErrorContains(t, err, want)
@@ -221,7 +222,7 @@ func TestMistakesOfModulesAreTheUsers(t *testing.T) {
 		dir := t.TempDir()
 		c := demo(t, dir, hooked(hooks))
 		_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
-		var user *UserError
+		var user *usererror.Error
 		assert.ErrorAs(t, err, &user)
 		assert.ErrorContains(t, err, want)
 		if !strings.Contains(want, "learning_rate: batch") {

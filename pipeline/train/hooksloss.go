@@ -8,6 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -27,10 +28,10 @@ func (h *hooks) loss(ctx context.Context, in graphhook.Inputs, weighted bool) (*
 	}
 	loss, err := ms[0].BuildLoss(ctx, in)
 	if err != nil {
-		return nil, Mistake(err)
+		return nil, usererror.New(err)
 	}
 	if weighted && !loss.PerToken && !slices.Contains(loss.Asked, graphhook.Weights) {
-		return nil, mistakef("hook %s: %s: the loss is one number, %v, and does not ask for %q, which %s or %s sets: expected f32[%d], a number for each token, or a loss that uses them",
+		return nil, usererror.Errorf("hook %s: %s: the loss is one number, %v, and does not ask for %q, which %s or %s sets: expected f32[%d], a number for each token, or a loss that uses them",
 			ms[0].HookConfig.File, hook.BuildLoss, loss.Outputs[0].Value.Type, graphhook.Weights, hook.MapBatch, hook.TokenWeights, in.Rows)
 	}
 	return &moduleLoss{loss, ms[0]}, nil
@@ -112,7 +113,7 @@ func (h *hooks) openScalars(ctx context.Context, l *moduleLoss, steps int) (err 
 	}
 	if h.scalars, err = l.module.Scalars(ctx, len(l.Scalars)); err != nil {
 		h.scalars = nil
-		return Mistake(err)
+		return usererror.New(err)
 	}
 	h.steps, h.values = steps, map[int][]float32{}
 	return h.askScalars(ctx, 0, min(1, steps))
@@ -127,7 +128,7 @@ func (h *hooks) askScalars(ctx context.Context, from, to int) error {
 	for ; h.asked < to && ctx.Err() == nil; h.asked++ {
 		v, err := h.scalars.Values(context.WithoutCancel(ctx), h.asked, h.steps)
 		if err != nil {
-			return Mistake(err)
+			return usererror.New(err)
 		}
 		if h.asked >= from {
 			h.values[h.asked] = v

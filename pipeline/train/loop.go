@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
@@ -139,7 +140,7 @@ func (r *run) rescue(ctx context.Context, err error) error {
 	if r.step > max(r.saved, 0) {
 		failed = errors.Join(r.tellLast(ctx), r.save(ctx))
 	}
-	return errors.Join(mistakef("%w; %s", err, r.kept()), failed)
+	return errors.Join(usererror.Errorf("%w; %s", err, r.kept()), failed)
 }
 
 // due tells whether something done every n steps is to be done after this one.
@@ -156,7 +157,7 @@ func (r *run) evaluateNow(ctx context.Context) error {
 		return evaluating(fmt.Sprintf("evaluating after step %d", r.step), err)
 	}
 	if !finite(loss) {
-		return mistakef("step %d: the validation loss after it is %v: %w; %s %s", r.step, loss, ErrDiverged, r.kept(), calmer)
+		return usererror.Errorf("step %d: the validation loss after it is %v: %w; %s %s", r.step, loss, ErrDiverged, r.kept(), calmer)
 	}
 	r.pace.pause(time.Since(began))
 	r.trace.Complete(trace.RunTrack, trace.Run, trace.EvaluateEvent, began, time.Since(began), nil)
@@ -219,7 +220,7 @@ func (r *run) diverged(p Progress) error {
 	if p.LossScale > 0 {
 		scale = fmt.Sprintf(" with a loss scale of %.0f", p.LossScale)
 	}
-	return mistakef("step %d: the loss is %v and the norm of its gradient %v%s: the update was not applied and %w; %s %s",
+	return usererror.Errorf("step %d: the loss is %v and the norm of its gradient %v%s: the update was not applied and %w; %s %s",
 		p.Step, p.Loss, p.GradNorm, scale, ErrDiverged, r.kept(), calmer)
 }
 
@@ -248,10 +249,10 @@ func (r *run) tell(ctx context.Context, p Progress) error {
 	}
 	if p.Step > r.told {
 		if err := r.log.Append(p.Step, values...); err != nil {
-			return Mistake(err)
+			return usererror.New(err)
 		}
 		if err := r.events.Scalars(p.Step, time.Now(), values...); err != nil {
-			return Mistake(err)
+			return usererror.New(err)
 		}
 		r.Report.Step(p)
 	}

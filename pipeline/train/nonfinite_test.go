@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/stretchr/testify/assert"
@@ -120,7 +121,7 @@ func TestTenBatchesInARowAreSkipped(t *testing.T) {
 	assert.Len(t, n.text, 11)
 	for _, stages := range []int{1, 2} {
 		run, _, n, err := poisoned(t, only(append(ten, 13)...), append(steps, fmt.Sprintf("pipeline.stages=%d", stages))...)
-		var user *UserError
+		var user *usererror.Error
 		require.ErrorAs(t, err, &user)
 		require.ErrorIs(t, err, ErrDiverged)
 		assert.ErrorContains(t, err, "step 13: the loss is NaN")
@@ -203,7 +204,7 @@ func TestTheLossOfAModuleIsBlamed(t *testing.T) {
 	for _, layout := range []string{"pipeline.stages=1", "pipeline={stages: 2, schedule: 2bw}", "pipeline={stages: 1, delay: 1}", "pipeline.replicas=2"} {
 		n, err := run(&reference{}, layout)
 		require.ErrorIs(t, err, ErrDiverged)
-		assert.ErrorAs(t, err, new(*UserError))
+		assert.ErrorAs(t, err, new(*usererror.Error))
 		assert.Regexp(t, `^step 4: the loss is NaN .*the checkpoint of step 2 is kept .*; `+blame+`$`, err.Error())
 		assert.Len(t, n.steps, 3)
 

@@ -4,12 +4,13 @@ import (
 	"context"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 )
 
 func (r *run) makeOptimizer(context.Context) (err error) {
 	r.optimizer, err = newOptimizer(r.Config, r.model, r.hooks.factor())
-	return Mistake(err)
+	return usererror.New(err)
 }
 
 // newOptimizer applies the config's optimizer to the model: what is for hidden layers' matrices takes those that are neither in the first

@@ -3,7 +3,7 @@ package train
 import (
 	"cmp"
 
-	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
 )
 
 // OptimizerConfig chooses the optimizer. LR and WeightDecay are those of its own parameters: under sgd, adamw, lion and adan

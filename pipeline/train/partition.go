@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
@@ -83,7 +84,7 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 	}
 	aligned, err := data.ReadAligned(c.Data.Aligned)
 	if err != nil {
-		return nil, Mistake(err)
+		return nil, usererror.New(err)
 	}
 	t, err := c.task(ctx, h, m, aligned)
 	if err != nil {
@@ -142,14 +143,14 @@ func (c Config) partition(ctx context.Context, m model.Model, t task, devices []
 	}
 	problem.KeepOrder = true
 	plan, err := c.choose(problem)
-	return plan, Mistake(err)
+	return plan, usererror.New(err)
 }
 
 // costs are the units and the devices of a partition.Problem, one device a line.
 func (c Config) costs(ctx context.Context, m model.Model, t task, devices []device.Device, o measure.Options) (partition.Problem, bool, error) {
 	optimizer, err := newOptimizer(c, m, nil)
 	if err != nil {
-		return partition.Problem{}, false, Mistake(err)
+		return partition.Problem{}, false, usererror.New(err)
 	}
 	o.Staged = c.Pipeline.Isolate == inProcess // processes share no memory of which devices know
 	target := measure.Target{Model: m, Batch: c.rows(), Optimizer: optimizer, Loss: t.build(), Inputs: t.inputs}
@@ -221,7 +222,7 @@ func openPlaces(open OpenDevice, p PipelineConfig) (devices []device.Device, err
 		}
 		if byName[name] == nil {
 			if byName[name], err = open(name); err != nil {
-				return devices, Mistake(fmt.Errorf("pipeline.devices: %w", err))
+				return devices, usererror.New(fmt.Errorf("pipeline.devices: %w", err))
 			}
 		}
 		devices = append(devices, byName[name])

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -104,7 +105,7 @@ func TestPartitionThatDoesNotFitIsAMistake(t *testing.T) {
 	require.NoError(t, err)
 	assert.Less(t, tight.Largest(), free.Largest())
 	_, err = c.partition(context.Background(), c.Model.Config, task{}, nulls(2, free.Largest()/10), measure.Options{})
-	assert.IsType(t, new(UserError), err)
+	assert.IsType(t, new(usererror.Error), err)
 	var infeasible *partition.InfeasibleError
 	require.ErrorAs(t, err, &infeasible)
 	assert.ErrorContains(t, err, fmt.Sprint(free.Largest()/10, " available"))
@@ -139,7 +140,7 @@ func TestPlanPipeline(t *testing.T) {
 	assert.Contains(t, p.Schedules[0].Problem, "stage 0 (embed to head) does not fit")
 	_, err = PlanPipeline(context.Background(), planned(t), PlanOptions{OpenDevice: func(string) (device.Device, error) { return nil, fmt.Errorf("none here") }})
 	assert.EqualError(t, err, "pipeline.devices: none here")
-	assert.IsType(t, new(UserError), err)
+	assert.IsType(t, new(usererror.Error), err)
 }
 
 // A plan reckons with the loss that a module writes and with what it reads: tensors of any number of rows will do.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -140,7 +141,7 @@ func (r *run) layOut(ctx context.Context) (err error) {
 	if r.Pipeline.isFile() { // read once, whatever becomes of it during the run
 		file, err := r.pattern()
 		if err != nil {
-			return Mistake(err)
+			return usererror.New(err)
 		}
 		o.Schedule = func(batches int) (*schedule.Generator, error) { return schedule.Repeat(file, batches) }
 	}
@@ -194,7 +195,7 @@ func openDevices(open OpenDevice, p PipelineConfig, again bool) (devices []devic
 		}
 		dev, err := open(name)
 		if err != nil {
-			return devices, Mistake(fmt.Errorf("%s: %w", opening(name, again), err))
+			return devices, usererror.New(fmt.Errorf("%s: %w", opening(name, again), err))
 		}
 		devices = append(devices, dev)
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
-	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
 )
 
 // Values of pipeline.schedule and pipeline.correction that others follow from.

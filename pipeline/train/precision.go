@@ -8,8 +8,9 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
-	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -95,7 +96,7 @@ func precisionOn(d graph.DType, devices []device.Device) string {
 func (c Config) inPrecision(m model.Model) (model.Model, error) {
 	last := m.Units() - 1
 	if c.Train.dtype() == graph.F16 && len(m.Reads(last, last+1)) == 0 {
-		return nil, mistakef("train.precision: found f16, expected f32 or bf16: the last unit of the model, %s, has no parameter, and the loss scale is kept with those",
+		return nil, usererror.Errorf("train.precision: found f16, expected f32 or bf16: the last unit of the model, %s, has no parameter, and the loss scale is kept with those",
 			m.UnitScope(last))
 	}
 	return model.InPrecision(m, c.Train.dtype()), nil

@@ -9,7 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/profile"
@@ -116,7 +117,7 @@ func (r *run) writeProfile(batch int, last bool) error {
 	}
 	page, err := WriteProfile(r.Run.Dir, out)
 	if err != nil {
-		return Mistake(err)
+		return usererror.New(err)
 	}
 	r.result.Profile = page
 	if p.Done != nil {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/null"
@@ -70,7 +71,7 @@ func TestFaultsInARow(t *testing.T) {
 		began := time.Now()
 		_, err = Run(t.Context(), c, isolated(&reference{strikes: half}, n))
 		require.ErrorIs(t, err, device.ErrLost)
-		assert.False(t, errors.As(err, new(*UserError)), "exit code 1")
+		assert.False(t, errors.As(err, new(*usererror.Error)), "exit code 1")
 		assert.Regexp(t, `^device lost 3 times in a row, and pipeline.restarts is 2: (stage [0-2] \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; ){3}the checkpoint of step [24] is kept: with --resume the same command goes on from there$`, err.Error())
 		assert.Equal(t, time.Second, time.Since(began), "the second restart waits")
 		assert.Len(t, n.text, 4, "each restart is told of when it begins and when it is done")
@@ -181,7 +182,7 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 		assert.Empty(t, n.text)
 	}
 	_, err := Run(t.Context(), pipelined(t, t.TempDir(), "pipeline.isolate=process"), options(&reference{}, &notes{}))
-	var user *UserError
+	var user *usererror.Error
 	require.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "pipeline.isolate: found \"process\"")
 }

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/pipeline/trace"
 )
 
 // leg goes on with a run, if there is one, and interrupts it once it has told of a step; 0: never.
@@ -176,7 +176,7 @@ func TestResumeRefusesAnotherDelay(t *testing.T) {
 		o := options(&reference{}, &notes{})
 		o.Resume = true
 		_, err := Run(context.Background(), demo(t, dir, overrides...), o)
-		var user *UserError
+		var user *usererror.Error
 		require.ErrorAs(t, err, &user, want)
 		assert.ErrorContains(t, err, stepDir(filepath.Join(dir, "run"), 6)+" is of another run: ")
 		assert.ErrorContains(t, err, want)
@@ -214,7 +214,7 @@ func TestResumeFromBeforePipelines(t *testing.T) {
 	o := options(&reference{}, &notes{})
 	o.Resume = true
 	_, err := Run(context.Background(), c, o)
-	var user *UserError
+	var user *usererror.Error
 	require.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, filepath.Join(stopped.Checkpoint, "state.json"))
 	assert.ErrorContains(t, err, "pipeline.colour: unknown key")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -54,7 +55,7 @@ type Result struct {
 
 // Run trains. When ctx ends it finishes the step under way, saves, and returns with Interrupted set; before the first step is done it waits
 // for none, and where nothing was there to be resumed and nothing is written yet, it returns the error of ctx. Everything that can be
-// wrong with the input is found before anything is written; such errors are UserErrors.
+// wrong with the input is found before anything is written; such errors are marked by usererror.
 func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
 	if o.Report == nil {
 		o.Report = Silent{}
@@ -151,7 +152,7 @@ func (r *run) plan(ctx context.Context) (err error) {
 	open := r.OpenDevice
 	if r.isolated() {
 		if open = r.openWorker; r.OpenWorker == nil {
-			return Mistake(bad("pipeline.isolate", r.Pipeline.Isolate, "%s: devices in processes of their own are for gpupipe train and study", nowhere))
+			return usererror.New(bad("pipeline.isolate", r.Pipeline.Isolate, "%s: devices in processes of their own are for gpupipe train and study", nowhere))
 		}
 	}
 	if r.devices, err = openDevices(open, r.Pipeline, r.restarting()); err != nil {
@@ -184,7 +185,7 @@ func (r *run) announce(context.Context) error {
 // planError tells a model that is too large, which is the user's to mend, from a device that fails.
 func planError(err error) error {
 	if errors.Is(err, exec.ErrTooLarge) || errors.Is(err, device.ErrOutOfMemory) {
-		return Mistake(err)
+		return usererror.New(err)
 	}
 	return err
 }
@@ -266,7 +267,7 @@ func (r *run) finish() error {
 	}
 	records, err := metrics.Read(filepath.Join(r.Run.Dir, metricsFile))
 	if err != nil {
-		return Mistake(err)
+		return usererror.New(err)
 	}
 	path := filepath.Join(r.Run.Dir, "loss.png")
 	series := []metrics.Series{
@@ -277,7 +278,7 @@ func (r *run) finish() error {
 	switch err := metrics.Plot(path, series...); {
 	case errors.Is(err, metrics.ErrNoPoint): // all batches were skipped
 	case err != nil:
-		return Mistake(err)
+		return usererror.New(err)
 	default:
 		r.result.Plot = path
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -275,7 +276,7 @@ func TestResumeRefusesAnotherRun(t *testing.T) {
 		o := options(&reference{}, &notes{})
 		o.Resume = true
 		_, err := Run(context.Background(), demo(t, dir, override), o)
-		var user *UserError
+		var user *usererror.Error
 		assert.ErrorAs(t, err, &user, override)
 		assert.ErrorContains(t, err, want, override)
 	}
@@ -293,7 +294,7 @@ func TestARunIsNotWrittenOver(t *testing.T) {
 	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
 	require.NoError(t, err)
 	_, err = Run(context.Background(), c, options(&reference{}, &notes{}))
-	var user *UserError
+	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "holds a run already: continue it with --resume")
 }
@@ -301,7 +302,7 @@ func TestARunIsNotWrittenOver(t *testing.T) {
 func TestNaNStopsBeforeTheUpdateAndKeepsTheCheckpoint(t *testing.T) {
 	c := demo(t, t.TempDir())
 	_, err := Run(context.Background(), c, options(&reference{poison: from(4)}, &notes{}))
-	var user *UserError
+	var user *usererror.Error
 	require.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "step 4: the loss is NaN")
 	assert.ErrorContains(t, err, "the checkpoint of step 2 is kept")
@@ -357,7 +358,7 @@ func TestBadInputWritesNothing(t *testing.T) {
 		"run.dir=" + filepath.Join(file, "run"): "not a directory",
 	} {
 		_, err := Run(context.Background(), demo(t, dir, override), options(&reference{}, &notes{}))
-		var user *UserError
+		var user *usererror.Error
 		if assert.ErrorAs(t, err, &user, override) {
 			assert.ErrorContains(t, err, want, override)
 		}
@@ -372,7 +373,7 @@ func TestReadOnlyFolder(t *testing.T) {
 	if os.Getuid() == 0 {
 		// Root writes everywhere but in /proc.
 		_, err := Run(context.Background(), demo(t, t.TempDir(), "run.dir=/proc/gpupipe"), options(&reference{}, &notes{}))
-		var user *UserError
+		var user *usererror.Error
 		assert.ErrorAs(t, err, &user)
 		return
 	}
@@ -380,7 +381,7 @@ func TestReadOnlyFolder(t *testing.T) {
 	c := demo(t, dir)
 	require.NoError(t, os.Chmod(dir, 0o555))
 	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
-	var user *UserError
+	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.True(t, errors.Is(err, os.ErrPermission))
 }

@@ -11,10 +11,11 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
-	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -56,7 +57,7 @@ func OpenStep(run string, step int, tok string) (*Source, error) {
 }
 
 // OpenWeights is OpenModel, or OpenStep where step is not nil, and then Choose; note may be nil. A run may go on meanwhile: when it deletes a
-// checkpoint that is being opened, the newest is opened instead. Its errors are UserErrors.
+// checkpoint that is being opened, the newest is opened instead. Its errors are marked by usererror.
 func OpenWeights(path string, step *int, tok string, w Weights, note func(format string, args ...any)) (src *Source, err error) {
 	for range checkpoint.MostLooks {
 		if src, err = openChosen(path, step, tok, w, note); err == nil {
@@ -66,7 +67,7 @@ func OpenWeights(path string, step *int, tok string, w Weights, note func(format
 			break
 		}
 	}
-	return nil, Mistake(err)
+	return nil, usererror.New(err)
 }
 
 // openChosen is OpenWeights at the first look. With an error the source, if there is one, is closed.
@@ -249,7 +250,7 @@ func (src *Source) load(name string, open OpenDevice, execute engine.Executor, g
 	}
 	dev, err := open(name)
 	if err != nil {
-		return nil, Mistake(err)
+		return nil, usererror.New(err)
 	}
 	defer func() {
 		if err != nil {

@@ -16,13 +16,14 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
-	"github.com/gpupipe/gpupipe/pipeline/strictyaml"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -62,7 +63,7 @@ func writeFile(path string, data []byte) error {
 func (r *run) save(ctx context.Context) error {
 	began := time.Now()
 	if err := r.log.Sync(); err != nil {
-		return Mistake(err)
+		return usererror.New(err)
 	}
 	s, err := r.state(ctx)
 	if err != nil {
@@ -113,7 +114,7 @@ func (r *run) modelConfig() json.RawMessage {
 func (r *run) saveError(err error) error {
 	var file *os.PathError
 	if errors.As(err, &file) {
-		return mistakef("%w; %s", err, r.kept())
+		return usererror.Errorf("%w; %s", err, r.kept())
 	}
 	return &during{fmt.Sprintf("saving the checkpoint of step %d", r.step), err} // whose text says so
 }
@@ -134,14 +135,14 @@ func (r *run) findWeights(ctx context.Context) (err error) {
 	r.saved = -1
 	resumed, err := r.resume(ctx)
 	if err != nil || resumed {
-		return Mistake(err)
+		return usererror.New(err)
 	}
 	if err := r.hooks.listen(ctx, nil); err != nil {
 		return err
 	}
 	if r.Init.From != "" {
 		r.weights, err = openWeights(r.Init.From, r.model)
-		return Mistake(err)
+		return usererror.New(err)
 	}
 	r.weights = &weights{params: r.model.Parameters(), seed: r.Init.Seed}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
@@ -57,7 +58,7 @@ func (r *run) blamed(ctx context.Context, ended error) error {
 	text := fmt.Sprintf("hook %s: %s: the loss of step %d is not finite, but the cross entropy of its batch is, %.4g: the loss is at fault, and not the model",
 		r.loss.module.HookConfig.File, hook.BuildLoss, s.step, loss)
 	if ended != nil {
-		return Mistake(fmt.Errorf("%w; %s", ended, text))
+		return usererror.New(fmt.Errorf("%w; %s", ended, text))
 	}
 	r.Report.Note("%s", text)
 	return nil

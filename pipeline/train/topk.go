@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -66,7 +67,7 @@ const (
 // cut into windows as for training, window n from token n·T on; the last one may be shorter. The file appears whole or not at all.
 func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 	if err := o.check(); err != nil {
-		return out, Mistake(err)
+		return out, usererror.New(err)
 	}
 	src, err := OpenWeights(o.From, nil, o.Tokenizer, o.Weights, o.Note)
 	if err != nil {
@@ -75,15 +76,15 @@ func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 	defer src.Close()
 	text, name, err := src.trainingText(ctx, o)
 	if err != nil {
-		return out, Mistake(err)
+		return out, usererror.New(err)
 	}
 	defer text.Close()
 	if err := src.shorten(o.SeqLen); err != nil {
-		return out, Mistake(err)
+		return out, usererror.New(err)
 	}
 	g, err := src.Model.TopK(o.BatchSize, o.K)
 	if err != nil {
-		return out, Mistake(err)
+		return out, usererror.New(err)
 	}
 	s, err := src.load(o.Device, o.OpenDevice, o.Execute, map[string]*graph.Graph{topKProgram: g})
 	if err != nil {
@@ -162,7 +163,7 @@ type predicted struct {
 func (p *predictor) store() error {
 	spool, err := os.CreateTemp(filepath.Dir(p.Out), ".topk-*")
 	if err != nil {
-		return Mistake(err)
+		return usererror.New(err)
 	}
 	os.Remove(spool.Name()) // at once, where the system can: then it goes with this process, however that ends
 	defer func() {
@@ -187,7 +188,7 @@ func (p *predictor) store() error {
 	if failed != nil {
 		return failed
 	}
-	return Mistake(err)
+	return usererror.New(err)
 }
 
 // predict writes the predictions of the whole text; reads are collected a run late.
@@ -201,7 +202,7 @@ func (p *predictor) predict(ids, logs io.Writer) error {
 		tokens := make([]int32, step) // what is beyond the text changes nothing before it
 		n := min(step, p.text.Len()-at)
 		if err := p.text.Read(tokens[:n], at); err != nil {
-			return Mistake(err)
+			return usererror.New(err)
 		}
 		next, err := p.start(tokens)
 		if err != nil {
@@ -247,14 +248,14 @@ func (p *predictor) collect(b *predicted, ids, logs io.Writer) error {
 	size := 4 * int(b.tokens) * p.K
 	for n, x := range exec.ToF32(l[:size]) {
 		if !finite(float64(x)) {
-			return mistakef("%s: what it predicts after token %d of the text is not finite", p.From, b.at+int64(n/p.K))
+			return usererror.Errorf("%s: what it predicts after token %d of the text is not finite", p.From, b.at+int64(n/p.K))
 		}
 	}
 	if _, err := ids.Write(i[:size]); err != nil {
-		return Mistake(err)
+		return usererror.New(err)
 	}
 	if _, err := logs.Write(l[:size]); err != nil {
-		return Mistake(err)
+		return usererror.New(err)
 	}
 	if p.Progress != nil {
 		p.Progress(b.at+b.tokens, p.text.Len())

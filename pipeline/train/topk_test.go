@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
@@ -149,7 +150,7 @@ func TestTopKThatFails(t *testing.T) {
 	wrong := func(want string, change func(o *TopKOptions)) {
 		t.Helper()
 		err := attempt(context.Background(), change)
-		var user *UserError
+		var user *usererror.Error
 		assert.ErrorAs(t, err, &user)
 		assert.ErrorContains(t, err, want)
 	}
@@ -166,7 +167,7 @@ func TestTopKThatFails(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 	err = attempt(context.Background(), func(o *TopKOptions) { o.Execute = (&reference{fails: 2}).execute })
 	require.Error(t, err)
-	assert.False(t, errors.As(err, new(*UserError)), "%v", err)
+	assert.False(t, errors.As(err, new(*usererror.Error)), "%v", err)
 	left, err := os.ReadDir(filepath.Dir(out))
 	require.NoError(t, err)
 	assert.Empty(t, left)

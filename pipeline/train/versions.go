@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 )
 
@@ -29,14 +30,14 @@ func (src *Source) Choose(w Weights, note func(format string, args ...any)) erro
 	case w == "" || w == WeightsX:
 		return nil
 	case w != WeightsY:
-		return mistakef("weights: found %q, expected x or y", string(w))
+		return usererror.Errorf("weights: found %q, expected x or y", string(w))
 	case src.checkpoint == nil:
-		return mistakef("weights: found y, but %s is no checkpoint of a run and holds one version of its weights: expected x", src.Dir)
+		return usererror.Errorf("weights: found y, but %s is no checkpoint of a run and holds one version of its weights: expected x", src.Dir)
 	case src.config.Pipeline.Delay == 0:
 		note("%s is of a run without delay: its weights x and y are the same", src.Dir)
 		return nil
 	}
-	return Mistake(src.settle())
+	return usererror.New(src.settle())
 }
 
 // settle makes the weights y of those that are pending and of what the correction remembers.

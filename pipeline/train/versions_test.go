@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -103,7 +104,7 @@ func TestWeightsThatCannotBeChosen(t *testing.T) {
 		require.NoError(t, err)
 		defer src.Close()
 		err = src.Choose(w, Silent{}.Note)
-		var user *UserError
+		var user *usererror.Error
 		require.ErrorAs(t, err, &user)
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -117,7 +118,7 @@ func (w *weights) toPipeline(e *engine.Engine, delay int) error {
 		}
 		if w.state != nil {
 			if data, err = w.state.Float32(pendingName(p.Name)); err != nil {
-				return Mistake(err)
+				return usererror.New(err)
 			}
 		}
 		if err := e.WriteWeights(p.Name, engine.Next, exec.F32Bytes(data)); err != nil {
@@ -127,7 +128,7 @@ func (w *weights) toPipeline(e *engine.Engine, delay int) error {
 	for _, name := range w.names {
 		data, err := w.stateOf(name)
 		if err != nil {
-			return Mistake(err)
+			return usererror.New(err)
 		}
 		if err := e.WriteState(name, data); err != nil {
 			return err
@@ -156,7 +157,7 @@ func (w *weights) initial(p model.Parameter) (x []float32, err error) {
 	default:
 		x, err = w.model.Float32(p.Name)
 	}
-	return x, Mistake(err)
+	return x, usererror.New(err)
 }
 
 func (w *weights) close() error {

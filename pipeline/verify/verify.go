@@ -10,7 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -72,19 +73,19 @@ func Run(ctx context.Context, o Options) (r Report, err error) {
 	}
 	dir, remove, err := atomicfile.Temporary("gpupipe-verify")
 	if err != nil {
-		return r, train.Mistake(err)
+		return r, usererror.New(err)
 	}
-	defer func() { err = errors.Join(err, train.Mistake(remove())) }()
+	defer func() { err = errors.Join(err, usererror.New(remove())) }()
 	t := &trainer{lender: l, dir: dir, batches: o.batches()}
 	if err := t.writeText(); err != nil {
-		return r, train.Mistake(err)
+		return r, usererror.New(err)
 	}
 	r.Mixed, r.Batches = len(kinds) > 1, t.batches
 	checks := slices.DeleteFunc(t.plan(kinds, o.Quick), func(c check) bool {
 		return !strings.Contains(c.Claim, o.Filter) && !strings.Contains(c.Name, o.Filter)
 	})
 	if len(checks) == 0 {
-		return r, train.Mistake(fmt.Errorf("filter: no case contains %q", o.Filter))
+		return r, usererror.New(fmt.Errorf("filter: no case contains %q", o.Filter))
 	}
 	err = r.carryOut(ctx, checks, o.Progress)
 	return r, err
@@ -112,7 +113,7 @@ func (r *Report) kinds(l *lender, names []string) (ks []kind, err error) {
 	for _, name := range names {
 		dev, err := l.first(name)
 		if err != nil {
-			return nil, train.Mistake(err)
+			return nil, usererror.New(err)
 		}
 		info := dev.Info()
 		r.Devices = append(r.Devices, info)

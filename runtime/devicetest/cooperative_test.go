@@ -7,19 +7,18 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/internal/cooptest"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/gpupipe/gpupipe/shaders"
-	"github.com/gpupipe/gpupipe/shaders/cooptest"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // cooperative says that a device multiplies matrices by subgroups, and has their kernels computed without.

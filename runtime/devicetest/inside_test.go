@@ -4,11 +4,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/boundscheck"
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/shaders/watch"
 )
 
 // watching has every third of the kernels that are said to keep inside their arrays tell when they do not: software takes long to compile them.
@@ -45,7 +44,7 @@ func (d watching) Load(p *device.Program) (device.Loaded, error) {
 		}
 		if *d.kernels++; *d.kernels%3 == 0 {
 			watched[i] = true
-			other.Shaders[i].WGSL = watch.Indices(s.WGSL, len(s.Bindings))
+			other.Shaders[i].WGSL = boundscheck.Indices(s.WGSL, len(s.Bindings))
 			other.Shaders[i].Bindings = append(slices.Clone(s.Bindings), device.ReadWrite)
 		}
 	}

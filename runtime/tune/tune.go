@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/codecache"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/shaders"
-	"github.com/gpupipe/gpupipe/wasm/codecache"
 )
 
 // Choice is the outcome of one timing.

@@ -15,10 +15,9 @@ import (
 	"time"
 	"unsafe"
 
-	vk "github.com/vulkan-go/vulkan"
-
+	"github.com/gpupipe/gpupipe/internal/codecache"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
-	"github.com/gpupipe/gpupipe/wasm/codecache"
+	vk "github.com/vulkan-go/vulkan"
 )
 
 // pipelineCache is the driver's, of what it has compiled; a file keeps it. The driver checks that the file is its own, but not that it

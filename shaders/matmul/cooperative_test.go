@@ -10,14 +10,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/boundscheck"
+	"github.com/gpupipe/gpupipe/internal/cooptest"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
-	"github.com/gpupipe/gpupipe/shaders/cooptest"
-	"github.com/gpupipe/gpupipe/shaders/watch"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // cooperativeCases are products of halves: sizes that are multiples of the tiles and of nothing, every transpose, batches, strides, sums in parts,
@@ -149,7 +148,7 @@ func (b *bench) run(k Kernel, n int, change func(Pass) Pass) []float32 {
 			c.Args = append(c.Args, device.Range{Buffer: b.bias, Size: b.bias.Size()})
 		}
 		if !strings.HasPrefix(pass.WGSL, graph.Assembly) {
-			pass.WGSL = watch.Indices(pass.WGSL, len(c.Args))
+			pass.WGSL = boundscheck.Indices(pass.WGSL, len(c.Args))
 			c.Args = append(c.Args, device.Range{Buffer: outside, Size: outside.Size()})
 		}
 		p.Shaders = append(p.Shaders, device.Shader{Label: k.Name, WGSL: pass.WGSL, Bindings: make([]device.Access, len(c.Args)),

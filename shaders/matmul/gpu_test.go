@@ -9,9 +9,8 @@ import (
 	"unsafe"
 
 	"github.com/cogentcore/webgpu/wgpu"
+	"github.com/gpupipe/gpupipe/internal/boundscheck"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/shaders/watch"
 )
 
 // gpu runs kernels on the first Vulkan adapter.
@@ -109,7 +108,7 @@ func (g *gpu) load(k Kernel, operands map[Operand]*wgpu.Buffer, extra ...*wgpu.B
 			last += len(extra)
 		}
 		if g.watching {
-			wgsl = watch.Indices(wgsl, last)
+			wgsl = boundscheck.Indices(wgsl, last)
 		}
 		m, err := g.device.CreateShaderModule(&wgpu.ShaderModuleDescriptor{
 			Label: k.Name, WGSLDescriptor: &wgpu.ShaderModuleWGSLDescriptor{Code: wgsl}})

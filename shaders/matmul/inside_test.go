@@ -4,9 +4,8 @@ import (
 	"testing"
 
 	"github.com/cogentcore/webgpu/wgpu"
+	"github.com/gpupipe/gpupipe/internal/boundscheck"
 	"github.com/stretchr/testify/assert"
-
-	"github.com/gpupipe/gpupipe/shaders/watch"
 )
 
 // An index behind an array is told of, wherever it is read or written.
@@ -21,7 +20,7 @@ func TestIndicesAreWatched(t *testing.T) {
 		"x[p[w[2] + 1u]] = 1.0;": true, "x[0] = f32(p[w[2]]);": false,
 	} {
 		buffer, outside := g.buffer(16, nil), g.buffer(16, make([]float32, 4))
-		k := Kernel{Name: at, Passes: []Pass{{WGSL: watch.Indices(kernel(at), 1), Bindings: []Binding{{Operand: A}, {Operand: B}}, Groups: [3]int{1, 1, 1}}}}
+		k := Kernel{Name: at, Passes: []Pass{{WGSL: boundscheck.Indices(kernel(at), 1), Bindings: []Binding{{Operand: A}, {Operand: B}}, Groups: [3]int{1, 1, 1}}}}
 		l := g.load(k, map[Operand]*wgpu.Buffer{A: buffer, B: outside})
 		g.run(l, 1)
 		assert.Equal(t, leaves, g.read(outside, 1)[0] != 0, at)

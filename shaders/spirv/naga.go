@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/codecache"
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
-
-	"github.com/gpupipe/gpupipe/wasm/codecache"
 )
 
 //go:embed naga/naga.wasm

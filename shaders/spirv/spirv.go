@@ -12,7 +12,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/gpupipe/gpupipe/wasm/codecache"
+	"github.com/gpupipe/gpupipe/internal/codecache"
 )
 
 // Features say what the device has that will run the code. All but the last are bits of naga/lib.rs's options.

@@ -5,8 +5,8 @@ import (
 	"context"
 	"time"
 
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/gpupipe/gpupipe/wasm"
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
 // Most that is meant for each.

@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/gpupipe/gpupipe/wasm"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

@@ -13,10 +13,10 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/gpupipe/gpupipe/wasm"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )

@@ -10,10 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/stretchr/testify/require"
 	"github.com/tetratelabs/wazero"
-
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
 // patterns of real modules: the specification's, the runtime's fuzzers' finds, programs of several compilers.

@@ -8,11 +8,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tetratelabs/wazero"
-
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
 // cost runs a function of a module and gives the work it took, the same on both engines.

@@ -6,11 +6,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tetratelabs/wazero"
-
-	w "github.com/gpupipe/gpupipe/wasm/wasmtest"
 )
 
 // bulkModule exports copy, fill (i32, i32, i32) and its memory, "m".

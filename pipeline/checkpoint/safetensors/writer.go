@@ -13,7 +13,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 )
 
 // DefaultShardLimit is how many bytes of tensors Hugging Face puts in one file.

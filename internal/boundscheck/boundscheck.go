@@ -1,6 +1,6 @@
-// Package watch makes kernels tell of indices that leave their arrays, for tests: devices need not look at the indices of kernels that say
-// that none does.
-package watch
+// Package boundscheck instruments kernels so that they report indices outside their arrays, for tests: devices need not check kernels that declare
+// their indices in bounds.
+package boundscheck
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ var (
 	word  = regexp.MustCompile(`\w+`)
 )
 
-// Indices returns a kernel that tells, in word 0 of one more binding, of an index that leaves its array.
+// Indices returns the kernel with one more binding, whose word 0 becomes 1 if an index leaves its array.
 func Indices(wgsl string, binding int) string {
 	sizes := map[string]string{}
 	for _, m := range bound.FindAllStringSubmatch(wgsl, -1) {
@@ -28,11 +28,11 @@ func Indices(wgsl string, binding int) string {
 		i += strings.Index(wgsl[i:], "\n")
 	}
 	return wgsl[:i+1] + fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> outside: array<u32>;\n", binding) +
-		"fn inside(i: u32, n: u32) -> u32 { if (i >= n) { outside[0] = 1u; return 0u; } return i; }\n" + watch(wgsl[i+1:], sizes)
+		"fn inside(i: u32, n: u32) -> u32 { if (i >= n) { outside[0] = 1u; return 0u; } return i; }\n" + check(wgsl[i+1:], sizes)
 }
 
-// watch has every index into an array of a known size pass through inside.
-func watch(text string, sizes map[string]string) string {
+// check passes every index into an array of a known size pass through inside.
+func check(text string, sizes map[string]string) string {
 	var out strings.Builder
 	for {
 		m := word.FindStringIndex(text)
@@ -49,7 +49,7 @@ func watch(text string, sizes map[string]string) string {
 		for depth := 1; depth > 0; end++ {
 			depth += map[byte]int{'[': 1, ']': -1}[text[end]]
 		}
-		fmt.Fprintf(&out, "[inside(u32(%s), %s)]", watch(text[1:end-1], sizes), sizes[name])
+		fmt.Fprintf(&out, "[inside(u32(%s), %s)]", check(text[1:end-1], sizes), sizes[name])
 		text = text[end:]
 	}
 }

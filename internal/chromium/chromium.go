@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
 )
 
 // Variable is the environment variable that says which browser to take; None is its value that asks to leave out what needs one.
