@@ -1,0 +1,50 @@
+package gpupipe
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	proseColumns = 120
+	answerLines  = 8
+)
+
+var (
+	heading    = regexp.MustCompile(`^(##|###) (.*)$`)
+	notInLinks = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
+)
+
+// contentsEntry is the line of the table of contents for a heading, with the anchor that Markdown renderers give it.
+func contentsEntry(level, title string) string {
+	anchor := strings.ReplaceAll(notInLinks.ReplaceAllString(strings.ToLower(title), ""), " ", "-")
+	return map[string]string{"##": "- ", "###": "  - "}[level] + "[" + title + "](#" + anchor + ")"
+}
+
+func TestRationale(t *testing.T) {
+	text, err := os.ReadFile("docs/RATIONALE.md")
+	require.NoError(t, err)
+	var contents, want []string
+	question, lines := "", 0
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSuffix(line, "\n")
+		switch m := heading.FindStringSubmatch(line); {
+		case m != nil:
+			want = append(want, contentsEntry(m[1], m[2]))
+			question, lines = m[2], 0
+		case question == "" && strings.HasPrefix(strings.TrimSpace(line), "- ["):
+			contents = append(contents, line)
+		case line != "" && !strings.HasPrefix(line, "|"):
+			lines++
+			assert.LessOrEqual(t, utf8.RuneCountInString(line), proseColumns, line)
+			assert.LessOrEqual(t, lines, answerLines, "the answer to %q is longer than %d lines", question, answerLines)
+		}
+	}
+	assert.Equal(t, want, contents, "the table of contents of docs/RATIONALE.md")
+}
