@@ -1,4 +1,4 @@
-#ifdef __linux__
+//go:build linux
 
 #include "cooperative.h"
 
@@ -119,5 +119,3 @@ void gv_enable_cooperative(gv_cooperative const *c, gv_cooperative_features *roo
 		if (c->subgroup_size == GV_BY_EXTENSION) extensions[(*count)++] = "VK_EXT_subgroup_size_control";
 	}
 }
-
-#endif

@@ -1,4 +1,4 @@
-#ifdef __linux__
+//go:build linux
 
 #include "import.h"
 
@@ -113,5 +113,3 @@ void gv_free_imported(gv_importer *i, gv_imported const *x) {
 	i->destroy(i->device, x->buffer, NULL);
 	i->release(i->device, x->memory, NULL);
 }
-
-#endif

@@ -1,4 +1,4 @@
-#ifdef __linux__
+//go:build linux
 
 #include "native.h"
 
@@ -461,5 +461,3 @@ int gv_new_pipeline(gv_device *d, uint64_t cache, uint64_t layout, uint32_t cons
 }
 
 void gv_free_pipeline(gv_device *d, uint64_t pipeline) { d->destroy_pipeline(d->device, pipeline, NULL); }
-
-#endif

@@ -1,4 +1,4 @@
-#ifdef __linux__
+//go:build linux
 
 #include "timer.h"
 
@@ -81,5 +81,3 @@ int gv_record_timed(gv_device *d, gv_timer *t, void *commands, gv_command const 
 int gv_times(gv_timer *t, uint64_t queries, uint32_t n, uint64_t *ticks) {
 	return t->results(t->device, queries, 0, n, n * sizeof *ticks, ticks, sizeof *ticks, RESULT_64 | WAIT);
 }
-
-#endif
