@@ -1,6 +1,6 @@
 package graph
 
-import "fmt"
+import "github.com/gpupipe/gpupipe/graph/target"
 
 // Kernel says how a device computes an op; it is one of the types below.
 type Kernel interface{ kernel() }
@@ -65,55 +65,10 @@ type Expansion struct {
 // Template is hand-written WGSL.
 type Template struct {
 	// Candidates returns the ways to compute the op within the limits, the naive one first, at least one.
-	Candidates func(TemplateLimits) []Candidate
+	Candidates func(target.Limits) []Candidate
 	// Flops is how many multiplications and additions the op takes, in whatever way; 0: not counted. Profiles tell it.
 	Flops float64
 }
-
-// TemplateLimits are what hand-written kernels may depend on.
-type TemplateLimits struct {
-	MaxInvocations     int // of a workgroup
-	MaxWorkgroupMemory int // bytes
-	Software           bool
-	SubgroupSize       int // invocations; 0: not known
-	Cooperative        []CooperativeMatrix
-}
-
-// CooperativeMatrix is a product that a subgroup computes at once: M×K by K×N of Input, added to M×N of Result.
-type CooperativeMatrix struct {
-	M, N, K       int
-	Input, Result string // dtypes: "f16", "bf16"; "f32"
-}
-
-// Cooperative is the largest of the products that kernels are written for: of input, with sums in f32 and sides of 8 or 16.
-func Cooperative(all []CooperativeMatrix, input string) (best CooperativeMatrix, ok bool) {
-	side := func(n int) bool { return n == 8 || n == 16 }
-	for _, c := range all {
-		if c.Input == input && c.Result == F32.String() && side(c.M) && side(c.N) && side(c.K) && c.M*c.N*c.K > best.M*best.N*best.K {
-			best, ok = c, true
-		}
-	}
-	return best, ok
-}
-
-// WGSL names the type of the factors A and B, whose words the text calls f32, or of the sum C. As in WGSL's own matrices columns come first.
-func (c CooperativeMatrix) WGSL(role string) string {
-	size := map[string][2]int{"A": {c.K, c.M}, "B": {c.N, c.K}, "C": {c.N, c.M}}[role]
-	return fmt.Sprintf("coop_mat%dx%d<f32, %s>", size[0], size[1], role)
-}
-
-// FlexibleMatrix is a product that a workgroup of Invocations computes at once, of any M×K by K×N of Input, added to M×N of Result, whose sides
-// are multiples of these M, N and K and at most Largest. The driver takes Reserved bytes of workgroup memory for it.
-type FlexibleMatrix struct {
-	M, N, K       int
-	Input, Result string // dtypes: "f16", "bf16"; "f32"
-	Invocations   int
-	Largest       int
-	Reserved      int
-}
-
-// Assembly begins a source that is SPIR-V assembly and not WGSL.
-const Assembly = "; SPIR-V"
 
 // Candidate is one way to compute an op: a list of dispatches with scratch memory between them.
 type Candidate struct {

@@ -8,18 +8,21 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/shaders"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // limits are WebGPU's, of a GPU or of software.
-func limits(software bool) shaders.Limits {
-	return shaders.Limits{MaxBindings: 8, MaxInvocations: 256, MaxWorkgroupMemory: 16384, MaxDispatch: 65535, Software: software}
+func limits(software bool) target.Limits {
+	l := target.DefaultLimits()
+	l.Software = software
+	return l
 }
 
 // lowered are the kernels of the only group that a graph of one input is, and the static choice among them.
-func lowered(t *testing.T, x graph.Type, build func(x *graph.Value) *graph.Value, lim shaders.Limits) (ks []shaders.Kernel, choice int) {
+func lowered(t *testing.T, x graph.Type, build func(x *graph.Value) *graph.Value, lim target.Limits) (ks []shaders.Kernel, choice int) {
 	t.Helper()
 	g, err := graph.Build(func(b *graph.Builder) { b.Output("y", build(b.Input("x", x))) })
 	require.NoError(t, err)

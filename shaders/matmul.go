@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/shaders/matmul"
 )
 
@@ -50,12 +51,9 @@ func (c *context) matmulKernels() []Kernel {
 	if len(c.g.Nodes) > 1 || len(c.g.Stores) > 1 {
 		spec.Epilogue, spec.Declarations = e.text, e.w.declared(3)
 	}
-	limits := matmul.Limits{MaxInvocations: c.lim.MaxInvocations, MaxWorkgroupMemory: c.lim.MaxWorkgroupMemory,
-		MaxWorkgroupX: c.lim.MaxInvocations, MaxWorkgroupY: c.lim.MaxInvocations, MaxDispatch: c.lim.MaxDispatch,
-		SubgroupSize: c.lim.SubgroupSize, Cooperative: c.lim.Cooperative, Flexible: c.lim.Flexible}
 	operands := map[matmul.Operand]*graph.Value{matmul.A: p.node.Inputs[0], matmul.B: p.node.Inputs[1], matmul.C: first}
 	var ks []Kernel
-	for _, m := range matmul.Candidates(spec, limits, c.lim.Software) {
+	for _, m := range matmul.Candidates(spec, c.lim) {
 		if k, ok := c.adopt(m, operands, e.w.args); ok {
 			ks = append(ks, k)
 		}
@@ -167,7 +165,7 @@ var bindingLine = regexp.MustCompile(`@group\(0\) @binding\((\d+)\) var<storage,
 
 // mergeBindings makes one binding of those that hold the same memory, since no two may overlap. In assembly it cannot.
 func (c *context) mergeBindings(wgsl string, args []Arg) (string, []Arg, bool) {
-	if strings.HasPrefix(wgsl, graph.Assembly) {
+	if strings.HasPrefix(wgsl, target.Assembly) {
 		return wgsl, args, c.distinct(args)
 	}
 	type binding struct{ name, typ string }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // foldText is a fold's neutral element and its application.
@@ -46,7 +47,7 @@ const enoughRows, enoughInvocations = 2048, 65536
 
 // likely names the kinds of candidates in the order in which a device takes them where none was timed. What decides on a GPU is that neighbouring
 // invocations read neighbouring elements, and that there are enough of them.
-func likely(g *fuse.Group, lim Limits) []string {
+func likely(g *fuse.Group, lim target.Limits) []string {
 	workgroup := []string{"workgroup32"}
 	if g.Cols >= longRow {
 		workgroup = []string{"workgroup256", "workgroup32"}
@@ -69,7 +70,7 @@ func likely(g *fuse.Group, lim Limits) []string {
 }
 
 // reduceDefault is the candidate that is likely to be good.
-func reduceDefault(ks []Kernel, g *fuse.Group, lim Limits) int {
+func reduceDefault(ks []Kernel, g *fuse.Group, lim target.Limits) int {
 	for _, name := range likely(g, lim) {
 		if i := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, name) }); i >= 0 {
 			return i

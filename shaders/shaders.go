@@ -8,19 +8,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
-
-// Limits are what kernels must respect.
-type Limits struct {
-	MaxBindings        int
-	MaxInvocations     int
-	MaxWorkgroupMemory int // bytes
-	MaxDispatch        int // workgroups along one dimension
-	Software           bool
-	SubgroupSize       int // invocations; 0: not known
-	Cooperative        []graph.CooperativeMatrix
-	Flexible           []graph.FlexibleMatrix // where there are any, sources may be SPIR-V assembly
-}
 
 // Kernel computes one group: dispatches in order, or copies.
 type Kernel struct {
@@ -33,7 +22,7 @@ type Kernel struct {
 
 // Pass is one dispatch of one shader; binding i is Args[i], all declared read_write.
 type Pass struct {
-	WGSL            string // or SPIR-V assembly, which begins with graph.Assembly
+	WGSL            string // or SPIR-V assembly, which begins with target.Assembly
 	Args            []Arg
 	Workgroup       [3]int
 	Groups          [3]int
@@ -84,7 +73,7 @@ func Label(g *fuse.Group) string {
 
 // Lower returns the candidate kernels of a group. Values of equal key share a binding: key must tell overlapping
 // memory by equal text.
-func Lower(r *fuse.Result, g *fuse.Group, lim Limits, key func(*graph.Value) string) ([]Kernel, error) {
+func Lower(r *fuse.Result, g *fuse.Group, lim target.Limits, key func(*graph.Value) string) ([]Kernel, error) {
 	c := &context{r: r, g: g, lim: lim, key: key}
 	switch g.Kind {
 	case fuse.Map:
@@ -114,23 +103,14 @@ func joinKernel(n *graph.Node) Kernel {
 type context struct {
 	r   *fuse.Result
 	g   *fuse.Group
-	lim Limits
+	lim target.Limits
 	key func(*graph.Value) string
-}
-
-// fold spreads n workgroups over two dimensions where one is too short for them.
-func (l Limits) fold(n int) [3]int {
-	if n <= l.MaxDispatch {
-		return [3]int{max(n, 1), 1, 1}
-	}
-	y := (n + l.MaxDispatch - 1) / l.MaxDispatch
-	return [3]int{(n + y - 1) / y, y, 1}
 }
 
 const workgroup = 64 // invocations of a kernel that has no reason for another number
 
 // Default is the candidate to take where none was timed.
-func Default(ks []Kernel, g *fuse.Group, lim Limits) int {
+func Default(ks []Kernel, g *fuse.Group, lim target.Limits) int {
 	last := len(ks) - 1
 	switch {
 	case g.Kind == fuse.Map && !lim.Software:

@@ -15,7 +15,7 @@ func (c *context) templateKernels() []Kernel {
 	n := c.g.Nodes[0]
 	t := n.Op.Kernel(n).(graph.Template)
 	var ks []Kernel
-	for _, cand := range t.Candidates(c.lim.template()) {
+	for _, cand := range t.Candidates(c.lim) {
 		k := Kernel{Name: cand.Name, Tolerance: cand.Tolerance}
 		for _, s := range cand.Scratch {
 			k.Scratch = append(k.Scratch, s.Bytes())
@@ -26,11 +26,6 @@ func (c *context) templateKernels() []Kernel {
 		ks = append(ks, k)
 	}
 	return ks
-}
-
-func (l Limits) template() graph.TemplateLimits {
-	return graph.TemplateLimits{MaxInvocations: l.MaxInvocations, MaxWorkgroupMemory: l.MaxWorkgroupMemory, Software: l.Software,
-		SubgroupSize: l.SubgroupSize, Cooperative: l.Cooperative}
 }
 
 // templatePass binds the arrays of a pass. An array that lies in the memory of an earlier one takes that one's name,
@@ -44,7 +39,7 @@ func (c *context) templatePass(n *graph.Node, cand graph.Candidate, p graph.Pass
 		}
 	}
 	var args []Arg
-	text := p.Declarations + mainHead(p.Workgroup, p.Groups, c.lim.fold(p.Groups)) + p.Body
+	text := p.Declarations + mainHead(p.Workgroup, p.Groups, c.lim.Fold(p.Groups)) + p.Body
 	bound := map[string]string{}
 	for _, name := range p.Uses {
 		arg, t := c.templateArg(n, cand, name)
@@ -61,7 +56,7 @@ func (c *context) templatePass(n *graph.Node, cand graph.Candidate, p graph.Pass
 		args = append(args, arg)
 	}
 	s.WriteString(text + "}\n")
-	return Pass{WGSL: s.String(), Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: c.lim.fold(p.Groups), WorkgroupMemory: p.WorkgroupMemory, Inside: p.Inside}
+	return Pass{WGSL: s.String(), Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: c.lim.Fold(p.Groups), WorkgroupMemory: p.WorkgroupMemory, Inside: p.Inside}
 }
 
 // arrayType is the WGSL type of the elements, or of fours of them, in an array. Halves are packed two a word.

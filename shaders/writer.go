@@ -75,7 +75,7 @@ func (w *writer) pass(body string, invocations, groups, memory int) Pass {
 		fmt.Fprintf(&s, "@group(0) @binding(%d) var<storage, read_write> b%d: array<%s>;\n", i, i, t)
 	}
 	s.WriteString(w.declarations.String())
-	grid := w.c.lim.fold(groups)
+	grid := w.c.lim.Fold(groups)
 	s.WriteString(mainHead(invocations, groups, grid))
 	s.WriteString(body)
 	s.WriteString("}\n")

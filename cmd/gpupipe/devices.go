@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/codecache"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -147,7 +148,7 @@ Examples:
 // deviceLine is a device in --json: what is under details, Vulkan tells.
 type deviceLine struct {
 	device.Info
-	Limits device.Limits `json:"limits"`
+	Limits target.Limits `json:"limits"`
 	*vulkan.Details
 }
 
@@ -198,7 +199,7 @@ func halvesOn(direct []device.Info, details []vulkan.Details) string {
 	able := map[string][]string{}
 	for i, d := range direct {
 		for _, dtype := range []string{"f16", "bf16"} {
-			if details[i].Limits.Multiplies(dtype) {
+			if details[i].Limits.HasCooperative(dtype) {
 				able[dtype] = append(able[dtype], d.Name)
 			}
 		}

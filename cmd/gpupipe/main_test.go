@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/stretchr/testify/assert"
@@ -158,7 +159,7 @@ func TestMistakesExitWith2AndWriteNothing(t *testing.T) {
 // listed is a device in devices --json.
 type listed struct {
 	Name, Kind string
-	Limits     device.Limits
+	Limits     target.Limits
 	Heaps      []vulkan.Heap `json:"memory_heaps"`
 	Subgroup   []int         `json:"subgroup_sizes"`
 	Import     int64         `json:"import_alignment"`

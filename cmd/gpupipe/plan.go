@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -123,7 +124,7 @@ func (c *planCommand) open(a *app, name string) (device.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := device.DefaultLimits()
+	l := target.DefaultLimits()
 	l.MaxBindingSize, l.MaxBufferSize = 2<<30, 1<<40
 	l.MaxWorkgroupMemory, l.MaxInvocations, l.MaxWorkgroupSize = 32<<10, 1024, [3]int{1024, 1024, 64}
 	return null.New(null.Options{Name: dev.Info().Name, Limits: &l}), dev.Close()

@@ -7,6 +7,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/fuse"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/graph/plan"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
@@ -40,7 +41,7 @@ func copies(t *testing.T, g *graph.Graph) (bytes int64) {
 	r, err := fuse.Run(g, fuse.Options{MaxBindings: 8, OffsetAlignment: 256})
 	require.NoError(t, err)
 	p, err := plan.Run(r, func(*fuse.Group) []int64 { return nil },
-		plan.Limits{MaxBindingSize: 128 << 20, MaxBufferSize: 256 << 20, OffsetAlignment: 256})
+		target.Limits{MaxBindingSize: 128 << 20, MaxBufferSize: 256 << 20, OffsetAlignment: 256})
 	require.NoError(t, err)
 	for _, c := range p.Copies {
 		bytes += c.To.Size

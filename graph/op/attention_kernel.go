@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // attentionKernels writes the WGSL of attention and its gradient. There are five ways to compute each:
@@ -67,7 +68,7 @@ const (
 // lowest stands for -∞, which WGSL may assume away.
 const lowest = "-3.0e38f"
 
-func (k attentionKernels) forward(l graph.TemplateLimits) []graph.Candidate {
+func (k attentionKernels) forward(l target.Limits) []graph.Candidate {
 	cs := []graph.Candidate{{Name: "naive", Passes: []graph.Pass{k.naiveForward()}}}
 	if k.position && !l.Software { // rows of few queries would be few invocations
 		if l.MaxInvocations >= keyLanes {
@@ -81,7 +82,7 @@ func (k attentionKernels) forward(l graph.TemplateLimits) []graph.Candidate {
 	return append(cs, k.matrixForward(l)...)
 }
 
-func (k attentionKernels) backward(l graph.TemplateLimits) []graph.Candidate {
+func (k attentionKernels) backward(l target.Limits) []graph.Candidate {
 	delta := []graph.Type{graph.T(graph.F32, k.batch, k.heads, k.queries)}
 	if k.segments != "" {
 		// With the segments, the gradients of k and v would be bound to one array more than WebGPU guarantees: delta brings along
@@ -97,7 +98,7 @@ func (k attentionKernels) backward(l graph.TemplateLimits) []graph.Candidate {
 
 // rowKernels are the shapes of rows and tiles that suit the device. On software adapters a load costs twenty
 // multiplications, so columns are shared by many rows; GPUs want few registers and many lanes.
-func (k attentionKernels) rowKernels(l graph.TemplateLimits, dims int) []rowKernel {
+func (k attentionKernels) rowKernels(l target.Limits, dims int) []rowKernel {
 	if n := k.units(); l.Software {
 		if n > softwareUnits {
 			return nil
@@ -143,7 +144,7 @@ func (k attentionKernels) units() int { return k.dim / k.width() }
 const slack = 4*12 + 6*12
 
 // tile is how many columns fit into workgroup memory beside what else is there, a multiple of 4.
-func (k attentionKernels) tile(l graph.TemplateLimits, beside int) int {
+func (k attentionKernels) tile(l target.Limits, beside int) int {
 	return min((min(tileMemory, l.MaxWorkgroupMemory)-k.edgeMemory()-slack-beside)/k.columnBytes(), gpuLanes) &^ 3
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // matrixKernel is a kernel of the kind matrices: subgroups multiply matrices of halves and add in f32. A workgroup has a block of
@@ -12,7 +13,7 @@ import (
 // lanes turn scores into probabilities; these are rounded to the operands' dtype, and so is the gradient of o.
 type matrixKernel struct {
 	attentionKernels
-	Size     graph.CooperativeMatrix
+	Size     target.CooperativeMatrix
 	Subgroup int // lanes
 	Bands    int // subgroups of a workgroup
 	Cols     int // of a tile, a multiple of Size.N and Size.K
@@ -26,8 +27,8 @@ const tooNarrow = 8
 
 // matrixKernel is the kernel with the largest blocks that fits the device, if any does; memory tells the bytes of workgroup memory
 // that one takes.
-func (k attentionKernels) matrixKernel(l graph.TemplateLimits, memory func(matrixKernel) int) (matrixKernel, bool) {
-	size, ok := graph.Cooperative(l.Cooperative, k.operands.String())
+func (k attentionKernels) matrixKernel(l target.Limits, memory func(matrixKernel) int) (matrixKernel, bool) {
+	size, ok := l.LargestCooperative(k.operands.String())
 	side := max(size.N, size.K)
 	if !ok || l.SubgroupSize == 0 || l.SubgroupSize == tooNarrow || k.dim%side != 0 || k.dim > maxMatrixDim || k.position {
 		return matrixKernel{}, false
@@ -51,7 +52,7 @@ func (k attentionKernels) matrixTolerance() float64 {
 	return 1.0 / 512
 }
 
-func (k attentionKernels) matrixForward(l graph.TemplateLimits) []graph.Candidate {
+func (k attentionKernels) matrixForward(l target.Limits) []graph.Candidate {
 	m, ok := k.matrixKernel(l, matrixKernel.forwardMemory)
 	if !ok {
 		return nil
@@ -59,7 +60,7 @@ func (k attentionKernels) matrixForward(l graph.TemplateLimits) []graph.Candidat
 	return []graph.Candidate{{Name: "matrices", Tolerance: k.matrixTolerance(), Passes: []graph.Pass{m.forward()}}}
 }
 
-func (k attentionKernels) matrixBackward(l graph.TemplateLimits, scratch []graph.Type) []graph.Candidate {
+func (k attentionKernels) matrixBackward(l target.Limits, scratch []graph.Type) []graph.Candidate {
 	q, ok := k.matrixKernel(l, matrixKernel.queryGradMemory)
 	if !ok {
 		return nil

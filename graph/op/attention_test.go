@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func reals(shape ...int) graph.Type { return graph.T(graph.F32, shape...) }
@@ -39,8 +39,8 @@ func TestAttentionFitsLimits(t *testing.T) {
 				continue // refused
 			}
 			for _, software := range []bool{false, true} {
-				limits := graph.TemplateLimits{MaxInvocations: 256, MaxWorkgroupMemory: 16384, Software: software, SubgroupSize: 32,
-					Cooperative: []graph.CooperativeMatrix{{M: 16, N: 16, K: 16, Input: "f16", Result: "f32"}}}
+				limits := target.Limits{MaxInvocations: 256, MaxWorkgroupMemory: 16384, Software: software, SubgroupSize: 32,
+					Cooperative: []target.CooperativeMatrix{{M: 16, N: 16, K: 16, Input: "f16", Result: "f32"}}}
 				candidates := c.Op.Kernel(nodeFor(t, c)).(graph.Template).Candidates(limits)
 				assert.Equal(t, "naive", candidates[0].Name)
 				byMatrices := c.Inputs[0].DType == graph.F16 && dim%16 == 0 && dim <= 128

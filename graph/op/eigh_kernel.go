@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // Kernel tridiagonalises by Householder reflections and diagonalises by implicit QL with shifts, as LAPACK's ssteqr and
@@ -14,7 +15,7 @@ func (*EighOp) Kernel(node *graph.Node) graph.Kernel {
 	k := eighKernel{n: s[len(s)-1]}
 	k.batch = s.Len() / (k.n * k.n)
 	k.blocks = (k.n + columnLanes - 1) / columnLanes
-	return graph.Template{Candidates: func(l graph.TemplateLimits) []graph.Candidate {
+	return graph.Template{Candidates: func(l target.Limits) []graph.Candidate {
 		return []graph.Candidate{{
 			Name: "householder_ql",
 			Scratch: []graph.Type{
@@ -45,7 +46,7 @@ func (k eighKernel) pass(body string, uses ...string) graph.Pass {
 
 // tridiagonal reduces the matrix, in units of its largest element: reflection k has its vector v in column k of tmp0, from
 // row k+1 on, and the rest of the matrix, symmetric, loses v·wᵀ + w·vᵀ.
-func (k eighKernel) tridiagonal(l graph.TemplateLimits) graph.Pass {
+func (k eighKernel) tridiagonal(l target.Limits) graph.Pass {
 	lanes := decompositionLanes(k.n, l)
 	return graph.Pass{
 		Declarations: k.constants() + householder(lanes), Uses: []string{"in0", "tmp0", "tmp1"},

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // EmbeddingOp is table[ids]: inputs f32 [V, D] and u32 [...], result [..., D]. An id past the table reads its last row.
@@ -110,7 +111,7 @@ func (o *EmbeddingGradOp) Eval(in, out []*graph.Tensor) {
 
 func (o *EmbeddingGradOp) Kernel(n *graph.Node) graph.Kernel {
 	count, width := n.Inputs[1].Shape[0], n.Inputs[1].Shape[1]
-	return graph.Template{Candidates: func(l graph.TemplateLimits) []graph.Candidate {
+	return graph.Template{Candidates: func(l target.Limits) []graph.Candidate {
 		return []graph.Candidate{o.scan(count, width), o.chains(count, width, l.Software)}
 	}}
 }

@@ -3,7 +3,7 @@ package op
 import (
 	"fmt"
 
-	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // total is the WGSL of the sum and of the largest of a number of each lane of a workgroup, a power of two of lanes, all of which call it.
@@ -67,7 +67,7 @@ func householder(lanes int) string {
 
 // decompositionLanes is the workgroup of a kernel that has one for each matrix: a power of two that suits the columns. Software runs the
 // lanes of a workgroup one after the other.
-func decompositionLanes(cols int, l graph.TemplateLimits) int {
+func decompositionLanes(cols int, l target.Limits) int {
 	lanes, most := 32, 1024
 	if l.Software {
 		most = 256

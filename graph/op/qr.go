@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"gonum.org/v1/gonum/mat"
 )
 
@@ -88,7 +89,7 @@ func QR(x *graph.Value) *graph.Value { return graph.Apply1(new(QROp), x) }
 func (*QROp) Kernel(n *graph.Node) graph.Kernel {
 	rows, cols := matrix(n.Inputs[0].Shape, false)
 	batch := n.Inputs[0].Shape.Len() / (rows * cols)
-	return graph.Template{Candidates: func(l graph.TemplateLimits) []graph.Candidate {
+	return graph.Template{Candidates: func(l target.Limits) []graph.Candidate {
 		return []graph.Candidate{{
 			Name:    "householder",
 			Scratch: []graph.Type{n.Inputs[0].Type, graph.T(graph.F32, batch, cols)},
@@ -99,7 +100,7 @@ func (*QROp) Kernel(n *graph.Node) graph.Kernel {
 
 // qrReflections leaves in column k of tmp0, from row k on, the vector v of reflection k, I − β·v·vᵀ, and β in tmp1. A
 // workgroup has one matrix; a lane has whole columns, so that sums down a column need nobody else.
-func qrReflections(rows, cols, batch int, l graph.TemplateLimits) graph.Pass {
+func qrReflections(rows, cols, batch int, l target.Limits) graph.Pass {
 	lanes := decompositionLanes(cols, l)
 	return graph.Pass{
 		Declarations: fmt.Sprintf("const M = %du;\nconst N = %du;\n", rows, cols) + householder(lanes) + fourRows("tmp0"),

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // Space is a kind of memory.
@@ -43,13 +44,6 @@ type Plan struct {
 	Outputs map[string]Storage
 }
 
-// Limits are the device's.
-type Limits struct {
-	MaxBindingSize  int64
-	MaxBufferSize   int64
-	OffsetAlignment int64
-}
-
 // block is a range of the arena: the values that share it, and when it is in use.
 type block struct {
 	size       int64
@@ -61,14 +55,14 @@ type block struct {
 
 type planner struct {
 	r      *fuse.Result
-	lim    Limits
+	lim    target.Limits
 	blocks map[*graph.Value]*block
 	all    []*block
 	last   map[*graph.Value]int // last kernel that reads a stored value
 }
 
 // Run places the values of a fused graph; scratch gives the bytes of each scratch array of a group's kernel.
-func Run(r *fuse.Result, scratch func(*fuse.Group) []int64, lim Limits) (*Plan, error) {
+func Run(r *fuse.Result, scratch func(*fuse.Group) []int64, lim target.Limits) (*Plan, error) {
 	p := &planner{r: r, lim: lim, blocks: map[*graph.Value]*block{}, last: map[*graph.Value]int{}}
 	p.lifetimes()
 	tmp := map[*fuse.Group][]*block{}

@@ -9,11 +9,12 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/plan"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-var limits = plan.Limits{MaxBindingSize: 128 << 20, MaxBufferSize: 256 << 20, OffsetAlignment: 256}
+var limits = target.Limits{MaxBindingSize: 128 << 20, MaxBufferSize: 256 << 20, OffsetAlignment: 256}
 
 func fused(t *testing.T, g *graph.Graph) *fuse.Result {
 	t.Helper()
@@ -96,7 +97,7 @@ func TestTheArenaIsSplitWhereABufferEnds(t *testing.T) {
 		}
 	})
 	require.NoError(t, err)
-	small := plan.Limits{MaxBindingSize: 4096, MaxBufferSize: 10000, OffsetAlignment: 256}
+	small := target.Limits{MaxBindingSize: 4096, MaxBufferSize: 10000, OffsetAlignment: 256}
 	p, err := plan.Run(fused(t, g), noScratch, small)
 	require.NoError(t, err)
 	assert.Equal(t, []int64{8192, 4096}, p.Chunks)

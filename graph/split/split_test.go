@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/plan"
 	"github.com/gpupipe/gpupipe/graph/split"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -54,7 +55,7 @@ func copies(t *testing.T, g *graph.Graph) int {
 	r, err := fuse.Run(g, fuse.Options{MaxBindings: 8, OffsetAlignment: 256})
 	require.NoError(t, err)
 	p, err := plan.Run(r, func(*fuse.Group) []int64 { return nil },
-		plan.Limits{MaxBindingSize: 128 << 20, MaxBufferSize: 256 << 20, OffsetAlignment: 256})
+		target.Limits{MaxBindingSize: 128 << 20, MaxBufferSize: 256 << 20, OffsetAlignment: 256})
 	require.NoError(t, err)
 	return len(p.Copies)
 }
@@ -155,7 +156,7 @@ func TestWhatIsAssignedIsKeptToo(t *testing.T) {
 	r, err := fuse.Run(programs[0].Graph, fuse.Options{MaxBindings: 8, OffsetAlignment: 256})
 	require.NoError(t, err)
 	p, err := plan.Run(r, func(*fuse.Group) []int64 { return nil },
-		plan.Limits{MaxBindingSize: 128 << 20, MaxBufferSize: 256 << 20, OffsetAlignment: 256})
+		target.Limits{MaxBindingSize: 128 << 20, MaxBufferSize: 256 << 20, OffsetAlignment: 256})
 	require.NoError(t, err)
 	assert.Equal(t, []plan.Copy{{From: plan.Storage{Space: plan.Variable, Name: "v", Size: 16}, To: plan.Storage{Space: plan.Variable, Name: "s/0", Size: 16}}}, p.Copies)
 	assert.Empty(t, p.Chunks, "nothing else takes memory")

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // The lines and statements that are understood. Where a matrix lies, and the stride, hold neither brackets nor parentheses.
@@ -66,25 +67,25 @@ func Scalar(wgsl string, lanes int) (string, error) {
 }
 
 // sizeOf finds the sizes of the matrices, which are of one product.
-func sizeOf(wgsl string) (graph.CooperativeMatrix, error) {
+func sizeOf(wgsl string) (target.CooperativeMatrix, error) {
 	sizes := map[string][2]int{} // rows and columns
 	for _, m := range matrix.FindAllStringSubmatch(wgsl, -1) {
 		columns, _ := strconv.Atoi(m[1])
 		rows, _ := strconv.Atoi(m[2])
 		if other, ok := sizes[m[3]]; ok && other != [2]int{rows, columns} {
-			return graph.CooperativeMatrix{}, fmt.Errorf("%s: expected matrices of one size for each use", m[0])
+			return target.CooperativeMatrix{}, fmt.Errorf("%s: expected matrices of one size for each use", m[0])
 		}
 		sizes[m[3]] = [2]int{rows, columns}
 	}
 	a, b, c := sizes["A"], sizes["B"], sizes["C"]
 	if a[1] != b[0] || c != [2]int{a[0], b[1]} {
-		return graph.CooperativeMatrix{}, fmt.Errorf("expected matrices of M rows and K columns, of K and N, and of M and N, found %v, %v and %v", a, b, c)
+		return target.CooperativeMatrix{}, fmt.Errorf("expected matrices of M rows and K columns, of K and N, and of M and N, found %v, %v and %v", a, b, c)
 	}
-	return graph.CooperativeMatrix{M: c[0], N: c[1], K: a[1]}, nil
+	return target.CooperativeMatrix{M: c[0], N: c[1], K: a[1]}, nil
 }
 
 // functions are those that the text calls. Loops start at a number that is not constant, lest they are unrolled.
-func functions(text string, size graph.CooperativeMatrix, halves graph.DType) string {
+func functions(text string, size target.CooperativeMatrix, halves graph.DType) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `
 const COOP_A = vec2<u32>(%[1]d, %[3]d); // rows and columns

@@ -81,7 +81,7 @@ func precisionOn(d graph.DType, devices []device.Device) string {
 	}
 	var without []string
 	for _, dev := range devices {
-		if name := dev.Info().Name; !dev.Limits().Multiplies(d.String()) && !slices.Contains(without, name) {
+		if name := dev.Info().Name; !dev.Limits().HasCooperative(d.String()) && !slices.Contains(without, name) {
 			without = append(without, name)
 		}
 	}

@@ -8,10 +8,10 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
-	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -138,8 +138,8 @@ func TestPlannedActivationsInPrecision(t *testing.T) {
 
 // What is said of a precision names the devices that have nothing for it.
 func TestPrecisionOn(t *testing.T) {
-	limits := device.DefaultLimits()
-	limits.Cooperative = []device.CooperativeMatrix{{M: 16, N: 16, K: 16, Input: "f16", Result: "f32"}}
+	limits := target.DefaultLimits()
+	limits.Cooperative = []target.CooperativeMatrix{{M: 16, N: 16, K: 16, Input: "f16", Result: "f32"}}
 	devices := append(nulls(2, 0), null.New(null.Options{Name: "able", Limits: &limits}))
 	assert.Empty(t, precisionOn(graph.F32, devices))
 	assert.Contains(t, precisionOn(graph.F16, devices), "matrix units for f16: on null:0, null:1")

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/profile"
@@ -27,7 +28,7 @@ type Options struct {
 // Report is what was measured.
 type Report struct {
 	Device   device.Info   `json:"device"`
-	Limits   device.Limits `json:"limits"`
+	Limits   target.Limits `json:"limits"`
 	Time     time.Time     `json:"time"`
 	Version  string        `json:"version"` // gpupipe's
 	Go       string        `json:"go"`

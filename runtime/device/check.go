@@ -5,13 +5,15 @@ import (
 	"strings"
 	"unicode/utf8"
 	"unsafe"
+
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // Checker refuses whatever a device with these Limits must not be given. Every backend checks with it before it
 // touches its API, so that a breach is the same error everywhere, and no driver gets to see it.
 type Checker struct {
 	Device string
-	Limits Limits
+	Limits target.Limits
 	// Own says why a buffer cannot be used: not of this device, or released.
 	Own func(Buffer) error
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // Kind tells what sort of hardware stands behind an adapter.
@@ -43,64 +45,12 @@ type Info struct {
 	Kind    Kind   `json:"kind"`
 }
 
-// Limits bound every program. The zero value is unusable; DefaultLimits are WebGPU's guaranteed ones.
-type Limits struct {
-	MaxBindings          int    `json:"max_bindings"`           // storage buffers a shader stage
-	MaxBindingSize       int64  `json:"max_binding_size"`       // bytes of one storage binding
-	MaxBufferSize        int64  `json:"max_buffer_size"`        // bytes of one buffer
-	OffsetAlignment      int64  `json:"offset_alignment"`       // bytes, of a binding's offset
-	MaxWorkgroupMemory   int    `json:"max_workgroup_memory"`   // bytes
-	MaxInvocations       int    `json:"max_invocations"`        // a workgroup
-	MaxWorkgroupSize     [3]int `json:"max_workgroup_size"`     // by dimension
-	MaxDispatchDimension int    `json:"max_dispatch_dimension"` // workgroups along one dimension
-
-	SubgroupSize int                 `json:"subgroup_size,omitempty"` // invocations of a subgroup in every kernel; 0: not known, or not always the same
-	Cooperative  []CooperativeMatrix `json:"cooperative,omitempty"`   // what a subgroup multiplies at once; nil where it cannot
-	Flexible     []FlexibleMatrix    `json:"flexible,omitempty"`      // what a workgroup multiplies at once; nil where it cannot
-	Assembly     bool                `json:"assembly,omitempty"`      // sources may be SPIR-V assembly
-}
-
-// CooperativeMatrix is a product that a subgroup computes at once: M×K by K×N of Input, added to M×N of Result.
-type CooperativeMatrix struct {
-	M      int    `json:"m"`
-	N      int    `json:"n"`
-	K      int    `json:"k"`
-	Input  string `json:"input"`  // "f16" or "bf16"
-	Result string `json:"result"` // "f32"
-}
-
-// FlexibleMatrix is a product that a workgroup computes at once: matrices whose sides are any multiples of M, N and K up to Largest.
-type FlexibleMatrix struct {
-	M           int    `json:"m"`
-	N           int    `json:"n"`
-	K           int    `json:"k"`
-	Input       string `json:"input"`       // "f16" or "bf16"
-	Result      string `json:"result"`      // "f32"
-	Invocations int    `json:"invocations"` // of the workgroup
-	Largest     int    `json:"largest"`
-	Reserved    int    `json:"reserved"` // bytes of workgroup memory that the driver takes for it
-}
-
-// Multiplies tells whether there are cooperative matrices of "f16" or "bf16".
-func (l Limits) Multiplies(input string) bool {
-	return slices.ContainsFunc(l.Cooperative, func(c CooperativeMatrix) bool { return c.Input == input })
-}
-
-// DefaultLimits returns what every WebGPU implementation guarantees.
-func DefaultLimits() Limits {
-	return Limits{
-		MaxBindings: 8, MaxBindingSize: 128 << 20, MaxBufferSize: 256 << 20, OffsetAlignment: 256,
-		MaxWorkgroupMemory: 16384, MaxInvocations: 256, MaxWorkgroupSize: [3]int{256, 256, 64},
-		MaxDispatchDimension: 65535,
-	}
-}
-
 // Device is one GPU: memory and one in-order queue. All methods are safe for concurrent use; work runs in
 // the order in which it was enqueued. Pending.Wait and Sync wait for the GPU; Run, Write and Read only while so much is
 // under way already that memory would grow.
 type Device interface {
 	Info() Info
-	Limits() Limits
+	Limits() target.Limits
 	// Alloc makes a zeroed buffer of size bytes (a multiple of 4). It fails when the device's memory budget is spent.
 	Alloc(label string, size int64) (Buffer, error)
 	// Load compiles a program's shaders (each distinct source once per device) and binds its buffers.
@@ -153,7 +103,7 @@ type Program struct {
 // Shader is one compute kernel. Its entry point is main; its bindings are group 0, 0…n−1, all storage buffers.
 type Shader struct {
 	Label           string // names the kernel in every error
-	WGSL            string // or SPIR-V assembly, where Limits say that the device takes it; it begins with Assembly
+	WGSL            string // or SPIR-V assembly, where Limits say that the device takes it; it begins with target.Assembly
 	Bindings        []Access
 	Workgroup       [3]int
 	WorkgroupMemory int // bytes
@@ -161,11 +111,8 @@ type Shader struct {
 	Inside bool
 }
 
-// Assembly begins a source that is not WGSL.
-const Assembly = "; SPIR-V"
-
 // Assembly tells whether the source is SPIR-V assembly.
-func (s *Shader) Assembly() bool { return strings.HasPrefix(s.WGSL, Assembly) }
+func (s *Shader) Assembly() bool { return strings.HasPrefix(s.WGSL, target.Assembly) }
 
 // Access is how a shader declares a binding.
 type Access uint8

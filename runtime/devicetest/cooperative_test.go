@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/cooptest"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
@@ -25,11 +26,11 @@ import (
 type cooperative struct {
 	device.Device
 	subgroup int
-	size     device.CooperativeMatrix // for every kind of halves
+	size     target.CooperativeMatrix // for every kind of halves
 	memory   int                      // of a workgroup; 0 is the device's
 }
 
-func (d cooperative) Limits() device.Limits {
+func (d cooperative) Limits() target.Limits {
 	l := d.Device.Limits()
 	l.SubgroupSize = d.subgroup
 	for _, half := range []string{"f16", "bf16"} {
@@ -55,8 +56,8 @@ func (d cooperative) Load(p *device.Program) (device.Loaded, error) {
 	return d.Device.Load(&scalar)
 }
 
-func square(side int) device.CooperativeMatrix {
-	return device.CooperativeMatrix{M: side, N: side, K: side}
+func square(side int) target.CooperativeMatrix {
+	return target.CooperativeMatrix{M: side, N: side, K: side}
 }
 
 // byMatrices are the cases of attention and of its gradient that kernels for matrices of a side take, but for gradients with more
@@ -86,8 +87,8 @@ func TestAttentionByMatrices(t *testing.T) {
 	for i, dev := range []cooperative{
 		{Device: d, subgroup: 1, size: square(16)},
 		{Device: d, subgroup: 16, size: square(8), memory: 9000},
-		{Device: d, subgroup: 1, size: device.CooperativeMatrix{M: 8, N: 8, K: 16}, memory: 12000},
-		{Device: d, subgroup: 1, size: device.CooperativeMatrix{M: 8, N: 16, K: 16}, memory: 12000},
+		{Device: d, subgroup: 1, size: target.CooperativeMatrix{M: 8, N: 8, K: 16}, memory: 12000},
+		{Device: d, subgroup: 1, size: target.CooperativeMatrix{M: 8, N: 16, K: 16}, memory: 12000},
 	} {
 		tasks := byMatrices(t, dev.size.K)
 		assert.Greater(t, len(tasks), 8)

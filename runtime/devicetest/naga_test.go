@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
@@ -37,6 +38,12 @@ func (c *collector) Info() device.Info {
 		info.Kind = device.Software
 	}
 	return info
+}
+
+func (c *collector) Limits() target.Limits {
+	l := c.Device.Limits()
+	l.Software = c.software
+	return l
 }
 
 func (c *collector) Load(p *device.Program) (device.Loaded, error) {

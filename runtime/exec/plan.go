@@ -156,8 +156,7 @@ func (p *Plan) add(name string, g *graph.Graph, opts Options) error {
 		q.choice[group], scratch[group] = choice{k.Name, k.Tolerance}, k.Scratch
 		q.bytes[group] = shaders.Bytes(fused, group, k)
 	}
-	q.memory, err = plan.Run(fused, func(g *fuse.Group) []int64 { return scratch[g] },
-		plan.Limits{MaxBindingSize: lim.MaxBindingSize, MaxBufferSize: lim.MaxBufferSize, OffsetAlignment: lim.OffsetAlignment})
+	q.memory, err = plan.Run(fused, func(g *fuse.Group) []int64 { return scratch[g] }, lim)
 	if err != nil {
 		return err
 	}
@@ -221,31 +220,16 @@ func (p *Plan) bufferName(id string, i int) string {
 	return id
 }
 
-func (p *Plan) limits() shaders.Limits {
-	l := p.dev.Limits()
-	var cooperative []graph.CooperativeMatrix
-	for _, m := range l.Cooperative {
-		cooperative = append(cooperative, graph.CooperativeMatrix(m))
-	}
-	var flexible []graph.FlexibleMatrix
-	for _, m := range l.Flexible {
-		flexible = append(flexible, graph.FlexibleMatrix(m))
-	}
-	return shaders.Limits{MaxBindings: l.MaxBindings, MaxInvocations: l.MaxInvocations, MaxWorkgroupMemory: l.MaxWorkgroupMemory,
-		MaxDispatch: l.MaxDispatchDimension, Software: p.dev.Info().Kind == device.Software,
-		SubgroupSize: l.SubgroupSize, Cooperative: cooperative, Flexible: flexible}
-}
-
 // choose lowers a group before memory is planned, and picks a candidate.
 func (p *Plan) choose(r *fuse.Result, g *fuse.Group, opts Options) (shaders.Kernel, error) {
-	ks, err := shaders.Lower(r, g, p.limits(), separate(r))
+	ks, err := shaders.Lower(r, g, p.dev.Limits(), separate(r))
 	if err != nil {
 		return shaders.Kernel{}, err
 	}
 	if len(ks) == 0 {
-		return shaders.Kernel{}, fmt.Errorf("%s: no kernel has at most %d bindings", shaders.Label(g), p.limits().MaxBindings)
+		return shaders.Kernel{}, fmt.Errorf("%s: no kernel has at most %d bindings", shaders.Label(g), p.dev.Limits().MaxBindings)
 	}
-	i := shaders.Default(ks, g, p.limits())
+	i := shaders.Default(ks, g, p.dev.Limits())
 	if opts.Tune != nil && len(ks) > 1 {
 		if i, err = opts.Tune.Choose(p.dev, shaders.Label(g), ks, i); err != nil {
 			return shaders.Kernel{}, err
@@ -301,7 +285,7 @@ func (p *Plan) Chosen(name string) ([]shaders.Kernel, error) {
 	}
 	var chosen []shaders.Kernel
 	for _, g := range q.fused.Groups {
-		ks, err := shaders.Lower(q.fused, g, p.limits(), separate(q.fused))
+		ks, err := shaders.Lower(q.fused, g, p.dev.Limits(), separate(q.fused))
 		if err != nil {
 			return nil, err
 		}

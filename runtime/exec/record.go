@@ -38,7 +38,7 @@ func (p *Plan) record(q *program) (recording, error) {
 		return fmt.Sprintf("%d %s %d %d %d", st.Space, st.Name, st.Chunk, st.Offset, st.Size)
 	}
 	for n, g := range q.fused.Groups {
-		ks, err := shaders.Lower(q.fused, g, p.limits(), key)
+		ks, err := shaders.Lower(q.fused, g, p.dev.Limits(), key)
 		if err != nil {
 			return r, err
 		}

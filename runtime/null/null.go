@@ -8,13 +8,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 // Options of a null device.
 type Options struct {
 	Name         string         // "null:0" when empty
-	Limits       *device.Limits // WebGPU's default limits when nil
+	Limits       *target.Limits // WebGPU's default limits when nil
 	MemoryBudget int64          // bytes; 0: no budget
 	// Latency is how long a run of the program of that label occupies the in-order queue; nil: nothing takes time. It is
 	// called by Run. What is enqueued later, and reads, wait for it.
@@ -35,7 +36,7 @@ type Counts struct {
 // Device implements device.Device.
 type Device struct {
 	name   string
-	limits device.Limits
+	limits target.Limits
 	budget int64
 	align  int64 // of memory that it imports
 
@@ -78,7 +79,7 @@ type pending struct {
 
 // New makes a null device.
 func New(o Options) *Device {
-	d := &Device{name: o.Name, limits: device.DefaultLimits(), budget: o.MemoryBudget, align: o.ImportAlignment, latency: o.Latency,
+	d := &Device{name: o.Name, limits: target.DefaultLimits(), budget: o.MemoryBudget, align: o.ImportAlignment, latency: o.Latency,
 		ended: make(chan struct{}), left: o.LoseAfter, imported: map[*buffer]struct{}{}}
 	if o.LoseAfter == 0 {
 		d.left = -1
@@ -96,7 +97,7 @@ func (d *Device) Info() device.Info {
 	return device.Info{Name: d.name, Adapter: "none", Kind: device.Null}
 }
 
-func (d *Device) Limits() device.Limits { return d.limits }
+func (d *Device) Limits() target.Limits { return d.limits }
 
 // Counts returns what the device has been told so far.
 func (d *Device) Counts() Counts {

@@ -6,15 +6,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestRefusals(t *testing.T) {
-	limits := device.DefaultLimits()
+	limits := target.DefaultLimits()
 	limits.MaxBindings, limits.OffsetAlignment, limits.MaxBindingSize = 4, 32, 1<<20
 	for name, o := range map[string]Options{"default": {}, "given": {Limits: &limits}} {
 		t.Run(name, func(t *testing.T) {
@@ -29,7 +29,7 @@ func TestRefusals(t *testing.T) {
 func TestCounts(t *testing.T) {
 	d := New(Options{Name: "null:7"})
 	assert.Equal(t, device.Info{Name: "null:7", Adapter: "none", Kind: device.Null}, d.Info())
-	assert.Equal(t, device.DefaultLimits(), d.Limits())
+	assert.Equal(t, target.DefaultLimits(), d.Limits())
 	b, err := d.Alloc("b", 1024)
 	require.NoError(t, err)
 	l, err := d.Load(&device.Program{Shaders: []device.Shader{checktest.Increment(1)}, Commands: []device.Command{

@@ -13,10 +13,10 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 func travelling() *device.Program {
@@ -39,7 +39,7 @@ func commands() []*command {
 func events() []*event {
 	lost := &device.Error{Op: "run", Object: "k\n", Device: "vulkan:0", Cause: &remote{"device lost: X", device.ErrLost}}
 	return []*event{
-		{kind: evReady, ready: &description{Info: device.Info{Name: "vulkan:0", Kind: device.Discrete}, Limits: device.DefaultLimits(), Budget: 9, Timer: true}},
+		{kind: evReady, ready: &description{Info: device.Info{Name: "vulkan:0", Kind: device.Discrete}, Limits: target.DefaultLimits(), Budget: 9, Timer: true}},
 		{kind: evReady, err: &remote{text: "no such adapter"}},
 		{kind: evState, accepted: 5, moves: math.MaxUint64, fresh: 3, staging: 1 << 20},
 		{kind: evDone, id: 1}, {kind: evDone, id: 2, err: lost}, {kind: evDone, id: 2, times: []time.Duration{0, time.Second}},

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -96,7 +97,7 @@ var (
 )
 
 func (d *Device) Info() device.Info     { return d.has.Info }
-func (d *Device) Limits() device.Limits { return d.has.Limits }
+func (d *Device) Limits() target.Limits { return d.has.Limits }
 
 // Budget is the memory that the worker's device may take in bytes, 0 where it is not known.
 func (d *Device) Budget() int64 { return d.has.Budget }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -33,7 +34,7 @@ type event struct {
 // description is what a worker tells of its device.
 type description struct {
 	Info   device.Info   `json:"info"`
-	Limits device.Limits `json:"limits"`
+	Limits target.Limits `json:"limits"`
 	Budget int64         `json:"budget"` // bytes; 0: none
 	Timer  bool          `json:"timer"`  // it implements device.Timer
 }

@@ -13,13 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
-
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 	"github.com/gpupipe/gpupipe/runtime/null"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // raw is a frame's content as it stands.
@@ -30,7 +30,7 @@ func (r raw) append(b []byte) []byte { return append(b, r...) }
 // lies are what a worker says in place of what it should: at once, when it is to make a buffer, when it is to read it.
 func lies() map[string][][]byte {
 	ready := func(change func(*description)) []byte {
-		x := &description{Info: device.Info{Name: "null:0"}, Limits: device.DefaultLimits()}
+		x := &description{Info: device.Info{Name: "null:0"}, Limits: target.DefaultLimits()}
 		change(x)
 		return appendFrame(nil, &event{kind: evReady, ready: x})
 	}
@@ -50,7 +50,7 @@ func lies() map[string][][]byte {
 		"negative budget": {ready(func(d *description) { d.Budget = -1 })},
 		"no JSON":         {appendFrame(nil, raw(appendText(append(appendU64([]byte{byte(evReady)}, 0), 0), "{")))},
 
-		"ready again":       late(&event{kind: evReady, ready: &description{Limits: device.DefaultLimits()}}),
+		"ready again":       late(&event{kind: evReady, ready: &description{Limits: target.DefaultLimits()}}),
 		"unknown answer":    late(&event{kind: evDone, id: 77}),
 		"answer to nothing": late(&event{kind: evDone}),
 		"data for nobody":   late(&event{kind: evData, id: 77, n: 4}),

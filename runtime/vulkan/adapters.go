@@ -20,9 +20,9 @@ import (
 	"sync"
 	"unsafe"
 
-	vk "github.com/vulkan-go/vulkan"
-
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	vk "github.com/vulkan-go/vulkan"
 )
 
 // loader is what the bindings keep for the whole process: the entry points of the one Vulkan loader.
@@ -188,6 +188,7 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 		Driver: strings.TrimSpace(C.GoString(&can.driver_name[0]) + " " + C.GoString(&can.driver_info[0])),
 	}
 	a.Limits = limitsOf(&props.Limits, &can)
+	a.Limits.Software = a.Kind == device.Software
 	a.Limits.Assembly = props.ApiVersion >= version13 // which takes SPIR-V 1.6
 	a.Subgroup = [2]int{int(can.subgroup_min), int(can.subgroup_max)}
 	a.Float16 = can.float16 != 0 && can.storage16 != 0
@@ -258,9 +259,9 @@ func kindOf(t vk.PhysicalDeviceType) device.Kind {
 // mostBindings is more than any kernel wants; some drivers offer a million.
 const mostBindings = 64
 
-func limitsOf(l *vk.PhysicalDeviceLimits, can *C.gv_abilities) device.Limits {
+func limitsOf(l *vk.PhysicalDeviceLimits, can *C.gv_abilities) target.Limits {
 	size := func(n uint64) int64 { return int64(min(n, math.MaxInt64)) &^ 3 }
-	out := device.Limits{
+	out := target.Limits{
 		MaxBindings:     int(min(l.MaxPerStageDescriptorStorageBuffers, l.MaxDescriptorSetStorageBuffers, l.MaxPerStageResources, mostBindings)),
 		MaxBindingSize:  size(uint64(l.MaxStorageBufferRange)),
 		OffsetAlignment: max(int64(l.MinStorageBufferOffsetAlignment), 32), MaxWorkgroupMemory: int(l.MaxComputeSharedMemorySize),

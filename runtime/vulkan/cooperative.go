@@ -11,10 +11,9 @@ import (
 	"slices"
 	"unsafe"
 
-	vk "github.com/vulkan-go/vulkan"
-
-	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
+	vk "github.com/vulkan-go/vulkan"
 )
 
 // cooperate finds out what of cooperative matrices there is for kernels: what the device names, if it has all that they need.
@@ -30,7 +29,7 @@ func (a *adapter) cooperate(instance vk.Instance, version uint32) {
 	}
 	for _, m := range a.Matrices {
 		usable := m.A == "f16" || m.A == "bf16" && a.cooperative.bfloat16 != 0
-		c := device.CooperativeMatrix{M: m.M, N: m.N, K: m.K, Input: m.A, Result: m.Result}
+		c := target.CooperativeMatrix{M: m.M, N: m.N, K: m.K, Input: m.A, Result: m.Result}
 		if usable && m.B == m.A && m.C == "f32" && m.Result == "f32" && m.Scope == "subgroup" && !m.Saturating && !slices.Contains(a.Limits.Cooperative, c) {
 			a.Limits.Cooperative = append(a.Limits.Cooperative, c)
 		}
@@ -55,7 +54,7 @@ func (a *adapter) flex(instance vk.Instance) {
 		usable := m.A == "f16" || m.A == "bf16" && c.bfloat16 != 0
 		if usable && m.B == m.A && m.C == "f32" && m.Result == "f32" && m.Scope == "workgroup" && !m.Saturating &&
 			c.workgroup_scope != 0 && c.flexible_sizes != 0 && c.tensor_addressing != 0 && f.invocations <= c.most_invocations {
-			a.Limits.Flexible = append(a.Limits.Flexible, device.FlexibleMatrix{M: m.M, N: m.N, K: m.K, Input: m.A, Result: m.Result,
+			a.Limits.Flexible = append(a.Limits.Flexible, target.FlexibleMatrix{M: m.M, N: m.N, K: m.K, Input: m.A, Result: m.Result,
 				Invocations: int(f.invocations), Largest: int(c.largest), Reserved: int(c.reserved)})
 		}
 	}

@@ -19,18 +19,18 @@ import (
 	"time"
 	"unsafe"
 
-	vk "github.com/vulkan-go/vulkan"
-
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/host"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
+	vk "github.com/vulkan-go/vulkan"
 )
 
 // Device implements device.Device. Its queue is in order: each recorded list of commands begins with a barrier, and brings the
 // device's timeline one further when it is done.
 type Device struct {
 	info     device.Info
-	limits   device.Limits
+	limits   target.Limits
 	budget   int64
 	features spirv.Features
 	dir      string // of what is kept; "" keeps nothing
@@ -171,7 +171,7 @@ func (d *Device) open() (err error) {
 }
 
 func (d *Device) Info() device.Info     { return d.info }
-func (d *Device) Limits() device.Limits { return d.limits }
+func (d *Device) Limits() target.Limits { return d.limits }
 
 // Budget is the memory that the device may take in bytes, 0 where it is not known.
 func (d *Device) Budget() int64 { return d.budget }

@@ -10,13 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	vk "github.com/vulkan-go/vulkan"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	vk "github.com/vulkan-go/vulkan"
 )
 
 // cacheDir is shared by the tests, so that the translator is compiled once.
@@ -78,7 +77,7 @@ func TestAdapters(t *testing.T) {
 		assert.NotEmpty(t, a.Driver)
 		assert.GreaterOrEqual(t, a.Kind.Rank(), last, "hardware comes first")
 		last = a.Kind.Rank()
-		least := device.DefaultLimits()
+		least := target.DefaultLimits()
 		assert.GreaterOrEqual(t, a.Limits.MaxBindings, least.MaxBindings)
 		assert.GreaterOrEqual(t, a.Limits.MaxBindingSize, least.MaxBindingSize-4) // Vulkan promises a byte less
 		assert.GreaterOrEqual(t, a.Limits.MaxWorkgroupMemory, least.MaxWorkgroupMemory)

@@ -8,6 +8,7 @@ package vulkan
 import (
 	"fmt"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
 )
@@ -20,7 +21,7 @@ type Adapter struct {
 
 // Details of a GPU that WebGPU does not tell.
 type Details struct {
-	Limits   device.Limits `json:"limits"`
+	Limits   target.Limits `json:"limits"`
 	Heaps    []Heap        `json:"memory_heaps"`
 	Subgroup [2]int        `json:"subgroup_sizes"` // least and most invocations
 	Float16  bool          `json:"float16"`        // in arithmetic and in storage

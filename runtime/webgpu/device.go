@@ -17,7 +17,7 @@ import (
 	"unsafe"
 
 	"github.com/cogentcore/webgpu/wgpu"
-
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/host"
 )
@@ -32,7 +32,7 @@ type Options struct {
 // come within a poll. All else reaches it through requests.
 type Device struct {
 	info     device.Info
-	limits   device.Limits
+	limits   target.Limits
 	budget   int64
 	requests chan func()
 	ended    chan struct{}
@@ -91,7 +91,7 @@ func Open(index int, o Options) (*Device, error) {
 		return nil, &device.Error{Op: "open", Object: a.info.Adapter, Device: a.info.Name, Cause: nativeError(&failure)}
 	}
 	d := &Device{
-		info: a.info, limits: limitsOf(&limits), budget: o.MemoryBudget,
+		info: a.info, limits: limitsOf(&limits, a.info.Kind), budget: o.MemoryBudget,
 		requests: make(chan func()), ended: make(chan struct{}), now: make(chan time.Time),
 		instance: instance, adapter: a.Adapter, native: native, gpu: deviceOf(native.device),
 		buffers: map[*buffer]struct{}{}, programs: map[*loaded]struct{}{},
@@ -119,31 +119,32 @@ func unknownAdapter(index int, found []adapter) error {
 	return fmt.Errorf("webgpu:%d: no such adapter; there are: %s", index, strings.Join(names, ", "))
 }
 
-func limitsOf(l *C.gp_limits) device.Limits {
+func limitsOf(l *C.gp_limits, kind device.Kind) target.Limits {
 	clamp := func(n C.uint64_t) int64 { return int64(min(uint64(n), math.MaxInt64)) &^ 3 }
-	return device.Limits{
+	return target.Limits{
 		MaxBindings: int(l.bindings), MaxBindingSize: clamp(l.binding_size), MaxBufferSize: clamp(l.buffer_size),
 		OffsetAlignment: int64(l.offset_alignment), MaxWorkgroupMemory: int(l.workgroup_memory),
 		MaxInvocations:       int(l.invocations),
 		MaxWorkgroupSize:     [3]int{int(l.size_x), int(l.size_y), int(l.size_z)},
 		MaxDispatchDimension: int(l.groups),
+		Software:             kind == device.Software,
 	}
 }
 
 // AdapterLimits are the limits of each adapter, as Adapters lists them.
-func AdapterLimits() []device.Limits {
+func AdapterLimits() []target.Limits {
 	instance, found := enumerate()
 	defer releaseAll(instance, found, -1)
-	var all []device.Limits
+	var all []target.Limits
 	for _, a := range found {
 		l := C.gp_limits_of(handle(a.Adapter))
-		all = append(all, limitsOf(&l))
+		all = append(all, limitsOf(&l, a.info.Kind))
 	}
 	return all
 }
 
 func (d *Device) Info() device.Info     { return d.info }
-func (d *Device) Limits() device.Limits { return d.limits }
+func (d *Device) Limits() target.Limits { return d.limits }
 
 // Allocated returns the bytes of live buffers, and of staging buffers, whether in use or kept for use.
 func (d *Device) Allocated() (buffers, staging int64) { return d.used.Load(), d.staged.Load() }

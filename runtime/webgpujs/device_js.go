@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall/js"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -21,7 +22,7 @@ type Options struct {
 // thread, and goroutines change only where they wait.
 type Device struct {
 	info   device.Info
-	limits device.Limits
+	limits target.Limits
 	budget int64
 	gpu    js.Value
 	queue  js.Value
@@ -68,7 +69,7 @@ func Open(o Options) (*Device, error) {
 	if err != nil {
 		return nil, &device.Error{Op: "open", Object: info.Adapter, Device: info.Name, Cause: err}
 	}
-	d := &Device{info: info, limits: limitsOf(gpu.Get("limits")), budget: o.MemoryBudget, gpu: gpu, queue: gpu.Get("queue"),
+	d := &Device{info: info, limits: limitsOf(gpu.Get("limits"), info.Kind), budget: o.MemoryBudget, gpu: gpu, queue: gpu.Get("queue"),
 		buffers: map[*buffer]struct{}{}, pipelines: map[pipelineKey]js.Value{}, layouts: map[string]js.Value{},
 		running: make(chan struct{}, mostRunning)}
 	then(gpu.Get("lost"), func(why js.Value) {
@@ -115,20 +116,21 @@ func describe(adapter js.Value) device.Info {
 	return info
 }
 
-func limitsOf(l js.Value) device.Limits {
+func limitsOf(l js.Value, kind device.Kind) target.Limits {
 	n := func(name string) int { return int(min(l.Get(name).Float(), 1<<52)) }
 	size := func(name string) int64 { return int64(n(name)) &^ 3 }
-	return device.Limits{
+	return target.Limits{
 		MaxBindings: n("maxStorageBuffersPerShaderStage"), MaxBindingSize: size("maxStorageBufferBindingSize"), MaxBufferSize: size("maxBufferSize"),
 		OffsetAlignment: size("minStorageBufferOffsetAlignment"), MaxWorkgroupMemory: n("maxComputeWorkgroupStorageSize"),
 		MaxInvocations:       n("maxComputeInvocationsPerWorkgroup"),
 		MaxWorkgroupSize:     [3]int{n("maxComputeWorkgroupSizeX"), n("maxComputeWorkgroupSizeY"), n("maxComputeWorkgroupSizeZ")},
 		MaxDispatchDimension: n("maxComputeWorkgroupsPerDimension"),
+		Software:             kind == device.Software,
 	}
 }
 
 func (d *Device) Info() device.Info     { return d.info }
-func (d *Device) Limits() device.Limits { return d.limits }
+func (d *Device) Limits() target.Limits { return d.limits }
 
 // Allocated returns the bytes of live buffers, and of reads under way.
 func (d *Device) Allocated() (buffers, staging int64) {

@@ -4,11 +4,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func open(t *testing.T, budget int64) *Device {
@@ -31,7 +31,7 @@ func TestInfo(t *testing.T) {
 	d := open(t, 0)
 	assert.Equal(t, "webgpu:0", d.Info().Name)
 	assert.NotEmpty(t, d.Info().Adapter)
-	assert.GreaterOrEqual(t, d.Limits().MaxBindings, device.DefaultLimits().MaxBindings)
+	assert.GreaterOrEqual(t, d.Limits().MaxBindings, target.DefaultLimits().MaxBindings)
 	assert.LessOrEqual(t, d.Limits().OffsetAlignment, int64(256))
 	t.Logf("%+v %+v", d.Info(), d.Limits())
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cogentcore/webgpu/wgpu"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"gonum.org/v1/gonum/blas"
 	"gonum.org/v1/gonum/blas/blas32"
 )
@@ -53,7 +54,7 @@ func BenchmarkSoftware(b *testing.B) {
 		x, y := random(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA), random(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
 		bufs := map[Operand]*wgpu.Buffer{A: g.buffer(4*len(x), x), B: g.buffer(4*len(y), y), C: g.buffer(4*s.Batch*s.M*s.N, nil)}
 		flops := 2 * float64(s.Batch*s.M*s.N) * float64(s.K)
-		for _, k := range Candidates(s, DefaultLimits(), true)[1:] {
+		for _, k := range Candidates(s, on(target.DefaultLimits(), true))[1:] {
 			b.Run(fmt.Sprintf("%s/%s", c.name, k.Name), func(b *testing.B) {
 				g.t = b
 				bufs[Scratch] = g.buffer(k.Scratch, nil)

@@ -3,7 +3,7 @@ package matmul
 import (
 	"fmt"
 
-	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // cooperative is the kernel for tensor cores. A workgroup computes rows × columns of C from slices of depth k's that it holds in
@@ -11,11 +11,11 @@ import (
 // While it does, the next slice is on its way from global memory to registers. Halves travel sixteen bytes at a time as whole words
 // that nothing calculates with: shaders/spirv tells how the matrices come by their type.
 type cooperative struct {
-	size        graph.CooperativeMatrix // of matrices
-	lanes       int                     // invocations of a subgroup
-	down, right int                     // subgroups of a workgroup
-	m, n, k     int                     // matrices: of C, those of a subgroup; along k, those of a slice
-	double      bool                    // two slices in workgroup memory, and one barrier a slice instead of two
+	size        target.CooperativeMatrix // of matrices
+	lanes       int                      // invocations of a subgroup
+	down, right int                      // subgroups of a workgroup
+	m, n, k     int                      // matrices: of C, those of a subgroup; along k, those of a slice
+	double      bool                     // two slices in workgroup memory, and one barrier a slice instead of two
 	splits      int
 }
 
@@ -44,23 +44,23 @@ var narrowShapes = [...]cooperative{
 // fillTensor is how many workgroups of these it takes to keep a large GPU busy.
 const fillTensor = 128
 
-func cooperativeCandidates(s Spec, l Limits) []Kernel {
+func cooperativeCandidates(s Spec, l target.Limits) []Kernel {
 	if s.TypeA == F32 || s.TypeA != s.TypeB || l.SubgroupSize == 0 {
 		return nil
 	}
-	size, ok := graph.Cooperative(l.Cooperative, s.TypeA.String())
+	size, ok := l.LargestCooperative(s.TypeA.String())
 	if !ok {
 		return nil
 	}
 	shapes := cooperativeShapes[:]
-	if l.narrow() {
+	if halfRegisters(l) {
 		shapes = narrowShapes[:]
 	}
 	var ks []Kernel
 	for _, t := range shapes {
 		t.size, t.lanes, t.splits = size, l.SubgroupSize, 1
 		a, b := t.slices(s)
-		if t.threads() > min(l.MaxInvocations, l.MaxWorkgroupX) || t.memory(s) > l.MaxWorkgroupMemory || a.chunks()%t.threads() != 0 || b.chunks()%t.threads() != 0 {
+		if t.threads() > min(l.MaxInvocations, l.MaxWorkgroupSize[0]) || t.memory(s) > l.MaxWorkgroupMemory || a.chunks()%t.threads() != 0 || b.chunks()%t.threads() != 0 {
 			continue
 		}
 		// A tile most of which lies outside is no candidate; the smallest stays.
@@ -103,7 +103,7 @@ func (t cooperative) cost(s Spec) float64 {
 	return cost
 }
 
-func (t cooperative) kernel(s Spec, l Limits) Kernel {
+func (t cooperative) kernel(s Spec, l target.Limits) Kernel {
 	k := Kernel{Name: fmt.Sprintf("tensor %dx%dx%d/%d", t.rows(), t.cols(), t.depth(), t.threads()), Cost: t.cost(s)}
 	if t.double {
 		k.Name += " double"
@@ -144,7 +144,7 @@ func (t cooperative) quads(s Spec) int {
 
 func (t cooperative) memory(s Spec) int { return 16 * t.quads(s) }
 
-func (t cooperative) pass(s Spec, l Limits) Pass {
+func (t cooperative) pass(s Spec, l target.Limits) Pass {
 	out := s
 	if t.splits > 1 {
 		out = s.sums()

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
+	"github.com/stretchr/testify/require"
 )
 
 // What the kernels compute where there are cooperative matrices.
@@ -23,7 +22,7 @@ func TestCooperativeCandidatesOnDevices(t *testing.T) {
 		dev, err := vulkan.Open(n, vulkan.Options{CacheDir: t.TempDir()})
 		require.NoError(t, err)
 		defer dev.Close()
-		l := limitsFor(dev.Limits())
+		l := dev.Limits()
 		for i, c := range cooperativeCases() {
 			ks := cooperativeCandidates(c.spec, l)
 			if len(ks) == 0 {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/boundscheck"
 	"github.com/gpupipe/gpupipe/internal/cooptest"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -50,19 +50,19 @@ func cooperativeCases() []testCase {
 }
 
 // Matrices that are not square: Intel's, of Xe-HPG and of Xe2.
-var oblong = []graph.CooperativeMatrix{{M: 8, N: 8, K: 16}, {M: 8, N: 16, K: 16}}
+var oblong = []target.CooperativeMatrix{{M: 8, N: 8, K: 16}, {M: 8, N: 16, K: 16}}
 
-func square(side int) graph.CooperativeMatrix {
-	return graph.CooperativeMatrix{M: side, N: side, K: side}
+func square(side int) target.CooperativeMatrix {
+	return target.CooperativeMatrix{M: side, N: side, K: side}
 }
 
 // tensorLimits are those of a device that multiplies matrices of one size by subgroups of lanes invocations.
-func tensorLimits(size graph.CooperativeMatrix, lanes int, input string) Limits {
-	l := DefaultLimits()
-	l.MaxWorkgroupMemory, l.MaxInvocations, l.MaxWorkgroupX = 49152, 1024, 1024
+func tensorLimits(size target.CooperativeMatrix, lanes int, input string) target.Limits {
+	l := target.DefaultLimits()
+	l.MaxWorkgroupMemory, l.MaxInvocations, l.MaxWorkgroupSize[0] = 49152, 1024, 1024
 	l.SubgroupSize = lanes
 	size.Input, size.Result = input, "f32"
-	l.Cooperative = []graph.CooperativeMatrix{size}
+	l.Cooperative = []target.CooperativeMatrix{size}
 	return l
 }
 
@@ -147,7 +147,7 @@ func (b *bench) run(k Kernel, n int, change func(Pass) Pass) []float32 {
 		if pass.Epilogue {
 			c.Args = append(c.Args, device.Range{Buffer: b.bias, Size: b.bias.Size()})
 		}
-		if !strings.HasPrefix(pass.WGSL, graph.Assembly) {
+		if !strings.HasPrefix(pass.WGSL, target.Assembly) {
 			pass.WGSL = boundscheck.Indices(pass.WGSL, len(c.Args))
 			c.Args = append(c.Args, device.Range{Buffer: outside, Size: outside.Size()})
 		}
@@ -196,7 +196,7 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
-	sizes := append([]graph.CooperativeMatrix{square(8)}, oblong...)
+	sizes := append([]target.CooperativeMatrix{square(8)}, oblong...)
 	shapes := []cooperative{{down: 2, right: 1, m: 1, n: 2, k: 1}, {down: 1, right: 2, m: 2, n: 1, k: 1, double: true}, {down: 2, right: 2, m: 1, n: 1, k: 2, double: true}}
 	names := []string{"64x64x64,true,true", "33x50x44,false,false", "72x35x21,true,false", "parts of odd rows", "gradient of hidden states"}
 	for i, c := range cooperativeCases() {
@@ -257,7 +257,7 @@ func TestNarrowSubgroups(t *testing.T) {
 	for i, want := range []string{"tensor 128x64x16/128", "tensor 128x128x16/256"} {
 		l := tensorLimits(oblong[i], 8<<i, "f16")
 		s := Spec{Batch: 1, M: 4096, N: 4096, K: 4096, TypeA: F16, TypeB: F16}
-		assert.Equal(t, want, Candidates(s, l, false)[1].Name)
+		assert.Equal(t, want, Candidates(s, l)[1].Name)
 		for _, k := range cooperativeCandidates(s, l) {
 			var rows, cols, depth, lanes int
 			_, err := fmt.Sscanf(k.Name, "tensor %dx%dx%d/%d", &rows, &cols, &depth, &lanes)
@@ -278,5 +278,5 @@ func TestCooperativeNeedsTheDevice(t *testing.T) {
 	assert.NotEmpty(t, cooperativeCandidates(s, tensorLimits(square(16), 32, "f16")))
 	assert.Empty(t, cooperativeCandidates(s, tensorLimits(square(16), 32, "bf16")))
 	assert.Empty(t, cooperativeCandidates(s, tensorLimits(square(16), 0, "f16")))
-	assert.Empty(t, cooperativeCandidates(s, DefaultLimits()))
+	assert.Empty(t, cooperativeCandidates(s, target.DefaultLimits()))
 }

@@ -9,11 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/shaders/spirv"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/shaders/spirv"
 )
 
 // Every candidate becomes SPIR-V, of f16 and of bf16, and what it becomes is valid.
@@ -23,7 +22,7 @@ func TestCooperativeCandidatesAreValid(t *testing.T) {
 	defer compiler.Close()
 	v := validator{path: filepath.Join(t.TempDir(), "m.spv")}
 	devices := []struct {
-		size  graph.CooperativeMatrix
+		size  target.CooperativeMatrix
 		lanes int
 	}{{square(16), 32}, {oblong[0], 8}, {oblong[1], 16}}
 	for i, c := range cooperativeCases() {
@@ -94,8 +93,8 @@ func TestTensorCoresAreTheDefault(t *testing.T) {
 		{1, 4096, 4096, "vector 16x4"},
 	} {
 		s := Spec{Batch: 1, M: c.m, N: c.n, K: c.k, TransB: c.m == 1, TypeA: F16, TypeB: F16}
-		assert.Equal(t, c.want, Candidates(s, tensorLimits(square(16), 32, "f16"), false)[1].Name)
-		for _, k := range Candidates(s, tensorLimits(square(16), 32, "f16"), true) {
+		assert.Equal(t, c.want, Candidates(s, tensorLimits(square(16), 32, "f16"))[1].Name)
+		for _, k := range Candidates(s, on(tensorLimits(square(16), 32, "f16"), true)) {
 			assert.NotContains(t, k.Name, "tensor", "software computes by its own kernels")
 		}
 	}

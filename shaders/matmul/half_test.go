@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cogentcore/webgpu/wgpu"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -18,15 +19,15 @@ import (
 // read an operand: alone, in fours, rearranged, by an invocation or by all. They are small: compiling is what takes time.
 func TestHalvesGiveTheBitsOfFloats(t *testing.T) {
 	g := openGPU(t)
-	few := DefaultLimits()
+	few := target.DefaultLimits()
 	few.MaxInvocations = 64
 	for i, c := range []struct {
 		spec     Spec
 		element  Element
-		limits   Limits
+		limits   target.Limits
 		software bool
 	}{
-		{Spec{Batch: 1, M: 4, N: 4, K: 3, TransA: true}, F16, DefaultLimits(), true},
+		{Spec{Batch: 1, M: 4, N: 4, K: 3, TransA: true}, F16, target.DefaultLimits(), true},
 		{Spec{Batch: 1, M: 12, N: 8, K: 5, TransA: true}, F16, few, false},
 		{Spec{Batch: 2, M: 3, N: 5, K: 9, TransB: true, BatchStrideA: 28}, BF16, few, false},
 	} {
@@ -50,12 +51,12 @@ func TestHalvesChangeReadsOnly(t *testing.T) {
 		}
 		for _, software := range []bool{true, false} {
 			floats := map[string]Kernel{}
-			for _, k := range Candidates(c.spec, c.limits, software) {
+			for _, k := range Candidates(c.spec, on(c.limits, software)) {
 				floats[k.Name] = k
 			}
 			s, compared := c.spec, 0
 			s.TypeA, s.TypeB = F16, BF16
-			for _, k := range Candidates(s, c.limits, software) {
+			for _, k := range Candidates(s, on(c.limits, software)) {
 				f, ok := floats[k.Name]
 				if !ok {
 					continue
@@ -87,20 +88,20 @@ func plain(wgsl string) string {
 	}
 }
 
-func checkHalves(g *gpu, s Spec, d Element, limits Limits, software bool) {
+func checkHalves(g *gpu, s Spec, d Element, limits target.Limits, software bool) {
 	r := rand.New(rand.NewPCG(1, 2))
 	a, wordsA := randomHalves(r, d, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
 	b, wordsB := randomHalves(r, d, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
 	want := map[string][]float32{}
 	var lanes []float32
-	for _, k := range Candidates(s, limits, software) {
+	for _, k := range Candidates(s, on(limits, software)) {
 		want[k.Name] = product(g, k, s, a, b)
 		if strings.HasPrefix(k.Name, "lanes") {
 			lanes = want[k.Name]
 		}
 	}
 	s.TypeA, s.TypeB = d, d
-	for _, k := range Candidates(s, limits, software) {
+	for _, k := range Candidates(s, on(limits, software)) {
 		w := want[k.Name]
 		if w == nil { // not among the best for f32; all of these add in the order of k
 			require.True(g.t, strings.HasPrefix(k.Name, "lanes"), k.Name)
@@ -113,7 +114,7 @@ func checkHalves(g *gpu, s Spec, d Element, limits Limits, software bool) {
 // Results of halves are those in f32 of the same kernel, rounded, also of sums in parts. Conformance runs the kernels for software.
 func TestHalvesAreStored(t *testing.T) {
 	g := openGPU(t)
-	few := DefaultLimits()
+	few := target.DefaultLimits()
 	few.MaxInvocations = 64
 	floats := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}
 	long := Spec{Batch: 1, M: 7, N: 12, K: 300, TypeA: F16, TypeB: F16}
@@ -121,13 +122,13 @@ func TestHalvesAreStored(t *testing.T) {
 	for _, s := range []Spec{long, floats} {
 		halves = s
 		halves.TypeC, halves.Epilogue = BF16, narrow
-		ks := Candidates(halves, few, false)
+		ks := Candidates(halves, few)
 		require.Equal(t, s.K == long.K, slices.ContainsFunc(ks, func(k Kernel) bool { return strings.Contains(k.Name, "split") }))
 		r := rand.New(rand.NewPCG(1, 2))
 		_, a := randomHalves(r, F16, s.Batch*s.M*s.K)
 		_, b := randomHalves(r, F16, s.Batch*s.N*s.K)
 		want := map[string][]float32{}
-		for _, k := range Candidates(s, few, false) {
+		for _, k := range Candidates(s, few) {
 			want[k.Name] = product(g, k, s, a, b)
 		}
 		for _, k := range ks {
@@ -137,13 +138,13 @@ func TestHalvesAreStored(t *testing.T) {
 			}
 		}
 	}
-	ks := Candidates(halves, tensorLimits(square(16), 32, "f16"), false)
+	ks := Candidates(halves, tensorLimits(square(16), 32, "f16"))
 	i := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "tensor") })
 	require.Positive(t, i)
 	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c: array<vec2<u32>>")
 	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c[(base + i * 12u + j) / 4u] = vec2<u32>(")
 	halves.Epilogue = nil
-	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12", func() { Candidates(halves, few, true) })
+	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12", func() { Candidates(halves, on(few, true)) })
 }
 
 // rounded is the word of the first two of x in bf16.

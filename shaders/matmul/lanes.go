@@ -5,6 +5,8 @@ import (
 	"math"
 	"sort"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // lanes is the kernel for software devices. Mesa's llvmpipe runs 4 to 16 invocations as the lanes of a vector;
@@ -24,7 +26,7 @@ type lanes struct {
 const lanesKept = 3
 
 // lanesCandidates returns the best tiles among all ways to read the operands.
-func lanesCandidates(s Spec, l Limits) []Kernel {
+func lanesCandidates(s Spec, l target.Limits) []Kernel {
 	var ks []Kernel
 	for _, swap := range []bool{false, true} {
 		if swap && s.TypeC.Half() { // an invocation would hold parts of words
@@ -60,7 +62,7 @@ func transposed(s Spec) Spec {
 }
 
 // best picks the tile of least cost.
-func (p lanes) best(l Limits) (lanes, bool) {
+func (p lanes) best(l target.Limits) (lanes, bool) {
 	best, least := p, math.Inf(1)
 	for _, rows := range []int{1, 2, 4, 8} {
 		if rows > 1 && rows/2 >= p.spec.M || p.quadRows() && rows < 4 {
@@ -68,7 +70,7 @@ func (p lanes) best(l Limits) (lanes, bool) {
 		}
 		for groups := 1; groups <= 3; groups++ {
 			for _, width := range []int{8, 16, 32, 64} {
-				if width > min(l.MaxInvocations, l.MaxWorkgroupX) {
+				if width > min(l.MaxInvocations, l.MaxWorkgroupSize[0]) {
 					continue
 				}
 				p.rows, p.groups, p.width = rows, groups, width
@@ -134,7 +136,7 @@ func batches(batch, stride int) int {
 	return batch
 }
 
-func (p lanes) kernel(s Spec, l Limits) Kernel {
+func (p lanes) kernel(s Spec, l target.Limits) Kernel {
 	k := Kernel{Name: fmt.Sprintf("lanes %dx%d/%d", p.rows, 4*p.groups, p.width), Cost: p.cost()}
 	rows, cols := Binding{Operand: A}, Binding{Operand: B}
 	if p.swap {
@@ -166,7 +168,7 @@ func (p lanes) kernel(s Spec, l Limits) Kernel {
 }
 
 // pass writes the main shader; s is the caller's Spec.
-func (p lanes) pass(s Spec, l Limits) Pass {
+func (p lanes) pass(s Spec, l target.Limits) Pass {
 	quadC := !p.swap && s.N%4 == 0
 	s.TypeA, s.TypeB = p.spec.TypeA, p.spec.TypeB // as they are bound
 	g := newSource(s, p.quadRows(), p.quadCols(), quadC)
@@ -287,11 +289,11 @@ func (p lanes) scalarStores(g *source, acc string) {
 
 // packed is the pass that copies an operand to scratch as [batch, k, x] with x padded to a multiple of four by
 // zeros. xContiguous says that neighbours in x are neighbours in the operand.
-func packed(from Operand, element Element, batch, x, k, stride int, xContiguous bool, l Limits) (Pass, int) {
+func packed(from Operand, element Element, batch, x, k, stride int, xContiguous bool, l target.Limits) (Pass, int) {
 	batch = batches(batch, stride)
 	quads := ceilDiv(x, 4)
 	total := batch * k * quads
-	width := min(64, l.MaxInvocations, l.MaxWorkgroupX)
+	width := min(64, l.MaxInvocations, l.MaxWorkgroupSize[0])
 	g, src := &source{}, array{name: "src", element: element}
 	g.bindOperand(0, src)
 	g.line("@group(0) @binding(1) var<storage, read_write> dst: array<vec4<f32>>;")

@@ -8,7 +8,7 @@ import (
 	"sort"
 	"strings"
 
-	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // Spec is the product C[b,i,j] = epilogue(Σ_k A[b,i,k]·B[b,k,j]). The sums are f32.
@@ -30,27 +30,12 @@ type Spec struct {
 	Declarations string
 }
 
-// Limits bound the kernels.
-type Limits struct {
-	MaxInvocations               int // a workgroup
-	MaxWorkgroupMemory           int // bytes
-	MaxWorkgroupX, MaxWorkgroupY int
-	MaxDispatch                  int // workgroups along one dimension
-	SubgroupSize                 int // invocations; 0: not known
-	Cooperative                  []graph.CooperativeMatrix
-	Flexible                     []graph.FlexibleMatrix // where there are any, sources may be SPIR-V assembly
-}
-
-// narrow tells whether the device is one of Intel's, which alone multiply matrices longer than high by subgroups of 8 or 16 lanes. A lane has
-// 128 registers, half of what others have: of kernels with more than 32 sums an invocation, 64 in matrices, it keeps some in memory.
-func (l Limits) narrow() bool {
-	long := func(c graph.CooperativeMatrix) bool { return c.K > c.M }
+// halfRegisters reports whether the device is one of Intel's, which alone multiply matrices that are longer than high
+// by subgroups of 8 or 16 lanes. A lane has 128 registers there, half of what others have: a kernel with more than 32
+// sums an invocation, or 64 in matrices, spills some to memory.
+func halfRegisters(l target.Limits) bool {
+	long := func(c target.CooperativeMatrix) bool { return c.K > c.M }
 	return (l.SubgroupSize == 8 || l.SubgroupSize == 16) && slices.ContainsFunc(l.Cooperative, long)
-}
-
-// DefaultLimits are what every WebGPU device guarantees.
-func DefaultLimits() Limits {
-	return Limits{MaxInvocations: 256, MaxWorkgroupMemory: 16384, MaxWorkgroupX: 256, MaxWorkgroupY: 256, MaxDispatch: 65535}
 }
 
 // Kernel computes a Spec. Its passes run in order.
@@ -63,7 +48,7 @@ type Kernel struct {
 
 // Pass is one dispatch. Its entry point is main; its bindings are group 0, all read_write storage. No index leaves its array.
 type Pass struct {
-	WGSL              string    // or SPIR-V assembly, which begins with graph.Assembly
+	WGSL              string    // or SPIR-V assembly, which begins with target.Assembly
 	Bindings          []Binding // 0, 1, …
 	Epilogue          bool      // the bindings of Spec.Declarations follow, at 3 and up
 	Workgroup, Groups [3]int
@@ -86,9 +71,8 @@ const (
 	Scratch
 )
 
-// Candidates returns the kernels for s that fit the limits: the naive one first, then by rising Cost. software
-// says that the device is a CPU, where workgroup memory is no faster and branches are dear.
-func Candidates(s Spec, l Limits, software bool) []Kernel {
+// Candidates returns the kernels for s that fit the limits: the naive one first, then by rising Cost.
+func Candidates(s Spec, l target.Limits) []Kernel {
 	if s.Batch < 1 || s.M < 1 || s.N < 1 || s.K < 1 || s.BatchStrideA < 0 || s.BatchStrideB < 0 {
 		panic(fmt.Sprintf("matmul: bad shape: batch %d, m %d, n %d, k %d, strides %d and %d",
 			s.Batch, s.M, s.N, s.K, s.BatchStrideA, s.BatchStrideB))
@@ -97,7 +81,7 @@ func Candidates(s Spec, l Limits, software bool) []Kernel {
 		panic(fmt.Sprintf("matmul: a result of %v takes an epilogue and columns in fours, not %d", s.TypeC, s.N))
 	}
 	var ks []Kernel
-	if software {
+	if l.Software {
 		ks = lanesCandidates(s, l)
 	} else {
 		ks = append(tileCandidates(s, l), vectorCandidates(s, l)...)
@@ -105,12 +89,12 @@ func Candidates(s Spec, l Limits, software bool) []Kernel {
 		ks = append(ks, matrix2Candidates(s, l)...)
 	}
 	sort.SliceStable(ks, func(i, j int) bool { return ks[i].Cost < ks[j].Cost })
-	return append([]Kernel{naive(s, l, software)}, ks...)
+	return append([]Kernel{naive(s, l)}, ks...)
 }
 
 // naive is one invocation an element, the baseline and the fallback.
-func naive(s Spec, l Limits, software bool) Kernel {
-	wx := min(64, l.MaxInvocations, l.MaxWorkgroupX)
+func naive(s Spec, l target.Limits) Kernel {
+	wx := min(64, l.MaxInvocations, l.MaxWorkgroupSize[0])
 	total := s.Batch * s.M * s.N
 	if s.TypeC.Half() {
 		return naiveQuads(s, l, wx, total/4)
@@ -124,14 +108,14 @@ func naive(s Spec, l Limits, software bool) Kernel {
 	g.line("for (var k = 0u; k < %du; k++) { s += %s * %s; }", s.K, g.a.read(s.indexA("i", "k")), g.b.read(s.indexB("k", "j")))
 	g.line("mm_c[id] = %s;", g.value("s", "b", "i", "j"))
 	cost := float64(total) * float64(s.K) * 4
-	if software {
+	if l.Software {
 		cost = float64(total) * float64(s.K) * 100 / 8
 	}
 	return Kernel{Name: "naive", Cost: cost, Passes: []Pass{g.pass([3]int{wx, 1, 1}, groups, 0)}}
 }
 
 // naiveQuads is naive with four columns an invocation, which are whole words of halves.
-func naiveQuads(s Spec, l Limits, wx, total int) Kernel {
+func naiveQuads(s Spec, l target.Limits, wx, total int) Kernel {
 	g := newSource(s, false, false, true)
 	groups := g.main([2]int{wx, 1}, [3]int{ceilDiv(total, wx), 1, 1}, l, true)
 	g.line("let id = tx * %du + l.x;", wx)
@@ -223,10 +207,10 @@ func (g *source) quadValue(acc, b, i, j string) string {
 
 // main opens the entry point; tx, ty and tz are then the workgroup's place in tiles. A grid beyond the
 // dispatch limit is folded. linear leaves out ty and tz, where tiles has one dimension.
-func (g *source) main(workgroup [2]int, tiles [3]int, l Limits, linear bool) (groups [3]int) {
+func (g *source) main(workgroup [2]int, tiles [3]int, l target.Limits, linear bool) (groups [3]int) {
 	g.line("@compute @workgroup_size(%d, %d)", workgroup[0], workgroup[1])
 	g.line("fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_id) l: vec3<u32>%s) {", g.builtins)
-	if max(tiles[0], tiles[1], tiles[2]) <= l.MaxDispatch {
+	if max(tiles[0], tiles[1], tiles[2]) <= l.MaxDispatchDimension {
 		g.line("let tx = w.x;")
 		if !linear {
 			g.line("let ty = w.y; let tz = w.z;")
@@ -234,8 +218,8 @@ func (g *source) main(workgroup [2]int, tiles [3]int, l Limits, linear bool) (gr
 		return tiles
 	}
 	total := tiles[0] * tiles[1] * tiles[2]
-	x := min(total, l.MaxDispatch)
-	y := min(ceilDiv(total, x), l.MaxDispatch)
+	x := min(total, l.MaxDispatchDimension)
+	y := min(ceilDiv(total, x), l.MaxDispatchDimension)
 	groups = [3]int{x, y, ceilDiv(total, x*y)}
 	g.line("let fold = (w.z * %du + w.y) * %du + w.x;", y, x)
 	g.line("if (fold >= %du) { return; }", total)

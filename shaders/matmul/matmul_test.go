@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cogentcore/webgpu/wgpu"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"gonum.org/v1/gonum/blas"
@@ -19,22 +20,22 @@ import (
 type testCase struct {
 	name   string
 	spec   Spec
-	limits Limits
+	limits target.Limits
 }
 
 // testCases covers every transpose of every kind of size, with batches and epilogues among them.
 func testCases() []testCase {
-	wide := DefaultLimits()
+	wide := target.DefaultLimits()
 	wide.MaxWorkgroupMemory, wide.MaxInvocations = 32768, 1024
-	folded := DefaultLimits()
-	folded.MaxDispatch = 16
-	narrow := DefaultLimits()
+	folded := target.DefaultLimits()
+	folded.MaxDispatchDimension = 16
+	narrow := target.DefaultLimits()
 	narrow.MaxInvocations, narrow.MaxWorkgroupMemory = 64, 5120
 	var out []testCase
 	for n, d := range [][3]int{{128, 96, 64}, {33, 36, 100}, {100, 33, 7}, {1, 65, 40}, {67, 1, 33}, {5, 8, 300}} {
 		for trans := range 4 {
 			s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0}
-			limits := []Limits{DefaultLimits(), wide, folded, narrow}[(n+trans)%4]
+			limits := []target.Limits{target.DefaultLimits(), wide, folded, narrow}[(n+trans)%4]
 			if (n+trans)%3 == 0 {
 				s.Batch, s.BatchStrideA, s.BatchStrideB = 3, d[0]*d[2], d[1]*d[2]+4*(n%2)
 			}
@@ -120,7 +121,7 @@ func checkCandidates(g *gpu, c testCase, software bool, n int) {
 	}
 	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(4*len(a), a), B: g.buffer(4*len(b), b), C: g.buffer(4*len(unwritten), nil)}
 	biasBuf := g.buffer(4*len(bias), bias)
-	for i, k := range Candidates(s, c.limits, software) {
+	for i, k := range Candidates(s, on(c.limits, software)) {
 		g.watching = !software && (*every || (i+n)%3 == 0)
 		bufs[Scratch] = g.buffer(k.Scratch, nil)
 		l := g.load(k, bufs, biasBuf)
@@ -161,11 +162,11 @@ func requireClose(t testing.TB, k Kernel, want []float64, got []float32, terms i
 func TestCandidatesKeepTheLimits(t *testing.T) {
 	cases := testCases()
 	huge := Spec{Batch: 70000, M: 700, N: 129, K: 8, BatchStrideA: 5600}
-	cases = append(cases, testCase{"huge", huge, DefaultLimits()},
-		testCase{"large", Spec{Batch: 1, M: 4096, N: 4096, K: 4096}, DefaultLimits()})
+	cases = append(cases, testCase{"huge", huge, target.DefaultLimits()},
+		testCase{"large", Spec{Batch: 1, M: 4096, N: 4096, K: 4096}, target.DefaultLimits()})
 	for _, c := range cases {
 		for _, software := range []bool{true, false} {
-			ks := Candidates(c.spec, c.limits, software)
+			ks := Candidates(c.spec, on(c.limits, software))
 			require.Greater(t, len(ks), 1, c.name)
 			assert.Equal(t, "naive", ks[0].Name)
 			names := map[string]bool{}
@@ -179,13 +180,19 @@ func TestCandidatesKeepTheLimits(t *testing.T) {
 	}
 }
 
+// on returns the limits of a software adapter, or of a GPU, that has l otherwise.
+func on(l target.Limits, software bool) target.Limits {
+	l.Software = software
+	return l
+}
+
 func checkLimits(t *testing.T, c testCase, k Kernel) {
 	l := c.limits
 	for _, p := range k.Passes {
-		assert.LessOrEqual(t, max(p.Groups[0], p.Groups[1], p.Groups[2]), l.MaxDispatch, k.Name)
+		assert.LessOrEqual(t, max(p.Groups[0], p.Groups[1], p.Groups[2]), l.MaxDispatchDimension, k.Name)
 		assert.LessOrEqual(t, p.Workgroup[0]*p.Workgroup[1]*p.Workgroup[2], l.MaxInvocations, k.Name)
-		assert.LessOrEqual(t, p.Workgroup[0], l.MaxWorkgroupX, k.Name)
-		assert.LessOrEqual(t, p.Workgroup[1], l.MaxWorkgroupY, k.Name)
+		assert.LessOrEqual(t, p.Workgroup[0], l.MaxWorkgroupSize[0], k.Name)
+		assert.LessOrEqual(t, p.Workgroup[1], l.MaxWorkgroupSize[1], k.Name)
 		assert.LessOrEqual(t, p.WorkgroupMemory, l.MaxWorkgroupMemory, k.Name)
 		for _, b := range p.Bindings {
 			if b.Operand == Scratch {
@@ -198,9 +205,9 @@ func checkLimits(t *testing.T, c testCase, k Kernel) {
 }
 
 func TestCandidatesRefuseBadShapes(t *testing.T) {
-	assert.Panics(t, func() { Candidates(Spec{Batch: 1, M: 0, N: 1, K: 1}, DefaultLimits(), true) })
+	assert.Panics(t, func() { Candidates(Spec{Batch: 1, M: 0, N: 1, K: 1}, on(target.DefaultLimits(), true)) })
 	assert.Panics(t, func() {
-		Candidates(Spec{Batch: 1, M: 1, N: 1, K: 1, BatchStrideB: -1}, DefaultLimits(), true)
+		Candidates(Spec{Batch: 1, M: 1, N: 1, K: 1, BatchStrideB: -1}, on(target.DefaultLimits(), true))
 	})
 }
 
@@ -214,7 +221,7 @@ func TestCandidatesTranslate(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range testCases() {
 		for _, software := range []bool{true, false} {
-			for _, k := range Candidates(c.spec, c.limits, software) {
+			for _, k := range Candidates(c.spec, on(c.limits, software)) {
 				for _, p := range k.Passes {
 					if !seen[p.WGSL] {
 						seen[p.WGSL] = true

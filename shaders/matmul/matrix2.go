@@ -5,7 +5,7 @@ import (
 	"math"
 	"strings"
 
-	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // matrix2 is the kernel for cooperative matrices that a whole workgroup holds (SPV_NV_cooperative_matrix2), in SPIR-V assembly: WGSL cannot
@@ -28,7 +28,7 @@ var matrix2Shapes = [...]matrix2{
 // Sums that an invocation holds: with fewer the tile is too small to be worth a workgroup, more do not fit into registers.
 const leastSums, mostSums = 32, 128
 
-func matrix2Candidates(s Spec, l Limits) []Kernel {
+func matrix2Candidates(s Spec, l target.Limits) []Kernel {
 	if s.TypeA == F32 || s.TypeA != s.TypeB || !addressable(s) {
 		return nil
 	}
@@ -42,7 +42,7 @@ func matrix2Candidates(s Spec, l Limits) []Kernel {
 			}
 			seen[t] = true
 			ks = append(ks, t.kernel(s, l))
-			splits := min(fillTensor/t.count(s), s.K/(8*t.depth), 32, l.MaxDispatch/s.Batch, mostElements/(s.Batch*s.M*s.N+64))
+			splits := min(fillTensor/t.count(s), s.K/(8*t.depth), 32, l.MaxDispatchDimension/s.Batch, mostElements/(s.Batch*s.M*s.N+64))
 			if splits > 1 {
 				t.splits = splits
 				t.splits = ceilDiv(s.K, t.partDepth(s)) // none is empty
@@ -65,12 +65,12 @@ func addressable(s Spec) bool {
 }
 
 // fits tells whether the device multiplies matrices of such sizes, and has room for the workgroups.
-func (t matrix2) fits(s Spec, l Limits, f graph.FlexibleMatrix) bool {
+func (t matrix2) fits(s Spec, l target.Limits, f target.FlexibleMatrix) bool {
 	sums := t.rows * t.cols / max(t.threads, 1)
 	groups := t.groups(s)
-	return t.threads > 0 && t.threads <= min(l.MaxInvocations, l.MaxWorkgroupX) && sums >= leastSums && sums <= mostSums &&
+	return t.threads > 0 && t.threads <= min(l.MaxInvocations, l.MaxWorkgroupSize[0]) && sums >= leastSums && sums <= mostSums &&
 		min(f.M, f.N, f.K) > 0 && t.rows%f.M == 0 && t.cols%f.N == 0 && t.depth%f.K == 0 && max(t.rows, t.cols, t.depth) <= f.Largest && f.Reserved <= l.MaxWorkgroupMemory &&
-		max(groups[0], groups[1], groups[2]) <= l.MaxDispatch &&
+		max(groups[0], groups[1], groups[2]) <= l.MaxDispatchDimension &&
 		(t.rows == 64 || t.rows < 2*roundUp(s.M, 16) && t.cols < 2*roundUp(s.N, 16)) // no more than half of a tile lies outside; the smallest stays
 }
 
@@ -97,7 +97,7 @@ func (t matrix2) cost(s Spec) float64 {
 }
 
 // kernel stores C itself where nothing follows the product. Else the sums, or their parts, go to scratch, and a pass in WGSL does the rest.
-func (t matrix2) kernel(s Spec, l Limits) Kernel {
+func (t matrix2) kernel(s Spec, l target.Limits) Kernel {
 	k := Kernel{Name: fmt.Sprintf("matrix2 %dx%dx%d/%d", t.rows, t.cols, t.depth, t.threads), Cost: t.cost(s)}
 	part := roundUp(s.Batch*s.M*s.N, 64) // elements; keeps the halves of the scratch aligned
 	first := Pass{WGSL: t.text(s, part), Bindings: []Binding{{Operand: A}, {Operand: B}, {Operand: C}}, Workgroup: [3]int{t.threads, 1, 1}, Groups: t.groups(s)}
@@ -185,7 +185,7 @@ func (x tensor) view() string {
 }
 
 // matrix2Text is the kernel but for its sizes. Vulkan's memory model asks for nothing here: what one workgroup reads none writes.
-const matrix2Text = graph.Assembly + `
+const matrix2Text = target.Assembly + `
 OpCapability Shader
 OpCapability StorageBuffer16BitAccess
 OpCapability VulkanMemoryModel

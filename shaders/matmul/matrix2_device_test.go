@@ -10,12 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
+	"github.com/stretchr/testify/require"
 )
 
 // What the kernels compute where workgroups multiply matrices of any size; and where only subgroups do, without tensor addressing, as on
@@ -46,22 +44,9 @@ func TestMatrix2CandidatesOnDevices(t *testing.T) {
 	}
 }
 
-// limitsFor are those of the kernels on a device.
-func limitsFor(d device.Limits) Limits {
-	l := Limits{MaxInvocations: d.MaxInvocations, MaxWorkgroupMemory: d.MaxWorkgroupMemory, MaxWorkgroupX: d.MaxInvocations,
-		MaxWorkgroupY: d.MaxInvocations, MaxDispatch: d.MaxDispatchDimension, SubgroupSize: d.SubgroupSize}
-	for _, m := range d.Cooperative {
-		l.Cooperative = append(l.Cooperative, graph.CooperativeMatrix(m))
-	}
-	for _, m := range d.Flexible {
-		l.Flexible = append(l.Flexible, graph.FlexibleMatrix(m))
-	}
-	return l
-}
-
 func checkMatrix2(t *testing.T, dev *vulkan.Device) {
 	for i, c := range halfCases() {
-		ks := matrix2Candidates(c.spec, limitsFor(dev.Limits()))
+		ks := matrix2Candidates(c.spec, dev.Limits())
 		if len(ks) == 0 {
 			continue
 		}
@@ -73,7 +58,7 @@ func checkMatrix2(t *testing.T, dev *vulkan.Device) {
 
 // checkBySubgroups runs kernels of one subgroup a workgroup, on shapes that tiles fill: what follows from clamping is not to be seen there.
 func checkBySubgroups(t *testing.T, dev *vulkan.Device, unit vulkan.Matrix) {
-	l := limitsFor(dev.Limits())
+	l := dev.Limits()
 	tile := matrix2{threads: l.SubgroupSize, rows: 2 * unit.M, cols: unit.N, depth: 2 * unit.K}
 	v := validator{path: filepath.Join(t.TempDir(), "m.spv")}
 	for i, c := range cooperativeCases()[:4] { // of every transpose
@@ -103,7 +88,7 @@ var (
 // bySubgroup rewrites a kernel: its matrices are a subgroup's, and slices are addressed by pointers and strides.
 func bySubgroup(p Pass) Pass {
 	text := p.WGSL
-	if !strings.HasPrefix(text, graph.Assembly) {
+	if !strings.HasPrefix(text, target.Assembly) {
 		return p
 	}
 	stride := map[string]string{}

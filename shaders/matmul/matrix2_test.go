@@ -13,21 +13,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // flexibleLimits are those of a device whose workgroups multiply matrices of any size.
-func flexibleLimits() Limits {
+func flexibleLimits() target.Limits {
 	l := tensorLimits(square(16), 32, "f16")
 	for _, input := range []string{"f16", "bf16"} {
 		for _, n := range []int{128, 256} {
-			l.Flexible = append(l.Flexible, graph.FlexibleMatrix{M: 32, N: 16, K: 16, Input: input, Result: "f32", Invocations: n, Largest: 1024, Reserved: 4096})
+			l.Flexible = append(l.Flexible, target.FlexibleMatrix{M: 32, N: 16, K: 16, Input: input, Result: "f32", Invocations: n, Largest: 1024, Reserved: 4096})
 		}
 	}
 	return l
@@ -175,7 +174,7 @@ func TestMatrix2StoresHalves(t *testing.T) {
 
 func TestMatrix2NeedsTheDevice(t *testing.T) {
 	s := Spec{Batch: 1, M: 256, N: 256, K: 256, TypeA: F16, TypeB: F16}
-	names := func(change func(s *Spec, l *Limits)) (out []string) {
+	names := func(change func(s *Spec, l *target.Limits)) (out []string) {
 		s, l := s, flexibleLimits()
 		change(&s, &l)
 		for _, k := range matrix2Candidates(s, l) {
@@ -185,33 +184,33 @@ func TestMatrix2NeedsTheDevice(t *testing.T) {
 		}
 		return out
 	}
-	each := func(change func(f *graph.FlexibleMatrix)) []string {
-		return names(func(_ *Spec, l *Limits) {
+	each := func(change func(f *target.FlexibleMatrix)) []string {
+		return names(func(_ *Spec, l *target.Limits) {
 			for i := range l.Flexible {
 				change(&l.Flexible[i])
 			}
 		})
 	}
 	all := []string{"64x64x32/128", "128x128x32/128", "128x128x64/128", "128x128x32/256", "128x128x64/256", "256x128x64/256", "128x256x64/256"}
-	assert.Equal(t, all, names(func(*Spec, *Limits) {}))
-	assert.Equal(t, all[3:], each(func(f *graph.FlexibleMatrix) { f.Invocations = 256 }), "each once")
-	assert.Equal(t, all[:3], names(func(_ *Spec, l *Limits) { l.MaxInvocations = 128 }))
-	assert.Equal(t, all[5:6], each(func(f *graph.FlexibleMatrix) { f.M = 256 }))
-	assert.Equal(t, all[6:], each(func(f *graph.FlexibleMatrix) { f.N = 256 }))
-	assert.Equal(t, []string{all[2], all[4], all[5], all[6]}, each(func(f *graph.FlexibleMatrix) { f.K = 64 }))
-	assert.Equal(t, all[:5], each(func(f *graph.FlexibleMatrix) { f.Largest = 128 }))
+	assert.Equal(t, all, names(func(*Spec, *target.Limits) {}))
+	assert.Equal(t, all[3:], each(func(f *target.FlexibleMatrix) { f.Invocations = 256 }), "each once")
+	assert.Equal(t, all[:3], names(func(_ *Spec, l *target.Limits) { l.MaxInvocations = 128 }))
+	assert.Equal(t, all[5:6], each(func(f *target.FlexibleMatrix) { f.M = 256 }))
+	assert.Equal(t, all[6:], each(func(f *target.FlexibleMatrix) { f.N = 256 }))
+	assert.Equal(t, []string{all[2], all[4], all[5], all[6]}, each(func(f *target.FlexibleMatrix) { f.K = 64 }))
+	assert.Equal(t, all[:5], each(func(f *target.FlexibleMatrix) { f.Largest = 128 }))
 	for what, none := range map[string][]string{
-		"f32":             names(func(s *Spec, _ *Limits) { s.TypeA, s.TypeB = F32, F32 }),
-		"two types":       names(func(s *Spec, _ *Limits) { s.TypeB = BF16 }),
-		"a large operand": names(func(s *Spec, _ *Limits) { s.Batch, s.BatchStrideB = 3, 1<<30 }),
-		"odd strides":     names(func(s *Spec, _ *Limits) { s.Batch, s.BatchStrideA, s.BatchStrideB = 2, 1<<16, 1<<16+4 }),
-		"an odd result":   names(func(s *Spec, _ *Limits) { s.Batch, s.M, s.N = 2, 129, 129 }),
-		"a large result":  names(func(s *Spec, _ *Limits) { s.M, s.N, s.K = 1<<16, 1<<15, 8 }),
-		"many":            names(func(s *Spec, l *Limits) { s.Batch = l.MaxDispatch + 1 }),
-		"no memory":       each(func(f *graph.FlexibleMatrix) { f.Reserved = 1 << 20 }),
-		"other results":   each(func(f *graph.FlexibleMatrix) { f.Result = "f16" }),
-		"nonsense":        each(func(f *graph.FlexibleMatrix) { f.M, f.Invocations = 0, 0 }),
-		"no such device":  names(func(_ *Spec, l *Limits) { l.Flexible = nil }),
+		"f32":             names(func(s *Spec, _ *target.Limits) { s.TypeA, s.TypeB = F32, F32 }),
+		"two types":       names(func(s *Spec, _ *target.Limits) { s.TypeB = BF16 }),
+		"a large operand": names(func(s *Spec, _ *target.Limits) { s.Batch, s.BatchStrideB = 3, 1<<30 }),
+		"odd strides":     names(func(s *Spec, _ *target.Limits) { s.Batch, s.BatchStrideA, s.BatchStrideB = 2, 1<<16, 1<<16+4 }),
+		"an odd result":   names(func(s *Spec, _ *target.Limits) { s.Batch, s.M, s.N = 2, 129, 129 }),
+		"a large result":  names(func(s *Spec, _ *target.Limits) { s.M, s.N, s.K = 1<<16, 1<<15, 8 }),
+		"many":            names(func(s *Spec, l *target.Limits) { s.Batch = l.MaxDispatchDimension + 1 }),
+		"no memory":       each(func(f *target.FlexibleMatrix) { f.Reserved = 1 << 20 }),
+		"other results":   each(func(f *target.FlexibleMatrix) { f.Result = "f16" }),
+		"nonsense":        each(func(f *target.FlexibleMatrix) { f.M, f.Invocations = 0, 0 }),
+		"no such device":  names(func(_ *Spec, l *target.Limits) { l.Flexible = nil }),
 	} {
 		assert.Empty(t, none, what)
 	}
@@ -223,12 +222,12 @@ func TestMatrix2NeedsTheDevice(t *testing.T) {
 func TestMatrix2IsChosenByTiming(t *testing.T) {
 	for _, d := range [][3]int{{4096, 4096, 4096}, {8192, 50257, 768}, {8192, 768, 768}, {1024, 1024, 1024}, {768, 768, 65536}, {128, 128, 64}} {
 		s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TypeA: F16, TypeB: F16}
-		ks := Candidates(s, flexibleLimits(), false)
-		assert.Equal(t, Candidates(s, tensorLimits(square(16), 32, "f16"), false)[1].Name, ks[1].Name)
+		ks := Candidates(s, flexibleLimits())
+		assert.Equal(t, Candidates(s, tensorLimits(square(16), 32, "f16"))[1].Name, ks[1].Name)
 		first := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "matrix2") })
 		require.Positive(t, first)
 		assert.True(t, slices.ContainsFunc(ks[first:], func(k Kernel) bool { return strings.HasPrefix(k.Name, "tile") }), fmt.Sprint("before all without tensor cores: ", d))
-		for _, k := range Candidates(s, flexibleLimits(), true) {
+		for _, k := range Candidates(s, on(flexibleLimits(), true)) {
 			assert.NotContains(t, k.Name, "matrix2", "software computes by its own kernels")
 		}
 	}

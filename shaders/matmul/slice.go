@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // slice is what a workgroup of the cooperative kernel holds of an operand of halves at a time: lines as they lie in memory, of rows of A or
@@ -166,7 +167,7 @@ func (x slice) store(g *source, threads int, at string) {
 }
 
 // matrix emits the load of the subgroup's i-th matrix, the k-th along k.
-func (x slice) matrix(g *source, size graph.CooperativeMatrix, k, i int, at string) {
+func (x slice) matrix(g *source, size target.CooperativeMatrix, k, i int, at string) {
 	role, side := "A", size.M
 	if x.name == "b" {
 		role, side = "B", size.N

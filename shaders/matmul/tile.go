@@ -3,6 +3,8 @@ package matmul
 import (
 	"fmt"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // tile is the classic kernel for GPUs: a workgroup computes rows × cols of C from slices of depth k's held in
@@ -27,13 +29,13 @@ var tileShapes = [...]tile{
 // fillTiles is how many workgroups it takes to keep a large GPU busy.
 const fillTiles = 256
 
-func tileCandidates(s Spec, l Limits) []Kernel {
+func tileCandidates(s Spec, l target.Limits) []Kernel {
 	var ks []Kernel
 	for _, t := range tileShapes {
-		if t.wx*t.wy > l.MaxInvocations || t.wx > l.MaxWorkgroupX || t.wy > l.MaxWorkgroupY || t.memory() > l.MaxWorkgroupMemory {
+		if t.wx*t.wy > l.MaxInvocations || t.wx > l.MaxWorkgroupSize[0] || t.wy > l.MaxWorkgroupSize[1] || t.memory() > l.MaxWorkgroupMemory {
 			continue
 		}
-		if l.narrow() && t.sums() > 32 {
+		if halfRegisters(l) && t.sums() > 32 {
 			continue
 		}
 		// A tile most of which lies outside is no candidate; the smallest stays.
@@ -72,7 +74,7 @@ func (t tile) cost(s Spec) float64 {
 	return cost
 }
 
-func (t tile) kernel(s Spec, l Limits) Kernel {
+func (t tile) kernel(s Spec, l target.Limits) Kernel {
 	k := Kernel{Name: fmt.Sprintf("tile %dx%dx%d/%d", t.rows, t.cols, t.depth, t.wx*t.wy), Cost: t.cost(s)}
 	if t.splits == 1 {
 		k.Passes = []Pass{t.pass(s, l)}
@@ -93,7 +95,7 @@ func (s Spec) sums() Spec {
 	return s
 }
 
-func (t tile) pass(s Spec, l Limits) Pass {
+func (t tile) pass(s Spec, l target.Limits) Pass {
 	out, depthOfPart := s, s.K
 	if t.splits > 1 {
 		out = s.sums()
@@ -264,8 +266,8 @@ func (t tile) stores(g *source) {
 
 // reduction adds the parts in order. It binds the scratch in two pieces, for A and B, so that C stays binding 2; of one part the second piece
 // lies behind it, and nothing is read of it.
-func reduction(s Spec, l Limits, part, splits int) Pass {
-	wx := min(64, l.MaxInvocations, l.MaxWorkgroupX)
+func reduction(s Spec, l target.Limits, part, splits int) Pass {
+	wx := min(64, l.MaxInvocations, l.MaxWorkgroupSize[0])
 	quads, at := s.TypeC.Half(), 1 // elements that an invocation computes: halves are stored in whole words
 	j, zero := fmt.Sprintf("id %% %du", s.N), "0.0"
 	if quads {

@@ -1,20 +1,24 @@
 package matmul
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/graph/target"
+)
 
 // vectorRows is how many rows still count as vectors: generation with a small batch.
 const vectorRows = 8
 
 // vectorCandidates returns kernels for few rows, where reading B once is all the work: the invocations of a
 // workgroup share a column's sum. They lie along what is contiguous in B, so that reads coalesce.
-func vectorCandidates(s Spec, l Limits) []Kernel {
+func vectorCandidates(s Spec, l target.Limits) []Kernel {
 	if s.M > vectorRows || s.TypeC.Half() {
 		return nil
 	}
 	var ks []Kernel
 	for _, shape := range [][2]int{{8, 32}, {32, 8}, {4, 16}, {64, 1}, {16, 4}} {
 		kx, cx := shape[0], shape[1] // invocations a column, columns a workgroup
-		if kx*cx > min(l.MaxInvocations, l.MaxWorkgroupX) || 4*kx*cx > l.MaxWorkgroupMemory || s.TransB == (cx > kx) {
+		if kx*cx > min(l.MaxInvocations, l.MaxWorkgroupSize[0]) || 4*kx*cx > l.MaxWorkgroupMemory || s.TransB == (cx > kx) {
 			continue
 		}
 		ks = append(ks, vector(s, l, kx, cx))
@@ -22,7 +26,7 @@ func vectorCandidates(s Spec, l Limits) []Kernel {
 	return ks
 }
 
-func vector(s Spec, l Limits, kx, cx int) Kernel {
+func vector(s Spec, l target.Limits, kx, cx int) Kernel {
 	size := kx * cx
 	g := newSource(s, false, false, false)
 	g.line("var<workgroup> part: array<f32, %d>;", size)

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 // Open gives a fresh device with a memory budget in bytes (0: the backend's default). The suite closes it.
@@ -62,7 +62,7 @@ type breach struct {
 	object, text string
 }
 
-func breaches(l device.Limits, b, other, foreign, gone device.Buffer) []breach {
+func breaches(l target.Limits, b, other, foreign, gone device.Buffer) []breach {
 	arg := func(i int, f func(r *device.Range)) func(*device.Program) {
 		return func(p *device.Program) { f(&p.Commands[0].Args[i]) }
 	}
@@ -82,7 +82,7 @@ func breaches(l device.Limits, b, other, foreign, gone device.Buffer) []breach {
 		assembly = "line 2: unknown instruction OpNonsense"
 	}
 	return []breach{
-		{"assembly", shader(func(s *device.Shader) { s.WGSL = device.Assembly + "\nOpNonsense" }), "increment", assembly},
+		{"assembly", shader(func(s *device.Shader) { s.WGSL = target.Assembly + "\nOpNonsense" }), "increment", assembly},
 		{"too many bindings", shader(func(s *device.Shader) { s.Bindings = make([]device.Access, l.MaxBindings+1) }), "increment", "bindings exceed"},
 		{"unknown access", shader(func(s *device.Shader) { s.Bindings = []device.Access{9, 0} }), "increment", "unknown access"},
 		{"workgroup of zero", shader(func(s *device.Shader) { s.Workgroup[1] = 0 }), "increment", "dimension 1"},
@@ -127,6 +127,7 @@ const bindingTooLarge = "binding too large"
 func refusals(t *testing.T, open Open) {
 	d, stranger := opened(t, open, 0), opened(t, open, 0)
 	l := d.Limits()
+	assert.Equal(t, d.Info().Kind == device.Software, l.Software, "limits say what kind says")
 	large := l.MaxBindingSize + 256
 	if large > l.MaxBufferSize { // a binding may hold any buffer
 		large = 4096

@@ -1,0 +1,97 @@
+// Package target describes what kernels and memory plans are made for: the limits of a device and its matrix units.
+// Backends fill a Limits when they open a device. Fusion, memory planning, lowering and the device's own checks all
+// read the same one.
+package target
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Limits bound every program of a device. The zero value is unusable; DefaultLimits are those that WebGPU guarantees.
+type Limits struct {
+	MaxBindings          int    `json:"max_bindings"`           // storage buffers of a shader stage
+	MaxBindingSize       int64  `json:"max_binding_size"`       // bytes of one storage binding
+	MaxBufferSize        int64  `json:"max_buffer_size"`        // bytes of one buffer
+	OffsetAlignment      int64  `json:"offset_alignment"`       // bytes, of a binding's offset
+	MaxWorkgroupMemory   int    `json:"max_workgroup_memory"`   // bytes
+	MaxInvocations       int    `json:"max_invocations"`        // invocations of a workgroup
+	MaxWorkgroupSize     [3]int `json:"max_workgroup_size"`     // invocations by dimension
+	MaxDispatchDimension int    `json:"max_dispatch_dimension"` // workgroups along one dimension
+
+	// Software marks a CPU that implements the API of a GPU: workgroup memory is no faster than any other memory there,
+	// and branches are expensive.
+	Software     bool                `json:"software,omitempty"`
+	SubgroupSize int                 `json:"subgroup_size,omitempty"` // invocations; 0: unknown, or not the same in every kernel
+	Cooperative  []CooperativeMatrix `json:"cooperative,omitempty"`   // products that a subgroup computes at once
+	Flexible     []FlexibleMatrix    `json:"flexible,omitempty"`      // products that a workgroup computes at once
+	Assembly     bool                `json:"assembly,omitempty"`      // sources may be SPIR-V assembly; see Assembly
+}
+
+// DefaultLimits returns the limits that every WebGPU implementation guarantees.
+func DefaultLimits() Limits {
+	return Limits{
+		MaxBindings: 8, MaxBindingSize: 128 << 20, MaxBufferSize: 256 << 20, OffsetAlignment: 256,
+		MaxWorkgroupMemory: 16384, MaxInvocations: 256, MaxWorkgroupSize: [3]int{256, 256, 64},
+		MaxDispatchDimension: 65535,
+	}
+}
+
+// Fold spreads n workgroups over two dimensions of a dispatch where one dimension is too short for them. The product
+// of the dimensions is at least n: the kernel skips the workgroups from n on.
+func (l Limits) Fold(n int) [3]int {
+	if n <= l.MaxDispatchDimension {
+		return [3]int{max(n, 1), 1, 1}
+	}
+	y := (n + l.MaxDispatchDimension - 1) / l.MaxDispatchDimension
+	return [3]int{(n + y - 1) / y, y, 1}
+}
+
+// HasCooperative reports whether the device has cooperative matrices of input, "f16" or "bf16".
+func (l Limits) HasCooperative(input string) bool {
+	return slices.ContainsFunc(l.Cooperative, func(c CooperativeMatrix) bool { return c.Input == input })
+}
+
+// LargestCooperative returns the largest cooperative product that kernels are written for: factors of input, sums in
+// f32, and sides of 8 or 16.
+func (l Limits) LargestCooperative(input string) (best CooperativeMatrix, ok bool) {
+	side := func(n int) bool { return n == 8 || n == 16 }
+	for _, c := range l.Cooperative {
+		if c.Input == input && c.Result == "f32" && side(c.M) && side(c.N) && side(c.K) && c.M*c.N*c.K > best.M*best.N*best.K {
+			best, ok = c, true
+		}
+	}
+	return best, ok
+}
+
+// CooperativeMatrix is a product that a subgroup computes at once: M×K by K×N of Input, added to M×N of Result.
+type CooperativeMatrix struct {
+	M      int    `json:"m"`
+	N      int    `json:"n"`
+	K      int    `json:"k"`
+	Input  string `json:"input"`  // dtype of the factors: "f16" or "bf16"
+	Result string `json:"result"` // dtype of the sum: "f32"
+}
+
+// WGSL returns the type of the factors ("A", "B"), whose words the text calls f32, or of the sum ("C"). Columns come
+// first, as in WGSL's own matrices.
+func (c CooperativeMatrix) WGSL(role string) string {
+	size := map[string][2]int{"A": {c.K, c.M}, "B": {c.N, c.K}, "C": {c.N, c.M}}[role]
+	return fmt.Sprintf("coop_mat%dx%d<f32, %s>", size[0], size[1], role)
+}
+
+// FlexibleMatrix is a product that a workgroup of Invocations computes at once: any M×K by K×N of Input, added to M×N
+// of Result, whose sides are multiples of these M, N and K and at most Largest.
+type FlexibleMatrix struct {
+	M           int    `json:"m"`
+	N           int    `json:"n"`
+	K           int    `json:"k"`
+	Input       string `json:"input"`       // dtype of the factors: "f16" or "bf16"
+	Result      string `json:"result"`      // dtype of the sum: "f32"
+	Invocations int    `json:"invocations"` // of the workgroup
+	Largest     int    `json:"largest"`     // side
+	Reserved    int    `json:"reserved"`    // bytes of workgroup memory that the driver takes for it
+}
+
+// Assembly is the beginning of a source that is SPIR-V assembly and not WGSL.
+const Assembly = "; SPIR-V"
