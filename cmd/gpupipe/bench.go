@@ -81,7 +81,7 @@ func (c *benchCommand) Run(a *app) error {
 	o.Progress = func(name string) { s.say("measuring %s", name) }
 	save := func() error { return nil }
 	if !c.Static {
-		c := a.kernelChoices(func(label string, n int) { s.say("timing %d kernels for %s", n, label) })
+		c := a.kernelChoices(s.timing)
 		o.Tune, save = c, c.Save
 	}
 	rs, err := bench.Run(a.ctx, devs, o)
@@ -181,7 +181,7 @@ func (c *benchCommand) print(a *app, rs []bench.Report, pipelines []pipebench.Re
 }
 
 // kernelChoices opens the user's cache of timed kernels. Where it cannot be kept, it is said and the choices are made anew.
-func (a *app) kernelChoices(timing func(label string, candidates int)) *tune.Cache {
+func (a *app) kernelChoices(timing func(tune.Timing)) *tune.Cache {
 	dir, err := os.UserCacheDir()
 	if err == nil {
 		var c *tune.Cache
@@ -195,30 +195,4 @@ func (a *app) kernelChoices(timing func(label string, candidates int)) *tune.Cac
 		panic(err) // nothing was read
 	}
 	return c
-}
-
-// status is one line on standard error that tells what goes on, on a terminal only.
-type status struct {
-	*app
-	silent bool
-	shown  bool
-}
-
-func (s *status) say(format string, args ...any) {
-	if s.silent || !s.terminal {
-		return
-	}
-	text := []rune(fmt.Sprintf(format, args...))
-	if len(text) > 78 {
-		text = append(text[:77], '…')
-	}
-	s.shown = true
-	fmt.Fprintf(s.stderr, "\r\x1b[K%s", string(text))
-}
-
-func (s *status) clear() {
-	if s.shown {
-		fmt.Fprint(s.stderr, "\r\x1b[K")
-		s.shown = false
-	}
 }

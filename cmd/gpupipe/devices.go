@@ -106,7 +106,7 @@ func (a *app) codeCache(name string, prepare func(dir string) error) string {
 	if err == nil {
 		return dir
 	}
-	if _, told := a.told.LoadOrStore(name, true); !told {
+	if _, warned := a.warned.LoadOrStore(name, true); !warned {
 		a.note("gpupipe: what is compiled (%s) is not kept for the next time: %v", name, err)
 	}
 	return ""

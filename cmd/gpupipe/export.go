@@ -30,10 +30,10 @@ Examples:
 }
 
 func (c *exportCommand) Run(a *app) error {
-	p := &progress{app: a, json: c.JSON}
+	p := a.progress(c.JSON)
 	e, err := train.Export(a.ctx, train.ExportOptions{From: c.From, Step: c.Step, Weights: train.Weights(c.Weights), Tokenizer: c.Tokenizer,
 		DType: c.DType, Out: c.Out, Force: c.Force, Progress: p.writing, Note: a.note})
-	p.endLine()
+	p.line.clear()
 	if err != nil {
 		return err
 	}

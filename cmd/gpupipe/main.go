@@ -10,11 +10,11 @@ import (
 	"os"
 	"os/signal"
 	"reflect"
-	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/alecthomas/kong"
+	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 )
 
@@ -76,14 +76,15 @@ type commands struct {
 type app struct {
 	ctx            context.Context
 	stdout, stderr io.Writer
-	terminal       bool     // stdout is one
-	failed         error    // of writing to stdout, the first
-	told           sync.Map // what is told once, by name
+	stdoutColumns  func() int // the terminal's present width; nil: stdout is not a terminal
+	stderrColumns  func() int
+	failed         error    // the first error of writing to stdout
+	warned         sync.Map // warnings that were given and are given only once, by name
 }
 
 func main() {
 	ctx, stop := interruptible(os.Stderr)
-	a := &app{ctx: ctx, stdout: os.Stdout, stderr: os.Stderr, terminal: isTerminal(os.Stdout)}
+	a := &app{ctx: ctx, stdout: os.Stdout, stderr: os.Stderr, stdoutColumns: columnsOf(os.Stdout), stderrColumns: columnsOf(os.Stderr)}
 	code := a.run(os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -105,11 +106,6 @@ func interruptible(stderr io.Writer) (context.Context, func()) {
 		os.Exit(exitInterrupted)
 	}()
 	return ctx, func() { signal.Stop(signals); cancel() }
-}
-
-func isTerminal(f *os.File) bool {
-	st, err := f.Stat()
-	return err == nil && st.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 }
 
 // exited carries kong's wish to exit out of its parser.
@@ -199,29 +195,24 @@ func (a *app) printJSON(v any) error {
 	return a.failed
 }
 
-// note tells something beside the result.
-func (a *app) note(format string, args ...any) { fmt.Fprintf(a.stderr, format+"\n", args...) }
+// note writes a line beside the result, to standard error.
+func (a *app) note(format string, args ...any) { a.warnf(format+"\n", args...) }
 
-// printf writes to standard output. What goes wrong there fails the command at its end: training goes on.
+// warnf writes to standard error.
+func (a *app) warnf(format string, args ...any) { fmt.Fprintf(a.stderr, format, args...) }
+
+// printf writes to standard output. An error there fails the command at its end: training goes on.
 func (a *app) printf(format string, args ...any) {
-	if _, err := fmt.Fprintf(a.stdout, format, args...); err != nil && a.failed == nil {
+	_, err := fmt.Fprintf(a.stdout, format, args...)
+	a.lost(err)
+}
+
+// lost keeps the first error of writing to standard output.
+func (a *app) lost(err error) {
+	if err != nil && a.failed == nil {
 		a.failed = usererror.New(fmt.Errorf("standard output: %w", err))
 	}
 }
 
 // table writes rows in aligned columns.
-func (a *app) table(rows [][]string) {
-	widths := map[int]int{}
-	for _, r := range rows {
-		for i, cell := range r {
-			widths[i] = max(widths[i], len(cell))
-		}
-	}
-	for _, r := range rows {
-		var line strings.Builder
-		for i, cell := range r {
-			fmt.Fprintf(&line, "%-*s  ", widths[i], cell)
-		}
-		a.printf("%s\n", strings.TrimRight(line.String(), " "))
-	}
-}
+func (a *app) table(rows [][]string) { a.lost(table.Write(a.stdout, rows)) }

@@ -59,7 +59,7 @@ func (c *planCommand) Run(a *app) error {
 		}
 		save = o.Measure.Cache.Save
 		if c.Tune {
-			kernels := a.kernelChoices(func(label string, n int) { s.say("timing %d kernels for %s", n, label) })
+			kernels := a.kernelChoices(s.timing)
 			o.Measure.Tune = kernels
 			save = func() error { return errors.Join(kernels.Save(), o.Measure.Cache.Save()) }
 		}
@@ -185,6 +185,9 @@ func (a *app) plan(p *train.PipelinePlan) {
 	}
 }
 
+// indent is as wide as the labels before the devices' names, less the gap of a table.
+const indent = "          "
+
 // planDevices prints the devices, those that are alike together.
 func (a *app) planDevices(p *train.PipelinePlan) {
 	sharing, what := map[string]int{}, "stages"
@@ -216,21 +219,19 @@ func (a *app) planDevices(p *train.PipelinePlan) {
 			memory = inBytes(d.Memory)
 		}
 		a.printf("device      %s: %s (%s), %s\n", strings.Join(alike[fmt.Sprint(d)], ", "), d.Adapter, d.Kind, memory)
-		names, width := make([]string, len(d.Units)), len("transfers")
-		for i, u := range d.Units {
-			if names[i] = u.Name; u.Alike > 1 {
-				names[i] += fmt.Sprintf(" (%d alike)", u.Alike)
+		var rows [][]string
+		for _, u := range d.Units {
+			name := u.Name
+			if u.Alike > 1 {
+				name += fmt.Sprintf(" (%d alike)", u.Alike)
 			}
-			width = max(width, len(names[i]))
-		}
-		for i, u := range d.Units {
-			a.printf("            %-*s  forward %s, backward %s, update %s\n", width, names[i], inSeconds(u.Forward), inSeconds(u.Backward), inSeconds(u.Update))
+			rows = append(rows, []string{indent, name, fmt.Sprintf("forward %s, backward %s, update %s", inSeconds(u.Forward), inSeconds(u.Backward), inSeconds(u.Update))})
 		}
 		rate := ""
 		if d.Link.Bandwidth > 0 {
 			rate = fmt.Sprintf(" and %s a second", inBytes(int64(d.Link.Bandwidth)))
 		}
-		a.printf("            %-*s  %s%s\n", width, "transfers", inSeconds(d.Link.Latency), rate)
+		a.table(append(rows, []string{indent, "transfers", inSeconds(d.Link.Latency) + rate}))
 	}
 	if p.Modelled {
 		a.printf("            these times are guesses from arithmetic and traffic, not measurements\n")

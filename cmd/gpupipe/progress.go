@@ -5,28 +5,30 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/profile"
+	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
 // event is a line of --json.
 type event map[string]any
 
-// progress shows a run: as JSON lines, as one line that is rewritten on a terminal, or as plain lines now and then.
+// progress shows a run: as JSON lines, as one line that is rewritten on a terminal, or as plain lines every so often.
 type progress struct {
 	*app
-	json    bool
-	open    bool // a line on the terminal waits to be rewritten
-	read    time.Time
-	printed time.Time
-	timed   bool // it was said that kernels are timed
+	json  bool
+	line  *statusLine
+	timed bool // the note that kernels are timed was written
+}
+
+func (a *app) progress(json bool) *progress {
+	return &progress{app: a, json: json, line: newStatusLine(a.printf, a.stdoutColumns)}
 }
 
 func (p *progress) Start(s train.Start) {
-	p.endLine()
+	p.line.clear()
 	if p.json {
 		p.emit(event{"event": "start", "start": s})
 		return
@@ -38,7 +40,7 @@ func (p *progress) Start(s train.Start) {
 		p.printf("precision   %s\n", s.Precision)
 	}
 	for _, l := range s.Lines {
-		p.line(l, len(s.Lines) > 1)
+		p.rank(l, len(s.Lines) > 1)
 	}
 	p.printf("optimizer   %s\n", strings.ReplaceAll(strings.TrimSpace(s.Optimizer), "\n", "\n            "))
 	if s.FirstStep >= s.Steps {
@@ -49,7 +51,7 @@ func (p *progress) Start(s train.Start) {
 }
 
 // line tells of one stage: its part of the model, its device, its memory.
-func (p *progress) line(l engine.LinePlan, several bool) {
+func (p *progress) rank(l engine.LinePlan, several bool) {
 	software := ""
 	if l.Device.Kind == device.Software {
 		software = ": a software adapter, which computes on the CPU"
@@ -75,34 +77,38 @@ func (p *progress) writing(done, total int64) { p.percent("writing tensors", don
 func (p *progress) predicting(done, total int64) { p.percent("predicting", done, total) }
 
 func (p *progress) percent(what string, done, total int64) {
-	if p.json || time.Since(p.read) < 200*time.Millisecond || !p.terminal {
+	if !p.json {
+		p.line.show(fmt.Sprintf("%s: %d%%", what, 100*done/max(1, total)))
+	}
+}
+
+// kernelTiming is a kernel whose variants are being timed.
+type kernelTiming = tune.Timing
+
+func timingText(t kernelTiming) string {
+	return fmt.Sprintf("timing kernel %d of %d: %d variants of %s", t.Kernel, t.Kernels, t.Candidates, t.Label)
+}
+
+// timing shows which kernel is being timed.
+func (p *progress) timing(t kernelTiming) {
+	if p.json {
+		p.emit(event{"event": "timing", "kernel": t.Label, "candidates": t.Candidates, "number": t.Kernel, "total": t.Kernels})
 		return
 	}
-	p.read = time.Now()
-	p.rewrite(fmt.Sprintf("%s: %d%%", what, 100*done/max(1, total)))
-}
-
-// timing tells that a kernel's candidates are being timed.
-func (p *progress) timing(label string, candidates int) {
-	switch {
-	case p.json:
-		p.emit(event{"event": "timing", "kernel": label, "candidates": candidates})
-	case p.terminal:
-		p.rewrite(fmt.Sprintf("timing %d ways to compute %s", candidates, label))
-	case !p.timed:
+	if !p.timed {
 		p.timed = true
-		p.printf("timing kernels on this device: once, the choices are kept\n")
+		p.line.keep("timing kernels on this device, once: the choices are kept for later runs")
 	}
+	p.line.show(timingText(t))
 }
 
-// Measuring tells what is timed to decide where the model is cut.
+// Measuring shows what is timed to decide where the model is cut.
 func (p *progress) Measuring(device, what string) {
-	switch {
-	case p.json:
+	if p.json {
 		p.emit(event{"event": "measuring", "device": device, "what": what})
-	case p.terminal:
-		p.rewrite(fmt.Sprintf("%s: timing %s", device, what))
+		return
 	}
+	p.line.show(fmt.Sprintf("%s: timing %s", device, what))
 }
 
 func (p *progress) Step(s train.Progress) {
@@ -110,27 +116,21 @@ func (p *progress) Step(s train.Progress) {
 		p.emit(event{"event": "step", "step": s})
 		return
 	}
-	val := ""
+	fields := []string{fmt.Sprintf("step %*d/%d", len(fmt.Sprint(s.Steps)), s.Step, s.Steps), fmt.Sprintf("loss %.4f", s.Loss)}
 	if s.ValLoss != nil {
-		val = fmt.Sprintf("  val loss %.4f", *s.ValLoss)
+		fields = append(fields, fmt.Sprintf("val loss %.4f", *s.ValLoss))
 	}
-	line := fmt.Sprintf("step %*d/%d  loss %.4f%s  lr %.3g  |g| %.3f  %s tokens/s  %s left", len(fmt.Sprint(s.Steps)), s.Step, s.Steps,
-		s.Loss, val, s.LR, s.GradNorm, grouped(int64(s.TokensPerSec)), s.Left.Round(time.Second))
-	milestone := s.Step == 1 || s.Step == s.Steps || s.ValLoss != nil
-	switch {
-	case p.terminal && !milestone:
-		p.rewrite(line)
-	case p.terminal:
-		p.rewrite(line)
-		p.endLine()
-	case milestone || time.Since(p.printed) > 10*time.Second:
-		p.printed = time.Now()
-		p.printf("%s\n", line)
+	fields = append(fields, grouped(int64(s.TokensPerSec))+" tokens/s", s.Left.Round(time.Second).String()+" left",
+		fmt.Sprintf("lr %.3g", s.LR), fmt.Sprintf("|g| %.3f", s.GradNorm))
+	if s.Step == 1 || s.Step == s.Steps || s.ValLoss != nil {
+		p.line.keep(fields...)
+	} else {
+		p.line.show(fields...)
 	}
 }
 
 func (p *progress) Note(format string, args ...any) {
-	p.endLine()
+	p.line.clear()
 	text := fmt.Sprintf(format, args...)
 	if p.json {
 		p.emit(event{"event": "note", "text": text})
@@ -160,30 +160,13 @@ func (p *progress) profiled(x *profile.Profile) {
 	if p.json {
 		return // profile.json has it
 	}
-	p.endLine()
-	if err := x.Print(p.stdout); err != nil && p.failed == nil {
-		p.failed = usererror.New(fmt.Errorf("standard output: %w", err))
-	}
+	p.line.clear()
+	p.lost(x.Print(p.stdout))
 	p.printf("\n")
 }
 
 func (p *progress) emit(e event) {
-	if err := p.printJSON(e); err != nil && p.failed == nil {
-		p.failed = err
-	}
-}
-
-func (p *progress) rewrite(line string) {
-	p.printf("\r\x1b[K%s", line)
-	p.open = true
-}
-
-// endLine leaves the line that was being rewritten.
-func (p *progress) endLine() {
-	if p.open {
-		p.printf("\n")
-		p.open = false
-	}
+	_ = p.printJSON(e) // the command fails with it at its end
 }
 
 // grouped writes 1234567 as 1,234,567.

@@ -59,10 +59,10 @@ func (c *studyCommand) Run(a *app) error {
 	if c.DryRun {
 		return c.list(a, g)
 	}
-	p := &studyProgress{progress: &progress{app: a, json: c.JSON}}
+	p := &studyProgress{progress: a.progress(c.JSON)}
 	o := study.Options{Jobs: c.Jobs, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Progress: p.show, Note: p.Note}
 	rep, err := study.Execute(a.ctx, g, o)
-	p.endLine()
+	p.line.clear()
 	if errors.Is(err, study.ErrInterrupted) {
 		fmt.Fprintf(a.stderr, "stopped after %d runs; the same command goes on\n", p.done)
 		return errInterrupted
@@ -112,39 +112,31 @@ func ending(e study.Ended) string {
 	return fmt.Sprintf("validation loss %.4f", *e.ValLoss)
 }
 
-// studyProgress shows a study: a line for every run that ended and, on a terminal, one that tells what runs.
+// studyProgress shows a study: a line for every run that has ended, and the runs under way.
 type studyProgress struct {
 	*progress
-	done  int
-	shown time.Time
+	done int
 }
 
 func (s *studyProgress) show(p study.Progress) {
 	s.done = p.Done
+	if s.json {
+		if p.Ended != nil {
+			s.emit(event{"event": "run", "run": p.Ended, "done": p.Done, "total": p.Total, "at_most": p.AtMost, "left_ns": p.Left})
+		}
+		return
+	}
 	count := fmt.Sprintf("%d/%d", p.Done, p.Total)
 	if p.AtMost {
 		count = fmt.Sprintf("%d/≤%d", p.Done, p.Total)
 	}
 	left := ""
 	if p.Left > 0 {
-		left = fmt.Sprintf("  %s left", p.Left.Round(time.Second))
+		left = p.Left.Round(time.Second).String() + " left"
 	}
-	switch {
-	case p.Ended != nil && s.json:
-		s.emit(event{"event": "run", "run": p.Ended, "done": p.Done, "total": p.Total, "at_most": p.AtMost, "left_ns": p.Left})
-	case s.json:
-	case p.Ended != nil:
-		if s.open {
-			s.printf("\r\x1b[K")
-			s.open = false
-		}
-		s.printf("%s  %s: %s%s\n", count, p.Ended.Run, ending(*p.Ended), left)
-	case s.terminal && time.Since(s.shown) > 200*time.Millisecond:
-		s.shown = time.Now()
-		line := []rune(fmt.Sprintf("%s%s  %s", count, left, strings.Join(p.Running, "; ")))
-		if len(line) > 78 {
-			line = append(line[:77], '…')
-		}
-		s.rewrite(string(line))
+	if p.Ended != nil {
+		s.line.keep(fmt.Sprintf("%s  %s: %s", count, p.Ended.Run, ending(*p.Ended)), left)
+		return
 	}
+	s.line.show(strings.Join(append([]string{count, left}, p.Running...), fieldGap))
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/pipeline/study"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -112,16 +113,15 @@ func TestStudyIsInterrupted(t *testing.T) {
 	assert.Contains(t, errs.String(), "stopped after 0 runs; the same command goes on")
 }
 
-// On a terminal one line tells what runs.
+// On a terminal one line shows the runs under way. It fits, and is erased before anything else is written.
 func TestStudyOnATerminal(t *testing.T) {
 	var out, errs bytes.Buffer
-	a := &app{ctx: context.Background(), stdout: &out, stderr: &errs, terminal: true}
+	a := &app{ctx: context.Background(), stdout: &out, stderr: &errs, stdoutColumns: func() int { return 60 }}
 	require.Equal(t, exitOK, a.run([]string{"study", smallGrid(t, t.TempDir(), "modes: [sync]"), "--device", "null"}), errs.String())
-	assert.Contains(t, out.String(), "\r\x1b[K")
-	for line := range strings.SplitSeq(out.String(), "\r\x1b[K") {
-		if !strings.Contains(line, "\n") {
-			assert.LessOrEqual(t, len([]rune(line)), 78)
-		}
+	rewritten := strings.Split(out.String(), "\r\x1b[J")
+	require.Greater(t, len(rewritten), 2)
+	for _, text := range rewritten[:len(rewritten)-1] {
+		assert.Less(t, table.Width(text[strings.LastIndexByte(text, '\n')+1:]), 60, text)
 	}
 }
 

@@ -35,11 +35,11 @@ func (c *topKCommand) Run(a *app) error {
 	if err := windowFlags(c.BatchSize, c.SeqLen); err != nil {
 		return err
 	}
-	p := &progress{app: a, json: c.JSON}
+	p := a.progress(c.JSON)
 	s, err := train.TopK(a.ctx, train.TopKOptions{From: c.From, Data: c.Data, Field: c.Field, K: c.K, Out: c.Out, Force: c.Force, Tokenizer: c.Tokenizer,
 		Weights: train.Weights(c.Weights), SeqLen: c.SeqLen, BatchSize: c.BatchSize, Device: c.Device, OpenDevice: a.openDevice,
 		Progress: p.predicting, Note: a.note})
-	p.endLine()
+	p.line.clear()
 	if err != nil {
 		return err
 	}

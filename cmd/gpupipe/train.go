@@ -57,7 +57,7 @@ func (c *trainCommand) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	r := &progress{app: a, json: c.JSON}
+	r := a.progress(c.JSON)
 	o := train.Options{Resume: c.Resume, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts()}
 	if len(config.Hooks) > 0 {
 		o.HookCache = a.hookCache()
@@ -71,7 +71,7 @@ func (c *trainCommand) Run(a *app) error {
 		}, Done: r.profiled}
 	}
 	res, err := train.Run(a.ctx, config, o)
-	r.endLine()
+	r.line.clear()
 	if err := o.Costs.Save(); err != nil {
 		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
 	}

@@ -34,11 +34,11 @@ func (c *evalCommand) Run(a *app) error {
 	if err := windowFlags(c.BatchSize, c.SeqLen); err != nil {
 		return err
 	}
-	p := &progress{app: a, json: c.JSON}
+	p := a.progress(c.JSON)
 	e, err := train.Evaluate(a.ctx, train.EvalOptions{From: c.From, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
 		BatchSize: c.BatchSize, Device: c.Device, OpenDevice: a.openDevice, Progress: p.Reading,
 		Weights: train.Weights(c.Weights), Note: a.note})
-	p.endLine()
+	p.line.clear()
 	if err != nil {
 		return err
 	}
@@ -158,13 +158,13 @@ func (c *dataCommand) Run(a *app) error {
 	if err != nil {
 		return usererror.New(err)
 	}
-	p := &progress{app: a, json: c.JSON}
+	p := a.progress(c.JSON)
 	began := time.Now()
 	m, err := data.Prepare(a.ctx, data.PrepareOptions{Inputs: c.Inputs, Val: c.Val, ValTokens: c.ValTokens, OutDir: c.Out,
 		Tokenizer: tok, Field: c.Field, ShardTokens: c.ShardTokens, Progress: func(done, total int64, shards int) {
 			p.preparing(began, done, total, shards)
 		}})
-	p.endLine()
+	p.line.clear()
 	if a.ctx.Err() != nil {
 		fmt.Fprintln(a.stderr, "stopped; the same command goes on after the last finished shard")
 		return errInterrupted
@@ -184,10 +184,10 @@ func (c *dataCommand) Run(a *app) error {
 }
 
 func (p *progress) preparing(began time.Time, done, total int64, shards int) {
-	if p.json || !p.terminal || time.Since(p.read) < 200*time.Millisecond {
+	if p.json {
 		return
 	}
-	p.read = time.Now()
 	left := time.Duration(float64(time.Since(began)) * float64(total-done) / float64(max(1, done)))
-	p.rewrite(fmt.Sprintf("%d%% of %s bytes, %d shards, %s left", 100*done/max(1, total), grouped(total), shards, left.Round(time.Second)))
+	p.line.show(fmt.Sprintf("%d%% of %s bytes", 100*done/max(1, total), grouped(total)), fmt.Sprintf("%d shards", shards),
+		left.Round(time.Second).String()+" left")
 }

@@ -3,19 +3,19 @@ package bench
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
+
+	"github.com/gpupipe/gpupipe/internal/table"
 )
 
 // Print writes results as tables.
 func Print(w io.Writer, results []Result) error {
 	for _, r := range results {
 		fmt.Fprintf(w, "%s: %s\n\n", r.Name, r.About)
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		var rows [][]string
 		for _, m := range r.Measures {
-			fmt.Fprintf(t, "%s\t%s\t%s\n", m.What, m.text(m.Value), m.expectation())
+			rows = append(rows, []string{m.What, m.text(m.Value), m.expectation()})
 		}
-		fmt.Fprintln(t)
-		if err := t.Flush(); err != nil {
+		if err := table.Write(w, append(rows, []string{})); err != nil {
 			return err
 		}
 	}

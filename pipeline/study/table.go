@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/gpupipe/gpupipe/internal/table"
 )
 
 // Markdown is the report as a page.
@@ -96,16 +97,11 @@ func lrText(lr *float64) string {
 
 // markdownTable aligns the columns, for those who read the text itself. The first row is the head.
 func markdownTable(rows [][]string) string {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, text := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(text))
-		}
-	}
+	widths := table.Widths(rows)
 	var b strings.Builder
 	for n, row := range rows {
 		for i, text := range row {
-			fmt.Fprintf(&b, "| %s%s ", text, strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text)))
+			fmt.Fprintf(&b, "| %s ", table.Pad(text, widths[i]))
 		}
 		b.WriteString("|\n")
 		if n == 0 {

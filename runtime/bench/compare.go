@@ -5,8 +5,8 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
+	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/runtime/profile"
 )
 
@@ -49,18 +49,17 @@ func Compare(rs []Report) (out []Comparison) {
 
 // PrintComparison writes reports of one Run side by side.
 func PrintComparison(w io.Writer, rs []Report) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "case\tclock\t%s", rs[0].Device.Name)
+	header := []string{"CASE", "CLOCK", rs[0].Device.Name}
 	for _, r := range rs[1:] {
-		fmt.Fprintf(t, "\t%s\tto %s", r.Device.Name, rs[0].Device.Name)
+		header = append(header, r.Device.Name, "to "+rs[0].Device.Name)
 	}
-	fmt.Fprintln(t)
+	rows := [][]string{header}
 	for _, c := range Compare(rs) {
-		fmt.Fprintf(t, "%s\t%s\t%s", c.Name, c.Clock, profile.Duration(c.Micros[0]))
+		row := []string{c.Name, c.Clock, profile.Duration(c.Micros[0])}
 		for i, m := range c.Micros[1:] {
-			fmt.Fprintf(t, "\t%s\t%.2f", profile.Duration(m), c.Ratios[i+1])
+			row = append(row, profile.Duration(m), fmt.Sprintf("%.2f", c.Ratios[i+1]))
 		}
-		fmt.Fprintln(t)
+		rows = append(rows, row)
 	}
-	return t.Flush()
+	return table.Write(w, rows)
 }

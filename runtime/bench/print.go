@@ -5,8 +5,8 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
+	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/runtime/profile"
 )
 
@@ -21,15 +21,16 @@ func (r Report) Print(w io.Writer) error {
 	if r.Peak != (profile.Peak{}) {
 		fmt.Fprintf(w, "peak, as measured in this run: %s GFLOP/s, %s GB/s\n\n", profile.Number(r.Peak.GFLOPS), profile.Number(r.Peak.GBps))
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var rows [][]string
 	if len(r.Results) > 0 {
-		fmt.Fprintln(t, "case\ttime\tclock\tGFLOP/s\tGB/s\tof peak\tgonum GFLOP/s\tratio\tkernels")
+		rows = append(rows, []string{"CASE", "TIME", "CLOCK", "GFLOP/s", "GB/s", "OF PEAK", "GONUM GFLOP/s", "RATIO", "KERNELS"})
 	}
 	for _, x := range r.Results {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, profile.Duration(x.Micros), x.Clock, profile.Number(x.GFLOPS), profile.Number(x.GBps),
-			profile.Percent(x.OfPeak, x.Bound), profile.Number(x.Gonum), profile.Number(x.Ratio), strings.Join(slices.Compact(slices.Sorted(slices.Values(x.Kernels))), " "))
+		rows = append(rows, []string{x.Name, profile.Duration(x.Micros), x.Clock, profile.Number(x.GFLOPS), profile.Number(x.GBps),
+			profile.Percent(x.OfPeak, x.Bound), profile.Number(x.Gonum), profile.Number(x.Ratio),
+			strings.Join(slices.Compact(slices.Sorted(slices.Values(x.Kernels))), " ")})
 	}
-	if err := t.Flush(); err != nil {
+	if err := table.Write(w, rows); err != nil {
 		return err
 	}
 	for _, s := range r.Steps {

@@ -20,6 +20,12 @@ type Chooser interface {
 	Choose(dev device.Device, label string, candidates []shaders.Kernel, fallback int) (int, error)
 }
 
+// Announcer is a Chooser that learns beforehand among which candidates it will choose, so that it can report its progress.
+type Announcer interface {
+	// Announce receives the candidates of each kernel that Choose will be called for.
+	Announce(dev device.Device, kernels [][]shaders.Kernel)
+}
+
 // Options of NewPlan.
 type Options struct {
 	Tune   Chooser         // nil: the static choice
@@ -48,6 +54,7 @@ type Plan struct {
 	order     []string              // of buffers
 	chunks    []int64               // bytes of the arena's buffers, shared by the programs
 	untuned   error
+	choices   [][]shaders.Kernel // candidates of the kernels that have several, until they are announced
 }
 
 type program struct {
@@ -114,6 +121,10 @@ func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*
 	if err != nil || tune == nil {
 		return static, err
 	}
+	if a, ok := tune.(Announcer); ok {
+		a.Announce(dev, static.choices)
+	}
+	static.choices = nil
 	opts.Tune = tune
 	p, err := newPlan(dev, graphs, opts)
 	if errors.Is(err, ErrTooLarge) {
@@ -230,7 +241,12 @@ func (p *Plan) choose(r *fuse.Result, g *fuse.Group, opts Options) (shaders.Kern
 		return shaders.Kernel{}, fmt.Errorf("%s: no kernel has at most %d bindings", shaders.Label(g), p.dev.Limits().MaxBindings)
 	}
 	i := shaders.Default(ks, g, p.dev.Limits())
-	if opts.Tune != nil && len(ks) > 1 {
+	if len(ks) == 1 {
+		return ks[0], nil
+	}
+	if opts.Tune == nil {
+		p.choices = append(p.choices, ks)
+	} else {
 		if i, err = opts.Tune.Choose(p.dev, shaders.Label(g), ks, i); err != nil {
 			return shaders.Kernel{}, err
 		}

@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
+
+	"github.com/gpupipe/gpupipe/internal/table"
 )
 
 // Print writes the profile as tables.
@@ -17,24 +18,25 @@ func (p *Profile) Print(w io.Writer) error {
 	return nil
 }
 
-// shown is how many kernels of a line the table names.
-const shown = 25
+const (
+	shown      = 25 // kernels that the table names
+	labelWidth = 70 // columns of a kernel's label
+)
 
 func (l Line) print(w io.Writer, steps int) error {
 	fmt.Fprintf(w, "\n%s on %s (%s): %s a step on the device's clock\n", l.Name, l.Device.Name, l.Device.Adapter, Duration(l.Micros/float64(max(1, steps))))
 	if l.Peak != (Peak{}) {
 		fmt.Fprintf(w, "peak, as measured: %s GFLOP/s, %s GB/s\n", Number(l.Peak.GFLOPS), Number(l.Peak.GBps))
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, group := range []struct {
 		title string
 		sums  []Sum
 	}{{"PROGRAM", l.Programs}, {"PHASE", l.Phases}} {
-		fmt.Fprintf(t, "\n%s\tSHARE\tTIME\tCALLS\n", group.title)
+		rows := [][]string{{}, {group.title, "SHARE", "TIME", "CALLS"}}
 		for _, s := range group.sums {
-			fmt.Fprintf(t, "%s\t%.1f %%\t%s\t%s\n", s.Name, 100*s.Share, Duration(s.Micros), count(s.Calls))
+			rows = append(rows, []string{s.Name, percentage(s.Share), Duration(s.Micros), count(s.Calls)})
 		}
-		if err := t.Flush(); err != nil {
+		if err := table.Write(w, rows); err != nil {
 			return err
 		}
 	}
@@ -51,22 +53,23 @@ func count(n int) string {
 
 // PrintKernels writes kernels as a table.
 func PrintKernels(w io.Writer, ks []Kernel) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "SHARE\tTIME\tCALLS\tGFLOP/s\tGB/s\tOF PEAK\tCANDIDATE\tKERNEL")
+	rows := [][]string{{"SHARE", "TIME", "CALLS", "GFLOP/s", "GB/s", "OF PEAK", "VARIANT", "KERNEL"}}
 	for i, k := range ks {
 		if i == shown {
 			var rest Kernel
 			for _, k := range ks[i:] {
 				rest.Micros, rest.Share, rest.Calls = rest.Micros+k.Micros, rest.Share+k.Share, rest.Calls+k.Calls
 			}
-			fmt.Fprintf(t, "%.1f %%\t%s\t%d\t\t\t\t\t(%d smaller)\n", 100*rest.Share, Duration(rest.Micros), rest.Calls, len(ks)-i)
+			rows = append(rows, []string{percentage(rest.Share), Duration(rest.Micros), count(rest.Calls), "", "", "", "", fmt.Sprintf("(%d smaller)", len(ks)-i)})
 			break
 		}
-		fmt.Fprintf(t, "%.1f %%\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", 100*k.Share, Duration(k.Micros), k.Calls, Number(k.GFLOPS), Number(k.GBps),
-			Percent(k.OfPeak, k.Bound), k.Candidate, shortened(k.Label))
+		rows = append(rows, []string{percentage(k.Share), Duration(k.Micros), count(k.Calls), Number(k.GFLOPS), Number(k.GBps),
+			Percent(k.OfPeak, k.Bound), k.Candidate, table.Truncate(k.Label, labelWidth)})
 	}
-	return t.Flush()
+	return table.Write(w, rows)
 }
+
+func percentage(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
 
 // Percent is a share of a peak, with the first letter of which; nothing for zero.
 func Percent(of float64, bound string) string {
@@ -74,13 +77,6 @@ func Percent(of float64, bound string) string {
 		return ""
 	}
 	return fmt.Sprintf("%.0f %% %s", 100*of, bound[:1])
-}
-
-func shortened(label string) string {
-	if r := []rune(label); len(r) > 70 {
-		return string(r[:69]) + "…"
-	}
-	return label
 }
 
 // Duration writes microseconds with three digits.

@@ -39,17 +39,27 @@ type Cache struct {
 	pinned  map[string]bool
 	damaged map[string]string // candidates of the file that are none
 	strays  int
-	onTimed func(label string, candidates int)
+	onTimed func(Timing)
+	timed   int             // kernels timed since Open
+	pending map[string]bool // kernels announced and not timed yet, by key
+}
+
+// Timing describes a kernel whose candidates are about to be timed.
+type Timing struct {
+	Label      string
+	Candidates int
+	Kernel     int // counts the timings since Open, from 1
+	Kernels    int // timings known to be needed since Open, the earlier ones included
 }
 
 // Open reads the cache file, if there is one; an unreadable file is an error, a damaged one is started anew.
-// Without a path they are kept in memory only. onTimed, if not nil, is told before each timing.
-func Open(path string, onTimed func(label string, candidates int)) (*Cache, error) {
+// Without a path they are kept in memory only. onTimed, if not nil, is called before each timing.
+func Open(path string, onTimed func(Timing)) (*Cache, error) {
 	known, err := read(path)
 	if err != nil {
 		return nil, fmt.Errorf("kernel choices: %w", err)
 	}
-	return &Cache{path: path, known: known, used: map[string]Choice{}, damaged: map[string]string{}, onTimed: onTimed}, nil
+	return &Cache{path: path, known: known, used: map[string]Choice{}, damaged: map[string]string{}, pending: map[string]bool{}, onTimed: onTimed}, nil
 }
 
 func read(path string) (map[string]Choice, error) {
@@ -105,6 +115,26 @@ const (
 	forever = time.Hour
 )
 
+// Announce counts the kernels whose candidates will have to be timed.
+func (c *Cache) Announce(dev device.Device, kernels [][]shaders.Kernel) {
+	if dev.Info().Kind == device.Null {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, ks := range kernels {
+		if key := keyOf(dev.Info(), ks); !c.knows(key, ks) {
+			c.pending[key] = true
+		}
+	}
+}
+
+// knows reports whether one of the candidates was chosen before.
+func (c *Cache) knows(key string, ks []shaders.Kernel) bool {
+	known, ok := c.known[key]
+	return ok && slices.ContainsFunc(ks, func(k shaders.Kernel) bool { return k.Name == known.Candidate })
+}
+
 // Choose returns the fastest candidate on the device: from the cache, or by timing them all.
 func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fallback int) (int, error) {
 	if dev.Info().Kind == device.Null {
@@ -125,8 +155,10 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 		}
 		c.damaged[key] = known.Candidate
 	}
+	delete(c.pending, key)
+	c.timed++
 	if c.onTimed != nil {
-		c.onTimed(label, len(ks))
+		c.onTimed(Timing{Label: label, Candidates: len(ks), Kernel: c.timed, Kernels: c.timed + len(c.pending)})
 	}
 	choice := Choice{Label: label, Micros: map[string]float64{}}
 	best, fastest := 0, forever

@@ -3,6 +3,7 @@ package tune_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,7 +37,7 @@ func TestChoicesAreTimedOnceAndKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sub", "kernels.json")
 	timed := 0
 	open := func() *tune.Cache {
-		c, err := tune.Open(path, func(string, int) { timed++ })
+		c, err := tune.Open(path, func(tune.Timing) { timed++ })
 		require.NoError(t, err)
 		return c
 	}
@@ -69,6 +70,37 @@ func TestChoicesAreTimedOnceAndKept(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 1, again.Strays(), "the kernel is not among the pinned ones")
 	assert.Equal(t, "serial", third.Kernels("sum")[0].Candidate)
+}
+
+// Timings are counted: which it is, of how many that are known to be needed. Equal kernels are timed once, known ones not at all.
+func TestTimingsAreCounted(t *testing.T) {
+	dev, err := webgpu.Open(0, webgpu.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	sums := func(widths ...int) map[string]*graph.Graph {
+		g, err := graph.Build(func(b *graph.Builder) {
+			for i, n := range widths {
+				b.Output(fmt.Sprint("y", i), op.Sum(b.Input(fmt.Sprint("x", i), graph.T(graph.F32, 64, n)), []int{1}, false))
+			}
+		})
+		require.NoError(t, err)
+		return map[string]*graph.Graph{"sums": g}
+	}
+	var found [][2]int
+	c, err := tune.Open("", func(x tune.Timing) {
+		found = append(found, [2]int{x.Kernel, x.Kernels})
+		assert.Contains(t, x.Label, "sum")
+		assert.Greater(t, x.Candidates, 1)
+	})
+	require.NoError(t, err)
+	plan := func(widths ...int) {
+		_, err := exec.NewPlan(dev, sums(widths...), exec.Options{Tune: c})
+		require.NoError(t, err)
+	}
+	plan(300, 301, 300)
+	assert.Equal(t, [][2]int{{1, 2}, {2, 2}}, found)
+	plan(300, 302)
+	assert.Equal(t, [][2]int{{1, 2}, {2, 2}, {3, 3}}, found)
 }
 
 // declining is a device whose driver cannot compile the kernels of some label, for a reason.
@@ -147,7 +179,7 @@ func TestADamagedChoiceIsReplaced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kernels.json")
 	timed := 0
 	used := func() map[string]tune.Choice {
-		c, err := tune.Open(path, func(string, int) { timed++ })
+		c, err := tune.Open(path, func(tune.Timing) { timed++ })
 		require.NoError(t, err)
 		_, err = exec.NewPlan(dev, graphs(t), exec.Options{Tune: c})
 		require.NoError(t, err)
@@ -215,14 +247,14 @@ func TestNothingIsTimedForWhatCannotFit(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
-	c, err := tune.Open("", func(string, int) { t.Error("timed") })
+	c, err := tune.Open("", func(tune.Timing) { t.Error("timed") })
 	require.NoError(t, err)
 	_, err = exec.NewPlan(dev, graphs(t), exec.Options{Tune: c, Budget: 1000})
 	assert.ErrorIs(t, err, exec.ErrTooLarge)
 }
 
 func TestTheNullDeviceIsNotTimed(t *testing.T) {
-	c, err := tune.Open(filepath.Join(t.TempDir(), "kernels.json"), func(string, int) { t.Error("timed") })
+	c, err := tune.Open(filepath.Join(t.TempDir(), "kernels.json"), func(tune.Timing) { t.Error("timed") })
 	require.NoError(t, err)
 	_, err = exec.NewPlan(null.New(null.Options{}), graphs(t), exec.Options{Tune: c})
 	require.NoError(t, err)

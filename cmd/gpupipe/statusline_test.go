@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpupipe/gpupipe/internal/table"
+	"github.com/stretchr/testify/assert"
+)
+
+// lineOn returns a status line on a terminal of some width, and what was written to it.
+func lineOn(columns *int) (*statusLine, *strings.Builder) {
+	var b strings.Builder
+	print := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
+	return newStatusLine(print, func() int { return *columns }), &b
+}
+
+func TestStatusLineFitsTheTerminal(t *testing.T) {
+	columns := 40
+	l, out := lineOn(&columns)
+	l.show("reading 訓練データ訓練データ訓練データ訓練データ.txt: 12%")
+	assert.Equal(t, "reading 訓練データ訓練データ訓練データ…", out.String())
+	assert.Less(t, table.Width(out.String()), columns)
+
+	out.Reset()
+	l.show("reading 訓練データ訓練データ訓練データ訓練データ.txt: 13%")
+	assert.Empty(t, out.String(), "nothing that is visible changed")
+
+	columns = 12 // 39 columns of text now take four rows
+	l.show("step 1/2", "loss 1.0", "late")
+	assert.Equal(t, "\x1b[3A\r\x1b[Jstep 1/2", out.String())
+
+	out.Reset()
+	columns = 80
+	l.keep("step 2/2", "loss 0.5")
+	assert.Equal(t, "\r\x1b[Jstep 2/2  loss 0.5\n", out.String())
+
+	out.Reset()
+	l.clear()
+	assert.Empty(t, out.String(), "nothing is left to erase")
+}
+
+func TestFittingOmitsWhatMattersLeast(t *testing.T) {
+	fields := []string{"step 1/2", "loss 1.0", "", "12 tokens/s", "lr 1"}
+	assert.Equal(t, "step 1/2  loss 1.0  12 tokens/s  lr 1", fitting(80, fields))
+	assert.Equal(t, "step 1/2  loss 1.0  12 tokens/s", fitting(31, fields))
+	assert.Equal(t, "step 1/2  loss 1.0  lr 1", fitting(30, fields))
+	assert.Equal(t, "step 1/2", fitting(3, fields))
+}
+
+func TestWithoutATerminalAPlainLineIsWrittenEverySoOften(t *testing.T) {
+	var b strings.Builder
+	l := newStatusLine(func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }, nil)
+	l.show("kernel 1 of 9")
+	assert.Empty(t, b.String(), "what ends soon needs no status")
+	for i := range 2 {
+		l.plain = time.Now().Add(-plainEvery)
+		l.show(fmt.Sprintf("kernel %d of 9", i+2), "of everything")
+		l.show("too soon")
+	}
+	l.clear()
+	assert.Equal(t, "kernel 2 of 9  of everything\nkernel 3 of 9  of everything\n", b.String())
+}
+
+func TestPrintableEscapesControlBytes(t *testing.T) {
+	assert.Equal(t, `a\x1b[2J`+"\n\t模型é �"+`\x07\x7f\u009b\xff`, printable("a\x1b[2J\n\t模型é �\x07\x7f\u009b\xff"))
+}

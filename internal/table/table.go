@@ -1,0 +1,51 @@
+// Package table aligns text in columns by display width: a Chinese character takes two columns, a combining mark none.
+package table
+
+import (
+	"bytes"
+	"io"
+	"strings"
+
+	"github.com/mattn/go-runewidth"
+)
+
+// Gap separates columns.
+const Gap = "  "
+
+// Width is the number of terminal columns that a text takes.
+func Width(text string) int { return runewidth.StringWidth(text) }
+
+// Pad appends spaces until a text is as wide as width.
+func Pad(text string, width int) string { return runewidth.FillRight(text, width) }
+
+// Truncate cuts a text to a width and marks the cut with an ellipsis.
+func Truncate(text string, width int) string { return runewidth.Truncate(text, width, "…") }
+
+// Widths returns the width of each column.
+func Widths(rows [][]string) []int {
+	var widths []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], Width(cell))
+		}
+	}
+	return widths
+}
+
+// Write writes rows in aligned columns, without spaces at the ends of lines. Rows may have different numbers of cells.
+func Write(w io.Writer, rows [][]string) error {
+	widths := Widths(rows)
+	var b bytes.Buffer
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			line.WriteString(Pad(cell, widths[i]) + Gap)
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
