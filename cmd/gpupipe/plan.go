@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -86,12 +87,12 @@ func (c *planCommand) Run(a *app) error {
 }
 
 // load reads the config. A plan needs neither data nor a folder for the run: what the config lacks is filled in.
-func (c *planCommand) load() (train.Config, error) {
+func (c *planCommand) load() (config.Config, error) {
 	path, run := c.Config, "plan"
 	if st, err := os.Stat(path); err == nil && st.IsDir() { // its checkpoints may hold the module that writes the model
 		kept, err := configIn(path)
 		if err != nil {
-			return train.Config{}, err
+			return config.Config{}, err
 		}
 		path, run = kept, path
 	}
@@ -106,9 +107,9 @@ func (c *planCommand) load() (train.Config, error) {
 		set = append(set, "pipeline.memory="+quoted(c.Memory))
 	}
 	if path == "" && len(c.Set) == 0 {
-		return train.Config{}, usererror.New(errors.New("no config is given: name a YAML file, or set keys with --set"))
+		return config.Config{}, usererror.New(errors.New("no config is given: name a YAML file, or set keys with --set"))
 	}
-	return train.LoadConfig(path, set)
+	return config.Load(path, set)
 }
 
 // open opens a device; the one that executes nothing has the limits of a usual GPU, so that large models can be planned.

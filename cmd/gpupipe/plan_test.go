@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
@@ -50,7 +51,7 @@ func TestSettingsOfReplicas(t *testing.T) {
 	for _, s := range strings.Split(printed, " --set ")[1:] {
 		set = append(set, strings.TrimSpace(s))
 	}
-	c, err := train.LoadConfig("", set)
+	c, err := config.Load("", set)
 	require.NoError(t, err, printed)
 	assert.Equal(t, devices, c.Pipeline.Devices)
 

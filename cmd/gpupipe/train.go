@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/bench"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -93,32 +94,32 @@ func (c *trainCommand) Run(a *app) error {
 }
 
 // load reads the config; a run folder stands for the config that is kept in it.
-func (c *trainCommand) load() (train.Config, error) {
+func (c *trainCommand) load() (config.Config, error) {
 	path := c.Path
 	if path == "" {
 		path = c.Config
 	} else if c.Config != "" {
-		return train.Config{}, usererror.New(fmt.Errorf("two configs are given: %s and %s", c.Path, c.Config))
+		return config.Config{}, usererror.New(fmt.Errorf("two configs are given: %s and %s", c.Path, c.Config))
 	}
 	set := c.Set
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
 		if !utf8.ValidString(path) {
-			return train.Config{}, usererror.New(fmt.Errorf("%q: a name that is not UTF-8, which a config cannot hold", path))
+			return config.Config{}, usererror.New(fmt.Errorf("%q: a name that is not UTF-8, which a config cannot hold", path))
 		}
 		kept, err := configIn(path)
 		if err != nil {
-			return train.Config{}, err
+			return config.Config{}, err
 		}
 		set = append([]string{"run.dir=" + quoted(path)}, set...)
 		path = kept
 	}
 	if path == "" && len(set) == 0 {
-		return train.Config{}, usererror.New(fmt.Errorf("no config is given: name a YAML file, or set keys with --set"))
+		return config.Config{}, usererror.New(fmt.Errorf("no config is given: name a YAML file, or set keys with --set"))
 	}
 	if c.Device != "" {
 		set = append(set, "pipeline.devices=["+quoted(c.Device)+"]")
 	}
-	return train.LoadConfig(path, set)
+	return config.Load(path, set)
 }
 
 // configIn is the config that a run's folder keeps.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -325,7 +325,7 @@ func (g *Grid) checkConfig(r Run) error {
 	if err != nil {
 		return err
 	}
-	c, err := train.ResolveConfig(d)
+	c, err := config.Resolve(d)
 	if err != nil {
 		return err
 	}
@@ -367,12 +367,12 @@ func (g *Grid) Folder(r Run) string {
 }
 
 // Config is the config of a run of the grid.
-func (g *Grid) Config(r Run) (train.Config, error) {
+func (g *Grid) Config(r Run) (config.Config, error) {
 	d, err := g.compose(r)
 	if err != nil {
-		return train.Config{}, err
+		return config.Config{}, err
 	}
-	return train.ResolveConfig(d)
+	return config.Resolve(d)
 }
 
 // compose sets the keys that a run of the grid has of its own.

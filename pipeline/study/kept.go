@@ -14,7 +14,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 )
 
 // outcomeFile, in a run's folder, is written when the run has ended, and only then.
@@ -77,7 +77,7 @@ func (g *Grid) sameConfig(r Run, path string) error {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	old, err := train.LoadConfig(path, nil)
+	old, err := config.Load(path, nil)
 	if err != nil {
 		return err
 	}

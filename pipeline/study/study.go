@@ -13,11 +13,12 @@ import (
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/lock"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
 // Train carries out one run; train.Run is the one that users get.
-type Train func(context.Context, train.Config, train.Options) (train.Result, error)
+type Train func(context.Context, config.Config, train.Options) (train.Result, error)
 
 // Options are what a study needs besides its grid.
 type Options struct {

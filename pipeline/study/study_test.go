@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/lock"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
@@ -36,7 +37,7 @@ type fake struct {
 }
 
 // runOf reads a run off its config.
-func runOf(c train.Config) Run {
+func runOf(c config.Config) Run {
 	mode := SyncMode
 	if c.Pipeline.Delay > 0 {
 		mode = delayMode
@@ -47,7 +48,7 @@ func runOf(c train.Config) Run {
 	return Run{c.Optimizer.Name, mode, c.Pipeline.Stages, c.Optimizer.LR, c.Init.Seed}
 }
 
-func (f *fake) train(ctx context.Context, c train.Config, o train.Options) (res train.Result, err error) {
+func (f *fake) train(ctx context.Context, c config.Config, o train.Options) (res train.Result, err error) {
 	r := runOf(c)
 	f.mu.Lock()
 	if f.runs == nil {
@@ -225,7 +226,7 @@ func TestAStudyThatIsStoppedBeforeItsFirstRun(t *testing.T) {
 	assert.ErrorIs(t, err, ErrInterrupted)
 	assert.Zero(t, f.count())
 	assert.NoDirExists(t, filepath.Dir(g.Dir), "nothing is left behind")
-	_, err = Execute(context.Background(), g, Options{Train: func(ctx context.Context, _ train.Config, _ train.Options) (train.Result, error) {
+	_, err = Execute(context.Background(), g, Options{Train: func(ctx context.Context, _ config.Config, _ train.Options) (train.Result, error) {
 		return train.Result{}, context.Canceled
 	}})
 	assert.NotErrorIs(t, err, ErrInterrupted, "nobody stopped it")
@@ -251,7 +252,7 @@ func TestAFailureStopsTheStudy(t *testing.T) {
 	f = &fake{world: truth}
 	_, err = Execute(context.Background(), g, Options{Train: f.train})
 	assert.NoError(t, err, "and it goes on")
-	_, err = Execute(context.Background(), threeModes(t, ""), Options{Train: func(context.Context, train.Config, train.Options) (train.Result, error) {
+	_, err = Execute(context.Background(), threeModes(t, ""), Options{Train: func(context.Context, config.Config, train.Options) (train.Result, error) {
 		return train.Result{}, nil
 	}})
 	assert.ErrorContains(t, err, "without a validation loss")

@@ -13,6 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -61,7 +62,7 @@ func (h *batchHook) apply(ctx context.Context, p place, b *hook.Batch) (state []
 const mostBytes = 1 << 31
 
 // alignedInputs are the tensors that go along with the tokens, as losses may read them.
-func (c Config) alignedInputs(m model.Model, all []data.Aligned) (inputs []graph.Named, err error) {
+func alignedInputs(c config.Config, m model.Model, all []data.Aligned) (inputs []graph.Named, err error) {
 	taken := []string{graphhook.Logits, graphhook.Targets, graphhook.Weights, graphhook.Hidden}
 	for _, p := range m.LossParameters() {
 		taken = append(taken, p.ID)
@@ -70,16 +71,13 @@ func (c Config) alignedInputs(m model.Model, all []data.Aligned) (inputs []graph
 		if slices.Contains(taken, a.Name) {
 			return nil, usererror.Errorf("data.aligned: tensor %q: losses have an input of this name, expected another", a.Name)
 		}
-		if size := a.Bytes() * c.batchTokens(); size > mostBytes {
+		if size := a.Bytes() * c.BatchTokens(); size > mostBytes {
 			return nil, usererror.Errorf("data.aligned: tensor %q has %d bytes a batch, expected at most %d", a.Name, size, mostBytes)
 		}
 		inputs = append(inputs, graph.Named{ID: a.Name, Type: graph.T(alignedTypes[a.DType].graph, a.Shape...)})
 	}
 	return inputs, nil
 }
-
-// batchTokens is how many tokens a batch has.
-func (c Config) batchTokens() int64 { return int64(c.Train.BatchSize) * int64(c.Model.SeqLen) }
 
 var alignedTypes = map[safetensors.DType]struct {
 	graph graph.DType
@@ -97,7 +95,7 @@ func (r *run) feedBatches(context.Context) error {
 	if len(all) == 0 {
 		return nil
 	}
-	if size := 4 * r.batchTokens(); size > mostBytes {
+	if size := 4 * r.BatchTokens(); size > mostBytes {
 		return usererror.Errorf("train.batch_size: the tokens of a batch have %d bytes, of which hooks take at most %d", size, mostBytes)
 	}
 	f := feed{first: standing{place{r.step, int64(r.step) + r.leftOut}, make([][]byte, len(all))}, steps: r.Train.Steps, instances: instances,

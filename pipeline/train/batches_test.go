@@ -16,6 +16,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -66,7 +67,7 @@ func TestARunWithBatchHooksGoesOnToTheSameBits(t *testing.T) {
 	all := withHooks(mixer(t, true)+", hook: map_batch", mixer(t, false)+", hook: map_batch", weigher(t)+", hook: token_weights", scaled(t)+", hook: build_loss")
 	for _, more := range [][]string{nil, {"pipeline.stages=2", "pipeline.delay=1", "pipeline.error_feedback=true"}} {
 		dir := t.TempDir()
-		config := func(name string) Config {
+		configure := func(name string) config.Config {
 			return demo(t, dir, append([]string{all, "train.save_every=2", "run.dir=" + filepath.Join(dir, name)}, more...)...)
 		}
 		run := func(name string, instances, stop int) (Result, error) {
@@ -78,7 +79,7 @@ func TestARunWithBatchHooksGoesOnToTheSameBits(t *testing.T) {
 				}
 			}})
 			o.Resume, o.Instances = true, instances
-			return Run(ctx, config(name), o)
+			return Run(ctx, configure(name), o)
 		}
 		whole, err := run("whole", 1, 0)
 		require.NoError(t, err)
@@ -87,7 +88,7 @@ func TestARunWithBatchHooksGoesOnToTheSameBits(t *testing.T) {
 			for file, bits := range files(t, whole.Checkpoint) {
 				assert.True(t, bits == files(t, got.Checkpoint)[file], "%s: %s", name, file)
 			}
-			assert.Equal(t, measurements(t, config("whole").Run.Dir), measurements(t, config(name).Run.Dir), name)
+			assert.Equal(t, measurements(t, configure("whole").Run.Dir), measurements(t, configure(name).Run.Dir), name)
 		}
 		for _, n := range []int{2, 8} {
 			got, err := run(fmt.Sprint("on ", n), n, 0)
@@ -107,7 +108,7 @@ func TestARunWithBatchHooksGoesOnToTheSameBits(t *testing.T) {
 		_, err = run(name, 8, 0)
 		require.NoError(t, err)
 		for _, step := range []string{"step-4", "step-6"} {
-			require.NoError(t, os.RemoveAll(filepath.Join(config(name).Run.Dir, checkpointsDir, step)))
+			require.NoError(t, os.RemoveAll(filepath.Join(configure(name).Run.Dir, checkpointsDir, step)))
 		}
 		got, err := run(name, 8, 0)
 		require.NoError(t, err)
@@ -299,7 +300,7 @@ func TestABatchThatAHookCannotMapStopsTheRun(t *testing.T) {
 	}
 }
 
-func text(t *testing.T, c Config) []byte {
+func text(t *testing.T, c config.Config) []byte {
 	t.Helper()
 	b, err := os.ReadFile(c.Data.Train[0])
 	require.NoError(t, err)
@@ -313,7 +314,7 @@ func TestBatchesThatAHookCannotMapMayBeLeftOut(t *testing.T) {
 		for want, does := range failures {
 			dir := t.TempDir()
 			hashes := marked(t, dir, 0, 3, 4, 7)
-			config := func(name string) Config {
+			configure := func(name string) config.Config {
 				return demo(t, dir, "data.shuffle=false", "train.eval_every=0", "data.train=["+hashes+"]", "run.dir="+filepath.Join(dir, name),
 					"data.aligned=["+positions(t, dir, 1500)+"]",
 					withHooks(stumbling(t, remembers, does...)+", hook: map_batch, on_error: skip, seconds: 0.1", told(t, "teacher", callInput)))
@@ -329,7 +330,7 @@ func TestBatchesThatAHookCannotMapMayBeLeftOut(t *testing.T) {
 				}
 				o := options(&reference{}, n)
 				o.Resume, o.Instances = true, instances
-				res, err := Run(ctx, config(name), o)
+				res, err := Run(ctx, configure(name), o)
 				require.NoError(t, err)
 				return n, res
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 )
@@ -20,7 +21,7 @@ type corpus struct {
 }
 
 // openCorpus reads the tokens that a config names; valBatch is how many sequences an evaluation takes at a time.
-func openCorpus(ctx context.Context, c Config, tok tokenizer.Tokenizer, valBatch int, hooks data.Mapper, progress func(done, total int64)) (*corpus, error) {
+func openCorpus(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, valBatch int, hooks data.Mapper, progress func(done, total int64)) (*corpus, error) {
 	if n := tok.VocabSize(); n > c.Model.VocabSize {
 		return nil, fmt.Errorf("model.vocab_size: found %d, but the tokenizer %q has %d tokens", c.Model.VocabSize, tok.Name(), n)
 	}
@@ -40,7 +41,7 @@ func openCorpus(ctx context.Context, c Config, tok tokenizer.Tokenizer, valBatch
 	return d, nil
 }
 
-func (d *corpus) deal(c Config, valBatch int) (err error) {
+func (d *corpus) deal(c config.Config, valBatch int) (err error) {
 	d.train, err = data.NewBatcher(d.trainText, data.BatchConfig{SeqLen: c.Model.SeqLen, BatchSize: c.Train.BatchSize,
 		Shuffle: c.Data.Shuffle, Seed: c.Data.Seed})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
@@ -47,7 +48,7 @@ func TestMain(m *testing.M) {
 }
 
 // asPyTorch compares a run with its golden losses.
-func asPyTorch(t *testing.T, c Config, want golden) {
+func asPyTorch(t *testing.T, c config.Config, want golden) {
 	t.Helper()
 	c.Run.Dir = t.TempDir()
 	_, err := Run(context.Background(), c, Options{OpenDevice: openGPU})
@@ -116,7 +117,7 @@ func TestDeviceGradientsAgreeWithPyTorch(t *testing.T) {
 
 // deviceGradients is the gradient of the first batch, read from how far one step of plain gradient descent goes: so far that the
 // weights before it are small beside it.
-func deviceGradients(t *testing.T, c Config) map[string][]float32 {
+func deviceGradients(t *testing.T, c config.Config) map[string][]float32 {
 	t.Helper()
 	const rate = 1e4
 	c.Train.Steps, c.Train.GradClip = 1, 0

@@ -75,7 +75,7 @@ func (e evaluation) loss(ctx context.Context, each func(inputs, targets []int32,
 
 // evaluate is the validation loss of the run's present weights, summed in float64. When ctx ends it stops between batches.
 func (r *run) evaluate(ctx context.Context) (float64, error) {
-	total, rows := r.data.val.Windows(), int64(r.rows())
+	total, rows := r.data.val.Windows(), int64(r.Rows())
 	if r.Train.EvalBatches > 0 {
 		total = min(total, int64(r.Train.EvalBatches)*int64(r.Train.BatchSize))
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -47,7 +48,7 @@ func stories(t *testing.T, dir string) string {
 }
 
 // exampleRun is a run of a tiny model on such documents.
-func exampleRun(t *testing.T, dir, name, hooks string, overrides ...string) Config {
+func exampleRun(t *testing.T, dir, name, hooks string, overrides ...string) config.Config {
 	t.Helper()
 	return demo(t, dir, append([]string{"data.train=[" + stories(t, dir) + "]", "data.shuffle=false", "data.val_fraction=0",
 		"model={vocab_size: 256, d_model: 16, n_layers: 2, n_heads: 2, d_ff: 24, seq_len: 32}", "train.batch_size=8", "train.eval_every=0",
@@ -78,16 +79,16 @@ func TestExamplesTrainTogether(t *testing.T) {
 // Stopped in the middle and gone on with, with documents that wait to be packed: the same bits.
 func TestARunOfExamplesGoesOnToTheSameBits(t *testing.T) {
 	dir := t.TempDir()
-	config := func(name string) Config {
+	configure := func(name string) config.Config {
 		return exampleRun(t, dir, name, hooked("quality_filter.wasm, hook: map_document, config: {least_words: 10}", dedupHook, infillHook, packingHook, curriculumHook, annealedHook), "train.steps=7", "pipeline.stages=2", "pipeline.delay=1")
 	}
 	n := &notes{}
-	whole, err := Run(context.Background(), config("whole"), options(&reference{}, n))
+	whole, err := Run(context.Background(), configure("whole"), options(&reference{}, n))
 	require.NoError(t, err)
 	told := strings.Join(n.text, "\n")
 	assert.Regexp(t, `quality_filter.wasm: 240 documents became 2[0-3]\d\n.*deduplicate.wasm: 2[0-3]\d documents became 1\d\d\n`, told)
 	ctx, cancel := context.WithCancel(context.Background())
-	part, err := Run(ctx, config("part"), options(&reference{}, &notes{step: func(p Progress) {
+	part, err := Run(ctx, configure("part"), options(&reference{}, &notes{step: func(p Progress) {
 		if p.Step == 3 {
 			cancel()
 		}
@@ -96,10 +97,10 @@ func TestARunOfExamplesGoesOnToTheSameBits(t *testing.T) {
 	require.True(t, part.Interrupted)
 	o := options(&reference{}, &notes{})
 	o.Resume = true
-	resumed, err := Run(context.Background(), config("part"), o)
+	resumed, err := Run(context.Background(), configure("part"), o)
 	require.NoError(t, err)
 	for name, bits := range files(t, whole.Checkpoint) {
 		assert.True(t, bits == files(t, resumed.Checkpoint)[name], name)
 	}
-	assert.Equal(t, measurements(t, config("whole").Run.Dir), measurements(t, config("part").Run.Dir))
+	assert.Equal(t, measurements(t, configure("whole").Run.Dir), measurements(t, configure("part").Run.Dir))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 )
 
 // ExportOptions say what to export, and as what.
@@ -75,8 +76,8 @@ func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	defer src.Close()
 	out = Exported{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, WeightsX), DType: o.DType, Parameters: src.Model.Count(),
 		Bytes: src.Model.Count() * as.dtype.Size()}
-	if src.kept != nil {
-		heard(o.Note)("a hook wrote this model: the folder has its module, %s, and gpupipe reads it; transformers does not", moduleFile)
+	if src.saved != nil {
+		heard(o.Note)("a hook wrote this model: the folder has its module, %s, and gpupipe reads it; transformers does not", config.ModuleFile)
 	}
 	if c := src.checkpoint; c != nil {
 		out.Step = &c.Step
@@ -167,7 +168,7 @@ func (src *Source) exported(as exportType, limit int64, entry func(model.Paramet
 	if err != nil {
 		return nil, err
 	}
-	config, module := src.describe(as.torch)
+	fields, module := src.describe(as.torch)
 	// Where these are missing, transformers takes Llama's own tokens 1 and 2.
 	ends := map[string]any{"bos_token_id": nil, "eos_token_id": nil}
 	words := map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": src.Model.Size().SeqLen, "clean_up_tokenization_spaces": false}
@@ -179,31 +180,31 @@ func (src *Source) exported(as exportType, limit int64, entry func(model.Paramet
 		ends["eos_token_id"], words["eos_token"] = id, strings.ToValidUTF8(string(text), "")
 	}
 	for k, v := range ends {
-		config[k] = v
+		fields[k] = v
 	}
 	return slices.Concat([]safetensors.Output{
-		jsonFile("config.json", config), jsonFile("generation_config.json", ends), jsonFile("tokenizer_config.json", words),
+		jsonFile("config.json", fields), jsonFile("generation_config.json", ends), jsonFile("tokenizer_config.json", words),
 		textFile("tokenizer.json", src.Tokenizer.JSON()),
 	}, module, tensors), nil
 }
 
 // describe is config.json, and the module that writes the model if one does.
-func (src *Source) describe(dtype string) (config map[string]any, module []safetensors.Output) {
+func (src *Source) describe(dtype string) (fields map[string]any, module []safetensors.Output) {
 	var text []byte
 	switch m := src.Model.(type) {
 	case model.Config:
 		text = m.HuggingFace()
 	default:
 		by := src.hooks.modelHook()
-		text, module = by.kept(m.Size(), dtype), []safetensors.Output{textFile(moduleFile, by.module)}
+		text, module = by.config.ModelJSON(m.Size(), by.SHA256, dtype), []safetensors.Output{textFile(config.ModuleFile, by.content)}
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber() // a module's seed has more digits than a float64
-	if err := d.Decode(&config); err != nil {
+	if err := d.Decode(&fields); err != nil {
 		panic(err) // what was just made
 	}
-	config["torch_dtype"] = dtype
-	return config, module
+	fields["torch_dtype"] = dtype
+	return fields, module
 }
 
 func jsonFile(name string, v map[string]any) safetensors.Output {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/null"
@@ -21,7 +22,7 @@ import (
 var errInjected = errors.New("injected")
 
 // pipelined is a run of three stages that saves every second step.
-func pipelined(t *testing.T, dir string, overrides ...string) Config {
+func pipelined(t *testing.T, dir string, overrides ...string) config.Config {
 	t.Helper()
 	return demo(t, dir, append([]string{
 		"model={vocab_size: 256, d_model: 8, n_layers: 2, n_heads: 2, d_ff: 12, seq_len: 8}",

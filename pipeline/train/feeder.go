@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -186,7 +187,7 @@ func (d *feeder) run() {
 		last := at
 		at, d.err = d.stretch(at)
 		var s *stumble
-		if d.err == nil || !errors.As(d.err, &s) || s.hook.OnError != skip || !inCall(s) {
+		if d.err == nil || !errors.As(d.err, &s) || s.hook.config.OnError != config.Skip || !inCall(s) {
 			return
 		}
 		if at.step > last.step {

@@ -80,7 +80,7 @@ func (r *run) fittingTuned(o *engine.Options) (*engine.Engine, error) {
 		return e, nil
 	}
 	static := *o
-	static.Execute = engine.Execute(nil, r.memory())
+	static.Execute = engine.Execute(nil, r.Pipeline.MemoryBytes())
 	e, err = r.fitting(static)
 	if err == nil {
 		*o, r.untuned = static, true
@@ -105,7 +105,7 @@ func (r *run) fitting(o engine.Options) (*engine.Engine, error) {
 	}
 	takes, names := map[string]int64{}, map[string][]string{}
 	for i, l := range e.Lines() {
-		name, have := l.Device.Name, cmp.Or(r.memory(), device.Budget(o.Devices[i]))
+		name, have := l.Device.Name, cmp.Or(r.Pipeline.MemoryBytes(), device.Budget(o.Devices[i]))
 		takes[name], names[name] = takes[name]+l.Memory.Total, append(names[name], l.Name)
 		if n := names[name]; len(n) > 1 && have > 0 && takes[name] > have {
 			return nil, fmt.Errorf("%s and %s on %s: %w: %d bytes needed together, %d available", strings.Join(n[:len(n)-1], ", "), l.Name, name,

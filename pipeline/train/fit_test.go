@@ -31,7 +31,7 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 	replicas := []string{"pipeline.replicas=2", "pipeline.schedule=1f1b", "pipeline.recompute=never", "train.steps=2", "train.eval_every=0",
 		"pipeline.devices=[null:0, null:1, null:2, null:3]"}
 	c := planned(t, replicas...)
-	free, err := c.partition(context.Background(), c.Model.Config, task{}, nulls(4, 0), measure.Options{})
+	free, err := partitionModel(context.Background(), c, c.Model.Config, task{}, nulls(4, 0), measure.Options{})
 	require.NoError(t, err)
 	assert.Equal(t, "null:0 and null:2", free.Stages[0].Device)
 	small := map[string]int64{"null:2": free.Stages[0].Memory.Total() * 9 / 10}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -26,11 +27,11 @@ type golden struct {
 	GradNorms []float64 `json:"grad_norms"`
 }
 
-func readGolden(t *testing.T, config string) (Config, golden) {
+func readGolden(t *testing.T, path string) (config.Config, golden) {
 	t.Helper()
-	c, err := LoadConfig(config, nil)
+	c, err := config.Load(path, nil)
 	require.NoError(t, err)
-	text, err := os.ReadFile(strings.TrimSuffix(config, ".yaml") + ".json")
+	text, err := os.ReadFile(strings.TrimSuffix(path, ".yaml") + ".json")
 	require.NoError(t, err)
 	var g golden
 	require.NoError(t, json.Unmarshal(text, &g))
@@ -48,14 +49,14 @@ func goldenConfigs(t *testing.T) []string {
 
 // exact computes a run in float64 with the references.
 type exact struct {
-	c         Config
+	c         config.Config
 	data      *corpus
 	optimizer *optim.Optimizer
 	graphs    map[string]*graph.Graph
 	vars      map[string]*graph.Tensor
 }
 
-func newExact(t *testing.T, c Config) *exact {
+func newExact(t *testing.T, c config.Config) *exact {
 	t.Helper()
 	tok, err := tokenizer.Open(c.Data.Tokenizer)
 	require.NoError(t, err)
@@ -66,8 +67,8 @@ func newExact(t *testing.T, c Config) *exact {
 	require.NoError(t, err)
 	x := &exact{c, d, o, map[string]*graph.Graph{}, map[string]*graph.Tensor{}}
 	builds := map[string]func() (*graph.Graph, error){
-		"first": func() (*graph.Graph, error) { return c.Model.Grad(c.rows(), c.Train.Microbatches, false) },
-		"next":  func() (*graph.Graph, error) { return c.Model.Grad(c.rows(), c.Train.Microbatches, true) },
+		"first": func() (*graph.Graph, error) { return c.Model.Grad(c.Rows(), c.Train.Microbatches, false) },
+		"next":  func() (*graph.Graph, error) { return c.Model.Grad(c.Rows(), c.Train.Microbatches, true) },
 		"votes": o.All().Votes,
 	}
 	for v := range o.Variants() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/wasm"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -40,15 +41,17 @@ type hooks struct {
 }
 
 type loadedHook struct {
-	HookConfig
+	config config.Hook
 	*hook.Module
+	content []byte // of the module that builds the model, which checkpoints keep; else nil
 }
 
 // mostLines of what modules write between two looks at it.
 const mostLines = 1000
 
-// openHooks loads the modules of a config that have one of the named hooks; compiled code is kept in cacheDir, if that can be.
-func openHooks(configs []HookConfig, cacheDir string, names ...string) (h *hooks, err error) {
+// openHooks loads the modules of a config that have one of the named hooks. Modules in saved, by file name, are not read
+// from disk. Compiled code is kept in cacheDir, if possible.
+func openHooks(configs []config.Hook, saved map[string][]byte, cacheDir string, names ...string) (h *hooks, err error) {
 	h = &hooks{}
 	defer func() {
 		if err != nil {
@@ -69,7 +72,7 @@ func openHooks(configs []HookConfig, cacheDir string, names ...string) (h *hooks
 				return h, err
 			}
 		}
-		m, err := h.load(c)
+		m, err := h.load(c, saved[c.File])
 		if err != nil {
 			return h, err
 		}
@@ -79,21 +82,21 @@ func openHooks(configs []HookConfig, cacheDir string, names ...string) (h *hooks
 }
 
 // load loads a module. That of a model is kept: checkpoints hold it.
-func (h *hooks) load(c HookConfig) (_ *loadedHook, err error) {
+func (h *hooks) load(c config.Hook, content []byte) (_ *loadedHook, err error) {
 	limits := wasm.Limits{MemoryPages: uint32(c.MemoryMB) * 16, Deadline: time.Duration(c.Seconds * float64(time.Second))}
 	s := hook.Spec{File: c.File, Hook: c.Hook, Config: c.Config.JSON(), Seed: c.Seed, Limits: limits, Log: func(line string) { h.wrote(c.File, line) }}
 	var m *hook.Module
-	if c.module == nil && c.Hook == hook.BuildModel {
-		if c.module, err = hook.ReadFile(c.File); err != nil {
+	if content == nil && c.Hook == hook.BuildModel {
+		if content, err = hook.ReadFile(c.File); err != nil {
 			return nil, fmt.Errorf("hook %s: %w", c.File, err)
 		}
 	}
-	if c.module != nil {
-		m, err = h.host.LoadBytes(s, c.module)
+	if content != nil {
+		m, err = h.host.LoadBytes(s, content)
 	} else {
 		m, err = h.host.Load(s)
 	}
-	return &loadedHook{c, m}, err
+	return &loadedHook{c, m, content}, err
 }
 
 func (h *hooks) wrote(file, line string) { h.note("%s: %s", file, line) }
@@ -121,7 +124,7 @@ func (h *hooks) tell(r Report) {
 // of lists the modules that have a hook.
 func (h *hooks) of(name string) (ms []*loadedHook) {
 	for _, m := range h.modules {
-		if m.HookConfig.Hook == name {
+		if m.config.Hook == name {
 			ms = append(ms, m)
 		}
 	}
@@ -209,7 +212,7 @@ func (m *mapper) mapAll(ctx context.Context, index int64, texts [][]byte) (mappe
 func (m *mapper) apply(ctx context.Context, index int64, text []byte) ([][]byte, error) {
 	m.in.Add(1)
 	mapped, err := m.instances.Map(ctx, int(index), text)
-	if err != nil && m.OnError == skip && ctx.Err() == nil && inCall(err) && !errors.Is(err, hook.ErrStateLost) {
+	if err != nil && m.config.OnError == config.Skip && ctx.Err() == nil && inCall(err) && !errors.Is(err, hook.ErrStateLost) {
 		m.stumbled.Add(1)
 		m.first.CompareAndSwap(nil, &err)
 		return nil, nil
@@ -228,9 +231,9 @@ func inCall(err error) bool {
 // tellDocuments tells what became of the documents.
 func (h *hooks) tellDocuments(r Report) {
 	for _, m := range h.mappers {
-		r.Note("%s: %d documents became %d", m.HookConfig.File, m.in.Load(), m.out.Load())
+		r.Note("%s: %d documents became %d", m.config.File, m.in.Load(), m.out.Load())
 		if n := m.stumbled.Load(); n > 0 {
-			r.Note("%s: %d documents were skipped, one of them for: %v", m.HookConfig.File, n, *m.first.Load())
+			r.Note("%s: %d documents were skipped, one of them for: %v", m.config.File, n, *m.first.Load())
 		}
 	}
 }
@@ -318,7 +321,7 @@ func (h *hooks) heard(ctx context.Context, step int, metrics any) (stopped strin
 			return "", usererror.New(err)
 		}
 		if stop {
-			stopped = l.HookConfig.File
+			stopped = l.config.File
 		}
 	}
 	return stopped, nil
@@ -334,7 +337,7 @@ type hookState struct {
 }
 
 func (m *loadedHook) identity() hookState {
-	return hookState{Hook: m.HookConfig.Hook, SHA256: m.SHA256, Config: string(m.HookConfig.Config.JSON()), Seed: m.HookConfig.Seed}
+	return hookState{Hook: m.config.Hook, SHA256: m.SHA256, Config: string(m.config.Config.JSON()), Seed: m.config.Seed}
 }
 
 func (s hookState) same(o hookState) bool {
@@ -359,7 +362,7 @@ func (h *hooks) states(ctx context.Context, ofBatches map[*loadedHook][]byte) (s
 				continue
 			}
 			if s.State, err = l.Save(context.WithoutCancel(ctx)); err == nil && len(s.State) > mostState {
-				err = fmt.Errorf("hook %s: its state has %d bytes, at most %d can be kept", m.HookConfig.File, len(s.State), mostState)
+				err = fmt.Errorf("hook %s: its state has %d bytes, at most %d can be kept", m.config.File, len(s.State), mostState)
 			}
 			if err != nil {
 				return nil, usererror.New(err)
@@ -378,7 +381,7 @@ func (h *hooks) batchStates(kept []hookState) map[*loadedHook][]byte {
 	kept = slices.DeleteFunc(slices.Clone(kept), func(s hookState) bool { return !worksOnBatches(s.Hook) })
 	states := map[*loadedHook][]byte{}
 	for _, m := range h.modules {
-		if worksOnBatches(m.HookConfig.Hook) {
+		if worksOnBatches(m.config.Hook) {
 			states[m], kept = kept[0].State, kept[1:]
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	w "github.com/gpupipe/gpupipe/internal/wasmtest"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/stretchr/testify/assert"
@@ -32,17 +33,6 @@ const (
 	stopHook  = "early_stopping.wasm, hook: on_metrics, config: {patience: 2, least: 100}"
 	textHook  = "quality_filter.wasm, hook: map_document, config: {least_words: 20}"
 )
-
-func TestHooksAreWrittenOutAndReadBack(t *testing.T) {
-	text := smallConfig + "hooks:\n- {file: a.wasm, hook: build_loss, seed: 3, config: {z: 1e-4, list: [1, {b: x, a: 1.5}], on: true, big: 9007199254740993}}\n"
-	c, err := ParseConfig("c.yaml", []byte(text), nil)
-	require.NoError(t, err)
-	assert.Equal(t, `{"big":9007199254740993,"list":[1,{"a":1.5,"b":"x"}],"on":true,"z":0.0001}`, string(c.Hooks[0].Config.JSON()))
-	again, err := ParseConfig("kept.yaml", c.YAML(), nil)
-	require.NoError(t, err)
-	assert.Equal(t, c.Hooks, again.Hooks)
-	assert.Equal(t, string(c.YAML()), string(again.YAML()))
-}
 
 // A loss of a module's is what is trained, on pipelines of any depth; the validation loss stays that of the targets.
 func TestRunsWithALossOfAModule(t *testing.T) {
@@ -116,17 +106,17 @@ func TestARunWithHooksGoesOnToTheSameBits(t *testing.T) {
 	all := hooked(focalHook, rateHook, strings.Replace(stopHook, "100", "-1", 1), textHook)
 	for _, more := range [][]string{nil, {"pipeline.stages=2", "pipeline.delay=1"}} {
 		dir := t.TempDir()
-		config := func(name string) Config {
+		configure := func(name string) config.Config {
 			return demo(t, dir, append([]string{all, "data.train=[" + documents(t, dir) + "]", "train.eval_every=1", "train.steps=7",
 				"run.dir=" + filepath.Join(dir, name)}, more...)...)
 		}
 		n := &notes{}
-		whole, err := Run(context.Background(), config("whole"), options(&reference{}, n))
+		whole, err := Run(context.Background(), configure("whole"), options(&reference{}, n))
 		require.NoError(t, err)
 		assert.Contains(t, strings.Join(n.text, "\n"), "quality_filter.wasm: 60 documents became 40")
 
 		ctx, cancel := context.WithCancel(context.Background())
-		part, err := Run(ctx, config("part"), options(&reference{}, &notes{step: func(p Progress) {
+		part, err := Run(ctx, configure("part"), options(&reference{}, &notes{step: func(p Progress) {
 			if p.Step == 3 {
 				cancel()
 			}
@@ -135,27 +125,27 @@ func TestARunWithHooksGoesOnToTheSameBits(t *testing.T) {
 		require.True(t, part.Interrupted)
 		o := options(&reference{}, &notes{})
 		o.Resume = true
-		resumed, err := Run(context.Background(), config("part"), o)
+		resumed, err := Run(context.Background(), configure("part"), o)
 		require.NoError(t, err)
 		assert.Equal(t, 7, resumed.Step)
 		for name, bits := range files(t, whole.Checkpoint) {
 			assert.True(t, bits == files(t, resumed.Checkpoint)[name], name)
 		}
-		assert.Equal(t, measurements(t, config("whole").Run.Dir), measurements(t, config("part").Run.Dir))
+		assert.Equal(t, measurements(t, configure("whole").Run.Dir), measurements(t, configure("part").Run.Dir))
 	}
 }
 
 // The state of a module that listens goes on with the run: patience that was used up before stays so.
 func TestListenersRememberAcrossResumption(t *testing.T) {
 	dir := t.TempDir()
-	config := func(steps int) Config {
+	configure := func(steps int) config.Config {
 		return demo(t, dir, fmt.Sprintf("train.steps=%d", steps), "lr.schedule=constant", "train.eval_every=1", "train.save_every=1", hooked(stopHook))
 	}
-	_, err := Run(context.Background(), config(2), options(&reference{}, &notes{}))
+	_, err := Run(context.Background(), configure(2), options(&reference{}, &notes{}))
 	require.NoError(t, err)
 	o := options(&reference{}, &notes{})
 	o.Resume = true
-	res, err := Run(context.Background(), config(9), o)
+	res, err := Run(context.Background(), configure(9), o)
 	require.NoError(t, err)
 	assert.Equal(t, 3, res.Step)
 }
@@ -163,25 +153,25 @@ func TestListenersRememberAcrossResumption(t *testing.T) {
 func TestResumingWithOtherHooksIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	text := documents(t, dir)
-	config := func(hooks string, more ...string) Config {
+	configure := func(hooks string, more ...string) config.Config {
 		return demo(t, dir, append([]string{hooks, "train.steps=2", "data.train=[" + text + "]"}, more...)...)
 	}
-	_, err := Run(context.Background(), config(hooked(focalHook, textHook)), options(&reference{}, &notes{}))
+	_, err := Run(context.Background(), configure(hooked(focalHook, textHook)), options(&reference{}, &notes{}))
 	require.NoError(t, err)
-	resume := func(c Config) error {
+	resume := func(c config.Config) error {
 		o := options(&reference{}, &notes{})
 		o.Resume = true
 		_, err := Run(context.Background(), c, o)
 		return err
 	}
-	assert.NoError(t, resume(config(hooked(focalHook, textHook, stopHook))), "one that listens may come and go")
-	for want, c := range map[string]Config{
-		"hooks: the checkpoint has build_loss by module ":                      config(hooked(textHook)),
-		`with config {"z":0.001} and seed 0, the config build_loss by module `: config(hooked(strings.Replace(focalHook, "0.001", "0.002", 1), textHook)),
-		"build_loss by module": config(hooked("label_smoothing.wasm, hook: build_loss", textHook)),
-		"the config nothing":   config(hooked(focalHook)),
-		"and seed 7":           config(hooked(focalHook+", seed: 7", textHook)),
-		"the checkpoint has nothing, the config learning_rate by module": config(hooked(focalHook, textHook, rateHook)),
+	assert.NoError(t, resume(configure(hooked(focalHook, textHook, stopHook))), "one that listens may come and go")
+	for want, c := range map[string]config.Config{
+		"hooks: the checkpoint has build_loss by module ":                      configure(hooked(textHook)),
+		`with config {"z":0.001} and seed 0, the config build_loss by module `: configure(hooked(strings.Replace(focalHook, "0.001", "0.002", 1), textHook)),
+		"build_loss by module": configure(hooked("label_smoothing.wasm, hook: build_loss", textHook)),
+		"the config nothing":   configure(hooked(focalHook)),
+		"and seed 7":           configure(hooked(focalHook+", seed: 7", textHook)),
+		"the checkpoint has nothing, the config learning_rate by module": configure(hooked(focalHook, textHook, rateHook)),
 	} {
 		err := resume(c)
 		var user *usererror.Error
@@ -193,7 +183,7 @@ func TestResumingWithOtherHooksIsRefused(t *testing.T) {
 	module, err := os.ReadFile(hooksDir + "focal_loss.wasm")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(moved, module, 0o666))
-	assert.NoError(t, resume(config(strings.Replace(hooked(focalHook, textHook), hooksDir+"focal_loss.wasm", moved, 1))), "the same module elsewhere")
+	assert.NoError(t, resume(configure(strings.Replace(hooked(focalHook, textHook), hooksDir+"focal_loss.wasm", moved, 1))), "the same module elsewhere")
 }
 
 // What was held out of a text that a module filtered is found again.
@@ -203,7 +193,7 @@ func TestEvaluationFiltersAsTheRunDid(t *testing.T) {
 	c := demo(t, dir, "train.steps=2", "train.eval_batches=0", "data.train=["+documents(t, dir)+"]", hooked(textHook))
 	res, err := Run(context.Background(), c, options(&reference{}, n))
 	require.NoError(t, err)
-	got, err := Evaluate(context.Background(), EvalOptions{From: c.Run.Dir, BatchSize: c.rows(), OpenDevice: openNull, Execute: (&reference{}).execute})
+	got, err := Evaluate(context.Background(), EvalOptions{From: c.Run.Dir, BatchSize: c.Rows(), OpenDevice: openNull, Execute: (&reference{}).execute})
 	require.NoError(t, err)
 	assert.InDelta(t, *res.ValLoss, got.Loss, 1e-6)
 }
@@ -254,7 +244,7 @@ func TestAModuleThatRemembersMapsDocumentsInOrder(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "text.jsonl")
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
 		c := demo(t, t.TempDir(), withHooks(keeper+", hook: map_document", module+", hook: map_document"+extra))
-		h, err := openHooks(c.Hooks, "", "map_document")
+		h, err := openHooks(c.Hooks, nil, "", "map_document")
 		require.NoError(t, err)
 		defer func() { require.NoError(t, h.close()) }()
 		tok, err := tokenizer.Open("bytes")

@@ -9,6 +9,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -32,7 +33,7 @@ func (h *hooks) loss(ctx context.Context, in graphhook.Inputs, weighted bool) (*
 	}
 	if weighted && !loss.PerToken && !slices.Contains(loss.Asked, graphhook.Weights) {
 		return nil, usererror.Errorf("hook %s: %s: the loss is one number, %v, and does not ask for %q, which %s or %s sets: expected f32[%d], a number for each token, or a loss that uses them",
-			ms[0].HookConfig.File, hook.BuildLoss, loss.Outputs[0].Value.Type, graphhook.Weights, hook.MapBatch, hook.TokenWeights, in.Rows)
+			ms[0].config.File, hook.BuildLoss, loss.Outputs[0].Value.Type, graphhook.Weights, hook.MapBatch, hook.TokenWeights, in.Rows)
 	}
 	return &moduleLoss{loss, ms[0]}, nil
 }
@@ -58,15 +59,15 @@ type task struct {
 	inputs model.Inputs // what it reads of a batch besides tokens and targets
 }
 
-// task asks the modules of a config for what they add to a model, given the tensors of data.aligned.
-func (c Config) task(ctx context.Context, h *hooks, m model.Model, aligned []data.Aligned) (t task, err error) {
-	all, err := c.alignedInputs(m, aligned)
+// newTask asks the modules of a config for what they add to a model, given the tensors of data.aligned.
+func newTask(ctx context.Context, c config.Config, h *hooks, m model.Model, aligned []data.Aligned) (t task, err error) {
+	all, err := alignedInputs(c, m, aligned)
 	if err != nil {
 		return t, err
 	}
 	maps, weighs := len(h.of(hook.MapBatch)) > 0, len(h.of(hook.TokenWeights)) > 0
 	t.inputs = model.Inputs{Segments: maps, Weights: maps || weighs}
-	in := graphhook.Inputs{Rows: c.rows() * c.Model.SeqLen, Vocab: c.Model.VocabSize, Width: m.Size().Hidden, More: m.LossParameters()}
+	in := graphhook.Inputs{Rows: c.Rows() * c.Model.SeqLen, Vocab: c.Model.VocabSize, Width: m.Size().Hidden, More: m.LossParameters()}
 	for _, a := range all {
 		in.More = append(in.More, graph.Named{ID: a.ID, Type: graph.Type{DType: a.Type.DType, Shape: append(graph.Shape{in.Rows}, a.Type.Shape...)}})
 	}
@@ -89,7 +90,7 @@ func (t task) build() model.Loss {
 // makeLoss builds the loss of a module, and says what the model reads of a batch.
 func (r *run) makeLoss(ctx context.Context) (err error) {
 	aligned := r.data.train.Aligned()
-	if r.task, err = r.Config.task(ctx, r.hooks, r.model, aligned); err != nil {
+	if r.task, err = newTask(ctx, r.Config, r.hooks, r.model, aligned); err != nil {
 		return err
 	}
 	if len(r.inputs.Aligned) < len(aligned) && len(r.hooks.of(hook.MapBatch)) == 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
@@ -184,7 +185,7 @@ func (r *run) progress(m engine.Measured) (Progress, error) {
 	step := m.Batch + 1
 	p := Progress{Step: step, Steps: r.Train.Steps, Tokens: r.tokens(step), Loss: m.Loss, LR: r.optimizer.LR(m.Batch), GradNorm: m.GradNorm,
 		Staleness: r.Pipeline.Delay, LossScale: m.Scale}
-	skips := r.Train.Nonfinite == skip
+	skips := r.Train.Nonfinite == config.Skip
 	if m.Overflowed {
 		p.Skipped = true
 		if step > r.told {
@@ -204,12 +205,8 @@ func (r *run) progress(m engine.Measured) (Progress, error) {
 	return p, nil
 }
 
-// What train.nonfinite says of a batch whose loss or gradient is not finite.
-const (
-	halt        = "stop"
-	skip        = "skip"
-	mostSkipped = 10 // in a row, then training stops all the same
-)
+// mostSkipped is how many batches in a row may be skipped before training stops all the same.
+const mostSkipped = 10
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 )
 
 func (r *run) makeOptimizer(context.Context) (err error) {
@@ -16,8 +17,8 @@ func (r *run) makeOptimizer(context.Context) (err error) {
 // newOptimizer applies the config's optimizer to the model: what is for hidden layers' matrices takes those that are neither in the first
 // unit nor in the last; weight decay acts on matrices (and on what has more axes), embeddings included, and not on norms and biases.
 // factor is that on learning rates; nil: the schedule's.
-func newOptimizer(c Config, m model.Model, factor func(step int) float64) (*optim.Optimizer, error) {
-	layout := c.engineOptions(m)
+func newOptimizer(c config.Config, m model.Model, factor func(step int) float64) (*optim.Optimizer, error) {
+	layout := engineOptions(c, m)
 	o, a := c.Optimizer, c.Optimizer.AdamW
 	var params []optim.Param
 	first, last := m.UnitScope(0), m.UnitScope(m.Units()-1)
@@ -32,14 +33,14 @@ func newOptimizer(c Config, m model.Model, factor func(step int) float64) (*opti
 		Scale: o.Scale, Betas: o.Betas, Eps: o.Eps, Beta2: o.Beta2, Gamma: o.Gamma, ShampooBeta: o.SOAP.ShampooBeta,
 		PreconditionFrequency: o.SOAP.PreconditionFrequency, MaxPrecondDim: o.SOAP.MaxPrecondDim,
 		Clip: c.Train.GradClip, AdamW: optim.AdamWConfig{LR: a.LR, Betas: a.Betas, Eps: a.Eps}, Loss: model.LossVariable, LossContributions: layout.LossContributions(),
-		Delay: c.Pipeline.Delay, Correction: c.Pipeline.Correction, DCLambda: o.DCLambda, SkipNonfinite: c.Train.Nonfinite == skip,
-		LossScale: c.Train.optimLossScale(),
-		Schedule:  c.rateSchedule(), Factor: factor,
+		Delay: c.Pipeline.Delay, Correction: c.Pipeline.Correction, DCLambda: o.DCLambda, SkipNonfinite: c.Train.Nonfinite == config.Skip,
+		LossScale: lossScale(c.Train),
+		Schedule:  rateSchedule(c), Factor: factor,
 	}, params)
 }
 
 // rateSchedule is the course of the learning rate that the config asks for.
-func (c Config) rateSchedule() optim.Schedule {
+func rateSchedule(c config.Config) optim.Schedule {
 	l := c.LR
 	return optim.Schedule{Name: l.Schedule, Steps: c.Train.Steps, Warmup: l.Warmup, MinRatio: l.MinRatio, Decay: l.Decay}
 }

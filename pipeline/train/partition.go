@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
@@ -68,8 +69,8 @@ type PlannedUnit struct {
 
 // PlanPipeline compares the schedules for a config's model, batch, stages and devices. Replicas run at a time, but take turns where
 // they share a device. A schedule that cannot be says why; it is no error when none can.
-func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan, err error) {
-	h, err := openHooks(withKept(c.Hooks, c.Run.Dir, Silent{}.Note), "", hook.BuildModel, hook.BuildLoss, hook.MapBatch, hook.TokenWeights)
+func PlanPipeline(ctx context.Context, c config.Config, o PlanOptions) (p *PipelinePlan, err error) {
+	h, err := openHooks(c.Hooks, savedModules(c.Hooks, c.Run.Dir, Silent{}.Note), "", hook.BuildModel, hook.BuildLoss, hook.MapBatch, hook.TokenWeights)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 			err = e
 		}
 	}()
-	m, err := c.openModel(h)
+	m, err := openModel(c, h)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 	if err != nil {
 		return nil, usererror.New(err)
 	}
-	t, err := c.task(ctx, h, m, aligned)
+	t, err := newTask(ctx, c, h, m, aligned)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +103,7 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 	if o.Measure.Cache == nil { // the schedules share forwards and backwards
 		o.Measure.Cache = measure.NewCache()
 	}
-	p = &PipelinePlan{Parameters: m.Count(), Precision: precisionOn(c.Train.dtype(), devices), Sequences: c.rows(), Microbatches: c.microbatches(),
+	p = &PipelinePlan{Parameters: m.Count(), Precision: precisionOn(c.Train.DType(), devices), Sequences: c.Rows(), Microbatches: c.MicrobatchesPerReplica(),
 		Tokens: c.Train.BatchSize * c.Model.SeqLen, Replicas: c.Pipeline.Replicas}
 	for u := range m.Units() {
 		p.Units = append(p.Units, m.UnitScope(u))
@@ -111,16 +112,16 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 		p.Lines = append(p.Lines, dev.Info().Name)
 	}
 	known := map[int]partition.Problem{} // by delay: the optimizer differs
-	for _, v := range c.variants() {
+	for _, v := range variants(c) {
 		problem, ok := known[v.Pipeline.Delay]
 		if !ok {
-			if problem, p.Modelled, err = v.costs(ctx, m, t, devices, o.Measure); err != nil {
+			if problem, p.Modelled, err = costs(ctx, v, m, t, devices, o.Measure); err != nil {
 				return nil, err
 			}
 			known[v.Pipeline.Delay] = problem
 		}
 		candidate := partition.Candidate{Schedule: v.Pipeline.Schedule, Chunks: v.Pipeline.Chunks, Delay: v.Pipeline.Delay}
-		if plan, err := v.choose(problem); err == nil {
+		if plan, err := choosePlan(v, problem); err == nil {
 			candidate.Plan = &plan
 		} else {
 			candidate.Problem = err.Error()
@@ -134,46 +135,46 @@ func PlanPipeline(ctx context.Context, c Config, o PlanOptions) (p *PipelinePlan
 	return p, nil
 }
 
-// partition is where the config's model is cut, and which stages recompute, on the devices of the lines in their order. A cut that is
+// partitionModel is where the config's model is cut, and which stages recompute, on the devices of the lines in their order. A cut that is
 // given is kept.
-func (c Config) partition(ctx context.Context, m model.Model, t task, devices []device.Device, o measure.Options) (partition.Plan, error) {
-	problem, _, err := c.costs(ctx, m, t, devices, o)
+func partitionModel(ctx context.Context, c config.Config, m model.Model, t task, devices []device.Device, o measure.Options) (partition.Plan, error) {
+	problem, _, err := costs(ctx, c, m, t, devices, o)
 	if err != nil {
 		return partition.Plan{}, err
 	}
 	problem.KeepOrder = true
-	plan, err := c.choose(problem)
+	plan, err := choosePlan(c, problem)
 	return plan, usererror.New(err)
 }
 
 // costs are the units and the devices of a partition.Problem, one device a line.
-func (c Config) costs(ctx context.Context, m model.Model, t task, devices []device.Device, o measure.Options) (partition.Problem, bool, error) {
+func costs(ctx context.Context, c config.Config, m model.Model, t task, devices []device.Device, o measure.Options) (partition.Problem, bool, error) {
 	optimizer, err := newOptimizer(c, m, nil)
 	if err != nil {
 		return partition.Problem{}, false, usererror.New(err)
 	}
-	o.Staged = c.Pipeline.Isolate == inProcess // processes share no memory of which devices know
-	target := measure.Target{Model: m, Batch: c.rows(), Optimizer: optimizer, Loss: t.build(), Inputs: t.inputs}
+	o.Staged = c.Pipeline.Isolate == config.IsolateProcess // processes share no memory of which devices know
+	target := measure.Target{Model: m, Batch: c.Rows(), Optimizer: optimizer, Loss: t.build(), Inputs: t.inputs}
 	p, modelled, err := target.Problem(ctx, devices, o)
 	for i := range p.Devices {
-		p.Devices[i].Memory = cmp.Or(c.memory(), p.Devices[i].Memory)
+		p.Devices[i].Memory = cmp.Or(c.Pipeline.MemoryBytes(), p.Devices[i].Memory)
 	}
 	return p, modelled, planError(err)
 }
 
-// choose partitions what costs gives; all its errors are the user's. Backwards in two halves take memory, and are not for devices that are
+// choosePlan partitions what costs gives; all its errors are the user's. Backwards in two halves take memory, and are not for devices that are
 // short of it.
-func (c Config) choose(p partition.Problem) (partition.Plan, error) {
+func choosePlan(c config.Config, p partition.Problem) (partition.Plan, error) {
 	p.Devices = asOneReplica(p.Devices, c.Pipeline.Stages)
-	if c.halvable() {
-		if plan, err := c.chooseFor(p, c.halved); err == nil && !slices.Contains(plan.Recompute, true) {
+	if halvable(c) {
+		if plan, err := chooseFor(c, p, halved(c)); err == nil && !slices.Contains(plan.Recompute, true) {
 			return plan, nil
 		}
 	}
-	return c.chooseFor(p, c.schedule)
+	return chooseFor(c, p, c.Schedule)
 }
 
-func (c Config) chooseFor(p partition.Problem, s engine.Schedule) (partition.Plan, error) {
+func chooseFor(c config.Config, p partition.Problem, s engine.Schedule) (partition.Plan, error) {
 	g, err := s(partition.Batches)
 	if err != nil {
 		return partition.Plan{}, err
@@ -187,10 +188,10 @@ func (c Config) chooseFor(p partition.Problem, s engine.Schedule) (partition.Pla
 }
 
 // variants are the config with each schedule that can be asked for, its own among them.
-func (c Config) variants() (vs []Config) {
-	names := []string{"gpipe", "1f1b", "interleaved", "zb-h1", asyncSchedule}
+func variants(c config.Config) (vs []config.Config) {
+	names := []string{"gpipe", "1f1b", "interleaved", "zb-h1", config.Schedule2BW}
 	if c.Pipeline.Stages == 1 {
-		names = []string{"1f1b", asyncSchedule} // one stage computes the same in any order, but for the delay
+		names = []string{"1f1b", config.Schedule2BW} // one stage computes the same in any order, but for the delay
 	}
 	for _, name := range names {
 		v := c
@@ -198,22 +199,22 @@ func (c Config) variants() (vs []Config) {
 		switch name {
 		case "interleaved":
 			v.Pipeline.Chunks = max(2, c.Pipeline.Chunks)
-		case asyncSchedule:
+		case config.Schedule2BW:
 			v.Pipeline.Delay = 1
 		}
 		if v.Pipeline.Delay == 0 {
-			v.Pipeline.Correction, v.Pipeline.ErrorFeedback = noCorrection, false
+			v.Pipeline.Correction, v.Pipeline.ErrorFeedback = config.CorrectionNone, false
 		}
 		vs = append(vs, v)
 	}
-	if c.Pipeline.isFile() {
+	if c.Pipeline.HasScheduleFile() {
 		vs = append(vs, c)
 	}
 	return vs
 }
 
 // openPlaces opens the device of each line; lines whose devices have one name have one.
-func openPlaces(open OpenDevice, p PipelineConfig) (devices []device.Device, err error) {
+func openPlaces(open OpenDevice, p config.Pipeline) (devices []device.Device, err error) {
 	byName := map[string]device.Device{}
 	for i := range p.Stages * p.Replicas {
 		name := ""

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -17,7 +18,7 @@ import (
 )
 
 // planned is a config of a model that is large enough for its parts to outweigh what a line needs anyway.
-func planned(t *testing.T, overrides ...string) Config {
+func planned(t *testing.T, overrides ...string) config.Config {
 	t.Helper()
 	return demo(t, t.TempDir(), append([]string{
 		"model={vocab_size: 512, d_model: 64, n_layers: 4, n_heads: 4, d_ff: 160, seq_len: 32}",
@@ -47,16 +48,16 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 	} {
 		t.Run(overrides[0], func(t *testing.T) {
 			c := planned(t, overrides...)
-			h, err := openHooks(c.Hooks, "", hook.Names()...)
+			h, err := openHooks(c.Hooks, nil, "", hook.Names()...)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, h.close()) }()
-			hooked, err := c.task(context.Background(), h, c.Model.Config, nil)
+			hooked, err := newTask(context.Background(), c, h, c.Model.Config, nil)
 			require.NoError(t, err)
-			plan, err := c.partition(context.Background(), c.Model.Config, hooked, nulls(c.Pipeline.Stages, 0), measure.Options{})
+			plan, err := partitionModel(context.Background(), c, c.Model.Config, hooked, nulls(c.Pipeline.Stages, 0), measure.Options{})
 			require.NoError(t, err)
-			o := c.engineOptions(c.Model.Config)
+			o := engineOptions(c, c.Model.Config)
 			o.Loss, o.Inputs = hooked.build(), hooked.inputs
-			o.Schedule = c.computation(plan)
+			o.Schedule = computation(c, plan)
 			o.Cut, o.Recompute, o.Devices = plan.Cut, plan.Recompute, nulls(c.Pipeline.Stages*c.Pipeline.Replicas, 0)
 			o.Optimizer, err = newOptimizer(c, c.Model.Config, nil)
 			require.NoError(t, err)
@@ -89,7 +90,7 @@ func TestPartitionMeasuresOnce(t *testing.T) {
 	for i, cut := range []string{"pipeline.cut=[]", "pipeline.cut=[3]"} {
 		dev := &runs{Device: null.New(null.Options{})}
 		c := planned(t, cut)
-		plan, err := c.partition(context.Background(), c.Model.Config, task{}, []device.Device{dev, dev}, measure.Options{Cache: cache})
+		plan, err := partitionModel(context.Background(), c, c.Model.Config, task{}, []device.Device{dev, dev}, measure.Options{Cache: cache})
 		require.NoError(t, err)
 		assert.Len(t, plan.Cut, 1)
 		assert.Equal(t, i == 0, dev.n > 0, cut)
@@ -99,12 +100,12 @@ func TestPartitionMeasuresOnce(t *testing.T) {
 
 func TestPartitionThatDoesNotFitIsAMistake(t *testing.T) {
 	c := planned(t)
-	free, err := c.partition(context.Background(), c.Model.Config, task{}, nulls(2, 0), measure.Options{})
+	free, err := partitionModel(context.Background(), c, c.Model.Config, task{}, nulls(2, 0), measure.Options{})
 	require.NoError(t, err)
-	tight, err := c.partition(context.Background(), c.Model.Config, task{}, nulls(2, free.Largest()-1), measure.Options{})
+	tight, err := partitionModel(context.Background(), c, c.Model.Config, task{}, nulls(2, free.Largest()-1), measure.Options{})
 	require.NoError(t, err)
 	assert.Less(t, tight.Largest(), free.Largest())
-	_, err = c.partition(context.Background(), c.Model.Config, task{}, nulls(2, free.Largest()/10), measure.Options{})
+	_, err = partitionModel(context.Background(), c, c.Model.Config, task{}, nulls(2, free.Largest()/10), measure.Options{})
 	assert.IsType(t, new(usererror.Error), err)
 	var infeasible *partition.InfeasibleError
 	require.ErrorAs(t, err, &infeasible)

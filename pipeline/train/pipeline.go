@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -27,84 +28,44 @@ func chooser(c *tune.Cache) exec.Chooser {
 	return c
 }
 
-// rows is the sequences of a microbatch.
-func (c Config) rows() int { return c.Train.BatchSize / c.Train.Microbatches }
-
-// microbatches is how many of a batch's microbatches one replica takes.
-func (c Config) microbatches() int { return c.Train.Microbatches / c.Pipeline.Replicas }
-
 // engineOptions are what the config says of the pipeline, without devices and cut.
-func (c Config) engineOptions(m model.Model) engine.Options {
+func engineOptions(c config.Config, m model.Model) engine.Options {
 	p := c.Pipeline
 	recompute := make([]bool, p.Stages)
 	for i := range recompute {
-		recompute[i] = p.Recompute == always
+		recompute[i] = p.Recompute == config.RecomputeAlways
 	}
 	return engine.Options{
 		Layout: engine.Layout{Stages: p.Stages, Chunks: p.Chunks, Replicas: p.Replicas, Delay: p.Delay, Recompute: recompute},
-		Model:  m, MicrobatchSize: c.rows(), Microbatches: c.microbatches(), Schedule: c.schedule,
+		Model:  m, MicrobatchSize: c.Rows(), Microbatches: c.MicrobatchesPerReplica(), Schedule: c.Schedule,
 	}
-}
-
-// schedule gives the computation of some batches.
-func (c Config) schedule(batches int) (*schedule.Generator, error) {
-	p := c.Pipeline
-	if !p.isFile() {
-		return schedule.New(p.Schedule, schedule.Options{Stages: p.Stages, Chunks: p.Chunks, Microbatches: c.microbatches(), Batches: batches})
-	}
-	s, err := c.pattern()
-	if err != nil {
-		return nil, err
-	}
-	return schedule.Repeat(s, batches)
-}
-
-// pattern is the schedule in the config's file.
-func (c Config) pattern() (*schedule.Schedule, error) {
-	p := c.Pipeline
-	s, err := schedule.Read(p.Schedule)
-	switch {
-	case err != nil:
-		return nil, err
-	case len(s.Lines[0]) > 0 && s.Lines[0][0].Kind == schedule.Evaluate:
-		return nil, fmt.Errorf("%s: it evaluates, expected a schedule that trains", p.Schedule)
-	case s.Batches > partition.Batches: // what more would hold is not planned for
-		return nil, fmt.Errorf("%s: it has %d batches, expected a pattern of at most %d", p.Schedule, s.Batches, partition.Batches)
-	}
-	for _, n := range []struct {
-		key        string
-		file, here int
-	}{{"pipeline.stages", s.Stages, p.Stages}, {"pipeline.chunks", s.Chunks, p.Chunks}, {"train.microbatches (a replica)", s.Microbatches, c.microbatches()}} {
-		if n.file != n.here {
-			return nil, fmt.Errorf("%s: it has %d where %s is %d", p.Schedule, n.file, n.key, n.here)
-		}
-	}
-	return s, nil
 }
 
 // halvable tells whether backwards should be in two halves: with a delay, stages never wait but for each other's transfers, since
 // each activation and each gradient is wanted the moment it is there. The first half gives the gradient that is sent; transfers
 // then take the time of the second.
-func (c Config) halvable() bool {
+func halvable(c config.Config) bool {
 	p := c.Pipeline
-	return p.Delay > 0 && p.Stages > 1 && !p.isFile()
+	return p.Delay > 0 && p.Stages > 1 && !p.HasScheduleFile()
 }
 
 // halved is the schedule with backwards in two halves.
-func (c Config) halved(batches int) (*schedule.Generator, error) {
-	g, err := c.schedule(batches)
-	if err != nil {
-		return nil, err
+func halved(c config.Config) engine.Schedule {
+	return func(batches int) (*schedule.Generator, error) {
+		g, err := c.Schedule(batches)
+		if err != nil {
+			return nil, err
+		}
+		return g.Halved(), nil
 	}
-	return g.Halved(), nil
 }
 
 // computation is the schedule as a plan has it.
-func (c Config) computation(p partition.Plan) engine.Schedule {
-	if p.Halved && c.halvable() { // others have their halves already
-		return c.halved
+func computation(c config.Config, p partition.Plan) engine.Schedule {
+	if p.Halved && halvable(c) { // others have their halves already
+		return halved(c)
 	}
-	return c.schedule
+	return c.Schedule
 }
 
 // newEngine plans the pipeline, the first time where and how.
@@ -121,25 +82,25 @@ func (r *run) newEngine(ctx context.Context) (err error) {
 // layOut plans the pipeline. One part on one device recomputes activations only if it does not fit otherwise; where there
 // are more, times and memory of the units decide where the model is cut and which stages recompute.
 func (r *run) layOut(ctx context.Context) (err error) {
-	o := r.engineOptions(r.model)
+	o := engineOptions(r.Config, r.model)
 	o.Optimizer, o.Devices, o.Execute = r.optimizer, r.devices, r.Execute
 	o.Loss, o.Inputs = r.task.build(), r.inputs
 	if o.Execute == nil {
-		o.Execute = engine.Execute(chooser(r.Tune), r.memory())
+		o.Execute = engine.Execute(chooser(r.Tune), r.Pipeline.MemoryBytes())
 	}
 	var plan partition.Plan
 	if p := r.Pipeline; p.Stages*p.Chunks > 1 {
 		m := measure.Options{Tune: chooser(r.Tune), Cache: r.Costs, Modelled: r.Costs == nil, Progress: r.Report.Measuring}
-		if plan, err = r.Config.partition(ctx, r.model, r.task, r.devices, m); err != nil {
+		if plan, err = partitionModel(ctx, r.Config, r.model, r.task, r.devices, m); err != nil {
 			return err
 		}
-		o.Cut, o.Recompute, o.Schedule = plan.Cut, plan.Recompute, r.computation(plan)
+		o.Cut, o.Recompute, o.Schedule = plan.Cut, plan.Recompute, computation(r.Config, plan)
 		if r.Costs != nil {
 			r.prediction = &plan
 		}
 	}
-	if r.Pipeline.isFile() { // read once, whatever becomes of it during the run
-		file, err := r.pattern()
+	if r.Pipeline.HasScheduleFile() { // read once, whatever becomes of it during the run
+		file, err := r.ScheduleFile()
 		if err != nil {
 			return usererror.New(err)
 		}
@@ -166,10 +127,10 @@ func (r *run) layOut(ctx context.Context) (err error) {
 // smaller is a pipeline that takes less memory, and what to say of it; nothing, if there is none.
 func (r *run) smaller(o engine.Options, plan partition.Plan) (engine.Options, string) {
 	switch {
-	case plan.Halved && r.halvable():
-		o.Schedule = r.schedule
+	case plan.Halved && halvable(r.Config):
+		o.Schedule = r.Schedule
 		return o, "gradients are sent when the whole backward is done: in two halves it does not fit the devices"
-	case r.Pipeline.Stages*r.Pipeline.Chunks == 1 && r.Pipeline.Recompute == automatic:
+	case r.Pipeline.Stages*r.Pipeline.Chunks == 1 && r.Pipeline.Recompute == config.RecomputeAuto:
 		o.Recompute = []bool{true}
 		return o, "activations are computed a second time in the backward pass: kept, they do not fit the device"
 	}
@@ -178,7 +139,7 @@ func (r *run) smaller(o engine.Options, plan partition.Plan) (engine.Options, st
 
 // openDevices opens a device for each line: those that are named in turn, or the default. A name may come several times; each
 // time it is a logical device of its own. again tells that they were open before.
-func openDevices(open OpenDevice, p PipelineConfig, again bool) (devices []device.Device, err error) {
+func openDevices(open OpenDevice, p config.Pipeline, again bool) (devices []device.Device, err error) {
 	defer func() {
 		if err == nil {
 			return

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -62,7 +63,7 @@ func TestScheduleFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("# microbatches: 4\n"+
 		"F0 F1 F2 F3 B0 B1 B2 B3 U0\nF0 F1 B0 F2 B1 F3 B2 B3 U0\n"), 0o666))
 	assert.True(t, weightsOf(t)["model.safetensors"] == weightsOf(t, "pipeline.schedule="+path, "pipeline.stages=2")["model.safetensors"])
-	_, err := ParseConfig("c", []byte(smallConfig), []string{"pipeline.schedule=" + path, "pipeline.stages=3", "train.microbatches=4"})
+	_, err := config.Parse("c", []byte(smallConfig), []string{"pipeline.schedule=" + path, "pipeline.stages=3", "train.microbatches=4"})
 	assert.ErrorContains(t, err, "it has 2 where pipeline.stages is 3")
 	for text, want := range map[string]string{
 		"E0\n":             "it evaluates, expected a schedule that trains",
@@ -70,7 +71,7 @@ func TestScheduleFile(t *testing.T) {
 		fiveBatches + "\n": "it has 5 batches, expected a pattern of at most 4",
 	} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
-		_, err := ParseConfig("c", []byte(smallConfig), []string{"pipeline.schedule=" + path, "train.microbatches=1"})
+		_, err := config.Parse("c", []byte(smallConfig), []string{"pipeline.schedule=" + path, "train.microbatches=1"})
 		assert.ErrorContains(t, err, want)
 	}
 }
@@ -131,3 +132,9 @@ func TestEvaluationOnStages(t *testing.T) {
 	}
 	assert.Equal(t, []float64{losses[0], losses[0]}, losses)
 }
+
+const smallConfig = `model: {preset: tiny}
+data:
+  train: [a.txt]
+run: {dir: runs/x}
+`

@@ -121,9 +121,9 @@ func TestPrecisionLearnsTheSame(t *testing.T) {
 func TestPlannedActivationsInPrecision(t *testing.T) {
 	activations := func(precision string) (sum int64) {
 		c := planned(t, "train.precision="+precision, "model={vocab_size: 512, d_model: 256, n_layers: 8, n_heads: 4, d_ff: 688, seq_len: 64}")
-		m, err := c.inPrecision(c.Model.Config)
+		m, err := inPrecision(c, c.Model.Config)
 		require.NoError(t, err)
-		p, err := c.partition(context.Background(), m, task{}, nulls(2, 0), measure.Options{Modelled: true})
+		p, err := partitionModel(context.Background(), c, m, task{}, nulls(2, 0), measure.Options{Modelled: true})
 		require.NoError(t, err)
 		for _, s := range p.Stages {
 			sum += s.Memory.Activations
@@ -154,17 +154,6 @@ func (bare) Reads(int, int) []model.Parameter { return nil }
 
 func TestF16WantsAParameterAtTheLoss(t *testing.T) {
 	c := demo(t, t.TempDir(), "train.precision=f16")
-	_, err := c.inPrecision(bare{c.Model.Config})
+	_, err := inPrecision(c, bare{c.Model.Config})
 	assert.ErrorContains(t, err, "train.precision: found f16, expected f32 or bf16: the last unit of the model, head, has no parameter")
-}
-
-// A file's loss scale goes with its f16: another precision by --set leaves it out, but not one that is asked for as well.
-func TestPrecisionOverF16(t *testing.T) {
-	file := smallConfig + "train: {precision: f16, loss_scale: {initial: 8, growth_every: 5}}\n"
-	c, err := ParseConfig("c.yaml", []byte(file), []string{"train.precision=bf16"})
-	require.NoError(t, err)
-	assert.Equal(t, "bf16", c.Train.Precision)
-	assert.Zero(t, c.Train.LossScale)
-	_, err = ParseConfig("c.yaml", []byte(file), []string{"train.precision=bf16", "train.loss_scale.initial=4"})
-	assert.ErrorContains(t, err, "only train.precision f16 has a loss scale")
 }

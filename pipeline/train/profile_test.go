@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/profile"
 	"github.com/stretchr/testify/assert"
@@ -79,23 +80,23 @@ func TestProfileOfAPipeline(t *testing.T) {
 // What is measured is chosen so that there is something to measure; a device without timestamps trains all the same.
 func TestProfilesOfShortRunsAndOfNothing(t *testing.T) {
 	dir := t.TempDir()
-	config := func(name string, overrides ...string) Config {
+	configure := func(name string, overrides ...string) config.Config {
 		return demo(t, dir, append([]string{"run.dir=" + filepath.Join(dir, name)}, overrides...)...)
 	}
 	for steps, want := range map[string]int{"train.steps=1": 1, "train.steps=2": 2, "train.steps=4": 2} {
-		c := config(steps, steps)
+		c := configure(steps, steps)
 		_, err := Run(context.Background(), c, Options{OpenDevice: openNull, Profile: &ProfileOptions{}})
 		require.NoError(t, err)
 		p := readProfile(t, c.Run.Dir)
 		assert.Equal(t, want, p.Steps, steps)
 		assert.Equal(t, want*demoMicrobatches, p.Lines[0].Programs[0].Calls)
 	}
-	plain, err := Run(context.Background(), config("plain"), options(&reference{}, &notes{}))
+	plain, err := Run(context.Background(), configure("plain"), options(&reference{}, &notes{}))
 	require.NoError(t, err)
 	n := &notes{}
 	o := options(&reference{}, n)
 	o.Profile = &ProfileOptions{}
-	res, err := Run(context.Background(), config("untimed"), o)
+	res, err := Run(context.Background(), configure("untimed"), o)
 	require.NoError(t, err)
 	assert.Empty(t, res.Profile)
 	assert.Equal(t, files(t, plain.Checkpoint), files(t, res.Checkpoint))
@@ -104,14 +105,14 @@ func TestProfilesOfShortRunsAndOfNothing(t *testing.T) {
 
 	n.text = nil
 	o.Resume = true // of a run that is done
-	_, err = Run(context.Background(), config("untimed"), o)
+	_, err = Run(context.Background(), configure("untimed"), o)
 	require.NoError(t, err)
 	assert.Contains(t, n.text, "profile: no step was measured")
 
 	broken := errors.New("it burns")
 	o = options(&reference{}, &notes{})
 	o.Profile = &ProfileOptions{Peak: func(device.Device) (profile.Peak, error) { return profile.Peak{}, broken }}
-	_, err = Run(context.Background(), config("broken"), o)
+	_, err = Run(context.Background(), configure("broken"), o)
 	require.ErrorIs(t, err, broken)
 	assert.ErrorContains(t, err, "profile: the peak of null:0: it burns")
 	assert.NoDirExists(t, filepath.Join(dir, "broken"), "nothing was begun")

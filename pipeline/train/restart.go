@@ -10,13 +10,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 // isolated tells whether devices are in processes of their own.
-func (r *run) isolated() bool { return r.Pipeline.Isolate == inProcess }
+func (r *run) isolated() bool { return r.Pipeline.Isolate == config.IsolateProcess }
 
 // OpenWorker opens a device in a process of its own. What is lost with the process gives errors that wrap device.ErrLost, as does a device
 // that has work and shows no progress for longer than silence; Close ends the process.
@@ -24,7 +25,7 @@ type OpenWorker func(name string, silence time.Duration) (device.Device, error)
 
 // openWorker is an OpenDevice.
 func (r *run) openWorker(name string) (device.Device, error) {
-	silence, err := r.Pipeline.silence()
+	silence, err := r.Pipeline.WatchdogTimeout()
 	if err != nil {
 		panic(err) // of a config that was not validated
 	}
@@ -39,7 +40,7 @@ func (r *run) restarting() bool { return len(r.faults) > 0 }
 func (r *run) survive(ctx context.Context, err error) error {
 	for errors.Is(err, device.ErrLost) && !r.hastened(ctx, err) {
 		if !r.isolated() {
-			return fmt.Errorf("%w; %s; with pipeline.isolate: %s a run goes on by itself", err, r.kept(), inProcess)
+			return fmt.Errorf("%w; %s; with pipeline.isolate: %s a run goes on by itself", err, r.kept(), config.IsolateProcess)
 		}
 		began := time.Now()
 		if err := r.count(err); err != nil {

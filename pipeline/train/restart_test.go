@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -51,7 +52,7 @@ type left struct {
 	loss, val   *float64
 }
 
-func leftBy(t *testing.T, c Config, res Result) left {
+func leftBy(t *testing.T, c config.Config, res Result) left {
 	t.Helper()
 	l := left{checkpoints: map[string]map[string]string{}, metrics: measurements(t, c.Run.Dir), events: events(t, c.Run.Dir), loss: res.Loss, val: res.ValLoss}
 	names, err := os.ReadDir(filepath.Join(c.Run.Dir, checkpointsDir))
@@ -118,11 +119,11 @@ func TestARunSurvivesItsDevices(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rng := rand.New(rand.NewPCG(3, uint64(len(name))))
-			config := func() Config {
+			configure := func() config.Config {
 				return pipelined(t, t.TempDir(), append([]string{"pipeline.isolate=process", "train.steps=6", "train.batch_size=4"}, layout...)...)
 			}
 			clean := &reference{}
-			c := config()
+			c := configure()
 			res, err := Run(t.Context(), c, isolated(clean, &notes{}))
 			require.NoError(t, err)
 			want, total := leftBy(t, c, res), clean.runs.Load()
@@ -130,7 +131,7 @@ func TestARunSurvivesItsDevices(t *testing.T) {
 				first := 1 + rng.Int64N(total)
 				second := first + 1 + rng.Int64N(20) // while what was lost is done again, or later
 				n := &notes{}
-				c := config()
+				c := configure()
 				res, err := Run(t.Context(), c, isolated(&reference{strikes: func(n int64) error {
 					if n == first || n == second {
 						return killed("run")
@@ -164,7 +165,7 @@ func fragile(befalls func(n int64, op faulty.Op) error) OpenWorker {
 
 // Each operation of a device may be the one at which it is lost: at start-up, in an evaluation, while saving, at the end.
 func TestDevicesLostAnywhere(t *testing.T) {
-	config := func() Config {
+	configure := func() config.Config {
 		return demo(t, t.TempDir(), "train.steps=4", "pipeline={schedule: 2bw, stages: 2, isolate: process}")
 	}
 	var total int64
@@ -177,7 +178,7 @@ func TestDevicesLostAnywhere(t *testing.T) {
 		ops[op] = append(ops[op], n)
 		return nil
 	}
-	c := config()
+	c := configure()
 	res, err := Run(t.Context(), c, Options{OpenWorker: fragile(count)})
 	require.NoError(t, err)
 	want := leftBy(t, c, res)
@@ -187,7 +188,7 @@ func TestDevicesLostAnywhere(t *testing.T) {
 		at = append(at, of[rng.IntN(len(of))])
 	}
 	for _, at := range at {
-		c := config()
+		c := configure()
 		res, err := Run(t.Context(), c, Options{OpenWorker: fragile(func(n int64, op faulty.Op) error {
 			if n == at {
 				return errKilled

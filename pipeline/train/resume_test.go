@@ -10,13 +10,14 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // leg goes on with a run, if there is one, and interrupts it once it has told of a step; 0: never.
-func leg(t *testing.T, c Config, stop int) Result {
+func leg(t *testing.T, c config.Config, stop int) Result {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -49,7 +50,7 @@ func TestResumeOnAnotherLayout(t *testing.T) {
 		},
 	} {
 		dir := t.TempDir()
-		config := func(run string, layout []string) Config {
+		configure := func(run string, layout []string) config.Config {
 			overrides := append([]string{"model={vocab_size: 256, d_model: 8, n_layers: 3, n_heads: 2, d_ff: 12, seq_len: 8, tie_embeddings: true}",
 				"train={steps: 12, batch_size: 4, microbatches: 4, eval_every: 3, eval_batches: 1, save_every: 0, grad_clip: 0.5}",
 				"run.dir=" + filepath.Join(dir, run)}, layout...)
@@ -58,14 +59,14 @@ func TestResumeOnAnotherLayout(t *testing.T) {
 			}
 			return demo(t, dir, overrides...)
 		}
-		whole := leg(t, config("whole", legs[0]), 0)
+		whole := leg(t, configure("whole", legs[0]), 0)
 		var last Result
 		for i, layout := range legs {
 			stop := 0
 			if i < len(legs)-1 {
 				stop = last.Step + 1
 			}
-			next := leg(t, config("legs", layout), stop)
+			next := leg(t, configure("legs", layout), stop)
 			require.Greater(t, next.Step, last.Step)
 			last = next
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
@@ -56,7 +57,7 @@ type Result struct {
 // Run trains. When ctx ends it finishes the step under way, saves, and returns with Interrupted set; before the first step is done it waits
 // for none, and where nothing was there to be resumed and nothing is written yet, it returns the error of ctx. Everything that can be
 // wrong with the input is found before anything is written; such errors are marked by usererror.
-func Run(ctx context.Context, c Config, o Options) (res Result, err error) {
+func Run(ctx context.Context, c config.Config, o Options) (res Result, err error) {
 	if o.Report == nil {
 		o.Report = Silent{}
 	}
@@ -85,7 +86,7 @@ func (r *run) do(ctx context.Context, steps ...func(context.Context) error) erro
 
 // run is a training run under way.
 type run struct {
-	Config
+	config.Config
 	Options
 	task
 	result Result
@@ -131,28 +132,30 @@ type run struct {
 
 // openHooks loads the modules of the run, of which one may write the model.
 func (r *run) openHooks(ctx context.Context) (err error) {
-	configs := r.Hooks
+	var saved map[string][]byte
 	if r.Resume {
-		configs = withKept(configs, r.Run.Dir, r.Report.Note)
+		saved = savedModules(r.Hooks, r.Run.Dir, r.Report.Note)
 	}
-	if r.hooks, err = openHooks(configs, r.HookCache, hook.Names()...); err != nil {
+	if r.hooks, err = openHooks(r.Hooks, saved, r.HookCache, hook.Names()...); err != nil {
 		return err
 	}
-	if r.model, err = r.Config.openModel(r.hooks); err != nil {
+	if r.model, err = openModel(r.Config, r.hooks); err != nil {
 		return err
 	}
 	return r.openRate(ctx)
 }
 
 // openRate opens the module that sets the learning rate, if there is one.
-func (r *run) openRate(ctx context.Context) error { return r.hooks.openRate(ctx, r.rateSchedule()) }
+func (r *run) openRate(ctx context.Context) error {
+	return r.hooks.openRate(ctx, rateSchedule(r.Config))
+}
 
 // plan opens the devices and asks them how the pipeline fits.
 func (r *run) plan(ctx context.Context) (err error) {
 	open := r.OpenDevice
 	if r.isolated() {
 		if open = r.openWorker; r.OpenWorker == nil {
-			return usererror.New(bad("pipeline.isolate", r.Pipeline.Isolate, "%s: devices in processes of their own are for gpupipe train and study", nowhere))
+			return usererror.New(config.Invalid("pipeline.isolate", r.Pipeline.Isolate, "%s: devices in processes of their own are for gpupipe train and study", config.IsolateNone))
 		}
 	}
 	if r.devices, err = openDevices(open, r.Pipeline, r.restarting()); err != nil {
@@ -168,7 +171,7 @@ func (r *run) announce(context.Context) error {
 		return nil
 	}
 	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.model.Count(), Optimizer: r.optimizer.String(),
-		Precision: precisionOn(r.Train.dtype(), r.devices), Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
+		Precision: precisionOn(r.Train.DType(), r.devices), Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	for i, dev := range r.devices {
 		r.start.Lines[i].Allocated, r.start.Lines[i].Staging = dev.Allocated()
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/stretchr/testify/assert"
@@ -23,7 +24,7 @@ import (
 const demoMicrobatches = 2
 
 // demo is a run of a few seconds in dir.
-func demo(t *testing.T, dir string, overrides ...string) Config {
+func demo(t *testing.T, dir string, overrides ...string) config.Config {
 	t.Helper()
 	text := filepath.Join(dir, "text.txt")
 	if _, err := os.Stat(text); err != nil {
@@ -34,7 +35,7 @@ func demo(t *testing.T, dir string, overrides ...string) Config {
 		}
 		require.NoError(t, os.WriteFile(text, b.Bytes(), 0o666))
 	}
-	c, err := ParseConfig("demo", nil, append([]string{
+	c, err := config.Parse("demo", nil, append([]string{
 		"model={vocab_size: 256, d_model: 8, n_layers: 1, n_heads: 2, d_ff: 12, seq_len: 8}",
 		"data={train: [" + text + "], val_fraction: 0.1}",
 		"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 2}",
@@ -120,7 +121,7 @@ func TestARunLearnsAndLeavesEverythingBehind(t *testing.T) {
 			assert.Contains(t, r.Values, name)
 		}
 	}
-	kept, err := LoadConfig(filepath.Join(c.Run.Dir, "config.yaml"), nil)
+	kept, err := config.Load(filepath.Join(c.Run.Dir, "config.yaml"), nil)
 	require.NoError(t, err)
 	assert.Equal(t, c.YAML(), kept.YAML())
 	ev, err := Evaluate(context.Background(), EvalOptions{From: c.Run.Dir, BatchSize: 3, OpenDevice: openNull, Execute: (&reference{}).execute})
@@ -147,11 +148,13 @@ func TestTwoRunsOfOneSeedAreEqual(t *testing.T) {
 	dir := t.TempDir()
 	a, b := demo(t, dir), demo(t, dir, "run.dir="+filepath.Join(dir, "again"))
 	other := demo(t, dir, "run.dir="+filepath.Join(dir, "other"), "init.seed=2")
-	for _, c := range []Config{a, b, other} {
+	for _, c := range []config.Config{a, b, other} {
 		_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
 		require.NoError(t, err)
 	}
-	last := func(c Config) map[string]string { return files(t, filepath.Join(c.Run.Dir, "checkpoints/step-6")) }
+	last := func(c config.Config) map[string]string {
+		return files(t, filepath.Join(c.Run.Dir, "checkpoints/step-6"))
+	}
 	assert.Equal(t, last(a), last(b))
 	assert.Equal(t, measurements(t, a.Run.Dir), measurements(t, b.Run.Dir))
 	assert.NotEqual(t, last(a), last(other))

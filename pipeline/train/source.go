@@ -11,9 +11,9 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
@@ -27,11 +27,11 @@ type Source struct {
 	Model     model.Model
 	Tokenizer tokenizer.Tokenizer
 
-	hooks      *hooks     // the one that writes the model, if one does
-	kept       *keptModel // nil: none does
+	hooks      *hooks            // the one that writes the model, if one does
+	saved      *config.HookModel // nil: none does
 	weights    *weights
 	checkpoint *checkpoint.Checkpoint // nil where it is none
-	config     *Config                // of the run whose checkpoint it is
+	config     *config.Config         // of the run whose checkpoint it is
 	passed     []checkpoint.Problem   // damaged checkpoints
 }
 
@@ -120,14 +120,14 @@ func (src *Source) open(c *checkpoint.Checkpoint, tok string) (err error) {
 // openModel reads what model it is; a module that writes it lies beside its tensors.
 func (src *Source) openModel() (err error) {
 	src.hooks = &hooks{}
-	if src.kept, err = readKept(src.Dir); err != nil {
+	if src.saved, err = config.ReadHookModel(src.Dir); err != nil {
 		return err
 	}
-	if src.kept == nil {
-		src.Model, err = ReadModelConfig(src.Dir)
+	if src.saved == nil {
+		src.Model, err = config.ReadModel(src.Dir)
 		return err
 	}
-	h, m, err := src.kept.open(src.Dir)
+	h, m, err := openHookModel(src.saved, src.Dir)
 	if err == nil {
 		src.hooks, src.Model = h, m
 	}
@@ -147,8 +147,8 @@ func (src *Source) keep(c *checkpoint.Checkpoint) error {
 	if err != nil {
 		return err
 	}
-	config, err := parseKept(filepath.Join(c.Dir, keptConfig), text)
-	src.config = &config
+	made, err := config.ParseSaved(filepath.Join(c.Dir, keptConfig), text)
+	src.config = &made
 	return err
 }
 
@@ -173,16 +173,6 @@ func openCheckpoint(path string, src *Source) (c *checkpoint.Checkpoint, err err
 		return nil, fmt.Errorf("%s: no model here: expected a run folder with checkpoints, a checkpoint, or a folder with config.json and model.safetensors", path)
 	}
 	return nil, nil
-}
-
-// parseKept reads a resolved config without looking at what it started from, which may be gone.
-func parseKept(file string, text []byte) (Config, error) {
-	d, err := strictyaml.Parse(file, text)
-	if err != nil {
-		return Config{}, err
-	}
-	c := defaults()
-	return c, d.Decode(&c)
 }
 
 func (src *Source) tokenizer(name string) (tokenizer.Tokenizer, error) {
@@ -219,7 +209,7 @@ func (src *Source) text(ctx context.Context, o EvalOptions) (text *data.Corpus, 
 	options.Train, options.Val, options.Field = c.Train, c.Val, c.Field
 	if len(c.Val) == 0 { // what was held out is a part of what hooks have made
 		var h *hooks
-		if h, err = openHooks(src.config.Hooks, "", hook.MapDocument); err != nil {
+		if h, err = openHooks(src.config.Hooks, nil, "", hook.MapDocument); err != nil {
 			return nil, "", err
 		}
 		defer func() { err = errors.Join(err, h.close()) }()

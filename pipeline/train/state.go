@@ -22,6 +22,7 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
@@ -72,7 +73,7 @@ func (r *run) save(ctx context.Context) error {
 	c := checkpoint.Contents{Step: r.step, Config: r.modelConfig(), State: s, Files: map[string][]byte{
 		"tokenizer.json": r.data.tok.JSON(), keptConfig: r.YAML()}}
 	if m := r.hooks.modelHook(); m != nil {
-		c.Files[moduleFile] = m.module
+		c.Files[config.ModuleFile] = m.content
 	}
 	if text := r.kernels(); text != nil {
 		c.Files[kernelsFile] = text
@@ -105,7 +106,7 @@ func (r *run) save(ctx context.Context) error {
 // modelConfig is config.json of a checkpoint.
 func (r *run) modelConfig() json.RawMessage {
 	if m := r.hooks.modelHook(); m != nil {
-		return m.kept(r.model.Size(), "float32")
+		return m.config.ModelJSON(r.model.Size(), m.SHA256, "float32")
 	}
 	return r.Model.HuggingFace()
 }
@@ -255,12 +256,11 @@ func (r *run) sameRun(dir string, s state) error {
 		differ = append(differ, "data.tokenizer: another vocabulary")
 	}
 	differ = append(differ, r.hooks.differ(s.Hooks)...)
-	// Keys that were not known when the config was written have their defaults, which do what was done then.
-	config, err := parseKept(filepath.Join(dir, "state.json"), []byte(s.Config))
+	saved, err := config.ParseSaved(filepath.Join(dir, "state.json"), []byte(s.Config))
 	if err != nil {
 		return err
 	}
-	old, now := flatten(config), flatten(r.Config)
+	old, now := flatten(saved), flatten(r.Config)
 	all := maps.Clone(old)
 	maps.Copy(all, now)
 	for _, k := range slices.Sorted(maps.Keys(all)) {
@@ -287,7 +287,7 @@ var movable = []string{"run.dir", "data.train", "data.val", "data.aligned", "dat
 	"pipeline.watchdog", "hooks"}
 
 // flatten turns a config into dotted keys and their values' texts.
-func flatten(c Config) map[string]string {
+func flatten(c config.Config) map[string]string {
 	keys, err := strictyaml.Flatten(c.YAML())
 	if err != nil {
 		panic(err) // what was just written

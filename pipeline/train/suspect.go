@@ -56,7 +56,7 @@ func (r *run) blamed(ctx context.Context, ended error) error {
 		return ended
 	}
 	text := fmt.Sprintf("hook %s: %s: the loss of step %d is not finite, but the cross entropy of its batch is, %.4g: the loss is at fault, and not the model",
-		r.loss.module.HookConfig.File, hook.BuildLoss, s.step, loss)
+		r.loss.module.config.File, hook.BuildLoss, s.step, loss)
 	if ended != nil {
 		return usererror.New(fmt.Errorf("%w; %s", ended, text))
 	}

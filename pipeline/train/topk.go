@@ -127,7 +127,7 @@ func (src *Source) trainingText(ctx context.Context, o TopKOptions) (text *data.
 		if src.config == nil {
 			return nil, "", fmt.Errorf("%s: no run is known to have made it: name a text with --data", src.Dir)
 		}
-		h, err := openHooks(src.config.Hooks, "", hook.MapDocument)
+		h, err := openHooks(src.config.Hooks, nil, "", hook.MapDocument)
 		if err != nil {
 			return nil, "", err
 		}

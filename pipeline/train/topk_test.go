@@ -13,6 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -22,7 +23,7 @@ import (
 )
 
 // teacher trains a tiny model for a few steps.
-func teacher(t *testing.T, dir string, overrides ...string) Config {
+func teacher(t *testing.T, dir string, overrides ...string) config.Config {
 	t.Helper()
 	c := demo(t, dir, append([]string{"train.steps=4", "run.dir=" + filepath.Join(dir, "teacher")}, overrides...)...)
 	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
@@ -54,8 +55,8 @@ func (t *trainer) writeText() error {
 const clip = 0.5
 
 // config is a setting in full.
-func (t *trainer) config(s setting, dir string) train.Config {
-	c, err := train.ParseConfig("verify", nil, append([]string{
+func (t *trainer) config(s setting, dir string) config.Config {
+	c, err := config.Parse("verify", nil, append([]string{
 		"model={vocab_size: 256, d_model: 32, n_layers: 4, n_heads: 4, n_kv_heads: 2, d_ff: 32, seq_len: 16}",
 		fmt.Sprintf("data={train: [%q], val_fraction: 0}", t.text()),
 		fmt.Sprintf("train={steps: %d, batch_size: 12, microbatches: 4, eval_every: 0, save_every: 0, grad_clip: %g}", t.batches, clip),

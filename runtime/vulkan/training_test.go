@@ -10,15 +10,15 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // importing counts a device's transfers.
@@ -42,7 +42,7 @@ func TestTraining(t *testing.T) {
 	cache := filepath.Join(t.TempDir(), "cache")
 	trained := func(wrap func(*vulkan.Device) device.Device) []byte {
 		dir := t.TempDir()
-		c, err := train.LoadConfig(golden+"tied/muon.yaml", []string{"init.from=" + golden + "tied", "data.train=[" + golden + "text.txt]",
+		c, err := config.Load(golden+"tied/muon.yaml", []string{"init.from=" + golden + "tied", "data.train=[" + golden + "text.txt]",
 			"train={steps: 2, microbatches: 4}", "pipeline={schedule: 1f1b, stages: 2, replicas: 2, devices: [vulkan:0]}", "run.dir=" + dir})
 		require.NoError(t, err)
 		_, err = train.Run(context.Background(), c, train.Options{OpenDevice: func(string) (device.Device, error) {

@@ -1,4 +1,4 @@
-package train
+package config
 
 import (
 	"encoding/json"
@@ -11,23 +11,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// HookConfig is a WebAssembly module that takes part in a run: see docs/HOOKS.md.
-type HookConfig struct {
+// Hook is a WebAssembly module that extends a run: see docs/HOOKS.md.
+type Hook struct {
 	File     string   `yaml:"file"`
 	Hook     string   `yaml:"hook"` // one of hook.Names
 	Config   Settings `yaml:"config,omitempty"`
 	Seed     uint64   `yaml:"seed,omitempty"`
-	MemoryMB int      `yaml:"memory_mb,omitempty"` // 0: 256
-	Seconds  float64  `yaml:"seconds,omitempty"`   // a call may take; 0: 30
-	OnError  string   `yaml:"on_error,omitempty"`  // of map_document, map_batch, token_weights: stop the run, the default, or skip the document or batch
-
-	module []byte // what File holds, if it is not read from there
+	MemoryMB int      `yaml:"memory_mb,omitempty"` // limit; 0: 256
+	Seconds  float64  `yaml:"seconds,omitempty"`   // limit of a call; 0: 30
+	OnError  string   `yaml:"on_error,omitempty"`  // of map_document, map_batch, token_weights: Stop the run (default), or Skip the document or batch
 }
 
-// Settings are what a user tells a module: a section of any keys.
+// Settings are the module's own config: a section with any keys.
 type Settings struct{ values map[string]any }
 
-// DecodeYAML reads a section.
+// DecodeYAML implements strictyaml.Custom.
 func (s *Settings) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string) error {
 	if _, err := d.Entries(n, key); err != nil {
 		return err
@@ -44,7 +42,7 @@ func (s *Settings) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string) 
 	return nil
 }
 
-// findAlias finds an anchor or alias in a node.
+// findAlias returns the first anchor or alias below a node, or nil.
 func findAlias(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		return n
@@ -57,31 +55,31 @@ func findAlias(n *yaml.Node) *yaml.Node {
 	return nil
 }
 
-// MarshalYAML writes the section.
+// MarshalYAML returns the section's keys.
 func (s Settings) MarshalYAML() (any, error) { return s.values, nil }
 
-// IsZero tells whether there is nothing to write.
+// IsZero reports whether the section is empty.
 func (s Settings) IsZero() bool { return len(s.values) == 0 }
 
-// JSON is the section as the module gets it: the keys of an object are in alphabetic order.
+// JSON is the section as passed to the module, with the keys of objects in alphabetic order.
 func (s Settings) JSON() []byte {
 	if s.values == nil {
 		return []byte("{}")
 	}
 	text, err := json.Marshal(s.values)
 	if err != nil {
-		panic(err) // was tried in DecodeYAML
+		panic(err) // DecodeYAML has checked it
 	}
 	return text
 }
 
-// Only one module can have the last word on these.
+// exclusiveHooks are the hooks of which a run has at most one.
 var exclusiveHooks = []string{hook.BuildLoss, hook.BuildModel, hook.LearningRate}
 
-// What these do wrong need not end the run.
+// skippingHooks are the hooks with an on_error key.
 var skippingHooks = []string{hook.MapDocument, hook.MapBatch, hook.TokenWeights}
 
-// companions are exports of modules that are no hooks, and what they are for.
+// companions maps exports of modules that are not hooks to their purpose.
 var companions = map[string]string{
 	hook.LossGrad:    "for checking only: gpupipe hook check",
 	hook.LossScalars: "called where " + hook.BuildLoss + " of its module asks for scalars",
@@ -92,10 +90,10 @@ func (c Config) validateHooks() error {
 	for i, h := range c.Hooks {
 		key := func(name string) string { return fmt.Sprintf("hooks[%d].%s", i, name) }
 		if h.File == "" {
-			return bad(key("file"), h.File, "the name of a WebAssembly module")
+			return Invalid(key("file"), h.File, "the name of a WebAssembly module")
 		}
 		if what := companions[h.Hook]; what != "" {
-			return bad(key("hook"), h.Hook, "one of %s: %s is %s", strings.Join(hook.Names(), ", "), h.Hook, what)
+			return Invalid(key("hook"), h.Hook, "one of %s: %s is %s", strings.Join(hook.Names(), ", "), h.Hook, what)
 		}
 		if err := oneOf(key("hook"), h.Hook, hook.Names()...); err != nil {
 			return err
@@ -103,25 +101,25 @@ func (c Config) validateHooks() error {
 		count[h.Hook]++
 		switch {
 		case h.MemoryMB < 0 || h.MemoryMB > 4096:
-			return bad(key("memory_mb"), h.MemoryMB, "an integer from 1 to 4096, or 0 for 256")
+			return Invalid(key("memory_mb"), h.MemoryMB, "an integer from 1 to 4096, or 0 for 256")
 		case h.Seconds != 0 && !(h.Seconds >= 0.001 && h.Seconds <= 86400):
-			return bad(key("seconds"), h.Seconds, "a number from 0.001 to 86400, or 0 for 30")
+			return Invalid(key("seconds"), h.Seconds, "a number from 0.001 to 86400, or 0 for 30")
 		case h.OnError != "" && !slices.Contains(skippingHooks, h.Hook):
-			return bad(key("on_error"), h.OnError, "nothing: it is of %s only", strings.Join(skippingHooks, ", "))
-		case h.OnError != "" && h.OnError != halt && h.OnError != skip:
-			return bad(key("on_error"), h.OnError, "%s or %s", halt, skip)
+			return Invalid(key("on_error"), h.OnError, "nothing: it is of %s only", strings.Join(skippingHooks, ", "))
+		case h.OnError != "" && h.OnError != Stop && h.OnError != Skip:
+			return Invalid(key("on_error"), h.OnError, "%s or %s", Stop, Skip)
 		}
 	}
 	switch n := count[hook.BuildModel]; {
-	case n == 0 && c.Model.written():
-		return bad("hooks", "none of "+hook.BuildModel, "one: model.arch is %s, a model that a hook writes", hookArch)
-	case n > 0 && !c.Model.written():
-		return bad("hooks", fmt.Sprintf("%d of %s", n, hook.BuildModel), "none: model.arch is %s; for a model that a hook writes: model: {arch: %s, vocab_size: …, seq_len: …}",
-			c.Model.Arch, hookArch)
+	case n == 0 && c.Model.FromHook():
+		return Invalid("hooks", "none of "+hook.BuildModel, "one: model.arch is %s, a model that a hook writes", ArchHook)
+	case n > 0 && !c.Model.FromHook():
+		return Invalid("hooks", fmt.Sprintf("%d of %s", n, hook.BuildModel), "none: model.arch is %s; for a model that a hook writes: model: {arch: %s, vocab_size: …, seq_len: …}",
+			c.Model.Arch, ArchHook)
 	}
 	for _, name := range exclusiveHooks {
 		if count[name] > 1 {
-			return bad("hooks", fmt.Sprintf("%d of %s", count[name], name), "at most one")
+			return Invalid("hooks", fmt.Sprintf("%d of %s", count[name], name), "at most one")
 		}
 	}
 	return nil

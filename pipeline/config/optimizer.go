@@ -1,4 +1,4 @@
-package train
+package config
 
 import (
 	"cmp"
@@ -6,45 +6,45 @@ import (
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 )
 
-// OptimizerConfig chooses the optimizer. LR and WeightDecay are those of its own parameters: under sgd, adamw, lion and adan
+// Optimizer chooses the optimizer. LR and WeightDecay are those of its own parameters: under sgd, adamw, lion and adan
 // all; under muon, normuon and soap the matrices of the layers; under mars all matrices. The rest is left to AdamW at
 // adamw.lr, and under soap at lr, with soap's betas and eps. Keys that an optimizer does not know do nothing, but for betas.
-type OptimizerConfig struct {
-	Name         string      `yaml:"name"` // muon, adamw, sgd, normuon, soap, lion, adan, mars
-	LR           float64     `yaml:"lr"`
-	Momentum     float64     `yaml:"momentum"` // of muon, normuon and sgd
-	Nesterov     bool        `yaml:"nesterov"`
-	WeightDecay  float64     `yaml:"weight_decay"`
-	NewtonSchulz string      `yaml:"newton_schulz"` // of muon and normuon: jordan, polar_express
-	DCLambda     float64     `yaml:"dc_lambda"`     // of pipeline.correction: dc_asgd
-	Scale        string      `yaml:"scale"`         // of muon and normuon: spectral: √max(1, rows/cols); match_rms_adamw: 0.2·√max(rows, cols)
-	Betas        []float64   `yaml:"betas,flow"`    // of lion, mars and soap two, of adan three; empty for the others
-	Eps          float64     `yaml:"eps"`           // of adan, mars and soap
-	Beta2        float64     `yaml:"beta2"`         // of normuon: of the second moments of the rows
-	Gamma        float64     `yaml:"gamma"`         // of mars: the scale of the variance reduction
-	SOAP         SOAPConfig  `yaml:"soap"`
-	AdamW        AdamWConfig `yaml:"adamw"`
+type Optimizer struct {
+	Name         string    `yaml:"name"` // muon, adamw, sgd, normuon, soap, lion, adan, mars
+	LR           float64   `yaml:"lr"`
+	Momentum     float64   `yaml:"momentum"` // of muon, normuon and sgd
+	Nesterov     bool      `yaml:"nesterov"`
+	WeightDecay  float64   `yaml:"weight_decay"`
+	NewtonSchulz string    `yaml:"newton_schulz"` // of muon and normuon: jordan, polar_express
+	DCLambda     float64   `yaml:"dc_lambda"`     // of pipeline.correction: dc_asgd
+	Scale        string    `yaml:"scale"`         // of muon and normuon: spectral: √max(1, rows/cols); match_rms_adamw: 0.2·√max(rows, cols)
+	Betas        []float64 `yaml:"betas,flow"`    // of lion, mars and soap two, of adan three; empty for the others
+	Eps          float64   `yaml:"eps"`           // of adan, mars and soap
+	Beta2        float64   `yaml:"beta2"`         // of normuon: of the second moments of the rows
+	Gamma        float64   `yaml:"gamma"`         // of mars: the scale of the variance reduction
+	SOAP         SOAP      `yaml:"soap"`
+	AdamW        AdamW     `yaml:"adamw"`
 }
 
-// SOAPConfig are SOAP's own numbers.
-type SOAPConfig struct {
+// SOAP are SOAP's own numbers.
+type SOAP struct {
 	ShampooBeta           float64 `yaml:"shampoo_beta"`           // of the preconditioners; the second of betas unless given
 	PreconditionFrequency int     `yaml:"precondition_frequency"` // steps from one renewal of the eigenbasis to the next
 	MaxPrecondDim         int     `yaml:"max_precond_dim"`        // a longer side of a matrix has no preconditioner
 }
 
-// AdamWConfig are AdamW's own numbers; LR is that of what another optimizer leaves to it.
-type AdamWConfig struct {
+// AdamW are AdamW's own numbers; LR is that of what another optimizer leaves to it.
+type AdamW struct {
 	LR    float64    `yaml:"lr"`
 	Betas [2]float64 `yaml:"betas,flow"`
 	Eps   float64    `yaml:"eps"`
 }
 
-func defaultOptimizer() OptimizerConfig {
-	return OptimizerConfig{Name: "muon", Momentum: 0.95, Nesterov: true, WeightDecay: 0.1, NewtonSchulz: "jordan",
+func defaultOptimizer() Optimizer {
+	return Optimizer{Name: "muon", Momentum: 0.95, Nesterov: true, WeightDecay: 0.1, NewtonSchulz: "jordan",
 		Scale: "spectral", DCLambda: 0.04, Eps: 1e-8, Beta2: 0.95, Gamma: 0.025,
-		SOAP:  SOAPConfig{ShampooBeta: 0.95, PreconditionFrequency: 10, MaxPrecondDim: 4096},
-		AdamW: AdamWConfig{LR: 3e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}}
+		SOAP:  SOAP{ShampooBeta: 0.95, PreconditionFrequency: 10, MaxPrecondDim: 4096},
+		AdamW: AdamW{LR: 3e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}}
 }
 
 // published are an optimizer's name and the numbers that its authors give as its defaults.
@@ -69,7 +69,7 @@ func optimizers() []published {
 }
 
 // published is the chosen one, the zero value if there is none of the name.
-func (o *OptimizerConfig) published() (p published) {
+func (o *Optimizer) published() (p published) {
 	for _, p = range optimizers() {
 		if p.name == o.Name {
 			return p
@@ -79,7 +79,7 @@ func (o *OptimizerConfig) published() (p published) {
 }
 
 // complete fills in what depends on the name.
-func (o *OptimizerConfig) complete(d *strictyaml.Document) {
+func (o *Optimizer) complete(d *strictyaml.Document) {
 	p := o.published()
 	if !d.Given("optimizer.lr") {
 		o.LR = cmp.Or(p.lr, o.AdamW.LR)
@@ -95,13 +95,17 @@ func (o *OptimizerConfig) complete(d *strictyaml.Document) {
 	}
 }
 
-func (c Config) validateOptimizer() error {
-	o := c.Optimizer
-	var names []string
+// OptimizerNames lists the values of optimizer.name.
+func OptimizerNames() (names []string) {
 	for _, p := range optimizers() {
 		names = append(names, p.name)
 	}
-	if err := oneOf("optimizer.name", o.Name, names...); err != nil {
+	return names
+}
+
+func (c Config) validateOptimizer() error {
+	o := c.Optimizer
+	if err := oneOf("optimizer.name", o.Name, OptimizerNames()...); err != nil {
 		return err
 	}
 	if err := oneOf("optimizer.newton_schulz", o.NewtonSchulz, "jordan", "polar_express"); err != nil {
@@ -112,14 +116,14 @@ func (c Config) validateOptimizer() error {
 	}
 	if n := len(o.published().betas); len(o.Betas) != n {
 		if n == 0 {
-			return bad("optimizer.betas", o.Betas, "none with %s: AdamW's are optimizer.adamw.betas", o.Name)
+			return Invalid("optimizer.betas", o.Betas, "none with %s: AdamW's are optimizer.adamw.betas", o.Name)
 		}
-		return bad("optimizer.betas", o.Betas, "%d numbers with %s", n, o.Name)
+		return Invalid("optimizer.betas", o.Betas, "%d numbers with %s", n, o.Name)
 	}
 	return o.validateNumbers()
 }
 
-func (o OptimizerConfig) validateNumbers() error {
+func (o Optimizer) validateNumbers() error {
 	type number struct {
 		key   string
 		value float64
@@ -138,19 +142,19 @@ func (o OptimizerConfig) validateNumbers() error {
 	}
 	for _, n := range numbers {
 		if n.value < 0 || n.value >= n.below {
-			return bad(n.key, n.value, "a number of at least 0 and below %g", n.below)
+			return Invalid(n.key, n.value, "a number of at least 0 and below %g", n.below)
 		}
 	}
 	// The device computes in f32, where a smaller number is zero.
 	switch {
 	case o.AdamW.Eps < 1e-30 || o.AdamW.Eps > 1:
-		return bad("optimizer.adamw.eps", o.AdamW.Eps, "a number from 1e-30 to 1")
+		return Invalid("optimizer.adamw.eps", o.AdamW.Eps, "a number from 1e-30 to 1")
 	case o.Eps < 1e-30 || o.Eps > 1:
-		return bad("optimizer.eps", o.Eps, "a number from 1e-30 to 1")
+		return Invalid("optimizer.eps", o.Eps, "a number from 1e-30 to 1")
 	case o.SOAP.PreconditionFrequency < 1:
-		return bad("optimizer.soap.precondition_frequency", o.SOAP.PreconditionFrequency, "a number of steps, at least 1")
+		return Invalid("optimizer.soap.precondition_frequency", o.SOAP.PreconditionFrequency, "a number of steps, at least 1")
 	case o.SOAP.MaxPrecondDim < 1:
-		return bad("optimizer.soap.max_precond_dim", o.SOAP.MaxPrecondDim, "a length, at least 1")
+		return Invalid("optimizer.soap.max_precond_dim", o.SOAP.MaxPrecondDim, "a length, at least 1")
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package train
+package config
 
 import (
 	"os"
@@ -17,19 +17,19 @@ run: {dir: runs/x}
 `
 
 func TestDefaultsAreWrittenOutAndReadBack(t *testing.T) {
-	c, err := ParseConfig("c.yaml", []byte(smallConfig), nil)
+	c, err := Parse("c.yaml", []byte(smallConfig), nil)
 	require.NoError(t, err)
 	assert.Equal(t, 128, c.Model.DModel)
 	assert.Equal(t, 0.02, c.Optimizer.LR)
 	assert.True(t, c.Data.Shuffle)
-	again, err := ParseConfig("kept.yaml", c.YAML(), nil)
+	again, err := Parse("kept.yaml", c.YAML(), nil)
 	require.NoError(t, err)
 	assert.Equal(t, c.YAML(), again.YAML())
 	assert.Equal(t, c.Model, again.Model)
 }
 
 func TestOverrides(t *testing.T) {
-	c, err := ParseConfig("c.yaml", []byte(smallConfig), []string{
+	c, err := Parse("c.yaml", []byte(smallConfig), []string{
 		"train.steps=7", "optimizer.name=adamw", "optimizer.adamw.betas=[0.8, 0.99]", "data.train=[b.txt, c.txt]",
 		"model.n_layers=2", "optimizer.adamw.lr=1e-3", "data={tokenizer: gpt2, train: [d.txt]}",
 	})
@@ -40,7 +40,7 @@ func TestOverrides(t *testing.T) {
 	assert.Equal(t, "gpt2", c.Data.Tokenizer)
 	assert.Equal(t, 2, c.Model.NLayers)
 	assert.Equal(t, 1e-3, c.Optimizer.LR, "adamw's rate is optimizer.adamw.lr unless optimizer.lr is given")
-	c, err = ParseConfig("config", nil, []string{"model.preset=tiny", "data.train=[a]", "run.dir=r"})
+	c, err = Parse("config", nil, []string{"model.preset=tiny", "data.train=[a]", "run.dir=r"})
 	require.NoError(t, err, "no file is needed")
 	assert.Equal(t, "r", c.Run.Dir)
 }
@@ -55,22 +55,20 @@ func TestOptimizersHaveTheirDefaults(t *testing.T) {
 		"soap": {3e-3, 3e-4, []float64{0.95, 0.95}}, "lion": {1e-4, 3e-4, []float64{0.9, 0.99}},
 		"adan": {1e-3, 3e-4, []float64{0.98, 0.92, 0.99}}, "mars": {3e-3, 3e-3, []float64{0.95, 0.99}},
 	} {
-		c, err := ParseConfig("c.yaml", []byte(smallConfig), []string{"optimizer.name=" + name})
+		c, err := Parse("c.yaml", []byte(smallConfig), []string{"optimizer.name=" + name})
 		require.NoError(t, err)
-		again, err := ParseConfig("kept.yaml", c.YAML(), nil)
+		again, err := Parse("kept.yaml", c.YAML(), nil)
 		require.NoError(t, err)
 		for _, c := range []Config{c, again} {
 			assert.Equal(t, want.lr, c.Optimizer.LR, name)
 			assert.Equal(t, want.adamWLR, c.Optimizer.AdamW.LR, name)
 			assert.ElementsMatch(t, want.betas, c.Optimizer.Betas, name)
-			_, err = newOptimizer(c, c.Model.Config, nil)
-			require.NoError(t, err)
 		}
 	}
-	c, err := ParseConfig("c.yaml", []byte(smallConfig), []string{"optimizer={name: soap, betas: [0.9, 0.8]}"})
+	c, err := Parse("c.yaml", []byte(smallConfig), []string{"optimizer={name: soap, betas: [0.9, 0.8]}"})
 	require.NoError(t, err)
 	assert.Equal(t, 0.8, c.Optimizer.SOAP.ShampooBeta, "the second of betas unless given")
-	c, err = ParseConfig("c.yaml", []byte(smallConfig), []string{"optimizer={name: mars, lr: 0.1, adamw: {lr: 0.2}, soap: {shampoo_beta: 0.5}}"})
+	c, err = Parse("c.yaml", []byte(smallConfig), []string{"optimizer={name: mars, lr: 0.1, adamw: {lr: 0.2}, soap: {shampoo_beta: 0.5}}"})
 	require.NoError(t, err)
 	assert.Equal(t, []float64{0.1, 0.2, 0.5}, []float64{c.Optimizer.LR, c.Optimizer.AdamW.LR, c.Optimizer.SOAP.ShampooBeta})
 }
@@ -106,13 +104,14 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "optimizer: {beta2: 2}\n":                                                                   "c.yaml:5: optimizer.beta2: found 2, expected a number of at least 0 and below 1",
 		smallConfig + "lr: {schedule: cosin}\n":                                                                   `c.yaml:5: lr.schedule: found "cosin", expected one of cosine`,
 		smallConfig + "train: {batch_size: 5, microbatches: 2}\n":                                                 "c.yaml:5: train.batch_size: found 5, expected a multiple of train.microbatches (2)",
+		smallConfig + "train: {nonfinite: ignore}\n":                                                              `c.yaml:5: train.nonfinite: found "ignore", expected stop or skip`,
 		smallConfig + "train: {precision: fp16}\n":                                                                `c.yaml:5: train.precision: found "fp16", expected one of f32, f16, bf16`,
 		smallConfig + "train: {precision: bf16, loss_scale: {initial: 8}}\n":                                      "c.yaml:5: train.loss_scale: found a section, expected no such key: only train.precision f16 has a loss scale, and it is bf16",
 		smallConfig + "train: {precision: f16, loss_scale: {initial: 33554432}}\n":                                "c.yaml:5: train.loss_scale.initial: found 33554432, expected a power of two from 1 to 16777216",
 		smallConfig + "train: {precision: f16, loss_scale: {initial: 3}}\n":                                       "c.yaml:5: train.loss_scale.initial: found 3, expected a power of two from 1 to 16777216",
 		smallConfig + "train: {precision: f16, loss_scale: {growth_every: 0}}\n":                                  "c.yaml:5: train.loss_scale.growth_every: found 0, expected an integer from 1 to 16777216",
 		smallConfig + "train: {precision: f16, loss_scale: 8}\n":                                                  "c.yaml:5: train.loss_scale: found the integer 8, expected a section with the keys initial, growth_every",
-		smallConfig + "pipeline: {stages: 7}\n":                                                                   "c.yaml:5: pipeline.stages: found 7, expected at most one part a unit: the model has 6 (embedding, layers, head)",
+		smallConfig + "pipeline: {stages: 7}\n":                                                                   "c.yaml:5: pipeline.stages: found 7, expected at most one chunk per unit: the model has 6 (embedding, layers, head)",
 		smallConfig + "pipeline: {delay: 2}\n":                                                                    "c.yaml:5: pipeline.delay: found 2, expected an integer from 0 to 1",
 		smallConfig + "pipeline: {schedule: 1f1b, delay: 1}\n":                                                    "c.yaml:5: pipeline.delay: found 1, expected 0, the delay of schedule 1f1b",
 		smallConfig + "pipeline: {schedule: pipedream}\n":                                                         `c.yaml:5: pipeline.schedule: found "pipedream", expected one to train with`,
@@ -161,7 +160,7 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		"init: {from: testdata/none}\nmodel: {}\n": "c.yaml:1: init.from: ",
 		"model: {n_kv_heads: 0, preset: tiny}\n" + smallConfig[22:]: "c.yaml:1: model.n_kv_heads: found 0",
 	} {
-		_, err := ParseConfig("c.yaml", []byte(text), nil)
+		_, err := Parse("c.yaml", []byte(text), nil)
 		assert.ErrorContains(t, err, want, text)
 	}
 }
@@ -177,36 +176,36 @@ func TestOverrideErrorsNameTheOverride(t *testing.T) {
 		"train.steps=[":     "--set train.steps=[: ",
 		"model.d_model=130": "--set model.d_model=130: model.d_model: found 130, expected a multiple of n_heads (4)",
 	} {
-		_, err := ParseConfig("c.yaml", []byte(smallConfig), []string{override})
+		_, err := Parse("c.yaml", []byte(smallConfig), []string{override})
 		assert.ErrorContains(t, err, want, override)
 	}
 }
 
 func TestWeightsToStartFromGiveTheModel(t *testing.T) {
 	dir := t.TempDir()
-	c, err := ParseConfig("c", []byte(smallConfig), nil)
+	c, err := Parse("c", []byte(smallConfig), nil)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), c.Model.HuggingFace(), 0o666))
 	text := "init: {from: " + dir + "}\ndata: {train: [a]}\nrun: {dir: r}\n"
-	got, err := ParseConfig("c", []byte(text), []string{"model.seq_len=64"})
+	got, err := Parse("c", []byte(text), []string{"model.seq_len=64"})
 	require.NoError(t, err)
 	assert.Equal(t, 128, got.Model.DModel)
 	assert.Equal(t, 64, got.Model.SeqLen, "the context may differ")
-	_, err = ParseConfig("c", []byte(text), []string{"model.n_layers=3"})
+	_, err = Parse("c", []byte(text), []string{"model.n_layers=3"})
 	assert.ErrorContains(t, err, "--set model.n_layers=3: model.n_layers: found 3, but the weights in "+dir+" have 4")
 }
 
-func TestLoadConfigBoundsWhatItReads(t *testing.T) {
+func TestLoadBoundsWhatItReads(t *testing.T) {
 	dir := t.TempDir()
 	var user *usererror.Error
-	_, err := LoadConfig(dir, nil)
+	_, err := Load(dir, nil)
 	assert.ErrorContains(t, err, "not a regular file")
 	assert.ErrorAs(t, err, &user)
-	_, err = LoadConfig(filepath.Join(dir, "none.yaml"), nil)
+	_, err = Load(filepath.Join(dir, "none.yaml"), nil)
 	assert.ErrorAs(t, err, &user)
 	big := filepath.Join(dir, "big.yaml")
 	require.NoError(t, os.WriteFile(big, make([]byte, 2<<20), 0o666))
-	_, err = LoadConfig(big, nil)
+	_, err = Load(big, nil)
 	assert.ErrorContains(t, err, "expected at most 1048576")
 }
 
@@ -214,22 +213,70 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte(smallConfig), "train.steps=5")
 	f.Add([]byte("a: &x [*x]\n"), "a.b.c={d: [1]}")
 	f.Fuzz(func(t *testing.T, text []byte, override string) {
-		if c, err := ParseConfig("f", text, []string{override}); err == nil {
-			if _, err := ParseConfig("g", c.YAML(), nil); err != nil {
+		if c, err := Parse("f", text, []string{override}); err == nil {
+			if _, err := Parse("g", c.YAML(), nil); err != nil {
 				t.Fatalf("what was resolved is refused: %v\n%s", err, c.YAML())
 			}
 		}
 	})
 }
 
-func TestBytesOf(t *testing.T) {
+func TestParseBytes(t *testing.T) {
 	for text, want := range map[string]int64{"": 0, "7": 7, "1.5 kB": 1500, "24GiB": 24 << 30, "2MB": 2e6} {
-		n, err := bytesOf(text)
+		n, err := parseBytes(text)
 		assert.NoError(t, err)
 		assert.Equal(t, want, n, text)
 	}
 	for _, text := range []string{"0", "-1", "x", "1e3", "9999999999TiB", "5 gb"} {
-		_, err := bytesOf(text)
+		_, err := parseBytes(text)
 		assert.Error(t, err, text)
 	}
+}
+
+func TestMistakesInConfigsOfHookModels(t *testing.T) {
+	base := []string{"model={arch: hook, vocab_size: 256, seq_len: 8}", "data.train=[a.txt]", "run.dir=r"}
+	build := "hooks=[{file: m.wasm, hook: build_model}]"
+	for want, overrides := range map[string][]string{
+		`hooks: found "none of build_model", expected one: model.arch is hook`:                                nil,
+		`hooks: found "1 of build_model", expected none: model.arch is llama; for a model that a hook writes`: {build, "model={preset: tiny}"},
+		`hooks: found "2 of build_model", expected at most one`:                                               {"hooks=[{file: a, hook: build_model}, {file: b, hook: build_model}]"},
+		"model.d_model: found 8, expected nothing: with arch: hook the module decides":                        {build, "model.d_model=8"},
+		"model.tie_embeddings: found true, expected nothing":                                                  {build, "model.tie_embeddings=true"},
+		`model.preset: found "tiny", expected nothing`:                                                        {build, "model.preset=tiny"},
+		"model.vocab_size: found 0, expected an integer from 2":                                               {build, "model.vocab_size=0"},
+		"model.seq_len: found 0, expected an integer from 1":                                                  {build, "model.seq_len=0"},
+		`model.arch: found "gpt", expected llama or hook`:                                                     {build, "model.arch=gpt"},
+		`hooks[0].on_error: found "skip", expected nothing`:                                                   {"hooks=[{file: a, hook: build_model, on_error: skip}]"},
+	} {
+		_, err := Parse("c", nil, append(base[:3:3], overrides...))
+		assert.ErrorContains(t, err, want)
+	}
+	c, err := Parse("c", nil, append(base[:3:3], build))
+	require.NoError(t, err)
+	again, err := Parse("kept.yaml", c.YAML(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, string(c.YAML()), string(again.YAML()))
+	assert.NotContains(t, string(c.YAML()), "d_model: 0")
+}
+
+func TestHooksAreWrittenOutAndReadBack(t *testing.T) {
+	text := smallConfig + "hooks:\n- {file: a.wasm, hook: build_loss, seed: 3, config: {z: 1e-4, list: [1, {b: x, a: 1.5}], on: true, big: 9007199254740993}}\n"
+	c, err := Parse("c.yaml", []byte(text), nil)
+	require.NoError(t, err)
+	assert.Equal(t, `{"big":9007199254740993,"list":[1,{"a":1.5,"b":"x"}],"on":true,"z":0.0001}`, string(c.Hooks[0].Config.JSON()))
+	again, err := Parse("kept.yaml", c.YAML(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, c.Hooks, again.Hooks)
+	assert.Equal(t, string(c.YAML()), string(again.YAML()))
+}
+
+// Setting another precision than the file's f16 drops the file's loss scale, but not one that is set as well.
+func TestPrecisionOverF16(t *testing.T) {
+	file := smallConfig + "train: {precision: f16, loss_scale: {initial: 8, growth_every: 5}}\n"
+	c, err := Parse("c.yaml", []byte(file), []string{"train.precision=bf16"})
+	require.NoError(t, err)
+	assert.Equal(t, "bf16", c.Train.Precision)
+	assert.Zero(t, c.Train.LossScale)
+	_, err = Parse("c.yaml", []byte(file), []string{"train.precision=bf16", "train.loss_scale.initial=4"})
+	assert.ErrorContains(t, err, "only train.precision f16 has a loss scale")
 }

@@ -1,0 +1,244 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+)
+
+// Pipeline is how the model is spread over devices, and the schedule of their work. A rank is one stage of one replica.
+type Pipeline struct {
+	Schedule      string   `yaml:"schedule"`     // sync (1f1b), gpipe, 1f1b, interleaved, zb-h1, 2bw, or the path of a schedule file
+	Stages        int      `yaml:"stages"`       // per replica
+	Chunks        int      `yaml:"chunks"`       // model chunks per stage, with interleaved
+	Cut           []int    `yaml:"cut,flow"`     // the first unit (0 embedding, then layers, then head) of each chunk but the first; empty: automatic
+	Devices       []string `yaml:"devices,flow"` // one per rank, repeated if there are fewer; empty: the default device for all
+	Replicas      int      `yaml:"replicas"`     // pipelines that share each batch's microbatches
+	Delay         int      `yaml:"delay"`        // of the update, in steps; 2bw has 1, and one stage with 1 computes the same as 2bw
+	Correction    string   `yaml:"correction"`   // of the delay: none, error_feedback, weight_prediction, dc_asgd
+	ErrorFeedback bool     `yaml:"error_feedback"`
+	Memory        string   `yaml:"memory"`    // budget per device, as in 24GiB; empty: what the device reports, which most GPUs do not
+	Recompute     string   `yaml:"recompute"` // activations in the backward pass: auto (where memory is short), always, never
+	Isolate       string   `yaml:"isolate"`   // process: run each rank's device in its own process, restarted if it dies; none
+	Restarts      int      `yaml:"restarts"`  // of device processes without a checkpoint in between; one more fault stops the run
+	Watchdog      string   `yaml:"watchdog"`  // as in 90s or 5m: longest time for one stage's pass of one microbatch, with isolate: process
+}
+
+// Values of pipeline.schedule and pipeline.correction that set defaults of other keys.
+const (
+	ScheduleSync            = "sync" // 1f1b, or 2bw with a delay
+	Schedule2BW             = "2bw"
+	CorrectionNone          = "none"
+	CorrectionErrorFeedback = "error_feedback"
+)
+
+// Values of pipeline.recompute.
+const (
+	RecomputeAuto   = "auto"
+	RecomputeAlways = "always"
+	RecomputeNever  = "never"
+)
+
+// Values of pipeline.isolate.
+const (
+	IsolateNone    = "none"
+	IsolateProcess = "process"
+)
+
+// complete fills in the keys whose defaults depend on other keys.
+func (p *Pipeline) complete(d *strictyaml.Document) {
+	given := func(key string) bool { return d.Given("pipeline." + key) }
+	switch {
+	case p.Schedule == Schedule2BW && !given("delay"):
+		p.Delay = 1
+	case p.Schedule == ScheduleSync && p.Delay == 1:
+		p.Schedule = Schedule2BW
+	case p.Schedule == ScheduleSync:
+		p.Schedule = "1f1b"
+	}
+	if p.Schedule == "interleaved" && !given("chunks") {
+		p.Chunks = 2
+	}
+	switch {
+	case p.ErrorFeedback && !given("correction"):
+		p.Correction = CorrectionErrorFeedback
+	case p.Correction == CorrectionErrorFeedback && !given("error_feedback"):
+		p.ErrorFeedback = true
+	}
+}
+
+// HasScheduleFile reports whether the schedule is a file, and not one of schedule.Names.
+func (p Pipeline) HasScheduleFile() bool {
+	names, _ := schedule.Names()
+	return !slices.Contains(names, p.Schedule)
+}
+
+func (c Config) validatePipeline() error {
+	p := c.Pipeline
+	for _, n := range []struct {
+		key              string
+		value, from, max int
+	}{
+		{"pipeline.stages", p.Stages, 1, 1 << 12}, {"pipeline.chunks", p.Chunks, 1, 1 << 12},
+		{"pipeline.replicas", p.Replicas, 1, 1 << 10}, {"pipeline.delay", p.Delay, 0, 1}, {"pipeline.restarts", p.Restarts, 0, 1 << 20},
+	} {
+		if n.value < n.from || n.value > n.max {
+			return Invalid(n.key, n.value, "an integer from %d to %d", n.from, n.max)
+		}
+	}
+	if err := oneOf("pipeline.recompute", p.Recompute, RecomputeAuto, RecomputeAlways, RecomputeNever); err != nil {
+		return err
+	}
+	if err := oneOf("pipeline.isolate", p.Isolate, IsolateNone, IsolateProcess); err != nil {
+		return err
+	}
+	if _, err := p.WatchdogTimeout(); err != nil {
+		return Invalid("pipeline.watchdog", p.Watchdog, "%v", err)
+	}
+	if _, err := parseBytes(p.Memory); err != nil {
+		return Invalid("pipeline.memory", p.Memory, "%v", err)
+	}
+	ranks := p.Stages * p.Replicas
+	switch {
+	case c.Train.Microbatches%p.Replicas != 0:
+		return Invalid("train.microbatches", c.Train.Microbatches, "a multiple of pipeline.replicas (%d)", p.Replicas)
+	case len(p.Devices) > ranks:
+		return Invalid("pipeline.devices", listed(p.Devices), "at most %d, one for each of %d stages of %d replicas", ranks, p.Stages, p.Replicas)
+	case len(p.Cut) > 0 && len(p.Cut) != p.Stages*p.Chunks-1:
+		return Invalid("pipeline.cut", listed(p.Cut), "%d units at which chunks begin (%d stages of %d chunks), or []: automatic",
+			p.Stages*p.Chunks-1, p.Stages, p.Chunks)
+	}
+	if !c.Model.FromHook() { // a hook's units are known once its module has run
+		if err := p.CheckUnits(c.Model.Config); err != nil {
+			return err
+		}
+	}
+	if err := c.validateSchedule(); err != nil {
+		return err
+	}
+	return c.validateCorrection()
+}
+
+// listed formats a list as YAML does.
+func listed[T any](list []T) string { return strings.ReplaceAll(fmt.Sprint(list), " ", ", ") }
+
+// CheckUnits refuses more model chunks than the model has units, and cuts at units that it does not have.
+func (p Pipeline) CheckUnits(m model.Model) error {
+	units := m.Units()
+	if p.Stages*p.Chunks > units {
+		return Invalid("pipeline.stages", p.Stages, "at most one chunk per unit: the model has %d (%s) for %d stages of %d chunks", units, unitNames(m), p.Stages, p.Chunks)
+	}
+	before := 0
+	for _, u := range p.Cut {
+		if u <= before || u >= units {
+			return Invalid("pipeline.cut", listed(p.Cut), "ascending units from 1 to %d (0 is %s, %d %s)", units-1, m.UnitScope(0), units-1, m.UnitScope(units-1))
+		}
+		before = u
+	}
+	return nil
+}
+
+// unitNames describes a model's units.
+func unitNames(m model.Model) string {
+	if _, ok := m.(model.Config); ok {
+		return "embedding, layers, head"
+	}
+	if m.Units() == 1 {
+		return m.UnitScope(0)
+	}
+	return m.UnitScope(0) + " to " + m.UnitScope(m.Units()-1)
+}
+
+// WatchdogTimeout is how long a device in a process of its own may show no progress before it counts as hung.
+func (p Pipeline) WatchdogTimeout() (time.Duration, error) {
+	d, err := time.ParseDuration(p.Watchdog)
+	if err != nil || d < time.Second || d > 1000*time.Hour {
+		return 0, fmt.Errorf("a time from 1s to 1000h, as in 90s or 5m")
+	}
+	return d, nil
+}
+
+// MemoryBytes is the memory budget of a device; 0: what the device reports.
+func (p Pipeline) MemoryBytes() int64 {
+	n, err := parseBytes(p.Memory)
+	if err != nil {
+		panic(err) // of a config that was not validated
+	}
+	return n
+}
+
+// Schedule returns the actions of some batches.
+func (c Config) Schedule(batches int) (*schedule.Generator, error) {
+	p := c.Pipeline
+	if !p.HasScheduleFile() {
+		return schedule.New(p.Schedule, schedule.Options{Stages: p.Stages, Chunks: p.Chunks, Microbatches: c.MicrobatchesPerReplica(), Batches: batches})
+	}
+	s, err := c.ScheduleFile()
+	if err != nil {
+		return nil, err
+	}
+	return schedule.Repeat(s, batches)
+}
+
+// ScheduleFile reads the schedule file that pipeline.schedule names.
+func (c Config) ScheduleFile() (*schedule.Schedule, error) {
+	p := c.Pipeline
+	s, err := schedule.Read(p.Schedule)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(s.Lines[0]) > 0 && s.Lines[0][0].Kind == schedule.Evaluate:
+		return nil, fmt.Errorf("%s: it evaluates, expected a schedule that trains", p.Schedule)
+	case s.Batches > partition.Batches: // memory is planned for that many
+		return nil, fmt.Errorf("%s: it has %d batches, expected a pattern of at most %d", p.Schedule, s.Batches, partition.Batches)
+	}
+	for _, n := range []struct {
+		key        string
+		file, here int
+	}{{"pipeline.stages", s.Stages, p.Stages}, {"pipeline.chunks", s.Chunks, p.Chunks}, {"train.microbatches (a replica)", s.Microbatches, c.MicrobatchesPerReplica()}} {
+		if n.file != n.here {
+			return nil, fmt.Errorf("%s: it has %d where %s is %d", p.Schedule, n.file, n.key, n.here)
+		}
+	}
+	return s, nil
+}
+
+func (c Config) validateSchedule() error {
+	p := c.Pipeline
+	if p.Schedule == "pipedream" || p.Schedule == "eval" {
+		return Invalid("pipeline.schedule", p.Schedule, "one to train with: pipedream's delay differs by stage (gpupipe schedule shows it), eval has no backward")
+	}
+	g, err := c.Schedule(1)
+	if err != nil {
+		names, _ := schedule.Names()
+		if p.HasScheduleFile() {
+			names = slices.DeleteFunc(names, func(n string) bool { return n == "pipedream" || n == "eval" }) // not to train with
+			return Invalid("pipeline.schedule", p.Schedule, "one of sync, %s, or a schedule file: %v", strings.Join(names, ", "), err)
+		}
+		return Invalid("pipeline.schedule", p.Schedule, "%d stages, %d chunks and %d microbatches a replica to fit it: %v", p.Stages, p.Chunks, c.MicrobatchesPerReplica(), err)
+	}
+	if d := g.Head().Delay; d != p.Delay {
+		return Invalid("pipeline.delay", p.Delay, "%d, the delay of schedule %s", d, p.Schedule)
+	}
+	return nil
+}
+
+func (c Config) validateCorrection() error {
+	p := c.Pipeline
+	if err := oneOf("pipeline.correction", p.Correction, CorrectionNone, CorrectionErrorFeedback, "weight_prediction", "dc_asgd"); err != nil {
+		return err
+	}
+	switch {
+	case p.ErrorFeedback != (p.Correction == CorrectionErrorFeedback):
+		return Invalid("pipeline.error_feedback", p.ErrorFeedback, "%v, as pipeline.correction is %s", !p.ErrorFeedback, p.Correction)
+	case p.Correction != CorrectionNone && p.Delay == 0:
+		return Invalid("pipeline.correction", p.Correction, "none: it corrects delayed updates, and pipeline.delay is 0")
+	}
+	return nil
+}
