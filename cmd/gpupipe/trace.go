@@ -42,14 +42,14 @@ func (c *traceCommand) Run(a *app) error {
 	}
 	earlier := "" // the part before the present one
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
-		parts, err := trace.Parts(path)
+		parts, err := trace.Earlier(path)
 		if err != nil {
 			return usererror.New(err)
 		}
 		if n := len(parts); n > 0 {
-			earlier = filepath.Join(path, trace.PartName(parts[n-1]))
+			earlier = filepath.Join(path, trace.EarlierName(parts[n-1]))
 		}
-		path = filepath.Join(path, "trace.json")
+		path = filepath.Join(path, trace.FileName)
 	}
 	s, err := trace.Summarize(path)
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *traceCommand) Run(a *app) error {
 		a.printf("the file ends in the middle, as that of a run that was killed: what it has is counted\n")
 	}
 	if s.Full {
-		a.printf("the file ends before the run does, at %d MiB: what it has is counted\n", trace.MostBytes>>20)
+		a.printf("the file ends before the run does, at %d MiB: what it has is counted\n", trace.MaxSize>>20)
 	}
 	if s.Restarts > 0 {
 		a.printf("devices were lost and started again %d times: what was done twice is counted twice\n", s.Restarts)

@@ -74,12 +74,11 @@ func (w *worker) store(e stage.Effect) error {
 		panic(fmt.Sprintf("engine: %v was never sent", m))
 	}
 	delete(w.payloads, m)
+	defer w.traceReceive(m, data.sent, time.Now())
 	if m.Kind == stage.Votes {
 		w.scatter(m.From, data.bytes[0])
 		return nil
 	}
-	began := time.Now()
-	defer w.traceReceive(m, began)
 	if data.block != nil {
 		return w.unload(e, data.block)
 	}
@@ -238,9 +237,9 @@ func (w *worker) send(e stage.Effect) error {
 		return err
 	}
 	w.flights <- flight{e.Action, reads, func(data [][]byte) {
-		w.traceSend(m, began)
+		sent := w.traceSend(m, began)
 		for _, line := range to {
-			w.post(line, event{message: m, payload: payload{data, block}})
+			w.post(line, event{message: m, payload: payload{data, block, sent}})
 		}
 	}}
 	return nil

@@ -61,9 +61,10 @@ func (f Tokens) Batch(batch int64) (Batch, error) {
 	return Batch{model.TokensInput: bytesOfI32(tokens), model.TargetsInput: bytesOfI32(targets)}, nil
 }
 
-// Tracer is told what happened when; *trace.Writer is one. Events of one track do not overlap.
+// Tracer records a timeline; *trace.Writer is one. Events of one track do not overlap.
 type Tracer interface {
-	Complete(track string, what trace.Category, name string, start time.Time, dur time.Duration, args map[string]any)
+	Complete(track string, c trace.Category, name string, start time.Time, dur time.Duration, args map[string]any)
+	Flow(name, from string, sent time.Time, to string, received time.Time)
 }
 
 const defaultDepth = 3

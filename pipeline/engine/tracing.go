@@ -21,7 +21,7 @@ func category(k schedule.Kind) trace.Category {
 	case schedule.Evaluate:
 		return trace.Evaluate
 	case schedule.Vote:
-		return trace.Vote
+		return trace.GradientNorm
 	case schedule.Update:
 		return trace.Update
 	}
@@ -51,22 +51,26 @@ func (w *worker) traceWait(until time.Time) {
 	}
 }
 
-// traceSend records a transfer that has reached the host just now: it began when it was enqueued, and what it reads was there, and
-// the transfer before it had ended.
-func (w *worker) traceSend(m stage.Message, enqueued time.Time) {
+// traceSend records a transfer that has just reached the host, and returns when it began: when it was enqueued, or when the run that
+// computes its data or the transfer before it ended, whichever is latest.
+func (w *worker) traceSend(m stage.Message, enqueued time.Time) (began time.Time) {
 	now := time.Now()
+	began = later(later(enqueued, w.done), w.sent)
 	if w.e.Trace != nil {
-		began := later(later(enqueued, w.done), w.sent)
 		w.e.Trace.Complete(trace.SendTrack(w.name()), trace.Send, m.String(), began, now.Sub(began), map[string]any{"batch": m.Batch})
 	}
 	w.sent = now
+	return began
 }
 
-// traceReceive records that what a message carries was handed to the device.
-func (w *worker) traceReceive(m stage.Message, began time.Time) {
-	if w.e.Trace != nil {
-		w.e.Trace.Complete(trace.ReceiveTrack(w.name()), trace.Receive, m.String(), began, time.Since(began), map[string]any{"batch": m.Batch})
+// traceReceive records that a message's payload was handed to the device, with an arrow from the event of its send.
+func (w *worker) traceReceive(m stage.Message, sent, began time.Time) {
+	if w.e.Trace == nil || m.From == w.index {
+		return
 	}
+	from, to := trace.SendTrack(w.e.lines[m.From].name()), trace.ReceiveTrack(w.name())
+	w.e.Trace.Complete(to, trace.Receive, m.String(), began, time.Since(began), map[string]any{"batch": m.Batch})
+	w.e.Trace.Flow(m.String(), from, sent, to, began)
 }
 
 func later(a, b time.Time) time.Time {

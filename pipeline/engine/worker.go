@@ -49,6 +49,7 @@ type batch struct {
 type payload struct {
 	bytes [][]byte
 	block *block
+	sent  time.Time // when its event on the sender's track began
 }
 
 // event reaches a worker from another line, or from its own device: a message, or the end of a run.

@@ -1,33 +1,37 @@
 package trace
 
-// Category says what an event is. Viewers filter by it and, where they know the names of Chrome's colours, colour by it;
-// Perfetto colours by the name without its digits, so that all forwards look alike there too.
+// Category is the kind of an event. Viewers filter by it. Chrome colors by it where it knows the color's name; Perfetto colors by
+// the event's name without its digits, so all forwards look alike there too.
 type Category string
 
 const (
-	Forward  Category = "forward"
-	Backward Category = "backward" // whole, or either half
-	Evaluate Category = "evaluate" // a forward without a backward to come
-	Vote     Category = "vote"     // the squared norms of a stage's gradients
-	Update   Category = "update"   // the optimizer's step
-	Wait     Category = "wait"     // nothing to compute yet
-	Send     Category = "send"     // to the host, on the way to another stage
-	Receive  Category = "receive"  // from the host
-	Data     Category = "data"     // a batch that is waited for is being made
-	Run      Category = "run"      // of the whole run: training, evaluations, checkpoints
+	Forward      Category = "forward"
+	Backward     Category = "backward"       // whole, or the input or weight gradient alone
+	Evaluate     Category = "evaluate"       // a forward without a backward
+	GradientNorm Category = "gradient norms" // the squared norms of a stage's gradients
+	Update       Category = "update"         // the optimizer's step
+	Wait         Category = "wait"           // a stage has nothing to compute yet
+	Send         Category = "send"           // from a stage's device to the host, for another stage
+	Receive      Category = "receive"        // from the host to a stage's device
+	Transfer     Category = "transfer"       // an arrow from a Send to its Receive
+	Data         Category = "data"           // a stage waits for a batch that hooks have not finished
+	Run          Category = "run"            // of the whole run: training, evaluations, checkpoints
 )
 
-// Computes tells the categories that occupy a device.
+// legacyGradientNorm is the name of GradientNorm in files of earlier versions.
+const legacyGradientNorm Category = "vote"
+
+// Computes reports whether events of the category occupy a device.
 func (c Category) Computes() bool {
 	switch c {
-	case Forward, Backward, Evaluate, Vote, Update:
+	case Forward, Backward, Evaluate, GradientNorm, Update:
 		return true
 	}
 	return false
 }
 
-// colour is one of the names that Chrome's trace viewer reserves.
-func (c Category) colour() string {
+// color is one of the color names that Chrome's trace viewer reserves.
+func (c Category) color() string {
 	switch c {
 	case Forward:
 		return "good" // green
@@ -35,7 +39,7 @@ func (c Category) colour() string {
 		return "rail_response" // blue
 	case Evaluate:
 		return "rail_animation" // violet
-	case Vote:
+	case GradientNorm:
 		return "yellow"
 	case Update:
 		return "bad" // orange
@@ -49,20 +53,23 @@ func (c Category) colour() string {
 	return ""
 }
 
-// The rows of a stage's transfers, beside its own row. On each row one event begins after the other has ended.
+// SendTrack and ReceiveTrack name the tracks of a stage's transfers, beside the stage's own track. Events of one track do not overlap.
 func SendTrack(stage string) string    { return stage + sendSuffix }
 func ReceiveTrack(stage string) string { return stage + receiveSuffix }
 
 const sendSuffix, receiveSuffix = " send", " receive"
 
-// DataTrack is the row of Data.
+// DataTrack is the track of Data.
 const DataTrack = "data"
 
-// RunTrack is the row of the whole run. The names of its events:
+// RunTrack is the track of the whole run. The other names are those of its events.
 const (
 	RunTrack      = "run"
-	TrainEvent    = "train" // batches from its argument "from" to before "to", between two moments at which all stages are idle
+	TrainEvent    = "train" // batches "from" to "to" − 1, its arguments, between two moments at which all stages are idle
 	EvaluateEvent = "evaluate"
 	SaveEvent     = "save"
-	RestartEvent  = "restart" // of devices: from the loss of one, its argument "fault", to the batch that training goes on from, "step"
+	RestartEvent  = "restart" // from the loss of a device (argument "fault") to the batch at which training continues ("step")
 )
+
+// LossCounter is the name of the chart of the training loss.
+const LossCounter = "loss"

@@ -9,25 +9,26 @@ import (
 	"os"
 )
 
-// Event is something that took a while. Times are in microseconds since the start of the trace.
+// Event is a slice of a track. Times are in microseconds since the start of the trace.
 type Event struct {
 	Track      string
-	Row        int // of the picture: the track's place
+	Row        int // the track's place in the viewer
 	Name       string
 	Category   Category
 	Start, End float64
 	Args       Args
 }
 
-// Args are the arguments of events that Summarise needs; nil where an event has none.
+// Args are the arguments of events that Summarize needs. They are nil where an event has none.
 type Args struct {
 	Batch *int `json:"batch"`
 	From  *int `json:"from"`
 	To    *int `json:"to"`
 }
 
-// Read passes a file's events to each, in the order in which they were written, and stops at its first error. A file that ends in
-// the middle, as that of a killed run may, is cut. Errors name the file, the event and what is wrong with it.
+// Read calls each with the slices of a file, in the order in which they were written. It stops at the first error of each. It
+// ignores flows and counters. It reports whether the file is cut: the file of a killed run may end in the middle of an event.
+// Errors name the file, the event and what is wrong with it.
 func Read(path string, each func(Event) error) (cut bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -75,11 +76,11 @@ func (r *reader) read() error {
 	return err
 }
 
-// written is an event as it stands in the file.
+// written is an event of the file.
 type written struct {
 	Name     string          `json:"name"`
 	Category Category        `json:"cat"`
-	Phase    string          `json:"ph"`
+	Phase    phase           `json:"ph"`
 	TID      int             `json:"tid"`
 	Start    *float64        `json:"ts"`
 	Dur      *float64        `json:"dur"`
@@ -88,7 +89,7 @@ type written struct {
 
 func (r *reader) take(e written) error {
 	switch {
-	case e.Phase == "M" && e.Name == "thread_name":
+	case e.Phase == metadata && e.Name == "thread_name":
 		var args struct{ Name *string }
 		if err := e.decode(&args); err != nil {
 			return err
@@ -97,13 +98,16 @@ func (r *reader) take(e written) error {
 			return fmt.Errorf("found no args.name, expected the name of track %d", e.TID)
 		}
 		r.tracks[e.TID] = *args.Name
-	case e.Phase == "X":
+	case e.Phase == complete:
 		if e.Start == nil || e.Dur == nil || *e.Dur < 0 {
 			return fmt.Errorf("%q has no ts or no dur, expected both in microseconds", e.Name)
 		}
 		track, ok := r.tracks[e.TID]
 		if !ok {
 			return fmt.Errorf("%q is on track %d, expected one that has been named", e.Name, e.TID)
+		}
+		if e.Category == legacyGradientNorm {
+			e.Category = GradientNorm
 		}
 		event := Event{Track: track, Row: e.TID, Name: e.Name, Category: e.Category, Start: *e.Start, End: *e.Start + *e.Dur}
 		if err := e.decode(&event.Args); err != nil {

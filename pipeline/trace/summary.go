@@ -9,25 +9,26 @@ import (
 	"strings"
 )
 
-// Summary is what a trace tells of a pipeline.
+// Summary is the use of a pipeline's stages over a trace.
 //
-// All of the time is from the first event of any stage to the end of the last, evaluations, checkpoints and all. The steady state
-// is, of each stretch of training between two moments at which the pipeline is empty and of each stage, from the beginning of its
-// first run of the stretch's second batch to that of its last batch: whole periods, without the filling and draining of a
-// pipeline that need not be empty between batches, and with that of one that must.
+// The share "all" covers the time from the first event of any stage to the end of the last, evaluations and checkpoints included.
+// The share "steady" covers the steady state. A stretch of training lies between two moments at which the pipeline is empty. In
+// each stretch, the steady state of a stage begins with its first run of the stretch's second batch, and ends with its first run of
+// the stretch's last batch. So it has whole periods: it includes the flush of a schedule that flushes, and excludes the first fill
+// and the last drain of a schedule that does not.
 type Summary struct {
 	File     string  `json:"file"`
-	Cut      bool    `json:"cut,omitempty"`      // the file ends in the middle, as that of a killed run may
-	Full     bool    `json:"full,omitempty"`     // the run went on after the file had grown as large as it may
-	Batches  int     `json:"batches"`            // trained; those that were trained again after a restart count once
-	Restarts int     `json:"restarts,omitempty"` // of devices that were lost
+	Cut      bool    `json:"cut,omitempty"`      // the file ends in the middle of an event, as that of a killed run may
+	Full     bool    `json:"full,omitempty"`     // the run continued after the file had reached MaxSize
+	Batches  int     `json:"batches"`            // trained; a batch that was trained again after a restart counts once
+	Restarts int     `json:"restarts,omitempty"` // of lost devices
 	Stages   []Stage `json:"stages"`
 	// Means over the stages.
 	All    Shares  `json:"all"`
 	Steady *Shares `json:"steady,omitempty"` // nil: no stretch of three batches
 }
 
-// Stage is what it tells of one stage.
+// Stage is the use of one stage.
 type Stage struct {
 	Name   string             `json:"name"`
 	Means  map[string]float64 `json:"mean_seconds"` // of a run by kind: F, B, I, W, E, N, U
@@ -35,20 +36,20 @@ type Stage struct {
 	Steady *Shares            `json:"steady,omitempty"`
 }
 
-// Shares are parts of a time. Transfers go on beside the computation, and the two need not sum to 1.
+// Shares are fractions of a time. They need not sum to 1: transfers overlap with computation.
 type Shares struct {
 	Seconds  float64 `json:"seconds"`
 	Batches  int     `json:"batches"`
 	Busy     float64 `json:"busy"`     // Compute and Update
 	Compute  float64 `json:"compute"`  // forwards and backwards
-	Update   float64 `json:"update"`   // the optimizer: norms of gradients, updates
+	Update   float64 `json:"update"`   // the optimizer: gradient norms, updates
 	Wait     float64 `json:"wait"`     // between two runs
-	Transfer float64 `json:"transfer"` // a send or a receive was under way
+	Transfer float64 `json:"transfer"` // at least one send or receive was in progress
 	Bubble   float64 `json:"bubble"`   // not busy
-	Data     float64 `json:"data"`     // some stage waited for a batch that hooks had yet to make; of all stages the same
+	Data     float64 `json:"data"`     // some stage waited for a batch that hooks had not finished; the same for all stages
 }
 
-// Summarize reads a trace and sums it up. It is an error when no stage ever computed.
+// Summarize reads a trace and sums it up. It is an error if no stage computed.
 func Summarize(path string) (Summary, error) {
 	t := timeline{stages: map[string]*stage{}}
 	var err error
@@ -58,7 +59,7 @@ func Summarize(path string) (Summary, error) {
 	}
 	rows := t.rows()
 	if len(rows) == 0 {
-		return s, fmt.Errorf("%s: it tells of no stage that computed, expected events of category %q or %q", path, Forward, Evaluate)
+		return s, fmt.Errorf("%s: found no stage that computed, expected events of category %q or %q", path, Forward, Evaluate)
 	}
 	s.Batches, s.Restarts, s.Full = len(t.batches()), t.restarts, t.full
 	stretches := t.stretches()
@@ -87,7 +88,7 @@ func (s *Summary) mean() {
 	}
 }
 
-// include makes a mean of n shares one of n+1.
+// include updates s, the mean of n shares, with another one.
 func (s *Shares) include(x Shares, n int) {
 	for _, f := range []struct{ to, from *float64 }{{&s.Seconds, &x.Seconds}, {&s.Busy, &x.Busy}, {&s.Compute, &x.Compute},
 		{&s.Update, &x.Update}, {&s.Wait, &x.Wait}, {&s.Transfer, &x.Transfer}, {&s.Bubble, &x.Bubble},
@@ -100,15 +101,15 @@ func (s *Shares) include(x Shares, n int) {
 // timeline is a trace in memory.
 type timeline struct {
 	stages    map[string]*stage
-	trained   []stretch // as the events of training tell
+	trained   []stretch // of the events of training
 	data      []interval
 	restarts  int
-	restarted float64 // when the last restart ended
+	restarted float64 // the end of the last restart
 	full      bool
 }
 
-// stretch is batches between two moments at which the pipeline is empty, the first of which is known: some of them may have been begun
-// before, and lost.
+// stretch is the batches from, from+1, …, to−1, trained between two moments at which the pipeline is empty. The first moment is start:
+// a lost device may have begun some of the batches before it.
 type stretch struct {
 	from, to int
 	start    float64
@@ -125,7 +126,7 @@ type stage struct {
 
 type interval struct {
 	start, end float64
-	what       Category
+	category   Category
 	kind       string // F, B, …
 	batch      int
 }
@@ -148,7 +149,7 @@ func (t *timeline) add(e Event) error {
 		return nil
 	}
 	if e.Category == Data {
-		t.data = append(t.data, interval{start: e.Start, end: e.End, what: Data})
+		t.data = append(t.data, interval{start: e.Start, end: e.End, category: Data})
 		return nil
 	}
 	s := t.stages[name]
@@ -157,10 +158,10 @@ func (t *timeline) add(e Event) error {
 		t.stages[name] = s
 	}
 	if !own {
-		s.transfers = append(s.transfers, interval{start: e.Start, end: e.End, what: e.Category})
+		s.transfers = append(s.transfers, interval{start: e.Start, end: e.End, category: e.Category})
 		return nil
 	}
-	x := interval{start: e.Start, end: e.End, what: e.Category, batch: -1, kind: strings.TrimRight(e.Name, "0123456789.:")}
+	x := interval{start: e.Start, end: e.End, category: e.Category, batch: -1, kind: strings.TrimRight(e.Name, "0123456789.:")}
 	if e.Args.Batch != nil {
 		x.batch = *e.Args.Batch
 	}
@@ -169,7 +170,7 @@ func (t *timeline) add(e Event) error {
 	return nil
 }
 
-// rows are the stages in the order of the picture.
+// rows are the stages that compute, in the order of their tracks.
 func (t *timeline) rows() []*stage {
 	all := slices.DeleteFunc(slices.Collect(maps.Values(t.stages)), func(s *stage) bool { return !s.computes })
 	slices.SortFunc(all, func(a, b *stage) int { return cmp.Compare(a.row, b.row) })
@@ -183,10 +184,12 @@ func (t *timeline) rows() []*stage {
 	return all
 }
 
-// trains tells the runs of training.
-func (x interval) trains() bool { return (x.what == Forward || x.what == Backward) && x.batch >= 0 }
+// trains reports whether the interval is a run of training.
+func (x interval) trains() bool {
+	return (x.category == Forward || x.category == Backward) && x.batch >= 0
+}
 
-// batches are those that were trained, in order.
+// batches are the batches that were trained, in ascending order.
 func (t *timeline) batches() []int {
 	seen := map[int]bool{}
 	for _, s := range t.stages {
@@ -199,7 +202,7 @@ func (t *timeline) batches() []int {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// stretches are those of which there is an event, and what comes after them: its event would come at its end.
+// stretches are those with an event, and one of all other batches: the event of a stretch in progress is not written yet.
 func (t *timeline) stretches() []stretch {
 	all := slices.Clone(t.trained)
 	rest := slices.DeleteFunc(t.batches(), func(b int) bool {
@@ -211,13 +214,13 @@ func (t *timeline) stretches() []stretch {
 	return all
 }
 
-// window is a time, with so many batches.
+// window is a time in which a number of batches were trained.
 type window struct {
 	start, end float64
 	batches    int
 }
 
-// window is all of the time.
+// window is the time from the first event of any stage to the end of the last.
 func (t *timeline) window(rows []*stage) window {
 	w := window{start: math.Inf(1), end: math.Inf(-1)}
 	for _, s := range rows {
@@ -253,11 +256,11 @@ func (s *stage) steady(stretches []stretch) (ws []window) {
 	return ws
 }
 
-// means are the times of runs by kind.
+// means are the mean times of runs by kind, in seconds.
 func (s *stage) means() map[string]float64 {
 	sum, n := map[string]float64{}, map[string]float64{}
 	for _, x := range s.runs {
-		if x.what.Computes() {
+		if x.category.Computes() {
 			sum[x.kind] += (x.end - x.start) / 1e6
 			n[x.kind]++
 		}
@@ -268,7 +271,7 @@ func (s *stage) means() map[string]float64 {
 	return sum
 }
 
-// shares are those of several windows together, in their order.
+// shares are those of several windows together. The windows are in ascending order.
 func (s *stage) shares(ws []window) Shares {
 	var sh Shares
 	runs, transfers, data := s.runs, s.transfers, s.data
@@ -277,19 +280,19 @@ func (s *stage) shares(ws []window) Shares {
 		sh.Batches += w.batches
 		runs, transfers, data = after(runs, w.start), after(transfers, w.start), after(data, w.start)
 		for _, x := range data {
-			sh.Data += w.part(x.start, x.end)
+			sh.Data += w.overlap(x.start, x.end)
 		}
 		for _, x := range runs {
 			if x.start >= w.end {
 				break
 			}
-			t := w.part(x.start, x.end)
+			t := w.overlap(x.start, x.end)
 			switch {
-			case x.what == Wait:
+			case x.category == Wait:
 				sh.Wait += t
-			case x.what == Vote || x.what == Update:
+			case x.category == GradientNorm || x.category == Update:
 				sh.Update += t
-			case x.what.Computes():
+			case x.category.Computes():
 				sh.Compute += t
 			}
 		}
@@ -298,13 +301,13 @@ func (s *stage) shares(ws []window) Shares {
 			if x.start >= w.end {
 				break
 			}
-			sh.Transfer += w.part(max(x.start, reached), x.end)
+			sh.Transfer += w.overlap(max(x.start, reached), x.end)
 			reached = max(reached, x.end)
 		}
 	}
 	if sh.Seconds > 0 {
-		for _, part := range []*float64{&sh.Compute, &sh.Update, &sh.Wait, &sh.Transfer, &sh.Data} {
-			*part /= sh.Seconds
+		for _, share := range []*float64{&sh.Compute, &sh.Update, &sh.Wait, &sh.Transfer, &sh.Data} {
+			*share /= sh.Seconds
 		}
 	}
 	sh.Busy = sh.Compute + sh.Update
@@ -312,7 +315,7 @@ func (s *stage) shares(ws []window) Shares {
 	return sh
 }
 
-// after leaves out what ends before a moment.
+// after drops the first intervals that end before a time.
 func after(xs []interval, start float64) []interval {
 	for len(xs) > 0 && xs[0].end <= start {
 		xs = xs[1:]
@@ -320,7 +323,7 @@ func after(xs []interval, start float64) []interval {
 	return xs
 }
 
-// part is how much of a time, in microseconds, lies in the window, in seconds.
-func (w window) part(start, end float64) float64 {
+// overlap is the length of the intersection of a time with the window, in seconds.
+func (w window) overlap(start, end float64) float64 {
 	return max(0, min(end, w.end)-max(start, w.start)) / 1e6
 }

@@ -15,15 +15,15 @@ import (
 
 const ms = time.Millisecond
 
-// drawn writes a trace of rows of text, a letter a millisecond: kinds of runs, '.' a wait, '>' a send, '<' a receive; and, below
-// each, the batch.
+// drawn writes a trace from rows of text, a letter a millisecond: the kind of a run, '.' for a wait, '>' for a send, '<' for a receive.
+// batches has the batch of each letter.
 func drawn(t *testing.T, rows map[string]string, batches map[string]string, also func(w *Writer, at func(int) time.Time)) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "trace.json")
 	w, err := Create(path, "p")
 	require.NoError(t, err)
 	at := func(i int) time.Time { return w.start.Add(time.Duration(i) * ms) }
-	what := map[byte]Category{'F': Forward, 'B': Backward, 'E': Evaluate, 'U': Update, 'N': Vote, '.': Wait, '>': Send, '<': Receive}
+	categories := map[byte]Category{'F': Forward, 'B': Backward, 'E': Evaluate, 'U': Update, 'N': GradientNorm, '.': Wait, '>': Send, '<': Receive}
 	w.Tracks("stage 0", "stage 1")
 	for name, row := range rows {
 		for i := 0; i < len(row); {
@@ -32,7 +32,7 @@ func drawn(t *testing.T, rows map[string]string, batches map[string]string, also
 				end++
 			}
 			if c := row[i]; c != ' ' {
-				w.Complete(name, what[c], fmt.Sprintf("%c0.%c", c, batches[name][i]), at(i), time.Duration(end-i)*ms, map[string]any{"batch": int(batches[name][i] - '0')})
+				w.Complete(name, categories[c], fmt.Sprintf("%c0.%c", c, batches[name][i]), at(i), time.Duration(end-i)*ms, map[string]any{"batch": int(batches[name][i] - '0')})
 			}
 			i = end
 		}
@@ -151,7 +151,7 @@ func TestFilesThatAreNoTraces(t *testing.T) {
 		`{}`:                                     "found {, expected a JSON array",
 		`"x"`:                                    "found x, expected a JSON array",
 		`nope`:                                   "expected a JSON array of trace events: invalid character",
-		`[]`:                                     `tells of no stage that computed, expected events of category "forward"`,
+		`[]`:                                     `found no stage that computed, expected events of category "forward"`,
 		`[{"name":"a","ph":"X","tid":1,"ts":1}]`: `event 0, before byte 37: "a" has no ts or no dur`,
 		`[{"name":"a","ph":"X","tid":1,"ts":1,"dur":2}]`:                          `"a" is on track 1, expected one that has been named`,
 		`[{"name":"thread_name","ph":"M","tid":1,"args":{}}]`:                     "found no args.name, expected the name of track 1",

@@ -1,11 +1,10 @@
-// Package trace writes timelines in Chrome's trace event format, as Perfetto and chrome://tracing read it, and sums them up: how
-// long each stage of a pipeline computed, waited and transferred.
 package trace
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"sync"
@@ -20,13 +19,14 @@ const (
 	fullEvent = "the trace ends here"
 )
 
-// MostBytes is how large a file becomes: larger ones no viewer opens.
-const MostBytes = 256 << 20
+// MaxSize is the largest size of a file, in bytes. Viewers do not open larger ones.
+const MaxSize = 256 << 20
 
-// Writer writes one trace, a JSON array of events. It is safe for concurrent use. Events go to the file when
-// 64 KiB or a second have gathered, each time with the array's end, which the next ones overwrite: the file is
-// valid at any moment, also after a kill. (The format calls that end optional; not every version of Perfetto
-// agrees.) A file ends at 256 MiB; an event says so. The first error of the disk is kept for Close, and stops the writing.
+// Writer writes one trace, a JSON array of events. It is safe for concurrent use.
+//
+// Events go to the file when 64 KiB or a second have gathered. Each time the array's end goes with them, and the next events
+// overwrite it, so the file is valid at any moment, also after a kill. (The format calls that end optional; some versions of
+// Perfetto require it.) A file ends at [MaxSize] with an event that says so. The first disk error stops the writing; Close returns it.
 type Writer struct {
 	mu      sync.Mutex
 	file    *os.File
@@ -36,20 +36,21 @@ type Writer struct {
 	buf     bytes.Buffer // whole events only
 	tracks  map[string]int
 	events  int
-	most    int64 // bytes
+	flows   int
+	maxSize int64 // bytes
 	full    bool
 	err     error
 }
 
-// Create makes or empties the file at path. Times are shown relative to now; process is the title of the whole.
+// Create creates or truncates the file at path. Times are relative to now. The viewer shows process as the title.
 func Create(path, process string) (*Writer, error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	w := &Writer{file: f, start: now, flushed: now, tracks: map[string]int{}, most: MostBytes}
-	w.metadata(0, "process_name", "name", process)
+	w := &Writer{file: f, start: now, flushed: now, tracks: map[string]int{}, maxSize: MaxSize}
+	w.describe(0, "process_name", "name", process)
 	w.flush()
 	if w.err != nil {
 		f.Close()
@@ -58,20 +59,36 @@ func Create(path, process string) (*Writer, error) {
 	return w, nil
 }
 
-// event is one entry of the array; times are in microseconds.
+// event is one entry of the array. Times are in microseconds.
 type event struct {
-	Name  string          `json:"name"`
-	Cat   Category        `json:"cat,omitempty"`
-	Color string          `json:"cname,omitempty"`
-	Phase string          `json:"ph"`
-	PID   int             `json:"pid"`
-	TID   int             `json:"tid"`
-	Start json.Number     `json:"ts"`
-	Dur   json.Number     `json:"dur,omitempty"`
-	Args  json.RawMessage `json:"args,omitempty"`
+	Name         string          `json:"name"`
+	Category     Category        `json:"cat,omitempty"`
+	Color        string          `json:"cname,omitempty"`
+	Phase        phase           `json:"ph"`
+	PID          int             `json:"pid"`
+	TID          int             `json:"tid"`
+	ID           int             `json:"id,omitempty"` // joins the two ends of a flow
+	BindingPoint string          `json:"bp,omitempty"` // of a flow's end
+	Start        json.Number     `json:"ts"`
+	Duration     json.Number     `json:"dur,omitempty"`
+	Args         json.RawMessage `json:"args,omitempty"`
 }
 
-// Tracks says in which order the rows of the picture come; others follow in the order of first use. A nil Writer writes nothing.
+// phase is the type of an event, a letter of the format.
+type phase string
+
+const (
+	complete  phase = "X" // a slice: something that ran on a track from Start for Duration
+	metadata  phase = "M" // the name or the place of a track
+	flowStart phase = "s" // an arrow leaves the slice of its track that contains Start
+	flowEnd   phase = "f" // the arrow with the same ID, name and category enters a slice
+	counter   phase = "C" // new values of a chart
+)
+
+// enclosing, as the binding point of a flow's end, is the slice that contains its time. The default is the next slice.
+const enclosing = "e"
+
+// Tracks sets the order of the tracks. Other tracks follow in the order of first use. A nil Writer writes nothing.
 func (w *Writer) Tracks(names ...string) {
 	if w == nil {
 		return
@@ -83,9 +100,42 @@ func (w *Writer) Tracks(names ...string) {
 	}
 }
 
-// Complete records that name ran on a track (a stage, the run) from start for dur. A track is a row of the picture.
-// Arguments that JSON cannot hold are shown as Go prints them. A nil Writer writes nothing.
-func (w *Writer) Complete(track string, what Category, name string, start time.Time, dur time.Duration, args map[string]any) {
+// Complete records a slice: name ran on a track (a stage, the run) from start for dur. A track is a row of the picture.
+// Arguments that JSON cannot hold are written as Go prints them. A nil Writer writes nothing.
+func (w *Writer) Complete(track string, c Category, name string, start time.Time, dur time.Duration, args map[string]any) {
+	w.record(func() {
+		w.slice(track, c, name, start, dur, args)
+	})
+}
+
+// Flow records an arrow from the slice that contains the time sent on one track to the slice that contains the time received on
+// another. Both slices must have been recorded already. Both ends are written together, so no arrow lacks its end. A nil Writer
+// writes nothing.
+func (w *Writer) Flow(name, from string, sent time.Time, to string, received time.Time) {
+	w.record(func() {
+		w.flows++
+		e := event{Name: name, Category: Transfer, PID: processID, ID: w.flows}
+		e.Phase, e.TID, e.Start = flowStart, w.track(from), w.since(sent)
+		w.add(e)
+		e.Phase, e.TID, e.Start, e.BindingPoint = flowEnd, w.track(to), w.since(received), enclosing
+		w.add(e)
+	})
+}
+
+// Counter records the value that a chart called name has from a time on. A value that is not finite is not recorded. A nil Writer
+// writes nothing.
+func (w *Writer) Counter(name string, at time.Time, value float64) {
+	if math.IsNaN(value) || math.IsInf(value, 0) {
+		return
+	}
+	w.record(func() {
+		w.add(event{Name: name, Phase: counter, PID: processID, Start: w.since(at), Args: encodeArgs(map[string]any{name: value})})
+	})
+}
+
+// record calls write with the lock held, unless the file is full, closed or failed. It writes a last event to a file that has just
+// become full.
+func (w *Writer) record(write func()) {
 	if w == nil {
 		return
 	}
@@ -94,30 +144,36 @@ func (w *Writer) Complete(track string, what Category, name string, start time.T
 	if w.err != nil || w.full {
 		return
 	}
-	if w.full = w.size+int64(w.buf.Len()) > w.most; w.full {
-		what, name, args = "", fmt.Sprintf("%s, at %d bytes", fullEvent, w.size+int64(w.buf.Len())), nil
+	if size := w.size + int64(w.buf.Len()); size > w.maxSize {
+		w.full = true
+		w.slice(RunTrack, "", fmt.Sprintf("%s, at %d bytes", fullEvent, size), time.Now(), 0, nil)
+	} else {
+		write()
 	}
-	w.add(event{Name: name, Cat: what, Color: what.colour(), Phase: "X", PID: processID, TID: w.track(track), Start: micros(start.Sub(w.start)),
-		Dur: micros(max(dur, 0)), Args: encodeArgs(args)})
 	if w.buf.Len() >= flushBytes || time.Since(w.flushed) >= flushEvery {
 		w.flush()
 	}
 }
 
-// track is the number of a row.
+func (w *Writer) slice(track string, c Category, name string, start time.Time, dur time.Duration, args map[string]any) {
+	w.add(event{Name: name, Category: c, Color: c.color(), Phase: complete, PID: processID, TID: w.track(track), Start: w.since(start),
+		Duration: microseconds(max(dur, 0)), Args: encodeArgs(args)})
+}
+
+// track is the number of a track.
 func (w *Writer) track(name string) int {
 	tid, known := w.tracks[name]
 	if !known {
 		tid = len(w.tracks) + 1
 		w.tracks[name] = tid
-		w.metadata(tid, "thread_name", "name", name)
-		w.metadata(tid, "thread_sort_index", "sort_index", tid)
+		w.describe(tid, "thread_name", "name", name)
+		w.describe(tid, "thread_sort_index", "sort_index", tid)
 	}
 	return tid
 }
 
-func (w *Writer) metadata(tid int, kind, key string, value any) {
-	w.add(event{Name: kind, Phase: "M", PID: processID, TID: tid, Start: "0", Args: encodeArgs(map[string]any{key: value})})
+func (w *Writer) describe(tid int, kind, key string, value any) {
+	w.add(event{Name: kind, Phase: metadata, PID: processID, TID: tid, Start: "0", Args: encodeArgs(map[string]any{key: value})})
 }
 
 func (w *Writer) add(e event) {
@@ -135,8 +191,11 @@ func (w *Writer) add(e event) {
 	w.events++
 }
 
-// micros writes a duration as microseconds, exact to the nanosecond.
-func micros(d time.Duration) json.Number {
+// since is a time as the trace counts it.
+func (w *Writer) since(t time.Time) json.Number { return microseconds(t.Sub(w.start)) }
+
+// microseconds formats a duration, exact to the nanosecond.
+func microseconds(d time.Duration) json.Number {
 	return json.Number(strconv.FormatFloat(float64(d.Nanoseconds())/1e3, 'f', 3, 64))
 }
 
@@ -173,7 +232,7 @@ func (w *Writer) flush() {
 	w.flushed = time.Now()
 }
 
-// Flush writes out what was recorded so far.
+// Flush writes out the events recorded so far.
 func (w *Writer) Flush() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -181,7 +240,7 @@ func (w *Writer) Flush() error {
 	return w.err
 }
 
-// Close writes out the rest and returns the first error since Create. Later calls of Complete do nothing.
+// Close writes out the rest and returns the first error since Create. Later calls record nothing.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

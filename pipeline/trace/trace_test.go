@@ -22,6 +22,8 @@ type decoded struct {
 	Tid  int
 	Ts   float64
 	Dur  float64
+	ID   int
+	Bp   string
 	Args map[string]any
 }
 
@@ -48,14 +50,14 @@ func TestEvents(t *testing.T) {
 	w.Complete("run", Run, "too late", at, 0, nil)
 
 	assert.Equal(t, []decoded{
-		{"process_name", "", "M", 1, 0, 0, 0, map[string]any{"name": `run "demo"`}},
-		{"thread_name", "", "M", 1, 1, 0, 0, map[string]any{"name": "run"}},
-		{"thread_sort_index", "", "M", 1, 1, 0, 0, map[string]any{"sort_index": 1.0}},
-		{"thread_name", "", "M", 1, 2, 0, 0, map[string]any{"name": "stage 0"}},
-		{"thread_sort_index", "", "M", 1, 2, 0, 0, map[string]any{"sort_index": 2.0}},
-		{"F0", Forward, "X", 1, 2, 1.5, 2000.001, map[string]any{"step": 3.0, "loss": "NaN"}},
-		{"save\n", Run, "X", 1, 1, 1.5, 0, nil},
-		{"B0", Backward, "X", 1, 2, 3600e6 + 1.5, 0, nil},
+		{"process_name", "", "M", 1, 0, 0, 0, 0, "", map[string]any{"name": `run "demo"`}},
+		{"thread_name", "", "M", 1, 1, 0, 0, 0, "", map[string]any{"name": "run"}},
+		{"thread_sort_index", "", "M", 1, 1, 0, 0, 0, "", map[string]any{"sort_index": 1.0}},
+		{"thread_name", "", "M", 1, 2, 0, 0, 0, "", map[string]any{"name": "stage 0"}},
+		{"thread_sort_index", "", "M", 1, 2, 0, 0, 0, "", map[string]any{"sort_index": 2.0}},
+		{"F0", Forward, "X", 1, 2, 1.5, 2000.001, 0, "", map[string]any{"step": 3.0, "loss": "NaN"}},
+		{"save\n", Run, "X", 1, 1, 1.5, 0, 0, "", nil},
+		{"B0", Backward, "X", 1, 2, 3600e6 + 1.5, 0, 0, "", nil},
 	}, read(t, path))
 }
 
@@ -81,12 +83,63 @@ func TestUnfinishedFile(t *testing.T) {
 	require.NoError(t, w.Close())
 }
 
+func TestFlowAndCounter(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace.json")
+	w, err := Create(path, "p")
+	require.NoError(t, err)
+	at := func(i int) time.Time { return w.start.Add(time.Duration(i) * time.Millisecond) }
+	for i := range 2 {
+		w.Complete("stage 0 send", Send, "x", at(10*i), 2*time.Millisecond, nil)
+		w.Complete("stage 1 receive", Receive, "x", at(10*i+5), time.Millisecond, nil)
+		w.Flow("x", "stage 0 send", at(10*i), "stage 1 receive", at(10*i+5))
+		w.Counter("loss", at(10*i+6), 2.5)
+		w.Counter("loss", at(10*i+7), math.NaN())
+		w.Counter("loss", at(10*i+7), math.Inf(-1))
+	}
+	require.NoError(t, w.Close())
+	var got []decoded
+	for _, e := range read(t, path) {
+		if e.Ph != "M" && e.Ph != "X" {
+			got = append(got, e)
+		}
+	}
+	loss := map[string]any{"loss": 2.5}
+	assert.Equal(t, []decoded{
+		{Name: "x", Cat: Transfer, Ph: "s", Pid: 1, Tid: 1, ID: 1},
+		{Name: "x", Cat: Transfer, Ph: "f", Pid: 1, Tid: 2, ID: 1, Bp: "e", Ts: 5000},
+		{Name: "loss", Ph: "C", Pid: 1, Ts: 6000, Args: loss},
+		{Name: "x", Cat: Transfer, Ph: "s", Pid: 1, Tid: 1, ID: 2, Ts: 10_000},
+		{Name: "x", Cat: Transfer, Ph: "f", Pid: 1, Tid: 2, ID: 2, Bp: "e", Ts: 15_000},
+		{Name: "loss", Ph: "C", Pid: 1, Ts: 16_000, Args: loss},
+	}, got)
+
+	slices := 0
+	_, err = Read(path, func(Event) error { slices++; return nil })
+	require.NoError(t, err)
+	assert.Equal(t, 4, slices, "Read passes slices only")
+	var none *Writer
+	none.Flow("x", "a", at(0), "b", at(1))
+	none.Counter("loss", at(0), 1)
+}
+
+// Files of earlier versions call the category of gradient norms "vote".
+func TestReadLegacyCategory(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace.json")
+	require.NoError(t, os.WriteFile(path, []byte(`[{"name":"thread_name","ph":"M","tid":1,"args":{"name":"stage 0"}},
+{"name":"N0","cat":"vote","ph":"X","tid":1,"ts":0,"dur":1}]`), 0o666))
+	_, err := Read(path, func(e Event) error {
+		assert.Equal(t, GradientNorm, e.Category)
+		return nil
+	})
+	require.NoError(t, err)
+}
+
 // A file that grows too large ends with an event that says so.
 func TestFullFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trace.json")
 	w, err := Create(path, "p")
 	require.NoError(t, err)
-	w.most = 2000
+	w.maxSize = 2000
 	for i := range 100 {
 		w.Complete("a", Run, fmt.Sprint("event ", i), time.Now(), time.Microsecond, nil)
 	}
@@ -99,7 +152,7 @@ func TestFullFile(t *testing.T) {
 
 	w, err = Create(path, "p")
 	require.NoError(t, err)
-	w.most = 2000
+	w.maxSize = 2000
 	for i := range 100 {
 		w.Complete("stage 0", Forward, fmt.Sprint("F", i), time.Now(), time.Microsecond, map[string]any{"batch": i})
 	}

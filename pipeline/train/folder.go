@@ -20,7 +20,7 @@ import (
 const (
 	configFile     = "config.yaml"
 	metricsFile    = "metrics.jsonl"
-	traceFile      = "trace.json"
+	traceFile      = trace.FileName
 	eventsDir      = "tensorboard"
 	checkpointsDir = "checkpoints"
 )
@@ -98,7 +98,7 @@ func (r *run) traceLines() {
 
 // keepTrace renames the trace of a run that is resumed, trace.1.json the first, so that each part of it has its own.
 func keepTrace(dir string) error {
-	parts, err := trace.Parts(dir)
+	parts, err := trace.Earlier(dir)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func keepTrace(dir string) error {
 	if len(parts) > 0 {
 		next = parts[len(parts)-1] + 1
 	}
-	err = os.Rename(filepath.Join(dir, traceFile), filepath.Join(dir, trace.PartName(next)))
+	err = os.Rename(filepath.Join(dir, traceFile), filepath.Join(dir, trace.EarlierName(next)))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

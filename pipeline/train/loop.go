@@ -114,6 +114,7 @@ func (r *run) segment(ctx context.Context) (err error) {
 			return err
 		}
 		r.feeder.release(m.Batch + 1)
+		r.trace.Counter(trace.LossCounter, time.Now(), m.Loss)
 		p, err := r.progress(m)
 		r.last = &p
 		return err

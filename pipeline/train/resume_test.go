@@ -234,14 +234,14 @@ func TestTracesOfEarlierPartsStay(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(c.Run.Dir, "trace.notes.json"), nil, 0o666))
 	leg(t, c, 9)
 	leg(t, c, 0)
-	kept, err := os.ReadFile(filepath.Join(c.Run.Dir, trace.PartName(1)))
+	kept, err := os.ReadFile(filepath.Join(c.Run.Dir, trace.EarlierName(1)))
 	require.NoError(t, err)
 	assert.Equal(t, first, kept)
-	parts, err := trace.Parts(c.Run.Dir)
+	parts, err := trace.Earlier(c.Run.Dir)
 	require.NoError(t, err)
 	assert.Equal(t, []int{1, 2}, parts)
 	batches := 0
-	for _, name := range []string{trace.PartName(1), trace.PartName(2), traceFile} {
+	for _, name := range []string{trace.EarlierName(1), trace.EarlierName(2), traceFile} {
 		s, err := trace.Summarize(filepath.Join(c.Run.Dir, name))
 		require.NoError(t, err)
 		assert.Positive(t, s.Batches, name)
