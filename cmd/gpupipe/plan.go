@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/train"
@@ -50,22 +51,21 @@ func (c *planCommand) Run(a *app) error {
 		return err
 	}
 	s := &status{app: a, silent: c.JSON}
-	o := train.PlanOptions{OpenDevice: func(name string) (device.Device, error) { return c.open(a, name) }, Measure: measure.Options{Modelled: c.Modelled,
-		Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}}
+	o := measure.Options{Modelled: c.Modelled, Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}
 	save := func() error { return nil }
 	if !c.Modelled {
-		o.Measure.Cache = a.measuredCosts()
+		o.Cache = a.measuredCosts()
 		if c.Fresh {
-			o.Measure.Cache.Renew()
+			o.Cache.Renew()
 		}
-		save = o.Measure.Cache.Save
+		save = o.Cache.Save
 		if c.Tune {
 			kernels := a.kernelChoices(s.timing)
-			o.Measure.Tune = kernels
-			save = func() error { return errors.Join(kernels.Save(), o.Measure.Cache.Save()) }
+			o.Tune = kernels
+			save = func() error { return errors.Join(kernels.Save(), o.Cache.Save()) }
 		}
 	}
-	p, err := train.PlanPipeline(a.ctx, config, o)
+	p, err := train.CompareSchedules(a.ctx, config, func(name string) (device.Device, error) { return c.open(a, name) }, o)
 	s.clear()
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ func (a *app) measuredCosts() *measure.Cache {
 }
 
 // plan prints a plan.
-func (a *app) plan(p *train.PipelinePlan) {
+func (a *app) plan(p *layout.Comparison) {
 	numbered := make([]string, len(p.Units))
 	for i, name := range p.Units {
 		numbered[i] = fmt.Sprint(i, " ", name)
@@ -190,16 +190,16 @@ func (a *app) plan(p *train.PipelinePlan) {
 const indent = "          "
 
 // planDevices prints the devices, those that are alike together.
-func (a *app) planDevices(p *train.PipelinePlan) {
+func (a *app) planDevices(p *layout.Comparison) {
 	sharing, what := map[string]int{}, "stages"
-	for _, name := range p.Lines {
+	for _, name := range p.Ranks {
 		sharing[name]++
 	}
 	if p.Replicas > 1 {
 		what = "lines"
 	}
 	alike := map[string][]string{} // names
-	var kinds []train.PlannedDevice
+	var kinds []layout.Device
 	for _, d := range p.Devices {
 		name := d.Name
 		d.Name = ""
@@ -240,7 +240,7 @@ func (a *app) planDevices(p *train.PipelinePlan) {
 }
 
 // recommendation shows the stages of the recommended schedule, why it is and how to take it.
-func (a *app) recommendation(p *train.PipelinePlan) {
+func (a *app) recommendation(p *layout.Comparison) {
 	c := p.Schedules[p.Recommendation]
 	a.printf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason)
 	rows := [][]string{{"STAGE", "DEVICE", "UNITS", "A MICROBATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}
@@ -262,7 +262,7 @@ func (a *app) recommendation(p *train.PipelinePlan) {
 }
 
 // settings are the overrides that make a run what was planned.
-func settings(p *train.PipelinePlan, c partition.Candidate) string {
+func settings(p *layout.Comparison, c partition.Candidate) string {
 	text := fmt.Sprintf(" --set pipeline.schedule=%s --set pipeline.stages=%d", c.Schedule, len(c.Plan.Stages))
 	if c.Chunks > 1 {
 		text += fmt.Sprintf(" --set pipeline.chunks=%d", c.Chunks)

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
-	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -29,7 +29,7 @@ func TestPlan(t *testing.T) {
 	}
 	code, out, errs = command(planArgs("--stages", "2", "--cut", "3", "--json", "--modelled")...)
 	require.Equal(t, exitOK, code, errs)
-	var p train.PipelinePlan
+	var p layout.Comparison
 	require.NoError(t, json.Unmarshal([]byte(out), &p))
 	assert.Equal(t, []int{3}, p.Schedules[0].Plan.Cut)
 	assert.NotEmpty(t, p.Recommended)
@@ -55,7 +55,7 @@ func TestSettingsOfReplicas(t *testing.T) {
 	require.NoError(t, err, printed)
 	assert.Equal(t, devices, c.Pipeline.Devices)
 
-	p := &train.PipelinePlan{Replicas: 2, Lines: devices}
+	p := &layout.Comparison{Replicas: 2, Ranks: devices}
 	assert.Equal(t, []string{"null:1", "null:0", "null:0", "null:2"}, p.DevicesOf(&partition.Plan{Devices: []int{1, 0}}), "an order of another")
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/lock"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
@@ -23,7 +24,7 @@ type Train func(context.Context, config.Config, train.Options) (train.Result, er
 // Options are what a study needs besides its grid.
 type Options struct {
 	Jobs       int // runs at a time; 0: one
-	OpenDevice train.OpenDevice
+	OpenDevice layout.OpenDevice
 	OpenWorker train.OpenWorker // see train.Options
 	Train      Train            // nil: train.Run
 	Progress   func(Progress)   // from one goroutine; nil: none

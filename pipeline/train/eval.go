@@ -12,6 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
@@ -121,7 +122,7 @@ type EvalOptions struct {
 	SeqLen     int      // 0: the model's context
 	BatchSize  int      // sequences at a time
 	Device     string
-	OpenDevice OpenDevice
+	OpenDevice layout.OpenDevice
 	Execute    engine.Executor // nil: runtime/exec
 	Progress   func(done, total int64)
 	Note       func(format string, args ...any) // messages for the user; nil: none

@@ -9,8 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
-	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
@@ -20,7 +20,7 @@ import (
 )
 
 // sized opens null devices whose memory is by name; what is not named has no bound.
-func sized(budgets map[string]int64) OpenDevice {
+func sized(budgets map[string]int64) layout.OpenDevice {
 	return func(name string) (device.Device, error) {
 		return null.New(null.Options{Name: name, MemoryBudget: budgets[name]}), nil
 	}
@@ -31,7 +31,7 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 	replicas := []string{"pipeline.replicas=2", "pipeline.schedule=1f1b", "pipeline.recompute=never", "train.steps=2", "train.eval_every=0",
 		"pipeline.devices=[null:0, null:1, null:2, null:3]"}
 	c := planned(t, replicas...)
-	free, err := partitionModel(context.Background(), c, c.Model.Config, task{}, nulls(4, 0), measure.Options{})
+	free, err := layout.Task{Config: c, Model: c.Model.Config}.Partition(context.Background(), nulls(4, 0), measure.Options{})
 	require.NoError(t, err)
 	assert.Equal(t, "null:0 and null:2", free.Stages[0].Device)
 	small := map[string]int64{"null:2": free.Stages[0].Memory.Total() * 9 / 10}
@@ -43,7 +43,7 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 	assert.Equal(t, n.start.Lines[0].Units, n.start.Lines[2].Units)
 	assert.LessOrEqual(t, n.start.Lines[2].Memory.Total, small["null:2"])
 
-	p, err := PlanPipeline(context.Background(), c, PlanOptions{OpenDevice: sized(small)})
+	p, err := CompareSchedules(context.Background(), c, sized(small), measure.Options{})
 	require.NoError(t, err)
 	require.Len(t, p.Devices, 4)
 	for i, d := range p.Devices {
@@ -115,22 +115,4 @@ func TestLinesOfOneDeviceFitWithoutTheFastestKernels(t *testing.T) {
 	_, _, err = start(100, static-1)
 	require.ErrorIs(t, err, exec.ErrTooLarge)
 	assert.ErrorContains(t, err, fmt.Sprintf("%d bytes needed together", static), "what is needed at least")
-}
-
-// The worst of all replicas counts; alike ones change nothing.
-func TestAsOneReplica(t *testing.T) {
-	line := func(name string, memory int64, forward float64, l partition.Link) partition.Device {
-		return partition.Device{Name: name, Memory: memory, Times: []partition.Time{{Forward: forward, Backward: 2 / forward}}, Link: l}
-	}
-	fast, slow := partition.Link{Latency: 1, Bandwidth: 8}, partition.Link{Latency: 2, Bandwidth: 4}
-	one := []partition.Device{line("a", 100, 1, fast), line("b", 0, 2, fast), line("a", 100, 1, fast)}
-	assert.Equal(t, one, asOneReplica(one, 3))
-	shared := line("a", 50, 1, fast)
-	shared.Lines = 4
-	assert.Equal(t, []partition.Device{shared, shared},
-		asOneReplica([]partition.Device{line("a", 100, 1, fast), line("a", 100, 1, fast), line("a", 100, 1, fast), line("a", 100, 1, fast)}, 2))
-	assert.Equal(t, []partition.Device{
-		{Name: "a and c", Memory: 50, Times: []partition.Time{{Forward: 4, Backward: 2}}, Link: slow, Lines: 2},
-		{Name: "b and a", Memory: 50, Times: []partition.Time{{Forward: 2, Backward: 2}}, Link: fast, Lines: 2}},
-		asOneReplica([]partition.Device{line("a", 100, 1, fast), line("b", 0, 2, fast), line("c", 70, 4, slow), line("a", 100, 1, fast)}, 2))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
@@ -110,7 +111,7 @@ type reader interface {
 }
 
 // NewGenerator loads a model for sampling. It takes over src, also on error.
-func NewGenerator(src *Source, dev string, open OpenDevice, execute engine.Executor) (*Generator, error) {
+func NewGenerator(src *Source, dev string, open layout.OpenDevice, execute engine.Executor) (*Generator, error) {
 	g, r, err := src.reader()
 	if err != nil {
 		return nil, errors.Join(usererror.New(err), src.Close())

@@ -16,6 +16,7 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -63,7 +64,7 @@ func newExact(t *testing.T, c config.Config) *exact {
 	d, err := openCorpus(context.Background(), c, tok, 1, nil, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, d.close()) })
-	o, err := newOptimizer(c, c.Model.Config, nil)
+	o, err := layout.NewOptimizer(c, c.Model.Config, nil)
 	require.NoError(t, err)
 	x := &exact{c, d, o, map[string]*graph.Graph{}, map[string]*graph.Tensor{}}
 	builds := map[string]func() (*graph.Graph, error){

@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/wasm"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -44,7 +45,7 @@ func openModel(c config.Config, h *hooks) (model.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return inPrecision(c, m)
+	return layout.InPrecision(c, m)
 }
 
 // modelHook is the module that writes the model; nil: none does.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -193,7 +194,7 @@ func TestGenerateWithAWrittenModel(t *testing.T) {
 
 func TestAWrittenModelIsPlanned(t *testing.T) {
 	c := written(t, t.TempDir(), gpt2(t), "pipeline.stages=2")
-	p, err := PlanPipeline(context.Background(), c, PlanOptions{OpenDevice: openNull, Measure: measure.Options{Modelled: true}})
+	p, err := CompareSchedules(context.Background(), c, openNull, measure.Options{Modelled: true})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"embed", "h.0", "h.1", "head"}, p.Units)
 	assert.NotEmpty(t, p.Recommended)
@@ -212,7 +213,7 @@ func TestOptimizersOfAWrittenModel(t *testing.T) {
 	m, err := openModel(c, h)
 	require.NoError(t, err)
 	require.NoError(t, h.close())
-	o, err := newOptimizer(c, m, nil)
+	o, err := layout.NewOptimizer(c, m, nil)
 	require.NoError(t, err)
 	var state []string
 	for _, v := range o.State() {

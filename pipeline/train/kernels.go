@@ -18,7 +18,7 @@ const kernelsFile = "kernels.json"
 
 // kernels is the content of kernelsFile.
 func (r *run) kernels() []byte {
-	if r.Tune == nil || r.untuned {
+	if r.Tune == nil || r.layout.Static {
 		return nil
 	}
 	out, err := json.MarshalIndent(r.Tune.Used(), "", " ")
@@ -33,7 +33,7 @@ func (r *run) keepKernels() error {
 	if r.Tune == nil {
 		return nil
 	}
-	if n := r.Tune.Strays(); n > 0 && !r.untuned {
+	if n := r.Tune.Strays(); n > 0 && !r.layout.Static {
 		r.Report.Note("%d kernels are not those that the run began with, since the device, its driver or gpupipe has changed: it goes on, but not to the same bits", n)
 	}
 	path := filepath.Join(r.Run.Dir, kernelsFile)

@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
-	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
-	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -53,16 +51,13 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 			defer func() { require.NoError(t, h.close()) }()
 			hooked, err := newTask(context.Background(), c, h, c.Model.Config, nil)
 			require.NoError(t, err)
-			plan, err := partitionModel(context.Background(), c, c.Model.Config, hooked, nulls(c.Pipeline.Stages, 0), measure.Options{})
+			job := layout.Task{Config: c, Model: c.Model.Config, Loss: hooked.build(), Inputs: hooked.inputs}
+			plan, err := job.Partition(context.Background(), nulls(c.Pipeline.Stages, 0), measure.Options{})
 			require.NoError(t, err)
-			o := engineOptions(c, c.Model.Config)
-			o.Loss, o.Inputs = hooked.build(), hooked.inputs
-			o.Schedule = computation(c, plan)
-			o.Cut, o.Recompute, o.Devices = plan.Cut, plan.Recompute, nulls(c.Pipeline.Stages*c.Pipeline.Replicas, 0)
-			o.Optimizer, err = newOptimizer(c, c.Model.Config, nil)
+			devices := nulls(c.Pipeline.Stages*c.Pipeline.Replicas, 0)
+			optimizer, err := layout.NewOptimizer(c, c.Model.Config, nil)
 			require.NoError(t, err)
-			o.Execute = engine.Execute(nil, 0)
-			e, err := engine.New(o)
+			e, _, err := job.Choose(context.Background(), optimizer, devices, layout.Options{Note: Silent{}.Note})
 			require.NoError(t, err)
 			for s, stage := range plan.Stages {
 				line := e.Lines()[s]
@@ -72,84 +67,12 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 	}
 }
 
-// runs is a device that counts, and may pretend to compute.
-type runs struct {
-	*null.Device
-	n int
-}
-
-func (r *runs) Info() device.Info {
-	return device.Info{Name: "webgpu:0", Adapter: "pretended", Kind: device.Discrete}
-}
-
-func (r *runs) Run(l device.Loaded) error { r.n++; return r.Device.Run(l) }
-
-// A cut that is given is measured as well: what is predicted of it is compared with the run.
-func TestPartitionMeasuresOnce(t *testing.T) {
-	cache := measure.NewCache()
-	for i, cut := range []string{"pipeline.cut=[]", "pipeline.cut=[3]"} {
-		dev := &runs{Device: null.New(null.Options{})}
-		c := planned(t, cut)
-		plan, err := partitionModel(context.Background(), c, c.Model.Config, task{}, []device.Device{dev, dev}, measure.Options{Cache: cache})
-		require.NoError(t, err)
-		assert.Len(t, plan.Cut, 1)
-		assert.Equal(t, i == 0, dev.n > 0, cut)
-		assert.Equal(t, []int{0, 1}, plan.Devices)
-	}
-}
-
-func TestPartitionThatDoesNotFitIsAMistake(t *testing.T) {
-	c := planned(t)
-	free, err := partitionModel(context.Background(), c, c.Model.Config, task{}, nulls(2, 0), measure.Options{})
-	require.NoError(t, err)
-	tight, err := partitionModel(context.Background(), c, c.Model.Config, task{}, nulls(2, free.Largest()-1), measure.Options{})
-	require.NoError(t, err)
-	assert.Less(t, tight.Largest(), free.Largest())
-	_, err = partitionModel(context.Background(), c, c.Model.Config, task{}, nulls(2, free.Largest()/10), measure.Options{})
-	assert.IsType(t, new(usererror.Error), err)
-	var infeasible *partition.InfeasibleError
-	require.ErrorAs(t, err, &infeasible)
-	assert.ErrorContains(t, err, fmt.Sprint(free.Largest()/10, " available"))
-}
-
-func TestPlanPipeline(t *testing.T) {
-	opened := map[string]int{}
-	open := func(name string) (device.Device, error) {
-		opened[name]++
-		return null.New(null.Options{Name: name}), nil
-	}
-	p, err := PlanPipeline(context.Background(), planned(t, "pipeline.devices=[null:0, null:1]", "pipeline.error_feedback=true", "pipeline.schedule=2bw", "pipeline.memory=1GiB"),
-		PlanOptions{OpenDevice: open})
-	require.NoError(t, err)
-	assert.Equal(t, map[string]int{"null:0": 1, "null:1": 1}, opened)
-	assert.True(t, p.Modelled)
-	var names []string
-	for _, c := range p.Schedules {
-		names = append(names, c.Schedule)
-		require.NotNil(t, c.Plan, "%s: %s", c.Schedule, c.Problem)
-		assert.Positive(t, c.Plan.TokensPerSec)
-		assert.EqualValues(t, 1<<30, c.Plan.Stages[0].Available)
-	}
-	assert.Equal(t, []string{"gpipe", "1f1b", "interleaved", "zb-h1", "2bw"}, names)
-	assert.Greater(t, p.Schedules[4].Plan.Stages[0].Memory.Optimizer, p.Schedules[1].Plan.Stages[0].Memory.Optimizer, "the correction has a buffer")
-	assert.Equal(t, 16*32, p.Tokens)
-	assert.NotEmpty(t, p.Recommended)
-
-	p, err = PlanPipeline(context.Background(), planned(t, "train.microbatches=1", "pipeline.stages=1", "pipeline.memory=1KiB"), PlanOptions{OpenDevice: open})
-	require.NoError(t, err)
-	assert.Equal(t, -1, p.Recommendation)
-	assert.Contains(t, p.Schedules[0].Problem, "stage 0 (embed to head) does not fit")
-	_, err = PlanPipeline(context.Background(), planned(t), PlanOptions{OpenDevice: func(string) (device.Device, error) { return nil, fmt.Errorf("none here") }})
-	assert.EqualError(t, err, "pipeline.devices: none here")
-	assert.IsType(t, new(usererror.Error), err)
-}
-
 // A plan reckons with the loss that a module writes and with what it reads: tensors of any number of rows will do.
 func TestPlansOfRunsWithHooks(t *testing.T) {
 	dir := t.TempDir()
 	head := func(overrides ...string) (float64, error) {
 		c := planned(t, append([]string{"pipeline.devices=[null:0]", "data.aligned=[" + positions(t, dir, 3) + "]"}, overrides...)...)
-		p, err := PlanPipeline(context.Background(), c, PlanOptions{OpenDevice: openNull, Measure: measure.Options{Modelled: true}})
+		p, err := CompareSchedules(context.Background(), c, openNull, measure.Options{Modelled: true})
 		if err != nil {
 			return 0, err
 		}

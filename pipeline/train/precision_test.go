@@ -7,12 +7,8 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
-	"github.com/gpupipe/gpupipe/pipeline/measure"
-	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -115,45 +111,4 @@ func TestPrecisionLearnsTheSame(t *testing.T) {
 			assert.Less(t, math.Abs(losses[precision][i]-want), 0.01*want, "%s: step %d", precision, i+1)
 		}
 	}
-}
-
-// Of a model whose layers outweigh its logits, plans have less than 0.58 of the activations.
-func TestPlannedActivationsInPrecision(t *testing.T) {
-	activations := func(precision string) (sum int64) {
-		c := planned(t, "train.precision="+precision, "model={vocab_size: 512, d_model: 256, n_layers: 8, n_heads: 4, d_ff: 688, seq_len: 64}")
-		m, err := inPrecision(c, c.Model.Config)
-		require.NoError(t, err)
-		p, err := partitionModel(context.Background(), c, m, task{}, nulls(2, 0), measure.Options{Modelled: true})
-		require.NoError(t, err)
-		for _, s := range p.Stages {
-			sum += s.Memory.Activations
-		}
-		return sum
-	}
-	f32 := activations("f32")
-	for _, precision := range []string{"f16", "bf16"} {
-		assert.Less(t, activations(precision), f32*58/100, precision)
-	}
-}
-
-// What is said of a precision names the devices that have nothing for it.
-func TestPrecisionOn(t *testing.T) {
-	limits := target.DefaultLimits()
-	limits.Cooperative = []target.CooperativeMatrix{{M: 16, N: 16, K: 16, Input: "f16", Result: "f32"}}
-	devices := append(nulls(2, 0), null.New(null.Options{Name: "able", Limits: &limits}))
-	assert.Empty(t, precisionOn(graph.F32, devices))
-	assert.Contains(t, precisionOn(graph.F16, devices), "matrix units for f16: on null:0, null:1")
-	assert.Contains(t, precisionOn(graph.BF16, devices), "matrix units for bf16: on null:0, null:1, able")
-	assert.NotContains(t, precisionOn(graph.F16, devices[2:]), "units")
-}
-
-// bare is a model whose last unit has no parameters.
-type bare struct{ model.Config }
-
-func (bare) Reads(int, int) []model.Parameter { return nil }
-
-func TestF16WantsAParameterAtTheLoss(t *testing.T) {
-	c := demo(t, t.TempDir(), "train.precision=f16")
-	_, err := inPrecision(c, bare{c.Model.Config})
-	assert.ErrorContains(t, err, "train.precision: found f16, expected f32 or bf16: the last unit of the model, head, has no parameter")
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
@@ -35,7 +36,7 @@ func killed(op string) error {
 }
 
 // worker lets a device count as a process.
-func worker(open OpenDevice) OpenWorker {
+func worker(open layout.OpenDevice) OpenWorker {
 	return func(name string, _ time.Duration) (device.Device, error) { return open(name) }
 }
 

@@ -13,12 +13,11 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
-	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/tune"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
@@ -26,7 +25,7 @@ import (
 // Options are what a run needs besides its config.
 type Options struct {
 	Resume     bool // continue from the latest good checkpoint of run.dir; without one, start
-	OpenDevice OpenDevice
+	OpenDevice layout.OpenDevice
 	OpenWorker OpenWorker      // nil: pipeline.isolate: process cannot be asked for
 	Execute    engine.Executor // nil: runtime/exec
 	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run keeps the choices that it
@@ -92,23 +91,21 @@ type run struct {
 	result Result
 	start  Start
 
-	hooks      *hooks
-	model      model.Model
-	data       *corpus
-	source     engine.Source
-	feeder     *feeder                // nil: no hook works on batches
-	states     map[*loadedHook][]byte // to go on from, of those that do
-	leftOut    int64                  // batches, before the run goes on
-	weights    *weights               // to start from
-	optimizer  *optim.Optimizer
-	devices    []device.Device // one a line of the pipeline
-	unhook     []func() bool   // nil: the first step on the devices is done; see hasten
-	left       bool            // the run was interrupted before that step was done
-	layout     *engine.Options // of the engine, once it is known; a restart keeps it
-	untuned    bool            // for want of memory the choice of kernels is the static one
-	engine     *engine.Engine
-	prediction *partition.Plan // of the time of a step; nil: none was made
-	profiling  *profiling      // nil: none
+	hooks     *hooks
+	model     model.Model
+	data      *corpus
+	source    engine.Source
+	feeder    *feeder                // nil: no hook works on batches
+	states    map[*loadedHook][]byte // to go on from, of those that do
+	leftOut   int64                  // batches, before the run goes on
+	weights   *weights               // to start from
+	optimizer *optim.Optimizer
+	devices   []device.Device // one a line of the pipeline
+	unhook    []func() bool   // nil: the first step on the devices is done; see hasten
+	left      bool            // the run was interrupted before that step was done
+	layout    *layout.Layout  // once it is known; a restart keeps it
+	engine    *engine.Engine
+	profiling *profiling // nil: none
 
 	folder folder
 	store  *checkpoint.Store
@@ -147,7 +144,7 @@ func (r *run) openHooks(ctx context.Context) (err error) {
 
 // openRate opens the module that sets the learning rate, if there is one.
 func (r *run) openRate(ctx context.Context) error {
-	return r.hooks.openRate(ctx, rateSchedule(r.Config))
+	return r.hooks.openRate(ctx, layout.RateSchedule(r.Config))
 }
 
 // plan opens the devices and asks them how the pipeline fits.
@@ -171,7 +168,7 @@ func (r *run) announce(context.Context) error {
 		return nil
 	}
 	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Lines(), Parameters: r.model.Count(), Optimizer: r.optimizer.String(),
-		Precision: precisionOn(r.Train.DType(), r.devices), Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
+		Precision: layout.DescribePrecision(r.Train.DType(), r.devices), Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	for i, dev := range r.devices {
 		r.start.Lines[i].Allocated, r.start.Lines[i].Staging = dev.Allocated()
 	}
@@ -185,14 +182,6 @@ func (r *run) announce(context.Context) error {
 	return nil
 }
 
-// planError tells a model that is too large, which is the user's to mend, from a device that fails.
-func planError(err error) error {
-	if errors.Is(err, exec.ErrTooLarge) || errors.Is(err, device.ErrOutOfMemory) {
-		return usererror.New(err)
-	}
-	return err
-}
-
 // load brings the programs and the initial state to the devices.
 func (r *run) load(ctx context.Context) error {
 	r.hastenEngine(ctx)
@@ -200,7 +189,7 @@ func (r *run) load(ctx context.Context) error {
 		return err
 	}
 	if err := r.engine.Load(); err != nil {
-		return planError(err)
+		return layout.MarkTooLarge(err)
 	}
 	return r.weights.toPipeline(r.engine, r.Pipeline.Delay)
 }
@@ -262,8 +251,8 @@ func (r *run) finish() error {
 	if err := r.writeProfile(r.step, true); err != nil {
 		return err
 	}
-	if r.prediction != nil && r.pace.best > 0 {
-		r.Report.Note("speed: %s", r.prediction.Compare(float64(r.Train.BatchSize*r.Model.SeqLen)/r.pace.best))
+	if r.layout != nil && r.layout.Prediction != nil && r.pace.best > 0 {
+		r.Report.Note("speed: %s", r.layout.Prediction.Compare(float64(r.Train.BatchSize*r.Model.SeqLen)/r.pace.best))
 	}
 	if r.step == 0 || !r.folder.begun {
 		return nil

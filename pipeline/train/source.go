@@ -16,6 +16,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -234,7 +235,7 @@ type loaded struct {
 func (l loaded) Close() error { return errors.Join(l.Session.Close(), l.dev.Close()) }
 
 // load brings the model to a device, with programs to run it.
-func (src *Source) load(name string, open OpenDevice, execute engine.Executor, graphs map[string]*graph.Graph) (s engine.Session, err error) {
+func (src *Source) load(name string, open layout.OpenDevice, execute engine.Executor, graphs map[string]*graph.Graph) (s engine.Session, err error) {
 	if execute == nil {
 		execute = engine.Execute(nil, 0)
 	}
@@ -249,7 +250,7 @@ func (src *Source) load(name string, open OpenDevice, execute engine.Executor, g
 	}()
 	planned, err := execute(dev, graphs, nil)
 	if err != nil {
-		return nil, planError(fmt.Errorf("%s: %w", dev.Info().Name, err))
+		return nil, layout.MarkTooLarge(fmt.Errorf("%s: %w", dev.Info().Name, err))
 	}
 	session, err := planned.Load()
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -38,7 +39,7 @@ type TopKOptions struct {
 	SeqLen     int      // of the windows; 0: the model's context
 	BatchSize  int      // windows at a time
 	Device     string
-	OpenDevice OpenDevice
+	OpenDevice layout.OpenDevice
 	Execute    engine.Executor // nil: runtime/exec
 	Progress   func(done, total int64)
 	Note       func(format string, args ...any) // messages for the user; nil: none

@@ -7,6 +7,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 )
 
 // Weights is a version of a run's weights at a step t. Without delay both are the same.
@@ -42,7 +43,7 @@ func (src *Source) Choose(w Weights, note func(format string, args ...any)) erro
 
 // settle makes the weights y of those that are pending and of what the correction remembers.
 func (src *Source) settle() error {
-	o, err := newOptimizer(*src.config, src.Model, nil)
+	o, err := layout.NewOptimizer(*src.config, src.Model, nil)
 	if err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(src.Dir, keptConfig), err)
 	}

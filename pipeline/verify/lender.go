@@ -3,13 +3,13 @@ package verify
 import (
 	"errors"
 
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 // lender keeps devices open from one run to the next, so that each kernel is compiled once a line.
 type lender struct {
-	open    train.OpenDevice
+	open    layout.OpenDevice
 	devices map[string][]device.Device // by name, in the order in which a run asks for them
 }
 
@@ -28,7 +28,7 @@ func (l *lender) nth(name string, n int) (device.Device, error) {
 }
 
 // opener is an OpenDevice for one run: lines of one name get different devices, the same ones in every run.
-func (l *lender) opener() train.OpenDevice {
+func (l *lender) opener() layout.OpenDevice {
 	given := map[string]int{}
 	return func(name string) (device.Device, error) {
 		dev, err := l.nth(name, given[name])

@@ -12,14 +12,14 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/usererror"
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 // Options say on what to verify, and how thoroughly.
 type Options struct {
 	Devices    []string // as users name them: a stage each, in turn; none: the default device
-	OpenDevice train.OpenDevice
+	OpenDevice layout.OpenDevice
 	Quick      bool                               // fewer cases
 	Batches    int                                // that each run trains; 0: 20, or 10 if quick
 	Filter     string                             // only cases whose claim or name contains it

@@ -1,4 +1,4 @@
-package train
+package layout
 
 import (
 	"fmt"
@@ -21,8 +21,8 @@ func lossScale(t config.Train) *optim.LossScale {
 	return &optim.LossScale{Initial: t.LossScale.Initial, GrowthEvery: t.LossScale.GrowthEvery}
 }
 
-// precisionOn says how devices compute in a precision; nothing of f32.
-func precisionOn(d graph.DType, devices []device.Device) string {
+// DescribePrecision describes how devices compute in a precision. It is empty for f32.
+func DescribePrecision(d graph.DType, devices []device.Device) string {
 	if d == graph.F32 {
 		return ""
 	}
@@ -39,8 +39,8 @@ func precisionOn(d graph.DType, devices []device.Device) string {
 	return text
 }
 
-// inPrecision is a model as the config trains it.
-func inPrecision(c config.Config, m model.Model) (model.Model, error) {
+// InPrecision returns the model in the config's precision.
+func InPrecision(c config.Config, m model.Model) (model.Model, error) {
 	last := m.Units() - 1
 	if c.Train.DType() == graph.F16 && len(m.Reads(last, last+1)) == 0 {
 		return nil, usererror.Errorf("train.precision: found f16, expected f32 or bf16: the last unit of the model, %s, has no parameter, and the loss scale is kept with those",

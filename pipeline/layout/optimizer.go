@@ -1,24 +1,16 @@
-package train
+package layout
 
 import (
-	"context"
-
 	"github.com/gpupipe/gpupipe/graph/model"
-	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 )
 
-func (r *run) makeOptimizer(context.Context) (err error) {
-	r.optimizer, err = newOptimizer(r.Config, r.model, r.hooks.factor())
-	return usererror.New(err)
-}
-
-// newOptimizer applies the config's optimizer to the model: what is for hidden layers' matrices takes those that are neither in the first
-// unit nor in the last; weight decay acts on matrices (and on what has more axes), embeddings included, and not on norms and biases.
-// factor is that on learning rates; nil: the schedule's.
-func newOptimizer(c config.Config, m model.Model, factor func(step int) float64) (*optim.Optimizer, error) {
-	layout := engineOptions(c, m)
+// NewOptimizer applies the config's optimizer to the model's parameters. Matrices of hidden layers are those outside the
+// first and the last unit. Weight decay acts on tensors of two or more axes, embeddings included, and not on norms and
+// biases. factor returns the factor on learning rates of a step; nil: the schedule's.
+func NewOptimizer(c config.Config, m model.Model, factor func(step int) float64) (*optim.Optimizer, error) {
+	layout := EngineOptions(c, m)
 	o, a := c.Optimizer, c.Optimizer.AdamW
 	var params []optim.Param
 	first, last := m.UnitScope(0), m.UnitScope(m.Units()-1)
@@ -35,12 +27,12 @@ func newOptimizer(c config.Config, m model.Model, factor func(step int) float64)
 		Clip: c.Train.GradClip, AdamW: optim.AdamWConfig{LR: a.LR, Betas: a.Betas, Eps: a.Eps}, Loss: model.LossVariable, LossContributions: layout.LossContributions(),
 		Delay: c.Pipeline.Delay, Correction: c.Pipeline.Correction, DCLambda: o.DCLambda, SkipNonfinite: c.Train.Nonfinite == config.Skip,
 		LossScale: lossScale(c.Train),
-		Schedule:  rateSchedule(c), Factor: factor,
+		Schedule:  RateSchedule(c), Factor: factor,
 	}, params)
 }
 
-// rateSchedule is the course of the learning rate that the config asks for.
-func rateSchedule(c config.Config) optim.Schedule {
+// RateSchedule is the config's schedule of the learning rate.
+func RateSchedule(c config.Config) optim.Schedule {
 	l := c.LR
 	return optim.Schedule{Name: l.Schedule, Steps: c.Train.Steps, Warmup: l.Warmup, MinRatio: l.MinRatio, Decay: l.Decay}
 }

@@ -1,0 +1,183 @@
+package layout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// OpenDevice opens a device by the name that users write. Only commands know the backends.
+type OpenDevice func(name string) (device.Device, error)
+
+// Comparison is how a task's model can be spread over its devices, by schedule.
+type Comparison struct {
+	Parameters     int64                 `json:"parameters"`
+	Precision      string                `json:"precision,omitempty"` // how devices compute, if not in f32
+	Units          []string              `json:"units"`               // by name
+	Sequences      int                   `json:"sequences"`           // per microbatch
+	Microbatches   int                   `json:"microbatches"`        // per replica
+	Tokens         int                   `json:"tokens"`              // per batch
+	Replicas       int                   `json:"replicas"`
+	Devices        []Device              `json:"devices"`  // one per rank
+	Ranks          []string              `json:"lines"`    // device names by rank, as configured: the stages of one replica after another
+	Modelled       bool                  `json:"modelled"` // times are estimates
+	Schedules      []partition.Candidate `json:"schedules"`
+	Recommended    string                `json:"recommended,omitempty"`
+	Recommendation int                   `json:"-"` // index in Schedules; −1: none
+	Reason         string                `json:"reason"`
+}
+
+// DevicesOf returns the ranks' device names in a plan's order of the stages, as in pipeline.devices.
+func (p *Comparison) DevicesOf(plan *partition.Plan) (names []string) {
+	for replica := range p.Replicas {
+		for _, d := range plan.Devices {
+			names = append(names, p.Ranks[replica*len(plan.Devices)+d])
+		}
+	}
+	return names
+}
+
+// Device is the device of one rank, and the times of the model's units on it.
+type Device struct {
+	device.Info
+	Memory int64          `json:"memory"` // bytes; 0: not known
+	Units  []Unit         `json:"units"`
+	Link   partition.Link `json:"link"`
+}
+
+// Unit is the time of a unit in seconds, and the number of units of its kind.
+type Unit struct {
+	Name  string `json:"name"`
+	Alike int    `json:"alike"` // itself included
+	partition.Time
+}
+
+// Compare plans the task with each schedule. Replicas run in parallel, but take turns on shared devices. A schedule that
+// is not possible says why; Compare returns no error if none is possible.
+func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (p *Comparison, err error) {
+	c, m := t.Config, t.Model
+	devices, err := openOnce(open, c.Pipeline)
+	defer func() {
+		if e := closeAll(devices); err == nil {
+			err = e
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	if o.Cache == nil { // the schedules share forward and backward passes
+		o.Cache = measure.NewCache()
+	}
+	p = &Comparison{Parameters: m.Count(), Precision: DescribePrecision(c.Train.DType(), devices), Sequences: c.Rows(),
+		Microbatches: c.MicrobatchesPerReplica(), Tokens: int(c.BatchTokens()), Replicas: c.Pipeline.Replicas}
+	for u := range m.Units() {
+		p.Units = append(p.Units, m.UnitScope(u))
+	}
+	for _, dev := range devices {
+		p.Ranks = append(p.Ranks, dev.Info().Name)
+	}
+	known := map[int]partition.Problem{} // by delay: the optimizer differs
+	for _, v := range variants(c) {
+		variant := t
+		variant.Config = v
+		problem, ok := known[v.Pipeline.Delay]
+		if !ok {
+			if problem, p.Modelled, err = variant.problem(ctx, devices, o); err != nil {
+				return nil, err
+			}
+			known[v.Pipeline.Delay] = problem
+		}
+		candidate := partition.Candidate{Schedule: v.Pipeline.Schedule, Chunks: v.Pipeline.Chunks, Delay: v.Pipeline.Delay}
+		if plan, err := choosePlan(v, problem); err == nil {
+			candidate.Plan = &plan
+		} else {
+			candidate.Problem = err.Error()
+		}
+		p.Schedules = append(p.Schedules, candidate)
+		p.Devices = describeDevices(m, devices, problem)
+	}
+	if p.Recommendation, p.Reason = partition.Recommend(p.Schedules); p.Recommendation >= 0 {
+		p.Recommended = p.Schedules[p.Recommendation].Schedule
+	}
+	return p, nil
+}
+
+// variants are the config with each possible schedule, its own included.
+func variants(c config.Config) (vs []config.Config) {
+	names := []string{"gpipe", "1f1b", "interleaved", "zb-h1", config.Schedule2BW}
+	if c.Pipeline.Stages == 1 {
+		names = []string{"1f1b", config.Schedule2BW} // the order of one stage's work does not matter, only the delay
+	}
+	for _, name := range names {
+		v := c
+		v.Pipeline.Schedule, v.Pipeline.Chunks, v.Pipeline.Delay = name, 1, 0
+		switch name {
+		case "interleaved":
+			v.Pipeline.Chunks = max(2, c.Pipeline.Chunks)
+		case config.Schedule2BW:
+			v.Pipeline.Delay = 1
+		}
+		if v.Pipeline.Delay == 0 {
+			v.Pipeline.Correction, v.Pipeline.ErrorFeedback = config.CorrectionNone, false
+		}
+		vs = append(vs, v)
+	}
+	if c.Pipeline.HasScheduleFile() {
+		vs = append(vs, c)
+	}
+	return vs
+}
+
+// openOnce opens the device of each rank. Ranks whose devices have the same name share one.
+func openOnce(open OpenDevice, p config.Pipeline) (devices []device.Device, err error) {
+	byName := map[string]device.Device{}
+	for i := range p.Stages * p.Replicas {
+		name := ""
+		if len(p.Devices) > 0 {
+			name = p.Devices[i%len(p.Devices)]
+		}
+		if byName[name] == nil {
+			if byName[name], err = open(name); err != nil {
+				return devices, usererror.New(fmt.Errorf("pipeline.devices: %w", err))
+			}
+		}
+		devices = append(devices, byName[name])
+	}
+	return devices, nil
+}
+
+// closeAll closes devices, each once.
+func closeAll(devices []device.Device) (err error) {
+	for i, dev := range devices {
+		if !slices.Contains(devices[:i], dev) {
+			err = errors.Join(err, dev.Close())
+		}
+	}
+	return err
+}
+
+// describeDevices lists the devices with the times of the model's units.
+func describeDevices(m model.Model, devices []device.Device, p partition.Problem) (all []Device) {
+	alike := map[int]int{}
+	for u := range m.Units() {
+		alike[m.Like(u)]++
+	}
+	for i, d := range p.Devices {
+		dev := Device{Info: devices[i].Info(), Memory: d.Memory, Link: d.Link}
+		for u := range m.Units() {
+			if n := alike[u]; n > 0 {
+				dev.Units = append(dev.Units, Unit{m.UnitScope(u), n, d.Times[u]})
+			}
+		}
+		all = append(all, dev)
+	}
+	return all
+}

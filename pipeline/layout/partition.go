@@ -1,0 +1,67 @@
+package layout
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// Partition decides where the model is cut and which stages recompute, on the devices of the ranks in their order. It
+// keeps a cut that the config sets.
+func (t Task) Partition(ctx context.Context, devices []device.Device, o measure.Options) (partition.Plan, error) {
+	problem, _, err := t.problem(ctx, devices, o)
+	if err != nil {
+		return partition.Plan{}, err
+	}
+	problem.KeepOrder = true
+	plan, err := choosePlan(t.Config, problem)
+	return plan, usererror.New(err)
+}
+
+// problem measures the units on the devices, one device per rank. It reports whether times are modelled.
+func (t Task) problem(ctx context.Context, devices []device.Device, o measure.Options) (partition.Problem, bool, error) {
+	c := t.Config
+	optimizer, err := NewOptimizer(c, t.Model, nil)
+	if err != nil {
+		return partition.Problem{}, false, usererror.New(err)
+	}
+	o.Staged = c.Pipeline.Isolate == config.IsolateProcess // devices in different processes share no memory
+	target := measure.Target{Model: t.Model, Batch: c.Rows(), Optimizer: optimizer, Loss: t.Loss, Inputs: t.Inputs}
+	p, modelled, err := target.Problem(ctx, devices, o)
+	for i := range p.Devices {
+		p.Devices[i].Memory = cmp.Or(c.Pipeline.MemoryBytes(), p.Devices[i].Memory)
+	}
+	return p, modelled, MarkTooLarge(err)
+}
+
+// choosePlan solves a problem for the config's schedule. All its errors are the user's. Split backward passes take more
+// memory, and are not chosen where devices are short of it.
+func choosePlan(c config.Config, p partition.Problem) (partition.Plan, error) {
+	p.Devices = asOneReplica(p.Devices, c.Pipeline.Stages)
+	if splitsBackward(c) {
+		if plan, err := chooseFor(c, p, splitBackward(c)); err == nil && !slices.Contains(plan.Recompute, true) {
+			return plan, nil
+		}
+	}
+	return chooseFor(c, p, c.Schedule)
+}
+
+func chooseFor(c config.Config, p partition.Problem, s engine.Schedule) (partition.Plan, error) {
+	g, err := s(partition.Batches)
+	if err != nil {
+		return partition.Plan{}, err
+	}
+	if p.Schedule, err = g.Schedule(); err != nil {
+		return partition.Plan{}, err
+	}
+	p.Replicas, p.Tokens, p.Cut = c.Pipeline.Replicas, c.Train.BatchSize*c.Model.SeqLen, c.Pipeline.Cut
+	p.Recompute = partition.Recompute(c.Pipeline.Recompute)
+	return partition.Choose(p)
+}

@@ -1,0 +1,61 @@
+package layout
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+)
+
+// asOneReplica combines the devices of all ranks into those of one replica, since all replicas are cut alike. Each stage
+// has the speed of its slowest device and the memory of its smallest. Replicas on one device share its memory and take
+// turns on it.
+func asOneReplica(ranks []partition.Device, stages int) []partition.Device {
+	on, sharing := map[string]int64{}, map[string]int64{} // ranks by device, stages by devices
+	names := make([][]string, stages)
+	for i, d := range ranks {
+		on[d.Name]++
+		if s := i % stages; !slices.Contains(names[s], d.Name) {
+			names[s] = append(names[s], d.Name)
+		}
+	}
+	for _, n := range names {
+		sharing[strings.Join(n, " and ")]++
+	}
+	var all []partition.Device
+	for i, d := range ranks {
+		name := strings.Join(names[i%stages], " and ")
+		d.Memory = d.Memory * sharing[name] / on[d.Name]
+		if len(ranks) > stages {
+			d.Lines = int(on[d.Name])
+		}
+		if d.Name = name; i < stages {
+			all = append(all, d)
+		} else {
+			all[i%stages] = worse(all[i%stages], d)
+		}
+	}
+	return all
+}
+
+// worse is a device that is no better than either of two.
+func worse(a, b partition.Device) partition.Device {
+	times := slices.Clone(a.Times)
+	for u, t := range b.Times {
+		x := &times[u]
+		x.Forward, x.Backward, x.Update = max(x.Forward, t.Forward), max(x.Backward, t.Backward), max(x.Update, t.Update)
+		x.InputGrad, x.WeightGrad = max(x.InputGrad, t.InputGrad), max(x.WeightGrad, t.WeightGrad)
+	}
+	a.Times = times
+	a.Memory, a.Link.Bandwidth = leastKnown(a.Memory, b.Memory), leastKnown(a.Link.Bandwidth, b.Link.Bandwidth)
+	a.Link.Latency, a.Lines = max(a.Link.Latency, b.Link.Latency), max(a.Lines, b.Lines)
+	return a
+}
+
+// leastKnown is the smaller of two numbers, of which 0 is unknown.
+func leastKnown[T int64 | float64](a, b T) T {
+	if a == 0 || b == 0 {
+		return a + b
+	}
+	return min(a, b)
+}
