@@ -75,7 +75,7 @@ func TestDeadline(t *testing.T) {
 			_, err := i.Call(context.Background(), "h", 0)
 			assert.ErrorContains(t, err, "hook test.wasm: h: batch 0: deadline exceeded: ")
 			assert.ErrorContains(t, err, "more than 20ms")
-			assert.Less(t, time.Since(began), 10*time.Second)
+			assert.Less(t, time.Since(began), time.Minute)
 			assert.False(t, i.Alive())
 		})
 	}

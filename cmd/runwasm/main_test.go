@@ -26,7 +26,7 @@ func TestExitCodes(t *testing.T) {
 			out, err := build.CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			for argument, want := range map[string]int{"succeed": 0, "fail": 3, "panic": 2} {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				code, err := run(ctx, []string{program, argument})
 				require.NoError(t, err)

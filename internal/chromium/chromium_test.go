@@ -35,7 +35,7 @@ func TestRun(t *testing.T) {
 			await fetch("/output", {method: "POST", body: "a"});
 			await fetch("/output", {method: "POST", body: "b"});
 			fetch("/result", {method: "POST", body: location.search});
-		})()`), Path: "?x=1", Output: &out}, time.Minute)
+		})()`), Path: "?x=1", Output: &out}, time.Hour)
 	require.NoError(t, err)
 	assert.Equal(t, "?x=1", string(r))
 	assert.Equal(t, "ab", out.String())
@@ -54,7 +54,7 @@ func TestSilentPage(t *testing.T) {
 	if Unwanted() {
 		t.Skip("left out, as CHROMIUM=none asks")
 	}
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), time.Hour)
 	defer stop()
 	_, err := Page{Handler: page(`
 		setTimeout(() => fetch("/output", {method: "POST", body: "now"}), 500);
@@ -78,6 +78,6 @@ func TestNoBrowser(t *testing.T) {
 // A browser that ends at once is an error at once.
 func TestBrowserThatEnds(t *testing.T) {
 	t.Setenv(Variable, "false")
-	_, err := run(t, Page{Handler: page("")}, time.Minute)
+	_, err := run(t, Page{Handler: page("")}, time.Hour)
 	require.ErrorContains(t, err, "ended before the page had posted a result")
 }

@@ -377,7 +377,7 @@ func TestNothingGoesOnAfterARun(t *testing.T) {
 	c := demo(t, t.TempDir(), withHooks(spins+", hook: map_batch"))
 	_, err = Run(ctx, c, options(&reference{}, &notes{}))
 	assert.ErrorIs(t, err, context.Canceled)
-	assert.Less(t, time.Since(began), 5*time.Second, "a call may take 30 seconds, but nobody waits for it")
+	assert.Less(t, time.Since(began), 25*time.Second, "a call may take 30 seconds, but a canceled run does not wait for it")
 	assert.NoDirExists(t, c.Run.Dir)
 	assertNoFeeders(t)
 }

@@ -31,7 +31,7 @@ func TestKilledWhileOpening(t *testing.T) {
 		case 0: // any moment
 			time.Sleep(time.Duration(rng.Float64() * float64(100*time.Millisecond)))
 		default: // the worker waits for its host, which has only begun to look for it
-			require.Eventually(t, func() bool { return len(workersIn(dir)) > 0 }, time.Minute, 100*time.Microsecond)
+			require.Eventually(t, func() bool { return len(workersIn(dir)) > 0 }, time.Hour, 100*time.Microsecond)
 			require.NoError(t, host.Process.Signal(syscall.SIGSTOP))
 			for began := time.Now(); len(folders(t, dir)) == 0 && time.Since(began) < time.Second; {
 				time.Sleep(time.Millisecond)
@@ -43,11 +43,11 @@ func TestKilledWhileOpening(t *testing.T) {
 				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 			}
 			require.NoError(t, host.Process.Signal(syscall.SIGCONT))
-			assert.Eventually(t, nothingLeft, 2*grace, time.Millisecond, "the worker was killed")
+			assert.Eventually(t, nothingLeft, time.Minute, time.Millisecond, "the worker was killed")
 		}
 		require.NoError(t, host.Process.Kill())
 		_ = host.Wait()
-		assert.Eventually(t, nothingLeft, 2*grace, time.Millisecond, "the host was killed")
+		assert.Eventually(t, nothingLeft, time.Minute, time.Millisecond, "the host was killed")
 	}
 	assert.Greater(t, inFolder, 3, "too few of the moments matter")
 }
@@ -64,7 +64,7 @@ func TestBothAreKilled(t *testing.T) {
 		host.Env = append(os.Environ(), role+"=host", "SIDECAR_TEST_DEVICE=null")
 		host.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		require.NoError(t, host.Start())
-		require.Eventually(t, func() bool { return len(workersIn(dir)) > 0 }, time.Minute, 100*time.Microsecond)
+		require.Eventually(t, func() bool { return len(workersIn(dir)) > 0 }, time.Hour, 100*time.Microsecond)
 		require.NoError(t, host.Process.Signal(syscall.SIGSTOP))
 		for began := time.Now(); len(folders(t, dir)) == 0 && time.Since(began) < time.Second; {
 			time.Sleep(time.Millisecond)
@@ -73,7 +73,7 @@ func TestBothAreKilled(t *testing.T) {
 		_ = host.Wait()
 		for _, f := range folders(t, dir) {
 			left++
-			require.Eventually(t, func() bool { return !locked(filepath.Join(dir, f.Name())) }, time.Minute, time.Millisecond, "the worker dies a moment later")
+			require.Eventually(t, func() bool { return !locked(filepath.Join(dir, f.Name())) }, time.Hour, time.Millisecond, "the worker dies a moment later")
 		}
 		d, err := Open(options("null"))
 		require.NoError(t, err)

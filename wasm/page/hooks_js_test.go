@@ -185,7 +185,7 @@ func TestDeadline(t *testing.T) {
 	began := time.Now()
 	_, err = m.BuildLoss(wasm.Options{}, inputs)
 	require.ErrorContains(t, err, "slow.wasm: build_loss: deadline exceeded: more than 200ms")
-	assert.Less(t, time.Since(began), 5*time.Second)
+	assert.Less(t, time.Since(began), time.Minute)
 }
 
 // A start function runs before the host can reach the module's counter.
