@@ -29,9 +29,8 @@ type scheduleCommand struct {
 func (c *scheduleCommand) Help() string {
 	var b strings.Builder
 	b.WriteString("Prints the order in which each stage works, checks it, and says what it asks for and how long stages wait (the bubble), beside\nwhat is known in closed form.\n\nSchedules:\n")
-	names, about := schedule.Names()
-	for i, n := range names {
-		fmt.Fprintf(&b, "  %-12s %s\n", n, about[i])
+	for _, f := range schedule.Families() {
+		fmt.Fprintf(&b, "  %-12s %s\n", f.Name, f.Summary)
 	}
 	b.WriteString(`
 Actions, as microbatch.batch, with :chunk where a stage has several:
@@ -72,7 +71,7 @@ func (c *scheduleCommand) Run(a *app) error {
 	if err != nil {
 		return usererror.New(err)
 	}
-	v.Report = report.Lines
+	v.Report = report.Stages
 	if v.Simulation, err = schedule.Simulate(s, costs); err != nil {
 		return usererror.New(err)
 	}
@@ -80,7 +79,7 @@ func (c *scheduleCommand) Run(a *app) error {
 		v.Simulation.Steady = c.steady(s, costs)
 	}
 	o := schedule.Options{Stages: s.Stages, Microbatches: s.Microbatches, Chunks: s.Chunks, Batches: s.Batches}
-	if form, known := schedule.Closed(c.Name, o, costs.Parts[0]); known && len(costs.Parts) == 1 && c.Transfer == 0 {
+	if form, known := schedule.Closed(c.Name, o, costs.VirtualStages[0]); known && len(costs.VirtualStages) == 1 && c.Transfer == 0 {
 		v.Closed = &form
 	}
 	if c.Draw != "" && c.Draw != "text" {
@@ -138,8 +137,7 @@ func (c *scheduleCommand) schedule(batches int) (*schedule.Schedule, error) {
 
 func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 	if c.Name == "" && c.File == "" {
-		names, _ := schedule.Names()
-		return nil, fmt.Errorf("no schedule is named: expected --name %s, or --file", strings.Join(names, "|"))
+		return nil, fmt.Errorf("no schedule is named: expected --name %s, or --file", strings.Join(schedule.Names(), "|"))
 	}
 	if c.File != "" {
 		if c.Stages != nil || c.Microbatches != nil || c.Chunks != nil {
@@ -156,22 +154,8 @@ func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 		return g.Schedule()
 	}
 	o := schedule.Options{Stages: or0(c.Stages), Microbatches: or0(c.Microbatches), Chunks: or0(c.Chunks), Batches: batches}
-	if o.Stages == 0 {
-		o.Stages = 4
-	}
-	switch {
-	case c.Name == "pipedream":
-		if o.Microbatches == 0 {
-			o.Microbatches = 1
-		}
-		if o.Batches == 0 {
-			o.Batches = 2 * o.Stages
-		}
-	case o.Microbatches == 0:
-		o.Microbatches = 2 * o.Stages
-	}
-	if c.Name == "2bw" && o.Batches == 0 {
-		o.Batches = 3
+	if f, ok := schedule.Find(c.Name); ok {
+		o = f.Example(o)
 	}
 	return schedule.Generate(c.Name, o)
 }
@@ -197,11 +181,11 @@ func (c *scheduleCommand) costs(s *schedule.Schedule) (schedule.Costs, error) {
 	}
 	out := schedule.Costs{Exchange: c.Transfer}
 	if len(stages) == 1 {
-		out.Parts = stages
+		out.VirtualStages = stages
 		return out, nil
 	}
 	for range s.Chunks {
-		out.Parts = append(out.Parts, stages...)
+		out.VirtualStages = append(out.VirtualStages, stages...)
 	}
 	return out, nil
 }
@@ -241,7 +225,7 @@ func (c *scheduleCommand) steady(s *schedule.Schedule, costs schedule.Costs) *sc
 // scheduleView is what the command shows.
 type scheduleView struct {
 	Schedule   *schedule.Schedule
-	Report     []schedule.LineReport
+	Report     []schedule.StageReport
 	Simulation *schedule.Result
 	Closed     *schedule.Form
 }
@@ -249,7 +233,7 @@ type scheduleView struct {
 func (v *scheduleView) json() map[string]any {
 	s := v.Schedule
 	out := map[string]any{"name": s.Name, "stages": s.Stages, "chunks": s.Chunks, "microbatches": s.Microbatches, "batches": s.Batches, "delay": s.Delay,
-		"lines": s.Lines, "report": v.Report, "simulation": v.Simulation}
+		"lines": s.Actions, "report": v.Report, "simulation": v.Simulation}
 	if s.Links != nil {
 		out["links"] = s.Links.String()
 	}

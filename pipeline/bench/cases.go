@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -22,7 +23,7 @@ func sleeping(ctx context.Context, o Options) (Result, error) {
 	r := Result{About: fmt.Sprintf("%d stages of equal times on devices that sleep: F %v, B %v; %d microbatches", stages, forward, backward, stages)}
 	small := model.Defaults()
 	small.VocabSize, small.DModel, small.NLayers, small.NHeads, small.NKVHeads, small.DFF, small.SeqLen = 16, 4, stages-2, 1, 1, 4, 4
-	p := pipe{schedule: "2bw", stages: stages, microbatches: stages, rows: 1, model: small, batches: 5, open: func(stage int) (device.Device, error) {
+	p := pipe{schedule: schedule.TwoBW, stages: stages, microbatches: stages, rows: 1, model: small, batches: 5, open: func(stage int) (device.Device, error) {
 		return o.Sleeper(func(program string) time.Duration {
 			switch {
 			case program == "F":
@@ -35,7 +36,7 @@ func sleeping(ctx context.Context, o Options) (Result, error) {
 			return 0
 		}), nil
 	}}
-	t, err := o.measure(ctx, p.of("2bw", 1), p, p.of("1f1b", stages))
+	t, err := o.measure(ctx, p.of(schedule.TwoBW, 1), p, p.of(schedule.OneF1B, stages))
 	if err != nil {
 		return r, err
 	}
@@ -58,12 +59,12 @@ func devices(ctx context.Context, o Options) (Result, error) {
 	const microbatches = 4
 	c := model.Defaults()
 	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.DFF, c.SeqLen = 256, 128, 8, 4, 4, 352, 128
-	p := pipe{schedule: "2bw", stages: 2, microbatches: microbatches, rows: 4, model: c, warm: 2, batches: 8, open: func(int) (device.Device, error) { return o.Open() }, execute: o.Execute}
+	p := pipe{schedule: schedule.TwoBW, stages: 2, microbatches: microbatches, rows: 4, model: c, warm: 2, batches: 8, open: func(int) (device.Device, error) { return o.Open() }, execute: o.Execute}
 	if o.Quick {
 		p.rows, p.batches = 2, 5
 	}
 	r := Result{About: fmt.Sprintf("%d parameters, %d layers, %d tokens a microbatch, %d microbatches", c.Count(), c.NLayers, p.rows*c.SeqLen, microbatches)}
-	t, err := o.measure(ctx, p.of("2bw", 1), p, p.of("1f1b", 2))
+	t, err := o.measure(ctx, p.of(schedule.TwoBW, 1), p, p.of(schedule.OneF1B, 2))
 	if err != nil {
 		return r, err
 	}
@@ -81,8 +82,8 @@ func devices(ctx context.Context, o Options) (Result, error) {
 }
 
 // of is the same pipeline with another schedule and number of stages.
-func (p pipe) of(schedule string, stages int) pipe {
-	p.schedule, p.stages = schedule, stages
+func (p pipe) of(name string, stages int) pipe {
+	p.schedule, p.stages = name, stages
 	return p
 }
 

@@ -77,7 +77,7 @@ func (p pipe) engine() (*engine.Engine, []device.Device, error) {
 		Schedule: func(batches int) (*schedule.Generator, error) {
 			g, err := schedule.New(p.schedule, schedule.Options{Stages: p.stages, Microbatches: p.microbatches, Batches: batches})
 			if err == nil && g.Head().Delay > 0 && p.stages > 1 { // as training does
-				g = g.Halved()
+				g = g.SplitBackward()
 			}
 			return g, err
 		}}

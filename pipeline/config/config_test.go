@@ -114,7 +114,7 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "pipeline: {stages: 7}\n":                                                                   "c.yaml:5: pipeline.stages: found 7, expected at most one chunk per unit: the model has 6 (embedding, layers, head)",
 		smallConfig + "pipeline: {delay: 2}\n":                                                                    "c.yaml:5: pipeline.delay: found 2, expected an integer from 0 to 1",
 		smallConfig + "pipeline: {schedule: 1f1b, delay: 1}\n":                                                    "c.yaml:5: pipeline.delay: found 1, expected 0, the delay of schedule 1f1b",
-		smallConfig + "pipeline: {schedule: pipedream}\n":                                                         `c.yaml:5: pipeline.schedule: found "pipedream", expected one to train with`,
+		smallConfig + "pipeline: {schedule: pipedream}\n":                                                         `c.yaml:5: pipeline.schedule: found "pipedream", expected one to train with (sync, gpipe, 1f1b, interleaved, zb-h1, 2bw): its delay differs by stage`,
 		smallConfig + "pipeline: {schedule: 2bw, stages: 2}\n":                                                    `c.yaml:5: pipeline.schedule: found "2bw", expected 2 stages, 1 chunks and 1 microbatches a replica to fit it`,
 		smallConfig + "pipeline: {schedule: none.txt}\n":                                                          `c.yaml:5: pipeline.schedule: found "none.txt", expected one of sync, gpipe, 1f1b, interleaved, zb-h1, 2bw, or a schedule file`,
 		smallConfig + "pipeline: {error_feedback: true}\n":                                                        "c.yaml: pipeline.correction: found \"error_feedback\", expected none",

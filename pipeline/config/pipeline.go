@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -30,10 +29,9 @@ type Pipeline struct {
 	Watchdog      string   `yaml:"watchdog"`  // as in 90s or 5m: longest time for one stage's pass of one microbatch, with isolate: process
 }
 
-// Values of pipeline.schedule and pipeline.correction that set defaults of other keys.
+// Values of pipeline.schedule and pipeline.correction that set defaults of other keys. Package schedule lists the other schedules.
 const (
-	ScheduleSync            = "sync" // 1f1b, or 2bw with a delay
-	Schedule2BW             = "2bw"
+	ScheduleSync            = "sync" // schedule.ForDelay
 	CorrectionNone          = "none"
 	CorrectionErrorFeedback = "error_feedback"
 )
@@ -54,16 +52,16 @@ const (
 // complete fills in the keys whose defaults depend on other keys.
 func (p *Pipeline) complete(d *strictyaml.Document) {
 	given := func(key string) bool { return d.Given("pipeline." + key) }
-	switch {
-	case p.Schedule == Schedule2BW && !given("delay"):
-		p.Delay = 1
-	case p.Schedule == ScheduleSync && p.Delay == 1:
-		p.Schedule = Schedule2BW
-	case p.Schedule == ScheduleSync:
-		p.Schedule = "1f1b"
+	if p.Schedule == ScheduleSync {
+		p.Schedule = schedule.ForDelay(p.Delay)
 	}
-	if p.Schedule == "interleaved" && !given("chunks") {
-		p.Chunks = 2
+	if f, ok := schedule.Find(p.Schedule); ok {
+		if !given("delay") {
+			p.Delay = max(0, f.Delay)
+		}
+		if !given("chunks") {
+			p.Chunks = f.Chunks
+		}
 	}
 	switch {
 	case p.ErrorFeedback && !given("correction"):
@@ -73,10 +71,10 @@ func (p *Pipeline) complete(d *strictyaml.Document) {
 	}
 }
 
-// HasScheduleFile reports whether the schedule is a file, and not one of schedule.Names.
+// HasScheduleFile reports whether the schedule is a file, and not one of schedule.Families.
 func (p Pipeline) HasScheduleFile() bool {
-	names, _ := schedule.Names()
-	return !slices.Contains(names, p.Schedule)
+	_, known := schedule.Find(p.Schedule)
+	return !known
 }
 
 func (c Config) validatePipeline() error {
@@ -193,7 +191,7 @@ func (c Config) ScheduleFile() (*schedule.Schedule, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case len(s.Lines[0]) > 0 && s.Lines[0][0].Kind == schedule.Evaluate:
+	case len(s.Actions[0]) > 0 && s.Actions[0][0].Kind == schedule.Evaluate:
 		return nil, fmt.Errorf("%s: it evaluates, expected a schedule that trains", p.Schedule)
 	case s.Batches > partition.Batches: // memory is planned for that many
 		return nil, fmt.Errorf("%s: it has %d batches, expected a pattern of at most %d", p.Schedule, s.Batches, partition.Batches)
@@ -211,15 +209,14 @@ func (c Config) ScheduleFile() (*schedule.Schedule, error) {
 
 func (c Config) validateSchedule() error {
 	p := c.Pipeline
-	if p.Schedule == "pipedream" || p.Schedule == "eval" {
-		return Invalid("pipeline.schedule", p.Schedule, "one to train with: pipedream's delay differs by stage (gpupipe schedule shows it), eval has no backward")
+	names := strings.Join(schedule.TrainableNames(), ", ")
+	if f, _ := schedule.Find(p.Schedule); f.Untrainable != "" {
+		return Invalid("pipeline.schedule", p.Schedule, "one to train with (sync, %s): %s", names, f.Untrainable)
 	}
 	g, err := c.Schedule(1)
 	if err != nil {
-		names, _ := schedule.Names()
 		if p.HasScheduleFile() {
-			names = slices.DeleteFunc(names, func(n string) bool { return n == "pipedream" || n == "eval" }) // not to train with
-			return Invalid("pipeline.schedule", p.Schedule, "one of sync, %s, or a schedule file: %v", strings.Join(names, ", "), err)
+			return Invalid("pipeline.schedule", p.Schedule, "one of sync, %s, or a schedule file: %v", names, err)
 		}
 		return Invalid("pipeline.schedule", p.Schedule, "%d stages, %d chunks and %d microbatches a replica to fit it: %v", p.Stages, p.Chunks, c.MicrobatchesPerReplica(), err)
 	}

@@ -104,7 +104,7 @@ func (w *worker) launch(e stage.Effect) error {
 	name := chunkProgram(e.Action.Kind, e.Action.Chunk, e.First)
 	began := time.Now()
 	switch e.Action.Kind {
-	case schedule.Vote:
+	case schedule.GradNorm:
 		name = votesProgram
 	case schedule.Update:
 		var err error

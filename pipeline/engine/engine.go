@@ -66,12 +66,12 @@ func New(o Options) (*Engine, error) {
 		return nil, err
 	}
 	for s := range o.Stages {
-		whole, split, postponed := schedule.Backwards(sample.Line(s))
+		whole, split, postponed := schedule.Backwards(sample.Actions(s))
 		e.whole, e.split, e.postponed = e.whole || whole, e.split || split, e.postponed || postponed
 	}
 	for i, dev := range o.Devices {
 		l := &line{e: e, index: i, stage: i % o.Stages, replica: i / o.Stages, dev: dev}
-		l.slots = schedule.Slots(sample.Line(l.stage))
+		l.slots = schedule.Slots(sample.Actions(l.stage))
 		if err := l.prepare(); err != nil {
 			return nil, &Fault{l.name(), fmt.Errorf("%s on %s: %w", l.name(), dev.Info().Name, err)}
 		}
@@ -178,7 +178,7 @@ func (l *line) machine(w work, from, to int) (*stage.Machine, error) {
 		return nil, err
 	}
 	c := stage.Config{Stage: l.stage, Stages: e.Stages, Replica: l.replica, Chunks: e.Chunks, Microbatches: w.microbatches,
-		Delay: e.Delay, Slots: l.slots, Depth: e.Depth, Actions: g.Line(l.stage), From: from, Roles: l.roles}
+		Delay: e.Delay, Slots: l.slots, Depth: e.Depth, Actions: g.Actions(l.stage), From: from, Roles: l.roles}
 	if w.evaluates {
 		c.Delay, c.Roles.Next = 0, c.Roles.Current
 	} else {

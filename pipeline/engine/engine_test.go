@@ -55,7 +55,7 @@ func (s setup) options(t *testing.T) Options {
 	o := Options{Model: c, MicrobatchSize: 1, Microbatches: s.microbatches, Schedule: func(batches int) (*schedule.Generator, error) {
 		g, err := schedule.New(s.schedule, schedule.Options{Stages: s.stages, Chunks: s.chunks, Microbatches: s.microbatches, Batches: batches})
 		if err == nil && s.halved {
-			g = g.Halved()
+			g = g.SplitBackward()
 		}
 		return g, err
 	}}

@@ -20,7 +20,7 @@ func category(k schedule.Kind) trace.Category {
 		return trace.Forward
 	case schedule.Evaluate:
 		return trace.Evaluate
-	case schedule.Vote:
+	case schedule.GradNorm:
 		return trace.GradientNorm
 	case schedule.Update:
 		return trace.Update

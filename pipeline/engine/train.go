@@ -70,5 +70,5 @@ func (e *Engine) deliver(stop context.Context, w work, from, to int, r *results,
 
 // evaluations is the schedule of forwards alone.
 func (e *Engine) evaluations(batches int) (*schedule.Generator, error) {
-	return schedule.New("eval", schedule.Options{Stages: e.Stages, Chunks: e.Chunks, Microbatches: 1, Batches: batches})
+	return schedule.New(schedule.Eval, schedule.Options{Stages: e.Stages, Chunks: e.Chunks, Microbatches: 1, Batches: batches})
 }

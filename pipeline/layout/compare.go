@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -112,18 +113,14 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 
 // variants are the config with each possible schedule, its own included.
 func variants(c config.Config) (vs []config.Config) {
-	names := []string{"gpipe", "1f1b", "interleaved", "zb-h1", config.Schedule2BW}
-	if c.Pipeline.Stages == 1 {
-		names = []string{"1f1b", config.Schedule2BW} // the order of one stage's work does not matter, only the delay
-	}
-	for _, name := range names {
+	for _, f := range schedule.Trainable() {
+		if c.Pipeline.Stages == 1 && f.Name != schedule.ForDelay(f.Delay) {
+			continue // with one stage, schedules of the same delay compute the same
+		}
 		v := c
-		v.Pipeline.Schedule, v.Pipeline.Chunks, v.Pipeline.Delay = name, 1, 0
-		switch name {
-		case "interleaved":
-			v.Pipeline.Chunks = max(2, c.Pipeline.Chunks)
-		case config.Schedule2BW:
-			v.Pipeline.Delay = 1
+		v.Pipeline.Schedule, v.Pipeline.Chunks, v.Pipeline.Delay = f.Name, f.Chunks, f.Delay
+		if f.ManyChunks {
+			v.Pipeline.Chunks = max(f.Chunks, c.Pipeline.Chunks)
 		}
 		if v.Pipeline.Delay == 0 {
 			v.Pipeline.Correction, v.Pipeline.ErrorFeedback = config.CorrectionNone, false

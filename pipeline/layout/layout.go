@@ -73,7 +73,7 @@ func splitBackward(c config.Config) engine.Schedule {
 		if err != nil {
 			return nil, err
 		}
-		return g.Halved(), nil
+		return g.SplitBackward(), nil
 	}
 }
 

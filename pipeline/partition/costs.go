@@ -25,7 +25,7 @@ type costs struct {
 
 func newCosts(p Problem) *costs {
 	c := &costs{Problem: p}
-	for _, actions := range p.Schedule.Lines {
+	for _, actions := range p.Schedule.Actions {
 		line := slices.Values(actions)
 		_, halves, postponed := schedule.Backwards(line)
 		c.slots, c.halves, c.postponed = append(c.slots, int64(schedule.Slots(line))), c.halves || halves, c.postponed || postponed

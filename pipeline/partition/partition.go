@@ -171,8 +171,8 @@ func Choose(p Problem) (Plan, error) {
 
 func (p *Problem) check() error {
 	s := p.Schedule
-	if len(p.Units) == 0 || len(s.Lines) != s.Stages || s.Stages < 1 {
-		panic(fmt.Sprintf("partition: %d units, %d lines", len(p.Units), len(s.Lines)))
+	if len(p.Units) == 0 || len(s.Actions) != s.Stages || s.Stages < 1 {
+		panic(fmt.Sprintf("partition: %d units, %d lines", len(p.Units), len(s.Actions)))
 	}
 	if len(p.Devices) != s.Stages {
 		panic(fmt.Sprintf("partition: %d devices for %d stages", len(p.Devices), s.Stages))
@@ -192,7 +192,7 @@ func (p *Problem) check() error {
 	if err := checkSchedule(s); err != nil {
 		return err
 	}
-	if s.Parts() > len(p.Units) {
+	if s.VirtualStages() > len(p.Units) {
 		return &CutError{Key: "pipeline.stages", Found: p.partsText(), Expected: fmt.Sprintf("at most %d parts: the embedding, %d layers and the head",
 			len(p.Units), len(p.Units)-2)}
 	}
@@ -211,7 +211,7 @@ func (p *Problem) checkCut() error {
 		return nil
 	}
 	last := len(p.Units) - 1
-	if n := p.Schedule.Parts() - 1; len(p.Cut) != n {
+	if n := p.Schedule.VirtualStages() - 1; len(p.Cut) != n {
 		return &CutError{Key: "pipeline.cut", Found: fmt.Sprint(p.Cut), Expected: fmt.Sprintf("%d first units, of each part but the first", n)}
 	}
 	before := 0

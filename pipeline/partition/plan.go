@@ -36,7 +36,7 @@ func (c *costs) predict(p *Plan, l layout) error {
 			return fmt.Errorf("pipeline.schedule: %w", err)
 		}
 	}
-	r, err := schedule.Simulate(s, schedule.Costs{Parts: parts})
+	r, err := schedule.Simulate(s, schedule.Costs{VirtualStages: parts})
 	if err != nil {
 		return fmt.Errorf("pipeline.schedule: %w", err)
 	}

@@ -2,6 +2,7 @@ package partition
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
@@ -12,9 +13,10 @@ const Batches = 4
 // checkSchedule refuses what is no training schedule with one version of the weights a batch.
 func checkSchedule(s *schedule.Schedule) error {
 	if s.Delay < 0 || s.Delay > 1 {
-		return fmt.Errorf("pipeline.schedule: found %s, whose microbatches do not share weights, expected a schedule with a batch's gradient: gpipe, 1f1b, interleaved, zb-h1 or 2bw", s.Name)
+		return fmt.Errorf("pipeline.schedule: found %s, whose microbatches do not share weights, expected a schedule with one gradient per batch: %s",
+			s.Name, strings.Join(schedule.TrainableNames(), ", "))
 	}
-	for i, line := range s.Lines {
+	for i, line := range s.Actions {
 		for _, a := range line {
 			if a.Kind == schedule.Evaluate {
 				return fmt.Errorf("pipeline.schedule: stage %d of %s evaluates, expected a schedule that trains", i, s.Name)

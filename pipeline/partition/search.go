@@ -181,7 +181,7 @@ func (c *costs) smallest(orders [][]int) (best layout) {
 // sweep cuts the units into one part a stage so that the stages' values, combined, are least. combine must not fall when one of
 // its arguments rises: then the best cut of a beginning is part of a best whole (Bellman), and the answer is exact.
 func (c *costs) sweep(value func(stage int, p Part) float64, combine func(a, b float64) float64) (cut []int, least float64) {
-	n, parts := len(c.Units), c.Schedule.Parts()
+	n, parts := len(c.Units), c.Schedule.VirtualStages()
 	best := make([]float64, n+1) // of the stages so far, by the units that they cover
 	for i := range best {
 		best[i] = math.Inf(1)
@@ -220,7 +220,7 @@ func (c *costs) sweep(value func(stage int, p Part) float64, combine func(a, b f
 
 // given judges the user's cut with the best order of the devices.
 func (c *costs) given() (layout, error) {
-	orders, compared := c.orders(c.Schedule.Parts())
+	orders, compared := c.orders(c.Schedule.VirtualStages())
 	l, ok := c.attempt(func() layout { return c.bestOrder(orders, func([]int) []int { return c.Cut }) })
 	if !ok {
 		return l, c.tooLarge(l)
@@ -232,7 +232,7 @@ func (c *costs) given() (layout, error) {
 // searchChunks finds a good cut for several parts a stage: that with the most even parts, improved as long as moving one border
 // helps. It is not known to be the best.
 func (c *costs) searchChunks() (layout, error) {
-	n, parts := len(c.Units), c.Schedule.Parts()
+	n, parts := len(c.Units), c.Schedule.VirtualStages()
 	orders, compared := c.orders(parts * n * n)
 	l, ok := c.attempt(func() layout { return c.bestOrder(orders, c.evenParts) })
 	if !ok {

@@ -10,19 +10,19 @@ import (
 	"strings"
 )
 
-// The text of a schedule: comment lines that say what it is, then a line of actions for each stage, first stage first.
+// The text of a schedule is a header in comments, then a line of actions for each stage, first stage first.
 //
 //	# name: mine
 //	# microbatches: 2
 //	F0.0 F1.0 B0.0 B1.0 U0    # what follows a # is a comment
 //	F0.0 B0.0 F1.0 B1.0 U0
 //
-// Of the header everything may be left out: name is then the file's, stages, chunks, microbatches and batches are counted from the
-// lines, delay is 0, and without links the schedule is of computation only. What is said must agree with the lines; a comment
-// that begins like a key that does not exist is a mistake. As the schedule of a run a file is a pattern that is repeated (see
-// Repeat): one batch, or several where batches overlap.
+// Every key of the header is optional. The default name is that of the file; stages, chunks, microbatches and batches are counted
+// from the actions; delay is 0; and without links the schedule contains computation only. Keys that are given must agree with the
+// actions. A comment that looks like an unknown key is an error. A run repeats the schedule of a file (see Repeat): a file describes
+// one batch, or several where batches overlap.
 
-// headerNumber is a key of the header, and where its value is.
+// headerNumber is a numeric key of the header and its value.
 type headerNumber struct {
 	key   string
 	value *int
@@ -42,8 +42,8 @@ func (s *Schedule) String() string {
 	if s.Links != nil {
 		fmt.Fprintf(&b, "# links: %v\n", s.Links)
 	}
-	for _, line := range s.Lines {
-		for i, a := range line {
+	for _, actions := range s.Actions {
+		for i, a := range actions {
 			if i > 0 {
 				b.WriteByte(' ')
 			}
@@ -54,7 +54,7 @@ func (s *Schedule) String() string {
 	return b.String()
 }
 
-// namedLink is what a text calls one of Links.
+// namedLink is one of Links and its name in a text.
 type namedLink struct {
 	name string
 	is   *bool
@@ -78,10 +78,10 @@ func (l *Links) String() string {
 	return strings.Join(text, " ")
 }
 
-// largestFile is in bytes: 16 an action.
+// largestFile is in bytes: 16 per action.
 const largestFile = 16 * maxActions
 
-// Read reads a file that holds the text of a schedule. What never ends, as /dev/zero, is an error, not all of memory.
+// Read reads a file that holds the text of a schedule. A file that is too large for one, such as /dev/zero, is an error.
 func Read(path string) (*Schedule, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -98,20 +98,20 @@ func Read(path string) (*Schedule, error) {
 	return Parse(path, string(text))
 }
 
-// parser is what is known while a text is read.
+// parser is the state of Parse.
 type parser struct {
 	Schedule
 	file  string
-	said  map[string]int // keys of the header: in which line of the text
-	where []int          // in which line of the text each stage is
+	keys  map[string]int // the line of each key of the header
+	lines []int          // the line of each stage
 }
 
 var headerText = regexp.MustCompile(`^#\s*([a-z_]+):\s*(.*?)\s*$`)
 
-// Parse reads the text of a schedule; file is what errors call it. What is read agrees with its header; whether it is sound, Validate
-// says.
+// Parse reads the text of a schedule. file is its name in errors. Parse checks that actions agree with the header; Validate checks
+// that the schedule is sound.
 func Parse(file, text string) (*Schedule, error) {
-	p := &parser{file: file, said: map[string]int{}}
+	p := &parser{file: file, keys: map[string]int{}}
 	p.Name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
 	n := 0
 	for line := range strings.Lines(text) {
@@ -120,7 +120,7 @@ func Parse(file, text string) (*Schedule, error) {
 		if h := headerText.FindStringSubmatch(strings.TrimSpace(line)); h != nil {
 			err = p.head(n, h[1], h[2])
 		} else if actions, _, _ := strings.Cut(line, "#"); strings.TrimSpace(actions) != "" {
-			err = p.line(n, strings.Fields(actions))
+			err = p.stage(n, strings.Fields(actions))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", file, n, err)
@@ -130,13 +130,13 @@ func Parse(file, text string) (*Schedule, error) {
 }
 
 func (p *parser) head(n int, key, value string) error {
-	if first, twice := p.said[key]; twice {
-		return fmt.Errorf("%s is said a second time, first in line %d", key, first)
+	if first, twice := p.keys[key]; twice {
+		return fmt.Errorf("%s is given a second time, first in line %d", key, first)
 	}
-	if len(p.Lines) > 0 {
-		return fmt.Errorf("%s is said after the first stage, expected before", key)
+	if len(p.Actions) > 0 {
+		return fmt.Errorf("%s is given after the first stage, expected before", key)
 	}
-	p.said[key] = n
+	p.keys[key] = n
 	switch key {
 	case "name":
 		p.Name = value
@@ -177,28 +177,28 @@ words:
 	return nil
 }
 
-func (p *parser) line(n int, actions []string) error {
-	line := make([]Action, len(actions))
-	for i, text := range actions {
+func (p *parser) stage(n int, texts []string) error {
+	actions := make([]Action, len(texts))
+	for i, text := range texts {
 		a, err := ParseAction(text)
 		if err != nil {
-			return fmt.Errorf("stage %d: action %d: %w", len(p.Lines), i+1, err)
+			return fmt.Errorf("stage %d: action %d: %w", len(p.Actions), i+1, err)
 		}
-		line[i] = a
+		actions[i] = a
 	}
-	p.Lines, p.where = append(p.Lines, line), append(p.where, n)
+	p.Actions, p.lines = append(p.Actions, actions), append(p.lines, n)
 	return nil
 }
 
-// finish counts what the header does not say, and compares what it does.
+// finish counts what the header does not give and checks what it does.
 func (p *parser) finish() (*Schedule, error) {
-	if len(p.Lines) == 0 {
-		return nil, fmt.Errorf("%s: found no line of actions, expected one for each stage", p.file)
+	if len(p.Actions) == 0 {
+		return nil, fmt.Errorf("%s: found no actions, expected a line for each stage", p.file)
 	}
-	if n, said := p.said["stages"]; said && p.Stages != len(p.Lines) {
-		return nil, fmt.Errorf("%s:%d: stages: found %d, but %d lines of actions", p.file, n, p.Stages, len(p.Lines))
+	if n, given := p.keys["stages"]; given && p.Stages != len(p.Actions) {
+		return nil, fmt.Errorf("%s:%d: stages: found %d, but actions of %d stages", p.file, n, p.Stages, len(p.Actions))
 	}
-	p.Stages = len(p.Lines)
+	p.Stages = len(p.Actions)
 	for _, c := range []struct {
 		key   string
 		value *int
@@ -208,13 +208,14 @@ func (p *parser) finish() (*Schedule, error) {
 		{"microbatches", &p.Microbatches, func(a Action) int { return a.Microbatch }},
 		{"batches", &p.Batches, func(a Action) int { return a.Batch }},
 	} {
-		_, said := p.said[c.key]
-		for stage, line := range p.Lines {
-			for i, a := range line {
-				if !said {
+		_, given := p.keys[c.key]
+		for stage, actions := range p.Actions {
+			for i, a := range actions {
+				if !given {
 					*c.value = max(*c.value, c.of(a)+1)
 				} else if c.of(a) >= *c.value {
-					return nil, fmt.Errorf("%s:%d: stage %d: action %d, %v, is beyond the %s that line %d says: %d", p.file, p.where[stage], stage, i+1, a, c.key, p.said[c.key], *c.value)
+					return nil, fmt.Errorf("%s:%d: stage %d: action %d, %v, is beyond %s: %d in line %d",
+						p.file, p.lines[stage], stage, i+1, a, c.key, *c.value, p.keys[c.key])
 				}
 			}
 		}

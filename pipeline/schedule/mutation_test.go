@@ -13,32 +13,32 @@ import (
 // mutate changes a schedule in one place.
 func mutate(rng *rand.Rand, s *Schedule) *Schedule {
 	out := *s
-	out.Lines = nil
-	for _, line := range s.Lines {
-		out.Lines = append(out.Lines, slices.Clone(line))
+	out.Actions = nil
+	for _, actions := range s.Actions {
+		out.Actions = append(out.Actions, slices.Clone(actions))
 	}
-	line := &out.Lines[rng.IntN(s.Stages)]
-	if len(*line) == 0 {
+	actions := &out.Actions[rng.IntN(s.Stages)]
+	if len(*actions) == 0 {
 		return &out
 	}
-	i, j := rng.IntN(len(*line)), rng.IntN(len(*line))
+	i, j := rng.IntN(len(*actions)), rng.IntN(len(*actions))
 	switch rng.IntN(7) {
 	case 0: // drop
-		*line = slices.Delete(*line, i, i+1)
+		*actions = slices.Delete(*actions, i, i+1)
 	case 1: // twice
-		*line = slices.Insert(*line, j, (*line)[i])
+		*actions = slices.Insert(*actions, j, (*actions)[i])
 	case 2: // swap
-		(*line)[i], (*line)[j] = (*line)[j], (*line)[i]
+		(*actions)[i], (*actions)[j] = (*actions)[j], (*actions)[i]
 	case 3: // swap neighbours
-		if j = i + 1; j < len(*line) {
-			(*line)[i], (*line)[j] = (*line)[j], (*line)[i]
+		if j = i + 1; j < len(*actions) {
+			(*actions)[i], (*actions)[j] = (*actions)[j], (*actions)[i]
 		}
 	case 4: // move a little
-		a := (*line)[i]
-		*line = slices.Delete(*line, i, i+1)
-		*line = slices.Insert(*line, min(len(*line), max(0, i+rng.IntN(7)-3)), a)
+		a := (*actions)[i]
+		*actions = slices.Delete(*actions, i, i+1)
+		*actions = slices.Insert(*actions, min(len(*actions), max(0, i+rng.IntN(7)-3)), a)
 	case 5: // another action
-		a := &(*line)[i]
+		a := &(*actions)[i]
 		switch rng.IntN(4) {
 		case 0:
 			a.Kind = Kind(rng.IntN(len(letters)))
@@ -52,33 +52,32 @@ func mutate(rng *rand.Rand, s *Schedule) *Schedule {
 		if a.Kind.PerBatch() {
 			a.Microbatch, a.Chunk = 0, 0
 		}
-	case 6: // another line
-		other := &out.Lines[rng.IntN(s.Stages)]
-		a := (*line)[i]
-		*line = slices.Delete(*line, i, i+1)
+	case 6: // another stage
+		other := &out.Actions[rng.IntN(s.Stages)]
+		a := (*actions)[i]
+		*actions = slices.Delete(*actions, i, i+1)
 		*other = slices.Insert(*other, rng.IntN(len(*other)+1), a)
 	}
 	return &out
 }
 
-// A schedule that is changed in up to three places is refused, unless a second opinion finds it sound, too.
+// Validate rejects a schedule that was changed in up to three places, unless the second opinion finds it sound too.
 func TestMutatedSchedules(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
-	names, _ := Names()
 	tries := 800
 	if testing.Short() {
 		tries = 100
 	}
-	for _, name := range names {
-		t.Run(name, func(t *testing.T) {
+	for _, f := range Families() {
+		t.Run(f.Name, func(t *testing.T) {
 			sound, broken, deadlocked := 0, 0, 0
 			for range tries {
 				p := 1 + rng.IntN(4)
 				o := Options{Stages: p, Microbatches: p * (1 + rng.IntN(2)), Batches: 1 + rng.IntN(3)}
-				if name == "pipedream" {
+				if f.Example(Options{}).Microbatches == 1 {
 					o.Microbatches = 1
 				}
-				s, err := Generate(name, o)
+				s, err := Generate(f.Name, o)
 				require.NoError(t, err)
 				if rng.IntN(2) == 0 {
 					s, err = Communicate(s, Links{Tied: s.Delay >= 0 && rng.IntN(2) == 0, Copied: s.Delay >= 0 && rng.IntN(3) == 0})
@@ -93,7 +92,7 @@ func TestMutatedSchedules(t *testing.T) {
 				switch {
 				case err != nil:
 					broken++
-					require.ErrorContains(t, err, "schedule "+name+": ")
+					require.ErrorContains(t, err, "schedule "+f.Name+": ")
 					if strings.Contains(err.Error(), "deadlock") {
 						deadlocked++
 					}
@@ -116,14 +115,14 @@ func TestMutatedSchedules(t *testing.T) {
 	}
 }
 
-// However a sound schedule orders its work, Communicate finds places for its messages.
+// Communicate finds places for the messages of any sound schedule.
 func TestShuffledSchedulesCommunicate(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
-	early := 0
+	families, early := Trainable(), 0
 	for range 80 {
 		p := 2 + rng.IntN(3)
-		name := []string{"gpipe", "1f1b", "2bw", "interleaved", "zb-h1"}[rng.IntN(5)]
-		s, err := Generate(name, Options{Stages: p, Microbatches: 2 * p, Batches: 2})
+		f := families[rng.IntN(len(families))]
+		s, err := Generate(f.Name, Options{Stages: p, Microbatches: 2 * p, Batches: 2})
 		require.NoError(t, err)
 		for range 60 {
 			m := mutate(rng, s)
@@ -136,9 +135,9 @@ func TestShuffledSchedulesCommunicate(t *testing.T) {
 		_, err = Validate(c)
 		require.NoError(t, err, "%v\n%v", s, c)
 		require.Empty(t, think(c).why)
-		for _, line := range c.Lines {
-			for i, a := range line {
-				if (a.Kind == RecvForward || a.Kind == RecvBackward) && line[i+1].Kind > Update {
+		for _, actions := range c.Actions {
+			for i, a := range actions {
+				if (a.Kind == RecvForward || a.Kind == RecvBackward) && actions[i+1].Kind > Update {
 					early++
 				}
 			}

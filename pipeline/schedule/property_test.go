@@ -9,25 +9,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// every runs a test on schedules of all generators, with up to 8 stages, or 4 in a short run.
-func every(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o Options)) {
-	names, _ := Names()
+// forEach runs a test on schedules of all families, with up to 8 stages, or 4 in a short run.
+func forEach(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o Options)) {
 	most := 8
 	if testing.Short() {
 		most = 4
 	}
-	for _, name := range names {
-		t.Run(name, func(t *testing.T) {
+	for _, f := range Families() {
+		t.Run(f.Name, func(t *testing.T) {
 			tried := 0
 			for p := 1; p <= most; p++ {
 				for _, m := range []int{1, 3, 4, 8} {
 					for _, v := range []int{1, 2, 3} {
 						o := Options{Stages: p, Microbatches: m, Chunks: v, Batches: batches}
-						if name == "pipedream" {
-							o.Batches = m * batches
-							o.Microbatches = 1
+						if f.Example(Options{}).Microbatches == 1 {
+							o.Batches, o.Microbatches = m*batches, 1
 						}
-						s, err := Generate(name, o)
+						s, err := Generate(f.Name, o)
 						if err != nil {
 							continue
 						}
@@ -44,14 +42,14 @@ func every(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o Opt
 var links = []Links{{}, {Tied: true}, {Tied: true, Copied: true}, {Replica: true}}
 
 func TestEveryScheduleIsSound(t *testing.T) {
-	every(t, 3, func(t *testing.T, s *Schedule, o Options) {
+	forEach(t, 3, func(t *testing.T, s *Schedule, o Options) {
 		before, err := Validate(s)
 		require.NoError(t, err, "%+v", o)
 		require.Empty(t, think(s).why, "%+v", o)
 		for _, l := range links {
 			c, err := Communicate(s, l)
 			if s.Delay < 0 && l != (Links{}) {
-				require.ErrorContains(t, err, "copies of parameters cannot be kept equal")
+				require.ErrorContains(t, err, "which would make copies differ")
 				continue
 			}
 			require.NoError(t, err)
@@ -59,16 +57,16 @@ func TestEveryScheduleIsSound(t *testing.T) {
 			require.NoError(t, err, "%+v %+v", o, l)
 			require.Empty(t, think(c).why, "%+v %+v", o, l)
 			assert.Equal(t, before, after)
-			for stage, line := range c.Lines {
-				assert.Equal(t, computation(s.Lines[stage]), computation(line), "computation keeps its order")
+			for stage, actions := range c.Actions {
+				assert.Equal(t, computation(s.Actions[stage]), computation(actions), "computation keeps its order")
 			}
 		}
 	})
 }
 
-// computation is what of a line works on microbatches.
-func computation(line []Action) (out []Action) {
-	for _, a := range line {
+// computation filters the actions that work on microbatches.
+func computation(actions []Action) (out []Action) {
+	for _, a := range actions {
 		if a.Kind < Update {
 			out = append(out, a)
 		}
@@ -76,15 +74,15 @@ func computation(line []Action) (out []Action) {
 	return out
 }
 
-// The generators' own orders need no receive earlier than right before its use: nothing is kept that is not needed.
+// In the schedules of the table every receive stands directly before its use, so no message is held longer than needed.
 func TestReceivesStandBeforeTheirUse(t *testing.T) {
-	every(t, 2, func(t *testing.T, s *Schedule, o Options) {
+	forEach(t, 2, func(t *testing.T, s *Schedule, o Options) {
 		c, err := Communicate(s, Links{})
 		require.NoError(t, err)
-		for _, line := range c.Lines {
-			for i, a := range line {
+		for _, actions := range c.Actions {
+			for i, a := range actions {
 				if a.Kind == RecvForward || a.Kind == RecvBackward {
-					next := line[i+1]
+					next := actions[i+1]
 					assert.Equal(t, [3]int{a.Microbatch, a.Batch, a.Chunk}, [3]int{next.Microbatch, next.Batch, next.Chunk}, "%+v: %v %v", o, a, next)
 					assert.Contains(t, []Kind{Forward, Evaluate, Backward, InputGrad}, next.Kind)
 				}
@@ -93,13 +91,13 @@ func TestReceivesStandBeforeTheirUse(t *testing.T) {
 	})
 }
 
-// What is known of the schedules in closed form: bubbles for equal costs, microbatches in flight for all.
+// Closed forms agree with the simulation: bubbles for equal costs, microbatches in flight for all.
 func TestClosedForms(t *testing.T) {
 	costs := []Cost{Even(1, 2, 0), Even(1, 1, 0), Even(2, 1, 0.25), Even(1, 2, 4), {Forward: 1, Backward: 2, InputGrad: 1, WeightGrad: 1}}
-	every(t, 6, func(t *testing.T, s *Schedule, o Options) {
+	forEach(t, 6, func(t *testing.T, s *Schedule, o Options) {
 		report, err := Validate(s)
 		require.NoError(t, err)
-		told, err := Communicate(s, Links{})
+		communicating, err := Communicate(s, Links{})
 		require.NoError(t, err)
 		for _, c := range costs {
 			form, known := Closed(s.Name, o, c)
@@ -108,14 +106,14 @@ func TestClosedForms(t *testing.T) {
 				assert.Less(t, o.Microbatches, o.Stages)
 				continue
 			}
-			for stage, line := range report.Lines {
-				assert.Equal(t, form.InFlight[stage], line.InFlight, "%+v stage %d", o, stage)
+			for stage, of := range report.Stages {
+				assert.Equal(t, form.InFlight[stage], of.InFlight, "%+v stage %d", o, stage)
 			}
 			if s.Name == "eval" && o.Microbatches%o.Stages != 0 && o.Chunks > 1 {
 				continue // groups that are not full leave gaps
 			}
-			for _, s := range []*Schedule{s, told} {
-				r, err := Simulate(s, Costs{Parts: []Cost{c}})
+			for _, s := range []*Schedule{s, communicating} {
+				r, err := Simulate(s, Costs{VirtualStages: []Cost{c}})
 				require.NoError(t, err)
 				assert.InDelta(t, form.Bubble, r.Bubble, 1e-9, "%+v %+v", o, c)
 				if r.Steady != nil {
@@ -134,7 +132,7 @@ func TestZeroBubbleH1IsAThirdOf1F1B(t *testing.T) {
 		for _, name := range []string{"1f1b", "zb-h1"} {
 			s, err := Generate(name, o)
 			require.NoError(t, err)
-			r, err := Simulate(s, Costs{Parts: []Cost{c}})
+			r, err := Simulate(s, Costs{VirtualStages: []Cost{c}})
 			require.NoError(t, err)
 			idle = append(idle, r.Stages[0].Idle)
 		}
@@ -150,28 +148,28 @@ func TestStaleness(t *testing.T) {
 		require.NoError(t, err)
 		report, err := Validate(s)
 		require.NoError(t, err)
-		for stage, l := range report.Lines {
-			assert.Equal(t, LineReport{InFlight: p - stage, Versions: 2, Accumulators: 2, Buffers: 3, Staleness: [2]int{1, 1}}, l)
+		for stage, l := range report.Stages {
+			assert.Equal(t, StageReport{InFlight: p - stage, Versions: 2, Accumulators: 2, Buffers: 3, Staleness: [2]int{1, 1}}, l)
 		}
-		for stage, line := range s.Lines {
-			assert.Equal(t, map[int]bool{1: true}, ages(line, 1), "%d stages, stage %d", p, stage) // u_{−1} = 0 is not in the line
+		for stage, actions := range s.Actions {
+			assert.Equal(t, map[int]bool{1: true}, ages(actions, 1), "%d stages, stage %d", p, stage) // u_{−1} = 0 is not an action
 		}
 		s, err = Generate("pipedream", Options{Stages: p, Microbatches: 1, Batches: 20})
 		require.NoError(t, err)
 		report, err = Validate(s)
 		require.NoError(t, err)
-		for stage, l := range report.Lines {
+		for stage, l := range report.Stages {
 			assert.Equal(t, [2]int{0, p - 1 - stage}, l.Staleness)
 			assert.Equal(t, p-stage, l.Versions)
-			assert.Equal(t, map[int]bool{p - 1 - stage: true}, ages(s.Lines[stage], p))
+			assert.Equal(t, map[int]bool{p - 1 - stage: true}, ages(s.Actions[stage], p))
 		}
 	}
 }
 
 // ages are, of all microbatches from a batch on, how many updates stand between their forward and their batch's own.
-func ages(line []Action, from int) map[int]bool {
+func ages(actions []Action, from int) map[int]bool {
 	read, updates, out := map[Action]int{}, 0, map[int]bool{}
-	for _, a := range line {
+	for _, a := range actions {
 		switch {
 		case a.Kind == Forward && a.Batch >= from:
 			read[a] = updates
@@ -187,50 +185,50 @@ func ages(line []Action, from int) map[int]bool {
 	return out
 }
 
-// Updates stand before the first forward that needs them, and as late as that.
+// An update stands directly before the first forward that needs it.
 func TestUpdatesStandAtTheirDeadline(t *testing.T) {
-	every(t, 5, func(t *testing.T, s *Schedule, o Options) {
+	forEach(t, 5, func(t *testing.T, s *Schedule, o Options) {
 		if s.Name == "eval" || s.Delay < 0 {
 			return
 		}
-		for _, line := range s.Lines {
-			for i, a := range line {
+		for _, actions := range s.Actions {
+			for i, a := range actions {
 				if a.Kind == Update && a.Batch+1+s.Delay < s.Batches {
-					assert.Equal(t, Action{Kind: Forward, Batch: a.Batch + 1 + s.Delay}, line[i+1])
+					assert.Equal(t, Action{Kind: Forward, Batch: a.Batch + 1 + s.Delay}, actions[i+1])
 				}
 			}
 		}
 	})
 }
 
-// Whatever the costs: no schedule is faster than its slowest stage, or than one microbatch through all parts; what a stage does
-// fills exactly what it costs; devices do one thing at a time.
+// At any costs, a schedule is no faster than its slowest stage, or than one microbatch through all virtual stages. A stage is busy for
+// exactly the sum of its costs, and devices execute one action at a time.
 func TestSimulatedTimesHaveTheirBounds(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	every(t, 3, func(t *testing.T, s *Schedule, o Options) {
+	forEach(t, 3, func(t *testing.T, s *Schedule, o Options) {
 		c := randomCosts(rng, s)
 		plain, err := Simulate(s, c)
 		require.NoError(t, err)
-		told, err := Communicate(s, Links{Tied: s.Delay >= 0})
+		communicating, err := Communicate(s, Links{Tied: s.Delay >= 0})
 		require.NoError(t, err)
-		with, err := Simulate(told, c)
+		with, err := Simulate(communicating, c)
 		require.NoError(t, err)
 		once := 0.0
-		for q := range s.Parts() {
-			p := c.Parts[q]
+		for q := range s.VirtualStages() {
+			p := c.VirtualStages[q]
 			once += p.Forward
 			if s.Name != "eval" {
 				once += min(p.Backward, p.InputGrad)
 			}
-			if q+1 < s.Parts() && s.Stages > 1 {
+			if q+1 < s.VirtualStages() && s.Stages > 1 {
 				once += p.Transfer
 			}
 		}
 		for _, r := range []*Result{plain, with} {
 			assert.GreaterOrEqual(t, r.Makespan, once-1e-9)
-			for stage, line := range s.Lines {
+			for stage, actions := range s.Actions {
 				work := 0.0
-				for _, a := range line {
+				for _, a := range actions {
 					work += costOf(s, c, stage, a)
 				}
 				assert.InDelta(t, work, r.Stages[stage].Busy, 1e-9)
@@ -251,50 +249,50 @@ func TestSimulatedTimesHaveTheirBounds(t *testing.T) {
 
 func randomCosts(rng *rand.Rand, s *Schedule) (c Costs) {
 	c.Exchange = rng.Float64()
-	for range s.Parts() {
+	for range s.VirtualStages() {
 		f := func() float64 { return rng.Float64() * float64(rng.IntN(4)) }
-		c.Parts = append(c.Parts, Cost{f(), f(), f(), f(), f(), f(), f()})
+		c.VirtualStages = append(c.VirtualStages, Cost{f(), f(), f(), f(), f(), f(), f()})
 	}
 	return c
 }
 
 func costOf(s *Schedule, c Costs, stage int, a Action) float64 {
-	part := c.Parts[a.Chunk*s.Stages+stage]
+	cost := c.VirtualStages[a.Chunk*s.Stages+stage]
 	switch a.Kind.String() {
 	case "F", "E":
-		return part.Forward
+		return cost.Forward
 	case "B":
-		return part.Backward
+		return cost.Backward
 	case "I":
-		return part.InputGrad
+		return cost.InputGrad
 	case "W":
-		return part.WeightGrad
+		return cost.WeightGrad
 	}
 	sum := 0.0
-	for q := stage; q < s.Parts(); q += s.Stages {
-		sum += c.Parts[q].Update
+	for q := stage; q < s.VirtualStages(); q += s.Stages {
+		sum += c.VirtualStages[q].Update
 	}
 	return sum
 }
 
-// With updates that take no time the makespan is the longest path of the graph of what waits for what.
+// With updates that take no time the makespan is the longest path of the dependency graph.
 func TestMakespanIsTheLongestPath(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	every(t, 3, func(t *testing.T, s *Schedule, o Options) {
+	forEach(t, 3, func(t *testing.T, s *Schedule, o Options) {
 		c := randomCosts(rng, s)
 		transfer := rng.Float64()
-		for q := range c.Parts {
-			c.Parts[q].Update, c.Parts[q].Transfer = 0, transfer
+		for q := range c.VirtualStages {
+			c.VirtualStages[q].Update, c.VirtualStages[q].Transfer = 0, transfer
 		}
 		r, err := Simulate(s, c)
 		require.NoError(t, err)
-		want := withoutVotes(s).path(func(stage int, a Action) float64 { return costOf(s, c, stage, a) }, transfer)
+		want := withoutExchange(s).path(func(stage int, a Action) float64 { return costOf(s, c, stage, a) }, transfer)
 		assert.InDelta(t, want, r.Makespan, 1e-9, "%+v", o)
 	})
 }
 
-// withoutVotes is the graph of a schedule of computation whose updates need their own line only.
-func withoutVotes(s *Schedule) *opinion {
+// withoutExchange is the graph of a schedule of computation whose updates need only their own stage.
+func withoutExchange(s *Schedule) *opinion {
 	own := *s
 	own.Delay = -1
 	o := think(&own)

@@ -1,10 +1,10 @@
 package schedule
 
-// Report is what a schedule asks of its stages.
-type Report struct{ Lines []LineReport }
+// Report is what a schedule demands of its stages.
+type Report struct{ Stages []StageReport }
 
-// LineReport is of one stage.
-type LineReport struct {
+// StageReport is what a schedule demands of one stage.
+type StageReport struct {
 	InFlight     int    `json:"in_flight"`    // the most microbatches (of any chunk) between their forward and the end of their backward
 	Versions     int    `json:"versions"`     // the most weights of different batches, at one time
 	Accumulators int    `json:"accumulators"` // the most batches' gradients, at one time
@@ -12,75 +12,76 @@ type LineReport struct {
 	Staleness    [2]int `json:"staleness"`    // least and most updates between the weights of a gradient and the update that it goes into
 }
 
-// follower is a line's state while it is followed.
+// follower is the state of a stage while follow reads its actions.
 type follower struct {
 	*Schedule
-	LineReport
-	flying   map[Action]int // microbatches between forward and backward, by their F: how many updates made their weights
-	left     map[int]int    // batches between first backward and update: gradients to come
+	StageReport
+	inFlight map[Action]int // microbatches between forward and backward, by their F: how many updates their weights have
+	left     map[int]int    // batches between first backward and update: gradients still to come
 	complete int            // batches below have all gradients
 	updates  int            // done
 }
 
-// follow goes through one line, whose order is right, and notes what it holds.
-func (s *Schedule) follow(stage int) (LineReport, error) {
-	f := &follower{Schedule: s, flying: map[Action]int{}, left: map[int]int{}}
+// follow reads the actions of one stage, whose order is right, and records what it holds.
+func (s *Schedule) follow(stage int) (StageReport, error) {
+	f := &follower{Schedule: s, inFlight: map[Action]int{}, left: map[int]int{}}
 	f.Staleness = [2]int{max(0, s.Delay), max(0, s.Delay)}
 	exchange := s.perBatch(stage)
-	f.note()
-	for i, a := range s.Lines[stage] {
+	f.record()
+	for i, a := range s.Actions[stage] {
 		switch a.Kind {
 		case Forward:
-			f.flying[a] = f.updates
+			f.inFlight[a] = f.updates
 		case Backward, WeightGrad:
 			if f.backward(a); s.Delay >= 0 && f.Buffers > 2+s.Delay {
-				return LineReport{}, s.wrong(stage, i, "is the first gradient of its batch and needs a buffer, but %d versions of the weights and the gradients of %d batches fill all %d: a batch's gradients must be complete before the next one's begin",
+				return StageReport{}, s.actionError(stage, i, "is the first gradient of its batch and needs a buffer, but %d versions of the weights and "+
+					"the gradients of %d batches fill all %d: the gradients of a batch must be complete before those of the next begin",
 					f.versions(), len(f.left)-1, 2+s.Delay)
 			}
 		case exchange[len(exchange)-1]:
 			f.updates++
 			delete(f.left, a.Batch)
 		}
-		f.note()
+		f.record()
 	}
-	return f.LineReport, nil
+	return f.StageReport, nil
 }
 
 func (f *follower) backward(a Action) {
 	if _, begun := f.left[a.Batch]; !begun {
 		f.left[a.Batch] = f.Microbatches * f.Chunks
 	}
-	f.note() // the weights that are read and the gradient are both there
+	f.record() // the weights that are read and the gradient are both there
 	f.left[a.Batch]--
 	a.Kind = Forward
 	if f.Delay < 0 {
-		age := a.Batch - f.flying[a] // as many updates come before the batch's own
+		age := a.Batch - f.inFlight[a] // as many updates precede that of the batch
 		if a.Batch == 0 {
 			f.Staleness = [2]int{age, age}
 		}
 		f.Staleness = [2]int{min(f.Staleness[0], age), max(f.Staleness[1], age)}
 	}
-	delete(f.flying, a)
+	delete(f.inFlight, a)
 	for n, begun := f.left[f.complete]; begun && n == 0; n, begun = f.left[f.complete] {
 		f.complete++
 	}
 }
 
-func (f *follower) note() {
+func (f *follower) record() {
 	v := f.versions()
-	f.InFlight, f.Versions, f.Accumulators = max(f.InFlight, len(f.flying)), max(f.Versions, v), max(f.Accumulators, len(f.left))
+	f.InFlight, f.Versions, f.Accumulators = max(f.InFlight, len(f.inFlight)), max(f.Versions, v), max(f.Accumulators, len(f.left))
 	f.Buffers = max(f.Buffers, v+len(f.left))
 }
 
-// versions is how many weights are held: with a delay of 0 or 1 those of all batches that are not complete, as far as they are
-// made, and always the newest; else the newest and those that a microbatch in flight will read again.
+// versions is the number of versions of the weights that are held. With a delay of 0 or 1 these are the newest version and those of
+// all batches that are not complete; otherwise the newest and those that a microbatch in flight will read again.
 func (f *follower) versions() int {
 	if f.Delay >= 0 {
 		newest := f.updates + f.Delay
 		return newest - min(f.complete, newest) + 1
 	}
 	held := map[int]bool{f.updates: true}
-	for _, version := range f.flying {
+	for _, version := range f.inFlight {
 		held[version] = true
 	}
 	return len(held)

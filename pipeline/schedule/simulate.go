@@ -5,51 +5,51 @@ import (
 	"math"
 )
 
-// Cost is what one part of the model costs, in any unit of time, and in bytes.
+// Cost is the cost of one virtual stage, in any unit of time, and in bytes.
 type Cost struct {
-	Forward, Backward, InputGrad, WeightGrad float64 // of a microbatch; Forward is also Evaluate's
-	Update                                   float64 // of a batch
-	Transfer                                 float64 // of a microbatch's activations to the next part, on another stage; their gradient takes as long
+	Forward, Backward, InputGrad, WeightGrad float64 // per microbatch; Forward is also the cost of Evaluate
+	Update                                   float64 // per batch
+	Transfer                                 float64 // per microbatch: activations to the next virtual stage, on another device; their gradient takes as long
 	Activation                               float64 // bytes that a microbatch holds from its forward to the end of its backward
 }
 
-// mostCost leaves room for sums of as many as a schedule can have.
-const mostCost = 1e100
+// maxCost keeps sums over all actions of a schedule finite.
+const maxCost = 1e100
 
-// Costs is what Simulate reckons with.
+// Costs are the costs of a schedule.
 type Costs struct {
-	Parts    []Cost  // of each part of the model, or one for all
-	Exchange float64 // of a batch: votes, and of tied embeddings the gradients and the weights, each
+	VirtualStages []Cost  // by virtual stage, or one for all
+	Exchange      float64 // per batch and message: gradient norms, and the gradients and weights of tied embeddings
 }
 
-// Even is a cost whose backward is halved by I and W.
+// Even is a cost whose input gradient and weight gradients each take half of the backward.
 func Even(forward, backward, update float64) Cost {
 	return Cost{Forward: forward, Backward: backward, InputGrad: backward / 2, WeightGrad: backward / 2, Update: update}
 }
 
-// Result is how a schedule runs at given costs.
+// Result is the run of a schedule at given costs.
 type Result struct {
 	Makespan float64       `json:"makespan"`
-	Bubble   float64       `json:"bubble"` // share of all stages' time in which they wait
-	Steady   *Steady       `json:"steady"` // nil where the batches are too few to tell
+	Bubble   float64       `json:"bubble"` // share of the stages' time that is idle
+	Steady   *Steady       `json:"steady"` // nil if there are too few batches
 	Stages   []StageResult `json:"stages"`
-	Events   []Event       `json:"events"` // in the order of their starts
+	Events   []Event       `json:"events"` // ordered by start
 }
 
-// Steady is of whole batches, after the pipeline has filled and before it drains.
+// Steady covers whole batches, after the pipeline has filled and before it drains.
 type Steady struct {
-	Period float64 `json:"period"` // from batch to batch
+	Period float64 `json:"period"` // time from batch to batch
 	Bubble float64 `json:"bubble"`
 }
 
-// StageResult is of one stage.
+// StageResult is the result of one stage.
 type StageResult struct {
 	Busy       float64 `json:"busy"`
 	Idle       float64 `json:"idle"`
-	Activation float64 `json:"activation"` // the most bytes of activations at one time
+	Activation float64 `json:"activation"` // the most bytes of activations at any time
 }
 
-// Event is an action of computation on a stage's device.
+// Event is an action of computation on the device of a stage.
 type Event struct {
 	Stage  int     `json:"stage"`
 	Action Action  `json:"action"`
@@ -57,9 +57,9 @@ type Event struct {
 	End    float64 `json:"end"`
 }
 
-// Simulate runs a schedule, which must validate, at given costs. Stages compute in the order of their lines; an update is done as
-// soon as what it needs has come, but where the delay is as the lines have it. Transfers take no device's time; those of one kind
-// between two stages follow one another. Without communication an update needs its own line only, with it the votes of all.
+// Simulate runs a schedule at given costs, after validating it. Stages compute in the order of their action lists. With a delay of 0 or
+// 1 an update runs as soon as its inputs have arrived. Transfers occupy no device; those of one kind between two stages follow one
+// another. Without communication an update needs only its own stage, with communication the gradient norms of all stages.
 func Simulate(s *Schedule, c Costs) (*Result, error) {
 	if err := c.check(s); err != nil {
 		return nil, err
@@ -74,71 +74,71 @@ func Simulate(s *Schedule, c Costs) (*Result, error) {
 }
 
 func (c Costs) check(s *Schedule) error {
-	if len(c.Parts) != 1 && len(c.Parts) != s.Parts() {
-		return fmt.Errorf("schedule %s: found costs of %d parts, expected 1 for all or %d", s.Name, len(c.Parts), s.Parts())
+	if len(c.VirtualStages) != 1 && len(c.VirtualStages) != s.VirtualStages() {
+		return fmt.Errorf("schedule %s: found costs of %d virtual stages, expected 1 for all or %d", s.Name, len(c.VirtualStages), s.VirtualStages())
 	}
-	for q, p := range c.Parts {
+	for q, p := range c.VirtualStages {
 		for _, v := range []float64{p.Forward, p.Backward, p.InputGrad, p.WeightGrad, p.Update, p.Transfer, p.Activation, c.Exchange} {
-			if !(v >= 0 && v <= mostCost) {
-				return fmt.Errorf("schedule %s: costs of part %d: found %v, expected numbers from 0 to %v", s.Name, q, v, mostCost)
+			if !(v >= 0 && v <= maxCost) {
+				return fmt.Errorf("schedule %s: costs of virtual stage %d: found %v, expected numbers from 0 to %v", s.Name, q, v, maxCost)
 			}
 		}
 	}
 	return nil
 }
 
-func (c Costs) part(q int) Cost {
-	if len(c.Parts) == 1 {
-		return c.Parts[0]
+func (c Costs) virtualStage(q int) Cost {
+	if len(c.VirtualStages) == 1 {
+		return c.VirtualStages[0]
 	}
-	return c.Parts[q]
+	return c.VirtualStages[q]
 }
 
-// simulation is a schedule while it runs in time. Times of what has not happened yet are missing (NaN).
+// simulation is the state of Simulate. Times that are not known yet are NaN.
 type simulation struct {
 	*Schedule
 	costs    Costs
 	links    Links
-	at       []int               // of each line: the next action
-	free     []float64           // of each line: when the device has done what it was given
-	updates  []int               // of each line: batches updated
-	left     [][]int             // of each line and batch: gradients to come
-	complete [][]float64         // of each line and batch: when no gradient was to come any more
-	updated  [][]float64         // of each line and batch: when its own parameters were
-	arrived  map[arrival]float64 // when what was sent, and not yet used, came
-	channels map[channel]float64 // when they are free again
-	ready    []Event             // of each line: what it can begin next; without a start where that is not known yet
+	at       []int               // by stage: the next action
+	free     []float64           // by stage: when the device is idle
+	updates  []int               // by stage: batches updated
+	left     [][]int             // by stage and batch: gradients to come
+	complete [][]float64         // by stage and batch: when the gradients were complete
+	updated  [][]float64         // by stage and batch: when its own parameters were updated
+	arrivals map[arrival]float64 // arrival times of messages that are not yet used
+	channels map[channel]float64 // when each is free
+	ready    []Event             // by stage: what it can start next; Start is NaN while unknown
 	events   []Event
 }
 
-// arrival is a message as its receiver knows it.
+// arrival identifies a message by its receiver.
 type arrival struct {
 	stage int
 	recv  Kind
 	message
 }
 
-var missing = math.NaN()
+var unknown = math.NaN()
 
 func newSimulation(s *Schedule, c Costs) *simulation {
 	sim := &simulation{Schedule: s, costs: c, at: make([]int, s.Stages), free: make([]float64, s.Stages), updates: make([]int, s.Stages),
-		arrived: map[arrival]float64{}, channels: map[channel]float64{}, ready: make([]Event, s.Stages)}
+		arrivals: map[arrival]float64{}, channels: map[channel]float64{}, ready: make([]Event, s.Stages)}
 	if s.Links != nil {
 		sim.links = *s.Links
 	}
 	for range s.Stages {
 		left, complete, updated := make([]int, s.Batches), make([]float64, s.Batches), make([]float64, s.Batches)
 		for t := range s.Batches {
-			left[t], complete[t], updated[t] = s.Microbatches*s.Chunks, missing, missing
+			left[t], complete[t], updated[t] = s.Microbatches*s.Chunks, unknown, unknown
 		}
 		sim.left, sim.complete, sim.updated = append(sim.left, left), append(sim.complete, complete), append(sim.updated, updated)
 	}
-	sim.lookAtAll()
+	sim.refreshAll()
 	return sim
 }
 
-// look finds what a line can begin next; an update goes before what else could.
-func (sim *simulation) look(s int) {
+// refresh finds what a stage can start next. An update goes first.
+func (sim *simulation) refresh(s int) {
 	e, u := sim.computation(s), sim.update(s)
 	if u.Start <= e.Start || math.IsNaN(e.Start) {
 		e = u
@@ -146,24 +146,24 @@ func (sim *simulation) look(s int) {
 	sim.ready[s] = e
 }
 
-func (sim *simulation) lookAtAll() {
+func (sim *simulation) refreshAll() {
 	for s := range sim.Stages {
-		sim.look(s)
+		sim.refresh(s)
 	}
 }
 
-// next does what can begin first on any device. It is false at the end.
+// next executes the action that can start first on any device. It returns false at the end.
 func (sim *simulation) next() bool {
 	first := Event{Start: math.Inf(1)}
 	for _, e := range sim.ready {
-		if e.Start < first.Start { // never where it is missing
+		if e.Start < first.Start { // never if it is NaN
 			first = e
 		}
 	}
 	if math.IsInf(first.Start, 1) {
-		for s, line := range sim.Lines {
-			if sim.at[s] < len(line) {
-				panic(fmt.Sprintf("schedule %s: it is valid, but stage %d never comes to %v", sim.Name, s, line[sim.at[s]]))
+		for s, actions := range sim.Actions {
+			if sim.at[s] < len(actions) {
+				panic(fmt.Sprintf("schedule %s: it is valid, but stage %d never reaches %v", sim.Name, s, actions[sim.at[s]]))
 			}
 		}
 		return false
@@ -175,24 +175,24 @@ func (sim *simulation) next() bool {
 	return true
 }
 
-// early tells an update that does not wait for its place in the line.
-func (sim *simulation) early(a Action) bool { return a.Kind == Update && sim.Delay >= 0 }
+// unordered reports whether an action is an update that does not wait for its position in the action list.
+func (sim *simulation) unordered(a Action) bool { return a.Kind == Update && sim.Delay >= 0 }
 
-// computation is a line's next action of computation, and when it can begin.
+// computation is the next action of computation of a stage, and when it can start.
 func (sim *simulation) computation(s int) Event {
-	line := sim.Lines[s]
-	for sim.at[s] < len(line) && (!line[sim.at[s]].Kind.Computes() || sim.early(line[sim.at[s]])) {
+	actions := sim.Actions[s]
+	for sim.at[s] < len(actions) && (!actions[sim.at[s]].Kind.Computes() || sim.unordered(actions[sim.at[s]])) {
 		sim.at[s]++
 	}
-	if sim.at[s] == len(line) {
-		return Event{Start: missing}
+	if sim.at[s] == len(actions) {
+		return Event{Start: unknown}
 	}
-	a := line[sim.at[s]]
+	a := actions[sim.at[s]]
 	start := sim.free[s]
-	if recv, _, is := sim.needs(s, a); is {
-		came, has := sim.arrived[arrival{s, recv, message{a.Microbatch, a.Batch, a.Chunk}}]
+	if recv, _, is := sim.receives(s, a); is {
+		came, has := sim.arrivals[arrival{s, recv, message{a.Microbatch, a.Batch, a.Chunk}}]
 		if !has {
-			came = missing
+			came = unknown
 		}
 		start = max(start, came)
 	}
@@ -205,23 +205,23 @@ func (sim *simulation) computation(s int) Event {
 	return Event{Stage: s, Action: a, Start: start}
 }
 
-// update is a line's next update, and when it can begin.
+// update is the next update of a stage, and when it can start.
 func (sim *simulation) update(s int) Event {
 	t := sim.updates[s]
-	if t == sim.Batches || !sim.early(Action{Kind: Update}) {
-		return Event{Start: missing}
+	if t == sim.Batches || !sim.unordered(Action{Kind: Update}) {
+		return Event{Start: unknown}
 	}
 	start := max(sim.free[s], sim.complete[s][t])
 	if sim.Links != nil {
 		for from := range sim.Stages {
-			start = max(start, sim.vote(from, t)+sim.exchange(from, s))
+			start = max(start, sim.gradNorm(from, t)+sim.exchange(from, s))
 		}
 	}
 	return Event{Stage: s, Action: Action{Kind: Update, Batch: t}, Start: start}
 }
 
-// vote is when a line knows its gradients of a batch.
-func (sim *simulation) vote(s, t int) float64 {
+// gradNorm is when a stage knows its gradients of a batch.
+func (sim *simulation) gradNorm(s, t int) float64 {
 	if sim.links.Tied && s == 0 {
 		last := sim.Stages - 1
 		return max(sim.complete[s][t], sim.complete[last][t]+sim.exchange(last, s))
@@ -229,7 +229,7 @@ func (sim *simulation) vote(s, t int) float64 {
 	return sim.complete[s][t]
 }
 
-// exchange is what a message of the exchange takes.
+// exchange is the time that a message of the exchange takes.
 func (sim *simulation) exchange(from, to int) float64 {
 	if from == to {
 		return 0
@@ -237,61 +237,61 @@ func (sim *simulation) exchange(from, to int) float64 {
 	return sim.costs.Exchange
 }
 
-// finish passes on what an action leaves, to those lines that it may concern.
+// finish records the results of an action and refreshes the stages that they concern.
 func (sim *simulation) finish(e Event) {
 	a, s := e.Action, e.Stage
-	if !sim.early(a) {
+	if !sim.unordered(a) {
 		sim.at[s]++
 	}
-	if recv, _, is := sim.needs(s, a); is {
-		delete(sim.arrived, arrival{s, recv, message{a.Microbatch, a.Batch, a.Chunk}})
+	if recv, _, is := sim.receives(s, a); is {
+		delete(sim.arrivals, arrival{s, recv, message{a.Microbatch, a.Batch, a.Chunk}})
 	}
-	if send, to, chunk, is := sim.gives(s, a); is {
+	if send, to, chunk, is := sim.sends(s, a); is {
 		sim.send(e, channel{send - 1, s, to}, chunk)
-		sim.look(to)
+		sim.refresh(to)
 	}
 	switch a.Kind {
 	case Backward, WeightGrad:
 		if sim.left[s][a.Batch]--; sim.left[s][a.Batch] == 0 {
 			sim.complete[s][a.Batch] = e.End
-			if sim.links.Replica { // the owner's update is not of this schedule
+			if sim.links.Replica { // the owner's update is not in this schedule
 				sim.updated[s][a.Batch] = e.End + 2*sim.costs.Exchange
 				sim.updates[s]++
 			}
-			sim.tell()
+			sim.refreshExchange()
 		}
 	case Update:
 		sim.updated[s][a.Batch] = e.End
 		sim.updates[s]++
-		sim.tell()
+		sim.refreshExchange()
 	}
-	sim.look(s)
+	sim.refresh(s)
 }
 
-// tell has all lines look again, where they know of each other's votes and weights.
-func (sim *simulation) tell() {
+// refreshExchange refreshes all stages if they depend on each other through the exchange.
+func (sim *simulation) refreshExchange() {
 	if sim.Links != nil {
-		sim.lookAtAll()
+		sim.refreshAll()
 	}
 }
 
-// send reckons when a message comes. What stays on a stage needs no time.
+// send computes when a message arrives. A message within a stage takes no time.
 func (sim *simulation) send(e Event, c channel, chunk int) {
 	came := e.End
 	if c.from != c.to {
-		q := sim.part(e.Stage, e.Action.Chunk)
+		q := sim.virtualStage(e.Stage, e.Action.Chunk)
 		if c.recv == RecvBackward {
-			q-- // the gradient is as large as the activations that came from there
+			q-- // the gradient is as large as the activations that came the other way
 		}
-		came = max(came, sim.channels[c]) + sim.costs.part(q).Transfer
+		came = max(came, sim.channels[c]) + sim.costs.virtualStage(q).Transfer
 		sim.channels[c] = came
 	}
-	sim.arrived[arrival{c.to, c.recv, message{e.Action.Microbatch, e.Action.Batch, chunk}}] = came
+	sim.arrivals[arrival{c.to, c.recv, message{e.Action.Microbatch, e.Action.Batch, chunk}}] = came
 }
 
-// cost is how long an action keeps a stage's device.
+// cost is how long an action occupies the device of a stage.
 func (sim *simulation) cost(s int, a Action) float64 {
-	c := sim.costs.part(sim.part(s, a.Chunk))
+	c := sim.costs.virtualStage(sim.virtualStage(s, a.Chunk))
 	switch a.Kind {
 	case Forward, Evaluate:
 		return c.Forward
@@ -302,9 +302,9 @@ func (sim *simulation) cost(s int, a Action) float64 {
 	case WeightGrad:
 		return c.WeightGrad
 	}
-	sum := 0.0 // of an update: all of the line's parts
+	sum := 0.0 // of an update: all chunks of the stage
 	for chunk := range sim.Chunks {
-		sum += sim.costs.part(sim.part(s, chunk)).Update
+		sum += sim.costs.virtualStage(sim.virtualStage(s, chunk)).Update
 	}
 	return sum
 }
@@ -321,23 +321,23 @@ func (sim *simulation) result() *Result {
 		st.Idle, st.Activation = r.Makespan-st.Busy, sim.activation(s)
 		idle += st.Idle
 	}
-	r.Bubble = share(idle, float64(sim.Stages)*r.Makespan)
+	r.Bubble = ratio(idle, float64(sim.Stages)*r.Makespan)
 	r.Steady = sim.steady()
 	return r
 }
 
-func share(part, whole float64) float64 {
+func ratio(part, whole float64) float64 {
 	if whole == 0 {
 		return 0
 	}
 	return part / whole
 }
 
-// activation is the most bytes that a line's microbatches in flight hold.
+// activation is the most bytes that the microbatches in flight of a stage hold.
 func (sim *simulation) activation(s int) (most float64) {
 	held := 0.0
-	for _, a := range sim.Lines[s] {
-		bytes := sim.costs.part(sim.part(s, a.Chunk)).Activation
+	for _, a := range sim.Actions[s] {
+		bytes := sim.costs.virtualStage(sim.virtualStage(s, a.Chunk)).Activation
 		switch a.Kind {
 		case Forward:
 			held += bytes
@@ -351,7 +351,7 @@ func (sim *simulation) activation(s int) (most float64) {
 	return most
 }
 
-// steady looks, on each stage, from the first forward of a batch in the middle to that of the last batch.
+// steady measures, on each stage, from the first forward of a middle batch to that of the last batch.
 func (sim *simulation) steady() *Steady {
 	fill := (sim.Stages + sim.Microbatches - 1) / sim.Microbatches // batches
 	first, last := max(fill, sim.Batches/2), sim.Batches-1
@@ -378,5 +378,5 @@ func (sim *simulation) steady() *Steady {
 	for s := range sim.Stages {
 		all += to[s] - from[s]
 	}
-	return &Steady{Period: all / float64(sim.Stages*(last-first)), Bubble: share(all-busy, all)}
+	return &Steady{Period: all / float64(sim.Stages*(last-first)), Bubble: ratio(all-busy, all)}
 }

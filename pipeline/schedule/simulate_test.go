@@ -23,7 +23,7 @@ func simulated(t *testing.T, s *Schedule, c Costs) (*Result, map[string][2]float
 func TestSimulateByHand(t *testing.T) {
 	s, err := Generate("1f1b", Options{Stages: 2, Microbatches: 2})
 	require.NoError(t, err)
-	c := Costs{Parts: []Cost{{Forward: 1, Backward: 2, Update: 3, Transfer: 1.5, Activation: 10}, {Forward: 2, Backward: 1, Update: 1, Transfer: 9, Activation: 7}}}
+	c := Costs{VirtualStages: []Cost{{Forward: 1, Backward: 2, Update: 3, Transfer: 1.5, Activation: 10}, {Forward: 2, Backward: 1, Update: 1, Transfer: 9, Activation: 7}}}
 	r, at := simulated(t, s, c)
 	assert.Equal(t, map[string][2]float64{
 		"0 F0.0": {0, 1}, "0 F1.0": {1, 2}, // sent until 2.5 and 4
@@ -50,7 +50,7 @@ func TestSimulateTiedEmbeddings(t *testing.T) {
 	require.NoError(t, err)
 	s, err = Communicate(s, Links{Tied: true})
 	require.NoError(t, err)
-	_, at := simulated(t, s, Costs{Parts: []Cost{Even(1, 1, 4), Even(1, 1, 1)}, Exchange: 5})
+	_, at := simulated(t, s, Costs{VirtualStages: []Cost{Even(1, 1, 4), Even(1, 1, 1)}, Exchange: 5})
 	assert.Equal(t, [2]float64{2, 3}, at["1 B0.0"], "its gradients come at 8, to a stage that is done at 4")
 	assert.Equal(t, [2]float64{8, 12}, at["0 U0"])
 	assert.Equal(t, [2]float64{13, 14}, at["1 U0"], "stage 0 votes at 8")
@@ -62,7 +62,7 @@ func TestSimulateTiedEmbeddings(t *testing.T) {
 		require.NoError(t, err)
 		s, err = Communicate(s, Links{Tied: true})
 		require.NoError(t, err)
-		r, _ := simulated(t, s, Costs{Parts: []Cost{Even(1, 2, 1)}, Exchange: exchange})
+		r, _ := simulated(t, s, Costs{VirtualStages: []Cost{Even(1, 2, 1)}, Exchange: exchange})
 		assert.Equal(t, waits, r.Steady.Bubble > 1e-9, "an exchange of %v: %v", exchange, r.Steady)
 	}
 }
@@ -70,7 +70,7 @@ func TestSimulateTiedEmbeddings(t *testing.T) {
 func TestEvaluationHoldsOneMicrobatch(t *testing.T) {
 	s, err := Generate("eval", Options{Stages: 2, Microbatches: 3})
 	require.NoError(t, err)
-	r, _ := simulated(t, s, Costs{Parts: []Cost{{Forward: 1, Activation: 5}}})
+	r, _ := simulated(t, s, Costs{VirtualStages: []Cost{{Forward: 1, Activation: 5}}})
 	assert.Equal(t, []StageResult{{Busy: 3, Idle: 1, Activation: 5}, {Busy: 3, Idle: 1, Activation: 5}}, r.Stages)
 }
 
@@ -80,7 +80,7 @@ func TestSimulateAReplica(t *testing.T) {
 	require.NoError(t, err)
 	s, err = Communicate(s, Links{Replica: true})
 	require.NoError(t, err)
-	_, at := simulated(t, s, Costs{Parts: []Cost{Even(1, 1, 1)}, Exchange: 5})
+	_, at := simulated(t, s, Costs{VirtualStages: []Cost{Even(1, 1, 1)}, Exchange: 5})
 	assert.Equal(t, [2]float64{14, 15}, at["0 F0.1"], "all gradients at 4, and two messages")
 	assert.NotContains(t, at, "0 U0")
 }
@@ -89,20 +89,20 @@ func TestCostsThatAreRefused(t *testing.T) {
 	s, err := Generate("gpipe", Options{Stages: 3, Microbatches: 1})
 	require.NoError(t, err)
 	for want, c := range map[string]Costs{
-		"found costs of 2 parts, expected 1 for all or 3":                {Parts: make([]Cost, 2)},
-		"costs of part 0: found -1, expected numbers from 0 to 1e+100":   {Parts: []Cost{{Forward: -1}}},
-		"costs of part 2: found NaN, expected numbers from 0 to 1e+100":  {Parts: []Cost{{}, {}, {Update: math.NaN()}}},
-		"costs of part 0: found +Inf, expected numbers from 0 to 1e+100": {Parts: []Cost{{}}, Exchange: math.Inf(1)},
+		"found costs of 2 virtual stages, expected 1 for all or 3":                {VirtualStages: make([]Cost, 2)},
+		"costs of virtual stage 0: found -1, expected numbers from 0 to 1e+100":   {VirtualStages: []Cost{{Forward: -1}}},
+		"costs of virtual stage 2: found NaN, expected numbers from 0 to 1e+100":  {VirtualStages: []Cost{{}, {}, {Update: math.NaN()}}},
+		"costs of virtual stage 0: found +Inf, expected numbers from 0 to 1e+100": {VirtualStages: []Cost{{}}, Exchange: math.Inf(1)},
 	} {
 		_, err := Simulate(s, c)
 		assert.ErrorContains(t, err, want)
 	}
-	s.Lines[0] = nil
-	_, err = Simulate(s, Costs{Parts: []Cost{{}}})
+	s.Actions[0] = nil
+	_, err = Simulate(s, Costs{VirtualStages: []Cost{{}}})
 	assert.ErrorContains(t, err, "stage 0: F0.0 is missing")
 	_, known := Closed("mine", Options{}, Cost{})
 	assert.False(t, known)
-	r, err := Simulate(parse(t, "F0 B0 U0"), Costs{Parts: []Cost{{}}})
+	r, err := Simulate(parse(t, "F0 B0 U0"), Costs{VirtualStages: []Cost{{}}})
 	require.NoError(t, err)
 	assert.Zero(t, r.Bubble)
 }

@@ -17,10 +17,10 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// PerBatch tells kinds that concern a batch from those that concern a microbatch.
+// PerBatch reports whether the kind concerns a whole batch and not a microbatch.
 func (k Kind) PerBatch() bool { return k == Update || k >= SendGrads }
 
-// Computes tells what occupies a device from what only communicates.
+// Computes reports whether the kind occupies a device; the others communicate.
 func (k Kind) Computes() bool { return k <= Update }
 
 // String is the action as text: U1 of batch 1; F0.1 of microbatch 0 of batch 1; F0.1:2 on chunk 2.

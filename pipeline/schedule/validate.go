@@ -6,38 +6,38 @@ import (
 	"slices"
 )
 
-// Validate says whether a schedule can be run and computes what training means, before or after Communicate:
-//   - each line has every action of its parts exactly once, and no other;
-//   - what an action needs comes before it: forward before backward, the backward's input half before its weight half, all backwards
-//     of a batch before its update, and the update that made a batch's weights before the batch's first forward;
-//   - gradients are summed in the order of microbatches, and 2 + Delay buffers of a line's parameters are enough;
-//   - all lines come to their end, with channels of Capacity messages.
+// Validate checks that a schedule can run and computes what training means, before or after Communicate:
+//   - each stage has every action of its chunks exactly once, and no other;
+//   - an action stands after all that it needs: a backward after its forward, a weight gradient after its input gradient, the update of
+//     a batch after all of its backwards, and the first forward of a batch after the update that makes its weights;
+//   - gradients are summed in the order of microbatches, and 2 + Delay buffers of a stage's parameters are enough;
+//   - all stages reach their end with channels of Capacity messages.
 //
-// The error names the first thing found wrong: stage, action, what is missing.
+// The error names the first violation: the stage, the action and what is missing.
 func Validate(s *Schedule) (*Report, error) {
-	if err := s.checkLines(); err != nil {
+	if err := s.checkActions(); err != nil {
 		return nil, err
 	}
 	r := new(Report)
-	for stage := range s.Lines {
-		line, err := s.follow(stage)
+	for stage := range s.Actions {
+		report, err := s.follow(stage)
 		if err != nil {
 			return nil, err
 		}
-		r.Lines = append(r.Lines, line)
+		r.Stages = append(r.Stages, report)
 	}
 	if s.Links == nil {
-		return r, s.generator().weave(Links{}, func(int, Action) bool { return true })
+		return r, s.generator().insertCommunication(Links{}, func(int, Action) bool { return true })
 	}
 	return r, s.execute()
 }
 
-// checkLines looks at each line alone.
-func (s *Schedule) checkLines() error {
+// checkActions checks each stage by itself.
+func (s *Schedule) checkActions() error {
 	if err := s.checkHead(); err != nil {
 		return err
 	}
-	for stage := range s.Lines {
+	for stage := range s.Actions {
 		at, err := s.positions(stage)
 		if err != nil {
 			return err
@@ -59,8 +59,8 @@ func (s *Schedule) checkHead() error {
 			return fmt.Errorf("schedule %s: %s: found %d, expected %d to %d", s.Name, n.name, n.found, n.low, n.high)
 		}
 	}
-	if len(s.Lines) != s.Stages {
-		return fmt.Errorf("schedule %s: found %d lines, expected one for each of %d stages", s.Name, len(s.Lines), s.Stages)
+	if len(s.Actions) != s.Stages {
+		return fmt.Errorf("schedule %s: found action lists of %d stages, expected %d", s.Name, len(s.Actions), s.Stages)
 	}
 	if s.Links == nil {
 		return nil
@@ -71,17 +71,18 @@ func (s *Schedule) checkHead() error {
 func (s *Schedule) checkLinks(l Links) error {
 	switch {
 	case l.Replica && l.Copied:
-		return fmt.Errorf("schedule %s: a pipeline holds copies only or owns its parameters, not both", s.Name)
+		return fmt.Errorf("schedule %s: links: found replica and copied, expected one of them: a pipeline holds only copies or owns its parameters", s.Name)
 	case s.Delay < 0 && l != Links{}:
-		return fmt.Errorf("schedule %s: its stages update at different times, so that copies of parameters cannot be kept equal: expected no tied embeddings and no replicas", s.Name)
+		return fmt.Errorf("schedule %s: found copies of parameters, expected no tied embeddings and no replicas: "+
+			"its stages update at different times, which would make copies differ", s.Name)
 	}
 	return nil
 }
 
-// evaluates tells schedules of forwards only.
+// evaluates reports whether the schedule consists of forwards only.
 func (s *Schedule) evaluates() bool {
-	for _, line := range s.Lines {
-		for _, a := range line {
+	for _, actions := range s.Actions {
+		for _, a := range actions {
 			if a.Kind.Computes() {
 				return a.Kind == Evaluate
 			}
@@ -90,12 +91,12 @@ func (s *Schedule) evaluates() bool {
 	return false
 }
 
-// positions finds where in its line each action is. It is an error when the line has not exactly the actions that it should.
+// positions is the position of each action of a stage. It returns an error unless the stage has exactly the expected actions.
 func (s *Schedule) positions(stage int) (map[Action]int, error) {
-	at := make(map[Action]int, len(s.Lines[stage]))
-	for i, a := range s.Lines[stage] {
+	at := make(map[Action]int, len(s.Actions[stage]))
+	for i, a := range s.Actions[stage] {
 		if first, twice := at[a]; twice {
-			return nil, s.wrong(stage, i, "stands there a second time, the first was action %d", first+1)
+			return nil, s.actionError(stage, i, "is listed twice, first as action %d", first+1)
 		}
 		at[a] = i
 	}
@@ -116,40 +117,40 @@ func (s *Schedule) positions(stage int) (map[Action]int, error) {
 	for a := range s.expected(stage, at) {
 		delete(foreign, a)
 	}
-	for i, a := range s.Lines[stage] {
+	for i, a := range s.Actions[stage] {
 		if foreign[a] {
-			return nil, s.wrong(stage, i, "has no place here: %s", s.why(stage, a, at))
+			return nil, s.actionError(stage, i, "is not expected: %s", s.explain(stage, a, at))
 		}
 	}
 	panic("schedule: as many actions as expected, and others")
 }
 
-// why explains what is wrong with an action that a line should not have.
-func (s *Schedule) why(stage int, a Action, at map[Action]int) string {
+// explain is the reason why an action is not expected.
+func (s *Schedule) explain(stage int, a Action, at map[Action]int) string {
 	split := a
 	split.Kind = InputGrad
-	_, halves := at[split]
+	_, isSplit := at[split]
 	switch {
 	case a.Microbatch >= s.Microbatches || a.Batch >= s.Batches || a.Chunk >= s.Chunks:
-		return fmt.Sprintf("the schedule is of %d microbatches a batch, %d batches, %d chunks a stage", s.Microbatches, s.Batches, s.Chunks)
-	case a.Kind == Backward && halves:
-		return fmt.Sprintf("beside its half %v", split)
+		return fmt.Sprintf("the schedule has %d microbatches per batch, %d batches and %d chunks per stage", s.Microbatches, s.Batches, s.Chunks)
+	case a.Kind == Backward && isSplit:
+		return fmt.Sprintf("the backward is split, with %v", split)
 	case !a.Kind.Computes() && s.Links == nil:
-		return "the schedule is of computation only, or its links are not said"
+		return "the schedule contains computation only; communication needs links in the header"
 	case a.Kind.PerBatch():
-		return fmt.Sprintf("the schedule's links are %v, which ask for %v", s.Links, s.exchange(*s.Links, stage))
+		return fmt.Sprintf("the links of the schedule are %v, with which a batch has %v", s.Links, s.exchange(*s.Links, stage))
 	case !a.Kind.Computes():
-		return fmt.Sprintf("part %d of %d has no such neighbour", s.part(stage, a.Chunk), s.Parts())
+		return fmt.Sprintf("virtual stage %d of %d has no such neighbor", s.virtualStage(stage, a.Chunk), s.VirtualStages())
 	}
-	return "a schedule evaluates or trains, not both"
+	return "a schedule either evaluates or trains"
 }
 
-// wrong is an error about an action in its place.
-func (s *Schedule) wrong(stage, i int, format string, args ...any) error {
-	return fmt.Errorf("schedule %s: stage %d: action %d, %v, %s", s.Name, stage, i+1, s.Lines[stage][i], fmt.Sprintf(format, args...))
+// actionError is an error about an action at its position.
+func (s *Schedule) actionError(stage, i int, format string, args ...any) error {
+	return fmt.Errorf("schedule %s: stage %d: action %d, %v, %s", s.Name, stage, i+1, s.Actions[stage][i], fmt.Sprintf(format, args...))
 }
 
-// expected are the actions that a line should have. Whether a backward is whole or in halves is as the line has it.
+// expected yields the actions that a stage must have. Backwards are whole or split as they are in the action list.
 func (s *Schedule) expected(stage int, at map[Action]int) iter.Seq[Action] {
 	evaluates := s.evaluates()
 	return func(yield func(Action) bool) {
@@ -164,10 +165,10 @@ func (s *Schedule) expected(stage int, at map[Action]int) iter.Seq[Action] {
 						if s.Links == nil {
 							continue
 						}
-						if recv, _, is := s.needs(stage, a); is && !yield(Action{recv, i, t, c}) {
+						if recv, _, is := s.receives(stage, a); is && !yield(Action{recv, i, t, c}) {
 							return
 						}
-						if send, _, _, is := s.gives(stage, a); is && !yield(Action{send, i, t, c}) {
+						if send, _, _, is := s.sends(stage, a); is && !yield(Action{send, i, t, c}) {
 							return
 						}
 					}
@@ -185,13 +186,13 @@ func (s *Schedule) expected(stage int, at map[Action]int) iter.Seq[Action] {
 	}
 }
 
-// kinds are what is computed for a microbatch on a chunk.
+// kinds are the computations of a microbatch on a chunk.
 func (s *Schedule) kinds(evaluates bool, a Action, at map[Action]int) []Kind {
 	if evaluates {
 		return []Kind{Evaluate}
 	}
-	for _, half := range []Kind{InputGrad, WeightGrad} {
-		a.Kind = half
+	for _, kind := range []Kind{InputGrad, WeightGrad} {
+		a.Kind = kind
 		if _, has := at[a]; has {
 			return []Kind{Forward, InputGrad, WeightGrad}
 		}
@@ -199,7 +200,7 @@ func (s *Schedule) kinds(evaluates bool, a Action, at map[Action]int) []Kind {
 	return []Kind{Forward, Backward}
 }
 
-// perBatch are the actions of a batch's exchange.
+// perBatch are the actions that end a batch.
 func (s *Schedule) perBatch(stage int) []Kind {
 	if s.Links == nil {
 		return []Kind{Update}
@@ -207,19 +208,19 @@ func (s *Schedule) perBatch(stage int) []Kind {
 	return s.exchange(*s.Links, stage)
 }
 
-// checkOrder compares each action's place with that of all which must come before it.
+// checkOrder checks that each action stands after all that it needs.
 func (s *Schedule) checkOrder(stage int, at map[Action]int) error {
-	for i, a := range s.Lines[stage] {
+	for i, a := range s.Actions[stage] {
 		for _, b := range s.before(stage, a) {
 			if j, has := at[b]; has && j > i {
-				return s.wrong(stage, i, "comes before %v, which it needs", b)
+				return s.actionError(stage, i, "stands before %v, which it needs", b)
 			}
 		}
 	}
 	return nil
 }
 
-// before are the actions of the same line after which another comes. Not all of them need exist.
+// before are the actions of the stage that must stand before another. Not all of them need exist.
 func (s *Schedule) before(stage int, a Action) []Action {
 	of := func(kind Kind) Action { return Action{kind, a.Microbatch, a.Batch, a.Chunk} }
 	switch a.Kind {
@@ -227,7 +228,7 @@ func (s *Schedule) before(stage int, a Action) []Action {
 		if s.Delay < 0 {
 			return []Action{of(RecvForward)}
 		}
-		exchange := s.perBatch(stage) // whose end leaves the weights that the batch reads
+		exchange := s.perBatch(stage) // its last action leaves the weights that the batch reads
 		return []Action{of(RecvForward), {Kind: exchange[len(exchange)-1], Batch: a.Batch - 1 - s.Delay}}
 	case Evaluate:
 		return []Action{of(RecvForward)}
@@ -247,12 +248,12 @@ func (s *Schedule) before(stage int, a Action) []Action {
 	return s.beforeExchange(stage, a)
 }
 
-// sums are the gradients to which those of a microbatch are added: of the one before, on the same chunk.
+// sums are the actions that leave the gradients to which a microbatch adds its own: those of the microbatch before.
 func sums(a Action) []Action {
 	return []Action{{Backward, a.Microbatch - 1, a.Batch, a.Chunk}, {WeightGrad, a.Microbatch - 1, a.Batch, a.Chunk}}
 }
 
-// beforeExchange is the exchange's own order, and at its beginning the last backwards and the exchange before.
+// beforeExchange is the order within the exchange; its first action stands after the last backwards and the exchange before.
 func (s *Schedule) beforeExchange(stage int, a Action) []Action {
 	kinds := s.perBatch(stage)
 	if i := slices.Index(kinds, a.Kind); i > 0 {

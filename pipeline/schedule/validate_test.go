@@ -16,27 +16,27 @@ func parse(t *testing.T, lines ...string) *Schedule {
 	return s
 }
 
-func TestValidateNamesWhatIsWrong(t *testing.T) {
+func TestValidateNamesTheError(t *testing.T) {
 	for want, lines := range map[string][]string{
-		"stage 1: B1.0 is missing": {"F0 F1 B0 B1 U0", "F0 F1 B0 U0"},
-		"stage 0: action 2, F0.0, stands there a second time, the first was action 1":               {"F0 F0 B0 U0"},
-		"stage 0: action 1, B0.0, comes before F0.0, which it needs":                                {"B0 F0 U0"},
-		"stage 0: action 2, W0.0, comes before I0.0, which it needs":                                {"F0 W0 I0 U0"},
-		"stage 0: action 3, U0, comes before B1.0, which it needs":                                  {"F0 B0 U0 F1 B1"},
-		"stage 0: action 3, B1.0, comes before B0.0, which it needs":                                {"F0 F1 B1 B0 U0"},
-		"stage 0: action 3, F0.1, comes before U0, which it needs":                                  {"F0 B0 F0.1 B0.1 U0 U1"},
-		"stage 0: action 5, F0.2, comes before U0, which it needs":                                  {"# delay: 1", "F0 B0 F0.1 B0.1 F0.2 B0.2 U0 U1 U2"},
-		"stage 0: action 3, U1, comes before U0, which it needs":                                    {"# delay: 1", "F0.1 B0.1 U1 F0 B0 U0"},
-		"stage 0: action 3, B0.0, has no place here: beside its half I0.0":                          {"F0 I0 B0 W0 U0"},
-		"stage 0: action 2, SF0.0, has no place here: the schedule is of computation only":          {"F0 SF0 B0 U0", "F0 B0 U0"},
-		"stage 0: action 1, RF0.0, has no place here: part 0 of 1 has no such neighbour":            {"# links: none", "RF0 F0 B0 N0 U0"},
-		"stage 0: action 4, SW0, has no place here: the schedule's links are none, which ask for [": {"# links: none", "F0 B0 N0 SW0 U0"},
+		"stage 1: B1.0 is missing":                                                                              {"F0 F1 B0 B1 U0", "F0 F1 B0 U0"},
+		"stage 0: action 2, F0.0, is listed twice, first as action 1":                                           {"F0 F0 B0 U0"},
+		"stage 0: action 1, B0.0, stands before F0.0, which it needs":                                           {"B0 F0 U0"},
+		"stage 0: action 2, W0.0, stands before I0.0, which it needs":                                           {"F0 W0 I0 U0"},
+		"stage 0: action 3, U0, stands before B1.0, which it needs":                                             {"F0 B0 U0 F1 B1"},
+		"stage 0: action 3, B1.0, stands before B0.0, which it needs":                                           {"F0 F1 B1 B0 U0"},
+		"stage 0: action 3, F0.1, stands before U0, which it needs":                                             {"F0 B0 F0.1 B0.1 U0 U1"},
+		"stage 0: action 5, F0.2, stands before U0, which it needs":                                             {"# delay: 1", "F0 B0 F0.1 B0.1 F0.2 B0.2 U0 U1 U2"},
+		"stage 0: action 3, U1, stands before U0, which it needs":                                               {"# delay: 1", "F0.1 B0.1 U1 F0 B0 U0"},
+		"stage 0: action 3, B0.0, is not expected: the backward is split, with I0.0":                            {"F0 I0 B0 W0 U0"},
+		"stage 0: action 2, SF0.0, is not expected: the schedule contains computation only":                     {"F0 SF0 B0 U0", "F0 B0 U0"},
+		"stage 0: action 1, RF0.0, is not expected: virtual stage 0 of 1 has no such neighbor":                  {"# links: none", "RF0 F0 B0 N0 U0"},
+		"stage 0: action 4, SW0, is not expected: the links of the schedule are none, with which a batch has [": {"# links: none", "F0 B0 N0 SW0 U0"},
 		"stage 0: N0 is missing":    {"# links: none", "F0 B0 U0"},
 		"stage 1: RF0.0 is missing": {"# links: none", "F0 SF0 RB0 B0 N0 U0", "F0 B0 SB0 N0 U0"},
-		"stage 0: action 4, E0.0, has no place here: a schedule evaluates": {"F0 B0 U0 E0"},
-		"owns its parameters, not both":                                    {"# links: replica copied", "F0 B0 SG0 RW0"},
-		"copies of parameters cannot be kept equal":                        {"# delay: -1", "# links: tied", "F0 B0 U0"},
-		"delay: found 7, expected -1 to 1":                                 {"# delay: 7", "F0 B0 U0"},
+		"stage 0: action 4, E0.0, is not expected: a schedule either evaluates": {"F0 B0 U0 E0"},
+		"found replica and copied, expected one of them":                        {"# links: replica copied", "F0 B0 SG0 RW0"},
+		"which would make copies differ":                                        {"# delay: -1", "# links: tied", "F0 B0 U0"},
+		"delay: found 7, expected -1 to 1":                                      {"# delay: 7", "F0 B0 U0"},
 		"stage 1: action 5, B0.0, is the first gradient of its batch and needs a buffer, but 2 versions of the weights and the gradients of 1 batches fill all 3": {
 			"# delay: 1", "F0 F1 F0.1 F1.1 B0 B1 B0.1 B1.1 U0 U1", "F0 F0.1 B0.1 F1 B0 B1 F1.1 B1.1 U0 U1"},
 		"deadlock: stage 0 waits at B0.0 for RB0.0 from stage 1; stage 1 waits at F1.0 for RF1.0 from stage 0": {"F0 B0 F1 B1 U0", "F1 F0 B0 B1 U0"},
@@ -55,11 +55,11 @@ func TestValidateNamesWhatIsWrong(t *testing.T) {
 	_, err := Validate(&Schedule{Name: "none"})
 	assert.ErrorContains(t, err, "schedule none: stages: found 0, expected 1 to 4096")
 	_, err = Validate(&Schedule{Name: "none", Stages: 2, Chunks: 1, Microbatches: 1, Batches: 1})
-	assert.ErrorContains(t, err, "found 0 lines, expected one for each of 2 stages")
+	assert.ErrorContains(t, err, "found action lists of 0 stages, expected 2")
 	s := parse(t, "F0 B0 U0")
-	s.Lines[0] = append(s.Lines[0], Action{Kind: Forward, Microbatch: 9})
+	s.Actions[0] = append(s.Actions[0], Action{Kind: Forward, Microbatch: 9})
 	_, err = Validate(s)
-	assert.ErrorContains(t, err, "stage 0: action 4, F9.0, has no place here: the schedule is of 1 microbatches a batch, 1 batches, 1 chunks a stage")
+	assert.ErrorContains(t, err, "stage 0: action 4, F9.0, is not expected: the schedule has 1 microbatches per batch, 1 batches and 1 chunks per stage")
 	_, err = Communicate(s, Links{})
 	assert.ErrorContains(t, err, "F9.0")
 	_, err = Repeat(s, 2)
@@ -67,7 +67,7 @@ func TestValidateNamesWhatIsWrong(t *testing.T) {
 }
 
 // Stage 0 has more forwards ahead than its channel holds, while stage 1 wants to send back: stage 1 takes one early.
-func TestReceivesThatRelieveASender(t *testing.T) {
+func TestReceivesThatFreeASender(t *testing.T) {
 	s := parse(t, "F0 F1 F2 F3 B0 B1 B2 B3 U0", "F0 B0 F1 B1 F2 B2 F3 B3 U0")
 	c, err := Communicate(s, Links{})
 	require.NoError(t, err)
@@ -79,17 +79,17 @@ func TestReceivesThatRelieveASender(t *testing.T) {
 	g, err = g.Communicate(Links{})
 	require.NoError(t, err)
 	for stage := range 2 { // a reader may stop anywhere
-		for n := 1; n <= len(c.Lines[stage]); n++ {
-			assert.Equal(t, c.Lines[stage][:n], first(g, stage, n))
+		for n := 1; n <= len(c.Actions[stage]); n++ {
+			assert.Equal(t, c.Actions[stage][:n], first(g, stage, n))
 		}
 	}
 	_, err = Communicate(c, Links{})
 	assert.ErrorContains(t, err, "found communication already")
 	_, err = Communicate(s, Links{Replica: true, Copied: true})
-	assert.ErrorContains(t, err, "not both")
+	assert.ErrorContains(t, err, "expected one of them")
 }
 
-// Messages that are used in another order than they are sent are received in the order of the channel.
+// Messages are received in the order of their channel, even if they are used in another order.
 func TestReceivesInTheOrderOfTheChannel(t *testing.T) {
 	c, err := Communicate(parse(t, "F0 F1 B0 B1 U0", "F1 F0 B0 B1 U0"), Links{})
 	require.NoError(t, err)
@@ -106,8 +106,8 @@ func TestOneStageWithChunks(t *testing.T) {
 	assert.Equal(t, parse(t, "# links: none", "F0 SF0 RF0.0:1 F0.0:1 B0.0:1 SB0.0:1 RB0.0 B0.0 N0 U0").String(), c.String())
 }
 
-// A line is read as far as wanted, and what has been read is not kept.
-func TestLongLinesCostNoMemory(t *testing.T) {
+// An action list may be read in part, and actions that were read are not kept.
+func TestLongActionListsCostNoMemory(t *testing.T) {
 	g, err := New("2bw", Options{Stages: 3, Microbatches: 4, Batches: 100_000})
 	require.NoError(t, err)
 	g, err = g.Communicate(Links{Tied: true})
@@ -119,7 +119,7 @@ func TestLongLinesCostNoMemory(t *testing.T) {
 		return m.HeapAlloc
 	}
 	n, before := 0, uint64(0)
-	for a := range g.Line(1) {
+	for a := range g.Actions(1) {
 		if n++; n == 10_000 {
 			before = heap()
 		}

@@ -9,8 +9,8 @@ import (
 // anyhow writes a schedule by doing again and again, on a stage drawn by lot, something that can be done there.
 func anyhow(o schedule.Options, delay int, random *rand.Rand) *schedule.Schedule {
 	s := &schedule.Schedule{Name: "anyhow", Stages: o.Stages, Chunks: o.Chunks, Microbatches: o.Microbatches, Batches: o.Batches,
-		Delay: delay, Lines: make([][]schedule.Action, o.Stages)}
-	parts, total := s.Parts(), o.Microbatches*o.Batches
+		Delay: delay, Actions: make([][]schedule.Action, o.Stages)}
+	parts, total := s.VirtualStages(), o.Microbatches*o.Batches
 	// How many microbatches each part has done of a kind, counted through batches, and how many updates each stage.
 	forwards, inputs, weights, updates := make([]int, parts), make([]int, parts), make([]int, parts), make([]int, o.Stages)
 	halves := random.IntN(2) == 0
@@ -18,7 +18,7 @@ func anyhow(o schedule.Options, delay int, random *rand.Rand) *schedule.Schedule
 		var can []func()
 		do := func(kind schedule.Kind, part int, count *int) {
 			can = append(can, func() {
-				s.Lines[part%o.Stages] = append(s.Lines[part%o.Stages],
+				s.Actions[part%o.Stages] = append(s.Actions[part%o.Stages],
 					schedule.Action{Kind: kind, Microbatch: *count % o.Microbatches, Batch: *count / o.Microbatches, Chunk: part / o.Stages})
 				*count++
 			})
@@ -46,7 +46,7 @@ func anyhow(o schedule.Options, delay int, random *rand.Rand) *schedule.Schedule
 			}
 			if part == stage && complete >= (updates[stage]+1)*o.Microbatches {
 				can = append(can, func() {
-					s.Lines[stage] = append(s.Lines[stage], schedule.Action{Kind: schedule.Update, Batch: updates[stage]})
+					s.Actions[stage] = append(s.Actions[stage], schedule.Action{Kind: schedule.Update, Batch: updates[stage]})
 					updates[stage]++
 				})
 			}

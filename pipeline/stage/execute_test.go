@@ -10,7 +10,7 @@ import (
 // execute runs a program on symbols. What it reads must be of the batch and the microbatch that it is for.
 func (l *line) execute(e Effect) error {
 	switch e.Action.Kind {
-	case schedule.Vote:
+	case schedule.GradNorm:
 		return l.vote(e)
 	case schedule.Update:
 		return l.update(e)

@@ -79,7 +79,7 @@ func (m *Machine) Close() { m.stop() }
 func computes(a schedule.Action) bool { return a.Kind.Computes() && !a.Kind.PerBatch() }
 
 // runs tells the actions that are programs.
-func runs(a schedule.Action) bool { return a.Kind.Computes() || a.Kind == schedule.Vote }
+func runs(a schedule.Action) bool { return a.Kind.Computes() || a.Kind == schedule.GradNorm }
 
 // head is the line's next action that is not passed in silence.
 func (m *Machine) head() (schedule.Action, bool) {
@@ -183,7 +183,7 @@ func (m *Machine) exchange() bool {
 		m.sendAll(a, Message{Kind: Contribution}, m.cfg.CopiesFrom, before)
 	case schedule.RecvGrads:
 		m.store(a, m.inputs(a), before)
-	case schedule.Vote:
+	case schedule.GradNorm:
 		m.run(a, before, false)
 		if len(m.cfg.Owners) > 0 {
 			m.send(a, Message{Kind: Votes}, -1, before)

@@ -14,7 +14,7 @@ import (
 // late gives a schedule a delay: updates come to stand where the batch after the next begins.
 func late(s *schedule.Schedule) *schedule.Schedule {
 	s.Delay = 1
-	for i, line := range s.Lines {
+	for i, line := range s.Actions {
 		var out []schedule.Action
 		due := 0
 		for _, a := range line {
@@ -30,14 +30,14 @@ func late(s *schedule.Schedule) *schedule.Schedule {
 		for ; due < s.Batches; due++ {
 			out = append(out, schedule.Action{Kind: schedule.Update, Batch: due})
 		}
-		s.Lines[i] = out
+		s.Actions[i] = out
 	}
 	return s
 }
 
 // split makes an I and a W of every B, with the W after what follows the I where that is a forward.
 func split(s *schedule.Schedule) *schedule.Schedule {
-	for i, line := range s.Lines {
+	for i, line := range s.Actions {
 		var out []schedule.Action
 		for _, a := range line {
 			if a.Kind == schedule.Backward {
@@ -51,7 +51,7 @@ func split(s *schedule.Schedule) *schedule.Schedule {
 			}
 			out = append(out, a)
 		}
-		s.Lines[i] = out
+		s.Actions[i] = out
 	}
 	return s
 }
@@ -145,7 +145,7 @@ func TestAnyPipelineComputes(t *testing.T) {
 		}
 		valid++
 		m := model{units: 12, microbatches: o.Microbatches, replicas: 1 + random.IntN(2), tied: random.IntN(2) == 0}
-		check(t, m, s, 1+random.IntN(4), random, fmt.Sprintf("seed %d: %v", seed, s.Lines))
+		check(t, m, s, 1+random.IntN(4), random, fmt.Sprintf("seed %d: %v", seed, s.Actions))
 	}
 	assert.Greater(t, valid, 100)
 }

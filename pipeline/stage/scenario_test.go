@@ -186,7 +186,7 @@ func (s *scenario) start(words []string) error {
 		if err != nil {
 			return err
 		}
-		c.Actions, c.Delay = g.Line(c.Stage), integer("delay", g.Head().Delay)
+		c.Actions, c.Delay = g.Actions(c.Stage), integer("delay", g.Head().Delay)
 	}
 	c.Roles = Roles{Current: 0, Next: c.Delay, Gradients: 1 + c.Delay}
 	m, err := New(c)

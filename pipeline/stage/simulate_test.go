@@ -69,7 +69,7 @@ func (p *pipeline) stages() int { return p.schedules[0].Stages }
 func (l *line) units(chunk int) (from, to int) {
 	s := l.schedules[0]
 	part := chunk*s.Stages + l.number%s.Stages
-	return part * l.model.units / s.Parts(), (part + 1) * l.model.units / s.Parts()
+	return part * l.model.units / s.VirtualStages(), (part + 1) * l.model.units / s.VirtualStages()
 }
 
 func (l *line) replica() int { return l.number / l.stages() }
@@ -106,7 +106,7 @@ func newPipeline(m model, s *schedule.Schedule, limit int, random *rand.Rand) (*
 	p := &pipeline{model: m, delay: s.Delay, limit: limit, random: random, losses: map[int]symbol{}}
 	for r := range m.replicas {
 		links := schedule.Links{Tied: m.tied, Replica: r > 0, Copied: r == 0 && m.replicas > 1}
-		if s.Lines[0][0].Kind == schedule.Evaluate {
+		if s.Actions[0][0].Kind == schedule.Evaluate {
 			links = schedule.Links{}
 		}
 		c, err := schedule.Communicate(s, links)
@@ -141,8 +141,8 @@ func newPipeline(m model, s *schedule.Schedule, limit int, random *rand.Rand) (*
 func (p *pipeline) config(l *line) Config {
 	s := p.schedules[l.replica()]
 	c := Config{Stage: l.number % s.Stages, Stages: s.Stages, Chunks: s.Chunks, Microbatches: s.Microbatches, Replica: l.replica(),
-		Delay: p.delay, Depth: 1 + p.random.IntN(4), Actions: slices.Values(s.Lines[l.number%s.Stages])}
-	c.Slots = inFlight(s.Lines[c.Stage])
+		Delay: p.delay, Depth: 1 + p.random.IntN(4), Actions: slices.Values(s.Actions[l.number%s.Stages])}
+	c.Slots = inFlight(s.Actions[c.Stage])
 	roles := p.random.Perm(2 + p.delay)
 	c.Roles = Roles{Current: roles[0], Next: roles[p.delay], Gradients: roles[1+p.delay]}
 	owner := c.Stage

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
 // check is a case and how it is judged. An error is a run that failed.
@@ -119,19 +121,19 @@ func undelayed(optimizer string, tied bool) setting {
 func (p *planner) synchronous() {
 	base := undelayed("muon", true).with("1 stage")
 	p.sound(synchronous, base)
-	for _, schedule := range []string{"gpipe", "1f1b", "zb-h1", "interleaved"} {
-		for n := 1; n <= 4; n++ {
-			if p.quick && n != 2 || schedule == "1f1b" && n == 1 {
+	for _, f := range schedule.Trainable() {
+		for n := 1; n <= 4 && f.Delay == 0; n++ {
+			if p.quick && n != 2 || f.Name == schedule.ForDelay(0) && n == 1 {
 				continue // that is the base
 			}
 			want := base
-			if schedule == "interleaved" && n == 3 { // it takes a multiple of the stages
+			if _, err := schedule.New(f.Name, schedule.Options{Stages: n, Chunks: f.Chunks, Microbatches: 4}); err != nil {
 				want = base.with("1 stage, 6 microbatches", "train.microbatches=6")
 			}
-			if schedule == "interleaved" && n == 4 { // with two parts a stage
+			if f.Chunks*n > 6 { // units: the embedding, four layers, the head
 				want = base.with("1 stage, 6 layers", "model.n_layers=6")
 			}
-			p.equal(synchronous, want, want.with(schedule+", "+stages(n), "pipeline.schedule="+schedule, fmt.Sprint("pipeline.stages=", n)))
+			p.equal(synchronous, want, want.with(f.Name+", "+stages(n), "pipeline.schedule="+f.Name, fmt.Sprint("pipeline.stages=", n)))
 		}
 	}
 	again := base.with("1 stage, activations computed again", "pipeline.recompute=always")

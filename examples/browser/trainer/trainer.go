@@ -72,7 +72,7 @@ func New(dev device.Device, c Config, text []byte, h Hooks) (t *Trainer, err err
 	t = &Trainer{Config: c, hooks: h, text: text, dev: dev, schedule: optim.Schedule{Name: "cosine", Steps: c.Steps, Warmup: c.Warmup, MinRatio: 0.1}}
 	o := engine.Options{Layout: engine.Layout{Stages: 1, Chunks: 1, Replicas: 1, Cut: engine.EvenCut(c.Model, 1)}, Model: c.Model,
 		MicrobatchSize: c.BatchSize, Microbatches: 1, Devices: []device.Device{dev}, Schedule: func(batches int) (*schedule.Generator, error) {
-			return schedule.New("1f1b", schedule.Options{Stages: 1, Microbatches: 1, Batches: batches})
+			return schedule.New(schedule.OneF1B, schedule.Options{Stages: 1, Microbatches: 1, Batches: batches})
 		}}
 	if h.Loss != nil {
 		o.Loss = t.loss

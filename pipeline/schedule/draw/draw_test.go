@@ -20,7 +20,7 @@ func simulated(t *testing.T, name string, o schedule.Options, c ...schedule.Cost
 	t.Helper()
 	s, err := schedule.Generate(name, o)
 	require.NoError(t, err)
-	r, err := schedule.Simulate(s, schedule.Costs{Parts: c})
+	r, err := schedule.Simulate(s, schedule.Costs{VirtualStages: c})
 	require.NoError(t, err)
 	return s, r
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWhatALineKeeps(t *testing.T) {
+func TestSlotsAndBackwards(t *testing.T) {
 	for _, c := range []struct {
-		name                     string
-		o                        Options
-		slots                    []int // by stage
-		whole, halves, postponed bool  // in any line
+		name                    string
+		o                       Options
+		slots                   []int // by stage
+		whole, split, postponed bool  // on any stage
 	}{
 		{"gpipe", Options{Stages: 3, Microbatches: 5}, []int{5, 5, 5}, true, false, false},
 		{"1f1b", Options{Stages: 3, Microbatches: 5}, []int{3, 2, 1}, true, false, false},
@@ -25,26 +25,26 @@ func TestWhatALineKeeps(t *testing.T) {
 		s, err := Generate(c.name, c.o)
 		require.NoError(t, err)
 		var slots []int
-		var whole, halves, postponed bool
-		for _, line := range s.Lines {
-			slots = append(slots, Slots(slices.Values(line)))
-			w, h, p := Backwards(slices.Values(line))
-			whole, halves, postponed = whole || w, halves || h, postponed || p
+		var whole, split, postponed bool
+		for _, actions := range s.Actions {
+			slots = append(slots, Slots(slices.Values(actions)))
+			w, h, p := Backwards(slices.Values(actions))
+			whole, split, postponed = whole || w, split || h, postponed || p
 		}
 		assert.Equal(t, c.slots, slots, c.name)
-		assert.Equal(t, []bool{c.whole, c.halves, c.postponed}, []bool{whole, halves, postponed}, c.name)
+		assert.Equal(t, []bool{c.whole, c.split, c.postponed}, []bool{whole, split, postponed}, c.name)
 	}
 }
 
-func TestHalvesOfABackward(t *testing.T) {
-	line := func(text string) (out []Action) {
+func TestSplitBackwards(t *testing.T) {
+	list := func(text string) (out []Action) {
 		for _, kind := range text {
 			out = append(out, Action{Kind: map[rune]Kind{'F': Forward, 'B': Backward, 'I': InputGrad, 'W': WeightGrad}[kind]})
 		}
 		return out
 	}
 	for text, want := range map[string][3]bool{"FB": {true, false, false}, "FIW": {false, true, false}, "FIFW": {false, true, true}, "W": {false, true, true}} {
-		whole, halves, postponed := Backwards(slices.Values(line(text)))
-		assert.Equal(t, want, [3]bool{whole, halves, postponed}, text)
+		whole, split, postponed := Backwards(slices.Values(list(text)))
+		assert.Equal(t, want, [3]bool{whole, split, postponed}, text)
 	}
 }
