@@ -3,23 +3,29 @@ package devicetest_test
 import (
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-// hardware calls a software adapter a GPU, so that it is offered the kernels that are written for GPUs.
+// hardware reports a software adapter as a GPU, so that the kernels for GPUs run on it.
 type hardware struct{ device.Device }
 
 func (d hardware) Info() device.Info {
 	info := d.Device.Info()
 	info.Kind = device.Discrete
 	return info
+}
+
+func (d hardware) Limits() target.Limits {
+	l := d.Device.Limits()
+	l.Software = false
+	return l
 }
 
 // TestAttentionForGPUs checks the attention kernels that software adapters are not offered on whatever adapter there is. That those of halves

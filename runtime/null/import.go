@@ -1,45 +1,49 @@
 package null
 
-import "github.com/gpupipe/gpupipe/runtime/device"
+import (
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
+)
 
-// ImportAlignment is as Options have it.
-func (d *Device) ImportAlignment() int64 { return d.align }
+// ImportAlignment returns Options.ImportAlignment.
+func (d *Device) ImportAlignment() int64 { return d.alignment }
 
-// Import makes a buffer of memory. Transfers there bring zeros, those from there bring nothing.
+// Import makes a buffer of memory. A transfer into it writes zeros; a transfer out of it moves nothing.
 func (d *Device) Import(label string, memory []byte, freed func()) (device.Buffer, error) {
-	if err := d.enter("import", label); err != nil {
+	b := &buffer{Buffer: d.owner.NewBuffer(label, int64(len(memory))), d: d, memory: memory, freed: freed}
+	err := d.do("import", label, func() error {
+		return d.owner.Import(b, memory, d.alignment, func() error { return nil })
+	})
+	if err != nil {
 		return nil, err
 	}
-	defer d.mu.Unlock()
-	if err := d.checker().Import(label, memory, d.align); err != nil {
-		return nil, err
-	}
-	b := &buffer{d: d, label: label, size: int64(len(memory)), memory: memory, freed: freed}
-	d.imported[b] = struct{}{}
 	return b, nil
 }
 
-// free gives imported memory back, under d.mu.
-func (d *Device) free(b *buffer) {
-	if _, held := d.imported[b]; held && d.left != 0 {
-		delete(d.imported, b)
+// free gives imported memory back, unless the device is lost. The device's lock is held.
+func (b *buffer) free() {
+	if b.Imported() && b.d.owner.Lost() == nil {
 		b.freed()
 	}
 }
 
 // Transfer counts.
 func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
-	if err := d.enter("transfer", ""); err != nil {
+	p := pending{d: d, op: "transfer"}
+	err := d.do("transfer", base.Label(from.Buffer), func() error {
+		if err := d.owner.Checker().Copy(from, to); err != nil {
+			return err
+		}
+		if memory := to.Buffer.(*buffer).memory; memory != nil {
+			clear(memory[to.Offset : to.Offset+to.Size])
+		}
+		d.counts.Transfers++
+		d.counts.BytesTransferred += from.Size
+		p.at = d.idle
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
-	defer d.mu.Unlock()
-	if err := d.checker().Copy(from, to); err != nil {
-		return nil, err
-	}
-	if memory := to.Buffer.(*buffer).memory; memory != nil {
-		clear(memory[to.Offset : to.Offset+to.Size])
-	}
-	d.counts.Transfers++
-	d.counts.BytesTransferred += from.Size
-	return pending{d, "transfer", nil, d.idle}, nil
+	return p, nil
 }

@@ -6,13 +6,13 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// timings are of commands that take no time; they arrive when all that was enqueued before them is done.
+// timings are zero for every command. They complete when all work enqueued before them is done.
 type timings struct {
 	pending
 	commands int64
 }
 
-// RunTimed runs a program. Its commands take no time, whatever the latency of the whole.
+// RunTimed runs a program. Its commands take no time, whatever the latency of the whole program.
 func (d *Device) RunTimed(l device.Loaded) (device.Timings, error) {
 	if err := d.Run(l); err != nil {
 		return nil, err
@@ -20,7 +20,7 @@ func (d *Device) RunTimed(l device.Loaded) (device.Timings, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := l.(*loaded).counts
-	return timings{pending{d, "run", nil, d.idle}, n.Dispatches + n.Copies}, nil
+	return timings{pending{d: d, op: "run", at: d.idle}, n.Dispatches + n.Copies}, nil
 }
 
 func (t timings) Wait() ([]time.Duration, error) {

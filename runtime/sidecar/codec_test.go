@@ -188,12 +188,12 @@ func FuzzFrames(f *testing.F) {
 }
 
 func TestPatience(t *testing.T) {
-	assert.Equal(t, time.Minute, patience(Options{}.silence(), 0))
-	assert.Equal(t, 2*time.Minute, patience(time.Minute, 6))
-	assert.Equal(t, time.Hour+time.Minute, patience(time.Hour, 6))
-	assert.Equal(t, patience(time.Minute, mostFresh), patience(time.Minute, math.MaxInt64))
+	assert.Equal(t, time.Minute, progressTimeout(Options{}.silence(), 0))
+	assert.Equal(t, 2*time.Minute, progressTimeout(time.Minute, 6))
+	assert.Equal(t, time.Hour+time.Minute, progressTimeout(time.Hour, 6))
+	assert.Equal(t, progressTimeout(time.Minute, mostFresh), progressTimeout(time.Minute, math.MaxInt64))
 	longest := Options{Silence: math.MaxInt64}.silence()
-	assert.Greater(t, patience(longest, math.MaxInt64), longest)
+	assert.Greater(t, progressTimeout(longest, math.MaxInt64), longest)
 }
 
 // A ring's stretches never overlap, whatever is taken and returned.

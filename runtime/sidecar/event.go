@@ -165,8 +165,8 @@ const longestCompile = 10 * time.Second
 // longestBreath is how long a process may say nothing at all, however slow its device is: it beats beside its work.
 const longestBreath = time.Minute
 
-// patience is how long a worker may work without a sign of its device: a driver may compile a kernel for a sixth of a silence, if that is less
+// progressTimeout is how long a worker may work without a sign of its device: a driver may compile a kernel for a sixth of a silence, if that is less
 // than ten seconds. Who sets a long silence for programs that take long is to hear of a hang in the first step too.
-func patience(silence time.Duration, fresh int64) time.Duration {
+func progressTimeout(silence time.Duration, fresh int64) time.Duration {
 	return silence + min(silence/6, longestCompile)*time.Duration(min(fresh, mostFresh))
 }

@@ -17,9 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -132,8 +131,8 @@ func (p *process) fate() string {
 }
 
 // connect connects to the socket as soon as it is there.
-func (p *process) connect(socket string, patience time.Duration) (*net.UnixConn, error) {
-	until := time.Now().Add(patience)
+func (p *process) connect(socket string, timeout time.Duration) (*net.UnixConn, error) {
+	until := time.Now().Add(timeout)
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 		if err == nil {
@@ -141,7 +140,7 @@ func (p *process) connect(socket string, patience time.Duration) (*net.UnixConn,
 		}
 		if time.Now().After(until) {
 			p.stop(0)
-			return nil, fmt.Errorf("%w: %v did not listen within %v, and was killed%s", device.ErrLost, p, patience, p.words.last())
+			return nil, fmt.Errorf("%w: %v did not listen within %v, and was killed%s", device.ErrLost, p, timeout, p.words.last())
 		}
 		select {
 		case <-p.ended:

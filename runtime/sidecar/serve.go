@@ -18,15 +18,14 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"golang.org/x/sys/unix"
 )
 
 const (
 	greeting     = 2 * time.Second // a client has to say who it is
 	longestHello = 4096            // bytes
-	hostPatience = time.Minute     // a worker waits for its host
+	hostTimeout  = time.Minute     // a worker waits for its host
 	mostBacklog  = 4 << 20         // bytes of answers that a host has not read
 )
 
@@ -80,7 +79,7 @@ func accept(ctx context.Context, socket, token string) (conn *net.UnixConn, h *h
 	defer leave()
 	defer ln.Close() // removes the socket
 	defer context.AfterFunc(ctx, func() { ln.Close() })()
-	_ = ln.SetDeadline(time.Now().Add(hostPatience))
+	_ = ln.SetDeadline(time.Now().Add(hostTimeout))
 	for {
 		conn, err := ln.AcceptUnix()
 		if ctx.Err() != nil {

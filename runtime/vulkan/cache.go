@@ -34,7 +34,7 @@ const mostUnsaved = 2 * time.Second
 func (c *pipelineCache) open(d *Device) error {
 	var kept []byte
 	if d.dir != "" {
-		name := sha256.Sum256([]byte(d.info.Adapter + "\x00" + d.info.Driver))
+		name := sha256.Sum256([]byte(d.Info().Adapter + "\x00" + d.Info().Driver))
 		c.path = filepath.Join(d.dir, "pipelines-"+hex.EncodeToString(name[:8]))
 		kept = codecache.Read(c.path)
 	}

@@ -15,12 +15,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
-	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
 	"github.com/gpupipe/gpupipe/runtime/device/host"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
 	vk "github.com/vulkan-go/vulkan"
@@ -29,32 +28,24 @@ import (
 // Device implements device.Device. Its queue is in order: each recorded list of commands begins with a barrier, and brings the
 // device's timeline one further when it is done.
 type Device struct {
-	info     device.Info
-	limits   target.Limits
-	budget   int64
+	base.Properties
 	features spirv.Features
-	dir      string // of what is kept; "" keeps nothing
-
-	used, staged atomic.Int64 // bytes
-	leaving      atomic.Bool  // Close was called: what compiles is to end
+	dir      string // of compiled shaders; "" keeps none
 
 	// turn is held by whoever adds to the queue, also while he waits for room; mu guards what follows, and is let go meanwhile.
 	turn, mu sync.Mutex
 	waiters  sync.WaitGroup // in Vulkan's wait, without mu
 
+	owner     *base.Owner[*buffer, *loaded]
 	instance  vk.Instance
 	adapter   adapter
 	gpu       vk.Device
 	native    *C.gv_device
 	compiler  *spirv.Compiler
 	cache     pipelineCache
-	closed    bool
-	lost      error
 	submitted uint64
 	done      uint64 // submissions, as last looked
 	heap      heap
-	buffers   map[*buffer]struct{}
-	programs  map[*loaded]struct{}
 	pipelines map[pipelineKey]*pipeline
 	layouts   map[int]layout // by the number of bindings
 	batch     batch
@@ -81,11 +72,6 @@ type commands struct {
 	until  uint64
 }
 
-var (
-	errForeign  = errors.New("does not belong to this device")
-	errReleased = errors.New("is released")
-)
-
 // Open opens the adapter of that index, as Adapters lists them.
 func Open(index int, o Options) (*Device, error) {
 	name := fmt.Sprintf("vulkan:%d", index)
@@ -99,8 +85,7 @@ func Open(index int, o Options) (*Device, error) {
 	}
 	a := found[index]
 	d := &Device{
-		info: a.Info, limits: a.Limits, budget: o.MemoryBudget, dir: o.CacheDir, instance: instance, adapter: a,
-		buffers: map[*buffer]struct{}{}, programs: map[*loaded]struct{}{}, pipelines: map[pipelineKey]*pipeline{}, layouts: map[int]layout{},
+		dir: o.CacheDir, instance: instance, adapter: a, pipelines: map[pipelineKey]*pipeline{}, layouts: map[int]layout{},
 	}
 	if !a.robustness {
 		d.features |= spirv.CheckBuffers
@@ -109,9 +94,12 @@ func Open(index int, o Options) (*Device, error) {
 		d.features |= spirv.ZeroWorkgroup
 	}
 	d.features |= a.matrixFeatures()
-	if d.budget == 0 {
-		d.budget = a.budget()
+	budget := o.MemoryBudget
+	if budget == 0 {
+		budget = a.budget()
 	}
+	d.owner = base.NewOwner[*buffer, *loaded](&d.Properties)
+	d.owner.Describe(a.Info, a.Limits, budget)
 	d.heap = heap{d: d, types: a.types}
 	d.uploads, d.downloads = stages{d: d}, stages{d: d, cached: true}
 	if err := d.open(); err != nil {
@@ -170,55 +158,13 @@ func (d *Device) open() (err error) {
 	return d.cache.open(d)
 }
 
-func (d *Device) Info() device.Info     { return d.info }
-func (d *Device) Limits() target.Limits { return d.limits }
-
-// Budget is the memory that the device may take in bytes, 0 where it is not known.
-func (d *Device) Budget() int64 { return d.budget }
-
-// Allocated returns the bytes of live buffers, and of staging memory, whether in use or kept for use.
-func (d *Device) Allocated() (buffers, staging int64) { return d.used.Load(), d.staged.Load() }
-
 // do runs f when it is the caller's turn, and names its error.
 func (d *Device) do(op, object string, f func() error) error {
 	d.turn.Lock()
 	defer d.turn.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.usable()
-	if err == nil {
-		err = f()
-	}
-	if d.lost != nil && !d.closed {
-		err = d.lost
-	}
-	return d.named(op, object, err)
-}
-
-func (d *Device) usable() error {
-	if d.closed {
-		return device.ErrClosed
-	}
-	return d.lost
-}
-
-func (d *Device) named(op, object string, cause error) error {
-	return device.Named(op, object, d.info.Name, cause)
-}
-
-func (d *Device) checker() device.Checker {
-	return device.Checker{Device: d.info.Name, Limits: d.limits, Own: d.owns}
-}
-
-func (d *Device) owns(b device.Buffer) error {
-	vb, ok := b.(*buffer)
-	switch {
-	case !ok || vb == nil || vb.d != d:
-		return errForeign
-	case vb.released:
-		return errReleased
-	}
-	return nil
+	return d.owner.Do(op, object, f)
 }
 
 // next is the submission that what is added to the batch now will be part of.
@@ -267,12 +213,12 @@ func (d *Device) takeCommands() (commands, error) {
 
 // look asks how far the GPU is, takes what has arrived, and gives back what it no longer uses.
 func (d *Device) look() {
-	if d.lost != nil || d.native == nil {
+	if d.owner.Lost() != nil || d.native == nil {
 		return
 	}
 	var done C.uint64_t
 	if err := failure(vk.Result(C.gv_done(d.native, &done))); err != nil {
-		_ = d.lose(err) // whoever looked finds it in d.lost
+		_ = d.lose(err) // the caller finds it in d.owner
 		return
 	}
 	d.done = uint64(done)
@@ -302,8 +248,8 @@ func (d *Device) discard(free func()) {
 
 // until waits for a submission, without mu.
 func (d *Device) until(value uint64) error {
-	if d.lost != nil {
-		return d.lost
+	if err := d.owner.Lost(); err != nil {
+		return err
 	}
 	d.waiters.Add(1)
 	d.mu.Unlock()
@@ -314,7 +260,7 @@ func (d *Device) until(value uint64) error {
 		return d.lose(err)
 	}
 	d.look()
-	return d.lost
+	return d.owner.Lost()
 }
 
 // await waits for a submission. The device must not be destroyed meanwhile: callers count as waiters.
@@ -325,7 +271,7 @@ func (d *Device) await(value uint64) error {
 			return failure(r)
 		}
 		d.mu.Lock()
-		lost := d.lost
+		lost := d.owner.Lost()
 		d.mu.Unlock()
 		if lost != nil {
 			return lost
@@ -335,18 +281,14 @@ func (d *Device) await(value uint64) error {
 
 // lose notices that the device is of no use any more: whoever waits is told, and nothing of it is touched from then on.
 func (d *Device) lose(cause error) error {
-	if d.lost == nil {
-		d.lost = cause
-		if !errors.Is(cause, device.ErrLost) {
-			d.lost = fmt.Errorf("%w: %w", device.ErrLost, cause)
-		}
+	if d.owner.Lose(cause) {
 		for _, p := range d.reads {
-			p.read.part(d.lost)
+			p.read.Complete(d.owner.Lost())
 		}
 		d.reads, d.running, d.moving, d.garbage = nil, nil, nil, nil
 		d.batch.reset()
 	}
-	return d.lost
+	return d.owner.Lost()
 }
 
 // Sync waits until all enqueued work is done.
@@ -372,30 +314,28 @@ func (d *Device) Sync() error {
 	} else {
 		d.look()
 	}
-	return d.named("sync", "", err)
+	return d.owner.Named("sync", "", err)
 }
 
 // Close waits for enqueued work and releases everything; a Load under way ends before its next kernel. Closing twice is fine.
 func (d *Device) Close() error {
-	d.leaving.Store(true)
+	d.owner.Leave()
 	d.turn.Lock()
 	defer d.turn.Unlock()
 	d.mu.Lock()
-	if d.closed {
+	if errors.Is(d.owner.Usable(), device.ErrClosed) {
 		d.mu.Unlock()
 		return nil
 	}
 	if d.submit() == nil {
 		_ = d.until(d.submitted) // else the device is lost, which is no error of closing it
 	}
-	d.closed = true
+	d.owner.Close()
 	d.mu.Unlock()
 	d.waiters.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.used.Store(0)
-	d.staged.Store(0)
-	if d.lost != nil {
+	if d.owner.Lost() != nil {
 		return d.compiler.Close() // a lost device's objects cannot be released without risk to the process
 	}
 	d.cache.save(d)
@@ -406,12 +346,7 @@ func (d *Device) Close() error {
 
 // destroy gives back all that there is; the GPU does nothing any more.
 func (d *Device) destroy() {
-	for l := range d.programs {
-		l.free()
-	}
-	for b := range d.buffers {
-		b.free()
-	}
+	d.owner.FreeAll((*loaded).free, (*buffer).free)
 	for _, g := range d.garbage {
 		g.free()
 	}

@@ -158,7 +158,9 @@ func TestSourcesAreCompiledOnce(t *testing.T) {
 // The driver's own refusal is an error like the budget's, and the device works on.
 func TestOutOfMemory(t *testing.T) {
 	d := open(t, Options{CacheDir: cacheDir, MemoryBudget: 1 << 62})
-	d.limits.MaxBufferSize = 1 << 60
+	limits := d.Limits()
+	limits.MaxBufferSize = 1 << 60
+	d.owner.Describe(d.Info(), limits, 1<<62)
 	_, err := d.Alloc("huge", 1<<50)
 	require.ErrorIs(t, err, device.ErrOutOfMemory)
 	require.ErrorContains(t, err, `vulkan:0: alloc "huge": out of device memory`)
@@ -314,7 +316,9 @@ func TestTrusted(t *testing.T) {
 	defer d.Close()
 	require.True(t, d.adapter.trusts, "Mesa's drivers have VK_EXT_pipeline_robustness")
 	for _, kind := range []device.Kind{device.Software, device.Discrete} {
-		d.info.Kind = kind
+		info := d.Info()
+		info.Kind = kind
+		d.owner.Describe(info, d.Limits(), d.Budget())
 		s := device.Shader{Label: "indices", Workgroup: [3]int{4, 1, 1}, Bindings: make([]device.Access, 1), WorkgroupMemory: 16, Inside: true, WGSL: `
 @group(0) @binding(0) var<storage, read_write> x: array<u32>;
 var<workgroup> w: array<u32, 4>;

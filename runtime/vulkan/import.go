@@ -11,9 +11,9 @@ import (
 	"errors"
 	"unsafe"
 
-	vk "github.com/vulkan-go/vulkan"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
+	vk "github.com/vulkan-go/vulkan"
 )
 
 const mostMoving = 64 // submissions of Transfer under way
@@ -39,28 +39,29 @@ func (d *Device) ImportAlignment() int64 { return d.adapter.ImportAlignment }
 
 // Import makes a buffer that lies in memory of the host.
 func (d *Device) Import(label string, memory []byte, freed func()) (device.Buffer, error) {
-	b := &buffer{d: d, label: label, size: int64(len(memory)), freed: freed}
+	b := &buffer{Buffer: d.owner.NewBuffer(label, int64(len(memory))), d: d, freed: freed}
 	err := d.do("import", label, func() error {
-		if err := d.checker().Import(label, memory, d.ImportAlignment()); err != nil {
-			return err
-		}
-		if d.importer == nil {
-			if d.importer = C.gv_new_importer(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(d.gpu)); d.importer == nil {
-				return device.ErrNoImport
-			}
-		}
-		r := C.gv_import(d.importer, unsafe.Pointer(&memory[0]), C.uint64_t(len(memory)), d.heap.coherent(), &b.imported)
-		if err := refusal(r); err != nil {
-			return err
-		}
-		b.handle = *(*vk.Buffer)(unsafe.Pointer(&b.imported.buffer)) // both are the handle's 64 bits
-		d.buffers[b] = struct{}{}
-		return nil
+		return d.owner.Import(b, memory, d.ImportAlignment(), func() error { return d.importInto(b, memory) })
 	})
 	if err != nil {
 		return nil, err
 	}
 	return b, nil
+}
+
+// importInto makes the native buffer of imported memory.
+func (d *Device) importInto(b *buffer, memory []byte) error {
+	if d.importer == nil {
+		if d.importer = C.gv_new_importer(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(d.gpu)); d.importer == nil {
+			return device.ErrNoImport
+		}
+	}
+	r := C.gv_import(d.importer, unsafe.Pointer(&memory[0]), C.uint64_t(len(memory)), d.heap.coherent(), &b.imported)
+	if err := refusal(r); err != nil {
+		return err
+	}
+	b.handle = *(*vk.Buffer)(unsafe.Pointer(&b.imported.buffer)) // both are the handle's 64 bits
+	return nil
 }
 
 // refusal is the error of an import.
@@ -76,9 +77,9 @@ func refusal(r C.int) error {
 
 // Transfer enqueues a copy. It waits while 64 are under way.
 func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
-	m := &move{d: d, label: label(from.Buffer)}
+	m := &move{d: d, label: base.Label(from.Buffer)}
 	err := d.do("transfer", m.label, func() error {
-		if err := d.checker().Copy(from, to); err != nil {
+		if err := d.owner.Checker().Copy(from, to); err != nil {
 			return err
 		}
 		if err := d.room(&d.moving, mostMoving); err != nil {
@@ -112,5 +113,5 @@ func (m *move) Wait() ([]byte, error) {
 	if m.until <= d.done {
 		return nil, nil
 	}
-	return nil, d.named("transfer", m.label, d.until(m.until))
+	return nil, d.owner.Named("transfer", m.label, d.until(m.until))
 }

@@ -11,15 +11,15 @@ import (
 	"fmt"
 	"unsafe"
 
-	vk "github.com/vulkan-go/vulkan"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
 	"github.com/gpupipe/gpupipe/shaders/spirv"
+	vk "github.com/vulkan-go/vulkan"
 )
 
 type pipelineKey struct {
-	wgsl, access string
-	trusted      bool
+	base.Key
+	trusted bool
 }
 
 // pipeline is a compiled shader.
@@ -43,7 +43,7 @@ type layout struct{ set, pipeline C.uint64_t }
 
 // compile makes a pipeline, or finds the one made before from that source.
 func (d *Device) compile(s *device.Shader) (*pipeline, error) {
-	key := pipelineKey{s.WGSL, accessKey(s.Bindings), d.trusts(s)}
+	key := pipelineKey{base.KeyOf(s), d.trusts(s)}
 	if p := d.pipelines[key]; p != nil {
 		return p, nil
 	}
@@ -66,7 +66,7 @@ func (d *Device) compile(s *device.Shader) (*pipeline, error) {
 }
 
 // trusts tells whether a kernel's indices are left unchecked. On CPUs checks cost little, and code without them takes longer to compile.
-func (d *Device) trusts(s *device.Shader) bool { return s.Inside && d.info.Kind != device.Software }
+func (d *Device) trusts(s *device.Shader) bool { return s.Inside && d.Info().Kind != device.Software }
 
 func (d *Device) translate(s *device.Shader) (*spirv.Module, error) {
 	features := d.features
@@ -79,21 +79,13 @@ func (d *Device) translate(s *device.Shader) (*spirv.Module, error) {
 	return d.compiler.Compile(s.WGSL, features)
 }
 
-func accessKey(bindings []device.Access) string {
-	b := make([]byte, len(bindings))
-	for i, a := range bindings {
-		b[i] = byte(a)
-	}
-	return string(b)
-}
-
 // fits compares what a module declares with what the program says of it: Vulkan would not.
 func (d *Device) fits(m *spirv.Module, s *device.Shader, uses []use) error {
 	if m.Workgroup != s.Workgroup {
 		return device.Invalid("the source declares workgroup %v, the program %v", m.Workgroup, s.Workgroup)
 	}
-	if m.WorkgroupMemory > int64(d.limits.MaxWorkgroupMemory) {
-		return device.Invalid("the source declares %d bytes of workgroup memory, the device has %d", m.WorkgroupMemory, d.limits.MaxWorkgroupMemory)
+	if m.WorkgroupMemory > int64(d.Limits().MaxWorkgroupMemory) {
+		return device.Invalid("the source declares %d bytes of workgroup memory, the device has %d", m.WorkgroupMemory, d.Limits().MaxWorkgroupMemory)
 	}
 	for i, b := range m.Bindings {
 		if int(i) >= len(s.Bindings) {

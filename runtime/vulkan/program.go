@@ -13,9 +13,9 @@ import (
 	"strings"
 	"unsafe"
 
-	vk "github.com/vulkan-go/vulkan"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
+	vk "github.com/vulkan-go/vulkan"
 )
 
 const (
@@ -25,32 +25,25 @@ const (
 
 // loaded is a program, recorded.
 type loaded struct {
-	d     *Device
-	label string
+	base.Program
+	d *Device
 	// Under d.mu:
-	list     []C.gv_command
-	parts    []unsafe.Pointer // VkCommandBuffer, of mostCommands at most
-	pool     C.uint64_t       // VkDescriptorPool, or 0
-	buffers  []*buffer
-	released bool
+	list  []C.gv_command
+	parts []unsafe.Pointer // VkCommandBuffer, of mostCommands at most
+	pool  C.uint64_t       // VkDescriptorPool, or 0
 }
 
 // Load compiles, binds and records p.
 func (d *Device) Load(p *device.Program) (device.Loaded, error) {
-	l := &loaded{d: d}
-	if p != nil {
-		l.label = p.Label
-	}
-	err := d.do("load", l.label, func() error {
-		if err := d.checker().Program(p); err != nil {
+	l := &loaded{Program: d.owner.NewProgram(p), d: d}
+	err := d.do("load", l.Label(), func() error {
+		return d.owner.Load(l, p, func() error {
+			err := l.build(p)
+			if err != nil {
+				l.free()
+			}
 			return err
-		}
-		if err := l.build(p); err != nil {
-			l.free()
-			return err
-		}
-		d.programs[l] = struct{}{}
-		return nil
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -60,16 +53,9 @@ func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 
 func (l *loaded) build(p *device.Program) error {
 	d := l.d
-	pipelines := make([]*pipeline, len(p.Shaders))
-	for i := range p.Shaders {
-		if d.leaving.Load() {
-			return device.ErrClosed
-		}
-		s := &p.Shaders[i]
-		var err error
-		if pipelines[i], err = d.compile(s); err != nil {
-			return d.named("compile", s.Label, err)
-		}
+	pipelines, err := base.Compile(d.owner, p, d.compile)
+	if err != nil {
+		return err
 	}
 	d.cache.saveNow(d)
 	sets, err := l.bind(p, pipelines)
@@ -124,15 +110,8 @@ func (l *loaded) bind(p *device.Program, pipelines []*pipeline) ([]C.uint64_t, e
 	sets := make([]C.uint64_t, len(p.Commands))
 	same := map[string][]int{} // commands with equal arguments
 	var order []string
-	seen := map[*buffer]bool{}
 	descriptors := 0
 	for i, c := range p.Commands {
-		for _, r := range c.Args {
-			if b := r.Buffer.(*buffer); !seen[b] {
-				seen[b] = true
-				l.buffers = append(l.buffers, b)
-			}
-		}
 		if c.Shader == device.Copy || len(c.Args) == 0 {
 			continue
 		}
@@ -187,18 +166,13 @@ func (d *Device) Run(p device.Loaded) error {
 
 // run does something with a program that can be run.
 func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
-	l, ok := p.(*loaded)
-	if !ok || l == nil || l.d != d {
-		return d.named("run", "", device.Invalid("the program %v", errForeign))
+	l, err := d.owner.Own(p)
+	if err != nil {
+		return err
 	}
-	return d.do("run", l.label, func() error {
-		if l.released {
-			return device.Invalid("the program %v", errReleased)
-		}
-		for _, b := range l.buffers {
-			if b.released {
-				return device.Invalid("buffer %q %v", b.label, errReleased)
-			}
+	return d.do("run", l.Label(), func() error {
+		if err := d.owner.Runnable(l); err != nil {
+			return err
 		}
 		return f(l)
 	})
@@ -232,10 +206,8 @@ func (d *Device) room(under *[]uint64, most int) error {
 // Release frees the bindings once enqueued work is done with them; the compiled shaders stay for programs to come.
 func (l *loaded) Release() {
 	// Once the device is closed or lost there is nothing left to release.
-	_ = l.d.do("release", l.label, func() error {
-		if !l.released {
-			l.released = true
-			delete(l.d.programs, l)
+	_ = l.d.do("release", l.Label(), func() error {
+		if l.d.owner.Unload(l) {
 			l.d.discard(l.free)
 		}
 		return nil
@@ -249,5 +221,5 @@ func (l *loaded) free() {
 	if l.pool != 0 {
 		C.gv_free_pool(l.d.native, l.pool)
 	}
-	l.list, l.parts, l.pool, l.buffers = nil, nil, 0, nil
+	l.list, l.parts, l.pool = nil, nil, 0
 }

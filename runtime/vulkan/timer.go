@@ -12,9 +12,8 @@ import (
 	"time"
 	"unsafe"
 
-	vk "github.com/vulkan-go/vulkan"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	vk "github.com/vulkan-go/vulkan"
 )
 
 // timer is what measuring needs, made when it is first asked for. Under d.mu.
@@ -52,7 +51,7 @@ func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 		if err := d.timer.wind(d); err != nil {
 			return err
 		}
-		t.label, t.times = l.label, make([]time.Duration, len(l.list))
+		t.label, t.times = l.Label(), make([]time.Duration, len(l.list))
 		first := 0
 		for part := range slices.Chunk(l.list, mostCommands) {
 			if err := d.measure(t, first, part); err != nil {
@@ -168,7 +167,7 @@ func (t *timings) Wait() ([]time.Duration, error) {
 		t.err = d.until(t.until)
 	}
 	if t.err != nil {
-		return nil, d.named("run", t.label, t.err)
+		return nil, d.owner.Named("run", t.label, t.err)
 	}
 	return slices.Clone(t.times), nil
 }

@@ -5,9 +5,9 @@ package vulkan
 import (
 	"slices"
 
-	vk "github.com/vulkan-go/vulkan"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
+	vk "github.com/vulkan-go/vulkan"
 )
 
 const (
@@ -80,7 +80,7 @@ func (s *stages) make() error {
 		return err
 	}
 	s.all = append(s.all, &stage{handle: b, memory: memory, data: data})
-	s.d.staged.Add(chunk)
+	s.d.owner.AddStaging(chunk)
 	return nil
 }
 
@@ -94,8 +94,8 @@ func (s *stages) free() {
 
 // Write copies data to staging memory and enqueues the rest. It waits when 16 MiB are on their way already.
 func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
-	return d.do("write", label(b), func() error {
-		if err := d.checker().Transfer("write", b, offset, int64(len(data))); err != nil {
+	return d.do("write", base.Label(b), func() error {
+		if err := d.owner.Checker().Transfer("write", b, offset, int64(len(data))); err != nil {
 			return err
 		}
 		for len(data) > 0 {
@@ -119,15 +119,14 @@ func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 
 // Read enqueues a copy to the host. It waits when 16 MiB are on their way already.
 func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
-	r := &pending{d: d, label: label(b), done: make(chan struct{})}
-	err := d.do("read", r.label, func() error {
-		if err := d.checker().Transfer("read", b, offset, n); err != nil {
+	r := &pending{Read: base.NewRead(base.Label(b)), d: d}
+	err := d.do("read", r.Label(), func() error {
+		if err := d.owner.Checker().Transfer("read", b, offset, n); err != nil {
 			return err
 		}
-		r.data = make([]byte, n)
-		r.parts = int((n + chunk - 1) / chunk)
+		data := r.Expect(n, int((n+chunk-1)/chunk))
 		for at := int64(0); at < n; at += chunk {
-			to := r.data[at:min(at+chunk, n)]
+			to := data[at:min(at+chunk, n)]
 			s, place, err := d.downloads.take(int64(len(to)))
 			if err != nil {
 				return err
@@ -164,59 +163,27 @@ func (d *Device) collect() {
 		p := d.reads[n]
 		copy(p.to, p.stage.data[p.at:])
 		p.stage.pieces--
-		p.read.part(nil)
+		p.read.Complete(nil)
 	}
 	d.reads = slices.Delete(d.reads, 0, n)
 }
 
-// pending is a read, under d.mu until done is closed.
+// pending is a read in progress, under d.mu.
 type pending struct {
+	base.Read
 	d     *Device
-	label string
-	done  chan struct{}
-	until uint64
-	parts int
-	data  []byte
-	err   error
-}
-
-func (r *pending) part(err error) {
-	if r.err == nil {
-		r.err = err
-	}
-	if r.parts--; r.parts == 0 {
-		close(r.done)
-	}
-}
-
-// finished tells whether all parts are there.
-func (r *pending) finished() bool {
-	select {
-	case <-r.done:
-		return true
-	default:
-		return r.parts == 0
-	}
+	until uint64 // the submission of its last part
 }
 
 func (r *pending) Wait() ([]byte, error) {
 	d := r.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !r.finished() {
-		if err := d.until(r.until); err != nil && r.err == nil {
-			r.err = err
+	if !r.Completed() {
+		if err := d.until(r.until); err != nil && !r.Completed() {
+			return nil, d.owner.Named("read", r.Label(), err)
 		}
 	}
-	if r.err != nil {
-		return nil, d.named("read", r.label, r.err)
-	}
-	return r.data, nil
-}
-
-func label(b device.Buffer) string {
-	if b == nil {
-		return ""
-	}
-	return b.Label()
+	data, err := r.Result()
+	return data, d.owner.Named("read", r.Label(), err)
 }

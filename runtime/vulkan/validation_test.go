@@ -10,10 +10,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/runtime/device/base"
+	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 )
 
 // mistakes, when set in the environment, has the process make those that the validation layer must report, instead of running tests.
@@ -72,6 +72,6 @@ func makeMistakes() error {
 	if err := d.Sync(); err != nil {
 		return err
 	}
-	d.buffers = nil
+	d.owner = base.NewOwner[*buffer, *loaded](&d.Properties) // forgets the buffer
 	return d.Close()
 }

@@ -12,13 +12,13 @@ import (
 	"math"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"github.com/cogentcore/webgpu/wgpu"
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
 	"github.com/gpupipe/gpupipe/runtime/device/host"
 )
 
@@ -31,27 +31,20 @@ type Options struct {
 // Device implements device.Device. One goroutine owns what is native: error scopes are per device, and callbacks
 // come within a poll. All else reaches it through requests.
 type Device struct {
-	info     device.Info
-	limits   target.Limits
-	budget   int64
+	base.Properties
 	requests chan func()
 	ended    chan struct{}
 	now      chan time.Time // closed: always ready
 
-	used, staged atomic.Int64 // bytes
-	leaving      atomic.Bool  // Close was called: what compiles is to end
-
-	// What follows belongs to the owner.
+	// The rest is used by the owner's goroutine.
+	owner     *base.Owner[*buffer, *loaded]
 	instance  *wgpu.Instance
 	adapter   *wgpu.Adapter
 	gpu       *wgpu.Device
 	native    *C.gp_device
 	closing   bool
-	lost      error
 	deferred  error // an error of enqueued work, for Sync
-	buffers   map[*buffer]struct{}
-	programs  map[*loaded]struct{}
-	pipelines map[pipelineKey]*wgpu.ComputePipeline
+	pipelines map[base.Key]*wgpu.ComputePipeline
 	layouts   map[string]*wgpu.BindGroupLayout // by one byte a binding
 	scratch   *wgpu.Buffer                     // for copies within one buffer
 	uploads   pool
@@ -65,11 +58,6 @@ type syncWaiter struct {
 	until uint64 // submission
 	done  chan error
 }
-
-var (
-	errForeign  = errors.New("does not belong to this device")
-	errReleased = errors.New("is released")
-)
 
 // Open opens the adapter of that index, as Adapters lists them.
 func Open(index int, o Options) (*Device, error) {
@@ -91,17 +79,18 @@ func Open(index int, o Options) (*Device, error) {
 		return nil, &device.Error{Op: "open", Object: a.info.Adapter, Device: a.info.Name, Cause: nativeError(&failure)}
 	}
 	d := &Device{
-		info: a.info, limits: limitsOf(&limits, a.info.Kind), budget: o.MemoryBudget,
 		requests: make(chan func()), ended: make(chan struct{}), now: make(chan time.Time),
 		instance: instance, adapter: a.Adapter, native: native, gpu: deviceOf(native.device),
-		buffers: map[*buffer]struct{}{}, programs: map[*loaded]struct{}{},
-		pipelines: map[pipelineKey]*wgpu.ComputePipeline{}, layouts: map[string]*wgpu.BindGroupLayout{},
+		pipelines: map[base.Key]*wgpu.ComputePipeline{}, layouts: map[string]*wgpu.BindGroupLayout{},
 	}
+	d.owner = base.NewOwner[*buffer, *loaded](&d.Properties)
+	budget := o.MemoryBudget
+	if budget == 0 && (a.info.Kind == device.Software || a.info.Kind == device.Integrated) {
+		budget = host.Memory() / 4 * 3
+	}
+	d.owner.Describe(a.info, limitsOf(&limits, a.info.Kind), budget)
 	d.uploads = pool{d: d, mode: mapWrite, usage: wgpu.BufferUsageMapWrite | wgpu.BufferUsageCopySrc}
 	d.downloads = pool{d: d, mode: mapRead, usage: wgpu.BufferUsageMapRead | wgpu.BufferUsageCopyDst}
-	if d.budget == 0 && (a.info.Kind == device.Software || a.info.Kind == device.Integrated) {
-		d.budget = host.Memory() / 4 * 3
-	}
 	close(d.now)
 	go d.own()
 	return d, nil
@@ -142,12 +131,6 @@ func AdapterLimits() []target.Limits {
 	}
 	return all
 }
-
-func (d *Device) Info() device.Info     { return d.info }
-func (d *Device) Limits() target.Limits { return d.limits }
-
-// Allocated returns the bytes of live buffers, and of staging buffers, whether in use or kept for use.
-func (d *Device) Allocated() (buffers, staging int64) { return d.used.Load(), d.staged.Load() }
 
 // own is the owner's loop: it serves requests, and polls while work is under way.
 func (d *Device) own() {
@@ -195,51 +178,29 @@ func pause(idle int) time.Duration {
 func (d *Device) do(op, object string, f func() error) error {
 	result := make(chan error, 1)
 	request := func() {
-		err := d.lost
-		if err == nil {
-			err = f()
-		}
-		if d.checkLost(); d.lost != nil {
-			err = d.lost
-		}
-		result <- err
+		result <- d.owner.Do(op, object, func() error {
+			err := f()
+			d.checkLost()
+			return err
+		})
 	}
 	select {
 	case d.requests <- request:
-		return d.named(op, object, <-result)
+		return <-result
 	case <-d.ended:
-		return d.named(op, object, device.ErrClosed)
+		return d.owner.Named(op, object, device.ErrClosed)
 	}
-}
-
-func (d *Device) named(op, object string, cause error) error {
-	return device.Named(op, object, d.info.Name, cause)
-}
-
-func (d *Device) checker() device.Checker {
-	return device.Checker{Device: d.info.Name, Limits: d.limits, Own: d.owns}
-}
-
-func (d *Device) owns(b device.Buffer) error {
-	wb, ok := b.(*buffer)
-	switch {
-	case !ok || wb == nil || wb.d != d:
-		return errForeign
-	case wb.released:
-		return errReleased
-	}
-	return nil
 }
 
 func (d *Device) busy() bool {
-	return d.lost == nil && (d.native.done < d.native.submitted || d.uploads.waiting() || d.downloads.waiting() || len(d.syncs) > 0)
+	return d.owner.Lost() == nil && (d.native.done < d.native.submitted || d.uploads.waiting() || d.downloads.waiting() || len(d.syncs) > 0)
 }
 
 // poll lets callbacks come, hands on what has arrived, and tells whether anything had.
 func (d *Device) poll() bool {
 	before := d.native.done
 	C.gp_poll(d.native)
-	if d.checkLost(); d.lost != nil {
+	if d.checkLost() != nil {
 		return true
 	}
 	if e := &d.native.uncaptured; e._type != C.GP_NO_ERROR {
@@ -262,8 +223,8 @@ func (d *Device) poll() bool {
 // waitFor polls until cond holds. Requests wait meanwhile.
 func (d *Device) waitFor(cond func() bool) error {
 	for idle := 0; !cond(); {
-		if d.lost != nil {
-			return d.lost
+		if err := d.owner.Lost(); err != nil {
+			return err
 		}
 		if !d.busy() {
 			panic("webgpu: waiting for work that was never submitted")
@@ -279,18 +240,20 @@ func (d *Device) waitFor(cond func() bool) error {
 	return nil
 }
 
-// checkLost notices a loss: whoever waits is told, and nothing native is touched from then on.
-func (d *Device) checkLost() {
-	if d.lost != nil || d.native == nil || d.native.lost == 0 {
-		return
+// checkLost returns the cause of the device's loss. When it first notices a loss, it fails whatever waits; nothing native
+// is touched from then on.
+func (d *Device) checkLost() error {
+	if d.owner.Lost() == nil && d.native != nil && d.native.lost != 0 {
+		d.owner.Lose(fmt.Errorf("%w: %s", device.ErrLost, compact(C.GoString(&d.native.lost_msg[0]))))
+		err := d.owner.Lost()
+		d.downloads.abandon(err)
+		d.uploads.abandon(err)
+		for _, s := range d.syncs {
+			s.done <- err
+		}
+		d.syncs, d.running = nil, nil
 	}
-	d.lost = fmt.Errorf("%w: %s", device.ErrLost, compact(C.GoString(&d.native.lost_msg[0])))
-	d.downloads.abandon(d.lost)
-	d.uploads.abandon(d.lost)
-	for _, s := range d.syncs {
-		s.done <- d.lost
-	}
-	d.syncs, d.running = nil, nil
+	return d.owner.Lost()
 }
 
 // Sync waits until all enqueued work is done.
@@ -303,16 +266,16 @@ func (d *Device) Sync() error {
 	if err != nil {
 		return err
 	}
-	return d.named("sync", "", <-done)
+	return d.owner.Named("sync", "", <-done)
 }
 
 // Close waits for enqueued work and releases everything; a Load under way ends before its next kernel. Closing twice is fine.
 func (d *Device) Close() error {
-	d.leaving.Store(true)
+	d.owner.Leave()
 	result := make(chan error, 1)
 	select {
 	case d.requests <- func() { result <- d.shut() }:
-		return d.named("close", "", <-result)
+		return d.owner.Named("close", "", <-result)
 	case <-d.ended:
 		return nil
 	}
@@ -320,20 +283,14 @@ func (d *Device) Close() error {
 
 func (d *Device) shut() error {
 	d.closing = true
-	defer d.used.Store(0)
-	defer d.staged.Store(0)
-	if d.checkLost(); d.lost != nil {
+	defer d.owner.Close()
+	if d.checkLost() != nil {
 		return nil // a lost device's objects cannot be released without risk to the process
 	}
 	if err := d.waitFor(func() bool { return !d.busy() }); err != nil {
 		return nil
 	}
-	for l := range d.programs {
-		l.free()
-	}
-	for b := range d.buffers {
-		b.free()
-	}
+	d.owner.FreeAll((*loaded).free, (*buffer).free)
 	d.uploads.free()
 	d.downloads.free()
 	if d.scratch != nil {

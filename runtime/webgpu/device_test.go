@@ -6,11 +6,11 @@ import (
 	"testing"
 
 	"github.com/cogentcore/webgpu/wgpu"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
+	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 )
 
 func open(t testing.TB, budget int64) *Device {
@@ -116,17 +116,17 @@ func TestLayoutOfBindings(t *testing.T) {
 func TestSoftwareAdapterHasABudget(t *testing.T) {
 	d := open(t, 0)
 	if d.Info().Kind != device.Software {
-		assert.Zero(t, d.budget)
+		assert.Zero(t, d.Budget())
 		return
 	}
-	require.Positive(t, d.budget)
+	require.Positive(t, d.Budget())
 	held := int64(0)
-	for ; held+d.limits.MaxBufferSize <= d.budget; held += d.limits.MaxBufferSize {
-		b, err := d.Alloc("huge", d.limits.MaxBufferSize) // untouched, so the system holds none of it
+	for ; held+d.Limits().MaxBufferSize <= d.Budget(); held += d.Limits().MaxBufferSize {
+		b, err := d.Alloc("huge", d.Limits().MaxBufferSize) // untouched, so the system holds none of it
 		require.NoError(t, err)
 		defer b.Release()
 	}
-	_, err := d.Alloc("straw", d.limits.MaxBufferSize)
+	_, err := d.Alloc("straw", d.Limits().MaxBufferSize)
 	require.ErrorIs(t, err, device.ErrOutOfMemory)
 }
 
@@ -156,10 +156,11 @@ func TestLoss(t *testing.T) {
 func TestLossReleasesWaiters(t *testing.T) {
 	d := open(t, 0)
 	b := alloc(t, d, 4096)
-	r := &pending{d: d, done: make(chan struct{}), parts: 1}
+	r := &pending{Read: base.NewRead("b"), d: d}
+	data := r.Expect(4, 1)
 	synced := make(chan error, 1)
 	d.requests <- func() { // lost before the owner can poll
-		assert.NoError(t, d.download(b.(*buffer), 0, make([]byte, 4), r))
+		assert.NoError(t, d.download(b.(*buffer), 0, data, r))
 		d.syncs = append(d.syncs, syncWaiter{uint64(d.native.submitted), synced})
 		d.native.lost = 1
 		d.checkLost()

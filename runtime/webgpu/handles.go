@@ -12,7 +12,6 @@ import (
 	"unsafe"
 
 	"github.com/cogentcore/webgpu/wgpu"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -57,10 +56,7 @@ func (d *Device) scoped(f func() error) error {
 	if err != nil {
 		return device.Invalid("%s", compact(err.Error()))
 	}
-	if d.checkLost(); d.lost != nil {
-		return d.lost
-	}
-	return nil
+	return d.checkLost()
 }
 
 func nativeError(e *C.gp_error) error {

@@ -11,8 +11,8 @@ import (
 	"unsafe"
 
 	"github.com/cogentcore/webgpu/wgpu"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
 )
 
 const (
@@ -21,36 +21,27 @@ const (
 	scratchSize  = 1 << 20 // bytes
 )
 
-type pipelineKey struct{ wgsl, access string }
-
 type loaded struct {
-	d     *Device
-	label string
-	// The owner's:
+	base.Program
+	d *Device
+	// The rest is used by the owner's goroutine.
 	commands []C.gp_command // C memory
 	of       []int          // the program's command that each belongs to
 	length   int            // commands of the program
 	groups   []*wgpu.BindGroup
-	buffers  []*buffer
-	released bool
 }
 
 // Load compiles and binds p.
 func (d *Device) Load(p *device.Program) (device.Loaded, error) {
-	l := &loaded{d: d}
-	if p != nil {
-		l.label = p.Label
-	}
-	err := d.do("load", l.label, func() error {
-		if err := d.checker().Program(p); err != nil {
+	l := &loaded{Program: d.owner.NewProgram(p), d: d}
+	err := d.do("load", l.Label(), func() error {
+		return d.owner.Load(l, p, func() error {
+			err := l.build(p)
+			if err != nil {
+				l.free()
+			}
 			return err
-		}
-		if err := l.build(p); err != nil {
-			l.free()
-			return err
-		}
-		d.programs[l] = struct{}{}
-		return nil
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -60,27 +51,12 @@ func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 
 func (l *loaded) build(p *device.Program) error {
 	l.length = len(p.Commands)
-	pipelines := make([]*wgpu.ComputePipeline, len(p.Shaders))
-	for i := range p.Shaders {
-		if l.d.leaving.Load() {
-			return device.ErrClosed
-		}
-		s := &p.Shaders[i]
-		var err error
-		if pipelines[i], err = l.d.compile(s); err != nil {
-			return l.d.named("compile", s.Label, err)
-		}
+	pipelines, err := base.Compile(l.d.owner, p, l.d.compile)
+	if err != nil {
+		return err
 	}
 	var commands []C.gp_command
-	seen := map[*buffer]bool{}
 	for i, c := range p.Commands {
-		for _, r := range c.Args {
-			if b := r.Buffer.(*buffer); !seen[b] {
-				seen[b] = true
-				l.buffers = append(l.buffers, b)
-			}
-		}
-		var err error
 		if c.Shader == device.Copy {
 			commands, err = l.d.appendCopy(commands, c.Args[0], c.Args[1])
 		} else {
@@ -119,7 +95,7 @@ func (l *loaded) appendDispatch(to []C.gp_command, p *wgpu.ComputePipeline, s *d
 		return err
 	})
 	if err != nil {
-		return nil, l.d.named("load", s.Label, err)
+		return nil, l.d.owner.Named("load", s.Label, err)
 	}
 	l.groups = append(l.groups, group)
 	return append(to, C.gp_command{
@@ -141,7 +117,7 @@ func (d *Device) appendCopy(to []C.gp_command, src, dst device.Range) ([]C.gp_co
 			d.scratch = nil
 			return nil, err
 		}
-		d.staged.Add(scratchSize)
+		d.owner.AddStaging(scratchSize)
 	}
 	for at := int64(0); at < src.Size; at += scratchSize {
 		n := min(src.Size-at, scratchSize)
@@ -152,7 +128,7 @@ func (d *Device) appendCopy(to []C.gp_command, src, dst device.Range) ([]C.gp_co
 
 // compile makes a pipeline, or finds the one made before from that source.
 func (d *Device) compile(s *device.Shader) (*wgpu.ComputePipeline, error) {
-	key := pipelineKey{s.WGSL, accessKey(s.Bindings)}
+	key := base.KeyOf(s)
 	if p := d.pipelines[key]; p != nil {
 		return p, nil
 	}
@@ -189,17 +165,9 @@ func (d *Device) compile(s *device.Shader) (*wgpu.ComputePipeline, error) {
 	return p, nil
 }
 
-func accessKey(bindings []device.Access) string {
-	b := make([]byte, len(bindings))
-	for i, a := range bindings {
-		b[i] = byte(a)
-	}
-	return string(b)
-}
-
 // layout is that of a bind group, shared by all that are bound alike.
 func (d *Device) layout(bindings []device.Access) (*wgpu.BindGroupLayout, error) {
-	key := accessKey(bindings)
+	key := base.AccessKey(bindings)
 	if l := d.layouts[key]; l != nil {
 		return l, nil
 	}
@@ -240,18 +208,13 @@ func (d *Device) Run(p device.Loaded) error {
 
 // run has the owner do something with a program that can be run.
 func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
-	l, ok := p.(*loaded)
-	if !ok || l == nil || l.d != d {
-		return d.named("run", "", device.Invalid("the program %v", errForeign))
+	l, err := d.owner.Own(p)
+	if err != nil {
+		return err
 	}
-	return d.do("run", l.label, func() error {
-		if l.released {
-			return device.Invalid("the program %v", errReleased)
-		}
-		for _, b := range l.buffers {
-			if b.released {
-				return device.Invalid("buffer %q %v", b.label, errReleased)
-			}
+	return d.do("run", l.Label(), func() error {
+		if err := d.owner.Runnable(l); err != nil {
+			return err
 		}
 		return f(l)
 	})
@@ -272,9 +235,8 @@ func (d *Device) enqueue(part []C.gp_command, timer *C.gp_timer) error {
 // Release frees the bindings; the compiled shaders stay for programs to come.
 func (l *loaded) Release() {
 	// Once the device is closed or lost there is nothing left to release.
-	_ = l.d.do("release", l.label, func() error {
-		if !l.released {
-			delete(l.d.programs, l)
+	_ = l.d.do("release", l.Label(), func() error {
+		if l.d.owner.Unload(l) {
 			l.free()
 		}
 		return nil
@@ -282,12 +244,11 @@ func (l *loaded) Release() {
 }
 
 func (l *loaded) free() {
-	l.released = true
 	for _, g := range l.groups {
 		g.Release()
 	}
 	if len(l.commands) > 0 {
 		C.free(unsafe.Pointer(&l.commands[0]))
 	}
-	l.groups, l.commands, l.buffers = nil, nil, nil
+	l.groups, l.commands = nil, nil
 }

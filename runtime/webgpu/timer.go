@@ -14,8 +14,8 @@ import (
 	"unsafe"
 
 	"github.com/cogentcore/webgpu/wgpu"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
 )
 
 const (
@@ -51,7 +51,7 @@ func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 		t.tick, t.commands = d.clock.tick, l.length
 		of := l.of
 		for part := range slices.Chunk(l.commands, mostTimed) {
-			r, err := d.measure(l.label, part)
+			r, err := d.measure(l.Label(), part)
 			if err != nil {
 				return err
 			}
@@ -75,8 +75,9 @@ func (d *Device) measure(label string, part []C.gp_command) (*pending, error) {
 	for i := range part {
 		stamps += stampsOf(&part[i])
 	}
-	r := &pending{d: d, label: label, done: make(chan struct{}), parts: 1, data: make([]byte, stamps*stampBytes)}
-	s, err := d.downloads.take(int64(len(r.data)))
+	r := &pending{Read: base.NewRead(label), d: d}
+	data := r.Expect(stamps*stampBytes, 1)
+	s, err := d.downloads.take(int64(len(data)))
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ func (d *Device) measure(label string, part []C.gp_command) (*pending, error) {
 		d.downloads.drop(s)
 		return nil, err
 	}
-	s.to, s.read = r.data, r
+	s.to, s.read = data, r
 	return r, d.downloads.enqueue(s)
 }
 
@@ -105,7 +106,7 @@ func (d *Device) wind() (err error) {
 		return nil
 	}
 	defer func() {
-		if err != nil && d.lost == nil {
+		if err != nil && d.owner.Lost() == nil {
 			d.clock.free()
 		}
 	}()
@@ -168,11 +169,15 @@ func (d *Device) glance() (glance, error) {
 	if err != nil {
 		return g, err
 	}
-	if err := d.waitFor(func() bool { return r.parts == 0 }); err != nil {
+	if err := d.waitFor(r.Completed); err != nil {
 		return g, err
 	}
-	g.before, g.ticks = time.Now(), binary.LittleEndian.Uint64(r.data)
-	return g, r.err
+	g.before = time.Now()
+	data, err := r.Result()
+	if err == nil {
+		g.ticks = binary.LittleEndian.Uint64(data)
+	}
+	return g, err
 }
 
 // timings is a program's times, of which each part arrives for itself.

@@ -12,8 +12,8 @@ import (
 	"unsafe"
 
 	"github.com/cogentcore/webgpu/wgpu"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
 )
 
 const (
@@ -76,18 +76,18 @@ func (p *pool) make(size int64) (*stage, error) {
 		return nil, err
 	}
 	p.total += size
-	p.d.staged.Add(size)
+	p.d.owner.AddStaging(size)
 	return &stage{gpu: gpu, size: size, status: (*C.int)(C.malloc(C.sizeof_int))}, nil
 }
 
 // drop gives s up. No map request of it may be under way.
 func (p *pool) drop(s *stage) {
-	if p.d.lost == nil {
+	if p.d.owner.Lost() == nil {
 		s.gpu.Release()
 	}
 	C.free(unsafe.Pointer(s.status))
 	p.total -= s.size
-	p.d.staged.Add(-s.size)
+	p.d.owner.AddStaging(-s.size)
 }
 
 // enqueue asks for s to be mapped once the work submitted so far is done.
@@ -116,7 +116,7 @@ func (p *pool) collect() bool {
 				copy(s.to, s.gpu.GetMappedRange(0, uint(len(s.to))))
 				err = s.gpu.Unmap()
 			}
-			s.read.part(err)
+			s.read.Complete(err)
 			s.read, s.to = nil, nil
 		}
 		if err != nil {
@@ -133,7 +133,7 @@ func (p *pool) collect() bool {
 func (p *pool) abandon(err error) {
 	for _, s := range p.queue {
 		if s.read != nil {
-			s.read.part(err)
+			s.read.Complete(err)
 		}
 	}
 	p.queue = nil
@@ -148,8 +148,8 @@ func (p *pool) free() {
 
 // Write copies data to a staging buffer and enqueues the rest. It waits when 16 MiB are on their way already.
 func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
-	return d.do("write", label(b), func() error {
-		if err := d.checker().Transfer("write", b, offset, int64(len(data))); err != nil {
+	return d.do("write", base.Label(b), func() error {
+		if err := d.owner.Checker().Transfer("write", b, offset, int64(len(data))); err != nil {
 			return err
 		}
 		for len(data) > 0 {
@@ -182,20 +182,19 @@ func (d *Device) upload(b *buffer, offset int64, data []byte) error {
 
 // Read enqueues a copy to the host. It waits when 16 MiB are on their way already.
 func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
-	r := &pending{d: d, label: label(b), done: make(chan struct{})}
-	err := d.do("read", r.label, func() error {
-		if err := d.checker().Transfer("read", b, offset, n); err != nil {
+	r := &pending{Read: base.NewRead(base.Label(b)), d: d}
+	err := d.do("read", r.Label(), func() error {
+		if err := d.owner.Checker().Transfer("read", b, offset, n); err != nil {
 			return err
 		}
-		r.data = make([]byte, n)
-		r.parts = int((n+chunk-1)/chunk) + 1 // one for this function itself
+		data := r.Expect(n, int((n+chunk-1)/chunk)+1) // one part for this function itself
 		for at := int64(0); at < n; at += chunk {
-			to := r.data[at:min(at+chunk, n)]
+			to := data[at:min(at+chunk, n)]
 			if err := d.download(b.(*buffer), offset+at, to, r); err != nil {
 				return err
 			}
 		}
-		r.part(nil)
+		r.Complete(nil)
 		return nil
 	})
 	if err != nil {
@@ -234,42 +233,20 @@ func (d *Device) submit(commands []C.gp_command, timer *C.gp_timer) error {
 	if C.gp_submit(d.native, unsafe.SliceData(commands), C.size_t(len(commands)), timer, &failure) != 0 {
 		return nil
 	}
-	if d.checkLost(); d.lost != nil {
-		return d.lost
+	if err := d.checkLost(); err != nil {
+		return err
 	}
 	return nativeError(&failure)
 }
 
-// pending is a read. Its fields are the owner's until done is closed.
+// pending is a read in progress. Its parts belong to the owner's goroutine until it is done.
 type pending struct {
-	d     *Device
-	label string
-	done  chan struct{}
-	parts int
-	data  []byte
-	err   error
-}
-
-func (r *pending) part(err error) {
-	if r.err == nil {
-		r.err = err
-	}
-	if r.parts--; r.parts == 0 {
-		close(r.done)
-	}
+	base.Read
+	d *Device
 }
 
 func (r *pending) Wait() ([]byte, error) {
-	<-r.done
-	if r.err != nil {
-		return nil, r.d.named("read", r.label, r.err)
-	}
-	return r.data, nil
-}
-
-func label(b device.Buffer) string {
-	if b == nil {
-		return ""
-	}
-	return b.Label()
+	<-r.Done()
+	data, err := r.Result()
+	return data, r.d.owner.Named("read", r.Label(), err)
 }

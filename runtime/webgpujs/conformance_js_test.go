@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 )
@@ -52,13 +53,19 @@ func TestConformance(t *testing.T) {
 	check("chains", small(devicetest.Chains(randomGraphs)))
 }
 
-// hardware calls a software adapter a GPU.
+// hardware reports a software adapter as a GPU.
 type hardware struct{ device.Device }
 
 func (d hardware) Info() device.Info {
 	info := d.Device.Info()
 	info.Kind = device.Discrete
 	return info
+}
+
+func (d hardware) Limits() target.Limits {
+	l := d.Device.Limits()
+	l.Software = false
+	return l
 }
 
 // The browser's compiler, which is stricter than naga about barriers, and another software adapter take the kernels that are for GPUs.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
 )
 
 // Options of a device.
@@ -21,19 +22,14 @@ type Options struct {
 // Device implements device.Device. Its mutex keeps the order of what is enqueued. What callbacks touch needs none: there is one
 // thread, and goroutines change only where they wait.
 type Device struct {
-	info   device.Info
-	limits target.Limits
-	budget int64
-	gpu    js.Value
-	queue  js.Value
+	base.Properties
+	gpu   js.Value
+	queue js.Value
 
 	mu        sync.Mutex
-	closed    bool
-	lost      error
+	owner     *base.Owner[*buffer, *loaded]
 	deferred  error // an error of enqueued work, for Sync
-	used      int64 // bytes of buffers
-	buffers   map[*buffer]struct{}
-	pipelines map[pipelineKey]js.Value
+	pipelines map[base.Key]js.Value
 	layouts   map[string]js.Value // of bind groups, by one byte a binding
 	scratch   js.Value            // for copies within one buffer
 	bytes     js.Value            // a Uint8Array on the way to the GPU
@@ -41,11 +37,6 @@ type Device struct {
 	reads     []*pending          // that have not arrived
 	running   chan struct{}       // submissions of Run that have not finished
 }
-
-var (
-	errForeign  = errors.New("does not belong to this device")
-	errReleased = errors.New("is released")
-)
 
 // ErrNoWebGPU is wrapped by Open's error where the browser has no WebGPU, or no adapter for it.
 var ErrNoWebGPU = errors.New("this browser has no WebGPU")
@@ -69,12 +60,13 @@ func Open(o Options) (*Device, error) {
 	if err != nil {
 		return nil, &device.Error{Op: "open", Object: info.Adapter, Device: info.Name, Cause: err}
 	}
-	d := &Device{info: info, limits: limitsOf(gpu.Get("limits"), info.Kind), budget: o.MemoryBudget, gpu: gpu, queue: gpu.Get("queue"),
-		buffers: map[*buffer]struct{}{}, pipelines: map[pipelineKey]js.Value{}, layouts: map[string]js.Value{},
+	d := &Device{gpu: gpu, queue: gpu.Get("queue"), pipelines: map[base.Key]js.Value{}, layouts: map[string]js.Value{},
 		running: make(chan struct{}, mostRunning)}
+	d.owner = base.NewOwner[*buffer, *loaded](&d.Properties)
+	d.owner.Describe(info, limitsOf(gpu.Get("limits"), info.Kind), o.MemoryBudget)
 	then(gpu.Get("lost"), func(why js.Value) {
 		if why.Get("reason").String() != "destroyed" {
-			d.lost = fmt.Errorf("%w: %s", device.ErrLost, why.Get("message").String())
+			d.owner.Lose(fmt.Errorf("%w: %s", device.ErrLost, why.Get("message").String()))
 		}
 	}, func(error) {})
 	return d, nil
@@ -129,52 +121,16 @@ func limitsOf(l js.Value, kind device.Kind) target.Limits {
 	}
 }
 
-func (d *Device) Info() device.Info     { return d.info }
-func (d *Device) Limits() target.Limits { return d.limits }
-
-// Allocated returns the bytes of live buffers, and of reads under way.
-func (d *Device) Allocated() (buffers, staging int64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.used, d.staged()
-}
-
 // do runs f with the mutex held and names its error.
 func (d *Device) do(op, object string, f func() error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.lost
-	if d.closed {
-		err = device.ErrClosed
-	}
-	if err == nil {
+	return d.owner.Do(op, object, func() (err error) {
 		if thrown := attempt(func() { err = f() }); thrown != nil {
-			err = thrown
+			return thrown
 		}
-	}
-	if err != nil && d.lost != nil && !d.closed {
-		err = d.lost
-	}
-	return d.named(op, object, err)
-}
-
-func (d *Device) named(op, object string, cause error) error {
-	return device.Named(op, object, d.info.Name, cause)
-}
-
-func (d *Device) checker() device.Checker {
-	return device.Checker{Device: d.info.Name, Limits: d.limits, Own: d.owns}
-}
-
-func (d *Device) owns(b device.Buffer) error {
-	wb, ok := b.(*buffer)
-	switch {
-	case !ok || wb == nil || wb.d != d:
-		return errForeign
-	case wb.released:
-		return errReleased
-	}
-	return nil
+		return err
+	})
 }
 
 // scoped runs f; failed waits for what the GPU has against it. Error scopes are a stack, so f must not wait.
@@ -249,17 +205,14 @@ func (d *Device) Close() error {
 	err := d.Sync()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
+	if errors.Is(d.owner.Usable(), device.ErrClosed) {
 		return nil
 	}
 	for len(d.reads) > 0 {
-		<-d.reads[0].done
+		<-d.reads[0].Done()
 	}
-	d.closed = true
-	for b := range d.buffers {
-		b.free()
-	}
-	d.used = 0
+	d.owner.Close()
+	d.owner.FreeAll(func(*loaded) {}, (*buffer).free)
 	d.gpu.Call("destroy")
 	if errors.Is(err, device.ErrLost) {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"syscall/js"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
 )
 
 const (
@@ -14,14 +15,10 @@ const (
 	scratchSize  = 1 << 20 // bytes
 )
 
-type pipelineKey struct{ wgsl, access string }
-
 type loaded struct {
+	base.Program
 	d        *Device
-	label    string
 	commands []command
-	buffers  []*buffer
-	released bool
 }
 
 // command is a dispatch where it has a pipeline, else a copy.
@@ -34,15 +31,9 @@ type command struct {
 
 // Load compiles and binds p.
 func (d *Device) Load(p *device.Program) (device.Loaded, error) {
-	l := &loaded{d: d}
-	if p != nil {
-		l.label = p.Label
-	}
-	err := d.do("load", l.label, func() error {
-		if err := d.checker().Program(p); err != nil {
-			return err
-		}
-		return l.build(p)
+	l := &loaded{Program: d.owner.NewProgram(p), d: d}
+	err := d.do("load", l.Label(), func() error {
+		return d.owner.Load(l, p, func() error { return l.build(p) })
 	})
 	if err != nil {
 		return nil, err
@@ -53,15 +44,6 @@ func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 func (l *loaded) build(p *device.Program) error {
 	if err := l.d.compile(p.Shaders); err != nil {
 		return err
-	}
-	seen := map[*buffer]bool{}
-	for _, c := range p.Commands {
-		for _, r := range c.Args {
-			if b := r.Buffer.(*buffer); !seen[b] {
-				seen[b] = true
-				l.buffers = append(l.buffers, b)
-			}
-		}
 	}
 	err := l.d.scoped(func() { l.bind(p) })()
 	if err != nil {
@@ -83,7 +65,7 @@ func (l *loaded) bind(p *device.Program) {
 			entries[i] = object{"binding": i, "resource": object{"buffer": r.Buffer.(*buffer).gpu, "offset": r.Offset, "size": r.Size}}
 		}
 		group := l.d.gpu.Call("createBindGroup", object{"label": s.Label, "layout": l.d.layout(s.Bindings), "entries": entries})
-		l.commands = append(l.commands, command{pipeline: l.d.pipelines[keyOf(s)], group: group, groups: c.Groups})
+		l.commands = append(l.commands, command{pipeline: l.d.pipelines[base.KeyOf(s)], group: group, groups: c.Groups})
 	}
 }
 
@@ -104,24 +86,14 @@ func (l *loaded) copy(src, dst device.Range) {
 	}
 }
 
-func keyOf(s *device.Shader) pipelineKey { return pipelineKey{s.WGSL, accessKey(s.Bindings)} }
-
-func accessKey(bindings []device.Access) string {
-	b := make([]byte, len(bindings))
-	for i, a := range bindings {
-		b[i] = byte(a)
-	}
-	return string(b)
-}
-
 // compile makes the pipelines that are not there yet, all at once: browsers compile on several threads.
 func (d *Device) compile(shaders []device.Shader) error {
 	modules, pipelines := map[*device.Shader]js.Value{}, map[*device.Shader]js.Value{}
-	asked := map[pipelineKey]bool{}
+	asked := map[base.Key]bool{}
 	failed := d.scoped(func() {
 		for i := range shaders {
 			s := &shaders[i]
-			if key := keyOf(s); !d.pipelines[key].Truthy() && !asked[key] {
+			if key := base.KeyOf(s); !d.pipelines[key].Truthy() && !asked[key] {
 				asked[key] = true
 				modules[s] = d.gpu.Call("createShaderModule", object{"label": s.Label, "code": s.WGSL})
 				layout := d.gpu.Call("createPipelineLayout", object{"bindGroupLayouts": []any{d.layout(s.Bindings)}})
@@ -138,9 +110,9 @@ func (d *Device) compile(shaders []device.Shader) error {
 		}
 		p, err := await(pipelines[s])
 		if err == nil {
-			d.pipelines[keyOf(s)] = p
+			d.pipelines[base.KeyOf(s)] = p
 		} else if first == nil {
-			first = d.named("compile", s.Label, device.Invalid("%s", cmp.Or(complaint(modules[s]), err.Error())))
+			first = d.owner.Named("compile", s.Label, device.Invalid("%s", cmp.Or(complaint(modules[s]), err.Error())))
 		}
 	}
 	if err := failed(); first == nil {
@@ -166,7 +138,7 @@ func complaint(module js.Value) string {
 
 // layout is that of a bind group, shared by all that are bound alike.
 func (d *Device) layout(bindings []device.Access) js.Value {
-	key := accessKey(bindings)
+	key := base.AccessKey(bindings)
 	if l, ok := d.layouts[key]; ok {
 		return l
 	}
@@ -185,18 +157,13 @@ func (d *Device) layout(bindings []device.Access) js.Value {
 
 // Run enqueues a program. It waits when several are under way already.
 func (d *Device) Run(p device.Loaded) error {
-	l, ok := p.(*loaded)
-	if !ok || l == nil || l.d != d {
-		return d.do("run", "", func() error { return device.Invalid("the program %v", errForeign) })
+	l, err := d.owner.Own(p)
+	if err != nil {
+		return err
 	}
-	return d.do("run", l.label, func() error {
-		if l.released {
-			return device.Invalid("the program %v", errReleased)
-		}
-		for _, b := range l.buffers {
-			if b.released {
-				return device.Invalid("buffer %q %v", b.label, errReleased)
-			}
+	return d.do("run", l.Label(), func() error {
+		if err := d.owner.Runnable(l); err != nil {
+			return err
 		}
 		d.running <- struct{}{}
 		d.submitted(l.submit)
@@ -208,7 +175,7 @@ func (d *Device) Run(p device.Loaded) error {
 
 // submit encodes the commands: dispatches that follow each other are one pass.
 func (l *loaded) submit() {
-	e := l.d.gpu.Call("createCommandEncoder", object{"label": l.label})
+	e := l.d.gpu.Call("createCommandEncoder", object{"label": l.Label()})
 	var pass js.Value
 	end := func() {
 		if pass.Truthy() {
@@ -237,8 +204,10 @@ func (l *loaded) submit() {
 // Release drops the bindings; the compiled shaders stay for programs to come.
 func (l *loaded) Release() {
 	// Once the device is closed or lost there is nothing left to release.
-	_ = l.d.do("release", l.label, func() error {
-		l.released, l.commands, l.buffers = true, nil, nil
+	_ = l.d.do("release", l.Label(), func() error {
+		if l.d.owner.Unload(l) {
+			l.commands = nil
+		}
 		return nil
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"syscall/js"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
 )
 
 // WebGPU's buffer usages, and the map mode for reading.
@@ -20,29 +21,19 @@ const (
 const mostUnderWay = 16 << 20
 
 type buffer struct {
-	d        *Device
-	label    string
-	size     int64
-	gpu      js.Value
-	released bool
+	base.Buffer
+	d   *Device
+	gpu js.Value
 }
-
-func (b *buffer) Label() string { return b.label }
-func (b *buffer) Size() int64   { return b.size }
 
 // Alloc makes a buffer; WebGPU zeroes it.
 func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
-	b := &buffer{d: d, label: label, size: size}
-	err := d.do("alloc", label, func() (err error) {
-		if err := d.checker().Alloc(label, size, d.used, d.budget); err != nil {
+	b := &buffer{Buffer: d.owner.NewBuffer(label, size), d: d}
+	err := d.do("alloc", label, func() error {
+		return d.owner.Alloc(b, func() (err error) {
+			b.gpu, err = d.create(label, size, usageStorage|usageCopySrc|usageCopyDst)
 			return err
-		}
-		if b.gpu, err = d.create(label, size, usageStorage|usageCopySrc|usageCopyDst); err != nil {
-			return err
-		}
-		d.used += size
-		d.buffers[b] = struct{}{}
-		return nil
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -59,10 +50,8 @@ func (d *Device) create(label string, size int64, usage int) (b js.Value, err er
 // Release gives the memory back once enqueued work is done with it. Programs that bind b can no longer run.
 func (b *buffer) Release() {
 	// Once the device is closed or lost there is nothing left to release.
-	_ = b.d.do("release", b.label, func() error {
-		if !b.released {
-			delete(b.d.buffers, b)
-			b.d.used -= b.size
+	_ = b.d.do("release", b.Label(), func() error {
+		if b.d.owner.Release(b) {
 			b.free()
 		}
 		return nil
@@ -70,15 +59,14 @@ func (b *buffer) Release() {
 }
 
 func (b *buffer) free() {
-	b.released = true
 	b.gpu.Call("destroy")
 }
 
 // Write copies data for the queue. It waits when 16 MiB are on their way already.
 func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
-	return d.do("write", label(b), func() error {
+	return d.do("write", base.Label(b), func() error {
 		n := int64(len(data))
-		if err := d.checker().Transfer("write", b, offset, n); err != nil {
+		if err := d.owner.Checker().Transfer("write", b, offset, n); err != nil {
 			return err
 		}
 		if d.written > 0 && d.written+n > mostUnderWay {
@@ -97,41 +85,40 @@ func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 	})
 }
 
-// pending is a read. Its data and error are there when done is closed.
+// pending is a read in progress.
 type pending struct {
-	d     *Device
-	label string
-	size  int64
-	done  chan struct{}
-	data  []byte
-	err   error
+	base.Read
+	d    *Device
+	size int64
 }
 
 // Read enqueues a copy to the host. It waits when 16 MiB are on their way already.
 func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
-	r := &pending{d: d, label: label(b), size: n, done: make(chan struct{})}
-	err := d.do("read", r.label, func() error {
-		if err := d.checker().Transfer("read", b, offset, n); err != nil {
+	r := &pending{Read: base.NewRead(base.Label(b)), d: d, size: n}
+	err := d.do("read", r.Label(), func() error {
+		if err := d.owner.Checker().Transfer("read", b, offset, n); err != nil {
 			return err
 		}
 		if n == 0 {
-			close(r.done)
+			r.Expect(0, 0)
 			return nil
 		}
-		for len(d.reads) > 0 && d.staged()+n > mostUnderWay {
-			<-d.reads[0].done
+		for _, staged := d.Allocated(); len(d.reads) > 0 && staged+n > mostUnderWay; _, staged = d.Allocated() {
+			<-d.reads[0].Done()
 		}
 		staging, err := d.create("staging", n, usageMapRead|usageCopyDst)
 		if err != nil {
 			return err
 		}
 		d.reads = append(d.reads, r)
+		d.owner.AddStaging(n)
 		d.submitted(func() {
 			e := d.gpu.Call("createCommandEncoder")
 			e.Call("copyBufferToBuffer", b.(*buffer).gpu, offset, staging, 0, n)
 			d.queue.Call("submit", []any{e.Call("finish")})
 		})
-		then(staging.Call("mapAsync", modeRead), func(js.Value) { r.arrived(staging) }, func(err error) { r.ended(staging, err) })
+		data := r.Expect(n, 1)
+		then(staging.Call("mapAsync", modeRead), func(js.Value) { r.copyOut(data, staging) }, func(err error) { r.complete(staging, err) })
 		return nil
 	})
 	if err != nil {
@@ -140,42 +127,25 @@ func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) 
 	return r, nil
 }
 
-// staged is the bytes of reads that have not arrived.
-func (d *Device) staged() (n int64) {
-	for _, r := range d.reads {
-		n += r.size
-	}
-	return n
-}
-
-// arrived takes the bytes out of a staging buffer that has been mapped.
-func (r *pending) arrived(staging js.Value) {
-	r.data = make([]byte, r.size)
-	r.ended(staging, attempt(func() {
-		js.CopyBytesToGo(r.data, js.Global().Get("Uint8Array").New(staging.Call("getMappedRange")))
+// copyOut copies the bytes out of a staging buffer that has been mapped.
+func (r *pending) copyOut(data []byte, staging js.Value) {
+	r.complete(staging, attempt(func() {
+		js.CopyBytesToGo(data, js.Global().Get("Uint8Array").New(staging.Call("getMappedRange")))
 	}))
 }
 
-func (r *pending) ended(staging js.Value, err error) {
+func (r *pending) complete(staging js.Value, err error) {
 	staging.Call("destroy")
-	if r.err = err; err != nil && r.d.lost != nil {
-		r.err = r.d.lost
+	if lost := r.d.owner.Lost(); err != nil && lost != nil {
+		err = lost
 	}
 	r.d.reads = slices.DeleteFunc(r.d.reads, func(q *pending) bool { return q == r })
-	close(r.done)
+	r.d.owner.AddStaging(-r.size)
+	r.Complete(err)
 }
 
 func (r *pending) Wait() ([]byte, error) {
-	<-r.done
-	if r.err != nil {
-		return nil, r.d.named("read", r.label, r.err)
-	}
-	return r.data, nil
-}
-
-func label(b device.Buffer) string {
-	if b == nil {
-		return ""
-	}
-	return b.Label()
+	<-r.Done()
+	data, err := r.Result()
+	return data, r.d.owner.Named("read", r.Label(), err)
 }
