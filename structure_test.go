@@ -65,6 +65,7 @@ var allowed = map[string]string{
 	"examples/...":            "graph/... runtime/device runtime/exec optim pipeline/schedule pipeline/engine wasm/... examples/... internal/...",
 	"examples/browser":        "runtime/device runtime/webgpujs wasm wasm/hook wasm/page examples/browser/trainer",
 	"internal/...":            "internal/...",
+	"internal/kerneldump":     "runtime/device",
 	"internal/cooptest":       "graph graph/target shaders/...", // for tests of kernels
 	"cmd/...":                 "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/... internal/...",
 }

@@ -19,6 +19,7 @@ type Options struct {
 	Name         string         // "null:0" when empty
 	Limits       *target.Limits // WebGPU's default limits when nil
 	MemoryBudget int64          // bytes; 0: no budget
+	Dump         device.Dump    // receives the kernels that are loaded; nil: they are not dumped
 	// Latency returns how long a run of the program of that label occupies the in-order queue; nil: no time. Run calls
 	// it. What is enqueued later, and reads, wait for it.
 	Latency func(program string) time.Duration
@@ -79,6 +80,7 @@ func New(o Options) *Device {
 	d := &Device{alignment: o.ImportAlignment, latency: o.Latency, closed: make(chan struct{}), left: o.LoseAfter}
 	d.owner = base.NewOwner[*buffer, *loaded](&d.Properties)
 	d.owner.Describe(device.Info{Name: cmp.Or(o.Name, "null:0"), Adapter: "none", Kind: device.Null}, limits, o.MemoryBudget)
+	d.owner.SetDump(o.Dump)
 	return d
 }
 

@@ -100,6 +100,7 @@ func Open(index int, o Options) (*Device, error) {
 	}
 	d.owner = base.NewOwner[*buffer, *loaded](&d.Properties)
 	d.owner.Describe(a.Info, a.Limits, budget)
+	d.owner.SetDump(o.Dump)
 	d.heap = heap{d: d, types: a.types}
 	d.uploads, d.downloads = stages{d: d}, stages{d: d, cached: true}
 	if err := d.open(); err != nil {

@@ -8,6 +8,7 @@ package vulkan
 import "C"
 
 import (
+	encoding "encoding/binary"
 	"fmt"
 	"unsafe"
 
@@ -51,6 +52,9 @@ func (d *Device) compile(s *device.Shader) (*pipeline, error) {
 	if err != nil {
 		return nil, device.Invalid("%v", err)
 	}
+	if err := d.owner.Dump("", s, device.FormatSPIRV, binary(m.Code)); err != nil {
+		return nil, err
+	}
 	p := &pipeline{use: make([]use, len(s.Bindings))}
 	if err := d.fits(m, s, p.use); err != nil {
 		return nil, err
@@ -77,6 +81,15 @@ func (d *Device) translate(s *device.Shader) (*spirv.Module, error) {
 		return spirv.Assemble(s.WGSL, features)
 	}
 	return d.compiler.Compile(s.WGSL, features)
+}
+
+// binary returns SPIR-V as it stands in files.
+func binary(code []uint32) []byte {
+	b := make([]byte, 0, 4*len(code))
+	for _, word := range code {
+		b = encoding.LittleEndian.AppendUint32(b, word)
+	}
+	return b
 }
 
 // fits compares what a module declares with what the program says of it: Vulkan would not.

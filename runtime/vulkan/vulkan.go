@@ -65,7 +65,8 @@ type Flexible struct {
 
 // Options of a device.
 type Options struct {
-	MemoryBudget int64 // bytes of buffers; 0: most of what the GPU has, or three quarters of what it shares with the host
+	Dump         device.Dump // receives the kernels that are loaded, and their SPIR-V; nil: they are not dumped
+	MemoryBudget int64       // bytes of buffers; 0: most of what the GPU has, or three quarters of what it shares with the host
 	// CacheDir keeps shaders and pipelines between runs. It must belong to the user alone, and is made so; "" keeps nothing.
 	CacheDir string
 }

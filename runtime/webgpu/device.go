@@ -25,7 +25,8 @@ import (
 // Options of a device.
 type Options struct {
 	Label        string
-	MemoryBudget int64 // bytes of buffers; 0: three quarters of the host's memory where the adapter has none of its own, else no bound
+	Dump         device.Dump // receives the kernels that are loaded; nil: they are not dumped
+	MemoryBudget int64       // bytes of buffers; 0: three quarters of the host's memory where the adapter has none of its own, else no bound
 }
 
 // Device implements device.Device. One goroutine owns what is native: error scopes are per device, and callbacks
@@ -89,6 +90,7 @@ func Open(index int, o Options) (*Device, error) {
 		budget = host.Memory() / 4 * 3
 	}
 	d.owner.Describe(a.info, limitsOf(&limits, a.info.Kind), budget)
+	d.owner.SetDump(o.Dump)
 	d.uploads = pool{d: d, mode: mapWrite, usage: wgpu.BufferUsageMapWrite | wgpu.BufferUsageCopySrc}
 	d.downloads = pool{d: d, mode: mapRead, usage: wgpu.BufferUsageMapRead | wgpu.BufferUsageCopyDst}
 	close(d.now)

@@ -21,6 +21,7 @@ type Owner[B ownedBuffer, P ownedProgram] struct {
 	closed     bool
 	lost       error
 	leaving    atomic.Bool // Close was called
+	dump       device.Dump // or nil
 	buffers    map[B]struct{}
 	programs   map[P]struct{}
 }
@@ -39,6 +40,18 @@ func (o *Owner[B, P]) Describe(info device.Info, limits target.Limits, budget in
 // AddStaging counts bytes of staging memory that the backend allocated, or freed if negative. It is safe for
 // concurrent use.
 func (o *Owner[B, P]) AddStaging(bytes int64) { o.properties.staged.Add(bytes) }
+
+// SetDump has the code of all kernels dumped that are loaded from now on; nil: of none.
+func (o *Owner[B, P]) SetDump(d device.Dump) { o.dump = d }
+
+// Dump hands code to the dump, if there is one: the source of a shader of a program, or what the backend made of it.
+func (o *Owner[B, P]) Dump(program string, s *device.Shader, format device.Format, code []byte) error {
+	if o.dump == nil {
+		return nil
+	}
+	err := o.dump(device.Kernel{Device: o.properties.info.Name, Program: program, Shader: s, Format: format, Code: code})
+	return o.Named("compile", s.Label, err)
+}
 
 // Named returns cause as a *device.Error of this device; see device.Named.
 func (o *Owner[B, P]) Named(op, object string, cause error) error {

@@ -35,6 +35,12 @@ func (o *Owner[B, P]) Load(l P, p *device.Program, build func() error) error {
 	if err := o.Checker().Program(p); err != nil {
 		return err
 	}
+	for i := range p.Shaders {
+		s := &p.Shaders[i]
+		if err := o.Dump(p.Label, s, s.Format(), []byte(s.WGSL)); err != nil {
+			return err
+		}
+	}
 	l.program().buffers = buffersOf[B](p)
 	if err := build(); err != nil {
 		return err
