@@ -27,9 +27,13 @@ func (a *app) openDevice(name string) (device.Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	dump, err := a.kernelDump()
+	if err != nil {
+		return nil, err
+	}
 	switch backend {
 	case "null":
-		return null.New(null.Options{Name: fmt.Sprintf("null:%d", index)}), nil
+		return null.New(null.Options{Name: fmt.Sprintf("null:%d", index), Dump: dump}), nil
 	case "webgpu", "":
 		infos, err := webgpu.Adapters()
 		if err == nil {
@@ -38,7 +42,7 @@ func (a *app) openDevice(name string) (device.Device, error) {
 		if err != nil {
 			return nil, err
 		}
-		return webgpu.Open(index, webgpu.Options{})
+		return webgpu.Open(index, webgpu.Options{Dump: dump})
 	case "vulkan":
 		infos, _, err := vulkanAdapters()
 		if err == nil && len(infos) > 0 { // else opening it tells what is missing
@@ -47,7 +51,7 @@ func (a *app) openDevice(name string) (device.Device, error) {
 		if err != nil {
 			return nil, err
 		}
-		return vulkan.Open(index, vulkan.Options{CacheDir: a.shaderCache()})
+		return vulkan.Open(index, vulkan.Options{CacheDir: a.shaderCache(), Dump: dump})
 	}
 	panic("a backend that parseDevice lets through")
 }

@@ -65,6 +65,7 @@ type commands struct {
 	Verify   verifyCommand   `cmd:"" help:"Prove that pipelines of devices compute what one computes."`
 	Schedule scheduleCommand `cmd:"" help:"Show in which order a pipeline works, and how long it waits."`
 	Plan     planCommand     `cmd:"" help:"Say where to cut a model into pipeline stages, and which schedule to take."`
+	Kernels  kernelsCommand  `cmd:"" help:"Print the kernels that a config generates, without a device."`
 	Study    studyCommand    `cmd:"" help:"Compare optimizers with and without delayed updates."`
 	Bench    benchCommand    `cmd:"" help:"Measure kernels and training steps."`
 	Hook     hookCommand     `cmd:"" help:"Write, try and measure WebAssembly hooks."`

@@ -125,10 +125,15 @@ func (c *planCommand) open(a *app, name string) (device.Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	return null.New(null.Options{Name: dev.Info().Name, Limits: usualGPU()}), dev.Close()
+}
+
+// usualGPU returns the limits of a discrete GPU through WebGPU.
+func usualGPU() *target.Limits {
 	l := target.DefaultLimits()
 	l.MaxBindingSize, l.MaxBufferSize = 2<<30, 1<<40
 	l.MaxWorkgroupMemory, l.MaxInvocations, l.MaxWorkgroupSize = 32<<10, 1024, [3]int{1024, 1024, 64}
-	return null.New(null.Options{Name: dev.Info().Name, Limits: &l}), dev.Close()
+	return &l
 }
 
 // measuredCosts opens the user's cache of measured costs. Where it cannot be kept, it is said and they are measured anew.

@@ -3,33 +3,93 @@ package train
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
 // CompareSchedules plans a config's run with each schedule, with the model and the loss that its hooks build.
 func CompareSchedules(ctx context.Context, c config.Config, open layout.OpenDevice, o measure.Options) (p *layout.Comparison, err error) {
+	err = withTask(ctx, c, func(t layout.Task) error {
+		p, err = t.Compare(ctx, open, o)
+		return err
+	})
+	return p, err
+}
+
+// Kernels plans a config's run on devices that open returns, one per rank, and gives dump the kernels of its programs
+// as the run would load them. It reads no data and trains nothing.
+func Kernels(ctx context.Context, c config.Config, open layout.OpenDevice, dump device.Dump) error {
+	return withTask(ctx, c, func(t layout.Task) (err error) {
+		optimizer, err := layout.NewOptimizer(c, t.Model, nil)
+		if err != nil {
+			return usererror.New(err)
+		}
+		devices, err := openDevices(open, c.Pipeline, false)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			for _, dev := range devices {
+				err = errors.Join(err, dev.Close())
+			}
+		}()
+		_, _, err = t.Choose(ctx, optimizer, devices, layout.Options{Execute: dumping(dump), Note: func(string, ...any) {}})
+		return err
+	})
+}
+
+// dumping returns an executor that plans programs and dumps their kernels. Nothing can be loaded.
+func dumping(dump device.Dump) engine.Executor {
+	return func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
+		p, err := exec.NewPlan(dev, graphs, exec.Options{Pools: pools})
+		if err != nil {
+			return engine.Planned{}, err
+		}
+		for _, name := range slices.Sorted(maps.Keys(graphs)) {
+			all, err := p.Shaders(name)
+			if err != nil {
+				return engine.Planned{}, err
+			}
+			for i := range all {
+				s := &all[i]
+				if err := dump(device.Kernel{Device: dev.Info().Name, Program: name, Shader: s, Format: s.Format(), Code: []byte(s.WGSL)}); err != nil {
+					return engine.Planned{}, err
+				}
+			}
+		}
+		return engine.Planned{Memory: p.Memory()}, nil
+	}
+}
+
+// withTask calls f with what a config trains, with the model and the loss that its hooks build.
+func withTask(ctx context.Context, c config.Config, f func(layout.Task) error) (err error) {
 	h, err := openHooks(c.Hooks, savedModules(c.Hooks, c.Run.Dir, Silent{}.Note), "", hook.BuildModel, hook.BuildLoss, hook.MapBatch, hook.TokenWeights)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, h.close()) }()
 	m, err := openModel(c, h)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	aligned, err := data.ReadAligned(c.Data.Aligned)
 	if err != nil {
-		return nil, usererror.New(err)
+		return usererror.New(err)
 	}
 	t, err := newTask(ctx, c, h, m, aligned)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return layout.Task{Config: c, Model: m, Loss: t.build(), Inputs: t.inputs}.Compare(ctx, open, o)
+	return f(layout.Task{Config: c, Model: m, Loss: t.build(), Inputs: t.inputs})
 }

@@ -311,6 +311,16 @@ func (p *Plan) Chosen(name string) ([]shaders.Kernel, error) {
 	return chosen, nil
 }
 
+// Shaders returns the shaders of a program that Load compiles, each distinct source once, in the order of their first use.
+func (p *Plan) Shaders(name string) ([]device.Shader, error) {
+	q, ok := p.programs[name]
+	if !ok {
+		return nil, fmt.Errorf("there is no program %q", name)
+	}
+	r, err := p.record(q)
+	return r.shaders, err
+}
+
 // separate is a key by which every value has memory of its own, but for parts of others and for what is stored over the
 // variable that it replaces: fusion relies on those being one binding.
 func separate(r *fuse.Result) func(*graph.Value) string {
