@@ -1,10 +1,9 @@
-// Package model turns a model's config into graphs: its parameters with their initial values, the loss, the gradients,
-// evaluation, and decoding with a cache. The family is Llama's: RMSNorm, rotary positions, grouped queries, SwiGLU.
 package model
 
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -26,7 +25,7 @@ type Config struct {
 	TieEmbeddings bool    `yaml:"tie_embeddings" json:"tie_embeddings"`
 }
 
-// presets are the models known by name: the SmolLM2 models as published, and one that trains in minutes on a CPU.
+// presets are the SmolLM2 models as published, and a tiny model that trains in minutes on a CPU.
 func presets() map[string]Config {
 	llama := Config{Arch: "llama", NormEps: 1e-5, RopeTheta: 10000}
 	tiny := llama
@@ -40,10 +39,10 @@ func presets() map[string]Config {
 	return map[string]Config{"tiny": tiny, "smollm2-135m": smol135, "smollm2-360m": smol360}
 }
 
-// Presets lists the names that Preset knows.
+// Presets lists the names of the presets.
 func Presets() []string { return slices.Sorted(maps.Keys(presets())) }
 
-// Preset returns the model known by a name.
+// Preset returns the config of a preset.
 func Preset(name string) (Config, error) {
 	c, ok := presets()[name]
 	if !ok {
@@ -52,10 +51,10 @@ func Preset(name string) (Config, error) {
 	return c, nil
 }
 
-// Defaults is what a config that names no preset starts from; sizes are left to the user.
+// Defaults returns the default of every value that has one. Sizes have none.
 func Defaults() Config { return Config{Arch: "llama", RopeTheta: 10000, NormEps: 1e-5} }
 
-// KeyError is a config value that cannot be.
+// KeyError is an invalid value of a config.
 type KeyError struct {
 	Key      string // "d_model", as in YAML
 	Found    string
@@ -70,7 +69,7 @@ func bad(key string, found any, expected string, args ...any) error {
 	return &KeyError{key, ValueText(found), fmt.Sprintf(expected, args...)}
 }
 
-// ValueText writes a config's value for a message: whole numbers in full.
+// ValueText formats a config's value for a message. Whole numbers have all their digits.
 func ValueText(value any) string {
 	if x, ok := value.(float64); ok {
 		return graph.Real(x).String()
@@ -78,7 +77,7 @@ func ValueText(value any) string {
 	return fmt.Sprint(value)
 }
 
-// Validate refuses a shape that no model has; the error is a *KeyError.
+// Validate refuses invalid values. The error is a *KeyError.
 func (c Config) Validate() error {
 	if c.Arch != "llama" {
 		return bad("arch", fmt.Sprintf("%q", c.Arch), "llama")
@@ -119,30 +118,30 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Size is the model's lengths.
+// Size returns the model's lengths.
 func (c Config) Size() Size {
 	return Size{VocabSize: c.VocabSize, SeqLen: c.SeqLen, DModel: c.DModel, Hidden: c.DModel}
 }
 
-// Variables are those of a microbatch: see Size.Variables.
+// Variables are the variables that hold the data of a microbatch: see Size.Variables.
 func (c Config) Variables(in Inputs, batch int) []graph.Named { return c.Size().Variables(in, batch) }
 
-// HeadDim is the width of one attention head.
+// HeadDim is the width of an attention head.
 func (c Config) HeadDim() int { return c.DModel / c.NHeads }
 
-// Diff names the first key, in order, in which two configs differ, with both values; empty when they are equal.
+// WithSeqLen returns the model for sequences of another length.
+func (c Config) WithSeqLen(seqLen int) (Model, error) {
+	c.SeqLen = seqLen
+	return c, c.Validate()
+}
+
+// Diff returns the first key, in the order of the fields, whose values differ between two configs, with both values. The key is empty if
+// the configs are equal.
 func (c Config) Diff(o Config) (key string, left, right any) {
-	for _, f := range []struct {
-		key         string
-		left, right any
-	}{
-		{"arch", c.Arch, o.Arch}, {"vocab_size", c.VocabSize, o.VocabSize}, {"d_model", c.DModel, o.DModel},
-		{"n_layers", c.NLayers, o.NLayers}, {"n_heads", c.NHeads, o.NHeads}, {"n_kv_heads", c.NKVHeads, o.NKVHeads},
-		{"d_ff", c.DFF, o.DFF}, {"seq_len", c.SeqLen, o.SeqLen}, {"rope_theta", c.RopeTheta, o.RopeTheta},
-		{"norm_eps", c.NormEps, o.NormEps}, {"tie_embeddings", c.TieEmbeddings, o.TieEmbeddings},
-	} {
-		if f.left != f.right {
-			return f.key, f.left, f.right
+	l, r := reflect.ValueOf(c), reflect.ValueOf(o)
+	for i := range l.NumField() {
+		if left, right = l.Field(i).Interface(), r.Field(i).Interface(); left != right {
+			return l.Type().Field(i).Tag.Get("yaml"), left, right
 		}
 	}
 	return "", nil, nil

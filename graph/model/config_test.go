@@ -1,9 +1,12 @@
 package model_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"reflect"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -42,6 +45,92 @@ func TestValidateNamesTheKey(t *testing.T) {
 		c := tiny
 		change(&c)
 		assert.ErrorContains(t, c.Validate(), want)
+	}
+}
+
+// changed returns a config in which one field has another valid value.
+func changed(t *testing.T, c model.Config, field int) model.Config {
+	f := reflect.ValueOf(&c).Elem().Field(field)
+	switch f.Kind() {
+	case reflect.Int:
+		f.SetInt(2 * f.Int())
+		if c.NKVHeads > c.NHeads || c.HeadDim()%2 != 0 {
+			f.SetInt(f.Int() / 4)
+		}
+	case reflect.Float64:
+		f.SetFloat(f.Float() / 2)
+	case reflect.Bool:
+		f.SetBool(!f.Bool())
+	default:
+		t.Fatalf("field %d is a %v: add a case here", field, f.Kind())
+	}
+	require.NoError(t, c.Validate())
+	return c
+}
+
+// Each field of Config is validated, compared, kept by config.json and, for what is computed, matters. So a new field cannot be
+// forgotten in one of these places.
+func TestEveryFieldMatters(t *testing.T) {
+	base := model.Config{Arch: "llama", VocabSize: 12, DModel: 16, NLayers: 2, NHeads: 4, NKVHeads: 4, DFF: 12, SeqLen: 6, RopeTheta: 100, NormEps: 1e-5}
+	fields := reflect.TypeFor[model.Config]()
+	graphs := func(c model.Config) []byte {
+		var text bytes.Buffer
+		for _, build := range []func() (*graph.Graph, error){func() (*graph.Graph, error) { return c.Grad(1, 1, false) }, c.Decode} {
+			g, err := build()
+			require.NoError(t, err)
+			require.NoError(t, graph.Encode(&text, g))
+		}
+		return text.Bytes()
+	}
+	for i := range fields.NumField() {
+		f := fields.Field(i)
+		key := f.Tag.Get("yaml")
+		assert.Equal(t, f.Tag.Get("json"), key, f.Name)
+		if f.Type.Kind() == reflect.Int || f.Type.Kind() == reflect.Float64 {
+			for _, x := range []any{-1, 1 << 60} {
+				c := base
+				reflect.ValueOf(&c).Elem().Field(i).Set(reflect.ValueOf(x).Convert(f.Type))
+				assert.ErrorAs(t, c.Validate(), new(*model.KeyError), "%s %v", f.Name, x)
+			}
+		}
+		if f.Name == "Arch" {
+			continue // there is one
+		}
+		c := changed(t, base, i)
+		differs, left, right := base.Diff(c)
+		assert.Equal(t, key, differs)
+		assert.NotEqual(t, left, right, f.Name)
+		back, err := model.FromHuggingFace(c.HuggingFace())
+		require.NoError(t, err)
+		assert.Equal(t, c, back, f.Name)
+		assert.NotEqual(t, graphs(base), graphs(c), f.Name)
+	}
+}
+
+// Training reads each listed parameter and stores its gradient, in one chunk at least.
+func TestEveryParameterIsTrained(t *testing.T) {
+	for _, tied := range []bool{false, true} {
+		c := small()
+		c.TieEmbeddings = tied
+		g, err := c.Grad(1, 1, false)
+		require.NoError(t, err)
+		read, assigned := map[string]bool{}, map[string]bool{}
+		for _, n := range g.Nodes {
+			for _, v := range n.Inputs {
+				if s, ok := v.Node.Op.(*graph.Variable); ok {
+					read[s.ID] = true
+				}
+			}
+		}
+		for _, a := range g.Assigns {
+			assigned[a.Variable.Node.Op.(graph.Source).Label()] = true
+		}
+		for _, p := range c.Parameters() {
+			assert.True(t, read[p.Name], "%s is not read", p.Name)
+			for _, name := range c.Gradients(p.Name) {
+				assert.True(t, assigned[name], "%s is not stored", name)
+			}
+		}
 	}
 }
 

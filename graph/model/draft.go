@@ -9,26 +9,26 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// Draft is a model as somebody wrote it, for microbatches of one size. One value goes from each unit to the next.
+// Draft is a model as a graph, for microbatches of B sequences. Each unit passes one value to the next.
 type Draft struct {
-	// Graph has the inputs "tokens" and perhaps "segments", u32 [B, T], and "vocabulary", the numbers from 0 to V − 1, u32 [V]; the
-	// parameters as variables; and the output "logits", f32 [B, T, V]. A node's scope is the name of its unit; sources have none.
+	// Graph has the input "tokens" u32 [B, T], optionally "segments" u32 [B, T] and "vocabulary" u32 [V], the ids from 0 to V − 1. The
+	// parameters are variables. The output is "logits" f32 [B, T, V]. A node's scope is the name of its unit; sources have none.
 	Graph      *graph.Graph
 	Units      []string    // in order
 	Parameters []Parameter // in the order of their units
 }
 
-// sheets are a draft by unit.
-type sheets struct {
+// draft is a Draft with its nodes by unit.
+type draft struct {
 	*Draft
-	nodes  [][]*graph.Node
-	leaves []*graph.Value // what each unit makes for the next, the last the logits
+	nodes   [][]*graph.Node
+	results []*graph.Value // that each unit passes to the next; of the last unit the logits
 
 	digests map[*graph.Constant][sha256.Size]byte
 }
 
-func (d *Draft) sheets() *sheets {
-	s := &sheets{Draft: d, nodes: make([][]*graph.Node, len(d.Units)), leaves: make([]*graph.Value, len(d.Units)),
+func (d *Draft) byUnit() *draft {
+	s := &draft{Draft: d, nodes: make([][]*graph.Node, len(d.Units)), results: make([]*graph.Value, len(d.Units)),
 		digests: map[*graph.Constant][sha256.Size]byte{}}
 	at := map[string]int{}
 	for i, u := range d.Units {
@@ -42,20 +42,20 @@ func (d *Draft) sheets() *sheets {
 		s.nodes[to] = append(s.nodes[to], n)
 		for _, v := range n.Inputs {
 			if from, ok := at[v.Node.Scope]; ok && from < to {
-				s.leaves[from] = v
+				s.results[from] = v
 			}
 		}
 	}
-	s.leaves[len(d.Units)-1] = d.Graph.Outputs[0].Value
+	s.results[len(d.Units)-1] = d.Graph.Outputs[0].Value
 	return s
 }
 
-// replay adds the nodes of a unit to another graph, x being what the unit before makes, and returns what it makes. Products have
-// operands of the precision, and so have attentions, whose operands are what takes most of the memory between the passes.
-func (s *sheets) replay(b *graph.Builder, u int, x *graph.Value, read source, p precision) *graph.Value {
+// replay adds the nodes of a unit to another graph and returns the unit's result; x is the result of the unit before. Products and
+// attention get operands of the precision: attention's operands take most of the memory between the passes.
+func (s *draft) replay(b *graph.Builder, u int, x *graph.Value, read source, p precision) *graph.Value {
 	values := map[*graph.Value]*graph.Value{}
 	if u > 0 {
-		values[s.leaves[u-1]] = x
+		values[s.results[u-1]] = x
 	}
 	operands := map[*graph.Value]*graph.Value{}
 	operand := func(v *graph.Value) *graph.Value {
@@ -69,7 +69,7 @@ func (s *sheets) replay(b *graph.Builder, u int, x *graph.Value, read source, p 
 			in := make([]*graph.Value, len(n.Inputs))
 			for i, v := range n.Inputs {
 				if in[i] = values[v]; in[i] == nil {
-					in[i] = again(b, v, read)
+					in[i] = copySource(b, v, read)
 				}
 				switch n.Op.(type) {
 				case *op.MatMulOp, *op.AttentionOp:
@@ -83,11 +83,11 @@ func (s *sheets) replay(b *graph.Builder, u int, x *graph.Value, read source, p 
 			}
 		}
 	})
-	return values[s.leaves[u]]
+	return values[s.results[u]]
 }
 
-// again is a source of a draft in another graph. It is an op of its own: those who get the graph may rename it.
-func again(b *graph.Builder, v *graph.Value, read source) *graph.Value {
+// copySource adds a source of a draft to another graph. It is a new op, since the receiver of the graph may rename it.
+func copySource(b *graph.Builder, v *graph.Value, read source) *graph.Value {
 	switch o := v.Node.Op.(type) {
 	case *graph.Variable:
 		return b.Variable(o.ID, o.Type)
@@ -96,12 +96,12 @@ func again(b *graph.Builder, v *graph.Value, read source) *graph.Value {
 	case *graph.Input:
 		return read(o.ID, o.Type)
 	}
-	panic(fmt.Sprintf("model: %v is of another unit", v))
+	panic(fmt.Sprintf("model: %v belongs to another unit", v))
 }
 
-// Learns refuses a draft with a parameter that no gradient of the logits reaches.
+// Learns returns an error if no gradient of the logits reaches some parameter.
 func (d *Draft) Learns() error {
-	s := d.sheets()
+	s := d.byUnit()
 	_, err := graph.Build(func(b *graph.Builder) {
 		var x *graph.Value
 		for u := range d.Units {
@@ -113,17 +113,17 @@ func (d *Draft) Learns() error {
 		}
 		for i, g := range autodiff.Gradients(x, nil, wrt...) {
 			if g == nil {
-				b.Fail(fmt.Sprintf("parameter %q", d.Parameters[i].Name), "the logits do not depend on it in a way that has a gradient")
+				b.Fail(fmt.Sprintf("parameter %q", d.Parameters[i].Name), "no gradient flows from the logits to it")
 			}
 		}
 	})
 	return err
 }
 
-// dmodel is the width of what goes from unit to unit.
-func (s *sheets) dmodel() int {
+// dmodel is the width of the values between units; 0: there is one unit.
+func (s *draft) dmodel() int {
 	if len(s.Units) == 1 {
 		return 0
 	}
-	return s.leaves[0].Shape[2]
+	return s.results[0].Shape[2]
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// harmless are keys of a config.json that do not change what the model computes.
+// harmless are the keys of a config.json that do not change what the model computes.
 var harmless = []string{
 	"architectures", "model_type", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range",
 	"is_llama_config", "torch_dtype", "dtype", "transformers_version", "transformers.js_config", "use_cache", "max_length",
@@ -17,13 +17,14 @@ var harmless = []string{
 	"id2label", "label2id", "gradient_checkpointing", "auto_map",
 }
 
-// fixed are keys whose one supported value is what Llama does by default.
+// fixed are the keys of which only Llama's default value is supported.
 var fixed = map[string]any{
 	"hidden_act": "silu", "attention_bias": false, "mlp_bias": false, "rope_scaling": nil, "pretraining_tp": 1.0,
 	"rope_interleaved": false, "sliding_window": nil, "quantization_config": nil, "partial_rotary_factor": 1.0,
 	"layer_types": nil,
 }
 
+// hfConfig is a config.json.
 type hfConfig struct {
 	Architectures    []string `json:"architectures"`
 	ModelType        string   `json:"model_type"`
@@ -61,13 +62,13 @@ func (c Config) HuggingFace() []byte {
 	return append(out, '\n')
 }
 
-// FromHuggingFace reads a config.json of a Llama model. What this package does not compute is refused by key.
+// FromHuggingFace reads a config.json of a Llama model. The error is a *KeyError if a key asks for what this package does not compute.
 func FromHuggingFace(data []byte) (Config, error) {
 	keys := map[string]json.RawMessage{}
 	if err := json.Unmarshal(data, &keys); err != nil {
 		return Config{}, fmt.Errorf("not a JSON object: %w", err)
 	}
-	// What transformers' LlamaConfig takes where a key is missing.
+	// The defaults of transformers' LlamaConfig.
 	h := hfConfig{NormEps: 1e-6, MaxPositions: 2048}
 	if err := json.Unmarshal(data, &h); err != nil {
 		return Config{}, err
@@ -96,7 +97,7 @@ func FromHuggingFace(data []byte) (Config, error) {
 	return c, nil
 }
 
-// ropeParameters reads what newer versions of transformers write instead of rope_theta and rope_scaling.
+// ropeParameters reads rope_parameters, which newer versions of transformers write instead of rope_theta and rope_scaling.
 func (h *hfConfig) ropeParameters(keys map[string]json.RawMessage) error {
 	raw, ok := keys["rope_parameters"]
 	delete(keys, "rope_parameters")
@@ -119,6 +120,7 @@ func (h *hfConfig) ropeParameters(keys map[string]json.RawMessage) error {
 	return nil
 }
 
+// refuse returns an error if a key is unknown or has an unsupported value.
 func refuse(keys map[string]json.RawMessage) error {
 	known := hfKeys()
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
@@ -127,13 +129,13 @@ func refuse(keys map[string]json.RawMessage) error {
 			if err := json.Unmarshal(keys[k], &got); err != nil {
 				return fmt.Errorf("%s: %w", k, err)
 			}
-			if _, scalar := got.(map[string]any); scalar || fmt.Sprint(got) != fmt.Sprint(want) && got != nil {
-				return bad(k, string(keys[k]), "%s: this version supports nothing else", jsonText(want))
+			if _, object := got.(map[string]any); object || fmt.Sprint(got) != fmt.Sprint(want) && got != nil {
+				return bad(k, string(keys[k]), "%s, the only supported value", jsonText(want))
 			}
 			continue
 		}
 		if !known[k] && !slices.Contains(harmless, k) && !strings.HasPrefix(k, "_") {
-			return bad(k, string(keys[k]), "no such key: it is not known here, and might change what the model computes")
+			return bad(k, string(keys[k]), "no such key, since it might change what the model computes")
 		}
 	}
 	return nil
@@ -147,6 +149,7 @@ func jsonText(v any) string {
 	return string(b)
 }
 
+// hfKeys are the keys that hfConfig reads.
 func hfKeys() map[string]bool {
 	known := map[string]bool{}
 	var m map[string]any
@@ -159,15 +162,16 @@ func hfKeys() map[string]bool {
 	return known
 }
 
+// hfNames are the keys of a config.json whose values Config has under other names.
+var hfNames = map[string]string{
+	"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads", "n_kv_heads": "num_key_value_heads",
+	"d_ff": "intermediate_size", "seq_len": "max_position_embeddings", "norm_eps": "rms_norm_eps", "tie_embeddings": "tie_word_embeddings",
+}
+
 // inHuggingFaceTerms renames the key of a KeyError to that of config.json.
 func inHuggingFaceTerms(err error) error {
-	names := map[string]string{
-		"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
-		"n_kv_heads": "num_key_value_heads", "d_ff": "intermediate_size", "seq_len": "max_position_embeddings",
-		"norm_eps": "rms_norm_eps",
-	}
-	if e, ok := err.(*KeyError); ok && names[e.Key] != "" {
-		return &KeyError{names[e.Key], e.Found, e.Expected}
+	if e, ok := err.(*KeyError); ok && hfNames[e.Key] != "" {
+		return &KeyError{hfNames[e.Key], e.Found, e.Expected}
 	}
 	return err
 }

@@ -7,20 +7,20 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Inputs are what training reads of a batch besides tokens and targets; evaluations do not.
+// Inputs are the data of a batch, besides tokens and targets, that training reads. Evaluation does not read them.
 type Inputs struct {
-	Segments bool // of each token: it attends to those before it with the same number
-	Weights  bool // of each token's loss: a microbatch's loss is the mean of weights·losses
-	// Aligned are tensors that the loss may read, each with the type of one token's part: f32, i32 or u32.
+	Segments bool // a number of each token: it attends to earlier tokens of the same number only
+	Weights  bool // a weight of each token's loss: a microbatch's loss is the mean of weights·losses
+	// Aligned are tensors with a value for each token that the loss may read. Type is that of one token's value: f32, i32 or u32.
 	Aligned []graph.Named
-	Scalars int // numbers that the loss may read
+	Scalars int // how many scalars the loss may read
 }
 
 // AlignedInput is the variable of an aligned tensor: [B, T, …].
 func AlignedInput(name string) string { return "aligned/" + name }
 
-// Variables are the variables that a microbatch's data of so many sequences are uploaded to, tokens and targets first. A program
-// has those of them that it reads.
+// Variables are the variables that hold the data of a microbatch of batch sequences, tokens and targets first. A program has those
+// that it reads.
 func (z Size) Variables(in Inputs, batch int) []graph.Named {
 	ids := z.perToken(batch, graph.T(graph.U32))
 	vs := []graph.Named{{ID: TokensInput, Type: ids}, {ID: TargetsInput, Type: ids}}
@@ -39,21 +39,21 @@ func (z Size) Variables(in Inputs, batch int) []graph.Named {
 	return vs
 }
 
-// perToken is the type of a microbatch's values of a type each.
+// perToken is the type of a tensor [B, T, …] that has a value of type t for each token.
 func (z Size) perToken(batch int, t graph.Type) graph.Type {
 	return graph.Type{DType: t.DType, Shape: append(graph.Shape{batch, z.SeqLen}, t.Shape...)}
 }
 
 func (in Inputs) check() error {
 	if in.Scalars < 0 {
-		return fmt.Errorf("%d scalars, expected none or some", in.Scalars)
+		return fmt.Errorf("scalars: found %d, expected at least 0", in.Scalars)
 	}
 	for i, a := range in.Aligned {
 		switch {
 		case a.ID == "":
 			return fmt.Errorf("aligned tensor %d has no name", i)
 		case slices.ContainsFunc(in.Aligned[:i], func(b graph.Named) bool { return b.ID == a.ID }):
-			return fmt.Errorf("aligned tensor %q: there are two", a.ID)
+			return fmt.Errorf("aligned tensor %q is declared twice", a.ID)
 		case a.Type.DType != graph.F32 && a.Type.DType != graph.I32 && a.Type.DType != graph.U32:
 			return fmt.Errorf("aligned tensor %q is %v, expected f32, i32 or u32", a.ID, a.Type)
 		}

@@ -180,11 +180,11 @@ func TestStageRefusesInputs(t *testing.T) {
 	o := model.StageOptions{Last: c.Units(), Batch: 1, Microbatches: 1, Loss: mean}
 	twice := graph.Named{ID: "twice", Type: graph.T(graph.F32)}
 	for want, in := range map[string]model.Inputs{
-		"head: loss: it is one number, f32[], and does not depend on weights": {Weights: true},
-		`aligned tensor "twice": there are two`:                               {Aligned: []graph.Named{twice, twice}},
-		"aligned tensor 0 has no name":                                        {Aligned: []graph.Named{{Type: twice.Type}}},
-		`aligned tensor "half" is f16[2], expected f32, i32 or u32`:           {Aligned: []graph.Named{{ID: "half", Type: graph.T(graph.F16, 2)}}},
-		"-1 scalars": {Scalars: -1},
+		"head: loss: it is a single value, f32[], that does not depend on the weights": {Weights: true},
+		`aligned tensor "twice" is declared twice`:                                     {Aligned: []graph.Named{twice, twice}},
+		"aligned tensor 0 has no name":                                                 {Aligned: []graph.Named{{Type: twice.Type}}},
+		`aligned tensor "half" is f16[2], expected f32, i32 or u32`:                    {Aligned: []graph.Named{{ID: "half", Type: graph.T(graph.F16, 2)}}},
+		"scalars: found -1, expected at least 0":                                       {Scalars: -1},
 	} {
 		o.Inputs = in
 		_, err := c.Stage(o)

@@ -7,26 +7,20 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// Loss adds to a graph what is to become small: a number for each of a microbatch's tokens, f32 [N], of which the mean is taken, or
-// one for all, f32 [] or [1]. Where there are weights, numbers for each token are multiplied by them first, unless they depend on
-// them already; one for all must depend on them. A gradient must flow to logits or hidden. It is called several times, and must
-// add the same nodes each time.
+// Loss adds a training loss to a graph: f32 [N], one value for each of a microbatch's tokens, of which the mean is taken, or a single
+// value, f32 [] or [1]. If there are weights, values of tokens are multiplied by them, unless the loss read them already; a single value
+// must depend on them. A gradient must flow to the logits or to hidden. A Loss is called several times, and must add the same nodes each time.
 type Loss func(in LossInputs) *graph.Value
 
-// LossInputs is what a loss may read; what it does not read is not computed.
+// LossInputs is what a loss may read. Values that it does not read are not computed.
 type LossInputs struct {
 	Logits     *graph.Value            // f32 [N, V]
 	Targets    *graph.Value            // u32 [N]
-	Hidden     *graph.Value            // f32 [N, d_model]: what the head's matrix is multiplied with; nil: of a Written model it is not known
-	Weights    *graph.Value            // f32 [N]; nil: there are none
-	Parameters map[string]*graph.Value // of the head by name: the norm, and the matrix, of a tied model too, as lm_head.weight
+	Hidden     *graph.Value            // f32 [N, d_model], which the head's matrix multiplies; nil for a Written model
+	Weights    *graph.Value            // f32 [N]; may be nil
+	Parameters map[string]*graph.Value // of the head by name: a tied model has lm_head.weight, too
 	Aligned    map[string]*graph.Value // by name: [N, …]
-	Scalars    *graph.Value            // f32 [n]; nil: there are none
-}
-
-// LossParameters lists LossInputs.Parameters.
-func (c Config) LossParameters() []graph.Named {
-	return []graph.Named{{ID: normName, Type: graph.T(graph.F32, c.DModel)}, {ID: headName, Type: graph.T(graph.F32, c.VocabSize, c.DModel)}}
+	Scalars    *graph.Value            // f32 [n]; may be nil
 }
 
 // CrossEntropy is the negative log-likelihood in nats of each target: f32 [N].
@@ -42,15 +36,15 @@ func (s *span) losses(logits, targets *graph.Value, loss Loss) (y *graph.Value) 
 		y = loss(in)
 		rows := in.Targets.Shape
 		if y.DType != graph.F32 || y.Shape.Len() != 1 && !y.Shape.Equal(rows) {
-			s.b.Fail("loss", "it is %v, expected f32[%d], a number for each token, or a single f32", y.Type, rows[0])
+			s.b.Fail("loss", "it is %v, expected f32[%d], a value for each token, or a single f32", y.Type, rows[0])
 		}
 		switch {
 		case in.Weights == nil || s.dependsOn(y, in.Weights):
 		case y.Shape.Equal(rows):
 			y = op.Mul(y, in.Weights)
 		default:
-			s.b.Fail("loss", "it is one number, %v, and does not depend on weights: where there are weights, give a number for each "+
-				"token, f32[%d], or read them", y.Type, rows[0])
+			s.b.Fail("loss", "it is a single value, %v, that does not depend on the weights of the tokens: expected a value for each "+
+				"token, f32[%d], or one that depends on them", y.Type, rows[0])
 		}
 	})
 	return y
@@ -76,7 +70,7 @@ func (s *span) lossInputs(logits, targets *graph.Value) LossInputs {
 	return in
 }
 
-// dependsOn tells whether a value is made from another.
+// dependsOn reports whether a value is computed from another.
 func (s *span) dependsOn(v, from *graph.Value) bool {
 	made := map[*graph.Node]bool{from.Node: true}
 	for i := from.Node.ID + 1; i <= v.Node.ID; i++ {

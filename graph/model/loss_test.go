@@ -68,9 +68,9 @@ func TestStagesWithAnotherLoss(t *testing.T) {
 func TestStageRefusesLosses(t *testing.T) {
 	c := small()
 	for want, loss := range map[string]model.Loss{
-		"head: loss: it is f32[6,11], expected f32[6], a number for each token, or a single f32": func(in model.LossInputs) *graph.Value { return in.Logits },
+		"head: loss: it is f32[6,11], expected f32[6], a value for each token, or a single f32": func(in model.LossInputs) *graph.Value { return in.Logits },
 		"head: loss: it is u32[6]": func(in model.LossInputs) *graph.Value { return in.Targets },
-		"loss: it does not depend on the logits or on hidden in a way that has a gradient": func(in model.LossInputs) *graph.Value {
+		"loss: no gradient flows from it to the logits or to hidden": func(in model.LossInputs) *graph.Value {
 			return op.Cast(in.Targets, graph.F32)
 		},
 	} {

@@ -6,55 +6,73 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Model is what training needs of a model: units in a row, each of which hands the next one f32 [B, T, d_model]. The first reads the
-// tokens, the last makes the logits. Config is one, Written another.
+// Model is a language model as training and inference use it: a chain of units, of which each passes f32 [B, T, d_model] to the
+// next. The first unit reads the tokens, the last produces the logits. Config, *Written and the models that InPrecision returns
+// implement it; other packages cannot.
 type Model interface {
 	Size() Size
-	// Units is the number of pieces that the model can be cut into, and UnitScope the scope of one, counted from 0.
+	// Units is the number of pieces that the model can be cut into. UnitScope is the scope of a unit's nodes, counted from 0.
 	Units() int
 	UnitScope(unit int) string
-	// Like is the first unit that has the same programs as this, but for names.
+	// Like is the first unit whose programs equal those of this unit, except for names.
 	Like(unit int) int
-	// Parameters lists the trained tensors in the order of their units, and Reads those that units [first, last) use.
+	// Parameters lists the trained tensors in the order of their units. Reads lists those that units [first, last) use.
 	Parameters() []Parameter
 	Reads(first, last int) []Parameter
-	// Tied tells whether the last unit reads a parameter of the first.
+	// Tied reports whether the last unit reads a parameter of the first.
 	Tied() bool
 	// Gradients names the variables whose sum, in order, is a parameter's gradient.
 	Gradients(parameter string) []string
+	// Count is the number of trained elements.
 	Count() int64
-	// Variables are those of a microbatch, and LossParameters those of the last unit that a loss may read: see LossInputs.
+	// Redundant reports whether a file of the model may hold a tensor that is no parameter, since its values follow from the others.
+	Redundant(tensor string) bool
+	// Variables are the variables that hold the data of a microbatch. LossParameters lists LossInputs.Parameters.
 	Variables(in Inputs, batch int) []graph.Named
 	LossParameters() []graph.Named
+
+	// Stage builds the training programs of a model chunk, Eval and TopK the inference programs of whole sequences, Decoder the
+	// program that generates text.
 	Stage(o StageOptions) (*Stage, error)
 	Eval(batch int) (*graph.Graph, error)
 	TopK(batch, k int) (*graph.Graph, error)
+	Decoder() (Decoder, error)
+
+	// WithSeqLen returns the model for sequences of another length. The error is a *KeyError if the model has no other length.
+	WithSeqLen(seqLen int) (Model, error)
+	// HuggingFace is config.json as Hugging Face Transformers reads it; nil if Transformers has no such model.
+	HuggingFace() []byte
+
+	// Validate refuses sizes of which no graph can be built.
+	Validate() error
+	// network declares the model's parameters in a graph, for microbatches of batch sequences. If the last unit reads a parameter
+	// of the first, the network has a parameter of its own for it: see span.
+	network(b *graph.Builder, batch int) (network, error)
 }
 
 // Size is the lengths that every model has.
 type Size struct {
 	VocabSize int
 	SeqLen    int // tokens of a sequence
-	DModel    int // the width of what goes from unit to unit; 0: there is one unit
-	Hidden    int // the width of LossInputs.Hidden; 0: it is not known
+	DModel    int // width of the values between units; 0: there is one unit
+	Hidden    int // width of LossInputs.Hidden; 0: unknown
 }
 
-// architecture is a model that a span can be built of.
-type architecture interface {
-	Model
-	Validate() error
-	// network begins the model in a graph, for microbatches of batch sequences. Where the last unit reads a parameter of the first,
-	// it is one of its own.
-	network(b *graph.Builder, batch int) (network, error)
+// Decoder is the program that predicts the token after a text. It outputs "logits" f32 [V].
+type Decoder struct {
+	Graph *graph.Graph
+	// Cached decoders take one token u32 [1, 1] and its "position" u32 [1] a run, from position 0 upwards, and keep what they need of
+	// the tokens before in variables. Other decoders take the whole text u32 [1, T], and the position of its last token.
+	Cached bool
 }
 
 // network is a model as values of one graph.
 type network interface {
-	// parameters are the model's and, where the last unit reads one of the first, its own.
+	// parameters are the model's and, if the last unit reads a parameter of the first, its own.
 	parameters() []Parameter
 	parameter(name string) *graph.Value
-	// unit adds a unit in its scope, given what the one before makes, nil for the first. Of the last it is the logits [B, T, V].
-	// read gives the tokens and the segments [B, T]; segments are nil where there are none.
+	// unit adds a unit in its scope and returns its result, for the last unit the logits [B, T, V]. x is the result of the unit
+	// before, nil for the first. read returns the tokens and the segments [B, T]; segments may be nil.
 	unit(u int, x *graph.Value, read func(name string) *graph.Value) *graph.Value
 	// head is what a loss may read of the last unit besides its logits: see LossInputs.
 	head() (hidden *graph.Value, parameters map[string]*graph.Value)
@@ -62,7 +80,7 @@ type network interface {
 	in(d graph.DType) network
 }
 
-// within lists those parameters that are of units [first, last).
+// within lists the parameters that belong to units [first, last).
 func within(ps []Parameter, m Model, first, last int) []Parameter {
 	units := map[string]bool{}
 	for u := first; u < last; u++ {

@@ -5,24 +5,24 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// InPrecision is a model whose matrix products have operands of a dtype, f16 or bf16 (Micikevicius et al., Mixed Precision Training,
-// arXiv 1710.03740). Parameters, sums, norms, softmax, rotations, the loss, the residual stream and all gradients that are stored are
-// f32; what the backward pass needs of a Llama's activations is kept in the dtype. With f32 it is the model itself.
+// InPrecision returns a model whose matrix products have operands of a dtype, f16 or bf16 (Micikevicius et al., Mixed Precision Training,
+// arXiv 1710.03740). Parameters, sums, norms, softmax, rotations, the loss, the residual stream and all stored gradients stay f32. The
+// activations that a Llama's backward pass needs are kept in the dtype. With f32 it is the model itself. Decoders are always f32.
 func InPrecision(m Model, d graph.DType) Model {
 	if d == graph.F32 {
 		return m
 	}
-	return rounded{m.(architecture), d}
+	return rounded{m, d}
 }
 
 // rounded is a model with rounded operands.
 type rounded struct {
-	architecture
+	Model
 	dtype graph.DType
 }
 
 func (r rounded) network(b *graph.Builder, batch int) (network, error) {
-	n, err := r.architecture.network(b, batch)
+	n, err := r.Model.network(b, batch)
 	if err != nil {
 		return nil, err
 	}
@@ -33,8 +33,13 @@ func (r rounded) Stage(o StageOptions) (*Stage, error)    { return newStage(r, o
 func (r rounded) Eval(batch int) (*graph.Graph, error)    { return evaluation(r, batch) }
 func (r rounded) TopK(batch, k int) (*graph.Graph, error) { return likeliest(r, batch, k) }
 
-// operandOf tells the nodes that round a parameter for a product. The backward pass does it again: what the forward pass has made would be
-// kept for each microbatch.
+func (r rounded) WithSeqLen(seqLen int) (Model, error) {
+	m, err := r.Model.WithSeqLen(seqLen)
+	return InPrecision(m, r.dtype), err
+}
+
+// operandOf returns a predicate of the nodes that round a parameter for a product. The backward pass repeats them: otherwise their
+// results would be stashed for each microbatch.
 func operandOf(m Model) func(*graph.Node) bool {
 	parameters := map[string]bool{}
 	for _, p := range m.Parameters() {
@@ -49,22 +54,23 @@ func operandOf(m Model) func(*graph.Node) bool {
 	}
 }
 
-// precision is a dtype that operands of matrix products are rounded to, or f32: those that there are.
+// precision is the dtype that operands of matrix products are rounded to; f32 does not round.
 type precision graph.DType
 
-// operand is what a product takes in place of x.
+// operand is x in the dtype, for a product.
 func (p precision) operand(x *graph.Value) *graph.Value {
 	if _, cast := x.Node.Op.(*op.CastOp); cast && x.Node.Inputs[0].DType == graph.DType(p) {
-		return x.Node.Inputs[0] // it has been rounded
+		return x.Node.Inputs[0] // x is a rounded value, cast back to f32
 	}
 	return op.Cast(x, graph.DType(p))
 }
 
-// kept is x in f32 as the backward pass finds it, so that both passes compute with the same numbers: rounded, since that is how it is stored.
+// kept is x rounded to the dtype, in f32. The backward pass reads the rounded value, since the stash is in the dtype; with kept the
+// forward pass computes with the same values.
 func (p precision) kept(x *graph.Value) *graph.Value { return op.Cast(p.operand(x), graph.F32) }
 
-// attention is op.SegmentedAttention of operands. The result is stored in the dtype too, where the kernels can: products would round it, and
-// the backward pass needs no more of it.
+// attention is op.SegmentedAttention of operands. The result is in the dtype too if the kernels support it: the product that reads it would
+// round it, and the backward pass needs no more precision.
 func (p precision) attention(q, k, v, segments *graph.Value) *graph.Value {
 	if p == precision(graph.F32) || q.Shape[3]%4 != 0 {
 		return op.SegmentedAttention(q, k, v, segments)

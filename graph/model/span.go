@@ -9,22 +9,22 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// The variables through which a part of the model is connected with those before and after it: f32 [B, T, d_model].
+// The variables by which a chunk of the model exchanges values with the chunks before and after it: f32 [B, T, d_model].
 const (
-	ActIn   = "act/in"   // what enters the part's first layer
-	ActOut  = "act/out"  // what its last layer makes
+	ActIn   = "act/in"   // input of the chunk's first unit
+	ActOut  = "act/out"  // result of its last unit
 	GradIn  = "grad/in"  // gradient of ActIn
 	GradOut = "grad/out" // gradient of ActOut
 )
 
-// WeightsSuffix ends the scopes of those nodes of the backward pass that no gradient of an activation needs.
+// WeightsSuffix ends the scopes of the nodes of the backward pass that no gradient of an activation needs.
 const WeightsSuffix = " weights"
 
-// span builds units [first, last) for microbatches of batch sequences. Where embeddings are tied it is built as if they were
-// not, so that the head's share of the gradient is a gradient of its own; tie then puts one in place of the other.
+// span builds units [first, last) for microbatches of batch sequences. A tied model is built as if the head had its own matrix, so
+// that the head's share of the gradient is a gradient of its own. Then tie replaces that matrix by the embedding.
 type span struct {
 	Size
-	model              architecture
+	model              Model
 	b                  *graph.Builder
 	net                network
 	first, last, batch int
@@ -33,14 +33,14 @@ type span struct {
 	source             source
 }
 
-// source makes what changes with the microbatch.
+// source declares a tensor of the microbatch's data: a variable or an input.
 type source func(name string, t graph.Type) *graph.Value
 
-func newSpan(m architecture, first, last, batch int) *span {
+func newSpan(m Model, first, last, batch int) *span {
 	return &span{Size: m.Size(), model: m, first: first, last: last, batch: batch}
 }
 
-// build returns the graph of what f adds, with expansions carried out.
+// build returns the graph that f builds, with expansions carried out.
 func (s *span) build(f func(s *span)) (*graph.Graph, error) {
 	if err := s.model.Validate(); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func tie(g *graph.Graph) {
 	}
 }
 
-// isFirst and isLast tell whether the span holds the first and the last unit.
+// isFirst and isLast report whether the span has the first and the last unit.
 func (s *span) isFirst() bool { return s.first == 0 }
 func (s *span) isLast() bool  { return s.last == s.model.Units() }
 
@@ -91,8 +91,8 @@ func (s *span) headScope() string { return s.model.UnitScope(s.model.Units() - 1
 func (s *span) ids() graph.Type { return s.perToken(s.batch, graph.T(graph.U32)) }
 func (s *span) act() graph.Type { return graph.T(graph.F32, s.batch, s.SeqLen, s.DModel) }
 
-// forward returns what enters the second unit or, if it is not the first that the span begins with, what enters the span; and what
-// the span makes: activations, or the losses.
+// forward returns the span's result, activations or losses, and its entry: the input of the span or, if it has the first unit, of the
+// second unit.
 func (s *span) forward(loss Loss) (entry, y *graph.Value) {
 	if !s.isFirst() {
 		entry = s.source(ActIn, s.act())
@@ -110,7 +110,7 @@ func (s *span) forward(loss Loss) (entry, y *graph.Value) {
 	return entry, y
 }
 
-// read gives what the units read of a microbatch.
+// read returns the tokens or the segments of a microbatch; nil: there are no segments.
 func (s *span) read(name string) *graph.Value {
 	if name == SegmentsInput && !s.inputs.Segments {
 		return nil
@@ -118,7 +118,7 @@ func (s *span) read(name string) *graph.Value {
 	return s.source(name, s.ids())
 }
 
-// eval adds the forward pass: activations for the next part, or the mean loss of each sequence.
+// eval adds the forward pass: activations for the next chunk, or the mean loss of each sequence.
 func (s *span) eval() {
 	_, y := s.forward(CrossEntropy)
 	if !s.isLast() {
@@ -130,7 +130,7 @@ func (s *span) eval() {
 	})
 }
 
-// grad adds the forward and the backward pass of one microbatch, which store the gradients or add to them.
+// grad adds the forward and the backward pass of one microbatch. The backward pass stores the gradients or adds to them.
 func (s *span) grad(microbatches int, accumulate bool, loss Loss) {
 	store := func(scope, name string, x *graph.Value) {
 		v := s.b.Variable(name, x.Type)
@@ -163,7 +163,7 @@ func (s *span) grad(microbatches int, accumulate bool, loss Loss) {
 	grads := autodiff.Gradients(y, seed, append(wrt, entry)...)
 	onEntry := grads[len(ps)]
 	if onEntry == nil {
-		s.b.Fail("loss", "it does not depend on the logits or on hidden in a way that has a gradient")
+		s.b.Fail("loss", "no gradient flows from it to the logits or to hidden")
 	}
 	s.separate(onEntry)
 	if !s.isFirst() {
@@ -177,7 +177,7 @@ func (s *span) grad(microbatches int, accumulate bool, loss Loss) {
 	}
 }
 
-// scaled multiplies what flows into the loss by the loss scale. It is read where the backward pass is, so that nothing is kept of it.
+// scaled multiplies the gradient that flows into the loss by the loss scale. The backward pass reads the scale, so it is not stashed.
 func (s *span) scaled(seed *graph.Value) *graph.Value {
 	if s.scale.ID == "" {
 		return seed
@@ -189,9 +189,9 @@ func (s *span) scaled(seed *graph.Value) *graph.Value {
 	return seed
 }
 
-// separate gives the nodes of the backward pass on which onEntry, the gradient of what enters the first layer, does not depend
-// a scope of their own. The gradient of an activation inside the model depends on nothing else than that at its entry does, and the
-// first unit needs none, so the scopes are the same wherever the model is cut.
+// separate moves the nodes of the backward pass that onEntry, the gradient of the entry, does not depend on to a scope of their own.
+// The gradient of every activation inside the model is an ancestor of onEntry, and the first unit needs none, so the scopes are the
+// same wherever the model is cut.
 func (s *span) separate(onEntry *graph.Value) {
 	needed := map[*graph.Node]bool{onEntry.Node: true}
 	for i := s.b.Len() - 1; i >= 0; i-- {

@@ -10,49 +10,50 @@ import (
 	"github.com/gpupipe/gpupipe/graph/split"
 )
 
-// StageOptions choose a part of a model and how it is trained.
+// StageOptions choose a chunk of a model and how it is trained.
 type StageOptions struct {
 	First, Last  int // units [First, Last)
 	Batch        int // sequences a microbatch
 	Microbatches int // of the whole batch: the loss and its gradient are divided by it
-	// Recompute has the backward pass compute the forward pass again instead of reading a stash; the last part keeps the loss.
-	// A Forward that stores less has other kernels for the same mathematics: a device's compiler may make their bits differ.
+	// Recompute makes the backward pass compute the forward pass again instead of reading a stash; the chunk with the last unit still
+	// keeps the loss. A Forward that stores less has other kernels for the same mathematics, whose bits may differ on some devices.
 	Recompute bool
-	Loss      Loss // what is trained, of the last part; nil is CrossEntropy. Eval is always CrossEntropy
+	Loss      Loss // the training loss, for the chunk with the last unit; nil is CrossEntropy. Stage.Eval always uses CrossEntropy
 	Inputs    Inputs
-	// Scale is a variable f32 [n] that the last part's backward pass reads: gradients are those of its first element times the loss.
-	// Without a name gradients are those of the loss.
+	// Scale is a variable f32 [n] that the backward pass of the chunk with the last unit reads: it computes the gradients of the loss
+	// times the first element. Without a name it computes the gradients of the loss.
 	Scale graph.Named
 }
 
-// Stage is the programs of a part of a model. They have no inputs: all that they read is variables.
+// Stage is the training programs of a chunk. They have no inputs: they read and assign variables only.
 //
-//	tokens, targets    u32 [B, T]           read by the first and the last part
-//	segments           u32 [B, T]           read by parts with layers, if Inputs has them
-//	weights            f32 [B, T]           read by the last part, if Inputs has them, as what follows if its loss does
-//	aligned/NAME       [B, T, …]
-//	scalars            f32 [n]
-//	Scale              f32 [n]              read by the last part, if StageOptions has it
-//	act/in, grad/out   f32 [B, T, d_model]  read: what the parts before and after send
-//	act/out, grad/in   f32 [B, T, d_model]  assigned: what they are sent
-//	NAME               a parameter, read; in the head of a tied model, that of the embedding
-//	grad/NAME          the batch's gradient so far, assigned; Config.Gradients says what is to be summed
-//	loss               f32 [1], the batch's mean loss so far, assigned by the last part's backward pass
+//	tokens             u32 [B, T]           read by the first chunk
+//	targets            u32 [B, T]           read by the last chunk
+//	segments           u32 [B, T]           read by chunks with layers, if Inputs has them
+//	weights            f32 [B, T]           read by the last chunk, if Inputs has them
+//	aligned/NAME       [B, T, …]            read by the last chunk, if its loss does
+//	scalars            f32 [n]              read by the last chunk, if its loss does
+//	Scale              f32 [n]              read by the last chunk, if StageOptions has it
+//	act/in, grad/out   f32 [B, T, d_model]  read: what the chunks before and after send
+//	act/out, grad/in   f32 [B, T, d_model]  assigned: what is sent to the chunks after and before
+//	NAME               a parameter, read; the head of a tied model reads the embedding
+//	grad/NAME          the batch's gradient so far, assigned; Model.Gradients names the variables to sum
+//	loss               f32 [1], the batch's mean loss so far, assigned by the last chunk's backward pass
 //	stash/N, wstash/N  see Stash
 //
-// The first microbatch of a batch runs Backward, which stores the gradients and the loss; the others run BackwardNext, which
-// adds to them. The forward pass is the same for all. The last part's Forward also has the output "loss", the microbatch's mean.
+// The first microbatch of a batch runs Backward, which stores the gradients and the loss. The other microbatches run BackwardNext, which
+// adds to them. All run Forward. The last chunk's Forward also has the output "loss", the microbatch's mean.
 type Stage struct {
 	Forward, Backward, BackwardNext *graph.Graph
-	// The backward pass in two halves: InputGrad assigns grad/in, then WeightGrad or WeightGradNext do the rest. The first part
+	// The backward pass as two programs: InputGrad assigns grad/in, then WeightGrad or WeightGradNext does the rest. The first chunk
 	// sends no gradient: its InputGrad is nil, and its WeightGrad is Backward.
 	InputGrad, WeightGrad, WeightGradNext *graph.Graph
-	// Eval is the forward pass alone; that of the last part outputs "losses" f32 [B], the mean of each sequence.
+	// Eval is the forward pass without training; the last chunk's outputs "losses" f32 [B], the mean of each sequence.
 	Eval *graph.Graph
-	// Stash is what Forward keeps for all programs of the backward pass, and WeightStash what InputGrad keeps for WeightGrad:
-	// one of each for every microbatch in flight, as are act/in, tokens, targets and the other inputs.
+	// Stash lists the variables in which Forward keeps values for the backward pass, and WeightStash those in which InputGrad keeps
+	// values for WeightGrad. Each microbatch in flight needs its own, as it needs its own act/in, tokens, targets and other inputs.
 	Stash, WeightStash []graph.Named
-	// Parameters are those that the programs read, in the model's order.
+	// Parameters are the parameters that the programs read, in the model's order.
 	Parameters []Parameter
 }
 
@@ -76,15 +77,15 @@ func passOf(n *graph.Node) int {
 	return forwardClass
 }
 
-// Stage builds the programs of a part of the model.
+// Stage builds the training programs of a chunk of the model.
 func (c Config) Stage(o StageOptions) (*Stage, error) { return newStage(c, o) }
 
-func newStage(m architecture, o StageOptions) (*Stage, error) {
+func newStage(m Model, o StageOptions) (*Stage, error) {
 	switch {
 	case o.First < 0 || o.First >= o.Last || o.Last > m.Units():
-		return nil, fmt.Errorf("units [%d, %d): expected a part of the model's %d", o.First, o.Last, m.Units())
+		return nil, fmt.Errorf("units: found [%d, %d), expected a range within [0, %d)", o.First, o.Last, m.Units())
 	case o.Batch < 1 || o.Microbatches < 1:
-		return nil, fmt.Errorf("%d microbatches of %d sequences: expected at least one of one", o.Microbatches, o.Batch)
+		return nil, fmt.Errorf("found %d microbatches of %d sequences, expected at least 1 of 1", o.Microbatches, o.Batch)
 	}
 	if err := o.Inputs.check(); err != nil {
 		return nil, err
@@ -108,17 +109,8 @@ func newStage(m architecture, o StageOptions) (*Stage, error) {
 	return s, nil
 }
 
-// Reads lists the parameters that units [first, last) use, in the model's order.
-func (c Config) Reads(first, last int) []Parameter {
-	ps := within(c.Parameters(), c, first, last)
-	if c.TieEmbeddings && first > 0 && last == c.Units() {
-		ps = append(within(c.Parameters(), c, 0, 1), ps...)
-	}
-	return ps
-}
-
-// training is the forward and the backward pass in one graph; from says what brings what changes with the microbatch.
-func training(m architecture, o StageOptions, from func(*graph.Builder) source, accumulate bool) (*graph.Graph, error) {
+// training is the forward and the backward pass in one graph. from makes the source of the microbatch's data.
+func training(m Model, o StageOptions, from func(*graph.Builder) source, accumulate bool) (*graph.Graph, error) {
 	if o.Loss == nil {
 		o.Loss = CrossEntropy
 	}
@@ -130,8 +122,9 @@ func training(m architecture, o StageOptions, from func(*graph.Builder) source, 
 	})
 }
 
-// passes cuts the training graph into the forward pass and the backward pass, the latter whole and in halves.
-func (s *Stage) passes(m architecture, o StageOptions, accumulate bool) error {
+// passes cuts the training graph into the forward pass and the backward pass, and the backward pass into the gradients of activations
+// and of weights.
+func (s *Stage) passes(m Model, o StageOptions, accumulate bool) error {
 	g, err := training(m, o, func(b *graph.Builder) source { return b.Variable }, accumulate)
 	if err != nil {
 		return err
@@ -157,7 +150,7 @@ func (s *Stage) passes(m architecture, o StageOptions, accumulate bool) error {
 		return err
 	}
 	if !reflect.DeepEqual(three[0].Stash, s.Stash) {
-		panic("model: the backward pass needs other values whole than in halves")
+		panic("model: the whole backward pass and its two programs need different values")
 	}
 	s.InputGrad, s.WeightStash, s.WeightGrad = three[1].Graph, three[1].Stash, three[2].Graph
 	return nil

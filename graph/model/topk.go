@@ -13,17 +13,17 @@ const (
 	TopLogProbsOutput = "logprobs" // f32 [B·T, k]
 )
 
-// TopK is the graph that predicts what comes after each token of batch sequences: the ids of the k likeliest tokens, the likeliest
-// first, of equal ones that with the lower id; and the natural logarithms of their probabilities. Where logits are not numbers ids
-// are not below VocabSize.
+// TopK is the graph that predicts the token after each token of batch sequences. It outputs the ids of the k likeliest tokens, the
+// likeliest first and the lower id first among equals, and the natural logarithms of their probabilities. If logits are NaN, ids may be
+// VocabSize or above.
 func (c Config) TopK(batch, k int) (*graph.Graph, error) { return likeliest(c, batch, k) }
 
 // TopK is Config.TopK of this model.
 func (w *Written) TopK(batch, k int) (*graph.Graph, error) { return likeliest(w, batch, k) }
 
-func likeliest(m architecture, batch, k int) (*graph.Graph, error) {
+func likeliest(m Model, batch, k int) (*graph.Graph, error) {
 	if vocab := m.Size().VocabSize; k < 1 || k > vocab {
-		return nil, fmt.Errorf("the %d likeliest tokens: expected 1 to %d, the size of the vocabulary", k, vocab)
+		return nil, fmt.Errorf("k: found %d, expected 1 to %d, the size of the vocabulary", k, vocab)
 	}
 	return newSpan(m, 0, m.Units(), batch).build(func(s *span) {
 		s.source = s.b.Input
@@ -31,14 +31,14 @@ func likeliest(m architecture, batch, k int) (*graph.Graph, error) {
 			ids, logs := topK(in.Logits, k)
 			s.b.Output(TopIDsOutput, op.Cast(ids, graph.U32))
 			s.b.Output(TopLogProbsOutput, logs)
-			return op.Sum(logs, []int{1}, false) // not a part of the graph
+			return op.Sum(logs, []int{1}, false) // a loss that no output needs
 		})
 	})
 }
 
-// topK takes the largest of each row of logits [N, V] away, k times. Ids are f32 [N, k], exact up to 2²⁴.
+// topK finds and masks the largest of each row of logits [N, V], k times. Ids are f32 [N, k], exact up to 2²⁴.
 func topK(logits *graph.Value, k int) (ids, logs *graph.Value) {
-	const least = -3e38 // WGSL knows no infinity
+	const least = -3e38 // WGSL has no literal of infinity
 	b, last := logits.Builder(), []int{1}
 	column := op.Iota(b, graph.F32, 1, logits.Shape...)
 	none := op.Scalar(b, graph.F32, float64(logits.Shape[1]))

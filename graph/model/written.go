@@ -14,40 +14,39 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// Written is a model that comes as a graph: see Draft. Muon and its like take its matrices, but for those of the first and the last
-// unit.
+// Written is a model that somebody else, a hook say, built as a graph: see Draft.
 type Written struct {
 	size   Size
 	units  []string
 	params []Parameter
-	alike  []int // by unit
+	like   []int // by unit
 	write  func(batch int) (*Draft, error)
 
 	mu     sync.Mutex
-	drafts map[int]*sheets // by batch
+	drafts map[int]*draft // by batch
 }
 
-// NewWritten makes one of vocab tokens and sequences of seqLen. write gives its draft for microbatches of some sequences; it is called
-// once for each number of them, and has to write the same units and parameters each time.
+// NewWritten returns the model that write builds, of vocab tokens and sequences of seqLen. write returns the model's graph for
+// microbatches of batch sequences. It is called once for each batch, and must build the same units and parameters each time.
 func NewWritten(vocab, seqLen int, write func(batch int) (*Draft, error)) (*Written, error) {
 	d, err := write(1)
 	if err != nil {
 		return nil, err
 	}
-	s := d.sheets()
-	w := &Written{size: Size{VocabSize: vocab, SeqLen: seqLen, DModel: s.dmodel()}, units: d.Units, params: d.Parameters, alike: s.alike(),
-		write: write, drafts: map[int]*sheets{1: s}}
+	s := d.byUnit()
+	w := &Written{size: Size{VocabSize: vocab, SeqLen: seqLen, DModel: s.dmodel()}, units: d.Units, params: d.Parameters, like: s.like(),
+		write: write, drafts: map[int]*draft{1: s}}
 	return w, nil
 }
 
-// Prepare has the model written for microbatches of some sequences, and checks that it is the same.
+// Prepare builds the model for microbatches of batch sequences, and checks that it has the same units and parameters.
 func (w *Written) Prepare(batch int) error {
 	_, err := w.draft(batch)
 	return err
 }
 
-// draft is the model for microbatches of a size.
-func (w *Written) draft(batch int) (*sheets, error) {
+// draft returns the model for microbatches of batch sequences.
+func (w *Written) draft(batch int) (*draft, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s := w.drafts[batch]; s != nil {
@@ -65,7 +64,7 @@ func (w *Written) draft(batch int) (*sheets, error) {
 			return nil, fmt.Errorf("the model has parameter %d as %v for %d sequences, and as %v for one", i, nth(d.Parameters, i), batch, nth(w.params, i))
 		}
 	}
-	s := d.sheets()
+	s := d.byUnit()
 	if got := s.dmodel(); got != w.size.DModel {
 		return nil, fmt.Errorf("f32[B,T,%d] goes between units for %d sequences, and f32[B,T,%d] for one", got, batch, w.size.DModel)
 	}
@@ -81,8 +80,8 @@ func nth(ps []Parameter, i int) string {
 	return fmt.Sprintf("%q %v of unit %q (std %v, else %v)", p.Name, p.Type, p.Scope, p.Std, p.Fill)
 }
 
-// alike finds the first unit that each is like. The first and the last are like no other: one reads tokens, the other has the loss.
-func (s *sheets) alike() []int {
+// like finds the first unit that each unit equals. The first and the last unit equal no other: one reads tokens, the other has the loss.
+func (s *draft) like() []int {
 	like := make([]int, len(s.Units))
 	texts := make([]string, len(s.Units))
 	for u := range s.Units {
@@ -97,11 +96,11 @@ func (s *sheets) alike() []int {
 	return like
 }
 
-// signature describes what a unit computes, without names.
-func (s *sheets) signature(u int) string {
+// signature is a text that is equal for units that compute the same, whatever their names.
+func (s *draft) signature(u int) string {
 	known := map[*graph.Value]string{}
 	if u > 0 {
-		known[s.leaves[u-1]] = "entry"
+		known[s.results[u-1]] = "entry"
 	}
 	var text strings.Builder
 	for _, n := range s.nodes[u] {
@@ -111,7 +110,7 @@ func (s *sheets) signature(u int) string {
 		}
 		fmt.Fprintf(&text, "%s %s", n.Op.Name(), attributes)
 		for _, v := range n.Inputs {
-			if known[v] == "" { // a source: parameters by their order, others by what they hold
+			if known[v] == "" { // a source: parameters by their order, constants by their values
 				known[v] = fmt.Sprintf("%s %d %v", v.Node.Op.Name(), len(known), v.Type)
 				if c, ok := v.Node.Op.(*graph.Constant); ok {
 					known[v] = fmt.Sprintf("constant %v %x", v.Type, s.digest(c))
@@ -124,11 +123,11 @@ func (s *sheets) signature(u int) string {
 		}
 		text.WriteString("\n")
 	}
-	return text.String() + "= " + known[s.leaves[u]]
+	return text.String() + "= " + known[s.results[u]]
 }
 
-// digest is a hash of a constant's numbers.
-func (s *sheets) digest(c *graph.Constant) [sha256.Size]byte {
+// digest is a hash of a constant's values.
+func (s *draft) digest(c *graph.Constant) [sha256.Size]byte {
 	sum, ok := s.digests[c]
 	if !ok {
 		h := sha256.New()
@@ -141,20 +140,20 @@ func (s *sheets) digest(c *graph.Constant) [sha256.Size]byte {
 	return sum
 }
 
-// Validate finds nothing: what a draft may be is checked where it is written.
+// Validate returns nil: whoever builds a Draft checks it.
 func (w *Written) Validate() error { return nil }
 
-// Size is the model's lengths.
+// Size returns the model's lengths.
 func (w *Written) Size() Size { return w.size }
 
-// Units counts those that were named, or one.
+// Units counts the units of the draft.
 func (w *Written) Units() int { return len(w.units) }
 
 // UnitScope is the name of a unit.
 func (w *Written) UnitScope(unit int) string { return w.units[unit] }
 
-// Like is the first unit that does the same as this.
-func (w *Written) Like(unit int) int { return w.alike[unit] }
+// Like is the first unit whose programs equal those of this unit.
+func (w *Written) Like(unit int) int { return w.like[unit] }
 
 // Parameters lists the trained tensors in the order of their units.
 func (w *Written) Parameters() []Parameter { return slices.Clone(w.params) }
@@ -168,10 +167,13 @@ func (w *Written) Tied() bool { return false }
 // Gradients names the one variable that holds a parameter's gradient.
 func (w *Written) Gradients(parameter string) []string { return []string{Gradient(parameter)} }
 
-// Count is the number of trained numbers.
+// Count is the number of trained elements.
 func (w *Written) Count() int64 { return count(w.params) }
 
-// LossParameters lists those of the last unit.
+// Redundant is false: every tensor of a file must be a parameter.
+func (w *Written) Redundant(string) bool { return false }
+
+// LossParameters lists the parameters of the last unit.
 func (w *Written) LossParameters() (ps []graph.Named) {
 	for _, p := range w.Reads(w.Units()-1, w.Units()) {
 		ps = append(ps, graph.Named{ID: p.Name, Type: p.Type})
@@ -179,10 +181,10 @@ func (w *Written) LossParameters() (ps []graph.Named) {
 	return ps
 }
 
-// Variables are those of a microbatch: see Size.Variables.
+// Variables are the variables that hold the data of a microbatch: see Size.Variables.
 func (w *Written) Variables(in Inputs, batch int) []graph.Named { return w.size.Variables(in, batch) }
 
-// Stage builds the programs of a part of the model.
+// Stage builds the training programs of a chunk of the model.
 func (w *Written) Stage(o StageOptions) (*Stage, error) { return newStage(w, o) }
 
 // Grad is Config.Grad of this model.
@@ -193,8 +195,25 @@ func (w *Written) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, 
 // Eval is the graph that outputs "losses", the mean negative log-likelihood of each of batch sequences: f32 [batch].
 func (w *Written) Eval(batch int) (*graph.Graph, error) { return evaluation(w, batch) }
 
+// WithSeqLen returns the model itself. The error is a *KeyError if it has another length.
+func (w *Written) WithSeqLen(seqLen int) (Model, error) {
+	if seqLen != w.size.SeqLen {
+		return nil, bad("seq_len", seqLen, "%d, for which the model was built", w.size.SeqLen)
+	}
+	return w, nil
+}
+
+// HuggingFace is nil: Transformers has no such model.
+func (w *Written) HuggingFace() []byte { return nil }
+
+// Decoder returns a decoder without a cache: see Predict.
+func (w *Written) Decoder() (Decoder, error) {
+	g, err := w.Predict()
+	return Decoder{Graph: g}, err
+}
+
 // Predict is the graph that takes tokens u32 [1, T] and a "position" u32 [1] < T, and outputs the "logits" f32 [V] of the token after
-// that at the position. What comes later in tokens is of no account, if the model is causal.
+// the position. The tokens after the position change nothing if the model is causal.
 func (w *Written) Predict() (*graph.Graph, error) {
 	return newSpan(w, 0, w.Units(), 1).build(func(s *span) {
 		s.source = s.b.Input
@@ -210,48 +229,48 @@ func (w *Written) Predict() (*graph.Graph, error) {
 	})
 }
 
-// VocabularyInput is what a Draft's graph calls the numbers of all tokens.
+// VocabularyInput is the name, in a Draft's graph, of the ids of all tokens in order.
 const VocabularyInput = "vocabulary"
 
-// sheet is a draft as values of a graph.
-type sheet struct {
-	*sheets
+// draftNetwork is a draft as values of one graph.
+type draftNetwork struct {
+	*draft
 	b *graph.Builder
 	precision
 }
 
 func (w *Written) network(b *graph.Builder, batch int) (network, error) {
 	s, err := w.draft(batch)
-	return sheet{sheets: s, b: b}, err
+	return draftNetwork{draft: s, b: b}, err
 }
 
-func (s sheet) in(d graph.DType) network {
+func (s draftNetwork) in(d graph.DType) network {
 	s.precision = precision(d)
 	return s
 }
 
-func (s sheet) parameters() []Parameter { return slices.Clone(s.Parameters) }
+func (s draftNetwork) parameters() []Parameter { return slices.Clone(s.Parameters) }
 
-func (s sheet) parameter(name string) *graph.Value {
+func (s draftNetwork) parameter(name string) *graph.Value {
 	i := slices.IndexFunc(s.Parameters, func(p Parameter) bool { return p.Name == name })
 	return s.b.Variable(name, s.Parameters[i].Type)
 }
 
-func (s sheet) unit(u int, x *graph.Value, read func(string) *graph.Value) *graph.Value {
+func (s draftNetwork) unit(u int, x *graph.Value, read func(string) *graph.Value) *graph.Value {
 	return s.replay(s.b, u, x, func(name string, t graph.Type) *graph.Value {
 		if name == VocabularyInput {
 			return op.Iota(s.b, graph.U32, 0, t.Shape...)
 		}
 		v := read(name)
-		if v == nil { // no segments: a row is one
+		if v == nil { // no segments: each sequence is one
 			v = op.Full(s.b, graph.U32, 0, t.Shape...)
 		}
 		return v
 	}, s.precision)
 }
 
-// head gives the parameters of the last unit. What its logits are made of is the writer's business.
-func (s sheet) head() (*graph.Value, map[string]*graph.Value) {
+// head returns the parameters of the last unit. Its hidden values are unknown.
+func (s draftNetwork) head() (*graph.Value, map[string]*graph.Value) {
 	ps := map[string]*graph.Value{}
 	for _, p := range s.Parameters {
 		if p.Scope == s.Units[len(s.Units)-1] {
