@@ -29,7 +29,7 @@ var allowed = map[string]string{
 	"graph/fuse":              "graph",
 	"graph/plan":              "graph graph/fuse graph/target",
 	"graph/split":             "graph",
-	"graph/model":             "graph graph/op graph/autodiff graph/split",
+	"graph/model":             "graph graph/op graph/autodiff graph/split internal/...",
 	"shaders/...":             "graph graph/fuse graph/target shaders/...",
 	"shaders/spirv":           "internal/...",
 	"runtime/device/...":      "graph/target runtime/device runtime/device/base runtime/device/host",

@@ -8,11 +8,15 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
+
+// Architectures lists the values of Config.Arch.
+func Architectures() []string { return []string{"llama"} }
 
 // Config is the shape of a Llama-family model. Lengths count elements; SeqLen is the longest context.
 type Config struct {
-	Arch          string  `yaml:"arch" json:"arch"` // "llama"
+	Arch          string  `yaml:"arch" json:"arch"` // one of Architectures
 	VocabSize     int     `yaml:"vocab_size" json:"vocab_size"`
 	DModel        int     `yaml:"d_model" json:"d_model"`
 	NLayers       int     `yaml:"n_layers" json:"n_layers"`
@@ -54,33 +58,13 @@ func Preset(name string) (Config, error) {
 // Defaults returns the default of every value that has one. Sizes have none.
 func Defaults() Config { return Config{Arch: "llama", RopeTheta: 10000, NormEps: 1e-5} }
 
-// KeyError is an invalid value of a config.
-type KeyError struct {
-	Key      string // "d_model", as in YAML
-	Found    string
-	Expected string
-}
+// FieldError is an invalid value of a config's field. Fields have their names in YAML, those of a config.json their keys there.
+type FieldError = fielderror.Error
 
-func (e *KeyError) Error() string {
-	return fmt.Sprintf("%s: found %s, expected %s", e.Key, e.Found, e.Expected)
-}
-
-func bad(key string, found any, expected string, args ...any) error {
-	return &KeyError{key, ValueText(found), fmt.Sprintf(expected, args...)}
-}
-
-// ValueText formats a config's value for a message. Whole numbers have all their digits.
-func ValueText(value any) string {
-	if x, ok := value.(float64); ok {
-		return graph.Real(x).String()
-	}
-	return fmt.Sprint(value)
-}
-
-// Validate refuses invalid values. The error is a *KeyError.
+// Validate refuses invalid values. The error is a *FieldError.
 func (c Config) Validate() error {
-	if c.Arch != "llama" {
-		return bad("arch", fmt.Sprintf("%q", c.Arch), "llama")
+	if !slices.Contains(Architectures(), c.Arch) {
+		return fielderror.New("arch", c.Arch, "%s", strings.Join(Architectures(), " or "))
 	}
 	// The upper bounds keep products of sizes far from overflow.
 	for _, s := range []struct {
@@ -92,27 +76,27 @@ func (c Config) Validate() error {
 		{"seq_len", c.SeqLen, 1 << 24},
 	} {
 		if s.value < 1 || s.value > s.most {
-			return bad(s.key, s.value, "an integer from 1 to %d", s.most)
+			return fielderror.New(s.key, s.value, "an integer from 1 to %d", s.most)
 		}
 	}
 	switch {
 	case c.VocabSize < 2:
-		return bad("vocab_size", c.VocabSize, "at least 2")
+		return fielderror.New("vocab_size", c.VocabSize, "at least 2")
 	case c.DModel%c.NHeads != 0:
-		return bad("d_model", c.DModel, "a multiple of n_heads (%d)", c.NHeads)
+		return fielderror.New("d_model", c.DModel, "a multiple of n_heads (%d)", c.NHeads)
 	case c.NHeads%c.NKVHeads != 0:
-		return bad("n_heads", c.NHeads, "a multiple of n_kv_heads (%d)", c.NKVHeads)
+		return fielderror.New("n_heads", c.NHeads, "a multiple of n_kv_heads (%d)", c.NKVHeads)
 	case c.HeadDim()%2 != 0:
-		return bad("d_model", c.DModel, "an even d_model/n_heads, since rotary positions turn pairs; found %d/%d = %d",
+		return fielderror.New("d_model", c.DModel, "an even d_model/n_heads, since rotary positions turn pairs; found %d/%d = %d",
 			c.DModel, c.NHeads, c.HeadDim())
 	case !(c.RopeTheta > 0) || c.RopeTheta > 1e12:
-		return bad("rope_theta", c.RopeTheta, "a number above 0 and at most 1e12")
+		return fielderror.New("rope_theta", c.RopeTheta, "a number above 0 and at most 1e12")
 	case !(c.NormEps > 0) || c.NormEps > 1:
-		return bad("norm_eps", c.NormEps, "a number above 0 and at most 1")
+		return fielderror.New("norm_eps", c.NormEps, "a number above 0 and at most 1")
 	}
 	for _, p := range c.Parameters() {
 		if err := p.Type.Shape.Check(); err != nil {
-			return bad("vocab_size", c.VocabSize, "parameters that 32 bits can index: %s: %v", p.Name, err)
+			return fielderror.New("vocab_size", c.VocabSize, "parameters that 32 bits can index: %s: %v", p.Name, err)
 		}
 	}
 	return nil

@@ -90,7 +90,7 @@ func TestEveryFieldMatters(t *testing.T) {
 			for _, x := range []any{-1, 1 << 60} {
 				c := base
 				reflect.ValueOf(&c).Elem().Field(i).Set(reflect.ValueOf(x).Convert(f.Type))
-				assert.ErrorAs(t, c.Validate(), new(*model.KeyError), "%s %v", f.Name, x)
+				assert.ErrorAs(t, c.Validate(), new(*model.FieldError), "%s %v", f.Name, x)
 			}
 		}
 		if f.Name == "Arch" {

@@ -2,11 +2,14 @@ package model
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
 // harmless are the keys of a config.json that do not change what the model computes.
@@ -62,7 +65,7 @@ func (c Config) HuggingFace() []byte {
 	return append(out, '\n')
 }
 
-// FromHuggingFace reads a config.json of a Llama model. The error is a *KeyError if a key asks for what this package does not compute.
+// FromHuggingFace reads a config.json of a Llama model. The error is a *FieldError if a key asks for what this package does not compute.
 func FromHuggingFace(data []byte) (Config, error) {
 	keys := map[string]json.RawMessage{}
 	if err := json.Unmarshal(data, &keys); err != nil {
@@ -74,7 +77,7 @@ func FromHuggingFace(data []byte) (Config, error) {
 		return Config{}, err
 	}
 	if !slices.Contains(h.Architectures, "LlamaForCausalLM") && h.ModelType != "llama" {
-		return Config{}, bad("architectures", fmt.Sprintf("%q", h.Architectures), "LlamaForCausalLM")
+		return Config{}, fielderror.New("architectures", h.Architectures, "LlamaForCausalLM")
 	}
 	if err := h.ropeParameters(keys); err != nil {
 		return Config{}, err
@@ -92,7 +95,7 @@ func FromHuggingFace(data []byte) (Config, error) {
 		return Config{}, inHuggingFaceTerms(err)
 	}
 	if h.HeadDim != 0 && h.HeadDim != c.HeadDim() {
-		return Config{}, bad("head_dim", h.HeadDim, "hidden_size/num_attention_heads = %d", c.HeadDim())
+		return Config{}, fielderror.New("head_dim", h.HeadDim, "hidden_size/num_attention_heads = %d", c.HeadDim())
 	}
 	return c, nil
 }
@@ -110,7 +113,7 @@ func (h *hfConfig) ropeParameters(keys map[string]json.RawMessage) error {
 			return fmt.Errorf("rope_parameters: %w", err)
 		}
 		if p.Type != "" && p.Type != "default" {
-			return bad("rope_parameters.rope_type", fmt.Sprintf("%q", p.Type), `"default"`)
+			return fielderror.New("rope_parameters.rope_type", p.Type, `"default"`)
 		}
 		h.RopeTheta = p.Theta
 	}
@@ -130,12 +133,12 @@ func refuse(keys map[string]json.RawMessage) error {
 				return fmt.Errorf("%s: %w", k, err)
 			}
 			if _, object := got.(map[string]any); object || fmt.Sprint(got) != fmt.Sprint(want) && got != nil {
-				return bad(k, string(keys[k]), "%s, the only supported value", jsonText(want))
+				return fielderror.New(k, keys[k], "%s, the only supported value", jsonText(want))
 			}
 			continue
 		}
 		if !known[k] && !slices.Contains(harmless, k) && !strings.HasPrefix(k, "_") {
-			return bad(k, string(keys[k]), "no such key, since it might change what the model computes")
+			return fielderror.New(k, keys[k], "no such key, since it might change what the model computes")
 		}
 	}
 	return nil
@@ -168,10 +171,7 @@ var hfNames = map[string]string{
 	"d_ff": "intermediate_size", "seq_len": "max_position_embeddings", "norm_eps": "rms_norm_eps", "tie_embeddings": "tie_word_embeddings",
 }
 
-// inHuggingFaceTerms renames the key of a KeyError to that of config.json.
+// inHuggingFaceTerms renames the key of a FieldError to that of config.json.
 func inHuggingFaceTerms(err error) error {
-	if e, ok := err.(*KeyError); ok && hfNames[e.Key] != "" {
-		return &KeyError{hfNames[e.Key], e.Found, e.Expected}
-	}
-	return err
+	return fielderror.Rename(err, func(field string) string { return cmp.Or(hfNames[field], field) })
 }

@@ -38,7 +38,7 @@ type Model interface {
 	TopK(batch, k int) (*graph.Graph, error)
 	Decoder() (Decoder, error)
 
-	// WithSeqLen returns the model for sequences of another length. The error is a *KeyError if the model has no other length.
+	// WithSeqLen returns the model for sequences of another length. The error is a *FieldError if the model has no other length.
 	WithSeqLen(seqLen int) (Model, error)
 	// HuggingFace is config.json as Hugging Face Transformers reads it; nil if Transformers has no such model.
 	HuggingFace() []byte

@@ -303,5 +303,5 @@ func TestStageRefuses(t *testing.T) {
 	}
 	c.DModel = 9
 	_, err := c.Stage(model.StageOptions{First: 0, Last: 4, Batch: 1, Microbatches: 1})
-	assert.ErrorAs(t, err, new(*model.KeyError))
+	assert.ErrorAs(t, err, new(*model.FieldError))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
 // Written is a model that somebody else, a hook say, built as a graph: see Draft.
@@ -195,10 +196,10 @@ func (w *Written) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, 
 // Eval is the graph that outputs "losses", the mean negative log-likelihood of each of batch sequences: f32 [batch].
 func (w *Written) Eval(batch int) (*graph.Graph, error) { return evaluation(w, batch) }
 
-// WithSeqLen returns the model itself. The error is a *KeyError if it has another length.
+// WithSeqLen returns the model itself. The error is a *FieldError if it has another length.
 func (w *Written) WithSeqLen(seqLen int) (Model, error) {
 	if seqLen != w.size.SeqLen {
-		return nil, bad("seq_len", seqLen, "%d, for which the model was built", w.size.SeqLen)
+		return nil, fielderror.New("seq_len", seqLen, "%d, for which the model was built", w.size.SeqLen)
 	}
 	return w, nil
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"go.yaml.in/yaml/v3"
@@ -143,8 +143,8 @@ func Resolve(d *strictyaml.Document) (Config, error) {
 		return Config{}, err
 	}
 	if err := c.validate(); err != nil {
-		if e, ok := err.(*model.KeyError); ok {
-			return Config{}, fmt.Errorf("%s: %w", d.At(e.Key), err)
+		if e, ok := err.(*fielderror.Error); ok {
+			return Config{}, fmt.Errorf("%s: %w", d.At(e.Field), err)
 		}
 		return Config{}, err
 	}
@@ -190,20 +190,14 @@ func (c *Config) complete(d *strictyaml.Document) error {
 	return c.Train.complete(d)
 }
 
-// Invalid is the error of a key that holds an unusable value. Its type is *model.KeyError.
+// Invalid is the error of a key that holds an unusable value. Its type is *fielderror.Error.
 func Invalid(key string, found any, expected string, args ...any) error {
-	if s, ok := found.(string); ok {
-		found = fmt.Sprintf("%q", s)
-	}
-	return &model.KeyError{Key: key, Found: model.ValueText(found), Expected: fmt.Sprintf(expected, args...)}
+	return fielderror.New(key, found, expected, args...)
 }
 
 func (c Config) validate() error {
 	if err := c.Model.Validate(); err != nil {
-		if e, ok := err.(*model.KeyError); ok {
-			return &model.KeyError{Key: "model." + e.Key, Found: e.Found, Expected: e.Expected}
-		}
-		return err
+		return fielderror.In("model", err)
 	}
 	for _, check := range []func() error{c.validateData, c.validateLoop, c.validateOptimizer, c.validateLR, c.validatePipeline, c.validateHooks} {
 		if err := check(); err != nil {

@@ -111,7 +111,7 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "train: {precision: f16, loss_scale: {initial: 3}}\n":                                       "c.yaml:5: train.loss_scale.initial: found 3, expected a power of two from 1 to 16777216",
 		smallConfig + "train: {precision: f16, loss_scale: {growth_every: 0}}\n":                                  "c.yaml:5: train.loss_scale.growth_every: found 0, expected an integer from 1 to 16777216",
 		smallConfig + "train: {precision: f16, loss_scale: 8}\n":                                                  "c.yaml:5: train.loss_scale: found the integer 8, expected a section with the keys initial, growth_every",
-		smallConfig + "pipeline: {stages: 7}\n":                                                                   "c.yaml:5: pipeline.stages: found 7, expected at most one chunk per unit: the model has 6 (embedding, layers, head)",
+		smallConfig + "pipeline: {stages: 7}\n":                                                                   "c.yaml:5: pipeline.stages: found 7, expected at most one chunk per unit: the model has 6 (embed to head)",
 		smallConfig + "pipeline: {delay: 2}\n":                                                                    "c.yaml:5: pipeline.delay: found 2, expected an integer from 0 to 1",
 		smallConfig + "pipeline: {schedule: 1f1b, delay: 1}\n":                                                    "c.yaml:5: pipeline.delay: found 1, expected 0, the delay of schedule 1f1b",
 		smallConfig + "pipeline: {schedule: pipedream}\n":                                                         `c.yaml:5: pipeline.schedule: found "pipedream", expected one to train with (sync, gpipe, 1f1b, interleaved, zb-h1, 2bw): its delay differs by stage`,

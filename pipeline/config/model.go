@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
@@ -37,11 +39,11 @@ func (m Model) MarshalYAML() (any, error) {
 	}{m.Arch, m.VocabSize, m.SeqLen}, nil
 }
 
-// Validate refuses impossible sizes. The error is a *model.KeyError.
+// Validate refuses impossible sizes. The error is a *model.FieldError.
 func (m Model) Validate() error {
 	switch {
-	case m.Arch != "llama" && !m.FromHook():
-		return Invalid("arch", m.Arch, "llama or %s", ArchHook)
+	case !slices.Contains(append(model.Architectures(), ArchHook), m.Arch):
+		return Invalid("arch", m.Arch, "%s or %s", strings.Join(model.Architectures(), ", "), ArchHook)
 	case !m.FromHook():
 		return m.Config.Validate()
 	case m.VocabSize < 2 || m.VocabSize > 1<<24:
@@ -122,7 +124,7 @@ func (c *Config) checkInitialWeights(d *strictyaml.Document) error {
 	}
 	found.SeqLen = c.Model.SeqLen
 	if key, mine, theirs := c.Model.Diff(found); key != "" {
-		return fmt.Errorf("%s: model.%s: found %s, but the weights in %s have %s", d.At("model."+key), key, model.ValueText(mine), c.Init.From, model.ValueText(theirs))
+		return fmt.Errorf("%s: model.%s: found %s, but the weights in %s have %s", d.At("model."+key), key, fielderror.Text(mine), c.Init.From, fielderror.Text(theirs))
 	}
 	return nil
 }

@@ -142,11 +142,8 @@ func (p Pipeline) CheckUnits(m model.Model) error {
 	return nil
 }
 
-// unitNames describes a model's units.
+// unitNames names a model's first and last unit.
 func unitNames(m model.Model) string {
-	if _, ok := m.(model.Config); ok {
-		return "embedding, layers, head"
-	}
 	if m.Units() == 1 {
 		return m.UnitScope(0)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -176,17 +177,16 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 	return out, out.measure(ctx, evaluation{s, windows, o.BatchSize, math.MaxInt64}, src, o.Progress)
 }
 
-// shorten changes the length of the sequences that a model looks at; 0 does not.
+// shorten changes the length of the sequences that the model looks at; 0 keeps it.
 func (src *Source) shorten(seqLen int) error {
-	switch m := src.Model.(type) {
-	case model.Config:
-		m.SeqLen = cmp.Or(seqLen, m.SeqLen)
-		src.Model = m
-	default:
-		if own := m.Size().SeqLen; seqLen != 0 && seqLen != own {
-			return fmt.Errorf("seq-len: found %d, but the model in %s is written by a hook, for %d", seqLen, src.Dir, own)
-		}
+	if seqLen == 0 {
+		return nil
 	}
+	m, err := src.Model.WithSeqLen(seqLen)
+	if err != nil {
+		return fmt.Errorf("%s: %w", src.Dir, fielderror.Rename(err, func(string) string { return "seq-len" }))
+	}
+	src.Model = m
 	return nil
 }
 

@@ -123,16 +123,16 @@ func NewGenerator(src *Source, dev string, open layout.OpenDevice, execute engin
 	return &Generator{src: src, session: s, reader: r, context: src.Model.Size().SeqLen}, nil
 }
 
-// reader is a model's program for generating, and how it is used.
+// reader returns a model's decoder, and the reader that uses it.
 func (src *Source) reader() (*graph.Graph, reader, error) {
-	switch m := src.Model.(type) {
-	case *model.Written:
-		g, err := m.Predict()
-		return g, &window{ids: make([]uint32, m.Size().SeqLen)}, err
-	default:
-		g, err := m.(model.Config).Decode()
-		return g, cached{}, err
+	d, err := src.Model.Decoder()
+	if err != nil {
+		return nil, nil, err
 	}
+	if d.Cached {
+		return d.Graph, cached{}, nil
+	}
+	return d.Graph, &window{ids: make([]uint32, src.Model.Size().SeqLen)}, nil
 }
 
 // cached reads a token at a time: the model keeps what it needs of those before.

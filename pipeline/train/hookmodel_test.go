@@ -189,7 +189,7 @@ func TestGenerateWithAWrittenModel(t *testing.T) {
 	_, made := generate(t, g, "a prompt that is longer than the context", 20, greedy)
 	assert.Equal(t, 20, made)
 	_, err := Evaluate(context.Background(), EvalOptions{From: filepath.Join(dir, "run"), SeqLen: 4, BatchSize: 1, OpenDevice: openNull})
-	assert.ErrorContains(t, err, "seq-len: found 4, but the model in ")
+	assert.ErrorContains(t, err, "seq-len: found 4, expected ")
 }
 
 func TestAWrittenModelIsPlanned(t *testing.T) {

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
-	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
@@ -226,10 +226,10 @@ func (r *run) resumeFrom(ctx context.Context, c *checkpoint.Checkpoint) error {
 			want[pendingName(p.Name)] = p.Type
 		}
 	}
-	if err := checkTensors(c.Dir, m, types(r.weights.params), false); err != nil {
+	if err := checkTensors(c.Dir, m, types(r.weights.params), noneRedundant); err != nil {
 		return err
 	}
-	if err := checkTensors(c.Dir, r.weights.state, want, false); err != nil {
+	if err := checkTensors(c.Dir, r.weights.state, want, noneRedundant); err != nil {
 		return err
 	}
 	if err := r.pinKernels(c); err != nil {
@@ -301,7 +301,7 @@ func orNone(s string) string {
 		return "nothing"
 	}
 	if x, err := strconv.ParseFloat(s, 64); err == nil && strings.Contains(s, "e+") {
-		return model.ValueText(x)
+		return fielderror.Text(x)
 	}
 	return s
 }

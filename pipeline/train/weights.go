@@ -35,7 +35,7 @@ func openWeights(path string, m model.Model) (*weights, error) {
 		return nil, err
 	}
 	w := &weights{params: m.Parameters(), model: r}
-	if err := checkTensors(path, r, types(w.params), m.Tied()); err != nil {
+	if err := checkTensors(path, r, types(w.params), m.Redundant); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return w, nil
@@ -49,18 +49,21 @@ func types(ps []model.Parameter) map[string]graph.Type {
 	return m
 }
 
-// checkTensors compares what a file holds with what is wanted, by name, shape and kind of number.
-func checkTensors(path string, r *safetensors.Reader, want map[string]graph.Type, tied bool) error {
+// checkTensors compares the tensors of a file with those wanted, by name, shape and dtype. The file may hold redundant tensors, too.
+func checkTensors(path string, r *safetensors.Reader, want map[string]graph.Type, redundant func(tensor string) bool) error {
 	if err := checkPresent(path, r, want); err != nil {
 		return err
 	}
 	for _, t := range r.Tensors() {
-		if _, ok := want[t.Name]; !ok && !superfluous(t.Name, tied) {
+		if _, ok := want[t.Name]; !ok && !redundant(t.Name) {
 			return fmt.Errorf("%s: tensor %q (%v) belongs to no parameter of this model", path, t.Name, graph.Shape(t.Shape))
 		}
 	}
 	return nil
 }
+
+// noneRedundant is for checkTensors of files without redundant tensors.
+func noneRedundant(string) bool { return false }
 
 // checkPresent is checkTensors where the file may hold more.
 func checkPresent(path string, r *safetensors.Reader, want map[string]graph.Type) error {
@@ -81,11 +84,6 @@ func checkPresent(path string, r *safetensors.Reader, want map[string]graph.Type
 		}
 	}
 	return nil
-}
-
-// superfluous are tensors that some files hold and that follow from others.
-func superfluous(name string, tied bool) bool {
-	return strings.HasSuffix(name, "rotary_emb.inv_freq") || tied && name == "lm_head.weight"
 }
 
 // upload writes the parameters to a session's variables, one tensor at a time.
