@@ -92,8 +92,8 @@ func TestMistakesInAModel(t *testing.T) {
 		`the model does not ask for its tokens`: func(p *pen) handle {
 			return p.op("broadcast", `{"shape":[2,4,5]}`, p.op("exp", "", p.parameter("x", "", 5)))
 		},
-		`parameter "e": no gradient flows from the logits to it`: func(p *pen) handle { return p.op("stop_gradient", "", out(p, embed(p))) },
-		`the logits: 0 is not a value`: func(p *pen) handle { return 0 },
+		`parameter "e": no gradient flows from the logits to it`:                       func(p *pen) handle { return p.op("stop_gradient", "", out(p, embed(p))) },
+		`the logits: 0 is not a value`:                                                 func(p *pen) handle { return 0 },
 		`rope: it takes f32[2,4,3], expected [batch, sequence, heads, an even extent]`: func(p *pen) handle { return p.op("rope", "", embed(p)) },
 		`rope: theta is -1, expected a number above 0`: func(p *pen) handle {
 			return p.op("rope", `{"theta":-1}`, p.op("full", `{"value":1,"shape":[2,4,1,2]}`))
