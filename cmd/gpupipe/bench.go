@@ -17,25 +17,24 @@ import (
 )
 
 type benchCommand struct {
-	Device  []string `help:"What to measure: webgpu:0, vulkan:0, null; several, each with a flag of its own, take turns." placeholder:"NAME" sep:"none"`
-	Filter  string   `help:"Only what matches this regular expression." placeholder:"REGEXP"`
-	Profile string   `help:"Write profile.html and profile.json, where the whole steps spend their time, into this folder." placeholder:"DIR"`
-	Quick   bool     `help:"Shorter and less exact."`
-	Static  bool     `help:"Do not time kernel candidates first; take those that the device's kind suggests."`
+	Device  []string `help:"Device to measure: webgpu:0, vulkan:0, null. Repeatable: the devices take turns." placeholder:"NAME" sep:"none"`
+	Filter  string   `help:"Measure only cases that match this regular expression." placeholder:"REGEXP"`
+	Profile string   `help:"Write a profile of the training steps, profile.html and profile.json, into this folder." placeholder:"DIR"`
+	Quick   bool     `help:"Measure for a shorter time, less exactly."`
+	Static  bool     `help:"Use the default kernels of the device, without timing their variants first."`
 	JSON    bool     `help:"Print a JSON object."`
 }
 
 func (c *benchCommand) Help() string {
-	return `Kernels alone, matrix products beside gonum's on the CPU, whole training steps with the share of each kernel, and pipelines:
-"pipeline sleeping" on 16 devices that compute nothing and take their time, "pipeline devices" on two logical devices of the
-adapter. Where that is a software adapter, the latter runs in a process of its own with LP_NUM_THREADS=1, so that each device
-computes on one thread; two cores must be idle.
+	return `Measures single kernels, matrix products compared with gonum's on the CPU, whole training steps with the share of each kernel, and
+pipelines. "pipeline sleeping" runs on 16 devices that only wait. "pipeline devices" runs on two logical devices of the adapter. For a
+software adapter it runs in a process of its own with LP_NUM_THREADS=1, so that each device computes on one thread; two cores must be idle.
 
-Kernels are timed by the device's own clock where it has one ("gpu"), else by the host's, with what lies between them ("host");
-dispatches, whole steps and pipelines always by the host's. "Of peak" is a kernel's share of what the device was measured to do at
-most in the same run: c of its multiplications and additions a second, m of its memory's bytes a second, whichever is nearer.
+Kernels are timed with the device's clock if it has one ("gpu"), else with the host's, which includes the time of a dispatch ("host").
+Dispatches, whole steps and pipelines are timed with the host's clock. "Of peak" is a kernel's share of the device's peak, measured in the
+same run: c for computation, m for memory bandwidth, whichever share is larger.
 
-Several devices take turns, so that what else the machine does meets them alike, and are put side by side; pipelines are then left out.
+Several devices take turns, so that other load on the machine affects them equally, and are printed side by side, without pipelines.
 
 Examples:
   gpupipe bench --filter matmul
@@ -45,13 +44,13 @@ Examples:
   gpupipe bench --json > bench.json`
 }
 
-// benchReport is what --json prints of one device.
+// benchReport is the --json output for one device.
 type benchReport struct {
 	bench.Report
 	Pipelines []pipebench.Result `json:"pipelines,omitempty"`
 }
 
-// benchReports is what --json prints of several.
+// benchReports is the --json output for several devices.
 type benchReports struct {
 	Devices    []bench.Report     `json:"devices"`
 	Comparison []bench.Comparison `json:"comparison"`
@@ -62,7 +61,7 @@ func (c *benchCommand) Run(a *app) error {
 	if c.Filter != "" {
 		var err error
 		if o.Filter, err = regexp.Compile(c.Filter); err != nil {
-			return usererror.New(fmt.Errorf("filter: %w", err))
+			return usererror.New(fmt.Errorf("--filter: %w", err))
 		}
 	}
 	if err := c.checkProfile(o); err != nil {
@@ -94,7 +93,7 @@ func (c *benchCommand) Run(a *app) error {
 		return err
 	}
 	if len(rs[0].Results)+len(rs[0].Steps)+len(pipelines) == 0 {
-		return usererror.New(fmt.Errorf("filter: nothing that is measured matches %q", c.Filter))
+		return usererror.New(fmt.Errorf("--filter: no case matches %q", c.Filter))
 	}
 	if err := save(); err != nil {
 		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
@@ -105,7 +104,7 @@ func (c *benchCommand) Run(a *app) error {
 	return c.profile(a, rs)
 }
 
-// open opens the devices that are named, or the default.
+// open opens the named devices, or the default one.
 func (c *benchCommand) open(a *app) (devs []device.Device, err error) {
 	names := c.Device
 	if len(names) == 0 {
@@ -121,25 +120,25 @@ func (c *benchCommand) open(a *app) (devs []device.Device, err error) {
 	return devs, nil
 }
 
-// checkProfile finds out before anything is measured whether there will be a profile, and whether it can be written.
+// checkProfile checks, before anything is measured, that there will be a profile and that it can be written.
 func (c *benchCommand) checkProfile(o bench.Options) error {
 	if c.Profile == "" {
 		return nil
 	}
 	if !o.WantsSteps() {
-		return fmt.Errorf("profile: the filter %q lets no whole step through", c.Filter)
+		return fmt.Errorf("--profile: no training step matches --filter %q", c.Filter)
 	}
 	if err := os.MkdirAll(c.Profile, 0o777); err != nil {
-		return fmt.Errorf("profile: %w", err)
+		return fmt.Errorf("--profile: %w", err)
 	}
-	f, err := os.CreateTemp(c.Profile, ".gpupipe-") // a folder that exists may be another's
+	f, err := os.CreateTemp(c.Profile, ".gpupipe-") // an existing folder may be read-only
 	if err != nil {
-		return fmt.Errorf("profile: %w", err)
+		return fmt.Errorf("--profile: %w", err)
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// profile writes where the whole steps spend their time.
+// profile writes the profile of the training steps.
 func (c *benchCommand) profile(a *app, rs []bench.Report) error {
 	if c.Profile == "" {
 		return nil
@@ -180,7 +179,7 @@ func (c *benchCommand) print(a *app, rs []bench.Report, pipelines []pipebench.Re
 	return usererror.New(pipebench.Print(a.stdout, pipelines))
 }
 
-// kernelChoices opens the user's cache of timed kernels. Where it cannot be kept, it is said and the choices are made anew.
+// kernelChoices opens the user's cache of timed kernels. If it cannot be kept, it warns and starts with an empty one.
 func (a *app) kernelChoices(timing func(tune.Timing)) *tune.Cache {
 	dir, err := os.UserCacheDir()
 	if err == nil {
@@ -189,7 +188,7 @@ func (a *app) kernelChoices(timing func(tune.Timing)) *tune.Cache {
 			return c
 		}
 	}
-	fmt.Fprintf(a.stderr, "gpupipe: the choices of kernels are not kept for the next time: %v\n", err)
+	fmt.Fprintf(a.stderr, "gpupipe: kernel choices are not kept for later runs: %v\n", err)
 	c, err := tune.Open("", timing)
 	if err != nil {
 		panic(err) // nothing was read

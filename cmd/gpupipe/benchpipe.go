@@ -15,10 +15,10 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/null"
 )
 
-// threads is how many threads lavapipe computes on, for each device; it reads this when a device is opened.
+// threads names the environment variable with lavapipe's number of threads for each device. It is read when a device is opened.
 const threads = "LP_NUM_THREADS"
 
-// pipelines measures those that the filter lets through.
+// pipelines measures the pipelines that the filter matches.
 func (c *benchCommand) pipelines(a *app, s *status, o bench.Options, info device.Info) ([]pipebench.Result, error) {
 	p := pipebench.Options{Filter: o.Filter, Quick: c.Quick, Progress: s.say, Sleeper: func(latency func(string) time.Duration) device.Device {
 		return null.New(null.Options{Latency: latency})
@@ -39,7 +39,7 @@ func (c *benchCommand) pipelines(a *app, s *status, o bench.Options, info device
 	return append(rs, more...), err
 }
 
-// onOneThread measures real devices in a process of its own, where each has one thread.
+// onOneThread measures real devices in a process of its own, in which each device has one thread.
 func (c *benchCommand) onOneThread(a *app, info device.Info) ([]pipebench.Result, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -43,7 +43,7 @@ func TestBenchOfSeveralDevices(t *testing.T) {
 	assert.Contains(t, out, "to null:0")
 	code, _, errs = command("bench", "--device", "null", "--device", "cuda:0")
 	assert.Equal(t, exitMistake, code)
-	assert.Contains(t, errs, `device "cuda:0": no such backend`)
+	assert.Contains(t, errs, `device "cuda:0": unknown backend`)
 }
 
 func TestBenchProfile(t *testing.T) {

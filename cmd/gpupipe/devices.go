@@ -18,10 +18,10 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 )
 
-const noAdapter = "no GPU adapter was found: install your GPU's Vulkan driver, or Mesa's lavapipe (25 or newer) to compute on the CPU"
+const noAdapter = "no device found: install the GPU's Vulkan driver, or Mesa's lavapipe (25 or newer) to compute on the CPU"
 
-// openDevice opens a device by name: "webgpu:0" is WebGPU's first adapter, "vulkan:0" Vulkan's, "null" executes nothing. Without a number
-// it is the first adapter that is real hardware, or else the first; without a name, WebGPU's.
+// openDevice opens a device by name: "webgpu:0" is WebGPU's first adapter, "vulkan:0" Vulkan's, and "null" executes nothing. A name without
+// a number selects the first adapter that is hardware, else the first. An empty name selects WebGPU's.
 func (a *app) openDevice(name string) (device.Device, error) {
 	backend, index, numbered, err := parseDevice(name)
 	if err != nil {
@@ -45,7 +45,7 @@ func (a *app) openDevice(name string) (device.Device, error) {
 		return webgpu.Open(index, webgpu.Options{Dump: dump})
 	case "vulkan":
 		infos, _, err := vulkanAdapters()
-		if err == nil && len(infos) > 0 { // else opening it tells what is missing
+		if err == nil && len(infos) > 0 { // else opening it reports what is missing
 			index, err = choose(name, infos, index, numbered)
 		}
 		if err != nil {
@@ -53,14 +53,14 @@ func (a *app) openDevice(name string) (device.Device, error) {
 		}
 		return vulkan.Open(index, vulkan.Options{CacheDir: a.shaderCache(), Dump: dump})
 	}
-	panic("a backend that parseDevice lets through")
+	panic("parseDevice accepted an unknown backend")
 }
 
-// parseDevice takes a name apart, and refuses one that cannot be any device's.
+// parseDevice splits a name, and refuses one that cannot be a device's.
 func parseDevice(name string) (backend string, index int, numbered bool, err error) {
 	backend, number, numbered := strings.Cut(name, ":")
 	if !slices.Contains([]string{"", "webgpu", "vulkan", "null"}, backend) {
-		return "", 0, false, fmt.Errorf("device %q: no such backend, expected webgpu:N, vulkan:N or null (gpupipe devices lists them)", name)
+		return "", 0, false, fmt.Errorf("device %q: unknown backend, expected webgpu:N, vulkan:N or null (gpupipe devices lists them)", name)
 	}
 	if numbered {
 		if index, err = strconv.Atoi(number); err != nil || index < 0 {
@@ -70,7 +70,7 @@ func parseDevice(name string) (backend string, index int, numbered bool, err err
 	return backend, index, numbered, nil
 }
 
-// choose is the index of the adapter that a name means.
+// choose returns the index of the adapter that a name selects.
 func choose(name string, infos []device.Info, index int, numbered bool) (int, error) {
 	switch {
 	case len(infos) == 0:
@@ -83,7 +83,7 @@ func choose(name string, infos []device.Info, index int, numbered bool) (int, er
 	return index, nil
 }
 
-// vulkanAdapters lists what Vulkan offers, and what it tells of each.
+// vulkanAdapters lists Vulkan's adapters with their properties.
 func vulkanAdapters() ([]device.Info, []vulkan.Details, error) {
 	adapters, err := vulkan.Adapters()
 	var infos []device.Info
@@ -94,13 +94,13 @@ func vulkanAdapters() ([]device.Info, []vulkan.Details, error) {
 	return infos, details, err
 }
 
-// shaderCache is the folder for what Vulkan has compiled; "" where there can be none.
+// shaderCache returns the folder for compiled shaders; "" if there can be none.
 func (a *app) shaderCache() string { return a.codeCache("vulkan", vulkan.MakeCache) }
 
-// hookCache is the folder for compiled hooks; "" where there can be none.
+// hookCache returns the folder for compiled hooks; "" if there can be none.
 func (a *app) hookCache() string { return a.codeCache("hooks", codecache.Make) }
 
-// codeCache is a folder of the user's for machine code. Where it cannot be made, or others may write to it, it is said, once, and there is none.
+// codeCache returns a folder of the user's for machine code. If it cannot be created, or others may write to it, it warns once and returns "".
 func (a *app) codeCache(name string, prepare func(dir string) error) string {
 	dir, err := os.UserCacheDir()
 	if err == nil {
@@ -111,12 +111,12 @@ func (a *app) codeCache(name string, prepare func(dir string) error) string {
 		return dir
 	}
 	if _, warned := a.warned.LoadOrStore(name, true); !warned {
-		a.note("gpupipe: what is compiled (%s) is not kept for the next time: %v", name, err)
+		a.note("gpupipe: compiled code (%s) is not kept for later runs: %v", name, err)
 	}
 	return ""
 }
 
-// preferred is the first discrete adapter, else the first integrated one, else the first.
+// preferred returns the index of the first discrete adapter, else of the first integrated one, else 0.
 func preferred(infos []device.Info) int {
 	for _, kind := range []device.Kind{device.Discrete, device.Integrated, device.Virtual} {
 		for i, d := range infos {
@@ -141,7 +141,7 @@ type devicesCommand struct {
 }
 
 func (c *devicesCommand) Help() string {
-	return `Devices of WebGPU, then those of Vulkan itself, which are the same GPUs by another way, with what Vulkan tells of them.
+	return `Lists the devices of WebGPU, then those of Vulkan with their properties. These are the same GPUs through two APIs.
 
 Examples:
   gpupipe devices
@@ -149,7 +149,7 @@ Examples:
   gpupipe train c.yaml --device vulkan:0`
 }
 
-// deviceLine is a device in --json: what is under details, Vulkan tells.
+// deviceLine is a device in --json. Details come from Vulkan.
 type deviceLine struct {
 	device.Info
 	Limits target.Limits `json:"limits"`
@@ -194,12 +194,12 @@ func (c *devicesCommand) Run(a *app) error {
 		a.printf("\n")
 		a.table(detailRows(direct, details))
 	}
-	a.printf("\n%s\n", halvesOn(direct, details))
+	a.printf("\n%s\n", matrixUnits(direct, details))
 	return nil
 }
 
-// halvesOn tells which devices multiply f16 and bf16 themselves.
-func halvesOn(direct []device.Info, details []vulkan.Details) string {
+// matrixUnits lists the devices with matrix units for f16 and bf16.
+func matrixUnits(direct []device.Info, details []vulkan.Details) string {
 	able := map[string][]string{}
 	for i, d := range direct {
 		for _, dtype := range []string{"f16", "bf16"} {
@@ -208,11 +208,11 @@ func halvesOn(direct []device.Info, details []vulkan.Details) string {
 			}
 		}
 	}
-	return fmt.Sprintf("train.precision: f16 and bf16 are stored in 16 bits on every device. Products are computed by matrix units of f16 on: %s; of bf16 on: %s; elsewhere in f32.",
+	return fmt.Sprintf("train.precision: every device stores f16 and bf16 in 16 bits. Matrix units compute products of f16 on: %s; of bf16 on: %s. Other devices\ncompute them in f32.",
 		orNone(able["f16"]), orNone(able["bf16"]))
 }
 
-// detailRows is what Vulkan tells of each device.
+// detailRows returns a table of the properties that Vulkan reports.
 func detailRows(infos []device.Info, details []vulkan.Details) [][]string {
 	rows := [][]string{{"NAME", "MEMORY", "SUBGROUP", "WORKGROUP", "F16", "IMPORT", "MATRICES"}}
 	for i, d := range details {

@@ -9,19 +9,19 @@ import (
 
 type exportCommand struct {
 	From      string `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
-	Out       string `help:"The folder to make." required:"" placeholder:"DIR"`
-	Step      *int   `help:"Of a run: the checkpoint of this step instead of the latest." placeholder:"N"`
-	Weights   string `help:"Of a run whose updates are delayed: x, at which it trains, or y, which hold every update." enum:"x,y" default:"x"`
-	DType     string `name:"dtype" help:"Numbers to store: f32, bf16, f16." enum:"f32,bf16,f16" default:"f32"`
-	Tokenizer string `help:"bytes, gpt2 or a tokenizer.json, instead of the model's own."`
-	Force     bool   `help:"Replace an earlier export."`
+	Out       string `help:"Folder to create." required:"" placeholder:"DIR"`
+	Step      *int   `help:"Step of the checkpoint to export. Default: the run's latest." placeholder:"N"`
+	Weights   string `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
+	DType     string `name:"dtype" help:"Number format to store: f32, bf16, f16." enum:"f32,bf16,f16" default:"f32"`
+	Tokenizer string `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own."`
+	Force     bool   `help:"Replace an existing export."`
 	JSON      bool   `help:"Print a JSON object."`
 }
 
 func (c *exportCommand) Help() string {
-	return `Writes config.json, generation_config.json, tokenizer.json, tokenizer_config.json and model.safetensors (in shards of 5 GB with
-an index where it is larger), which transformers and most other tools read. The folder appears whole or not at all. A model that a hook wrote is no Llama: its
-folder holds the module too, model.wasm, and gpupipe alone reads it.
+	return `Writes config.json, generation_config.json, tokenizer.json, tokenizer_config.json and model.safetensors, which transformers and most
+other tools read. A model of more than 5 GB is written in shards with an index. The folder appears complete or not at all. The folder of a
+model written by a hook also has the module, model.wasm. Only gpupipe reads such a folder.
 
 Examples:
   gpupipe export runs/demo --out demo-hf --dtype bf16

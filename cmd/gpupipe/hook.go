@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,13 +19,13 @@ import (
 )
 
 type hookCommand struct {
-	Check hookCheckCommand `cmd:"" help:"Try a module's hooks on sample data."`
-	Bench hookBenchCommand `cmd:"" help:"Measure how fast a module's hooks are."`
-	New   hookNewCommand   `cmd:"" help:"Make a folder with a hook to begin with."`
+	Check hookCheckCommand `cmd:"" help:"Check a module's hooks on sample data."`
+	Bench hookBenchCommand `cmd:"" help:"Measure the speed of a module's hooks."`
+	New   hookNewCommand   `cmd:"" help:"Create a folder with a first hook."`
 }
 
 func (c *hookCommand) Help() string {
-	return `Hooks are WebAssembly modules that take part in training: losses, data filters, learning rates. See docs/HOOKS.md.
+	return `Hooks are WebAssembly modules that customize training: losses, data filters, learning rates. See docs/HOOKS.md.
 
 Examples:
   gpupipe hook new --lang c myloss && make -C myloss
@@ -33,12 +34,14 @@ Examples:
 }
 
 type hookNewCommand struct {
-	Dir  string `arg:"" help:"The folder to make."`
-	Lang string `help:"c, rust, assemblyscript, tinygo or go." default:"c"`
+	Dir  string `arg:"" help:"Folder to create."`
+	Lang string `help:"Language: c, rust, assemblyscript, tinygo or go." default:"c"`
 }
 
 func (c *hookNewCommand) Help() string {
-	return `Example:
+	return `Writes a hook, its SDK and a Makefile, and prints which programs of the language's toolchain are missing.
+
+Example:
   gpupipe hook new --lang rust myloss && make -C myloss`
 }
 
@@ -50,23 +53,28 @@ func (c *hookNewCommand) Run(a *app) error {
 	for _, n := range names {
 		a.printf("%s\n", n)
 	}
+	tools := sdk.ToolchainOf(c.Lang)
+	if missing := tools.Missing(); len(missing) > 0 {
+		a.note("building it needs %s; missing here: %s; %s", strings.Join(tools.Programs, ", "), strings.Join(missing, ", "), tools.Get())
+	}
+	a.note("to build and check it: make -C %s && gpupipe hook check %s", c.Dir, filepath.Join(c.Dir, "hook.wasm"))
 	return nil
 }
 
-// moduleFlags say which module is tried, and how.
+// moduleFlags select a module, and the sample data to check it on.
 type moduleFlags struct {
-	File    string   `arg:"" help:"The module, a .wasm file."`
-	Hook    string   `help:"One of its hooks only."`
-	Config  string   `help:"Its configuration, a JSON object." default:"{}"`
-	Seed    uint64   `help:"Its seed."`
-	Vocab   int      `help:"Tokens of the vocabulary." default:"256"`
-	SeqLen  int      `help:"Tokens of a sequence." default:"128"`
-	Aligned []string `help:"An array that goes along with the tokens: a name, and what one token has of it, as in teacher=f32[8]." placeholder:"NAME=TYPE" sep:"none"`
-	Text    string   `help:"A file to take documents from, instead of sample text." placeholder:"FILE"`
+	File    string   `arg:"" help:"Module, a .wasm file."`
+	Hook    string   `help:"Check only this hook."`
+	Config  string   `help:"Configuration of the module, a JSON object." default:"{}"`
+	Seed    uint64   `help:"Seed of the module."`
+	Vocab   int      `help:"Size of the vocabulary." default:"256"`
+	SeqLen  int      `help:"Tokens in a sequence." default:"128"`
+	Aligned []string `help:"Array aligned with the tokens: its name, and its type and shape for one token, as in teacher=f32[8]." placeholder:"NAME=TYPE" sep:"none"`
+	Text    string   `help:"File with documents, instead of sample text." placeholder:"FILE"`
 	JSON    bool     `help:"Print one JSON object."`
 }
 
-// check refuses what no module can be tried with.
+// check validates the flags.
 func (f *moduleFlags) check() error {
 	switch {
 	case !json.Valid([]byte(f.Config)) || !strings.HasPrefix(strings.TrimSpace(f.Config), "{"):
@@ -80,27 +88,27 @@ func (f *moduleFlags) check() error {
 	return err
 }
 
-// maxAligned bounds the numbers of one token in sample data.
+// maxAligned bounds the elements of one token's array in sample data.
 const maxAligned = 4096
 
 var alignedArray = regexp.MustCompile(`^([^=]+)=(f32|i32|u32)(?:\[(\d{1,6}(?:,\d{1,6}){0,1})\])?$`)
 
-// aligned are the arrays that go along with the tokens, by their names in order: the type of one token's.
+// aligned returns the arrays aligned with the tokens, ordered by name, with their type for one token.
 func (f *moduleFlags) aligned() (all []graph.Named, err error) {
 	for _, text := range f.Aligned {
 		m := alignedArray.FindStringSubmatch(text)
 		if m == nil {
-			return nil, usererror.New(fmt.Errorf("--aligned: found %q, expected a name and the type of one token's: ids=u32, teacher=f32[8] or i32[2,4]", text))
+			return nil, usererror.New(fmt.Errorf("--aligned: found %q, expected a name, and its type for one token, as in ids=u32, teacher=f32[8] or pairs=i32[2,4]", text))
 		}
 		t := graph.Type{DType: map[string]graph.DType{"f32": graph.F32, "i32": graph.I32, "u32": graph.U32}[m[2]]}
 		for d := range strings.SplitSeq(m[3], ",") {
 			if d != "" {
-				n, _ := strconv.Atoi(d) // of digits, few enough
+				n, _ := strconv.Atoi(d) // at most six digits
 				t.Shape = append(t.Shape, n)
 			}
 		}
 		if t.Shape.Len() > maxAligned {
-			return nil, usererror.New(fmt.Errorf("--aligned: %s has %d numbers a token, at most %d can be tried", text, t.Shape.Len(), maxAligned))
+			return nil, usererror.New(fmt.Errorf("--aligned: %s has %d elements for each token, expected at most %d", text, t.Shape.Len(), maxAligned))
 		}
 		all = append(all, graph.Named{ID: m[1], Type: t})
 	}
@@ -108,13 +116,13 @@ func (f *moduleFlags) aligned() (all []graph.Named, err error) {
 	return all, nil
 }
 
-// spec is of one of the file's hooks.
+// spec describes one of the file's hooks.
 func (f *moduleFlags) spec(a *app, name string, unmetered bool) hook.Spec {
 	return hook.Spec{File: f.File, Hook: name, Config: []byte(f.Config), Seed: f.Seed, Limits: wasm.Limits{Unmetered: unmetered},
 		Log: func(line string) { fmt.Fprintf(a.stderr, "%s: %s\n", f.File, line) }}
 }
 
-// each loads the module for every hook that it has, or for the one that is wanted.
+// each loads the module for every hook that it exports, or for the one that --hook names.
 func (f *moduleFlags) each(a *app, h *hook.Host, do func(m *hook.Module) error) error {
 	bin, err := hook.ReadFile(f.File)
 	if err != nil {
@@ -151,10 +159,10 @@ func refused(file string, err error) error {
 	return &wasm.Error{Hook: file, Batch: -1, Kind: wasm.Refused, Cause: err}
 }
 
-// mostDocument is where a paragraph of a file is cut, in bytes.
+// mostDocument is the longest document, in bytes. Longer paragraphs are cut.
 const mostDocument = 1 << 16
 
-// documents are paragraphs of a file, or made up.
+// documents returns the paragraphs of --text, or sample text.
 func (f *moduleFlags) documents() (texts [][]byte, size int, err error) {
 	text := strings.Repeat("It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness.\n", 20) + "\n\n" +
 		strings.Repeat("0 1 2 3 # # # ... ", 40) + "\n\nÀ la recherche du temps perdu.\n\n"
@@ -178,7 +186,7 @@ func (f *moduleFlags) documents() (texts [][]byte, size int, err error) {
 		}
 	}
 	if size == 0 {
-		return nil, 0, fmt.Errorf("%s: no text in it", f.Text)
+		return nil, 0, usererror.New(fmt.Errorf("--text: %s has no text", f.Text))
 	}
 	return texts, size, nil
 }

@@ -62,7 +62,7 @@ func TestHookMistakes(t *testing.T) {
 		`there is no hook "loss", expected one of build_loss, build_model, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
 		`--config: found "[1]", expected a JSON object`:                                  {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
 		"--vocab: found 1, expected":                                                     {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
-		`--aligned: found "teacher=f64[8]", expected a name and the type`:                {"check", hookExamples + "focal_loss.wasm", "--aligned", "teacher=f64[8]"},
+		`--aligned: found "teacher=f64[8]", expected a name, and its type`:               {"check", hookExamples + "focal_loss.wasm", "--aligned", "teacher=f64[8]"},
 		"--seconds: found 0, expected":                                                   {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
 		"no such file":                                                                   {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
 		`language "cobol", expected one of c, rust, assemblyscript, tinygo, go`:          {"new", "x", "--lang", "cobol"},
@@ -93,6 +93,21 @@ func TestHookNew(t *testing.T) {
 		code, _, errs = command("hook", "new", dir, "--lang", lang)
 		assert.Equal(t, exitMistake, code)
 		assert.Contains(t, errs, "the folder is not empty")
+	}
+}
+
+// Without its toolchain, the programs that are missing are named, and how to get them.
+func TestHookNewNamesTheToolchain(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	code, _, errs := command("hook", "new", filepath.Join(t.TempDir(), "mine"), "--lang", "c")
+	require.Equal(t, exitOK, code, errs)
+	assert.Contains(t, errs, "building it needs make, clang, wasm-ld; missing here: make, clang, wasm-ld; on ")
+	assert.Contains(t, errs, " install ")
+}
+
+func TestTimesHaveFourDigits(t *testing.T) {
+	for want, seconds := range map[string]float64{"10.08 ms": 0.010083, "1.5 s": 1.5, "1000 ms": 0.99999, "12.35 µs": 1.2346e-5, "0 µs": 0} {
+		assert.Equal(t, want, inSeconds(seconds))
 	}
 }
 

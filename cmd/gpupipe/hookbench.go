@@ -15,32 +15,32 @@ import (
 
 type hookBenchCommand struct {
 	moduleFlags
-	Seconds float64 `help:"How long each hook is measured." default:"1"`
+	Seconds float64 `help:"Seconds to measure each hook." default:"1"`
 }
 
 func (c *hookBenchCommand) Help() string {
-	return `Documents are the paragraphs of --text. What is slower than its limit is told as SLOW, and is no error.
+	return `Documents are the paragraphs of --text. A figure beyond its limit is marked SLOW; it is not an error.
 
 Example:
   gpupipe hook bench examples/hooks/quality_filter.wasm --text book.txt --seconds 3`
 }
 
-// measured is a figure beside its limit.
+// measured is a figure and its limit.
 type measured struct {
 	What  string  `json:"what"`
 	Hook  string  `json:"hook,omitempty"`
 	Value float64 `json:"value"`
 	Unit  string  `json:"unit"`
 	Limit float64 `json:"limit"`
-	Least bool    `json:"limit_is_least"` // the limit is what is meant to be reached, else what is not to be exceeded
+	Least bool    `json:"limit_is_least"` // the limit is a minimum, else a maximum
 	OK    bool    `json:"ok"`
 	Note  string  `json:"note,omitempty"`
 }
 
-// Limits of what is measured; those of a call and a round trip are the sandbox's, in package bench.
+// Limits of the figures. The limits of a call and a round trip belong to the sandbox and are in package bench.
 const (
-	mostRatio = 1.6 // metered to unmetered
-	leastMBps = 50  // of data hooks, on all cores
+	mostRatio = 1.6 // the time of a metered call to that of an unmetered one
+	leastMBps = 50  // the throughput of data hooks on all cores
 )
 
 func figure(what, hook string, value float64, unit string, limit float64, least bool) measured {
@@ -84,7 +84,7 @@ func (c *hookBenchCommand) Run(a *app) error {
 	return c.print(a, all)
 }
 
-// figures are a hook's: metered to unmetered, and how much data it works on.
+// figures measures a hook: metered to unmetered, and its throughput.
 func (c *hookBenchCommand) figures(a *app, host *hook.Host, m *hook.Module, long time.Duration) (all []measured, err error) {
 	bin, err := hook.ReadFile(c.File)
 	if err != nil {
@@ -109,7 +109,7 @@ func (c *hookBenchCommand) figures(a *app, host *hook.Host, m *hook.Module, long
 			return nil, err
 		}
 		ratio := figure("metered to unmetered", t.name, with.Seconds()/without.Seconds(), "", mostRatio, false)
-		ratio.Note = fmt.Sprintf("%.4g us a call, %.4g us unmetered", with.Seconds()*1e6/float64(t.calls), without.Seconds()*1e6/float64(t.calls))
+		ratio.Note = fmt.Sprintf("%s a call, %s unmetered", inSeconds(with.Seconds()/float64(t.calls)), inSeconds(without.Seconds()/float64(t.calls)))
 		all = append(all, ratio)
 	}
 	if metered[0].bytes == 0 {
@@ -123,8 +123,8 @@ func (c *hookBenchCommand) figures(a *app, host *hook.Host, m *hook.Module, long
 	return append(all, figure(fmt.Sprintf("data on %d cores", runtime.GOMAXPROCS(0)), m.Hook, float64(parallel[0].bytes)/1e6/took.Seconds(), "MB/s", leastMBps, true)), err
 }
 
-// race runs two trials by turns for a time, and gives the least time of a run of each. The first is metered. The second is not, and
-// may be none; endless is called if a run of it does not end.
+// race runs two trials alternately for a time, and returns the shortest run of each. The first is metered. The second is unmetered and
+// optional; if one of its runs does not end, race calls endless.
 func race(one, two trial, long time.Duration, endless func()) (a, b time.Duration, err error) {
 	first, err := one.begin()
 	if err != nil {
@@ -159,31 +159,31 @@ func race(one, two trial, long time.Duration, endless func()) (a, b time.Duratio
 	return a, b, nil
 }
 
-// mostUnmetered is how long a run without metering may take: some hundred times what it should.
+// mostUnmetered is the longest that a run without metering may take: about a hundred times what is expected.
 const mostUnmetered = 20 * time.Second
 
-// alone runs something without garbage collection: it would wait for what is not metered, and everything for it; and what is compared with
-// that has to be spared as well.
+// alone runs a function without garbage collection, which would stop the program until an unmetered call returns. The metered run that is
+// compared with it runs without, too.
 func alone(run func() (time.Duration, error)) (time.Duration, error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	return run()
 }
 
-// guarded runs alone what nothing can stop.
+// guarded is alone for a run that nothing can stop.
 func guarded(endless func(), run func() (time.Duration, error)) (time.Duration, error) {
 	defer time.AfterFunc(mostUnmetered, endless).Stop()
 	return alone(run)
 }
 
-// endless ends the process: a module has found out that it is not metered.
+// endless ends the process: the module detects that it is not metered, and loops.
 func (c *hookBenchCommand) endless(a *app, t trial) func() {
 	return func() {
-		fmt.Fprintf(a.stderr, "gpupipe: hook %s: %s: does not end without metering, and does with it\n", c.File, t.name)
+		fmt.Fprintf(a.stderr, "gpupipe: hook %s: %s: ends with metering, but not without\n", c.File, t.name)
 		os.Exit(exitMistake)
 	}
 }
 
-// faster is the least of a time and that of the nth run; the first is for warming up.
+// faster returns the shorter of a time and that of the nth run. The first run is a warm-up.
 func faster(best time.Duration, n int, s *session) (time.Duration, error) {
 	began := time.Now()
 	_, err := s.run(n)

@@ -14,14 +14,14 @@ import (
 type hookCheckCommand struct{ moduleFlags }
 
 func (c *hookCheckCommand) Help() string {
-	return `Tries each hook on sample data, again and in another instance, and tells what it gives, whether that is the same every time, and what a call
-took of what it may take.
+	return `Runs each hook on sample data, twice and in a second instance. Prints its result, whether the result is reproducible, and how much of its
+limits a call takes.
 
 Example:
   gpupipe hook check examples/hooks/focal_loss.wasm --config '{"gamma": 2}'`
 }
 
-// checked is what was found of a module.
+// checked is the report on a module.
 type checked struct {
 	File     string    `json:"file"`
 	SHA256   string    `json:"sha256"`
@@ -34,12 +34,12 @@ type checked struct {
 	Hooks    []verdict `json:"hooks"`
 }
 
-// verdict is what was found of one hook.
+// verdict is the report on one hook.
 type verdict struct {
 	Hook     string  `json:"hook"`
 	OK       bool    `json:"ok"`
-	Found    string  `json:"found"`        // what it did, or what is wrong
-	Micros   float64 `json:"microseconds"` // a call; 0: not measured
+	Found    string  `json:"found"`        // its result, or what is wrong
+	Micros   float64 `json:"microseconds"` // time of a call; 0: not measured
 	MBps     float64 `json:"mb_per_s,omitempty"`
 	Work     int64   `json:"work"`      // units of the most costly call
 	MemoryMB float64 `json:"memory_mb"` // of the largest instance
@@ -71,7 +71,7 @@ func (c *hookCheckCommand) Run(a *app) error {
 	return found.report(a, c.JSON)
 }
 
-// verdicts are those of a hook, and of what belongs to it.
+// verdicts returns the reports on a hook and the functions that belong to it.
 func (c *hookCheckCommand) verdicts(a *app, m *hook.Module) ([]verdict, error) {
 	trials, err := c.trials(a, m, 1)
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *hookCheckCommand) verdicts(a *app, m *hook.Module) ([]verdict, error) {
 		all = append(all, v)
 	}
 	for _, t := range trials {
-		if note(t.try()); !all[0].OK { // the rest is about what it did not make
+		if note(t.try()); !all[0].OK { // the others check its result
 			return all, nil
 		}
 	}
@@ -100,14 +100,14 @@ func (c *hookCheckCommand) verdicts(a *app, m *hook.Module) ([]verdict, error) {
 	return all, nil
 }
 
-// Mistakes of a module that gives another result than it did.
+// Errors of modules whose results are not reproducible.
 var (
-	errInstance = errors.New("the same input gives another result in another instance: results must depend on inputs, configuration, seed and state only")
-	errCarries  = errors.New("the same input gives another result the second time, or in another order: the hook must carry nothing from one call to the next, or export gpupipe_save and gpupipe_load")
-	errState    = errors.New("an instance that was given the state of another goes on differently: gpupipe_save and gpupipe_load must keep all that it remembers")
+	errInstance = errors.New("the same input gives another result in another instance: results may depend only on inputs, configuration, seed and state")
+	errCarries  = errors.New("the same input gives another result the second time, or in another order: the hook must keep nothing between calls, or export gpupipe_save and gpupipe_load")
+	errState    = errors.New("an instance with the restored state of another gives other results: gpupipe_save and gpupipe_load must cover all that the hook keeps between calls")
 )
 
-// try runs the sample twice, the first time on another instance too, and the second time from the state that was kept.
+// try runs the sample twice: the first time in another instance too, and the second time in an instance with the saved state too.
 func (t trial) try() (v verdict, err error) {
 	v.Hook = t.name
 	first, err := t.begin()
@@ -150,7 +150,7 @@ func (t trial) try() (v verdict, err error) {
 	return v, nil
 }
 
-// same has another session do the same, and end it.
+// same runs the sample in another session, compares the results and closes it.
 func same(out any, begin func() (*session, error), n int, otherwise error) error {
 	s, err := begin()
 	if err != nil {
@@ -179,9 +179,9 @@ func (c *checked) report(a *app, asJSON bool) error {
 			return err
 		}
 	} else {
-		state := "none: several instances work at a time"
+		state := "none: several instances run in parallel"
 		if c.Stateful {
-			state = "kept: one instance sees everything in order"
+			state = "saved: one instance sees everything in order"
 		}
 		a.table([][]string{
 			{"file", c.File}, {"sha256", c.SHA256}, {"exports", strings.Join(c.Exports, ", ")}, {"imports", strings.Join(c.Imports, ", ")}, {"state", state},
@@ -201,7 +201,7 @@ func (c *checked) rows() [][]string {
 	for _, v := range c.Hooks {
 		took, speed := "", ""
 		if v.Micros > 0 {
-			took = fmt.Sprintf("%.4g us", v.Micros)
+			took = inSeconds(v.Micros / 1e6)
 		}
 		if v.MBps > 0 {
 			speed = fmt.Sprintf("%.0f MB/s", v.MBps)

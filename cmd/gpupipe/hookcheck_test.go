@@ -100,11 +100,11 @@ func TestHookCheckFindsWhatIsCarried(t *testing.T) {
 		funcs []w.Func
 		says  string // "": nothing is wrong
 	}{
-		{"weights that are counted", []w.Func{weigh}, "the hook must carry nothing from one call to the next"},
-		{"documents that are counted", []w.Func{everySecond}, "the hook must carry nothing from one call to the next"},
+		{"weights that are counted", []w.Func{weigh}, "the hook must keep nothing between calls"},
+		{"documents that are counted", []w.Func{everySecond}, "the hook must keep nothing between calls"},
 		{"a state that is kept", []w.Func{weigh, save(w.GGet(1)), restore}, ""},
 		{"documents in order", []w.Func{everySecond, save(w.GGet(1)), restore}, ""},
-		{"a state that is not kept", []w.Func{weigh, save(w.Const(3)), restore}, "an instance that was given the state of another goes on differently"},
+		{"a state that is not kept", []w.Func{weigh, save(w.Const(3)), restore}, "an instance with the restored state of another gives other results"},
 		{"batches", []w.Func{mapped}, ""},
 		{"a token that there is not", []w.Func{hookFunc(hook.MapBatch, field(0, 28), w.Const(256), w.Store(4), w.Const(0))}, "tokens[0,1] is 256, expected a token below 256"},
 	} {

@@ -26,29 +26,29 @@ const (
 	exitInterrupted = 130 // by Ctrl-C, after saving
 )
 
-const description = `Trains transformer language models on whatever GPUs there are, through WebGPU or Vulkan compute shaders.
+const description = `Trains transformer language models on any GPU, through WebGPU or Vulkan compute shaders.
 
-A run is described by one YAML file; every key can be set on the command line with --set section.key=value.`
+One YAML file describes a run. gpupipe init writes one, gpupipe config lists its keys, and --set section.key=value overrides any of them.`
 
 const examples = `
 Examples:
 
-  gpupipe devices                                      which GPUs there are
+  gpupipe devices                                      list available devices
   gpupipe train examples/demo/config.yaml              train
-  gpupipe train runs/demo --resume                     go on where a run stopped
+  gpupipe train runs/demo --resume                     continue a run that stopped
   gpupipe train c.yaml --set train.steps=50 --set optimizer.name=adamw
   gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.8
-  gpupipe eval runs/demo                               loss on the held-out text
-  gpupipe topk runs/demo --out teacher.safetensors     its predictions, to distil a smaller model from
-  gpupipe export runs/demo --out demo-hf               a folder for Hugging Face's transformers
-  gpupipe trace runs/demo                              how busy its stages were
-  gpupipe train c.yaml --profile                       which kernels take the time
-  gpupipe plan c.yaml --stages 4                       where to cut it into pipeline stages
-  gpupipe study examples/one-step-delay/study.yaml     what one step of delay costs each optimizer
-  gpupipe selftest                                     does the GPU compute right
-  gpupipe verify                                       does a pipeline compute what one device does
-  gpupipe data --tokenizer gpt2 --out shards a.txt     text to token shards
-  gpupipe schedule --name 2bw --draw text              in which order a pipeline's stages work
+  gpupipe eval runs/demo                               measure the loss on the held-out text
+  gpupipe topk runs/demo --out teacher.safetensors     store its predictions, to distill a smaller model
+  gpupipe export runs/demo --out demo-hf               write a folder for Hugging Face's transformers
+  gpupipe trace runs/demo                              show stage utilization
+  gpupipe train c.yaml --profile                       measure the time of each kernel
+  gpupipe plan c.yaml --stages 4                       plan stage boundaries
+  gpupipe study examples/one-step-delay/study.yaml     measure what one step of delay costs each optimizer
+  gpupipe selftest                                     check the device's arithmetic
+  gpupipe verify                                       check that a pipeline computes what one device does
+  gpupipe data --tokenizer gpt2 --out shards a.txt     turn text into token shards
+  gpupipe schedule --name 2bw --draw text              show the order of a pipeline's work
 
 Exit codes: 0 done; 1 failed; 2 bad input; 130 interrupted, after saving.
 `
@@ -58,24 +58,25 @@ type commands struct {
 	Eval     evalCommand     `cmd:"" help:"Measure a model's loss on a text."`
 	Generate generateCommand `cmd:"" help:"Continue a text with a model."`
 	Export   exportCommand   `cmd:"" help:"Write a model as a Hugging Face folder."`
-	Topk     topKCommand     `cmd:"" help:"Store what a model predicts for each token of a text."`
-	Devices  devicesCommand  `cmd:"" help:"List the GPUs that can be used."`
+	Topk     topKCommand     `cmd:"" help:"Store a model's likeliest next tokens for each token of a text."`
+	Devices  devicesCommand  `cmd:"" help:"List available devices."`
 	Data     dataCommand     `cmd:"" help:"Turn text into token shards."`
-	Selftest selftestCommand `cmd:"" help:"Check that a GPU computes right."`
-	Verify   verifyCommand   `cmd:"" help:"Prove that pipelines of devices compute what one computes."`
-	Schedule scheduleCommand `cmd:"" help:"Show in which order a pipeline works, and how long it waits."`
-	Plan     planCommand     `cmd:"" help:"Say where to cut a model into pipeline stages, and which schedule to take."`
+	Selftest selftestCommand `cmd:"" help:"Check that a device computes correctly."`
+	Verify   verifyCommand   `cmd:"" help:"Check that pipelines compute what one device computes."`
+	Schedule scheduleCommand `cmd:"" help:"Show the order of a pipeline's work, and its bubble."`
+	Plan     planCommand     `cmd:"" help:"Plan stage boundaries, and choose a schedule."`
 	Kernels  kernelsCommand  `cmd:"" help:"Print the kernels that a config generates, without a device."`
 	Study    studyCommand    `cmd:"" help:"Compare optimizers with and without delayed updates."`
 	Bench    benchCommand    `cmd:"" help:"Measure kernels and training steps."`
-	Hook     hookCommand     `cmd:"" help:"Write, try and measure WebAssembly hooks."`
-	Trace    traceCommand    `cmd:"" help:"Tell how busy the stages of a run were."`
-	Worker   workerCommand   `cmd:"" help:"Compute for another process: gpupipe train starts workers by itself."`
+	Hook     hookCommand     `cmd:"" help:"Create, check and measure WebAssembly hooks."`
+	Trace    traceCommand    `cmd:"" help:"Show stage utilization of a run."`
+	Worker   workerCommand   `cmd:"" hidden:"" help:"Compute for another process. gpupipe train starts workers itself."`
 }
 
-// app is what the commands share.
+// app holds what the commands share.
 type app struct {
 	ctx            context.Context
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	stdoutColumns  func() int // the terminal's present width; nil: stdout is not a terminal
 	stderrColumns  func() int
@@ -85,23 +86,23 @@ type app struct {
 
 func main() {
 	ctx, stop := interruptible(os.Stderr)
-	a := &app{ctx: ctx, stdout: os.Stdout, stderr: os.Stderr, stdoutColumns: columnsOf(os.Stdout), stderrColumns: columnsOf(os.Stderr)}
+	a := &app{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, stdoutColumns: columnsOf(os.Stdout), stderrColumns: columnsOf(os.Stderr)}
 	code := a.run(os.Args[1:])
 	stop()
 	os.Exit(code)
 }
 
-// interruptible ends the context at the first Ctrl-C and the process at the second.
+// interruptible cancels the context at the first Ctrl-C and ends the process at the second.
 func interruptible(stderr io.Writer) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // as nohup wants
+	if !signal.Ignored(syscall.SIGHUP) { // nohup ignores it
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	go func() {
 		<-signals
-		fmt.Fprintln(stderr, "\nstopping after this step; press Ctrl-C again to quit at once")
+		fmt.Fprintln(stderr, "\nstopping after this step; press Ctrl-C again to quit immediately")
 		cancel()
 		<-signals
 		os.Exit(exitInterrupted)
@@ -109,10 +110,10 @@ func interruptible(stderr io.Writer) (context.Context, func()) {
 	return ctx, func() { signal.Stop(signals); cancel() }
 }
 
-// exited carries kong's wish to exit out of its parser.
+// exited carries an exit code out of kong's parser.
 type exited int
 
-// run parses the arguments, carries out the command and returns the exit code.
+// run parses the arguments, runs the command and returns the exit code.
 func (a *app) run(args []string) (code int) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -144,7 +145,7 @@ func (a *app) run(args []string) (code int) {
 	return a.conclude(err)
 }
 
-// text takes an argument as it is; kong's own mapper alters what is not UTF-8, which names of files need not be.
+// text takes an argument unchanged. kong's own mapper replaces bytes that are not UTF-8, which file names may contain.
 func text(ctx *kong.DecodeContext, target reflect.Value) error {
 	t, err := ctx.Scan.PopValue("string")
 	if err == nil {
@@ -165,7 +166,7 @@ func help(o kong.HelpOptions, ctx *kong.Context) error {
 	return nil
 }
 
-// errInterrupted ends a command that was stopped by Ctrl-C; what there was to say has been said.
+// errInterrupted ends a command that Ctrl-C stopped and that has printed its last message.
 var errInterrupted = errors.New("interrupted")
 
 func (a *app) conclude(err error) int {
@@ -206,6 +207,14 @@ func (a *app) warnf(format string, args ...any) { fmt.Fprintf(a.stderr, format, 
 func (a *app) printf(format string, args ...any) {
 	_, err := fmt.Fprintf(a.stdout, format, args...)
 	a.lost(err)
+}
+
+// printText writes text that may hold anything: on a terminal, what would change the terminal's state is escaped.
+func (a *app) printText(text string) {
+	if a.stdoutColumns != nil {
+		text = printable(text)
+	}
+	a.printf("%s", text)
 }
 
 // lost keeps the first error of writing to standard output.

@@ -128,16 +128,16 @@ func TestMistakesExitWith2AndWriteNothing(t *testing.T) {
 	for want, args := range map[string][]string{
 		"unknown flag --nope":                             {"train", c, "--nope"},
 		"unexpected argument frobnicate":                  {"frobnicate"},
-		"no config is given":                              {"train"},
+		"no config: expected":                             {"train"},
 		"c.yaml: no such file":                            {"train", filepath.Join(dir, "no", "c.yaml")},
 		"--set train.stepz=1: train.stepz: unknown key":   append([]string{"train", c, "--set", "train.stepz=1"}, null...),
 		"--set model.d_model=15: model.d_model: found 15": append([]string{"train", c, "--set", "model.d_model=15"}, null...),
 		`device "webgpu:99": no such device`:              {"train", c, "--device", "webgpu:99"},
-		`device "cuda:0": no such backend`:                {"train", c, "--device", "cuda:0"},
+		`device "cuda:0": unknown backend`:                {"train", c, "--device", "cuda:0"},
 		`device "webgpu:x"`:                               {"train", c, "--device", "webgpu:x"},
 		`device "vulkan:99": no such device`:              {"train", c, "--device", "vulkan:99"},
 		"none.txt: no such file":                          append([]string{"train", c, "--set", "data.train=[none.txt]"}, null...),
-		"two configs are given":                           {"train", c, "--config", c},
+		"two configs: found":                              {"train", c, "--config", c},
 		"no such file or directory":                       {"eval", filepath.Join(dir, "none")},
 		"temperature: found -1":                           {"generate", dir, "--temperature=-1"},
 		"top-p: found 0":                                  {"generate", dir, "--top-p", "0"},
@@ -303,5 +303,47 @@ func TestKilledInterruptedAndResumed(t *testing.T) {
 			require.Equal(t, exitOK, code, errs)
 			assert.Equal(t, want, weights(t, stopped))
 		})
+	}
+}
+
+// On a terminal, generated text cannot change the terminal's state; a file gets the model's bytes.
+func TestGenerateEscapesControlBytes(t *testing.T) {
+	dir := t.TempDir()
+	code, _, errs := command("train", small(t, dir), "--device", "null", "--set", "train.steps=1")
+	require.Equal(t, exitOK, code, errs)
+	generate := func(columns func() int) string {
+		var out, errs bytes.Buffer
+		a := &app{ctx: context.Background(), stdin: strings.NewReader("\x1b[2Jhi\n"), stdout: &out, stderr: &errs, stdoutColumns: columns}
+		require.Equal(t, exitOK, a.run([]string{"generate", filepath.Join(dir, "run"), "--device", "null", "--prompt", "-", "-n", "2"}), errs.String())
+		return out.String()
+	}
+	assert.True(t, strings.HasPrefix(generate(nil), "\x1b[2Jhi\n"))
+	assert.True(t, strings.HasPrefix(generate(func() int { return 80 }), `\x1b[2Jhi`+"\n"))
+}
+
+func TestHelpHidesTheWorker(t *testing.T) {
+	_, out, _ := command("--help")
+	assert.NotContains(t, out, "worker")
+	code, out, _ := command("worker", "--help")
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, out, "Computes on one device for another process")
+}
+
+func TestDataNamesItsFlags(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "a.jsonl")
+	require.NoError(t, os.WriteFile(text, []byte(`{"body":"a text"}`+"\n"), 0o666))
+	for want, args := range map[string][]string{
+		`no field "text", found ["body"]; --field names the field to read`:  nil,
+		`--tokenizer: tokenizer "gpt9": no such file`:                       {"--tokenizer", "gpt9"},
+		"--shard-tokens: found 0, expected an integer from 1 to 2147483647": {"--shard-tokens", "0"},
+		"--val-tokens: found -1, expected an integer from 0 to 2147483647":  {"--val-tokens=-1"},
+		"--val and --val-tokens: expected one of the two":                   {"--val", text, "--val-tokens", "5"},
+		`--field: found "", expected the name of a field`:                   {"--field", ""},
+	} {
+		code, _, errs := command(append([]string{"data", text, "--out", filepath.Join(dir, "out")}, args...)...)
+		assert.Equal(t, exitMistake, code, errs)
+		assert.Contains(t, errs, want)
+		assert.NotContains(t, errs, "data.")
 	}
 }

@@ -28,7 +28,7 @@ func TestWithoutACacheARunGoesOn(t *testing.T) {
 			code, out, errs := command("train", small(t, dir), "--device", "null", "--set", "train.steps=2")
 			assert.Equal(t, exitOK, code, errs)
 			assert.Contains(t, out, "checkpoints/step-2")
-			assert.Contains(t, errs, "the choices of kernels are not kept for the next time")
+			assert.Contains(t, errs, "kernel choices are not kept for later runs")
 		})
 	}
 }
@@ -55,7 +55,7 @@ func TestWithoutAPrivateCacheDevicesOpen(t *testing.T) {
 			require.NoError(t, spoil(cache))
 			code, out, errs := command("verify", "--device", "vulkan:0", "--device", "vulkan:0", "--quick", "--batches", "6", "--filter", "none such")
 			assert.Equal(t, exitMistake, code, out)
-			assert.Equal(t, 1, strings.Count(errs, "gpupipe: what is compiled (vulkan) is not kept for the next time: "), errs)
+			assert.Equal(t, 1, strings.Count(errs, "gpupipe: compiled code (vulkan) is not kept for later runs: "), errs)
 			code, _, errs = command("selftest", "--device", "vulkan:0", "--quick", "--filter", "silu")
 			assert.Equal(t, exitOK, code, errs)
 			assert.Contains(t, errs, cache)
@@ -139,10 +139,10 @@ func TestWeightsThatAreNotFinite(t *testing.T) {
 		"step 1: the loss is NaN":              {"train", c, "--no-tune", "--set", "init.from=" + bad, "--set", "run.dir=" + filepath.Join(dir, "new")},
 		"is NaN: the model's weights":          {"eval", bad, "--data", filepath.Join(dir, "text.txt"), "--json"},
 		"the model's logits are not finite":    {"generate", bad, "-n", "3", "--json"},
-		"filter: nothing that is measured":     {"bench", "--device", "null", "--filter", "no such case"},
-		"profile: the filter \"mat\" lets no":  {"bench", "--device", "null", "--filter", "mat", "--profile", filepath.Join(dir, "p")},
+		"--filter: no case matches":            {"bench", "--device", "null", "--filter", "no such case"},
+		"--profile: no training step matches":  {"bench", "--device", "null", "--filter", "mat", "--profile", filepath.Join(dir, "p")},
 		"c.yaml: not a directory":              {"bench", "--device", "null", "--profile", filepath.Join(c, "p")},
-		"a folder without config.yaml":         {"train", bad},
+		"the folder has no config.yaml":        {"train", bad},
 		"batch-size: found 0, expected":        {"eval", bad, "--batch-size", "0"},
 		"no model here: expected a run folder": {"generate", t.TempDir()},
 	} {
@@ -178,8 +178,8 @@ func TestWhatIsNamedIsNoneOfThose(t *testing.T) {
 	filter := filepath.Join("..", "..", "examples", "hooks", "quality_filter.wasm")
 	for want, args := range map[string][]string{
 		"no model is named: expected a run folder, a checkpoint": {"eval", ""},
-		"no run is named: expected its folder":                   {"trace", ""},
-		dir + ": a folder without config.yaml: expected":         {"plan", dir},
+		"no run: expected its folder":                            {"trace", ""},
+		dir + ": the folder has no config.yaml: expected":        {"plan", dir},
 		"read " + dir + ": is a directory":                       {"hook", "check", filter, "--text", dir},
 	} {
 		code, out, errs := command(args...)

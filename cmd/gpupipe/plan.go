@@ -20,24 +20,24 @@ import (
 )
 
 type planCommand struct {
-	Config   string   `arg:"" optional:"" help:"The run's YAML file, or the folder of a run."`
+	Config   string   `arg:"" optional:"" help:"YAML file of the run, or the folder of a run."`
 	Set      []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Stages   *int     `help:"Pipeline stages. The same as --set pipeline.stages=N."`
-	Cut      []int    `help:"First unit of each stage but the first: 0 is the embedding, then come the layers, then the head. Without, the best cut is searched for." placeholder:"UNIT"`
-	Memory   string   `help:"Bytes that each device may take, as in 24GiB, for devices that do not tell." placeholder:"BYTES"`
-	Modelled bool     `help:"Run nothing: guess times from the kernels' arithmetic and traffic."`
-	Fresh    bool     `help:"Measure again what is remembered from earlier."`
-	Tune     bool     `help:"Time the candidates of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
+	Cut      []int    `help:"First unit of each stage after the first. Unit 0 is the embedding, then come the layers, then the head. Default: the best cut." placeholder:"UNIT"`
+	Memory   string   `help:"Memory of each device, as in 24GiB, for devices that do not report it." placeholder:"BYTES"`
+	Modelled bool     `help:"Estimate times from the kernels' arithmetic and memory traffic, and run nothing."`
+	Fresh    bool     `help:"Ignore times measured earlier."`
+	Tune     bool     `help:"Time the variants of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
 	JSON     bool     `help:"Print a JSON object."`
 }
 
 func (c *planCommand) Help() string {
-	return `Where the model is cut, what each stage takes and how fast each schedule would be. The forward, backward and update of the
-embedding, of a layer and of the head (of a model that a hook writes, of each unit that is like no other) are measured on each kind of
-device, and remembered; a simulation of each schedule turns them into tokens a second. Nothing is trained, and no data is read.
-Memory and times are those of train.precision: f16 and bf16 halve most of what is kept between the passes.
+	return `Prints the stage boundaries, the memory of each stage and the speed of each schedule. Measures the forward pass, the backward pass and
+the update of the embedding, a layer and the head on each kind of device, and keeps the times for later. (For a model written by a hook, it
+measures each distinct unit.) A simulation of each schedule turns the times into tokens a second. Trains nothing and reads no data.
+Memory and times are those of train.precision: f16 and bf16 halve most of the activations.
 
-The device null:0 stands for a discrete GPU that is not there: its times are always guesses.
+The device null:0 stands for a discrete GPU that is not present. Its times are estimates.
 
 Examples:
   gpupipe plan c.yaml --stages 4
@@ -86,10 +86,10 @@ func (c *planCommand) Run(a *app) error {
 	return nil
 }
 
-// load reads the config. A plan needs neither data nor a folder for the run: what the config lacks is filled in.
+// load reads the config. It sets data and run.dir, which a plan does not use.
 func (c *planCommand) load() (config.Config, error) {
 	path, run := c.Config, "plan"
-	if st, err := os.Stat(path); err == nil && st.IsDir() { // its checkpoints may hold the module that writes the model
+	if st, err := os.Stat(path); err == nil && st.IsDir() { // its checkpoints may have the module that writes the model
 		kept, err := configIn(path)
 		if err != nil {
 			return config.Config{}, err
@@ -107,17 +107,17 @@ func (c *planCommand) load() (config.Config, error) {
 		set = append(set, "pipeline.memory="+quoted(c.Memory))
 	}
 	if path == "" && len(c.Set) == 0 {
-		return config.Config{}, usererror.New(errors.New("no config is given: name a YAML file, or set keys with --set"))
+		return config.Config{}, usererror.New(errors.New(noConfig))
 	}
 	return config.Load(path, set)
 }
 
-// open opens a device; the one that executes nothing has the limits of a usual GPU, so that large models can be planned.
+// open opens a device. The null device gets the limits of a usual GPU, so that large models can be planned.
 func (c *planCommand) open(a *app, name string) (device.Device, error) {
 	if backend, _, _ := strings.Cut(name, ":"); backend != "null" {
 		dev, err := a.openDevice(name)
 		if err != nil && c.Modelled {
-			err = fmt.Errorf("%w; to plan for a GPU that is not here: --set pipeline.devices=[null:0]", err)
+			err = fmt.Errorf("%w; to plan for a GPU that is not present: --set pipeline.devices=[null:0]", err)
 		}
 		return dev, err
 	}
@@ -136,7 +136,7 @@ func usualGPU() *target.Limits {
 	return &l
 }
 
-// measuredCosts opens the user's cache of measured costs. Where it cannot be kept, it is said and they are measured anew.
+// measuredCosts opens the user's cache of measured costs. If it cannot be kept, it warns and starts with an empty one.
 func (a *app) measuredCosts() *measure.Cache {
 	dir, err := os.UserCacheDir()
 	if err == nil {
@@ -145,7 +145,7 @@ func (a *app) measuredCosts() *measure.Cache {
 			return c
 		}
 	}
-	fmt.Fprintf(a.stderr, "gpupipe: measured costs are not kept for the next time: %v\n", err)
+	fmt.Fprintf(a.stderr, "gpupipe: measured costs are not kept for later runs: %v\n", err)
 	return measure.NewCache()
 }
 
@@ -194,14 +194,14 @@ func (a *app) plan(p *layout.Comparison) {
 // indent is as wide as the labels before the devices' names, less the gap of a table.
 const indent = "          "
 
-// planDevices prints the devices, those that are alike together.
+// planDevices prints the devices. Devices that are alike share an entry.
 func (a *app) planDevices(p *layout.Comparison) {
 	sharing, what := map[string]int{}, "stages"
 	for _, name := range p.Ranks {
 		sharing[name]++
 	}
 	if p.Replicas > 1 {
-		what = "lines"
+		what = "ranks"
 	}
 	alike := map[string][]string{} // names
 	var kinds []layout.Device
@@ -213,14 +213,14 @@ func (a *app) planDevices(p *layout.Comparison) {
 			kinds = append(kinds, d)
 		}
 		if n := sharing[name]; n > 1 {
-			name += fmt.Sprintf(" (shared by %d %s, which take turns)", n, what)
+			name += fmt.Sprintf(" (shared by %d %s)", n, what)
 		}
 		if !slices.Contains(alike[kind], name) {
 			alike[kind] = append(alike[kind], name)
 		}
 	}
 	for _, d := range kinds {
-		memory := "memory not known"
+		memory := "memory unknown"
 		if d.Memory > 0 {
 			memory = inBytes(d.Memory)
 		}
@@ -240,17 +240,17 @@ func (a *app) planDevices(p *layout.Comparison) {
 		a.table(append(rows, []string{indent, "transfers", inSeconds(d.Link.Latency) + rate}))
 	}
 	if p.Modelled {
-		a.printf("            these times are guesses from arithmetic and traffic, not measurements\n")
+		a.printf("            these times are estimates from arithmetic and memory traffic, not measurements\n")
 	}
 }
 
-// recommendation shows the stages of the recommended schedule, why it is and how to take it.
+// recommendation shows the stages of the recommended schedule, the reason for it and the settings to use it.
 func (a *app) recommendation(p *layout.Comparison) {
 	c := p.Schedules[p.Recommendation]
 	a.printf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason)
 	rows := [][]string{{"STAGE", "DEVICE", "UNITS", "A MICROBATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}
 	for i, s := range c.Plan.Stages {
-		available, recompute := "not known", ""
+		available, recompute := "unknown", ""
 		if s.Available > 0 {
 			available = inBytes(s.Available)
 		}
@@ -263,10 +263,10 @@ func (a *app) recommendation(p *layout.Comparison) {
 	}
 	a.table(rows)
 	a.printf("\ncompared: %s\n", c.Plan.Search)
-	a.printf("to train like this:%s\n", settings(p, c))
+	a.printf("to train with this plan:%s\n", settings(p, c))
 }
 
-// settings are the overrides that make a run what was planned.
+// settings returns the overrides that make a run follow the plan.
 func settings(p *layout.Comparison, c partition.Candidate) string {
 	text := fmt.Sprintf(" --set pipeline.schedule=%s --set pipeline.stages=%d", c.Schedule, len(c.Plan.Stages))
 	if c.Chunks > 1 {
@@ -278,7 +278,7 @@ func settings(p *layout.Comparison, c partition.Candidate) string {
 	return text + " --set pipeline.devices=[" + strings.Join(p.DevicesOf(c.Plan), ",") + "]"
 }
 
-// unitsText names units.
+// unitsText names the units of a stage.
 func unitsText(parts []partition.Part, units []string) string {
 	var texts []string
 	for _, p := range parts {
@@ -291,7 +291,7 @@ func unitsText(parts []partition.Part, units []string) string {
 	return strings.Join(texts, "; ")
 }
 
-// inBytes writes a number of bytes in a unit that leaves it short.
+// inBytes formats a number of bytes with four digits.
 func inBytes(n int64) string {
 	x := float64(n)
 	for _, unit := range []string{"B", "KiB", "MiB"} {
@@ -303,13 +303,13 @@ func inBytes(n int64) string {
 	return fmt.Sprintf("%.4g GiB", x)
 }
 
-// inSeconds writes a time in a unit that leaves it short.
+// inSeconds formats a time with four digits.
 func inSeconds(s float64) string {
 	switch {
 	case s >= 1:
-		return fmt.Sprintf("%.3g s", s)
+		return fmt.Sprintf("%.4g s", s)
 	case s >= 1e-3:
-		return fmt.Sprintf("%.3g ms", s*1e3)
+		return fmt.Sprintf("%.4g ms", s*1e3)
 	}
-	return fmt.Sprintf("%.3g us", s*1e6)
+	return fmt.Sprintf("%.4g µs", s*1e6)
 }

@@ -23,7 +23,7 @@ func TestPlan(t *testing.T) {
 	code, out, errs := command(planArgs("--stages", "2", "--memory", "8GiB", "--set", "train.microbatches=2")...)
 	require.Equal(t, exitOK, code, errs)
 	for _, want := range []string{"7 units: 0 embed, 1 layers.0, …, 6 head", "256 tokens in 2 microbatches of 8 sequences",
-		"null:0, null:1: none (null), 8 GiB", "guesses", "gpipe", "interleaved", "zb-h1", "recommended: 2bw", "one batch late",
+		"null:0, null:1: none (null), 8 GiB", "estimates", "gpipe", "interleaved", "zb-h1", "recommended: 2bw", "one batch late",
 		"layers.0 (5 alike)", "embed to layers.", " to head", "--set pipeline.schedule=2bw --set pipeline.stages=2 --set pipeline.cut=["} {
 		assert.Contains(t, out, want)
 	}
@@ -37,14 +37,14 @@ func TestPlan(t *testing.T) {
 	assert.Len(t, p.Devices, 2)
 }
 
-// What is printed to train like this is a config again, whose lines are those planned for.
+// The settings printed for a plan make a config whose ranks are those of the plan.
 func TestSettingsOfReplicas(t *testing.T) {
 	devices := []string{"null:0", "null:1", "null:2", "null:0"}
 	args := []string{"--set", "pipeline.replicas=2", "--set", "train.microbatches=4", "--set", "pipeline.devices=[" + strings.Join(devices, ",") + "]"}
 	code, out, errs := command(planArgs(append(args, "--stages", "2")...)...)
 	require.Equal(t, exitOK, code, errs)
-	assert.Contains(t, out, "device      null:0 (shared by 2 lines, which take turns), null:1, null:2: ")
-	_, printed, ok := strings.Cut(out, "to train like this:")
+	assert.Contains(t, out, "device      null:0 (shared by 2 ranks), null:1, null:2: ")
+	_, printed, ok := strings.Cut(out, "to train with this plan:")
 	require.True(t, ok, out)
 	set := []string{"run.dir=plan", "data.train=[none]", "data.val=[]", "model={vocab_size: 256, d_model: 32, n_layers: 5, n_heads: 2, d_ff: 64, seq_len: 16}",
 		"train={batch_size: 16, microbatches: 4}", "pipeline.replicas=2"}
@@ -68,7 +68,7 @@ func TestPlanOfARun(t *testing.T) {
 	for _, config := range []string{c, filepath.Join(dir, "run")} {
 		code, out, errs := command("plan", config, "--set", "pipeline.devices=[null:0]", "--stages", "2")
 		require.Equal(t, exitOK, code, errs)
-		assert.Contains(t, out, "null:0 (shared by 2 stages, which take turns)")
+		assert.Contains(t, out, "null:0 (shared by 2 stages)")
 		assert.Contains(t, out, "recommended: 1f1b: no slower than 2bw", "on one device nothing is gained by a delay")
 	}
 }
@@ -78,7 +78,7 @@ func TestPlanMistakes(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"plan"}, "no config is given"},
+		{[]string{"plan"}, "no config: expected"},
 		{[]string{"plan", "absent.yaml"}, "absent.yaml"},
 		{planArgs("--stages", "8"), "pipeline.stages: found 8"},
 		{planArgs("--stages", "2", "--cut", "9"), `pipeline.cut: found "[9]", expected ascending units from 1 to 6`},
@@ -86,7 +86,7 @@ func TestPlanMistakes(t *testing.T) {
 		{planArgs("--stages", "2", "--memory", "lots"), `pipeline.memory: found "lots", expected bytes, as in 24GiB`},
 		{planArgs("--stages", "2", "--memory", "20kB"), "stage 0 (embed"},
 		{planArgs("--stages", "2", "--memory", "20kB"), "20000 available"},
-		{planArgs("--set", "pipeline.devices=[abacus]"), "pipeline.devices: device \"abacus\": no such backend"},
+		{planArgs("--set", "pipeline.devices=[abacus]"), "pipeline.devices: device \"abacus\": unknown backend"},
 		{planArgs("--set", "model.n_layers=0"), "model.n_layers"},
 	} {
 		code, _, errs := command(c.args...)
@@ -101,7 +101,7 @@ func TestWithoutACacheAPlanIsMade(t *testing.T) {
 	t.Setenv("LocalAppData", "")
 	code, _, errs := command(planArgs("--stages", "2")...)
 	assert.Equal(t, exitOK, code)
-	assert.Contains(t, errs, "measured costs are not kept for the next time")
+	assert.Contains(t, errs, "measured costs are not kept for later runs")
 }
 
 func TestUnitsText(t *testing.T) {

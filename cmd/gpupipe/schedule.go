@@ -1,42 +1,44 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/schedule/draw"
 )
 
 type scheduleCommand struct {
-	Name          string  `help:"Which schedule (see below)." xor:"what"`
-	File          string  `help:"A schedule of your own, instead of a name." placeholder:"FILE" xor:"what"`
-	Stages        *int    `help:"Stages of the pipeline; without, 4." placeholder:"P"`
-	Microbatches  *int    `help:"Microbatches of a batch; without, twice the stages." placeholder:"M"`
-	Chunks        *int    `help:"Parts of the model on each stage." placeholder:"V"`
-	Batches       *int    `help:"How many batches; without, enough to see how they overlap." placeholder:"N"`
-	Communication bool    `help:"Show what stages tell each other, too."`
-	Tied          bool    `help:"With communication: the last stage holds a copy of the embedding."`
-	Costs         string  `help:"What a stage's forward, backward and update cost: F,B,U or F,I,W,U with a divided backward; of each stage: F,B,U;F,B,U;…" default:"1,2,0" placeholder:"F,B,U"`
-	Transfer      float64 `help:"What a message between stages costs." default:"0"`
-	Draw          string  `help:"Draw how it runs: text, or a file that ends in .svg or .png." placeholder:"text|FILE"`
+	Name          string  `help:"Name of a schedule (see below)." xor:"what"`
+	File          string  `help:"File with a schedule, instead of a name." placeholder:"FILE" xor:"what"`
+	Stages        *int    `help:"Stages of the pipeline. Default: 4." placeholder:"P"`
+	Microbatches  *int    `help:"Microbatches in a batch. Default: twice the stages." placeholder:"M"`
+	Chunks        *int    `help:"Model chunks (virtual stages) on each stage." placeholder:"V"`
+	Batches       *int    `help:"Number of batches. Default: enough to show how they overlap." placeholder:"N"`
+	Communication bool    `help:"Show the transfers between stages, too."`
+	Tied          bool    `help:"With --communication: the last stage has a copy of the embedding."`
+	Costs         string  `help:"Time of a stage's forward, backward and update: F,B,U, or F,I,W,U with a split backward. For each stage: F,B,U;F,B,U;…" default:"1,2,0" placeholder:"F,B,U"`
+	Transfer      float64 `help:"Time of a transfer between stages." default:"0"`
+	Draw          string  `help:"Draw the timeline: as text, or into a file that ends in .svg or .png." placeholder:"text|FILE"`
 	JSON          bool    `help:"Print a JSON object."`
 }
 
 func (c *scheduleCommand) Help() string {
 	var b strings.Builder
-	b.WriteString("Prints the order in which each stage works, checks it, and says what it asks for and how long stages wait (the bubble), beside\nwhat is known in closed form.\n\nSchedules:\n")
+	b.WriteString("Prints the actions of each stage in order, validates them, and prints the memory they need and the bubble, with the closed form\nif there is one.\n\nSchedules:\n")
 	for _, f := range schedule.Families() {
-		fmt.Fprintf(&b, "  %-12s %s\n", f.Name, f.Summary)
+		fmt.Fprintf(&b, "  %s %s\n", table.Pad(f.Name, 12), f.Summary)
 	}
 	b.WriteString(`
-Actions, as microbatch.batch, with :chunk where a stage has several:
-  F forward, B backward (I of inputs and W of weights, where divided), E evaluation; U update of a batch;
-  RF SF RB SB receive and send activations and their gradients; N votes on the gradients' norm; SG RG gradients and SW RW weights
-  of parameters with copies elsewhere.
+Actions, as microbatch.batch, with :chunk if a stage has several model chunks:
+  F forward, B backward (I for inputs and W for weights, if split), E evaluation, U update of a batch;
+  RF SF RB SB receive and send activations and their gradients; N all-gather of the gradient norms; SG RG SW RW send and receive the
+  gradients and the weights of parameters with copies on other stages.
 
 Examples:
   gpupipe schedule --name 2bw --stages 4 --microbatches 8
@@ -45,16 +47,16 @@ Examples:
   gpupipe schedule --name zb-h1 --stages 2 > mine.txt
   gpupipe schedule --file mine.txt --batches 4 --draw mine.png --json
 
-What is printed is the text of a schedule again, figures in its comments: a line for each stage. A file of your own needs these
-lines only. In a run it is repeated: describe one batch, or several where they overlap.`)
+The output is again the text of a schedule, with one line for each stage and the figures in comments. A file needs only the lines of the
+stages. A run repeats them: describe one batch, or several that overlap.`)
 	return b.String()
 }
 
 func (c *scheduleCommand) Run(a *app) error {
 	if c.JSON && c.Draw == "text" {
-		return usererror.New(fmt.Errorf("draw: found text with --json, expected a file"))
+		return usererror.New(errors.New("--draw: found text with --json, expected a file"))
 	}
-	batches, err := c.numbers()
+	batches, err := c.counts()
 	if err != nil {
 		return usererror.New(err)
 	}
@@ -93,7 +95,7 @@ func (c *scheduleCommand) Run(a *app) error {
 	picture := ""
 	if c.Draw == "text" {
 		if picture, err = draw.Text(s, v.Simulation); err != nil {
-			return usererror.New(fmt.Errorf("draw: %w", err))
+			return usererror.New(fmt.Errorf("--draw: %w", err))
 		}
 		picture = "\n" + picture
 	}
@@ -105,20 +107,20 @@ func (c *scheduleCommand) Run(a *app) error {
 	return nil
 }
 
-// numbers checks those that are given, and returns that of the batches, 0 where it is not.
-func (c *scheduleCommand) numbers() (batches int, err error) {
+// counts checks the numbers of stages, microbatches, chunks and batches, and returns that of the batches; 0 if it is not given.
+func (c *scheduleCommand) counts() (batches int, err error) {
 	for _, n := range []struct {
 		name  string
 		value *int
 	}{{"stages", c.Stages}, {"microbatches", c.Microbatches}, {"chunks", c.Chunks}, {"batches", c.Batches}} {
 		if n.value != nil && *n.value < 1 {
-			return 0, fmt.Errorf("%s: found %d, expected at least 1", n.name, *n.value)
+			return 0, fmt.Errorf("--%s: found %d, expected at least 1", n.name, *n.value)
 		}
 	}
 	return or0(c.Batches), nil
 }
 
-// or0 is a number that may not be given.
+// or0 returns an optional number, or 0.
 func or0(n *int) int {
 	if n == nil {
 		return 0
@@ -126,7 +128,7 @@ func or0(n *int) int {
 	return *n
 }
 
-// schedule makes or reads what is asked for; batches is 0 for a number that shows the pattern.
+// schedule generates or reads the schedule. With batches 0 it has as many as show the pattern.
 func (c *scheduleCommand) schedule(batches int) (*schedule.Schedule, error) {
 	s, err := c.computation(batches)
 	if err != nil || !c.Communication && !c.Tied || s.Links != nil {
@@ -137,11 +139,11 @@ func (c *scheduleCommand) schedule(batches int) (*schedule.Schedule, error) {
 
 func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 	if c.Name == "" && c.File == "" {
-		return nil, fmt.Errorf("no schedule is named: expected --name %s, or --file", strings.Join(schedule.Names(), "|"))
+		return nil, fmt.Errorf("no schedule: expected --name %s, or --file", strings.Join(schedule.Names(), "|"))
 	}
 	if c.File != "" {
 		if c.Stages != nil || c.Microbatches != nil || c.Chunks != nil {
-			return nil, fmt.Errorf("stages, microbatches and chunks are what %s says, expected none of them with --file", c.File)
+			return nil, fmt.Errorf("--stages, --microbatches and --chunks: %s defines them, expected none with --file", c.File)
 		}
 		s, err := schedule.Read(c.File)
 		if err != nil || batches == 0 || batches == s.Batches {
@@ -160,9 +162,9 @@ func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 	return schedule.Generate(c.Name, o)
 }
 
-const mostCost = 1e12 // of an action
+const mostCost = 1e12 // the longest time of an action
 
-// costs reads --costs. A stage's are divided evenly among its chunks.
+// costs parses --costs. A stage's times are divided evenly among its model chunks.
 func (c *scheduleCommand) costs(s *schedule.Schedule) (schedule.Costs, error) {
 	var stages []schedule.Cost
 	for _, text := range strings.Split(c.Costs, ";") {
@@ -174,10 +176,10 @@ func (c *scheduleCommand) costs(s *schedule.Schedule) (schedule.Costs, error) {
 		stages = append(stages, cost)
 	}
 	if len(stages) != 1 && len(stages) != s.Stages {
-		return schedule.Costs{}, fmt.Errorf("costs: found those of %d stages, expected 1 for all or %d", len(stages), s.Stages)
+		return schedule.Costs{}, fmt.Errorf("--costs: found %d stages, expected 1 for all of them, or %d", len(stages), s.Stages)
 	}
 	if !(c.Transfer >= 0 && c.Transfer <= mostCost) {
-		return schedule.Costs{}, fmt.Errorf("transfer: found %v, expected a number from 0 to 1e12", graph.Real(c.Transfer))
+		return schedule.Costs{}, fmt.Errorf("--transfer: found %v, expected a number from 0 to 1e12", graph.Real(c.Transfer))
 	}
 	out := schedule.Costs{Exchange: c.Transfer}
 	if len(stages) == 1 {
@@ -195,7 +197,7 @@ func parseCost(text string, chunks float64) (schedule.Cost, error) {
 	for _, field := range strings.Split(text, ",") {
 		v, err := strconv.ParseFloat(strings.TrimSpace(field), 64)
 		if err != nil || !(v >= 0 && v <= mostCost) {
-			return schedule.Cost{}, fmt.Errorf("costs: found %q in %q, expected numbers from 0 to 1e12", strings.TrimSpace(field), text)
+			return schedule.Cost{}, fmt.Errorf("--costs: found %q in %q, expected numbers from 0 to 1e12", strings.TrimSpace(field), text)
 		}
 		n = append(n, v/chunks)
 	}
@@ -205,10 +207,10 @@ func parseCost(text string, chunks float64) (schedule.Cost, error) {
 	case 4:
 		return schedule.Cost{Forward: n[0], Backward: n[1] + n[2], InputGrad: n[1], WeightGrad: n[2], Update: n[3]}, nil
 	}
-	return schedule.Cost{}, fmt.Errorf("costs: found %d numbers in %q, expected F,B,U or F,I,W,U", len(n), text)
+	return schedule.Cost{}, fmt.Errorf("--costs: found %d numbers in %q, expected F,B,U or F,I,W,U", len(n), text)
 }
 
-// steady measures a longer run, for a schedule that is too short to have a steady state; nil where none can be listed.
+// steady returns the steady state of a longer run of a schedule that is too short to have one; nil if there is none.
 func (c *scheduleCommand) steady(s *schedule.Schedule, costs schedule.Costs) *schedule.Steady {
 	fill := (s.Stages + s.Microbatches - 1) / s.Microbatches
 	long, err := c.schedule(2*fill + 4*s.Batches)
@@ -222,7 +224,7 @@ func (c *scheduleCommand) steady(s *schedule.Schedule, costs schedule.Costs) *sc
 	return r.Steady
 }
 
-// scheduleView is what the command shows.
+// scheduleView is the command's output.
 type scheduleView struct {
 	Schedule   *schedule.Schedule
 	Report     []schedule.StageReport
@@ -243,7 +245,7 @@ func (v *scheduleView) json() map[string]any {
 	return out
 }
 
-// print writes comments: what the command prints is the text of a schedule.
+// print writes the figures as comments, since the output is the text of a schedule.
 func (v *scheduleView) print(a *app) {
 	rows := [][]string{{"#"}, {"# STAGE", "IN FLIGHT", "WEIGHTS", "GRADIENTS", "BUFFERS", "STALENESS", "BUSY", "WAITING"}}
 	for i, l := range v.Report {
@@ -268,7 +270,7 @@ func (v *scheduleView) print(a *app) {
 	a.table(figures)
 }
 
-// form is a figure of the closed form, in brackets as everywhere, if it is known.
+// form returns a figure of the closed form in brackets; "" if there is none.
 func (v *scheduleView) form(of func(*schedule.Form) float64) string {
 	if v.Closed == nil {
 		return ""

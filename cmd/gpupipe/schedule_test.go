@@ -98,14 +98,14 @@ func TestScheduleMistakes(t *testing.T) {
 	before, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	for want, args := range map[string][]string{
-		"no schedule is named: expected --name gpipe|1f1b|":                  {},
-		`schedule "3bw": no such schedule`:                                   {"--name", "3bw"},
-		"--name and --file can't be used together":                           {"--name", "2bw", "--file", good},
-		"microbatches: found 3 per batch on 4 stages, expected at least one": {"--name", "2bw", "--microbatches", "3"},
+		"no schedule: expected --name gpipe|1f1b|":                                   {},
+		`schedule "3bw": no such schedule`:                                           {"--name", "3bw"},
+		"--name and --file can't be used together":                                   {"--name", "2bw", "--file", good},
+		"microbatches: found 3 per batch on 4 stages, expected at least one":         {"--name", "2bw", "--microbatches", "3"},
 		"stages: found -1":                                                           {"--name", "gpipe", "--stages=-1"},
 		"batches: found -2, expected at least 1":                                     {"--name", "gpipe", "--batches=-2"},
 		"are too many to list":                                                       {"--name", "gpipe", "--batches=999999999"},
-		"expected none of them with --file":                                          {"--file", good, "--stages", "1"},
+		"expected none with --file":                                                  {"--file", good, "--stages", "1"},
 		"none.txt: no such file":                                                     {"--file", filepath.Join(dir, "none.txt")},
 		`bad.txt:2: stage 1: action 2: action "X1"`:                                  {"--file", bad},
 		"schedule late: stage 0: action 1, B0.0, stands before F0.0":                 {"--file", late},
@@ -113,7 +113,7 @@ func TestScheduleMistakes(t *testing.T) {
 		"found communication in a schedule to repeat":                                {"--file", told, "--batches", "2"},
 		"costs: found 2 numbers in \"1,2\", expected F,B,U or F,I,W,U":               {"--name", "gpipe", "--costs", "1,2"},
 		"costs: found \"x\" in \"1,x,2\"":                                            {"--name", "gpipe", "--costs", "1,x,2"},
-		"costs: found those of 3 stages, expected 1 for all or 4":                    {"--name", "gpipe", "--costs", "1,2,3;1,2,3;1,2,3"},
+		"--costs: found 3 stages, expected 1 for all of them, or 4":                  {"--name", "gpipe", "--costs", "1,2,3;1,2,3;1,2,3"},
 		"transfer: found 1e+308, expected a number from 0 to 1e12":                   {"--name", "1f1b", "--transfer=1e308"},
 		"transfer: found -1":                                                         {"--name", "gpipe", "--transfer=-1"},
 		"draw: found text with --json":                                               {"--name", "gpipe", "--draw", "text", "--json"},

@@ -13,15 +13,15 @@ import (
 )
 
 type selftestCommand struct {
-	Device string `help:"What to test: webgpu:0, vulkan:0."`
-	Filter string `help:"Only ops whose name contains this." placeholder:"TEXT"`
-	Quick  bool   `help:"Each case with one kernel instead of every candidate, and fewer random graphs."`
+	Device string `help:"Device to test: webgpu:0, vulkan:0."`
+	Filter string `help:"Test only ops whose name contains this." placeholder:"TEXT"`
+	Quick  bool   `help:"Test each case with one kernel instead of every variant, and fewer random graphs."`
 	JSON   bool   `help:"Print a JSON object."`
 }
 
 func (c *selftestCommand) Help() string {
-	return `Computes every case of every op with every kernel, graphs whose ops fuse, long loops and every half, on a device, and compares with
-float64 on the CPU. Errors are relative to the largest magnitude of a result. Exits with 1 when anything is wrong.
+	return `Computes every case of every op with every kernel, graphs whose ops fuse, long loops and every 16-bit float on a device, and compares
+the results with float64 on the CPU. Errors are relative to the largest magnitude of a result. Exits with 1 if anything is wrong.
 
 Examples:
   gpupipe selftest --device vulkan:0
@@ -68,7 +68,7 @@ func (c *selftestCommand) Run(a *app) error {
 	}
 	s.clear()
 	if len(r.Lines) == 0 {
-		return usererror.New(fmt.Errorf("filter: no op's name contains %q", c.Filter))
+		return usererror.New(fmt.Errorf("--filter: no op's name contains %q", c.Filter))
 	}
 	if c.JSON {
 		err = a.printJSON(r)
@@ -81,7 +81,7 @@ func (c *selftestCommand) Run(a *app) error {
 	return err
 }
 
-// suite is what one line of the table sums up.
+// suite is the tests behind one row of the table.
 type suite struct {
 	name string
 	run  func(dev device.Device) []devicetest.Result
@@ -96,7 +96,7 @@ func (c *selftestCommand) suites() []suite {
 			return devicetest.CheckOnce(dev, tasks, nil)
 		}
 	}
-	all := []suite{{"loops", devicetest.CheckLoops}, {"halves", devicetest.CheckHalves}}
+	all := []suite{{"loops", devicetest.CheckLoops}, {"16-bit floats", devicetest.CheckHalves}}
 	for _, o := range graph.Catalogue() {
 		if tasks := devicetest.Cases(o); len(tasks) > 0 {
 			all = append(all, suite{o.Name(), func(dev device.Device) []devicetest.Result { return check(dev, tasks) }})
@@ -106,7 +106,7 @@ func (c *selftestCommand) suites() []suite {
 		suite{"random graphs", func(dev device.Device) []devicetest.Result {
 			return devicetest.CheckOnce(dev, devicetest.Chains(chains), nil)
 		}},
-		suite{"random graphs of halves", func(dev device.Device) []devicetest.Result {
+		suite{"random graphs of 16-bit floats", func(dev device.Device) []devicetest.Result {
 			return devicetest.CheckOnce(dev, devicetest.HalfChains(min(chains, devicetest.RandomHalfGraphs)), nil)
 		}})
 	return slices.DeleteFunc(all, func(s suite) bool { return !strings.Contains(s.name, c.Filter) })
@@ -135,7 +135,7 @@ func summarise(name string, results []devicetest.Result) selftestLine {
 
 func (r selftestReport) print(a *app) {
 	a.printf("%s  %s (%s) %s\n\n", r.Device.Name, r.Device.Adapter, r.Device.Kind, r.Device.Driver)
-	rows := [][]string{{"OP", "CASES", "CANDIDATES", "RUNS", "WORST ERROR", "TOLERANCE", ""}}
+	rows := [][]string{{"OP", "CASES", "VARIANTS", "RUNS", "WORST ERROR", "TOLERANCE", ""}}
 	failed := 0
 	for _, l := range r.Lines {
 		verdict := "ok"
@@ -157,7 +157,7 @@ func (r selftestReport) print(a *app) {
 		}
 	}
 	if failed == 0 {
-		a.printf("\nEverything is right.\n")
+		a.printf("\nAll results are right.\n")
 	} else {
 		a.printf("\n%d of %d are wrong.\n", failed, len(r.Lines))
 	}

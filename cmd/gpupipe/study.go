@@ -11,21 +11,21 @@ import (
 )
 
 type studyCommand struct {
-	Grid   string   `arg:"" help:"The study's YAML file."`
+	Grid   string   `arg:"" help:"YAML file of the study."`
 	Set    []string `help:"Override a key of every run's config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
-	Jobs   int      `help:"Runs at a time." default:"1"`
-	Device string   `help:"Where to compute: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]."`
-	DryRun bool     `help:"List the runs and count them; train nothing."`
-	JSON   bool     `help:"Print one JSON object a line: each run's end, the report."`
+	Jobs   int      `help:"Number of runs at the same time." default:"1"`
+	Device string   `help:"Device to compute on: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]."`
+	DryRun bool     `help:"List and count the runs, and train nothing."`
+	JSON   bool     `help:"Print one JSON object a line: each finished run, then the report."`
 }
 
 func (c *studyCommand) Help() string {
-	return `Trains every optimizer in every mode of a grid over several seeds, at learning rates that it tunes first, and tells what one
-step of delay costs each of them. The grid:
+	return `Trains every optimizer in every mode of a grid over several seeds, at learning rates that it tunes first, and reports what one step
+of delay costs each of them. The grid:
 
   base: config.yaml                # beside the grid; or the config itself
   set: {train.steps: 300}          # keys of the config, for all runs
-  optimizers:                      # by optimizer.name, or by a name of yours with optimizer.name in set
+  optimizers:                      # by optimizer.name, or by any name with optimizer.name in set
     adamw: {lrs: [1e-3, 2e-3, 4e-3], set: {optimizer.weight_decay: 0.1}}
     muon:  {lrs: [0.01, 0.02, 0.04], times_lr: {optimizer.adamw.lr: 0.15}}   # a rate that moves with lr
   modes: [sync, delay, delay+error_feedback]   # also delay+weight_prediction, delay+dc_asgd
@@ -35,8 +35,8 @@ step of delay costs each of them. The grid:
   stages: [1]                      # 1 simulates the delay on one device
   dir: studies/mine
 
-The folder then holds runs/, a run folder each, and table.md, table.csv, results.json and plots. Started again, a study goes on
-where it stopped. All runs use the kernels that suit the kind of device, untimed, so that runs differ in what is compared alone.
+The folder holds a run folder for each run in runs/, and table.md, table.csv, results.json and plots. The same command continues a
+study that was stopped. All runs use the default kernels of the device, untimed, so that runs differ only in what is compared.
 
 Examples:
   gpupipe study examples/one-step-delay/study.yaml --dry-run
@@ -46,7 +46,7 @@ Examples:
 
 func (c *studyCommand) Run(a *app) error {
 	if c.Jobs < 1 || c.Jobs > 1024 {
-		return usererror.New(fmt.Errorf("jobs: found %d, expected an integer from 1 to 1024", c.Jobs))
+		return usererror.New(fmt.Errorf("--jobs: found %d, expected an integer from 1 to 1024", c.Jobs))
 	}
 	set := c.Set
 	if c.Device != "" {
@@ -64,7 +64,7 @@ func (c *studyCommand) Run(a *app) error {
 	rep, err := study.Execute(a.ctx, g, o)
 	p.line.clear()
 	if errors.Is(err, study.ErrInterrupted) {
-		fmt.Fprintf(a.stderr, "stopped after %d runs; the same command goes on\n", p.done)
+		fmt.Fprintf(a.stderr, "stopped after %d runs; the same command continues\n", p.done)
 		return errInterrupted
 	}
 	if err != nil {
@@ -104,7 +104,7 @@ func (c *studyCommand) list(a *app, g *study.Grid) error {
 	return nil
 }
 
-// ending tells how a run ended.
+// ending describes how a run ended.
 func ending(e study.Ended) string {
 	if e.ValLoss == nil {
 		return "diverged"

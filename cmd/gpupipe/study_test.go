@@ -93,7 +93,7 @@ func TestStudyMistakes(t *testing.T) {
 		"expected \"<grid>\"":             {"study"},
 		"c.yaml:1: model: unknown key":    {"study", filepath.Join(dir, "c.yaml")},
 		"--set optimizer.lr=1":            {"study", g, "--set", "optimizer.lr=1"},
-		"no such backend, expected":       {"study", g, "--device", "cuda:0"},
+		"unknown backend, expected":       {"study", g, "--device", "cuda:0"},
 		"--set train.steps=0":             {"study", g, "--set", "train.steps=0"},
 		"adamw, sync, lr 0.001, seed 1 (": {"study", g, "--set", "data.train=[none.txt]"},
 	} {
@@ -110,7 +110,7 @@ func TestStudyIsInterrupted(t *testing.T) {
 	var out, errs bytes.Buffer
 	a := &app{ctx: ctx, stdout: &out, stderr: &errs}
 	assert.Equal(t, exitInterrupted, a.run([]string{"study", smallGrid(t, t.TempDir()), "--device", "null"}))
-	assert.Contains(t, errs.String(), "stopped after 0 runs; the same command goes on")
+	assert.Contains(t, errs.String(), "stopped after 0 runs; the same command continues")
 }
 
 // On a terminal one line shows the runs under way. It fits, and is erased before anything else is written.

@@ -8,27 +8,27 @@ import (
 
 type topKCommand struct {
 	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
-	Data      []string `help:"Texts or shards, as in a run's data.train; without, the training text of the run." placeholder:"FILE" sep:"none"`
-	Field     string   `help:"Of a jsonl object: where its text is." default:"text"`
-	K         int      `help:"Tokens to store for each token." default:"8"`
-	Out       string   `help:"The safetensors file to write." required:"" placeholder:"FILE"`
-	Force     bool     `help:"Replace an earlier file."`
-	Tokenizer string   `help:"bytes, gpt2 or a tokenizer.json, instead of the model's own."`
-	Weights   string   `help:"Of a run whose updates are delayed: x, at which it trains, or y, which hold every update." enum:"x,y" default:"x"`
-	SeqLen    int      `help:"Tokens of a window, instead of the model's context: that of the model to be trained."`
-	BatchSize int      `help:"Windows at a time." default:"4"`
-	Device    string   `help:"Where to compute: webgpu:0, null."`
+	Data      []string `help:"Texts or shards. Default: the run's training text." placeholder:"FILE" sep:"none"`
+	Field     string   `help:"Field of a jsonl object that has its text." default:"text"`
+	K         int      `help:"Number of likeliest tokens to store for each token." default:"8"`
+	Out       string   `help:"Safetensors file to write." required:"" placeholder:"FILE"`
+	Force     bool     `help:"Replace an existing file."`
+	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own."`
+	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
+	SeqLen    int      `help:"Context of the model to be trained, in tokens. Default: this model's context."`
+	BatchSize int      `help:"Windows in a batch." default:"4"`
+	Device    string   `help:"Device to compute on: webgpu:0, vulkan:0, null."`
 	JSON      bool     `help:"Print a JSON object."`
 }
 
 func (c *topKCommand) Help() string {
-	return `For each token of a text, stores the tokens that the model holds likeliest to come next, and the logarithms of their probabilities:
-what a smaller model is distilled from. It computes in f32, whatever train.precision the run has.
+	return `Stores, for each token of a text, the model's likeliest next tokens and the logarithms of their probabilities. A smaller model can be
+distilled from them. Computes in f32.
 
 Example:
   gpupipe topk runs/teacher --data text.txt --k 8 --out teacher.safetensors
-  then: data: {train: [text.txt], aligned: [teacher.safetensors]}
-        hooks: [{file: examples/hooks/distillation.wasm, hook: build_loss, config: {alpha: 0.5}}]`
+  then, in the config: data: {train: [text.txt], aligned: [teacher.safetensors]}
+                       hooks: [{file: examples/hooks/distillation.wasm, hook: build_loss, config: {alpha: 0.5}}]`
 }
 
 func (c *topKCommand) Run(a *app) error {

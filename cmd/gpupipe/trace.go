@@ -14,21 +14,16 @@ import (
 )
 
 type traceCommand struct {
-	Path string `arg:"" name:"run" help:"A run folder, or its trace.json."`
+	Path string `arg:"" name:"run" help:"Run folder, or its trace.json."`
 	JSON bool   `help:"Print a JSON object."`
 }
 
 func (c *traceCommand) Help() string {
-	return `Tells how long each stage of a run computed, waited and transferred: over all of the time, evaluations and checkpoints
-included, and in the steady state, which leaves out the first and the last batch between two moments at which the pipeline is
-empty. The file itself opens in https://ui.perfetto.dev and in chrome://tracing. It ends at 256 MiB, with an event that says so: it has
-the beginning of a longer run. A run that is resumed begins it anew; its earlier parts are in trace.1.json, trace.2.json and so on, in this order.
+	return `Prints the share of time in which each stage computed, waited and transferred. "Over all" covers the whole run, with evaluations and
+checkpoints. "Steady state" omits the first and the last batch of each stretch between two moments at which the pipeline is empty.
 
-  busy      computing: forwards, backwards and the optimizer
-  update    the part of busy that is the optimizer's
-  wait      nothing to compute yet, between two runs
-  transfer  something was on its way to or from the host, mostly beside the computation
-  bubble    not busy
+The file itself opens in https://ui.perfetto.dev and in chrome://tracing. It ends at 256 MiB with an event that says so. A resumed run
+starts a new trace.json; the earlier ones are trace.1.json, trace.2.json and so on, oldest first.
 
 Examples:
   gpupipe trace runs/demo
@@ -38,7 +33,7 @@ Examples:
 func (c *traceCommand) Run(a *app) error {
 	path := c.Path
 	if path == "" {
-		return usererror.New(errors.New("no run is named: expected its folder, or its trace.json"))
+		return usererror.New(errors.New("no run: expected its folder, or its trace.json"))
 	}
 	earlier := "" // the part before the present one
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
@@ -54,7 +49,7 @@ func (c *traceCommand) Run(a *app) error {
 	s, err := trace.Summarize(path)
 	if err != nil {
 		if earlier != "" {
-			err = fmt.Errorf("%w; what came before the run was last resumed is in %s", err, earlier)
+			err = fmt.Errorf("%w; the trace up to the last resume is %s", err, earlier)
 		}
 		return usererror.New(err)
 	}
@@ -63,34 +58,44 @@ func (c *traceCommand) Run(a *app) error {
 	}
 	a.printf("%s: %d batches\n", s.File, s.Batches)
 	if earlier != "" {
-		a.printf("since the run was last resumed; what came before is in %s\n", earlier)
+		a.printf("since the last resume; the trace before it is %s\n", earlier)
 	}
 	if s.Cut {
-		a.printf("the file ends in the middle, as that of a run that was killed: what it has is counted\n")
+		a.printf("the file is incomplete, as after a run that was killed: the shares cover its complete events\n")
 	}
 	if s.Full {
-		a.printf("the file ends before the run does, at %d MiB: what it has is counted\n", trace.MaxSize>>20)
+		a.printf("the file ends before the run, at its limit of %d MiB: the shares cover the part in the file\n", trace.MaxSize>>20)
 	}
 	if s.Restarts > 0 {
-		a.printf("devices were lost and started again %d times: what was done twice is counted twice\n", s.Restarts)
+		a.printf("devices were restarted %d times: repeated work counts each time\n", s.Restarts)
 	}
 	a.printf("\n")
 	a.traceShares("over all", s, func(t trace.Stage) *trace.Shares { return &t.All }, &s.All)
 	if s.Steady == nil {
-		a.printf("no steady state: it takes three batches without a pause\n\n")
+		a.printf("no steady state: it needs three batches without a pause\n\n")
 	} else {
 		a.traceShares("steady state", s, func(t trace.Stage) *trace.Shares { return t.Steady }, s.Steady)
 	}
 	a.traceMeans(s)
 	if s.All.Data > 0 {
-		a.printf("\nwaiting for batches that hooks make: %s over all", shareText(s.All.Data))
+		a.printf("\nwaiting for batches from hooks: %s over all", shareText(s.All.Data))
 		if s.Steady != nil {
 			a.printf(", %s in the steady state", shareText(s.Steady.Data))
 		}
 		a.printf("\n")
 	}
+	a.printf("%s", traceLegend)
 	return nil
 }
+
+const traceLegend = `
+busy      computing: forward, backward and the optimizer
+update    the part of busy that is the optimizer
+wait      idle between two computations
+transfer  data was moving to or from the host, mostly during computation
+bubble    not busy
+F forward, B backward (I for inputs and W for weights, if split), E evaluation, N gradient norms, U update
+`
 
 func (a *app) traceShares(title string, s trace.Summary, of func(trace.Stage) *trace.Shares, mean *trace.Shares) {
 	rows := [][]string{{strings.ToUpper(title), "BUSY", "UPDATE", "WAIT", "TRANSFER", "BUBBLE", "BATCHES", "SECONDS"}}
@@ -115,7 +120,7 @@ func (a *app) traceShares(title string, s trace.Summary, of func(trace.Stage) *t
 	a.printf("\n")
 }
 
-// traceMeans shows the mean time of each kind of run.
+// traceMeans shows the mean time of each kind of action.
 func (a *app) traceMeans(s trace.Summary) {
 	kinds := map[string]bool{}
 	for _, t := range s.Stages {

@@ -16,39 +16,38 @@ import (
 )
 
 type trainCommand struct {
-	Path    string   `arg:"" optional:"" name:"config" help:"The run's YAML file, or the folder of a run to resume."`
+	Path    string   `arg:"" optional:"" name:"config" help:"YAML file of the run, or the folder of a run to resume."`
 	Config  string   `help:"The same as the argument." placeholder:"FILE"`
 	Set     []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
-	Resume  bool     `help:"Continue from the latest good checkpoint of run.dir."`
-	Device  string   `help:"Where to compute: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]."`
-	Tune    bool     `help:"Time the candidates of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
-	Profile bool     `help:"Measure the kernels of two steps after the first three: a table at the end, profile.html and profile.json in the run folder."`
-	JSON    bool     `help:"Print one JSON object a line: what is run, each step, the result."`
+	Resume  bool     `help:"Continue from the newest valid checkpoint in run.dir."`
+	Device  string   `help:"Device to compute on: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]."`
+	Tune    bool     `help:"Time the variants of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
+	Profile bool     `help:"Measure the kernels of steps 4 and 5. Prints a table at the end and writes profile.html and profile.json into the run folder."`
+	JSON    bool     `help:"Print one JSON object a line: the start, each step, the result."`
 }
 
 func (c *trainCommand) Help() string {
-	return `The resolved config, the memory plan and the optimizer of each parameter are printed before training; the run folder
-(run.dir) then holds config.yaml, metrics.jsonl, trace.json, tensorboard, checkpoints and, at the end, loss.png.
+	return `Prints the config values that differ from the defaults, the memory plan and the optimizer of each parameter, then trains. The run
+folder (run.dir) holds config.yaml with every value, metrics.jsonl, trace.json, tensorboard, checkpoints and, at the end, loss.png.
 
-With --profile the devices' own clocks tell what each kernel of two steps takes, beside what the device can do at most, which is
-measured before. These steps are slower, and what is trained is the same to the last bit.
+--profile measures each kernel of two steps with the device's clock and compares it with the device's measured peak. The two steps are
+slower. The trained weights are the same to the last bit.
 
-train.precision: f16 or bf16 rounds the operands of products and what is kept between the passes; weights are f32 in checkpoints. A step whose
-gradient overflows f16 is skipped, and the loss scale halved.
+train.precision: f16 or bf16 rounds the operands of matrix products and the activations kept for the backward pass. Checkpoints have f32
+weights. A step whose gradient overflows f16 is skipped, and the loss scale is halved.
 
-Ctrl-C finishes the step, saves and tells how to resume; a second one quits at once. While the kernels of the first step compile there is
-nothing to finish, and the first one ends the run within seconds. In an evaluation it waits for the batch under way; a run that is resumed
-begins with that evaluation.
+Ctrl-C finishes the step, saves a checkpoint and prints how to resume. A second Ctrl-C quits immediately. While the kernels of the first
+step compile, Ctrl-C ends the run within seconds. During an evaluation it waits for the current batch.
 
-With pipeline.isolate: process each device is in a process of its own. When one dies, hangs or loses its device, all are started again, and the
-run goes on from its newest checkpoint to the same bits; after more than pipeline.restarts faults without a checkpoint in between it stops.
-A device hangs when it shows no progress for longer than pipeline.watchdog (5m, and up to 10s more for each kernel that it runs for the first time):
-a slow one that needs longer than that for one pass of a stage over a microbatch wants more. With pipeline.isolate: none nothing watches a device.
-gpupipe study keeps to it too; other commands compute in their own process.
+With pipeline.isolate: process each device runs in a process of its own. If a process dies, or its device hangs or is lost, all processes
+are restarted, and the run continues from its newest checkpoint to the same bits. The run stops after more than pipeline.restarts faults
+without a new checkpoint. A device counts as hung after pipeline.watchdog (5m) without progress, plus up to 10s for each kernel that it
+runs for the first time. Increase it for a device that needs longer for one pass of a stage over a microbatch. With pipeline.isolate: none
+no device is watched. gpupipe study follows this setting; other commands compute in their own process.
 
 Examples:
   gpupipe train examples/demo/config.yaml
-  gpupipe train --set model.preset=tiny --set data.train=[a.txt] --set run.dir=runs/a
+  gpupipe train --set model.preset=tiny --set data.train=a.txt --set run.dir=runs/a
   gpupipe train runs/a --resume
   gpupipe train c.yaml --profile --set train.steps=10 --set run.dir=runs/profiled`
 }
@@ -87,24 +86,26 @@ func (c *trainCommand) Run(a *app) error {
 		r.result(res)
 	}
 	if res.Interrupted {
-		fmt.Fprintf(a.stderr, "stopped after step %d; to go on: gpupipe train %s --resume\n", res.Step, res.Dir)
+		fmt.Fprintf(a.stderr, "stopped after step %d; to continue: gpupipe train %s --resume\n", res.Step, res.Dir)
 		return errInterrupted
 	}
 	return nil
 }
 
-// load reads the config; a run folder stands for the config that is kept in it.
+const noConfig = "no config: expected a YAML file (gpupipe init writes one), or keys set with --set"
+
+// load reads the config. For a run folder it reads the config.yaml in it.
 func (c *trainCommand) load() (config.Config, error) {
 	path := c.Path
 	if path == "" {
 		path = c.Config
 	} else if c.Config != "" {
-		return config.Config{}, usererror.New(fmt.Errorf("two configs are given: %s and %s", c.Path, c.Config))
+		return config.Config{}, usererror.New(fmt.Errorf("two configs: found %s and --config %s, expected one", c.Path, c.Config))
 	}
 	set := c.Set
 	if st, err := os.Stat(path); err == nil && st.IsDir() {
 		if !utf8.ValidString(path) {
-			return config.Config{}, usererror.New(fmt.Errorf("%q: a name that is not UTF-8, which a config cannot hold", path))
+			return config.Config{}, usererror.New(fmt.Errorf("%q: the name is not UTF-8, which config.yaml requires", path))
 		}
 		kept, err := configIn(path)
 		if err != nil {
@@ -114,7 +115,7 @@ func (c *trainCommand) load() (config.Config, error) {
 		path = kept
 	}
 	if path == "" && len(set) == 0 {
-		return config.Config{}, usererror.New(fmt.Errorf("no config is given: name a YAML file, or set keys with --set"))
+		return config.Config{}, usererror.New(errors.New(noConfig))
 	}
 	if c.Device != "" {
 		set = append(set, "pipeline.devices=["+quoted(c.Device)+"]")
@@ -122,14 +123,14 @@ func (c *trainCommand) load() (config.Config, error) {
 	return config.Load(path, set)
 }
 
-// configIn is the config that a run's folder keeps.
+// configIn returns the path of the config in a run folder.
 func configIn(dir string) (string, error) {
 	path := filepath.Join(dir, "config.yaml")
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		return "", usererror.New(fmt.Errorf("%s: a folder without config.yaml: expected a YAML file or the folder of a run", dir))
+		return "", usererror.New(fmt.Errorf("%s: the folder has no config.yaml: expected a YAML file or the folder of a run", dir))
 	}
 	return path, nil
 }
 
-// quoted writes a text as a YAML scalar.
+// quoted formats a text as a YAML scalar.
 func quoted(s string) string { return fmt.Sprintf("%q", s) }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -14,17 +15,17 @@ import (
 
 type evalCommand struct {
 	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
-	Data      []string `help:"Texts or shards to evaluate on; without, the text that the run held out." placeholder:"FILE" sep:"none"`
-	Tokenizer string   `help:"bytes, gpt2 or a tokenizer.json, instead of the model's own."`
-	Weights   string   `help:"Of a run whose updates are delayed: x, at which it trains, or y, which hold every update." enum:"x,y" default:"x"`
-	SeqLen    int      `help:"Tokens of context, instead of the model's."`
-	BatchSize int      `help:"Sequences at a time." default:"4"`
-	Device    string   `help:"Where to compute: webgpu:0, vulkan:0, null."`
+	Data      []string `help:"Texts or shards to evaluate on. Default: the run's held-out text." placeholder:"FILE" sep:"none"`
+	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own."`
+	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
+	SeqLen    int      `help:"Context in tokens. Default: the model's."`
+	BatchSize int      `help:"Sequences in a batch." default:"4"`
+	Device    string   `help:"Device to compute on: webgpu:0, vulkan:0, null."`
 	JSON      bool     `help:"Print a JSON object."`
 }
 
 func (c *evalCommand) Help() string {
-	return `Computes in f32, whatever train.precision the run has: its val_loss, which is computed in that precision, differs by rounding.
+	return `Computes in f32. A run with another train.precision reports a val_loss that differs by rounding.
 
 Example:
   gpupipe eval runs/demo --weights y`
@@ -56,45 +57,57 @@ func (c *evalCommand) Run(a *app) error {
 	return nil
 }
 
-// windowFlags refuses sizes that no device computes with.
+// windowFlags checks the sizes of batches and windows.
 func windowFlags(batchSize, seqLen int) error {
 	switch {
 	case batchSize < 1 || batchSize > 1<<16:
-		return usererror.New(fmt.Errorf("batch-size: found %d, expected an integer from 1 to %d", batchSize, 1<<16))
+		return usererror.New(fmt.Errorf("--batch-size: found %d, expected an integer from 1 to %d", batchSize, 1<<16))
 	case seqLen < 0 || seqLen > 1<<24:
-		return usererror.New(fmt.Errorf("seq-len: found %d, expected an integer from 1 to %d (0: the model's)", seqLen, 1<<24))
+		return usererror.New(fmt.Errorf("--seq-len: found %d, expected an integer from 1 to %d, or 0 for the model's", seqLen, 1<<24))
 	}
 	return nil
 }
 
 type generateCommand struct {
 	From        string  `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
-	Prompt      string  `help:"The text to continue."`
-	Tokens      int     `help:"How many tokens to make." default:"200" short:"n"`
-	Temperature float64 `help:"Above 1 is wilder, below 1 tamer; 0 always takes the likeliest." default:"0.8"`
-	TopK        int     `help:"Draw from this many of the likeliest tokens only; 0: from all." default:"0"`
-	TopP        float64 `help:"Draw from the fewest tokens that have this probability together." default:"1"`
-	Seed        uint64  `help:"The same seed draws the same text." default:"1"`
-	Tokenizer   string  `help:"bytes, gpt2 or a tokenizer.json, instead of the model's own."`
-	Weights     string  `help:"Of a run whose updates are delayed: x, at which it trains, or y, which hold every update." enum:"x,y" default:"x"`
-	Device      string  `help:"Where to compute: webgpu:0, vulkan:0, null."`
+	Prompt      string  `help:"Text to continue; - reads it from standard input."`
+	Tokens      int     `help:"Number of tokens to generate." default:"200" short:"n"`
+	Temperature float64 `help:"Above 1 flattens the distribution, below 1 sharpens it; 0 always takes the likeliest token." default:"0.8"`
+	TopK        int     `help:"Sample from this many of the likeliest tokens; 0: from all." default:"0"`
+	TopP        float64 `help:"Sample from the smallest set of tokens with this total probability." default:"1"`
+	Seed        uint64  `help:"Seed of the random numbers: the same seed gives the same text." default:"1"`
+	Tokenizer   string  `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own."`
+	Weights     string  `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
+	Device      string  `help:"Device to compute on: webgpu:0, vulkan:0, null."`
 	JSON        bool    `help:"Print a JSON object at the end."`
 }
 
 func (c *generateCommand) Help() string {
-	return `Example:
+	return `Examples:
   gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.7 --top-k 40 --seed 2
+  gpupipe generate runs/demo --prompt - < prompt.txt
 
-It computes in f32, whatever train.precision the run has.`
+Computes in f32. On a terminal, control characters and invalid UTF-8 in the text are escaped, as in \x1b; output to a file or pipe has the
+model's bytes.`
 }
 
 func (c *generateCommand) Run(a *app) error {
 	s := train.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, Seed: c.Seed}
 	if err := s.Validate(); err != nil {
-		return err
+		return usererror.New(fmt.Errorf("--%w", err)) // the settings have the flags' names
 	}
 	if c.Tokens < 1 {
-		return usererror.New(fmt.Errorf("tokens: found %d, expected at least 1", c.Tokens))
+		return usererror.New(fmt.Errorf("--tokens: found %d, expected at least 1", c.Tokens))
+	}
+	if c.Prompt == "-" {
+		text, err := io.ReadAll(io.LimitReader(a.stdin, maxPrompt+1))
+		switch {
+		case err != nil:
+			return usererror.New(fmt.Errorf("--prompt -: %w", err))
+		case len(text) > maxPrompt:
+			return usererror.New(fmt.Errorf("--prompt -: found more than %d bytes on standard input", maxPrompt))
+		}
+		c.Prompt = string(text)
 	}
 	src, err := train.OpenWeights(c.From, nil, c.Tokenizer, train.Weights(c.Weights), a.note)
 	if err != nil {
@@ -108,11 +121,14 @@ func (c *generateCommand) Run(a *app) error {
 	return errors.Join(err, g.Close())
 }
 
+// maxPrompt bounds the bytes of a prompt on standard input.
+const maxPrompt = 1 << 24
+
 func (c *generateCommand) stream(a *app, g *train.Generator, s train.Sampling) error {
 	var text strings.Builder
 	text.WriteString(c.Prompt)
 	if !c.JSON {
-		a.printf("%s", c.Prompt)
+		a.printText(c.Prompt)
 	}
 	began := time.Now()
 	n, err := g.Generate(a.ctx, []byte(c.Prompt), c.Tokens, s, func(part []byte) error {
@@ -120,7 +136,7 @@ func (c *generateCommand) stream(a *app, g *train.Generator, s train.Sampling) e
 		if c.JSON {
 			return nil
 		}
-		a.printf("%s", part)
+		a.printText(string(part))
 		return a.failed
 	})
 	rate := float64(n) / time.Since(began).Seconds()
@@ -134,19 +150,19 @@ func (c *generateCommand) stream(a *app, g *train.Generator, s train.Sampling) e
 }
 
 type dataCommand struct {
-	Inputs      []string `arg:"" name:"text" help:"Text and jsonl files; globs are expanded."`
-	Out         string   `help:"The folder for the shards." required:""`
-	Tokenizer   string   `help:"bytes, gpt2 or the path of a tokenizer.json." default:"gpt2"`
+	Inputs      []string `arg:"" name:"text" help:"Text and jsonl files, or globs."`
+	Out         string   `help:"Folder for the shards." required:""`
+	Tokenizer   string   `help:"bytes, gpt2, a tokenizer.json or its folder." default:"gpt2"`
 	Val         []string `help:"Texts for the held-out shards." placeholder:"FILE" sep:"none"`
-	ValTokens   int64    `help:"Hold out the first tokens instead."`
-	ShardTokens int64    `help:"Tokens of a shard." default:"100000000"`
-	Field       string   `help:"Of a jsonl object: where its text is." default:"text"`
+	ValTokens   int64    `help:"Instead of --val: hold out this many tokens, the first ones."`
+	ShardTokens int64    `help:"Tokens in a shard." default:"100000000"`
+	Field       string   `help:"Field of a jsonl object that has its text." default:"text"`
 	JSON        bool     `help:"Print the shards as a JSON object."`
 }
 
 func (c *dataCommand) Help() string {
-	return `Writes llm.c shards, train_000001.bin … and val_000000.bin …, beside a manifest. Started again with the same arguments it
-goes on after the last finished shard.
+	return `Writes llm.c shards, train_000001.bin … and val_000000.bin …, and a manifest. The same command continues after the last
+finished shard.
 
 Example:
   gpupipe data --tokenizer gpt2 --out shards --val-tokens 1000000 'text/*.jsonl'
@@ -156,7 +172,17 @@ Example:
 func (c *dataCommand) Run(a *app) error {
 	tok, err := tokenizer.Open(c.Tokenizer)
 	if err != nil {
-		return usererror.New(err)
+		return usererror.New(fmt.Errorf("--tokenizer: %w", err))
+	}
+	switch {
+	case c.ShardTokens < 1 || c.ShardTokens > data.MaxShard:
+		return usererror.New(fmt.Errorf("--shard-tokens: found %d, expected an integer from 1 to %d", c.ShardTokens, data.MaxShard))
+	case c.ValTokens < 0 || c.ValTokens > data.MaxShard:
+		return usererror.New(fmt.Errorf("--val-tokens: found %d, expected an integer from 0 to %d", c.ValTokens, data.MaxShard))
+	case c.ValTokens > 0 && len(c.Val) > 0:
+		return usererror.New(fmt.Errorf("--val and --val-tokens: expected one of the two"))
+	case c.Field == "":
+		return usererror.New(fmt.Errorf("--field: found \"\", expected the name of a field"))
 	}
 	p := a.progress(c.JSON)
 	began := time.Now()
@@ -166,11 +192,11 @@ func (c *dataCommand) Run(a *app) error {
 		}})
 	p.line.clear()
 	if a.ctx.Err() != nil {
-		fmt.Fprintln(a.stderr, "stopped; the same command goes on after the last finished shard")
+		fmt.Fprintln(a.stderr, "stopped; the same command continues after the last finished shard")
 		return errInterrupted
 	}
 	if err != nil {
-		return usererror.New(err)
+		return usererror.New(data.FieldSetting(err, "--field"))
 	}
 	if c.JSON {
 		return a.printJSON(m)

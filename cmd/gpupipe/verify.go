@@ -9,21 +9,21 @@ import (
 )
 
 type verifyCommand struct {
-	Device  []string `help:"What to verify: webgpu:0, vulkan:0. Repeatable: a stage each, in turn." placeholder:"NAME" sep:"none"`
-	Quick   bool     `help:"Fewer cases, of 10 batches."`
-	Batches int      `help:"Batches that each run trains; 0: 20, or 10 with --quick." default:"0"`
-	Filter  string   `help:"Only cases that contain this, or whose claim does." placeholder:"TEXT"`
+	Device  []string `help:"Device to verify: webgpu:0, vulkan:0. Repeatable: stages use the devices in turn." placeholder:"NAME" sep:"none"`
+	Quick   bool     `help:"Run fewer cases, of 10 batches."`
+	Batches int      `help:"Batches in each run; 0: 20, or 10 with --quick." default:"0"`
+	Filter  string   `help:"Run only cases whose name or claim contains this." placeholder:"TEXT"`
 	JSON    bool     `help:"Print a JSON object."`
 }
 
 func (c *verifyCommand) Help() string {
 	return `Trains a tiny model many times, on one device and on pipelines of up to four stages, with every schedule, and compares the
-checkpoints bit by bit: losses, weights, those that are pending, and the optimizer's state. A device that is named once stands
-for as many as a pipeline has stages. Where something differs, the first batch, tensor and element are told. Devices of several
-kinds round differently: each kind is verified by itself, and pipelines of all of them within rounding.
+checkpoints bit by bit: losses, weights, pending updates and the optimizer's state. A device named once serves all stages of a pipeline.
+For a difference, prints the first batch, tensor and element that differ. Devices of several kinds round differently: each kind is verified
+by itself, and pipelines of all of them within rounding.
 
-Kernels are the static choice, as with train --no-tune: they have to be the same in all runs that are compared. Whether each
-kernel computes right is what selftest tells. Exits with 1 when anything is not as it should be.
+All runs use the default kernels, as with train --no-tune, since they are compared bit by bit. selftest checks each kernel. Exits with 1 if
+a case fails.
 
 Examples:
   gpupipe verify
@@ -32,11 +32,11 @@ Examples:
   gpupipe verify --filter resumed`
 }
 
-var errVerify = errors.New("a pipeline of these devices does not compute what it should: update their drivers, and try selftest on each")
+var errVerify = errors.New("a pipeline of these devices computes wrong results: update their drivers, and run selftest on each")
 
 func (c *verifyCommand) Run(a *app) error {
 	if c.Batches != 0 && (c.Batches < 6 || c.Batches > 10000) {
-		return usererror.New(fmt.Errorf("batches: found %d, expected 6 to 10000, or 0", c.Batches))
+		return usererror.New(fmt.Errorf("--batches: found %d, expected an integer from 6 to 10000, or 0", c.Batches))
 	}
 	s := &status{app: a, silent: c.JSON}
 	r, err := verify.Run(a.ctx, verify.Options{Devices: c.Device, OpenDevice: a.openDevice, Quick: c.Quick, Batches: c.Batches, Filter: c.Filter,
@@ -61,7 +61,7 @@ func printVerification(a *app, r verify.Report) {
 		a.printf("%s  %s (%s) %s\n", d.Name, d.Adapter, d.Kind, d.Driver)
 	}
 	if r.Mixed {
-		a.printf("These devices are of several kinds: each is verified by itself. Together they are promised to agree within rounding only.\n")
+		a.printf("These devices are of several kinds: each is verified by itself. Pipelines of all of them agree within rounding.\n")
 	}
 	rows := [][]string{{"CASE", "COMPARED WITH", "", ""}}
 	claim, failed := "", 0
@@ -84,13 +84,13 @@ func printVerification(a *app, r verify.Report) {
 		}
 	}
 	if failed == 0 {
-		a.printf("All %d cases of %d batches are as they should be.\n", len(r.Cases), r.Batches)
+		a.printf("All %d cases of %d batches passed.\n", len(r.Cases), r.Batches)
 	} else {
-		a.printf("%d of %d cases are not as they should be.\n", failed, len(r.Cases))
+		a.printf("%d of %d cases failed.\n", failed, len(r.Cases))
 	}
 }
 
-// title heads the cases of a claim on one kind of devices.
+// title is the heading of the cases of a claim on one kind of device.
 func title(c verify.Case) string {
 	if c.Device == "" {
 		return c.Claim

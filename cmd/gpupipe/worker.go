@@ -14,30 +14,30 @@ import (
 )
 
 type workerCommand struct {
-	Device string `help:"What to compute on: webgpu:0, vulkan:0, null."`
-	Socket string `help:"Where to wait for the host: a path in a folder that nobody else can enter, or that does not exist." required:"" placeholder:"PATH"`
+	Device string `help:"Device to compute on: webgpu:0, vulkan:0, null."`
+	Socket string `help:"Socket to listen on: a path in a folder that only this user can enter, or that does not exist." required:"" placeholder:"PATH"`
 }
 
 func (c *workerCommand) Help() string {
-	return `Computes on one device for another process on this machine. gpupipe train starts a worker for each device when pipeline.isolate is
-process, and ends it; there is no need to call this by hand. A driver that crashes or hangs then takes the worker with it, and not the run.
+	return `Computes on one device for another process on this machine. With pipeline.isolate: process, gpupipe train starts a worker for each
+device, and ends it. A driver that crashes or hangs then ends the worker, not the run.
 
-The first line of the standard input is a secret that the host has to know. When the input ends, or the host is gone, the worker ends.
-It listens on no network.
+The first line of standard input is a secret that the host must present. The worker ends when its input ends or the host disconnects. It
+listens on no network.
 
 Examples:
   gpupipe train c.yaml --set pipeline.isolate=process
   gpupipe worker --device vulkan:0 --socket /run/user/1000/gpupipe-a/socket`
 }
 
-// openWorker opens a device in a process of its own, which is this program again.
+// openWorker opens a device in a process of its own, another instance of this program.
 func (a *app) openWorker(name string, silence time.Duration) (device.Device, error) {
 	backend, _, _, err := parseDevice(name)
 	if err != nil {
 		return nil, err
 	}
 	if backend == "vulkan" {
-		a.shaderCache() // the worker cannot say what is wrong with it
+		a.shaderCache() // warns here, since the worker cannot
 	}
 	program, err := thisProgram()
 	if err != nil {
@@ -51,8 +51,8 @@ func (a *app) openWorker(name string, silence time.Duration) (device.Device, err
 	return dev, nil
 }
 
-// thisProgram is the file to start this program from again. Where that was removed, or another has been built in its place, as may happen
-// during a long run, Linux still has the one that runs.
+// thisProgram returns the file to start another instance of this program from. During a long run, that file may be removed or replaced by
+// another build; on Linux /proc still has the running program.
 func thisProgram() (string, error) {
 	path, err := os.Executable()
 	if err != nil {
@@ -73,14 +73,14 @@ func (c *workerCommand) Run(a *app) error {
 	if _, _, _, err := parseDevice(c.Device); err != nil {
 		return usererror.New(err)
 	}
-	mute := &app{ctx: a.ctx, stdout: io.Discard, stderr: io.Discard} // what is to be said of devices the host says
+	mute := &app{ctx: a.ctx, stdout: io.Discard, stderr: io.Discard} // the host prints what concerns devices
 	open := func(name string) (device.Device, error) {
 		if name != c.Device {
-			return nil, fmt.Errorf("the host wants device %q, the command line %q", name, c.Device)
+			return nil, fmt.Errorf("the host asks for device %q, expected %q, that of --device", name, c.Device)
 		}
 		return mute.openDevice(name)
 	}
-	// Its own context: what ends the command elsewhere is the host's to decide on.
+	// The host decides how Ctrl-C ends a run, so it must not cancel the worker.
 	err := sidecar.Work(context.WithoutCancel(a.ctx), os.Stdin, c.Socket, open)
 	var usage *sidecar.UsageError
 	if errors.As(err, &usage) {

@@ -32,9 +32,9 @@ func TestWorker(t *testing.T) {
 	require.ErrorIs(t, there.Sync(), device.ErrClosed)
 
 	_, err = a.openWorker("cuda:0", time.Minute)
-	require.ErrorContains(t, err, `device "cuda:0": no such backend`)
+	require.ErrorContains(t, err, `device "cuda:0": unknown backend`)
 	_, err = a.openWorker("--socket=x", time.Minute)
-	require.ErrorContains(t, err, `device "--socket=x": no such backend`)
+	require.ErrorContains(t, err, `device "--socket=x": unknown backend`)
 	code, _, errs := command("worker")
 	assert.Equal(t, exitMistake, code)
 	assert.Contains(t, errs, "missing flags: --socket")
@@ -49,7 +49,7 @@ func TestWorkerMistakes(t *testing.T) {
 	for _, c := range []struct{ stdin, device, socket, want string }{
 		{"", "null", dir + "/a/socket", "no token on the standard input"},
 		{"short\n", "null", dir + "/a/socket", "a token of 5 bytes, expected 16 or more"},
-		{token, "cuda:0", dir + "/a/socket", `device "cuda:0": no such backend`},
+		{token, "cuda:0", dir + "/a/socket", `device "cuda:0": unknown backend`},
 		{token, "vulkan:x", dir + "/a/socket", `device "vulkan:x": expected a name such as webgpu:0`},
 		{token, "null", dir + "/socket", dir + " is drwxr-xr-x: expected a folder that only its owner can enter, or none"},
 		{token, "null", dir + "/a/b/socket", "no such file or directory"},

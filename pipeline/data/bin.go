@@ -14,7 +14,7 @@ const (
 	versionGPT2 = 1
 	magicLlama3 = 20240801 // version 7, uint32
 	versionLM3  = 7
-	maxShard    = 1<<31 - 1 // tokens: llm.c reads the number as an int
+	MaxShard    = 1<<31 - 1 // most tokens of a shard: llm.c reads the number as an int
 )
 
 // binInfo is what the header of a shard says.
@@ -59,8 +59,8 @@ func checkBin(r io.ReaderAt, size int64) (binInfo, error) {
 // WriteBin writes tokens as one llm.c shard: uint16 where vocab is at most 65,536, else uint32. The file appears whole
 // or not at all.
 func WriteBin(path string, tokens []uint32, vocab int) error {
-	if len(tokens) == 0 || len(tokens) > maxShard {
-		return fmt.Errorf("%s: %d tokens: expected 1 to %d", path, len(tokens), maxShard)
+	if len(tokens) == 0 || len(tokens) > MaxShard {
+		return fmt.Errorf("%s: %d tokens: expected 1 to %d", path, len(tokens), MaxShard)
 	}
 	w, err := newShardWriter(filepath.Dir(path), binWidth(vocab))
 	if err != nil {

@@ -124,7 +124,7 @@ func TestBadFiles(t *testing.T) {
 		{write(t, "nul.txt", "text\x00more"), "nul.txt: a NUL byte at offset 4: a binary file"},
 		{write(t, "latin.txt", strings.Repeat("caf\xe9 ", 9)), "9 of 45 bytes are not UTF-8, the first, 0xE9, at offset 3"},
 		{write(t, "a.jsonl", "{\"text\":\"a\"}\nnope\n"), "a.jsonl: line 2: not a JSON object"},
-		{write(t, "a.jsonl", "{\"txt\":\"a\"}\n"), `line 1: no field "text", of ["txt"]`},
+		{write(t, "a.jsonl", "{\"txt\":\"a\"}\n"), `line 1: no field "text", found ["txt"]`},
 		{write(t, "a.jsonl", "{\"text\":7}\n"), `line 1: field "text" is 7: expected a string`},
 		{write(t, "a.jsonl", "{\"text\":null}\n"), `field "text" is null`},
 		{write(t, "a.jsonl", "\n\n"), "no document"},

@@ -103,10 +103,10 @@ func (o *PrepareOptions) check() error {
 		return errors.New("no tokenizer given")
 	case o.OutDir == "":
 		return errors.New("no output folder given")
-	case o.ShardTokens < 1 || o.ShardTokens > maxShard:
-		return fmt.Errorf("shards of %d tokens: expected 1 to %d", o.ShardTokens, maxShard)
-	case o.ValTokens < 0 || o.ValTokens > maxShard:
-		return fmt.Errorf("%d held-out tokens: expected 0 to %d", o.ValTokens, maxShard)
+	case o.ShardTokens < 1 || o.ShardTokens > MaxShard:
+		return fmt.Errorf("shards of %d tokens: expected 1 to %d", o.ShardTokens, MaxShard)
+	case o.ValTokens < 0 || o.ValTokens > MaxShard:
+		return fmt.Errorf("%d held-out tokens: expected 0 to %d", o.ValTokens, MaxShard)
 	case o.ValTokens > 0 && len(o.Val) > 0:
 		return errors.New("both held-out files and a number of held-out tokens: expected one of the two")
 	}

@@ -297,6 +297,23 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	}
 }
 
+// NoFieldError reports a jsonl object without the field that was to be read.
+type NoFieldError struct {
+	Field string
+	Found []string // the object's fields
+}
+
+func (e *NoFieldError) Error() string { return fmt.Sprintf("no field %q, found %q", e.Field, e.Found) }
+
+// FieldSetting adds to a NoFieldError where the user sets the name of the field: with a flag, or a key of a config.
+func FieldSetting(err error, setting string) error {
+	var missing *NoFieldError
+	if errors.As(err, &missing) {
+		return fmt.Errorf("%w; %s names the field to read", err, setting)
+	}
+	return err
+}
+
 func jsonText(line []byte, field string) ([]byte, error) {
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(line, &object); err != nil {
@@ -304,7 +321,7 @@ func jsonText(line []byte, field string) ([]byte, error) {
 	}
 	raw, ok := object[field]
 	if !ok {
-		return nil, fmt.Errorf("no field %q, of %q: data.field names the field to read", field, slices.Sorted(maps.Keys(object)))
+		return nil, &NoFieldError{Field: field, Found: slices.Sorted(maps.Keys(object))}
 	}
 	var text string
 	if err := json.Unmarshal(raw, &text); err != nil || string(raw) == "null" {

@@ -86,5 +86,5 @@ func (r *run) openData(ctx context.Context) error {
 	if r.data, err = openCorpus(ctx, r.Config, tok, r.Train.BatchSize/r.Train.Microbatches, r.hooks.documents(), progress); err == nil {
 		r.hooks.tellDocuments(r.Report)
 	}
-	return usererror.New(err)
+	return usererror.New(data.FieldSetting(err, "data.field"))
 }

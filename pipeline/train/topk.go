@@ -140,7 +140,7 @@ func (src *Source) trainingText(ctx context.Context, o TopKOptions) (text *data.
 	if err != nil && len(o.Data) > 0 { // it takes them for a run's training text
 		err = fmt.Errorf("data: %s", strings.TrimPrefix(err.Error(), "data.train: "))
 	}
-	return text, name, err
+	return text, name, data.FieldSetting(err, "--field")
 }
 
 const topKProgram = "topk"
