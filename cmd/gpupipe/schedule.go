@@ -94,7 +94,11 @@ func (c *scheduleCommand) Run(a *app) error {
 	}
 	picture := ""
 	if c.Draw == "text" {
-		if picture, err = draw.Text(s, v.Simulation); err != nil {
+		columns := 0
+		if a.stdoutColumns != nil {
+			columns = a.stdoutColumns()
+		}
+		if picture, err = draw.Text(s, v.Simulation, columns); err != nil {
 			return usererror.New(fmt.Errorf("--draw: %w", err))
 		}
 		picture = "\n" + picture

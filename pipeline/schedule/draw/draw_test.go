@@ -27,25 +27,41 @@ func simulated(t *testing.T, name string, o schedule.Options, c ...schedule.Cost
 
 func TestText(t *testing.T) {
 	s, r := simulated(t, "1f1b", schedule.Options{Stages: 3, Microbatches: 3}, schedule.Even(1, 2, 1))
-	text, err := Text(s, r)
+	text, err := Text(s, r, 0)
 	require.NoError(t, err)
 	assert.Equal(t, `0  F0 F1 F2 ·  ·  ·  ·  B0─── ·  B1─── ·  B2─── U0
 1  ·  F0 F1 ·  ·  B0─── F2 B1─── ·  B2─── U0 ·  ·
 2  ·  ·  F0 B0─── F1 B1─── F2 B2─── U0 ·  ·  ·  ·
 `, strings.Join(trimmed(text), "\n")+"\n")
 
+	// A narrow terminal gets blocks of rows, each no wider than it.
+	narrow, err := Text(s, r, 20)
+	require.NoError(t, err)
+	assert.Equal(t, `0  F0 F1 F2 ·  ·  ·
+1  ·  F0 F1 ·  ·  B0─
+2  ·  ·  F0 B0─── F1
+
+0  ·  B0─── ·  B1───
+1  ── F2 B1─── ·  B2─
+2  B1─── F2 B2─── U0
+
+0  ·  B2─── U0
+1  ── U0 ·  ·
+2  ·  ·  ·  ·
+`, strings.Join(trimmed(narrow), "\n")+"\n")
+
 	s, r = simulated(t, "2bw", schedule.Options{Stages: 1, Microbatches: 1, Batches: 2}, schedule.Even(1, 1, 0))
-	text, err = Text(s, r)
+	text, err = Text(s, r, 0)
 	require.NoError(t, err)
 	assert.Equal(t, "0  F0.0 B0.0 F0.1 B0.1\n", text)
 
 	s, r = simulated(t, "eval", schedule.Options{Stages: 2, Microbatches: 1}, schedule.Cost{})
-	text, err = Text(s, r)
+	text, err = Text(s, r, 0)
 	require.NoError(t, err)
 	assert.Equal(t, "0\n1\n", strings.ReplaceAll(text, " ", ""), "nothing takes time")
 
 	s, r = simulated(t, "eval", schedule.Options{Stages: 2, Microbatches: 3}, schedule.Even(1, 0, 0), schedule.Even(2000, 0, 0))
-	_, err = Text(s, r)
+	_, err = Text(s, r, 0)
 	assert.ErrorContains(t, err, "6001 cells wide, expected at most 4000")
 }
 
@@ -75,9 +91,11 @@ func TestSVG(t *testing.T) {
 		}
 	}
 	for _, e := range r.Events {
-		assert.Contains(t, text, "\n"+e.Action.String()+"\n")
+		if e.End > e.Start {
+			assert.Contains(t, text, "\n"+number(s, e)+"\n")
+		}
 	}
-	for _, want := range []string{"stage 2", "forward", "input gradient", "weight gradient", "update", `<&">, 3 stages, 4 microbatches a batch; waiting 13.3 %`} {
+	for _, want := range []string{"stage 2", "forward", "input gradient", "weight gradient", "update", `<&">: 3 stages, 4 microbatches per batch`, "Bubble 13.3 %. Numbers are microbatches."} {
 		assert.Contains(t, text, want)
 	}
 	assert.NotContains(t, text, "evaluate")
@@ -93,22 +111,55 @@ func TestPNG(t *testing.T) {
 	img, err := png.Decode(f)
 	require.NoError(t, err)
 	b := img.Bounds()
-	wide := float64(b.Dx()) - 110.0/72*(left+2*margin)
-	at := func(stage int, time float64) color.NRGBA { // near the lower edge of a stage's row, under the text
-		x, y := 110.0/72*(left+margin)+time/r.Makespan*wide, 110.0/72*(margin+float64(stage)*(row+gap)+row-2)
+	assert.LessOrEqual(t, b.Dx(), 1240, "wide enough, and no wider than a screen")
+	p := newPicture(s, r)
+	require.Equal(t, 1, p.bands)
+	at := func(stage int, time float64) color.NRGBA { // near the lower edge of a stage's row, below the text
+		x, y := p.x(0, time), margin+header+float64(stage)*(row+gap)+row-3
 		return color.NRGBAModel.Convert(img.At(int(x), int(y))).(color.NRGBA)
 	}
 	assert.Equal(t, shade(schedule.Forward, 0), at(0, 5))
-	assert.Equal(t, color.NRGBA{238, 238, 238, 255}, at(1, 5), "waits")
+	assert.Equal(t, idle, at(1, 5))
 	assert.Equal(t, shade(schedule.Backward, 0), at(1, 35))
 	assert.Equal(t, shade(schedule.Update, 0), at(0, 95))
 	assert.Equal(t, shade(schedule.Forward, 1), at(0, 105))
 	assert.NotEqual(t, shade(schedule.Forward, 0), shade(schedule.Forward, 1))
 }
 
+// A long schedule continues in bands, each as wide as a screen, with labels as large as in a short one.
+func TestBands(t *testing.T) {
+	for _, batches := range []int{1, 3, 8} {
+		s, r := simulated(t, "2bw", schedule.Options{Stages: 4, Microbatches: 8, Batches: batches}, schedule.Even(1, 2, 0))
+		p := newPicture(s, r)
+		assert.InDelta(t, cell, p.scale*unit(r), 1, "%d batches: a cell has room for its label", batches)
+		covered := 0.0
+		for band := range p.bands {
+			assert.Positive(t, p.length(band))
+			covered += p.length(band)
+		}
+		assert.InDelta(t, r.Makespan, covered, 1e-9)
+		w, _ := p.size()
+		assert.LessOrEqual(t, float64(w), 1240.0)
+	}
+	s, r := simulated(t, "2bw", schedule.Options{Stages: 4, Microbatches: 8, Batches: 200}, schedule.Even(1, 2, 0))
+	assert.Equal(t, maxBands, newPicture(s, r).bands)
+}
+
+// Labels have the chunk where a stage has several.
+func TestNumber(t *testing.T) {
+	s, r := simulated(t, "interleaved", schedule.Options{Stages: 2, Microbatches: 2, Chunks: 2}, schedule.Even(1, 2, 1))
+	var got []string
+	for _, e := range r.Events {
+		if e.Stage == 0 {
+			got = append(got, number(s, e))
+		}
+	}
+	assert.Equal(t, []string{"0:0", "1:0", "0:1", "1:1", "0:1", "1:1", "0:0", "1:0", "U"}, got)
+}
+
 func TestPicturesThatAreRefused(t *testing.T) {
 	s, r := simulated(t, "gpipe", schedule.Options{Stages: 2, Microbatches: 1}, schedule.Even(1, 1, 0))
-	assert.ErrorContains(t, Save("a.pdf", s, r), `a.pdf: found ending ".pdf", expected .svg or .png`)
+	assert.ErrorContains(t, Save("a.pdf", s, r), `a.pdf: found extension ".pdf", expected .svg or .png`)
 	assert.ErrorContains(t, Save(filepath.Join(t.TempDir(), "no", "a.svg"), s, r), "no such file")
 	s, r = simulated(t, "gpipe", schedule.Options{Stages: 1, Microbatches: 10_001}, schedule.Even(1, 1, 0))
 	assert.ErrorContains(t, Save("a.png", s, r), "a.png: found 20003 actions to draw, expected at most 20000")
