@@ -29,7 +29,7 @@ func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 	err := d.do("alloc", label, func() error {
 		return d.owner.Alloc(b, func() (err error) {
 			if b.handle, b.place, err = d.heap.buffer(size); err == nil {
-				d.batch.fill(device.Range{Buffer: b, Size: size})
+				d.queue.batch.fill(device.Range{Buffer: b, Size: size})
 			}
 			return err
 		})
@@ -45,8 +45,8 @@ func (b *buffer) Release() {
 	// Once the device is closed or lost there is nothing left to release.
 	_ = b.d.do("release", b.Label(), func() error {
 		if b.d.owner.Release(b) {
-			b.d.batch.forget(b)
-			b.d.discard(b.free)
+			b.d.queue.batch.forget(b)
+			b.d.queue.discard(b.free)
 		}
 		return nil
 	})

@@ -33,9 +33,9 @@ const mostUnsaved = 2 * time.Second
 
 func (c *pipelineCache) open(d *Device) error {
 	var kept []byte
-	if d.dir != "" {
+	if d.kernels.dir != "" {
 		name := sha256.Sum256([]byte(d.Info().Adapter + "\x00" + d.Info().Driver))
-		c.path = filepath.Join(d.dir, "pipelines-"+hex.EncodeToString(name[:8]))
+		c.path = filepath.Join(d.kernels.dir, "pipelines-"+hex.EncodeToString(name[:8]))
 		kept = codecache.Read(c.path)
 	}
 	info := vk.PipelineCacheCreateInfo{SType: vk.StructureTypePipelineCacheCreateInfo}
@@ -54,9 +54,9 @@ func (c *pipelineCache) open(d *Device) error {
 	return err
 }
 
-func (c *pipelineCache) pipeline(d *Device, m *spirv.Module, of layout, trusted bool) (C.uint64_t, error) {
+func (c *pipelineCache) pipeline(k *kernels, m *spirv.Module, of layout, trusted bool) (C.uint64_t, error) {
 	start := time.Now()
-	p, err := d.newPipeline(m, of, trusted, c.handle)
+	p, err := k.newPipeline(m, of, trusted, c.handle)
 	c.spent += time.Since(start)
 	return p, err
 }

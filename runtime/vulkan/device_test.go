@@ -151,8 +151,8 @@ func TestSourcesAreCompiledOnce(t *testing.T) {
 	for range 2 {
 		checktest.Load(t, d, checktest.Increments(b, 3))
 	}
-	assert.Len(t, d.pipelines, 1)
-	assert.Len(t, d.layouts, 1)
+	assert.Len(t, d.kernels.pipelines, 1)
+	assert.Len(t, d.kernels.layouts, 1)
 }
 
 // The driver's own refusal is an error like the budget's, and the device works on.
@@ -193,7 +193,7 @@ func TestBarriersFollowTheCode(t *testing.T) {
 @group(0) @binding(0) var<storage, read_write> x: array<u32>;
 @group(0) @binding(1) var<storage, read_write> y: array<u32>;
 @compute @workgroup_size(64) fn main(@builtin(local_invocation_index) l: u32) { y[l] = x[l] + 1u; }`}
-	p, err := d.compile(&s)
+	p, err := d.kernels.compile(&s)
 	require.NoError(t, err)
 	assert.Equal(t, []use{read, written}, p.use)
 	at := func(i int64) device.Range { return device.Range{Buffer: b, Offset: i * 256, Size: 256} }
@@ -220,7 +220,7 @@ func TestBlocksAreShared(t *testing.T) {
 	}
 	require.NoError(t, d.Sync())
 	d.mu.Lock()
-	d.look()
+	d.queue.look()
 	require.Len(t, d.heap.blocks, 1, "one is kept")
 	assert.True(t, d.heap.blocks[0].empty())
 	assert.Equal(t, []hole{{0, blockSize}}, d.heap.blocks[0].holes)
@@ -288,7 +288,7 @@ func TestCaches(t *testing.T) {
 		require.NoError(t, d.Run(checktest.Load(t, d, checktest.Increments(b, 2))))
 		assert.EqualValues(t, 2, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
 		defer func() { require.NoError(t, d.Close()) }()
-		return d.compiler.Translated()
+		return d.kernels.compiler.Translated()
 	}
 	assert.Equal(t, 1, run())
 	assert.Zero(t, run())
@@ -341,5 +341,5 @@ var<workgroup> w: array<u32, 4>;
 		assert.Equal(t, []byte{5, 0, 0, 0, 4, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0}, got, kind)
 		l.Release()
 	}
-	assert.Len(t, d.pipelines, 2)
+	assert.Len(t, d.kernels.pipelines, 2)
 }

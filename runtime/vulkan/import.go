@@ -82,15 +82,15 @@ func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
 		if err := d.owner.Checker().Copy(from, to); err != nil {
 			return err
 		}
-		if err := d.room(&d.moving, mostMoving); err != nil {
+		if err := d.queue.room(&d.queue.moving, mostMoving); err != nil {
 			return err
 		}
-		d.batch.copy(from, to)
-		if err := d.submit(); err != nil {
+		d.queue.batch.copy(from, to)
+		if err := d.queue.submit(); err != nil {
 			return err
 		}
-		m.until = d.submitted
-		d.moving = append(d.moving, d.submitted)
+		m.until = d.queue.submitted
+		d.queue.moving = append(d.queue.moving, d.queue.submitted)
 		return nil
 	})
 	if err != nil {
@@ -110,8 +110,8 @@ func (m *move) Wait() ([]byte, error) {
 	d := m.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if m.until <= d.done {
+	if m.until <= d.queue.done {
 		return nil, nil
 	}
-	return nil, d.owner.Named("transfer", m.label, d.until(m.until))
+	return nil, d.owner.Named("transfer", m.label, d.queue.until(m.until))
 }

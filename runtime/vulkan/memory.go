@@ -7,9 +7,8 @@ import (
 	"slices"
 	"unsafe"
 
-	vk "github.com/vulkan-go/vulkan"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	vk "github.com/vulkan-go/vulkan"
 )
 
 const (
@@ -116,11 +115,11 @@ func (h *heap) place(need vk.MemoryRequirements) (place, error) {
 // block takes memory from the driver. Where there is none, it may be that buffers were released that the GPU still used.
 func (h *heap) block(kind uint32, size int64) (*block, error) {
 	memory, err := h.allocate(kind, size)
-	if err != nil && len(h.d.garbage) > 0 {
-		if err := h.d.submit(); err != nil {
+	if err != nil && len(h.d.queue.garbage) > 0 {
+		if err := h.d.queue.submit(); err != nil {
 			return nil, err
 		}
-		if err := h.d.until(h.d.submitted); err != nil {
+		if err := h.d.queue.until(h.d.queue.submitted); err != nil {
 			return nil, err
 		}
 		memory, err = h.allocate(kind, size)

@@ -23,6 +23,39 @@ type pipelineKey struct {
 	trusted bool
 }
 
+// kernels compiles shaders, and keeps what it has compiled. The device's lock guards it.
+type kernels struct {
+	d         *Device
+	features  spirv.Features
+	dir       string // of compiled shaders; "" keeps none
+	compiler  *spirv.Compiler
+	cache     pipelineCache
+	pipelines map[pipelineKey]*pipeline
+	layouts   map[int]layout // by the number of bindings
+}
+
+func newKernels(d *Device, dir string) kernels {
+	k := kernels{d: d, dir: dir, features: d.adapter.matrixFeatures(), pipelines: map[pipelineKey]*pipeline{}, layouts: map[int]layout{}}
+	if !d.adapter.robustness {
+		k.features |= spirv.CheckBuffers
+	}
+	if d.adapter.zeros {
+		k.features |= spirv.ZeroWorkgroup
+	}
+	return k
+}
+
+// free needs an idle queue.
+func (k *kernels) free() {
+	for _, p := range k.pipelines {
+		C.gv_free_pipeline(k.d.native, p.handle)
+	}
+	for _, l := range k.layouts {
+		C.gv_free_layout(k.d.native, l.set, l.pipeline)
+	}
+	k.cache.free(k.d)
+}
+
 // pipeline is a compiled shader.
 type pipeline struct {
 	handle C.uint64_t
@@ -43,44 +76,46 @@ const (
 type layout struct{ set, pipeline C.uint64_t }
 
 // compile makes a pipeline, or finds the one made before from that source.
-func (d *Device) compile(s *device.Shader) (*pipeline, error) {
-	key := pipelineKey{base.KeyOf(s), d.trusts(s)}
-	if p := d.pipelines[key]; p != nil {
+func (k *kernels) compile(s *device.Shader) (*pipeline, error) {
+	key := pipelineKey{base.KeyOf(s), k.trusts(s)}
+	if p := k.pipelines[key]; p != nil {
 		return p, nil
 	}
-	m, err := d.translate(s)
+	m, err := k.translate(s)
 	if err != nil {
 		return nil, device.Invalid("%v", err)
 	}
-	if err := d.owner.Dump("", s, device.FormatSPIRV, binary(m.Code)); err != nil {
+	if err := k.d.owner.Dump("", s, device.FormatSPIRV, binary(m.Code)); err != nil {
 		return nil, err
 	}
 	p := &pipeline{use: make([]use, len(s.Bindings))}
-	if err := d.fits(m, s, p.use); err != nil {
+	if err := k.fits(m, s, p.use); err != nil {
 		return nil, err
 	}
-	if p.layout, err = d.layout(len(s.Bindings)); err != nil {
+	if p.layout, err = k.layout(len(s.Bindings)); err != nil {
 		return nil, err
 	}
-	if p.handle, err = d.cache.pipeline(d, m, p.layout, key.trusted); err != nil {
+	if p.handle, err = k.cache.pipeline(k, m, p.layout, key.trusted); err != nil {
 		return nil, err
 	}
-	d.pipelines[key] = p
+	k.pipelines[key] = p
 	return p, nil
 }
 
 // trusts tells whether a kernel's indices are left unchecked. On CPUs checks cost little, and code without them takes longer to compile.
-func (d *Device) trusts(s *device.Shader) bool { return s.Inside && d.Info().Kind != device.Software }
+func (k *kernels) trusts(s *device.Shader) bool {
+	return s.Inside && k.d.Info().Kind != device.Software
+}
 
-func (d *Device) translate(s *device.Shader) (*spirv.Module, error) {
-	features := d.features
-	if d.trusts(s) {
+func (k *kernels) translate(s *device.Shader) (*spirv.Module, error) {
+	features := k.features
+	if k.trusts(s) {
 		features = features&^spirv.CheckBuffers | spirv.TrustIndices
 	}
 	if s.Assembly() {
 		return spirv.Assemble(s.WGSL, features)
 	}
-	return d.compiler.Compile(s.WGSL, features)
+	return k.compiler.Compile(s.WGSL, features)
 }
 
 // binary returns SPIR-V as it stands in files.
@@ -93,12 +128,12 @@ func binary(code []uint32) []byte {
 }
 
 // fits compares what a module declares with what the program says of it: Vulkan would not.
-func (d *Device) fits(m *spirv.Module, s *device.Shader, uses []use) error {
+func (k *kernels) fits(m *spirv.Module, s *device.Shader, uses []use) error {
 	if m.Workgroup != s.Workgroup {
 		return device.Invalid("the source declares workgroup %v, the program %v", m.Workgroup, s.Workgroup)
 	}
-	if m.WorkgroupMemory > int64(d.Limits().MaxWorkgroupMemory) {
-		return device.Invalid("the source declares %d bytes of workgroup memory, the device has %d", m.WorkgroupMemory, d.Limits().MaxWorkgroupMemory)
+	if m.WorkgroupMemory > int64(k.d.Limits().MaxWorkgroupMemory) {
+		return device.Invalid("the source declares %d bytes of workgroup memory, the device has %d", m.WorkgroupMemory, k.d.Limits().MaxWorkgroupMemory)
 	}
 	for i, b := range m.Bindings {
 		if int(i) >= len(s.Bindings) {
@@ -123,22 +158,22 @@ func accessName(readOnly bool) string {
 }
 
 // layout makes the layout of n storage buffers, or finds it.
-func (d *Device) layout(n int) (layout, error) {
-	if l, made := d.layouts[n]; made {
+func (k *kernels) layout(n int) (layout, error) {
+	if l, made := k.layouts[n]; made {
 		return l, nil
 	}
 	var l layout
-	if err := failure(vk.Result(C.gv_new_layout(d.native, C.uint32_t(n), &l.set, &l.pipeline))); err != nil {
+	if err := failure(vk.Result(C.gv_new_layout(k.d.native, C.uint32_t(n), &l.set, &l.pipeline))); err != nil {
 		return layout{}, err
 	}
-	d.layouts[n] = l
+	k.layouts[n] = l
 	return l, nil
 }
 
 // newPipeline has the driver compile a module. The indices of one that is trusted are not checked.
-func (d *Device) newPipeline(m *spirv.Module, of layout, trusted bool, cache vk.PipelineCache) (p C.uint64_t, err error) {
-	r := C.gv_new_pipeline(d.native, C.uint64_t(uintptr(unsafe.Pointer(cache))), of.pipeline, (*C.uint32_t)(&m.Code[0]), C.size_t(4*len(m.Code)),
-		d.adapter.subgroup(m), flag(trusted && d.adapter.trusts), &p)
+func (k *kernels) newPipeline(m *spirv.Module, of layout, trusted bool, cache vk.PipelineCache) (p C.uint64_t, err error) {
+	r := C.gv_new_pipeline(k.d.native, C.uint64_t(uintptr(unsafe.Pointer(cache))), of.pipeline, (*C.uint32_t)(&m.Code[0]), C.size_t(4*len(m.Code)),
+		k.d.adapter.subgroup(m), flag(trusted && k.d.adapter.trusts), &p)
 	if err := failure(vk.Result(r)); err != nil {
 		return 0, fmt.Errorf("the driver could not compile it: %w", err)
 	}

@@ -53,11 +53,11 @@ func (d *Device) Load(p *device.Program) (device.Loaded, error) {
 
 func (l *loaded) build(p *device.Program) error {
 	d := l.d
-	pipelines, err := base.Compile(d.owner, p, d.compile)
+	pipelines, err := base.Compile(d.owner, p, d.kernels.compile)
 	if err != nil {
 		return err
 	}
-	d.cache.saveNow(d)
+	d.kernels.cache.saveNow(d)
 	sets, err := l.bind(p, pipelines)
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (l *loaded) bind(p *device.Program, pipelines []*pipeline) ([]C.uint64_t, e
 func (d *Device) Run(p device.Loaded) error {
 	return d.run(p, func(l *loaded) error {
 		for _, part := range l.parts {
-			if err := d.enqueue(part); err != nil {
+			if err := d.queue.enqueue(part); err != nil {
 				return err
 			}
 		}
@@ -178,37 +178,12 @@ func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
 	})
 }
 
-// enqueue submits a part of a program, when there is room.
-func (d *Device) enqueue(part unsafe.Pointer) error {
-	if err := d.room(&d.running, mostRunning); err != nil {
-		return err
-	}
-	if err := d.submit(part); err != nil {
-		return err
-	}
-	d.running = append(d.running, d.submitted)
-	return nil
-}
-
-// room waits until fewer than most of some submissions are under way.
-func (d *Device) room(under *[]uint64, most int) error {
-	if len(*under) >= most {
-		d.look()
-	}
-	for len(*under) >= most {
-		if err := d.until((*under)[0]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Release frees the bindings once enqueued work is done with them; the compiled shaders stay for programs to come.
 func (l *loaded) Release() {
 	// Once the device is closed or lost there is nothing left to release.
 	_ = l.d.do("release", l.Label(), func() error {
 		if l.d.owner.Unload(l) {
-			l.d.discard(l.free)
+			l.d.queue.discard(l.free)
 		}
 		return nil
 	})

@@ -73,7 +73,7 @@ func (d *Device) measure(t *timings, first int, part []C.gv_command) error {
 	if err != nil {
 		return err
 	}
-	c, err := d.takeCommands()
+	c, err := d.queue.takeCommands()
 	if err != nil {
 		d.timer.idle = append(d.timer.idle, queries)
 		return err
@@ -82,12 +82,12 @@ func (d *Device) measure(t *timings, first int, part []C.gv_command) error {
 	if err := failure(vk.Result(r)); err != nil {
 		return d.lose(err)
 	}
-	if err := d.enqueue(c.handle); err != nil {
+	if err := d.queue.enqueue(c.handle); err != nil {
 		return err
 	}
-	d.spare = append(d.spare, commands{c.handle, d.submitted})
-	d.timer.open = append(d.timer.open, &timed{t, first, len(part), queries, d.submitted})
-	t.until, t.missing = d.submitted, t.missing+1
+	d.queue.spare = append(d.queue.spare, commands{c.handle, d.queue.submitted})
+	d.timer.open = append(d.timer.open, &timed{t, first, len(part), queries, d.queue.submitted})
+	t.until, t.missing = d.queue.submitted, t.missing+1
 	return nil
 }
 
@@ -164,7 +164,7 @@ func (t *timings) Wait() ([]time.Duration, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if t.missing > 0 && t.err == nil {
-		t.err = d.until(t.until)
+		t.err = d.queue.until(t.until)
 	}
 	if t.err != nil {
 		return nil, d.owner.Named("run", t.label, t.err)

@@ -26,6 +26,12 @@ type stage struct {
 	pieces int    // of reads that lie in it and were not collected
 }
 
+// staging is the memory through which data pass between the host and the device. The device's lock guards it.
+type staging struct {
+	uploads, downloads stages
+	reads              []*piece // in progress, in order
+}
+
 // stages are those of one direction; the last is the one being filled.
 type stages struct {
 	d      *Device
@@ -40,7 +46,7 @@ func (s *stages) take(n int64) (*stage, int64, error) {
 		if i := slices.IndexFunc(s.all, func(t *stage) bool { return t.filled+n <= chunk }); i >= 0 {
 			t := s.all[i]
 			at := t.filled
-			t.filled, t.until = at+n, s.d.next()
+			t.filled, t.until = at+n, s.d.queue.next()
 			return t, at, nil
 		}
 		if s.reuse() {
@@ -52,11 +58,11 @@ func (s *stages) take(n int64) (*stage, int64, error) {
 			}
 			continue
 		}
-		if err := s.d.submit(); err != nil {
+		if err := s.d.queue.submit(); err != nil {
 			return nil, 0, err
 		}
 		oldest := slices.MinFunc(s.all, func(a, b *stage) int { return int(int64(a.until) - int64(b.until)) })
-		if err := s.d.until(oldest.until); err != nil {
+		if err := s.d.queue.until(oldest.until); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -64,9 +70,9 @@ func (s *stages) take(n int64) (*stage, int64, error) {
 
 // reuse empties a stage that the GPU is done with.
 func (s *stages) reuse() bool {
-	s.d.look()
+	s.d.queue.look()
 	for _, t := range s.all {
-		if t.until <= s.d.done && t.pieces == 0 {
+		if t.until <= s.d.queue.done && t.pieces == 0 {
 			t.filled = 0
 			return true
 		}
@@ -100,15 +106,15 @@ func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 		}
 		for len(data) > 0 {
 			n := min(int64(len(data)), chunk)
-			s, at, err := d.uploads.take(n)
+			s, at, err := d.staging.uploads.take(n)
 			if err != nil {
 				return err
 			}
 			copy(s.data[at:], data[:n])
-			d.batch.upload(s.handle, at, device.Range{Buffer: b, Offset: offset, Size: n})
+			d.queue.batch.upload(s.handle, at, device.Range{Buffer: b, Offset: offset, Size: n})
 			offset, data = offset+n, data[n:]
-			if d.batch.bytes >= together {
-				if err := d.submit(); err != nil {
+			if d.queue.batch.bytes >= together {
+				if err := d.queue.submit(); err != nil {
 					return err
 				}
 			}
@@ -127,15 +133,15 @@ func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) 
 		data := r.Expect(n, int((n+chunk-1)/chunk))
 		for at := int64(0); at < n; at += chunk {
 			to := data[at:min(at+chunk, n)]
-			s, place, err := d.downloads.take(int64(len(to)))
+			s, place, err := d.staging.downloads.take(int64(len(to)))
 			if err != nil {
 				return err
 			}
-			d.batch.download(device.Range{Buffer: b, Offset: offset + at, Size: int64(len(to))}, s.handle, place)
+			d.queue.batch.download(device.Range{Buffer: b, Offset: offset + at, Size: int64(len(to))}, s.handle, place)
 			s.pieces++
-			d.reads = append(d.reads, &piece{s, place, to, d.next(), r})
-			r.until = d.next()
-			if err := d.submit(); err != nil {
+			d.staging.reads = append(d.staging.reads, &piece{s, place, to, d.queue.next(), r})
+			r.until = d.queue.next()
+			if err := d.queue.submit(); err != nil {
 				return err
 			}
 		}
@@ -157,15 +163,15 @@ type piece struct {
 }
 
 // collect takes what has arrived out of staging memory.
-func (d *Device) collect() {
+func (s *staging) collect(done uint64) {
 	n := 0
-	for ; n < len(d.reads) && d.reads[n].until <= d.done; n++ {
-		p := d.reads[n]
+	for ; n < len(s.reads) && s.reads[n].until <= done; n++ {
+		p := s.reads[n]
 		copy(p.to, p.stage.data[p.at:])
 		p.stage.pieces--
 		p.read.Complete(nil)
 	}
-	d.reads = slices.Delete(d.reads, 0, n)
+	s.reads = slices.Delete(s.reads, 0, n)
 }
 
 // pending is a read in progress, under d.mu.
@@ -180,7 +186,7 @@ func (r *pending) Wait() ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !r.Completed() {
-		if err := d.until(r.until); err != nil && !r.Completed() {
+		if err := d.queue.until(r.until); err != nil && !r.Completed() {
 			return nil, d.owner.Named("read", r.Label(), err)
 		}
 	}

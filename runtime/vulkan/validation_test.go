@@ -65,7 +65,7 @@ func makeMistakes() error {
 	if err != nil {
 		return err
 	}
-	d.batch.hazards.reset() // the zeros of a are forgotten
+	d.queue.batch.hazards.reset() // the zeros of a are forgotten
 	if err := d.Write(a, 0, checktest.Pattern(256, 0)); err != nil {
 		return err
 	}

@@ -29,8 +29,8 @@ type Options struct {
 	MemoryBudget int64       // bytes of buffers; 0: three quarters of the host's memory where the adapter has none of its own, else no bound
 }
 
-// Device implements device.Device. One goroutine owns what is native: error scopes are per device, and callbacks
-// come within a poll. All else reaches it through requests.
+// Device implements device.Device and device.Timer. One goroutine owns the native objects, because error scopes belong to
+// a device and callbacks run within a poll. Everything else reaches them through requests.
 type Device struct {
 	base.Properties
 	requests chan func()
@@ -38,21 +38,29 @@ type Device struct {
 	now      chan time.Time // closed: always ready
 
 	// The rest is used by the owner's goroutine.
+	driver
 	owner     *base.Owner[*buffer, *loaded]
-	instance  *wgpu.Instance
-	adapter   *wgpu.Adapter
-	gpu       *wgpu.Device
-	native    *C.gp_device
 	closing   bool
-	deferred  error // an error of enqueued work, for Sync
-	pipelines map[base.Key]*wgpu.ComputePipeline
-	layouts   map[string]*wgpu.BindGroupLayout // by one byte a binding
-	scratch   *wgpu.Buffer                     // for copies within one buffer
+	kernels   kernels
+	queue     queue
 	uploads   pool
 	downloads pool
-	running   []uint64 // submissions of Run that have not finished
-	syncs     []syncWaiter
 	clock     clock
+}
+
+// driver is the native objects of a device.
+type driver struct {
+	instance *wgpu.Instance
+	adapter  *wgpu.Adapter
+	gpu      *wgpu.Device
+	native   *C.gp_device
+}
+
+// queue is what the host knows of work in progress.
+type queue struct {
+	running  []uint64 // submissions of Run that have not finished
+	syncs    []syncWaiter
+	deferred error // of enqueued work, for Sync
 }
 
 type syncWaiter struct {
@@ -81,8 +89,8 @@ func Open(index int, o Options) (*Device, error) {
 	}
 	d := &Device{
 		requests: make(chan func()), ended: make(chan struct{}), now: make(chan time.Time),
-		instance: instance, adapter: a.Adapter, native: native, gpu: deviceOf(native.device),
-		pipelines: map[base.Key]*wgpu.ComputePipeline{}, layouts: map[string]*wgpu.BindGroupLayout{},
+		driver:  driver{instance: instance, adapter: a.Adapter, native: native, gpu: deviceOf(native.device)},
+		kernels: kernels{pipelines: map[base.Key]*wgpu.ComputePipeline{}, layouts: map[string]*wgpu.BindGroupLayout{}},
 	}
 	d.owner = base.NewOwner[*buffer, *loaded](&d.Properties)
 	budget := o.MemoryBudget
@@ -195,7 +203,7 @@ func (d *Device) do(op, object string, f func() error) error {
 }
 
 func (d *Device) busy() bool {
-	return d.owner.Lost() == nil && (d.native.done < d.native.submitted || d.uploads.waiting() || d.downloads.waiting() || len(d.syncs) > 0)
+	return d.owner.Lost() == nil && (d.native.done < d.native.submitted || d.uploads.waiting() || d.downloads.waiting() || len(d.queue.syncs) > 0)
 }
 
 // poll lets callbacks come, hands on what has arrived, and tells whether anything had.
@@ -206,18 +214,18 @@ func (d *Device) poll() bool {
 		return true
 	}
 	if e := &d.native.uncaptured; e._type != C.GP_NO_ERROR {
-		d.deferred = errors.Join(d.deferred, nativeError(e))
+		d.queue.deferred = errors.Join(d.queue.deferred, nativeError(e))
 		e._type = C.GP_NO_ERROR
 	}
 	arrived := d.uploads.collect()
 	arrived = d.downloads.collect() || arrived
-	for len(d.running) > 0 && d.running[0] <= uint64(d.native.done) {
-		d.running = d.running[1:]
+	for len(d.queue.running) > 0 && d.queue.running[0] <= uint64(d.native.done) {
+		d.queue.running = d.queue.running[1:]
 	}
-	for len(d.syncs) > 0 && d.syncs[0].until <= uint64(d.native.done) {
-		d.syncs[0].done <- d.deferred
-		d.deferred = nil
-		d.syncs = d.syncs[1:]
+	for len(d.queue.syncs) > 0 && d.queue.syncs[0].until <= uint64(d.native.done) {
+		d.queue.syncs[0].done <- d.queue.deferred
+		d.queue.deferred = nil
+		d.queue.syncs = d.queue.syncs[1:]
 	}
 	return arrived || d.native.done != before
 }
@@ -250,10 +258,10 @@ func (d *Device) checkLost() error {
 		err := d.owner.Lost()
 		d.downloads.abandon(err)
 		d.uploads.abandon(err)
-		for _, s := range d.syncs {
+		for _, s := range d.queue.syncs {
 			s.done <- err
 		}
-		d.syncs, d.running = nil, nil
+		d.queue.syncs, d.queue.running = nil, nil
 	}
 	return d.owner.Lost()
 }
@@ -262,7 +270,7 @@ func (d *Device) checkLost() error {
 func (d *Device) Sync() error {
 	done := make(chan error, 1)
 	err := d.do("sync", "", func() error {
-		d.syncs = append(d.syncs, syncWaiter{uint64(d.native.submitted), done})
+		d.queue.syncs = append(d.queue.syncs, syncWaiter{uint64(d.native.submitted), done})
 		return nil
 	})
 	if err != nil {
@@ -295,19 +303,19 @@ func (d *Device) shut() error {
 	d.owner.FreeAll((*loaded).free, (*buffer).free)
 	d.uploads.free()
 	d.downloads.free()
-	if d.scratch != nil {
-		d.scratch.Release()
+	if d.kernels.scratch != nil {
+		d.kernels.scratch.Release()
 	}
 	d.clock.free()
-	for _, p := range d.pipelines {
+	for _, p := range d.kernels.pipelines {
 		p.Release()
 	}
-	for _, l := range d.layouts {
+	for _, l := range d.kernels.layouts {
 		l.Release()
 	}
 	C.gp_close(d.native)
 	d.native = nil
 	d.adapter.Release()
 	d.instance.Release()
-	return d.deferred
+	return d.queue.deferred
 }

@@ -60,7 +60,7 @@ func TestSourcesAreCompiledOnce(t *testing.T) {
 	for range 2 {
 		checktest.Load(t, d, checktest.Increments(b, 3))
 	}
-	assert.Len(t, d.pipelines, 1)
+	assert.Len(t, d.kernels.pipelines, 1)
 }
 
 func TestAdapters(t *testing.T) {
@@ -161,7 +161,7 @@ func TestLossReleasesWaiters(t *testing.T) {
 	synced := make(chan error, 1)
 	d.requests <- func() { // lost before the owner can poll
 		assert.NoError(t, d.download(b.(*buffer), 0, data, r))
-		d.syncs = append(d.syncs, syncWaiter{uint64(d.native.submitted), synced})
+		d.queue.syncs = append(d.queue.syncs, syncWaiter{uint64(d.native.submitted), synced})
 		d.native.lost = 1
 		d.checkLost()
 	}

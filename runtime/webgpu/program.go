@@ -21,6 +21,13 @@ const (
 	scratchSize  = 1 << 20 // bytes
 )
 
+// kernels is what has been compiled, and what programs share. The owner's goroutine uses it.
+type kernels struct {
+	pipelines map[base.Key]*wgpu.ComputePipeline
+	layouts   map[string]*wgpu.BindGroupLayout // by base.AccessKey
+	scratch   *wgpu.Buffer                     // for copies within one buffer
+}
+
 type loaded struct {
 	base.Program
 	d *Device
@@ -110,18 +117,18 @@ func (d *Device) appendCopy(to []C.gp_command, src, dst device.Range) ([]C.gp_co
 	if from != into {
 		return append(to, copyCommand(from.gpu, src.Offset, into.gpu, dst.Offset, src.Size)), nil
 	}
-	if d.scratch == nil {
+	if d.kernels.scratch == nil {
 		var err error
-		d.scratch, err = d.create("scratch", scratchSize, wgpu.BufferUsageCopySrc|wgpu.BufferUsageCopyDst, false)
+		d.kernels.scratch, err = d.create("scratch", scratchSize, wgpu.BufferUsageCopySrc|wgpu.BufferUsageCopyDst, false)
 		if err != nil {
-			d.scratch = nil
+			d.kernels.scratch = nil
 			return nil, err
 		}
 		d.owner.AddStaging(scratchSize)
 	}
 	for at := int64(0); at < src.Size; at += scratchSize {
 		n := min(src.Size-at, scratchSize)
-		to = append(to, copyCommand(from.gpu, src.Offset+at, d.scratch, 0, n), copyCommand(d.scratch, 0, into.gpu, dst.Offset+at, n))
+		to = append(to, copyCommand(from.gpu, src.Offset+at, d.kernels.scratch, 0, n), copyCommand(d.kernels.scratch, 0, into.gpu, dst.Offset+at, n))
 	}
 	return to, nil
 }
@@ -129,7 +136,7 @@ func (d *Device) appendCopy(to []C.gp_command, src, dst device.Range) ([]C.gp_co
 // compile makes a pipeline, or finds the one made before from that source.
 func (d *Device) compile(s *device.Shader) (*wgpu.ComputePipeline, error) {
 	key := base.KeyOf(s)
-	if p := d.pipelines[key]; p != nil {
+	if p := d.kernels.pipelines[key]; p != nil {
 		return p, nil
 	}
 	layout, err := d.layout(s.Bindings)
@@ -161,14 +168,14 @@ func (d *Device) compile(s *device.Shader) (*wgpu.ComputePipeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.pipelines[key] = p
+	d.kernels.pipelines[key] = p
 	return p, nil
 }
 
 // layout is that of a bind group, shared by all that are bound alike.
 func (d *Device) layout(bindings []device.Access) (*wgpu.BindGroupLayout, error) {
 	key := base.AccessKey(bindings)
-	if l := d.layouts[key]; l != nil {
+	if l := d.kernels.layouts[key]; l != nil {
 		return l, nil
 	}
 	entries := make([]wgpu.BindGroupLayoutEntry, len(bindings))
@@ -189,7 +196,7 @@ func (d *Device) layout(bindings []device.Access) (*wgpu.BindGroupLayout, error)
 	if err != nil {
 		return nil, err
 	}
-	d.layouts[key] = l
+	d.kernels.layouts[key] = l
 	return l, nil
 }
 
@@ -222,13 +229,13 @@ func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
 
 // enqueue submits a part of a program, when there is room.
 func (d *Device) enqueue(part []C.gp_command, timer *C.gp_timer) error {
-	if err := d.waitFor(func() bool { return len(d.running) < mostRunning }); err != nil {
+	if err := d.waitFor(func() bool { return len(d.queue.running) < mostRunning }); err != nil {
 		return err
 	}
 	if err := d.submit(part, timer); err != nil {
 		return err
 	}
-	d.running = append(d.running, uint64(d.native.submitted))
+	d.queue.running = append(d.queue.running, uint64(d.native.submitted))
 	return nil
 }
 
