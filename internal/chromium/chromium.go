@@ -68,8 +68,8 @@ type Page struct {
 	Output  io.Writer    // what it posts to /output; nil drops that
 }
 
-// mostConsole bounds what is kept of a browser's console, in bytes.
-const mostConsole = 64 << 10
+// maxConsole bounds what is kept of a browser's console, in bytes.
+const maxConsole = 64 << 10
 
 // Run shows a page until it has posted its result, which is returned. Errors end with what the browser's console had.
 func (p Page) Run(ctx context.Context) ([]byte, error) {
@@ -152,7 +152,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.end = append(t.end, b...)
-	t.end = t.end[max(0, len(t.end)-mostConsole):]
+	t.end = t.end[max(0, len(t.end)-maxConsole):]
 	return len(b), nil
 }
 

@@ -102,7 +102,7 @@ const (
 	peakSeeds   = 64 // floats before the results: two factors and the number of rounds
 	peakUnroll  = 64 // multiplications and additions of a round
 	peakLasts   = 10 * time.Millisecond
-	mostRounds  = 1 << 15
+	maxRounds   = 1 << 15
 	leastRounds = 8
 )
 
@@ -138,7 +138,7 @@ func (c *contender) grow(dev device.Device, b device.Buffer, width int) error {
 		if _, err := c.onHost(1); err != nil {
 			return err
 		}
-		if t, err := c.onHost(1); err != nil || t > peakLasts || rounds >= mostRounds {
+		if t, err := c.onHost(1); err != nil || t > peakLasts || rounds >= maxRounds {
 			return err
 		}
 	}

@@ -66,7 +66,7 @@ type chain struct {
 	exact  bool // sources hold quarters up to eight, which halves have
 }
 
-const mostElements = 20000
+const maxElements = 20000
 
 var extents = []int{1, 2, 3, 4, 5, 7, 8, 16, 31, 64, 65, 130}
 
@@ -75,7 +75,7 @@ func (c *chain) begin() {
 	rank := 1 + c.r.IntN(4)
 	for len(c.main) < rank {
 		d := extents[c.r.IntN(len(extents))]
-		if c.main.Len()*d > mostElements {
+		if c.main.Len()*d > maxElements {
 			d = 2
 		}
 		c.main = append(c.main, d)
@@ -140,7 +140,7 @@ func (c *chain) pick() *graph.Value {
 func (c *chain) like(x *graph.Value) *graph.Value {
 	var fit []*graph.Value
 	for _, y := range c.pool {
-		if s, err := op.BroadcastShapes(x.Shape, y.Shape); err == nil && x.DType == y.DType && s.Len() <= max(mostElements, x.Shape.Len()) {
+		if s, err := op.BroadcastShapes(x.Shape, y.Shape); err == nil && x.DType == y.DType && s.Len() <= max(maxElements, x.Shape.Len()) {
 			fit = append(fit, y)
 		}
 	}
@@ -288,7 +288,7 @@ func (c *chain) slice(x *graph.Value) *graph.Value {
 
 func (c *chain) concat(x *graph.Value) *graph.Value {
 	y := c.like(x)
-	if len(x.Shape) == 0 || !x.Shape.Equal(y.Shape) || x.Shape.Len()*3 > mostElements {
+	if len(x.Shape) == 0 || !x.Shape.Equal(y.Shape) || x.Shape.Len()*3 > maxElements {
 		return nil
 	}
 	parts := []*graph.Value{x, y, x}[:2+c.r.IntN(2)]
@@ -296,7 +296,7 @@ func (c *chain) concat(x *graph.Value) *graph.Value {
 }
 
 func (c *chain) pad(x *graph.Value) *graph.Value {
-	if len(x.Shape) == 0 || x.Shape.Len()*4 > mostElements {
+	if len(x.Shape) == 0 || x.Shape.Len()*4 > maxElements {
 		return nil
 	}
 	return op.Pad(x, c.r.IntN(len(x.Shape)), c.r.IntN(3), c.r.IntN(3), 0.5)
@@ -352,7 +352,7 @@ func (c *chain) matmul(x *graph.Value) *graph.Value {
 	if tb {
 		n = y.Shape[len(y.Shape)-2]
 	}
-	if x.Shape.Len()/k*n > mostElements {
+	if x.Shape.Len()/k*n > maxElements {
 		return nil
 	}
 	return op.Scale(op.MatMul(x, y, ta, tb), 1/float64(k))

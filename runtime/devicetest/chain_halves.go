@@ -96,7 +96,7 @@ func (c *chain) quarters(x *graph.Value) *graph.Value {
 
 // concatMany joins more than one kernel selects from: by copies where they are whole words.
 func (c *chain) concatMany(x *graph.Value) *graph.Value {
-	if len(x.Shape) == 0 || x.Shape.Len()*10 > mostElements {
+	if len(x.Shape) == 0 || x.Shape.Len()*10 > maxElements {
 		return nil
 	}
 	n := x.Shape[0]

@@ -52,7 +52,7 @@ type Plan struct {
 	pools     map[string]Pool       // by variable
 	memory    map[string]graph.Type // of variables, by the names of their buffers
 	order     []string              // of buffers
-	chunks    []int64               // bytes of the arena's buffers, shared by the programs
+	arena     []int64               // bytes of the arena's buffers, shared by the programs
 	untuned   error
 	choices   [][]shaders.Kernel // candidates of the kernels that have several, until they are announced
 }
@@ -197,10 +197,10 @@ func (p *Plan) declare(q *program) error {
 		q.outputs[o.Name] = o.Value.Type
 	}
 	for i, n := range q.memory.Chunks {
-		if i == len(p.chunks) {
-			p.chunks = append(p.chunks, 0)
+		if i == len(p.arena) {
+			p.arena = append(p.arena, 0)
 		}
-		p.chunks[i] = max(p.chunks[i], n)
+		p.arena[i] = max(p.arena[i], n)
 	}
 	return nil
 }
@@ -271,7 +271,7 @@ func (p *Plan) Memory() Memory {
 			m.Constants += v.Type.Bytes()
 		}
 	}
-	for _, n := range p.chunks {
+	for _, n := range p.arena {
 		m.Arena += n
 	}
 	m.Total = m.Variables + m.Inputs + m.Outputs + m.Constants + m.Arena

@@ -16,7 +16,7 @@ import (
 type Session struct {
 	plan      *Plan
 	variables map[string]device.Buffer
-	chunks    []device.Buffer
+	arena     []device.Buffer
 	programs  map[string]*loaded
 	buffers   []device.Buffer // all of them
 }
@@ -43,12 +43,12 @@ func (p *Plan) Load() (s *Session, err error) {
 			return s, err
 		}
 	}
-	for i, n := range p.chunks {
+	for i, n := range p.arena {
 		b, err := s.alloc(fmt.Sprintf("arena %d", i), n)
 		if err != nil {
 			return s, err
 		}
-		s.chunks = append(s.chunks, b)
+		s.arena = append(s.arena, b)
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.programs)) {
 		if err := s.load(p.programs[name]); err != nil {
@@ -152,7 +152,7 @@ func (s *Session) buffer(l *loaded, st plan.Storage, bind Binding) (device.Range
 	var err error
 	switch st.Space {
 	case plan.Arena:
-		b = s.chunks[st.Chunk]
+		b = s.arena[st.Chunk]
 	case plan.Variable:
 		b, err = s.variable(st.Name, bind)
 	case plan.Input:

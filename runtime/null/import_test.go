@@ -5,13 +5,12 @@ package null
 import (
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/device/host"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func importing(_ *testing.T, budget int64) device.Device {
@@ -20,7 +19,7 @@ func importing(_ *testing.T, budget int64) device.Device {
 
 func TestImport(t *testing.T) {
 	checktest.Import(t, importing)
-	checktest.NoImport(t, New(Options{}))
+	checktest.ImportRefused(t, New(Options{}))
 }
 
 // A device that is wrapped imports as it would by itself.
@@ -29,7 +28,7 @@ func TestFaultyImport(t *testing.T) {
 	checktest.Import(t, func(t *testing.T, budget int64) device.Device {
 		return &faulty.Device{Device: importing(t, budget), Before: never}
 	})
-	checktest.NoImport(t, &faulty.Device{Device: New(Options{}), Before: never})
+	checktest.ImportRefused(t, &faulty.Device{Device: New(Options{}), Before: never})
 }
 
 func TestTransfersCount(t *testing.T) {

@@ -101,7 +101,7 @@ func TestErrorsTravel(t *testing.T) {
 	require.ErrorContains(t, got.err, "while: ")
 	got, err = decodeEvent((&event{kind: evFailed, err: errors.New(strings.Repeat("é", 1<<20))}).append(nil))
 	require.NoError(t, err)
-	require.LessOrEqual(t, len(got.err.Error()), mostWords)
+	require.LessOrEqual(t, len(got.err.Error()), maxErrorText)
 }
 
 func TestFrames(t *testing.T) {
@@ -191,7 +191,7 @@ func TestPatience(t *testing.T) {
 	assert.Equal(t, time.Minute, progressTimeout(Options{}.silence(), 0))
 	assert.Equal(t, 2*time.Minute, progressTimeout(time.Minute, 6))
 	assert.Equal(t, time.Hour+time.Minute, progressTimeout(time.Hour, 6))
-	assert.Equal(t, progressTimeout(time.Minute, mostFresh), progressTimeout(time.Minute, math.MaxInt64))
+	assert.Equal(t, progressTimeout(time.Minute, maxFresh), progressTimeout(time.Minute, math.MaxInt64))
 	longest := Options{Silence: math.MaxInt64}.silence()
 	assert.Greater(t, progressTimeout(longest, math.MaxInt64), longest)
 }

@@ -20,7 +20,7 @@ type connection struct {
 	d          *Device
 	process    *process
 	socket     *net.UnixConn
-	link       *link
+	outbox     *outbox
 	memory     *memory
 	background background
 
@@ -84,7 +84,7 @@ func newConnection(d *Device, p *process, socket *net.UnixConn, o Options) *conn
 
 // start sends and receives from now on.
 func (c *connection) start() {
-	c.link = newLink(c.socket, 0)
+	c.outbox = newOutbox(c.socket, 0)
 	c.background.Go(c.receive)
 	c.background.Go(c.watch)
 }
@@ -121,14 +121,14 @@ func (c *connection) takeDeferred() error {
 // enqueue sends a command when the worker has room for it. answer, if not nil, is completed by the worker's answer.
 func (c *connection) enqueue(x *command, answer *call) error {
 	if answer != nil && x.op != opRead { // the caller will wait for it
-		defer c.link.flush()
+		defer c.outbox.flush()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.add(x, answer)
 }
 
-// add waits for room and adds a command to the link. The lock is held; the link must be flushed after it is released.
+// add waits for room and adds a command to the outbox. The lock is held; the outbox must be flushed after it is released.
 func (c *connection) add(x *command, answer *call) error {
 	for c.progress.pending() >= window && c.failed.lost == nil {
 		c.room.Wait()
@@ -140,7 +140,7 @@ func (c *connection) add(x *command, answer *call) error {
 	if answer != nil {
 		c.calls[x.id] = answer
 	}
-	c.link.add(x)
+	c.outbox.add(x)
 	return nil
 }
 
@@ -200,11 +200,11 @@ func (c *connection) lose(cause error) {
 
 // end ends the worker, and waits for it, the reader and the watchdog.
 func (c *connection) end(wait time.Duration) {
-	c.link.end()
+	c.outbox.end()
 	c.process.stop(wait)
 	close(c.background.quit)
 	c.socket.Close()
 	c.background.Wait()
-	c.link.drain()
+	c.outbox.drain()
 	_ = c.memory.close() // this process mapped it: closing cannot fail
 }

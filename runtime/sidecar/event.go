@@ -112,7 +112,7 @@ func (d *decoder) description(needed bool) *description {
 // causes are those that callers tell apart, by their number in a frame.
 var causes = []error{nil, device.ErrLost, device.ErrOutOfMemory, device.ErrValidation, device.ErrClosed, device.ErrNoTimestamps}
 
-const mostWords = 16 << 10 // bytes of an error's text
+const maxErrorText = 16 << 10 // bytes of an error's text
 
 // remote is an error that was a worker's.
 type remote struct {
@@ -134,7 +134,7 @@ func appendError(b []byte, err error) []byte {
 		named = &device.Error{Cause: err}
 	}
 	text := named.Cause.Error()
-	text = strings.ToValidUTF8(text[:min(len(text), mostWords)], "?")
+	text = strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "?")
 	return appendText(appendText(appendText(appendText(append(b, 1, byte(is)), named.Op), named.Object), named.Device), text)
 }
 
@@ -156,8 +156,8 @@ func (d *decoder) failure() error {
 	return named
 }
 
-// mostFresh bounds what a worker may ask time for.
-const mostFresh = 1000
+// maxFresh bounds what a worker may ask time for.
+const maxFresh = 1000
 
 // longestCompile is what a driver may take for a kernel that it has not met, at most.
 const longestCompile = 10 * time.Second
@@ -168,5 +168,5 @@ const longestBreath = time.Minute
 // progressTimeout is how long a worker may work without a sign of its device: a driver may compile a kernel for a sixth of a silence, if that is less
 // than ten seconds. Who sets a long silence for programs that take long is to hear of a hang in the first step too.
 func progressTimeout(silence time.Duration, fresh int64) time.Duration {
-	return silence + min(silence/6, longestCompile)*time.Duration(min(fresh, mostFresh))
+	return silence + min(silence/6, longestCompile)*time.Duration(min(fresh, maxFresh))
 }

@@ -40,12 +40,12 @@ type answer struct {
 func (w *worker) work(open func() (device.Device, error)) {
 	dev, err := open()
 	if err != nil {
-		w.link.send(&event{kind: evReady, err: err})
+		w.outbox.send(&event{kind: evReady, err: err})
 		w.end(err)
 		return
 	}
 	w.dev = dev
-	w.link.send(&event{kind: evReady, ready: describe(dev)})
+	w.outbox.send(&event{kind: evReady, ready: describe(dev)})
 	w.waiting.Go(w.deliver)
 	for !w.over() {
 		select {
@@ -89,7 +89,7 @@ func (w *worker) accept() {
 	w.staging.Store(staging)
 	if n-w.acked >= ackEvery || w.consumed >= int64(len(w.memory.up))/4 {
 		w.acked, w.consumed = n, 0
-		w.link.send((*state)(w))
+		w.outbox.send((*state)(w))
 	}
 }
 
@@ -262,7 +262,7 @@ func (w *worker) fetch(c *command) error {
 func (w *worker) hold(n int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for w.held > 0 && w.held+n > mostHeld && !w.over() {
+	for w.held > 0 && w.held+n > maxHeldBytes && !w.over() {
 		w.room.Wait()
 	}
 	w.held += n

@@ -11,7 +11,7 @@ import (
 
 const (
 	ringBytes = 8 << 20  // of each ring
-	mostRing  = 64 << 20 // bytes that a worker takes
+	maxRing   = 64 << 20 // bytes that a worker takes
 )
 
 // memory is what host and worker share: a ring of data for the worker, and then one of data for the host.
@@ -42,8 +42,8 @@ func newMemory(up, down int64) (*memory, *os.File, error) {
 
 // mapMemory maps a file whose size cannot change any more, where the system can promise that.
 func mapMemory(f *os.File, up, down int64) (*memory, error) {
-	if up < 4096 || down < 4096 || up > mostRing || down > mostRing || up%4096 != 0 || down%4096 != 0 {
-		return nil, fmt.Errorf("shared memory: rings of %d and %d bytes, expected multiples of 4096 up to %d", up, down, mostRing)
+	if up < 4096 || down < 4096 || up > maxRing || down > maxRing || up%4096 != 0 || down%4096 != 0 {
+		return nil, fmt.Errorf("shared memory: rings of %d and %d bytes, expected multiples of 4096 up to %d", up, down, maxRing)
 	}
 	st, err := f.Stat()
 	if err == nil && (!st.Mode().IsRegular() || st.Size() != up+down) {

@@ -181,8 +181,8 @@ type tail struct {
 }
 
 const (
-	mostLines = 8
-	mostLine  = 400 // bytes
+	maxLines = 8
+	maxLine  = 400 // bytes
 )
 
 func (t *tail) Write(b []byte) (int, error) {
@@ -191,7 +191,7 @@ func (t *tail) Write(b []byte) (int, error) {
 	for _, c := range b {
 		if c == '\n' || c == '\r' {
 			t.flush()
-		} else if len(t.line) < mostLine {
+		} else if len(t.line) < maxLine {
 			t.line = append(t.line, c)
 		}
 	}
@@ -204,7 +204,7 @@ func (t *tail) flush() {
 	t.over = t.over || strings.HasPrefix(s, "goroutine ") || strings.HasPrefix(s, "runtime stack:")
 	if s != "" && !t.over {
 		t.lines = append(t.lines, s)
-		t.lines = t.lines[max(0, len(t.lines)-mostLines):]
+		t.lines = t.lines[max(0, len(t.lines)-maxLines):]
 	}
 }
 

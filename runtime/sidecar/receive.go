@@ -166,7 +166,7 @@ func (d *downloads) data(e *event) error {
 	call.filled += e.n
 	if e.end-d.reported >= ringBytes/4 {
 		d.reported = e.end
-		d.link.send(&command{op: opTaken, at: e.end})
+		d.outbox.send(&command{op: opTaken, at: e.end})
 	}
 	if !e.last {
 		return nil

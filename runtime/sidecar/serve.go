@@ -26,7 +26,7 @@ const (
 	greeting     = 2 * time.Second // a client has to say who it is
 	longestHello = 4096            // bytes
 	hostTimeout  = time.Minute     // a worker waits for its host
-	mostBacklog  = 4 << 20         // bytes of answers that a host has not read
+	maxBacklog   = 4 << 20         // bytes of answers that a host has not read
 )
 
 // Work is what a worker process does: it reads the token from its standard input, and serves until its host is gone. Ctrl-C and the

@@ -14,23 +14,22 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"golang.org/x/sys/unix"
 )
 
 const (
-	ackEvery  = 64           // commands
-	mostHeld  = 32 << 20     // bytes of reads that the host has not got
-	mostReads = 1024         // of them
-	mostQueue = 2 * maxFrame // bytes of commands that wait
+	ackEvery     = 64           // commands
+	maxHeldBytes = 32 << 20     // bytes of reads that the host has not got
+	maxReads     = 1024         // of them
+	maxQueue     = 2 * maxFrame // bytes of commands that wait
 )
 
 // worker serves one host. A goroutine reads commands, one carries them out in order, one waits for reads and hands them on, and one
 // tells the host that all this is alive.
 type worker struct {
 	conn    *net.UnixConn
-	link    *link
+	outbox  *outbox
 	memory  *memory
 	silence time.Duration
 
@@ -63,8 +62,8 @@ type worker struct {
 }
 
 func newWorker(conn *net.UnixConn, h *hello, m *memory) *worker {
-	w := &worker{conn: conn, link: newLink(conn, mostBacklog), memory: m, silence: h.silence,
-		queue: make(chan *command, window), ending: make(chan struct{}), worked: make(chan struct{}), answers: make(chan *answer, mostReads),
+	w := &worker{conn: conn, outbox: newOutbox(conn, maxBacklog), memory: m, silence: h.silence,
+		queue: make(chan *command, window), ending: make(chan struct{}), worked: make(chan struct{}), answers: make(chan *answer, maxReads),
 		downloads: ring{size: int64(len(m.down))},
 		buffers:   map[uint64]device.Buffer{}, programs: map[uint64]*program{}, seed: maphash.MakeSeed(), seen: map[uint64]*seen{}}
 	w.room.L = &w.mu
@@ -89,7 +88,7 @@ func (w *worker) serve(ctx context.Context, open func() (device.Device, error)) 
 	case <-time.After(grace):
 		done = false // what still uses the memory keeps it
 	}
-	w.link.drain()
+	w.outbox.drain()
 	w.conn.Close()
 	reading.Wait()
 	if done {
@@ -103,7 +102,7 @@ func (w *worker) end(err error) {
 	w.once.Do(func() {
 		w.err = err
 		close(w.ending)
-		w.link.end() // who waits for a host to take answers need not
+		w.outbox.end() // who waits for a host to take answers need not
 		_ = w.conn.SetWriteDeadline(time.Now().Add(grace))
 		w.mu.Lock()
 		w.room.Broadcast()
@@ -156,8 +155,8 @@ func (w *worker) receive(c *command, bytes int64) error {
 		return nil
 	}
 	c.bytes = bytes
-	if all := w.queued.Add(bytes); all > mostQueue {
-		return fmt.Errorf("commands of %d bytes under way, expected %d at most", all, int64(mostQueue))
+	if all := w.queued.Add(bytes); all > maxQueue {
+		return fmt.Errorf("commands of %d bytes under way, expected %d at most", all, int64(maxQueue))
 	}
 	select {
 	case w.queue <- c:
@@ -176,7 +175,7 @@ func (w *worker) live() {
 		case <-w.ending:
 			return
 		case <-ticker.C:
-			w.link.offer((*state)(w))
+			w.outbox.offer((*state)(w))
 		}
 	}
 }
@@ -193,7 +192,7 @@ func (w *state) append(b []byte) []byte {
 // tell sends an event. A device that is lost is the worker's end.
 func (w *worker) tell(e *event) {
 	w.moves.Add(1)
-	w.link.send(e)
+	w.outbox.send(e)
 	if errors.Is(e.err, device.ErrLost) {
 		w.end(e.err)
 	}

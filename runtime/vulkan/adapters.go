@@ -256,13 +256,13 @@ func kindOf(t vk.PhysicalDeviceType) device.Kind {
 	return device.Virtual
 }
 
-// mostBindings is more than any kernel wants; some drivers offer a million.
-const mostBindings = 64
+// maxBindings is more than any kernel wants; some drivers offer a million.
+const maxBindings = 64
 
 func limitsOf(l *vk.PhysicalDeviceLimits, can *C.gv_abilities) target.Limits {
 	size := func(n uint64) int64 { return int64(min(n, math.MaxInt64)) &^ 3 }
 	out := target.Limits{
-		MaxBindings:     int(min(l.MaxPerStageDescriptorStorageBuffers, l.MaxDescriptorSetStorageBuffers, l.MaxPerStageResources, mostBindings)),
+		MaxBindings:     int(min(l.MaxPerStageDescriptorStorageBuffers, l.MaxDescriptorSetStorageBuffers, l.MaxPerStageResources, maxBindings)),
 		MaxBindingSize:  size(uint64(l.MaxStorageBufferRange)),
 		OffsetAlignment: max(int64(l.MinStorageBufferOffsetAlignment), 32), MaxWorkgroupMemory: int(l.MaxComputeSharedMemorySize),
 		MaxInvocations:       int(l.MaxComputeWorkGroupInvocations),

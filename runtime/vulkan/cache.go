@@ -28,8 +28,8 @@ type pipelineCache struct {
 	spent  time.Duration // compiling since it was saved
 }
 
-// mostUnsaved is how much compiling may be lost when the process is killed.
-const mostUnsaved = 2 * time.Second
+// maxUnsaved is how much compiling may be lost when the process is killed.
+const maxUnsaved = 2 * time.Second
 
 func (c *pipelineCache) open(d *Device) error {
 	var kept []byte
@@ -63,7 +63,7 @@ func (c *pipelineCache) pipeline(k *kernels, m *spirv.Module, of layout, trusted
 
 // saveNow saves when much would be lost.
 func (c *pipelineCache) saveNow(d *Device) {
-	if c.spent >= mostUnsaved {
+	if c.spent >= maxUnsaved {
 		c.save(d)
 	}
 }

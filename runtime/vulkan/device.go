@@ -71,7 +71,7 @@ func Open(index int, o Options) (*Device, error) {
 	d.owner.Describe(a.Info, a.Limits, budget)
 	d.owner.SetDump(o.Dump)
 	d.heap = heap{d: d, types: a.types}
-	d.staging.uploads, d.staging.downloads = stages{d: d}, stages{d: d, cached: true}
+	d.staging.uploads, d.staging.downloads = stagingBuffers{d: d}, stagingBuffers{d: d, cached: true}
 	if err := d.open(); err != nil {
 		d.destroy()
 		return nil, &device.Error{Op: "open", Object: a.Info.Adapter, Device: name, Cause: err}

@@ -16,7 +16,7 @@ import (
 	vk "github.com/vulkan-go/vulkan"
 )
 
-const mostMoving = 64 // submissions of Transfer under way
+const maxTransfers = 64 // submissions of Transfer under way
 
 // imports tells whether a device can reach the host's memory, and how that must be aligned.
 func (a *adapter) imports(instance vk.Instance) {
@@ -82,7 +82,7 @@ func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
 		if err := d.owner.Checker().Copy(from, to); err != nil {
 			return err
 		}
-		if err := d.queue.room(&d.queue.moving, mostMoving); err != nil {
+		if err := d.queue.room(&d.queue.moving, maxTransfers); err != nil {
 			return err
 		}
 		d.queue.batch.copy(from, to)

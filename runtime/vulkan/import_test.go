@@ -5,12 +5,11 @@ package vulkan
 import (
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 	"github.com/gpupipe/gpupipe/runtime/device/host"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestImport(t *testing.T) {
@@ -33,7 +32,7 @@ func wantImport(t testing.TB) {
 func TestDriverWithoutImport(t *testing.T) {
 	d := open(t, Options{CacheDir: cacheDir})
 	d.adapter.ImportAlignment = 0
-	checktest.NoImport(t, d)
+	checktest.ImportRefused(t, d)
 }
 
 func TestRefusedMemory(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	mostCommands = 2000 // a submission
-	mostRunning  = 8    // submissions of Run under way: the host may run ahead no further
+	maxCommands = 2000 // a submission
+	maxRunning  = 8    // submissions of Run under way: the host may run ahead no further
 )
 
 // loaded is a program, recorded.
@@ -28,9 +28,9 @@ type loaded struct {
 	base.Program
 	d *Device
 	// Under d.mu:
-	list  []C.gv_command
-	parts []unsafe.Pointer // VkCommandBuffer, of mostCommands at most
-	pool  C.uint64_t       // VkDescriptorPool, or 0
+	list     []C.gv_command
+	recorded []unsafe.Pointer // VkCommandBuffer, of maxCommands at most
+	pool     C.uint64_t       // VkDescriptorPool, or 0
 }
 
 // Load compiles, binds and records p.
@@ -88,21 +88,21 @@ func (l *loaded) build(p *device.Program) error {
 		list = append(list, command)
 	}
 	l.list = list // to be recorded anew where it is measured
-	for part := range slices.Chunk(list, mostCommands) {
-		if err := l.record(part); err != nil {
+	for section := range slices.Chunk(list, maxCommands) {
+		if err := l.record(section); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *loaded) record(part []C.gv_command) error {
+func (l *loaded) record(section []C.gv_command) error {
 	var handle unsafe.Pointer
 	if err := failure(vk.Result(C.gv_new_commands(l.d.native, &handle))); err != nil {
 		return err
 	}
-	l.parts = append(l.parts, handle)
-	return failure(vk.Result(C.gv_record(l.d.native, handle, &part[0], C.size_t(len(part)), 1)))
+	l.recorded = append(l.recorded, handle)
+	return failure(vk.Result(C.gv_record(l.d.native, handle, &section[0], C.size_t(len(section)), 1)))
 }
 
 // bind makes a descriptor set for each distinct list of arguments, and returns each command's.
@@ -155,8 +155,8 @@ func (l *loaded) bind(p *device.Program, pipelines []*pipeline) ([]C.uint64_t, e
 // Run enqueues a loaded program. It waits while 8 submissions are under way.
 func (d *Device) Run(p device.Loaded) error {
 	return d.run(p, func(l *loaded) error {
-		for _, part := range l.parts {
-			if err := d.queue.enqueue(part); err != nil {
+		for _, section := range l.recorded {
+			if err := d.queue.enqueue(section); err != nil {
 				return err
 			}
 		}
@@ -190,11 +190,11 @@ func (l *loaded) Release() {
 }
 
 func (l *loaded) free() {
-	for _, part := range l.parts {
-		C.gv_free_commands(l.d.native, part)
+	for _, section := range l.recorded {
+		C.gv_free_commands(l.d.native, section)
 	}
 	if l.pool != 0 {
 		C.gv_free_pool(l.d.native, l.pool)
 	}
-	l.list, l.parts, l.pool = nil, nil, 0
+	l.list, l.recorded, l.pool = nil, nil, 0
 }

@@ -42,7 +42,7 @@ type commands struct {
 	until  uint64
 }
 
-// next is the submission that what is added to the batch now will be part of.
+// next is the submission that what is added to the batch now will be section of.
 func (q *queue) next() uint64 { return q.submitted + 1 }
 
 // submit hands the batch, and after it what was recorded before, to the GPU as one submission. Where even that fails, nothing that was
@@ -154,12 +154,12 @@ func (q *queue) await(value uint64) error {
 	}
 }
 
-// enqueue submits a part of a program, when there is room.
-func (q *queue) enqueue(part unsafe.Pointer) error {
-	if err := q.room(&q.running, mostRunning); err != nil {
+// enqueue submits a section of a program, when there is room.
+func (q *queue) enqueue(section unsafe.Pointer) error {
+	if err := q.room(&q.running, maxRunning); err != nil {
 		return err
 	}
-	if err := q.submit(part); err != nil {
+	if err := q.submit(section); err != nil {
 		return err
 	}
 	q.running = append(q.running, q.submitted)

@@ -21,7 +21,7 @@ type timer struct {
 	native *C.gv_timer
 	period float64      // nanoseconds a tick
 	mask   uint64       // of the bits that a timestamp has
-	idle   []C.uint64_t // VkQueryPool, of mostCommands+1
+	idle   []C.uint64_t // VkQueryPool, of maxCommands+1
 	open   []*timed     // under way, in order
 }
 
@@ -53,11 +53,11 @@ func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 		}
 		t.label, t.times = l.Label(), make([]time.Duration, len(l.list))
 		first := 0
-		for part := range slices.Chunk(l.list, mostCommands) {
-			if err := d.measure(t, first, part); err != nil {
+		for section := range slices.Chunk(l.list, maxCommands) {
+			if err := d.measure(t, first, section); err != nil {
 				return err
 			}
-			first += len(part)
+			first += len(section)
 		}
 		return nil
 	})
@@ -67,8 +67,8 @@ func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 	return t, nil
 }
 
-// measure enqueues commands, mostCommands at most.
-func (d *Device) measure(t *timings, first int, part []C.gv_command) error {
+// measure enqueues commands, maxCommands at most.
+func (d *Device) measure(t *timings, first int, section []C.gv_command) error {
 	queries, err := d.timer.take()
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (d *Device) measure(t *timings, first int, part []C.gv_command) error {
 		d.timer.idle = append(d.timer.idle, queries)
 		return err
 	}
-	r := C.gv_record_timed(d.native, d.timer.native, c.handle, &part[0], C.size_t(len(part)), queries)
+	r := C.gv_record_timed(d.native, d.timer.native, c.handle, &section[0], C.size_t(len(section)), queries)
 	if err := failure(vk.Result(r)); err != nil {
 		return d.lose(err)
 	}
@@ -86,7 +86,7 @@ func (d *Device) measure(t *timings, first int, part []C.gv_command) error {
 		return err
 	}
 	d.queue.spare = append(d.queue.spare, commands{c.handle, d.queue.submitted})
-	d.timer.open = append(d.timer.open, &timed{t, first, len(part), queries, d.queue.submitted})
+	d.timer.open = append(d.timer.open, &timed{t, first, len(section), queries, d.queue.submitted})
 	t.until, t.missing = d.queue.submitted, t.missing+1
 	return nil
 }
@@ -118,7 +118,7 @@ func (t *timer) take() (q C.uint64_t, err error) {
 		q, t.idle = t.idle[n-1], t.idle[:n-1]
 		return q, nil
 	}
-	err = failure(vk.Result(C.gv_new_queries(t.native, mostCommands+1, &q)))
+	err = failure(vk.Result(C.gv_new_queries(t.native, maxCommands+1, &q)))
 	return q, err
 }
 

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	chunk       = 2 << 20  // bytes of a staging buffer
-	mostStaging = 16 << 20 // bytes, each way
-	together    = 1 << 20  // bytes to be copied that are worth a submission of their own
+	stagingBytes = 2 << 20  // bytes of a staging buffer
+	maxStaging   = 16 << 20 // bytes, each way
+	together     = 1 << 20  // bytes to be copied that are worth a submission of their own
 )
 
-// stage is a staging buffer, filled from its beginning.
-type stage struct {
+// stagingBuffer is a staging buffer, filled from its beginning.
+type stagingBuffer struct {
 	handle vk.Buffer
 	memory vk.DeviceMemory
 	data   []byte
@@ -28,22 +28,22 @@ type stage struct {
 
 // staging is the memory through which data pass between the host and the device. The device's lock guards it.
 type staging struct {
-	uploads, downloads stages
+	uploads, downloads stagingBuffers
 	reads              []*piece // in progress, in order
 }
 
-// stages are those of one direction; the last is the one being filled.
-type stages struct {
+// stagingBuffers are those of one direction; the last is the one being filled.
+type stagingBuffers struct {
 	d      *Device
 	cached bool
-	all    []*stage
+	all    []*stagingBuffer
 }
 
-// take gives room for n bytes, n ≤ chunk; it waits when all that may exist are in use.
-func (s *stages) take(n int64) (*stage, int64, error) {
+// take gives room for n bytes, n ≤ stagingBytes; it waits when all that may exist are in use.
+func (s *stagingBuffers) take(n int64) (*stagingBuffer, int64, error) {
 	n = (n + 63) &^ 63
 	for {
-		if i := slices.IndexFunc(s.all, func(t *stage) bool { return t.filled+n <= chunk }); i >= 0 {
+		if i := slices.IndexFunc(s.all, func(t *stagingBuffer) bool { return t.filled+n <= stagingBytes }); i >= 0 {
 			t := s.all[i]
 			at := t.filled
 			t.filled, t.until = at+n, s.d.queue.next()
@@ -52,7 +52,7 @@ func (s *stages) take(n int64) (*stage, int64, error) {
 		if s.reuse() {
 			continue
 		}
-		if int64(len(s.all)+1)*chunk <= mostStaging {
+		if int64(len(s.all)+1)*stagingBytes <= maxStaging {
 			if err := s.make(); err != nil {
 				return nil, 0, err
 			}
@@ -61,15 +61,15 @@ func (s *stages) take(n int64) (*stage, int64, error) {
 		if err := s.d.queue.submit(); err != nil {
 			return nil, 0, err
 		}
-		oldest := slices.MinFunc(s.all, func(a, b *stage) int { return int(int64(a.until) - int64(b.until)) })
+		oldest := slices.MinFunc(s.all, func(a, b *stagingBuffer) int { return int(int64(a.until) - int64(b.until)) })
 		if err := s.d.queue.until(oldest.until); err != nil {
 			return nil, 0, err
 		}
 	}
 }
 
-// reuse empties a stage that the GPU is done with.
-func (s *stages) reuse() bool {
+// reuse empties a stagingBuffer that the GPU is done with.
+func (s *stagingBuffers) reuse() bool {
 	s.d.queue.look()
 	for _, t := range s.all {
 		if t.until <= s.d.queue.done && t.pieces == 0 {
@@ -80,17 +80,17 @@ func (s *stages) reuse() bool {
 	return false
 }
 
-func (s *stages) make() error {
-	b, memory, data, err := s.d.heap.mapped(chunk, s.cached)
+func (s *stagingBuffers) make() error {
+	b, memory, data, err := s.d.heap.mapped(stagingBytes, s.cached)
 	if err != nil {
 		return err
 	}
-	s.all = append(s.all, &stage{handle: b, memory: memory, data: data})
-	s.d.owner.AddStaging(chunk)
+	s.all = append(s.all, &stagingBuffer{handle: b, memory: memory, data: data})
+	s.d.owner.AddStaging(stagingBytes)
 	return nil
 }
 
-func (s *stages) free() {
+func (s *stagingBuffers) free() {
 	for _, t := range s.all {
 		vk.DestroyBuffer(s.d.gpu, t.handle, nil)
 		vk.FreeMemory(s.d.gpu, t.memory, nil) // unmaps it
@@ -105,7 +105,7 @@ func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 			return err
 		}
 		for len(data) > 0 {
-			n := min(int64(len(data)), chunk)
+			n := min(int64(len(data)), stagingBytes)
 			s, at, err := d.staging.uploads.take(n)
 			if err != nil {
 				return err
@@ -130,9 +130,9 @@ func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) 
 		if err := d.owner.Checker().Transfer("read", b, offset, n); err != nil {
 			return err
 		}
-		data := r.Expect(n, int((n+chunk-1)/chunk))
-		for at := int64(0); at < n; at += chunk {
-			to := data[at:min(at+chunk, n)]
+		data := r.Expect(n, int((n+stagingBytes-1)/stagingBytes))
+		for at := int64(0); at < n; at += stagingBytes {
+			to := data[at:min(at+stagingBytes, n)]
 			s, place, err := d.staging.downloads.take(int64(len(to)))
 			if err != nil {
 				return err
@@ -153,13 +153,13 @@ func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) 
 	return r, nil
 }
 
-// piece is a part of a read, that lies in one stage.
+// piece is a part of a read, that lies in one stagingBuffer.
 type piece struct {
-	stage *stage
-	at    int64
-	to    []byte
-	until uint64
-	read  *pending
+	staging *stagingBuffer
+	at      int64
+	to      []byte
+	until   uint64
+	read    *pending
 }
 
 // collect takes what has arrived out of staging memory.
@@ -167,8 +167,8 @@ func (s *staging) collect(done uint64) {
 	n := 0
 	for ; n < len(s.reads) && s.reads[n].until <= done; n++ {
 		p := s.reads[n]
-		copy(p.to, p.stage.data[p.at:])
-		p.stage.pieces--
+		copy(p.to, p.staging.data[p.at:])
+		p.staging.pieces--
 		p.read.Complete(nil)
 	}
 	s.reads = slices.Delete(s.reads, 0, n)

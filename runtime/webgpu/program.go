@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	mostCommands = 2000    // a submission
-	mostRunning  = 8       // submissions of Run under way: the host may run ahead no further
-	scratchSize  = 1 << 20 // bytes
+	maxCommands = 2000    // a submission
+	maxRunning  = 8       // submissions of Run under way: the host may run ahead no further
+	scratchSize = 1 << 20 // bytes
 )
 
 // kernels is what has been compiled, and what programs share. The owner's goroutine uses it.
@@ -204,8 +204,8 @@ func (d *Device) layout(bindings []device.Access) (*wgpu.BindGroupLayout, error)
 // the one before: wgpu-native chains them with binary semaphores, which Mesa's software queue waits for on the host.)
 func (d *Device) Run(p device.Loaded) error {
 	return d.run(p, func(l *loaded) error {
-		for part := range slices.Chunk(l.commands, mostCommands) {
-			if err := d.enqueue(part, nil); err != nil {
+		for section := range slices.Chunk(l.commands, maxCommands) {
+			if err := d.enqueue(section, nil); err != nil {
 				return err
 			}
 		}
@@ -227,12 +227,12 @@ func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
 	})
 }
 
-// enqueue submits a part of a program, when there is room.
-func (d *Device) enqueue(part []C.gp_command, timer *C.gp_timer) error {
-	if err := d.waitFor(func() bool { return len(d.queue.running) < mostRunning }); err != nil {
+// enqueue submits a section of a program, when there is room.
+func (d *Device) enqueue(section []C.gp_command, timer *C.gp_timer) error {
+	if err := d.waitFor(func() bool { return len(d.queue.running) < maxRunning }); err != nil {
 		return err
 	}
-	if err := d.submit(part, timer); err != nil {
+	if err := d.submit(section, timer); err != nil {
 		return err
 	}
 	d.queue.running = append(d.queue.running, uint64(d.native.submitted))

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	mostTimed  = mostCommands / 2             // a submission that is measured: WebGPU has 4096 queries at most in a set
-	mostStamps = mostTimed * C.GP_COPY_STAMPS // timestamps of one
+	maxTimed   = maxCommands / 2             // a submission that is measured: WebGPU has 4096 queries at most in a set
+	maxStamps  = maxTimed * C.GP_COPY_STAMPS // timestamps of one
 	stampBytes = 8
 )
 
@@ -50,13 +50,13 @@ func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 		}
 		t.tick, t.commands = d.clock.tick, l.length
 		of := l.of
-		for part := range slices.Chunk(l.commands, mostTimed) {
-			r, err := d.measure(l.Label(), part)
+		for section := range slices.Chunk(l.commands, maxTimed) {
+			r, err := d.measure(l.Label(), section)
 			if err != nil {
 				return err
 			}
-			t.parts = append(t.parts, newMeasured(r, part, of[:len(part)]))
-			of = of[len(part):]
+			t.sections = append(t.sections, newMeasured(r, section, of[:len(section)]))
+			of = of[len(section):]
 		}
 		return nil
 	})
@@ -66,14 +66,14 @@ func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 	return t, nil
 }
 
-// measure submits commands, mostTimed at most, and a read of their timestamps.
-func (d *Device) measure(label string, part []C.gp_command) (*pending, error) {
+// measure submits commands, maxTimed at most, and a read of their timestamps.
+func (d *Device) measure(label string, section []C.gp_command) (*pending, error) {
 	stamps := int64(C.GP_DISPATCH_STAMPS)
-	if len(part) > 0 {
+	if len(section) > 0 {
 		stamps = 0
 	}
-	for i := range part {
-		stamps += stampsOf(&part[i])
+	for i := range section {
+		stamps += stampsOf(&section[i])
 	}
 	r := &pending{Read: base.NewRead(label), d: d}
 	data := r.Expect(stamps*stampBytes, 1)
@@ -82,7 +82,7 @@ func (d *Device) measure(label string, part []C.gp_command) (*pending, error) {
 		return nil, err
 	}
 	timer := C.gp_timer{queries: d.clock.queries, resolved: bufferHandle(d.clock.resolved), staging: bufferHandle(s.gpu)}
-	if err := d.enqueue(part, &timer); err != nil {
+	if err := d.enqueue(section, &timer); err != nil {
 		d.downloads.drop(s)
 		return nil, err
 	}
@@ -111,10 +111,10 @@ func (d *Device) wind() (err error) {
 		}
 	}()
 	var failure C.gp_error
-	if d.clock.queries = C.gp_queries(d.native, mostStamps, &failure); failure._type != C.GP_NO_ERROR {
+	if d.clock.queries = C.gp_queries(d.native, maxStamps, &failure); failure._type != C.GP_NO_ERROR {
 		return nativeError(&failure)
 	}
-	d.clock.resolved, err = d.create("timestamps", mostStamps*stampBytes, wgpu.BufferUsageQueryResolve|wgpu.BufferUsageCopySrc, false)
+	d.clock.resolved, err = d.create("timestamps", maxStamps*stampBytes, wgpu.BufferUsageQueryResolve|wgpu.BufferUsageCopySrc, false)
 	if err != nil {
 		d.clock.resolved = nil
 		return err
@@ -180,9 +180,9 @@ func (d *Device) glance() (glance, error) {
 	return g, err
 }
 
-// timings is a program's times, of which each part arrives for itself.
+// timings is a program's times, of which each section arrives for itself.
 type timings struct {
-	parts    []measured
+	sections []measured
 	tick     float64
 	commands int
 }
@@ -194,11 +194,11 @@ type measured struct {
 	started []int // by command, its first timestamp; the second is next to it
 }
 
-func newMeasured(r *pending, part []C.gp_command, of []int) measured {
+func newMeasured(r *pending, section []C.gp_command, of []int) measured {
 	m := measured{read: r, of: of}
 	at := 0
-	for i := range part {
-		first, n := at, int(stampsOf(&part[i]))
+	for i := range section {
+		first, n := at, int(stampsOf(&section[i]))
 		if n == C.GP_COPY_STAMPS {
 			first++ // the end of the empty pass before the copy, then the beginning of the one after it
 		}
@@ -211,7 +211,7 @@ func newMeasured(r *pending, part []C.gp_command, of []int) measured {
 // Wait returns each command's time. A copy within one buffer is several to the GPU: their sum.
 func (t *timings) Wait() ([]time.Duration, error) {
 	times := make([]time.Duration, t.commands)
-	for _, m := range t.parts {
+	for _, m := range t.sections {
 		data, err := m.read.Wait()
 		if err != nil {
 			return nil, err

@@ -19,13 +19,13 @@ import (
 const (
 	mapRead, mapWrite = 1, 2 // WGPUMapMode
 
-	smallestStage = 64 << 10
-	chunk         = 2 << 20  // the largest staging buffer
-	mostStaging   = 16 << 20 // bytes, each way
+	minStagingBuffer = 64 << 10
+	maxStagingBuffer = 2 << 20  // the largest staging buffer
+	maxStaging       = 16 << 20 // bytes, each way
 )
 
-// stage is a staging buffer. It is free (and mapped, if it is for uploads), or in a pool's queue.
-type stage struct {
+// stagingBuffer is a staging buffer. It is free (and mapped, if it is for uploads), or in a pool's queue.
+type stagingBuffer struct {
 	gpu    *wgpu.Buffer
 	size   int64
 	status *C.int // C memory: the map request's outcome
@@ -39,16 +39,16 @@ type pool struct {
 	d     *Device
 	mode  C.uint32_t
 	usage wgpu.BufferUsage
-	idle  []*stage
-	queue []*stage // a map request is under way; in order of submission
+	idle  []*stagingBuffer
+	queue []*stagingBuffer // a map request is under way; in order of submission
 	total int64
 }
 
 func (p *pool) waiting() bool { return len(p.queue) > 0 }
 
-// take gives a stage of at least n bytes, n ≤ chunk; it waits when all that may exist are in use.
-func (p *pool) take(n int64) (*stage, error) {
-	size := max(int64(smallestStage), int64(1)<<bits.Len64(uint64(n-1)))
+// take gives a stagingBuffer of at least n bytes, n ≤ maxStagingBuffer; it waits when all that may exist are in use.
+func (p *pool) take(n int64) (*stagingBuffer, error) {
+	size := max(int64(minStagingBuffer), int64(1)<<bits.Len64(uint64(n-1)))
 	for {
 		for i, s := range p.idle {
 			if s.size == size {
@@ -56,7 +56,7 @@ func (p *pool) take(n int64) (*stage, error) {
 				return s, nil
 			}
 		}
-		if p.total+size <= mostStaging {
+		if p.total+size <= maxStaging {
 			return p.make(size)
 		}
 		if len(p.idle) == 0 {
@@ -70,18 +70,18 @@ func (p *pool) take(n int64) (*stage, error) {
 	}
 }
 
-func (p *pool) make(size int64) (*stage, error) {
+func (p *pool) make(size int64) (*stagingBuffer, error) {
 	gpu, err := p.d.create("staging", size, p.usage, p.mode == mapWrite)
 	if err != nil {
 		return nil, err
 	}
 	p.total += size
 	p.d.owner.AddStaging(size)
-	return &stage{gpu: gpu, size: size, status: (*C.int)(C.malloc(C.sizeof_int))}, nil
+	return &stagingBuffer{gpu: gpu, size: size, status: (*C.int)(C.malloc(C.sizeof_int))}, nil
 }
 
 // drop gives s up. No map request of it may be under way.
-func (p *pool) drop(s *stage) {
+func (p *pool) drop(s *stagingBuffer) {
 	if p.d.owner.Lost() == nil {
 		s.gpu.Release()
 	}
@@ -91,7 +91,7 @@ func (p *pool) drop(s *stage) {
 }
 
 // enqueue asks for s to be mapped once the work submitted so far is done.
-func (p *pool) enqueue(s *stage) error {
+func (p *pool) enqueue(s *stagingBuffer) error {
 	var failure C.gp_error
 	C.gp_map(p.d.native, bufferHandle(s.gpu), p.mode, C.size_t(s.size), s.status, &failure)
 	if failure._type != C.GP_NO_ERROR {
@@ -153,7 +153,7 @@ func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 			return err
 		}
 		for len(data) > 0 {
-			n := min(int64(len(data)), chunk)
+			n := min(int64(len(data)), maxStagingBuffer)
 			if err := d.upload(b.(*buffer), offset, data[:n]); err != nil {
 				return err
 			}
@@ -187,9 +187,9 @@ func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) 
 		if err := d.owner.Checker().Transfer("read", b, offset, n); err != nil {
 			return err
 		}
-		data := r.Expect(n, int((n+chunk-1)/chunk)+1) // one part for this function itself
-		for at := int64(0); at < n; at += chunk {
-			to := data[at:min(at+chunk, n)]
+		data := r.Expect(n, int((n+maxStagingBuffer-1)/maxStagingBuffer)+1) // one part for this function itself
+		for at := int64(0); at < n; at += maxStagingBuffer {
+			to := data[at:min(at+maxStagingBuffer, n)]
 			if err := d.download(b.(*buffer), offset+at, to, r); err != nil {
 				return err
 			}

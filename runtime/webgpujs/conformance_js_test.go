@@ -14,7 +14,7 @@ import (
 // What runs here is small, since browsers without a GPU compute very slowly: tasks of at most so many elements, and so many random graphs. The
 // native backend runs all of the suite.
 const (
-	mostElements = 2000
+	maxElements  = 2000
 	randomGraphs = 12
 )
 
@@ -26,7 +26,7 @@ func small(tasks []devicetest.Task) []devicetest.Task {
 				n += len(x.Data)
 			}
 		}
-		return n > mostElements
+		return n > maxElements
 	})
 }
 

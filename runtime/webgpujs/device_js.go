@@ -61,7 +61,7 @@ func Open(o Options) (*Device, error) {
 		return nil, &device.Error{Op: "open", Object: info.Adapter, Device: info.Name, Cause: err}
 	}
 	d := &Device{gpu: gpu, queue: gpu.Get("queue"), pipelines: map[base.Key]js.Value{}, layouts: map[string]js.Value{},
-		running: make(chan struct{}, mostRunning)}
+		running: make(chan struct{}, maxRunning)}
 	d.owner = base.NewOwner[*buffer, *loaded](&d.Properties)
 	d.owner.Describe(info, limitsOf(gpu.Get("limits"), info.Kind), o.MemoryBudget)
 	then(gpu.Get("lost"), func(why js.Value) {

@@ -103,7 +103,7 @@ func TestManyTransfers(t *testing.T) {
 		last, err = d.Read(b, 256, 4<<20-256)
 		require.NoError(t, err)
 		_, staging := d.Allocated()
-		require.LessOrEqual(t, staging, int64(mostUnderWay))
+		require.LessOrEqual(t, staging, int64(maxInTransit))
 	}
 	got, err := last.Wait()
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 
 const (
 	stageCompute = 4       // GPUShaderStage.COMPUTE
-	mostRunning  = 8       // submissions of Run under way: the host may run ahead no further
+	maxRunning   = 8       // submissions of Run under way: the host may run ahead no further
 	scratchSize  = 1 << 20 // bytes
 )
 

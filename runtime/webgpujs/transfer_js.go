@@ -17,8 +17,8 @@ const (
 	modeRead     = 1
 )
 
-// mostUnderWay bounds the bytes of writes, and those of reads, that have not arrived.
-const mostUnderWay = 16 << 20
+// maxInTransit bounds the bytes of writes, and those of reads, that have not arrived.
+const maxInTransit = 16 << 20
 
 type buffer struct {
 	base.Buffer
@@ -69,7 +69,7 @@ func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 		if err := d.owner.Checker().Transfer("write", b, offset, n); err != nil {
 			return err
 		}
-		if d.written > 0 && d.written+n > mostUnderWay {
+		if d.written > 0 && d.written+n > maxInTransit {
 			if _, err := await(d.queue.Call("onSubmittedWorkDone")); err != nil {
 				return err
 			}
@@ -103,7 +103,7 @@ func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) 
 			r.Expect(0, 0)
 			return nil
 		}
-		for _, staged := d.Allocated(); len(d.reads) > 0 && staged+n > mostUnderWay; _, staged = d.Allocated() {
+		for _, staged := d.Allocated(); len(d.reads) > 0 && staged+n > maxInTransit; _, staged = d.Allocated() {
 			<-d.reads[0].Done()
 		}
 		staging, err := d.create("staging", n, usageMapRead|usageCopyDst)

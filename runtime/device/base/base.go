@@ -1,4 +1,4 @@
-// Package base is the part of a backend that does not depend on its API: what the device reports about itself, which
+// Package base is the piece of a backend that does not depend on its API: what the device reports about itself, which
 // buffers and programs belong to it, how much memory they take, and whether the device is open, lost or closed.
 //
 // A backend embeds Properties in its device, Buffer in its buffers and Program in its loaded programs, and keeps an

@@ -5,14 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// MostStaging is the most staging memory that a device may hold each way, in bytes.
-const MostStaging = 16 << 20
+// MaxStaging is the most staging memory that a device may hold each way, in bytes.
+const MaxStaging = 16 << 20
 
 // Execute is the suite on what a device that computes must do with programs and transfers, alone and all at once.
 func Execute(t *testing.T, open Open) {

@@ -7,11 +7,10 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/host"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Import is the suite on what a device that imports memory must do and refuse, whether it computes or not.
@@ -216,7 +215,7 @@ func importClosed(t *testing.T, open Open) {
 }
 
 // NoImport checks that a device that imports nothing says so.
-func NoImport(t *testing.T, d device.Device) {
+func ImportRefused(t *testing.T, d device.Device) {
 	t.Helper()
 	_, ok := device.AsImporter(d)
 	assert.False(t, ok)

@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 // The bindings' own map call loses its callback to the garbage collector.
@@ -43,7 +42,7 @@ func transfersSurviveTheCollector(t *testing.T, open Open) {
 
 func largeTransfers(t *testing.T, open Open) {
 	d := opened(t, open, 0)
-	const size = 3*MostStaging + 12
+	const size = 3*MaxStaging + 12
 	b := alloc(t, d, "b", size+8)
 	data := Pattern(size, 5)
 	require.NoError(t, d.Write(b, 8, data))
@@ -55,7 +54,7 @@ func largeTransfers(t *testing.T, open Open) {
 	require.True(t, string(data) == string(got))
 	require.True(t, string(make([]byte, size)) == string(Read(t, d, b, 8, size)))
 	_, staging := d.Allocated()
-	assert.LessOrEqual(t, staging, int64(2*MostStaging))
+	assert.LessOrEqual(t, staging, int64(2*MaxStaging))
 	assert.Positive(t, staging)
 	empty := Read(t, d, b, 0, 0)
 	assert.Empty(t, empty)
@@ -73,7 +72,7 @@ func mixedSizes(t *testing.T, open Open) {
 		require.Equal(t, string(data), string(Read(t, d, b, 0, int64(n))))
 	}
 	_, staging := d.Allocated()
-	assert.LessOrEqual(t, staging, int64(2*MostStaging))
+	assert.LessOrEqual(t, staging, int64(2*MaxStaging))
 }
 
 // Nobody waits for these reads and writes; memory must not grow with them.

@@ -4,10 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 // Timer is the suite on what a device with timestamps must tell.
@@ -128,7 +127,7 @@ func nobodyWaits(t *testing.T, open Open) {
 	require.NoError(t, err)
 	assert.Equal(t, times, again)
 	_, staging := d.Allocated()
-	assert.LessOrEqual(t, staging, int64(2*MostStaging))
+	assert.LessOrEqual(t, staging, int64(2*MaxStaging))
 	l = Load(t, d, Increments(b, 100))
 	pending, err := d.(device.Timer).RunTimed(l)
 	require.NoError(t, err)

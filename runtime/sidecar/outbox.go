@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// link sends frames in the order in which they are added. Whoever flushes writes, and what others add meanwhile with it. What nobody
+// outbox sends frames in the order in which they are added. Whoever flushes writes, and what others add meanwhile with it. What nobody
 // flushes a goroutine does, as soon as it comes to it: a burst of frames goes out together, and whoever adds does not wait for the system.
-type link struct {
+type outbox struct {
 	to   io.Writer
 	most int // bytes that may wait to be written before send waits; 0: no bound
 
@@ -21,14 +21,14 @@ type link struct {
 	done    chan struct{} // closed when the goroutine has ended
 }
 
-func newLink(to io.Writer, most int) *link {
-	l := &link{to: to, most: most, done: make(chan struct{})}
+func newOutbox(to io.Writer, most int) *outbox {
+	l := &outbox{to: to, most: most, done: make(chan struct{})}
 	l.moved.L = &l.mu
 	go l.work()
 	return l
 }
 
-func (l *link) work() {
+func (l *outbox) work() {
 	defer close(l.done)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -43,7 +43,7 @@ func (l *link) work() {
 
 // add adds a frame for whoever writes next. It is made while no other can be: what it tells is never older than what the frame before it
 // told.
-func (l *link) add(m message) {
+func (l *outbox) add(m message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.append(m)
@@ -51,7 +51,7 @@ func (l *link) add(m message) {
 }
 
 // send adds a frame and writes it.
-func (l *link) send(m message) {
+func (l *outbox) send(m message) {
 	l.mu.Lock()
 	for l.most > 0 && len(l.queue) > l.most && !l.over() {
 		l.moved.Wait()
@@ -62,7 +62,7 @@ func (l *link) send(m message) {
 }
 
 // offer is send where that need not wait; else nothing.
-func (l *link) offer(m message) {
+func (l *outbox) offer(m message) {
 	l.mu.Lock()
 	idle := !l.writing
 	if idle {
@@ -74,16 +74,16 @@ func (l *link) offer(m message) {
 	}
 }
 
-func (l *link) over() bool { return l.ended || l.err != nil }
+func (l *outbox) over() bool { return l.ended || l.err != nil }
 
-func (l *link) append(m message) {
+func (l *outbox) append(m message) {
 	if !l.over() {
 		l.queue = appendFrame(l.queue, m)
 	}
 }
 
 // flush writes what was added, unless another does.
-func (l *link) flush() {
+func (l *outbox) flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for !l.writing && len(l.queue) > 0 && l.err == nil {
@@ -92,7 +92,7 @@ func (l *link) flush() {
 }
 
 // write is called under mu, which it lets go meanwhile.
-func (l *link) write() {
+func (l *outbox) write() {
 	out := l.queue
 	l.queue, l.spare = l.spare[:0], nil
 	l.writing = true
@@ -107,7 +107,7 @@ func (l *link) write() {
 }
 
 // end takes no more frames.
-func (l *link) end() {
+func (l *outbox) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
@@ -115,4 +115,4 @@ func (l *link) end() {
 }
 
 // drain waits until what was added is written, or cannot be; after end.
-func (l *link) drain() { <-l.done }
+func (l *outbox) drain() { <-l.done }
