@@ -138,7 +138,7 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "hooks: [{file: a, hook: build_loss, config: {a: [.nan]}}]\n":                               "c.yaml:5: hooks[0].config: it has no form in JSON",
 		smallConfig + "hooks: [{file: a, hook: build_loss, config: {a: &x 1}}]\n":                                 "c.yaml:5: hooks[0].config: anchors and aliases are not supported",
 		smallConfig + "hooks: [{file: a, hook: build_loss, config: {a: 1, a: 2}}]\n":                              "c.yaml:5: hooks[0].config.a: the key is given twice",
-		smallConfig + "hooks: [{file: a, hook: build_loss, on_error: skip}]\n":                                    `c.yaml:5: hooks[0].on_error: found "skip", expected nothing: it is of map_document, map_batch, token_weights only`,
+		smallConfig + "hooks: [{file: a, hook: build_loss, on_error: skip}]\n":                                    `c.yaml:5: hooks[0].on_error: found "skip", expected nothing: only map_document, map_batch, token_weights take it`,
 		smallConfig + "hooks: [{file: a, hook: map_document, on_error: panic}]\n":                                 `c.yaml:5: hooks[0].on_error: found "panic", expected stop or skip`,
 		smallConfig + "hooks:\n- {file: a, hook: map_document}\n- {file: a, hook: build_loss, memory_mb: 5000}\n": "c.yaml:7: hooks[1].memory_mb: found 5000, expected an integer from 1 to 4096",
 		smallConfig + "hooks: [{file: a, hook: build_loss, seconds: -1}]\n":                                       "c.yaml:5: hooks[0].seconds: found -1",

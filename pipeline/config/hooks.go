@@ -3,7 +3,6 @@ package config
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
@@ -73,16 +72,26 @@ func (s Settings) JSON() []byte {
 	return text
 }
 
-// exclusiveHooks are the hooks of which a run has at most one.
-var exclusiveHooks = []string{hook.BuildLoss, hook.BuildModel, hook.LearningRate}
+// skippableHooks are the hooks with an on_error key.
+func skippableHooks() (names []string) {
+	for _, k := range hook.Kinds() {
+		if k.Skippable {
+			names = append(names, k.Name)
+		}
+	}
+	return names
+}
 
-// skippingHooks are the hooks with an on_error key.
-var skippingHooks = []string{hook.MapDocument, hook.MapBatch, hook.TokenWeights}
-
-// companions maps exports of modules that are not hooks to their purpose.
-var companions = map[string]string{
-	hook.LossGrad:    "for checking only: gpupipe hook check",
-	hook.LossScalars: "called where " + hook.BuildLoss + " of its module asks for scalars",
+// checkHookName refuses names that are not hooks.
+func checkHookName(key, name string) error {
+	for _, k := range hook.Kinds() {
+		for _, c := range k.Companions {
+			if c.Name == name {
+				return Invalid(key, name, "one of %s: %s is %s", strings.Join(hook.Names(), ", "), name, c.Purpose)
+			}
+		}
+	}
+	return oneOf(key, name, hook.Names()...)
 }
 
 func (c Config) validateHooks() error {
@@ -92,20 +101,18 @@ func (c Config) validateHooks() error {
 		if h.File == "" {
 			return Invalid(key("file"), h.File, "the name of a WebAssembly module")
 		}
-		if what := companions[h.Hook]; what != "" {
-			return Invalid(key("hook"), h.Hook, "one of %s: %s is %s", strings.Join(hook.Names(), ", "), h.Hook, what)
-		}
-		if err := oneOf(key("hook"), h.Hook, hook.Names()...); err != nil {
+		if err := checkHookName(key("hook"), h.Hook); err != nil {
 			return err
 		}
+		kind, _ := hook.Lookup(h.Hook)
 		count[h.Hook]++
 		switch {
 		case h.MemoryMB < 0 || h.MemoryMB > 4096:
 			return Invalid(key("memory_mb"), h.MemoryMB, "an integer from 1 to 4096, or 0 for 256")
 		case h.Seconds != 0 && !(h.Seconds >= 0.001 && h.Seconds <= 86400):
 			return Invalid(key("seconds"), h.Seconds, "a number from 0.001 to 86400, or 0 for 30")
-		case h.OnError != "" && !slices.Contains(skippingHooks, h.Hook):
-			return Invalid(key("on_error"), h.OnError, "nothing: it is of %s only", strings.Join(skippingHooks, ", "))
+		case h.OnError != "" && !kind.Skippable:
+			return Invalid(key("on_error"), h.OnError, "nothing: only %s take it", strings.Join(skippableHooks(), ", "))
 		case h.OnError != "" && h.OnError != Stop && h.OnError != Skip:
 			return Invalid(key("on_error"), h.OnError, "%s or %s", Stop, Skip)
 		}
@@ -117,9 +124,9 @@ func (c Config) validateHooks() error {
 		return Invalid("hooks", fmt.Sprintf("%d of %s", n, hook.BuildModel), "none: model.arch is %s; for a model that a hook writes: model: {arch: %s, vocab_size: …, seq_len: …}",
 			c.Model.Arch, ArchHook)
 	}
-	for _, name := range exclusiveHooks {
-		if count[name] > 1 {
-			return Invalid("hooks", fmt.Sprintf("%d of %s", count[name], name), "at most one")
+	for _, k := range hook.Kinds() {
+		if k.Exclusive && count[k.Name] > 1 {
+			return Invalid("hooks", fmt.Sprintf("%d of %s", count[k.Name], k.Name), "at most one")
 		}
 	}
 	return nil

@@ -12,174 +12,113 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
-	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/runtime/exec"
-	"github.com/gpupipe/gpupipe/wasm"
-	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// batchHook is a module that maps batches or weighs their tokens.
-type batchHook struct {
-	*loadedHook
-	instances *hook.Batches
-	turns     *turns
-}
-
-// batchHooks are those that map batches, and then those that weigh tokens.
-func (h *hooks) batchHooks(instances int) (all []*batchHook) {
-	for _, m := range append(h.of(hook.MapBatch), h.of(hook.TokenWeights)...) {
-		all = append(all, &batchHook{loadedHook: m, instances: m.Batches(instances)})
-	}
-	return all
-}
-
-// begin prepares for the batches from a step on. What is being computed has ended.
-func (h *batchHook) begin(step int, state []byte) {
-	h.turns = newTurns(int64(step))
-	h.instances.Restore(state)
-}
-
-// apply works on a batch, in its turn if the module keeps something from one to the next, and gives the state after it.
-func (h *batchHook) apply(ctx context.Context, p place, b *hook.Batch) (state []byte, err error) {
-	work := func() (err error) {
-		if err = h.instances.Apply(ctx, int(p.batch), b); err == nil {
-			state, err = h.instances.Save(ctx)
-		}
-		return err
-	}
-	if !h.Stateful() {
-		return nil, work()
-	}
-	err = h.turns.take(ctx, int64(p.step), work)
-	return state, err
-}
-
-// mostBytes of a batch's array: what a module can address, and more than devices take.
-const mostBytes = 1 << 31
-
-// alignedInputs are the tensors that go along with the tokens, as losses may read them.
-func alignedInputs(c config.Config, m model.Model, all []data.Aligned) (inputs []graph.Named, err error) {
-	taken := []string{graphhook.Logits, graphhook.Targets, graphhook.Weights, graphhook.Hidden}
-	for _, p := range m.LossParameters() {
-		taken = append(taken, p.ID)
-	}
-	for _, a := range all {
-		if slices.Contains(taken, a.Name) {
-			return nil, usererror.Errorf("data.aligned: tensor %q: losses have an input of this name, expected another", a.Name)
-		}
-		if size := a.Bytes() * c.BatchTokens(); size > mostBytes {
-			return nil, usererror.Errorf("data.aligned: tensor %q has %d bytes a batch, expected at most %d", a.Name, size, mostBytes)
-		}
-		inputs = append(inputs, graph.Named{ID: a.Name, Type: graph.T(alignedTypes[a.DType].graph, a.Shape...)})
-	}
-	return inputs, nil
-}
-
-var alignedTypes = map[safetensors.DType]struct {
-	graph graph.DType
-	wasm  wasm.DType
-}{safetensors.F32: {graph.F32, wasm.F32}, safetensors.I32: {graph.I32, wasm.I32}, safetensors.U32: {graph.U32, wasm.U32}}
-
-// feedBatches begins to compute batches if hooks change them, and says where the engine gets them from.
+// feedBatches sets where the engine gets its batches from, and starts the hooks that change them.
 func (r *run) feedBatches(context.Context) error {
-	r.source = engineSource(r.plainBatch)
-	if r.inputs.Scalars > 0 {
-		defer func() { r.source = withScalars{r.source, r} }()
+	b := &batches{config: r.Config, corpus: r.data.train, inputs: r.task.Inputs}
+	r.source = plainSource{b}
+	if !r.hooks.Batches.None() {
+		if size := 4 * r.BatchTokens(); size > hooks.MaxBatchBytes {
+			return usererror.Errorf("train.batch_size: the tokens of a batch have %d bytes, expected at most %d with hooks that change batches",
+				size, hooks.MaxBatchBytes)
+		}
+		r.feeder = r.hooks.Feed(hooks.Feed{Start: hooks.Position{Step: r.step, Batch: int64(r.step) + r.leftOut}, States: r.states, Steps: r.Train.Steps,
+			Instances: cmp.Or(r.Instances, runtime.GOMAXPROCS(0)), Read: b.read, Finish: b.finish})
+		r.source = r.feeder
 	}
-	instances := cmp.Or(r.Instances, runtime.GOMAXPROCS(0))
-	all := r.hooks.batchHooks(instances)
-	if len(all) == 0 {
-		return nil
+	if r.task.Inputs.Scalars > 0 {
+		r.source = withScalars{r.source, r.feeder, r.hooks.Scalars, r.Train.Microbatches}
 	}
-	if size := 4 * r.BatchTokens(); size > mostBytes {
-		return usererror.Errorf("train.batch_size: the tokens of a batch have %d bytes, of which hooks take at most %d", size, mostBytes)
-	}
-	f := feed{first: standing{place{r.step, int64(r.step) + r.leftOut}, make([][]byte, len(all))}, steps: r.Train.Steps, instances: instances,
-		hooks: all, begin: r.rawBatch, end: r.finishBatch, note: r.hooks.note}
-	for i, h := range all {
-		f.first.states[i] = r.states[h.loadedHook]
-	}
-	r.feeder = newFeeder(f)
-	r.source = r.feeder
 	return nil
 }
 
-// firstBatch waits for the batch that comes next, so that a module that cannot make it is known of before anything is written.
+// firstBatch waits for the next batch, so that a module that cannot make it is reported before anything is written.
 func (r *run) firstBatch(ctx context.Context) error {
 	if r.feeder == nil || r.step >= r.Train.Steps {
 		return nil
 	}
-	_, err := r.feeder.await(ctx, r.step)
+	_, err := r.feeder.Await(ctx, r.step)
 	return usererror.New(err)
 }
 
-// rawBatch is a batch as the data have it, for hooks.
-func (r *run) rawBatch(p place) (*hook.Batch, error) {
-	tokens, targets, err := r.data.train.Batch(p.batch)
-	if err != nil {
-		return nil, err
-	}
-	aligned, err := r.data.train.AlignedBatch(p.batch)
-	if err != nil {
-		return nil, err
-	}
-	b := &hook.Batch{Rows: r.Train.BatchSize, SeqLen: r.Model.SeqLen, Vocab: r.Model.VocabSize, Step: p.step, Steps: r.Train.Steps,
-		Tokens: asU32(tokens), Targets: asU32(targets), Weights: make([]float32, len(tokens)), Segments: make([]uint32, len(tokens))}
-	for i := range b.Weights {
-		b.Weights[i] = 1
-	}
-	for i, a := range r.data.train.Aligned() {
-		b.Aligned = append(b.Aligned, hook.Aligned{Name: a.Name, DType: alignedTypes[a.DType].wasm, Dims: a.Shape, Data: aligned[i]})
-	}
-	return b, nil
+// batches makes a run's batches from its corpus.
+type batches struct {
+	config config.Config
+	corpus *data.Batcher
+	inputs model.Inputs // that the programs read besides tokens and targets
 }
 
-// finishBatch is a batch that hooks have changed, as the engine takes it.
-func (r *run) finishBatch(b *hook.Batch) engine.Batch {
-	normalize(b.Weights)
-	out := engine.Batch{model.TokensInput: bytesOfU32(b.Tokens), model.TargetsInput: bytesOfU32(b.Targets), model.WeightsInput: exec.F32Bytes(b.Weights)}
-	if r.inputs.Segments {
-		out[model.SegmentsInput] = bytesOfU32(b.Segments)
+// read returns the batch of a position as hooks get it: weights are 1, segments 0.
+func (b *batches) read(p hooks.Position) (*hook.Batch, error) {
+	tokens, targets, err := b.corpus.Batch(p.Batch)
+	if err != nil {
+		return nil, err
 	}
-	for _, a := range b.Aligned {
-		r.addAligned(out, a.Name, a.Data)
+	aligned, err := b.corpus.AlignedBatch(p.Batch)
+	if err != nil {
+		return nil, err
+	}
+	c := b.config
+	out := &hook.Batch{Rows: c.Train.BatchSize, SeqLen: c.Model.SeqLen, Vocab: c.Model.VocabSize, Step: p.Step, Steps: c.Train.Steps,
+		Tokens: asU32(tokens), Targets: asU32(targets), Weights: make([]float32, len(tokens)), Segments: make([]uint32, len(tokens))}
+	for i := range out.Weights {
+		out.Weights[i] = 1
+	}
+	for i, a := range b.corpus.Aligned() {
+		out.Aligned = append(out.Aligned, hooks.AlignedOf(a, aligned[i]))
+	}
+	return out, nil
+}
+
+// finish returns a batch that hooks have changed as the engine takes it.
+func (b *batches) finish(changed *hook.Batch) engine.Batch {
+	normalize(changed.Weights)
+	out := engine.Batch{model.TokensInput: bytesOfU32(changed.Tokens), model.TargetsInput: bytesOfU32(changed.Targets),
+		model.WeightsInput: exec.F32Bytes(changed.Weights)}
+	if b.inputs.Segments {
+		out[model.SegmentsInput] = bytesOfU32(changed.Segments)
+	}
+	for _, a := range changed.Aligned {
+		b.addAligned(out, a.Name, a.Data)
 	}
 	return out
 }
 
-// plainBatch is a batch that no hook changes.
-func (r *run) plainBatch(number int64) (engine.Batch, error) {
-	tokens, targets, err := r.data.train.Batch(number)
+// plain returns a batch that no hook changes.
+func (b *batches) plain(number int64) (engine.Batch, error) {
+	tokens, targets, err := b.corpus.Batch(number)
 	if err != nil {
 		return nil, usererror.New(err)
 	}
 	out := engine.Batch{model.TokensInput: bytesOfU32(asU32(tokens)), model.TargetsInput: bytesOfU32(asU32(targets))}
-	if len(r.inputs.Aligned) == 0 {
+	if len(b.inputs.Aligned) == 0 {
 		return out, nil
 	}
-	aligned, err := r.data.train.AlignedBatch(number)
+	aligned, err := b.corpus.AlignedBatch(number)
 	if err != nil {
 		return nil, usererror.New(err)
 	}
-	for i, a := range r.data.train.Aligned() {
-		r.addAligned(out, a.Name, aligned[i])
+	for i, a := range b.corpus.Aligned() {
+		b.addAligned(out, a.Name, aligned[i])
 	}
 	return out, nil
 }
 
 // addAligned adds a tensor if the loss reads it.
-func (r *run) addAligned(b engine.Batch, name string, data []byte) {
-	if slices.ContainsFunc(r.inputs.Aligned, func(a graph.Named) bool { return a.ID == name }) {
-		b[model.AlignedInput(name)] = data
+func (b *batches) addAligned(out engine.Batch, name string, content []byte) {
+	if slices.ContainsFunc(b.inputs.Aligned, func(a graph.Named) bool { return a.ID == name }) {
+		out[model.AlignedInput(name)] = content
 	}
 }
 
-// normalize makes the mean of weights 1, so that the mean of weighted losses is their weighted mean. Those that are all alike become
-// exactly 1.
+// normalize scales weights to a mean of 1, so that the mean of weighted losses is their weighted mean. Equal weights become exactly 1.
 func normalize(weights []float32) {
 	sum := 0.0
 	for _, w := range weights {
@@ -190,31 +129,33 @@ func normalize(weights []float32) {
 	}
 }
 
-// engineSource is a function as a Source.
-type engineSource func(number int64) (engine.Batch, error)
+// plainSource is the engine's source without hooks that change batches.
+type plainSource struct{ batches *batches }
 
-// Batch is as a Source has it.
-func (f engineSource) Batch(number int64) (engine.Batch, error) { return f(number) }
+// Batch implements engine.Source.
+func (s plainSource) Batch(number int64) (engine.Batch, error) { return s.batches.plain(number) }
 
-// withScalars adds the scalars of the loss.
+// withScalars adds the scalars of the loss to batches.
 type withScalars struct {
 	engine.Source
-	r *run
+	feeder       *hooks.Feeder // nil without hooks that change batches
+	scalars      *hooks.Scalars
+	microbatches int
 }
 
-// Batch is as a Source has it.
+// Batch implements engine.Source.
 func (s withScalars) Batch(step int64) (engine.Batch, error) {
 	b, err := s.Source.Batch(step)
 	if err != nil {
 		return nil, err
 	}
 	b = maps.Clone(b) // others read it
-	b[model.ScalarsInput] = bytes.Repeat(exec.F32Bytes(s.r.hooks.values[int(step)]), s.r.Train.Microbatches)
+	b[model.ScalarsInput] = bytes.Repeat(exec.F32Bytes(s.scalars.At(int(step))), s.microbatches)
 	return b, nil
 }
 
-// Prepare is as an engine.Preparer has it.
-func (s withScalars) Prepare(step int64) error { return s.r.feeder.Prepare(step) }
+// Prepare implements engine.Preparer.
+func (s withScalars) Prepare(step int64) error { return s.feeder.Prepare(step) }
 
 func asU32(x []int32) []uint32 {
 	out := make([]uint32, len(x))

@@ -122,7 +122,7 @@ func assertNoFeeders(t *testing.T) {
 	t.Helper()
 	stacks := make([]byte, 1<<22)
 	stacks = stacks[:runtime.Stack(stacks, true)]
-	assert.NotContains(t, string(stacks), "train.(*feeder)")
+	assert.NotContains(t, string(stacks), "hooks.(*Feeder)")
 }
 
 // Without what the hooks do the bits are others: so the test above looks at something.

@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -74,11 +75,12 @@ func dumping(dump device.Dump) engine.Executor {
 
 // withTask calls f with what a config trains, with the model and the loss that its hooks build.
 func withTask(ctx context.Context, c config.Config, f func(layout.Task) error) (err error) {
-	h, err := openHooks(c.Hooks, savedModules(c.Hooks, c.Run.Dir, Silent{}.Note), "", hook.BuildModel, hook.BuildLoss, hook.MapBatch, hook.TokenWeights)
+	h, err := hooks.Open(c.Hooks, hooks.Options{Saved: hooks.SavedModules(c.Hooks, c.Run.Dir, Silent{}.Note),
+		Kinds: []string{hook.BuildModel, hook.BuildLoss, hook.MapBatch, hook.TokenWeights}})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, h.close()) }()
+	defer func() { err = errors.Join(err, h.Close()) }()
 	m, err := openModel(c, h)
 	if err != nil {
 		return err
@@ -87,9 +89,9 @@ func withTask(ctx context.Context, c config.Config, f func(layout.Task) error) (
 	if err != nil {
 		return usererror.New(err)
 	}
-	t, err := newTask(ctx, c, h, m, aligned)
+	t, err := hooks.NewTask(ctx, c, h, m, aligned)
 	if err != nil {
 		return err
 	}
-	return f(layout.Task{Config: c, Model: m, Loss: t.build(), Inputs: t.inputs})
+	return f(layout.Task{Config: c, Model: m, Loss: t.Build(), Inputs: t.Inputs})
 }

@@ -81,10 +81,10 @@ func (r *run) openData(ctx context.Context) error {
 	}
 	progress := func(done, total int64) {
 		r.Report.Reading(done, total)
-		r.hooks.tell(r.Report)
+		r.hooks.Flush(r.Report.Note)
 	}
-	if r.data, err = openCorpus(ctx, r.Config, tok, r.Train.BatchSize/r.Train.Microbatches, r.hooks.documents(), progress); err == nil {
-		r.hooks.tellDocuments(r.Report)
+	if r.data, err = openCorpus(ctx, r.Config, tok, r.Train.BatchSize/r.Train.Microbatches, r.hooks.Documents.Open(), progress); err == nil {
+		r.hooks.Documents.Report(r.Report.Note)
 	}
 	return usererror.New(data.FieldSetting(err, "data.field"))
 }

@@ -13,7 +13,7 @@ import (
 )
 
 func (r *run) makeOptimizer(context.Context) (err error) {
-	r.optimizer, err = layout.NewOptimizer(r.Config, r.model, r.hooks.factor())
+	r.optimizer, err = layout.NewOptimizer(r.Config, r.model, r.hooks.Rate.Factor())
 	return usererror.New(err)
 }
 
@@ -31,7 +31,7 @@ func (r *run) newEngine(ctx context.Context) (err error) {
 }
 
 func (r *run) toTrain() layout.Task {
-	return layout.Task{Config: r.Config, Model: r.model, Loss: r.task.build(), Inputs: r.inputs}
+	return layout.Task{Config: r.Config, Model: r.model, Loss: r.task.Build(), Inputs: r.task.Inputs}
 }
 
 // openDevices opens a device for each rank. It repeats the configured names in order, and each name is opened as often as

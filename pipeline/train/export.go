@@ -195,8 +195,8 @@ func (src *Source) describe(dtype string) (fields map[string]any, module []safet
 	case model.Config:
 		text = m.HuggingFace()
 	default:
-		by := src.hooks.modelHook()
-		text, module = by.config.ModelJSON(m.Size(), by.SHA256, dtype), []safetensors.Output{textFile(config.ModuleFile, by.content)}
+		by, _ := src.hooks.ModelModule()
+		text, module = by.JSON(m.Size(), dtype), []safetensors.Output{textFile(config.ModuleFile, by.Content())}
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber() // a module's seed has more digits than a float64

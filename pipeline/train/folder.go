@@ -92,7 +92,7 @@ func (r *run) traceLines() {
 	r.engine.Trace = r.trace
 	if r.feeder != nil {
 		r.trace.Tracks(trace.DataTrack)
-		r.feeder.trace = r.trace
+		r.feeder.Trace(r.trace)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/stretchr/testify/assert"
@@ -208,11 +209,11 @@ func TestAWrittenModelIsPlanned(t *testing.T) {
 // Muon takes matrices of the units between the first and the last; what has one axis does not decay.
 func TestOptimizersOfAWrittenModel(t *testing.T) {
 	c := written(t, t.TempDir(), gpt2(t), "optimizer.name=muon")
-	h, err := openHooks(c.Hooks, nil, "", "build_model")
+	h, err := hooks.Open(c.Hooks, hooks.Options{Kinds: []string{"build_model"}})
 	require.NoError(t, err)
 	m, err := openModel(c, h)
 	require.NoError(t, err)
-	require.NoError(t, h.close())
+	require.NoError(t, h.Close())
 	o, err := layout.NewOptimizer(c, m, nil)
 	require.NoError(t, err)
 	var state []string

@@ -12,6 +12,7 @@ import (
 	w "github.com/gpupipe/gpupipe/internal/wasmtest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -244,12 +245,12 @@ func TestAModuleThatRemembersMapsDocumentsInOrder(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "text.jsonl")
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
 		c := demo(t, t.TempDir(), withHooks(keeper+", hook: map_document", module+", hook: map_document"+extra))
-		h, err := openHooks(c.Hooks, nil, "", "map_document")
+		h, err := hooks.Open(c.Hooks, hooks.Options{Kinds: []string{"map_document"}})
 		require.NoError(t, err)
-		defer func() { require.NoError(t, h.close()) }()
+		defer func() { require.NoError(t, h.Close()) }()
 		tok, err := tokenizer.Open("bytes")
 		require.NoError(t, err)
-		train, _, err := data.Load(context.Background(), data.Options{Train: []string{path}, Tokenizer: tok, Vocab: 256, Field: "text", Map: h.documents()})
+		train, _, err := data.Load(context.Background(), data.Options{Train: []string{path}, Tokenizer: tok, Vocab: 256, Field: "text", Map: h.Documents.Open()})
 		if err != nil {
 			return "", err
 		}

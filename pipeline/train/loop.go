@@ -10,6 +10,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 )
@@ -91,12 +92,12 @@ func (r *run) postpone(ctx context.Context, err error) error {
 // segment trains up to the next step after which something else is to be done.
 func (r *run) segment(ctx context.Context) (err error) {
 	to := r.Train.Steps
-	for _, every := range []int{r.Train.EvalEvery, r.Train.SaveEvery, r.hooks.pause()} {
+	for _, every := range []int{r.Train.EvalEvery, r.Train.SaveEvery, r.hooks.Metrics.StopInterval()} {
 		if every > 0 {
 			to = min(to, (r.step/every+1)*every)
 		}
 	}
-	if err := errors.Join(r.hooks.rates(ctx, to), r.hooks.askScalars(ctx, r.step, to)); err != nil {
+	if err := errors.Join(r.hooks.Rate.Advance(ctx, to), r.hooks.Scalars.Advance(ctx, r.step, to)); err != nil {
 		return &broken{err}
 	}
 	if ctx.Err() != nil { // hooks may not have been asked for all
@@ -113,14 +114,14 @@ func (r *run) segment(ctx context.Context) (err error) {
 		if err := r.suspects(m); err != nil {
 			return err
 		}
-		r.feeder.release(m.Batch + 1)
+		r.feeder.Release(m.Batch + 1)
 		r.trace.Counter(trace.LossCounter, time.Now(), m.Loss)
 		p, err := r.progress(m)
 		r.last = &p
 		return err
 	})
-	var s *stumble
-	if errors.As(err, &s) {
+	var hookError *hooks.BatchError
+	if errors.As(err, &hookError) {
 		err = &broken{err}
 	}
 	r.trace.Complete(trace.RunTrack, trace.Run, trace.TrainEvent, began, time.Since(began), map[string]any{"from": from, "to": r.step})
@@ -256,7 +257,7 @@ func (r *run) tell(ctx context.Context, p Progress) error {
 	}
 	err := r.listened(ctx, p.Step, values)
 	r.told = max(r.told, p.Step)
-	r.hooks.tell(r.Report)
+	r.hooks.Flush(r.Report.Note)
 	return err
 }
 
@@ -270,7 +271,7 @@ func (r *run) listened(ctx context.Context, step int, values []metrics.Value) er
 		}
 	}
 	delete(m, "tokens_per_s")
-	stopped, err := r.hooks.heard(ctx, step, m)
+	stopped, err := r.hooks.Metrics.Observe(ctx, step, m)
 	if stopped != "" && r.result.Stopped == "" {
 		r.result.Stopped = stopped
 		if step > r.told {

@@ -6,11 +6,11 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
-	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -46,12 +46,12 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 	} {
 		t.Run(overrides[0], func(t *testing.T) {
 			c := planned(t, overrides...)
-			h, err := openHooks(c.Hooks, nil, "", hook.Names()...)
+			h, err := hooks.Open(c.Hooks, hooks.Options{})
 			require.NoError(t, err)
-			defer func() { require.NoError(t, h.close()) }()
-			hooked, err := newTask(context.Background(), c, h, c.Model.Config, nil)
+			defer func() { require.NoError(t, h.Close()) }()
+			hooked, err := hooks.NewTask(context.Background(), c, h, c.Model.Config, nil)
 			require.NoError(t, err)
-			job := layout.Task{Config: c, Model: c.Model.Config, Loss: hooked.build(), Inputs: hooked.inputs}
+			job := layout.Task{Config: c, Model: c.Model.Config, Loss: hooked.Build(), Inputs: hooked.Inputs}
 			plan, err := job.Partition(context.Background(), nulls(c.Pipeline.Stages, 0), measure.Options{})
 			require.NoError(t, err)
 			devices := nulls(c.Pipeline.Stages*c.Pipeline.Replicas, 0)

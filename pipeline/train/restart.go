@@ -169,7 +169,7 @@ func (r *run) restart(ctx context.Context) error {
 	r.suspect = nil
 	r.step, r.last, r.skipped, r.leftOut, r.states = 0, nil, r.skippedThen, 0, nil
 	r.result.Stopped, r.result.Checkpoint = "", ""
-	rewind := func(context.Context) error { return r.hooks.rewind() }
+	rewind := func(context.Context) error { return r.hooks.Rewind() }
 	if err := r.do(ctx, rewind, r.openRate, r.makeOptimizer, r.findWeights, r.openScalars, r.feedBatches); err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func (r *run) restart(ctx context.Context) error {
 
 // lower closes all that a restart makes anew.
 func (r *run) lower() error {
-	r.feeder.close() // lines that wait for it end
+	r.feeder.Close() // lines that wait for it end
 	closed := make(chan struct{})
 	go func() {
 		kill(r.devices)

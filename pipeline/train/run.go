@@ -13,13 +13,13 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/tune"
-	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
 // Options are what a run needs besides its config.
@@ -62,7 +62,7 @@ func Run(ctx context.Context, c config.Config, o Options) (res Result, err error
 	}
 	r := &run{Config: c, Options: o, result: Result{Dir: c.Run.Dir}}
 	defer func() { err = errors.Join(err, r.end(err)) }()
-	if err := r.do(ctx, r.openHooks, r.openData, r.makeOptimizer, r.takeFolder, r.findWeights, r.makeLoss, r.feedBatches); err != nil {
+	if err := r.do(ctx, r.openHooks, r.openData, r.makeOptimizer, r.takeFolder, r.findWeights, r.makeTask, r.feedBatches); err != nil {
 		return r.result, err
 	}
 	if err := r.survive(ctx, r.do(ctx, r.plan, r.load, r.firstBatch, r.openFolder, r.announce, r.loop)); err != nil {
@@ -75,7 +75,7 @@ func Run(ctx context.Context, c config.Config, o Options) (res Result, err error
 func (r *run) do(ctx context.Context, steps ...func(context.Context) error) error {
 	for _, step := range steps {
 		err := step(ctx)
-		r.hooks.tell(r.Report)
+		r.hooks.Flush(r.Report.Note)
 		if err != nil {
 			return err
 		}
@@ -87,18 +87,18 @@ func (r *run) do(ctx context.Context, steps ...func(context.Context) error) erro
 type run struct {
 	config.Config
 	Options
-	task
+	task   hooks.Task
 	result Result
 	start  Start
 
-	hooks     *hooks
+	hooks     *hooks.Set
 	model     model.Model
 	data      *corpus
 	source    engine.Source
-	feeder    *feeder                // nil: no hook works on batches
-	states    map[*loadedHook][]byte // to go on from, of those that do
-	leftOut   int64                  // batches, before the run goes on
-	weights   *weights               // to start from
+	feeder    *hooks.Feeder     // nil: no hook works on batches
+	states    hooks.BatchStates // to go on from, of those that do
+	leftOut   int64             // batches, before the run goes on
+	weights   *weights          // to start from
 	optimizer *optim.Optimizer
 	devices   []device.Device // one a line of the pipeline
 	unhook    []func() bool   // nil: the first step on the devices is done; see hasten
@@ -131,9 +131,9 @@ type run struct {
 func (r *run) openHooks(ctx context.Context) (err error) {
 	var saved map[string][]byte
 	if r.Resume {
-		saved = savedModules(r.Hooks, r.Run.Dir, r.Report.Note)
+		saved = hooks.SavedModules(r.Hooks, r.Run.Dir, r.Report.Note)
 	}
-	if r.hooks, err = openHooks(r.Hooks, saved, r.HookCache, hook.Names()...); err != nil {
+	if r.hooks, err = hooks.Open(r.Hooks, hooks.Options{Saved: saved, CacheDir: r.HookCache}); err != nil {
 		return err
 	}
 	if r.model, err = openModel(r.Config, r.hooks); err != nil {
@@ -144,7 +144,7 @@ func (r *run) openHooks(ctx context.Context) (err error) {
 
 // openRate opens the module that sets the learning rate, if there is one.
 func (r *run) openRate(ctx context.Context) error {
-	return r.hooks.openRate(ctx, layout.RateSchedule(r.Config))
+	return r.hooks.Rate.Open(ctx, layout.RateSchedule(r.Config))
 }
 
 // plan opens the devices and asks them how the pipeline fits.
@@ -221,7 +221,7 @@ func (r *run) end(failed error) error {
 // close closes what is written first, then what may take long.
 func (r *run) close() error {
 	var errs []error
-	r.feeder.close() // lines that wait for it end
+	r.feeder.Close() // lines that wait for it end
 	if r.log != nil {
 		errs = append(errs, r.log.Close())
 	}
@@ -238,9 +238,7 @@ func (r *run) close() error {
 	if r.data != nil {
 		errs = append(errs, r.data.close())
 	}
-	if r.hooks != nil {
-		errs = append(errs, r.hooks.close())
-	}
+	errs = append(errs, r.hooks.Close())
 	r.folder.leave()
 	return errors.Join(errs...)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -28,7 +29,7 @@ type Source struct {
 	Model     model.Model
 	Tokenizer tokenizer.Tokenizer
 
-	hooks      *hooks            // the one that writes the model, if one does
+	hooks      *hooks.Set        // the one that writes the model, if one does
 	saved      *config.HookModel // nil: none does
 	weights    *weights
 	checkpoint *checkpoint.Checkpoint // nil where it is none
@@ -105,7 +106,7 @@ func (src *Source) open(c *checkpoint.Checkpoint, tok string) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, src.hooks.close())
+			err = errors.Join(err, src.hooks.Close())
 		}
 	}()
 	if src.Tokenizer, err = src.tokenizer(tok); err != nil {
@@ -120,7 +121,6 @@ func (src *Source) open(c *checkpoint.Checkpoint, tok string) (err error) {
 
 // openModel reads what model it is; a module that writes it lies beside its tensors.
 func (src *Source) openModel() (err error) {
-	src.hooks = &hooks{}
 	if src.saved, err = config.ReadHookModel(src.Dir); err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (src *Source) openModel() (err error) {
 		src.Model, err = config.ReadModel(src.Dir)
 		return err
 	}
-	h, m, err := openHookModel(src.saved, src.Dir)
+	h, m, err := hooks.OpenModel(src.saved, src.Dir)
 	if err == nil {
 		src.hooks, src.Model = h, m
 	}
@@ -209,12 +209,12 @@ func (src *Source) text(ctx context.Context, o EvalOptions) (text *data.Corpus, 
 	c := src.config.Data
 	options.Train, options.Val, options.Field = c.Train, c.Val, c.Field
 	if len(c.Val) == 0 { // what was held out is a part of what hooks have made
-		var h *hooks
-		if h, err = openHooks(src.config.Hooks, nil, "", hook.MapDocument); err != nil {
+		var h *hooks.Set
+		if h, err = hooks.Open(src.config.Hooks, hooks.Options{Kinds: []string{hook.MapDocument}}); err != nil {
 			return nil, "", err
 		}
-		defer func() { err = errors.Join(err, h.close()) }()
-		options.ValFraction, options.Map = c.ValFraction, h.documents()
+		defer func() { err = errors.Join(err, h.Close()) }()
+		options.ValFraction, options.Map = c.ValFraction, h.Documents.Open()
 	}
 	train, val, err := data.Load(ctx, options)
 	if err != nil {
@@ -263,4 +263,4 @@ func (src *Source) load(name string, open layout.OpenDevice, execute engine.Exec
 }
 
 // Close closes the model's files.
-func (src *Source) Close() error { return errors.Join(src.weights.close(), src.hooks.close()) }
+func (src *Source) Close() error { return errors.Join(src.weights.close(), src.hooks.Close()) }

@@ -25,6 +25,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -36,16 +37,16 @@ type state struct {
 	Data      data.Position `json:"data"`      // the batch that comes next
 	Tokenizer string        `json:"tokenizer"` // its hash
 	Config    string        `json:"config"`    // config.yaml of the run
-	Hooks     []hookState   `json:"hooks,omitempty"`
+	Hooks     []hooks.State `json:"hooks,omitempty"`
 	LeftOut   int64         `json:"left_out,omitempty"` // batches, for what hooks did wrong
 	Untold    *Progress     `json:"untold,omitempty"`   // the last step, where the evaluation after it is still to come
 }
 
 func (r *run) state(ctx context.Context) (state, error) {
-	next, states := r.feeder.stood(r.step)
-	hooks, err := r.hooks.states(ctx, states)
+	next, states := r.feeder.Cursor(r.step)
+	modules, err := r.hooks.State(ctx, states)
 	return state{Step: r.step, Tokens: r.tokens(r.step), Data: r.data.train.Position(next), Tokenizer: r.data.tok.Hash(),
-		Config: string(r.YAML()), Hooks: hooks, LeftOut: next - int64(r.step), Untold: r.last}, err
+		Config: string(r.YAML()), Hooks: modules, LeftOut: next - int64(r.step), Untold: r.last}, err
 }
 
 // tokens is how many tokens the first steps train on.
@@ -72,8 +73,8 @@ func (r *run) save(ctx context.Context) error {
 	}
 	c := checkpoint.Contents{Step: r.step, Config: r.modelConfig(), State: s, Files: map[string][]byte{
 		"tokenizer.json": r.data.tok.JSON(), keptConfig: r.YAML()}}
-	if m := r.hooks.modelHook(); m != nil {
-		c.Files[config.ModuleFile] = m.content
+	if m, ok := r.hooks.ModelModule(); ok {
+		c.Files[config.ModuleFile] = m.Content()
 	}
 	if text := r.kernels(); text != nil {
 		c.Files[kernelsFile] = text
@@ -105,8 +106,8 @@ func (r *run) save(ctx context.Context) error {
 
 // modelConfig is config.json of a checkpoint.
 func (r *run) modelConfig() json.RawMessage {
-	if m := r.hooks.modelHook(); m != nil {
-		return m.config.ModelJSON(r.model.Size(), m.SHA256, "float32")
+	if m, ok := r.hooks.ModelModule(); ok {
+		return m.JSON(r.model.Size(), "float32")
 	}
 	return r.Model.HuggingFace()
 }
@@ -138,7 +139,7 @@ func (r *run) findWeights(ctx context.Context) (err error) {
 	if err != nil || resumed {
 		return usererror.New(err)
 	}
-	if err := r.hooks.listen(ctx, nil); err != nil {
+	if err := r.hooks.Metrics.Open(ctx, nil); err != nil {
 		return err
 	}
 	if r.Init.From != "" {
@@ -200,7 +201,7 @@ func (r *run) resumeFrom(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if s.Untold != nil && s.Untold.Step != s.Step {
 		return fmt.Errorf("%s: state.json is of step %d, but its untold one is %d", c.Dir, s.Step, s.Untold.Step)
 	}
-	r.last, r.owed, r.leftOut, r.states = s.Untold, s.Untold != nil, s.LeftOut, r.hooks.batchStates(s.Hooks)
+	r.last, r.owed, r.leftOut, r.states = s.Untold, s.Untold != nil, s.LeftOut, r.hooks.BatchStates(s.Hooks)
 	if r.owed && r.last.Steps != r.Train.Steps { // the user has asked for more or fewer since
 		r.last.Steps, r.last.Left = r.Train.Steps, timeFor(r.Train.BatchSize*r.Model.SeqLen, r.Train.Steps-s.Step, r.last.TokensPerSec)
 	}
@@ -235,7 +236,7 @@ func (r *run) resumeFrom(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if err := r.pinKernels(c); err != nil {
 		return err
 	}
-	if err := r.hooks.listen(ctx, s.Hooks); err != nil {
+	if err := r.hooks.Metrics.Open(ctx, s.Hooks); err != nil {
 		return err
 	}
 	r.step, r.saved, r.result.Checkpoint = s.Step, s.Step, c.Dir
@@ -255,7 +256,7 @@ func (r *run) sameRun(dir string, s state) error {
 	if s.Tokenizer != r.data.tok.Hash() {
 		differ = append(differ, "data.tokenizer: another vocabulary")
 	}
-	differ = append(differ, r.hooks.differ(s.Hooks)...)
+	differ = append(differ, r.hooks.Differences(s.Hooks)...)
 	saved, err := config.ParseSaved(filepath.Join(dir, "state.json"), []byte(s.Config))
 	if err != nil {
 		return err

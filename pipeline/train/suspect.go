@@ -21,7 +21,7 @@ type suspect struct {
 // suspects keeps such a batch, the first since it was last asked whose fault they are. With segments that cannot be told: what an evaluation
 // computes is another model, whose attention knows no documents.
 func (r *run) suspects(m engine.Measured) error {
-	if r.loss == nil || r.inputs.Segments || finite(m.Loss) || r.suspect != nil || m.Batch < r.told { // after a restart what was told is not told again
+	if r.task.Loss == nil || r.task.Inputs.Segments || finite(m.Loss) || r.suspect != nil || m.Batch < r.told { // after a restart what was told is not told again
 		return nil
 	}
 	b, err := r.source.Batch(int64(m.Batch))
@@ -56,7 +56,7 @@ func (r *run) blamed(ctx context.Context, ended error) error {
 		return ended
 	}
 	text := fmt.Sprintf("hook %s: %s: the loss of step %d is not finite, but the cross entropy of its batch is, %.4g: the loss is at fault, and not the model",
-		r.loss.module.config.File, hook.BuildLoss, s.step, loss)
+		r.task.Loss.File(), hook.BuildLoss, s.step, loss)
 	if ended != nil {
 		return usererror.New(fmt.Errorf("%w; %s", ended, text))
 	}

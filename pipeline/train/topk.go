@@ -17,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -128,12 +129,12 @@ func (src *Source) trainingText(ctx context.Context, o TopKOptions) (text *data.
 		if src.config == nil {
 			return nil, "", fmt.Errorf("%s: no run is known to have made it: name a text with --data", src.Dir)
 		}
-		h, err := openHooks(src.config.Hooks, nil, "", hook.MapDocument)
+		h, err := hooks.Open(src.config.Hooks, hooks.Options{Kinds: []string{hook.MapDocument}})
 		if err != nil {
 			return nil, "", err
 		}
-		defer func() { err = errors.Join(err, h.close()) }()
-		options.Train, options.Field, options.Map = src.config.Data.Train, src.config.Data.Field, h.documents()
+		defer func() { err = errors.Join(err, h.Close()) }()
+		options.Train, options.Field, options.Map = src.config.Data.Train, src.config.Data.Field, h.Documents.Open()
 		name = "training text of the run"
 	}
 	text, _, err = data.Load(ctx, options)

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 
@@ -28,17 +27,55 @@ const (
 	OnMetrics    = "on_metrics"
 )
 
-// Companions of build_loss: functions that its module may export, and no hooks of their own.
+// Companions of build_loss: functions that its module may export and that are not hooks themselves.
 const (
 	LossScalars = "loss_scalars"
 	LossGrad    = "loss_grad"
 )
 
-var companions = map[string][]string{BuildLoss: {LossScalars, LossGrad}}
+// Kind describes a hook.
+type Kind struct {
+	Name       string
+	Exclusive  bool        // a run has at most one module with it
+	Skippable  bool        // on_error may skip the document or batch
+	Companions []Companion // other functions that its module may export
+}
 
-// Names lists the hooks.
-func Names() []string {
-	return []string{BuildLoss, BuildModel, MapDocument, MapBatch, TokenWeights, LearningRate, OnMetrics}
+// Companion is a function beside a hook.
+type Companion struct{ Name, Purpose string }
+
+// Kinds lists all hooks. Config, checks and documentation follow this table.
+func Kinds() []Kind {
+	return []Kind{
+		{Name: BuildLoss, Exclusive: true, Companions: []Companion{
+			{LossScalars, "called where " + BuildLoss + " of its module asks for scalars"},
+			{LossGrad, "for checking only: gpupipe hook check"},
+		}},
+		{Name: BuildModel, Exclusive: true},
+		{Name: MapDocument, Skippable: true},
+		{Name: MapBatch, Skippable: true},
+		{Name: TokenWeights, Skippable: true},
+		{Name: LearningRate, Exclusive: true},
+		{Name: OnMetrics},
+	}
+}
+
+// Names lists the names of all hooks.
+func Names() (names []string) {
+	for _, k := range Kinds() {
+		names = append(names, k.Name)
+	}
+	return names
+}
+
+// Lookup returns the hook of a name.
+func Lookup(name string) (k Kind, ok bool) {
+	for _, k := range Kinds() {
+		if k.Name == name {
+			return k, true
+		}
+	}
+	return Kind{}, false
 }
 
 // Host runs hooks. It may be used by several goroutines.
@@ -105,7 +142,8 @@ func ReadFile(path string) ([]byte, error) {
 
 // LoadBytes is Load on the contents of the file.
 func (h *Host) LoadBytes(s Spec, bin []byte) (*Module, error) {
-	if !slices.Contains(Names(), s.Hook) {
+	kind, ok := Lookup(s.Hook)
+	if !ok {
 		return nil, refused(s.File, fmt.Errorf("there is no hook %q, expected one of %s", s.Hook, strings.Join(Names(), ", ")))
 	}
 	m, err := h.runtime.Load(s.File, bin, s.Limits)
@@ -113,8 +151,8 @@ func (h *Host) LoadBytes(s Spec, bin []byte) (*Module, error) {
 		return nil, err
 	}
 	err = m.CheckHook(s.Hook)
-	for _, companion := range companions[s.Hook] {
-		if wrong := m.CheckHook(companion); err == nil && wrong != nil && !errors.Is(wrong, wasm.ErrNoHook) {
+	for _, companion := range kind.Companions {
+		if wrong := m.CheckHook(companion.Name); err == nil && wrong != nil && !errors.Is(wrong, wasm.ErrNoHook) {
 			err = wrong
 		}
 	}
