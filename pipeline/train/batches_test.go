@@ -255,7 +255,7 @@ func stumbling(t *testing.T, remembers bool, does ...any) string {
 	if remembers {
 		body = w.Seq(counted(), body, array(5), w.GGet(1), 0xb3, w.StoreF32(0))
 	}
-	return guest(t, "stumbling.wasm", "not this one", remembers, exported("map_batch", body, w.Const(0)))
+	return guest(t, "failing.wasm", "not this one", remembers, exported("map_batch", body, w.Const(0)))
 }
 
 // marked is a text in which the batches that are named begin with '#'.
@@ -285,7 +285,7 @@ func TestABatchThatAHookCannotMapStopsTheRun(t *testing.T) {
 			_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
 			var user *usererror.Error
 			require.ErrorAs(t, err, &user, want)
-			assert.ErrorContains(t, err, fmt.Sprintf("stumbling.wasm: map_batch: batch %d: %s", batch, want))
+			assert.ErrorContains(t, err, fmt.Sprintf("failing.wasm: map_batch: batch %d: %s", batch, want))
 			if batch == 0 {
 				assert.NoDirExists(t, c.Run.Dir, "nothing is left of a run that did not begin")
 			} else {
@@ -309,7 +309,7 @@ func text(t *testing.T, c config.Config) []byte {
 
 // The batches after one that is left out take its place, whatever went wrong and however the run was stopped on the way; a module that
 // remembers has not seen it.
-func TestBatchesThatAHookCannotMapMayBeLeftOut(t *testing.T) {
+func TestBatchesThatAHookFailsOnMayBeSkipped(t *testing.T) {
 	for _, remembers := range []bool{false, true} {
 		for want, does := range failures {
 			dir := t.TempDir()
@@ -337,7 +337,7 @@ func TestBatchesThatAHookCannotMapMayBeLeftOut(t *testing.T) {
 			n, whole := run("whole", 0, 1)
 			out := strings.Join(n.text, "\n")
 			for _, batch := range []int{0, 3, 4, 7} {
-				assert.Contains(t, out, fmt.Sprintf("batch %d is left out: ", batch))
+				assert.Contains(t, out, fmt.Sprintf("batch %d is skipped: ", batch))
 			}
 			assert.Contains(t, out, want)
 			for step, batch := range []int{1, 2, 5, 6, 8, 9} {
@@ -383,7 +383,7 @@ func TestNothingGoesOnAfterARun(t *testing.T) {
 }
 
 // More than ten in a row are no accident.
-func TestTooManyBatchesThatAreLeftOut(t *testing.T) {
+func TestTooManySkippedBatches(t *testing.T) {
 	dir := t.TempDir()
 	batches := []int{3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}
 	run := func(name string, batches []int) error {
@@ -394,8 +394,8 @@ func TestTooManyBatchesThatAreLeftOut(t *testing.T) {
 	}
 	assert.NoError(t, run("ten", batches[:10]))
 	err := run("eleven", batches)
-	assert.ErrorContains(t, err, "10 batches in a row were left out, and the next one cannot be used either: ")
-	assert.ErrorContains(t, err, "stumbling.wasm: map_batch: batch 13: trap: ")
+	assert.ErrorContains(t, err, "10 batches in a row were skipped, and the next one fails too: ")
+	assert.ErrorContains(t, err, "failing.wasm: map_batch: batch 13: trap: ")
 	assertNoFeeders(t)
 }
 
@@ -411,7 +411,7 @@ func TestMistakesOfLossesAndTensors(t *testing.T) {
 		return "data.aligned=[" + path + "]"
 	}
 	for want, overrides := range map[string][]string{
-		`one.wasm: build_loss: the loss is one number, f32[], and does not ask for "weights", which map_batch or token_weights sets: expected f32[16]`: {
+		`one.wasm: build_loss: the loss is one number, f32[], and does not use "weights", which map_batch or token_weights sets: expected f32[16]`: {
 			withHooks(one, weigher(t)+", hook: token_weights")},
 		`data.aligned: tensor "hidden": losses have an input of this name`:         {tensor("hidden")},
 		`data.aligned: tensor "lm_head.weight": losses have an input of this name`: {tensor("lm_head.weight")},
