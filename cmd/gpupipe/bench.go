@@ -147,7 +147,7 @@ func (c *benchCommand) profile(a *app, rs []bench.Report) error {
 	for _, r := range rs {
 		for _, s := range r.Steps {
 			p.Steps = s.Profiled
-			p.Lines = append(p.Lines, s.Profile)
+			p.Ranks = append(p.Ranks, s.Profile)
 		}
 	}
 	page, err := train.WriteProfile(c.Profile, p)

@@ -55,8 +55,8 @@ func TestBenchProfile(t *testing.T) {
 	require.NoError(t, err)
 	var p profile.Profile
 	require.NoError(t, json.Unmarshal(text, &p))
-	require.Len(t, p.Lines, 1)
-	assert.Equal(t, "step tiny adamw", p.Lines[0].Name)
+	require.Len(t, p.Ranks, 1)
+	assert.Equal(t, "step tiny adamw", p.Ranks[0].Name)
 }
 
 // A folder that cannot be written to is found out before anything is measured; what was measured is not lost with the profile.

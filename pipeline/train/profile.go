@@ -113,7 +113,7 @@ func (r *run) writeProfile(batch int, last bool) error {
 	}
 	out := &profile.Profile{Title: "gpupipe " + r.Run.Dir, Time: time.Now(), Steps: len(p.batches)}
 	for _, l := range p.lines {
-		out.Lines = append(out.Lines, l.Line())
+		out.Ranks = append(out.Ranks, l.Rank())
 	}
 	page, err := WriteProfile(r.Run.Dir, out)
 	if err != nil {

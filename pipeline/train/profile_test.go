@@ -54,16 +54,16 @@ func TestProfileOfAPipeline(t *testing.T) {
 
 	p := readProfile(t, profiled.Dir)
 	require.NotNil(t, told)
-	assert.Equal(t, told.Lines, p.Lines)
+	assert.Equal(t, told.Ranks, p.Ranks)
 	assert.Equal(t, profileSteps, p.Steps)
-	require.Len(t, p.Lines, 2)
-	for i, l := range p.Lines {
+	require.Len(t, p.Ranks, 2)
+	for i, l := range p.Ranks {
 		assert.Equal(t, []string{"stage 0", "stage 1"}[i], l.Name)
 		assert.Equal(t, 1.0, l.Peak.GFLOPS)
 		calls := map[string]int{}
 		for _, x := range l.Programs {
 			calls[x.Name] = x.Calls
-			assert.Positive(t, x.Micros, x.Name)
+			assert.Positive(t, x.DurationMicros, x.Name)
 		}
 		want := map[string]int{"forward": profileSteps * demoMicrobatches, "weight gradients": profileSteps * demoMicrobatches,
 			"vote": profileSteps, "update": profileSteps}
@@ -72,7 +72,7 @@ func TestProfileOfAPipeline(t *testing.T) {
 		}
 		assert.Equal(t, want, calls)
 		for _, k := range l.Kernels {
-			assert.Positive(t, k.Micros, k.Label)
+			assert.Positive(t, k.DurationMicros, k.Label)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func TestProfilesOfShortRunsAndOfNothing(t *testing.T) {
 		require.NoError(t, err)
 		p := readProfile(t, c.Run.Dir)
 		assert.Equal(t, want, p.Steps, steps)
-		assert.Equal(t, want*demoMicrobatches, p.Lines[0].Programs[0].Calls)
+		assert.Equal(t, want*demoMicrobatches, p.Ranks[0].Programs[0].Calls)
 	}
 	plain, err := Run(context.Background(), configure("plain"), options(&reference{}, &notes{}))
 	require.NoError(t, err)

@@ -41,16 +41,16 @@ type Report struct {
 
 // Result is the time of one case: the median over several batches of runs.
 type Result struct {
-	Name    string   `json:"name"`
-	Micros  float64  `json:"micros"`
-	Clock   string   `json:"clock"`                  // "gpu": the device's own, of the kernels alone; "host": with what lies between them
-	GFLOPS  float64  `json:"gflops,omitempty"`       // 1e9 multiplications and additions a second
-	GBps    float64  `json:"gb_per_s,omitempty"`     // 1e9 bytes a second that must be read and written at least
-	OfPeak  float64  `json:"of_peak,omitempty"`      // the larger of the shares of the device's two peaks
-	Bound   string   `json:"bound,omitempty"`        // by which: "compute" or "memory"
-	Gonum   float64  `json:"gonum_gflops,omitempty"` // the best of blas32.Gemm on the host, between the devices' batches
-	Ratio   float64  `json:"ratio_to_gonum,omitempty"`
-	Kernels []string `json:"kernels,omitempty"` // the chosen candidates
+	Name           string   `json:"name"`
+	DurationMicros float64  `json:"micros"`
+	Clock          string   `json:"clock"`                  // "gpu": the device's own, of the kernels alone; "host": with what lies between them
+	GFLOPS         float64  `json:"gflops,omitempty"`       // 1e9 multiplications and additions a second
+	GBps           float64  `json:"gb_per_s,omitempty"`     // 1e9 bytes a second that must be read and written at least
+	OfPeak         float64  `json:"of_peak,omitempty"`      // the larger of the shares of the device's two peaks
+	Bound          string   `json:"bound,omitempty"`        // by which: "compute" or "memory"
+	Gonum          float64  `json:"gonum_gflops,omitempty"` // the best of blas32.Gemm on the host, between the devices' batches
+	Ratio          float64  `json:"ratio_to_gonum,omitempty"`
+	Kernels        []string `json:"kernels,omitempty"` // the chosen candidates
 }
 
 // Run measures every case, then whole training steps, and reports for each device. It stops between measurements when ctx ends.

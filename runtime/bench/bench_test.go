@@ -29,7 +29,7 @@ func TestRunOnNull(t *testing.T) {
 	assert.Zero(t, r.Peak, "it computes nothing")
 	require.Len(t, r.Steps, 1)
 	for _, x := range r.Results {
-		assert.Positive(t, x.Micros, x.Name)
+		assert.Positive(t, x.DurationMicros, x.Name)
 		assert.Equal(t, bench.Host, x.Clock, "%s: its commands take no time", x.Name)
 		assert.NotEmpty(t, x.Kernels, x.Name)
 		assert.Equal(t, strings.HasPrefix(x.Name, "matmul"), x.Ratio > 0, x.Name)
@@ -45,7 +45,7 @@ func TestRunOnNull(t *testing.T) {
 	}
 	assert.Greater(t, count, 2*len(s.Profile.Alike()), "layers share kernels")
 	assert.Equal(t, bench.Host, s.Clock)
-	assert.InEpsilon(t, 2048/s.Micros*1e6, s.TokensPerSec, 1e-9)
+	assert.InEpsilon(t, 2048/s.DurationMicros*1e6, s.TokensPerSec, 1e-9)
 	live, _ := dev.Allocated()
 	assert.Zero(t, live, "everything is released")
 
@@ -67,9 +67,9 @@ func TestDispatch(t *testing.T) {
 	r := rs[0]
 	require.Len(t, r.Results, 2)
 	for _, x := range r.Results {
-		assert.Positive(t, x.Micros, x.Name)
+		assert.Positive(t, x.DurationMicros, x.Name)
 	}
-	assert.GreaterOrEqual(t, r.Results[0].Micros, r.Results[1].Micros, "what the host does is part of the whole")
+	assert.GreaterOrEqual(t, r.Results[0].DurationMicros, r.Results[1].DurationMicros, "what the host does is part of the whole")
 	live, _ := dev.Allocated()
 	assert.Zero(t, live)
 }
@@ -94,7 +94,7 @@ func TestSeveralDevices(t *testing.T) {
 	cs := bench.Compare(rs)
 	require.Len(t, cs, 3)
 	assert.Equal(t, "rmsnorm 2048×576 fwd+bwd", cs[0].Name)
-	assert.Equal(t, []float64{rs[0].Results[0].Micros, rs[1].Results[0].Micros}, cs[0].Micros)
+	assert.Equal(t, []float64{rs[0].Results[0].DurationMicros, rs[1].Results[0].DurationMicros}, cs[0].DurationMicros)
 	for _, d := range devs {
 		live, _ := d.(*null.Device).Allocated()
 		assert.Zero(t, live)
@@ -103,19 +103,19 @@ func TestSeveralDevices(t *testing.T) {
 
 func TestComparison(t *testing.T) {
 	report := func(name string, micros float64, clock string) bench.Report {
-		return bench.Report{Device: device.Info{Name: name}, Results: []bench.Result{{Name: "matmul", Micros: micros, Clock: clock}},
-			Steps: []bench.Step{{Name: "step", Micros: 10 * micros, Clock: clock, KernelMicros: 8 * micros}}}
+		return bench.Report{Device: device.Info{Name: name}, Results: []bench.Result{{Name: "matmul", DurationMicros: micros, Clock: clock}},
+			Steps: []bench.Step{{Name: "step", DurationMicros: 10 * micros, Clock: clock, KernelDurationMicros: 8 * micros}}}
 	}
 	rs := []bench.Report{report("a:0", 1000, bench.GPU), report("b:0", 1500, bench.GPU), report("c:0", 500, bench.Host)}
 	ratios := []float64{1, 1.5, 0.5}
 	assert.Equal(t, []bench.Comparison{
-		{Name: "matmul", Clock: "gpu and host", Micros: []float64{1000, 1500, 500}, Ratios: ratios},
-		{Name: "step", Clock: "host", Micros: []float64{10000, 15000, 5000}, Ratios: ratios},
-		{Name: "step, kernels", Clock: "gpu and host", Micros: []float64{8000, 12000, 4000}, Ratios: ratios},
+		{Name: "matmul", Clock: "gpu and host", DurationMicros: []float64{1000, 1500, 500}, Ratios: ratios},
+		{Name: "step", Clock: "host", DurationMicros: []float64{10000, 15000, 5000}, Ratios: ratios},
+		{Name: "step, kernels", Clock: "gpu and host", DurationMicros: []float64{8000, 12000, 4000}, Ratios: ratios},
 	}, bench.Compare(rs))
 	var table strings.Builder
 	require.NoError(t, bench.PrintComparison(&table, rs))
-	assert.Equal(t, "case           clock         a:0    b:0     to a:0  c:0     to a:0\n"+
+	assert.Equal(t, "CASE           CLOCK         a:0    b:0     to a:0  c:0     to a:0\n"+
 		"matmul         gpu and host  1 ms   1.5 ms  1.50    500 µs  0.50\n",
 		strings.Join(strings.SplitAfter(table.String(), "\n")[:2], ""))
 }

@@ -12,10 +12,10 @@ import (
 
 // Comparison is one case on several devices that took turns.
 type Comparison struct {
-	Name   string    `json:"name"`
-	Clock  string    `json:"clock"`  // "gpu and host" where the devices differ
-	Micros []float64 `json:"micros"` // by device
-	Ratios []float64 `json:"ratios"` // to the first device's time: below 1 is faster
+	Name           string    `json:"name"`
+	Clock          string    `json:"clock"`  // "gpu and host" where the devices differ
+	DurationMicros []float64 `json:"micros"` // by device
+	Ratios         []float64 `json:"ratios"` // to the first device's time: below 1 is faster
 }
 
 // Compare puts reports of one Run side by side: cases, dispatches, whole steps, and the kernels of a step alone.
@@ -25,10 +25,10 @@ func Compare(rs []Report) (out []Comparison) {
 		var clocks []string
 		for _, r := range rs {
 			t, clock := of(r)
-			c.Micros, clocks = append(c.Micros, t), append(clocks, clock)
+			c.DurationMicros, clocks = append(c.DurationMicros, t), append(clocks, clock)
 			ratio := 0.0
-			if c.Micros[0] > 0 {
-				ratio = t / c.Micros[0]
+			if c.DurationMicros[0] > 0 {
+				ratio = t / c.DurationMicros[0]
 			}
 			c.Ratios = append(c.Ratios, ratio)
 		}
@@ -36,12 +36,12 @@ func Compare(rs []Report) (out []Comparison) {
 		out = append(out, c)
 	}
 	for i, x := range rs[0].Results {
-		add(x.Name, func(r Report) (float64, string) { return r.Results[i].Micros, r.Results[i].Clock })
+		add(x.Name, func(r Report) (float64, string) { return r.Results[i].DurationMicros, r.Results[i].Clock })
 	}
 	for i, x := range rs[0].Steps {
-		add(x.Name, func(r Report) (float64, string) { return r.Steps[i].Micros, Host })
+		add(x.Name, func(r Report) (float64, string) { return r.Steps[i].DurationMicros, Host })
 		add(x.Name+", kernels", func(r Report) (float64, string) {
-			return r.Steps[i].KernelMicros, r.Steps[i].Clock
+			return r.Steps[i].KernelDurationMicros, r.Steps[i].Clock
 		})
 	}
 	return out
@@ -55,8 +55,8 @@ func PrintComparison(w io.Writer, rs []Report) error {
 	}
 	rows := [][]string{header}
 	for _, c := range Compare(rs) {
-		row := []string{c.Name, c.Clock, profile.Duration(c.Micros[0])}
-		for i, m := range c.Micros[1:] {
+		row := []string{c.Name, c.Clock, profile.Duration(c.DurationMicros[0])}
+		for i, m := range c.DurationMicros[1:] {
 			row = append(row, profile.Duration(m), fmt.Sprintf("%.2f", c.Ratios[i+1]))
 		}
 		rows = append(rows, row)

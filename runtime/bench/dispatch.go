@@ -48,8 +48,8 @@ func measureDispatch(devs []device.Device, o Options) ([][]Result, error) {
 	}
 	var out [][]Result
 	for i, s := range subjects {
-		out = append(out, []Result{{Name: dispatchCase, Micros: micros(s.median()) / dispatches, Clock: Host},
-			{Name: enqueueCase, Micros: micros(median(hosts[i])) / dispatches, Clock: Host}})
+		out = append(out, []Result{{Name: dispatchCase, DurationMicros: inMicros(s.median()) / dispatches, Clock: Host},
+			{Name: enqueueCase, DurationMicros: inMicros(median(hosts[i])) / dispatches, Clock: Host}})
 	}
 	return out, nil
 }

@@ -45,7 +45,7 @@ func measure(devs []device.Device, c Case, o Options) ([]Result, error) {
 	}
 	for i := range results {
 		r, t := &results[i], subjects[i].median()
-		r.Micros = micros(t)
+		r.DurationMicros = inMicros(t)
 		r.GFLOPS, r.GBps = c.Flops/t.Seconds()/1e9, c.Bytes/t.Seconds()/1e9
 		if host != nil {
 			r.Gonum = c.Flops / host.fastest.Seconds() / 1e9
@@ -79,7 +79,7 @@ func (c Case) load(dev device.Device, o Options) (*exec.Session, Result, error) 
 	return s, r, nil
 }
 
-func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+func inMicros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
 // fill uploads noise: floats in [−1, 1), integers below the case's bound. The optimizer's state stays zero.
 func (c Case) fill(s *exec.Session, g *graph.Graph) error {

@@ -26,7 +26,7 @@ func (r Report) Print(w io.Writer) error {
 		rows = append(rows, []string{"CASE", "TIME", "CLOCK", "GFLOP/s", "GB/s", "OF PEAK", "GONUM GFLOP/s", "RATIO", "KERNELS"})
 	}
 	for _, x := range r.Results {
-		rows = append(rows, []string{x.Name, profile.Duration(x.Micros), x.Clock, profile.Number(x.GFLOPS), profile.Number(x.GBps),
+		rows = append(rows, []string{x.Name, profile.Duration(x.DurationMicros), x.Clock, profile.Number(x.GFLOPS), profile.Number(x.GBps),
 			profile.Percent(x.OfPeak, x.Bound), profile.Number(x.Gonum), profile.Number(x.Ratio),
 			strings.Join(slices.Compact(slices.Sorted(slices.Values(x.Kernels))), " ")})
 	}
@@ -43,10 +43,10 @@ func (r Report) Print(w io.Writer) error {
 
 func (s Step) print(w io.Writer) error {
 	fmt.Fprintf(w, "\n%s: %d parameters, %d tokens, %s, %.0f tokens/s, %s GFLOP/s", s.Name, s.Parameters, s.Tokens,
-		profile.Duration(s.Micros), s.TokensPerSec, profile.Number(s.GFLOPS))
+		profile.Duration(s.DurationMicros), s.TokensPerSec, profile.Number(s.GFLOPS))
 	if s.OfPeak > 0 {
 		fmt.Fprintf(w, " (%.0f %% of the peak)", 100*s.OfPeak)
 	}
-	fmt.Fprintf(w, "; its kernels take %s on the %s's clock; %d times:\n\n", profile.Duration(s.KernelMicros), map[string]string{GPU: "device", Host: "host"}[s.Clock], s.Profiled)
+	fmt.Fprintf(w, "; its kernels take %s on the %s's clock; %d times:\n\n", profile.Duration(s.KernelDurationMicros), map[string]string{GPU: "device", Host: "host"}[s.Clock], s.Profiled)
 	return profile.PrintKernels(w, s.Profile.Alike())
 }

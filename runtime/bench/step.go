@@ -18,18 +18,18 @@ import (
 // Step is a whole training step: forward, backward, clipping and the optimizer's update of the preset tiny, one batch
 // of 16 sequences of 128 tokens, data on the device.
 type Step struct {
-	Name         string       `json:"name"`
-	Parameters   int64        `json:"parameters"`
-	Tokens       int          `json:"tokens"`
-	Micros       float64      `json:"micros"` // by the host's clock
-	TokensPerSec float64      `json:"tokens_per_s"`
-	GFLOPS       float64      `json:"gflops"`  // by the model's FLOPs per token, backward included
-	OfPeak       float64      `json:"of_peak"` // of the device's GFLOP/s
-	Memory       exec.Memory  `json:"memory"`
-	Clock        string       `json:"clock"`         // of what follows
-	KernelMicros float64      `json:"kernel_micros"` // of all kernels, one after the other
-	Profile      profile.Line `json:"profile"`       // of a few steps more, kernel by kernel
-	Profiled     int          `json:"profiled"`
+	Name                 string       `json:"name"`
+	Parameters           int64        `json:"parameters"`
+	Tokens               int          `json:"tokens"`
+	DurationMicros       float64      `json:"micros"` // by the host's clock
+	TokensPerSec         float64      `json:"tokens_per_s"`
+	GFLOPS               float64      `json:"gflops"`  // by the model's FLOPs per token, backward included
+	OfPeak               float64      `json:"of_peak"` // of the device's GFLOP/s
+	Memory               exec.Memory  `json:"memory"`
+	Clock                string       `json:"clock"`         // of what follows
+	KernelDurationMicros float64      `json:"kernel_micros"` // of all kernels, one after the other
+	Profile              profile.Rank `json:"profile"`       // of a few steps more, kernel by kernel
+	Profiled             int          `json:"profiled"`
 }
 
 const (
@@ -74,7 +74,7 @@ func measureStep(devs []device.Device, name string, peaks []profile.Peak, o Opti
 	var out []Step
 	for i, t := range steps {
 		took := subjects[i].median()
-		t.Micros = micros(took)
+		t.DurationMicros = inMicros(took)
 		t.TokensPerSec = float64(t.Tokens) / took.Seconds()
 		t.GFLOPS = t.TokensPerSec * config.FLOPsPerToken() / 1e9
 		t.OfPeak, _ = profile.Peak{GFLOPS: peaks[i].GFLOPS}.Share(t.GFLOPS, 0)
@@ -139,8 +139,8 @@ func profileByTurns(ts []*trial, peaks []profile.Peak) error {
 		}
 	}
 	for i, t := range ts {
-		t.Clock, t.Profiled, t.Profile, t.KernelMicros = GPU, profiledSteps, recorders[i].Line(), micros(median(totals[i]))
-		if t.KernelMicros == 0 {
+		t.Clock, t.Profiled, t.Profile, t.KernelDurationMicros = GPU, profiledSteps, recorders[i].Rank(), inMicros(median(totals[i]))
+		if t.KernelDurationMicros == 0 {
 			if err := t.alone(peaks[i]); err != nil {
 				return err
 			}
@@ -184,8 +184,8 @@ func (t *trial) alone(peak profile.Peak) error {
 		}
 		r.Add(p, t.plan.Kernels(p), times)
 	}
-	t.Profile = r.Line()
-	t.KernelMicros = t.Profile.Micros
+	t.Profile = r.Rank()
+	t.KernelDurationMicros = t.Profile.DurationMicros
 	return nil
 }
 

@@ -17,7 +17,7 @@ func (p *Profile) HTML(w io.Writer) error {
 		"number":   Number,
 		"percent":  func(x float64) string { return fmt.Sprintf("%.1f%%", 100*x) },
 		"step":     func(micros float64) float64 { return micros / float64(max(1, p.Steps)) },
-		"each":     func(k Kernel) float64 { return share(k.Micros, float64(k.Calls)) },
+		"each":     func(k Kernel) float64 { return share(k.DurationMicros, float64(k.Calls)) },
 		"part":     share,
 		"most": func(ks []Kernel) (most float64) { // bars are as long as they are next to the longest
 			for _, k := range ks {
@@ -25,8 +25,8 @@ func (p *Profile) HTML(w io.Writer) error {
 			}
 			return most
 		},
-		"alike": Line.Alike,
-		"chart": func(l Line) chart { return newChart(l, p.Steps) },
+		"alike": Rank.Alike,
+		"chart": func(l Rank) chart { return newChart(l, p.Steps) },
 		"dict":  func(a string, av any, b string, bv any) map[string]any { return map[string]any{a: av, b: bv} },
 	}).Parse(page)
 	if err != nil {
@@ -52,24 +52,24 @@ type bar struct {
 	X, Y, Width, Height float64
 }
 
-func newChart(l Line, steps int) chart {
+func newChart(l Rank, steps int) chart {
 	const width, names, times, row, height = 1200.0, 130.0, 90.0, 24.0, 16.0
 	c := chart{Width: width, Height: row * float64(len(l.Layers))}
 	longest := 0.0
 	for _, layer := range l.Layers {
-		longest = max(longest, layer.Micros)
+		longest = max(longest, layer.DurationMicros)
 	}
 	for i, layer := range l.Layers {
 		y := row * float64(i)
-		r := chartRow{Name: layer.Name, Time: Duration(layer.Micros / float64(max(1, steps))), Text: y + 13}
+		r := chartRow{Name: layer.Name, Time: Duration(layer.DurationMicros / float64(max(1, steps))), Text: y + 13}
 		if r.Name == "" {
 			r.Name = "(no scope)"
 		}
 		x := names
 		for _, p := range layer.Phases {
-			w := share(p.Micros, longest) * (width - names - times)
+			w := share(p.DurationMicros, longest) * (width - names - times)
 			r.Bars = append(r.Bars, bar{Phase: p.Name, X: x, Y: y, Width: w, Height: height,
-				Title: fmt.Sprintf("%s %s: %s a step, %.1f %% of the layer", layer.Name, p.Name, Duration(p.Micros/float64(max(1, steps))), 100*p.Share)})
+				Title: fmt.Sprintf("%s %s: %s a step, %.1f %% of the layer", layer.Name, p.Name, Duration(p.DurationMicros/float64(max(1, steps))), 100*p.Share)})
 			x += w
 		}
 		r.End = x + 8

@@ -10,7 +10,7 @@ import (
 
 // Print writes the profile as tables.
 func (p *Profile) Print(w io.Writer) error {
-	for _, l := range p.Lines {
+	for _, l := range p.Ranks {
 		if err := l.print(w, p.Steps); err != nil {
 			return err
 		}
@@ -23,8 +23,8 @@ const (
 	labelWidth = 70 // columns of a kernel's label
 )
 
-func (l Line) print(w io.Writer, steps int) error {
-	fmt.Fprintf(w, "\n%s on %s (%s): %s a step on the device's clock\n", l.Name, l.Device.Name, l.Device.Adapter, Duration(l.Micros/float64(max(1, steps))))
+func (l Rank) print(w io.Writer, steps int) error {
+	fmt.Fprintf(w, "\n%s on %s (%s): %s a step on the device's clock\n", l.Name, l.Device.Name, l.Device.Adapter, Duration(l.DurationMicros/float64(max(1, steps))))
 	if l.Peak != (Peak{}) {
 		fmt.Fprintf(w, "peak, as measured: %s GFLOP/s, %s GB/s\n", Number(l.Peak.GFLOPS), Number(l.Peak.GBps))
 	}
@@ -34,7 +34,7 @@ func (l Line) print(w io.Writer, steps int) error {
 	}{{"PROGRAM", l.Programs}, {"PHASE", l.Phases}} {
 		rows := [][]string{{}, {group.title, "SHARE", "TIME", "CALLS"}}
 		for _, s := range group.sums {
-			rows = append(rows, []string{s.Name, percentage(s.Share), Duration(s.Micros), count(s.Calls)})
+			rows = append(rows, []string{s.Name, percentage(s.Share), Duration(s.DurationMicros), count(s.Calls)})
 		}
 		if err := table.Write(w, rows); err != nil {
 			return err
@@ -58,12 +58,12 @@ func PrintKernels(w io.Writer, ks []Kernel) error {
 		if i == shown {
 			var rest Kernel
 			for _, k := range ks[i:] {
-				rest.Micros, rest.Share, rest.Calls = rest.Micros+k.Micros, rest.Share+k.Share, rest.Calls+k.Calls
+				rest.DurationMicros, rest.Share, rest.Calls = rest.DurationMicros+k.DurationMicros, rest.Share+k.Share, rest.Calls+k.Calls
 			}
-			rows = append(rows, []string{percentage(rest.Share), Duration(rest.Micros), count(rest.Calls), "", "", "", "", fmt.Sprintf("(%d smaller)", len(ks)-i)})
+			rows = append(rows, []string{percentage(rest.Share), Duration(rest.DurationMicros), count(rest.Calls), "", "", "", "", fmt.Sprintf("(%d smaller)", len(ks)-i)})
 			break
 		}
-		rows = append(rows, []string{percentage(k.Share), Duration(k.Micros), count(k.Calls), Number(k.GFLOPS), Number(k.GBps),
+		rows = append(rows, []string{percentage(k.Share), Duration(k.DurationMicros), count(k.Calls), Number(k.GFLOPS), Number(k.GBps),
 			Percent(k.OfPeak, k.Bound), k.Candidate, table.Truncate(k.Label, labelWidth)})
 	}
 	return table.Write(w, rows)

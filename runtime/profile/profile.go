@@ -24,53 +24,53 @@ type Profile struct {
 	Title string    `json:"title"`
 	Time  time.Time `json:"time"`
 	Steps int       `json:"steps"` // that were measured; all other numbers are of all of them together
-	Lines []Line    `json:"lines"`
+	Ranks []Rank    `json:"lines"`
 }
 
-// Line is what one device did.
-type Line struct {
-	Name     string      `json:"name"` // "stage 0"
-	Device   device.Info `json:"device"`
-	Peak     Peak        `json:"peak"`
-	Micros   float64     `json:"micros"` // sum of what follows, on the device's clock; that of the host is longer
-	Copies   float64     `json:"copy_micros"`
-	Programs []Sum       `json:"programs"` // in the order in which they ran first
-	Phases   []Sum       `json:"phases"`
-	Layers   []Layer     `json:"layers"` // in the model's order
-	Kernels  []Kernel    `json:"kernels"`
+// Rank is what one device did.
+type Rank struct {
+	Name           string      `json:"name"` // "stage 0"
+	Device         device.Info `json:"device"`
+	Peak           Peak        `json:"peak"`
+	DurationMicros float64     `json:"micros"` // sum of what follows, on the device's clock; that of the host is longer
+	Copies         float64     `json:"copy_micros"`
+	Programs       []Sum       `json:"programs"` // in the order in which they ran first
+	Phases         []Sum       `json:"phases"`
+	Layers         []Layer     `json:"layers"` // in the model's order
+	Kernels        []Kernel    `json:"kernels"`
 }
 
 // Sum is the time of several kernels.
 type Sum struct {
-	Name   string  `json:"name"`
-	Calls  int     `json:"calls,omitempty"` // of a program
-	Micros float64 `json:"micros"`
-	Share  float64 `json:"share"` // of the line's
+	Name           string  `json:"name"`
+	Calls          int     `json:"calls,omitempty"` // of a program
+	DurationMicros float64 `json:"micros"`
+	Share          float64 `json:"share"` // of the line's
 }
 
 // Layer is the time of one part of the model.
 type Layer struct {
-	Name   string  `json:"name"`
-	Micros float64 `json:"micros"`
-	Phases []Sum   `json:"phases"`
+	Name           string  `json:"name"`
+	DurationMicros float64 `json:"micros"`
+	Phases         []Sum   `json:"phases"`
 }
 
 // Kernel is what the calls of one kernel of a program took together.
 type Kernel struct {
-	Program   string  `json:"program"`
-	Layer     string  `json:"layer,omitempty"`
-	Phase     string  `json:"phase"`
-	Label     string  `json:"label"`
-	Candidate string  `json:"candidate"`
-	Flops     float64 `json:"flops,omitempty"` // of one call
-	Bytes     int64   `json:"bytes"`           // of one call, that must be read and written at least
-	Calls     int     `json:"calls"`
-	Micros    float64 `json:"micros"`
-	Share     float64 `json:"share"` // of the line's time
-	GFLOPS    float64 `json:"gflops,omitempty"`
-	GBps      float64 `json:"gb_per_s,omitempty"`
-	OfPeak    float64 `json:"of_peak,omitempty"` // the larger of its shares of the device's two peaks
-	Bound     string  `json:"bound,omitempty"`   // by which of them: "compute" or "memory"
+	Program        string  `json:"program"`
+	Layer          string  `json:"layer,omitempty"`
+	Phase          string  `json:"phase"`
+	Label          string  `json:"label"`
+	Candidate      string  `json:"candidate"`
+	Flops          float64 `json:"flops,omitempty"` // of one call
+	Bytes          int64   `json:"bytes"`           // of one call, that must be read and written at least
+	Calls          int     `json:"calls"`
+	DurationMicros float64 `json:"micros"`
+	Share          float64 `json:"share"` // of the line's time
+	GFLOPS         float64 `json:"gflops,omitempty"`
+	GBps           float64 `json:"gb_per_s,omitempty"`
+	OfPeak         float64 `json:"of_peak,omitempty"` // the larger of its shares of the device's two peaks
+	Bound          string  `json:"bound,omitempty"`   // by which of them: "compute" or "memory"
 }
 
 // What a kernel is for.
@@ -103,7 +103,7 @@ func place(scope string) (layer, phase string) {
 
 // Recorder gathers measurements of one line.
 type Recorder struct {
-	line     Line
+	rank     Rank
 	kernels  map[key]*Kernel
 	programs map[string]*Sum
 	order    []string // of layers
@@ -118,18 +118,18 @@ type key struct {
 
 // NewRecorder begins the account of a line.
 func NewRecorder(name string, dev device.Info, peak Peak) *Recorder {
-	return &Recorder{line: Line{Name: name, Device: dev, Peak: peak}, kernels: map[key]*Kernel{}, programs: map[string]*Sum{}}
+	return &Recorder{rank: Rank{Name: name, Device: dev, Peak: peak}, kernels: map[key]*Kernel{}, programs: map[string]*Sum{}}
 }
 
 // Add takes one run of a program into account; kernels are as its plan lists them.
 func (r *Recorder) Add(program string, kernels []exec.KernelInfo, t exec.Times) {
 	if r.programs[program] == nil {
 		r.programs[program] = &Sum{Name: program}
-		r.line.Programs = append(r.line.Programs, Sum{Name: program})
+		r.rank.Programs = append(r.rank.Programs, Sum{Name: program})
 	}
 	r.programs[program].Calls++
-	r.programs[program].Micros += micros(t.Total())
-	r.line.Copies += micros(t.Copies)
+	r.programs[program].DurationMicros += inMicros(t.Total())
+	r.rank.Copies += inMicros(t.Copies)
 	for i, info := range kernels {
 		k := key{program, info.Label, info.Candidate, info.Flops, info.Bytes}
 		if r.kernels[k] == nil {
@@ -141,22 +141,22 @@ func (r *Recorder) Add(program string, kernels []exec.KernelInfo, t exec.Times) 
 				Flops: info.Flops, Bytes: info.Bytes}
 		}
 		r.kernels[k].Calls++
-		r.kernels[k].Micros += micros(t.Kernels[i])
+		r.kernels[k].DurationMicros += inMicros(t.Kernels[i])
 	}
 }
 
-func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+func inMicros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
-// Line is what was gathered.
-func (r *Recorder) Line() Line {
-	l := r.line
-	l.Micros, l.Programs, l.Kernels = 0, nil, nil
-	for _, p := range r.line.Programs {
+// Rank is what was gathered.
+func (r *Recorder) Rank() Rank {
+	l := r.rank
+	l.DurationMicros, l.Programs, l.Kernels = 0, nil, nil
+	for _, p := range r.rank.Programs {
 		l.Programs = append(l.Programs, *r.programs[p.Name])
-		l.Micros += r.programs[p.Name].Micros
+		l.DurationMicros += r.programs[p.Name].DurationMicros
 	}
 	for i := range l.Programs {
-		l.Programs[i].Share = share(l.Programs[i].Micros, l.Micros)
+		l.Programs[i].Share = share(l.Programs[i].DurationMicros, l.DurationMicros)
 	}
 	for _, k := range r.kernels {
 		k := *k
@@ -164,14 +164,14 @@ func (r *Recorder) Line() Line {
 		l.Kernels = append(l.Kernels, k)
 	}
 	sortKernels(l.Kernels)
-	l.Phases = sums(l.Kernels, l.Copies, l.Micros)
+	l.Phases = sums(l.Kernels, l.Copies, l.DurationMicros)
 	l.Layers = r.layers(l.Kernels)
 	return l
 }
 
 func sortKernels(ks []Kernel) {
 	slices.SortFunc(ks, func(a, b Kernel) int {
-		return cmp.Or(cmp.Compare(b.Micros, a.Micros), cmp.Compare(a.Program, b.Program), cmp.Compare(a.Label, b.Label),
+		return cmp.Or(cmp.Compare(b.DurationMicros, a.DurationMicros), cmp.Compare(a.Program, b.Program), cmp.Compare(a.Label, b.Label),
 			cmp.Compare(a.Flops, b.Flops), cmp.Compare(a.Bytes, b.Bytes))
 	})
 }
@@ -184,9 +184,9 @@ func share(part, whole float64) float64 {
 }
 
 // rate fills in what follows from the kernel's times.
-func (k *Kernel) rate(l Line) {
-	k.Share = share(k.Micros, l.Micros)
-	k.GFLOPS, k.GBps = share(k.Flops*float64(k.Calls), 1e3*k.Micros), share(float64(k.Bytes)*float64(k.Calls), 1e3*k.Micros)
+func (k *Kernel) rate(l Rank) {
+	k.Share = share(k.DurationMicros, l.DurationMicros)
+	k.GFLOPS, k.GBps = share(k.Flops*float64(k.Calls), 1e3*k.DurationMicros), share(float64(k.Bytes)*float64(k.Calls), 1e3*k.DurationMicros)
 	k.OfPeak, k.Bound = l.Peak.Share(k.GFLOPS, k.GBps)
 }
 
@@ -206,11 +206,11 @@ func (p Peak) Share(gflops, gbps float64) (of float64, bound string) {
 func sums(ks []Kernel, copies, whole float64) (out []Sum) {
 	time := map[string]float64{Copies: copies}
 	for _, k := range ks {
-		time[k.Phase] += k.Micros
+		time[k.Phase] += k.DurationMicros
 	}
 	for _, p := range phases {
 		if time[p] > 0 {
-			out = append(out, Sum{Name: p, Micros: time[p], Share: share(time[p], whole)})
+			out = append(out, Sum{Name: p, DurationMicros: time[p], Share: share(time[p], whole)})
 		}
 	}
 	return out
@@ -222,9 +222,9 @@ func (r *Recorder) layers(ks []Kernel) (out []Layer) {
 		of := slices.DeleteFunc(slices.Clone(ks), func(k Kernel) bool { return k.Layer != name })
 		l := Layer{Name: name}
 		for _, k := range of {
-			l.Micros += k.Micros
+			l.DurationMicros += k.DurationMicros
 		}
-		l.Phases = sums(of, 0, l.Micros)
+		l.Phases = sums(of, 0, l.DurationMicros)
 		out = append(out, l)
 	}
 	return out
@@ -232,7 +232,7 @@ func (r *Recorder) layers(ks []Kernel) (out []Layer) {
 
 // Alike joins equal kernels of different layers, whose labels then have a star for the layer's number; shares and rates are those of all
 // together.
-func (l Line) Alike() []Kernel {
+func (l Rank) Alike() []Kernel {
 	found := map[key]*Kernel{}
 	for _, k := range l.Kernels {
 		k.Label, k.Layer = starred(k.Label), starred(k.Layer)
@@ -242,7 +242,7 @@ func (l Line) Alike() []Kernel {
 			continue
 		}
 		found[at].Calls += k.Calls
-		found[at].Micros += k.Micros
+		found[at].DurationMicros += k.DurationMicros
 	}
 	var out []Kernel
 	for _, k := range found {

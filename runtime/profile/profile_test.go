@@ -41,12 +41,12 @@ func example() *profile.Profile {
 		r.Add("backward", backward, times(backward, 20*time.Microsecond, 0))
 		r.Add("update", update, times(update, 4*time.Microsecond, 3*time.Microsecond))
 	}
-	return &profile.Profile{Title: "a <run>", Steps: 2, Lines: []profile.Line{r.Line()}}
+	return &profile.Profile{Title: "a <run>", Steps: 2, Ranks: []profile.Rank{r.Rank()}}
 }
 
 func TestSums(t *testing.T) {
-	l := example().Lines[0]
-	assert.InDelta(t, 2*(23*10+1+22*20+11*4+3), l.Micros, 1e-9)
+	l := example().Ranks[0]
+	assert.InDelta(t, 2*(23*10+1+22*20+11*4+3), l.DurationMicros, 1e-9)
 	assert.InDelta(t, 2*4, l.Copies, 1e-9)
 	var programs, phases, layers, kernels float64
 	for i, p := range l.Programs {
@@ -62,23 +62,23 @@ func TestSums(t *testing.T) {
 		want := "embed"
 		if i > 0 {
 			want = fmt.Sprint("layers.", i-1)
-			assert.InDelta(t, 2*(2*10+2*20+4), x.Micros, 1e-9)
+			assert.InDelta(t, 2*(2*10+2*20+4), x.DurationMicros, 1e-9)
 			assert.Len(t, x.Phases, 4)
 		}
 		assert.Equal(t, want, x.Name)
-		layers += x.Micros
+		layers += x.DurationMicros
 	}
 	for _, k := range l.Kernels {
-		kernels += k.Micros
+		kernels += k.DurationMicros
 	}
 	assert.InDelta(t, 1, programs, 1e-9)
 	assert.InDelta(t, 1, phases, 1e-9)
-	assert.InDelta(t, l.Micros-l.Copies, layers, 1e-9)
-	assert.InDelta(t, l.Micros-l.Copies, kernels, 1e-9)
+	assert.InDelta(t, l.DurationMicros-l.Copies, layers, 1e-9)
+	assert.InDelta(t, l.DurationMicros-l.Copies, kernels, 1e-9)
 }
 
 func TestRates(t *testing.T) {
-	l := example().Lines[0]
+	l := example().Ranks[0]
 	found := map[string]profile.Kernel{}
 	for _, k := range l.Kernels {
 		assert.Equal(t, 2, k.Calls, k.Label)
@@ -100,7 +100,7 @@ func TestRates(t *testing.T) {
 	assert.Equal(t, "backward", alike[0].Program)
 	assert.Contains(t, alike[0].Label, "layers.*")
 	assert.Equal(t, 22, alike[0].Calls)
-	assert.InDelta(t, 2*11*20, alike[0].Micros, 1e-9)
+	assert.InDelta(t, 2*11*20, alike[0].DurationMicros, 1e-9)
 	for _, k := range alike {
 		if k.Label == "layers.*: matmul" {
 			assert.InDelta(t, 200, k.GFLOPS, 1e-9, "as each of them")
@@ -112,7 +112,7 @@ func TestNothingMeasuredIsNothingWrong(t *testing.T) {
 	r := profile.NewRecorder("stage 0", device.Info{}, profile.Peak{})
 	k := []exec.KernelInfo{kernel("head", "matmul", 5, 5)}
 	r.Add("forward", k, exec.Times{Kernels: make([]time.Duration, 1)})
-	p := &profile.Profile{Lines: []profile.Line{r.Line(), profile.NewRecorder("stage 1", device.Info{}, profile.Peak{}).Line()}}
+	p := &profile.Profile{Ranks: []profile.Rank{r.Rank(), profile.NewRecorder("stage 1", device.Info{}, profile.Peak{}).Rank()}}
 	text, err := json.Marshal(p)
 	require.NoError(t, err)
 	assert.NotContains(t, string(text), "NaN")
@@ -138,5 +138,5 @@ func TestPageAndTables(t *testing.T) {
 	out, err := json.Marshal(p)
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(out, &back))
-	assert.Equal(t, p.Lines, back.Lines)
+	assert.Equal(t, p.Ranks, back.Ranks)
 }

@@ -25,9 +25,9 @@ import (
 
 // Choice is the outcome of one timing.
 type Choice struct {
-	Label     string             `json:"label"`
-	Candidate string             `json:"candidate"`
-	Micros    map[string]float64 `json:"micros"` // time of each candidate
+	Label          string             `json:"label"`
+	Candidate      string             `json:"candidate"`
+	DurationMicros map[string]float64 `json:"micros"` // time of each candidate
 }
 
 // Cache remembers choices. It implements exec.Chooser.
@@ -160,7 +160,7 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 	if c.onTimed != nil {
 		c.onTimed(Timing{Label: label, Candidates: len(ks), Kernel: c.timed, Kernels: c.timed + len(c.pending)})
 	}
-	choice := Choice{Label: label, Micros: map[string]float64{}}
+	choice := Choice{Label: label, DurationMicros: map[string]float64{}}
 	best, fastest := 0, forever
 	for i, k := range slices.Backward(ks) { // the naive one last: it is given up early
 		if k.Name == naive && fastest > slow && fastest < forever {
@@ -173,12 +173,12 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 		if err != nil {
 			return 0, fmt.Errorf("timing %s of %s: %w", k.Name, label, err)
 		}
-		choice.Micros[k.Name] = float64(t.Nanoseconds()) / 1e3
+		choice.DurationMicros[k.Name] = float64(t.Nanoseconds()) / 1e3
 		if t < fastest {
 			best, fastest = i, t
 		}
 	}
-	if t, timed := choice.Micros[ks[fallback].Name]; timed && t <= nearTie*choice.Micros[ks[best].Name] {
+	if t, timed := choice.DurationMicros[ks[fallback].Name]; timed && t <= nearTie*choice.DurationMicros[ks[best].Name] {
 		best = fallback
 	}
 	choice.Candidate = ks[best].Name
