@@ -312,7 +312,13 @@ func (d *Document) mapping(n *yaml.Node, v reflect.Value, key string) error {
 	return nil
 }
 
+// sequence fills a list. A text in place of a list of texts is a list of one.
 func (d *Document) sequence(n *yaml.Node, v reflect.Value, key string) error {
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" && v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.String {
+		d.given[key] = true
+		v.Set(reflect.Append(reflect.MakeSlice(v.Type(), 0, 1), reflect.ValueOf(n.Value).Convert(v.Type().Elem())))
+		return nil
+	}
 	if n.Kind != yaml.SequenceNode {
 		return d.Errorf(n, key, "found %s, expected a list, [a, b]", describe(n))
 	}

@@ -185,6 +185,9 @@ func (c *Config) complete(d *strictyaml.Document) error {
 	if err := c.completeModel(d); err != nil {
 		return err
 	}
+	if err := c.completeVocabulary(d); err != nil {
+		return err
+	}
 	c.Pipeline.complete(d)
 	c.Optimizer.complete(d)
 	return c.Train.complete(d)

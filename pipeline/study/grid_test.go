@@ -108,7 +108,7 @@ func TestMistakesNameLineAndKey(t *testing.T) {
 		good + "modes: [sync, late]\n":                                                 `g.yaml:10: modes: found "late", expected sync, delay, delay+error_feedback`,
 		good + "modes: [sync, delay+none]\n":                                           `g.yaml:10: modes: found "delay+none"`,
 		good + "modes: [sync, delay, delay]\n":                                         "g.yaml:10: modes: one is given twice",
-		good + "modes: sync\n":                                                         `g.yaml:10: modes: found text "sync", expected a list`,
+		good + "modes: 5\n":                                                            "g.yaml:10: modes: found the integer 5, expected a list",
 		good + "seeds: []\n":                                                           "g.yaml:10: seeds: found [], expected at least one",
 		good + "seeds: [1, 1]\n":                                                       "g.yaml:10: seeds: found [1 1], expected at least one, each once",
 		good + "seeds: [-1]\n":                                                         "g.yaml:10: seeds[0]: found the integer -1",

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 // Tokenizer maps text to token ids in [0, VocabSize). It is safe for concurrent use, and the same text
@@ -36,20 +37,48 @@ type Tokenizer interface {
 	JSON() []byte
 }
 
+// File is the name of Hugging Face's tokenizer files.
+const File = "tokenizer.json"
+
+// VocabSize returns the VocabSize of the tokenizer that spec names. It opens only those that are files.
+func VocabSize(spec string) (int, error) {
+	switch spec {
+	case "bytes":
+		return byteTokenizer{}.VocabSize(), nil
+	case "gpt2":
+		return gpt2Tokens, nil
+	}
+	t, err := Open(spec)
+	if err != nil {
+		return 0, err
+	}
+	return t.VocabSize(), nil
+}
+
+// gpt2Tokens is the number of ids of GPT-2's tokenizer.
+const gpt2Tokens = 50257
+
 // Open returns the tokenizer that spec names: "bytes" (256 ids, one a byte), "gpt2" (50,257 ids), or the path of a
-// Hugging Face tokenizer.json.
+// Hugging Face tokenizer.json or of the folder that it is in.
 func Open(spec string) (Tokenizer, error) {
 	switch spec {
 	case "":
-		return nil, errors.New(`tokenizer: no name given: expected "bytes", "gpt2" or the path of a tokenizer.json`)
+		return nil, errors.New(`tokenizer: no name given: expected "bytes", "gpt2", a tokenizer.json or its folder`)
 	case "bytes":
 		return byteTokenizer{}, nil
 	case "gpt2":
 		return openGPT2()
 	}
+	if st, err := os.Stat(spec); err == nil && st.IsDir() {
+		folder := spec
+		spec = filepath.Join(folder, File)
+		if _, err := os.Stat(spec); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("tokenizer %q: the folder has no %s", folder, File)
+		}
+	}
 	data, err := readLimited(spec, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf(`tokenizer %q: no such file, and not "bytes" or "gpt2"`, spec)
+		return nil, fmt.Errorf(`tokenizer %q: no such file or folder, and not "bytes" or "gpt2"`, spec)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
