@@ -51,13 +51,13 @@ func (p *progress) Start(s train.Start) {
 }
 
 // line tells of one stage: its part of the model, its device, its memory.
-func (p *progress) rank(l engine.LinePlan, several bool) {
+func (p *progress) rank(l engine.RankPlan, several bool) {
 	software := ""
 	if l.Device.Kind == device.Software {
 		software = ": a software adapter, which computes on the CPU"
 	}
 	if several {
-		p.printf("%-12s%s; microbatches in flight %d\n", l.Name, l.Parts(), l.Slots)
+		p.printf("%-12s%s; microbatches in flight %d\n", l.Name, l.Chunks(), l.Slots)
 	}
 	p.printf("device      %s, %s (%s%s)\n", l.Device.Name, l.Device.Adapter, l.Device.Kind, software)
 	m := l.Memory

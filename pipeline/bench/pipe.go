@@ -147,7 +147,7 @@ func (p pipe) train(ctx context.Context, e *engine.Engine, path string) error {
 	if err != nil {
 		return err
 	}
-	for _, l := range e.Lines() {
+	for _, l := range e.Ranks() {
 		w.Tracks(l.Tracks()...)
 	}
 	e.Trace = w

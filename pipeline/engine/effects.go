@@ -75,7 +75,7 @@ func (w *worker) store(e stage.Effect) error {
 	}
 	delete(w.payloads, m)
 	defer w.traceReceive(m, data.sent, time.Now())
-	if m.Kind == stage.Votes {
+	if m.Kind == stage.NormSquares {
 		w.scatter(m.From, data.bytes[0])
 		return nil
 	}
@@ -93,7 +93,7 @@ func (w *worker) store(e stage.Effect) error {
 // scatter puts a line's votes where the whole model's have them.
 func (w *worker) scatter(from int, data []byte) {
 	own := exec.ToF32(data)
-	for i, at := range w.e.lines[from].optimizer.Positions() {
+	for i, at := range w.e.ranks[from].optimizer.Positions() {
 		w.votes[at] = own[i]
 	}
 }
@@ -105,7 +105,7 @@ func (w *worker) launch(e stage.Effect) error {
 	began := time.Now()
 	switch e.Action.Kind {
 	case schedule.GradNorm:
-		name = votesProgram
+		name = normsProgram
 	case schedule.Update:
 		var err error
 		if name, err = w.prepareUpdate(e.Action.Batch); err != nil {
@@ -126,7 +126,7 @@ func (w *worker) launch(e stage.Effect) error {
 
 // prepareUpdate uploads what the update of a batch is told, its rates and the votes of all lines, and names its program.
 func (w *worker) prepareUpdate(batch int) (program string, err error) {
-	if len(w.e.votes) > 1 {
+	if len(w.e.owners) > 1 {
 		if err := w.session.WriteAt(optim.VotesVariable, nil, exec.F32Bytes(w.votes)); err != nil {
 			return "", err
 		}
@@ -144,7 +144,7 @@ func (w *worker) prepareUpdate(batch int) (program string, err error) {
 }
 
 // hasBegun tells whether an update was applied before a batch's. Where only the device knows, it is waited for until one was.
-func (l *line) hasBegun(batch int) (bool, error) {
+func (l *rank) hasBegun(batch int) (bool, error) {
 	if !l.e.Optimizer.Begins() {
 		return batch > 0, nil
 	}
@@ -165,20 +165,20 @@ func (l *line) hasBegun(batch int) (bool, error) {
 
 // measure enqueues the reads of what a run tells about its batch.
 func (w *worker) measure(a schedule.Action, program string) error {
-	last := a.Chunk*w.e.Stages+w.stage == w.e.parts()-1
+	last := a.Chunk*w.e.Stages+w.stage == w.e.virtualStages()-1
 	var name string
 	switch {
 	case a.Kind == schedule.Forward && last:
 		name = model.LossOutput
 	case a.Kind == schedule.Evaluate && last:
 		name = model.LossesOutput
-	case a.Kind == schedule.Update && w.index == w.e.votes[0]:
+	case a.Kind == schedule.Update && w.index == w.e.owners[0]:
 		outputs := []output{{program, optim.NormOutput}, {program, optim.RefusedOutput}}
 		if w.e.Optimizer.Scaled() {
 			outputs = append(outputs, output{program, optim.ScaleOutput})
 		}
 		return w.read(a, func(data [][]byte) {
-			v := verdict{norm: first(data[0]), refused: binary.LittleEndian.Uint32(data[1])}
+			v := updateResult{norm: first(data[0]), status: binary.LittleEndian.Uint32(data[1])}
 			if len(data) > 2 {
 				v.scale = first(data[2])
 			}
@@ -227,11 +227,11 @@ func (w *worker) mark(a schedule.Action, enqueued time.Time) error {
 // send reads what a message carries; it leaves when it has arrived on the host.
 func (w *worker) send(e stage.Effect) error {
 	m, to := e.Message, []int{e.To}
-	if m.Kind == stage.Votes {
-		to = w.e.votes
+	if m.Kind == stage.NormSquares {
+		to = w.e.owners
 	}
 	began := time.Now()
-	block := w.e.routes[way{m.Kind, m.Part, m.From, e.To}].take()
+	block := w.e.routes[way{m.Kind, m.VirtualStage, m.From, e.To}].take()
 	reads, err := w.fetch(w.sends(e), block)
 	if err != nil {
 		return err
@@ -266,27 +266,27 @@ func (w *worker) sends(e stage.Effect) []tensor {
 		return tensors([]string{chunkVariable(model.ActOut, e.Action.Chunk)}, nil)
 	case stage.Gradient:
 		return tensors([]string{chunkVariable(model.GradIn, e.Action.Chunk)}, nil)
-	case stage.Votes:
+	case stage.NormSquares:
 		return tensors([]string{w.optimizer.OwnName()}, nil)
 	case stage.Contribution:
-		return tensors(w.e.link(w.index, e.To).gradients, exec.Binding{gradientsClass: e.Place.Gradients})
+		return tensors(w.e.exchange(w.index, e.To).gradients, exec.Binding{gradientsClass: e.Place.Gradients})
 	}
-	return tensors(w.e.link(e.To, w.index).params, exec.Binding{weightsClass: e.Place.Weights})
+	return tensors(w.e.exchange(e.To, w.index).params, exec.Binding{weightsClass: e.Place.Weights})
 }
 
 // receives lists where a message belongs, in the same order.
 func (w *worker) receives(e stage.Effect) []tensor {
 	m := e.Message
-	chunk, slot := m.Part/w.e.Stages, exec.Binding{slotClass: e.Place.Slot}
+	chunk, slot := m.VirtualStage/w.e.Stages, exec.Binding{slotClass: e.Place.Slot}
 	switch m.Kind {
 	case stage.Activation:
 		return tensors([]string{chunkVariable(model.ActIn, chunk)}, slot)
 	case stage.Gradient:
 		return tensors([]string{chunkVariable(model.GradOut, chunk)}, slot)
 	case stage.Contribution:
-		return tensors(w.e.link(m.From, w.index).as, nil)
+		return tensors(w.e.exchange(m.From, w.index).as, nil)
 	}
-	return tensors(w.e.link(w.index, m.From).params, exec.Binding{weightsClass: e.Place.Weights})
+	return tensors(w.e.exchange(w.index, m.From).params, exec.Binding{weightsClass: e.Place.Weights})
 }
 
 func bytesOfI32(x []int32) []byte {

@@ -24,7 +24,7 @@ func (o Options) holdings(line int) []holding {
 		first, last := o.units(part, o.Model)
 		for _, p := range o.Model.Reads(first, last) {
 			all := o.Model.Gradients(p.Name)
-			if o.partOf(p) == part {
+			if o.virtualStageOf(p) == part {
 				gathered[p.Name] = append([]string{all[len(all)-1]}, gathered[p.Name]...)
 			}
 			if len(all) > 1 && last == o.Model.Units() {
@@ -35,14 +35,14 @@ func (o Options) holdings(line int) []holding {
 	var hs []holding
 	for _, p := range o.Model.Parameters() {
 		if gradients, ok := gathered[p.Name]; ok {
-			hs = append(hs, holding{param: p.Name, owner: o.partOf(p) % o.Stages, gradients: gradients})
+			hs = append(hs, holding{param: p.Name, owner: o.virtualStageOf(p) % o.Stages, gradients: gradients})
 		}
 	}
 	return hs
 }
 
-// partOf is the part that has a parameter's own unit.
-func (o Options) partOf(p model.Parameter) int {
+// virtualStageOf is the part that has a parameter's own unit.
+func (o Options) virtualStageOf(p model.Parameter) int {
 	unit := 0
 	for o.Model.UnitScope(unit) != p.Scope {
 		unit++
@@ -85,34 +85,34 @@ func (o Options) LossContributions() (names []string) {
 	return names
 }
 
-// link is what two lines exchange a batch: gradients to the owner, and a further replica's loss; updated weights back.
-type link struct {
+// exchange is what two lines exchange a batch: gradients to the owner, and a further replica's loss; updated weights back.
+type exchange struct {
 	from, to int      // the line with copies, the owner
 	params   []string // sent back
 	// Variables at the sender and what they are called at the owner.
 	gradients, as []string
 }
 
-// carries has a variable sent to the owner too.
-func (x *link) carries(o Options, variable string) {
+// add has a variable sent to the owner too.
+func (x *exchange) add(o Options, variable string) {
 	x.gradients, x.as = append(x.gradients, variable), append(x.as, o.contribution(x.from, variable))
 }
 
-// link is the exchange between a line with copies and their owner.
-func (e *Engine) link(from, to int) link {
-	return e.exchanges[slices.IndexFunc(e.exchanges, func(x link) bool { return x.from == from && x.to == to })]
+// exchange is the exchange between a line with copies and their owner.
+func (e *Engine) exchange(from, to int) exchange {
+	return e.exchanges[slices.IndexFunc(e.exchanges, func(x exchange) bool { return x.from == from && x.to == to })]
 }
 
-// links are all exchanges, by sender and owner.
-func (o Options) links() []link {
-	var ls []link
-	for line := range o.lines() {
+// planExchanges are all exchanges, by sender and owner.
+func (o Options) planExchanges() []exchange {
+	var ls []exchange
+	for line := range o.ranks() {
 		at := map[int]int{} // link by owner
-		to := func(owner int) *link {
+		to := func(owner int) *exchange {
 			i, ok := at[owner]
 			if !ok {
 				i = len(ls)
-				at[owner], ls = i, append(ls, link{from: line, to: owner})
+				at[owner], ls = i, append(ls, exchange{from: line, to: owner})
 			}
 			return &ls[i]
 		}
@@ -123,7 +123,7 @@ func (o Options) links() []link {
 			x := to(h.owner)
 			x.params = append(x.params, h.param)
 			for _, g := range h.gradients {
-				x.carries(o, g)
+				x.add(o, g)
 			}
 		}
 		if line >= o.Stages { // a further replica's stage tells that of the first, though it may have nothing to tell
@@ -135,7 +135,7 @@ func (o Options) links() []link {
 				x.params = append(x.params, optim.ScaleVariable) // it has the same
 			}
 			if len(o.Optimizer.Losses()) > 0 {
-				to(first).carries(o, model.LossVariable)
+				to(first).add(o, model.LossVariable)
 			}
 		}
 	}

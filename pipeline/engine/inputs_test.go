@@ -94,7 +94,7 @@ func TestInputsReachReplicas(t *testing.T) {
 // allocatesItsPlan looks at what the devices hold.
 func allocatesItsPlan(t *testing.T) func(*Engine) {
 	return func(e *Engine) {
-		for i, line := range e.Lines() {
+		for i, line := range e.Ranks() {
 			bytes, _ := e.Devices[i].Allocated()
 			assert.Equal(t, line.Memory.Total, bytes, line.Name)
 		}

@@ -16,8 +16,8 @@ type Layout struct {
 	Delay                    int    // batches between a gradient and the weights that it changes: 0 or 1
 }
 
-func (l Layout) lines() int { return l.Stages * l.Replicas }
-func (l Layout) parts() int { return l.Stages * l.Chunks }
+func (l Layout) ranks() int         { return l.Stages * l.Replicas }
+func (l Layout) virtualStages() int { return l.Stages * l.Chunks }
 
 // units are the bounds of a part.
 func (l Layout) units(part int, m model.Model) (first, last int) {
@@ -31,8 +31,8 @@ func (l Layout) check(m model.Model) error {
 		return fmt.Errorf("%d stages, %d chunks, %d replicas: expected at least one of each", l.Stages, l.Chunks, l.Replicas)
 	case l.Delay < 0 || l.Delay > 1:
 		return fmt.Errorf("pipeline.delay: found %d, expected 0 or 1", l.Delay)
-	case len(l.Cut) != l.parts()-1:
-		return fmt.Errorf("pipeline.cut: found %v, expected %d units at which parts begin", l.Cut, l.parts()-1)
+	case len(l.Cut) != l.virtualStages()-1:
+		return fmt.Errorf("pipeline.cut: found %v, expected %d units at which parts begin", l.Cut, l.virtualStages()-1)
 	}
 	before := 0
 	for _, u := range l.Cut {

@@ -187,7 +187,7 @@ func TestLayoutsComputeTheSame(t *testing.T) {
 	l := newLender(t)
 	for _, s := range layouts() {
 		var kernels int
-		want := l.train(t, s, func(e *Engine) { kernels = e.Lines()[0].Kernels })
+		want := l.train(t, s, func(e *Engine) { kernels = e.Ranks()[0].Kernels })
 		for _, layout := range []Layout{
 			{Recompute: []bool{true}},
 			{Cut: []int{1}},
@@ -200,7 +200,7 @@ func TestLayoutsComputeTheSame(t *testing.T) {
 			s.Cut, s.Recompute, s.Stages = layout.Cut, layout.Recompute, len(layout.Cut)+1
 			got := l.train(t, s, func(e *Engine) {
 				if s.Stages == 1 {
-					assert.Greater(t, e.Lines()[0].Kernels, kernels, "the backward pass computes activations again")
+					assert.Greater(t, e.Ranks()[0].Kernels, kernels, "the backward pass computes activations again")
 				}
 			})
 			equal(t, want, got, s)
@@ -221,7 +221,7 @@ func TestReplicasAgree(t *testing.T) {
 			got := l.train(t, s, func(e *Engine) {
 				owned := trained{}
 				e.read(t, owned)
-				for _, line := range e.lines {
+				for _, line := range e.ranks {
 					copies += line.agrees(t, owned)
 				}
 			})
@@ -239,7 +239,7 @@ func TestReplicasAgree(t *testing.T) {
 }
 
 // agrees compares what a line holds of other lines' parameters with what their owners have, and counts it.
-func (l *line) agrees(t *testing.T, owned trained) (copies int) {
+func (l *rank) agrees(t *testing.T, owned trained) (copies int) {
 	t.Helper()
 	for _, h := range l.holdings {
 		for v := range Version(l.e.Delay + 1) {

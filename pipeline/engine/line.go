@@ -10,8 +10,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// line is one stage of one replica on its device.
-type line struct {
+// rank is one stage of one replica on its device.
+type rank struct {
 	e              *Engine
 	index          int
 	stage, replica int
@@ -27,7 +27,7 @@ type line struct {
 	begun          bool // an update was applied; where that is asked, see hasBegun
 }
 
-func (l *line) name() string {
+func (l *rank) name() string {
 	if l.e.Replicas == 1 {
 		return fmt.Sprintf("stage %d", l.stage)
 	}
@@ -35,7 +35,7 @@ func (l *line) name() string {
 }
 
 // prepare builds the line's programs and plans its memory.
-func (l *line) prepare() error {
+func (l *rank) prepare() error {
 	l.holdings = l.e.Options.holdings(l.index)
 	var own []string
 	for _, h := range l.holdings {
@@ -59,7 +59,7 @@ func (l *line) prepare() error {
 }
 
 // load brings the programs to the device.
-func (l *line) load() (err error) {
+func (l *rank) load() (err error) {
 	if l.session, err = l.planned.Load(); err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (l *line) load() (err error) {
 }
 
 // scales tells whether a line holds the loss scale: to divide its own gradients by it, or to multiply the loss with it.
-func (l *line) scales() bool {
+func (l *rank) scales() bool {
 	return l.e.Optimizer.Scaled() && (l.optimizer != nil || l.stage == l.e.Stages-1)
 }
 

@@ -20,8 +20,8 @@ func (e *Engine) Notes() (notes []string) {
 // Untuned tells, device by device, where the kernels are not those that were chosen by timing, for want of memory.
 func (e *Engine) Untuned() (notes []string) {
 	var devices []string
-	untuned := map[string][]*line{}
-	for _, l := range e.lines {
+	untuned := map[string][]*rank{}
+	for _, l := range e.ranks {
 		if name := l.dev.Info().Name; l.planned.Untuned != nil {
 			if untuned[name] == nil {
 				devices = append(devices, name)
@@ -36,7 +36,7 @@ func (e *Engine) Untuned() (notes []string) {
 }
 
 // scarce tells what keeps lines of one device from the kernels that are the fastest.
-func scarce(lines []*line) string {
+func scarce(lines []*rank) string {
 	var names []string
 	missing := int64(0)
 	for _, l := range lines {

@@ -20,7 +20,7 @@ const (
 
 // The programs of a line besides those of its chunks.
 const (
-	votesProgram  = "votes"
+	normsProgram  = "votes"
 	updateProgram = "update"
 )
 
@@ -50,7 +50,7 @@ type programs struct {
 }
 
 // buildPrograms makes what a line runs.
-func (l *line) buildPrograms() (programs, error) {
+func (l *rank) buildPrograms() (programs, error) {
 	p := programs{graphs: map[string]*graph.Graph{}, pools: map[string]exec.Pool{}}
 	for chunk := range l.e.Chunks {
 		if err := p.addChunk(l, chunk); err != nil {
@@ -75,7 +75,7 @@ func (l *line) buildPrograms() (programs, error) {
 		return p, nil
 	}
 	var err error
-	if p.graphs[votesProgram], err = l.optimizer.Votes(); err != nil {
+	if p.graphs[normsProgram], err = l.optimizer.Votes(); err != nil {
 		return p, err
 	}
 	for v := range l.e.Optimizer.Variants() {
@@ -86,7 +86,7 @@ func (l *line) buildPrograms() (programs, error) {
 	return p, nil
 }
 
-func (p programs) addChunk(l *line, chunk int) error {
+func (p programs) addChunk(l *rank, chunk int) error {
 	first, last := l.e.units(chunk*l.e.Stages+l.stage, l.e.Model)
 	s, err := l.e.Model.Stage(model.StageOptions{First: first, Last: last, Batch: l.e.MicrobatchSize,
 		Microbatches: l.e.Microbatches * l.e.Replicas, Recompute: l.e.recompute(l.stage), Loss: l.e.Loss, Inputs: l.e.Inputs, Scale: l.e.scale()})
@@ -152,7 +152,7 @@ func (e *Engine) readBy(s *model.Stage) []graph.Named {
 
 // rename gives what a chunk has for itself a name of its own on the line. What is kept from a microbatch's forward to its
 // backward has a pool, a buffer for each microbatch in flight.
-func (l *line) rename(p programs, g *graph.Graph, chunk int, kept, transient []string) {
+func (l *rank) rename(p programs, g *graph.Graph, chunk int, kept, transient []string) {
 	for _, v := range g.Sources("variable") {
 		op := v.Node.Op.(*graph.Variable)
 		id := chunkVariable(op.ID, chunk)

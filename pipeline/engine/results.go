@@ -34,13 +34,13 @@ type results struct {
 type partial struct {
 	losses  [][]float32
 	missing int
-	verdict
+	updateResult
 }
 
-// verdict is what an update tells of its batch.
-type verdict struct {
+// updateResult is what an update tells of its batch.
+type updateResult struct {
 	norm, scale float64
-	refused     uint32 // see optim.RefusedOutput
+	status      uint32 // see optim.RefusedOutput
 }
 
 func newResults(from, microbatches int, updates bool) *results {
@@ -51,8 +51,8 @@ func (r *results) losses(ctx context.Context, batch, microbatch int, losses []fl
 	r.note(ctx, batch, func(p *partial) { p.losses[microbatch] = losses })
 }
 
-func (r *results) update(ctx context.Context, batch int, v verdict) {
-	r.note(ctx, batch, func(p *partial) { p.verdict = v })
+func (r *results) update(ctx context.Context, batch int, v updateResult) {
+	r.note(ctx, batch, func(p *partial) { p.updateResult = v })
 }
 
 func (r *results) note(ctx context.Context, batch int, f func(*partial)) {
@@ -80,7 +80,7 @@ func (r *results) note(ctx context.Context, batch int, f func(*partial)) {
 }
 
 func (p *partial) measured(batch int) Measured {
-	m := Measured{Batch: batch, GradNorm: p.norm, OK: p.refused == optim.Applied, Overflowed: p.refused == optim.Overflowed, Scale: p.scale,
+	m := Measured{Batch: batch, GradNorm: p.norm, OK: p.status == optim.Applied, Overflowed: p.status == optim.Overflowed, Scale: p.scale,
 		Losses: slices.Concat(p.losses...)}
 	for _, l := range m.Losses {
 		m.Loss += float64(l) / float64(len(m.Losses))

@@ -73,14 +73,14 @@ const share = 4
 func (e *Engine) connect() error {
 	e.routes, e.unshared = map[way]*route{}, 0
 	e.room = cmp.Or(e.HostMemory, host.Memory(), math.MaxInt64) / share // a system may not tell
-	for _, l := range e.lines {
+	for _, l := range e.ranks {
 		for chunk := range e.Chunks {
 			part := chunk*e.Stages + l.stage
-			if part+1 == e.parts() {
+			if part+1 == e.virtualStages() {
 				continue
 			}
 			// A microbatch that is on its way between two parts, there or back, has a slot of the first.
-			next := e.lines[l.replica*e.Stages+(part+1)%e.Stages]
+			next := e.ranks[l.replica*e.Stages+(part+1)%e.Stages]
 			if err := errors.Join(
 				e.open(way{stage.Activation, part + 1, l.index, next.index}, l.slots, chunkVariable(model.ActOut, chunk)),
 				e.open(way{stage.Gradient, part, next.index, l.index}, l.slots, chunkVariable(model.GradIn, (part+1)/e.Stages))); err != nil {
@@ -103,7 +103,7 @@ type sharedSession interface {
 }
 
 // shares tells whether messages between two lines pass in memory that both devices import, and its alignment.
-func (l *line) shares(with *line) (alignment int64, share bool) {
+func (l *rank) shares(with *rank) (alignment int64, share bool) {
 	_, here := l.session.(sharedSession)
 	_, there := with.session.(sharedSession)
 	alignment, share = device.Share(l.dev, with.dev)
@@ -113,7 +113,7 @@ func (l *line) shares(with *line) (alignment int64, share bool) {
 // open makes a route for messages of those variables of the sender, so many of which can be under way. A driver that takes no more memory
 // leaves fewer blocks, or none, and so does a host that has no more room.
 func (e *Engine) open(w way, most int, variables ...string) error {
-	from, to := e.lines[w.from], e.lines[w.to]
+	from, to := e.ranks[w.from], e.ranks[w.to]
 	alignment, share := from.shares(to)
 	if !share || len(variables) == 0 {
 		return nil
@@ -182,7 +182,7 @@ func (e *Engine) disconnect() {
 }
 
 // shared is the memory of the routes that begin at a line, in bytes.
-func (e *Engine) shared(l *line) (bytes int64) {
+func (e *Engine) shared(l *rank) (bytes int64) {
 	for w, r := range e.routes {
 		for _, b := range r.blocks {
 			if w.from == l.index {

@@ -89,7 +89,7 @@ func TestBlocksCarryMessages(t *testing.T) {
 				}
 				assert.Equal(t, imports, c.imports, "none is made meanwhile")
 				shared := int64(0)
-				for i, l := range e.Lines() {
+				for i, l := range e.Ranks() {
 					shared += l.Shared
 					assert.Equal(t, i < p.imports && p.parts() > 1, l.Shared > 0, l.Name)
 				}

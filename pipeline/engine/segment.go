@@ -112,7 +112,7 @@ func (seg *segment) begin(batch int) bool {
 // segment makes the workers, and nothing that has to be closed.
 func (e *Engine) segment(w work, from, to int, r *results) (*segment, error) {
 	seg := &segment{task: w, gate: newGate(from, to), results: r}
-	for _, l := range e.lines[:w.replicas*e.Stages] {
+	for _, l := range e.ranks[:w.replicas*e.Stages] {
 		m, err := l.machine(w, from, to)
 		if err != nil {
 			for _, made := range seg.workers {
@@ -125,9 +125,9 @@ func (e *Engine) segment(w work, from, to int, r *results) (*segment, error) {
 	return seg, nil
 }
 
-// patience is how long lines have to come to rest after one has failed. A device that takes longer, or for ever, keeps nobody from
+// shutdownTimeout is how long lines have to come to rest after one has failed. A device that takes longer, or for ever, keeps nobody from
 // hearing of the failure: Close waits for it.
-const patience = 500 * time.Millisecond
+const shutdownTimeout = 500 * time.Millisecond
 
 // work runs all lines to their end.
 func (seg *segment) work(e *Engine) error {
@@ -147,8 +147,8 @@ func (seg *segment) work(e *Engine) error {
 	case <-ctx.Done():
 		select {
 		case <-ended:
-		case <-time.After(patience):
-			e.restless = ended
+		case <-time.After(shutdownTimeout):
+			e.stillRunning = ended
 		}
 	}
 	err := context.Cause(ctx)

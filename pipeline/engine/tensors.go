@@ -18,7 +18,7 @@ const (
 	Next                   // x_{t+1}: with a delay of one it exists already
 )
 
-func (l *line) version(v Version) exec.Binding {
+func (l *rank) version(v Version) exec.Binding {
 	if v == Next {
 		return exec.Binding{weightsClass: l.roles.Next}
 	}
@@ -27,7 +27,7 @@ func (l *line) version(v Version) exec.Binding {
 
 // ReadWeights enqueues a read of a parameter at its owner.
 func (e *Engine) ReadWeights(param string, v Version) (device.Pending, error) {
-	for _, l := range e.lines {
+	for _, l := range e.ranks {
 		for _, h := range l.holdings {
 			if h.param == param && h.owner == l.index {
 				return l.session.ReadAt(param, l.version(v))
@@ -40,7 +40,7 @@ func (e *Engine) ReadWeights(param string, v Version) (device.Pending, error) {
 // WriteWeights uploads a parameter to all lines that hold it.
 func (e *Engine) WriteWeights(param string, v Version, data []byte) error {
 	known := false
-	for _, l := range e.lines {
+	for _, l := range e.ranks {
 		for _, h := range l.holdings {
 			if h.param != param {
 				continue
@@ -59,7 +59,7 @@ func (e *Engine) WriteWeights(param string, v Version, data []byte) error {
 
 // ReadState enqueues a read of one of the optimizer's variables, as Optimizer.State lists them.
 func (e *Engine) ReadState(name string) (device.Pending, error) {
-	for _, l := range e.stateLines(name) {
+	for _, l := range e.stateRanks(name) {
 		return l.session.ReadAt(l.stateAt(name))
 	}
 	return nil, fmt.Errorf("there is no state %q", name)
@@ -67,7 +67,7 @@ func (e *Engine) ReadState(name string) (device.Pending, error) {
 
 // WriteState uploads one of the optimizer's variables.
 func (e *Engine) WriteState(name string, data []byte) error {
-	for _, l := range e.stateLines(name) {
+	for _, l := range e.stateRanks(name) {
 		l.begun = l.begun && name != optim.BegunVariable
 		variable, at := l.stateAt(name)
 		if err := l.session.WriteAt(variable, at, data); err != nil {
@@ -78,7 +78,7 @@ func (e *Engine) WriteState(name string, data []byte) error {
 }
 
 // stateAt is where a line has a state: the loss scale has versions, as weights have.
-func (l *line) stateAt(name string) (string, exec.Binding) {
+func (l *rank) stateAt(name string) (string, exec.Binding) {
 	switch name {
 	case optim.ScaleVariable:
 		return name, l.version(Current)
@@ -88,13 +88,13 @@ func (l *line) stateAt(name string) (string, exec.Binding) {
 	return name, nil
 }
 
-// stateLines are the lines with a state: one or, of the loss scale and of what tells that training has halted or begun, all that have it.
-func (e *Engine) stateLines(name string) (ls []*line) {
+// stateRanks are the lines with a state: one or, of the loss scale and of what tells that training has halted or begun, all that have it.
+func (e *Engine) stateRanks(name string) (ls []*rank) {
 	if name == optim.ScaleVariable || name == optim.NextScaleVariable {
-		return slices.DeleteFunc(slices.Clone(e.lines), func(l *line) bool { return !l.scales() })
+		return slices.DeleteFunc(slices.Clone(e.ranks), func(l *rank) bool { return !l.scales() })
 	}
-	for _, i := range e.votes {
-		l := e.lines[i]
+	for _, i := range e.owners {
+		l := e.ranks[i]
 		if name == optim.HaltedVariable || name == optim.BegunVariable || slices.ContainsFunc(l.optimizer.State(), func(v graph.Named) bool { return v.ID == name }) {
 			ls = append(ls, l)
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // Tracks are the rows of a line in a trace: its runs and waits, what it sends, what it receives.
-func (p LinePlan) Tracks() []string {
+func (p RankPlan) Tracks() []string {
 	return []string{p.Name, trace.SendTrack(p.Name), trace.ReceiveTrack(p.Name)}
 }
 
@@ -68,7 +68,7 @@ func (w *worker) traceReceive(m stage.Message, sent, began time.Time) {
 	if w.e.Trace == nil || m.From == w.index {
 		return
 	}
-	from, to := trace.SendTrack(w.e.lines[m.From].name()), trace.ReceiveTrack(w.name())
+	from, to := trace.SendTrack(w.e.ranks[m.From].name()), trace.ReceiveTrack(w.name())
 	w.e.Trace.Complete(to, trace.Receive, m.String(), began, time.Since(began), map[string]any{"batch": m.Batch})
 	w.e.Trace.Flow(m.String(), from, sent, to, began)
 }

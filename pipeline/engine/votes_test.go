@@ -77,7 +77,7 @@ func TestALossThatIsNotFiniteIsSeenEverywhere(t *testing.T) {
 				layout.Chunks, layout.Delay = 1, delay
 				name := fmt.Sprintf("%+v, microbatch %d", layout, microbatch)
 				o := Options{Layout: layout, Model: capped(t), MicrobatchSize: 2, Microbatches: microbatches / layout.Replicas, Loss: shifted,
-					Inputs: model.Inputs{Aligned: []graph.Named{{ID: "teacher", Type: graph.T(graph.F32)}}}, Devices: l.take(t, layout.lines())}
+					Inputs: model.Inputs{Aligned: []graph.Named{{ID: "teacher", Type: graph.T(graph.F32)}}}, Devices: l.take(t, layout.ranks())}
 				o.Schedule = func(batches int) (*schedule.Generator, error) {
 					return schedule.New([]string{"1f1b", "2bw"}[delay], schedule.Options{Stages: o.Stages, Chunks: 1, Microbatches: o.Microbatches, Batches: batches})
 				}
@@ -99,7 +99,7 @@ func TestALossThatIsNotFiniteIsSeenEverywhere(t *testing.T) {
 				require.NoError(t, err, name)
 				got := trained{}
 				e.read(t, got)
-				for _, line := range e.lines {
+				for _, line := range e.ranks {
 					line.agrees(t, got)
 				}
 				require.NoError(t, e.Close())

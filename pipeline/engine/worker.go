@@ -15,7 +15,7 @@ import (
 // enqueues what the machine says and never waits for the device, unless an optimizer has yet to begin: then other lines are not kept waiting,
 // since the inbox holds all that they may send meanwhile. A second goroutine waits for what was enqueued, in order.
 type worker struct {
-	*line
+	*rank
 	seg      *segment
 	machine  *stage.Machine
 	inbox    chan event
@@ -28,10 +28,10 @@ type worker struct {
 	sent time.Time // when what was sent last had reached the host
 }
 
-func newWorker(l *line, seg *segment, m *stage.Machine) *worker {
+func newWorker(l *rank, seg *segment, m *stage.Machine) *worker {
 	// No more than these are ever under way: what a machine is sent is bounded by its slots, what it enqueues by its depth.
-	most := 64 + 8*(l.slots*l.e.Chunks+len(l.e.lines)+l.e.Depth)
-	w := &worker{line: l, seg: seg, machine: m, inbox: make(chan event, most), flights: make(chan flight, most),
+	most := 64 + 8*(l.slots*l.e.Chunks+len(l.e.ranks)+l.e.Depth)
+	w := &worker{rank: l, seg: seg, machine: m, inbox: make(chan event, most), flights: make(chan flight, most),
 		payloads: map[stage.Message]payload{}, done: time.Now()}
 	if l.optimizer != nil {
 		w.votes = make([]float32, len(l.e.Model.Parameters())+1)
@@ -133,7 +133,7 @@ func (w *worker) take(e event) error {
 		return w.machine.Finished(*e.finished)
 	}
 	w.payloads[e.message] = e.payload
-	return w.machine.Arrived(e.message)
+	return w.machine.Received(e.message)
 }
 
 // post hands an event to a line, unless the segment has failed.

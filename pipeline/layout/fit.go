@@ -89,7 +89,7 @@ func (f *fitter) fitAsPlanned(o engine.Options) (*engine.Engine, error) {
 		return nil, err
 	}
 	needs, names := map[string]int64{}, map[string][]string{}
-	for i, l := range e.Lines() {
+	for i, l := range e.Ranks() {
 		name, have := l.Device.Name, cmp.Or(f.config.Pipeline.MemoryBytes(), device.Budget(o.Devices[i]))
 		needs[name], names[name] = needs[name]+l.Memory.Total, append(names[name], l.Name)
 		if n := names[name]; len(n) > 1 && have > 0 && needs[name] > have {

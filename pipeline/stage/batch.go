@@ -8,29 +8,29 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// batch is what a line knows of a batch from its first action until it is finished.
+// batch is the state of a batch from its first action until it is finished.
 type batch struct {
 	number    int
 	evaluates bool
 	weights   int               // the buffer of x_t, for its forwards and backwards
-	gradients int               // the buffer of g_t; −1 as long as none is free
-	left      int               // actions to come until its gradients (or evaluations) are complete
+	gradients int               // the buffer of g_t; −1 until one is free
+	left      int               // actions until its gradients (or evaluations) are complete
 	ran       map[[2]int]bool   // kinds by chunk
-	exchange  []schedule.Action // to be done once left is 0, in order
+	exchange  []schedule.Action // in order, once left is 0
 }
 
-// slot holds the activations of a microbatch until they have had all their uses; 0: it is free.
+// slot holds the activations of a microbatch; uses counts the uses that are left, and 0 means that it is free.
 type slot struct{ batch, microbatch, uses int }
 
-// adds tells the actions that complete gradients of weights.
-func adds(a schedule.Action) bool {
+// addsGradients reports whether an action computes gradients of weights.
+func addsGradients(a schedule.Action) bool {
 	return a.Kind == schedule.Backward || a.Kind == schedule.WeightGrad
 }
 
-// first tells whether an action is the first of its kind of the batch on its chunk.
+// first reports whether an action is the first of its kind of the batch on its chunk.
 func (b *batch) first(a schedule.Action) bool {
 	key := [2]int{int(a.Kind), a.Chunk}
-	if adds(a) {
+	if addsGradients(a) {
 		key[0] = int(schedule.Backward)
 	}
 	before := b.ran[key]
@@ -38,23 +38,23 @@ func (b *batch) first(a schedule.Action) bool {
 	return !before
 }
 
-// batch is a batch under way.
+// batch is a batch in progress.
 func (m *Machine) batch(number int) *batch {
 	if number < m.finished || number >= m.begun {
-		panic(fmt.Sprintf("stage: line %d works on batch %d, but batches %d to %d are under way", m.cfg.line(), number, m.finished, m.begun-1))
+		panic(fmt.Sprintf("stage: rank %d works on batch %d, but batches %d to %d are in progress", m.cfg.rank(), number, m.finished, m.begun-1))
 	}
 	return m.batches[number-m.finished]
 }
 
-// begin takes the weights for the batch of its first action.
+// begin begins the batch of an action and gives it its weights.
 func (m *Machine) begin(a schedule.Action) {
 	if a.Batch > m.begun || a.Kind != schedule.Forward && a.Kind != schedule.Evaluate {
-		panic(fmt.Sprintf("stage: line %d begins with %v, expected a forward of batch %d", m.cfg.line(), a, m.begun))
+		panic(fmt.Sprintf("stage: rank %d begins with %v, expected a forward of batch %d", m.cfg.rank(), a, m.begun))
 	}
 	b := &batch{number: a.Batch, evaluates: a.Kind == schedule.Evaluate, gradients: -1,
 		left: m.cfg.Microbatches * m.cfg.Chunks, ran: map[[2]int]bool{}}
 	if !b.evaluates && len(m.batches) > m.cfg.Delay {
-		panic(fmt.Sprintf("stage: line %d: %v comes before the last backward of batch %d", m.cfg.line(), a, m.finished))
+		panic(fmt.Sprintf("stage: rank %d: %v comes before the last backward of batch %d", m.cfg.rank(), a, m.finished))
 	}
 	b.weights = m.versions[0]
 	if !b.evaluates {
@@ -62,21 +62,21 @@ func (m *Machine) begin(a schedule.Action) {
 	}
 	m.batches = append(m.batches, b)
 	m.begun++
-	m.check()
+	m.checkBuffers()
 }
 
-// claim gives the buffers that are free to the batches that have none for their gradients yet, in order.
+// claim gives free buffers to the batches that have no gradient buffer yet, in order.
 func (m *Machine) claim() {
 	for _, b := range m.batches {
 		if b.gradients < 0 && !b.evaluates && len(m.free) > 0 {
 			b.gradients, m.free = m.free[0], m.free[1:]
-			m.check()
+			m.checkBuffers()
 		}
 	}
 }
 
-// count counts down to the end of a batch's work on microbatches. Then its exchange begins: the line is read up to its deadline.
-// With a delay, the batch's weights are dead.
+// count counts an action that completes a microbatch. After the last one the exchange of the batch begins, so the machine reads its
+// actions up to the deadline. With a delay, the buffer of the batch's weights is free then.
 func (m *Machine) count(b *batch) {
 	b.left--
 	if b.left > 0 || b.evaluates {
@@ -97,14 +97,14 @@ func (m *Machine) count(b *batch) {
 	from, to := len(m.cfg.CopiesFrom) > 0, len(m.cfg.CopiesTo) > 0
 	switch {
 	case !has[schedule.Update] && !has[schedule.RecvWeights]:
-		panic(fmt.Sprintf("stage: line %d has no update of batch %d before batch %d begins", m.cfg.line(), b.number, b.number+1+m.cfg.Delay))
+		panic(fmt.Sprintf("stage: rank %d has no update of batch %d before batch %d begins", m.cfg.rank(), b.number, b.number+1+m.cfg.Delay))
 	case has[schedule.SendGrads] != from || has[schedule.RecvWeights] != from || has[schedule.RecvGrads] != to || has[schedule.SendWeights] != to:
-		panic(fmt.Sprintf("stage: line %d has %v, but copies from lines %v and to lines %v", m.cfg.line(), b.exchange, m.cfg.CopiesFrom, m.cfg.CopiesTo))
+		panic(fmt.Sprintf("stage: rank %d has %v, but copies from ranks %v and to ranks %v", m.cfg.rank(), b.exchange, m.cfg.CopiesFrom, m.cfg.CopiesTo))
 	}
-	m.check()
+	m.checkBuffers()
 }
 
-// finish passes the buffer of the new weights on to the batch that will read them, and forgets the batch.
+// finish gives the buffer of the new weights to the batch that will read them, and removes the finished batch.
 func (m *Machine) finish(b *batch) {
 	switch {
 	case b.evaluates:
@@ -115,30 +115,30 @@ func (m *Machine) finish(b *batch) {
 	}
 	m.batches = m.batches[1:]
 	m.finished++
-	maps.DeleteFunc(m.mail, func(msg Message, _ bool) bool { return msg.Batch == b.number })
+	maps.DeleteFunc(m.received, func(msg Message, _ bool) bool { return msg.Batch == b.number })
 	m.effects = append(m.effects, Effect{Kind: Ready, Action: schedule.Action{Kind: schedule.Update, Batch: b.number}, Place: Place{-1, -1, -1}})
-	m.check()
+	m.checkBuffers()
 }
 
-// owes tells whether an exchange action is still to be done.
-func (m *Machine) owes(a schedule.Action) bool {
+// isPending reports whether an exchange action is still to be done.
+func (m *Machine) isPending(a schedule.Action) bool {
 	if a.Batch < m.finished {
 		return false
 	}
 	b := m.batch(a.Batch)
 	if b.left > 0 {
-		panic(fmt.Sprintf("stage: line %d: %v comes before the last backward of its batch", m.cfg.line(), a))
+		panic(fmt.Sprintf("stage: rank %d: %v comes before the last backward of its batch", m.cfg.rank(), a))
 	}
 	return slices.Contains(b.exchange, a)
 }
 
-// place is where an action on a microbatch works.
+// place is the place of an action on a microbatch.
 func (m *Machine) place(a schedule.Action) Place {
 	b := m.batch(a.Batch)
 	return Place{Weights: b.weights, Gradients: b.gradients, Slot: m.slot(a)}
 }
 
-// exchangePlaces are where a batch's update reads weights and gradients, and where the new weights are afterwards.
+// exchangePlaces are the place where the update of a batch reads, and the place of the new weights after it.
 func (m *Machine) exchangePlaces(b *batch) (before, after Place) {
 	if m.cfg.Delay == 0 {
 		return Place{b.weights, b.gradients, -1}, Place{b.weights, -1, -1}
@@ -150,14 +150,14 @@ func (m *Machine) exchangePlaces(b *batch) (before, after Place) {
 	return Place{newest[0], b.gradients, -1}, Place{b.gradients, -1, -1}
 }
 
-// take gives a microbatch the lowest free slot of its chunk.
-func (m *Machine) take(a schedule.Action) {
-	uses, part := 1, m.cfg.part(a) // its backward, or the evaluation itself
-	if part < m.cfg.last() {
-		uses++ // what is sent on
+// takeSlot gives a microbatch the lowest free slot of its chunk.
+func (m *Machine) takeSlot(a schedule.Action) {
+	uses, v := 1, m.cfg.virtualStage(a) // its backward, or the evaluation itself
+	if v < m.cfg.last() {
+		uses++ // the activation is sent
 	}
-	if part > 0 && a.Kind == schedule.Forward {
-		uses++ // what is sent back
+	if v > 0 && a.Kind == schedule.Forward {
+		uses++ // the gradient is sent
 	}
 	for i, s := range m.slots[a.Chunk] {
 		if s.uses == 0 {
@@ -165,7 +165,7 @@ func (m *Machine) take(a schedule.Action) {
 			return
 		}
 	}
-	panic(fmt.Sprintf("stage: line %d: %v finds all of %d slots taken", m.cfg.line(), a, m.cfg.Slots))
+	panic(fmt.Sprintf("stage: rank %d: %v finds all %d slots in use", m.cfg.rank(), a, m.cfg.Slots))
 }
 
 // slot is the slot of an action's microbatch.
@@ -175,22 +175,22 @@ func (m *Machine) slot(a schedule.Action) int {
 			return i
 		}
 	}
-	panic(fmt.Sprintf("stage: line %d: %v comes without a forward before it", m.cfg.line(), a))
+	panic(fmt.Sprintf("stage: rank %d: %v has no forward before it", m.cfg.rank(), a))
 }
 
-// release counts the uses of a slot down.
+// release counts one use of a slot.
 func (m *Machine) release(a schedule.Action) { m.slots[a.Chunk][m.slot(a)].uses-- }
 
-// Roles are the buffers' roles when no batch is under way: at the start, and when the machine is Done.
+// Roles are the roles of the buffers while no batch is in progress: at the start, and when the machine is Done.
 func (m *Machine) Roles() Roles {
 	if len(m.batches) > 0 {
-		panic(fmt.Sprintf("stage: line %d: roles are asked for while batch %d is under way", m.cfg.line(), m.finished))
+		panic(fmt.Sprintf("stage: rank %d: Roles is called while batch %d is in progress", m.cfg.rank(), m.finished))
 	}
 	return Roles{Current: m.versions[0], Next: m.versions[m.cfg.Delay], Gradients: m.free[0]}
 }
 
-// check panics unless every buffer has one role.
-func (m *Machine) check() {
+// checkBuffers panics unless every buffer has one role.
+func (m *Machine) checkBuffers() {
 	versions, gradients := slices.Clone(m.versions), 0
 	all := slices.Clone(m.free)
 	for _, b := range m.batches {
@@ -208,6 +208,6 @@ func (m *Machine) check() {
 	buffers := []int{roles.Current, roles.Next, roles.Gradients}
 	slices.Sort(buffers)
 	if !slices.Equal(all, slices.Compact(buffers)) || len(versions) > 1+m.cfg.Delay || gradients > 1+m.cfg.Delay {
-		panic(fmt.Sprintf("stage: line %d: buffers clash: weights %v, %d of gradients, free %v", m.cfg.line(), versions, gradients, m.free))
+		panic(fmt.Sprintf("stage: rank %d: buffers clash: weights %v, %d of gradients, free %v", m.cfg.rank(), versions, gradients, m.free))
 	}
 }

@@ -8,52 +8,52 @@ import (
 )
 
 // execute runs a program on symbols. What it reads must be of the batch and the microbatch that it is for.
-func (l *line) execute(e Effect) error {
+func (rk *rank) execute(e Effect) error {
 	switch e.Action.Kind {
 	case schedule.GradNorm:
-		return l.vote(e)
+		return rk.norm(e)
 	case schedule.Update:
-		return l.update(e)
+		return rk.update(e)
 	}
 	a, from, to := e.Action, 0, 0
-	from, to = l.units(a.Chunk)
-	s, id := &l.slots[a.Chunk][e.Place.Slot], l.id(a.Batch, a.Microbatch)
-	first, last := from == 0, to == l.model.units
+	from, to = rk.units(a.Chunk)
+	s, id := &rk.slots[a.Chunk][e.Place.Slot], rk.id(a.Batch, a.Microbatch)
+	first, last := from == 0, to == rk.model.units
 	fail := func(what string, of any) error {
-		return fmt.Errorf("line %d: %v reads %s of %v", l.number, e, what, of)
+		return fmt.Errorf("rank %d: %v reads %s of %v", rk.number, e, what, of)
 	}
 	x := s.in
 	switch {
 	case first:
-		x = l.tokens(s.id)
+		x = rk.tokens(s.id)
 	case s.inID != id:
 		return fail("an activation", s.inID)
 	}
 	if (first || last) && s.id != id {
 		return fail("tokens or targets", s.id)
 	}
-	updates := max(0, a.Batch-l.delay)
+	updates := max(0, a.Batch-rk.delay)
 	if a.Kind == schedule.Evaluate {
 		updates = 0
 	}
 	var wrong error
 	weights := func(param int) symbol {
-		w := l.buffers[e.Place.Weights][param]
+		w := rk.buffers[e.Place.Weights][param]
 		if w.updates != updates {
 			wrong = fail("weights", w)
 		}
 		return w.symbol
 	}
 	forward := a.Kind == schedule.Forward || a.Kind == schedule.Evaluate
-	if forward || l.recompute {
-		s.stash, s.out = l.forward(from, to, x, weights)
+	if forward || rk.recompute {
+		s.stash, s.out = rk.forward(from, to, x, weights)
 		s.outID = id
 	}
 	if forward {
 		if last {
-			sum := &l.loss[a.Batch%2]
-			sum.symbol, sum.batch = accumulate(e.First, sum.symbol, l.model.loss(s.out, id)), a.Batch
-			l.losses[a.Batch] = sum.symbol
+			sum := &rk.loss[a.Batch%2]
+			sum.symbol, sum.batch = accumulate(e.First, sum.symbol, rk.model.loss(s.out, id)), a.Batch
+			rk.losses[a.Batch] = sum.symbol
 		}
 		return wrong
 	}
@@ -63,21 +63,21 @@ func (l *line) execute(e Effect) error {
 	if a.Kind != schedule.WeightGrad {
 		g := s.gradOut
 		if last {
-			g = l.lossGradient(s.out, id)
+			g = rk.lossGradient(s.out, id)
 		}
-		s.wstash, s.gradIn = l.backward(from, to, g, s.stash, weights)
+		s.wstash, s.gradIn = rk.backward(from, to, g, s.stash, weights)
 	}
 	if a.Kind != schedule.InputGrad {
-		for param, g := range l.weightGradients(from, to, s.stash, s.wstash) {
-			l.add(e, l.gradKey(param), g)
+		for param, g := range rk.weightGradients(from, to, s.stash, s.wstash) {
+			rk.add(e, rk.gradKey(param), g)
 		}
 	}
 	return wrong
 }
 
 // add adds to a gradient.
-func (l *line) add(e Effect, key int, g symbol) {
-	buffer := l.buffers[e.Place.Gradients]
+func (rk *rank) add(e Effect, key int, g symbol) {
+	buffer := rk.buffers[e.Place.Gradients]
 	sum := buffer[key]
 	if e.First {
 		sum = value{batch: e.Action.Batch}
@@ -86,27 +86,27 @@ func (l *line) add(e Effect, key int, g symbol) {
 }
 
 // gradient is a replica's complete gradient of a parameter or of the head, for its owner.
-func (l *line) gradient(e Effect, replica, param int) (symbol, error) {
-	g := l.buffers[e.Place.Gradients][l.gradKey(param)]
-	sender := replica*l.stages() + l.number%l.stages()
+func (rk *rank) gradient(e Effect, replica, param int) (symbol, error) {
+	g := rk.buffers[e.Place.Gradients][rk.gradKey(param)]
+	sender := replica*rk.stages() + rk.number%rk.stages()
 	if param == head {
-		sender = (replica+1)*l.stages() - 1
+		sender = (replica+1)*rk.stages() - 1
 	}
-	if sender != l.number {
-		g = l.contributions[sender][param]
+	if sender != rk.number {
+		g = rk.contributions[sender][param]
 	}
-	if g.batch != e.Action.Batch || g.summed != l.microbatches {
-		return 0, fmt.Errorf("line %d: %v reads gradients %+v of parameter %d in replica %d", l.number, e, g, param, replica)
+	if g.batch != e.Action.Batch || g.summed != rk.microbatches {
+		return 0, fmt.Errorf("rank %d: %v reads gradients %+v of parameter %d in replica %d", rk.number, e, g, param, replica)
 	}
 	return g.symbol, nil
 }
 
-// totals are the gradients of the line's own parameters, by parameter.
-func (l *line) totals(e Effect) (totals map[int]symbol, err error) {
+// totals are the gradients of the rank's own parameters, by parameter.
+func (rk *rank) totals(e Effect) (totals map[int]symbol, err error) {
 	totals = map[int]symbol{}
-	for _, param := range l.owned() {
-		totals[param] = l.total(param, func(r, p int) symbol {
-			g, wrong := l.gradient(e, r, p)
+	for _, param := range rk.owned() {
+		totals[param] = rk.total(param, func(r, p int) symbol {
+			g, wrong := rk.gradient(e, r, p)
 			if wrong != nil {
 				err = wrong
 			}
@@ -116,56 +116,56 @@ func (l *line) totals(e Effect) (totals map[int]symbol, err error) {
 	return totals, err
 }
 
-func (l *line) vote(e Effect) error {
-	totals, err := l.totals(e)
-	votes := map[int]value{}
+func (rk *rank) norm(e Effect) error {
+	totals, err := rk.totals(e)
+	norms := map[int]value{}
 	for param, g := range totals {
-		votes[param] = value{symbol: vote(param, g), batch: e.Action.Batch}
+		norms[param] = value{symbol: norm(param, g), batch: e.Action.Batch}
 	}
-	if slices.Contains(l.owned(), l.model.units-1) {
+	if slices.Contains(rk.owned(), rk.model.units-1) {
 		var loss []symbol
-		for r := range l.replicas {
-			of := l.loss[e.Action.Batch%2]
+		for r := range rk.replicas {
+			of := rk.loss[e.Action.Batch%2]
 			if r > 0 {
-				of = l.contributions[r*l.stages()+l.number][lossKey]
+				of = rk.contributions[r*rk.stages()+rk.number][lossKey]
 			}
 			if of.batch != e.Action.Batch {
-				return fmt.Errorf("line %d: %v reads the loss of batch %d", l.number, e, of.batch)
+				return fmt.Errorf("rank %d: %v reads the loss of batch %d", rk.number, e, of.batch)
 			}
 			loss = append(loss, of.symbol)
 		}
-		votes[lossKey] = value{symbol: apply("loss of replicas", loss), batch: e.Action.Batch}
-		l.losses[e.Action.Batch] = votes[lossKey].symbol
+		norms[lossKey] = value{symbol: apply("loss of replicas", loss), batch: e.Action.Batch}
+		rk.losses[e.Action.Batch] = norms[lossKey].symbol
 	}
-	l.votes[l.number] = votes
+	rk.norms[rk.number] = norms
 	return err
 }
 
-func (l *line) update(e Effect) error {
+func (rk *rank) update(e Effect) error {
 	all := map[int]symbol{}
-	for _, votes := range l.votes {
-		for param, v := range votes {
+	for _, norms := range rk.norms {
+		for param, v := range norms {
 			if v.batch != e.Action.Batch {
-				return fmt.Errorf("line %d: %v reads votes of batch %d", l.number, e, v.batch)
+				return fmt.Errorf("rank %d: %v reads norms of batch %d", rk.number, e, v.batch)
 			}
 			all[param] = v.symbol
 		}
 	}
-	var votes []symbol
-	for param := range l.model.units {
-		votes = append(votes, all[param])
+	var norms []symbol
+	for param := range rk.model.units {
+		norms = append(norms, all[param])
 	}
-	totals, err := l.totals(e)
+	totals, err := rk.totals(e)
 	into := e.Place.Weights
-	if l.delay == 1 {
+	if rk.delay == 1 {
 		into = e.Place.Gradients
 	}
 	for param, g := range totals {
-		x := l.buffers[e.Place.Weights][param]
+		x := rk.buffers[e.Place.Weights][param]
 		if x.updates != e.Action.Batch {
-			return fmt.Errorf("line %d: %v reads weights with %d updates", l.number, e, x.updates)
+			return fmt.Errorf("rank %d: %v reads weights with %d updates", rk.number, e, x.updates)
 		}
-		l.buffers[into][param] = value{symbol: step(param, x.symbol, g, votes, all[lossKey]), updates: x.updates + 1}
+		rk.buffers[into][param] = value{symbol: step(param, x.symbol, g, norms, all[lossKey]), updates: x.updates + 1}
 	}
 	return err
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// Machine follows one line. After every event (and at first) its owner calls Next and does what it says.
+// Machine is the state machine of one rank. Its driver calls Next at first and after every event, and carries out the effects.
 type Machine struct {
 	cfg      Config
 	pull     func() (schedule.Action, bool)
 	stop     func()
-	ahead    []schedule.Action // of the line, not yet passed; exchange actions stay as deadlines after they are done
-	fetched  int               // the last batch whose computation is seen in the line
-	limit    int               // the first batch that is not to begin
+	ahead    []schedule.Action // read and not yet passed; exchange actions stay as deadlines after they are done
+	fetched  int               // the last batch whose computation has been read
+	limit    int               // the first batch that must not begin
 	allowed  int               // the last batch that may begin
 	begun    int               // batches below have begun
 	finished int               // batches below are finished
@@ -22,69 +22,69 @@ type Machine struct {
 	versions []int             // buffers of the weights of batches to come, in order
 	free     []int             // buffers for the gradients of batches to come, in order
 	slots    [][]slot          // of each chunk
-	queue    []schedule.Action // Runs given and not yet finished
-	mail     map[Message]bool  // which messages have arrived, of batches not finished
-	effects  []Effect          // of this Next
+	queue    []schedule.Action // Runs in progress
+	received map[Message]bool  // messages of batches that are not finished
+	effects  []Effect          // of the current Next
 }
 
-// Next is everything that can be done now, in order; when there is nothing, an event has to come first.
+// Next returns the effects that can be carried out now, in order. If there are none, the machine waits for an event.
 func (m *Machine) Next() []Effect {
 	for m.communicate() || m.exchange() || m.compute() {
 	}
 	if _, more := m.head(); !more && len(m.batches) > 0 && m.batches[0].left > 0 {
-		panic(fmt.Sprintf("stage: line %d ends before the last backward of batch %d", m.cfg.line(), m.finished))
+		panic(fmt.Sprintf("stage: rank %d ends before the last backward of batch %d", m.cfg.rank(), m.finished))
 	}
 	effects := m.effects
 	m.effects = nil
 	return effects
 }
 
-// Finished says that the device has finished a Run; it does so in order.
+// Finished reports that the device has finished a Run. Runs finish in order.
 func (m *Machine) Finished(a schedule.Action) error {
 	if len(m.queue) == 0 || m.queue[0] != a {
-		return fmt.Errorf("line %d: the device finished %v, expected the first of %v", m.cfg.line(), a, m.queue)
+		return fmt.Errorf("rank %d: the device finished %v, expected the first of %v", m.cfg.rank(), a, m.queue)
 	}
 	m.queue = m.queue[1:]
 	return nil
 }
 
-// Limit says that no batch from this one on begins any more: what the line has of them is dropped, and it ends when the batches
-// before are finished. All lines get the same limit, before any has begun that batch.
+// Limit ends training before a batch: the machine drops the actions of that batch and later ones, and is done when the batches before are
+// finished. All ranks must get the same limit, before any has begun that batch.
 func (m *Machine) Limit(batch int) {
 	if batch < m.begun {
-		panic(fmt.Sprintf("stage: line %d is limited to batches before %d, but has begun batch %d", m.cfg.line(), batch, m.begun-1))
+		panic(fmt.Sprintf("stage: rank %d is limited to batches before %d, but has begun batch %d", m.cfg.rank(), batch, m.begun-1))
 	}
 	m.limit = min(m.limit, batch)
 }
 
-// WantsBatch tells whether the line's next action would begin a batch that is not allowed yet, and which.
+// WantsBatch reports whether the next action would begin a batch that is not allowed yet, and which batch.
 func (m *Machine) WantsBatch() (batch int, wants bool) {
 	a, ok := m.head()
-	return m.begun, ok && computes(a) && a.Batch > m.allowed
+	return m.begun, ok && onMicrobatch(a) && a.Batch > m.allowed
 }
 
-// Allow permits the line to begin batches up to this one.
+// Allow permits the machine to begin batches up to this one.
 func (m *Machine) Allow(batch int) { m.allowed = max(m.allowed, batch) }
 
-// Done tells whether the line has ended and all of its work is finished.
+// Done reports whether the action list has ended and all work is finished.
 func (m *Machine) Done() bool {
 	_, more := m.head()
 	return !more && len(m.batches) == 0 && len(m.queue) == 0
 }
 
-// Close ends a machine that is not Done and will not be used any more.
+// Close releases a machine that is not Done and will not be used again.
 func (m *Machine) Close() { m.stop() }
 
-// computes tells the actions that work on a microbatch from communication and from the exchange.
-func computes(a schedule.Action) bool { return a.Kind.Computes() && !a.Kind.PerBatch() }
+// onMicrobatch reports whether an action computes on a microbatch; the others communicate or belong to the exchange.
+func onMicrobatch(a schedule.Action) bool { return a.Kind.Computes() && !a.Kind.PerBatch() }
 
-// runs tells the actions that are programs.
-func runs(a schedule.Action) bool { return a.Kind.Computes() || a.Kind == schedule.GradNorm }
+// isProgram reports whether an action runs a program.
+func isProgram(a schedule.Action) bool { return a.Kind.Computes() || a.Kind == schedule.GradNorm }
 
-// head is the line's next action that is not passed in silence.
+// head is the next action that is not a no-op.
 func (m *Machine) head() (schedule.Action, bool) {
 	for len(m.ahead) > 0 || m.fetch() {
-		if a := m.ahead[0]; a.Batch < m.limit && !m.passes(a) {
+		if a := m.ahead[0]; a.Batch < m.limit && !m.isNoOp(a) {
 			return a, true
 		}
 		m.ahead = m.ahead[1:]
@@ -92,39 +92,39 @@ func (m *Machine) head() (schedule.Action, bool) {
 	return schedule.Action{}, false
 }
 
-// passes tells deadlines that are kept, and receives: not they wait for a message, but what needs it.
-func (m *Machine) passes(a schedule.Action) bool {
+// isNoOp reports whether the action is a no-op: a met deadline, or a receive (the action that needs the message waits instead).
+func (m *Machine) isNoOp(a schedule.Action) bool {
 	switch a.Kind {
 	case schedule.RecvForward, schedule.RecvBackward:
 		return true
 	}
-	return a.Kind.PerBatch() && !m.owes(a)
+	return a.Kind.PerBatch() && !m.isPending(a)
 }
 
-// fetch takes one more action of the line. A batch is complete before the batch after the next begins, so the line ends where it
-// begins the second batch beyond its limit.
+// fetch reads one more action. A batch is complete before the batch after the next begins, so the machine stops reading where the second
+// batch beyond its limit begins.
 func (m *Machine) fetch() bool {
 	a, ok := m.pull()
 	a.Batch += m.cfg.From
-	if !ok || computes(a) && m.limit < math.MaxInt && a.Batch > m.limit {
+	if !ok || onMicrobatch(a) && m.limit < math.MaxInt && a.Batch > m.limit {
 		m.stop()
 		return false
 	}
-	if computes(a) {
+	if onMicrobatch(a) {
 		m.fetched = max(m.fetched, a.Batch)
 	}
 	m.ahead = append(m.ahead, a)
 	return true
 }
 
-// communicate does the line's next action if it is a send.
+// communicate executes the next action if it is a send.
 func (m *Machine) communicate() bool {
 	a, ok := m.head()
 	switch {
 	case ok && a.Kind == schedule.SendForward:
-		m.sendPart(a, Message{Kind: Activation, Part: m.cfg.part(a) + 1})
+		m.sendToStage(a, Message{Kind: Activation, VirtualStage: m.cfg.virtualStage(a) + 1})
 	case ok && a.Kind == schedule.SendBackward:
-		m.sendPart(a, Message{Kind: Gradient, Part: m.cfg.part(a) - 1})
+		m.sendToStage(a, Message{Kind: Gradient, VirtualStage: m.cfg.virtualStage(a) - 1})
 	default:
 		return false
 	}
@@ -132,10 +132,10 @@ func (m *Machine) communicate() bool {
 	return true
 }
 
-// compute gives the line's next action to the device if it computes.
+// compute executes the next action if it computes on a microbatch and can start.
 func (m *Machine) compute() bool {
 	a, ok := m.head()
-	if !ok || !computes(a) || a.Batch > m.allowed || len(m.queue) == m.cfg.Depth || len(m.missing(a)) > 0 {
+	if !ok || !onMicrobatch(a) || a.Batch > m.allowed || len(m.queue) == m.cfg.Depth || len(m.missing(a)) > 0 {
 		return false
 	}
 	if a.Batch >= m.begun {
@@ -143,19 +143,19 @@ func (m *Machine) compute() bool {
 	}
 	forward := a.Kind == schedule.Forward || a.Kind == schedule.Evaluate
 	if forward {
-		m.take(a)
+		m.takeSlot(a)
 	}
 	m.claim()
 	b, place := m.batch(a.Batch), m.place(a)
-	if adds(a) && place.Gradients < 0 {
-		panic(fmt.Sprintf("stage: line %d: %v has no buffer for its gradients: the batch before still holds it", m.cfg.line(), a))
+	if addsGradients(a) && place.Gradients < 0 {
+		panic(fmt.Sprintf("stage: rank %d: %v has no buffer for its gradients: the batch before still holds it", m.cfg.rank(), a))
 	}
 	m.store(a, m.inputs(a), place)
-	if part := m.cfg.part(a); forward && (part == 0 || part == m.cfg.last() || m.cfg.FeedAll) {
+	if v := m.cfg.virtualStage(a); forward && (v == 0 || v == m.cfg.last() || m.cfg.FeedAll) {
 		m.effects = append(m.effects, Effect{Kind: Feed, Action: a, Place: place})
 	}
 	m.run(a, place, b.first(a))
-	if adds(a) || a.Kind == schedule.Evaluate {
+	if addsGradients(a) || a.Kind == schedule.Evaluate {
 		m.release(a)
 		m.count(b)
 	}
@@ -163,7 +163,7 @@ func (m *Machine) compute() bool {
 	return true
 }
 
-// exchange does the next thing that the oldest batch needs after its last backward.
+// exchange executes the next exchange action of the oldest batch, once its last backward is done.
 func (m *Machine) exchange() bool {
 	if len(m.batches) == 0 || m.batches[0].left > 0 {
 		return false
@@ -174,7 +174,7 @@ func (m *Machine) exchange() bool {
 		return true
 	}
 	a := b.exchange[0]
-	if len(m.missing(a)) > 0 || runs(a) && len(m.queue) == m.cfg.Depth {
+	if len(m.missing(a)) > 0 || isProgram(a) && len(m.queue) == m.cfg.Depth {
 		return false
 	}
 	before, after := m.exchangePlaces(b)
@@ -186,7 +186,7 @@ func (m *Machine) exchange() bool {
 	case schedule.GradNorm:
 		m.run(a, before, false)
 		if len(m.cfg.Owners) > 0 {
-			m.send(a, Message{Kind: Votes}, -1, before)
+			m.send(a, Message{Kind: NormSquares}, -1, before)
 		}
 	case schedule.Update:
 		m.store(a, m.inputs(a), before)
@@ -205,15 +205,15 @@ func (m *Machine) run(a schedule.Action, p Place, first bool) {
 	m.queue = append(m.queue, a)
 }
 
-// send completes a message with what the action knows.
+// send completes a message with the numbers of its action.
 func (m *Machine) send(a schedule.Action, msg Message, to int, p Place) {
-	msg.Batch, msg.Microbatch, msg.From = a.Batch, a.Microbatch, m.cfg.line()
+	msg.Batch, msg.Microbatch, msg.From = a.Batch, a.Microbatch, m.cfg.rank()
 	m.effects = append(m.effects, Effect{Kind: Send, Action: a, Message: msg, To: to, Place: p})
 }
 
-// sendPart sends what a microbatch's action leaves for another part: a use of its slot.
-func (m *Machine) sendPart(a schedule.Action, msg Message) {
-	m.send(a, msg, m.cfg.lineOf(msg.Part), m.place(a))
+// sendToStage sends an activation or a gradient to another virtual stage, which is a use of its slot.
+func (m *Machine) sendToStage(a schedule.Action, msg Message) {
+	m.send(a, msg, m.cfg.rankOf(msg.VirtualStage), m.place(a))
 	m.release(a)
 }
 
@@ -223,7 +223,7 @@ func (m *Machine) sendAll(a schedule.Action, msg Message, to []int, p Place) {
 	}
 }
 
-// store asks for the payloads of messages that have arrived.
+// store writes the payloads of messages that were received.
 func (m *Machine) store(a schedule.Action, msgs []Message, p Place) {
 	for _, msg := range msgs {
 		m.effects = append(m.effects, Effect{Kind: Store, Action: a, Message: msg, Place: p})

@@ -74,23 +74,23 @@ func (m model) lossGradient(out symbol, id batchID) symbol { return apply("loss 
 
 // total is the gradient of a parameter of all replicas: grads gives that of one replica, the head's for head.
 func (m model) total(param int, grads func(replica, param int) symbol) symbol {
-	var parts []symbol
+	var sums []symbol
 	for r := range m.replicas {
 		g := grads(r, param)
 		if m.tied && param == 0 {
 			g = apply("+", grads(r, head), g)
 		}
-		parts = append(parts, g)
+		sums = append(sums, g)
 	}
-	return apply("sum", parts)
+	return apply("sum", sums)
 }
 
-// vote is what an owner tells of a parameter's gradient.
-func vote(param int, total symbol) symbol { return apply("norm", param, total) }
+// norm is the squared norm of a parameter's gradient, as its owner computes it.
+func norm(param int, total symbol) symbol { return apply("norm", param, total) }
 
-// step is the new value of a parameter. It depends on all votes, in order, and on the loss.
-func step(param int, x, total symbol, votes []symbol, loss symbol) symbol {
-	return apply("step", param, x, total, votes, loss)
+// step is the new value of a parameter. It depends on all norms, in order, and on the loss.
+func step(param int, x, total symbol, norms []symbol, loss symbol) symbol {
+	return apply("step", param, x, total, norms, loss)
 }
 
 // accumulate adds to a sum, or begins it.
@@ -130,14 +130,14 @@ func (m model) reference(batches, delay int) (versions [][]symbol, losses []symb
 			grads[r], loss = sum, append(loss, l)
 		}
 		losses = append(losses, apply("loss of replicas", loss))
-		var votes, totals []symbol
+		var norms, totals []symbol
 		for p := range m.units {
 			totals = append(totals, m.total(p, func(r, p int) symbol { return grads[r][p] }))
-			votes = append(votes, vote(p, totals[p]))
+			norms = append(norms, norm(p, totals[p]))
 		}
 		next := slices.Clone(versions[t+delay])
 		for p := range next {
-			next[p] = step(p, next[p], totals[p], votes, losses[t])
+			next[p] = step(p, next[p], totals[p], norms, losses[t])
 		}
 		versions = append(versions, next)
 	}

@@ -14,10 +14,10 @@ import (
 // late gives a schedule a delay: updates come to stand where the batch after the next begins.
 func late(s *schedule.Schedule) *schedule.Schedule {
 	s.Delay = 1
-	for i, line := range s.Actions {
+	for i, actions := range s.Actions {
 		var out []schedule.Action
 		due := 0
-		for _, a := range line {
+		for _, a := range actions {
 			if a.Kind == schedule.Update {
 				continue
 			}
@@ -37,9 +37,9 @@ func late(s *schedule.Schedule) *schedule.Schedule {
 
 // split makes an I and a W of every B, with the W after what follows the I where that is a forward.
 func split(s *schedule.Schedule) *schedule.Schedule {
-	for i, line := range s.Actions {
+	for i, actions := range s.Actions {
 		var out []schedule.Action
-		for _, a := range line {
+		for _, a := range actions {
 			if a.Kind == schedule.Backward {
 				a.Kind = schedule.InputGrad
 				out = append(out, a)
@@ -94,8 +94,8 @@ func variants() (vs []variant) {
 	return vs
 }
 
-// check runs all machines of a pipeline against each other, with messages and devices in random order: they come to their end, no
-// program reads anything but what it is for, and the weights are those that plain training in order finds.
+// check runs all machines of a pipeline against each other, with messages and devices in random order. They must reach their end, every program
+// must read the data of its own batch and microbatch, and the weights must be those of training without a pipeline.
 func check(t *testing.T, m model, s *schedule.Schedule, limit int, random *rand.Rand, name string) {
 	t.Helper()
 	p, err := newPipeline(m, s, limit, random)
@@ -105,11 +105,11 @@ func check(t *testing.T, m model, s *schedule.Schedule, limit int, random *rand.
 	for batch, loss := range losses {
 		require.Equal(t, loss, p.losses[batch], "%s: loss of batch %d", name, batch)
 	}
-	for _, l := range p.lines {
-		roles := l.machine.Roles()
-		for _, param := range l.held() {
-			require.Equal(t, versions[limit][param], l.buffers[roles.Current][param].symbol, "%s: line %d", name, l.number)
-			require.Equal(t, versions[limit+s.Delay][param], l.buffers[roles.Next][param].symbol, "%s: line %d", name, l.number)
+	for _, rk := range p.ranks {
+		roles := rk.machine.Roles()
+		for _, param := range rk.held() {
+			require.Equal(t, versions[limit][param], rk.buffers[roles.Current][param].symbol, "%s: rank %d", name, rk.number)
+			require.Equal(t, versions[limit+s.Delay][param], rk.buffers[roles.Next][param].symbol, "%s: rank %d", name, rk.number)
 		}
 	}
 }
@@ -132,14 +132,14 @@ func TestPipelinesCompute(t *testing.T) {
 	}
 }
 
-// TestAnyPipelineComputes does so with schedules that nobody would write.
+// TestAnyPipelineComputes does so with random schedules.
 func TestAnyPipelineComputes(t *testing.T) {
 	valid := 0
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		o := schedule.Options{Stages: 1 + random.IntN(4), Chunks: 1 + random.IntN(3), Batches: 4}
 		o.Microbatches = o.Stages + random.IntN(3)
-		s := anyhow(o, random.IntN(2), random)
+		s := randomSchedule(o, random.IntN(2), random)
 		if _, err := schedule.Validate(s); err != nil {
 			continue // its updates wait for each other
 		}
@@ -160,9 +160,9 @@ func TestEvaluationsCompute(t *testing.T) {
 			require.NoError(t, err)
 			pipe, err := newPipeline(m, s, 3, random)
 			require.NoError(t, err)
-			before := pipe.lines[0].machine.Roles()
+			before := pipe.ranks[0].machine.Roles()
 			require.NoError(t, pipe.run())
-			assert.Equal(t, before, pipe.lines[0].machine.Roles())
+			assert.Equal(t, before, pipe.ranks[0].machine.Roles())
 			for batch := range 3 {
 				var loss symbol
 				for i := range m.microbatches {
@@ -176,8 +176,8 @@ func TestEvaluationsCompute(t *testing.T) {
 	}
 }
 
-// TestLinesAreReadLazily: a line without end costs no more than the batches that are done.
-func TestLinesAreReadLazily(t *testing.T) {
+// An endless action list is read only as far as the batches that are done need it.
+func TestActionsAreReadLazily(t *testing.T) {
 	read, stopped := 0, false
 	m, err := New(Config{Stages: 1, Chunks: 1, Microbatches: 1, Delay: 1, Slots: 1, Depth: 1, Roles: Roles{0, 1, 2},
 		Actions: func(yield func(schedule.Action) bool) {

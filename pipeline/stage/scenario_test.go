@@ -16,15 +16,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "write what the scenarios of testdata give as what they are expected to give")
+var update = flag.Bool("update", false, "write the results of the scenarios to testdata; review the difference before committing it")
 
-// TestScenarios replays the files of testdata: commands, a line each, then "----" and what they print. A file is one story.
+// TestScenarios replays the files of testdata: commands, one per line, then "----" and what they print. A file is one scenario.
 //
-//	line F0.0 U0 …              actions by hand, for the next `new line`
-//	new 2bw stages=2 stage=0 …  a machine (see scenario.config); prints its line
+//	actions F0.0 U0 …           actions by hand, for the next `new actions`
+//	new 2bw stages=2 stage=0 …  a machine (see scenario.config); prints its actions
 //	next                        prints the effects
 //	run                         next, and the device finishes all, until nothing can be done
-//	arrive activation 0.1 part=1 from=0, arrive votes 1 from=2
+//	receive activation 0.1 virtual-stage=1 from=0, receive norms 1 from=2
 //	finish F0.0 B0.0, allow 1, limit 2, wants, done, roles, state
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -43,7 +43,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// replay is the text of a file with the expectations that its commands give. A block ends with an empty line.
+// replay is the text of a file with the expectations that its commands give. Expectations end with an empty line.
 func replay(text string) string {
 	var s scenario
 	var out strings.Builder
@@ -69,7 +69,7 @@ func replay(text string) string {
 
 type scenario struct {
 	m       *Machine
-	line    []schedule.Action
+	actions []schedule.Action
 	printed strings.Builder
 }
 
@@ -89,8 +89,8 @@ func (s *scenario) try(words []string) {
 
 func (s *scenario) do(command string, words []string) error {
 	switch command {
-	case "line":
-		s.line = append(s.line, actions(words)...)
+	case "actions":
+		s.actions = append(s.actions, actions(words)...)
 		return nil
 	case "new":
 		return s.start(words)
@@ -118,8 +118,8 @@ func (s *scenario) do(command string, words []string) error {
 			}
 		}
 		return nil
-	case "arrive":
-		return s.m.Arrived(message(words))
+	case "receive":
+		return s.m.Received(message(words))
 	case "allow":
 		s.m.Allow(number(words[0]))
 		return nil
@@ -159,15 +159,15 @@ func (s *scenario) start(words []string) error {
 		return otherwise
 	}
 	integer := func(name string, otherwise int) int { return number(option(name, strconv.Itoa(otherwise))) }
-	lines := func(name string) (ls []int) {
+	ranks := func(name string) (ranks []int) {
 		for _, w := range strings.FieldsFunc(option(name, ""), func(r rune) bool { return r == ',' }) {
-			ls = append(ls, number(w))
+			ranks = append(ranks, number(w))
 		}
-		return ls
+		return ranks
 	}
 	c := Config{Stage: integer("stage", 0), Stages: integer("stages", 1), Chunks: integer("chunks", 1), Replica: integer("replica", 0),
 		Microbatches: integer("microbatches", 1), Slots: integer("slots", 2), Depth: integer("depth", 1), From: integer("from", 0),
-		CopiesFrom: lines("copies-from"), CopiesTo: lines("copies-to"), Owners: lines("owners")}
+		CopiesFrom: ranks("copies-from"), CopiesTo: ranks("copies-to"), Owners: ranks("owners")}
 	if option("owners", "") == "" {
 		for l := range c.Stages {
 			if l != c.Stage {
@@ -175,8 +175,8 @@ func (s *scenario) start(words []string) error {
 			}
 		}
 	}
-	if words[0] == "line" {
-		c.Actions, c.Delay, s.line = slices.Values(s.line), integer("delay", 0), nil
+	if words[0] == "actions" {
+		c.Actions, c.Delay, s.actions = slices.Values(s.actions), integer("delay", 0), nil
 	} else {
 		g, err := schedule.New(words[0], schedule.Options{Stages: c.Stages, Microbatches: c.Microbatches, Chunks: c.Chunks, Batches: integer("batches", 1)})
 		if err != nil {
@@ -196,13 +196,13 @@ func (s *scenario) start(words []string) error {
 	if s.m = m; option("ask", "") == "" {
 		m.Allow(math.MaxInt)
 	}
-	if words[0] != "line" {
+	if words[0] != "actions" {
 		var text []string
 		for a := range c.Actions {
 			text = append(text, a.String())
 		}
-		for part := range slices.Chunk(text, 24) {
-			s.print("%s", strings.Join(part, " "))
+		for row := range slices.Chunk(text, 24) {
+			s.print("%s", strings.Join(row, " "))
 		}
 	}
 	return nil
@@ -227,7 +227,7 @@ func actions(words []string) (as []schedule.Action) {
 	return as
 }
 
-// message reads "activation 0.1 part=1 from=0" and "votes 1 from=2".
+// message reads "activation 0.1 virtual-stage=1 from=0" and "norms 1 from=2".
 func message(words []string) (msg Message) {
 	msg.Kind = MessageKind(slices.Index(messageKinds[:], words[0]))
 	if microbatch, batch, ok := strings.Cut(words[1], "."); ok {
@@ -238,8 +238,8 @@ func message(words []string) (msg Message) {
 	for _, w := range words[2:] {
 		name, value, _ := strings.Cut(w, "=")
 		switch name {
-		case "part":
-			msg.Part = number(value)
+		case "virtual-stage":
+			msg.VirtualStage = number(value)
 		case "from":
 			msg.From = number(value)
 		default:

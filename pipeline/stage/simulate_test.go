@@ -25,26 +25,26 @@ type memory struct {
 	inID, gradID, outID batchID // which microbatch they are of
 }
 
-// line is a simulated device with its machine. The device does effects in order, at times of its own.
-type line struct {
+// rank is a simulated device with its machine. The device executes effects in order, at times of its own.
+type rank struct {
 	*pipeline
-	number        int
-	machine       *Machine
-	todo          []Effect
-	ran           []schedule.Action // and not yet told
-	given, told   int               // Runs
-	inbox         []mail
-	payloads      map[Message]map[int]value
-	buffers       []map[int]value
-	slots         [][]memory
-	contributions map[int]map[int]value // by line
-	votes         map[int]map[int]value // by line, the line's own too
-	loss          [2]value              // of a batch and of the next
-	recompute     bool
-	ready         int
+	number          int
+	machine         *Machine
+	todo            []Effect
+	ran             []schedule.Action // and not yet reported
+	given, reported int               // Runs
+	inbox           []delivery
+	payloads        map[Message]map[int]value
+	buffers         []map[int]value
+	slots           [][]memory
+	contributions   map[int]map[int]value // by rank
+	norms           map[int]map[int]value // by rank, the rank's own too
+	loss            [2]value              // of a batch and of the next
+	recompute       bool
+	ready           int
 }
 
-type mail struct {
+type delivery struct {
 	message Message
 	payload map[int]value
 }
@@ -52,13 +52,13 @@ type mail struct {
 // lossKey is where payloads carry a loss.
 const lossKey = -2
 
-// pipeline is all lines of all replicas.
+// pipeline is all ranks of all replicas.
 type pipeline struct {
 	model
 	schedules []*schedule.Schedule // of each replica
 	delay     int
 	limit     int
-	lines     []*line
+	ranks     []*rank
 	random    *rand.Rand
 	losses    map[int]symbol // by batch
 }
@@ -66,36 +66,36 @@ type pipeline struct {
 func (p *pipeline) stages() int { return p.schedules[0].Stages }
 
 // units are those of a chunk.
-func (l *line) units(chunk int) (from, to int) {
-	s := l.schedules[0]
-	part := chunk*s.Stages + l.number%s.Stages
-	return part * l.model.units / s.VirtualStages(), (part + 1) * l.model.units / s.VirtualStages()
+func (rk *rank) units(chunk int) (from, to int) {
+	s := rk.schedules[0]
+	part := chunk*s.Stages + rk.number%s.Stages
+	return part * rk.model.units / s.VirtualStages(), (part + 1) * rk.model.units / s.VirtualStages()
 }
 
-func (l *line) replica() int { return l.number / l.stages() }
+func (rk *rank) replica() int { return rk.number / rk.stages() }
 
-// owned are the parameters of a line's own units.
-func (l *line) owned() (params []int) {
-	for c := range l.schedules[0].Chunks {
-		for from, to := l.units(c); from < to; from++ {
+// owned are the parameters of a rank's own units.
+func (rk *rank) owned() (params []int) {
+	for c := range rk.schedules[0].Chunks {
+		for from, to := rk.units(c); from < to; from++ {
 			params = append(params, from)
 		}
 	}
 	return params
 }
 
-// held are all parameters that a line has.
-func (l *line) held() []int {
-	params := l.owned()
-	if l.tied && slices.Contains(params, l.model.units-1) && !slices.Contains(params, 0) {
+// held are all parameters that a rank has.
+func (rk *rank) held() []int {
+	params := rk.owned()
+	if rk.tied && slices.Contains(params, rk.model.units-1) && !slices.Contains(params, 0) {
 		params = append(params, 0)
 	}
 	return params
 }
 
-// gradKey is where a line keeps a gradient: that of a copy of the first unit's parameter lies in the copy's own buffers.
-func (l *line) gradKey(param int) int {
-	if param == head && !slices.Contains(l.owned(), 0) {
+// gradKey is where a rank keeps a gradient: that of a copy of the first unit's parameter lies in the copy's own buffers.
+func (rk *rank) gradKey(param int) int {
+	if param == head && !slices.Contains(rk.owned(), 0) {
 		return 0
 	}
 	return param
@@ -116,32 +116,32 @@ func newPipeline(m model, s *schedule.Schedule, limit int, random *rand.Rand) (*
 		p.schedules = append(p.schedules, c)
 	}
 	for n := range m.replicas * s.Stages {
-		l := &line{pipeline: p, number: n, payloads: map[Message]map[int]value{}, contributions: map[int]map[int]value{},
-			votes: map[int]map[int]value{}, recompute: random.IntN(2) == 0}
-		p.lines = append(p.lines, l)
-		c := p.config(l)
+		rk := &rank{pipeline: p, number: n, payloads: map[Message]map[int]value{}, contributions: map[int]map[int]value{},
+			norms: map[int]map[int]value{}, recompute: random.IntN(2) == 0}
+		p.ranks = append(p.ranks, rk)
+		c := p.config(rk)
 		var err error
-		if l.machine, err = New(c); err != nil {
+		if rk.machine, err = New(c); err != nil {
 			return nil, err
 		}
 		for range 2 + s.Delay {
-			l.buffers = append(l.buffers, map[int]value{})
+			rk.buffers = append(rk.buffers, map[int]value{})
 		}
-		for _, param := range l.held() {
+		for _, param := range rk.held() {
 			x := value{symbol: apply("initial", param)}
-			l.buffers[c.Roles.Current][param], l.buffers[c.Roles.Next][param] = x, x
+			rk.buffers[c.Roles.Current][param], rk.buffers[c.Roles.Next][param] = x, x
 		}
 		for range s.Chunks {
-			l.slots = append(l.slots, make([]memory, c.Slots))
+			rk.slots = append(rk.slots, make([]memory, c.Slots))
 		}
 	}
 	return p, nil
 }
 
-func (p *pipeline) config(l *line) Config {
-	s := p.schedules[l.replica()]
-	c := Config{Stage: l.number % s.Stages, Stages: s.Stages, Chunks: s.Chunks, Microbatches: s.Microbatches, Replica: l.replica(),
-		Delay: p.delay, Depth: 1 + p.random.IntN(4), Actions: slices.Values(s.Actions[l.number%s.Stages])}
+func (p *pipeline) config(rk *rank) Config {
+	s := p.schedules[rk.replica()]
+	c := Config{Stage: rk.number % s.Stages, Stages: s.Stages, Chunks: s.Chunks, Microbatches: s.Microbatches, Replica: rk.replica(),
+		Delay: p.delay, Depth: 1 + p.random.IntN(4), Actions: slices.Values(s.Actions[rk.number%s.Stages])}
 	c.Slots = inFlight(s.Actions[c.Stage])
 	roles := p.random.Perm(2 + p.delay)
 	c.Roles = Roles{Current: roles[0], Next: roles[p.delay], Gradients: roles[1+p.delay]}
@@ -162,7 +162,7 @@ func (p *pipeline) config(l *line) Config {
 		switch {
 		case c.Stage == s.Stages-1:
 			c.CopiesFrom = append(c.CopiesFrom, 0)
-		case l.number == 0:
+		case rk.number == 0:
 			for r := range p.replicas {
 				c.CopiesTo = append(c.CopiesTo, (r+1)*s.Stages-1)
 			}
@@ -171,7 +171,7 @@ func (p *pipeline) config(l *line) Config {
 	return c
 }
 
-// inFlight is how many microbatches a chunk of a line holds at most.
+// inFlight is how many microbatches a chunk of a rank holds at most.
 func inFlight(actions []schedule.Action) int {
 	count, most := map[int]int{}, 1
 	for _, a := range actions {
@@ -190,8 +190,8 @@ func inFlight(actions []schedule.Action) int {
 func (p *pipeline) run() error {
 	for {
 		var moves []func() error
-		for _, l := range p.lines {
-			moves = append(moves, l.moves()...)
+		for _, rk := range p.ranks {
+			moves = append(moves, rk.moves()...)
 		}
 		if len(moves) == 0 {
 			break
@@ -200,23 +200,23 @@ func (p *pipeline) run() error {
 			return err
 		}
 	}
-	for _, l := range p.lines {
-		if !l.machine.Done() || l.ready != p.limit || len(l.inbox) > 0 || len(l.payloads) > 0 {
-			return fmt.Errorf("stuck, with %d batches ready and %d messages unread: %s", l.ready, len(l.inbox)+len(l.payloads), l.machine.State())
+	for _, rk := range p.ranks {
+		if !rk.machine.Done() || rk.ready != p.limit || len(rk.inbox) > 0 || len(rk.payloads) > 0 {
+			return fmt.Errorf("stuck, with %d batches ready and %d messages unread: %s", rk.ready, len(rk.inbox)+len(rk.payloads), rk.machine.State())
 		}
-		if left := len(l.machine.mail); left > 0 {
-			return fmt.Errorf("%d messages of finished batches are still remembered: %s", left, l.machine.State())
+		if left := len(rk.machine.received); left > 0 {
+			return fmt.Errorf("%d messages of finished batches are still remembered: %s", left, rk.machine.State())
 		}
 	}
 	return nil
 }
 
-// moves are what can happen on a line next.
-func (l *line) moves() (moves []func() error) {
-	if batch, wants := l.machine.WantsBatch(); wants && l.number == 0 {
+// moves are what can happen on a rank next.
+func (rk *rank) moves() (moves []func() error) {
+	if batch, wants := rk.machine.WantsBatch(); wants && rk.number == 0 {
 		moves = append(moves, func() error {
-			for _, other := range l.lines {
-				if batch == l.limit {
+			for _, other := range rk.ranks {
+				if batch == rk.limit {
 					other.machine.Limit(batch)
 				} else {
 					other.machine.Allow(batch)
@@ -225,127 +225,127 @@ func (l *line) moves() (moves []func() error) {
 			return nil
 		})
 	}
-	if len(l.inbox) > 0 {
+	if len(rk.inbox) > 0 {
 		moves = append(moves, func() error {
-			i := l.random.IntN(len(l.inbox))
-			m := l.inbox[i]
-			l.inbox = slices.Delete(l.inbox, i, i+1)
-			l.payloads[m.message] = m.payload
-			return l.machine.Arrived(m.message)
+			i := rk.random.IntN(len(rk.inbox))
+			m := rk.inbox[i]
+			rk.inbox = slices.Delete(rk.inbox, i, i+1)
+			rk.payloads[m.message] = m.payload
+			return rk.machine.Received(m.message)
 		})
 	}
-	if len(l.todo) > 0 {
+	if len(rk.todo) > 0 {
 		moves = append(moves, func() error {
-			e := l.todo[0]
-			l.todo = l.todo[1:]
-			return l.do(e)
+			e := rk.todo[0]
+			rk.todo = rk.todo[1:]
+			return rk.do(e)
 		})
 	}
-	if len(l.ran) > 0 {
+	if len(rk.ran) > 0 {
 		moves = append(moves, func() error {
-			a := l.ran[0]
-			l.ran = l.ran[1:]
-			l.told++
-			return l.machine.Finished(a)
+			a := rk.ran[0]
+			rk.ran = rk.ran[1:]
+			rk.reported++
+			return rk.machine.Finished(a)
 		})
 	}
-	if effects := l.machine.Next(); len(effects) > 0 {
-		l.todo = append(l.todo, effects...)
+	if effects := rk.machine.Next(); len(effects) > 0 {
+		rk.todo = append(rk.todo, effects...)
 		for _, e := range effects {
 			if e.Kind == Run {
-				l.given++
+				rk.given++
 			}
 		}
-		if l.given-l.told > l.machine.cfg.Depth {
+		if rk.given-rk.reported > rk.machine.cfg.Depth {
 			panic("more on the device than its depth")
 		}
-		return l.moves()
+		return rk.moves()
 	}
 	return moves
 }
 
 // do is the executor.
-func (l *line) do(e Effect) error {
+func (rk *rank) do(e Effect) error {
 	switch e.Kind {
 	case Run:
-		l.ran = append(l.ran, e.Action)
-		return l.execute(e)
+		rk.ran = append(rk.ran, e.Action)
+		return rk.execute(e)
 	case Feed:
-		l.slots[e.Action.Chunk][e.Place.Slot].id = l.id(e.Action.Batch, e.Action.Microbatch)
+		rk.slots[e.Action.Chunk][e.Place.Slot].id = rk.id(e.Action.Batch, e.Action.Microbatch)
 	case Store:
-		payload, ok := l.payloads[e.Message]
+		payload, ok := rk.payloads[e.Message]
 		if !ok {
-			return fmt.Errorf("line %d: %v, but the message has not come, or has been stored before", l.number, e)
+			return fmt.Errorf("rank %d: %v, but the message was not received, or was stored before", rk.number, e)
 		}
-		delete(l.payloads, e.Message)
-		return l.store(e, payload)
+		delete(rk.payloads, e.Message)
+		return rk.store(e, payload)
 	case Send:
-		return l.send(e)
+		return rk.send(e)
 	case Ready:
-		if e.Action.Batch != l.ready {
-			return fmt.Errorf("line %d: %v after %d batches", l.number, e, l.ready)
+		if e.Action.Batch != rk.ready {
+			return fmt.Errorf("rank %d: %v after %d batches", rk.number, e, rk.ready)
 		}
-		l.ready++
+		rk.ready++
 	}
 	return nil
 }
 
-func (l *line) id(batch, microbatch int) batchID { return batchID{l.replica(), batch, microbatch} }
+func (rk *rank) id(batch, microbatch int) batchID { return batchID{rk.replica(), batch, microbatch} }
 
-func (l *line) store(e Effect, payload map[int]value) error {
-	id := l.id(e.Message.Batch, e.Message.Microbatch)
+func (rk *rank) store(e Effect, payload map[int]value) error {
+	id := rk.id(e.Message.Batch, e.Message.Microbatch)
 	switch e.Message.Kind {
 	case Activation:
-		slot := &l.slots[e.Message.Part/l.stages()][e.Place.Slot]
+		slot := &rk.slots[e.Message.VirtualStage/rk.stages()][e.Place.Slot]
 		slot.in, slot.inID = payload[0].symbol, id
 	case Gradient:
-		slot := &l.slots[e.Message.Part/l.stages()][e.Place.Slot]
+		slot := &rk.slots[e.Message.VirtualStage/rk.stages()][e.Place.Slot]
 		if slot.outID != id {
-			return fmt.Errorf("line %d: %v, but the slot is %v's", l.number, e, slot.outID)
+			return fmt.Errorf("rank %d: %v, but the slot is %v's", rk.number, e, slot.outID)
 		}
 		slot.gradOut, slot.gradID = payload[0].symbol, id
 	case Contribution:
-		l.contributions[e.Message.From] = payload
-	case Votes:
-		l.votes[e.Message.From] = payload
+		rk.contributions[e.Message.From] = payload
+	case NormSquares:
+		rk.norms[e.Message.From] = payload
 	case Weights:
 		for param, x := range payload {
-			l.buffers[e.Place.Weights][param] = x
+			rk.buffers[e.Place.Weights][param] = x
 		}
 	}
 	return nil
 }
 
-func (l *line) send(e Effect) error {
+func (rk *rank) send(e Effect) error {
 	payload := map[int]value{}
 	switch e.Message.Kind {
 	case Activation:
-		payload[0] = value{symbol: l.slots[e.Action.Chunk][e.Place.Slot].out}
+		payload[0] = value{symbol: rk.slots[e.Action.Chunk][e.Place.Slot].out}
 	case Gradient:
-		payload[0] = value{symbol: l.slots[e.Action.Chunk][e.Place.Slot].gradIn}
+		payload[0] = value{symbol: rk.slots[e.Action.Chunk][e.Place.Slot].gradIn}
 	case Contribution:
-		to := l.lines[e.To]
-		for _, param := range l.held() {
-			if slices.Contains(to.owned(), param) && (param != 0 || slices.Contains(l.owned(), 0)) {
-				payload[param] = l.buffers[e.Place.Gradients][param]
+		to := rk.ranks[e.To]
+		for _, param := range rk.held() {
+			if slices.Contains(to.owned(), param) && (param != 0 || slices.Contains(rk.owned(), 0)) {
+				payload[param] = rk.buffers[e.Place.Gradients][param]
 			}
 		}
-		if l.tied && slices.Contains(l.owned(), l.model.units-1) && slices.Contains(to.owned(), 0) {
-			payload[head] = l.buffers[e.Place.Gradients][l.gradKey(head)]
+		if rk.tied && slices.Contains(rk.owned(), rk.model.units-1) && slices.Contains(to.owned(), 0) {
+			payload[head] = rk.buffers[e.Place.Gradients][rk.gradKey(head)]
 		}
-		payload[lossKey] = l.loss[e.Action.Batch%2]
-	case Votes:
-		payload = l.votes[l.number]
+		payload[lossKey] = rk.loss[e.Action.Batch%2]
+	case NormSquares:
+		payload = rk.norms[rk.number]
 	case Weights:
-		for _, param := range l.lines[e.To].held() {
-			if slices.Contains(l.owned(), param) {
-				payload[param] = l.buffers[e.Place.Weights][param]
+		for _, param := range rk.ranks[e.To].held() {
+			if slices.Contains(rk.owned(), param) {
+				payload[param] = rk.buffers[e.Place.Weights][param]
 			}
 		}
 	}
-	for n, to := range l.lines {
-		if n == e.To || e.To < 0 && slices.Contains(l.machine.cfg.Owners, n) {
-			to.inbox = append(to.inbox, mail{e.Message, payload})
+	for n, to := range rk.ranks {
+		if n == e.To || e.To < 0 && slices.Contains(rk.machine.cfg.Owners, n) {
+			to.inbox = append(to.inbox, delivery{e.Message, payload})
 		}
 	}
 	return nil

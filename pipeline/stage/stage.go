@@ -1,13 +1,3 @@
-// Package stage is the machine of one line of a pipeline: events in, effects out. It follows the line's actions, waits for what
-// they need, and owns which buffer plays which role. It is deterministic and pure: no devices, no goroutines, no time.
-//
-// Effects are carried out in the order in which they are given, as if by one queue: a Send reads what the Runs before it leave,
-// a Run reads what the Stores before it wrote. So buffers and slots change hands when an effect is given, not when it is done.
-//
-// The delay follows Narayanan et al., arXiv 2006.09503 (PipeDream-2BW): batch t's forwards and backwards all read x_t. With u_t
-// made of their gradient g_t, delay 0 leaves x_{t+1} = x_t − u_t in the buffer of x_t. With delay 1, x_{t+2} = x_{t+1} − u_t is
-// written over g_t, and the buffer of x_t, dead after the batch's last backward, takes g_{t+1}: three buffers are enough, however
-// long the update waits.
 package stage
 
 import (
@@ -19,72 +9,71 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// Place is where a program finds what it works on: indices into the line's pools of buffers, −1 where it works on none. A forward
-// has Gradients only if the batch's buffer is free already: always on a line that finishes each batch before it begins the next.
+// Place names the buffers that a program uses, as indices into the rank's pools of buffers; −1 is none. A forward has Gradients only if
+// the batch already has a gradient buffer: always on a rank that finishes each batch before it begins the next.
 type Place struct{ Weights, Gradients, Slot int }
 
 // MessageKind is what a message carries.
 type MessageKind uint8
 
 const (
-	Activation   MessageKind = iota // what a part's forward leaves to the next part
-	Gradient                        // of an activation, to the part that made it
-	Contribution                    // gradients of the parameters of which the sender holds copies, to their owner
-	Votes                           // the squared norms of the sender's gradients and its loss
-	Weights                         // the sender's own parameters, updated, to those that hold copies
+	Activation   MessageKind = iota // of a virtual stage's forward, to the next virtual stage
+	Gradient                        // of an activation, to the virtual stage that computed it
+	Contribution                    // gradients of the sender's copies of parameters, to their owner
+	NormSquares                     // the squared norms of the sender's gradients and its loss, all-gathered by the owners
+	Weights                         // the sender's updated parameters, to the ranks that hold copies
 )
 
-// Message is what one line tells another; Microbatch and Part are 0 where the kind has none. It is the key of its payload.
+// Message identifies what one rank sends to another. Microbatch and VirtualStage are 0 if the kind has none.
 type Message struct {
 	Kind              MessageKind
 	Batch, Microbatch int
-	Part              int // chunk·Stages + stage that an Activation or a Gradient is for
-	From              int // the line that sent it
+	VirtualStage      int // that an Activation or a Gradient is for: chunk·Stages + stage
+	From              int // the rank that sends it
 }
 
-// EffectKind is what is to be done.
+// EffectKind is the kind of an effect.
 type EffectKind uint8
 
 const (
-	Run   EffectKind = iota // the program of Action; Finished tells its end
-	Feed                    // bring what the part reads of the data of Action's microbatch into its slot: tokens (first), targets (last), …
-	Store                   // write the payload of Message, that has arrived, to Place
-	Send                    // read what Message carries from Place, and send it to line To
-	Ready                   // the batch Action.Batch is finished on this line: its update is in place, its copies have arrived
+	Run   EffectKind = iota // run the program of Action, and call Finished when it ends
+	Feed                    // write the data of Action's microbatch that the chunk reads into its slot: tokens (first), targets (last), …
+	Store                   // write the payload of Message, which was received, to Place
+	Send                    // read the payload of Message from Place, and send it to rank To
+	Ready                   // the batch Action.Batch is finished on this rank: its update is done, its copies are received
 )
 
-// Effect is one thing to do. Action is always the action of the line that asks for it (an Update for Ready), its batch counted as
-// messages count it.
+// Effect is one thing to do. Action is the action that causes it (an Update for Ready), with its batch counted as in messages.
 type Effect struct {
 	Kind    EffectKind
 	Action  schedule.Action
 	Message Message
-	To      int // the line to Send to; −1: all Owners
+	To      int // the rank to Send to; −1: all Owners
 	Place   Place
-	First   bool // Run: the first of its kind of the batch on this chunk: what a batch sums is stored, not added
+	First   bool // of a Run: the first of its kind of the batch on this chunk, which overwrites sums instead of adding to them
 }
 
-// Config is what a machine starts from. Lines count through all replicas: line r·Stages + s is stage s of replica r.
+// Config configures the machine of one rank. Ranks count through all replicas: rank r·Stages + s is stage s of replica r.
 type Config struct {
 	Stage, Stages, Chunks, Microbatches int
 	Replica                             int
-	Delay                               int   // 0 or 1; 0 for a line that only evaluates
-	Slots                               int   // a chunk: microbatches whose activations it can hold
-	Depth                               int   // Runs that may be given and not yet Finished, at least 1
-	Owners                              []int // lines whose votes an update takes; the line itself, if its own are to come as a message; or none
-	CopiesFrom                          []int // lines that own parameters of which this one holds copies: they get contributions and send weights
-	CopiesTo                            []int // lines that hold copies of this one's parameters: they send contributions and get weights
-	FeedAll                             bool  // parts between the first and the last read data too
-	Actions                             iter.Seq[schedule.Action]
-	From                                int // the batch that the line calls 0; messages and effects count from there
+	Delay                               int                       // 0 or 1; 0 for a rank that only evaluates
+	Slots                               int                       // per chunk: microbatches whose activations it can hold
+	Depth                               int                       // Runs in progress at most, at least 1
+	Owners                              []int                     // ranks whose NormSquares an update needs, this one included if it sends them to itself; or none
+	CopiesFrom                          []int                     // owners of parameters that this rank holds copies of: it sends them Contributions and receives Weights
+	CopiesTo                            []int                     // ranks that hold copies of this rank's parameters: it receives Contributions and sends them Weights
+	FeedAll                             bool                      // the virtual stages between the first and the last read data too
+	Actions                             iter.Seq[schedule.Action] // of the rank, with communication
+	From                                int                       // the number of batch 0 of Actions; messages and effects count from it
 	Roles                               Roles
 }
 
-// Roles are what the buffers of parameters hold while no batch is under way: Current x_t and Next x_{t+1} of the batch t to come
-// (one buffer with delay 0), Gradients nothing.
+// Roles are the roles of the parameter buffers while no batch is in progress: Current holds x_t and Next x_{t+1} for the next batch t (one
+// buffer with delay 0), Gradients is free.
 type Roles struct{ Current, Next, Gradients int }
 
-// New is a machine before its first action. It refuses, by the field's name, what cannot work.
+// New returns a machine before its first action. An error names the field of Config that is invalid.
 func New(c Config) (*Machine, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -92,7 +81,7 @@ func New(c Config) (*Machine, error) {
 	m := &Machine{
 		cfg: c, limit: math.MaxInt, fetched: c.From - 1, allowed: c.From - 1, begun: c.From, finished: c.From,
 		versions: []int{c.Roles.Current, c.Roles.Next}[:1+c.Delay], free: []int{c.Roles.Gradients},
-		slots: make([][]slot, c.Chunks), mail: map[Message]bool{},
+		slots: make([][]slot, c.Chunks), received: map[Message]bool{},
 	}
 	for i := range m.slots {
 		m.slots[i] = make([]slot, c.Slots)
@@ -125,31 +114,31 @@ func (c Config) check() error {
 			"versions of the weights, and the first would need the update of a batch for the batch after the next before all stages "+
 			"can have made it", c.Microbatches, c.Stages, c.Stages)
 	case c.Actions == nil:
-		return fmt.Errorf("stage: no Actions")
+		return fmt.Errorf("stage: found no Actions")
 	case c.Delay == 0 && r.Current != r.Next || c.Delay == 1 && r.Current == r.Next || r.Gradients == r.Current || r.Gradients == r.Next:
 		return fmt.Errorf("stage: Roles %+v, expected %d different buffers with delay %d", r, 2+c.Delay, c.Delay)
 	}
 	for _, f := range []struct {
 		name  string
-		lines []int
+		ranks []int
 	}{{"Owners", c.Owners}, {"CopiesFrom", c.CopiesFrom}, {"CopiesTo", c.CopiesTo}} {
-		for i, l := range f.lines {
-			if l < 0 || l == c.line() && f.name != "Owners" || slices.Contains(f.lines[:i], l) {
-				return fmt.Errorf("stage: %s %v of line %d, expected different lines, itself only among Owners", f.name, f.lines, c.line())
+		for i, l := range f.ranks {
+			if l < 0 || l == c.rank() && f.name != "Owners" || slices.Contains(f.ranks[:i], l) {
+				return fmt.Errorf("stage: %s %v of rank %d, expected different ranks, itself only among Owners", f.name, f.ranks, c.rank())
 			}
 		}
 	}
 	return nil
 }
 
-// line is the machine's own line.
-func (c Config) line() int { return c.lineOf(c.Stage) }
+// rank is the machine's own rank.
+func (c Config) rank() int { return c.rankOf(c.Stage) }
 
-// lineOf is the line, in the same replica, that has a part.
-func (c Config) lineOf(part int) int { return c.Replica*c.Stages + part%c.Stages }
+// rankOf is the rank, in the same replica, that has a virtual stage.
+func (c Config) rankOf(virtualStage int) int { return c.Replica*c.Stages + virtualStage%c.Stages }
 
-// part is the part of the model that an action works on.
-func (c Config) part(a schedule.Action) int { return a.Chunk*c.Stages + c.Stage }
+// virtualStage is the virtualStage of the model that an action works on.
+func (c Config) virtualStage(a schedule.Action) int { return a.Chunk*c.Stages + c.Stage }
 
-// last is the last part of the model.
+// last is the last virtual stage of the model.
 func (c Config) last() int { return c.Chunks*c.Stages - 1 }

@@ -7,7 +7,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-var messageKinds = [...]string{"activation", "gradient", "contribution", "votes", "weights"}
+var messageKinds = [...]string{"activation", "gradient", "contribution", "norms", "weights"}
 
 func (k MessageKind) String() string {
 	if int(k) < len(messageKinds) {
@@ -16,15 +16,15 @@ func (k MessageKind) String() string {
 	return fmt.Sprintf("MessageKind(%d)", uint8(k))
 }
 
-// String is as in "activation 0.1 for part 1 from line 0" and "votes 1 from line 2".
+// String is as in "activation 0.1 for virtual stage 1 from rank 0" and "norms 1 from rank 2".
 func (m Message) String() string {
 	if m.Kind == Activation || m.Kind == Gradient {
-		return fmt.Sprintf("%v %d.%d for part %d from line %d", m.Kind, m.Microbatch, m.Batch, m.Part, m.From)
+		return fmt.Sprintf("%v %d.%d for virtual stage %d from rank %d", m.Kind, m.Microbatch, m.Batch, m.VirtualStage, m.From)
 	}
-	return fmt.Sprintf("%v %d from line %d", m.Kind, m.Batch, m.From)
+	return fmt.Sprintf("%v %d from rank %d", m.Kind, m.Batch, m.From)
 }
 
-// String is as in "w1 g0 s2", without what is not there.
+// String is as in "w1 g0 s2"; it omits buffers that are not used.
 func (p Place) String() string {
 	var s []string
 	for _, f := range []struct {
@@ -38,7 +38,7 @@ func (p Place) String() string {
 	return strings.Join(s, " ")
 }
 
-// String is the effect in a line, as in "run F0.1 at w0 g1 s0".
+// String is as in "run F0.1 at w0 g1 s0".
 func (e Effect) String() string {
 	switch e.Kind {
 	case Run:
@@ -52,7 +52,7 @@ func (e Effect) String() string {
 	case Store:
 		return fmt.Sprintf("store %v at %v", e.Message, e.Place)
 	case Send:
-		to := fmt.Sprintf("line %d", e.To)
+		to := fmt.Sprintf("rank %d", e.To)
 		if e.To < 0 {
 			to = "all owners"
 		}
@@ -63,9 +63,9 @@ func (e Effect) String() string {
 	return fmt.Sprintf("EffectKind(%d)", uint8(e.Kind))
 }
 
-// State says in one line which action waits for what.
+// State describes which action waits for what, in one line of text.
 func (m *Machine) State() string {
-	s := fmt.Sprintf("line %d: ", m.cfg.line())
+	s := fmt.Sprintf("rank %d: ", m.cfg.rank())
 	switch a, ok := m.head(); {
 	case m.Done():
 		s += "done"
@@ -86,7 +86,7 @@ func (m *Machine) State() string {
 	return s
 }
 
-// reason is what an action waits for.
+// reason is the text of what an action waits for.
 func (m *Machine) reason(a schedule.Action) string {
 	missing := m.missing(a)
 	switch {
@@ -96,9 +96,9 @@ func (m *Machine) reason(a schedule.Action) string {
 			s = append(s, msg.String())
 		}
 		return ", waits for " + strings.Join(s, ", ")
-	case computes(a) && a.Batch > m.allowed:
+	case onMicrobatch(a) && a.Batch > m.allowed:
 		return ", waits for permission to begin the batch"
-	case runs(a) && len(m.queue) == m.cfg.Depth:
+	case isProgram(a) && len(m.queue) == m.cfg.Depth:
 		return ", waits for the device"
 	}
 	return ""

@@ -86,7 +86,7 @@ func (f *folder) goAway() {
 // traceLines has the engine write the trace, with the rows in the order of the lines.
 func (r *run) traceLines() {
 	r.trace.Tracks(trace.RunTrack)
-	for _, l := range r.engine.Lines() {
+	for _, l := range r.engine.Ranks() {
 		r.trace.Tracks(l.Tracks()...)
 	}
 	r.engine.Trace = r.trace

@@ -60,7 +60,7 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 			e, _, err := job.Choose(context.Background(), optimizer, devices, layout.Options{Note: Silent{}.Note})
 			require.NoError(t, err)
 			for s, stage := range plan.Stages {
-				line := e.Lines()[s]
+				line := e.Ranks()[s]
 				assert.InEpsilon(t, line.Memory.Total, stage.Memory.Total(), 0.1, "%s: %+v planned as %+v", line.Name, line.Memory, stage.Memory)
 			}
 		})

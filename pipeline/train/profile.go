@@ -59,7 +59,7 @@ func (r *run) prepareProfile() error {
 	if r.profiling != nil {
 		p.peaks = r.profiling.peaks
 	}
-	for i, l := range r.engine.Lines() {
+	for i, l := range r.engine.Ranks() {
 		peak, known := p.peaks[l.Device]
 		if !known && p.Peak != nil {
 			r.Report.Measuring(l.Device.Name, "its peak")

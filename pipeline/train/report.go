@@ -25,7 +25,7 @@ type Report interface {
 // Start is what a run prints before it begins.
 type Start struct {
 	Config     string            `json:"config"` // as YAML, all defaults written out
-	Lines      []engine.LinePlan `json:"lines"`  // the pipeline's stages on their devices
+	Lines      []engine.RankPlan `json:"lines"`  // the pipeline's stages on their devices
 	Parameters int64             `json:"parameters"`
 	Precision  string            `json:"precision,omitempty"` // how devices compute, if not in f32
 	Optimizer  string            `json:"optimizer"`           // which parameters are under which

@@ -145,14 +145,14 @@ func befallen(err error) (all []error) {
 func (r *run) lineOf(fault error, name string) string {
 	var lines []string
 	if r.engine != nil {
-		for _, l := range r.engine.Lines() {
+		for _, l := range r.engine.Ranks() {
 			if l.Device.Name == name {
 				lines = append(lines, l.Name)
 			}
 		}
 	}
 	if f := (*engine.Fault)(nil); errors.As(fault, &f) {
-		lines = []string{f.Line}
+		lines = []string{f.Rank}
 	}
 	if len(lines) != 1 {
 		return "device " + name

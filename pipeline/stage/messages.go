@@ -7,25 +7,25 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// Arrived says that a message has come; its payload is kept until a Store asks for it. Messages may come in any order, and before
-// the line is where it needs them.
-func (m *Machine) Arrived(msg Message) error {
-	_, twice := m.mail[msg]
+// Received reports that a message has arrived. The driver keeps its payload until the Store effect of the message. Messages may arrive in
+// any order, and before they are needed.
+func (m *Machine) Received(msg Message) error {
+	_, twice := m.received[msg]
 	switch {
 	case !m.expects(msg):
-		return fmt.Errorf("line %d: unexpected message: %v", m.cfg.line(), msg)
+		return fmt.Errorf("rank %d: unexpected message: %v", m.cfg.rank(), msg)
 	case msg.Batch >= m.limit:
-		return fmt.Errorf("line %d: unexpected message: %v: batch %d is the last", m.cfg.line(), msg, m.limit-1)
+		return fmt.Errorf("rank %d: unexpected message: %v: batch %d is the last", m.cfg.rank(), msg, m.limit-1)
 	case twice || msg.Batch < m.finished:
-		return fmt.Errorf("line %d: message comes twice: %v", m.cfg.line(), msg)
+		return fmt.Errorf("rank %d: message received twice: %v", m.cfg.rank(), msg)
 	}
-	m.mail[msg] = true
+	m.received[msg] = true
 	return nil
 }
 
-// expects tells whether some batch has such a message.
+// expects reports whether some batch has such a message.
 func (m *Machine) expects(msg Message) bool {
-	a := schedule.Action{Microbatch: msg.Microbatch, Batch: msg.Batch, Chunk: msg.Part / m.cfg.Stages}
+	a := schedule.Action{Microbatch: msg.Microbatch, Batch: msg.Batch, Chunk: msg.VirtualStage / m.cfg.Stages}
 	switch msg.Kind {
 	case Activation:
 		a.Kind = schedule.RecvForward
@@ -33,31 +33,31 @@ func (m *Machine) expects(msg Message) bool {
 		a.Kind = schedule.RecvBackward
 	case Contribution:
 		a.Kind = schedule.RecvGrads
-	case Votes:
+	case NormSquares:
 		a.Kind = schedule.Update
 	case Weights:
 		a.Kind = schedule.RecvWeights
 	}
-	return msg.Batch >= m.cfg.From && msg.Part >= 0 && msg.Part <= m.cfg.last() &&
+	return msg.Batch >= m.cfg.From && msg.VirtualStage >= 0 && msg.VirtualStage <= m.cfg.last() &&
 		msg.Microbatch >= 0 && msg.Microbatch < m.cfg.Microbatches && slices.Contains(m.inputs(a), msg)
 }
 
 // inputs are the messages that an action needs, in the order in which they are stored.
 func (m *Machine) inputs(a schedule.Action) []Message {
-	part := m.cfg.part(a)
+	v := m.cfg.virtualStage(a)
 	switch a.Kind {
 	case schedule.RecvForward, schedule.Forward, schedule.Evaluate:
-		if part > 0 {
-			return []Message{{Activation, a.Batch, a.Microbatch, part, m.cfg.lineOf(part - 1)}}
+		if v > 0 {
+			return []Message{{Activation, a.Batch, a.Microbatch, v, m.cfg.rankOf(v - 1)}}
 		}
 	case schedule.RecvBackward, schedule.Backward, schedule.InputGrad:
-		if part < m.cfg.last() {
-			return []Message{{Gradient, a.Batch, a.Microbatch, part, m.cfg.lineOf(part + 1)}}
+		if v < m.cfg.last() {
+			return []Message{{Gradient, a.Batch, a.Microbatch, v, m.cfg.rankOf(v + 1)}}
 		}
 	case schedule.RecvGrads:
 		return messages(Contribution, a.Batch, m.cfg.CopiesTo)
 	case schedule.Update:
-		return messages(Votes, a.Batch, m.cfg.Owners)
+		return messages(NormSquares, a.Batch, m.cfg.Owners)
 	case schedule.RecvWeights:
 		return messages(Weights, a.Batch, m.cfg.CopiesFrom)
 	}
@@ -66,13 +66,13 @@ func (m *Machine) inputs(a schedule.Action) []Message {
 
 func messages(kind MessageKind, batch int, from []int) []Message {
 	var msgs []Message
-	for _, line := range from {
-		msgs = append(msgs, Message{Kind: kind, Batch: batch, From: line})
+	for _, rank := range from {
+		msgs = append(msgs, Message{Kind: kind, Batch: batch, From: rank})
 	}
 	return msgs
 }
 
 // missing are the messages that an action waits for.
 func (m *Machine) missing(a schedule.Action) []Message {
-	return slices.DeleteFunc(m.inputs(a), func(msg Message) bool { return m.mail[msg] })
+	return slices.DeleteFunc(m.inputs(a), func(msg Message) bool { return m.received[msg] })
 }
