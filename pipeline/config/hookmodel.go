@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
@@ -82,8 +82,8 @@ func (m *HookModel) Hook(dir string) (Hook, error) {
 	if err := d.Decode(&h.Config.values); err != nil {
 		return fail(fmt.Errorf("module.config: %w", err))
 	}
-	if err := (Config{Hooks: []Hook{h}, Model: m.Model()}).validateHooks(); err != nil {
-		return fail(fmt.Errorf("module: %s", strings.TrimPrefix(err.Error(), "hooks[0].")))
+	if err := h.validate(); err != nil {
+		return fail(fielderror.In("module", err))
 	}
 	return h, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"go.yaml.in/yaml/v3"
@@ -94,28 +95,35 @@ func checkHookName(key, name string) error {
 	return oneOf(key, name, hook.Names()...)
 }
 
+// validate checks one hook. Its errors name the keys of the hook's section.
+func (h Hook) validate() error {
+	if h.File == "" {
+		return Invalid("file", h.File, "the name of a WebAssembly module")
+	}
+	if err := checkHookName("hook", h.Hook); err != nil {
+		return err
+	}
+	kind, _ := hook.Lookup(h.Hook)
+	switch {
+	case h.MemoryMB < 0 || h.MemoryMB > 4096:
+		return Invalid("memory_mb", h.MemoryMB, "an integer from 1 to 4096, or 0 for 256")
+	case h.Seconds != 0 && !(h.Seconds >= 0.001 && h.Seconds <= 86400):
+		return Invalid("seconds", h.Seconds, "a number from 0.001 to 86400, or 0 for 30")
+	case h.OnError != "" && !kind.Skippable:
+		return Invalid("on_error", h.OnError, "nothing: only %s take it", strings.Join(skippableHooks(), ", "))
+	case h.OnError != "" && h.OnError != Stop && h.OnError != Skip:
+		return Invalid("on_error", h.OnError, "%s or %s", Stop, Skip)
+	}
+	return nil
+}
+
 func (c Config) validateHooks() error {
 	count := map[string]int{}
 	for i, h := range c.Hooks {
-		key := func(name string) string { return fmt.Sprintf("hooks[%d].%s", i, name) }
-		if h.File == "" {
-			return Invalid(key("file"), h.File, "the name of a WebAssembly module")
+		if err := h.validate(); err != nil {
+			return fielderror.In(fmt.Sprintf("hooks[%d]", i), err)
 		}
-		if err := checkHookName(key("hook"), h.Hook); err != nil {
-			return err
-		}
-		kind, _ := hook.Lookup(h.Hook)
 		count[h.Hook]++
-		switch {
-		case h.MemoryMB < 0 || h.MemoryMB > 4096:
-			return Invalid(key("memory_mb"), h.MemoryMB, "an integer from 1 to 4096, or 0 for 256")
-		case h.Seconds != 0 && !(h.Seconds >= 0.001 && h.Seconds <= 86400):
-			return Invalid(key("seconds"), h.Seconds, "a number from 0.001 to 86400, or 0 for 30")
-		case h.OnError != "" && !kind.Skippable:
-			return Invalid(key("on_error"), h.OnError, "nothing: only %s take it", strings.Join(skippableHooks(), ", "))
-		case h.OnError != "" && h.OnError != Stop && h.OnError != Skip:
-			return Invalid(key("on_error"), h.OnError, "%s or %s", Stop, Skip)
-		}
 	}
 	switch n := count[hook.BuildModel]; {
 	case n == 0 && c.Model.FromHook():

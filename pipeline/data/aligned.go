@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 )
 
@@ -44,7 +45,7 @@ var alignedName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 func ReadAligned(paths []string) ([]Aligned, error) {
 	a, err := openAligned(paths, anyLength)
 	if err != nil {
-		return nil, fmt.Errorf("data.aligned: %w", err)
+		return nil, fielderror.Wrap("aligned", err)
 	}
 	return a.tensors, a.close()
 }
@@ -91,7 +92,7 @@ func (a *alignment) add(path string, r *safetensors.Reader, t safetensors.Tensor
 	case len(t.Shape) < 1 || len(t.Shape) > 3:
 		return fmt.Errorf("its shape is %v, expected 1 to 3 extents, the first of them the number of training tokens", t.Shape)
 	case n != anyLength && int64(t.Shape[0]) != n:
-		return fmt.Errorf("it has %d rows, expected %d, one for each token of data.train (data.val_fraction is held out later)", t.Shape[0], n)
+		return fmt.Errorf("it has %d rows, expected %d, one for each training token, those that will be held out included", t.Shape[0], n)
 	}
 	if i := slices.IndexFunc(a.tensors, func(o Aligned) bool { return o.Name == t.Name }); i >= 0 {
 		return fmt.Errorf("%s has one of this name", a.tensors[i].file)

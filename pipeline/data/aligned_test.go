@@ -82,7 +82,7 @@ func TestAlignedTensorsAreKnownAgain(t *testing.T) {
 	assert.NoError(t, err)
 	for _, other := range [][]string{nil, {tensors(t, rowsOf("y", safetensors.U32, 300))}, {tensors(t, rowsOf("x", safetensors.I32, 300))}, {tensors(t, rowsOf("x", safetensors.F32, 300))}} {
 		_, err := open(other...).Resume(was)
-		assert.ErrorContains(t, err, "the checkpoint's data differ: the hash of data.aligned was sha256:")
+		assert.ErrorContains(t, err, "the checkpoint's data differ: the hash of the aligned tensors was sha256:")
 	}
 }
 
@@ -90,7 +90,7 @@ func TestAlignedTensorsThatAreRefused(t *testing.T) {
 	text := write(t, "a.txt", words(300)[:300])
 	x := rowsOf("x", safetensors.U32, 300)
 	for want, files := range map[string][]string{
-		`tensor "x": it has 299 rows, expected 300, one for each token of data.train`: {tensors(t, rowsOf("x", safetensors.U32, 299))},
+		`tensor "x": it has 299 rows, expected 300, one for each training token`: {tensors(t, rowsOf("x", safetensors.U32, 299))},
 		`tensor "x": its dtype is I64, expected F32, I32 or U32`:                      {tensors(t, safetensors.Entry{Name: "x", DType: safetensors.I64, Shape: []int{300}, Data: make([]byte, 2400)})},
 		`its shape is [300 1 1 1], expected 1 to 3 extents`:                           {tensors(t, rowsOf("x", safetensors.U32, 300, 1, 1, 1))},
 		`its shape is [300 0]: it is empty`:                                           {tensors(t, safetensors.Entry{Name: "x", DType: safetensors.F32, Shape: []int{300, 0}})},
@@ -102,7 +102,7 @@ func TestAlignedTensorsThatAreRefused(t *testing.T) {
 	} {
 		_, _, err := load(t, Options{Train: []string{text}, SeqLen: 7, Vocab: 256, Tokenizer: byteTok{}, Aligned: files})
 		require.Error(t, err, want)
-		assert.True(t, strings.HasPrefix(err.Error(), "data.aligned: "), err)
+		assert.True(t, strings.HasPrefix(err.Error(), "aligned: "), err)
 		assert.ErrorContains(t, err, want)
 	}
 }

@@ -130,15 +130,15 @@ func (b *Batcher) Resume(p Position) (int64, error) {
 	case p.Corpus != now.Corpus:
 		return differ("the hash of the training tokens", p.Corpus, now.Corpus)
 	case p.Aligned != now.Aligned:
-		return differ("the hash of data.aligned", cmp.Or(p.Aligned, "none"), cmp.Or(now.Aligned, "none"))
+		return differ("the hash of the aligned tensors", cmp.Or(p.Aligned, "none"), cmp.Or(now.Aligned, "none"))
 	case p.SeqLen != now.SeqLen:
 		return differ("the sequence length", p.SeqLen, now.SeqLen)
 	case p.BatchSize != now.BatchSize:
-		return differ("train.batch_size", p.BatchSize, now.BatchSize)
+		return differ("the batch size", p.BatchSize, now.BatchSize)
 	case p.Shuffle != now.Shuffle:
-		return differ("data.shuffle", p.Shuffle, now.Shuffle)
+		return differ("whether windows are shuffled", p.Shuffle, now.Shuffle)
 	case p.Shuffle && p.Seed != now.Seed:
-		return differ("data.seed", p.Seed, now.Seed)
+		return differ("the seed of the shuffling", p.Seed, now.Seed)
 	case p.Epoch != now.Epoch:
 		return differ("the epoch", p.Epoch, now.Epoch)
 	}

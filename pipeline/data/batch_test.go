@@ -124,9 +124,9 @@ func TestPosition(t *testing.T) {
 	assert.ErrorContains(t, err, "the hash of the training tokens was sha256:")
 	for want, change := range map[string]func(*BatchConfig){
 		"the sequence length was 3, is 2": func(c *BatchConfig) { c.SeqLen = 2 },
-		"train.batch_size was 4, is 1":    func(c *BatchConfig) { c.BatchSize = 1 },
-		"data.shuffle was true, is false": func(c *BatchConfig) { c.Shuffle = false },
-		"data.seed was 9, is 1":           func(c *BatchConfig) { c.Seed = 1 },
+		"the batch size was 4, is 1":    func(c *BatchConfig) { c.BatchSize = 1 },
+		"whether windows are shuffled was true, is false": func(c *BatchConfig) { c.Shuffle = false },
+		"the seed of the shuffling was 9, is 1":           func(c *BatchConfig) { c.Seed = 1 },
 	} {
 		changed := cfg
 		change(&changed)

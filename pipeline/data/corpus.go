@@ -12,6 +12,8 @@ import (
 	"math"
 	"os"
 	"sort"
+
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
 // Corpus is a stream of tokens, each below Vocab. Text is held in memory at 1, 2 or 4 bytes a token, .bin shards stay on
@@ -269,7 +271,7 @@ func (c *Corpus) Read(dst []int32, at int64) error {
 func (c *Corpus) Split(fraction float64, seqLen int) (train, val *Corpus, err error) {
 	w := (c.Len() - 1) / int64(seqLen)
 	if w < 2 {
-		return nil, nil, fmt.Errorf("data.val_fraction: %d tokens are %d windows of %d: expected at least 2 to hold one out", c.Len(), w, seqLen)
+		return nil, nil, fielderror.Wrap("val_fraction", fmt.Errorf("%d tokens are %d windows of %d, expected at least 2 to hold one out", c.Len(), w, seqLen))
 	}
 	held := min(max(int64(fraction*float64(w)), 1), w-1)
 	at := c.from + (w-held)*int64(seqLen)

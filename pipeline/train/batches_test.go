@@ -447,5 +447,5 @@ func TestResumingWithOtherTensorsIsRefused(t *testing.T) {
 	require.NoError(t, resume(3, positions(t, t.TempDir(), n)))
 	other := filepath.Join(dir, "other.safetensors")
 	require.NoError(t, safetensors.Write(other, []safetensors.Entry{{Name: "teacher", DType: safetensors.F32, Shape: []int{n}, Data: make([]byte, 4*n)}}))
-	assert.ErrorContains(t, resume(4, other), "the checkpoint's data differ: the hash of data.aligned was sha256:")
+	assert.ErrorContains(t, resume(4, other), "the checkpoint's data differ: the hash of the aligned tensors was sha256:")
 }

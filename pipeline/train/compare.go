@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
@@ -87,7 +88,7 @@ func withTask(ctx context.Context, c config.Config, f func(layout.Task) error) (
 	}
 	aligned, err := data.ReadAligned(c.Data.Aligned)
 	if err != nil {
-		return usererror.New(err)
+		return usererror.New(fielderror.In("data", err))
 	}
 	t, err := hooks.NewTask(ctx, c, h, m, aligned)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
@@ -33,7 +34,7 @@ func openCorpus(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, v
 	d := &corpus{tok: tok}
 	var err error
 	if d.trainText, d.valText, err = data.Load(ctx, o); err != nil {
-		return nil, err
+		return nil, fielderror.In("data", err)
 	}
 	if err := d.deal(c, valBatch); err != nil {
 		return nil, errors.Join(err, d.close())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
@@ -198,10 +199,7 @@ func (src *Source) text(ctx context.Context, o EvalOptions) (text *data.Corpus, 
 	options := data.Options{Train: o.Data, Tokenizer: src.Tokenizer, Vocab: src.Model.Size().VocabSize, SeqLen: src.Model.Size().SeqLen, Field: "text"}
 	if len(o.Data) > 0 {
 		text, _, err = data.Load(ctx, options)
-		if err != nil && strings.HasPrefix(err.Error(), "data.train: ") { // it takes them for a run's training text
-			err = fmt.Errorf("data: %s", strings.TrimPrefix(err.Error(), "data.train: "))
-		}
-		return text, strings.Join(o.Data, ", "), err
+		return text, strings.Join(o.Data, ", "), namedByFlag(err)
 	}
 	if src.config == nil {
 		return nil, "", fmt.Errorf("%s: no run is known to have made it: name a text with --data", src.Dir)
@@ -218,12 +216,17 @@ func (src *Source) text(ctx context.Context, o EvalOptions) (text *data.Corpus, 
 	}
 	train, val, err := data.Load(ctx, options)
 	if err != nil {
-		return nil, "", err
+		return nil, "", fielderror.In("data", err)
 	}
 	if val == nil {
 		return nil, "", errors.Join(fmt.Errorf("%s: the run held no text out: name one with --data", src.Dir), train.Close())
 	}
 	return val, "held-out text of the run", nil
+}
+
+// namedByFlag names the flag of a text in an error of data.Load, for which the text is the one to train on.
+func namedByFlag(err error) error {
+	return fielderror.Rename(err, func(string) string { return "data" })
 }
 
 // loaded is a session with the device that it runs on.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/data"
@@ -138,10 +139,10 @@ func (src *Source) trainingText(ctx context.Context, o TopKOptions) (text *data.
 		name = "training text of the run"
 	}
 	text, _, err = data.Load(ctx, options)
-	if err != nil && len(o.Data) > 0 { // it takes them for a run's training text
-		err = fmt.Errorf("data: %s", strings.TrimPrefix(err.Error(), "data.train: "))
+	if len(o.Data) > 0 {
+		return text, name, data.FieldSetting(namedByFlag(err), "--field")
 	}
-	return text, name, data.FieldSetting(err, "--field")
+	return text, name, data.FieldSetting(fielderror.In("data", err), "--field")
 }
 
 const topKProgram = "topk"

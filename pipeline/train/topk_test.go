@@ -133,7 +133,7 @@ func TestTopKOfAMappedText(t *testing.T) {
 	assert.NoError(t, err)
 	student = demo(t, dir, "data.train=["+documents(t, dir)+"]", "data.aligned=["+out.Out+"]", "train.steps=1", "run.dir="+dir+"/other")
 	_, err = Run(context.Background(), student, options(&reference{}, &notes{}))
-	assert.ErrorContains(t, err, "one for each token of data.train")
+	assert.ErrorContains(t, err, "one for each training token")
 }
 
 // What goes wrong is said before work begins, or leaves nothing behind.
