@@ -123,8 +123,8 @@ func TestPosition(t *testing.T) {
 	_, err = batcher(t, fromInts(t, other, 50), cfg).Resume(p)
 	assert.ErrorContains(t, err, "the hash of the training tokens was sha256:")
 	for want, change := range map[string]func(*BatchConfig){
-		"the sequence length was 3, is 2": func(c *BatchConfig) { c.SeqLen = 2 },
-		"the batch size was 4, is 1":    func(c *BatchConfig) { c.BatchSize = 1 },
+		"the sequence length was 3, is 2":                 func(c *BatchConfig) { c.SeqLen = 2 },
+		"the batch size was 4, is 1":                      func(c *BatchConfig) { c.BatchSize = 1 },
 		"whether windows are shuffled was true, is false": func(c *BatchConfig) { c.Shuffle = false },
 		"the seed of the shuffling was 9, is 1":           func(c *BatchConfig) { c.Seed = 1 },
 	} {

@@ -153,13 +153,13 @@ func TestBadFiles(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	ok := Options{Train: []string{"a"}, Vocab: 1, SeqLen: 1}
 	for want, change := range map[string]func(*Options){
-		"train: found [], expected at least one file":                              func(o *Options) { o.Train = nil },
-		"vocab: found 0, expected 1 to":                                        func(o *Options) { o.Vocab = 0 },
-		"val_fraction: found 1, expected":                                 func(o *Options) { o.ValFraction = 1 },
-		"val_fraction: found NaN":                               func(o *Options) { o.ValFraction = math.NaN() },
+		"train: found [], expected at least one file":                  func(o *Options) { o.Train = nil },
+		"vocab: found 0, expected 1 to":                                func(o *Options) { o.Vocab = 0 },
+		"val_fraction: found 1, expected":                              func(o *Options) { o.ValFraction = 1 },
+		"val_fraction: found NaN":                                      func(o *Options) { o.ValFraction = math.NaN() },
 		"val_fraction: found 1e-05, expected 0, since val names files": func(o *Options) { o.ValFraction, o.Val = 1e-5, []string{"b"} },
-		"seq_len: found 0":                                   func(o *Options) { o.ValFraction, o.SeqLen = 0.1, 0 },
-		"train: a: no such file":                            func(*Options) {},
+		"seq_len: found 0":                                             func(o *Options) { o.ValFraction, o.SeqLen = 0.1, 0 },
+		"train: a: no such file":                                       func(*Options) {},
 	} {
 		o := ok
 		change(&o)
