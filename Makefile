@@ -1,8 +1,8 @@
-# Two commands matter: make demo, make test. make help lists the rest.
+# Two commands matter: make demo, make test. make help lists the rest. CONTRIBUTING.md explains the inner loop.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test wasm build browser setup lint bench hooks naga clean help
+.PHONY: demo test quick wasm build browser setup lint bench hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -18,10 +18,21 @@ demo: build ## train a small model on real text, then sample from it (under 15 m
 # without LLVM's optimisation a quarter less again, where they run but once. Those of whole runs are optimised, as they are for users.
 RUNS := graph|pipeline
 test: export LP_NATIVE_VECTOR_WIDTH ?= 128
-test: setup lint ## the whole test suite, after vet
-	go test -timeout 20m ./pipeline/train $$(go list ./... | grep -E '/($(RUNS))(/|$$)') # what takes longest begins first
-	GALLIVM_PERF=$${GALLIVM_PERF-nopt} go test -timeout 20m $$(go list ./... | grep -vE '/($(RUNS))(/|$$)')
+test: setup lint ## the whole test suite, after lint
+	go test -timeout 2h ./pipeline/train $$(go list ./... | grep -E '/($(RUNS))(/|$$)') # what takes longest begins first
+	GALLIVM_PERF=$${GALLIVM_PERF-nopt} go test -timeout 2h $$(go list ./... | grep -vE '/($(RUNS))(/|$$)')
 	$(MAKE) --no-print-directory wasm
+
+quick: ## what needs no device: gofmt, vet, staticcheck and the tests of the portable packages (under a minute)
+	@$(STATIC)
+	.ci/quick.sh
+
+# make test-pipeline/stage tests one package. Rules with % do not match names with a slash.
+ONE := $(filter test-%,$(MAKECMDGOALS))
+.PHONY: $(ONE)
+$(ONE): export LP_NATIVE_VECTOR_WIDTH ?= 128
+$(ONE):
+	$(if $(filter graph/% pipeline/%,$(@:test-%=%)),,GALLIVM_PERF=$${GALLIVM_PERF-nopt}) go test -timeout 1h ./$(@:test-%=%)
 
 # docs/RATIONALE.md says which tests run as WebAssembly, and why others do not.
 WASI_TESTS := graph graph/autodiff graph/eval graph/fuse graph/plan graph/split runtime/device runtime/null pipeline/schedule pipeline/partition \
@@ -30,8 +41,8 @@ PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
 
 wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Chromium (CHROMIUM=none leaves these out)
 	go build -o build/runwasm ./cmd/runwasm
-	GOOS=wasip1 GOARCH=wasm go test -short -timeout 10m -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
-	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -short -timeout 10m -skip '^TestScenarios$$' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
+	GOOS=wasip1 GOARCH=wasm go test -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
+	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -short -timeout 1h -skip '^TestScenarios$$' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
 
 build: setup ## bin/gpupipe
 	go build -buildvcs=false -o bin/gpupipe ./cmd/gpupipe
@@ -43,9 +54,13 @@ browser: setup ## the page of examples/browser, static files in build/browser
 setup: ## install what is missing: a C compiler, Go, a Vulkan driver, Chromium, text
 	@.ci/setup.sh
 
-lint: setup ## gofmt and vet
-	@unformatted=$$("$$(go env GOROOT)/bin/gofmt" -l .); [ -z "$$unformatted" ] || { echo "not gofmt'ed: $$unformatted" >&2; exit 1; }
-	go vet ./...
+define STATIC
+unformatted=$$("$$(go env GOROOT)/bin/gofmt" -l .); [ -z "$$unformatted" ] || { echo "not gofmt'ed: $$unformatted" >&2; exit 1; }; \
+go vet ./... && go tool staticcheck ./...
+endef
+
+lint: setup ## gofmt, vet and staticcheck
+	@$(STATIC)
 	GOOS=js GOARCH=wasm go vet $(PAGE_TESTS:%=./%)
 
 bench: build ## kernels and a whole step, timed on this machine's device
@@ -62,3 +77,4 @@ clean: ## remove what was built (runs are kept)
 
 help: ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@echo 'make test-DIR the tests of one package, such as make test-pipeline/stage'
