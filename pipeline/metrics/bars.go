@@ -8,19 +8,21 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// BarSeries is a bar a group. Y and Err, of the same length as the groups, are heights and, where finite, the half lengths
-// of error bars; a bar whose height is not finite is left out.
+// BarSeries is a bar per group. Y has the heights; a bar whose height is not finite is not drawn. Err has half the lengths of the
+// error bars; one that is not finite is not drawn. Both have the length of the groups.
 type BarSeries struct {
 	Name   string
 	Y, Err []float64
 }
 
-// Bars draws groups of bars, one of each series a group, into a PNG of 1500 × 900 pixels. It is an error when no height is
-// finite.
-func Bars(path, y string, groups []string, series ...BarSeries) error {
-	p := newPlot(Axes{Y: y})
-	p.NominalX(groups...)
-	p.X.Min, p.X.Max = -0.5, float64(len(groups))-0.5
+// Bars draws groups of bars, one of each series per group, into a PNG of 1500 × 900 pixels. The names of the groups label the x axis.
+// It is an error if no height is finite.
+func Bars(path string, a Axes, groups []string, series ...BarSeries) error {
+	f := newFigure(a)
+	f.NominalX(groups...)
+	f.Y.Padding = 0 // which NominalX has set, like the other properties of the ticks
+	f.X.Tick.Label.Font, f.X.Tick.Length, f.X.Tick.Width, f.X.Tick.Color = sans(labelSize), tickLength, vg.Points(0.5), color.White
+	f.X.Min, f.X.Max = -0.5, float64(len(groups))-0.5
 	drawn := 0
 	for i, s := range series {
 		if len(s.Y) != len(groups) || len(s.Err) != len(groups) {
@@ -36,8 +38,8 @@ func Bars(path, y string, groups []string, series ...BarSeries) error {
 			return fmt.Errorf("plot %s: series %q: %w", path, s.Name, err)
 		}
 		polygon.Color, polygon.LineStyle.Width = palette[i%len(palette)], 0
-		p.Add(polygon)
-		p.Legend.Add(s.Name, polygon)
+		f.Add(polygon)
+		f.explain(s.Name, polygon)
 		if len(tops.XYs) == 0 {
 			continue
 		}
@@ -46,13 +48,13 @@ func Bars(path, y string, groups []string, series ...BarSeries) error {
 			return fmt.Errorf("plot %s: series %q: %w", path, s.Name, err)
 		}
 		errors.Color, errors.LineStyle.Width, errors.CapWidth = color.Gray{60}, vg.Points(1.2), vg.Points(8)
-		p.Add(errors)
+		f.Add(errors)
 	}
 	if drawn == 0 {
 		return fmt.Errorf("plot %s: no finite height in %d series", path, len(series))
 	}
-	p.Y.Max += 0.15 * (p.Y.Max - p.Y.Min) // room for the legend
-	return save(p, path)
+	f.Y.Max += 0.05 * (f.Y.Max - f.Y.Min)
+	return f.save(path)
 }
 
 // topsWithErrors are the tops of bars that have error bars.
@@ -61,17 +63,17 @@ type topsWithErrors struct {
 	plotter.YErrors
 }
 
-// shapes are the bars of series i of n, and the tops of those with error bars.
+// shapes are the bars of series i of n, and the tops of the bars with error bars.
 func (s BarSeries) shapes(i, n int) (bars []plotter.XYer, tops topsWithErrors) {
 	width := 0.8 / float64(n)
 	for group, y := range s.Y {
-		if y-y != 0 { // not finite
+		if !finite(y) {
 			continue
 		}
 		left := float64(group) - 0.4 + width*float64(i)
 		right := left + 0.9*width
 		bars = append(bars, plotter.XYs{{X: left, Y: 0}, {X: left, Y: y}, {X: right, Y: y}, {X: right, Y: 0}})
-		if e := s.Err[group]; e-e == 0 {
+		if e := s.Err[group]; finite(e) {
 			tops.XYs = append(tops.XYs, plotter.XY{X: (left + right) / 2, Y: y})
 			tops.YErrors = append(tops.YErrors, struct{ Low, High float64 }{e, e})
 		}

@@ -1,4 +1,7 @@
-// Package metrics keeps what a run measures: metrics.jsonl, TensorBoard events and the plot of the loss.
+// Package metrics records the measurements of a run and draws them.
+//
+// [Log] appends each step's values to metrics.jsonl, and [Events] to a TensorBoard event file. [Read] reads metrics.jsonl back, and
+// [PlotLoss] draws the loss from it. [Draw] and [Bars] draw other series in the same style.
 package metrics
 
 import (
@@ -30,20 +33,19 @@ type Record struct {
 	Values map[string]float64
 }
 
-// Log appends to metrics.jsonl: one object a step, "step" first. JSON has no word for non-finite numbers; they
-// are the strings "NaN", "Infinity" and "-Infinity", which float() in Python and Number() in JavaScript
-// understand. Each record is in the file when Append returns, so that it outlives the process; Sync makes it
-// outlive the machine. It is safe for concurrent use.
+// Log appends to metrics.jsonl: one object per step, "step" first. JSON has no non-finite numbers. The log writes them as the strings
+// "NaN", "Infinity" and "-Infinity", which float() in Python and Number() in JavaScript parse. Each record is in the file when Append
+// returns, so it survives a crash of the process; after Sync it survives a crash of the machine. A Log is safe for concurrent use.
 type Log struct {
 	mu   sync.Mutex
 	file *os.File
 }
 
-// Create starts a log. A file that exists is an error: it is another run's record.
+// Create starts a log. It is an error if the file exists: it belongs to another run.
 func Create(path string) (*Log, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o666)
 	if errors.Is(err, os.ErrExist) {
-		return nil, fmt.Errorf("%s belongs to an earlier run: resume that one or choose another folder: %w", path, os.ErrExist)
+		return nil, fmt.Errorf("%s belongs to an earlier run: resume that run or choose another folder: %w", path, os.ErrExist)
 	}
 	if err != nil {
 		return nil, err
@@ -55,8 +57,8 @@ func Create(path string) (*Log, error) {
 	return &Log{file: f}, nil
 }
 
-// Resume continues a log from the checkpoint of a step: records of later steps and a torn last line go, the file
-// being replaced as a whole, so that the resumed run repeats none. A file that does not exist is made.
+// Resume continues a log from the checkpoint of a step. It removes the records of later steps and an incomplete last line, and
+// replaces the file atomically. It creates a file that does not exist.
 func Resume(path string, step int) (*Log, error) {
 	var kept bytes.Buffer
 	text, err := scan(path, func(r Record, line []byte) {
@@ -87,7 +89,7 @@ func Resume(path string, step int) (*Log, error) {
 	return &Log{file: f}, nil
 }
 
-// Append writes a step's record, its values in the order given.
+// Append writes a step's record. The values keep their order.
 func (l *Log) Append(step int, values ...Value) error {
 	line := strconv.AppendInt([]byte(`{"step":`), int64(step), 10)
 	seen := map[string]bool{"step": true}
@@ -105,7 +107,7 @@ func (l *Log) Append(step int, values ...Value) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, err := l.file.Write(append(line, "}\n"...)) // one call: a kill cannot tear it
+	_, err := l.file.Write(append(line, "}\n"...)) // one call, so that a kill does not leave half a line
 	return err
 }
 
@@ -140,7 +142,7 @@ func appendNumber(b []byte, v float64) []byte {
 	return strconv.AppendFloat(b, v, 'g', -1, 64)
 }
 
-// Sync makes the records so far durable; due before a checkpoint that counts on them.
+// Sync makes the records so far durable. Call it before writing a checkpoint of their step.
 func (l *Log) Sync() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,8 +156,8 @@ func (l *Log) Close() error {
 	return errors.Join(l.file.Sync(), l.file.Close())
 }
 
-// Read returns all records of a log. A torn last line is passed over, a broken one elsewhere is an error that
-// names it. Members that are not numbers are left out.
+// Read returns all records of a log. It ignores an incomplete last line; any other invalid line is an error that names it. It skips
+// members that are not numbers.
 func Read(path string) ([]Record, error) {
 	var out []Record
 	_, err := scan(path, func(r Record, _ []byte) { out = append(out, r) })

@@ -4,36 +4,32 @@ import (
 	"errors"
 	"fmt"
 	"image/color"
-	"io"
 	"math"
 	"strconv"
 
-	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
 )
 
 // Kind is how a series is drawn.
 type Kind int
 
 const (
-	Curve Kind = iota // faint line under a smoothed one, where there are points enough to smooth
+	Curve Kind = iota // a smoothed line over the points as a faint one, if there are enough points to smooth
 	Dots              // points joined by a thin line: few and exact values
-	Level             // a dashed horizontal line at Y[0], such as the unigram entropy
+	Level             // a dashed horizontal line at Y[0]; drawn only within the range of the other series
 )
 
-// Series is one thing to plot. X and Y are equally long; points that are not finite are left out.
+// Series is one thing to plot. X and Y have the same length. Points that are not finite are not drawn.
 type Series struct {
 	Name string
 	Kind Kind
-	X, Y []float64 // X is not used by Level
+	X, Y []float64 // Level does not use X
 }
 
-// FromRecords makes a series of one measurement, by step.
+// FromRecords returns the series of one measurement by step.
 func FromRecords(records []Record, measurement, name string, kind Kind) Series {
 	s := Series{Name: name, Kind: kind}
 	for _, r := range records {
@@ -44,29 +40,42 @@ func FromRecords(records []Record, measurement, name string, kind Kind) Series {
 	return s
 }
 
-// palette is legible to the colour-blind (Okabe and Ito).
-var palette = [...]color.NRGBA{{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {86, 180, 233, 255}, {230, 159, 0, 255}}
-
 // Axes say what a plot shows.
 type Axes struct {
-	X, Y string
-	LogX bool // logarithmic, with a tick at every x that has a point
+	Title, Subtitle string // optional
+	X, Y            string
+	Upper           *Upper // a second scale for x; nil: none
+	FromZero        bool   // x begins at 0
+	LogX            bool   // x is logarithmic, with a tick at every x that has a point
 }
 
-// ErrNoPoint is wrapped where there is nothing to draw.
+// ErrNoPoint is wrapped by the error of a plot without any finite point.
 var ErrNoPoint = errors.New("no finite point to draw")
 
-// Plot draws series of the loss (nats a token, by step) into a PNG of 1500 × 900 pixels. When no curve
-// or dots have a finite point, the error wraps ErrNoPoint.
-func Plot(path string, series ...Series) error {
-	return Draw(path, Axes{X: "step", Y: "loss (nats per token)"}, series...)
+// PlotLoss draws the training and the validation loss of a run by step, in nats per token, into a PNG of 1500 × 900 pixels. The upper
+// axis has the tokens. unigram is the entropy of single tokens in the text: a loss below it is a sign of learning more than their
+// frequencies. When no loss is finite, the error wraps [ErrNoPoint].
+func PlotLoss(path, title, subtitle string, records []Record, unigram float64) error {
+	train := FromRecords(records, "loss", "training loss", Curve)
+	if len(train.X) >= smoothFrom {
+		train.Name += " (smoothed)"
+	}
+	val := FromRecords(records, "val_loss", "validation loss", Dots)
+	if n := len(val.Y); n > 0 {
+		val.Name += fmt.Sprintf(" (last: %.4g)", val.Y[n-1])
+	}
+	axes := Axes{Title: title, Subtitle: subtitle, X: "step", Y: "loss (nats per token)", FromZero: true}
+	if tokens := FromRecords(records, "tokens", "", Curve); len(tokens.X) > 0 {
+		axes.Upper = &Upper{Label: "tokens", X: tokens.X, Values: tokens.Y}
+	}
+	return Draw(path, axes, train, val, Series{Name: "unigram entropy", Kind: Level, Y: []float64{unigram}})
 }
 
-// Draw is Plot of anything.
+// Draw draws series into a PNG of 1500 × 900 pixels. When no curve or dots have a finite point, the error wraps [ErrNoPoint].
 func Draw(path string, a Axes, series ...Series) error {
-	p := newPlot(a)
+	f := newFigure(a)
 	if a.LogX {
-		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, everyX(series)
+		f.X.Scale, f.X.Tick.Marker = plot.LogScale{}, everyX(series)
 	}
 	drawn := 0
 	for i, s := range series {
@@ -74,35 +83,49 @@ func Draw(path string, a Axes, series ...Series) error {
 		if err != nil {
 			return fmt.Errorf("plot %s: %w", path, err)
 		}
-		if len(points) == 0 {
+		if len(points) == 0 || s.Kind == Level {
 			continue
 		}
-		if s.Kind != Level {
-			drawn++
-		}
-		if err := s.draw(p, points, palette[i%len(palette)]); err != nil {
+		drawn++
+		if err := s.draw(f, points, palette[i%len(palette)]); err != nil {
 			return fmt.Errorf("plot %s: series %q: %w", path, s.Name, err)
 		}
 	}
 	if drawn == 0 {
 		return fmt.Errorf("plot %s: %w in %d series", path, ErrNoPoint, len(series))
 	}
-	if a.LogX {
-		if p.X.Min <= 0 {
-			return fmt.Errorf("plot %s: found x = %g, expected positive numbers on a logarithmic axis", path, p.X.Min)
+	for _, s := range series {
+		if s.Kind == Level {
+			s.level(f)
 		}
-		p.X.Min, p.X.Max = p.X.Min/1.2, p.X.Max*1.2 // there may be one x only
 	}
-	return save(p, path)
+	if a.FromZero {
+		f.X.Min = min(f.X.Min, 0)
+	}
+	if a.LogX {
+		if f.X.Min <= 0 {
+			return fmt.Errorf("plot %s: found x = %g, expected positive numbers on a logarithmic axis", path, f.X.Min)
+		}
+		f.X.Min, f.X.Max = f.X.Min/1.2, f.X.Max*1.2 // there may be one x only
+	}
+	f.widen()
+	return f.save(path)
 }
 
-// everyX is a tick at every x of the points to draw.
+// widen adds space above and below the data, so that it does not touch the frame.
+func (f *figure) widen() {
+	if space := 0.03 * (f.Y.Max - f.Y.Min); space > 0 {
+		f.Y.Min, f.Y.Max = f.Y.Min-space, f.Y.Max+space
+	}
+}
+
+// everyX is a tick at every x that has a finite point.
 func everyX(series []Series) plot.ConstantTicks {
 	var out plot.ConstantTicks
 	seen := map[float64]bool{}
 	for _, s := range series {
 		for i, x := range s.X {
-			if i < len(s.Y) && !math.IsNaN(s.Y[i]-s.Y[i]) && !seen[x] {
+			if i < len(s.Y) && finite(s.Y[i]) && !seen[x] {
 				seen[x] = true
 				out = append(out, plot.Tick{Value: x, Label: strconv.FormatFloat(x, 'g', 10, 64)})
 			}
@@ -111,62 +134,30 @@ func everyX(series []Series) plot.ConstantTicks {
 	return out
 }
 
-// newPlot is an empty plot in the common style.
-func newPlot(a Axes) *plot.Plot {
-	p := plot.New()
-	p.BackgroundColor = color.White
-	p.X.Label.Text, p.Y.Label.Text = a.X, a.Y
-	p.X.Padding, p.Y.Padding = vg.Points(4), vg.Points(4)
-	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{}, ticks{}
-	for _, size := range []*font.Length{&p.X.Label.TextStyle.Font.Size, &p.Y.Label.TextStyle.Font.Size, &p.Legend.TextStyle.Font.Size} {
-		*size = vg.Points(12)
-	}
-	p.Legend.Top, p.Legend.Padding = true, vg.Points(3)
-	p.Legend.XOffs, p.Legend.YOffs = -vg.Points(8), -vg.Points(8)
-	grid := plotter.NewGrid()
-	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{225}, color.Gray{240}
-	p.Add(grid)
-	return p
-}
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
-func save(p *plot.Plot, path string) error {
-	canvas := vgimg.PngCanvas{Canvas: vgimg.NewWith(vgimg.UseWH(10*vg.Inch, 6*vg.Inch), vgimg.UseDPI(150))}
-	p.Draw(draw.Crop(draw.New(canvas), vg.Points(8), -vg.Points(14), vg.Points(8), -vg.Points(10)))
-	return atomicfile.Write(path, func(w io.Writer) error {
-		_, err := canvas.WriteTo(w)
-		return err
-	})
-}
-
+// points are the finite points of the series.
 func (s Series) points() (plotter.XYs, error) {
-	if s.Kind != Level && len(s.X) != len(s.Y) {
-		return nil, fmt.Errorf("series %q: %d values of x and %d of y", s.Name, len(s.X), len(s.Y))
+	if s.Kind == Level {
+		if len(s.Y) != 1 {
+			return nil, fmt.Errorf("series %q: found %d values, expected one for a level", s.Name, len(s.Y))
+		}
+		return nil, nil
 	}
-	if s.Kind == Level && len(s.Y) != 1 {
-		return nil, fmt.Errorf("series %q: a level has one value, found %d", s.Name, len(s.Y))
+	if len(s.X) != len(s.Y) {
+		return nil, fmt.Errorf("series %q: found %d values of x and %d of y, expected as many", s.Name, len(s.X), len(s.Y))
 	}
 	var out plotter.XYs
 	for i, y := range s.Y {
-		x := 0.0
-		if s.Kind != Level {
-			x = s.X[i]
-		}
-		if !math.IsNaN(x-x) && !math.IsNaN(y-y) { // Inf − Inf is NaN too
-			out = append(out, plotter.XY{X: x, Y: y})
+		if finite(s.X[i]) && finite(y) {
+			out = append(out, plotter.XY{X: s.X[i], Y: y})
 		}
 	}
 	return out, nil
 }
 
-func (s Series) draw(p *plot.Plot, points plotter.XYs, c color.NRGBA) error {
+func (s Series) draw(f *figure, points plotter.XYs, c color.NRGBA) error {
 	switch s.Kind {
-	case Level:
-		level := plotter.NewFunction(func(float64) float64 { return points[0].Y })
-		level.Color, level.Width, level.Dashes = color.Gray{90}, vg.Points(1.2), []vg.Length{vg.Points(6), vg.Points(4)}
-		p.Add(level)
-		p.Y.Min, p.Y.Max = min(p.Y.Min, points[0].Y), max(p.Y.Max, points[0].Y)
-		p.Legend.Add(fmt.Sprintf("%s (%.4g)", s.Name, points[0].Y), level)
-		return nil
 	case Dots:
 		line, marks, err := plotter.NewLinePoints(points)
 		if err != nil {
@@ -174,18 +165,27 @@ func (s Series) draw(p *plot.Plot, points plotter.XYs, c color.NRGBA) error {
 		}
 		line.Color, line.Width = c, vg.Points(1)
 		marks.Shape, marks.Color, marks.Radius = draw.CircleGlyph{}, c, vg.Points(3)
-		p.Add(line, marks)
-		p.Legend.Add(s.Name, line, marks)
+		f.Add(line, marks)
+		f.explain(s.Name, line, marks)
 		return nil
 	case Curve:
-		return s.curve(p, points, c)
+		return s.curve(f, points, c)
 	}
 	return errors.New("unknown kind")
 }
 
-func (s Series) curve(p *plot.Plot, points plotter.XYs, c color.NRGBA) error {
-	smooth := smoothed(points)
-	line, err := plotter.NewLine(smooth)
+// level draws a Level if it is in the range of what is drawn already. It does not extend the range.
+func (s Series) level(f *figure) {
+	if y := s.Y[0]; y >= f.Y.Min && y <= f.Y.Max {
+		line := plotter.NewFunction(func(float64) float64 { return y })
+		line.Color, line.Width, line.Dashes = mutedColor, vg.Points(1), []vg.Length{vg.Points(6), vg.Points(4)}
+		f.Add(line)
+		f.explain(fmt.Sprintf("%s (%.4g)", s.Name, y), line)
+	}
+}
+
+func (s Series) curve(f *figure, points plotter.XYs, c color.NRGBA) error {
+	line, err := plotter.NewLine(smoothed(points))
 	if err != nil {
 		return err
 	}
@@ -198,49 +198,31 @@ func (s Series) curve(p *plot.Plot, points plotter.XYs, c color.NRGBA) error {
 		faint := c
 		faint.A = 80
 		raw.Color, raw.Width = faint, vg.Points(0.8)
-		p.Add(raw)
+		f.Add(raw)
 	}
-	p.Add(line)
-	p.Legend.Add(s.Name, line)
+	f.Add(line)
+	f.explain(s.Name, line)
 	return nil
 }
 
-// smoothFrom is how many points a curve needs to be smoothed.
+// smoothFrom is the number of points from which a curve is smoothed.
 const smoothFrom = 50
 
-// smoothed is the mean of about a fiftieth of the points around each; centred, so that it does not lag behind a
-// falling loss, and so narrower toward the ends. Fewer than smoothFrom points stay as they are.
+// smoothed returns the centered moving mean over about a fiftieth of the points. The window is centered, so that the mean does not lag
+// behind a falling loss, and narrows toward the ends. Fewer than smoothFrom points are returned unchanged.
 func smoothed(points plotter.XYs) plotter.XYs {
 	n := len(points)
 	if n < smoothFrom {
 		return points
 	}
-	before := make([]float64, n+1) // sums of all points before each
+	sums := make([]float64, n+1) // of all points before each
 	for i, q := range points {
-		before[i+1] = before[i] + q.Y
+		sums[i+1] = sums[i] + q.Y
 	}
 	out := make(plotter.XYs, n)
 	for i, q := range points {
 		half := min(n/100+1, i, n-1-i)
-		out[i] = plotter.XY{X: q.X, Y: (before[i+half+1] - before[i-half]) / float64(2*half+1)}
-	}
-	return out
-}
-
-// ticks are five to twelve round numbers, each labelled.
-type ticks struct{}
-
-func (ticks) Ticks(lo, hi float64) []plot.Tick {
-	step := math.Pow(10, math.Floor(math.Log10((hi-lo)/5)))
-	for _, by := range []float64{5, 2} {
-		if step*by <= (hi-lo)/5 {
-			step *= by
-			break
-		}
-	}
-	var out []plot.Tick
-	for i := math.Ceil(lo / step); i*step <= hi && len(out) < 20; i++ {
-		out = append(out, plot.Tick{Value: i * step, Label: strconv.FormatFloat(i*step, 'g', 10, 64)})
+		out[i] = plotter.XY{X: q.X, Y: (sums[i+half+1] - sums[i-half]) / float64(2*half+1)}
 	}
 	return out
 }

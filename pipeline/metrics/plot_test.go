@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"bytes"
+	"fmt"
 	"image"
 	"image/png"
 	"math"
@@ -38,7 +39,7 @@ func TestPlot(t *testing.T) {
 	require.Len(t, train.X, 400)
 	require.Equal(t, []float64{100, 200, 300, 400}, val.X)
 	path := filepath.Join(t.TempDir(), "loss.png")
-	require.NoError(t, Plot(path, train, val, Series{Name: "unigram entropy", Kind: Level, Y: []float64{4.6}}))
+	require.NoError(t, Draw(path, Axes{}, train, val, Series{Name: "unigram entropy", Kind: Level, Y: []float64{4.6}}))
 	f, err := os.Open(path)
 	require.NoError(t, err)
 	defer f.Close()
@@ -55,14 +56,69 @@ func TestPlot(t *testing.T) {
 	}
 }
 
+// A level outside the range of the data is not drawn, so that it does not squeeze them.
+func TestLevelDoesNotSqueeze(t *testing.T) {
+	dir := t.TempDir()
+	draw := func(name string, levels ...float64) []byte {
+		series := []Series{{Name: "loss", X: []float64{1, 2}, Y: []float64{2, 3}}}
+		for _, y := range levels {
+			series = append(series, Series{Name: "unigram entropy", Kind: Level, Y: []float64{y}})
+		}
+		path := filepath.Join(dir, name+".png")
+		require.NoError(t, Draw(path, Axes{}, series...))
+		return pixelsOf(t, path).Pix
+	}
+	plain := draw("plain")
+	assert.Equal(t, plain, draw("outside", 9, 1.5, math.Inf(1), math.NaN()))
+	assert.NotEqual(t, plain, draw("inside", 2.5))
+}
+
+// The loss by step has the tokens on the upper axis, and a title.
+func TestPlotLoss(t *testing.T) {
+	dir := t.TempDir()
+	draw := func(name, title string, records []Record) *image.RGBA {
+		path := filepath.Join(dir, name+".png")
+		require.NoError(t, PlotLoss(path, title, "", records, math.NaN()))
+		return pixelsOf(t, path)
+	}
+	records := run(120)
+	header := func(img *image.RGBA) []byte { return img.Pix[:200*img.Stride] }
+	plain := header(draw("plain", "runs/a", records))
+	assert.NotEqual(t, plain, header(draw("title", "runs/b", records)))
+	for i := range records {
+		records[i].Values["tokens"] = float64(2048 * records[i].Step)
+	}
+	assert.NotEqual(t, plain, header(draw("tokens", "runs/a", records)))
+	assert.ErrorIs(t, PlotLoss(filepath.Join(dir, "none.png"), "", "", nil, 2), ErrNoPoint)
+}
+
+func TestUpperAxis(t *testing.T) {
+	labels := func(u Upper, limit float64) (out []string) {
+		for _, tick := range u.ticks(limit) {
+			out = append(out, fmt.Sprintf("%s at %g", tick.Label, tick.Value))
+		}
+		return out
+	}
+	// 1000 tokens per step.
+	assert.Equal(t, []string{"0 at 0", "50k at 50", "100k at 100", "150k at 150", "200k at 200", "250k at 250"},
+		labels(Upper{X: []float64{1, 100, 250}, Values: []float64{1000, 100_000, 250_000}}, 250))
+	// A batch that is twice as large from step 10 on.
+	assert.Equal(t, []string{"0 at 0", "5 at 5", "10 at 10", "15 at 12.5", "20 at 15", "25 at 17.5", "30 at 20"},
+		labels(Upper{X: []float64{10, 20}, Values: []float64{10, 30}}, 20))
+	assert.Empty(t, labels(Upper{}, 10))
+	for want, x := range map[string]float64{"0": 0, "999": 999, "1k": 1000, "1.5M": 1.5e6, "200B": 2e11, "3T": 3e12, "-2k": -2000} {
+		assert.Equal(t, want, shortNumber(x))
+	}
+}
+
 func TestTicks(t *testing.T) {
 	for _, r := range [][2]float64{{1, 1000}, {0, 500}, {1.53, 6.7}, {-3e-4, 2e-4}, {1e6, 1e6 + 10}, {0, 1e12}} {
 		list := ticks{}.Ticks(r[0], r[1])
 		assert.GreaterOrEqual(t, len(list), 4, r)
 		assert.LessOrEqual(t, len(list), 13, r)
 		for _, tick := range list {
-			assert.GreaterOrEqual(t, tick.Value, r[0])
-			assert.LessOrEqual(t, tick.Value, r[1])
+			assert.GreaterOrEqual(t, tick.Value, r[0]-1e-9*(r[1]-r[0]))
+			assert.LessOrEqual(t, tick.Value, r[1]+1e-9*(r[1]-r[0]))
 			v, err := strconv.ParseFloat(tick.Label, 64)
 			require.NoError(t, err)
 			assert.InDelta(t, tick.Value, v, (r[1]-r[0])/20)
@@ -72,18 +128,18 @@ func TestTicks(t *testing.T) {
 
 func TestPlotFewPoints(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "loss.png")
-	require.NoError(t, Plot(path, Series{Name: "one", X: []float64{1}, Y: []float64{5}}))
-	require.NoError(t, Plot(path, Series{Name: "flat", X: []float64{1, 2}, Y: []float64{5, 5}}, Series{Name: "none"}))
+	require.NoError(t, Draw(path, Axes{}, Series{Name: "one", X: []float64{1}, Y: []float64{5}}))
+	require.NoError(t, Draw(path, Axes{}, Series{Name: "flat", X: []float64{1, 2}, Y: []float64{5, 5}}, Series{Name: "none"}))
 }
 
 func TestPlotRefuses(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "loss.png")
 	nan := Series{Name: "a", X: []float64{1, 2}, Y: []float64{math.NaN(), math.Inf(1)}}
-	assert.ErrorContains(t, Plot(path, nan, Series{Kind: Level, Y: []float64{1}}), "no finite point")
-	assert.ErrorIs(t, Plot(path), ErrNoPoint)
-	assert.ErrorContains(t, Plot(path, Series{Name: "a", X: []float64{1}}), `series "a": 1 values of x and 0 of y`)
-	assert.ErrorContains(t, Plot(path, Series{Name: "a", Kind: Level}), "a level has one value, found 0")
-	assert.ErrorContains(t, Plot(path, Series{Name: "a", Kind: 9, X: []float64{1}, Y: []float64{1}}), `series "a": unknown kind`)
+	assert.ErrorContains(t, Draw(path, Axes{}, nan, Series{Kind: Level, Y: []float64{1}}), "no finite point")
+	assert.ErrorIs(t, Draw(path, Axes{}), ErrNoPoint)
+	assert.ErrorContains(t, Draw(path, Axes{}, Series{Name: "a", X: []float64{1}}), `series "a": found 1 values of x and 0 of y`)
+	assert.ErrorContains(t, Draw(path, Axes{}, Series{Name: "a", Kind: Level}), "found 0 values, expected one for a level")
+	assert.ErrorContains(t, Draw(path, Axes{}, Series{Name: "a", Kind: 9, X: []float64{1}, Y: []float64{1}}), `series "a": unknown kind`)
 	assert.NoFileExists(t, path)
 }
 
@@ -143,7 +199,7 @@ func TestBars(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bars.png")
 	nan := math.NaN()
 	groups := []string{"adamw", "muon"}
-	require.NoError(t, Bars(path, "gap", groups, BarSeries{"delay", []float64{0.4, -0.1}, []float64{0.01, nan}},
+	require.NoError(t, Bars(path, Axes{Y: "gap"}, groups, BarSeries{"delay", []float64{0.4, -0.1}, []float64{0.01, nan}},
 		BarSeries{"corrected", []float64{0.1, math.Inf(1)}, []float64{nan, nan}}, BarSeries{"none", []float64{nan, nan}, []float64{nan, nan}}))
 	area := func(i int) int {
 		c := palette[i]
@@ -152,6 +208,6 @@ func TestBars(t *testing.T) {
 	// Bars of heights 0.4 and 0.1 against one of 0.1, and a legend each.
 	assert.InDelta(t, 5, float64(area(0))/float64(area(1)), 0.7)
 	assert.Zero(t, area(2))
-	assert.ErrorContains(t, Bars(path, "gap", groups, BarSeries{"a", []float64{nan, nan}, []float64{nan, nan}}), "no finite height")
-	assert.ErrorContains(t, Bars(path, "gap", groups, BarSeries{"a", []float64{1}, []float64{1}}), "1 heights and 1 errors of 2 groups")
+	assert.ErrorContains(t, Bars(path, Axes{Y: "gap"}, groups, BarSeries{"a", []float64{nan, nan}, []float64{nan, nan}}), "no finite height")
+	assert.ErrorContains(t, Bars(path, Axes{Y: "gap"}, groups, BarSeries{"a", []float64{1}, []float64{1}}), "1 heights and 1 errors of 2 groups")
 }

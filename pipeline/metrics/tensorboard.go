@@ -12,16 +12,15 @@ import (
 	"time"
 )
 
-// Events writes scalars for TensorBoard. Each call of Scalars is in the file when it returns. It is safe for
-// concurrent use.
+// Events writes scalars for TensorBoard. They are in the file when Scalars returns. Events is safe for concurrent use.
 type Events struct {
 	mu   sync.Mutex
 	file *os.File
 }
 
-// NewEvents starts an event file in a folder, which is made if needed. TensorBoard shows all files of a folder
-// as one run. A resumed run gives the first step it will log, so that TensorBoard forgets what an earlier file
-// says of that step and later ones; a new run gives 0.
+// NewEvents starts an event file in a folder, and creates the folder if needed. TensorBoard shows all files of a folder as one run.
+// firstStep is the first step that a resumed run will log, and 0 for a new run. TensorBoard discards the values that earlier files
+// have for that step and later ones.
 func NewEvents(dir string, firstStep int) (*Events, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err
@@ -92,7 +91,7 @@ func (e *Events) write(data []byte) error {
 	return err
 }
 
-// maskedCRC is CRC-32C, altered so that a checksum of data that hold checksums stays a good one.
+// maskedCRC is CRC-32C, masked because a CRC of data that contain CRCs would be weak.
 func maskedCRC(b []byte) uint32 {
 	c := crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))
 	return (c>>15 | c<<17) + 0xa282ead8

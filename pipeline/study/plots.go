@@ -9,9 +9,13 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
 
-const lossAxis = "validation loss (nats per token)"
+const (
+	lossAxis = "validation loss (nats per token)"
+	gapAxis  = "gap to sync (nats per token), lower is better"
+)
 
-// plot draws what there is to see, at the grid's first number of stages, and returns the files.
+// plot draws the gaps, the training losses and the losses by learning rate, at the grid's first number of stages. It returns the
+// files.
 func (rep *Report) plot(g *Grid) (files []string, err error) {
 	for _, tuning := range g.tunings() {
 		suffix := ".png"
@@ -41,7 +45,9 @@ func (rep *Report) plot(g *Grid) (files []string, err error) {
 		if len(series) == 0 {
 			continue
 		}
-		if err := metrics.Draw(path, metrics.Axes{X: "learning rate", Y: lossAxis, LogX: true}, series...); err != nil {
+		axes := metrics.Axes{Title: o.Label + ": validation loss by learning rate", Subtitle: "mean over the tuning seeds; lower is better",
+			X: "learning rate", Y: lossAxis, LogX: true}
+		if err := metrics.Draw(path, axes, series...); err != nil {
 			return nil, usererror.New(err)
 		}
 		files = append(files, path)
@@ -58,7 +64,7 @@ func (rep *Report) hasGap(tuning string, stages int) bool {
 	return false
 }
 
-// plotGaps draws the gaps of all optimizers, a colour a mode.
+// plotGaps draws the gaps of all optimizers, a color per mode.
 func (rep *Report) plotGaps(path string, g *Grid, tuning string) error {
 	var groups []string
 	for _, o := range g.Optimizers {
@@ -76,10 +82,23 @@ func (rep *Report) plotGaps(path string, g *Grid, tuning string) error {
 		}
 		series = append(series, s)
 	}
-	return metrics.Bars(path, "gap to sync in "+lossAxis, groups, series...)
+	axes := metrics.Axes{Title: "What one step of delay costs each optimizer", Subtitle: rep.gapsSubtitle(tuning), Y: gapAxis}
+	return metrics.Bars(path, axes, groups, series...)
 }
 
-// plotCurves draws an optimizer's training loss by step, the mean over seeds, a curve a mode. It draws nothing where all
+// gapsSubtitle says what the bars and their error bars are.
+func (rep *Report) gapsSubtitle(tuning string) string {
+	rate := "learning rate tuned without delay"
+	if tuning == Each {
+		rate = "learning rate tuned in every mode"
+	}
+	if len(rep.Seeds) == 1 {
+		return "validation loss minus that of sync, one seed; " + rate
+	}
+	return fmt.Sprintf("validation loss minus that of sync, mean ± standard error over %d seeds; %s", len(rep.Seeds), rate)
+}
+
+// plotCurves draws an optimizer's training loss by step, the mean over the seeds, a curve per mode. It draws nothing if all runs
 // diverged at once.
 func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer) (drawn bool, err error) {
 	var series []metrics.Series
@@ -103,10 +122,12 @@ func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer) 
 	if !drawn {
 		return false, nil
 	}
-	return true, metrics.Draw(path, metrics.Axes{X: "step", Y: "training loss of " + o.Label + " (nats per token)"}, series...)
+	axes := metrics.Axes{Title: o.Label + ": training loss", Subtitle: "mean over the seeds; lower is better", X: "step",
+		Y: "training loss (nats per token)", FromZero: true}
+	return true, metrics.Draw(path, axes, series...)
 }
 
-// meanLoss is the training loss by step, the mean over runs, as far as all of them went.
+// meanLoss is the training loss by step, the mean over runs, up to the last step that all of them reached.
 func meanLoss(runs [][]metrics.Record) metrics.Series {
 	sums, counts := map[int]float64{}, map[int]int{}
 	for _, records := range runs {
@@ -124,8 +145,8 @@ func meanLoss(runs [][]metrics.Record) metrics.Series {
 	return s
 }
 
-// rates are an optimizer's losses by learning rate, the mean over the tuning seeds, a series a mode that was tuned. Modes
-// without a finite loss are left out.
+// rates are an optimizer's losses by learning rate, the mean over the tuning seeds, a series per mode that was tuned. It omits modes
+// without a finite loss.
 func (rep *Report) rates(g *Grid, o Optimizer) (out []metrics.Series) {
 	losses := map[Run]float64{}
 	for _, r := range rep.Runs {

@@ -71,5 +71,5 @@ const (
 	RestartEvent  = "restart" // from the loss of a device (argument "fault") to the batch at which training continues ("step")
 )
 
-// LossCounter is the name of the chart of the training loss.
-const LossCounter = "loss"
+// LossCounter and LossUnit name the chart of the training loss.
+const LossCounter, LossUnit = "loss", "nats per token"

@@ -32,7 +32,7 @@ func Example() {
 		w.Complete(trace.ReceiveTrack("stage 1"), trace.Receive, "activation", at(began+9), time.Millisecond, args)
 		w.Flow("activation", trace.SendTrack("stage 0"), at(began+8), trace.ReceiveTrack("stage 1"), at(began+9))
 		w.Complete("stage 1", trace.Forward, name, at(began+10), 5*time.Millisecond, args)
-		w.Counter(trace.LossCounter, at(began+15), 5.5-float64(batch))
+		w.Counter(trace.LossCounter, trace.LossUnit, at(began+15), 5.5-float64(batch))
 	}
 	if err := w.Close(); err != nil {
 		panic(err)

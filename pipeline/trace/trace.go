@@ -122,14 +122,14 @@ func (w *Writer) Flow(name, from string, sent time.Time, to string, received tim
 	})
 }
 
-// Counter records the value that a chart called name has from a time on. A value that is not finite is not recorded. A nil Writer
-// writes nothing.
-func (w *Writer) Counter(name string, at time.Time, value float64) {
+// Counter records the value that a chart has from a time on. The viewer titles the chart with its name and unit. A value that is not
+// finite is not recorded. A nil Writer writes nothing.
+func (w *Writer) Counter(name, unit string, at time.Time, value float64) {
 	if math.IsNaN(value) || math.IsInf(value, 0) {
 		return
 	}
 	w.record(func() {
-		w.add(event{Name: name, Phase: counter, PID: processID, Start: w.since(at), Args: encodeArgs(map[string]any{name: value})})
+		w.add(event{Name: name, Phase: counter, PID: processID, Start: w.since(at), Args: encodeArgs(map[string]any{unit: value})})
 	})
 }
 

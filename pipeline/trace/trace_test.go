@@ -92,9 +92,9 @@ func TestFlowAndCounter(t *testing.T) {
 		w.Complete("stage 0 send", Send, "x", at(10*i), 2*time.Millisecond, nil)
 		w.Complete("stage 1 receive", Receive, "x", at(10*i+5), time.Millisecond, nil)
 		w.Flow("x", "stage 0 send", at(10*i), "stage 1 receive", at(10*i+5))
-		w.Counter("loss", at(10*i+6), 2.5)
-		w.Counter("loss", at(10*i+7), math.NaN())
-		w.Counter("loss", at(10*i+7), math.Inf(-1))
+		w.Counter("loss", "nats", at(10*i+6), 2.5)
+		w.Counter("loss", "nats", at(10*i+7), math.NaN())
+		w.Counter("loss", "nats", at(10*i+7), math.Inf(-1))
 	}
 	require.NoError(t, w.Close())
 	var got []decoded
@@ -103,7 +103,7 @@ func TestFlowAndCounter(t *testing.T) {
 			got = append(got, e)
 		}
 	}
-	loss := map[string]any{"loss": 2.5}
+	loss := map[string]any{"nats": 2.5}
 	assert.Equal(t, []decoded{
 		{Name: "x", Cat: Transfer, Ph: "s", Pid: 1, Tid: 1, ID: 1},
 		{Name: "x", Cat: Transfer, Ph: "f", Pid: 1, Tid: 2, ID: 1, Bp: "e", Ts: 5000},
@@ -119,7 +119,7 @@ func TestFlowAndCounter(t *testing.T) {
 	assert.Equal(t, 4, slices, "Read passes slices only")
 	var none *Writer
 	none.Flow("x", "a", at(0), "b", at(1))
-	none.Counter("loss", at(0), 1)
+	none.Counter("loss", "nats", at(0), 1)
 }
 
 // Files of earlier versions call the category of gradient norms "vote".

@@ -115,7 +115,7 @@ func (r *run) segment(ctx context.Context) (err error) {
 			return err
 		}
 		r.feeder.Release(m.Batch + 1)
-		r.trace.Counter(trace.LossCounter, time.Now(), m.Loss)
+		r.trace.Counter(trace.LossCounter, trace.LossUnit, time.Now(), m.Loss)
 		p, err := r.progress(m)
 		r.last = &p
 		return err

@@ -243,6 +243,15 @@ func (r *run) close() error {
 	return errors.Join(errs...)
 }
 
+// subtitle describes the run in a line below the title of its plot.
+func (r *run) subtitle() string {
+	s := fmt.Sprintf("%s, %.3g M parameters, %s", r.Model.Arch, float64(r.Model.Count())/1e6, r.Optimizer.Name)
+	if r.Pipeline.Stages > 1 {
+		s += fmt.Sprintf(", %s on %d stages", r.Pipeline.Schedule, r.Pipeline.Stages)
+	}
+	return s
+}
+
 // finish draws the loss over all steps, those before a resumption included.
 func (r *run) finish() error {
 	r.result.Step, r.result.UnigramEntropy = r.step, r.data.entropy
@@ -260,12 +269,7 @@ func (r *run) finish() error {
 		return usererror.New(err)
 	}
 	path := filepath.Join(r.Run.Dir, "loss.png")
-	series := []metrics.Series{
-		metrics.FromRecords(records, "loss", "training loss", metrics.Curve),
-		metrics.FromRecords(records, "val_loss", "validation loss", metrics.Dots),
-		{Name: "unigram entropy", Kind: metrics.Level, Y: []float64{r.data.entropy}},
-	}
-	switch err := metrics.Plot(path, series...); {
+	switch err := metrics.PlotLoss(path, r.Run.Dir, r.subtitle(), records, r.data.entropy); {
 	case errors.Is(err, metrics.ErrNoPoint): // all batches were skipped
 	case err != nil:
 		return usererror.New(err)

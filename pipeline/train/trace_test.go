@@ -135,7 +135,7 @@ func TestTraceHasTheLoss(t *testing.T) {
 	before := 0.0
 	for i, e := range counters {
 		assert.Equal(t, "loss", e.Name)
-		assert.Equal(t, map[string]any{"loss": records[i].Values["loss"]}, e.Args)
+		assert.Equal(t, map[string]any{"nats per token": records[i].Values["loss"]}, e.Args)
 		assert.Greater(t, e.Ts, before)
 		before = e.Ts
 	}
