@@ -33,6 +33,7 @@ One YAML file describes a run. gpupipe init writes one, gpupipe config lists its
 const examples = `
 Examples:
 
+  gpupipe init my.yaml --data 'books/*.txt'            write a YAML file to start from
   gpupipe devices                                      list available devices
   gpupipe train examples/demo/config.yaml              train
   gpupipe train runs/demo --resume                     continue a run that stopped
@@ -54,6 +55,8 @@ Exit codes: 0 done; 1 failed; 2 bad input; 130 interrupted, after saving.
 `
 
 type commands struct {
+	Init     initCommand     `cmd:"" help:"Write a YAML file to start from."`
+	Config   configCommand   `cmd:"" help:"List the keys of a run's YAML file."`
 	Train    trainCommand    `cmd:"" help:"Train a model."`
 	Eval     evalCommand     `cmd:"" help:"Measure a model's loss on a text."`
 	Generate generateCommand `cmd:"" help:"Continue a text with a model."`
@@ -126,7 +129,7 @@ func (a *app) run(args []string) (code int) {
 	}()
 	var c commands
 	parser, err := kong.New(&c, kong.Name("gpupipe"), kong.Description(description), kong.Writers(a.stdout, a.stderr),
-		kong.Exit(func(code int) { panic(exited(code)) }), kong.Bind(a), kong.KindMapper(reflect.String, kong.MapperFunc(text)),
+		kong.Exit(func(code int) { panic(exited(code)) }), kong.Bind(a), kong.Vars(targetVars()), kong.KindMapper(reflect.String, kong.MapperFunc(text)),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Help(help))
 	if err != nil {
 		panic(err) // the commands above are ill-formed

@@ -103,10 +103,11 @@ func TestTrainOnTheNullDevice(t *testing.T) {
 	c := small(t, dir)
 	code, out, errs := command("train", c, "--device", "null", "--profile")
 	require.Equal(t, exitOK, code, errs)
-	for _, want := range []string{"stage 0 on null:0", "OF PEAK", "profile     " + filepath.Join(dir, "run", "profile.html"), "d_model: 16", "device      null:0", "parameters", "memory ", "arena", "muon   lr 0.02     decay 0.1    model.layers.*.self_attn.q_proj.weight", "step 12/12",
+	for _, want := range []string{"stage 0 on null:0", "OF PEAK", "profile     " + filepath.Join(dir, "run", "profile.html"), "model.d_model: 16", "(all other keys have their defaults", "device      null:0", "parameters", "memory ", "arena", "muon   lr 0.02     decay 0.1    model.layers.*.self_attn.q_proj.weight", "step 12/12",
 		"unigram entropy", "checkpoints/step-12", "loss.png"} {
 		assert.Contains(t, out, want)
 	}
+	assert.NotContains(t, out, "seed:", "a default")
 	assert.NotContains(t, out, "\r", "plain lines where there is no terminal")
 	code, out, errs = command("train", "--config", c, "--device", "null", "--json", "--set", "run.dir="+dir+"/json", "--no-tune")
 	require.Equal(t, exitOK, code, errs)

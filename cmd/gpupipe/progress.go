@@ -33,7 +33,10 @@ func (p *progress) Start(s train.Start) {
 		p.emit(event{"event": "start", "start": s})
 		return
 	}
-	p.printf("%s\n", s.Config)
+	for _, c := range s.Changed {
+		p.printf("%s\n", c)
+	}
+	p.printf("(all other keys have their defaults; config.yaml in the run folder has every key)\n\n")
 	p.printf("model       %s parameters\n", grouped(s.Parameters))
 	p.printf("data        %s training tokens, %s held out\n", grouped(s.Data["train"]), grouped(s.Data["val"]))
 	if s.Precision != "" {

@@ -16,17 +16,17 @@ func Architectures() []string { return []string{"llama"} }
 
 // Config is the shape of a Llama-family model. Lengths count elements; SeqLen is the longest context.
 type Config struct {
-	Arch          string  `yaml:"arch" json:"arch"` // one of Architectures
-	VocabSize     int     `yaml:"vocab_size" json:"vocab_size"`
-	DModel        int     `yaml:"d_model" json:"d_model"`
-	NLayers       int     `yaml:"n_layers" json:"n_layers"`
-	NHeads        int     `yaml:"n_heads" json:"n_heads"`
-	NKVHeads      int     `yaml:"n_kv_heads" json:"n_kv_heads"`
-	DFF           int     `yaml:"d_ff" json:"d_ff"`
-	SeqLen        int     `yaml:"seq_len" json:"seq_len"`
-	RopeTheta     float64 `yaml:"rope_theta" json:"rope_theta"`
-	NormEps       float64 `yaml:"norm_eps" json:"norm_eps"`
-	TieEmbeddings bool    `yaml:"tie_embeddings" json:"tie_embeddings"`
+	Arch          string  `yaml:"arch" json:"arch" help:"Architecture."`
+	VocabSize     int     `yaml:"vocab_size" json:"vocab_size" help:"Tokens in the vocabulary." default:"the tokenizer's, or a preset's if that is larger"`
+	DModel        int     `yaml:"d_model" json:"d_model" help:"Width of the residual stream."`
+	NLayers       int     `yaml:"n_layers" json:"n_layers" help:"Number of layers."`
+	NHeads        int     `yaml:"n_heads" json:"n_heads" help:"Attention heads."`
+	NKVHeads      int     `yaml:"n_kv_heads" json:"n_kv_heads" help:"Heads of keys and values." default:"n_heads"`
+	DFF           int     `yaml:"d_ff" json:"d_ff" help:"Width of the feed-forward layers."`
+	SeqLen        int     `yaml:"seq_len" json:"seq_len" help:"Longest context, in tokens."`
+	RopeTheta     float64 `yaml:"rope_theta" json:"rope_theta" help:"Base of the rotary position embedding."`
+	NormEps       float64 `yaml:"norm_eps" json:"norm_eps" help:"Epsilon of the RMS norms."`
+	TieEmbeddings bool    `yaml:"tie_embeddings" json:"tie_embeddings" help:"Use the embedding as the weights of the head, too."`
 }
 
 // presets are the SmolLM2 models as published, and a tiny model that trains in minutes on a CPU.

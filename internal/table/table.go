@@ -49,3 +49,23 @@ func Write(w io.Writer, rows [][]string) error {
 	_, err := w.Write(b.Bytes())
 	return err
 }
+
+// Wrap breaks a text at spaces into lines of at most a width, unless a word is longer.
+func Wrap(text string, width int) []string {
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case line == "":
+			line = word
+		case Width(line)+1+Width(word) > width:
+			lines, line = append(lines, line), word
+		default:
+			line += " " + word
+		}
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
+	return lines
+}

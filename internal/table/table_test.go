@@ -25,3 +25,8 @@ func TestTruncateCutsByDisplayWidth(t *testing.T) {
 	assert.Equal(t, "模…", table.Truncate("模型很大", 4), "no character is cut in half")
 	assert.Equal(t, "short", table.Truncate("short", 5))
 }
+
+func TestWrapBreaksAtSpaces(t *testing.T) {
+	assert.Equal(t, []string{"one two", "three 模", "型", "averylongword", "end"}, table.Wrap("one  two three 模 型 averylongword end", 8))
+	assert.Empty(t, table.Wrap(" ", 8))
+}

@@ -20,50 +20,49 @@ import (
 
 // Config determines a run. Its YAML keys are the documented ones.
 type Config struct {
-	Model     Model     `yaml:"model"`
-	Init      Init      `yaml:"init"`
-	Data      Data      `yaml:"data"`
-	Train     Train     `yaml:"train"`
-	Optimizer Optimizer `yaml:"optimizer"`
-	LR        LR        `yaml:"lr"`
-	Pipeline  Pipeline  `yaml:"pipeline"`
-	Hooks     []Hook    `yaml:"hooks"`
-	Run       Run       `yaml:"run"`
+	Model     Model     `yaml:"model" help:"Shape of the model."`
+	Init      Init      `yaml:"init" help:"Initial weights."`
+	Data      Data      `yaml:"data" help:"Text to train on."`
+	Train     Train     `yaml:"train" help:"Training loop."`
+	Optimizer Optimizer `yaml:"optimizer" help:"Optimizer."`
+	LR        LR        `yaml:"lr" help:"Schedule of the factor on all learning rates."`
+	Pipeline  Pipeline  `yaml:"pipeline" help:"Pipeline stages, devices and their schedule."`
+	Hooks     []Hook    `yaml:"hooks" help:"WebAssembly modules that customize the run: see docs/HOOKS.md."`
+	Run       Run       `yaml:"run" help:"Output."`
 }
 
 // Init is the source of the initial weights.
 type Init struct {
-	Seed uint64 `yaml:"seed"` // of random weights; unused if From is set
-	From string `yaml:"from"` // a folder with config.json and safetensors in Hugging Face's Llama layout
+	Seed uint64 `yaml:"seed" help:"Seed of random initial weights. Unused with init.from."`
+	From string `yaml:"from" help:"Folder with weights to start from: config.json and safetensors in Hugging Face's Llama layout. Its tokenizer.json is the default of data.tokenizer."`
 }
 
 // Data is the text to train on. Files ending in .bin are llm.c shards. Files ending in .jsonl hold one {"text": …} a
 // line. All others are text.
 type Data struct {
-	Train       []string `yaml:"train,flow"`
-	Val         []string `yaml:"val,flow"`
-	ValFraction float64  `yaml:"val_fraction"`           // share of the training tokens to hold out; unused if Val is set
-	Aligned     []string `yaml:"aligned,flow,omitempty"` // safetensors files with one row per training token
-	Field       string   `yaml:"field"`                  // the field of a jsonl object that holds its text
-	Tokenizer   string   `yaml:"tokenizer"`              // "bytes", "gpt2" or the path of a tokenizer.json
-	Shuffle     bool     `yaml:"shuffle"`
-	Seed        uint64   `yaml:"seed"` // of the order of the windows
+	Train       []string `yaml:"train,flow" help:"Files to train on, or globs: .bin are llm.c shards, .jsonl have an object with the text on each line, all others are text."`
+	Val         []string `yaml:"val,flow" help:"Files of the validation split."`
+	ValFraction float64  `yaml:"val_fraction" help:"Share of the training tokens to hold out for validation. Unused with data.val."`
+	Aligned     []string `yaml:"aligned,flow,omitempty" help:"Safetensors files with one row for each training token, for hooks."`
+	Field       string   `yaml:"field" help:"Field of a jsonl object that has its text."`
+	Tokenizer   string   `yaml:"tokenizer" help:"bytes, gpt2, a tokenizer.json or its folder."`
+	Shuffle     bool     `yaml:"shuffle" help:"Draw training windows in random order."`
+	Seed        uint64   `yaml:"seed" help:"Seed of the order of the windows."`
 }
 
 // Train is the training loop. Intervals are in steps; EvalEvery and SaveEvery of 0 evaluate and save at the end only.
 type Train struct {
-	Steps        int     `yaml:"steps"`
-	BatchSize    int     `yaml:"batch_size"` // sequences per batch, over all microbatches
-	Microbatches int     `yaml:"microbatches"`
-	GradClip     float64 `yaml:"grad_clip"` // largest global norm of the gradient; 0 does not clip
-	EvalEvery    int     `yaml:"eval_every"`
-	EvalBatches  int     `yaml:"eval_batches"` // batches of batch_size per evaluation; 0: the whole validation split
-	SaveEvery    int     `yaml:"save_every"`
-	Keep         int     `yaml:"keep"`      // newest checkpoints to keep; 0 keeps all
-	Precision    string  `yaml:"precision"` // of matrix products' operands and kept activations: f32, f16 or bf16
-	// LossScale is set with f16 only.
-	LossScale LossScale `yaml:"loss_scale,flow,omitempty"`
-	Nonfinite string    `yaml:"nonfinite"` // on a loss or gradient that is not finite: Stop the run, or Skip the batch
+	Steps        int       `yaml:"steps" help:"Number of steps."`
+	BatchSize    int       `yaml:"batch_size" help:"Sequences in a batch, over all microbatches."`
+	Microbatches int       `yaml:"microbatches" help:"Microbatches in a batch. A pipeline needs at least one for each stage."`
+	GradClip     float64   `yaml:"grad_clip" help:"Largest global norm of the gradient; 0 does not clip."`
+	EvalEvery    int       `yaml:"eval_every" help:"Steps between evaluations; 0 evaluates at the end only."`
+	EvalBatches  int       `yaml:"eval_batches" help:"Batches in an evaluation; 0 is the whole validation split."`
+	SaveEvery    int       `yaml:"save_every" help:"Steps between checkpoints; 0 saves at the end only."`
+	Keep         int       `yaml:"keep" help:"Newest checkpoints to keep; 0 keeps all."`
+	Precision    string    `yaml:"precision" help:"Number format of the operands of matrix products and of the activations kept for the backward pass."`
+	LossScale    LossScale `yaml:"loss_scale,flow,omitempty" help:"Loss scaling of f16, which keeps gradients from vanishing."`
+	Nonfinite    string    `yaml:"nonfinite" help:"What to do if a loss or gradient is not finite: stop the run, or skip the batch."`
 }
 
 // Values of train.nonfinite, and of on_error of hooks that may skip.
@@ -74,21 +73,21 @@ const (
 
 // LossScale keeps gradients from vanishing in f16: stored gradients are of the loss times a power of two.
 type LossScale struct {
-	Initial     float64 `yaml:"initial"`      // a power of two
-	GrowthEvery int     `yaml:"growth_every"` // batches in a row without overflow before the scale doubles
+	Initial     float64 `yaml:"initial" help:"First factor on the loss, a power of two." default:"65536 with f16"`
+	GrowthEvery int     `yaml:"growth_every" help:"Batches without overflow after which the factor doubles." default:"2000 with f16"`
 }
 
 // LR is the schedule of the factor on all learning rates.
 type LR struct {
-	Schedule string  `yaml:"schedule"` // cosine, linear, wsd, constant
-	Warmup   int     `yaml:"warmup"`   // steps of the linear rise to 1
-	MinRatio float64 `yaml:"min_ratio"`
-	Decay    int     `yaml:"decay"` // last steps, over which wsd falls; 0: a fifth of all
+	Schedule string  `yaml:"schedule" help:"Shape of the schedule after the warm-up."`
+	Warmup   int     `yaml:"warmup" help:"Steps of the linear rise to 1."`
+	MinRatio float64 `yaml:"min_ratio" help:"Factor at the end."`
+	Decay    int     `yaml:"decay" help:"Last steps, over which wsd falls; 0 is a fifth of all."`
 }
 
 // Run is where a run writes its output.
 type Run struct {
-	Dir string `yaml:"dir"`
+	Dir string `yaml:"dir" help:"Folder for the output of the run."`
 }
 
 func defaults() Config {
@@ -259,7 +258,7 @@ func (c Config) validateLoop() error {
 
 func (c Config) validateLR() error {
 	l := c.LR
-	if err := oneOf("lr.schedule", l.Schedule, "cosine", "linear", "wsd", "constant"); err != nil {
+	if err := oneOf("lr.schedule", l.Schedule); err != nil {
 		return err
 	}
 	switch {
@@ -273,7 +272,11 @@ func (c Config) validateLR() error {
 	return nil
 }
 
+// oneOf refuses a text that is none of the key's values, or none of names if these are given.
 func oneOf(key, found string, names ...string) error {
+	if len(names) == 0 {
+		names = values()[key]
+	}
 	if !slices.Contains(names, found) {
 		return Invalid(key, found, "one of %s", strings.Join(names, ", "))
 	}

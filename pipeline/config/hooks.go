@@ -13,13 +13,13 @@ import (
 
 // Hook is a WebAssembly module that extends a run: see docs/HOOKS.md.
 type Hook struct {
-	File     string   `yaml:"file"`
-	Hook     string   `yaml:"hook"` // one of hook.Names
-	Config   Settings `yaml:"config,omitempty"`
-	Seed     uint64   `yaml:"seed,omitempty"`
-	MemoryMB int      `yaml:"memory_mb,omitempty"` // limit; 0: 256
-	Seconds  float64  `yaml:"seconds,omitempty"`   // limit of a call; 0: 30
-	OnError  string   `yaml:"on_error,omitempty"`  // of map_document, map_batch, token_weights: Stop the run (default), or Skip the document or batch
+	File     string   `yaml:"file" help:"Path of the module."`
+	Hook     string   `yaml:"hook" help:"Name of the hook."`
+	Config   Settings `yaml:"config,omitempty" help:"The module's own configuration."`
+	Seed     uint64   `yaml:"seed,omitempty" help:"Seed of the module."`
+	MemoryMB int      `yaml:"memory_mb,omitempty" help:"Memory limit in MB; 0 is 256."`
+	Seconds  float64  `yaml:"seconds,omitempty" help:"Time limit of a call in seconds; 0 is 30."`
+	OnError  string   `yaml:"on_error,omitempty" help:"For map_document, map_batch and token_weights: stop the run (default), or skip the document or batch."`
 }
 
 // Settings are the module's own config: a section with any keys.

@@ -13,20 +13,20 @@ import (
 
 // Pipeline is how the model is spread over devices, and the schedule of their work. A rank is one stage of one replica.
 type Pipeline struct {
-	Schedule      string   `yaml:"schedule"`     // sync (1f1b), gpipe, 1f1b, interleaved, zb-h1, 2bw, or the path of a schedule file
-	Stages        int      `yaml:"stages"`       // per replica
-	Chunks        int      `yaml:"chunks"`       // model chunks per stage, with interleaved
-	Cut           []int    `yaml:"cut,flow"`     // the first unit (0 embedding, then layers, then head) of each chunk but the first; empty: automatic
-	Devices       []string `yaml:"devices,flow"` // one per rank, repeated if there are fewer; empty: the default device for all
-	Replicas      int      `yaml:"replicas"`     // pipelines that share each batch's microbatches
-	Delay         int      `yaml:"delay"`        // of the update, in steps; 2bw has 1, and one stage with 1 computes the same as 2bw
-	Correction    string   `yaml:"correction"`   // of the delay: none, error_feedback, weight_prediction, dc_asgd
-	ErrorFeedback bool     `yaml:"error_feedback"`
-	Memory        string   `yaml:"memory"`    // budget per device, as in 24GiB; empty: what the device reports, which most GPUs do not
-	Recompute     string   `yaml:"recompute"` // activations in the backward pass: auto (where memory is short), always, never
-	Isolate       string   `yaml:"isolate"`   // process: run each rank's device in its own process, restarted if it dies; none
-	Restarts      int      `yaml:"restarts"`  // of device processes without a checkpoint in between; one more fault stops the run
-	Watchdog      string   `yaml:"watchdog"`  // as in 90s or 5m: longest time for one stage's pass of one microbatch, with isolate: process
+	Schedule      string   `yaml:"schedule" help:"Order of the work: sync (1f1b, or 2bw with pipeline.delay 1), the name of a schedule, or the path of a schedule file."`
+	Stages        int      `yaml:"stages" help:"Stages of the model, in each replica."`
+	Chunks        int      `yaml:"chunks" help:"Model chunks (virtual stages) in a stage; more than 1 with interleaved." default:"the schedule's"`
+	Cut           []int    `yaml:"cut,flow" help:"First unit of each chunk after the first. Unit 0 is the embedding, then come the layers, then the head. Empty: chosen by measured times."`
+	Devices       []string `yaml:"devices,flow" help:"Device of each rank, repeated if there are fewer. Empty: the default device for all."`
+	Replicas      int      `yaml:"replicas" help:"Data-parallel pipelines that share each batch's microbatches."`
+	Delay         int      `yaml:"delay" help:"Delay of the update in steps. 2bw has 1; one stage with 1 computes the same." default:"the schedule's"`
+	Correction    string   `yaml:"correction" help:"Correction of the delay."`
+	ErrorFeedback bool     `yaml:"error_feedback" help:"The same as pipeline.correction: error_feedback."`
+	Memory        string   `yaml:"memory" help:"Memory of each device, as in 24GiB. Empty: what the device reports, which most GPUs do not."`
+	Recompute     string   `yaml:"recompute" help:"Recompute activations in the backward pass; auto does so where memory is short."`
+	Isolate       string   `yaml:"isolate" help:"process: run each rank's device in a process of its own, restarted if it fails."`
+	Restarts      int      `yaml:"restarts" help:"Restarts of device processes without a new checkpoint in between. One more fault stops the run."`
+	Watchdog      string   `yaml:"watchdog" help:"Longest time without progress before a device in a process counts as hung, as in 90s or 5m."`
 }
 
 // Values of pipeline.schedule and pipeline.correction that set defaults of other keys. Package schedule lists the other schedules.
@@ -90,10 +90,10 @@ func (c Config) validatePipeline() error {
 			return Invalid(n.key, n.value, "an integer from %d to %d", n.from, n.max)
 		}
 	}
-	if err := oneOf("pipeline.recompute", p.Recompute, RecomputeAuto, RecomputeAlways, RecomputeNever); err != nil {
+	if err := oneOf("pipeline.recompute", p.Recompute); err != nil {
 		return err
 	}
-	if err := oneOf("pipeline.isolate", p.Isolate, IsolateNone, IsolateProcess); err != nil {
+	if err := oneOf("pipeline.isolate", p.Isolate); err != nil {
 		return err
 	}
 	if _, err := p.WatchdogTimeout(); err != nil {
@@ -225,7 +225,7 @@ func (c Config) validateSchedule() error {
 
 func (c Config) validateCorrection() error {
 	p := c.Pipeline
-	if err := oneOf("pipeline.correction", p.Correction, CorrectionNone, CorrectionErrorFeedback, "weight_prediction", "dc_asgd"); err != nil {
+	if err := oneOf("pipeline.correction", p.Correction); err != nil {
 		return err
 	}
 	switch {

@@ -31,7 +31,7 @@ func (t *Train) complete(d *strictyaml.Document) error {
 }
 
 func (t Train) validatePrecision() error {
-	if err := oneOf("train.precision", t.Precision, graph.F32.String(), graph.F16.String(), graph.BF16.String()); err != nil {
+	if err := oneOf("train.precision", t.Precision); err != nil {
 		return err
 	}
 	if !t.ScalesLoss() {

@@ -167,7 +167,7 @@ func (r *run) announce(context.Context) error {
 	if r.start.Lines != nil {
 		return nil
 	}
-	r.start = Start{Config: string(r.YAML()), Lines: r.engine.Ranks(), Parameters: r.model.Count(), Optimizer: r.optimizer.String(),
+	r.start = Start{Config: string(r.YAML()), Changed: r.Config.Changed(), Lines: r.engine.Ranks(), Parameters: r.model.Count(), Optimizer: r.optimizer.String(),
 		Precision: layout.DescribePrecision(r.Train.DType(), r.devices), Data: r.data.sizes(), FirstStep: r.step, Steps: r.Train.Steps}
 	for i, dev := range r.devices {
 		r.start.Lines[i].Allocated, r.start.Lines[i].Staging = dev.Allocated()

@@ -1,0 +1,52 @@
+package config
+
+import (
+	"reflect"
+
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+)
+
+// Changed lists the values that differ from the defaults, as "key: value" in the order of the file. The defaults are those of the preset,
+// the optimizer, the schedule and the precision.
+func (c Config) Changed() []string {
+	base := c.baseline()
+	var changed []string
+	fields(reflect.ValueOf(c), "", func(name string, f reflect.StructField, v reflect.Value) {
+		if isSection(f.Type) {
+			return
+		}
+		if text := inYAML(v.Interface()); text != base[name] {
+			changed = append(changed, name+": "+text)
+		}
+	})
+	return changed
+}
+
+// baseline returns the defaults by key.
+func (c Config) baseline() map[string]string {
+	d, err := strictyaml.Parse("", nil)
+	must(err)
+	chosen := map[string]string{"model.arch": c.Model.Arch, "model.preset": c.Model.Preset, "optimizer.name": c.Optimizer.Name,
+		"pipeline.schedule": c.Pipeline.Schedule, "train.precision": c.Train.Precision}
+	for key, value := range chosen {
+		if value != "" && !(key == "model.arch" && c.Model.Preset != "") {
+			must(d.Override(key + "=" + inYAML(value)))
+		}
+	}
+	b := defaults()
+	must(d.Decode(&b))
+	must(b.complete(d))
+	b.Model.Preset, b.Optimizer.Name, b.Train.Precision = "", defaults().Optimizer.Name, defaults().Train.Precision
+	b.Pipeline.Schedule = schedule.ForDelay(0)
+	texts := map[string]string{}
+	fields(reflect.ValueOf(b), "", func(name string, _ reflect.StructField, v reflect.Value) { texts[name] = inYAML(v.Interface()) })
+	return texts
+}
+
+// must panics on an error that a validated config cannot have.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
