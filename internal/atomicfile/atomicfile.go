@@ -1,5 +1,5 @@
-// Package atomicfile writes files that are either wholly there or not at all, and stay there when the
-// power fails: temporary file, fsync, rename, fsync of the folder.
+// Package atomicfile writes files that exist completely or not at all, and that survive a power failure: temporary file, fsync,
+// rename, fsync of the folder.
 package atomicfile
 
 import (
@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// Write replaces the file at path by what write produces. On any error the old file is untouched and
-// nothing is left behind; what a killed process left goes a day later, at the next Write. The writer is buffered.
+// Write replaces the file at path by what write produces, through a buffered writer. On any error the old file stays and
+// nothing else is left. A later Write removes what a killed process left, after a day.
 func Write(path string, write func(io.Writer) error) (err error) {
 	dir, base := filepath.Split(path)
 	sweep(dir, base, "tmp")
@@ -50,8 +50,7 @@ func Write(path string, write func(io.Writer) error) (err error) {
 	return SyncDir(dir)
 }
 
-// SyncDir makes the names in a folder durable, where the system can: Windows and some network file systems
-// offer no such call.
+// SyncDir makes the names in a folder durable if the system can. Windows and some network file systems cannot.
 func SyncDir(dir string) error {
 	if runtime.GOOS == "windows" {
 		return nil
@@ -71,7 +70,7 @@ func SyncDir(dir string) error {
 	return err
 }
 
-// MissingFolders lists those of a path that do not exist, the innermost first.
+// MissingFolders lists the folders of a path that do not exist, the innermost first.
 func MissingFolders(path string) (missing []string) {
 	for path = filepath.Clean(path); ; path = filepath.Dir(path) {
 		if _, err := os.Lstat(path); err == nil || path == filepath.Dir(path) {

@@ -21,7 +21,7 @@ func holdFolder(dir string) (release func()) {
 	return func() { f.Close() }
 }
 
-// held tells whether somebody may be holding a file or folder.
+// held reports whether a process may be holding a file or folder.
 func held(path string) bool {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {

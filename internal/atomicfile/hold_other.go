@@ -7,12 +7,12 @@ import (
 	"runtime"
 )
 
-// hold has nothing to do on Windows, where a file that is open cannot be removed.
+// hold does nothing on Windows, where an open file cannot be removed.
 func hold(*os.File) {}
 
 func holdFolder(string) (release func()) { return func() {} }
 
-// held tells whether somebody may be holding a file or folder.
+// held reports whether a process may be holding a file or folder.
 func held(path string) bool {
 	info, err := os.Lstat(path)
 	return runtime.GOOS != "windows" || err != nil || info.IsDir()

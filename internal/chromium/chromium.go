@@ -1,4 +1,4 @@
-// Package chromium opens a page in a headless Chromium and waits for what the page has to say. It needs no driver: the page is
+// Package chromium opens a page in a headless Chromium and waits for the page's result. It needs no driver: the page is
 // served from here, and posts its result back.
 package chromium
 
@@ -20,20 +20,20 @@ import (
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 )
 
-// Variable is the environment variable that says which browser to take; None is its value that asks to leave out what needs one.
+// Variable is the environment variable that names the browser. With the value None, what needs a browser is omitted.
 const (
 	Variable = "CHROMIUM"
 	None     = "none"
 )
 
-// ErrNone says that there is no browser.
+// ErrNone is the error if there is no browser.
 var ErrNone = errors.New("no Chromium found: install chromium (on Debian: apt-get install chromium) or Google Chrome, name one in " + Variable +
-	", or leave out what needs one with " + Variable + "=" + None)
+	", or omit what needs one with " + Variable + "=" + None)
 
-// Unwanted tells whether the user has asked to leave out what needs a browser.
+// Unwanted reports whether the user omits what needs a browser.
 func Unwanted() bool { return os.Getenv(Variable) == None }
 
-// Find gives the path of a Chromium.
+// Find returns the path of a Chromium.
 func Find() (string, error) {
 	names := []string{"chromium", "google-chrome", "google-chrome-stable", "chromium-browser", "chrome",
 		"/Applications/Google Chrome.app/Contents/MacOS/Google Chrome", "/Applications/Chromium.app/Contents/MacOS/Chromium"}
@@ -61,17 +61,17 @@ func flags(profile string) []string {
 		"--disable-background-timer-throttling", "--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows"}
 }
 
-// Page is what a browser is shown.
+// Page is a page and how it is served.
 type Page struct {
-	Handler http.Handler // serves it; what the page posts to /result ends its life
+	Handler http.Handler // serves it; a post to /result ends the page
 	Path    string       // of the page, with its query
-	Output  io.Writer    // what it posts to /output; nil drops that
+	Output  io.Writer    // receives what the page posts to /output; nil drops it
 }
 
-// maxConsole bounds what is kept of a browser's console, in bytes.
+// maxConsole is how many bytes of a browser's console are kept.
 const maxConsole = 64 << 10
 
-// Run shows a page until it has posted its result, which is returned. Errors end with what the browser's console had.
+// Run shows a page until it posts its result, and returns the result. Errors end with the browser's console.
 func (p Page) Run(ctx context.Context) ([]byte, error) {
 	browser, err := Find()
 	if err != nil {
@@ -81,7 +81,7 @@ func (p Page) Run(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = remove() }() // what the browser still writes is swept away later
+	defer func() { _ = remove() }() // files that the browser still writes are removed later
 	result := make(chan []byte, 1)
 	address, stop, err := p.serve(result)
 	if err != nil {
@@ -109,7 +109,7 @@ func (p Page) Run(ctx context.Context) ([]byte, error) {
 		<-ended
 		return nil, fmt.Errorf("the page has posted no result: %w; the browser's console:\n%s", context.Cause(ctx), console)
 	case err := <-ended:
-		kill(cmd) // what it left behind
+		kill(cmd) // children that it left
 		return nil, fmt.Errorf("%s ended before the page had posted a result (%v); its console:\n%s", browser, err, console)
 	}
 }
@@ -130,7 +130,7 @@ func (p Page) serve(result chan<- []byte) (address string, stop func() error, er
 	mux.HandleFunc("POST /result", func(_ http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
-			return // the browser went away, which Run sees
+			return // the browser ended; Run sees that
 		}
 		select {
 		case result <- body:
@@ -156,10 +156,10 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// noise is what browsers in containers say about themselves.
+// noise matches messages of browsers about running in containers.
 var noise = []string{":ERROR:dbus/", "Failed to connect to the bus", "vaapi", "gcm/engine"}
 
-// String leaves out what has nothing to do with the page.
+// String returns the console's lines without the browser's own noise.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,7 +21,7 @@ func page(script string) http.Handler {
 func run(t *testing.T, p Page, limit time.Duration) ([]byte, error) {
 	t.Helper()
 	if Unwanted() {
-		t.Skip("left out, as CHROMIUM=none asks")
+		t.Skip("omitted: CHROMIUM=none")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
@@ -49,10 +49,10 @@ func (s stopper) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A page that posts no result lasts until the context ends, and what its console had is told.
+// A page that posts no result lasts until the context ends, and the error has its console.
 func TestSilentPage(t *testing.T) {
 	if Unwanted() {
-		t.Skip("left out, as CHROMIUM=none asks")
+		t.Skip("omitted: CHROMIUM=none")
 	}
 	ctx, stop := context.WithTimeout(t.Context(), time.Hour)
 	defer stop()

@@ -22,7 +22,7 @@ const SumSuffix = ".sha256"
 // What the names of files on their way begin or end with.
 const temporary, wazerosTemporary = ".new-", ".tmp"
 
-// Make makes a folder for the user alone, or checks that nobody else may write to the one there is. What killed processes left there goes.
+// Make makes a folder that only the user may write to, or checks that an existing one is so. It removes what killed processes left there.
 func Make(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -87,8 +87,8 @@ func (c Dir) walk(visit func(path string) error) error {
 		case err != nil || !d.Type().IsRegular() || strings.HasSuffix(path, SumSuffix):
 		case !strings.HasSuffix(path, wazerosTemporary):
 			err = visit(path)
-		case forgotten(d):
-			_ = os.Remove(path) // it hurts nobody if it stays
+		case abandoned(d):
+			_ = os.Remove(path) // it does no harm if it stays
 		}
 		if os.IsNotExist(err) {
 			return nil

@@ -80,7 +80,7 @@ func TestWrongSumsAreNotKept(t *testing.T) {
 	}
 }
 
-// What killed processes left goes once it is so old that nobody can be writing it.
+// Files that killed processes left are removed once no process can be writing them.
 func TestLeftFilesAreSweptAway(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "below"), 0o700))

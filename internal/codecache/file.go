@@ -19,7 +19,7 @@ func Read(path string) []byte {
 	return b[sha256.Size:]
 }
 
-// Write replaces a file by data after its SHA-256, whole or not at all. It need not outlive a power failure: the sum would tell.
+// Write replaces a file by the SHA-256 of data and data, completely or not at all. A file damaged by a power failure fails its checksum.
 func Write(path string, data []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), temporary+"*")
 	if err != nil {

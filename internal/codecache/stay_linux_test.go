@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What cannot be removed stays, and hinders nobody.
+// A file that cannot be removed stays and does no harm.
 func TestLeftFilesThatStay(t *testing.T) {
 	dir := t.TempDir()
 	below := filepath.Join(dir, "below")

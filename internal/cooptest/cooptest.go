@@ -25,7 +25,7 @@ var (
 	unknown  = regexp.MustCompile(`.*(coop[A-Z]|coop_mat\d).*`)
 )
 
-// Scalar returns a kernel without its cooperative matrices and subgroups, which have so many lanes. The factors are of halves, two in each
+// Scalar returns a kernel without its cooperative matrices and subgroups, which have so many lanes. The factors are 16-bit floats, two in each
 // word of the arrays that they are loaded from: bf16 where the kernel says so, f16 otherwise. Its error is a statement that is not understood.
 func Scalar(wgsl string, lanes int) (string, error) {
 	if !enable.MatchString(wgsl) {
@@ -45,7 +45,7 @@ func Scalar(wgsl string, lanes int) (string, error) {
 	text = zero.ReplaceAllString(text, "var $1 = CoopMatrix();")
 	text = load.ReplaceAllStringFunc(text, func(s string) string {
 		m := load.FindStringSubmatch(s)
-		kind := "halves"
+		kind := "packed"
 		if m[3] == "C" {
 			kind = "singles"
 		}
@@ -59,11 +59,11 @@ func Scalar(wgsl string, lanes int) (string, error) {
 	if left := unknown.FindString(text); left != "" {
 		return "", fmt.Errorf("%s: is not understood", left)
 	}
-	halves := graph.F16
+	factor := graph.F16
 	if strings.Contains(wgsl, "enable gpupipe_bf16;") {
-		halves = graph.BF16
+		factor = graph.BF16
 	}
-	return text + functions(text, size, halves), nil
+	return text + functions(text, size, factor), nil
 }
 
 // sizeOf finds the sizes of the matrices, which are of one product.
@@ -85,7 +85,7 @@ func sizeOf(wgsl string) (target.CooperativeMatrix, error) {
 }
 
 // functions are those that the text calls. Loops start at a number that is not constant, lest they are unrolled.
-func functions(text string, size target.CooperativeMatrix, halves graph.DType) string {
+func functions(text string, size target.CooperativeMatrix, factor graph.DType) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `
 const COOP_A = vec2<u32>(%[1]d, %[3]d); // rows and columns
@@ -102,7 +102,7 @@ fn coop_multiply(a: ptr<function, CoopMatrix>, b: ptr<function, CoopMatrix>, c: 
   }
 }
 fn coop_place(i: u32, columns: u32, stride: u32, rows: bool) -> u32 { return select(i %% columns * stride + i / columns, i / columns * stride + i %% columns, rows); }
-`, size.M, size.N, size.K, max(size.M*size.N, size.M*size.K, size.K*size.N), halves.Widen("bits"))
+`, size.M, size.N, size.K, max(size.M*size.N, size.M*size.K, size.K*size.N), factor.Widen("bits"))
 	for _, m := range array.FindAllStringSubmatch(text, -1) {
 		word, width := "%s[place]", 1
 		if m[2] != "f32" {
@@ -111,7 +111,7 @@ fn coop_place(i: u32, columns: u32, stride: u32, rows: bool) -> u32 { return sel
 		word = fmt.Sprintf(word, m[1])
 		half := fmt.Sprintf("let half = coop_place(i, size.y, stride * %du, rows);\n    let place = start * %du + half / 2u;\n    (*m)[i] = coop_single((bitcast<u32>(%s) >> (half %% 2u * 16u)) & 0xffffu);", 2*width, width, word)
 		place := fmt.Sprintf("let place = start * %[1]du + coop_place(i, size.y, stride * %[1]du, rows);\n    ", width)
-		for _, f := range [][2]string{{"halves", half}, {"singles", place + "(*m)[i] = " + word + ";"}, {"store", place + word + " = (*m)[i];"}} {
+		for _, f := range [][2]string{{"packed", half}, {"singles", place + "(*m)[i] = " + word + ";"}, {"store", place + word + " = (*m)[i];"}} {
 			if name := "coop_" + f[0] + "_" + m[1]; strings.Contains(text, name+"(") {
 				fmt.Fprintf(&b, "fn %s(m: ptr<function, CoopMatrix>, size: vec2<u32>, start: u32, stride: u32, rows: bool) {\n  for (var i = coop_zero; i < size.x * size.y; i++) {\n    %s\n  }\n}\n", name, f[1])
 			}

@@ -16,11 +16,10 @@ const name = ".lock" // in the folder, for as long as it is locked
 // ErrHeld is wrapped by Folder's error while another process, or another holder in this one, has the folder.
 var ErrHeld = errors.New("in use by another process: wait for its end, stop it, or choose another folder")
 
-// ErrUnsupported is wrapped by Folder's error where the file system knows no locks.
+// ErrUnsupported is wrapped by Folder's error if the file system has no locks.
 var ErrUnsupported = errors.New("the file system has no locks: see to it that no other process writes there")
 
-// Folder locks a folder, which must exist. The system lets go of the lock when the process ends, however it does; release
-// does so before.
+// Folder locks an existing folder. The system releases the lock when the process ends, however it ends; release does so earlier.
 func Folder(dir string) (release func(), err error) {
 	path := filepath.Join(dir, name)
 	for {
@@ -39,7 +38,7 @@ func Folder(dir string) (release func(), err error) {
 			return nil, fmt.Errorf("%s is %w", dir, ErrHeld)
 		case current(l):
 			return func() {
-				os.Remove(path) // while it is held; whoever opened it by then finds that it is gone and tries anew
+				os.Remove(path) // while it is held; a process that has opened it finds it removed and tries again
 				l.Close()
 			}, nil
 		}
@@ -47,7 +46,7 @@ func Folder(dir string) (release func(), err error) {
 	}
 }
 
-// current tells whether a locked file is still the one in the folder: the holder before may have removed it meanwhile.
+// current reports whether a locked file is still the one in the folder. The previous holder may have removed it.
 func current(l *flock.Flock) bool {
 	mine, err := l.Stat()
 	if err != nil {

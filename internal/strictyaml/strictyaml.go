@@ -188,7 +188,7 @@ func (d *Document) At(key string) string {
 	return d.file
 }
 
-// Overridden tells whether the value of a dotted key, or some of it, came by Override or Put and not from the file.
+// Overridden reports whether the value of a dotted key, or a part of it, came from Override or Put instead of the file.
 func (d *Document) Overridden(key string) bool {
 	n := d.lookup(key)
 	return n != nil && (d.origin[n] != "" || slices.ContainsFunc(n.Content, func(c *yaml.Node) bool { return d.origin[c] != "" }))
@@ -214,13 +214,13 @@ func (d *Document) lookup(key string) *yaml.Node {
 	return n
 }
 
-// Filled tells whether a dotted key is a section or a list with something in it.
+// Filled reports whether a dotted key is a section or a list that is not empty.
 func (d *Document) Filled(key string) bool {
 	n := d.lookup(key)
 	return n != nil && len(n.Content) > 0
 }
 
-// Given tells whether a scalar or list was decoded from the dotted key.
+// Given reports whether a scalar or list was decoded from the dotted key.
 func (d *Document) Given(key string) bool { return d.given[key] }
 
 // Decode fills the struct that into points to. Keys that are absent or empty keep what the struct holds.
@@ -392,7 +392,7 @@ func kindName(k reflect.Kind) string {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// describe tells what a node is, shortened.
+// describe returns a short description of a node.
 func describe(n *yaml.Node) string {
 	names := map[string]string{"!!str": "text", "!!int": "the integer", "!!float": "the number", "!!bool": "the truth value"}
 	switch n.Kind {

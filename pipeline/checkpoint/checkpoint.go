@@ -1,6 +1,6 @@
 // Package checkpoint saves and finds the checkpoints of a run. A checkpoint is a folder,
 // <run>/checkpoints/step-N, that appears whole or not at all, whatever moment the process is killed at, and
-// whose manifest tells damage from health.
+// whose manifest detects damage.
 package checkpoint
 
 import (
@@ -82,7 +82,7 @@ func Open(dir string) (*Checkpoint, error) {
 // first. Without any whole one the error wraps ErrNone. It changes nothing on disk; that the run may go on meanwhile, and delete what it has newer
 // ones of, is no damage.
 func Latest(runDir string) (c *Checkpoint, problems []Problem, err error) {
-	for range MostLooks {
+	for range MaxAttempts {
 		if c, problems, err = latest(runDir); !slices.ContainsFunc(problems, func(p Problem) bool { return gone(p.Dir) }) {
 			break
 		}
@@ -90,15 +90,15 @@ func Latest(runDir string) (c *Checkpoint, problems []Problem, err error) {
 	return c, problems, err
 }
 
-// MostLooks is how often a run may delete a checkpoint just when it is read, until that is told.
-const MostLooks = 10
+// MaxAttempts is how many times a reader looks for the newest checkpoint while the run deletes older ones, before it reports the error.
+const MaxAttempts = 10
 
 func gone(dir string) bool {
 	_, err := os.Lstat(dir)
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// Gone tells whether the checkpoint has been deleted since it was opened, as a run does with its older ones.
+// Gone reports whether the checkpoint has been deleted since it was opened, as a run does with its older ones.
 func (c *Checkpoint) Gone() bool { return gone(c.Dir) }
 
 func latest(runDir string) (*Checkpoint, []Problem, error) {
@@ -128,7 +128,7 @@ func latest(runDir string) (*Checkpoint, []Problem, error) {
 	return nil, problems, fmt.Errorf("%s: %w: %s", runDir, ErrNone, text)
 }
 
-// At verifies a run's checkpoint of one step, as Open does. Where there is none, the error wraps ErrNone and tells which
+// At verifies a run's checkpoint of one step, as Open does. Where there is none, the error wraps ErrNone and lists which
 // there are.
 func At(runDir string, step int) (*Checkpoint, error) {
 	list, err := scan(filepath.Join(runDir, "checkpoints"))
@@ -191,7 +191,7 @@ func (c *Checkpoint) State(into any) error {
 	return nil
 }
 
-// Has tells whether the checkpoint holds a file.
+// Has reports whether the checkpoint holds a file.
 func (c *Checkpoint) Has(name string) bool {
 	_, ok := c.files[name]
 	return ok
@@ -205,7 +205,7 @@ func (c *Checkpoint) File(name string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(c.Dir, name))
 }
 
-// kind tells the folders under checkpoints apart by their names.
+// kind classifies the folders under checkpoints by their names.
 type kind int
 
 const (

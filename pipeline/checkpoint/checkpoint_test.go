@@ -204,7 +204,7 @@ func TestReplacementInterrupted(t *testing.T) {
 
 	require.NoError(t, os.Mkdir(old, 0o755))
 	requireLatest(t, run, 2)
-	// With step-2 damaged the half-deleted one is kept: nobody can tell which is worth more.
+	// With step-2 damaged the half-deleted one is kept: it is unknown which is worth more.
 	state := filepath.Join(dir, "step-2", "state.json")
 	require.NoError(t, os.Truncate(state, 3))
 	save(t, run, Options{})
@@ -284,7 +284,7 @@ func TestDamageFallsBack(t *testing.T) {
 			assert.Contains(t, problems[0].String(), filepath.Join(run, "checkpoints", "step-20"))
 			assert.ErrorContains(t, problems[0].Err, c.want)
 
-			// The run goes on, and reaches the step again.
+			// The run continues and reaches the step again.
 			save(t, run, Options{}, 20)
 			requireLatest(t, run, 20)
 			assert.Equal(t, []string{"step-10", "step-20"}, saved(t, run))
@@ -402,7 +402,7 @@ func TestAt(t *testing.T) {
 	assert.ErrorContains(t, err, "model.safetensors: altered")
 }
 
-// A run that goes on deletes checkpoints under the hands of those who look for the newest: they find a newer one, and no damage.
+// A running run deletes checkpoints while readers look for the newest. Readers find a newer one and report no damage.
 func TestLatestOfARunThatGoesOn(t *testing.T) {
 	run := t.TempDir()
 	for step := range 10 {

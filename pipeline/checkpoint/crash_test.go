@@ -137,7 +137,7 @@ func TestEveryFault(t *testing.T) {
 	}
 }
 
-// saveWithFault saves step 3 over steps 1, 2 and perhaps 3, with a fault at one operation, and tells whether the
+// saveWithFault saves step 3 over steps 1, 2 and perhaps 3, with a fault at one operation, and reports whether the
 // save came that far.
 func saveWithFault(t *testing.T, at int, dead, replace bool) bool {
 	run := t.TempDir()

@@ -96,8 +96,8 @@ func (d fullDisk) Create(path string) (file, error) {
 	return d.disk.Create(path)
 }
 
-// asNobody runs f on a thread whose file accesses are those of the user nobody: permissions do not bind root.
-func asNobody(t *testing.T, f func()) {
+// asOtherUser runs f on a thread whose file accesses are those of an unprivileged user, since permissions do not bind root.
+func asOtherUser(t *testing.T, f func()) {
 	if os.Getuid() != 0 {
 		f()
 		return
@@ -119,13 +119,13 @@ func TestReadOnlyFolder(t *testing.T) {
 	save(t, run, Options{}, 1)
 	dir := filepath.Join(run, "checkpoints")
 	for d := run; d != filepath.Clean(os.TempDir()) && d != "/"; d = filepath.Dir(d) {
-		require.NoError(t, os.Chmod(d, 0o755)) // so that nobody gets there
+		require.NoError(t, os.Chmod(d, 0o755)) // so that the other user can reach it
 	}
 	require.NoError(t, os.Chmod(dir, 0o555))
 	t.Cleanup(func() { os.Chmod(dir, 0o755) })
 	var errNew, errSave, errMake error
 	var read *Checkpoint
-	asNobody(t, func() {
+	asOtherUser(t, func() {
 		var s *Store
 		if s, errNew = NewStore(run, Options{}); errNew == nil {
 			_, errSave = s.Save(contents(2))

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The test binary runs itself again as a child that saves, told by these variables.
+// The test binary runs itself again as a child that saves; these variables configure it.
 const (
 	childRole = "CHECKPOINT_TEST_CHILD"
 	childRun  = "CHECKPOINT_TEST_RUN"
@@ -64,7 +64,7 @@ func saveForever(run string) error {
 	}
 }
 
-// However a process is killed, what it reported as saved can be loaded.
+// However a process is killed, the steps that it reported as saved can be loaded.
 func TestSIGKILL(t *testing.T) {
 	const kills = 20
 	run := t.TempDir()

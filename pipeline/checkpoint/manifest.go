@@ -25,7 +25,7 @@ type manifest struct {
 	Files   []FileInfo `json:"files"`
 }
 
-// FileInfo is what the manifest knows of a file.
+// FileInfo is the manifest's entry of a file.
 type FileInfo struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"size"` // bytes
@@ -95,7 +95,7 @@ func (m manifest) check() error {
 	return nil
 }
 
-// isPlainName tells a file name from anything that leads elsewhere, on any system.
+// isPlainName reports whether a name is a file name without a path, on every system.
 func isPlainName(s string) bool {
 	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\\:\x00") && filepath.IsLocal(s)
 }

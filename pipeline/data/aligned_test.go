@@ -38,7 +38,7 @@ func tensors(t testing.TB, entries ...safetensors.Entry) string {
 	return path
 }
 
-// Rows are cut and shuffled as tokens are: with the number of its row in each token, either tells the other.
+// Rows are cut and shuffled as tokens are. Each token is the number of its row, so the two can be compared.
 func TestAlignedRowsFollowTheTokens(t *testing.T) {
 	text := write(t, "a.txt", words(300)[:300])
 	path := tensors(t, rowsOf("teacher", safetensors.F32, 300, 2), rowsOf("ids", safetensors.U32, 300))

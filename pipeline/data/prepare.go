@@ -23,14 +23,14 @@ type PrepareOptions struct {
 	// ShardTokens is the length of a shard; 0 means 100 million.
 	ShardTokens int64
 
-	// Progress, if set, is told of the bytes of input done, out of all, and of the shards written.
+	// Progress, if set, is called with the bytes of input done and in total, and the number of shards written.
 	Progress func(done, total int64, shards int)
 }
 
 const defaultShardTokens = 100_000_000
 
 // Prepare tokenises text into llm.c shards: val_000000.bin …, train_000001.bin …, beside manifest.json. Killed and
-// started again with the same options it goes on after the last finished shard, and ends with the same bytes as an
+// started again with the same options it continues after the last finished shard, and ends with the same bytes as an
 // uninterrupted run. A folder with other shards in it is refused.
 func Prepare(ctx context.Context, o PrepareOptions) (*Manifest, error) {
 	if err := o.check(); err != nil {

@@ -98,7 +98,7 @@ func TestPrepareHeldOutFiles(t *testing.T) {
 	assert.Equal(t, want.Hash(), val.Hash())
 }
 
-// Stopped by an error after any piece, and gone on with: the same files, and finished shards are not made again.
+// Stopped by an error after any piece and continued, it writes the same files and does not write finished shards again.
 func TestPrepareResumes(t *testing.T) {
 	in := inputs(t)
 	for _, o := range []PrepareOptions{

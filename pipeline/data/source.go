@@ -330,7 +330,7 @@ func jsonText(line []byte, field string) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// emitDocument cuts one document into pieces and leaves out the first skip of them.
+// emitDocument cuts one document into pieces and emits all but the first skip of them.
 func emitDocument(text []byte, at, read int64, skip int, emit func(piece) error) error {
 	for n, first := 0, true; ; n++ {
 		cut := len(text)

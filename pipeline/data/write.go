@@ -33,7 +33,7 @@ func (t *tempFile) discard() {
 	}
 }
 
-// finish flushes the file to the disk, head over its beginning, and gives it its name.
+// finish writes head over the start of the file, syncs it and gives it its name.
 func (t *tempFile) finish(path string, head []byte) error {
 	if err := t.w.Flush(); err != nil {
 		return err

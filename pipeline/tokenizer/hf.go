@@ -44,7 +44,7 @@ func (t *bpeTokenizer) EncodePart(text []byte, first bool) ([]uint32, error) {
 	}
 	defer t.pool.Put(s)
 	ids := make([]uint32, 0, len(text)/3+1)
-	head := true // still at the very beginning of text
+	head := true // still at the start of text
 	for _, sec := range t.raw.cut(string(text)) {
 		if sec.id >= 0 {
 			ids, head = append(ids, uint32(sec.id)), false

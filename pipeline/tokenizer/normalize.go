@@ -119,7 +119,7 @@ func replaceAll(find finder, s, with string) (string, error) {
 	return w.String(), nil
 }
 
-// normalizer rewrites a section of text. continued says that nothing may be put in front: it goes on with a document.
+// normalizer rewrites a section of text. If continued, the section is inside a document and gets no prefix.
 type normalizer func(s string, continued bool) (string, error)
 
 func parseNormalizer(raw json.RawMessage) (normalizer, error) { return parseNormalizerAt(raw, 0) }

@@ -62,7 +62,7 @@ func OpenStep(run string, step int, tok string) (*Source, error) {
 // OpenWeights is OpenModel, or OpenStep where step is not nil, and then Choose; note may be nil. A run may go on meanwhile: when it deletes a
 // checkpoint that is being opened, the newest is opened instead. Its errors are marked by usererror.
 func OpenWeights(path string, step *int, tok string, w Weights, note func(format string, args ...any)) (src *Source, err error) {
-	for range checkpoint.MostLooks {
+	for range checkpoint.MaxAttempts {
 		if src, err = openChosen(path, step, tok, w, note); err == nil {
 			return src, nil
 		}

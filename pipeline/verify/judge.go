@@ -122,7 +122,7 @@ func (t *trainer) again(ctx context.Context, c *Case, s setting) error {
 	return os.RemoveAll(dir)
 }
 
-// interrupted judges a run that is stopped by the first step that it tells of, as Ctrl-C does, and resumed under another setting.
+// interrupted judges a run that is stopped when it reports its first step, as Ctrl-C does, and resumed under another setting.
 func (t *trainer) interrupted(ctx context.Context, c *Case, want, first, then setting) error {
 	w, err := t.outcome(ctx, want)
 	if err != nil {

@@ -45,7 +45,7 @@ const (
 	resumed     = "a run that is stopped and resumed is one that never stopped"
 	repeated    = "a seed determines every bit"
 	replicated  = "replicas train as one pipeline does"
-	halves      = "f16 and bf16 train on a pipeline as on one device"
+	sixteenBit  = "f16 and bf16 train on a pipeline as on one device"
 	recomputed  = "what is computed again is what was not kept"
 	mixture     = "devices of several kinds agree within rounding"
 )
@@ -70,7 +70,7 @@ func (t *trainer) plan(kinds []kind, quick bool) []check {
 		p.delayed()
 		p.stopped()
 		p.replicas()
-		p.halves()
+		p.sixteenBit()
 	}
 	if len(kinds) > 1 {
 		p.mixed(kinds)
@@ -220,21 +220,21 @@ func (p *planner) replicas() {
 	}
 }
 
-// halves adds runs in f16, some of whose batches overflow, and in bf16.
-func (p *planner) halves() {
+// sixteenBit adds runs in f16, some of whose batches overflow, and in bf16.
+func (p *planner) sixteenBit() {
 	f16 := undelayed("adamw", true).with("adamw, tied, f16", "train.precision=f16", "train.loss_scale={initial: 16777216, growth_every: 3}")
 	bf16 := delayedBy("adamw", "error_feedback", false)
 	bf16 = bf16.with(bf16.name+", bf16", "train.precision=bf16")
 	alone := f16.with(f16.name + ", 1 stage")
-	p.equal(halves, alone, f16.with(f16.name+", 1f1b, 2 stages", "pipeline.stages=2"))
+	p.equal(sixteenBit, alone, f16.with(f16.name+", 1f1b, 2 stages", "pipeline.stages=2"))
 	if p.quick {
 		return
 	}
-	p.equal(halves, bf16.with(bf16.name+", delay 1"), on2BW(bf16, 3))
+	p.equal(sixteenBit, bf16.with(bf16.name+", delay 1"), on2BW(bf16, 3))
 	delayed := f16.with(f16.name+", delay 1", "pipeline.delay=1")
-	p.equal(halves, delayed, on2BW(delayed, 2))
-	p.overflow(halves, delayed)
-	p.stop(halves, delayed, on2BW(delayed, 2), on2BW(delayed, 2))
+	p.equal(sixteenBit, delayed, on2BW(delayed, 2))
+	p.overflow(sixteenBit, delayed)
+	p.stop(sixteenBit, delayed, on2BW(delayed, 2), on2BW(delayed, 2))
 }
 
 // overflow adds that some batches of a setting are passed over, and others are not.

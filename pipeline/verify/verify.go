@@ -1,6 +1,5 @@
-// Package verify proves on a user's own devices what gpupipe promises of pipelines: that how a model is spread over devices
-// changes not one bit of what is learned, that a run which was stopped and resumed is one that never stopped, and that a seed
-// determines everything. It trains a tiny model many times, as gpupipe train does, and compares the checkpoints.
+// Package verify proves on a user's own devices what gpupipe promises of pipelines: the layout of a model over devices changes no
+// bit of its weights, a run that was stopped and resumed equals one that never stopped, and a seed determines everything. It trains a tiny model many times, as gpupipe train does, and compares the checkpoints.
 package verify
 
 import (
@@ -23,7 +22,7 @@ type Options struct {
 	Quick      bool                               // fewer cases
 	Batches    int                                // that each run trains; 0: 20, or 10 if quick
 	Filter     string                             // only cases whose claim or name contains it
-	Progress   func(done, total int, name string) // told before each case; nil: not told
+	Progress   func(done, total int, name string) // called before each case; may be nil
 }
 
 // Verdict is how a case ended.
@@ -48,7 +47,7 @@ type Case struct {
 	Difference *Difference `json:"difference,omitempty"`
 }
 
-// OK tells whether it ended as it should.
+// OK reports whether the case passed.
 func (c Case) OK() bool { return c.Verdict != Differs && c.Verdict != Failed }
 
 // Report is all cases.
@@ -60,7 +59,7 @@ type Report struct {
 	Cases   []Case        `json:"cases"`
 }
 
-// Run verifies. Its error tells that it could not be done at all; what is wrong is in the report.
+// Run verifies. It returns an error if it cannot verify at all; failed cases are in the report.
 func Run(ctx context.Context, o Options) (r Report, err error) {
 	if len(o.Devices) == 0 {
 		o.Devices = []string{""}

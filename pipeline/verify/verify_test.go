@@ -69,7 +69,7 @@ func TestVulkan(t *testing.T) {
 			claims[c.Claim] = true
 		}
 	}
-	assert.Equal(t, map[string]bool{synchronous: true, delayed: true, resumed: true, repeated: true, halves: true}, claims)
+	assert.Equal(t, map[string]bool{synchronous: true, delayed: true, resumed: true, repeated: true, sixteenBit: true}, claims)
 }
 
 // wrong is a device that alters one bit of what it reads.

@@ -163,7 +163,7 @@ func readIndex(path string) (map[string]string, error) {
 	return ix.WeightMap, nil
 }
 
-// isPlainName tells a file name from anything that leads elsewhere, on any system.
+// isPlainName reports whether a name is a file name without a path, on every system.
 func isPlainName(s string) bool {
 	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/\\:\x00") && filepath.IsLocal(s)
 }

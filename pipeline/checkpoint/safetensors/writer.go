@@ -151,7 +151,7 @@ type Output struct {
 	Encode func(io.Writer) error
 }
 
-// Layout tells which files hold the entries: base.safetensors, or, when their data exceed limit bytes
+// Layout returns which files hold the entries: base.safetensors, or, when their data exceed limit bytes
 // (0: DefaultShardLimit), base-00001-of-0000N.safetensors … and base.safetensors.index.json, in the order in
 // which to write them. Tensors keep their order; one larger than the limit gets a file of its own.
 func Layout(base string, entries []Entry, limit int64) ([]Output, error) {
