@@ -7,10 +7,9 @@ package data
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math"
-	"strconv"
+
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
 // Tokenizer is what this package needs of a tokenizer.
@@ -47,7 +46,8 @@ type Options struct {
 	Progress func(done, total int64)
 }
 
-// Load reads the training and the held-out corpus; val is nil if none is asked for. Close both.
+// Load reads the training and the held-out corpus; val is nil if none is asked for. Close both. The error of an option is a
+// *fielderror.Error.
 //
 // With ValFraction f, of the W = (n−1)/SeqLen windows of the n training tokens the last ⌊f·W⌋ (at least one) are held
 // out. No token is a target in both; the last target of the one is the first input of the other.
@@ -57,12 +57,12 @@ func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 	}
 	trainFiles, err := Expand(o.Train)
 	if err != nil {
-		return nil, nil, fmt.Errorf("data.train: %w", err)
+		return nil, nil, fielderror.Wrap("train", err)
 	}
 	var valFiles []string
 	if len(o.Val) > 0 {
 		if valFiles, err = Expand(o.Val); err != nil {
-			return nil, nil, fmt.Errorf("data.val: %w", err)
+			return nil, nil, fielderror.Wrap("val", err)
 		}
 	}
 	p, err := newProgress(o.Progress, trainFiles, valFiles)
@@ -75,7 +75,7 @@ func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 	if len(o.Aligned) > 0 {
 		if train.aligned, err = openAligned(o.Aligned, train.Len()); err != nil {
 			train.Close()
-			return nil, nil, fmt.Errorf("data.aligned: %w", err)
+			return nil, nil, fielderror.Wrap("aligned", err)
 		}
 	}
 	if len(valFiles) > 0 {
@@ -100,21 +100,18 @@ func Load(ctx context.Context, o Options) (train, val *Corpus, err error) {
 func (o *Options) check() error {
 	switch {
 	case len(o.Train) == 0:
-		return errors.New("data.train: no file given")
+		return fielderror.New("train", o.Train, "at least one file")
 	case o.Vocab < 1 || int64(o.Vocab) > math.MaxInt32:
-		return fmt.Errorf("vocabulary is %d: expected 1 to 2^31-1", o.Vocab)
+		return fielderror.New("vocab", o.Vocab, "1 to 2^31-1")
 	case math.IsNaN(o.ValFraction) || o.ValFraction < 0 || o.ValFraction >= 1:
-		return fmt.Errorf("data.val_fraction is %s: expected at least 0 and below 1", decimal(o.ValFraction))
+		return fielderror.New("val_fraction", o.ValFraction, "at least 0 and below 1")
 	case o.ValFraction > 0 && len(o.Val) > 0:
-		return fmt.Errorf("data.val names files and data.val_fraction is %s: expected one of the two", decimal(o.ValFraction))
+		return fielderror.New("val_fraction", o.ValFraction, "0, since val names files")
 	case o.ValFraction > 0 && o.SeqLen < 1:
-		return fmt.Errorf("sequence length is %d: expected at least 1", o.SeqLen)
+		return fielderror.New("seq_len", o.SeqLen, "at least 1")
 	}
 	return nil
 }
-
-// decimal writes a fraction as people do: %v would have 1e-05.
-func decimal(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 // progress counts the bytes read of all files together.
 type progress struct {
