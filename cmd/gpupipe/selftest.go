@@ -96,7 +96,7 @@ func (c *selftestCommand) suites() []suite {
 			return devicetest.CheckOnce(dev, tasks, nil)
 		}
 	}
-	all := []suite{{"loops", devicetest.CheckLoops}, {"16-bit floats", devicetest.CheckHalves}}
+	all := []suite{{"loops", devicetest.CheckLoops}, {"16-bit floats", devicetest.CheckConversions}}
 	for _, o := range graph.Catalogue() {
 		if tasks := devicetest.Cases(o); len(tasks) > 0 {
 			all = append(all, suite{o.Name(), func(dev device.Device) []devicetest.Result { return check(dev, tasks) }})
@@ -107,7 +107,7 @@ func (c *selftestCommand) suites() []suite {
 			return devicetest.CheckOnce(dev, devicetest.Chains(chains), nil)
 		}},
 		suite{"random graphs of 16-bit floats", func(dev device.Device) []devicetest.Result {
-			return devicetest.CheckOnce(dev, devicetest.HalfChains(min(chains, devicetest.RandomHalfGraphs)), nil)
+			return devicetest.CheckOnce(dev, devicetest.MixedChains(min(chains, devicetest.RandomMixedGraphs)), nil)
 		}})
 	return slices.DeleteFunc(all, func(s suite) bool { return !strings.Contains(s.name, c.Filter) })
 }

@@ -1,5 +1,5 @@
-// Package boundscheck instruments kernels so that they report indices outside their arrays, for tests: devices need not check kernels that declare
-// their indices in bounds.
+// Package boundscheck instruments kernels for tests, so that they report indices outside their arrays. Kernels that
+// promise in-bounds indices are not checked by devices.
 package boundscheck
 
 import (
@@ -31,7 +31,7 @@ func Indices(wgsl string, binding int) string {
 		"fn inside(i: u32, n: u32) -> u32 { if (i >= n) { outside[0] = 1u; return 0u; } return i; }\n" + check(wgsl[i+1:], sizes)
 }
 
-// check passes every index into an array of a known size pass through inside.
+// check wraps every index into an array of known size in a call of inside.
 func check(text string, sizes map[string]string) string {
 	var out strings.Builder
 	for {

@@ -6,5 +6,5 @@ import "os/exec"
 
 func group(*exec.Cmd) {}
 
-// kill ends a browser; without process groups its children end when they notice.
+// kill kills a browser. Without process groups its children end when they notice.
 func kill(cmd *exec.Cmd) { cmd.Process.Kill() }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// group gives a process a group of its own, which holds its children.
+// group starts a process in a group of its own, with its children.
 func group(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// kill ends a process and its children.
+// kill kills a process and its children.
 func kill(cmd *exec.Cmd) { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -4,5 +4,5 @@ package codecache
 
 import "io/fs"
 
-// foreign knows of no owners here.
+// foreign returns false: folders have no owners on this system.
 func foreign(fs.FileInfo, int) bool { return false }

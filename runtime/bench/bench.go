@@ -1,5 +1,6 @@
-// Package bench times on devices what training is made of: kernels alone, a whole training step, and each kernel's
-// share of it; matrix products beside gonum's on the host. Devices take turns, so that their ratios mean something on a busy machine.
+// Package bench measures what training consists of on devices: single kernels, a whole training step, and each kernel's
+// share of it, with matrix products beside gonum's on the host. Devices are measured in alternation, so that their
+// ratios are meaningful on a busy machine.
 package bench
 
 import (
@@ -19,13 +20,13 @@ import (
 
 // Options of Run.
 type Options struct {
-	Filter   *regexp.Regexp    // of the cases' names; nil: all
+	Filter   *regexp.Regexp    // selects cases by name; nil: all
 	Tune     exec.Chooser      // chooses kernels; nil: the static choice
-	Quick    bool              // shorter, and less exact
-	Progress func(name string) // told before each case, if not nil
+	Quick    bool              // shorter and less exact
+	Progress func(name string) // called before each case; may be nil
 }
 
-// Report is what was measured.
+// Report is the measurements of one device.
 type Report struct {
 	Device   device.Info   `json:"device"`
 	Limits   target.Limits `json:"limits"`
@@ -43,17 +44,18 @@ type Report struct {
 type Result struct {
 	Name           string   `json:"name"`
 	DurationMicros float64  `json:"micros"`
-	Clock          string   `json:"clock"`                  // "gpu": the device's own, of the kernels alone; "host": with what lies between them
-	GFLOPS         float64  `json:"gflops,omitempty"`       // 1e9 multiplications and additions a second
-	GBps           float64  `json:"gb_per_s,omitempty"`     // 1e9 bytes a second that must be read and written at least
-	OfPeak         float64  `json:"of_peak,omitempty"`      // the larger of the shares of the device's two peaks
-	Bound          string   `json:"bound,omitempty"`        // by which: "compute" or "memory"
+	Clock          string   `json:"clock"`                  // "gpu": the device's clock, kernels only; "host": the host's clock, with the gaps between kernels
+	GFLOPS         float64  `json:"gflops,omitempty"`       // 1e9 multiplications and additions per second
+	GBps           float64  `json:"gb_per_s,omitempty"`     // 1e9 bytes per second that must be read and written
+	OfPeak         float64  `json:"of_peak,omitempty"`      // the larger of its shares of the two peaks
+	Bound          string   `json:"bound,omitempty"`        // the peak of that share: "compute" or "memory"
 	Gonum          float64  `json:"gonum_gflops,omitempty"` // the best of blas32.Gemm on the host, between the devices' batches
 	Ratio          float64  `json:"ratio_to_gonum,omitempty"`
-	Kernels        []string `json:"kernels,omitempty"` // the chosen candidates
+	Kernels        []string `json:"kernels,omitempty"` // the chosen variants
 }
 
-// Run measures every case, then whole training steps, and reports for each device. It stops between measurements when ctx ends.
+// Run measures every case and then whole training steps, and returns a report per device. It stops between measurements
+// when ctx ends.
 func Run(ctx context.Context, devs []device.Device, o Options) ([]Report, error) {
 	rs := make([]Report, len(devs))
 	for i, dev := range devs {
@@ -87,7 +89,7 @@ func Run(ctx context.Context, devs []device.Device, o Options) ([]Report, error)
 	return rs, b.err
 }
 
-// benchmark is measurements under way.
+// benchmark is a Run in progress.
 type benchmark struct {
 	ctx     context.Context
 	devs    []device.Device
@@ -97,7 +99,7 @@ type benchmark struct {
 	err     error          // the first
 }
 
-// do measures something that is wanted, unless something went wrong before.
+// do measures what the filter selects, unless there was an error before.
 func (b *benchmark) do(name string, f func() error) {
 	if b.err == nil {
 		b.err = b.ctx.Err()
@@ -121,7 +123,7 @@ func (b *benchmark) do(name string, f func() error) {
 	}
 }
 
-// results notes a case's results, one a device.
+// results records a case's results, one per device.
 func (b *benchmark) results(rs []Result, err error) error {
 	for i, r := range rs {
 		r.OfPeak, r.Bound = b.peaks[i].Share(r.GFLOPS, r.GBps)
@@ -140,15 +142,15 @@ func (o Options) wants(name string) bool {
 	return o.Filter == nil || o.Filter.MatchString(name)
 }
 
-// WantsSteps tells whether any whole step is measured.
+// WantsSteps reports whether the filter selects a whole step.
 func (o Options) WantsSteps() bool {
 	return slices.ContainsFunc(optimizers(), func(name string) bool { return o.wants(stepName(name)) })
 }
 
-// optimizers are those of the whole steps.
+// optimizers are the optimizers of the whole steps.
 func optimizers() []string { return []string{"adamw", "muon"} }
 
-// batch is how long a batch of runs should take, and batches how many there are.
+// batch is the target duration of a batch of runs, and batches the number of batches.
 func (o Options) batch() (d time.Duration, batches int) {
 	if o.Quick {
 		return 20 * time.Millisecond, 3

@@ -9,27 +9,27 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 )
 
-// Case is one computation to time. Its results stay on the device: Build assigns them to variables.
+// Case is one computation to measure. Its results stay on the device: Build assigns them to variables.
 type Case struct {
 	Name    string
 	Build   func(b *graph.Builder)
-	Flops   float64              // of one run; 0: not what matters
-	Bytes   float64              // that one run must read and write at least; 0: not what matters
-	Product *Product             // a single matrix product, which is also timed in gonum
-	Below   int                  // integer inputs are below it; 0: below 256
-	Inputs  map[string][]float32 // contents of inputs that must not be noise
+	Flops   float64              // of one run; 0: not relevant
+	Bytes   float64              // that one run must read and write; 0: not relevant
+	Product *Product             // of a single matrix product, which gonum computes too
+	Below   int                  // bound of integer inputs; 0: 256
+	Inputs  map[string][]float32 // inputs that must not be random
 }
 
 // Product is the shape of a matrix product, [M,K] × [K,N].
 type Product struct{ M, K, N int }
 
-// Cases are the computations that training is made of.
+// Cases returns the computations that training consists of.
 func Cases() ([]Case, error) {
 	var cs []Case
 	for _, p := range []Product{{512, 512, 512}, {1024, 1024, 1024}, {384, 1536, 2048}, {1003, 100, 96}, {2048, 128, 352}} {
 		cs = append(cs, product(p))
 	}
-	cs = append(cs, halves(graph.F16, Product{1024, 1024, 1024}), halves(graph.BF16, Product{1024, 1024, 1024}))
+	cs = append(cs, product16(graph.F16, Product{1024, 1024, 1024}), product16(graph.BF16, Product{1024, 1024, 1024}))
 	cs = append(cs, batched(64, 128, 32, 128), attention(16, 128, 4, 4, 32, false), attention(16, 128, 4, 4, 32, true),
 		attention(2, 512, 9, 3, 64, false), attention(2, 512, 9, 3, 64, true), crossEntropy(2048, 256, true),
 		crossEntropy(256, 49152, true), rmsNorm(2048, 576))
@@ -46,7 +46,7 @@ func Cases() ([]Case, error) {
 	return cs, nil
 }
 
-// keep assigns a value to a variable, into which its kernel then writes.
+// keep assigns a value to a variable, to which its kernel then writes.
 func keep(b *graph.Builder, name string, v *graph.Value) { b.Assign(b.Variable(name, v.Type), v) }
 
 func f32(b *graph.Builder, name string, shape ...int) *graph.Value {
@@ -61,8 +61,8 @@ func product(p Product) Case {
 	}
 }
 
-// halves is a product whose operands are of 16 bits; its result is f32.
-func halves(d graph.DType, p Product) Case {
+// product16 is a product whose operands are 16-bit floats and whose result is f32.
+func product16(d graph.DType, p Product) Case {
 	return Case{
 		Name: fmt.Sprintf("matmul %d×%d×%d %v", p.M, p.K, p.N, d), Flops: 2 * float64(p.M) * float64(p.K) * float64(p.N),
 		Build: func(b *graph.Builder) {
@@ -80,7 +80,7 @@ func batched(batch, m, k, n int) Case {
 	}
 }
 
-// attention counts the causal half of the products: two forward, five more backward, which computes the scores again.
+// attention counts the causal half of the products: two forward, and five backward, which computes the scores again.
 func attention(batch, seq, heads, kv, dim int, backward bool) Case {
 	c := Case{Name: fmt.Sprintf("attention %d×%d×%d×%d", batch, seq, heads, dim)}
 	if kv != heads {
@@ -103,14 +103,14 @@ func attention(batch, seq, heads, kv, dim int, backward bool) Case {
 	return c
 }
 
-// gradients keeps the gradients of y, given one for y as an input.
+// gradients keeps the gradients of y. The gradient of y itself is an input.
 func gradients(b *graph.Builder, y *graph.Value, wrt ...*graph.Value) {
 	for i, g := range autodiff.Gradients(y, b.Input("dy", y.Type), wrt...) {
 		keep(b, fmt.Sprint("d", i), g)
 	}
 }
 
-// crossEntropy reads the logits twice at least, and writes their gradient.
+// crossEntropy reads the logits at least twice, and writes their gradient.
 func crossEntropy(tokens, vocab int, backward bool) Case {
 	return Case{
 		Name: fmt.Sprintf("cross-entropy %d×%d fwd+bwd", tokens, vocab), Below: vocab, Bytes: 4 * 3 * float64(tokens) * float64(vocab),
@@ -137,9 +137,9 @@ func rmsNorm(rows, cols int) Case {
 	}
 }
 
-// update is an optimizer's whole update of n matrices, the gradient's norm included (it clips by that of the run before,
-// since both programs are one here). AdamW reads parameter, gradient
-// and two moments and writes three of them; Muon's work is five Newton–Schulz steps of three products each.
+// update is an optimizer's whole update of n matrices with the norm of the gradients. It clips by the norm of the
+// previous run, because both programs are one here. AdamW reads a parameter, its gradient and two moments, and writes
+// three of them. Muon computes five Newton–Schulz steps of three products each.
 func update(name string, matrix bool, n, rows, cols int) (Case, error) {
 	var params []optim.Param
 	for i := range n {
@@ -165,7 +165,7 @@ func update(name string, matrix bool, n, rows, cols int) (Case, error) {
 	return c, nil
 }
 
-// optimizer is the config of the demo.
+// optimizer is the demo's configuration.
 func optimizer(name string) optim.Config {
 	return optim.Config{
 		Name: name, LR: 1e-3, Momentum: 0.95, Nesterov: true, WeightDecay: 0.1, NewtonSchulz: "jordan", Scale: "spectral", Clip: 1,

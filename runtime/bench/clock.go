@@ -9,23 +9,23 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// What a time was taken with.
+// The clocks of measurements.
 const (
-	GPU  = "gpu"  // timestamps of the device, of each command
-	Host = "host" // from the first of several runs to the device's word that the last is done
+	GPU  = "gpu"  // the device's timestamps of each command
+	Host = "host" // the host's clock, from the first of several runs until Sync returns
 )
 
-// work is something that a device does again and again.
+// work is something that a device does repeatedly.
 type work struct {
 	dev   device.Device
 	run   func() error
-	timed func() (total, error) // nil: what counts is the host's clock
+	timed func() (total, error) // nil: measured by the host's clock
 }
 
 // total waits for the sum of a run's times on the device's clock.
 type total func() (time.Duration, error)
 
-// program is a loaded program as work.
+// program returns a loaded program as work.
 func program(dev device.Device, l device.Loaded) work {
 	return work{dev, func() error { return dev.Run(l) }, func() (total, error) {
 		timer, ok := dev.(device.Timer)
@@ -46,7 +46,7 @@ func program(dev device.Device, l device.Loaded) work {
 	}}
 }
 
-// session is a session's programs, one after the other, as work.
+// session returns a session's programs, one after the other, as work.
 func session(dev device.Device, s *exec.Session, programs ...string) work {
 	run := func() error {
 		for _, p := range programs {
@@ -78,7 +78,7 @@ func session(dev device.Device, s *exec.Session, programs ...string) work {
 	}}
 }
 
-// onHost is the time of one of n runs by the host's clock.
+// onHost returns the time of one of n runs by the host's clock.
 func (w work) onHost(n int) (time.Duration, error) {
 	start := time.Now()
 	for range n {
@@ -90,7 +90,7 @@ func (w work) onHost(n int) (time.Duration, error) {
 	return time.Since(start) / time.Duration(n), err
 }
 
-// onGPU is the time of one of n runs by the device's clock.
+// onGPU returns the time of one of n runs by the device's clock.
 func (w work) onGPU(n int) (time.Duration, error) {
 	var waiting []total
 	for range n {
@@ -111,16 +111,16 @@ func (w work) onGPU(n int) (time.Duration, error) {
 	return sum / time.Duration(n), nil
 }
 
-// subject is work with the clock that it is measured with.
+// subject is work and the clock that measures it.
 type subject struct {
 	clock string
 	run   func(n int) (time.Duration, error)
 	times []time.Duration
 }
 
-// subject takes the device's clock where it has one that tells more than nothing.
+// subject uses the device's clock if there is one that reports more than zero.
 func (w work) subject() (*subject, error) {
-	if _, err := w.onHost(1); err != nil { // compiles, and fills caches
+	if _, err := w.onHost(1); err != nil { // compiles and fills caches
 		return nil, err
 	}
 	if w.timed != nil {
@@ -135,9 +135,9 @@ func (w work) subject() (*subject, error) {
 	return &subject{clock: Host, run: w.onHost}, nil
 }
 
-// byTurns measures in batches, one subject after the other, so that whatever else the machine does meets all of them alike: each one's median
-// is what it took. between, if not nil, runs before each round.
-func (o Options) byTurns(subjects []*subject, between func()) error {
+// alternate measures batches of one subject after the other, so that other work on the machine affects all alike. Each
+// subject's result is its median. between, if not nil, runs before each round.
+func (o Options) alternate(subjects []*subject, between func()) error {
 	length, batches := o.batch()
 	counts := make([]int, len(subjects))
 	for i, s := range subjects {
@@ -162,7 +162,7 @@ func (o Options) byTurns(subjects []*subject, between func()) error {
 	return nil
 }
 
-// median is no less than a nanosecond, so that rates are finite whatever a coarse clock says.
+// median returns at least a nanosecond, so that rates are finite even with a coarse clock.
 func (s *subject) median() time.Duration { return max(median(s.times), 1) }
 
 func (s *subject) fastest() time.Duration { return max(slices.Min(s.times), 1) }

@@ -10,15 +10,15 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/profile"
 )
 
-// Comparison is one case on several devices that took turns.
+// Comparison is one case on several devices that were measured in alternation.
 type Comparison struct {
 	Name           string    `json:"name"`
-	Clock          string    `json:"clock"`  // "gpu and host" where the devices differ
+	Clock          string    `json:"clock"`  // "gpu and host" if the devices differ
 	DurationMicros []float64 `json:"micros"` // by device
-	Ratios         []float64 `json:"ratios"` // to the first device's time: below 1 is faster
+	Ratios         []float64 `json:"ratios"` // to the first device's time; below 1 is faster
 }
 
-// Compare puts reports of one Run side by side: cases, dispatches, whole steps, and the kernels of a step alone.
+// Compare compares reports of one Run: cases, dispatches, whole steps, and the kernels of a step alone.
 func Compare(rs []Report) (out []Comparison) {
 	add := func(name string, of func(r Report) (micros float64, clock string)) {
 		c := Comparison{Name: name}
@@ -47,7 +47,7 @@ func Compare(rs []Report) (out []Comparison) {
 	return out
 }
 
-// PrintComparison writes reports of one Run side by side.
+// PrintComparison prints reports of one Run side by side.
 func PrintComparison(w io.Writer, rs []Report) error {
 	header := []string{"CASE", "CLOCK", rs[0].Device.Name}
 	for _, r := range rs[1:] {

@@ -7,14 +7,15 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// What a dispatch costs beside its computing: a program of many that each add one to 64 words, each after the one before.
+// The cost of a dispatch besides its computation, measured with a program of many dispatches that each add one to 64
+// words and depend on the previous one.
 const (
-	dispatchCase = "dispatch"      // from the first to the last, waiting for the device included
-	enqueueCase  = "dispatch host" // of the host: Run alone
+	dispatchCase = "dispatch"      // from the first to the last, with waiting for the device
+	enqueueCase  = "dispatch host" // Run alone
 	dispatches   = 1000
 )
 
-// measureDispatch gives each device's two results.
+// measureDispatch returns each device's two results.
 func measureDispatch(devs []device.Device, o Options) ([][]Result, error) {
 	var subjects []*subject
 	hosts := make([][]time.Duration, len(devs))
@@ -43,7 +44,7 @@ func measureDispatch(devs []device.Device, o Options) ([][]Result, error) {
 			return nil, err
 		}
 	}
-	if err := o.byTurns(subjects, nil); err != nil {
+	if err := o.alternate(subjects, nil); err != nil {
 		return nil, err
 	}
 	var out [][]Result

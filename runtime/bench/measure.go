@@ -17,7 +17,7 @@ import (
 // caseProgram is the name of a case's one program.
 const caseProgram = "case"
 
-// measure times a case on devices, by turns.
+// measure measures a case on devices in alternation.
 func measure(devs []device.Device, c Case, o Options) ([]Result, error) {
 	var results []Result
 	var subjects []*subject
@@ -40,7 +40,7 @@ func measure(devs []device.Device, c Case, o Options) ([]Result, error) {
 		host = newGemm(*c.Product)
 		between = host.run
 	}
-	if err := o.byTurns(subjects, between); err != nil {
+	if err := o.alternate(subjects, between); err != nil {
 		return nil, err
 	}
 	for i := range results {
@@ -55,7 +55,7 @@ func measure(devs []device.Device, c Case, o Options) ([]Result, error) {
 	return results, nil
 }
 
-// load brings a case to a device.
+// load loads a case on a device.
 func (c Case) load(dev device.Device, o Options) (*exec.Session, Result, error) {
 	r := Result{Name: c.Name}
 	g, err := graph.Build(c.Build)
@@ -81,7 +81,7 @@ func (c Case) load(dev device.Device, o Options) (*exec.Session, Result, error) 
 
 func inMicros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
-// fill uploads noise: floats in [−1, 1), integers below the case's bound. The optimizer's state stays zero.
+// fill uploads noise: floats in [−1, 1), and integers below the case's bound. The optimizer's state stays zero.
 func (c Case) fill(s *exec.Session, g *graph.Graph) error {
 	for _, v := range g.Sources("input") {
 		name := v.Node.Op.(graph.Source).Label()
@@ -121,7 +121,7 @@ func (c Case) noise(t graph.Type) []byte {
 	return exec.Encode(t.DType, data)
 }
 
-// gemm is the same product in gonum, on all the threads that Go uses.
+// gemm is the same product in gonum, on all threads that Go uses.
 type gemm struct {
 	a, b, c blas32.General
 	fastest time.Duration
@@ -141,7 +141,7 @@ func newGemm(p Product) *gemm {
 	return g
 }
 
-// run multiplies until 50 ms have passed, and keeps the best time.
+// run multiplies for 50 ms, and keeps the best time.
 func (g *gemm) run() {
 	for begin := time.Now(); time.Since(begin) < 50*time.Millisecond; {
 		start := time.Now()

@@ -13,7 +13,8 @@ import (
 
 const peakCase = "peak"
 
-// Peak measures what a device does at most: the best of a few kernels that multiply and add in registers, and of a few that copy and add arrays.
+// Peak measures the peak of a device: the best of a few kernels that multiply and add in registers, and of a few that
+// copy and add arrays.
 func Peak(dev device.Device, o Options) (profile.Peak, error) {
 	ps, err := peaks([]device.Device{dev}, o)
 	if err != nil {
@@ -22,7 +23,7 @@ func Peak(dev device.Device, o Options) (profile.Peak, error) {
 	return ps[0], nil
 }
 
-// peaks measures devices by turns. A device that computes nothing has none.
+// peaks measures devices in alternation. A device that computes nothing has no peaks.
 func peaks(devs []device.Device, o Options) ([]profile.Peak, error) {
 	out := make([]profile.Peak, len(devs))
 	for _, k := range []struct{ accumulators, width int }{{8, 1}, {16, 1}, {4, 4}, {8, 4}} {
@@ -45,7 +46,7 @@ func peaks(devs []device.Device, o Options) ([]profile.Peak, error) {
 	return out, nil
 }
 
-// contender is a kernel for a peak, and what one run of it does.
+// contender is a kernel for a peak, and the work of one run.
 type contender struct {
 	work
 	amount  float64 // flops or bytes
@@ -63,7 +64,7 @@ func (c *contender) release() {
 }
 
 // peak measures one kernel on all devices.
-func (o Options) peak(devs []device.Device, make func(device.Device) (*contender, error), tell func(i int, rate float64)) error {
+func (o Options) peak(devs []device.Device, make func(device.Device) (*contender, error), report func(i int, rate float64)) error {
 	var subjects []*subject
 	var places []int
 	var all []*contender
@@ -87,11 +88,11 @@ func (o Options) peak(devs []device.Device, make func(device.Device) (*contender
 		}
 		subjects, places = append(subjects, s), append(places, i)
 	}
-	if err := o.byTurns(subjects, nil); err != nil {
+	if err := o.alternate(subjects, nil); err != nil {
 		return err
 	}
 	for i, s := range subjects {
-		tell(places[i], all[i].amount/s.fastest().Seconds()/1e9) // a peak is the most that was seen
+		report(places[i], all[i].amount/s.fastest().Seconds()/1e9) // a peak is the best measurement
 	}
 	return nil
 }
@@ -106,8 +107,8 @@ const (
 	leastRounds = 8
 )
 
-// arithmetic keeps some sums in registers, each of so many floats, and multiplies and adds to them in turn. The rounds grow until they take
-// long enough.
+// arithmetic keeps some sums in registers, each of so many floats, and multiplies and adds to them in turn. The number
+// of rounds grows until a run takes long enough.
 func arithmetic(dev device.Device, accumulators, width int) (*contender, error) {
 	c := &contender{}
 	b, err := dev.Alloc("peak", 4*(peakSeeds+peakGroup*peakGroups))
@@ -172,12 +173,12 @@ func arithmeticSource(accumulators, width int) string {
 
 const (
 	bandwidthGroup = 256
-	largestArray   = 128 << 20 // bytes, where nothing but the device's memory holds it
-	sharedArray    = 64 << 20  // where the host's memory is the device's
+	largestArray   = 128 << 20 // bytes, on devices with memory of their own
+	sharedArray    = 64 << 20  // bytes, on devices that share the host's memory
 	leastArray     = 1 << 20
 )
 
-// bandwidth copies an array, or adds two into a third.
+// bandwidth copies an array, or adds two arrays into a third.
 func (o Options) bandwidth(dev device.Device, element string, triad bool) (*contender, error) {
 	width, arrays := int64(4), int64(2)
 	if element != "f32" {

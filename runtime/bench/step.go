@@ -15,30 +15,30 @@ import (
 	"github.com/gpupipe/gpupipe/shaders"
 )
 
-// Step is a whole training step: forward, backward, clipping and the optimizer's update of the preset tiny, one batch
-// of 16 sequences of 128 tokens, data on the device.
+// Step is a whole training step: forward, backward, clipping and the optimizer's update of the preset tiny. The batch
+// is 16 sequences of 128 tokens, which are on the device already.
 type Step struct {
 	Name                 string       `json:"name"`
 	Parameters           int64        `json:"parameters"`
 	Tokens               int          `json:"tokens"`
 	DurationMicros       float64      `json:"micros"` // by the host's clock
 	TokensPerSec         float64      `json:"tokens_per_s"`
-	GFLOPS               float64      `json:"gflops"`  // by the model's FLOPs per token, backward included
+	GFLOPS               float64      `json:"gflops"`  // by the model's FLOPs per token, with backward
 	OfPeak               float64      `json:"of_peak"` // of the device's GFLOP/s
 	Memory               exec.Memory  `json:"memory"`
-	Clock                string       `json:"clock"`         // of what follows
-	KernelDurationMicros float64      `json:"kernel_micros"` // of all kernels, one after the other
-	Profile              profile.Rank `json:"profile"`       // of a few steps more, kernel by kernel
+	Clock                string       `json:"clock"`         // of the kernels
+	KernelDurationMicros float64      `json:"kernel_micros"` // sum over all kernels
+	Profile              profile.Rank `json:"profile"`       // of further steps
 	Profiled             int          `json:"profiled"`
 }
 
 const (
-	stepBatch      = 16
-	gradProgram    = "grad"
-	votesProgram   = "votes"
-	updateProgram  = "update"
-	hyperStep      = 0
-	initialisation = 1 // seed
+	stepBatch     = 16
+	gradProgram   = "grad"
+	votesProgram  = "votes"
+	updateProgram = "update"
+	hyperStep     = 0
+	initSeed      = 1
 )
 
 // stepPrograms are the programs of a step, in order.
@@ -46,7 +46,7 @@ func stepPrograms() []string { return []string{gradProgram, votesProgram, update
 
 func stepName(optimizer string) string { return "step tiny " + optimizer }
 
-// measureStep measures whole steps on devices, by turns.
+// measureStep measures whole steps on devices in alternation.
 func measureStep(devs []device.Device, name string, peaks []profile.Peak, o Options) ([]Step, error) {
 	config, err := model.Preset("tiny")
 	if err != nil {
@@ -61,14 +61,14 @@ func measureStep(devs []device.Device, name string, peaks []profile.Peak, o Opti
 		}
 		defer t.session.Close()
 		w := session(dev, t.session, stepPrograms()...)
-		w.timed = nil // the whole counts, with what lies between kernels
+		w.timed = nil // measure the whole step, with the gaps between kernels
 		s, err := w.subject()
 		if err != nil {
 			return nil, err
 		}
 		steps, subjects = append(steps, t), append(subjects, s)
 	}
-	if err := o.byTurns(subjects, nil); err != nil {
+	if err := o.alternate(subjects, nil); err != nil {
 		return nil, err
 	}
 	var out []Step
@@ -79,7 +79,7 @@ func measureStep(devs []device.Device, name string, peaks []profile.Peak, o Opti
 		t.GFLOPS = t.TokensPerSec * config.FLOPsPerToken() / 1e9
 		t.OfPeak, _ = profile.Peak{GFLOPS: peaks[i].GFLOPS}.Share(t.GFLOPS, 0)
 	}
-	if err := profileByTurns(steps, peaks); err != nil {
+	if err := profileAlternately(steps, peaks); err != nil {
 		return nil, err
 	}
 	for _, t := range steps {
@@ -115,11 +115,11 @@ func newTrial(dev device.Device, config model.Config, name string, o Options) (*
 	return t, nil
 }
 
-// profiledSteps even out what differs from run to run.
+// profiledSteps is the number of steps that the profile averages.
 const profiledSteps = 3
 
-// profileByTurns measures the steps' kernels.
-func profileByTurns(ts []*trial, peaks []profile.Peak) error {
+// profileAlternately measures the steps' kernels.
+func profileAlternately(ts []*trial, peaks []profile.Peak) error {
 	recorders, totals := make([]*profile.Recorder, len(ts)), make([][]time.Duration, len(ts))
 	for i, t := range ts {
 		recorders[i] = profile.NewRecorder(t.Name, t.dev.Info(), peaks[i])
@@ -149,7 +149,7 @@ func profileByTurns(ts []*trial, peaks []profile.Peak) error {
 	return nil
 }
 
-// timed runs a program; where the device has no clock its kernels take no time.
+// timed runs a program. On a device without a clock its kernels take no time.
 func (t *trial) timed(program string) (exec.Times, error) {
 	m, err := t.session.RunTimed(program, nil)
 	if errors.Is(err, device.ErrNoTimestamps) {
@@ -161,8 +161,8 @@ func (t *trial) timed(program string) (exec.Times, error) {
 	return m.Wait()
 }
 
-// alone times the step's kernels one by one, by the host's clock: each is loaded on its own, with arrays of its own filled with noise, and
-// repeated. Copies are not counted.
+// alone measures the step's kernels one by one by the host's clock. Each is loaded alone, with arrays of its own filled
+// with noise, and repeated. Copies are not counted.
 func (t *trial) alone(peak profile.Peak) error {
 	r := profile.NewRecorder(t.Name, t.dev.Info(), peak)
 	t.Clock, t.Profiled = Host, 1
@@ -189,7 +189,7 @@ func (t *trial) alone(peak profile.Peak) error {
 	return nil
 }
 
-// stepGraphs are the programs of a step.
+// stepGraphs returns the programs of a step.
 func stepGraphs(config model.Config, name string) (*optim.Optimizer, map[string]*graph.Graph, error) {
 	grad, err := config.Grad(stepBatch, 1, false)
 	if err != nil {
@@ -217,7 +217,7 @@ func stepGraphs(config model.Config, name string) (*optim.Optimizer, map[string]
 
 func fillStep(s *exec.Session, config model.Config, opt *optim.Optimizer, grad *graph.Graph) error {
 	for _, p := range config.Parameters() {
-		if err := s.WriteVariable(p.Name, exec.F32Bytes(p.Initial(initialisation))); err != nil {
+		if err := s.WriteVariable(p.Name, exec.F32Bytes(p.Initial(initSeed))); err != nil {
 			return err
 		}
 	}
@@ -230,7 +230,7 @@ func fillStep(s *exec.Session, config model.Config, opt *optim.Optimizer, grad *
 	return s.SetInput(updateProgram, optim.HyperInput, exec.F32Bytes(opt.Hyper(hyperStep, true)))
 }
 
-// source identifies a kernel by what it runs.
+// source identifies a kernel by its code.
 func source(k shaders.Kernel) string {
 	var s string
 	for _, p := range k.Passes {

@@ -9,12 +9,12 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// Checker refuses whatever a device with these Limits must not be given. Every backend checks with it before it
-// touches its API, so that a breach is the same error everywhere, and no driver gets to see it.
+// Checker refuses what no device with these Limits may be given. Every backend calls it before its API, so a mistake is
+// the same error everywhere and no driver sees it.
 type Checker struct {
 	Device string
 	Limits target.Limits
-	// Own says why a buffer cannot be used: not of this device, or released.
+	// Own returns an error if a buffer does not belong to the device, or is released.
 	Own func(Buffer) error
 }
 
@@ -181,8 +181,8 @@ func (c Checker) argument(r Range) error {
 	return nil
 }
 
-// compatible tells whether one dispatch may bind both ranges. Within a dispatch a buffer is either read-only in all
-// its bindings or writable in all (WebGPU's usage scope), and what is writable shares no byte with another binding.
+// compatible returns an error if one dispatch may not bind both ranges. Within a dispatch, a buffer is either read-only
+// in all its bindings or writable in all (WebGPU's usage scope), and a writable range overlaps no other.
 func compatible(q, r Range, aq, ar Access) error {
 	if q.Buffer != r.Buffer || aq == ReadOnly && ar == ReadOnly {
 		return nil

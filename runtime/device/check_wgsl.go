@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// A Shader states its workgroup beside its source. Implementations accept a source that says otherwise, even one
-// that asks for more workgroup memory than there is, so what the source says in literals is compared here.
+// A Shader states its workgroup beside its source. Implementations accept a source that declares another one, even one
+// with more workgroup memory than the device has. So what the source declares in literals is compared here.
 
 var (
 	wgslComment       = regexp.MustCompile(`//[^\n]*`)
@@ -75,7 +75,7 @@ func typeSize(t string) int64 {
 	return 0
 }
 
-// product is a·b, or math.MaxInt32 where that is less: sources are hostile, and no device has so much.
+// product returns a·b, or math.MaxInt32 if that is less: sources are untrusted, and no device has so much memory.
 func product(a, b int64) int64 {
 	if b > 0 && a > math.MaxInt32/b {
 		return math.MaxInt32
@@ -83,7 +83,7 @@ func product(a, b int64) int64 {
 	return a * b
 }
 
-// stride is the size of a type as an array's element: a vec3 takes a vec4's place.
+// stride returns the size of a type as an element of an array: a vec3 is padded to a vec4.
 func stride(size int64) int64 {
 	switch size {
 	case 6, 12:

@@ -1,5 +1,9 @@
-// Package device is what the rest of gpupipe knows of a GPU: memory, programs that are data, and an
-// in-order queue. Backends implement Device; only cmd names one.
+// Package device defines what the rest of gpupipe knows about a GPU: memory, programs that are data, and a queue that
+// runs them in order. Backends implement Device; only commands name a backend.
+//
+// A user of a device allocates buffers, describes a Program, loads it once and runs it many times. Write, Run and Read
+// enqueue work; Pending.Wait and Device.Sync wait for it. Checker holds every rule for programs, so all backends refuse
+// the same mistakes.
 package device
 
 import (
@@ -11,23 +15,23 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// Kind tells what sort of hardware stands behind an adapter.
+// Kind is the sort of hardware behind an adapter.
 type Kind string
 
 const (
 	Discrete   Kind = "discrete"
 	Integrated Kind = "integrated"
 	Virtual    Kind = "virtual"
-	Software   Kind = "software" // a CPU pretending: lavapipe, SwiftShader, WARP
+	Software   Kind = "software" // a CPU that implements a GPU API: lavapipe, SwiftShader, WARP
 	Null       Kind = "null"     // executes nothing
 )
 
-// Rank orders kinds as adapters are listed: hardware first.
-func (k Kind) Rank() int {
+// Order is the position of the kind where adapters are listed: hardware comes first.
+func (k Kind) Order() int {
 	return slices.Index([]Kind{Discrete, Integrated, Virtual, Software, Null}, k)
 }
 
-// Vendor names a maker by its PCI or Khronos number; "" when it is not known.
+// Vendor returns the name of a vendor from its PCI or Khronos number; "" if it is unknown.
 func Vendor(id uint32) string {
 	return map[uint32]string{
 		0x1002: "AMD", 0x10DE: "NVIDIA", 0x8086: "Intel", 0x106B: "Apple", 0x13B5: "Arm", 0x5143: "Qualcomm",
@@ -40,14 +44,14 @@ type Info struct {
 	Name    string `json:"name"`    // "webgpu:0": backend and index, as users write it
 	Adapter string `json:"adapter"` // "NVIDIA H200"
 	Vendor  string `json:"vendor,omitempty"`
-	Driver  string `json:"driver,omitempty"` // name and version, as the driver tells it
+	Driver  string `json:"driver,omitempty"` // name and version, as the driver reports them
 	API     string `json:"api,omitempty"`    // "vulkan", "metal", "dx12"
 	Kind    Kind   `json:"kind"`
 }
 
-// Device is one GPU: memory and one in-order queue. All methods are safe for concurrent use; work runs in
-// the order in which it was enqueued. Pending.Wait and Sync wait for the GPU; Run, Write and Read only while so much is
-// under way already that memory would grow.
+// Device is one GPU: memory and one in-order queue. All methods are safe for concurrent use, and work runs in the order
+// in which it was enqueued. Pending.Wait and Sync wait for the GPU. Run, Write and Read wait only while so much work is
+// in progress that memory would grow.
 type Device interface {
 	Info() Info
 	Limits() target.Limits
@@ -63,13 +67,14 @@ type Device interface {
 	Read(b Buffer, offset, n int64) (Pending, error)
 	// Sync waits until all enqueued work is done, and returns the first error of that work.
 	Sync() error
-	// Allocated returns the bytes of all live buffers that Alloc made, and of the device's own staging.
+	// Allocated returns the bytes of all live buffers that Alloc made, and of staging buffers.
 	Allocated() (buffers, staging int64)
-	// Close releases everything. Later calls return ErrClosed, and so may a Load under way: nobody waits for all of a program's kernels.
+	// Close releases everything. Later calls return ErrClosed. So may a Load in progress, which does not finish
+	// compiling its kernels.
 	Close() error
 }
 
-// Budget is the memory that a device may take in bytes, 0 where it is not known.
+// Budget returns the bytes of memory that a device may take, or 0 if that is unknown.
 func Budget(d Device) int64 {
 	if b, ok := d.(interface{ Budget() int64 }); ok {
 		return b.Budget()
@@ -77,7 +82,7 @@ func Budget(d Device) int64 {
 	return 0
 }
 
-// Buffer is a range of device memory. Only the Device that made it takes it back.
+// Buffer is a range of device memory. Only the Device that made it accepts it.
 type Buffer interface {
 	Label() string
 	Size() int64
@@ -87,13 +92,13 @@ type Buffer interface {
 // Loaded is a program that a device has compiled and bound.
 type Loaded interface{ Release() }
 
-// Pending is a read under way.
+// Pending is a read in progress.
 type Pending interface {
-	// Wait returns the bytes once they have arrived; the caller owns them.
+	// Wait returns the bytes when the read is complete. The caller owns them.
 	Wait() ([]byte, error)
 }
 
-// Program is a recorded list of commands: data, to be loaded by any backend.
+// Program is a recorded list of commands. It is data that any backend can load.
 type Program struct {
 	Label    string
 	Shaders  []Shader
@@ -103,15 +108,16 @@ type Program struct {
 // Shader is one compute kernel. Its entry point is main; its bindings are group 0, 0…n−1, all storage buffers.
 type Shader struct {
 	Label           string // names the kernel in every error
-	WGSL            string // or SPIR-V assembly, where Limits say that the device takes it; it begins with target.Assembly
+	WGSL            string // or SPIR-V assembly, if Limits.Assembly allows it; assembly begins with target.Assembly
 	Bindings        []Access
 	Workgroup       [3]int
 	WorkgroupMemory int // bytes
-	// Inside says that no index leaves its array, of a binding or of the source's own, whatever the data: devices need not look.
+	// Inside promises that no index leaves its array, of a binding or of the source itself, whatever the data. Devices
+	// need not check indices then.
 	Inside bool
 }
 
-// Assembly tells whether the source is SPIR-V assembly.
+// Assembly reports whether the source is SPIR-V assembly.
 func (s *Shader) Assembly() bool { return strings.HasPrefix(s.WGSL, target.Assembly) }
 
 // Access is how a shader declares a binding.
@@ -122,9 +128,9 @@ const (
 	ReadOnly                // var<storage, read>
 )
 
-// Command is a dispatch when Shader ≥ 0, else a copy of Args[0] to Args[1] (equal sizes, not overlapping; one buffer may
-// be both). A dispatch binds a buffer several times either read-only throughout, or writable throughout and at ranges
-// that do not overlap; Checker has every rule.
+// Command is a dispatch if Shader ≥ 0. Otherwise it copies Args[0] to Args[1], which have equal sizes and do not
+// overlap but may lie in one buffer. A dispatch that binds a buffer several times binds it read-only each time, or
+// writable each time at ranges that do not overlap.
 type Command struct {
 	Shader int
 	Args   []Range
@@ -134,13 +140,13 @@ type Command struct {
 // Copy marks a Command that copies.
 const Copy = -1
 
-// Range is part of a buffer, in bytes.
+// Range is a range of bytes in a buffer.
 type Range struct {
 	Buffer       Buffer
 	Offset, Size int64
 }
 
-// Error is a failure of the device itself, named by what it befell.
+// Error is an error of a device with the operation and the object that it concerns.
 type Error struct {
 	Op     string // "compile", "alloc", "run", …
 	Object string // the kernel's or buffer's label
@@ -154,7 +160,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Named is cause as an *Error: nil stays nil, and what is named already stays as it is.
+// Named returns cause as an *Error. A nil cause stays nil, and a cause that is an *Error already stays as it is.
 func Named(op, object, device string, cause error) error {
 	var already *Error
 	if cause == nil || errors.As(cause, &already) {
@@ -163,12 +169,12 @@ func Named(op, object, device string, cause error) error {
 	return &Error{Op: op, Object: object, Device: device, Cause: cause}
 }
 
-// The causes callers tell apart.
+// Causes that callers distinguish with errors.Is.
 var (
 	ErrClosed      = fmt.Errorf("device is closed")
 	ErrLost        = fmt.Errorf("device lost")
 	ErrOutOfMemory = fmt.Errorf("out of device memory")
 	ErrValidation  = fmt.Errorf("validation failed")
-	// ErrNoTimestamps is RunTimed's where a device cannot measure.
+	// ErrNoTimestamps is returned by RunTimed on a device that cannot measure.
 	ErrNoTimestamps = fmt.Errorf("the device has no timestamps")
 )

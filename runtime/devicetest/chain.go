@@ -9,18 +9,19 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// chainTolerance bounds what rounding does over a chain of ops whose derivatives are moderate.
+// chainTolerance bounds the rounding errors of a chain of ops with moderate derivatives.
 const chainTolerance = 1e-4
 
-// Chain is a random graph of the given number of ops: arithmetic, views, reductions and matrix products that feed each
-// other, outputs of any of them, variables assigned from anything of their type, each other included. It finds out
-// whether fusion and memory planning change what is computed. A shorter chain of a seed begins like the longer one.
+// Chain returns a random graph with that number of ops: arithmetic, views, reductions and matrix products that use each
+// other's results. Any result may be an output, and variables are assigned any value of their type, also another
+// variable. The graph shows whether fusion and memory planning change results. A shorter chain of the same seed is a
+// prefix of a longer one.
 func Chain(seed uint64, length int) Task {
 	c := &chain{task: Task{Op: "chain", Tolerance: chainTolerance}}
 	return c.grow(seed, length, (*chain).begin, steps)
 }
 
-// grow makes the task: a beginning and so many steps, each of a random kind.
+// grow makes the task: the sources, and steps of random kinds.
 func (c *chain) grow(seed uint64, length int, begin func(*chain), kinds []func(*chain, *graph.Value) *graph.Value) Task {
 	c.r, c.prefix = rand.New(rand.NewPCG(seed, 11)), fmt.Sprintf("%s%d.", c.task.Op, seed)
 	c.task.Name, c.task.Runs, c.task.Floor = fmt.Sprintf("seed %d, %d ops", seed, length), 2, 1
@@ -44,7 +45,7 @@ func (c *chain) grow(seed uint64, length int, begin func(*chain), kinds []func(*
 	return c.task
 }
 
-// Chains are n random graphs.
+// Chains returns n random graphs.
 func Chains(n int) []Task {
 	var ts []Task
 	for seed := range uint64(n) {
@@ -63,14 +64,14 @@ type chain struct {
 	scope  string
 	prefix string
 	named  int
-	exact  bool // sources hold quarters up to eight, which halves have
+	exact  bool // sources hold quarters up to eight, which 16-bit floats represent
 }
 
 const maxElements = 20000
 
 var extents = []int{1, 2, 3, 4, 5, 7, 8, 16, 31, 64, 65, 130}
 
-// begin declares the sources that the chain grows from.
+// begin declares the first sources.
 func (c *chain) begin() {
 	rank := 1 + c.r.IntN(4)
 	for len(c.main) < rank {
@@ -115,7 +116,7 @@ func (c *chain) name(kind string) string {
 
 func (c *chain) input(t graph.Type) *graph.Value { return c.integers(t, 4) }
 
-// integers is an input whose elements are below a bound.
+// integers returns an input whose elements are below a bound.
 func (c *chain) integers(t graph.Type, below int) *graph.Value {
 	name := c.name("x")
 	c.task.Inputs[name] = c.fill(t, below)
@@ -147,10 +148,10 @@ func (c *chain) like(x *graph.Value) *graph.Value {
 	return fit[c.r.IntN(len(fit))]
 }
 
-// steps are the ways to grow, each from a value that exists; nil says that the value does not suit.
+// steps are the kinds of growth, each from an existing value. A step returns nil for a value that does not suit it.
 var steps = []func(c *chain, x *graph.Value) *graph.Value{
 	(*chain).unary, (*chain).unary, (*chain).unary, (*chain).binary, (*chain).binary, (*chain).binary, (*chain).binary,
-	(*chain).reduce, (*chain).reduce, (*chain).reduce, (*chain).centre, (*chain).reshape, (*chain).permute, (*chain).slice,
+	(*chain).reduce, (*chain).reduce, (*chain).reduce, (*chain).center, (*chain).reshape, (*chain).permute, (*chain).slice,
 	(*chain).concat, (*chain).pad, (*chain).where, (*chain).rows, (*chain).matmul, (*chain).matmul, (*chain).linear,
 	(*chain).random, (*chain).crossEntropy,
 }
@@ -205,7 +206,7 @@ func (c *chain) binary(x *graph.Value) *graph.Value {
 	}
 }
 
-// axes are any of x's, perhaps all.
+// axes returns some axes of x, or all.
 func (c *chain) axes(x *graph.Value) []int {
 	var axes []int
 	for i := range x.Shape {
@@ -238,8 +239,8 @@ func (c *chain) fold(x *graph.Value, keep bool) *graph.Value {
 	}
 }
 
-// centre combines a reduction with what was reduced: one kernel that loops twice over its columns.
-func (c *chain) centre(x *graph.Value) *graph.Value {
+// center combines a reduction with its operand: one kernel that loops twice over its columns.
+func (c *chain) center(x *graph.Value) *graph.Value {
 	r := c.fold(x, true)
 	if r == nil {
 		return nil
@@ -269,7 +270,7 @@ func (c *chain) reshape(x *graph.Value) *graph.Value {
 
 func (c *chain) permute(x *graph.Value) *graph.Value { return op.Permute(x, c.r.Perm(len(x.Shape))...) }
 
-// slice cuts at multiples of large powers of two as often as not, so that some slices can be aliases.
+// slice cuts at multiples of large powers of two half of the time, so that some slices can be aliases.
 func (c *chain) slice(x *graph.Value) *graph.Value {
 	if len(x.Shape) == 0 {
 		return nil
@@ -325,7 +326,7 @@ func (c *chain) rows(x *graph.Value) *graph.Value {
 	}
 }
 
-// matmul multiplies x by itself, or by what fits.
+// matmul multiplies x by itself or by another value that fits.
 func (c *chain) matmul(x *graph.Value) *graph.Value {
 	r := len(x.Shape)
 	if r < 2 {
@@ -390,7 +391,7 @@ func (c *chain) crossEntropy(x *graph.Value) *graph.Value {
 	return op.Scale(loss, 0.25)
 }
 
-// finish chooses outputs, sources and views among them, and assigns every other variable.
+// finish chooses outputs, among them sources and views, and assigns every other variable.
 func (c *chain) finish() {
 	c.b.Output("last", c.pool[len(c.pool)-1])
 	for i := range c.r.IntN(4) {
@@ -403,7 +404,7 @@ func (c *chain) finish() {
 	}
 }
 
-// replacement is a value of v's type: one that exists, or a piece of another.
+// replacement returns a value of v's type: an existing one, or a slice of another.
 func (c *chain) replacement(v *graph.Value) *graph.Value {
 	var same, larger []*graph.Value
 	for _, x := range c.pool {

@@ -1,5 +1,6 @@
-// Package devicetest is the conformance suite of a device: every case of every op, by every candidate kernel, and graphs
-// that fuse, against the float64 reference. Tests call Run; gpupipe selftest calls Check on the user's own device.
+// Package devicetest is the conformance suite of a device that computes. It runs every case of every op with every
+// kernel variant, and graphs that fuse, and compares the results with the float64 reference. Tests call Run; gpupipe
+// selftest calls Check on the user's device.
 package devicetest
 
 import (
@@ -13,10 +14,10 @@ import (
 	"github.com/gpupipe/gpupipe/shaders"
 )
 
-// DefaultTolerance is the error allowed in f32, relative to the reference's largest magnitude.
+// DefaultTolerance is the error that f32 results may have, relative to the reference's largest magnitude.
 const DefaultTolerance = 2e-6
 
-// Case is the task of computing one case of an op alone.
+// Case returns the task of computing one case of an op alone.
 func Case(c graph.Case) Task {
 	attributes, err := json.Marshal(c.Op)
 	if err != nil {
@@ -43,7 +44,7 @@ func Case(c graph.Case) Task {
 	return t
 }
 
-// Cases are the tasks of all cases of an op.
+// Cases returns the tasks of all cases of an op.
 func Cases(o graph.Op) []Task {
 	var ts []Task
 	for _, c := range o.Cases() {
@@ -52,8 +53,8 @@ func Cases(o graph.Op) []Task {
 	return ts
 }
 
-// Check runs tasks on the device, once with each candidate kernel, and compares with the reference. Where a task has
-// several kernels, the n-th run takes the n-th candidate of each that has so many.
+// Check runs tasks on the device, once with each kernel variant, and compares with the reference. If a task has several
+// kernels, the n-th run uses the n-th variant of each kernel that has so many.
 func Check(dev device.Device, tasks []Task) []Result {
 	var results []Result
 	left := tasks
@@ -64,7 +65,7 @@ func Check(dev device.Device, tasks []Task) []Result {
 		}
 		var more []Task
 		for _, t := range left {
-			if candidates(dev, t) > i+1 {
+			if variants(dev, t) > i+1 {
 				more = append(more, t)
 			}
 		}
@@ -73,7 +74,7 @@ func Check(dev device.Device, tasks []Task) []Result {
 	return results
 }
 
-// CheckOnce runs tasks with kernels of the chooser's choice, nil being the static one.
+// CheckOnce runs tasks with the kernels that the chooser selects; nil is the static choice.
 func CheckOnce(dev device.Device, tasks []Task, choose exec.Chooser) []Result {
 	var results []Result
 	for _, batch := range batches(tasks) {
@@ -82,9 +83,9 @@ func CheckOnce(dev device.Device, tasks []Task, choose exec.Chooser) []Result {
 	return results
 }
 
-// candidates is the largest number of candidates of a task's kernels; zero for what cannot be lowered, which running it
-// has reported.
-func candidates(dev device.Device, t Task) int {
+// variants returns the largest number of variants of a task's kernels; zero for a task that cannot be lowered, which
+// was reported when it ran.
+func variants(dev device.Device, t Task) int {
 	choose := &nth{}
 	plan := func() (err error) {
 		defer caught(&err)
@@ -97,7 +98,7 @@ func candidates(dev device.Device, t Task) int {
 	return choose.most
 }
 
-// nth chooses the n-th candidate wherever there are that many.
+// nth chooses the n-th variant of each kernel that has so many.
 type nth struct{ n, most int }
 
 func (c *nth) Choose(_ device.Device, _ string, ks []shaders.Kernel, _ int) (int, error) {

@@ -8,7 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// maker builds one graph by hand: its inputs and variables get random numbers as they are declared.
+// maker builds one graph. Its inputs and variables get random numbers when they are declared.
 type maker struct {
 	*graph.Builder
 	c *chain
@@ -28,8 +28,8 @@ func hand(name string, build func(m *maker)) Task {
 	return (&chain{task: Task{Tolerance: 2e-5}}).made(name, build)
 }
 
-// exact is hand with quarters up to eight for numbers, of which sums and products are exact in f32: both sides then round the same
-// numbers to halves, once.
+// exact is hand with quarters up to eight as numbers. Their sums and products are exact in f32, so device and reference
+// round the same numbers to 16 bits, once.
 func exact(name string, build func(m *maker)) Task {
 	return (&chain{exact: true, task: Task{Tolerance: exactly}}).made(name, build)
 }
@@ -49,8 +49,8 @@ func (c *chain) made(name string, build func(m *maker)) Task {
 	return c.task
 }
 
-// Graphs are hand-made traps for fusion, planning and dispatch.
-func Graphs() []Task { return append(floatGraphs(), halfGraphs()...) }
+// Graphs are hand-made graphs that are likely to expose errors of fusion, planning and dispatch.
+func Graphs() []Task { return append(floatGraphs(), mixedGraphs()...) }
 
 func floatGraphs() []Task {
 	return []Task{

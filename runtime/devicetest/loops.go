@@ -7,8 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// CheckLoops runs loops of 70,000 and of 1,000,000 iterations: there are drivers (Mesa's lavapipe before 25) that leave
-// a loop after 65,535 without a word, and every long reduction would be wrong.
+// CheckLoops runs loops of 70,000 and of 1,000,000 iterations. Some drivers (Mesa's lavapipe before 25) silently leave
+// a loop after 65,535 iterations, which makes every long reduction wrong.
 func CheckLoops(dev device.Device) []Result {
 	var results []Result
 	for _, n := range []uint32{70_000, 1_000_000} {
@@ -24,7 +24,7 @@ func CheckLoops(dev device.Device) []Result {
 	return results
 }
 
-// looped is what the loop computes, which no compiler replaces by a formula.
+// looped is the loop's result. No compiler replaces it by a formula.
 func looped(n uint32) uint32 {
 	x := uint32(1)
 	for i := range n {

@@ -10,19 +10,19 @@ import (
 // RandomGraphs is the number of random graphs that Run checks.
 const RandomGraphs = 200
 
-// RandomHalfGraphs is the number of those with halves.
-const RandomHalfGraphs = 16
+// RandomMixedGraphs is the number of random graphs with 16-bit floats that Run checks.
+const RandomMixedGraphs = 16
 
-// Run checks every case of every op on a device, and graphs that fuse.
+// Run checks loops, conversions, every case of every op, and graphs that fuse on a device.
 func Run(t *testing.T, dev device.Device) {
 	t.Run("loops", func(t *testing.T) { report(t, CheckLoops(dev)) })
-	t.Run("halves", func(t *testing.T) { report(t, CheckHalves(dev)) })
+	t.Run("conversions", func(t *testing.T) { report(t, CheckConversions(dev)) })
 	for _, o := range graph.Catalogue() {
 		t.Run(o.Name(), func(t *testing.T) { report(t, Check(dev, Cases(o))) })
 	}
 	t.Run("graphs", func(t *testing.T) { report(t, Check(dev, Graphs())) })
 	t.Run("chains", func(t *testing.T) { report(t, CheckOnce(dev, Chains(RandomGraphs), nil)) })
-	t.Run("half chains", func(t *testing.T) { report(t, CheckOnce(dev, HalfChains(RandomHalfGraphs), nil)) })
+	t.Run("mixed chains", func(t *testing.T) { report(t, CheckOnce(dev, MixedChains(RandomMixedGraphs), nil)) })
 }
 
 func report(t *testing.T, results []Result) {

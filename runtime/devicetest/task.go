@@ -14,19 +14,19 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Task is a graph with its numbers. The device runs it Runs times, and what it leaves in outputs and variables is
-// compared with the reference.
+// Task is a graph with its inputs. The device runs it Runs times, and the outputs and variables are compared with the
+// reference.
 type Task struct {
 	Op, Name  string
 	Graph     *graph.Graph
 	Inputs    map[string]*graph.Tensor
-	Variables map[string]*graph.Tensor // of this task only: names must differ between tasks
+	Variables map[string]*graph.Tensor // names must differ between tasks
 	Runs      int
-	Tolerance float64 // relative to the largest magnitude of the reference, or to Floor where that is larger
+	Tolerance float64 // relative to the largest magnitude of the reference, or to Floor if that is larger
 	Floor     float64
 }
 
-// Result is the outcome of one task with one set of candidate kernels.
+// Result is the outcome of one task with one set of kernel variants.
 type Result struct {
 	Op        string  `json:"op"`
 	Case      string  `json:"case"` // the inputs' types, or the name of a graph
@@ -36,14 +36,14 @@ type Result struct {
 	Failure   string  `json:"failure,omitempty"`
 }
 
-// OK tells whether the task passed.
+// OK reports whether the task passed.
 func (r Result) OK() bool { return r.Failure == "" }
 
-// most tasks that share a plan, and most bytes of their inputs and variables: one compilation and one upload is
-// cheaper than many, but memory is finite.
+// The tasks that share a plan, and the bytes of their inputs and variables. One compilation and one upload are cheaper
+// than many, but memory is finite.
 const batchTasks, batchBytes = 32, 64 << 20
 
-// batches cuts tasks into lists that are run together.
+// batches groups tasks that run together.
 func batches(tasks []Task) [][]Task {
 	var out [][]Task
 	var bytes int64
@@ -65,8 +65,8 @@ func (t *Task) tensors() []*graph.Tensor {
 	return slices.Concat(slices.Collect(maps.Values(t.Inputs)), slices.Collect(maps.Values(t.Variables)))
 }
 
-// run executes tasks as programs of one plan and returns a result for each. When the plan as a whole fails, each task is
-// tried alone, so that the one at fault is named.
+// run executes tasks as programs of one plan and returns a result for each. If the plan as a whole fails, each task is
+// tried alone, so that the result names the one at fault.
 func run(dev device.Device, tasks []Task, choose func(Task) exec.Chooser) []Result {
 	if len(tasks) > 1 {
 		if results, err := attempt(dev, tasks, choose(tasks[0])); err == nil {
@@ -121,7 +121,7 @@ func attempt(dev device.Device, tasks []Task, choose exec.Chooser) (results []Re
 	return results, nil
 }
 
-// caught turns a panic, an invariant of ours that is broken, into a failure that names the task.
+// caught turns a panic, which is a broken invariant, into a failure of the task.
 func caught(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
@@ -130,7 +130,7 @@ func caught(err *error) {
 
 func program(i int) string { return fmt.Sprintf("task%03d", i) }
 
-// candidate names the kernels that were chosen.
+// candidate names the chosen kernels.
 func candidate(ks []exec.KernelInfo) string {
 	var names []string
 	for _, k := range ks {
@@ -141,7 +141,7 @@ func candidate(ks []exec.KernelInfo) string {
 	return strings.Join(names, " ")
 }
 
-// live tells which nodes something depends on: a device does not hold the sources of the rest.
+// live returns the nodes that an output or a variable depends on. A device does not keep the other sources.
 func live(g *graph.Graph) map[*graph.Node]bool {
 	found := map[*graph.Node]bool{}
 	var visit func(n *graph.Node)
@@ -163,7 +163,7 @@ func live(g *graph.Graph) map[*graph.Node]bool {
 	return found
 }
 
-// start uploads, runs and enqueues the reads, by name: "output y0", "variable w".
+// start uploads, runs, and enqueues the reads by name: "output y0", "variable w".
 func start(s *exec.Session, program string, t Task) (map[string]device.Pending, error) {
 	reads := map[string]device.Pending{}
 	needed := live(t.Graph)
@@ -208,7 +208,7 @@ func start(s *exec.Session, program string, t Task) (map[string]device.Pending, 
 	return reads, nil
 }
 
-// check waits for the device's numbers and compares them with the reference's.
+// check waits for the device's results and compares them with the reference.
 func (r *Result) check(t Task, reads map[string]device.Pending) error {
 	variables := maps.Clone(t.Variables)
 	var outputs map[string]*graph.Tensor
@@ -232,7 +232,7 @@ func (r *Result) check(t Task, reads map[string]device.Pending) error {
 	return nil
 }
 
-// decoded is exec.Decode without what pads an odd number of halves, which must be zero.
+// decoded is exec.Decode without the padding of an odd number of 16-bit floats, which must be zero.
 func decoded(t graph.Type, b []byte) []float64 {
 	data, n := exec.Decode(t.DType, b), t.Shape.Len()
 	if len(data) == n+1 && t.DType.Half() && data[n] == 0 {
@@ -241,7 +241,7 @@ func decoded(t graph.Type, b []byte) []float64 {
 	return data
 }
 
-// compare notes the largest error. Integers must be equal.
+// compare records the largest error. Integers must be equal.
 func (r *Result) compare(what string, got []float64, want *graph.Tensor, floor float64) {
 	if r.Failure != "" {
 		return

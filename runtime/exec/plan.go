@@ -1,4 +1,6 @@
-// Package exec takes graphs to a device: fusion, memory planning, kernels, one loaded program a graph.
+// Package exec runs graphs on a device. NewPlan fuses the operations of graphs, plans their memory and lowers them to
+// kernels. Plan.Load allocates the memory and compiles the kernels, one loaded program per graph. The Session runs
+// them.
 package exec
 
 import (
@@ -14,13 +16,13 @@ import (
 	"github.com/gpupipe/gpupipe/shaders"
 )
 
-// Chooser picks one of a kernel's candidates.
+// Chooser selects among the variants of a kernel.
 type Chooser interface {
 	// Choose returns an index into candidates, which are in the order shaders.Lower gives.
 	Choose(dev device.Device, label string, candidates []shaders.Kernel, fallback int) (int, error)
 }
 
-// Announcer is a Chooser that learns beforehand among which candidates it will choose, so that it can report its progress.
+// Announcer is a Chooser that can report its progress: it learns first among which candidates it will choose.
 type Announcer interface {
 	// Announce receives the candidates of each kernel that Choose will be called for.
 	Announce(dev device.Device, kernels [][]shaders.Kernel)
@@ -29,22 +31,22 @@ type Announcer interface {
 // Options of NewPlan.
 type Options struct {
 	Tune   Chooser         // nil: the static choice
-	Budget int64           // bytes that the plan may take; 0: no bound but the device's own
+	Budget int64           // bytes that the plan may take; 0: bounded by the device only
 	Pools  map[string]Pool // by variable; a variable without one has a buffer of its own
 }
 
-// Pool is several equal buffers for one variable, or for several variables that share them: versions of weights, activations
-// of several microbatches. Each run of a program says by the variables' classes which of them it works on.
+// Pool is several equal buffers for one variable, or for several variables that share them: versions of weights, or
+// activations of several microbatches. Each run of a program selects among them by the variables' classes.
 type Pool struct {
-	Name  string // the memory; variables of one name share it
-	Class string // where Binding has the index
-	Size  int    // buffers
+	Name  string // variables with pools of one name share its memory
+	Class string // the key of the index in a Binding
+	Size  int    // number of buffers
 }
 
 // Binding is the index of a buffer by class. Variables of one pool that one program uses must have different indices.
 type Binding map[string]int
 
-// Plan is programs that share variables, lowered for a device; nothing is allocated yet.
+// Plan is programs that share variables, lowered for a device. Nothing is allocated yet.
 type Plan struct {
 	dev       device.Device
 	programs  map[string]*program
@@ -63,12 +65,12 @@ type program struct {
 	fused   *fuse.Result
 	memory  *plan.Plan
 	choice  map[*fuse.Group]choice // the chosen candidate
-	bytes   map[*fuse.Group]int64  // that it reads and writes
+	bytes   map[*fuse.Group]int64  // that the kernel reads and writes
 	inputs  map[string]graph.Type
 	outputs map[string]graph.Type
 }
 
-// Memory is what a plan takes, in bytes.
+// Memory is the size of a plan in bytes.
 type Memory struct {
 	Variables int64 `json:"variables"`
 	Inputs    int64 `json:"inputs"`
@@ -78,7 +80,7 @@ type Memory struct {
 	Total     int64 `json:"total"`
 }
 
-// choice is what is kept of a candidate.
+// choice is what the plan keeps of a kernel variant.
 type choice struct {
 	name      string
 	tolerance float64
@@ -94,10 +96,10 @@ type KernelInfo struct {
 	Bytes     int64   `json:"bytes"`               // that must be read and written at least
 }
 
-// ErrTooLarge is wrapped by NewPlan's error when an array or the whole is larger than the device or the budget allows.
+// ErrTooLarge is wrapped by NewPlan's error for an array or a plan that is larger than the device or the budget allows.
 var ErrTooLarge = plan.ErrTooLarge
 
-// Shortage is NewPlan's error when the whole is larger than the budget.
+// Shortage is NewPlan's error for a plan that is larger than the budget.
 type Shortage struct {
 	Needed    Memory
 	Available int64 // bytes
@@ -111,9 +113,9 @@ func (s *Shortage) Error() string {
 
 func (s *Shortage) Unwrap() error { return ErrTooLarge }
 
-// NewPlan lowers the named graphs for a device. Graphs that name a variable share it. What does not fit is refused before
-// any kernel is timed, since timing allocates. Where it fits, but not with the scratch memory of what Tune chose, the static choice holds:
-// see Untuned.
+// NewPlan lowers the named graphs for a device. Graphs that name the same variable share it. A plan that does not fit
+// is refused before any kernel is timed, because timing allocates memory. A plan that fits, but not with the scratch
+// memory of the kernels that Tune chose, uses the static choice: see Untuned.
 func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*Plan, error) {
 	tune := opts.Tune
 	opts.Tune = nil
@@ -134,7 +136,8 @@ func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*
 	return p, err
 }
 
-// Untuned is why the kernels are not those that Tune chose, an error that wraps ErrTooLarge; nil: they are, or nobody was to choose.
+// Untuned returns why the kernels are not those that Tune chose, an error that wraps ErrTooLarge; nil if they are, or
+// if Tune was nil.
 func (p *Plan) Untuned() error { return p.untuned }
 
 func newPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*Plan, error) {
@@ -223,7 +226,7 @@ func (p *Plan) provide(id string, t graph.Type) error {
 	return nil
 }
 
-// bufferName is the name of the i-th buffer that a variable may stand for.
+// bufferName returns the name of the i-th buffer of a variable.
 func (p *Plan) bufferName(id string, i int) string {
 	if pool, ok := p.pools[id]; ok {
 		return fmt.Sprintf("%s#%d", pool.Name, i)
@@ -231,7 +234,7 @@ func (p *Plan) bufferName(id string, i int) string {
 	return id
 }
 
-// choose lowers a group before memory is planned, and picks a candidate.
+// choose lowers a group before memory is planned, and selects a variant.
 func (p *Plan) choose(r *fuse.Result, g *fuse.Group, opts Options) (shaders.Kernel, error) {
 	ks, err := shaders.Lower(r, g, p.dev.Limits(), separate(r))
 	if err != nil {
@@ -292,8 +295,8 @@ func (p *Plan) Kernels(name string) []KernelInfo {
 	return infos
 }
 
-// Chosen returns the kernels of a program in the order in which they run, as if no two values shared memory but for
-// variables that are replaced in place: for timing and for inspection.
+// Chosen returns the kernels of a program in the order in which they run, for timing and for inspection. Values share
+// no memory in them, except for variables that are replaced in place.
 func (p *Plan) Chosen(name string) ([]shaders.Kernel, error) {
 	q, ok := p.programs[name]
 	if !ok {
@@ -321,8 +324,8 @@ func (p *Plan) Shaders(name string) ([]device.Shader, error) {
 	return r.shaders, err
 }
 
-// separate is a key by which every value has memory of its own, but for parts of others and for what is stored over the
-// variable that it replaces: fusion relies on those being one binding.
+// separate is a key by which every value has its own memory. Slices of other values and values stored over the variable
+// that they replace are exceptions, because fusion relies on one binding for them.
 func separate(r *fuse.Result) func(*graph.Value) string {
 	return func(v *graph.Value) string {
 		base, offset, n := r.Alias.Base(v), r.Alias[v].Offset, v.Shape.Len()

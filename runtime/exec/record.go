@@ -15,21 +15,21 @@ import (
 	"github.com/gpupipe/gpupipe/shaders"
 )
 
-// recording is a program's commands on memory that is not yet bound.
+// recording is a program's commands on storage that is not yet bound to buffers.
 type recording struct {
 	shaders  []device.Shader
 	commands []command
 }
 
 type command struct {
-	kernel int // that it belongs to, or noKernel
-	shader int // or device.Copy
+	kernel int // index of its kernel, or noKernel
+	shader int // index of its shader, or device.Copy
 	args   []plan.Storage
 	groups [3]int
 }
 
-// record writes a program's commands: its kernels, then the copies into outputs, which see variables
-// as they were, and into variables.
+// record records a program's commands: its kernels, then the copies into outputs, which get variables as they were, and
+// then the copies into variables.
 func (p *Plan) record(q *program) (recording, error) {
 	var r recording
 	index := map[string]int{} // of shaders by source
@@ -66,7 +66,7 @@ func (p *Plan) record(q *program) (recording, error) {
 	return r, nil
 }
 
-// outputSpace is the memory that the host reads: plan leaves it to us.
+// outputSpace is the memory that the host reads. plan does not place it.
 const outputSpace plan.Space = 255
 
 // noKernel marks the copies at a program's end, into outputs and variables.
@@ -114,7 +114,7 @@ func (s *Session) assemble(l *loaded, at Binding) (*device.Program, error) {
 	return p, nil
 }
 
-// classes are those of a program's variables, in order.
+// classes returns the classes of a program's variables, in order.
 func (p *Plan) classes(q *program) []string {
 	found := map[string]bool{}
 	for _, v := range q.graph.Sources("variable") {
@@ -125,7 +125,7 @@ func (p *Plan) classes(q *program) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// Encode gives the little-endian bytes of numbers as elements of a dtype, padded to whole words.
+// Encode returns numbers as little-endian elements of a dtype, padded to whole words.
 func Encode(d graph.DType, data []float64) []byte {
 	b := make([]byte, 0, 4*len(data))
 	for _, x := range data {
@@ -138,7 +138,7 @@ func Encode(d graph.DType, data []float64) []byte {
 	return append(b, make([]byte, -len(b)&3)...)
 }
 
-// Decode is the inverse of Encode, but for the padding of an odd number of halves: it becomes a last element.
+// Decode is the inverse of Encode. The padding of an odd number of 16-bit floats becomes a last element.
 func Decode(d graph.DType, b []byte) []float64 {
 	data := make([]float64, len(b)/d.Size())
 	for i := range data {

@@ -11,8 +11,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// Session is a plan in a device's memory, ready to run. All its operations are enqueued in order; only waiting for a
-// pending read waits for the device.
+// Session is a plan in a device's memory, ready to run. Operations are enqueued in order. Only waiting for a pending
+// read waits for the device.
 type Session struct {
 	plan      *Plan
 	variables map[string]device.Buffer
@@ -108,13 +108,13 @@ func (s *Session) load(q *program) (err error) {
 	return err
 }
 
-// bind returns the program as loaded for a binding; each is loaded once.
+// bind returns the program loaded for a binding. Each binding is loaded once.
 func (s *Session) bind(l *loaded, b Binding) (device.Loaded, error) {
 	key := ""
 	for _, class := range l.classes {
 		i, ok := b[class]
 		if !ok {
-			return nil, fmt.Errorf("program %s: which buffer of class %q is not said", l.name, class)
+			return nil, fmt.Errorf("program %s: class %q needs a buffer index", l.name, class)
 		}
 		key += fmt.Sprintf("%s %d ", class, i)
 	}
@@ -132,12 +132,12 @@ func (s *Session) bind(l *loaded, b Binding) (device.Loaded, error) {
 	return main, err
 }
 
-// variable returns the buffer that a variable stands for under a binding.
+// variable returns the buffer of a variable under a binding.
 func (s *Session) variable(name string, b Binding) (device.Buffer, error) {
 	i := 0
 	if pool, ok := s.plan.pools[name]; ok {
 		if i, ok = b[pool.Class]; !ok {
-			return nil, fmt.Errorf("variable %q: which buffer of class %q is not said", name, pool.Class)
+			return nil, fmt.Errorf("variable %q: class %q needs a buffer index", name, pool.Class)
 		}
 	}
 	if buffer, ok := s.variables[s.plan.bufferName(name, i)]; ok {
@@ -165,7 +165,7 @@ func (s *Session) buffer(l *loaded, st plan.Storage, bind Binding) (device.Range
 	return device.Range{Buffer: b, Offset: st.Offset, Size: st.Size}, err
 }
 
-// Variables lists the variables' buffers by name; those of a pool have an index, as in "pool#1".
+// Variables returns the variables' buffers by name. Those of a pool have an index, as in "pool#1".
 func (s *Session) Variables() []graph.Named {
 	var vs []graph.Named
 	for _, name := range slices.Sorted(maps.Keys(s.variables)) {
@@ -205,7 +205,7 @@ func (s *Session) ReadAt(name string, at Binding) (device.Pending, error) {
 	return s.plan.dev.Read(b, 0, b.Size())
 }
 
-// Buffer returns the buffer that a variable stands for, for what else its device does with it. The session keeps it.
+// Buffer returns the buffer of a variable, for other uses of its device. The session keeps it.
 func (s *Session) Buffer(name string, at Binding) (device.Buffer, error) { return s.variable(name, at) }
 
 func (s *Session) program(name string) (*loaded, error) {
@@ -232,7 +232,7 @@ func (s *Session) SetInput(program, name string, data []byte) error {
 // Run enqueues a program whose variables have no pool.
 func (s *Session) Run(program string) error { return s.RunAt(program, nil) }
 
-// RunAt enqueues a program on the buffers that a binding says.
+// RunAt enqueues a program on the buffers that a binding selects.
 func (s *Session) RunAt(program string, at Binding) error {
 	_, main, err := s.find(program, at)
 	if err != nil {
@@ -251,7 +251,7 @@ func (s *Session) find(program string, at Binding) (*loaded, device.Loaded, erro
 	return l, main, err
 }
 
-// Output enqueues a read of an output as the last enqueued run leaves it.
+// Output enqueues a read of an output of the last enqueued run.
 func (s *Session) Output(program, name string) (device.Pending, error) {
 	l, err := s.program(program)
 	if err != nil {
@@ -264,13 +264,13 @@ func (s *Session) Output(program, name string) (device.Pending, error) {
 	return s.plan.dev.Read(b, 0, b.Size())
 }
 
-// Mark is pending until all that was enqueued is done.
+// Mark returns a read that completes when all work enqueued so far is done.
 func (s *Session) Mark() (device.Pending, error) { return s.plan.dev.Read(s.buffers[0], 0, markBytes) }
 
-// markBytes is the least that a device reads.
+// markBytes is the smallest size of a read.
 const markBytes = 4
 
-// Sync waits for everything enqueued.
+// Sync waits for all enqueued work.
 func (s *Session) Sync() error { return s.plan.dev.Sync() }
 
 // Close waits for the device and releases the session's memory.

@@ -8,11 +8,11 @@ import (
 
 // Times of one run of a program, on the device's clock.
 type Times struct {
-	Kernels []time.Duration // as Plan.Kernels lists them; one of several passes is their sum
+	Kernels []time.Duration // in the order of Plan.Kernels; the sum of a kernel's passes
 	Copies  time.Duration   // into outputs and variables, at the end
 }
 
-// Total is the time of all that a program does, one after the other.
+// Total returns the sum of all times.
 func (t Times) Total() time.Duration {
 	total := t.Copies
 	for _, k := range t.Kernels {
@@ -21,15 +21,15 @@ func (t Times) Total() time.Duration {
 	return total
 }
 
-// Measuring is a run that is measured.
+// Measuring is a measured run in progress.
 type Measuring struct {
 	timings  device.Timings
 	commands []command
 	kernels  int
 }
 
-// RunTimed enqueues a program as RunAt does, and measures its kernels. Results are the same to the last bit. Its error wraps
-// device.ErrNoTimestamps, and nothing is run, where the device cannot measure.
+// RunTimed enqueues a program as RunAt does, and measures its kernels. The results have the same bits. On a device that
+// cannot measure, nothing runs and the error wraps device.ErrNoTimestamps.
 func (s *Session) RunTimed(program string, at Binding) (*Measuring, error) {
 	l, main, err := s.find(program, at)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 //go:embed profile.html
 var page string
 
-// HTML writes the profile as one page that needs nothing else: tables that sort and filter, and a chart of the layers.
+// HTML writes the profile as one self-contained page: tables that sort and filter, and a chart of the layers.
 func (p *Profile) HTML(w io.Writer) error {
 	t, err := template.New("profile").Funcs(template.FuncMap{
 		"duration": Duration,
@@ -19,7 +19,7 @@ func (p *Profile) HTML(w io.Writer) error {
 		"step":     func(micros float64) float64 { return micros / float64(max(1, p.Steps)) },
 		"each":     func(k Kernel) float64 { return share(k.DurationMicros, float64(k.Calls)) },
 		"part":     share,
-		"most": func(ks []Kernel) (most float64) { // bars are as long as they are next to the longest
+		"most": func(ks []Kernel) (most float64) { // the longest bar
 			for _, k := range ks {
 				most = max(most, k.Share)
 			}
@@ -30,12 +30,12 @@ func (p *Profile) HTML(w io.Writer) error {
 		"dict":  func(a string, av any, b string, bv any) map[string]any { return map[string]any{a: av, b: bv} },
 	}).Parse(page)
 	if err != nil {
-		panic(err) // the page above is ill-formed
+		panic(err) // the embedded page is malformed
 	}
 	return t.Execute(w, p)
 }
 
-// chart has a row a layer: a bar for each phase, one after the other.
+// chart has a row per layer, with a bar for each phase.
 type chart struct {
 	Width, Height float64
 	Rows          []chartRow

@@ -19,8 +19,8 @@ func (p *Profile) Print(w io.Writer) error {
 }
 
 const (
-	shown      = 25 // kernels that the table names
-	labelWidth = 70 // columns of a kernel's label
+	shown      = 25 // kernels in the table
+	labelWidth = 70 // columns
 )
 
 func (l Rank) print(w io.Writer, steps int) error {
@@ -71,7 +71,7 @@ func PrintKernels(w io.Writer, ks []Kernel) error {
 
 func percentage(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
 
-// Percent is a share of a peak, with the first letter of which; nothing for zero.
+// Percent returns a share of a peak with the first letter of the peak; "" for zero.
 func Percent(of float64, bound string) string {
 	if of == 0 {
 		return ""
@@ -79,7 +79,7 @@ func Percent(of float64, bound string) string {
 	return fmt.Sprintf("%.0f %% %s", 100*of, bound[:1])
 }
 
-// Duration writes microseconds with three digits.
+// Duration formats microseconds with three digits.
 func Duration(micros float64) string {
 	switch {
 	case micros >= 1e6:
@@ -90,7 +90,7 @@ func Duration(micros float64) string {
 	return strings.Replace(fmt.Sprintf("%.3g µs", micros), "1e+03", "1000", 1)
 }
 
-// Number has three digits; zero is what was not measured.
+// Number formats three digits; "" for zero, which means not measured.
 func Number(x float64) string {
 	switch {
 	case x == 0:

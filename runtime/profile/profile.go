@@ -1,5 +1,5 @@
-// Package profile tells where the time of programs goes: kernel by kernel, by layers and by programs, beside what the device can do
-// at most.
+// Package profile reports where the time of programs goes, by kernel, layer and program, beside the measured peaks of
+// the device. A Recorder per rank adds up measured runs; Print and HTML write the profile.
 package profile
 
 import (
@@ -12,29 +12,29 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Peak is what a device was measured to do: multiplications and additions with nothing to wait for, and a copy of arrays that no
-// cache holds. Zero is what was not measured.
+// Peak is the measured peak of a device: multiplications and additions in registers, and a copy of arrays larger than
+// caches. Zero means not measured.
 type Peak struct {
-	GFLOPS float64 `json:"gflops"`   // 1e9 a second
-	GBps   float64 `json:"gb_per_s"` // 1e9 bytes a second, read and written
+	GFLOPS float64 `json:"gflops"`   // 1e9 per second
+	GBps   float64 `json:"gb_per_s"` // 1e9 bytes read and written per second
 }
 
-// Profile is the time of steps on one device or several.
+// Profile is the time of steps on one or several ranks.
 type Profile struct {
 	Title string    `json:"title"`
 	Time  time.Time `json:"time"`
-	Steps int       `json:"steps"` // that were measured; all other numbers are of all of them together
+	Steps int       `json:"steps"` // measured steps; all other numbers are sums over them
 	Ranks []Rank    `json:"lines"`
 }
 
-// Rank is what one device did.
+// Rank is the profile of one rank.
 type Rank struct {
 	Name           string      `json:"name"` // "stage 0"
 	Device         device.Info `json:"device"`
 	Peak           Peak        `json:"peak"`
-	DurationMicros float64     `json:"micros"` // sum of what follows, on the device's clock; that of the host is longer
+	DurationMicros float64     `json:"micros"` // sum of the kernels and copies on the device's clock; the host's clock shows more
 	Copies         float64     `json:"copy_micros"`
-	Programs       []Sum       `json:"programs"` // in the order in which they ran first
+	Programs       []Sum       `json:"programs"` // in the order of their first runs
 	Phases         []Sum       `json:"phases"`
 	Layers         []Layer     `json:"layers"` // in the model's order
 	Kernels        []Kernel    `json:"kernels"`
@@ -45,50 +45,50 @@ type Sum struct {
 	Name           string  `json:"name"`
 	Calls          int     `json:"calls,omitempty"` // of a program
 	DurationMicros float64 `json:"micros"`
-	Share          float64 `json:"share"` // of the line's
+	Share          float64 `json:"share"` // of the rank's time
 }
 
-// Layer is the time of one part of the model.
+// Layer is the time of one layer of the model.
 type Layer struct {
 	Name           string  `json:"name"`
 	DurationMicros float64 `json:"micros"`
 	Phases         []Sum   `json:"phases"`
 }
 
-// Kernel is what the calls of one kernel of a program took together.
+// Kernel is the sum over all calls of one kernel of a program.
 type Kernel struct {
 	Program        string  `json:"program"`
 	Layer          string  `json:"layer,omitempty"`
 	Phase          string  `json:"phase"`
 	Label          string  `json:"label"`
 	Candidate      string  `json:"candidate"`
-	Flops          float64 `json:"flops,omitempty"` // of one call
-	Bytes          int64   `json:"bytes"`           // of one call, that must be read and written at least
+	Flops          float64 `json:"flops,omitempty"` // per call
+	Bytes          int64   `json:"bytes"`           // per call, that must be read and written
 	Calls          int     `json:"calls"`
 	DurationMicros float64 `json:"micros"`
-	Share          float64 `json:"share"` // of the line's time
+	Share          float64 `json:"share"` // of the rank's time
 	GFLOPS         float64 `json:"gflops,omitempty"`
 	GBps           float64 `json:"gb_per_s,omitempty"`
-	OfPeak         float64 `json:"of_peak,omitempty"` // the larger of its shares of the device's two peaks
-	Bound          string  `json:"bound,omitempty"`   // by which of them: "compute" or "memory"
+	OfPeak         float64 `json:"of_peak,omitempty"` // the larger of its shares of the two peaks
+	Bound          string  `json:"bound,omitempty"`   // the peak of that share: "compute" or "memory"
 }
 
-// What a kernel is for.
+// The phases of kernels.
 const (
 	Forward   = "forward"
 	Backward  = "backward"
-	Weights   = "weights" // their gradients
+	Weights   = "weights" // gradients of the weights
 	Optimizer = "optimizer"
 	Copies    = "copies"
 )
 
-// phases are in the order in which they are shown.
+// phases are in the order of display.
 var phases = []string{Forward, Backward, Weights, Optimizer, Copies}
 
-// optim is how the optimizer's scopes begin.
+// optim is the prefix of the optimizer's scopes.
 const optim = "optim "
 
-// place tells the layer and the phase of a kernel from its scope: "layers.3", "layers.3 backward", "optim layers.3".
+// place returns the layer and the phase of a kernel from its scope: "layers.3", "layers.3 backward", "optim layers.3".
 func place(scope string) (layer, phase string) {
 	if layer, ok := strings.CutPrefix(scope, optim); ok {
 		return layer, Optimizer
@@ -101,7 +101,7 @@ func place(scope string) (layer, phase string) {
 	return scope, Forward
 }
 
-// Recorder gathers measurements of one line.
+// Recorder adds up the measurements of one rank.
 type Recorder struct {
 	rank     Rank
 	kernels  map[key]*Kernel
@@ -109,19 +109,19 @@ type Recorder struct {
 	order    []string // of layers
 }
 
-// key tells kernels apart: equal ones of a layer are one entry.
+// key identifies kernels: equal kernels of a layer are one entry.
 type key struct {
 	program, label, candidate string
 	flops                     float64
 	bytes                     int64
 }
 
-// NewRecorder begins the account of a line.
+// NewRecorder returns an empty recorder of a rank.
 func NewRecorder(name string, dev device.Info, peak Peak) *Recorder {
 	return &Recorder{rank: Rank{Name: name, Device: dev, Peak: peak}, kernels: map[key]*Kernel{}, programs: map[string]*Sum{}}
 }
 
-// Add takes one run of a program into account; kernels are as its plan lists them.
+// Add adds one run of a program. kernels are in the order of its plan.
 func (r *Recorder) Add(program string, kernels []exec.KernelInfo, t exec.Times) {
 	if r.programs[program] == nil {
 		r.programs[program] = &Sum{Name: program}
@@ -147,7 +147,7 @@ func (r *Recorder) Add(program string, kernels []exec.KernelInfo, t exec.Times) 
 
 func inMicros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
-// Rank is what was gathered.
+// Rank returns the profile so far.
 func (r *Recorder) Rank() Rank {
 	l := r.rank
 	l.DurationMicros, l.Programs, l.Kernels = 0, nil, nil
@@ -183,14 +183,14 @@ func share(part, whole float64) float64 {
 	return part / whole
 }
 
-// rate fills in what follows from the kernel's times.
+// rate sets what follows from the kernel's time.
 func (k *Kernel) rate(l Rank) {
 	k.Share = share(k.DurationMicros, l.DurationMicros)
 	k.GFLOPS, k.GBps = share(k.Flops*float64(k.Calls), 1e3*k.DurationMicros), share(float64(k.Bytes)*float64(k.Calls), 1e3*k.DurationMicros)
 	k.OfPeak, k.Bound = l.Peak.Share(k.GFLOPS, k.GBps)
 }
 
-// Share is how near rates come to a peak, and to which of the two: the nearer one is what bounds them.
+// Share returns the larger of the shares of the two peaks, and the name of that peak, which bounds the kernel.
 func (p Peak) Share(gflops, gbps float64) (of float64, bound string) {
 	compute, memory := share(gflops, p.GFLOPS), share(gbps, p.GBps)
 	switch {
@@ -202,7 +202,7 @@ func (p Peak) Share(gflops, gbps float64) (of float64, bound string) {
 	return memory, "memory"
 }
 
-// sums are the times of phases.
+// sums returns the times of phases.
 func sums(ks []Kernel, copies, whole float64) (out []Sum) {
 	time := map[string]float64{Copies: copies}
 	for _, k := range ks {
@@ -216,7 +216,7 @@ func sums(ks []Kernel, copies, whole float64) (out []Sum) {
 	return out
 }
 
-// layers are in the order in which they first ran: the model's.
+// layers returns the layers in the order in which they first ran, which is the model's.
 func (r *Recorder) layers(ks []Kernel) (out []Layer) {
 	for _, name := range r.order {
 		of := slices.DeleteFunc(slices.Clone(ks), func(k Kernel) bool { return k.Layer != name })
@@ -230,8 +230,8 @@ func (r *Recorder) layers(ks []Kernel) (out []Layer) {
 	return out
 }
 
-// Alike joins equal kernels of different layers, whose labels then have a star for the layer's number; shares and rates are those of all
-// together.
+// Alike joins equal kernels of different layers. Their labels have a star for the layer's number; shares and rates are
+// those of all together.
 func (l Rank) Alike() []Kernel {
 	found := map[key]*Kernel{}
 	for _, k := range l.Kernels {

@@ -10,14 +10,15 @@ import (
 	"math"
 )
 
-// A frame is the length of what follows, a kind, and a body. All numbers are little-endian; texts and lists have their length before them.
+// A frame is the length of the rest, a kind, and a body. All numbers are little-endian. Strings and lists are preceded
+// by their lengths.
 const (
 	version  = 1
 	maxFrame = 64 << 20 // bytes: a program, with all its kernels' sources
 	header   = 4        // bytes
 )
 
-// kind of a frame. Hosts send the first ones, workers the others.
+// kind is the kind of a frame. Hosts send the first ones, workers the others.
 type kind byte
 
 const (
@@ -43,7 +44,7 @@ const (
 	evFailed
 )
 
-// message is what a frame is made of.
+// message is the content of a frame.
 type message interface {
 	// append adds the kind and the body.
 	append(b []byte) []byte
@@ -57,13 +58,14 @@ func appendFrame(b []byte, m message) []byte {
 	return b
 }
 
-// frames reads them from a stream. What next returns is good until it is called again.
+// frames reads frames from a stream. The result of next is valid until the next call.
 type frames struct {
 	r   *bufio.Reader
 	buf bytes.Buffer
 }
 
-// next is the content of the next frame; io.EOF says that the stream ended between two. Memory grows with what has arrived, whatever a length says.
+// next returns the content of the next frame, or io.EOF if the stream ended between two frames. It allocates memory as
+// data arrives, whatever length the frame claims.
 func (f *frames) next() ([]byte, error) {
 	var head [header]byte
 	if _, err := io.ReadFull(f.r, head[:]); err != nil {
@@ -83,7 +85,7 @@ func (f *frames) next() ([]byte, error) {
 	return f.buf.Bytes(), nil
 }
 
-// within is the error of a stream that ended within a frame.
+// within returns the error of a stream that ended within a frame.
 func within(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -104,7 +106,7 @@ func appendFlag(b []byte, is bool) []byte {
 
 func appendText(b []byte, s string) []byte { return append(appendInt(b, len(s)), s...) }
 
-// decoder takes a body apart. Its first error stays; what is read after it is zero.
+// decoder decodes a body. It keeps its first error; values read after that are zero.
 type decoder struct {
 	b   []byte
 	err error
@@ -160,7 +162,7 @@ func (d *decoder) u64() uint64 {
 
 func (d *decoder) i64() int64 { return int64(d.u64()) }
 
-// size is a number that is not negative.
+// size reads a number that must not be negative.
 func (d *decoder) size() int64 {
 	n := d.u64()
 	if n > math.MaxInt64 {
@@ -170,7 +172,7 @@ func (d *decoder) size() int64 {
 	return int64(n)
 }
 
-// count is the length of a list whose elements have at least that many bytes.
+// count reads the length of a list whose elements take at least that many bytes.
 func (d *decoder) count(least int) int {
 	n := d.int()
 	if n < 0 || n > len(d.b)/least {
@@ -182,7 +184,7 @@ func (d *decoder) count(least int) int {
 
 func (d *decoder) text() string { return string(d.take(d.count(1))) }
 
-// end refuses what is left over.
+// end returns the first error, or an error if bytes are left.
 func (d *decoder) end() error {
 	if d.err == nil && len(d.b) > 0 {
 		d.err = fmt.Errorf("a frame with %d bytes too many", len(d.b))

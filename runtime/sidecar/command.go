@@ -7,11 +7,11 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// hello is the first frame of a connection; the shared memory comes with it.
+// hello is the first frame of a connection. The file of the shared memory comes with it.
 type hello struct {
 	token    string
 	device   string
-	up, down int64 // bytes of the two rings, one after the other in the shared memory
+	up, down int64 // bytes of the two rings, which follow each other in the shared memory
 	silence  time.Duration
 }
 
@@ -35,20 +35,20 @@ func decodeHello(b []byte) (*hello, error) {
 	return h, d.end()
 }
 
-// command is what a host has a worker do.
+// command is what a host requests of a worker.
 type command struct {
 	op        kind
-	id        uint64 // of the buffer, program or call that it makes or means
+	id        uint64 // of the buffer, program or call
 	buffer    uint64 // opTimed: the program
 	offset, n int64  // in the buffer, in bytes
-	at        int64  // in a ring; opTaken: where it has been read to
+	at        int64  // in a ring; opTaken: the position up to which the host has read
 	label     string // opAlloc
 	program   *device.Program
 
-	bytes int64 // that it took to send
+	bytes int64 // of its frame
 }
 
-// handle stands for a buffer in a program that travels.
+// handle represents a buffer in a program that is sent.
 type handle uint64
 
 func (h handle) Label() string { return "" }
@@ -97,7 +97,7 @@ func decodeCommand(b []byte) (*command, error) {
 	return c, d.end()
 }
 
-// The least bytes of a shader, a command and an argument.
+// The minimum bytes of a shader, a command and an argument.
 const (
 	shaderBytes  = 4 + 4 + 4 + 3*4 + 4 + 1
 	commandBytes = 4 + 3*4 + 4

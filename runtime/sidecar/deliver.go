@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// deliver waits for what is under way, in order, and hands it on.
+// deliver waits for reads and measurements in order, and sends their results.
 func (w *worker) deliver() {
-	var before time.Time // when the last of them arrived
+	var before time.Time // when the previous one completed
 	for a := range w.answers {
 		switch {
 		case w.over():
 		case a.timings != nil:
 			times, err := a.timings.Wait()
-			w.tell(&event{kind: evDone, id: a.id, times: times, err: err})
+			w.report(&event{kind: evDone, id: a.id, times: times, err: err})
 		case a.id == 0:
-			w.arrived(a, before)
+			w.passed(a, before)
 		default:
-			w.hand(a)
+			w.send(a)
 		}
 		before = time.Now()
 	}
 }
 
-// arrived takes note of a mark.
-func (w *worker) arrived(a *answer, before time.Time) {
-	_, _ = a.pending.Wait() // an error comes to the host by other ways
+// passed records a mark that has completed.
+func (w *worker) passed(a *answer, before time.Time) {
+	_, _ = a.pending.Wait() // the host gets the error with another answer
 	if before.Before(a.began) {
 		before = a.began
 	}
@@ -35,8 +35,8 @@ func (w *worker) arrived(a *answer, before time.Time) {
 	w.fresh.Add(-a.fresh)
 }
 
-// hand gives the host what was read, piece by piece as it takes it.
-func (w *worker) hand(a *answer) {
+// send sends the bytes of a read, piece by piece as the host frees the ring.
+func (w *worker) send(a *answer) {
 	data, err := a.pending.Wait()
 	if err != nil || len(data) == 0 {
 		w.reply(a.id, err)
@@ -49,7 +49,7 @@ func (w *worker) hand(a *answer) {
 		}
 		copy(w.memory.down[at:], data[:n])
 		data = data[n:]
-		w.tell(&event{kind: evData, id: a.id, at: at, n: n, end: end, last: len(data) == 0})
+		w.report(&event{kind: evData, id: a.id, at: at, n: n, end: end, last: len(data) == 0})
 	}
 	w.mu.Lock()
 	w.held -= a.bytes
@@ -57,7 +57,7 @@ func (w *worker) hand(a *answer) {
 	w.mu.Unlock()
 }
 
-// place waits for n bytes of the ring; false when there is no need for them any more.
+// place reserves n bytes of the ring. ok is false if the connection ends first.
 func (w *worker) place(n int64) (at, end int64, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/stretchr/testify/require"
 )
 
 func opens(name string) checktest.Open {
@@ -35,7 +34,7 @@ func TestRingsGoRound(t *testing.T) {
 	for n := int64(4); n <= 4<<20; n *= 64 {
 		data := make([]byte, n)
 		var last device.Pending
-		for range min(ringBytes/n*3/2, ringBytes/lineBytes*3/2) {
+		for range min(ringBytes/n*3/2, ringBytes/alignment*3/2) {
 			require.NoError(t, d.Write(b, 0, data))
 			last, err = d.Read(b, 0, n)
 			require.NoError(t, err)

@@ -12,26 +12,26 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// event is what a worker tells its host.
+// event is what a worker reports to its host.
 type event struct {
 	kind kind
-	id   uint64 // of the call that is meant
+	id   uint64 // of the call
 
 	// evState:
-	accepted uint64 // commands carried out so far: the device has them in its queue, or did them
-	moves    uint64 // grows with whatever shows that the device is at work
-	fresh    int64  // kernels under way that never ran before: drivers compile them at their first run
+	accepted uint64 // commands carried out so far, or in the queue of the device
+	moves    uint64 // grows with every sign of progress
+	fresh    int64  // kernels in progress that run for the first time: drivers may compile them then
 	staging  int64  // bytes
 
-	at, n, end int64 // evData: n bytes at a place in the ring, and what to return for it
-	last       bool  // evData: with them the call is done
+	at, n, end int64 // evData: n bytes at a position of the ring, and the position to return
+	last       bool  // evData: the call is complete
 
 	ready *description    // evReady
 	times []time.Duration // evDone, of a measured program
 	err   error           // evReady, evDone: nil if all went well; evFailed
 }
 
-// description is what a worker tells of its device.
+// description is what a worker reports about its device.
 type description struct {
 	Info   device.Info   `json:"info"`
 	Limits target.Limits `json:"limits"`
@@ -89,7 +89,7 @@ func decodeEvent(b []byte) (*event, error) {
 	return e, d.end()
 }
 
-// description reads one, and refuses limits that would divide by zero.
+// description decodes a description, and refuses limits that would divide by zero.
 func (d *decoder) description(needed bool) *description {
 	text := d.text()
 	if d.err != nil || !needed {
@@ -109,12 +109,12 @@ func (d *decoder) description(needed bool) *description {
 	return &x
 }
 
-// causes are those that callers tell apart, by their number in a frame.
+// causes are the errors that callers distinguish, by their number in a frame.
 var causes = []error{nil, device.ErrLost, device.ErrOutOfMemory, device.ErrValidation, device.ErrClosed, device.ErrNoTimestamps}
 
 const maxErrorText = 16 << 10 // bytes of an error's text
 
-// remote is an error that was a worker's.
+// remote is an error of a worker.
 type remote struct {
 	text string
 	is   error // one of causes
@@ -123,7 +123,7 @@ type remote struct {
 func (r *remote) Error() string { return r.text }
 func (r *remote) Unwrap() error { return r.is }
 
-// appendError adds an error as its text, what it is, and what a *device.Error names.
+// appendError appends an error: its text, its cause, and what a *device.Error names.
 func appendError(b []byte, err error) []byte {
 	if err == nil {
 		return append(b, 0)
@@ -156,17 +156,19 @@ func (d *decoder) failure() error {
 	return named
 }
 
-// maxFresh bounds what a worker may ask time for.
+// maxFresh bounds the number of kernels for which a worker may take longer.
 const maxFresh = 1000
 
-// longestCompile is what a driver may take for a kernel that it has not met, at most.
+// longestCompile is the most time that a driver may take to compile one kernel.
 const longestCompile = 10 * time.Second
 
-// longestBreath is how long a process may say nothing at all, however slow its device is: it beats beside its work.
+// longestBreath is the longest that a worker may send nothing at all, however slow its device is: it reports its state
+// beside its work.
 const longestBreath = time.Minute
 
-// progressTimeout is how long a worker may work without a sign of its device: a driver may compile a kernel for a sixth of a silence, if that is less
-// than ten seconds. Who sets a long silence for programs that take long is to hear of a hang in the first step too.
+// progressTimeout returns how long a worker with work may show no progress of its device. For each kernel that runs for
+// the first time a driver may compile for a sixth of the silence, at most ten seconds. So a hang in the first step is
+// noticed early even if the silence is long.
 func progressTimeout(silence time.Duration, fresh int64) time.Duration {
 	return silence + min(silence/6, longestCompile)*time.Duration(min(fresh, maxFresh))
 }

@@ -12,20 +12,20 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// program is a loaded one.
+// program is a loaded program.
 type program struct {
 	device.Loaded
-	buffer  device.Buffer // one of its own; nil if it has none
-	sources []uint64      // of its kernels, hashed; nil when it has run
-	took    atomic.Int64  // nanoseconds of a run, at most; 0: not known
+	buffer  device.Buffer // one of those that it uses; nil if there is none
+	sources []uint64      // hashes of its kernels' sources; nil after its first run
+	took    atomic.Int64  // upper bound of a run, in nanoseconds; 0: unknown
 }
 
-// seen is what became of a kernel's source: some drivers compile it when it is loaded, some when it first runs.
+// seen records what a kernel's source has been through: some drivers compile at load, others at the first run.
 type seen struct{ loaded, ran bool }
 
-// answer is what the host awaits of work under way.
+// answer is the result of work in progress.
 type answer struct {
-	id      uint64 // 0: a mark, which the host knows nothing of
+	id      uint64 // 0: a mark, which is not sent to the host
 	bytes   int64
 	pending device.Pending
 	timings device.Timings
@@ -63,7 +63,7 @@ func (w *worker) work(open func() (device.Device, error)) {
 		}
 	}
 	close(w.answers)
-	_ = dev.Close() // nobody is there to be told
+	_ = dev.Close() // there is no host to report it to
 	w.waiting.Wait()
 }
 
@@ -73,7 +73,7 @@ func describe(dev device.Device) *description {
 	return d
 }
 
-// shut closes the device when all that was asked for has been delivered.
+// shut closes the device when all answers have been sent.
 func (w *worker) shut(id uint64) {
 	close(w.answers)
 	w.waiting.Wait()
@@ -81,7 +81,7 @@ func (w *worker) shut(id uint64) {
 	w.end(nil)
 }
 
-// accept counts a command as carried out, and tells the host so when it may be waiting for that.
+// accept counts a command as carried out, and reports it when the host may be waiting for that.
 func (w *worker) accept() {
 	n := w.accepted.Add(1)
 	w.moves.Add(1)
@@ -95,7 +95,7 @@ func (w *worker) accept() {
 
 var errUnknown = errors.New("it names what does not exist")
 
-// release gives back what has a number.
+// release releases a buffer or a program by its identifier.
 func release[T interface{ Release() }](all map[uint64]T, id uint64) error {
 	x, ok := all[id]
 	if !ok {
@@ -106,7 +106,7 @@ func release[T interface{ Release() }](all map[uint64]T, id uint64) error {
 	return nil
 }
 
-// do carries out a command. Its error is the host's fault; what the device says goes to the host.
+// do carries out a command. Its error is the host's fault. Errors of the device are sent to the host.
 func (w *worker) do(c *command) error {
 	switch c.op {
 	case opAlloc:
@@ -184,7 +184,7 @@ func (w *worker) run(c *command) error {
 	return nil
 }
 
-// count counts the kernels of a program that meet something for the first time, as under way.
+// count returns how many kernels of a program are compiled for the first time, and counts them as in progress.
 func (w *worker) count(p *program, met func(*seen) *bool) (fresh int64) {
 	for _, source := range p.sources {
 		if w.seen[source] == nil {
@@ -199,8 +199,8 @@ func (w *worker) count(p *program, met func(*seen) *bool) (fresh int64) {
 	return fresh
 }
 
-// mark adds a small read to the queue when the device may be busy for long: that it arrives shows that the device gets on. A program
-// that is new may take long, and so may several that do not.
+// mark enqueues a small read when the device may be busy for long. Its completion shows that the device makes progress.
+// A new program may take long, and so may several known ones.
 func (w *worker) mark(p *program, fresh int64) {
 	took := time.Duration(p.took.Load())
 	w.unmarked += took
@@ -258,7 +258,7 @@ func (w *worker) fetch(c *command) error {
 	return nil
 }
 
-// hold waits while the host has too much to fetch already.
+// hold waits while the host has too many bytes to fetch.
 func (w *worker) hold(n int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

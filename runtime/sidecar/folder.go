@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// privateFolder makes a folder that others cannot enter, or checks that one is such. One that it makes is locked until leave removes it, so
-// that sweep passes it by.
+// privateFolder makes a folder that other users cannot enter, or checks that an existing one is private. A folder that
+// it makes is locked until leave removes it, so sweep keeps it.
 func privateFolder(dir string) (leave func(), err error) {
 	for {
 		if err := os.Mkdir(dir, 0o700); errors.Is(err, os.ErrExist) {
@@ -25,21 +25,21 @@ func privateFolder(dir string) (leave func(), err error) {
 		f, err := lockFolder(dir, unix.LOCK_EX)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
-			continue // swept away before it was locked
+			continue // sweep removed it before it was locked
 		case err != nil && !lockless(err):
 			_ = os.Remove(dir)
 			return nil, err
 		}
 		return func() {
 			_ = os.Remove(dir)
-			if err == nil { // else its system has no locks for folders, and nothing is swept there
+			if err == nil { // else the file system has no locks for folders, and sweep removes nothing there
 				f.Close()
 			}
 		}, nil
 	}
 }
 
-// lockless tells whether an error means that the system has no locks for such a folder.
+// lockless reports whether an error means that the file system has no locks for folders.
 func lockless(err error) bool {
 	return slices.ContainsFunc([]error{unix.EBADF, unix.ENOTSUP, unix.EOPNOTSUPP, unix.ENOSYS}, func(e error) bool { return errors.Is(err, e) })
 }
@@ -52,7 +52,8 @@ func private(dir string) error {
 	return err
 }
 
-// lockFolder locks a folder for as long as the file is open, or its process lives. One that was removed meanwhile does not exist.
+// lockFolder locks a folder until the file is closed or the process ends. It returns os.ErrNotExist for a folder that
+// was removed meanwhile.
 func lockFolder(dir string, how int) (*os.File, error) {
 	f, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -77,11 +78,11 @@ func lockFolder(dir string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// ownName is what newSocket calls a folder.
+// ownName matches the folders that newSocket makes.
 var ownName = regexp.MustCompile(`^gpupipe-[A-Z2-7]{16}$`)
 
-// sweep removes the folders of workers that were killed in one moment with their hosts. Such a folder is nobody's who lives if it can be
-// locked; nothing goes but a file named socket in it, and then the folder if it is empty.
+// sweep removes the folders of workers that were killed together with their hosts. A folder that can be locked belongs
+// to no live process. sweep removes only a file named socket in it, and then the folder if it is empty.
 func sweep(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

@@ -11,15 +11,15 @@ import (
 
 const (
 	ringBytes = 8 << 20  // of each ring
-	maxRing   = 64 << 20 // bytes that a worker takes
+	maxRing   = 64 << 20 // bytes that a worker accepts
 )
 
-// memory is what host and worker share: a ring of data for the worker, and then one of data for the host.
+// memory is shared by host and worker: a ring of data for the worker, followed by one of data for the host.
 type memory struct {
 	all, up, down []byte
 }
 
-// newMemory makes it and the file that stands for it, which has no name.
+// newMemory makes shared memory, and returns the unnamed file behind it.
 func newMemory(up, down int64) (*memory, *os.File, error) {
 	f, err := newShared()
 	if err != nil {
@@ -40,7 +40,7 @@ func newMemory(up, down int64) (*memory, *os.File, error) {
 	return m, f, nil
 }
 
-// mapMemory maps a file whose size cannot change any more, where the system can promise that.
+// mapMemory maps a file. On systems that can promise it, the size of the file cannot change any more.
 func mapMemory(f *os.File, up, down int64) (*memory, error) {
 	if up < 4096 || down < 4096 || up > maxRing || down > maxRing || up%4096 != 0 || down%4096 != 0 {
 		return nil, fmt.Errorf("shared memory: rings of %d and %d bytes, expected multiples of 4096 up to %d", up, down, maxRing)
@@ -62,10 +62,10 @@ func mapMemory(f *os.File, up, down int64) (*memory, error) {
 	return &memory{all: all, up: all[:up:up], down: all[up:]}, nil
 }
 
-// close gives it back. Nobody may use it any more.
+// close unmaps the memory, which must no longer be used.
 func (m *memory) close() error { return unix.Munmap(m.all) }
 
-// piece is a stretch of one of the rings, or an error where it lies outside.
+// piece returns a range of a ring, or an error if it lies outside.
 func piece(ring []byte, at, n int64) ([]byte, error) {
 	if size := int64(len(ring)); at < 0 || n < 0 || n > size || at > size-n {
 		return nil, fmt.Errorf("%d bytes at %d of a ring of %d", n, at, size)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open starts a worker and has it open its device. Close ends it.
+// Open starts a worker that opens a device. Close ends it.
 func Open(o Options) (*Device, error) {
 	d, err := open(o)
 	switch {

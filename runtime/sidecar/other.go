@@ -12,24 +12,24 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// Device is not for this system.
+// Device is not available on this system.
 type Device struct{ device.Device }
 
-var errSystem = fmt.Errorf("a worker process needs Unix sockets that pass files, which gpupipe does not use on %s: leave out isolation there",
+var errSystem = fmt.Errorf("a worker process needs Unix sockets that pass files, which gpupipe does not use on %s: use no isolation there",
 	runtime.GOOS)
 
-// Open fails: this system has not what it takes.
+// Open fails on this system.
 func Open(Options) (*Device, error) { return nil, errSystem }
 
-// Process is that of the worker.
+// Process returns nil.
 func (d *Device) Process() *os.Process { return nil }
 
-// Serve fails: this system has not what it takes.
+// Serve fails on this system.
 func Serve(context.Context, string, string, func(string) (device.Device, error)) error {
 	return errSystem
 }
 
-// Work fails: this system has not what it takes.
+// Work fails on this system.
 func Work(context.Context, io.Reader, string, func(string) (device.Device, error)) error {
 	return errSystem
 }

@@ -5,18 +5,19 @@ import (
 	"sync"
 )
 
-// outbox sends frames in the order in which they are added. Whoever flushes writes, and what others add meanwhile with it. What nobody
-// flushes a goroutine does, as soon as it comes to it: a burst of frames goes out together, and whoever adds does not wait for the system.
+// outbox sends frames in the order in which they are added. A caller of flush writes its own frames and those that
+// others added meanwhile. A goroutine writes frames without a flush, so a burst of frames is one write and add does not
+// wait for the system.
 type outbox struct {
 	to   io.Writer
-	most int // bytes that may wait to be written before send waits; 0: no bound
+	most int // bytes that may be queued before send waits; 0: no bound
 
 	mu      sync.Mutex
 	moved   sync.Cond
 	queue   []byte
 	spare   []byte
 	writing bool
-	err     error // of writing
+	err     error // of the first failed write
 	ended   bool
 	done    chan struct{} // closed when the goroutine has ended
 }
@@ -41,8 +42,8 @@ func (l *outbox) work() {
 	}
 }
 
-// add adds a frame for whoever writes next. It is made while no other can be: what it tells is never older than what the frame before it
-// told.
+// add queues a frame. The frame is made under the lock, so what it reports is never older than what the frame before it
+// reported.
 func (l *outbox) add(m message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,7 +51,7 @@ func (l *outbox) add(m message) {
 	l.moved.Broadcast()
 }
 
-// send adds a frame and writes it.
+// send queues a frame and writes it.
 func (l *outbox) send(m message) {
 	l.mu.Lock()
 	for l.most > 0 && len(l.queue) > l.most && !l.over() {
@@ -61,7 +62,7 @@ func (l *outbox) send(m message) {
 	l.flush()
 }
 
-// offer is send where that need not wait; else nothing.
+// offer sends a frame if that need not wait. Otherwise it does nothing.
 func (l *outbox) offer(m message) {
 	l.mu.Lock()
 	idle := !l.writing
@@ -82,7 +83,7 @@ func (l *outbox) append(m message) {
 	}
 }
 
-// flush writes what was added, unless another does.
+// flush writes the queued frames, unless another goroutine is writing.
 func (l *outbox) flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +92,7 @@ func (l *outbox) flush() {
 	}
 }
 
-// write is called under mu, which it lets go meanwhile.
+// write writes the queued frames. It is called with mu held, and releases mu while it writes.
 func (l *outbox) write() {
 	out := l.queue
 	l.queue, l.spare = l.spare[:0], nil
@@ -100,13 +101,13 @@ func (l *outbox) write() {
 	_, err := l.to.Write(out)
 	l.mu.Lock()
 	l.writing, l.err = false, err
-	if cap(out) <= 1<<20 { // else it held a large program
+	if cap(out) <= 1<<20 { // a larger one held a program
 		l.spare = out
 	}
 	l.moved.Broadcast()
 }
 
-// end takes no more frames.
+// end discards frames that are added later.
 func (l *outbox) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,5 +115,5 @@ func (l *outbox) end() {
 	l.moved.Broadcast()
 }
 
-// drain waits until what was added is written, or cannot be; after end.
+// drain waits until the queued frames are written or cannot be written. It is called after end.
 func (l *outbox) drain() { <-l.done }

@@ -22,45 +22,45 @@ import (
 )
 
 const (
-	grace       = 5 * time.Second // for what should end by itself
+	grace       = 5 * time.Second // for a process that ends by itself
 	moment      = time.Second     // for a process whose connection has ended
-	listening   = time.Minute     // until a process must listen
-	longestPath = 103             // bytes of a socket's path that every system takes
+	listening   = time.Minute     // until a process listens at its socket
+	longestPath = 103             // bytes of a socket's path that every system accepts
 )
 
-// process is a worker's.
+// process is the process of a worker.
 type process struct {
-	name  string // of its device
-	cmd   *exec.Cmd
-	words tail
-	ended chan struct{} // closed when it has ended, and no zombie is left
+	name   string // of its device
+	cmd    *exec.Cmd
+	output tail
+	ended  chan struct{} // closed when it has ended and has been waited for
 }
 
-// start starts a worker, and hands it a token where nobody sees it.
+// start starts a worker, and passes it a token that other processes cannot see.
 func start(o Options, socket, token string) (*process, error) {
 	if len(o.Command) == 0 {
 		return nil, errors.New("no command for the worker is given")
 	}
 	args := o.Command[1:len(o.Command):len(o.Command)]
 	if o.Device != "" {
-		args = append(args, "--device="+o.Device) // one argument: names may begin with a dash
+		args = append(args, "--device="+o.Device) // one argument, because names may begin with a dash
 	}
 	p := &process{name: strings.TrimSpace("worker " + o.Device), ended: make(chan struct{})}
 	p.cmd = exec.Command(o.Command[0], append(args, "--socket", socket)...)
 	p.cmd.Env = append(os.Environ(), o.Env...)
-	p.cmd.Stdout, p.cmd.Stderr = &p.words, &p.words
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	p.cmd.WaitDelay = grace
-	stdin, err := p.cmd.StdinPipe() // closed by Wait: while it is open the host is there
+	stdin, err := p.cmd.StdinPipe() // closed by Wait; open as long as the host lives
 	if err != nil {
 		return nil, err
 	}
 	started := make(chan error, 1)
-	go func() { // one thread starts it and stays: see endWithHost
+	go func() { // the thread that starts it must live as long: see endWithHost
 		runtime.LockOSThread()
 		err := p.cmd.Start()
 		started <- err
 		if err == nil {
-			_ = p.cmd.Wait() // p.fate tells
+			_ = p.cmd.Wait() // p.fate reports the error
 		}
 		close(p.ended)
 	}()
@@ -74,7 +74,8 @@ func start(o Options, socket, token string) (*process, error) {
 	return p, nil
 }
 
-// hand gives the token to a process. It is no error of this that it has ended, which is told with its cause where it is missed.
+// hand passes the token to a process. A process that has ended already is no error here: connect reports it with its
+// cause.
 func hand(stdin io.Writer, token string) error {
 	_, err := io.WriteString(stdin, token+"\n")
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, os.ErrClosed) { // as Wait closes it
@@ -85,8 +86,8 @@ func hand(stdin io.Writer, token string) error {
 
 func (p *process) String() string { return fmt.Sprintf("%s (pid %d)", p.name, p.cmd.Process.Pid) }
 
-// stop waits for the process to end, and kills it when that takes longer than it may. One that hangs in the system itself, in a driver's
-// call, is left there.
+// stop waits for the process to end, and kills it after that time. A process that hangs in a system call of a driver
+// cannot be killed, and is left behind.
 func (p *process) stop(wait time.Duration) (killed bool) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -103,7 +104,8 @@ func (p *process) stop(wait time.Duration) (killed bool) {
 	return true
 }
 
-// early is the error of a process that ended before it was of use: a loss, unless it ended itself and so would again.
+// early returns the error of a process that ended before it was of use. It is a loss if a signal ended the process;
+// otherwise another attempt would end the same way.
 func (p *process) early() error {
 	err := fmt.Errorf("%v %s", p, p.fate())
 	if p.cmd.ProcessState.ExitCode() < 0 { // by a signal
@@ -112,12 +114,12 @@ func (p *process) early() error {
 	return err
 }
 
-// fate says how a process ended, and what it said at last.
+// fate describes how a process ended, and its last output.
 func (p *process) fate() string {
 	select {
 	case <-p.ended:
 	default:
-		return "cannot be killed" + p.words.last()
+		return "cannot be killed" + p.output.last()
 	}
 	how := "ended"
 	if st := p.cmd.ProcessState; st != nil {
@@ -127,10 +129,10 @@ func (p *process) fate() string {
 			how = fmt.Sprintf("ended with exit status %d", st.ExitCode())
 		}
 	}
-	return how + p.words.last()
+	return how + p.output.last()
 }
 
-// connect connects to the socket as soon as it is there.
+// connect connects to the socket as soon as it exists.
 func (p *process) connect(socket string, timeout time.Duration) (*net.UnixConn, error) {
 	until := time.Now().Add(timeout)
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
@@ -140,7 +142,7 @@ func (p *process) connect(socket string, timeout time.Duration) (*net.UnixConn, 
 		}
 		if time.Now().After(until) {
 			p.stop(0)
-			return nil, fmt.Errorf("%w: %v did not listen within %v, and was killed%s", device.ErrLost, p, timeout, p.words.last())
+			return nil, fmt.Errorf("%w: %v did not listen within %v, and was killed%s", device.ErrLost, p, timeout, p.output.last())
 		}
 		select {
 		case <-p.ended:
@@ -150,8 +152,8 @@ func (p *process) connect(socket string, timeout time.Duration) (*net.UnixConn, 
 	}
 }
 
-// newSocket is the path of a socket that does not exist, in a folder that does not either: the worker makes both. That it can, only
-// making a folder shows: a disk may be full.
+// newSocket returns the path of a socket that does not exist, in a folder that does not exist either. The worker makes
+// both. newSocket makes and removes the folder to find out whether it can be made.
 func newSocket() (string, error) {
 	var tried []string
 	for _, dir := range []string{os.Getenv("XDG_RUNTIME_DIR"), os.TempDir(), "/tmp"} {
@@ -166,18 +168,18 @@ func newSocket() (string, error) {
 		strings.Join(tried, ", "))
 }
 
-// removeSocket removes what a worker that was killed left there.
+// removeSocket removes what a killed worker left.
 func removeSocket(path string) {
 	_ = os.Remove(path)
 	_ = os.Remove(filepath.Dir(path))
 }
 
-// tail keeps the last lines that a process wrote, but not Go's list of all goroutines, which follows the cause of a crash.
+// tail keeps the last lines of a process's output, without Go's list of goroutines that follows the cause of a crash.
 type tail struct {
 	mu    sync.Mutex
 	lines []string
 	line  []byte
-	over  bool // that list has begun
+	over  bool // the list of goroutines has begun
 }
 
 const (
@@ -208,7 +210,7 @@ func (t *tail) flush() {
 	}
 }
 
-// last is what to add to an error: nothing where nothing was written.
+// last returns the suffix of an error that quotes the output, "" if there was none.
 func (t *tail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

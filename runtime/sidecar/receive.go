@@ -55,7 +55,7 @@ func (c *connection) disconnected() error {
 	c.progress.disconnected = true
 	c.mu.Unlock()
 	if c.process.stop(moment) {
-		return fmt.Errorf("%w: %v ended its connection and had to be killed%s", device.ErrLost, c.process, c.process.words.last())
+		return fmt.Errorf("%w: %v ended its connection and had to be killed%s", device.ErrLost, c.process, c.process.output.last())
 	}
 	return fmt.Errorf("%w: %v %s", device.ErrLost, c.process, c.process.fate())
 }

@@ -1,19 +1,20 @@
 package sidecar
 
-// ring hands out stretches of a shared memory in order, and gets them back in that order.
+// ring allocates ranges of shared memory in order, and frees them in the same order.
 type ring struct {
 	size       int64
-	head, tail int64 // bytes that were ever handed out and returned, gaps at the end of the memory included
+	head, tail int64 // bytes ever allocated and freed, with the gaps at the end of the memory
 }
 
-const lineBytes = 64 // stretches begin at such
+const alignment = 64 // bytes, of the start of a range
 
-// most is the longest stretch: several are under way at once.
+// most returns the size of the largest range. It is a fraction of the ring, so that several are in use at once.
 func (r *ring) most() int64 { return r.size / 8 }
 
-// take gives n bytes, 0 < n ≤ most: where they lie, and what to return for them. It is false when there is no room.
+// take allocates n bytes, 0 < n ≤ most. It returns their position, and the position to be passed to put. ok is false if
+// there is no room.
 func (r *ring) take(n int64) (at, end int64, ok bool) {
-	n = (n + lineBytes - 1) &^ (lineBytes - 1)
+	n = (n + alignment - 1) &^ (alignment - 1)
 	head := r.head
 	if left := r.size - head%r.size; left < n {
 		head += left
@@ -25,7 +26,7 @@ func (r *ring) take(n int64) (at, end int64, ok bool) {
 	return head % r.size, r.head, true
 }
 
-// put returns all up to end; it is false when that was not handed out, or returned before.
+// put frees everything up to end. It reports false if end was not allocated, or was freed before.
 func (r *ring) put(end int64) bool {
 	if end < r.tail || end > r.head {
 		return false

@@ -23,38 +23,38 @@ import (
 )
 
 const (
-	greeting     = 2 * time.Second // a client has to say who it is
+	greeting     = 2 * time.Second // for the first frame of a client
 	longestHello = 4096            // bytes
-	hostTimeout  = time.Minute     // a worker waits for its host
-	maxBacklog   = 4 << 20         // bytes of answers that a host has not read
+	hostTimeout  = time.Minute     // for the host to connect
+	maxBacklog   = 4 << 20         // bytes of answers that the host has not read
 )
 
-// Work is what a worker process does: it reads the token from its standard input, and serves until its host is gone. Ctrl-C and the
-// like, which come to the host too, are the host's to decide on.
+// Work is the main function of a worker process. It reads the token from its standard input, and serves until its host
+// is gone. It ignores signals such as that of Ctrl-C, which the host gets too and decides on.
 func Work(ctx context.Context, stdin io.Reader, socket string, open func(name string) (device.Device, error)) error {
 	in := bufio.NewReader(io.LimitReader(stdin, 1<<10))
 	token, err := in.ReadString('\n')
 	if err != nil {
 		return &UsageError{errors.New("no token on the standard input: workers are started by gpupipe train with pipeline.isolate: process")}
 	}
-	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE) // what is written to a host that is gone must not end it early
+	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE) // SIGPIPE: a write to a host that is gone must not end the worker
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // the host holds the other end
+	go func() { // which ends with the host
 		_, _ = io.Copy(io.Discard, in)
 		cancel()
 	}()
 	return attend(ctx, socket, strings.TrimSuffix(token, "\n"), open, endWithHost)
 }
 
-// Serve is the worker's side: it listens in a private folder, accepts its host once (token), and serves until the connection ends, or
-// the context. The folder of the socket must be private, or not exist: then it is made and removed. A host that closes its device, or is
-// gone, is no error.
+// Serve listens in a private folder, accepts the host with the token once, and serves until the connection or the
+// context ends. The folder of the socket must be private; a folder that does not exist is made and removed. It is no
+// error if the host closes its device or is gone.
 func Serve(ctx context.Context, socket, token string, open func(name string) (device.Device, error)) error {
 	return attend(ctx, socket, token, open, func() {})
 }
 
-// attend is Serve, which calls accepted when nothing of the socket is left.
+// attend does what Serve does. It calls accepted when the socket has been removed.
 func attend(ctx context.Context, socket, token string, open func(name string) (device.Device, error), accepted func()) error {
 	conn, h, shared, err := accept(ctx, socket, token)
 	if err != nil {
@@ -70,7 +70,7 @@ func attend(ctx context.Context, socket, token string, open func(name string) (d
 	return newWorker(conn, h, m).serve(ctx, func() (device.Device, error) { return open(h.device) })
 }
 
-// accept waits for the client that has the token. Nothing of the socket is left then.
+// accept waits for the client with the token, and removes the socket.
 func accept(ctx context.Context, socket, token string) (conn *net.UnixConn, h *hello, shared *os.File, err error) {
 	ln, leave, err := listen(socket, token)
 	if err != nil {
@@ -97,7 +97,7 @@ func accept(ctx context.Context, socket, token string) (conn *net.UnixConn, h *h
 	}
 }
 
-// listen makes the socket, in a folder that nobody else can enter; leave removes the folder if it was made.
+// listen makes the socket, in a folder that other users cannot enter. leave removes the folder if listen made it.
 func listen(socket, token string) (ln *net.UnixListener, leave func(), err error) {
 	switch {
 	case len(token) < 16:
@@ -118,7 +118,7 @@ func listen(socket, token string) (ln *net.UnixListener, leave func(), err error
 	return ln, leave, nil
 }
 
-// admit reads what a client says first, and takes the shared memory if it is the host.
+// admit reads the first frame of a client, and accepts the shared memory if the client is the host.
 func admit(conn *net.UnixConn, token string) (*hello, *os.File, error) {
 	if err := samePerson(conn); err != nil {
 		return nil, nil, err
@@ -145,7 +145,7 @@ func admit(conn *net.UnixConn, token string) (*hello, *os.File, error) {
 	return h, files[0], nil
 }
 
-// readHello reads the first frame and the files that come with it. Nothing follows before it is answered.
+// readHello reads the first frame and the files that come with it. The client sends nothing else before the answer.
 func readHello(conn *net.UnixConn) (b []byte, files []*os.File, err error) {
 	b = make([]byte, 0, longestHello)
 	for {
@@ -174,7 +174,7 @@ func readHello(conn *net.UnixConn) (b []byte, files []*os.File, err error) {
 	}
 }
 
-// received adds the files of a control message.
+// received appends the files of a control message.
 func received(files []*os.File, control []byte) ([]*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {

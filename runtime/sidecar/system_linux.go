@@ -19,7 +19,7 @@ func newShared() (*os.File, error) {
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// seal fixes the size: who shares the memory could otherwise crash the other side by taking it away.
+// seal fixes the size, since truncating the file would crash the other process.
 func seal(f *os.File) error {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
 	return err
@@ -33,7 +33,7 @@ func sealed(f *os.File) error {
 	return err
 }
 
-// samePerson refuses who is at the other end of a connection, if that is another user.
+// samePerson refuses a connection with a process of another user.
 func samePerson(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -50,6 +50,7 @@ func samePerson(conn *net.UnixConn) error {
 	return failed
 }
 
-// endWithHost has the system kill this process should the thread that started it end. Before, while there is a socket, the process ends by
-// itself, so that it can remove the folder: see Work. Where the system refuses, that is how it ends later too.
+// endWithHost makes the system kill this process when the thread that started it ends. It is called when the socket is
+// gone; before that the process ends by itself, so that it can remove the folder (see Work). If the system refuses, the
+// process ends by itself later, too.
 func endWithHost() { _ = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0) }

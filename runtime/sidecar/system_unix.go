@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// newShared makes a file and takes its name away.
+// newShared makes a file without a name.
 func newShared() (*os.File, error) {
 	f, err := os.CreateTemp("", "gpupipe-")
 	if err != nil {
@@ -23,8 +23,8 @@ func newShared() (*os.File, error) {
 func seal(*os.File) error   { return nil }
 func sealed(*os.File) error { return nil }
 
-// samePerson asks nothing here: the folder's mode and the token must do.
+// samePerson checks nothing on this system: the mode of the folder and the token protect the socket.
 func samePerson(*net.UnixConn) error { return nil }
 
-// endWithHost asks for nothing here: workers notice that their host is gone.
+// endWithHost does nothing on this system: a worker notices that its host is gone.
 func endWithHost() {}

@@ -20,13 +20,13 @@ import (
 
 const (
 	ackEvery     = 64           // commands
-	maxHeldBytes = 32 << 20     // bytes of reads that the host has not got
-	maxReads     = 1024         // of them
-	maxQueue     = 2 * maxFrame // bytes of commands that wait
+	maxHeldBytes = 32 << 20     // bytes of reads that the host has not fetched
+	maxReads     = 1024         // reads in progress
+	maxQueue     = 2 * maxFrame // bytes of queued commands
 )
 
-// worker serves one host. A goroutine reads commands, one carries them out in order, one waits for reads and hands them on, and one
-// tells the host that all this is alive.
+// worker serves one host. One goroutine reads commands, one carries them out in order, one waits for reads and sends
+// their data, and one reports the state to the host regularly.
 type worker struct {
 	conn    *net.UnixConn
 	outbox  *outbox
@@ -34,13 +34,13 @@ type worker struct {
 	silence time.Duration
 
 	queue   chan *command
-	queued  atomic.Int64  // bytes of them
-	ending  chan struct{} // closed when there is nothing more to do for the host
+	queued  atomic.Int64  // bytes of queued commands
+	ending  chan struct{} // closed when the connection ends
 	once    sync.Once
-	err     error // why; set before ending is closed
+	err     error // the cause; set before ending is closed
 	worked  chan struct{}
 	answers chan *answer
-	waiting sync.WaitGroup // for the device, for the host's sake
+	waiting sync.WaitGroup // goroutines that wait for the device
 
 	accepted, moves atomic.Uint64
 	fresh, staging  atomic.Int64
@@ -48,17 +48,17 @@ type worker struct {
 	mu        sync.Mutex
 	room      sync.Cond // in the ring, or for reads
 	downloads ring
-	held      int64 // bytes of reads
+	held      int64 // bytes of reads that the host has not fetched
 
-	// What follows belongs to the goroutine that carries out commands.
+	// The rest belongs to the goroutine that carries out commands.
 	dev      device.Device
 	buffers  map[uint64]device.Buffer
 	programs map[uint64]*program
 	seed     maphash.Seed
-	seen     map[uint64]*seen // by the source of a kernel, hashed
+	seen     map[uint64]*seen // by the hash of a kernel's source
 	acked    uint64
-	consumed int64         // bytes of the upload ring since then
-	unmarked time.Duration // that the runs since the last mark are expected to take
+	consumed int64         // bytes of the upload ring since the last report
+	unmarked time.Duration // expected duration of the runs since the last mark
 }
 
 func newWorker(conn *net.UnixConn, h *hello, m *memory) *worker {
@@ -70,7 +70,7 @@ func newWorker(conn *net.UnixConn, h *hello, m *memory) *worker {
 	return w
 }
 
-// serve serves until the connection or the context ends. What the device then does not end in a moment ends with the process.
+// serve serves until the connection or the context ends. A device that does not finish in time ends with the process.
 func (w *worker) serve(ctx context.Context, open func() (device.Device, error)) error {
 	stop := context.AfterFunc(ctx, func() { w.end(nil) })
 	defer stop()
@@ -86,7 +86,7 @@ func (w *worker) serve(ctx context.Context, open func() (device.Device, error)) 
 	select {
 	case <-w.worked:
 	case <-time.After(grace):
-		done = false // what still uses the memory keeps it
+		done = false // the device may still use the memory
 	}
 	w.outbox.drain()
 	w.conn.Close()
@@ -97,17 +97,17 @@ func (w *worker) serve(ctx context.Context, open func() (device.Device, error)) 
 	return w.err
 }
 
-// end has everything come to an end; the first cause counts.
+// end ends everything. The first cause counts.
 func (w *worker) end(err error) {
 	w.once.Do(func() {
 		w.err = err
 		close(w.ending)
-		w.outbox.end() // who waits for a host to take answers need not
+		w.outbox.end() // releases senders that wait for the host
 		_ = w.conn.SetWriteDeadline(time.Now().Add(grace))
 		w.mu.Lock()
 		w.room.Broadcast()
 		w.mu.Unlock()
-		_ = w.conn.CloseRead() // the reader is to notice
+		_ = w.conn.CloseRead() // ends the reader
 	})
 }
 
@@ -120,7 +120,7 @@ func (w *worker) over() bool {
 	}
 }
 
-// read takes commands from the stream. An honest host has no more under way than there is room for, so that the reader never waits.
+// read takes commands from the stream. An honest host keeps within the window, so the reader never waits.
 func (w *worker) read() {
 	f := frames{r: bufio.NewReaderSize(w.conn, 64<<10)}
 	for {
@@ -166,7 +166,7 @@ func (w *worker) receive(c *command, bytes int64) error {
 	}
 }
 
-// live tells the host again and again how things are.
+// live reports the state to the host regularly.
 func (w *worker) live() {
 	ticker := time.NewTicker(beat(w.silence))
 	defer ticker.Stop()
@@ -180,17 +180,17 @@ func (w *worker) live() {
 	}
 }
 
-// state is a message: how things are when it is written.
+// state is the message that reports the worker's state at the time when it is written.
 type state worker
 
 func (w *state) append(b []byte) []byte {
-	fresh := w.fresh.Load() // first: with what makes it less there is a move
+	fresh := w.fresh.Load() // read before moves: whatever reduces it increases moves
 	e := event{kind: evState, accepted: w.accepted.Load(), moves: w.moves.Load(), fresh: fresh, staging: w.staging.Load()}
 	return e.append(b)
 }
 
-// tell sends an event. A device that is lost is the worker's end.
-func (w *worker) tell(e *event) {
+// report sends an event. If the device is lost, the worker ends.
+func (w *worker) report(e *event) {
 	w.moves.Add(1)
 	w.outbox.send(e)
 	if errors.Is(e.err, device.ErrLost) {
@@ -198,7 +198,7 @@ func (w *worker) tell(e *event) {
 	}
 }
 
-func (w *worker) reply(id uint64, err error) { w.tell(&event{kind: evDone, id: id, err: err}) }
+func (w *worker) reply(id uint64, err error) { w.report(&event{kind: evDone, id: id, err: err}) }
 
-// failed tells of an error of work that nobody waits for.
-func (w *worker) failed(err error) { w.tell(&event{kind: evFailed, err: err}) }
+// failed reports an error of work whose answer is not awaited.
+func (w *worker) failed(err error) { w.report(&event{kind: evFailed, err: err}) }

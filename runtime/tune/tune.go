@@ -1,4 +1,5 @@
-// Package tune times candidate kernels on the device and remembers the fastest, on disk, by device and source.
+// Package tune times the variants of a kernel on a device and chooses the fastest. It keeps its choices on disk, by
+// device and source.
 package tune
 
 import (
@@ -27,7 +28,7 @@ import (
 type Choice struct {
 	Label          string             `json:"label"`
 	Candidate      string             `json:"candidate"`
-	DurationMicros map[string]float64 `json:"micros"` // time of each candidate
+	DurationMicros map[string]float64 `json:"micros"` // by candidate
 }
 
 // Cache remembers choices. It implements exec.Chooser.
@@ -37,7 +38,7 @@ type Cache struct {
 	known   map[string]Choice
 	used    map[string]Choice
 	pinned  map[string]bool
-	damaged map[string]string // candidates of the file that are none
+	damaged map[string]string // names in the file that no candidate has
 	strays  int
 	onTimed func(Timing)
 	timed   int             // kernels timed since Open
@@ -52,8 +53,8 @@ type Timing struct {
 	Kernels    int // timings known to be needed since Open, the earlier ones included
 }
 
-// Open reads the cache file, if there is one; an unreadable file is an error, a damaged one is started anew.
-// Without a path they are kept in memory only. onTimed, if not nil, is called before each timing.
+// Open reads the cache file if it exists. An unreadable file is an error; a damaged one is replaced. Without a path
+// choices are kept in memory only. onTimed, if not nil, is called before each timing.
 func Open(path string, onTimed func(Timing)) (*Cache, error) {
 	known, err := read(path)
 	if err != nil {
@@ -68,13 +69,13 @@ func read(path string) (map[string]Choice, error) {
 		return nil, err
 	}
 	var known map[string]Choice
-	if err != nil || json.Unmarshal(b, &known) != nil || known == nil { // JSON's null leaves no map
+	if err != nil || json.Unmarshal(b, &known) != nil || known == nil { // null decodes to a nil map
 		known = map[string]Choice{}
 	}
 	return known, nil
 }
 
-// Pin makes earlier choices hold whatever the cache says: a resumed run uses the kernels that it began with.
+// Pin makes earlier choices override the cache: a resumed run uses the kernels with which it started.
 func (c *Cache) Pin(choices map[string]Choice) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,15 +85,15 @@ func (c *Cache) Pin(choices map[string]Choice) {
 	}
 }
 
-// Strays counts the choices since Pin that were not among the pinned ones: the device, its driver or a kernel's text has
-// changed, and with it, perhaps, the order of a sum.
+// Strays returns the number of choices since Pin that were not among the pinned ones. The device, its driver or a
+// kernel's source has changed then, and perhaps the order of a sum.
 func (c *Cache) Strays() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.strays
 }
 
-// Used returns the choices made or met since Open, by key, for Pin.
+// Used returns the choices made or found since Open, by key, for Pin.
 func (c *Cache) Used() map[string]Choice {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,12 +104,12 @@ func (c *Cache) Used() map[string]Choice {
 	return out
 }
 
-// nearTie is how much slower than the fastest the static choice may be and still be taken, so that noise decides as
-// seldom as possible: other kernels may mean other bits.
+// nearTie is the ratio to the fastest time up to which the static choice is taken, so that noise decides as rarely as
+// possible: other kernels may compute other bits.
 const nearTie = 1.05
 
-// naive kernels are not tried where another takes longer than slow: they would take many times as long, and drivers end what keeps a GPU
-// busy for seconds, and the device with it.
+// A naive kernel is not timed if another variant takes longer than slow. It would take many times as long, and drivers
+// reset a GPU that is busy for seconds.
 const (
 	naive   = "naive"
 	slow    = 20 * time.Millisecond
@@ -135,7 +136,7 @@ func (c *Cache) knows(key string, ks []shaders.Kernel) bool {
 	return ok && slices.ContainsFunc(ks, func(k shaders.Kernel) bool { return k.Name == known.Candidate })
 }
 
-// Choose returns the fastest candidate on the device: from the cache, or by timing them all.
+// Choose returns the fastest candidate on the device, from the cache or by timing all candidates.
 func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fallback int) (int, error) {
 	if dev.Info().Kind == device.Null {
 		return fallback, nil
@@ -162,7 +163,7 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 	}
 	choice := Choice{Label: label, DurationMicros: map[string]float64{}}
 	best, fastest := 0, forever
-	for i, k := range slices.Backward(ks) { // the naive one last: it is given up early
+	for i, k := range slices.Backward(ks) { // the naive one last, so that it is often skipped
 		if k.Name == naive && fastest > slow && fastest < forever {
 			continue
 		}
@@ -186,8 +187,8 @@ func (c *Cache) Choose(dev device.Device, label string, ks []shaders.Kernel, fal
 	return best, nil
 }
 
-// declined tells whether a device has no room for a kernel that is valid: its driver could not compile it for lack of registers, say, or there
-// is no memory for its scratch. Another does then.
+// declined reports whether a device has no room for a valid kernel: its driver could not compile it, for instance for
+// lack of registers, or there is no memory for its scratch. Another candidate is used then.
 func declined(err error) bool {
 	var e *device.Error
 	if !errors.As(err, &e) || errors.Is(err, device.ErrLost) || errors.Is(err, device.ErrClosed) {
@@ -196,11 +197,12 @@ func declined(err error) bool {
 	return e.Op == "alloc" || e.Op == "compile" && !errors.Is(err, device.ErrValidation)
 }
 
-// temporary begins the name of a file on its way.
+// temporary is the prefix of temporary files.
 const temporary = ".tune-"
 
-// Save writes the cache file, if there is one. What others have saved there since Open stays, and goes first, unless it is damaged: a run
-// that is begun once more finds the choices that it made, and gets the same bits.
+// Save writes the cache file, if there is one. Choices that other processes saved there since Open take precedence,
+// unless they are damaged: a run that is started again finds the choices of its first start, and computes the same
+// bits.
 func (c *Cache) Save() error {
 	if c.path == "" {
 		return nil
@@ -250,12 +252,12 @@ func keyOf(info device.Info, ks []shaders.Kernel) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// Time is the duration of one execution of a kernel on made-up numbers: the best of several batches, after a warm-up.
+// Time returns the duration of one execution of a kernel on random data: the best of several batches, after a warm-up.
 func Time(dev device.Device, k shaders.Kernel) (time.Duration, error) {
 	return timeUpTo(dev, k, forever)
 }
 
-// timeUpTo is Time, but a kernel that takes longer than limit at first is not measured any better.
+// timeUpTo is Time, except that a kernel whose first run exceeds limit is not measured more exactly.
 func timeUpTo(dev device.Device, k shaders.Kernel, limit time.Duration) (time.Duration, error) {
 	b := &bench{dev: dev, values: map[*graph.Value]device.Buffer{}}
 	defer b.release()
@@ -285,7 +287,7 @@ func timeUpTo(dev device.Device, k shaders.Kernel, limit time.Duration) (time.Du
 	return best(dev, program, limit)
 }
 
-// best runs once to warm up and to learn the scale, then a few batches of about 20 ms.
+// best runs once to warm up and once to estimate the time, then a few batches of about 20 ms.
 func best(dev device.Device, program func(repeat int) (device.Loaded, error), limit time.Duration) (time.Duration, error) {
 	run := func(repeat int) (time.Duration, error) {
 		l, err := program(repeat)
@@ -322,7 +324,7 @@ func best(dev device.Device, program func(repeat int) (device.Loaded, error), li
 	return fastest, nil
 }
 
-// bench holds the memory of one timing.
+// bench is the memory of one timing.
 type bench struct {
 	dev    device.Device
 	values map[*graph.Value]device.Buffer
@@ -343,7 +345,7 @@ func (b *bench) release() {
 	}
 }
 
-// Shader is what a device compiles for a pass; label names it in errors.
+// Shader returns what a device compiles for a pass. label names it in errors.
 func Shader(label string, pass shaders.Pass) device.Shader {
 	return device.Shader{Label: label, WGSL: pass.WGSL, Bindings: make([]device.Access, len(pass.Args)),
 		Workgroup: pass.Workgroup, WorkgroupMemory: pass.WorkgroupMemory, Inside: pass.Inside}
@@ -375,7 +377,7 @@ func (b *bench) command(p *device.Program, pass shaders.Pass, scratch []device.B
 	return c, nil
 }
 
-// noise is floats in [0, 1) or integers below 256: no denormals, no index far out of range.
+// noise returns floats in [0, 1) or integers below 256: no denormals, and no index far out of range.
 func noise(t graph.Type) []byte {
 	rng := rand.New(rand.NewPCG(3, 4))
 	data := make([]byte, t.Bytes())

@@ -25,19 +25,20 @@ import (
 	vk "github.com/vulkan-go/vulkan"
 )
 
-// loader is what the bindings keep for the whole process: the entry points of the one Vulkan loader.
+// loader is the process's one Vulkan loader, which the bindings keep in global variables.
 var loader struct {
 	sync.Mutex
 	get unsafe.Pointer // vkGetInstanceProcAddr; nil until the loader is open
 }
 
-// What leaves a machine without adapters.
+// Errors of a machine without adapters.
 var (
 	errNoLoader = errors.New("libvulkan.so.1 cannot be opened: install the Vulkan loader (Debian's libvulkan1) and your GPU's driver")
 	errNoDriver = errors.New("the Vulkan loader finds no driver: install your GPU's, or Mesa's lavapipe to compute on the CPU")
 )
 
-// version12 is Vulkan 1.2, the first version with timeline semaphores; version13 the latest of which anything is used, where a device has it.
+// version12 is the first version of Vulkan with timeline semaphores, which are required. version13 is the latest
+// version from which anything is used.
 var version12, version13 = vk.MakeVersion(1, 2, 0), vk.MakeVersion(1, 3, 0)
 
 // adapter is a physical device.
@@ -46,8 +47,8 @@ type adapter struct {
 	physical    vk.PhysicalDevice
 	family      uint32
 	robustness  bool // robustBufferAccess2
-	trusts      bool // it can leave out the checks of one pipeline's indices
-	zeros       bool // it clears workgroup memory
+	trusts      bool // it can omit the index checks of a single pipeline
+	zeros       bool // it fills workgroup memory with zeros
 	cooperative C.gv_cooperative
 	types       []memoryType
 }
@@ -57,7 +58,7 @@ type memoryType struct {
 	heap  uint32
 }
 
-// newInstance opens the loader and makes an instance, so that devices share nothing.
+// newInstance opens the loader and makes a new instance, so that devices share nothing.
 func newInstance() (vk.Instance, error) {
 	if os.Getenv("XDG_RUNTIME_DIR") == "" {
 		os.Setenv("XDG_RUNTIME_DIR", os.TempDir()) // Mesa complains on stderr without it
@@ -83,8 +84,8 @@ func newInstance() (vk.Instance, error) {
 	if r == vk.ErrorIncompatibleDriver {
 		return nil, errNoDriver
 	}
-	if err := failure(r); err != nil { // the loader runs "out of memory" at a manifest that is no JSON
-		return nil, fmt.Errorf("the Vulkan loader cannot start: %w; a driver's manifest may be damaged: VK_LOADER_DEBUG=error tells which", err)
+	if err := failure(r); err != nil { // for a manifest that is not JSON, the loader reports that it is out of memory
+		return nil, fmt.Errorf("the Vulkan loader cannot start: %w; a driver's manifest may be damaged: VK_LOADER_DEBUG=error shows which one", err)
 	}
 	if err := vk.InitInstance(instance); err != nil {
 		vk.DestroyInstance(instance, nil)
@@ -93,7 +94,7 @@ func newInstance() (vk.Instance, error) {
 	return instance, nil
 }
 
-// failure is the error of a result.
+// failure returns the error of a result, nil for success.
 func failure(r vk.Result) error {
 	switch {
 	case r >= vk.Success:
@@ -108,8 +109,8 @@ func failure(r vk.Result) error {
 	return errors.New(strings.TrimPrefix(vk.Error(r).Error(), "vulkan error: "))
 }
 
-// Adapters lists the machine's GPUs that have Vulkan 1.2 or later, in the order of their names: discrete ones, then integrated, virtual,
-// and software. Where there is no Vulkan the list is empty.
+// Adapters lists the machine's GPUs with Vulkan 1.2 or later, in the order of their names: discrete ones, then
+// integrated, virtual and software adapters. Without Vulkan the list is empty.
 func Adapters() ([]Adapter, error) {
 	instance, found, err := enumerate()
 	if errors.Is(err, errNoLoader) || errors.Is(err, errNoDriver) {
@@ -126,7 +127,7 @@ func Adapters() ([]Adapter, error) {
 	return out, nil
 }
 
-// enumerate lists adapters on an instance of their own.
+// enumerate lists adapters on a new instance.
 func enumerate() (vk.Instance, []adapter, error) {
 	instance, err := newInstance()
 	if err != nil {
@@ -148,14 +149,14 @@ func enumerate() (vk.Instance, []adapter, error) {
 			found = append(found, a)
 		}
 	}
-	slices.SortStableFunc(found, func(a, b adapter) int { return cmp.Compare(a.Kind.Rank(), b.Kind.Rank()) })
+	slices.SortStableFunc(found, func(a, b adapter) int { return cmp.Compare(a.Kind.Order(), b.Kind.Order()) })
 	for i := range found {
 		found[i].Name = fmt.Sprintf("vulkan:%d", i)
 	}
 	return instance, found, nil
 }
 
-// describe tells what a physical device is; ok is false for one that cannot be used.
+// describe returns the properties of a physical device. ok is false for one that cannot be used.
 func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 	var props vk.PhysicalDeviceProperties
 	vk.GetPhysicalDeviceProperties(p, &props)
@@ -184,18 +185,18 @@ func describe(instance vk.Instance, p vk.PhysicalDevice) (a adapter, ok bool) {
 	v := vk.Version(props.ApiVersion)
 	a.Info = device.Info{
 		Adapter: vk.ToString(props.DeviceName[:]), Vendor: device.Vendor(props.VendorID), Kind: kindOf(props.DeviceType),
-		API:    fmt.Sprintf("vulkan %d.%d.%d", v.Major(), v.Minor(), v.Patch()), // unlike WebGPU's on Vulkan: it computes by other kernels
+		API:    fmt.Sprintf("vulkan %d.%d.%d", v.Major(), v.Minor(), v.Patch()), // with the version, unlike WebGPU's "vulkan": the kernels differ
 		Driver: strings.TrimSpace(C.GoString(&can.driver_name[0]) + " " + C.GoString(&can.driver_info[0])),
 	}
 	a.Limits = limitsOf(&props.Limits, &can)
 	a.Limits.Software = a.Kind == device.Software
-	a.Limits.Assembly = props.ApiVersion >= version13 // which takes SPIR-V 1.6
+	a.Limits.Assembly = props.ApiVersion >= version13 // version 1.3 accepts SPIR-V 1.6
 	a.Subgroup = [2]int{int(can.subgroup_min), int(can.subgroup_max)}
 	a.Float16 = can.float16 != 0 && can.storage16 != 0
 	for _, s := range can.shapes[:can.shape_count] {
 		a.Matrices = append(a.Matrices, shapeOf(s))
 	}
-	a.cooperate(instance, props.ApiVersion)
+	a.addCooperative(instance, props.ApiVersion)
 	a.memory(p)
 	a.imports(instance)
 	return a, true
@@ -232,7 +233,7 @@ func (a *adapter) memory(p vk.PhysicalDevice) {
 	}
 }
 
-// String names VkMemoryPropertyFlagBits.
+// String returns the names of VkMemoryPropertyFlagBits.
 func (t memoryType) String() string {
 	var names []string
 	for i, name := range []string{"device_local", "host_visible", "host_coherent", "host_cached", "lazily_allocated", "protected",
@@ -256,7 +257,7 @@ func kindOf(t vk.PhysicalDeviceType) device.Kind {
 	return device.Virtual
 }
 
-// maxBindings is more than any kernel wants; some drivers offer a million.
+// maxBindings is more than any kernel needs. Some drivers report a million.
 const maxBindings = 64
 
 func limitsOf(l *vk.PhysicalDeviceLimits, can *C.gv_abilities) target.Limits {
@@ -278,7 +279,7 @@ func limitsOf(l *vk.PhysicalDeviceLimits, can *C.gv_abilities) target.Limits {
 	return out
 }
 
-// components names VkComponentTypeKHR.
+// components are the names of VkComponentTypeKHR.
 var components = map[C.uint32_t]string{0: "f16", 1: "f32", 2: "f64", 3: "i8", 4: "i16", 5: "i32", 6: "i64", 7: "u8", 8: "u16", 9: "u32", 10: "u64",
 	1000141000: "bf16", 1000491002: "e4m3", 1000491003: "e5m2"}
 

@@ -11,12 +11,12 @@ import (
 	"slices"
 	"unsafe"
 
-	vk "github.com/vulkan-go/vulkan"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	vk "github.com/vulkan-go/vulkan"
 )
 
-// batch is what will be submitted before anything else: zeros for new buffers, and copies from and to the host.
+// batch is the commands that are submitted before anything else: zeros for new buffers, and copies from and to the
+// host.
 type batch struct {
 	commands []C.gv_command
 	zeros    []*buffer // by command, nil for a copy
@@ -60,7 +60,7 @@ func (b *batch) add(c C.gv_command, as ...access) {
 	b.commands, b.zeros = append(b.commands, c), append(b.zeros, nil)
 }
 
-// forget drops the zeros of a buffer that nothing else has touched: memory that was never used need not be written.
+// forget drops the zeros of a buffer that no other command has used: unused memory need not be written.
 func (b *batch) forget(gone *buffer) {
 	if i := slices.Index(b.zeros, gone); i >= 0 && i == len(b.zeros)-1 {
 		b.commands, b.zeros = b.commands[:i], b.zeros[:i]
@@ -72,7 +72,7 @@ func (b *batch) reset() {
 	b.hazards.reset()
 }
 
-// access is what one command does with a range.
+// access is a command's access to a range.
 type access struct {
 	device.Range
 	writes bool
@@ -83,8 +83,8 @@ type hazards struct{ since []access }
 
 func (h *hazards) reset() { h.since = h.since[:0] }
 
-// add notes the accesses of one command, and tells whether it needs a barrier before it: where it writes what was read or written since
-// the last one, or reads what was written.
+// add records the accesses of one command, and reports whether it needs a barrier before it. It does if it writes what
+// was read or written since the last barrier, or reads what was written.
 func (h *hazards) add(as ...access) (barrier bool) {
 	for _, a := range as {
 		for _, b := range h.since {

@@ -19,11 +19,11 @@ type buffer struct {
 	// Under d.mu:
 	handle   vk.Buffer
 	place    place
-	imported C.gv_imported // of one whose memory is the host's
-	freed    func()        // of the same, else nil
+	imported C.gv_imported // of an imported buffer
+	freed    func()        // of an imported buffer
 }
 
-// Alloc makes a buffer; the zeros are the first that the queue writes to it.
+// Alloc makes a buffer. The zeros are the first commands of the queue that write to it.
 func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, size), d: d}
 	err := d.do("alloc", label, func() error {
@@ -40,9 +40,9 @@ func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 	return b, nil
 }
 
-// Release gives the memory back once enqueued work is done with it. Programs that bind b can no longer run.
+// Release frees the memory when enqueued work is done with it. Programs that bind the buffer can no longer run.
 func (b *buffer) Release() {
-	// Once the device is closed or lost there is nothing left to release.
+	// After Close or a loss there is nothing left to release.
 	_ = b.d.do("release", b.Label(), func() error {
 		if b.d.owner.Release(b) {
 			b.d.queue.batch.forget(b)

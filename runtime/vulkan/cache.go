@@ -20,15 +20,15 @@ import (
 	vk "github.com/vulkan-go/vulkan"
 )
 
-// pipelineCache is the driver's, of what it has compiled; a file keeps it. The driver checks that the file is its own, but not that it
-// is whole: codecache does that.
+// pipelineCache is the driver's cache of compiled pipelines, kept in a file. The driver checks that the file is its
+// own; codecache checks that it is complete.
 type pipelineCache struct {
 	handle vk.PipelineCache
 	path   string
-	spent  time.Duration // compiling since it was saved
+	spent  time.Duration // compiling since the last save
 }
 
-// maxUnsaved is how much compiling may be lost when the process is killed.
+// maxUnsaved is the compile time that may be lost when the process is killed.
 const maxUnsaved = 2 * time.Second
 
 func (c *pipelineCache) open(d *Device) error {
@@ -61,14 +61,14 @@ func (c *pipelineCache) pipeline(k *kernels, m *spirv.Module, of layout, trusted
 	return p, err
 }
 
-// saveNow saves when much would be lost.
+// saveNow saves if much compile time would be lost otherwise.
 func (c *pipelineCache) saveNow(d *Device) {
 	if c.spent >= maxUnsaved {
 		c.save(d)
 	}
 }
 
-// save writes the file, if there is anything new. Where that fails the next process compiles again.
+// save writes the file if there is anything new. If that fails, the next process compiles again.
 func (c *pipelineCache) save(d *Device) {
 	if c.path == "" || c.spent == 0 {
 		return

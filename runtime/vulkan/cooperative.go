@@ -16,8 +16,8 @@ import (
 	vk "github.com/vulkan-go/vulkan"
 )
 
-// cooperate finds out what of cooperative matrices there is for kernels: what the device names, if it has all that they need.
-func (a *adapter) cooperate(instance vk.Instance, version uint32) {
+// addCooperative adds the cooperative matrices that kernels can use, if the device has all that they require.
+func (a *adapter) addCooperative(instance vk.Instance, version uint32) {
 	C.gv_cooperative_of(loader.get, unsafe.Pointer(instance), unsafe.Pointer(a.physical), C.uint32_t(version), &a.cooperative)
 	fixed := a.Subgroup[0] == a.Subgroup[1]
 	if fixed {
@@ -34,14 +34,14 @@ func (a *adapter) cooperate(instance vk.Instance, version uint32) {
 			a.Limits.Cooperative = append(a.Limits.Cooperative, c)
 		}
 	}
-	if len(a.Limits.Cooperative) > 0 { // where sizes vary, the least: the width of the hardware's own instructions
+	if len(a.Limits.Cooperative) > 0 { // of several sizes the smallest, which is the width of the hardware's instructions
 		a.Limits.SubgroupSize = a.Subgroup[0]
 	}
-	a.flex(instance)
+	a.addFlexible(instance)
 }
 
-// flex finds out what of matrices of any size there is for kernels.
-func (a *adapter) flex(instance vk.Instance) {
+// addFlexible adds the matrices of flexible size that kernels can use.
+func (a *adapter) addFlexible(instance vk.Instance) {
 	c := &a.cooperative
 	if c.second == 0 || !a.Limits.Assembly {
 		return
@@ -60,7 +60,7 @@ func (a *adapter) flex(instance vk.Instance) {
 	}
 }
 
-// matrixFeatures is what the compiler may use for kernels of cooperative matrices.
+// matrixFeatures returns what the compiler may use in kernels with matrices.
 func (a *adapter) matrixFeatures() spirv.Features {
 	var f spirv.Features
 	if len(a.Limits.Cooperative)+len(a.Limits.Flexible) > 0 {
@@ -72,8 +72,8 @@ func (a *adapter) matrixFeatures() spirv.Features {
 	return f
 }
 
-// subgroup is the size that a kernel's pipeline must ask for, with all subgroups full; 0 leaves both to the device. Matrices in SPIR-V before 1.6
-// need full ones even where there is but one size.
+// subgroup returns the subgroup size that a kernel's pipeline must request, with all subgroups full; 0 leaves both to
+// the device. Before SPIR-V 1.6, matrices require full subgroups even if there is only one size.
 func (a *adapter) subgroup(m *spirv.Module) C.uint32_t {
 	fixed := a.Subgroup[0] == a.Subgroup[1]
 	if !m.Subgroups || fixed && (!m.Matrices || a.cooperative.subgroup_size == 0) {

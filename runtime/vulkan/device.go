@@ -48,7 +48,7 @@ type driver struct {
 	importer *C.gv_importer // nil until it is needed
 }
 
-// Open opens the adapter of that index, as Adapters lists them.
+// Open opens the adapter with that index in the list of Adapters.
 func Open(index int, o Options) (*Device, error) {
 	name := fmt.Sprintf("vulkan:%d", index)
 	instance, found, err := enumerate()
@@ -90,7 +90,8 @@ func unknownAdapter(name string, found []adapter) error {
 	return fmt.Errorf("%s: no such adapter; there are: %s", name, strings.Join(names, ", "))
 }
 
-// budget is how much of its memory a device takes: all but a sixteenth of a GPU's own, three quarters of what it shares with the host, in bytes.
+// budget returns the bytes that a device may take: all but a sixteenth of a GPU's own memory, or three quarters of
+// memory that it shares with the host.
 func (a *adapter) budget() int64 {
 	var own int64
 	for _, h := range a.Heaps {
@@ -137,7 +138,7 @@ func (d *Device) do(op, object string, f func() error) error {
 	return d.owner.Do(op, object, f)
 }
 
-// lose notices that the device is of no use any more: whoever waits is told, and nothing of it is touched from then on.
+// lose marks the device as lost and fails everything that waits. Native objects are not used after that.
 func (d *Device) lose(cause error) error {
 	if d.owner.Lose(cause) {
 		for _, p := range d.staging.reads {
@@ -175,7 +176,8 @@ func (d *Device) Sync() error {
 	return d.owner.Named("sync", "", err)
 }
 
-// Close waits for enqueued work and releases everything; a Load under way ends before its next kernel. Closing twice is fine.
+// Close waits for enqueued work and releases everything. A Load in progress ends before its next kernel. Closing twice
+// is allowed.
 func (d *Device) Close() error {
 	d.owner.Leave()
 	d.turn.Lock()
@@ -186,7 +188,7 @@ func (d *Device) Close() error {
 		return nil
 	}
 	if d.queue.submit() == nil {
-		_ = d.queue.until(d.queue.submitted) // else the device is lost, which is no error of closing it
+		_ = d.queue.until(d.queue.submitted) // a loss is no error of closing
 	}
 	d.owner.Close()
 	d.mu.Unlock()
@@ -202,7 +204,7 @@ func (d *Device) Close() error {
 	return err
 }
 
-// destroy gives back all that there is; the GPU does nothing any more.
+// destroy frees everything. The GPU must be idle.
 func (d *Device) destroy() {
 	d.owner.FreeAll((*loaded).free, (*buffer).free)
 	for _, g := range d.queue.garbage {

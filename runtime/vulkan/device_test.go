@@ -75,8 +75,8 @@ func TestAdapters(t *testing.T) {
 		assert.Equal(t, fmt.Sprintf("vulkan:%d", i), a.Name)
 		assert.NotEmpty(t, a.Adapter)
 		assert.NotEmpty(t, a.Driver)
-		assert.GreaterOrEqual(t, a.Kind.Rank(), last, "hardware comes first")
-		last = a.Kind.Rank()
+		assert.GreaterOrEqual(t, a.Kind.Order(), last, "hardware comes first")
+		last = a.Kind.Order()
 		least := target.DefaultLimits()
 		assert.GreaterOrEqual(t, a.Limits.MaxBindings, least.MaxBindings)
 		assert.GreaterOrEqual(t, a.Limits.MaxBindingSize, least.MaxBindingSize-4) // Vulkan promises a byte less

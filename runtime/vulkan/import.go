@@ -16,14 +16,14 @@ import (
 	vk "github.com/vulkan-go/vulkan"
 )
 
-const maxTransfers = 64 // submissions of Transfer under way
+const maxTransfers = 64 // submissions of Transfer in progress
 
-// imports tells whether a device can reach the host's memory, and how that must be aligned.
+// imports finds out whether a device can access the host's memory, and with which alignment.
 func (a *adapter) imports(instance vk.Instance) {
 	a.ImportAlignment = int64(C.gv_import_alignment(loader.get, unsafe.Pointer(instance), unsafe.Pointer(a.physical)))
 }
 
-// coherent are the memory types that host and GPU see alike at all times, as bits.
+// coherent returns the memory types that are visible to the host and coherent, as bits.
 func (h *heap) coherent() (bits C.uint32_t) {
 	const want = vk.MemoryPropertyHostVisibleBit | vk.MemoryPropertyHostCoherentBit
 	for i, t := range h.types {
@@ -34,10 +34,10 @@ func (h *heap) coherent() (bits C.uint32_t) {
 	return bits
 }
 
-// ImportAlignment is the driver's, at least a page; 0: it has no such memory.
+// ImportAlignment returns the driver's alignment, at least a page; 0 if it cannot import.
 func (d *Device) ImportAlignment() int64 { return d.adapter.ImportAlignment }
 
-// Import makes a buffer that lies in memory of the host.
+// Import makes a buffer in memory of the host.
 func (d *Device) Import(label string, memory []byte, freed func()) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, int64(len(memory))), d: d, freed: freed}
 	err := d.do("import", label, func() error {
@@ -64,18 +64,18 @@ func (d *Device) importInto(b *buffer, memory []byte) error {
 	return nil
 }
 
-// refusal is the error of an import.
+// refusal returns the error of an import.
 func refusal(r C.int) error {
 	switch r {
 	case C.GV_NO_MEMORY_TYPE:
-		return errors.New("no type of memory fits that the host and the device see alike")
+		return errors.New("no memory type fits that is coherent between the host and the device")
 	case C.GV_INVALID_EXTERNAL_HANDLE:
-		return errors.New("the driver does not take this memory")
+		return errors.New("the driver refuses this memory")
 	}
 	return failure(vk.Result(r))
 }
 
-// Transfer enqueues a copy. It waits while 64 are under way.
+// Transfer enqueues a copy. It waits while 64 transfers are in progress.
 func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
 	m := &move{d: d, label: base.Label(from.Buffer)}
 	err := d.do("transfer", m.label, func() error {
@@ -99,7 +99,7 @@ func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
 	return m, nil
 }
 
-// move is a transfer.
+// move is a transfer in progress.
 type move struct {
 	d     *Device
 	label string

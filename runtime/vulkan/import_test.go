@@ -44,9 +44,9 @@ func TestRefusedMemory(t *testing.T) {
 		d.heap.types[i].flags = 0
 	}
 	_, err = d.Import("b", m.Bytes, func() { t.Error("freed what was never imported") })
-	require.EqualError(t, err, `vulkan:0: import "b": no type of memory fits that the host and the device see alike`)
+	require.EqualError(t, err, `vulkan:0: import "b": no memory type fits that is coherent between the host and the device`)
 	m.Unmap()
-	assert.ErrorContains(t, refusal(-1000072003), "the driver does not take this memory")
+	assert.ErrorContains(t, refusal(-1000072003), "the driver refuses this memory")
 	assert.ErrorIs(t, refusal(-2), device.ErrOutOfMemory)
 	assert.NoError(t, refusal(0))
 }

@@ -12,29 +12,29 @@ import (
 )
 
 const (
-	blockSize = 64 << 20 // bytes of memory taken at a time
-	alone     = 16 << 20 // what is at least so large has memory of its own
+	blockSize = 64 << 20 // bytes of a shared block
+	alone     = 16 << 20 // bytes from which a buffer has a block of its own
 )
 
-// heap hands out the GPU's memory: small buffers share blocks, since drivers allow few allocations.
+// heap allocates the GPU's memory. Small buffers share blocks, because drivers allow few allocations.
 type heap struct {
 	d      *Device
 	types  []memoryType
 	blocks []*block
 }
 
-// block is one allocation of the driver's.
+// block is one allocation of the driver.
 type block struct {
 	memory vk.DeviceMemory
 	kind   uint32 // memory type
 	size   int64
-	holes  []hole // free, in order, never side by side
+	holes  []hole // free ranges in order, none adjacent to another
 	shared bool
 }
 
 type hole struct{ offset, size int64 }
 
-// place is where a buffer lies.
+// place is the memory of a buffer.
 type place struct {
 	block        *block
 	offset, size int64
@@ -42,7 +42,7 @@ type place struct {
 
 const bufferUsage = vk.BufferUsageStorageBufferBit | vk.BufferUsageTransferSrcBit | vk.BufferUsageTransferDstBit
 
-// newBuffer makes a buffer without memory, and tells what memory it wants.
+// newBuffer makes a buffer without memory, and returns the memory that it requires.
 func (h *heap) newBuffer(size int64, usage vk.BufferUsageFlagBits) (vk.Buffer, vk.MemoryRequirements, error) {
 	info := vk.BufferCreateInfo{SType: vk.StructureTypeBufferCreateInfo, Size: vk.DeviceSize(size), Usage: vk.BufferUsageFlags(usage),
 		SharingMode: vk.SharingModeExclusive}
@@ -58,7 +58,7 @@ func (h *heap) newBuffer(size int64, usage vk.BufferUsageFlagBits) (vk.Buffer, v
 	return b, need, nil
 }
 
-// buffer makes a buffer of the GPU's own memory.
+// buffer makes a buffer in the GPU's own memory.
 func (h *heap) buffer(size int64) (vk.Buffer, place, error) {
 	b, need, err := h.newBuffer(size, bufferUsage)
 	if err != nil {
@@ -76,7 +76,7 @@ func (h *heap) buffer(size int64) (vk.Buffer, place, error) {
 	return b, p, err
 }
 
-// choose is the first memory type with those flags among the permitted ones, one without avoid if there is any.
+// choose returns the first permitted memory type with those flags, preferably one without the flags of avoid.
 func (h *heap) choose(permitted uint32, flags, avoid vk.MemoryPropertyFlagBits) (uint32, bool) {
 	for _, shun := range []vk.MemoryPropertyFlagBits{avoid, 0} {
 		for i, t := range h.types {
@@ -112,7 +112,8 @@ func (h *heap) place(need vk.MemoryRequirements) (place, error) {
 	return place{b, 0, size}, err
 }
 
-// block takes memory from the driver. Where there is none, it may be that buffers were released that the GPU still used.
+// block allocates memory from the driver. If there is none, it waits for the GPU to be done with released buffers and
+// tries again.
 func (h *heap) block(kind uint32, size int64) (*block, error) {
 	memory, err := h.allocate(kind, size)
 	if err != nil && len(h.d.queue.garbage) > 0 {
@@ -140,7 +141,7 @@ func (h *heap) allocate(kind uint32, size int64) (vk.DeviceMemory, error) {
 	return memory, err
 }
 
-// take finds room in the first hole that has it.
+// take reserves memory in the first hole that is large enough.
 func (b *block) take(kind uint32, size, align int64) (place, bool) {
 	if !b.shared || b.kind != kind {
 		return place{}, false
@@ -164,7 +165,7 @@ func (b *block) take(kind uint32, size, align int64) (place, bool) {
 	return place{}, false
 }
 
-// put makes a hole of a place again.
+// put returns a place to the holes.
 func (b *block) put(p place) {
 	i, _ := slices.BinarySearchFunc(b.holes, p.offset, func(o hole, at int64) int { return int(min(max(o.offset-at, -1), 1)) })
 	b.holes = slices.Insert(b.holes, i, hole{p.offset, p.size})
@@ -180,7 +181,7 @@ func (b *block) put(p place) {
 
 func (b *block) empty() bool { return !b.shared || len(b.holes) == 1 && b.holes[0].size == b.size }
 
-// give takes a place back, and gives the driver its block when nothing else lies there, except for one that is shared.
+// give frees a place. An empty block goes back to the driver, except for one spare shared block.
 func (h *heap) give(p place) {
 	b := p.block
 	if b.shared {
@@ -201,7 +202,7 @@ func (h *heap) free() {
 	h.blocks = nil
 }
 
-// mapped makes a buffer that the host can touch, for staging. cached: the host will read it.
+// mapped makes a staging buffer that the host can access. cached: the host will read it.
 func (h *heap) mapped(size int64, cached bool) (b vk.Buffer, memory vk.DeviceMemory, data []byte, err error) {
 	b, need, err := h.newBuffer(size, vk.BufferUsageTransferSrcBit|vk.BufferUsageTransferDstBit)
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// Adapters lists none: elsewhere WebGPU is the way to the GPU.
+// Adapters returns an empty list: on this system GPUs are used through WebGPU.
 func Adapters() ([]Adapter, error) { return nil, nil }
 
-// Open opens none.
+// Open fails on this system.
 func Open(int, Options) (device.Device, error) {
 	return nil, errors.New("Vulkan is used directly on Linux only: choose webgpu:N")
 }

@@ -45,7 +45,7 @@ func newKernels(d *Device, dir string) kernels {
 	return k
 }
 
-// free needs an idle queue.
+// free frees everything. The queue must be idle.
 func (k *kernels) free() {
 	for _, p := range k.pipelines {
 		C.gv_free_pipeline(k.d.native, p.handle)
@@ -63,7 +63,7 @@ type pipeline struct {
 	use    []use // of each binding
 }
 
-// use is what a shader does with a binding, whatever it declares.
+// use is what a shader does with a binding, whatever access it declares.
 type use uint8
 
 const (
@@ -72,10 +72,10 @@ const (
 	written
 )
 
-// layout is that of n storage buffers, shared by all shaders that have so many.
+// layout is the layout of n storage buffers, shared by all shaders with n bindings.
 type layout struct{ set, pipeline C.uint64_t }
 
-// compile makes a pipeline, or finds the one made before from that source.
+// compile returns the pipeline of a source, which it makes once.
 func (k *kernels) compile(s *device.Shader) (*pipeline, error) {
 	key := pipelineKey{base.KeyOf(s), k.trusts(s)}
 	if p := k.pipelines[key]; p != nil {
@@ -102,7 +102,8 @@ func (k *kernels) compile(s *device.Shader) (*pipeline, error) {
 	return p, nil
 }
 
-// trusts tells whether a kernel's indices are left unchecked. On CPUs checks cost little, and code without them takes longer to compile.
+// trusts reports whether a kernel's indices are left unchecked. On CPUs checks cost little, and code without them takes
+// longer to compile.
 func (k *kernels) trusts(s *device.Shader) bool {
 	return s.Inside && k.d.Info().Kind != device.Software
 }
@@ -118,7 +119,7 @@ func (k *kernels) translate(s *device.Shader) (*spirv.Module, error) {
 	return k.compiler.Compile(s.WGSL, features)
 }
 
-// binary returns SPIR-V as it stands in files.
+// binary returns SPIR-V as it is stored in files.
 func binary(code []uint32) []byte {
 	b := make([]byte, 0, 4*len(code))
 	for _, word := range code {
@@ -127,7 +128,7 @@ func binary(code []uint32) []byte {
 	return b
 }
 
-// fits compares what a module declares with what the program says of it: Vulkan would not.
+// fits compares what a module declares with the program, because Vulkan does not. It sets the uses of the bindings.
 func (k *kernels) fits(m *spirv.Module, s *device.Shader, uses []use) error {
 	if m.Workgroup != s.Workgroup {
 		return device.Invalid("the source declares workgroup %v, the program %v", m.Workgroup, s.Workgroup)
@@ -157,7 +158,7 @@ func accessName(readOnly bool) string {
 	return "read_write"
 }
 
-// layout makes the layout of n storage buffers, or finds it.
+// layout returns the layout of n storage buffers, which it makes once.
 func (k *kernels) layout(n int) (layout, error) {
 	if l, made := k.layouts[n]; made {
 		return l, nil
@@ -170,7 +171,7 @@ func (k *kernels) layout(n int) (layout, error) {
 	return l, nil
 }
 
-// newPipeline has the driver compile a module. The indices of one that is trusted are not checked.
+// newPipeline compiles a module by the driver. The indices of a trusted kernel are not checked.
 func (k *kernels) newPipeline(m *spirv.Module, of layout, trusted bool, cache vk.PipelineCache) (p C.uint64_t, err error) {
 	r := C.gv_new_pipeline(k.d.native, C.uint64_t(uintptr(unsafe.Pointer(cache))), of.pipeline, (*C.uint32_t)(&m.Code[0]), C.size_t(4*len(m.Code)),
 		k.d.adapter.subgroup(m), flag(trusted && k.d.adapter.trusts), &p)

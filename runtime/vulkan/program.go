@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	maxCommands = 2000 // a submission
-	maxRunning  = 8    // submissions of Run under way: the host may run ahead no further
+	maxCommands = 2000 // per submission
+	maxRunning  = 8    // submissions of Run in progress: how far the host may run ahead
 )
 
-// loaded is a program, recorded.
+// loaded is a recorded program.
 type loaded struct {
 	base.Program
 	d *Device
 	// Under d.mu:
 	list     []C.gv_command
-	recorded []unsafe.Pointer // VkCommandBuffer, of maxCommands at most
+	recorded []unsafe.Pointer // VkCommandBuffer, each of at most maxCommands
 	pool     C.uint64_t       // VkDescriptorPool, or 0
 }
 
@@ -87,7 +87,7 @@ func (l *loaded) build(p *device.Program) error {
 		}
 		list = append(list, command)
 	}
-	l.list = list // to be recorded anew where it is measured
+	l.list = list // recorded again for measurements
 	for section := range slices.Chunk(list, maxCommands) {
 		if err := l.record(section); err != nil {
 			return err
@@ -105,7 +105,7 @@ func (l *loaded) record(section []C.gv_command) error {
 	return failure(vk.Result(C.gv_record(l.d.native, handle, &section[0], C.size_t(len(section)), 1)))
 }
 
-// bind makes a descriptor set for each distinct list of arguments, and returns each command's.
+// bind makes a descriptor set for each distinct list of arguments, and returns the set of each command.
 func (l *loaded) bind(p *device.Program, pipelines []*pipeline) ([]C.uint64_t, error) {
 	sets := make([]C.uint64_t, len(p.Commands))
 	same := map[string][]int{} // commands with equal arguments
@@ -152,7 +152,7 @@ func (l *loaded) bind(p *device.Program, pipelines []*pipeline) ([]C.uint64_t, e
 	return sets, nil
 }
 
-// Run enqueues a loaded program. It waits while 8 submissions are under way.
+// Run enqueues a loaded program. It waits while 8 submissions are in progress.
 func (d *Device) Run(p device.Loaded) error {
 	return d.run(p, func(l *loaded) error {
 		for _, section := range l.recorded {
@@ -164,7 +164,7 @@ func (d *Device) Run(p device.Loaded) error {
 	})
 }
 
-// run does something with a program that can be run.
+// run calls f with a program that can run.
 func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
 	l, err := d.owner.Own(p)
 	if err != nil {
@@ -178,9 +178,9 @@ func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
 	})
 }
 
-// Release frees the bindings once enqueued work is done with them; the compiled shaders stay for programs to come.
+// Release frees the bindings when enqueued work is done with them. The compiled shaders are kept for later programs.
 func (l *loaded) Release() {
-	// Once the device is closed or lost there is nothing left to release.
+	// After Close or a loss there is nothing left to release.
 	_ = l.d.do("release", l.Label(), func() error {
 		if l.d.owner.Unload(l) {
 			l.d.queue.discard(l.free)

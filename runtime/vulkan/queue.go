@@ -30,23 +30,23 @@ type queue struct {
 	moving    []uint64 // submissions of Transfer
 }
 
-// garbage is what can be given back once a submission is done.
+// garbage is a resource to be freed when a submission is done.
 type garbage struct {
 	until uint64
 	free  func()
 }
 
-// commands is a VkCommandBuffer, and the submission that uses it.
+// commands is a VkCommandBuffer, and the last submission that uses it.
 type commands struct {
 	handle unsafe.Pointer
 	until  uint64
 }
 
-// next is the submission that what is added to the batch now will be section of.
+// next returns the number of the submission that will contain what is added to the batch now.
 func (q *queue) next() uint64 { return q.submitted + 1 }
 
-// submit hands the batch, and after it what was recorded before, to the GPU as one submission. Where even that fails, nothing that was
-// promised can be kept, so the device counts as lost.
+// submit passes the batch, followed by recorded commands, to the GPU as one submission. If that fails, the device is
+// lost: what callers enqueued cannot be done any more.
 func (q *queue) submit(recorded ...unsafe.Pointer) error {
 	list := recorded
 	if len(q.batch.commands) > 0 {
@@ -72,7 +72,7 @@ func (q *queue) submit(recorded ...unsafe.Pointer) error {
 	return nil
 }
 
-// takeCommands is a command buffer that no submission uses any more, or a new one.
+// takeCommands returns a command buffer that no submission uses, or a new one.
 func (q *queue) takeCommands() (commands, error) {
 	q.look()
 	for i, c := range q.spare {
@@ -86,7 +86,7 @@ func (q *queue) takeCommands() (commands, error) {
 	return c, err
 }
 
-// look asks how far the GPU is, takes what has arrived, and gives back what it no longer uses.
+// look observes which submissions are done, completes their reads, and frees what they used.
 func (q *queue) look() {
 	if q.d.owner.Lost() != nil || q.d.native == nil {
 		return
@@ -111,7 +111,7 @@ func (q *queue) look() {
 	}
 }
 
-// discard has something given back once all that was enqueued so far is done.
+// discard frees a resource when everything enqueued so far is done.
 func (q *queue) discard(free func()) {
 	until := q.submitted
 	if len(q.batch.commands) > 0 {
@@ -121,7 +121,7 @@ func (q *queue) discard(free func()) {
 	q.look()
 }
 
-// until waits for a submission, without mu.
+// until waits for a submission. It releases d.mu while it waits.
 func (q *queue) until(value uint64) error {
 	if err := q.d.owner.Lost(); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (q *queue) until(value uint64) error {
 	return q.d.owner.Lost()
 }
 
-// await waits for a submission. The device must not be destroyed meanwhile: callers count as waiters.
+// await waits for a submission. Callers count as waiters, so that the device is not destroyed meanwhile.
 func (q *queue) await(value uint64) error {
 	for {
 		r := vk.Result(C.gv_wait(q.d.native, C.uint64_t(value), C.uint64_t(time.Second)))
@@ -154,7 +154,7 @@ func (q *queue) await(value uint64) error {
 	}
 }
 
-// enqueue submits a section of a program, when there is room.
+// enqueue submits a section of a program when there is room.
 func (q *queue) enqueue(section unsafe.Pointer) error {
 	if err := q.room(&q.running, maxRunning); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (q *queue) enqueue(section unsafe.Pointer) error {
 	return nil
 }
 
-// room waits until fewer than most of some submissions are under way.
+// room waits until fewer than most submissions of a list are in progress.
 func (q *queue) room(under *[]uint64, most int) error {
 	if len(*under) >= most {
 		q.look()

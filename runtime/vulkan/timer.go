@@ -16,16 +16,16 @@ import (
 	vk "github.com/vulkan-go/vulkan"
 )
 
-// timer is what measuring needs, made when it is first asked for. Under d.mu.
+// timer is what measuring needs, made for the first measurement. The device's lock guards it.
 type timer struct {
 	native *C.gv_timer
-	period float64      // nanoseconds a tick
-	mask   uint64       // of the bits that a timestamp has
+	period float64      // nanoseconds per tick
+	mask   uint64       // the valid bits of a timestamp
 	idle   []C.uint64_t // VkQueryPool, of maxCommands+1
-	open   []*timed     // under way, in order
+	open   []*timed     // in progress, in order
 }
 
-// timed is one submission of a program that is measured.
+// timed is one measured submission of a program.
 type timed struct {
 	of      *timings
 	first   int // its first command
@@ -34,7 +34,7 @@ type timed struct {
 	until   uint64
 }
 
-// timings is a program's times, under d.mu.
+// timings is a program's times. The device's lock guards it.
 type timings struct {
 	d       *Device
 	label   string
@@ -44,11 +44,11 @@ type timings struct {
 	err     error
 }
 
-// RunTimed enqueues a loaded program as Run does, and measures its commands, each of which waits for the one before.
+// RunTimed enqueues a loaded program as Run does, and measures its commands. Each command waits for the previous one.
 func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 	t := &timings{d: d}
 	err := d.run(p, func(l *loaded) error {
-		if err := d.timer.wind(d); err != nil {
+		if err := d.timer.prepare(d); err != nil {
 			return err
 		}
 		t.label, t.times = l.Label(), make([]time.Duration, len(l.list))
@@ -67,7 +67,7 @@ func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 	return t, nil
 }
 
-// measure enqueues commands, maxCommands at most.
+// measure enqueues at most maxCommands commands.
 func (d *Device) measure(t *timings, first int, section []C.gv_command) error {
 	queries, err := d.timer.take()
 	if err != nil {
@@ -91,8 +91,8 @@ func (d *Device) measure(t *timings, first int, section []C.gv_command) error {
 	return nil
 }
 
-// wind makes the timer ready.
-func (t *timer) wind(d *Device) error {
+// prepare makes the timer.
+func (t *timer) prepare(d *Device) error {
 	if t.native != nil {
 		return nil
 	}
@@ -112,7 +112,7 @@ func (t *timer) wind(d *Device) error {
 	return nil
 }
 
-// take gives queries that no submission uses.
+// take returns a query pool that no submission uses.
 func (t *timer) take() (q C.uint64_t, err error) {
 	if n := len(t.idle); n > 0 {
 		q, t.idle = t.idle[n-1], t.idle[:n-1]
@@ -122,7 +122,7 @@ func (t *timer) take() (q C.uint64_t, err error) {
 	return q, err
 }
 
-// collect takes the times of submissions that are done.
+// collect reads the times of submissions that are done.
 func (t *timer) collect(done uint64) {
 	n := 0
 	for ; n < len(t.open) && t.open[n].until <= done; n++ {
@@ -144,7 +144,7 @@ func (t *timer) read(x *timed) {
 	x.of.missing--
 }
 
-// free needs an idle queue.
+// free frees everything. The queue must be idle.
 func (t *timer) free() {
 	for _, x := range t.open {
 		t.idle = append(t.idle, x.queries)

@@ -12,18 +12,18 @@ import (
 
 const (
 	stagingBytes = 2 << 20  // bytes of a staging buffer
-	maxStaging   = 16 << 20 // bytes, each way
-	together     = 1 << 20  // bytes to be copied that are worth a submission of their own
+	maxStaging   = 16 << 20 // bytes for each direction
+	submitBytes  = 1 << 20  // of copies that are worth a submission of their own
 )
 
-// stagingBuffer is a staging buffer, filled from its beginning.
+// stagingBuffer is filled from its start.
 type stagingBuffer struct {
 	handle vk.Buffer
 	memory vk.DeviceMemory
 	data   []byte
 	filled int64
 	until  uint64 // the last submission that uses it
-	pieces int    // of reads that lie in it and were not collected
+	pieces int    // of reads that have not been copied out of it
 }
 
 // staging is the memory through which data pass between the host and the device. The device's lock guards it.
@@ -32,14 +32,14 @@ type staging struct {
 	reads              []*piece // in progress, in order
 }
 
-// stagingBuffers are those of one direction; the last is the one being filled.
+// stagingBuffers are those of one direction. The last is being filled.
 type stagingBuffers struct {
 	d      *Device
 	cached bool
 	all    []*stagingBuffer
 }
 
-// take gives room for n bytes, n ≤ stagingBytes; it waits when all that may exist are in use.
+// take returns room for n bytes, n ≤ stagingBytes. It waits while all staging buffers that may exist are in use.
 func (s *stagingBuffers) take(n int64) (*stagingBuffer, int64, error) {
 	n = (n + 63) &^ 63
 	for {
@@ -68,7 +68,7 @@ func (s *stagingBuffers) take(n int64) (*stagingBuffer, int64, error) {
 	}
 }
 
-// reuse empties a stagingBuffer that the GPU is done with.
+// reuse empties a staging buffer that the GPU is done with.
 func (s *stagingBuffers) reuse() bool {
 	s.d.queue.look()
 	for _, t := range s.all {
@@ -98,7 +98,7 @@ func (s *stagingBuffers) free() {
 	s.all = nil
 }
 
-// Write copies data to staging memory and enqueues the rest. It waits when 16 MiB are on their way already.
+// Write copies data to staging buffers and enqueues the rest. It waits while 16 MiB are in transit.
 func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 	return d.do("write", base.Label(b), func() error {
 		if err := d.owner.Checker().Transfer("write", b, offset, int64(len(data))); err != nil {
@@ -113,7 +113,7 @@ func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 			copy(s.data[at:], data[:n])
 			d.queue.batch.upload(s.handle, at, device.Range{Buffer: b, Offset: offset, Size: n})
 			offset, data = offset+n, data[n:]
-			if d.queue.batch.bytes >= together {
+			if d.queue.batch.bytes >= submitBytes {
 				if err := d.queue.submit(); err != nil {
 					return err
 				}
@@ -123,7 +123,7 @@ func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 	})
 }
 
-// Read enqueues a copy to the host. It waits when 16 MiB are on their way already.
+// Read enqueues a copy to the host. It waits while 16 MiB are in transit.
 func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
 	r := &pending{Read: base.NewRead(base.Label(b)), d: d}
 	err := d.do("read", r.Label(), func() error {
@@ -153,7 +153,7 @@ func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) 
 	return r, nil
 }
 
-// piece is a part of a read, that lies in one stagingBuffer.
+// piece is the bytes of a read that lie in one staging buffer.
 type piece struct {
 	staging *stagingBuffer
 	at      int64
@@ -162,7 +162,7 @@ type piece struct {
 	read    *pending
 }
 
-// collect takes what has arrived out of staging memory.
+// collect copies completed reads out of the staging buffers.
 func (s *staging) collect(done uint64) {
 	n := 0
 	for ; n < len(s.reads) && s.reads[n].until <= done; n++ {
@@ -178,7 +178,7 @@ func (s *staging) collect(done uint64) {
 type pending struct {
 	base.Read
 	d     *Device
-	until uint64 // the submission of its last part
+	until uint64 // the submission of its last piece
 }
 
 func (r *pending) Wait() ([]byte, error) {

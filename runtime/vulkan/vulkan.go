@@ -1,8 +1,9 @@
-// Package vulkan runs programs on GPUs through Vulkan itself, on Linux. Beside what runtime/webgpu offers it records a program once and
-// not at each run, puts barriers only where one command needs what another wrote, and tells all that a GPU can do.
+// Package vulkan runs programs on GPUs through Vulkan itself, on Linux. Unlike runtime/webgpu it records a program once
+// instead of at each run, places barriers only where a command needs what another wrote, and reports everything that a
+// GPU can do.
 //
-// Vulkan checks nothing: what is wrong is undefined. So everything is checked before it is handed over: programs by device.Checker,
-// shaders by naga and by the bindings that their SPIR-V declares.
+// Vulkan checks nothing, and wrong use is undefined. So the package checks everything first: programs by
+// device.Checker, shaders by naga and by the bindings that their SPIR-V declares.
 package vulkan
 
 import (
@@ -13,33 +14,33 @@ import (
 	"github.com/gpupipe/gpupipe/shaders/spirv"
 )
 
-// Adapter is what a GPU is, and what it can do.
+// Adapter describes a GPU and its abilities.
 type Adapter struct {
 	device.Info
 	Details
 }
 
-// Details of a GPU that WebGPU does not tell.
+// Details are what WebGPU does not report about a GPU.
 type Details struct {
 	Limits   target.Limits `json:"limits"`
 	Heaps    []Heap        `json:"memory_heaps"`
-	Subgroup [2]int        `json:"subgroup_sizes"` // least and most invocations
+	Subgroup [2]int        `json:"subgroup_sizes"` // minimum and maximum, in invocations
 	Float16  bool          `json:"float16"`        // in arithmetic and in storage
-	// ImportAlignment is that of the host's memory which the GPU reaches itself, in bytes; 0: it does not.
+	// ImportAlignment is the alignment of host memory that the GPU can access, in bytes; 0: it cannot.
 	ImportAlignment int64      `json:"import_alignment"`
 	Matrices        []Matrix   `json:"cooperative_matrices,omitempty"`
 	Flexible        []Flexible `json:"flexible_matrices,omitempty"`
 }
 
-// Heap is a memory of the machine.
+// Heap is one of the machine's memories.
 type Heap struct {
 	Bytes  int64    `json:"bytes"`
-	Device bool     `json:"device"`          // the GPU's own, or as near to it as memory is
-	Host   bool     `json:"host"`            // the host can reach some of it at least
-	Types  []string `json:"types,omitempty"` // what memory is to be had there: "device_local host_visible host_coherent"
+	Device bool     `json:"device"`          // local to the GPU
+	Host   bool     `json:"host"`            // the host can access at least some of it
+	Types  []string `json:"types,omitempty"` // memory types: "device_local host_visible host_coherent"
 }
 
-// Matrix is a product that a subgroup computes at once: M×K by K×N, with C added.
+// Matrix is a product that a subgroup computes at once, as the driver reports it: M×K by K×N, added to C.
 type Matrix struct {
 	M          int    `json:"m"`
 	N          int    `json:"n"`
@@ -52,24 +53,26 @@ type Matrix struct {
 	Scope      string `json:"scope"` // "subgroup"
 }
 
-// String is like "16×16×16 f16·f16+f32".
+// String returns text such as "16×16×16 f16·f16+f32".
 func (m Matrix) String() string {
 	return fmt.Sprintf("%d×%d×%d %s·%s+%s", m.M, m.N, m.K, m.A, m.B, m.C)
 }
 
-// Flexible is a product of matrices whose sides may be any multiples of those that are given.
+// Flexible is a product of matrices whose sides may be any multiples of M, N and K.
 type Flexible struct {
 	Matrix
-	Invocations int `json:"invocations,omitempty"` // of a workgroup, where that is the scope
+	Invocations int `json:"invocations,omitempty"` // of the workgroup, if that is the scope
 }
 
 // Options of a device.
 type Options struct {
 	Dump         device.Dump // receives the kernels that are loaded, and their SPIR-V; nil: they are not dumped
-	MemoryBudget int64       // bytes of buffers; 0: most of what the GPU has, or three quarters of what it shares with the host
-	// CacheDir keeps shaders and pipelines between runs. It must belong to the user alone, and is made so; "" keeps nothing.
+	MemoryBudget int64       // bytes of buffers; 0: 15/16 of the GPU's memory, or three quarters of what it shares with the host
+	// CacheDir is the folder of compiled shaders and pipelines. It must belong to the user alone, and is made so; ""
+	// keeps nothing between runs.
 	CacheDir string
 }
 
-// MakeCache makes the folder for Options.CacheDir, or tells why Open would refuse the one that is there: others may write to it, say.
+// MakeCache makes the folder for Options.CacheDir. Its error is why Open would refuse an existing one, for instance
+// because other users may write to it.
 func MakeCache(dir string) error { return spirv.MakeCache(dir) }

@@ -1,9 +1,12 @@
 // Package webgpu runs programs on any GPU through WebGPU (wgpu-native: Vulkan, Metal, Direct3D 12).
 //
-// wgpu-native ends the process where a browser would report an error: when an invalid command buffer is submitted, a
-// buffer that is not mapped is read, or the driver reports a loss in the middle of a submission. So everything is
-// checked before it is handed over, and the state of every buffer is kept here. What remains, a driver's own
-// crash, cannot be survived within the process.
+// wgpu-native ends the process where a browser would report an error: when an invalid command buffer is submitted, when
+// a buffer that is not mapped is read, or when the driver reports a loss in the middle of a submission. So the package
+// checks everything before it calls the library, and keeps the state of every buffer itself. Only a crash of the driver
+// still ends the process; package sidecar isolates that.
+//
+// A goroutine per device owns its native objects. Methods of the device send it requests, and it polls the library
+// while work is in progress.
 package webgpu
 
 import (
@@ -14,11 +17,10 @@ import (
 	"strings"
 
 	"github.com/cogentcore/webgpu/wgpu"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// OpenGL is left out: it doubles what Vulkan offers, with less of it.
+// OpenGL is omitted: it lists the adapters of Vulkan again, with fewer features.
 const backends = wgpu.InstanceBackendVulkan | wgpu.InstanceBackendMetal | wgpu.InstanceBackendDX12
 
 type adapter struct {
@@ -27,8 +29,8 @@ type adapter struct {
 	vendorID, device uint32
 }
 
-// Adapters lists the machine's adapters in the order of their names: discrete GPUs, then integrated, virtual, and
-// software ones. No adapter is an empty list.
+// Adapters lists the machine's adapters in the order of their names: discrete GPUs, then integrated, virtual and
+// software ones. Without adapters the list is empty.
 func Adapters() ([]device.Info, error) {
 	instance, found := enumerate()
 	infos := make([]device.Info, len(found))
@@ -39,7 +41,7 @@ func Adapters() ([]device.Info, error) {
 	return infos, nil
 }
 
-// enumerate lists adapters on an instance of their own, so that devices share nothing.
+// enumerate lists adapters on a new instance, so that devices share nothing.
 func enumerate() (*wgpu.Instance, []adapter) {
 	if os.Getenv("XDG_RUNTIME_DIR") == "" {
 		os.Setenv("XDG_RUNTIME_DIR", os.TempDir()) // Mesa complains on stderr without it
@@ -51,15 +53,15 @@ func enumerate() (*wgpu.Instance, []adapter) {
 		found = append(found, describe(a))
 	}
 	found = slices.DeleteFunc(found, func(a adapter) bool {
-		double := a.info.API == "dx12" && slices.ContainsFunc(found, func(b adapter) bool {
+		duplicate := a.info.API == "dx12" && slices.ContainsFunc(found, func(b adapter) bool {
 			return b.info.API == "vulkan" && b.vendorID == a.vendorID && b.device == a.device
 		})
-		if double {
+		if duplicate {
 			a.Release()
 		}
-		return double
+		return duplicate
 	})
-	slices.SortStableFunc(found, func(a, b adapter) int { return cmp.Compare(a.info.Kind.Rank(), b.info.Kind.Rank()) })
+	slices.SortStableFunc(found, func(a, b adapter) int { return cmp.Compare(a.info.Kind.Order(), b.info.Kind.Order()) })
 	for i := range found {
 		found[i].info.Name = fmt.Sprintf("webgpu:%d", i)
 	}
@@ -92,7 +94,7 @@ func describe(a *wgpu.Adapter) adapter {
 	}}
 }
 
-// kindOf tells software from virtual adapters by name, since wgpu-native reports both as a CPU.
+// kindOf distinguishes software from virtual adapters by name, because wgpu-native reports both as a CPU.
 func kindOf(t wgpu.AdapterType, name string) device.Kind {
 	name = strings.ToLower(name)
 	has := func(s string) bool { return strings.Contains(name, s) }

@@ -12,7 +12,7 @@ type buffer struct {
 	gpu *wgpu.Buffer // used by the owner's goroutine
 }
 
-// Alloc makes a buffer; WebGPU zeroes it.
+// Alloc makes a buffer. WebGPU fills it with zeros.
 func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, size), d: d}
 	err := d.do("alloc", label, func() error {
@@ -39,9 +39,9 @@ func (d *Device) create(label string, size int64, usage wgpu.BufferUsage, mapped
 	return b, err
 }
 
-// Release gives the memory back once enqueued work is done with it. Programs that bind b can no longer run.
+// Release frees the memory when enqueued work is done with it. Programs that bind the buffer can no longer run.
 func (b *buffer) Release() {
-	// Once the device is closed or lost there is nothing left to release.
+	// After Close or a loss there is nothing left to release.
 	_ = b.d.do("release", b.Label(), func() error {
 		if b.d.owner.Release(b) {
 			b.free()

@@ -26,7 +26,7 @@ import (
 type Options struct {
 	Label        string
 	Dump         device.Dump // receives the kernels that are loaded; nil: they are not dumped
-	MemoryBudget int64       // bytes of buffers; 0: three quarters of the host's memory where the adapter has none of its own, else no bound
+	MemoryBudget int64       // bytes of buffers; 0: three quarters of the host's memory on adapters without memory of their own, else no bound
 }
 
 // Device implements device.Device and device.Timer. One goroutine owns the native objects, because error scopes belong to
@@ -68,7 +68,7 @@ type syncWaiter struct {
 	done  chan error
 }
 
-// Open opens the adapter of that index, as Adapters lists them.
+// Open opens the adapter with that index in the list of Adapters.
 func Open(index int, o Options) (*Device, error) {
 	instance, found := enumerate()
 	if index < 0 || index >= len(found) {
@@ -130,7 +130,7 @@ func limitsOf(l *C.gp_limits, kind device.Kind) target.Limits {
 	}
 }
 
-// AdapterLimits are the limits of each adapter, as Adapters lists them.
+// AdapterLimits returns the limits of each adapter, in the order of Adapters.
 func AdapterLimits() []target.Limits {
 	instance, found := enumerate()
 	defer releaseAll(instance, found, -1)
@@ -142,7 +142,7 @@ func AdapterLimits() []target.Limits {
 	return all
 }
 
-// own is the owner's loop: it serves requests, and polls while work is under way.
+// own is the owner's loop: it serves requests, and polls while work is in progress.
 func (d *Device) own() {
 	defer close(d.ended)
 	timer := time.NewTimer(time.Hour)
@@ -165,9 +165,9 @@ func (d *Device) own() {
 	}
 }
 
-// rest gives a channel that is ready when it is time to poll: never while there is no work, at once after anything
-// happened, and then ever later, up to a fifth of a millisecond: short work is answered at once, and long work is not
-// robbed of cycles (a software adapter computes on these same cores).
+// rest returns a channel that is ready when it is time to poll. Without work that is never. After any event it is at
+// once, and then ever later, up to a fifth of a millisecond. So short work is answered at once, and polling takes few
+// cycles from long work, which a software adapter computes on the same cores.
 func (d *Device) rest(timer *time.Timer, idle int) <-chan time.Time {
 	switch {
 	case !d.busy():
@@ -184,7 +184,7 @@ func pause(idle int) time.Duration {
 	return time.Duration(min(idle, 20)) * 10 * time.Microsecond
 }
 
-// do runs f on the owner and names its error.
+// do runs f on the owner's goroutine and names its error.
 func (d *Device) do(op, object string, f func() error) error {
 	result := make(chan error, 1)
 	request := func() {
@@ -206,7 +206,7 @@ func (d *Device) busy() bool {
 	return d.owner.Lost() == nil && (d.native.done < d.native.submitted || d.uploads.waiting() || d.downloads.waiting() || len(d.queue.syncs) > 0)
 }
 
-// poll lets callbacks come, hands on what has arrived, and tells whether anything had.
+// poll runs callbacks, completes transfers and reports whether there was any progress.
 func (d *Device) poll() bool {
 	before := d.native.done
 	C.gp_poll(d.native)
@@ -217,8 +217,8 @@ func (d *Device) poll() bool {
 		d.queue.deferred = errors.Join(d.queue.deferred, nativeError(e))
 		e._type = C.GP_NO_ERROR
 	}
-	arrived := d.uploads.collect()
-	arrived = d.downloads.collect() || arrived
+	completed := d.uploads.collect()
+	completed = d.downloads.collect() || completed
 	for len(d.queue.running) > 0 && d.queue.running[0] <= uint64(d.native.done) {
 		d.queue.running = d.queue.running[1:]
 	}
@@ -227,10 +227,10 @@ func (d *Device) poll() bool {
 		d.queue.deferred = nil
 		d.queue.syncs = d.queue.syncs[1:]
 	}
-	return arrived || d.native.done != before
+	return completed || d.native.done != before
 }
 
-// waitFor polls until cond holds. Requests wait meanwhile.
+// waitFor polls until cond holds. Requests wait until then.
 func (d *Device) waitFor(cond func() bool) error {
 	for idle := 0; !cond(); {
 		if err := d.owner.Lost(); err != nil {
@@ -250,8 +250,8 @@ func (d *Device) waitFor(cond func() bool) error {
 	return nil
 }
 
-// checkLost returns the cause of the device's loss. When it first notices a loss, it fails whatever waits; nothing native
-// is touched from then on.
+// checkLost returns the cause of the device's loss. When it first observes the loss, it fails everything that waits.
+// Native objects are not used after that.
 func (d *Device) checkLost() error {
 	if d.owner.Lost() == nil && d.native != nil && d.native.lost != 0 {
 		d.owner.Lose(fmt.Errorf("%w: %s", device.ErrLost, compact(C.GoString(&d.native.lost_msg[0]))))
@@ -279,7 +279,8 @@ func (d *Device) Sync() error {
 	return d.owner.Named("sync", "", <-done)
 }
 
-// Close waits for enqueued work and releases everything; a Load under way ends before its next kernel. Closing twice is fine.
+// Close waits for enqueued work and releases everything. A Load in progress ends before its next kernel. Closing twice
+// is allowed.
 func (d *Device) Close() error {
 	d.owner.Leave()
 	result := make(chan error, 1)

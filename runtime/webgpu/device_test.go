@@ -72,8 +72,8 @@ func TestAdapters(t *testing.T) {
 		assert.Equal(t, fmt.Sprintf("webgpu:%d", i), info.Name)
 		assert.NotEmpty(t, info.Adapter)
 		assert.Contains(t, []string{"vulkan", "metal", "dx12"}, info.API)
-		assert.GreaterOrEqual(t, info.Kind.Rank(), last, "hardware comes first")
-		last = info.Kind.Rank()
+		assert.GreaterOrEqual(t, info.Kind.Order(), last, "hardware comes first")
+		last = info.Kind.Order()
 	}
 	for _, index := range []int{-1, len(infos)} {
 		_, err = Open(index, Options{})

@@ -15,7 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// The bindings keep their handles private; these mirror the structs of v0.23.0 (a test compares them).
+// The bindings keep their handles private. These types mirror the structs of v0.23.0; a test compares them.
 type (
 	oneHandle  struct{ ref unsafe.Pointer }
 	twoHandles struct{ deviceRef, ref unsafe.Pointer }
@@ -39,12 +39,12 @@ func deviceOf(ref unsafe.Pointer) *wgpu.Device {
 	return (*wgpu.Device)(unsafe.Pointer(&oneHandle{ref}))
 }
 
-// text makes s fit for the library, which wants UTF-8.
+// text returns s as valid UTF-8 without zero bytes, which the library requires.
 func text(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "�"), "\x00", "�")
 }
 
-// scoped runs f within error scopes, for calls of the bindings, which let out-of-memory errors pass.
+// scoped runs f within error scopes. It is for calls of the bindings, which ignore out-of-memory errors.
 func (d *Device) scoped(f func() error) error {
 	var failure C.gp_error
 	C.gp_push(d.native)
@@ -70,7 +70,7 @@ func nativeError(e *C.gp_error) error {
 	return errors.New(msg)
 }
 
-// compact makes one line of wgpu's drawing of an error.
+// compact returns wgpu's multi-line drawing of an error as one line.
 func compact(msg string) string {
 	if strings.HasPrefix(msg, "wgpu.(") {
 		_, msg, _ = strings.Cut(msg, "(): ")

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	maxCommands = 2000    // a submission
-	maxRunning  = 8       // submissions of Run under way: the host may run ahead no further
+	maxCommands = 2000    // per submission
+	maxRunning  = 8       // submissions of Run in progress: how far the host may run ahead
 	scratchSize = 1 << 20 // bytes
 )
 
@@ -33,7 +33,7 @@ type loaded struct {
 	d *Device
 	// The rest is used by the owner's goroutine.
 	commands []C.gp_command // C memory
-	of       []int          // the program's command that each belongs to
+	of       []int          // for each of commands, the index of the program's command
 	length   int            // commands of the program
 	groups   []*wgpu.BindGroup
 }
@@ -111,7 +111,7 @@ func (l *loaded) appendDispatch(to []C.gp_command, p *wgpu.ComputePipeline, s *d
 	}), nil
 }
 
-// appendCopy goes through scratch memory where both ranges lie in one buffer, which WebGPU's own copy refuses.
+// appendCopy appends a copy. WebGPU refuses copies within one buffer, so these go through scratch memory.
 func (d *Device) appendCopy(to []C.gp_command, src, dst device.Range) ([]C.gp_command, error) {
 	from, into := src.Buffer.(*buffer), dst.Buffer.(*buffer)
 	if from != into {
@@ -133,7 +133,7 @@ func (d *Device) appendCopy(to []C.gp_command, src, dst device.Range) ([]C.gp_co
 	return to, nil
 }
 
-// compile makes a pipeline, or finds the one made before from that source.
+// compile returns the pipeline of a source, which it makes once.
 func (d *Device) compile(s *device.Shader) (*wgpu.ComputePipeline, error) {
 	key := base.KeyOf(s)
 	if p := d.kernels.pipelines[key]; p != nil {
@@ -152,8 +152,8 @@ func (d *Device) compile(s *device.Shader) (*wgpu.ComputePipeline, error) {
 			return err
 		}
 		defer module.Release()
-		// A layout for each pipeline: where two share one, wgpu-native checks the bindings of the second against the sizes
-		// that the first needs.
+		// Each pipeline has a layout of its own: where two share one, wgpu-native checks the bindings of the second
+		// against the sizes that the first needs.
 		own, err := d.gpu.CreatePipelineLayout(&wgpu.PipelineLayoutDescriptor{BindGroupLayouts: []*wgpu.BindGroupLayout{layout}})
 		if err != nil {
 			return err
@@ -172,7 +172,7 @@ func (d *Device) compile(s *device.Shader) (*wgpu.ComputePipeline, error) {
 	return p, nil
 }
 
-// layout is that of a bind group, shared by all that are bound alike.
+// layout returns the layout of bind groups with these accesses, which it makes once.
 func (d *Device) layout(bindings []device.Access) (*wgpu.BindGroupLayout, error) {
 	key := base.AccessKey(bindings)
 	if l := d.kernels.layouts[key]; l != nil {
@@ -200,8 +200,9 @@ func (d *Device) layout(bindings []device.Access) (*wgpu.BindGroupLayout, error)
 	return l, nil
 }
 
-// Run enqueues a loaded program. It waits while 8 submissions are under way. (On lavapipe any submission waits for
-// the one before: wgpu-native chains them with binary semaphores, which Mesa's software queue waits for on the host.)
+// Run enqueues a loaded program. It waits while 8 submissions are in progress. On lavapipe each submission waits for
+// the previous one: wgpu-native chains submissions with binary semaphores, for which Mesa's software queue waits on the
+// host.
 func (d *Device) Run(p device.Loaded) error {
 	return d.run(p, func(l *loaded) error {
 		for section := range slices.Chunk(l.commands, maxCommands) {
@@ -213,7 +214,7 @@ func (d *Device) Run(p device.Loaded) error {
 	})
 }
 
-// run has the owner do something with a program that can be run.
+// run calls f on the owner's goroutine with a program that can run.
 func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
 	l, err := d.owner.Own(p)
 	if err != nil {
@@ -227,7 +228,7 @@ func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
 	})
 }
 
-// enqueue submits a section of a program, when there is room.
+// enqueue submits a section of a program when there is room.
 func (d *Device) enqueue(section []C.gp_command, timer *C.gp_timer) error {
 	if err := d.waitFor(func() bool { return len(d.queue.running) < maxRunning }); err != nil {
 		return err
@@ -239,9 +240,9 @@ func (d *Device) enqueue(section []C.gp_command, timer *C.gp_timer) error {
 	return nil
 }
 
-// Release frees the bindings; the compiled shaders stay for programs to come.
+// Release frees the bindings. The compiled shaders are kept for later programs.
 func (l *loaded) Release() {
-	// Once the device is closed or lost there is nothing left to release.
+	// After Close or a loss there is nothing left to release.
 	_ = l.d.do("release", l.Label(), func() error {
 		if l.d.owner.Unload(l) {
 			l.free()

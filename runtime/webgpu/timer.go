@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	maxTimed   = maxCommands / 2             // a submission that is measured: WebGPU has 4096 queries at most in a set
-	maxStamps  = maxTimed * C.GP_COPY_STAMPS // timestamps of one
+	maxTimed   = maxCommands / 2             // commands of a measured submission: WebGPU allows 4096 queries in a set
+	maxStamps  = maxTimed * C.GP_COPY_STAMPS // timestamps of a measured submission
 	stampBytes = 8
 )
 
-// clock is what measuring needs. The owner makes it when it is first asked to measure.
+// clock is what measuring needs. The owner makes it for the first measurement.
 type clock struct {
-	tick     float64 // nanoseconds a tick of the device's timestamps; 0: not known yet
+	tick     float64 // nanoseconds per tick of the device's timestamps; 0: not known yet
 	queries  unsafe.Pointer
 	resolved *wgpu.Buffer
 }
@@ -41,11 +41,12 @@ func (c *clock) free() {
 	*c = clock{}
 }
 
-// RunTimed enqueues a loaded program as Run does, and measures its commands: dispatches in a pass each, copies between two empty ones.
+// RunTimed enqueues a loaded program as Run does, and measures its commands. Each dispatch has a pass of its own, and
+// each copy lies between two empty passes.
 func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 	t := &timings{}
 	err := d.run(p, func(l *loaded) error {
-		if err := d.wind(); err != nil {
+		if err := d.prepareClock(); err != nil {
 			return err
 		}
 		t.tick, t.commands = d.clock.tick, l.length
@@ -66,7 +67,7 @@ func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
 	return t, nil
 }
 
-// measure submits commands, maxTimed at most, and a read of their timestamps.
+// measure submits at most maxTimed commands, and a read of their timestamps.
 func (d *Device) measure(label string, section []C.gp_command) (*pending, error) {
 	stamps := int64(C.GP_DISPATCH_STAMPS)
 	if len(section) > 0 {
@@ -97,8 +98,8 @@ func stampsOf(c *C.gp_command) int64 {
 	return C.GP_COPY_STAMPS
 }
 
-// wind makes the clock ready, which takes a tenth of a second or so the first time.
-func (d *Device) wind() (err error) {
+// prepareClock makes the clock. The first call takes about a tenth of a second.
+func (d *Device) prepareClock() (err error) {
 	if d.native.timestamps == 0 {
 		return device.ErrNoTimestamps
 	}
@@ -126,27 +127,28 @@ func (d *Device) wind() (err error) {
 	return err
 }
 
-// glance is a timestamp, and the moments between which it was taken.
-type glance struct {
+// reading is a timestamp, and moments before and after it was taken.
+type reading struct {
 	after, before time.Time
 	ticks         uint64
 }
 
 const (
-	exact       = 0.01 // of a tick's length that need not be known
-	longestLook = time.Second
+	tickError      = 0.01 // relative, that calibrate accepts
+	maxCalibration = time.Second
 )
 
-// calibrate finds the length of a tick, which wgpu-native v22 does not tell, by the host's clock. Most devices count nanoseconds: where that may be, it is so.
+// calibrate measures the length of a tick by the host's clock, because wgpu-native v22 does not report it. Most devices
+// count nanoseconds, so a length that may be one nanosecond is taken as one.
 func (d *Device) calibrate() (float64, error) {
-	first, err := d.glance()
+	first, err := d.readClock()
 	if err != nil {
 		return 0, err
 	}
 	least, most := 0.0, math.Inf(1)
-	for most > (1+exact)*least && time.Since(first.before) < longestLook {
+	for most > (1+tickError)*least && time.Since(first.before) < maxCalibration {
 		time.Sleep(5 * time.Millisecond)
-		next, err := d.glance()
+		next, err := d.readClock()
 		if err != nil {
 			return 0, err
 		}
@@ -163,8 +165,8 @@ func (d *Device) calibrate() (float64, error) {
 	return (least + most) / 2, nil
 }
 
-func (d *Device) glance() (glance, error) {
-	g := glance{after: time.Now()}
+func (d *Device) readClock() (reading, error) {
+	g := reading{after: time.Now()}
 	r, err := d.measure("clock", nil)
 	if err != nil {
 		return g, err
@@ -180,18 +182,18 @@ func (d *Device) glance() (glance, error) {
 	return g, err
 }
 
-// timings is a program's times, of which each section arrives for itself.
+// timings is a program's times. Each section completes by itself.
 type timings struct {
 	sections []measured
 	tick     float64
 	commands int
 }
 
-// measured is one submission: where its commands' timestamps lie, and which commands of the program they are.
+// measured is one submission: the positions of its commands' timestamps, and the program's commands that they measure.
 type measured struct {
 	read    *pending
 	of      []int
-	started []int // by command, its first timestamp; the second is next to it
+	started []int // for each command, the index of its first timestamp; the second follows it
 }
 
 func newMeasured(r *pending, section []C.gp_command, of []int) measured {
@@ -200,7 +202,7 @@ func newMeasured(r *pending, section []C.gp_command, of []int) measured {
 	for i := range section {
 		first, n := at, int(stampsOf(&section[i]))
 		if n == C.GP_COPY_STAMPS {
-			first++ // the end of the empty pass before the copy, then the beginning of the one after it
+			first++ // the end of the empty pass before the copy, then the start of the one after it
 		}
 		m.started = append(m.started, first)
 		at += n
@@ -208,7 +210,7 @@ func newMeasured(r *pending, section []C.gp_command, of []int) measured {
 	return m
 }
 
-// Wait returns each command's time. A copy within one buffer is several to the GPU: their sum.
+// Wait returns each command's time. A copy within one buffer is several commands of the GPU, whose times are added.
 func (t *timings) Wait() ([]time.Duration, error) {
 	times := make([]time.Duration, t.commands)
 	for _, m := range t.sections {

@@ -20,33 +20,34 @@ const (
 	mapRead, mapWrite = 1, 2 // WGPUMapMode
 
 	minStagingBuffer = 64 << 10
-	maxStagingBuffer = 2 << 20  // the largest staging buffer
-	maxStaging       = 16 << 20 // bytes, each way
+	maxStagingBuffer = 2 << 20  // bytes
+	maxStaging       = 16 << 20 // bytes for each direction
 )
 
-// stagingBuffer is a staging buffer. It is free (and mapped, if it is for uploads), or in a pool's queue.
+// stagingBuffer is free (and mapped, if it is for uploads), or in a pool's queue.
 type stagingBuffer struct {
 	gpu    *wgpu.Buffer
 	size   int64
 	status *C.int // C memory: the map request's outcome
-	// Where a download goes:
+	// The destination of a download:
 	to   []byte
 	read *pending
 }
 
-// pool keeps the staging buffers of one direction. They are mapped anew as soon as the GPU is done with them.
+// pool holds the staging buffers of one direction. They are mapped again as soon as the GPU is done with them.
 type pool struct {
 	d     *Device
 	mode  C.uint32_t
 	usage wgpu.BufferUsage
 	idle  []*stagingBuffer
-	queue []*stagingBuffer // a map request is under way; in order of submission
+	queue []*stagingBuffer // with a map request in progress, in order of submission
 	total int64
 }
 
 func (p *pool) waiting() bool { return len(p.queue) > 0 }
 
-// take gives a stagingBuffer of at least n bytes, n ≤ maxStagingBuffer; it waits when all that may exist are in use.
+// take returns a staging buffer of at least n bytes, n ≤ maxStagingBuffer. It waits while all that may exist are in
+// use.
 func (p *pool) take(n int64) (*stagingBuffer, error) {
 	size := max(int64(minStagingBuffer), int64(1)<<bits.Len64(uint64(n-1)))
 	for {
@@ -80,7 +81,7 @@ func (p *pool) make(size int64) (*stagingBuffer, error) {
 	return &stagingBuffer{gpu: gpu, size: size, status: (*C.int)(C.malloc(C.sizeof_int))}, nil
 }
 
-// drop gives s up. No map request of it may be under way.
+// drop frees s, which must have no map request in progress.
 func (p *pool) drop(s *stagingBuffer) {
 	if p.d.owner.Lost() == nil {
 		s.gpu.Release()
@@ -90,7 +91,7 @@ func (p *pool) drop(s *stagingBuffer) {
 	p.d.owner.AddStaging(-s.size)
 }
 
-// enqueue asks for s to be mapped once the work submitted so far is done.
+// enqueue requests that s is mapped when the work submitted so far is done.
 func (p *pool) enqueue(s *stagingBuffer) error {
 	var failure C.gp_error
 	C.gp_map(p.d.native, bufferHandle(s.gpu), p.mode, C.size_t(s.size), s.status, &failure)
@@ -102,7 +103,7 @@ func (p *pool) enqueue(s *stagingBuffer) error {
 	return nil
 }
 
-// collect takes what has been mapped from the queue, and tells whether anything had.
+// collect completes the transfers of mapped staging buffers, and reports whether there were any.
 func (p *pool) collect() bool {
 	n := 0
 	for ; n < len(p.queue) && *p.queue[n].status != C.GP_MAP_PENDING; n++ {
@@ -129,7 +130,7 @@ func (p *pool) collect() bool {
 	return n > 0
 }
 
-// abandon tells whoever waits that the device is lost. What is native stays as it is.
+// abandon fails all downloads of a lost device. Native objects are left as they are.
 func (p *pool) abandon(err error) {
 	for _, s := range p.queue {
 		if s.read != nil {
@@ -146,7 +147,7 @@ func (p *pool) free() {
 	p.idle = nil
 }
 
-// Write copies data to a staging buffer and enqueues the rest. It waits when 16 MiB are on their way already.
+// Write copies data to staging buffers and enqueues the rest. It waits while 16 MiB are in transit.
 func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 	return d.do("write", base.Label(b), func() error {
 		if err := d.owner.Checker().Transfer("write", b, offset, int64(len(data))); err != nil {
@@ -180,14 +181,14 @@ func (d *Device) upload(b *buffer, offset int64, data []byte) error {
 	return d.uploads.enqueue(s)
 }
 
-// Read enqueues a copy to the host. It waits when 16 MiB are on their way already.
+// Read enqueues a copy to the host. It waits while 16 MiB are in transit.
 func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
 	r := &pending{Read: base.NewRead(base.Label(b)), d: d}
 	err := d.do("read", r.Label(), func() error {
 		if err := d.owner.Checker().Transfer("read", b, offset, n); err != nil {
 			return err
 		}
-		data := r.Expect(n, int((n+maxStagingBuffer-1)/maxStagingBuffer)+1) // one part for this function itself
+		data := r.Expect(n, int((n+maxStagingBuffer-1)/maxStagingBuffer)+1) // one piece for this function itself
 		for at := int64(0); at < n; at += maxStagingBuffer {
 			to := data[at:min(at+maxStagingBuffer, n)]
 			if err := d.download(b.(*buffer), offset+at, to, r); err != nil {
@@ -239,7 +240,7 @@ func (d *Device) submit(commands []C.gp_command, timer *C.gp_timer) error {
 	return nativeError(&failure)
 }
 
-// pending is a read in progress. Its parts belong to the owner's goroutine until it is done.
+// pending is a read in progress. Its pieces belong to the owner's goroutine until it is done.
 type pending struct {
 	base.Read
 	d *Device

@@ -19,8 +19,8 @@ type Options struct {
 	MemoryBudget int64 // bytes of buffers; 0: no bound
 }
 
-// Device implements device.Device. Its mutex keeps the order of what is enqueued. What callbacks touch needs none: there is one
-// thread, and goroutines change only where they wait.
+// Device implements device.Device. Its mutex orders what is enqueued. State that callbacks change needs no lock: there
+// is one thread, and goroutines are switched only where they wait.
 type Device struct {
 	base.Properties
 	gpu   js.Value
@@ -32,21 +32,21 @@ type Device struct {
 	pipelines map[base.Key]js.Value
 	layouts   map[string]js.Value // of bind groups, by one byte a binding
 	scratch   js.Value            // for copies within one buffer
-	bytes     js.Value            // a Uint8Array on the way to the GPU
-	written   int64               // bytes since the queue was last waited for
-	reads     []*pending          // that have not arrived
-	running   chan struct{}       // submissions of Run that have not finished
+	bytes     js.Value            // a Uint8Array for data in transit to the GPU
+	written   int64               // bytes since the last wait for the queue
+	reads     []*pending          // in progress
+	running   chan struct{}       // a slot for each submission of Run in progress
 }
 
-// ErrNoWebGPU is wrapped by Open's error where the browser has no WebGPU, or no adapter for it.
+// ErrNoWebGPU is wrapped by Open's error in a browser without WebGPU, or without an adapter for it.
 var ErrNoWebGPU = errors.New("this browser has no WebGPU")
 
-// limitNames are WebGPU's names for the limits that a device is asked for: all that the adapter has.
+// limitNames are WebGPU's names of the limits that Open requests as large as the adapter has them.
 var limitNames = []string{"maxStorageBuffersPerShaderStage", "maxStorageBufferBindingSize", "maxBufferSize", "minStorageBufferOffsetAlignment",
 	"maxComputeWorkgroupStorageSize", "maxComputeInvocationsPerWorkgroup", "maxComputeWorkgroupSizeX", "maxComputeWorkgroupSizeY",
 	"maxComputeWorkgroupSizeZ", "maxComputeWorkgroupsPerDimension"}
 
-// Open opens the adapter that the browser offers.
+// Open opens the adapter that the browser selects.
 func Open(o Options) (*Device, error) {
 	adapter, err := adapter()
 	if err != nil {
@@ -133,7 +133,8 @@ func (d *Device) do(op, object string, f func() error) error {
 	})
 }
 
-// scoped runs f; failed waits for what the GPU has against it. Error scopes are a stack, so f must not wait.
+// scoped runs f within error scopes. failed waits for the scopes and returns their error. Error scopes are a stack, so
+// f must not wait.
 func (d *Device) scoped(f func()) (failed func() error) {
 	kinds := []string{"out-of-memory", "validation", "internal"}
 	for _, k := range kinds {
@@ -159,7 +160,7 @@ func (d *Device) scoped(f func()) (failed func() error) {
 	}
 }
 
-// fault is a GPUError as one of ours.
+// fault returns a GPUError as a Go error.
 func fault(e js.Value) error {
 	message := strings.Join(strings.Fields(e.Get("message").String()), " ")
 	switch e.Get("constructor").Get("name").String() {
@@ -171,7 +172,7 @@ func fault(e js.Value) error {
 	return errors.New(message)
 }
 
-// submitted runs f, which submits work. What the GPU has against it is Sync's to tell.
+// submitted runs f, which submits work. Sync returns the errors of that work.
 func (d *Device) submitted(f func()) {
 	failed := d.scoped(f)
 	go func() {
@@ -200,7 +201,7 @@ func (d *Device) Sync() error {
 	})
 }
 
-// Close waits for enqueued work and releases everything. Closing twice is fine.
+// Close waits for enqueued work and releases everything. Closing twice is allowed.
 func (d *Device) Close() error {
 	err := d.Sync()
 	d.mu.Lock()

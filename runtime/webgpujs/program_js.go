@@ -11,7 +11,7 @@ import (
 
 const (
 	stageCompute = 4       // GPUShaderStage.COMPUTE
-	maxRunning   = 8       // submissions of Run under way: the host may run ahead no further
+	maxRunning   = 8       // submissions of Run in progress: how far the host may run ahead
 	scratchSize  = 1 << 20 // bytes
 )
 
@@ -21,7 +21,7 @@ type loaded struct {
 	commands []command
 }
 
-// command is a dispatch where it has a pipeline, else a copy.
+// command is a dispatch if it has a pipeline, else a copy.
 type command struct {
 	pipeline, group  js.Value
 	groups           [3]int
@@ -47,12 +47,12 @@ func (l *loaded) build(p *device.Program) error {
 	}
 	err := l.d.scoped(func() { l.bind(p) })()
 	if err != nil {
-		l.d.scratch = js.Value{} // it may be what could not be made
+		l.d.scratch = js.Value{} // the error may be its own
 	}
 	return err
 }
 
-// bind makes the commands; all shaders are compiled.
+// bind makes the commands. All shaders are compiled already.
 func (l *loaded) bind(p *device.Program) {
 	for _, c := range p.Commands {
 		if c.Shader == device.Copy {
@@ -69,7 +69,7 @@ func (l *loaded) bind(p *device.Program) {
 	}
 }
 
-// copy goes through scratch memory where both ranges lie in one buffer, which WebGPU's own copy refuses.
+// copy appends a copy. WebGPU refuses copies within one buffer, so these go through scratch memory.
 func (l *loaded) copy(src, dst device.Range) {
 	from, to := src.Buffer.(*buffer), dst.Buffer.(*buffer)
 	if from != to {
@@ -86,7 +86,7 @@ func (l *loaded) copy(src, dst device.Range) {
 	}
 }
 
-// compile makes the pipelines that are not there yet, all at once: browsers compile on several threads.
+// compile makes the missing pipelines, all at once, because browsers compile on several threads.
 func (d *Device) compile(shaders []device.Shader) error {
 	modules, pipelines := map[*device.Shader]js.Value{}, map[*device.Shader]js.Value{}
 	asked := map[base.Key]bool{}
@@ -121,7 +121,7 @@ func (d *Device) compile(shaders []device.Shader) error {
 	return first
 }
 
-// complaint is the first of what the compiler has against a shader, if anything.
+// complaint returns the first error of the compiler for a shader, "" if there is none.
 func complaint(module js.Value) string {
 	info, err := await(module.Call("getCompilationInfo"))
 	if err != nil {
@@ -136,7 +136,7 @@ func complaint(module js.Value) string {
 	return ""
 }
 
-// layout is that of a bind group, shared by all that are bound alike.
+// layout returns the layout of bind groups with these accesses, which it makes once.
 func (d *Device) layout(bindings []device.Access) js.Value {
 	key := base.AccessKey(bindings)
 	if l, ok := d.layouts[key]; ok {
@@ -155,7 +155,7 @@ func (d *Device) layout(bindings []device.Access) js.Value {
 	return l
 }
 
-// Run enqueues a program. It waits when several are under way already.
+// Run enqueues a program. It waits while 8 submissions are in progress.
 func (d *Device) Run(p device.Loaded) error {
 	l, err := d.owner.Own(p)
 	if err != nil {
@@ -173,7 +173,7 @@ func (d *Device) Run(p device.Loaded) error {
 	})
 }
 
-// submit encodes the commands: dispatches that follow each other are one pass.
+// submit encodes the commands. Consecutive dispatches share a pass.
 func (l *loaded) submit() {
 	e := l.d.gpu.Call("createCommandEncoder", object{"label": l.Label()})
 	var pass js.Value
@@ -201,9 +201,9 @@ func (l *loaded) submit() {
 	l.d.queue.Call("submit", []any{e.Call("finish")})
 }
 
-// Release drops the bindings; the compiled shaders stay for programs to come.
+// Release drops the bindings. The compiled shaders are kept for later programs.
 func (l *loaded) Release() {
-	// Once the device is closed or lost there is nothing left to release.
+	// After Close or a loss there is nothing left to release.
 	_ = l.d.do("release", l.Label(), func() error {
 		if l.d.owner.Unload(l) {
 			l.commands = nil

@@ -7,7 +7,7 @@ import (
 
 type object = map[string]any
 
-// then calls one of two functions when a promise is settled. They must not wait.
+// then calls one of two functions when a promise is settled. The functions must not wait.
 func then(promise js.Value, done func(js.Value), failed func(error)) {
 	var ok, no js.Func
 	release := func() { ok.Release(); no.Release() }
@@ -32,7 +32,7 @@ func await(promise js.Value) (v js.Value, err error) {
 	return v, err
 }
 
-// errorOf is what JavaScript threw.
+// errorOf returns what JavaScript threw as an error.
 func errorOf(v js.Value) error {
 	if m := v.Get("message"); m.Type() == js.TypeString {
 		return errors.New(m.String())
@@ -40,7 +40,7 @@ func errorOf(v js.Value) error {
 	return errors.New(v.String())
 }
 
-// attempt turns an exception into an error: a browser throws where an argument is none that it knows.
+// attempt returns an exception of f as an error. Browsers throw exceptions for invalid arguments.
 func attempt(f func()) (err error) {
 	defer func() {
 		if e := recover(); e != nil {

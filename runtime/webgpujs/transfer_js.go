@@ -17,7 +17,7 @@ const (
 	modeRead     = 1
 )
 
-// maxInTransit bounds the bytes of writes, and those of reads, that have not arrived.
+// maxInTransit bounds the bytes of writes in progress, and those of reads.
 const maxInTransit = 16 << 20
 
 type buffer struct {
@@ -26,7 +26,7 @@ type buffer struct {
 	gpu js.Value
 }
 
-// Alloc makes a buffer; WebGPU zeroes it.
+// Alloc makes a buffer. WebGPU fills it with zeros.
 func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, size), d: d}
 	err := d.do("alloc", label, func() error {
@@ -41,15 +41,15 @@ func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 	return b, nil
 }
 
-// create makes a GPU's buffer.
+// create makes a native buffer.
 func (d *Device) create(label string, size int64, usage int) (b js.Value, err error) {
 	err = d.scoped(func() { b = d.gpu.Call("createBuffer", object{"label": label, "size": size, "usage": usage}) })()
 	return b, err
 }
 
-// Release gives the memory back once enqueued work is done with it. Programs that bind b can no longer run.
+// Release frees the memory when enqueued work is done with it. Programs that bind the buffer can no longer run.
 func (b *buffer) Release() {
-	// Once the device is closed or lost there is nothing left to release.
+	// After Close or a loss there is nothing left to release.
 	_ = b.d.do("release", b.Label(), func() error {
 		if b.d.owner.Release(b) {
 			b.free()
@@ -62,7 +62,7 @@ func (b *buffer) free() {
 	b.gpu.Call("destroy")
 }
 
-// Write copies data for the queue. It waits when 16 MiB are on their way already.
+// Write copies data and enqueues the upload. It waits while 16 MiB are in transit.
 func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 	return d.do("write", base.Label(b), func() error {
 		n := int64(len(data))
@@ -92,7 +92,7 @@ type pending struct {
 	size int64
 }
 
-// Read enqueues a copy to the host. It waits when 16 MiB are on their way already.
+// Read enqueues a copy to the host. It waits while 16 MiB are in transit.
 func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
 	r := &pending{Read: base.NewRead(base.Label(b)), d: d, size: n}
 	err := d.do("read", r.Label(), func() error {

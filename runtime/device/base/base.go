@@ -1,9 +1,9 @@
-// Package base is the piece of a backend that does not depend on its API: what the device reports about itself, which
-// buffers and programs belong to it, how much memory they take, and whether the device is open, lost or closed.
+// Package base is what backends share, whatever their API: the properties that a device reports, the ownership of
+// buffers and programs, the memory budget, and the state of a device: open, lost or closed.
 //
 // A backend embeds Properties in its device, Buffer in its buffers and Program in its loaded programs, and keeps an
-// Owner of them. A method of the device takes the backend's lock, calls Owner.Do, and within it Owner.Alloc, Load,
-// Runnable or Checker before it touches the API; so every backend refuses the same mistakes with the same errors.
+// Owner of them. A method of the device takes the backend's lock and calls Owner.Do. Within it, Owner.Alloc, Load,
+// Runnable or Checker come before any call of the API, so every backend refuses the same mistakes with the same errors.
 package base
 
 import (

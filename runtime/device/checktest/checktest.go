@@ -1,4 +1,6 @@
-// Package checktest is the suite on what a device must refuse, and how. Every backend's tests call Run.
+// Package checktest is the conformance suite for the refusals, transfers and lifetimes of a device, without kernels of
+// the model. The tests of every backend call Run, and Execute, Timer, Import and Shared where the backend has these
+// abilities.
 package checktest
 
 import (
@@ -11,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Open gives a fresh device with a memory budget in bytes (0: the backend's default). The suite closes it.
+// Open returns a new device with a memory budget in bytes (0: the backend's default). The suite closes it.
 type Open func(t *testing.T, budget int64) device.Device
 
-// Increment is a shader of n read-write bindings that adds one to each word of the first: 64 words a workgroup.
+// Increment returns a shader of n read-write bindings that adds one to each word of the first, 64 words a workgroup.
 func Increment(n int) device.Shader {
 	s := device.Shader{Label: "increment", Workgroup: [3]int{64, 1, 1}, Bindings: make([]device.Access, n)}
 	for i := range n {
@@ -24,7 +26,7 @@ func Increment(n int) device.Shader {
 	return s
 }
 
-// Run runs the suite.
+// Run checks what any device must refuse, and its lifetimes, budget and closing.
 func Run(t *testing.T, open Open) {
 	t.Run("refusals", func(t *testing.T) { refusals(t, open) })
 	t.Run("lifetimes", func(t *testing.T) { lifetimes(t, open) })
@@ -55,7 +57,7 @@ func refused(t *testing.T, err error, d device.Device, object, text string) {
 	assert.Contains(t, err.Error(), text)
 }
 
-// breach is a program one change away from a good one.
+// breach is a program that differs in one point from a valid one.
 type breach struct {
 	name         string
 	change       func(p *device.Program)
@@ -127,9 +129,9 @@ const bindingTooLarge = "binding too large"
 func refusals(t *testing.T, open Open) {
 	d, stranger := opened(t, open, 0), opened(t, open, 0)
 	l := d.Limits()
-	assert.Equal(t, d.Info().Kind == device.Software, l.Software, "limits say what kind says")
+	assert.Equal(t, d.Info().Kind == device.Software, l.Software, "Limits.Software agrees with Info.Kind")
 	large := l.MaxBindingSize + 256
-	if large > l.MaxBufferSize { // a binding may hold any buffer
+	if large > l.MaxBufferSize { // any buffer fits a binding
 		large = 4096
 	}
 	b, other := alloc(t, d, "arena", 4096), alloc(t, d, "other", large)
@@ -170,7 +172,7 @@ func refusals(t *testing.T, open Open) {
 	_, err = d.Read(b, 0, -4)
 	refused(t, err, d, "arena", "exceed")
 
-	loaded, err := d.Load(good()) // and after all that the device works
+	loaded, err := d.Load(good()) // the device still works
 	require.NoError(t, err)
 	require.NoError(t, d.Run(loaded))
 	require.NoError(t, d.Sync())
@@ -228,7 +230,7 @@ func closed(t *testing.T, open Open) {
 	r, err := d.Read(b, 0, 256)
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
-	data, err := r.Wait() // enqueued before: arrives
+	data, err := r.Wait() // enqueued before Close, so it completes
 	require.NoError(t, err)
 	assert.Len(t, data, 256)
 	require.NoError(t, d.Close())

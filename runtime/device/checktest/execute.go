@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// MaxStaging is the most staging memory that a device may hold each way, in bytes.
+// MaxStaging is the bytes of staging buffers that a device may hold for each direction.
 const MaxStaging = 16 << 20
 
-// Execute is the suite on what a device that computes must do with programs and transfers, alone and all at once.
+// Execute checks programs and transfers on a device that computes, one at a time and concurrently.
 func Execute(t *testing.T, open Open) {
 	t.Run("long loops run", func(t *testing.T) { longLoopsRun(t, open) })
 	t.Run("arena", func(t *testing.T) { arena(t, open) })
@@ -71,7 +71,7 @@ func longLoopsRun(t *testing.T, open Open) {
 	}
 }
 
-// An arena: one buffer bound at three ranges, all writable, and copies within it.
+// An arena is one buffer bound at three writable ranges, with copies within it.
 func arena(t *testing.T, open Open) {
 	d := opened(t, open, 0)
 	const part, parts = 3 << 20, 4
@@ -115,7 +115,7 @@ func copyBetweenBuffers(t *testing.T, open Open) {
 	require.Equal(t, want, Read(t, d, b, 0, 1024), "and memory is zeroed")
 }
 
-// Order holds from one dispatch to the next, over passes, submissions, and more work than may be under way.
+// Dispatches run in order, over passes, submissions, and more work than may be in progress.
 func order(t *testing.T, open Open) {
 	d := opened(t, open, 0)
 	b := alloc(t, d, "b", 256)

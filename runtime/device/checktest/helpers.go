@@ -4,13 +4,12 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// Load loads a program.
+// Load loads a program, and fails the test if that fails.
 func Load(t testing.TB, d device.Device, p *device.Program) device.Loaded {
 	t.Helper()
 	l, err := d.Load(p)
@@ -18,7 +17,7 @@ func Load(t testing.TB, d device.Device, p *device.Program) device.Loaded {
 	return l
 }
 
-// Read reads n bytes of b at offset.
+// Read reads n bytes of b at offset, and fails the test if that fails.
 func Read(t testing.TB, d device.Device, b device.Buffer, offset, n int64) []byte {
 	t.Helper()
 	r, err := d.Read(b, offset, n)
@@ -28,7 +27,7 @@ func Read(t testing.TB, d device.Device, b device.Buffer, offset, n int64) []byt
 	return data
 }
 
-// Words is data as numbers.
+// Words returns little-endian data as u32 values.
 func Words(data []byte) []uint32 {
 	out := make([]uint32, len(data)/4)
 	for i := range out {
@@ -37,7 +36,7 @@ func Words(data []byte) []uint32 {
 	return out
 }
 
-// Pattern is n bytes that differ by seed.
+// Pattern returns n bytes that depend on seed.
 func Pattern(n, seed int) []byte {
 	data := make([]byte, n)
 	for i := range data {
@@ -46,7 +45,7 @@ func Pattern(n, seed int) []byte {
 	return data
 }
 
-// Increments is a program of n dispatches that each add one to the first 64 words of b.
+// Increments returns a program of n dispatches that each add one to the first 64 words of b.
 func Increments(b device.Buffer, n int) *device.Program {
 	p := &device.Program{Label: "increments", Shaders: []device.Shader{Increment(1)}}
 	for range n {
@@ -55,7 +54,8 @@ func Increments(b device.Buffer, n int) *device.Program {
 	return p
 }
 
-// Lost checks that a device that is lost says so to everything, as told to the run of l, a program on b, and then can be closed.
+// Lost checks that every operation of a lost device reports the loss, and that the device can be closed. want is the
+// error of Run for l, a program on b.
 func Lost(t *testing.T, d device.Device, b device.Buffer, l device.Loaded, told string) {
 	t.Helper()
 	_, err := d.Alloc("c", 4)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Import is the suite on what a device that imports memory must do and refuse, whether it computes or not.
+// Import checks what a device that imports memory must do and refuse, whether it computes or not.
 func Import(t *testing.T, open Open) {
 	t.Run("import", func(t *testing.T) { importRefuses(t, open) })
 	t.Run("transfer", func(t *testing.T) { transferRefuses(t, open) })
@@ -21,7 +21,7 @@ func Import(t *testing.T, open Open) {
 	t.Run("closed", func(t *testing.T) { importClosed(t, open) })
 }
 
-// Shared is the suite on what arrives through memory that two devices have imported.
+// Shared checks data that pass through memory that two devices have imported.
 func Shared(t *testing.T, open Open) {
 	t.Run("there and back", func(t *testing.T) { thereAndBack(t, open) })
 	t.Run("between devices", func(t *testing.T) { betweenDevices(t, open) })
@@ -29,17 +29,17 @@ func Shared(t *testing.T, open Open) {
 	t.Run("nobody waits", func(t *testing.T) { nobodyWaitsForTransfers(t, open) })
 }
 
-// lent is memory that devices import, and how many of them are done with it.
+// lent is memory that devices import, with the number of imports and of calls of freed.
 type lent struct {
 	*host.Mapping
 	imports int64
 	freed   atomic.Int64
 }
 
-// lender maps memory. When the test is over, all who imported some must be done with it.
+// lender maps memory. At the end of the test, every import must have been freed.
 type lender struct{ all []*lent }
 
-// newLender comes before the devices that import, which are then closed first.
+// newLender must be called before devices are opened, so that they are closed first.
 func newLender(t *testing.T) *lender {
 	l := &lender{}
 	t.Cleanup(func() {
@@ -75,7 +75,7 @@ func importer(t *testing.T, d device.Device) device.Importer {
 	return im
 }
 
-// page is an alignment that is enough for all devices here.
+// page is an alignment that suffices for all devices of these tests.
 func page(t *testing.T, ds ...device.Device) (alignment int64) {
 	for _, d := range ds {
 		alignment = max(alignment, importer(t, d).ImportAlignment())
@@ -111,7 +111,7 @@ func importRefuses(t *testing.T, open Open) {
 		{m.Bytes[4 : 4+align], fmt.Sprintf("must be a multiple of %d", align)},
 	}
 	if most := d.Limits().MaxBufferSize; most < 1<<46 { // else no slice is too long
-		beyond := unsafe.Slice(&m.Bytes[0], most/align*align+align) // nobody looks at it
+		beyond := unsafe.Slice(&m.Bytes[0], most/align*align+align) // its contents are never accessed
 		breaches = append(breaches, breach{beyond, "exceeds the largest buffer"})
 	}
 	for _, c := range breaches {
@@ -162,12 +162,12 @@ func transferRefuses(t *testing.T, open Open) {
 		_, err := d.(device.Importer).Transfer(c.from, c.to)
 		refused(t, err, d, label, c.text)
 	}
-	Transfer(t, d, at(b, 0, 8), at(block, 8, 8)) // and after all that the device works
+	Transfer(t, d, at(b, 0, 8), at(block, 8, 8)) // the device still works
 	Transfer(t, d, at(block, 0, 64), at(block, 64, 64))
 	Transfer(t, d, at(b, 0, 64), at(b, 64, 64))
 }
 
-// The memory is not touched any more when that is told, and what has been released or never was is no buffer.
+// The memory is no longer accessed when freed is called. A released buffer, or one that was never imported, is refused.
 func importedLifetimes(t *testing.T, open Open) {
 	l := newLender(t)
 	d := opened(t, open, 10000)
@@ -192,7 +192,7 @@ func importedLifetimes(t *testing.T, open Open) {
 	assert.EqualValues(t, 1, m.freed.Load())
 	used, _ = d.Allocated()
 	assert.EqualValues(t, 10000, used)
-	m.to(t, d, "again") // is given back by Close
+	m.to(t, d, "again") // freed by Close
 }
 
 func importClosed(t *testing.T, open Open) {
@@ -205,7 +205,7 @@ func importClosed(t *testing.T, open Open) {
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
 	assert.EqualValues(t, 1, m.freed.Load())
-	_, err = p.Wait() // enqueued before: arrives
+	_, err = p.Wait() // enqueued before Close, so it completes
 	require.NoError(t, err)
 	block.Release()
 	_, err = im.Import("late", m.Bytes, func() {})
@@ -214,7 +214,7 @@ func importClosed(t *testing.T, open Open) {
 	assert.ErrorIs(t, err, device.ErrClosed)
 }
 
-// NoImport checks that a device that imports nothing says so.
+// ImportRefused checks that a device that cannot import memory returns device.ErrNoImport.
 func ImportRefused(t *testing.T, d device.Device) {
 	t.Helper()
 	_, ok := device.AsImporter(d)
@@ -249,7 +249,8 @@ func thereAndBack(t *testing.T, open Open) {
 	require.Equal(t, want[:64], m.Bytes[4:68], "and written")
 }
 
-// betweenDevices takes numbers to and fro through a few blocks, as a pipeline does: each time around they are incremented on both sides.
+// betweenDevices moves numbers back and forth through a few blocks of memory, as a pipeline does. Both sides increment
+// them in each round.
 func betweenDevices(t *testing.T, open Open) {
 	l := newLender(t)
 	first, second := opened(t, open, 0), opened(t, open, 0)
@@ -292,7 +293,7 @@ func betweenDevices(t *testing.T, open Open) {
 	require.Equal(t, want, Words(Read(t, first, sides[0].data, 0, size)))
 }
 
-// importedInPrograms has a kernel work on the host's memory.
+// importedInPrograms runs a kernel on memory of the host.
 func importedInPrograms(t *testing.T, open Open) {
 	l := newLender(t)
 	d := opened(t, open, 0)
@@ -307,7 +308,7 @@ func importedInPrograms(t *testing.T, open Open) {
 	refused(t, d.Run(p), d, "increments", `buffer "block" is released`)
 }
 
-// Transfers that nobody waits for cost no memory, run in order, and are done before their buffers are gone.
+// Transfers without Wait cost no memory, run in order, and are done before their buffers are freed.
 func nobodyWaitsForTransfers(t *testing.T, open Open) {
 	l := newLender(t)
 	d := opened(t, open, 0)

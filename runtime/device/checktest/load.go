@@ -23,7 +23,7 @@ func transfersSurviveTheCollector(t *testing.T, open Open) {
 	for i := range 1000 {
 		data := Pattern(4096, i)
 		require.NoError(t, d.Write(b, 4096, data))
-		clear(data) // it was copied
+		clear(data) // Write has copied it
 		r, err := d.Read(b, 4096, 4096)
 		require.NoError(t, err)
 		junk := make([]*int, 500)
@@ -61,7 +61,7 @@ func largeTransfers(t *testing.T, open Open) {
 	require.NoError(t, d.Write(b, 0, nil))
 }
 
-// Sizes that share no staging buffer must not crowd one another out.
+// Transfers of sizes that share no staging buffer must not starve one another.
 func mixedSizes(t *testing.T, open Open) {
 	d := opened(t, open, 0)
 	b := alloc(t, d, "b", 4<<20)
@@ -75,7 +75,7 @@ func mixedSizes(t *testing.T, open Open) {
 	assert.LessOrEqual(t, staging, int64(2*MaxStaging))
 }
 
-// Nobody waits for these reads and writes; memory must not grow with them.
+// Reads and writes without Wait must not make memory grow.
 func memoryDoesNotGrow(t *testing.T, open Open) {
 	d := opened(t, open, 0)
 	b := alloc(t, d, "b", 1<<20)
@@ -99,7 +99,7 @@ func memoryDoesNotGrow(t *testing.T, open Open) {
 	assert.Less(t, resident(t)-before, int64(64<<20))
 }
 
-// resident is the process's memory in bytes, or 0 where the system does not say.
+// resident returns the process's memory in bytes, or 0 if the system does not report it.
 func resident(t *testing.T) int64 {
 	runtime.GC()
 	data, err := os.ReadFile("/proc/self/statm")
@@ -185,13 +185,13 @@ func closeWhileInUse(t *testing.T, open Open) {
 	wait.Wait()
 }
 
-// Leaving checks that a device that is closed while it compiles many kernels ends before the next one.
+// Leaving checks that Close ends a Load of many kernels before its next kernel.
 func Leaving(t *testing.T, d device.Device) {
 	b := alloc(t, d, "b", 1024)
 	p := &device.Program{Label: "many"}
 	for i := range 3000 {
 		s := Increment(1)
-		s.WGSL = strings.Replace(s.WGSL, "+= 1u", fmt.Sprintf("+= %du", uint32(time.Now().UnixNano())+uint32(i)), 1) // no cache knows it
+		s.WGSL = strings.Replace(s.WGSL, "+= 1u", fmt.Sprintf("+= %du", uint32(time.Now().UnixNano())+uint32(i)), 1) // not in any cache
 		p.Shaders = append(p.Shaders, s)
 		p.Commands = append(p.Commands, device.Command{Shader: i, Args: []device.Range{{Buffer: b, Size: 1024}}, Groups: [3]int{4, 1, 1}})
 	}

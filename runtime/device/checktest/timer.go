@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Timer is the suite on what a device with timestamps must tell.
+// Timer checks the measurements of a device with timestamps.
 func Timer(t *testing.T, open Open) {
 	t.Run("same results", func(t *testing.T) { timedLikeRun(t, open) })
 	t.Run("the time is right", func(t *testing.T) { timeIsRight(t, open) })
@@ -17,7 +17,7 @@ func Timer(t *testing.T, open Open) {
 	t.Run("refusals", func(t *testing.T) { timerRefuses(t, open) })
 }
 
-// RunTimed measures a program, and returns its commands' times and how long that took on the host's clock.
+// RunTimed measures a program, and returns its commands' times and the duration by the host's clock.
 func RunTimed(t testing.TB, d device.Device, l device.Loaded) (times []time.Duration, wall time.Duration) {
 	t.Helper()
 	timer, ok := d.(device.Timer)
@@ -37,7 +37,8 @@ func sum(times []time.Duration) (total time.Duration) {
 	return total
 }
 
-// mixed is a program of n commands on b: mostly increments of its first words, and now and then a copy of them within b or to other.
+// mixed returns a program of n commands on b: mostly increments of its first words, and some copies of them within b or
+// to other.
 func mixed(b, other device.Buffer, n int) *device.Program {
 	p := Increments(b, n)
 	first := device.Range{Buffer: b, Size: 256}
@@ -63,7 +64,7 @@ func timedLikeRun(t *testing.T, open Open) {
 			if i == 0 {
 				require.NoError(t, d.Run(l))
 			} else {
-				RunTimed(t, d, l) // may have to look at its clock first
+				RunTimed(t, d, l) // may calibrate its clock first
 				require.NoError(t, d.Write(b, 0, Pattern(2048, n)))
 				times, wall := RunTimed(t, d, l)
 				assert.Len(t, times, n)
@@ -83,8 +84,8 @@ func timedLikeRun(t *testing.T, open Open) {
 	assert.Empty(t, times)
 }
 
-// A long command takes nearly all the time that the host waits for it: a clock with another unit than it says would not show that. What
-// else the machine does may come between, but not every time.
+// A long command takes nearly all the time that the host waits for it. A clock in another unit than it reports would
+// not show that. Other work on the machine may add time, but not in every attempt.
 func timeIsRight(t *testing.T, open Open) {
 	d := opened(t, open, 0)
 	b := alloc(t, d, "b", 256)
@@ -104,7 +105,7 @@ func timeIsRight(t *testing.T, open Open) {
 	assert.Greater(t, share, 0.5)
 }
 
-// Times that nobody asks for cost no memory, and those of a released program still come.
+// Measurements without Wait cost no memory, and those of a released program still complete.
 func nobodyWaits(t *testing.T, open Open) {
 	d := opened(t, open, 0)
 	b := alloc(t, d, "b", 2048)
@@ -155,7 +156,7 @@ func timerRefuses(t *testing.T, open Open) {
 	_, err = timer.RunTimed(second)
 	refused(t, err, d, "increments", `buffer "b" is released`)
 	require.NoError(t, d.Close())
-	times, err := m.Wait() // enqueued before: arrives
+	times, err := m.Wait() // enqueued before Close, so it completes
 	require.NoError(t, err)
 	assert.Len(t, times, 1)
 	_, err = timer.RunTimed(second)

@@ -11,15 +11,15 @@ const (
 	Load     Op = "load"
 	Run      Op = "run"
 	Write    Op = "write"
-	Read     Op = "read"     // enqueues it
-	Transfer Op = "transfer" // enqueues it; its object is "FROM to TO"
+	Read     Op = "read"     // the call that enqueues it
+	Transfer Op = "transfer" // the call that enqueues it; its object is "FROM to TO"
 	Wait     Op = "wait"     // for a read or a transfer
 	Import   Op = "import"
 	Sync     Op = "sync"
 )
 
-// Device asks before each operation, with the label of its buffer or program, whether it may be done: what the function returns
-// is its error, and while the function does not return it hangs.
+// Device calls Before ahead of each operation, with the label of its buffer or program. An error of Before is the
+// operation's error, and while Before does not return, the operation hangs.
 type Device struct {
 	device.Device
 	Before func(op Op, object string) error
@@ -68,7 +68,7 @@ func (d *Device) Run(l device.Loaded) error {
 	return d.Device.Run(x.Loaded)
 }
 
-// RunTimed is a Run, on a device that has timestamps.
+// RunTimed counts as a Run.
 func (d *Device) RunTimed(l device.Loaded) (device.Timings, error) {
 	x := l.(loaded)
 	timer, ok := d.Device.(device.Timer)

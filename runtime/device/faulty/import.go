@@ -2,7 +2,7 @@ package faulty
 
 import "github.com/gpupipe/gpupipe/runtime/device"
 
-// ImportAlignment is that of the device itself, 0 where it imports nothing.
+// ImportAlignment returns that of the wrapped device, 0 if it imports nothing.
 func (d *Device) ImportAlignment() int64 {
 	if im, ok := device.AsImporter(d.Device); ok {
 		return im.ImportAlignment()

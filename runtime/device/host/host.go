@@ -1,4 +1,4 @@
-// Package host tells of the machine that devices share their memory with, and maps memory of its that they can import.
+// Package host reports the memory of the machine that devices share, and maps memory that devices can import.
 package host
 
 import (
@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Memory returns the bytes of memory that this process may use, or 0 where the system does not say.
+// Memory returns the bytes of memory that this process may use, or 0 if the system does not report it.
 func Memory() int64 {
 	total := int64(0)
 	if b, err := os.ReadFile("/proc/meminfo"); err == nil {

@@ -1,7 +1,7 @@
 package host
 
-// Mapping is memory of the host outside of Go's heap, that devices can import.
+// Mapping is memory outside Go's heap that devices can import.
 type Mapping struct {
 	Bytes []byte
-	all   []byte // as the system gave it
+	all   []byte // as mapped, with what alignment costs
 }

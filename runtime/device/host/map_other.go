@@ -4,10 +4,10 @@ package host
 
 import "errors"
 
-// Map makes none: no device here imports memory.
+// Map fails: no backend imports memory on this system.
 func Map(int64, int64) (*Mapping, error) {
 	return nil, errors.New("memory that devices can import cannot be mapped on this system")
 }
 
-// Unmap has nothing to give back.
+// Unmap does nothing.
 func (m *Mapping) Unmap() {}

@@ -14,8 +14,8 @@ func toF32(x *graph.Value) *graph.Value  { return op.Cast(x, graph.F32) }
 func toF16(x *graph.Value) *graph.Value  { return op.Cast(x, graph.F16) }
 func toBF16(x *graph.Value) *graph.Value { return op.Cast(x, graph.BF16) }
 
-// halfGraphs are traps for halves.
-func halfGraphs() []Task {
+// mixedGraphs are hand-made graphs with 16-bit floats that are likely to expose errors.
+func mixedGraphs() []Task {
 	var ts []Task
 	for _, n := range []int{1, 2, 31, 64 * 9} {
 		ts = append(ts, exact(fmt.Sprint(n, " halves beside floats"), func(m *maker) {
@@ -36,7 +36,7 @@ func halfGraphs() []Task {
 			x := toF32(m.bf16(6, 5))
 			m.out(toF16(op.Sub(x, op.ReduceMin(x, []int{0}, true))))
 		}),
-		exact("halves beside what is reduced in place", func(m *maker) {
+		exact("16-bit floats beside a reduction in place", func(m *maker) {
 			v := m.v(70, 64)
 			y := op.Sub(v, op.ReduceMax(v, []int{1}, true))
 			m.Assign(v, op.Maximum(y, op.Scalar(m.Builder, graph.F32, -3)))
@@ -50,7 +50,7 @@ func halfGraphs() []Task {
 			m.Assign(v, op.Slice(x, 0, 401, 1001))
 			m.out(op.Transpose(op.Reshape(op.Slice(x, 0, 1, 1000), 27, 37)), op.Concat(0, x, v, x, op.Slice(x, 0, 2, 4)), v)
 		}),
-		exact("halves change places", func(m *maker) {
+		exact("16-bit floats are permuted", func(m *maker) {
 			t := graph.T(graph.F16, 33)
 			a, b := m.c.variableOf(t), m.c.variableOf(t)
 			m.Assign(a, b)

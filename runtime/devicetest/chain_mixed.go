@@ -5,9 +5,9 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// HalfChain is a random graph like Chain of values that are f32 or halves. All of its numbers are quarters up to eight, which
-// every dtype has, so that the results must be exact.
-func HalfChain(seed uint64, length int) Task {
+// MixedChain returns a random graph like Chain whose values are f32 or 16-bit floats. All of its numbers are quarters
+// up to eight, which every dtype represents, so the results must be exact.
+func MixedChain(seed uint64, length int) Task {
 	c := &chain{exact: true, task: Task{Op: "halfchain", Tolerance: exactly}}
 	return c.grow(seed, length, (*chain).beginHalves, halfSteps)
 }
@@ -15,11 +15,11 @@ func HalfChain(seed uint64, length int) Task {
 // exactly is the tolerance of results that are not rounded.
 const exactly = 1e-30
 
-// HalfChains are n random graphs.
-func HalfChains(n int) []Task {
+// MixedChains returns n random graphs.
+func MixedChains(n int) []Task {
 	var ts []Task
 	for seed := range uint64(n) {
-		ts = append(ts, HalfChain(seed, 4+int(seed)%24))
+		ts = append(ts, MixedChain(seed, 4+int(seed)%24))
 	}
 	return ts
 }
@@ -41,15 +41,15 @@ func (c *chain) beginHalves() {
 }
 
 var halfSteps = []func(c *chain, x *graph.Value) *graph.Value{
-	(*chain).cast, (*chain).cast, (*chain).cast, (*chain).halved, (*chain).halved, (*chain).extreme, (*chain).extreme, (*chain).extreme,
+	(*chain).cast, (*chain).cast, (*chain).cast, (*chain).inF32, (*chain).inF32, (*chain).extreme, (*chain).extreme, (*chain).extreme,
 	(*chain).reshape, (*chain).permute, (*chain).slice, (*chain).slice, (*chain).concat, (*chain).concatMany,
 	(*chain).quarters,
 }
 
 func (c *chain) cast(x *graph.Value) *graph.Value { return op.Cast(x, c.float()) }
 
-// halved computes with x in f32, and rounds to quarters again.
-func (c *chain) halved(x *graph.Value) *graph.Value {
+// inF32 computes with x in f32, and rounds to quarters again.
+func (c *chain) inF32(x *graph.Value) *graph.Value {
 	x = op.Cast(x, graph.F32)
 	switch y := c.like(x); c.r.IntN(3) {
 	case 0:
@@ -61,7 +61,7 @@ func (c *chain) halved(x *graph.Value) *graph.Value {
 	}
 }
 
-// extreme is x with the largest or least of its rows, or these alone.
+// extreme subtracts x from the maximum of its rows, or returns the minimum alone.
 func (c *chain) extreme(x *graph.Value) *graph.Value {
 	x = op.Cast(x, graph.F32)
 	axes := c.axes(x)
@@ -78,7 +78,7 @@ func (c *chain) extreme(x *graph.Value) *graph.Value {
 	}
 }
 
-// quarters is a product of x, cut to quarters and perhaps cast.
+// quarters returns a product of x, rounded to quarters, and perhaps cast.
 func (c *chain) quarters(x *graph.Value) *graph.Value {
 	r := len(x.Shape)
 	if r < 2 {
@@ -94,7 +94,7 @@ func (c *chain) quarters(x *graph.Value) *graph.Value {
 	return op.Cast(y, c.float())
 }
 
-// concatMany joins more than one kernel selects from: by copies where they are whole words.
+// concatMany joins more values than one kernel can select from. Whole words are copied.
 func (c *chain) concatMany(x *graph.Value) *graph.Value {
 	if len(x.Shape) == 0 || x.Shape.Len()*10 > maxElements {
 		return nil

@@ -10,14 +10,14 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-const halves = 1 << 16 // the bit patterns of a half
+const patterns = 1 << 16 // of a 16-bit float
 
-// CheckHalves converts every half to f32, and to halves every number at which rounding changes and its neighbours, and
-// compares bits.
-func CheckHalves(dev device.Device) []Result {
+// CheckConversions converts every 16-bit float to f32, and to 16 bits every f32 at which rounding changes with its
+// neighbors. It compares bits.
+func CheckConversions(dev device.Device) []Result {
 	var results []Result
 	for _, d := range []graph.DType{graph.F16, graph.BF16} {
-		every := make([]float64, halves)
+		every := make([]float64, patterns)
 		for h := range every {
 			every[h] = d.FromBits(uint32(h))
 		}
@@ -26,7 +26,7 @@ func CheckHalves(dev device.Device) []Result {
 	return results
 }
 
-// roundings are the f32 of the halves, what lies in the middle between two, and what is next to these.
+// roundings returns the 16-bit floats, the midpoints between two of them, and the f32 neighbors of all these.
 func roundings(every []float64) []float64 {
 	var xs []float64
 	for h, x := range every {
@@ -39,9 +39,9 @@ func roundings(every []float64) []float64 {
 	return xs
 }
 
-// convert casts numbers that are of the one dtype to the other.
+// convert casts values of one dtype to the other and compares the results.
 func convert(dev device.Device, from, to graph.DType, xs []float64) Result {
-	r := Result{Op: "halves", Case: fmt.Sprintf("%v to %v", from, to), Candidate: "map"}
+	r := Result{Op: "16-bit floats", Case: fmt.Sprintf("%v to %v", from, to), Candidate: "map"}
 	got, err := cast(dev, from, to, xs)
 	if err != nil {
 		r.Failure = err.Error()
