@@ -60,7 +60,7 @@ const (
 type Array struct {
 	DType DType
 	Dir   Direction
-	Dims  []int  // of an output: on entry what there is room for, afterwards the shape that the module gave
+	Dims  []int  // of an output: on entry its capacity, afterwards the shape that the module stored
 	Data  []byte // little-endian; an output's is cut to its shape
 }
 

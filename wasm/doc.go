@@ -54,7 +54,7 @@
 // and what the owner of the Runtime adds ([Config.Imports]). The system interface has no files, no network, no environment
 // and no arguments: descriptors 1 and 2 write to the log, everything else of the kind fails as it does in a process without
 // rights. Random bytes are a function of seed and batch. The clock is not the wall's: it stands at batch seconds past its
-// beginning when a call begins, advances a nanosecond for a unit of work and a microsecond each time it is read, and leaps
+// start when a call begins, advances a nanosecond for a unit of work and a microsecond each time it is read, and leaps
 // to the end of a sleep. So a call's results are a function of its arguments, the seed, the batch and the state
 // that the module itself keeps.
 //

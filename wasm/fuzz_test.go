@@ -31,7 +31,7 @@ func puppet() *w.Module {
 		w.Seq(word(1), word(2), word(3), w.MemoryCopy()),
 		w.Seq(word(1), w.Const(3), w.I32And, w.If(w.Empty, w.Nop, w.Else, word(2), w.Call(fnExit))),
 		w.Seq(word(1), word(2), w.I32DivS, w.Drop),
-		w.Seq(word(1), w.GSet(0)), // where the allocator goes on
+		w.Seq(word(1), w.GSet(0)), // where the allocator continues
 		w.Seq(word(1), w.Get(2), w.Store(0)),
 		w.Seq(word(1), w.Return),
 	}

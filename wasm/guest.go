@@ -153,7 +153,7 @@ func (i *Instance) units() int64 {
 	return i.call.budget - i.call.left - int64(i.fuel.Get())
 }
 
-// Work tells how many units the last call took, what the host did for it included.
+// Work returns how many units the last call took, including the host's work for it.
 func (i *Instance) Work() int64 { return i.call.used }
 
 // tick is called by the module itself, see package meter.

@@ -108,7 +108,7 @@ func (h hostile) open(r *Runtime) (*Instance, error) {
 	return m.Open(context.Background(), Options{Seed: 1})
 }
 
-// hostiles lists them: what goes on while a module is loaded, opened, and called.
+// hostiles lists modules that misbehave while they are loaded, opened or called.
 func hostiles() []hostile {
 	return slices.Concat(refusedModules(), compileBombs(), unopened(), hostileCalls(), hostileDeepCalls(), hostileAllocators())
 }

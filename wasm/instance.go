@@ -19,7 +19,7 @@ type Options struct {
 	Log    func(line string) // called on the goroutine of the call, nil: what the module writes is dropped
 }
 
-// Instance is a machine of a module. One goroutine at a time may use it; a second one is told Busy.
+// Instance is a machine of a module. One goroutine at a time may use it; a second one gets Busy.
 type Instance struct {
 	module    *Module
 	options   Options
@@ -143,7 +143,7 @@ func (i *Instance) release() error {
 	return guest.Close(i.base)
 }
 
-// Alive tells whether calls can succeed.
+// Alive reports whether calls can succeed.
 func (i *Instance) Alive() bool { return i.closed == nil }
 
 func (i *Instance) has(export string) bool {

@@ -14,7 +14,7 @@ type Limits struct {
 	Unmetered     bool          // to measure what metering costs: work, time and depth are not bounded, and nothing ends an endless loop
 }
 
-// WithDefaults fills in what is left out.
+// WithDefaults fills in defaults for zero values.
 func (l Limits) WithDefaults() Limits {
 	set(&l.MemoryPages, 4096)
 	set(&l.TableElements, 1<<16)

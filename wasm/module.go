@@ -114,7 +114,7 @@ func (m *Module) CheckHook(name string) error {
 	return m.refused(err)
 }
 
-// Stateful tells whether the module has state to save.
+// Stateful reports whether the module has state to save.
 func (m *Module) Stateful() bool { return m.compiled.ExportedFunctions()[exportSave] != nil }
 
 func (m *Module) refused(err error) error {

@@ -37,7 +37,7 @@ func spinning(t testing.TB, code []byte, l Limits) *Instance {
 
 // While a hook never returns, garbage is collected and another hook is called, again and again, although there is one processor for
 // all of them; and when the context ends, so does the hook.
-func TestEndlessHooksStopNobody(t *testing.T) {
+func TestEndlessHooksBlockNothing(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	other := open(t, load(t, newRuntime(t, Config{}), guestModule(double()), Limits{}), Options{})
 	for name, code := range endless {
@@ -81,7 +81,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// BenchmarkStop tells how long after its deadline a hook that never returns is ended: 50 ms at most are meant. On a busy machine
+// BenchmarkStop measures how long after its deadline a hook that never returns is ended; the target is 50 ms. On a busy machine
 // the median says more than the worst.
 func BenchmarkStop(b *testing.B) {
 	const deadline = 20 * time.Millisecond
@@ -103,7 +103,7 @@ func BenchmarkStop(b *testing.B) {
 	}
 }
 
-// BenchmarkGarbageCollection tells how long a collection takes while a hook never returns: some tens of milliseconds at most are meant.
+// BenchmarkGarbageCollection measures a collection while a hook never returns; the target is some tens of milliseconds.
 func BenchmarkGarbageCollection(b *testing.B) {
 	for _, name := range slices.Sorted(maps.Keys(endless)) {
 		b.Run(name, func(b *testing.B) {

@@ -95,8 +95,8 @@ func wasiNothing(i *Instance, s []uint64) uint64 {
 	return max(i.store(s[0], 0, 4), i.store(s[1], 0, 4))
 }
 
-// The clock's beginning, and how far apart batches are.
-var clockBeginning = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+// The start of the clock, and the time between batches.
+var clockStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const (
 	clockBatch = time.Second
@@ -105,7 +105,7 @@ const (
 
 // now is the module's time in nanoseconds: a function of the batch and of what the call has done so far.
 func (i *Instance) now() uint64 {
-	return uint64(clockBeginning.UnixNano()) + uint64(i.call.batch+1)*uint64(clockBatch) + uint64(i.units()) + i.call.passed
+	return uint64(clockStart.UnixNano()) + uint64(i.call.batch+1)*uint64(clockBatch) + uint64(i.units()) + i.call.passed
 }
 
 func wasiClock(i *Instance, s []uint64) uint64 {
@@ -177,7 +177,7 @@ func wasiRead(i *Instance, s []uint64) uint64 {
 	return i.store(s[3], 0, 4)
 }
 
-// wasiStat tells that the standard descriptors are character devices.
+// wasiStat reports the standard descriptors as character devices.
 func wasiStat(i *Instance, s []uint64) uint64 {
 	if uint32(s[0]) > 2 {
 		return errnoBadFile

@@ -181,7 +181,7 @@ func metricsSession(a *app, m *hook.Module, state []byte) (*session, error) {
 		for i := range h.Stops {
 			step := i + 1
 			text := fmt.Appendf(nil, `{"grad_norm":1,"loss":%g,"lr":0.01,"staleness":0,"step":%d,"tokens":%d,"val_loss":%g}`, 5/float64(step), step, step*1024, 5/float64(step))
-			if h.Stops[i], err = l.Tell(a.ctx, step, text); err != nil {
+			if h.Stops[i], err = l.Observe(a.ctx, step, text); err != nil {
 				return nil, err
 			}
 		}

@@ -143,7 +143,7 @@ static double alike(const uint8_t *a, const uint8_t *b) {
   return ((double)equal / HASHES - 1. / 256) / (1 - 1. / 256);
 }
 
-// is_new tells whether no remembered document is like this one, and then remembers it.
+// is_new reports whether no remembered document resembles this one, and then remembers it.
 static int is_new(const char *text, size_t length) {
   uint64_t bins[HASHES], full[HASHES];
   if (sketch(text, length, bins) == 0) return 1; // nothing to compare
@@ -171,7 +171,7 @@ static int is_new(const char *text, size_t length) {
   return 1;
 }
 
-// ends tells where a part of a text ends: after the next separator, or with the text.
+// ends returns where a part of a text ends: after the next separator, or with the text.
 static size_t ends(const char *text, size_t length, size_t at) {
   for (; split_length && at + split_length <= length; at++) {
     size_t same = 0;

@@ -5,7 +5,7 @@
 //
 // p ∝ teacher's probabilities^(1/T) over its k tokens, q_T the student's softmax(logits / T) over the whole vocabulary. That has the
 // student forget all other tokens; with `rest` they count as one more, whose probability is what is left, so that it learns how much
-// that is. This needs T = 1: at another one the store does not tell what is left.
+// that is. This needs T = 1: at another one the store does not hold the rest.
 //
 // Wants data.aligned with teacher_ids [N, k] (u32 or i32, below the vocabulary's size) and teacher_logprobs f32 [N, k].
 //

@@ -43,7 +43,7 @@ static int holds(const char *text, size_t length, const char *part) {
 
 static int is_start(char c) { return (c & 0xc0) != 0x80; } // of a character
 
-// places tells where two characters, by their numbers, begin.
+// places finds where two characters, by their numbers, begin.
 static void places(const char *text, size_t length, uint32_t first, uint32_t second, size_t *a, size_t *b) {
   *a = *b = length;
   uint32_t n = 0;

@@ -1,5 +1,5 @@
 // Sequence length warm-up (arXiv 2108.06084, section 4.1): training begins with short sequences, whose length grows linearly to the
-// full one. The tokens beyond are not lost: they become sequences of their own. With truncate they are left out, as in the paper,
+// full one. The tokens beyond are not lost: they become sequences of their own. With truncate they are dropped, as in the paper,
 // at the cost of the same computation.
 //
 // What hooks before this one have set apart stays apart.

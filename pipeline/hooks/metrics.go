@@ -60,7 +60,7 @@ func (m *Metrics) Observe(ctx context.Context, step int, metrics any) (stoppedBy
 		return "", err
 	}
 	for _, l := range m.listeners {
-		stop, err := l.Tell(uninterrupted(ctx), step, text)
+		stop, err := l.Observe(uninterrupted(ctx), step, text)
 		if err != nil {
 			return "", usererror.New(err)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// decode fills a struct from a JSON object, nothing standing for {}. Fields with "omitempty" may be left out, no others.
+// decode fills a struct from a JSON object; an empty text is {}. Only fields with "omitempty" are optional.
 func decode(text []byte, into any) error {
 	if len(text) == 0 {
 		text = []byte("{}")
@@ -126,7 +126,7 @@ func (b *Builder) constant(a constantAttributes) *graph.Value {
 	return b.b.Constant(fmt.Sprintf("hook/constant/%d", b.constants), t, data)
 }
 
-// holds tells whether a number is a value of the dtype.
+// holds reports whether a number is a value of the dtype.
 func holds(d graph.DType, x float64) bool {
 	switch d {
 	case graph.I32:

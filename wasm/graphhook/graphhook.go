@@ -1,5 +1,5 @@
 // Package graphhook lets code that lives elsewhere write a graph, op by op: values are numbers, ops have names, attributes are
-// JSON. What it is told may be anything: every mistake is an error that names the op, and nothing panics.
+// JSON. Input is untrusted: every mistake is an error that names the op, and nothing panics.
 package graphhook
 
 import (
@@ -148,7 +148,7 @@ func (b *Builder) Op(name string, inputs []Handle, attributes []byte) (first Han
 	return b.add(name, out...)
 }
 
-// inner leaves out the name of the op if that is what was asked for: some are written in others.
+// inner omits the op's name if it is the op that was asked for: some ops are built from others.
 func inner(name string, e *graph.Error) error {
 	if e.Op == name {
 		return e.Cause

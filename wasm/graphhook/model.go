@@ -98,7 +98,7 @@ type parameterAttributes struct {
 	Std  *real  `json:"std,omitempty"`
 }
 
-// Parameter gives the handle of a trained f32 tensor. Attributes are a JSON object: "init" is "normal" (if it is left out), with the
+// Parameter returns the handle of a trained f32 tensor. Attributes are a JSON object: "init" is "normal" (the default), with the
 // deviation "std" (0.02), or "ones" or "zeros".
 func (b *Builder) Parameter(name string, shape []int, attributes []byte) (Handle, error) {
 	d := b.draft

@@ -59,7 +59,7 @@ func scribble(p *pen, seed uint64, batch int) handle {
 			}
 		}
 		x = p.op("add", "", p.op("matmul", "", values[0], w), p.op("mul", "", values[len(values)-1], b))
-		switch seed % 3 { // what goes on to the next unit may be read by this one's backward pass
+		switch seed % 3 { // the value passed to the next unit may be read by this one's backward pass
 		case 1:
 			x = p.op("tanh", "", x)
 		case 2:
@@ -71,7 +71,7 @@ func scribble(p *pen, seed uint64, batch int) handle {
 }
 
 // Whatever a module writes, its parts compute what the whole does, to the last bit, wherever it is cut, with backwards whole and in
-// halves, recomputing or not.
+// split backwards, recomputing or not.
 func TestPartsOfAnyModelAreTheWhole(t *testing.T) {
 	for seed := range uint64(60) {
 		w, err := model.NewWritten(5, 4, func(batch int) (*model.Draft, error) {
@@ -94,7 +94,7 @@ func TestPartsOfAnyModelAreTheWhole(t *testing.T) {
 }
 
 // inParts is the loss and the gradients of a microbatch, computed part by part.
-func inParts(t *testing.T, w *model.Written, cut []int, halves, recompute bool) map[string]*graph.Tensor {
+func inParts(t *testing.T, w *model.Written, cut []int, split, recompute bool) map[string]*graph.Tensor {
 	t.Helper()
 	bounds := slices.Concat([]int{0}, cut, []int{w.Units()})
 	parts := make([]*model.Stage, len(bounds)-1)
@@ -127,7 +127,7 @@ func inParts(t *testing.T, w *model.Written, cut []int, halves, recompute bool) 
 		if i < len(parts)-1 {
 			vars[i]["grad/out"] = vars[i+1]["grad/in"]
 		}
-		if halves && s.InputGrad != nil {
+		if split && s.InputGrad != nil {
 			run(i, s.InputGrad)
 			run(i, s.WeightGrad)
 		} else {

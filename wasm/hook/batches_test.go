@@ -116,7 +116,7 @@ func counter() []byte {
 		w.Func{Export: "gpupipe_load", Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32}, Body: w.Seq(w.Get(0), w.Load(0), w.GSet(1), w.Const(0))})
 }
 
-// A module with state has one instance, however many are asked for; it goes on from any state.
+// A module with state has one instance, however many are asked for; it continues from any state.
 func TestBatchesOfAModuleThatRemembers(t *testing.T) {
 	p := batches(t, hook.MapBatch, 8, counter())
 	b := sampleBatch()

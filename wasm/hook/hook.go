@@ -1,6 +1,6 @@
-// Package hook is what users' WebAssembly modules can do for a run: build its loss or its model, map its documents and batches, set its
-// learning rate, hear of its metrics. docs/HOOKS.md describes the modules' side. Package wasm bounds them; here their hooks get arguments, and
-// what they do is checked.
+// Package hook calls the hooks of users' WebAssembly modules: it passes arguments and checks results. A module can build the loss or the model
+// of a run, map its documents and batches, set its learning rate and receive its metrics. docs/HOOKS.md describes the modules' side; package
+// wasm is the sandbox.
 package hook
 
 import (
@@ -167,10 +167,10 @@ func (h *Host) LoadBytes(s Spec, bin []byte) (*Module, error) {
 // Limits that the module runs under, defaults filled in.
 func (m *Module) Limits() wasm.Limits { return m.module.Limits() }
 
-// Has tells whether the module exports a function of the hooks' type.
+// Has reports whether the module exports a function of the hooks' type.
 func (m *Module) Has(name string) bool { return m.module.CheckHook(name) == nil }
 
-// Stateful tells whether the module keeps something from one call to the next: it saves and loads.
+// Stateful reports whether the module keeps state from one call to the next: it saves and loads.
 func (m *Module) Stateful() bool { return m.module.Stateful() }
 
 // Interface lists what the module imports, as module.name, and the functions that it exports.

@@ -258,7 +258,7 @@ func try(m *hook.Module) error {
 			return err
 		}
 		defer l.Close()
-		_, err = l.Tell(ctx, 6, []byte("{}"))
+		_, err = l.Observe(ctx, 6, []byte("{}"))
 		return err
 	}
 }
@@ -370,10 +370,10 @@ func TestRatesAndMetrics(t *testing.T) {
 	require.NoError(t, err)
 	var stops []bool
 	for step := range 4 {
-		stop, err := l.Tell(ctx, step, []byte(`{"step": 1}`))
+		stop, err := l.Observe(ctx, step, []byte(`{"step": 1}`))
 		require.NoError(t, err)
 		stops = append(stops, stop)
-		if step == 1 { // goes on elsewhere
+		if step == 1 { // continues elsewhere
 			state, err := l.Save(ctx)
 			require.NoError(t, err)
 			require.NoError(t, l.Close())

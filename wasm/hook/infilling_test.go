@@ -29,7 +29,7 @@ func infill(t *testing.T, config string, seed uint64, texts []string) (out [][]s
 	return out
 }
 
-// parts takes a document in PSM or SPM apart; a and b are the characters at which it was cut. In SPM a document does not tell where
+// parts takes a document in PSM or SPM apart; a and b are the characters at which it was cut. In SPM a document does not show where
 // its prefix ends and its middle begins, so that a is 0.
 func parts(t *testing.T, doc string) (text string, spm bool, a, b int) {
 	t.Helper()

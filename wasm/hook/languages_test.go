@@ -124,7 +124,7 @@ func openAll(t *testing.T, cache, config string) map[string]*wasm.Instance {
 }
 
 // What a hook makes of many batches, odd and empty ones among them, has the same bits in all languages, and so has its state, with
-// which one in another language goes on.
+// with which one in another language continues.
 func TestTokenWeightsAreTheSameInAllLanguages(t *testing.T) {
 	const config, least = `{"least": 0.07}`, 0.07
 	seen, cache := make([]uint32, 1<<16), t.TempDir()

@@ -23,7 +23,7 @@ func random(rng *rand.Rand, rows, length int, fresh bool) *hook.Batch {
 	return b
 }
 
-// sees tells of each two positions of a row whether the later one sees the earlier.
+// sees reports for each two positions of a row whether the later one sees the earlier.
 func sees(segments []uint32, length int) (out []bool) {
 	for i := range segments {
 		for j := i - i%length; j <= i; j++ {

@@ -30,7 +30,7 @@ func plain(rows, length, vocab int) *hook.Batch {
 	return b
 }
 
-// stream is a text of documents. Its tokens are their own positions plus one, but for the separators, which are 0: so each tells where
+// stream is a text of documents. Its tokens are their own positions plus one, but for the separators, which are 0: so each shows where
 // it is from.
 type stream struct {
 	tokens []uint32
@@ -168,7 +168,7 @@ func TestPackingOfShuffledWindows(t *testing.T) {
 	assert.Greater(t, len(l.seen), rows*length*steps*9/10-600)
 }
 
-// Interrupted and gone on with, packing gives the same; an epoch that begins anew ends the document before.
+// Interrupted and continued, packing gives the same rows. A new epoch ends the document before it.
 func TestPackingGoesOn(t *testing.T) {
 	const rows, length, windows = 4, 16, 27
 	s := newStream(rand.New(rand.NewPCG(11, 11)), windows*length+1, 30)

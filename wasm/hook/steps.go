@@ -87,7 +87,7 @@ func (s *Scalars) Values(ctx context.Context, step, steps int) ([]float32, error
 // Close closes the instance.
 func (s *Scalars) Close() error { return s.i.Close() }
 
-// Listener is an instance that hears of metrics. It belongs to one goroutine.
+// Listener is an instance that receives metrics. It belongs to one goroutine.
 type Listener struct {
 	m *Module
 	i *wasm.Instance
@@ -108,8 +108,8 @@ func (m *Module) Listener(ctx context.Context, state []byte) (*Listener, error) 
 	return &Listener{m, i}, nil
 }
 
-// Tell tells of the metrics of a step, counted from 1, as JSON. The result says whether the run is to end after it.
-func (l *Listener) Tell(ctx context.Context, step int, metrics []byte) (stop bool, err error) {
+// Observe passes the metrics of a step, counted from 1, as JSON. It returns whether the run is to end after it.
+func (l *Listener) Observe(ctx context.Context, step int, metrics []byte) (stop bool, err error) {
 	r, err := l.i.Call(ctx, OnMetrics, step, wasm.Of(wasm.In, metrics))
 	if err == nil && r > 1 {
 		err = l.m.wrong(step, fmt.Errorf("the result is %d, expected 0 (go on) or 1 (stop)", r))

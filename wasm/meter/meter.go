@@ -127,7 +127,7 @@ var sections = map[byte]struct {
 }
 
 // Rewrite returns the metered module; bin is not changed. An error is an *Error. A module that gets through may still be invalid: operand types are
-// not checked here, but by whoever compiles the result.
+// checked by the compiler of the result, not here.
 func Rewrite(bin []byte, o Options) (out []byte, err error) {
 	defer func() {
 		switch e := recover().(type) {

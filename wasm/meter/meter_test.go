@@ -185,7 +185,7 @@ func TestNames(t *testing.T) {
 	assert.Contains(t, string(metered), "\x01\x0f\x02\x02\x05outer\x03\x05inner")
 	m.Custom["name"] = []byte{1, 9, 9, 9}
 	metered, err = Rewrite(m.Encode(), Options{})
-	require.NoError(t, err, "names that cannot be read are left out")
+	require.NoError(t, err, "names that cannot be read are omitted")
 	assert.NotContains(t, string(metered), "name")
 }
 

@@ -33,7 +33,7 @@ func (m *module) piecesBody(op int) []byte {
 	b.out = append(b.out, opI32Eqz, opBrIf, 0)
 	b.bulk(op, n)
 	b.out = append(b.out, opEnd)
-	if op == opMemoryCopy { // from its end, if its beginning would be overwritten
+	if op == opMemoryCopy { // from its end, if its start would be overwritten
 		b.get(from, to)
 		b.out = append(b.out, opI32LtU, opIf, 0x40)
 		b.eachPiece(n, part, func() {

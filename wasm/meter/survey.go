@@ -160,7 +160,7 @@ func (s *survey) segment() {
 	s.at, s.pays, s.own, s.cost = s.i, s.top().pays, false, 0
 }
 
-// close says who pays for the segment: its loop or function, if it is short or the beginning of it, else it does itself.
+// close decides where the segment is paid for: at its loop or function if it is short or comes first there, else at itself.
 func (s *survey) close() {
 	if s.own || s.cost < Segment {
 		s.payings[s.pays].cost += s.cost

@@ -117,7 +117,7 @@ func (i *instance) refill() bool {
 	return true
 }
 
-// spent tells whether the call took more than its budget since the last tick.
+// spent reports whether the call has used more than its budget since the last tick.
 func (i *instance) spent() bool { return i.fuel.Truthy() && i.call.left+i.getFuel() < 0 }
 
 func (i *instance) overdrawn() error {

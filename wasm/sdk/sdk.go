@@ -49,7 +49,7 @@ func New(language, dir string) (names []string, err error) {
 	return names, nil
 }
 
-// copyTree writes the files below a folder; a name's end ".in" is left out.
+// copyTree writes the files below a folder, without the suffix ".in" of their names.
 func copyTree(from, to string) (names []string, err error) {
 	err = fs.WalkDir(files, from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -19,7 +19,7 @@ export function config(): Json {
 export class Json {
   constructor(
     public text: string,
-    private place: string = "", // what messages begin with: that of the configuration, of which the host is told what is asked for
+    private place: string = "", // prefix of messages; the hook's configuration, whose keys are reported to the host, has its own
   ) {}
 
   /** A number, exact for up to 15 digits and powers of ten from 1e-22 to 1e22. */

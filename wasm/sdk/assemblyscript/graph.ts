@@ -157,7 +157,7 @@ export class Value {
     return Value.op("layer_norm", [this, w, b], `{"eps":${real(eps)}}`);
   }
 
-  /** Turns the halves of x [B, T, H, D] by the position. */
+  /** Rotates the two halves of x [B, T, H, D] by the position. */
   rope(theta: f64): Value {
     return Value.op("rope", [this], `{"theta":${real(theta)}}`);
   }

@@ -8,7 +8,7 @@
 //	mapBatch(batch: Batch): void                        changes what is in a batch of the training
 //	tokenWeights(batch: Batch): void                    changes batch.weights
 //	learningRate(step: i64, steps: i64, base: f64): f64 gives the factor on all learning rates; base is that of the config's schedule
-//	onMetrics(metrics: Json): bool                      tells whether the run is to end
+//	onMetrics(metrics: Json): bool                      returns whether the run is to end
 //	lossScalars(step: i64, steps: i64, scalars: Slice<f32>): void   stores them in the order in which the loss first asked for them
 //	lossGrad(sample: Sample): void                      the loss in plain AssemblyScript, for gpupipe hook check
 //

@@ -204,7 +204,7 @@ static inline double gp_json_number(const char *json, const char *key, double ot
   return negative ? -x : x;
 }
 
-GP_IMPORT(config_key) void gp_config_key(const char *key, size_t length); // tells the host that the key is known
+GP_IMPORT(config_key) void gp_config_key(const char *key, size_t length); // reports to the host that the key is known
 
 // gp_config_find gives the value of a key of the configuration, 0 without it.
 static inline const char *gp_config_find(const char *key) {
@@ -216,7 +216,7 @@ static inline double gp_config_number(const char *key, double otherwise) {
   return gp_config_find(key) ? gp_json_number(gp_config, key, otherwise) : otherwise;
 }
 
-// gp_config_true tells whether a key of the configuration is true.
+// gp_config_true reports whether a key of the configuration is true.
 static inline int gp_config_true(const char *key) {
   const char *s = gp_config_find(key);
   if (s && *s != 't' && *s != 'f') gp_fail_about(key, " is not true or false");
@@ -265,7 +265,7 @@ static inline const char *gp_config_text(const char *key, const char *otherwise)
 
 // ---- State
 
-// GP_STATE names a static variable that checkpoints keep: a run that goes on gives it the value that it had. With it a module is
+// GP_STATE names a static variable that checkpoints keep: a resumed run restores its value. With it a module is
 // stateful: one instance of it sees everything, in order.
 #define GP_STATE(variable)                                                                       \
   GP_EXPORT(gpupipe_save) int32_t gp_save(void *gp_to, size_t gp_room) {                         \
@@ -348,7 +348,7 @@ typedef struct {
 
 // ---- Metrics
 
-// GP_ON_METRICS is told of each step, a JSON object; with a result other than 0 the run ends soon.
+// GP_ON_METRICS receives each step's metrics, a JSON object; with a result other than 0 the run ends soon.
 #define GP_ON_METRICS(json)                                                   \
   static int gp_user_on_metrics(const char *json);                            \
   GP_EXPORT(on_metrics) int32_t gp_on_metrics(const gp_array *a, int32_t n) { \

@@ -30,7 +30,7 @@ GP_IMPORT(graph_unit) uint32_t gp_graph_unit(const char *name, size_t length);
   }                                                                                     \
   static gp_value gp_user_build_loss(gp_value logits, gp_value targets)
 
-// GP_BUILD_LOSS_OF_INPUTS asks for its inputs itself, with gp_input: logits that it leaves out are not computed.
+// GP_BUILD_LOSS_OF_INPUTS asks for its inputs itself, with gp_input: logits that it does not ask for are not computed.
 #define GP_BUILD_LOSS_OF_INPUTS()                                             \
   static gp_value gp_user_build_loss(void);                                   \
   GP_EXPORT(build_loss) int32_t gp_build_loss(const gp_array *a, int32_t n) { \
@@ -91,7 +91,7 @@ static inline gp_value gp_op(const char *name, const gp_value *inputs, size_t co
 // gp_second is the result after x, of an op that has two.
 static inline gp_value gp_second(gp_value x) { return (gp_value){x.handle + 1}; }
 
-// gp_rank and gp_dim tell a value's shape; a negative axis counts from the end.
+// gp_rank and gp_dim return a value's shape; a negative axis counts from the end.
 static inline int gp_rank(gp_value x) { return gp_graph_shape(x.handle, 0, 0); }
 static inline uint32_t gp_dim(gp_value x, int axis) {
   uint32_t dims[8];
@@ -281,7 +281,7 @@ static inline gp_value gp_layer_norm(gp_value x, gp_value w, gp_value b, double 
   return gp_with_number("layer_norm", (gp_value[]){x, w, b}, 3, "eps", eps);
 }
 
-// gp_rope turns the halves of x [B, T, H, D] by the position.
+// gp_rope rotates the two halves of x [B, T, H, D] by the position.
 static inline gp_value gp_rope(gp_value x, double theta) { return gp_with_number("rope", &x, 1, "theta", theta); }
 
 // gp_attention is causal: q [B, T, H, D], k and v [B, T, KV, D] give [B, T, H, D]. In gp_attention_within a token sees its own segment

@@ -16,13 +16,13 @@ var config = "{}"
 // Object is a JSON object, of whose keys the values can be had.
 type Object struct {
 	text  string
-	place string // what messages begin with: that of the hook's configuration, of which the host is told what is asked for
+	place string // prefix of messages; the hook's configuration, whose keys are reported to the host, has its own
 }
 
 // Config is the configuration of the hook.
 func Config() Object { return Object{config, "config: "} }
 
-// ObjectOf reads JSON, such as an on_metrics hook is told.
+// ObjectOf reads JSON, such as an on_metrics hook receives.
 func ObjectOf(json string) Object { return Object{text: json} }
 
 // Number is a number of the object; it fails if the key has another value.
@@ -39,7 +39,7 @@ func (o Object) Number(key string, otherwise float64) float64 {
 	return x
 }
 
-// True tells whether a key is true; it fails if it is neither true nor false.
+// True reports whether a key is true; it fails if it is neither true nor false.
 func (o Object) True(key string) bool {
 	text, ok := o.Find(key)
 	if ok && text != "true" && text != "false" {

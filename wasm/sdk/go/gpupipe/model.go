@@ -46,7 +46,7 @@ func (x Value) LayerNorm(w, b Value, eps float64) Value {
 	return Op("layer_norm", `{"eps":`+real(eps)+`}`, x, w, b)
 }
 
-// Rope turns the halves of x [B, T, H, D] by the position.
+// Rope rotates the two halves of x [B, T, H, D] by the position.
 func (x Value) Rope(theta float64) Value { return Op("rope", `{"theta":`+real(theta)+`}`, x) }
 
 // Attention is causal: q [B, T, H, D], k and v [B, T, KV, D] give [B, T, H, D]. With segments u32 [B, T], a token sees its own only.

@@ -19,7 +19,7 @@ pub fn config() -> Object<'static> {
     unsafe { Object { text: &*std::ptr::addr_of!(TEXT), config: true } }
 }
 
-/// A JSON object, such as on_metrics is told.
+/// A JSON object, such as on_metrics receives.
 pub fn object(text: &str) -> Object<'_> {
     Object { text, config: false }
 }
@@ -33,7 +33,7 @@ pub fn seed() -> u64 {
 #[derive(Clone, Copy)]
 pub struct Object<'a> {
     text: &'a str,
-    config: bool, // the hook's, of which the host is told what is asked for
+    config: bool, // the hook's, whose keys are reported to the host
 }
 
 impl<'a> Object<'a> {

@@ -17,7 +17,7 @@ impl<T> Global<T> {
         Global(RefCell::new(value))
     }
 
-    /// Changes it. Panics if that is under way already.
+    /// Changes it. Panics if it is being changed already.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         f(&mut self.0.borrow_mut())
     }

@@ -196,7 +196,7 @@ macro_rules! learning_rate {
     };
 }
 
-/// Names the function `fn(json: &str) -> bool` that is told of each step, a line of metrics.jsonl; if it returns true the run
+/// Names the function `fn(json: &str) -> bool` that receives each step's metrics, a line of metrics.jsonl; if it returns true the run
 /// ends after the step.
 #[macro_export]
 macro_rules! on_metrics {

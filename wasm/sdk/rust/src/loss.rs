@@ -15,7 +15,7 @@ macro_rules! build_loss {
 }
 
 /// Names the function `fn() -> Value` that builds the loss and asks for its inputs itself, with `Value::input`: logits that it
-/// leaves out are not computed. See [`build_loss!`].
+/// does not ask for are not computed. See [`build_loss!`].
 #[macro_export]
 macro_rules! build_loss_of_inputs {
     ($f:path) => {

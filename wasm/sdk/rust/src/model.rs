@@ -64,7 +64,7 @@ impl Value {
         Value::op("layer_norm", &[self, w, b], &format!("{{\"eps\":{}}}", real(eps)))
     }
 
-    /// Turns the halves of x `[B, T, H, D]` by the position.
+    /// Rotates the two halves of x `[B, T, H, D]` by the position.
     pub fn rope(self, theta: f64) -> Value {
         Value::op("rope", &[self], &format!("{{\"theta\":{}}}", real(theta)))
     }

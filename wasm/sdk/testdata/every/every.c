@@ -11,7 +11,7 @@ static const char *name;
 GP_OPEN() {
   scale = gp_config_number("scale", 2);
   loud = gp_config_true("loud");
-  name = gp_config_text("name", "nobody");
+  name = gp_config_text("name", "no one");
   gp_say(name);
 }
 

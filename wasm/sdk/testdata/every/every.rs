@@ -21,7 +21,7 @@ gpupipe::build_model!(model);
 fn open() {
     SCALE.set(config().number("scale", 2.0));
     LOUD.set(config().flag("loud", false));
-    NAME.set(config().string("name", "nobody"));
+    NAME.set(config().string("name", "no one"));
     gpupipe::log(NAME.get());
 }
 

@@ -9,7 +9,7 @@ let name: string = "";
 export function open(): void {
   scale = config().number("scale", 2);
   loud = config().isTrue("loud");
-  name = config().string("name", "nobody");
+  name = config().string("name", "no one");
   log(name);
 }
 

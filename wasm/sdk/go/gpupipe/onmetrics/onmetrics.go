@@ -11,7 +11,7 @@ import (
 
 var hook func(metrics gpupipe.Object) (stop bool)
 
-// Use names the function that is told of each step, a JSON object; if it returns true the run ends soon.
+// Use names the function that receives each step's metrics, a JSON object; if it returns true the run ends soon.
 func Use(f func(metrics gpupipe.Object) (stop bool)) { hook = f }
 
 //go:wasmexport on_metrics

@@ -30,7 +30,7 @@ var (
 func init() {
 	gpupipe.Open(func() {
 		c := gpupipe.Config()
-		scale, loud, name = c.Number("scale", 2), c.True("loud"), c.Text("name", "nobody")
+		scale, loud, name = c.Number("scale", 2), c.True("loud"), c.Text("name", "no one")
 		gpupipe.Log(name)
 	})
 	state.Use(func() []byte { return binary.LittleEndian.AppendUint32(nil, calls) }, func(b []byte) { calls = binary.LittleEndian.Uint32(b) })
