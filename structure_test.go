@@ -61,7 +61,7 @@ var allowed = map[string]string{
 	"pipeline/layout":         "graph graph/model optim runtime/device runtime/exec runtime/tune pipeline/config pipeline/engine pipeline/measure pipeline/partition pipeline/schedule internal/...",
 	"pipeline/train":          "graph graph/op graph/autodiff graph/model runtime/device runtime/exec runtime/tune runtime/profile optim pipeline/... wasm/... internal/...",
 	"pipeline/verify":         "runtime/device pipeline/config pipeline/layout pipeline/schedule pipeline/train pipeline/checkpoint/... pipeline/metrics internal/...",
-	"pipeline/study":          "pipeline/config pipeline/layout pipeline/train pipeline/metrics internal/...",
+	"pipeline/study":          "optim pipeline/config pipeline/layout pipeline/train pipeline/metrics internal/...",
 	"wasm/...":                "graph graph/op graph/autodiff graph/model wasm/... internal/...",
 	"examples/...":            "graph/... runtime/device runtime/exec optim pipeline/schedule pipeline/engine wasm/... examples/... internal/...",
 	"examples/browser":        "runtime/device runtime/webgpujs wasm wasm/hook wasm/page examples/browser/trainer",

@@ -10,36 +10,36 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// Kernels never span scopes. Each layer has one of its own, and what is common to all has others, so that the kernels of a
-// layer's parameters are the same whatever else the part owns.
+// Kernels never span scopes. Each layer has a scope, so that the kernels of its parameters are the same whatever else the
+// shard owns.
 const (
-	votesScope = "optim votes"
+	normsScope = "optim norms"
 	gateScope  = "optim gate"
 )
 
 func layerScope(layer string) string { return "optim " + cmp.Or(layer, "parameters") }
 
-// AddVotes adds the program Votes to a graph: it reads the gradients (and the loss, which is 0 where the part has none) and
-// assigns the variable OwnName.
-func (p *Part) AddVotes(b *graph.Builder) {
-	var votes []*graph.Value
-	for _, param := range p.params {
+// AddNormSquares adds the program NormSquares to a graph. It reads the gradients, and the loss if the shard has it, and
+// assigns LocalVariable.
+func (s *Shard) AddNormSquares(b *graph.Builder) {
+	var squares []*graph.Value
+	for _, param := range s.params {
 		b.Scope(layerScope(param.Layer), func() {
-			votes = append(votes, op.Reshape(op.Sum(op.Square(p.o.gradient(b, param)), nil, false), 1))
+			squares = append(squares, op.Reshape(op.Sum(op.Square(s.o.gradient(b, param)), nil, false), 1))
 		})
 	}
-	b.Scope(votesScope, func() {
+	b.Scope(normsScope, func() {
 		loss := op.Full(b, graph.F32, 0, 1)
-		if p.loss {
-			loss = p.o.loss(b)
+		if s.loss {
+			loss = s.o.loss(b)
 		}
-		b.Assign(b.Variable(p.OwnName(), p.OwnType()), op.Concat(0, append(votes, loss)...))
+		b.Assign(b.Variable(s.LocalVariable(), s.LocalType()), op.Concat(0, append(squares, loss)...))
 	})
 }
 
 // loss is the whole loss.
 func (o *Optimizer) loss(b *graph.Builder) (sum *graph.Value) {
-	for _, name := range o.Losses() {
+	for _, name := range o.cfg.Losses {
 		l := b.Variable(name, graph.T(graph.F32, 1))
 		if sum != nil {
 			l = op.Add(sum, l)
@@ -65,31 +65,29 @@ func (o *Optimizer) gradient(b *graph.Builder, p Param) *graph.Value {
 	return sum
 }
 
-// AddUpdate adds the program Update to a graph: it reads all votes, the part's parameters, gradients and state, decides,
-// clips, and assigns the new weights (see Config.Delay) and the new state. When the update may not be applied, weights and
-// state keep their bits.
-func (p *Part) AddUpdate(b *graph.Builder, variant int) {
-	if variant < 0 || variant >= p.o.Variants() {
-		panic(fmt.Sprintf("optim: variant %d of %d", variant, p.o.Variants()))
+// AddUpdate adds the program Update to a graph. It reads all norm squares and the shard's parameters, gradients and state,
+// decides, clips, and assigns the new weights (see Config.Delay) and the new state. If the update may not be applied,
+// weights and state keep their bits.
+func (s *Shard) AddUpdate(b *graph.Builder, variant int) {
+	if variant < 0 || variant >= s.o.Variants() {
+		panic(fmt.Sprintf("optim: variant %d of %d", variant, s.o.Variants()))
 	}
-	u := update{b: b, o: p.o, variant: variant}
+	u := update{b: b, o: s.o, variant: variant}
 	b.Scope(gateScope, u.gate)
-	hyper := b.Input(HyperInput, graph.T(graph.F32, len(p.o.hyper(0, false))))
-	for _, layer := range layers(p.params) {
+	input := b.Input(HyperparametersInput, graph.T(graph.F32, len(s.o.Hyperparameters(0, false))))
+	for _, layer := range layers(s.params) {
 		b.Scope(layerScope(layer[0].Layer), func() {
-			numbers := unstack(hyper)
-			for _, g := range p.o.groups {
-				n := len(g.rule.Numbers(0, 0))
+			scalars := s.o.scalars(input)
+			for i, g := range s.o.groups {
 				if params := g.of(layer); len(params) > 0 {
-					u.apply(g.rule, params, numbers[0], numbers[1:1+n])
+					u.apply(g.rule, params, scalars[i])
 				}
-				numbers = numbers[1+n:]
 			}
 		})
 	}
 }
 
-// layers gathers the parameters of each layer.
+// layers groups the parameters by layer.
 func layers(params []Param) [][]Param {
 	var all [][]Param
 	at := map[string]int{}
@@ -104,15 +102,6 @@ func layers(params []Param) [][]Param {
 	return all
 }
 
-// unstack is the elements of a vector, as [1] each.
-func unstack(v *graph.Value) []*graph.Value {
-	xs := make([]*graph.Value, v.Shape[0])
-	for i := range xs {
-		xs[i] = op.Slice(v, 0, i, i+1)
-	}
-	return xs
-}
-
 // update is the program under construction.
 type update struct {
 	b        *graph.Builder
@@ -121,12 +110,12 @@ type update struct {
 	norm, ok *graph.Value
 }
 
-// gate computes the norm of all gradients in one sum of a fixed order, and tells whether the update may be applied.
+// gate computes the norm of all gradients in one sum of a fixed order, and decides whether the update may be applied.
 func (u *update) gate() {
-	votes := u.b.Variable(VotesVariable, u.o.VotesType())
+	squares := u.b.Variable(NormSquaresVariable, u.o.NormSquaresType())
 	n := len(u.o.params)
-	u.norm = op.Sqrt(op.Sum(op.Slice(votes, 0, 0, n), nil, true))
-	loss := op.Slice(votes, 0, n, n+1)
+	u.norm = op.Sqrt(op.Sum(op.Slice(squares, 0, 0, n), nil, true))
+	loss := op.Slice(squares, 0, n, n+1)
 	refused := op.Not(op.And(op.IsFinite(u.norm), op.IsFinite(loss)))
 	var scale lossScale
 	var overflowed *graph.Value
@@ -145,19 +134,19 @@ func (u *update) gate() {
 		refused = op.Where(overflowed, op.Scalar(u.b, graph.U32, Overflowed), refused)
 		u.b.Output(ScaleOutput, scale.own)
 	}
-	// As outputs they are in memory, and no reader computes them again.
+	// Outputs are in memory: no kernel that reads them computes them again.
 	u.b.Output(NormOutput, u.norm)
 	u.b.Output(RefusedOutput, refused)
 	u.ok = op.Not(refused)
-	if u.o.Begins() && u.variant == u.o.Variant(0, false) {
-		u.b.Assign(u.b.Variable(BegunVariable, graph.T(graph.U32, 1)), u.ok)
+	if u.o.TracksInitialization() && u.variant == u.o.Variant(0, false) {
+		u.b.Assign(u.b.Variable(InitializedVariable, graph.T(graph.U32, 1)), u.ok)
 	}
 	if u.o.Scaled() {
 		u.rescale(scale, overflowed)
 	}
 }
 
-// clipped is what the norm leaves of a gradient. As PyTorch: times min(1, clip/(norm + 1e-6)).
+// clipped is a gradient times min(1, clip/(norm + 1e-6)), as in PyTorch.
 func (u *update) clipped(g *graph.Value) *graph.Value {
 	if u.o.cfg.Clip <= 0 {
 		return g
@@ -165,7 +154,7 @@ func (u *update) clipped(g *graph.Value) *graph.Value {
 	return op.Mul(g, op.Clamp(op.Scale(op.Reciprocal(op.Shift(u.norm, 1e-6)), u.o.cfg.Clip), 0, 1))
 }
 
-// state is the variables of some kinds of state of a parameter.
+// state returns the variables of the declared kinds of state of a parameter.
 func (u *update) state(p Param, declared []graph.Named) (vs []*graph.Value) {
 	for _, k := range declared {
 		vs = append(vs, u.b.Variable(stateName(k.ID, p.Name), k.Type))
@@ -173,8 +162,8 @@ func (u *update) state(p Param, declared []graph.Named) (vs []*graph.Value) {
 	return vs
 }
 
-// apply updates a layer's parameters that are under one rule.
-func (u *update) apply(rule Rule, params []Param, decay *graph.Value, numbers []*graph.Value) {
+// apply updates the parameters of a layer that are under one rule.
+func (u *update) apply(rule Rule, params []Param, h Scalars) {
 	c := u.o.correction
 	ts, corrected := make([]Tensor, len(params)), make([][]*graph.Value, len(params))
 	for i, p := range params {
@@ -182,14 +171,14 @@ func (u *update) apply(rule Rule, params []Param, decay *graph.Value, numbers []
 		corrected[i] = u.state(p, kinds(p, c.State()...))
 		ts[i].Gradient = c.Gradient(ts[i], corrected[i])
 	}
-	us := u.updates(rule, ts, numbers)
+	us := u.updates(rule, ts, h)
 	for i, t := range ts {
 		u.assign(t.State, us[i].State)
 		step, state := c.Step(t, us[i], corrected[i])
 		x := u.b.Variable(t.Name, t.Type)
 		if t.Decay {
 			// Not x·(1 − lr·λ): in f32 the factor would have few digits of lr·λ.
-			step = op.Add(step, op.Mul(x, decay))
+			step = op.Add(step, op.Mul(x, h.Get(weightDecay)))
 		}
 		u.move(t.Param, x, step)
 		for j, kind := range c.State() {
@@ -202,14 +191,14 @@ func (u *update) apply(rule Rule, params []Param, decay *graph.Value, numbers []
 	}
 }
 
-// updates asks the rule for its updates, and readies it to be asked for those of its momentum.
-func (u *update) updates(rule Rule, ts []Tensor, numbers []*graph.Value) (us []Update) {
+// updates returns the rule's updates, with Update.Momentum set.
+func (u *update) updates(rule Rule, ts []Tensor, h Scalars) (us []Update) {
 	if v, ok := rule.(Varied); ok {
-		us = v.UpdateVariant(u.variant, ts, numbers)
+		us = v.UpdateVariant(u.variant, ts, h)
 	} else {
-		us = rule.Update(ts, numbers)
+		us = rule.Update(ts, h)
 	}
-	momenta := sync.OnceValue(func() []*graph.Value { return rule.(WithMomentum).Momentum(ts, us, numbers) })
+	momenta := sync.OnceValue(func() []*graph.Value { return rule.(WithMomentum).Momentum(ts, us, h) })
 	for i := range us {
 		us[i].Momentum = func() *graph.Value { return us[i].U }
 		if _, ok := rule.(WithMomentum); ok {
@@ -219,7 +208,7 @@ func (u *update) updates(rule Rule, ts []Tensor, numbers []*graph.Value) (us []U
 	return us
 }
 
-// assign gives state its new values, unless the update may not be applied. State that stays costs nothing.
+// assign gives state its new values, unless the update may not be applied. State that stays the same costs nothing.
 func (u *update) assign(state, values []*graph.Value) {
 	for i, s := range state {
 		if values[i] == s {
@@ -229,7 +218,7 @@ func (u *update) assign(state, values []*graph.Value) {
 	}
 }
 
-// move assigns the new weights: in place, or with delay over the gradient.
+// move assigns the new weights: in place, or with a delay to the gradient's variable.
 func (u *update) move(p Param, x, step *graph.Value) {
 	target := x
 	if u.o.cfg.Delay > 0 {

@@ -1,37 +1,35 @@
 package optim
 
 import (
-	"fmt"
-	"math"
-
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-func init() {
-	corrections["dc_asgd"] = func(c Config) (Correction, error) {
-		if !(c.DCLambda >= 0) || math.IsInf(c.DCLambda, 0) {
-			return nil, fmt.Errorf("optimizer.dc_lambda: found %v, expected a number from 0 on", graph.Real(c.DCLambda))
-		}
-		return dcASGD{lambda: c.DCLambda}, nil
-	}
+// DCASGD estimates the gradient at the weights that it is applied to, g + λ·g⊙g⊙(x_{t+1} − x_t), with λ·g⊙g in place of the
+// Hessian (Zheng et al. 2017, arXiv:1609.08326, equation 10).
+type DCASGD struct {
+	NoCorrection
+	Lambda float64 // λ
 }
 
-// dcASGD estimates the gradient at the weights that it is applied to, g + λ·g⊙g⊙(x_{t+1} − x_t), with λ·g⊙g in place of the
-// Hessian (Zheng et al. 2017, arXiv 1609.08326, equation 10).
-type dcASGD struct {
-	uncorrected
-	lambda float64
+// DefaultDCASGD has the defaults of DCASGD.
+func DefaultDCASGD() *DCASGD { return &DCASGD{Lambda: 0.04} }
+
+// Fields lists the hyperparameters.
+func (c *DCASGD) Fields() []Field {
+	return []Field{{Name: "dc_lambda", About: "scale of the estimated Hessian in dc_asgd", Value: &c.Lambda, Range: magnitudes}}
 }
 
-func (dcASGD) Name() string    { return "dc_asgd" }
-func (dcASGD) State() []string { return []string{AppliedState} }
+// State is the last change of the weights.
+func (*DCASGD) State() []string { return []string{AppliedState} }
 
-func (c dcASGD) Gradient(t Tensor, s []*graph.Value) *graph.Value {
-	moved := op.Scale(s[0], -c.lambda) // λ·(x_{t+1} − x_t)
+// Gradient returns the estimate.
+func (c *DCASGD) Gradient(t Tensor, s []*graph.Value) *graph.Value {
+	moved := op.Scale(s[0], -c.Lambda) // λ·(x_{t+1} − x_t)
 	return op.Add(t.Gradient, op.Mul(op.Square(t.Gradient), moved))
 }
 
-func (dcASGD) Step(_ Tensor, u Update, _ []*graph.Value) (*graph.Value, []*graph.Value) {
+// Step returns the update as it is.
+func (*DCASGD) Step(_ Tensor, u Update, _ []*graph.Value) (*graph.Value, []*graph.Value) {
 	return u.U, []*graph.Value{nil}
 }

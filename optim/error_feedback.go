@@ -5,18 +5,17 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-func init() {
-	corrections["error_feedback"] = func(Config) (Correction, error) { return errorFeedback{}, nil }
-}
+// ErrorFeedback subtracts u_t and, once more, the update that should have been subtracted last time minus the one that was:
+// 2·u_t − u_{t−1} (arXiv:2606.30634).
+type ErrorFeedback struct{ NoCorrection }
 
-// errorFeedback subtracts u_t and, once more, what should have been subtracted last time less what was: 2·u_t − u_{t−1}
-// (arXiv 2606.30634).
-type errorFeedback struct{ uncorrected }
+// State is the last update.
+func (*ErrorFeedback) State() []string { return []string{"last_update"} }
 
-func (errorFeedback) Name() string    { return "error_feedback" }
-func (errorFeedback) State() []string { return []string{"last_update"} }
-func (errorFeedback) Ahead() string   { return "last_update" }
+// Ahead is the last update.
+func (*ErrorFeedback) Ahead() string { return "last_update" }
 
-func (errorFeedback) Step(_ Tensor, u Update, s []*graph.Value) (*graph.Value, []*graph.Value) {
+// Step returns 2·u_t − u_{t−1} and u_t.
+func (*ErrorFeedback) Step(_ Tensor, u Update, s []*graph.Value) (*graph.Value, []*graph.Value) {
 	return op.Sub(op.Scale(u.U, 2), s[0]), []*graph.Value{u.U}
 }

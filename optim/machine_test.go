@@ -14,51 +14,51 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// machine holds the variables of a part and carries out its programs.
+// machine holds the variables of a shard and runs its programs.
 type machine interface {
 	has(name string) bool
 	set(name string, x []float64)
 	get(name string) []float64
-	votes()
+	normSquares()
 	update(o *Optimizer, step int) (norm float64, ok bool)
 	output(name string) float64 // of the last update
 }
 
-// maker makes a machine for a part.
-type maker func(*testing.T, *Part) machine
+// maker makes a machine for a shard.
+type maker func(*testing.T, *Shard) machine
 
 // run updates once, on a machine that owns everything.
 func run(m machine, o *Optimizer, step int) (norm float64, ok bool) {
-	m.votes()
+	m.normSquares()
 	return m.update(o, step)
 }
 
-// begun tells whether an update was applied before a step.
-func begun(m machine, o *Optimizer, step int) bool {
-	if o.Begins() {
-		return m.get(BegunVariable)[0] != 0
+// initialized reports whether an update was applied before a step.
+func initialized(m machine, o *Optimizer, step int) bool {
+	if o.TracksInitialization() {
+		return m.get(InitializedVariable)[0] != 0
 	}
 	return step > 0
 }
 
-// programs are a part's votes and the usual variant of its update.
-func programs(t *testing.T, p *Part) (votes, update *graph.Graph) {
-	all := allPrograms(t, p)
-	return all[votesProgram], all[updateProgram(0)]
+// programs returns a shard's norm squares and the usual variant of its update.
+func programs(t *testing.T, s *Shard) (norms, update *graph.Graph) {
+	all := allPrograms(t, s)
+	return all[normsProgram], all[updateProgram(0)]
 }
 
-const votesProgram = "votes"
+const normsProgram = "norms"
 
 func updateProgram(variant int) string { return fmt.Sprint("update", variant) }
 
-// allPrograms are a part's votes and all variants of its update.
-func allPrograms(t *testing.T, p *Part) map[string]*graph.Graph {
+// allPrograms returns a shard's norm squares and all variants of its update.
+func allPrograms(t *testing.T, s *Shard) map[string]*graph.Graph {
 	gs := map[string]*graph.Graph{}
 	var err error
-	gs[votesProgram], err = p.Votes()
+	gs[normsProgram], err = s.NormSquares()
 	require.NoError(t, err)
-	for v := range p.o.Variants() {
-		gs[updateProgram(v)], err = p.Update(v)
+	for v := range s.o.Variants() {
+		gs[updateProgram(v)], err = s.Update(v)
 		require.NoError(t, err)
 	}
 	return gs
@@ -72,8 +72,8 @@ type host struct {
 	out      map[string]*graph.Tensor
 }
 
-func newHost(t *testing.T, p *Part) machine {
-	h := &host{t: t, programs: allPrograms(t, p), vars: map[string]*graph.Tensor{}}
+func newHost(t *testing.T, s *Shard) machine {
+	h := &host{t: t, programs: allPrograms(t, s), vars: map[string]*graph.Tensor{}}
 	for _, g := range h.programs {
 		for _, v := range g.Sources("variable") {
 			h.vars[v.Node.Op.(graph.Source).Label()] = graph.NewTensor(v.Type)
@@ -86,17 +86,20 @@ func (h *host) has(name string) bool         { return h.vars[name] != nil }
 func (h *host) set(name string, x []float64) { copy(h.vars[name].Data, x) }
 func (h *host) get(name string) []float64    { return h.vars[name].Data }
 
-func (h *host) votes() {
-	_, err := eval.Run(h.programs[votesProgram], nil, h.vars)
+func (h *host) normSquares() {
+	_, err := eval.Run(h.programs[normsProgram], nil, h.vars)
 	require.NoError(h.t, err)
 }
 
 func (h *host) update(o *Optimizer, step int) (float64, bool) {
-	begun := begun(h, o, step)
-	hyper := o.hyper(step, begun)
-	in := map[string]*graph.Tensor{HyperInput: {Type: graph.T(graph.F32, len(hyper)), Data: hyper}}
+	initialized := initialized(h, o, step)
+	var values []float64
+	for _, h := range o.Hyperparameters(step, initialized) {
+		values = append(values, h.Value)
+	}
+	in := map[string]*graph.Tensor{HyperparametersInput: {Type: graph.T(graph.F32, len(values)), Data: values}}
 	var err error
-	h.out, err = eval.Run(h.programs[updateProgram(o.Variant(step, begun))], in, h.vars)
+	h.out, err = eval.Run(h.programs[updateProgram(o.Variant(step, initialized))], in, h.vars)
 	require.NoError(h.t, err)
 	return h.output(NormOutput), h.output(RefusedOutput) == 0
 }
@@ -111,8 +114,8 @@ type gpu struct {
 	last  string // program
 }
 
-func newGPU(t *testing.T, dev device.Device, part *Part) machine {
-	p, err := exec.NewPlan(dev, allPrograms(t, part), exec.Options{})
+func newGPU(t *testing.T, dev device.Device, shard *Shard) machine {
+	p, err := exec.NewPlan(dev, allPrograms(t, shard), exec.Options{})
 	require.NoError(t, err)
 	s, err := p.Load()
 	require.NoError(t, err)
@@ -144,12 +147,12 @@ func (m *gpu) get(name string) []float64 {
 	return exec.Decode(m.types[name].DType, m.wait(m.s.ReadVariable(name)))
 }
 
-func (m *gpu) votes() { require.NoError(m.t, m.s.Run(votesProgram)) }
+func (m *gpu) normSquares() { require.NoError(m.t, m.s.Run(normsProgram)) }
 
 func (m *gpu) update(o *Optimizer, step int) (float64, bool) {
-	begun := begun(m, o, step)
-	m.last = updateProgram(o.Variant(step, begun))
-	require.NoError(m.t, m.s.SetInput(m.last, HyperInput, exec.F32Bytes(o.Hyper(step, begun))))
+	initialized := initialized(m, o, step)
+	m.last = updateProgram(o.Variant(step, initialized))
+	require.NoError(m.t, m.s.SetInput(m.last, HyperparametersInput, exec.F32Bytes(o.Hyperparameters(step, initialized).Float32s())))
 	require.NoError(m.t, m.s.Run(m.last))
 	return m.output(NormOutput), m.output(RefusedOutput) == 0
 }
@@ -169,7 +172,7 @@ func eachMachine(t *testing.T, f func(t *testing.T, tolerance float64, on maker)
 		dev, err := webgpu.Open(0, webgpu.Options{})
 		require.NoError(t, err)
 		defer dev.Close()
-		f(t, 2e-5, func(t *testing.T, p *Part) machine { return newGPU(t, dev, p) })
+		f(t, 2e-5, func(t *testing.T, s *Shard) machine { return newGPU(t, dev, s) })
 	})
 }
 

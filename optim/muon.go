@@ -1,16 +1,55 @@
 package optim
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// jordan and polarExpress are the coefficients of five Newton–Schulz steps. The published numbers of Polar Express,
-// except the last step's, are divided by (s, s³, s⁵), s = 1.01, so that rounding cannot push singular values out of the
-// range in which the iteration converges.
+// Muon is the config of Muon (Jordan et al., 2024, KellerJordan/Muon), the momentum of the gradient made orthogonal:
+// m ← lerp(m, g, 1−β); n = lerp(g, m, β) with Nesterov, else m; u = lr·scale·NewtonSchulz(n).
+type Muon struct {
+	LR           float64
+	Momentum     float64 // β
+	Nesterov     bool
+	NewtonSchulz string // the coefficients: jordan, or polar_express (arXiv:2505.16932)
+	Scale        string // spectral: √max(1, rows/cols); match_rms_adamw: 0.2·√max(rows, cols)
+}
+
+// DefaultMuon has the defaults of Muon.
+func DefaultMuon() *Muon {
+	return &Muon{LR: 0.02, Momentum: 0.95, Nesterov: true, NewtonSchulz: "jordan", Scale: "spectral"}
+}
+
+// Fields lists the hyperparameters.
+func (c *Muon) Fields() []Field {
+	return []Field{
+		learningRateField(&c.LR), momentumField(&c.Momentum), nesterovField(&c.Nesterov),
+		{Name: "newton_schulz", About: "coefficients of the orthogonalization", Value: &c.NewtonSchulz, Choices: choiceNames(newtonSchulzCoefficients())},
+		{Name: "scale", About: "factor by shape: √max(1, rows/cols) or 0.2·√max(rows, cols)", Value: &c.Scale, Choices: choiceNames(muonScales())},
+	}
+}
+
+// LearningRate is LR.
+func (c *Muon) LearningRate() float64 { return c.LR }
+func (*Muon) takes(p Param) bool      { return p.Matrix }
+func (c *Muon) rule() Rule            { return newMuon(c) }
+
+func newtonSchulzCoefficients() []choice[[][3]float64] {
+	return []choice[[][3]float64]{{"jordan", jordan()}, {"polar_express", polarExpress()}}
+}
+
+func muonScales() []choice[func(rows, cols float64) float64] {
+	return []choice[func(rows, cols float64) float64]{
+		{"spectral", func(rows, cols float64) float64 { return math.Sqrt(max(1, rows/cols)) }},
+		{"match_rms_adamw", func(rows, cols float64) float64 { return 0.2 * math.Sqrt(max(rows, cols)) }},
+	}
+}
+
+// jordan and polarExpress are the coefficients of five Newton–Schulz steps. The published coefficients of Polar Express,
+// except those of the last step, are divided by (s, s³, s⁵), s = 1.01: rounding then cannot push singular values out of
+// the range in which the iteration converges.
 func jordan() [][3]float64 {
 	k := [3]float64{3.4445, -4.7750, 2.0315}
 	return [][3]float64{k, k, k, k, k}
@@ -35,8 +74,6 @@ func polarExpress() [][3]float64 {
 // maxBatchBytes bounds the tensor into which matrices of one shape are gathered.
 const maxBatchBytes = 64 << 20
 
-// muon is the momentum of the gradient made orthogonal: m ← lerp(m, g, 1−β); n = lerp(g, m, β) with Nesterov, else m;
-// u = lr·scale·NewtonSchulz(n).
 type muon struct {
 	momentum     float64
 	nesterov     bool
@@ -45,49 +82,30 @@ type muon struct {
 	maxBatch     int64 // bytes
 }
 
-func init() {
-	rules["muon"] = registered{make: func(c Config) (Rule, error) { return newMuon(c) }, takes: hiddenMatrix}
+func newMuon(c *Muon) *muon {
+	return &muon{c.Momentum, c.Nesterov, chosen(newtonSchulzCoefficients(), c.NewtonSchulz), chosen(muonScales(), c.Scale), maxBatchBytes}
 }
 
-func newMuon(cfg Config) (*muon, error) {
-	m := &muon{momentum: cfg.Momentum, nesterov: cfg.Nesterov, maxBatch: maxBatchBytes}
-	switch cfg.NewtonSchulz {
-	case "jordan":
-		m.coefficients = jordan()
-	case "polar_express":
-		m.coefficients = polarExpress()
-	default:
-		return nil, fmt.Errorf("optimizer.newton_schulz: found %q, expected jordan or polar_express", cfg.NewtonSchulz)
-	}
-	switch cfg.Scale {
-	case "spectral":
-		m.scale = func(rows, cols float64) float64 { return math.Sqrt(max(1, rows/cols)) }
-	case "match_rms_adamw":
-		m.scale = func(rows, cols float64) float64 { return 0.2 * math.Sqrt(max(rows, cols)) }
-	default:
-		return nil, fmt.Errorf("optimizer.scale: found %q, expected spectral or match_rms_adamw", cfg.Scale)
-	}
-	return m, nil
+func (*muon) State(p Param) []graph.Named { return kinds(p, "momentum") }
+
+func (*muon) Hyperparameters(_ int, rate float64) Hyperparameters {
+	return Hyperparameters{{"lr", rate}}
 }
 
-func (*muon) Name() string                          { return "muon" }
-func (*muon) State(p Param) []graph.Named           { return kinds(p, "momentum") }
-func (*muon) Numbers(_ int, rate float64) []float64 { return []float64{rate} }
-
-func (m *muon) Update(ts []Tensor, numbers []*graph.Value) []Update {
+func (m *muon) Update(ts []Tensor, h Scalars) []Update {
 	us := make([]Update, len(ts))
 	ns := make([]*graph.Value, len(ts))
 	for i, t := range ts {
 		us[i].State = make([]*graph.Value, 1)
 		us[i].State[0], ns[i] = m.averaged(t)
 	}
-	for i, u := range m.orthogonal(ns, numbers[0]) {
+	for i, u := range m.orthogonal(ns, h.Get("lr")) {
 		us[i].U = u
 	}
 	return us
 }
 
-// averaged is the new momentum of a parameter, and what is to be made orthogonal.
+// averaged returns the new momentum of a parameter, and the matrix to orthogonalize.
 func (m *muon) averaged(t Tensor) (momentum, n *graph.Value) {
 	momentum = lerp(t.State[0], t.Gradient, 1-m.momentum)
 	if !m.nesterov {
@@ -97,17 +115,19 @@ func (m *muon) averaged(t Tensor) (momentum, n *graph.Value) {
 }
 
 // Momentum is lr·scale·NewtonSchulz(m).
-func (m *muon) Momentum(_ []Tensor, us []Update, numbers []*graph.Value) []*graph.Value {
+func (m *muon) Momentum(_ []Tensor, us []Update, h Scalars) []*graph.Value {
 	ms := make([]*graph.Value, len(us))
 	for i, u := range us {
 		ms[i] = u.State[0]
 	}
-	return m.orthogonal(ms, numbers[0])
+	return m.orthogonal(ms, h.Get("lr"))
 }
 
 // orthogonal is rate·scale·NewtonSchulz of every matrix.
 func (m *muon) orthogonal(ns []*graph.Value, rate *graph.Value) []*graph.Value {
-	return batched(ns, m.maxBatch, func(x *graph.Value, _ []int) *graph.Value { return m.scaled(newtonSchulz(x, m.coefficients), rate) })
+	return batched(ns, m.maxBatch, func(x *graph.Value, _ []int) *graph.Value {
+		return m.scaled(newtonSchulz(x, m.coefficients), rate)
+	})
 }
 
 // scaled is rate·scale·x for x [n, rows, cols].
@@ -115,8 +135,8 @@ func (m *muon) scaled(x, rate *graph.Value) *graph.Value {
 	return op.Scale(op.Mul(x, rate), m.scale(float64(x.Shape[1]), float64(x.Shape[2])))
 }
 
-// batched gathers matrices of one shape as x [n, rows, cols], to at most limit bytes, and gives back what f makes of them,
-// in the order of xs. The batch is the indices of x's matrices.
+// batched gathers matrices of one shape as x [n, rows, cols] of at most limit bytes, applies f, and returns the results in
+// the order of xs. batch holds the indices of x's matrices.
 func batched(xs []*graph.Value, limit int64, f func(x *graph.Value, batch []int) *graph.Value) []*graph.Value {
 	ys := make([]*graph.Value, len(xs))
 	for _, batch := range batches(xs, limit) {
@@ -128,16 +148,16 @@ func batched(xs []*graph.Value, limit int64, f func(x *graph.Value, batch []int)
 	return ys
 }
 
-// stack is some of xs, of one shape, as one tensor with a new first axis.
+// stack joins the tensors of xs that batch names, all of one shape, along a new first axis.
 func stack(xs []*graph.Value, batch []int) *graph.Value {
-	var parts []*graph.Value
+	var rows []*graph.Value
 	for _, i := range batch {
-		parts = append(parts, op.Reshape(xs[i], append([]int{1}, xs[i].Shape...)...))
+		rows = append(rows, op.Reshape(xs[i], append([]int{1}, xs[i].Shape...)...))
 	}
-	return op.Concat(0, parts...)
+	return op.Concat(0, rows...)
 }
 
-// batches gathers the indices of matrices of one shape, in order.
+// batches groups the indices of matrices by shape, in order.
 func batches(xs []*graph.Value, limit int64) [][]int {
 	var batches [][]int
 	open := map[string]int{} // batch by shape
@@ -154,7 +174,7 @@ func batches(xs []*graph.Value, limit int64) [][]int {
 }
 
 // newtonSchulz moves the singular values of each matrix of x [n, rows, cols] towards 1: X ← aX + (bA + cA²)X with
-// A = XXᵀ, or, where that is smaller, X ← aX + X(bA + cA²) with A = XᵀX, which is the same of the transposed matrix.
+// A = XXᵀ. Of a tall matrix XᵀX is smaller, and X ← aX + X(bA + cA²) with A = XᵀX gives the same.
 func newtonSchulz(x *graph.Value, coefficients [][3]float64) *graph.Value {
 	norm := op.Sqrt(op.Sum(op.Square(x), []int{1, 2}, true))
 	x = op.Div(x, op.Shift(norm, 1e-7))

@@ -5,29 +5,38 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-func init() {
-	rules["normuon"] = registered{make: func(c Config) (Rule, error) {
-		m, err := newMuon(c)
-		return &norMuon{m, c.Beta2}, err
-	}, takes: hiddenMatrix}
+// NorMuon is the config of NorMuon (Li et al., arXiv:2510.05491, algorithm 1). Each row (a neuron) of Muon's orthogonal
+// matrix o is divided by the root of the running mean of its mean square, v ← lerp(v, mean(o²), 1−β₂). The whole is scaled
+// back to o's norm, as in the official code (zichongli5/NorMuon, normuon.py), and then by Muon's scale. The paper's own
+// scale, 0.2·√(rows·cols) over the norm, equals match_rms_adamw, since o's singular values are about 1.
+type NorMuon struct {
+	Muon  Muon
+	Beta2 float64
 }
 
-// norMuon is NorMuon (Li et al., arXiv:2510.05491, algorithm 1): Muon's orthogonal matrix o, each row (a neuron) divided by the
-// root of the running mean of its mean square, v ← lerp(v, mean(o²), 1−β₂), and the whole brought back to o's norm, as the
-// official code has it (zichongli5/NorMuon, normuon.py); then Muon's scale. The paper's own scale, 0.2·√(rows·cols) over
-// the norm, is that with the scale match_rms_adamw, for o's singular values are about 1.
+// DefaultNorMuon has the defaults of NorMuon.
+func DefaultNorMuon() *NorMuon { return &NorMuon{Muon: *DefaultMuon(), Beta2: 0.95} }
+
+// Fields lists the hyperparameters.
+func (c *NorMuon) Fields() []Field {
+	return append(c.Muon.Fields(), Field{Name: "beta2", About: "decay rate of the second moments of the rows", Value: &c.Beta2, Range: fractions})
+}
+
+// LearningRate is LR.
+func (c *NorMuon) LearningRate() float64 { return c.Muon.LR }
+func (*NorMuon) takes(p Param) bool      { return p.Matrix }
+func (c *NorMuon) rule() Rule            { return &norMuon{newMuon(&c.Muon), c.Beta2} }
+
 type norMuon struct {
 	*muon
 	beta2 float64
 }
 
-func (*norMuon) Name() string { return "normuon" }
-
 func (*norMuon) State(p Param) []graph.Named {
 	return append(kinds(p, "momentum"), graph.Named{ID: "second_momentum", Type: graph.T(graph.F32, p.Type.Shape[0])})
 }
 
-func (n *norMuon) Update(ts []Tensor, numbers []*graph.Value) []Update {
+func (n *norMuon) Update(ts []Tensor, h Scalars) []Update {
 	us := make([]Update, len(ts))
 	ns := make([]*graph.Value, len(ts))
 	for i, t := range ts {
@@ -43,24 +52,24 @@ func (n *norMuon) Update(ts []Tensor, numbers []*graph.Value) []Update {
 		}
 		return stack(vs, batch)
 	}
-	for i, u := range n.normalised(ns, numbers[0], seconds) {
+	for i, u := range n.normalized(ns, h.Get("lr"), seconds) {
 		us[i].U = u
 	}
 	return us
 }
 
 // Momentum is the update of m with the second moments as they are.
-func (n *norMuon) Momentum(_ []Tensor, us []Update, numbers []*graph.Value) []*graph.Value {
+func (n *norMuon) Momentum(_ []Tensor, us []Update, h Scalars) []*graph.Value {
 	ms, vs := make([]*graph.Value, len(us)), make([]*graph.Value, len(us))
 	for i, u := range us {
 		ms[i], vs[i] = u.State[0], u.State[1]
 	}
-	return n.normalised(ms, numbers[0], func(_ *graph.Value, batch []int) *graph.Value { return stack(vs, batch) })
+	return n.normalized(ms, h.Get("lr"), func(_ *graph.Value, batch []int) *graph.Value { return stack(vs, batch) })
 }
 
-// normalised is rate·scale·o·r for every matrix, where r are the factors of its rows; seconds gives the second moments [n, rows]
-// of a batch of which the rows have the mean squares [n, rows].
-func (n *norMuon) normalised(xs []*graph.Value, rate *graph.Value, seconds func(mean *graph.Value, batch []int) *graph.Value) []*graph.Value {
+// normalized is rate·scale·o·r for every matrix, where r holds the factors of its rows. seconds returns the second moments
+// [n, rows] of a batch, given the mean squares [n, rows] of its rows.
+func (n *norMuon) normalized(xs []*graph.Value, rate *graph.Value, seconds func(mean *graph.Value, batch []int) *graph.Value) []*graph.Value {
 	return batched(xs, n.maxBatch, func(x *graph.Value, batch []int) *graph.Value {
 		o := newtonSchulz(x, n.coefficients)
 		mean := op.Mean(op.Square(o), []int{2}, false)

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is not finite, in a gradient or in the loss, changes no bit, and neither does any step after it.
+// A gradient or loss that is not finite changes no bit, and neither does any step after it.
 func TestHalting(t *testing.T) {
 	eachMachine(t, func(t *testing.T, _ float64, on maker) {
 		for name, c := range map[string]struct {
@@ -51,7 +51,7 @@ func TestHalting(t *testing.T) {
 
 				feed(2)
 				norm, ok = run(m, o, 2)
-				assert.False(t, ok, "a later step is as good as none")
+				assert.False(t, ok, "no later step is applied")
 				assert.False(t, math.IsNaN(norm) || math.IsInf(norm, 0))
 				assert.Equal(t, before, bits(m, o))
 			})
@@ -82,8 +82,8 @@ func llama() []Param {
 	return ps
 }
 
-// On WebGPU's least devices: one kernel updates a parameter under AdamW and SGD, with each correction of the delay too, and
-// nothing of a parameter's size moves but into Muon's batches.
+// With WebGPU's default limits one kernel updates a parameter under AdamW and SGD, with each correction of the delay too. Only
+// Muon's batches copy anything of a parameter's size.
 func TestKernelsAndCopies(t *testing.T) {
 	params := llama()
 	attention := int64(4 * 4 * 4 * 128 * 128) // bytes of the batches of four
@@ -112,15 +112,15 @@ func TestKernelsAndCopies(t *testing.T) {
 	} {
 		t.Run(c.name+" "+c.correction, func(t *testing.T) {
 			cfg := testConfigs()[c.name]
-			cfg.Loss, cfg.Correction = "loss", c.correction
+			cfg.Losses = []string{"loss"}
 			if c.correction != "" {
-				cfg.Delay = 1
+				cfg.Delay, cfg.Correction = 1, correctionOf(t, c.correction)
 			}
 			o, err := New(cfg, params)
 			require.NoError(t, err)
-			votes, update := programs(t, o.All())
+			norms, update := programs(t, o.All())
 			dev := null.New(null.Options{})
-			p, err := exec.NewPlan(dev, map[string]*graph.Graph{"votes": votes, "update": update}, exec.Options{})
+			p, err := exec.NewPlan(dev, map[string]*graph.Graph{"norms": norms, "update": update}, exec.Options{})
 			require.NoError(t, err)
 			s, err := p.Load()
 			require.NoError(t, err)
@@ -128,7 +128,7 @@ func TestKernelsAndCopies(t *testing.T) {
 				kernels int
 				copied  int64
 			}{
-				"votes":  {len(params) + 1, int64(4 * (len(params) + 1))},
+				"norms":  {len(params) + 1, int64(4 * (len(params) + 1))},
 				"update": {1 + c.kernels, 4 + 4 + 4 + c.copied}, // the sticky variable and two outputs
 			} {
 				labels := []string{}
@@ -145,16 +145,16 @@ func TestKernelsAndCopies(t *testing.T) {
 	}
 }
 
-// State is what the update reads besides parameters, gradients and votes.
+// State lists the variables of the update besides parameters, gradients and norm squares.
 func TestState(t *testing.T) {
-	for name, r := range rules {
-		for correction := range corrections {
+	for _, name := range OptimizerNames() {
+		for _, correction := range CorrectionNames() {
 			cfg := testConfigs()[name]
-			cfg.Delay, cfg.Correction, cfg.SkipNonfinite = 1, correction, r.takes != nil
+			cfg.Delay, cfg.Correction, cfg.SkipNonfinite = 1, correctionOf(t, correction), name != "sgd" && name != "adamw"
 			o, err := New(cfg, testParams())
 			require.NoError(t, err)
 			all := allPrograms(t, o.All())
-			known := map[string]graph.Type{VotesVariable: o.VotesType()}
+			known := map[string]graph.Type{NormSquaresVariable: o.NormSquaresType()}
 			add := func(name string, typ graph.Type) {
 				assert.NotContains(t, known, name)
 				known[name] = typ
@@ -180,17 +180,17 @@ func TestState(t *testing.T) {
 func TestAssignment(t *testing.T) {
 	o, err := New(testConfigs()["muon"], testParams())
 	require.NoError(t, err)
-	lines := o.Assignment()
-	require.Len(t, lines, len(testParams()))
+	assigned := o.Assignment()
+	require.Len(t, assigned, len(testParams()))
 	for i, p := range testParams() {
-		want := Line{p.Name, p.Type, "adamw", 3e-3, 0}
+		want := Assigned{p.Name, p.Type, "adamw", 3e-3, 0}
 		if p.Matrix {
 			want.Rule, want.LR = "muon", 0.02
 		}
 		if p.Decay {
 			want.Decay = 0.1
 		}
-		assert.Equal(t, want, lines[i])
+		assert.Equal(t, want, assigned[i])
 	}
 	assert.Equal(t, `adamw  lr 0.003    decay 0.1    embed [11,8]
 adamw  lr 0.003    decay 0      layers.*.norm [8] × 5
@@ -205,20 +205,22 @@ adamw  lr 0.003    decay 0      scale [1]`, o.String())
 
 func TestNewRefuses(t *testing.T) {
 	for want, change := range map[string]func(*Config, []Param){
-		`optimizer.name: found "adam", expected one of adamw, adan, lion, mars, muon, normuon, sgd, soap`: func(c *Config, _ []Param) { c.Name = "adam" },
-		`optimizer.newton_schulz: found "newton"`:                                                         func(c *Config, _ []Param) { c.NewtonSchulz = "newton" },
-		`optimizer.scale: found ""`:                                                                       func(c *Config, _ []Param) { c.Scale = "" },
-		`optimizer.betas: found [0.9], expected 2 numbers for soap`:                                       func(c *Config, _ []Param) { c.Name, c.Betas = "soap", []float64{0.9} },
-		`optimizer.betas: found [], expected 3 numbers for adan`:                                          func(c *Config, _ []Param) { c.Name = "adan" },
-		`optimizer.soap.precondition_frequency: found 0, expected at least 1`:                             func(c *Config, _ []Param) { c.Name, c.Betas = "soap", []float64{0.9, 0.9} },
-		`lr.schedule: found "step"`:                                                                       func(c *Config, _ []Param) { c.Schedule.Name = "step" },
-		`pipeline.delay: found 2, expected 0 or 1`:                                                        func(c *Config, _ []Param) { c.Delay = 2 },
-		`pipeline.correction: found "fix", expected one of dc_asgd, error_feedback, none, weight_prediction`: func(c *Config, _ []Param) {
-			c.Delay, c.Correction = 1, "fix"
+		`there is no Config.Algorithm`: func(c *Config, _ []Param) { c.Algorithm = nil },
+		`newton_schulz: found "newton", expected one of jordan, polar_express`: func(c *Config, _ []Param) {
+			c.Algorithm.(*Muon).NewtonSchulz = "newton"
 		},
-		`pipeline.correction: found "dc_asgd", expected none with pipeline.delay 0`: func(c *Config, _ []Param) { c.Correction = "dc_asgd" },
-		`optimizer.dc_lambda: found NaN`: func(c *Config, _ []Param) {
-			c.Delay, c.Correction, c.DCLambda = 1, "dc_asgd", math.NaN()
+		`scale: found "", expected one of spectral, match_rms_adamw`:            func(c *Config, _ []Param) { c.Algorithm.(*Muon).Scale = "" },
+		`momentum: found 1, expected a number of at least 0 and below 1`:        func(c *Config, _ []Param) { c.Algorithm.(*Muon).Momentum = 1 },
+		`lr: found NaN, expected a number of at least 0 and below 1e+06`:        func(c *Config, _ []Param) { c.Algorithm.(*Muon).LR = math.NaN() },
+		`AdamW: eps: found 0, expected a number from 1e-30 to 1`:                func(c *Config, _ []Param) { c.AdamW = AdamW{} },
+		`betas: found 1, expected a number of at least 0 and below 1`:           func(c *Config, _ []Param) { c.Algorithm = &Lion{Betas: [2]float64{0.9, 1}} },
+		`precondition_frequency: found 0, expected an integer of at least 1`:    func(c *Config, _ []Param) { c.Algorithm = &SOAP{AdamW: *DefaultAdamW()} },
+		`weight_decay: found -1, expected a number of at least 0 and below`:     func(c *Config, _ []Param) { c.WeightDecay = -1 },
+		`schedule: found "step", expected one of cosine, linear, wsd, constant`: func(c *Config, _ []Param) { c.Schedule.Name = "step" },
+		`delay: found 2, expected 0 or 1`:                                       func(c *Config, _ []Param) { c.Delay = 2 },
+		`correction: found "dc_asgd", expected none with delay 0`:               func(c *Config, _ []Param) { c.Correction = DefaultDCASGD() },
+		`dc_lambda: found NaN`: func(c *Config, _ []Param) {
+			c.Delay, c.Correction = 1, &DCASGD{Lambda: math.NaN()}
 		},
 		`parameter "embed" has no variable for its grad`:     func(_ *Config, p []Param) { p[0].Contributions = []string{""} },
 		`"embed" is f32[11], expected a matrix`:              func(_ *Config, p []Param) { p[0].Matrix, p[0].Type = true, graph.T(graph.F32, 11) },
@@ -266,18 +268,35 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-func TestHyperFollowsTheSchedule(t *testing.T) {
+func TestHyperparametersFollowTheSchedule(t *testing.T) {
 	cfg := testConfigs()["muon"]
 	o, err := New(cfg, testParams())
 	require.NoError(t, err)
 	for step := range steps {
 		f := cfg.Schedule.Factor(step)
-		assert.Equal(t, cfg.LR*f, o.LR(step))
+		assert.Equal(t, 0.02*f, o.LR(step))
 		b1, b2 := 1-math.Pow(0.9, float64(step+1)), 1-math.Pow(0.95, float64(step+1))
-		want := []float64{0.02 * f * 0.1, 0.02 * f, 3e-3 * f * 0.1, 3e-3 * f / b1, 1 / math.Sqrt(b2)}
-		for i, x := range o.Hyper(step, step > 0) {
-			assert.InEpsilon(t, want[i], x, 1e-6)
+		want := Hyperparameters{{"muon/weight_decay", 0.02 * f * 0.1}, {"muon/lr", 0.02 * f},
+			{"adamw/weight_decay", 3e-3 * f * 0.1}, {"adamw/lr_over_bias1", 3e-3 * f / b1}, {"adamw/rsqrt_bias2", 1 / math.Sqrt(b2)}}
+		got := o.Hyperparameters(step, step > 0)
+		require.Len(t, got, len(want))
+		for i, h := range got {
+			assert.Equal(t, want[i].Name, h.Name)
+			assert.InEpsilon(t, want[i].Value, h.Value, 1e-12, h.Name)
+			assert.Equal(t, float32(h.Value), got.Float32s()[i])
 		}
-		assert.Len(t, o.Hyper(step, step > 0), len(want))
+	}
+}
+
+// The vector of a step has the same names at every step, whatever the optimizer.
+func TestHyperparametersKeepTheirNames(t *testing.T) {
+	names := func(hs Hyperparameters) []string { return column(hs, func(h Hyperparameter) string { return h.Name }) }
+	for name, cfg := range testConfigs() {
+		o, err := New(cfg, testParams())
+		require.NoError(t, err)
+		first := names(o.Hyperparameters(0, false))
+		for step := range steps {
+			assert.Equal(t, first, names(o.Hyperparameters(step, true)), name)
+		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// remembered is a matrix that an optimizer keeps of a parameter, first zero.
+// remembered is a matrix that an optimizer keeps per parameter. It starts as zero.
 func (r *reference) remembered(kind string, p Param, rows, cols int) *mat.Dense {
 	key := kind + " " + p.Name
 	if r.kept[key] == nil {
@@ -18,8 +18,8 @@ func (r *reference) remembered(kind string, p Param, rows, cols int) *mat.Dense 
 }
 
 // lion is algorithm 2 of arXiv:2302.06675.
-func (r *reference) lion(p Param, g *mat.Dense, lr float64) (u, prediction *mat.Dense) {
-	m, b1, b2 := r.m[p.Name], r.cfg.Betas[0], r.cfg.Betas[1]
+func (r *reference) lion(c *Lion, p Param, g *mat.Dense, lr float64) (u, prediction *mat.Dense) {
+	m, b1, b2 := r.m[p.Name], c.Betas[0], c.Betas[1]
 	sign := func(_, _ int, x float64) float64 {
 		switch {
 		case x > 0:
@@ -37,12 +37,12 @@ func (r *reference) lion(p Param, g *mat.Dense, lr float64) (u, prediction *mat.
 }
 
 // adan is the official code's single-tensor loop, element by element.
-func (r *reference) adan(p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
+func (r *reference) adan(c *Adan, p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
 	rows, cols := g.Dims()
 	of := func(kind string) []float64 { return r.remembered(kind, p, rows, cols).RawMatrix().Data }
 	m, n := r.m[p.Name].RawMatrix().Data, r.v[p.Name].RawMatrix().Data
 	diff, negative := of("diff"), of("negative gradient")
-	b1, b2, b3 := r.cfg.Betas[0], r.cfg.Betas[1], r.cfg.Betas[2]
+	b1, b2, b3 := c.Betas[0], c.Betas[1], c.Betas[2]
 	bias := func(b float64) float64 { return 1 - math.Pow(b, float64(t+1)) }
 	u := mat.NewDense(rows, cols, nil)
 	for i, x := range g.RawMatrix().Data {
@@ -53,7 +53,7 @@ func (r *reference) adan(p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
 		m[i] = b1*m[i] + (1-b1)*x
 		diff[i] = b2*diff[i] + (1-b2)*d
 		n[i] = b3*n[i] + (1-b3)*(b2*d+x)*(b2*d+x)
-		root := math.Sqrt(n[i])/math.Sqrt(bias(b3)) + r.cfg.Eps
+		root := math.Sqrt(n[i])/math.Sqrt(bias(b3)) + c.Eps
 		u.RawMatrix().Data[i] = lr/bias(b1)*m[i]/root + lr*b2/bias(b2)*diff[i]/root
 		negative[i] = -x
 	}
@@ -61,29 +61,29 @@ func (r *reference) adan(p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
 }
 
 // mars is algorithm 2 of arXiv:2411.10438 with the last gradient in the place of the one at the old weights.
-func (r *reference) mars(p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
+func (r *reference) mars(c *MARS, p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
 	rows, cols := g.Dims()
 	last := r.remembered("gradient", p, rows, cols)
-	k := r.cfg.Gamma * r.cfg.Betas[0] / (1 - r.cfg.Betas[0])
-	c := add(1+k, g, -k, last)
+	k := c.Gamma * c.AdamW.Betas[0] / (1 - c.AdamW.Betas[0])
+	corrected := add(1+k, g, -k, last)
 	last.Copy(g)
-	if norm := mat.Norm(c, 2); norm > 1 {
-		c.Scale(1/norm, c)
+	if norm := mat.Norm(corrected, 2); norm > 1 {
+		corrected.Scale(1/norm, corrected)
 	}
-	return r.adamW(p, c, t, lr)
+	return r.adamW(&c.AdamW, p, corrected, t, lr)
 }
 
 // norMuon is normuon_update of the official code.
-func (r *reference) norMuon(p Param, g *mat.Dense, lr float64) (u, prediction *mat.Dense) {
+func (r *reference) norMuon(c *NorMuon, p Param, g *mat.Dense, lr float64) (u, prediction *mat.Dense) {
 	rows, _ := g.Dims()
 	v := r.remembered("second", p, rows, 1)
-	o := r.muon(p, g, lr)
-	second := r.orthogonal(r.m[p.Name], lr)
-	// Both with lr·scale, which the mean squares must be without.
-	unscaled := lr * r.muonScale(g)
+	o := r.muon(&c.Muon, p, g, lr)
+	second := r.orthogonal(&c.Muon, r.m[p.Name], lr)
+	// Both include lr·scale, which the mean squares must not.
+	unscaled := lr * muonScale(&c.Muon, g)
 	for i := range rows {
 		row := o.RawRowView(i)
-		v.Set(i, 0, r.cfg.Beta2*v.At(i, 0)+(1-r.cfg.Beta2)*meanSquare(row)/(unscaled*unscaled))
+		v.Set(i, 0, c.Beta2*v.At(i, 0)+(1-c.Beta2)*meanSquare(row)/(unscaled*unscaled))
 	}
 	for _, x := range []*mat.Dense{o, second} {
 		before := mat.Norm(x, 2)
@@ -101,16 +101,16 @@ func meanSquare(xs []float64) (mean float64) {
 }
 
 // soap follows SOAP.step of the official code.
-func (r *reference) soap(p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
+func (r *reference) soap(c *SOAP, p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
 	rows, cols := g.Dims()
 	var outer [2]mat.Dense
 	outer[0].Mul(g, g.T())
 	outer[1].Mul(g.T(), g)
 	accumulate := func() (changed [2]*mat.Dense) {
 		for i, n := range []int{rows, cols} {
-			if n <= r.cfg.MaxPrecondDim {
+			if n <= c.MaxPrecondDim {
 				changed[i] = r.remembered([]string{"L", "R"}[i], p, n, n)
-				changed[i].Copy(add(r.cfg.ShampooBeta, changed[i], 1-r.cfg.ShampooBeta, &outer[i]))
+				changed[i].Copy(add(c.ShampooBeta, changed[i], 1-c.ShampooBeta, &outer[i]))
 			}
 		}
 		return changed
@@ -124,19 +124,19 @@ func (r *reference) soap(p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
 		}
 		return mat.NewDense(rows, cols, nil)
 	}
-	m, v, b1, b2 := r.m[p.Name], r.v[p.Name], r.cfg.Betas[0], r.cfg.Betas[1]
+	m, v, b1, b2 := r.m[p.Name], r.v[p.Name], c.AdamW.Betas[0], c.AdamW.Betas[1]
 	projected := rotated(g, qs, false)
 	m.Copy(add(b1, m, 1-b1, projected))
 	projected.MulElem(projected, projected)
 	v.Copy(add(b2, v, 1-b2, projected))
 	u := new(mat.Dense)
-	u.Apply(func(i, j int, m float64) float64 { return m / (math.Sqrt(v.At(i, j)) + r.cfg.Eps) }, m)
+	u.Apply(func(i, j int, m float64) float64 { return m / (math.Sqrt(v.At(i, j)) + c.AdamW.Eps) }, m)
 	u = rotated(u, qs, true)
 	u.Scale(lr*math.Sqrt(1-math.Pow(b2, float64(t)))/(1-math.Pow(b1, float64(t))), u)
 
 	back := rotated(m, qs, true)
 	preconditioners := accumulate()
-	if t%r.cfg.PreconditionFrequency == 0 {
+	if t%c.PreconditionFrequency == 0 {
 		for i, a := range preconditioners {
 			if a != nil {
 				qs[i] = r.renewed(a, qs[i], v, i)

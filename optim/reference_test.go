@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -8,8 +9,8 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// reference is the published algorithms on gonum, one matrix at a time, written without a look at the graphs. It keeps every
-// version of the weights: x[name][t] is x_t, and y[name] the weights that every update was subtracted from just once.
+// reference is the published algorithms on gonum, one matrix at a time, written independently of the graphs. It keeps every
+// version of the weights: x[name][t] is x_t, and y[name] the weights from which every update was subtracted once.
 type reference struct {
 	cfg    Config
 	params []Param
@@ -17,7 +18,7 @@ type reference struct {
 	y      map[string]*mat.Dense
 	m, v   map[string]*mat.Dense
 	u, p   map[string]*mat.Dense // the last update, and the last prediction of the next
-	kept   map[string]*mat.Dense // what else an optimizer remembers, by kind and name
+	kept   map[string]*mat.Dense // other state of an optimizer, by kind and name
 	begun  bool                  // a step was applied
 }
 
@@ -71,26 +72,22 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 		rows, cols := extents(p)
 		g := mat.NewDense(rows, cols, slices.Clone(gradients[p.Name]))
 		g.Scale(clip, g)
-		if r.cfg.Correction == "dc_asgd" {
-			r.compensate(p, t, g)
+		if c, ok := r.cfg.Correction.(*DCASGD); ok {
+			r.compensate(c, p, t, g)
 		}
-		lr := r.cfg.LR * factor
-		if r.cfg.Name != "soap" && !r.owns(p) {
-			lr = r.cfg.AdamW.LR * factor
-		}
-		u, prediction := r.update(p, g, t, lr)
+		u, prediction, lr := r.update(p, g, t, factor)
 		decay := new(mat.Dense)
-		if decay.Scale(lr*r.cfg.WeightDecay, x); !p.Decay || r.cfg.Name == "soap" && r.owns(p) && r.begins(t) {
+		if decay.Scale(lr*r.cfg.WeightDecay, x); !p.Decay {
 			decay.Zero()
 		}
 		next := mat.DenseCopyOf(x)
 		next.Sub(next, decay)
 		next.Sub(next, u)
-		switch r.cfg.Correction {
-		case "error_feedback": // once more what should have been subtracted last time, less what was
+		switch r.cfg.Correction.(type) {
+		case *ErrorFeedback: // once more what should have been subtracted last time, less what was
 			next.Sub(next, u)
 			next.Add(next, r.u[p.Name])
-		case "weight_prediction":
+		case *WeightPrediction:
 			next.Add(next, r.p[p.Name])
 			next.Sub(next, prediction)
 		}
@@ -103,78 +100,92 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 	return norm
 }
 
-// begins tells whether SOAP only begins at step t: tests of a run that is under way begin later, and pass over none.
+// begins reports whether step t is the initialization step of SOAP. Tests of a run that is under way start later.
 func (r *reference) begins(t int) bool { return !r.begun && (t == 0 || r.cfg.SkipNonfinite) }
 
 // compensate moves a gradient taken at x_t to x_{t+1}.
-func (r *reference) compensate(p Param, t int, g *mat.Dense) {
+func (r *reference) compensate(c *DCASGD, p Param, t int, g *mat.Dense) {
 	from, to := r.x[p.Name][t], r.x[p.Name][t+1]
-	g.Apply(func(i, j int, g float64) float64 { return g + r.cfg.DCLambda*g*g*(to.At(i, j)-from.At(i, j)) }, g)
+	g.Apply(func(i, j int, g float64) float64 { return g + c.Lambda*g*g*(to.At(i, j)-from.At(i, j)) }, g)
 }
 
-// owns tells whether a parameter is under the optimizer that was asked for, or left to AdamW.
-func (r *reference) owns(p Param) bool {
-	switch r.cfg.Name {
-	case "muon", "normuon":
-		return p.Matrix
-	case "mars":
-		return len(p.Type.Shape) == 2
-	case "soap":
-		return p.Matrix && (p.Type.Shape[0] <= r.cfg.MaxPrecondDim || p.Type.Shape[1] <= r.cfg.MaxPrecondDim)
+// algorithm is the optimizer of a parameter: the chosen one, or AdamW.
+func (r *reference) algorithm(p Param) Algorithm {
+	owns := true
+	rest := r.cfg.AdamW
+	switch c := r.cfg.Algorithm.(type) {
+	case *Muon, *NorMuon:
+		owns = p.Matrix
+	case *MARS:
+		owns = len(p.Type.Shape) == 2
+	case *SOAP:
+		owns = p.Matrix && (p.Type.Shape[0] <= c.MaxPrecondDim || p.Type.Shape[1] <= c.MaxPrecondDim)
+		rest = c.AdamW
 	}
-	return true
+	if owns {
+		return r.cfg.Algorithm
+	}
+	return &rest
 }
 
-// update is u_t, and what the momentum after it would subtract next.
-func (r *reference) update(p Param, g *mat.Dense, t int, lr float64) (u, prediction *mat.Dense) {
-	name := r.cfg.Name
-	if !r.owns(p) {
-		name = "adamw"
-	}
-	switch name {
-	case "sgd":
-		u, prediction = r.sgd(p, g, lr), new(mat.Dense)
-		if prediction.Scale(lr, r.m[p.Name]); r.cfg.Momentum == 0 {
+// update returns u_t, the update that the momentum after it would make next, and the learning rate for weight decay.
+func (r *reference) update(p Param, g *mat.Dense, t int, factor float64) (u, prediction *mat.Dense, lr float64) {
+	switch c := r.algorithm(p).(type) {
+	case *SGD:
+		lr = factor * c.LR
+		u, prediction = r.sgd(c, p, g, lr), new(mat.Dense)
+		if prediction.Scale(lr, r.m[p.Name]); c.Momentum == 0 {
 			prediction = u
 		}
-		return u, prediction
-	case "muon":
-		u = r.muon(p, g, lr)
-		return u, r.orthogonal(r.m[p.Name], lr)
-	case "normuon":
-		return r.norMuon(p, g, lr)
-	case "lion":
-		return r.lion(p, g, lr)
-	case "adan":
-		u = r.adan(p, g, t, lr)
-	case "mars":
-		u = r.mars(p, g, t, lr)
-	case "soap":
-		u = r.soap(p, g, t, lr)
+		return u, prediction, lr
+	case *Muon:
+		lr = factor * c.LR
+		u = r.muon(c, p, g, lr)
+		return u, r.orthogonal(c, r.m[p.Name], lr), lr
+	case *NorMuon:
+		lr = factor * c.Muon.LR
+		u, prediction = r.norMuon(c, p, g, lr)
+		return u, prediction, lr
+	case *Lion:
+		lr = factor * c.LR
+		u, prediction = r.lion(c, p, g, lr)
+		return u, prediction, lr
+	case *Adan:
+		lr = factor * c.LR
+		u = r.adan(c, p, g, t, lr)
+	case *MARS:
+		lr = factor * c.AdamW.LR
+		u = r.mars(c, p, g, t, lr)
+	case *SOAP:
+		lr = factor * c.AdamW.LR
+		if r.begins(t) {
+			lr = 0
+		}
+		u = r.soap(c, p, g, t, lr)
+	case *AdamW:
+		lr = factor * c.LR
+		u = r.adamW(c, p, g, t, lr)
 	default:
-		u = r.adamW(p, g, t, lr)
+		panic(fmt.Sprintf("no reference implementation of %T: write one here", c))
 	}
-	return u, u
+	return u, u, lr
 }
 
-func (r *reference) sgd(p Param, g *mat.Dense, lr float64) *mat.Dense {
+func (r *reference) sgd(c *SGD, p Param, g *mat.Dense, lr float64) *mat.Dense {
 	buf, u := r.m[p.Name], new(mat.Dense)
-	buf.Scale(r.cfg.Momentum, buf)
+	buf.Scale(c.Momentum, buf)
 	buf.Add(buf, g)
 	u.CloneFrom(buf)
-	if r.cfg.Nesterov {
-		u.Scale(r.cfg.Momentum, buf)
+	if c.Nesterov {
+		u.Scale(c.Momentum, buf)
 		u.Add(u, g)
 	}
 	u.Scale(lr, u)
 	return u
 }
 
-func (r *reference) adamW(p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
-	b1, b2, eps := r.cfg.AdamW.Betas[0], r.cfg.AdamW.Betas[1], r.cfg.AdamW.Eps
-	if r.cfg.Name == "soap" || r.cfg.Name == "mars" && r.owns(p) {
-		b1, b2, eps = r.cfg.Betas[0], r.cfg.Betas[1], r.cfg.Eps
-	}
+func (r *reference) adamW(c *AdamW, p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
+	b1, b2, eps := c.Betas[0], c.Betas[1], c.Eps
 	m, v, u := r.m[p.Name].RawMatrix().Data, r.v[p.Name].RawMatrix().Data, mat.DenseCopyOf(g)
 	for i, x := range g.RawMatrix().Data {
 		m[i] = b1*m[i] + (1-b1)*x
@@ -185,14 +196,14 @@ func (r *reference) adamW(p Param, g *mat.Dense, t int, lr float64) *mat.Dense {
 	return u
 }
 
-func (r *reference) muon(p Param, g *mat.Dense, lr float64) *mat.Dense {
-	b, m := r.cfg.Momentum, r.m[p.Name]
+func (r *reference) muon(c *Muon, p Param, g *mat.Dense, lr float64) *mat.Dense {
+	b, m := c.Momentum, r.m[p.Name]
 	m.Copy(add(b, m, 1-b, g))
 	x := mat.DenseCopyOf(m)
-	if r.cfg.Nesterov {
+	if c.Nesterov {
 		x = add(1-b, g, b, m)
 	}
-	return r.orthogonal(x, lr)
+	return r.orthogonal(c, x, lr)
 }
 
 func add(x float64, a *mat.Dense, y float64, b *mat.Dense) *mat.Dense {
@@ -204,7 +215,7 @@ func add(x float64, a *mat.Dense, y float64, b *mat.Dense) *mat.Dense {
 }
 
 // orthogonal is lr·scale·NewtonSchulz(x).
-func (r *reference) orthogonal(x *mat.Dense, lr float64) *mat.Dense {
+func (r *reference) orthogonal(c *Muon, x *mat.Dense, lr float64) *mat.Dense {
 	x = mat.DenseCopyOf(x)
 	rows, cols := x.Dims()
 	if rows > cols {
@@ -214,7 +225,7 @@ func (r *reference) orthogonal(x *mat.Dense, lr float64) *mat.Dense {
 	// The coefficients as the papers print them.
 	jordan := [3]float64{3.4445, -4.7750, 2.0315}
 	as := [][3]float64{jordan, jordan, jordan, jordan, jordan}
-	if r.cfg.NewtonSchulz == "polar_express" {
+	if c.NewtonSchulz == "polar_express" {
 		s, s3, s5 := 1.01, math.Pow(1.01, 3), math.Pow(1.01, 5)
 		as = [][3]float64{
 			{8.28721201814563 / s, -23.595886519098837 / s3, 17.300387312530933 / s5},
@@ -234,13 +245,13 @@ func (r *reference) orthogonal(x *mat.Dense, lr float64) *mat.Dense {
 	if rows > cols {
 		x = mat.DenseCopyOf(x.T())
 	}
-	x.Scale(lr*r.muonScale(x), x)
+	x.Scale(lr*muonScale(c, x), x)
 	return x
 }
 
-func (r *reference) muonScale(x *mat.Dense) float64 {
+func muonScale(c *Muon, x *mat.Dense) float64 {
 	rows, cols := x.Dims()
-	if r.cfg.Scale == "match_rms_adamw" {
+	if c.Scale == "match_rms_adamw" {
 		return 0.2 * math.Sqrt(math.Max(float64(rows), float64(cols)))
 	}
 	return math.Sqrt(math.Max(1, float64(rows)/float64(cols)))

@@ -1,61 +1,55 @@
 package optim
 
 import (
-	"maps"
-	"slices"
-	"strings"
-
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Rule is the mathematics of an optimizer: from gradients to updates. What is done with an update is not its business.
+// Rule is the mathematics of an optimizer: it turns gradients into updates. How an update is applied is up to Optimizer.
 type Rule interface {
-	Name() string
-	// State lists the kinds of state that it keeps of a parameter, each with its type; all begin as zero.
+	// State lists the kinds of state per parameter, each with its type. All state starts as zero.
 	State(p Param) []graph.Named
-	// Numbers are what changes with the step (from 0), given its learning rate; their count is fixed.
-	Numbers(step int, rate float64) []float64
-	// Update adds the nodes that compute the updates, in the order of ts, which are parameters of one layer. Numbers are
-	// f32 [1] each.
-	Update(ts []Tensor, numbers []*graph.Value) []Update
+	// Hyperparameters are the values that change from step to step (from 0), given the step's learning rate. Their names
+	// and their order are the same at every step.
+	Hyperparameters(step int, rate float64) Hyperparameters
+	// Update adds the nodes that compute the updates, in the order of ts, which are parameters of one layer.
+	Update(ts []Tensor, h Scalars) []Update
 }
 
-// Varied is a Rule whose update is another program at some steps: one that renews a basis now and then, say. Its Update is
+// Varied is a Rule whose update is a different program at some steps, such as those that renew a basis. Its Update is
 // variant 0.
 type Varied interface {
 	Rule
 	Variants() int
-	Variant(step int) int // of a step, from 0; see Beginning
-	UpdateVariant(variant int, ts []Tensor, numbers []*graph.Value) []Update
+	Variant(step int) int // of a step, from 0, except for Initializing rules
+	UpdateVariant(variant int, ts []Tensor, h Scalars) []Update
 }
 
-// Beginning is a Varied whose first update that is applied, be its step the first or a later one, makes its state and no update;
-// weights do not decay there either.
-type Beginning interface {
-	Begin() int // the variant that does
+// Initializing is a Varied rule with an initialization step: its first update that is applied, at whatever step, sets up
+// its state and leaves the weights as they are, without weight decay.
+type Initializing interface {
+	InitializationVariant() int
 }
 
-// WithMomentum is a Rule of which part of the next update is known beforehand: the update that its momentum alone would
-// make, of the step's learning rate. It is given what Update was given and has returned. For a rule that is not, the
-// update itself is taken.
+// WithMomentum is a Rule that knows a part of the next update beforehand: the update that its momentum alone would make,
+// at the step's learning rate. Momentum gets what Update got and returned. For other rules the update itself is used.
 type WithMomentum interface {
-	Momentum(ts []Tensor, us []Update, numbers []*graph.Value) []*graph.Value
+	Momentum(ts []Tensor, us []Update, h Scalars) []*graph.Value
 }
 
-// Tensor is what a Rule is given of a parameter.
+// Tensor is a parameter as a Rule gets it.
 type Tensor struct {
 	Param
 	Gradient *graph.Value   // clipped
 	State    []*graph.Value // in the order of Rule.State
 }
 
-// Update is what a Rule makes of it: U, which includes the learning rate and is to be subtracted from the weights, and
-// the new state. Weight decay is no part of U.
+// Update is a Rule's result for a parameter. U includes the learning rate, excludes weight decay, and is to be subtracted
+// from the weights.
 type Update struct {
 	U     *graph.Value
-	State []*graph.Value
-	// Momentum is for corrections, and not the rule's to set: the update that momentum alone would make next (see
-	// WithMomentum). Its nodes are made when it is called.
+	State []*graph.Value // new, in the order of Rule.State
+	// Momentum returns the update that momentum alone would make next (see WithMomentum). Corrections call it; rules leave
+	// it nil. Its nodes are added by the first call.
 	Momentum func() *graph.Value
 }
 
@@ -66,19 +60,3 @@ func kinds(p Param, kinds ...string) (s []graph.Named) {
 	}
 	return s
 }
-
-// registered is how a name becomes a Rule, and which parameters are its own: all when takes is nil. What it leaves goes to
-// AdamW with the numbers of rest, or of Config.AdamW when that is nil.
-type registered struct {
-	make  func(Config) (Rule, error)
-	takes func(Config, Param) bool
-	rest  func(Config) AdamWConfig
-}
-
-func hiddenMatrix(_ Config, p Param) bool { return p.Matrix }
-
-// rules holds what can be named by optimizer.name; the files of the rules add to it while the package initialises.
-var rules = map[string]registered{}
-
-// names lists the keys of a registry.
-func names[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }

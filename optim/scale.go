@@ -1,65 +1,65 @@
 package optim
 
 import (
-	"errors"
+	"fmt"
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// LossScale is dynamic loss scaling (Micikevicius et al., arXiv 1710.03740, §3.2; its numbers as in NVIDIA's apex): gradients
-// are those of S times the loss, so that f16 does not lose the small ones, and are divided by S before anything is made of them.
-// S is a power of two: in f32 both are exact. A batch whose gradient is not finite, but its loss is, is passed over and S
-// halved; after so many applied batches in a row S doubles.
+// LossScale is dynamic loss scaling (Micikevicius et al., arXiv:1710.03740, section 3.2; its defaults as in NVIDIA's apex).
+// Gradients are those of S times the loss, so that f16 keeps the small ones, and are divided by S before use. S is a power
+// of two: in f32 both are exact. A batch with a finite loss whose gradient is not finite is skipped, and S is halved. After
+// GrowthEvery applied batches in a row S doubles.
 type LossScale struct {
 	Initial     float64 // S of the first batches, a power of two from 1 to MaxLossScale
 	GrowthEvery int     // batches, from 1 to MaxGrowthEvery
 }
 
-// The bounds of a LossScale. S does not grow beyond the first; counts up to the second are exact in f32.
+// The bounds of a LossScale. S grows up to the first. Counts up to the second are exact in f32.
 const (
 	MaxLossScale   = 1 << 24
 	MaxGrowthEvery = 1 << 24
 )
 
-// The loss scale is state that has versions as weights have. The vote on batch t decides the S of batch t + 1 or, with a delay, of
-// batch t + 2, which is written while batch t + 1 may be under way with its own.
+// The loss scale is state that has versions as weights have. The norms of batch t decide the S of batch t + 1. With a delay
+// they decide that of batch t + 2, written while batch t + 1 may be under way with its own.
 const (
-	// ScaleVariable lies where the weights lie: f32 [n], and its first element is the S of the batch that reads them.
+	// ScaleVariable is kept with the weights: f32 [n], whose first element is the S of the batch that reads them.
 	ScaleVariable = "optim/loss_scale"
-	// NextScaleVariable lies where the gradients lie: an update with delay leaves there what goes with the new weights.
+	// NextScaleVariable is kept with the gradients: an update with a delay writes there what belongs to the new weights.
 	NextScaleVariable = "optim/loss_scale/next"
-	// ScaleOutput is the S that a batch's gradients have: f32 [1].
+	// ScaleOutput is the S of a batch's gradients: f32 [1].
 	ScaleOutput = "loss_scale"
 )
 
-// What RefusedOutput says.
+// The values of RefusedOutput.
 const (
 	Applied    = 0
 	Refused    = 1
-	Overflowed = 2 // refused for what a smaller loss scale may mend
+	Overflowed = 2 // refused, and a smaller loss scale may help
 )
 
 func (l LossScale) check() error {
 	fraction, _ := math.Frexp(l.Initial)
 	switch {
 	case fraction != 0.5 || l.Initial < 1 || l.Initial > MaxLossScale:
-		return errors.New("the first loss scale is no power of two in its bounds")
+		return &FieldError{"loss_scale.initial", l.Initial, fmt.Sprintf("a power of two from 1 to %d", MaxLossScale)}
 	case l.GrowthEvery < 1 || l.GrowthEvery > MaxGrowthEvery:
-		return errors.New("the number of batches after which the loss scale grows is not in its bounds")
+		return &FieldError{"loss_scale.growth_every", l.GrowthEvery, fmt.Sprintf("an integer from 1 to %d", MaxGrowthEvery)}
 	}
 	return nil
 }
 
-// Scaled tells whether gradients are those of a multiple of the loss.
+// Scaled reports whether gradients are those of a multiple of the loss.
 func (o *Optimizer) Scaled() bool { return o != nil && o.cfg.LossScale != nil }
 
-// ScaleType is the type of ScaleVariable: S, 1/S, the batches that were applied in a row and, with a delay, S and 1/S of the
+// ScaleType is the type of ScaleVariable: S, 1/S, the number of batches applied in a row and, with a delay, S and 1/S of the
 // batch before.
 func (o *Optimizer) ScaleType() graph.Type { return graph.T(graph.F32, 3+2*o.cfg.Delay) }
 
-// InitialScale is what all versions of ScaleVariable begin as.
+// InitialScale is the first value of all versions of ScaleVariable.
 func (o *Optimizer) InitialScale() []float32 {
 	s := float32(o.cfg.LossScale.Initial)
 	return []float32{s, 1 / s, 0, s, 1 / s}[:o.ScaleType().Shape[0]]
@@ -75,7 +75,8 @@ func (o *Optimizer) scaleState() (vs []graph.Named) {
 	return vs
 }
 
-// lossScale is ScaleVariable when a batch votes or is applied, by element, as [1] each. With a delay it is that of the next batch.
+// lossScale is the elements of ScaleVariable, as [1] each, while a batch's norms are taken or its update is applied. With a
+// delay the variable is that of the next batch.
 type lossScale struct {
 	own, ownInverse       *graph.Value // of the batch
 	newest, newestInverse *graph.Value
@@ -91,13 +92,13 @@ func (o *Optimizer) lossScale(b *graph.Builder) lossScale {
 	return s
 }
 
-// overflowed tells that a batch's gradient is not finite, its loss is, and S can become smaller.
+// overflowed is 1 if a batch's gradient is not finite, its loss is finite, and S can become smaller.
 func (s lossScale) overflowed(norm, loss *graph.Value) *graph.Value {
 	return op.And(op.And(op.Not(op.IsFinite(norm)), op.IsFinite(loss)), op.Greater(s.own, op.Scalar(norm.Builder(), graph.F32, 1)))
 }
 
-// rescale assigns what follows from a batch. With a delay two batches have the same S before the vote on the first counts:
-// if both overflow it is halved once.
+// rescale assigns the next S. With a delay two batches have the same S before the norms of the first one count: if both
+// overflow, S is halved once.
 func (u *update) rescale(s lossScale, overflowed *graph.Value) {
 	number := func(x float64) *graph.Value { return op.Scalar(u.b, graph.F32, x) }
 	applied := op.Shift(s.applied, 1)

@@ -17,8 +17,8 @@ type scaler struct {
 	applied int
 }
 
-// vote decides the S of the batch after the next whose S is known, given whether a batch overflowed at its own.
-func (s *scaler) vote(batch int, overflow bool) {
+// decide sets the S of the batch after those whose S is known, given whether a batch overflowed at its own.
+func (s *scaler) decide(batch int, overflow bool) {
 	for len(s.of) <= batch+s.delay {
 		s.of = append(s.of, s.initial)
 	}
@@ -33,8 +33,8 @@ func (s *scaler) vote(batch int, overflow bool) {
 	s.of = append(s.of, next)
 }
 
-// Scaled gradients train to the same bits as those of the loss itself, batches that overflow change nothing but S, and S depends on
-// the votes on batches that are old enough.
+// Scaled gradients train to the same bits as those of the loss itself. Batches that overflow change nothing but S. S depends
+// only on batches that are old enough.
 func TestLossScale(t *testing.T) {
 	overflows := map[int]bool{4: true, 5: true, 9: true, 13: true, 14: true, 15: true, 16: true}
 	const batches = 19
@@ -42,7 +42,7 @@ func TestLossScale(t *testing.T) {
 		for delay := range 2 {
 			params := testParams()
 			plain := testConfigs()["adamw"]
-			plain.Loss, plain.Delay = "loss", delay
+			plain.Losses, plain.Delay = []string{"loss"}, delay
 			scaled := plain
 			scaled.LossScale = &LossScale{Initial: 64, GrowthEvery: 3}
 			o, m := start(t, scaled, params, on)
@@ -55,7 +55,7 @@ func TestLossScale(t *testing.T) {
 			want := &scaler{initial: 64, every: 3, delay: delay}
 			steps := 0
 			for batch := range batches {
-				want.vote(batch, overflows[batch])
+				want.decide(batch, overflows[batch])
 				for name, g := range numbers(params, batch) {
 					scaledG := make([]float64, len(g))
 					for i := range g {
@@ -96,7 +96,7 @@ func TestLossScale(t *testing.T) {
 	})
 }
 
-// rotate makes what an update with delay has left what the next one reads.
+// rotate makes the results of an update with a delay the weights that the next one reads.
 func rotate(m machine, params []Param, delay int) {
 	if delay == 0 {
 		return
@@ -109,12 +109,12 @@ func rotate(m machine, params []Param, delay int) {
 	}
 }
 
-// At 1 there is nothing to halve, and a loss that is not finite is not mended by it: those are as without a scale.
+// A loss scale of 1 cannot be halved, and no scale helps a loss that is not finite: both are refused as without a scale.
 func TestLossScaleEndsAtOne(t *testing.T) {
 	eachMachine(t, func(t *testing.T, _ float64, on maker) {
 		for _, skip := range []bool{false, true} {
 			cfg, params := testConfigs()["sgd"], testParams()
-			cfg.Loss, cfg.SkipNonfinite = "loss", skip
+			cfg.Losses, cfg.SkipNonfinite = []string{"loss"}, skip
 			cfg.LossScale = &LossScale{Initial: 2, GrowthEvery: 3}
 			o, m := start(t, cfg, params, on)
 			batch := func(g, loss float64) float64 {

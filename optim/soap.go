@@ -1,38 +1,67 @@
 package optim
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-func init() {
-	rules["soap"] = registered{
-		make: newSOAP,
-		takes: func(c Config, p Param) bool {
-			return p.Matrix && min(p.Type.Shape[0], p.Type.Shape[1]) <= c.MaxPrecondDim
-		},
-		rest: func(c Config) AdamWConfig {
-			return AdamWConfig{LR: c.LR, Betas: [2]float64(c.Betas), Eps: c.Eps}
-		},
-	}
-}
-
-// soap is SOAP (Vyas et al., arXiv:2409.11321, algorithm 3): AdamW in the eigenbasis of Shampoo's preconditioners. As in the
-// official code (nikhilvyas/SOAP, soap.py), with L and R for the running means of g·gᵀ and gᵀ·g, and their eigenvectors as
-// the columns of Q_L and Q_R,
+// SOAP is the config of SOAP (Vyas et al., arXiv:2409.11321, algorithm 3): AdamW in the eigenbasis of Shampoo's
+// preconditioners. As in the official code (nikhilvyas/SOAP, soap.py), with L and R for the running means of g·gᵀ and
+// gᵀ·g, and their eigenvectors as the columns of Q_L and Q_R,
 //
 //	g' = Q_Lᵀ·g·Q_R;  m ← lerp(m, g', 1−β₁);  v ← lerp(v, g'², 1−β₂);
 //	u = lr·√(1−β₂ᵗ)/(1−β₁ᵗ) · Q_L·(m / (√v + ε))·Q_Rᵀ;
 //	L ← lerp(L, g·gᵀ, 1−β);  R ← lerp(R, gᵀ·g, 1−β)
 //
-// and every some steps, after that, the basis is renewed: its vectors are sorted by Qᵀ·L·Q's diagonal, the largest first,
-// and v with them; Q ← QR(L·Q), one power iteration; m turns with the basis. A side that is longer than maxDim has
-// the identity for its basis. The first step that is applied makes no update, and no decay: it begins L and R, and decomposes them.
+// Every PreconditionFrequency steps, after that, the basis is renewed: its vectors are sorted by the diagonal of Qᵀ·L·Q, the
+// largest first, and v with them; Q ← QR(L·Q), one power iteration; m is rotated into the new basis. A side longer than
+// MaxPrecondDim has the identity as its basis. The first step that is applied is the initialization step: it sets L and R
+// and decomposes them, and neither updates nor decays the weights.
 //
-// The order of decay is the project's, (1 − lr·λ)·x − u; the official code decays x − u.
+// Weight decay is (1 − lr·λ)·x − u, as with all optimizers here; the official code decays x − u.
+type SOAP struct {
+	AdamW                 AdamW   // LR, Betas and Eps in the basis, and of the parameters that SOAP does not take
+	ShampooBeta           float64 // β; unless given, the second of AdamW.Betas
+	PreconditionFrequency int     // steps
+	MaxPrecondDim         int
+}
+
+// DefaultSOAP has the defaults of SOAP.
+func DefaultSOAP() *SOAP {
+	return &SOAP{AdamW: AdamW{LR: 3e-3, Betas: [2]float64{0.95, 0.95}, Eps: 1e-8}, ShampooBeta: 0.95, PreconditionFrequency: 10, MaxPrecondDim: 4096}
+}
+
+const shampooBetaField = "shampoo_beta"
+
+// Fields lists the hyperparameters.
+func (c *SOAP) Fields() []Field {
+	return append(c.AdamW.Fields(),
+		Field{Name: shampooBetaField, About: "decay rate of the preconditioners; unless given, the second of betas", Value: &c.ShampooBeta, Range: fractions},
+		Field{Name: "precondition_frequency", About: "steps from one renewal of the eigenbasis to the next", Value: &c.PreconditionFrequency, Range: counts},
+		Field{Name: "max_precond_dim", About: "longest side of a matrix that has a preconditioner", Value: &c.MaxPrecondDim, Range: counts})
+}
+
+// Complete sets ShampooBeta unless it is given.
+func (c *SOAP) Complete(given func(field string) bool) {
+	if !given(shampooBetaField) {
+		c.ShampooBeta = c.AdamW.Betas[1]
+	}
+}
+
+// LearningRate is LR.
+func (c *SOAP) LearningRate() float64 { return c.AdamW.LR }
+func (c *SOAP) rest() *AdamW          { return &c.AdamW }
+
+func (c *SOAP) takes(p Param) bool {
+	return p.Matrix && min(p.Type.Shape[0], p.Type.Shape[1]) <= c.MaxPrecondDim
+}
+
+func (c *SOAP) rule() Rule {
+	return &soap{c.AdamW.Betas, c.AdamW.Eps, c.ShampooBeta, c.PreconditionFrequency, c.MaxPrecondDim, maxBatchBytes}
+}
+
 type soap struct {
 	betas     [2]float64
 	eps       float64
@@ -42,20 +71,7 @@ type soap struct {
 	maxBatch  int64 // bytes
 }
 
-func newSOAP(c Config) (Rule, error) {
-	betas, err := c.betas(2)
-	if err != nil {
-		return nil, err
-	}
-	if c.PreconditionFrequency < 1 {
-		return nil, fmt.Errorf("optimizer.soap.precondition_frequency: found %d, expected at least 1", c.PreconditionFrequency)
-	}
-	return &soap{[2]float64(betas), c.Eps, c.ShampooBeta, c.PreconditionFrequency, c.MaxPrecondDim, maxBatchBytes}, nil
-}
-
-func (*soap) Name() string { return "soap" }
-
-// sides are the two of a matrix; each has state for a preconditioner and its eigenvectors unless it is too long.
+// sides are the two sides of a matrix. Each has a preconditioner and its eigenvectors as state, unless it is too long.
 var sides = [2]string{"left", "right"}
 
 func (s *soap) State(p Param) []graph.Named {
@@ -71,9 +87,9 @@ func (s *soap) State(p Param) []graph.Named {
 
 // The programs of the update.
 const (
-	soapStep  = iota
-	soapRenew // a step, after which the basis is renewed
-	soapBegin // the first step that is applied
+	soapStep       = iota
+	soapRenew      // a step, after which the basis is renewed
+	soapInitialize // the initialization step
 	soapPrograms
 )
 
@@ -86,37 +102,36 @@ func (s *soap) Variant(step int) int {
 	return soapStep
 }
 
-func (*soap) Begin() int { return soapBegin }
+func (*soap) InitializationVariant() int { return soapInitialize }
 
-// Numbers is the rate with both bias corrections. Step 0 does not count.
-func (s *soap) Numbers(step int, rate float64) []float64 {
+// Hyperparameters is the rate with both bias corrections. Step 0 is the initialization step and does not count.
+func (s *soap) Hyperparameters(step int, rate float64) Hyperparameters {
 	if step == 0 {
-		return []float64{0}
+		return Hyperparameters{{"bias_corrected_lr", 0}}
 	}
-	bias := func(beta float64) float64 { return 1 - math.Pow(beta, float64(step)) }
-	return []float64{rate * math.Sqrt(bias(s.betas[1])) / bias(s.betas[0])}
+	return Hyperparameters{{"bias_corrected_lr", rate * math.Sqrt(bias(s.betas[1], step-1)) / bias(s.betas[0], step-1)}}
 }
 
-func (s *soap) Update(ts []Tensor, numbers []*graph.Value) []Update {
-	return s.UpdateVariant(soapStep, ts, numbers)
+func (s *soap) Update(ts []Tensor, h Scalars) []Update {
+	return s.UpdateVariant(soapStep, ts, h)
 }
 
-func (s *soap) UpdateVariant(variant int, ts []Tensor, numbers []*graph.Value) []Update {
+func (s *soap) UpdateVariant(variant int, ts []Tensor, h Scalars) []Update {
 	ps := make([]*preconditioned, len(ts))
 	for i, t := range ts {
 		ps[i] = s.preconditioned(t)
 	}
 	us := make([]Update, len(ts))
 	for i, p := range ps {
-		if variant == soapBegin {
+		if variant == soapInitialize {
 			us[i].U = op.Full(p.m.Builder(), graph.F32, 0, p.m.Shape...)
 		} else {
-			us[i].U = p.step(ts[i].Gradient, s, numbers[0])
+			us[i].U = p.step(ts[i].Gradient, s, h.Get("bias_corrected_lr"))
 		}
 	}
 	switch variant {
-	case soapBegin:
-		s.begin(ps)
+	case soapInitialize:
+		s.initialize(ps)
 	case soapRenew:
 		s.renew(ps)
 	}
@@ -126,7 +141,7 @@ func (s *soap) UpdateVariant(variant int, ts []Tensor, numbers []*graph.Value) [
 	return us
 }
 
-// preconditioned is a parameter's state in the making.
+// preconditioned is a parameter's new state, under construction.
 type preconditioned struct {
 	m, v  *graph.Value   // in the basis
 	sides [2]*eigenbasis // nil: the identity
@@ -135,7 +150,7 @@ type preconditioned struct {
 // eigenbasis is a preconditioner [n, n] and its eigenvectors, as columns.
 type eigenbasis struct{ precond, basis *graph.Value }
 
-// preconditioned has the preconditioners with the gradient, and the old basis.
+// preconditioned returns the state of a parameter with the gradient in the preconditioners, and the old basis.
 func (s *soap) preconditioned(t Tensor) *preconditioned {
 	p := &preconditioned{m: t.State[0], v: t.State[1]}
 	at := 2
@@ -169,8 +184,8 @@ func (p *preconditioned) step(g *graph.Value, s *soap, rate *graph.Value) *graph
 }
 
 // into is Q_Lᵀ·x·Q_R, outOf Q_L·x·Q_Rᵀ.
-func (p *preconditioned) into(x *graph.Value) *graph.Value  { return p.turn(x, p.bases(), true) }
-func (p *preconditioned) outOf(x *graph.Value) *graph.Value { return p.turn(x, p.bases(), false) }
+func (p *preconditioned) into(x *graph.Value) *graph.Value  { return p.rotate(x, p.bases(), true) }
+func (p *preconditioned) outOf(x *graph.Value) *graph.Value { return p.rotate(x, p.bases(), false) }
 
 func (p *preconditioned) bases() (qs [2]*graph.Value) {
 	for i, e := range p.sides {
@@ -181,7 +196,7 @@ func (p *preconditioned) bases() (qs [2]*graph.Value) {
 	return qs
 }
 
-func (*preconditioned) turn(x *graph.Value, qs [2]*graph.Value, into bool) *graph.Value {
+func (*preconditioned) rotate(x *graph.Value, qs [2]*graph.Value, into bool) *graph.Value {
 	if qs[0] != nil {
 		x = op.MatMul(qs[0], x, into, false)
 	}
@@ -191,8 +206,8 @@ func (*preconditioned) turn(x *graph.Value, qs [2]*graph.Value, into bool) *grap
 	return x
 }
 
-// begin decomposes every preconditioner.
-func (s *soap) begin(ps []*preconditioned) {
+// initialize decomposes every preconditioner.
+func (s *soap) initialize(ps []*preconditioned) {
 	es := eigenbases(ps)
 	var preconds []*graph.Value
 	for _, e := range es {
@@ -206,7 +221,7 @@ func (s *soap) begin(ps []*preconditioned) {
 	}
 }
 
-// eigenbases lists those that there are.
+// eigenbases lists the bases of all parameters.
 func eigenbases(ps []*preconditioned) (es []*eigenbasis) {
 	for _, p := range ps {
 		for _, e := range p.sides {
@@ -218,7 +233,7 @@ func eigenbases(ps []*preconditioned) (es []*eigenbasis) {
 	return es
 }
 
-// renew improves every basis by a power iteration, and turns the moments with it.
+// renew improves every basis by a power iteration, and rotates the first moments into it.
 func (s *soap) renew(ps []*preconditioned) {
 	es := eigenbases(ps)
 	var preconds, bases []*graph.Value
@@ -242,7 +257,7 @@ func (s *soap) renew(ps []*preconditioned) {
 		for side, e := range p.sides {
 			order[side] = orders[e]
 		}
-		p.v = p.turn(p.v, order, true)
+		p.v = p.rotate(p.v, order, true)
 	}
 	for i, e := range es {
 		e.basis = renewed[i]
@@ -252,8 +267,8 @@ func (s *soap) renew(ps []*preconditioned) {
 	}
 }
 
-// descending is, for each row of x [k, n], the permutation matrix [n, n] that sorts columns by x, the largest first: its
-// element (i, j) is 1 where x_i is the j-th largest, with equals in their order.
+// descending returns, for each row of x [k, n], the permutation matrix [n, n] that sorts columns by x, the largest first:
+// element (i, j) is 1 where x_i is the j-th largest. Equal elements keep their order.
 func descending(x *graph.Value) *graph.Value {
 	b, k, n := x.Builder(), x.Shape[0], x.Shape[1]
 	mine, other := op.Reshape(x, k, n, 1), op.Reshape(x, k, 1, n)

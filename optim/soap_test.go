@@ -19,7 +19,7 @@ var soapSides = [2]struct{ precond, basis, l, q string }{
 	{"precond_left", "basis_left", "L", "QL"}, {"precond_right", "basis_right", "R", "QR"},
 }
 
-// oneLayer leaves one layer of testParams: a software adapter compiles SOAP's many kernels for long.
+// oneLayer keeps one layer of testParams: software adapters take long to compile SOAP's many kernels.
 func oneLayer(params []Param) []Param {
 	return slices.DeleteFunc(params, func(p Param) bool { return strings.HasPrefix(p.Layer, "layers.") && p.Layer != "layers.1" })
 }
@@ -28,7 +28,8 @@ func oneLayer(params []Param) []Param {
 func TestSOAPOnBothSides(t *testing.T) {
 	eachMachine(t, func(t *testing.T, tolerance float64, on maker) {
 		cfg, params := testConfigs()["soap"], oneLayer(testParams())
-		cfg.MaxPrecondDim, cfg.PreconditionFrequency = 20, 3
+		c := cfg.Algorithm.(*SOAP)
+		c.MaxPrecondDim, c.PreconditionFrequency = 20, 3
 		o, m := start(t, cfg, params, on)
 		ref := newReference(cfg, params, numbers(params, -1))
 		r := rand.New(rand.NewPCG(5, 5))
@@ -85,7 +86,8 @@ func rounded(a *mat.Dense) {
 func TestSOAPBases(t *testing.T) {
 	eachMachine(t, func(t *testing.T, tolerance float64, on maker) {
 		cfg, params := testConfigs()["soap"], oneLayer(testParams())
-		cfg.MaxPrecondDim, cfg.PreconditionFrequency = 20, 2
+		c := cfg.Algorithm.(*SOAP)
+		c.MaxPrecondDim, c.PreconditionFrequency = 20, 2
 		o, m := start(t, cfg, params, on)
 		before := bits(m, o)
 		for step := range 6 {
@@ -143,19 +145,20 @@ func offDiagonal(q, a *mat.Dense) (most float64) {
 
 func TestSOAPLeavesTheRestToAdamW(t *testing.T) {
 	cfg := testConfigs()["soap"]
-	cfg.MaxPrecondDim = 7
+	c := cfg.Algorithm.(*SOAP)
+	c.MaxPrecondDim = 7
 	o, err := New(cfg, testParams())
 	require.NoError(t, err)
 	for _, l := range o.Assignment() {
 		assert.Equal(t, "adamw", l.Rule, "both sides of %s are too long", l.Param)
-		assert.Equal(t, cfg.LR, l.LR, l.Param)
+		assert.Equal(t, c.AdamW.LR, l.LR, l.Param)
 	}
-	cfg.MaxPrecondDim = 8
+	c.MaxPrecondDim = 8
 	o, err = New(cfg, testParams())
 	require.NoError(t, err)
 	for i, l := range o.Assignment() {
 		assert.Equal(t, testParams()[i].Matrix, l.Rule == "soap", l.Param)
 	}
-	assert.Equal(t, []int{soapBegin, soapStep, soapStep, soapStep, soapRenew, soapStep, soapBegin}, []int{
+	assert.Equal(t, []int{soapInitialize, soapStep, soapStep, soapStep, soapRenew, soapStep, soapInitialize}, []int{
 		o.Variant(0, false), o.Variant(1, true), o.Variant(2, true), o.Variant(3, true), o.Variant(4, true), o.Variant(5, true), o.Variant(5, false)})
 }

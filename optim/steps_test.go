@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -41,33 +42,57 @@ func testParams() []Param {
 	return ps
 }
 
+// testConfigs has each optimizer of the table under its name, and variations.
 func testConfigs() map[string]Config {
 	schedule := Schedule{Name: "cosine", Steps: steps, Warmup: 3, MinRatio: 0.1}
-	adam := AdamWConfig{LR: 3e-3, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}
-	muon := Config{Name: "muon", LR: 0.02, Momentum: 0.95, Nesterov: true, WeightDecay: 0.1, NewtonSchulz: "jordan", Scale: "spectral",
-		Clip: 1, AdamW: adam, Loss: "loss", Schedule: schedule}
-	plain, polar := muon, muon
-	plain.Nesterov = false
-	polar.NewtonSchulz, polar.Scale = "polar_express", "match_rms_adamw"
-	sgd := Config{Name: "sgd", LR: 0.1, Momentum: 0.9, WeightDecay: 0.1, Clip: 1, Schedule: schedule}
-	nesterov, bare := sgd, sgd
-	nesterov.Nesterov, nesterov.Clip = true, 0
-	bare.Momentum = 0
-	normuon, wide := muon, muon
-	normuon.Name, normuon.Beta2, normuon.Nesterov = "normuon", 0.95, true
-	wide.Name, wide.Beta2, wide.Nesterov, wide.Scale = "normuon", 0.9, false, "match_rms_adamw"
-	lion := Config{Name: "lion", LR: 1e-3, Betas: []float64{0.9, 0.99}, WeightDecay: 0.3, Clip: 1, Schedule: schedule}
-	adan := Config{Name: "adan", LR: 3e-3, Betas: []float64{0.98, 0.92, 0.99}, Eps: 1e-8, WeightDecay: 0.1, Clip: 1, Schedule: schedule}
-	mars := Config{Name: "mars", LR: 3e-3, Betas: []float64{0.95, 0.99}, Eps: 1e-8, Gamma: 0.025, WeightDecay: 0.1, AdamW: adam, Schedule: schedule}
-	// Of a matrix that is not square, the first preconditioner of the longer side has many bases.
-	soap := Config{Name: "soap", LR: 3e-3, Betas: []float64{0.95, 0.9}, Eps: 1e-8, ShampooBeta: 0.85, PreconditionFrequency: 4,
-		MaxPrecondDim: 8, WeightDecay: 0.1, Clip: 1, Schedule: schedule}
-	return map[string]Config{
-		"normuon": normuon, "normuon without nesterov, rms scale": wide, "lion": lion, "adan": adan, "mars": mars, "soap": soap,
-		"muon": muon, "muon without nesterov": plain, "muon polar express, rms scale": polar,
-		"adamw": {Name: "adamw", LR: 3e-3, WeightDecay: 0.1, Clip: 0.8, AdamW: adam, Schedule: schedule},
-		"sgd":   sgd, "sgd nesterov, no clip": nesterov, "sgd without momentum": bare,
+	adam := AdamW{LR: 3e-3, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}
+	of := func(a Algorithm) Config {
+		return Config{Algorithm: a, AdamW: adam, WeightDecay: 0.1, Clip: 1, Schedule: schedule}
 	}
+	muon := func(nesterov bool, coefficients, scale string) *Muon {
+		return &Muon{LR: 0.02, Momentum: 0.95, Nesterov: nesterov, NewtonSchulz: coefficients, Scale: scale}
+	}
+	all := map[string]Config{
+		"muon":                                of(muon(true, "jordan", "spectral")),
+		"muon without nesterov":               of(muon(false, "jordan", "spectral")),
+		"muon polar express, rms scale":       of(muon(true, "polar_express", "match_rms_adamw")),
+		"normuon":                             of(&NorMuon{*muon(true, "jordan", "spectral"), 0.95}),
+		"normuon without nesterov, rms scale": of(&NorMuon{*muon(false, "jordan", "match_rms_adamw"), 0.9}),
+		"adamw":                               of(&adam),
+		"sgd":                                 of(&SGD{LR: 0.1, Momentum: 0.9}),
+		"sgd nesterov, no clip":               of(&SGD{LR: 0.1, Momentum: 0.9, Nesterov: true}),
+		"sgd without momentum":                of(&SGD{LR: 0.1}),
+		"lion":                                of(&Lion{1e-3, [2]float64{0.9, 0.99}}),
+		"adan":                                of(&Adan{3e-3, [3]float64{0.98, 0.92, 0.99}, 1e-8}),
+		"mars":                                of(&MARS{AdamW{3e-3, [2]float64{0.95, 0.99}, 1e-8}, 0.025}),
+		// Of a matrix that is not square, the first preconditioner of the longer side has many bases.
+		"soap": of(&SOAP{AdamW{3e-3, [2]float64{0.95, 0.9}, 1e-8}, 0.85, 4, 8}),
+	}
+	for name, cfg := range all {
+		switch name {
+		case "lion":
+			cfg.WeightDecay = 0.3
+		case "adamw":
+			cfg.Clip = 0.8
+		case "mars", "sgd nesterov, no clip":
+			cfg.Clip = 0
+		}
+		if strings.Contains(name, "muon") {
+			cfg.Losses = []string{"loss"}
+		}
+		all[name] = cfg
+	}
+	return all
+}
+
+// correctionOf is a correction of the table, with a λ at which dc_asgd is far from no correction.
+func correctionOf(t *testing.T, name string) Correction {
+	c, err := NewCorrection(name)
+	require.NoError(t, err)
+	if d, ok := c.(*DCASGD); ok {
+		d.Lambda = 3
+	}
+	return c
 }
 
 // numbers are deterministic; step −1 has the initial weights. Every third step's gradient is small enough not to be clipped.
@@ -99,17 +124,18 @@ func TestEveryStepIsThePublishedOne(t *testing.T) {
 	})
 }
 
-// Every optimizer with every correction of the delay, and a batch in the middle that is passed over. The device takes each
-// once.
+// Every optimizer with every correction of the delay, and a batch in the middle that is skipped. The device runs each
+// correction once.
 func TestEveryDelayedStepIsThePublishedOne(t *testing.T) {
 	onDevice := map[string]bool{"sgd dc_asgd": true, "adamw error_feedback": true, "muon weight_prediction": true}
+	names := append(OptimizerNames(), "sgd nesterov, no clip", "sgd without momentum")
 	eachMachine(t, func(t *testing.T, tolerance float64, on maker) {
-		for _, name := range []string{"sgd", "sgd nesterov, no clip", "sgd without momentum", "adamw", "muon", "normuon", "lion", "adan", "mars", "soap"} {
-			for _, correction := range []string{"", "none", "error_feedback", "weight_prediction", "dc_asgd"} {
+		for _, name := range names {
+			for _, correction := range append(CorrectionNames(), "") {
 				cfg := testConfigs()[name]
-				cfg.Delay, cfg.Correction, cfg.SkipNonfinite, cfg.DCLambda = 1, correction, true, 3
-				if correction == "" {
-					cfg.Delay = 0
+				cfg.SkipNonfinite = true
+				if correction != "" {
+					cfg.Delay, cfg.Correction = 1, correctionOf(t, correction)
 				}
 				if tolerance < 1e-9 || onDevice[name+" "+correction] {
 					t.Run(fmt.Sprintf("%s, delay %d %s", name, cfg.Delay, correction), func(t *testing.T) { follow(t, cfg, testParams(), tolerance, on) })
@@ -119,8 +145,8 @@ func TestEveryDelayedStepIsThePublishedOne(t *testing.T) {
 	})
 }
 
-// SOAP begins with the first batch that is applied, whichever that is.
-func TestSOAPBeginsWithTheFirstGoodBatch(t *testing.T) {
+// SOAP's initialization step is the first batch that is applied, whichever that is.
+func TestSOAPInitializesWithTheFirstGoodBatch(t *testing.T) {
 	for _, delay := range []int{0, 1} {
 		for _, skipped := range [][]int{{0}, {0, 1, 2, 4}, {0, 1, 2, 3, 4}} { // the bases are renewed at step 4
 			cfg := testConfigs()["soap"]
@@ -130,8 +156,8 @@ func TestSOAPBeginsWithTheFirstGoodBatch(t *testing.T) {
 	}
 }
 
-// follow compares each of some steps with the reference. The gradients depend on the weights that they are taken at. Where the config
-// passes over batches that are not finite, one is not.
+// follow compares each of some steps with the reference. The gradients depend on the weights that they are taken at. If the
+// config skips batches that are not finite, one of them is not.
 func follow(t *testing.T, cfg Config, params []Param, tolerance float64, on maker) {
 	if cfg.SkipNonfinite {
 		followPast(t, cfg, params, tolerance, on, 4)
@@ -140,7 +166,7 @@ func follow(t *testing.T, cfg Config, params []Param, tolerance float64, on make
 	}
 }
 
-// followPast is follow, past the batches that are not finite.
+// followPast is follow with the given batches not finite.
 func followPast(t *testing.T, cfg Config, params []Param, tolerance float64, on maker, skipped ...int) {
 	o, m := start(t, cfg, params, on)
 	ref := newReference(cfg, params, numbers(params, -1))
@@ -169,7 +195,7 @@ func followPast(t *testing.T, cfg Config, params []Param, tolerance float64, on 
 			require.InEpsilon(t, want, norm, tolerance, "norm of step %d", step)
 		} else {
 			after := bits(m, o)
-			for _, p := range params { // nothing was subtracted, and that is what this one says
+			for _, p := range params { // nothing was subtracted, and this state says so
 				delete(before, stateName(AppliedState, p.Name))
 				delete(after, stateName(AppliedState, p.Name))
 			}
@@ -214,8 +240,8 @@ func settled(m machine, o *Optimizer, p Param) []float64 {
 	return wide
 }
 
-// compare asks that the distance be small beside the length of what is expected, or of initial weights where that has
-// come close to zero.
+// compare requires a distance that is small relative to the norm of the expected vector, or to that of initial weights if
+// the expected one is close to zero.
 func compare(t *testing.T, what string, want, got []float64, tolerance float64) {
 	t.Helper()
 	d := floats.Distance(want, got, 2) / max(floats.Norm(want, 2), 0.3*math.Sqrt(float64(len(want))))

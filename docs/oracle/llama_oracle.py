@@ -169,6 +169,18 @@ class AdamW:
         return p * (1 - lr * self.weight_decay) - lr * mhat / (vhat.sqrt() + self.eps)
 
 
+class SGD:
+    def __init__(self, lr, momentum, nesterov, weight_decay):
+        self.lr, self.momentum, self.nesterov, self.weight_decay = lr, momentum, nesterov, weight_decay
+        self.m = 0.0
+
+    def step(self, p, g, t, factor):
+        lr = self.lr * factor
+        self.m = self.momentum * self.m + g
+        u = g + self.momentum * self.m if self.nesterov else self.m
+        return p * (1 - lr * self.weight_decay) - lr * u
+
+
 class Muon:
     def __init__(self, lr, momentum, nesterov, weight_decay, coefficients, scale):
         self.lr, self.momentum, self.nesterov, self.weight_decay = lr, momentum, nesterov, weight_decay
@@ -288,6 +300,8 @@ def optimizer_for(name, p, o):
         coefficients = {"jordan": JORDAN, "polar_express": POLAR_EXPRESS}[o.get("newton_schulz", "jordan")]
         return {"muon": Muon, "normuon": NorMuon}[kind](o.get("lr", 0.02), o.get("momentum", 0.95), o.get("nesterov", True),
                                                        decay, coefficients, o.get("scale", "spectral"))
+    if kind == "sgd":
+        return SGD(o.get("lr", 0.1), o.get("momentum", 0.95), o.get("nesterov", True), decay)
     if kind == "lion":
         return Lion(o.get("lr", 1e-4), o.get("betas", [0.9, 0.99]), decay)
     if kind == "adan":

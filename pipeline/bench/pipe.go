@@ -107,8 +107,8 @@ func (p pipe) optimizer(o engine.Options) (*optim.Optimizer, error) {
 		last := len(gradients) - 1
 		params = append(params, optim.Param{Name: x.Name, Type: x.Type, Layer: x.Scope, Gradient: gradients[last], Contributions: gradients[:last]})
 	}
-	return optim.New(optim.Config{Name: "adamw", LR: 1e-4, AdamW: optim.AdamWConfig{Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Clip: 1,
-		Loss: model.LossVariable, LossContributions: o.LossContributions(), Delay: o.Delay, Schedule: optim.Schedule{Name: "constant", Steps: p.warm + p.batches}}, params)
+	return optim.New(optim.Config{Algorithm: &optim.AdamW{LR: 1e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Clip: 1,
+		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Delay, Schedule: optim.Schedule{Name: "constant", Steps: p.warm + p.batches}}, params)
 }
 
 // load brings the pipeline to its devices, with weights as training has them: numbers that are not may take another time.

@@ -12,12 +12,12 @@ import (
 func (c Config) Changed() []string {
 	base := c.baseline()
 	var changed []string
-	fields(reflect.ValueOf(c), "", func(name string, f reflect.StructField, v reflect.Value) {
-		if isSection(f.Type) {
+	entries(reflect.ValueOf(c), "", func(e entry) {
+		if isSection(e.value.Type()) {
 			return
 		}
-		if text := inYAML(v.Interface()); text != base[name] {
-			changed = append(changed, name+": "+text)
+		if text := inYAML(e.value.Interface()); text != base[e.name] {
+			changed = append(changed, e.name+": "+text)
 		}
 	})
 	return changed
@@ -27,7 +27,7 @@ func (c Config) Changed() []string {
 func (c Config) baseline() map[string]string {
 	d, err := strictyaml.Parse("", nil)
 	must(err)
-	chosen := map[string]string{"model.arch": c.Model.Arch, "model.preset": c.Model.Preset, "optimizer.name": c.Optimizer.Name,
+	chosen := map[string]string{"model.arch": c.Model.Arch, "model.preset": c.Model.Preset, "optimizer.name": c.Optimizer.Name(),
 		"pipeline.schedule": c.Pipeline.Schedule, "train.precision": c.Train.Precision}
 	for key, value := range chosen {
 		if value != "" && !(key == "model.arch" && c.Model.Preset != "") {
@@ -37,10 +37,11 @@ func (c Config) baseline() map[string]string {
 	b := defaults()
 	must(d.Decode(&b))
 	must(b.complete(d))
-	b.Model.Preset, b.Optimizer.Name, b.Train.Precision = "", defaults().Optimizer.Name, defaults().Train.Precision
+	b.Model.Preset, b.Train.Precision = "", defaults().Train.Precision
 	b.Pipeline.Schedule = schedule.ForDelay(0)
 	texts := map[string]string{}
-	fields(reflect.ValueOf(b), "", func(name string, _ reflect.StructField, v reflect.Value) { texts[name] = inYAML(v.Interface()) })
+	entries(reflect.ValueOf(b), "", func(e entry) { texts[e.name] = inYAML(e.value.Interface()) })
+	texts["optimizer.name"] = inYAML(defaultOptimizer().Name())
 	return texts
 }
 

@@ -6,8 +6,8 @@
 package config
 
 import (
+	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -15,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/optim"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -97,8 +98,8 @@ func defaults() Config {
 		Train: Train{Steps: 500, BatchSize: 16, Microbatches: 1, GradClip: 1, EvalEvery: 100, EvalBatches: 20, SaveEvery: 100,
 			Precision: graph.F32.String(), Nonfinite: Stop},
 		Optimizer: defaultOptimizer(),
-		LR:        LR{Schedule: "cosine", Warmup: 50, MinRatio: 0.1},
-		Pipeline: Pipeline{Schedule: ScheduleSync, Stages: 1, Chunks: 1, Replicas: 1, Correction: CorrectionNone,
+		LR:        LR{Schedule: optim.ScheduleNames()[0], Warmup: 50, MinRatio: 0.1},
+		Pipeline: Pipeline{Schedule: ScheduleSync, Stages: 1, Chunks: 1, Replicas: 1, Correction: optim.CorrectionNone,
 			Recompute: RecomputeAuto, Isolate: IsolateNone, Restarts: 3, Watchdog: "5m"},
 	}
 }
@@ -188,7 +189,6 @@ func (c *Config) complete(d *strictyaml.Document) error {
 		return err
 	}
 	c.Pipeline.complete(d)
-	c.Optimizer.complete(d)
 	return c.Train.complete(d)
 }
 
@@ -201,7 +201,7 @@ func (c Config) validate() error {
 	if err := c.Model.Validate(); err != nil {
 		return fielderror.In("model", err)
 	}
-	for _, check := range []func() error{c.validateData, c.validateLoop, c.validateOptimizer, c.validateLR, c.validatePipeline, c.validateHooks} {
+	for _, check := range []func() error{c.validateData, c.validateLoop, c.validateLR, c.validatePipeline, c.validateHooks} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -257,19 +257,20 @@ func (c Config) validateLoop() error {
 }
 
 func (c Config) validateLR() error {
-	l := c.LR
-	if err := oneOf("lr.schedule", l.Schedule); err != nil {
-		return err
-	}
-	switch {
-	case l.Warmup < 0:
-		return Invalid("lr.warmup", l.Warmup, "a number of steps, at least 0")
-	case l.MinRatio < 0 || l.MinRatio > 1 || math.IsNaN(l.MinRatio):
-		return Invalid("lr.min_ratio", l.MinRatio, "a number from 0 to 1")
-	case l.Decay < 0:
-		return Invalid("lr.decay", l.Decay, "a number of steps, at least 0")
+	s := c.LRSchedule()
+	for _, f := range s.Fields() {
+		var e *optim.FieldError
+		if errors.As(f.Check(), &e) {
+			return Invalid("lr."+e.Field, e.Found, "%s", e.Expected)
+		}
 	}
 	return nil
+}
+
+// LRSchedule is the schedule of the learning rate.
+func (c Config) LRSchedule() optim.Schedule {
+	l := c.LR
+	return optim.Schedule{Name: l.Schedule, Steps: c.Train.Steps, Warmup: l.Warmup, MinRatio: l.MinRatio, Decay: l.Decay}
 }
 
 // oneOf refuses a text that is none of the key's values, or none of names if these are given.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"go.yaml.in/yaml/v3"
 )
@@ -32,8 +33,14 @@ func Keys() []Key {
 	c := defaults()
 	c.Model.Config = model.Defaults()
 	var keys []Key
-	walk(reflect.ValueOf(c), "", func(k Key) { keys = append(keys, k) })
-	perOptimizer(keys)
+	walk(reflect.ValueOf(c), "", func(k Key) {
+		if !strings.HasPrefix(k.Name, optimizerSection+".") {
+			keys = append(keys, k)
+		}
+		if k.Name == optimizerSection {
+			keys = append(keys, optimizerKeys()...)
+		}
+	})
 	return keys
 }
 
@@ -47,18 +54,31 @@ func FindKey(name string) (Key, bool) {
 	return keys[i], true
 }
 
-// fields visits the fields of a struct that have a YAML key, and those below them, each with its dotted name.
-func fields(v reflect.Value, prefix string, visit func(name string, f reflect.StructField, v reflect.Value)) {
+// entry is a key with its value.
+type entry struct {
+	name   string // with its sections
+	help   string
+	words  string // the default, if it depends on other keys
+	values []string
+	value  reflect.Value
+}
+
+// entries visits the keys of a struct and of its sections, and their values.
+func entries(v reflect.Value, prefix string, visit func(entry)) {
+	if o, ok := v.Interface().(Optimizer); ok {
+		o.entries(prefix, visit)
+		return
+	}
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		switch {
 		case options == "inline":
-			fields(v.Field(i), prefix, visit)
+			entries(v.Field(i), prefix, visit)
 		case name != "":
-			visit(prefix+name, f, v.Field(i))
+			visit(entry{prefix + name, f.Tag.Get("help"), f.Tag.Get("default"), values()[prefix+name], v.Field(i)})
 			if isSection(f.Type) {
-				fields(v.Field(i), prefix+name+".", visit)
+				entries(v.Field(i), prefix+name+".", visit)
 			}
 		}
 	}
@@ -70,18 +90,18 @@ func isSection(t reflect.Type) bool {
 
 // walk visits the keys of a struct.
 func walk(v reflect.Value, prefix string, visit func(Key)) {
-	fields(v, prefix, func(name string, f reflect.StructField, v reflect.Value) {
-		k := Key{Name: name, Type: typeName(f.Type), Help: f.Tag.Get("help"), Values: values()[name], goType: f.Type}
-		switch text := f.Tag.Get("default"); {
-		case text != "":
-			k.Default = text
-		case hasDefault(name, v):
-			k.preset = v.Interface()
+	entries(v, prefix, func(e entry) {
+		k := Key{Name: e.name, Type: typeName(e.value.Type()), Help: e.help, Values: e.values, goType: e.value.Type()}
+		switch {
+		case e.words != "":
+			k.Default = e.words
+		case hasDefault(e.name, e.value):
+			k.preset = e.value.Interface()
 			k.Default = inYAML(k.preset)
 		}
 		visit(k)
-		if f.Type == reflect.TypeFor[[]Hook]() {
-			walk(reflect.Zero(f.Type.Elem()), name+"[].", visit)
+		if k.goType == reflect.TypeFor[[]Hook]() {
+			walk(reflect.Zero(k.goType.Elem()), k.Name+"[].", visit)
 		}
 	})
 }
@@ -102,44 +122,16 @@ func hasDefault(name string, v reflect.Value) bool {
 // values lists the values of keys that have only these.
 func values() map[string][]string {
 	return map[string][]string{
-		"model.preset":            model.Presets(),
-		"model.arch":              append(model.Architectures(), ArchHook),
-		"train.precision":         {graph.F32.String(), graph.F16.String(), graph.BF16.String()},
-		"train.nonfinite":         {Stop, Skip},
-		"optimizer.name":          OptimizerNames(),
-		"optimizer.newton_schulz": {"jordan", "polar_express"},
-		"optimizer.scale":         {"spectral", "match_rms_adamw"},
-		"lr.schedule":             {"cosine", "linear", "wsd", "constant"},
-		"pipeline.correction":     {CorrectionNone, CorrectionErrorFeedback, "weight_prediction", "dc_asgd"},
-		"pipeline.recompute":      {RecomputeAuto, RecomputeAlways, RecomputeNever},
-		"pipeline.isolate":        {IsolateNone, IsolateProcess},
-		"hooks[].hook":            hook.Names(),
-		"hooks[].on_error":        {Stop, Skip},
-	}
-}
-
-// perOptimizer replaces the defaults that depend on optimizer.name by a list.
-func perOptimizer(keys []Key) {
-	found := map[string][]string{} // by key, one for each optimizer
-	for _, name := range OptimizerNames() {
-		c, err := Parse("", nil, []string{"model.preset=tiny", "data.train=a", "run.dir=a", "optimizer.name=" + name})
-		if err != nil {
-			panic(err) // a config with the defaults is valid
-		}
-		walk(reflect.ValueOf(c.Optimizer), "optimizer.", func(k Key) { found[k.Name] = append(found[k.Name], k.Default) })
-	}
-	for i, k := range keys {
-		all := found[k.Name]
-		if k.Section() || k.Name == "optimizer.name" || len(slices.Compact(slices.Clone(all))) < 2 {
-			continue
-		}
-		var texts []string
-		for j, name := range OptimizerNames() {
-			if all[j] != "" {
-				texts = append(texts, name+" "+all[j])
-			}
-		}
-		keys[i].Default, keys[i].preset = strings.Join(texts, ", "), nil
+		"model.preset":        model.Presets(),
+		"model.arch":          append(model.Architectures(), ArchHook),
+		"train.precision":     {graph.F32.String(), graph.F16.String(), graph.BF16.String()},
+		"train.nonfinite":     {Stop, Skip},
+		"lr.schedule":         optim.ScheduleNames(),
+		"pipeline.correction": optim.CorrectionNames(),
+		"pipeline.recompute":  {RecomputeAuto, RecomputeAlways, RecomputeNever},
+		"pipeline.isolate":    {IsolateNone, IsolateProcess},
+		"hooks[].hook":        hook.Names(),
+		"hooks[].on_error":    {Stop, Skip},
 	}
 }
 

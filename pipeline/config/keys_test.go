@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -63,7 +64,7 @@ func TestTheSchemaAcceptsConfigs(t *testing.T) {
 			assert.NoError(t, check(t, text), f)
 		}
 	}
-	for _, name := range OptimizerNames() {
+	for _, name := range optim.OptimizerNames() {
 		assert.NoError(t, check(t, parsed(t, "model.preset=tiny", "optimizer.name="+name).YAML()), name)
 	}
 	assert.NoError(t, check(t, parsed(t, "model.preset=tiny", "train.precision=f16",

@@ -2,159 +2,332 @@ package config
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/optim"
+	"go.yaml.in/yaml/v3"
 )
 
-// Optimizer chooses the optimizer. LR and WeightDecay are those of its own parameters: under sgd, adamw, lion and adan
-// all; under muon, normuon and soap the matrices of the layers; under mars all matrices. The rest is left to AdamW at
-// adamw.lr, and under soap at lr, with soap's betas and eps. Keys that an optimizer does not know do nothing, but for betas.
+// Optimizer chooses the optimizer. Its keys are the fields of the tables of package optim.
 type Optimizer struct {
-	Name         string    `yaml:"name" help:"Name of the optimizer."`
-	LR           float64   `yaml:"lr" help:"Learning rate of the optimizer's own parameters. The others are updated by AdamW at optimizer.adamw.lr."`
-	Momentum     float64   `yaml:"momentum" help:"Momentum of muon, normuon and sgd."`
-	Nesterov     bool      `yaml:"nesterov" help:"Nesterov momentum of muon, normuon and sgd."`
-	WeightDecay  float64   `yaml:"weight_decay" help:"Decoupled weight decay of matrices."`
-	NewtonSchulz string    `yaml:"newton_schulz" help:"Coefficients of the Newton-Schulz iteration of muon and normuon."`
-	DCLambda     float64   `yaml:"dc_lambda" help:"Strength of pipeline.correction: dc_asgd."`
-	Scale        string    `yaml:"scale" help:"Scale of updates of muon and normuon: spectral is √max(1, rows/cols), match_rms_adamw is 0.2·√max(rows, cols)."`
-	Betas        []float64 `yaml:"betas,flow" help:"Decay rates of the moments: two of lion, mars and soap, three of adan."`
-	Eps          float64   `yaml:"eps" help:"Epsilon of adan, mars and soap."`
-	Beta2        float64   `yaml:"beta2" help:"Decay rate of the second moments of normuon."`
-	Gamma        float64   `yaml:"gamma" help:"Scale of the variance reduction of mars."`
-	SOAP         SOAP      `yaml:"soap" help:"Settings of soap."`
-	AdamW        AdamW     `yaml:"adamw" help:"Settings of adamw, also for the parameters that other optimizers leave to it."`
+	Algorithm   optim.Algorithm // the optimizer that the key name names
+	AdamW       optim.AdamW     // the section adamw: of the parameters that Algorithm does not take
+	WeightDecay float64
+	Corrections []optim.Correction // of every row of the table, as keys belong to them before pipeline.correction is known
 }
 
-// SOAP are SOAP's own numbers.
-type SOAP struct {
-	ShampooBeta           float64 `yaml:"shampoo_beta" help:"Decay rate of the preconditioners."`
-	PreconditionFrequency int     `yaml:"precondition_frequency" help:"Steps between updates of the eigenbasis."`
-	MaxPrecondDim         int     `yaml:"max_precond_dim" help:"Longest side of a matrix that has a preconditioner."`
-}
+// Keys of the section that are not fields.
+const (
+	nameKey      = "name"
+	adamWSection = "adamw"
 
-// AdamW are AdamW's own numbers; LR is that of what another optimizer leaves to it.
-type AdamW struct {
-	LR    float64    `yaml:"lr" help:"Learning rate."`
-	Betas [2]float64 `yaml:"betas,flow" help:"Decay rates of the moments."`
-	Eps   float64    `yaml:"eps" help:"Epsilon."`
-}
+	optimizerSection = "optimizer"
+)
 
 func defaultOptimizer() Optimizer {
-	return Optimizer{Name: "muon", Momentum: 0.95, Nesterov: true, WeightDecay: 0.1, NewtonSchulz: "jordan",
-		Scale: "spectral", DCLambda: 0.04, Eps: 1e-8, Beta2: 0.95, Gamma: 0.025,
-		SOAP:  SOAP{ShampooBeta: 0.95, PreconditionFrequency: 10, MaxPrecondDim: 4096},
-		AdamW: AdamW{LR: 3e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}}
-}
-
-// published are an optimizer's name and the numbers that its authors give as its defaults.
-type published struct {
-	name    string // of optimizer.name
-	lr      float64
-	betas   []float64
-	adamWLR float64 // of what it leaves to AdamW, where they say
-}
-
-func optimizers() []published {
-	return []published{
-		{name: "muon", lr: 0.02},
-		{name: "adamw"}, // at optimizer.adamw.lr
-		{name: "sgd", lr: 0.1},
-		{name: "normuon", lr: 0.02},
-		{name: "soap", lr: 3e-3, betas: []float64{0.95, 0.95}},
-		{name: "lion", lr: 1e-4, betas: []float64{0.9, 0.99}},
-		{name: "adan", lr: 1e-3, betas: []float64{0.98, 0.92, 0.99}},
-		{name: "mars", lr: 3e-3, betas: []float64{0.95, 0.99}, adamWLR: 3e-3},
+	o := Optimizer{Algorithm: optim.Optimizers()[0].New(), AdamW: *optim.DefaultAdamW(), WeightDecay: optim.DefaultWeightDecay}
+	for _, c := range optim.Corrections() {
+		o.Corrections = append(o.Corrections, c.New())
 	}
+	return o
 }
 
-// published is the chosen one, the zero value if there is none of the name.
-func (o *Optimizer) published() (p published) {
-	for _, p = range optimizers() {
-		if p.name == o.Name {
-			return p
+// Name is the optimizer's name in the table of package optim.
+func (o Optimizer) Name() string { return optim.Name(o.Algorithm) }
+
+// Correction returns the correction of a name, with the hyperparameters that the config gives.
+func (o Optimizer) Correction(name string) optim.Correction {
+	return o.Corrections[slices.Index(optim.CorrectionNames(), name)]
+}
+
+// Field is a key of the optimizer's section with the hyperparameter that it holds.
+type Field struct {
+	Key string // without "optimizer.", such as "soap.shampoo_beta"
+	optim.Field
+}
+
+// sectioned reports whether a field is in a section with its optimizer's name. Other fields are keys of the section optimizer.
+func sectioned(optimizer, field string) bool {
+	switch optimizer {
+	case "adamw":
+		return field != "lr"
+	case "soap":
+		return slices.Contains([]string{"shampoo_beta", "precondition_frequency", "max_precond_dim"}, field)
+	}
+	return false
+}
+
+// fieldsOf returns the fields of an optimizer with their keys.
+func fieldsOf(a optim.Algorithm) (fs []Field) {
+	name := optim.Name(a)
+	for _, f := range a.Fields() {
+		key := f.Name
+		if sectioned(name, key) {
+			key = name + "." + key
+		}
+		fs = append(fs, Field{key, f})
+	}
+	return fs
+}
+
+// Fields lists the keys that the chosen optimizer reads, name aside, in the order in which YAML has them.
+func (o *Optimizer) Fields() []Field {
+	fs := fieldsOf(o.Algorithm)
+	fs = append(fs, Field{"weight_decay", optim.WeightDecay(&o.WeightDecay)})
+	for _, c := range o.Corrections {
+		for _, f := range c.Fields() {
+			fs = append(fs, Field{f.Name, f})
 		}
 	}
-	return published{}
+	for _, f := range o.AdamW.Fields() {
+		f := Field{adamWSection + "." + f.Name, f}
+		if !slices.ContainsFunc(fs, func(g Field) bool { return g.Key == f.Key }) {
+			fs = append(fs, f)
+		}
+	}
+	return fs
 }
 
-// complete fills in what depends on the name.
-func (o *Optimizer) complete(d *strictyaml.Document) {
-	p := o.published()
-	if !d.Given("optimizer.lr") {
-		o.LR = cmp.Or(p.lr, o.AdamW.LR)
+// foreignFields lists the fields of the other optimizers of the table, by key. One key may have several.
+func (o *Optimizer) foreignFields() map[string][]optim.Field {
+	all := map[string][]optim.Field{}
+	for _, k := range optim.Optimizers() {
+		for _, f := range fieldsOf(k.New()) {
+			all[f.Key] = append(all[f.Key], f.Field)
+		}
 	}
-	if len(o.Betas) == 0 {
-		o.Betas = p.betas
+	return all
+}
+
+// DecodeYAML reads the section. Keys of other optimizers than the chosen one are checked and have no effect, so that a
+// config can be tried with another optimizer by changing the name alone.
+func (o *Optimizer) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string) error {
+	values, err := leaves(d, n, key)
+	if err != nil {
+		return err
 	}
-	if !d.Given("optimizer.adamw.lr") {
-		o.AdamW.LR = cmp.Or(p.adamWLR, o.AdamW.LR)
+	*o = defaultOptimizer()
+	if i := slices.IndexFunc(values, func(e strictyaml.Entry) bool { return e.Key == nameKey }); i >= 0 {
+		name := o.Name()
+		if err := d.DecodeNode(values[i].Value, &name, key+"."+nameKey); err != nil {
+			return err
+		}
+		if o.Algorithm, err = optim.NewAlgorithm(name); err != nil {
+			return at(values[i], key, err)
+		}
+		values = slices.Delete(values, i, i+1)
 	}
-	if o.Name == "soap" && !d.Given("optimizer.soap.shampoo_beta") && len(o.Betas) == 2 {
-		o.SOAP.ShampooBeta = o.Betas[1]
+	given := map[string]bool{}
+	own, foreign := o.Fields(), o.foreignFields()
+	for _, e := range values {
+		i := slices.IndexFunc(own, func(f Field) bool { return f.Key == e.Key })
+		switch {
+		case i >= 0:
+			given[e.Key] = given[e.Key] || !empty(e.Value)
+			err = decode(d, e, own[i].Field, key)
+		case foreign[e.Key] != nil:
+			err = o.decodeForeign(d, e, foreign[e.Key], key)
+		case hasKeys(e.Key) && (empty(e.Value) || e.Value.Kind == yaml.MappingNode): // without a key
+		default:
+			err = fmt.Errorf("%s: %s.%s: unknown key, expected one of %s", e.Where, key, e.Key, strings.Join(optimizerKeyNames(), ", "))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	o.complete(given)
+	return nil
+}
+
+// complete fills in the keys whose defaults depend on other keys.
+func (o *Optimizer) complete(given map[string]bool) {
+	if a, ok := o.Algorithm.(*optim.AdamW); ok && !given["lr"] {
+		a.LR = o.AdamW.LR
+	}
+	if a, ok := o.Algorithm.(optim.Dependent); ok {
+		a.Complete(func(field string) bool {
+			return slices.ContainsFunc(fieldsOf(o.Algorithm), func(f Field) bool { return f.Name == field && given[f.Key] })
+		})
 	}
 }
 
-// OptimizerNames lists the values of optimizer.name.
-func OptimizerNames() (names []string) {
-	for _, p := range optimizers() {
-		names = append(names, p.name)
+// leaves lists the entries of the section and of its sections, by dotted key.
+func leaves(d *strictyaml.Document, n *yaml.Node, key string) (all []strictyaml.Entry, err error) {
+	entries, err := d.Entries(n, key)
+	for _, e := range entries {
+		if strings.Contains(e.Key, ".") { // a key with a dot in it is none of a section's
+			e.Key = fmt.Sprintf("%q", e.Key)
+		}
+		if e.Value.Kind != yaml.MappingNode || len(e.Value.Content) == 0 {
+			all = append(all, e)
+			continue
+		}
+		below, err := leaves(d, e.Value, key+"."+e.Key)
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range below {
+			b.Key = e.Key + "." + b.Key
+			all = append(all, b)
+		}
+	}
+	return all, err
+}
+
+// empty reports whether a value leaves the default: there is none, or a list without elements.
+func empty(n *yaml.Node) bool {
+	return n.ShortTag() == "!!null" || n.Kind == yaml.SequenceNode && len(n.Content) == 0
+}
+
+func decode(d *strictyaml.Document, e strictyaml.Entry, f optim.Field, section string) error {
+	if empty(e.Value) {
+		return nil
+	}
+	if err := d.DecodeNode(e.Value, f.Value, section+"."+e.Key); err != nil {
+		return err
+	}
+	return at(e, section, f.Check())
+}
+
+// at adds the place and the full key to the error of an entry's value.
+func at(e strictyaml.Entry, section string, err error) error {
+	var f *optim.FieldError
+	if !errors.As(err, &f) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", e.Where, Invalid(section+"."+e.Key, f.Found, "%s", f.Expected))
+}
+
+// decodeForeign checks a value of other optimizers: it fits one of them. Lists must be empty: betas given to an optimizer
+// without them are meant for AdamW.
+func (o *Optimizer) decodeForeign(d *strictyaml.Document, e strictyaml.Entry, fields []optim.Field, section string) (err error) {
+	if e.Value.Kind == yaml.SequenceNode && len(e.Value.Content) > 0 {
+		return d.Errorf(e.Value, section+"."+e.Key, "found a list, expected none with %s: AdamW's are %s.%s.%s", o.Name(), section, adamWSection, e.Key)
+	}
+	for _, f := range fields {
+		if err = decode(d, e, f, section); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// entries visits the keys that the chosen optimizer reads.
+func (o Optimizer) entries(prefix string, visit func(entry)) {
+	visit(entry{prefix + nameKey, "Name of the optimizer.", "", optim.OptimizerNames(), reflect.ValueOf(o.Name())})
+	section := ""
+	for _, f := range o.Fields() {
+		if parent, _, nested := strings.Cut(f.Key, "."); nested && parent != section {
+			section = parent
+			visit(entry{prefix + section, sectionHelp(section), "", nil, reflect.ValueOf(struct{}{})})
+		}
+		help := strings.ToUpper(f.About[:1]) + f.About[1:] + "."
+		visit(entry{prefix + f.Key, help, "", f.Choices, reflect.ValueOf(f.Value).Elem()})
+	}
+}
+
+func sectionHelp(section string) string {
+	if section == adamWSection {
+		return "Settings of adamw, also for the parameters that other optimizers leave to it."
+	}
+	return "Settings of " + section + "."
+}
+
+// optimizerKeys describes the keys of all optimizers: those of the section itself before those of its sections.
+func optimizerKeys() (keys []Key) {
+	users, defaults := map[string][]string{}, map[string][]string{} // by key
+	for _, kind := range optim.Optimizers() {
+		o := defaultOptimizer()
+		o.Algorithm = kind.New()
+		walk(reflect.ValueOf(o), optimizerSection+".", func(k Key) {
+			i := slices.IndexFunc(keys, func(other Key) bool { return other.Name == k.Name })
+			if i < 0 {
+				keys = append(keys, k)
+			} else if keys[i].goType != k.goType { // lists of two and of three numbers
+				keys[i].goType = reflect.TypeFor[[]float64]()
+				keys[i].Type = typeName(keys[i].goType)
+			}
+			users[k.Name], defaults[k.Name] = append(users[k.Name], kind.Name), append(defaults[k.Name], k.Default)
+		})
+	}
+	for i, k := range keys {
+		names, texts := users[k.Name], defaults[k.Name]
+		if len(names) < len(optim.Optimizers()) && !k.Section() {
+			keys[i].Help += " Of " + strings.Join(names, ", ") + "."
+		}
+		if k.Name == optimizerSection+"."+nameKey || len(slices.Compact(slices.Clone(texts))) < 2 {
+			continue
+		}
+		for j, name := range names {
+			texts[j] = name + " " + texts[j]
+		}
+		keys[i].Default, keys[i].preset = strings.Join(texts, ", "), nil
+	}
+	slices.SortStableFunc(keys, func(a, b Key) int { return cmp.Compare(sectionOf(a), sectionOf(b)) })
+	return keys
+}
+
+// sectionOf is the section of the optimizer's section that a key is or belongs to.
+func sectionOf(k Key) string {
+	name := strings.TrimPrefix(k.Name, optimizerSection+".")
+	section, _, nested := strings.Cut(name, ".")
+	if nested || k.Section() {
+		return section
+	}
+	return ""
+}
+
+// optimizerKeyNames lists the keys of all optimizers, without "optimizer.".
+func optimizerKeyNames() (names []string) {
+	for _, k := range optimizerKeys() {
+		if !k.Section() {
+			names = append(names, strings.TrimPrefix(k.Name, optimizerSection+"."))
+		}
 	}
 	return names
 }
 
-func (c Config) validateOptimizer() error {
-	o := c.Optimizer
-	if err := oneOf("optimizer.name", o.Name); err != nil {
-		return err
-	}
-	if err := oneOf("optimizer.newton_schulz", o.NewtonSchulz); err != nil {
-		return err
-	}
-	if err := oneOf("optimizer.scale", o.Scale); err != nil {
-		return err
-	}
-	if n := len(o.published().betas); len(o.Betas) != n {
-		if n == 0 {
-			return Invalid("optimizer.betas", o.Betas, "none with %s: AdamW's are optimizer.adamw.betas", o.Name)
-		}
-		return Invalid("optimizer.betas", o.Betas, "%d numbers with %s", n, o.Name)
-	}
-	return o.validateNumbers()
+// hasKeys reports whether some key of an optimizer is in the section.
+func hasKeys(section string) bool {
+	return slices.ContainsFunc(optimizerKeyNames(), func(k string) bool { return strings.HasPrefix(k, section+".") })
 }
 
-func (o Optimizer) validateNumbers() error {
-	type number struct {
-		key   string
-		value float64
-		below float64
+// MarshalYAML writes the keys that the chosen optimizer reads.
+func (o Optimizer) MarshalYAML() (any, error) {
+	root := &yaml.Node{Kind: yaml.MappingNode}
+	put := func(at *yaml.Node, key string, value any) error {
+		var n yaml.Node
+		if err := n.Encode(value); err != nil {
+			return err
+		}
+		if n.Kind == yaml.SequenceNode {
+			n.Style = yaml.FlowStyle
+		}
+		at.Content = append(at.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, &n)
+		return nil
 	}
-	numbers := []number{
-		{"optimizer.lr", o.LR, 1e3}, {"optimizer.adamw.lr", o.AdamW.LR, 1e3}, {"optimizer.weight_decay", o.WeightDecay, 1e3},
-		{"optimizer.momentum", o.Momentum, 1}, {"optimizer.beta2", o.Beta2, 1}, {"optimizer.gamma", o.Gamma, 1e3},
-		{"optimizer.soap.shampoo_beta", o.SOAP.ShampooBeta, 1},
+	if err := put(root, nameKey, o.Name()); err != nil {
+		return nil, err
 	}
-	for _, b := range o.AdamW.Betas {
-		numbers = append(numbers, number{"optimizer.adamw.betas", b, 1})
-	}
-	for _, b := range o.Betas {
-		numbers = append(numbers, number{"optimizer.betas", b, 1})
-	}
-	for _, n := range numbers {
-		if n.value < 0 || n.value >= n.below {
-			return Invalid(n.key, n.value, "a number of at least 0 and below %g", n.below)
+	sections := map[string]*yaml.Node{}
+	for _, f := range o.Fields() {
+		at := root
+		section, key, nested := strings.Cut(f.Key, ".")
+		if !nested {
+			key = section
+		} else if at = sections[section]; at == nil {
+			at = &yaml.Node{Kind: yaml.MappingNode}
+			sections[section] = at
+			root.Content = append(root.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: section}, at)
+		}
+		if err := put(at, key, f.Value); err != nil {
+			return nil, err
 		}
 	}
-	// The device computes in f32, where a smaller number is zero.
-	switch {
-	case o.AdamW.Eps < 1e-30 || o.AdamW.Eps > 1:
-		return Invalid("optimizer.adamw.eps", o.AdamW.Eps, "a number from 1e-30 to 1")
-	case o.Eps < 1e-30 || o.Eps > 1:
-		return Invalid("optimizer.eps", o.Eps, "a number from 1e-30 to 1")
-	case o.SOAP.PreconditionFrequency < 1:
-		return Invalid("optimizer.soap.precondition_frequency", o.SOAP.PreconditionFrequency, "a number of steps, at least 1")
-	case o.SOAP.MaxPrecondDim < 1:
-		return Invalid("optimizer.soap.max_precond_dim", o.SOAP.MaxPrecondDim, "a length, at least 1")
-	}
-	return nil
+	return root, nil
 }

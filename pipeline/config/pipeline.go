@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
@@ -29,12 +30,8 @@ type Pipeline struct {
 	Watchdog      string   `yaml:"watchdog" help:"Longest time without progress before a device in a process counts as hung, as in 90s or 5m."`
 }
 
-// Values of pipeline.schedule and pipeline.correction that set defaults of other keys. Package schedule lists the other schedules.
-const (
-	ScheduleSync            = "sync" // schedule.ForDelay
-	CorrectionNone          = "none"
-	CorrectionErrorFeedback = "error_feedback"
-)
+// ScheduleSync is the value of pipeline.schedule that pipeline.delay decides: schedule.ForDelay. Package schedule lists the others.
+const ScheduleSync = "sync"
 
 // Values of pipeline.recompute.
 const (
@@ -65,8 +62,8 @@ func (p *Pipeline) complete(d *strictyaml.Document) {
 	}
 	switch {
 	case p.ErrorFeedback && !given("correction"):
-		p.Correction = CorrectionErrorFeedback
-	case p.Correction == CorrectionErrorFeedback && !given("error_feedback"):
+		p.Correction = optim.CorrectionErrorFeedback
+	case p.Correction == optim.CorrectionErrorFeedback && !given("error_feedback"):
 		p.ErrorFeedback = true
 	}
 }
@@ -229,9 +226,9 @@ func (c Config) validateCorrection() error {
 		return err
 	}
 	switch {
-	case p.ErrorFeedback != (p.Correction == CorrectionErrorFeedback):
+	case p.ErrorFeedback != (p.Correction == optim.CorrectionErrorFeedback):
 		return Invalid("pipeline.error_feedback", p.ErrorFeedback, "%v, as pipeline.correction is %s", !p.ErrorFeedback, p.Correction)
-	case p.Correction != CorrectionNone && p.Delay == 0:
+	case p.Correction != optim.CorrectionNone && p.Delay == 0:
 		return Invalid("pipeline.correction", p.Correction, "none: it corrects delayed updates, and pipeline.delay is 0")
 	}
 	return nil

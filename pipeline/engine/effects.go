@@ -127,7 +127,7 @@ func (w *worker) launch(e stage.Effect) error {
 // prepareUpdate uploads what the update of a batch is told, its rates and the votes of all lines, and names its program.
 func (w *worker) prepareUpdate(batch int) (program string, err error) {
 	if len(w.e.owners) > 1 {
-		if err := w.session.WriteAt(optim.VotesVariable, nil, exec.F32Bytes(w.votes)); err != nil {
+		if err := w.session.WriteAt(optim.NormSquaresVariable, nil, exec.F32Bytes(w.votes)); err != nil {
 			return "", err
 		}
 		clear(w.votes)
@@ -140,18 +140,18 @@ func (w *worker) prepareUpdate(batch int) (program string, err error) {
 	if len(w.optimizer.Params()) == 0 { // it has but the loss to vote on, and reads no rates
 		return program, nil
 	}
-	return program, w.session.SetInput(program, optim.HyperInput, exec.F32Bytes(w.e.Optimizer.Hyper(batch, begun)))
+	return program, w.session.SetInput(program, optim.HyperparametersInput, exec.F32Bytes(w.e.Optimizer.Hyperparameters(batch, begun).Float32s()))
 }
 
 // hasBegun tells whether an update was applied before a batch's. Where only the device knows, it is waited for until one was.
 func (l *rank) hasBegun(batch int) (bool, error) {
-	if !l.e.Optimizer.Begins() {
+	if !l.e.Optimizer.TracksInitialization() {
 		return batch > 0, nil
 	}
 	if l.begun {
 		return true, nil
 	}
-	p, err := l.session.ReadAt(optim.BegunVariable, nil)
+	p, err := l.session.ReadAt(optim.InitializedVariable, nil)
 	if err != nil {
 		return false, err
 	}
@@ -267,7 +267,7 @@ func (w *worker) sends(e stage.Effect) []tensor {
 	case stage.Gradient:
 		return tensors([]string{chunkVariable(model.GradIn, e.Action.Chunk)}, nil)
 	case stage.NormSquares:
-		return tensors([]string{w.optimizer.OwnName()}, nil)
+		return tensors([]string{w.optimizer.LocalVariable()}, nil)
 	case stage.Contribution:
 		return tensors(w.e.exchange(w.index, e.To).gradients, exec.Binding{gradientsClass: e.Place.Gradients})
 	}

@@ -68,7 +68,7 @@ func (s setup) options(t *testing.T) Options {
 		last := len(all) - 1
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[last], Contributions: all[:last]})
 	}
-	o.Optimizer, err = optim.New(optim.Config{Name: "sgd", LR: 1, Clip: 1, Loss: model.LossVariable, LossContributions: o.LossContributions(), Delay: o.Delay,
+	o.Optimizer, err = optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Clip: 1, Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Delay,
 		Schedule: optim.Schedule{Name: "constant", Steps: 100}}, params)
 	require.NoError(t, err)
 	for line := range s.stages * s.replicas {

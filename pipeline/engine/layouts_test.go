@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -167,8 +168,10 @@ func adam(t *testing.T, o Options, correction string, scale *optim.LossScale) *o
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
 			Decay: len(p.Type.Shape) == 2})
 	}
-	a, err := optim.New(optim.Config{Name: "adamw", LR: 0.01, WeightDecay: 0.1, Clip: clip, Loss: model.LossVariable, LossContributions: o.LossContributions(), Delay: o.Delay, Correction: correction, LossScale: scale,
-		AdamW: optim.AdamWConfig{Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Schedule: optim.Schedule{Name: "constant"}}, params)
+	c, err := optim.NewCorrection(cmp.Or(correction, optim.CorrectionNone))
+	require.NoError(t, err)
+	a, err := optim.New(optim.Config{Algorithm: &optim.AdamW{LR: 0.01, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, WeightDecay: 0.1, Clip: clip,
+		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Delay, Correction: c, LossScale: scale, Schedule: optim.Schedule{Name: "constant"}}, params)
 	require.NoError(t, err)
 	return a
 }

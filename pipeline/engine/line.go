@@ -17,7 +17,7 @@ type rank struct {
 	stage, replica int
 	dev            device.Device
 	holdings       []holding
-	optimizer      *optim.Part     // of the parameters that it owns, and of the loss; it may have neither. nil: of a further replica
+	optimizer      *optim.Shard    // of the parameters that it owns, and of the loss; it may have neither. nil: of a further replica
 	slots          int             // microbatches that a chunk may have in flight
 	runs           map[string]bool // by program; the first part has no input gradient to compute
 	reads          [][]graph.Named // by chunk: variables that its programs find a microbatch's data in
@@ -44,7 +44,7 @@ func (l *rank) prepare() error {
 		}
 	}
 	if l.replica == 0 { // schedules have each stage vote and update, though it may own nothing
-		l.optimizer = l.e.Optimizer.Part(own, l.stage == l.e.Stages-1)
+		l.optimizer = l.e.Optimizer.Shard(own, l.stage == l.e.Stages-1)
 	}
 	p, err := l.buildPrograms()
 	if err != nil {

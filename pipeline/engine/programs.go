@@ -75,7 +75,7 @@ func (l *rank) buildPrograms() (programs, error) {
 		return p, nil
 	}
 	var err error
-	if p.graphs[normsProgram], err = l.optimizer.Votes(); err != nil {
+	if p.graphs[normsProgram], err = l.optimizer.NormSquares(); err != nil {
 		return p, err
 	}
 	for v := range l.e.Optimizer.Variants() {

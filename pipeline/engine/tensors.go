@@ -68,7 +68,7 @@ func (e *Engine) ReadState(name string) (device.Pending, error) {
 // WriteState uploads one of the optimizer's variables.
 func (e *Engine) WriteState(name string, data []byte) error {
 	for _, l := range e.stateRanks(name) {
-		l.begun = l.begun && name != optim.BegunVariable
+		l.begun = l.begun && name != optim.InitializedVariable
 		variable, at := l.stateAt(name)
 		if err := l.session.WriteAt(variable, at, data); err != nil {
 			return l.fault(err)
@@ -95,7 +95,7 @@ func (e *Engine) stateRanks(name string) (ls []*rank) {
 	}
 	for _, i := range e.owners {
 		l := e.ranks[i]
-		if name == optim.HaltedVariable || name == optim.BegunVariable || slices.ContainsFunc(l.optimizer.State(), func(v graph.Named) bool { return v.ID == name }) {
+		if name == optim.HaltedVariable || name == optim.InitializedVariable || slices.ContainsFunc(l.optimizer.State(), func(v graph.Named) bool { return v.ID == name }) {
 			ls = append(ls, l)
 		}
 	}

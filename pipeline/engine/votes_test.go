@@ -121,8 +121,8 @@ func skipping(t *testing.T, o Options) *optim.Optimizer {
 		all := o.Contributions(p.Name)
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1]})
 	}
-	a, err := optim.New(optim.Config{Name: "adamw", LR: 0.01, Clip: 1, Loss: model.LossVariable, LossContributions: o.LossContributions(), Delay: o.Delay,
-		SkipNonfinite: true, AdamW: optim.AdamWConfig{Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Schedule: optim.Schedule{Name: "constant"}}, params)
+	a, err := optim.New(optim.Config{Algorithm: &optim.AdamW{LR: 0.01, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Clip: 1,
+		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Delay, SkipNonfinite: true, Schedule: optim.Schedule{Name: "constant"}}, params)
 	require.NoError(t, err)
 	return a
 }

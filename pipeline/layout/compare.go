@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
@@ -123,7 +124,7 @@ func variants(c config.Config) (vs []config.Config) {
 			v.Pipeline.Chunks = max(f.Chunks, c.Pipeline.Chunks)
 		}
 		if v.Pipeline.Delay == 0 {
-			v.Pipeline.Correction, v.Pipeline.ErrorFeedback = config.CorrectionNone, false
+			v.Pipeline.Correction, v.Pipeline.ErrorFeedback = optim.CorrectionNone, false
 		}
 		vs = append(vs, v)
 	}

@@ -11,7 +11,6 @@ import (
 // biases. factor returns the factor on learning rates of a step; nil: the schedule's.
 func NewOptimizer(c config.Config, m model.Model, factor func(step int) float64) (*optim.Optimizer, error) {
 	layout := EngineOptions(c, m)
-	o, a := c.Optimizer, c.Optimizer.AdamW
 	var params []optim.Param
 	first, last := m.UnitScope(0), m.UnitScope(m.Units()-1)
 	for _, p := range m.Parameters() {
@@ -21,18 +20,10 @@ func NewOptimizer(c config.Config, m model.Model, factor func(step int) float64)
 			Matrix: rank == 2 && p.Scope != first && p.Scope != last, Decay: rank >= 2})
 	}
 	return optim.New(optim.Config{
-		Name: o.Name, LR: o.LR, Momentum: o.Momentum, Nesterov: o.Nesterov, WeightDecay: o.WeightDecay, NewtonSchulz: o.NewtonSchulz,
-		Scale: o.Scale, Betas: o.Betas, Eps: o.Eps, Beta2: o.Beta2, Gamma: o.Gamma, ShampooBeta: o.SOAP.ShampooBeta,
-		PreconditionFrequency: o.SOAP.PreconditionFrequency, MaxPrecondDim: o.SOAP.MaxPrecondDim,
-		Clip: c.Train.GradClip, AdamW: optim.AdamWConfig{LR: a.LR, Betas: a.Betas, Eps: a.Eps}, Loss: model.LossVariable, LossContributions: layout.LossContributions(),
-		Delay: c.Pipeline.Delay, Correction: c.Pipeline.Correction, DCLambda: o.DCLambda, SkipNonfinite: c.Train.Nonfinite == config.Skip,
-		LossScale: lossScale(c.Train),
-		Schedule:  RateSchedule(c), Factor: factor,
+		Algorithm: c.Optimizer.Algorithm, AdamW: c.Optimizer.AdamW, WeightDecay: c.Optimizer.WeightDecay, Clip: c.Train.GradClip,
+		Losses:   append(layout.LossContributions(), model.LossVariable),
+		Schedule: c.LRSchedule(), Factor: factor,
+		Delay: c.Pipeline.Delay, Correction: c.Optimizer.Correction(c.Pipeline.Correction),
+		LossScale: lossScale(c.Train), SkipNonfinite: c.Train.Nonfinite == config.Skip,
 	}, params)
-}
-
-// RateSchedule is the config's schedule of the learning rate.
-func RateSchedule(c config.Config) optim.Schedule {
-	l := c.LR
-	return optim.Schedule{Name: l.Schedule, Steps: c.Train.Steps, Warmup: l.Warmup, MinRatio: l.MinRatio, Decay: l.Decay}
 }

@@ -165,7 +165,7 @@ func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, er
 	k.unit = t.unit(unit, s)
 	part := t.part(unit)
 	k.unit.State = bytes(part.State())
-	if graphs[votesProgram], err = part.Votes(); err != nil {
+	if graphs[votesProgram], err = part.NormSquares(); err != nil {
 		return k, err
 	}
 	k.programs = append(k.programs, votesProgram)
@@ -185,14 +185,14 @@ func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, er
 }
 
 // part is the update of the parameters that a unit owns.
-func (t Target) part(unit int) *optim.Part {
+func (t Target) part(unit int) *optim.Shard {
 	var own []string
 	for _, p := range t.Model.Parameters() {
 		if p.Scope == t.Model.UnitScope(unit) {
 			own = append(own, p.Name)
 		}
 	}
-	return t.Optimizer.Part(own, unit == t.Model.Units()-1)
+	return t.Optimizer.Shard(own, unit == t.Model.Units()-1)
 }
 
 // unit is what the graphs say of a unit's memory.

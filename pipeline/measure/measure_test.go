@@ -36,8 +36,9 @@ func target(t *testing.T, c model.Config, name string) Target {
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
 			Matrix: matrix && strings.HasPrefix(p.Scope, "layers."), Decay: matrix})
 	}
-	o, err := optim.New(optim.Config{Name: name, LR: 0.02, Momentum: 0.95, WeightDecay: 0.1, NewtonSchulz: "jordan", Scale: "spectral", Clip: 1,
-		AdamW: optim.AdamWConfig{LR: 1e-3, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Loss: model.LossVariable,
+	a, err := optim.NewAlgorithm(name)
+	require.NoError(t, err)
+	o, err := optim.New(optim.Config{Algorithm: a, AdamW: *optim.DefaultAdamW(), WeightDecay: 0.1, Clip: 1, Losses: []string{model.LossVariable},
 		Schedule: optim.Schedule{Name: "constant", Steps: 10}}, params)
 	require.NoError(t, err)
 	return Target{Model: c, Batch: 2, Optimizer: o}
@@ -85,8 +86,8 @@ func stageMemory(t *testing.T, g Target, p partition.Part, slots int, recompute 
 		pools[q.Name] = exec.Pool{Name: q.Name, Class: "weights", Size: 2}
 		pools[gradient] = exec.Pool{Name: q.Name, Class: "gradients", Size: 2}
 	}
-	part := g.Optimizer.Part(own, p.Last == c.Units())
-	graphs["votes"], err = part.Votes()
+	part := g.Optimizer.Shard(own, p.Last == c.Units())
+	graphs["votes"], err = part.NormSquares()
 	require.NoError(t, err)
 	graphs["update"], err = part.Update(0)
 	require.NoError(t, err)

@@ -128,7 +128,7 @@ func (t Target) fill(s *exec.Session, k kind) error {
 		}
 	}
 	for v := range k.shares {
-		if err := s.SetInput(updateProgram(v), optim.HyperInput, exec.F32Bytes(t.Optimizer.Hyper(0, false))); err != nil {
+		if err := s.SetInput(updateProgram(v), optim.HyperparametersInput, exec.F32Bytes(t.Optimizer.Hyperparameters(0, false).Float32s())); err != nil {
 			return err
 		}
 	}

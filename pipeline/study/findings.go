@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/optim"
 )
 
 // enough standard errors to speak of a difference.
@@ -34,7 +36,7 @@ func (g *Grid) findings(rep *Report, tuning string, stages int) (out []string) {
 	}
 	for _, m := range g.Modes {
 		for _, o := range g.Optimizers {
-			if m.Delay > 0 && m.Correction != "none" {
+			if m.Delay > 0 && m.Correction != optim.CorrectionNone {
 				add(correction(m, at(o.Label, delayMode), at(o.Label, m.Name)))
 			}
 		}

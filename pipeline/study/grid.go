@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"go.yaml.in/yaml/v3"
 )
@@ -51,7 +52,7 @@ type Optimizer struct {
 type Mode struct {
 	Name       string
 	Delay      int
-	Correction string // none, error_feedback, …
+	Correction string // a name of optim.Corrections
 }
 
 // SyncMode is the mode that the others are compared to.
@@ -59,7 +60,10 @@ const SyncMode = "sync"
 
 const delayMode = "delay" // and "delay+CORRECTION"
 
-var corrections = []string{"error_feedback", "weight_prediction", "dc_asgd"}
+// corrections are those that a mode may have.
+func corrections() []string {
+	return slices.DeleteFunc(optim.CorrectionNames(), func(name string) bool { return name == optim.CorrectionNone })
+}
 
 // Title is a mode's name as text.
 func (m Mode) Title() string {
@@ -181,7 +185,7 @@ func Load(path string, overrides []string) (*Grid, error) {
 
 // parse reads a grid whose files are named relative to dir.
 func parse(d *strictyaml.Document, dir string, overrides []string) (*Grid, error) {
-	f := gridFile{Modes: []string{SyncMode, "delay", "delay+error_feedback"}, Seeds: []uint64{1, 2, 3}, Tuning: Synchronous, Stages: []int{1}}
+	f := gridFile{Modes: []string{SyncMode, delayMode, delayMode + "+" + optim.CorrectionErrorFeedback}, Seeds: []uint64{1, 2, 3}, Tuning: Synchronous, Stages: []int{1}}
 	if err := d.Decode(&f); err != nil {
 		return nil, err
 	}
@@ -210,13 +214,13 @@ func parseMode(name string) (Mode, error) {
 	prefix, correction, corrected := strings.Cut(name, "+")
 	switch {
 	case name == SyncMode:
-		return Mode{name, 0, "none"}, nil
+		return Mode{name, 0, optim.CorrectionNone}, nil
 	case name == delayMode:
-		return Mode{name, 1, "none"}, nil
-	case prefix == delayMode && corrected && slices.Contains(corrections, correction):
+		return Mode{name, 1, optim.CorrectionNone}, nil
+	case prefix == delayMode && corrected && slices.Contains(corrections(), correction):
 		return Mode{name, 1, correction}, nil
 	}
-	return Mode{}, fmt.Errorf("found %q, expected sync, delay, delay+%s", name, strings.Join(corrections, ", delay+"))
+	return Mode{}, fmt.Errorf("found %q, expected sync, delay, delay+%s", name, strings.Join(corrections(), ", delay+"))
 }
 
 func (g *Grid) findBase(path, dir string) error {
@@ -398,7 +402,7 @@ func (g *Grid) compose(r Run) (*strictyaml.Document, error) {
 	c.put("pipeline.schedule", "sync", g.doc.At("modes")) // 2bw where there is a delay
 	c.put("pipeline.delay", m.Delay, g.doc.At("modes"))
 	c.put("pipeline.correction", m.Correction, g.doc.At("modes"))
-	c.put("pipeline.error_feedback", m.Correction == "error_feedback", g.doc.At("modes"))
+	c.put("pipeline.error_feedback", m.Correction == optim.CorrectionErrorFeedback, g.doc.At("modes"))
 	c.put("run.dir", g.Folder(r), g.doc.At("dir"))
 	return c.d, c.err
 }

@@ -38,8 +38,8 @@ func TestEachRunHasItsConfig(t *testing.T) {
 	require.NoError(t, err)
 	c, err := g.Config(Run{"muon", "delay+error_feedback", 2, 0.02, 9})
 	require.NoError(t, err)
-	assert.Equal(t, "muon", c.Optimizer.Name)
-	assert.Equal(t, 0.02, c.Optimizer.LR)
+	assert.Equal(t, "muon", c.Optimizer.Name())
+	assert.Equal(t, 0.02, c.Optimizer.Algorithm.LearningRate())
 	assert.Equal(t, 0.01, c.Optimizer.AdamW.LR)
 	assert.Equal(t, 0.1, c.Optimizer.WeightDecay, "what is set for one optimizer is not for another")
 	assert.Equal(t, uint64(9), c.Init.Seed)
@@ -54,7 +54,7 @@ func TestEachRunHasItsConfig(t *testing.T) {
 	assert.Equal(t, "s/runs/muon-delay+error_feedback-stages2-lr0.02-seed9", filepath.ToSlash(c.Run.Dir))
 	c, err = g.Config(Run{"adamw", "sync", 1, 0.001, 1})
 	require.NoError(t, err)
-	assert.Equal(t, "adamw", c.Optimizer.Name)
+	assert.Equal(t, "adamw", c.Optimizer.Name())
 	assert.Equal(t, 0.2, c.Optimizer.WeightDecay)
 	assert.Zero(t, c.Pipeline.Delay)
 	assert.Equal(t, "none", c.Pipeline.Correction)
@@ -73,7 +73,7 @@ func TestDefaults(t *testing.T) {
 	assert.Equal(t, []int{1}, g.Stages)
 	c, err := g.Config(Run{"a", "sync", 1, 1, 5})
 	require.NoError(t, err)
-	assert.Equal(t, "sgd", c.Optimizer.Name, "a label is the optimizer's name unless that is set")
+	assert.Equal(t, "sgd", c.Optimizer.Name(), "a label is the optimizer's name unless that is set")
 }
 
 func TestTheBaseMayBeAFileBesideTheGrid(t *testing.T) {

@@ -45,7 +45,7 @@ func runOf(c config.Config) Run {
 	if c.Pipeline.Correction != "none" {
 		mode += "+" + c.Pipeline.Correction
 	}
-	return Run{c.Optimizer.Name, mode, c.Pipeline.Stages, c.Optimizer.LR, c.Init.Seed}
+	return Run{c.Optimizer.Name(), mode, c.Pipeline.Stages, c.Optimizer.Algorithm.LearningRate(), c.Init.Seed}
 }
 
 func (f *fake) train(ctx context.Context, c config.Config, o train.Options) (res train.Result, err error) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
@@ -121,7 +122,7 @@ func deviceGradients(t *testing.T, c config.Config) map[string][]float32 {
 	t.Helper()
 	const rate = 1e4
 	c.Train.Steps, c.Train.GradClip = 1, 0
-	c.Optimizer.Name, c.Optimizer.LR, c.Optimizer.Momentum, c.Optimizer.Nesterov, c.Optimizer.WeightDecay = "sgd", rate, 0, false, 0
+	c.Optimizer.Algorithm, c.Optimizer.WeightDecay = &optim.SGD{LR: rate}, 0
 	c.LR.Schedule, c.LR.Warmup = "constant", 0
 	c.Run.Dir = t.TempDir()
 	res, err := Run(context.Background(), c, Options{OpenDevice: openGPU})

@@ -70,7 +70,7 @@ func newExact(t *testing.T, c config.Config) *exact {
 	builds := map[string]func() (*graph.Graph, error){
 		"first": func() (*graph.Graph, error) { return c.Model.Grad(c.Rows(), c.Train.Microbatches, false) },
 		"next":  func() (*graph.Graph, error) { return c.Model.Grad(c.Rows(), c.Train.Microbatches, true) },
-		"votes": o.All().Votes,
+		"norms": o.All().NormSquares,
 	}
 	for v := range o.Variants() {
 		builds[updateGraph(v)] = func() (*graph.Graph, error) { return o.All().Update(v) }
@@ -187,14 +187,14 @@ func TestReferenceTrainsAsPyTorchDoes(t *testing.T) {
 // update applies the optimizer with exact numbers, and returns the norm of the gradient before clipping.
 func (x *exact) update(t *testing.T, step int) float64 {
 	t.Helper()
-	h := x.optimizer.Hyper(step, step > 0)
+	h := x.optimizer.Hyperparameters(step, step > 0).Float32s()
 	hyper := graph.NewTensor(graph.T(graph.F32, len(h)))
 	for i, v := range h {
 		hyper.Data[i] = float64(v)
 	}
-	_, err := eval.Run(x.graphs["votes"], nil, x.vars)
+	_, err := eval.Run(x.graphs["norms"], nil, x.vars)
 	require.NoError(t, err)
-	out, err := eval.Run(x.graphs[updateGraph(x.optimizer.Variant(step, step > 0))], map[string]*graph.Tensor{optim.HyperInput: hyper}, x.vars)
+	out, err := eval.Run(x.graphs[updateGraph(x.optimizer.Variant(step, step > 0))], map[string]*graph.Tensor{optim.HyperparametersInput: hyper}, x.vars)
 	require.NoError(t, err)
 	return out[optim.NormOutput].Data[0]
 }

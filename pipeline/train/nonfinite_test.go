@@ -277,7 +277,7 @@ func TestResumeFromBeforeBegunWasKept(t *testing.T) {
 	for _, x := range r.Tensors() {
 		data, err := r.Bytes(x.Name)
 		require.NoError(t, err)
-		if x.Name != optim.BegunVariable {
+		if x.Name != optim.InitializedVariable {
 			kept = append(kept, safetensors.Entry{Name: x.Name, DType: x.DType, Shape: x.Shape, Data: data})
 		}
 	}

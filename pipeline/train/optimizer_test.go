@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/optim"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -14,7 +14,7 @@ import (
 // eachOptimizer runs a test with every optimizer, at rates at which the demo learns.
 func eachOptimizer(t *testing.T, f func(t *testing.T, overrides ...string)) {
 	rates := map[string]string{"lion": "0.01", "adan": "0.03", "mars": "0.03", "soap": "0.03", "adamw": "0.03"}
-	for _, name := range config.OptimizerNames() {
+	for _, name := range optim.OptimizerNames() {
 		t.Run(name, func(t *testing.T) {
 			overrides := []string{"optimizer.name=" + name, "optimizer.soap.precondition_frequency=2"}
 			if rate := rates[name]; rate != "" {

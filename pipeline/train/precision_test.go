@@ -76,7 +76,7 @@ func TestOverflow(t *testing.T) {
 
 // A step that is done again after a restart is not told of twice.
 func TestOverflowIsToldOnce(t *testing.T) {
-	o, err := optim.New(optim.Config{Name: "sgd", LR: 1, Schedule: optim.Schedule{Name: "constant"}},
+	o, err := optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Schedule: optim.Schedule{Name: "constant"}},
 		[]optim.Param{{Name: "w", Type: graph.T(graph.F32, 2, 2), Layer: "l", Gradient: "g"}})
 	require.NoError(t, err)
 	n := &notes{}

@@ -144,7 +144,7 @@ func (r *run) openHooks(ctx context.Context) (err error) {
 
 // openRate opens the module that sets the learning rate, if there is one.
 func (r *run) openRate(ctx context.Context) error {
-	return r.hooks.Rate.Open(ctx, layout.RateSchedule(r.Config))
+	return r.hooks.Rate.Open(ctx, r.Config.LRSchedule())
 }
 
 // plan opens the devices and asks them how the pipeline fits.

@@ -218,9 +218,9 @@ func (r *run) resumeFrom(ctx context.Context, c *checkpoint.Checkpoint) error {
 		want[v.ID] = v.Type
 		r.weights.names = append(r.weights.names, v.ID)
 	}
-	if _, ok := r.weights.state.Lookup(optim.BegunVariable); !ok && s.Step > 0 { // older ones began with the first step
+	if _, ok := r.weights.state.Lookup(optim.InitializedVariable); !ok && s.Step > 0 { // older ones began with the first step
 		r.weights.begun = true
-		delete(want, optim.BegunVariable)
+		delete(want, optim.InitializedVariable)
 	}
 	for _, p := range r.weights.params {
 		if r.Pipeline.Delay > 0 {

@@ -23,7 +23,7 @@ type weights struct {
 	model  *safetensors.Reader // of parameters
 	state  *safetensors.Reader // of the optimizer's variables, when a run is resumed
 	names  []string            // of the optimizer's variables
-	begun  bool                // the state is from before there was optim.BegunVariable, and an update was applied
+	begun  bool                // the state is from before there was optim.InitializedVariable, and an update was applied
 	// settled reads a parameter's weights y; nil: it is not they that are wanted
 	settled func(param string) ([]float32, error)
 }
@@ -137,7 +137,7 @@ func (w *weights) toPipeline(e *engine.Engine, delay int) error {
 
 // stateOf reads one of the optimizer's variables.
 func (w *weights) stateOf(name string) ([]byte, error) {
-	if w.begun && name == optim.BegunVariable {
+	if w.begun && name == optim.InitializedVariable {
 		return []byte{1, 0, 0, 0}, nil
 	}
 	return w.state.Bytes(name)

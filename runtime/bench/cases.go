@@ -146,29 +146,32 @@ func update(name string, matrix bool, n, rows, cols int) (Case, error) {
 		w := fmt.Sprint("w", i)
 		params = append(params, optim.Param{Name: w, Type: graph.T(graph.F32, rows, cols), Gradient: "grad/" + w, Matrix: matrix, Decay: true})
 	}
-	o, err := optim.New(optimizer(name), params)
+	c, err := optimizer(name)
+	if err != nil {
+		return Case{}, err
+	}
+	o, err := optim.New(c, params)
 	if err != nil {
 		return Case{}, err
 	}
 	elements := float64(n * rows * cols)
-	c := Case{Name: fmt.Sprintf("%s %d of %d×%d", name, n, rows, cols), Bytes: 4 * 8 * elements,
-		Inputs: map[string][]float32{optim.HyperInput: o.Hyper(0, false)}}
-	c.Build = func(b *graph.Builder) {
-		part := o.All()
-		part.AddVotes(b)
-		part.AddUpdate(b, 0)
+	update := Case{Name: fmt.Sprintf("%s %d of %d×%d", name, n, rows, cols), Bytes: 4 * 8 * elements,
+		Inputs: map[string][]float32{optim.HyperparametersInput: o.Hyperparameters(0, false).Float32s()}}
+	update.Build = func(b *graph.Builder) {
+		shard := o.All()
+		shard.AddNormSquares(b)
+		shard.AddUpdate(b, 0)
 	}
 	if matrix {
 		short := float64(min(rows, cols))
-		c.Bytes, c.Flops = 0, 5*(2*2*short*elements+2*float64(n)*short*short*short)
+		update.Bytes, update.Flops = 0, 5*(2*2*short*elements+2*float64(n)*short*short*short)
 	}
-	return c, nil
+	return update, nil
 }
 
-// optimizer is the demo's configuration.
-func optimizer(name string) optim.Config {
-	return optim.Config{
-		Name: name, LR: 1e-3, Momentum: 0.95, Nesterov: true, WeightDecay: 0.1, NewtonSchulz: "jordan", Scale: "spectral", Clip: 1,
-		AdamW: optim.AdamWConfig{LR: 3e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Schedule: optim.Schedule{Name: "constant", Steps: 1000},
-	}
+// optimizer is the demo's config with an optimizer of a name.
+func optimizer(name string) (optim.Config, error) {
+	a, err := optim.NewAlgorithm(name)
+	return optim.Config{Algorithm: a, AdamW: *optim.DefaultAdamW(), WeightDecay: optim.DefaultWeightDecay, Clip: 1,
+		Schedule: optim.Schedule{Name: "constant", Steps: 1000}}, err
 }

@@ -203,11 +203,15 @@ func stepGraphs(config model.Config, name string) (*optim.Optimizer, map[string]
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope,
 			Gradient: gradients[last], Contributions: gradients[:last], Matrix: inner, Decay: len(p.Type.Shape) == 2})
 	}
-	opt, err := optim.New(optimizer(name), params)
+	c, err := optimizer(name)
 	if err != nil {
 		return nil, nil, err
 	}
-	votes, err := opt.All().Votes()
+	opt, err := optim.New(c, params)
+	if err != nil {
+		return nil, nil, err
+	}
+	votes, err := opt.All().NormSquares()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -227,7 +231,7 @@ func fillStep(s *exec.Session, config model.Config, opt *optim.Optimizer, grad *
 			return err
 		}
 	}
-	return s.SetInput(updateProgram, optim.HyperInput, exec.F32Bytes(opt.Hyper(hyperStep, true)))
+	return s.SetInput(updateProgram, optim.HyperparametersInput, exec.F32Bytes(opt.Hyperparameters(hyperStep, true).Float32s()))
 }
 
 // source identifies a kernel by its code.

@@ -94,19 +94,16 @@ func updates(t *testing.T, c model.Config, optimizer string) map[string]*graph.G
 			Gradient: gradients[last], Contributions: gradients[:last], Decay: matrix,
 			Matrix: matrix && strings.HasPrefix(p.Scope, model.LayerScope(0)[:6])})
 	}
-	betas := []float64{0.9, 0.95}
-	if optimizer == "adan" {
-		betas = []float64{0.98, 0.92, 0.99}
-	}
-	o, err := optim.New(optim.Config{Name: optimizer, NewtonSchulz: "jordan", Scale: "spectral", Nesterov: true, Clip: 1, Betas: betas,
-		PreconditionFrequency: 2, MaxPrecondDim: 4096, Schedule: optim.Schedule{Name: "constant"}}, params)
+	a, err := optim.NewAlgorithm(optimizer)
 	require.NoError(t, err)
-	part := o.All()
-	votes, err := part.Votes()
+	o, err := optim.New(optim.Config{Algorithm: a, AdamW: *optim.DefaultAdamW(), Clip: 1, Schedule: optim.Schedule{Name: "constant"}}, params)
 	require.NoError(t, err)
-	graphs := map[string]*graph.Graph{"votes": votes}
+	shard := o.All()
+	norms, err := shard.NormSquares()
+	require.NoError(t, err)
+	graphs := map[string]*graph.Graph{"norms": norms}
 	for v := range o.Variants() {
-		graphs[fmt.Sprint("update", v)], err = part.Update(v)
+		graphs[fmt.Sprint("update", v)], err = shard.Update(v)
 		require.NoError(t, err)
 	}
 	return graphs
@@ -128,7 +125,7 @@ func kernels(t *testing.T) map[string]string {
 			c.add(t, map[string]*graph.Graph{"graph": task.Graph})
 		}
 		c.add(t, training(t, "tiny", 128, "muon"))
-		for _, optimizer := range []string{"adamw", "normuon", "soap", "lion", "adan", "mars"} {
+		for _, optimizer := range optim.OptimizerNames() {
 			c.add(t, updates(t, tiny, optimizer))
 		}
 		c.add(t, training(t, "smollm2-135m", 256, "muon"))

@@ -25,8 +25,8 @@ type Config struct {
 	Model     model.Config `json:"model"`
 	BatchSize int          `json:"batch_size"` // sequences
 	Steps     int          `json:"steps"`
-	Optimizer string       `json:"optimizer"` // muon or adamw
-	LR        float64      `json:"lr"`        // of muon's matrices
+	Optimizer string       `json:"optimizer"` // a name of optim.Optimizers
+	LR        float64      `json:"lr"`        // of the parameters that Optimizer takes
 	AdamWLR   float64      `json:"adamw_lr"`  // of all else
 	Warmup    int          `json:"warmup"`
 	GradClip  float64      `json:"grad_clip"`
@@ -107,7 +107,7 @@ func (c Config) check(text []byte) error {
 	return nil
 }
 
-// optimizer is that of gpupipe train: what is for hidden layers' matrices takes those inside the layers, decay none.
+// optimizer is that of gpupipe train without weight decay.
 func (t *Trainer) optimizer(contributions func(string) []string) (*optim.Optimizer, error) {
 	var params []optim.Param
 	for _, p := range t.Model.Parameters() {
@@ -115,8 +115,14 @@ func (t *Trainer) optimizer(contributions func(string) []string) (*optim.Optimiz
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
 			Matrix: len(p.Type.Shape) == 2 && p.Scope != model.EmbedScope && p.Scope != model.HeadScope})
 	}
-	c := optim.Config{Name: t.Optimizer, LR: t.LR, Momentum: 0.95, Nesterov: true, NewtonSchulz: "jordan", Scale: "spectral", Clip: t.GradClip,
-		AdamW: optim.AdamWConfig{LR: t.AdamWLR, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Loss: model.LossVariable, Schedule: t.schedule}
+	a, err := optim.NewAlgorithm(t.Optimizer)
+	if err != nil {
+		return nil, err
+	}
+	optim.SetLearningRate(a, t.LR)
+	rest := *optim.DefaultAdamW()
+	rest.LR = t.AdamWLR
+	c := optim.Config{Algorithm: a, AdamW: rest, Clip: t.GradClip, Losses: []string{model.LossVariable}, Schedule: t.schedule}
 	if t.hooks.Factor != nil {
 		c.Factor = func(step int) float64 { return t.factors[step] }
 	}

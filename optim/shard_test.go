@@ -15,13 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stages are parts of a model, each on a machine of its own.
+// stages are the shards of a model, each on a machine of its own.
 type stages struct {
-	parts    []*Part
+	shards   []*Shard
 	machines []machine
 }
 
-// cut gives each part the parameters of some layers; the last part has the loss.
+// cut gives each shard the parameters of some layers. The last shard has the loss.
 func cut(t *testing.T, o *Optimizer, on maker, layers ...[]string) *stages {
 	s := &stages{}
 	for i, ls := range layers {
@@ -32,8 +32,8 @@ func cut(t *testing.T, o *Optimizer, on maker, layers ...[]string) *stages {
 			}
 		}
 		slices.Reverse(names) // the order in which they are named does not matter
-		s.parts = append(s.parts, o.Part(names, i == len(layers)-1))
-		s.machines = append(s.machines, on(t, s.parts[i]))
+		s.shards = append(s.shards, o.Shard(names, i == len(layers)-1))
+		s.machines = append(s.machines, on(t, s.shards[i]))
 	}
 	return s
 }
@@ -49,18 +49,18 @@ func (s *stages) has(name string) bool {
 func (s *stages) set(name string, x []float64) { s.owner(name).set(name, x) }
 func (s *stages) get(name string) []float64    { return s.owner(name).get(name) }
 
-// votes brings the votes of all together.
-func (s *stages) votes() {
-	all := make([]float64, s.parts[0].o.VotesType().Shape[0])
-	for i, p := range s.parts {
-		s.machines[i].votes()
-		own := s.machines[i].get(p.OwnName())
+// normSquares all-gathers the norm squares of the shards.
+func (s *stages) normSquares() {
+	all := make([]float64, s.shards[0].o.NormSquaresType().Shape[0])
+	for i, p := range s.shards {
+		s.machines[i].normSquares()
+		own := s.machines[i].get(p.LocalVariable())
 		for j, at := range p.Positions() {
 			all[at] = own[j]
 		}
 	}
 	for _, m := range s.machines {
-		m.set(VotesVariable, all)
+		m.set(NormSquaresVariable, all)
 	}
 }
 
@@ -73,24 +73,24 @@ func (s *stages) update(o *Optimizer, step int) (norm float64, ok bool) {
 
 func (s *stages) output(name string) float64 { return s.machines[0].output(name) }
 
-// thirds are the layers of three parts of testParams.
+// thirds are the layers of three shards of testParams.
 func thirds() [][]string {
 	return [][]string{{"embed", "layers.0"}, {"layers.1", "layers.2", "layers.3"}, {"layers.4", "scale"}}
 }
 
-func TestPartsAreTheWhole(t *testing.T) {
+func TestShardsEqualTheWhole(t *testing.T) {
 	eachMachine(t, func(t *testing.T, _ float64, on maker) {
 		for _, name := range []string{"muon", "adamw"} {
 			t.Run(name, func(t *testing.T) {
 				cfg, params := testConfigs()[name], testParams()
-				cfg.Loss, cfg.Delay, cfg.Correction = "loss", 1, "error_feedback"
+				cfg.Losses, cfg.Delay, cfg.Correction = []string{"loss"}, 1, &ErrorFeedback{}
 				o, whole := start(t, cfg, params, on)
-				parts := cut(t, o, on, thirds()...)
+				shards := cut(t, o, on, thirds()...)
 				for name, x := range numbers(params, -1) {
-					parts.set(name, x)
+					shards.set(name, x)
 				}
 				for step := range 3 {
-					for _, m := range []machine{whole, parts} {
+					for _, m := range []machine{whole, shards} {
 						m.set("loss", []float64{2})
 						for p, g := range numbers(params, step) {
 							m.set("grad/"+p, g)
@@ -98,47 +98,47 @@ func TestPartsAreTheWhole(t *testing.T) {
 					}
 					norm, ok := run(whole, o, step)
 					require.True(t, ok)
-					partsNorm, ok := run(parts, o, step)
+					shardsNorm, ok := run(shards, o, step)
 					require.True(t, ok)
-					require.Equal(t, norm, partsNorm)
-					for _, m := range []machine{whole, parts} {
+					require.Equal(t, norm, shardsNorm)
+					for _, m := range []machine{whole, shards} {
 						for _, p := range params {
 							m.set(p.Name, m.get(p.Gradient))
 						}
 					}
-					require.Equal(t, bits(whole, o), bits(parts, o), "step %d", step)
+					require.Equal(t, bits(whole, o), bits(shards, o), "step %d", step)
 				}
 			})
 		}
 	})
 }
 
-// A loss that only one part knows halts all of them.
-func TestPartsHaltTogether(t *testing.T) {
+// A loss that is not finite on one shard halts all of them.
+func TestShardsHaltTogether(t *testing.T) {
 	cfg, params := testConfigs()["adamw"], testParams()
-	cfg.Loss = "loss"
-	parts := cut(t, small(t, cfg, params), newHost, thirds()...)
+	cfg.Losses = []string{"loss"}
+	shards := cut(t, small(t, cfg, params), newHost, thirds()...)
 	for p, g := range numbers(params, 0) {
-		parts.set("grad/"+p, g)
+		shards.set("grad/"+p, g)
 	}
-	parts.set("loss", []float64{math.Inf(-1)})
-	parts.votes()
-	for i, m := range parts.machines {
-		_, ok := m.update(parts.parts[i].o, 0)
+	shards.set("loss", []float64{math.Inf(-1)})
+	shards.normSquares()
+	for i, m := range shards.machines {
+		_, ok := m.update(shards.shards[i].o, 0)
 		assert.False(t, ok)
 		assert.Equal(t, []float64{1}, m.get(HaltedVariable))
 	}
 }
 
-// The kernels of a layer do not depend on what else a part owns.
-func TestPartsHaveTheKernelsOfTheWhole(t *testing.T) {
+// The kernels of a layer do not depend on what else a shard owns.
+func TestShardsHaveTheKernelsOfTheWhole(t *testing.T) {
 	o, err := New(testConfigs()["muon"], testParams())
 	require.NoError(t, err)
-	kernels := func(p *Part) (shared, own []string) {
-		votes, update := programs(t, p)
-		plan, err := exec.NewPlan(null.New(null.Options{}), map[string]*graph.Graph{"votes": votes, "update": update}, exec.Options{})
+	kernels := func(s *Shard) (shared, own []string) {
+		norms, update := programs(t, s)
+		plan, err := exec.NewPlan(null.New(null.Options{}), map[string]*graph.Graph{"norms": norms, "update": update}, exec.Options{})
 		require.NoError(t, err)
-		for _, program := range []string{"votes", "update"} {
+		for _, program := range []string{"norms", "update"} {
 			chosen, err := plan.Chosen(program)
 			require.NoError(t, err)
 			for i, info := range plan.Kernels(program) {
@@ -147,7 +147,7 @@ func TestPartsHaveTheKernelsOfTheWhole(t *testing.T) {
 					text += fmt.Sprintln(pass.Groups, pass.WGSL)
 				}
 				switch {
-				case strings.HasPrefix(info.Label, votesScope): // gathers as many as there are
+				case strings.HasPrefix(info.Label, normsScope): // gathers as many as there are
 				case strings.HasPrefix(info.Label, gateScope):
 					shared = append(shared, text)
 				default:
@@ -160,7 +160,7 @@ func TestPartsHaveTheKernelsOfTheWhole(t *testing.T) {
 	}
 	gate, whole := kernels(o.All())
 	var together []string
-	for _, p := range cut(t, o, newHost, thirds()...).parts {
+	for _, p := range cut(t, o, newHost, thirds()...).shards {
 		shared, own := kernels(p)
 		assert.Equal(t, gate, shared)
 		together = append(together, own...)
@@ -170,31 +170,31 @@ func TestPartsHaveTheKernelsOfTheWhole(t *testing.T) {
 	assert.Len(t, gate, 1)
 }
 
-func TestPart(t *testing.T) {
+func TestShard(t *testing.T) {
 	cfg, params := testConfigs()["muon"], testParams()
 	o, err := New(cfg, params)
 	require.NoError(t, err)
 	all := o.All()
-	assert.Equal(t, VotesVariable, all.OwnName())
-	assert.Equal(t, o.VotesType(), all.OwnType())
+	assert.Equal(t, NormSquaresVariable, all.LocalVariable())
+	assert.Equal(t, o.NormSquaresType(), all.LocalType())
 	assert.Equal(t, o.State(), all.State())
 	assert.Equal(t, params, all.Params())
 
-	last := o.Part([]string{"scale"}, true)
-	assert.Equal(t, OwnVariable, last.OwnName())
-	assert.Equal(t, graph.T(graph.F32, 2), last.OwnType())
+	last := o.Shard([]string{"scale"}, true)
+	assert.Equal(t, LocalNormSquaresVariable, last.LocalVariable())
+	assert.Equal(t, graph.T(graph.F32, 2), last.LocalType())
 	n := len(params)
 	assert.Equal(t, []int{n - 1, n}, last.Positions())
 	assert.Equal(t, []graph.Named{{ID: HaltedVariable, Type: graph.T(graph.U32, 1)},
 		{ID: "optim/exp_avg/scale", Type: graph.T(graph.F32, 1)}, {ID: "optim/exp_avg_sq/scale", Type: graph.T(graph.F32, 1)}}, last.State())
 
-	first := o.Part([]string{"embed"}, false)
+	first := o.Shard([]string{"embed"}, false)
 	assert.Equal(t, []int{0}, first.Positions())
-	assert.Equal(t, graph.T(graph.F32, 2), first.OwnType())
-	assert.Equal(t, []int{n}, o.Part(nil, true).Positions(), "a part may own nothing but the loss")
+	assert.Equal(t, graph.T(graph.F32, 2), first.LocalType())
+	assert.Equal(t, []int{n}, o.Shard(nil, true).Positions(), "a shard may own nothing but the loss")
 
-	assert.Panics(t, func() { o.Part([]string{"layers.0.q"}, false) }, "some of a layer")
-	assert.Panics(t, func() { o.Part([]string{"embed", "emb"}, false) }, "an unknown name")
+	assert.Panics(t, func() { o.Shard([]string{"layers.0.q"}, false) }, "some of a layer")
+	assert.Panics(t, func() { o.Shard([]string{"embed", "emb"}, false) }, "an unknown name")
 	assert.Panics(t, func() { _, _ = all.Update(1) }, "a variant too many")
 }
 
@@ -202,7 +202,7 @@ func TestPart(t *testing.T) {
 func TestContributions(t *testing.T) {
 	for _, delay := range []int{0, 1} {
 		p := Param{Name: "w", Type: graph.T(graph.F32, 3), Gradient: "g", Contributions: []string{"a", "b"}}
-		o, err := New(Config{Name: "sgd", LR: 0.5, Delay: delay, Schedule: Schedule{Name: "constant"}}, []Param{p})
+		o, err := New(Config{Algorithm: &SGD{LR: 0.5}, Delay: delay, Schedule: Schedule{Name: "constant"}}, []Param{p})
 		require.NoError(t, err)
 		m := newHost(t, o.All())
 		m.set("w", []float64{10, 10, 10})
@@ -212,7 +212,7 @@ func TestContributions(t *testing.T) {
 		norm, ok := run(m, o, 0)
 		assert.True(t, ok)
 		assert.InEpsilon(t, 5.656854249492381, norm, 1e-15) // of 4, 0, −4
-		assert.Equal(t, []float64{32, 0}, m.get(VotesVariable))
+		assert.Equal(t, []float64{32, 0}, m.get(NormSquaresVariable))
 		changed, kept := "w", "g"
 		want := []float64{4, -1e20, 3}
 		if delay == 1 {
@@ -224,7 +224,7 @@ func TestContributions(t *testing.T) {
 	}
 }
 
-// A rule may have several programs, and state of other shapes than the parameter's.
+// alternating is a rule with two programs, and with state of another shape than the parameter's.
 type alternating struct{ *sgd }
 
 func (alternating) State(p Param) []graph.Named {
@@ -233,7 +233,7 @@ func (alternating) State(p Param) []graph.Named {
 func (alternating) Variants() int        { return 2 }
 func (alternating) Variant(step int) int { return step % 2 }
 
-func (alternating) UpdateVariant(variant int, ts []Tensor, _ []*graph.Value) (us []Update) {
+func (alternating) UpdateVariant(variant int, ts []Tensor, _ Scalars) (us []Update) {
 	for _, t := range ts {
 		us = append(us, Update{U: []*graph.Value{t.Gradient, lerp(t.Gradient, t.Gradient, 0.5)}[variant], State: t.State})
 	}
@@ -242,8 +242,8 @@ func (alternating) UpdateVariant(variant int, ts []Tensor, _ []*graph.Value) (us
 
 func TestVariants(t *testing.T) {
 	params := []Param{{Name: "w", Type: graph.T(graph.F32, 3), Gradient: "g"}}
-	o := &Optimizer{cfg: Config{Schedule: Schedule{Name: "constant"}}, params: params, correction: uncorrected{},
-		groups: []group{{rule: alternating{&sgd{}}, params: params}}}
+	o := &Optimizer{cfg: Config{Schedule: Schedule{Name: "constant"}}, params: params, correction: &NoCorrection{},
+		groups: []group{{name: "alternating", rule: alternating{&sgd{}}, params: params}}}
 	assert.Equal(t, 2, o.Variants())
 	assert.Equal(t, []int{0, 1, 0}, []int{o.Variant(0, false), o.Variant(1, true), o.Variant(2, true)})
 	assert.Contains(t, o.State(), graph.Named{ID: "optim/square/w", Type: graph.T(graph.F32, 3, 3)})
@@ -258,7 +258,7 @@ func TestVariants(t *testing.T) {
 		for _, s := range g.Sources("variable") {
 			vars[s.Node.Op.(graph.Source).Label()] = graph.NewTensor(s.Type)
 		}
-		_, err = eval.Run(g, map[string]*graph.Tensor{HyperInput: graph.NewTensor(graph.T(graph.F32, 2))}, vars)
+		_, err = eval.Run(g, map[string]*graph.Tensor{HyperparametersInput: graph.NewTensor(graph.T(graph.F32, 2))}, vars)
 		require.NoError(t, err)
 	}
 	assert.NotEqual(t, graphs[0], graphs[1])
