@@ -245,7 +245,7 @@ func (r *run) close() error {
 
 // subtitle describes the run in a line below the title of its plot.
 func (r *run) subtitle() string {
-	s := fmt.Sprintf("%s, %.3g M parameters, %s", r.Model.Arch, float64(r.Model.Count())/1e6, r.Optimizer.Name)
+	s := fmt.Sprintf("%s, %.3g M parameters, %s", r.Model.Arch, float64(r.Model.Count())/1e6, r.Optimizer.Name())
 	if r.Pipeline.Stages > 1 {
 		s += fmt.Sprintf(", %s on %d stages", r.Pipeline.Schedule, r.Pipeline.Stages)
 	}
