@@ -44,8 +44,11 @@ wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Ch
 	GOOS=wasip1 GOARCH=wasm go test -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
 	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -short -timeout 1h -skip '^TestScenarios$$' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
 
+# The go command fails where git refuses to read a clone of another user's, so it does not ask git. Without git there is no revision.
+REVISION = $$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)
+
 build: setup ## bin/gpupipe
-	go build -buildvcs=false -o bin/gpupipe ./cmd/gpupipe
+	go build -buildvcs=false -ldflags "-X github.com/gpupipe/gpupipe/internal/version.revision=$(REVISION)" -o bin/gpupipe ./cmd/gpupipe
 
 browser: setup ## the page of examples/browser, static files in build/browser
 	@.ci/browser.sh

@@ -16,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/internal/version"
 )
 
 // Exit codes.
@@ -55,25 +56,29 @@ Exit codes: 0 done; 1 failed; 2 bad input; 130 interrupted, after saving.
 `
 
 type commands struct {
-	Init     initCommand     `cmd:"" help:"Write a YAML file to start from."`
-	Config   configCommand   `cmd:"" help:"List the keys of a run's YAML file."`
-	Train    trainCommand    `cmd:"" help:"Train a model."`
-	Eval     evalCommand     `cmd:"" help:"Measure a model's loss on a text."`
-	Generate generateCommand `cmd:"" help:"Continue a text with a model."`
-	Export   exportCommand   `cmd:"" help:"Write a model as a Hugging Face folder."`
-	Topk     topKCommand     `cmd:"" help:"Store a model's likeliest next tokens for each token of a text."`
-	Devices  devicesCommand  `cmd:"" help:"List available devices."`
-	Data     dataCommand     `cmd:"" help:"Turn text into token shards."`
-	Selftest selftestCommand `cmd:"" help:"Check that a device computes correctly."`
-	Verify   verifyCommand   `cmd:"" help:"Check that pipelines compute what one device computes."`
-	Schedule scheduleCommand `cmd:"" help:"Show the order of a pipeline's work, and its bubble."`
-	Plan     planCommand     `cmd:"" help:"Plan stage boundaries, and choose a schedule."`
-	Kernels  kernelsCommand  `cmd:"" help:"Print the kernels that a config generates, without a device."`
-	Study    studyCommand    `cmd:"" help:"Compare optimizers with and without delayed updates."`
-	Bench    benchCommand    `cmd:"" help:"Measure kernels and training steps."`
-	Hook     hookCommand     `cmd:"" help:"Create, check and measure WebAssembly hooks."`
-	Trace    traceCommand    `cmd:"" help:"Show stage utilization of a run."`
-	Worker   workerCommand   `cmd:"" hidden:"" help:"Compute for another process. gpupipe train starts workers itself."`
+	Version kong.VersionFlag `help:"Print the version and the revision."`
+
+	Init       initCommand       `cmd:"" help:"Write a YAML file to start from."`
+	Config     configCommand     `cmd:"" help:"List the keys of a run's YAML file."`
+	Train      trainCommand      `cmd:"" help:"Train a model."`
+	Eval       evalCommand       `cmd:"" help:"Measure a model's loss on a text."`
+	Generate   generateCommand   `cmd:"" help:"Continue a text with a model."`
+	Export     exportCommand     `cmd:"" help:"Write a model as a Hugging Face folder."`
+	Topk       topKCommand       `cmd:"" help:"Store a model's likeliest next tokens for each token of a text."`
+	Devices    devicesCommand    `cmd:"" help:"List available devices."`
+	Data       dataCommand       `cmd:"" help:"Turn text into token shards."`
+	Selftest   selftestCommand   `cmd:"" help:"Check that a device computes correctly."`
+	Verify     verifyCommand     `cmd:"" help:"Check that pipelines compute what one device computes."`
+	Schedule   scheduleCommand   `cmd:"" help:"Show the order of a pipeline's work, and its bubble."`
+	Plan       planCommand       `cmd:"" help:"Plan stage boundaries, and choose a schedule."`
+	Kernels    kernelsCommand    `cmd:"" help:"Print the kernels that a config generates, without a device."`
+	Study      studyCommand      `cmd:"" help:"Compare optimizers with and without delayed updates."`
+	Bench      benchCommand      `cmd:"" help:"Measure kernels and training steps."`
+	Hook       hookCommand       `cmd:"" help:"Create, check and measure WebAssembly hooks."`
+	Trace      traceCommand      `cmd:"" help:"Show stage utilization of a run."`
+	Completion completionCommand `cmd:"" help:"Print a script that completes commands in a shell."`
+	Complete   completeCommand   `cmd:"" hidden:"" help:"Complete a command line for a shell."`
+	Worker     workerCommand     `cmd:"" hidden:"" help:"Compute for another process. gpupipe train starts workers itself."`
 }
 
 // app holds what the commands share.
@@ -129,7 +134,7 @@ func (a *app) run(args []string) (code int) {
 	}()
 	var c commands
 	parser, err := kong.New(&c, kong.Name("gpupipe"), kong.Description(description), kong.Writers(a.stdout, a.stderr),
-		kong.Exit(func(code int) { panic(exited(code)) }), kong.Bind(a), kong.Vars(targetVars()), kong.KindMapper(reflect.String, kong.MapperFunc(text)),
+		kong.Exit(func(code int) { panic(exited(code)) }), kong.Bind(a), kong.Vars(targetVars()), kong.Vars{"version": "gpupipe " + version.String() + " " + version.Platform()}, kong.KindMapper(reflect.String, kong.MapperFunc(text)),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Help(help))
 	if err != nil {
 		panic(err) // the commands above are ill-formed

@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"regexp"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/version"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/profile"
@@ -59,7 +59,7 @@ type Result struct {
 func Run(ctx context.Context, devs []device.Device, o Options) ([]Report, error) {
 	rs := make([]Report, len(devs))
 	for i, dev := range devs {
-		rs[i] = Report{Device: dev.Info(), Limits: dev.Limits(), Time: time.Now(), Version: version(), Go: runtime.Version(),
+		rs[i] = Report{Device: dev.Info(), Limits: dev.Limits(), Time: time.Now(), Version: version.String(), Go: runtime.Version(),
 			Platform: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.GOMAXPROCS(0)}
 	}
 	cases, err := Cases()
@@ -156,18 +156,4 @@ func (o Options) batch() (d time.Duration, batches int) {
 		return 20 * time.Millisecond, 3
 	}
 	return 150 * time.Millisecond, 7
-}
-
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			v += " " + s.Value
-		}
-	}
-	return v
 }
