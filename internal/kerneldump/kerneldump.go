@@ -1,4 +1,5 @@
-// Package kerneldump writes the kernels that devices load, as text for people: to a folder, a file each, or to a stream.
+// Package kerneldump writes the kernels that devices load, as text for people: to a folder, a file each, or to a
+// stream.
 package kerneldump
 
 import (
@@ -17,8 +18,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// Folder returns a Dump that writes each kernel once to a file in dir, which it makes. The file is named by the kernel's
-// label, the hash of its source and its format, so several processes may share the folder.
+// Folder returns a Dump that writes each kernel once to a file in dir, which it makes. The file is named by the
+// kernel's label, the hash of its source and its format, so several processes may share the folder.
 func Folder(dir string) (device.Dump, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("dumping kernels: %w", err)

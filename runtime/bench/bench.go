@@ -108,7 +108,7 @@ func (b *benchmark) do(name string, f func() error) {
 		return
 	}
 	if b.peaks == nil && name != dispatchCase {
-		b.o.tell(peakCase)
+		b.o.report(peakCase)
 		if b.peaks, b.err = peaks(b.devs, b.o); b.err != nil {
 			b.err = fmt.Errorf("%s: %w", peakCase, b.err)
 			return
@@ -117,7 +117,7 @@ func (b *benchmark) do(name string, f func() error) {
 			b.reports[i].Peak = p
 		}
 	}
-	b.o.tell(name)
+	b.o.report(name)
 	if err := f(); err != nil {
 		b.err = fmt.Errorf("%s: %w", name, err)
 	}
@@ -132,7 +132,7 @@ func (b *benchmark) results(rs []Result, err error) error {
 	return err
 }
 
-func (o Options) tell(name string) {
+func (o Options) report(name string) {
 	if o.Progress != nil {
 		o.Progress(name)
 	}

@@ -120,7 +120,8 @@ func TestComparison(t *testing.T) {
 		strings.Join(strings.SplitAfter(table.String(), "\n")[:2], ""))
 }
 
-// On a device with timestamps they are what counts, and no kernel beats the peak by much: kernels and peak were measured a moment apart.
+// On a device with timestamps they are what counts, and no kernel beats the peak by much: kernels and peak were
+// measured a moment apart.
 func TestClockOfADevice(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)

@@ -23,8 +23,9 @@ var double = device.Shader{
 `,
 }
 
-// A program is data: shaders, and commands that bind ranges of buffers to them. The device here executes nothing, so that
-// the example runs anywhere: it checks the program and counts. webgpu.Open or vulkan.Open return one that computes.
+// A program is data: shaders, and commands that bind ranges of buffers to them. The device here executes nothing, so
+// that the example runs anywhere: it checks the program and counts. webgpu.Open or vulkan.Open return one that
+// computes.
 func Example() {
 	counter := null.New(null.Options{})
 	var dev device.Device = counter

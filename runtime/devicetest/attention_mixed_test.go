@@ -4,19 +4,18 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-// TestAttentionOfHalvesHasTheBitsOfSingles computes attention and its gradient of halves, and of the same numbers in f32, by each
-// kind of kernel.
-func TestAttentionOfHalvesHasTheBitsOfSingles(t *testing.T) {
+// TestAttentionOf16BitFloatsHasTheBitsOfF32 computes attention and its gradient of 16-bit floats, and of the same
+// numbers in f32, by each kind of kernel.
+func TestAttentionOf16BitFloatsHasTheBitsOfF32(t *testing.T) {
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer d.Close()
@@ -34,24 +33,24 @@ func TestAttentionOfHalvesHasTheBitsOfSingles(t *testing.T) {
 		g, types := bothPrecisions(t, c.half, c.length, c.dim)
 		out := compute(t, c.dev, g, graph.Case{Inputs: types}.Values(3), named(c.kernel))
 		for _, name := range []string{"y", "d0", "d1", "d2"} {
-			require.NotEmpty(t, out["half "+name])
-			assert.Equal(t, out["single "+name], out["half "+name], "%s: %s of %v, %d", name, c.kernel, c.half, c.dim)
+			require.NotEmpty(t, out["16-bit "+name])
+			assert.Equal(t, out["f32 "+name], out["16-bit "+name], "%s: %s of %v, %d", name, c.kernel, c.half, c.dim)
 		}
 	}
 }
 
-// bothPrecisions is attention of inputs of halves, and of these cast to f32, with the gradients of the inputs.
+// bothPrecisions is attention of 16-bit inputs, and of these cast to f32, with the gradients of the inputs.
 func bothPrecisions(t *testing.T, half graph.DType, length, dim int) (*graph.Graph, []graph.Type) {
 	t.Helper()
 	kv := graph.T(half, 2, length, 1, dim)
 	types := []graph.Type{graph.T(half, 2, length, 3, dim), kv, kv}
 	g, err := graph.Build(func(b *graph.Builder) {
-		var halves, singles []*graph.Value
+		var narrow, wide []*graph.Value
 		for i, typ := range types {
-			halves = append(halves, b.Input(fmt.Sprint("x", i), typ))
-			singles = append(singles, op.Cast(halves[i], graph.F32))
+			narrow = append(narrow, b.Input(fmt.Sprint("x", i), typ))
+			wide = append(wide, op.Cast(narrow[i], graph.F32))
 		}
-		for name, in := range map[string][]*graph.Value{"half ": halves, "single ": singles} {
+		for name, in := range map[string][]*graph.Value{"16-bit ": narrow, "f32 ": wide} {
 			y := op.Attention(in[0], in[1], in[2], nil)
 			b.Output(name+"y", y)
 			for i, d := range autodiff.Gradients(op.Sum(op.Square(y), nil, false), nil, in...) {
@@ -63,8 +62,8 @@ func bothPrecisions(t *testing.T, half graph.DType, length, dim int) (*graph.Gra
 	return g, types
 }
 
-// TestAttentionRoundsItsResultAsCastsDo computes attention with a result of halves, and with one in f32 that is then cast; and the gradient
-// from a result of halves, and from the same numbers in f32, by each kind of kernel.
+// TestAttentionRoundsItsResultAsCastsDo computes attention with a 16-bit result, and with an f32 result that is then
+// cast. It computes the gradient from a 16-bit result, and from the same numbers in f32, by each kind of kernel.
 func TestAttentionRoundsItsResultAsCastsDo(t *testing.T) {
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -83,9 +82,9 @@ func TestAttentionRoundsItsResultAsCastsDo(t *testing.T) {
 		g, err := graph.Build(func(b *graph.Builder) {
 			in := inputs(b, types)
 			half, single := b.Apply(&op.AttentionOp{Result: c.half}, in[:3]...), b.Apply(new(op.AttentionOp), in[:3]...)
-			b.Output("half y", half[0])
-			b.Output("single y", op.Cast(single[0], c.half))
-			for name, o := range map[string]*graph.Value{"half d": half[0], "single d": op.Cast(half[0], graph.F32)} {
+			b.Output("16-bit y", half[0])
+			b.Output("f32 y", op.Cast(single[0], c.half))
+			for name, o := range map[string]*graph.Value{"16-bit d": half[0], "f32 d": op.Cast(half[0], graph.F32)} {
 				for i, d := range b.Apply(new(op.AttentionGradOp), in[0], in[1], in[2], o, half[1], in[3]) {
 					b.Output(fmt.Sprint(name, i), d)
 				}
@@ -94,8 +93,8 @@ func TestAttentionRoundsItsResultAsCastsDo(t *testing.T) {
 		require.NoError(t, err)
 		out := compute(t, c.dev, g, graph.Case{Inputs: types}.Values(3), named(c.kernel))
 		for _, name := range []string{"y", "d0", "d1", "d2"} {
-			require.NotEmpty(t, out["half "+name])
-			assert.Equal(t, out["single "+name], out["half "+name], "%s: %s of %v, %d", name, c.kernel, c.half, c.dim)
+			require.NotEmpty(t, out["16-bit "+name])
+			assert.Equal(t, out["f32 "+name], out["16-bit "+name], "%s: %s of %v, %d", name, c.kernel, c.half, c.dim)
 		}
 	}
 }

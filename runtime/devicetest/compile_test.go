@@ -7,9 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -18,6 +15,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/tune"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/shaders"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // compiling has a device compile every candidate, and run none.
@@ -48,7 +47,7 @@ func (c *compiling) compile(label string, k shaders.Kernel) {
 	}
 }
 
-// add compiles the kernels of graphs. Nobody is asked to choose where there is one candidate.
+// add compiles the kernels of graphs. A kernel with a single variant is not passed to the chooser.
 func (c *compiling) add(graphs map[string]*graph.Graph) {
 	p, err := gpuexec.NewPlan(c, graphs, gpuexec.Options{Tune: c})
 	require.NoError(c.t, err)
@@ -61,8 +60,8 @@ func (c *compiling) add(graphs map[string]*graph.Graph) {
 	}
 }
 
-// Drivers of GPUs compile every kernel that may be chosen there: of every case, and of training in every precision. Nothing runs, so that
-// Mesa's compilers can be asked without their GPUs (docs/BENCHMARKS.md tells how).
+// Drivers of GPUs compile every kernel that may be chosen there: of every case, and of training in every precision.
+// Nothing runs, so that Mesa's compilers can be called without their GPUs; docs/BENCHMARKS.md shows how.
 func TestKernelsCompileOnGPUs(t *testing.T) {
 	adapters, err := vulkan.Adapters()
 	require.NoError(t, err)

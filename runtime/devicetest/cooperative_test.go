@@ -22,11 +22,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cooperative says that a device multiplies matrices by subgroups, and has their kernels computed without.
+// cooperative is a device that reports cooperative matrices, and computes their kernels without them.
 type cooperative struct {
 	device.Device
 	subgroup int
-	size     target.CooperativeMatrix // for every kind of halves
+	size     target.CooperativeMatrix // for f16 and bf16
 	memory   int                      // of a workgroup; 0 is the device's
 }
 
@@ -60,8 +60,9 @@ func square(side int) target.CooperativeMatrix {
 	return target.CooperativeMatrix{M: side, N: side, K: side}
 }
 
-// byMatrices are the cases of attention and of its gradient that kernels for matrices of a side take, but for gradients with more
-// queries than keys: their loops are short enough for software adapters to unroll, and matrices are loops here.
+// byMatrices are the cases of attention and of its gradient that kernels for matrices of a side take, but for gradients
+// with more queries than keys: their loops are short enough for software adapters to unroll, and matrices are loops
+// here.
 func byMatrices(t *testing.T, side int) []devicetest.Task {
 	var tasks []devicetest.Task
 	for _, name := range []string{"attention", "attention_grad"} {
@@ -77,8 +78,9 @@ func byMatrices(t *testing.T, side int) []devicetest.Task {
 	return tasks
 }
 
-// TestAttentionByMatrices checks the attention kernels that multiply matrices by subgroups, with matrices and subgroups of all
-// sizes that change their text: one lane a subgroup is least work for a device that has every lane compute every matrix.
+// TestAttentionByMatrices checks the attention kernels that multiply matrices by subgroups, with matrices and subgroups
+// of all sizes that change their text: one lane a subgroup is least work for a device that has every lane compute every
+// matrix.
 func TestAttentionByMatrices(t *testing.T) {
 	opened, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -101,7 +103,8 @@ func TestAttentionByMatrices(t *testing.T) {
 	}
 }
 
-// A gradient that is not finite, or too large for f16, is not finite after it was rounded for matrices: the optimizer is to see it.
+// A gradient that is not finite, or too large for f16, is not finite after it was rounded for matrices: the optimizer
+// is to see it.
 func TestAttentionByMatricesKeepsWhatIsNotFinite(t *testing.T) {
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -155,7 +158,8 @@ func (r recorder) Choose(_ device.Device, _ string, ks []shaders.Kernel, fallbac
 	return fallback, nil
 }
 
-// Every kernel by matrices, of all head dimensions, becomes SPIR-V, and takes the workgroup memory that it was planned with.
+// Every kernel by matrices, of all head dimensions, becomes SPIR-V, and takes the workgroup memory that it was planned
+// with.
 func TestAttentionByMatricesCompiles(t *testing.T) {
 	compiler, err := spirv.NewCompiler("")
 	require.NoError(t, err)

@@ -5,15 +5,14 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-	"gonum.org/v1/gonum/mat"
-
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"gonum.org/v1/gonum/mat"
 )
 
 // difficult are symmetric matrices of one size whose eigenvectors are not unique, or hard to find.
@@ -146,7 +145,8 @@ func eigenvectors(t *testing.T, a, values, v *mat.Dense, what ...any) {
 	assert.LessOrEqual(t, largest(&av), 2e-6*mat.Norm(a, 2), "%v: residual", what)
 }
 
-// TestDecompositionsForGPUs computes with the workgroups of GPUs, which are larger than those of software adapters where matrices are.
+// TestDecompositionsForGPUs computes with the workgroups of GPUs, which are larger than those of software adapters
+// where matrices are.
 func TestDecompositionsForGPUs(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)

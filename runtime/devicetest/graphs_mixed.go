@@ -18,7 +18,7 @@ func toBF16(x *graph.Value) *graph.Value { return op.Cast(x, graph.BF16) }
 func mixedGraphs() []Task {
 	var ts []Task
 	for _, n := range []int{1, 2, 31, 64 * 9} {
-		ts = append(ts, exact(fmt.Sprint(n, " halves beside floats"), func(m *maker) {
+		ts = append(ts, exact(fmt.Sprint(n, " 16-bit values beside f32"), func(m *maker) {
 			x, v := m.in(n), m.c.variableOf(graph.T(graph.BF16, n))
 			y := op.Mul(x, toF32(v))
 			m.Assign(v, toBF16(op.Scale(y, 0.25)))
@@ -26,7 +26,7 @@ func mixedGraphs() []Task {
 		}))
 	}
 	return append(ts,
-		exact("rows of halves", func(m *maker) {
+		exact("rows of 16-bit values", func(m *maker) {
 			for _, cols := range []int{33, 130} {
 				x := m.f16(5, cols)
 				d := op.Sub(toF32(x), op.ReduceMax(toF32(x), []int{1}, true))
@@ -42,7 +42,7 @@ func mixedGraphs() []Task {
 			m.Assign(v, op.Maximum(y, op.Scalar(m.Builder, graph.F32, -3)))
 			m.out(toF16(y))
 		}),
-		exact("parts of halves", func(m *maker) {
+		exact("slices of 16-bit values", func(m *maker) {
 			x, v := m.bf16(1001), m.c.variableOf(graph.T(graph.BF16, 600))
 			for i, p := range [][2]int{{0, 1}, {0, 511}, {1, 2}, {3, 700}, {512, 1001}, {512, 513}, {128, 256}, {997, 1001}} {
 				m.Output(fmt.Sprint("part", i), op.Slice(x, 0, p[0], p[1]))
@@ -57,12 +57,12 @@ func mixedGraphs() []Task {
 			m.Assign(b, a)
 			m.out(op.Concat(0, a, b))
 		}),
-		exact("constants of halves and single elements", func(m *maker) {
+		exact("constants of 16 bits and single elements", func(m *maker) {
 			k := m.Constant("k", graph.T(graph.F16, 3), []float64{1, 0.1, -70000})
 			one := toF16(m.in())
 			m.out(k, toF32(k), one, op.Broadcast(one, 5), op.Mul(m.in(7), toF32(one)))
 		}),
-		exact("products of halves", func(m *maker) {
+		exact("products of 16-bit values", func(m *maker) {
 			for _, n := range []int{7, 12} {
 				x, w := m.f16(n, n), m.bf16(2, n, n)
 				sum := op.Add(op.MatMul(x, x, false, n == 7), toF32(x))
@@ -72,7 +72,7 @@ func mixedGraphs() []Task {
 				m.Output(fmt.Sprint("z", n), toF16(op.Sub(op.MatMul(w, y, false, true), toF32(w))))
 			}
 		}),
-		exact("product of parts of halves", func(m *maker) {
+		exact("product of slices of 16-bit values", func(m *maker) {
 			x := m.bf16(192, 64)
 			a, b := op.Slice(x, 0, 0, 128), op.Slice(x, 0, 64, 192)
 			m.out(op.MatMul(a, b, true, false), op.MatMul(op.Slice(x, 0, 0, 64), op.Slice(x, 0, 128, 192), false, false))

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// watching has every third of the kernels that are said to keep inside their arrays tell when they do not: software takes long to compile them.
+// watching instruments every third kernel that promises in-bounds indices, so that it reports a broken promise.
+// Software adapters take long to compile such kernels.
 type watching struct {
 	device.Device
 	outside device.Buffer

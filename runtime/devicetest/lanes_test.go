@@ -8,9 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/op"
@@ -18,13 +15,17 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/shaders"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-// shuffled gives the work of each invocation of a workgroup to another. Software adapters run subgroups one after the other and the lanes
-// of one in step, from barrier to barrier: where a barrier is missing, what is read too early depends on who does it.
+// shuffled gives the work of each invocation of a workgroup to another. Software adapters run subgroups one after the
+// other and the lanes of one in step, from barrier to barrier: where a barrier is missing, what is read too early
+// depends on who does it.
 type shuffled struct{ hardware }
 
-// order is WGSL: the invocation that takes the place of at. Many a later one comes first, and neighbours are in subgroups far apart.
+// order is WGSL: the invocation that takes the place of at. Many a later one comes first, and neighbours are in
+// subgroups far apart.
 func order(lanes string) string { return fmt.Sprintf("(at * 37u + 11u) %% (%s)", lanes) }
 
 var (
@@ -76,7 +77,8 @@ func unzeroed(t *testing.T) device.Device {
 	return d
 }
 
-// TestKernelsMissNoBarrier runs every kernel whose invocations share memory with its invocations in another order, which may change no bit.
+// TestKernelsMissNoBarrier runs every kernel whose invocations share memory with its invocations in another order,
+// which may change no bit.
 func TestKernelsMissNoBarrier(t *testing.T) {
 	d := unzeroed(t)
 	f32 := func(shape ...int) graph.Type { return graph.T(graph.F32, shape...) }

@@ -24,8 +24,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// collector is a device with WebGPU's default limits that keeps the text of every kernel: those that are loaded, and, as
-// a Chooser, all candidates.
+// collector is a device with WebGPU's default limits that keeps the text of every kernel: those that are loaded, and,
+// as a Chooser, all candidates.
 type collector struct {
 	device.Device
 	software bool
@@ -134,8 +134,8 @@ func kernels(t *testing.T) map[string]string {
 	return texts
 }
 
-// Every kernel of every case, and of training, translates to Metal's and Direct3D's languages. The translator is no part
-// of gpupipe.
+// Every kernel of every case, and of training, translates to Metal's and Direct3D's languages. The translator is no
+// part of gpupipe.
 func TestKernelsTranslate(t *testing.T) {
 	naga, err := exec.LookPath("naga")
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Products whose sum is taken in parts, which only GPUs are offered: the parts are kept in scratch memory between passes.
+// Products whose sum is taken in parts, which only GPUs are offered: the parts are kept in scratch memory between
+// passes.
 func TestProductsInParts(t *testing.T) {
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -99,8 +100,9 @@ func (c byWorkgroups) Choose(_ device.Device, label string, ks []shaders.Kernel,
 	return fallback, nil
 }
 
-// Products of halves have kernels in assembly where the device takes them, and their programs keep its limits. One whose operands lie in the same
-// memory has none: bindings must not overlap, and an assembled kernel has one for each.
+// Products of 16-bit floats have kernels in assembly on devices that accept it, and their programs keep the device's
+// limits. A product whose operands share memory has none: bindings must not overlap, and an assembled kernel has one
+// for each operand.
 func TestProductsInAssembly(t *testing.T) {
 	limits := target.DefaultLimits()
 	limits.Assembly = true

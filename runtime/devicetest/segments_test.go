@@ -8,9 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/op"
@@ -18,9 +15,12 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/gpupipe/gpupipe/shaders"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-// TestSegmentsThatAreOneChangeNoBit runs attention and its gradient by each kind of kernel with one segment and without any.
+// TestSegmentsThatAreOneChangeNoBit runs attention and its gradient by each kind of kernel with one segment and without
+// any.
 func TestSegmentsThatAreOneChangeNoBit(t *testing.T) {
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -99,8 +99,8 @@ func (d wholeWalk) Load(p *device.Program) (device.Loaded, error) {
 	return d.Device.Load(&other)
 }
 
-// TestBlocksThatSeeLessChangeNoBit computes attention and its gradient of all sorts of documents with walks that leave out what a block
-// cannot see, and with those that do not. What is no number in one document then stays there.
+// TestBlocksThatSeeLessChangeNoBit computes attention and its gradient of many layouts of documents. Walks that skip
+// what a block cannot see must give the bits of walks over everything.
 func TestBlocksThatSeeLessChangeNoBit(t *testing.T) {
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -166,7 +166,7 @@ func documents() map[string]func(b, i int) float64 {
 	}
 }
 
-// numbersIn tells whether the first 64, the second 64 and the remaining places of two sequences have numbers only.
+// numbersIn reports whether the first 64, the second 64 and the other positions of two sequences hold numbers only.
 func numbersIn(bits []byte) (all [3]bool) {
 	x := exec.Decode(graph.F32, bits)
 	row := len(x) / 2 / documentsLength

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every kernel of every case, and of training, becomes SPIR-V that the Khronos validator takes, with the workgroup and the bindings
-// that the kernel was made with.
+// Every kernel of every case, and of training, becomes SPIR-V that the Khronos validator takes, with the workgroup and
+// the bindings that the kernel was made with.
 func TestKernelsAreValidSPIRV(t *testing.T) {
 	validator, err := exec.LookPath("spirv-val")
 	require.NoError(t, err, "install spirv-tools (make setup does)")

@@ -3,13 +3,12 @@ package devicetest_test
 import (
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // sums is a task of reductions of x, of its squares too where several share a kernel.
@@ -20,7 +19,8 @@ func sums(t *testing.T, x graph.Type, build func(b *graph.Builder, x *graph.Valu
 		Inputs: map[string]*graph.Tensor{"x": graph.Case{Inputs: []graph.Type{x}}.Values(3)[0]}}
 }
 
-// Sums of few long rows are spread over a GPU: by workgroups where columns are neighbours in memory, else by invocations.
+// Sums of few long rows are spread over a GPU: by workgroups where columns are neighbours in memory, else by
+// invocations.
 func TestSumsForGPUs(t *testing.T) {
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)

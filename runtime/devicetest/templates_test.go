@@ -28,8 +28,8 @@ func (d hardware) Limits() target.Limits {
 	return l
 }
 
-// TestAttentionForGPUs checks the attention kernels that software adapters are not offered on whatever adapter there is. That those of halves
-// have the bits of those of singles is another test's.
+// TestAttentionForGPUs checks on any adapter the attention kernels that software adapters do not use. Another test
+// compares the bits of 16-bit inputs.
 func TestAttentionForGPUs(t *testing.T) {
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -40,7 +40,8 @@ func TestAttentionForGPUs(t *testing.T) {
 		require.NoError(t, err)
 		var tasks []devicetest.Task
 		for _, c := range o.Cases() {
-			// Rows of more vectors repeat the same text, and software adapters compile it for long. Those of 44 are eleven lanes'.
+			// Rows of more vectors repeat the same text, and software adapters compile it for long. Those of 44 are
+			// eleven lanes'.
 			q := c.Inputs[0]
 			if dim := q.Shape[3]; (dim <= 8 || dim%4 != 0 || dim == 44) && !q.DType.Half() && !positioned(c) {
 				tasks = append(tasks, devicetest.Case(c))
@@ -57,7 +58,7 @@ func TestAttentionForGPUs(t *testing.T) {
 	}
 }
 
-// positioned tells whether a case of attention is of queries at the end of a cache.
+// positioned reports whether a case of attention has queries at the end of a cache.
 func positioned(c graph.Case) bool { return len(c.Inputs) == 4 && len(c.Inputs[3].Shape) == 1 }
 
 // TestAttentionOfACacheForGPUs checks the kernel whose lanes share the keys of a query.

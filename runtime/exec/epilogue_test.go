@@ -30,8 +30,8 @@ func (c *nth) Choose(_ device.Device, _ string, ks []shaders.Kernel, fallback in
 	return fallback, nil
 }
 
-// Every candidate of a matrix product whose epilogue reads the operands: they may be bound in other places, as vectors, or
-// as packed copies only.
+// Every candidate of a matrix product whose epilogue reads the operands: they may be bound in other places, as vectors,
+// or as packed copies only.
 func TestEpiloguesThatReadTheOperands(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)

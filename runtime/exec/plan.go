@@ -314,7 +314,8 @@ func (p *Plan) Chosen(name string) ([]shaders.Kernel, error) {
 	return chosen, nil
 }
 
-// Shaders returns the shaders of a program that Load compiles, each distinct source once, in the order of their first use.
+// Shaders returns the shaders of a program that Load compiles, each distinct source once, in the order of their first
+// use.
 func (p *Plan) Shaders(name string) ([]device.Shader, error) {
 	q, ok := p.programs[name]
 	if !ok {

@@ -56,7 +56,7 @@ func TestCounts(t *testing.T) {
 		BytesCopied: 5120, BytesRead: 80, BytesWritten: 40}, d.Counts())
 }
 
-// A device with latencies takes them one after the other; whoever waits, waits for what was enqueued before.
+// Latencies add up, and a wait lasts until everything enqueued before it is done.
 func TestLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		took := map[string]time.Duration{"F": 10 * time.Millisecond, "B": 20 * time.Millisecond}
@@ -112,7 +112,7 @@ func TestLatency(t *testing.T) {
 	})
 }
 
-// A device that is lost says so to all that comes, and to reads that are under way; closed, it is closed.
+// A lost device fails every call and reads in progress with the loss. A closed device is closed.
 func TestLoss(t *testing.T) {
 	d := New(Options{LoseAfter: 3})
 	b, err := d.Alloc("b", 8)

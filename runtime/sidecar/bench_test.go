@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -19,11 +17,12 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkStep does steps in a worker and in this process by turns, and gives the ratio of their medians. "train" is four
-// microbatches of a small model, forward and backward: each uploads its tokens, runs and reads its loss. "calls" is 200 times a
-// write, a run of next to nothing and a read, and a wait at the end.
+// BenchmarkStep does steps in a worker and in this process by turns, and gives the ratio of their medians. "train" is
+// four microbatches of a small model, forward and backward: each uploads its tokens, runs and reads its loss. "calls"
+// is 200 times a write, a run of next to nothing and a read, and a wait at the end.
 func BenchmarkStep(b *testing.B) {
 	here, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(b, err)

@@ -52,13 +52,13 @@ func TestCommandsTravel(t *testing.T) {
 		got, err := decodeCommand(c.append(nil))
 		require.NoError(t, err)
 		assert.Equal(t, c, got)
-		refusesParts(t, c.append(nil), func(b []byte) error { _, err := decodeCommand(b); return err })
+		refusesFragments(t, c.append(nil), func(b []byte) error { _, err := decodeCommand(b); return err })
 	}
 	h := &hello{token: "secret", device: "webgpu:1", up: 1 << 20, down: 4096, silence: time.Minute}
 	got, err := decodeHello(h.append(nil))
 	require.NoError(t, err)
 	assert.Equal(t, h, got)
-	refusesParts(t, h.append(nil), func(b []byte) error { _, err := decodeHello(b); return err })
+	refusesFragments(t, h.append(nil), func(b []byte) error { _, err := decodeHello(b); return err })
 	b := h.append(nil)
 	b[1+4+len(magic)]++
 	_, err = decodeHello(b)
@@ -70,12 +70,12 @@ func TestEventsTravel(t *testing.T) {
 		got, err := decodeEvent(e.append(nil))
 		require.NoError(t, err)
 		assert.Equal(t, e, got)
-		refusesParts(t, e.append(nil), func(b []byte) error { _, err := decodeEvent(b); return err })
+		refusesFragments(t, e.append(nil), func(b []byte) error { _, err := decodeEvent(b); return err })
 	}
 }
 
-// refusesParts asserts that neither a beginning of a frame is one, nor one with more behind it.
-func refusesParts(t *testing.T, b []byte, decode func([]byte) error) {
+// refusesFragments asserts that neither a prefix of a frame is valid, nor a frame with extra bytes.
+func refusesFragments(t *testing.T, b []byte, decode func([]byte) error) {
 	t.Helper()
 	for n := range b {
 		require.Error(t, decode(b[:n]), "%d of %d bytes", n, len(b))
@@ -83,7 +83,7 @@ func refusesParts(t *testing.T, b []byte, decode func([]byte) error) {
 	require.ErrorContains(t, decode(append(b[:len(b):len(b)], 0)), "too many")
 }
 
-// What callers tell apart survives the way, and so does what an error names.
+// The causes that callers distinguish, and what an error names, survive encoding.
 func TestErrorsTravel(t *testing.T) {
 	for _, cause := range causes[1:] {
 		sent := &device.Error{Op: "alloc", Object: "b", Device: "webgpu:0", Cause: fmt.Errorf("%w: 4 of 3", cause)}
@@ -187,7 +187,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-func TestPatience(t *testing.T) {
+func TestProgressTimeout(t *testing.T) {
 	assert.Equal(t, time.Minute, progressTimeout(Options{}.silence(), 0))
 	assert.Equal(t, 2*time.Minute, progressTimeout(time.Minute, 6))
 	assert.Equal(t, time.Hour+time.Minute, progressTimeout(time.Hour, 6))

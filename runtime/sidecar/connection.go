@@ -128,7 +128,8 @@ func (c *connection) enqueue(x *command, answer *call) error {
 	return c.add(x, answer)
 }
 
-// add waits for room and adds a command to the outbox. The lock is held; the outbox must be flushed after it is released.
+// add waits for room and adds a command to the outbox. The lock is held; the outbox must be flushed after it is
+// released.
 func (c *connection) add(x *command, answer *call) error {
 	for c.progress.pending() >= window && c.failed.lost == nil {
 		c.room.Wait()

@@ -22,7 +22,7 @@ type Device struct {
 
 	loading sync.Mutex // held until a program is loaded, which bounds the bytes in transit
 
-	// turn is held by whoever adds to the queue, also while it waits for room. It guards the rest.
+	// turn is held while something is added to the queue, also while that waits for room. It guards the rest.
 	turn    sync.Mutex
 	owner   *base.Owner[*buffer, *loaded]
 	ids     uint64

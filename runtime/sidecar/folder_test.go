@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What was left where host and worker were killed in one moment goes when the next worker starts; what is in use stays, and so does what is
-// not a socket's.
+// What was left where host and worker were killed in one moment goes when the next worker starts; what is in use stays,
+// and so does what is not a socket's.
 func TestLeftFoldersAreSweptAway(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "s-") // paths of sockets are short
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func TestSocketsWhereNoFolderCanBeMade(t *testing.T) {
 	}
 }
 
-// A folder is swept away before it is locked, or not at all: whoever makes one has one.
+// A folder is removed before it is locked, or not at all: privateFolder always returns a folder that exists.
 func TestSweepingWhileFoldersAreMade(t *testing.T) {
 	dir := t.TempDir()
 	done := make(chan struct{})
@@ -95,7 +95,8 @@ func TestSweepingWhileFoldersAreMade(t *testing.T) {
 	all.Wait()
 }
 
-// Only a system without locks for folders has one go unlocked; what else goes wrong is told, and leaves nothing.
+// A folder stays unlocked only on a file system without locks for folders. Other errors are returned, and leave no
+// folder.
 func TestAFolderThatCannotBeLocked(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "gpupipe-FFFFFFFFFFFFFFFF")
 	var files unix.Rlimit

@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whichever of host and worker is killed while the device is opened, the other ends too or goes on, and removes the folder of the socket.
+// Whichever of host and worker is killed while the device is opened, the other ends too or goes on, and removes the
+// folder of the socket.
 func TestKilledWhileOpening(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 1))
 	inFolder := 0

@@ -11,10 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpupipe/gpupipe/runtime/device/checktest"
 )
 
 // beHost opens a worker, has it work, says its number and waits.
@@ -66,7 +65,7 @@ func TestHostIsKilled(t *testing.T) {
 	}
 }
 
-// gone tells whether a process has ended; whoever inherits it may be slow to take note.
+// gone reports whether a process has ended. Its new parent may be slow to wait for it.
 func gone(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err == nil {

@@ -53,7 +53,7 @@ func lies() map[string][][]byte {
 		"ready again":       late(&event{kind: evReady, ready: &description{Limits: target.DefaultLimits()}}),
 		"unknown answer":    late(&event{kind: evDone, id: 77}),
 		"answer to nothing": late(&event{kind: evDone}),
-		"data for nobody":   late(&event{kind: evData, id: 77, n: 4}),
+		"unexpected data":   late(&event{kind: evData, id: 77, n: 4}),
 		"data beyond":       late(&event{kind: evData, id: 2, at: 1 << 40, n: 4}),
 		"data at the edge":  late(&event{kind: evData, id: 2, at: ringBytes - 4, n: 8}),
 		"too much data":     late(&event{kind: evData, id: 2, n: 68}),
@@ -229,7 +229,8 @@ func (c *client) greet(t *testing.T, m message, files ...*os.File) {
 	require.NoError(t, err)
 }
 
-// A client that does not know the token, or does not bring what it must, is refused; the host that comes after it is served.
+// A client that does not know the token, or does not bring what it must, is refused; the host that comes after it is
+// served.
 func TestRefusedClients(t *testing.T) {
 	t.Parallel()
 	plain, err := os.Create(t.TempDir() + "/f")
@@ -405,7 +406,7 @@ func TestHostThatTakesNothing(t *testing.T) {
 	assert.Less(t, time.Since(began), prompt)
 }
 
-// Serving ends with its context, with a host that is gone while the device hangs, and where nobody comes.
+// Serving ends with its context, with a host that is gone while the device hangs, and without a host.
 func TestServingEnds(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

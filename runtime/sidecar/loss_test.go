@@ -9,11 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // prompt bounds what happens at once. It is long because the machine may be busy, and below the minute after which a
@@ -64,7 +63,7 @@ func (r rig) lost(t *testing.T, words ...string) {
 	assert.ErrorIs(t, syscall.Kill(r.Process().Pid, 0), syscall.ESRCH, "no zombie")
 }
 
-// waiters has two wait for a read and one for a sync, and tells what comes of them.
+// waiters starts two waits for a read and one for a sync, and returns their errors.
 func (r rig) waiters(t *testing.T) chan error {
 	t.Helper()
 	require.NoError(t, r.Run(r.l))
@@ -86,7 +85,7 @@ func allLost(t *testing.T, errs chan error, n int) {
 		case err := <-errs:
 			require.ErrorIs(t, err, device.ErrLost)
 		case <-timeout:
-			t.Fatal("who waited was not told")
+			t.Fatal("a wait did not end")
 		}
 	}
 }
@@ -100,7 +99,7 @@ func TestKilled(t *testing.T) {
 	r.lost(t, `null:0: `, "worker slow 1h (pid ", ") was killed by SIGKILL")
 }
 
-// Commands that find no more room wait, and are told.
+// Commands that wait for room fail when the worker is lost.
 func TestKilledWhileFull(t *testing.T) {
 	r := newRig(t, options("hangs run"))
 	errs := make(chan error, 2)
@@ -188,7 +187,8 @@ func TestHung(t *testing.T) {
 	})
 }
 
-// Work that takes longer than the watchdog waits is fine while each part of it ends in time; so is a driver that compiles.
+// Work that takes longer than the watchdog waits is fine while each part of it ends in time; so is a driver that
+// compiles.
 func TestSlowIsNotHung(t *testing.T) {
 	t.Parallel()
 	o := options("slow 1500ms")
@@ -248,7 +248,7 @@ func TestIdleIsNotHung(t *testing.T) {
 	require.NoError(t, r.Sync())
 }
 
-// Errors of work that nobody waits for fail what follows, until Sync tells of them.
+// An error of enqueued work fails the calls that follow, until Sync returns it.
 func TestErrorsOfEnqueuedWork(t *testing.T) {
 	r := newRig(t, options("wrong run"))
 	require.NoError(t, r.Run(r.l))
@@ -308,7 +308,7 @@ func TestOpenFails(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// A process may end before it has been told anything: what is then said is how it ended.
+// A process may end before it gets its token. The error then says how it ended.
 func TestProcessThatEndsAtOnce(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
@@ -321,7 +321,7 @@ func TestProcessThatEndsAtOnce(t *testing.T) {
 	assert.ErrorContains(t, err, "was killed by SIGKILL")
 }
 
-// A process that hangs in the system itself does not end when it is killed; nobody waits for it for ever.
+// A process that hangs in a system call does not end when it is killed. Closing does not wait for it forever.
 func TestProcessThatCannotBeKilled(t *testing.T) {
 	t.Parallel()
 	p, err := start(options("null"), "/no/such/folder/socket", "0123456789abcdef")

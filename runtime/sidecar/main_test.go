@@ -10,12 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/stretchr/testify/require"
 )
 
 // role says what the test binary is to be: a worker, a worker that breaks the rules, or a host of its own.
@@ -88,7 +87,7 @@ func openFiles() int {
 	return len(entries)
 }
 
-// children are those of this process, zombies too, where the system tells.
+// children returns the child processes of this process, with zombies, if the system reports them.
 func children() (found []string) {
 	tasks, _ := os.ReadDir("/proc/self/task")
 	for _, task := range tasks {

@@ -72,7 +72,8 @@ func TestChoicesAreTimedOnceAndKept(t *testing.T) {
 	assert.Equal(t, "serial", third.Kernels("sum")[0].Candidate)
 }
 
-// Timings are counted: which it is, of how many that are known to be needed. Equal kernels are timed once, known ones not at all.
+// Timings are counted: which it is, of how many that are known to be needed. Equal kernels are timed once, known ones
+// not at all.
 func TestTimingsAreCounted(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -194,7 +195,7 @@ func TestADamagedChoiceIsReplaced(t *testing.T) {
 	assert.Equal(t, 2, timed, "at first, and once the file was damaged")
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
-	assert.Contains(t, string(text), "another", "nobody has asked for it")
+	assert.Contains(t, string(text), "another", "a choice that was not used")
 }
 
 // Of processes that tune at a time each finds again what it chose: none is forgotten, and who saved first is right.

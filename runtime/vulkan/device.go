@@ -28,8 +28,8 @@ type Device struct {
 	base.Properties
 	driver
 
-	// turn is held by whoever adds to the queue, also while it waits for room. mu guards the rest, and is released while
-	// waiting.
+	// turn is held while something is added to the queue, also while that waits for room. mu guards the rest, and is
+	// released while waiting.
 	turn, mu sync.Mutex
 	owner    *base.Owner[*buffer, *loaded]
 	queue    queue

@@ -242,7 +242,7 @@ func TestLoss(t *testing.T) {
 	r, err := d.Read(b, 0, 8<<20)
 	require.NoError(t, err)
 	lose(d)
-	if _, err = r.Wait(); err != nil { // it may have arrived before
+	if _, err = r.Wait(); err != nil { // it may have completed before
 		assert.ErrorIs(t, err, device.ErrLost)
 	}
 	checktest.Lost(t, d, b, l, `vulkan:0: run "increments": device lost`)

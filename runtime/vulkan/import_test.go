@@ -51,7 +51,7 @@ func TestRefusedMemory(t *testing.T) {
 	assert.NoError(t, refusal(0))
 }
 
-// What a lost device still does nobody knows: the memory is not said to be free, neither by Release nor by Close.
+// A lost device may still access imported memory, so neither Release nor Close reports it as free.
 func TestLossKeepsMemory(t *testing.T) {
 	wantImport(t)
 	d := open(t, Options{CacheDir: cacheDir})

@@ -35,8 +35,8 @@ func (d importing) Transfer(from, to device.Range) (device.Pending, error) {
 // plain hides that a device imports.
 type plain struct{ device.Device }
 
-// Two pipelines over two devices each train, with the same bits whichever way messages go: what TestValidation watches. The kernels are those of the
-// golden runs, so that the driver's cache has them, whichever is first.
+// Two pipelines over two devices each train, with the same bits whichever way messages go: what TestValidation watches.
+// The kernels are those of the golden runs, so that the driver's cache has them, whichever is first.
 func TestTraining(t *testing.T) {
 	const golden = "../../pipeline/train/testdata/golden/"
 	cache := filepath.Join(t.TempDir(), "cache")
@@ -56,8 +56,9 @@ func TestTraining(t *testing.T) {
 	}
 	var transfers atomic.Int64
 	imported := trained(func(d *vulkan.Device) device.Device { return importing{d, &transfers} })
-	// A microbatch has an activation and a gradient; a batch has gradients and weights of all that the second replica holds, of
-	// 38 parameters and of its tied head, and of the first replica's tied head; and the second replica's losses.
+	// A microbatch has an activation and a gradient; a batch has gradients and weights of all that the second replica
+	// holds, of 38 parameters and of its tied head, and of the first replica's tied head; and the second replica's
+	// losses.
 	assert.EqualValues(t, 2*2*(2*4+2*(38+1+1)+1), transfers.Load(), "two batches, out and in")
 	assert.True(t, bytes.Equal(imported, trained(func(d *vulkan.Device) device.Device { return plain{d} })), "weights differ")
 }

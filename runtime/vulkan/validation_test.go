@@ -16,10 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mistakes, when set in the environment, has the process make those that the validation layer must report, instead of running tests.
+// mistakes, when set in the environment, has the process make those that the validation layer must report, instead of
+// running tests.
 const mistakes = "GPUPIPE_TEST_MISTAKES"
 
-// layered is the environment of a process with the Khronos validation layer between it and the driver. Layers of all versions read the file.
+// layered is the environment of a process with the Khronos validation layer between it and the driver. Layers of all
+// versions read the file.
 func layered(t *testing.T) []string {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "vk_layer_settings.txt"), []byte(`

@@ -29,8 +29,8 @@ type Options struct {
 	MemoryBudget int64       // bytes of buffers; 0: three quarters of the host's memory on adapters without memory of their own, else no bound
 }
 
-// Device implements device.Device and device.Timer. One goroutine owns the native objects, because error scopes belong to
-// a device and callbacks run within a poll. Everything else reaches them through requests.
+// Device implements device.Device and device.Timer. One goroutine owns the native objects, because error scopes belong
+// to a device and callbacks run within a poll. Everything else reaches them through requests.
 type Device struct {
 	base.Properties
 	requests chan func()

@@ -147,7 +147,7 @@ func TestLoss(t *testing.T) {
 	r, err := d.Read(b, 0, 16<<20)
 	require.NoError(t, err)
 	lose(d)
-	if _, err = r.Wait(); err != nil { // it may have arrived before
+	if _, err = r.Wait(); err != nil { // it may have completed before
 		assert.ErrorIs(t, err, device.ErrLost)
 	}
 	checktest.Lost(t, d, b, l, `webgpu:0: run "increments": device lost: X`)
@@ -170,7 +170,7 @@ func TestLossReleasesWaiters(t *testing.T) {
 	assert.ErrorIs(t, err, device.ErrLost)
 }
 
-// An error outside every scope belongs to no call: Sync tells of it, once.
+// An error outside every scope belongs to no call. Sync returns it, once.
 func TestUncapturedError(t *testing.T) {
 	d := open(t, 0)
 	b := alloc(t, d, 256)

@@ -11,8 +11,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 )
 
-// What runs here is small, since browsers without a GPU compute very slowly: tasks of at most so many elements, and so many random graphs. The
-// native backend runs all of the suite.
+// What runs here is small, since browsers without a GPU compute very slowly: tasks of at most so many elements, and so
+// many random graphs. The native backend runs all of the suite.
 const (
 	maxElements  = 2000
 	randomGraphs = 12
@@ -68,7 +68,8 @@ func (d hardware) Limits() target.Limits {
 	return l
 }
 
-// The browser's compiler, which is stricter than naga about barriers, and another software adapter take the kernels that are for GPUs.
+// The browser's compiler, which is stricter than naga about barriers, and another software adapter take the kernels
+// that are for GPUs.
 func TestKernelsForGPUs(t *testing.T) {
 	d := hardware{open(t, 0)}
 	f32 := func(shape ...int) graph.Type { return graph.T(graph.F32, shape...) }

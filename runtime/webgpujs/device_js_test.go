@@ -89,7 +89,7 @@ func TestCopies(t *testing.T) {
 	assert.Empty(t, checktest.Read(t, d, b, 0, 0))
 }
 
-// More than may be under way, and nobody waits for it.
+// More reads than may be in transit, without Wait.
 func TestManyTransfers(t *testing.T) {
 	d := open(t, 0)
 	b, err := d.Alloc("b", 4<<20)
@@ -122,7 +122,7 @@ func TestShaderThatDoesNotCompile(t *testing.T) {
 	assert.ErrorContains(t, err, `compile "bad one"`)
 	assert.ErrorContains(t, err, "line 4: ")
 	assert.ErrorContains(t, err, "nothing")
-	require.NoError(t, d.Sync(), "the error is told once")
+	require.NoError(t, d.Sync(), "the error is reported once")
 	_, err = d.Load(checktest.Increments(b, 1))
 	require.NoError(t, err)
 }

@@ -190,8 +190,8 @@ func releaseWhileRunning(t *testing.T, open Open) {
 	require.NoError(t, d.Sync())
 }
 
-// wgpu-native checks a binding against the smallest size that the pipeline before needed, where both pipelines share one
-// layout: a word where that one had vectors of four was refused.
+// wgpu-native checks a binding against the smallest size that the pipeline before needed, where both pipelines share
+// one layout: a word where that one had vectors of four was refused.
 func bindingSizes(t *testing.T, open Open) {
 	d := opened(t, open, 0)
 	shader := func(element, value string) device.Shader {

@@ -56,11 +56,11 @@ func Increments(b device.Buffer, n int) *device.Program {
 
 // Lost checks that every operation of a lost device reports the loss, and that the device can be closed. want is the
 // error of Run for l, a program on b.
-func Lost(t *testing.T, d device.Device, b device.Buffer, l device.Loaded, told string) {
+func Lost(t *testing.T, d device.Device, b device.Buffer, l device.Loaded, want string) {
 	t.Helper()
 	_, err := d.Alloc("c", 4)
 	assert.ErrorIs(t, err, device.ErrLost)
-	assert.EqualError(t, d.Run(l), told)
+	assert.EqualError(t, d.Run(l), want)
 	assert.ErrorIs(t, d.Write(b, 0, make([]byte, 4)), device.ErrLost)
 	_, err = d.Read(b, 0, 4)
 	assert.ErrorIs(t, err, device.ErrLost)

@@ -26,7 +26,7 @@ func Shared(t *testing.T, open Open) {
 	t.Run("there and back", func(t *testing.T) { thereAndBack(t, open) })
 	t.Run("between devices", func(t *testing.T) { betweenDevices(t, open) })
 	t.Run("in programs", func(t *testing.T) { importedInPrograms(t, open) })
-	t.Run("nobody waits", func(t *testing.T) { nobodyWaitsForTransfers(t, open) })
+	t.Run("without Wait", func(t *testing.T) { transfersWithoutWait(t, open) })
 }
 
 // lent is memory that devices import, with the number of imports and of calls of freed.
@@ -309,7 +309,7 @@ func importedInPrograms(t *testing.T, open Open) {
 }
 
 // Transfers without Wait cost no memory, run in order, and are done before their buffers are freed.
-func nobodyWaitsForTransfers(t *testing.T, open Open) {
+func transfersWithoutWait(t *testing.T, open Open) {
 	l := newLender(t)
 	d := opened(t, open, 0)
 	align := page(t, d)

@@ -13,7 +13,7 @@ import (
 func Timer(t *testing.T, open Open) {
 	t.Run("same results", func(t *testing.T) { timedLikeRun(t, open) })
 	t.Run("the time is right", func(t *testing.T) { timeIsRight(t, open) })
-	t.Run("nobody waits", func(t *testing.T) { nobodyWaits(t, open) })
+	t.Run("without Wait", func(t *testing.T) { withoutWait(t, open) })
 	t.Run("refusals", func(t *testing.T) { timerRefuses(t, open) })
 }
 
@@ -106,7 +106,7 @@ func timeIsRight(t *testing.T, open Open) {
 }
 
 // Measurements without Wait cost no memory, and those of a released program still complete.
-func nobodyWaits(t *testing.T, open Open) {
+func withoutWait(t *testing.T, open Open) {
 	d := opened(t, open, 0)
 	b := alloc(t, d, "b", 2048)
 	other := alloc(t, d, "other", 256)
