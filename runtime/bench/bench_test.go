@@ -81,7 +81,7 @@ func TestRunStops(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// Devices take turns, and are compared case by case.
+// Devices are measured in alternation, and compared case by case.
 func TestSeveralDevices(t *testing.T) {
 	devs := []device.Device{null.New(null.Options{}), null.New(null.Options{Name: "null:1"})}
 	rs, err := bench.Run(context.Background(), devs, bench.Options{Quick: true, Filter: regexp.MustCompile("^dispatch$|norm")})
@@ -120,8 +120,8 @@ func TestComparison(t *testing.T) {
 		strings.Join(strings.SplitAfter(table.String(), "\n")[:2], ""))
 }
 
-// On a device with timestamps they are what counts, and no kernel beats the peak by much: kernels and peak were
-// measured a moment apart.
+// On a device with timestamps results use them, and no kernel exceeds the peak by much. Kernels and peak are measured
+// at different moments.
 func TestClockOfADevice(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)

@@ -60,8 +60,8 @@ func (c *compiling) add(graphs map[string]*graph.Graph) {
 	}
 }
 
-// Drivers of GPUs compile every kernel that may be chosen there: of every case, and of training in every precision.
-// Nothing runs, so that Mesa's compilers can be called without their GPUs; docs/BENCHMARKS.md shows how.
+// Drivers of GPUs compile every kernel variant of every case, and of training in every precision. Nothing runs, so
+// Mesa's compilers can be called without their GPUs; docs/BENCHMARKS.md shows how.
 func TestKernelsCompileOnGPUs(t *testing.T) {
 	adapters, err := vulkan.Adapters()
 	require.NoError(t, err)

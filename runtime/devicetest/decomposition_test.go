@@ -108,7 +108,7 @@ func deviation(q *mat.Dense) float64 {
 	return largest(&d)
 }
 
-// Where eigenvectors are not unique, they are orthonormal still, and eigenvectors.
+// Eigenvectors that are not unique are still orthonormal eigenvectors.
 func TestEighOfDifficultMatrices(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -161,7 +161,7 @@ func TestDecompositionsForGPUs(t *testing.T) {
 	triangular(t, in["full rank"], out[2])
 }
 
-// Where a matrix has not full rank, Q is orthonormal still, and R triangular.
+// For a matrix without full rank, Q is still orthonormal and R triangular.
 func TestQROfDifficultMatrices(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)

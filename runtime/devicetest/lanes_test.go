@@ -176,7 +176,7 @@ func (d careless) Load(p *device.Program) (device.Loaded, error) {
 	return d.Device.Load(&other)
 }
 
-// Without its first barrier a sum over a workgroup changes with the order.
+// Without its first barrier, a sum over a workgroup depends on the order of its invocations.
 func TestAnotherOrderFindsAMissingBarrier(t *testing.T) {
 	d := unzeroed(t)
 	x := graph.Case{Inputs: []graph.Type{graph.T(graph.F32, 3, 300)}}

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A device with WebGPU's default limits takes every program: bindings, alignment, aliasing and dispatch sizes included.
+// A device with WebGPU's default limits accepts every program: bindings, alignment, aliasing and dispatch sizes.
 func TestDefaultLimits(t *testing.T) {
 	tasks := append(devicetest.Graphs(), devicetest.Chains(2000)...)
 	for _, task := range tasks {
@@ -25,7 +25,7 @@ func TestDefaultLimits(t *testing.T) {
 	}
 }
 
-// On a device that computes nothing nearly everything fails: the suite can.
+// On a device that computes nothing nearly every task fails, so the suite can fail.
 func TestSuiteFails(t *testing.T) {
 	dev := null.New(null.Options{})
 	results := devicetest.CheckOnce(dev, devicetest.Chains(20), nil)

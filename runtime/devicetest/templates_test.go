@@ -79,7 +79,7 @@ func TestAttentionOfACacheForGPUs(t *testing.T) {
 	}
 }
 
-// TestEmbeddingGradientsForGPUs checks the walks along equal ids that software adapters are not offered.
+// TestEmbeddingGradientsForGPUs checks the walks along equal ids, which software adapters do not use.
 func TestEmbeddingGradientsForGPUs(t *testing.T) {
 	d, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)

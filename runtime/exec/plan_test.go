@@ -51,7 +51,7 @@ func (greedy) Choose(_ device.Device, _ string, ks []shaders.Kernel, _ int) (int
 	return slices.IndexFunc(ks, func(k shaders.Kernel) bool { return most(k, slices.MaxFunc(ks, most)) == 0 }), nil
 }
 
-// Faster kernels that need more memory than there is are no reason to refuse what fits without them.
+// A plan that fits is not refused because faster kernels need more memory.
 func TestWhatFitsByTheStaticChoiceIsNotRefused(t *testing.T) {
 	g, err := graph.Build(func(b *graph.Builder) {
 		b.Output("y", op.Sum(b.Input("x", graph.T(graph.F32, 4096, 200)), []int{1}, false))
@@ -75,7 +75,7 @@ func TestWhatFitsByTheStaticChoiceIsNotRefused(t *testing.T) {
 	assert.NoError(t, tuned.Untuned())
 }
 
-// A tensor that no binding can hold does not fit either, whatever the budget.
+// A tensor larger than a binding does not fit, whatever the budget.
 func TestTensorBeyondABindingIsTooLarge(t *testing.T) {
 	g, err := graph.Build(func(b *graph.Builder) {
 		b.Output("y", op.Exp(b.Variable("x", graph.T(graph.F32, 1<<26))))

@@ -103,7 +103,7 @@ func TestPassesOfAKernelAreSummed(t *testing.T) {
 	require.NoError(t, u.Close())
 }
 
-// What a profile says of a kernel's work.
+// The work of a kernel that profiles report.
 func TestWorkOfKernels(t *testing.T) {
 	dev := null.New(null.Options{})
 	plan, err := exec.NewPlan(dev, map[string]*graph.Graph{"p": profiled(t)}, exec.Options{Tune: &nth{n: 0}})

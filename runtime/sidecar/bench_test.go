@@ -144,7 +144,7 @@ func manyCalls(t testing.TB, d device.Device) func() error {
 	}
 }
 
-// BenchmarkCall gives what a call costs on a device that does nothing: in the host's thread, and until it is done.
+// BenchmarkCall measures a call on a device that does nothing: in the host's thread, and until the work is done.
 func BenchmarkCall(b *testing.B) {
 	for name, d := range map[string]device.Device{"here": null.New(null.Options{}), "there": opened(b, options("null"))} {
 		buffer, err := d.Alloc("b", 4096)

@@ -126,7 +126,7 @@ func TestFrames(t *testing.T) {
 	require.ErrorContains(t, next([]byte{1, 0, 0, 4}), "a frame of 67108865 bytes")
 }
 
-// A length that promises much takes no memory.
+// A large length in a header allocates no memory.
 func TestPromisesTakeNoMemory(t *testing.T) {
 	promise := binary.LittleEndian.AppendUint32(nil, maxFrame)
 	f := frames{r: bufio.NewReader(bytes.NewReader(promise))}
@@ -167,7 +167,7 @@ func FuzzEvent(f *testing.F) {
 	})
 }
 
-// FuzzFrames reads any stream to its end.
+// FuzzFrames reads arbitrary streams to their end.
 func FuzzFrames(f *testing.F) {
 	var stream []byte
 	for _, c := range commands() {
@@ -196,7 +196,7 @@ func TestProgressTimeout(t *testing.T) {
 	assert.Greater(t, progressTimeout(longest, math.MaxInt64), longest)
 }
 
-// A ring's stretches never overlap, whatever is taken and returned.
+// Ranges of a ring never overlap, in whatever order they are allocated and freed.
 func FuzzRing(f *testing.F) {
 	f.Add([]byte{1, 200, 3, 0, 0, 255, 7, 0})
 	f.Fuzz(func(t *testing.T, moves []byte) {

@@ -6,15 +6,14 @@ import (
 	"flag"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	"github.com/stretchr/testify/require"
 )
 
 var whole = flag.Bool("whole", false, "run the whole conformance suite through a worker")
 
-// What a device computes does not change where it lives: some ops of each kind, and graphs that fuse.
+// A device computes the same in a worker: some ops of each kind, and graphs that fuse.
 func TestConformance(t *testing.T) {
 	d := opened(t, options("webgpu"))
 	if *whole {

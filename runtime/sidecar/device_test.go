@@ -26,7 +26,7 @@ func TestRefusals(t *testing.T) {
 
 func TestExecution(t *testing.T) { checktest.Execute(t, opens("webgpu")) }
 
-// Both rings go round many times, with stretches of all sizes.
+// Both rings are filled many times, with ranges of all sizes.
 func TestRingsGoRound(t *testing.T) {
 	d := opened(t, options("null"))
 	b, err := d.Alloc("b", 4<<20)
@@ -47,7 +47,7 @@ func TestRingsGoRound(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// A worker's device that measures measures for the host; one that cannot says so.
+// A worker measures if its device can, and otherwise returns ErrNoTimestamps.
 func TestTimer(t *testing.T) {
 	checktest.Timer(t, opens("webgpu"))
 	d := opens("untimed")(t, 0)

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What was left where host and worker were killed in one moment goes when the next worker starts; what is in use stays,
-// and so does what is not a socket's.
+// The next worker removes the folders of a host and a worker that were killed at once, and keeps folders that are in
+// use.
 func TestLeftFoldersAreSweptAway(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "s-") // paths of sockets are short
 	require.NoError(t, err)
@@ -54,7 +54,7 @@ func TestLeftFoldersAreSweptAway(t *testing.T) {
 	assert.Len(t, folders(t, dir), 4, "what was there and is not a socket's")
 }
 
-// Where no folder can be made, whatever its mode says, another place is taken.
+// newSocket tries another place if no folder can be made, whatever the mode says.
 func TestSocketsWhereNoFolderCanBeMade(t *testing.T) {
 	t.Setenv("TMPDIR", "/tmp")
 	for _, dir := range []string{"/proc", "/nowhere", "/dev/null", ""} {

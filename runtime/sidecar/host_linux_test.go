@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whichever of host and worker is killed while the device is opened, the other ends too or goes on, and removes the
-// folder of the socket.
+// If the host or the worker is killed while the device is opened, the other one ends or reports it, and removes the
+// folder.
 func TestKilledWhileOpening(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 1))
 	inFolder := 0
@@ -53,7 +53,7 @@ func TestKilledWhileOpening(t *testing.T) {
 	assert.Greater(t, inFolder, 3, "too few of the moments matter")
 }
 
-// Both are killed at once, as by the system when it runs out of memory: the next worker leaves nothing of it.
+// If both are killed at once, as when the system runs out of memory, the next worker removes what is left.
 func TestBothAreKilled(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "s-")
 	require.NoError(t, err)

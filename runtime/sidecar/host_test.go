@@ -38,7 +38,7 @@ func beHost() {
 	select {}
 }
 
-// A worker ends when its host does, however that came and whatever the worker does.
+// A worker ends when its host ends, for whatever reason and whatever the worker is doing.
 func TestHostIsKilled(t *testing.T) {
 	for name, stop := range map[string]bool{"null": false, "hangs run": false, "slow 1h": false, "closes-never": false, "null 0": true} {
 		t.Run(fmt.Sprint(name, stop), func(t *testing.T) {

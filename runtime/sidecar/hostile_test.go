@@ -90,7 +90,7 @@ func beHostile(socket string) {
 	select {}
 }
 
-// Whatever a worker says, its host gets an error, soon, and the worker ends.
+// Whatever a worker sends, its host soon gets an error, and the worker ends.
 func TestHostileWorkers(t *testing.T) {
 	for name := range lies() {
 		t.Run(name, func(t *testing.T) {
@@ -229,8 +229,7 @@ func (c *client) greet(t *testing.T, m message, files ...*os.File) {
 	require.NoError(t, err)
 }
 
-// A client that does not know the token, or does not bring what it must, is refused; the host that comes after it is
-// served.
+// A client without the token or the shared memory is refused. The host that connects after it is accepted.
 func TestRefusedClients(t *testing.T) {
 	t.Parallel()
 	plain, err := os.Create(t.TempDir() + "/f")
@@ -282,7 +281,7 @@ func TestRefusedClients(t *testing.T) {
 	}
 }
 
-// What no honest host says ends the connection; nothing is done that was not checked.
+// Invalid commands end the connection, and nothing is carried out unchecked.
 func TestHostileHosts(t *testing.T) {
 	program := func(b uint64) *device.Program { return checktest.Increments(handle(b), 1) }
 	alloc := &command{op: opAlloc, id: 1, label: "b", n: 1024}
@@ -325,7 +324,7 @@ func TestHostileHosts(t *testing.T) {
 	}
 }
 
-// What a device refuses is refused, and the connection goes on.
+// The connection survives what the device refuses.
 func TestMisuseBeyondTheHost(t *testing.T) {
 	s := serve(t, t.Context(), openNull)
 	c := s.greeted(t)
@@ -358,7 +357,7 @@ func TestMisuseBeyondTheHost(t *testing.T) {
 	require.NoError(t, s.end(t))
 }
 
-// A host that sends more than there is room for is cut off.
+// A host that sends more than the window allows is disconnected.
 func TestHostsWithoutMeasure(t *testing.T) {
 	large := &device.Program{Shaders: []device.Shader{{WGSL: strings.Repeat("x", maxFrame-1000)}}}
 	for want, c := range map[string]struct {
@@ -383,7 +382,7 @@ func TestHostsWithoutMeasure(t *testing.T) {
 	}
 }
 
-// A host that takes no answers makes its worker wait; memory does not grow.
+// A host that reads no answers makes its worker wait, without growing memory.
 func TestHostThatTakesNothing(t *testing.T) {
 	heap := func() int64 {
 		runtime.GC()

@@ -153,7 +153,7 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// A stopped process gives no heartbeats; a device that hangs lets others give them.
+// A stopped process sends no state. A worker whose device hangs still sends it.
 func TestHung(t *testing.T) {
 	for name, word := range map[string]string{"slow 1h": "got no work done for ", "hangs run": "got no work done for "} {
 		t.Run(name, func(t *testing.T) {
@@ -187,8 +187,7 @@ func TestHung(t *testing.T) {
 	})
 }
 
-// Work that takes longer than the watchdog waits is fine while each part of it ends in time; so is a driver that
-// compiles.
+// Work may take longer than the watchdog's limit if each piece of it ends in time, and so may a driver that compiles.
 func TestSlowIsNotHung(t *testing.T) {
 	t.Parallel()
 	o := options("slow 1500ms")
@@ -233,7 +232,7 @@ func stop(t *testing.T, r rig) {
 	time.Sleep(50 * time.Millisecond)
 }
 
-// An idle worker owes nothing.
+// An idle worker need not show progress.
 func TestIdleIsNotHung(t *testing.T) {
 	t.Parallel()
 	o := options("null")
@@ -265,7 +264,7 @@ func TestErrorsOfEnqueuedWork(t *testing.T) {
 	require.ErrorIs(t, r.Close(), device.ErrValidation)
 }
 
-// Ctrl-C reaches the whole group of processes; the host decides.
+// Ctrl-C reaches the whole process group, and the host decides.
 func TestSignalsThatTheHostDecidesOn(t *testing.T) {
 	r := newRig(t, options("null"))
 	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {

@@ -172,7 +172,7 @@ func TestADamagedCacheIsStartedAnew(t *testing.T) {
 	}
 }
 
-// A choice that names no candidate is made anew, and then kept.
+// A choice that names no candidate is made again, and kept.
 func TestADamagedChoiceIsReplaced(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -198,7 +198,7 @@ func TestADamagedChoiceIsReplaced(t *testing.T) {
 	assert.Contains(t, string(text), "another", "a choice that was not used")
 }
 
-// Of processes that tune at a time each finds again what it chose: none is forgotten, and who saved first is right.
+// Processes that tune at the same time find their own choices again. None is lost, and the first to save wins.
 func TestCachesAreSavedTogether(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kernels.json")
 	var caches [2]*tune.Cache
@@ -218,7 +218,7 @@ func TestCachesAreSavedTogether(t *testing.T) {
 	assert.Equal(t, map[string]tune.Choice{"first": {Candidate: "first"}, "second": {Candidate: "second"}, "both": {Candidate: "first"}}, saved)
 }
 
-// What a process left that was killed while it saved goes, once it is too old to be another's under way.
+// A temporary file of a killed process is removed when it is too old to be in use.
 func TestLeftFilesGo(t *testing.T) {
 	dir := t.TempDir()
 	for name, age := range map[string]time.Duration{".tune-1": 25 * time.Hour, ".tune-2": 23 * time.Hour} {
@@ -243,7 +243,7 @@ func TestWithoutAPathNothingIsWritten(t *testing.T) {
 	assert.Empty(t, files)
 }
 
-// What is too large is refused before timing takes any memory for it.
+// A plan that is too large is refused before timing allocates memory for it.
 func TestNothingIsTimedForWhatCannotFit(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -280,7 +280,7 @@ func (d busy) Run(l device.Loaded) error {
 	return d.Device.Run(l)
 }
 
-// Where good kernels take long, a naive one could take so long that the driver gives up the device.
+// A naive kernel is not timed where good kernels take long, because the driver could reset the device.
 func TestNaiveKernelsAreNotTriedWhereOthersTakeLong(t *testing.T) {
 	g, err := graph.Build(func(b *graph.Builder) {
 		b.Output("y", op.MatMul(b.Input("x", graph.T(graph.F32, 64, 64)), b.Input("w", graph.T(graph.F32, 64, 64)), false, false))

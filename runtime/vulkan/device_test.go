@@ -155,7 +155,7 @@ func TestSourcesAreCompiledOnce(t *testing.T) {
 	assert.Len(t, d.kernels.layouts, 1)
 }
 
-// The driver's own refusal is an error like the budget's, and the device works on.
+// An allocation that the driver refuses returns the same error as the budget, and the device still works.
 func TestOutOfMemory(t *testing.T) {
 	d := open(t, Options{CacheDir: cacheDir, MemoryBudget: 1 << 62})
 	limits := d.Limits()
@@ -169,7 +169,7 @@ func TestOutOfMemory(t *testing.T) {
 	assert.EqualValues(t, 1, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
 }
 
-// Barriers stand where a command needs what another did, and nowhere else.
+// There is a barrier where a command depends on another, and nowhere else.
 func TestHazards(t *testing.T) {
 	a, b := &buffer{}, &buffer{}
 	r := func(x *buffer, offset, size int64, writes bool) access {
@@ -185,7 +185,7 @@ func TestHazards(t *testing.T) {
 	assert.True(t, h.add(r(a, 64, 4, true)), "written twice")
 }
 
-// Programs that read one range and write others run side by side; what follows waits.
+// Commands that read one range and write others need no barrier. Commands that depend on them do.
 func TestBarriersFollowTheCode(t *testing.T) {
 	d := open(t, Options{CacheDir: cacheDir})
 	b := alloc(t, d, 4096)
@@ -248,7 +248,7 @@ func TestLoss(t *testing.T) {
 	checktest.Lost(t, d, b, l, `vulkan:0: run "increments": device lost`)
 }
 
-// The bindings keep lists of structs where a finalizer frees them, even while the driver reads them.
+// The bindings keep lists of structs with finalizers, which may free them while the driver reads them.
 func TestLoadingSurvivesTheCollector(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
@@ -278,7 +278,7 @@ func TestLoadingSurvivesTheCollector(t *testing.T) {
 	}
 }
 
-// What was compiled is there for the next process, and what was damaged meanwhile is compiled again.
+// Compiled shaders are there for the next process. Damaged files are compiled again.
 func TestCaches(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	run := func() int {
@@ -309,7 +309,7 @@ func TestCaches(t *testing.T) {
 
 func TestLeaving(t *testing.T) { checktest.Leaving(t, opened(t, 0)) }
 
-// On a GPU a kernel that keeps inside its arrays is compiled without checks, and apart from the same text with them.
+// On a GPU, a kernel that promises in-bounds indices is compiled without checks, apart from the same text with checks.
 func TestTrusted(t *testing.T) {
 	d, err := Open(0, Options{CacheDir: cacheDir})
 	require.NoError(t, err)

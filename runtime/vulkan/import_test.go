@@ -79,7 +79,7 @@ func TestLossKeepsMemory(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// BenchmarkBetweenDevices takes 4 MB from one device to another, from enqueueing to being there.
+// BenchmarkBetweenDevices transfers 4 MB from one device to another, and waits for them.
 func BenchmarkBetweenDevices(b *testing.B) {
 	wantImport(b)
 	const size = 4 << 20

@@ -35,8 +35,7 @@ func (d importing) Transfer(from, to device.Range) (device.Pending, error) {
 // plain hides that a device imports.
 type plain struct{ device.Device }
 
-// Two pipelines over two devices each train, with the same bits whichever way messages go: what TestValidation watches.
-// The kernels are those of the golden runs, so that the driver's cache has them, whichever is first.
+// Two pipelines of two devices train with the same bits through every channel. TestValidation observes this.
 func TestTraining(t *testing.T) {
 	const golden = "../../pipeline/train/testdata/golden/"
 	cache := filepath.Join(t.TempDir(), "cache")
@@ -72,7 +71,7 @@ func (d gpu) Info() device.Info {
 	return info
 }
 
-// Kernels for GPUs keep parts of sums in scratch memory between passes: what TestValidation watches.
+// Kernels for GPUs keep partial sums in scratch memory between passes. TestValidation observes this.
 func TestSumsInParts(t *testing.T) {
 	d, err := vulkan.Open(0, vulkan.Options{CacheDir: t.TempDir()})
 	require.NoError(t, err)

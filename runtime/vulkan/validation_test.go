@@ -36,7 +36,7 @@ khronos_validation.log_filename = stdout
 
 var reported = regexp.MustCompile(`(?m)^.*(Validation Error|VUID-|SYNC-HAZARD).*$`)
 
-// The Khronos layer finds nothing wrong in what the other tests do and in training, its synchronization included.
+// The Khronos validation layer reports no error in the other tests and in training, synchronization included.
 func TestValidation(t *testing.T) {
 	run := func(env []string, args ...string) (errors []string) {
 		child := exec.Command(os.Args[0], args...)

@@ -100,7 +100,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// The bindings' private structs are read through mirrors of them.
+// Mirrors of the bindings' private structs have the same layout.
 func TestLayoutOfBindings(t *testing.T) {
 	for _, v := range []any{wgpu.Instance{}, wgpu.Adapter{}, wgpu.Device{}, wgpu.ComputePipeline{}, wgpu.BindGroup{}} {
 		typ := reflect.TypeOf(v)

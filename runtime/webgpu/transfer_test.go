@@ -3,10 +3,9 @@ package webgpu
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/checktest"
+	"github.com/stretchr/testify/require"
 )
 
 func benchTransfer(b *testing.B, n int, f func(d *Device, buf device.Buffer, data []byte)) {
@@ -33,7 +32,7 @@ func BenchmarkTransfer(b *testing.B) {
 	}
 }
 
-// BenchmarkRun gives the host's cost of a dispatch in a long program (encode), and the whole cost of it (run).
+// BenchmarkRun measures a dispatch in a long program: the host's cost (encode) and the whole cost (run).
 func BenchmarkRun(b *testing.B) {
 	const n = 1000
 	d := open(b, 0)

@@ -36,7 +36,7 @@ func TestInfo(t *testing.T) {
 	t.Logf("%+v %+v", d.Info(), d.Limits())
 }
 
-// Goroutines share a device, and what each enqueues comes in its order.
+// Goroutines share a device, and the work of each runs in its order.
 func TestConcurrentUse(t *testing.T) {
 	d := open(t, 0)
 	var wait sync.WaitGroup
@@ -127,7 +127,7 @@ func TestShaderThatDoesNotCompile(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Memory that there is not, is an error and no crash of the page.
+// An allocation beyond the memory is an error, and the page does not crash.
 func TestOutOfMemory(t *testing.T) {
 	d := open(t, 0)
 	for range 4096 {
@@ -141,7 +141,7 @@ func TestOutOfMemory(t *testing.T) {
 	t.Log("the adapter promises any amount")
 }
 
-// What breaks a rule that only the GPU knows comes back from Sync.
+// A violation that only the GPU process finds is returned by Sync.
 func TestErrorOfEnqueuedWork(t *testing.T) {
 	d := open(t, 0)
 	b, err := d.Alloc("b", 256)
