@@ -1,4 +1,4 @@
-// The page is used in a headless Chromium, and the same is trained natively: the losses must be the same.
+// The tests use the page in a headless Chromium, and train the same model natively: the losses must be the same.
 package main_test
 
 import (
@@ -29,16 +29,20 @@ const (
 
 // outcome is what testdata/drive.js posts.
 type outcome struct {
-	Config                    *trainer.Config // that the form's fields made
-	Losses                    []float64
-	Sample, Log, State, Error string
-	Drawn                     bool
+	Config                            *trainer.Config // of the form's fields
+	Losses                            []float64
+	Device, Sample, Log, State, Error string
+	Startable                         bool
+	Seconds                           float64                  // from the page's start until the device was ready or its absence was reported
+	Pixels                            struct{ Curve, Any int } // of the plot
+	Presets                           []trainer.Config
+	Preset                            string // chosen after a field was edited
 }
 
 var text = []byte(strings.Repeat("The quick brown fox jumps over the lazy dog. ", 40))
 
-// lookAround looks at what the page is made of, so that go test does not take a cached result when that has changed.
-func lookAround(t *testing.T) {
+// statSources makes the test depend on the page's sources, so that go test does not use a cached result after a change of them.
+func statSources(t *testing.T) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		if ext := filepath.Ext(path); err == nil && (ext == ".go" || ext == ".js" || ext == ".html") {
@@ -48,27 +52,30 @@ func lookAround(t *testing.T) {
 	}))
 }
 
-// build makes the page in a folder of its own.
+// build builds the page into a new folder.
 func build(t *testing.T) string {
 	t.Helper()
-	lookAround(t)
+	statSources(t)
 	dir := t.TempDir()
 	out, err := exec.Command("../../.ci/browser.sh", dir).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	index, err := os.ReadFile(filepath.Join(dir, "index.html"))
 	require.NoError(t, err)
-	driven := bytes.Replace(index, []byte("</html>"), []byte(`<script src="drive.js"></script></html>`), 1)
-	require.NotEqual(t, index, driven)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "index.html"), driven, 0o644))
+	for before, script := range map[string]string{`<script src="app.js">`: "before.js", "</html>": "drive.js"} {
+		require.Equal(t, 1, bytes.Count(index, []byte(before)))
+		index = bytes.Replace(index, []byte(before), []byte(`<script src="`+script+`"></script>`+before), 1)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "index.html"), index, 0o644))
 	return dir
 }
 
-// use has the page used as a scenario says.
+// use runs a scenario of testdata/drive.js on the page.
 func use(t *testing.T, dir, scenario string) (o outcome) {
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle("/", http.FileServer(http.Dir(dir)))
 	mux.Handle("/drive.js", http.FileServer(http.Dir("testdata")))
+	mux.Handle("/before.js", http.FileServer(http.Dir("testdata")))
 	mux.Handle("/hooks/", http.FileServer(http.Dir("..")))
 	mux.HandleFunc("/text", func(w http.ResponseWriter, _ *http.Request) { w.Write(text) })
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -80,7 +87,7 @@ func use(t *testing.T, dir, scenario string) (o outcome) {
 	return o
 }
 
-// native is the losses of the same run on this machine's own device, with hooks under wazero.
+// native returns the losses of the same run on this machine's own device, with hooks under wazero.
 func native(t *testing.T, c trainer.Config, hooks trainer.Hooks) (losses []float64) {
 	t.Helper()
 	dev, err := webgpu.Open(0, webgpu.Options{})
@@ -132,7 +139,7 @@ func TestPage(t *testing.T) {
 		t.Logf("relative difference of losses: at most %.1e", worst)
 		assert.Less(t, got.Losses[29], got.Losses[0])
 		assert.True(t, strings.HasPrefix(got.Sample, "The") && len(got.Sample) > len("The"), "%q", got.Sample)
-		assert.True(t, got.Drawn, "the chart")
+		assert.Greater(t, got.Pixels.Curve, 100, "the plot has the curve")
 		assert.Contains(t, got.State, "step 30 of 30, loss ")
 		assert.Contains(t, got.Log, "focal_loss.wasm: a loss of ")
 		assert.Contains(t, got.Log, "ended after step 30")
@@ -142,7 +149,33 @@ func TestPage(t *testing.T) {
 		assert.Contains(t, got.Log, "ended after step ")
 		assert.Less(t, len(got.Losses), 1000)
 	})
-	t.Run("tells of mistakes", func(t *testing.T) {
+	t.Run("names the device, and presets fill the form", func(t *testing.T) {
+		got := use(t, dir, "presets")
+		assert.Regexp(t, `^Your GPU: \S.* \(\w+\)\.$`, got.Device)
+		require.Len(t, got.Presets, 4)
+		assert.Equal(t, trainer.Defaults(), got.Presets[0])
+		for i, c := range got.Presets {
+			require.NoError(t, c.Model.Validate())
+			assert.LessOrEqual(t, c.Model.Count(), int64(50_000_000), "preset %d fits in a page", i)
+			assert.NotContains(t, got.Presets[:i], c)
+		}
+		assert.Equal(t, "Custom", got.Preset)
+		assert.Zero(t, got.Pixels.Curve)
+		assert.Greater(t, got.Pixels.Any, 1000, "an empty plot has axes")
+	})
+	for scenario, want := range map[string]string{
+		"no_webgpu": "This browser has no WebGPU. ", "no_adapter": "This browser has WebGPU, but no GPU for it. ",
+		"silent": "This browser has WebGPU, but it has not answered yet. ",
+	} {
+		t.Run("reports the lack of a GPU: "+scenario, func(t *testing.T) {
+			got := use(t, dir, scenario)
+			assert.True(t, strings.HasPrefix(got.Device, want), got.Device)
+			assert.Less(t, got.Seconds, 5.0)
+			assert.False(t, got.Startable)
+			assert.Greater(t, got.Pixels.Any, 1000, "an empty plot has axes")
+		})
+	}
+	t.Run("reports mistakes", func(t *testing.T) {
 		got := use(t, dir, "mistakes")
 		assert.Contains(t, got.Log, "d_model")
 		assert.Contains(t, got.Log, "parameters, a page holds at most 50000000")
@@ -151,8 +184,10 @@ func TestPage(t *testing.T) {
 		assert.Contains(t, got.Log, "hook text.txt: refused: ")
 		assert.Empty(t, got.Losses)
 	})
-	t.Run("tells that the program is missing", func(t *testing.T) {
+	t.Run("reports that the program is missing", func(t *testing.T) {
 		require.NoError(t, os.Remove(filepath.Join(dir, "trainer.wasm")))
-		assert.Contains(t, use(t, dir, "broken").Log, "trainer.wasm: 404")
+		got := use(t, dir, "broken")
+		assert.Contains(t, got.Log, "trainer.wasm: 404")
+		assert.Contains(t, got.Device, "could not be loaded")
 	})
 }

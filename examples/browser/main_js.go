@@ -1,4 +1,4 @@
-// Command browser is the page's Go part, built for GOOS=js: it trains on the browser's WebGPU and tells app.js of it.
+// Command browser is the page's Go program, built for GOOS=js: it trains on the browser's WebGPU and reports to app.js.
 package main
 
 import (
@@ -35,7 +35,7 @@ func text(v any) string {
 	return string(b)
 }
 
-// promised makes a function of JavaScript that returns a promise: what waits may not run in a callback.
+// promised makes a JavaScript function that returns a promise of f's result: a callback must not block.
 func promised(f func(args []js.Value) (any, error)) js.Func {
 	return js.FuncOf(func(_ js.Value, args []js.Value) any {
 		var executor js.Func
@@ -54,7 +54,7 @@ func promised(f func(args []js.Value) (any, error)) js.Func {
 	})
 }
 
-// adapter tells what the browser offers.
+// adapter names the device that the browser offers. It opens it, so that a device that cannot be used is an error.
 func adapter() (string, error) {
 	d, err := webgpujs.Open(webgpujs.Options{})
 	if err != nil {
@@ -64,8 +64,8 @@ func adapter() (string, error) {
 	return fmt.Sprintf("%s (%s)", d.Info().Adapter, d.Info().Kind), nil
 }
 
-// start begins a run of {config, text, hooks: [{file, hook, config, module}], sampleEvery, prompt} and returns what stops it and the
-// promise of its end. on has the functions note(text), step(number, loss, seconds) and sample(step, text).
+// start begins a run {config, text, hooks: [{file, hook, config, module}], sampleEvery, prompt}. It returns {stop, done}: a function
+// that stops the run, and the promise of its end. on has the functions note(text), step(number, loss, seconds) and sample(step, text).
 func start(run, on js.Value) map[string]any {
 	ctx, stop := context.WithCancel(context.Background())
 	done := promised(func([]js.Value) (any, error) { return nil, train(ctx, run, on) })
@@ -75,8 +75,8 @@ func start(run, on js.Value) map[string]any {
 	}
 }
 
-// mostParameters of a model: what the page's own memory, of 4 GB, holds with room to spare.
-const mostParameters = 50_000_000
+// maxParameters is the size of the largest model. Its training fits in a page's memory, 4 GB.
+const maxParameters = 50_000_000
 
 func train(ctx context.Context, run, on js.Value) error {
 	note := func(format string, a ...any) { on.Call("note", fmt.Sprintf(format, a...)) }
@@ -89,8 +89,8 @@ func train(ctx context.Context, run, on js.Value) error {
 	if err := c.Model.Validate(); err != nil {
 		return err
 	}
-	if n := c.Model.Count(); n > mostParameters {
-		return fmt.Errorf("the model has %d parameters, a page holds at most %d", n, int64(mostParameters))
+	if n := c.Model.Count(); n > maxParameters {
+		return fmt.Errorf("the model has %d parameters, a page holds at most %d", n, int64(maxParameters))
 	}
 	hooks, closeHooks, err := load(c, run.Get("hooks"), note)
 	if err != nil {
@@ -113,7 +113,7 @@ func train(ctx context.Context, run, on js.Value) error {
 	return loop(ctx, t, dev, run, on)
 }
 
-// loop trains to the end, or until ctx ends, with a sample now and then.
+// loop trains to the last step, or until ctx ends. It makes a sample every sampleEvery steps.
 func loop(ctx context.Context, t *trainer.Trainer, dev device.Device, run, on js.Value) error {
 	began, sampling := time.Now(), time.Duration(0)
 	for t.Step() < t.Steps && ctx.Err() == nil {
@@ -138,7 +138,7 @@ func loop(ctx context.Context, t *trainer.Trainer, dev device.Device, run, on js
 	return dev.Sync()
 }
 
-// load loads the modules of the hooks, and has the loss written. They share the page's thread, so they get little time.
+// load loads the hooks' modules and builds the loss. Hooks run on the page's thread, so their deadline is short.
 func load(c trainer.Config, list js.Value, note func(string, ...any)) (h trainer.Hooks, closeAll func(), err error) {
 	closeAll = func() {}
 	for i := range list.Length() {

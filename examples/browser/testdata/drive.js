@@ -1,5 +1,5 @@
 "use strict";
-// Uses the page as a person would, as the scenario in its URL says, and posts what came of it. The test adds it to the page.
+// Uses the page as a person would, in the scenario that its URL names, and posts the result. The test adds it to the page.
 
 const until = async (done) => { while (!done()) await new Promise((r) => setTimeout(r, 20)); };
 const set = (values) => { for (const key in values) $(key).value = values[key]; };
@@ -47,23 +47,53 @@ const scenarios = {
     await run();
     $("log").prepend(complaints.join("\n"));
   },
+  // The form with each preset, and the plot before a run.
+  async presets() {
+    const configs = [];
+    for (const option of $("preset").options) {
+      if (option.value === custom) continue;
+      $("preset").value = option.value;
+      $("preset").dispatchEvent(new Event("change"));
+      configs.push(config(JSON.parse(gpupipe.defaults())));
+    }
+    $("steps").value = 7;
+    $("steps").dispatchEvent(new Event("input", {bubbles: true}));
+    return {presets: configs, preset: $("preset").value};
+  },
   async broken() { await until(failed); },
+  // Browsers without WebGPU, or without an adapter, or that never answer: see before.js.
+  async no_webgpu() {},
+  async no_adapter() {},
+  async silent() {},
+};
+
+const without = ["no_webgpu", "no_adapter", "silent"];
+
+// colored is the number of pixels of the plot that are of the curve's color, and that are of any.
+const colored = () => {
+  const g = $("chart").getContext("2d"), {data} = g.getImageData(0, 0, $("chart").width, $("chart").height);
+  let curve = 0, any = 0;
+  for (let i = 0; i < data.length; i += 4) {
+    if (data[i + 3]) any++;
+    if (data[i + 2] > data[i] + 100) curve++;
+  }
+  return {curve, any};
 };
 
 (async () => {
   const scenario = new URLSearchParams(location.search).get("scenario");
   const result = {};
   try {
-    if (scenario !== "broken") await until(() => !$("start").disabled || $("adapter").className === "error");
-    if ($("start").disabled && scenario !== "broken") throw new Error($("adapter").textContent);
-    await scenarios[scenario]();
+    if (scenario !== "broken") await until(() => !$("start").disabled || $("device").className === "error");
+    result.seconds = performance.now() / 1000;
+    if ($("start").disabled && scenario !== "broken" && !without.includes(scenario)) throw new Error($("device").textContent);
+    Object.assign(result, await scenarios[scenario]());
     result.config = scenario === "hooks" ? config(JSON.parse(gpupipe.defaults())) : null;
     draw();
-    const g = $("chart").getContext("2d");
-    result.drawn = g.getImageData(0, 0, $("chart").width, $("chart").height).data.some((x) => x !== 0);
+    result.pixels = colored();
   } catch (e) {
     result.error = String(e.stack || e);
   }
-  Object.assign(result, {losses, sample: $("sample").textContent, log: $("log").textContent, state: $("state").textContent});
+  Object.assign(result, {losses, device: $("device").textContent, startable: !$("start").disabled, sample: $("sample").textContent, log: $("log").textContent, state: $("state").textContent});
   fetch("/result", {method: "POST", body: JSON.stringify(result)});
 })();
