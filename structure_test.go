@@ -42,6 +42,7 @@ var allowed = map[string]string{
 	"runtime/exec":            "graph/target graph graph/fuse graph/plan shaders runtime/device runtime/tune",
 	"runtime/devicetest":      "graph/target graph graph/op graph/eval graph/autodiff shaders runtime/device runtime/exec",
 	"runtime/bench":           "graph/target graph graph/op graph/autodiff graph/model optim shaders runtime/device runtime/exec runtime/tune runtime/profile internal/...",
+	"runtime/report":          "internal/...",
 	"runtime/profile":         "runtime/device runtime/exec internal/...",
 	"optim/...":               "graph graph/op",
 	"pipeline/schedule":       "",

@@ -49,6 +49,7 @@ Examples:
   gpupipe study examples/one-step-delay/study.yaml     measure what one step of delay costs each optimizer
   gpupipe selftest                                     check the device's arithmetic
   gpupipe verify                                       check that a pipeline computes what one device does
+  gpupipe report                                       test and measure every device, and write a report
   gpupipe data --tokenizer gpt2 --out shards a.txt     turn text into token shards
   gpupipe schedule --name 2bw --draw text              show the order of a pipeline's work
 
@@ -74,6 +75,7 @@ type commands struct {
 	Kernels    kernelsCommand    `cmd:"" help:"Print the kernels that a config generates, without a device."`
 	Study      studyCommand      `cmd:"" help:"Compare optimizers with and without delayed updates."`
 	Bench      benchCommand      `cmd:"" help:"Measure kernels and training steps."`
+	Report     reportCommand     `cmd:"" help:"Test and measure every device, and write a report to send."`
 	Hook       hookCommand       `cmd:"" help:"Create, check and measure WebAssembly hooks."`
 	Trace      traceCommand      `cmd:"" help:"Show stage utilization of a run."`
 	Completion completionCommand `cmd:"" help:"Print a script that completes commands in a shell."`

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -13,10 +14,11 @@ import (
 )
 
 type selftestCommand struct {
-	Device string `help:"Device to test: webgpu:0, vulkan:0."`
-	Filter string `help:"Test only ops whose name contains this." placeholder:"TEXT"`
-	Quick  bool   `help:"Test each case with one kernel instead of every variant, and fewer random graphs."`
-	JSON   bool   `help:"Print a JSON object."`
+	Device string        `help:"Device to test: webgpu:0, vulkan:0."`
+	Filter string        `help:"Test only ops whose name contains this." placeholder:"TEXT"`
+	Quick  bool          `help:"Test each case with one kernel instead of every variant, and fewer random graphs."`
+	Within time.Duration `help:"Start no further tests after this time, and list those that are omitted." placeholder:"DURATION"`
+	JSON   bool          `help:"Print a JSON object."`
 }
 
 func (c *selftestCommand) Help() string {
@@ -43,9 +45,10 @@ type selftestLine struct {
 }
 
 type selftestReport struct {
-	Device device.Info    `json:"device"`
-	OK     bool           `json:"ok"`
-	Lines  []selftestLine `json:"ops"`
+	Device  device.Info    `json:"device"`
+	OK      bool           `json:"ok"`
+	Lines   []selftestLine `json:"ops"`
+	Omitted []string       `json:"omitted,omitempty"` // for lack of time: see --within
 }
 
 func (c *selftestCommand) Run(a *app) error {
@@ -56,15 +59,22 @@ func (c *selftestCommand) Run(a *app) error {
 	defer dev.Close()
 	r := selftestReport{Device: dev.Info(), OK: true}
 	s := &status{app: a, silent: c.JSON}
-	suites := c.suites()
+	began := time.Now()
+	suites := c.suites(func() bool { return c.Within > 0 && time.Since(began) > c.Within })
 	for i, suite := range suites {
 		if err := a.ctx.Err(); err != nil {
 			s.clear()
 			return err
 		}
 		s.say("%d of %d: %s", i+1, len(suites), suite.name)
-		l := summarise(suite.name, suite.run(dev))
-		r.Lines, r.OK = append(r.Lines, l), r.OK && l.OK
+		results, complete := suite.run(dev)
+		if !complete {
+			r.Omitted = append(r.Omitted, suite.name)
+		}
+		if len(results) > 0 {
+			l := summarise(suite.name, results)
+			r.Lines, r.OK = append(r.Lines, l), r.OK && l.OK
+		}
 	}
 	s.clear()
 	if len(r.Lines) == 0 {
@@ -81,34 +91,52 @@ func (c *selftestCommand) Run(a *app) error {
 	return err
 }
 
-// suite is the tests behind one row of the table.
+// suite is the tests behind one row of the table. Its run reports whether it is complete.
 type suite struct {
 	name string
-	run  func(dev device.Device) []devicetest.Result
+	run  func(dev device.Device) (results []devicetest.Result, complete bool)
 }
 
-func (c *selftestCommand) suites() []suite {
+// suites lists the tests. Those that have not begun when the time has expired are omitted.
+func (c *selftestCommand) suites(expired func() bool) []suite {
 	check := devicetest.Check
 	chains := devicetest.RandomGraphs
+	once := func(dev device.Device, tasks []devicetest.Task) []devicetest.Result {
+		return devicetest.CheckOnce(dev, tasks, nil)
+	}
 	if c.Quick {
-		chains = 24
-		check = func(dev device.Device, tasks []devicetest.Task) []devicetest.Result {
-			return devicetest.CheckOnce(dev, tasks, nil)
+		chains, check = 24, once
+	}
+	whole := func(run func(device.Device) []devicetest.Result) func(device.Device) ([]devicetest.Result, bool) {
+		return func(dev device.Device) ([]devicetest.Result, bool) {
+			if expired() {
+				return nil, false
+			}
+			return run(dev), true
 		}
 	}
-	all := []suite{{"loops", devicetest.CheckLoops}, {"16-bit floats", devicetest.CheckConversions}}
+	each := func(tasks []devicetest.Task, check func(device.Device, []devicetest.Task) []devicetest.Result) func(device.Device) ([]devicetest.Result, bool) {
+		return func(dev device.Device) (results []devicetest.Result, complete bool) {
+			if c.Within == 0 { // together: kernels of several tasks compile at once
+				return check(dev, tasks), true
+			}
+			for _, task := range tasks {
+				if expired() {
+					return results, false
+				}
+				results = append(results, check(dev, []devicetest.Task{task})...)
+			}
+			return results, true
+		}
+	}
+	all := []suite{{"loops", whole(devicetest.CheckLoops)}, {"16-bit floats", whole(devicetest.CheckConversions)}}
 	for _, o := range graph.Catalogue() {
 		if tasks := devicetest.Cases(o); len(tasks) > 0 {
-			all = append(all, suite{o.Name(), func(dev device.Device) []devicetest.Result { return check(dev, tasks) }})
+			all = append(all, suite{o.Name(), each(tasks, check)})
 		}
 	}
-	all = append(all, suite{"graphs", func(dev device.Device) []devicetest.Result { return check(dev, devicetest.Graphs()) }},
-		suite{"random graphs", func(dev device.Device) []devicetest.Result {
-			return devicetest.CheckOnce(dev, devicetest.Chains(chains), nil)
-		}},
-		suite{"random graphs of 16-bit floats", func(dev device.Device) []devicetest.Result {
-			return devicetest.CheckOnce(dev, devicetest.MixedChains(min(chains, devicetest.RandomMixedGraphs)), nil)
-		}})
+	all = append(all, suite{"graphs", each(devicetest.Graphs(), check)}, suite{"random graphs", each(devicetest.Chains(chains), once)},
+		suite{"random graphs of 16-bit floats", each(devicetest.MixedChains(min(chains, devicetest.RandomMixedGraphs)), once)})
 	return slices.DeleteFunc(all, func(s suite) bool { return !strings.Contains(s.name, c.Filter) })
 }
 
@@ -147,6 +175,9 @@ func (r selftestReport) print(a *app) {
 			fmt.Sprintf("%.2g", l.Tolerance), verdict})
 	}
 	a.table(rows)
+	if len(r.Omitted) > 0 {
+		a.printf("Omitted for lack of time: %s\n", strings.Join(r.Omitted, ", "))
+	}
 	for _, l := range r.Lines {
 		for i, f := range l.Failures {
 			if i == 5 {

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/report"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The null device computes nothing: its selftest fails, its training steps are profiled all the same, and the exit code says so.
+func TestReport(t *testing.T) {
+	t.Setenv("GPUPIPE_TEST_COMMAND", "1")
+	out := filepath.Join(t.TempDir(), "report")
+	a := &app{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}
+	require.Equal(t, exitFailure, a.run([]string{"report", "--device", "null", "--budget", "10m", "--out", out}))
+	text, err := os.ReadFile(out + ".json")
+	require.NoError(t, err)
+	var r report.Report
+	require.NoError(t, json.Unmarshal(text, &r))
+	assert.True(t, r.Done)
+	require.Len(t, r.Subjects, 2)
+	status := map[string]report.Status{}
+	for _, s := range r.Subjects[1].Sections {
+		status[s.Name] = s.Status
+	}
+	assert.Equal(t, map[string]report.Status{"selftest": report.Failed, "verify": report.Passed, "profiled step of tiny, default kernels": report.Passed,
+		"profiled step of smollm2-135m, default kernels": report.Skipped, "profiled step of smollm2-135m": report.Skipped, "bench": report.Passed}, status)
+	markdown, err := os.ReadFile(out + ".md")
+	require.NoError(t, err)
+	assert.Contains(t, string(markdown), "- **null: selftest: failed**")
+	assert.Contains(t, string(markdown), "kernels of")
+}
+
+func TestReportRefuses(t *testing.T) {
+	a := &app{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}
+	assert.Equal(t, exitMistake, a.run([]string{"report", "--budget", "1s"}))
+	assert.Equal(t, exitMistake, a.run([]string{"report", "--device", "cuda:0"}))
+}
+
+func TestReportOrder(t *testing.T) {
+	line := func(name string, kind device.Kind) deviceLine {
+		return deviceLine{Info: device.Info{Name: name, Kind: kind}}
+	}
+	found := []deviceLine{line("webgpu:0", device.Software), line("vulkan:0", device.Discrete), line("vulkan:1", device.Integrated)}
+	var names []string
+	for _, d := range (&reportCommand{}).order(found) {
+		names = append(names, d.Name)
+	}
+	assert.Equal(t, []string{"vulkan:0", "vulkan:1", "webgpu:0"}, names)
+	assert.Equal(t, 2*gpuWeight+1, weightsFrom((&reportCommand{}).order(found), "vulkan:0"))
+	assert.Equal(t, 1, weightsFrom((&reportCommand{}).order(found), "webgpu:0"))
+	chosen := (&reportCommand{Device: []string{"vulkan:9"}}).order(found)
+	require.Len(t, chosen, 1)
+	assert.Equal(t, "not listed", chosen[0].Adapter)
+}
