@@ -89,7 +89,7 @@ func (w *worker) accept() {
 	w.staging.Store(staging)
 	if n-w.acked >= ackEvery || w.consumed >= int64(len(w.memory.up))/4 {
 		w.acked, w.consumed = n, 0
-		w.outbox.send((*state)(w))
+		w.outbox.send(&w.status)
 	}
 }
 

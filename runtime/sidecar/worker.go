@@ -34,23 +34,40 @@ type worker struct {
 	silence time.Duration
 
 	queue   chan *command
-	queued  atomic.Int64  // bytes of queued commands
-	ending  chan struct{} // closed when the connection ends
-	once    sync.Once
-	err     error // the cause; set before ending is closed
-	worked  chan struct{}
+	queued  atomic.Int64 // bytes of queued commands
 	answers chan *answer
 	waiting sync.WaitGroup // goroutines that wait for the device
 
+	lifetime
+	status
+	fetches
+	execution
+}
+
+// lifetime is how a worker comes to its end.
+type lifetime struct {
+	ending chan struct{} // closed when the connection ends
+	once   sync.Once
+	err    error         // the cause; set before ending is closed
+	worked chan struct{} // closed when the last command has been carried out
+}
+
+// status is a message, what the worker reports to its host: see event.
+type status struct {
 	accepted, moves atomic.Uint64
 	fresh, staging  atomic.Int64
+}
 
+// fetches is the data of reads that the host has not fetched.
+type fetches struct {
 	mu        sync.Mutex
 	room      sync.Cond // in the ring, or for reads
 	downloads ring
-	held      int64 // bytes of reads that the host has not fetched
+	held      int64 // bytes
+}
 
-	// The rest belongs to the goroutine that carries out commands.
+// execution belongs to the goroutine that carries out commands.
+type execution struct {
 	dev      device.Device
 	buffers  map[uint64]device.Buffer
 	programs map[uint64]*program
@@ -63,9 +80,10 @@ type worker struct {
 
 func newWorker(conn *net.UnixConn, h *hello, m *memory) *worker {
 	w := &worker{conn: conn, outbox: newOutbox(conn, maxBacklog), memory: m, silence: h.silence,
-		queue: make(chan *command, window), ending: make(chan struct{}), worked: make(chan struct{}), answers: make(chan *answer, maxReads),
-		downloads: ring{size: int64(len(m.down))},
-		buffers:   map[uint64]device.Buffer{}, programs: map[uint64]*program{}, seed: maphash.MakeSeed(), seen: map[uint64]*seen{}}
+		queue: make(chan *command, window), answers: make(chan *answer, maxReads),
+		lifetime:  lifetime{ending: make(chan struct{}), worked: make(chan struct{})},
+		fetches:   fetches{downloads: ring{size: int64(len(m.down))}},
+		execution: execution{buffers: map[uint64]device.Buffer{}, programs: map[uint64]*program{}, seed: maphash.MakeSeed(), seen: map[uint64]*seen{}}}
 	w.room.L = &w.mu
 	return w
 }
@@ -175,15 +193,13 @@ func (w *worker) live() {
 		case <-w.ending:
 			return
 		case <-ticker.C:
-			w.outbox.offer((*state)(w))
+			w.outbox.offer(&w.status)
 		}
 	}
 }
 
-// state is the message that reports the worker's state at the time when it is written.
-type state worker
-
-func (w *state) append(b []byte) []byte {
+// append makes status a message: the state at the time when it is written.
+func (w *status) append(b []byte) []byte {
 	fresh := w.fresh.Load() // read before moves: whatever reduces it increases moves
 	e := event{kind: evState, accepted: w.accepted.Load(), moves: w.moves.Load(), fresh: fresh, staging: w.staging.Load()}
 	return e.append(b)

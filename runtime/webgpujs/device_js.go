@@ -32,10 +32,15 @@ type Device struct {
 	pipelines map[base.Key]js.Value
 	layouts   map[string]js.Value // of bind groups, by one byte a binding
 	scratch   js.Value            // for copies within one buffer
-	bytes     js.Value            // a Uint8Array for data in transit to the GPU
-	written   int64               // bytes since the last wait for the queue
-	reads     []*pending          // in progress
-	running   chan struct{}       // a slot for each submission of Run in progress
+	uploads   uploads
+	reads     []*pending    // in progress
+	running   chan struct{} // a slot for each submission of Run in progress
+}
+
+// uploads is the data in transit to the GPU.
+type uploads struct {
+	bytes   js.Value // a Uint8Array
+	written int64    // bytes since the last wait for the queue
 }
 
 // ErrNoWebGPU is wrapped by Open's error in a browser without WebGPU, or without an adapter for it.

@@ -69,18 +69,18 @@ func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 		if err := d.owner.Checker().Transfer("write", b, offset, n); err != nil {
 			return err
 		}
-		if d.written > 0 && d.written+n > maxInTransit {
+		if d.uploads.written > 0 && d.uploads.written+n > maxInTransit {
 			if _, err := await(d.queue.Call("onSubmittedWorkDone")); err != nil {
 				return err
 			}
-			d.written = 0
+			d.uploads.written = 0
 		}
-		d.written += n
-		if !d.bytes.Truthy() || d.bytes.Length() < len(data) {
-			d.bytes = js.Global().Get("Uint8Array").New(len(data))
+		d.uploads.written += n
+		if !d.uploads.bytes.Truthy() || d.uploads.bytes.Length() < len(data) {
+			d.uploads.bytes = js.Global().Get("Uint8Array").New(len(data))
 		}
-		js.CopyBytesToJS(d.bytes, data)
-		d.submitted(func() { d.queue.Call("writeBuffer", b.(*buffer).gpu, offset, d.bytes, 0, len(data)) })
+		js.CopyBytesToJS(d.uploads.bytes, data)
+		d.submitted(func() { d.queue.Call("writeBuffer", b.(*buffer).gpu, offset, d.uploads.bytes, 0, len(data)) })
 		return nil
 	})
 }
