@@ -46,6 +46,7 @@ Examples:
   gpupipe trace runs/demo                              show stage utilization
   gpupipe train c.yaml --profile                       measure the time of each kernel
   gpupipe plan c.yaml --stages 4                       plan stage boundaries
+  gpupipe kernels c.yaml                               print the generated compute shaders
   gpupipe study examples/one-step-delay/study.yaml     measure what one step of delay costs each optimizer
   gpupipe selftest                                     check the device's arithmetic
   gpupipe verify                                       check that a pipeline computes what one device does
