@@ -101,7 +101,7 @@ func TestScheduleMistakes(t *testing.T) {
 		"no schedule: expected --name gpipe|1f1b|":                                   {},
 		`schedule "3bw": no such schedule`:                                           {"--name", "3bw"},
 		"--name and --file can't be used together":                                   {"--name", "2bw", "--file", good},
-		"microbatches: found 3 per batch on 4 stages, expected at least one":         {"--name", "2bw", "--microbatches", "3"},
+		"microbatches: found 3 on 4 stages, expected at least one":         {"--name", "2bw", "--microbatches", "3"},
 		"stages: found -1":                                                           {"--name", "gpipe", "--stages=-1"},
 		"batches: found -2, expected at least 1":                                     {"--name", "gpipe", "--batches=-2"},
 		"are too many to list":                                                       {"--name", "gpipe", "--batches=999999999"},

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -201,6 +202,20 @@ func (c Config) ScheduleFile() (*schedule.Schedule, error) {
 	return s, nil
 }
 
+// ScheduleProblem returns the error of an impossible schedule. If the number of microbatches makes it impossible, the error names the keys
+// to change.
+func (c Config) ScheduleProblem(err error) error {
+	var e *schedule.MicrobatchesError
+	if !errors.As(err, &e) {
+		return err
+	}
+	need, batch := e.Next*c.Pipeline.Replicas, ""
+	if c.Train.BatchSize%need != 0 {
+		batch = fmt.Sprintf(" and train.batch_size to a multiple of %d", need)
+	}
+	return Invalid("train.microbatches", c.Train.Microbatches, "%s. To use %s, set train.microbatches to %d%s", e.Expected, c.Pipeline.Schedule, need, batch)
+}
+
 func (c Config) validateSchedule() error {
 	p := c.Pipeline
 	names := strings.Join(schedule.TrainableNames(), ", ")
@@ -211,6 +226,9 @@ func (c Config) validateSchedule() error {
 	if err != nil {
 		if p.HasScheduleFile() {
 			return Invalid("pipeline.schedule", p.Schedule, "one of sync, %s, or a schedule file: %v", names, err)
+		}
+		if problem := c.ScheduleProblem(err); problem != err {
+			return problem
 		}
 		return Invalid("pipeline.schedule", p.Schedule, "%d stages, %d chunks and %d microbatches a replica to fit it: %v", p.Stages, p.Chunks, c.MicrobatchesPerReplica(), err)
 	}

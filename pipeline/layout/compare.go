@@ -101,7 +101,7 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 		if plan, err := choosePlan(v, problem); err == nil {
 			candidate.Plan = &plan
 		} else {
-			candidate.Problem = err.Error()
+			candidate.Problem = v.ScheduleProblem(err).Error()
 		}
 		p.Schedules = append(p.Schedules, candidate)
 		p.Devices = describeDevices(m, devices, problem)

@@ -209,11 +209,22 @@ func oneForwardOneBackward(o Options, stage int) (actions []Action) {
 	return actions
 }
 
+// MicrobatchesError reports a number of microbatches that a schedule cannot work with.
+type MicrobatchesError struct {
+	Found, Stages int
+	Next          int // the next larger number that the schedule works with
+	Expected      string
+}
+
+func (e *MicrobatchesError) Error() string {
+	return fmt.Sprintf("microbatches: found %d on %d stages, expected %s", e.Found, e.Stages, e.Expected)
+}
+
 // wholeGroups: interleaved passes microbatches through the chunks in groups of as many as there are stages.
 func wholeGroups(o Options) error {
 	if o.Microbatches%o.Stages != 0 {
-		return fmt.Errorf("microbatches: found %d on %d stages, expected a multiple of the stages: microbatches pass through the chunks "+
-			"in groups of as many as there are stages", o.Microbatches, o.Stages)
+		return &MicrobatchesError{Found: o.Microbatches, Stages: o.Stages, Next: (o.Microbatches/o.Stages + 1) * o.Stages,
+			Expected: "a multiple of the stages: microbatches pass through the chunks in groups of as many as there are stages"}
 	}
 	return nil
 }
@@ -280,8 +291,8 @@ func pipedream(o Options, stage int, yield func(Action) bool) {
 // microbatchPerStage: 2bw holds two versions of the weights, which is enough from one microbatch per stage on.
 func microbatchPerStage(o Options) error {
 	if o.Microbatches < o.Stages {
-		return fmt.Errorf("microbatches: found %d per batch on %d stages, expected at least one per stage: with fewer, a batch would "+
-			"start before the update that it needs, and two versions of the weights would not be enough", o.Microbatches, o.Stages)
+		return &MicrobatchesError{Found: o.Microbatches, Stages: o.Stages, Next: o.Stages, Expected: "at least one per stage: with fewer, " +
+			"a batch would start before the update that it needs, and two versions of the weights would not be enough"}
 	}
 	return nil
 }
