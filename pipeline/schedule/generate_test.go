@@ -41,7 +41,7 @@ func TestInvalidOptions(t *testing.T) {
 		o    Options
 	}{
 		`schedule "3bw": no such schedule, expected one of gpipe, 1f1b`:                                  {"3bw", Options{Stages: 1, Microbatches: 1}},
-		"schedule 2bw: microbatches: found 3 on 4 stages, expected at least one":               {"2bw", Options{Stages: 4, Microbatches: 3}},
+		"schedule 2bw: microbatches: found 3 on 4 stages, expected at least one":                         {"2bw", Options{Stages: 4, Microbatches: 3}},
 		"schedule interleaved: microbatches: found 3 on 2 stages, expected a multiple":                   {"interleaved", Options{Stages: 2, Microbatches: 3}},
 		"schedule interleaved: chunks: found 1, expected at least 2":                                     {"interleaved", Options{Stages: 2, Microbatches: 2, Chunks: 1}},
 		"schedule 1f1b: chunks: found 2, expected 1: several chunks per stage need schedule interleaved": {"1f1b", Options{Stages: 2, Microbatches: 2, Chunks: 2}},
