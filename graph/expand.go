@@ -1,7 +1,7 @@
 package graph
 
-// Expand rebuilds the graph with every Expansion carried out, in the scope of its node, and without the nodes that nothing
-// needs.
+// Expand rebuilds the graph with every Expansion carried out, in the scope of its node, and without the nodes that
+// nothing needs.
 func Expand(g *Graph) (*Graph, error) {
 	for {
 		again := false

@@ -140,14 +140,14 @@ func (b *Builder) Apply(op Op, in ...*Value) []*Value {
 }
 
 func infer(op Op, in []Type) ([]Type, error) {
-	if err := noHalves(op, "input", in, "cast it to f32 first"); err != nil {
+	if err := refuseFloat16(op, "input", in, "cast it to f32 first"); err != nil {
 		return nil, err
 	}
 	outs, err := op.Infer(in)
 	if err != nil {
 		return nil, err
 	}
-	if err := noHalves(op, "result", outs, "cast one of f32"); err != nil {
+	if err := refuseFloat16(op, "result", outs, "cast one of f32"); err != nil {
 		return nil, err
 	}
 	for _, t := range outs {

@@ -31,7 +31,7 @@ type atom struct {
 // Const is the index n.
 func Const(n int) Index { return Index{konst: n, bound: n + 1} }
 
-// Var is a WGSL u32 expression, parenthesised where it needs to be, whose value is below bound.
+// Var is a WGSL u32 expression, parenthesized where it needs to be, whose value is below bound.
 func Var(expr string, bound int) Index {
 	if bound == 1 {
 		return Const(0)
@@ -42,10 +42,10 @@ func Var(expr string, bound int) Index {
 // Bound is the exclusive upper bound of the value.
 func (x Index) Bound() int { return x.bound }
 
-// Equal tells whether two indices are the same in form, and so in value.
+// Equal reports whether two indices are the same in form, and so in value.
 func (x Index) Equal(y Index) bool { return x.String() == y.String() }
 
-// Uses tells whether the text of the index mentions a variable made by Var.
+// Uses reports whether the text of the index mentions a variable made by Var.
 func (x Index) Uses(name string) bool {
 	for _, t := range x.terms {
 		if t.atom.key == name || t.atom.div != nil && t.atom.div.Uses(name) || t.atom.div == nil && strings.Contains(t.atom.key, name) {

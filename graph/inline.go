@@ -1,8 +1,8 @@
 package graph
 
-// Inline adds the nodes of g, in order and in b's scope, with values in place of its inputs, and returns its outputs by name.
-// Constants keep their names; g has no variables and assigns nothing. An input without a value, or with one of another type,
-// stops the build with an *Error.
+// Inline adds the nodes of g, in order and in b's scope, with values in place of its inputs, and returns its outputs by
+// name. Constants keep their names; g has no variables and assigns nothing. An input without a value, or with one of
+// another type, stops the build with an *Error.
 func (b *Builder) Inline(g *Graph, inputs map[string]*Value) map[string]*Value {
 	if len(g.Assigns) > 0 || len(g.Sources("variable")) > 0 {
 		panic("graph: a graph with variables is not to be inlined")

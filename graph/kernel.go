@@ -8,7 +8,7 @@ type Kernel interface{ kernel() }
 // Memory is a source: nothing is computed.
 type Memory struct{}
 
-// Elementwise computes each element of its one result on its own, and fuses freely with its neighbours.
+// Elementwise computes each element of its one result on its own, and fuses freely with its neighbors.
 type Elementwise struct {
 	// Emit returns a WGSL expression, of the result's type, for the element at the coordinates.
 	Emit func(e Emitter, at []Index) string
@@ -18,8 +18,8 @@ type Elementwise struct {
 
 // Emitter writes the body of a kernel.
 type Emitter interface {
-	// Input returns the WGSL expression of input i's element at the coordinates, one per dimension of that input. They lie
-	// inside it even where the value is dropped in the end: a GPU may not look.
+	// Input returns the WGSL expression of input i's element at the coordinates, one per dimension of that input. They
+	// lie inside the input even if the kernel discards the value: a GPU may fault on any other.
 	Input(i int, at []Index) string
 	// Let names an expression of the WGSL type ("f32", "u32", "i32") and returns the name.
 	Let(typ, expr string) string
@@ -64,25 +64,25 @@ type Expansion struct {
 
 // Template is hand-written WGSL.
 type Template struct {
-	// Candidates returns the ways to compute the op within the limits, the naive one first, at least one.
-	Candidates func(target.Limits) []Candidate
-	// Flops is how many multiplications and additions the op takes, in whatever way; 0: not counted. Profiles tell it.
+	// Variants returns the ways to compute the op within the limits, the naive one first, at least one.
+	Variants func(target.Limits) []Variant
+	// Flops is the number of multiplications and additions of the op, for profiles; 0: not counted.
 	Flops float64
 }
 
-// Candidate is one way to compute an op: a list of dispatches with scratch memory between them.
-type Candidate struct {
+// Variant is one way to compute an op: a list of dispatches with scratch memory between them.
+type Variant struct {
 	Name    string
 	Scratch []Type // tmp0, tmp1, …: live from the first pass to the last
 	Passes  []Pass
-	// Tolerance is the error to expect, relative to the largest magnitude of a result, where it is larger than f32's: the
-	// candidate rounds to halves on its way.
+	// Tolerance is the error to expect, relative to the largest magnitude of a result, where it is larger than f32's:
+	// the variant rounds intermediate values to 16-bit floats.
 	Tolerance float64
 }
 
 // Pass is one dispatch of a template. The storage arrays in0…, out0…, tmp0… that it names in Uses are declared for it
-// with their element types, and so is the entry point. An array of halves is declared as array<u32>, two a word, or
-// array<vec2<u32>> where it is among Vec4. Body runs with
+// with their element types, and so is the entry point. An array of 16-bit floats is declared as array<u32>, two a word,
+// or array<vec2<u32>> where it is among Vec4. Body runs with
 //
 //	group: u32  the flat index of the workgroup, < Groups (folded over the dispatch dimensions for it)
 //	lane: u32   the index of the invocation in its workgroup, < Workgroup
@@ -94,10 +94,10 @@ type Pass struct {
 	Workgroup       int
 	Groups          int
 	WorkgroupMemory int // bytes
-	// Inside says that no index leaves its array, whatever the data: devices need not look.
+	// Inside reports that no index leaves its array, whatever the data: devices need not check bounds.
 	Inside bool
-	// Cooperative passes multiply matrices by subgroups (WGSL's wgpu_cooperative_matrix). The factors, f32 in the text, are of halves
-	// that lie two a word: bf16 where one of Uses is, f16 otherwise.
+	// Cooperative passes multiply matrices by subgroups (WGSL's wgpu_cooperative_matrix). The factors, f32 in the text,
+	// are of 16-bit floats that lie two a word: bf16 where one of Uses is, f16 otherwise.
 	Cooperative bool
 }
 

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Op is one kind of computation with its attributes. Its exported fields are its attributes and are what the file
-// format stores, so an Op is a pointer to a plain struct. Everything that is known of an op is in this interface; a
-// new op is a new file that registers itself, and no other file changes.
+// Op is one kind of computation with its attributes. Its exported fields are its attributes, and the file format stores
+// them, so an Op is a pointer to a plain struct. Everything that is known of an op is in this interface: a new op is a
+// new file that registers itself, and no other file changes.
 type Op interface {
 	// Name is the op's kind, lower case, as the file format spells it: "add".
 	Name() string
@@ -36,7 +36,7 @@ type Case struct {
 	// Tolerance is the allowed error of the kernel in f32, relative to the largest magnitude of the reference;
 	// 0 means 2e-6.
 	Tolerance float64
-	NoGrad    bool // no input can carry a gradient, or none that differences would find
+	NoGrad    bool // no input can carry a gradient, or none that central differences can measure
 }
 
 // Source is an op without inputs that stands for memory.
@@ -46,7 +46,7 @@ type Source interface {
 	Declared() Type
 }
 
-// catalogue holds a prototype maker for each op; packages add to it while they initialise, and never later.
+// catalogue holds a prototype maker for each op; packages add to it while they initialize, and never later.
 var catalogue = map[string]func() Op{}
 
 // Register adds an op to the catalogue. Call it from init.
@@ -92,7 +92,7 @@ type Named struct {
 
 func (s *Named) Label() string  { return s.ID }
 func (s *Named) Declared() Type { return s.Type }
-func (*Named) Halves()          {}
+func (*Named) TakesFloat16()    {}
 
 func (s *Named) Infer(in []Type) ([]Type, error) {
 	if err := Arity(in, 0); err != nil {
@@ -119,7 +119,7 @@ type Variable struct{ Named }
 
 func (*Variable) Name() string { return "variable" }
 
-// Constant is a tensor of fixed numbers.
+// Constant is a tensor of fixed values.
 type Constant struct {
 	Named
 	Data []float64 `json:"data"`
@@ -132,12 +132,12 @@ func (c *Constant) Infer(in []Type) ([]Type, error) {
 		return nil, err
 	}
 	if len(c.Data) != c.Type.Shape.Len() {
-		return nil, fmt.Errorf("constant %q has %d numbers, %v needs %d", c.ID, len(c.Data), c.Type, c.Type.Shape.Len())
+		return nil, fmt.Errorf("constant %q has %d values, expected %d for %v", c.ID, len(c.Data), c.Type.Shape.Len(), c.Type)
 	}
 	return c.Named.Infer(in)
 }
 
-// Eval copies the numbers.
+// Eval copies the values.
 func (c *Constant) Eval(_, out []*Tensor) { copy(out[0].Data, c.Data) }
 
 func init() {

@@ -10,7 +10,8 @@ import (
 // Real is a float64 attribute of an op. Its JSON is a number, or "inf", "-inf" or "nan", which JSON lacks.
 type Real float64
 
-// String writes large numbers in full, which %v of a float64 does only below a million, and others as short as they can be.
+// String formats whole numbers with all their digits, which %v does only below a million, and other numbers as short as
+// possible.
 func (r Real) String() string {
 	if f := math.Abs(float64(r)); f == 0 || f >= 1 && f < 1<<53 {
 		return strconv.FormatFloat(float64(r), 'f', -1, 64)
@@ -62,7 +63,7 @@ type constantJSON struct {
 	Data []Real `json:"data"`
 }
 
-// MarshalJSON writes the numbers as Reals.
+// MarshalJSON writes the values as Reals.
 func (c *Constant) MarshalJSON() ([]byte, error) {
 	j := constantJSON{c.Named, make([]Real, len(c.Data))}
 	for i, x := range c.Data {

@@ -52,13 +52,13 @@ func (d *DType) UnmarshalText(b []byte) (err error) {
 
 // Size is the bytes of one element.
 func (d DType) Size() int {
-	if d.Half() {
+	if d.Float16() {
 		return 2
 	}
 	return 4
 }
 
-// Float tells whether the dtype holds real numbers, and so has a gradient.
+// Float reports whether the dtype holds real numbers, and so has a gradient.
 func (d DType) Float() bool { return d <= BF16 }
 
 // Shape is the extent of each dimension, outermost first; tensors are row-major and contiguous. A scalar has none.

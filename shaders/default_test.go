@@ -38,7 +38,7 @@ func sum(axes ...int) func(x *graph.Value) *graph.Value {
 	return func(x *graph.Value) *graph.Value { return op.Sum(x, axes, false) }
 }
 
-// What is chosen without timing: enough invocations for a GPU, and neighbours that read neighbours.
+// What is chosen without timing: enough invocations for a GPU, and neighbors that read neighbors.
 func TestStaticChoiceOfReductions(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -74,7 +74,8 @@ func TestStaticChoiceOfReductions(t *testing.T) {
 	}
 }
 
-// The products of Newton–Schulz: two operands in the same memory, which the result's sum reads too, are no reason for the naive kernel.
+// The products of Newton–Schulz: two operands in the same memory, which the result's sum reads too, are no reason for
+// the naive kernel.
 func TestStaticChoiceOfSquares(t *testing.T) {
 	for name, build := range map[string]func(x *graph.Value) *graph.Value{
 		"a·a + a": func(x *graph.Value) *graph.Value { return op.Add(x, op.Scale(op.MatMul(x, x, false, false), 2)) },

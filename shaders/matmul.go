@@ -40,7 +40,7 @@ func (c *context) product() product {
 	return p
 }
 
-// matmulKernels are the candidates of shaders/matmul with the group's epilogue.
+// matmulKernels are the variants of shaders/matmul with the group's epilogue.
 func (c *context) matmulKernels() []Kernel {
 	p := c.product()
 	first, others := c.stored()
@@ -53,7 +53,7 @@ func (c *context) matmulKernels() []Kernel {
 	}
 	operands := map[matmul.Operand]*graph.Value{matmul.A: p.node.Inputs[0], matmul.B: p.node.Inputs[1], matmul.C: first}
 	var ks []Kernel
-	for _, m := range matmul.Candidates(spec, c.lim) {
+	for _, m := range matmul.Variants(spec, c.lim) {
 		if k, ok := c.adopt(m, operands, e.w.args); ok {
 			ks = append(ks, k)
 		}
@@ -61,10 +61,10 @@ func (c *context) matmulKernels() []Kernel {
 	return ks
 }
 
-// stored are the result that the kernel itself stores, that of halves if there is one since it alone has whole words, and those
-// that the epilogue stores.
+// stored are the result that the kernel itself stores, that of 16-bit floats if there is one since it alone has whole
+// words, and those that the epilogue stores.
 func (c *context) stored() (first *graph.Value, others []*graph.Value) {
-	i := max(0, slices.IndexFunc(c.g.Stores, func(v *graph.Value) bool { return v.DType.Half() }))
+	i := max(0, slices.IndexFunc(c.g.Stores, func(v *graph.Value) bool { return v.DType.Float16() }))
 	return c.g.Stores[i], slices.Delete(slices.Clone(c.g.Stores), i, i+1)
 }
 
@@ -78,8 +78,8 @@ func (e *epilogue) text(_, _, _, _ string) (stmts, expr string) { return e.stmts
 
 func (c *context) newEpilogue(p product, first *graph.Value, others []*graph.Value) *epilogue {
 	w := c.newWriter()
-	// What shares memory with the result is read through that binding, and what shares it with an operand through one that
-	// depends on the pass, since a pass may bind rearranged copies of the operands.
+	// What shares memory with the result is read through that binding, and what shares it with an operand through one
+	// that depends on the pass, since a pass may bind rearranged copies of the operands.
 	shared := map[string]string{c.key(first): "mm_at_c", c.key(p.node.Inputs[1]): readB, c.key(p.node.Inputs[0]): readA}
 	w.Load = func(v *graph.Value, at []graph.Index) string {
 		if f, ok := shared[c.key(v)]; ok {
@@ -108,7 +108,8 @@ func (w *writer) declared(from int) string {
 // readA and readB are the functions by which an epilogue reads elements of the operands.
 const readA, readB = "operand_a", "operand_b"
 
-// readOperands defines readA and readB where the text uses them: by the pass's own binding of that memory, or by one more.
+// readOperands defines readA and readB where the text uses them: by the pass's own binding of that memory, or by one
+// more.
 func (c *context) readOperands(wgsl string, bindings []matmul.Binding, operands map[matmul.Operand]*graph.Value, args []Arg) (string, []Arg) {
 	for _, o := range []struct {
 		operand matmul.Operand
@@ -132,7 +133,7 @@ func (c *context) readOperands(wgsl string, bindings []matmul.Binding, operands 
 	return wgsl, args
 }
 
-// adopt binds a candidate's operands. It fails for a candidate that would read one array as two types, or bind too many.
+// adopt binds a variant's operands. It fails for a variant that would read one array as two types, or bind too many.
 func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Value, extra []Arg) (Kernel, bool) {
 	k := Kernel{Name: m.Name}
 	if m.Scratch > 0 {
@@ -190,7 +191,7 @@ func (c *context) mergeBindings(wgsl string, args []Arg) (string, []Arg, bool) {
 	return wgsl, kept, true
 }
 
-// distinct tells whether all values lie in memory of their own.
+// distinct reports whether all values lie in memory of their own.
 func (c *context) distinct(args []Arg) bool {
 	seen := map[string]bool{}
 	for _, a := range args {

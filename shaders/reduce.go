@@ -28,7 +28,8 @@ type rowLoop struct {
 	cooperative bool // a workgroup a row; else an invocation a row
 }
 
-// reduceKernels are: an invocation a row (naive); a workgroup a row; and for few rows two passes over parts, of which there are more for a GPU.
+// reduceKernels are one invocation per row (naive), one workgroup per row and, for few rows, two passes of which the
+// first computes partial results. GPUs get more partial results.
 func (c *context) reduceKernels() []Kernel {
 	ks := []Kernel{c.rowKernel("serial", rowLoop{workgroup, false})}
 	for _, n := range []int{32, 256} {
@@ -39,14 +40,15 @@ func (c *context) reduceKernels() []Kernel {
 	return append(ks, c.splitKernels()...)
 }
 
-// longRow is from how many columns on the invocations of a large workgroup have enough of them to make up for its barriers.
+// longRow is the number of columns from which a large workgroup per row is worth its barriers.
 const longRow = 1024
 
-// enoughRows is how many rows keep a GPU busy with a workgroup each, and enoughInvocations with an invocation each.
+// enoughRows is the number of rows that keeps a GPU busy with a workgroup each; with an invocation each it takes
+// enoughInvocations.
 const enoughRows, enoughInvocations = 2048, 65536
 
-// likely names the kinds of candidates in the order in which a device takes them where none was timed. What decides on a GPU is that neighbouring
-// invocations read neighbouring elements, and that there are enough of them.
+// likely lists the kinds of variants from the likely fastest to the likely slowest. On a GPU neighboring invocations
+// should read neighboring elements, and there should be enough invocations.
 func likely(g *fuse.Group, lim target.Limits) []string {
 	workgroup := []string{"workgroup32"}
 	if g.Cols >= longRow {
@@ -69,7 +71,7 @@ func likely(g *fuse.Group, lim target.Limits) []string {
 	return append([]string{"spread", "split"}, append(workgroup, "serial")...)
 }
 
-// reduceDefault is the candidate that is likely to be good.
+// reduceDefault is the variant that is likely to be good.
 func reduceDefault(ks []Kernel, g *fuse.Group, lim target.Limits) int {
 	for _, name := range likely(g, lim) {
 		if i := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, name) }); i >= 0 {
@@ -103,11 +105,11 @@ func (c *context) rowKernel(name string, loop rowLoop) Kernel {
 	return Kernel{Name: name, Passes: []Pass{w.pass(body, loop.invocations, g.Rows, memory)}}
 }
 
-// columns are the positions that a turn of the storing loop computes, of so many turns: one, or where halves are stored the
-// two of a word.
+// columns are the positions that a turn of the storing loop computes, of so many turns: one, or where 16-bit floats are
+// stored the two of a word.
 func (c *context) columns(row graph.Index) (at []graph.Index, turns int) {
 	g := c.g
-	if !g.StoresHalves() {
+	if !g.StoresFloat16() {
 		return []graph.Index{g.Full(row, graph.Var("col", g.Cols))}, g.Cols
 	}
 	first := graph.Var("col", g.Cols/2).Times(2)
@@ -128,7 +130,7 @@ func (l rowLoop) step() string {
 	return "1u"
 }
 
-// guard leaves stores to one of the invocations that share a row.
+// guard restricts stores to one of the invocations that share a row.
 func (l rowLoop) guard(stores string) string {
 	if !l.cooperative || stores == "" {
 		return stores
@@ -182,8 +184,8 @@ func (w *writer) phase(phase []*graph.Node, row graph.Index, loop rowLoop, head 
 	return memory
 }
 
-// combine folds what the invocations of a workgroup have accumulated, if they share a row; it returns the result's expression and the
-// bytes of workgroup memory that it declared.
+// combine folds what the invocations of a workgroup have accumulated, if they share a row; it returns the result's
+// expression and the bytes of workgroup memory that it declared.
 func (w *writer) combine(n *graph.Node, acc string, loop rowLoop) (expr string, memory int) {
 	if !loop.cooperative {
 		return acc, 0

@@ -1,5 +1,9 @@
-// Package shaders turns the groups that fusion made into WGSL: source text, bindings and dispatch sizes. A group has
-// several candidate kernels, the naive one first; which is fastest is the device's to say (runtime/tune).
+// Package shaders turns the groups of package fuse into kernels: WGSL, bindings and dispatch sizes.
+//
+// [Lower] returns the kernel variants of a group, the naive one first. A writer collects the bindings and statements of
+// a pass. It gets the expressions of elements from a fuse.Walker. Matrix products come from package shaders/matmul,
+// with the elementwise nodes after the product as epilogue. Templates come from the op. [Default] picks a variant by
+// rules; runtime/tune picks one by timing.
 package shaders
 
 import (
@@ -16,7 +20,7 @@ type Kernel struct {
 	Name      string
 	Scratch   []int64 // bytes of each scratch array
 	Passes    []Pass
-	Parts     []Part  // of a Join: no shader at all
+	Parts     []Part  // of a Join, which needs no shader
 	Tolerance float64 // relative error to expect, where it is larger than f32's
 }
 
@@ -27,7 +31,7 @@ type Pass struct {
 	Workgroup       [3]int
 	Groups          [3]int
 	WorkgroupMemory int
-	Inside          bool // as device.Shader has it
+	Inside          bool // see device.Shader
 }
 
 // Arg is a value, or scratch array Scratch when Value is nil.
@@ -71,8 +75,8 @@ func Label(g *fuse.Group) string {
 	return label
 }
 
-// Lower returns the candidate kernels of a group. Values of equal key share a binding: key must tell overlapping
-// memory by equal text.
+// Lower returns the kernel variants of a group. Values of equal key share a binding: key must return equal texts for
+// overlapping memory.
 func Lower(r *fuse.Result, g *fuse.Group, lim target.Limits, key func(*graph.Value) string) ([]Kernel, error) {
 	c := &context{r: r, g: g, lim: lim, key: key}
 	switch g.Kind {
@@ -107,9 +111,9 @@ type context struct {
 	key func(*graph.Value) string
 }
 
-const workgroup = 64 // invocations of a kernel that has no reason for another number
+const workgroup = 64 // default number of invocations
 
-// Default is the candidate to take where none was timed.
+// Default is the index of the variant to use if none was timed.
 func Default(ks []Kernel, g *fuse.Group, lim target.Limits) int {
 	last := len(ks) - 1
 	switch {

@@ -8,8 +8,9 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// split is a kernel for few rows: its first pass folds every parts-th column, or with a workgroup for each part every parts-th run of
-// columns; its second pass folds the parts, in a fixed order.
+// split is a kernel for few rows. Its first pass folds each row into parts partial results: part i takes every parts-th
+// column, or with a workgroup per part every parts-th run of columns. Its second pass folds the partial results in a
+// fixed order.
 type split struct {
 	name  string
 	parts int     // of a row
@@ -17,7 +18,7 @@ type split struct {
 	last  rowLoop // an invocation or a workgroup a row
 }
 
-// What a large GPU is given to do at once: workgroups of 256, or invocations.
+// The work that keeps a large GPU busy: workgroups of 256 invocations, or invocations.
 const spreadGroups, spreadInvocations = 1024, 1 << 17
 
 // splitKernels are the kernels in two passes, if rows are few and long enough.
@@ -32,13 +33,13 @@ func (c *context) splitKernels() []Kernel {
 	if s, ok := c.spread(); ok {
 		ks = append(ks, c.splitKernel(s))
 	}
-	return slices.DeleteFunc(ks, func(k Kernel) bool { // several sums may become one result: their parts are more arrays than fusion counted
+	return slices.DeleteFunc(ks, func(k Kernel) bool { // several sums may make one result, and their partial results are more arrays than fusion counted
 		return slices.ContainsFunc(k.Passes, func(p Pass) bool { return len(p.Args) > c.lim.MaxBindings })
 	})
 }
 
-// spread is the split that keeps a GPU busy. Where columns are neighbours in memory a workgroup takes each part, else an invocation, whose neighbours
-// have the same columns of neighbouring rows.
+// spread is the split that keeps a GPU busy. Where columns are neighbors in memory a workgroup takes each part, else an
+// invocation, whose neighbors have the same columns of neighboring rows.
 func (c *context) spread() (s split, ok bool) {
 	const most = 256
 	g := c.g

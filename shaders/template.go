@@ -15,13 +15,13 @@ func (c *context) templateKernels() []Kernel {
 	n := c.g.Nodes[0]
 	t := n.Op.Kernel(n).(graph.Template)
 	var ks []Kernel
-	for _, cand := range t.Candidates(c.lim) {
-		k := Kernel{Name: cand.Name, Tolerance: cand.Tolerance}
-		for _, s := range cand.Scratch {
+	for _, variant := range t.Variants(c.lim) {
+		k := Kernel{Name: variant.Name, Tolerance: variant.Tolerance}
+		for _, s := range variant.Scratch {
 			k.Scratch = append(k.Scratch, s.Bytes())
 		}
-		for _, p := range cand.Passes {
-			k.Passes = append(k.Passes, c.templatePass(n, cand, p))
+		for _, p := range variant.Passes {
+			k.Passes = append(k.Passes, c.templatePass(n, variant, p))
 		}
 		ks = append(ks, k)
 	}
@@ -30,11 +30,11 @@ func (c *context) templateKernels() []Kernel {
 
 // templatePass binds the arrays of a pass. An array that lies in the memory of an earlier one takes that one's name,
 // since no two bindings may overlap.
-func (c *context) templatePass(n *graph.Node, cand graph.Candidate, p graph.Pass) Pass {
+func (c *context) templatePass(n *graph.Node, variant graph.Variant, p graph.Pass) Pass {
 	var s strings.Builder
 	if p.Cooperative {
 		s.WriteString("enable wgpu_cooperative_matrix;\n")
-		if slices.ContainsFunc(p.Uses, func(name string) bool { _, t := c.templateArg(n, cand, name); return t.DType == graph.BF16 }) {
+		if slices.ContainsFunc(p.Uses, func(name string) bool { _, t := c.templateArg(n, variant, name); return t.DType == graph.BF16 }) {
 			s.WriteString("enable gpupipe_bf16;\n")
 		}
 	}
@@ -42,7 +42,7 @@ func (c *context) templatePass(n *graph.Node, cand graph.Candidate, p graph.Pass
 	text := p.Declarations + mainHead(p.Workgroup, p.Groups, c.lim.Fold(p.Groups)) + p.Body
 	bound := map[string]string{}
 	for _, name := range p.Uses {
-		arg, t := c.templateArg(n, cand, name)
+		arg, t := c.templateArg(n, variant, name)
 		elem := arrayType(t.DType, slices.Contains(p.Vec4, name))
 		if arg.Value != nil {
 			key := c.key(arg.Value) + elem
@@ -59,12 +59,12 @@ func (c *context) templatePass(n *graph.Node, cand graph.Candidate, p graph.Pass
 	return Pass{WGSL: s.String(), Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: c.lim.Fold(p.Groups), WorkgroupMemory: p.WorkgroupMemory, Inside: p.Inside}
 }
 
-// arrayType is the WGSL type of the elements, or of fours of them, in an array. Halves are packed two a word.
+// arrayType is the WGSL type of the elements, or of fours of them, in an array. 16-bit floats are packed two a word.
 func arrayType(d graph.DType, vec4 bool) string {
 	switch {
-	case d.Half() && vec4:
+	case d.Float16() && vec4:
 		return "vec2<u32>"
-	case d.Half():
+	case d.Float16():
 		return "u32"
 	case vec4:
 		return "vec4<" + fuse.WGSLType(d) + ">"
@@ -72,14 +72,14 @@ func arrayType(d graph.DType, vec4 bool) string {
 	return fuse.WGSLType(d)
 }
 
-func (c *context) templateArg(n *graph.Node, cand graph.Candidate, name string) (Arg, graph.Type) {
+func (c *context) templateArg(n *graph.Node, variant graph.Variant, name string) (Arg, graph.Type) {
 	var i int
 	if _, err := fmt.Sscanf(name[min(3, len(name)):], "%d", &i); err == nil {
 		switch name[:3] {
 		case "out":
 			return Arg{Value: n.Outputs[i]}, n.Outputs[i].Type
 		case "tmp":
-			return Arg{Scratch: i}, cand.Scratch[i]
+			return Arg{Scratch: i}, variant.Scratch[i]
 		}
 	}
 	if _, err := fmt.Sscanf(name, "in%d", &i); err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/fuse"
 )
 
-// Flops counts the multiplications and additions of a group's matrix product, or of a template that says them; other kernels are
-// bound by memory.
+// Flops counts the multiplications and additions of a group's matrix product, or of a template that declares them. It
+// is 0 for other kernels, which memory bandwidth limits.
 func Flops(g *fuse.Group) float64 {
 	switch g.Kind {
 	case fuse.MatMul:
@@ -20,8 +20,8 @@ func Flops(g *fuse.Group) float64 {
 	return 0
 }
 
-// Bytes counts what a kernel must read and write at least: each array once, of an array that is read in part no more than is
-// read, and scratch memory once each way.
+// Bytes counts the bytes that a kernel must read and write at least: each array once, or the part of it that is read,
+// and scratch memory once each way.
 func Bytes(r *fuse.Result, g *fuse.Group, k Kernel) int64 {
 	var n int64
 	for _, v := range g.Stores {
@@ -36,8 +36,8 @@ func Bytes(r *fuse.Result, g *fuse.Group, k Kernel) int64 {
 	return n
 }
 
-// reads tells how many elements a kernel reads of each of its arrays, as far as its ops tell: an elementwise op reads one of each input for
-// each of its results, others read all of an input.
+// reads bounds how many elements a kernel reads of each of its arrays: an elementwise op reads one element of each
+// input for each result, other ops read all of an input.
 func reads(r *fuse.Result, g *fuse.Group) map[*graph.Value]int {
 	n := map[*graph.Value]int{}
 	seen := map[*graph.Node]bool{}

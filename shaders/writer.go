@@ -50,10 +50,10 @@ func (w *writer) load(v *graph.Value, at []graph.Index) string {
 	return element(w.binding(v), v.DType, graph.Flatten(v.Shape, at))
 }
 
-// element is the expression of an array's element: of halves, its bits.
+// element is the expression of an array's element: of 16-bit floats, its bits.
 func element(array string, d graph.DType, at graph.Index) string {
-	if d.Half() {
-		return graph.HalfAt(array, at)
+	if d.Float16() {
+		return graph.Float16At(array, at)
 	}
 	return fmt.Sprintf("%s[%v]", array, at)
 }
@@ -97,8 +97,8 @@ func mainHead(invocations, groups int, grid [3]int) string {
 	return s.String()
 }
 
-// stores writes the stores of values at the given positions, which are those of one word where there are halves among the
-// values; every value is computed before any is stored.
+// stores writes the stores of values at the given positions, which are those of one word where there are 16-bit floats
+// among the values; every value is computed before any is stored.
 func (w *writer) stores(vs []*graph.Value, at ...graph.Index) string {
 	var stores strings.Builder
 	for _, v := range vs {
@@ -106,7 +106,7 @@ func (w *writer) stores(vs []*graph.Value, at ...graph.Index) string {
 		for i, x := range at {
 			xs[i] = w.Value(v, graph.Unflatten(v.Shape, x))
 		}
-		if v.DType.Half() {
+		if v.DType.Float16() {
 			fmt.Fprintf(&stores, "  %s[%v] = %s;\n", w.binding(v), at[0].Over(2), word(xs, at))
 			continue
 		}
@@ -117,7 +117,8 @@ func (w *writer) stores(vs []*graph.Value, at ...graph.Index) string {
 	return stores.String()
 }
 
-// word joins the bits of two halves; where the second is only the first once more, its place is left zero.
+// word joins the bits of two 16-bit floats. If the second repeats the first, at the end of an odd tensor, its bits are
+// zero.
 func word(xs []string, at []graph.Index) string {
 	if len(xs) == 1 {
 		return xs[0]
@@ -130,10 +131,10 @@ func word(xs []string, at []graph.Index) string {
 }
 
 // elements are the positions that an invocation of a Map kernel computes, its turn of so many, and what it must declare
-// first: one, or where halves are stored the two of a word, of which the second may repeat the first at the end.
+// first: one, or where 16-bit floats are stored the two of a word, of which the second may repeat the first at the end.
 func (c *context) elements() (at []graph.Index, turn string, turns int, declare string) {
 	n := c.g.Rows
-	if !c.g.StoresHalves() {
+	if !c.g.StoresFloat16() {
 		return []graph.Index{graph.Var("row", n)}, "row", n, ""
 	}
 	turns = ceil(n, 2)
@@ -150,7 +151,7 @@ func (c *context) elements() (at []graph.Index, turn string, turns int, declare 
 	return at, "pair", turns, declare
 }
 
-// mapKernels take one turn an invocation (naive), or several: starting a workgroup costs a software device as much
+// mapKernels take one turn an invocation (naive), or several: starting a workgroup costs a software adapter as much
 // as hundreds of elements.
 func (c *context) mapKernels() []Kernel {
 	w := c.newWriter()

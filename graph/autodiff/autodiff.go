@@ -1,5 +1,8 @@
-// Package autodiff adds to a graph the nodes that compute gradients, in reverse mode: it walks the nodes backwards and
-// asks each op for its gradient rule.
+// Package autodiff adds to a graph the nodes that compute gradients, in reverse mode.
+//
+// [Gradients] marks the nodes between the loss and the values of interest, walks them from the last to the first and
+// calls each op's Grad with the gradients of its results. Gradients that flow into one value from several readers are
+// added in the order of the walk.
 package autodiff
 
 import (
@@ -10,9 +13,10 @@ import (
 // Suffix ends the scopes of the backward pass.
 const Suffix = " backward"
 
-// Gradients returns d(loss)/d(x) for each x of wrt, with the type of x, but in f32 where x is of halves; nil where the loss does
-// not depend on x. The loss is any float value; seed is the gradient that flows into it, nil for ones. Nodes of the backward pass take
-// the scope of the node whose gradient they compute with Suffix, so that no kernel spans the two passes.
+// Gradients returns d(loss)/d(x) for each x of wrt, with the type of x, but in f32 for 16-bit floats; nil where the
+// loss does not depend on x. The loss is any float value; seed is the gradient that flows into it, nil for ones. Nodes
+// of the backward pass take the scope of the node whose gradient they compute with Suffix, so that no kernel spans the
+// two passes.
 func Gradients(loss *graph.Value, seed *graph.Value, wrt ...*graph.Value) []*graph.Value {
 	b := loss.Builder()
 	if !loss.DType.Float() {

@@ -1,4 +1,8 @@
-// Package eval computes graphs with the ops' references, in float64: it defines what is right.
+// Package eval computes graphs on the host with the ops' reference implementations, in float64. Its results define what
+// kernels must compute.
+//
+// [Run] binds inputs and variables by name, evaluates the nodes in order and frees each value after its last reader.
+// Then it returns the outputs and stores the assigned values in the variables.
 package eval
 
 import (
@@ -12,7 +16,7 @@ import (
 // Option changes how Run computes.
 type Option func(*run)
 
-// Rounded rounds every result to its dtype, as a device would store it; halves are always rounded.
+// Rounded rounds every result to its dtype, as a device would store it; 16-bit floats are always rounded.
 func Rounded(r *run) { r.rounded = true }
 
 type run struct {
@@ -64,12 +68,12 @@ func (r *run) bind(g *graph.Graph, kind string, given map[string]*graph.Tensor) 
 			return fmt.Errorf("%s %q is %v, expected %v", kind, name, t.Type, v.Type)
 		}
 		if len(t.Data) != v.Shape.Len() {
-			return fmt.Errorf("%s %q has %d numbers, expected %d", kind, name, len(t.Data), v.Shape.Len())
+			return fmt.Errorf("%s %q has %d values, expected %d", kind, name, len(t.Data), v.Shape.Len())
 		}
 		if err := checkIntegers(t); err != nil {
 			return fmt.Errorf("%s %q: %w", kind, name, err)
 		}
-		if v.DType.Half() {
+		if v.DType.Float16() {
 			t = rounded(t)
 		}
 		r.values[v] = t
@@ -77,7 +81,7 @@ func (r *run) bind(g *graph.Graph, kind string, given map[string]*graph.Tensor) 
 	return nil
 }
 
-// rounded is a tensor of numbers that its dtype has.
+// rounded is a tensor with its values rounded to its dtype.
 func rounded(t *graph.Tensor) *graph.Tensor {
 	t = clone(t)
 	for i, x := range t.Data {
@@ -103,7 +107,7 @@ func checkIntegers(t *graph.Tensor) error {
 	return nil
 }
 
-// count finds how often each value is read; what the caller gets is never freed.
+// count finds how often each value is read. Outputs and assigned values are never freed.
 func (r *run) count(g *graph.Graph) {
 	for _, n := range g.Nodes {
 		for _, v := range n.Inputs {
@@ -118,7 +122,7 @@ func (r *run) count(g *graph.Graph) {
 	}
 }
 
-// step computes one node and lets go of inputs that nobody reads again.
+// step computes one node and frees the inputs that have no reader left.
 func (r *run) step(n *graph.Node) {
 	if r.values[n.Outputs[0]] != nil {
 		return // bound
@@ -132,7 +136,7 @@ func (r *run) step(n *graph.Node) {
 	}
 	n.Op.Eval(in, out)
 	for i, v := range n.Outputs {
-		if r.rounded && v.DType.Float() || v.DType.Half() {
+		if r.rounded && v.DType.Float() || v.DType.Float16() {
 			out[i] = rounded(out[i])
 		}
 		if r.uses[v] > 0 {

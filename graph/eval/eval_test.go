@@ -65,8 +65,8 @@ func TestRounded(t *testing.T) {
 	assert.Equal(t, 1.0/3, out["y"].Data[0])
 }
 
-// Halves are always rounded, wherever they come from.
-func TestHalvesAreRounded(t *testing.T) {
+// 16-bit floats are always rounded, wherever they come from.
+func TestFloat16IsRounded(t *testing.T) {
 	for d, want := range map[graph.DType]float64{graph.F16: 0x1.554p-2, graph.BF16: 0x1.56p-2} {
 		g, err := graph.Build(func(b *graph.Builder) {
 			for i, x := range []*graph.Value{

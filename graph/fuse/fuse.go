@@ -1,6 +1,11 @@
-// Package fuse decides which nodes of a graph become one kernel. Chains of elementwise ops, reductions with what feeds
-// and follows them, and matrix products with what follows them share a kernel when that changes no number and the
-// device's binding limit allows; views are computed where they are read. Fusion never crosses a scope.
+// Package fuse decides which nodes of a graph become one kernel.
+//
+// [Run] expands composite ops, gives every node a [Group] of its own, except views, generators and arithmetic on single
+// elements, which are computed where they are read, and then merges groups along the edges of the graph: chains of
+// elementwise ops, reductions with the elementwise ops before and after them, matrix products with the elementwise ops
+// after them. Two groups merge if the result has the same bits and the device's binding limit allows it. To find out, a
+// [Walker] traces the group as package shaders will later write it. Finally the groups are put in an order in which
+// values are short-lived and variables are read before they are overwritten. Groups never span two scopes.
 package fuse
 
 import (
@@ -28,7 +33,8 @@ type Group struct {
 	Domain
 	Stores []*graph.Value // results that others read, in order
 	Loads  []*graph.Value // stored values that it reads, in order, no duplicates
-	// InPlace pairs a store with a load that it may overwrite: every element is read by the invocation that then writes it.
+	// InPlace pairs a store with a load that it may overwrite: every element is read by the invocation that then writes
+	// it.
 	InPlace map[*graph.Value][]*graph.Value
 
 	members map[*graph.Node]bool
@@ -42,12 +48,12 @@ type Domain struct {
 	Axes       []int       // reduced
 }
 
-// trailing tells whether the reduced axes are the last ones, so that row·Cols + col is the position in memory.
+// trailing reports whether the reduced axes are the last ones, so that row·Cols + col is the position in memory.
 func (d Domain) trailing() bool {
 	return len(d.Axes) == 0 || d.Axes[0] == len(d.Shape)-len(d.Axes)
 }
 
-// Along tells whether neighbouring columns are neighbours in the memory of a value of Shape; else neighbouring rows are.
+// Along reports whether neighboring columns are neighbors in the memory of a value of Shape; else neighboring rows are.
 func (d Domain) Along() bool {
 	for i := len(d.Shape) - 1; i >= 0; i-- {
 		if d.Shape[i] > 1 {
@@ -82,7 +88,7 @@ func (d Domain) Full(row, col graph.Index) graph.Index {
 	return graph.Flatten(d.Shape, at)
 }
 
-// Alias says that a value lies in the memory of another, some elements from its start.
+// Alias reports that a value lies in the memory of another, some elements from its start.
 type Alias struct {
 	Base   *graph.Value
 	Offset int
@@ -106,7 +112,7 @@ type Result struct {
 	Alias  Aliases
 	// Direct maps results that are stored straight into the variable that they are assigned to.
 	Direct map[*graph.Value]*graph.Value
-	// Inlined tells which nodes are computed wherever they are read.
+	// Inlined reports whether a node is computed wherever it is read.
 	Inlined func(n *graph.Node) bool
 }
 
@@ -203,7 +209,7 @@ func (f *fuser) separate() {
 	}
 }
 
-// overlaps tells whether two values share a part of their memory, but not all.
+// overlaps reports whether two values share a part of their memory, but not all.
 func (f *fuser) overlaps(v, w *graph.Value) bool {
 	a, b := f.alias[v].Offset, f.alias[w].Offset
 	if f.alias.Base(v) != f.alias.Base(w) || a == b && v.Shape.Len() == w.Shape.Len() {
@@ -235,13 +241,14 @@ func (f *fuser) store(v *graph.Value) {
 	f.stored[v] = true
 }
 
-// bindable tells whether v can be a part of base's memory: it begins where a binding may, and is all of base or whole words.
+// bindable reports whether v can be a part of base's memory: it begins where a binding may, and is all of base or whole
+// words.
 func (f *fuser) bindable(v, base *graph.Value, off int) bool {
 	size, n := v.DType.Size(), v.Shape.Len()
 	return off*size%max(4, int(f.opt.OffsetAlignment)) == 0 && (n*size%4 == 0 || n == base.Shape.Len())
 }
 
-// contiguous tells whether v is a view of adjacent elements of its input.
+// contiguous reports whether v is a view of adjacent elements of its input.
 func (f *fuser) contiguous(v *graph.Value) (base *graph.Value, offset int, ok bool) {
 	e, isElem := f.kernels[v.Node].(graph.Elementwise)
 	if !isElem || !e.View || len(v.Node.Inputs) != 1 || v.Node.Inputs[0].DType != v.DType {
@@ -271,7 +278,7 @@ type viewTrace struct {
 func (t *viewTrace) Input(_ int, at []graph.Index) string { t.at, t.calls = at, t.calls+1; return "?" }
 func (t *viewTrace) Let(_, expr string) string            { return expr }
 
-// inlined tells whether a node is computed wherever it is read: views, generators and arithmetic on single elements.
+// inlined reports whether a node is computed wherever it is read: views, generators and arithmetic on single elements.
 func (f *fuser) inlined(n *graph.Node) bool {
 	e, ok := f.kernels[n].(graph.Elementwise)
 	return ok && !f.stored[n.Outputs[0]] && (e.View || len(n.Inputs) == 0 || n.Outputs[0].Shape.Len() == 1)

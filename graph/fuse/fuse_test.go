@@ -194,7 +194,8 @@ func TestResidualThenNormStoresNoSquare(t *testing.T) {
 	assert.Len(t, r.Groups[0].Stores, 1)
 }
 
-// There may be more ways through a graph than can be walked, one after the other, and more nodes than one kernel should have.
+// There may be more ways through a graph than can be walked, one after the other, and more nodes than one kernel should
+// have.
 func TestLongChainsOfForks(t *testing.T) {
 	for name, extent := range map[string]int{"single elements": 1, "rows": 64} {
 		t.Run(name, func(t *testing.T) {
@@ -214,8 +215,9 @@ func TestLongChainsOfForks(t *testing.T) {
 	}
 }
 
-// Halves are stored by whoever owns whole words: by rows of an even number of columns, else by a Map kernel of their own.
-func TestHalvesAreStoredByWholeWords(t *testing.T) {
+// 16-bit floats are stored by whoever owns whole words: by rows of an even number of columns, else by a Map kernel of
+// their own.
+func TestFloat16IsStoredByWholeWords(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		f    func(b *graph.Builder) *graph.Value
@@ -245,8 +247,8 @@ func TestHalvesAreStoredByWholeWords(t *testing.T) {
 	}
 }
 
-// What reads halves reads them as they are stored, however many there are.
-func TestHalvesThatBecomeFloatsAreNotStored(t *testing.T) {
+// What reads 16-bit floats reads them as they are stored, however many there are.
+func TestFloat16ThatBecomesF32IsNotStored(t *testing.T) {
 	r := run(t, func(b *graph.Builder) {
 		x := op.Cast(op.Cast(b.Input("x", graph.T(graph.F32, 64, 64)), graph.BF16), graph.F32)
 		b.Output("sum", op.Sum(x, []int{0}, false))
@@ -261,8 +263,8 @@ func TestHalvesThatBecomeFloatsAreNotStored(t *testing.T) {
 	}
 }
 
-// Parts of halves share memory where they are whole words at a place that a binding may begin at.
-func TestPartsOfHalves(t *testing.T) {
+// Parts of 16-bit floats share memory where they are whole words at a place that a binding may begin at.
+func TestPartsOfFloat16(t *testing.T) {
 	r := run(t, func(b *graph.Builder) {
 		x := b.Input("x", graph.T(graph.F16, 513))
 		for name, p := range map[string][2]int{"all": {0, 513}, "words": {128, 200}, "odd": {128, 201}, "between": {1, 3}, "unaligned": {2, 4}, "end": {512, 513}} {

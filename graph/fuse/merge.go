@@ -11,10 +11,11 @@ import (
 // length up to which that does not matter.
 const fewRows, longRow = 64, 4096
 
-// mostNodes of a kernel: the time that a chain of many takes to be fused, and to be compiled by drivers, grows faster than the chain.
+// mostNodes bounds the nodes of a kernel, since the time to fuse a chain and to compile its kernel grows faster than
+// its length.
 const mostNodes = 256
 
-// mergeAll joins groups along the edges of the graph until nothing more fits together.
+// mergeAll merges groups along the edges of the graph until no two can be merged.
 func (f *fuser) mergeAll() {
 	for again := true; again; {
 		again = false
@@ -38,7 +39,7 @@ func (f *fuser) mergeAll() {
 // producers are the groups that c reads from, in order of their first node.
 func (f *fuser) producers(c *Group) []*Group {
 	found := map[*Group]bool{}
-	seen := map[*graph.Node]bool{} // computed where they are read: there may be many ways to one
+	seen := map[*graph.Node]bool{} // nodes computed where they are read; several paths may lead to one
 	var visit func(n *graph.Node)
 	visit = func(n *graph.Node) {
 		for _, in := range n.Inputs {
@@ -63,7 +64,7 @@ func (f *fuser) producers(c *Group) []*Group {
 	return ps
 }
 
-// merged returns the kernel that does the work of both groups, nil when there is none.
+// merged returns the group of the nodes of both, nil if they cannot be one kernel.
 func (f *fuser) merged(p, c *Group) *Group {
 	if p.Scope != c.Scope || len(p.Nodes)+len(c.Nodes) > mostNodes {
 		return nil
@@ -91,7 +92,7 @@ func combine(p, c *Group) *Group {
 	switch {
 	case (p.Kind == Map || p.Kind == MatMul) && c.Kind == Map && row:
 		return &Group{Kind: p.Kind, Domain: p.Domain}
-	case p.Kind == Map && c.Kind == MatMul && row: // what the epilogue needs besides the product
+	case p.Kind == Map && c.Kind == MatMul && row: // inputs of the epilogue besides the product
 		return &Group{Kind: MatMul, Domain: c.Domain}
 	case p.Kind == Map && c.Kind == Reduce && (p.Rows == c.Rows*c.Cols || row):
 		return &Group{Kind: Reduce, Domain: c.Domain}
@@ -104,7 +105,7 @@ func combine(p, c *Group) *Group {
 	return nil
 }
 
-// onlyReduced tells whether nothing but reductions reads c, which then need not be stored if it is left to them.
+// onlyReduced reports whether only reductions read c. If c is merged with them instead, it need not be stored.
 func (f *fuser) onlyReduced(c *Group) bool {
 	reduced := false
 	seen := map[*graph.Value]bool{}
@@ -139,7 +140,7 @@ func (f *fuser) onlyReduced(c *Group) bool {
 	return reduced
 }
 
-// indirect tells whether c also depends on p through a third group, so that merging would close a cycle.
+// indirect reports whether c also depends on p through a third group, so that merging would close a cycle.
 func (f *fuser) indirect(p, c *Group) bool {
 	seen := map[*Group]bool{p: true}
 	var reaches func(g *Group) bool
@@ -153,12 +154,12 @@ func (f *fuser) indirect(p, c *Group) bool {
 	return slices.ContainsFunc(f.producers(c), func(g *Group) bool { return g != p && reaches(g) })
 }
 
-// external tells whether anything outside the group reads v.
+// external reports whether anything outside the group reads v.
 func (f *fuser) external(v *graph.Value, g *Group) bool {
 	return f.readOutside(v, g, map[*graph.Node]bool{})
 }
 
-// readOutside is external but for nodes that were seen before.
+// readOutside is external without the nodes already seen.
 func (f *fuser) readOutside(v *graph.Value, g *Group, seen map[*graph.Node]bool) bool {
 	if f.stored[v] {
 		return true
@@ -223,14 +224,14 @@ func (g *Group) Phases() [][]*graph.Node {
 	return phases
 }
 
-// IsFull tells whether a stored value has an element for each row and column, and not one a row.
+// IsFull reports whether a stored value has an element for each row and column, and not one a row.
 func (g *Group) IsFull(v *graph.Value) bool {
 	return g.Cols > 1 && v.Shape.Len() == g.Rows*g.Cols
 }
 
-// ownsWords tells whether each word of a stored value of halves is written by one invocation, which then needs no atomics:
-// in a Map kernel, which computes two elements at a time, in a Reduce kernel that can take its columns in pairs, and as the one
-// such result of a matrix product whose columns are computed in fours.
+// ownsWords reports whether each word of a stored value of 16-bit floats is written by one invocation, which then needs
+// no atomics: in a Map kernel, which computes two elements at a time, in a Reduce kernel that can take its columns in
+// pairs, and as the one such result of a matrix product whose columns are computed in fours.
 func (t *tracer) ownsWords(v *graph.Value) bool {
 	g := t.g
 	switch g.Kind {
@@ -240,16 +241,16 @@ func (t *tracer) ownsWords(v *graph.Value) bool {
 		return g.IsFull(v) && g.Cols%2 == 0
 	}
 	shape := t.contraction().Outputs[0].Shape
-	return shape[len(shape)-1]%4 == 0 && !slices.ContainsFunc(g.Stores, func(w *graph.Value) bool { return w != v && w.DType.Half() })
+	return shape[len(shape)-1]%4 == 0 && !slices.ContainsFunc(g.Stores, func(w *graph.Value) bool { return w != v && w.DType.Float16() })
 }
 
-// StoresHalves tells whether some result is of halves.
-func (g *Group) StoresHalves() bool {
-	return slices.ContainsFunc(g.Stores, func(v *graph.Value) bool { return v.DType.Half() })
+// StoresFloat16 reports whether a result is of 16-bit floats.
+func (g *Group) StoresFloat16() bool {
+	return slices.ContainsFunc(g.Stores, func(v *graph.Value) bool { return v.DType.Float16() })
 }
 
-// trace walks the group as its kernel will, and notes what it stores, loads, and may overwrite. It fails when some
-// value would be needed where the kernel does not have it.
+// trace walks the group as its kernel will, and records what it stores, loads and may overwrite. It fails if a value is
+// needed at an element that the kernel does not compute there.
 func (f *fuser) trace(g *Group) (ok bool) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -345,7 +346,7 @@ func (t *tracer) run() bool {
 		}
 	}
 	for _, v := range g.Stores {
-		if v.DType.Half() && !t.ownsWords(v) {
+		if v.DType.Float16() && !t.ownsWords(v) {
 			return false
 		}
 		flat := row
@@ -357,11 +358,12 @@ func (t *tracer) run() bool {
 		}
 		w.Value(v, graph.Unflatten(v.Shape, flat))
 	}
-	return !t.partOperand()
+	return !t.partialOperand()
 }
 
-// partOperand tells whether a matrix operand is a part of a value that the epilogue reads: the bindings would overlap.
-func (t *tracer) partOperand() bool {
+// partialOperand reports whether a matrix operand is a part of a value that the epilogue reads: the bindings would
+// overlap.
+func (t *tracer) partialOperand() bool {
 	if t.g.Kind != MatMul {
 		return false
 	}
@@ -371,7 +373,7 @@ func (t *tracer) partOperand() bool {
 	})
 }
 
-// operand tells whether an operand lies in v's memory.
+// operand reports whether an operand lies in v's memory.
 func (t *tracer) operand(v *graph.Value) bool {
 	return slices.ContainsFunc(t.operands, func(o *graph.Value) bool { return t.f.alias.Base(o) == v })
 }
@@ -384,7 +386,7 @@ func (t *tracer) contraction() *graph.Node {
 // inPlace lists for each store the loads of equal size that are read only at the element that is stored.
 func (t *tracer) inPlace() map[*graph.Value][]*graph.Value {
 	m := map[*graph.Value][]*graph.Value{}
-	if t.g.Kind == Reduce && t.g.StoresHalves() {
+	if t.g.Kind == Reduce && t.g.StoresFloat16() {
 		return m // the columns that an invocation stores are others than those that it reduced
 	}
 	row, col := graph.Var("row", t.g.Rows), graph.Var("col", t.g.Cols)
@@ -407,7 +409,7 @@ func (t *tracer) inPlace() map[*graph.Value][]*graph.Value {
 	return m
 }
 
-// isInlined tells, once groups are made, whether a node is computed wherever it is read.
+// isInlined reports whether a node is computed wherever it is read, once the groups are final.
 func (f *fuser) isInlined(n *graph.Node) bool {
 	_, ok := f.kernels[n].(graph.Elementwise)
 	return ok && f.group[n] == nil

@@ -84,7 +84,7 @@ func (f *fuser) direct(a graph.Assign, w *Group, readers []*Group, before map[*G
 	f.directs[a.Value] = a.Variable
 }
 
-// precedes tells whether a must run before b.
+// precedes reports whether a must run before b.
 func precedes(a, b *Group, before map[*Group][]*Group) bool {
 	seen := map[*Group]bool{}
 	var visit func(g *Group) bool
@@ -141,8 +141,9 @@ func topological(groups []*Group, before map[*Group][]*Group, turn func(*Group) 
 	return ordered
 }
 
-// turn orders groups so that values are short-lived: a group comes with its newest node. But one that stores only what is assigned
-// to variables comes as soon as it can: it may be the last to read its operands, and what it stores lives to the end anyway.
+// turn orders groups so that values are short-lived: a group comes with its newest node. But one that stores only what
+// is assigned to variables comes as soon as it can: it may be the last to read its operands, and what it stores lives
+// to the end anyway.
 func (f *fuser) turn(g *Group) int {
 	for _, v := range g.Stores {
 		if _, ok := f.assigned[v]; !ok {

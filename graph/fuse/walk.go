@@ -8,14 +8,15 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Walker computes elements of a group's values: it inlines what belongs to the kernel and calls out for the rest. The
-// same walk traces a group, to see whether it can be a kernel, and writes its WGSL.
+// Walker writes the expressions of elements of a group's values. It inlines the nodes of the group and calls Load for
+// stored values. Fusion uses it to find out whether a group can be a kernel, and package shaders to write the kernel's
+// WGSL.
 type Walker struct {
 	Group   *Group
 	Inlined func(n *graph.Node) bool
 	// Load returns the expression of a stored value's element.
 	Load func(v *graph.Value, at []graph.Index) string
-	// Let names an expression; inner tells whether it depends on the column.
+	// Let names an expression; inner reports whether it depends on the column.
 	Let func(inner bool, typ, expr string) string
 	// Fixed holds results that exist at one place only: of reductions, and of the matrix product.
 	Fixed map[*graph.Value]Fixed
@@ -35,7 +36,7 @@ type unfusible struct{ v *graph.Value }
 // innerName matches the names that depend on the column: the column itself and inner Let names.
 var innerName = regexp.MustCompile(`\b(col|c\d+)\b`)
 
-// Inner tells whether coordinates depend on the column.
+// Inner reports whether coordinates depend on the column.
 func Inner(at []graph.Index) bool {
 	for _, x := range at {
 		if innerName.MatchString(x.String()) {
@@ -92,10 +93,10 @@ func (w *Walker) Value(v *graph.Value, at []graph.Index) string {
 	return name
 }
 
-// WGSLType is the scalar type of a dtype in a kernel, and of the array that holds it: of halves, which are two a word in arrays,
-// a u32 is the bits of one.
+// WGSLType is the scalar type of a dtype in a kernel, and of the array that holds it: of 16-bit floats, which are two a
+// word in arrays, a u32 is the bits of one.
 func WGSLType(d graph.DType) string {
-	if d.Half() {
+	if d.Float16() {
 		return "u32"
 	}
 	return d.String()

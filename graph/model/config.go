@@ -58,7 +58,8 @@ func Preset(name string) (Config, error) {
 // Defaults returns the default of every value that has one. Sizes have none.
 func Defaults() Config { return Config{Arch: "llama", RopeTheta: 10000, NormEps: 1e-5} }
 
-// FieldError is an invalid value of a config's field. Fields have their names in YAML, those of a config.json their keys there.
+// FieldError is an invalid value of a config's field. Fields have their names in YAML, those of a config.json their
+// keys there.
 type FieldError = fielderror.Error
 
 // Validate refuses invalid values. The error is a *FieldError.
@@ -119,8 +120,8 @@ func (c Config) WithSeqLen(seqLen int) (Model, error) {
 	return c, c.Validate()
 }
 
-// Diff returns the first key, in the order of the fields, whose values differ between two configs, with both values. The key is empty if
-// the configs are equal.
+// Diff returns the first key, in the order of the fields, whose values differ between two configs, with both values.
+// The key is empty if the configs are equal.
 func (c Config) Diff(o Config) (key string, left, right any) {
 	l, r := reflect.ValueOf(c), reflect.ValueOf(o)
 	for i := range l.NumField() {

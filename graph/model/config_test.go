@@ -68,8 +68,8 @@ func changed(t *testing.T, c model.Config, field int) model.Config {
 	return c
 }
 
-// Each field of Config is validated, compared, kept by config.json and, for what is computed, matters. So a new field cannot be
-// forgotten in one of these places.
+// Each field of Config is validated, compared, kept by config.json and, for what is computed, matters. So a new field
+// cannot be forgotten in one of these places.
 func TestEveryFieldMatters(t *testing.T) {
 	base := model.Config{Arch: "llama", VocabSize: 12, DModel: 16, NLayers: 2, NHeads: 4, NKVHeads: 4, DFF: 12, SeqLen: 6, RopeTheta: 100, NormEps: 1e-5}
 	fields := reflect.TypeFor[model.Config]()

@@ -11,8 +11,9 @@ import (
 
 // Draft is a model as a graph, for microbatches of B sequences. Each unit passes one value to the next.
 type Draft struct {
-	// Graph has the input "tokens" u32 [B, T], optionally "segments" u32 [B, T] and "vocabulary" u32 [V], the ids from 0 to V − 1. The
-	// parameters are variables. The output is "logits" f32 [B, T, V]. A node's scope is the name of its unit; sources have none.
+	// Graph has the input "tokens" u32 [B, T], optionally "segments" u32 [B, T] and "vocabulary" u32 [V], the ids from
+	// 0 to V − 1. The parameters are variables. The output is "logits" f32 [B, T, V]. A node's scope is the name of its
+	// unit; sources have none.
 	Graph      *graph.Graph
 	Units      []string    // in order
 	Parameters []Parameter // in the order of their units
@@ -50,8 +51,9 @@ func (d *Draft) byUnit() *draft {
 	return s
 }
 
-// replay adds the nodes of a unit to another graph and returns the unit's result; x is the result of the unit before. Products and
-// attention get operands of the precision: attention's operands take most of the memory between the passes.
+// replay adds the nodes of a unit to another graph and returns the unit's result; x is the result of the unit before.
+// Products and attention get operands of the precision: attention's operands take most of the memory between the
+// passes.
 func (s *draft) replay(b *graph.Builder, u int, x *graph.Value, read source, p precision) *graph.Value {
 	values := map[*graph.Value]*graph.Value{}
 	if u > 0 {

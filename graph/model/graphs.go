@@ -21,9 +21,10 @@ const (
 	LossVariable = "loss"
 )
 
-// Grad is the graph of one microbatch of a batch of so many microbatches, each of batch sequences. It outputs "loss", the
-// microbatch's mean f32 [1]. It stores the microbatch's share of the whole batch's mean loss in the variable "loss", and the share of
-// that loss's gradient in the variables that Gradients names; if accumulate is set, it adds the shares to the variables.
+// Grad is the graph of one microbatch of a batch of so many microbatches, each of batch sequences. It outputs "loss",
+// the microbatch's mean f32 [1]. It stores the microbatch's share of the whole batch's mean loss in the variable
+// "loss", and the share of that loss's gradient in the variables that Gradients names; if accumulate is set, it adds
+// the shares to the variables.
 func (c Config) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, error) {
 	return grad(c, batch, microbatches, accumulate)
 }

@@ -65,7 +65,8 @@ func (c Config) HuggingFace() []byte {
 	return append(out, '\n')
 }
 
-// FromHuggingFace reads a config.json of a Llama model. The error is a *FieldError if a key asks for what this package does not compute.
+// FromHuggingFace reads a config.json of a Llama model. The error is a *FieldError if a key asks for what this package
+// does not compute.
 func FromHuggingFace(data []byte) (Config, error) {
 	keys := map[string]json.RawMessage{}
 	if err := json.Unmarshal(data, &keys); err != nil {
@@ -100,7 +101,8 @@ func FromHuggingFace(data []byte) (Config, error) {
 	return c, nil
 }
 
-// ropeParameters reads rope_parameters, which newer versions of transformers write instead of rope_theta and rope_scaling.
+// ropeParameters reads rope_parameters, which newer versions of transformers write instead of rope_theta and
+// rope_scaling.
 func (h *hfConfig) ropeParameters(keys map[string]json.RawMessage) error {
 	raw, ok := keys["rope_parameters"]
 	delete(keys, "rope_parameters")

@@ -11,7 +11,8 @@ import (
 type Inputs struct {
 	Segments bool // a number of each token: it attends to earlier tokens of the same number only
 	Weights  bool // a weight of each token's loss: a microbatch's loss is the mean of weights·losses
-	// Aligned are tensors with a value for each token that the loss may read. Type is that of one token's value: f32, i32 or u32.
+	// Aligned are tensors with a value for each token that the loss may read. Type is that of one token's value: f32,
+	// i32 or u32.
 	Aligned []graph.Named
 	Scalars int // how many scalars the loss may read
 }
@@ -19,8 +20,8 @@ type Inputs struct {
 // AlignedInput is the variable of an aligned tensor: [B, T, …].
 func AlignedInput(name string) string { return "aligned/" + name }
 
-// Variables are the variables that hold the data of a microbatch of batch sequences, tokens and targets first. A program has those
-// that it reads.
+// Variables are the variables that hold the data of a microbatch of batch sequences, tokens and targets first. A
+// program has those that it reads.
 func (z Size) Variables(in Inputs, batch int) []graph.Named {
 	ids := z.perToken(batch, graph.T(graph.U32))
 	vs := []graph.Named{{ID: TokensInput, Type: ids}, {ID: TargetsInput, Type: ids}}

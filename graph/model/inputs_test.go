@@ -19,8 +19,8 @@ func allInputs() model.Inputs {
 		{ID: "teacher", Type: graph.T(graph.F32, small().VocabSize)}, {ID: "counts", Type: graph.T(graph.U32)}, {ID: "unread", Type: graph.T(graph.I32, 2)}}}
 }
 
-// distill reads all that a loss can: the cross entropy, and so many times as the token counts, and in the proportion of the last
-// scalar, the distance of the head's results from a teacher's.
+// distill reads all that a loss can: the cross entropy, and so many times as the token counts, and in the proportion of
+// the last scalar, the distance of the head's results from a teacher's.
 func distill(in model.LossInputs) *graph.Value {
 	student := op.MatMul(in.Hidden, in.Parameters["lm_head.weight"], false, true)
 	student = op.Mul(student, op.Mean(in.Parameters["model.norm.weight"], nil, false))
@@ -62,7 +62,8 @@ func read(gs ...*graph.Graph) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Each part reads what is listed and what it needs: segments in parts with layers, the rest in the last. Evaluations read none.
+// Each part reads what is listed and what it needs: segments in parts with layers, the rest in the last. Evaluations
+// read none.
 func TestPartsReadInputs(t *testing.T) {
 	c := small()
 	var listed []string

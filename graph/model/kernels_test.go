@@ -75,19 +75,19 @@ func cutsChangeNoKernel(t *testing.T, tied bool, in model.Inputs, accumulate boo
 		require.Zero(t, moved)
 	}
 	for _, cuts := range [][]int{nil, {1}, {2, 4}, {1, 3, 5}} {
-		var passes, halves []*graph.Graph
+		var passes, separate []*graph.Graph
 		for _, s := range parts(t, c, cuts, o) {
 			back, weight := s.Backward, s.WeightGrad
 			if accumulate {
 				back, weight = s.BackwardNext, s.WeightGradNext
 			}
 			passes = append(passes, s.Forward, back)
-			halves = append(halves, s.Forward, weight)
+			separate = append(separate, s.Forward, weight)
 			if s.InputGrad != nil {
-				halves = append(halves, s.InputGrad)
+				separate = append(separate, s.InputGrad)
 			}
 		}
-		for _, programs := range [][]*graph.Graph{passes, halves} {
+		for _, programs := range [][]*graph.Graph{passes, separate} {
 			assert.Equal(t, want, kernels(t, programs...), "cuts %v", cuts)
 			var sum int64
 			for _, g := range programs {
@@ -98,8 +98,8 @@ func cutsChangeNoKernel(t *testing.T, tied bool, in model.Inputs, accumulate boo
 	}
 }
 
-// A forward pass that is computed again is computed by the kernels that stored what the backward pass needs; only that of the
-// cross entropy has the losses no more.
+// A forward pass that is computed again is computed by the kernels that stored what the backward pass needs; only that
+// of the cross entropy has the losses no more.
 func TestRecomputationUsesTheSameKernels(t *testing.T) {
 	c, err := model.Preset("tiny")
 	require.NoError(t, err)

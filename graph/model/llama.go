@@ -26,8 +26,8 @@ func LayerScope(i int) string { return fmt.Sprintf("layers.%d", i) }
 
 func layerName(i int, name string) string { return fmt.Sprintf("model.layers.%d.%s.weight", i, name) }
 
-// InitStd is the standard deviation of initial weights. Matrices that write into the residual stream have a smaller one, divided by
-// √(2·n_layers), so that the stream's variance does not grow with depth (as in GPT-2).
+// InitStd is the standard deviation of initial weights. Matrices that write into the residual stream have a smaller
+// one, divided by √(2·n_layers), so that the stream's variance does not grow with depth (as in GPT-2).
 const InitStd = 0.02
 
 // Units counts the embedding, the layers, and the head with the loss.
@@ -94,8 +94,8 @@ func (c Config) Count() int64 { return count(c.Parameters()) }
 // Tied reports whether the head reads the embedding.
 func (c Config) Tied() bool { return c.TieEmbeddings }
 
-// Gradients names the variables whose sum, in order, is a parameter's gradient. A tied embedding has two, the head's share first, since
-// the two shares may be computed on different devices; other parameters have one.
+// Gradients names the variables whose sum, in order, is a parameter's gradient. A tied embedding has two, the head's
+// share first, since the two shares may be computed on different devices; other parameters have one.
 func (c Config) Gradients(parameter string) []string {
 	if c.TieEmbeddings && parameter == embedName {
 		return []string{Gradient(headName), Gradient(embedName)}
@@ -204,14 +204,14 @@ func (n *net) linear(layer int, name string, x *graph.Value) *graph.Value {
 	return n.product(x, n.parameter(layerName(layer, name)))
 }
 
-// norm is the input of a layer's matrices, in the model's precision. It reads the residual stream x as the backward pass will; the stream
-// itself is never rounded.
+// norm is the input of a layer's matrices, in the model's precision. It reads the residual stream x as the backward
+// pass will; the stream itself is never rounded.
 func (n *net) norm(layer int, name string, x *graph.Value) *graph.Value {
 	return n.operand(op.RMSNorm(n.kept(x), n.parameter(layerName(layer, name)), n.NormEps))
 }
 
-// layer is one transformer block, x [B, T, d_model] to [B, T, d_model]. attend gets the rotated queries [B, T, H, D], and the rotated
-// keys and the values [B, T, KV, D]. position is that of the first token, u32 [1]; nil is 0.
+// layer is one transformer block, x [B, T, d_model] to [B, T, d_model]. attend gets the rotated queries [B, T, H, D],
+// and the rotated keys and the values [B, T, KV, D]. position is that of the first token, u32 [1]; nil is 0.
 func (n *net) layer(i int, x, position *graph.Value, attend func(q, k, v *graph.Value) *graph.Value) (y *graph.Value) {
 	batch, seq := x.Shape[0], x.Shape[1]
 	n.b.Scope(LayerScope(i), func() {
@@ -256,9 +256,9 @@ func (c Config) Decoder() (Decoder, error) {
 	return Decoder{Graph: g, Cached: true}, err
 }
 
-// Decode is the graph that takes one token u32 [1, 1] at "position" u32 [1] < SeqLen, keeps its keys and values in variables,
-// and outputs the "logits" f32 [V] of the token after it. Positions are fed from 0 upwards. The graph never reads what the caches hold
-// beyond the position, so a new text needs no clearing.
+// Decode is the graph that takes one token u32 [1, 1] at "position" u32 [1] < SeqLen, keeps its keys and values in
+// variables, and outputs the "logits" f32 [V] of the token after it. Positions are fed from 0 upwards. The graph never
+// reads what the caches hold beyond the position, so a new text needs no clearing.
 func (c Config) Decode() (*graph.Graph, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

@@ -20,7 +20,8 @@ func focal(in model.LossInputs) *graph.Value {
 
 func mean(in model.LossInputs) *graph.Value { return op.Mean(focal(in), nil, false) }
 
-// A loss of one's own is trained wherever the model is cut, with the gradient that it has; evaluation stays what it was.
+// A loss of one's own is trained wherever the model is cut, with the gradient that it has; evaluation stays what it
+// was.
 func TestStagesWithAnotherLoss(t *testing.T) {
 	c := small()
 	for name, loss := range map[string]model.Loss{
@@ -33,9 +34,9 @@ func TestStagesWithAnotherLoss(t *testing.T) {
 		data := []map[string]*graph.Tensor{microbatch(c, o.Inputs, 1, 0), microbatch(c, o.Inputs, 1, 1)}
 		want, losses := train(t, one, weights, data, false)
 		for _, cuts := range allCuts(c.Units()) {
-			for _, halves := range []bool{false, true} {
+			for _, separate := range []bool{false, true} {
 				o.Recompute = !o.Recompute
-				got, each := train(t, parts(t, c, cuts, o), weights, data, halves)
+				got, each := train(t, parts(t, c, cuts, o), weights, data, separate)
 				assert.Equal(t, losses, each, "%s %v", name, cuts)
 				for v, x := range want {
 					assert.Equal(t, x.Data, got[v].Data, "%s %v %s", name, cuts, v)

@@ -6,12 +6,13 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Model is a language model as training and inference use it: a chain of units, of which each passes f32 [B, T, d_model] to the
-// next. The first unit reads the tokens, the last produces the logits. Config, *Written and the models that InPrecision returns
-// implement it; other packages cannot.
+// Model is a language model as training and inference use it: a chain of units, of which each passes f32 [B, T,
+// d_model] to the next. The first unit reads the tokens, the last produces the logits. Config, *Written and the models
+// that InPrecision returns implement it; other packages cannot.
 type Model interface {
 	Size() Size
-	// Units is the number of pieces that the model can be cut into. UnitScope is the scope of a unit's nodes, counted from 0.
+	// Units is the number of pieces that the model can be cut into. UnitScope is the scope of a unit's nodes, counted
+	// from 0.
 	Units() int
 	UnitScope(unit int) string
 	// Like is the first unit whose programs equal those of this unit, except for names.
@@ -25,28 +26,30 @@ type Model interface {
 	Gradients(parameter string) []string
 	// Count is the number of trained elements.
 	Count() int64
-	// Redundant reports whether a file of the model may hold a tensor that is no parameter, since its values follow from the others.
+	// Redundant reports whether a file of the model may hold a tensor that is no parameter, since its values follow
+	// from the others.
 	Redundant(tensor string) bool
 	// Variables are the variables that hold the data of a microbatch. LossParameters lists LossInputs.Parameters.
 	Variables(in Inputs, batch int) []graph.Named
 	LossParameters() []graph.Named
 
-	// Stage builds the training programs of a model chunk, Eval and TopK the inference programs of whole sequences, Decoder the
-	// program that generates text.
+	// Stage builds the training programs of a model chunk, Eval and TopK the inference programs of whole sequences,
+	// Decoder the program that generates text.
 	Stage(o StageOptions) (*Stage, error)
 	Eval(batch int) (*graph.Graph, error)
 	TopK(batch, k int) (*graph.Graph, error)
 	Decoder() (Decoder, error)
 
-	// WithSeqLen returns the model for sequences of another length. The error is a *FieldError if the model has no other length.
+	// WithSeqLen returns the model for sequences of another length. The error is a *FieldError if the model has no
+	// other length.
 	WithSeqLen(seqLen int) (Model, error)
 	// HuggingFace is config.json as Hugging Face Transformers reads it; nil if Transformers has no such model.
 	HuggingFace() []byte
 
 	// Validate refuses sizes of which no graph can be built.
 	Validate() error
-	// network declares the model's parameters in a graph, for microbatches of batch sequences. If the last unit reads a parameter
-	// of the first, the network has a parameter of its own for it: see span.
+	// network declares the model's parameters in a graph, for microbatches of batch sequences. If the last unit reads a
+	// parameter of the first, the network has a parameter of its own for it: see span.
 	network(b *graph.Builder, batch int) (network, error)
 }
 
@@ -61,8 +64,9 @@ type Size struct {
 // Decoder is the program that predicts the token after a text. It outputs "logits" f32 [V].
 type Decoder struct {
 	Graph *graph.Graph
-	// Cached decoders take one token u32 [1, 1] and its "position" u32 [1] a run, from position 0 upwards, and keep what they need of
-	// the tokens before in variables. Other decoders take the whole text u32 [1, T], and the position of its last token.
+	// Cached decoders take one token u32 [1, 1] and its "position" u32 [1] a run, from position 0 upwards, and keep
+	// what they need of the tokens before in variables. Other decoders take the whole text u32 [1, T], and the position
+	// of its last token.
 	Cached bool
 }
 
@@ -71,8 +75,8 @@ type network interface {
 	// parameters are the model's and, if the last unit reads a parameter of the first, its own.
 	parameters() []Parameter
 	parameter(name string) *graph.Value
-	// unit adds a unit in its scope and returns its result, for the last unit the logits [B, T, V]. x is the result of the unit
-	// before, nil for the first. read returns the tokens and the segments [B, T]; segments may be nil.
+	// unit adds a unit in its scope and returns its result, for the last unit the logits [B, T, V]. x is the result of
+	// the unit before, nil for the first. read returns the tokens and the segments [B, T]; segments may be nil.
 	unit(u int, x *graph.Value, read func(name string) *graph.Value) *graph.Value
 	// head is what a loss may read of the last unit besides its logits: see LossInputs.
 	head() (hidden *graph.Value, parameters map[string]*graph.Value)

@@ -12,7 +12,8 @@ type Parameter struct {
 	Name  string // as Hugging Face's Llama names it
 	Type  graph.Type
 	Scope string // the unit that it belongs to: "embed", "layers.0", …, "head"
-	// Std is the standard deviation of the normal distribution around 0 that initializes the tensor; if it is 0, every element is Fill.
+	// Std is the standard deviation of the normal distribution around 0 that initializes the tensor; if it is 0, every
+	// element is Fill.
 	Std, Fill float64
 }
 
@@ -28,5 +29,6 @@ func (p Parameter) Initial(seed uint64) []float32 {
 	return slices.Repeat([]float32{float32(p.Fill)}, n)
 }
 
-// Gradient is the name of the variable that holds a parameter's gradient. A parameter may have several: see Model.Gradients.
+// Gradient is the name of the variable that holds a parameter's gradient. A parameter may have several: see
+// Model.Gradients.
 func Gradient(parameter string) string { return "grad/" + parameter }

@@ -5,9 +5,10 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// InPrecision returns a model whose matrix products have operands of a dtype, f16 or bf16 (Micikevicius et al., Mixed Precision Training,
-// arXiv 1710.03740). Parameters, sums, norms, softmax, rotations, the loss, the residual stream and all stored gradients stay f32. The
-// activations that a Llama's backward pass needs are kept in the dtype. With f32 it is the model itself. Decoders are always f32.
+// InPrecision returns a model whose matrix products have operands of a dtype, f16 or bf16 (Micikevicius et al., Mixed
+// Precision Training, arXiv 1710.03740). Parameters, sums, norms, softmax, rotations, the loss, the residual stream and
+// all stored gradients stay f32. The activations that a Llama's backward pass needs are kept in the dtype. With f32 it
+// is the model itself. Decoders are always f32.
 func InPrecision(m Model, d graph.DType) Model {
 	if d == graph.F32 {
 		return m
@@ -38,8 +39,8 @@ func (r rounded) WithSeqLen(seqLen int) (Model, error) {
 	return InPrecision(m, r.dtype), err
 }
 
-// operandOf returns a predicate of the nodes that round a parameter for a product. The backward pass repeats them: otherwise their
-// results would be stashed for each microbatch.
+// operandOf returns a predicate of the nodes that round a parameter for a product. The backward pass repeats them:
+// otherwise their results would be stashed for each microbatch.
 func operandOf(m Model) func(*graph.Node) bool {
 	parameters := map[string]bool{}
 	for _, p := range m.Parameters() {
@@ -65,12 +66,12 @@ func (p precision) operand(x *graph.Value) *graph.Value {
 	return op.Cast(x, graph.DType(p))
 }
 
-// kept is x rounded to the dtype, in f32. The backward pass reads the rounded value, since the stash is in the dtype; with kept the
-// forward pass computes with the same values.
+// kept is x rounded to the dtype, in f32. The backward pass reads the rounded value, since the stash is in the dtype;
+// with kept the forward pass computes with the same values.
 func (p precision) kept(x *graph.Value) *graph.Value { return op.Cast(p.operand(x), graph.F32) }
 
-// attention is op.SegmentedAttention of operands. The result is in the dtype too if the kernels support it: the product that reads it would
-// round it, and the backward pass needs no more precision.
+// attention is op.SegmentedAttention of operands. The result is in the dtype too if the kernels support it: the product
+// that reads it would round it, and the backward pass needs no more precision.
 func (p precision) attention(q, k, v, segments *graph.Value) *graph.Value {
 	if p == precision(graph.F32) || q.Shape[3]%4 != 0 {
 		return op.SegmentedAttention(q, k, v, segments)

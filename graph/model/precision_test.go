@@ -12,8 +12,8 @@ import (
 	"gonum.org/v1/gonum/floats"
 )
 
-// Wherever the model is cut, and however the backward pass is done, gradients in a precision have the same bits; they are not those of
-// f32, but near them.
+// Wherever the model is cut, and however the backward pass is done, gradients in a precision have the same bits; they
+// are not those of f32, but near them.
 func TestStagesInPrecision(t *testing.T) {
 	for _, tied := range []bool{false, true} {
 		c := small()
@@ -27,8 +27,8 @@ func TestStagesInPrecision(t *testing.T) {
 			want, losses := train(t, parts(t, m, nil, o), weights, data, false)
 			for _, cuts := range allCuts(c.Units()) {
 				for _, o.Recompute = range []bool{false, true} {
-					for _, halves := range []bool{false, true} {
-						got, each := train(t, parts(t, m, cuts, o), weights, data, halves)
+					for _, separate := range []bool{false, true} {
+						got, each := train(t, parts(t, m, cuts, o), weights, data, separate)
 						require.Equal(t, losses, each, "%v cuts %v", d, cuts)
 						for v, x := range want {
 							require.Equal(t, x.Data, got[v].Data, "%v cuts %v: %s", d, cuts, v)
@@ -71,7 +71,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// What is kept of a layer is in 16 bits, but for numbers a row: little more than half of what f32 keeps. Of parameters nothing is kept.
+// What is kept of a layer is in 16 bits, but for numbers a row: little more than half of what f32 keeps. Of parameters
+// nothing is kept.
 func TestStashInPrecision(t *testing.T) {
 	c := model.Config{Arch: "llama", VocabSize: 64, DModel: 64, NLayers: 2, NHeads: 4, NKVHeads: 2, DFF: 176, SeqLen: 32, RopeTheta: 1e4, NormEps: 1e-5}
 	bytes := func(vs []graph.Named) (n int64) {
@@ -109,12 +110,12 @@ func TestCutsChangeNoKernelInPrecision(t *testing.T) {
 	require.NoError(t, err)
 	c.TieEmbeddings = true
 	o := model.StageOptions{Batch: 2, Microbatches: 2, Scale: graph.Named{ID: "scale", Type: graph.T(graph.F32, 3)}}
-	count := func(cuts []int, halves bool) map[string]int {
+	count := func(cuts []int, separate bool) map[string]int {
 		var gs []*graph.Graph
 		for _, s := range parts(t, model.InPrecision(c, graph.F16), cuts, o) {
 			gs = append(gs, s.Forward)
 			switch {
-			case !halves:
+			case !separate:
 				gs = append(gs, s.Backward)
 			case s.InputGrad != nil:
 				gs = append(gs, s.InputGrad, s.WeightGrad)
@@ -127,13 +128,13 @@ func TestCutsChangeNoKernelInPrecision(t *testing.T) {
 	want := count(nil, false)
 	require.Greater(t, len(want), 20)
 	for _, cuts := range [][]int{{1}, {2, 4}, {1, 3, 5}} {
-		for _, halves := range []bool{false, true} {
-			assert.Equal(t, want, count(cuts, halves), "%v %v", cuts, halves)
+		for _, separate := range []bool{false, true} {
+			assert.Equal(t, want, count(cuts, separate), "%v %v", cuts, separate)
 		}
 	}
 }
 
-// A model that somebody wrote has the same products in a precision: their operands, each rounded once, and attention's.
+// A written model has the same products in a precision: their operands, each rounded once, and attention's.
 func TestWrittenInPrecision(t *testing.T) {
 	w, err := model.NewWritten(16, 4, writeLinear)
 	require.NoError(t, err)

@@ -9,7 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// The variables by which a chunk of the model exchanges values with the chunks before and after it: f32 [B, T, d_model].
+// The variables by which a chunk of the model exchanges values with the chunks before and after it: f32 [B, T,
+// d_model].
 const (
 	ActIn   = "act/in"   // input of the chunk's first unit
 	ActOut  = "act/out"  // result of its last unit
@@ -20,8 +21,9 @@ const (
 // WeightsSuffix ends the scopes of the nodes of the backward pass that no gradient of an activation needs.
 const WeightsSuffix = " weights"
 
-// span builds units [first, last) for microbatches of batch sequences. A tied model is built as if the head had its own matrix, so
-// that the head's share of the gradient is a gradient of its own. Then tie replaces that matrix by the embedding.
+// span builds units [first, last) for microbatches of batch sequences. A tied model is built as if the head had its own
+// matrix, so that the head's share of the gradient is a gradient of its own. Then tie replaces that matrix by the
+// embedding.
 type span struct {
 	Size
 	model              Model
@@ -91,8 +93,8 @@ func (s *span) headScope() string { return s.model.UnitScope(s.model.Units() - 1
 func (s *span) ids() graph.Type { return s.perToken(s.batch, graph.T(graph.U32)) }
 func (s *span) act() graph.Type { return graph.T(graph.F32, s.batch, s.SeqLen, s.DModel) }
 
-// forward returns the span's result, activations or losses, and its entry: the input of the span or, if it has the first unit, of the
-// second unit.
+// forward returns the span's result, activations or losses, and its entry: the input of the span or, if it has the
+// first unit, of the second unit.
 func (s *span) forward(loss Loss) (entry, y *graph.Value) {
 	if !s.isFirst() {
 		entry = s.source(ActIn, s.act())
@@ -130,7 +132,8 @@ func (s *span) eval() {
 	})
 }
 
-// grad adds the forward and the backward pass of one microbatch. The backward pass stores the gradients or adds to them.
+// grad adds the forward and the backward pass of one microbatch. The backward pass stores the gradients or adds to
+// them.
 func (s *span) grad(microbatches int, accumulate bool, loss Loss) {
 	store := func(scope, name string, x *graph.Value) {
 		v := s.b.Variable(name, x.Type)
@@ -177,7 +180,8 @@ func (s *span) grad(microbatches int, accumulate bool, loss Loss) {
 	}
 }
 
-// scaled multiplies the gradient that flows into the loss by the loss scale. The backward pass reads the scale, so it is not stashed.
+// scaled multiplies the gradient that flows into the loss by the loss scale. The backward pass reads the scale, so it
+// is not stashed.
 func (s *span) scaled(seed *graph.Value) *graph.Value {
 	if s.scale.ID == "" {
 		return seed
@@ -189,9 +193,9 @@ func (s *span) scaled(seed *graph.Value) *graph.Value {
 	return seed
 }
 
-// separate moves the nodes of the backward pass that onEntry, the gradient of the entry, does not depend on to a scope of their own.
-// The gradient of every activation inside the model is an ancestor of onEntry, and the first unit needs none, so the scopes are the
-// same wherever the model is cut.
+// separate moves the nodes of the backward pass that onEntry, the gradient of the entry, does not depend on to a scope
+// of their own. The gradient of every activation inside the model is an ancestor of onEntry, and the first unit needs
+// none, so the scopes are the same wherever the model is cut.
 func (s *span) separate(onEntry *graph.Value) {
 	needed := map[*graph.Node]bool{onEntry.Node: true}
 	for i := s.b.Len() - 1; i >= 0; i-- {

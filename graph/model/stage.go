@@ -15,13 +15,14 @@ type StageOptions struct {
 	First, Last  int // units [First, Last)
 	Batch        int // sequences a microbatch
 	Microbatches int // of the whole batch: the loss and its gradient are divided by it
-	// Recompute makes the backward pass compute the forward pass again instead of reading a stash; the chunk with the last unit still
-	// keeps the loss. A Forward that stores less has other kernels for the same mathematics, whose bits may differ on some devices.
+	// Recompute makes the backward pass compute the forward pass again instead of reading a stash; the chunk with the
+	// last unit still keeps the loss. A Forward that stores less has other kernels for the same mathematics, whose bits
+	// may differ on some devices.
 	Recompute bool
 	Loss      Loss // the training loss, for the chunk with the last unit; nil is CrossEntropy. Stage.Eval always uses CrossEntropy
 	Inputs    Inputs
-	// Scale is a variable f32 [n] that the backward pass of the chunk with the last unit reads: it computes the gradients of the loss
-	// times the first element. Without a name it computes the gradients of the loss.
+	// Scale is a variable f32 [n] that the backward pass of the chunk with the last unit reads: it computes the
+	// gradients of the loss times the first element. Without a name it computes the gradients of the loss.
 	Scale graph.Named
 }
 
@@ -41,17 +42,19 @@ type StageOptions struct {
 //	loss               f32 [1], the batch's mean loss so far, assigned by the last chunk's backward pass
 //	stash/N, wstash/N  see Stash
 //
-// The first microbatch of a batch runs Backward, which stores the gradients and the loss. The other microbatches run BackwardNext, which
-// adds to them. All run Forward. The last chunk's Forward also has the output "loss", the microbatch's mean.
+// The first microbatch of a batch runs Backward, which stores the gradients and the loss. The other microbatches run
+// BackwardNext, which adds to them. All run Forward. The last chunk's Forward also has the output "loss", the
+// microbatch's mean.
 type Stage struct {
 	Forward, Backward, BackwardNext *graph.Graph
-	// The backward pass as two programs: InputGrad assigns grad/in, then WeightGrad or WeightGradNext does the rest. The first chunk
-	// sends no gradient: its InputGrad is nil, and its WeightGrad is Backward.
+	// The backward pass as two programs: InputGrad assigns grad/in, then WeightGrad or WeightGradNext does the rest.
+	// The first chunk sends no gradient: its InputGrad is nil, and its WeightGrad is Backward.
 	InputGrad, WeightGrad, WeightGradNext *graph.Graph
 	// Eval is the forward pass without training; the last chunk's outputs "losses" f32 [B], the mean of each sequence.
 	Eval *graph.Graph
-	// Stash lists the variables in which Forward keeps values for the backward pass, and WeightStash those in which InputGrad keeps
-	// values for WeightGrad. Each microbatch in flight needs its own, as it needs its own act/in, tokens, targets and other inputs.
+	// Stash lists the variables in which Forward keeps values for the backward pass, and WeightStash those in which
+	// InputGrad keeps values for WeightGrad. Each microbatch in flight needs its own, as it needs its own act/in,
+	// tokens, targets and other inputs.
 	Stash, WeightStash []graph.Named
 	// Parameters are the parameters that the programs read, in the model's order.
 	Parameters []Parameter
@@ -122,19 +125,19 @@ func training(m Model, o StageOptions, from func(*graph.Builder) source, accumul
 	})
 }
 
-// passes cuts the training graph into the forward pass and the backward pass, and the backward pass into the gradients of activations
-// and of weights.
+// passes cuts the training graph into the forward pass and the backward pass, and the backward pass into the gradients
+// of activations and of weights.
 func (s *Stage) passes(m Model, o StageOptions, accumulate bool) error {
 	g, err := training(m, o, func(b *graph.Builder) source { return b.Variable }, accumulate)
 	if err != nil {
 		return err
 	}
-	forward := split.Part{Own: []int{forwardClass, lossClass}, Stash: "stash/"}
+	forward := split.Phase{Own: []int{forwardClass, lossClass}, Stash: "stash/"}
 	var again []int
 	if o.Recompute {
 		again = []int{forwardClass}
 	}
-	two, err := split.Run(g, passOf, []split.Part{forward, {Own: []int{inputClass, weightClass}, Recompute: again, Again: operandOf(m)}})
+	two, err := split.Run(g, passOf, []split.Phase{forward, {Own: []int{inputClass, weightClass}, Recompute: again, Again: operandOf(m)}})
 	if err != nil {
 		return err
 	}
@@ -143,7 +146,7 @@ func (s *Stage) passes(m Model, o StageOptions, accumulate bool) error {
 		s.WeightGrad = s.Backward
 		return nil
 	}
-	three, err := split.Run(g, passOf, []split.Part{
+	three, err := split.Run(g, passOf, []split.Phase{
 		forward, {Own: []int{inputClass}, Recompute: again, Again: operandOf(m), Stash: "wstash/"}, {Own: []int{weightClass}, Again: operandOf(m)},
 	})
 	if err != nil {

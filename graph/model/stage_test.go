@@ -42,7 +42,7 @@ func allCuts(units int) (cuts [][]int) {
 	return cuts
 }
 
-// slotted tells whether there is one of a variable for each microbatch.
+// slotted reports whether there is one of a variable for each microbatch.
 func slotted(name string) bool {
 	for _, prefix := range []string{"act/", "grad/in", "grad/out", "stash/", "wstash/", "tokens", "targets", "segments", "weights", "aligned/", "scalars"} {
 		if strings.HasPrefix(name, prefix) {
@@ -96,9 +96,9 @@ func (m *machine) home(name string, microbatch int) map[string]*graph.Tensor {
 	return m.shared
 }
 
-// train runs a batch through a chain of stages: all forwards, then all backwards, in halves if so asked. It returns the
-// gradients, the batch's loss as accumulated, and that of each microbatch.
-func train(t *testing.T, stages []*model.Stage, weights map[string]*graph.Tensor, data []map[string]*graph.Tensor, halves bool) (
+// train runs a batch through a chain of stages: all forwards, then all backwards, each as two programs if separate is
+// set. It returns the gradients, the batch's loss as accumulated, and that of each microbatch.
+func train(t *testing.T, stages []*model.Stage, weights map[string]*graph.Tensor, data []map[string]*graph.Tensor, separate bool) (
 	shared map[string]*graph.Tensor, losses []float64) {
 	t.Helper()
 	var ms []*machine
@@ -129,14 +129,14 @@ func train(t *testing.T, stages []*model.Stage, weights map[string]*graph.Tensor
 				ms[k].slots[i][model.GradOut] = ms[k+1].slots[i][model.GradIn]
 			}
 			switch {
-			case !halves:
+			case !separate:
 				ms[k].run(whole[min(i, 1)], i)
 			case s.InputGrad != nil:
 				ms[k].run(s.InputGrad, i)
 			}
 		}
 		for i := range data {
-			if halves {
+			if separate {
 				ms[k].run(weight[min(i, 1)], i)
 			}
 		}
@@ -148,8 +148,8 @@ func train(t *testing.T, stages []*model.Stage, weights map[string]*graph.Tensor
 	return shared, losses
 }
 
-// Wherever the model is cut, and however the backward pass is done, the gradients and the loss are the uncut graph's, to the
-// last bit.
+// Wherever the model is cut, and however the backward pass is done, the gradients and the loss are the uncut graph's,
+// to the last bit.
 func TestStagesAreTheModel(t *testing.T) {
 	for _, tied := range []bool{true, false} {
 		c := small()
@@ -178,9 +178,9 @@ func stagesAreTheModel(t *testing.T, c model.Config, o model.StageOptions) {
 	}
 	for _, cuts := range allCuts(c.Units()) {
 		for _, o.Recompute = range []bool{false, true} {
-			for _, halves := range []bool{false, true} {
-				name := fmt.Sprintf("tied=%v inputs=%+v cuts=%v recompute=%v halves=%v", c.TieEmbeddings, o.Inputs, cuts, o.Recompute, halves)
-				got, each := train(t, parts(t, c, cuts, o), weights, data, halves)
+			for _, separate := range []bool{false, true} {
+				name := fmt.Sprintf("tied=%v inputs=%+v cuts=%v recompute=%v separate=%v", c.TieEmbeddings, o.Inputs, cuts, o.Recompute, separate)
+				got, each := train(t, parts(t, c, cuts, o), weights, data, separate)
 				assert.Equal(t, losses, each, name)
 				require.Equal(t, slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got)), name)
 				for v, x := range want {
@@ -254,8 +254,8 @@ func kept(g *graph.Graph, prefix string) (ns []graph.Named) {
 	return ns
 }
 
-// What a layer keeps is what the uncut program keeps in memory from one pass to the other; the halves keep gradients of
-// products' results and of norms'.
+// What a layer keeps is what the uncut program keeps in memory from one pass to the other; the 16-bit floats keep
+// gradients of products' results and of norms'.
 func TestStash(t *testing.T) {
 	c := small()
 	s, err := c.Stage(model.StageOptions{First: 1, Last: 2, Batch: 2, Microbatches: 1})

@@ -13,9 +13,9 @@ const (
 	TopLogProbsOutput = "logprobs" // f32 [B·T, k]
 )
 
-// TopK is the graph that predicts the token after each token of batch sequences. It outputs the ids of the k likeliest tokens, the
-// likeliest first and the lower id first among equals, and the natural logarithms of their probabilities. If logits are NaN, ids may be
-// VocabSize or above.
+// TopK is the graph that predicts the token after each token of batch sequences. It outputs the ids of the k likeliest
+// tokens, the likeliest first and the lower id first among equals, and the natural logarithms of their probabilities.
+// If logits are NaN, ids may be VocabSize or above.
 func (c Config) TopK(batch, k int) (*graph.Graph, error) { return likeliest(c, batch, k) }
 
 // TopK is Config.TopK of this model.

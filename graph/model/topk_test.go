@@ -46,7 +46,7 @@ func iota(n int) []int {
 	return x
 }
 
-// Of equally likely tokens the first come first; what is no number is told by an id that is none.
+// Equally likely tokens are in the order of their ids. If logits are NaN, the id is none of the vocabulary.
 func TestTopKOfTies(t *testing.T) {
 	c := small()
 	top, err := c.TopK(1, 3)

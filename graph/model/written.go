@@ -15,7 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
-// Written is a model that somebody else, a hook say, built as a graph: see Draft.
+// Written is a model that comes as a graph, from a hook say: see Draft.
 type Written struct {
 	size   Size
 	units  []string
@@ -27,8 +27,9 @@ type Written struct {
 	drafts map[int]*draft // by batch
 }
 
-// NewWritten returns the model that write builds, of vocab tokens and sequences of seqLen. write returns the model's graph for
-// microbatches of batch sequences. It is called once for each batch, and must build the same units and parameters each time.
+// NewWritten returns the model that write builds, of vocab tokens and sequences of seqLen. write returns the model's
+// graph for microbatches of batch sequences. It is called once for each batch, and must build the same units and
+// parameters each time.
 func NewWritten(vocab, seqLen int, write func(batch int) (*Draft, error)) (*Written, error) {
 	d, err := write(1)
 	if err != nil {
@@ -81,7 +82,8 @@ func nth(ps []Parameter, i int) string {
 	return fmt.Sprintf("%q %v of unit %q (std %v, else %v)", p.Name, p.Type, p.Scope, p.Std, p.Fill)
 }
 
-// like finds the first unit that each unit equals. The first and the last unit equal no other: one reads tokens, the other has the loss.
+// like finds the first unit that each unit equals. The first and the last unit equal no other: one reads tokens, the
+// other has the loss.
 func (s *draft) like() []int {
 	like := make([]int, len(s.Units))
 	texts := make([]string, len(s.Units))
@@ -213,8 +215,8 @@ func (w *Written) Decoder() (Decoder, error) {
 	return Decoder{Graph: g}, err
 }
 
-// Predict is the graph that takes tokens u32 [1, T] and a "position" u32 [1] < T, and outputs the "logits" f32 [V] of the token after
-// the position. The tokens after the position change nothing if the model is causal.
+// Predict is the graph that takes tokens u32 [1, T] and a "position" u32 [1] < T, and outputs the "logits" f32 [V] of
+// the token after the position. The tokens after the position change nothing if the model is causal.
 func (w *Written) Predict() (*graph.Graph, error) {
 	return newSpan(w, 0, w.Units(), 1).build(func(s *span) {
 		s.source = s.b.Input

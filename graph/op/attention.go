@@ -9,16 +9,17 @@ import (
 
 // AttentionOp is causal attention with grouped queries and scale 1/√D. Inputs: q [B,Tq,H,D], k and v [B,Tk,KV,D] with
 // KV dividing H, and optionally one more: position u32[1], the place of query 0 among the keys (0 without it): query i
-// sees the keys j ≤ i + position; or segments u32[B,T], where Tq = Tk = T: query i sees the keys j ≤ i of its own segment,
-// those with segments[j] = segments[i]. Results: o [B,Tq,H,D] and the logarithm of the softmax's denominator [B,H,Tq],
-// which the gradient uses. Memory is linear in the sequence length.
+// sees the keys j ≤ i + position; or segments u32[B,T], where Tq = Tk = T: query i sees the keys j ≤ i of its own
+// segment, those with segments[j] = segments[i]. Results: o [B,Tq,H,D] and the logarithm of the softmax's denominator
+// [B,H,Tq], which the gradient uses. Memory is linear in the sequence length.
 type AttentionOp struct {
-	// Result is the dtype of o: f32, or that of q, k and v where D is a multiple of four. The gradient reads o as it is stored.
+	// Result is the dtype of o: f32, or that of q, k and v where D is a multiple of four. The gradient reads o as it is
+	// stored.
 	Result graph.DType `json:"result,omitempty"`
 }
 
-func (*AttentionOp) Name() string { return "attention" }
-func (*AttentionOp) Halves()      {}
+func (*AttentionOp) Name() string  { return "attention" }
+func (*AttentionOp) TakesFloat16() {}
 
 // Attention is causal attention with grouped queries: q [B,Tq,H,D], k and v [B,Tk,KV,D] → [B,Tq,H,D]. Query i sees the
 // keys j ≤ i + position; position is u32[1], or nil for 0. There is no gradient through attention with a position. The
@@ -32,7 +33,8 @@ func Attention(q, k, v, position *graph.Value) *graph.Value {
 }
 
 // SegmentedAttention is causal attention that does not look beyond documents: q [B,T,H,D], k and v [B,T,KV,D], segments
-// u32[B,T] → [B,T,H,D]. Query i sees the keys j ≤ i with the same number as its own, next to it or not. Nil segments are none.
+// u32[B,T] → [B,T,H,D]. Query i sees the keys j ≤ i with the same number as its own, next to it or not. Nil segments
+// are none.
 func SegmentedAttention(q, k, v, segments *graph.Value) *graph.Value {
 	if segments == nil {
 		return Attention(q, k, v, nil)
@@ -91,7 +93,7 @@ func attentionSizes(in []graph.Type) (attentionShape, error) {
 	return attentionShape{q[0], q[1], k[1], q[2], k[2], q[3]}, nil
 }
 
-// isSegments tells whether the last input of an attention, or of its gradient, is segments.
+// isSegments reports whether the last input of an attention, or of its gradient, is segments.
 func isSegments(last graph.Type) bool { return last.DType == graph.U32 && len(last.Shape) == 2 }
 
 func (s attentionShape) checkSegments(t graph.Type) error {
@@ -112,7 +114,7 @@ func takeSegments(in []*graph.Tensor) (rest []*graph.Tensor, segments []float64)
 	return in, nil
 }
 
-// together tells whether two places of a sequence belong to one segment.
+// together reports whether two places of a sequence belong to one segment.
 func (s attentionShape) together(segments []float64, b, i, j int) bool {
 	return segments == nil || segments[b*s.keys+i] == segments[b*s.keys+j]
 }
@@ -172,7 +174,7 @@ func (a *AttentionOp) Eval(in, out []*graph.Tensor) {
 		for j, x := range scores {
 			axpy(math.Exp(x-largest)/sum, s.row(v, s.key(b, j, h)), o)
 		}
-		if a.Result.Half() {
+		if a.Result.Float16() {
 			for x := range o {
 				o[x] = a.Result.Round(o[x])
 			}
@@ -216,16 +218,16 @@ func (*AttentionOp) Grad(n *graph.Node, dout []*graph.Value) []*graph.Value {
 func (*AttentionOp) Kernel(n *graph.Node) graph.Kernel {
 	k := newAttentionKernels(n, n.Outputs[0].DType)
 	k.position = len(n.Inputs) == 4 && k.segments == ""
-	return graph.Template{Candidates: k.forward, Flops: k.flops(2)}
+	return graph.Template{Variants: k.forward, Flops: k.flops(2)}
 }
 
 // AttentionGradOp is the gradient of AttentionOp. Inputs: q, k, v, the results o and logsumexp, the gradient of o,
-// optionally that of logsumexp, and optionally the segments. o may be of the dtype of q. Results: the gradients of q, k and v, in f32 whatever those are, each
-// summed in a fixed order.
+// optionally that of logsumexp, and optionally the segments. o may be of the dtype of q. Results: the gradients of q, k
+// and v, in f32 whatever those are, each summed in a fixed order.
 type AttentionGradOp struct{}
 
-func (*AttentionGradOp) Name() string { return "attention_grad" }
-func (*AttentionGradOp) Halves()      {}
+func (*AttentionGradOp) Name() string  { return "attention_grad" }
+func (*AttentionGradOp) TakesFloat16() {}
 
 func (*AttentionGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if n := len(in); n < 6 || n > 8 || n == 8 && !isSegments(in[7]) {
@@ -288,7 +290,7 @@ func (*AttentionGradOp) Eval(in, out []*graph.Tensor) {
 func (*AttentionGradOp) Kernel(n *graph.Node) graph.Kernel {
 	k := newAttentionKernels(n, n.Inputs[3].DType)
 	k.lseGrad = len(n.Inputs) > 6 && n.Inputs[6].DType == graph.F32
-	return graph.Template{Candidates: k.backward, Flops: k.flops(5)}
+	return graph.Template{Variants: k.backward, Flops: k.flops(5)}
 }
 
 func init() {

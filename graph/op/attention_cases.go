@@ -33,10 +33,10 @@ func (*AttentionOp) Cases() []graph.Case {
 			}})
 		}
 	}
-	for _, h := range halfAttentions() {
+	for _, h := range float16Attentions() {
 		cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: h.inputs(), Tolerance: 1e-5, NoGrad: h.last == aPosition, Fill: h.fill})
 	}
-	for _, h := range roundedAttentions() { // an error of f32 may round the other way
+	for _, h := range roundedAttentions() { // an error of f32 may round to the other neighbor
 		unit := map[graph.DType]float64{graph.F16: 0x1p-10, graph.BF16: 0x1p-7}[h.operands]
 		cs = append(cs, graph.Case{Op: &AttentionOp{Result: h.operands}, Inputs: h.inputs(), Tolerance: unit, NoGrad: true, Fill: h.fill})
 	}
@@ -53,13 +53,14 @@ func attentionCases() []attentionShape {
 	}
 }
 
-// segmentedShapes cover the kernels' ways to read columns: vectors and scalars, some workgroups a head, grouped queries.
+// segmentedShapes cover the kernels' ways to read columns: vectors and scalars, some workgroups a head, grouped
+// queries.
 func segmentedShapes() []attentionShape {
 	return []attentionShape{{2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 8}, {1, 130, 130, 2, 2, 32}, {1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 256}}
 }
 
-// segmentations number the places of a sequence: one segment; several, of a length that differs by sequence; segments of one
-// token; numbers that come again.
+// segmentations number the places of a sequence: one segment; several, of a length that differs by sequence; segments
+// of one token; numbers that come again.
 func segmentations() []func(sequence, place int) float64 {
 	return []func(b, i int) float64{
 		func(b, i int) float64 { return 3 },
@@ -86,7 +87,7 @@ func scatter(i, j int) float64 {
 
 func (*AttentionGradOp) Cases() []graph.Case {
 	var cs []graph.Case
-	for _, h := range halfAttentions() {
+	for _, h := range float16Attentions() {
 		if h.last != aPosition {
 			cs = append(cs, graph.Case{Op: new(AttentionGradOp), Inputs: h.gradInputs(), Tolerance: 2e-5, NoGrad: true, Fill: h.gradFill})
 		}
@@ -128,8 +129,8 @@ func gradScatter(i, j int) float64 {
 	return scatter(i, j)
 }
 
-// halfAttention is an attention of halves to test.
-type halfAttention struct {
+// float16Attention is an attention of 16-bit floats to test.
+type float16Attention struct {
 	attentionShape
 	operands graph.DType
 	last     int // what its last input is
@@ -141,10 +142,11 @@ const (
 	aSegment         // numbers, of several segments
 )
 
-// halfAttentions cover whole and odd words, rows with and without whole vectors, and what kernels that multiply matrices may
-// stumble at: sequences of one and of more tiles, shorter and longer than a tile, more keys than queries and fewer.
-func halfAttentions() []halfAttention {
-	return []halfAttention{
+// float16Attentions cover whole and odd words, rows with and without whole vectors, and the edge cases of kernels that
+// multiply matrices: sequences of one and of several tiles, shorter and longer than a tile, more keys than queries and
+// fewer.
+func float16Attentions() []float16Attention {
+	return []float16Attention{
 		{attentionShape{1, 5, 5, 3, 1, 3}, graph.F16, aValue}, {attentionShape{2, 9, 9, 2, 2, 4}, graph.BF16, aValue},
 		{attentionShape{2, 33, 33, 4, 2, 16}, graph.F16, aValue}, {attentionShape{1, 130, 130, 2, 1, 16}, graph.BF16, aValue},
 		{attentionShape{1, 7, 70, 2, 1, 16}, graph.F16, aValue}, {attentionShape{1, 50, 7, 2, 2, 16}, graph.F16, aValue},
@@ -153,15 +155,15 @@ func halfAttentions() []halfAttention {
 	}
 }
 
-// roundedAttentions have results of halves.
-func roundedAttentions() []halfAttention {
-	return []halfAttention{
+// roundedAttentions have results of 16-bit floats.
+func roundedAttentions() []float16Attention {
+	return []float16Attention{
 		{attentionShape{2, 9, 9, 2, 2, 4}, graph.BF16, aValue}, {attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, aPosition},
 		{attentionShape{1, 33, 33, 2, 2, 16}, graph.BF16, aValue}, {attentionShape{2, 70, 70, 2, 1, 16}, graph.F16, aSegment},
 	}
 }
 
-func (h halfAttention) inputs() []graph.Type {
+func (h float16Attention) inputs() []graph.Type {
 	types := h.attentionShape.inputs()
 	for i := range types {
 		types[i].DType = h.operands
@@ -175,7 +177,7 @@ func (h halfAttention) inputs() []graph.Type {
 	return types
 }
 
-func (h halfAttention) fill(i, j int) float64 {
+func (h float16Attention) fill(i, j int) float64 {
 	switch {
 	case i < 3:
 		return scatter(i, j)
@@ -186,13 +188,13 @@ func (h halfAttention) fill(i, j int) float64 {
 }
 
 // gradInputs are those of the gradient, with that of logsumexp.
-func (h halfAttention) gradInputs() []graph.Type {
+func (h float16Attention) gradInputs() []graph.Type {
 	types := h.inputs()
 	o, lse := types[0].Gradient(), graph.T(graph.F32, h.batch, h.heads, h.queries)
 	return slices.Concat(types[:3], []graph.Type{o, lse, o, lse}, types[3:])
 }
 
-func (h halfAttention) gradFill(i, j int) float64 {
+func (h float16Attention) gradFill(i, j int) float64 {
 	if i == 7 {
 		return h.fill(3, j)
 	}

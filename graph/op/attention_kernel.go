@@ -8,15 +8,16 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// attentionKernels writes the WGSL of attention and its gradient. There are five ways to compute each:
+// attentionKernels writes the WGSL of attention and its gradient. Each has five kinds of kernels:
 //
-//   - naive: an invocation a row, scalars, loops. They start at a number that is not constant, lest they are
-//     unrolled: software adapters compile what they get for ten seconds.
-//   - rows: an invocation keeps the vectors of one or more rows at hand, or a part of those of one, and walks the columns,
-//     some abreast. All rows of a workgroup belong to one head, so they read the same columns at the same time.
+//   - naive: an invocation per row, scalars, loops. The loops start at a value that is not constant, so that compilers
+//     do not unroll them: software adapters would compile the unrolled loops for ten seconds.
+//   - rows: an invocation keeps the vectors of one or more rows, or a slice of those of one row, in registers and walks
+//     the columns, several at a time. All rows of a workgroup belong to one head, so they read the same columns at the
+//     same time.
 //   - tiles: the same with the columns staged in workgroup memory.
-//   - keys: a workgroup a query, of which there are few where there is a position, and its lanes share the keys.
-//   - matrices: of halves, where subgroups multiply matrices.
+//   - keys: a workgroup per query, whose lanes share the keys. It is for the few queries of decoding, with a position.
+//   - matrices: for 16-bit floats, on devices with subgroup matrices.
 //
 // In the forward pass and for the gradient of q a row is a query and the columns are the keys; for the gradients of
 // k and v a row is a key and the columns are the queries.
@@ -37,8 +38,8 @@ func newAttentionKernels(n *graph.Node, result graph.DType) attentionKernels {
 	return k
 }
 
-// flops is what so many products take, over the pairs of a query and a key that it sees: with segments those are fewer, with a position
-// as many as there are at most.
+// flops counts the operations of so many products over the pairs of a query and a key that it sees. It ignores
+// segments, and assumes a full cache with a position.
 func (k attentionKernels) flops(products int) float64 {
 	pairs := float64(k.queries) * float64(k.keys)
 	if k.queries == k.keys {
@@ -58,40 +59,40 @@ const (
 	tileMemory    = 16384 // bytes, WebGPU's guaranteed workgroup memory
 )
 
-// The largest parts of a row that a lane of a GPU has. It keeps the query and the sum, or up to four such vectors, and columns that are read
-// together, in at most 255 registers.
+// The largest parts of a row that a lane of a GPU has. It keeps the query and the sum, or up to four such vectors, and
+// columns that are read together, in at most 255 registers.
 const (
 	forwardDims  = 32
 	gradientDims = 16
 )
 
-// lowest stands for -∞, which WGSL may assume away.
+// lowest stands for -∞, which WGSL lets compilers assume not to occur.
 const lowest = "-3.0e38f"
 
-func (k attentionKernels) forward(l target.Limits) []graph.Candidate {
-	cs := []graph.Candidate{{Name: "naive", Passes: []graph.Pass{k.naiveForward()}}}
+func (k attentionKernels) forward(l target.Limits) []graph.Variant {
+	cs := []graph.Variant{{Name: "naive", Passes: []graph.Pass{k.naiveForward()}}}
 	if k.position && !l.Software { // rows of few queries would be few invocations
 		if l.MaxInvocations >= keyLanes {
-			cs = append(cs, graph.Candidate{Name: "keys", Passes: []graph.Pass{k.keysForward()}})
+			cs = append(cs, graph.Variant{Name: "keys", Passes: []graph.Pass{k.keysForward()}})
 		}
 		return cs
 	}
 	for _, r := range k.rowKernels(l, forwardDims) {
-		cs = append(cs, graph.Candidate{Name: r.name(), Passes: []graph.Pass{r.forward()}})
+		cs = append(cs, graph.Variant{Name: r.name(), Passes: []graph.Pass{r.forward()}})
 	}
 	return append(cs, k.matrixForward(l)...)
 }
 
-func (k attentionKernels) backward(l target.Limits) []graph.Candidate {
+func (k attentionKernels) backward(l target.Limits) []graph.Variant {
 	delta := []graph.Type{graph.T(graph.F32, k.batch, k.heads, k.queries)}
 	if k.segments != "" {
-		// With the segments, the gradients of k and v would be bound to one array more than WebGPU guarantees: delta brings along
-		// the logsumexps.
+		// With the segments, the gradients of k and v would be bound to one array more than WebGPU guarantees: delta
+		// brings along the logsumexps.
 		delta[0] = graph.T(graph.F32, 2, k.batch, k.heads, k.queries)
 	}
-	cs := []graph.Candidate{{Name: "naive", Scratch: delta, Passes: []graph.Pass{k.delta(), k.naiveQueryGrad(), k.naiveKeyGrad()}}}
+	cs := []graph.Variant{{Name: "naive", Scratch: delta, Passes: []graph.Pass{k.delta(), k.naiveQueryGrad(), k.naiveKeyGrad()}}}
 	for _, r := range k.rowKernels(l, gradientDims) {
-		cs = append(cs, graph.Candidate{Name: r.name(), Scratch: delta, Passes: []graph.Pass{k.delta(), r.queryGrad(), r.keyGrad()}})
+		cs = append(cs, graph.Variant{Name: r.name(), Scratch: delta, Passes: []graph.Pass{k.delta(), r.queryGrad(), r.keyGrad()}})
 	}
 	return append(cs, k.matrixBackward(l, delta)...)
 }
@@ -119,7 +120,8 @@ func (k attentionKernels) rowKernels(l target.Limits, dims int) []rowKernel {
 	return []rowKernel{rows, tiles}
 }
 
-// parts is how many lanes share a row: the fewest that have as many units each, and at most dims elements; 0: there is no such number.
+// parts is how many lanes share a row: the fewest that have as many units each, and at most dims elements; 0: there is
+// no such number.
 func (k attentionKernels) parts(dims int) int {
 	for parts := 1; parts <= maxParts; parts++ {
 		if k.units()%parts == 0 && k.dim <= dims*parts {
@@ -140,7 +142,8 @@ func (k attentionKernels) width() int {
 // units is the number of units of a vector.
 func (k attentionKernels) units() int { return k.dim / k.width() }
 
-// slack is what WebGPU may count beyond the variables of a workgroup, each of which it rounds up to 16 bytes: four words and six arrays.
+// slack is what WebGPU may count beyond the variables of a workgroup, each of which it rounds up to 16 bytes: four
+// words and six arrays.
 const slack = 4*12 + 6*12
 
 // tile is how many columns fit into workgroup memory beside what else is there, a multiple of 4.
@@ -262,7 +265,7 @@ for (var j = 0u; j < columns; j++) {
 
 // naiveStore writes o.
 func (k attentionKernels) naiveStore() string {
-	if k.result.Half() {
+	if k.result.Float16() {
 		return "for (var x = q / 2u; x < q / 2u + DIM / 2u; x++) { out0[x] = word(o[2u * x - q] / sum, o[2u * x + 1u - q] / sum); }\n"
 	}
 	return "for (var x = q; x < q + DIM; x++) { out0[x] = o[x - q] / sum; }\n"
@@ -280,7 +283,7 @@ func (k attentionKernels) delta() graph.Pass {
 		uses, along = append(uses, "in4"), "tmp0[NUMBERS + r] = in4[r];\n"
 	}
 	o := "in3[x]"
-	if k.result.Half() {
+	if k.result.Float16() {
 		o = "in3_at(x)"
 	}
 	p := k.scalarPass(`// n counts [BATCH, TQ, HEADS].
@@ -292,8 +295,8 @@ tmp0[r] = sum`+less+`;
 	if k.width() == 4 {
 		p.Vec4 = []string{"in3", "in5"}
 	}
-	if k.result.Half() {
-		p.Declarations += readHalf("in3", true)
+	if k.result.Float16() {
+		p.Declarations += readFloat16("in3", true)
 	}
 	return p
 }

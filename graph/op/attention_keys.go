@@ -6,8 +6,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// How the kernel for few queries is shaped: a workgroup has a query of a head, and takes the keys in stretches, of which each lane computes
-// some scores. Then a lane has a unit of the values, and of the keys every STRANDSth.
+// How the kernel for few queries is shaped: a workgroup has a query of a head, and takes the keys in stretches, of
+// which each lane computes some scores. Then a lane has a unit of the values, and of the keys every STRANDSth.
 const (
 	keyLanes   = 256
 	keyStretch = 1024
@@ -17,7 +17,7 @@ const (
 func (k attentionKernels) keysForward() graph.Pass {
 	strands := keyLanes / k.units()
 	result := "whole / sum"
-	if k.result.Half() {
+	if k.result.Float16() {
 		result = "narrowed(whole / sum)"
 	}
 	vectors := []string{"in0", "in1", "in2", "out0"}

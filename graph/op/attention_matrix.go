@@ -8,9 +8,10 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// matrixKernel is a kernel of the kind matrices: subgroups multiply matrices of halves and add in f32. A workgroup has a block of
-// rows, Size.M for each subgroup, and walks the columns in tiles. What the matrices give goes through workgroup memory, where
-// lanes turn scores into probabilities; these are rounded to the operands' dtype, and so is the gradient of o.
+// matrixKernel is a kernel of the kind matrices: subgroups multiply matrices of 16-bit floats and add in f32. A
+// workgroup has a block of rows, Size.M for each subgroup, and walks the columns in tiles. What the matrices give goes
+// through workgroup memory, where lanes turn scores into probabilities; these are rounded to the operands' dtype, and
+// so is the gradient of o.
 type matrixKernel struct {
 	attentionKernels
 	Size     target.CooperativeMatrix
@@ -22,11 +23,12 @@ type matrixKernel struct {
 // maxMatrixDim bounds the matrices that a subgroup holds at once: twice as many columns as the head dimension has.
 const maxMatrixDim = 128
 
-// tooNarrow is the size of subgroups whose lanes have no room for results: Intel's Xe-HPG keeps most in memory, and compiles for minutes.
+// tooNarrow is a subgroup size whose lanes have too few registers for the results: Intel's Xe-HPG spills most of them
+// and compiles for minutes.
 const tooNarrow = 8
 
-// matrixKernel is the kernel with the largest blocks that fits the device, if any does; memory tells the bytes of workgroup memory
-// that one takes.
+// matrixKernel is the kernel with the largest blocks that fits the device, if there is one. memory returns the bytes of
+// workgroup memory of a kernel.
 func (k attentionKernels) matrixKernel(l target.Limits, memory func(matrixKernel) int) (matrixKernel, bool) {
 	size, ok := l.LargestCooperative(k.operands.String())
 	side := max(size.N, size.K)
@@ -44,7 +46,7 @@ func (k attentionKernels) matrixKernel(l target.Limits, memory func(matrixKernel
 	return matrixKernel{}, false
 }
 
-// matrixTolerance is the error of products whose operands, probabilities among them, are rounded to halves.
+// matrixTolerance is the error of products whose operands, probabilities among them, are rounded to 16-bit floats.
 func (k attentionKernels) matrixTolerance() float64 {
 	if k.operands == graph.BF16 {
 		return 1.0 / 64
@@ -52,15 +54,15 @@ func (k attentionKernels) matrixTolerance() float64 {
 	return 1.0 / 512
 }
 
-func (k attentionKernels) matrixForward(l target.Limits) []graph.Candidate {
+func (k attentionKernels) matrixForward(l target.Limits) []graph.Variant {
 	m, ok := k.matrixKernel(l, matrixKernel.forwardMemory)
 	if !ok {
 		return nil
 	}
-	return []graph.Candidate{{Name: "matrices", Tolerance: k.matrixTolerance(), Passes: []graph.Pass{m.forward()}}}
+	return []graph.Variant{{Name: "matrices", Tolerance: k.matrixTolerance(), Passes: []graph.Pass{m.forward()}}}
 }
 
-func (k attentionKernels) matrixBackward(l target.Limits, scratch []graph.Type) []graph.Candidate {
+func (k attentionKernels) matrixBackward(l target.Limits, scratch []graph.Type) []graph.Variant {
 	q, ok := k.matrixKernel(l, matrixKernel.queryGradMemory)
 	if !ok {
 		return nil
@@ -69,7 +71,7 @@ func (k attentionKernels) matrixBackward(l target.Limits, scratch []graph.Type) 
 	if !ok {
 		return nil
 	}
-	return []graph.Candidate{{Name: "matrices", Tolerance: k.matrixTolerance(), Scratch: scratch, Passes: []graph.Pass{k.delta(), q.queryGrad(), j.keyGrad()}}}
+	return []graph.Variant{{Name: "matrices", Tolerance: k.matrixTolerance(), Scratch: scratch, Passes: []graph.Pass{k.delta(), q.queryGrad(), j.keyGrad()}}}
 }
 
 func (m matrixKernel) Lanes() int { return m.Bands * m.Subgroup }
@@ -89,8 +91,8 @@ func (m matrixKernel) WeightFactors() []int { return upTo(m.Cols / m.Size.K) }
 func (m matrixKernel) QueryBlocks() int { return (m.queries + m.Rows() - 1) / m.Rows() }
 func (m matrixKernel) KeyBlocks() int   { return (m.keys + m.Rows() - 1) / m.Rows() }
 
-// Distances between rows in workgroup memory, in words, of which a half is half a one: whole 16 bytes, as matrices must be, and no
-// multiple of all banks.
+// Distances between rows in workgroup memory, in words of two 16-bit floats: whole 16 bytes, as matrices must be, and
+// no multiple of all banks.
 func (m matrixKernel) vectorStride() int { return (m.dim + 8) / 2 }
 func (m matrixKernel) scoreStride() int  { return m.Cols + 4 }
 func (m matrixKernel) weightStride() int { return (m.Cols + 8) / 2 }
@@ -118,8 +120,8 @@ func (m matrixKernel) keyGradMemory() int {
 	return m.vectors(2*m.Rows()+2*m.Cols) + 2*m.scores() + 2*m.weights() + 8*m.Cols + m.segmentMemory()
 }
 
-// Stage copies count vectors, of those at place + origin of a sequence of length, into workgroup memory, zeros where it has ended.
-// value is an expression of the two words of the four elements at the place at.
+// Stage copies count vectors, of those at place + origin of a sequence of length, into workgroup memory, zeros where it
+// has ended. value is an expression of the two words of the four elements at the place at.
 func (m matrixKernel) Stage(to, count, origin, length, at, value string) string {
 	return fmt.Sprintf(`for (var x = lane; x < %[2]s * QUADS; x += LANES) {
   let place = %[3]s + x / QUADS;
@@ -182,7 +184,8 @@ func (m matrixKernel) Add(to, weights, columns string) string {
 	return b.String()
 }
 
-// Store writes results to memory by way of the scores': value is an expression of sum, an element, and of row, its place in the block.
+// Store writes results to memory by way of the scores': value is an expression of sum, an element, and of row, its
+// place in the block.
 func (m matrixKernel) Store(name, to, length, at, value string) string {
 	return m.eachMatrix(name, func(u int) string {
 		return fmt.Sprintf(`for (var x = lane; x < ROWS * WIDTH; x += LANES) {
@@ -195,10 +198,10 @@ func (m matrixKernel) Store(name, to, length, at, value string) string {
 	})
 }
 
-// StoreResult writes o, of halves two at a time.
+// StoreResult writes o, of 16-bit floats two at a time.
 func (m matrixKernel) StoreResult() string {
 	const at = "(b * TQ + place) * HEADS + h"
-	if !m.result.Half() {
+	if !m.result.Float16() {
 		return m.Store("o", "out0", "TQ", at, "sum / sums[row]")
 	}
 	return m.eachMatrix("o", func(u int) string {
@@ -212,7 +215,8 @@ func (m matrixKernel) StoreResult() string {
 	})
 }
 
-// eachMatrix brings the subgroups' results to the scores' memory, a matrix each at a time, and then has matrix u of each row written.
+// eachMatrix brings the subgroups' results to the scores' memory, a matrix each at a time, and then has matrix u of
+// each row written.
 func (m matrixKernel) eachMatrix(name string, write func(u int) string) string {
 	var b strings.Builder
 	for _, u := range m.Units() {

@@ -28,8 +28,9 @@ func (m matrixKernel) LSE() string {
 func (m matrixKernel) First() string { return m.firstSeen("first", m.Rows(), m.Cols) }
 func (m matrixKernel) Last() string  { return m.pastSeen("first", m.Rows()) }
 
-// The rounding of scores to probabilities needs each row's largest score. Matrices cannot be scaled row by row, so that the results of
-// earlier tiles could not follow a score that is larger yet: the forward pass walks the keys twice, first for the largest and the sum.
+// The rounding of scores to probabilities needs each row's largest score. Matrices cannot be scaled row by row, so that
+// the results of earlier tiles could not follow a score that is larger yet: the forward pass walks the keys twice,
+// first for the largest and the sum.
 var matrixTexts = template.Must(template.New("").Parse(`
 {{- define "queries" -}}
 // Workgroups count [BATCH, HEADS, blocks of queries].
@@ -174,7 +175,8 @@ workgroupBarrier();
 {{.Store "dv" "out2" "TK" "(b * TK + place) * KV + kv" "sum"}}
 {{- end}}`))
 
-// pass writes the kernel of that name. vectors and scalars are the storage arrays that it reads by fours and one by one.
+// pass writes the kernel of that name. vectors and scalars are the storage arrays that it reads by fours and one by
+// one.
 func (m matrixKernel) pass(name string, groups, memory int, arrays string, vectors []string, scalars ...string) graph.Pass {
 	var body strings.Builder
 	if err := matrixTexts.ExecuteTemplate(&body, name, m); err != nil {
@@ -200,9 +202,9 @@ fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(halves(x.x, x.y), halves
 	}
 }
 
-// halves is the function that rounds two numbers to a word of halves. What is not finite stays so, and what is too large for f16, of which
-// WGSL leaves all to the device, becomes so: a gradient that overflows must be seen. Devices round to f16 in one instruction, and which
-// way does not matter to the kernel's tolerance.
+// 16-bit floats is the function that rounds two numbers to a word of 16-bit floats. What is not finite stays so, and
+// what is too large for f16, of which WGSL leaves all to the device, becomes so: a gradient that overflows must be
+// seen. Devices round to f16 in one instruction, and which way does not matter to the kernel's tolerance.
 func (m matrixKernel) halves() string {
 	if m.operands == graph.F16 {
 		return `fn halves(x: f32, y: f32) -> f32 {

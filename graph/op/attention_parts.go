@@ -16,8 +16,8 @@ const PITCH = %s;
 `, r.Lanes, r.Parts, r.Lanes/r.Parts, r.own(), count, pitch)
 }
 
-// Whole makes the inner products of a row whole where each lane has a part of them: name<row>_<column> for each of the names. All lanes of a
-// row add the parts in one order, and go on with the same bits.
+// Whole makes the inner products of a row whole where each lane has a part of them: name<row>_<column> for each of the
+// names. All lanes of a row add the parts in one order, and go on with the same bits.
 func (r rowKernel) Whole(names ...string) string {
 	if r.Parts == 1 {
 		return ""

@@ -9,9 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// rowKernel is a kernel of the kind rows or tiles: LANES lanes, each with some rows (row r of a lane is LINES rows
-// after row r-1), or with the same part of their units (unit u of a lane is PARTS units after unit u-1), walk the
-// columns, some abreast.
+// rowKernel is a kernel of the kind rows or tiles: LANES lanes walk the columns, several at a time. A lane has some
+// rows (row r is LINES rows after row r-1), or a slice of the units of one row (unit u is PARTS units after unit u-1).
 type rowKernel struct {
 	attentionKernels
 	Lanes int
@@ -21,11 +20,11 @@ type rowKernel struct {
 	Tile  int   // columns in workgroup memory; 0 reads them where they are
 	// Loops loads and stores in loops, through arrays. Software adapters compile a load of straight code for a tenth of
 	// a second, and keep in memory what is ever indexed by a variable, which suits them; GPUs want constants, to keep
-	// it in registers. The loops start at a number that is not constant, lest they are unrolled.
+	// it in registers. The loops start at a value that is not constant, so that compilers do not unroll them.
 	Loops bool
 }
 
-// name tells how the columns are read.
+// name depends on how the columns are read.
 func (r rowKernel) name() string {
 	if r.Tile > 0 {
 		return "tiles"
@@ -103,7 +102,7 @@ func (r rowKernel) Staged() string {
 
 // Result is unit x of the results as it is stored.
 func (r rowKernel) Result() string {
-	if r.result.Half() {
+	if r.result.Float16() {
 		return "narrowed(o[x])"
 	}
 	return "o[x]"
@@ -123,8 +122,8 @@ func (r rowKernel) Segment(c int) string {
 	return r.ifSegments("let segment%d = %s[b * TK + min(j + %du, TK - 1u)];\n", c, r.segments, c)
 }
 
-// Together is a further condition of a row to see a column. What a query of the forward pass gathers before it comes to its own
-// segment, all of it of the lowest score, vanishes with the first score that counts: its own at the latest.
+// Together is a further condition of a row to see a column. What a query of the forward pass gathers before it comes to
+// its own segment, all of it of the lowest score, vanishes with the first score that counts: its own at the latest.
 func (r rowKernel) Together(row, c int) string {
 	return r.ifSegments(" && own%d == segment%d", row, c)
 }
@@ -392,7 +391,8 @@ let y{{$c}} = {{$.Y $c $u "in5"}};
 {{.Store "dk[x] * SCALE" "out1"}}{{.Store "dv[x]" "out2"}}
 {{- end}}`))
 
-// pass writes the kernel of that name, of so many products a score, for groups workgroups; vectors are the arrays read as units.
+// pass writes the kernel of that name, of so many products a score, for groups workgroups; vectors are the arrays read
+// as units.
 func (r rowKernel) pass(name, count, pitch string, products, groups int, vectors []string, scalars ...string) graph.Pass {
 	var body strings.Builder
 	if err := rowTexts.ExecuteTemplate(&body, name, r); err != nil {

@@ -5,11 +5,12 @@ import (
 	"strings"
 )
 
-// With segments, blocks of queries begin their walk at the first key before them whose segment lies between the least and the most of their own,
-// and blocks of keys end it after the last such query behind them: what lies beyond would add zeros. Columns between are walked, and masked, since
-// numbers may come again.
+// With segments, a block of queries begins its walk at the first key whose segment lies between the smallest and the
+// largest segment of the block, and a block of keys ends it after the last such query: other columns would add zeros.
+// The columns between are masked, since a segment number may occur again.
 
-// firstSeen declares start, where the walk of a block of queries begins: a multiple of step. top is the block's first row.
+// firstSeen declares start, where the walk of a block of queries begins: a multiple of step. top is the block's first
+// row.
 func (k attentionKernels) firstSeen(top string, rows, step int) string {
 	return k.ifSegments("%slet start = workgroupUniformLoad(&bound) / %[2]du * %[2]du;\n", k.edge(top, rows, top, "lane", top, "Min", "x"), step)
 }
@@ -20,8 +21,9 @@ func (k attentionKernels) pastSeen(top string, rows int) string {
 	return k.ifSegments("%slet end = workgroupUniformLoad(&bound);\n", k.edge(top, rows, past, past+" + lane", "TK", "Max", "x + 1u"))
 }
 
-// edge leaves in bound the least or the most of own and of what at says of the columns x that may be seen, of those at from and on, before to.
-// There are barriers in walks: their bounds must be known to be the same for all lanes, as what workgroupUniformLoad gives is.
+// edge leaves in bound the least or the most of own and of what at says of the columns x that may be seen, of those at
+// from and on, before to. There are barriers in walks: their bounds must be known to be the same for all lanes, as what
+// workgroupUniformLoad gives is.
 func (k attentionKernels) edge(top string, rows int, own, from, to, extreme, at string) string {
 	return fmt.Sprintf(`if (lane == 0u) {
   atomicStore(&least, 0xffffffffu);
@@ -62,7 +64,7 @@ func (k attentionKernels) edgeMemory() int {
 	return 16
 }
 
-// Start and End are where a walk begins that firstSeen tells of, and where one ends that pastSeen does.
+// Start and End are the variables that firstSeen and pastSeen declare.
 func (k attentionKernels) Start() string {
 	if k.segments == "" {
 		return "0u"

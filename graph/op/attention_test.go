@@ -17,7 +17,7 @@ import (
 
 func reals(shape ...int) graph.Type { return graph.T(graph.F32, shape...) }
 
-// TestAttentionFitsLimits looks at every candidate for all sorts of sizes: bindings, workgroup memory and invocations
+// TestAttentionFitsLimits looks at every variant for all sorts of sizes: bindings, workgroup memory and invocations
 // that WebGPU guarantees, scratch memory linear in the sequence length, vectors only of whole fours.
 func TestAttentionFitsLimits(t *testing.T) {
 	for dim := 1; dim <= 256; dim++ {
@@ -38,26 +38,26 @@ func TestAttentionFitsLimits(t *testing.T) {
 			{Op: &op.AttentionOp{Result: graph.F16}, Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
 			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{half(q), half(kv), half(kv), half(q), lse, q, lse, segments}},
 		} {
-			if o, ok := c.Op.(*op.AttentionOp); dim%4 != 0 && (ok && o.Result.Half() || !ok && c.Inputs[3].DType.Half()) {
+			if o, ok := c.Op.(*op.AttentionOp); dim%4 != 0 && (ok && o.Result.Float16() || !ok && c.Inputs[3].DType.Float16()) {
 				continue // refused
 			}
 			for _, software := range []bool{false, true} {
 				limits := target.Limits{MaxInvocations: 256, MaxWorkgroupMemory: 16384, Software: software, SubgroupSize: 32,
 					Cooperative: []target.CooperativeMatrix{{M: 16, N: 16, K: 16, Input: "f16", Result: "f32"}}}
-				candidates := c.Op.Kernel(nodeFor(t, c)).(graph.Template).Candidates(limits)
-				assert.Equal(t, "naive", candidates[0].Name)
+				variants := c.Op.Kernel(nodeFor(t, c)).(graph.Template).Variants(limits)
+				assert.Equal(t, "naive", variants[0].Name)
 				byMatrices := c.Inputs[0].DType == graph.F16 && dim%16 == 0 && dim <= 128
 				if c.Op.Name() == "attention_grad" { // which takes more memory
 					byMatrices = byMatrices && dim <= 80
 				}
-				assert.Equal(t, byMatrices, candidates[len(candidates)-1].Name == "matrices", "%s of dimension %d", c.Op.Name(), dim)
+				assert.Equal(t, byMatrices, variants[len(variants)-1].Name == "matrices", "%s of dimension %d", c.Op.Name(), dim)
 				if dim%4 == 0 && (len(c.Inputs) != 4 || c.Inputs[3].Shape[0] == 2) { // that is, without a position
-					assert.True(t, slices.ContainsFunc(candidates, func(c graph.Candidate) bool { return c.Name == map[bool]string{true: "rows", false: "tiles"}[software] }), dim)
+					assert.True(t, slices.ContainsFunc(variants, func(c graph.Variant) bool { return c.Name == map[bool]string{true: "rows", false: "tiles"}[software] }), dim)
 				}
 				limits.SubgroupSize = 8
-				narrow := c.Op.Kernel(nodeFor(t, c)).(graph.Template).Candidates(limits)
+				narrow := c.Op.Kernel(nodeFor(t, c)).(graph.Template).Variants(limits)
 				assert.NotEqual(t, "matrices", narrow[len(narrow)-1].Name, "a subgroup of 8 has no room")
-				for _, candidate := range candidates {
+				for _, candidate := range variants {
 					for _, s := range candidate.Scratch {
 						assert.LessOrEqual(t, s.Shape.Len(), 2*lse.Shape.Len())
 					}

@@ -67,13 +67,13 @@ func logic(name, operator string, f func(x, y bool) bool) graph.Op {
 func and() graph.Op { return logic("and", "&&", func(x, y bool) bool { return x && y }) }
 func or() graph.Op  { return logic("or", "||", func(x, y bool) bool { return x || y }) }
 
-// And tells where both u32 are not zero, as u32 0 or 1.
+// And is 1 where both u32 are not zero, and 0 elsewhere.
 func And(x, y *graph.Value) *graph.Value { return apply2(and(), x, y) }
 
-// Or tells where one of two u32 is not zero, as u32 0 or 1.
+// Or is 1 where one of two u32 is not zero, and 0 elsewhere.
 func Or(x, y *graph.Value) *graph.Value { return apply2(or(), x, y) }
 
-// Not tells where a u32 is zero, as u32 0 or 1.
+// Not is 1 where a u32 is zero, and 0 elsewhere.
 func Not(x *graph.Value) *graph.Value { return graph.Apply1(not(), x) }
 
 func not() graph.Op {
@@ -84,7 +84,7 @@ func not() graph.Op {
 	}
 }
 
-// IsFinite tells where a float is neither infinite nor NaN, as u32 0 or 1.
+// IsFinite is 1 where a float is neither infinite nor NaN, and 0 elsewhere.
 func IsFinite(x *graph.Value) *graph.Value { return graph.Apply1(isFinite(), x) }
 
 // finite has cases with the values that it looks for.

@@ -13,7 +13,7 @@ func init() {
 	graph.Register(func() graph.Op { return new(PadOp) })
 }
 
-// maxSelected is how many inputs a concatenation reads from one kernel: a stage has few bindings.
+// maxSelected is the number of inputs that a concatenation reads in one kernel, since bindings are few.
 const maxSelected = 3
 
 // ConcatOp lays its inputs one after the other along an axis.
@@ -21,8 +21,8 @@ type ConcatOp struct {
 	Axis int `json:"axis"`
 }
 
-func (*ConcatOp) Name() string { return "concat" }
-func (*ConcatOp) Halves()      {}
+func (*ConcatOp) Name() string  { return "concat" }
+func (*ConcatOp) TakesFloat16() {}
 
 func (o *ConcatOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if len(in) == 0 {
@@ -61,7 +61,7 @@ func (o *ConcatOp) Kernel(n *graph.Node) graph.Kernel {
 	}}
 }
 
-// partialWord tells whether a value of halves ends within a word: only a kernel can put another behind it.
+// partialWord reports whether a value of 16-bit floats ends within a word: only a kernel can put another behind it.
 func partialWord(v *graph.Value) bool { return v.Shape.Len()*v.DType.Size()%4 != 0 }
 
 func (o *ConcatOp) selecting(n *graph.Node) graph.Kernel {

@@ -49,7 +49,7 @@ func (*PickOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
 	return []*graph.Value{Where(picked(x, n.Inputs[1]), g, Scalar(x.Builder(), x.DType, 0)), nil}
 }
 
-// picked tells of each element of x whether PickOp takes it.
+// picked reports, for each element of x, whether PickOp takes it.
 func picked(x, ids *graph.Value) *graph.Value {
 	b, v := x.Builder(), lastExtent(x)
 	column := Minimum(ids, Scalar(b, graph.U32, float64(v-1)))

@@ -11,10 +11,10 @@ import (
 
 func init() { graph.Register(func() graph.Op { return new(EighOp) }) }
 
-// EighOp is the eigendecomposition A = V·diag(λ)·Vᵀ of each symmetric matrix of f32 [..., n, n], of which the lower triangle
-// is read. Results: the eigenvalues [..., n], the largest first, and the eigenvectors [..., n, n], column i of eigenvalue i,
-// each with its element of the largest magnitude positive. A matrix with an element that is not finite counts as zero, and so
-// may one without an element above 1e-37.
+// EighOp is the eigendecomposition A = V·diag(λ)·Vᵀ of each symmetric matrix of f32 [..., n, n], of which the lower
+// triangle is read. Results: the eigenvalues [..., n], the largest first, and the eigenvectors [..., n, n], column i of
+// eigenvalue i, each with its element of the largest magnitude positive. A matrix with an element that is not finite
+// counts as zero, and so may one without an element above 1e-37.
 type EighOp struct{}
 
 func (*EighOp) Name() string { return "eigh" }
@@ -66,7 +66,8 @@ func (*EighOp) Eval(in, out []*graph.Tensor) {
 	}
 }
 
-// Cases have eigenvalues that are well apart, and eigenvectors whose largest elements are: others' bits would be chance.
+// Cases have eigenvalues that are far apart, and eigenvectors with one largest element. Other results depend on
+// rounding.
 func (*EighOp) Cases() []graph.Case {
 	var cs []graph.Case
 	for _, c := range []struct {
@@ -92,7 +93,8 @@ func (*EighOp) Cases() []graph.Case {
 	return cs
 }
 
-// spaced is a symmetric matrix with the eigenvalues 1, −(n−1)/n, (n−2)/n, … and the reflection by a vector as its eigenvectors.
+// spaced is a symmetric matrix with the eigenvalues 1, −(n−1)/n, (n−2)/n, … and the reflection by a vector as its
+// eigenvectors.
 func spaced(n int) *mat.SymDense {
 	v := mat.NewVecDense(n, nil)
 	for i := range n {
@@ -120,8 +122,9 @@ func spaced(n int) *mat.SymDense {
 	return s
 }
 
-// Eigh is the eigenvalues [..., n], the largest first, and the eigenvectors [..., n, n], as columns, of each symmetric matrix
-// of x, f32 [..., n, n]. An eigenvector's element of the largest magnitude is positive. There is no gradient through it.
+// Eigh is the eigenvalues [..., n], the largest first, and the eigenvectors [..., n, n], as columns, of each symmetric
+// matrix of x, f32 [..., n, n]. An eigenvector's element of the largest magnitude is positive. There is no gradient
+// through it.
 func Eigh(x *graph.Value) (values, vectors *graph.Value) {
 	out := x.Builder().Apply(new(EighOp), x)
 	return out[0], out[1]

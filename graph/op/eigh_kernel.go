@@ -7,16 +7,16 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// Kernel tridiagonalises by Householder reflections and diagonalises by implicit QL with shifts, as LAPACK's ssteqr and
-// EISPACK's imtql2 do (Golub and Van Loan, Matrix Computations, algorithms 8.3.1 and 8.3.3). It moves a tenth of what Jacobi's
-// method would.
+// Kernel tridiagonalizes by Householder reflections and diagonalizes by implicit QL with shifts, as LAPACK's ssteqr and
+// EISPACK's imtql2 do (Golub and Van Loan, Matrix Computations, algorithms 8.3.1 and 8.3.3). It moves a tenth of what
+// Jacobi's method would.
 func (*EighOp) Kernel(node *graph.Node) graph.Kernel {
 	s := node.Inputs[0].Shape
 	k := eighKernel{n: s[len(s)-1]}
 	k.batch = s.Len() / (k.n * k.n)
 	k.blocks = (k.n + columnLanes - 1) / columnLanes
-	return graph.Template{Candidates: func(l target.Limits) []graph.Candidate {
-		return []graph.Candidate{{
+	return graph.Template{Variants: func(l target.Limits) []graph.Variant {
+		return []graph.Variant{{
 			Name: "householder_ql",
 			Scratch: []graph.Type{
 				graph.T(graph.F32, k.batch, k.n, k.n),        // tmp0: the matrix; then the vectors of the reflections
@@ -44,8 +44,8 @@ func (k eighKernel) pass(body string, uses ...string) graph.Pass {
 	}
 }
 
-// tridiagonal reduces the matrix, in units of its largest element: reflection k has its vector v in column k of tmp0, from
-// row k+1 on, and the rest of the matrix, symmetric, loses v·wᵀ + w·vᵀ.
+// tridiagonal reduces the matrix, in units of its largest element: reflection k has its vector v in column k of tmp0,
+// from row k+1 on, and the rest of the matrix, symmetric, loses v·wᵀ + w·vᵀ.
 func (k eighKernel) tridiagonal(l target.Limits) graph.Pass {
 	lanes := decompositionLanes(k.n, l)
 	return graph.Pass{
@@ -124,10 +124,10 @@ for (var k = 0u; k + 2u <= N; k++) {
 `, "tmp0", "tmp1", "tmp2")
 }
 
-// diagonal turns the tridiagonal matrix into a diagonal one by rotations, each of which it applies to its rows of tmp2. A
-// sweep reads the diagonal and off-diagonal and leaves their next values beside them, so that lanes may be at different
-// places. An off-diagonal element that no float would feel beside its neighbours, or beside the matrix, is zero. An
-// eigenvalue that takes more than 30 sweeps is left as it is, which does not happen.
+// diagonal turns the tridiagonal matrix into a diagonal one by rotations, each of which it applies to its rows of tmp2.
+// A sweep reads the diagonal and off-diagonal and leaves their next values beside them, so that lanes may be at
+// different places. An off-diagonal element too small to change its neighbors, or the matrix, by rounding is zero. An
+// eigenvalue that takes more than 30 sweeps stays as it is; none is known to.
 func (k eighKernel) diagonal() graph.Pass {
 	p := k.pass(`let row = min(group % BLOCKS * LANES + lane, N - 1u); // the last row may be several lanes'
 let mine = group % BLOCKS * LANES + lane < N;

@@ -111,15 +111,15 @@ func (o *EmbeddingGradOp) Eval(in, out []*graph.Tensor) {
 
 func (o *EmbeddingGradOp) Kernel(n *graph.Node) graph.Kernel {
 	count, width := n.Inputs[1].Shape[0], n.Inputs[1].Shape[1]
-	return graph.Template{Candidates: func(l target.Limits) []graph.Candidate {
-		return []graph.Candidate{o.scan(count, width), o.chains(count, width, l.Software)}
+	return graph.Template{Variants: func(l target.Limits) []graph.Variant {
+		return []graph.Variant{o.scan(count, width), o.chains(count, width, l.Software)}
 	}}
 }
 
 const embeddingGroup = 64
 
-// scan has every element of the table look at every id.
-func (o *EmbeddingGradOp) scan(count, width int) graph.Candidate {
+// scan has each element of the table compare each id.
+func (o *EmbeddingGradOp) scan(count, width int) graph.Variant {
 	body := fmt.Sprintf(`  let at = group * %du + lane;
   if (at >= %du) { return; }
   let row = at / %du;
@@ -128,16 +128,16 @@ func (o *EmbeddingGradOp) scan(count, width int) graph.Candidate {
   for (var i = 0u; i < %du; i++) { if (min(in0[i], %du) == row) { sum += in1[i * %du + c]; } }
   out0[at] = sum;
 `, embeddingGroup, o.Rows*width, width, width, count, o.Rows-1, width)
-	return graph.Candidate{Name: "scan", Passes: []graph.Pass{{Body: body, Uses: []string{"in0", "in1", "out0"},
+	return graph.Variant{Name: "scan", Passes: []graph.Pass{{Body: body, Uses: []string{"in0", "in1", "out0"},
 		Workgroup: embeddingGroup, Groups: groupsOf(o.Rows * width)}}}
 }
 
 // chains links equal ids, then walks each chain from its first id: work grows with the rows that occur, not with the
 // vocabulary.
-func (o *EmbeddingGradOp) chains(count, width int, software bool) graph.Candidate {
+func (o *EmbeddingGradOp) chains(count, width int, software bool) graph.Variant {
 	zero := fmt.Sprintf(`  for (var at = group * %du + lane; at < %du; at += %du) { out0[at] = 0.0; }
 `, embeddingGroup, o.Rows*width, groupsOf((o.Rows*width+15)/16)*embeddingGroup)
-	// tmp0 holds the next position of the same id, count at the end; tmp1 tells whether a position is its id's first.
+	// tmp0 holds the next position of the same id, count at the end; tmp1 reports whether a position is its id's first.
 	link := fmt.Sprintf(`  let i = group * %[1]du + lane;
   if (i >= %[2]du) { return; }
   let id = min(in0[i], %[3]du);
@@ -156,7 +156,7 @@ func (o *EmbeddingGradOp) chains(count, width int, software bool) graph.Candidat
   var sum = 0.0;
 %[4]s  out0[min(in0[i], %[5]du) * %[3]du + c] = sum;
 `, embeddingGroup, count*width, width, walk(count, width, software), o.Rows-1)
-	return graph.Candidate{
+	return graph.Variant{
 		Name:    "chains",
 		Scratch: []graph.Type{graph.T(graph.U32, count), graph.T(graph.U32, count)},
 		Passes: []graph.Pass{
@@ -167,8 +167,8 @@ func (o *EmbeddingGradOp) chains(count, width int, software bool) graph.Candidat
 	}
 }
 
-// walk adds up a chain from i on. A GPU has the rows of several links on their way at once, since a chain may be thousands of links long and
-// its memory answers late; the last position has no next, so what lies beyond the end is the end again.
+// walk adds up a chain from i on. It loads the rows of several links at once, since a chain may have thousands of links
+// and a GPU's memory latency is long. The last position has no next: the loads beyond the end repeat the end.
 func walk(count, width int, software bool) string {
 	if software {
 		return fmt.Sprintf("  for (var j = i; j < %du; j = tmp0[j]) { sum += in1[j * %du + c]; }\n", count, width)

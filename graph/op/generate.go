@@ -12,7 +12,7 @@ func init() {
 	graph.Register(func() graph.Op { return new(IotaOp) })
 }
 
-// FullOp is one number everywhere.
+// FullOp is a tensor whose elements are all one value.
 type FullOp struct {
 	Type  graph.Type `json:"type"`
 	Value graph.Real `json:"value"`
@@ -56,12 +56,12 @@ func (*FullOp) Cases() []graph.Case {
 	return cs
 }
 
-// Full is a tensor of one number.
+// Full is a tensor whose elements are all one value.
 func Full(b *graph.Builder, d graph.DType, v float64, shape ...int) *graph.Value {
 	return b.Apply(&FullOp{graph.T(d, shape...), graph.Real(v)})[0]
 }
 
-// Scalar is a number, of shape [].
+// Scalar is a single value, of shape [].
 func Scalar(b *graph.Builder, d graph.DType, v float64) *graph.Value { return Full(b, d, v) }
 
 // IotaOp is the coordinate along an axis.

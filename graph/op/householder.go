@@ -6,7 +6,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// total is the WGSL of the sum and of the largest of a number of each lane of a workgroup, a power of two of lanes, all of which call it.
+// total is the WGSL of the sum and of the maximum over the lanes of a workgroup. The number of lanes is a power of two,
+// and all must call it.
 func total(lanes int) string {
 	return fmt.Sprintf(`const LANES = %du;
 var<workgroup> part: array<f32, LANES>;
@@ -35,10 +36,10 @@ fn largest(lane: u32, x: f32) -> f32 {
 `, lanes)
 }
 
-// householder is the WGSL that decompositions share, beside total. Its reflection turns x = tmp0[at], tmp0[at + stride], … (count of them)
-// into the vector v of the reflection I − β·v·vᵀ that maps x to a multiple of its first axis, and returns β and that
-// multiple, −sign(x₀)·‖x‖; β is 0 where x is. All lanes of the workgroup call it, with equal arguments but lane, and
-// what they wrote before is seen by all.
+// householder is the WGSL that decompositions share, besides total. Its reflection turns x = tmp0[at], tmp0[at +
+// stride], … (count of them) into the vector v of the reflection I − β·v·vᵀ that maps x to a multiple of its first
+// axis, and returns β and that multiple, −sign(x₀)·‖x‖; β is 0 where x is. All lanes of the workgroup call it, with
+// equal arguments but lane, and see what the others wrote before.
 func householder(lanes int) string {
 	return total(lanes) + `fn reflection(lane: u32, at: u32, stride: u32, count: u32) -> vec2<f32> {
   storageBarrier();
@@ -65,8 +66,8 @@ func householder(lanes int) string {
 `
 }
 
-// decompositionLanes is the workgroup of a kernel that has one for each matrix: a power of two that suits the columns. Software runs the
-// lanes of a workgroup one after the other.
+// decompositionLanes is the workgroup of a kernel that has one for each matrix: a power of two that suits the columns.
+// Software adapters run the lanes of a workgroup one after the other.
 func decompositionLanes(cols int, l target.Limits) int {
 	lanes, most := 32, 1024
 	if l.Software {

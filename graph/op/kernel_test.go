@@ -210,7 +210,7 @@ func (m *machine) call(e *ast.CallExpr) any {
 	if n, _ := fmt.Sscanf(name, "in%d", &input); n == 1 {
 		x, i := m.in[input], a[0].(uint32)
 		require.Less(m.t, int(i), len(x.Data), "input %d is read out of bounds", input)
-		if x.DType.Half() {
+		if x.DType.Float16() {
 			return x.DType.Bits(x.Data[i])
 		}
 		return convert(wgslName(x.DType), x.Data[i])

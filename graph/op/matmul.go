@@ -10,15 +10,15 @@ import (
 
 func init() { graph.Register(func() graph.Op { return new(MatMulOp) }) }
 
-// MatMulOp is a batched matrix product. Either input may have two axes only and is then shared over the batch. Of halves the
-// result is f32, and so is what is added up.
+// MatMulOp is a batched matrix product. An input with only two axes is shared over the batch. The sums and the result
+// are f32, also of 16-bit floats.
 type MatMulOp struct {
 	TransA bool `json:"trans_a"`
 	TransB bool `json:"trans_b"`
 }
 
-func (*MatMulOp) Name() string { return "matmul" }
-func (*MatMulOp) Halves()      {}
+func (*MatMulOp) Name() string  { return "matmul" }
+func (*MatMulOp) TakesFloat16() {}
 
 func (o *MatMulOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 2); err != nil {
@@ -134,11 +134,12 @@ func (*MatMulOp) Cases() []graph.Case {
 	cs = append(cs, cases(graph.Case{Op: new(MatMulOp), Tolerance: 1e-5}, [][]graph.Shape{
 		{{128, 130}, {130, 140}}, {{257, 64}, {64, 260}},
 	}...)...)
-	return append(cs, halfMatMuls()...)
+	return append(cs, float16MatMuls()...)
 }
 
-// halfMatMuls have extents odd, even and divisible by four. The gradient rounds, so that differences say nothing of it.
-func halfMatMuls() []graph.Case {
+// float16MatMuls have extents odd, even and divisible by four. The gradient rounds, so central differences cannot check
+// it.
+func float16MatMuls() []graph.Case {
 	var cs []graph.Case
 	for _, c := range []struct {
 		d       graph.DType
@@ -164,9 +165,9 @@ func order(rows, cols int, trans bool) []int {
 	return []int{rows, cols}
 }
 
-// MatMul is the matrix product over the last two axes, [..., m, k] × [..., k, n], each first transposed if so asked.
-// Leading extents are equal, or one side has two axes and is shared over the batch. Both are of one dtype, f32 or halves; the
-// result is f32.
+// MatMul is the matrix product over the last two axes, [..., m, k] × [..., k, n], each transposed first if its flag is
+// set. Leading extents are equal, or one side has two axes and is shared over the batch. Both are of one dtype, f32 or
+// 16-bit floats; the result is f32.
 func MatMul(a, b *graph.Value, transA, transB bool) *graph.Value {
 	o := &MatMulOp{transA, transB}
 	if len(b.Shape) == 2 && len(a.Shape) > 2 && !transA {

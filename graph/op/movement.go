@@ -32,7 +32,7 @@ func strided(in, out *graph.Tensor, offset int, strides []int) {
 	}
 }
 
-// stridesOf is the distance between neighbours along each axis.
+// stridesOf is the distance between neighbors along each axis.
 func stridesOf(s graph.Shape) []int {
 	strides := make([]int, len(s))
 	n := 1
@@ -50,13 +50,13 @@ func view(from func(at []graph.Index) []graph.Index) graph.Kernel {
 	}}
 }
 
-// viewCases covers floats, which have gradients, u32 and, where the op takes them, halves.
+// viewCases covers floats, which have gradients, u32 and, where the op takes them, 16-bit floats.
 func viewCases(o graph.Op, s graph.Shape) []graph.Case {
 	cs := []graph.Case{
 		{Op: o, Inputs: []graph.Type{{DType: graph.F32, Shape: s}}},
 		{Op: o, Inputs: []graph.Type{{DType: graph.U32, Shape: s}}, NoGrad: true},
 	}
-	if _, ok := o.(graph.HalfOp); ok {
+	if _, ok := o.(graph.Float16Op); ok {
 		cs = append(cs, graph.Case{Op: o, Inputs: []graph.Type{{DType: graph.F16, Shape: s}}, Tolerance: exact})
 	}
 	return cs
@@ -70,8 +70,8 @@ type BroadcastOp struct {
 	Shape graph.Shape `json:"shape"`
 }
 
-func (*BroadcastOp) Name() string { return "broadcast" }
-func (*BroadcastOp) Halves()      {}
+func (*BroadcastOp) Name() string  { return "broadcast" }
+func (*BroadcastOp) TakesFloat16() {}
 
 func (o *BroadcastOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 1); err != nil {
@@ -165,8 +165,8 @@ type ReshapeOp struct {
 	Shape graph.Shape `json:"shape"`
 }
 
-func (*ReshapeOp) Name() string { return "reshape" }
-func (*ReshapeOp) Halves()      {}
+func (*ReshapeOp) Name() string  { return "reshape" }
+func (*ReshapeOp) TakesFloat16() {}
 
 func (o *ReshapeOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 1); err != nil {
@@ -203,7 +203,7 @@ func (*ReshapeOp) Cases() []graph.Case {
 	return cs
 }
 
-// Reshape gives the elements another shape, in the same order. One extent may be −1: it is what is left.
+// Reshape gives the elements another shape, in the same order. One extent may be −1: it follows from the others.
 func Reshape(x *graph.Value, shape ...int) *graph.Value {
 	s := graph.Shape(slices.Clone(shape))
 	if i := slices.Index(s, -1); i >= 0 {
@@ -225,8 +225,8 @@ type PermuteOp struct {
 	Axes []int `json:"axes"`
 }
 
-func (*PermuteOp) Name() string { return "permute" }
-func (*PermuteOp) Halves()      {}
+func (*PermuteOp) Name() string  { return "permute" }
+func (*PermuteOp) TakesFloat16() {}
 
 func (o *PermuteOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 1); err != nil {
@@ -305,8 +305,8 @@ type SliceOp struct {
 	Limit int `json:"limit"`
 }
 
-func (*SliceOp) Name() string { return "slice" }
-func (*SliceOp) Halves()      {}
+func (*SliceOp) Name() string  { return "slice" }
+func (*SliceOp) TakesFloat16() {}
 
 func (o *SliceOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if err := graph.Arity(in, 1); err != nil {

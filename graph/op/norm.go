@@ -14,9 +14,9 @@ func init() {
 	graph.Register(func() graph.Op { return new(RMSNormOp) })
 }
 
-// normalise is the shape rule of x […, D] with parameters [D] and results […, D], then a number a row, […, 1], of which
+// normalize is the shape rule of x […, D] with parameters [D] and results […, D], then a number a row, […, 1], of which
 // there are stats.
-func normalise(in []graph.Type, inputs, stats int, eps graph.Real) ([]graph.Type, error) {
+func normalize(in []graph.Type, inputs, stats int, eps graph.Real) ([]graph.Type, error) {
 	if err := graph.Arity(in, inputs); err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ type RMSNormOp struct {
 }
 
 func (*RMSNormOp) Name() string                                  { return "rms_norm" }
-func (o *RMSNormOp) Infer(in []graph.Type) ([]graph.Type, error) { return normalise(in, 2, 1, o.Eps) }
+func (o *RMSNormOp) Infer(in []graph.Type) ([]graph.Type, error) { return normalize(in, 2, 1, o.Eps) }
 
 func (o *RMSNormOp) Kernel(*graph.Node) graph.Kernel {
 	return expansion(func(in []*graph.Value) []*graph.Value {
@@ -127,7 +127,7 @@ type LayerNormOp struct {
 }
 
 func (*LayerNormOp) Name() string                                  { return "layer_norm" }
-func (o *LayerNormOp) Infer(in []graph.Type) ([]graph.Type, error) { return normalise(in, 3, 2, o.Eps) }
+func (o *LayerNormOp) Infer(in []graph.Type) ([]graph.Type, error) { return normalize(in, 3, 2, o.Eps) }
 
 func (o *LayerNormOp) Kernel(*graph.Node) graph.Kernel {
 	return expansion(func(in []*graph.Value) []*graph.Value {
@@ -172,7 +172,7 @@ func (o *LayerNormOp) Grad(n *graph.Node, d []*graph.Value) []*graph.Value {
 	return []*graph.Value{dx, dw, db}
 }
 
-// One element a row makes r = 1/√eps, of which f32 keeps nothing: that shape has a large eps.
+// With one element per row r is 1/√eps, beyond the precision of f32 for a small eps: that shape has a large one.
 func (*LayerNormOp) Cases() []graph.Case { return normCases(&LayerNormOp{0.1}, 2) }
 
 // LayerNorm is (x − mean)/√(variance + eps)·w + b along the last axis; w and b are [D].

@@ -1,5 +1,11 @@
-// Package op is the catalogue of ops, a family a file. The functions here are how graphs are written; the types are what
-// the file format stores.
+// Package op is the catalogue of ops. Each file holds an op or a family of ops: the type with its shape rule, gradient,
+// kernel, reference and test cases, which implements graph.Op and which the file format stores, and the function that
+// adds it to a graph.
+//
+// Graphs are written with the functions. Binary functions broadcast as NumPy does. An invalid argument stops
+// graph.Build with an error that names the op and the scope. The tests of this package run every case of every
+// registered op: shape, value, gradient against central differences, and the text of elementwise kernels;
+// runtime/devicetest runs the same cases on devices.
 package op
 
 import (
@@ -178,7 +184,7 @@ func wgslType(d graph.DType) string {
 	return "f32"
 }
 
-// literal is the WGSL expression of a number in the type of the dtype. Infinities and NaN are made at run time, since
+// literal is the WGSL expression of a number in the dtype's type. Infinities and NaN are bit casts of variables, since
 // WGSL refuses constant expressions that are not finite.
 func literal(e graph.Emitter, d graph.DType, v float64) string {
 	switch d {
@@ -186,7 +192,7 @@ func literal(e graph.Emitter, d graph.DType, v float64) string {
 		return strconv.FormatUint(uint64(v), 10) + "u"
 	case graph.I32:
 		if v == math.MinInt32 {
-			return "bitcast<i32>(" + e.Let("u32", "2147483648u") + ")" // its digits alone exceed i32
+			return "bitcast<i32>(" + e.Let("u32", "2147483648u") + ")" // WGSL parses the digits without the sign, and they exceed i32
 		}
 		return parenthesise(strconv.FormatInt(int64(v), 10) + "i")
 	}

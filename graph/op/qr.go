@@ -11,10 +11,10 @@ import (
 
 func init() { graph.Register(func() graph.Op { return new(QROp) }) }
 
-// QROp is the orthonormal factor of the QR decomposition of each matrix of f32 [..., m, n], m ≥ n: A = QR with QᵀQ = I and R
-// upper triangular, by Householder reflections (Golub and Van Loan, Matrix Computations, algorithm 5.2.1). R's diagonal is
-// not negative, which makes Q a continuous function of A wherever A has full rank; where it has not, the columns without a
-// direction of their own still complete an orthonormal set.
+// QROp is the orthonormal factor of the QR decomposition of each matrix of f32 [..., m, n], m ≥ n: A = QR with QᵀQ = I
+// and R upper triangular, by Householder reflections (Golub and Van Loan, Matrix Computations, algorithm 5.2.1). R's
+// diagonal is not negative, which makes Q a continuous function of A wherever A has full rank; where it has not, the
+// columns without a direction of their own still complete an orthonormal set.
 type QROp struct{}
 
 func (*QROp) Name() string { return "qr" }
@@ -82,15 +82,15 @@ func (*QROp) Cases() []graph.Case {
 	return cs
 }
 
-// QR is the orthonormal factor Q of each matrix of x, f32 [..., m, n] with m ≥ n, in its QR decomposition with a diagonal of
-// R that is not negative. There is no gradient through it.
+// QR is the orthonormal factor Q of each matrix of x, f32 [..., m, n] with m ≥ n, in its QR decomposition with a
+// diagonal of R that is not negative. There is no gradient through it.
 func QR(x *graph.Value) *graph.Value { return graph.Apply1(new(QROp), x) }
 
 func (*QROp) Kernel(n *graph.Node) graph.Kernel {
 	rows, cols := matrix(n.Inputs[0].Shape, false)
 	batch := n.Inputs[0].Shape.Len() / (rows * cols)
-	return graph.Template{Candidates: func(l target.Limits) []graph.Candidate {
-		return []graph.Candidate{{
+	return graph.Template{Variants: func(l target.Limits) []graph.Variant {
+		return []graph.Variant{{
 			Name:    "householder",
 			Scratch: []graph.Type{n.Inputs[0].Type, graph.T(graph.F32, batch, cols)},
 			Passes:  []graph.Pass{qrReflections(rows, cols, batch, l), qrFactor(rows, cols, batch)},
@@ -99,7 +99,7 @@ func (*QROp) Kernel(n *graph.Node) graph.Kernel {
 }
 
 // qrReflections leaves in column k of tmp0, from row k on, the vector v of reflection k, I − β·v·vᵀ, and β in tmp1. A
-// workgroup has one matrix; a lane has whole columns, so that sums down a column need nobody else.
+// workgroup has one matrix; a lane has whole columns, so that sums down a column need no other lane.
 func qrReflections(rows, cols, batch int, l target.Limits) graph.Pass {
 	lanes := decompositionLanes(cols, l)
 	return graph.Pass{
@@ -122,8 +122,8 @@ for (var k = 0u; k < N; k++) {
 	}
 }
 
-// qrFactor applies the reflections, the last one first, to the columns of the identity. A lane has a column. R's diagonal
-// has the sign that is not that of the vector's first element.
+// qrFactor applies the reflections, the last one first, to the columns of the identity. A lane has a column. R's
+// diagonal has the sign that is not that of the vector's first element.
 func qrFactor(rows, cols, batch int) graph.Pass {
 	blocks := (cols + columnLanes - 1) / columnLanes
 	return graph.Pass{
@@ -147,9 +147,9 @@ for (var left = min(N, (group % BLOCKS + 1u) * LANES); left > 0u; left--) {
 	}
 }
 
-// fourRows are the functions that read and write four elements of a column of an array of matrices [M, N], the one at row r of the column
-// that begins at an index and those below; there are none below row M-1, zeros are read. A GPU waits for a word as long as for four that it
-// asks for together.
+// fourRows are the functions that read and write four elements of a column of an array of matrices [M, N], the one at
+// row r of the column that begins at an index and those below; there are none below row M-1, zeros are read. On a GPU a
+// load of four adjacent words takes as long as one of a word.
 func fourRows(array string) string {
 	return fmt.Sprintf(`fn %[1]s_four(at: u32, r: u32) -> vec4<f32> {
   let x = vec4<f32>(%[1]s[at + r * N], %[1]s[at + min(r + 1u, M - 1u) * N], %[1]s[at + min(r + 2u, M - 1u) * N], %[1]s[at + min(r + 3u, M - 1u) * N]);

@@ -17,7 +17,7 @@ type RoPEOp struct {
 
 func (*RoPEOp) Name() string { return "rope" }
 
-// Fixed tells that no gradient flows to the tables.
+// Fixed reports that no gradient flows to the tables.
 func (*RoPEOp) Fixed(input int) bool { return input > 0 }
 
 func (*RoPEOp) Infer(in []graph.Type) ([]graph.Type, error) {
@@ -112,8 +112,8 @@ func (*RoPEOp) Cases() []graph.Case {
 	return cs
 }
 
-// RoPE rotates the halves of the last axis of x [B,T,H,D] as Hugging Face's Llama does, by the tables [S,D/2] that
-// RoPETables makes. Row t uses the tables' row t + position; position is u32[1], or nil for 0.
+// RoPE rotates the pairs (c, c + D/2) of the last axis of x [B,T,H,D] as Hugging Face's Llama does, by the tables
+// [S,D/2] that RoPETables makes. Row t uses the tables' row t + position; position is u32[1], or nil for 0.
 func RoPE(x, cos, sin, position *graph.Value) *graph.Value {
 	in := []*graph.Value{x, cos, sin}
 	if position != nil {

@@ -7,8 +7,8 @@ func init() { graph.Register(func() graph.Op { return new(StopGradientOp) }) }
 // StopGradientOp is its input, through which no gradient flows.
 type StopGradientOp struct{}
 
-func (*StopGradientOp) Name() string { return "stop_gradient" }
-func (*StopGradientOp) Halves()      {}
+func (*StopGradientOp) Name() string  { return "stop_gradient" }
+func (*StopGradientOp) TakesFloat16() {}
 
 func (*StopGradientOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	return in, graph.Arity(in, 1)

@@ -134,7 +134,7 @@ func logistic(x float64) float64 {
 	return 1 / (1 + math.Exp(-x))
 }
 
-// emitSigmoid takes the exponential of nothing positive, so that nothing overflows.
+// emitSigmoid takes exponentials of negative values only, which cannot overflow.
 func emitSigmoid(e graph.Emitter, expr string) string {
 	x := e.Let("f32", expr)
 	q := e.Let("f32", "exp(-abs("+x+"))")
@@ -217,7 +217,7 @@ func reciprocal() graph.Op {
 	}
 }
 
-// attributed is what the ops of one float input and some numbers share.
+// attributed is what the ops of one float input with attributes share.
 type attributed struct{}
 
 func (attributed) Infer(in []graph.Type) ([]graph.Type, error) {

@@ -1,5 +1,9 @@
-// Package plan decides where every value lives: variables, inputs and constants in memory of their own, everything else
-// in an arena whose ranges are reused as lifetimes end.
+// Package plan decides where every value of a fused graph lies in memory.
+//
+// Variables, inputs and constants have buffers of their own. All other values, and the scratch memory of kernels, lie
+// in an arena. [Run] finds the lifetime of each value, from the kernel that stores it to the last one that reads it,
+// lets results overwrite operands whose lifetime ends there, and packs the rest, the largest value first, so that
+// values of disjoint lifetimes share memory.
 package plan
 
 import (
@@ -134,8 +138,8 @@ func (p *planner) place(i int, g *fuse.Group, v *graph.Value) {
 	p.all = append(p.all, b)
 }
 
-// moves prepares the copies into variables. What is read from a variable goes through the arena first, so that
-// variables may exchange contents.
+// moves prepares the copies into variables. Values read from variables are copied to the arena first, so that variables
+// can exchange contents.
 func (p *planner) moves() []func(*Plan) []Copy {
 	var first, second []func(*Plan) []Copy
 	end := len(p.r.Groups)

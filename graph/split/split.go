@@ -1,5 +1,9 @@
-// Package split cuts a graph into programs that run one after the other: the forward pass, the backward pass, the gradients
-// of the weights. Values that one program makes and a later one needs go through variables, the stash.
+// Package split cuts a graph into programs that run one after the other, such as the forward pass, the gradients of
+// activations and the gradients of weights.
+//
+// The caller gives each node a class and lists the phases, each with the classes that it computes. [Run] finds the
+// nodes that each phase needs. A value that an earlier phase computes and a later one needs becomes a variable, the
+// stash, unless the later phase repeats the computation. Then Run builds the graph of each phase.
 package split
 
 import (
@@ -9,34 +13,37 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Part says what one of the programs does.
-type Part struct {
-	// Own are the classes whose outputs and assignments it emits; no two parts own a class.
+// Phase is the specification of one program.
+type Phase struct {
+	// Own are the classes whose outputs and assignments the phase computes; no two phases own a class.
 	Own []int
-	// Recompute are classes of earlier parts that it computes again, without their outputs and assignments, as far as
-	// its own need them.
+	// Recompute are classes of earlier phases. The phase computes their values again, as far as it needs them, without
+	// their outputs and assignments.
 	Recompute []int
-	// Again are nodes of earlier parts that it repeats as if they were views: what is cheaper to make than to keep; nil: none.
+	// Again selects nodes of earlier phases that the phase repeats as it repeats views: nodes cheaper to compute than
+	// to keep. It may be nil.
 	Again func(*graph.Node) bool
-	// Stash is the prefix of the variables that it keeps values in for later parts: they are called PREFIX0, PREFIX1, …
+	// Stash is the prefix of the variables that keep values for later phases: PREFIX0, PREFIX1, …
 	Stash string
 }
 
-// Program is a part as a graph of its own, with the variables that it assigns for later parts.
+// Program is the graph of a phase, and the variables that it assigns for later phases.
 type Program struct {
 	Graph *graph.Graph
 	Stash []graph.Named
 }
 
-// Run cuts g, whose expansions should have been carried out (graph.Expand), by the class of its nodes, into parts that run in
-// the given order. A value of a class that a part neither owns nor recomputes is read from a variable, which the latest
-// earlier part that computes the class assigns. Sources, generators and views are repeated wherever they are read, so that only
-// values with memory of their own are kept, each in one variable. Nothing is copied, but for what g assigns to a variable of its own too.
+// Run cuts g, an expanded graph (graph.Expand), by the class of its nodes into phases that run in the given order. A
+// phase reads a value of a class that it neither owns nor recomputes from a variable. The latest earlier phase that
+// computes the class assigns the variable. Sources, generators and views are repeated wherever they are read, so only
+// values with memory of their own are kept, each in one variable. No value is copied, except one that g assigns to a
+// variable as well.
 //
-// It is an error when a part needs a class that no earlier part computes, or reads a variable that an earlier part has assigned.
-func Run(g *graph.Graph, class func(*graph.Node) int, parts []Part) ([]Program, error) {
-	c := &cutter{g: g, class: class, owner: map[int]*part{}}
-	if err := c.setUp(parts); err != nil {
+// Run returns an error if a phase needs a class that no earlier phase computes, or reads a variable that an earlier
+// phase has assigned.
+func Run(g *graph.Graph, class func(*graph.Node) int, phases []Phase) ([]Program, error) {
+	c := &cutter{g: g, class: class, owner: map[int]*phase{}}
+	if err := c.setUp(phases); err != nil {
 		return nil, err
 	}
 	if err := c.mark(); err != nil {
@@ -48,8 +55,8 @@ func Run(g *graph.Graph, class func(*graph.Node) int, parts []Part) ([]Program, 
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	programs := make([]Program, len(c.parts))
-	for i, p := range c.parts {
+	programs := make([]Program, len(c.phases))
+	for i, p := range c.phases {
 		var err error
 		if programs[i].Graph, err = c.emit(p); err != nil {
 			return nil, err
@@ -62,31 +69,31 @@ func Run(g *graph.Graph, class func(*graph.Node) int, parts []Part) ([]Program, 
 }
 
 type cutter struct {
-	g     *graph.Graph
-	class func(*graph.Node) int
-	owner map[int]*part // by class
-	parts []*part
+	g      *graph.Graph
+	class  func(*graph.Node) int
+	owner  map[int]*phase // by class
+	phases []*phase
 }
 
-// part is a program in the making.
-type part struct {
-	Part
+// phase is a Phase with the nodes and values found so far.
+type phase struct {
+	Phase
 	index     int
 	computes  map[int]bool            // classes
 	nodes     map[*graph.Node]bool    // that it has
 	variables map[*graph.Node]bool    // that it reads
-	reads     map[*graph.Value]*part  // values that it reads from the stash of an earlier part
+	reads     map[*graph.Value]*phase // values that it reads from the stash of an earlier phase
 	names     map[*graph.Value]string // of the variables that it keeps values in
 	kept      []*graph.Value          // those values, in order
 }
 
-func (c *cutter) setUp(parts []Part) error {
-	for i, given := range parts {
-		p := &part{Part: given, index: i, computes: map[int]bool{}, nodes: map[*graph.Node]bool{},
-			variables: map[*graph.Node]bool{}, reads: map[*graph.Value]*part{}, names: map[*graph.Value]string{}}
+func (c *cutter) setUp(phases []Phase) error {
+	for i, given := range phases {
+		p := &phase{Phase: given, index: i, computes: map[int]bool{}, nodes: map[*graph.Node]bool{},
+			variables: map[*graph.Node]bool{}, reads: map[*graph.Value]*phase{}, names: map[*graph.Value]string{}}
 		for _, class := range given.Own {
 			if c.owner[class] != nil {
-				return fmt.Errorf("split: class %d is owned by parts %d and %d", class, c.owner[class].index, i)
+				return fmt.Errorf("split: class %d is owned by phases %d and %d", class, c.owner[class].index, i)
 			}
 			c.owner[class] = p
 			p.computes[class] = true
@@ -94,12 +101,12 @@ func (c *cutter) setUp(parts []Part) error {
 		for _, class := range given.Recompute {
 			p.computes[class] = true
 		}
-		c.parts = append(c.parts, p)
+		c.phases = append(c.phases, p)
 	}
 	return nil
 }
 
-// mark finds what each part computes and what it reads from others.
+// mark finds what each phase computes and what it reads from others.
 func (c *cutter) mark() error {
 	for _, o := range c.g.Outputs {
 		if err := c.root("output "+o.Name, o.Value); err != nil {
@@ -118,13 +125,13 @@ func (c *cutter) mark() error {
 func (c *cutter) root(what string, v *graph.Value) error {
 	p := c.owner[c.class(v.Node)]
 	if p == nil {
-		return fmt.Errorf("split: %s is of class %d, which no part owns", what, c.class(v.Node))
+		return fmt.Errorf("split: %s is of class %d, which no phase owns", what, c.class(v.Node))
 	}
 	return c.need(p, v)
 }
 
-// need puts into p what it takes to have v there.
-func (c *cutter) need(p *part, v *graph.Value) error {
+// need adds the nodes that compute v to p, or makes an earlier phase keep v.
+func (c *cutter) need(p *phase, v *graph.Value) error {
 	n := v.Node
 	if _, ok := n.Op.(*graph.Variable); ok {
 		p.variables[n] = true
@@ -141,16 +148,16 @@ func (c *cutter) need(p *part, v *graph.Value) error {
 		}
 		return nil
 	}
-	for _, from := range slices.Backward(c.parts[:p.index]) {
+	for _, from := range slices.Backward(c.phases[:p.index]) {
 		if from.computes[c.class(n)] {
 			p.reads[v], from.names[v] = from, ""
 			return c.need(from, v)
 		}
 	}
-	return fmt.Errorf("split: part %d needs %v of class %d, which no earlier part computes", p.index, v, c.class(n))
+	return fmt.Errorf("split: phase %d needs %v of class %d, which no earlier phase computes", p.index, v, c.class(n))
 }
 
-// repeated tells whether a node is computed wherever it is read: it has no memory of its own to keep.
+// repeated reports whether a node is computed wherever it is read: it has no memory of its own to keep.
 func repeated(n *graph.Node) bool {
 	switch k := n.Op.Kernel(n).(type) {
 	case graph.Memory:
@@ -161,13 +168,13 @@ func repeated(n *graph.Node) bool {
 	return false
 }
 
-// name numbers the stash of each part in the order of the nodes.
+// name numbers the stash of each phase in the order of the nodes.
 func (c *cutter) name() error {
 	taken := map[string]bool{}
 	for _, v := range c.g.Sources("variable") {
 		taken[v.Node.Op.(graph.Source).Label()] = true
 	}
-	for _, p := range c.parts {
+	for _, p := range c.phases {
 		for _, n := range c.g.Nodes {
 			for _, v := range n.Outputs {
 				if _, ok := p.names[v]; !ok {
@@ -175,7 +182,7 @@ func (c *cutter) name() error {
 				}
 				name := fmt.Sprintf("%s%d", p.Stash, len(p.kept))
 				if taken[name] {
-					return fmt.Errorf("split: the stash of part %d needs the name %q, which is a variable's", p.index, name)
+					return fmt.Errorf("split: the stash of phase %d needs the name %q, which is a variable's", p.index, name)
 				}
 				taken[name], p.names[v] = true, name
 				p.kept = append(p.kept, v)
@@ -189,16 +196,16 @@ func (c *cutter) name() error {
 func (c *cutter) check() error {
 	for _, a := range c.g.Assigns {
 		p := c.owner[c.class(a.Value.Node)]
-		for _, later := range c.parts[p.index+1:] {
+		for _, later := range c.phases[p.index+1:] {
 			if later.variables[a.Variable.Node] {
-				return fmt.Errorf("split: part %d reads %v, which part %d has assigned", later.index, a.Variable, p.index)
+				return fmt.Errorf("split: phase %d reads %v, which phase %d has assigned", later.index, a.Variable, p.index)
 			}
 		}
 	}
 	return nil
 }
 
-func (c *cutter) emit(p *part) (*graph.Graph, error) {
+func (c *cutter) emit(p *phase) (*graph.Graph, error) {
 	return graph.Build(func(b *graph.Builder) {
 		values := map[*graph.Value]*graph.Value{}
 		for _, n := range c.g.Nodes {

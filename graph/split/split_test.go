@@ -93,14 +93,14 @@ func TestProgramsDoWhatTheGraphDoes(t *testing.T) {
 	want := fresh()
 	wantOut, err := eval.Run(g, inputs, want)
 	require.NoError(t, err)
-	for _, parts := range [][]split.Part{
+	for _, phases := range [][]split.Phase{
 		{{Own: []int{0, 1, 2}}},
 		{{Own: []int{0}, Stash: "a/"}, {Own: []int{1}, Stash: "b/"}, {Own: []int{2}}},
 		{{Own: []int{0, 1}, Stash: "a/"}, {Own: []int{2}}},
 		{{Own: []int{0}}, {Own: []int{1}, Recompute: []int{0}, Stash: "b/"}, {Own: []int{2}}},
 		{{Own: []int{0}}, {Own: []int{1}, Recompute: []int{0}}, {Own: []int{2}, Recompute: []int{1, 0}}},
 	} {
-		programs, err := split.Run(g, byScope, parts)
+		programs, err := split.Run(g, byScope, phases)
 		require.NoError(t, err)
 		got, out := fresh(), map[string]*graph.Tensor{}
 		for _, p := range programs {
@@ -121,7 +121,7 @@ func TestProgramsDoWhatTheGraphDoes(t *testing.T) {
 
 // Views, generators and sources are repeated: what is kept is what lies in memory.
 func TestViewsAreNotKept(t *testing.T) {
-	programs, err := split.Run(build(t, chain), byScope, []split.Part{
+	programs, err := split.Run(build(t, chain), byScope, []split.Phase{
 		{Own: []int{0}, Stash: "a/"}, {Own: []int{1}, Stash: "b/"}, {Own: []int{2}},
 	})
 	require.NoError(t, err)
@@ -133,9 +133,9 @@ func TestViewsAreNotKept(t *testing.T) {
 	assert.Equal(t, "w a/0 reshape permute b/0 sigmoid full broadcast add mul reshape", ops(programs[2].Graph))
 }
 
-// The latest part that has a value keeps it, so that a value is kept only between those that must be apart.
+// The latest phase that has a value keeps it, so that a value is kept only between those that must be apart.
 func TestRecomputedValuesAreKeptByTheLatest(t *testing.T) {
-	programs, err := split.Run(build(t, chain), byScope, []split.Part{
+	programs, err := split.Run(build(t, chain), byScope, []split.Phase{
 		{Own: []int{0}, Stash: "a/"}, {Own: []int{1}, Recompute: []int{0}, Stash: "b/"}, {Own: []int{2}},
 	})
 	require.NoError(t, err)
@@ -143,14 +143,14 @@ func TestRecomputedValuesAreKeptByTheLatest(t *testing.T) {
 	assert.Len(t, programs[1].Stash, 2)
 }
 
-// What the graph assigns to a variable of its own and a later part needs is kept too, by one copy.
+// What the graph assigns to a variable of its own and a later phase needs is kept too, by one copy.
 func TestWhatIsAssignedIsKeptToo(t *testing.T) {
 	typ := graph.T(graph.F32, 4)
 	programs, err := split.Run(build(t, func(b *graph.Builder) {
 		e := in(b, "0", func() *graph.Value { return op.Exp(b.Variable("x", typ)) })
 		b.Assign(b.Variable("v", typ), e)
 		b.Output("y", in(b, "1", func() *graph.Value { return op.Neg(e) }))
-	}), byScope, []split.Part{{Own: []int{0}, Stash: "s/"}, {Own: []int{1}}})
+	}), byScope, []split.Phase{{Own: []int{0}, Stash: "s/"}, {Own: []int{1}}})
 	require.NoError(t, err)
 	assert.Equal(t, []graph.Named{{ID: "s/0", Type: typ}}, programs[0].Stash)
 	r, err := fuse.Run(programs[0].Graph, fuse.Options{MaxBindings: 8, OffsetAlignment: 256})
@@ -171,49 +171,49 @@ func TestWhatIsAssignedIsKeptToo(t *testing.T) {
 
 func TestRunRefuses(t *testing.T) {
 	typ := graph.T(graph.F32, 4)
-	two := []split.Part{{Own: []int{0}, Stash: "s/"}, {Own: []int{1}}}
+	two := []split.Phase{{Own: []int{0}, Stash: "s/"}, {Own: []int{1}}}
 	for name, c := range map[string]struct {
-		build func(b *graph.Builder)
-		parts []split.Part
-		want  string
+		build  func(b *graph.Builder)
+		phases []split.Phase
+		want   string
 	}{
 		"assigned, then read": {func(b *graph.Builder) {
 			v := b.Variable("v", typ)
 			b.Assign(v, in(b, "0", func() *graph.Value { return op.Exp(v) }))
 			b.Output("y", in(b, "1", func() *graph.Value { return op.Neg(v) }))
-		}, two, `part 1 reads variable "v" f32[4], which part 0 has assigned`},
+		}, two, `phase 1 reads variable "v" f32[4], which phase 0 has assigned`},
 		"assigned, then read through a view": {func(b *graph.Builder) {
 			v := b.Variable("v", typ)
 			b.Assign(v, in(b, "0", func() *graph.Value { return op.Exp(v) }))
 			b.Output("y", in(b, "1", func() *graph.Value { return op.Neg(in(b, "0", func() *graph.Value { return op.Reshape(v, 2, 2) })) }))
-		}, two, `part 1 reads variable "v" f32[4], which part 0 has assigned`},
+		}, two, `phase 1 reads variable "v" f32[4], which phase 0 has assigned`},
 		"assigned, then read by recomputation": {func(b *graph.Builder) {
 			v := b.Variable("v", typ)
 			e := in(b, "0", func() *graph.Value { return op.Exp(v) })
 			b.Assign(v, in(b, "0", func() *graph.Value { return op.Neg(e) }))
 			b.Output("y", in(b, "1", func() *graph.Value { return op.Neg(e) }))
-		}, []split.Part{{Own: []int{0}}, {Own: []int{1}, Recompute: []int{0}}}, `part 1 reads variable "v" f32[4], which part 0 has assigned`},
+		}, []split.Phase{{Own: []int{0}}, {Own: []int{1}, Recompute: []int{0}}}, `phase 1 reads variable "v" f32[4], which phase 0 has assigned`},
 		"backwards": {func(b *graph.Builder) {
 			e := in(b, "1", func() *graph.Value { return op.Exp(b.Input("x", typ)) })
 			b.Output("y", in(b, "0", func() *graph.Value { return op.Neg(e) }))
-		}, two, "part 0 needs exp#1 f32[4] of class 1, which no earlier part computes"},
-		"nobody's": {func(b *graph.Builder) {
+		}, two, "phase 0 needs exp#1 f32[4] of class 1, which no earlier phase computes"},
+		"no owner": {func(b *graph.Builder) {
 			b.Output("y", in(b, "7", func() *graph.Value { return op.Exp(b.Input("x", typ)) }))
-		}, two, "output y is of class 7, which no part owns"},
-		"two owners": {func(*graph.Builder) {}, []split.Part{{Own: []int{1}}, {Own: []int{0, 1}}}, "class 1 is owned by parts 0 and 1"},
+		}, two, "output y is of class 7, which no phase owns"},
+		"two owners": {func(*graph.Builder) {}, []split.Phase{{Own: []int{1}}, {Own: []int{0, 1}}}, "class 1 is owned by phases 0 and 1"},
 		"a name twice": {func(b *graph.Builder) {
 			e := in(b, "0", func() *graph.Value { return op.Exp(b.Variable("s/0", typ)) })
 			b.Output("y", in(b, "1", func() *graph.Value { return op.Neg(e) }))
 		}, two, `the name "s/0", which is a variable's`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := split.Run(build(t, c.build), byScope, c.parts)
+			_, err := split.Run(build(t, c.build), byScope, c.phases)
 			assert.ErrorContains(t, err, c.want)
 		})
 	}
 }
 
-// A variable may be read by what comes before its assignment, and by the part that assigns it.
+// A variable may be read by what comes before its assignment, and by the phase that assigns it.
 func TestAccumulatorsStayWithTheirPart(t *testing.T) {
 	typ := graph.T(graph.F32, 4)
 	g := build(t, func(b *graph.Builder) {
@@ -221,7 +221,7 @@ func TestAccumulatorsStayWithTheirPart(t *testing.T) {
 		e := in(b, "0", func() *graph.Value { return op.Exp(v) })
 		b.Assign(v, in(b, "1", func() *graph.Value { return op.Add(v, e) }))
 	})
-	programs, err := split.Run(g, byScope, []split.Part{{Own: []int{0}, Stash: "s/"}, {Own: []int{1}}})
+	programs, err := split.Run(g, byScope, []split.Phase{{Own: []int{0}, Stash: "s/"}, {Own: []int{1}}})
 	require.NoError(t, err)
 	vars := map[string]*graph.Tensor{"v": values(typ), "s/0": graph.NewTensor(typ)}
 	want := map[string]*graph.Tensor{"v": values(typ)}

@@ -45,8 +45,8 @@ func cpuTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// BenchmarkSoftware compares the candidates for software devices, but the naive one, with gonum by CPU time, which other work on
-// the machine disturbs little. A ratio above 1 is faster than gonum.
+// BenchmarkSoftware compares the variants for software devices, but the naive one, with gonum by CPU time, which other
+// work on the machine disturbs little. A ratio above 1 is faster than gonum.
 func BenchmarkSoftware(b *testing.B) {
 	g := openGPU(b)
 	for _, c := range benchSpecs {
@@ -54,7 +54,7 @@ func BenchmarkSoftware(b *testing.B) {
 		x, y := random(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA), random(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
 		bufs := map[Operand]*wgpu.Buffer{A: g.buffer(4*len(x), x), B: g.buffer(4*len(y), y), C: g.buffer(4*s.Batch*s.M*s.N, nil)}
 		flops := 2 * float64(s.Batch*s.M*s.N) * float64(s.K)
-		for _, k := range Candidates(s, on(target.DefaultLimits(), true))[1:] {
+		for _, k := range Variants(s, on(target.DefaultLimits(), true))[1:] {
 			b.Run(fmt.Sprintf("%s/%s", c.name, k.Name), func(b *testing.B) {
 				g.t = b
 				bufs[Scratch] = g.buffer(k.Scratch, nil)

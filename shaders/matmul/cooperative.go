@@ -6,10 +6,11 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// cooperative is the kernel for tensor cores. A workgroup computes rows × columns of C from slices of depth k's that it holds in
-// workgroup memory; each of its subgroups keeps a grid of matrices of C in registers and multiplies matrices of the slices into them.
-// While it does, the next slice is on its way from global memory to registers. Halves travel sixteen bytes at a time as whole words
-// that nothing calculates with: shaders/spirv tells how the matrices come by their type.
+// cooperative is the kernel for tensor cores. A workgroup computes rows × columns of C from slices of depth k's that it
+// holds in workgroup memory; each of its subgroups keeps a grid of matrices of C in registers and multiplies matrices
+// of the slices into them. While it does, the next slice is on its way from global memory to registers. 16-bit floats
+// travel sixteen bytes at a time as whole words that nothing calculates with: see shaders/spirv for the type of the
+// matrices.
 type cooperative struct {
 	size        target.CooperativeMatrix // of matrices
 	lanes       int                      // invocations of a subgroup
@@ -53,7 +54,7 @@ func cooperativeCandidates(s Spec, l target.Limits) []Kernel {
 		return nil
 	}
 	shapes := cooperativeShapes[:]
-	if halfRegisters(l) {
+	if fewRegisters(l) {
 		shapes = narrowShapes[:]
 	}
 	var ks []Kernel
@@ -63,7 +64,7 @@ func cooperativeCandidates(s Spec, l target.Limits) []Kernel {
 		if t.threads() > min(l.MaxInvocations, l.MaxWorkgroupSize[0]) || t.memory(s) > l.MaxWorkgroupMemory || a.chunks()%t.threads() != 0 || b.chunks()%t.threads() != 0 {
 			continue
 		}
-		// A tile most of which lies outside is no candidate; the smallest stays.
+		// Skip tiles that lie outside C for the most part, except the smallest.
 		if t.m > 1 && (t.rows() >= 2*roundUp(s.M, size.M) || t.cols() >= 2*roundUp(s.N, size.N)) {
 			continue
 		}
@@ -114,7 +115,7 @@ func (t cooperative) kernel(s Spec, l target.Limits) Kernel {
 		return k
 	}
 	k.Name += fmt.Sprintf(" split %d", t.splits)
-	part := roundUp(s.Batch*s.M*s.N, 64) // elements; keeps the halves of the scratch aligned
+	part := roundUp(s.Batch*s.M*s.N, 64) // elements; keeps the 16-bit floats of the scratch aligned
 	k.Scratch = 4 * part * t.splits
 	first.Bindings[2] = Binding{Operand: Scratch, Size: k.Scratch}
 	k.Passes = []Pass{first, reduction(s, l, part, t.splits)}
@@ -196,8 +197,8 @@ func (t cooperative) loop(g *source, a, b slice) {
 	g.line("}\n}")
 }
 
-// multiply emits the products of one slice, which begins at the vec4 of workgroup memory that at names. naga wants pointers' indices and
-// strides bound to names first.
+// multiply emits the products of one slice, which begins at the vec4 of workgroup memory that at names. naga wants
+// pointers' indices and strides bound to names first.
 func (t cooperative) multiply(g *source, a, b slice, at string) {
 	for k := range t.k {
 		for j := range t.n {
@@ -212,8 +213,8 @@ func (t cooperative) multiply(g *source, a, b slice, at string) {
 	}
 }
 
-// finish emits the stores: of matrices as they are where a tile lies inside C and nothing follows the product, else of strips of
-// them by way of workgroup memory, where every element has its place.
+// finish emits the stores: of matrices as they are where a tile lies inside C and nothing follows the product, else of
+// strips of them by way of workgroup memory, where every element has its place.
 func (t cooperative) finish(g *source) {
 	s := g.spec
 	base := fmt.Sprintf("b * %du", s.M*s.N)
@@ -251,8 +252,8 @@ func (t cooperative) storeMatrices(g *source) {
 	}
 }
 
-// storeStrips emits, for each row of the subgroups' matrices, their store to workgroup memory and then, spread over all invocations,
-// the store of its elements with the epilogue.
+// storeStrips emits, for each row of the subgroups' matrices, their store to workgroup memory and then, spread over all
+// invocations, the store of its elements with the epilogue.
 func (t cooperative) storeStrips(g *source) {
 	s := g.spec
 	g.line("let width = %du;", t.stripStride())

@@ -35,6 +35,6 @@ func TestCooperativeCandidatesOnDevices(t *testing.T) {
 		}
 	}
 	if ran == 0 {
-		t.Log("no device here has cooperative matrices of halves: only their emulation was run")
+		t.Log("no device here has cooperative matrices of 16-bit floats: only their emulation was run")
 	}
 }

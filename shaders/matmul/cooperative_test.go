@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cooperativeCases are products of halves: sizes that are multiples of the tiles and of nothing, every transpose, batches, strides, sums in parts,
-// and epilogues.
+// cooperativeCases are products of 16-bit floats: sizes that are multiples of the tiles and of nothing, every
+// transpose, batches, strides, sums in parts, and epilogues.
 func cooperativeCases() []testCase {
 	var out []testCase
 	for n, d := range [][3]int{{64, 64, 64}, {32, 40, 24}, {33, 50, 44}, {72, 35, 21}, {130, 20, 9}, {1, 100, 8}} {
@@ -68,7 +68,7 @@ func tensorLimits(size target.CooperativeMatrix, lanes int, input string) target
 
 var every = flag.Bool("every", false, "run every kernel for tensor cores on every case, and watch all for GPUs, which takes software an hour")
 
-// some are two of the candidates, other ones for each case, or all.
+// some are two of the variants, other ones for each case, or all.
 func some(ks []Kernel, i int) []Kernel {
 	if *every || len(ks) < 2 {
 		return ks
@@ -76,8 +76,8 @@ func some(ks []Kernel, i int) []Kernel {
 	return []Kernel{ks[i%len(ks)], ks[(i+1+i/len(ks)%(len(ks)-1))%len(ks)]}
 }
 
-// halves are random numbers that the type has exactly, and their bits, two in a word.
-func halves(r *rand.Rand, n int, e Element) ([]float32, []byte) {
+// 16-bit floats are random numbers that the type has exactly, and their bits, two in a word.
+func randomFloat16(r *rand.Rand, n int, e Element) ([]float32, []byte) {
 	digits := map[Element]int{F16: 10, BF16: 7}[e]
 	x, bits := make([]float32, n), make([]byte, 4*((n+1)/2), 4*((n+1)/2)+16)
 	for i := range x {
@@ -171,8 +171,8 @@ func (b *bench) run(k Kernel, n int, change func(Pass) Pass) []float32 {
 // check compares kernels with gonum: every element of C, what lies behind it, and a second run with the first.
 func check(t *testing.T, dev device.Device, c testCase, ks []Kernel, change func(Pass) Pass) {
 	s, r := c.spec, rand.New(rand.NewPCG(1, 2))
-	x, xBits := halves(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA, s.TypeA)
-	y, yBits := halves(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB, s.TypeB)
+	x, xBits := randomFloat16(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA, s.TypeA)
+	y, yBits := randomFloat16(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB, s.TypeB)
 	bias := random(r, s.N)
 	want := reference(s, x, y, bias)
 	b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
@@ -190,8 +190,8 @@ func check(t *testing.T, dev device.Device, c testCase, ks []Kernel, change func
 	}
 }
 
-// What the kernels compute, on a device that has no tensor cores. The shapes are small ones of the test: what is unrolled for the real
-// ones takes software minutes to compile.
+// What the kernels compute, on a device that has no tensor cores. The shapes are small ones of the test: what is
+// unrolled for the real ones takes software minutes to compile.
 func TestCooperativeKernelsEmulated(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -219,8 +219,9 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 	}
 }
 
-// A sum in parts is rounded once, by the last pass: its halves are the rounded sums of the kernel that stores f32.
-func TestCooperativeKernelsStoreHalvesOfParts(t *testing.T) {
+// A sum in parts is rounded once, by the last pass: its 16-bit floats are the rounded sums of the kernel that stores
+// f32.
+func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
@@ -230,8 +231,8 @@ func TestCooperativeKernelsStoreHalvesOfParts(t *testing.T) {
 	half.TypeC = BF16
 	half.Epilogue = func(acc, _, _, j string) (string, string) { return narrow("("+acc+" + bias["+j+"])", "", "", "") }
 	r := rand.New(rand.NewPCG(1, 2))
-	_, x := halves(r, s.M*s.K, F16)
-	_, y := halves(r, s.N*s.K, F16)
+	_, x := randomFloat16(r, s.M*s.K, F16)
+	_, y := randomFloat16(r, s.N*s.K, F16)
 	b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
 	b.bufs[A], b.bufs[B], b.bias = b.buffer("a", x), b.buffer("b", y), b.buffer("bias", floatBytes(random(r, s.N)))
 	shape := cooperative{size: square(8), lanes: 8, down: 2, right: 1, m: 1, n: 2, k: 1, splits: 3}
@@ -257,7 +258,7 @@ func TestNarrowSubgroups(t *testing.T) {
 	for i, want := range []string{"tensor 128x64x16/128", "tensor 128x128x16/256"} {
 		l := tensorLimits(oblong[i], 8<<i, "f16")
 		s := Spec{Batch: 1, M: 4096, N: 4096, K: 4096, TypeA: F16, TypeB: F16}
-		assert.Equal(t, want, Candidates(s, l)[1].Name)
+		assert.Equal(t, want, Variants(s, l)[1].Name)
 		for _, k := range cooperativeCandidates(s, l) {
 			var rows, cols, depth, lanes int
 			_, err := fmt.Sscanf(k.Name, "tensor %dx%dx%d/%d", &rows, &cols, &depth, &lanes)

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every candidate becomes SPIR-V, of f16 and of bf16, and what it becomes is valid.
+// Every variant becomes SPIR-V, of f16 and of bf16, and what it becomes is valid.
 func TestCooperativeCandidatesAreValid(t *testing.T) {
 	compiler, err := spirv.NewCompiler("")
 	require.NoError(t, err)
@@ -78,7 +78,7 @@ func (v *validator) check(t *testing.T, m *spirv.Module) {
 	require.NoError(t, err, "spirv-val (Debian's spirv-tools): %s", out)
 }
 
-// The first candidate, which is taken where none is timed, is for tensor cores, and the largest that keeps a GPU busy.
+// The first variant, which is taken where none is timed, is for tensor cores, and the largest that keeps a GPU busy.
 func TestTensorCoresAreTheDefault(t *testing.T) {
 	for _, c := range []struct {
 		m, n, k int
@@ -93,8 +93,8 @@ func TestTensorCoresAreTheDefault(t *testing.T) {
 		{1, 4096, 4096, "vector 16x4"},
 	} {
 		s := Spec{Batch: 1, M: c.m, N: c.n, K: c.k, TransB: c.m == 1, TypeA: F16, TypeB: F16}
-		assert.Equal(t, c.want, Candidates(s, tensorLimits(square(16), 32, "f16"))[1].Name)
-		for _, k := range Candidates(s, on(tensorLimits(square(16), 32, "f16"), true)) {
+		assert.Equal(t, c.want, Variants(s, tensorLimits(square(16), 32, "f16"))[1].Name)
+		for _, k := range Variants(s, on(tensorLimits(square(16), 32, "f16"), true)) {
 			assert.NotContains(t, k.Name, "tensor", "software computes by its own kernels")
 		}
 	}

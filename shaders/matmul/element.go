@@ -6,8 +6,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Element is the type of an operand's elements. Of halves, the array holds two a word, as graph.DType.Half says, and kernels
-// convert what they read to f32, which is exact: the product has the bits of that of operands in f32.
+// Element is the type of an operand's elements. An array of 16-bit floats holds two a word (see graph.DType.Float16).
+// Kernels convert them to f32, which is exact: the product has the same bits as with the operands in f32.
 type Element = graph.DType
 
 // The elements that kernels read.
@@ -27,9 +27,9 @@ type array struct {
 // typ is the type that the array is declared to hold.
 func (a array) typ() string {
 	switch {
-	case a.element.Half() && a.quads:
+	case a.element.Float16() && a.quads:
 		return "vec2<u32>"
-	case a.element.Half():
+	case a.element.Float16():
 		return "u32"
 	case a.quads:
 		return "vec4<f32>"
@@ -42,10 +42,10 @@ func (g *source) bind(binding int, a array) {
 	g.line("@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;", binding, a.name, a.typ())
 }
 
-// bindOperand declares an array, and defines how halves are read.
+// bindOperand declares an array, and defines how 16-bit floats are read.
 func (g *source) bindOperand(binding int, a array) {
 	g.bind(binding, a)
-	if !a.element.Half() {
+	if !a.element.Float16() {
 		return
 	}
 	g.line("fn %s_widen(h: u32) -> f32 { return %s; }", a.name, a.element.Widen("h"))
@@ -59,19 +59,19 @@ func (g *source) bindOperand(binding int, a array) {
 
 // read is the f32, or with quads the vec4<f32>, at a place.
 func (a array) read(at string) string {
-	if a.element.Half() {
+	if a.element.Float16() {
 		return a.name + "_read(" + at + ")"
 	}
 	return a.name + "[" + at + "]"
 }
 
-// stored is element at as it is stored: an f32, or the bits of a half.
+// stored is element at as it is stored: an f32, or the bits of a 16-bit float.
 func (a array) stored() string {
 	switch {
-	case a.element.Half() && a.quads:
+	case a.element.Float16() && a.quads:
 		return fmt.Sprintf("(%s[at >> 2u][(at >> 1u) & 1u] >> ((at & 1u) * 16u)) & 65535u", a.name)
-	case a.element.Half():
-		return graph.HalfAt(a.name, graph.Var("at", 1<<32))
+	case a.element.Float16():
+		return graph.Float16At(a.name, graph.Var("at", 1<<32))
 	case a.quads:
 		return a.name + "[at >> 2u][at & 3u]"
 	}
@@ -85,7 +85,7 @@ func (g *source) declareAt(a array) {
 
 // one is the type of an element as it is stored.
 func one(e Element) string {
-	if e.Half() {
+	if e.Float16() {
 		return "u32"
 	}
 	return "f32"

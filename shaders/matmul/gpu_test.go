@@ -19,7 +19,7 @@ type gpu struct {
 	device   *wgpu.Device
 	queue    *wgpu.Queue
 	watching bool         // kernels that are loaded now
-	outside  *wgpu.Buffer // where those that are watched tell of an index that left its array
+	outside  *wgpu.Buffer // where checked kernels report an index outside its array
 }
 
 func openGPU(t testing.TB) *gpu {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// An index behind an array is told of, wherever it is read or written.
+// An index outside an array is reported, wherever it is read or written.
 func TestIndicesAreWatched(t *testing.T) {
 	kernel := func(at string) string {
 		return "@group(0) @binding(0) var<storage, read_write> x: array<f32>;\nvar<workgroup> w: array<u32, 4>;\n" +

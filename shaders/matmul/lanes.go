@@ -22,14 +22,14 @@ type lanes struct {
 	packRows, packCols  bool
 }
 
-// lanesKept bounds the candidates: compiling and timing one takes longer than it saves further down the list.
+// lanesKept bounds the variants: compiling and timing one takes longer than it saves further down the list.
 const lanesKept = 3
 
 // lanesCandidates returns the best tiles among all ways to read the operands.
 func lanesCandidates(s Spec, l target.Limits) []Kernel {
 	var ks []Kernel
 	for _, swap := range []bool{false, true} {
-		if swap && s.TypeC.Half() { // an invocation would hold parts of words
+		if swap && s.TypeC.Float16() { // an invocation would hold parts of words
 			continue
 		}
 		for _, packRows := range []bool{false, true} {
@@ -244,7 +244,7 @@ func (p lanes) turn(g *source) {
 }
 
 // stores emits one loop over the tile: unrolled, the stores and epilogues would take longer to compile than all
-// the rest. Its bound is not constant, lest the compiler unroll it.
+// the rest. Its bound is not constant, so that the compiler does not unroll it.
 func (p lanes) stores(g *source, quadC bool, quads int) {
 	s := g.spec
 	var sums []string
@@ -270,7 +270,7 @@ func (p lanes) stores(g *source, quadC bool, quads int) {
 	g.line("} }")
 }
 
-// scalarStores emits the stores of four columns that are not four neighbours in C, or not all inside.
+// scalarStores emits the stores of four columns that are not four neighbors in C, or not all inside.
 func (p lanes) scalarStores(g *source, acc string) {
 	s := g.spec
 	for q := range 4 {
@@ -288,7 +288,7 @@ func (p lanes) scalarStores(g *source, acc string) {
 }
 
 // packed is the pass that copies an operand to scratch as [batch, k, x] with x padded to a multiple of four by
-// zeros. xContiguous says that neighbours in x are neighbours in the operand.
+// zeros. xContiguous says that neighbors in x are neighbors in the operand.
 func packed(from Operand, element Element, batch, x, k, stride int, xContiguous bool, l target.Limits) (Pass, int) {
 	batch = batches(batch, stride)
 	quads := ceilDiv(x, 4)

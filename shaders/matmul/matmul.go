@@ -1,5 +1,9 @@
-// Package matmul generates WGSL kernels for batched matrix products in f32: several for each shape, to be chosen
-// by timing. Every candidate sums over k in an order that its text fixes, so its bits repeat.
+// Package matmul generates kernels for batched matrix products with sums in f32.
+//
+// [Variants] takes a [Spec], the product with its operand types and epilogue, and returns the kernels that fit the
+// device's limits in the order of their estimated cost: tiles in workgroup memory, tiles in registers shared by lanes,
+// subgroup matrices, and workgroup matrices in SPIR-V assembly. The caller picks one by timing. Each variant sums over
+// k in an order that its text fixes, so its bits repeat.
 package matmul
 
 import (
@@ -16,24 +20,24 @@ type Spec struct {
 	Batch, M, N, K int  // each ≥ 1
 	TransA, TransB bool // A is stored [K,M], B is stored [N,K]
 	TypeA, TypeB   Element
-	TypeC          Element // halves are what Epilogue makes of the sums; N is then a multiple of four
+	TypeC          Element // Epilogue converts the sums to 16-bit floats; N must be a multiple of four then
 	// BatchStrideA and BatchStrideB are elements from one matrix to the next; 0 uses one matrix for the whole
 	// batch. C is contiguous, [Batch,M,N].
 	BatchStrideA, BatchStrideB int
 	Shared                     bool // A and B lie in the same memory: a pass can bind it once only, as arrays of one type
-	// Epilogue, if not nil, returns the WGSL statements and expression of the stored value, given the names of
-	// the accumulator (f32) and of b, i and j (u32). The text becomes the body of a function; halves are their bits, a u32. mm_at_a(i),
-	// mm_at_b(i) and mm_at_c(i) read elements of the pass's first three bindings (see Pass.Bindings: they may be copies, or
-	// A and B exchanged), C's only where it stores.
+	// Epilogue, if not nil, returns the WGSL statements and expression of the stored value, given the names of the
+	// accumulator (f32) and of b, i and j (u32). The text becomes the body of a function. A 16-bit float is a u32 with
+	// its bits. mm_at_a(i), mm_at_b(i) and mm_at_c(i) read elements of the pass's first three bindings (see
+	// Pass.Bindings: they may be copies, or A and B exchanged), C's only where it stores.
 	Epilogue func(acc, b, i, j string) (stmts, expr string)
 	// Declarations is module-scope WGSL: the bindings, 3 and up, that Epilogue reads.
 	Declarations string
 }
 
-// halfRegisters reports whether the device is one of Intel's, which alone multiply matrices that are longer than high
+// fewRegisters reports whether the device is one of Intel's, which alone multiply matrices that are longer than high
 // by subgroups of 8 or 16 lanes. A lane has 128 registers there, half of what others have: a kernel with more than 32
 // sums an invocation, or 64 in matrices, spills some to memory.
-func halfRegisters(l target.Limits) bool {
+func fewRegisters(l target.Limits) bool {
 	long := func(c target.CooperativeMatrix) bool { return c.K > c.M }
 	return (l.SubgroupSize == 8 || l.SubgroupSize == 16) && slices.ContainsFunc(l.Cooperative, long)
 }
@@ -43,10 +47,11 @@ type Kernel struct {
 	Name    string
 	Passes  []Pass
 	Scratch int     // bytes of scratch that the passes share; 0: none
-	Cost    float64 // an estimate to order the candidates of one Spec by; it has no unit
+	Cost    float64 // an estimate to order the variants of one Spec by; it has no unit
 }
 
-// Pass is one dispatch. Its entry point is main; its bindings are group 0, all read_write storage. No index leaves its array.
+// Pass is one dispatch. Its entry point is main; its bindings are group 0, all read_write storage. No index leaves its
+// array.
 type Pass struct {
 	WGSL              string    // or SPIR-V assembly, which begins with target.Assembly
 	Bindings          []Binding // 0, 1, …
@@ -71,13 +76,13 @@ const (
 	Scratch
 )
 
-// Candidates returns the kernels for s that fit the limits: the naive one first, then by rising Cost.
-func Candidates(s Spec, l target.Limits) []Kernel {
+// Variants returns the kernels for s that fit the limits: the naive one first, then by rising Cost.
+func Variants(s Spec, l target.Limits) []Kernel {
 	if s.Batch < 1 || s.M < 1 || s.N < 1 || s.K < 1 || s.BatchStrideA < 0 || s.BatchStrideB < 0 {
 		panic(fmt.Sprintf("matmul: bad shape: batch %d, m %d, n %d, k %d, strides %d and %d",
 			s.Batch, s.M, s.N, s.K, s.BatchStrideA, s.BatchStrideB))
 	}
-	if s.TypeC.Half() && (s.N%4 != 0 || s.Epilogue == nil) {
+	if s.TypeC.Float16() && (s.N%4 != 0 || s.Epilogue == nil) {
 		panic(fmt.Sprintf("matmul: a result of %v takes an epilogue and columns in fours, not %d", s.TypeC, s.N))
 	}
 	var ks []Kernel
@@ -96,7 +101,7 @@ func Candidates(s Spec, l target.Limits) []Kernel {
 func naive(s Spec, l target.Limits) Kernel {
 	wx := min(64, l.MaxInvocations, l.MaxWorkgroupSize[0])
 	total := s.Batch * s.M * s.N
-	if s.TypeC.Half() {
+	if s.TypeC.Float16() {
 		return naiveQuads(s, l, wx, total/4)
 	}
 	g := newSource(s, false, false, false)
@@ -114,7 +119,7 @@ func naive(s Spec, l target.Limits) Kernel {
 	return Kernel{Name: "naive", Cost: cost, Passes: []Pass{g.pass([3]int{wx, 1, 1}, groups, 0)}}
 }
 
-// naiveQuads is naive with four columns an invocation, which are whole words of halves.
+// naiveQuads is naive with four columns an invocation, which are whole words of 16-bit floats.
 func naiveQuads(s Spec, l target.Limits, wx, total int) Kernel {
 	g := newSource(s, false, false, true)
 	groups := g.main([2]int{wx, 1}, [3]int{ceilDiv(total, wx), 1, 1}, l, true)
@@ -199,14 +204,14 @@ func (g *source) quadValue(acc, b, i, j string) string {
 	for q := range parts {
 		parts[q] = g.value(fmt.Sprintf("%s.%c", acc, "xyzw"[q]), b, i, fmt.Sprintf("%s + %du", j, q))
 	}
-	if g.spec.TypeC.Half() {
+	if g.spec.TypeC.Float16() {
 		return fmt.Sprintf("vec2<u32>(%s | (%s << 16u), %s | (%s << 16u))", parts[0], parts[1], parts[2], parts[3])
 	}
 	return "vec4<f32>(" + strings.Join(parts[:], ", ") + ")"
 }
 
 // main opens the entry point; tx, ty and tz are then the workgroup's place in tiles. A grid beyond the
-// dispatch limit is folded. linear leaves out ty and tz, where tiles has one dimension.
+// dispatch limit is folded. linear omits ty and tz, if tiles has one dimension.
 func (g *source) main(workgroup [2]int, tiles [3]int, l target.Limits, linear bool) (groups [3]int) {
 	g.line("@compute @workgroup_size(%d, %d)", workgroup[0], workgroup[1])
 	g.line("fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_id) l: vec3<u32>%s) {", g.builtins)

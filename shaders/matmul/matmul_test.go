@@ -107,9 +107,10 @@ func TestCandidatesComputeTheProduct(t *testing.T) {
 	}
 }
 
-// checkCandidates compares kernels with gonum. Of those for GPUs every third, another for each n, is watched, which takes software long to compile.
+// checkCandidates compares kernels with gonum. Of those for GPUs every third, another for each n, is watched, which
+// takes software long to compile.
 func checkCandidates(g *gpu, c testCase, software bool, n int) {
-	const guard = 64 // elements behind C that nobody may touch
+	const guard = 64 // elements behind C that kernels must not touch
 	s, r := c.spec, rand.New(rand.NewPCG(1, 2))
 	a := random(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
 	b := random(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
@@ -121,7 +122,7 @@ func checkCandidates(g *gpu, c testCase, software bool, n int) {
 	}
 	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(4*len(a), a), B: g.buffer(4*len(b), b), C: g.buffer(4*len(unwritten), nil)}
 	biasBuf := g.buffer(4*len(bias), bias)
-	for i, k := range Candidates(s, on(c.limits, software)) {
+	for i, k := range Variants(s, on(c.limits, software)) {
 		g.watching = !software && (*every || (i+n)%3 == 0)
 		bufs[Scratch] = g.buffer(k.Scratch, nil)
 		l := g.load(k, bufs, biasBuf)
@@ -166,7 +167,7 @@ func TestCandidatesKeepTheLimits(t *testing.T) {
 		testCase{"large", Spec{Batch: 1, M: 4096, N: 4096, K: 4096}, target.DefaultLimits()})
 	for _, c := range cases {
 		for _, software := range []bool{true, false} {
-			ks := Candidates(c.spec, on(c.limits, software))
+			ks := Variants(c.spec, on(c.limits, software))
 			require.Greater(t, len(ks), 1, c.name)
 			assert.Equal(t, "naive", ks[0].Name)
 			names := map[string]bool{}
@@ -205,13 +206,13 @@ func checkLimits(t *testing.T, c testCase, k Kernel) {
 }
 
 func TestCandidatesRefuseBadShapes(t *testing.T) {
-	assert.Panics(t, func() { Candidates(Spec{Batch: 1, M: 0, N: 1, K: 1}, on(target.DefaultLimits(), true)) })
+	assert.Panics(t, func() { Variants(Spec{Batch: 1, M: 0, N: 1, K: 1}, on(target.DefaultLimits(), true)) })
 	assert.Panics(t, func() {
-		Candidates(Spec{Batch: 1, M: 1, N: 1, K: 1, BatchStrideB: -1}, on(target.DefaultLimits(), true))
+		Variants(Spec{Batch: 1, M: 1, N: 1, K: 1, BatchStrideB: -1}, on(target.DefaultLimits(), true))
 	})
 }
 
-// Where naga is at hand, every candidate must also become MSL and HLSL.
+// Where naga is at hand, every variant must also become MSL and HLSL.
 func TestCandidatesTranslate(t *testing.T) {
 	naga, err := exec.LookPath("naga")
 	if err != nil {
@@ -221,7 +222,7 @@ func TestCandidatesTranslate(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range testCases() {
 		for _, software := range []bool{true, false} {
-			for _, k := range Candidates(c.spec, on(c.limits, software)) {
+			for _, k := range Variants(c.spec, on(c.limits, software)) {
 				for _, p := range k.Passes {
 					if !seen[p.WGSL] {
 						seen[p.WGSL] = true

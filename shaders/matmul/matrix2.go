@@ -8,9 +8,10 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// matrix2 is the kernel for cooperative matrices that a whole workgroup holds (SPV_NV_cooperative_matrix2), in SPIR-V assembly: WGSL cannot
-// name them. A workgroup computes a tile of C as one matrix, and takes slices of A and B of depth k's as one matrix each, straight from global
-// memory. What invocation holds what, and what goes by way of workgroup memory, is the driver's business.
+// matrix2 is the kernel for cooperative matrices that a whole workgroup holds (SPV_NV_cooperative_matrix2), in SPIR-V
+// assembly: WGSL cannot name them. A workgroup computes a tile of C as one matrix, and takes slices of A and B of depth
+// k's as one matrix each, straight from global memory. The driver decides which invocation holds which elements, and
+// how it uses workgroup memory.
 type matrix2 struct {
 	threads           int // invocations of a workgroup, as many as the device demands
 	rows, cols, depth int
@@ -25,7 +26,8 @@ var matrix2Shapes = [...]matrix2{
 	{rows: 128, cols: 256, depth: 64},
 }
 
-// Sums that an invocation holds: with fewer the tile is too small to be worth a workgroup, more do not fit into registers.
+// Sums that an invocation holds: with fewer the tile is too small to be worth a workgroup, more do not fit into
+// registers.
 const leastSums, mostSums = 32, 128
 
 func matrix2Candidates(s Spec, l target.Limits) []Kernel {
@@ -56,22 +58,22 @@ func matrix2Candidates(s Spec, l target.Limits) []Kernel {
 // mostElements is the most that an array may have for its indices to be an i32 or a u32, as the driver likes.
 const mostElements = math.MaxInt32
 
-// addressable tells whether each matrix begins on a multiple of sixteen bytes, as SPV_NV_cooperative_matrix2 asks of pointers, and no index is
-// too large.
+// addressable reports whether each matrix begins on a multiple of sixteen bytes, as SPV_NV_cooperative_matrix2 asks of
+// pointers, and no index is too large.
 func addressable(s Spec) bool {
 	last := s.Batch - 1
 	aligned := s.Batch == 1 || s.BatchStrideA%8 == 0 && s.BatchStrideB%8 == 0 && s.M*s.N%4 == 0
 	return aligned && max(last*s.BatchStrideA+s.M*s.K, last*s.BatchStrideB+s.K*s.N, s.Batch*s.M*s.N+64) <= mostElements
 }
 
-// fits tells whether the device multiplies matrices of such sizes, and has room for the workgroups.
+// fits reports whether the device multiplies matrices of such sizes, and has room for the workgroups.
 func (t matrix2) fits(s Spec, l target.Limits, f target.FlexibleMatrix) bool {
 	sums := t.rows * t.cols / max(t.threads, 1)
 	groups := t.groups(s)
 	return t.threads > 0 && t.threads <= min(l.MaxInvocations, l.MaxWorkgroupSize[0]) && sums >= leastSums && sums <= mostSums &&
 		min(f.M, f.N, f.K) > 0 && t.rows%f.M == 0 && t.cols%f.N == 0 && t.depth%f.K == 0 && max(t.rows, t.cols, t.depth) <= f.Largest && f.Reserved <= l.MaxWorkgroupMemory &&
 		max(groups[0], groups[1], groups[2]) <= l.MaxDispatchDimension &&
-		(t.rows == 64 || t.rows < 2*roundUp(s.M, 16) && t.cols < 2*roundUp(s.N, 16)) // no more than half of a tile lies outside; the smallest stays
+		(t.rows == 64 || t.rows < 2*roundUp(s.M, 16) && t.cols < 2*roundUp(s.N, 16)) // at most half of a tile lies outside C, except of the smallest
 }
 
 func (t matrix2) groups(s Spec) [3]int {
@@ -84,8 +86,8 @@ func (t matrix2) count(s Spec) int { return s.Batch * ceilDiv(s.M, t.rows) * cei
 // partDepth is the k's of a part of the sum.
 func (t matrix2) partDepth(s Spec) int { return roundUp(ceilDiv(s.K, t.splits), t.depth) }
 
-// cost is reckoned as that of kernels for subgroups' matrices, and doubled: where nothing is timed, what our own text makes of a tile is
-// taken, and not what a driver might make of it.
+// cost is twice that of a kernel for subgroup matrices, so that this kernel, whose speed depends on the driver, is
+// chosen by timing only.
 func (t matrix2) cost(s Spec) float64 {
 	perK := 2 * (float64(t.rows*t.cols)/16 + float64(t.rows+t.cols))
 	waves := float64(ceilDiv(t.count(s)*t.splits, fillTensor))
@@ -96,10 +98,11 @@ func (t matrix2) cost(s Spec) float64 {
 	return cost
 }
 
-// kernel stores C itself where nothing follows the product. Else the sums, or their parts, go to scratch, and a pass in WGSL does the rest.
+// kernel stores C itself where nothing follows the product. Else the sums, or their parts, go to scratch, and a pass in
+// WGSL does the rest.
 func (t matrix2) kernel(s Spec, l target.Limits) Kernel {
 	k := Kernel{Name: fmt.Sprintf("matrix2 %dx%dx%d/%d", t.rows, t.cols, t.depth, t.threads), Cost: t.cost(s)}
-	part := roundUp(s.Batch*s.M*s.N, 64) // elements; keeps the halves of the scratch aligned
+	part := roundUp(s.Batch*s.M*s.N, 64) // elements; keeps the 16-bit floats of the scratch aligned
 	first := Pass{WGSL: t.text(s, part), Bindings: []Binding{{Operand: A}, {Operand: B}, {Operand: C}}, Workgroup: [3]int{t.threads, 1, 1}, Groups: t.groups(s)}
 	if t.splits == 1 && s.Epilogue == nil {
 		k.Passes = []Pass{first}
@@ -184,7 +187,7 @@ func (x tensor) view() string {
 	return "None"
 }
 
-// matrix2Text is the kernel but for its sizes. Vulkan's memory model asks for nothing here: what one workgroup reads none writes.
+// matrix2Text is the kernel without its sizes. It needs no memory barriers: no workgroup writes what another reads.
 const matrix2Text = target.Assembly + `
 OpCapability Shader
 OpCapability StorageBuffer16BitAccess

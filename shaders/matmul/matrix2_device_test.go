@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the kernels compute where workgroups multiply matrices of any size; and where only subgroups do, without tensor addressing, as on
-// Mesa 26.2's lavapipe, what they compute when they are rewritten for that.
+// What the kernels compute where workgroups multiply matrices of any size; and where only subgroups do, without tensor
+// addressing, as on Mesa 26.2's lavapipe, what they compute when they are rewritten for that.
 func TestMatrix2CandidatesOnDevices(t *testing.T) {
 	found, err := vulkan.Adapters()
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestMatrix2CandidatesOnDevices(t *testing.T) {
 }
 
 func checkMatrix2(t *testing.T, dev *vulkan.Device) {
-	for i, c := range halfCases() {
+	for i, c := range float16Cases() {
 		ks := matrix2Candidates(c.spec, dev.Limits())
 		if len(ks) == 0 {
 			continue
@@ -56,7 +56,8 @@ func checkMatrix2(t *testing.T, dev *vulkan.Device) {
 	}
 }
 
-// checkBySubgroups runs kernels of one subgroup a workgroup, on shapes that tiles fill: what follows from clamping is not to be seen there.
+// checkBySubgroups runs kernels of one subgroup a workgroup, on shapes that tiles fill: what follows from clamping is
+// not to be seen there.
 func checkBySubgroups(t *testing.T, dev *vulkan.Device, unit vulkan.Matrix) {
 	l := dev.Limits()
 	tile := matrix2{threads: l.SubgroupSize, rows: 2 * unit.M, cols: unit.N, depth: 2 * unit.K}

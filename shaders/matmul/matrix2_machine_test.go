@@ -9,8 +9,9 @@ import (
 	"github.com/gpupipe/gpupipe/shaders/spirv"
 )
 
-// machine carries out a module of matrix2 as the specifications read (SPIR-V 1.6, SPV_NV_tensor_addressing, SPV_NV_cooperative_matrix2), one
-// workgroup at a time: no device that CI has knows its instructions. What it is not told of makes it panic.
+// machine carries out a module of matrix2 as the specifications read (SPIR-V 1.6, SPV_NV_tensor_addressing,
+// SPV_NV_cooperative_matrix2), one workgroup at a time: no device that CI has knows its instructions. It panics at an
+// unknown instruction.
 type machine struct {
 	code    []uint32
 	values  map[uint32]any

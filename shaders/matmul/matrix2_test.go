@@ -35,8 +35,8 @@ func flexibleLimits() target.Limits {
 // All that kernels in assembly may need.
 const assemblyFeatures = spirv.Float16 | spirv.Subgroups | spirv.CooperativeMatrix | spirv.TensorAddressing
 
-// halfCases are the cooperative kernels' cases, of f16 and of bf16 by turns.
-func halfCases() []testCase {
+// float16Cases are the cooperative kernels' cases, of f16 and of bf16 by turns.
+func float16Cases() []testCase {
 	out := cooperativeCases()
 	for i := range out {
 		e := []Element{F16, BF16}[i%2]
@@ -45,10 +45,10 @@ func halfCases() []testCase {
 	return out
 }
 
-// Every candidate is assembled, says of its workgroups and buffers what its pass says, and is valid.
+// Every variant is assembled, says of its workgroups and buffers what its pass says, and is valid.
 func TestMatrix2CandidatesAreValid(t *testing.T) {
 	v, known := validator{path: filepath.Join(t.TempDir(), "m.spv")}, true // to the tools
-	for _, c := range halfCases() {
+	for _, c := range float16Cases() {
 		ks := matrix2Candidates(c.spec, flexibleLimits())
 		if s := c.spec; s.Batch > 1 && (s.BatchStrideA%8 > 0 || s.BatchStrideB%8 > 0 || s.M*s.N%4 > 0) {
 			require.Empty(t, ks, c.name)
@@ -71,7 +71,8 @@ func TestMatrix2CandidatesAreValid(t *testing.T) {
 	}
 }
 
-// sameAsTools compares with what the installed spirv-as makes of a text, and tells whether that knows the instructions.
+// sameAsTools compares with what the installed spirv-as makes of a text, and reports whether that knows the
+// instructions.
 func sameAsTools(t *testing.T, text string) bool {
 	if runtime.GOOS != "linux" {
 		return false
@@ -112,17 +113,17 @@ func interpreted(t *testing.T, s Spec, p Pass, a, b []byte, size int) []byte {
 	return machine.buffers[2]
 }
 
-// What the kernels compute, edges and parts and batches of them: the pass in assembly by a machine that does as the specifications say, what
-// follows by a device. A store outside of C would be a panic, or be found behind it.
+// What the kernels compute, edges and parts and batches of them: the pass in assembly by a machine that does as the
+// specifications say, what follows by a device. A store outside of C would be a panic, or be found behind it.
 func TestMatrix2Kernels(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
-	for i, c := range halfCases() {
+	for i, c := range float16Cases() {
 		t.Run(c.name, func(t *testing.T) {
 			s, r := c.spec, rand.New(rand.NewPCG(1, 2))
-			x, xBits := halves(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA, s.TypeA)
-			y, yBits := halves(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB, s.TypeB)
+			x, xBits := randomFloat16(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA, s.TypeA)
+			y, yBits := randomFloat16(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB, s.TypeB)
 			bias := random(r, s.N)
 			want := reference(s, x, y, bias)
 			for _, k := range some(matrix2Candidates(s, flexibleLimits()), i) {
@@ -149,12 +150,12 @@ func floats(b []byte) (out []float32) {
 	return out
 }
 
-// Halves that come of sums in scratch are stored in whole words.
-func TestMatrix2StoresHalves(t *testing.T) {
+// 16-bit floats that come of sums in scratch are stored in whole words.
+func TestMatrix2StoresFloat16(t *testing.T) {
 	s := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, TypeC: BF16, Epilogue: narrow, BatchStrideA: 40, BatchStrideB: 64}
 	r := rand.New(rand.NewPCG(1, 2))
-	x, xBits := halves(r, 75, F16)
-	y, yBits := halves(r, 124, F16)
+	x, xBits := randomFloat16(r, 75, F16)
+	y, yBits := randomFloat16(r, 124, F16)
 	floats := s
 	floats.Epilogue = nil
 	want := reference(floats, x, y, nil)
@@ -222,12 +223,12 @@ func TestMatrix2NeedsTheDevice(t *testing.T) {
 func TestMatrix2IsChosenByTiming(t *testing.T) {
 	for _, d := range [][3]int{{4096, 4096, 4096}, {8192, 50257, 768}, {8192, 768, 768}, {1024, 1024, 1024}, {768, 768, 65536}, {128, 128, 64}} {
 		s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TypeA: F16, TypeB: F16}
-		ks := Candidates(s, flexibleLimits())
-		assert.Equal(t, Candidates(s, tensorLimits(square(16), 32, "f16"))[1].Name, ks[1].Name)
+		ks := Variants(s, flexibleLimits())
+		assert.Equal(t, Variants(s, tensorLimits(square(16), 32, "f16"))[1].Name, ks[1].Name)
 		first := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "matrix2") })
 		require.Positive(t, first)
 		assert.True(t, slices.ContainsFunc(ks[first:], func(k Kernel) bool { return strings.HasPrefix(k.Name, "tile") }), fmt.Sprint("before all without tensor cores: ", d))
-		for _, k := range Candidates(s, on(flexibleLimits(), true)) {
+		for _, k := range Variants(s, on(flexibleLimits(), true)) {
 			assert.NotContains(t, k.Name, "matrix2", "software computes by its own kernels")
 		}
 	}

@@ -7,8 +7,9 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// slice is what a workgroup of the cooperative kernel holds of an operand of halves at a time: lines as they lie in memory, of rows of A or
-// columns of B along k, or of k's along them. Its unit is the chunk: eight halves of a line, sixteen bytes, a vec4 of words.
+// slice is what a workgroup of the cooperative kernel holds of an operand of 16-bit floats at a time: lines as they lie
+// in memory, of rows of A or columns of B along k, or of k's along them. Its unit is the chunk: eight 16-bit floats of
+// a line, sixteen bytes, a vec4 of words.
 type slice struct {
 	name, place string // "a" or "b"; the tile's place along the operand's rows or columns
 	tile, depth int    // rows or columns of a tile; k's
@@ -28,7 +29,8 @@ const (
 	odd                   // anywhere
 )
 
-// line is the halves from one line of the operand to the next; width of them are in the slice, and there are lines lines.
+// line is the 16-bit floats from one line of the operand to the next; width of them are in the slice, and there are
+// lines lines.
 func (x slice) line() int {
 	if x.alongK {
 		return x.k
@@ -62,8 +64,8 @@ func (x slice) kind() alignment {
 	return odd
 }
 
-// halves is how many the operand has.
-func (x slice) halves() int { return (x.batch-1)*x.batchStride + x.size*x.k }
+// 16-bit floats is how many the operand has.
+func (x slice) elements() int { return (x.batch-1)*x.batchStride + x.size*x.k }
 
 func (x slice) wgslType() string {
 	if x.kind() == wide {
@@ -72,8 +74,8 @@ func (x slice) wgslType() string {
 	return "u32"
 }
 
-// helpers are functions for chunks that do not lie on sixteen bytes: mm_shift takes eight halves from the second of ten on where odd, and
-// mm_keep clears all but the first.
+// helpers are functions for chunks that do not lie on sixteen bytes: mm_shift takes eight 16-bit floats from the second
+// of ten on where odd, and mm_keep clears all but the first.
 const helpers = `fn mm_shift(x: vec4<u32>, last: u32, odd: bool) -> vec4<u32> {
 let y = vec4<u32>(x.yzw, last);
 return select(x, (x >> vec4<u32>(16u)) | (y << vec4<u32>(16u)), odd);
@@ -83,8 +85,9 @@ let n = clamp(vec4<i32>(left) - vec4<i32>(0, 2, 4, 6), vec4<i32>(0), vec4<i32>(2
 return x & select(select(vec4<u32>(0u), vec4<u32>(0xffffu), n == vec4<i32>(1)), vec4<u32>(0xffffffffu), n == vec4<i32>(2));
 }`
 
-// open emits what does not change along k: for each chunk that an invocation moves, its line, its place in it and where it begins in the operand
-// at k = 0; and where the subgroup's matrices begin in the slice. first is the subgroup's first row or column in the tile.
+// open emits what does not change along k: for each chunk that an invocation moves, its line, its place in it and where
+// it begins in the operand at k = 0; and where the subgroup's matrices begin in the slice. first is the subgroup's
+// first row or column in the tile.
 func (x slice) open(g *source, threads int, first string) {
 	n, chunks := x.name, x.width()/8
 	for q := range x.chunks() / threads {
@@ -114,7 +117,8 @@ func (x slice) open(g *source, threads int, first string) {
 	g.line("let %sm = %s + %du; let %sw = %du;", n, first, x.from, n, x.stride())
 }
 
-// load emits the loads to registers of the slice that begins at k0. What lies beyond k is zero; beyond the rows or columns it is anything.
+// load emits the loads to registers of the slice that begins at k0. What lies beyond k is zero; beyond the rows or
+// columns it is anything.
 func (x slice) load(g *source, threads int, k0 string) {
 	for q := range x.chunks() / threads {
 		v := x.chunk(q, k0)
@@ -145,12 +149,12 @@ func (x slice) chunk(q int, k0 string) string {
 			at = fmt.Sprintf("%sp%d + %s * %du", x.name, q, k0, x.size/8)
 		}
 		if x.k%x.depth != 0 || !x.alongK && x.size%x.tile != 0 {
-			at = fmt.Sprintf("min(%s, %du)", at, x.halves()/8-1)
+			at = fmt.Sprintf("min(%s, %du)", at, x.elements()/8-1)
 		}
 		return fmt.Sprintf("mm_%s[%s]", x.name, at)
 	}
 	word := func(i int) string {
-		return fmt.Sprintf("mm_%s[min((%s) / 2u + %du, %du)]", x.name, at, i, ceilDiv(x.halves(), 2)-1)
+		return fmt.Sprintf("mm_%s[min((%s) / 2u + %du, %du)]", x.name, at, i, ceilDiv(x.elements(), 2)-1)
 	}
 	v := fmt.Sprintf("vec4<u32>(%s, %s, %s, %s)", word(0), word(1), word(2), word(3))
 	if x.kind() == odd {
@@ -186,7 +190,7 @@ func (x slice) matrix(g *source, size target.CooperativeMatrix, k, i int, at str
 
 // declareAt defines how the epilogue reads an element: its bits.
 func (x slice) declareAt(g *source) {
-	bits := graph.HalfAt("mm_"+x.name, graph.Var("at", 1<<32))
+	bits := graph.Float16At("mm_"+x.name, graph.Var("at", 1<<32))
 	if x.kind() == wide {
 		bits = fmt.Sprintf("(mm_%s[at >> 3u][(at >> 1u) & 3u] >> ((at & 1u) * 16u)) & 65535u", x.name)
 	}

@@ -35,10 +35,10 @@ func tileCandidates(s Spec, l target.Limits) []Kernel {
 		if t.wx*t.wy > l.MaxInvocations || t.wx > l.MaxWorkgroupSize[0] || t.wy > l.MaxWorkgroupSize[1] || t.memory() > l.MaxWorkgroupMemory {
 			continue
 		}
-		if halfRegisters(l) && t.sums() > 32 {
+		if fewRegisters(l) && t.sums() > 32 {
 			continue
 		}
-		// A tile most of which lies outside is no candidate; the smallest stays.
+		// Skip tiles that lie outside C for the most part, except the smallest.
 		if t.rows > 32 && (t.rows >= 2*s.M || t.cols >= 2*s.N) {
 			continue
 		}
@@ -81,7 +81,7 @@ func (t tile) kernel(s Spec, l target.Limits) Kernel {
 		return k
 	}
 	k.Name += fmt.Sprintf(" split %d", t.splits)
-	part := roundUp(s.Batch*s.M*s.N, 64) // elements; keeps the halves of the scratch aligned
+	part := roundUp(s.Batch*s.M*s.N, 64) // elements; keeps the 16-bit floats of the scratch aligned
 	k.Scratch = 4 * part * t.splits
 	first := t.pass(s, l)
 	first.Bindings[2] = Binding{Operand: Scratch, Size: k.Scratch}
@@ -89,7 +89,8 @@ func (t tile) kernel(s Spec, l target.Limits) Kernel {
 	return k
 }
 
-// sums is the Spec of what comes before the last pass: sums as they are, in f32. That pass rounds once, where the result is of halves.
+// sums is the Spec of what comes before the last pass: sums as they are, in f32. That pass rounds once, where the
+// result is of 16-bit floats.
 func (s Spec) sums() Spec {
 	s.Epilogue, s.Declarations, s.TypeC = nil, "", F32
 	return s
@@ -156,8 +157,8 @@ func (o tileSlice) letter() string { return o.name[len("mm_"):] }
 // carried is how many vec4s of a slice an invocation carries.
 func (t tile) carried(o tileSlice) int { return t.depth * o.n / 4 / (t.wx * t.wy) }
 
-// each calls do with the number of every vec4 of a slice that an invocation carries; x and d are then its place in the text. Neighbouring
-// invocations read neighbouring elements.
+// each calls do with the number of every vec4 of a slice that an invocation carries; x and d are then its place in the
+// text. Neighbouring invocations read neighboring elements.
 func (t tile) each(g *source, o tileSlice, do func(r int)) {
 	threads := t.wx * t.wy
 	for r := range t.carried(o) {
@@ -171,7 +172,8 @@ func (t tile) each(g *source, o tileSlice, do func(r int)) {
 	}
 }
 
-// load emits the reads of the slice at k0 into registers, to arrive while the one before is multiplied. What lies beyond k or n repeats the last.
+// load emits the reads of the slice at k0 into registers, to arrive while the one before is multiplied. What lies
+// beyond k or n repeats the last.
 func (t tile) load(g *source, o tileSlice, k0 string) {
 	t.each(g, o, func(r int) {
 		kk, i := fmt.Sprintf("(%s + d)", k0), fmt.Sprintf("(%s * %du + x * 4u)", o.place, o.n)
@@ -264,11 +266,11 @@ func (t tile) stores(g *source) {
 	}
 }
 
-// reduction adds the parts in order. It binds the scratch in two pieces, for A and B, so that C stays binding 2; of one part the second piece
-// lies behind it, and nothing is read of it.
+// reduction adds the parts in order. It binds the scratch in two pieces, for A and B, so that C stays binding 2; of one
+// part the second piece lies behind it, and nothing is read of it.
 func reduction(s Spec, l target.Limits, part, splits int) Pass {
 	wx := min(64, l.MaxInvocations, l.MaxWorkgroupSize[0])
-	quads, at := s.TypeC.Half(), 1 // elements that an invocation computes: halves are stored in whole words
+	quads, at := s.TypeC.Float16(), 1 // elements that an invocation computes: 16-bit floats are stored in whole words
 	j, zero := fmt.Sprintf("id %% %du", s.N), "0.0"
 	if quads {
 		at, j, zero = 4, fmt.Sprintf("id %% %du * 4u", s.N/4), "vec4<f32>()"

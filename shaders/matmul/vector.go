@@ -12,7 +12,7 @@ const vectorRows = 8
 // vectorCandidates returns kernels for few rows, where reading B once is all the work: the invocations of a
 // workgroup share a column's sum. They lie along what is contiguous in B, so that reads coalesce.
 func vectorCandidates(s Spec, l target.Limits) []Kernel {
-	if s.M > vectorRows || s.TypeC.Half() {
+	if s.M > vectorRows || s.TypeC.Float16() {
 		return nil
 	}
 	var ks []Kernel

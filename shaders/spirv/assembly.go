@@ -21,8 +21,8 @@ type form struct {
 	operands string
 }
 
-// forms are the instructions that kernels are written in (SPIR-V 1.6, SPV_KHR_cooperative_matrix, SPV_NV_tensor_addressing,
-// SPV_NV_cooperative_matrix2).
+// forms are the instructions that kernels are written in (SPIR-V 1.6, SPV_KHR_cooperative_matrix,
+// SPV_NV_tensor_addressing, SPV_NV_cooperative_matrix2).
 var forms = map[string]form{
 	"OpUndef": {1, "t="}, "OpExtension": {opExtension, "s"}, "OpMemoryModel": {14, "ee"}, "OpEntryPoint": {opEntry, "eisi*"},
 	"OpExecutionMode": {opMode, "iex*"}, "OpCapability": {opCapability, "e"},
@@ -53,7 +53,7 @@ var values = map[string]uint32{
 	"None": 0, "DontUnroll": 2, "TensorView": 1,
 }
 
-// needed is what a device must have for a capability.
+// needed are the features that capabilities need.
 var needed = map[string]Features{
 	"Shader": 0, "Float16": Float16, "StorageBuffer16BitAccess": Float16, "VulkanMemoryModel": CooperativeMatrix, "CooperativeMatrixKHR": CooperativeMatrix,
 	"BFloat16TypeKHR": CooperativeMatrix, "BFloat16CooperativeMatrixKHR": CooperativeMatrix,
@@ -68,9 +68,9 @@ var named = regexp.MustCompile(`^%\w+$`)
 // version is SPIR-V 1.6, which SPV_NV_cooperative_matrix2 asks for, and Vulkan 1.3 takes.
 const version = 0x10600
 
-// Assemble makes a kernel of SPIR-V assembly, for what WGSL cannot say: the text that spirv-as reads, of the instructions above, an id being
-// a name. Its error is what is wrong with the text, with the line, or what the device lacks. Whether the instructions go together is not
-// checked: a text is to be tested with spirv-val.
+// Assemble makes a module of SPIR-V assembly, as spirv-as reads it, with names for ids and the instructions above. An
+// error names the line of the text, or the feature that the device lacks. Assemble does not check whether the
+// instructions are valid together: test texts with spirv-val.
 func Assemble(text string, f Features) (*Module, error) {
 	a := &assembler{features: f, ids: map[string]uint32{}, defined: map[string]bool{}}
 	for i, line := range strings.Split(text, "\n") {

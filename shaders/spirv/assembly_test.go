@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counting writes, for each workgroup, how often x may be halved. It has a loop, constants, both kinds of variables and two bindings.
+// counting writes, for each workgroup, how often x may be halved. It has a loop, constants, both kinds of variables and
+// two bindings.
 const counting = `; SPIR-V
 OpCapability Shader
 OpExtension "SPV_KHR_storage_buffer_storage_class" ; in every version since

@@ -159,8 +159,8 @@ func (p *parser) instruction(op uint32, a []uint32) error {
 	return nil
 }
 
-// mayWrite marks the buffers that an instruction has pointers to: what it does with them is not asked. A number that looks like a
-// pointer makes a barrier too many at worst.
+// mayWrite marks the buffers that an instruction has pointers to: what it does with them is not asked. A number that
+// looks like a pointer makes a barrier too many at worst.
 func (p *parser) mayWrite(a []uint32) {
 	for _, id := range a {
 		if i, known := p.pointers[id]; known && p.code {

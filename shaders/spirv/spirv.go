@@ -1,5 +1,10 @@
-// Package spirv translates WGSL kernels to SPIR-V at run time, for Vulkan. The translator is naga, compiled to WebAssembly and run
-// by wazero: no compiler of shaders need be installed, and one that fails takes nothing with it.
+// Package spirv makes SPIR-V modules of kernels at run time, for Vulkan.
+//
+// [Compiler.Compile] translates WGSL. The translator is naga, compiled to WebAssembly and run by wazero: users need no
+// shader compiler, and a crash of naga is an error. The text first loses what naga does not know (bf16, matrices that
+// are not square), then naga translates it, and then the module is corrected accordingly. A folder caches the results
+// by source, features and version of the translator. [Assemble] makes modules of SPIR-V assembly, for kernels that WGSL
+// cannot express. [Parse] reads the interface of a module.
 package spirv
 
 import (
@@ -15,7 +20,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/codecache"
 )
 
-// Features say what the device has that will run the code. All but the last are bits of naga/lib.rs's options.
+// Features are those of the device that will run the code. All but the last are bits of the options of naga/lib.rs.
 type Features uint32
 
 const (
@@ -38,8 +43,8 @@ type Compiler struct {
 	translated int // by naga, not found in the folder
 }
 
-// NewCompiler makes one. dir keeps what was compiled, naga itself included, which is machine code that is run as it is found: it must
-// belong to the user alone, and is made so. "" keeps nothing.
+// NewCompiler returns a compiler that caches modules, and naga itself as machine code, in dir. The folder must belong
+// to the user alone, since the machine code is run as it is found; it is created so. "" caches nothing.
 func NewCompiler(dir string) (*Compiler, error) {
 	if dir != "" {
 		if err := MakeCache(dir); err != nil {
@@ -49,7 +54,7 @@ func NewCompiler(dir string) (*Compiler, error) {
 	return &Compiler{dir: dir}, nil
 }
 
-// MakeCache makes the folder that NewCompiler is given, or tells why it would refuse the one that is there.
+// MakeCache makes the folder for NewCompiler. It returns an error if NewCompiler would refuse the folder.
 func MakeCache(dir string) error {
 	for _, folder := range []string{dir, modules(dir)} {
 		if err := codecache.Make(folder); err != nil {
@@ -61,7 +66,7 @@ func MakeCache(dir string) error {
 
 func modules(dir string) string { return filepath.Join(dir, "modules") }
 
-// Close gives back what naga holds.
+// Close frees the memory of naga.
 func (c *Compiler) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,15 +79,15 @@ func (c *Compiler) Close() error {
 	return n.close()
 }
 
-// Translated counts the kernels that naga has translated, those that the folder had not.
+// Translated counts the kernels that naga has translated because the folder did not have them.
 func (c *Compiler) Translated() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.translated
 }
 
-// Compile translates a kernel: one compute shader called main. Its error is what is wrong with the source, with the line. A
-// folder that cannot be written to costs time and is no error.
+// Compile translates a kernel: one compute shader called main. An error of the source names the line. A folder that
+// cannot be written is no error.
 func (c *Compiler) Compile(wgsl string, f Features) (*Module, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,7 +142,7 @@ func (c *Compiler) start() (err error) {
 	return err
 }
 
-// key names a result by all that it follows from.
+// key names a result by everything that it depends on.
 func key(wgsl string, f Features) string {
 	h := sha256.New()
 	translator := sha256.Sum256(nagaWasm)

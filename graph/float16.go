@@ -5,34 +5,34 @@ import (
 	"math"
 )
 
-// HalfOp is implemented by the ops that take or give halves, f16 and bf16. All others compute in f32, and the builder
-// refuses halves for them.
-type HalfOp interface {
+// Float16Op is implemented by the ops that take or return 16-bit floats, f16 and bf16. All others compute in f32, and
+// the builder refuses 16-bit floats for them.
+type Float16Op interface {
 	Op
-	Halves()
+	TakesFloat16()
 }
 
-// Half tells whether the dtype has 16 bits. Two elements share a 32-bit word, the earlier one in its low bits; the rest of
-// an odd tensor's last word is zero.
-func (d DType) Half() bool { return d == F16 || d == BF16 }
+// Float16 reports whether the dtype is a 16-bit float, f16 or bf16. Two elements share a 32-bit word, the earlier one
+// in its low bits; the rest of an odd tensor's last word is zero.
+func (d DType) Float16() bool { return d == F16 || d == BF16 }
 
 // Gradient is the type of the gradient of a value of floats: f32, whatever their precision.
 func (t Type) Gradient() Type { return Type{F32, t.Shape} }
 
-// noHalves refuses halves for an op that is no HalfOp; remedy is what to do instead.
-func noHalves(op Op, what string, ts []Type, remedy string) error {
-	if _, ok := op.(HalfOp); ok {
+// refuseFloat16 refuses 16-bit floats for an op that is no Float16Op; remedy is what to do instead.
+func refuseFloat16(op Op, what string, ts []Type, remedy string) error {
+	if _, ok := op.(Float16Op); ok {
 		return nil
 	}
 	for i, t := range ts {
-		if t.DType.Half() {
+		if t.DType.Float16() {
 			return fmt.Errorf("%s %d is %v: %s is not defined for %v, %s", what, i, t, op.Name(), t.DType, remedy)
 		}
 	}
 	return nil
 }
 
-// format is how a half's 15 bits beside its sign are laid out, as those of IEEE 754's types are: an exponent above a fraction.
+// format is the layout of a 16-bit float below its sign, as in IEEE 754: an exponent above a fraction.
 type format struct {
 	fraction int // bits
 	least    int // exponent of the smallest normal number
@@ -40,22 +40,24 @@ type format struct {
 
 var formats = [dtypes]format{F16: {10, -14}, BF16: {7, -126}}
 
-// infinity is also where the bits of NaNs begin, after it.
+// infinity is the bits of infinity. Larger bits are NaNs.
 func (f format) infinity() uint64 { return 0x7fff >> f.fraction << f.fraction }
 
-// rebased is how much less the bits of a normal number are than those of a float64, shifted to the format's place.
+// rebased is the difference between the bits of a normal number as a float64, shifted to the format's fraction, and in
+// the format.
 func (f format) rebased() uint64 { return uint64(1022+f.least) << f.fraction }
 
 // unit is the distance of denormals.
 func (f format) unit() float64 { return math.Ldexp(1, f.least-f.fraction) }
 
-// nearest is the bits of the half nearest to x, ties to even; what is beyond the largest becomes infinite. NaN stays NaN, with its sign.
+// nearest is the bits of the 16-bit float nearest to x, ties to even. Values beyond the largest become infinite. NaN
+// stays NaN, with its sign.
 func (f format) nearest(x float64) uint32 {
 	b := math.Float64bits(x)
 	sign, size, drop := uint32(b>>48)&0x8000, b&^(1<<63), 52-f.fraction
 	switch {
 	case x != x:
-		return sign | uint32(f.infinity()|1<<(f.fraction-1)|size>>drop&(1<<f.fraction-1)) // quiet: what tells it from infinity may be among the bits that go
+		return sign | uint32(f.infinity()|1<<(f.fraction-1)|size>>drop&(1<<f.fraction-1)) // quiet, since the dropped bits may be the ones that distinguish it from infinity
 	case size>>52 < uint64(1023+f.least):
 		return sign | uint32(math.RoundToEven(math.Abs(x)/f.unit()))
 	}
@@ -74,7 +76,7 @@ func (f format) number(bits uint32) float64 {
 	return math.Float64frombits(sign | (size+f.rebased())<<(52-f.fraction))
 }
 
-// Bits is how a device stores x, rounded to the dtype: 16 bits of halves, 32 of others.
+// Bits is the representation of x on a device, rounded to the dtype, in the low 16 bits for 16-bit floats.
 func (d DType) Bits(x float64) uint32 {
 	switch d {
 	case F32:
@@ -100,8 +102,9 @@ func (d DType) FromBits(bits uint32) float64 {
 	return float64(bits)
 }
 
-// HalfAt is the WGSL expression of the bits of a half, a u32, at a position of an array<u32> that holds halves.
-func HalfAt(array string, at Index) string {
+// Float16At is the WGSL expression of the bits, a u32, of the 16-bit float at a position of an array<u32>, which holds
+// two a word.
+func Float16At(array string, at Index) string {
 	word := fmt.Sprintf("%s[%v]", array, at.Over(2))
 	switch part, whole := at.Mod(2).IsConst(); {
 	case !whole:
@@ -112,8 +115,8 @@ func HalfAt(array string, at Index) string {
 	return "(" + word + " >> 16u)"
 }
 
-// Widen is the WGSL expression of the f32 that a half is; bits names a u32 that holds it. Only integer operations touch
-// what might be a denormal, an infinity or NaN, since WGSL lets devices treat these as they like.
+// Widen is the WGSL expression that converts a 16-bit float to f32; bits names a u32 that holds it. Only integer
+// operations touch values that may be denormal, infinite or NaN, since their treatment in WGSL depends on the device.
 func (d DType) Widen(bits string) string {
 	if d == BF16 {
 		return "bitcast<f32>(" + bits + " << 16u)"
@@ -124,9 +127,9 @@ func (d DType) Widen(bits string) string {
 	return "bitcast<f32>(((" + bits + " & 32768u) << 16u) | select(" + finite + ", " + moved + " + 1879048192u, (" + bits + " & 31744u) == 31744u))"
 }
 
-// Narrow is the WGSL expression of the bits, a u32, of the half nearest to an f32, as Round defines it; let names an
-// expression of a type. It works on the bits alone: the rounding of WGSL's own conversions is the device's choice, and what
-// is too large is undefined.
+// Narrow is the WGSL expression of the bits, a u32, of the 16-bit float nearest to an f32, as Round defines it; let
+// names an expression of a type. It works on the bits alone: the rounding of WGSL's own conversions depends on the
+// device, and the result of values out of range is undefined.
 func (d DType) Narrow(x string, let func(typ, expr string) string) string {
 	u := let("u32", "bitcast<u32>("+x+")")
 	if d == BF16 {

@@ -15,9 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A product of halves has the bits of the product of the same numbers in f32, by the same kernel. The cases have every way to
-// read an operand: alone, in fours, rearranged, by an invocation or by all. They are small: compiling is what takes time.
-func TestHalvesGiveTheBitsOfFloats(t *testing.T) {
+// A product of 16-bit floats has the bits of the product of the same numbers in f32, by the same kernel. The cases have
+// every way to read an operand: alone, in fours, rearranged, by an invocation or by all. They are small: compiling is
+// what takes time.
+func TestFloat16HasTheBitsOfF32(t *testing.T) {
 	g := openGPU(t)
 	few := target.DefaultLimits()
 	few.MaxInvocations = 64
@@ -33,7 +34,7 @@ func TestHalvesGiveTheBitsOfFloats(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			g.t = t
-			checkHalves(g, c.spec, c.element, c.limits, c.software)
+			checkFloat16(g, c.spec, c.element, c.limits, c.software)
 		})
 	}
 }
@@ -43,20 +44,20 @@ var (
 	reading     = regexp.MustCompile(`\b(mm_[ab]|src)_read\(`)
 )
 
-// Kernels for halves and for f32 differ in how they read alone.
-func TestHalvesChangeReadsOnly(t *testing.T) {
+// Kernels for 16-bit floats and for f32 differ in how they read alone.
+func TestFloat16ChangesReadsOnly(t *testing.T) {
 	for _, c := range testCases() {
 		if c.spec.Epilogue != nil {
 			continue
 		}
 		for _, software := range []bool{true, false} {
 			floats := map[string]Kernel{}
-			for _, k := range Candidates(c.spec, on(c.limits, software)) {
+			for _, k := range Variants(c.spec, on(c.limits, software)) {
 				floats[k.Name] = k
 			}
 			s, compared := c.spec, 0
 			s.TypeA, s.TypeB = F16, BF16
-			for _, k := range Candidates(s, on(c.limits, software)) {
+			for _, k := range Variants(s, on(c.limits, software)) {
 				f, ok := floats[k.Name]
 				if !ok {
 					continue
@@ -88,20 +89,20 @@ func plain(wgsl string) string {
 	}
 }
 
-func checkHalves(g *gpu, s Spec, d Element, limits target.Limits, software bool) {
+func checkFloat16(g *gpu, s Spec, d Element, limits target.Limits, software bool) {
 	r := rand.New(rand.NewPCG(1, 2))
-	a, wordsA := randomHalves(r, d, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
-	b, wordsB := randomHalves(r, d, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
+	a, wordsA := randomFloat16Words(r, d, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
+	b, wordsB := randomFloat16Words(r, d, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
 	want := map[string][]float32{}
 	var lanes []float32
-	for _, k := range Candidates(s, on(limits, software)) {
+	for _, k := range Variants(s, on(limits, software)) {
 		want[k.Name] = product(g, k, s, a, b)
 		if strings.HasPrefix(k.Name, "lanes") {
 			lanes = want[k.Name]
 		}
 	}
 	s.TypeA, s.TypeB = d, d
-	for _, k := range Candidates(s, on(limits, software)) {
+	for _, k := range Variants(s, on(limits, software)) {
 		w := want[k.Name]
 		if w == nil { // not among the best for f32; all of these add in the order of k
 			require.True(g.t, strings.HasPrefix(k.Name, "lanes"), k.Name)
@@ -111,40 +112,41 @@ func checkHalves(g *gpu, s Spec, d Element, limits target.Limits, software bool)
 	}
 }
 
-// Results of halves are those in f32 of the same kernel, rounded, also of sums in parts. Conformance runs the kernels for software.
-func TestHalvesAreStored(t *testing.T) {
+// Results of 16-bit floats are those in f32 of the same kernel, rounded, also of sums in parts. Conformance runs the
+// kernels for software.
+func TestFloat16IsStored(t *testing.T) {
 	g := openGPU(t)
 	few := target.DefaultLimits()
 	few.MaxInvocations = 64
 	floats := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, BatchStrideA: 35, BatchStrideB: 60}
 	long := Spec{Batch: 1, M: 7, N: 12, K: 300, TypeA: F16, TypeB: F16}
-	var halves Spec
+	var narrow16 Spec
 	for _, s := range []Spec{long, floats} {
-		halves = s
-		halves.TypeC, halves.Epilogue = BF16, narrow
-		ks := Candidates(halves, few)
+		narrow16 = s
+		narrow16.TypeC, narrow16.Epilogue = BF16, narrow
+		ks := Variants(narrow16, few)
 		require.Equal(t, s.K == long.K, slices.ContainsFunc(ks, func(k Kernel) bool { return strings.Contains(k.Name, "split") }))
 		r := rand.New(rand.NewPCG(1, 2))
-		_, a := randomHalves(r, F16, s.Batch*s.M*s.K)
-		_, b := randomHalves(r, F16, s.Batch*s.N*s.K)
+		_, a := randomFloat16Words(r, F16, s.Batch*s.M*s.K)
+		_, b := randomFloat16Words(r, F16, s.Batch*s.N*s.K)
 		want := map[string][]float32{}
-		for _, k := range Candidates(s, few) {
+		for _, k := range Variants(s, few) {
 			want[k.Name] = product(g, k, s, a, b)
 		}
 		for _, k := range ks {
 			require.Len(t, want[k.Name], s.Batch*s.M*s.N, k.Name)
-			for i, word := range product(g, k, halves, a, b) {
+			for i, word := range product(g, k, narrow16, a, b) {
 				require.Equal(t, rounded(want[k.Name][2*i:]), math.Float32bits(word), "%s: word %d", k.Name, i)
 			}
 		}
 	}
-	ks := Candidates(halves, tensorLimits(square(16), 32, "f16"))
+	ks := Variants(narrow16, tensorLimits(square(16), 32, "f16"))
 	i := slices.IndexFunc(ks, func(k Kernel) bool { return strings.HasPrefix(k.Name, "tensor") })
 	require.Positive(t, i)
 	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c: array<vec2<u32>>")
 	assert.Contains(t, ks[i].Passes[0].WGSL, "mm_c[(base + i * 12u + j) / 4u] = vec2<u32>(")
-	halves.Epilogue = nil
-	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12", func() { Candidates(halves, on(few, true)) })
+	narrow16.Epilogue = nil
+	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12", func() { Variants(narrow16, on(few, true)) })
 }
 
 // rounded is the word of the first two of x in bf16.
@@ -161,8 +163,8 @@ func narrow(acc, _, _, _ string) (stmts, expr string) {
 	return stmts, expr
 }
 
-// randomHalves are numbers, and the words that hold them as halves.
-func randomHalves(r *rand.Rand, d Element, n int) (x, words []float32) {
+// randomFloat16Words are numbers, and the words that hold them as 16-bit floats.
+func randomFloat16Words(r *rand.Rand, d Element, n int) (x, words []float32) {
 	x = random(r, n)
 	bits := make([]uint32, (n+1)/2)
 	for i, v := range x {

@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Ops that do not say that they take halves refuse them, and say what to do.
-func TestHalvesAreRefused(t *testing.T) {
+// Ops that do not say that they take 16-bit floats refuse them, and say what to do.
+func TestFloat16IsRefused(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c graph.Case) {
-		if _, ok := c.Op.(graph.HalfOp); ok {
+		if _, ok := c.Op.(graph.Float16Op); ok {
 			return
 		}
 		for i, in := range c.Inputs {
@@ -53,8 +53,9 @@ func gradientsOf(t *testing.T, in map[string]*graph.Tensor, y func(b *graph.Buil
 	return out
 }
 
-// The gradient of a product of halves is f32: that of the product in f32, but of a gradient rounded as the operands are.
-func TestGradientOfProductsOfHalves(t *testing.T) {
+// The gradient of a product of 16-bit floats is f32: that of the product in f32, but of a gradient rounded as the
+// operands are.
+func TestGradientOfProductsOfFloat16(t *testing.T) {
 	for _, d := range []graph.DType{graph.F16, graph.BF16} {
 		for trans := range 4 {
 			ta, tb := trans&1 != 0, trans&2 != 0
@@ -68,14 +69,14 @@ func TestGradientOfProductsOfHalves(t *testing.T) {
 				}
 				return []graph.Type{a, b, graph.T(graph.F32, 2, 3, 5)}
 			}
-			halves := graph.Case{Inputs: sizes(d)}.Values(uint64(trans))
+			rounded := graph.Case{Inputs: sizes(d)}.Values(uint64(trans))
 			product := func(_ *graph.Builder, in map[string]*graph.Value) *graph.Value {
 				return op.MatMul(in["a"], in["b"], ta, tb)
 			}
-			got := gradientsOf(t, map[string]*graph.Tensor{"a": halves[0], "b": halves[1], "dy": halves[2]}, product)
+			got := gradientsOf(t, map[string]*graph.Tensor{"a": rounded[0], "b": rounded[1], "dy": rounded[2]}, product)
 			floats := map[string]*graph.Tensor{}
 			for i, typ := range sizes(graph.F32) {
-				x := &graph.Tensor{Type: typ, Data: slices.Clone(halves[i].Data)}
+				x := &graph.Tensor{Type: typ, Data: slices.Clone(rounded[i].Data)}
 				for j := range x.Data {
 					x.Data[j] = d.Round(x.Data[j])
 				}
@@ -89,7 +90,7 @@ func TestGradientOfProductsOfHalves(t *testing.T) {
 	}
 }
 
-// Casts pass gradients on, through any halves and views, in f32 and not rounded.
+// Casts pass gradients on, through any 16-bit floats and views, in f32 and not rounded.
 func TestGradientOfCasts(t *testing.T) {
 	x := graph.Case{Inputs: []graph.Type{graph.T(graph.F32, 2, 3), graph.T(graph.F16, 6), graph.T(graph.F32, 3, 2)}}.Values(1)
 	got := gradientsOf(t, map[string]*graph.Tensor{"a": x[0], "b": x[1], "dy": x[2]}, func(_ *graph.Builder, in map[string]*graph.Value) *graph.Value {
@@ -102,8 +103,8 @@ func TestGradientOfCasts(t *testing.T) {
 	assert.Equal(t, &graph.Tensor{Type: graph.T(graph.F32, 2, 3), Data: []float64{d[0], d[2], d[4], d[1], d[3], d[5]}}, got["a"])
 }
 
-// A loss may be a half; its gradient is f32 all the same.
-func TestGradientOfHalves(t *testing.T) {
+// The gradient of a loss in 16 bits is f32.
+func TestGradientOfFloat16(t *testing.T) {
 	_, err := graph.Build(func(b *graph.Builder) {
 		x := b.Input("x", graph.T(graph.BF16, 3))
 		d := autodiff.Gradients(op.Reshape(x, 3, 1), nil, x)[0]

@@ -29,7 +29,8 @@ fn main(@builtin(local_invocation_index) l: u32, @builtin(subgroup_id) s: u32) {
 
 const matrixFeatures = Float16 | Subgroups | CooperativeMatrix
 
-// declared collects what a module says of halves: capabilities, types of floats, and the component types of matrices by their use.
+// declared collects what a module says of 16-bit floats: capabilities, types of floats, and the component types of
+// matrices by their use.
 func declared(t *testing.T, m *Module) (capabilities []uint32, floats [][]uint32, components map[uint32][]uint32) {
 	t.Helper()
 	components, types, constants := map[uint32][]uint32{}, map[uint32][]uint32{}, map[uint32]uint32{}
@@ -51,7 +52,7 @@ func declared(t *testing.T, m *Module) (capabilities []uint32, floats [][]uint32
 	return capabilities, floats, components
 }
 
-func TestFactorsAreHalves(t *testing.T) {
+func TestFactorsAreFloat16(t *testing.T) {
 	c := compiler(t, "")
 	m, err := c.Compile(matrices, matrixFeatures)
 	require.NoError(t, err)
@@ -71,8 +72,8 @@ func TestFactorsAreHalves(t *testing.T) {
 	assert.Equal(t, map[uint32][]uint32{0: {16, encodingBfloat16}, 1: {16, encodingBfloat16}, 2: {32}}, components)
 }
 
-// Halves that the source names are those of the factors.
-func TestNamedHalves(t *testing.T) {
+// 16-bit floats that the source names are those of the factors.
+func TestNamedFloat16(t *testing.T) {
 	source := strings.NewReplacer("enable", "enable f16; enable", "array<vec4<u32>>", "array<f16>", "array<vec4<f32>, 64>", "array<f16, 512>", "bitcast<vec4<f32>>(x[l])", "x[l]",
 		"coop_mat16x16<f32, A>", "coop_mat16x16<f16, A>", "coop_mat16x16<f32, B>", "coop_mat16x16<f16, B>").Replace(matrices)
 	c := compiler(t, "")

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Bfloat16 is the line by which a kernel says that its 16-bit floats are bf16. WGSL has no such type: such a kernel may load and store
-// them and multiply matrices of them, and nothing else.
+// Bfloat16 is the line of a kernel whose 16-bit floats are bf16. WGSL has no such type: such a kernel may load and
+// store them and multiply matrices of them, and nothing else.
 const Bfloat16 = "enable gpupipe_bf16;"
 
-// amendments is a number for what amend does, which what is kept of a module follows from.
+// amendments is the version of amend. Cached modules depend on it.
 const amendments = 1
 
 // What naga does not say, by the specifications' numbers.
@@ -39,7 +39,7 @@ func newInstruction(op uint32, operands ...uint32) instruction {
 
 func (in instruction) op() uint32 { return in[0] & 0xffff }
 
-// is tells whether in is such an instruction, with those of its operands.
+// is reports whether in is such an instruction, with those of its operands.
 func (in instruction) is(op uint32, at int, operand uint32) bool {
 	return in.op() == op && in[at] == operand
 }
@@ -47,13 +47,15 @@ func (in instruction) is(op uint32, at int, operand uint32) bool {
 // matrixType is the type of a matrix: columns, rows, component and use.
 var matrixType = regexp.MustCompile(`coop_mat(8|16)x(8|16)<(\w+), ([ABC])>`)
 
-// amendment is what naga was not told of a kernel: whether its halves are bf16, and rows and columns of matrices by their use, where some are not square.
+// amendment is what naga does not know of a kernel: whether its 16-bit floats are bf16, and the rows and columns of
+// matrices by their use, if some are not square.
 type amendment struct {
 	bfloat16 bool
 	sizes    map[uint32][2]uint32
 }
 
-// source is the text as naga reads it, every line in its place, and what it does not say. naga's text knows square matrices alone, its SPIR-V any.
+// source is the text as naga reads it, every line in its place, and what it does not say. naga's text knows square
+// matrices alone, its SPIR-V any.
 func source(wgsl string) (string, amendment, error) {
 	text := strings.Replace(wgsl, Bfloat16, "", 1)
 	a := amendment{bfloat16: len(text) < len(wgsl)}
@@ -76,8 +78,9 @@ func source(wgsl string) (string, amendment, error) {
 	return matrixType.ReplaceAllString(text, "coop_mat16x16<$3, $4>"), a, nil
 }
 
-// amend corrects what naga makes of a kernel. Matrices that are factors and whose memory the source declares as whole words, so that it
-// must call them f32, are of halves; halves are bf16, and matrices have other sizes, where that is asked for; arrays in workgroup memory have no layout.
+// amend corrects what naga makes of a kernel. Matrices that are factors and whose memory the source declares as whole
+// words, so that it must call them f32, are of 16-bit floats; 16-bit floats are bf16, and matrices have other sizes,
+// where that is asked for; arrays in workgroup memory have no layout.
 func amend(code []byte, a amendment) []byte {
 	all := make([]uint32, len(code)/4)
 	for i := range all {
@@ -89,7 +92,7 @@ func amend(code []byte, a amendment) []byte {
 		list = append(list, rest[:n:n])
 		rest = rest[n:]
 	}
-	list = withoutLayout(withHalves(withSizes(list, &all[3], a.sizes), &all[3], a.bfloat16))
+	list = withoutLayout(withFloat16(withSizes(list, &all[3], a.sizes), &all[3], a.bfloat16))
 	var out []byte
 	for _, in := range append([]instruction{all[:5]}, list...) {
 		for _, w := range in {
@@ -123,8 +126,8 @@ func withSizes(list []instruction, bound *uint32, sizes map[uint32][2]uint32) []
 	return out
 }
 
-// withHalves gives factors their type. That type is declared before all others; bound is the number of ids.
-func withHalves(list []instruction, bound *uint32, bfloat16 bool) []instruction {
+// withFloat16 gives factors their type. That type is declared before all others; bound is the number of ids.
+func withFloat16(list []instruction, bound *uint32, bfloat16 bool) []instruction {
 	var single, half uint32
 	uses := map[uint32]uint32{} // constants
 	for _, in := range list {

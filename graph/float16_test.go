@@ -27,8 +27,8 @@ func TestBits(t *testing.T) {
 	}
 }
 
-// Halves grow with their bits, evenly within an exponent, and go there and back.
-func TestEveryHalf(t *testing.T) {
+// 16-bit floats grow with their bits, evenly within an exponent, and go there and back.
+func TestEveryFloat16(t *testing.T) {
 	for d, infinity := range map[graph.DType]uint32{graph.F16: 0x7c00, graph.BF16: 0x7f80} {
 		last := math.Inf(-1)
 		for h := range uint32(1 << 16) {
@@ -49,7 +49,7 @@ func TestEveryHalf(t *testing.T) {
 	}
 }
 
-func TestHalvesInFiles(t *testing.T) {
+func TestFloat16InFiles(t *testing.T) {
 	g, err := graph.Build(func(b *graph.Builder) {
 		x, w := b.Input("x", graph.T(graph.F32, 2, 3)), b.Variable("w", graph.T(graph.BF16, 4, 3))
 		k := b.Constant("k", graph.T(graph.F16, 3), []float64{0.1, math.NaN(), math.Inf(1)})
