@@ -42,6 +42,6 @@ func ExampleBuild() {
 		})
 	})
 	fmt.Println(err)
-	// Output: layers.0: matmul: inputs are f32[4,3] and f32[4,3] (transposed: false, false): inner extents 3 and 4
-	// differ
+	// Output:
+	// layers.0: matmul: inputs are f32[4,3] and f32[4,3] (transposed: false, false): inner extents 3 and 4 differ
 }

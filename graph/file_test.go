@@ -169,7 +169,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"assigning no variable": {
 			file(full, "", `{"variable":[0,0],"value":[0,0]}`), "not a variable"},
 		"a short constant": {
-			file(`{"op":"constant","scope":"","attrs":{"name":"c","type":{"dtype":"f32","shape":[2]},"data":[1]},"inputs":[]}`, "", ""), "1 numbers"},
+			file(`{"op":"constant","scope":"","attrs":{"name":"c","type":{"dtype":"f32","shape":[2]},"data":[1]},"inputs":[]}`, "", ""), "1 values"},
 		"a source in a layer": {file(strings.Replace(input, `"scope":""`, `"scope":"a"`, 1), "", ""), "no scope"},
 		"a nameless source":   {file(strings.Replace(input, `"name":"x"`, `"name":""`, 1), "", ""), "needs a name"},
 	} {
@@ -237,7 +237,8 @@ func evaluateSmall(t *testing.T, g *graph.Graph) {
 	require.NoError(t, err)
 }
 
-// The graph runs wherever Go does: none of its packages needs a C compiler, and only gonum comes from outside.
+// The graph runs wherever Go does: none of its packages needs a C compiler. The only other module is gonum, the only
+// package of the project the errors of fields.
 func TestImports(t *testing.T) {
 	for _, platform := range [][2]string{{"js", "wasm"}, {"wasip1", "wasm"}} {
 		c := exec.Command("go", "build", "./...")
@@ -258,6 +259,6 @@ func TestImports(t *testing.T) {
 			continue
 		}
 		assert.Empty(t, p.CgoFiles, p.ImportPath)
-		assert.Regexp(t, `^(github\.com/gpupipe/gpupipe/graph|gonum\.org/v1/gonum)(/|$)`, p.ImportPath)
+		assert.Regexp(t, `^(github\.com/gpupipe/gpupipe/(graph|internal/fielderror)|gonum\.org/v1/gonum)(/|$)`, p.ImportPath)
 	}
 }

@@ -254,7 +254,7 @@ func kept(g *graph.Graph, prefix string) (ns []graph.Named) {
 	return ns
 }
 
-// What a layer keeps is what the uncut program keeps in memory from one pass to the other; the 16-bit floats keep
+// What a layer keeps is what the uncut program keeps in memory from one pass to the other; the two programs keep
 // gradients of products' results and of norms'.
 func TestStash(t *testing.T) {
 	c := small()

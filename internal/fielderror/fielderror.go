@@ -1,5 +1,5 @@
-// Package fielderror is the error of a field of a config or of options. Packages that take options return it with their own names of
-// fields. The reader of the file or the flags adds the section, with In, and the place.
+// Package fielderror is the error of a field of a config or of options. Packages that take options return it with their
+// own names of fields. The reader of the file or the flags adds the section, with In, and the place.
 package fielderror
 
 import (

@@ -70,7 +70,7 @@ func byMatrices(t *testing.T, side int) []devicetest.Task {
 		require.NoError(t, err)
 		for _, c := range o.Cases() {
 			q, k := c.Inputs[0], c.Inputs[1]
-			if q.DType.Half() && q.Shape[3]%side == 0 && (name == "attention" || q.Shape[1] <= k.Shape[1]) {
+			if q.DType.Float16() && q.Shape[3]%side == 0 && (name == "attention" || q.Shape[1] <= k.Shape[1]) {
 				tasks = append(tasks, devicetest.Case(c))
 			}
 		}

@@ -235,7 +235,7 @@ func (r *Result) check(t Task, reads map[string]device.Pending) error {
 // decoded is exec.Decode without the padding of an odd number of 16-bit floats, which must be zero.
 func decoded(t graph.Type, b []byte) []float64 {
 	data, n := exec.Decode(t.DType, b), t.Shape.Len()
-	if len(data) == n+1 && t.DType.Half() && data[n] == 0 {
+	if len(data) == n+1 && t.DType.Float16() && data[n] == 0 {
 		data = data[:n]
 	}
 	return data

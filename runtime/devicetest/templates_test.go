@@ -43,7 +43,7 @@ func TestAttentionForGPUs(t *testing.T) {
 			// Rows of more vectors repeat the same text, and software adapters compile it for long. Those of 44 are
 			// eleven lanes'.
 			q := c.Inputs[0]
-			if dim := q.Shape[3]; (dim <= 8 || dim%4 != 0 || dim == 44) && !q.DType.Half() && !positioned(c) {
+			if dim := q.Shape[3]; (dim <= 8 || dim%4 != 0 || dim == 44) && !q.DType.Float16() && !positioned(c) {
 				tasks = append(tasks, devicetest.Case(c))
 			}
 		}

@@ -21,7 +21,7 @@ func TestEncode(t *testing.T) {
 		assert.EqualValues(t, graph.T(d, 3).Bytes(), len(got))
 		back := exec.Decode(d, got)
 		assert.Equal(t, []float64{1, -2, d.Round(65504)}, back[:3])
-		assert.Equal(t, d.Half(), len(back) == 4, "padding is a last half")
+		assert.Equal(t, d.Float16(), len(back) == 4, "padding is a last half")
 	}
 	ints := []float64{-1, math.MinInt32, 7}
 	assert.Equal(t, ints, exec.Decode(graph.I32, exec.Encode(graph.I32, ints)))

@@ -129,7 +129,7 @@ func (p *Plan) classes(q *program) []string {
 func Encode(d graph.DType, data []float64) []byte {
 	b := make([]byte, 0, 4*len(data))
 	for _, x := range data {
-		if d.Half() {
+		if d.Float16() {
 			b = binary.LittleEndian.AppendUint16(b, uint16(d.Bits(x)))
 		} else {
 			b = binary.LittleEndian.AppendUint32(b, d.Bits(x))
@@ -142,7 +142,7 @@ func Encode(d graph.DType, data []float64) []byte {
 func Decode(d graph.DType, b []byte) []float64 {
 	data := make([]float64, len(b)/d.Size())
 	for i := range data {
-		if d.Half() {
+		if d.Float16() {
 			data[i] = d.FromBits(uint32(binary.LittleEndian.Uint16(b[2*i:])))
 		} else {
 			data[i] = d.FromBits(binary.LittleEndian.Uint32(b[4*i:]))
