@@ -186,7 +186,7 @@ func TestMistakesNameTheOp(t *testing.T) {
 		{"clamp(f32[3,5]): the limits are", "clamp", `{"low":1,"high":"nan"}`, []graphhook.Handle{1}},
 		{"reshape(f32[3,5]): [3,5] does not reshape to [-1,7]", "reshape", `{"shape":[-1,7]}`, []graphhook.Handle{1}},
 		{"transpose(u32[3]): ", "transpose", "", []graphhook.Handle{2}},
-		{"constant(): constant \"hook/constant/1\" has 1 numbers, f32[2] needs 2", "constant", `{"shape":[2],"data":[1]}`, nil},
+		{"constant(): constant \"hook/constant/1\" has 1 values, expected 2 for f32[2]", "constant", `{"shape":[2],"data":[1]}`, nil},
 		{"constant(): data[1] is 0.5, which is no i32", "constant", `{"dtype":"i32","shape":[2],"data":[1,0.5]}`, nil},
 		{"constant(): shape [1099511627776] has more than", "constant", big, nil},
 		{"full(): shape [65536,65536] has more than", "full", `{"value":1,"shape":[65536,65536]}`, nil},
