@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
 // Field is one value of a config: a hyperparameter. What reads or describes configs (files, flags, help, schemas) goes by
@@ -47,23 +47,8 @@ func (r Range) String() string {
 	return fmt.Sprintf("from %g to %g", r.From, r.To)
 }
 
-// FieldError is a config's value that is not accepted.
-type FieldError struct {
-	Field    string // Field.Name
-	Found    any
-	Expected string
-}
-
-func (e *FieldError) Error() string {
-	found := e.Found
-	switch x := found.(type) {
-	case string:
-		found = fmt.Sprintf("%q", x)
-	case float64:
-		found = graph.Real(x)
-	}
-	return fmt.Sprintf("%s: found %v, expected %s", e.Field, found, e.Expected)
-}
+// FieldError is the error of a config's invalid value. Its Field is Field.Name.
+type FieldError = fielderror.Error
 
 // Expected is what the field accepts, as text.
 func (f Field) Expected() string {
@@ -80,7 +65,7 @@ func (f Field) Expected() string {
 
 // Check returns a *FieldError if the value is not accepted.
 func (f Field) Check() error {
-	refuse := func(found any) error { return &FieldError{f.Name, found, f.Expected()} }
+	refuse := func(found any) error { return fielderror.New(f.Name, found, "%s", f.Expected()) }
 	switch v := f.Value.(type) {
 	case *bool:
 	case *string:

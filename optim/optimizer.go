@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
 // The names of the update's input, outputs and variables. The values of those that checkpoints hold never change.
@@ -68,9 +69,9 @@ func (c *Config) check() error {
 	_, uncorrected := c.Correction.(*NoCorrection)
 	switch {
 	case c.Delay != 0 && c.Delay != 1:
-		return &FieldError{"delay", c.Delay, "0 or 1"}
+		return fielderror.New("delay", c.Delay, "0 or 1")
 	case c.Delay == 0 && !uncorrected:
-		return &FieldError{"correction", CorrectionName(c.Correction), "none with delay 0, with which no gradient is old"}
+		return fielderror.New("correction", CorrectionName(c.Correction), "none with delay 0, with which no gradient is old")
 	case c.LossScale != nil:
 		return c.LossScale.check()
 	}

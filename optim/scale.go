@@ -1,11 +1,11 @@
 package optim
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
 // LossScale is dynamic loss scaling (Micikevicius et al., arXiv:1710.03740, section 3.2; its defaults as in NVIDIA's apex).
@@ -45,9 +45,9 @@ func (l LossScale) check() error {
 	fraction, _ := math.Frexp(l.Initial)
 	switch {
 	case fraction != 0.5 || l.Initial < 1 || l.Initial > MaxLossScale:
-		return &FieldError{"loss_scale.initial", l.Initial, fmt.Sprintf("a power of two from 1 to %d", MaxLossScale)}
+		return fielderror.New("loss_scale.initial", l.Initial, "a power of two from 1 to %d", MaxLossScale)
 	case l.GrowthEvery < 1 || l.GrowthEvery > MaxGrowthEvery:
-		return &FieldError{"loss_scale.growth_every", l.GrowthEvery, fmt.Sprintf("an integer from 1 to %d", MaxGrowthEvery)}
+		return fielderror.New("loss_scale.growth_every", l.GrowthEvery, "an integer from 1 to %d", MaxGrowthEvery)
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
 // Kind describes an optimizer: a row of the table.
@@ -111,7 +113,7 @@ func NewCorrection(name string) (Correction, error) {
 }
 
 func unknown(field, name string, names []string) error {
-	return &FieldError{field, name, "one of " + strings.Join(names, ", ")}
+	return fielderror.New(field, name, "one of %s", strings.Join(names, ", "))
 }
 
 // Name is the name of an optimizer in the table.

@@ -33,7 +33,7 @@ func TestPlan(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &p))
 	assert.Equal(t, []int{3}, p.Schedules[0].Plan.Cut)
 	assert.NotEmpty(t, p.Recommended)
-	assert.Contains(t, p.Schedules[2].Problem, "pipeline.cut: found [3], expected 3 first units")
+	assert.Contains(t, p.Schedules[2].Problem, "pipeline.cut: found [3], expected the first unit of each chunk except the first: 3 units")
 	assert.Len(t, p.Devices, 2)
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -63,5 +64,6 @@ func chooseFor(c config.Config, p partition.Problem, s engine.Schedule) (partiti
 	}
 	p.Replicas, p.Tokens, p.Cut = c.Pipeline.Replicas, c.Train.BatchSize*c.Model.SeqLen, c.Pipeline.Cut
 	p.Recompute = partition.Recompute(c.Pipeline.Recompute)
-	return partition.Choose(p)
+	plan, err := partition.Choose(p)
+	return plan, fielderror.In("pipeline", err)
 }

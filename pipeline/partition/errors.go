@@ -26,11 +26,11 @@ func (e *InfeasibleError) Error() string {
 		fmt.Fprintf(&b, ", a share of %d", e.Sharing)
 	}
 	if e.Recompute == Never {
-		b.WriteString("; pipeline.recompute is never")
+		b.WriteString(" without recomputation")
 	} else {
 		b.WriteString(", even with recomputation where it helps")
 	}
-	b.WriteString(": expected more stages, more memory, or smaller microbatches (a larger train.microbatches)")
+	b.WriteString(": expected more stages, more memory, or smaller microbatches (more microbatches per batch)")
 	return b.String()
 }
 

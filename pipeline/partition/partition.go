@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
@@ -147,7 +148,7 @@ func (m Memory) Total() int64 {
 }
 
 // Choose returns the partition whose slowest stage is the fastest, and among those the most even one. A cut that cannot be is
-// a *CutError, a model that does not fit an *InfeasibleError.
+// a *fielderror.Error, a model that does not fit an *InfeasibleError.
 func Choose(p Problem) (Plan, error) {
 	if err := p.check(); err != nil {
 		return Plan{}, err
@@ -187,23 +188,16 @@ func (p *Problem) check() error {
 		p.Recompute = Auto
 	}
 	if !slices.Contains([]Recompute{Auto, Always, Never}, p.Recompute) {
-		return fmt.Errorf("pipeline.recompute: found %q, expected auto, always or never", p.Recompute)
+		return fielderror.New("recompute", string(p.Recompute), "%s, %s or %s", Auto, Always, Never)
 	}
 	if err := checkSchedule(s); err != nil {
 		return err
 	}
 	if s.VirtualStages() > len(p.Units) {
-		return &CutError{Key: "pipeline.stages", Found: p.partsText(), Expected: fmt.Sprintf("at most %d parts: the embedding, %d layers and the head",
-			len(p.Units), len(p.Units)-2)}
+		return fielderror.New("stages", p.Schedule.Stages, "at most %d chunks: the embedding, %d layers and the head; %d stages of %d chunks have %d",
+			len(p.Units), len(p.Units)-2, p.Schedule.Stages, p.Schedule.Chunks, s.VirtualStages())
 	}
 	return p.checkCut()
-}
-
-func (p *Problem) partsText() string {
-	if p.Schedule.Chunks == 1 {
-		return fmt.Sprint(p.Schedule.Stages)
-	}
-	return fmt.Sprintf("%d stages of %d chunks", p.Schedule.Stages, p.Schedule.Chunks)
 }
 
 func (p *Problem) checkCut() error {
@@ -212,22 +206,14 @@ func (p *Problem) checkCut() error {
 	}
 	last := len(p.Units) - 1
 	if n := p.Schedule.VirtualStages() - 1; len(p.Cut) != n {
-		return &CutError{Key: "pipeline.cut", Found: fmt.Sprint(p.Cut), Expected: fmt.Sprintf("%d first units, of each part but the first", n)}
+		return fielderror.New("cut", p.Cut, "the first unit of each chunk except the first: %d units", n)
 	}
 	before := 0
 	for _, u := range p.Cut {
 		if u <= before || u > last {
-			return &CutError{Key: "pipeline.cut", Found: fmt.Sprint(p.Cut), Expected: fmt.Sprintf(
-				"ascending units from 1 to %d (0 is the embedding, 1 to %d the layers, %d the head)", last, last-1, last)}
+			return fielderror.New("cut", p.Cut, "ascending units from 1 to %d (0 is the embedding, 1 to %d the layers, %d the head)", last, last-1, last)
 		}
 		before = u
 	}
 	return nil
-}
-
-// CutError is a value in the config that no partition has.
-type CutError struct{ Key, Found, Expected string }
-
-func (e *CutError) Error() string {
-	return fmt.Sprintf("%s: found %s, expected %s", e.Key, e.Found, e.Expected)
 }

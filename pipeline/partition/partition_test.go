@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -88,7 +89,7 @@ func TestAUnitAStage(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []int{1, 2, 3}, p.Cut)
 	_, err = Choose(Problem{Units: us, Devices: devices(us, 1, 1, 1, 1, 1), Schedule: generate(t, "2bw", 5, 1, 5), Tokens: 1})
-	assert.EqualError(t, err, "pipeline.stages: found 5, expected at most 4 parts: the embedding, 2 layers and the head")
+	assert.EqualError(t, err, "stages: found 5, expected at most 4 chunks: the embedding, 2 layers and the head; 5 stages of 1 chunks have 5")
 }
 
 func TestOneStage(t *testing.T) {
@@ -123,7 +124,7 @@ func TestMemoryForcesRecomputation(t *testing.T) {
 	problem.Recompute = Never
 	_, err = Choose(problem)
 	assert.ErrorContains(t, err, fmt.Sprintf("stage 0 (embed to layers.3) does not fit on gpu:0: %d bytes needed", need))
-	assert.ErrorContains(t, err, fmt.Sprintf("%d available; pipeline.recompute is never", need-1))
+	assert.ErrorContains(t, err, fmt.Sprintf("%d available without recomputation", need-1))
 	problem.Recompute, problem.Devices[0].Memory, problem.Devices[1].Memory = Always, 0, 0
 	always, err := Choose(problem)
 	require.NoError(t, err)
@@ -212,14 +213,14 @@ func TestTheCutGivenIsChecked(t *testing.T) {
 		cut  []int
 		want string
 	}{
-		{[]int{3}, "pipeline.cut: found [3], expected 2 first units, of each part but the first"},
-		{[]int{3, 3}, "pipeline.cut: found [3 3], expected ascending units from 1 to 5 (0 is the embedding, 1 to 4 the layers, 5 the head)"},
-		{[]int{0, 3}, "pipeline.cut: found [0 3], expected ascending units"},
-		{[]int{3, 6}, "pipeline.cut: found [3 6], expected ascending units"},
+		{[]int{3}, "cut: found [3], expected the first unit of each chunk except the first: 2 units"},
+		{[]int{3, 3}, "cut: found [3 3], expected ascending units from 1 to 5 (0 is the embedding, 1 to 4 the layers, 5 the head)"},
+		{[]int{0, 3}, "cut: found [0 3], expected ascending units"},
+		{[]int{3, 6}, "cut: found [3 6], expected ascending units"},
 	} {
 		_, err := Choose(Problem{Units: us, Devices: devices(us, 1, 1, 1), Schedule: generate(t, "gpipe", 3, 1, 4), Cut: c.cut})
 		assert.ErrorContains(t, err, c.want)
-		assert.IsType(t, new(CutError), err)
+		assert.IsType(t, new(fielderror.Error), err)
 	}
 	p, err := Choose(Problem{Units: us, Devices: devices(us, 1, 1, 1), Schedule: generate(t, "gpipe", 3, 1, 4), Cut: []int{1, 2}})
 	require.NoError(t, err)
@@ -229,7 +230,7 @@ func TestTheCutGivenIsChecked(t *testing.T) {
 func TestSchedulesThatCannotBePlanned(t *testing.T) {
 	us := model(4)
 	_, err := Choose(Problem{Units: us, Devices: devices(us, 1, 1), Schedule: generate(t, "pipedream", 2, 1, 1)})
-	assert.ErrorContains(t, err, "whose microbatches do not share weights")
+	assert.ErrorContains(t, err, "expected one with a gradient per batch, whose microbatches share weights")
 	_, err = Choose(Problem{Units: us, Devices: devices(us, 1, 1), Schedule: generate(t, "eval", 2, 1, 1)})
 	assert.ErrorContains(t, err, "expected a schedule that trains")
 	_, err = Choose(Problem{Units: us, Devices: devices(us, 1, 1), Schedule: generate(t, "1f1b", 2, 1, 1), Recompute: "often"})
@@ -426,7 +427,7 @@ func TestChunks(t *testing.T) {
 	assert.Equal(t, []Part{{0, 3}, {5, 7}}, p.Stages[0].Parts)
 	assert.Equal(t, []Part{{3, 5}, {7, 9}}, p.Stages[1].Parts)
 	_, err = Choose(Problem{Units: us, Devices: devices(us, 1, 1), Schedule: generate(t, "interleaved", 2, 5, 4), Tokens: 1})
-	assert.ErrorContains(t, err, "found 2 stages of 5 chunks, expected at most 9 parts")
+	assert.ErrorContains(t, err, "stages: found 2, expected at most 9 chunks: the embedding, 7 layers and the head; 2 stages of 5 chunks have 10")
 }
 
 // The search over chunks is not exact; on small problems it is never far from the best of all cuts in the given order.

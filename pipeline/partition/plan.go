@@ -3,6 +3,7 @@ package partition
 import (
 	"fmt"
 
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
@@ -33,12 +34,12 @@ func (c *costs) predict(p *Plan, l layout) error {
 	if s.Links == nil {
 		var err error
 		if s, err = schedule.Communicate(s, schedule.Links{}); err != nil { // updates wait for the votes of all stages
-			return fmt.Errorf("pipeline.schedule: %w", err)
+			return fielderror.Wrap("schedule", err)
 		}
 	}
 	r, err := schedule.Simulate(s, schedule.Costs{VirtualStages: parts})
 	if err != nil {
-		return fmt.Errorf("pipeline.schedule: %w", err)
+		return fielderror.Wrap("schedule", err)
 	}
 	period := r.Makespan / float64(s.Batches)
 	if r.Steady != nil {

@@ -21,7 +21,7 @@ const (
 
 // Delayed says what a delay of one batch means for what is learned.
 const Delayed = "with delay 1 every gradient is applied one batch late, x_{t+1} = x_t − u_{t−1}: Muon loses little by that, AdamW much, " +
-	"and pipeline.error_feedback closes most of the gap (arXiv 2606.30634)"
+	"and error feedback closes most of the gap (arXiv 2606.30634)"
 
 // Recommend returns the index of the schedule to take, and why; −1 when none is possible.
 func Recommend(cs []Candidate) (best int, reason string) {
