@@ -94,8 +94,9 @@ func TestEveryFieldMatters(t *testing.T) {
 			}
 		}
 		if f.Name == "Arch" {
-			continue // there is one
+			continue // see TestEveryArchitecture
 		}
+		require.False(t, f.Type.Kind() != reflect.Bool && reflect.ValueOf(base).Field(i).IsZero(), "give base a value of %s", f.Name)
 		c := changed(t, base, i)
 		differs, left, right := base.Diff(c)
 		assert.Equal(t, key, differs)
@@ -107,29 +108,52 @@ func TestEveryFieldMatters(t *testing.T) {
 	}
 }
 
-// Training reads each listed parameter and stores its gradient, in one chunk at least.
-func TestEveryParameterIsTrained(t *testing.T) {
-	for _, tied := range []bool{false, true} {
+// architectures are small models, one of each architecture.
+func architectures() (cs []model.Config) {
+	for _, arch := range model.Architectures() {
 		c := small()
-		c.TieEmbeddings = tied
-		g, err := c.Grad(1, 1, false)
+		c.Arch = arch
+		cs = append(cs, c)
+	}
+	return cs
+}
+
+// Each architecture is kept by config.json, decodes as it trains, and has the gradients of its loss for all of its
+// parameters.
+func TestEveryArchitecture(t *testing.T) {
+	for _, c := range architectures() {
+		require.NoError(t, c.Validate())
+		back, err := model.FromHuggingFace(c.HuggingFace())
 		require.NoError(t, err)
-		read, assigned := map[string]bool{}, map[string]bool{}
-		for _, n := range g.Nodes {
-			for _, v := range n.Inputs {
-				if s, ok := v.Node.Op.(*graph.Variable); ok {
-					read[s.ID] = true
-				}
+		assert.Equal(t, c, back)
+		decodeAgrees(t, c)
+		for _, c.TieEmbeddings = range []bool{false, true} {
+			gradientsAreThoseOfTheLoss(t, c, model.StageOptions{Batch: 2, Microbatches: 1})
+			everyParameterIsTrained(t, c)
+		}
+	}
+}
+
+// everyParameterIsTrained checks that training reads each listed parameter and stores its gradient.
+func everyParameterIsTrained(t *testing.T, c model.Config) {
+	t.Helper()
+	g, err := c.Grad(1, 1, false)
+	require.NoError(t, err)
+	read, assigned := map[string]bool{}, map[string]bool{}
+	for _, n := range g.Nodes {
+		for _, v := range n.Inputs {
+			if s, ok := v.Node.Op.(*graph.Variable); ok {
+				read[s.ID] = true
 			}
 		}
-		for _, a := range g.Assigns {
-			assigned[a.Variable.Node.Op.(graph.Source).Label()] = true
-		}
-		for _, p := range c.Parameters() {
-			assert.True(t, read[p.Name], "%s is not read", p.Name)
-			for _, name := range c.Gradients(p.Name) {
-				assert.True(t, assigned[name], "%s is not stored", name)
-			}
+	}
+	for _, a := range g.Assigns {
+		assigned[a.Variable.Node.Op.(graph.Source).Label()] = true
+	}
+	for _, p := range c.Parameters() {
+		assert.True(t, read[p.Name], "%s is not read", p.Name)
+		for _, name := range c.Gradients(p.Name) {
+			assert.True(t, assigned[name], "%s is not stored", name)
 		}
 	}
 }

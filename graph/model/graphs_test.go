@@ -102,15 +102,8 @@ func TestAccumulationIsTheWholeBatch(t *testing.T) {
 	assert.InDelta(t, loss, (losses.Data[0]+losses.Data[1]+losses.Data[2])/3, 1e-12)
 }
 
-// Gradients against central differences of the loss, a few elements of each parameter.
-func TestGradientsAreThoseOfTheLoss(t *testing.T) {
-	for _, tied := range []bool{true, false} {
-		c := small()
-		c.TieEmbeddings = tied
-		gradientsAreThoseOfTheLoss(t, c, model.StageOptions{Batch: 2, Microbatches: 1})
-	}
-}
-
+// gradientsAreThoseOfTheLoss compares gradients with central differences of the loss, for a few elements of each
+// parameter.
 func gradientsAreThoseOfTheLoss(t *testing.T, c model.Config, o model.StageOptions) {
 	t.Helper()
 	o.Last = c.Units()
@@ -135,9 +128,9 @@ func gradientsAreThoseOfTheLoss(t *testing.T, c model.Config, o model.StageOptio
 	}
 }
 
-// Decoding token by token with the cache gives the loss that the whole sequence at once gives.
-func TestDecodeAgreesWithTheWholeSequence(t *testing.T) {
-	c := small()
+// decodeAgrees checks that decoding token by token with the cache has the loss of the whole sequence.
+func decodeAgrees(t *testing.T, c model.Config) {
+	t.Helper()
 	whole, err := c.Eval(1)
 	require.NoError(t, err)
 	decode, err := c.Decode()
