@@ -60,7 +60,9 @@ var allowed = map[string]string{
 	"pipeline/config":         "graph graph/model optim pipeline/schedule pipeline/partition pipeline/tokenizer wasm/hook internal/...",
 	"pipeline/hooks":          "graph graph/op graph/model optim pipeline/config pipeline/data/... pipeline/checkpoint/... pipeline/engine pipeline/trace wasm wasm/... internal/...",
 	"pipeline/layout":         "graph graph/model optim runtime/device runtime/exec runtime/tune pipeline/config pipeline/engine pipeline/measure pipeline/partition pipeline/schedule internal/...",
-	"pipeline/train":          "graph graph/op graph/autodiff graph/model runtime/device runtime/exec runtime/tune runtime/profile optim pipeline/... wasm/... internal/...",
+	"pipeline/weights":        "graph graph/model optim runtime/exec pipeline/checkpoint/... pipeline/engine internal/...",
+	"pipeline/inference":      "graph graph/model runtime/device runtime/exec pipeline/checkpoint/... pipeline/config pipeline/data pipeline/engine pipeline/hooks pipeline/layout pipeline/tokenizer pipeline/weights wasm/hook internal/...",
+	"pipeline/train":          "graph graph/model runtime/device runtime/exec runtime/tune runtime/profile optim pipeline/... wasm/... internal/...",
 	"pipeline/verify":         "runtime/device pipeline/config pipeline/layout pipeline/schedule pipeline/train pipeline/checkpoint/... pipeline/metrics internal/...",
 	"pipeline/study":          "optim pipeline/config pipeline/layout pipeline/train pipeline/metrics internal/...",
 	"wasm/...":                "graph graph/op graph/autodiff graph/model wasm/... internal/...",
@@ -68,7 +70,8 @@ var allowed = map[string]string{
 	"examples/browser":        "runtime/device runtime/webgpujs wasm wasm/hook wasm/page examples/browser/trainer",
 	"internal/...":            "internal/...",
 	"internal/kerneldump":     "runtime/device",
-	"internal/cooptest":       "graph graph/target shaders/...", // for tests of kernels
+	"internal/traintest":      "graph graph/eval runtime/device runtime/exec pipeline/checkpoint/... pipeline/config pipeline/engine", // for tests of runs
+	"internal/cooptest":       "graph graph/target shaders/...",                                                                       // for tests of kernels
 	"cmd/...":                 "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/... internal/...",
 }
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/pipeline/inference"
 )
 
 type exportCommand struct {
@@ -31,7 +31,7 @@ Examples:
 
 func (c *exportCommand) Run(a *app) error {
 	p := a.progress(c.JSON)
-	e, err := train.Export(a.ctx, train.ExportOptions{From: c.From, Step: c.Step, Weights: train.Weights(c.Weights), Tokenizer: c.Tokenizer,
+	e, err := inference.Export(a.ctx, inference.ExportOptions{From: c.From, Step: c.Step, Weights: inference.Version(c.Weights), Tokenizer: c.Tokenizer,
 		DType: c.DType, Out: c.Out, Force: c.Force, Progress: p.writing, Note: a.note})
 	p.line.clear()
 	if err != nil {

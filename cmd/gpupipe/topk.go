@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/pipeline/inference"
 )
 
 type topKCommand struct {
@@ -36,8 +36,8 @@ func (c *topKCommand) Run(a *app) error {
 		return err
 	}
 	p := a.progress(c.JSON)
-	s, err := train.TopK(a.ctx, train.TopKOptions{From: c.From, Data: c.Data, Field: c.Field, K: c.K, Out: c.Out, Force: c.Force, Tokenizer: c.Tokenizer,
-		Weights: train.Weights(c.Weights), SeqLen: c.SeqLen, BatchSize: c.BatchSize, Device: c.Device, OpenDevice: a.openDevice,
+	s, err := inference.TopK(a.ctx, inference.TopKOptions{From: c.From, Data: c.Data, Field: c.Field, K: c.K, Out: c.Out, Force: c.Force, Tokenizer: c.Tokenizer,
+		Weights: inference.Version(c.Weights), SeqLen: c.SeqLen, BatchSize: c.BatchSize, Target: inference.Target{Device: c.Device, Open: a.openDevice},
 		Progress: p.predicting, Note: a.note})
 	p.line.clear()
 	if err != nil {

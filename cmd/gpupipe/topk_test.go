@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/pipeline/inference"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -25,9 +25,9 @@ func TestTopK(t *testing.T) {
 	require.NoError(t, os.WriteFile(words, []byte("{\"words\": \"some words\"}\n"), 0o666))
 	code, text, errs = command("topk", run, "--data", words, "--field", "words", "--seq-len", "4", "--out", out, "--force", "--json", "--device", "null")
 	require.Equal(t, exitOK, code, errs)
-	var s train.Stored
+	var s inference.Stored
 	require.NoError(t, json.Unmarshal([]byte(text), &s))
-	assert.Equal(t, train.Stored{Out: out, Model: s.Model, Weights: "x", Text: words, Tokens: 10, K: 8, SeqLen: 4, Bytes: 640}, s)
+	assert.Equal(t, inference.Stored{Out: out, Model: s.Model, Weights: "x", Text: words, Tokens: 10, K: 8, SeqLen: 4, Bytes: 640}, s)
 	for want, args := range map[string][]string{
 		out + ": it is there already: replace it with --force":     {"topk", run, "--out", out},
 		"k: found 65, expected an integer from 1 to 64":            {"topk", run, "--out", out + "2", "--k", "65"},

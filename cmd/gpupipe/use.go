@@ -9,8 +9,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/inference"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
-	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
 type evalCommand struct {
@@ -36,9 +36,9 @@ func (c *evalCommand) Run(a *app) error {
 		return err
 	}
 	p := a.progress(c.JSON)
-	e, err := train.Evaluate(a.ctx, train.EvalOptions{From: c.From, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
-		BatchSize: c.BatchSize, Device: c.Device, OpenDevice: a.openDevice, Progress: p.Reading,
-		Weights: train.Weights(c.Weights), Note: a.note})
+	e, err := inference.Evaluate(a.ctx, inference.EvalOptions{From: c.From, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
+		BatchSize: c.BatchSize, Target: inference.Target{Device: c.Device, Open: a.openDevice}, Progress: p.Reading,
+		Weights: inference.Version(c.Weights), Note: a.note})
 	p.line.clear()
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ model's bytes.`
 }
 
 func (c *generateCommand) Run(a *app) error {
-	s := train.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, Seed: c.Seed}
+	s := inference.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, Seed: c.Seed}
 	if err := s.Validate(); err != nil {
 		return usererror.New(fmt.Errorf("--%w", err)) // the settings have the flags' names
 	}
@@ -109,11 +109,11 @@ func (c *generateCommand) Run(a *app) error {
 		}
 		c.Prompt = string(text)
 	}
-	src, err := train.OpenWeights(c.From, nil, c.Tokenizer, train.Weights(c.Weights), a.note)
+	src, err := inference.OpenWeights(c.From, nil, c.Tokenizer, inference.Version(c.Weights), a.note)
 	if err != nil {
 		return err
 	}
-	g, err := train.NewGenerator(src, c.Device, a.openDevice, nil)
+	g, err := inference.NewGenerator(src, inference.Target{Device: c.Device, Open: a.openDevice})
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (c *generateCommand) Run(a *app) error {
 // maxPrompt bounds the bytes of a prompt on standard input.
 const maxPrompt = 1 << 24
 
-func (c *generateCommand) stream(a *app, g *train.Generator, s train.Sampling) error {
+func (c *generateCommand) stream(a *app, g *inference.Generator, s inference.Sampling) error {
 	var text strings.Builder
 	text.WriteString(c.Prompt)
 	if !c.JSON {

@@ -18,6 +18,9 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 )
 
+// Folder, in a run folder, holds the checkpoints.
+const Folder = "checkpoints"
+
 // The files of a checkpoint. Large models are sharded: model-00001-of-0000N.safetensors with an index.
 const (
 	modelBase     = "model"
@@ -102,7 +105,7 @@ func gone(dir string) bool {
 func (c *Checkpoint) Gone() bool { return gone(c.Dir) }
 
 func latest(runDir string) (*Checkpoint, []Problem, error) {
-	list, err := scan(filepath.Join(runDir, "checkpoints"))
+	list, err := scan(filepath.Join(runDir, Folder))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, nil, err
 	}
@@ -131,7 +134,7 @@ func latest(runDir string) (*Checkpoint, []Problem, error) {
 // At verifies a run's checkpoint of one step, as Open does. Where there is none, the error wraps ErrNone and lists which
 // there are.
 func At(runDir string, step int) (*Checkpoint, error) {
-	list, err := scan(filepath.Join(runDir, "checkpoints"))
+	list, err := scan(filepath.Join(runDir, Folder))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}

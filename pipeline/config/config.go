@@ -151,6 +151,9 @@ func Resolve(d *strictyaml.Document) (Config, error) {
 	return c, nil
 }
 
+// SavedFile is the name, in a checkpoint, of the config of its run.
+const SavedFile = "train.yaml"
+
 // ParseSaved reads the config that a run wrote with YAML. It does not validate: files that the run started from may be
 // gone. Keys that did not exist when the config was written have their defaults.
 func ParseSaved(file string, text []byte) (Config, error) {

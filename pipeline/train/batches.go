@@ -20,32 +20,43 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// feedBatches sets where the engine gets its batches from, and starts the hooks that change them.
-func (r *run) feedBatches(context.Context) error {
-	b := &batches{config: r.Config, corpus: r.data.train, inputs: r.task.Inputs}
-	r.source = plainSource{b}
-	if !r.hooks.Batches.None() {
-		if size := 4 * r.BatchTokens(); size > hooks.MaxBatchBytes {
-			return usererror.Errorf("train.batch_size: the tokens of a batch have %d bytes, expected at most %d with hooks that change batches",
-				size, hooks.MaxBatchBytes)
-		}
-		r.feeder = r.hooks.Feed(hooks.Feed{Start: hooks.Position{Step: r.step, Batch: int64(r.step) + r.leftOut}, States: r.states, Steps: r.Train.Steps,
-			Instances: cmp.Or(r.Instances, runtime.GOMAXPROCS(0)), Read: b.read, Finish: b.finish})
-		r.source = r.feeder
-	}
-	if r.task.Inputs.Scalars > 0 {
-		r.source = withScalars{r.source, r.feeder, r.hooks.Scalars, r.Train.Microbatches}
-	}
-	return nil
+// loader makes the batches of a run.
+type loader struct {
+	source engine.Source
+	feeder *hooks.Feeder // nil: no hook changes batches
 }
 
-// firstBatch waits for the next batch, so that a module that cannot make it is reported before anything is written.
-func (r *run) firstBatch(ctx context.Context) error {
-	if r.feeder == nil || r.step >= r.Train.Steps {
+// openLoader starts the hooks that change batches, from where a run starts.
+func openLoader(j *job, at start) (*loader, error) {
+	b := &batches{config: j.config, corpus: j.corpus.train, inputs: j.task.Inputs}
+	l := &loader{source: plainSource{b}}
+	if !j.hooks.Batches.None() {
+		if size := 4 * j.config.BatchTokens(); size > hooks.MaxBatchBytes {
+			return l, usererror.Errorf("train.batch_size: the tokens of a batch have %d bytes, expected at most %d with hooks that change batches",
+				size, hooks.MaxBatchBytes)
+		}
+		l.feeder = j.hooks.Feed(hooks.Feed{Start: hooks.Position{Step: at.step, Batch: int64(at.step) + at.omitted}, States: at.states,
+			Steps: j.config.Train.Steps, Instances: cmp.Or(j.options.Instances, runtime.GOMAXPROCS(0)), Read: b.read, Finish: b.finish})
+		l.source = l.feeder
+	}
+	if j.task.Inputs.Scalars > 0 {
+		l.source = withScalars{l.source, l.feeder, j.hooks.Scalars, j.config.Train.Microbatches}
+	}
+	return l, nil
+}
+
+// await waits for the batch of a step, if hooks change it.
+func (l *loader) await(ctx context.Context, step int) error {
+	if l.feeder == nil {
 		return nil
 	}
-	_, err := r.feeder.Await(ctx, r.step)
+	_, err := l.feeder.Await(ctx, step)
 	return usererror.New(err)
+}
+
+// close ends the hooks and all that wait for a batch.
+func (l *loader) close() {
+	l.feeder.Close()
 }
 
 // batches makes a run's batches from its corpus.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	w "github.com/gpupipe/gpupipe/internal/wasmtest"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/stretchr/testify/assert"
@@ -108,7 +109,7 @@ func TestARunWithBatchHooksGoesOnToTheSameBits(t *testing.T) {
 		_, err = run(name, 8, 0)
 		require.NoError(t, err)
 		for _, step := range []string{"step-4", "step-6"} {
-			require.NoError(t, os.RemoveAll(filepath.Join(configure(name).Run.Dir, checkpointsDir, step)))
+			require.NoError(t, os.RemoveAll(filepath.Join(configure(name).Run.Dir, checkpoint.Folder, step)))
 		}
 		got, err := run(name, 8, 0)
 		require.NoError(t, err)
@@ -351,7 +352,7 @@ func TestBatchesThatAHookFailsOnMayBeSkipped(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join(whole.Checkpoint, "state.json"))
 			require.NoError(t, err)
 			require.NoError(t, json.Unmarshal(text, &s))
-			assert.EqualValues(t, 4, s.LeftOut)
+			assert.EqualValues(t, 4, s.Omitted)
 			assert.EqualValues(t, 10, s.Data.Step)
 			for stop := 1; stop < 6; stop++ {
 				name := fmt.Sprint("stopped at ", stop)
@@ -367,7 +368,7 @@ func TestBatchesThatAHookFailsOnMayBeSkipped(t *testing.T) {
 
 // However a run ends, nothing of it goes on: a device fails, or the user gives up while a module takes its time.
 func TestNothingGoesOnAfterARun(t *testing.T) {
-	_, err := Run(context.Background(), demo(t, t.TempDir(), withHooks(mixer(t, true)+", hook: map_batch")), options(&reference{fails: 9}, &notes{}))
+	_, err := Run(context.Background(), demo(t, t.TempDir(), withHooks(mixer(t, true)+", hook: map_batch")), options(&reference{Fails: 9}, &notes{}))
 	assert.Error(t, err)
 	assertNoFeeders(t)
 	spins := guest(t, "spins.wasm", "", false, exported("map_batch", w.Loop(w.Empty, w.Br(0)), w.Const(0)))

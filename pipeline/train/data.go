@@ -12,16 +12,16 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 )
 
-// corpus is the text of a run, as tokens dealt into batches.
+// corpus is the text of a run, as tokens and as batches of windows.
 type corpus struct {
 	tok        tokenizer.Tokenizer
 	trainText  *data.Corpus
-	valText    *data.Corpus // nil without a held-out split
+	valText    *data.Corpus // nil without a validation split
 	train, val *data.Batcher
-	entropy    float64 // of single tokens of the held-out text (of the training text without one), nats
+	entropy    float64 // of single tokens of the validation text (of the training text without one), in nats
 }
 
-// openCorpus reads the tokens that a config names; valBatch is how many sequences an evaluation takes at a time.
+// openCorpus reads the tokens of a config's files. valBatch is the number of sequences per batch of an evaluation.
 func openCorpus(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, valBatch int, hooks data.Mapper, progress func(done, total int64)) (*corpus, error) {
 	if n := tok.VocabSize(); n > c.Model.VocabSize {
 		return nil, fmt.Errorf("model.vocab_size: found %d, but the tokenizer %q has %d tokens", c.Model.VocabSize, tok.Name(), n)
@@ -75,17 +75,19 @@ func (d *corpus) close() error {
 	return err
 }
 
-func (r *run) openData(ctx context.Context) error {
-	tok, err := tokenizer.Open(r.Data.Tokenizer)
+// openCorpus reads the text, which hooks may map.
+func (j *job) openCorpus(ctx context.Context) error {
+	c, report := j.config, j.options.Report
+	tok, err := tokenizer.Open(c.Data.Tokenizer)
 	if err != nil {
 		return usererror.New(fmt.Errorf("data.tokenizer: %w", err))
 	}
 	progress := func(done, total int64) {
-		r.Report.Reading(done, total)
-		r.hooks.Flush(r.Report.Note)
+		report.Reading(done, total)
+		j.hooks.Flush(report.Note)
 	}
-	if r.data, err = openCorpus(ctx, r.Config, tok, r.Train.BatchSize/r.Train.Microbatches, r.hooks.Documents.Open(), progress); err == nil {
-		r.hooks.Documents.Report(r.Report.Note)
+	if j.corpus, err = openCorpus(ctx, c, tok, c.Rows(), j.hooks.Documents.Open(), progress); err == nil {
+		j.hooks.Documents.Report(report.Note)
 	}
 	return usererror.New(data.FieldSetting(err, "data.field"))
 }

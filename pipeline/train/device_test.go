@@ -15,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
@@ -127,21 +128,21 @@ func deviceGradients(t *testing.T, c config.Config) map[string][]float32 {
 	c.Run.Dir = t.TempDir()
 	res, err := Run(context.Background(), c, Options{OpenDevice: openGPU})
 	require.NoError(t, err)
-	before, err := openWeights(c.Init.From, c.Model.Config)
+	before, err := weights.Open(c.Init.From, c.Model.Config)
 	require.NoError(t, err)
-	after, err := openWeights(res.Checkpoint, c.Model.Config)
+	after, err := weights.Open(res.Checkpoint, c.Model.Config)
 	require.NoError(t, err)
 	grads := map[string][]float32{}
 	for _, p := range c.Model.Parameters() {
-		x, err := before.initial(p)
+		x, err := before.Initial(p)
 		require.NoError(t, err)
-		y, err := after.initial(p)
+		y, err := after.Initial(p)
 		require.NoError(t, err)
 		for i := range x {
 			grads[p.Name] = append(grads[p.Name], float32((float64(x[i])-float64(y[i]))/rate))
 		}
 	}
-	require.NoError(t, errors.Join(before.close(), after.close()))
+	require.NoError(t, errors.Join(before.Close(), after.Close()))
 	return grads
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/inference"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -67,7 +68,7 @@ func TestExamplesTrainTogether(t *testing.T) {
 	require.Len(t, n.steps, 20)
 	assert.Less(t, n.steps[19].Loss, 0.75*n.steps[0].Loss)
 
-	out, err := TopK(context.Background(), TopKOptions{From: teacher.Checkpoint, K: 4, Out: filepath.Join(dir, "teacher.safetensors"), BatchSize: 8, OpenDevice: openGPU})
+	out, err := inference.TopK(context.Background(), inference.TopKOptions{From: teacher.Checkpoint, K: 4, Out: filepath.Join(dir, "teacher.safetensors"), BatchSize: 8, Target: inference.Target{Open: openGPU}})
 	require.NoError(t, err)
 	n = &notes{}
 	c := exampleRun(t, dir, "student", hooked(dedupHook, infillHook, maskHook, distilledHook), "data.aligned=["+out.Out+"]", "model.d_model=8", "model.d_ff=12")

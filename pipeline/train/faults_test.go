@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"sync/atomic"
@@ -10,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -18,8 +18,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-var errInjected = errors.New("injected")
 
 // pipelined is a run of three stages that saves every second step.
 func pipelined(t *testing.T, dir string, overrides ...string) config.Config {
@@ -36,12 +34,12 @@ func TestFailedRunsGoOn(t *testing.T) {
 	clean := &reference{}
 	whole, err := Run(t.Context(), c, options(clean, &notes{}))
 	require.NoError(t, err)
-	want, total := files(t, whole.Checkpoint), clean.runs.Load()
+	want, total := files(t, whole.Checkpoint), clean.Runs.Load()
 	for _, part := range []int64{10, 35, 60, 95} {
 		t.Run(fmt.Sprint(part), func(t *testing.T) {
 			c := pipelined(t, t.TempDir())
-			_, err := Run(t.Context(), c, options(&reference{fails: total * part / 100}, &notes{}))
-			require.ErrorIs(t, err, errInjected)
+			_, err := Run(t.Context(), c, options(&reference{Fails: total * part / 100}, &notes{}))
+			require.ErrorIs(t, err, traintest.ErrInjected)
 			assert.Regexp(t, `^stage \d: [A-Z]\d+(\.\d+)?: injected$`, err.Error())
 			saved, problems, err := checkpoint.Latest(c.Run.Dir)
 			assert.Empty(t, problems)
@@ -108,14 +106,14 @@ func TestAHangingDeviceHidesNothing(t *testing.T) {
 						hung.Store(true)
 						time.Sleep(time.Hour)
 					case stage == 2 && op == faulty.Wait && hung.Load():
-						return errInjected
+						return traintest.ErrInjected
 					}
 					return nil
 				}}, nil
 		}
 		began := time.Now()
 		_, err := Run(t.Context(), c, Options{OpenDevice: open})
-		require.ErrorIs(t, err, errInjected)
+		require.ErrorIs(t, err, traintest.ErrInjected)
 		assert.ErrorContains(t, err, "stage 2: ")
 		assert.ErrorContains(t, err, "the devices are still at work 10s later")
 		assert.Less(t, time.Since(began), time.Minute)

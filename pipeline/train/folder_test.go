@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/lock"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -51,34 +52,13 @@ func TestARunThatCannotBeginLeavesNothing(t *testing.T) {
 // Weights with which the held-out text has no finite loss are not saved.
 func TestAValidationLossThatIsNotFiniteStops(t *testing.T) {
 	c := demo(t, t.TempDir())
-	_, err := Run(context.Background(), c, options(&reference{blind: true}, &notes{}))
+	_, err := Run(context.Background(), c, options(&reference{Blind: true}, &notes{}))
 	var user *usererror.Error
 	require.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "step 2: the validation loss after it is NaN")
 	assert.ErrorIs(t, err, ErrDiverged)
 	assert.ErrorContains(t, err, "there is no checkpoint yet")
-	saved, err := os.ReadDir(filepath.Join(c.Run.Dir, checkpointsDir))
+	saved, err := os.ReadDir(filepath.Join(c.Run.Dir, checkpoint.Folder))
 	require.NoError(t, err)
 	assert.Empty(t, saved)
-}
-
-func TestEvaluateTellsOfDamage(t *testing.T) {
-	dir := trained(t)
-	require.NoError(t, os.Truncate(filepath.Join(dir, "checkpoints/step-6/model.safetensors"), 100))
-	n := &notes{}
-	o := EvalOptions{From: dir, BatchSize: 2, OpenDevice: openNull, Execute: (&reference{}).execute, Note: n.Note}
-	e, err := Evaluate(context.Background(), o)
-	require.NoError(t, err)
-	assert.Equal(t, filepath.Join(dir, "checkpoints/step-4"), e.Model)
-	require.Len(t, n.text, 1)
-	assert.Contains(t, n.text[0], "step-6 is damaged")
-
-	o.Execute = (&reference{blind: true}).execute
-	_, err = Evaluate(context.Background(), o)
-	var user *usererror.Error
-	assert.ErrorAs(t, err, &user)
-	assert.ErrorContains(t, err, "is NaN: the model's weights")
-	o.Data = []string{"none.txt"}
-	_, err = Evaluate(context.Background(), o)
-	assert.ErrorContains(t, err, "data: none.txt: no such file")
 }

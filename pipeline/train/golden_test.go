@@ -13,11 +13,13 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/eval"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -81,19 +83,19 @@ func newExact(t *testing.T, c config.Config) *exact {
 	}
 	for _, g := range x.graphs {
 		for _, v := range g.Sources("variable") {
-			x.vars[label(v)] = graph.NewTensor(v.Type)
+			x.vars[traintest.Label(v)] = graph.NewTensor(v.Type)
 		}
 	}
-	w, err := openWeights(c.Init.From, c.Model.Config)
+	w, err := weights.Open(c.Init.From, c.Model.Config)
 	require.NoError(t, err)
 	for _, p := range c.Model.Parameters() {
-		values, err := w.initial(p)
+		values, err := w.Initial(p)
 		require.NoError(t, err)
 		for i, v := range values {
 			x.vars[p.Name].Data[i] = float64(v)
 		}
 	}
-	require.NoError(t, w.close())
+	require.NoError(t, w.Close())
 	return x
 }
 
@@ -114,7 +116,7 @@ func (x *exact) gradients(t *testing.T, step int) (loss float64) {
 		g := x.graphs[name]
 		in := map[string]*graph.Tensor{}
 		for _, v := range g.Sources("input") {
-			in[label(v)] = graph.NewTensor(v.Type)
+			in[traintest.Label(v)] = graph.NewTensor(v.Type)
 		}
 		for j := range micro {
 			in[model.TokensInput].Data[j] = float64(tokens[i*micro+j])

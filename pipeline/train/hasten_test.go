@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
@@ -80,7 +81,7 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 				require.NoError(t, err)
 				assert.True(t, res.Interrupted)
 				assert.Equal(t, 2, res.Step)
-				assert.Equal(t, filepath.Join(c.Run.Dir, checkpointsDir, "step-2"), res.Checkpoint)
+				assert.Equal(t, filepath.Join(c.Run.Dir, checkpoint.Folder, "step-2"), res.Checkpoint)
 				res, err = Run(t.Context(), c, good)
 				require.NoError(t, err)
 				assert.Equal(t, 8, res.Step)

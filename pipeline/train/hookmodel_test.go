@@ -11,34 +11,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/hooks"
+	"github.com/gpupipe/gpupipe/pipeline/inference"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// gpt2 is a module that writes a small GPT-2, at a path of its own.
-func gpt2(t *testing.T) string {
-	t.Helper()
-	module, err := os.ReadFile(hooksDir + "gpt2.wasm")
-	require.NoError(t, err)
-	path := filepath.Join(t.TempDir(), "gpt2.wasm")
-	require.NoError(t, os.WriteFile(path, module, 0o666))
-	return path
-}
-
-const gpt2Config = "{d_model: 8, n_layers: 2, n_heads: 2}"
-
-// written is a run of a model that a module writes.
-func written(t *testing.T, dir, module string, overrides ...string) config.Config {
-	t.Helper()
-	return demo(t, dir, append([]string{"model={arch: hook, vocab_size: 256, seq_len: 8}",
-		"hooks=[{file: " + module + ", hook: build_model, config: " + gpt2Config + "}]",
-		"train={steps: 5, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 0, grad_clip: 0.5}"}, overrides...)...)
-}
 
 func writtenWeights(t *testing.T, overrides ...string) map[string]string {
 	t.Helper()
@@ -69,7 +51,7 @@ func TestPipelinesOfAWrittenModelEqualOneDevice(t *testing.T) {
 // Hooks of losses and of batches work on a written model as on any.
 func TestAWrittenModelWithOtherHooks(t *testing.T) {
 	module := gpt2(t)
-	build := module + ", hook: build_model, config: " + gpt2Config
+	build := module + ", hook: build_model, config: " + traintest.GPT2Config
 	focal := hooksDir + focalHook
 	mixed := mixer(t, false) + ", hook: map_batch"
 	plain := writtenWeights(t, "data.shuffle=false")
@@ -105,28 +87,24 @@ func TestCheckpointsHoldTheModule(t *testing.T) {
 	o.Resume = true
 	last, err := Run(context.Background(), configure("legs"), o)
 	require.NoError(t, err)
-	assert.Contains(t, strings.Join(n.text, "\n"), "gpt2.wasm is not there: the module that "+first.Checkpoint+" keeps is used")
+	assert.Contains(t, strings.Join(n.text, "\n"), "gpt2.wasm is missing: using the module kept in "+first.Checkpoint)
 	assert.Equal(t, files(t, whole.Checkpoint), files(t, last.Checkpoint))
 	assert.Equal(t, measurements(t, whole.Dir), measurements(t, last.Dir))
 
 	out := filepath.Join(dir, "out")
-	e := export(t, ExportOptions{From: last.Dir, Out: out, Note: n.Note})
+	e, err := inference.Export(context.Background(), inference.ExportOptions{From: last.Dir, Out: out, Note: n.Note})
+	require.NoError(t, err)
 	assert.Contains(t, e.Files, config.ModuleFile)
 	assert.Contains(t, n.text[len(n.text)-1], "transformers does not")
-	assert.Equal(t, "gpupipe_hook", jsonOf(t, filepath.Join(out, "config.json"))["model_type"])
+	assert.Equal(t, "gpupipe_hook", traintest.JSONOf(t, filepath.Join(out, "config.json"))["model_type"])
 	var losses []float64
 	for _, from := range []string{whole.Dir, last.Dir, last.Checkpoint, out} {
-		ev, err := Evaluate(context.Background(), EvalOptions{From: from, Data: []string{filepath.Join(dir, "text.txt")}, BatchSize: 3, OpenDevice: openNull, Execute: (&reference{}).execute})
+		ev, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: from, Data: []string{filepath.Join(dir, "text.txt")}, BatchSize: 3, Target: onReference})
 		require.NoError(t, err)
 		losses = append(losses, ev.Loss)
 	}
 	assert.Equal(t, []float64{losses[0], losses[0], losses[0], losses[0]}, losses)
 	assert.Less(t, losses[0], 5.3, "it began at ln 256 = 5.5")
-	g := generator(t, out)
-	text, made := generate(t, g, "the cat", 30, Sampling{Temperature: 1, TopP: 1})
-	assert.Equal(t, 30, made)
-	assert.Len(t, text, 30)
-
 	_, err = Run(context.Background(), configure("new"), options(&reference{}, &notes{}))
 	assert.ErrorContains(t, err, "hook "+module+": stat "+module+": no such file or directory", "a new run has no checkpoint")
 	again := written(t, t.TempDir(), gpt2(t), "init.from="+out, "train.steps=0")
@@ -147,7 +125,7 @@ func TestResumingWithAnotherModuleIsRefused(t *testing.T) {
 		return err
 	}
 	assert.NoError(t, resume(written(t, dir, module)))
-	assert.ErrorContains(t, resume(written(t, dir, module, "hooks=[{file: "+module+", hook: build_model, config: "+gpt2Config+", seed: 1}]")),
+	assert.ErrorContains(t, resume(written(t, dir, module, "hooks=[{file: "+module+", hook: build_model, config: "+traintest.GPT2Config+", seed: 1}]")),
 		"hooks: the checkpoint has build_model by module ")
 	bin, err := os.ReadFile(module)
 	require.NoError(t, err)
@@ -156,7 +134,7 @@ func TestResumingWithAnotherModuleIsRefused(t *testing.T) {
 
 	checkpoint := stepDir(filepath.Join(dir, "run"), 5)
 	require.NoError(t, os.WriteFile(filepath.Join(checkpoint, config.ModuleFile), append(bin, 0, 2, 1, 'x'), 0o666))
-	_, err = OpenModel(checkpoint, "")
+	_, err = inference.OpenModel(checkpoint, "")
 	assert.ErrorContains(t, err, config.ModuleFile, "a checkpoint that somebody changed")
 }
 
@@ -164,33 +142,17 @@ func TestAnExportWithAnotherModuleIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	leg(t, written(t, dir, gpt2(t)), 0)
 	out := filepath.Join(dir, "out")
-	export(t, ExportOptions{From: filepath.Join(dir, "run"), Out: out})
+	_, err := inference.Export(t.Context(), inference.ExportOptions{From: filepath.Join(dir, "run"), Out: out})
+	require.NoError(t, err)
 	path := filepath.Join(out, config.ModuleFile)
 	bin, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, append(bin, 0, 2, 1, 'x'), 0o666))
-	_, err = OpenModel(out, "")
+	_, err = inference.OpenModel(out, "")
 	assert.ErrorContains(t, err, "config.json: module.sha256: found ")
 	require.NoError(t, os.Remove(path))
-	_, err = OpenModel(out, "")
+	_, err = inference.OpenModel(out, "")
 	assert.ErrorContains(t, err, config.ModuleFile)
-}
-
-// What comes next depends on the text so far, not on how much of it was given at once.
-func TestGenerateWithAWrittenModel(t *testing.T) {
-	dir := t.TempDir()
-	leg(t, written(t, dir, gpt2(t), "train.steps=30"), 0)
-	g := generator(t, filepath.Join(dir, "run"))
-	greedy := Sampling{TopP: 1}
-	whole, _ := generate(t, g, "th", 6, greedy) // all of a context
-	for n := 1; n < 6; n++ {
-		rest, _ := generate(t, g, "th"+whole[:n], 6-n, greedy)
-		assert.Equal(t, whole[n:], rest)
-	}
-	_, made := generate(t, g, "a prompt that is longer than the context", 20, greedy)
-	assert.Equal(t, 20, made)
-	_, err := Evaluate(context.Background(), EvalOptions{From: filepath.Join(dir, "run"), SeqLen: 4, BatchSize: 1, OpenDevice: openNull})
-	assert.ErrorContains(t, err, "seq-len: found 4, expected ")
 }
 
 func TestAWrittenModelIsPlanned(t *testing.T) {

@@ -13,20 +13,11 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/hooks"
+	"github.com/gpupipe/gpupipe/pipeline/inference"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-const hooksDir = "../../examples/hooks/"
-
-// hooked is the override that has modules of the examples take part.
-func hooked(hooks ...string) string {
-	for i, h := range hooks {
-		hooks[i] = "{file: " + hooksDir + h + "}"
-	}
-	return "hooks=[" + strings.Join(hooks, ", ") + "]"
-}
 
 const (
 	focalHook = "focal_loss.wasm, hook: build_loss, config: {z: 0.001}"
@@ -84,22 +75,6 @@ func TestAModuleEndsARun(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 45, res.Step, "without evaluations there is nothing to stop for")
 	assert.Len(t, n.steps, 45)
-}
-
-// text of many documents, of which some are kept.
-func documents(t *testing.T, dir string) string {
-	t.Helper()
-	path := filepath.Join(dir, "text.jsonl")
-	var b strings.Builder
-	for i := range 60 {
-		sentence := "The quick brown fox jumps over the lazy dog. "
-		if i%3 == 0 {
-			sentence = "1 2 3 # # "
-		}
-		fmt.Fprintf(&b, "{\"text\": \"Document %d. %s\"}\n", i, strings.Repeat(sentence, 2+i%5))
-	}
-	require.NoError(t, os.WriteFile(path, []byte(b.String()), 0o666))
-	return path
 }
 
 // Stopped in the middle and gone on with, all hooks at work, a run gives the same bits.
@@ -194,7 +169,7 @@ func TestEvaluationFiltersAsTheRunDid(t *testing.T) {
 	c := demo(t, dir, "train.steps=2", "train.eval_batches=0", "data.train=["+documents(t, dir)+"]", hooked(textHook))
 	res, err := Run(context.Background(), c, options(&reference{}, n))
 	require.NoError(t, err)
-	got, err := Evaluate(context.Background(), EvalOptions{From: c.Run.Dir, BatchSize: c.Rows(), OpenDevice: openNull, Execute: (&reference{}).execute})
+	got, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: c.Run.Dir, BatchSize: c.Rows(), Target: onReference})
 	require.NoError(t, err)
 	assert.InDelta(t, *res.ValLoss, got.Loss, 1e-6)
 }

@@ -11,49 +11,50 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
-// kernelsFile, in the run folder and in every checkpoint, holds the kernels that were chosen by timing: with others the
-// last bits would differ. It is absent where the choice was the static one, for want of memory too: that choice then holds, however much
-// there is when the run is resumed.
+// kernelsFile, in the run folder and in every checkpoint, holds the kernels that were chosen by timing: other kernels
+// would change the last bits. It is absent with the static choice, also if that was used for lack of memory: a resumed run
+// then keeps the static choice, however much memory there is.
 const kernelsFile = "kernels.json"
 
-// kernels is the content of kernelsFile.
-func (r *run) kernels() []byte {
-	if r.Tune == nil || r.layout.Static {
+// kernels is the content of kernelsFile, or nil.
+func (s *session) kernels() []byte {
+	if s.tune == nil || s.layout.Static {
 		return nil
 	}
-	out, err := json.MarshalIndent(r.Tune.Used(), "", " ")
+	out, err := json.MarshalIndent(s.tune.Used(), "", " ")
 	if err != nil {
 		panic(err) // names and finite times
 	}
 	return append(out, '\n')
 }
 
-// keepKernels writes the choices down, for this run and for others on this machine.
-func (r *run) keepKernels() error {
-	if r.Tune == nil {
+// writeKernels writes the choices for this run, and for other runs on this machine.
+func (s *session) writeKernels() error {
+	if s.tune == nil {
 		return nil
 	}
-	if n := r.Tune.Strays(); n > 0 && !r.layout.Static {
-		r.Report.Note("%d kernels are not those that the run began with, since the device, its driver or gpupipe has changed: it goes on, but not to the same bits", n)
+	note := s.job.options.Report.Note
+	if n := s.tune.Strays(); n > 0 && !s.layout.Static {
+		note("%d kernels are not those that the run began with, since the device, its driver or gpupipe has changed: it goes on, but not to the same bits", n)
 	}
-	path := filepath.Join(r.Run.Dir, kernelsFile)
-	if text := r.kernels(); text != nil {
+	path := filepath.Join(s.job.config.Run.Dir, kernelsFile)
+	if text := s.kernels(); text != nil {
 		if err := writeFile(path, text); err != nil {
 			return err
 		}
-	} else if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // it is of before the run was resumed
+	} else if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // it is from before the run was resumed
 		return err
 	}
-	if err := r.Tune.Save(); err != nil {
-		r.Report.Note("the choices of kernels are not kept for the next run: %v", err)
+	if err := s.tune.Save(); err != nil {
+		note("the choices of kernels are not kept for the next run: %v", err)
 	}
 	return nil
 }
 
-// pinKernels goes on with the kernels of a checkpoint.
-func (r *run) pinKernels(c *checkpoint.Checkpoint) error {
+// pinKernels uses the kernels of a checkpoint.
+func (s *session) pinKernels(c *checkpoint.Checkpoint) error {
 	if !c.Has(kernelsFile) {
-		r.Tune = nil
+		s.tune = nil
 		return nil
 	}
 	text, err := c.File(kernelsFile)
@@ -64,11 +65,11 @@ func (r *run) pinKernels(c *checkpoint.Checkpoint) error {
 	if err := json.Unmarshal(text, &choices); err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(c.Dir, kernelsFile), err)
 	}
-	if r.Tune == nil {
-		if r.Tune, err = tune.Open("", nil); err != nil {
+	if s.tune == nil {
+		if s.tune, err = tune.Open("", nil); err != nil {
 			return err
 		}
 	}
-	r.Tune.Pin(choices)
+	s.tune.Pin(choices)
 	return nil
 }

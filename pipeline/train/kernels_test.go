@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
@@ -35,7 +36,7 @@ func TestKernelsForWantOfMemoryStay(t *testing.T) {
 		require.NoError(t, err)
 		return n, timings
 	}
-	kept := func(step string) string { return filepath.Join(c.Run.Dir, checkpointsDir, step, kernelsFile) }
+	kept := func(step string) string { return filepath.Join(c.Run.Dir, checkpoint.Folder, step, kernelsFile) }
 
 	fell := false
 	n, timings := train(fragile(func(_ int64, op faulty.Op) error {

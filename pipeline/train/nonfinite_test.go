@@ -12,9 +12,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -46,7 +48,7 @@ func poisoned(t *testing.T, poison func(int) bool, overrides ...string) (string,
 	t.Helper()
 	c := demo(t, t.TempDir(), append([]string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 1, nonfinite: skip}"}, overrides...)...)
 	n := &notes{}
-	res, err := Run(context.Background(), c, options(&reference{poison: poison}, n))
+	res, err := Run(context.Background(), c, options(&reference{Poison: poison}, n))
 	return c.Run.Dir, res, n, err
 }
 
@@ -92,7 +94,7 @@ func TestSkippedBatchesWithDelay(t *testing.T) {
 		require.Equal(t, 6, res.Step)
 		before, after := bits(t, stepDir(run, 2)), bits(t, stepDir(run, 3))
 		for name := range before {
-			pending, parameter := before[pendingName(name)]
+			pending, parameter := before[weights.PendingName(name)]
 			switch {
 			case parameter:
 				assert.Equal(t, pending, after[name], "%s: %s", correction, name)
@@ -151,7 +153,7 @@ func TestABatchIsSkippedForAnyReplica(t *testing.T) {
 		for _, precision := range []string{"f32", "f16"} {
 			c := demo(t, t.TempDir(), "train={steps: 6, batch_size: 4, microbatches: 4, eval_every: 0, save_every: 1, nonfinite: skip}",
 				"train.precision="+precision, "pipeline={replicas: 2, "+layout+"}")
-			n, x := &notes{}, &reference{poison: only(3, 4), further: true}
+			n, x := &notes{}, &reference{Poison: only(3, 4), Further: true}
 			res, err := Run(context.Background(), c, options(x, n))
 			require.NoError(t, err, layout)
 			require.Equal(t, 6, res.Step)
@@ -160,7 +162,7 @@ func TestABatchIsSkippedForAnyReplica(t *testing.T) {
 			}
 			third, last := bits(t, stepDir(c.Run.Dir, 3)), bits(t, stepDir(c.Run.Dir, 6))
 			for name, after := range bits(t, stepDir(c.Run.Dir, 4)) {
-				if pending, delayed := third[pendingName(name)]; delayed {
+				if pending, delayed := third[weights.PendingName(name)]; delayed {
 					assert.Equal(t, pending, after, "%s: %s", layout, name)
 				} else if _, weights := last[name]; weights && c.Pipeline.Delay == 0 {
 					assert.Equal(t, third[name], after, "%s: %s", layout, name)
@@ -169,7 +171,7 @@ func TestABatchIsSkippedForAnyReplica(t *testing.T) {
 			}
 			for name, bits := range last {
 				if param := strings.TrimPrefix(name, "pending/"); !strings.HasPrefix(name, "optim/") {
-					assert.Equal(t, 2, x.held(param, bits), "%s: replicas with %s", layout, name)
+					assert.Equal(t, 2, x.Held(param, bits), "%s: replicas with %s", layout, name)
 				}
 			}
 		}
@@ -216,11 +218,11 @@ func TestTheLossOfAModuleIsBlamed(t *testing.T) {
 	require.ErrorIs(t, err, ErrDiverged)
 	assert.NotContains(t, err.Error(), "at fault")
 	assert.Empty(t, n.text)
-	n, err = run(&reference{blind: true}) // its logits are not finite either
+	n, err = run(&reference{Blind: true}) // its logits are not finite either
 	require.ErrorIs(t, err, ErrDiverged)
 	assert.NotContains(t, err.Error(), "told.wasm")
 	assert.Empty(t, n.text)
-	_, err = run(&reference{poison: from(2)}, "hooks=[]", "data.aligned=[]")
+	_, err = run(&reference{Poison: from(2)}, "hooks=[]", "data.aligned=[]")
 	require.ErrorIs(t, err, ErrDiverged)
 	assert.NotContains(t, err.Error(), "at fault")
 }
@@ -254,7 +256,7 @@ func TestSkippedBatchesBeforeSOAPBegins(t *testing.T) {
 			c := demo(t, t.TempDir(), append([]string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 1, nonfinite: skip}"}, soap...)...)
 			begin := 0
 			for _, to := range []int{stop, 8} {
-				o := options(&reference{poison: func(batch int) bool { return only(1, 2, 4)(begin + batch) }}, &notes{})
+				o := options(&reference{Poison: func(batch int) bool { return only(1, 2, 4)(begin + batch) }}, &notes{})
 				c.Train.Steps, o.Resume = to, true
 				_, err := Run(context.Background(), c, o)
 				require.NoError(t, err)
@@ -287,6 +289,6 @@ func TestResumeFromBeforeBegunWasKept(t *testing.T) {
 	require.NoError(t, safetensors.Write(path, kept))
 	older, err := os.ReadFile(path)
 	require.NoError(t, err)
-	alter(t, stopped, "optimizer.safetensors", func([]byte) []byte { return older })
+	traintest.Alter(t, stopped, "optimizer.safetensors", func([]byte) []byte { return older })
 	assert.Equal(t, want, files(t, leg(t, c, 0).Checkpoint))
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/inference"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -124,7 +125,7 @@ func TestEvaluationOnStages(t *testing.T) {
 		c := demo(t, t.TempDir(), fmt.Sprint("pipeline.stages=", stages), "data.val_fraction=0.5", "train={steps: 1, batch_size: 2, microbatches: 2, eval_every: 1, eval_batches: 0}")
 		res, err := Run(context.Background(), c, options(&reference{}, &notes{}))
 		require.NoError(t, err)
-		ev, err := Evaluate(context.Background(), EvalOptions{From: c.Run.Dir, BatchSize: 1, OpenDevice: options(&reference{}, &notes{}).OpenDevice, Execute: (&reference{}).execute})
+		ev, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: c.Run.Dir, BatchSize: 1, Target: onReference})
 		require.NoError(t, err)
 		assert.Greater(t, ev.Tokens, int64(16*stages*c.Model.SeqLen), "more than are under way at a time")
 		assert.InDelta(t, ev.Loss, *res.ValLoss, 1e-9)

@@ -8,7 +8,9 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -56,7 +58,7 @@ func TestOverflow(t *testing.T) {
 			for _, p := range c.Model.Parameters() {
 				want := before[p.Name]
 				if delay > 0 {
-					want = before[pendingName(p.Name)]
+					want = before[weights.PendingName(p.Name)]
 				}
 				assert.Equal(t, want, after[p.Name])
 			}
@@ -74,14 +76,15 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// A step that is done again after a restart is not told of twice.
-func TestOverflowIsToldOnce(t *testing.T) {
+// A step that is done again after a restart is not reported again.
+func TestOverflowIsReportedOnce(t *testing.T) {
 	o, err := optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Schedule: optim.Schedule{Name: "constant"}},
 		[]optim.Param{{Name: "w", Type: graph.T(graph.F32, 2, 2), Layer: "l", Gradient: "g"}})
 	require.NoError(t, err)
 	n := &notes{}
-	r := &run{Options: Options{Report: n}, optimizer: o, told: 4}
-	r.pace.start()
+	r := newTrainer(config.Config{}, Options{Report: n})
+	r.job.optimizer, r.recorder.reported = o, 4
+	r.recorder.pace.start()
 	for batch := 3; batch < 5; batch++ {
 		p, err := r.progress(engine.Measured{Batch: batch, Loss: 1, GradNorm: math.Inf(1), Overflowed: true, Scale: 1024})
 		require.NoError(t, err)

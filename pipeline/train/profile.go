@@ -11,122 +11,132 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/profile"
 )
 
-// What a profile is kept in, in the run folder.
+// The files of a profile in the run folder.
 const (
 	profileFile = "profile.json"
 	profilePage = "profile.html"
 )
 
-// ProfileOptions have a run measure the kernels of a few steps. What it computes stays the same to the last bit.
+// ProfileOptions make a run measure the kernels of a few steps. What it computes stays the same to the last bit.
 type ProfileOptions struct {
-	Peak func(device.Device) (profile.Peak, error) // what a device does at most; nil: not measured
-	Done func(*profile.Profile)                    // told when the files are written; nil: nobody
+	Peak func(device.Device) (profile.Peak, error) // the peak performance of a device; nil: not measured
+	Done func(*profile.Profile)                    // called when the files are written; nil: not called
 }
 
 const (
-	profileAfter = 3 // steps: what is compiled and allocated on the way has been
+	profileAfter = 3 // steps: by then, kernels are compiled and buffers allocated
 	profileSteps = 2
-	profileLag   = 3 // batches after which all lines have told of one: updates come up to two batches later
+	profileLag   = 3 // batches after which all ranks have reported one: updates come up to two batches later
 )
 
-// profiling gathers what lines tell of some batches.
+// profiling collects what ranks report of some batches.
 type profiling struct {
-	*ProfileOptions
+	job      *job
 	from, to int // batches
 	peaks    map[device.Info]profile.Peak
+	page     string // its path, when it is written
 
 	mu      sync.Mutex
-	names   []string
-	lines   []*profile.Recorder
+	names   []string // of ranks
+	ranks   []*profile.Recorder
 	batches map[int]bool
 	untimed error
 	written bool
 }
 
-// prepareProfile chooses the steps that are measured: a few after the first, or the last ones. Devices show their peak before they have
-// anything else to do. Where devices are opened again, what was measured before is left out, unless that was all.
-func (r *run) prepareProfile() error {
-	if r.Profile == nil || r.profiling != nil && r.profiling.written {
-		return nil
+// newProfiling chooses the steps to measure: a few after the first, or the last ones. It measures the devices' peaks first,
+// while they are idle, and takes those that a profiling before has measured.
+func newProfiling(j *job, step int, ranks []engine.RankPlan, devices []device.Device, before *profiling) (*profiling, error) {
+	steps, o := j.config.Train.Steps, j.options.Profile
+	from := min(step+profileAfter, max(step, steps-profileSteps))
+	p := &profiling{job: j, from: from, to: min(from+profileSteps, steps), batches: map[int]bool{}, peaks: map[device.Info]profile.Peak{}}
+	if before != nil {
+		p.peaks = before.peaks
 	}
-	from := min(r.step+profileAfter, max(r.step, r.Train.Steps-profileSteps))
-	p := &profiling{ProfileOptions: r.Profile, from: from, to: min(from+profileSteps, r.Train.Steps), batches: map[int]bool{}, peaks: map[device.Info]profile.Peak{}}
-	if r.profiling != nil {
-		p.peaks = r.profiling.peaks
-	}
-	for i, l := range r.engine.Ranks() {
-		peak, known := p.peaks[l.Device]
-		if !known && p.Peak != nil {
-			r.Report.Measuring(l.Device.Name, "its peak")
+	for i, r := range ranks {
+		peak, known := p.peaks[r.Device]
+		if !known && o.Peak != nil {
+			j.options.Report.Measuring(r.Device.Name, "its peak")
 			var err error
-			if peak, err = p.Peak(r.devices[i]); err != nil {
-				return fmt.Errorf("profile: the peak of %s: %w", l.Device.Name, err)
+			if peak, err = o.Peak(devices[i]); err != nil {
+				return nil, fmt.Errorf("profile: the peak of %s: %w", r.Device.Name, err)
 			}
-			p.peaks[l.Device] = peak
+			p.peaks[r.Device] = peak
 		}
-		p.names = append(p.names, l.Name)
-		p.lines = append(p.lines, profile.NewRecorder(l.Name, l.Device, peak))
+		p.names = append(p.names, r.Name)
+		p.ranks = append(p.ranks, profile.NewRecorder(r.Name, r.Device, peak))
 	}
-	r.engine.Profile, r.profiling = p, p
-	return nil
+	return p, nil
 }
 
+// Wants implements engine.Profiler.
 func (p *profiling) Wants(batch int) bool { return p.from <= batch && batch < p.to }
 
-func (p *profiling) Ran(line, batch int, what string, kernels []exec.KernelInfo, t exec.Times) {
+// Ran implements engine.Profiler.
+func (p *profiling) Ran(rank, batch int, what string, kernels []exec.KernelInfo, t exec.Times) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.batches[batch] = true
-	p.lines[line].Add(what, kernels, t)
+	p.ranks[rank].Add(what, kernels, t)
 }
 
-func (p *profiling) Untimed(line int, err error) {
+// Untimed implements engine.Profiler.
+func (p *profiling) Untimed(rank int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.untimed == nil {
-		p.untimed = fmt.Errorf("%s: %w", p.names[line], err)
+		p.untimed = fmt.Errorf("%s: %w", p.names[rank], err)
 	}
 }
 
-// writeProfile writes what was measured once all of it is there: when a later batch is done, or when none follows.
-func (r *run) writeProfile(batch int, last bool) error {
-	p := r.profiling
+// write writes the profile once it is complete: when a later batch is done, or after the last one.
+func (p *profiling) write(batch int, last bool) error {
 	if p == nil || p.written || !last && batch < p.to-1+profileLag {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.written = true
+	note, dir := p.job.options.Report.Note, p.job.config.Run.Dir
 	if p.untimed != nil {
-		r.Report.Note("profile: %v", p.untimed)
+		note("profile: %v", p.untimed)
 	}
 	if len(p.batches) == 0 {
 		if p.untimed == nil {
-			r.Report.Note("profile: no step was measured")
+			note("profile: no step was measured")
 		}
 		return nil
 	}
-	out := &profile.Profile{Title: "gpupipe " + r.Run.Dir, Time: time.Now(), Steps: len(p.batches)}
-	for _, l := range p.lines {
-		out.Ranks = append(out.Ranks, l.Rank())
+	out := &profile.Profile{Title: "gpupipe " + dir, Time: time.Now(), Steps: len(p.batches)}
+	for _, r := range p.ranks {
+		out.Ranks = append(out.Ranks, r.Rank())
 	}
-	page, err := WriteProfile(r.Run.Dir, out)
-	if err != nil {
+	var err error
+	if p.page, err = WriteProfile(dir, out); err != nil {
 		return usererror.New(err)
 	}
-	r.result.Profile = page
-	if p.Done != nil {
-		p.Done(out)
+	if done := p.job.options.Profile.Done; done != nil {
+		done(out)
 	}
 	return nil
 }
 
-// WriteProfile writes a profile as data and as a page into a folder, which is made if need be, and returns the page's path.
+// pagePath is the path of the page, or "" if none is written.
+func (p *profiling) pagePath() string {
+	if p == nil {
+		return ""
+	}
+	return p.page
+}
+
+// WriteProfile writes a profile as data and as a page into a folder, which it creates if needed. It returns the path of the
+// page.
 func WriteProfile(dir string, p *profile.Profile) (page string, err error) {
 	page = filepath.Join(dir, profilePage)
 	data, err := json.MarshalIndent(p, "", " ")

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/profile"
@@ -65,10 +66,10 @@ func TestProfileOfAPipeline(t *testing.T) {
 			calls[x.Name] = x.Calls
 			assert.Positive(t, x.DurationMicros, x.Name)
 		}
-		want := map[string]int{"forward": profileSteps * demoMicrobatches, "weight gradients": profileSteps * demoMicrobatches,
-			"vote": profileSteps, "update": profileSteps}
+		want := map[string]int{"forward": profileSteps * traintest.Microbatches, "weight gradients": profileSteps * traintest.Microbatches,
+			"gradient norms": profileSteps, "update": profileSteps}
 		if i > 0 {
-			want["input gradients"] = profileSteps * demoMicrobatches
+			want["input gradients"] = profileSteps * traintest.Microbatches
 		}
 		assert.Equal(t, want, calls)
 		for _, k := range l.Kernels {
@@ -89,7 +90,7 @@ func TestProfilesOfShortRunsAndOfNothing(t *testing.T) {
 		require.NoError(t, err)
 		p := readProfile(t, c.Run.Dir)
 		assert.Equal(t, want, p.Steps, steps)
-		assert.Equal(t, want*demoMicrobatches, p.Ranks[0].Programs[0].Calls)
+		assert.Equal(t, want*traintest.Microbatches, p.Ranks[0].Programs[0].Calls)
 	}
 	plain, err := Run(context.Background(), configure("plain"), options(&reference{}, &notes{}))
 	require.NoError(t, err)

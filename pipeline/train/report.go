@@ -8,15 +8,15 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
 
-// Report is told what happens during a run, in order, from one goroutine.
+// Report receives what happens during a run, in order, from one goroutine.
 type Report interface {
-	// Start tells what is about to run, once, before the first step.
+	// Start reports what is about to run, once, before the first step.
 	Start(Start)
-	// Step tells of one step, a step late.
+	// Step reports one step, a step late.
 	Step(Progress)
-	// Reading tells how much of the data's bytes were read.
+	// Reading reports how many bytes of the data were read.
 	Reading(done, total int64)
-	// Measuring tells which program is timed on which device, to decide where the model is cut.
+	// Measuring reports which program is timed on which device, to decide where the model is cut.
 	Measuring(device, what string)
 	// Note is a message for the user.
 	Note(format string, args ...any)
@@ -52,7 +52,23 @@ type Progress struct {
 	Left         time.Duration `json:"left_ns"`
 }
 
-// MarshalJSON gives numbers that are not finite, which JSON has no word for, the names that metrics.jsonl has for them.
+// values are the measurements by their names in metrics.jsonl.
+func (p Progress) values() []metrics.Value {
+	values := []metrics.Value{{Name: "tokens", Value: float64(p.Tokens)}, {Name: "loss", Value: p.Loss}, {Name: "lr", Value: p.LR},
+		{Name: "grad_norm", Value: p.GradNorm}, {Name: "tokens_per_s", Value: p.TokensPerSec}, {Name: "staleness", Value: float64(p.Staleness)}}
+	if p.LossScale > 0 {
+		values = append(values, metrics.Value{Name: "loss_scale", Value: p.LossScale})
+	}
+	if p.ValLoss != nil {
+		values = append(values, metrics.Value{Name: "val_loss", Value: *p.ValLoss})
+	}
+	if p.Skipped {
+		values = append(values, metrics.Value{Name: "skipped", Value: 1})
+	}
+	return values
+}
+
+// MarshalJSON writes numbers that are not finite, which JSON does not have, as metrics.jsonl does.
 func (p Progress) MarshalJSON() ([]byte, error) {
 	type plain Progress
 	return json.Marshal(struct {

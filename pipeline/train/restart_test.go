@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
@@ -42,7 +43,7 @@ func worker(open layout.OpenDevice) OpenWorker {
 
 // isolated are options of a run whose devices count as processes.
 func isolated(x *reference, n *notes) Options {
-	return Options{OpenWorker: worker(openNull), Execute: x.execute, Report: n}
+	return Options{OpenWorker: worker(openNull), Execute: x.Execute, Report: n}
 }
 
 // left is what a run leaves behind that does not depend on the clock, nor on where it is.
@@ -56,10 +57,10 @@ type left struct {
 func leftBy(t *testing.T, c config.Config, res Result) left {
 	t.Helper()
 	l := left{checkpoints: map[string]map[string]string{}, metrics: measurements(t, c.Run.Dir), events: events(t, c.Run.Dir), loss: res.Loss, val: res.ValLoss}
-	names, err := os.ReadDir(filepath.Join(c.Run.Dir, checkpointsDir))
+	names, err := os.ReadDir(filepath.Join(c.Run.Dir, checkpoint.Folder))
 	require.NoError(t, err)
 	for _, n := range names {
-		dir := filepath.Join(c.Run.Dir, checkpointsDir, n.Name())
+		dir := filepath.Join(c.Run.Dir, checkpoint.Folder, n.Name())
 		fs := files(t, dir)
 		state, err := os.ReadFile(filepath.Join(dir, "state.json"))
 		require.NoError(t, err)
@@ -127,13 +128,13 @@ func TestARunSurvivesItsDevices(t *testing.T) {
 			c := configure()
 			res, err := Run(t.Context(), c, isolated(clean, &notes{}))
 			require.NoError(t, err)
-			want, total := leftBy(t, c, res), clean.runs.Load()
+			want, total := leftBy(t, c, res), clean.Runs.Load()
 			for range 2 {
 				first := 1 + rng.Int64N(total)
 				second := first + 1 + rng.Int64N(20) // while what was lost is done again, or later
 				n := &notes{}
 				c := configure()
-				res, err := Run(t.Context(), c, isolated(&reference{strikes: func(n int64) error {
+				res, err := Run(t.Context(), c, isolated(&reference{Strikes: func(n int64) error {
 					if n == first || n == second {
 						return killed("run")
 					}
@@ -235,7 +236,7 @@ func TestLostWhilePlanning(t *testing.T) {
 				if tries++; tries <= len(befalls) {
 					return engine.Planned{}, befalls[tries-1]
 				}
-				return x.execute(dev, graphs, pools)
+				return x.Execute(dev, graphs, pools)
 			}
 			_, err := Run(t.Context(), pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=1", "pipeline.schedule=sync", "pipeline.delay=0"), o)
 			require.NoError(t, err)

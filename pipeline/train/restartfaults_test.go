@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
@@ -58,7 +59,7 @@ func TestFaultsInARow(t *testing.T) {
 		c := pipelined(t, t.TempDir(), "train.eval_every=0", "pipeline.isolate=process")
 		_, err := Run(t.Context(), c, isolated(clean, &notes{}))
 		require.NoError(t, err)
-		total := clean.runs.Load()
+		total := clean.Runs.Load()
 
 		half := func(n int64) error {
 			if n > total/2 {
@@ -69,7 +70,7 @@ func TestFaultsInARow(t *testing.T) {
 		c = pipelined(t, t.TempDir(), "train.eval_every=0", "pipeline.isolate=process", "pipeline.restarts=2")
 		n := &notes{}
 		began := time.Now()
-		_, err = Run(t.Context(), c, isolated(&reference{strikes: half}, n))
+		_, err = Run(t.Context(), c, isolated(&reference{Strikes: half}, n))
 		require.ErrorIs(t, err, device.ErrLost)
 		assert.False(t, errors.As(err, new(*usererror.Error)), "exit code 1")
 		assert.Regexp(t, `^device lost 3 times in a row, and pipeline.restarts is 2: (stage [0-2] \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; ){3}the checkpoint of step [24] is kept: with --resume the same command goes on from there$`, err.Error())
@@ -82,7 +83,7 @@ func TestFaultsInARow(t *testing.T) {
 		assert.Equal(t, 8, res.Step)
 
 		c = pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.restarts=0")
-		o = isolated(&reference{strikes: func(int64) error { return killed("run") }}, &notes{})
+		o = isolated(&reference{Strikes: func(int64) error { return killed("run") }}, &notes{})
 		_, err = Run(t.Context(), c, o)
 		assert.ErrorContains(t, err, "device lost 1 times in a row, and pipeline.restarts is 0")
 		assert.ErrorContains(t, err, "there is no checkpoint yet: with --resume the same command begins again")
@@ -92,7 +93,7 @@ func TestFaultsInARow(t *testing.T) {
 
 		var last atomic.Int64 // one fault after each checkpoint: none is in a row with another
 		c = pipelined(t, t.TempDir(), "train.eval_every=0", "pipeline.isolate=process", "pipeline.restarts=1")
-		_, err = Run(t.Context(), c, isolated(&reference{strikes: func(n int64) error {
+		_, err = Run(t.Context(), c, isolated(&reference{Strikes: func(n int64) error {
 			if before := last.Load(); n-before > total/3 && last.CompareAndSwap(before, n) {
 				return killed("run")
 			}
@@ -107,7 +108,7 @@ func TestAFaultDuringARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=2")
 		var opened atomic.Int64
-		x := &reference{strikes: func(n int64) error {
+		x := &reference{Strikes: func(n int64) error {
 			if n == 60 {
 				return killed("run")
 			}
@@ -136,8 +137,8 @@ func TestAFaultDuringARestart(t *testing.T) {
 func TestFaultsOfSeveralDevices(t *testing.T) {
 	for want, befalls := range map[string][2]error{
 		`^stage 0 \(null:0\): worker null:0 .*; stage 1 \(null:1\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`: {errKilled, errKilled},
-		`^stage 1 \(null:1\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`:                                       {errInjected, errKilled},
-		`^stage 0 \(null:0\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`:                                       {errKilled, errInjected},
+		`^stage 1 \(null:1\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`:                                       {traintest.ErrInjected, errKilled},
+		`^stage 0 \(null:0\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`:                                       {errKilled, traintest.ErrInjected},
 	} {
 		var failed [2]atomic.Bool
 		open := func(name string) (device.Device, error) {
@@ -164,13 +165,13 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 		err      error
 		override string
 	}{
-		"injected":              {errInjected, "pipeline.isolate=process"},
+		"injected":              {traintest.ErrInjected, "pipeline.isolate=process"},
 		"out of device memory":  {&device.Error{Op: "run", Cause: device.ErrOutOfMemory}, "pipeline.isolate=process"},
 		"validation failed":     {&device.Error{Op: "run", Cause: device.ErrValidation}, "pipeline.isolate=process"},
 		"with pipeline.isolate": {killed("run"), "pipeline.isolate=none"},
 	} {
 		n := &notes{}
-		o := isolated(&reference{strikes: func(n int64) error {
+		o := isolated(&reference{Strikes: func(n int64) error {
 			if n == 60 {
 				return x.err
 			}

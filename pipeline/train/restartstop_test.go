@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/stretchr/testify/assert"
@@ -64,7 +65,7 @@ func TestInterruptedRestart(t *testing.T) {
 			require.NoError(t, err, where)
 			assert.True(t, res.Interrupted, where)
 			assert.Positive(t, res.Step, where)
-			assert.Equal(t, filepath.Join(c.Run.Dir, checkpointsDir, fmt.Sprintf("step-%d", res.Step)), res.Checkpoint, where)
+			assert.Equal(t, filepath.Join(c.Run.Dir, checkpoint.Folder, fmt.Sprintf("step-%d", res.Step)), res.Checkpoint, where)
 			assert.Contains(t, n.text[len(n.text)-1], "was killed by SIGKILL: device lost; it is not started again", where)
 			o := Options{OpenWorker: worker(openNull), Resume: true}
 			res, err = Run(t.Context(), c, o)

@@ -9,8 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/inference"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -97,11 +100,11 @@ func TestInterruptedEvaluation(t *testing.T) {
 	_, err := Run(t.Context(), whole, options(clean, &notes{}))
 	require.NoError(t, err)
 	postponed := 0
-	for n, total := int64(1), clean.runs.Load(); n <= total; n += max(1, total/10) {
+	for n, total := int64(1), clean.Runs.Load(); n <= total; n += max(1, total/10) {
 		c := demo(t, t.TempDir(), overrides...)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		res, err := Run(ctx, c, options(&reference{strikes: func(run int64) error {
+		res, err := Run(ctx, c, options(&reference{Strikes: func(run int64) error {
 			if run == n {
 				cancel()
 			}
@@ -118,7 +121,7 @@ func TestInterruptedEvaluation(t *testing.T) {
 			_, err = Run(t.Context(), c, o)
 			require.NoError(t, err)
 		}
-		last := filepath.Join(checkpointsDir, "step-6")
+		last := filepath.Join(checkpoint.Folder, "step-6")
 		assert.Equal(t, files(t, filepath.Join(whole.Run.Dir, last)), files(t, filepath.Join(c.Run.Dir, last)), "at run %d of %d", n, total)
 		assert.Equal(t, measurements(t, whole.Run.Dir), measurements(t, c.Run.Dir), "at run %d of %d", n, total)
 	}
@@ -132,7 +135,7 @@ func TestInterruptedEvaluationOfALongerRun(t *testing.T) {
 		c := demo(t, t.TempDir(), fmt.Sprintf(steps, 6))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		x := &reference{strikes: func(run int64) error {
+		x := &reference{Strikes: func(run int64) error {
 			if run == n {
 				cancel()
 			}
@@ -140,7 +143,7 @@ func TestInterruptedEvaluationOfALongerRun(t *testing.T) {
 		}}
 		res, err := Run(ctx, c, options(x, &notes{}))
 		require.NoError(t, err)
-		require.GreaterOrEqual(t, x.runs.Load(), n, "no evaluation was interrupted")
+		require.GreaterOrEqual(t, x.Runs.Load(), n, "no evaluation was interrupted")
 		if saved, err := os.ReadFile(filepath.Join(res.Checkpoint, "state.json")); err != nil || !strings.Contains(string(saved), `"untold"`) {
 			continue
 		}
@@ -201,8 +204,8 @@ func TestResumeFromBeforePipelines(t *testing.T) {
 	older("    nonfinite: stop\n", "")
 	older("    dc_lambda: 0.04\n", "")
 	write := func(text string) {
-		alter(t, stopped.Checkpoint, keptConfig, func([]byte) []byte { return []byte(text) })
-		alter(t, stopped.Checkpoint, "state.json", func(b []byte) []byte {
+		traintest.Alter(t, stopped.Checkpoint, config.SavedFile, func([]byte) []byte { return []byte(text) })
+		traintest.Alter(t, stopped.Checkpoint, "state.json", func(b []byte) []byte {
 			var s map[string]any
 			require.NoError(t, json.Unmarshal(b, &s))
 			s["config"] = text
@@ -221,7 +224,11 @@ func TestResumeFromBeforePipelines(t *testing.T) {
 	assert.ErrorContains(t, err, "pipeline.colour: unknown key")
 
 	write(old)
-	assert.Equal(t, version(t, stopped.Checkpoint, WeightsX), version(t, c.Run.Dir, WeightsY))
+	for _, v := range []inference.Version{inference.VersionX, inference.VersionY} {
+		src, err := inference.OpenWeights(stopped.Checkpoint, nil, "", v, nil)
+		require.NoError(t, err, "its config is of before there were some keys")
+		require.NoError(t, src.Close())
+	}
 	assert.Equal(t, files(t, whole.Checkpoint), files(t, leg(t, c, 0).Checkpoint), fmt.Sprint("stopped at ", stopped.Step))
 }
 

@@ -1,48 +1,53 @@
 package train
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/inference"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-const demoMicrobatches = 2
+const hooksDir = traintest.HooksDir
 
-// demo is a run of a few seconds in dir.
-func demo(t *testing.T, dir string, overrides ...string) config.Config {
-	t.Helper()
-	text := filepath.Join(dir, "text.txt")
-	if _, err := os.Stat(text); err != nil {
-		rng := rand.New(rand.NewPCG(1, 1))
-		var b bytes.Buffer
-		for range 200 {
-			fmt.Fprintf(&b, "%s ", []string{"the", "cat", "sat", "on", "a", "mat"}[rng.IntN(6)])
-		}
-		require.NoError(t, os.WriteFile(text, b.Bytes(), 0o666))
+// reference is the executor of most tests.
+type reference = traintest.Reference
+
+var (
+	demo      = traintest.Demo
+	files     = traintest.Files
+	stepDir   = traintest.StepDir
+	gpt2      = traintest.GPT2
+	written   = traintest.HookModel
+	hooked    = traintest.Hooked
+	documents = traintest.Documents
+)
+
+// onReference computes on the ops' references.
+var onReference = inference.Target{Open: openNull, Execute: (&reference{}).Execute}
+
+// openNull opens a device that executes nothing.
+func openNull(name string) (device.Device, error) {
+	if name != "" && name != "null:0" {
+		return nil, fmt.Errorf("device %q: no such device", name)
 	}
-	c, err := config.Parse("demo", nil, append([]string{
-		"model={vocab_size: 256, d_model: 8, n_layers: 1, n_heads: 2, d_ff: 12, seq_len: 8}",
-		"data={train: [" + text + "], val_fraction: 0.1}",
-		"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 2}",
-		"lr.warmup=2", "optimizer.adamw.lr=0.03", "run.dir=" + filepath.Join(dir, "run"),
-	}, overrides...))
-	require.NoError(t, err)
-	return c
+	return null.New(null.Options{}), nil
 }
 
 // notes keeps what a run reports.
@@ -66,19 +71,7 @@ func (n *notes) Note(format string, args ...any) {
 }
 
 func options(x *reference, n *notes) Options {
-	return Options{OpenDevice: openNull, Execute: x.execute, Report: n}
-}
-
-// files returns the tensors of a checkpoint, as they are.
-func files(t *testing.T, dir string) map[string]string {
-	t.Helper()
-	m := map[string]string{}
-	for _, name := range []string{"model.safetensors", "optimizer.safetensors", "config.json", "tokenizer.json"} {
-		b, err := os.ReadFile(filepath.Join(dir, name))
-		require.NoError(t, err)
-		m[name] = string(b)
-	}
-	return m
+	return Options{OpenDevice: openNull, Execute: x.Execute, Report: n}
 }
 
 // measurements are the logged values that do not depend on the clock.
@@ -124,7 +117,7 @@ func TestARunLearnsAndLeavesEverythingBehind(t *testing.T) {
 	kept, err := config.Load(filepath.Join(c.Run.Dir, "config.yaml"), nil)
 	require.NoError(t, err)
 	assert.Equal(t, c.YAML(), kept.YAML())
-	ev, err := Evaluate(context.Background(), EvalOptions{From: c.Run.Dir, BatchSize: 3, OpenDevice: openNull, Execute: (&reference{}).execute})
+	ev, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: c.Run.Dir, BatchSize: 3, Target: onReference})
 	require.NoError(t, err)
 	assert.InDelta(t, *res.ValLoss, ev.Loss, 1e-6, "another batch size changes nothing but rounding")
 	assert.InDelta(t, ev.Loss/math.Ln2, ev.BitsPerByte, 1e-12, "a token is a byte")
@@ -241,14 +234,14 @@ func TestNoStepsIsTheInitialCheckpoint(t *testing.T) {
 	res, err := Run(context.Background(), c, options(&reference{}, &notes{}))
 	require.NoError(t, err)
 	assert.Equal(t, filepath.Join(c.Run.Dir, "checkpoints/step-0"), res.Checkpoint)
-	w, err := openWeights(res.Checkpoint, c.Model.Config)
+	w, err := weights.Open(res.Checkpoint, c.Model.Config)
 	require.NoError(t, err)
 	for _, p := range c.Model.Parameters() {
-		got, err := w.initial(p)
+		got, err := w.Initial(p)
 		require.NoError(t, err)
 		assert.Equal(t, p.Initial(1), got)
 	}
-	require.NoError(t, w.close())
+	require.NoError(t, w.Close())
 	next := demo(t, filepath.Dir(c.Run.Dir), "init.from="+res.Checkpoint, "run.dir="+c.Run.Dir+"2")
 	a, err := Run(context.Background(), next, options(&reference{}, &notes{}))
 	require.NoError(t, err)
@@ -304,7 +297,7 @@ func TestARunIsNotWrittenOver(t *testing.T) {
 
 func TestNaNStopsBeforeTheUpdateAndKeepsTheCheckpoint(t *testing.T) {
 	c := demo(t, t.TempDir())
-	_, err := Run(context.Background(), c, options(&reference{poison: from(4)}, &notes{}))
+	_, err := Run(context.Background(), c, options(&reference{Poison: from(4)}, &notes{}))
 	var user *usererror.Error
 	require.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "step 4: the loss is NaN")
@@ -367,7 +360,7 @@ func TestBadInputWritesNothing(t *testing.T) {
 		}
 		assert.NoDirExists(t, filepath.Join(dir, "run"), override)
 	}
-	_, err := Run(context.Background(), c, options(&reference{refused: exec.ErrTooLarge}, &notes{}))
+	_, err := Run(context.Background(), c, options(&reference{Refused: exec.ErrTooLarge}, &notes{}))
 	assert.ErrorContains(t, err, "null:0: does not fit the device")
 	assert.NoDirExists(t, filepath.Join(dir, "run"))
 }
@@ -396,15 +389,15 @@ func TestWeightsOfAnotherShapeAreRefused(t *testing.T) {
 	require.NoError(t, err)
 	wider := c.Model.Config
 	wider.DFF = 16
-	_, err = openWeights(res.Checkpoint, wider)
+	_, err = weights.Open(res.Checkpoint, wider)
 	assert.ErrorContains(t, err, `tensor "model.layers.0.mlp.down_proj.weight" has shape [8,12], expected [8,16]`)
 	deeper := c.Model.Config
 	deeper.NLayers = 2
-	_, err = openWeights(res.Checkpoint, deeper)
+	_, err = weights.Open(res.Checkpoint, deeper)
 	assert.ErrorContains(t, err, `tensor "model.layers.1.input_layernorm.weight" is missing`)
 	tied := c.Model.Config
 	tied.TieEmbeddings = true
-	w, err := openWeights(res.Checkpoint, tied)
+	w, err := weights.Open(res.Checkpoint, tied)
 	require.NoError(t, err, "a head that ties make superfluous is passed over")
-	require.NoError(t, w.close())
+	require.NoError(t, w.Close())
 }

@@ -12,55 +12,56 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// suspect is a batch whose loss, that a module wrote, is not finite.
-type suspect struct {
+// suspectedBatch is a batch for which a module's loss is not finite.
+type suspectedBatch struct {
 	step int
 	data engine.Batch
 }
 
-// suspects keeps such a batch, the first since it was last asked whose fault they are. With segments that cannot be told: what an evaluation
-// computes is another model, whose attention knows no documents.
-func (r *run) suspects(m engine.Measured) error {
-	if r.task.Loss == nil || r.task.Inputs.Segments || finite(m.Loss) || r.suspect != nil || m.Batch < r.told { // after a restart what was told is not told again
+// suspectBatch keeps such a batch, the first since the last blameLoss. With segments the cause cannot be found: an
+// evaluation computes another model, whose attention does not know documents.
+func (t *trainer) suspectBatch(m engine.Measured) error {
+	task := t.job.task
+	if task.Loss == nil || task.Inputs.Segments || finite(m.Loss) || t.suspect != nil || m.Batch < t.recorder.reported {
 		return nil
 	}
-	b, err := r.source.Batch(int64(m.Batch))
+	b, err := t.loader.source.Batch(int64(m.Batch))
 	if err != nil {
 		return err
 	}
-	r.suspect = &suspect{m.Batch + 1, b}
+	t.suspect = &suspectedBatch{m.Batch + 1, b}
 	return nil
 }
 
-// blamed tells whether it is the module's fault, of a run that may be about to end with an error. What a model computes is the logits: when
-// the cross entropy of the same batch is finite, so are they. That is at the weights that training has come to; a batch that is not
-// finite has not changed them.
-func (r *run) blamed(ctx context.Context, ended error) error {
-	s := r.suspect
-	if r.suspect = nil; s == nil || ended != nil && !errors.Is(ended, ErrDiverged) {
+// blameLoss reports whether the module's loss is the cause of a loss that is not finite; ended is the error that may end
+// the run. If the cross-entropy of the same batch is finite, so are the logits, and the model is not the cause. The
+// weights are the current ones: a batch that is not finite has not changed them.
+func (t *trainer) blameLoss(ctx context.Context, ended error) error {
+	s := t.suspect
+	if t.suspect = nil; s == nil || ended != nil && !errors.Is(ended, ErrDiverged) {
 		return ended
 	}
 	began, loss := time.Now(), 0.0
-	n := r.Train.Microbatches
-	err := r.engine.Evaluate(ctx, microbatches{s.data, n}, n, func(m engine.Measured) error {
+	n := t.job.config.Train.Microbatches
+	err := t.session.engine.Evaluate(ctx, microbatches{s.data, n}, n, func(m engine.Measured) error {
 		loss += m.Loss / float64(n)
 		return nil
 	})
-	r.pace.pause(time.Since(began))
+	t.recorder.pace.pause(time.Since(began))
 	switch {
 	case err != nil && ended != nil || err != nil && ctx.Err() != nil:
-		return ended // whose fault it is remains unknown
+		return ended // the cause remains unknown
 	case err != nil:
 		return evaluating(fmt.Sprintf("evaluating the batch of step %d", s.step), err)
 	case !finite(loss):
 		return ended
 	}
 	text := fmt.Sprintf("hook %s: %s: the loss of step %d is not finite, but the cross entropy of its batch is, %.4g: the loss is at fault, and not the model",
-		r.task.Loss.File(), hook.BuildLoss, s.step, loss)
+		t.job.task.Loss.File(), hook.BuildLoss, s.step, loss)
 	if ended != nil {
 		return usererror.New(fmt.Errorf("%w; %s", ended, text))
 	}
-	r.Report.Note("%s", text)
+	t.job.options.Report.Note("%s", text)
 	return nil
 }
 
@@ -70,7 +71,7 @@ type microbatches struct {
 	n     int
 }
 
-// Batch is one of them.
+// Batch returns one microbatch.
 func (m microbatches) Batch(i int64) (engine.Batch, error) {
 	one := engine.Batch{}
 	for _, name := range []string{model.TokensInput, model.TargetsInput} {

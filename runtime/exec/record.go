@@ -160,6 +160,15 @@ func F32Bytes(x []float32) []byte {
 	return b
 }
 
+// I32Bytes is the little-endian encoding of integers.
+func I32Bytes(x []int32) []byte {
+	b := make([]byte, 4*len(x))
+	for i, v := range x {
+		binary.LittleEndian.PutUint32(b[4*i:], uint32(v))
+	}
+	return b
+}
+
 // ToF32 is the inverse of F32Bytes.
 func ToF32(b []byte) []float32 {
 	x := make([]float32, len(b)/4)

@@ -1,7 +1,9 @@
-package train
+// Package traintest lets tests train without a GPU: a tiny config, and an executor that computes with the ops' references.
+package traintest
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -12,27 +14,25 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
-	"github.com/gpupipe/gpupipe/runtime/null"
 )
 
-// reference is an Executor that computes with the ops' references, each result rounded as a device would store it: the
-// whole loop runs with real numbers and no GPU.
-type reference struct {
-	runs    atomic.Int64
-	poison  func(batch int) bool // batches, counted from 1, whose loss is not a number; nil: none
-	further bool                 // only that of further replicas is poisoned
-	fails   int64                // the run of a program that fails, counted from 1; 0: none
-	strikes func(n int64) error  // what befalls such a run; nil: nothing
-	refused error
-	blind   bool // evaluations give what is not a number
+// Reference is an engine.Executor that computes with the ops' references and rounds each result as a device stores it.
+type Reference struct {
+	Runs    atomic.Int64
+	Poison  func(batch int) bool // reports whether the loss of a batch, counted from 1, is not a number; nil: none
+	Further bool                 // poisons the loss of replicas after the first only
+	Fails   int64                // the run of a program, counted from 1, that fails; 0: none
+	Strikes func(n int64) error  // returns the error of such a run; nil: none
+	Refused error                // of planning
+	Blind   bool                 // losses of evaluations are not numbers
 
 	mu       sync.Mutex
-	sessions []*referenceSession // all there were
+	sessions []*referenceSession // in the order of their creation
 }
 
-func (x *reference) execute(_ device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
-	if x.refused != nil {
-		return engine.Planned{}, x.refused
+func (x *Reference) Execute(_ device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
+	if x.Refused != nil {
+		return engine.Planned{}, x.Refused
 	}
 	return engine.Planned{Memory: exec.Memory{Total: 1}, Load: func() (engine.Session, error) {
 		s := newReferenceSession(x, graphs, pools)
@@ -44,7 +44,7 @@ func (x *reference) execute(_ device.Device, graphs map[string]*graph.Graph, poo
 }
 
 type referenceSession struct {
-	parent    *reference
+	parent    *Reference
 	graphs    map[string]*graph.Graph
 	pools     map[string]exec.Pool
 	types     map[string]graph.Type    // of variables
@@ -54,16 +54,16 @@ type referenceSession struct {
 	forwards  int
 }
 
-func newReferenceSession(x *reference, graphs map[string]*graph.Graph, pools map[string]exec.Pool) *referenceSession {
+func newReferenceSession(x *Reference, graphs map[string]*graph.Graph, pools map[string]exec.Pool) *referenceSession {
 	s := &referenceSession{parent: x, graphs: graphs, pools: pools, types: map[string]graph.Type{}, variables: map[string]*graph.Tensor{},
 		inputs: map[string]map[string]*graph.Tensor{}, outputs: map[string]map[string]*graph.Tensor{}}
 	for name, g := range graphs {
 		s.inputs[name] = map[string]*graph.Tensor{}
 		for _, v := range g.Sources("input") {
-			s.inputs[name][label(v)] = graph.NewTensor(v.Type)
+			s.inputs[name][Label(v)] = graph.NewTensor(v.Type)
 		}
 		for _, v := range g.Sources("variable") {
-			s.types[label(v)] = v.Type
+			s.types[Label(v)] = v.Type
 		}
 	}
 	return s
@@ -77,7 +77,7 @@ func (s *referenceSession) buffer(name string, at exec.Binding) string {
 	return name
 }
 
-// variable returns what a variable holds, first zeros.
+// variable returns a variable's tensor, at first zeros.
 func (s *referenceSession) variable(name string, at exec.Binding) (*graph.Tensor, error) {
 	t, ok := s.types[name]
 	if !ok {
@@ -90,7 +90,8 @@ func (s *referenceSession) variable(name string, at exec.Binding) (*graph.Tensor
 	return s.variables[b], nil
 }
 
-func label(v *graph.Value) string { return v.Node.Op.(graph.Source).Label() }
+// Label is the name of a source.
+func Label(v *graph.Value) string { return v.Node.Op.(graph.Source).Label() }
 
 func fill(t *graph.Tensor, b []byte) error {
 	if int64(len(b)) != t.Type.Bytes() {
@@ -118,6 +119,7 @@ func encode(t *graph.Tensor) device.Pending {
 	return arrived(b)
 }
 
+// arrived is data that is read at once.
 type arrived []byte
 
 func (a arrived) Wait() ([]byte, error) { return a, nil }
@@ -149,19 +151,19 @@ func (s *referenceSession) SetInput(program, name string, data []byte) error {
 }
 
 func (s *referenceSession) RunAt(program string, at exec.Binding) (err error) {
-	n := s.parent.runs.Add(1)
-	if n == s.parent.fails {
-		return errInjected
+	n := s.parent.Runs.Add(1)
+	if n == s.parent.Fails {
+		return ErrInjected
 	}
-	if s.parent.strikes != nil {
-		if err := s.parent.strikes(n); err != nil {
+	if s.parent.Strikes != nil {
+		if err := s.parent.Strikes(n); err != nil {
 			return err
 		}
 	}
 	g := s.graphs[program]
 	vars := map[string]*graph.Tensor{}
 	for _, v := range g.Sources("variable") {
-		if vars[label(v)], err = s.variable(label(v), at); err != nil {
+		if vars[Label(v)], err = s.variable(Label(v), at); err != nil {
 			return err
 		}
 	}
@@ -171,24 +173,24 @@ func (s *referenceSession) RunAt(program string, at exec.Binding) (err error) {
 	if program == "F" {
 		s.forwards++
 	}
-	if x := s.parent; x.poison != nil && !(x.further && s.owns()) && x.poison((s.forwards+demoMicrobatches-1)/demoMicrobatches) {
+	if x := s.parent; x.Poison != nil && !(x.Further && s.owns()) && x.Poison((s.forwards+Microbatches-1)/Microbatches) {
 		for _, values := range []map[string]*graph.Tensor{s.outputs[program], vars} {
-			if loss := values["loss"]; loss != nil { // the last stage's
+			if loss := values["loss"]; loss != nil { // of the last stage
 				loss.Data[0] = math.NaN()
 			}
 		}
 	}
-	if losses := s.outputs[program]["losses"]; losses != nil && s.parent.blind {
+	if losses := s.outputs[program]["losses"]; losses != nil && s.parent.Blind {
 		losses.Data[0] = math.NaN()
 	}
 	for _, a := range g.Assigns {
-		s.variables[s.buffer(label(a.Variable), at)] = vars[label(a.Variable)]
+		s.variables[s.buffer(Label(a.Variable), at)] = vars[Label(a.Variable)]
 	}
 	return nil
 }
 
-// held counts the sessions in which one of a parameter's buffers has these bits.
-func (x *reference) held(param, bits string) (n int) {
+// Held counts the sessions in which one of a parameter's buffers has these bits.
+func (x *Reference) Held(param, bits string) (n int) {
 	for _, s := range x.sessions {
 		for i := 0; s.variables[fmt.Sprintf("%s#%d", param, i)] != nil; i++ {
 			if string(encode(s.variables[fmt.Sprintf("%s#%d", param, i)]).(arrived)) == bits {
@@ -200,7 +202,7 @@ func (x *reference) held(param, bits string) (n int) {
 	return n
 }
 
-// owns tells whether a session updates parameters: those of a further replica never do.
+// owns reports whether a session updates parameters. Only those of the first replica do.
 func (s *referenceSession) owns() bool { return s.graphs["update"] != nil }
 
 func (s *referenceSession) Output(program, name string) (device.Pending, error) {
@@ -215,10 +217,5 @@ func (s *referenceSession) Mark() (device.Pending, error) { return arrived(nil),
 
 func (s *referenceSession) Close() error { return nil }
 
-// openNull opens a device that executes nothing.
-func openNull(name string) (device.Device, error) {
-	if name != "" && name != "null:0" {
-		return nil, fmt.Errorf("device %q: no such device", name)
-	}
-	return null.New(null.Options{}), nil
-}
+// ErrInjected is the error of Reference.Fails.
+var ErrInjected = errors.New("injected")

@@ -1,4 +1,4 @@
-package train
+package inference
 
 import (
 	"bytes"
@@ -20,11 +20,11 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 )
 
-// ExportOptions say what to export, and as what.
+// ExportOptions select what to export, and as what.
 type ExportOptions struct {
 	From       string // a run folder, a checkpoint, or a folder in Hugging Face's layout
 	Step       *int   // of a run's checkpoint; nil: the latest good one
-	Weights    Weights
+	Weights    Version
 	Tokenizer  string // empty: the model's own
 	DType      string // f32 ("" too), bf16, f16
 	Out        string // the folder to make
@@ -39,14 +39,14 @@ type Exported struct {
 	Out        string   `json:"out"`
 	Model      string   `json:"model"` // the folder that the tensors come from
 	Step       *int     `json:"step,omitempty"`
-	Weights    Weights  `json:"weights"`
+	Weights    Version  `json:"weights"`
 	DType      string   `json:"dtype"`
 	Parameters int64    `json:"parameters"`
 	Bytes      int64    `json:"bytes"` // of tensors
 	Files      []string `json:"files"`
 }
 
-// exportType is a kind of number by the names that the formats have for it.
+// exportType is a number type by its names in the formats.
 type exportType struct {
 	dtype safetensors.DType
 	torch string
@@ -58,15 +58,15 @@ var exportTypes = map[string]exportType{
 
 // Export writes a model as a folder that Hugging Face's transformers reads: config.json, generation_config.json,
 // tokenizer.json, tokenizer_config.json and model.safetensors, in shards with an index where it is large. The folder appears
-// whole or not at all. A model that a hook wrote has other tensors than a Llama: its folder holds the module instead, and is read by
-// OpenModel. Errors of the input are marked by usererror.
+// whole or not at all. A model that a hook builds has other tensors than a Llama: its folder holds the module instead, and
+// OpenModel reads it. Errors of the input are marked by usererror.
 func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	o.DType = cmp.Or(o.DType, "f32")
 	as, ok := exportTypes[o.DType]
 	if !ok {
 		return out, usererror.Errorf("dtype: found %q, expected f32, bf16 or f16", o.DType)
 	}
-	if err := writable(o.Out, o.Force); err != nil {
+	if err := checkOut(o.Out, o.Force); err != nil {
 		return out, usererror.New(err)
 	}
 	src, err := OpenWeights(o.From, o.Step, o.Tokenizer, o.Weights, o.Note)
@@ -74,10 +74,10 @@ func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 		return out, err
 	}
 	defer src.Close()
-	out = Exported{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, WeightsX), DType: o.DType, Parameters: src.Model.Count(),
+	out = Exported{Out: o.Out, Model: src.Dir, Weights: cmp.Or(o.Weights, VersionX), DType: o.DType, Parameters: src.Model.Count(),
 		Bytes: src.Model.Count() * as.dtype.Size()}
 	if src.saved != nil {
-		heard(o.Note)("a hook wrote this model: the folder has its module, %s, and gpupipe reads it; transformers does not", config.ModuleFile)
+		orSilent(o.Note)("a hook built this model: the folder has its module, %s, and gpupipe reads it; transformers does not", config.ModuleFile)
 	}
 	if c := src.checkpoint; c != nil {
 		out.Step = &c.Step
@@ -101,13 +101,13 @@ func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	return out, usererror.New(err)
 }
 
-// ours are the files that an export may consist of.
-var ours = regexp.MustCompile(`^(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json$|` +
+// exportFile matches the names of an export's files.
+var exportFile = regexp.MustCompile(`^(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json$|` +
 	`^model(-\d{5}-of-\d{5})?\.safetensors$|^model\.wasm$`)
 
-// writable tells whether an export may be written at a path: where nothing is, or an empty folder; by force also where an
-// earlier export is, but never over anything else.
-func writable(path string, force bool) error {
+// checkOut returns an error unless an export may be written at a path: at a new path, into an empty folder, or with force
+// over an earlier export.
+func checkOut(path string, force bool) error {
 	if path == "" {
 		return fmt.Errorf("out: found nothing, expected the folder to make")
 	}
@@ -125,7 +125,7 @@ func writable(path string, force bool) error {
 		return err
 	}
 	for _, e := range entries {
-		if !ours.MatchString(e.Name()) {
+		if !exportFile.MatchString(e.Name()) {
 			return fmt.Errorf("%s: it holds %s, which is no file of an export: choose another folder", path, e.Name())
 		}
 	}
@@ -135,7 +135,7 @@ func writable(path string, force bool) error {
 	return nil
 }
 
-// converter gives the tensors as they are to be written, each read when its turn comes.
+// converter returns the tensors as they are written. Each is read when it is written.
 func (src *Source) converter(ctx context.Context, d safetensors.DType, total int64, progress func(done, total int64)) func(model.Parameter) safetensors.Entry {
 	var done int64
 	return func(p model.Parameter) safetensors.Entry {
@@ -143,7 +143,7 @@ func (src *Source) converter(ctx context.Context, d safetensors.DType, total int
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			x, err := src.weights.initial(p)
+			x, err := src.weights.Initial(p)
 			if err != nil {
 				return err
 			}
@@ -158,7 +158,7 @@ func (src *Source) converter(ctx context.Context, d safetensors.DType, total int
 	}
 }
 
-// exported lists the files to write, small ones first.
+// exported lists the files to write, the small ones first.
 func (src *Source) exported(as exportType, limit int64, entry func(model.Parameter) safetensors.Entry) ([]safetensors.Output, error) {
 	var entries []safetensors.Entry
 	for _, p := range src.Model.Parameters() {
@@ -188,7 +188,7 @@ func (src *Source) exported(as exportType, limit int64, entry func(model.Paramet
 	}, module, tensors), nil
 }
 
-// describe is config.json, and the module that writes the model if one does.
+// describe returns config.json, and the module of a model that a hook builds.
 func (src *Source) describe(dtype string) (fields map[string]any, module []safetensors.Output) {
 	var text []byte
 	switch m := src.Model.(type) {

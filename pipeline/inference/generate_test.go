@@ -1,13 +1,16 @@
-package train
+package inference
 
 import (
 	"context"
 	"math"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -60,8 +63,8 @@ func TestSamplingIsRefused(t *testing.T) {
 
 func trained(t *testing.T, overrides ...string) string {
 	t.Helper()
-	c := demo(t, t.TempDir(), overrides...)
-	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	c := traintest.Demo(t, t.TempDir(), overrides...)
+	_, err := train.Run(context.Background(), c, options(&notes{}))
 	require.NoError(t, err)
 	return c.Run.Dir
 }
@@ -70,7 +73,7 @@ func generator(t *testing.T, dir string) *Generator {
 	t.Helper()
 	src, err := OpenModel(dir, "")
 	require.NoError(t, err)
-	g, err := NewGenerator(src, "", openNull, (&reference{}).execute)
+	g, err := NewGenerator(src, onReference)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, g.Close()) })
 	return g
@@ -136,18 +139,18 @@ func TestOpenModelFindsRunsCheckpointsAndFolders(t *testing.T) {
 	assert.ErrorContains(t, err, "no model here: expected a run folder")
 	_, err = OpenModel(dir, "gpt2")
 	assert.ErrorContains(t, err, "has 50257 tokens, but the model")
-	_, err = Evaluate(context.Background(), EvalOptions{From: dir + "/none", BatchSize: 1, OpenDevice: openNull})
+	_, err = Evaluate(context.Background(), EvalOptions{From: dir + "/none", BatchSize: 1, Target: Target{Open: openNull}})
 	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 }
 
 // The model of a run that goes on can be opened at any time, though the run deletes what it has newer checkpoints of.
 func TestOpeningTheModelOfARunThatGoesOn(t *testing.T) {
-	c := demo(t, t.TempDir(), "train={steps: 10, eval_every: 0, save_every: 1, keep: 1}")
+	c := traintest.Demo(t, t.TempDir(), "train={steps: 10, eval_every: 0, save_every: 1, keep: 1}")
 	begun, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		_, err := Run(t.Context(), c, options(&reference{}, &notes{step: func(p Progress) {
+		_, err := train.Run(t.Context(), c, options(&notes{step: func(p train.Progress) {
 			if p.Step == 2 {
 				close(begun)
 			}
@@ -156,7 +159,7 @@ func TestOpeningTheModelOfARunThatGoesOn(t *testing.T) {
 	}()
 	<-begun
 	for opened := 0; ; opened++ {
-		src, err := OpenWeights(c.Run.Dir, nil, "", WeightsX, func(format string, args ...any) { t.Errorf(format, args...) })
+		src, err := OpenWeights(c.Run.Dir, nil, "", VersionX, func(format string, args ...any) { t.Errorf(format, args...) })
 		require.NoError(t, err)
 		require.NoError(t, src.Close())
 		select {
@@ -166,4 +169,22 @@ func TestOpeningTheModelOfARunThatGoesOn(t *testing.T) {
 		default:
 		}
 	}
+}
+
+// What comes next depends on the text so far, not on how much of it was given at once.
+func TestGenerateWithAWrittenModel(t *testing.T) {
+	dir := t.TempDir()
+	_, err := train.Run(context.Background(), traintest.HookModel(t, dir, traintest.GPT2(t), "train.steps=30"), options(&notes{}))
+	require.NoError(t, err)
+	g := generator(t, filepath.Join(dir, "run"))
+	greedy := Sampling{TopP: 1}
+	whole, _ := generate(t, g, "th", 6, greedy) // all of a context
+	for n := 1; n < 6; n++ {
+		rest, _ := generate(t, g, "th"+whole[:n], 6-n, greedy)
+		assert.Equal(t, whole[n:], rest)
+	}
+	_, made := generate(t, g, "a prompt that is longer than the context", 20, greedy)
+	assert.Equal(t, 20, made)
+	_, err = Evaluate(context.Background(), EvalOptions{From: filepath.Join(dir, "run"), SeqLen: 4, BatchSize: 1, Target: onReference})
+	assert.ErrorContains(t, err, "seq-len: found 4, expected ")
 }

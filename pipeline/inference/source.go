@@ -1,4 +1,9 @@
-package train
+// Package inference uses trained models: those of runs, of their checkpoints, and of folders in Hugging Face's layout. It
+// evaluates them, generates text, exports them, and stores their most likely tokens for distillation.
+//
+// OpenWeights opens a model as a Source. Evaluate, TopK and NewGenerator load it on a device and run a program there;
+// Export copies it.
+package inference
 
 import (
 	"context"
@@ -20,6 +25,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
@@ -30,16 +36,16 @@ type Source struct {
 	Model     model.Model
 	Tokenizer tokenizer.Tokenizer
 
-	hooks      *hooks.Set        // the one that writes the model, if one does
-	saved      *config.HookModel // nil: none does
-	weights    *weights
-	checkpoint *checkpoint.Checkpoint // nil where it is none
-	config     *config.Config         // of the run whose checkpoint it is
-	passed     []checkpoint.Problem   // damaged checkpoints
+	hooks      *hooks.Set        // with the module that builds the model; nil: none does
+	saved      *config.HookModel // config.json of a model that a hook builds; nil: none does
+	weights    *weights.Source
+	checkpoint *checkpoint.Checkpoint // nil if the folder is none
+	config     *config.Config         // of the run that wrote the checkpoint
+	damaged    []checkpoint.Problem   // checkpoints that were passed over
 }
 
 // OpenModel finds a model: in a run folder (its latest good checkpoint), a checkpoint, or a folder in Hugging Face's Llama
-// layout. tok names a tokenizer other than the one found with the model.
+// layout. tok names a tokenizer other than the model's own.
 func OpenModel(path, tok string) (*Source, error) {
 	src := &Source{Dir: path}
 	c, err := openCheckpoint(path, src)
@@ -59,11 +65,11 @@ func OpenStep(run string, step int, tok string) (*Source, error) {
 	return src, src.open(c, tok)
 }
 
-// OpenWeights is OpenModel, or OpenStep where step is not nil, and then Choose; note may be nil. A run may go on meanwhile: when it deletes a
-// checkpoint that is being opened, the newest is opened instead. Its errors are marked by usererror.
-func OpenWeights(path string, step *int, tok string, w Weights, note func(format string, args ...any)) (src *Source, err error) {
+// OpenWeights is OpenModel, or OpenStep if step is not nil, and then Choose. note may be nil. If a run in progress deletes
+// the checkpoint that is being opened, OpenWeights opens the newest one instead. Its errors are marked by usererror.
+func OpenWeights(path string, step *int, tok string, v Version, note func(format string, args ...any)) (src *Source, err error) {
 	for range checkpoint.MaxAttempts {
-		if src, err = openChosen(path, step, tok, w, note); err == nil {
+		if src, err = openOnce(path, step, tok, v, note); err == nil {
 			return src, nil
 		}
 		if src == nil || src.checkpoint == nil || !src.checkpoint.Gone() {
@@ -73,8 +79,8 @@ func OpenWeights(path string, step *int, tok string, w Weights, note func(format
 	return nil, usererror.New(err)
 }
 
-// openChosen is OpenWeights at the first look. With an error the source, if there is one, is closed.
-func openChosen(path string, step *int, tok string, w Weights, note func(format string, args ...any)) (src *Source, err error) {
+// openOnce is one attempt of OpenWeights. If it returns an error, the source is closed.
+func openOnce(path string, step *int, tok string, v Version, note func(format string, args ...any)) (src *Source, err error) {
 	if step != nil {
 		src, err = OpenStep(path, *step, tok)
 	} else {
@@ -83,23 +89,23 @@ func openChosen(path string, step *int, tok string, w Weights, note func(format 
 	if err != nil {
 		return src, err
 	}
-	if err := src.Choose(w, heard(note)); err != nil {
+	if err := src.Choose(v, orSilent(note)); err != nil {
 		return src, errors.Join(err, src.Close())
 	}
 	return src, nil
 }
 
-// heard is where messages for the user go, if anywhere.
-func heard(note func(format string, args ...any)) func(format string, args ...any) {
+// orSilent is note, or a function that does nothing.
+func orSilent(note func(format string, args ...any)) func(format string, args ...any) {
 	if note == nil {
-		return Silent{}.Note
+		return func(string, ...any) {}
 	}
 	return note
 }
 
 // open reads everything but the tensors.
 func (src *Source) open(c *checkpoint.Checkpoint, tok string) (err error) {
-	if err := src.keep(c); err != nil {
+	if err := src.readRun(c); err != nil {
 		return err
 	}
 	if err := src.openModel(); err != nil {
@@ -116,11 +122,11 @@ func (src *Source) open(c *checkpoint.Checkpoint, tok string) (err error) {
 	if n, vocab := src.Tokenizer.VocabSize(), src.Model.Size().VocabSize; n > vocab {
 		return fmt.Errorf("the tokenizer %q has %d tokens, but the model in %s only %d", src.Tokenizer.Name(), n, src.Dir, vocab)
 	}
-	src.weights, err = openWeights(src.Dir, src.Model)
+	src.weights, err = weights.Open(src.Dir, src.Model)
 	return err
 }
 
-// openModel reads what model it is; a module that writes it lies beside its tensors.
+// openModel reads the model's config. The module of a model that a hook builds lies beside it.
 func (src *Source) openModel() (err error) {
 	if src.saved, err = config.ReadHookModel(src.Dir); err != nil {
 		return err
@@ -136,21 +142,18 @@ func (src *Source) openModel() (err error) {
 	return err
 }
 
-// keptConfig, in a checkpoint, is the config of its run.
-const keptConfig = "train.yaml"
-
-// keep notes the checkpoint that the model is in, if it is in one, and the run that made it.
-func (src *Source) keep(c *checkpoint.Checkpoint) error {
+// readRun reads the config of the run that wrote the checkpoint, if the model is in one.
+func (src *Source) readRun(c *checkpoint.Checkpoint) error {
 	if c == nil {
 		return nil
 	}
 	src.Dir, src.checkpoint = c.Dir, c
-	text, err := c.File(keptConfig)
+	text, err := c.File(config.SavedFile)
 	if err != nil {
 		return err
 	}
-	made, err := config.ParseSaved(filepath.Join(c.Dir, keptConfig), text)
-	src.config = &made
+	run, err := config.ParseSaved(filepath.Join(c.Dir, config.SavedFile), text)
+	src.config = &run
 	return err
 }
 
@@ -164,8 +167,8 @@ func openCheckpoint(path string, src *Source) (c *checkpoint.Checkpoint, err err
 	} else if !st.IsDir() {
 		return nil, fmt.Errorf("%s: a file, expected a run folder, a checkpoint, or a folder with config.json and model.safetensors", path)
 	}
-	if _, err := os.Stat(filepath.Join(path, checkpointsDir)); err == nil {
-		c, src.passed, err = checkpoint.Latest(path)
+	if _, err := os.Stat(filepath.Join(path, checkpoint.Folder)); err == nil {
+		c, src.damaged, err = checkpoint.Latest(path)
 		return c, err
 	}
 	if _, err := os.Stat(filepath.Join(path, "manifest.json")); err == nil {
@@ -194,27 +197,27 @@ func (src *Source) tokenizer(name string) (tokenizer.Tokenizer, error) {
 	return tokenizer.Open(name)
 }
 
-// text opens what to evaluate on.
-func (src *Source) text(ctx context.Context, o EvalOptions) (text *data.Corpus, name string, err error) {
-	options := data.Options{Train: o.Data, Tokenizer: src.Tokenizer, Vocab: src.Model.Size().VocabSize, SeqLen: src.Model.Size().SeqLen, Field: "text"}
-	if len(o.Data) > 0 {
-		text, _, err = data.Load(ctx, options)
-		return text, strings.Join(o.Data, ", "), namedByFlag(err)
+// validationText opens the named files, or the validation text of the run.
+func (src *Source) validationText(ctx context.Context, files []string) (text *data.Corpus, name string, err error) {
+	o := data.Options{Train: files, Tokenizer: src.Tokenizer, Vocab: src.Model.Size().VocabSize, SeqLen: src.Model.Size().SeqLen, Field: "text"}
+	if len(files) > 0 {
+		text, err := loadFiles(ctx, o)
+		return text, strings.Join(files, ", "), err
 	}
 	if src.config == nil {
 		return nil, "", fmt.Errorf("%s: no run is known to have made it: name a text with --data", src.Dir)
 	}
 	c := src.config.Data
-	options.Train, options.Val, options.Field = c.Train, c.Val, c.Field
-	if len(c.Val) == 0 { // what was held out is a part of what hooks have made
+	o.Train, o.Val, o.Field = c.Train, c.Val, c.Field
+	if len(c.Val) == 0 { // it was split off the documents that hooks had mapped
 		var h *hooks.Set
-		if h, err = hooks.Open(src.config.Hooks, hooks.Options{Kinds: []string{hook.MapDocument}}); err != nil {
+		if h, err = src.mappers(); err != nil {
 			return nil, "", err
 		}
 		defer func() { err = errors.Join(err, h.Close()) }()
-		options.ValFraction, options.Map = c.ValFraction, h.Documents.Open()
+		o.ValFraction, o.Map = c.ValFraction, h.Documents.Open()
 	}
-	train, val, err := data.Load(ctx, options)
+	train, val, err := data.Load(ctx, o)
 	if err != nil {
 		return nil, "", fielderror.In("data", err)
 	}
@@ -224,12 +227,38 @@ func (src *Source) text(ctx context.Context, o EvalOptions) (text *data.Corpus, 
 	return val, "held-out text of the run", nil
 }
 
-// namedByFlag names the flag of a text in an error of data.Load, for which the text is the one to train on.
-func namedByFlag(err error) error {
-	return fielderror.Rename(err, func(string) string { return "data" })
+// trainingText opens the named files, or the training text of the run with its validation text.
+func (src *Source) trainingText(ctx context.Context, files []string, field string) (text *data.Corpus, name string, err error) {
+	o := data.Options{Train: files, Tokenizer: src.Tokenizer, Vocab: src.Model.Size().VocabSize, Field: field}
+	if len(files) > 0 {
+		text, err := loadFiles(ctx, o)
+		return text, strings.Join(files, ", "), data.FieldSetting(err, "--field")
+	}
+	if src.config == nil {
+		return nil, "", fmt.Errorf("%s: no run is known to have made it: name a text with --data", src.Dir)
+	}
+	h, err := src.mappers()
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	o.Train, o.Field, o.Map = src.config.Data.Train, src.config.Data.Field, h.Documents.Open()
+	text, _, err = data.Load(ctx, o)
+	return text, "training text of the run", data.FieldSetting(fielderror.In("data", err), "data.field")
 }
 
-// loaded is a session with the device that it runs on.
+// loadFiles loads files that the user names with --data.
+func loadFiles(ctx context.Context, o data.Options) (*data.Corpus, error) {
+	text, _, err := data.Load(ctx, o)
+	return text, fielderror.Rename(err, func(string) string { return "data" })
+}
+
+// mappers loads the run's modules that map documents.
+func (src *Source) mappers() (*hooks.Set, error) {
+	return hooks.Open(src.config.Hooks, hooks.Options{Kinds: []string{hook.MapDocument}})
+}
+
+// loaded is a session and its device.
 type loaded struct {
 	engine.Session
 	dev device.Device
@@ -237,12 +266,20 @@ type loaded struct {
 
 func (l loaded) Close() error { return errors.Join(l.Session.Close(), l.dev.Close()) }
 
-// load brings the model to a device, with programs to run it.
-func (src *Source) load(name string, open layout.OpenDevice, execute engine.Executor, graphs map[string]*graph.Graph) (s engine.Session, err error) {
+// Target is the device that a model runs on.
+type Target struct {
+	Device  string // as users write it
+	Open    layout.OpenDevice
+	Execute engine.Executor // nil: runtime/exec
+}
+
+// load brings the model and a program to a device.
+func (src *Source) load(t Target, name string, program *graph.Graph) (s engine.Session, err error) {
+	execute := t.Execute
 	if execute == nil {
 		execute = engine.Execute(nil, 0)
 	}
-	dev, err := open(name)
+	dev, err := t.Open(t.Device)
 	if err != nil {
 		return nil, usererror.New(err)
 	}
@@ -251,7 +288,7 @@ func (src *Source) load(name string, open layout.OpenDevice, execute engine.Exec
 			err = errors.Join(err, dev.Close())
 		}
 	}()
-	planned, err := execute(dev, graphs, nil)
+	planned, err := execute(dev, map[string]*graph.Graph{name: program}, nil)
 	if err != nil {
 		return nil, layout.MarkTooLarge(fmt.Errorf("%s: %w", dev.Info().Name, err))
 	}
@@ -259,11 +296,11 @@ func (src *Source) load(name string, open layout.OpenDevice, execute engine.Exec
 	if err != nil {
 		return nil, err
 	}
-	if err := src.weights.upload(session); err != nil {
+	if err := src.weights.Upload(session); err != nil {
 		return nil, errors.Join(err, session.Close())
 	}
 	return loaded{session, dev}, nil
 }
 
 // Close closes the model's files.
-func (src *Source) Close() error { return errors.Join(src.weights.close(), src.hooks.Close()) }
+func (src *Source) Close() error { return errors.Join(src.weights.Close(), src.hooks.Close()) }

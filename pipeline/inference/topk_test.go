@@ -1,4 +1,4 @@
-package train
+package inference
 
 import (
 	"cmp"
@@ -11,11 +11,13 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -25,8 +27,8 @@ import (
 // teacher trains a tiny model for a few steps.
 func teacher(t *testing.T, dir string, overrides ...string) config.Config {
 	t.Helper()
-	c := demo(t, dir, append([]string{"train.steps=4", "run.dir=" + filepath.Join(dir, "teacher")}, overrides...)...)
-	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	c := traintest.Demo(t, dir, append([]string{"train.steps=4", "run.dir=" + filepath.Join(dir, "teacher")}, overrides...)...)
+	_, err := train.Run(context.Background(), c, options(&notes{}))
 	require.NoError(t, err)
 	return c
 }
@@ -53,7 +55,7 @@ func decoded(t *testing.T, from string, tokens []int32, window int) (logits [][]
 	t.Helper()
 	src, err := OpenModel(from, "")
 	require.NoError(t, err)
-	g, err := NewGenerator(src, "", openNull, (&reference{}).execute)
+	g, err := NewGenerator(src, onReference)
 	require.NoError(t, err)
 	for i, id := range tokens {
 		if i%window == 0 {
@@ -80,8 +82,8 @@ func decoded(t *testing.T, from string, tokens []int32, window int) (logits [][]
 func TestTopKStoresWhatDecodingGives(t *testing.T) {
 	dir := t.TempDir()
 	c := teacher(t, dir)
-	other := written(t, dir, gpt2(t), "run.dir="+filepath.Join(dir, "written"))
-	_, err := Run(context.Background(), other, options(&reference{}, &notes{}))
+	other := traintest.HookModel(t, dir, traintest.GPT2(t), "run.dir="+filepath.Join(dir, "written"))
+	_, err := train.Run(context.Background(), other, options(&notes{}))
 	require.NoError(t, err)
 	tok, err := tokenizer.Open("bytes")
 	require.NoError(t, err)
@@ -93,10 +95,10 @@ func TestTopKStoresWhatDecodingGives(t *testing.T) {
 	require.NotZero(t, len(tokens)%c.Model.SeqLen, "the last window is not whole")
 	const k = 5
 	for name, o := range map[string]TopKOptions{
-		"reference": {From: c.Run.Dir, Data: c.Data.Train, OpenDevice: openNull, Execute: (&reference{}).execute},
-		"device":    {From: c.Run.Dir, Data: c.Data.Train, OpenDevice: openGPU},
-		"short":     {From: c.Run.Dir, OpenDevice: openNull, Execute: (&reference{}).execute, SeqLen: 5}, // and the text of the run
-		"written":   {From: other.Run.Dir, OpenDevice: openNull, Execute: (&reference{}).execute},
+		"reference": {From: c.Run.Dir, Data: c.Data.Train, Target: onReference},
+		"device":    {From: c.Run.Dir, Data: c.Data.Train, Target: Target{Open: openGPU}},
+		"short":     {From: c.Run.Dir, Target: onReference, SeqLen: 5}, // and the text of the run
+		"written":   {From: other.Run.Dir, Target: onReference},
 	} {
 		o.K, o.Out, o.BatchSize = k, filepath.Join(dir, name+".safetensors"), 7
 		var done int64
@@ -125,14 +127,14 @@ func TestTopKStoresWhatDecodingGives(t *testing.T) {
 // Without a text named it is that of the run as its hooks have made it: with it a student's predictions line up.
 func TestTopKOfAMappedText(t *testing.T) {
 	dir := t.TempDir()
-	c := teacher(t, dir, "data.train=["+documents(t, dir)+"]", hooked(textHook))
-	out, _, _ := stored(t, TopKOptions{From: c.Run.Dir, K: 1, Out: filepath.Join(dir, "t"), BatchSize: 16, OpenDevice: openNull, Execute: (&reference{}).execute})
+	c := teacher(t, dir, "data.train=["+traintest.Documents(t, dir)+"]", traintest.Hooked("quality_filter.wasm, hook: map_document, config: {least_words: 20}"))
+	out, _, _ := stored(t, TopKOptions{From: c.Run.Dir, K: 1, Out: filepath.Join(dir, "t"), BatchSize: 16, Target: onReference})
 	assert.Equal(t, "training text of the run", out.Text)
-	student := demo(t, dir, "data.train=["+documents(t, dir)+"]", "data.aligned=["+out.Out+"]", "train.steps=1", hooked(textHook))
-	_, err := Run(context.Background(), student, options(&reference{}, &notes{}))
+	student := traintest.Demo(t, dir, "data.train=["+traintest.Documents(t, dir)+"]", "data.aligned=["+out.Out+"]", "train.steps=1", traintest.Hooked("quality_filter.wasm, hook: map_document, config: {least_words: 20}"))
+	_, err := train.Run(context.Background(), student, options(&notes{}))
 	assert.NoError(t, err)
-	student = demo(t, dir, "data.train=["+documents(t, dir)+"]", "data.aligned=["+out.Out+"]", "train.steps=1", "run.dir="+dir+"/other")
-	_, err = Run(context.Background(), student, options(&reference{}, &notes{}))
+	student = traintest.Demo(t, dir, "data.train=["+traintest.Documents(t, dir)+"]", "data.aligned=["+out.Out+"]", "train.steps=1", "run.dir="+dir+"/other")
+	_, err = train.Run(context.Background(), student, options(&notes{}))
 	assert.ErrorContains(t, err, "one for each training token")
 }
 
@@ -142,7 +144,7 @@ func TestTopKThatFails(t *testing.T) {
 	c := teacher(t, dir)
 	out := filepath.Join(dir, "out", "t.safetensors")
 	attempt := func(ctx context.Context, change func(o *TopKOptions)) error {
-		o := TopKOptions{From: c.Run.Dir, K: 2, Out: out, BatchSize: 4, OpenDevice: openNull, Execute: (&reference{}).execute}
+		o := TopKOptions{From: c.Run.Dir, K: 2, Out: out, BatchSize: 4, Target: onReference}
 		change(&o)
 		_, err := TopK(ctx, o)
 		return err
@@ -161,12 +163,12 @@ func TestTopKThatFails(t *testing.T) {
 	wrong("out: found nothing", func(o *TopKOptions) { o.Out = "" })
 	wrong("expected a file to write", func(o *TopKOptions) { o.Out = dir })
 	wrong("data: none.txt: no such file", func(o *TopKOptions) { o.Data = []string{"none.txt"} })
-	wrong(`device "x": no such device`, func(o *TopKOptions) { o.Device = "x" })
+	wrong(`device "x": no such device`, func(o *TopKOptions) { o.Target.Device = "x" })
 
 	ctx, cancel := context.WithCancel(context.Background())
 	err := attempt(ctx, func(o *TopKOptions) { o.Progress = func(int64, int64) { cancel() } })
 	assert.ErrorIs(t, err, context.Canceled)
-	err = attempt(context.Background(), func(o *TopKOptions) { o.Execute = (&reference{fails: 2}).execute })
+	err = attempt(context.Background(), func(o *TopKOptions) { o.Target.Execute = (&traintest.Reference{Fails: 2}).Execute })
 	require.Error(t, err)
 	assert.False(t, errors.As(err, new(*usererror.Error)), "%v", err)
 	left, err := os.ReadDir(filepath.Dir(out))

@@ -1,0 +1,192 @@
+package inference
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// EvalOptions select what to evaluate, and on what.
+type EvalOptions struct {
+	From      string   // a run folder, a checkpoint, or a folder in Hugging Face's layout
+	Data      []string // files; empty: the validation text of the run
+	Tokenizer string   // empty: the model's own
+	Weights   Version  // "": x
+	SeqLen    int      // 0: the model's context
+	BatchSize int      // sequences at a time
+	Target    Target
+	Progress  func(done, total int64)          // in tokens; nil: not reported
+	Note      func(format string, args ...any) // messages for the user; nil: none
+}
+
+// Evaluation is how well a model predicts a text.
+type Evaluation struct {
+	Model          string  `json:"model"`
+	Weights        Version `json:"weights"`
+	Text           string  `json:"text"`
+	Loss           float64 `json:"loss"` // nats per token
+	Perplexity     float64 `json:"perplexity"`
+	BitsPerByte    float64 `json:"bits_per_byte,omitempty"` // 0 where the tokens have no text
+	UnigramEntropy float64 `json:"unigram_entropy"`         // nats per token
+	Tokens         int64   `json:"tokens"`
+	Bytes          int64   `json:"bytes,omitempty"`
+}
+
+// Evaluate computes the loss of a model over a whole text.
+func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
+	src, err := OpenWeights(o.From, nil, o.Tokenizer, o.Weights, o.Note)
+	if err != nil {
+		return out, err
+	}
+	defer src.Close()
+	text, name, err := src.validationText(ctx, o.Data)
+	if err != nil {
+		return out, usererror.New(err)
+	}
+	defer text.Close()
+	if err := src.setSeqLen(o.SeqLen); err != nil {
+		return out, usererror.New(err)
+	}
+	windows, err := data.NewBatcher(text, data.BatchConfig{SeqLen: src.Model.Size().SeqLen, BatchSize: o.BatchSize})
+	if err != nil {
+		return out, usererror.New(err)
+	}
+	g, err := src.Model.Eval(o.BatchSize)
+	if err != nil {
+		return out, usererror.New(err)
+	}
+	s, err := src.load(o.Target, evalProgram, g)
+	if err != nil {
+		return out, err
+	}
+	defer s.Close()
+	out = Evaluation{Model: src.Dir, Weights: cmp.Or(o.Weights, VersionX), Text: name}
+	if out.UnigramEntropy, err = text.UnigramEntropy(); err != nil {
+		return out, usererror.New(err)
+	}
+	return out, out.measure(ctx, evaluator{s, windows, o.BatchSize}, src, o.Progress)
+}
+
+// setSeqLen sets the length of the model's sequences; 0 keeps it.
+func (src *Source) setSeqLen(seqLen int) error {
+	if seqLen == 0 {
+		return nil
+	}
+	m, err := src.Model.WithSeqLen(seqLen)
+	if err != nil {
+		return fmt.Errorf("%s: %w", src.Dir, fielderror.Rename(err, func(string) string { return "seq-len" }))
+	}
+	src.Model = m
+	return nil
+}
+
+// measure computes the loss and what follows from it.
+func (out *Evaluation) measure(ctx context.Context, e evaluator, src *Source, progress func(done, total int64)) (err error) {
+	decodes := true // the tokens have a text
+	out.Loss, err = e.loss(ctx, func(_, targets []int32, losses []float32) {
+		n := len(losses) * src.Model.Size().SeqLen
+		out.Tokens += int64(n)
+		ids := make([]uint32, n)
+		for i := range ids {
+			ids[i] = uint32(targets[i])
+		}
+		text, err := src.Tokenizer.Decode(ids)
+		out.Bytes += int64(len(text))
+		decodes = decodes && err == nil
+		if progress != nil {
+			progress(out.Tokens, e.windows.Windows()*int64(src.Model.Size().SeqLen))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if math.IsNaN(out.Loss) || math.IsInf(out.Loss, 0) {
+		return usererror.Errorf("%s: the loss on %s is %v: the model's weights, or what it computes with them, are not finite", out.Model, out.Text, out.Loss)
+	}
+	out.Perplexity = min(math.Exp(out.Loss), math.MaxFloat64) // JSON has no infinity
+	if decodes && out.Bytes > 0 {
+		out.BitsPerByte = out.Loss * float64(out.Tokens) / float64(out.Bytes) / math.Ln2
+	} else {
+		out.Bytes = 0
+	}
+	return nil
+}
+
+// evalProgram is the program of an evaluator.
+const evalProgram = "eval"
+
+// evaluator computes the loss of a batcher's windows in their order.
+type evaluator struct {
+	session engine.Session
+	windows *data.Batcher
+	rows    int // windows per run of the program
+}
+
+// loss is the mean negative log-likelihood in nats per token, summed in float64 on the host. It collects the results of a
+// run after it has started the next one.
+func (e evaluator) loss(ctx context.Context, each func(inputs, targets []int32, losses []float32)) (float64, error) {
+	total := e.windows.Windows()
+	var sum float64
+	var last func() error
+	for at := int64(0); at < total; at += int64(e.rows) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		inputs, targets, err := e.windows.Batch(at / int64(e.rows))
+		if err != nil {
+			return 0, usererror.New(err)
+		}
+		p, err := e.start(inputs, targets)
+		if err != nil {
+			return 0, err
+		}
+		if last != nil {
+			if err := last(); err != nil {
+				return 0, err
+			}
+		}
+		// After the last window the batcher starts over: rows beyond it do not count.
+		valid := int(min(int64(e.rows), total-at))
+		last = func() error {
+			b, err := p.Wait()
+			if err != nil {
+				return err
+			}
+			losses := exec.ToF32(b)[:valid]
+			for _, l := range losses {
+				sum += float64(l)
+			}
+			if each != nil {
+				each(inputs, targets, losses)
+			}
+			return nil
+		}
+	}
+	if err := last(); err != nil {
+		return 0, err
+	}
+	return sum / float64(total), nil
+}
+
+// start runs the program on sequences and enqueues the read of their losses.
+func (e evaluator) start(tokens, targets []int32) (device.Pending, error) {
+	if err := e.session.SetInput(evalProgram, model.TokensInput, exec.I32Bytes(tokens)); err != nil {
+		return nil, err
+	}
+	if err := e.session.SetInput(evalProgram, model.TargetsInput, exec.I32Bytes(targets)); err != nil {
+		return nil, err
+	}
+	if err := e.session.RunAt(evalProgram, nil); err != nil {
+		return nil, err
+	}
+	return e.session.Output(evalProgram, model.LossesOutput)
+}

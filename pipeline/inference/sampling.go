@@ -1,0 +1,85 @@
+package inference
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/usererror"
+)
+
+// Sampling is how the next token is drawn from the distribution of the logits.
+type Sampling struct {
+	Temperature float64 // 0 takes the most likely token
+	TopK        int     // draws from the k most likely tokens; 0: from all
+	TopP        float64 // draws from the fewest tokens whose probabilities add up to TopP; 1: from all
+	Seed        uint64
+}
+
+// Validate returns an error, marked by usererror, for settings out of range.
+func (s Sampling) Validate() error {
+	switch {
+	case !(s.Temperature >= 0) || math.IsInf(s.Temperature, 1):
+		return usererror.Errorf("temperature: found %v, expected a number of at least 0", graph.Real(s.Temperature))
+	case s.TopK < 0:
+		return usererror.Errorf("top-k: found %d, expected at least 0 (0: no limit)", s.TopK)
+	case !(s.TopP > 0) || s.TopP > 1:
+		return usererror.Errorf("top-p: found %v, expected a number above 0 and at most 1", graph.Real(s.TopP))
+	}
+	return nil
+}
+
+// Sampler draws tokens.
+type Sampler struct {
+	Sampling
+	rng *rand.Rand
+}
+
+// NewSampler starts a sequence of draws that depends only on the settings.
+func NewSampler(s Sampling) *Sampler { return &Sampler{s, rand.New(rand.NewPCG(s.Seed, 0))} }
+
+type choice struct {
+	id     uint32
+	weight float64
+}
+
+// Next draws a token. Ties go to the lower id.
+func (s *Sampler) Next(logits []float32) (uint32, error) {
+	choices := make([]choice, len(logits))
+	for i, l := range logits {
+		if math.IsNaN(float64(l)) || math.IsInf(float64(l), 1) {
+			return 0, usererror.Errorf("the model's logits are not finite: token %d has %v", i, l)
+		}
+		choices[i] = choice{uint32(i), float64(l)}
+	}
+	slices.SortStableFunc(choices, func(a, b choice) int { return cmp.Compare(b.weight, a.weight) })
+	if s.Temperature == 0 {
+		return choices[0].id, nil
+	}
+	if s.TopK > 0 && s.TopK < len(choices) {
+		choices = choices[:s.TopK]
+	}
+	best, sum := choices[0].weight, 0.0
+	for i := range choices {
+		choices[i].weight = math.Exp((choices[i].weight - best) / s.Temperature)
+		sum += choices[i].weight
+	}
+	if s.TopP < 1 {
+		reached := 0.0
+		for i, c := range choices {
+			if reached += c.weight; reached >= s.TopP*sum {
+				choices, sum = choices[:i+1], reached
+				break
+			}
+		}
+	}
+	at := s.rng.Float64() * sum
+	for _, c := range choices {
+		if at -= c.weight; at < 0 {
+			return c.id, nil
+		}
+	}
+	return choices[len(choices)-1].id, nil
+}

@@ -1,0 +1,45 @@
+package inference
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
+)
+
+// Version is a version of a run's weights at a step t. Without delay both are the same.
+type Version string
+
+const (
+	// VersionX are x_t, at which the gradient of batch t is taken. With a delay they lack the update of batch t−1, and the
+	// correction may have added estimates of updates to come.
+	VersionX Version = "x"
+	// VersionY are y_t, which contain the updates of all t batches exactly once, and no estimates.
+	VersionY Version = "y"
+)
+
+// Choose selects a version of the weights, "" being x, before the model is loaded. It reports to note which damaged
+// checkpoints were passed over, and if the choice makes no difference.
+func (src *Source) Choose(v Version, note func(format string, args ...any)) error {
+	for _, problem := range src.damaged {
+		note("%v: passed over", problem)
+	}
+	switch {
+	case v == "" || v == VersionX:
+		return nil
+	case v != VersionY:
+		return usererror.Errorf("weights: found %q, expected x or y", string(v))
+	case src.checkpoint == nil:
+		return usererror.Errorf("weights: found y, but %s is no checkpoint of a run and holds one version of its weights: expected x", src.Dir)
+	case src.config.Pipeline.Delay == 0:
+		note("%s is of a run without delay: its weights x and y are the same", src.Dir)
+		return nil
+	}
+	o, err := layout.NewOptimizer(*src.config, src.Model, nil)
+	if err != nil {
+		return usererror.New(fmt.Errorf("%s: %w", filepath.Join(src.Dir, config.SavedFile), err))
+	}
+	return usererror.New(src.weights.Settle(src.checkpoint, o))
+}

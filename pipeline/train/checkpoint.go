@@ -1,0 +1,179 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// state is the content of a checkpoint's state.json.
+type state struct {
+	Step       int           `json:"step"`      // steps finished
+	Tokens     int64         `json:"tokens"`    // trained on
+	Data       data.Position `json:"data"`      // the next batch
+	Tokenizer  string        `json:"tokenizer"` // its hash
+	Config     string        `json:"config"`    // config.yaml of the run
+	Hooks      []hooks.State `json:"hooks,omitempty"`
+	Omitted    int64         `json:"left_out,omitempty"` // batches that hooks failed on
+	Unreported *Progress     `json:"untold,omitempty"`   // the last step, if its evaluation is still to come
+}
+
+// checkpoints are those of the run folder.
+type checkpoints struct {
+	dir        string // of the run
+	store      *checkpoint.Store
+	saved      int    // step of the newest; −1: none
+	newest     string // its folder
+	unreported bool   // the newest was saved before its step was reported
+	skipped    int    // batches skipped in a row, at the newest
+}
+
+// open prepares for saving.
+func (c *checkpoints) open(keep int) (err error) {
+	c.store, err = checkpoint.NewStore(c.dir, checkpoint.Options{Keep: keep})
+	return err
+}
+
+// kept describes where a run that stops too early can continue.
+func (c *checkpoints) kept() string {
+	if c.saved < 0 {
+		return "there is no checkpoint yet"
+	}
+	return fmt.Sprintf("the checkpoint of step %d is kept", c.saved)
+}
+
+// state is the run's state after its last step, of which all measurements have arrived.
+func (t *trainer) state(ctx context.Context) (state, error) {
+	j := t.job
+	next, batches := t.loader.feeder.Cursor(t.step)
+	modules, err := j.hooks.State(ctx, batches)
+	return state{Step: t.step, Tokens: j.tokens(t.step), Data: j.corpus.train.Position(next), Tokenizer: j.corpus.tok.Hash(),
+		Config: string(j.config.YAML()), Hooks: modules, Omitted: next - int64(t.step), Unreported: t.recorder.pending}, err
+}
+
+// save writes a checkpoint of the steps so far.
+func (t *trainer) save(ctx context.Context) error {
+	began := time.Now()
+	if err := t.recorder.log.Sync(); err != nil {
+		return usererror.New(err)
+	}
+	s, err := t.state(ctx)
+	if err != nil {
+		return err
+	}
+	c := t.job.contents(t.session.engine)
+	c.Step, c.State = t.step, s
+	if text := t.session.kernels(); text != nil {
+		c.Files[kernelsFile] = text
+	}
+	saved, err := t.checkpoints.store.Save(c)
+	if saved == nil {
+		return t.saveError(err)
+	}
+	if err != nil {
+		t.job.options.Report.Note("%v", err)
+	}
+	k := t.checkpoints
+	k.saved, k.newest, k.unreported, k.skipped = t.step, saved.Dir, s.Unreported != nil, t.skipped
+	t.recorder.paused(trace.SaveEvent, began)
+	return nil
+}
+
+// contents is a checkpoint's model, its tokenizer, and its tensors, which are read from the devices when they are written.
+func (j *job) contents(e *engine.Engine) checkpoint.Contents {
+	c := checkpoint.Contents{Config: j.modelJSON(), Files: map[string][]byte{"tokenizer.json": j.corpus.tok.JSON(), config.SavedFile: j.config.YAML()}}
+	if m, ok := j.hooks.ModelModule(); ok {
+		c.Files[config.ModuleFile] = m.Content()
+	}
+	for _, p := range j.model.Parameters() {
+		read := func(v engine.Version) func() (device.Pending, error) {
+			return func() (device.Pending, error) { return e.ReadWeights(p.Name, v) }
+		}
+		c.Model = append(c.Model, tensor(p.Name, p.Type, read(engine.Current)))
+		if j.config.Pipeline.Delay > 0 {
+			c.Optimizer = append(c.Optimizer, tensor(weights.PendingName(p.Name), p.Type, read(engine.Next)))
+		}
+	}
+	for _, v := range j.optimizer.State() {
+		c.Optimizer = append(c.Optimizer, tensor(v.ID, v.Type, func() (device.Pending, error) { return e.ReadState(v.ID) }))
+	}
+	return c
+}
+
+func tensor(name string, t graph.Type, read func() (device.Pending, error)) checkpoint.Tensor {
+	return checkpoint.Tensor{Name: name, DType: safetensors.DType(strings.ToUpper(t.DType.String())), Shape: t.Shape,
+		Data: func() ([]byte, error) {
+			p, err := read()
+			if err != nil {
+				return nil, err
+			}
+			return p.Wait()
+		}}
+}
+
+// saveError marks the error of a full or read-only disk, which the user can fix. Errors of failing devices stay as they
+// are.
+func (t *trainer) saveError(err error) error {
+	var file *os.PathError
+	if errors.As(err, &file) {
+		return usererror.Errorf("%w; %s", err, t.checkpoints.kept())
+	}
+	return &during{fmt.Sprintf("saving the checkpoint of step %d", t.step), err} // the text says so already
+}
+
+// findCheckpoint finds the latest good checkpoint of the run folder. Without one it returns a start without weights. It
+// refuses a folder that holds a run, unless the run is resumed or restarted.
+func (t *trainer) findCheckpoint(ctx context.Context) (start, error) {
+	dir, note := t.folder.path, t.job.options.Report.Note
+	if !t.job.options.Resume && !t.folder.begun {
+		return start{}, t.folder.refuseRun()
+	}
+	c, problems, err := checkpoint.Latest(dir)
+	for _, p := range problems {
+		note("%v: passed over", p)
+	}
+	if errors.Is(err, checkpoint.ErrNone) && len(problems) == 0 {
+		if !t.session.faults.any() {
+			note("%s has no checkpoint yet: starting at the beginning", dir)
+		}
+		return start{}, nil
+	}
+	if err != nil {
+		return start{}, err
+	}
+	s, err := t.job.resume(ctx, c)
+	if err != nil {
+		return s, err
+	}
+	if err := t.session.pinKernels(c); err != nil {
+		return s, err
+	}
+	if !t.session.faults.any() {
+		note("resuming at step %d from %s", s.step, c.Dir)
+	}
+	return s, nil
+}
+
+func writeFile(path string, content []byte) error {
+	return atomicfile.Write(path, func(w io.Writer) error {
+		_, err := w.Write(content)
+		return err
+	})
+}

@@ -1,0 +1,121 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
+)
+
+// job is what a run trains, and on what.
+type job struct {
+	config    config.Config
+	options   Options
+	hooks     *hooks.Set
+	model     model.Model
+	corpus    *corpus
+	task      hooks.Task
+	optimizer *optim.Optimizer
+}
+
+// openHooks loads the modules, of which one may build the model.
+func (j *job) openHooks(ctx context.Context) (err error) {
+	o := hooks.Options{CacheDir: j.options.HookCache}
+	if j.options.Resume {
+		o.Saved = hooks.SavedModules(j.config.Hooks, j.config.Run.Dir, j.options.Report.Note)
+	}
+	if j.hooks, err = hooks.Open(j.config.Hooks, o); err != nil {
+		return err
+	}
+	if j.model, err = openModel(j.config, j.hooks); err != nil {
+		return err
+	}
+	return j.openRate(ctx)
+}
+
+// openModel returns the model of a config or of a hook, in the config's precision.
+func openModel(c config.Config, h *hooks.Set) (model.Model, error) {
+	m, err := h.Model(c.Model, c.Rows())
+	if err == nil {
+		err = usererror.New(c.Pipeline.CheckUnits(m))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return layout.InPrecision(c, m)
+}
+
+// openRate opens the module that sets the learning rate, if there is one.
+func (j *job) openRate(ctx context.Context) error {
+	return j.hooks.Rate.Open(ctx, j.config.LRSchedule())
+}
+
+// makeOptimizer applies the config's optimizer to the model.
+func (j *job) makeOptimizer(context.Context) (err error) {
+	j.optimizer, err = layout.NewOptimizer(j.config, j.model, j.hooks.Rate.Factor())
+	return usererror.New(err)
+}
+
+// makeTask builds the loss and opens its scalars.
+func (j *job) makeTask(ctx context.Context) (err error) {
+	aligned := j.corpus.train.Aligned()
+	if j.task, err = hooks.NewTask(ctx, j.config, j.hooks, j.model, aligned); err != nil {
+		return err
+	}
+	if j.task.Unread > 0 {
+		j.options.Report.Note("data.aligned: hooks read %d of its %d tensors", len(aligned)-j.task.Unread, len(aligned))
+	}
+	return j.openScalars(ctx)
+}
+
+// openScalars opens the module that sets the scalars of the loss, if there is one.
+func (j *job) openScalars(ctx context.Context) error {
+	return j.hooks.Scalars.Open(ctx, j.task.Loss, j.config.Train.Steps)
+}
+
+// rewind prepares what follows the steps of the run for another start.
+func (j *job) rewind(ctx context.Context) error {
+	if err := j.hooks.Rewind(); err != nil {
+		return err
+	}
+	return j.openRate(ctx)
+}
+
+// layoutTask is the job as package layout takes it.
+func (j *job) layoutTask() layout.Task {
+	return layout.Task{Config: j.config, Model: j.model, Loss: j.task.Build(), Inputs: j.task.Inputs}
+}
+
+// tokens is how many tokens the first steps train on.
+func (j *job) tokens(steps int) int64 { return int64(steps) * j.config.BatchTokens() }
+
+// modelJSON is config.json of a checkpoint.
+func (j *job) modelJSON() json.RawMessage {
+	if m, ok := j.hooks.ModelModule(); ok {
+		return m.JSON(j.model.Size(), "float32")
+	}
+	return j.config.Model.HuggingFace()
+}
+
+// initialWeights are given weights, or random ones.
+func (j *job) initialWeights() (*weights.Source, error) {
+	if from := j.config.Init.From; from != "" {
+		return weights.Open(from, j.model)
+	}
+	return weights.Random(j.model, j.config.Init.Seed), nil
+}
+
+func (j *job) close() error {
+	var err error
+	if j.corpus != nil {
+		err = j.corpus.close()
+	}
+	return errors.Join(err, j.hooks.Close())
+}

@@ -1,0 +1,193 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
+)
+
+// recorder writes the measurements of each step to metrics.jsonl and to TensorBoard's event files, reports them, passes
+// them to hooks, and writes the trace. A step is recorded late, because its validation loss comes after it: until then it
+// is pending.
+type recorder struct {
+	job       *job
+	log       *metrics.Log
+	events    *metrics.Events
+	trace     *trace.Writer // nil: nothing is traced
+	pace      pace
+	pending   *Progress // the last step; nil: it is recorded
+	reported  int       // the newest step that was recorded; after a restart it may be done again
+	loss      *float64  // of the last step that was not skipped
+	stopped   string    // the hook that ends the run
+	announced bool      // Report.Start was called
+}
+
+func newRecorder(j *job) *recorder { return &recorder{job: j} }
+
+// open opens the files of a run that has recorded the steps up to done. With traced, no step is left to trace, and the
+// trace of the steps before stays.
+func (r *recorder) open(done int, traced bool) (err error) {
+	dir := r.job.config.Run.Dir
+	if r.log, err = metrics.Resume(filepath.Join(dir, metricsFile), done); err != nil {
+		return err
+	}
+	if r.events, err = metrics.NewEvents(filepath.Join(dir, eventsDir), done+1); err != nil || traced {
+		return err
+	}
+	if err := keepTrace(dir); err != nil {
+		return err
+	}
+	r.trace, err = trace.Create(filepath.Join(dir, traceFile), "gpupipe "+dir)
+	return err
+}
+
+// keepTrace renames the trace of a run that is resumed, the first to trace.1.json, so that each part has its own file.
+func keepTrace(dir string) error {
+	parts, err := trace.Earlier(dir)
+	if err != nil {
+		return err
+	}
+	next := 1
+	if len(parts) > 0 {
+		next = parts[len(parts)-1] + 1
+	}
+	err = os.Rename(filepath.Join(dir, traceFile), filepath.Join(dir, trace.EarlierName(next)))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// openTracks gives the trace a track for the run, for each rank and for the batches of hooks, and returns it.
+func (r *recorder) openTracks(ranks []engine.RankPlan, feeder *hooks.Feeder) *trace.Writer {
+	if r.trace == nil {
+		return nil
+	}
+	r.trace.Tracks(trace.RunTrack)
+	for _, rank := range ranks {
+		r.trace.Tracks(rank.Tracks()...)
+	}
+	if feeder != nil {
+		r.trace.Tracks(trace.DataTrack)
+		feeder.Trace(r.trace)
+	}
+	return r.trace
+}
+
+// flush records the pending step, if there is one.
+func (r *recorder) flush(ctx context.Context) error {
+	if r.pending == nil {
+		return nil
+	}
+	p := *r.pending
+	r.pending = nil
+	return r.record(ctx, p)
+}
+
+// record records one step. A step that is done again after a restart only passes to the hooks, which start over.
+func (r *recorder) record(ctx context.Context, p Progress) error {
+	values := p.values()
+	if !p.Skipped {
+		r.loss = &p.Loss
+	}
+	if p.Step > r.reported {
+		if err := r.log.Append(p.Step, values...); err != nil {
+			return usererror.New(err)
+		}
+		if err := r.events.Scalars(p.Step, time.Now(), values...); err != nil {
+			return usererror.New(err)
+		}
+		r.job.options.Report.Step(p)
+	}
+	err := r.observe(ctx, p.Step, values)
+	r.reported = max(r.reported, p.Step)
+	r.job.hooks.Flush(r.job.options.Report.Note)
+	return err
+}
+
+// observe passes a step's measurements to hooks, except for the speed, so that they decide the same every time. A run that
+// a hook stops ends at the end of a segment, so that no batch in progress decides where.
+func (r *recorder) observe(ctx context.Context, step int, values []metrics.Value) error {
+	m := map[string]any{"step": step}
+	for _, v := range values {
+		if m[v.Name] = v.Value; !finite(v.Value) {
+			m[v.Name] = fmt.Sprint(v.Value)
+		}
+	}
+	delete(m, "tokens_per_s")
+	stopped, err := r.job.hooks.Metrics.Observe(ctx, step, m)
+	if stopped != "" && r.stopped == "" {
+		r.stopped = stopped
+		r.noteStep(step, "%s: asked at step %d that the run end", stopped, step)
+	}
+	return err
+}
+
+// evaluated adds a validation loss to the pending step and records it. The evaluation does not count as training time.
+func (r *recorder) evaluated(ctx context.Context, loss float64, began time.Time) error {
+	r.paused(trace.EvaluateEvent, began)
+	if r.pending != nil {
+		r.pending.ValLoss = &loss
+	}
+	return r.flush(ctx)
+}
+
+// paused traces an interruption of training that began some time ago, and excludes it from the speed.
+func (r *recorder) paused(event string, began time.Time) {
+	r.pace.pause(time.Since(began))
+	r.trace.Complete(trace.RunTrack, trace.Run, event, began, time.Since(began), nil)
+}
+
+// noteStep reports a message about a step, unless the step is done again after a restart.
+func (r *recorder) noteStep(step int, format string, args ...any) {
+	if step > r.reported {
+		r.job.options.Report.Note(format, args...)
+	}
+}
+
+func (r *recorder) close() error {
+	var errs []error
+	if r.log != nil {
+		errs = append(errs, r.log.Close())
+	}
+	if r.events != nil {
+		errs = append(errs, r.events.Close())
+	}
+	if r.trace != nil {
+		errs = append(errs, r.trace.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// plotLoss draws the losses of metrics.jsonl and returns the path of the plot, or "" if there is nothing to draw.
+func plotLoss(c config.Config, parameters int64, entropy float64) (string, error) {
+	records, err := metrics.Read(filepath.Join(c.Run.Dir, metricsFile))
+	if err != nil {
+		return "", usererror.New(err)
+	}
+	path := filepath.Join(c.Run.Dir, "loss.png")
+	err = metrics.PlotLoss(path, c.Run.Dir, subtitle(c, parameters), records, entropy)
+	if errors.Is(err, metrics.ErrNoPoint) { // all batches were skipped
+		return "", nil
+	}
+	return path, usererror.New(err)
+}
+
+// subtitle describes the run in a line below the title of its plot.
+func subtitle(c config.Config, parameters int64) string {
+	s := fmt.Sprintf("%s, %.3g M parameters, %s", c.Model.Arch, float64(parameters)/1e6, c.Optimizer.Name())
+	if c.Pipeline.Stages > 1 {
+		s += fmt.Sprintf(", %s on %d stages", c.Pipeline.Schedule, c.Pipeline.Stages)
+	}
+	return s
+}

@@ -1,0 +1,129 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/internal/fielderror"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/hooks"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
+)
+
+// start is where a run starts.
+type start struct {
+	step       int
+	checkpoint string            // its folder; "": none
+	weights    *weights.Source   // and the optimizer's state
+	omitted    int64             // batches before, that hooks failed on
+	states     hooks.BatchStates // of hooks that change batches
+	pending    *Progress         // the last step, if its evaluation is still to come
+}
+
+// resume reads a checkpoint. It refuses one of another model, other data or another optimizer.
+func (j *job) resume(ctx context.Context, c *checkpoint.Checkpoint) (start, error) {
+	var s state
+	if err := c.State(&s); err != nil {
+		return start{}, err
+	}
+	if err := s.check(c, j.config.Train.Steps); err != nil {
+		return start{}, err
+	}
+	if err := j.checkSameRun(c.Dir, s); err != nil {
+		return start{}, err
+	}
+	if s.Omitted < 0 || s.Data.Step != int64(s.Step)+s.Omitted {
+		return start{}, fmt.Errorf("%s: state.json is of step %d with %d batches left out, but goes on with batch %d", c.Dir, s.Step, s.Omitted, s.Data.Step)
+	}
+	if s.Unreported != nil && s.Unreported.Step != s.Step {
+		return start{}, fmt.Errorf("%s: state.json is of step %d, but its untold one is %d", c.Dir, s.Step, s.Unreported.Step)
+	}
+	at := start{step: s.Step, checkpoint: c.Dir, omitted: s.Omitted, states: j.hooks.BatchStates(s.Hooks), pending: s.Unreported}
+	if t := j.config.Train; at.pending != nil && at.pending.Steps != t.Steps { // the user has changed the number of steps
+		at.pending.Steps, at.pending.Left = t.Steps, timeFor(int(j.config.BatchTokens()), t.Steps-s.Step, at.pending.TokensPerSec)
+	}
+	var err error
+	if at.weights, err = weights.FromCheckpoint(c, j.model, j.optimizer, j.config.Pipeline.Delay); err != nil {
+		return at, err
+	}
+	return at, j.hooks.Metrics.Open(ctx, s.Hooks)
+}
+
+// check refuses a state of another step than its checkpoint's, or of one after the last.
+func (s state) check(c *checkpoint.Checkpoint, steps int) error {
+	if s.Step != c.Step {
+		return fmt.Errorf("%s: state.json is of step %d", c.Dir, s.Step)
+	}
+	if s.Step > steps {
+		return fmt.Errorf("train.steps: found %d, but %s is at step %d already", steps, c.Dir, s.Step)
+	}
+	return nil
+}
+
+// checkSameRun compares the config of a checkpoint with the current one. Paths and intervals may change. A new number of
+// steps or learning rate schedule is used, and reported.
+func (j *job) checkSameRun(dir string, s state) error {
+	var differ []string
+	if _, err := j.corpus.train.Resume(s.Data); err != nil {
+		differ = append(differ, err.Error())
+	}
+	if s.Tokenizer != j.corpus.tok.Hash() {
+		differ = append(differ, "data.tokenizer: another vocabulary")
+	}
+	differ = append(differ, j.hooks.Differences(s.Hooks)...)
+	saved, err := config.ParseSaved(filepath.Join(dir, "state.json"), []byte(s.Config))
+	if err != nil {
+		return err
+	}
+	old, now := flatten(saved), flatten(j.config)
+	all := maps.Clone(old)
+	maps.Copy(all, now)
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		if old[k] == now[k] || slices.Contains(movable, k) {
+			continue
+		}
+		change := fmt.Sprintf("%s: the checkpoint has %s, the config %s", k, orNothing(old[k]), orNothing(now[k]))
+		if k == "train.steps" || strings.HasPrefix(k, "lr.") {
+			j.options.Report.Note("%s: the new value is used", change)
+			continue
+		}
+		differ = append(differ, change)
+	}
+	if len(differ) > 0 {
+		return fmt.Errorf("%s is of another run: %s", dir, strings.Join(differ, "; "))
+	}
+	return nil
+}
+
+// movable keys do not change what is computed. Data, aligned tensors, tokenizer and hooks are compared by content.
+var movable = []string{"run.dir", "data.train", "data.val", "data.aligned", "data.tokenizer", "train.eval_every", "train.eval_batches",
+	"train.save_every", "train.keep", "model.preset", "pipeline.devices", "pipeline.schedule", "pipeline.stages", "pipeline.chunks",
+	"pipeline.cut", "pipeline.recompute", "pipeline.memory", "pipeline.isolate", "pipeline.restarts",
+	"pipeline.watchdog", "hooks"}
+
+// flatten turns a config into dotted keys and the texts of their values.
+func flatten(c config.Config) map[string]string {
+	keys, err := strictyaml.Flatten(c.YAML())
+	if err != nil {
+		panic(err) // YAML is valid
+	}
+	return keys
+}
+
+// orNothing formats a value's text in YAML, which writes 1e+07, for a message.
+func orNothing(s string) string {
+	if s == "" {
+		return "nothing"
+	}
+	if x, err := strconv.ParseFloat(s, 64); err == nil && strings.Contains(s, "e+") {
+		return fielderror.Text(x)
+	}
+	return s
+}

@@ -1,0 +1,277 @@
+// Package train trains a model as a config describes.
+//
+// A run passes through these steps:
+//
+//	job          opens what is trained: hooks, model, corpus, loss, optimizer
+//	checkpoints  find where the run starts: at a checkpoint, at given weights, or at random ones
+//	loader       makes the batches, with the hooks that change them
+//	session      opens the devices, plans the pipeline's engine and loads it; it is opened again after a fault
+//	loop         trains, evaluates and saves; see trainer.loop
+//	recorder     writes what the loop measures to the run folder and reports it
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/runtime/tune"
+)
+
+// Options are what a run needs besides its config.
+type Options struct {
+	Resume     bool // continue from the latest good checkpoint of run.dir; without one, start
+	OpenDevice layout.OpenDevice
+	OpenWorker OpenWorker      // nil: pipeline.isolate: process is an error
+	Execute    engine.Executor // nil: runtime/exec
+	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run keeps the choices of its
+	// checkpoint.
+	Tune      *tune.Cache
+	Costs     *measure.Cache  // measured times of units, by device; nil: the model is cut by modelled times
+	HookCache string          // folder for compiled hooks, which no other user may write to; "" keeps none
+	Instances int             // of a module that process batches in parallel; 0: one per core
+	Report    Report          // nil: Silent
+	Profile   *ProfileOptions // nil: kernels are not measured
+}
+
+// Result is how a run ended.
+type Result struct {
+	Dir            string   `json:"dir"`
+	Step           int      `json:"step"`
+	Checkpoint     string   `json:"checkpoint"`
+	Interrupted    bool     `json:"interrupted,omitempty"`
+	Stopped        string   `json:"stopped,omitempty"`  // the hook that ended the run early
+	Loss           *float64 `json:"loss,omitempty"`     // of the last step that was not skipped
+	ValLoss        *float64 `json:"val_loss,omitempty"` // nats per token
+	UnigramEntropy float64  `json:"unigram_entropy"`    // of the validation text, nats per token
+	Plot           string   `json:"plot,omitempty"`
+	Profile        string   `json:"profile,omitempty"` // the page
+}
+
+// ErrDiverged is wrapped by the error of a run whose loss, gradient or validation loss is no longer finite.
+var ErrDiverged = errors.New("training stopped")
+
+// Run trains. When ctx ends it finishes the current step, saves, and returns with Interrupted set. Before the first step
+// is done it does not wait: a resumed run returns at its checkpoint, and a run that has written nothing returns the error
+// of ctx. Run finds everything that is wrong with its input before it writes anything; such errors are marked by
+// usererror.
+func Run(ctx context.Context, c config.Config, o Options) (res Result, err error) {
+	if o.Report == nil {
+		o.Report = Silent{}
+	}
+	t := newTrainer(c, o)
+	defer func() { err = errors.Join(err, t.close(err)) }()
+	if err := t.prepare(ctx); err != nil {
+		return t.outcome(), err
+	}
+	if err := t.restartOnFailure(ctx, t.train(ctx)); err != nil {
+		return t.outcome(), err
+	}
+	err = t.finish()
+	return t.outcome(), err
+}
+
+// trainer is a run in progress.
+type trainer struct {
+	job         *job
+	folder      *folder
+	checkpoints *checkpoints
+	start       start // where the run began, or began again after a fault
+	loader      *loader
+	session     *session
+	recorder    *recorder
+	result      Result
+
+	step      int             // finished
+	skipped   int             // batches in a row
+	suspect   *suspectedBatch // nil: none
+	abandoned bool            // interrupted before the first step was done; see leave
+}
+
+func newTrainer(c config.Config, o Options) *trainer {
+	j := &job{config: c, options: o}
+	return &trainer{job: j, folder: &folder{path: c.Run.Dir}, checkpoints: &checkpoints{dir: c.Run.Dir, saved: -1}, loader: &loader{},
+		session: newSession(j), recorder: newRecorder(j), result: Result{Dir: c.Run.Dir}}
+}
+
+// prepare opens everything that needs no device.
+func (t *trainer) prepare(ctx context.Context) error {
+	return t.do(ctx, t.job.openHooks, t.job.openCorpus, t.job.makeOptimizer, t.takeFolder, t.findStart, t.job.makeTask, t.openLoader)
+}
+
+// train opens the devices and the run folder, and trains.
+func (t *trainer) train(ctx context.Context) error {
+	return t.do(ctx, t.openSession, t.loadSession, t.firstBatch, t.openFolder, t.announce, t.loop)
+}
+
+// do runs the steps in order and stops at the first error. After each step it reports what hooks have logged.
+func (t *trainer) do(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		err := step(ctx)
+		t.job.hooks.Flush(t.job.options.Report.Note)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeFolder creates and locks the run folder.
+func (t *trainer) takeFolder(context.Context) error {
+	return t.folder.take(t.job.options.Report.Note)
+}
+
+// findStart decides where the run starts: at a checkpoint, at given weights, or at random ones.
+func (t *trainer) findStart(ctx context.Context) (err error) {
+	t.checkpoints.saved = -1
+	if t.start, err = t.findCheckpoint(ctx); err != nil {
+		return usererror.New(err)
+	}
+	if t.start.weights == nil {
+		if err := t.job.hooks.Metrics.Open(ctx, nil); err != nil {
+			return err
+		}
+		if t.start.weights, err = t.job.initialWeights(); err != nil {
+			return usererror.New(err)
+		}
+		return nil
+	}
+	t.step, t.checkpoints.saved, t.checkpoints.newest, t.checkpoints.unreported = t.start.step, t.start.step, t.start.checkpoint, t.start.pending != nil
+	t.recorder.pending = t.start.pending
+	return nil
+}
+
+// openLoader starts the hooks that change batches.
+func (t *trainer) openLoader(context.Context) (err error) {
+	t.loader, err = openLoader(t.job, t.start)
+	return err
+}
+
+// firstBatch waits for the next batch, so that a module that cannot make it is reported before anything is written.
+func (t *trainer) firstBatch(ctx context.Context) error {
+	if t.step >= t.job.config.Train.Steps {
+		return nil
+	}
+	return t.loader.await(ctx, t.step)
+}
+
+// openSession opens the devices and plans the pipeline.
+func (t *trainer) openSession(ctx context.Context) error {
+	return t.session.open(ctx, t.checkpoints.saved >= 0)
+}
+
+// loadSession brings the programs and the initial state to the devices.
+func (t *trainer) loadSession(ctx context.Context) error {
+	return t.session.load(ctx, t.step, t.start.weights)
+}
+
+// openFolder creates the files that the run writes, once.
+func (t *trainer) openFolder(context.Context) error {
+	if !t.folder.begun {
+		done := t.step
+		if t.checkpoints.unreported {
+			done--
+		}
+		for _, step := range []func() error{
+			func() error { return writeFile(filepath.Join(t.folder.path, configFile), t.job.config.YAML()) },
+			func() error { return t.session.writeKernels() },
+			func() error { return t.checkpoints.open(t.job.config.Train.Keep) },
+			func() error {
+				return t.recorder.open(done, t.step >= t.job.config.Train.Steps && !t.checkpoints.unreported)
+			},
+		} {
+			if err := step(); err != nil {
+				return usererror.New(fmt.Errorf("run folder: %w", err))
+			}
+		}
+		t.folder.begun = true
+	}
+	t.session.engine.Trace = t.recorder.openTracks(t.session.engine.Ranks(), t.loader.feeder)
+	return nil
+}
+
+// announce reports what is about to run, once.
+func (t *trainer) announce(context.Context) error {
+	if t.recorder.announced {
+		return nil
+	}
+	t.recorder.announced = true
+	c, report := t.job.config, t.job.options.Report
+	s := Start{Config: string(c.YAML()), Changed: c.Changed(), Lines: t.session.engine.Ranks(), Parameters: t.job.model.Count(), Optimizer: t.job.optimizer.String(),
+		Precision: layout.DescribePrecision(c.Train.DType(), t.session.devices), Data: t.job.corpus.sizes(), FirstStep: t.step, Steps: c.Train.Steps}
+	for i, dev := range t.session.devices {
+		s.Lines[i].Allocated, s.Lines[i].Staging = dev.Allocated()
+	}
+	report.Start(s)
+	for _, note := range t.session.engine.Notes() {
+		report.Note("%s", note)
+	}
+	if t.session.isolated() && c.Train.SaveEvery == 0 {
+		report.Note("train.save_every is 0: should a device be lost, training begins again at step %d", t.step+1)
+	}
+	return nil
+}
+
+// outcome is the result so far.
+func (t *trainer) outcome() Result {
+	r := t.result
+	r.Checkpoint, r.Loss, r.Stopped, r.Profile = t.checkpoints.newest, t.recorder.loss, t.recorder.stopped, t.session.profiling.pagePath()
+	return r
+}
+
+// finish writes the profile and draws the loss over all steps, those before a resumption included.
+func (t *trainer) finish() (err error) {
+	c := t.job.config
+	t.result.Step, t.result.UnigramEntropy = t.step, t.job.corpus.entropy
+	if err := t.session.profiling.write(t.step, true); err != nil {
+		return err
+	}
+	if best := t.recorder.pace.best; best > 0 {
+		t.session.comparePrediction(float64(c.BatchTokens()) / best)
+	}
+	if t.step == 0 || !t.folder.begun {
+		return nil
+	}
+	t.result.Plot, err = plotLoss(c, t.job.model.Count(), t.job.corpus.entropy)
+	return err
+}
+
+// close releases everything. After a failure it does not wait for ever: a device that hangs must not hide the error.
+func (t *trainer) close(failed error) error {
+	timeout := shutdownTimeout
+	switch {
+	case t.abandoned:
+		timeout = time.Second
+	case failed == nil:
+		return t.closeAll()
+	case t.session.isolated():
+		kill(t.session.devices)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- t.closeAll() }()
+	select {
+	case err := <-closed:
+		return err
+	case <-time.After(timeout):
+	}
+	if t.abandoned { // devices that compile finish later, or end with the process
+		t.folder.leave()
+		return nil
+	}
+	return fmt.Errorf("the devices are still busy after %v: their memory is not released", timeout)
+}
+
+// closeAll closes the files first, then what may take long.
+func (t *trainer) closeAll() error {
+	t.loader.close() // ends ranks that wait for a batch
+	err := errors.Join(t.recorder.close(), t.session.close(), t.start.weights.Close(), t.job.close())
+	t.folder.leave()
+	return err
+}

@@ -1,0 +1,245 @@
+// Package weights reads the initial values of a run's variables: random weights, those of a folder, or those of a
+// checkpoint with the optimizer's state.
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// Source holds initial values. It reads each tensor when it is needed. Variables that it does not have start at zero.
+type Source struct {
+	params []model.Parameter
+	seed   uint64              // of random parameters, if model is nil
+	model  *safetensors.Reader // of parameters
+	state  *safetensors.Reader // of the optimizer's variables, of a checkpoint
+	names  []string            // of the optimizer's variables
+	begun  bool                // the checkpoint is from before optim.InitializedVariable existed, and an update was applied
+	// settled reads a parameter's settled weights; nil: those of model are wanted. See Settle.
+	settled func(param string) ([]float32, error)
+}
+
+// Random returns random weights.
+func Random(m model.Model, seed uint64) *Source { return &Source{params: m.Parameters(), seed: seed} }
+
+// Open opens a file or folder of safetensors and checks that it holds exactly the model's parameters.
+func Open(path string, m model.Model) (*Source, error) {
+	r, err := safetensors.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{params: m.Parameters(), model: r}
+	if err := checkTensors(path, r, types(s.params), m.Redundant); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return s, nil
+}
+
+// FromCheckpoint opens a checkpoint's parameters and the state of its optimizer, and checks that they are those of m and o.
+func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer, delay int) (s *Source, err error) {
+	s = &Source{params: m.Parameters()}
+	defer func() {
+		if err != nil {
+			s, err = nil, errors.Join(err, s.Close())
+		}
+	}()
+	if s.model, err = c.Model(); err != nil {
+		return s, err
+	}
+	if s.state, err = c.Optimizer(); err != nil {
+		return s, err
+	}
+	want := map[string]graph.Type{}
+	for _, v := range o.State() {
+		want[v.ID] = v.Type
+		s.names = append(s.names, v.ID)
+	}
+	if _, ok := s.state.Lookup(optim.InitializedVariable); !ok && c.Step > 0 { // a checkpoint from before the variable existed
+		s.begun = true
+		delete(want, optim.InitializedVariable)
+	}
+	for _, p := range s.params {
+		if delay > 0 {
+			want[PendingName(p.Name)] = p.Type
+		}
+	}
+	if err := checkTensors(c.Dir, s.model, types(s.params), noneRedundant); err != nil {
+		return s, err
+	}
+	return s, checkTensors(c.Dir, s.state, want, noneRedundant)
+}
+
+// PendingName is what a checkpoint of a delayed run calls a parameter's next weights, x_{t+1} at step t.
+func PendingName(param string) string { return "pending/" + param }
+
+// Settle makes the source return the weights y of a checkpoint of a delayed run: the pending weights without what the
+// correction of optimizer o has added in advance.
+func (s *Source) Settle(c *checkpoint.Checkpoint, o *optim.Optimizer) (err error) {
+	if s.state, err = c.Optimizer(); err != nil {
+		return err
+	}
+	want := map[string]graph.Type{}
+	for _, p := range s.params {
+		want[PendingName(p.Name)] = p.Type
+		if ahead := o.Ahead(p.Name); ahead != "" {
+			want[ahead] = p.Type
+		}
+	}
+	if err := checkPresent(c.Dir, s.state, want); err != nil {
+		return err
+	}
+	s.settled = func(param string) (ahead []float32, err error) {
+		newest, err := s.state.Float32(PendingName(param))
+		if err != nil {
+			return nil, err
+		}
+		if name := o.Ahead(param); name != "" {
+			if ahead, err = s.state.Float32(name); err != nil {
+				return nil, err
+			}
+		}
+		return optim.Settled(newest, ahead), nil
+	}
+	return nil
+}
+
+// Initial returns a parameter's values.
+func (s *Source) Initial(p model.Parameter) (x []float32, err error) {
+	switch {
+	case s.model == nil:
+		return p.Initial(s.seed), nil
+	case s.settled != nil:
+		x, err = s.settled(p.Name)
+	default:
+		x, err = s.model.Float32(p.Name)
+	}
+	return x, usererror.New(err)
+}
+
+// Upload writes the parameters to a session's variables, one tensor at a time.
+func (s *Source) Upload(to engine.Session) error {
+	for _, p := range s.params {
+		data, err := s.Initial(p)
+		if err != nil {
+			return err
+		}
+		if err := to.WriteAt(p.Name, nil, exec.F32Bytes(data)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// UploadPipeline writes all variables to a pipeline, one tensor at a time. Before the first step of a delayed run the
+// weights of the second step are those of the first.
+func (s *Source) UploadPipeline(e *engine.Engine, delay int) error {
+	for _, p := range s.params {
+		data, err := s.Initial(p)
+		if err != nil {
+			return err
+		}
+		if err := e.WriteWeights(p.Name, engine.Current, exec.F32Bytes(data)); err != nil {
+			return err
+		}
+		if delay == 0 {
+			continue
+		}
+		if s.state != nil {
+			if data, err = s.state.Float32(PendingName(p.Name)); err != nil {
+				return usererror.New(err)
+			}
+		}
+		if err := e.WriteWeights(p.Name, engine.Next, exec.F32Bytes(data)); err != nil {
+			return err
+		}
+	}
+	for _, name := range s.names {
+		data, err := s.stateOf(name)
+		if err != nil {
+			return usererror.New(err)
+		}
+		if err := e.WriteState(name, data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stateOf reads one of the optimizer's variables.
+func (s *Source) stateOf(name string) ([]byte, error) {
+	if s.begun && name == optim.InitializedVariable {
+		return []byte{1, 0, 0, 0}, nil
+	}
+	return s.state.Bytes(name)
+}
+
+// Close closes the files. A nil Source has none.
+func (s *Source) Close() error {
+	if s == nil {
+		return nil
+	}
+	var errs []error
+	for _, r := range []*safetensors.Reader{s.model, s.state} {
+		if r != nil {
+			errs = append(errs, r.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func types(ps []model.Parameter) map[string]graph.Type {
+	m := map[string]graph.Type{}
+	for _, p := range ps {
+		m[p.Name] = p.Type
+	}
+	return m
+}
+
+// checkTensors checks that a file holds the wanted tensors, by name, shape and type, and no others but redundant ones.
+func checkTensors(path string, r *safetensors.Reader, want map[string]graph.Type, redundant func(tensor string) bool) error {
+	if err := checkPresent(path, r, want); err != nil {
+		return err
+	}
+	for _, t := range r.Tensors() {
+		if _, ok := want[t.Name]; !ok && !redundant(t.Name) {
+			return fmt.Errorf("%s: tensor %q (%v) belongs to no parameter of this model", path, t.Name, graph.Shape(t.Shape))
+		}
+	}
+	return nil
+}
+
+// checkPresent is checkTensors of a file that may hold other tensors.
+func checkPresent(path string, r *safetensors.Reader, want map[string]graph.Type) error {
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		t, ok := r.Lookup(name)
+		if !ok {
+			return fmt.Errorf("%s: tensor %q is missing, expected %v", path, name, want[name])
+		}
+		if !graph.Shape(t.Shape).Equal(want[name].Shape) {
+			return fmt.Errorf("%s: tensor %q has shape %v, expected %v", path, name, graph.Shape(t.Shape), want[name].Shape)
+		}
+		floats := []safetensors.DType{safetensors.F64, safetensors.F32, safetensors.F16, safetensors.BF16}
+		if want[name].DType != graph.F32 {
+			floats = []safetensors.DType{safetensors.DType(strings.ToUpper(want[name].DType.String()))}
+		}
+		if !slices.Contains(floats, t.DType) {
+			return fmt.Errorf("%s: tensor %q is %s, expected one of %v", path, name, t.DType, floats)
+		}
+	}
+	return nil
+}
+
+// noneRedundant is for checkTensors of files without redundant tensors.
+func noneRedundant(string) bool { return false }
