@@ -129,7 +129,7 @@ func TestTheExampleIsAStudy(t *testing.T) {
 	t.Chdir("../..")
 	code, out, errs := command("study", "examples/one-step-delay/study.yaml", "--dry-run", "--set", "run.dir=x")
 	assert.Equal(t, exitMistake, code)
-	assert.Contains(t, errs, "run.dir is what the study varies", out)
+	assert.Contains(t, errs, "run.dir is varied by the study", out)
 	g, err := study.Load("examples/one-step-delay/study.yaml", nil)
 	require.NoError(t, err)
 	p, err := study.Plan(g)

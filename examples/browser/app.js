@@ -185,6 +185,9 @@ async function findGPU() {
 // gpupipeReady is called by trainer.wasm.
 globalThis.gpupipeReady = async () => {
   const base = JSON.parse(gpupipe.defaults());
+  const chosen = $("optimizer").value;
+  $("optimizer").replaceChildren(...JSON.parse(gpupipe.optimizers()).map((name) => new Option(name)));
+  $("optimizer").value = chosen;
   try {
     showDevice(`Your GPU: ${await gpupipe.adapter()}.`);
   } catch (e) {

@@ -37,6 +37,7 @@ type outcome struct {
 	Pixels                            struct{ Curve, Any int } // of the plot
 	Presets                           []trainer.Config
 	Preset                            string // chosen after a field was edited
+	Optimizers                        []string
 }
 
 var text = []byte(strings.Repeat("The quick brown fox jumps over the lazy dog. ", 40))
@@ -121,7 +122,7 @@ func load(t *testing.T, c trainer.Config) trainer.Hooks {
 
 func TestPage(t *testing.T) {
 	if chromium.Unwanted() {
-		t.Skip("left out, as CHROMIUM=none asks")
+		t.Skip("CHROMIUM=none")
 	}
 	dir := build(t)
 	t.Run("trains as this machine does, with hooks", func(t *testing.T) {
@@ -160,6 +161,7 @@ func TestPage(t *testing.T) {
 			assert.NotContains(t, got.Presets[:i], c)
 		}
 		assert.Equal(t, "Custom", got.Preset)
+		assert.Equal(t, trainer.Optimizers(), got.Optimizers)
 		assert.Zero(t, got.Pixels.Curve)
 		assert.Greater(t, got.Pixels.Any, 1000, "an empty plot has axes")
 	})

@@ -19,9 +19,10 @@ import (
 
 func main() {
 	js.Global().Set("gpupipe", map[string]any{
-		"defaults": js.FuncOf(func(js.Value, []js.Value) any { return text(trainer.Defaults()) }),
-		"adapter":  promised(func([]js.Value) (any, error) { return adapter() }),
-		"train":    js.FuncOf(func(_ js.Value, args []js.Value) any { return start(args[0], args[1]) }),
+		"defaults":   js.FuncOf(func(js.Value, []js.Value) any { return text(trainer.Defaults()) }),
+		"optimizers": js.FuncOf(func(js.Value, []js.Value) any { return text(trainer.Optimizers()) }),
+		"adapter":    promised(func([]js.Value) (any, error) { return adapter() }),
+		"train":      js.FuncOf(func(_ js.Value, args []js.Value) any { return start(args[0], args[1]) }),
 	})
 	js.Global().Call("gpupipeReady")
 	select {}
@@ -116,7 +117,7 @@ func train(ctx context.Context, run, on js.Value) error {
 // loop trains to the last step, or until ctx ends. It makes a sample every sampleEvery steps.
 func loop(ctx context.Context, t *trainer.Trainer, dev device.Device, run, on js.Value) error {
 	began, sampling := time.Now(), time.Duration(0)
-	for t.Step() < t.Steps && ctx.Err() == nil {
+	for t.Step() < t.Steps() && ctx.Err() == nil {
 		err := t.Train(ctx, run.Get("sampleEvery").Int(), func(step int, loss float64) {
 			on.Call("step", step, loss, (time.Since(began) - sampling).Seconds())
 		})
@@ -128,7 +129,7 @@ func loop(ctx context.Context, t *trainer.Trainer, dev device.Device, run, on js
 		}
 		from := time.Now()
 		prompt := run.Get("prompt").String()
-		made, err := t.Sample(ctx, []byte(prompt), t.Model.SeqLen/2, 0.8)
+		made, err := t.Sample(ctx, []byte(prompt), t.SeqLen()/2, 0.8)
 		if err != nil && ctx.Err() == nil {
 			return err
 		}

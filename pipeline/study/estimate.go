@@ -8,8 +8,8 @@ import (
 	"gonum.org/v1/gonum/stat"
 )
 
-// Estimate is a mean over seeds with its standard error, s/√n with n−1 in s. The mean is infinite where a run diverged, NaN
-// where there is none; the error is NaN where it is not known: with one seed, or without a finite mean.
+// Estimate is a mean over n seeds with its standard error s/√n, where s² = Σ(x−mean)²/(n−1). The mean is infinite if a run diverged, and NaN
+// if there is nothing to compare with. The error is NaN with one seed, or without a finite mean.
 type Estimate struct {
 	Mean, Err float64
 }
@@ -22,8 +22,8 @@ func estimate(xs []float64) Estimate {
 	return e
 }
 
-// differences are a − b, seed by seed: what the seeds have in common, good or bad luck, cancels out. They are infinite where
-// a diverged, NaN where b did: then there is nothing to compare with.
+// differences are a − b, seed by seed, so that the effect of the seed cancels out. A difference is infinite if a diverged, and NaN if b
+// diverged.
 func differences(a, b []float64) []float64 {
 	if len(a) != len(b) {
 		panic(fmt.Sprintf("study: %d losses against %d", len(a), len(b)))
@@ -58,7 +58,7 @@ func (e Estimate) format(mean string) string {
 	return fmt.Sprintf(mean+" ± %.4f", e.Mean, e.Err)
 }
 
-// Errors is how many standard errors the mean is away from zero; 0 where that is not known.
+// Errors is the distance of the mean from zero in standard errors. It is 0 if the error is not known.
 func (e Estimate) Errors() float64 {
 	if !finite(e.Mean) || !finite(e.Err) || e.Err == 0 {
 		return 0
@@ -66,7 +66,7 @@ func (e Estimate) Errors() float64 {
 	return math.Abs(e.Mean) / e.Err
 }
 
-// MarshalJSON writes null for what is not a number.
+// MarshalJSON writes null for values that are not finite.
 func (e Estimate) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]*float64{"mean": number(e.Mean), "stderr": number(e.Err)})
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 )
 
-// enough standard errors to speak of a difference.
-const enough = 2
+// significant is the number of standard errors from which the findings call a difference settled.
+const significant = 2
 
-// findings says in words what the gaps are: their order over the optimizers, and what corrections do to them.
-func (g *Grid) findings(rep *Report, tuning string, stages int) (out []string) {
+// findings states the gaps in words: their order over the optimizers, and the effect of corrections.
+func (rep *Report) findings(g *Grid, tuning string, stages int) (out []string) {
 	if !slices.ContainsFunc(g.Modes, func(m Mode) bool { return m.Name == delayMode }) {
 		return nil
 	}
 	at := func(optimizer, mode string) *Cell { return rep.find(tuning, stages, optimizer, mode) }
-	add := func(sentence string) { out = append(out, g.where(tuning, stages)+sentence+".") }
+	add := func(sentence string) { out = append(out, tableName(g, tuning, stages)+sentence+".") }
 	var cells []*Cell
 	for _, o := range g.Optimizers {
 		cells = append(cells, at(o.Label, delayMode))
@@ -44,8 +44,8 @@ func (g *Grid) findings(rep *Report, tuning string, stages int) (out []string) {
 	return out
 }
 
-// where tells which table a finding is of, where there are several.
-func (g *Grid) where(tuning string, stages int) string {
+// tableName names the table of a finding. It is empty if there is only one.
+func tableName(g *Grid, tuning string, stages int) string {
 	var parts []string
 	switch {
 	case g.Tuning == Both && tuning == Synchronous:
@@ -62,7 +62,7 @@ func (g *Grid) where(tuning string, stages int) string {
 	return strings.Join(parts, ", ") + ": "
 }
 
-// order compares the gaps of two optimizers, the first of which is not the smaller, seed by seed.
+// order compares the gaps of two optimizers, seed by seed. The gap of a is at least that of b.
 func order(a, b *Cell) string {
 	if !finite(a.Gap.Mean) || !finite(b.Gap.Mean) {
 		return fmt.Sprintf("the gaps of %s and %s cannot be compared, since runs diverged", a.Optimizer, b.Optimizer)
@@ -70,29 +70,29 @@ func order(a, b *Cell) string {
 	return fmt.Sprintf("%s's gap exceeds %s's by %s", a.Optimizer, b.Optimizer, weighed(estimate(differences(a.gaps, b.gaps))))
 }
 
-// correction tells what a correction of the delay does to the gap.
+// correction states the effect of a correction of the delay on the gap.
 func correction(m Mode, plain, corrected *Cell) string {
 	name := strings.TrimPrefix(m.Title(), "delay + ")
 	d := estimate(differences(plain.losses, corrected.losses))
 	switch {
 	case !finite(d.Mean):
-		return fmt.Sprintf("what %s does to %s's gap cannot be told, since runs diverged", name, plain.Optimizer)
+		return fmt.Sprintf("the effect of %s on %s's gap is unknown, since runs diverged", name, plain.Optimizer)
 	case d.Mean < 0:
 		return fmt.Sprintf("%s widens %s's gap by %s", name, plain.Optimizer, weighed(Estimate{-d.Mean, d.Err}))
-	case plain.Gap.Mean > 0 && plain.Gap.Errors() >= enough && d.Mean > 0:
+	case plain.Gap.Mean > 0 && plain.Gap.Errors() >= significant && d.Mean > 0:
 		return fmt.Sprintf("%s shrinks %s's gap by %s, %.0f %% of it", name, plain.Optimizer, weighed(d), 100*d.Mean/plain.Gap.Mean)
 	}
 	return fmt.Sprintf("%s shrinks %s's gap by %s", name, plain.Optimizer, weighed(d))
 }
 
-// weighed is an estimate, with its size in standard errors.
+// weighed is an estimate as text, with its size in standard errors.
 func weighed(d Estimate) string {
 	switch n := d.Errors(); {
 	case !finite(d.Err):
 		return fmt.Sprintf("%.4f (one seed: no standard error)", d.Mean)
 	case n == 0:
 		return d.String()
-	case n < enough:
+	case n < significant:
 		return fmt.Sprintf("%s (%.1f standard errors: these seeds do not settle it)", d, n)
 	default:
 		return fmt.Sprintf("%s (%.1f standard errors)", d, n)

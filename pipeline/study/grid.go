@@ -1,5 +1,3 @@
-// Package study compares optimizers with and without the one-step delay of a pipeline without flushes (arXiv 2606.30634):
-// it tunes learning rates, trains every combination of a grid over several seeds, and tells what the delay costs.
 package study
 
 import (
@@ -21,34 +19,34 @@ import (
 type Grid struct {
 	Optimizers []Optimizer
 	Modes      []Mode
-	Seeds      []uint64 // of initial weights and of the order of the data
-	TuneSeeds  []uint64 // on which learning rates are chosen
+	Seeds      []uint64 // of the initial weights and the order of the data
+	TuneSeeds  []uint64 // of the runs that choose learning rates
 	Tuning     string   // Synchronous, Each or Both
 	Stages     []int    // of the pipeline; 1 simulates the delay on one device
 	Dir        string
 
 	doc       *strictyaml.Document // the grid's own file
-	base      *strictyaml.Document // the config that all runs share
+	base      *strictyaml.Document // the common config of all runs
 	set       assignments
 	overrides []string // from the command line, section.key=value
 }
 
-// How the learning rate of a delayed mode is found.
+// Values of Grid.Tuning: how the learning rate of a delayed mode is chosen.
 const (
-	Synchronous = "synchronous" // it is the one that is best without delay
-	Each        = "each"        // it is the one that is best in that mode
-	Both        = "both"        // both are reported
+	Synchronous = "synchronous" // the best one without delay
+	Each        = "each"        // the best one in that mode
+	Both        = "both"        // the report has both
 )
 
 // Optimizer is a row of the grid.
 type Optimizer struct {
 	Label   string
-	LRs     rates       // of optimizer.lr, to choose from
-	TimesLR factors     // other rates that move with it, as multiples of it
+	LRs     rates       // values of optimizer.lr to choose from
+	TimesLR factors     // other keys of the config, as multiples of optimizer.lr
 	Set     assignments // keys of the config
 }
 
-// Mode is a column of the grid: a delay and how it is corrected.
+// Mode is a column of the grid: a delay and its correction.
 type Mode struct {
 	Name       string
 	Delay      int
@@ -60,7 +58,7 @@ const SyncMode = "sync"
 
 const delayMode = "delay" // and "delay+CORRECTION"
 
-// corrections are those that a mode may have.
+// corrections are the corrections that a mode may have.
 func corrections() []string {
 	return slices.DeleteFunc(optim.CorrectionNames(), func(name string) bool { return name == optim.CorrectionNone })
 }
@@ -83,7 +81,7 @@ type gridFile struct {
 	Dir        string      `yaml:"dir"`
 }
 
-// base is a config by its path, or the config itself.
+// base is the path of a config, or a config.
 type base struct {
 	path   string
 	inline *strictyaml.Document
@@ -172,8 +170,8 @@ func (os *optimizers) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key strin
 	return nil
 }
 
-// Load reads a grid. overrides, section.key=value, hold for all runs. Everything is checked, every run's config included.
-// Errors are the user's.
+// Load reads a grid. overrides, section.key=value, apply to all runs. It checks the grid and the config of every run. Its errors are user
+// errors.
 func Load(path string, overrides []string) (*Grid, error) {
 	d, err := strictyaml.Load(path)
 	if err != nil {
@@ -292,7 +290,7 @@ func repeats[T comparable](xs []T) bool {
 	return false
 }
 
-// varied are the keys of a run's config that the grid itself sets, and the key of the grid that says how.
+// varied are the keys of a run's config that the grid sets, each with the key of the grid that determines it.
 var varied = map[string]string{
 	"optimizer.lr": "lrs", "init.seed": "seeds", "data.seed": "seeds", "run.dir": "dir", "pipeline.stages": "stages",
 	"pipeline.schedule": "modes", "pipeline.delay": "modes", "pipeline.correction": "modes", "pipeline.error_feedback": "modes",
@@ -300,7 +298,7 @@ var varied = map[string]string{
 
 func mayBeSet(key string) error {
 	if by, ok := varied[key]; ok {
-		return fmt.Errorf("%s is what the study varies: give %s in the grid instead", key, by)
+		return fmt.Errorf("%s is varied by the study: set %s in the grid instead", key, by)
 	}
 	if !strings.Contains(key, ".") {
 		return fmt.Errorf("%s: expected a key with its section, as in train.steps", key)
@@ -355,7 +353,7 @@ type Run struct {
 	Seed      uint64  `json:"seed"`
 }
 
-// String is the run as people name it.
+// String describes the run, as in "adamw, sync, lr 0.001, seed 1".
 func (r Run) String() string {
 	s := fmt.Sprintf("%s, %s, lr %g, seed %d", r.Optimizer, r.Mode, r.LR, r.Seed)
 	if r.Stages > 1 {
@@ -364,7 +362,7 @@ func (r Run) String() string {
 	return s
 }
 
-// Folder is where a run is kept.
+// Folder is the folder of a run.
 func (g *Grid) Folder(r Run) string {
 	return filepath.Join(g.Dir, "runs", fmt.Sprintf("%s-%s-stages%d-lr%s-seed%d", r.Optimizer, r.Mode, r.Stages,
 		strconv.FormatFloat(r.LR, 'g', -1, 64), r.Seed))
@@ -379,7 +377,7 @@ func (g *Grid) Config(r Run) (config.Config, error) {
 	return config.Resolve(d)
 }
 
-// compose sets the keys that a run of the grid has of its own.
+// compose returns the config of a run: the common config with the run's own keys.
 func (g *Grid) compose(r Run) (*strictyaml.Document, error) {
 	o := g.Optimizers[slices.IndexFunc(g.Optimizers, func(o Optimizer) bool { return o.Label == r.Optimizer })]
 	m := g.Modes[slices.IndexFunc(g.Modes, func(m Mode) bool { return m.Name == r.Mode })]
@@ -407,7 +405,7 @@ func (g *Grid) compose(r Run) (*strictyaml.Document, error) {
 	return c.d, c.err
 }
 
-// composer sets keys of a config until one cannot be set.
+// composer sets keys of a config. After an error it does nothing.
 type composer struct {
 	d   *strictyaml.Document
 	err error

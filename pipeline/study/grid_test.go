@@ -116,8 +116,8 @@ func TestMistakesNameLineAndKey(t *testing.T) {
 		good + "tuning: none\n":                                                        `g.yaml:10: tuning: found "none", expected synchronous, each or both`,
 		good + "stages: [0]\n":                                                         "g.yaml:10: stages: found [0]",
 		good + "stages: [4]\n":                                                         "g.yaml:10: pipeline.stages: found 4",
-		good + "set: {optimizer.lr: 1}\n":                                              "g.yaml:10: optimizer.lr is what the study varies: give lrs in the grid instead",
-		good + "set: {init.seed: 1}\n":                                                 "g.yaml:10: init.seed is what the study varies: give seeds",
+		good + "set: {optimizer.lr: 1}\n":                                              "g.yaml:10: optimizer.lr is varied by the study: set lrs in the grid instead",
+		good + "set: {init.seed: 1}\n":                                                 "g.yaml:10: init.seed is varied by the study: set seeds",
 		good + "set: {train: {steps: 4}}\n":                                            "g.yaml:10: train: expected a key with its section",
 		good + "set: {train.stepz: 4}\n":                                               "g.yaml:10: train.stepz: unknown key",
 		good + "set: {train.steps: many}\n":                                            `g.yaml:10: train.steps: found text "many"`,
@@ -135,9 +135,9 @@ func TestMistakesNameLineAndKey(t *testing.T) {
 		smallBase + "dir: s\noptimizers: {adamw: {}}\n":                                "g.yaml:7: optimizers.adamw.lrs: found none",
 		smallBase + "dir: s\noptimizers: {adamw: {lrs: [1, 1]}}\n":                     "g.yaml:7: optimizers.adamw.lrs: found [1 1], expected positive numbers, each once",
 		smallBase + "dir: s\noptimizers: {adamw: {lrs: [0]}}\n":                        "g.yaml:7: optimizers.adamw.lrs: found [0]",
-		smallBase + "dir: s\noptimizers: {muon: {lrs: [1], times_lr: {run.dir: 2}}}\n": "g.yaml:7: run.dir is what the study varies",
+		smallBase + "dir: s\noptimizers: {muon: {lrs: [1], times_lr: {run.dir: 2}}}\n": "g.yaml:7: run.dir is varied by the study",
 		smallBase + "dir: s\noptimizers: {muon: {lrs: [1], times_lr: {train.steps: x}}}\n": `g.yaml:7: optimizers.muon.times_lr.train.steps: found text "x", expected a number`,
-		smallBase + "dir: s\noptimizers: {muon: {lrs: [1], set: {optimizer.lr: 2}}}\n":     "g.yaml:7: optimizer.lr is what the study varies",
+		smallBase + "dir: s\noptimizers: {muon: {lrs: [1], set: {optimizer.lr: 2}}}\n":     "g.yaml:7: optimizer.lr is varied by the study",
 		smallBase + "dir: s\noptimizers: {sgd: {lrs: [1]}, sgd: {lrs: [1]}}\n":             "g.yaml:7: optimizers.sgd: the key is given twice",
 		smallBase + "dir: s\noptimizers: [sgd]\n":                                          "g.yaml:7: optimizers: found a list, expected a section",
 	} {
@@ -145,7 +145,7 @@ func TestMistakesNameLineAndKey(t *testing.T) {
 		assert.ErrorContains(t, err, want, text)
 	}
 	for override, want := range map[string]string{
-		"run.dir=x":     "--set run.dir=x: run.dir is what the study varies",
+		"run.dir=x":     "--set run.dir=x: run.dir is varied by the study",
 		"train.stepz=1": "--set train.stepz=1: train.stepz: unknown key",
 		"train":         "--set train: train: expected a key with its section",
 		"train.steps":   "--set train.steps: expected section.key=value",

@@ -17,17 +17,17 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 )
 
-// outcomeFile, in a run's folder, is written when the run has ended, and only then.
+// outcomeFile is the file of a run's outcome, in the run's folder. It exists only if the run has ended.
 const outcomeFile = "outcome.json"
 
 type outcomeJSON struct {
 	ValLoss  *float64 `json:"val_loss"`           // nats per token
-	Diverged string   `json:"diverged,omitempty"` // how; there is no loss then
+	Diverged string   `json:"diverged,omitempty"` // the error of a run that diverged; it has no loss
 }
 
 // keep writes a run's outcome into its folder.
-func (g *Grid) keep(r Run, o outcome) error {
-	return writeJSON(filepath.Join(g.Folder(r), outcomeFile), outcomeJSON{number(o.loss), o.diverged})
+func keep(dir string, o outcome) error {
+	return writeJSON(filepath.Join(dir, outcomeFile), outcomeJSON{number(o.loss), o.diverged})
 }
 
 func writeJSON(path string, v any) error {
@@ -45,11 +45,11 @@ func writeFile(path string, text []byte) error {
 	}))
 }
 
-// kept looks for what an earlier study left of a run. One of another config is an error: nothing is mixed up, and nothing
-// overwritten.
-func (g *Grid) kept(r Run) (o outcome, ended bool, err error) {
+// kept returns the outcome of a run in an earlier execution. It is an error if that run had another config: kept overwrites nothing and
+// does not mix results.
+func kept(g *Grid, r Run) (o outcome, ended bool, err error) {
 	dir := g.Folder(r)
-	if err := g.sameConfig(r, filepath.Join(dir, "config.yaml")); err != nil {
+	if err := sameConfig(g, r, filepath.Join(dir, "config.yaml")); err != nil {
 		return o, false, usererror.New(err)
 	}
 	path := filepath.Join(dir, outcomeFile)
@@ -72,8 +72,8 @@ func (g *Grid) kept(r Run) (o outcome, ended bool, err error) {
 	return outcome{*f.ValLoss, ""}, true, nil
 }
 
-// sameConfig compares the config that an earlier run used with the present one; where things lie may differ.
-func (g *Grid) sameConfig(r Run, path string) error {
+// sameConfig compares the config of an earlier run with the present one. Folders, devices and fault handling may differ.
+func sameConfig(g *Grid, r Run, path string) error {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// outcome is how a run ended: its validation loss in nats per token, infinite where it diverged.
+// outcome is how a run ended: its validation loss in nats per token, infinite if it diverged.
 type outcome struct {
 	loss     float64
-	diverged string // what was not finite; empty: nothing
+	diverged string // the error of a run that diverged; empty: it did not
 }
 
-// cell is an optimizer in a mode at a number of stages, with the learning rate that was found in another or the same mode.
+// cell is an optimizer in a mode at a number of stages. Its learning rate is tuned in the same or another mode.
 type cell struct {
 	optimizer Optimizer
 	mode      Mode
@@ -20,7 +20,7 @@ type cell struct {
 	tunedIn   string // the mode
 }
 
-// tunings are the ways of tuning that are reported.
+// tunings are the ways of tuning that the report has.
 func (g *Grid) tunings() []string {
 	if g.Tuning == Both {
 		return []string{Synchronous, Each}
@@ -46,8 +46,8 @@ func (g *Grid) cells() (cs []cell) {
 	return cs
 }
 
-// trials are the runs that a cell's learning rate is chosen from. However many stages there are, they compute the same, so
-// the first number of stages stands for all.
+// trials are the runs at a learning rate that the choice of a cell's learning rate needs. The number of stages does not change what a
+// run computes, so trials use the grid's first.
 func (g *Grid) trials(c cell, lr float64) (rs []Run) {
 	for _, seed := range g.TuneSeeds {
 		rs = append(rs, Run{c.optimizer.Label, c.tunedIn, g.Stages[0], lr, seed})
@@ -55,7 +55,7 @@ func (g *Grid) trials(c cell, lr float64) (rs []Run) {
 	return rs
 }
 
-// runs are those that a cell reports, by seed.
+// runs are the runs of a cell at a learning rate, by seed.
 func (g *Grid) runs(c cell, lr float64) (rs []Run) {
 	for _, seed := range g.Seeds {
 		rs = append(rs, Run{c.optimizer.Label, c.mode.Name, c.stages, lr, seed})
@@ -63,7 +63,7 @@ func (g *Grid) runs(c cell, lr float64) (rs []Run) {
 	return rs
 }
 
-// rate is the learning rate with the least mean loss over the tuning seeds, the smaller of equal ones; NaN where all
+// rate is the learning rate with the smallest mean loss over the tuning seeds, the smaller of two equal ones. It is NaN if all
 // diverge. known is false while a trial is missing.
 func (g *Grid) rate(c cell, outcomes map[Run]outcome) (lr float64, known bool) {
 	best := math.Inf(1)
@@ -84,8 +84,8 @@ func (g *Grid) rate(c cell, outcomes map[Run]outcome) (lr float64, known bool) {
 	return lr, true
 }
 
-// plan lists the runs that are known to be needed, done or not, in the order of the grid, trials first; and how many more
-// there can be at rates that are not chosen yet.
+// plan lists the runs that are known to be needed, ended or not, in the order of the grid, trials first. later is an upper bound of
+// the runs at learning rates that are not chosen yet.
 func (g *Grid) plan(outcomes map[Run]outcome) (needed []Run, later int) {
 	seen := map[Run]bool{}
 	need := func(rs []Run) {
@@ -96,7 +96,7 @@ func (g *Grid) plan(outcomes map[Run]outcome) (needed []Run, later int) {
 			}
 		}
 	}
-	open := map[Run]bool{} // with no learning rate yet
+	open := map[Run]bool{} // without a learning rate yet
 	for _, c := range g.cells() {
 		for _, lr := range c.optimizer.LRs {
 			need(g.trials(c, lr))
@@ -116,7 +116,8 @@ func (g *Grid) plan(outcomes map[Run]outcome) (needed []Run, later int) {
 	return needed, len(open)
 }
 
-// unknown are the runs of a cell besides trials, before its learning rate is known; the LR stands for how it is found.
+// unknown are the runs of a cell besides trials, before its learning rate is known. Their LR is a placeholder that identifies the
+// tuning.
 func (g *Grid) unknown(c cell) []Run {
 	how := 0.0
 	if c.tuning == Each && c.tunedIn != SyncMode {

@@ -39,7 +39,7 @@ func carryOut(t *testing.T, g *Grid, w world) (outcomes map[Run]outcome, first, 
 			outcomes[r] = outcome{loss: w(r)}
 		}
 		needed, later = g.plan(outcomes)
-		assert.LessOrEqual(t, len(needed)+later, most, "what is foretold is the most there can be")
+		assert.LessOrEqual(t, len(needed)+later, most, "the forecast is an upper bound")
 		seen := map[Run]bool{}
 		for _, r := range needed {
 			assert.False(t, seen[r], "%s is planned twice", r)

@@ -7,43 +7,43 @@ import (
 	"slices"
 )
 
-// Report is what a study found. It is results.json.
+// Report is the result of a study, the content of results.json.
 type Report struct {
 	Seeds     []uint64 `json:"seeds"`
 	TuneSeeds []uint64 `json:"tune_seeds"`
 	Cells     []Cell   `json:"cells"`
 	Findings  []string `json:"findings"` // sentences
-	Notes     []string `json:"notes"`    // what to keep in mind about them
+	Notes     []string `json:"notes"`    // limits of the findings
 	Runs      []Ended  `json:"runs"`
 	Files     []string `json:"files"` // written, this one included
 }
 
 // Cell is an optimizer in a mode, over all seeds.
 type Cell struct {
-	Tuning    string     `json:"tuning"` // synchronous: the learning rate is sync's; each: the mode's own
+	Tuning    string     `json:"tuning"` // synchronous: at the learning rate of sync; each: at the mode's own
 	Stages    int        `json:"stages"`
 	Optimizer string     `json:"optimizer"`
 	Mode      string     `json:"mode"`
-	LR        *float64   `json:"lr"`     // nil: the optimizer diverged at all
-	Losses    []*float64 `json:"losses"` // validation losses by seed, nats per token; nil: it diverged
+	LR        *float64   `json:"lr"`     // nil: the optimizer diverged at every one
+	Losses    []*float64 `json:"losses"` // validation losses by seed, nats per token; nil: the run diverged
 	Diverged  int        `json:"diverged"`
 	Loss      Estimate   `json:"loss"`
 	Gap       *Estimate  `json:"gap,omitempty"` // to sync, seed by seed; nil for sync itself
 
 	mode   Mode
-	losses []float64 // infinite where it diverged
+	losses []float64 // infinite if the run diverged
 	gaps   []float64 // to sync, by seed
 }
 
-// report puts a study's outcomes, which must be complete, together.
-func (g *Grid) report(outcomes map[Run]outcome) *Report {
+// newReport computes the report of a study. The outcomes must be complete.
+func newReport(g *Grid, outcomes map[Run]outcome) *Report {
 	rep := &Report{Seeds: g.Seeds, TuneSeeds: g.TuneSeeds, Findings: []string{}, Notes: []string{}, Files: []string{}}
 	needed, _ := g.plan(outcomes)
 	for _, r := range needed {
 		rep.Runs = append(rep.Runs, g.ended(r, outcomes[r]))
 	}
 	for _, c := range g.cells() {
-		rep.Cells = append(rep.Cells, g.fill(c, outcomes))
+		rep.Cells = append(rep.Cells, newCell(g, c, outcomes))
 	}
 	for i := range rep.Cells {
 		if c := &rep.Cells[i]; c.Mode != SyncMode {
@@ -54,15 +54,15 @@ func (g *Grid) report(outcomes map[Run]outcome) *Report {
 	}
 	for _, tuning := range g.tunings() {
 		for _, stages := range g.Stages {
-			rep.Findings = append(rep.Findings, g.findings(rep, tuning, stages)...)
+			rep.Findings = append(rep.Findings, rep.findings(g, tuning, stages)...)
 		}
 	}
-	rep.Notes = append(rep.Notes, g.notes(outcomes)...)
+	rep.Notes = append(rep.Notes, notes(g, outcomes)...)
 	return rep
 }
 
-// fill collects the losses of a cell.
-func (g *Grid) fill(c cell, outcomes map[Run]outcome) Cell {
+// newCell collects the losses of a cell.
+func newCell(g *Grid, c cell, outcomes map[Run]outcome) Cell {
 	out := Cell{Tuning: c.tuning, Stages: c.stages, Optimizer: c.optimizer.Label, Mode: c.mode.Name, mode: c.mode}
 	lr, known := g.rate(c, outcomes)
 	if !known {
@@ -89,15 +89,15 @@ func (rep *Report) find(tuning string, stages int, optimizer, mode string) *Cell
 	})]
 }
 
-// notes tell of learning rates at the end of their list, and of runs that diverged.
-func (g *Grid) notes(outcomes map[Run]outcome) (out []string) {
+// notes are about learning rates at an end of their list, and optimizers that always diverge.
+func notes(g *Grid, outcomes map[Run]outcome) (out []string) {
 	for _, c := range g.cells() {
 		lr, _ := g.rate(c, outcomes)
 		lrs := c.optimizer.LRs
 		var end string
 		switch {
 		case c.stages != g.Stages[0] || c.tuning != g.tunings()[0] && c.tunedIn == SyncMode:
-			continue // it was said of the first
+			continue // the first has the same note
 		case c.mode.Name != c.tunedIn || len(lrs) < 2:
 			continue
 		case math.IsNaN(lr):

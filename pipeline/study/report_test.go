@@ -14,7 +14,7 @@ import (
 func reported(t *testing.T, g *Grid, w world) *Report {
 	t.Helper()
 	outcomes, _, _ := carryOut(t, g, w)
-	return g.report(outcomes)
+	return newReport(g, outcomes)
 }
 
 func TestTheTables(t *testing.T) {

@@ -18,10 +18,10 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
-// Train carries out one run; train.Run is the one that users get.
+// Train performs one training run. Commands use train.Run; tests use others.
 type Train func(context.Context, config.Config, train.Options) (train.Result, error)
 
-// Options are what a study needs besides its grid.
+// Options configure the execution of a study.
 type Options struct {
 	Jobs       int // runs at a time; 0: one
 	OpenDevice layout.OpenDevice
@@ -34,17 +34,17 @@ type Options struct {
 // Progress is how far a study is.
 type Progress struct {
 	Done, Total int
-	AtMost      bool          // Total is the most there can be: not all learning rates are chosen yet
+	AtMost      bool          // Total is an upper bound: some learning rates are not chosen yet
 	Running     []string      // "adamw, sync, lr 0.001, seed 1: step 7/300"
 	Left        time.Duration // estimated; 0: not known
-	Ended       *Ended        // a run that ended just now
+	Ended       *Ended        // a run that has just ended; nil: none
 }
 
-// Ended is a run with how it ended.
+// Ended is a run that has ended.
 type Ended struct {
 	Run
-	ValLoss  *float64 `json:"val_loss"`           // nats per token; nil: it diverged
-	Diverged string   `json:"diverged,omitempty"` // how
+	ValLoss  *float64 `json:"val_loss"`           // nats per token; nil: the run diverged
+	Diverged string   `json:"diverged,omitempty"` // the error of a run that diverged
 	Dir      string   `json:"dir"`
 }
 
@@ -52,12 +52,12 @@ func (g *Grid) ended(r Run, o outcome) Ended {
 	return Ended{r, number(o.loss), o.diverged, g.Folder(r)}
 }
 
-// ErrInterrupted is returned when the context ended first; what was trained is kept, and the next Execute goes on there.
+// ErrInterrupted is the error of a study whose context ended first. Its runs are kept, and the next Execute continues them.
 var ErrInterrupted = errors.New("the study was interrupted")
 
-// Execute carries out all runs that have not ended yet, several at a time, and then writes the report into the grid's
-// folder. Each run goes on where it stopped; a run that diverged counts as one of infinite loss; any other failure stops the
-// study, after the runs under way have saved.
+// Execute trains all runs that have not ended yet, several at a time, and then writes the report into the grid's folder. A run that was
+// interrupted continues from its checkpoint. A run that diverges has an infinite loss. Any other failure stops the study, after the
+// runs in progress have saved.
 func Execute(ctx context.Context, g *Grid, o Options) (*Report, error) {
 	if o.Train == nil {
 		o.Train = train.Run
@@ -67,16 +67,16 @@ func Execute(ctx context.Context, g *Grid, o Options) (*Report, error) {
 		return nil, err
 	}
 	defer release()
-	x := &execution{Grid: g, Options: o, outcomes: map[Run]outcome{}, examined: map[Run]bool{}, running: map[Run]*steps{},
+	x := &execution{grid: g, options: o, outcomes: map[Run]outcome{}, examined: map[Run]bool{}, running: map[Run]*steps{},
 		messages: make(chan message), began: time.Now()}
 	if err := x.loop(ctx); err != nil {
 		return nil, err
 	}
-	rep := g.report(x.outcomes)
+	rep := newReport(g, x.outcomes)
 	return rep, rep.write(g)
 }
 
-// takeFolder makes the study's folder and locks it.
+// takeFolder creates the study's folder and locks it.
 func (g *Grid) takeFolder(o Options) (release func(), err error) {
 	made := atomicfile.MissingFolders(g.Dir)
 	if err := os.MkdirAll(filepath.Join(g.Dir, "runs"), 0o777); err != nil {
@@ -93,27 +93,27 @@ func (g *Grid) takeFolder(o Options) (release func(), err error) {
 	}
 	return func() {
 		unlock()
-		os.Remove(filepath.Join(g.Dir, "runs")) // while it is empty: a study that did not begin leaves nothing behind
+		os.Remove(filepath.Join(g.Dir, "runs")) // only if it is empty: a study that did not begin leaves nothing behind
 		for _, dir := range made {
 			os.Remove(dir)
 		}
 	}, nil
 }
 
-// execution is a study under way. One goroutine owns it; runs send it messages.
+// execution is a study in progress. One goroutine owns it; runs send it messages.
 type execution struct {
-	*Grid
-	Options
+	grid     *Grid
+	options  Options
 	outcomes map[Run]outcome
-	examined map[Run]bool // whether they were there already
+	examined map[Run]bool // runs whose folder was searched for an earlier outcome
 	running  map[Run]*steps
 	messages chan message
 
 	began  time.Time
-	gained float64 // runs' worth of steps since
+	gained float64 // steps since then, in runs
 }
 
-// steps is how far a run is.
+// steps is the progress of a run.
 type steps struct{ done, of int }
 
 func (s steps) share() float64 {
@@ -123,7 +123,7 @@ func (s steps) share() float64 {
 	return float64(s.done) / float64(s.of)
 }
 
-// message tells of a run that began, went on or ended.
+// message reports that a run began, progressed or ended.
 type message struct {
 	run   Run
 	steps steps
@@ -136,17 +136,17 @@ type end struct {
 	err    error
 }
 
-// teller reports a run's steps to the study.
-type teller struct {
+// reporter sends a run's progress to the study.
+type reporter struct {
 	train.Silent
 	run Run
 	to  chan<- message
 }
 
-func (t teller) Start(s train.Start) {
+func (t reporter) Start(s train.Start) {
 	t.to <- message{run: t.run, steps: steps{s.FirstStep, s.Steps}, began: true}
 }
-func (t teller) Step(p train.Progress) {
+func (t reporter) Step(p train.Progress) {
 	t.to <- message{run: t.run, steps: steps{p.Step, p.Steps}}
 }
 
@@ -160,7 +160,7 @@ func (x *execution) loop(ctx context.Context) error {
 		if failure == nil {
 			failure = err
 		}
-		for failure == nil && ctx.Err() == nil && len(waiting) > 0 && len(x.running) < max(1, x.Jobs) {
+		for failure == nil && ctx.Err() == nil && len(waiting) > 0 && len(x.running) < max(1, x.options.Jobs) {
 			failure = x.start(ctx, waiting[0])
 			waiting = waiting[1:]
 		}
@@ -174,26 +174,27 @@ func (x *execution) loop(ctx context.Context) error {
 		if failure == nil {
 			failure = err
 		}
-		x.tell(ended)
+		x.report(ended)
 	}
 	if failure == nil && ctx.Err() != nil {
-		if needed, later := x.plan(x.outcomes); later > 0 || x.done(needed) < len(needed) {
+		if needed, later := x.grid.plan(x.outcomes); later > 0 || x.done(needed) < len(needed) {
 			return ErrInterrupted
 		}
 	}
 	return failure
 }
 
-// waiting lists the runs that are known to be needed, have not ended, and do not run.
+// waiting lists the runs that are known to be needed, and have neither ended nor begun.
 func (x *execution) waiting() (rs []Run, err error) {
-	needed, err := x.recall(x.outcomes, x.examined)
+	needed, err := x.grid.recall(x.outcomes, x.examined)
 	return slices.DeleteFunc(needed, func(r Run) bool {
 		_, ended := x.outcomes[r]
 		return ended || x.running[r] != nil
 	}), err
 }
 
-// recall adds the outcomes that earlier studies left, as far as they are known to be needed, and returns all needed runs.
+// recall adds the outcomes of earlier executions, and returns all runs that are known to be needed. An outcome may make more runs known,
+// so it repeats until there is no new one.
 func (g *Grid) recall(outcomes map[Run]outcome, examined map[Run]bool) (needed []Run, err error) {
 	for found := true; found; {
 		found = false
@@ -203,7 +204,7 @@ func (g *Grid) recall(outcomes map[Run]outcome, examined map[Run]bool) (needed [
 				continue
 			}
 			examined[r] = true
-			o, ended, err := g.kept(r)
+			o, ended, err := kept(g, r)
 			if err != nil {
 				return nil, err
 			}
@@ -217,20 +218,20 @@ func (g *Grid) recall(outcomes map[Run]outcome, examined map[Run]bool) (needed [
 
 // start begins a run.
 func (x *execution) start(ctx context.Context, r Run) error {
-	c, err := x.Config(r)
+	c, err := x.grid.Config(r)
 	if err != nil {
 		return err
 	}
 	x.running[r] = &steps{}
-	o := train.Options{Resume: true, OpenDevice: x.OpenDevice, OpenWorker: x.OpenWorker, Report: teller{run: r, to: x.messages}}
+	o := train.Options{Resume: true, OpenDevice: x.options.OpenDevice, OpenWorker: x.options.OpenWorker, Report: reporter{run: r, to: x.messages}}
 	go func() {
-		res, err := x.Train(ctx, c, o)
+		res, err := x.options.Train(ctx, c, o)
 		x.messages <- message{run: r, end: &end{res, err}}
 	}()
 	return nil
 }
 
-// take deals with a message.
+// take handles a message. It returns the run if the message ends it.
 func (x *execution) take(ctx context.Context, m message) (*Ended, error) {
 	at := x.running[m.run]
 	if m.end == nil {
@@ -244,17 +245,17 @@ func (x *execution) take(ctx context.Context, m message) (*Ended, error) {
 	o, interrupted, err := m.end.outcome(ctx)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%s (%s): %w", m.run, x.Folder(m.run), err)
+		return nil, fmt.Errorf("%s (%s): %w", m.run, x.grid.Folder(m.run), err)
 	case interrupted:
 		return nil, nil
 	}
 	x.gained += 1 - at.share()
 	x.outcomes[m.run] = o
-	ended := x.ended(m.run, o)
-	return &ended, x.keep(m.run, o)
+	ended := x.grid.ended(m.run, o)
+	return &ended, keep(x.grid.Folder(m.run), o)
 }
 
-// outcome tells how a run ended. A run that was stopped is to go on the next time.
+// outcome returns how a run ended, or that it was interrupted and will continue in the next execution.
 func (e *end) outcome(ctx context.Context) (o outcome, interrupted bool, err error) {
 	switch {
 	case errors.Is(e.err, train.ErrDiverged):
@@ -280,12 +281,12 @@ func (x *execution) done(needed []Run) (n int) {
 	return n
 }
 
-// tell reports how far the study is.
-func (x *execution) tell(ended *Ended) {
-	if x.Progress == nil {
+// report reports the progress of the study.
+func (x *execution) report(ended *Ended) {
+	if x.options.Progress == nil {
 		return
 	}
-	needed, later := x.plan(x.outcomes)
+	needed, later := x.grid.plan(x.outcomes)
 	p := Progress{Done: x.done(needed), Total: len(needed) + later, AtMost: later > 0, Ended: ended}
 	left := float64(p.Total - p.Done)
 	for _, r := range needed {
@@ -297,17 +298,17 @@ func (x *execution) tell(ended *Ended) {
 	if x.gained > 0 {
 		p.Left = time.Duration(float64(time.Since(x.began)) * left / x.gained)
 	}
-	x.Progress(p)
+	x.options.Progress(p)
 }
 
-// Planned is what a study would do.
+// Planned is the remaining work of a study.
 type Planned struct {
 	Ended   []Ended `json:"ended"`
 	Waiting []Run   `json:"waiting"`
-	Later   int     `json:"later"` // at most, at learning rates that the waiting ones decide
+	Later   int     `json:"later"` // an upper bound of further runs, at learning rates that the waiting runs decide
 }
 
-// Plan tells what Execute would do, and does nothing.
+// Plan returns what Execute would do. It trains nothing and writes nothing.
 func Plan(g *Grid) (p Planned, err error) {
 	outcomes := map[Run]outcome{}
 	needed, err := g.recall(outcomes, map[Run]bool{})

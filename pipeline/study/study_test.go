@@ -229,7 +229,7 @@ func TestAStudyThatIsStoppedBeforeItsFirstRun(t *testing.T) {
 	_, err = Execute(context.Background(), g, Options{Train: func(ctx context.Context, _ config.Config, _ train.Options) (train.Result, error) {
 		return train.Result{}, context.Canceled
 	}})
-	assert.NotErrorIs(t, err, ErrInterrupted, "nobody stopped it")
+	assert.NotErrorIs(t, err, ErrInterrupted, "the study was not interrupted")
 }
 
 func TestAFailureStopsTheStudy(t *testing.T) {
@@ -286,7 +286,7 @@ func TestDivergedRunsAreShown(t *testing.T) {
 	assert.Contains(t, page, "1 of 3 diverged, lr 0.001 ")
 	assert.Contains(t, page, "| diverged, lr – ")
 	assert.Contains(t, rep.Findings, "the gaps of adamw and muon cannot be compared, since runs diverged.")
-	assert.Contains(t, rep.Findings, "what error feedback does to adamw's gap cannot be told, since runs diverged.")
+	assert.Contains(t, rep.Findings, "the effect of error feedback on adamw's gap is unknown, since runs diverged.")
 	assert.Contains(t, rep.Notes, "muon, delay: every learning rate tried diverges.")
 	text, err := os.ReadFile(filepath.Join(g.Dir, "results.json"))
 	require.NoError(t, err)

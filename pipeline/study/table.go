@@ -45,7 +45,7 @@ func title(tuning string, stages int) string {
 	return t
 }
 
-// section is a table: an optimizer a row, a mode and its gap a pair of columns.
+// section is a table: a row per optimizer, a column per mode and per gap.
 func (rep *Report) section(g *Grid, tuning string, stages int) string {
 	shared := tuning == Synchronous // the rate is the same in the whole row
 	head := []string{"optimizer"}
@@ -95,7 +95,7 @@ func lrText(lr *float64) string {
 	return fmt.Sprintf("%g", *lr)
 }
 
-// markdownTable aligns the columns, for those who read the text itself. The first row is the head.
+// markdownTable aligns the columns, so that the source is readable too. The first row is the head.
 func markdownTable(rows [][]string) string {
 	widths := table.Widths(rows)
 	var b strings.Builder
@@ -114,7 +114,7 @@ func markdownTable(rows [][]string) string {
 	return b.String()
 }
 
-// csv is a line a cell; what is not a number is empty.
+// csv has a line per cell. A value that is not finite is empty.
 func (rep *Report) csv() ([]byte, error) {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)

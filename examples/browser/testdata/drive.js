@@ -58,7 +58,7 @@ const scenarios = {
     }
     $("steps").value = 7;
     $("steps").dispatchEvent(new Event("input", {bubbles: true}));
-    return {presets: configs, preset: $("preset").value};
+    return {presets: configs, preset: $("preset").value, optimizers: [...$("optimizer").options].map((o) => o.value)};
   },
   async broken() { await until(failed); },
   // Browsers without WebGPU, or without an adapter, or that never answer: see before.js.

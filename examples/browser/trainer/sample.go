@@ -12,7 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// sampler is the model as it continues a text, with weights of its own.
+// sampler generates text with a copy of the model's weights.
 type sampler struct {
 	session *exec.Session
 	fed     uint32 // positions so far
@@ -20,7 +20,7 @@ type sampler struct {
 
 const decodeProgram = "decode"
 
-// Sample continues a prompt by n bytes, within one context. A temperature of 0 takes the likeliest byte.
+// Sample continues a prompt by n bytes, within one context. A temperature of 0 chooses the most likely byte.
 func (t *Trainer) Sample(ctx context.Context, prompt []byte, n int, temperature float64) ([]byte, error) {
 	if err := t.takeWeights(); err != nil {
 		return nil, err
@@ -28,10 +28,10 @@ func (t *Trainer) Sample(ctx context.Context, prompt []byte, n int, temperature 
 	if len(prompt) == 0 {
 		prompt = []byte("\n")
 	}
-	rng := rand.New(rand.NewPCG(t.Seed, uint64(t.step)))
+	rng := rand.New(rand.NewPCG(t.config.Seed, uint64(t.step)))
 	var made []byte
-	n = min(n, t.Model.SeqLen-1)
-	pending := prompt[max(0, len(prompt)-(t.Model.SeqLen-n)):]
+	n = min(n, t.config.Model.SeqLen-1)
+	pending := prompt[max(0, len(prompt)-(t.config.Model.SeqLen-n)):]
 	for len(made) < n && ctx.Err() == nil {
 		logits, err := t.sampler.feed(pending)
 		if err != nil {
@@ -43,10 +43,10 @@ func (t *Trainer) Sample(ctx context.Context, prompt []byte, n int, temperature 
 	return made, ctx.Err()
 }
 
-// takeWeights copies the weights as they are now to where samples are made.
+// takeWeights copies the current weights to the sampler.
 func (t *Trainer) takeWeights() error {
 	if t.sampler == nil {
-		g, err := t.Model.Decode()
+		g, err := t.config.Model.Decode()
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func (t *Trainer) takeWeights() error {
 		t.sampler = &sampler{session: s}
 	}
 	t.sampler.fed = 0
-	for _, p := range t.Model.Parameters() {
+	for _, p := range t.config.Model.Parameters() {
 		read, err := t.engine.ReadWeights(p.Name, engine.Current)
 		if err != nil {
 			return err
@@ -77,7 +77,7 @@ func (t *Trainer) takeWeights() error {
 	return nil
 }
 
-// feed gives the model bytes, and returns the logits of the one after them.
+// feed runs the model on bytes, and returns the logits of the next byte.
 func (s *sampler) feed(text []byte) ([]float32, error) {
 	for _, c := range text {
 		for name, x := range map[string]uint32{model.TokensInput: uint32(c), model.PositionInput: s.fed} {
@@ -98,7 +98,7 @@ func (s *sampler) feed(text []byte) ([]float32, error) {
 	return exec.ToF32(data), err
 }
 
-// draw takes a byte by its probability.
+// draw samples a byte from the softmax of the logits over the temperature.
 func draw(logits []float32, temperature float64, rng *rand.Rand) byte {
 	best := 0
 	for i, l := range logits {

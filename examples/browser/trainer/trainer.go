@@ -1,5 +1,5 @@
-// Package trainer trains a small language model on the bytes of a text, on one device: with the graphs, the optimizers and the
-// pipeline's engine that gpupipe train uses, but in memory alone, so that a page can do it too.
+// Package trainer trains a small language model on the bytes of a text, on one device. It uses the graphs, the optimizers and the
+// engine of gpupipe train, but no files, so that it runs in a page too.
 package trainer
 
 import (
@@ -20,14 +20,14 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 )
 
-// Config is what is trained. JSON that lacks a key leaves its default.
+// Config is the config of a run. Decoding JSON into Defaults keeps the defaults of omitted keys.
 type Config struct {
 	Model     model.Config `json:"model"`
 	BatchSize int          `json:"batch_size"` // sequences
 	Steps     int          `json:"steps"`
 	Optimizer string       `json:"optimizer"` // a name of optim.Optimizers
 	LR        float64      `json:"lr"`        // of the parameters that Optimizer takes
-	AdamWLR   float64      `json:"adamw_lr"`  // of all else
+	AdamWLR   float64      `json:"adamw_lr"`  // of the other parameters
 	Warmup    int          `json:"warmup"`
 	GradClip  float64      `json:"grad_clip"`
 	Seed      uint64       `json:"seed"`
@@ -40,36 +40,39 @@ func Defaults() Config {
 	return Config{Model: m, BatchSize: 8, Steps: 500, Optimizer: "muon", LR: 0.02, AdamWLR: 3e-3, Warmup: 20, GradClip: 1, Seed: 1}
 }
 
-// Hooks are what users' modules say; nil where there is none.
+// Optimizers lists the values of Config.Optimizer.
+func Optimizers() []string { return optim.OptimizerNames() }
+
+// Hooks are the user's modules. A nil field is no hook.
 type Hooks struct {
 	Loss   *graphhook.Loss
-	Factor func(step, steps int, base float64) (float64, error) // on the learning rates, asked for each step in order
+	Factor func(step, steps int, base float64) (float64, error) // of the learning rates, called once per step, in order
 }
 
-// LossInputs are those that a Loss for a config may read.
+// LossInputs describes the inputs of a Loss.
 func (c Config) LossInputs() graphhook.Inputs {
 	return graphhook.Inputs{Rows: c.BatchSize * c.Model.SeqLen, Vocab: c.Model.VocabSize, Width: c.Model.DModel}
 }
 
 // Trainer is a run. It belongs to one goroutine.
 type Trainer struct {
-	Config
+	config   Config
 	hooks    Hooks
 	text     []byte
 	schedule optim.Schedule
-	factors  []float64 // of the steps so far, as the hook gave them
+	factors  []float64 // of the steps so far, from the hook
 	engine   *engine.Engine
 	dev      device.Device
 	sampler  *sampler // nil until it is needed
 	step     int
 }
 
-// New brings the model to a device, which stays the caller's. The text needs more bytes than a sequence has.
+// New loads the model on a device, which the caller closes. The text needs more bytes than a sequence has.
 func New(dev device.Device, c Config, text []byte, h Hooks) (t *Trainer, err error) {
 	if err := c.check(text); err != nil {
 		return nil, err
 	}
-	t = &Trainer{Config: c, hooks: h, text: text, dev: dev, schedule: optim.Schedule{Name: "cosine", Steps: c.Steps, Warmup: c.Warmup, MinRatio: 0.1}}
+	t = &Trainer{config: c, hooks: h, text: text, dev: dev, schedule: optim.Schedule{Name: "cosine", Steps: c.Steps, Warmup: c.Warmup, MinRatio: 0.1}}
 	o := engine.Options{Layout: engine.Layout{Stages: 1, Chunks: 1, Replicas: 1, Cut: engine.EvenCut(c.Model, 1)}, Model: c.Model,
 		MicrobatchSize: c.BatchSize, Microbatches: 1, Devices: []device.Device{dev}, Schedule: func(batches int) (*schedule.Generator, error) {
 			return schedule.New(schedule.OneF1B, schedule.Options{Stages: 1, Microbatches: 1, Batches: batches})
@@ -77,7 +80,7 @@ func New(dev device.Device, c Config, text []byte, h Hooks) (t *Trainer, err err
 	if h.Loss != nil {
 		o.Loss = t.loss
 	}
-	if err := t.rates(1); err != nil { // the update is built with those of the first step
+	if err := t.rates(1); err != nil { // building the update needs the factor of the first step
 		return nil, err
 	}
 	if o.Optimizer, err = t.optimizer(o.Contributions); err != nil {
@@ -110,19 +113,19 @@ func (c Config) check(text []byte) error {
 // optimizer is that of gpupipe train without weight decay.
 func (t *Trainer) optimizer(contributions func(string) []string) (*optim.Optimizer, error) {
 	var params []optim.Param
-	for _, p := range t.Model.Parameters() {
+	for _, p := range t.config.Model.Parameters() {
 		all := contributions(p.Name)
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
 			Matrix: len(p.Type.Shape) == 2 && p.Scope != model.EmbedScope && p.Scope != model.HeadScope})
 	}
-	a, err := optim.NewAlgorithm(t.Optimizer)
+	a, err := optim.NewAlgorithm(t.config.Optimizer)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("optimizer.%w", err)
 	}
-	optim.SetLearningRate(a, t.LR)
+	optim.SetLearningRate(a, t.config.LR)
 	rest := *optim.DefaultAdamW()
-	rest.LR = t.AdamWLR
-	c := optim.Config{Algorithm: a, AdamW: rest, Clip: t.GradClip, Losses: []string{model.LossVariable}, Schedule: t.schedule}
+	rest.LR = t.config.AdamWLR
+	c := optim.Config{Algorithm: a, AdamW: rest, Clip: t.config.GradClip, Losses: []string{model.LossVariable}, Schedule: t.schedule}
 	if t.hooks.Factor != nil {
 		c.Factor = func(step int) float64 { return t.factors[step] }
 	}
@@ -142,20 +145,20 @@ func (t *Trainer) load() error {
 	if err := t.engine.Load(); err != nil {
 		return err
 	}
-	for _, p := range t.Model.Parameters() {
-		if err := t.engine.WriteWeights(p.Name, engine.Current, exec.F32Bytes(p.Initial(t.Seed))); err != nil {
+	for _, p := range t.config.Model.Parameters() {
+		if err := t.engine.WriteWeights(p.Name, engine.Current, exec.F32Bytes(p.Initial(t.config.Seed))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// batch cuts sequences out of the text, at places that are a function of the seed and the batch.
+// batch cuts sequences out of the text. Their places are a function of the seed and the batch.
 func (t *Trainer) batch(number int64) (tokens, targets []int32, err error) {
-	rng := rand.New(rand.NewPCG(t.Seed, uint64(number)))
-	for range t.BatchSize {
-		at := rng.IntN(len(t.text) - t.Model.SeqLen)
-		for i := at; i < at+t.Model.SeqLen; i++ {
+	rng := rand.New(rand.NewPCG(t.config.Seed, uint64(number)))
+	for range t.config.BatchSize {
+		at := rng.IntN(len(t.text) - t.config.Model.SeqLen)
+		for i := at; i < at+t.config.Model.SeqLen; i++ {
 			tokens, targets = append(tokens, int32(t.text[i])), append(targets, int32(t.text[i+1]))
 		}
 	}
@@ -165,7 +168,7 @@ func (t *Trainer) batch(number int64) (tokens, targets []int32, err error) {
 // rates asks the hook for the factors of the steps before to.
 func (t *Trainer) rates(to int) error {
 	for step := len(t.factors); t.hooks.Factor != nil && step < to; step++ {
-		f, err := t.hooks.Factor(step, t.Steps, t.schedule.Factor(step))
+		f, err := t.hooks.Factor(step, t.config.Steps, t.schedule.Factor(step))
 		if err != nil {
 			return err
 		}
@@ -174,13 +177,19 @@ func (t *Trainer) rates(to int) error {
 	return nil
 }
 
-// Step is the number of steps that are done.
+// Steps is the number of steps of the whole run.
+func (t *Trainer) Steps() int { return t.config.Steps }
+
+// SeqLen is the number of bytes of a sequence.
+func (t *Trainer) SeqLen() int { return t.config.Model.SeqLen }
+
+// Step is the number of steps done.
 func (t *Trainer) Step() int { return t.step }
 
-// Train does up to n more steps, or stops earlier when ctx ends, and tells of each: its number, counted from 1, and its loss before
-// its update. A loss that is not a number ends it with an error.
+// Train does up to n more steps, or fewer if ctx ends. It calls each with every step's number, counted from 1, and its loss before the
+// update. It is an error if a loss is not finite.
 func (t *Trainer) Train(ctx context.Context, n int, each func(step int, loss float64)) error {
-	to := min(t.step+n, t.Steps)
+	to := min(t.step+n, t.config.Steps)
 	if err := t.rates(to); err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ func small() trainer.Config {
 	return c
 }
 
-// A text that repeats itself is learned, and continued.
+// A model learns a periodic text and continues it.
 func TestTrainAndSample(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
