@@ -116,7 +116,7 @@ func TestTimeIsShared(t *testing.T) {
 	assert.Equal(t, time.Second, share(-time.Minute, tasks), "what has no time left still starts")
 }
 
-func TestSystemNamesNobody(t *testing.T) {
+func TestSystemHasNoUserNames(t *testing.T) {
 	t.Setenv("HOME", "/home/somebody")
 	t.Setenv("VK_DRIVER_FILES", "/home/somebody/icd.json")
 	s := inspect()
