@@ -35,7 +35,7 @@ func Work(ctx context.Context, stdin io.Reader, socket string, open func(name st
 	in := bufio.NewReader(io.LimitReader(stdin, 1<<10))
 	token, err := in.ReadString('\n')
 	if err != nil {
-		return &UsageError{errors.New("no token on the standard input: workers are started by gpupipe train with pipeline.isolate: process")}
+		return &UsageError{errors.New("no token on the standard input: workers are started by other commands, not by users")}
 	}
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE) // SIGPIPE: a write to a host that is gone must not end the worker
 	ctx, cancel := context.WithCancel(ctx)

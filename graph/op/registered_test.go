@@ -1,0 +1,54 @@
+package op_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Every op of this package is in the catalogue, and so has its cases tested on every backend: each type NameOp, and the
+// result of each function that makes a graph.Op of nothing.
+func TestEveryOpIsRegistered(t *testing.T) {
+	registered, made := map[string]bool{}, 0
+	for _, o := range graph.Catalogue() {
+		name := reflect.TypeOf(o).Elem().Name()
+		registered[name] = true
+		if !ast.IsExported(name) {
+			made++
+		}
+	}
+	files, err := os.ReadDir(".")
+	require.NoError(t, err)
+	var makers []string
+	for _, f := range files {
+		if !strings.HasSuffix(f.Name(), ".go") || strings.HasSuffix(f.Name(), "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), f.Name(), nil, 0)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.TypeSpec:
+				if n.Name.IsExported() && strings.HasSuffix(n.Name.Name, "Op") {
+					assert.True(t, registered[n.Name.Name], "%s: %s is not registered", f.Name(), n.Name.Name)
+				}
+			case *ast.FuncDecl:
+				if r := n.Type.Results; n.Recv == nil && len(n.Type.Params.List) == 0 && r != nil && len(r.List) == 1 {
+					if s, ok := r.List[0].Type.(*ast.SelectorExpr); ok && s.Sel.Name == "Op" {
+						makers = append(makers, n.Name.Name)
+					}
+				}
+			}
+			return true
+		})
+	}
+	assert.Len(t, makers, made, "%v", makers)
+}
