@@ -249,9 +249,9 @@ func TestWhatALossIsToldOf(t *testing.T) {
 	}
 }
 
-// stumbling does something when it is given a batch whose first token is '#'. One that remembers puts its count of batches into the
+// failingOn does something when it is given a batch whose first token is '#'. One that remembers puts its count of batches into the
 // first row of the first aligned tensor.
-func stumbling(t *testing.T, remembers bool, does ...any) string {
+func failingOn(t *testing.T, remembers bool, does ...any) string {
 	body := w.Seq(array(0), w.Load(0), w.Const('#'), w.I32Eq, w.If(w.Empty, does...))
 	if remembers {
 		body = w.Seq(counted(), body, array(5), w.GGet(1), 0xb3, w.StoreF32(0))
@@ -282,7 +282,7 @@ func TestABatchThatAHookCannotMapStopsTheRun(t *testing.T) {
 	for want, does := range failures {
 		for _, batch := range []int{0, 3} {
 			dir := t.TempDir()
-			c := demo(t, dir, "data.shuffle=false", "data.train=["+marked(t, dir, batch)+"]", withHooks(stumbling(t, false, does...)+", hook: map_batch, seconds: 0.1"))
+			c := demo(t, dir, "data.shuffle=false", "data.train=["+marked(t, dir, batch)+"]", withHooks(failingOn(t, false, does...)+", hook: map_batch, seconds: 0.1"))
 			_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
 			var user *usererror.Error
 			require.ErrorAs(t, err, &user, want)
@@ -318,7 +318,7 @@ func TestBatchesThatAHookFailsOnMayBeSkipped(t *testing.T) {
 			configure := func(name string) config.Config {
 				return demo(t, dir, "data.shuffle=false", "train.eval_every=0", "data.train=["+hashes+"]", "run.dir="+filepath.Join(dir, name),
 					"data.aligned=["+positions(t, dir, 1500)+"]",
-					withHooks(stumbling(t, remembers, does...)+", hook: map_batch, on_error: skip, seconds: 0.1", told(t, "teacher", callInput)))
+					withHooks(failingOn(t, remembers, does...)+", hook: map_batch, on_error: skip, seconds: 0.1", told(t, "teacher", callInput)))
 			}
 			run := func(name string, stop, instances int) (*notes, Result) {
 				ctx, cancel := context.WithCancel(context.Background())
@@ -389,7 +389,7 @@ func TestTooManySkippedBatches(t *testing.T) {
 	batches := []int{3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}
 	run := func(name string, batches []int) error {
 		c := demo(t, dir, "data.shuffle=false", "data.train=["+marked(t, dir, batches...)+"]", "run.dir="+filepath.Join(dir, name),
-			withHooks(stumbling(t, false, w.Unreachable)+", hook: map_batch, on_error: skip"))
+			withHooks(failingOn(t, false, w.Unreachable)+", hook: map_batch, on_error: skip"))
 		_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
 		return err
 	}

@@ -149,7 +149,7 @@ func disturbed(t *testing.T, layout []string, d *disturbance) (left, error) {
 		return left{}, err
 	}
 	for i, p := range n.steps {
-		require.Equal(t, i+1, p.Step, "each step is told of once")
+		require.Equal(t, i+1, p.Step, "each step is reported once")
 	}
 	return leftBy(t, c, res), nil
 }

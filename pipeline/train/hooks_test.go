@@ -111,7 +111,7 @@ func TestARunWithHooksGoesOnToTheSameBits(t *testing.T) {
 	}
 }
 
-// The state of a module that listens goes on with the run: patience that was used up before stays so.
+// The state of an on_metrics module is resumed with the run: evaluations that it has counted stay counted.
 func TestListenersRememberAcrossResumption(t *testing.T) {
 	dir := t.TempDir()
 	configure := func(steps int) config.Config {

@@ -16,7 +16,7 @@ import (
 )
 
 // Where memory is too small for the kernels that were chosen by timing, the others stay those of the run: after a fault, and when it is
-// resumed where there is more memory. That is told once, and where the bits will differ too.
+// resumed where there is more memory. That is reported once, and also that the bits will differ.
 func TestKernelsForWantOfMemoryStay(t *testing.T) {
 	scarce, planned := true, 0
 	c := demo(t, t.TempDir(), "train.steps=4", "train.save_every=2", "pipeline={stages: 2, schedule: 1f1b, isolate: process}")

@@ -178,7 +178,7 @@ func TestABatchIsSkippedForAnyReplica(t *testing.T) {
 	}
 }
 
-// A loss that is not finite where the model's logits are is told to be its module's.
+// A loss that is not finite although the model's logits are finite is reported as its module's error.
 func TestTheLossOfAModuleIsBlamed(t *testing.T) {
 	dir := t.TempDir()
 	blank := filepath.Join(dir, "blank.safetensors") // nothing is known of the positions 100 and 130, in the fourth and the fifth batch

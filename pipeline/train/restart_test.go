@@ -143,7 +143,7 @@ func TestARunSurvivesItsDevices(t *testing.T) {
 				require.NoError(t, err, "%d, %d", first, second)
 				same(t, want, leftBy(t, c, res))
 				for i, p := range n.steps {
-					require.Equal(t, i+1, p.Step, "each step is told of once")
+					require.Equal(t, i+1, p.Step, "each step is reported once")
 				}
 				assert.Len(t, n.steps, res.Step)
 				assert.Regexp(t, `stage \d \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; restarting from the (beginning|checkpoint of step \d), attempt [12] of 3(?s:.*)restarted, going on from step \d`, strings.Join(n.text, "\n"))

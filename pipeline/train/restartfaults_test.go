@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Where a device is lost while something else is done than training, that is told.
+// A device that is lost outside training is reported with what the run was doing.
 func TestWhatWasDoneWhenADeviceWasLost(t *testing.T) {
 	for _, x := range []struct {
 		isolate, object, want string
@@ -75,7 +75,7 @@ func TestFaultsInARow(t *testing.T) {
 		assert.False(t, errors.As(err, new(*usererror.Error)), "exit code 1")
 		assert.Regexp(t, `^device lost 3 times in a row, and pipeline.restarts is 2: (stage [0-2] \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; ){3}the checkpoint of step [24] is kept: with --resume the same command goes on from there$`, err.Error())
 		assert.Equal(t, time.Second, time.Since(began), "the second restart waits")
-		assert.Len(t, n.text, 4, "each restart is told of when it begins and when it is done")
+		assert.Len(t, n.text, 4, "each restart is reported when it begins and when it is done")
 		o := isolated(&reference{}, &notes{})
 		o.Resume = true
 		res, err := Run(t.Context(), c, o)

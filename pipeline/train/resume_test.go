@@ -128,7 +128,7 @@ func TestInterruptedEvaluation(t *testing.T) {
 	assert.Greater(t, postponed, 1, "evaluations that were interrupted")
 }
 
-// A step that is told of when the run goes on is told with the number of steps that there are now.
+// A step that is reported when the run is resumed is reported with the current number of steps.
 func TestInterruptedEvaluationOfALongerRun(t *testing.T) {
 	steps := "train={steps: %d, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 4}"
 	for n := int64(1); ; n++ {

@@ -91,7 +91,7 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 	})
 }
 
-// A device that comes to no end, as one whose driver compiles when kernels first run, keeps nobody: the folder is free when Run returns.
+// A device that does not finish, because its driver compiles kernels when they first run, does not delay Run: the folder is free when Run returns.
 func TestInterruptedWhileADeviceIsBusy(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
