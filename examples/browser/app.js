@@ -169,11 +169,13 @@ function showDevice(text, kind) {
 const advice = "Try a current Chrome, Edge, Safari or Firefox; on Linux chrome://flags/#enable-unsafe-webgpu may help.";
 const slowAfter = 3000; // milliseconds
 
-// findGPU checks that the browser has WebGPU and an adapter, before anything is loaded. A browser that does not answer is reported.
+// findGPU checks that the browser has WebGPU and an adapter, before the program is loaded. It reports a browser that does
+// not answer.
 async function findGPU() {
   if (!isSecureContext) throw new Error("WebGPU needs a secure page: open this one over https, or from localhost.");
   if (!navigator.gpu) throw new Error(`This browser has no WebGPU. ${advice}`);
-  const slow = setTimeout(() => showDevice(`This browser has WebGPU, but it has not answered yet. ${advice}`, "error"), slowAfter);
+  const warn = () => showDevice(`This browser has WebGPU, but it has not answered yet. ${advice}`, "error");
+  const slow = setTimeout(warn, slowAfter);
   try {
     const adapter = await navigator.gpu.requestAdapter({powerPreference: "high-performance"});
     if (!adapter) throw new Error(`This browser has WebGPU, but no GPU for it. ${advice}`);

@@ -42,7 +42,8 @@ type outcome struct {
 
 var text = []byte(strings.Repeat("The quick brown fox jumps over the lazy dog. ", 40))
 
-// statSources makes the test depend on the page's sources, so that go test does not use a cached result after a change of them.
+// statSources makes the test depend on the page's sources, so that go test does not use a cached result after a change
+// of them.
 func statSources(t *testing.T) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {

@@ -65,8 +65,9 @@ func adapter() (string, error) {
 	return fmt.Sprintf("%s (%s)", d.Info().Adapter, d.Info().Kind), nil
 }
 
-// start begins a run {config, text, hooks: [{file, hook, config, module}], sampleEvery, prompt}. It returns {stop, done}: a function
-// that stops the run, and the promise of its end. on has the functions note(text), step(number, loss, seconds) and sample(step, text).
+// start begins a run {config, text, hooks: [{file, hook, config, module}], sampleEvery, prompt}. It returns {stop,
+// done}: a function that stops the run, and the promise of its end. on has the functions note(text), step(number, loss,
+// seconds) and sample(step, text).
 func start(run, on js.Value) map[string]any {
 	ctx, stop := context.WithCancel(context.Background())
 	done := promised(func([]js.Value) (any, error) { return nil, train(ctx, run, on) })

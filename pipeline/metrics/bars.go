@@ -8,15 +8,15 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// BarSeries is a bar per group. Y has the heights; a bar whose height is not finite is not drawn. Err has half the lengths of the
-// error bars; one that is not finite is not drawn. Both have the length of the groups.
+// BarSeries is a bar per group. Y has the heights; a bar whose height is not finite is not drawn. Err has half the
+// lengths of the error bars; one that is not finite is not drawn. Both have the length of the groups.
 type BarSeries struct {
 	Name   string
 	Y, Err []float64
 }
 
-// Bars draws groups of bars, one of each series per group, into a PNG of 1500 × 900 pixels. The names of the groups label the x axis.
-// It is an error if no height is finite.
+// Bars draws groups of bars, one of each series per group, into a PNG of 1500 × 900 pixels. The names of the groups
+// label the x axis. It is an error if no height is finite.
 func Bars(path string, a Axes, groups []string, series ...BarSeries) error {
 	f := newFigure(a)
 	f.NominalX(groups...)

@@ -103,8 +103,8 @@ func (f *figure) save(path string) error {
 	})
 }
 
-// header draws the title, the subtitle and the legend at the top, from left on, and returns their height and that of the upper axis.
-// With paint false, it draws nothing.
+// header draws the title, the subtitle and the legend at the top, from left on, and returns their height and that of
+// the upper axis. With paint false, it draws nothing.
 func (f *figure) header(c draw.Canvas, left vg.Length, paint bool) (height vg.Length) {
 	bold := sans(titleSize)
 	bold.Weight = imagefont.WeightBold
@@ -169,8 +169,8 @@ func (f *figure) drawUpper(data draw.Canvas) {
 	data.FillText(style, vg.Point{X: (data.Min.X + data.Max.X) / 2, Y: y + tickLength + tickSize + 5}, f.axes.Upper.Label)
 }
 
-// Upper is a second scale for the x axis, such as tokens above steps. Values[i] is its value at X[i]; both ascend. The scale is 0 at
-// x = 0, and linear between points.
+// Upper is a second scale for the x axis, such as tokens above steps. Values[i] is its value at X[i]; both ascend. The
+// scale is 0 at x = 0, and linear between points.
 type Upper struct {
 	Label     string
 	X, Values []float64

@@ -1,7 +1,7 @@
 // Package metrics records the measurements of a run and draws them.
 //
-// [Log] appends each step's values to metrics.jsonl, and [Events] to a TensorBoard event file. [Read] reads metrics.jsonl back, and
-// [PlotLoss] draws the loss from it. [Draw] and [Bars] draw other series in the same style.
+// [Log] appends each step's values to metrics.jsonl, and [Events] to a TensorBoard event file. [Read] reads
+// metrics.jsonl back, and [PlotLoss] draws the loss from it. [Draw] and [Bars] draw other series in the same style.
 package metrics
 
 import (
@@ -33,9 +33,10 @@ type Record struct {
 	Values map[string]float64
 }
 
-// Log appends to metrics.jsonl: one object per step, "step" first. JSON has no non-finite numbers. The log writes them as the strings
-// "NaN", "Infinity" and "-Infinity", which float() in Python and Number() in JavaScript parse. Each record is in the file when Append
-// returns, so it survives a crash of the process; after Sync it survives a crash of the machine. A Log is safe for concurrent use.
+// Log appends to metrics.jsonl: one object per step, "step" first. JSON has no non-finite numbers. The log writes them
+// as the strings "NaN", "Infinity" and "-Infinity", which float() in Python and Number() in JavaScript parse. Each
+// record is in the file when Append returns, so it survives a crash of the process; after Sync it survives a crash of
+// the machine. A Log is safe for concurrent use.
 type Log struct {
 	mu   sync.Mutex
 	file *os.File
@@ -57,8 +58,8 @@ func Create(path string) (*Log, error) {
 	return &Log{file: f}, nil
 }
 
-// Resume continues a log from the checkpoint of a step. It removes the records of later steps and an incomplete last line, and
-// replaces the file atomically. It creates a file that does not exist.
+// Resume continues a log from the checkpoint of a step. It removes the records of later steps and an incomplete last
+// line, and replaces the file atomically. It creates a file that does not exist.
 func Resume(path string, step int) (*Log, error) {
 	var kept bytes.Buffer
 	text, err := scan(path, func(r Record, line []byte) {
@@ -156,8 +157,8 @@ func (l *Log) Close() error {
 	return errors.Join(l.file.Sync(), l.file.Close())
 }
 
-// Read returns all records of a log. It ignores an incomplete last line; any other invalid line is an error that names it. It skips
-// members that are not numbers.
+// Read returns all records of a log. It ignores an incomplete last line; any other invalid line is an error that names
+// it. It skips members that are not numbers.
 func Read(path string) ([]Record, error) {
 	var out []Record
 	_, err := scan(path, func(r Record, _ []byte) { out = append(out, r) })

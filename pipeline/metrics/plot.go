@@ -52,9 +52,9 @@ type Axes struct {
 // ErrNoPoint is wrapped by the error of a plot without any finite point.
 var ErrNoPoint = errors.New("no finite point to draw")
 
-// PlotLoss draws the training and the validation loss of a run by step, in nats per token, into a PNG of 1500 × 900 pixels. The upper
-// axis has the tokens. unigram is the entropy of single tokens in the text: a loss below it is a sign of learning more than their
-// frequencies. When no loss is finite, the error wraps [ErrNoPoint].
+// PlotLoss draws the training and the validation loss of a run by step, in nats per token, into a PNG of 1500 × 900
+// pixels. The upper axis has the tokens. unigram is the entropy of single tokens in the text: a loss below it is a sign
+// of learning more than their frequencies. When no loss is finite, the error wraps [ErrNoPoint].
 func PlotLoss(path, title, subtitle string, records []Record, unigram float64) error {
 	train := FromRecords(records, "loss", "training loss", Curve)
 	if len(train.X) >= smoothFrom {
@@ -71,7 +71,8 @@ func PlotLoss(path, title, subtitle string, records []Record, unigram float64) e
 	return Draw(path, axes, train, val, Series{Name: "unigram entropy", Kind: Level, Y: []float64{unigram}})
 }
 
-// Draw draws series into a PNG of 1500 × 900 pixels. When no curve or dots have a finite point, the error wraps [ErrNoPoint].
+// Draw draws series into a PNG of 1500 × 900 pixels. When no curve or dots have a finite point, the error wraps
+// [ErrNoPoint].
 func Draw(path string, a Axes, series ...Series) error {
 	f := newFigure(a)
 	if a.LogX {
@@ -208,8 +209,9 @@ func (s Series) curve(f *figure, points plotter.XYs, c color.NRGBA) error {
 // smoothFrom is the number of points from which a curve is smoothed.
 const smoothFrom = 50
 
-// smoothed returns the centered moving mean over about a fiftieth of the points. The window is centered, so that the mean does not lag
-// behind a falling loss, and narrows toward the ends. Fewer than smoothFrom points are returned unchanged.
+// smoothed returns the centered moving mean over about a fiftieth of the points. The window is centered, so that the
+// mean does not lag behind a falling loss, and narrows toward the ends. Fewer than smoothFrom points are returned
+// unchanged.
 func smoothed(points plotter.XYs) plotter.XYs {
 	n := len(points)
 	if n < smoothFrom {

@@ -18,9 +18,9 @@ type Events struct {
 	file *os.File
 }
 
-// NewEvents starts an event file in a folder, and creates the folder if needed. TensorBoard shows all files of a folder as one run.
-// firstStep is the first step that a resumed run will log, and 0 for a new run. TensorBoard discards the values that earlier files
-// have for that step and later ones.
+// NewEvents starts an event file in a folder, and creates the folder if needed. TensorBoard shows all files of a folder
+// as one run. firstStep is the first step that a resumed run will log, and 0 for a new run. TensorBoard discards the
+// values that earlier files have for that step and later ones.
 func NewEvents(dir string, firstStep int) (*Events, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, err

@@ -8,8 +8,8 @@ import (
 	"gonum.org/v1/gonum/stat"
 )
 
-// Estimate is a mean over n seeds with its standard error s/√n, where s² = Σ(x−mean)²/(n−1). The mean is infinite if a run diverged, and NaN
-// if there is nothing to compare with. The error is NaN with one seed, or without a finite mean.
+// Estimate is a mean over n seeds with its standard error s/√n, where s² = Σ(x−mean)²/(n−1). The mean is infinite if a
+// run diverged, and NaN if there is nothing to compare with. The error is NaN with one seed, or without a finite mean.
 type Estimate struct {
 	Mean, Err float64
 }
@@ -22,8 +22,8 @@ func estimate(xs []float64) Estimate {
 	return e
 }
 
-// differences are a − b, seed by seed, so that the effect of the seed cancels out. A difference is infinite if a diverged, and NaN if b
-// diverged.
+// differences are a − b, seed by seed, so that the effect of the seed cancels out. A difference is infinite if a
+// diverged, and NaN if b diverged.
 func differences(a, b []float64) []float64 {
 	if len(a) != len(b) {
 		panic(fmt.Sprintf("study: %d losses against %d", len(a), len(b)))

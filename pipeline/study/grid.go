@@ -170,8 +170,8 @@ func (os *optimizers) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key strin
 	return nil
 }
 
-// Load reads a grid. overrides, section.key=value, apply to all runs. It checks the grid and the config of every run. Its errors are user
-// errors.
+// Load reads a grid. overrides, section.key=value, apply to all runs. It checks the grid and the config of every run.
+// Its errors are user errors.
 func Load(path string, overrides []string) (*Grid, error) {
 	d, err := strictyaml.Load(path)
 	if err != nil {

@@ -45,8 +45,8 @@ func writeFile(path string, text []byte) error {
 	}))
 }
 
-// kept returns the outcome of a run in an earlier execution. It is an error if that run had another config: kept overwrites nothing and
-// does not mix results.
+// kept returns the outcome of a run in an earlier execution. It is an error if that run had another config: kept
+// overwrites nothing and does not mix results.
 func kept(g *Grid, r Run) (o outcome, ended bool, err error) {
 	dir := g.Folder(r)
 	if err := sameConfig(g, r, filepath.Join(dir, "config.yaml")); err != nil {
@@ -72,7 +72,8 @@ func kept(g *Grid, r Run) (o outcome, ended bool, err error) {
 	return outcome{*f.ValLoss, ""}, true, nil
 }
 
-// sameConfig compares the config of an earlier run with the present one. Folders, devices and fault handling may differ.
+// sameConfig compares the config of an earlier run with the present one. Folders, devices and fault handling may
+// differ.
 func sameConfig(g *Grid, r Run, path string) error {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -46,8 +46,8 @@ func (g *Grid) cells() (cs []cell) {
 	return cs
 }
 
-// trials are the runs at a learning rate that the choice of a cell's learning rate needs. The number of stages does not change what a
-// run computes, so trials use the grid's first.
+// trials are the runs at a learning rate that the choice of a cell's learning rate needs. The number of stages does not
+// change what a run computes, so trials use the grid's first.
 func (g *Grid) trials(c cell, lr float64) (rs []Run) {
 	for _, seed := range g.TuneSeeds {
 		rs = append(rs, Run{c.optimizer.Label, c.tunedIn, g.Stages[0], lr, seed})
@@ -63,8 +63,8 @@ func (g *Grid) runs(c cell, lr float64) (rs []Run) {
 	return rs
 }
 
-// rate is the learning rate with the smallest mean loss over the tuning seeds, the smaller of two equal ones. It is NaN if all
-// diverge. known is false while a trial is missing.
+// rate is the learning rate with the smallest mean loss over the tuning seeds, the smaller of two equal ones. It is NaN
+// if all diverge. known is false while a trial is missing.
 func (g *Grid) rate(c cell, outcomes map[Run]outcome) (lr float64, known bool) {
 	best := math.Inf(1)
 	lr = math.NaN()
@@ -84,8 +84,8 @@ func (g *Grid) rate(c cell, outcomes map[Run]outcome) (lr float64, known bool) {
 	return lr, true
 }
 
-// plan lists the runs that are known to be needed, ended or not, in the order of the grid, trials first. later is an upper bound of
-// the runs at learning rates that are not chosen yet.
+// plan lists the runs that are known to be needed, ended or not, in the order of the grid, trials first. later is an
+// upper bound of the runs at learning rates that are not chosen yet.
 func (g *Grid) plan(outcomes map[Run]outcome) (needed []Run, later int) {
 	seen := map[Run]bool{}
 	need := func(rs []Run) {
@@ -116,8 +116,8 @@ func (g *Grid) plan(outcomes map[Run]outcome) (needed []Run, later int) {
 	return needed, len(open)
 }
 
-// unknown are the runs of a cell besides trials, before its learning rate is known. Their LR is a placeholder that identifies the
-// tuning.
+// unknown are the runs of a cell besides trials, before its learning rate is known. Their LR is a placeholder that
+// identifies the tuning.
 func (g *Grid) unknown(c cell) []Run {
 	how := 0.0
 	if c.tuning == Each && c.tunedIn != SyncMode {

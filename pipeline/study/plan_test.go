@@ -84,8 +84,8 @@ func TestPlanEach(t *testing.T) {
 func TestPlanBoth(t *testing.T) {
 	g := threeModes(t, "tuning: both\n")
 	outcomes, _, most := carryOut(t, g, truth)
-	// Each optimizer: 2 more seeds in sync; in each delayed mode 2 more at its own rate and 2 at sync's, where the trial is
-	// there already.
+	// Each optimizer: 2 more seeds in sync; in each delayed mode 2 more at its own rate and 2 at sync's, where the
+	// trial is there already.
 	assert.Len(t, outcomes, 15+2*(2+2*4))
 	assert.Equal(t, most, len(outcomes))
 	same, _, _ := carryOut(t, g, func(r Run) float64 { return truth(Run{r.Optimizer, SyncMode, 1, r.LR, r.Seed}) })

@@ -14,8 +14,8 @@ const (
 	gapAxis  = "gap to sync (nats per token), lower is better"
 )
 
-// plot draws the gaps, the training losses and the losses by learning rate, at the grid's first number of stages. It returns the
-// files.
+// plot draws the gaps, the training losses and the losses by learning rate, at the grid's first number of stages. It
+// returns the files.
 func (rep *Report) plot(g *Grid) (files []string, err error) {
 	for _, tuning := range g.tunings() {
 		suffix := ".png"
@@ -98,8 +98,8 @@ func (rep *Report) gapsSubtitle(tuning string) string {
 	return fmt.Sprintf("validation loss minus that of sync, mean ± standard error over %d seeds; %s", len(rep.Seeds), rate)
 }
 
-// plotCurves draws an optimizer's training loss by step, the mean over the seeds, a curve per mode. It draws nothing if all runs
-// diverged at once.
+// plotCurves draws an optimizer's training loss by step, the mean over the seeds, a curve per mode. It draws nothing if
+// all runs diverged at once.
 func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer) (drawn bool, err error) {
 	var series []metrics.Series
 	for _, m := range g.Modes {
@@ -145,8 +145,8 @@ func meanLoss(runs [][]metrics.Record) metrics.Series {
 	return s
 }
 
-// rates are an optimizer's losses by learning rate, the mean over the tuning seeds, a series per mode that was tuned. It omits modes
-// without a finite loss.
+// rates are an optimizer's losses by learning rate, the mean over the tuning seeds, a series per mode that was tuned.
+// It omits modes without a finite loss.
 func (rep *Report) rates(g *Grid, o Optimizer) (out []metrics.Series) {
 	losses := map[Run]float64{}
 	for _, r := range rep.Runs {

@@ -52,12 +52,13 @@ func (g *Grid) ended(r Run, o outcome) Ended {
 	return Ended{r, number(o.loss), o.diverged, g.Folder(r)}
 }
 
-// ErrInterrupted is the error of a study whose context ended first. Its runs are kept, and the next Execute continues them.
+// ErrInterrupted is the error of a study whose context ended first. Its runs are kept, and the next Execute continues
+// them.
 var ErrInterrupted = errors.New("the study was interrupted")
 
-// Execute trains all runs that have not ended yet, several at a time, and then writes the report into the grid's folder. A run that was
-// interrupted continues from its checkpoint. A run that diverges has an infinite loss. Any other failure stops the study, after the
-// runs in progress have saved.
+// Execute trains all runs that have not ended yet, several at a time, and then writes the report into the grid's
+// folder. A run that was interrupted continues from its checkpoint. A run that diverges has an infinite loss. Any other
+// failure stops the study, after the runs in progress have saved.
 func Execute(ctx context.Context, g *Grid, o Options) (*Report, error) {
 	if o.Train == nil {
 		o.Train = train.Run
@@ -193,8 +194,8 @@ func (x *execution) waiting() (rs []Run, err error) {
 	}), err
 }
 
-// recall adds the outcomes of earlier executions, and returns all runs that are known to be needed. An outcome may make more runs known,
-// so it repeats until there is no new one.
+// recall adds the outcomes of earlier executions, and returns all runs that are known to be needed. An outcome may make
+// more runs known, so it repeats until there is no new one.
 func (g *Grid) recall(outcomes map[Run]outcome, examined map[Run]bool) (needed []Run, err error) {
 	for found := true; found; {
 		found = false

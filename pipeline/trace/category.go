@@ -1,7 +1,7 @@
 package trace
 
-// Category is the kind of an event. Viewers filter by it. Chrome colors by it where it knows the color's name; Perfetto colors by
-// the event's name without its digits, so all forwards look alike there too.
+// Category is the kind of an event. Viewers filter by it. Chrome colors by it where it knows the color's name; Perfetto
+// colors by the event's name without its digits, so all forwards look alike there too.
 type Category string
 
 const (
@@ -53,7 +53,8 @@ func (c Category) color() string {
 	return ""
 }
 
-// SendTrack and ReceiveTrack name the tracks of a stage's transfers, beside the stage's own track. Events of one track do not overlap.
+// SendTrack and ReceiveTrack name the tracks of a stage's transfers, beside the stage's own track. Events of one track
+// do not overlap.
 func SendTrack(stage string) string    { return stage + sendSuffix }
 func ReceiveTrack(stage string) string { return stage + receiveSuffix }
 

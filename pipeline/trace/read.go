@@ -26,9 +26,9 @@ type Args struct {
 	To    *int `json:"to"`
 }
 
-// Read calls each with the slices of a file, in the order in which they were written. It stops at the first error of each. It
-// ignores flows and counters. It reports whether the file is cut: the file of a killed run may end in the middle of an event.
-// Errors name the file, the event and what is wrong with it.
+// Read calls each with the slices of a file, in the order in which they were written. It stops at the first error of
+// each. It ignores flows and counters. It reports whether the file is cut: the file of a killed run may end in the
+// middle of an event. Errors name the file, the event and what is wrong with it.
 func Read(path string, each func(Event) error) (cut bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 
 // Summary is the use of a pipeline's stages over a trace.
 //
-// The share "all" covers the time from the first event of any stage to the end of the last, evaluations and checkpoints included.
-// The share "steady" covers the steady state. A stretch of training lies between two moments at which the pipeline is empty. In
-// each stretch, the steady state of a stage begins with its first run of the stretch's second batch, and ends with its first run of
-// the stretch's last batch. So it has whole periods: it includes the flush of a schedule that flushes, and excludes the first fill
-// and the last drain of a schedule that does not.
+// The share "all" covers the time from the first event of any stage to the end of the last, evaluations and checkpoints
+// included. The share "steady" covers the steady state. A stretch of training lies between two moments at which the
+// pipeline is empty. In each stretch, the steady state of a stage begins with its first run of the stretch's second
+// batch, and ends with its first run of the stretch's last batch. So it has whole periods: it includes the flush of a
+// schedule that flushes, and excludes the first fill and the last drain of a schedule that does not.
 type Summary struct {
 	File     string  `json:"file"`
 	Cut      bool    `json:"cut,omitempty"`      // the file ends in the middle of an event, as that of a killed run may
@@ -108,8 +108,8 @@ type timeline struct {
 	full      bool
 }
 
-// stretch is the batches from, from+1, …, to−1, trained between two moments at which the pipeline is empty. The first moment is start:
-// a lost device may have begun some of the batches before it.
+// stretch is the batches from, from+1, …, to−1, trained between two moments at which the pipeline is empty. The first
+// moment is start: a lost device may have begun some of the batches before it.
 type stretch struct {
 	from, to int
 	start    float64
@@ -202,7 +202,8 @@ func (t *timeline) batches() []int {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// stretches are those with an event, and one of all other batches: the event of a stretch in progress is not written yet.
+// stretches are those with an event, and one of all other batches: the event of a stretch in progress is not written
+// yet.
 func (t *timeline) stretches() []stretch {
 	all := slices.Clone(t.trained)
 	rest := slices.DeleteFunc(t.batches(), func(b int) bool {

@@ -15,8 +15,8 @@ import (
 
 const ms = time.Millisecond
 
-// drawn writes a trace from rows of text, a letter a millisecond: the kind of a run, '.' for a wait, '>' for a send, '<' for a receive.
-// batches has the batch of each letter.
+// drawn writes a trace from rows of text, a letter a millisecond: the kind of a run, '.' for a wait, '>' for a send,
+// '<' for a receive. batches has the batch of each letter.
 func drawn(t *testing.T, rows map[string]string, batches map[string]string, also func(w *Writer, at func(int) time.Time)) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "trace.json")
@@ -70,8 +70,8 @@ func TestSummary(t *testing.T) {
 	zero := s.Stages[0]
 	assert.Equal(t, "stage 0", zero.Name)
 	assert.InDelta(t, 0.035, zero.All.Seconds, 1e-9, "to the end of the other stage")
-	// From the first forward of batch 1 to that of batch 3: two periods of 6 ms, each 4 computing, 1 waiting, 1 updating; 3 of
-	// transfers. The batches after the evaluation have no steady state.
+	// From the first forward of batch 1 to that of batch 3: two periods of 6 ms, each 4 computing, 1 waiting, 1
+	// updating; 3 of transfers. The batches after the evaluation have no steady state.
 	want := Shares{Seconds: 0.012, Batches: 2, Busy: 5. / 6, Compute: 4. / 6, Update: 1. / 6, Wait: 1. / 6, Transfer: 3. / 6, Bubble: 1. / 6}
 	approximately(t, want, *zero.Steady)
 	assert.InDelta(t, (4*4+4)*1e-3/0.035+2e-3/0.035, zero.All.Compute, 1e-9, "evaluation included")

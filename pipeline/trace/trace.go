@@ -24,9 +24,10 @@ const MaxSize = 256 << 20
 
 // Writer writes one trace, a JSON array of events. It is safe for concurrent use.
 //
-// Events go to the file when 64 KiB or a second have gathered. Each time the array's end goes with them, and the next events
-// overwrite it, so the file is valid at any moment, also after a kill. (The format calls that end optional; some versions of
-// Perfetto require it.) A file ends at [MaxSize] with an event that says so. The first disk error stops the writing; Close returns it.
+// Events go to the file when 64 KiB or a second have gathered. Each time the array's end goes with them, and the next
+// events overwrite it, so the file is valid at any moment, also after a kill. (The format calls that end optional; some
+// versions of Perfetto require it.) A file ends at [MaxSize] with an event that says so. The first disk error stops the
+// writing; Close returns it.
 type Writer struct {
 	mu      sync.Mutex
 	file    *os.File
@@ -108,9 +109,9 @@ func (w *Writer) Complete(track string, c Category, name string, start time.Time
 	})
 }
 
-// Flow records an arrow from the slice that contains the time sent on one track to the slice that contains the time received on
-// another. Both slices must have been recorded already. Both ends are written together, so no arrow lacks its end. A nil Writer
-// writes nothing.
+// Flow records an arrow from the slice that contains the time sent on one track to the slice that contains the time
+// received on another. Both slices must have been recorded already. Both ends are written together, so no arrow lacks
+// its end. A nil Writer writes nothing.
 func (w *Writer) Flow(name, from string, sent time.Time, to string, received time.Time) {
 	w.record(func() {
 		w.flows++
@@ -122,8 +123,8 @@ func (w *Writer) Flow(name, from string, sent time.Time, to string, received tim
 	})
 }
 
-// Counter records the value that a chart has from a time on. The viewer titles the chart with its name and unit. A value that is not
-// finite is not recorded. A nil Writer writes nothing.
+// Counter records the value that a chart has from a time on. The viewer titles the chart with its name and unit. A
+// value that is not finite is not recorded. A nil Writer writes nothing.
 func (w *Writer) Counter(name, unit string, at time.Time, value float64) {
 	if math.IsNaN(value) || math.IsInf(value, 0) {
 		return
@@ -133,8 +134,8 @@ func (w *Writer) Counter(name, unit string, at time.Time, value float64) {
 	})
 }
 
-// record calls write with the lock held, unless the file is full, closed or failed. It writes a last event to a file that has just
-// become full.
+// record calls write with the lock held, unless the file is full, closed or failed. It writes a last event to a file
+// that has just become full.
 func (w *Writer) record(write func()) {
 	if w == nil {
 		return

@@ -1,5 +1,6 @@
 "use strict";
-// Uses the page as a person would, in the scenario that its URL names, and posts the result. The test adds it to the page.
+// Uses the page as a person would, in the scenario that its URL names, and posts the result. The test adds it to the
+// page.
 
 const until = async (done) => { while (!done()) await new Promise((r) => setTimeout(r, 20)); };
 const set = (values) => { for (const key in values) $(key).value = values[key]; };

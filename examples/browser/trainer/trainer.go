@@ -1,5 +1,5 @@
-// Package trainer trains a small language model on the bytes of a text, on one device. It uses the graphs, the optimizers and the
-// engine of gpupipe train, but no files, so that it runs in a page too.
+// Package trainer trains a small language model on the bytes of a text, on one device. It uses the graphs, the
+// optimizers and the engine of gpupipe train, but no files, so that it runs in a page too.
 package trainer
 
 import (
@@ -186,8 +186,8 @@ func (t *Trainer) SeqLen() int { return t.config.Model.SeqLen }
 // Step is the number of steps done.
 func (t *Trainer) Step() int { return t.step }
 
-// Train does up to n more steps, or fewer if ctx ends. It calls each with every step's number, counted from 1, and its loss before the
-// update. It is an error if a loss is not finite.
+// Train does up to n more steps, or fewer if ctx ends. It calls each with every step's number, counted from 1, and its
+// loss before the update. It is an error if a loss is not finite.
 func (t *Trainer) Train(ctx context.Context, n int, each func(step int, loss float64)) error {
 	to := min(t.step+n, t.config.Steps)
 	if err := t.rates(to); err != nil {

@@ -34,10 +34,11 @@ const (
 	maxBands = 12
 )
 
-// Save draws a schedule into a file, an SVG or a PNG by its extension. Time runs from left to right. A long schedule continues in
-// further bands below, so that the picture is at most about 1200 pixels wide.
+// Save draws a schedule into a file, an SVG or a PNG by its extension. Time runs from left to right. A long schedule
+// continues in further bands below, so that the picture is at most about 1200 pixels wide.
 //
-// The color of an action is its kind, its shade the batch modulo 3. Its label is the microbatch, with the chunk where a stage has several.
+// The color of an action is its kind, its shade the batch modulo 3. Its label is the microbatch, with the chunk where a
+// stage has several.
 func Save(path string, s *schedule.Schedule, r *schedule.Result) error {
 	if len(r.Events) > maxEvents {
 		return fmt.Errorf("%s: found %d actions to draw, expected at most %d: choose fewer batches or microbatches", path, len(r.Events), maxEvents)
@@ -259,7 +260,8 @@ var (
 	muted = color.NRGBA{90, 90, 90, 255}
 )
 
-// shade is the color of a kind, of the palette of Okabe and Ito, which is legible to the color-blind. It is lighter for two batches of three.
+// shade is the color of a kind, of the palette of Okabe and Ito, which is legible to the color-blind. It is lighter for
+// two batches of three.
 func shade(kind schedule.Kind, batch int) color.NRGBA {
 	base := map[schedule.Kind]color.NRGBA{schedule.Forward: {0, 114, 178, 255}, schedule.Backward: {213, 94, 0, 255}, schedule.InputGrad: {230, 159, 0, 255},
 		schedule.WeightGrad: {0, 158, 115, 255}, schedule.Evaluate: {86, 180, 233, 255}, schedule.Update: {40, 40, 40, 255}}[kind]

@@ -16,10 +16,11 @@ const (
 	maxEvents = 20_000
 )
 
-// Text draws a schedule with characters. A cell is as long as the shortest action on a microbatch. An action fills as many cells as
-// it is long, and a dot is a cell in which a stage waits. Text omits actions shorter than half a cell.
+// Text draws a schedule with characters. A cell is as long as the shortest action on a microbatch. An action fills as
+// many cells as it is long, and a dot is a cell in which a stage waits. Text omits actions shorter than half a cell.
 //
-// Lines have at most columns characters: a longer schedule continues in further blocks of rows below. 0 columns are unlimited.
+// Lines have at most columns characters: a longer schedule continues in further blocks of rows below. 0 columns are
+// unlimited.
 func Text(s *schedule.Schedule, r *schedule.Result, columns int) (string, error) {
 	unit := unit(r)
 	cells := int(math.Round(r.Makespan / unit))
