@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test quick wasm build browser setup lint bench hooks naga clean help
+.PHONY: demo test quick wasm build browser setup lint bench gpu-bundle gpu-bundle-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -69,6 +69,12 @@ lint: setup ## gofmt, vet and staticcheck
 bench: build ## kernels and a whole step, timed on this machine's device
 	bin/gpupipe bench
 
+gpu-bundle: setup ## one archive that reports on the GPU of a bare Linux machine: docs/GPU-REPORT.md
+	@.ci/gpu-bundle.sh
+
+gpu-bundle-test: gpu-bundle ## run that archive where there is nothing but a shell and lavapipe (root, or user namespaces)
+	@.ci/gpu-bundle-test.sh
+
 hooks: ## build the example WebAssembly hooks again (.ci/hooks.sh says what it takes)
 	@.ci/hooks.sh
 
@@ -79,5 +85,5 @@ clean: ## remove what was built (runs are kept)
 	rm -rf bin build
 
 help: ## this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
-	@echo 'make test-DIR the tests of one package, such as make test-pipeline/stage'
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@echo 'make test-DIR         the tests of one package, such as make test-pipeline/stage'

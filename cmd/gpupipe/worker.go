@@ -53,7 +53,11 @@ func (a *app) openWorker(name string, silence time.Duration) (device.Device, err
 
 // thisProgram returns the file to start another instance of this program from. During a long run, that file may be removed or replaced by
 // another build; on Linux /proc still has the running program.
+// GPUPIPE_PROGRAM names another, where a script has to start the program.
 func thisProgram() (string, error) {
+	if program := os.Getenv("GPUPIPE_PROGRAM"); program != "" {
+		return program, nil
+	}
 	path, err := os.Executable()
 	if err != nil {
 		return "", err
