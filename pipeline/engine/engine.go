@@ -9,49 +9,43 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
-	"github.com/gpupipe/gpupipe/pipeline/stage"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Engine is a pipeline, planned by New and in memory after Load.
+// Engine is a pipeline: planned by New, in memory after Load.
 type Engine struct {
 	Options
 	ranks        []*rank
-	exchanges    []exchange
-	routes       map[way]*route
-	room         int64           // bytes of the host's memory that further blocks may take
-	unshared     int64           // bytes of the blocks that there was no room for
-	owners       []int           // lines of the first replica
-	whole, split bool            // which backwards there are: one program, or two halves; a schedule may have both
-	postponed    bool            // the second half does not always follow the first
-	aborted      context.Context // ends when nothing is wanted any more
+	exchanges    exchanges
+	channels     channels
+	owners       []int           // the ranks of the first replica, which own the parameters
+	whole, split bool            // the backwards of the schedule: one program, or input and weight gradients apart; it may have both
+	postponed    bool            // other actions stand between an input gradient and its weight gradients
+	aborted      context.Context // ends with Abort
 	abort        context.CancelCauseFunc
-	failure      error           // of a line: the state of all is lost
-	stillRunning <-chan struct{} // closed when lines that did not come to rest after a failure do
+	failure      error           // of a rank: the state of all ranks is lost
+	stillRunning <-chan struct{} // closed when the ranks that still run after a failure have stopped
 }
 
-// Fault is what went wrong on a line, which its text names.
+// Fault is an error of a rank, which its text names.
 type Fault struct {
-	Rank string // as LinePlan.Name has it
+	Rank string // RankPlan.Name
 	error
 }
 
 func (f *Fault) Unwrap() error { return f.error }
 
-// fault is an error of the line's own.
-func (l *rank) fault(err error) error { return &Fault{l.name(), fmt.Errorf("%s: %w", l.name(), err)} }
-
-// New plans a pipeline and allocates nothing. Errors that wrap exec.ErrTooLarge name the line that does not fit.
+// New plans a pipeline and allocates nothing. An error that wraps exec.ErrTooLarge names the rank that does not fit.
 func New(o Options) (*Engine, error) {
 	if err := o.check(o.Model); err != nil {
 		return nil, err
 	}
 	if len(o.Devices) != o.ranks() {
-		panic(fmt.Sprintf("engine: %d devices for %d lines", len(o.Devices), o.ranks()))
+		panic(fmt.Sprintf("engine: %d devices for %d ranks", len(o.Devices), o.ranks()))
 	}
 	if n := len(o.Optimizer.Losses()); n > 0 && n != o.Replicas {
-		panic(fmt.Sprintf("engine: the optimizer adds up %d losses, there are %d replicas", n, o.Replicas))
+		panic(fmt.Sprintf("engine: the optimizer sums %d losses, expected %d, one per replica", n, o.Replicas))
 	}
 	if o.Execute == nil {
 		o.Execute = Execute(nil, 0)
@@ -70,13 +64,13 @@ func New(o Options) (*Engine, error) {
 		e.whole, e.split, e.postponed = e.whole || whole, e.split || split, e.postponed || postponed
 	}
 	for i, dev := range o.Devices {
-		l := &rank{e: e, index: i, stage: i % o.Stages, replica: i / o.Stages, dev: dev}
-		l.slots = schedule.Slots(sample.Actions(l.stage))
-		if err := l.prepare(); err != nil {
-			return nil, &Fault{l.name(), fmt.Errorf("%s on %s: %w", l.name(), dev.Info().Name, err)}
+		r := &rank{engine: e, index: i, device: dev}
+		r.slots = schedule.Slots(sample.Actions(r.stage()))
+		if err := r.prepare(); err != nil {
+			return nil, &Fault{r.name(), fmt.Errorf("%s on %s: %w", r.name(), dev.Info().Name, err)}
 		}
-		e.ranks = append(e.ranks, l)
-		if l.optimizer != nil {
+		e.ranks = append(e.ranks, r)
+		if r.optimizer != nil {
 			e.owners = append(e.owners, i)
 		}
 	}
@@ -85,22 +79,22 @@ func New(o Options) (*Engine, error) {
 
 func (l Layout) recompute(stage int) bool { return len(l.Recompute) > 0 && l.Recompute[stage] }
 
-// RankPlan is what a line holds and takes.
+// RankPlan describes a rank and its memory.
 type RankPlan struct {
 	Name    string      `json:"name"`
 	Device  device.Info `json:"device"`
-	Units   [][2]int    `json:"units"` // of its parts: the first, and the one after the last
-	names   []string    // of its parts
+	Units   [][2]int    `json:"units"` // by model chunk: the first unit, and the one after the last
+	names   []string    // of its model chunks
 	Slots   int         `json:"slots"`  // microbatches in flight
 	Memory  exec.Memory `json:"memory"` // planned bytes
 	Kernels int         `json:"kernels"`
-	// Bytes of buffers, measured when all are made, and what transfers use besides.
+	// Bytes of buffers once all are allocated, and of the device's staging.
 	Allocated int64 `json:"allocated"`
 	Staging   int64 `json:"staging"`
-	Shared    int64 `json:"shared"` // bytes of the host's memory that it sends through and other devices import too
+	Shared    int64 `json:"shared"` // bytes of host memory that it sends through and other devices import too
 }
 
-// Chunks names the units of a line: "embed to layers.3".
+// Chunks names the units of the rank: "embed to layers.3".
 func (p RankPlan) Chunks() string { return strings.Join(p.names, ", ") }
 
 func chunkName(m model.Model, first, last int) string {
@@ -110,14 +104,14 @@ func chunkName(m model.Model, first, last int) string {
 	return m.UnitScope(first) + " to " + m.UnitScope(last-1)
 }
 
-// Ranks describes the lines.
+// Ranks describes the ranks.
 func (e *Engine) Ranks() []RankPlan {
 	var ps []RankPlan
-	for _, l := range e.ranks {
-		p := RankPlan{Name: l.name(), Device: l.dev.Info(), Slots: l.slots, Memory: l.planned.Memory, Kernels: l.planned.Kernels,
-			Shared: e.shared(l)}
+	for _, r := range e.ranks {
+		p := RankPlan{Name: r.name(), Device: r.device.Info(), Slots: r.slots, Memory: r.planned.Memory, Kernels: r.planned.Kernels,
+			Shared: e.channels.bytes(r.index)}
 		for chunk := range e.Chunks {
-			first, last := e.units(chunk*e.Stages+l.stage, e.Model)
+			first, last := e.units(chunk*e.Stages+r.stage(), e.Model)
 			p.Units = append(p.Units, [2]int{first, last})
 			p.names = append(p.names, chunkName(e.Model, first, last))
 		}
@@ -126,21 +120,21 @@ func (e *Engine) Ranks() []RankPlan {
 	return ps
 }
 
-// Load allocates all memory and compiles all kernels, on all devices at a time. Weights and states are zero.
+// Load allocates all memory and compiles all kernels, on all devices in parallel. Weights and states are zero.
 func (e *Engine) Load() error {
 	errs := make([]error, len(e.ranks))
 	var loading sync.WaitGroup
-	for i, l := range e.ranks {
+	for i, r := range e.ranks {
 		loading.Go(func() {
-			if err := l.load(); err != nil {
-				errs[i] = l.fault(err)
+			if err := r.load(); err != nil {
+				errs[i] = r.fault(err)
 			}
 		})
 	}
 	loading.Wait()
 	err := errors.Join(errs...)
 	if err == nil {
-		err = e.connect()
+		err = e.channels.connect(e)
 	}
 	if err != nil {
 		return errors.Join(err, e.Close())
@@ -148,52 +142,65 @@ func (e *Engine) Load() error {
 	return nil
 }
 
-// Abort has what is under way fail for that cause, as a line that fails has, and all that comes later. It may be called at any time.
+// Abort makes the work in progress and all later work fail with a cause, as a failing rank does. It may be called at any time.
 func (e *Engine) Abort(cause error) { e.abort(cause) }
 
-// Close waits for the devices, however long they take, and releases what Load allocated.
+// Close waits for the devices, however long they take, and releases the memory of Load.
 func (e *Engine) Close() error {
 	if e.stillRunning != nil {
 		<-e.stillRunning
 	}
 	var errs []error
-	for _, l := range e.ranks {
-		if l.session != nil {
-			errs = append(errs, l.session.Close())
+	for _, r := range e.ranks {
+		if r.session != nil {
+			errs = append(errs, r.session.Close())
 		}
-		l.session = nil
+		r.session = nil
 	}
-	e.disconnect()
+	e.channels.close()
 	return errors.Join(errs...)
 }
 
-// machine is the stage machine of a line for the batches from a number on to before another.
-func (l *rank) machine(w work, from, to int) (*stage.Machine, error) {
-	e := l.e
-	g, err := w.schedule(to - from)
-	if err != nil {
-		return nil, err
+// Notes lists, after Load, what is slower than necessary for lack of memory.
+func (e *Engine) Notes() (notes []string) {
+	if e.channels.unshared > 0 {
+		notes = append(notes, fmt.Sprintf("devices share at most a quarter of the host's memory, which lacks room for %d bytes of staging buffers: "+
+			"transfers without one take the slower path through the memory of each device", e.channels.unshared))
 	}
-	if g, err = g.Communicate(schedule.Links{Tied: e.Model.Tied(), Replica: l.replica > 0, Copied: l.replica == 0 && e.Replicas > 1}); err != nil {
-		return nil, err
-	}
-	c := stage.Config{Stage: l.stage, Stages: e.Stages, Replica: l.replica, Chunks: e.Chunks, Microbatches: w.microbatches,
-		Delay: e.Delay, Slots: l.slots, Depth: e.Depth, Actions: g.Actions(l.stage), From: from, Roles: l.roles}
-	if w.evaluates {
-		c.Delay, c.Roles.Next = 0, c.Roles.Current
-	} else {
-		c.FeedAll = e.Inputs.Segments
-	}
-	if l.optimizer != nil && len(e.owners) > 1 {
-		c.Owners = e.owners
-	}
-	for _, x := range e.exchanges {
-		if x.from == l.index {
-			c.CopiesFrom = append(c.CopiesFrom, x.to)
-		}
-		if x.to == l.index {
-			c.CopiesTo = append(c.CopiesTo, x.from)
+	return notes
+}
+
+// Untuned lists, by device, where kernels other than those chosen by timing run, for lack of memory.
+func (e *Engine) Untuned() (notes []string) {
+	var devices []string
+	untuned := map[string][]*rank{}
+	for _, r := range e.ranks {
+		if name := r.device.Info().Name; r.planned.Untuned != nil {
+			if untuned[name] == nil {
+				devices = append(devices, name)
+			}
+			untuned[name] = append(untuned[name], r)
 		}
 	}
-	return stage.New(c)
+	for _, name := range devices {
+		notes = append(notes, fmt.Sprintf("%s: %s", name, scarce(untuned[name])))
+	}
+	return notes
+}
+
+// scarce explains why ranks of one device cannot use the fastest kernels.
+func scarce(ranks []*rank) string {
+	var names []string
+	missing := int64(0)
+	for _, r := range ranks {
+		names = append(names, r.name())
+		if s := (*exec.Shortage)(nil); errors.As(r.planned.Untuned, &s) {
+			missing = max(missing, s.Needed.Total-s.Available)
+		}
+	}
+	why := fmt.Sprintf("need %d more bytes of memory than available", missing)
+	if missing == 0 { // one array is too large, and not the whole
+		why = fmt.Sprintf("do not fit: %v", ranks[0].planned.Untuned)
+	}
+	return fmt.Sprintf("the fastest kernels %s (%s)", why, strings.Join(names, ", "))
 }

@@ -23,8 +23,8 @@ type setup struct {
 	stages, chunks, microbatches int
 	replicas                     int // 0: one
 	tied, halved                 bool
-	imports                      int // lines whose devices import memory: the first ones
-	device                       func(line int) device.Device
+	imports                      int // how many of the first ranks have devices that import memory
+	device                       func(rank int) device.Device
 }
 
 func (s setup) String() string {
@@ -32,7 +32,7 @@ func (s setup) String() string {
 		s.imports)
 }
 
-// setups are pipelines that do all that there is to do.
+// setups are pipelines that together use every feature.
 func setups() []setup {
 	return []setup{
 		{schedule: "2bw", stages: 3, microbatches: 4, halved: true, imports: 3},
@@ -71,8 +71,8 @@ func (s setup) options(t *testing.T) Options {
 	o.Optimizer, err = optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Clip: 1, Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Delay,
 		Schedule: optim.Schedule{Name: "constant", Steps: 100}}, params)
 	require.NoError(t, err)
-	for line := range s.stages * s.replicas {
-		o.Devices = append(o.Devices, s.device(line))
+	for rank := range s.stages * s.replicas {
+		o.Devices = append(o.Devices, s.device(rank))
 	}
 	return o
 }
@@ -98,16 +98,16 @@ func ignore(Measured) error { return nil }
 
 // idle is a device that takes a while for each program.
 func idle(latency time.Duration, imports int) func(int) device.Device {
-	return func(line int) device.Device {
-		o := null.Options{Name: fmt.Sprint("null:", line), Latency: func(string) time.Duration { return latency }}
-		if line < imports {
+	return func(rank int) device.Device {
+		o := null.Options{Name: fmt.Sprint("null:", rank), Latency: func(string) time.Duration { return latency }}
+		if rank < imports {
 			o.ImportAlignment = 4096
 		}
 		return null.New(o)
 	}
 }
 
-// Batches come in order, and a stop finishes those that were begun.
+// Results arrive in the order of batches, and a stop finishes the batches in progress.
 func TestStop(t *testing.T) {
 	for _, s := range setups() {
 		t.Run(s.String(), func(t *testing.T) {
@@ -133,11 +133,11 @@ func TestStop(t *testing.T) {
 					return nil
 				})
 				require.NoError(t, err)
-				assert.Less(t, reached, 7+5, "those under way, and no others")
+				assert.Less(t, reached, 7+5, "those in progress, and no others")
 				assert.Equal(t, next, reached)
 				reached, err = e.Train(stop, data, reached, 100, ignore)
 				require.NoError(t, err)
-				assert.Equal(t, next, reached, "nothing is begun")
+				assert.Equal(t, next, reached, "nothing begins")
 
 				refusal := fmt.Errorf("enough")
 				_, err = e.Train(t.Context(), data, reached, 100, func(m Measured) error { return refusal })

@@ -19,27 +19,27 @@ import (
 
 var errInjected = errors.New("injected")
 
-// saboteur sits on the devices of all lines: it counts operations, and does something at one of them.
+// saboteur injects a fault at one operation of one rank's device, and counts the operations of all.
 type saboteur struct {
 	mu    sync.Mutex
 	count map[place]int
-	// What happens at the n-th operation of a kind on a line, and from then on to others.
+	// happen is called at the n-th operation of a kind on a rank, and others from then on at operations of other ranks.
 	at     place
 	n      int
 	happen func() error
 	others func() error
-	struck time.Time // when it happened
+	struck time.Time // when the fault happened
 }
 
 type place struct {
-	line int
+	rank int
 	op   faulty.Op
 }
 
-func (s *saboteur) before(line int) func(faulty.Op, string) error {
+func (s *saboteur) before(rank int) func(faulty.Op, string) error {
 	return func(op faulty.Op, _ string) error {
 		s.mu.Lock()
-		here := place{line, op}
+		here := place{rank, op}
 		s.count[here]++
 		now := here == s.at && s.count[here] == s.n
 		if now {
@@ -50,20 +50,20 @@ func (s *saboteur) before(line int) func(faulty.Op, string) error {
 		switch {
 		case now:
 			return s.happen()
-		case struck && line != s.at.line && s.others != nil:
+		case struck && rank != s.at.rank && s.others != nil:
 			return s.others()
 		}
 		return nil
 	}
 }
 
-// live runs a pipeline from New to Close, and returns how long after the fault Train took to tell, and the error. All of it must
-// be gone then: memory, and, as the bubble of the test sees to, goroutines.
-func (s *saboteur) live(t *testing.T, p setup) (after time.Duration, told error) {
+// live runs a pipeline from New to Close. It returns how long after the fault Train reported it, and the error. It checks that no memory
+// remains allocated; the synctest bubble checks that no goroutine remains.
+func (s *saboteur) live(t *testing.T, p setup) (after time.Duration, reported error) {
 	t.Helper()
 	s.count = map[place]int{}
 	devices := idle(10*time.Millisecond, p.imports)
-	p.device = func(line int) device.Device { return &faulty.Device{Device: devices(line), Before: s.before(line)} }
+	p.device = func(rank int) device.Device { return &faulty.Device{Device: devices(rank), Before: s.before(rank)} }
 	o := p.options(t)
 	e, err := New(o)
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func (s *saboteur) live(t *testing.T, p setup) (after time.Duration, told error)
 		}
 		if after = time.Since(s.struck); err != nil {
 			_, again := e.Train(t.Context(), data, 0, 4, ignore)
-			assert.Equal(t, err, again, "what has failed stays so")
+			assert.Equal(t, err, again, "a failed engine stays failed")
 		}
 	}
 	closed := e.Close()
@@ -83,13 +83,13 @@ func (s *saboteur) live(t *testing.T, p setup) (after time.Duration, told error)
 	}
 	for i, d := range o.Devices {
 		buffers, _ := d.Allocated()
-		assert.Zero(t, buffers, "line %d", i)
+		assert.Zero(t, buffers, "rank %d", i)
 		require.NoError(t, d.Close())
 	}
 	return after, err
 }
 
-// somewhere picks operations of every kind on some line.
+// somewhere picks operations of every kind on random ranks.
 func somewhere(rng *rand.Rand, p setup, total map[place]int, ops ...faulty.Op) (ps []place, ns []int) {
 	for _, op := range ops {
 		at := place{rng.IntN(p.stages * max(p.replicas, 1)), op}
@@ -100,24 +100,24 @@ func somewhere(rng *rand.Rand, p setup, total map[place]int, ops ...faulty.Op) (
 	return ps, ns
 }
 
-func lineName(p setup, line int) string {
+func rankName(p setup, rank int) string {
 	if p.replicas > 1 {
-		return fmt.Sprintf("replica %d stage %d", line/p.stages, line%p.stages)
+		return fmt.Sprintf("replica %d stage %d", rank/p.stages, rank%p.stages)
 	}
-	return fmt.Sprintf("stage %d", line)
+	return fmt.Sprintf("stage %d", rank)
 }
 
-// saidWhere checks that an error names the line, and, of an operation of training, the action: "stage 1: F0.1: …".
-func saidWhere(t *testing.T, err error, p setup, at place) {
+// namesPlace checks that an error names the rank and the operation.
+func namesPlace(t *testing.T, err error, p setup, at place) {
 	t.Helper()
 	require.ErrorIs(t, err, errInjected)
-	require.ErrorContains(t, err, lineName(p, at.line)+": ")
-	require.ErrorContains(t, err, fmt.Sprintf("null:%d: %s ", at.line, at.op))
+	require.ErrorContains(t, err, rankName(p, at.rank)+": ")
+	require.ErrorContains(t, err, fmt.Sprintf("null:%d: %s ", at.rank, at.op))
 }
 
 var inTraining = `: [A-Z]{1,2}\d+(\.\d+)?(:\d+)?: `
 
-// An error of a device, wherever it strikes, stops everything within a second, and leaves nothing behind.
+// An error of a device, wherever it strikes, stops all ranks within a second and leaves nothing allocated.
 func TestDeviceErrors(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	for _, p := range setups() {
@@ -133,12 +133,12 @@ func TestDeviceErrors(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := &saboteur{at: at[i], n: n[i], happen: func() error { return errInjected }}
 					after, err := s.live(t, p)
-					saidWhere(t, err, p, at[i])
+					namesPlace(t, err, p, at[i])
 					if at[i].op != faulty.Alloc && after > 0 {
 						assert.Less(t, after, time.Second)
 					}
 					if at[i].op == faulty.Run || at[i].op == faulty.Transfer || at[i].op == faulty.Wait {
-						assert.Regexp(t, lineName(p, at[i].line)+inTraining, err.Error())
+						assert.Regexp(t, rankName(p, at[i].rank)+inTraining, err.Error())
 					}
 				})
 			}
@@ -146,12 +146,12 @@ func TestDeviceErrors(t *testing.T) {
 	}
 }
 
-// A device that hangs does not keep the failure of another from being told within a second. Close waits for it.
+// The failure of one device is reported within a second even if another hangs. Close waits for the one that hangs.
 func TestHangingDevices(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	for _, p := range setups() {
 		if p.stages == 1 {
-			continue // there is no other line to fail
+			continue // there is no other rank to fail
 		}
 		t.Run(p.String(), func(t *testing.T) {
 			clean := &saboteur{}
@@ -197,7 +197,7 @@ func (f failingSource) Batch(b int64) (Batch, error) {
 	return f.Source.Batch(b)
 }
 
-// Data that cannot be read stop everything; the error says which stage wanted them for what.
+// An error of the source stops all ranks and names the stage and the action.
 func TestDataErrors(t *testing.T) {
 	for _, p := range setups() {
 		t.Run(p.String(), func(t *testing.T) {
@@ -205,12 +205,12 @@ func TestDataErrors(t *testing.T) {
 				p.device = idle(10*time.Millisecond, p.imports)
 				e, data := p.load(t)
 				source := failingSource{data, 2, func() error { return errInjected }}
-				var told []int
-				reached, err := e.Train(t.Context(), source, 0, 5, func(m Measured) error { told = append(told, m.Batch); return nil })
+				var reported []int
+				reached, err := e.Train(t.Context(), source, 0, 5, func(m Measured) error { reported = append(reported, m.Batch); return nil })
 				require.ErrorIs(t, err, errInjected)
 				assert.Regexp(t, `stage \d+: F\d+\.2(:\d)?: injected`, err.Error())
 				assert.Zero(t, reached)
-				assert.LessOrEqual(t, len(told), 2)
+				assert.LessOrEqual(t, len(reported), 2)
 				require.NoError(t, e.Close())
 			})
 		})
@@ -230,57 +230,57 @@ func (s scarceSource) Prepare(b int64) error {
 	return nil
 }
 
-// A batch that cannot be had ends training after the one before, in order: the pipeline is empty then and can go on.
-func TestABatchThatCannotBeHad(t *testing.T) {
+// A batch that is not available ends training after the batch before it. The pipeline is empty then and can continue.
+func TestUnavailableBatch(t *testing.T) {
 	for _, p := range setups() {
 		t.Run(p.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p.device = idle(10*time.Millisecond, p.imports)
 				e, data := p.load(t)
-				told := 0
-				count := func(Measured) error { told++; return nil }
+				reported := 0
+				count := func(Measured) error { reported++; return nil }
 				for range 2 {
-					done, err := e.Train(t.Context(), scarceSource{data, 3}, told, 7, count)
+					done, err := e.Train(t.Context(), scarceSource{data, 3}, reported, 7, count)
 					require.ErrorIs(t, err, errInjected)
-					assert.Equal(t, []int{3, 3}, []int{done, told})
+					assert.Equal(t, []int{3, 3}, []int{done, reported})
 				}
 				done, err := e.Train(t.Context(), data, 3, 7, count)
 				require.NoError(t, err)
-				assert.Equal(t, []int{7, 7}, []int{done, told})
+				assert.Equal(t, []int{7, 7}, []int{done, reported})
 			})
 		})
 	}
 }
 
-// A stage that is slow makes the others wait: what is under way between them stays bounded by their slots.
+// Stages wait for a slow one: the messages in flight between them stay bounded by their slots.
 func TestSlowStage(t *testing.T) {
 	for i := range 8 {
 		synctest.Test(t, func(t *testing.T) {
 			slow := i % 4
 			p := setup{schedule: "2bw", stages: 4, microbatches: 6, halved: true, imports: i / 4 * 4}
 			var mu sync.Mutex
-			flying, most := map[string]int{}, map[string]int{}
+			inFlight, most := map[string]int{}, map[string]int{}
 			note := func(what string, n int) {
 				mu.Lock()
 				defer mu.Unlock()
-				flying[what] += n
-				most[what] = max(most[what], flying[what])
+				inFlight[what] += n
+				most[what] = max(most[what], inFlight[what])
 			}
-			p.device = func(line int) device.Device {
+			p.device = func(rank int) device.Device {
 				latency := time.Millisecond
-				if line == slow {
+				if rank == slow {
 					latency *= 100
 				}
-				return &faulty.Device{Device: idle(latency, p.imports)(line), Before: func(op faulty.Op, object string) error {
+				return &faulty.Device{Device: idle(latency, p.imports)(rank), Before: func(op faulty.Op, object string) error {
 					switch {
 					case (op == faulty.Read || op == faulty.Transfer) && strings.Contains(object, "act/out"):
-						note(fmt.Sprint("activations to ", line+1), 1)
+						note(fmt.Sprint("activations to ", rank+1), 1)
 					case (op == faulty.Write || op == faulty.Transfer) && strings.Contains(object, "act/in"):
-						note(fmt.Sprint("activations to ", line), -1)
+						note(fmt.Sprint("activations to ", rank), -1)
 					case (op == faulty.Read || op == faulty.Transfer) && strings.Contains(object, "grad/in"):
-						note(fmt.Sprint("gradients to ", line-1), 1)
+						note(fmt.Sprint("gradients to ", rank-1), 1)
 					case (op == faulty.Write || op == faulty.Transfer) && strings.Contains(object, "grad/out"):
-						note(fmt.Sprint("gradients to ", line), -1)
+						note(fmt.Sprint("gradients to ", rank), -1)
 					}
 					return nil
 				}}
@@ -291,7 +291,7 @@ func TestSlowStage(t *testing.T) {
 			require.NoError(t, e.Close())
 			require.Len(t, most, 6)
 			for what, n := range most {
-				assert.Zero(t, flying[what], what)
+				assert.Zero(t, inFlight[what], what)
 				assert.LessOrEqual(t, n, p.stages, what)
 			}
 		})

@@ -8,23 +8,23 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 )
 
-// holding is a parameter that a line's programs read. One line owns it and updates it; the others hold copies, to which they
-// gather gradients for the owner: the head of a tied model when it is not where the embedding is, and all of a further replica.
+// holding is a parameter that a rank's programs read. One rank owns it and updates it. The others hold copies and accumulate gradients for
+// the owner: the head of a tied model, if it is not on the rank of the embedding, and all ranks of a further replica.
 type holding struct {
 	param     string
-	owner     int      // line
+	owner     int      // rank
 	gradients []string // variables; the first shares the parameter's pool of buffers
 }
 
-// holdings are the parameters of a line, in the model's order.
-func (o Options) holdings(line int) []holding {
+// holdings are the parameters of a rank, in the model's order.
+func (o Options) holdings(rank int) []holding {
 	gathered := map[string][]string{}
 	for chunk := range o.Chunks {
-		part := chunk*o.Stages + line%o.Stages
-		first, last := o.units(part, o.Model)
+		v := chunk*o.Stages + rank%o.Stages
+		first, last := o.units(v, o.Model)
 		for _, p := range o.Model.Reads(first, last) {
 			all := o.Model.Gradients(p.Name)
-			if o.virtualStageOf(p) == part {
+			if o.virtualStageOf(p) == v {
 				gathered[p.Name] = append([]string{all[len(all)-1]}, gathered[p.Name]...)
 			}
 			if len(all) > 1 && last == o.Model.Units() {
@@ -41,31 +41,30 @@ func (o Options) holdings(line int) []holding {
 	return hs
 }
 
-// virtualStageOf is the part that has a parameter's own unit.
+// virtualStageOf is the virtual stage that has a parameter's own unit.
 func (o Options) virtualStageOf(p model.Parameter) int {
 	unit := 0
 	for o.Model.UnitScope(unit) != p.Scope {
 		unit++
 	}
-	part := 0
+	v := 0
 	for _, c := range o.Cut {
 		if unit >= c {
-			part++
+			v++
 		}
 	}
-	return part
+	return v
 }
 
-// contribution names, on the owner's line, the gradient that another line gathers in a variable.
-func (o Options) contribution(line int, variable string) string {
-	if r := line / o.Stages; r > 0 {
+// contribution is the name, on the owner, of the gradient that another rank accumulates in a variable.
+func (o Options) contribution(rank int, variable string) string {
+	if r := rank / o.Stages; r > 0 {
 		return fmt.Sprintf("replica%d/%s", r, variable)
 	}
 	return variable
 }
 
-// Contributions lists the variables whose sum, in order, is a parameter's gradient; the last is the owner's own. It is what
-// optim.Param is told.
+// Contributions lists the variables whose sum, in order, is the gradient of a parameter, for optim.Param. The last is the owner's own.
 func (o Options) Contributions(param string) []string {
 	all := o.Model.Gradients(param)
 	var names []string
@@ -77,7 +76,7 @@ func (o Options) Contributions(param string) []string {
 	return slices.Concat(all[:len(all)-1], names, all[len(all)-1:])
 }
 
-// LossContributions lists the further replicas' losses, as the line with the first one's has them. It is what optim.Config is told.
+// LossContributions lists the variables of the further replicas' losses on the rank of the loss, for optim.Config.
 func (o Options) LossContributions() (names []string) {
 	for r := 1; r < o.Replicas; r++ {
 		names = append(names, o.contribution(r*o.Stages, model.LossVariable))
@@ -85,39 +84,42 @@ func (o Options) LossContributions() (names []string) {
 	return names
 }
 
-// exchange is what two lines exchange a batch: gradients to the owner, and a further replica's loss; updated weights back.
+// exchange is what two ranks exchange per batch: gradients, and the loss of a further replica, to the owner; updated weights back.
 type exchange struct {
-	from, to int      // the line with copies, the owner
+	from, to int      // the rank with copies, the owner
 	params   []string // sent back
-	// Variables at the sender and what they are called at the owner.
+	// Variables on the sender, and their names on the owner.
 	gradients, as []string
 }
 
-// add has a variable sent to the owner too.
+// exchanges are all exchanges of an engine.
+type exchanges []exchange
+
+// add adds a variable to send to the owner.
 func (x *exchange) add(o Options, variable string) {
 	x.gradients, x.as = append(x.gradients, variable), append(x.as, o.contribution(x.from, variable))
 }
 
-// exchange is the exchange between a line with copies and their owner.
-func (e *Engine) exchange(from, to int) exchange {
-	return e.exchanges[slices.IndexFunc(e.exchanges, func(x exchange) bool { return x.from == from && x.to == to })]
+// between is the exchange between a rank with copies and their owner.
+func (xs exchanges) between(from, to int) exchange {
+	return xs[slices.IndexFunc(xs, func(x exchange) bool { return x.from == from && x.to == to })]
 }
 
-// planExchanges are all exchanges, by sender and owner.
-func (o Options) planExchanges() []exchange {
-	var ls []exchange
-	for line := range o.ranks() {
-		at := map[int]int{} // link by owner
+// planExchanges lists all exchanges, by sender and owner.
+func (o Options) planExchanges() exchanges {
+	var xs exchanges
+	for rank := range o.ranks() {
+		at := map[int]int{} // exchange by owner
 		to := func(owner int) *exchange {
 			i, ok := at[owner]
 			if !ok {
-				i = len(ls)
-				at[owner], ls = i, append(ls, exchange{from: line, to: owner})
+				i = len(xs)
+				at[owner], xs = i, append(xs, exchange{from: rank, to: owner})
 			}
-			return &ls[i]
+			return &xs[i]
 		}
-		for _, h := range o.holdings(line) {
-			if h.owner == line {
+		for _, h := range o.holdings(rank) {
+			if h.owner == rank {
 				continue
 			}
 			x := to(h.owner)
@@ -126,18 +128,18 @@ func (o Options) planExchanges() []exchange {
 				x.add(o, g)
 			}
 		}
-		if line >= o.Stages { // a further replica's stage tells that of the first, though it may have nothing to tell
-			to(line % o.Stages)
+		if rank >= o.Stages { // a stage of a further replica has an exchange with that of the first, even an empty one
+			to(rank % o.Stages)
 		}
-		if first := o.Stages - 1; line > first && line%o.Stages == first { // a further replica's loss
+		if first := o.Stages - 1; rank > first && rank%o.Stages == first { // a further replica's loss
 			if o.Optimizer.Scaled() {
 				x := to(first)
-				x.params = append(x.params, optim.ScaleVariable) // it has the same
+				x.params = append(x.params, optim.ScaleVariable) // it holds the same
 			}
 			if len(o.Optimizer.Losses()) > 0 {
 				to(first).add(o, model.LossVariable)
 			}
 		}
 	}
-	return ls
+	return xs
 }

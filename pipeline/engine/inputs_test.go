@@ -63,8 +63,8 @@ func (d data) Batch(number int64) (Batch, error) {
 	return b, nil
 }
 
-// What training is given besides tokens and targets reaches all parts that read it: the bits are those of one device.
-func TestInputsReachAllParts(t *testing.T) {
+// What training is given besides tokens and targets reaches all virtual stages that read it: the bits are those of one device.
+func TestInputsReachAllVirtualStages(t *testing.T) {
 	l := newLender(t)
 	for _, s := range layouts() {
 		plain := l.train(t, s, nil)
@@ -94,9 +94,9 @@ func TestInputsReachReplicas(t *testing.T) {
 // allocatesItsPlan looks at what the devices hold.
 func allocatesItsPlan(t *testing.T) func(*Engine) {
 	return func(e *Engine) {
-		for i, line := range e.Ranks() {
+		for i, rank := range e.Ranks() {
 			bytes, _ := e.Devices[i].Allocated()
-			assert.Equal(t, line.Memory.Total, bytes, line.Name)
+			assert.Equal(t, rank.Memory.Total, bytes, rank.Name)
 		}
 	}
 }
@@ -108,8 +108,8 @@ func TestBatchesOfTheWrongSize(t *testing.T) {
 	o := s.options(t)
 	o.Inputs = model.Inputs{Segments: true}
 	for want, change := range map[string]func(Batch){
-		`have 0 bytes of "segments", expected 48: u32[1,4] for each of 3 microbatches`: func(b Batch) { delete(b, model.SegmentsInput) },
-		`have 52 bytes of "targets", expected 48`: func(b Batch) {
+		`has 0 bytes of "segments", expected 48: u32[1,4] for each of 3 microbatches`: func(b Batch) { delete(b, model.SegmentsInput) },
+		`has 52 bytes of "targets", expected 48`: func(b Batch) {
 			b[model.TargetsInput] = append(b[model.TargetsInput], 0, 0, 0, 0)
 		},
 	} {

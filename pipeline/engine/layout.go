@@ -7,22 +7,22 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 )
 
-// Layout is how a model is spread over lines: each replica is a pipeline of Stages lines, each line holds Chunks parts of the
-// model, part c·Stages + s being chunk c of stage s. Line r·Stages + s is stage s of replica r.
+// Layout assigns a model to ranks. Each replica is a pipeline of Stages ranks; rank r·Stages + s is stage s of replica r. The model is cut
+// into Stages·Chunks virtual stages; virtual stage c·Stages + s is model chunk c of stage s.
 type Layout struct {
 	Stages, Chunks, Replicas int
-	Cut                      []int  // the first unit of each part but the first, see model.Model
-	Recompute                []bool // by stage: the backward computes the forward's results again instead of keeping them
+	Cut                      []int  // the first unit of each virtual stage but the first, see model.Model
+	Recompute                []bool // by stage: the backward recomputes activations instead of keeping them
 	Delay                    int    // batches between a gradient and the weights that it changes: 0 or 1
 }
 
 func (l Layout) ranks() int         { return l.Stages * l.Replicas }
 func (l Layout) virtualStages() int { return l.Stages * l.Chunks }
 
-// units are the bounds of a part.
-func (l Layout) units(part int, m model.Model) (first, last int) {
+// units are the bounds of a virtual stage.
+func (l Layout) units(virtualStage int, m model.Model) (first, last int) {
 	bounds := slices.Concat([]int{0}, l.Cut, []int{m.Units()})
-	return bounds[part], bounds[part+1]
+	return bounds[virtualStage], bounds[virtualStage+1]
 }
 
 func (l Layout) check(m model.Model) error {
@@ -32,7 +32,7 @@ func (l Layout) check(m model.Model) error {
 	case l.Delay < 0 || l.Delay > 1:
 		return fmt.Errorf("pipeline.delay: found %d, expected 0 or 1", l.Delay)
 	case len(l.Cut) != l.virtualStages()-1:
-		return fmt.Errorf("pipeline.cut: found %v, expected %d units at which parts begin", l.Cut, l.virtualStages()-1)
+		return fmt.Errorf("pipeline.cut: found %v, expected the first units of %d virtual stages", l.Cut, l.virtualStages()-1)
 	}
 	before := 0
 	for _, u := range l.Cut {
@@ -45,12 +45,12 @@ func (l Layout) check(m model.Model) error {
 	return nil
 }
 
-// EvenCut spreads the layers evenly over parts; the embedding goes with the first and the head with the last.
-func EvenCut(m model.Model, parts int) []int {
+// EvenCut distributes the layers evenly over virtual stages. The embedding belongs to the first and the head to the last.
+func EvenCut(m model.Model, virtualStages int) []int {
 	var cut []int
-	for p := 1; p < parts; p++ {
+	for v := 1; v < virtualStages; v++ {
 		// The head counts as a layer: its matrix is often the largest.
-		cut = append(cut, max(p, min(1+(m.Units()-1)*p/parts, m.Units()-parts+p)))
+		cut = append(cut, max(v, min(1+(m.Units()-1)*v/virtualStages, m.Units()-virtualStages+v)))
 	}
 	return cut
 }

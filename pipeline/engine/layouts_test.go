@@ -224,8 +224,8 @@ func TestReplicasAgree(t *testing.T) {
 			got := l.train(t, s, func(e *Engine) {
 				owned := trained{}
 				e.read(t, owned)
-				for _, line := range e.ranks {
-					copies += line.agrees(t, owned)
+				for _, rank := range e.ranks {
+					copies += rank.agrees(t, owned)
 				}
 			})
 			perVersion := len(sample(true).Parameters()) // of the second replica
@@ -241,14 +241,14 @@ func TestReplicasAgree(t *testing.T) {
 	}
 }
 
-// agrees compares what a line holds of other lines' parameters with what their owners have, and counts it.
-func (l *rank) agrees(t *testing.T, owned trained) (copies int) {
+// agrees compares the copies on a rank with the parameters of their owners, and counts them.
+func (r *rank) agrees(t *testing.T, owned trained) (copies int) {
 	t.Helper()
-	for _, h := range l.holdings {
-		for v := range Version(l.e.Delay + 1) {
-			if h.owner != l.index {
+	for _, h := range r.holdings {
+		for v := range Version(r.engine.Delay + 1) {
+			if h.owner != r.index {
 				copies++
-				assert.Equal(t, owned[fmt.Sprint(h.param, " ", v)], wait(t)(l.session.ReadAt(h.param, l.version(v))), "%s of %s", h.param, l.name())
+				assert.Equal(t, owned[fmt.Sprint(h.param, " ", v)], wait(t)(r.session.ReadAt(h.param, r.version(v))), "%s of %s", h.param, r.name())
 			}
 		}
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/gpupipe/gpupipe/shaders"
 )
 
-// Blocks take a quarter of the host's memory at most. What finds no room there passes as bytes, and that is told.
-func TestBlocksLeaveTheHostRoom(t *testing.T) {
+// Staging buffers take at most a quarter of the host's memory. Notes reports the bytes for which there is no room.
+func TestStagingBuffersLeaveTheHostRoom(t *testing.T) {
 	p := setup{schedule: "2bw", stages: 3, microbatches: 4, tied: true, imports: 3}
 	const page = 4096
 	for _, pages := range []int{1000, 9, 4, 1, 0} {
@@ -32,16 +32,16 @@ func TestBlocksLeaveTheHostRoom(t *testing.T) {
 			e, err := New(o)
 			require.NoError(t, err)
 			require.NoError(t, e.Load())
-			blocks, wanted := 0, 0
-			for _, r := range e.routes {
-				blocks, wanted = blocks+len(r.blocks), wanted+cap(r.free)
+			buffers, wanted := 0, 0
+			for _, r := range e.channels.all {
+				buffers, wanted = buffers+len(r.buffers), wanted+cap(r.idle)
 			}
-			assert.Equal(t, min(pages, wanted), blocks)
-			if blocks == wanted {
+			assert.Equal(t, min(pages, wanted), buffers)
+			if buffers == wanted {
 				assert.Empty(t, e.Notes())
 			} else {
-				assert.Equal(t, []string{fmt.Sprintf("devices share no more than a quarter of the host's memory, in which %d bytes of what passes between them find no room: "+
-					"these take the slower way through the memory of each", page*(wanted-blocks))}, e.Notes())
+				assert.Equal(t, []string{fmt.Sprintf("devices share at most a quarter of the host's memory, which lacks room for %d bytes of staging buffers: "+
+					"transfers without one take the slower path through the memory of each device", page*(wanted-buffers))}, e.Notes())
 			}
 			_, err = e.Train(t.Context(), zeros(o.Microbatches*o.Model.Size().SeqLen), 0, 4, ignore)
 			require.NoError(t, err)
@@ -50,7 +50,7 @@ func TestBlocksLeaveTheHostRoom(t *testing.T) {
 	}
 }
 
-// greedy chooses what takes most scratch memory.
+// greedy chooses the kernel with the most scratch memory.
 type greedy struct{}
 
 func (greedy) Choose(_ device.Device, _ string, ks []shaders.Kernel, _ int) (int, error) {
@@ -58,8 +58,8 @@ func (greedy) Choose(_ device.Device, _ string, ks []shaders.Kernel, _ int) (int
 	return slices.IndexFunc(ks, func(k shaders.Kernel) bool { return k.Name == most.Name }), nil
 }
 
-// Kernels that are passed over for want of memory are told of, device by device.
-func TestKernelsThatFindNoRoomAreToldOf(t *testing.T) {
+// Untuned reports kernels that do not fit, by device.
+func TestUntunedKernels(t *testing.T) {
 	g, err := graph.Build(func(b *graph.Builder) {
 		b.Output("y", op.Sum(b.Input("x", graph.T(graph.F32, 4096, 200)), []int{1}, false))
 	})
@@ -78,19 +78,19 @@ func TestKernelsThatFindNoRoomAreToldOf(t *testing.T) {
 
 	large := fmt.Errorf("%w: an array", exec.ErrTooLarge)
 	reasons := []error{scarce.Untuned, nil, large, &exec.Shortage{Needed: exec.Memory{Total: 7}, Available: 4}}
-	p := setup{schedule: "1f1b", stages: 4, microbatches: 4, device: func(line int) device.Device {
-		return null.New(null.Options{Name: fmt.Sprint("null:", line%3)})
+	p := setup{schedule: "1f1b", stages: 4, microbatches: 4, device: func(rank int) device.Device {
+		return null.New(null.Options{Name: fmt.Sprint("null:", rank%3)})
 	}}
-	o, line := p.options(t), 0
+	o, rank := p.options(t), 0
 	o.Execute = func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (Planned, error) {
 		planned, err := Execute(nil, 0)(dev, graphs, pools)
-		planned.Untuned = reasons[line]
-		line++
+		planned.Untuned = reasons[rank]
+		rank++
 		return planned, err
 	}
 	e, err := New(o)
 	require.NoError(t, err)
 	assert.Equal(t, []string{
-		fmt.Sprintf("null:0: the fastest kernels need %d bytes of memory more than there are (stage 0, stage 3)", missing),
+		fmt.Sprintf("null:0: the fastest kernels need %d more bytes of memory than available (stage 0, stage 3)", missing),
 		"null:2: the fastest kernels do not fit: " + large.Error() + " (stage 2)"}, e.Untuned())
 }

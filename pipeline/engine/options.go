@@ -1,8 +1,7 @@
-// Package engine trains a model on a pipeline: it builds the programs of each line, loads them on the line's device, and
-// carries out the effects of the stage machines, a goroutine a line. What is computed does not depend on the layout.
 package engine
 
 import (
+	"encoding/binary"
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -12,39 +11,39 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// Options say what is trained, and how and where.
+// Options describe what to train, how and where.
 type Options struct {
 	Layout
 	Model          model.Model
-	MicrobatchSize int              // sequences
-	Microbatches   int              // of a batch on one replica
-	Optimizer      *optim.Optimizer // of all parameters; their gradients are those that Contributions names
-	Loss           model.Loss       // what is trained; nil: cross-entropy, which is what evaluations are of
-	Inputs         model.Inputs     // what training reads of a batch besides tokens and targets
+	MicrobatchSize int              // sequences per microbatch
+	Microbatches   int              // per batch and replica
+	Optimizer      *optim.Optimizer // of all parameters; Contributions names their gradients
+	Loss           model.Loss       // of training; nil: cross-entropy, which evaluations always compute
+	Inputs         model.Inputs     // data that training reads besides tokens and targets
 	Schedule       Schedule
-	Devices        []device.Device // a line each; the engine does not close them
+	Devices        []device.Device // by rank; the engine does not close them
 	Execute        Executor        // nil: runtime/exec with the static choice of kernels
-	Trace          Tracer          // nil: none; may be set as long as nothing runs
-	Profile        Profiler        // nil: nothing is measured; may be set as long as nothing runs
-	Depth          int             // actions that a device's queue may hold, at least 1; 0: a few
-	HostMemory     int64           // bytes; devices share a quarter of it at most, see Engine.Notes; 0: as much as there is
+	Trace          Tracer          // nil: none; may be set while nothing runs
+	Profile        Profiler        // nil: nothing is measured; may be set while nothing runs
+	Depth          int             // runs that a device's queue may hold, at least 1; 0: a few
+	HostMemory     int64           // bytes, of which devices share at most a quarter, see Engine.Notes; 0: all that the host has
 }
 
-// Schedule gives the computation of some batches.
+// Schedule returns the computation of some batches.
 type Schedule func(batches int) (*schedule.Generator, error)
 
-// Batch is a batch's data by variable, as model.Config.Variables lists them: little-endian, microbatch after microbatch of one
-// replica after the other. What is one for a batch, its scalars, comes again for each microbatch. An evaluation reads tokens and
-// targets only.
+// Batch is the data of a batch by variable, as model.Config.Variables lists them: little-endian, by replica, then by microbatch. Scalars of
+// a batch are repeated for each microbatch. An evaluation reads only tokens and targets.
 type Batch map[string][]byte
 
-// Source gives data. Each line that reads some of a batch asks for it, from a goroutine of its own, and changes nothing in it.
+// Source provides data. Each rank that reads data of a batch calls it from its own goroutine and does not modify the result.
 type Source interface {
 	Batch(batch int64) (Batch, error)
 }
 
-// Preparer is a Source that may be unable to give a batch. Prepare waits for one; lines ask before any begins it. After an error, always the
-// same, no batch from that one on is begun, and those before it are finished.
+// Preparer is a Source that may be unable to provide a batch. Prepare waits until the batch is available; ranks call it before any of them
+// begins the batch. After an error no batch from that one on begins, and the batches before it are finished. Later calls return the same
+// error.
 type Preparer interface {
 	Prepare(batch int64) error
 }
@@ -52,7 +51,7 @@ type Preparer interface {
 // Tokens is a Source of tokens and targets, sequence after sequence, and nothing else.
 type Tokens func(batch int64) (tokens, targets []int32, err error)
 
-// Batch is as a Source has it.
+// Batch implements Source.
 func (f Tokens) Batch(batch int64) (Batch, error) {
 	tokens, targets, err := f(batch)
 	if err != nil {
@@ -68,3 +67,11 @@ type Tracer interface {
 }
 
 const defaultDepth = 3
+
+func bytesOfI32(x []int32) []byte {
+	b := make([]byte, 4*len(x))
+	for i, v := range x {
+		binary.LittleEndian.PutUint32(b[4*i:], uint32(v))
+	}
+	return b
+}

@@ -8,13 +8,13 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Profiler is told what the programs of some batches took on their devices' clocks. All lines tell, each from a goroutine of its own.
+// Profiler records the times of the programs of some batches, measured by the devices' clocks. Each rank calls it from its own goroutine.
 type Profiler interface {
 	Wants(batch int) bool
-	// Ran tells of one run, by what it does ("forward", "update"), with the kernels of its program.
-	Ran(line, batch int, what string, kernels []exec.KernelInfo, t exec.Times)
-	// Untimed tells that a line cannot be measured: its programs ran all the same.
-	Untimed(line int, err error)
+	// Ran reports one run: what it does ("forward", "update"), the kernels of its program, and their times.
+	Ran(rank, batch int, what string, kernels []exec.KernelInfo, t exec.Times)
+	// Untimed reports that a rank cannot be measured. Its programs run nevertheless.
+	Untimed(rank int, err error)
 }
 
 // timedSession is a Session whose programs can be measured; exec.Session is one.
@@ -23,32 +23,32 @@ type timedSession interface {
 	Kernels(program string) []exec.KernelInfo
 }
 
-// runProgram enqueues a program, and has it measured if its batch is one of those. What it computes is the same.
+// runProgram enqueues a program, and measures it if the profiler wants its batch. The results are the same.
 func (w *worker) runProgram(a schedule.Action, name string, at exec.Binding) error {
-	p := w.e.Profile
-	if p == nil || w.seg.task.evaluates || !p.Wants(a.Batch) {
-		return w.session.RunAt(name, at)
+	p := w.rank.engine.Profile
+	if p == nil || w.segment.task.evaluates || !p.Wants(a.Batch) {
+		return w.rank.session.RunAt(name, at)
 	}
-	s, ok := w.session.(timedSession)
+	s, ok := w.rank.session.(timedSession)
 	if !ok {
-		p.Untimed(w.index, device.ErrNoTimestamps)
-		return w.session.RunAt(name, at)
+		p.Untimed(w.rank.index, device.ErrNoTimestamps)
+		return w.rank.session.RunAt(name, at)
 	}
 	m, err := s.RunTimed(name, at)
 	if errors.Is(err, device.ErrNoTimestamps) { // nothing was run
-		p.Untimed(w.index, err)
-		return w.session.RunAt(name, at)
+		p.Untimed(w.rank.index, err)
+		return w.rank.session.RunAt(name, at)
 	}
 	if err != nil {
 		return err
 	}
-	w.flights <- flight{a, []device.Pending{timing{m, func(t exec.Times) {
-		p.Ran(w.index, a.Batch, what(a.Kind), s.Kernels(name), t)
-	}}}, func([][]byte) {}}
+	w.operations.add(a, []device.Pending{timing{m, func(t exec.Times) {
+		p.Ran(w.rank.index, a.Batch, what(a.Kind), s.Kernels(name), t)
+	}}}, func([][]byte) {})
 	return nil
 }
 
-// what names a run in a profile.
+// what is the name of a run in a profile.
 func what(k schedule.Kind) string {
 	switch k {
 	case schedule.InputGrad:
@@ -59,16 +59,16 @@ func what(k schedule.Kind) string {
 	return string(category(k))
 }
 
-// timing is a measurement under way, waited for as reads are.
+// timing is a measurement in progress. Waiting for it reports the times.
 type timing struct {
-	m    *exec.Measuring
-	tell func(exec.Times)
+	m      *exec.Measuring
+	report func(exec.Times)
 }
 
 func (t timing) Wait() ([]byte, error) {
 	times, err := t.m.Wait()
 	if err == nil {
-		t.tell(times)
+		t.report(times)
 	}
 	return nil, err
 }

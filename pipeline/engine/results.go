@@ -8,27 +8,27 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 )
 
-// Measured is what a batch tells: its mean loss in nats per token and the norm of its gradient before clipping, at the weights
-// that it was computed at, and whether its update was applied.
+// Measured is the result of a batch: its mean loss in nats per token and the norm of its gradient before clipping, both at the weights of
+// its forward, and whether its update was applied.
 type Measured struct {
 	Batch      int
 	Loss       float64
 	GradNorm   float64
 	OK         bool
-	Overflowed bool      // it was not applied, for what a smaller loss scale may mend
-	Scale      float64   // the loss scale that it was computed with; 0: there is none
-	Losses     []float32 // of an evaluation: each sequence's mean
+	Overflowed bool      // it was not applied, and a smaller loss scale may help
+	Scale      float64   // its loss scale; 0: none
+	Losses     []float32 // of an evaluation: the mean of each sequence
 }
 
-// results gathers what lines measure and hands it on in the order of the batches.
+// results collects the results of ranks and delivers them in the order of batches.
 type results struct {
-	microbatches int           // of all replicas
-	updates      bool          // a batch is complete with its update
-	out          chan Measured // never closed: a line may tell of something after all others have given up
+	microbatches int           // per batch, of all replicas
+	updates      bool          // a batch is complete only with its update
+	out          chan Measured // never closed: a rank may report a result after all others have stopped
 
 	mu   sync.Mutex
 	open map[int]*partial
-	next int // batch to hand on
+	next int // batch to deliver
 }
 
 type partial struct {
@@ -37,7 +37,7 @@ type partial struct {
 	updateResult
 }
 
-// updateResult is what an update tells of its batch.
+// updateResult is the result of an update.
 type updateResult struct {
 	norm, scale float64
 	status      uint32 // see optim.RefusedOutput

@@ -6,31 +6,31 @@ import (
 	"time"
 )
 
-// segment is work between two moments at which the pipeline is empty.
+// segment is a stretch of work at whose start and end the pipeline is empty.
 type segment struct {
 	task    work
-	ctx     context.Context // ends when a line fails
+	ctx     context.Context // ends when a rank fails
 	fail    context.CancelCauseFunc
 	gate    *gate
 	workers []*worker
 	results *results
 }
 
-// work is what a segment's lines do.
+// work is what the ranks of a segment work on.
 type work struct {
 	schedule     Schedule
 	source       Source
 	replicas     int // the first of all
-	microbatches int // of a batch on one replica
+	microbatches int // per batch and replica
 	evaluates    bool
 }
 
-// gate lets lines begin batches, in step: once it is closed, none begins a batch that no other has begun.
+// gate permits ranks to begin batches. Once it is closed, no rank begins a batch that no other has begun.
 type gate struct {
 	mu      sync.Mutex
-	begun   int   // the newest batch
-	limit   int   // the first that is not begun
-	refused error // why it was closed, if that was not asked for
+	begun   int   // the newest batch that has begun
+	limit   int   // the first batch that must not begin
+	refused error // why it was closed; nil if the caller asked for it
 	closed  bool
 	limited chan struct{}
 }
@@ -49,10 +49,10 @@ func (g *gate) begin(batch int) bool {
 	return true
 }
 
-// stop closes the gate: batches that were begun are finished.
+// stop closes the gate. Batches that have begun are finished.
 func (g *gate) stop() { g.refuse(nil) }
 
-// refuse closes the gate for a reason.
+// refuse closes the gate because of an error.
 func (g *gate) refuse(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,9 +73,8 @@ func (g *gate) end() (int, error) {
 	return g.limit, g.refused
 }
 
-// run works on batches from a number on to before another. When stop ends, the batches under way are finished and the rest is
-// left, as they are when the source cannot give the next one; the result is the first batch that was not done. The first failure stops
-// all lines.
+// run works on the batches from (included) to to (excluded) and returns the first batch that was not done. When stop ends, or the source
+// cannot provide the next batch, it finishes the batches in progress. The first failure stops all ranks.
 func (e *Engine) run(stop context.Context, w work, from, to int, r *results) (int, error) {
 	if e.failure != nil {
 		return from, e.failure
@@ -89,16 +88,16 @@ func (e *Engine) run(stop context.Context, w work, from, to int, r *results) (in
 	if e.failure = seg.work(e); e.failure != nil {
 		return from, e.failure
 	}
-	for _, line := range seg.workers {
-		line.traceWait(time.Now())
+	for _, worker := range seg.workers {
+		worker.timeline.wait(time.Now())
 		if !w.evaluates {
-			line.roles = line.machine.Roles()
+			worker.rank.roles = worker.machine.Roles()
 		}
 	}
 	return seg.gate.end()
 }
 
-// begin lets a line begin a batch if its data can be had.
+// begin permits a batch to begin if its data is available.
 func (seg *segment) begin(batch int) bool {
 	if p, ok := seg.task.source.(Preparer); ok {
 		if err := p.Prepare(int64(batch)); err != nil {
@@ -109,7 +108,7 @@ func (seg *segment) begin(batch int) bool {
 	return seg.gate.begin(batch)
 }
 
-// segment makes the workers, and nothing that has to be closed.
+// segment creates the workers. Nothing of it needs to be closed.
 func (e *Engine) segment(w work, from, to int, r *results) (*segment, error) {
 	seg := &segment{task: w, gate: newGate(from, to), results: r}
 	for _, l := range e.ranks[:w.replicas*e.Stages] {
@@ -125,21 +124,21 @@ func (e *Engine) segment(w work, from, to int, r *results) (*segment, error) {
 	return seg, nil
 }
 
-// shutdownTimeout is how long lines have to come to rest after one has failed. A device that takes longer, or for ever, keeps nobody from
-// hearing of the failure: Close waits for it.
+// shutdownTimeout is how long the ranks may take to stop after one has failed. The failure is reported then, even if a device hangs;
+// Close waits for it.
 const shutdownTimeout = 500 * time.Millisecond
 
-// work runs all lines to their end.
+// work runs all workers to their end.
 func (seg *segment) work(e *Engine) error {
 	ctx, cancel := context.WithCancelCause(e.aborted)
 	seg.ctx, seg.fail = ctx, cancel
 	ended := make(chan struct{})
 	go func() {
-		var lines sync.WaitGroup
+		var workers sync.WaitGroup
 		for _, w := range seg.workers {
-			lines.Go(w.operate)
+			workers.Go(w.work)
 		}
-		lines.Wait()
+		workers.Wait()
 		close(ended)
 	}()
 	select {
@@ -154,4 +153,12 @@ func (seg *segment) work(e *Engine) error {
 	err := context.Cause(ctx)
 	cancel(nil)
 	return err
+}
+
+// post hands an event to the worker of a rank, unless the segment has failed.
+func (seg *segment) post(rank int, e event) {
+	select {
+	case seg.workers[rank].events <- e:
+	case <-seg.ctx.Done():
+	}
 }

@@ -10,93 +10,94 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Version says which of a parameter's weights are meant.
+// Version selects a version of the weights.
 type Version int
 
 const (
 	Current Version = iota // x_t, which batch t reads
-	Next                   // x_{t+1}: with a delay of one it exists already
+	Next                   // x_{t+1}, which exists with a delay of one
 )
 
-func (l *rank) version(v Version) exec.Binding {
+func (r *rank) version(v Version) exec.Binding {
 	if v == Next {
-		return exec.Binding{weightsClass: l.roles.Next}
+		return exec.Binding{weightsClass: r.roles.Next}
 	}
-	return exec.Binding{weightsClass: l.roles.Current}
+	return exec.Binding{weightsClass: r.roles.Current}
 }
 
 // ReadWeights enqueues a read of a parameter at its owner.
 func (e *Engine) ReadWeights(param string, v Version) (device.Pending, error) {
-	for _, l := range e.ranks {
-		for _, h := range l.holdings {
-			if h.param == param && h.owner == l.index {
-				return l.session.ReadAt(param, l.version(v))
+	for _, r := range e.ranks {
+		for _, h := range r.holdings {
+			if h.param == param && h.owner == r.index {
+				return r.session.ReadAt(param, r.version(v))
 			}
 		}
 	}
-	return nil, fmt.Errorf("there is no parameter %q", param)
+	return nil, fmt.Errorf("unknown parameter %q", param)
 }
 
-// WriteWeights uploads a parameter to all lines that hold it.
+// WriteWeights uploads a parameter to all ranks that hold it.
 func (e *Engine) WriteWeights(param string, v Version, data []byte) error {
 	known := false
-	for _, l := range e.ranks {
-		for _, h := range l.holdings {
+	for _, r := range e.ranks {
+		for _, h := range r.holdings {
 			if h.param != param {
 				continue
 			}
 			known = true
-			if err := l.session.WriteAt(param, l.version(v), data); err != nil {
-				return l.fault(err)
+			if err := r.session.WriteAt(param, r.version(v), data); err != nil {
+				return r.fault(err)
 			}
 		}
 	}
 	if !known {
-		return fmt.Errorf("there is no parameter %q", param)
+		return fmt.Errorf("unknown parameter %q", param)
 	}
 	return nil
 }
 
 // ReadState enqueues a read of one of the optimizer's variables, as Optimizer.State lists them.
 func (e *Engine) ReadState(name string) (device.Pending, error) {
-	for _, l := range e.stateRanks(name) {
-		return l.session.ReadAt(l.stateAt(name))
+	for _, r := range e.stateRanks(name) {
+		return r.session.ReadAt(r.stateAt(name))
 	}
-	return nil, fmt.Errorf("there is no state %q", name)
+	return nil, fmt.Errorf("unknown optimizer state %q", name)
 }
 
 // WriteState uploads one of the optimizer's variables.
 func (e *Engine) WriteState(name string, data []byte) error {
-	for _, l := range e.stateRanks(name) {
-		l.begun = l.begun && name != optim.InitializedVariable
-		variable, at := l.stateAt(name)
-		if err := l.session.WriteAt(variable, at, data); err != nil {
-			return l.fault(err)
+	for _, r := range e.stateRanks(name) {
+		r.initialized = r.initialized && name != optim.InitializedVariable
+		variable, at := r.stateAt(name)
+		if err := r.session.WriteAt(variable, at, data); err != nil {
+			return r.fault(err)
 		}
 	}
 	return nil
 }
 
-// stateAt is where a line has a state: the loss scale has versions, as weights have.
-func (l *rank) stateAt(name string) (string, exec.Binding) {
+// stateAt is the variable and buffer of a state on a rank. The loss scale has versions, as weights have.
+func (r *rank) stateAt(name string) (string, exec.Binding) {
 	switch name {
 	case optim.ScaleVariable:
-		return name, l.version(Current)
+		return name, r.version(Current)
 	case optim.NextScaleVariable:
-		return optim.ScaleVariable, l.version(Next)
+		return optim.ScaleVariable, r.version(Next)
 	}
 	return name, nil
 }
 
-// stateRanks are the lines with a state: one or, of the loss scale and of what tells that training has halted or begun, all that have it.
+// stateRanks are the ranks that hold a state. Most states have one; the loss scale and the flags that training has halted or that an update
+// was applied are on several.
 func (e *Engine) stateRanks(name string) (ls []*rank) {
 	if name == optim.ScaleVariable || name == optim.NextScaleVariable {
-		return slices.DeleteFunc(slices.Clone(e.ranks), func(l *rank) bool { return !l.scales() })
+		return slices.DeleteFunc(slices.Clone(e.ranks), func(r *rank) bool { return !r.scales() })
 	}
 	for _, i := range e.owners {
-		l := e.ranks[i]
-		if name == optim.HaltedVariable || name == optim.InitializedVariable || slices.ContainsFunc(l.optimizer.State(), func(v graph.Named) bool { return v.ID == name }) {
-			ls = append(ls, l)
+		r := e.ranks[i]
+		if name == optim.HaltedVariable || name == optim.InitializedVariable || slices.ContainsFunc(r.optimizer.State(), func(v graph.Named) bool { return v.ID == name }) {
+			ls = append(ls, r)
 		}
 	}
 	return ls

@@ -7,20 +7,19 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// Train works on batches from a number on to before another, and tells of each in order, from the caller's goroutine. When stop
-// ends, or each fails, the batches under way are finished; the result is the number of the first batch that was not done. When
-// it returns without error of its own the pipeline is empty, and weights and states may be read; so too after an error of each, or of a
-// Preparer.
+// Train trains on the batches from (included) to to (excluded) and calls each with the result of every batch, in order, from the caller's
+// goroutine. It returns the first batch that was not done. When stop ends, or each or a Preparer returns an error, it finishes the batches
+// in progress. Then, as after success, the pipeline is empty, and weights and states may be read. Any other error loses them.
 func (e *Engine) Train(stop context.Context, source Source, from, to int, each func(Measured) error) (int, error) {
 	r := newResults(from, e.Microbatches*e.Replicas, true)
 	return e.deliver(stop, work{e.Schedule, source, e.Replicas, e.Microbatches, false}, from, to, r, each)
 }
 
-// evaluatedAtOnce is how many batches a stage are evaluated before all stages have to come to their end: a fast one may be as far ahead
-// of a slow one, and what it sends waits in the host's memory.
+// evaluatedAtOnce is the number of batches per stage that an evaluation runs before all stages must be done. It bounds how far a fast stage
+// runs ahead of a slow one, because what it sends waits in host memory.
 const evaluatedAtOnce = 16
 
-// Evaluate runs forwards on batches of one microbatch each, from a source of its own, on the first replica.
+// Evaluate runs forwards on batches of one microbatch each, on the first replica. Batches of the source count from 0.
 func (e *Engine) Evaluate(stop context.Context, source Source, batches int, each func(Measured) error) error {
 	r := newResults(0, 1, false)
 	for from, most := 0, evaluatedAtOnce*e.Stages; from < batches; from += most {
@@ -48,7 +47,7 @@ func (e *Engine) deliver(stop context.Context, w work, from, to int, r *results,
 		close(ended)
 	}()
 	var refused error
-	tell := func(m Measured) {
+	report := func(m Measured) {
 		if refused == nil {
 			if refused = each(m); refused != nil {
 				cancel()
@@ -58,17 +57,17 @@ func (e *Engine) deliver(stop context.Context, w work, from, to int, r *results,
 	for {
 		select {
 		case m := <-r.out:
-			tell(m)
+			report(m)
 		case <-ended:
 			for len(r.out) > 0 {
-				tell(<-r.out)
+				report(<-r.out)
 			}
 			return reached, errors.Join(failed, refused)
 		}
 	}
 }
 
-// evaluations is the schedule of forwards alone.
+// evaluations is the schedule of forwards only.
 func (e *Engine) evaluations(batches int) (*schedule.Generator, error) {
 	return schedule.New(schedule.Eval, schedule.Options{Stages: e.Stages, Chunks: e.Chunks, Microbatches: 1, Batches: batches})
 }

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -9,78 +8,59 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/stage"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// worker carries out one line's part of a segment: batches between two moments at which the pipeline is empty. Its loop
-// enqueues what the machine says and never waits for the device, unless an optimizer has yet to begin: then other lines are not kept waiting,
-// since the inbox holds all that they may send meanwhile. A second goroutine waits for what was enqueued, in order.
+// worker drives the stage machine of one rank through a segment. Its loop enqueues what the machine asks for and does not wait for the
+// device, except for the initialization of an optimizer; the other ranks do not wait then, because events holds all that they may send.
+// A second goroutine completes the operations in flight.
 type worker struct {
-	*rank
-	seg      *segment
-	machine  *stage.Machine
-	inbox    chan event
-	flights  chan flight
-	payloads map[stage.Message]payload
-	data     batch     // fed last
-	votes    []float32 // of the batch that votes now, as far as they have arrived
-	// For the trace:
-	done time.Time // when the device finished its last run; at first, when the segment began
-	sent time.Time // when what was sent last had reached the host
+	rank        *rank
+	segment     *segment
+	machine     *stage.Machine
+	events      chan event
+	operations  operationQueue
+	received    map[stage.Message]*transfer // whose Store effect is still to come
+	feeder      feeder
+	timeline    timeline
+	normSquares []float32 // of all parameters and the loss, as far as they are received
 }
 
-func newWorker(l *rank, seg *segment, m *stage.Machine) *worker {
-	// No more than these are ever under way: what a machine is sent is bounded by its slots, what it enqueues by its depth.
-	most := 64 + 8*(l.slots*l.e.Chunks+len(l.e.ranks)+l.e.Depth)
-	w := &worker{rank: l, seg: seg, machine: m, inbox: make(chan event, most), flights: make(chan flight, most),
-		payloads: map[stage.Message]payload{}, done: time.Now()}
-	if l.optimizer != nil {
-		w.votes = make([]float32, len(l.e.Model.Parameters())+1)
+// event reaches a worker from another rank or from its own device: a transfer that is in flight, or the end of a run.
+type event struct {
+	transfer *transfer
+	finished schedule.Action // if transfer is nil
+}
+
+func newWorker(r *rank, seg *segment, m *stage.Machine) *worker {
+	e := r.engine
+	// More are never in flight: the messages to a machine are bounded by its slots, its operations by its depth.
+	most := 64 + 8*(r.slots*e.Chunks+len(e.ranks)+e.Depth)
+	w := &worker{rank: r, segment: seg, machine: m, events: make(chan event, most), operations: make(operationQueue, most),
+		received: map[stage.Message]*transfer{}, feeder: feeder{work: &seg.task, replica: r.replica()}, timeline: newTimeline(e.Trace, r.name())}
+	if r.optimizer != nil {
+		w.normSquares = make([]float32, len(e.Model.Parameters())+1)
 	}
 	return w
 }
 
-// batch is the data of one.
-type batch struct {
-	number int
-	Batch
-}
-
-// payload is what a message carries: its tensors' bytes, or a block that holds them.
-type payload struct {
-	bytes [][]byte
-	block *block
-	sent  time.Time // when its event on the sender's track began
-}
-
-// event reaches a worker from another line, or from its own device: a message, or the end of a run.
-type event struct {
-	message  stage.Message
-	payload  payload
-	finished *schedule.Action
-}
-
-// flight is something enqueued on the device for an action: reads, and what to do when they have arrived.
-type flight struct {
-	action schedule.Action
-	reads  []device.Pending
-	landed func([][]byte)
-}
-
-// operate works until the segment is done or has failed, and what was enqueued has come to its end.
-func (w *worker) operate() {
-	var landing sync.WaitGroup
-	landing.Go(w.land)
-	if err := w.run(w.seg.ctx); err != nil {
-		w.seg.fail(err)
+// work works until the segment is done or has failed and all operations have ended.
+func (w *worker) work() {
+	var completing sync.WaitGroup
+	completing.Go(func() {
+		w.operations.complete(w.segment.ctx, func(a schedule.Action, err error) { w.segment.fail(w.fault(a, err)) })
+	})
+	if err := w.run(); err != nil {
+		w.segment.fail(err)
 	}
-	close(w.flights)
-	landing.Wait()
+	close(w.operations)
+	completing.Wait()
 	w.machine.Close()
 }
 
-// run works until the segment is done.
-func (w *worker) run(ctx context.Context) error {
-	limited := w.seg.gate.limited
+// run is the driver loop of package stage.
+func (w *worker) run() error {
+	limited := w.segment.gate.limited
 	for {
 		if err := w.advance(); err != nil {
 			return err
@@ -89,24 +69,24 @@ func (w *worker) run(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case e := <-w.inbox:
-			if err := w.take(e); err != nil {
+		case e := <-w.events:
+			if err := w.handle(e); err != nil {
 				return err
 			}
 		case <-limited:
 			limited = nil
-			end, _ := w.seg.gate.end()
+			end, _ := w.segment.gate.end()
 			w.machine.Limit(end)
-		case <-ctx.Done():
-			return nil // another line has failed
+		case <-w.segment.ctx.Done():
+			return nil // another rank has failed
 		}
 	}
 }
 
-// advance carries out all that can be done now.
+// advance executes effects until the machine waits for an event.
 func (w *worker) advance() error {
-	for w.seg.ctx.Err() == nil {
-		if batch, wants := w.machine.WantsBatch(); wants && w.seg.begin(batch) {
+	for w.segment.ctx.Err() == nil {
+		if batch, wants := w.machine.WantsBatch(); wants && w.segment.begin(batch) {
 			w.machine.Allow(batch)
 		}
 		effects := w.machine.Next()
@@ -114,53 +94,126 @@ func (w *worker) advance() error {
 			return nil
 		}
 		for _, e := range effects {
-			if err := w.carry(e); err != nil {
-				return w.failed(e.Action, err)
+			if err := w.execute(e); err != nil {
+				return w.fault(e.Action, err)
 			}
 		}
 	}
 	return nil
 }
 
-// failed says where what went wrong.
-func (w *worker) failed(a schedule.Action, err error) error {
-	return w.fault(fmt.Errorf("%v: %w", a, err))
+// fault is an error of an action on the worker's rank.
+func (w *worker) fault(a schedule.Action, err error) error {
+	return w.rank.fault(fmt.Errorf("%v: %w", a, err))
 }
 
-// take hands an event to the machine.
-func (w *worker) take(e event) error {
-	if e.finished != nil {
-		return w.machine.Finished(*e.finished)
+// handle reports an event to the machine.
+func (w *worker) handle(e event) error {
+	if e.transfer == nil {
+		return w.machine.Finished(e.finished)
 	}
-	w.payloads[e.message] = e.payload
-	return w.machine.Received(e.message)
+	e.transfer.receive()
+	w.received[e.transfer.message] = e.transfer
+	return w.machine.Received(e.transfer.message)
 }
 
-// post hands an event to a line, unless the segment has failed.
-func (w *worker) post(line int, e event) {
-	select {
-	case w.seg.workers[line].inbox <- e:
-	case <-w.seg.ctx.Done():
+// execute carries out an effect.
+func (w *worker) execute(e stage.Effect) error {
+	switch e.Kind {
+	case stage.Feed:
+		return w.feed(e)
+	case stage.Store:
+		return w.store(e)
+	case stage.Run:
+		return w.launch(e)
+	case stage.Send:
+		return w.send(e)
 	}
+	return nil
 }
 
-// land waits for what was enqueued, in order, until the worker enqueues no more. When the segment has failed nobody wants to
-// know any more.
-func (w *worker) land() {
-	for f := range w.flights {
-		var data [][]byte
-		for _, p := range f.reads {
-			if w.seg.ctx.Err() != nil {
-				break
-			}
-			b, err := p.Wait()
-			if err != nil {
-				w.seg.fail(w.failed(f.action, err))
-			}
-			data = append(data, b)
+// send starts the transfer of a message. When its payload has left the device, the transfer is handed to its receivers.
+func (w *worker) send(e stage.Effect) error {
+	engine, m, to := w.rank.engine, e.Message, []int{e.To}
+	if m.Kind == stage.NormSquares {
+		to = engine.owners
+	}
+	began := time.Now()
+	t := newTransfer(m, engine.channels.all[channelKey{m.Kind, m.VirtualStage, m.From, e.To}])
+	reads, err := t.read(w.rank.port(), w.rank.sent(e))
+	if err != nil {
+		return err
+	}
+	w.operations.add(e.Action, reads, func(payload [][]byte) {
+		t.depart(payload)
+		t.began = w.timeline.send(m, began)
+		for _, rank := range to {
+			w.segment.post(rank, event{transfer: t.forReceiver()})
 		}
-		if w.seg.ctx.Err() == nil {
-			f.landed(data)
+	})
+	return nil
+}
+
+// store writes the payload of a received message to the device, or keeps norms on the host.
+func (w *worker) store(e stage.Effect) error {
+	t, ok := w.received[e.Message]
+	if !ok {
+		panic(fmt.Sprintf("engine: %v was not received", e.Message))
+	}
+	delete(w.received, e.Message)
+	from := w.rank.engine.ranks[e.Message.From]
+	defer w.timeline.receive(e.Message, from.name(), t.began, time.Now())
+	if e.Message.Kind == stage.NormSquares {
+		w.gatherNorms(from, t.consume())
+		return nil
+	}
+	writes, err := t.write(w.rank.port(), w.rank.stored(e))
+	if err != nil {
+		return err
+	}
+	if len(writes) == 0 {
+		t.complete()
+		return nil
+	}
+	w.operations.add(e.Action, writes, func([][]byte) { t.complete() })
+	return nil
+}
+
+// gatherNorms puts the norms of a rank's gradients at the positions of its parameters in the model.
+func (w *worker) gatherNorms(from *rank, data []byte) {
+	own := exec.ToF32(data)
+	for i, at := range from.optimizer.Positions() {
+		w.normSquares[at] = own[i]
+	}
+}
+
+// feed uploads the microbatch's data that a chunk reads.
+func (w *worker) feed(e stage.Effect) error {
+	a, slot := e.Action, exec.Binding{slotClass: e.Place.Slot}
+	for _, v := range w.rank.reads[a.Chunk] {
+		data, err := w.feeder.data(a.Batch, a.Microbatch, v)
+		if err != nil {
+			return err
+		}
+		if data == nil {
+			continue
+		}
+		if err := w.rank.session.WriteAt(chunkVariable(v.ID, a.Chunk), slot, data); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// mark enqueues the event that the runs so far have finished.
+func (w *worker) mark(a schedule.Action, enqueued time.Time) error {
+	p, err := w.rank.session.Mark()
+	if err != nil {
+		return err
+	}
+	w.operations.add(a, []device.Pending{p}, func([][]byte) {
+		w.timeline.run(a, enqueued)
+		w.segment.post(w.rank.index, event{finished: a})
+	})
+	return nil
 }

@@ -61,15 +61,14 @@ func shifted(in model.LossInputs) *graph.Value {
 	return op.Add(model.CrossEntropy(in), in.Aligned["teacher"])
 }
 
-// The loss alone has a batch refused, wherever it is computed: by a stage that owns no parameter, and on any replica. A stage that has
-// neither goes along.
-func TestALossThatIsNotFiniteIsSeenEverywhere(t *testing.T) {
+// A loss that is not finite makes all ranks skip the batch, wherever it is computed: on a stage without parameters, and on any replica.
+func TestNonfiniteLossSkipsTheBatch(t *testing.T) {
 	l := newLender(t)
 	for _, delay := range []int{0, 1} {
 		var want [2]trained
 		layouts := []Layout{{Stages: 1, Replicas: 1}, {Stages: 2, Replicas: 1, Cut: []int{3}}, {Stages: 4, Replicas: 1, Cut: []int{1, 2, 3}},
 			{Stages: 1, Replicas: 2}, {Stages: 2, Replicas: 2, Cut: []int{3}}}
-		if delay == 0 { // else a replica needs a microbatch a stage
+		if delay == 0 { // with a delay a replica needs a microbatch per stage
 			layouts = append(layouts, Layout{Stages: 3, Replicas: 2, Cut: []int{1, 2}})
 		}
 		for _, layout := range layouts {
@@ -99,8 +98,8 @@ func TestALossThatIsNotFiniteIsSeenEverywhere(t *testing.T) {
 				require.NoError(t, err, name)
 				got := trained{}
 				e.read(t, got)
-				for _, line := range e.ranks {
-					line.agrees(t, got)
+				for _, rank := range e.ranks {
+					rank.agrees(t, got)
 				}
 				require.NoError(t, e.Close())
 				if r := layout.Replicas - 1; want[r] == nil {
@@ -113,7 +112,7 @@ func TestALossThatIsNotFiniteIsSeenEverywhere(t *testing.T) {
 	}
 }
 
-// skipping is AdamW that passes over batches that are not finite.
+// skipping is AdamW that skips batches that are not finite.
 func skipping(t *testing.T, o Options) *optim.Optimizer {
 	t.Helper()
 	var params []optim.Param

@@ -17,7 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 )
 
-// traffic counts what moves between lines: by line, by operation and by the kind of tensor.
+// traffic counts the operations that move activations and gradients between ranks, by rank and kind of operation.
 type traffic struct {
 	mu      sync.Mutex
 	counts  map[string]int
@@ -26,19 +26,19 @@ type traffic struct {
 }
 
 // device is one whose operations are counted.
-func (c *traffic) device(p setup) func(line int) device.Device {
+func (c *traffic) device(p setup) func(rank int) device.Device {
 	devices := idle(time.Millisecond, p.imports)
-	return func(line int) device.Device {
-		return &faulty.Device{Device: devices(line), Before: func(op faulty.Op, object string) error {
+	return func(rank int) device.Device {
+		return &faulty.Device{Device: devices(rank), Before: func(op faulty.Op, object string) error {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			if op == faulty.Import {
 				c.imports++
 				return c.refuse(c.imports)
 			}
-			for _, part := range []string{"act/in", "act/out", "grad/in", "grad/out"} {
-				if strings.Contains(object, part) && (op == faulty.Read || op == faulty.Write || op == faulty.Transfer) {
-					c.counts[fmt.Sprintf("%d %s", line, op)]++
+			for _, name := range []string{"act/in", "act/out", "grad/in", "grad/out"} {
+				if strings.Contains(object, name) && (op == faulty.Read || op == faulty.Write || op == faulty.Transfer) {
+					c.counts[fmt.Sprintf("%d %s", rank, op)]++
 				}
 			}
 			return nil
@@ -58,79 +58,79 @@ func newTraffic() *traffic {
 	return &traffic{counts: map[string]int{}, refuse: func(int) error { return nil }}
 }
 
-// Between devices that import, and nowhere else, messages go through blocks. As many as there are at first are enough, and are all given
-// back in the end.
-func TestBlocksCarryMessages(t *testing.T) {
+// Between devices that import memory, and only there, messages pass through staging buffers. The initial ones suffice, and all are free in
+// the end.
+func TestStagingBuffersCarryMessages(t *testing.T) {
 	for _, p := range setups() {
 		t.Run(p.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newTraffic()
 				p.device = c.device(p)
 				e, data := p.load(t)
-				imports, blocks := c.imports, 0
-				var all []*block
-				for w, r := range e.routes {
-					assert.Less(t, max(w.from, w.to), p.imports)
-					blocks += cap(r.free)
-					all = append(all, r.blocks...)
+				imports, buffers := c.imports, 0
+				var all []*stagingBuffer
+				for key, c := range e.channels.all {
+					assert.Less(t, max(key.from, key.to), p.imports)
+					buffers += cap(c.idle)
+					all = append(all, c.buffers...)
 				}
-				assert.Len(t, all, blocks)
-				assert.Equal(t, 2*blocks, imports)
+				assert.Len(t, all, buffers)
+				assert.Equal(t, 2*buffers, imports)
 				c.reset()
 				for batch := range 3 {
 					_, err := e.Train(t.Context(), data, 4*batch, 4*batch+4, ignore)
 					require.NoError(t, err)
 					p.carried(t, c.reset())
-					for w, r := range e.routes {
-						assert.Len(t, r.free, cap(r.free), w)
+					for key, c := range e.channels.all {
+						assert.Len(t, c.idle, cap(c.idle), key)
 					}
 					require.NoError(t, e.Evaluate(t.Context(), zeros(e.Model.Size().SeqLen), 40, ignore))
 					c.reset()
 				}
-				assert.Equal(t, imports, c.imports, "none is made meanwhile")
+				assert.Equal(t, imports, c.imports, "none is made during training")
 				shared := int64(0)
 				for i, l := range e.Ranks() {
 					shared += l.Shared
-					assert.Equal(t, i < p.imports && p.parts() > 1, l.Shared > 0, l.Name)
+					assert.Equal(t, i < p.imports && p.virtualStages() > 1, l.Shared > 0, l.Name)
 				}
-				assert.Equal(t, int64(blocks*4096), shared)
+				assert.Equal(t, int64(buffers*4096), shared)
 				require.NoError(t, e.Close())
 				for _, b := range all {
-					assert.Zero(t, b.devices.Load())
+					assert.Zero(t, b.users.Load())
 				}
 			})
 		})
 	}
 }
 
-func (s setup) parts() int { return s.stages * max(s.chunks, 1) }
+func (s setup) virtualStages() int { return s.stages * max(s.chunks, 1) }
 
-// carried checks that four batches moved by transfers between lines that import, and through the host between the others.
+// carried checks that four batches moved by transfers between ranks that import memory, and through the host between the others.
 func (s setup) carried(t *testing.T, counts map[string]int) {
 	t.Helper()
 	want := map[string]int{}
-	for part := range s.parts() - 1 {
+	for v := range s.virtualStages() - 1 {
 		for r := range max(s.replicas, 1) {
-			from, to := r*s.stages+part%s.stages, r*s.stages+(part+1)%s.stages
+			from, to := r*s.stages+v%s.stages, r*s.stages+(v+1)%s.stages
 			n := 4 * s.microbatches
 			if max(from, to) < s.imports {
 				want[fmt.Sprintf("%d transfer", from)] += 2 * n // there, and a gradient back
 				want[fmt.Sprintf("%d transfer", to)] += 2 * n
 				continue
 			}
-			for _, line := range []int{from, to} {
-				want[fmt.Sprintf("%d read", line)] += n
-				want[fmt.Sprintf("%d write", line)] += n
+			for _, rank := range []int{from, to} {
+				want[fmt.Sprintf("%d read", rank)] += n
+				want[fmt.Sprintf("%d write", rank)] += n
 			}
 		}
 	}
 	assert.Equal(t, want, counts)
 }
 
-// What a driver does not take goes through the host; a device that is lost is an error.
+// Messages without a staging buffer, because the driver refused the import, pass through the host. A lost device is an error.
 func TestRefusedImports(t *testing.T) {
 	p := setup{schedule: "2bw", stages: 3, microbatches: 4, tied: true, imports: 3}
-	train := func(t *testing.T, refuse func(int) error) (blocks int, err error) {
+	train := func(t *testing.T, refuse func(int) error) (buffers int, err error) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newTraffic()
 			c.refuse = refuse
@@ -139,26 +139,26 @@ func TestRefusedImports(t *testing.T) {
 			e, fault := New(o)
 			require.NoError(t, fault)
 			if err = e.Load(); err == nil {
-				for _, r := range e.routes {
-					blocks += len(r.blocks)
+				for _, c := range e.channels.all {
+					buffers += len(c.buffers)
 				}
 				_, err = e.Train(t.Context(), zeros(o.Microbatches*o.Model.Size().SeqLen), 0, 4, ignore)
 			}
 			require.NoError(t, e.Close())
 		})
-		return blocks, err
+		return buffers, err
 	}
 	all, err := train(t, func(int) error { return nil })
 	require.NoError(t, err)
 	for n := 0; n < 2*all; n += 3 {
-		blocks, err := train(t, func(imports int) error {
+		buffers, err := train(t, func(imports int) error {
 			if imports > n {
 				return device.ErrOutOfMemory
 			}
 			return nil
 		})
 		require.NoError(t, err)
-		assert.Equal(t, n/2, blocks)
+		assert.Equal(t, n/2, buffers)
 		if n%2 == 0 {
 			_, err = train(t, func(imports int) error {
 				if imports > n {

@@ -1,0 +1,178 @@
+package engine
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/pipeline/stage"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// rank is one stage of one replica on its device.
+type rank struct {
+	engine      *Engine
+	index       int
+	device      device.Device
+	holdings    []holding
+	optimizer   *optim.Shard    // of its own parameters and the loss, of which it may have neither; nil on a rank of a further replica
+	slots       int             // microbatches that a chunk may have in flight
+	runs        map[string]bool // programs that exist: the first virtual stage has no input gradient
+	reads       [][]graph.Named // by chunk: the variables of a microbatch's data that its programs read
+	planned     Planned
+	session     Session
+	roles       stage.Roles
+	initialized bool // an update was applied, see isInitialized
+}
+
+func (r *rank) stage() int   { return r.index % r.engine.Stages }
+func (r *rank) replica() int { return r.index / r.engine.Stages }
+
+func (r *rank) name() string {
+	if r.engine.Replicas == 1 {
+		return fmt.Sprintf("stage %d", r.stage())
+	}
+	return fmt.Sprintf("replica %d stage %d", r.replica(), r.stage())
+}
+
+// prepare builds the rank's programs and plans its memory.
+func (r *rank) prepare() error {
+	r.holdings = r.engine.Options.holdings(r.index)
+	var own []string
+	for _, h := range r.holdings {
+		if h.owner == r.index {
+			own = append(own, h.param)
+		}
+	}
+	if r.replica() == 0 { // in a schedule each stage computes norms and updates, even if it owns no parameter
+		r.optimizer = r.engine.Optimizer.Shard(own, r.stage() == r.engine.Stages-1)
+	}
+	p, err := r.buildPrograms()
+	if err != nil {
+		return err
+	}
+	r.runs = map[string]bool{}
+	for name := range p.graphs {
+		r.runs[name] = true
+	}
+	r.planned, err = r.engine.Execute(r.device, p.graphs, p.pools)
+	return err
+}
+
+// load loads the programs onto the device.
+func (r *rank) load() (err error) {
+	if r.session, err = r.planned.Load(); err != nil {
+		return err
+	}
+	r.roles = stage.Roles{Current: 0, Next: r.engine.Delay, Gradients: 1 + r.engine.Delay}
+	if !r.scales() {
+		return nil
+	}
+	for _, v := range []Version{Current, Next} {
+		if err := r.session.WriteAt(optim.ScaleVariable, r.version(v), exec.F32Bytes(r.engine.Optimizer.InitialScale())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scales reports whether the rank holds the loss scale: to divide its own gradients by it, or to multiply the loss by it.
+func (r *rank) scales() bool {
+	return r.engine.Optimizer.Scaled() && (r.optimizer != nil || r.stage() == r.engine.Stages-1)
+}
+
+// sampleBatches is the number of batches that show every pattern of a schedule.
+const sampleBatches = 4
+
+// port is the access of transfers to the rank's tensors.
+func (r *rank) port() port { return port{r.session, r.device} }
+
+// sent lists the tensors that a message carries, on the sender: activations, gradients, norms, gradients of copies for their owner, or
+// updated weights for copies.
+func (r *rank) sent(e stage.Effect) []tensor {
+	switch e.Message.Kind {
+	case stage.Activation:
+		return tensors([]string{chunkVariable(model.ActOut, e.Action.Chunk)}, nil)
+	case stage.Gradient:
+		return tensors([]string{chunkVariable(model.GradIn, e.Action.Chunk)}, nil)
+	case stage.NormSquares:
+		return tensors([]string{r.optimizer.LocalVariable()}, nil)
+	case stage.Contribution:
+		return tensors(r.engine.exchanges.between(r.index, e.To).gradients, exec.Binding{gradientsClass: e.Place.Gradients})
+	}
+	return tensors(r.engine.exchanges.between(e.To, r.index).params, exec.Binding{weightsClass: e.Place.Weights})
+}
+
+// stored lists the tensors that the receiver of a message stores it in, in the order of sent.
+func (r *rank) stored(e stage.Effect) []tensor {
+	m := e.Message
+	chunk, slot := m.VirtualStage/r.engine.Stages, exec.Binding{slotClass: e.Place.Slot}
+	switch m.Kind {
+	case stage.Activation:
+		return tensors([]string{chunkVariable(model.ActIn, chunk)}, slot)
+	case stage.Gradient:
+		return tensors([]string{chunkVariable(model.GradOut, chunk)}, slot)
+	case stage.Contribution:
+		return tensors(r.engine.exchanges.between(m.From, r.index).as, nil)
+	}
+	return tensors(r.engine.exchanges.between(r.index, m.From).params, exec.Binding{weightsClass: e.Place.Weights})
+}
+
+// isInitialized reports whether an update was applied before that of a batch. If only the device knows, it waits for the device until
+// one was.
+func (r *rank) isInitialized(batch int) (bool, error) {
+	if !r.engine.Optimizer.TracksInitialization() {
+		return batch > 0, nil
+	}
+	if r.initialized {
+		return true, nil
+	}
+	p, err := r.session.ReadAt(optim.InitializedVariable, nil)
+	if err != nil {
+		return false, err
+	}
+	data, err := p.Wait()
+	if err != nil {
+		return false, err
+	}
+	r.initialized = binary.LittleEndian.Uint32(data) != 0
+	return r.initialized, nil
+}
+
+// fault is an error of the rank.
+func (r *rank) fault(err error) error { return &Fault{r.name(), fmt.Errorf("%s: %w", r.name(), err)} }
+
+// machine is the stage machine of a rank for the batches from (included) to to (excluded).
+func (r *rank) machine(w work, from, to int) (*stage.Machine, error) {
+	e := r.engine
+	g, err := w.schedule(to - from)
+	if err != nil {
+		return nil, err
+	}
+	if g, err = g.Communicate(schedule.Links{Tied: e.Model.Tied(), Replica: r.replica() > 0, Copied: r.replica() == 0 && e.Replicas > 1}); err != nil {
+		return nil, err
+	}
+	c := stage.Config{Stage: r.stage(), Stages: e.Stages, Replica: r.replica(), Chunks: e.Chunks, Microbatches: w.microbatches,
+		Delay: e.Delay, Slots: r.slots, Depth: e.Depth, Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
+	if w.evaluates {
+		c.Delay, c.Roles.Next = 0, c.Roles.Current
+	} else {
+		c.FeedAll = e.Inputs.Segments
+	}
+	if r.optimizer != nil && len(e.owners) > 1 {
+		c.Owners = e.owners
+	}
+	for _, x := range e.exchanges {
+		if x.from == r.index {
+			c.CopiesFrom = append(c.CopiesFrom, x.to)
+		}
+		if x.to == r.index {
+			c.CopiesTo = append(c.CopiesTo, x.from)
+		}
+	}
+	return stage.New(c)
+}
