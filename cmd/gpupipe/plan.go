@@ -258,7 +258,7 @@ func (a *app) recommendation(p *layout.Comparison) {
 			recompute = "recomputes"
 		}
 		m := s.Memory
-		rows = append(rows, []string{fmt.Sprint(i), s.Device, unitsText(s.Parts, p.Units), inSeconds(s.Seconds), inBytes(m.Weights), inBytes(m.Gradients),
+		rows = append(rows, []string{fmt.Sprint(i), s.Device, unitsText(s.Chunks, p.Units), inSeconds(s.Seconds), inBytes(m.Weights), inBytes(m.Gradients),
 			inBytes(m.Optimizer), inBytes(m.Activations), inBytes(m.Working), inBytes(m.Total()), available, recompute})
 	}
 	a.table(rows)
@@ -279,7 +279,7 @@ func settings(p *layout.Comparison, c partition.Candidate) string {
 }
 
 // unitsText names the units of a stage.
-func unitsText(parts []partition.Part, units []string) string {
+func unitsText(parts []partition.Chunk, units []string) string {
 	var texts []string
 	for _, p := range parts {
 		text := units[p.First]

@@ -106,8 +106,8 @@ func TestWithoutACacheAPlanIsMade(t *testing.T) {
 
 func TestUnitsText(t *testing.T) {
 	units := []string{"embed", "a", "b", "head"}
-	for want, part := range map[string]partition.Part{"embed": {First: 0, Last: 1}, "a to b": {First: 1, Last: 3}, "embed to head": {First: 0, Last: 4}} {
-		assert.Equal(t, want, unitsText([]partition.Part{part}, units))
+	for want, part := range map[string]partition.Chunk{"embed": {First: 0, Last: 1}, "a to b": {First: 1, Last: 3}, "embed to head": {First: 0, Last: 4}} {
+		assert.Equal(t, want, unitsText([]partition.Chunk{part}, units))
 	}
-	assert.Equal(t, "embed; b to head", unitsText([]partition.Part{{First: 0, Last: 1}, {First: 2, Last: 4}}, units))
+	assert.Equal(t, "embed; b to head", unitsText([]partition.Chunk{{First: 0, Last: 1}, {First: 2, Last: 4}}, units))
 }

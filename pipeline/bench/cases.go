@@ -11,8 +11,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// sleeping measures what schedule and host make of stages that take exactly equal times: a forward takes f, a backward 2f, the
-// optimizer nothing. What is left to lose is bubble, transfers and the host's own time.
+// sleeping measures a pipeline of stages with exactly equal times: a forward takes f, a backward 2f, the optimizer nothing. The rest of the
+// time is bubble, transfers and the host's overhead.
 func sleeping(ctx context.Context, o Options) (Result, error) {
 	const stages = 16
 	forward := 20 * time.Millisecond
@@ -28,7 +28,7 @@ func sleeping(ctx context.Context, o Options) (Result, error) {
 			switch {
 			case program == "F":
 				return forward
-			case program == "B", program == "B+", stage == 0 && (program == "W" || program == "W+"): // it has no input's gradient
+			case program == "B", program == "B+", stage == 0 && (program == "W" || program == "W+"): // stage 0 has no input gradient
 				return backward
 			case program == "I", program == "W", program == "W+":
 				return backward / 2
@@ -53,8 +53,8 @@ func sleeping(ctx context.Context, o Options) (Result, error) {
 	return r, nil
 }
 
-// devices measures what two logical devices of one adapter gain over one. It says something where each has a processor of its
-// own: of a software adapter, when each computes on one thread.
+// devices measures the speedup of two logical devices of one adapter over one. It is meaningful if each device has a processor of its own,
+// as two devices of a software adapter that compute on one thread each.
 func devices(ctx context.Context, o Options) (Result, error) {
 	const microbatches = 4
 	c := model.Defaults()
@@ -87,7 +87,7 @@ func (p pipe) of(name string, stages int) pipe {
 	return p
 }
 
-// measure measures some pipelines, one after the other.
+// measure measures pipelines one after the other.
 func (o Options) measure(ctx context.Context, pipes ...pipe) (ts []timing, err error) {
 	for _, p := range pipes {
 		if err := ctx.Err(); err != nil {

@@ -22,15 +22,15 @@ type pipe struct {
 	schedule     string
 	stages       int
 	microbatches int
-	rows         int // sequences of a microbatch
+	rows         int // sequences per microbatch
 	model        model.Config
-	warm         int // batches trained before those that count: kernels are compiled when they first run
-	batches      int // that count, at least 3
+	warm         int // batches trained before the measured ones: kernels are compiled in their first run
+	batches      int // that are measured, at least 3
 	open         func(stage int) (device.Device, error)
 	execute      engine.Executor
 }
 
-// timing is what a pipeline took in its steady state.
+// timing is the time of a pipeline in its steady state.
 type timing struct {
 	batch  float64   // seconds
 	busy   []float64 // share of the time, by stage
@@ -38,7 +38,7 @@ type timing struct {
 	work   []float64 // seconds of forwards and backwards a microbatch, by stage
 }
 
-// measure trains the pipeline and sums up its trace.
+// measure trains the pipeline and summarizes its trace.
 func (p pipe) measure(ctx context.Context) (t timing, err error) {
 	e, devices, err := p.engine()
 	defer func() {
@@ -111,7 +111,7 @@ func (p pipe) optimizer(o engine.Options) (*optim.Optimizer, error) {
 		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Delay, Schedule: optim.Schedule{Name: "constant", Steps: p.warm + p.batches}}, params)
 }
 
-// load brings the pipeline to its devices, with weights as training has them: numbers that are not may take another time.
+// load loads the pipeline with initial weights, because the time of some operations depends on their values.
 func (p pipe) load(e *engine.Engine) error {
 	if err := e.Load(); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (p pipe) load(e *engine.Engine) error {
 	return nil
 }
 
-// train traces the batches that count.
+// train trains and traces the batches that are measured.
 func (p pipe) train(ctx context.Context, e *engine.Engine, path string) error {
 	source := engine.Tokens(noise{p.model, p.microbatches * p.rows}.batch)
 	to := func(from, to int) error {
@@ -172,7 +172,7 @@ func (p pipe) String() string {
 	return fmt.Sprintf("%s, %d microbatches", stages, p.microbatches)
 }
 
-// noise is tokens that mean nothing.
+// noise is a source of random tokens.
 type noise struct {
 	model model.Config
 	rows  int // of a batch

@@ -45,7 +45,7 @@ func (f *fitter) fit(o *engine.Options, plan partition.Plan) (*engine.Engine, er
 func (f *fitter) smaller(o engine.Options, plan partition.Plan) (engine.Options, string) {
 	p := f.config.Pipeline
 	switch {
-	case plan.Halved && splitsBackward(f.config):
+	case plan.SplitBackward && splitsBackward(f.config):
 		o.Schedule = f.config.Schedule
 		return o, "gradients are sent when the whole backward pass is done: split in two halves it does not fit the devices"
 	case p.Stages*p.Chunks == 1 && p.Recompute == config.RecomputeAuto:

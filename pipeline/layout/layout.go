@@ -79,7 +79,7 @@ func splitBackward(c config.Config) engine.Schedule {
 
 // scheduleOf is the schedule that a plan was made for.
 func scheduleOf(c config.Config, p partition.Plan) engine.Schedule {
-	if p.Halved && splitsBackward(c) { // other schedules split their backward passes themselves
+	if p.SplitBackward && splitsBackward(c) { // other schedules split their backward passes themselves
 		return splitBackward(c)
 	}
 	return c.Schedule

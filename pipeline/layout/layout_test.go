@@ -116,12 +116,12 @@ func TestAsOneReplica(t *testing.T) {
 	one := []partition.Device{line("a", 100, 1, fast), line("b", 0, 2, fast), line("a", 100, 1, fast)}
 	assert.Equal(t, one, asOneReplica(one, 3))
 	shared := line("a", 50, 1, fast)
-	shared.Lines = 4
+	shared.Ranks = 4
 	assert.Equal(t, []partition.Device{shared, shared},
 		asOneReplica([]partition.Device{line("a", 100, 1, fast), line("a", 100, 1, fast), line("a", 100, 1, fast), line("a", 100, 1, fast)}, 2))
 	assert.Equal(t, []partition.Device{
-		{Name: "a and c", Memory: 50, Times: []partition.Time{{Forward: 4, Backward: 2}}, Link: slow, Lines: 2},
-		{Name: "b and a", Memory: 50, Times: []partition.Time{{Forward: 2, Backward: 2}}, Link: fast, Lines: 2}},
+		{Name: "a and c", Memory: 50, Times: []partition.Time{{Forward: 4, Backward: 2}}, Link: slow, Ranks: 2},
+		{Name: "b and a", Memory: 50, Times: []partition.Time{{Forward: 2, Backward: 2}}, Link: fast, Ranks: 2}},
 		asOneReplica([]partition.Device{line("a", 100, 1, fast), line("b", 0, 2, fast), line("c", 70, 4, slow), line("a", 100, 1, fast)}, 2))
 }
 

@@ -27,7 +27,7 @@ func asOneReplica(ranks []partition.Device, stages int) []partition.Device {
 		name := strings.Join(names[i%stages], " and ")
 		d.Memory = d.Memory * sharing[name] / on[d.Name]
 		if len(ranks) > stages {
-			d.Lines = int(on[d.Name])
+			d.Ranks = int(on[d.Name])
 		}
 		if d.Name = name; i < stages {
 			all = append(all, d)
@@ -48,7 +48,7 @@ func worse(a, b partition.Device) partition.Device {
 	}
 	a.Times = times
 	a.Memory, a.Link.Bandwidth = leastKnown(a.Memory, b.Memory), leastKnown(a.Link.Bandwidth, b.Link.Bandwidth)
-	a.Link.Latency, a.Lines = max(a.Link.Latency, b.Link.Latency), max(a.Lines, b.Lines)
+	a.Link.Latency, a.Ranks = max(a.Link.Latency, b.Link.Latency), max(a.Ranks, b.Ranks)
 	return a
 }
 

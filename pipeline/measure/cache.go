@@ -19,18 +19,18 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Cache remembers measurements in a file, by device and by the source of what was run. It may be used by one goroutine at a time.
+// Cache keeps measurements in a file, by device and by the source of the kernels. It may be used by one goroutine at a time.
 type Cache struct {
 	path  string
 	known map[string]entry
-	stale map[string]bool // of known: to be measured again
+	stale map[string]bool // keys of known to measure again
 }
 
 // entry is one measurement: of a program, or of transfers.
 type entry struct {
 	Seconds float64        `json:"seconds,omitempty"`
 	Link    partition.Link `json:"link,omitzero"`
-	What    string         `json:"what"` // this and what follows is for those who read the file
+	What    string         `json:"what"` // this and the fields below are for people who read the file
 	Device  device.Info    `json:"device"`
 	Time    time.Time      `json:"time"`
 }
@@ -38,7 +38,7 @@ type entry struct {
 // NewCache is a cache in memory only.
 func NewCache() *Cache { return &Cache{known: map[string]entry{}} }
 
-// OpenCache reads the file at path, if there is one; an unreadable file is an error, a damaged one is started anew.
+// OpenCache reads the file at path, if it exists. An unreadable file is an error; the contents of a damaged one are discarded.
 func OpenCache(path string) (*Cache, error) {
 	c := NewCache()
 	c.path = path
@@ -55,7 +55,7 @@ func OpenCache(path string) (*Cache, error) {
 	return c, nil
 }
 
-// Save writes the file, if there is one.
+// Save writes the file, if the cache has one.
 func (c *Cache) Save() error {
 	if c.path == "" {
 		return nil
@@ -76,7 +76,7 @@ func (c *Cache) Save() error {
 	return nil
 }
 
-// Renew has everything that is asked for measured once more.
+// Renew makes every measurement that is needed from now on run again, once.
 func (c *Cache) Renew() {
 	c.stale = map[string]bool{}
 	for key := range c.known {

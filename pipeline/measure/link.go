@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	few      = 4    // bytes of a transfer whose time is all latency
-	smallest = 4096 // of one that tells the bandwidth
+	few      = 4    // bytes of a transfer whose time is only latency
+	smallest = 4096 // bytes of a transfer that measures the bandwidth
 )
 
-// transfers times those of n bytes as they will be between a device and its peers, unless the cache knows.
+// transfers measures transfers of n bytes between a device and its peers, unless the cache has them.
 func (o Options) transfers(ctx context.Context, dev device.Device, n int64, peers []device.Device) (l partition.Link, cached bool, err error) {
 	alignment, what := o.sharing(dev, peers), "a transfer"
 	if alignment > 0 {
@@ -39,8 +39,7 @@ func (o Options) transfers(ctx context.Context, dev device.Device, n int64, peer
 	return l, false, nil
 }
 
-// sharing is the alignment of the memory in which a device exchanges data with its peers; 0: with one of them, and so with all, taken
-// together, it does not.
+// sharing is the alignment of the host memory that a device shares with all of its peers; 0: it does not share memory with one of them.
 func (o Options) sharing(dev device.Device, peers []device.Device) (alignment int64) {
 	for _, p := range peers {
 		a, share := device.Share(dev, p)
@@ -52,13 +51,13 @@ func (o Options) sharing(dev device.Device, peers []device.Device) (alignment in
 	return alignment
 }
 
-// refused tells an error of a driver that does not take memory, where the engine does without, from those that end all.
+// refused reports whether an error is that of a driver that refuses to import memory, which the engine tolerates.
 func refused(err error) bool {
 	return err != nil && !errors.Is(err, device.ErrLost) && !errors.Is(err, device.ErrClosed) && !errors.Is(err, context.Canceled) &&
 		!errors.Is(err, context.DeadlineExceeded)
 }
 
-// staged times transfers through the device's own staging: a write, and a read.
+// staged measures a write and a read through the device's own staging buffers.
 func staged(ctx context.Context, dev device.Device, n int64) (l partition.Link, err error) {
 	b, err := dev.Alloc("transfer", n)
 	if err != nil {
@@ -81,7 +80,7 @@ func staged(ctx context.Context, dev device.Device, n int64) (l partition.Link, 
 	})
 }
 
-// shared times transfers to memory of the host that the device imports, and from there.
+// shared measures transfers to and from host memory that the device imports.
 func shared(ctx context.Context, dev device.Device, n, alignment int64) (l partition.Link, err error) {
 	b, err := dev.Alloc("transfer", n)
 	if err != nil {
@@ -93,16 +92,16 @@ func shared(ctx context.Context, dev device.Device, n, alignment int64) (l parti
 		return l, err
 	}
 	im := dev.(device.Importer)
-	block, err := im.Import("shared transfer", m.Bytes, m.Unmap)
+	staging, err := im.Import("shared transfer", m.Bytes, m.Unmap)
 	if err != nil {
 		m.Unmap()
 		return l, err
 	}
-	defer block.Release()
+	defer staging.Release()
 	return link(ctx, n, func(n int64) error {
-		here, there := device.Range{Buffer: b, Size: n}, device.Range{Buffer: block, Size: n}
-		for _, way := range [][2]device.Range{{here, there}, {there, here}} {
-			p, err := im.Transfer(way[0], way[1])
+		here, there := device.Range{Buffer: b, Size: n}, device.Range{Buffer: staging, Size: n}
+		for _, ends := range [][2]device.Range{{here, there}, {there, here}} {
+			p, err := im.Transfer(ends[0], ends[1])
 			if err == nil {
 				_, err = p.Wait()
 			}
@@ -114,7 +113,7 @@ func shared(ctx context.Context, dev device.Device, n, alignment int64) (l parti
 	})
 }
 
-// link is the mean of both directions, given what moves up to n bytes there and back, each waited for.
+// link measures the mean of both directions. move copies up to n bytes to the host and back and waits for both.
 func link(ctx context.Context, n int64, move func(n int64) error) (l partition.Link, err error) {
 	seconds := func(n int64) (float64, error) {
 		d, err := best(ctx, func(repeat int) error {

@@ -1,6 +1,9 @@
-// Package measure finds out what the units of a model cost on a device, for pipeline/partition: their memory from their
-// graphs, their times by running them one by one, or by a model of the device. Of units that are alike, as layers are, one is
-// looked at. Kernels never span units, so that the costs of a stage are the sums of its units'.
+// Package measure determines the costs of a model's units on devices, as package partition needs them. It takes the memory of a unit from
+// its graphs, and its times from running its programs one by one, or from a model of the device. Of units that are alike, such as layers, it
+// measures one. Kernels never span units, so the costs of a stage are the sums of those of its units.
+//
+// Target.Problem measures all devices of a run, each kind of device once, and returns the units and devices of a partition.Problem. A Cache
+// keeps measurements in a file, by device, driver and the source of the kernels.
 package measure
 
 import (
@@ -15,10 +18,10 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Target is what is to be trained.
+// Target is the model to train.
 type Target struct {
 	Model     model.Model
-	Batch     int              // sequences a microbatch
+	Batch     int              // sequences per microbatch
 	Optimizer *optim.Optimizer // of all parameters
 	Loss      model.Loss       // nil: cross-entropy
 	Inputs    model.Inputs     // of training
@@ -27,24 +30,24 @@ type Target struct {
 // Options of a measurement.
 type Options struct {
 	Tune     exec.Chooser // nil: the static choice
-	Cache    *Cache       // nil: nothing is remembered
-	Modelled bool         // do not run anything: guess times from arithmetic and traffic
-	Staged   bool         // what passes between devices does so through the memory of each, though they may share the host's
+	Cache    *Cache       // nil: no cache
+	Modelled bool         // run nothing, and estimate times from arithmetic and memory traffic
+	Staged   bool         // transfers use the memory of each device even if they can share host memory
 	Progress func(device, what string)
 }
 
-// Costs is what a model costs on one device.
+// Costs are the costs of a model on one device.
 type Costs struct {
 	Units    []partition.Unit // of the whole model
 	Times    []partition.Time // by unit
 	Link     partition.Link
-	Memory   int64 // bytes that the device may take; 0: not known
-	Modelled bool  // the times are guesses
-	Cached   bool  // the times are of an earlier measurement
+	Memory   int64 // bytes that may be allocated; 0: unknown
+	Modelled bool  // the times are estimates
+	Cached   bool  // the times are from the cache
 }
 
-// Problem is the part of a partition.Problem that is measured: the units, and a device for each stage. Devices of one adapter
-// and driver are measured once.
+// Problem returns the measured fields of a partition.Problem: the units, and a device for each stage. Devices with the same adapter and
+// driver are measured once.
 func (t Target) Problem(ctx context.Context, devices []device.Device, o Options) (p partition.Problem, modelled bool, err error) {
 	known := map[device.Info]Costs{}
 	for _, dev := range devices {
@@ -66,17 +69,17 @@ func (t Target) Problem(ctx context.Context, devices []device.Device, o Options)
 	return p, modelled, nil
 }
 
-// ids is the bytes of a microbatch's tokens.
+// ids is the size of a microbatch's tokens in bytes.
 func (t Target) ids() int64 { return graph.T(graph.U32, t.Batch, t.Model.Size().SeqLen).Bytes() }
 
-// kindOf is what devices that are alike have in common.
+// kindOf is what equal devices have in common.
 func kindOf(dev device.Device) device.Info {
 	info := dev.Info()
 	info.Name = ""
 	return info
 }
 
-// widest takes the larger working memory of units that differ by device in nothing else.
+// widest takes the larger working memory of each unit, in which alone units differ by device.
 func widest(a, b []partition.Unit) []partition.Unit {
 	if a == nil {
 		return b
@@ -87,8 +90,9 @@ func widest(a, b []partition.Unit) []partition.Unit {
 	return a
 }
 
-// On returns the costs on one device, transfers as they are between it and its peers, itself perhaps among them; a device that shares the
-// host's memory with some of them only is taken to share it with none. It runs nothing on a device of kind Null. It stops between runs when ctx ends.
+// On returns the costs on one device. Transfers are those between it and its peers, which may include the device; if it shares host memory
+// with only some of them, On assumes that it shares it with none. On runs nothing on a device of kind Null, and stops between runs when ctx
+// ends.
 func (t Target) On(ctx context.Context, dev device.Device, o Options, peers ...device.Device) (c Costs, err error) {
 	if c.Modelled = o.Modelled || dev.Info().Kind == device.Null; c.Modelled {
 		o.Tune = nil // it would time kernels
@@ -135,20 +139,20 @@ const (
 	backwardProgram   = "B"
 	inputGradProgram  = "I"
 	weightGradProgram = "W"
-	votesProgram      = "votes"
+	normsProgram      = "norms"
 )
 
 func updateProgram(variant int) string { return fmt.Sprint("update ", variant) }
 
-// kind is a unit that stands for those like it, planned for a device.
+// kind is a unit that represents all units like it, planned for a device.
 type kind struct {
 	unit     partition.Unit
 	plan     *exec.Plan
-	programs []string  // in an order in which each finds what it reads
-	shares   []float64 // by variant of the update: how often it is the one that runs
+	programs []string  // in an order in which each finds its inputs
+	shares   []float64 // by variant of the update: how often it runs
 }
 
-// someMicrobatches stands for any number of them but one.
+// someMicrobatches stands for any number of microbatches but one.
 const someMicrobatches = 2
 
 func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, err error) {
@@ -165,10 +169,10 @@ func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, er
 	k.unit = t.unit(unit, s)
 	part := t.part(unit)
 	k.unit.State = bytes(part.State())
-	if graphs[votesProgram], err = part.NormSquares(); err != nil {
+	if graphs[normsProgram], err = part.NormSquares(); err != nil {
 		return k, err
 	}
-	k.programs = append(k.programs, votesProgram)
+	k.programs = append(k.programs, normsProgram)
 	k.shares = t.shares()
 	for v := range k.shares {
 		if graphs[updateProgram(v)], err = part.Update(v); err != nil {
@@ -184,7 +188,7 @@ func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, er
 	return k, nil
 }
 
-// part is the update of the parameters that a unit owns.
+// part is the optimizer of the parameters that a unit owns.
 func (t Target) part(unit int) *optim.Shard {
 	var own []string
 	for _, p := range t.Model.Parameters() {
@@ -195,7 +199,7 @@ func (t Target) part(unit int) *optim.Shard {
 	return t.Optimizer.Shard(own, unit == t.Model.Units()-1)
 }
 
-// unit is what the graphs say of a unit's memory.
+// unit is the memory of a unit, from its graphs.
 func (t Target) unit(unit int, s *model.Stage) (u partition.Unit) {
 	u.Kept, u.KeptW = bytes(s.Stash), bytes(s.WeightStash)
 	for _, p := range s.Parameters {
@@ -227,7 +231,7 @@ func bytes(vs []graph.Named) (n int64) {
 	return n
 }
 
-// shares tells how often each variant of the update runs.
+// shares is how often each variant of the update runs.
 func (t Target) shares() []float64 {
 	const steps = 1000
 	shares := make([]float64, t.Optimizer.Variants())

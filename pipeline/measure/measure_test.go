@@ -67,7 +67,7 @@ func pretend(name, driver string) *hardware {
 }
 
 // stageMemory is what a stage of 1f1b takes when its programs are planned together, as a line of the engine plans them.
-func stageMemory(t *testing.T, g Target, p partition.Part, slots int, recompute bool) (variables, total int64) {
+func stageMemory(t *testing.T, g Target, p partition.Chunk, slots int, recompute bool) (variables, total int64) {
 	t.Helper()
 	c := g.Model
 	s, err := c.Stage(model.StageOptions{First: p.First, Last: p.Last, Batch: g.Batch, Microbatches: 4, Recompute: recompute, Inputs: g.Inputs})
@@ -125,7 +125,7 @@ func TestMemoryIsThatOfWholeStages(t *testing.T) {
 				plan, err := partition.Choose(p)
 				require.NoError(t, err)
 				for s, stage := range plan.Stages {
-					variables, total := stageMemory(t, g, stage.Parts[0], stages-s, recompute == partition.Always)
+					variables, total := stageMemory(t, g, stage.Chunks[0], stages-s, recompute == partition.Always)
 					m := stage.Memory
 					name := fmt.Sprintf("tied %v, cut %v, stage %d, recompute %s", tied, cut, s, recompute)
 					assert.InDelta(t, variables, m.Total()-m.Working, 2048, "%s: variables of %+v", name, m)

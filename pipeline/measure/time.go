@@ -15,17 +15,17 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// record is what was measured on a device.
+// record is the measurement of a device.
 type record struct {
 	times []partition.Time // by kind of unit
 	link  partition.Link
 }
 
-// measured runs the programs of each kind of unit, and transfers of what passes between units, unless the cache has them.
+// measured runs the programs of each kind of unit, and transfers of its activations, unless the cache has them.
 func (t Target) measured(ctx context.Context, dev device.Device, kinds []kind, peers []device.Device, o Options) (r record, cached bool, err error) {
 	cached = true
 	for _, k := range kinds {
-		seconds, all, err := t.remembered(ctx, dev, k, o)
+		seconds, all, err := t.cached(ctx, dev, k, o)
 		if err != nil {
 			return r, false, fmt.Errorf("%s: %w", k.unit.Name, err)
 		}
@@ -37,8 +37,8 @@ func (t Target) measured(ctx context.Context, dev device.Device, kinds []kind, p
 	return r, cached && known, err
 }
 
-// remembered returns the seconds of each of a unit's programs, and whether the cache had them all.
-func (t Target) remembered(ctx context.Context, dev device.Device, k kind, o Options) (seconds map[string]float64, all bool, err error) {
+// cached returns the seconds of each of a unit's programs, and whether the cache had them all.
+func (t Target) cached(ctx context.Context, dev device.Device, k kind, o Options) (seconds map[string]float64, all bool, err error) {
 	seconds, keys := map[string]float64{}, map[string]string{}
 	var missing []string
 	for _, program := range k.programs {
@@ -75,7 +75,7 @@ func (t Target) remembered(ctx context.Context, dev device.Device, k kind, o Opt
 	return seconds, false, nil
 }
 
-// timeOf runs a program until its time is known.
+// timeOf measures a program.
 func timeOf(ctx context.Context, s *exec.Session, program string) (float64, error) {
 	d, err := best(ctx, func(n int) error {
 		for range n {
@@ -88,18 +88,18 @@ func timeOf(ctx context.Context, s *exec.Session, program string) (float64, erro
 	return d.Seconds(), err
 }
 
-// total gathers the times of a unit's programs.
+// total is the Time of a unit, from the times of its programs.
 func (k kind) total(seconds map[string]float64) partition.Time {
 	x := partition.Time{Forward: seconds[forwardProgram], Backward: seconds[backwardProgram],
-		InputGrad: seconds[inputGradProgram], WeightGrad: seconds[weightGradProgram], Update: seconds[votesProgram]}
+		InputGrad: seconds[inputGradProgram], WeightGrad: seconds[weightGradProgram], Update: seconds[normsProgram]}
 	for v, share := range k.shares {
 		x.Update += share * seconds[updateProgram(v)]
 	}
 	return x
 }
 
-// fill uploads what the programs read and do not write: weights, activations and their gradients, tokens, the step's numbers.
-// Gradients of weights and the optimizer's state begin as zero.
+// fill uploads the inputs of the programs: weights, activations and their gradients, tokens, hyperparameters. Gradients of weights and the
+// optimizer's state are zero.
 func (t Target) fill(s *exec.Session, k kind) error {
 	rng, parameters := rand.New(rand.NewPCG(1, 2)), map[string]bool{}
 	for _, p := range t.Model.Parameters() {
@@ -136,11 +136,11 @@ func (t Target) fill(s *exec.Session, k kind) error {
 }
 
 const (
-	batchTime = 20 * time.Millisecond // of one timing
+	batchTime = 20 * time.Millisecond // of one measurement
 	batches   = 3
 )
 
-// best is the shortest time of one piece of work: once to warm up, once to learn the scale, then a few batches.
+// best is the shortest time of one repetition of work. It runs once to warm up, once to learn the scale, then a few batches.
 func best(ctx context.Context, work func(n int) error) (time.Duration, error) {
 	timed := func(n int) (time.Duration, error) {
 		if err := ctx.Err(); err != nil {
@@ -154,7 +154,7 @@ func best(ctx context.Context, work func(n int) error) (time.Duration, error) {
 		return 0, err
 	}
 	fastest, err := timed(1)
-	if err != nil || fastest > time.Second { // what takes so long is not disturbed by much
+	if err != nil || fastest > time.Second { // short disturbances do not matter then
 		return fastest, err
 	}
 	n := max(1, min(200, int(batchTime/max(fastest, time.Microsecond))))

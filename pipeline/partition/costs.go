@@ -8,27 +8,27 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// costs answers in constant time what a stage costs and takes, for any range of units.
+// costs computes the time and the memory of a stage with any range of units in constant time.
 type costs struct {
 	Problem
 	slots             []int64 // by stage
-	halves, postponed bool    // backwards run in two halves, the second of which does not always follow the first
+	split, postponed  bool    // backwards are split, and other actions stand between input gradient and weight gradients
 	parameters, state []int64 // of the units before each
-	kept, keptW       []int64 // likewise, what enters them included
-	data              []int64 // given to them
+	kept, keptW       []int64 // likewise, including the activation that enters
+	data              []int64 // likewise, data that they read
 	working           rangeMax
 	times             [][]Time // by device: of the units before each
 	share             []int    // by device: stages on it
-	turns             []int    // by device: lines on it, those of other replicas too
-	evenly            bool     // a shared device's memory is divided evenly; else each stage may take it all
+	ranks             []int    // by device: ranks on it, including those of other replicas
+	evenly            bool     // the memory of a shared device is divided evenly; otherwise each stage may take all of it
 }
 
 func newCosts(p Problem) *costs {
 	c := &costs{Problem: p}
-	for _, actions := range p.Schedule.Actions {
-		line := slices.Values(actions)
-		_, halves, postponed := schedule.Backwards(line)
-		c.slots, c.halves, c.postponed = append(c.slots, int64(schedule.Slots(line))), c.halves || halves, c.postponed || postponed
+	for _, list := range p.Schedule.Actions {
+		actions := slices.Values(list)
+		_, split, postponed := schedule.Backwards(actions)
+		c.slots, c.split, c.postponed = append(c.slots, int64(schedule.Slots(actions))), c.split || split, c.postponed || postponed
 	}
 	n := len(p.Units)
 	c.parameters, c.state = make([]int64, n+1), make([]int64, n+1)
@@ -51,12 +51,12 @@ func newCosts(p Problem) *costs {
 				c.share[i]++
 			}
 		}
-		c.turns = append(c.turns, max(c.share[i], d.Lines))
+		c.ranks = append(c.ranks, max(c.share[i], d.Ranks))
 	}
 	return c
 }
 
-// passes is the bytes of the activation that enters a unit; nothing enters the first or leaves the last.
+// passes is the size of the activation that enters a unit; none enters the first or leaves the last.
 func (p Problem) passes(unit int) int64 {
 	if unit == 0 || unit == len(p.Units) {
 		return 0
@@ -64,7 +64,7 @@ func (p Problem) passes(unit int) int64 {
 	return p.Units[unit-1].Out
 }
 
-// rangeMax answers the largest Working of a range of units: level k holds the maxima of 2^k units.
+// rangeMax finds the largest Working of a range of units: level k holds the maxima of 2^k units.
 type rangeMax [][]int64
 
 func newRangeMax(us []Unit) rangeMax {
@@ -97,43 +97,43 @@ type cost struct {
 	over                                          int64 // bytes missing
 }
 
-// stage costs one stage's parts on a device: without recomputation if it fits and that may be chosen, else with.
-func (c *costs) stage(stage, device int, parts []Part) cost {
+// stage is the cost of a stage on a device. It recomputes activations if it must, or if it does not fit otherwise.
+func (c *costs) stage(stage, device int, chunks []Chunk) cost {
 	if c.Recompute != Always {
-		x := c.stageAs(stage, device, parts, false)
+		x := c.stageAs(stage, device, chunks, false)
 		if x.over == 0 || c.Recompute == Never {
 			return x
 		}
-		// Recomputation that takes more, as on a stage with one microbatch in flight, helps nothing.
-		if y := c.stageAs(stage, device, parts, true); y.over < x.over {
+		// Recomputation may take more memory, as on a stage with one microbatch in flight.
+		if y := c.stageAs(stage, device, chunks, true); y.over < x.over {
 			return y
 		}
 		return x
 	}
-	return c.stageAs(stage, device, parts, true)
+	return c.stageAs(stage, device, chunks, true)
 }
 
-func (c *costs) stageAs(stage, device int, parts []Part, recompute bool) cost {
-	x := cost{recompute: recompute, memory: c.memory(stage, parts, recompute)}
-	for _, p := range parts {
-		t := c.part(device, p, recompute)
+func (c *costs) stageAs(stage, device int, chunks []Chunk, recompute bool) cost {
+	x := cost{recompute: recompute, memory: c.memory(stage, chunks, recompute)}
+	for _, p := range chunks {
+		t := c.chunkTime(device, p, recompute)
 		x.forward += t.Forward
 		x.backward += t.Backward
 		x.update += t.Update
 		x.transfer += 2 * (c.transfer(device, p.First) + c.transfer(device, p.Last)) // activations and gradients
 	}
-	if n := c.exchanged(parts); n > 0 {
+	if n := c.exchanged(chunks); n > 0 {
 		x.exchange = c.Devices[device].Link.Seconds(n)
 	}
-	x.seconds = c.steady(x) * float64(c.turns[device])
+	x.seconds = c.steady(x) * float64(c.ranks[device])
 	if have := c.available(device); have > 0 {
 		x.over = max(0, x.memory.Total()-have)
 	}
 	return x
 }
 
-// part is the time of a part's compute. Where backwards run in two halves, Backward is their sum.
-func (c *costs) part(device int, p Part, recompute bool) Time {
+// chunkTime is the computation of a chunk. If backwards are split, Backward is the sum of both parts.
+func (c *costs) chunkTime(device int, p Chunk, recompute bool) Time {
 	t := c.times[device][p.Last].minus(c.times[device][p.First])
 	if p.First == 0 {
 		t.InputGrad, t.WeightGrad = 0, t.Backward
@@ -146,13 +146,13 @@ func (c *costs) part(device int, p Part, recompute bool) Time {
 			t.InputGrad += again
 		}
 	}
-	if c.halves {
+	if c.split {
 		t.Backward = t.InputGrad + t.WeightGrad
 	}
 	return t
 }
 
-// transfer is a device's share of what it takes to pass an activation, or its gradient, over the border before a unit.
+// transfer is the time on a device's link of an activation, or its gradient, at the boundary before a unit.
 func (c *costs) transfer(device, unit int) float64 {
 	if c.Schedule.Stages == 1 || unit == 0 || unit == len(c.Units) {
 		return 0
@@ -160,7 +160,7 @@ func (c *costs) transfer(device, unit int) float64 {
 	return c.Devices[device].Link.Seconds(c.passes(unit))
 }
 
-// steady is what a microbatch takes when the pipeline is full. A delayed update leaves a batch's time for the exchange.
+// steady is the time of a microbatch in a full pipeline. With a delay the exchange has the time of a batch.
 func (c *costs) steady(x cost) float64 {
 	m := float64(c.Schedule.Microbatches)
 	work := x.forward + x.backward + x.transfer + x.update/m
@@ -170,7 +170,7 @@ func (c *costs) steady(x cost) float64 {
 	return work + x.exchange/m
 }
 
-// available is the bytes that a stage may take on a device; 0: not known.
+// available is the memory that a stage may take on a device; 0: unknown.
 func (c *costs) available(device int) int64 {
 	if c.evenly {
 		return c.Devices[device].Memory / int64(c.share[device])
@@ -178,21 +178,21 @@ func (c *costs) available(device int) int64 {
 	return c.Devices[device].Memory
 }
 
-// ends tells whether the model's first and last unit are among the parts, and how many bytes of weights these units share.
-func (c *costs) ends(parts []Part) (first, last bool, shared int64) {
-	for _, p := range parts {
+// ends reports whether the model's first and last unit are among the chunks, and the size of the weights that these units share.
+func (c *costs) ends(chunks []Chunk) (first, last bool, shared int64) {
+	for _, p := range chunks {
 		first, last = first || p.First == 0, last || p.Last == len(c.Units)
 	}
 	return first, last, c.Units[len(c.Units)-1].Shared
 }
 
-// exchanged is the bytes that pass over a stage's link once a batch: gradients of copies to the owner, weights back.
-func (c *costs) exchanged(parts []Part) int64 {
+// exchanged is the bytes per batch on a stage's link: gradients of copies to the owner, weights back.
+func (c *costs) exchanged(chunks []Chunk) int64 {
 	n := int64(0)
-	for _, p := range parts {
+	for _, p := range chunks {
 		n += 2 * int64(c.Replicas-1) * (c.parameters[p.Last] - c.parameters[p.First])
 	}
-	switch first, last, shared := c.ends(parts); {
+	switch first, last, shared := c.ends(chunks); {
 	case first && !last:
 		n += 2 * int64(c.Replicas) * shared
 	case last && !first:
@@ -201,19 +201,19 @@ func (c *costs) exchanged(parts []Part) int64 {
 	return n
 }
 
-// memory is what the parts take: weights and gradients share 2 + delay buffers; the owner of a parameter has room for each
-// gradient that arrives from a copy.
-func (c *costs) memory(stage int, parts []Part, recompute bool) Memory {
+// memory is the memory of a stage's chunks. Weights and gradients share 2 + delay buffers; the owner of a parameter also has a buffer for
+// the gradient of each copy.
+func (c *costs) memory(stage int, chunks []Chunk, recompute bool) Memory {
 	m, slots := Memory{}, c.slots[stage]
-	for _, p := range parts {
+	for _, p := range chunks {
 		n := c.parameters[p.Last] - c.parameters[p.First]
 		m.Weights += int64(1+c.Schedule.Delay) * n
 		m.Gradients += int64(c.Replicas) * n
 		m.Optimizer += c.state[p.Last] - c.state[p.First]
 		c.activations(&m, p, slots, recompute)
 	}
-	switch first, last, shared := c.ends(parts); {
-	case first: // the head's gradient of the embedding is one of its own, wherever it comes from
+	switch first, last, shared := c.ends(chunks); {
+	case first: // the head has a gradient of its own for the embedding, on any stage
 		m.Gradients += int64(c.Replicas) * shared
 	case last:
 		m.Weights += int64(1+c.Schedule.Delay) * shared
@@ -222,14 +222,14 @@ func (c *costs) memory(stage int, parts []Part, recompute bool) Memory {
 	return m
 }
 
-// activations adds what a part keeps: for each microbatch in flight what its units keep and are given. A recomputing part keeps
-// what it is given alone, and all the rest once, as it begins its way back, where it holds hardly more than a gradient besides.
-func (c *costs) activations(m *Memory, p Part, slots int64, recompute bool) {
+// activations adds the activations of a chunk: for each microbatch in flight, those that its units keep and the data that they read. A
+// chunk that recomputes keeps only its input and that data, and all the rest once, at the start of its backward.
+func (c *costs) activations(m *Memory, p Chunk, slots int64, recompute bool) {
 	in, out := c.passes(p.First), c.passes(p.Last)
 	given := c.Given + c.data[p.Last] - c.data[p.First]
 	each, working := c.kept[p.Last]-c.kept[p.First], c.working.of(p.First, p.Last)
 	between := int64(0)
-	if c.halves && p.First > 0 { // the first part's backward has one half only
+	if c.split && p.First > 0 { // the backward of the first virtual stage is not split
 		between = c.keptW[p.Last] - c.keptW[p.First]
 	}
 	if c.postponed {
@@ -239,14 +239,14 @@ func (c *costs) activations(m *Memory, p Part, slots int64, recompute bool) {
 		gradient := max(in, out, c.Units[p.First].Out)
 		each, working = in, max(working, each-in+gradient)
 	}
-	m.Activations += slots*(given+each) + between + in + 2*out // on their way: the input's gradient; the output and its gradient
+	m.Activations += slots*(given+each) + between + in + 2*out // being transferred: the input's gradient, the output and its gradient
 	m.Working = max(m.Working, working)
 }
 
-// unitsText names the units of a stage's parts as users know them.
-func (c *costs) unitsText(parts []Part) string {
+// unitsText names the units of a stage's chunks.
+func (c *costs) unitsText(chunks []Chunk) string {
 	var texts []string
-	for _, p := range parts {
+	for _, p := range chunks {
 		first, last := c.Units[p.First].Name, c.Units[p.Last-1].Name
 		if first != last {
 			first += " to " + last

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// InfeasibleError is a model that does not fit into the devices' memory. It names the stage that misses most where the cut is
-// the one that misses least.
+// InfeasibleError reports a model that does not fit into the devices' memory. It names the stage that lacks most memory in the cut that
+// lacks least.
 type InfeasibleError struct {
 	Stage     int
 	Units     string // "layers.3 to head"
 	Device    string
 	Sharing   int // stages that share the device's memory
 	Needed    Memory
-	Available int64 // bytes, the stage's part of the device's memory
+	Available int64 // bytes of the device's memory for the stage
 	Recompute Recompute
 }
 
@@ -34,18 +34,18 @@ func (e *InfeasibleError) Error() string {
 	return b.String()
 }
 
-// tooLarge says where a layout misses most.
+// tooLarge is the error of a layout that does not fit.
 func (c *costs) tooLarge(l layout) error {
 	worst := cost{over: -1}
 	var e *InfeasibleError
 	for s := range c.Schedule.Stages {
-		d, parts := l.order[s], c.parts(l, s)
-		x := c.stage(s, d, parts)
+		d, chunks := l.order[s], c.chunksOf(l, s)
+		x := c.stage(s, d, chunks)
 		if x.over <= worst.over {
 			continue
 		}
 		worst = x
-		e = &InfeasibleError{Stage: s, Units: c.unitsText(parts), Device: c.Devices[d].Name, Sharing: c.share[d],
+		e = &InfeasibleError{Stage: s, Units: c.unitsText(chunks), Device: c.Devices[d].Name, Sharing: c.share[d],
 			Needed: x.memory, Available: c.available(d), Recompute: c.Recompute}
 	}
 	return e

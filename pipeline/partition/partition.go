@@ -1,8 +1,13 @@
-// Package partition decides where a model is cut into pipeline stages and which device takes which stage, given what each unit
-// costs on each device and what fits into its memory. Nothing here touches a device.
+// Package partition plans where a model is cut into pipeline stages, and which device runs which stage, from the costs of each unit of
+// the model on each device and from the devices' memory. Nothing here touches a device.
 //
-// A pipeline is as fast as its slowest stage, so that is what a cut minimises (Harlap et al., arXiv 1806.03377, §3.1;
-// Narayanan et al., arXiv 2006.09503, §4): compute, plus the recomputation that memory forces on it, plus its transfers.
+// A Problem holds the units, the devices with the times of each unit, and a schedule. Package measure fills in the units and the devices.
+// Choose searches cuts and orders of the devices and returns a Plan: the cut, the device of each stage, where activations are recomputed,
+// the memory of each stage, and the predicted time of a batch, from a simulation of the schedule. Recommend compares the plans of several
+// schedules. An InfeasibleError names the stage that lacks most memory.
+//
+// A pipeline is as fast as its slowest stage, so a cut minimizes the time of the slowest stage (Harlap et al., arXiv 1806.03377, §3.1;
+// Narayanan et al., arXiv 2006.09503, §4): its computation, the recomputation that its memory requires, and its transfers.
 package partition
 
 import (
@@ -13,30 +18,29 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// Unit is what the model cannot be cut within: the embedding (unit 0), a layer, the head. Activations are of one microbatch.
+// Unit is a piece of the model that cannot be cut: the embedding (unit 0), a layer, the head. Activations are those of one microbatch.
 type Unit struct {
 	Name       string `json:"name"`       // "embed", "layers.0", …, "head"
-	Parameters int64  `json:"parameters"` // bytes of the weights that it owns
-	// Shared is the bytes of unit 0's weights that it uses too, as a tied head does. On another stage than unit 0 it works on a
-	// copy, and its gradient of them travels to unit 0's stage; on the same, they have a second gradient.
+	Parameters int64  `json:"parameters"` // bytes of its own weights
+	// Shared is the bytes of unit 0's weights that it uses too, as a tied head does. On another stage than unit 0 it uses a copy and sends
+	// its gradient to the stage of unit 0. On the same stage it has a second gradient.
 	Shared  int64 `json:"shared,omitempty"`
 	State   int64 `json:"state"`    // bytes of the optimizer's state
-	Kept    int64 `json:"kept"`     // bytes kept from forward to backward, besides the activation that it is given
-	Given   int64 `json:"given"`    // bytes of a microbatch's data that it is given, recomputing or not
-	KeptW   int64 `json:"kept_w"`   // bytes kept besides when the backward runs in two halves
-	Working int64 `json:"working"`  // bytes that its programs use while they run
-	Out     int64 `json:"boundary"` // bytes of the activation that it hands on; the gradient that comes back is as large
+	Kept    int64 `json:"kept"`     // bytes kept from forward to backward, besides the activation that enters
+	Given   int64 `json:"given"`    // bytes of a microbatch's data that it reads, with or without recomputation
+	KeptW   int64 `json:"kept_w"`   // bytes kept besides between input gradient and weight gradients
+	Working int64 `json:"working"`  // bytes of scratch memory of its programs
+	Out     int64 `json:"boundary"` // bytes of its output activation, and of that activation's gradient
 }
 
 // Time is what a unit costs on a device, in seconds.
 type Time struct {
 	Forward  float64 `json:"forward"`  // of a microbatch
 	Backward float64 `json:"backward"` // of a microbatch: the gradients of what enters and of the weights
-	// The halves of the backward, where a schedule takes them apart. The first part of a model has no gradient to pass on:
-	// its WeightGrad is all of Backward.
+	// The two parts of the backward in schedules that split it. Unit 0 has no input gradient: its WeightGrad is all of Backward.
 	InputGrad  float64 `json:"input_grad"`
 	WeightGrad float64 `json:"weight_grad"`
-	Update     float64 `json:"update"` // of a batch, votes included
+	Update     float64 `json:"update"` // of a batch, gradient norms included
 }
 
 func (t Time) plus(o Time) Time {
@@ -47,13 +51,13 @@ func (t Time) minus(o Time) Time {
 	return Time{t.Forward - o.Forward, t.Backward - o.Backward, t.InputGrad - o.InputGrad, t.WeightGrad - o.WeightGrad, t.Update - o.Update}
 }
 
-// Link is the way between a device's memory and the host's, over which activations pass to the next device.
+// Link is the connection between the memory of a device and that of the host, over which activations pass to the next device.
 type Link struct {
-	Latency   float64 `json:"latency"`   // seconds a transfer
-	Bandwidth float64 `json:"bandwidth"` // bytes a second; 0: not known, transfers cost their latency only
+	Latency   float64 `json:"latency"`   // seconds per transfer
+	Bandwidth float64 `json:"bandwidth"` // bytes per second; 0: unknown, and transfers cost only their latency
 }
 
-// Seconds is how long n bytes take.
+// Seconds is the time of a transfer of n bytes.
 func (l Link) Seconds(n int64) float64 {
 	s := l.Latency
 	if l.Bandwidth > 0 {
@@ -62,75 +66,75 @@ func (l Link) Seconds(n int64) float64 {
 	return s
 }
 
-// Device is the place of one stage. Places of one name are one device: their stages share its time and its memory.
+// Device is the device of one stage. Entries with the same name are one device: their stages share its time and its memory.
 type Device struct {
 	Name   string `json:"name"`
 	Times  []Time `json:"-"`      // by unit
-	Memory int64  `json:"memory"` // bytes; 0: not known, everything fits
+	Memory int64  `json:"memory"` // bytes; 0: unknown, everything fits
 	Link   Link   `json:"link"`
-	// Lines is how many stages of all replicas take turns on the device, where that is more than the places of its name.
-	Lines int `json:"lines,omitempty"`
+	// Ranks is the number of ranks of all replicas on the device, if that is more than the entries with its name.
+	Ranks int `json:"lines,omitempty"`
 }
 
-// Recompute says when a stage's backward computes the forward's results again instead of keeping them.
+// Recompute says when the backward of a stage recomputes activations instead of keeping them.
 type Recompute string
 
-// The ways to decide on recomputation.
+// The values of Recompute.
 const (
 	Auto   Recompute = "auto" // where memory is too small otherwise
 	Always Recompute = "always"
 	Never  Recompute = "never"
 )
 
-// Problem is what there is to partition.
+// Problem is the input of Choose.
 type Problem struct {
 	Units     []Unit
 	Devices   []Device           // as many as the schedule has stages
-	KeepOrder bool               // stage s stays on device s, even where another order were faster
+	KeepOrder bool               // stage s stays on device s, even if another order is faster
 	Schedule  *schedule.Schedule // computation only, of Batches batches
-	Replicas  int                // copies of the pipeline that share a batch, each on devices like these; 0 is 1
-	Tokens    int                // of a batch, over all replicas
-	Given     int64              // bytes of a microbatch's data that every part is given, besides what its units are
+	Replicas  int                // copies of the pipeline that share a batch, each on devices like these; 0: one
+	Tokens    int                // per batch, over all replicas
+	Given     int64              // bytes of a microbatch's data that every model chunk reads, besides what its units read
 	Recompute Recompute
-	// Cut, when not empty, is the first unit of each part but the first: the given cut is checked instead of searched for.
+	// Cut, if not empty, is the first unit of each virtual stage but the first. Choose checks it instead of searching for a cut.
 	Cut []int
 }
 
-// Part is a contiguous piece of the model: units First to before Last.
-type Part struct {
+// Chunk is a model chunk, the units of one virtual stage: First (included) to Last (excluded).
+type Chunk struct {
 	First int `json:"first"`
 	Last  int `json:"last"`
 }
 
-// Plan is a partition: the Problem's answer.
+// Plan is the solution of a Problem.
 type Plan struct {
-	Cut          []int   `json:"cut"`       // first unit of each part but the first
-	Recompute    []bool  `json:"recompute"` // by stage
-	Halved       bool    `json:"halved"`    // backwards are in two halves
-	Devices      []int   `json:"devices"`   // by stage: index of Problem.Devices
-	Stages       []Stage `json:"stages"`
-	StepSeconds  float64 `json:"step_seconds"` // predicted, of a batch in the steady state
-	TokensPerSec float64 `json:"tokens_per_s"`
-	// Bubble is the predicted share of the stages' time in which a stage that has a device of its own waits.
+	Cut           []int   `json:"cut"`       // the first unit of each virtual stage but the first
+	Recompute     []bool  `json:"recompute"` // by stage
+	SplitBackward bool    `json:"halved"`    // the schedule has split backwards
+	Devices       []int   `json:"devices"`   // by stage: index of Problem.Devices
+	Stages        []Stage `json:"stages"`
+	StepSeconds   float64 `json:"step_seconds"` // predicted, per batch in the steady state
+	TokensPerSec  float64 `json:"tokens_per_s"`
+	// Bubble is the predicted share of the time in which a stage with a device of its own waits.
 	Bubble float64 `json:"bubble"`
-	Search string  `json:"search"` // what was compared: how far the plan is known to be the best
+	Search string  `json:"search"` // the cuts and orders that were compared
 }
 
 // Stage is one stage of a plan.
 type Stage struct {
-	Parts     []Part  `json:"parts"` // one a chunk
+	Chunks    []Chunk `json:"parts"` // by chunk of the stage
 	Device    string  `json:"device"`
 	Recompute bool    `json:"recompute"`
-	Forward   float64 `json:"forward"` // seconds a microbatch
+	Forward   float64 `json:"forward"` // seconds per microbatch
 	Backward  float64 `json:"backward"`
-	Update    float64 `json:"update"`   // seconds a batch
-	Transfer  float64 `json:"transfer"` // seconds a microbatch, sending and receiving
-	Exchange  float64 `json:"exchange"` // seconds a batch, gradients and weights of copies
-	// Seconds is what a microbatch takes in the steady state, the batch's update and exchange shared out; on a device that
-	// several stages share, with their part of its time only.
+	Update    float64 `json:"update"`   // seconds per batch
+	Transfer  float64 `json:"transfer"` // seconds per microbatch, sending and receiving
+	Exchange  float64 `json:"exchange"` // seconds per batch, gradients and weights of copies
+	// Seconds is the time of a microbatch in the steady state, including its share of the batch's update and exchange and, on a device
+	// that several stages share, the time of the others.
 	Seconds   float64 `json:"seconds"`
 	Memory    Memory  `json:"memory"`
-	Available int64   `json:"available"` // bytes of the device's memory that are this stage's; 0: not known
+	Available int64   `json:"available"` // bytes of the device's memory for this stage; 0: unknown
 }
 
 // Memory is the bytes of a stage on its device.
@@ -173,7 +177,7 @@ func Choose(p Problem) (Plan, error) {
 func (p *Problem) check() error {
 	s := p.Schedule
 	if len(p.Units) == 0 || len(s.Actions) != s.Stages || s.Stages < 1 {
-		panic(fmt.Sprintf("partition: %d units, %d lines", len(p.Units), len(s.Actions)))
+		panic(fmt.Sprintf("partition: %d units, action lists of %d stages", len(p.Units), len(s.Actions)))
 	}
 	if len(p.Devices) != s.Stages {
 		panic(fmt.Sprintf("partition: %d devices for %d stages", len(p.Devices), s.Stages))

@@ -424,8 +424,8 @@ func TestChunks(t *testing.T) {
 	p, err := Choose(Problem{Units: us, Devices: devices(us, 1, 1), Schedule: generate(t, "interleaved", 2, 2, 4), Tokens: 1})
 	require.NoError(t, err)
 	assert.Equal(t, []int{3, 5, 7}, p.Cut)
-	assert.Equal(t, []Part{{0, 3}, {5, 7}}, p.Stages[0].Parts)
-	assert.Equal(t, []Part{{3, 5}, {7, 9}}, p.Stages[1].Parts)
+	assert.Equal(t, []Chunk{{0, 3}, {5, 7}}, p.Stages[0].Chunks)
+	assert.Equal(t, []Chunk{{3, 5}, {7, 9}}, p.Stages[1].Chunks)
 	_, err = Choose(Problem{Units: us, Devices: devices(us, 1, 1), Schedule: generate(t, "interleaved", 2, 5, 4), Tokens: 1})
 	assert.ErrorContains(t, err, "stages: found 2, expected at most 9 chunks: the embedding, 7 layers and the head; 2 stages of 5 chunks have 10")
 }

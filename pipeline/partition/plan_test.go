@@ -66,7 +66,7 @@ func TestReplicasOnADeviceTakeTurns(t *testing.T) {
 		p := Problem{Units: us, Schedule: generate(t, "1f1b", len(names), 1, 4), Replicas: 2, Tokens: 640}
 		for _, name := range names {
 			d := device(name, 1, us)
-			d.Lines = lines
+			d.Ranks = lines
 			p.Devices = append(p.Devices, d)
 		}
 		plan, err := Choose(p)

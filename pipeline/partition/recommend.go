@@ -2,7 +2,7 @@ package partition
 
 import "fmt"
 
-// Candidate is a schedule with its plan, or with the reason why it has none.
+// Candidate is a schedule with its plan, or the reason why it has none.
 type Candidate struct {
 	Schedule string `json:"schedule"`
 	Chunks   int    `json:"chunks"`
@@ -12,18 +12,18 @@ type Candidate struct {
 }
 
 const (
-	// worthwhile is how much faster a schedule with a delay must be than the best without, for its gradients are older and
+	// worthwhile is the speedup that a schedule with a delay needs over the best without, because its gradients are older and
 	// predictions are not exact.
 	worthwhile = 1.05
-	// tie is how much slower a schedule may be and be preferred for its smaller memory.
+	// tie is the slowdown up to which a schedule is preferred for its smaller memory.
 	tie = 1.005
 )
 
-// Delayed says what a delay of one batch means for what is learned.
+// Delayed explains the effect of a delay of one batch on training.
 const Delayed = "with delay 1 every gradient is applied one batch late, x_{t+1} = x_t − u_{t−1}: Muon loses little by that, AdamW much, " +
 	"and error feedback closes most of the gap (arXiv 2606.30634)"
 
-// Recommend returns the index of the schedule to take, and why; −1 when none is possible.
+// Recommend returns the index of the best candidate and the reason; −1 if none has a plan.
 func Recommend(cs []Candidate) (best int, reason string) {
 	sync, late := fastest(cs, 0), fastest(cs, 1)
 	switch {
@@ -45,7 +45,7 @@ func Recommend(cs []Candidate) (best int, reason string) {
 	return sync, fmt.Sprintf("no slower than %s, whose gradients are one batch old", cs[late].Schedule)
 }
 
-// fastest is, of the plans with a delay, the fastest; of those nearly as fast the one whose largest stage is the smallest.
+// fastest is the fastest candidate with a given delay; of those nearly as fast, the one whose largest stage takes least memory.
 func fastest(cs []Candidate, delay int) (best int) {
 	best = -1
 	rate := 0.0
@@ -65,7 +65,7 @@ func fastest(cs []Candidate, delay int) (best int) {
 	return best
 }
 
-// Largest is the bytes of the stage that takes most.
+// Largest is the memory of the stage that takes most.
 func (p Plan) Largest() (most int64) {
 	for _, s := range p.Stages {
 		most = max(most, s.Memory.Total())

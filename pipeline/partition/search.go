@@ -14,31 +14,31 @@ type layout struct {
 	compare string // what it was compared with
 }
 
-func (l layout) parts(units int) []Part {
-	ps := make([]Part, 0, len(l.cut)+1)
+func (l layout) chunks(units int) []Chunk {
+	ps := make([]Chunk, 0, len(l.cut)+1)
 	first := 0
 	for _, u := range l.cut {
-		ps = append(ps, Part{first, u})
+		ps = append(ps, Chunk{first, u})
 		first = u
 	}
-	return append(ps, Part{first, units})
+	return append(ps, Chunk{first, units})
 }
 
-// stage returns a stage's parts: part c·Stages + s is chunk c of stage s.
-func (c *costs) parts(l layout, stage int) (ps []Part) {
-	all := l.parts(len(c.Units))
+// chunksOf returns the chunks of a stage: virtual stage c·Stages + s is chunk c of stage s.
+func (c *costs) chunksOf(l layout, stage int) (ps []Chunk) {
+	all := l.chunks(len(c.Units))
 	for k := stage; k < len(all); k += c.Schedule.Stages {
 		ps = append(ps, all[k])
 	}
 	return ps
 }
 
-// effort bounds the stages that a search looks at, and with them its time.
+// effort bounds the number of stages that a search evaluates, and so its time.
 const effort = 1 << 24
 
-// orders lists the ways to give the stages devices, the given one first; ways that differ only in the places of equal devices
-// are one. Where comparing all would take too long it is the given one alone.
-func (c *costs) orders(stagesLookedAt int) (orders [][]int, text string) {
+// orders lists the distinct orders of the devices, the given one first. Orders that differ only by exchanging equal devices are the same.
+// If comparing all would take too long, orders returns only the given one.
+func (c *costs) orders(stagesPerOrder int) (orders [][]int, text string) {
 	given := make([]int, len(c.Devices))
 	for i := range given {
 		given[i] = i
@@ -46,7 +46,7 @@ func (c *costs) orders(stagesLookedAt int) (orders [][]int, text string) {
 	if c.KeepOrder {
 		return [][]int{given}, "the devices in the order given"
 	}
-	most := max(1, effort/max(1, stagesLookedAt))
+	most := max(1, effort/max(1, stagesPerOrder))
 	orders = c.arrangements(most)
 	switch {
 	case orders == nil:
@@ -86,7 +86,7 @@ func (c *costs) arrangements(most int) (orders [][]int) {
 	return orders
 }
 
-// twinFree tells whether an equal device before d is free, which then stands for both.
+// twinFree reports whether an equal device before d is free, which then stands for both.
 func twinFree(d int, class []int, used []bool) bool {
 	for e := range d {
 		if class[e] == class[d] && !used[e] {
@@ -96,13 +96,13 @@ func twinFree(d int, class []int, used []bool) bool {
 	return false
 }
 
-// classes numbers the devices so that interchangeable ones have one number: places on one device, or devices that are alike and
+// classes numbers the devices so that interchangeable ones have the same number: entries of one device, or devices that are alike and
 // have one stage each.
 func (c *costs) classes() []int {
 	alike := func(i, j int) bool {
 		d, e := c.Devices[i], c.Devices[j]
 		return d.Name == e.Name || c.share[i] == 1 && c.share[j] == 1 &&
-			d.Memory == e.Memory && d.Lines == e.Lines && d.Link == e.Link && slices.Equal(d.Times, e.Times)
+			d.Memory == e.Memory && d.Ranks == e.Ranks && d.Link == e.Link && slices.Equal(d.Times, e.Times)
 	}
 	class := make([]int, len(c.Devices))
 	for i := range class {
@@ -113,8 +113,8 @@ func (c *costs) classes() []int {
 	return class
 }
 
-// attempt runs a search with each stage entitled to all memory of its device; where stages that share a device then take too
-// much together, again with even parts. Its last layout comes back with ok unset when that does not fit either.
+// attempt runs a search in which each stage may take all memory of its device. If stages that share a device then take too much together,
+// it searches again with the memory divided evenly. If that does not fit either, it returns the last layout and false.
 func (c *costs) attempt(find func() layout) (l layout, ok bool) {
 	for _, c.evenly = range []bool{false, true} {
 		if l = find(); l.order != nil && len(c.missing(l)) == 0 {
@@ -124,7 +124,7 @@ func (c *costs) attempt(find func() layout) (l layout, ok bool) {
 	return l, false
 }
 
-// search finds the best cut for one part a stage: exactly, but for the even parts of attempt.
+// search finds the best cut for one chunk per stage. It is exact, except when attempt divides memory evenly.
 func (c *costs) search() (layout, error) {
 	n := len(c.Units)
 	orders, compared := c.orders(c.Schedule.Stages * n * n)
@@ -136,13 +136,13 @@ func (c *costs) search() (layout, error) {
 	return l, nil
 }
 
-// fastest is the layout with the fastest slowest stage; of those the most even one, by the sum of squares, and of those the
-// first. It has no order when nothing fits.
+// fastest is the layout with the fastest slowest stage. Ties go to the most even one, by the sum of squares, then to the first. It has no
+// order if nothing fits.
 func (c *costs) fastest(orders [][]int) (best layout) {
 	slowest, spread := math.Inf(1), math.Inf(1)
 	for _, order := range orders {
-		seconds := func(s int, p Part) float64 {
-			x := c.stage(s, order[s], []Part{p})
+		seconds := func(s int, p Chunk) float64 {
+			x := c.stage(s, order[s], []Chunk{p})
 			if x.over > 0 {
 				return math.Inf(1)
 			}
@@ -152,7 +152,7 @@ func (c *costs) fastest(orders [][]int) (best layout) {
 		if math.IsInf(t, 1) || t > slowest {
 			continue
 		}
-		cut, even := c.sweep(func(s int, p Part) float64 {
+		cut, even := c.sweep(func(s int, p Chunk) float64 {
 			x := seconds(s, p)
 			if x > t {
 				return math.Inf(1)
@@ -166,11 +166,11 @@ func (c *costs) fastest(orders [][]int) (best layout) {
 	return best
 }
 
-// smallest is the layout that misses the fewest bytes on any stage.
+// smallest is the layout whose stages lack the fewest bytes.
 func (c *costs) smallest(orders [][]int) (best layout) {
 	least := math.Inf(1)
 	for _, order := range orders {
-		cut, over := c.sweep(func(s int, p Part) float64 { return float64(c.stage(s, order[s], []Part{p}).over) }, math.Max)
+		cut, over := c.sweep(func(s int, p Chunk) float64 { return float64(c.stage(s, order[s], []Chunk{p}).over) }, math.Max)
 		if over < least {
 			best, least = layout{cut: cut, order: order}, over
 		}
@@ -178,29 +178,29 @@ func (c *costs) smallest(orders [][]int) (best layout) {
 	return best
 }
 
-// sweep cuts the units into one part a stage so that the stages' values, combined, are least. combine must not fall when one of
-// its arguments rises: then the best cut of a beginning is part of a best whole (Bellman), and the answer is exact.
-func (c *costs) sweep(value func(stage int, p Part) float64, combine func(a, b float64) float64) (cut []int, least float64) {
-	n, parts := len(c.Units), c.Schedule.VirtualStages()
-	best := make([]float64, n+1) // of the stages so far, by the units that they cover
+// sweep cuts the units into virtual stages with the least combined value. combine must not decrease when one of its arguments increases:
+// then the best cut of a prefix extends to a best cut of the whole (Bellman), and the result is exact.
+func (c *costs) sweep(value func(stage int, p Chunk) float64, combine func(a, b float64) float64) (cut []int, least float64) {
+	n, stages := len(c.Units), c.Schedule.VirtualStages()
+	best := make([]float64, n+1) // of the stages so far, by the number of units that they cover
 	for i := range best {
 		best[i] = math.Inf(1)
 	}
 	best[0] = 0
-	from := make([][]int, parts)
-	for s := range parts {
+	from := make([][]int, stages)
+	for s := range stages {
 		next := make([]float64, n+1)
 		from[s] = make([]int, n+1)
 		for last := range next {
 			next[last] = math.Inf(1)
-			if s == parts-1 && last < n || last > n-(parts-1-s) {
-				continue // the stages to come need a unit each
+			if s == stages-1 && last < n || last > n-(stages-1-s) {
+				continue // the remaining stages need a unit each
 			}
 			for first := s; first < last; first++ {
 				if math.IsInf(best[first], 1) {
 					continue
 				}
-				if v := combine(best[first], value(s, Part{first, last})); v < next[last] {
+				if v := combine(best[first], value(s, Chunk{first, last})); v < next[last] {
 					next[last], from[s][last] = v, first
 				}
 			}
@@ -210,7 +210,7 @@ func (c *costs) sweep(value func(stage int, p Part) float64, combine func(a, b f
 	if math.IsInf(best[n], 1) {
 		return nil, best[n]
 	}
-	for s, last := parts-1, n; s > 0; s-- {
+	for s, last := stages-1, n; s > 0; s-- {
 		last = from[s][last]
 		cut = append(cut, last)
 	}
@@ -218,7 +218,7 @@ func (c *costs) sweep(value func(stage int, p Part) float64, combine func(a, b f
 	return cut, best[n]
 }
 
-// given judges the user's cut with the best order of the devices.
+// given evaluates the user's cut with the best order of the devices.
 func (c *costs) given() (layout, error) {
 	orders, compared := c.orders(c.Schedule.VirtualStages())
 	l, ok := c.attempt(func() layout { return c.bestOrder(orders, func([]int) []int { return c.Cut }) })
@@ -229,23 +229,23 @@ func (c *costs) given() (layout, error) {
 	return l, nil
 }
 
-// searchChunks finds a good cut for several parts a stage: that with the most even parts, improved as long as moving one border
-// helps. It is not known to be the best.
+// searchChunks finds a good cut for several chunks per stage: the one with the most even chunks, improved while moving one boundary helps.
+// It need not be the best.
 func (c *costs) searchChunks() (layout, error) {
-	n, parts := len(c.Units), c.Schedule.VirtualStages()
-	orders, compared := c.orders(parts * n * n)
-	l, ok := c.attempt(func() layout { return c.bestOrder(orders, c.evenParts) })
+	n, chunks := len(c.Units), c.Schedule.VirtualStages()
+	orders, compared := c.orders(chunks * n * n)
+	l, ok := c.attempt(func() layout { return c.bestOrder(orders, c.evenChunks) })
 	if !ok {
 		return l, c.tooLarge(l)
 	}
-	l.compare = "cuts near that of the most even parts, with " + compared
+	l.compare = "cuts near that of the most even chunks, with " + compared
 	return l, nil
 }
 
-func (c *costs) evenParts(order []int) []int {
-	cut, _ := c.sweep(func(k int, p Part) float64 {
+func (c *costs) evenChunks(order []int) []int {
+	cut, _ := c.sweep(func(k int, p Chunk) float64 {
 		s := k % c.Schedule.Stages
-		x := c.stageAs(s, order[s], []Part{p}, false).seconds
+		x := c.stageAs(s, order[s], []Chunk{p}, false).seconds
 		return x * x
 	}, func(a, b float64) float64 { return a + b })
 	return c.improve(layout{cut: cut, order: order}).cut
@@ -261,7 +261,7 @@ func (c *costs) bestOrder(orders [][]int, cut func(order []int) []int) (best lay
 	return best
 }
 
-// improve moves borders by a unit while that makes a layout better.
+// improve moves boundaries by one unit while that makes the layout better.
 func (c *costs) improve(l layout) layout {
 	for moved := true; moved; {
 		moved = false
@@ -289,7 +289,7 @@ func (c *costs) legal(cut []int) bool {
 	return true
 }
 
-// score ranks layouts: bytes missing, then the slowest stage, then evenness.
+// score orders layouts: by bytes missing, then the slowest stage, then evenness.
 type score struct {
 	over            int64
 	slowest, spread float64
@@ -300,7 +300,7 @@ func (c *costs) score(l layout) (s score) {
 		s.over += n
 	}
 	for i := range c.Schedule.Stages {
-		x := c.stage(i, l.order[i], c.parts(l, i))
+		x := c.stage(i, l.order[i], c.chunksOf(l, i))
 		s.slowest = max(s.slowest, x.seconds)
 		s.spread += x.seconds * x.seconds
 	}
@@ -312,12 +312,12 @@ func (c *costs) better(a, b layout) bool {
 	return cmp.Or(cmp.Compare(x.over, y.over), cmp.Compare(x.slowest, y.slowest), cmp.Compare(x.spread, y.spread)) < 0
 }
 
-// missing is the bytes missing by name of device, the stages that share it together.
+// missing is the bytes missing, by name of the device, over all stages that share it.
 func (c *costs) missing(l layout) map[string]int64 {
 	need, have := map[string]int64{}, map[string]int64{}
 	for s := range c.Schedule.Stages {
 		d := c.Devices[l.order[s]]
-		need[d.Name] += c.stage(s, l.order[s], c.parts(l, s)).memory.Total()
+		need[d.Name] += c.stage(s, l.order[s], c.chunksOf(l, s)).memory.Total()
 		have[d.Name] = d.Memory
 	}
 	over := map[string]int64{}
