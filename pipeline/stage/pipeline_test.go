@@ -73,22 +73,27 @@ func (v variant) String() string {
 // variants are all schedules that a pipeline trains with, on up to five stages.
 func variants() (vs []variant) {
 	type changes = []func(*schedule.Schedule) *schedule.Schedule
-	for p := 1; p <= 5; p++ {
-		for _, m := range []int{1, p, p + 1, 2*p + 1} {
-			o := schedule.Options{Stages: p, Microbatches: m, Chunks: 1}
-			for _, name := range []string{"gpipe", "1f1b", "zb-h1"} {
-				vs = append(vs, variant{name, o, nil})
-				if m >= p {
-					vs = append(vs, variant{name, o, changes{late}})
+	for _, f := range schedule.Trainable() {
+		chunks := []int{f.Chunks}
+		if f.ManyChunks {
+			chunks = append(chunks, f.Chunks+1)
+		}
+		for p := 1; p <= 5; p++ {
+			for _, m := range []int{1, p, p + 1, 2 * p, 2*p + 1} {
+				for _, v := range chunks {
+					o := schedule.Options{Stages: p, Microbatches: m, Chunks: v}
+					if _, err := schedule.New(f.Name, o); err != nil {
+						continue // not on so many stages
+					}
+					vs = append(vs, variant{f.Name, o, nil})
+					switch {
+					case f.Delay == 1:
+						vs = append(vs, variant{f.Name, o, changes{split}})
+					case m >= p:
+						vs = append(vs, variant{f.Name, o, changes{late}})
+					}
 				}
 			}
-			if m >= p {
-				vs = append(vs, variant{"2bw", o, nil}, variant{"2bw", o, changes{split}})
-			}
-		}
-		for _, v := range []int{2, 3} {
-			o := schedule.Options{Stages: p, Microbatches: 2 * p, Chunks: v}
-			vs = append(vs, variant{"interleaved", o, nil}, variant{"interleaved", o, changes{late}})
 		}
 	}
 	return vs
