@@ -167,15 +167,15 @@ func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, er
 		k.programs = append(k.programs, inputGradProgram, weightGradProgram)
 	}
 	k.unit = t.unit(unit, s)
-	part := t.part(unit)
-	k.unit.State = bytes(part.State())
-	if graphs[normsProgram], err = part.NormSquares(); err != nil {
+	shard := t.shard(unit)
+	k.unit.State = bytes(shard.State())
+	if graphs[normsProgram], err = shard.NormSquares(); err != nil {
 		return k, err
 	}
 	k.programs = append(k.programs, normsProgram)
 	k.shares = t.shares()
 	for v := range k.shares {
-		if graphs[updateProgram(v)], err = part.Update(v); err != nil {
+		if graphs[updateProgram(v)], err = shard.Update(v); err != nil {
 			return k, err
 		}
 		k.programs = append(k.programs, updateProgram(v))
@@ -188,8 +188,8 @@ func (t Target) kind(dev device.Device, unit int, tune exec.Chooser) (k kind, er
 	return k, nil
 }
 
-// part is the optimizer of the parameters that a unit owns.
-func (t Target) part(unit int) *optim.Shard {
+// shard is the optimizer of the parameters that a unit owns.
+func (t Target) shard(unit int) *optim.Shard {
 	var own []string
 	for _, p := range t.Model.Parameters() {
 		if p.Scope == t.Model.UnitScope(unit) {
