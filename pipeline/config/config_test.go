@@ -3,10 +3,12 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -87,9 +89,9 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "pipeline: {stages: 7}\n":                                                                   "c.yaml:5: pipeline.stages: found 7, expected at most one chunk per unit: the model has 6 (embed to head)",
 		smallConfig + "pipeline: {delay: 2}\n":                                                                    "c.yaml:5: pipeline.delay: found 2, expected an integer from 0 to 1",
 		smallConfig + "pipeline: {schedule: 1f1b, delay: 1}\n":                                                    "c.yaml:5: pipeline.delay: found 1, expected 0, the delay of schedule 1f1b",
-		smallConfig + "pipeline: {schedule: pipedream}\n":                                                         `c.yaml:5: pipeline.schedule: found "pipedream", expected one to train with (sync, gpipe, 1f1b, interleaved, zb-h1, 2bw): its delay differs by stage`,
+		smallConfig + "pipeline: {schedule: pipedream}\n":                                                         `c.yaml:5: pipeline.schedule: found "pipedream", expected one to train with (sync, ` + strings.Join(schedule.TrainableNames(), ", ") + `): its delay differs by stage`,
 		smallConfig + "pipeline: {schedule: 2bw, stages: 2}\n":                                                    "c.yaml: train.microbatches: found 1, expected at least one per stage: with fewer, a batch would start before the update that it needs, and two versions of the weights would not be enough. To use 2bw, set train.microbatches to 2",
-		smallConfig + "pipeline: {schedule: none.txt}\n":                                                          `c.yaml:5: pipeline.schedule: found "none.txt", expected one of sync, gpipe, 1f1b, interleaved, zb-h1, 2bw, or a schedule file`,
+		smallConfig + "pipeline: {schedule: none.txt}\n":                                                          `c.yaml:5: pipeline.schedule: found "none.txt", expected one of sync, ` + strings.Join(schedule.TrainableNames(), ", ") + `, or a schedule file`,
 		smallConfig + "pipeline: {error_feedback: true}\n":                                                        "c.yaml: pipeline.correction: found \"error_feedback\", expected none",
 		smallConfig + "pipeline: {cut: [2]}\n":                                                                    `c.yaml:5: pipeline.cut: found "[2]", expected 0 units`,
 		smallConfig + "pipeline: {stages: 3, cut: [3, 2]}\n":                                                      `c.yaml:5: pipeline.cut: found "[3, 2]", expected ascending units from 1 to 5`,

@@ -102,8 +102,9 @@ func TestClosedForms(t *testing.T) {
 		for _, c := range costs {
 			form, known := Closed(s.Name, o, c)
 			if !known {
-				assert.Equal(t, "zb-h1", s.Name)
-				assert.Less(t, o.Microbatches, o.Stages)
+				if f, _ := Find(s.Name); f.closed != nil {
+					assert.Less(t, o.Microbatches, o.Stages, "%s has a closed form from one microbatch per stage on", s.Name)
+				}
 				continue
 			}
 			for stage, of := range report.Stages {
