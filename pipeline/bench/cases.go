@@ -11,8 +11,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// sleeping measures a pipeline of stages with exactly equal times: a forward takes f, a backward 2f, the optimizer nothing. The rest of the
-// time is bubble, transfers and the host's overhead.
+// sleeping measures a pipeline of stages with exactly equal times: a forward takes f, a backward 2f, the optimizer
+// nothing. The rest of the time is bubble, transfers and the host's overhead.
 func sleeping(ctx context.Context, o Options) (Result, error) {
 	const stages = 16
 	forward := 20 * time.Millisecond
@@ -53,8 +53,8 @@ func sleeping(ctx context.Context, o Options) (Result, error) {
 	return r, nil
 }
 
-// devices measures the speedup of two logical devices of one adapter over one. It is meaningful if each device has a processor of its own,
-// as two devices of a software adapter that compute on one thread each.
+// devices measures the speedup of two logical devices of one adapter over one. It is meaningful if each device has a
+// processor of its own, as two devices of a software adapter that compute on one thread each.
 func devices(ctx context.Context, o Options) (Result, error) {
 	const microbatches = 4
 	c := model.Defaults()

@@ -27,8 +27,8 @@ type channelKey struct {
 	virtualStage, from, to int
 }
 
-// channel holds the staging buffers for the messages of one key. A message for which there is no channel, or no free staging buffer,
-// passes as bytes.
+// channel holds the staging buffers for the messages of one key. A message for which there is no channel, or no free
+// staging buffer, passes as bytes.
 type channel struct {
 	buffers []*stagingBuffer
 	idle    chan *stagingBuffer
@@ -73,8 +73,8 @@ func (s *stagingBuffer) release() {
 	}
 }
 
-// stagingShare is the inverse of the share of host memory that staging buffers may take. A device without memory of its own takes up to
-// three quarters.
+// stagingShare is the inverse of the share of host memory that staging buffers may take. A device without memory of its
+// own takes up to three quarters.
 const stagingShare = 4
 
 // connect opens the channels between ranks whose devices import memory.
@@ -110,7 +110,8 @@ type sharedSession interface {
 	Buffer(variable string, at exec.Binding) (device.Buffer, error)
 }
 
-// sharedAlignment reports whether messages between two ranks pass in memory that both devices import, and its alignment.
+// sharedAlignment reports whether messages between two ranks pass in memory that both devices import, and its
+// alignment.
 func sharedAlignment(a, b *rank) (alignment int64, share bool) {
 	_, aShares := a.session.(sharedSession)
 	_, bShares := b.session.(sharedSession)
@@ -118,8 +119,8 @@ func sharedAlignment(a, b *rank) (alignment int64, share bool) {
 	return alignment, share && aShares && bShares
 }
 
-// open opens a channel for messages of some of the sender's variables, at most so many of which are in flight. A driver that imports no
-// more memory leaves the channel with fewer staging buffers, or none, and so does a host without room.
+// open opens a channel for messages of some of the sender's variables, at most so many of which are in flight. A driver
+// that imports no more memory leaves the channel with fewer staging buffers, or none, and so does a host without room.
 func (c *channels) open(ranks []*rank, key channelKey, most int, variables ...string) error {
 	from, to := ranks[key.from], ranks[key.to]
 	alignment, share := sharedAlignment(from, to)

@@ -58,8 +58,8 @@ func newTraffic() *traffic {
 	return &traffic{counts: map[string]int{}, refuse: func(int) error { return nil }}
 }
 
-// Between devices that import memory, and only there, messages pass through staging buffers. The initial ones suffice, and all are free in
-// the end.
+// Between devices that import memory, and only there, messages pass through staging buffers. The initial ones suffice,
+// and all are free in the end.
 func TestStagingBuffersCarryMessages(t *testing.T) {
 	for _, p := range setups() {
 		t.Run(p.String(), func(t *testing.T) {
@@ -105,7 +105,8 @@ func TestStagingBuffersCarryMessages(t *testing.T) {
 
 func (s setup) virtualStages() int { return s.stages * max(s.chunks, 1) }
 
-// carried checks that four batches moved by transfers between ranks that import memory, and through the host between the others.
+// carried checks that four batches moved by transfers between ranks that import memory, and through the host between
+// the others.
 func (s setup) carried(t *testing.T, counts map[string]int) {
 	t.Helper()
 	want := map[string]int{}
@@ -127,7 +128,8 @@ func (s setup) carried(t *testing.T, counts map[string]int) {
 	assert.Equal(t, want, counts)
 }
 
-// Messages without a staging buffer, because the driver refused the import, pass through the host. A lost device is an error.
+// Messages without a staging buffer, because the driver refused the import, pass through the host. A lost device is an
+// error.
 func TestRefusedImports(t *testing.T) {
 	p := setup{schedule: "2bw", stages: 3, microbatches: 4, tied: true, imports: 3}
 	train := func(t *testing.T, refuse func(int) error) (buffers int, err error) {

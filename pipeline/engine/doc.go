@@ -1,15 +1,17 @@
-// Package engine trains a model on a pipeline of devices. What it computes does not depend on the layout: the bits are those of one
-// device.
+// Package engine trains a model on a pipeline of devices. What it computes does not depend on the layout: the bits are
+// those of one device.
 //
-// New cuts the model by its Layout into ranks, one per stage and replica, builds the programs of each rank and plans their memory. Load
-// allocates the memory and compiles the kernels. Train and Evaluate run batches, and ReadWeights, WriteWeights, ReadState and WriteState
-// access parameters and the optimizer between them.
+// New cuts the model by its Layout into ranks, one per stage and replica, builds the programs of each rank and plans
+// their memory. Load allocates the memory and compiles the kernels. Train and Evaluate run batches, and ReadWeights,
+// WriteWeights, ReadState and WriteState access parameters and the optimizer between them.
 //
-// Train runs one segment of batches, at whose start and end the pipeline is empty. Each rank has a worker: a goroutine that drives the
-// rank's machine of package stage, as its package comment writes out. The worker enqueues the effects of the machine on the device and
-// does not wait for it. A second goroutine per rank waits for the operations in flight, in order, and reports their ends as events.
+// Train runs one segment of batches, at whose start and end the pipeline is empty. Each rank has a worker: a goroutine
+// that drives the rank's machine of package stage, as its package comment writes out. The worker enqueues the effects
+// of the machine on the device and does not wait for it. A second goroutine per rank waits for the operations in
+// flight, in order, and reports their ends as events.
 //
-// A message from one rank to another is a transfer. Its life, from an activation computed on one stage to its use on the next:
+// A message from one rank to another is a transfer. Its life, from an activation computed on one stage to its use on
+// the next:
 //
 //	created     the sender's machine asks for a Send; a staging buffer is taken, if one is free
 //	reading     the sender's device copies the tensors to the staging buffer, or to the host
@@ -18,6 +20,6 @@
 //	writing     the machine asks for a Store; the receiver's device copies the payload to its tensors
 //	completed   the staging buffer is free again
 //
-// Staging buffers are host memory that both devices import. A channel holds those for one kind of message between two ranks. Between
-// devices that cannot import memory, payloads are bytes.
+// Staging buffers are host memory that both devices import. A channel holds those for one kind of message between two
+// ranks. Between devices that cannot import memory, payloads are bytes.
 package engine

@@ -142,7 +142,8 @@ func (e *Engine) Load() error {
 	return nil
 }
 
-// Abort makes the work in progress and all later work fail with a cause, as a failing rank does. It may be called at any time.
+// Abort makes the work in progress and all later work fail with a cause, as a failing rank does. It may be called at
+// any time.
 func (e *Engine) Abort(cause error) { e.abort(cause) }
 
 // Close waits for the devices, however long they take, and releases the memory of Load.

@@ -57,8 +57,8 @@ func (s *saboteur) before(rank int) func(faulty.Op, string) error {
 	}
 }
 
-// live runs a pipeline from New to Close. It returns how long after the fault Train reported it, and the error. It checks that no memory
-// remains allocated; the synctest bubble checks that no goroutine remains.
+// live runs a pipeline from New to Close. It returns how long after the fault Train reported it, and the error. It
+// checks that no memory remains allocated; the synctest bubble checks that no goroutine remains.
 func (s *saboteur) live(t *testing.T, p setup) (after time.Duration, reported error) {
 	t.Helper()
 	s.count = map[place]int{}

@@ -15,7 +15,8 @@ type feeder struct {
 	batch   Batch
 }
 
-// data is the part of a variable's data that belongs to a microbatch of the replica; nil for a variable that the work does not read.
+// data is the part of a variable's data that belongs to a microbatch of the replica; nil for a variable that the work
+// does not read.
 func (f *feeder) data(batch, microbatch int, v graph.Named) ([]byte, error) {
 	if f.number != batch || f.batch == nil {
 		b, err := f.work.source.Batch(int64(batch))

@@ -8,8 +8,9 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 )
 
-// holding is a parameter that a rank's programs read. One rank owns it and updates it. The others hold copies and accumulate gradients for
-// the owner: the head of a tied model, if it is not on the rank of the embedding, and all ranks of a further replica.
+// holding is a parameter that a rank's programs read. One rank owns it and updates it. The others hold copies and
+// accumulate gradients for the owner: the head of a tied model, if it is not on the rank of the embedding, and all
+// ranks of a further replica.
 type holding struct {
 	param     string
 	owner     int      // rank
@@ -64,7 +65,8 @@ func (o Options) contribution(rank int, variable string) string {
 	return variable
 }
 
-// Contributions lists the variables whose sum, in order, is the gradient of a parameter, for optim.Param. The last is the owner's own.
+// Contributions lists the variables whose sum, in order, is the gradient of a parameter, for optim.Param. The last is
+// the owner's own.
 func (o Options) Contributions(param string) []string {
 	all := o.Model.Gradients(param)
 	var names []string
@@ -84,7 +86,8 @@ func (o Options) LossContributions() (names []string) {
 	return names
 }
 
-// exchange is what two ranks exchange per batch: gradients, and the loss of a further replica, to the owner; updated weights back.
+// exchange is what two ranks exchange per batch: gradients, and the loss of a further replica, to the owner; updated
+// weights back.
 type exchange struct {
 	from, to int      // the rank with copies, the owner
 	params   []string // sent back

@@ -63,7 +63,8 @@ func (d data) Batch(number int64) (Batch, error) {
 	return b, nil
 }
 
-// What training is given besides tokens and targets reaches all virtual stages that read it: the bits are those of one device.
+// What training is given besides tokens and targets reaches all virtual stages that read it: the bits are those of one
+// device.
 func TestInputsReachAllVirtualStages(t *testing.T) {
 	l := newLender(t)
 	for _, s := range layouts() {

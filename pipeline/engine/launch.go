@@ -38,7 +38,8 @@ func (w *worker) launch(e stage.Effect) error {
 	return w.mark(e.Action, began)
 }
 
-// prepareUpdate uploads the inputs of the update of a batch, its hyperparameters and the norms of all ranks, and names its program.
+// prepareUpdate uploads the inputs of the update of a batch, its hyperparameters and the norms of all ranks, and names
+// its program.
 func (w *worker) prepareUpdate(batch int) (program string, err error) {
 	r, o := w.rank, w.rank.engine.Optimizer
 	if len(r.engine.owners) > 1 {
@@ -58,7 +59,8 @@ func (w *worker) prepareUpdate(batch int) (program string, err error) {
 	return program, r.session.SetInput(program, optim.HyperparametersInput, exec.F32Bytes(o.Hyperparameters(batch, initialized).Float32s()))
 }
 
-// measure enqueues the reads of the results of a run that belong to its batch: losses, and the norm and the status of an update.
+// measure enqueues the reads of the results of a run that belong to its batch: losses, and the norm and the status of
+// an update.
 func (w *worker) measure(a schedule.Action, program string) error {
 	engine, results := w.rank.engine, w.segment.results
 	last := a.Chunk*engine.Stages+w.rank.stage() == engine.virtualStages()-1

@@ -7,8 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 )
 
-// Layout assigns a model to ranks. Each replica is a pipeline of Stages ranks; rank r·Stages + s is stage s of replica r. The model is cut
-// into Stages·Chunks virtual stages; virtual stage c·Stages + s is model chunk c of stage s.
+// Layout assigns a model to ranks. Each replica is a pipeline of Stages ranks; rank r·Stages + s is stage s of replica
+// r. The model is cut into Stages·Chunks virtual stages; virtual stage c·Stages + s is model chunk c of stage s.
 type Layout struct {
 	Stages, Chunks, Replicas int
 	Cut                      []int  // the first unit of each virtual stage but the first, see model.Model
@@ -45,7 +45,8 @@ func (l Layout) check(m model.Model) error {
 	return nil
 }
 
-// EvenCut distributes the layers evenly over virtual stages. The embedding belongs to the first and the head to the last.
+// EvenCut distributes the layers evenly over virtual stages. The embedding belongs to the first and the head to the
+// last.
 func EvenCut(m model.Model, virtualStages int) []int {
 	var cut []int
 	for v := 1; v < virtualStages; v++ {

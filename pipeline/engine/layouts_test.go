@@ -211,8 +211,8 @@ func TestLayoutsComputeTheSame(t *testing.T) {
 	}
 }
 
-// Two replicas give the same bits with one stage as with two, and after the last batch every copy of a parameter is what its
-// owner has: a tied head's, and those of a further replica.
+// Two replicas give the same bits with one stage as with two, and after the last batch every copy of a parameter is
+// what its owner has: a tied head's, and those of a further replica.
 func TestReplicasAgree(t *testing.T) {
 	l := newLender(t)
 	for _, s := range layouts() {

@@ -61,7 +61,8 @@ func shifted(in model.LossInputs) *graph.Value {
 	return op.Add(model.CrossEntropy(in), in.Aligned["teacher"])
 }
 
-// A loss that is not finite makes all ranks skip the batch, wherever it is computed: on a stage without parameters, and on any replica.
+// A loss that is not finite makes all ranks skip the batch, wherever it is computed: on a stage without parameters, and
+// on any replica.
 func TestNonfiniteLossSkipsTheBatch(t *testing.T) {
 	l := newLender(t)
 	for _, delay := range []int{0, 1} {

@@ -32,18 +32,19 @@ type Options struct {
 // Schedule returns the computation of some batches.
 type Schedule func(batches int) (*schedule.Generator, error)
 
-// Batch is the data of a batch by variable, as model.Config.Variables lists them: little-endian, by replica, then by microbatch. Scalars of
-// a batch are repeated for each microbatch. An evaluation reads only tokens and targets.
+// Batch is the data of a batch by variable, as model.Config.Variables lists them: little-endian, by replica, then by
+// microbatch. Scalars of a batch are repeated for each microbatch. An evaluation reads only tokens and targets.
 type Batch map[string][]byte
 
-// Source provides data. Each rank that reads data of a batch calls it from its own goroutine and does not modify the result.
+// Source provides data. Each rank that reads data of a batch calls it from its own goroutine and does not modify the
+// result.
 type Source interface {
 	Batch(batch int64) (Batch, error)
 }
 
-// Preparer is a Source that may be unable to provide a batch. Prepare waits until the batch is available; ranks call it before any of them
-// begins the batch. After an error no batch from that one on begins, and the batches before it are finished. Later calls return the same
-// error.
+// Preparer is a Source that may be unable to provide a batch. Prepare waits until the batch is available; ranks call it
+// before any of them begins the batch. After an error no batch from that one on begins, and the batches before it are
+// finished. Later calls return the same error.
 type Preparer interface {
 	Prepare(batch int64) error
 }

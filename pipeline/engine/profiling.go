@@ -8,7 +8,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Profiler records the times of the programs of some batches, measured by the devices' clocks. Each rank calls it from its own goroutine.
+// Profiler records the times of the programs of some batches, measured by the devices' clocks. Each rank calls it from
+// its own goroutine.
 type Profiler interface {
 	Wants(batch int) bool
 	// Ran reports one run: what it does ("forward", "update"), the kernels of its program, and their times.

@@ -150,8 +150,8 @@ func (o Options) readBy(s *model.Stage) []graph.Named {
 	return slices.DeleteFunc(o.Model.Variables(o.Inputs, o.MicrobatchSize), func(v graph.Named) bool { return !read[v.ID] })
 }
 
-// rename gives the variables of a chunk names of their own on the rank. Variables that are kept from a microbatch's forward to its backward
-// have a pool with a buffer for each microbatch in flight.
+// rename gives the variables of a chunk names of their own on the rank. Variables that are kept from a microbatch's
+// forward to its backward have a pool with a buffer for each microbatch in flight.
 func (r *rank) rename(p programs, g *graph.Graph, chunk int, kept, transient []string) {
 	for _, v := range g.Sources("variable") {
 		op := v.Node.Op.(*graph.Variable)

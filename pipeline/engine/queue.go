@@ -7,7 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// operation is work in flight on a device for an action: done is called with what pending returns, when all of it has ended.
+// operation is work in flight on a device for an action: done is called with what pending returns, when all of it has
+// ended.
 type operation struct {
 	action  schedule.Action
 	pending []device.Pending
@@ -21,8 +22,8 @@ func (q operationQueue) add(a schedule.Action, pending []device.Pending, done fu
 	q <- operation{a, pending, done}
 }
 
-// complete waits for each operation in order, until the queue is closed. After ctx has ended, it drops the rest. It reports errors to fail,
-// which ends ctx.
+// complete waits for each operation in order, until the queue is closed. After ctx has ended, it drops the rest. It
+// reports errors to fail, which ends ctx.
 func (q operationQueue) complete(ctx context.Context, fail func(schedule.Action, error)) {
 	for op := range q {
 		var results [][]byte

@@ -80,7 +80,8 @@ func (r *rank) load() (err error) {
 	return nil
 }
 
-// scales reports whether the rank holds the loss scale: to divide its own gradients by it, or to multiply the loss by it.
+// scales reports whether the rank holds the loss scale: to divide its own gradients by it, or to multiply the loss by
+// it.
 func (r *rank) scales() bool {
 	return r.engine.Optimizer.Scaled() && (r.optimizer != nil || r.stage() == r.engine.Stages-1)
 }
@@ -91,8 +92,8 @@ const sampleBatches = 4
 // port is the access of transfers to the rank's tensors.
 func (r *rank) port() port { return port{r.session, r.device} }
 
-// sent lists the tensors that a message carries, on the sender: activations, gradients, norms, gradients of copies for their owner, or
-// updated weights for copies.
+// sent lists the tensors that a message carries, on the sender: activations, gradients, norms, gradients of copies for
+// their owner, or updated weights for copies.
 func (r *rank) sent(e stage.Effect) []tensor {
 	switch e.Message.Kind {
 	case stage.Activation:
@@ -122,8 +123,8 @@ func (r *rank) stored(e stage.Effect) []tensor {
 	return tensors(r.engine.exchanges.between(r.index, m.From).params, exec.Binding{weightsClass: e.Place.Weights})
 }
 
-// isInitialized reports whether an update was applied before that of a batch. If only the device knows, it waits for the device until
-// one was.
+// isInitialized reports whether an update was applied before that of a batch. If only the device knows, it waits for
+// the device until one was.
 func (r *rank) isInitialized(batch int) (bool, error) {
 	if !r.engine.Optimizer.TracksInitialization() {
 		return batch > 0, nil

@@ -8,8 +8,8 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 )
 
-// Measured is the result of a batch: its mean loss in nats per token and the norm of its gradient before clipping, both at the weights of
-// its forward, and whether its update was applied.
+// Measured is the result of a batch: its mean loss in nats per token and the norm of its gradient before clipping, both
+// at the weights of its forward, and whether its update was applied.
 type Measured struct {
 	Batch      int
 	Loss       float64

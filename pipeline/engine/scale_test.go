@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A loss scale is exact: it changes no bit of what is learned in f32, wherever the model is cut, and each batch has the one that the
-// norms of the batches before it decide.
+// A loss scale is exact: it changes no bit of what is learned in f32, wherever the model is cut, and each batch has the
+// one that the norms of the batches before it decide.
 func TestLossScaleChangesNoBit(t *testing.T) {
 	l := newLender(t)
 	for _, s := range layouts() {

@@ -73,8 +73,9 @@ func (g *gate) end() (int, error) {
 	return g.limit, g.refused
 }
 
-// run works on the batches from (included) to to (excluded) and returns the first batch that was not done. When stop ends, or the source
-// cannot provide the next batch, it finishes the batches in progress. The first failure stops all ranks.
+// run works on the batches from (included) to to (excluded) and returns the first batch that was not done. When stop
+// ends, or the source cannot provide the next batch, it finishes the batches in progress. The first failure stops all
+// ranks.
 func (e *Engine) run(stop context.Context, w work, from, to int, r *results) (int, error) {
 	if e.failure != nil {
 		return from, e.failure
@@ -124,8 +125,8 @@ func (e *Engine) segment(w work, from, to int, r *results) (*segment, error) {
 	return seg, nil
 }
 
-// shutdownTimeout is how long the ranks may take to stop after one has failed. The failure is reported then, even if a device hangs;
-// Close waits for it.
+// shutdownTimeout is how long the ranks may take to stop after one has failed. The failure is reported then, even if a
+// device hangs; Close waits for it.
 const shutdownTimeout = 500 * time.Millisecond
 
 // work runs all workers to their end.

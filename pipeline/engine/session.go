@@ -8,8 +8,9 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Session is a set of loaded programs that share variables; exec.Session implements it. Operations are enqueued in order, and only waiting
-// for a pending read blocks. A Binding selects a buffer of each pool; it is nil for programs and variables without pools.
+// Session is a set of loaded programs that share variables; exec.Session implements it. Operations are enqueued in
+// order, and only waiting for a pending read blocks. A Binding selects a buffer of each pool; it is nil for programs
+// and variables without pools.
 type Session interface {
 	WriteAt(variable string, at exec.Binding, data []byte) error
 	ReadAt(variable string, at exec.Binding) (device.Pending, error)
@@ -32,8 +33,8 @@ type Planned struct {
 // Executor plans graphs for a device.
 type Executor func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (Planned, error)
 
-// Execute is the Executor of runtime/exec. tune chooses among the candidates of a kernel; nil is the static choice. memory is the budget of
-// a device in bytes; 0: what the device reports.
+// Execute is the Executor of runtime/exec. tune chooses among the candidates of a kernel; nil is the static choice.
+// memory is the budget of a device in bytes; 0: what the device reports.
 func Execute(tune exec.Chooser, memory int64) Executor {
 	return func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (Planned, error) {
 		p, err := exec.NewPlan(dev, graphs, exec.Options{Tune: tune, Pools: pools, Budget: cmp.Or(memory, device.Budget(dev))})

@@ -88,8 +88,8 @@ func (r *rank) stateAt(name string) (string, exec.Binding) {
 	return name, nil
 }
 
-// stateRanks are the ranks that hold a state. Most states have one; the loss scale and the flags that training has halted or that an update
-// was applied are on several.
+// stateRanks are the ranks that hold a state. Most states have one; the loss scale and the flags that training has
+// halted or that an update was applied are on several.
 func (e *Engine) stateRanks(name string) (ls []*rank) {
 	if name == optim.ScaleVariable || name == optim.NextScaleVariable {
 		return slices.DeleteFunc(slices.Clone(e.ranks), func(r *rank) bool { return !r.scales() })

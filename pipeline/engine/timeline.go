@@ -41,7 +41,8 @@ func newTimeline(t Tracer, rank string) timeline {
 	return timeline{tracer: t, name: rank, idle: time.Now()}
 }
 
-// run records a run that has just finished. It began when it was enqueued or when the run before it ended, whichever is later.
+// run records a run that has just finished. It began when it was enqueued or when the run before it ended, whichever is
+// later.
 func (t *timeline) run(a schedule.Action, enqueued time.Time) {
 	now := time.Now()
 	if t.tracer != nil {
@@ -63,8 +64,8 @@ func (t *timeline) wait(until time.Time) {
 	}
 }
 
-// send records a transfer that has just left the device, and returns when it began: when it was enqueued, or when the run that computes
-// its data or the transfer before it ended, whichever is latest.
+// send records a transfer that has just left the device, and returns when it began: when it was enqueued, or when the
+// run that computes its data or the transfer before it ended, whichever is latest.
 func (t *timeline) send(m stage.Message, enqueued time.Time) (began time.Time) {
 	now := time.Now()
 	began = later(later(enqueued, t.idle), t.sent)
@@ -75,7 +76,8 @@ func (t *timeline) send(m stage.Message, enqueued time.Time) (began time.Time) {
 	return began
 }
 
-// receive records that the payload of a message from another rank was handed to the device, with an arrow from its send.
+// receive records that the payload of a message from another rank was handed to the device, with an arrow from its
+// send.
 func (t *timeline) receive(m stage.Message, from string, sent, began time.Time) {
 	if t.tracer == nil || from == t.name {
 		return

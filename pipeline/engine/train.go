@@ -7,16 +7,17 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// Train trains on the batches from (included) to to (excluded) and calls each with the result of every batch, in order, from the caller's
-// goroutine. It returns the first batch that was not done. When stop ends, or each or a Preparer returns an error, it finishes the batches
-// in progress. Then, as after success, the pipeline is empty, and weights and states may be read. Any other error loses them.
+// Train trains on the batches from (included) to to (excluded) and calls each with the result of every batch, in order,
+// from the caller's goroutine. It returns the first batch that was not done. When stop ends, or each or a Preparer
+// returns an error, it finishes the batches in progress. Then, as after success, the pipeline is empty, and weights and
+// states may be read. Any other error loses them.
 func (e *Engine) Train(stop context.Context, source Source, from, to int, each func(Measured) error) (int, error) {
 	r := newResults(from, e.Microbatches*e.Replicas, true)
 	return e.deliver(stop, work{e.Schedule, source, e.Replicas, e.Microbatches, false}, from, to, r, each)
 }
 
-// evaluatedAtOnce is the number of batches per stage that an evaluation runs before all stages must be done. It bounds how far a fast stage
-// runs ahead of a slow one, because what it sends waits in host memory.
+// evaluatedAtOnce is the number of batches per stage that an evaluation runs before all stages must be done. It bounds
+// how far a fast stage runs ahead of a slow one, because what it sends waits in host memory.
 const evaluatedAtOnce = 16
 
 // Evaluate runs forwards on batches of one microbatch each, on the first replica. Batches of the source count from 0.

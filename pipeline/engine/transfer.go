@@ -9,10 +9,10 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// transfer carries the payload of one message from the tensors of one rank to those of another. Its sender creates it, reads the
-// payload from its device and hands the transfer to the receiver, which writes the payload to its own device. The payload passes through
-// a staging buffer that both devices import, or else as bytes through the host. A transfer belongs to one goroutine at a time: the
-// channels between goroutines hand it over.
+// transfer carries the payload of one message from the tensors of one rank to those of another. Its sender creates it,
+// reads the payload from its device and hands the transfer to the receiver, which writes the payload to its own device.
+// The payload passes through a staging buffer that both devices import, or else as bytes through the host. A transfer
+// belongs to one goroutine at a time: the channels between goroutines hand it over.
 type transfer struct {
 	message stage.Message
 	state   transferState
@@ -42,7 +42,8 @@ func (s transferState) String() string {
 	return fmt.Sprintf("transferState(%d)", uint8(s))
 }
 
-// newTransfer creates the transfer of a message over a channel, which may be nil. It takes a staging buffer if one is free.
+// newTransfer creates the transfer of a message over a channel, which may be nil. It takes a staging buffer if one is
+// free.
 func newTransfer(m stage.Message, c *channel) *transfer {
 	return &transfer{message: m, staging: c.take()}
 }
@@ -74,7 +75,8 @@ func (t *transfer) advance(to transferState) {
 // fail is an error of the transfer in its present state.
 func (t *transfer) fail(err error) error { return fmt.Errorf("transfer of %v: %w", t, err) }
 
-// read enqueues the copies of the sender's tensors to the staging buffer or to the host. The payload is complete when all are done.
+// read enqueues the copies of the sender's tensors to the staging buffer or to the host. The payload is complete when
+// all are done.
 func (t *transfer) read(p port, tensors []tensor) ([]device.Pending, error) {
 	t.advance(reading)
 	reads, err := p.read(tensors, t.staging)
@@ -92,7 +94,8 @@ func (t *transfer) depart(payload [][]byte) {
 	}
 }
 
-// forReceiver is a transfer of the same payload for one of several receivers. A payload in a staging buffer has only one.
+// forReceiver is a transfer of the same payload for one of several receivers. A payload in a staging buffer has only
+// one.
 func (t *transfer) forReceiver() *transfer {
 	c := *t
 	return &c
@@ -101,8 +104,8 @@ func (t *transfer) forReceiver() *transfer {
 // receive records that the receiver knows the message.
 func (t *transfer) receive() { t.advance(received) }
 
-// write enqueues the copies of the payload to the receiver's tensors. The caller completes the transfer when all are done; without a
-// staging buffer there are none, and the device has taken the bytes.
+// write enqueues the copies of the payload to the receiver's tensors. The caller completes the transfer when all are
+// done; without a staging buffer there are none, and the device has taken the bytes.
 func (t *transfer) write(p port, tensors []tensor) ([]device.Pending, error) {
 	t.advance(writing)
 	writes, err := p.write(tensors, t.staging, t.payload)
@@ -165,7 +168,8 @@ func (p port) read(tensors []tensor, s *stagingBuffer) (reads []device.Pending, 
 	return reads, nil
 }
 
-// write enqueues copies of a staging buffer, or of a payload's bytes if it is nil, to tensors. Only the former are pending afterwards.
+// write enqueues copies of a staging buffer, or of a payload's bytes if it is nil, to tensors. Only the former are
+// pending afterwards.
 func (p port) write(tensors []tensor, s *stagingBuffer, payload [][]byte) ([]device.Pending, error) {
 	if s != nil {
 		return p.copy(tensors, func(tensor device.Range, offset int64) (from, to device.Range) {

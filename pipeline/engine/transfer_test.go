@@ -15,8 +15,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// memory is a session and a device in one, whose variables are byte slices. It copies when the copy is waited for, as late as a device
-// may.
+// memory is a session and a device in one, whose variables are byte slices. It copies when the copy is waited for, as
+// late as a device may.
 type memory struct {
 	Session
 	device.Device

@@ -11,9 +11,9 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// worker drives the stage machine of one rank through a segment. Its loop enqueues what the machine asks for and does not wait for the
-// device, except for the initialization of an optimizer; the other ranks do not wait then, because events holds all that they may send.
-// A second goroutine completes the operations in flight.
+// worker drives the stage machine of one rank through a segment. Its loop enqueues what the machine asks for and does
+// not wait for the device, except for the initialization of an optimizer; the other ranks do not wait then, because
+// events holds all that they may send. A second goroutine completes the operations in flight.
 type worker struct {
 	rank        *rank
 	segment     *segment

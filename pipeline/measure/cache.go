@@ -19,7 +19,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Cache keeps measurements in a file, by device and by the source of the kernels. It may be used by one goroutine at a time.
+// Cache keeps measurements in a file, by device and by the source of the kernels. It may be used by one goroutine at a
+// time.
 type Cache struct {
 	path  string
 	known map[string]entry
@@ -38,7 +39,8 @@ type entry struct {
 // NewCache is a cache in memory only.
 func NewCache() *Cache { return &Cache{known: map[string]entry{}} }
 
-// OpenCache reads the file at path, if it exists. An unreadable file is an error; the contents of a damaged one are discarded.
+// OpenCache reads the file at path, if it exists. An unreadable file is an error; the contents of a damaged one are
+// discarded.
 func OpenCache(path string) (*Cache, error) {
 	c := NewCache()
 	c.path = path
@@ -101,7 +103,8 @@ func (c *Cache) key(dev device.Device, source string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// programKey identifies a program by the source of its kernels, which holds the sizes of the model and of the microbatch.
+// programKey identifies a program by the source of its kernels, which holds the sizes of the model and of the
+// microbatch.
 func (c *Cache) programKey(dev device.Device, p *exec.Plan, program string) (string, error) {
 	kernels, err := p.Chosen(program)
 	if err != nil {

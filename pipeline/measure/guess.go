@@ -5,7 +5,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// speed is an estimate of what a kind of device reaches with portable kernels, of the order of published figures for WebGPU.
+// speed is an estimate of what a kind of device reaches with portable kernels, of the order of published figures for
+// WebGPU.
 type speed struct {
 	flops  float64 // per second, in matrix products
 	bytes  float64 // per second, to and from its own memory
@@ -23,8 +24,8 @@ func speedOf(k device.Kind) speed {
 	return speed{10e12, 500e9, 5e-6, partition.Link{Latency: 50e-6, Bandwidth: 10e9}}
 }
 
-// guess estimates a kernel's time as the longer of its arithmetic and its memory traffic (the roofline of Williams, Waterman and Patterson,
-// CACM 52(4), 2009), plus its launch.
+// guess estimates a kernel's time as the longer of its arithmetic and its memory traffic (the roofline of Williams,
+// Waterman and Patterson, CACM 52(4), 2009), plus its launch.
 func guess(dev device.Device, kinds []kind) (r record) {
 	v := speedOf(dev.Info().Kind)
 	for _, k := range kinds {

@@ -39,7 +39,8 @@ func (o Options) transfers(ctx context.Context, dev device.Device, n int64, peer
 	return l, false, nil
 }
 
-// sharing is the alignment of the host memory that a device shares with all of its peers; 0: it does not share memory with one of them.
+// sharing is the alignment of the host memory that a device shares with all of its peers; 0: it does not share memory
+// with one of them.
 func (o Options) sharing(dev device.Device, peers []device.Device) (alignment int64) {
 	for _, p := range peers {
 		a, share := device.Share(dev, p)

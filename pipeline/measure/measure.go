@@ -1,9 +1,10 @@
-// Package measure determines the costs of a model's units on devices, as package partition needs them. It takes the memory of a unit from
-// its graphs, and its times from running its programs one by one, or from a model of the device. Of units that are alike, such as layers, it
-// measures one. Kernels never span units, so the costs of a stage are the sums of those of its units.
+// Package measure determines the costs of a model's units on devices, as package partition needs them. It takes the
+// memory of a unit from its graphs, and its times from running its programs one by one, or from a model of the device.
+// Of units that are alike, such as layers, it measures one. Kernels never span units, so the costs of a stage are the
+// sums of those of its units.
 //
-// Target.Problem measures all devices of a run, each kind of device once, and returns the units and devices of a partition.Problem. A Cache
-// keeps measurements in a file, by device, driver and the source of the kernels.
+// Target.Problem measures all devices of a run, each kind of device once, and returns the units and devices of a
+// partition.Problem. A Cache keeps measurements in a file, by device, driver and the source of the kernels.
 package measure
 
 import (
@@ -46,8 +47,8 @@ type Costs struct {
 	Cached   bool  // the times are from the cache
 }
 
-// Problem returns the measured fields of a partition.Problem: the units, and a device for each stage. Devices with the same adapter and
-// driver are measured once.
+// Problem returns the measured fields of a partition.Problem: the units, and a device for each stage. Devices with the
+// same adapter and driver are measured once.
 func (t Target) Problem(ctx context.Context, devices []device.Device, o Options) (p partition.Problem, modelled bool, err error) {
 	known := map[device.Info]Costs{}
 	for _, dev := range devices {
@@ -90,9 +91,9 @@ func widest(a, b []partition.Unit) []partition.Unit {
 	return a
 }
 
-// On returns the costs on one device. Transfers are those between it and its peers, which may include the device; if it shares host memory
-// with only some of them, On assumes that it shares it with none. On runs nothing on a device of kind Null, and stops between runs when ctx
-// ends.
+// On returns the costs on one device. Transfers are those between it and its peers, which may include the device; if it
+// shares host memory with only some of them, On assumes that it shares it with none. On runs nothing on a device of
+// kind Null, and stops between runs when ctx ends.
 func (t Target) On(ctx context.Context, dev device.Device, o Options, peers ...device.Device) (c Costs, err error) {
 	if c.Modelled = o.Modelled || dev.Info().Kind == device.Null; c.Modelled {
 		o.Tune = nil // it would time kernels

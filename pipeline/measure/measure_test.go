@@ -105,8 +105,8 @@ func stageMemory(t *testing.T, g Target, p partition.Chunk, slots int, recompute
 	return plan.Memory().Variables, plan.Memory().Total
 }
 
-// The memory of a stage as predicted from single units is that of its programs planned together: variables but for small
-// ones (votes, the loss), the rest about.
+// The memory of a stage as predicted from single units is that of its programs planned together: variables but for
+// small ones (votes, the loss), the rest about.
 func TestMemoryIsThatOfWholeStages(t *testing.T) {
 	for tied, optimizer := range map[bool]string{false: "adamw", true: "muon"} {
 		g := target(t, small(tied), optimizer)

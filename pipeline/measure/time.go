@@ -98,8 +98,8 @@ func (k kind) total(seconds map[string]float64) partition.Time {
 	return x
 }
 
-// fill uploads the inputs of the programs: weights, activations and their gradients, tokens, hyperparameters. Gradients of weights and the
-// optimizer's state are zero.
+// fill uploads the inputs of the programs: weights, activations and their gradients, tokens, hyperparameters. Gradients
+// of weights and the optimizer's state are zero.
 func (t Target) fill(s *exec.Session, k kind) error {
 	rng, parameters := rand.New(rand.NewPCG(1, 2)), map[string]bool{}
 	for _, p := range t.Model.Parameters() {
@@ -140,7 +140,8 @@ const (
 	batches   = 3
 )
 
-// best is the shortest time of one repetition of work. It runs once to warm up, once to learn the scale, then a few batches.
+// best is the shortest time of one repetition of work. It runs once to warm up, once to learn the scale, then a few
+// batches.
 func best(ctx context.Context, work func(n int) error) (time.Duration, error) {
 	timed := func(n int) (time.Duration, error) {
 		if err := ctx.Err(); err != nil {

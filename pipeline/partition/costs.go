@@ -178,7 +178,8 @@ func (c *costs) available(device int) int64 {
 	return c.Devices[device].Memory
 }
 
-// ends reports whether the model's first and last unit are among the chunks, and the size of the weights that these units share.
+// ends reports whether the model's first and last unit are among the chunks, and the size of the weights that these
+// units share.
 func (c *costs) ends(chunks []Chunk) (first, last bool, shared int64) {
 	for _, p := range chunks {
 		first, last = first || p.First == 0, last || p.Last == len(c.Units)
@@ -201,8 +202,8 @@ func (c *costs) exchanged(chunks []Chunk) int64 {
 	return n
 }
 
-// memory is the memory of a stage's chunks. Weights and gradients share 2 + delay buffers; the owner of a parameter also has a buffer for
-// the gradient of each copy.
+// memory is the memory of a stage's chunks. Weights and gradients share 2 + delay buffers; the owner of a parameter
+// also has a buffer for the gradient of each copy.
 func (c *costs) memory(stage int, chunks []Chunk, recompute bool) Memory {
 	m, slots := Memory{}, c.slots[stage]
 	for _, p := range chunks {
@@ -222,8 +223,9 @@ func (c *costs) memory(stage int, chunks []Chunk, recompute bool) Memory {
 	return m
 }
 
-// activations adds the activations of a chunk: for each microbatch in flight, those that its units keep and the data that they read. A
-// chunk that recomputes keeps only its input and that data, and all the rest once, at the start of its backward.
+// activations adds the activations of a chunk: for each microbatch in flight, those that its units keep and the data
+// that they read. A chunk that recomputes keeps only its input and that data, and all the rest once, at the start of
+// its backward.
 func (c *costs) activations(m *Memory, p Chunk, slots int64, recompute bool) {
 	in, out := c.passes(p.First), c.passes(p.Last)
 	given := c.Given + c.data[p.Last] - c.data[p.First]

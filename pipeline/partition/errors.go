@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// InfeasibleError reports a model that does not fit into the devices' memory. It names the stage that lacks most memory in the cut that
-// lacks least.
+// InfeasibleError reports a model that does not fit into the devices' memory. It names the stage that lacks most memory
+// in the cut that lacks least.
 type InfeasibleError struct {
 	Stage     int
 	Units     string // "layers.3 to head"

@@ -1,13 +1,15 @@
-// Package partition plans where a model is cut into pipeline stages, and which device runs which stage, from the costs of each unit of
-// the model on each device and from the devices' memory. Nothing here touches a device.
+// Package partition plans where a model is cut into pipeline stages, and which device runs which stage, from the costs
+// of each unit of the model on each device and from the devices' memory. Nothing here touches a device.
 //
-// A Problem holds the units, the devices with the times of each unit, and a schedule. Package measure fills in the units and the devices.
-// Choose searches cuts and orders of the devices and returns a Plan: the cut, the device of each stage, where activations are recomputed,
-// the memory of each stage, and the predicted time of a batch, from a simulation of the schedule. Recommend compares the plans of several
-// schedules. An InfeasibleError names the stage that lacks most memory.
+// A Problem holds the units, the devices with the times of each unit, and a schedule. Package measure fills in the
+// units and the devices. Choose searches cuts and orders of the devices and returns a Plan: the cut, the device of each
+// stage, where activations are recomputed, the memory of each stage, and the predicted time of a batch, from a
+// simulation of the schedule. Recommend compares the plans of several schedules. An InfeasibleError names the stage
+// that lacks most memory.
 //
-// A pipeline is as fast as its slowest stage, so a cut minimizes the time of the slowest stage (Harlap et al., arXiv 1806.03377, §3.1;
-// Narayanan et al., arXiv 2006.09503, §4): its computation, the recomputation that its memory requires, and its transfers.
+// A pipeline is as fast as its slowest stage, so a cut minimizes the time of the slowest stage (Harlap et al., arXiv
+// 1806.03377, §3.1; Narayanan et al., arXiv 2006.09503, §4): its computation, the recomputation that its memory
+// requires, and its transfers.
 package partition
 
 import (
@@ -18,12 +20,13 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// Unit is a piece of the model that cannot be cut: the embedding (unit 0), a layer, the head. Activations are those of one microbatch.
+// Unit is a piece of the model that cannot be cut: the embedding (unit 0), a layer, the head. Activations are those of
+// one microbatch.
 type Unit struct {
 	Name       string `json:"name"`       // "embed", "layers.0", …, "head"
 	Parameters int64  `json:"parameters"` // bytes of its own weights
-	// Shared is the bytes of unit 0's weights that it uses too, as a tied head does. On another stage than unit 0 it uses a copy and sends
-	// its gradient to the stage of unit 0. On the same stage it has a second gradient.
+	// Shared is the bytes of unit 0's weights that it uses too, as a tied head does. On another stage than unit 0 it uses
+	// a copy and sends its gradient to the stage of unit 0. On the same stage it has a second gradient.
 	Shared  int64 `json:"shared,omitempty"`
 	State   int64 `json:"state"`    // bytes of the optimizer's state
 	Kept    int64 `json:"kept"`     // bytes kept from forward to backward, besides the activation that enters
@@ -37,7 +40,8 @@ type Unit struct {
 type Time struct {
 	Forward  float64 `json:"forward"`  // of a microbatch
 	Backward float64 `json:"backward"` // of a microbatch: the gradients of what enters and of the weights
-	// The two parts of the backward in schedules that split it. Unit 0 has no input gradient: its WeightGrad is all of Backward.
+	// The two parts of the backward in schedules that split it. Unit 0 has no input gradient: its WeightGrad is all of
+	// Backward.
 	InputGrad  float64 `json:"input_grad"`
 	WeightGrad float64 `json:"weight_grad"`
 	Update     float64 `json:"update"` // of a batch, gradient norms included
@@ -51,7 +55,8 @@ func (t Time) minus(o Time) Time {
 	return Time{t.Forward - o.Forward, t.Backward - o.Backward, t.InputGrad - o.InputGrad, t.WeightGrad - o.WeightGrad, t.Update - o.Update}
 }
 
-// Link is the connection between the memory of a device and that of the host, over which activations pass to the next device.
+// Link is the connection between the memory of a device and that of the host, over which activations pass to the next
+// device.
 type Link struct {
 	Latency   float64 `json:"latency"`   // seconds per transfer
 	Bandwidth float64 `json:"bandwidth"` // bytes per second; 0: unknown, and transfers cost only their latency
@@ -66,7 +71,8 @@ func (l Link) Seconds(n int64) float64 {
 	return s
 }
 
-// Device is the device of one stage. Entries with the same name are one device: their stages share its time and its memory.
+// Device is the device of one stage. Entries with the same name are one device: their stages share its time and its
+// memory.
 type Device struct {
 	Name   string `json:"name"`
 	Times  []Time `json:"-"`      // by unit
@@ -96,7 +102,8 @@ type Problem struct {
 	Tokens    int                // per batch, over all replicas
 	Given     int64              // bytes of a microbatch's data that every model chunk reads, besides what its units read
 	Recompute Recompute
-	// Cut, if not empty, is the first unit of each virtual stage but the first. Choose checks it instead of searching for a cut.
+	// Cut, if not empty, is the first unit of each virtual stage but the first. Choose checks it instead of searching for
+	// a cut.
 	Cut []int
 }
 
@@ -130,8 +137,8 @@ type Stage struct {
 	Update    float64 `json:"update"`   // seconds per batch
 	Transfer  float64 `json:"transfer"` // seconds per microbatch, sending and receiving
 	Exchange  float64 `json:"exchange"` // seconds per batch, gradients and weights of copies
-	// Seconds is the time of a microbatch in the steady state, including its share of the batch's update and exchange and, on a device
-	// that several stages share, the time of the others.
+	// Seconds is the time of a microbatch in the steady state, including its share of the batch's update and exchange and,
+	// on a device that several stages share, the time of the others.
 	Seconds   float64 `json:"seconds"`
 	Memory    Memory  `json:"memory"`
 	Available int64   `json:"available"` // bytes of the device's memory for this stage; 0: unknown
@@ -151,8 +158,8 @@ func (m Memory) Total() int64 {
 	return m.Weights + m.Gradients + m.Optimizer + m.Activations + m.Working
 }
 
-// Choose returns the partition whose slowest stage is the fastest, and among those the most even one. A cut that cannot be is
-// a *fielderror.Error, a model that does not fit an *InfeasibleError.
+// Choose returns the partition whose slowest stage is the fastest, and among those the most even one. A cut that cannot
+// be is a *fielderror.Error, a model that does not fit an *InfeasibleError.
 func Choose(p Problem) (Plan, error) {
 	if err := p.check(); err != nil {
 		return Plan{}, err

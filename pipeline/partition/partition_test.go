@@ -237,7 +237,8 @@ func TestSchedulesThatCannotBePlanned(t *testing.T) {
 	assert.ErrorContains(t, err, `found "often", expected auto, always or never`)
 }
 
-// bruteForce is the pace of the best partition, by trying every cut, order and choice of recomputation, each costed anew.
+// bruteForce is the pace of the best partition, by trying every cut, order and choice of recomputation, each costed
+// anew.
 func bruteForce(p Problem) (best float64) {
 	best = math.Inf(1)
 	try := func(cut []int) {

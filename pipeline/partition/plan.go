@@ -52,9 +52,9 @@ func (c *costs) predict(p *Plan, l layout) error {
 	return nil
 }
 
-// bounded is the time of a batch and the share of it in which the devices are idle. period is the time of the computation alone, with a
-// device for every stage. Stages on one device take turns. Without delay a batch waits for its exchange; with a delay only the next
-// exchange does.
+// bounded is the time of a batch and the share of it in which the devices are idle. period is the time of the
+// computation alone, with a device for every stage. Stages on one device take turns. Without delay a batch waits for
+// its exchange; with a delay only the next exchange does.
 func (c *costs) bounded(p *Plan, period float64) (seconds, idle float64) {
 	busy, exchange := map[string]float64{}, 0.0
 	for i, s := range p.Stages {

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// even is a model of equal units without transfers on devices that are alike, so that the closed forms of the field hold.
+// even is a model of equal units without transfers on devices that are alike, so that the closed forms of the field
+// hold.
 func even(t *testing.T, name string, stages, chunks, microbatches int) Plan {
 	t.Helper()
 	p := Problem{Schedule: generate(t, name, stages, chunks, microbatches), Tokens: 640}
@@ -27,8 +28,8 @@ func even(t *testing.T, name string, stages, chunks, microbatches int) Plan {
 	return plan
 }
 
-// Bubbles: (p−1)/(m+p−1) of gpipe and 1f1b (arXiv 2104.04473, §2.2), (p−1)/(v·m+p−1) interleaved, (p−1)(F+I−W)/(…) of zb-h1
-// (arXiv 2401.10241, table 2), none of 2bw.
+// Bubbles: (p−1)/(m+p−1) of gpipe and 1f1b (arXiv 2104.04473, §2.2), (p−1)/(v·m+p−1) interleaved, (p−1)(F+I−W)/(…) of
+// zb-h1 (arXiv 2401.10241, table 2), none of 2bw.
 func TestBubblesOfTheField(t *testing.T) {
 	const p, m, work = 4, 8, 6.
 	for _, c := range []struct {
@@ -59,7 +60,8 @@ func TestOneDeviceForAllStagesIsNeverIdle(t *testing.T) {
 	assert.InDelta(t, 0, p.Bubble, 1e-9)
 }
 
-// Replicas that cross, each with its first stage on the device of the other's second, take turns as those on one device do.
+// Replicas that cross, each with its first stage on the device of the other's second, take turns as those on one device
+// do.
 func TestReplicasOnADeviceTakeTurns(t *testing.T) {
 	plan := func(lines int, names ...string) Plan {
 		us := model(6)

@@ -12,8 +12,8 @@ type Candidate struct {
 }
 
 const (
-	// worthwhile is the speedup that a schedule with a delay needs over the best without, because its gradients are older and
-	// predictions are not exact.
+	// worthwhile is the speedup that a schedule with a delay needs over the best without, because its gradients are older
+	// and predictions are not exact.
 	worthwhile = 1.05
 	// tie is the slowdown up to which a schedule is preferred for its smaller memory.
 	tie = 1.005
@@ -45,7 +45,8 @@ func Recommend(cs []Candidate) (best int, reason string) {
 	return sync, fmt.Sprintf("no slower than %s, whose gradients are one batch old", cs[late].Schedule)
 }
 
-// fastest is the fastest candidate with a given delay; of those nearly as fast, the one whose largest stage takes least memory.
+// fastest is the fastest candidate with a given delay; of those nearly as fast, the one whose largest stage takes least
+// memory.
 func fastest(cs []Candidate, delay int) (best int) {
 	best = -1
 	rate := 0.0

@@ -36,8 +36,8 @@ func (c *costs) chunksOf(l layout, stage int) (ps []Chunk) {
 // effort bounds the number of stages that a search evaluates, and so its time.
 const effort = 1 << 24
 
-// orders lists the distinct orders of the devices, the given one first. Orders that differ only by exchanging equal devices are the same.
-// If comparing all would take too long, orders returns only the given one.
+// orders lists the distinct orders of the devices, the given one first. Orders that differ only by exchanging equal
+// devices are the same. If comparing all would take too long, orders returns only the given one.
 func (c *costs) orders(stagesPerOrder int) (orders [][]int, text string) {
 	given := make([]int, len(c.Devices))
 	for i := range given {
@@ -57,7 +57,8 @@ func (c *costs) orders(stagesPerOrder int) (orders [][]int, text string) {
 	return orders, fmt.Sprintf("all %d orders of the devices", len(orders))
 }
 
-// arrangements lists all distinct orders of the devices, lexicographically by class from the given one; nil if more than most.
+// arrangements lists all distinct orders of the devices, lexicographically by class from the given one; nil if more
+// than most.
 func (c *costs) arrangements(most int) (orders [][]int) {
 	class := c.classes()
 	used, order := make([]bool, len(class)), []int{}
@@ -96,8 +97,8 @@ func twinFree(d int, class []int, used []bool) bool {
 	return false
 }
 
-// classes numbers the devices so that interchangeable ones have the same number: entries of one device, or devices that are alike and
-// have one stage each.
+// classes numbers the devices so that interchangeable ones have the same number: entries of one device, or devices that
+// are alike and have one stage each.
 func (c *costs) classes() []int {
 	alike := func(i, j int) bool {
 		d, e := c.Devices[i], c.Devices[j]
@@ -113,8 +114,9 @@ func (c *costs) classes() []int {
 	return class
 }
 
-// attempt runs a search in which each stage may take all memory of its device. If stages that share a device then take too much together,
-// it searches again with the memory divided evenly. If that does not fit either, it returns the last layout and false.
+// attempt runs a search in which each stage may take all memory of its device. If stages that share a device then take
+// too much together, it searches again with the memory divided evenly. If that does not fit either, it returns the last
+// layout and false.
 func (c *costs) attempt(find func() layout) (l layout, ok bool) {
 	for _, c.evenly = range []bool{false, true} {
 		if l = find(); l.order != nil && len(c.missing(l)) == 0 {
@@ -136,8 +138,8 @@ func (c *costs) search() (layout, error) {
 	return l, nil
 }
 
-// fastest is the layout with the fastest slowest stage. Ties go to the most even one, by the sum of squares, then to the first. It has no
-// order if nothing fits.
+// fastest is the layout with the fastest slowest stage. Ties go to the most even one, by the sum of squares, then to
+// the first. It has no order if nothing fits.
 func (c *costs) fastest(orders [][]int) (best layout) {
 	slowest, spread := math.Inf(1), math.Inf(1)
 	for _, order := range orders {
@@ -178,8 +180,9 @@ func (c *costs) smallest(orders [][]int) (best layout) {
 	return best
 }
 
-// sweep cuts the units into virtual stages with the least combined value. combine must not decrease when one of its arguments increases:
-// then the best cut of a prefix extends to a best cut of the whole (Bellman), and the result is exact.
+// sweep cuts the units into virtual stages with the least combined value. combine must not decrease when one of its
+// arguments increases: then the best cut of a prefix extends to a best cut of the whole (Bellman), and the result is
+// exact.
 func (c *costs) sweep(value func(stage int, p Chunk) float64, combine func(a, b float64) float64) (cut []int, least float64) {
 	n, stages := len(c.Units), c.Schedule.VirtualStages()
 	best := make([]float64, n+1) // of the stages so far, by the number of units that they cover
@@ -229,8 +232,8 @@ func (c *costs) given() (layout, error) {
 	return l, nil
 }
 
-// searchChunks finds a good cut for several chunks per stage: the one with the most even chunks, improved while moving one boundary helps.
-// It need not be the best.
+// searchChunks finds a good cut for several chunks per stage: the one with the most even chunks, improved while moving
+// one boundary helps. It need not be the best.
 func (c *costs) searchChunks() (layout, error) {
 	n, chunks := len(c.Units), c.Schedule.VirtualStages()
 	orders, compared := c.orders(chunks * n * n)

@@ -1,6 +1,7 @@
 package schedule
 
-// Form is what is known about a schedule without running it, for virtual stages of equal cost and transfers that take no time.
+// Form is what is known about a schedule without running it, for virtual stages of equal cost and transfers that take
+// no time.
 type Form struct {
 	Bubble   float64 `json:"bubble"`    // of all batches
 	Steady   float64 `json:"steady"`    // of one batch among many
@@ -11,7 +12,8 @@ type Form struct {
 //
 //   - gpipe, 1f1b (Narayanan et al., arXiv 2104.04473, §2.2.1): (p−1)/(m+p−1);
 //   - interleaved (§2.2.2): (p−1)/(v·m+p−1);
-//   - zb-h1 (Qi et al., arXiv 2401.10241, table 2): stages wait (p−1)(F+I−W), with I = W a third of 1f1b's, for m ≥ p;
+//   - zb-h1 (Qi et al., arXiv 2401.10241, table 2): stages wait (p−1)(F+I−W), with I = W a third of 1f1b's, for
+//     m ≥ p;
 //   - 2bw, pipedream, eval: as one batch of all microbatches, and nothing in the steady state.
 func Closed(name string, o Options, c Cost) (Form, bool) {
 	f, ok := Find(name)

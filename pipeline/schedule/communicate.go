@@ -2,15 +2,15 @@ package schedule
 
 import "fmt"
 
-// Capacity is the number of messages that a channel holds: a send waits while as many are not yet received. A schedule that is sound
-// with one message is sound with more. A channel carries messages of one kind, activations or gradients, from one stage to another,
-// in order.
+// Capacity is the number of messages that a channel holds: a send waits while as many are not yet received. A schedule
+// that is sound with one message is sound with more. A channel carries messages of one kind, activations or gradients,
+// from one stage to another, in order.
 const Capacity = 1
 
-// Communicate inserts communication into a schedule of computation. A send follows directly the action that produces its data. A
-// receive stands directly before the action that needs it, or earlier if messages come in another order than they are used, or if a
-// stage and its neighbor would otherwise wait for each other to receive. The exchange of a batch stands at the update of the batch.
-// Communicate returns an error if the schedule deadlocks.
+// Communicate inserts communication into a schedule of computation. A send follows directly the action that produces
+// its data. A receive stands directly before the action that needs it, or earlier if messages come in another order
+// than they are used, or if a stage and its neighbor would otherwise wait for each other to receive. The exchange of a
+// batch stands at the update of the batch. Communicate returns an error if the schedule deadlocks.
 func Communicate(s *Schedule, l Links) (*Schedule, error) {
 	if err := s.checkActions(); err != nil {
 		return nil, err
@@ -45,8 +45,8 @@ func (s *Schedule) generator() *Generator {
 	return g
 }
 
-// Communicate is like the function of that name, for action lists that cost no memory. The lists of a schedule that deadlocks panic;
-// those of New and of Repeat never do.
+// Communicate is like the function of that name, for action lists that cost no memory. The lists of a schedule that
+// deadlocks panic; those of New and of Repeat never do.
 func (g *Generator) Communicate(l Links) (*Generator, error) {
 	if g.head.Links != nil {
 		return nil, fmt.Errorf("schedule %s: found communication already, expected computation only", g.head.Name)
@@ -86,8 +86,8 @@ func (s *Schedule) exchange(l Links, stage int) (kinds []Kind) {
 // message identifies an activation or a gradient by the action of the receiver that reads it.
 type message struct{ microbatch, batch, chunk int }
 
-// neighbor is the stage and chunk that activations go to (step +1) or come from (−1). It is false beyond the ends of the model. With
-// one stage the neighbors of a chunk are on the same stage, which then sends to itself.
+// neighbor is the stage and chunk that activations go to (step +1) or come from (−1). It is false beyond the ends of
+// the model. With one stage the neighbors of a chunk are on the same stage, which then sends to itself.
 func (s *Schedule) neighbor(stage, chunk, step int) (to, toChunk int, is bool) {
 	q := s.virtualStage(stage, chunk) + step
 	if q < 0 || q >= s.VirtualStages() {

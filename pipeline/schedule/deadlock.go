@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// execute runs a schedule with communication, each stage strictly in order, without time. It returns an error unless all stages reach
-// their end. The result holds for any timing: processes that wait only for messages and for free channels behave the same in every
-// run (Kahn, "The semantics of a simple language for parallel programming", 1974).
+// execute runs a schedule with communication, each stage strictly in order, without time. It returns an error unless
+// all stages reach their end. The result holds for any timing: processes that wait only for messages and for free
+// channels behave the same in every run (Kahn, "The semantics of a simple language for parallel programming", 1974).
 func (s *Schedule) execute() error {
 	e := &execution{Schedule: s, next: make([]int, s.Stages), channels: map[channel][]message{}, done: make([][len(letters)]int, s.Stages)}
 	for moved := true; moved; {

@@ -17,8 +17,8 @@ const (
 	Eval        = "eval"
 )
 
-// Family is a kind of schedule that New generates. Help texts, validation, plans and tests read this table, so a new schedule is
-// a generator function and a row of Families.
+// Family is a kind of schedule that New generates. Help texts, validation, plans and tests read this table, so a new
+// schedule is a generator function and a row of Families.
 type Family struct {
 	Name        string
 	Summary     string // one line, for help texts
@@ -32,8 +32,8 @@ type Family struct {
 	closed   func(o Options, c Cost) (Form, bool)   // its closed form, without Form.InFlight; nil: not known
 	inFlight func(o Options, stage int) (count int) // Form.InFlight of a stage
 
-	// batch is one batch of a stage, for schedules that finish a batch before the next one; stream is all batches of a stage, for
-	// the others. A family has one of the two.
+	// batch is one batch of a stage, for schedules that finish a batch before the next one; stream is all batches of a
+	// stage, for the others. A family has one of the two.
 	batch  func(o Options, stage int) []Action
 	stream func(o Options, stage int, yield func(Action) bool)
 }
@@ -95,8 +95,8 @@ func names(families []Family) (names []string) {
 	return names
 }
 
-// Example fills in the options that o omits with values that show the pattern of the schedule: four stages, twice as many
-// microbatches, and as many batches as the pattern needs.
+// Example fills in the options that o omits with values that show the pattern of the schedule: four stages, twice as
+// many microbatches, and as many batches as the pattern needs.
 func (f Family) Example(o Options) Options {
 	if o.Stages == 0 {
 		o.Stages = 4
@@ -189,8 +189,8 @@ func evaluation(o Options, _ int) (actions []Action) {
 	return actions
 }
 
-// alternate yields n forwards and n backwards by their number: warm-up forwards first, then one forward and one backward in turn,
-// then the remaining backwards. It returns false as soon as yield does.
+// alternate yields n forwards and n backwards by their number: warm-up forwards first, then one forward and one
+// backward in turn, then the remaining backwards. It returns false as soon as yield does.
 func alternate(n, warmup int, yield func(kind Kind, number int) bool) bool {
 	for k := range n + warmup {
 		if k < n && !yield(Forward, k) || k >= warmup && !yield(Backward, k-warmup) {
@@ -246,8 +246,8 @@ func interleaved(o Options, stage int) (actions []Action) {
 	return actions
 }
 
-// zeroBubbleH1: Qi et al., arXiv 2401.10241, §2.2. Stage s delays its weight gradients by s microbatches, so that every stage
-// keeps as many microbatches as the first stage of 1F1B, and computes the rest where 1F1B waits.
+// zeroBubbleH1: Qi et al., arXiv 2401.10241, §2.2. Stage s delays its weight gradients by s microbatches, so that every
+// stage keeps as many microbatches as the first stage of 1F1B, and computes the rest where 1F1B waits.
 func zeroBubbleH1(o Options, stage int) (actions []Action) {
 	m, warmup := o.Microbatches, min(o.Stages-stage-1, o.Microbatches)
 	alternate(m, warmup, func(kind Kind, i int) bool {
@@ -280,8 +280,8 @@ func pipedreamExample(o Options) Options {
 	return o
 }
 
-// pipedream: Harlap et al., arXiv 1806.03377, with weight stashing. In the steady state the gradient of stage s is p − 1 − s
-// updates old.
+// pipedream: Harlap et al., arXiv 1806.03377, with weight stashing. In the steady state the gradient of stage s is p −
+// 1 − s updates old.
 func pipedream(o Options, stage int, yield func(Action) bool) {
 	alternate(o.Batches, min(o.Stages-stage-1, o.Batches), func(kind Kind, t int) bool {
 		return yield(Action{Kind: kind, Batch: t}) && (kind == Forward || yield(Action{Kind: Update, Batch: t}))
@@ -302,8 +302,8 @@ func twoBWExample(o Options) Options {
 	return o
 }
 
-// twoBW: Narayanan et al., arXiv 2006.09503 (PipeDream-2BW). An update stands at its deadline, the first forward of the batch
-// after the next. The updates of the last batches follow at the end.
+// twoBW: Narayanan et al., arXiv 2006.09503 (PipeDream-2BW). An update stands at its deadline, the first forward of the
+// batch after the next. The updates of the last batches follow at the end.
 func twoBW(o Options, stage int, yield func(Action) bool) {
 	m, due := o.Microbatches, 0 // due is the next update
 	n := m * o.Batches

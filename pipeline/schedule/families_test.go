@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every row of the table is complete: it has one generator, a closed form with its microbatches in flight, and an example that New
-// accepts and that has the row's delay.
+// Every row of the table is complete: it has one generator, a closed form with its microbatches in flight, and an
+// example that New accepts and that has the row's delay.
 func TestFamiliesAreComplete(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range Families() {

@@ -17,10 +17,10 @@ import (
 //	F0.0 F1.0 B0.0 B1.0 U0    # what follows a # is a comment
 //	F0.0 B0.0 F1.0 B1.0 U0
 //
-// Every key of the header is optional. The default name is that of the file; stages, chunks, microbatches and batches are counted
-// from the actions; delay is 0; and without links the schedule contains computation only. Keys that are given must agree with the
-// actions. A comment that looks like an unknown key is an error. A run repeats the schedule of a file (see Repeat): a file describes
-// one batch, or several where batches overlap.
+// Every key of the header is optional. The default name is that of the file; stages, chunks, microbatches and batches
+// are counted from the actions; delay is 0; and without links the schedule contains computation only. Keys that are
+// given must agree with the actions. A comment that looks like an unknown key is an error. A run repeats the schedule
+// of a file (see Repeat): a file describes one batch, or several where batches overlap.
 
 // headerNumber is a numeric key of the header and its value.
 type headerNumber struct {
@@ -81,7 +81,8 @@ func (l *Links) String() string {
 // largestFile is in bytes: 16 per action.
 const largestFile = 16 * maxActions
 
-// Read reads a file that holds the text of a schedule. A file that is too large for one, such as /dev/zero, is an error.
+// Read reads a file that holds the text of a schedule. A file that is too large for one, such as /dev/zero, is an
+// error.
 func Read(path string) (*Schedule, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -108,8 +109,8 @@ type parser struct {
 
 var headerText = regexp.MustCompile(`^#\s*([a-z_]+):\s*(.*?)\s*$`)
 
-// Parse reads the text of a schedule. file is its name in errors. Parse checks that actions agree with the header; Validate checks
-// that the schedule is sound.
+// Parse reads the text of a schedule. file is its name in errors. Parse checks that actions agree with the header;
+// Validate checks that the schedule is sound.
 func Parse(file, text string) (*Schedule, error) {
 	p := &parser{file: file, keys: map[string]int{}}
 	p.Name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))

@@ -14,8 +14,8 @@ type Options struct {
 	Batches      int // 0: one
 }
 
-// Bounds of Options. The text of an action can name no more; maxActions bounds virtual stages · microbatches · batches of a listed
-// schedule.
+// Bounds of Options. The text of an action can name no more; maxActions bounds virtual stages · microbatches · batches
+// of a listed schedule.
 const (
 	maxStages  = 1 << 12
 	maxChunks  = 1 << 10
@@ -81,9 +81,10 @@ func (g *Generator) Schedule() (*Schedule, error) {
 	return &s, nil
 }
 
-// SplitBackward is the same computation with each backward split into its input gradient and its weight gradients, one right after
-// the other. The input gradient is then sent while the weight gradients are computed. In the steady state of 2bw, where a stage waits
-// for each gradient, a transfer costs nothing if it takes no longer than the weight gradients.
+// SplitBackward is the same computation with each backward split into its input gradient and its weight gradients, one
+// right after the other. The input gradient is then sent while the weight gradients are computed. In the steady state
+// of 2bw, where a stage waits for each gradient, a transfer costs nothing if it takes no longer than the weight
+// gradients.
 func (g *Generator) SplitBackward() *Generator {
 	return &Generator{head: g.head, actions: func(stage int, yield func(Action) bool) {
 		g.actions(stage, func(a Action) bool {
@@ -97,9 +98,9 @@ func (g *Generator) SplitBackward() *Generator {
 	}}
 }
 
-// Repeat repeats the action lists of a schedule for any number of batches: each list starts again at its own end, with the batches
-// that follow. If fewer batches remain than the pattern has, Repeat omits the actions of the batches beyond the last. The pattern
-// must contain computation only; Repeat validates it.
+// Repeat repeats the action lists of a schedule for any number of batches: each list starts again at its own end, with
+// the batches that follow. If fewer batches remain than the pattern has, Repeat omits the actions of the batches beyond
+// the last. The pattern must contain computation only; Repeat validates it.
 func Repeat(s *Schedule, batches int) (*Generator, error) {
 	if batches < 1 || batches > maxNumber {
 		return nil, fmt.Errorf("schedule %s: batches: found %d, expected 1 to %d", s.Name, batches, maxNumber)

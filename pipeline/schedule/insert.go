@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// inserter runs all stages of a schedule of computation side by side, without time, and inserts the communication that they need.
+// inserter runs all stages of a schedule of computation side by side, without time, and inserts the communication that
+// they need.
 type inserter struct {
 	*Schedule
 	links    Links
@@ -41,8 +42,8 @@ const (
 	sending                // the message that it produces
 )
 
-// insertCommunication passes the actions of all stages to emit, communication included, until emit returns false. It returns an error if
-// the stages deadlock.
+// insertCommunication passes the actions of all stages to emit, communication included, until emit returns false. It
+// returns an error if the stages deadlock.
 func (g *Generator) insertCommunication(l Links, emit func(stage int, a Action) bool) error {
 	w := &inserter{Schedule: &g.head, links: l, channels: map[channel][]message{}, emit: emit}
 	for s := range g.head.Stages {
@@ -176,7 +177,8 @@ func (s *Schedule) exchangeNeeds(l Links, stage int, kind Kind) (need Kind, of [
 	return kind, nil
 }
 
-// receiveEarly resolves a wait in a circle: it lets a waiting stage receive a message whose sender waits for a free channel.
+// receiveEarly resolves a wait in a circle: it lets a waiting stage receive a message whose sender waits for a free
+// channel.
 func (w *inserter) receiveEarly() bool {
 	for s := range w.stages {
 		p := &w.stages[s]

@@ -141,8 +141,8 @@ func TestZeroBubbleH1IsAThirdOf1F1B(t *testing.T) {
 	}
 }
 
-// In 2BW every gradient is one update old, whatever the depth, with two versions of the weights and three buffers; in PipeDream as
-// many as there are stages to come.
+// In 2BW every gradient is one update old, whatever the depth, with two versions of the weights and three buffers; in
+// PipeDream as many as there are stages to come.
 func TestStaleness(t *testing.T) {
 	for p := 1; p <= 8; p++ {
 		s, err := Generate("2bw", Options{Stages: p, Microbatches: p + 3, Batches: 7})
@@ -202,8 +202,8 @@ func TestUpdatesStandAtTheirDeadline(t *testing.T) {
 	})
 }
 
-// At any costs, a schedule is no faster than its slowest stage, or than one microbatch through all virtual stages. A stage is busy for
-// exactly the sum of its costs, and devices execute one action at a time.
+// At any costs, a schedule is no faster than its slowest stage, or than one microbatch through all virtual stages. A
+// stage is busy for exactly the sum of its costs, and devices execute one action at a time.
 func TestSimulatedTimesHaveTheirBounds(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	forEach(t, 3, func(t *testing.T, s *Schedule, o Options) {

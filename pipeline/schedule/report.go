@@ -73,8 +73,9 @@ func (f *follower) record() {
 	f.Buffers = max(f.Buffers, v+len(f.left))
 }
 
-// versions is the number of versions of the weights that are held. With a delay of 0 or 1 these are the newest version and those of
-// all batches that are not complete; otherwise the newest and those that a microbatch in flight will read again.
+// versions is the number of versions of the weights that are held. With a delay of 0 or 1 these are the newest version
+// and those of all batches that are not complete; otherwise the newest and those that a microbatch in flight will read
+// again.
 func (f *follower) versions() int {
 	if f.Delay >= 0 {
 		newest := f.updates + f.Delay

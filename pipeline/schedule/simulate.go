@@ -57,9 +57,10 @@ type Event struct {
 	End    float64 `json:"end"`
 }
 
-// Simulate runs a schedule at given costs, after validating it. Stages compute in the order of their action lists. With a delay of 0 or
-// 1 an update runs as soon as its inputs have arrived. Transfers occupy no device; those of one kind between two stages follow one
-// another. Without communication an update needs only its own stage, with communication the gradient norms of all stages.
+// Simulate runs a schedule at given costs, after validating it. Stages compute in the order of their action lists. With
+// a delay of 0 or 1 an update runs as soon as its inputs have arrived. Transfers occupy no device; those of one kind
+// between two stages follow one another. Without communication an update needs only its own stage, with communication
+// the gradient norms of all stages.
 func Simulate(s *Schedule, c Costs) (*Result, error) {
 	if err := c.check(s); err != nil {
 		return nil, err

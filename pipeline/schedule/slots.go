@@ -2,8 +2,8 @@ package schedule
 
 import "iter"
 
-// Slots is the most microbatches that any chunk of a stage has in flight, and at least 1. A microbatch is in flight from its forward to
-// the last use of the activations that it keeps, its B or W.
+// Slots is the most microbatches that any chunk of a stage has in flight, and at least 1. A microbatch is in flight
+// from its forward to the last use of the activations that it keeps, its B or W.
 func Slots(actions iter.Seq[Action]) int {
 	inFlight, most := map[int]int{}, 1
 	for a := range actions {
@@ -18,8 +18,8 @@ func Slots(actions iter.Seq[Action]) int {
 	return most
 }
 
-// Backwards reports whether an action list has whole backwards (B), whether it has split ones (I and W), and whether anything stands
-// between an I and its W.
+// Backwards reports whether an action list has whole backwards (B), whether it has split ones (I and W), and whether
+// anything stands between an I and its W.
 func Backwards(actions iter.Seq[Action]) (whole, split, postponed bool) {
 	var before Action
 	for a := range actions {

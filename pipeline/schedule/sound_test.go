@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// This is a second opinion on schedules that shares no code with the package but its types: actions are strings, what must come
-// before what is a graph, and it is sound if the graph has no cycle and a replay of buffers never wants for one.
+// This is a second opinion on schedules that shares no code with the package but its types: actions are strings, what
+// must come before what is a graph, and it is sound if the graph has no cycle and a replay of buffers never wants for
+// one.
 
 // opinion is nil for a sound schedule, and the time that its longest path takes (see path).
 type opinion struct {
@@ -301,8 +302,8 @@ func (o *opinion) order() []int {
 	return order
 }
 
-// replay keeps weights and gradients in 2 + delay buffers: every gradient of batch t is made at x_t, and x_{t+1+delay} is made of
-// x_{t+delay} and the gradients of batch t, all of them.
+// replay keeps weights and gradients in 2 + delay buffers: every gradient of batch t is made at x_t, and x_{t+1+delay}
+// is made of x_{t+delay} and the gradients of batch t, all of them.
 func (o *opinion) replay() {
 	if o.s.Delay < 0 {
 		return
@@ -384,8 +385,8 @@ func (r *replayed) update(t, delay int) {
 	r.bury(delay)
 }
 
-// path is how long the schedule takes: each action waits for those before it. Transfers of one channel follow one another. It
-// holds for updates that take no time, since those need not wait for their place in the line.
+// path is how long the schedule takes: each action waits for those before it. Transfers of one channel follow one
+// another. It holds for updates that take no time, since those need not wait for their place in the line.
 func (o *opinion) path(cost func(stage int, a Action) float64, transfer float64) float64 {
 	start, end, longest := make([]float64, len(o.nodes)), make([]float64, len(o.nodes)), 0.0
 	type stream struct {

@@ -8,9 +8,11 @@ import (
 
 // Validate checks that a schedule can run and computes what training means, before or after Communicate:
 //   - each stage has every action of its chunks exactly once, and no other;
-//   - an action stands after all that it needs: a backward after its forward, a weight gradient after its input gradient, the update of
-//     a batch after all of its backwards, and the first forward of a batch after the update that makes its weights;
-//   - gradients are summed in the order of microbatches, and 2 + Delay buffers of a stage's parameters are enough;
+//   - an action stands after all that it needs: a backward after its forward, a weight gradient after its input
+//     gradient, the update of a batch after all of its backwards, and the first forward of a batch after the
+//     update that makes its weights;
+//   - gradients are summed in the order of microbatches, and 2 + Delay buffers of a stage's parameters are
+//     enough;
 //   - all stages reach their end with channels of Capacity messages.
 //
 // The error names the first violation: the stage, the action and what is missing.
@@ -91,7 +93,8 @@ func (s *Schedule) evaluates() bool {
 	return false
 }
 
-// positions is the position of each action of a stage. It returns an error unless the stage has exactly the expected actions.
+// positions is the position of each action of a stage. It returns an error unless the stage has exactly the expected
+// actions.
 func (s *Schedule) positions(stage int) (map[Action]int, error) {
 	at := make(map[Action]int, len(s.Actions[stage]))
 	for i, a := range s.Actions[stage] {
@@ -253,7 +256,8 @@ func sums(a Action) []Action {
 	return []Action{{Backward, a.Microbatch - 1, a.Batch, a.Chunk}, {WeightGrad, a.Microbatch - 1, a.Batch, a.Chunk}}
 }
 
-// beforeExchange is the order within the exchange; its first action stands after the last backwards and the exchange before.
+// beforeExchange is the order within the exchange; its first action stands after the last backwards and the exchange
+// before.
 func (s *Schedule) beforeExchange(stage int, a Action) []Action {
 	kinds := s.perBatch(stage)
 	if i := slices.Index(kinds, a.Kind); i > 0 {

@@ -75,8 +75,8 @@ func (m *Machine) claim() {
 	}
 }
 
-// count counts an action that completes a microbatch. After the last one the exchange of the batch begins, so the machine reads its
-// actions up to the deadline. With a delay, the buffer of the batch's weights is free then.
+// count counts an action that completes a microbatch. After the last one the exchange of the batch begins, so the
+// machine reads its actions up to the deadline. With a delay, the buffer of the batch's weights is free then.
 func (m *Machine) count(b *batch) {
 	b.left--
 	if b.left > 0 || b.evaluates {

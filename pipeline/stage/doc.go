@@ -1,8 +1,9 @@
-// Package stage is the state machine of one rank of a pipeline: events in, effects out. It follows the rank's action list, waits for
-// the messages that actions need, and assigns buffers to roles. It is deterministic and pure: no devices, no goroutines, no time.
+// Package stage is the state machine of one rank of a pipeline: events in, effects out. It follows the rank's action
+// list, waits for the messages that actions need, and assigns buffers to roles. It is deterministic and pure: no
+// devices, no goroutines, no time.
 //
-// A driver owns a Machine and the device of the rank. It carries out the effects of Next in order, and reports back with Received and
-// Finished when a message arrives from another rank or the device finishes a run. This is the loop:
+// A driver owns a Machine and the device of the rank. It carries out the effects of Next in order, and reports back
+// with Received and Finished when a message arrives from another rank or the device finishes a run. This is the loop:
 //
 //	m, err := stage.New(config)
 //	...
@@ -32,13 +33,15 @@
 //		...
 //	}
 //
-// Package engine is such a driver, with a goroutine per rank; the Example of this package is one for a single rank without a device.
+// Package engine is such a driver, with a goroutine per rank; the Example of this package is one for a single rank
+// without a device.
 //
-// Effects take place in the order in which Next returns them, as in one queue: a Send reads the results of the Runs before it, a Run
-// reads what the Stores before it wrote. So a buffer or a slot changes its owner when an effect is returned, not when it is done.
+// Effects take place in the order in which Next returns them, as in one queue: a Send reads the results of the Runs
+// before it, a Run reads what the Stores before it wrote. So a buffer or a slot changes its owner when an effect is
+// returned, not when it is done.
 //
-// The delay follows Narayanan et al., arXiv 2006.09503 (PipeDream-2BW): all forwards and backwards of batch t read x_t. Let u_t be the
-// update computed from their gradient g_t. With delay 0, x_{t+1} = x_t − u_t replaces x_t in its buffer. With delay 1,
-// x_{t+2} = x_{t+1} − u_t replaces g_t, and the buffer of x_t, which is free after the last backward of the batch, takes g_{t+1}.
-// Three buffers are enough, however long the update waits.
+// The delay follows Narayanan et al., arXiv 2006.09503 (PipeDream-2BW): all forwards and backwards of batch t read x_t.
+// Let u_t be the update computed from their gradient g_t. With delay 0, x_{t+1} = x_t − u_t replaces x_t in its buffer.
+// With delay 1, x_{t+2} = x_{t+1} − u_t replaces g_t, and the buffer of x_t, which is free after the last backward of
+// the batch, takes g_{t+1}. Three buffers are enough, however long the update waits.
 package stage

@@ -7,7 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// Machine is the state machine of one rank. Its driver calls Next at first and after every event, and carries out the effects.
+// Machine is the state machine of one rank. Its driver calls Next at first and after every event, and carries out the
+// effects.
 type Machine struct {
 	cfg      Config
 	pull     func() (schedule.Action, bool)
@@ -48,8 +49,8 @@ func (m *Machine) Finished(a schedule.Action) error {
 	return nil
 }
 
-// Limit ends training before a batch: the machine drops the actions of that batch and later ones, and is done when the batches before are
-// finished. All ranks must get the same limit, before any has begun that batch.
+// Limit ends training before a batch: the machine drops the actions of that batch and later ones, and is done when the
+// batches before are finished. All ranks must get the same limit, before any has begun that batch.
 func (m *Machine) Limit(batch int) {
 	if batch < m.begun {
 		panic(fmt.Sprintf("stage: rank %d is limited to batches before %d, but has begun batch %d", m.cfg.rank(), batch, m.begun-1))
@@ -92,7 +93,8 @@ func (m *Machine) head() (schedule.Action, bool) {
 	return schedule.Action{}, false
 }
 
-// isNoOp reports whether the action is a no-op: a met deadline, or a receive (the action that needs the message waits instead).
+// isNoOp reports whether the action is a no-op: a met deadline, or a receive (the action that needs the message waits
+// instead).
 func (m *Machine) isNoOp(a schedule.Action) bool {
 	switch a.Kind {
 	case schedule.RecvForward, schedule.RecvBackward:
@@ -101,8 +103,8 @@ func (m *Machine) isNoOp(a schedule.Action) bool {
 	return a.Kind.PerBatch() && !m.isPending(a)
 }
 
-// fetch reads one more action. A batch is complete before the batch after the next begins, so the machine stops reading where the second
-// batch beyond its limit begins.
+// fetch reads one more action. A batch is complete before the batch after the next begins, so the machine stops reading
+// where the second batch beyond its limit begins.
 func (m *Machine) fetch() bool {
 	a, ok := m.pull()
 	a.Batch += m.cfg.From

@@ -7,8 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// Received reports that a message has arrived. The driver keeps its payload until the Store effect of the message. Messages may arrive in
-// any order, and before they are needed.
+// Received reports that a message has arrived. The driver keeps its payload until the Store effect of the message.
+// Messages may arrive in any order, and before they are needed.
 func (m *Machine) Received(msg Message) error {
 	_, twice := m.received[msg]
 	switch {

@@ -15,8 +15,8 @@ func apply(op string, operands ...any) symbol {
 	return symbol(h.Sum64())
 }
 
-// model is a model of units in a row, each with a parameter of its number. If it is tied the last unit reads the first one's
-// parameter too, and has a gradient of its own for it: head.
+// model is a model of units in a row, each with a parameter of its number. If it is tied the last unit reads the first
+// one's parameter too, and has a gradient of its own for it: head.
 type model struct {
 	units, microbatches, replicas int
 	tied                          bool
@@ -101,8 +101,8 @@ func accumulate(first bool, sum, x symbol) symbol {
 	return apply("+", sum, x)
 }
 
-// reference runs batches without a pipeline: x_{t+1+delay} = x_{t+delay} − u_t. It returns the weights that come after the last
-// batch's and the batches' losses.
+// reference runs batches without a pipeline: x_{t+1+delay} = x_{t+delay} − u_t. It returns the weights that come after
+// the last batch's and the batches' losses.
 func (m model) reference(batches, delay int) (versions [][]symbol, losses []symbol) {
 	x := make([]symbol, m.units)
 	for u := range x {

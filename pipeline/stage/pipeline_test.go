@@ -99,8 +99,9 @@ func variants() (vs []variant) {
 	return vs
 }
 
-// check runs all machines of a pipeline against each other, with messages and devices in random order. They must reach their end, every program
-// must read the data of its own batch and microbatch, and the weights must be those of training without a pipeline.
+// check runs all machines of a pipeline against each other, with messages and devices in random order. They must reach
+// their end, every program must read the data of its own batch and microbatch, and the weights must be those of
+// training without a pipeline.
 func check(t *testing.T, m model, s *schedule.Schedule, limit int, random *rand.Rand, name string) {
 	t.Helper()
 	p, err := newPipeline(m, s, limit, random)

@@ -18,7 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "write the results of the scenarios to testdata; review the difference before committing it")
 
-// TestScenarios replays the files of testdata: commands, one per line, then "----" and what they print. A file is one scenario.
+// TestScenarios replays the files of testdata: commands, one per line, then "----" and what they print. A file is one
+// scenario.
 //
 //	actions F0.0 U0 …           actions by hand, for the next `new actions`
 //	new 2bw stages=2 stage=0 …  a machine (see scenario.config); prints its actions
@@ -143,9 +144,9 @@ func (s *scenario) do(command string, words []string) error {
 	return fmt.Errorf("no command %q", command)
 }
 
-// start makes a machine as `new` says: its schedule, then stages, stage, microbatches, batches, chunks (of the schedule); replica,
-// from, slots (2), depth (1), delay (the schedule's), owners (all other stages), copies-from, copies-to; tied, copied, replicated
-// (links); ask (nothing is allowed at first).
+// start makes a machine as `new` says: its schedule, then stages, stage, microbatches, batches, chunks (of the
+// schedule); replica, from, slots (2), depth (1), delay (the schedule's), owners (all other stages), copies-from,
+// copies-to; tied, copied, replicated (links); ask (nothing is allowed at first).
 func (s *scenario) start(words []string) error {
 	option := func(name, otherwise string) string {
 		for _, w := range words[1:] {

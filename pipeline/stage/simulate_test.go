@@ -93,7 +93,8 @@ func (rk *rank) held() []int {
 	return params
 }
 
-// gradKey is where a rank keeps a gradient: that of a copy of the first unit's parameter lies in the copy's own buffers.
+// gradKey is where a rank keeps a gradient: that of a copy of the first unit's parameter lies in the copy's own
+// buffers.
 func (rk *rank) gradKey(param int) int {
 	if param == head && !slices.Contains(rk.owned(), 0) {
 		return 0

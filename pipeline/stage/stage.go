@@ -9,8 +9,9 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
-// Place names the buffers that a program uses, as indices into the rank's pools of buffers; −1 is none. A forward has Gradients only if
-// the batch already has a gradient buffer: always on a rank that finishes each batch before it begins the next.
+// Place names the buffers that a program uses, as indices into the rank's pools of buffers; −1 is none. A forward has
+// Gradients only if the batch already has a gradient buffer: always on a rank that finishes each batch before it begins
+// the next.
 type Place struct{ Weights, Gradients, Slot int }
 
 // MessageKind is what a message carries.
@@ -43,7 +44,8 @@ const (
 	Ready                   // the batch Action.Batch is finished on this rank: its update is done, its copies are received
 )
 
-// Effect is one thing to do. Action is the action that causes it (an Update for Ready), with its batch counted as in messages.
+// Effect is one thing to do. Action is the action that causes it (an Update for Ready), with its batch counted as in
+// messages.
 type Effect struct {
 	Kind    EffectKind
 	Action  schedule.Action
@@ -53,7 +55,8 @@ type Effect struct {
 	First   bool // of a Run: the first of its kind of the batch on this chunk, which overwrites sums instead of adding to them
 }
 
-// Config configures the machine of one rank. Ranks count through all replicas: rank r·Stages + s is stage s of replica r.
+// Config configures the machine of one rank. Ranks count through all replicas: rank r·Stages + s is stage s of replica
+// r.
 type Config struct {
 	Stage, Stages, Chunks, Microbatches int
 	Replica                             int
@@ -69,8 +72,8 @@ type Config struct {
 	Roles                               Roles
 }
 
-// Roles are the roles of the parameter buffers while no batch is in progress: Current holds x_t and Next x_{t+1} for the next batch t (one
-// buffer with delay 0), Gradients is free.
+// Roles are the roles of the parameter buffers while no batch is in progress: Current holds x_t and Next x_{t+1} for
+// the next batch t (one buffer with delay 0), Gradients is free.
 type Roles struct{ Current, Next, Gradients int }
 
 // New returns a machine before its first action. An error names the field of Config that is invalid.
