@@ -49,7 +49,6 @@ type Feed struct {
 // So results do not depend on how far ahead the Feeder is.
 type Feeder struct {
 	feed   Feed
-	first  cursor
 	hooks  []*batchHook
 	trace  *trace.Writer
 	ctx    context.Context
@@ -84,10 +83,10 @@ func newFeeder(f Feed, hooks []*batchHook) *Feeder {
 	for i, h := range hooks {
 		first.states[i] = f.States[h.module]
 	}
-	d := &Feeder{feed: f, first: first, hooks: hooks, wake: make(chan struct{}, 1), done: make(chan struct{}), requested: f.Start.Step,
+	d := &Feeder{feed: f, hooks: hooks, wake: make(chan struct{}, 1), done: make(chan struct{}), requested: f.Start.Step,
 		slots: map[int]*slot{}, after: map[int]cursor{f.Start.Step: first}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	go d.run()
+	go d.run(first)
 	return d
 }
 
@@ -204,10 +203,10 @@ func (d *Feeder) Cursor(steps int) (next int64, states BatchStates) {
 	return at.Batch, states
 }
 
-// run computes batches until the last step, an error that may not be skipped, or Close.
-func (d *Feeder) run() {
+// run computes batches from a cursor on until the last step, an error that may not be skipped, or Close.
+func (d *Feeder) run(at cursor) {
 	defer close(d.done)
-	at, inARow := d.first, 0
+	inARow := 0
 	for {
 		last := at
 		at, d.err = d.segment(at)
