@@ -50,7 +50,7 @@ var allowed = map[string]string{
 	"pipeline/partition":      "pipeline/schedule internal/...",
 	"pipeline/measure":        "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/partition internal/...",
 	"pipeline/stage":          "pipeline/schedule",
-	"pipeline/engine":         "graph graph/model optim runtime/device runtime/device/host runtime/exec pipeline/schedule pipeline/stage pipeline/trace",
+	"pipeline/engine":         "graph graph/model optim runtime/device runtime/device/host runtime/exec pipeline/schedule pipeline/stage pipeline/trace internal/...",
 	"pipeline/bench":          "graph/model optim runtime/device runtime/exec pipeline/engine pipeline/schedule pipeline/trace internal/...",
 	"pipeline/data/...":       "pipeline/data/... pipeline/tokenizer pipeline/checkpoint/safetensors internal/...",
 	"pipeline/tokenizer/...":  "pipeline/tokenizer/... internal/...",

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
 // Layout assigns a model to ranks. Each replica is a pipeline of Stages ranks; rank r·Stages + s is stage s of replica
@@ -30,15 +31,15 @@ func (l Layout) check(m model.Model) error {
 	case l.Stages < 1 || l.Chunks < 1 || l.Replicas < 1:
 		return fmt.Errorf("%d stages, %d chunks, %d replicas: expected at least one of each", l.Stages, l.Chunks, l.Replicas)
 	case l.Delay < 0 || l.Delay > 1:
-		return fmt.Errorf("pipeline.delay: found %d, expected 0 or 1", l.Delay)
+		return fielderror.New("delay", l.Delay, "0 or 1")
 	case len(l.Cut) != l.virtualStages()-1:
-		return fmt.Errorf("pipeline.cut: found %v, expected the first units of %d virtual stages", l.Cut, l.virtualStages()-1)
+		return fielderror.New("cut", l.Cut, "the first units of %d virtual stages", l.virtualStages()-1)
 	}
 	before := 0
 	for _, u := range l.Cut {
 		if u <= before || u >= m.Units() {
-			return fmt.Errorf("pipeline.cut: found %v, expected ascending units from 1 to %d (0 is the embedding, %d the head)",
-				l.Cut, m.Units()-1, m.Units()-1)
+			return fielderror.New("cut", l.Cut, "ascending units from 1 to %d (0 is %s, %d %s)", m.Units()-1, m.UnitScope(0), m.Units()-1,
+				m.UnitScope(m.Units()-1))
 		}
 		before = u
 	}

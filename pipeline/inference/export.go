@@ -190,13 +190,10 @@ func (src *Source) exported(as exportType, limit int64, entry func(model.Paramet
 
 // describe returns config.json, and the module of a model that a hook builds.
 func (src *Source) describe(dtype string) (fields map[string]any, module []safetensors.Output) {
-	var text []byte
-	switch m := src.Model.(type) {
-	case model.Config:
-		text = m.HuggingFace()
-	default:
+	text := src.Model.HuggingFace()
+	if text == nil {
 		by, _ := src.hooks.ModelModule()
-		text, module = by.JSON(m.Size(), dtype), []safetensors.Output{textFile(config.ModuleFile, by.Content())}
+		text, module = by.JSON(src.Model.Size(), dtype), []safetensors.Output{textFile(config.ModuleFile, by.Content())}
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber() // a module's seed has more digits than a float64
