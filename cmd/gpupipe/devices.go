@@ -189,10 +189,10 @@ func (c *devicesCommand) Run(a *app) error {
 		}
 		rows = append(rows, []string{d.Name, d.Adapter, string(d.Kind), d.API, d.Driver, mark})
 	}
-	a.table(rows)
+	a.headed(rows)
 	if len(direct) > 0 {
 		a.printf("\n")
-		a.table(detailRows(direct, details))
+		a.headed(detailRows(direct, details))
 	}
 	a.printf("\n%s\n", matrixUnits(direct, details))
 	return nil

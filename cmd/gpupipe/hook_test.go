@@ -23,8 +23,8 @@ func TestHookCheck(t *testing.T) {
 		"label_smoothing.wasm": "a loss f32[64] of 8 ops on logits, targets, logits being f32[64,256]",
 		"quality_filter.wasm":  "90 documents became 30; the same every time and in any order",
 		"inverse_sqrt.wasm":    "factors from 0.01 at step 0 to 0.3162 at step 999",
-		"gpt2.wasm":            "a model of 875,264 numbers in 53 parameters and 6 units: embed, h.0, …, head",
-		"early_stopping.wasm":  "it let 100 steps of a falling loss go on; its state has 24 bytes",
+		"gpt2.wasm":            "a model of 875,264 elements in 53 parameters and 6 units: embed, h.0, …, head",
+		"early_stopping.wasm":  "it lets 100 steps of a falling loss continue; its state has 24 bytes",
 	} {
 		code, out, errs := command("hook", "check", hookExamples+file)
 		require.Equal(t, exitOK, code, errs)

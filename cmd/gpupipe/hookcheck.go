@@ -188,7 +188,7 @@ func (c *checked) report(a *app, asJSON bool) error {
 			{"limits", fmt.Sprintf("%d MB of memory, %s units of work and %v s a call", c.MemoryMB, grouped(c.Budget), c.Seconds)},
 		})
 		a.printf("\n")
-		a.table(c.rows())
+		a.headed(c.rows())
 	}
 	if i := slices.IndexFunc(c.Hooks, func(v verdict) bool { return !v.OK }); i >= 0 {
 		return usererror.New(errors.New(c.Hooks[i].Found))

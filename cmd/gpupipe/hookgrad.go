@@ -13,11 +13,10 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// mostError is the relative error of losses and gradients from which they are wrong.
+// mostError is the largest relative error of losses and gradients.
 const mostError = 1e-3
 
-// gradient compares what a module's loss_grad says with its build_loss on sample logits, in float64: the losses, and the gradient of
-// their mean.
+// gradient compares a module's loss_grad with its build_loss on sample logits, in float64: the losses, and the gradient of their mean.
 func (f *moduleFlags) gradient(a *app, m *hook.Module) (v verdict, err error) {
 	v.Hook = hook.LossGrad
 	const rows = 8
@@ -28,10 +27,10 @@ func (f *moduleFlags) gradient(a *app, m *hook.Module) (v verdict, err error) {
 	if i := slices.IndexFunc(loss.Asked, func(name string) bool {
 		return name != graphhook.Logits && name != graphhook.Targets && name != graphhook.Weights
 	}); i >= 0 {
-		return v, fmt.Errorf("%s cannot be compared with a loss of %s: it is given logits and targets only", hook.LossGrad, loss.Asked[i])
+		return v, fmt.Errorf("%s cannot be compared with a loss of %s: it gets only logits and targets", hook.LossGrad, loss.Asked[i])
 	}
-	if n := numbers(loss.Graph); n > mostNumbers {
-		return v, fmt.Errorf("the loss has %s numbers in all its values, at most %s can be evaluated here: a smaller --vocab may do", grouped(n), grouped(mostNumbers))
+	if n := elementCount(loss.Graph); n > maxElements {
+		return v, fmt.Errorf("the loss has %s elements in all its values, expected at most %s: choose a smaller --vocab", grouped(n), grouped(maxElements))
 	}
 	logits, targets := make([]float32, rows*f.Vocab), make([]uint32, rows)
 	for i := range logits {
@@ -63,7 +62,7 @@ func (f *moduleFlags) gradient(a *app, m *hook.Module) (v verdict, err error) {
 	return v, nil
 }
 
-// firstScalars are those of step 0.
+// firstScalars returns the scalars of step 0.
 func (f *moduleFlags) firstScalars(a *app, m *hook.Module, loss *graphhook.Loss) (map[string]*graph.Tensor, error) {
 	all := map[string]*graph.Tensor{}
 	if len(loss.Scalars) == 0 {
@@ -83,7 +82,7 @@ func (f *moduleFlags) firstScalars(a *app, m *hook.Module, loss *graphhook.Loss)
 	return all, err
 }
 
-// evaluated is a loss and the gradient of its mean on the logits, by the reference evaluator.
+// evaluated computes a loss, and the gradient of its mean by the logits, with the reference evaluator.
 func evaluated(loss *graphhook.Loss, logits []float32, targets []uint32, in map[string]*graph.Tensor) (map[string]*graph.Tensor, error) {
 	rows := len(targets)
 	types := map[string]graph.Type{graphhook.Logits: graph.T(graph.F32, rows, len(logits)/rows), graphhook.Targets: graph.T(graph.U32, rows),
@@ -110,8 +109,8 @@ func evaluated(loss *graphhook.Loss, logits []float32, targets []uint32, in map[
 	if err != nil {
 		return nil, err
 	}
-	if n := numbers(g); n > mostNumbers {
-		return nil, fmt.Errorf("the loss has %s numbers in all its values, at most %s can be evaluated here: a smaller --vocab may do", grouped(n), grouped(mostNumbers))
+	if n := elementCount(g); n > maxElements {
+		return nil, fmt.Errorf("the loss has %s elements in all its values, expected at most %s: choose a smaller --vocab", grouped(n), grouped(maxElements))
 	}
 	for name := range in {
 		if !slices.ContainsFunc(g.Sources("input"), func(v *graph.Value) bool { return v.Node.Op.(*graph.Input).ID == name }) {
@@ -121,11 +120,11 @@ func evaluated(loss *graphhook.Loss, logits []float32, targets []uint32, in map[
 	return eval.Run(g, in, nil)
 }
 
-// mostNumbers bounds what is evaluated: 8 bytes each.
-const mostNumbers = 1 << 26
+// maxElements bounds the elements to evaluate, of 8 bytes each.
+const maxElements = 1 << 26
 
-// numbers are those of all values of a graph.
-func numbers(g *graph.Graph) (n int64) {
+// elementCount returns the number of elements of all values of a graph.
+func elementCount(g *graph.Graph) (n int64) {
 	for _, node := range g.Nodes {
 		for _, v := range node.Outputs {
 			n += int64(v.Shape.Len())
@@ -142,7 +141,7 @@ func mean(x []float32) float32 {
 	return float32(sum / float64(len(x)))
 }
 
-// relative is the largest difference, as a part of the largest number expected; NaN and infinities are never right.
+// relative returns the largest difference, relative to the largest expected element. NaN and infinities are always wrong.
 func relative(got []float32, want []float64) float64 {
 	largest, off := 0.0, 0.0
 	for i, w := range want {

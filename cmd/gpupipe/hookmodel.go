@@ -12,7 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// causality looks whether the module's model is causal.
+// causality checks that the module's model is causal.
 func (f *moduleFlags) causality(a *app, m *hook.Module) (v verdict, err error) {
 	v.Hook = m.Hook
 	w, err := model.NewWritten(f.Vocab, f.SeqLen, func(batch int) (*model.Draft, error) {
@@ -25,18 +25,18 @@ func (f *moduleFlags) causality(a *app, m *hook.Module) (v verdict, err error) {
 		return v, err
 	}
 	if f.SeqLen < 2 || w.Count()*int64(f.SeqLen) > mostToTry {
-		v.Found = "not tried whether it is causal: take a smaller --seq-len, --vocab or configuration"
+		v.Found = "causality was not checked: choose a smaller --seq-len, --vocab or configuration"
 		return v, nil
 	}
 	v.Found = "it is causal: no logits depend on later tokens"
 	return v, causal(w)
 }
 
-// mostToTry bounds parameters times tokens of what is computed on the host: some seconds.
+// mostToTry bounds the product of parameters and tokens of what the host computes, which takes some seconds.
 const mostToTry = 1 << 32
 
-// causal computes what a model predicts in the middle of two texts that differ after that only, with weights that are not as they start:
-// those may be zero.
+// causal compares the predictions of a model in the middle of two texts that differ only after that. Its weights differ from the initial
+// ones, which may be zero.
 func causal(w *model.Written) error {
 	g, err := w.Predict()
 	if err != nil {
@@ -70,7 +70,7 @@ func causal(w *model.Written) error {
 	}
 	for i, x := range logits[0] {
 		if y := logits[1][i]; !(math.Abs(x-y) <= 1e-9*max(1, math.Abs(x))) {
-			return errors.New("it is not causal: what comes after a token changes the logits of that token, from which the model would learn to copy, not to predict")
+			return errors.New("it is not causal: later tokens change the logits of a token, so the model would learn to copy, not to predict")
 		}
 	}
 	return nil

@@ -13,20 +13,20 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// trial is a hook on sample data.
+// trial runs a hook on sample data.
 type trial struct {
 	name    string
-	calls   int  // of a run
-	bytes   int  // that a run works on; 0: speed is told in calls
-	forgets bool // a second run in a session must give what the first one did
+	calls   int  // in a run
+	bytes   int  // in a run; 0: speed is measured in calls
+	forgets bool // a second run in a session must give the result of the first
 	begin   func() (*session, error)
 }
 
 // session is one or more instances of the module.
 type session struct {
-	run   func(n int) (out any, err error) // all of the sample for the nth time
-	found func(out any) string             // what to say of it
-	again func() (*session, error)         // another session in the state of this one; nil: there is none to be kept
+	run   func(n int) (out any, err error) // the whole sample, for the nth time
+	found func(out any) string             // describes the result
+	again func() (*session, error)         // another session with the saved state of this one; nil: the module has no state
 	close func()
 }
 
@@ -36,7 +36,7 @@ const (
 	trialRows    = 8
 )
 
-// trials are those of a module's hook: itself, and the scalars of its loss.
+// trials returns those of a module's hook: the hook, and the scalars of its loss.
 func (f *moduleFlags) trials(a *app, m *hook.Module, instances int) ([]trial, error) {
 	switch m.Hook {
 	case hook.BuildLoss:
@@ -60,7 +60,7 @@ func (f *moduleFlags) trials(a *app, m *hook.Module, instances int) ([]trial, er
 	return []trial{{name: m.Hook, calls: 100, begin: func() (*session, error) { return metricsSession(a, m, nil) }}}, nil
 }
 
-// sumOf is the same for the same outcome.
+// sumOf returns a checksum of a result.
 func sumOf(out any) (string, error) {
 	if g, ok := out.(interface{ hashed() *graph.Graph }); ok {
 		return graph.Hash(g.hashed())
@@ -73,7 +73,7 @@ func sumOf(out any) (string, error) {
 func (f *moduleFlags) lossInputs(rows int) graphhook.Inputs {
 	in := graphhook.Inputs{Rows: rows, Vocab: f.Vocab, Width: 32, More: []graph.Named{
 		{ID: "lm_head.weight", Type: graph.T(graph.F32, f.Vocab, 32)}, {ID: "model.norm.weight", Type: graph.T(graph.F32, 32)}}}
-	aligned, _ := f.aligned() // which check has seen
+	aligned, _ := f.aligned() // check has validated them
 	for _, n := range aligned {
 		in.More = append(in.More, graph.Named{ID: n.ID, Type: graph.T(n.Type.DType, append([]int{rows}, n.Type.Shape...)...)})
 	}
@@ -105,16 +105,16 @@ func (f *moduleFlags) modelSession(a *app, m *hook.Module) *session {
 		return builtModel{d}, err
 	}, found: func(out any) string {
 		d := out.(builtModel)
-		var numbers int64
+		var elements int64
 		for _, p := range d.Parameters {
-			numbers += int64(p.Type.Shape.Len())
+			elements += int64(p.Type.Shape.Len())
 		}
-		return fmt.Sprintf("a model of %s numbers in %d parameters and %d units: %s; a call opens an instance", grouped(numbers), len(d.Parameters),
+		return fmt.Sprintf("a model of %s elements in %d parameters and %d units: %s; a call opens an instance", grouped(elements), len(d.Parameters),
 			len(d.Units), shortened(d.Units))
 	}}
 }
 
-// shortened names the first few and the last.
+// shortened lists the first two names and the last.
 func shortened(names []string) string {
 	if len(names) > 4 {
 		names = []string{names[0], names[1], "…", names[len(names)-1]}
@@ -164,7 +164,7 @@ func rateSession(a *app, m *hook.Module) (*session, error) {
 	}}, nil
 }
 
-// heard is what a listener answered, and what it remembers.
+// heard is the answers and the state of a listener.
 type heard struct {
 	Stops []bool
 	State []byte
@@ -202,9 +202,9 @@ func metricsSession(a *app, m *hook.Module, state []byte) (*session, error) {
 
 func foundMetrics(out any) string {
 	h := out.(heard)
-	text := "it let 100 steps of a falling loss go on"
+	text := "it lets 100 steps of a falling loss continue"
 	if at := slices.Index(h.Stops, true); at >= 0 {
-		text = fmt.Sprintf("it ended a run of a falling loss at step %d", at+1)
+		text = fmt.Sprintf("it ends a run of a falling loss at step %d", at+1)
 	}
 	if h.State != nil {
 		text += fmt.Sprintf("; its state has %d bytes", len(h.State))

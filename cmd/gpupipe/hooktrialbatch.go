@@ -10,7 +10,7 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// spread works on n items with some instances, from the last to the first if backwards.
+// spread processes n items with some instances, in reverse order if backwards.
 func spread(n, instances int, backwards bool, do func(i int) error) error {
 	errs := make([]error, instances)
 	var group sync.WaitGroup
@@ -34,8 +34,8 @@ func spread(n, instances int, backwards bool, do func(i int) error) error {
 	return nil
 }
 
-// documentSession maps documents on some instances, every second time from the last to the first: unless the module has state, what
-// becomes of one must not depend on others.
+// documentSession maps documents with some instances, every second time in reverse order: unless the module has state, the result for one
+// document must not depend on others.
 func documentSession(a *app, m *hook.Module, texts [][]byte, instances int) *session {
 	p := m.Mapper(instances)
 	if m.Stateful() {
@@ -56,7 +56,7 @@ func documentSession(a *app, m *hook.Module, texts [][]byte, instances int) *ses
 	}}
 }
 
-// batchSession has batches of sample text mapped or weighed, in the same way.
+// batchSession maps or weighs batches of sample text, in the same way.
 func (f *moduleFlags) batchSession(a *app, m *hook.Module, state []byte, instances int) (*session, error) {
 	if m.Stateful() {
 		instances = 1
@@ -93,7 +93,7 @@ const maxSample = 1 << 16
 // batches of sequences of the sample text's bytes.
 func (f *moduleFlags) batches() ([]*hook.Batch, error) {
 	if f.SeqLen > maxSample {
-		return nil, usererror.New(fmt.Errorf("--seq-len: found %d, but batches are tried with at most %d", f.SeqLen, maxSample))
+		return nil, usererror.New(fmt.Errorf("--seq-len: found %d, expected at most %d for batches", f.SeqLen, maxSample))
 	}
 	texts, _, err := f.documents()
 	if err != nil {
@@ -119,7 +119,7 @@ func (f *moduleFlags) batches() ([]*hook.Batch, error) {
 			last = token()
 			b.Targets[i] = last
 		}
-		aligned, _ := f.aligned() // which check has seen
+		aligned, _ := f.aligned() // check has validated them
 		for _, a := range aligned {
 			b.Aligned = append(b.Aligned, hook.Aligned{Name: a.ID, DType: map[graph.DType]wasm.DType{graph.F32: wasm.F32, graph.I32: wasm.I32, graph.U32: wasm.U32}[a.Type.DType],
 				Dims: a.Type.Shape, Data: make([]byte, 4*n*a.Type.Shape.Len())})
@@ -140,7 +140,7 @@ func copied(b *hook.Batch) *hook.Batch {
 	return &c
 }
 
-// changes says what became of batches.
+// changes describes how batches were changed.
 func changes(before, after []*hook.Batch) string {
 	var tokens, targets, weights, segments, n int
 	for i, b := range before {
@@ -150,7 +150,7 @@ func changes(before, after []*hook.Batch) string {
 		weights += differ(b.Weights, after[i].Weights)
 		segments += differ(b.Segments, after[i].Segments)
 	}
-	return fmt.Sprintf("of %d places in %d batches it changed %d tokens, %d targets, %d weights, %d segments", n, len(before), tokens, targets, weights, segments)
+	return fmt.Sprintf("of %d positions in %d batches it changed %d tokens, %d targets, %d weights, %d segments", n, len(before), tokens, targets, weights, segments)
 }
 
 func differ[T comparable](a, b []T) (n int) {

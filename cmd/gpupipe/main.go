@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"reflect"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -237,3 +238,38 @@ func (a *app) lost(err error) {
 
 // table writes rows in aligned columns.
 func (a *app) table(rows [][]string) { a.lost(table.Write(a.stdout, rows)) }
+
+// headed writes a table whose first row is its header. On a terminal that is too narrow for it, each row is a list of its cells.
+func (a *app) headed(rows [][]string) {
+	if a.stdoutColumns == nil || table.Total(rows) < a.stdoutColumns() {
+		a.table(rows)
+		return
+	}
+	for _, row := range rows[1:] {
+		a.printf("%s\n", row[0])
+		var cells [][]string
+		for i, cell := range row[1:] {
+			if cell != "" {
+				cells = append(cells, []string{"  " + strings.ToLower(rows[0][i+1]), cell})
+			}
+		}
+		a.table(cells)
+	}
+}
+
+// labeled writes a text after a label, as wide as the others. On a terminal, long texts are broken at spaces.
+func (a *app) labeled(label, text string) {
+	lines := []string{text}
+	if a.stdoutColumns != nil && labelWidth+table.Width(text) >= a.stdoutColumns() {
+		lines = table.Wrap(text, max(20, a.stdoutColumns()-labelWidth-1))
+	}
+	for i, line := range lines {
+		if i > 0 {
+			label = ""
+		}
+		a.printf("%s%s\n", table.Pad(label, labelWidth), line)
+	}
+}
+
+// labelWidth is the width of the labels of what is printed before training, and of a plan.
+const labelWidth = 12

@@ -180,7 +180,7 @@ func (a *app) plan(p *layout.Comparison) {
 		rows = append(rows, append(row, grouped(int64(c.Plan.TokensPerSec)), fmt.Sprintf("%.4g", c.Plan.StepSeconds),
 			fmt.Sprintf("%.1f %%", 100*c.Plan.Bubble), inBytes(c.Plan.Largest()), fmt.Sprint(c.Plan.Cut), mark))
 	}
-	a.table(rows)
+	a.headed(rows)
 	for _, c := range p.Schedules {
 		if c.Plan == nil {
 			a.printf("\n%s: %s\n", c.Schedule, c.Problem)
@@ -261,7 +261,7 @@ func (a *app) recommendation(p *layout.Comparison) {
 		rows = append(rows, []string{fmt.Sprint(i), s.Device, unitsText(s.Chunks, p.Units), inSeconds(s.Seconds), inBytes(m.Weights), inBytes(m.Gradients),
 			inBytes(m.Optimizer), inBytes(m.Activations), inBytes(m.Working), inBytes(m.Total()), available, recompute})
 	}
-	a.table(rows)
+	a.headed(rows)
 	a.printf("\ncompared: %s\n", c.Plan.Search)
 	a.printf("to train with this plan:%s\n", settings(p, c))
 }

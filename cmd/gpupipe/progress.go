@@ -37,40 +37,44 @@ func (p *progress) Start(s train.Start) {
 		p.printf("%s\n", c)
 	}
 	p.printf("(all other keys have their defaults; config.yaml in the run folder has every key)\n\n")
-	p.printf("model       %s parameters\n", grouped(s.Parameters))
-	p.printf("data        %s training tokens, %s held out\n", grouped(s.Data["train"]), grouped(s.Data["val"]))
+	p.labeled("model", grouped(s.Parameters)+" parameters")
+	p.labeled("data", fmt.Sprintf("%s training tokens, %s held out", grouped(s.Data["train"]), grouped(s.Data["val"])))
 	if s.Precision != "" {
-		p.printf("precision   %s\n", s.Precision)
+		p.labeled("precision", s.Precision)
 	}
 	for _, l := range s.Lines {
 		p.rank(l, len(s.Lines) > 1)
 	}
-	p.printf("optimizer   %s\n", strings.ReplaceAll(strings.TrimSpace(s.Optimizer), "\n", "\n            "))
+	label := "optimizer"
+	for line := range strings.Lines(strings.TrimSpace(s.Optimizer)) {
+		p.labeled(label, strings.TrimSuffix(line, "\n"))
+		label = ""
+	}
 	if s.FirstStep >= s.Steps {
-		p.printf("steps       none: %d of %d are done\n\n", s.FirstStep, s.Steps)
+		p.labeled("steps", fmt.Sprintf("none: %d of %d are done\n", s.FirstStep, s.Steps))
 		return
 	}
-	p.printf("steps       %d to %d\n\n", s.FirstStep+1, s.Steps)
+	p.labeled("steps", fmt.Sprintf("%d to %d\n", s.FirstStep+1, s.Steps))
 }
 
-// line tells of one stage: its part of the model, its device, its memory.
+// rank shows a rank: its part of the model, its device, its memory.
 func (p *progress) rank(l engine.RankPlan, several bool) {
 	software := ""
 	if l.Device.Kind == device.Software {
-		software = ": a software adapter, which computes on the CPU"
+		software = ": computes on the CPU"
 	}
 	if several {
-		p.printf("%-12s%s; microbatches in flight %d\n", l.Name, l.Chunks(), l.Slots)
+		p.labeled(l.Name, fmt.Sprintf("%s; microbatches in flight %d", l.Chunks(), l.Slots))
 	}
-	p.printf("device      %s, %s (%s%s)\n", l.Device.Name, l.Device.Adapter, l.Device.Kind, software)
+	p.labeled("device", fmt.Sprintf("%s, %s (%s%s)", l.Device.Name, l.Device.Adapter, l.Device.Kind, software))
 	m := l.Memory
-	p.printf("memory      %s bytes on the device: variables %s, arena %s, constants %s, inputs %s, outputs %s\n", grouped(m.Total),
-		grouped(m.Variables), grouped(m.Arena), grouped(m.Constants), grouped(m.Inputs), grouped(m.Outputs))
+	p.labeled("memory", fmt.Sprintf("%s bytes on the device: variables %s, arena %s, constants %s, inputs %s, outputs %s", grouped(m.Total),
+		grouped(m.Variables), grouped(m.Arena), grouped(m.Constants), grouped(m.Inputs), grouped(m.Outputs)))
 	shared := ""
 	if l.Shared > 0 {
 		shared = fmt.Sprintf(", %s of the host's shared with other devices", grouped(l.Shared))
 	}
-	p.printf("            %s bytes allocated, %s more for transfers%s; %d kernels\n", grouped(l.Allocated), grouped(l.Staging), shared, l.Kernels)
+	p.labeled("", fmt.Sprintf("%s bytes allocated, %s more for transfers%s; %d kernels", grouped(l.Allocated), grouped(l.Staging), shared, l.Kernels))
 }
 
 func (p *progress) Reading(done, total int64) { p.percent("reading data", done, total) }
@@ -142,7 +146,7 @@ func (p *progress) Note(format string, args ...any) {
 	p.printf("%s\n", text)
 }
 
-// result tells how the run ended.
+// result shows how the run ended.
 func (p *progress) result(r train.Result) {
 	if r.ValLoss != nil && r.UnigramEntropy > 0 {
 		p.printf("\nvalidation loss %.4f nats per token; the unigram entropy of that text is %.4f\n", *r.ValLoss, r.UnigramEntropy)

@@ -116,7 +116,7 @@ func (a *app) traceShares(title string, s trace.Summary, of func(trace.Stage) *t
 	if len(s.Stages) > 1 {
 		row("mean", mean)
 	}
-	a.table(rows)
+	a.headed(rows)
 	a.printf("\n")
 }
 

@@ -50,16 +50,16 @@ func Write(w io.Writer, rows [][]string) error {
 	return err
 }
 
-// Wrap breaks a text at spaces into lines of at most a width, unless a word is longer.
+// Wrap breaks a text at spaces into lines of at most a width, unless a word is longer. Spaces within a line stay.
 func Wrap(text string, width int) []string {
 	var lines []string
 	line := ""
-	for word := range strings.FieldsSeq(text) {
+	for i, word := range strings.Split(strings.TrimSpace(text), " ") {
 		switch {
-		case line == "":
+		case i == 0:
 			line = word
 		case Width(line)+1+Width(word) > width:
-			lines, line = append(lines, line), word
+			lines, line = append(lines, strings.TrimSpace(line)), word
 		default:
 			line += " " + word
 		}
@@ -68,4 +68,13 @@ func Wrap(text string, width int) []string {
 		lines = append(lines, line)
 	}
 	return lines
+}
+
+// Total is the width of a table with these rows.
+func Total(rows [][]string) int {
+	total := -Width(Gap)
+	for _, w := range Widths(rows) {
+		total += w + Width(Gap)
+	}
+	return max(0, total)
 }

@@ -27,6 +27,8 @@ func TestTruncateCutsByDisplayWidth(t *testing.T) {
 }
 
 func TestWrapBreaksAtSpaces(t *testing.T) {
-	assert.Equal(t, []string{"one two", "three 模", "型", "averylongword", "end"}, table.Wrap("one  two three 模 型 averylongword end", 8))
+	assert.Equal(t, []string{"one two", "three 模", "型", "averylongword", "end"}, table.Wrap("one two three 模 型 averylongword end", 8))
+	assert.Equal(t, []string{"lr  1", "decay"}, table.Wrap("lr  1   decay", 8))
 	assert.Empty(t, table.Wrap(" ", 8))
+	assert.Equal(t, 8, table.Total([][]string{{"a", "模型"}, {"ab"}}))
 }
