@@ -16,7 +16,14 @@ type AdamW struct {
 }
 
 // DefaultAdamW has the defaults of AdamW.
-func DefaultAdamW() *AdamW { return &AdamW{LR: 3e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8} }
+func DefaultAdamW() *AdamW { return &AdamW{LR: 3e-3, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8} }
+
+// DefaultRest has the defaults of AdamW for the parameters that another optimizer does not take: embeddings, head and norms.
+func DefaultRest() *AdamW {
+	c := DefaultAdamW()
+	c.LR = 6e-3
+	return c
+}
 
 // Fields lists the hyperparameters.
 func (c *AdamW) Fields() []Field {

@@ -22,7 +22,7 @@ type Adan struct {
 }
 
 // DefaultAdan has the defaults of Adan.
-func DefaultAdan() *Adan { return &Adan{LR: 1e-3, Betas: [3]float64{0.98, 0.92, 0.99}, Eps: 1e-8} }
+func DefaultAdan() *Adan { return &Adan{LR: 6e-3, Betas: [3]float64{0.98, 0.92, 0.99}, Eps: 1e-8} }
 
 // Fields lists the hyperparameters.
 func (c *Adan) Fields() []Field {

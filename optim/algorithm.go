@@ -1,6 +1,10 @@
 package optim
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
 
 // Algorithm is the config of one optimizer: *AdamW, *Muon and so on, a row of the table Optimizers each.
 type Algorithm interface {
@@ -33,6 +37,12 @@ const DefaultWeightDecay = 0.1
 // withRest is an Algorithm that chooses AdamW's hyperparameters for the parameters that it does not take.
 type withRest interface {
 	rest() *AdamW
+}
+
+// LeavesRest reports whether Config.AdamW updates the parameters that an optimizer does not take.
+func LeavesRest(a Algorithm) bool {
+	_, own := a.(withRest)
+	return !own && !a.takes(Param{Type: graph.T(graph.F32, 1)})
 }
 
 func learningRateField(rate *float64) Field {

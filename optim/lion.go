@@ -13,7 +13,7 @@ type Lion struct {
 }
 
 // DefaultLion has the defaults of Lion.
-func DefaultLion() *Lion { return &Lion{LR: 1e-4, Betas: [2]float64{0.9, 0.99}} }
+func DefaultLion() *Lion { return &Lion{LR: 1e-3, Betas: [2]float64{0.9, 0.99}} }
 
 // Fields lists the hyperparameters.
 func (c *Lion) Fields() []Field {

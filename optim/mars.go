@@ -16,7 +16,7 @@ type MARS struct {
 
 // DefaultMARS has the defaults of MARS.
 func DefaultMARS() *MARS {
-	return &MARS{AdamW: AdamW{LR: 3e-3, Betas: [2]float64{0.95, 0.99}, Eps: 1e-8}, Gamma: 0.025}
+	return &MARS{AdamW: AdamW{LR: 6e-3, Betas: [2]float64{0.95, 0.99}, Eps: 1e-8}, Gamma: 0.025}
 }
 
 // Fields lists the hyperparameters.

@@ -38,7 +38,7 @@ type Param struct {
 // Config chooses the optimizer and how its updates are applied.
 type Config struct {
 	Algorithm   Algorithm // of the parameters that it takes
-	AdamW       AdamW     // of the other parameters, except under SOAP, which uses its own
+	AdamW       AdamW     // of the other parameters, if Algorithm LeavesRest
 	WeightDecay float64   // λ, decoupled: weights shrink by lr·λ
 	Clip        float64   // largest global norm of the gradient; 0 does not clip
 	// Losses are variables f32 [1] whose sum must be finite for the update to be applied: the loss of each replica, the one

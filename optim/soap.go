@@ -30,7 +30,7 @@ type SOAP struct {
 
 // DefaultSOAP has the defaults of SOAP.
 func DefaultSOAP() *SOAP {
-	return &SOAP{AdamW: AdamW{LR: 3e-3, Betas: [2]float64{0.95, 0.95}, Eps: 1e-8}, ShampooBeta: 0.95, PreconditionFrequency: 10, MaxPrecondDim: 4096}
+	return &SOAP{AdamW: AdamW{LR: 6e-3, Betas: [2]float64{0.95, 0.95}, Eps: 1e-8}, ShampooBeta: 0.95, PreconditionFrequency: 10, MaxPrecondDim: 4096}
 }
 
 const shampooBetaField = "shampoo_beta"

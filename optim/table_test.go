@@ -1,7 +1,11 @@
 package optim
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -99,7 +103,8 @@ func TestTables(t *testing.T) {
 		assert.Equal(t, 0.25, a.LearningRate())
 		assert.NotEmpty(t, k.About)
 		assert.NotEmpty(t, k.Takes)
-		assert.Contains(t, testConfigs(), k.Name, "the tests need a config of each optimizer")
+		_, tested := testConfigs()[k.Name]
+		assert.True(t, tested, "%s: testConfigs lacks it", k.Name)
 	}
 	for _, k := range Corrections() {
 		c, err := NewCorrection(k.Name)
@@ -127,6 +132,32 @@ func TestDocumentsListTheTables(t *testing.T) {
 	for _, name := range OptimizerNames() {
 		if name != "sgd" && name != "adamw" { // they need no note on their source
 			assert.Contains(t, rationale, "| `"+name+"` |", "docs/RATIONALE.md")
+		}
+	}
+}
+
+// Every type of the package that is an Algorithm or a Correction is in its table.
+func TestTablesAreComplete(t *testing.T) {
+	inTables := map[string]bool{"NoCorrection": true}
+	for _, k := range Optimizers() {
+		inTables[reflect.TypeOf(k.New()).Elem().Name()] = true
+	}
+	for _, k := range Corrections() {
+		inTables[reflect.TypeOf(k.New()).Elem().Name()] = true
+	}
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		require.NoError(t, err)
+		for _, d := range parsed.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil && f.Name.Name == "Fields" {
+				name := f.Recv.List[0].Type.(*ast.StarExpr).X.(*ast.Ident).Name
+				assert.True(t, inTables[name] || name == "Schedule", "%s: %s is in no table", file, name)
+			}
 		}
 	}
 }

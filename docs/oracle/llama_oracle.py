@@ -4,8 +4,8 @@
     llama_oracle.py RUN.yaml [--root DIR] [--dtype f64|f32] [--json OUT]
                     [--grads OUT.safetensors] [--weights OUT.safetensors] [--steps N]
 
-RUN.yaml is a gpupipe config with init.from, model.seq_len, optimizer.name and data.shuffle: false, best
-the config.yaml of a run folder; what else it leaves out has gpupipe's defaults. Its paths are relative to
+RUN.yaml is a gpupipe config with init.from, model.seq_len, optimizer.name, the learning rates and data.shuffle: false,
+best the config.yaml of a run folder. Other keys have gpupipe's defaults. Its paths are relative to
 --root. The model, the optimizers and the file formats are written out by hand, from the published
 definitions, so that nothing here shares code or a library's habits with what it checks.
 """
@@ -293,30 +293,29 @@ class SOAP:
 
 def optimizer_for(name, p, o):
     """Muon, NorMuon and SOAP take the layers' matrices, MARS all matrices, Lion and Adan everything; the rest is AdamW's."""
-    adam = {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, **o.get("adamw", {})}
+    adam = {"betas": [0.9, 0.95], "eps": 1e-8, **o.get("adamw", {})}
     matrix, kind, eps = p.dim() == 2, o["name"], o.get("eps", 1e-8)
     decay = o.get("weight_decay", 0.1) if matrix else 0.0
     if kind in ("muon", "normuon") and matrix and ".layers." in name:
         coefficients = {"jordan": JORDAN, "polar_express": POLAR_EXPRESS}[o.get("newton_schulz", "jordan")]
-        return {"muon": Muon, "normuon": NorMuon}[kind](o.get("lr", 0.02), o.get("momentum", 0.95), o.get("nesterov", True),
+        return {"muon": Muon, "normuon": NorMuon}[kind](o["lr"], o.get("momentum", 0.95), o.get("nesterov", True),
                                                        decay, coefficients, o.get("scale", "spectral"))
     if kind == "sgd":
-        return SGD(o.get("lr", 0.1), o.get("momentum", 0.95), o.get("nesterov", True), decay)
+        return SGD(o["lr"], o.get("momentum", 0.95), o.get("nesterov", True), decay)
     if kind == "lion":
-        return Lion(o.get("lr", 1e-4), o.get("betas", [0.9, 0.99]), decay)
+        return Lion(o["lr"], o.get("betas", [0.9, 0.99]), decay)
     if kind == "adan":
-        return Adan(o.get("lr", 1e-3), o.get("betas", [0.98, 0.92, 0.99]), eps, decay)
+        return Adan(o["lr"], o.get("betas", [0.98, 0.92, 0.99]), eps, decay)
     if kind == "mars" and matrix:
-        return MARS(o.get("lr", 3e-3), o.get("betas", [0.95, 0.99]), eps, decay)
+        return MARS(o["lr"], o.get("betas", [0.95, 0.99]), eps, decay)
     if kind == "soap":
         betas, s = o.get("betas", [0.95, 0.95]), o.get("soap", {})
         limit = s.get("max_precond_dim", 4096)
         if matrix and ".layers." in name and min(p.shape) <= limit:
-            return SOAP(o.get("lr", 3e-3), betas, eps, decay, s.get("shampoo_beta", betas[1]),
+            return SOAP(o["lr"], betas, eps, decay, s.get("shampoo_beta", betas[1]),
                         s.get("precondition_frequency", 10), limit)
-        return AdamW(o.get("lr", 3e-3), betas, eps, decay)
-    lr = o.get("lr", adam["lr"]) if kind == "adamw" else adam["lr"]
-    return AdamW(lr, adam["betas"], adam["eps"], decay)
+        return AdamW(o["lr"], betas, eps, decay)
+    return AdamW(o["lr"] if kind == "adamw" else adam["lr"], adam["betas"], adam["eps"], decay)
 
 
 def lr_factor(step, steps, lr):

@@ -30,7 +30,7 @@ const (
 )
 
 func defaultOptimizer() Optimizer {
-	o := Optimizer{Algorithm: optim.Optimizers()[0].New(), AdamW: *optim.DefaultAdamW(), WeightDecay: optim.DefaultWeightDecay}
+	o := Optimizer{Algorithm: optim.Optimizers()[0].New(), AdamW: *optim.DefaultRest(), WeightDecay: optim.DefaultWeightDecay}
 	for _, c := range optim.Corrections() {
 		o.Corrections = append(o.Corrections, c.New())
 	}
@@ -84,18 +84,28 @@ func (o *Optimizer) Fields() []Field {
 			fs = append(fs, Field{f.Name, f})
 		}
 	}
-	for _, f := range o.AdamW.Fields() {
-		f := Field{adamWSection + "." + f.Name, f}
-		if !slices.ContainsFunc(fs, func(g Field) bool { return g.Key == f.Key }) {
-			fs = append(fs, f)
-		}
+	if optim.LeavesRest(o.Algorithm) {
+		fs = append(fs, restFields(&o.AdamW)...)
 	}
 	return fs
 }
 
+// restFields are the keys of the section adamw.
+func restFields(a *optim.AdamW) (fs []Field) {
+	for _, f := range a.Fields() {
+		fs = append(fs, Field{adamWSection + "." + f.Name, f})
+	}
+	return fs
+}
+
+const restRate = adamWSection + ".lr"
+
 // foreignFields lists the fields of the other optimizers of the table, by key. One key may have several.
 func (o *Optimizer) foreignFields() map[string][]optim.Field {
 	all := map[string][]optim.Field{}
+	for _, f := range restFields(optim.DefaultRest()) {
+		all[f.Key] = append(all[f.Key], f.Field)
+	}
 	for _, k := range optim.Optimizers() {
 		for _, f := range fieldsOf(k.New()) {
 			all[f.Key] = append(all[f.Key], f.Field)
@@ -124,6 +134,9 @@ func (o *Optimizer) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string)
 	}
 	given := map[string]bool{}
 	own, foreign := o.Fields(), o.foreignFields()
+	if _, ok := o.Algorithm.(*optim.AdamW); ok {
+		own = append(own, slices.DeleteFunc(restFields(&o.AdamW), func(f Field) bool { return f.Key != restRate })...)
+	}
 	for _, e := range values {
 		i := slices.IndexFunc(own, func(f Field) bool { return f.Key == e.Key })
 		switch {
@@ -146,8 +159,11 @@ func (o *Optimizer) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string)
 
 // complete fills in the keys whose defaults depend on other keys.
 func (o *Optimizer) complete(given map[string]bool) {
-	if a, ok := o.Algorithm.(*optim.AdamW); ok && !given["lr"] {
-		a.LR = o.AdamW.LR
+	if a, ok := o.Algorithm.(*optim.AdamW); ok {
+		if !given["lr"] && given[restRate] {
+			a.LR = o.AdamW.LR
+		}
+		o.AdamW = *a
 	}
 	if a, ok := o.Algorithm.(optim.Dependent); ok {
 		a.Complete(func(field string) bool {
@@ -203,10 +219,10 @@ func at(e strictyaml.Entry, section string, err error) error {
 	return fmt.Errorf("%s: %w", e.Where, Invalid(section+"."+e.Key, f.Found, "%s", f.Expected))
 }
 
-// decodeForeign checks a value of other optimizers: it fits one of them. Lists must be empty: betas given to an optimizer
-// without them are meant for AdamW.
+// decodeForeign checks a value of other optimizers: it fits one of them. Lists outside of sections must be empty: betas given
+// to an optimizer without them are meant for AdamW.
 func (o *Optimizer) decodeForeign(d *strictyaml.Document, e strictyaml.Entry, fields []optim.Field, section string) (err error) {
-	if e.Value.Kind == yaml.SequenceNode && len(e.Value.Content) > 0 {
+	if e.Value.Kind == yaml.SequenceNode && len(e.Value.Content) > 0 && !strings.Contains(e.Key, ".") {
 		return d.Errorf(e.Value, section+"."+e.Key, "found a list, expected none with %s: AdamW's are %s.%s.%s", o.Name(), section, adamWSection, e.Key)
 	}
 	for _, f := range fields {

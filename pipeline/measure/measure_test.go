@@ -38,7 +38,7 @@ func target(t *testing.T, c model.Config, name string) Target {
 	}
 	a, err := optim.NewAlgorithm(name)
 	require.NoError(t, err)
-	o, err := optim.New(optim.Config{Algorithm: a, AdamW: *optim.DefaultAdamW(), WeightDecay: 0.1, Clip: 1, Losses: []string{model.LossVariable},
+	o, err := optim.New(optim.Config{Algorithm: a, AdamW: *optim.DefaultRest(), WeightDecay: 0.1, Clip: 1, Losses: []string{model.LossVariable},
 		Schedule: optim.Schedule{Name: "constant", Steps: 10}}, params)
 	require.NoError(t, err)
 	return Target{Model: c, Batch: 2, Optimizer: o}

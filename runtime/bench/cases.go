@@ -172,6 +172,6 @@ func update(name string, matrix bool, n, rows, cols int) (Case, error) {
 // optimizer is the demo's config with an optimizer of a name.
 func optimizer(name string) (optim.Config, error) {
 	a, err := optim.NewAlgorithm(name)
-	return optim.Config{Algorithm: a, AdamW: *optim.DefaultAdamW(), WeightDecay: optim.DefaultWeightDecay, Clip: 1,
+	return optim.Config{Algorithm: a, AdamW: *optim.DefaultRest(), WeightDecay: optim.DefaultWeightDecay, Clip: 1,
 		Schedule: optim.Schedule{Name: "constant", Steps: 1000}}, err
 }

@@ -123,7 +123,7 @@ func (t *Trainer) optimizer(contributions func(string) []string) (*optim.Optimiz
 		return nil, fmt.Errorf("optimizer.%w", err)
 	}
 	optim.SetLearningRate(a, t.config.LR)
-	rest := *optim.DefaultAdamW()
+	rest := *optim.DefaultRest()
 	rest.LR = t.config.AdamWLR
 	c := optim.Config{Algorithm: a, AdamW: rest, Clip: t.config.GradClip, Losses: []string{model.LossVariable}, Schedule: t.schedule}
 	if t.hooks.Factor != nil {
