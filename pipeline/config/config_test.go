@@ -67,7 +67,7 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "optimizer: {lr: -1}\n":                                                                     "c.yaml:5: optimizer.lr: found -1, expected a number of at least 0",
 		smallConfig + "optimizer: {adamw: {betas: [0.9]}}\n":                                                      "c.yaml:5: optimizer.adamw.betas: found a list of 1, expected 2 elements",
 		smallConfig + "optimizer: {adamw: {betas: [0.9, x]}}\n":                                                   "c.yaml:5: optimizer.adamw.betas[1]: found text",
-		smallConfig + "optimizer:\n  name: adam\n":                                                                `c.yaml:6: optimizer.name: found "adam", expected one of muon, adamw, sgd, normuon, soap, lion, adan, mars`,
+		smallConfig + "optimizer:\n  name: adam\n":                                                                `c.yaml:6: optimizer.name: found "adam", expected one of ` + strings.Join(optim.OptimizerNames(), ", "),
 		smallConfig + "optimizer: {betas: [0.9, 0.95]}\n":                                                         "c.yaml:5: optimizer.betas: found a list, expected none with muon: AdamW's are optimizer.adamw.betas",
 		smallConfig + "optimizer: {name: adan, betas: [0.9, 0.95]}\n":                                             "c.yaml:5: optimizer.betas: found a list of 2, expected 3 elements",
 		smallConfig + "optimizer: {name: lion, betas: [0.9, 1]}\n":                                                "c.yaml:5: optimizer.betas: found 1, expected a number of at least 0 and below 1",
