@@ -123,7 +123,7 @@ func New(cfg Config, params []Param) (*Optimizer, error) {
 	o.groups = []group{own}
 	if len(rest.params) > 0 {
 		if err := check(cfg.AdamW.Fields()); err != nil {
-			return nil, fmt.Errorf("AdamW: %w", err)
+			return nil, fielderror.In("AdamW", err)
 		}
 		o.groups = append(o.groups, rest)
 	}

@@ -6,7 +6,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -262,9 +261,8 @@ func (c Config) validateLoop() error {
 func (c Config) validateLR() error {
 	s := c.LRSchedule()
 	for _, f := range s.Fields() {
-		var e *optim.FieldError
-		if errors.As(f.Check(), &e) {
-			return Invalid("lr."+e.Field, e.Found, "%s", e.Expected)
+		if err := f.Check(); err != nil {
+			return fielderror.In("lr", err)
 		}
 	}
 	return nil

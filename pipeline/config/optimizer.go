@@ -2,12 +2,12 @@ package config
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/optim"
 	"go.yaml.in/yaml/v3"
@@ -212,11 +212,10 @@ func decode(d *strictyaml.Document, e strictyaml.Entry, f optim.Field, section s
 
 // at adds the place and the full key to the error of an entry's value.
 func at(e strictyaml.Entry, section string, err error) error {
-	var f *optim.FieldError
-	if !errors.As(err, &f) {
-		return err
+	if err == nil {
+		return nil
 	}
-	return fmt.Errorf("%s: %w", e.Where, Invalid(section+"."+e.Key, f.Found, "%s", f.Expected))
+	return fmt.Errorf("%s: %w", e.Where, fielderror.Rename(err, func(string) string { return section + "." + e.Key }))
 }
 
 // decodeForeign checks a value of other optimizers: it fits one of them. Lists outside of sections must be empty: betas given

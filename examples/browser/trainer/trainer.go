@@ -3,6 +3,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,8 +27,8 @@ type Config struct {
 	BatchSize int          `json:"batch_size"` // sequences
 	Steps     int          `json:"steps"`
 	Optimizer string       `json:"optimizer"` // a name of optim.Optimizers
-	LR        float64      `json:"lr"`        // of the parameters that Optimizer takes
-	AdamWLR   float64      `json:"adamw_lr"`  // of the other parameters
+	LR        float64      `json:"lr"`        // of the parameters that Optimizer takes; 0: its default
+	AdamWLR   float64      `json:"adamw_lr"`  // of the other parameters; 0: the default
 	Warmup    int          `json:"warmup"`
 	GradClip  float64      `json:"grad_clip"`
 	Seed      uint64       `json:"seed"`
@@ -37,7 +38,7 @@ type Config struct {
 func Defaults() Config {
 	m := model.Defaults()
 	m.VocabSize, m.DModel, m.NLayers, m.NHeads, m.NKVHeads, m.DFF, m.SeqLen = 256, 64, 2, 4, 4, 176, 64
-	return Config{Model: m, BatchSize: 8, Steps: 500, Optimizer: "muon", LR: 0.02, AdamWLR: 3e-3, Warmup: 20, GradClip: 1, Seed: 1}
+	return Config{Model: m, BatchSize: 8, Steps: 500, Optimizer: Optimizers()[0], Warmup: 20, GradClip: 1, Seed: 1}
 }
 
 // Optimizers lists the values of Config.Optimizer.
@@ -122,9 +123,11 @@ func (t *Trainer) optimizer(contributions func(string) []string) (*optim.Optimiz
 	if err != nil {
 		return nil, fmt.Errorf("optimizer.%w", err)
 	}
-	optim.SetLearningRate(a, t.config.LR)
+	if t.config.LR != 0 {
+		optim.SetLearningRate(a, t.config.LR)
+	}
 	rest := *optim.DefaultRest()
-	rest.LR = t.config.AdamWLR
+	rest.LR = cmp.Or(t.config.AdamWLR, rest.LR)
 	c := optim.Config{Algorithm: a, AdamW: rest, Clip: t.config.GradClip, Losses: []string{model.LossVariable}, Schedule: t.schedule}
 	if t.hooks.Factor != nil {
 		c.Factor = func(step int) float64 { return t.factors[step] }
