@@ -179,7 +179,7 @@ func eachMachine(t *testing.T, f func(t *testing.T, tolerance float64, on maker)
 func start(t *testing.T, cfg Config, params []Param, on maker) (*Optimizer, machine) {
 	o := small(t, cfg, params)
 	m := on(t, o.All())
-	for name, x := range numbers(params, -1) {
+	for name, x := range randomTensors(params, -1) {
 		m.set(name, x)
 	}
 	return o, m

@@ -30,7 +30,7 @@ func TestHalting(t *testing.T) {
 				o, m := start(t, testConfigs()["muon"], params, on)
 				feed := func(step int) {
 					m.set("loss", []float64{2})
-					for p, g := range numbers(params, step) {
+					for p, g := range randomTensors(params, step) {
 						m.set("grad/"+p, g)
 					}
 				}

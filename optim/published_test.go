@@ -116,7 +116,7 @@ func (r *reference) soap(c *SOAP, p Param, g *mat.Dense, t int, lr float64) *mat
 		return changed
 	}
 	qs := [2]*mat.Dense{r.kept["QL "+p.Name], r.kept["QR "+p.Name]}
-	if r.begins(t) {
+	if r.initializesAt(t) {
 		for i, a := range accumulate() {
 			if a != nil {
 				r.kept[[]string{"QL ", "QR "}[i]+p.Name] = eigenvectors(a)

@@ -12,14 +12,14 @@ import (
 // reference is the published algorithms on gonum, one matrix at a time, written independently of the graphs. It keeps every
 // version of the weights: x[name][t] is x_t, and y[name] the weights from which every update was subtracted once.
 type reference struct {
-	cfg    Config
-	params []Param
-	x      map[string][]*mat.Dense
-	y      map[string]*mat.Dense
-	m, v   map[string]*mat.Dense
-	u, p   map[string]*mat.Dense // the last update, and the last prediction of the next
-	kept   map[string]*mat.Dense // other state of an optimizer, by kind and name
-	begun  bool                  // a step was applied
+	cfg         Config
+	params      []Param
+	x           map[string][]*mat.Dense
+	y           map[string]*mat.Dense
+	m, v        map[string]*mat.Dense
+	u, p        map[string]*mat.Dense // the last update, and the last prediction of the next
+	kept        map[string]*mat.Dense // other state of an optimizer, by kind and name
+	initialized bool                  // a step was applied
 }
 
 func newReference(cfg Config, params []Param, x map[string][]float64) *reference {
@@ -96,12 +96,14 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 		r.y[p.Name].Sub(r.y[p.Name], u)
 		r.u[p.Name], r.p[p.Name] = u, prediction
 	}
-	r.begun = r.begun || !math.IsNaN(norm)
+	r.initialized = r.initialized || !math.IsNaN(norm)
 	return norm
 }
 
-// begins reports whether step t is the initialization step of SOAP. Tests of a run that is under way start later.
-func (r *reference) begins(t int) bool { return !r.begun && (t == 0 || r.cfg.SkipNonfinite) }
+// initializesAt reports whether step t is the initialization step of SOAP. Tests of a run that is under way start later.
+func (r *reference) initializesAt(t int) bool {
+	return !r.initialized && (t == 0 || r.cfg.SkipNonfinite)
+}
 
 // compensate moves a gradient taken at x_t to x_{t+1}.
 func (r *reference) compensate(c *DCASGD, p Param, t int, g *mat.Dense) {
@@ -158,7 +160,7 @@ func (r *reference) update(p Param, g *mat.Dense, t int, factor float64) (u, pre
 		u = r.mars(c, p, g, t, lr)
 	case *SOAP:
 		lr = factor * c.AdamW.LR
-		if r.begins(t) {
+		if r.initializesAt(t) {
 			lr = 0
 		}
 		u = r.soap(c, p, g, t, lr)

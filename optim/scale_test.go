@@ -56,7 +56,7 @@ func TestLossScale(t *testing.T) {
 			steps := 0
 			for batch := range batches {
 				want.decide(batch, overflows[batch])
-				for name, g := range numbers(params, batch) {
+				for name, g := range randomTensors(params, batch) {
 					scaledG := make([]float64, len(g))
 					for i := range g {
 						scaledG[i] = g[i] * want.of[batch]
@@ -118,7 +118,7 @@ func TestLossScaleEndsAtOne(t *testing.T) {
 			cfg.LossScale = &LossScale{Initial: 2, GrowthEvery: 3}
 			o, m := start(t, cfg, params, on)
 			batch := func(g, loss float64) float64 {
-				for name, x := range numbers(params, 0) {
+				for name, x := range randomTensors(params, 0) {
 					m.set("grad/"+name, x)
 				}
 				m.set("grad/scale", []float64{g})

@@ -86,13 +86,13 @@ func TestShardsEqualTheWhole(t *testing.T) {
 				cfg.Losses, cfg.Delay, cfg.Correction = []string{"loss"}, 1, &ErrorFeedback{}
 				o, whole := start(t, cfg, params, on)
 				shards := cut(t, o, on, thirds()...)
-				for name, x := range numbers(params, -1) {
+				for name, x := range randomTensors(params, -1) {
 					shards.set(name, x)
 				}
 				for step := range 3 {
 					for _, m := range []machine{whole, shards} {
 						m.set("loss", []float64{2})
-						for p, g := range numbers(params, step) {
+						for p, g := range randomTensors(params, step) {
 							m.set("grad/"+p, g)
 						}
 					}
@@ -118,7 +118,7 @@ func TestShardsHaltTogether(t *testing.T) {
 	cfg, params := testConfigs()["adamw"], testParams()
 	cfg.Losses = []string{"loss"}
 	shards := cut(t, small(t, cfg, params), newHost, thirds()...)
-	for p, g := range numbers(params, 0) {
+	for p, g := range randomTensors(params, 0) {
 		shards.set("grad/"+p, g)
 	}
 	shards.set("loss", []float64{math.Inf(-1)})

@@ -31,7 +31,7 @@ func TestSOAPOnBothSides(t *testing.T) {
 		c := cfg.Algorithm.(*SOAP)
 		c.MaxPrecondDim, c.PreconditionFrequency = 20, 3
 		o, m := start(t, cfg, params, on)
-		ref := newReference(cfg, params, numbers(params, -1))
+		ref := newReference(cfg, params, randomTensors(params, -1))
 		r := rand.New(rand.NewPCG(5, 5))
 		for _, p := range params {
 			for side, s := range soapSides {
@@ -45,7 +45,7 @@ func TestSOAPOnBothSides(t *testing.T) {
 			}
 		}
 		for step := 1; step < 8; step++ {
-			gradients := numbers(params, step)
+			gradients := randomTensors(params, step)
 			for _, p := range params {
 				m.set(p.Gradient, gradients[p.Name])
 			}
@@ -91,7 +91,7 @@ func TestSOAPBases(t *testing.T) {
 		o, m := start(t, cfg, params, on)
 		before := bits(m, o)
 		for step := range 6 {
-			gradients := numbers(params, step)
+			gradients := randomTensors(params, step)
 			for _, p := range params {
 				m.set(p.Gradient, gradients[p.Name])
 			}

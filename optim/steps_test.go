@@ -95,8 +95,8 @@ func correctionOf(t *testing.T, name string) Correction {
 	return c
 }
 
-// numbers are deterministic; step −1 has the initial weights. Every third step's gradient is small enough not to be clipped.
-func numbers(params []Param, step int) map[string][]float64 {
+// randomTensors are deterministic; step −1 has the initial weights. Every third step's gradient is small enough not to be clipped.
+func randomTensors(params []Param, step int) map[string][]float64 {
 	r := rand.New(rand.NewPCG(7, uint64(step+1)))
 	size := 0.3
 	if step%3 == 2 {
@@ -169,10 +169,10 @@ func follow(t *testing.T, cfg Config, params []Param, tolerance float64, on make
 // followPast is follow with the given batches not finite.
 func followPast(t *testing.T, cfg Config, params []Param, tolerance float64, on maker, skipped ...int) {
 	o, m := start(t, cfg, params, on)
-	ref := newReference(cfg, params, numbers(params, -1))
+	ref := newReference(cfg, params, randomTensors(params, -1))
 	clipped := 0
 	for step := range steps {
-		gradients := numbers(params, step)
+		gradients := randomTensors(params, step)
 		for _, p := range params {
 			g := gradients[p.Name]
 			floats.AddScaled(g, 0.02, ref.x[p.Name][step].RawMatrix().Data)
