@@ -7,8 +7,9 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// AdamW is the config of torch.optim.AdamW. With m and v for the running means of g and g², u = lr·m̂ / (√v̂ + ε), where
-// the hats mark the correction of the bias that comes from starting at zero: m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ).
+// AdamW is the config of torch.optim.AdamW. With m and v for the running means of g and g², u = lr·m̂ / (√v̂ + ε),
+// where the hats mark the correction of the bias that comes from starting at zero: m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 −
+// β₂ᵗ).
 type AdamW struct {
 	LR    float64
 	Betas [2]float64
@@ -18,7 +19,8 @@ type AdamW struct {
 // DefaultAdamW has the defaults of AdamW.
 func DefaultAdamW() *AdamW { return &AdamW{LR: 3e-3, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8} }
 
-// DefaultRest has the defaults of AdamW for the parameters that another optimizer does not take: embeddings, head and norms.
+// DefaultRest has the defaults of AdamW for the parameters that another optimizer does not take: embeddings, head and
+// norms.
 func DefaultRest() *AdamW {
 	c := DefaultAdamW()
 	c.LR = 6e-3

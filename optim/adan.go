@@ -7,14 +7,15 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// Adan is the config of Adan (Xie et al., arXiv:2208.06677, algorithm 1, without restart) with the bias corrections of the
-// official code (sail-sg/Adan, adan.py; its betas are one minus the paper's). With d = g − g₋₁, which is 0 at the first step,
+// Adan is the config of Adan (Xie et al., arXiv:2208.06677, algorithm 1, without restart) with the bias corrections of
+// the official code (sail-sg/Adan, adan.py; its betas are one minus the paper's). With d = g − g₋₁, which is 0 at the
+// first step,
 //
 //	m ← lerp(m, g, 1−β₁);  w ← lerp(w, d, 1−β₂);  n ← lerp(n, (g + β₂·d)², 1−β₃);
 //	u = lr·(m̂ + β₂·ŵ) / (√n̂ + ε)
 //
-// Weight decay is (1 − lr·λ)·x − u, as with all optimizers here and with no_prox in the official code. The paper's proximal
-// form is (x − u) / (1 + lr·λ).
+// Weight decay is (1 − lr·λ)·x − u, as with all optimizers here and with no_prox in the official code. The paper's
+// proximal form is (x − u) / (1 + lr·λ).
 type Adan struct {
 	LR    float64
 	Betas [3]float64
@@ -45,8 +46,8 @@ func (*adan) State(p Param) []graph.Named {
 	return kinds(p, "exp_avg", "exp_avg_diff", "exp_avg_sq", "last_grad")
 }
 
-// Hyperparameters are the rate over the first moment's bias, β₂ times the rate over the second's, the reciprocal root of
-// the third's, and 1 if there is a gradient before this one.
+// Hyperparameters are the rate over the first moment's bias, β₂ times the rate over the second's, the reciprocal root
+// of the third's, and 1 if there is a gradient before this one.
 func (a *adan) Hyperparameters(step int, rate float64) Hyperparameters {
 	return Hyperparameters{
 		{"lr_over_bias1", rate / bias(a.betas[0], step)},

@@ -10,8 +10,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// Kernels never span scopes. Each layer has a scope, so that the kernels of its parameters are the same whatever else the
-// shard owns.
+// Kernels never span scopes. Each layer has a scope, so that the kernels of its parameters are the same whatever else
+// the shard owns.
 const (
 	normsScope = "optim norms"
 	gateScope  = "optim gate"
@@ -65,9 +65,9 @@ func (o *Optimizer) gradient(b *graph.Builder, p Param) *graph.Value {
 	return sum
 }
 
-// AddUpdate adds the program Update to a graph. It reads all norm squares and the shard's parameters, gradients and state,
-// decides, clips, and assigns the new weights (see Config.Delay) and the new state. If the update may not be applied,
-// weights and state keep their bits.
+// AddUpdate adds the program Update to a graph. It reads all norm squares and the shard's parameters, gradients and
+// state, decides, clips, and assigns the new weights (see Config.Delay) and the new state. If the update may not be
+// applied, weights and state keep their bits.
 func (s *Shard) AddUpdate(b *graph.Builder, variant int) {
 	if variant < 0 || variant >= s.o.Variants() {
 		panic(fmt.Sprintf("optim: variant %d of %d", variant, s.o.Variants()))

@@ -46,7 +46,8 @@ func (*NoCorrection) Step(_ Tensor, u Update, _ []*graph.Value) (*graph.Value, [
 	return u.U, nil
 }
 
-// Ahead names the state variable that Settled adds to a parameter's newest weights. It is empty without such a correction.
+// Ahead names the state variable that Settled adds to a parameter's newest weights. It is empty without such a
+// correction.
 func (o *Optimizer) Ahead(param string) string {
 	if kind := o.correction.Ahead(); kind != "" {
 		return stateName(kind, param)
@@ -54,9 +55,10 @@ func (o *Optimizer) Ahead(param string) string {
 	return ""
 }
 
-// Settled returns a parameter's weights with every update so far applied once. newest are the newest weights: with a delay,
-// those that no gradient has been taken at yet. ahead is the content of the variable Ahead after the same batch, or nil.
-// With error feedback and weight prediction the newest weights are ahead of the settled ones: x_{t+1} = 2y_{t+1} − y_t.
+// Settled returns a parameter's weights with every update so far applied once. newest are the newest weights: with a
+// delay, those that no gradient has been taken at yet. ahead is the content of the variable Ahead after the same batch,
+// or nil. With error feedback and weight prediction the newest weights are ahead of the settled ones: x_{t+1} =
+// 2y_{t+1} − y_t.
 func Settled(newest, ahead []float32) []float32 {
 	y := slices.Clone(newest)
 	for i, a := range ahead {

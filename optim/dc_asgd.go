@@ -5,8 +5,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// DCASGD estimates the gradient at the weights that it is applied to, g + λ·g⊙g⊙(x_{t+1} − x_t), with λ·g⊙g in place of the
-// Hessian (Zheng et al. 2017, arXiv:1609.08326, equation 10).
+// DCASGD estimates the gradient at the weights that it is applied to, g + λ·g⊙g⊙(x_{t+1} − x_t), with λ·g⊙g in place of
+// the Hessian (Zheng et al. 2017, arXiv:1609.08326, equation 10).
 type DCASGD struct {
 	NoCorrection
 	Lambda float64 // λ

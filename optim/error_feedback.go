@@ -5,8 +5,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// ErrorFeedback subtracts u_t and, once more, the update that should have been subtracted last time minus the one that was:
-// 2·u_t − u_{t−1} (arXiv:2606.30634).
+// ErrorFeedback subtracts u_t and, once more, the update that should have been subtracted last time minus the one that
+// was: 2·u_t − u_{t−1} (arXiv:2606.30634).
 type ErrorFeedback struct{ NoCorrection }
 
 // State is the last update.

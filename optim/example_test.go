@@ -9,8 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 )
 
-// Three steps of SGD on |w|²/2, whose gradient is w. The reference evaluator runs the programs; runtime/exec runs the same
-// graphs on a device.
+// Three steps of SGD on |w|²/2, whose gradient is w. The reference evaluator runs the programs; runtime/exec runs the
+// same graphs on a device.
 func Example() {
 	params := []optim.Param{{Name: "w", Type: graph.T(graph.F32, 2), Gradient: "grad/w"}}
 	o, err := optim.New(optim.Config{

@@ -5,8 +5,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// Lion is the config of Lion (Chen et al., Symbolic Discovery of Optimization Algorithms, arXiv:2302.06675, algorithm 2;
-// google/automl, lion_pytorch.py): u = lr·sign(β₁·m + (1−β₁)·g); m ← β₂·m + (1−β₂)·g.
+// Lion is the config of Lion (Chen et al., Symbolic Discovery of Optimization Algorithms, arXiv:2302.06675, algorithm
+// 2; google/automl, lion_pytorch.py): u = lr·sign(β₁·m + (1−β₁)·g); m ← β₂·m + (1−β₂)·g.
 type Lion struct {
 	LR    float64
 	Betas [2]float64

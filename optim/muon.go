@@ -47,9 +47,9 @@ func muonScales() []choice[func(rows, cols float64) float64] {
 	}
 }
 
-// jordan and polarExpress are the coefficients of five Newton–Schulz steps. The published coefficients of Polar Express,
-// except those of the last step, are divided by (s, s³, s⁵), s = 1.01: rounding then cannot push singular values out of
-// the range in which the iteration converges.
+// jordan and polarExpress are the coefficients of five Newton–Schulz steps. The published coefficients of Polar
+// Express, except those of the last step, are divided by (s, s³, s⁵), s = 1.01: rounding then cannot push singular
+// values out of the range in which the iteration converges.
 func jordan() [][3]float64 {
 	k := [3]float64{3.4445, -4.7750, 2.0315}
 	return [][3]float64{k, k, k, k, k}
@@ -135,8 +135,8 @@ func (m *muon) scaled(x, rate *graph.Value) *graph.Value {
 	return op.Scale(op.Mul(x, rate), m.scale(float64(x.Shape[1]), float64(x.Shape[2])))
 }
 
-// batched gathers matrices of one shape as x [n, rows, cols] of at most limit bytes, applies f, and returns the results in
-// the order of xs. batch holds the indices of x's matrices.
+// batched gathers matrices of one shape as x [n, rows, cols] of at most limit bytes, applies f, and returns the results
+// in the order of xs. batch holds the indices of x's matrices.
 func batched(xs []*graph.Value, limit int64, f func(x *graph.Value, batch []int) *graph.Value) []*graph.Value {
 	ys := make([]*graph.Value, len(xs))
 	for _, batch := range batches(xs, limit) {

@@ -6,9 +6,9 @@ import (
 )
 
 // NorMuon is the config of NorMuon (Li et al., arXiv:2510.05491, algorithm 1). Each row (a neuron) of Muon's orthogonal
-// matrix o is divided by the root of the running mean of its mean square, v ← lerp(v, mean(o²), 1−β₂). The whole is scaled
-// back to o's norm, as in the official code (zichongli5/NorMuon, normuon.py), and then by Muon's scale. The paper's own
-// scale, 0.2·√(rows·cols) over the norm, equals match_rms_adamw, since o's singular values are about 1.
+// matrix o is divided by the root of the running mean of its mean square, v ← lerp(v, mean(o²), 1−β₂). The whole is
+// scaled back to o's norm, as in the official code (zichongli5/NorMuon, normuon.py), and then by Muon's scale. The
+// paper's own scale, 0.2·√(rows·cols) over the norm, equals match_rms_adamw, since o's singular values are about 1.
 type NorMuon struct {
 	Muon  Muon
 	Beta2 float64
@@ -67,8 +67,8 @@ func (n *norMuon) Momentum(_ []Tensor, us []Update, h Scalars) []*graph.Value {
 	return n.normalized(ms, h.Get("lr"), func(_ *graph.Value, batch []int) *graph.Value { return stack(vs, batch) })
 }
 
-// normalized is rate·scale·o·r for every matrix, where r holds the factors of its rows. seconds returns the second moments
-// [n, rows] of a batch, given the mean squares [n, rows] of its rows.
+// normalized is rate·scale·o·r for every matrix, where r holds the factors of its rows. seconds returns the second
+// moments [n, rows] of a batch, given the mean squares [n, rows] of its rows.
 func (n *norMuon) normalized(xs []*graph.Value, rate *graph.Value, seconds func(mean *graph.Value, batch []int) *graph.Value) []*graph.Value {
 	return batched(xs, n.maxBatch, func(x *graph.Value, batch []int) *graph.Value {
 		o := newtonSchulz(x, n.coefficients)

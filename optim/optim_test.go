@@ -82,13 +82,14 @@ func llama() []Param {
 	return ps
 }
 
-// With WebGPU's default limits one kernel updates a parameter under AdamW and SGD, with each correction of the delay too. Only
-// Muon's batches copy anything of a parameter's size.
+// With WebGPU's default limits one kernel updates a parameter under AdamW and SGD, with each correction of the delay
+// too. Only Muon's batches copy anything of a parameter's size.
 func TestKernelsAndCopies(t *testing.T) {
 	params := llama()
 	attention := int64(4 * 4 * 4 * 128 * 128) // bytes of the batches of four
-	// The momentum of a matrix, its norm and division, three products a step. Several matrices of one shape are gathered
-	// by copies (four) or by their first kernel (two), and each is then applied on its own; one alone by the last product.
+	// The momentum of a matrix, its norm and division, three products a step. Several matrices of one shape are
+	// gathered by copies (four) or by their first kernel (two), and each is then applied on its own; one alone by the
+	// last product.
 	four, two, one := 4+1+2+3*5+4, 2+1+2+3*5+2, 1+2+3*5
 	muon := 2*4 + 3 + 4*(four+two+one)
 	for _, c := range []struct {
@@ -105,7 +106,8 @@ func TestKernelsAndCopies(t *testing.T) {
 		{"sgd", "weight_prediction", len(params), 0},
 		{"muon", "", muon, attention},
 		{"muon", "dc_asgd", muon, attention},
-		// What is sliced off a batch is stored already, so nothing joins its use for the weights with that for the state.
+		// What is sliced off a batch is stored already, so nothing joins its use for the weights with that for the
+		// state.
 		{"muon", "error_feedback", muon + 4*(4+2), attention},
 		// The same, and the momentum is made orthogonal besides the update.
 		{"muon", "weight_prediction", muon + 4*(4+2) + 4*((1+2+3*5)+(1+2+3*5)+(2+3*5)), 2 * attention},

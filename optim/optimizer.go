@@ -17,7 +17,8 @@ const (
 	HaltedVariable       = "optim/halted" // u32 [1]: once 1, no update is applied any more; absent with SkipNonfinite
 	// InitializedVariable is u32 [1]: 1 once an update was applied. It exists where Optimizer.TracksInitialization.
 	InitializedVariable = "optim/begun"
-	// NormSquaresVariable is f32 [n+1]: the sum of squares of each parameter's gradient, in the order of New, and the loss.
+	// NormSquaresVariable is f32 [n+1]: the sum of squares of each parameter's gradient, in the order of New, and the
+	// loss.
 	NormSquaresVariable = "optim/norm_squares"
 	// LocalNormSquaresVariable is f32 [n+1]: those of one shard, in the order of its Params, and the loss or 0.
 	LocalNormSquaresVariable = "optim/local_norm_squares"
@@ -41,19 +42,20 @@ type Config struct {
 	AdamW       AdamW     // of the other parameters, if Algorithm LeavesRest
 	WeightDecay float64   // λ, decoupled: weights shrink by lr·λ
 	Clip        float64   // largest global norm of the gradient; 0 does not clip
-	// Losses are variables f32 [1] whose sum must be finite for the update to be applied: the loss of each replica, the one
-	// that shards own last. None: the loss is not checked.
+	// Losses are variables f32 [1] whose sum must be finite for the update to be applied: the loss of each replica, the
+	// one that shards own last. None: the loss is not checked.
 	Losses   []string
 	Schedule Schedule
 	Factor   func(step int) float64 // on all learning rates at a step, counted from 0; nil: that of Schedule
 
-	// Delay is the age of gradients in steps. With 0 the new weights x_{t+1} = (1 − lr·λ)·x_t − u_t replace those in the
-	// parameter's variable. With 1 the parameter's variable holds x_{t+1}, u_t is of the gradient taken at x_t, and
+	// Delay is the age of gradients in steps. With 0 the new weights x_{t+1} = (1 − lr·λ)·x_t − u_t replace those in
+	// the parameter's variable. With 1 the parameter's variable holds x_{t+1}, u_t is of the gradient taken at x_t, and
 	// x_{t+2} = (1 − lr_t·λ)·x_{t+1} − u_t replaces the gradient in its variable.
 	Delay      int
 	Correction Correction // of the delay; nil: none
 	LossScale  *LossScale // nil: gradients are those of the loss itself
-	// SkipNonfinite skips a batch whose gradient or loss is not finite. Otherwise such a batch halts the optimizer for good.
+	// SkipNonfinite skips a batch whose gradient or loss is not finite. Otherwise such a batch halts the optimizer for
+	// good.
 	SkipNonfinite bool
 }
 
@@ -207,8 +209,9 @@ func (o *Optimizer) Variants() int {
 	return 1
 }
 
-// TracksInitialization reports whether InitializedVariable alone knows if an update was applied before a step: the first
-// batches may have been skipped, and the rule has an initialization step. Otherwise every step but the first has one before.
+// TracksInitialization reports whether InitializedVariable alone knows if an update was applied before a step: the
+// first batches may have been skipped, and the rule has an initialization step. Otherwise every step but the first has
+// one before.
 func (o *Optimizer) TracksInitialization() bool {
 	_, initializing := o.groups[0].rule.(Initializing)
 	return initializing && (o.cfg.SkipNonfinite || o.Scaled())

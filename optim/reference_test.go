@@ -9,8 +9,8 @@ import (
 	"gonum.org/v1/gonum/mat"
 )
 
-// reference is the published algorithms on gonum, one matrix at a time, written independently of the graphs. It keeps every
-// version of the weights: x[name][t] is x_t, and y[name] the weights from which every update was subtracted once.
+// reference is the published algorithms on gonum, one matrix at a time, written independently of the graphs. It keeps
+// every version of the weights: x[name][t] is x_t, and y[name] the weights from which every update was subtracted once.
 type reference struct {
 	cfg         Config
 	params      []Param
@@ -52,8 +52,8 @@ func extents(p Param) (rows, cols int) {
 	return 1, p.Type.Shape.Len()
 }
 
-// step applies the gradients of step t (from 0), taken at x_t, at the learning rates times factor, and returns their global
-// norm. If that is not finite nothing happens to the weights.
+// step applies the gradients of step t (from 0), taken at x_t, at the learning rates times factor, and returns their
+// global norm. If that is not finite nothing happens to the weights.
 func (r *reference) step(t int, factor float64, gradients map[string][]float64) float64 {
 	sum := 0.0
 	for _, p := range r.params {
@@ -100,7 +100,8 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 	return norm
 }
 
-// initializesAt reports whether step t is the initialization step of SOAP. Tests of a run that is under way start later.
+// initializesAt reports whether step t is the initialization step of SOAP. Tests of a run that is under way start
+// later.
 func (r *reference) initializesAt(t int) bool {
 	return !r.initialized && (t == 0 || r.cfg.SkipNonfinite)
 }

@@ -4,12 +4,13 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Rule is the mathematics of an optimizer: it turns gradients into updates. How an update is applied is up to Optimizer.
+// Rule is the mathematics of an optimizer: it turns gradients into updates. How an update is applied is up to
+// Optimizer.
 type Rule interface {
 	// State lists the kinds of state per parameter, each with its type. All state starts as zero.
 	State(p Param) []graph.Named
-	// Hyperparameters are the values that change from step to step (from 0), given the step's learning rate. Their names
-	// and their order are the same at every step.
+	// Hyperparameters are the values that change from step to step (from 0), given the step's learning rate. Their
+	// names and their order are the same at every step.
 	Hyperparameters(step int, rate float64) Hyperparameters
 	// Update adds the nodes that compute the updates, in the order of ts, which are parameters of one layer.
 	Update(ts []Tensor, h Scalars) []Update
@@ -24,14 +25,15 @@ type Varied interface {
 	UpdateVariant(variant int, ts []Tensor, h Scalars) []Update
 }
 
-// Initializing is a Varied rule with an initialization step: its first update that is applied, at whatever step, sets up
-// its state and leaves the weights as they are, without weight decay.
+// Initializing is a Varied rule with an initialization step: its first update that is applied, at whatever step, sets
+// up its state and leaves the weights as they are, without weight decay.
 type Initializing interface {
 	InitializationVariant() int
 }
 
-// WithMomentum is a Rule that knows a part of the next update beforehand: the update that its momentum alone would make,
-// at the step's learning rate. Momentum gets what Update got and returned. For other rules the update itself is used.
+// WithMomentum is a Rule that knows a part of the next update beforehand: the update that its momentum alone would
+// make, at the step's learning rate. Momentum gets what Update got and returned. For other rules the update itself is
+// used.
 type WithMomentum interface {
 	Momentum(ts []Tensor, us []Update, h Scalars) []*graph.Value
 }
@@ -43,13 +45,13 @@ type Tensor struct {
 	State    []*graph.Value // in the order of Rule.State
 }
 
-// Update is a Rule's result for a parameter. U includes the learning rate, excludes weight decay, and is to be subtracted
-// from the weights.
+// Update is a Rule's result for a parameter. U includes the learning rate, excludes weight decay, and is to be
+// subtracted from the weights.
 type Update struct {
 	U     *graph.Value
 	State []*graph.Value // new, in the order of Rule.State
-	// Momentum returns the update that momentum alone would make next (see WithMomentum). Corrections call it; rules leave
-	// it nil. Its nodes are added by the first call.
+	// Momentum returns the update that momentum alone would make next (see WithMomentum). Corrections call it; rules
+	// leave it nil. Its nodes are added by the first call.
 	Momentum func() *graph.Value
 }
 

@@ -8,10 +8,10 @@ import (
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
-// LossScale is dynamic loss scaling (Micikevicius et al., arXiv:1710.03740, section 3.2; its defaults as in NVIDIA's apex).
-// Gradients are those of S times the loss, so that f16 keeps the small ones, and are divided by S before use. S is a power
-// of two: in f32 both are exact. A batch with a finite loss whose gradient is not finite is skipped, and S is halved. After
-// GrowthEvery applied batches in a row S doubles.
+// LossScale is dynamic loss scaling (Micikevicius et al., arXiv:1710.03740, section 3.2; its defaults as in NVIDIA's
+// apex). Gradients are those of S times the loss, so that f16 keeps the small ones, and are divided by S before use. S
+// is a power of two: in f32 both are exact. A batch with a finite loss whose gradient is not finite is skipped, and S
+// is halved. After GrowthEvery applied batches in a row S doubles.
 type LossScale struct {
 	Initial     float64 // S of the first batches, a power of two from 1 to MaxLossScale
 	GrowthEvery int     // batches, from 1 to MaxGrowthEvery
@@ -23,12 +23,13 @@ const (
 	MaxGrowthEvery = 1 << 24
 )
 
-// The loss scale is state that has versions as weights have. The norms of batch t decide the S of batch t + 1. With a delay
-// they decide that of batch t + 2, written while batch t + 1 may be under way with its own.
+// The loss scale is state that has versions as weights have. The norms of batch t decide the S of batch t + 1. With a
+// delay they decide that of batch t + 2, written while batch t + 1 may be under way with its own.
 const (
 	// ScaleVariable is kept with the weights: f32 [n], whose first element is the S of the batch that reads them.
 	ScaleVariable = "optim/loss_scale"
-	// NextScaleVariable is kept with the gradients: an update with a delay writes there what belongs to the new weights.
+	// NextScaleVariable is kept with the gradients: an update with a delay writes there what belongs to the new
+	// weights.
 	NextScaleVariable = "optim/loss_scale/next"
 	// ScaleOutput is the S of a batch's gradients: f32 [1].
 	ScaleOutput = "loss_scale"
@@ -55,8 +56,8 @@ func (l LossScale) check() error {
 // Scaled reports whether gradients are those of a multiple of the loss.
 func (o *Optimizer) Scaled() bool { return o != nil && o.cfg.LossScale != nil }
 
-// ScaleType is the type of ScaleVariable: S, 1/S, the number of batches applied in a row and, with a delay, S and 1/S of the
-// batch before.
+// ScaleType is the type of ScaleVariable: S, 1/S, the number of batches applied in a row and, with a delay, S and 1/S
+// of the batch before.
 func (o *Optimizer) ScaleType() graph.Type { return graph.T(graph.F32, 3+2*o.cfg.Delay) }
 
 // InitialScale is the first value of all versions of ScaleVariable.
@@ -75,8 +76,8 @@ func (o *Optimizer) scaleState() (vs []graph.Named) {
 	return vs
 }
 
-// lossScale is the elements of ScaleVariable, as [1] each, while a batch's norms are taken or its update is applied. With a
-// delay the variable is that of the next batch.
+// lossScale is the elements of ScaleVariable, as [1] each, while a batch's norms are taken or its update is applied.
+// With a delay the variable is that of the next batch.
 type lossScale struct {
 	own, ownInverse       *graph.Value // of the batch
 	newest, newestInverse *graph.Value

@@ -33,8 +33,8 @@ func (s *scaler) decide(batch int, overflow bool) {
 	s.of = append(s.of, next)
 }
 
-// Scaled gradients train to the same bits as those of the loss itself. Batches that overflow change nothing but S. S depends
-// only on batches that are old enough.
+// Scaled gradients train to the same bits as those of the loss itself. Batches that overflow change nothing but S. S
+// depends only on batches that are old enough.
 func TestLossScale(t *testing.T) {
 	overflows := map[int]bool{4: true, 5: true, 9: true, 13: true, 14: true, 15: true, 16: true}
 	const batches = 19
@@ -109,7 +109,8 @@ func rotate(m machine, params []Param, delay int) {
 	}
 }
 
-// A loss scale of 1 cannot be halved, and no scale helps a loss that is not finite: both are refused as without a scale.
+// A loss scale of 1 cannot be halved, and no scale helps a loss that is not finite: both are refused as without a
+// scale.
 func TestLossScaleEndsAtOne(t *testing.T) {
 	eachMachine(t, func(t *testing.T, _ float64, on maker) {
 		for _, skip := range []bool{false, true} {

@@ -15,9 +15,9 @@ type Shard struct {
 	loss      bool
 }
 
-// Shard returns the programs for the named parameters, in whatever order they are named. With hasLoss the shard owns the
-// last of Config.Losses, if there is one. It panics on names that New was not given, and on some parameters of a layer
-// without the others.
+// Shard returns the programs for the named parameters, in whatever order they are named. With hasLoss the shard owns
+// the last of Config.Losses, if there is one. It panics on names that New was not given, and on some parameters of a
+// layer without the others.
 func (o *Optimizer) Shard(names []string, hasLoss bool) *Shard {
 	p := &Shard{o: o, loss: hasLoss && len(o.cfg.Losses) > 0}
 	owned := map[string]bool{} // by layer
@@ -53,8 +53,9 @@ func normSquaresType(params []Param) graph.Type { return graph.T(graph.F32, len(
 // Params lists the shard's parameters, in the order of New.
 func (s *Shard) Params() []Param { return slices.Clone(s.params) }
 
-// Positions maps the shard's own norm squares into those of all: element i of the local variable is element Positions()[i]
-// of NormSquaresVariable. The last element of the local variable, the loss, is included if the shard has the loss.
+// Positions maps the shard's own norm squares into those of all: element i of the local variable is element
+// Positions()[i] of NormSquaresVariable. The last element of the local variable, the loss, is included if the shard has
+// the loss.
 func (s *Shard) Positions() []int {
 	at := slices.Clone(s.positions)
 	if s.loss {
@@ -78,8 +79,8 @@ func (s *Shard) LocalType() graph.Type { return normSquaresType(s.params) }
 // State lists the variables of this shard that outlive a step, besides its parameters: see Optimizer.State.
 func (s *Shard) State() []graph.Named { return s.o.state(s.params) }
 
-// NormSquares is the program that sums the squares of each of the shard's gradients. It runs once a batch's gradients are
-// complete.
+// NormSquares is the program that sums the squares of each of the shard's gradients. It runs once a batch's gradients
+// are complete.
 func (s *Shard) NormSquares() (*graph.Graph, error) { return graph.Build(s.AddNormSquares) }
 
 // Update is the program that applies a batch's update, given the norm squares of all shards, in one of

@@ -15,10 +15,10 @@ import (
 //	u = lr·√(1−β₂ᵗ)/(1−β₁ᵗ) · Q_L·(m / (√v + ε))·Q_Rᵀ;
 //	L ← lerp(L, g·gᵀ, 1−β);  R ← lerp(R, gᵀ·g, 1−β)
 //
-// Every PreconditionFrequency steps, after that, the basis is renewed: its vectors are sorted by the diagonal of Qᵀ·L·Q, the
-// largest first, and v with them; Q ← QR(L·Q), one power iteration; m is rotated into the new basis. A side longer than
-// MaxPrecondDim has the identity as its basis. The first step that is applied is the initialization step: it sets L and R
-// and decomposes them, and neither updates nor decays the weights.
+// Every PreconditionFrequency steps, after that, the basis is renewed: its vectors are sorted by the diagonal of
+// Qᵀ·L·Q, the largest first, and v with them; Q ← QR(L·Q), one power iteration; m is rotated into the new basis. A side
+// longer than MaxPrecondDim has the identity as its basis. The first step that is applied is the initialization step:
+// it sets L and R and decomposes them, and neither updates nor decays the weights.
 //
 // Weight decay is (1 − lr·λ)·x − u, as with all optimizers here; the official code decays x − u.
 type SOAP struct {
@@ -267,8 +267,8 @@ func (s *soap) renew(ps []*preconditioned) {
 	}
 }
 
-// descending returns, for each row of x [k, n], the permutation matrix [n, n] that sorts columns by x, the largest first:
-// element (i, j) is 1 where x_i is the j-th largest. Equal elements keep their order.
+// descending returns, for each row of x [k, n], the permutation matrix [n, n] that sorts columns by x, the largest
+// first: element (i, j) is 1 where x_i is the j-th largest. Equal elements keep their order.
 func descending(x *graph.Value) *graph.Value {
 	b, k, n := x.Builder(), x.Shape[0], x.Shape[1]
 	mine, other := op.Reshape(x, k, n, 1), op.Reshape(x, k, 1, n)

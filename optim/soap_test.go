@@ -81,8 +81,8 @@ func rounded(a *mat.Dense) {
 	a.Apply(func(_, _ int, x float64) float64 { return float64(float32(x)) }, a)
 }
 
-// From nothing, the first basis is one that diagonalises, and every later one is orthonormal: also of a side on which the
-// gradients so far have not full rank.
+// From nothing, the first basis is one that diagonalises, and every later one is orthonormal: also of a side on which
+// the gradients so far have not full rank.
 func TestSOAPBases(t *testing.T) {
 	eachMachine(t, func(t *testing.T, tolerance float64, on maker) {
 		cfg, params := testConfigs()["soap"], oneLayer(testParams())

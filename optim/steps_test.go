@@ -95,7 +95,8 @@ func correctionOf(t *testing.T, name string) Correction {
 	return c
 }
 
-// randomTensors are deterministic; step −1 has the initial weights. Every third step's gradient is small enough not to be clipped.
+// randomTensors are deterministic; step −1 has the initial weights. Every third step's gradient is small enough not to
+// be clipped.
 func randomTensors(params []Param, step int) map[string][]float64 {
 	r := rand.New(rand.NewPCG(7, uint64(step+1)))
 	size := 0.3
@@ -156,8 +157,8 @@ func TestSOAPInitializesWithTheFirstGoodBatch(t *testing.T) {
 	}
 }
 
-// follow compares each of some steps with the reference. The gradients depend on the weights that they are taken at. If the
-// config skips batches that are not finite, one of them is not.
+// follow compares each of some steps with the reference. The gradients depend on the weights that they are taken at. If
+// the config skips batches that are not finite, one of them is not.
 func follow(t *testing.T, cfg Config, params []Param, tolerance float64, on maker) {
 	if cfg.SkipNonfinite {
 		followPast(t, cfg, params, tolerance, on, 4)
@@ -240,8 +241,8 @@ func settled(m machine, o *Optimizer, p Param) []float64 {
 	return wide
 }
 
-// compare requires a distance that is small relative to the norm of the expected vector, or to that of initial weights if
-// the expected one is close to zero.
+// compare requires a distance that is small relative to the norm of the expected vector, or to that of initial weights
+// if the expected one is close to zero.
 func compare(t *testing.T, what string, want, got []float64, tolerance float64) {
 	t.Helper()
 	d := floats.Distance(want, got, 2) / max(floats.Norm(want, 2), 0.3*math.Sqrt(float64(len(want))))

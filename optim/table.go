@@ -16,8 +16,8 @@ type Kind struct {
 	New   func() Algorithm // its config, with the defaults
 }
 
-// Optimizers is the table of optimizers, the default one first. Names, help texts, validation, studies and documentation
-// are made from it.
+// Optimizers is the table of optimizers, the default one first. Names, help texts, validation, studies and
+// documentation are made from it.
 func Optimizers() []Kind {
 	const all, hidden = "all parameters", "matrices of the layers"
 	return []Kind{

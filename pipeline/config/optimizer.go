@@ -51,7 +51,8 @@ type Field struct {
 	optim.Field
 }
 
-// sectioned reports whether a field is in a section with its optimizer's name. Other fields are keys of the section optimizer.
+// sectioned reports whether a field is in a section with its optimizer's name. Other fields are keys of the section
+// optimizer.
 func sectioned(optimizer, field string) bool {
 	switch optimizer {
 	case "adamw":
@@ -218,8 +219,8 @@ func at(e strictyaml.Entry, section string, err error) error {
 	return fmt.Errorf("%s: %w", e.Where, fielderror.Rename(err, func(string) string { return section + "." + e.Key }))
 }
 
-// decodeForeign checks a value of other optimizers: it fits one of them. Lists outside of sections must be empty: betas given
-// to an optimizer without them are meant for AdamW.
+// decodeForeign checks a value of other optimizers: it fits one of them. Lists outside of sections must be empty: betas
+// given to an optimizer without them are meant for AdamW.
 func (o *Optimizer) decodeForeign(d *strictyaml.Document, e strictyaml.Entry, fields []optim.Field, section string) (err error) {
 	if e.Value.Kind == yaml.SequenceNode && len(e.Value.Content) > 0 && !strings.Contains(e.Key, ".") {
 		return d.Errorf(e.Value, section+"."+e.Key, "found a list, expected none with %s: AdamW's are %s.%s.%s", o.Name(), section, adamWSection, e.Key)
