@@ -121,7 +121,7 @@ func list(t *testing.T, env []string, args ...string) []pkg {
 	}
 }
 
-// fits tells whether a package is what a pattern means.
+// fits reports whether a package matches a pattern.
 func fits(path, pattern string) bool {
 	parent, below := strings.CutSuffix(pattern, "/...")
 	return path == parent || below && strings.HasPrefix(path, parent+"/")

@@ -53,7 +53,7 @@ func TestStaticChoiceOfReductions(t *testing.T) {
 		{"sum over a batch", graph.Shape{128, 65536}, sum(0), "serial", "serial", 1 << 16},
 		{"square of all gradients of a table", graph.Shape{49152, 576}, sum(0, 1), "spread", "split", 1 << 17},
 		{"squares of matrices", graph.Shape{2, 576, 1536}, sum(1, 2), "spread", "split", 1 << 17},
-		{"squares of votes", graph.Shape{272}, sum(0), "workgroup32", "split", 1},
+		{"squares of norms", graph.Shape{272}, sum(0), "workgroup32", "split", 1},
 		{"means of tokens", graph.Shape{16384, 576}, sum(1), "workgroup32", "serial", 1 << 16},
 		{"means of a few tokens", graph.Shape{1024, 576}, sum(1), "workgroup32", "split", 1 << 13},
 		{"sums of logits", graph.Shape{4096, 49152}, sum(1), "workgroup256", "serial", 1 << 16},

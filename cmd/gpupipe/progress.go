@@ -42,8 +42,8 @@ func (p *progress) Start(s train.Start) {
 	if s.Precision != "" {
 		p.labeled("precision", s.Precision)
 	}
-	for _, l := range s.Lines {
-		p.rank(l, len(s.Lines) > 1)
+	for _, l := range s.Ranks {
+		p.rank(l, len(s.Ranks) > 1)
 	}
 	label := "optimizer"
 	for line := range strings.Lines(strings.TrimSpace(s.Optimizer)) {

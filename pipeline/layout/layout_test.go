@@ -112,20 +112,20 @@ func TestCompare(t *testing.T) {
 
 // The worst of all replicas counts. Equal replicas change nothing.
 func TestAsOneReplica(t *testing.T) {
-	line := func(name string, memory int64, forward float64, l partition.Link) partition.Device {
+	device := func(name string, memory int64, forward float64, l partition.Link) partition.Device {
 		return partition.Device{Name: name, Memory: memory, Times: []partition.Time{{Forward: forward, Backward: 2 / forward}}, Link: l}
 	}
 	fast, slow := partition.Link{Latency: 1, Bandwidth: 8}, partition.Link{Latency: 2, Bandwidth: 4}
-	one := []partition.Device{line("a", 100, 1, fast), line("b", 0, 2, fast), line("a", 100, 1, fast)}
+	one := []partition.Device{device("a", 100, 1, fast), device("b", 0, 2, fast), device("a", 100, 1, fast)}
 	assert.Equal(t, one, asOneReplica(one, 3))
-	shared := line("a", 50, 1, fast)
+	shared := device("a", 50, 1, fast)
 	shared.Ranks = 4
 	assert.Equal(t, []partition.Device{shared, shared},
-		asOneReplica([]partition.Device{line("a", 100, 1, fast), line("a", 100, 1, fast), line("a", 100, 1, fast), line("a", 100, 1, fast)}, 2))
+		asOneReplica([]partition.Device{device("a", 100, 1, fast), device("a", 100, 1, fast), device("a", 100, 1, fast), device("a", 100, 1, fast)}, 2))
 	assert.Equal(t, []partition.Device{
 		{Name: "a and c", Memory: 50, Times: []partition.Time{{Forward: 4, Backward: 2}}, Link: slow, Ranks: 2},
 		{Name: "b and a", Memory: 50, Times: []partition.Time{{Forward: 2, Backward: 2}}, Link: fast, Ranks: 2}},
-		asOneReplica([]partition.Device{line("a", 100, 1, fast), line("b", 0, 2, fast), line("c", 70, 4, slow), line("a", 100, 1, fast)}, 2))
+		asOneReplica([]partition.Device{device("a", 100, 1, fast), device("b", 0, 2, fast), device("c", 70, 4, slow), device("a", 100, 1, fast)}, 2))
 }
 
 // In 16 bits, a model whose layers outweigh its logits needs less than 0.58 of the activations.

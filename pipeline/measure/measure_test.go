@@ -87,7 +87,7 @@ func stageMemory(t *testing.T, g Target, p partition.Chunk, slots int, recompute
 		pools[gradient] = exec.Pool{Name: q.Name, Class: "gradients", Size: 2}
 	}
 	part := g.Optimizer.Shard(own, p.Last == c.Units())
-	graphs["votes"], err = part.NormSquares()
+	graphs["norms"], err = part.NormSquares()
 	require.NoError(t, err)
 	graphs["update"], err = part.Update(0)
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func stageMemory(t *testing.T, g Target, p partition.Chunk, slots int, recompute
 }
 
 // The memory of a stage as predicted from single units is that of its programs planned together: variables but for
-// small ones (votes, the loss), the rest about.
+// small ones (gradient norms, the loss), the rest about.
 func TestMemoryIsThatOfWholeStages(t *testing.T) {
 	for tied, optimizer := range map[bool]string{false: "adamw", true: "muon"} {
 		g := target(t, small(tied), optimizer)

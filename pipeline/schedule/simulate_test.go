@@ -39,12 +39,12 @@ func TestSimulateByHand(t *testing.T) {
 	s, err = Communicate(s, Links{Tied: true})
 	require.NoError(t, err)
 	_, at = simulated(t, s, c)
-	assert.Equal(t, [2]float64{12.5, 13.5}, at["1 U0"], "stage 0 votes at 12, the other waits for it")
+	assert.Equal(t, [2]float64{12.5, 13.5}, at["1 U0"], "stage 0 has its gradient norms at 12, the other stage waits for them")
 	assert.Equal(t, [2]float64{12, 15}, at["0 U0"], "stage 1's vote has come at 9")
 }
 
-// With tied embeddings the first stage votes when the last one's gradients have come, and the last stage goes on when
-// the first one's weights have. In 2BW there is time for that.
+// With tied embeddings the first stage computes its gradient norms when the last stage's gradients have come. The last stage goes on when
+// the first stage's weights have come. In 2BW there is time for that.
 func TestSimulateTiedEmbeddings(t *testing.T) {
 	s, err := Generate("gpipe", Options{Stages: 2, Microbatches: 1, Batches: 2})
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func TestSimulateTiedEmbeddings(t *testing.T) {
 	_, at := simulated(t, s, Costs{VirtualStages: []Cost{Even(1, 1, 4), Even(1, 1, 1)}, Exchange: 5})
 	assert.Equal(t, [2]float64{2, 3}, at["1 B0.0"], "its gradients come at 8, to a stage that is done at 4")
 	assert.Equal(t, [2]float64{8, 12}, at["0 U0"])
-	assert.Equal(t, [2]float64{13, 14}, at["1 U0"], "stage 0 votes at 8")
+	assert.Equal(t, [2]float64{13, 14}, at["1 U0"], "stage 0 has its gradient norms at 8")
 	assert.Equal(t, [2]float64{12, 13}, at["0 F0.1"])
 	assert.Equal(t, [2]float64{17, 18}, at["1 F0.1"], "the weights come at 17")
 

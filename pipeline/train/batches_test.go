@@ -200,9 +200,9 @@ func TestWeightsOfTokens(t *testing.T) {
 	}
 }
 
-// told is a loss that is an input or a scalar alone, and nothing of the cross-entropy.
-func told(t *testing.T, name string, call uint32) string {
-	return guest(t, "told.wasm", lossText, false,
+// inputLoss is a module whose loss is one input or scalar, without the cross-entropy.
+func inputLoss(t *testing.T, name string, call uint32) string {
+	return guest(t, "input_loss.wasm", lossText, false,
 		exported("build_loss", part(lossText, "logits"), w.Call(callInput), w.Set(2), part(lossText, "targets"), w.Call(callInput), w.Set(3),
 			apply(lossText, "cross_entropy", 2, "{}"), w.Set(2), apply(lossText, "scale", 1, `{"factor":0}`), w.Set(2),
 			part(lossText, name), w.Call(call), w.Set(3), apply(lossText, "add", 2, "{}")),
@@ -235,16 +235,16 @@ func TestWhatALossIsToldOf(t *testing.T) {
 		}
 		return losses
 	}
-	for step, loss := range run("aligned", "data.aligned=["+teacher+"]", withHooks(told(t, "teacher", callInput))) {
+	for step, loss := range run("aligned", "data.aligned=["+teacher+"]", withHooks(inputLoss(t, "teacher", callInput))) {
 		assert.InDelta(t, float64(step*32)+15.5, loss, 1e-4, "the mean of positions 32·step to 32·step+31")
 	}
-	for step, loss := range run("scalars", withHooks(told(t, "beta", callScalar))) {
+	for step, loss := range run("scalars", withHooks(inputLoss(t, "beta", callScalar))) {
 		assert.InDelta(t, step+1, loss, 1e-6)
 	}
-	for _, loss := range run("weights", withHooks(told(t, "weights", callInput), weigher(t)+", hook: token_weights")) {
+	for _, loss := range run("weights", withHooks(inputLoss(t, "weights", callInput), weigher(t)+", hook: token_weights")) {
 		assert.InDelta(t, 1, loss, 1e-6, "the mean of weights")
 	}
-	for _, loss := range run("ones", withHooks(told(t, "weights", callInput))) {
+	for _, loss := range run("ones", withHooks(inputLoss(t, "weights", callInput))) {
 		assert.Equal(t, 1., loss, "where no hook sets any")
 	}
 }
@@ -318,7 +318,7 @@ func TestBatchesThatAHookFailsOnMayBeSkipped(t *testing.T) {
 			configure := func(name string) config.Config {
 				return demo(t, dir, "data.shuffle=false", "train.eval_every=0", "data.train=["+hashes+"]", "run.dir="+filepath.Join(dir, name),
 					"data.aligned=["+positions(t, dir, 1500)+"]",
-					withHooks(failingOn(t, remembers, does...)+", hook: map_batch, on_error: skip, seconds: 0.1", told(t, "teacher", callInput)))
+					withHooks(failingOn(t, remembers, does...)+", hook: map_batch, on_error: skip, seconds: 0.1", inputLoss(t, "teacher", callInput)))
 			}
 			run := func(name string, stop, instances int) (*notes, Result) {
 				ctx, cancel := context.WithCancel(context.Background())
@@ -416,8 +416,8 @@ func TestMistakesOfLossesAndTensors(t *testing.T) {
 			withHooks(one, weigher(t)+", hook: token_weights")},
 		`data.aligned: tensor "hidden": losses have an input of this name`:         {tensor("hidden")},
 		`data.aligned: tensor "lm_head.weight": losses have an input of this name`: {tensor("lm_head.weight")},
-		`told.wasm: build_loss: failed: graph_input: there is no input "teacher", expected one of logits, targets, weights, hidden, model.norm.weight, lm_head.weight, other`: {
-			tensor("other"), withHooks(told(t, "teacher", callInput))},
+		`input_loss.wasm: build_loss: failed: graph_input: there is no input "teacher", expected one of logits, targets, weights, hidden, model.norm.weight, lm_head.weight, other`: {
+			tensor("other"), withHooks(inputLoss(t, "teacher", callInput))},
 		fmt.Sprintf(`tensor "teacher": it has 7 rows, expected %d`, n): {"data.aligned=[" + positions(t, dir, 7) + "]"},
 		"it asks for the scalar \"beta\", but the module does not export loss_scalars": {withHooks(guest(t, "scaled.wasm", lossText, false,
 			exported("build_loss", part(lossText, "logits"), w.Call(callInput), w.Set(2), part(lossText, "targets"), w.Call(callInput), w.Set(3),
@@ -441,7 +441,7 @@ func TestResumingWithOtherTensorsIsRefused(t *testing.T) {
 	resume := func(steps int, aligned string) error {
 		o := options(&reference{}, &notes{})
 		o.Resume = true
-		_, err := Run(context.Background(), demo(t, dir, fmt.Sprintf("train.steps=%d", steps), "data.aligned=["+aligned+"]", withHooks(told(t, "teacher", callInput))), o)
+		_, err := Run(context.Background(), demo(t, dir, fmt.Sprintf("train.steps=%d", steps), "data.aligned=["+aligned+"]", withHooks(inputLoss(t, "teacher", callInput))), o)
 		return err
 	}
 	require.NoError(t, resume(2, positions(t, dir, n)))

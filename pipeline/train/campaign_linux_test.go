@@ -110,10 +110,10 @@ func disturbed(t *testing.T, layout []string, d *disturbance) (left, error) {
 		open = func(string) (device.Device, error) {
 			name := "webgpu:0"
 			nth := int(opened.Add(1)) - 1
-			switch lines := c.Pipeline.Stages; {
-			case nth < lines && (d.all || nth == d.choose%lines):
+			switch stages := c.Pipeline.Stages; {
+			case nth < stages && (d.all || nth == d.choose%stages):
 				name += fmt.Sprintf(" lost %v", d.after)
-			case nth >= lines && nth < 2*lines && d.again > 0:
+			case nth >= stages && nth < 2*stages && d.again > 0:
 				name += fmt.Sprintf(" lost %v", d.again)
 			}
 			return openTestWorker(name, silence)

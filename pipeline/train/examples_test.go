@@ -86,8 +86,8 @@ func TestARunOfExamplesGoesOnToTheSameBits(t *testing.T) {
 	n := &notes{}
 	whole, err := Run(context.Background(), configure("whole"), options(&reference{}, n))
 	require.NoError(t, err)
-	told := strings.Join(n.text, "\n")
-	assert.Regexp(t, `quality_filter.wasm: 240 documents became 2[0-3]\d\n.*deduplicate.wasm: 2[0-3]\d documents became 1\d\d\n`, told)
+	text := strings.Join(n.text, "\n")
+	assert.Regexp(t, `quality_filter.wasm: 240 documents became 2[0-3]\d\n.*deduplicate.wasm: 2[0-3]\d documents became 1\d\d\n`, text)
 	ctx, cancel := context.WithCancel(context.Background())
 	part, err := Run(ctx, configure("part"), options(&reference{}, &notes{step: func(p Progress) {
 		if p.Step == 3 {

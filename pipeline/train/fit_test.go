@@ -39,9 +39,9 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 	n := &notes{}
 	_, err = Run(t.Context(), c, Options{OpenDevice: sized(small), Report: n})
 	require.NoError(t, err)
-	assert.Less(t, n.start.Lines[0].Units[0][1], free.Cut[0])
-	assert.Equal(t, n.start.Lines[0].Units, n.start.Lines[2].Units)
-	assert.LessOrEqual(t, n.start.Lines[2].Memory.Total, small["null:2"])
+	assert.Less(t, n.start.Ranks[0].Units[0][1], free.Cut[0])
+	assert.Equal(t, n.start.Ranks[0].Units, n.start.Ranks[2].Units)
+	assert.LessOrEqual(t, n.start.Ranks[2].Memory.Total, small["null:2"])
 
 	p, err := CompareSchedules(context.Background(), c, sized(small), measure.Options{})
 	require.NoError(t, err)
@@ -65,12 +65,12 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 	assert.NoDirExists(t, c.Run.Dir)
 }
 
-// Lines that fit a device each, but not together, are refused before anything is written.
-func TestLinesOfOneDeviceFitTogether(t *testing.T) {
+// Ranks that fit a device each, but not together, are refused before anything is written.
+func TestRanksOfOneDeviceFitTogether(t *testing.T) {
 	whole := &notes{}
 	_, err := Run(t.Context(), planned(t, "train.steps=1", "pipeline.stages=1"), Options{OpenDevice: sized(nil), Report: whole})
 	require.NoError(t, err)
-	need := whole.start.Lines[0].Memory.Total
+	need := whole.start.Ranks[0].Memory.Total
 	replicas := []string{"train.steps=1", "pipeline.stages=1", "pipeline.replicas=2", "pipeline.recompute=never"}
 	c := planned(t, append(replicas, "pipeline.devices=[null:0]")...)
 	_, err = Run(t.Context(), c, Options{OpenDevice: sized(map[string]int64{"null:0": 2 * need * 9 / 10})})
@@ -83,8 +83,8 @@ func TestLinesOfOneDeviceFitTogether(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Lines that fit their device together but for what the fastest kernels take run with others.
-func TestLinesOfOneDeviceFitWithoutTheFastestKernels(t *testing.T) {
+// Ranks that fit their device together, except for the scratch memory of the fastest kernels, run with other kernels.
+func TestRanksOfOneDeviceFitWithoutTheFastestKernels(t *testing.T) {
 	start := func(scratch, memory int64) (need int64, n *notes, err error) {
 		cache, err := tune.Open(filepath.Join(t.TempDir(), "kernels.json"), nil)
 		require.NoError(t, err)
@@ -96,7 +96,7 @@ func TestLinesOfOneDeviceFitWithoutTheFastestKernels(t *testing.T) {
 		}
 		_, err = Run(t.Context(), planned(t, "train.steps=1", "train.eval_every=0", "pipeline.stages=1", "pipeline.replicas=2", "pipeline.recompute=never",
 			"pipeline.devices=[null:0]"), Options{OpenDevice: sized(map[string]int64{"null:0": memory}), Execute: tuned, Tune: cache, Report: n})
-		for _, l := range n.start.Lines {
+		for _, l := range n.start.Ranks {
 			need += l.Memory.Total
 		}
 		return need, n, err

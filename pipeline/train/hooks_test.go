@@ -22,7 +22,7 @@ import (
 const (
 	focalHook = "focal_loss.wasm, hook: build_loss, config: {z: 0.001}"
 	rateHook  = "inverse_sqrt.wasm, hook: learning_rate, config: {warmup: 3}"
-	stopHook  = "early_stopping.wasm, hook: on_metrics, config: {patience: 2, least: 100}"
+	stopHook  = "early_stopping.wasm, hook: on_metrics, config: {least: 100}" // stops at the fourth evaluation
 	textHook  = "quality_filter.wasm, hook: map_document, config: {least_words: 20}"
 )
 
@@ -65,9 +65,9 @@ func TestAModuleEndsARun(t *testing.T) {
 	require.NoError(t, err)
 	assert.False(t, res.Interrupted)
 	assert.Equal(t, hooksDir+"early_stopping.wasm", res.Stopped)
-	assert.Equal(t, 3, res.Step, "a hundred nats are not to be had in the steps after the first")
-	assert.Contains(t, strings.Join(n.text, "\n"), "early_stopping.wasm: asked at step 3 that the run end")
-	assert.FileExists(t, filepath.Join(c.Run.Dir, "checkpoints/step-3/manifest.json"))
+	assert.Equal(t, 4, res.Step, "three evaluations without an improvement by 100 nats")
+	assert.Contains(t, strings.Join(n.text, "\n"), "early_stopping.wasm: asked at step 4 that the run end")
+	assert.FileExists(t, filepath.Join(c.Run.Dir, "checkpoints/step-4/manifest.json"))
 
 	c = demo(t, t.TempDir(), "train.steps=45", "train.eval_every=0", "train.save_every=0", hooked("early_stopping.wasm, hook: on_metrics"))
 	n = &notes{}
@@ -117,13 +117,13 @@ func TestListenersRememberAcrossResumption(t *testing.T) {
 	configure := func(steps int) config.Config {
 		return demo(t, dir, fmt.Sprintf("train.steps=%d", steps), "lr.schedule=constant", "train.eval_every=1", "train.save_every=1", hooked(stopHook))
 	}
-	_, err := Run(context.Background(), configure(2), options(&reference{}, &notes{}))
+	_, err := Run(context.Background(), configure(3), options(&reference{}, &notes{}))
 	require.NoError(t, err)
 	o := options(&reference{}, &notes{})
 	o.Resume = true
 	res, err := Run(context.Background(), configure(9), o)
 	require.NoError(t, err)
-	assert.Equal(t, 3, res.Step)
+	assert.Equal(t, 4, res.Step)
 }
 
 func TestResumingWithOtherHooksIsRefused(t *testing.T) {

@@ -50,7 +50,7 @@ func TestKernelsForWantOfMemoryStay(t *testing.T) {
 	assert.Contains(t, n.text[0], "no checkpoint yet")
 	assert.Equal(t, "null:0: the fastest kernels need 3 more bytes of memory than available (stage 0, stage 1); others run in their place", n.text[1])
 	assert.Contains(t, n.text[3], "restarted")
-	assert.Equal(t, 2, planned, "once for each of two lines")
+	assert.Equal(t, 2, planned, "once for each of two ranks")
 	assert.FileExists(t, timings, "other runs need not measure again")
 	assert.NoFileExists(t, kept("step-2"))
 	assert.NoFileExists(t, filepath.Join(c.Run.Dir, kernelsFile))

@@ -91,7 +91,7 @@ func (t *trainer) measured(ctx context.Context, m engine.Measured) error {
 	if err := errors.Join(t.recorder.flush(ctx), t.session.profiling.write(m.Batch, false)); err != nil {
 		return err
 	}
-	if err := t.suspectBatch(m); err != nil {
+	if err := t.keepSuspectedBatch(m); err != nil {
 		return err
 	}
 	t.loader.feeder.Release(m.Batch + 1)
@@ -228,18 +228,18 @@ func (t *trainer) saveBefore(ctx context.Context, err error) error {
 	return errors.Join(usererror.Errorf("%w; %s", err, t.checkpoints.kept()), failed)
 }
 
-// suspectBatch keeps such a batch, the first since the last blameLoss. With segments the cause cannot be found: an
-// evaluation computes another model, whose attention does not know documents.
-func (t *trainer) suspectBatch(m engine.Measured) error {
+// keepSuspectedBatch keeps a batch whose loss, written by a module, is not finite: the first one since the last blameLoss.
+// With segments the cause cannot be found: an evaluation computes another model, whose attention does not know documents.
+func (t *trainer) keepSuspectedBatch(m engine.Measured) error {
 	task := t.job.task
-	if task.Loss == nil || task.Inputs.Segments || finite(m.Loss) || t.suspect != nil || m.Batch < t.recorder.reported {
+	if task.Loss == nil || task.Inputs.Segments || finite(m.Loss) || t.suspected != nil || m.Batch < t.recorder.reported {
 		return nil
 	}
 	b, err := t.loader.source.Batch(int64(m.Batch))
 	if err != nil {
 		return err
 	}
-	t.suspect = &suspectedBatch{m.Batch + 1, b}
+	t.suspected = &suspectedBatch{m.Batch + 1, b}
 	return nil
 }
 
@@ -247,8 +247,8 @@ func (t *trainer) suspectBatch(m engine.Measured) error {
 // the run. If the cross-entropy of the same batch is finite, so are the logits, and the model is not the cause. The
 // weights are the current ones: a batch that is not finite has not changed them.
 func (t *trainer) blameLoss(ctx context.Context, ended error) error {
-	s := t.suspect
-	if t.suspect = nil; s == nil || ended != nil && !errors.Is(ended, ErrDiverged) {
+	s := t.suspected
+	if t.suspected = nil; s == nil || ended != nil && !errors.Is(ended, ErrDiverged) {
 		return ended
 	}
 	began, loss := time.Now(), 0.0

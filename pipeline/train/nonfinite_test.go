@@ -196,11 +196,11 @@ func TestTheLossOfAModuleIsBlamed(t *testing.T) {
 		runs++
 		n := &notes{}
 		c := demo(t, dir, append([]string{"train.eval_every=0", "data.shuffle=false", fmt.Sprintf("run.dir=%s/%d", dir, runs), "data.aligned=[" + blank + "]",
-			withHooks(told(t, "teacher", callInput))}, overrides...)...)
+			withHooks(inputLoss(t, "teacher", callInput))}, overrides...)...)
 		_, err := Run(context.Background(), c, options(x, n))
 		return n, err
 	}
-	const blame = `hook .*told.wasm: build_loss: the loss of step 4 is not finite, but the cross entropy of its batch is, \d\.\d+: the loss is at fault, and not the model`
+	const blame = `hook .*input_loss.wasm: build_loss: the loss of step 4 is not finite, but the cross entropy of its batch is, \d\.\d+: the loss is at fault, and not the model`
 	for _, layout := range []string{"pipeline.stages=1", "pipeline={stages: 2, schedule: 2bw}", "pipeline={stages: 1, delay: 1}", "pipeline.replicas=2"} {
 		n, err := run(&reference{}, layout)
 		require.ErrorIs(t, err, ErrDiverged)
@@ -214,13 +214,13 @@ func TestTheLossOfAModuleIsBlamed(t *testing.T) {
 		require.Len(t, n.text, 3, "of two batches in a row one is looked at")
 		assert.Regexp(t, "^"+blame+"$", n.text[2])
 	}
-	n, err := run(&reference{}, withHooks(told(t, "teacher", callInput), hooksDir+maskHook)) // an evaluation knows no documents
+	n, err := run(&reference{}, withHooks(inputLoss(t, "teacher", callInput), hooksDir+maskHook)) // an evaluation knows no documents
 	require.ErrorIs(t, err, ErrDiverged)
 	assert.NotContains(t, err.Error(), "at fault")
 	assert.Empty(t, n.text)
 	n, err = run(&reference{Blind: true}) // its logits are not finite either
 	require.ErrorIs(t, err, ErrDiverged)
-	assert.NotContains(t, err.Error(), "told.wasm")
+	assert.NotContains(t, err.Error(), "input_loss.wasm")
 	assert.Empty(t, n.text)
 	_, err = run(&reference{Poison: from(2)}, "hooks=[]", "data.aligned=[]")
 	require.ErrorIs(t, err, ErrDiverged)

@@ -30,7 +30,7 @@ func nulls(n int, budget int64) (devices []device.Device) {
 	return devices
 }
 
-// The memory that a partition reckons with is what the lines of the engine then plan, for every schedule.
+// The memory that a partition reckons with is what the ranks of the engine then plan, for every schedule.
 func TestPlannedMemoryIsTheEngines(t *testing.T) {
 	for _, overrides := range [][]string{
 		{"pipeline.schedule=1f1b", "pipeline.stages=3"},
@@ -60,8 +60,8 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 			e, _, err := job.Choose(context.Background(), optimizer, devices, layout.Options{Note: Silent{}.Note})
 			require.NoError(t, err)
 			for s, stage := range plan.Stages {
-				line := e.Ranks()[s]
-				assert.InEpsilon(t, line.Memory.Total, stage.Memory.Total(), 0.1, "%s: %+v planned as %+v", line.Name, line.Memory, stage.Memory)
+				rank := e.Ranks()[s]
+				assert.InEpsilon(t, rank.Memory.Total, stage.Memory.Total(), 0.1, "%s: %+v planned as %+v", rank.Name, rank.Memory, stage.Memory)
 			}
 		})
 	}
@@ -81,7 +81,7 @@ func TestPlansOfRunsWithHooks(t *testing.T) {
 	}
 	plain, err := head()
 	require.NoError(t, err)
-	hooked, err := head(withHooks(told(t, "teacher", callInput)))
+	hooked, err := head(withHooks(inputLoss(t, "teacher", callInput)))
 	require.NoError(t, err)
 	assert.Greater(t, hooked, plain)
 	_, err = head(withHooks("none.wasm, hook: build_loss"))

@@ -80,14 +80,14 @@ func TestScheduleFile(t *testing.T) {
 
 // Backwards may be whole of one microbatch, and in two halves of another.
 func TestScheduleFileOfWholeAndHalvedBackwards(t *testing.T) {
-	for i, lines := range []string{
+	for i, actions := range []string{
 		"F0 F1 F2 F3 B0 I1 W1 B2 I3 W3 U0\n",
 		"F0 F1 F2 F3 B0 B1 B2 B3 U0\nF0 F1 B0 F2 I1 F3 I2 W1 W2 B3 U0\n",
 	} {
 		path := filepath.Join(t.TempDir(), "mixed.txt")
-		require.NoError(t, os.WriteFile(path, []byte(lines), 0o666))
+		require.NoError(t, os.WriteFile(path, []byte(actions), 0o666))
 		got := weightsOf(t, "pipeline.schedule="+path, fmt.Sprint("pipeline.stages=", i+1))
-		assert.True(t, weightsOf(t)["model.safetensors"] == got["model.safetensors"], lines)
+		assert.True(t, weightsOf(t)["model.safetensors"] == got["model.safetensors"], actions)
 	}
 }
 

@@ -30,7 +30,7 @@ func readProfile(t *testing.T, dir string) profile.Profile {
 // A run that is profiled has the bits of one that is not, and every kernel of every stage has its time.
 func TestProfileOfAPipeline(t *testing.T) {
 	dir := t.TempDir()
-	var told *profile.Profile
+	var got *profile.Profile
 	run := func(name string, o Options) Result {
 		c := demo(t, dir, "pipeline={schedule: 2bw, stages: 2, delay: 1, devices: [webgpu:0]}", "run.dir="+filepath.Join(dir, name), "optimizer.name=muon")
 		o.OpenDevice = openGPU
@@ -42,7 +42,7 @@ func TestProfileOfAPipeline(t *testing.T) {
 	plain := run("plain", Options{})
 	profiled := run("profiled", Options{Profile: &ProfileOptions{
 		Peak: func(device.Device) (profile.Peak, error) { peaks++; return profile.Peak{GFLOPS: 1, GBps: 2}, nil },
-		Done: func(p *profile.Profile) { told = p },
+		Done: func(p *profile.Profile) { got = p },
 	}})
 	assert.Equal(t, files(t, plain.Checkpoint), files(t, profiled.Checkpoint))
 	assert.Equal(t, measurements(t, plain.Dir), measurements(t, profiled.Dir))
@@ -54,8 +54,8 @@ func TestProfileOfAPipeline(t *testing.T) {
 	assert.Contains(t, string(page), "layers.0 backward")
 
 	p := readProfile(t, profiled.Dir)
-	require.NotNil(t, told)
-	assert.Equal(t, told.Ranks, p.Ranks)
+	require.NotNil(t, got)
+	assert.Equal(t, got.Ranks, p.Ranks)
 	assert.Equal(t, profileSteps, p.Steps)
 	require.Len(t, p.Ranks, 2)
 	for i, l := range p.Ranks {

@@ -26,7 +26,7 @@ type Report interface {
 type Start struct {
 	Config     string            `json:"config"`  // as YAML, all defaults written out
 	Changed    []string          `json:"changed"` // its values that differ from the defaults, as "key: value"
-	Lines      []engine.RankPlan `json:"lines"`   // the pipeline's stages on their devices
+	Ranks      []engine.RankPlan `json:"lines"`   // the pipeline's stages on their devices
 	Parameters int64             `json:"parameters"`
 	Precision  string            `json:"precision,omitempty"` // how devices compute, if not in f32
 	Optimizer  string            `json:"optimizer"`           // which parameters are under which

@@ -68,7 +68,7 @@ func (t *trainer) restart(ctx context.Context) error {
 	if err := t.shutDown(); err != nil {
 		return err
 	}
-	t.step, t.skipped, t.suspect = 0, t.checkpoints.skipped, nil
+	t.step, t.skipped, t.suspected = 0, t.checkpoints.skipped, nil
 	t.recorder.pending, t.recorder.stopped, t.checkpoints.newest = nil, "", ""
 	if err := t.do(ctx, t.job.rewind, t.job.makeOptimizer, t.findStart, t.job.openScalars, t.openLoader); err != nil {
 		return err

@@ -133,7 +133,7 @@ func TestAFaultDuringARestart(t *testing.T) {
 	})
 }
 
-// Of several devices that fail at once, each is named with its own line, and those that were lost only.
+// Of several devices that fail at once, each is named with its own rank, and those that were lost only.
 func TestFaultsOfSeveralDevices(t *testing.T) {
 	for want, befalls := range map[string][2]error{
 		`^stage 0 \(null:0\): worker null:0 .*; stage 1 \(null:1\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`: {errKilled, errKilled},
@@ -142,10 +142,10 @@ func TestFaultsOfSeveralDevices(t *testing.T) {
 	} {
 		var failed [2]atomic.Bool
 		open := func(name string) (device.Device, error) {
-			line := map[string]int{"null:0": 0, "null:1": 1}[name]
+			rank := map[string]int{"null:0": 0, "null:1": 1}[name]
 			return &faulty.Device{Device: null.New(null.Options{Name: name}), Before: func(op faulty.Op, _ string) error {
-				if op == faulty.Alloc && failed[line].CompareAndSwap(false, true) {
-					return befalls[line]
+				if op == faulty.Alloc && failed[rank].CompareAndSwap(false, true) {
+					return befalls[rank]
 				}
 				return nil
 			}}, nil

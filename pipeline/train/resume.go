@@ -43,7 +43,7 @@ func (j *job) resume(ctx context.Context, c *checkpoint.Checkpoint) (start, erro
 		return start{}, fmt.Errorf("%s: state.json is of step %d with %d batches left out, but goes on with batch %d", c.Dir, s.Step, s.Omitted, s.Data.Step)
 	}
 	if s.Unreported != nil && s.Unreported.Step != s.Step {
-		return start{}, fmt.Errorf("%s: state.json is of step %d, but its untold one is %d", c.Dir, s.Step, s.Unreported.Step)
+		return start{}, fmt.Errorf("%s: state.json is of step %d, but its unreported step (untold) is %d", c.Dir, s.Step, s.Unreported.Step)
 	}
 	at := start{step: s.Step, checkpoint: c.Dir, omitted: s.Omitted, states: j.hooks.BatchStates(s.Hooks), pending: s.Unreported}
 	if t := j.config.Train; at.pending != nil && at.pending.Steps != t.Steps { // the user has changed the number of steps

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// leg goes on with a run, if there is one, and interrupts it once it has told of a step; 0: never.
+// leg starts or resumes a run, and interrupts it once it has reported a step; 0: never.
 func leg(t *testing.T, c config.Config, stop int) Result {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -148,16 +148,16 @@ func TestInterruptedEvaluationOfALongerRun(t *testing.T) {
 			continue
 		}
 		c.Train.Steps = 9
-		told := &notes{}
-		o := options(&reference{}, told)
+		resumed := &notes{}
+		o := options(&reference{}, resumed)
 		o.Resume = true
 		_, err = Run(t.Context(), c, o)
 		require.NoError(t, err)
-		require.Len(t, told.steps, 10-res.Step)
-		first := told.steps[0]
+		require.Len(t, resumed.steps, 10-res.Step)
+		first := resumed.steps[0]
 		assert.Equal(t, res.Step, first.Step)
 		assert.Equal(t, timeFor(4*8, 9-res.Step, first.TokensPerSec), first.Left)
-		for _, p := range told.steps {
+		for _, p := range resumed.steps {
 			assert.Equal(t, 9, p.Steps, "of step %d", p.Step)
 		}
 		return

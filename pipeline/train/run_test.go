@@ -153,7 +153,7 @@ func TestTwoRunsOfOneSeedAreEqual(t *testing.T) {
 	assert.NotEqual(t, last(a), last(other))
 }
 
-// Interrupted at any time (steps are told of a step late, so after 4 of 6 at the latest), and resumed: the same bits and the same log as without.
+// Interrupted at any time (steps are reported one step late, so after 4 of 6 at the latest), and resumed: the same bits and the same log as without.
 func TestInterruptedAndResumedIsNeverStopped(t *testing.T) {
 	dir := t.TempDir()
 	whole := demo(t, dir, "run.dir="+filepath.Join(dir, "whole"))
@@ -317,8 +317,8 @@ func TestNullDevice(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 6, res.Step)
 	assert.Len(t, n.steps, 6)
-	require.Len(t, n.start.Lines, 1)
-	l := n.start.Lines[0]
+	require.Len(t, n.start.Ranks, 1)
+	l := n.start.Ranks[0]
 	assert.Positive(t, l.Kernels)
 	assert.Equal(t, l.Memory.Total, l.Memory.Variables+l.Memory.Arena+l.Memory.Inputs+l.Memory.Outputs+l.Memory.Constants)
 	assert.Equal(t, l.Memory.Total, l.Allocated)

@@ -91,7 +91,7 @@ type trainer struct {
 
 	step      int             // finished
 	skipped   int             // batches in a row
-	suspect   *suspectedBatch // nil: none
+	suspected *suspectedBatch // nil: none
 	abandoned bool            // interrupted before the first step was done; see leave
 }
 
@@ -204,10 +204,10 @@ func (t *trainer) announce(context.Context) error {
 	}
 	t.recorder.announced = true
 	c, report := t.job.config, t.job.options.Report
-	s := Start{Config: string(c.YAML()), Changed: c.Changed(), Lines: t.session.engine.Ranks(), Parameters: t.job.model.Count(), Optimizer: t.job.optimizer.String(),
+	s := Start{Config: string(c.YAML()), Changed: c.Changed(), Ranks: t.session.engine.Ranks(), Parameters: t.job.model.Count(), Optimizer: t.job.optimizer.String(),
 		Precision: layout.DescribePrecision(c.Train.DType(), t.session.devices), Data: t.job.corpus.sizes(), FirstStep: t.step, Steps: c.Train.Steps}
 	for i, dev := range t.session.devices {
-		s.Lines[i].Allocated, s.Lines[i].Staging = dev.Allocated()
+		s.Ranks[i].Allocated, s.Ranks[i].Staging = dev.Allocated()
 	}
 	report.Start(s)
 	for _, note := range t.session.engine.Notes() {

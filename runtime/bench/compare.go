@@ -20,7 +20,7 @@ type Comparison struct {
 
 // Compare compares reports of one Run: cases, dispatches, whole steps, and the kernels of a step alone.
 func Compare(rs []Report) (out []Comparison) {
-	add := func(name string, of func(r Report) (micros float64, clock string)) {
+	add := func(name string, of func(r Report) (durationMicros float64, clock string)) {
 		c := Comparison{Name: name}
 		var clocks []string
 		for _, r := range rs {

@@ -35,14 +35,14 @@ type Step struct {
 const (
 	stepBatch     = 16
 	gradProgram   = "grad"
-	votesProgram  = "votes"
+	normsProgram  = "norms"
 	updateProgram = "update"
 	hyperStep     = 0
 	initSeed      = 1
 )
 
 // stepPrograms are the programs of a step, in order.
-func stepPrograms() []string { return []string{gradProgram, votesProgram, updateProgram} }
+func stepPrograms() []string { return []string{gradProgram, normsProgram, updateProgram} }
 
 func stepName(optimizer string) string { return "step tiny " + optimizer }
 
@@ -211,12 +211,12 @@ func stepGraphs(config model.Config, name string) (*optim.Optimizer, map[string]
 	if err != nil {
 		return nil, nil, err
 	}
-	votes, err := opt.All().NormSquares()
+	norms, err := opt.All().NormSquares()
 	if err != nil {
 		return nil, nil, err
 	}
 	update, err := opt.All().Update(0)
-	return opt, map[string]*graph.Graph{gradProgram: grad, votesProgram: votes, updateProgram: update}, err
+	return opt, map[string]*graph.Graph{gradProgram: grad, normsProgram: norms, updateProgram: update}, err
 }
 
 func fillStep(s *exec.Session, config model.Config, opt *optim.Optimizer, grad *graph.Graph) error {

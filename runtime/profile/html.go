@@ -16,7 +16,7 @@ func (p *Profile) HTML(w io.Writer) error {
 		"duration": Duration,
 		"number":   Number,
 		"percent":  func(x float64) string { return fmt.Sprintf("%.1f%%", 100*x) },
-		"step":     func(micros float64) float64 { return micros / float64(max(1, p.Steps)) },
+		"step":     func(durationMicros float64) float64 { return durationMicros / float64(max(1, p.Steps)) },
 		"each":     func(k Kernel) float64 { return share(k.DurationMicros, float64(k.Calls)) },
 		"part":     share,
 		"most": func(ks []Kernel) (most float64) { // the longest bar

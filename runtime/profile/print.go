@@ -80,14 +80,14 @@ func Percent(of float64, bound string) string {
 }
 
 // Duration formats microseconds with three digits.
-func Duration(micros float64) string {
+func Duration(durationMicros float64) string {
 	switch {
-	case micros >= 1e6:
-		return fmt.Sprintf("%.3g s", micros/1e6)
-	case micros >= 1e3:
-		return strings.Replace(fmt.Sprintf("%.3g ms", micros/1e3), "1e+03", "1000", 1)
+	case durationMicros >= 1e6:
+		return fmt.Sprintf("%.3g s", durationMicros/1e6)
+	case durationMicros >= 1e3:
+		return strings.Replace(fmt.Sprintf("%.3g ms", durationMicros/1e3), "1e+03", "1000", 1)
 	}
-	return strings.Replace(fmt.Sprintf("%.3g µs", micros), "1e+03", "1000", 1)
+	return strings.Replace(fmt.Sprintf("%.3g µs", durationMicros), "1e+03", "1000", 1)
 }
 
 // Number formats three digits; "" for zero, which means not measured.
