@@ -129,14 +129,14 @@ func TestHookCheckFindsWhatIsCarried(t *testing.T) {
 	}
 }
 
-// A key that the module does not know is an error, if it tells of those that it knows.
+// A key that the module does not know is an error, if the module lists its keys.
 func TestHookCheckOfAConfiguration(t *testing.T) {
 	code, _, errs := command("hook", "check", hookExamples+"focal_loss.wasm", "--config", `{"gama": 2}`)
 	assert.Equal(t, exitMistake, code)
 	assert.Contains(t, errs, "gama")
 }
 
-// What was not made is told of once, and not measured.
+// A model that cannot be built is reported once and not measured.
 func TestHookCheckEndsWithWhatFailed(t *testing.T) {
 	code, out, _ := command("hook", "check", hookExamples+"gpt2.wasm", "--config", `{"n_heads": 7}`)
 	assert.Equal(t, exitMistake, code)
@@ -144,7 +144,7 @@ func TestHookCheckEndsWithWhatFailed(t *testing.T) {
 	assert.NotContains(t, out, " us ")
 }
 
-// A module without a hook is told so, and a hook of the wrong type is not passed over.
+// A module without a hook is refused, and so is a hook of the wrong type.
 func TestHookCheckOfExports(t *testing.T) {
 	code, _, errs := command("hook", "check", moduleFile(t))
 	assert.Equal(t, exitMistake, code)

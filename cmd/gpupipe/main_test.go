@@ -245,7 +245,7 @@ func start(t *testing.T, args ...string) (*exec.Cmd, *bufio.Scanner) {
 	return cmd, bufio.NewScanner(out)
 }
 
-// until reads lines up to one that tells of a step.
+// until reads lines up to the report of a step.
 func until(t *testing.T, lines *bufio.Scanner, step string) {
 	t.Helper()
 	for lines.Scan() {

@@ -172,7 +172,7 @@ func TestEvalOfAHopelessModelIsJSON(t *testing.T) {
 	assert.False(t, math.IsInf(e.Perplexity, 0))
 }
 
-// What is missing or of another kind is told as what was expected, and is the user's mistake.
+// A missing argument, or one of another kind, is the user's mistake, and the error names what was expected.
 func TestWhatIsNamedIsNoneOfThose(t *testing.T) {
 	dir := t.TempDir()
 	filter := filepath.Join("..", "..", "examples", "hooks", "quality_filter.wasm")
@@ -189,7 +189,7 @@ func TestWhatIsNamedIsNoneOfThose(t *testing.T) {
 	}
 }
 
-// Every command tells how it is used.
+// Every command prints its usage.
 func TestEveryHelpHasAnExample(t *testing.T) {
 	for _, name := range []string{"train", "eval", "generate", "export", "topk", "devices", "data", "selftest", "verify", "schedule", "plan", "study", "bench",
 		"hook", "hook check", "hook bench", "hook new", "trace", "worker"} {

@@ -94,7 +94,7 @@ func TestScheduleMistakes(t *testing.T) {
 		return path
 	}
 	good, bad, late := file("good.txt", "F0 B0 U0\n"), file("bad.txt", "F0 B0\nU0 X1\n"), file("late.txt", "B0 F0 U0\n")
-	told := file("told.txt", "# links: none\nF0 B0 N0 U0\n")
+	withLinks := file("links.txt", "# links: none\nF0 B0 N0 U0\n")
 	before, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	for want, args := range map[string][]string{
@@ -110,7 +110,7 @@ func TestScheduleMistakes(t *testing.T) {
 		`bad.txt:2: stage 1: action 2: action "X1"`:                                  {"--file", bad},
 		"schedule late: stage 0: action 1, B0.0, stands before F0.0":                 {"--file", late},
 		"late.txt: schedule late: stage 0: action 1, B0.0":                           {"--file", late, "--batches", "2"},
-		"found communication in a schedule to repeat":                                {"--file", told, "--batches", "2"},
+		"found communication in a schedule to repeat":                                {"--file", withLinks, "--batches", "2"},
 		"costs: found 2 numbers in \"1,2\", expected F,B,U or F,I,W,U":               {"--name", "gpipe", "--costs", "1,2"},
 		"costs: found \"x\" in \"1,x,2\"":                                            {"--name", "gpipe", "--costs", "1,x,2"},
 		"--costs: found 3 stages, expected 1 for all of them, or 4":                  {"--name", "gpipe", "--costs", "1,2,3;1,2,3;1,2,3"},

@@ -31,7 +31,7 @@ func TestWorkersOfARemovedProgram(t *testing.T) {
 	assert.NoFileExists(t, program)
 }
 
-// A device that hangs is given up as soon as the config says, and the error tells what to set.
+// A device that hangs is lost after the timeout of the config, and the error names the key to set.
 func TestWorkerHangs(t *testing.T) {
 	t.Setenv("GPUPIPE_TEST_COMMAND", "1")
 	a := &app{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}

@@ -14,7 +14,7 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// A device in a process of this program tells of itself what it would here.
+// A device in a worker process has the properties that it has in this process.
 func TestWorker(t *testing.T) {
 	t.Setenv("GPUPIPE_TEST_COMMAND", "1") // see TestMain
 	a := &app{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}

@@ -177,7 +177,7 @@ func TestKeep(t *testing.T) {
 	assert.Equal(t, []string{"step-25", "step-30", "step-40"}, saved(t, run))
 }
 
-func TestLeftoversAndStrangers(t *testing.T) {
+func TestLeftoversAndUnrelatedFiles(t *testing.T) {
 	run := t.TempDir()
 	save(t, run, Options{}, 1)
 	dir := filepath.Join(run, "checkpoints")
@@ -305,7 +305,7 @@ func flip(path string, at int) error {
 	return os.WriteFile(path, b, 0o644)
 }
 
-// A bit of every byte of a manifest: either the damage is seen, or what it says is the same.
+// A flipped bit in any byte of a manifest is reported or changes no value.
 func TestManifestByteByByte(t *testing.T) {
 	run := t.TempDir()
 	save(t, run, Options{}, 20)
@@ -402,8 +402,8 @@ func TestAt(t *testing.T) {
 	assert.ErrorContains(t, err, "model.safetensors: altered")
 }
 
-// A running run deletes checkpoints while readers look for the newest. Readers find a newer one and report no damage.
-func TestLatestOfARunThatGoesOn(t *testing.T) {
+// A run deletes checkpoints while readers look for the newest. The readers find a newer one and report no damage.
+func TestLatestDuringSaves(t *testing.T) {
 	run := t.TempDir()
 	for step := range 10 {
 		save(t, run, Options{}, step)

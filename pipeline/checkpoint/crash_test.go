@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// faulty is the disk with a fault at one of its operations: that one fails once, or, when dead is set, from
-// there on nothing happens any more, as after a kill.
+// faulty is a file system with a fault at one of its operations: that operation fails once or, if dead is set, no operation
+// from there on has an effect, as after a kill.
 type faulty struct {
 	t      *testing.T
 	disk   disk
@@ -64,7 +64,7 @@ func (f *faulty) SyncDir(dir string) error {
 	return f.disk.SyncDir(dir)
 }
 
-// Rename checks that what gets its final name is durable, name and content.
+// Rename checks that a file or folder that gets its final name is durable.
 func (f *faulty) Rename(from, to string) error {
 	if strings.HasPrefix(filepath.Base(from), ".tmp-") {
 		for path, ok := range f.synced {
@@ -120,7 +120,7 @@ func (w *faultyFile) Close() error {
 	return errors.Join(w.f.op("close %s", w.path), w.to.Close())
 }
 
-// Every single operation of a save fails once, and, separately, is the last one before the process dies.
+// Each operation of a save fails once and, separately, is the last one before the process dies.
 func TestEveryFault(t *testing.T) {
 	for _, dead := range []bool{false, true} {
 		for _, replace := range []bool{false, true} {
@@ -137,8 +137,8 @@ func TestEveryFault(t *testing.T) {
 	}
 }
 
-// saveWithFault saves step 3 over steps 1, 2 and perhaps 3, with a fault at one operation, and reports whether the
-// save came that far.
+// saveWithFault saves step 3 over steps 1, 2 and perhaps 3, with a fault at one operation, and reports whether the save
+// reached that operation.
 func saveWithFault(t *testing.T, at int, dead, replace bool) bool {
 	run := t.TempDir()
 	save(t, run, Options{}, 1, 2)

@@ -25,7 +25,7 @@ func large(step, n int) Contents {
 	return c
 }
 
-// saveLimited saves where no file may exceed 64 KiB; the write beyond comes back short, then as an error.
+// saveLimited saves with a limit of 64 KiB per file. The write that exceeds it is short, and the next one fails.
 func saveLimited(run string) error {
 	signal.Ignore(syscall.SIGXFSZ)
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 64 << 10, Max: 64 << 10}); err != nil {
@@ -54,7 +54,7 @@ func TestFileSizeLimit(t *testing.T) {
 	requireLatest(t, run, 2)
 }
 
-// A disk that is really full, where tests may mount one; else /dev/full stands in for it.
+// Saving on a full disk, if the test may mount one. TestFullDiskStandIn uses /dev/full.
 func TestFullDisk(t *testing.T) {
 	run := t.TempDir()
 	var fs fileSystem = disk{}

@@ -41,7 +41,7 @@ func child(t *testing.T, role, run string) *exec.Cmd {
 	return cmd
 }
 
-// saveForever resumes the run and saves step upon step, every third one twice, and says so after each.
+// saveForever resumes the run and saves step after step, every third one twice, and reports each.
 func saveForever(run string) error {
 	s, err := NewStore(run, Options{Keep: 2, ShardLimit: 1000})
 	if err != nil {
@@ -64,7 +64,7 @@ func saveForever(run string) error {
 	}
 }
 
-// However a process is killed, the steps that it reported as saved can be loaded.
+// After a kill at any time, the steps that the process reported as saved can be loaded.
 func TestSIGKILL(t *testing.T) {
 	const kills = 20
 	run := t.TempDir()

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rowsOf is a tensor in which every element is its row's number times 10 and its place.
+// rowsOf is a tensor whose elements are ten times their row plus their column.
 func rowsOf(name string, d safetensors.DType, shape ...int) safetensors.Entry {
 	n := 1
 	for _, x := range shape {
@@ -69,8 +69,8 @@ func TestAlignedRowsFollowTheTokens(t *testing.T) {
 	assert.Empty(t, batcher(t, val, BatchConfig{SeqLen: 7, BatchSize: 1}).Aligned())
 }
 
-// A run is resumed with the tensors it had, wherever they lie.
-func TestAlignedTensorsAreKnownAgain(t *testing.T) {
+// A resumed run needs the tensors that it had. Their files may have moved.
+func TestAlignedTensorsResume(t *testing.T) {
 	text := write(t, "a.txt", words(300)[:300])
 	open := func(files ...string) *Batcher {
 		train, _, err := load(t, Options{Train: []string{text}, SeqLen: 7, Vocab: 256, Tokenizer: byteTok{}, Aligned: files})
@@ -114,7 +114,7 @@ func many(n int) (all []safetensors.Entry) {
 	return all
 }
 
-// A file that is cut while a run reads it is an error that names it.
+// A file that is truncated while a run reads it is an error that names the file.
 func TestAlignedFileThatIsCut(t *testing.T) {
 	text := write(t, "a.txt", words(300)[:300])
 	path := tensors(t, rowsOf("x", safetensors.U32, 300))

@@ -29,7 +29,7 @@ func TestBatchesInFileOrder(t *testing.T) {
 	}
 }
 
-// Every window once in every epoch, whatever the sizes; batches may lie across two epochs.
+// Every epoch visits every window once, for any sizes. A batch may span two epochs.
 func TestShuffleVisitsEveryWindowOnce(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 60 {
@@ -84,7 +84,7 @@ func TestShuffleDependsOnSeedAndEpoch(t *testing.T) {
 	assert.Less(t, runs, 15)
 }
 
-// The order is part of what a seed promises: these numbers may not change.
+// The order of a seed never changes.
 func TestShuffleIsFixed(t *testing.T) {
 	var got []uint64
 	for i := range uint64(8) {

@@ -56,7 +56,7 @@ func TestFieldOfJSONL(t *testing.T) {
 	assert.Equal(t, []int32{'a', 'b'}, tokensOf(t, train))
 }
 
-// A long document goes through in pieces; the tokens are those of the whole.
+// A long document is encoded in pieces, to the tokens of the whole.
 func TestLongDocuments(t *testing.T) {
 	long := words(2*pieceSize + 12345)
 	blob := strings.Repeat("x", 2*pieceSize+7) // nowhere to cut

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// byteTok has one token a byte and none to end a document.
+// byteTok has one token per byte and none for the end of a document.
 type byteTok struct{}
 
 func (byteTok) Name() string        { return "bytes" }
@@ -29,7 +29,7 @@ func (byteTok) EncodePart(text []byte, _ bool) ([]uint32, error) {
 	return ids, nil
 }
 
-// wordTok has a token for each word, 1 in front of every document, and 0 after. fail stops it with an error.
+// wordTok has a token for each word, 1 before every document and 0 after it. It fails with the error fail.
 type wordTok struct {
 	vocab uint32
 	fail  func() bool

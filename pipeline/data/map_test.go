@@ -54,7 +54,7 @@ func text(t *testing.T, c *Corpus) string {
 	return b.String()
 }
 
-// Documents are dropped, rewritten and split; their numbers go on from file to file.
+// A mapper drops, rewrites and splits documents. Documents are numbered across files.
 func TestMappedDocuments(t *testing.T) {
 	o := Options{Train: mappedFiles(t), Tokenizer: byteTok{}, Vocab: 256, SeqLen: 8}
 	o.Map = mapFunc(func(i int64, text []byte) ([][]byte, error) {
@@ -91,7 +91,7 @@ func TestMappedDocuments(t *testing.T) {
 	}
 }
 
-// Held-out files stay as they are.
+// Validation files are not mapped.
 func TestOnlyTrainingTextIsMapped(t *testing.T) {
 	names := mappedFiles(t)
 	o := Options{Train: names[:1], Val: names[2:], Tokenizer: byteTok{}, Vocab: 256, SeqLen: 8}

@@ -46,7 +46,7 @@ func prepare(t testing.TB, o PrepareOptions) *Manifest {
 	return m
 }
 
-// The shards hold what Load makes of the same files.
+// The shards hold the tokens that Load makes of the same files.
 func TestPrepareHoldsTheTokens(t *testing.T) {
 	tok := wordTok{vocab: 70_000}
 	in := inputs(t)
@@ -98,7 +98,7 @@ func TestPrepareHeldOutFiles(t *testing.T) {
 	assert.Equal(t, want.Hash(), val.Hash())
 }
 
-// Stopped by an error after any piece and continued, it writes the same files and does not write finished shards again.
+// Prepare, stopped by an error after any piece and called again, writes the same files and does not rewrite finished shards.
 func TestPrepareResumes(t *testing.T) {
 	in := inputs(t)
 	for _, o := range []PrepareOptions{
@@ -139,7 +139,7 @@ func TestPrepareResumes(t *testing.T) {
 	}
 }
 
-func TestPrepareMendsWhatIsDamaged(t *testing.T) {
+func TestPrepareRepairsDamagedShards(t *testing.T) {
 	in := inputs(t)
 	o := PrepareOptions{Inputs: in, OutDir: t.TempDir(), Tokenizer: wordTok{vocab: 50_000}, ShardTokens: 20_000}
 	prepare(t, o)

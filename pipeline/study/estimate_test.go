@@ -33,7 +33,7 @@ func TestEstimate(t *testing.T) {
 	assert.True(t, math.IsInf(estimate([]float64{1, math.Inf(1)}).Mean, 1))
 }
 
-// Seeds are paired: luck that two modes share does not count.
+// Gaps are paired by seed: noise that two modes share cancels.
 func TestPairedGaps(t *testing.T) {
 	sync := []float64{1, 2, 3}
 	late := []float64{1.1, 2.3, 3.2}

@@ -100,7 +100,7 @@ func TestTheBaseMayBeAFileBesideTheGrid(t *testing.T) {
 	assert.ErrorAs(t, err, &user)
 }
 
-func TestMistakesNameLineAndKey(t *testing.T) {
+func TestErrorsNameLineAndKey(t *testing.T) {
 	good := smallBase + twoOptimizers + "dir: s\n"
 	for text, want := range map[string]string{
 		good + "mode: [sync]\n":                                                        "g.yaml:10: mode: unknown key, expected one of base, set, optimizers",

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// world is a made-up truth: the loss of a run.
+// world is an invented loss of each run.
 type world func(Run) float64
 
 // truth has its best rate at 0.002 for adamw and 0.02 for muon, and at half of that with a delay.
@@ -28,7 +28,7 @@ func truth(r Run) float64 {
 	return loss + 0.1*math.Abs(math.Log2(r.LR/best))
 }
 
-// carryOut runs a grid in a world, plan by plan, and counts.
+// carryOut runs a grid in a world, plan by plan, and counts the runs.
 func carryOut(t *testing.T, g *Grid, w world) (outcomes map[Run]outcome, first, most int) {
 	t.Helper()
 	outcomes = map[Run]outcome{}

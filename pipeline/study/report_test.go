@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// reported is the report on a world.
+// reported runs a grid in a world and returns its report.
 func reported(t *testing.T, g *Grid, w world) *Report {
 	t.Helper()
 	outcomes, _, _ := carryOut(t, g, w)
@@ -69,7 +69,7 @@ Validation loss in nats per token: mean ± standard error over 3 seeds. A gap is
 	assert.True(t, strings.HasPrefix(rows[11][9], "0.02133"), rows[11][9])
 }
 
-func TestWhatSeedsDoNotSettle(t *testing.T) {
+func TestGapsWithinTheErrorAreMarked(t *testing.T) {
 	g := threeModes(t, "modes: [sync, delay, delay+error_feedback, delay+weight_prediction]\n")
 	noise := map[uint64]float64{1: -0.1, 2: 0, 3: 0.13}
 	rep := reported(t, g, func(r Run) float64 {
@@ -103,7 +103,7 @@ func TestOneSeedHasNoError(t *testing.T) {
 	assert.Contains(t, rep.Findings, "stages 2: adamw's gap exceeds muon's by 0.3080 (one seed: no standard error).")
 }
 
-// Without a finite loss to compare with, a gap is no number.
+// Without a finite loss to compare with, there is no gap.
 func TestSyncDiverges(t *testing.T) {
 	g := threeModes(t, "")
 	rep := reported(t, g, func(r Run) float64 {

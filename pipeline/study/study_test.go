@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fake stands for training: it leaves behind what a run does and takes its losses from a world.
+// fake replaces training: it writes the files of a run, with losses from a world.
 type fake struct {
 	world world
 	fail  func(Run) error // before the first step; nil: never
@@ -31,12 +31,12 @@ type fake struct {
 	mu    sync.Mutex      // of the rest
 	runs  map[string]int  // how often each was begun
 	at    map[string]int  // steps that were saved
-	now   int             // that are under way
+	now   int             // in progress
 	most  int
 	begin func(running int) // waits, in the tests of concurrency
 }
 
-// runOf reads a run off its config.
+// runOf finds the run of a config.
 func runOf(c config.Config) Run {
 	mode := SyncMode
 	if c.Pipeline.Delay > 0 {
@@ -179,7 +179,7 @@ func TestSeveralAtATime(t *testing.T) {
 	assert.Equal(t, one.Cells, rep.Cells, "the order of runs changes nothing")
 }
 
-func TestInterruptedStudiesGoOn(t *testing.T) {
+func TestInterruptedStudyResumes(t *testing.T) {
 	g := threeModes(t, "")
 	ctx, cancel := context.WithCancel(context.Background())
 	stopAt := Run{"muon", "delay", 1, 0.02, 2}
@@ -216,7 +216,7 @@ func TestInterruptedStudiesGoOn(t *testing.T) {
 	assert.Equal(t, whole.Cells, rep.Cells)
 }
 
-func TestAStudyThatIsStoppedBeforeItsFirstRun(t *testing.T) {
+func TestStudyInterruptedBeforeItsFirstRun(t *testing.T) {
 	g := threeModes(t, "")
 	g.Dir = filepath.Join(g.Dir, "new", "study")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -232,7 +232,7 @@ func TestAStudyThatIsStoppedBeforeItsFirstRun(t *testing.T) {
 	assert.NotErrorIs(t, err, ErrInterrupted, "the study was not interrupted")
 }
 
-func TestAFailureStopsTheStudy(t *testing.T) {
+func TestFailureStopsStudy(t *testing.T) {
 	g := threeModes(t, "")
 	bad := Run{"adamw", "sync", 1, 0.002, 1}
 	started := make(chan struct{})
@@ -297,7 +297,7 @@ func TestDivergedRunsAreShown(t *testing.T) {
 	assert.Contains(t, results.Runs[i].Diverged, "the loss is NaN")
 }
 
-// Everything diverging is a result too.
+// A study in which every run diverges has a report.
 func TestNothingConverges(t *testing.T) {
 	g := threeModes(t, "tuning: both\n")
 	rep, err := Execute(context.Background(), g, Options{Train: (&fake{world: func(Run) float64 { return math.Inf(1) }}).train})
@@ -306,7 +306,7 @@ func TestNothingConverges(t *testing.T) {
 	assert.Contains(t, rep.Markdown(g), "| adamw     | –  | diverged | diverged | –")
 }
 
-func TestAnotherConfigInTheWay(t *testing.T) {
+func TestStudyRefusesAFolderWithAnotherConfig(t *testing.T) {
 	text := smallBase + twoOptimizers + "modes: [sync]\ndir: " + t.TempDir() + "\n"
 	g, err := grid(t, text)
 	require.NoError(t, err)
@@ -351,7 +351,7 @@ func TestAnotherConfigInTheWay(t *testing.T) {
 	}
 }
 
-func TestOneStudyAFolder(t *testing.T) {
+func TestStudyFolderIsLocked(t *testing.T) {
 	g := threeModes(t, "")
 	release, err := lock.Folder(g.Dir)
 	require.NoError(t, err)

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// golden.json is what Hugging Face's library makes of the texts (testdata/make_goldens.py).
+// golden.json holds the encodings of Hugging Face's library (testdata/make_goldens.py).
 func TestGoldenEncodings(t *testing.T) {
 	data, err := os.ReadFile("testdata/golden.json")
 	require.NoError(t, err)

@@ -103,7 +103,7 @@ func TestGPT2(t *testing.T) {
 	assert.NotEqual(t, tok.Hash(), open(t, "bytes").Hash())
 }
 
-// Byte-level tokenizers give back every byte, of text and of what is none.
+// Byte-level tokenizers reproduce every byte, also of invalid UTF-8.
 func TestRoundTripOfAnyBytes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, spec := range []string{"bytes", "gpt2", "testdata/gpt2-style.json", "testdata/llama3-style.json", "testdata/smollm2-style.json"} {
@@ -129,7 +129,7 @@ func TestRoundTripOfAnyBytes(t *testing.T) {
 }
 
 // A document cut at a line break between two non-spaces encodes to the tokens of the whole.
-func TestPartsOfADocument(t *testing.T) {
+func TestEncodingADocumentInPieces(t *testing.T) {
 	text := goSource(t)[:20_000]
 	for _, spec := range []string{"bytes", "gpt2", "testdata/gpt2-style.json", "testdata/llama3-style.json", "testdata/smollm2-style.json", "testdata/llama2-style.json", "testdata/metaspace-style.json"} {
 		tok := open(t, spec)
@@ -171,7 +171,7 @@ func TestEncodeIsSafeForConcurrentUse(t *testing.T) {
 	wg.Wait()
 }
 
-// The heap and the scan merge alike, and cutting a word where no merge joins changes nothing.
+// Merging by heap and by scan agree, and so does cutting a word where no merge joins.
 func TestMergesAgree(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, spec := range []string{"testdata/gpt2-style.json", "testdata/llama2-style.json"} {

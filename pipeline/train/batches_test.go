@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// withHooks is the override that has modules take part: "path, hook: …".
+// withHooks is the override that adds modules to a run: "path, hook: …".
 func withHooks(hooks ...string) string {
 	for i, h := range hooks {
 		hooks[i] = "{file: " + h + "}"
@@ -30,10 +30,10 @@ func withHooks(hooks ...string) string {
 	return "hooks=[" + strings.Join(hooks, ", ") + "]"
 }
 
-// low keeps what is left of a number as a byte, so that it is a token.
+// low keeps the lowest byte of a number, which is a valid token.
 var low = w.Seq(w.Const(255), w.I32And)
 
-// mixer changes something of each array of a batch. One that remembers also counts batches, and puts the count into one of them.
+// mixer is a module that changes each array of a batch. A stateful one also counts batches and writes the count to one array.
 func mixer(t *testing.T, remembers bool) string {
 	body := w.Seq(
 		array(0), array(0), w.Load(0), array(4), w.Load(0), w.I32Add, low, w.Store(0), // a token depends on the step
@@ -47,7 +47,7 @@ func mixer(t *testing.T, remembers bool) string {
 	return guest(t, "mixer.wasm", "", remembers, exported("map_batch", body, w.Const(0)))
 }
 
-// weigher doubles the weight of one token, and takes those of another.
+// weigher doubles the weight of one token and sets that of another to zero.
 func weigher(t *testing.T) string {
 	return guest(t, "weigher.wasm", "", false, exported("token_weights",
 		array(2), array(2), []byte{0x2a, 2, 16}, w.ConstF32(2), 0x94, w.StoreF32(16), array(2), w.ConstF32(0), w.StoreF32(76), w.Const(0)))
@@ -63,8 +63,8 @@ func scaled(t *testing.T) string {
 		exported("loss_scalars", counted(), array(1), w.GGet(1), 0xb3 /* f32.convert_i32_u */, w.ConstF32(0.125), 0x94, w.ConstF32(1), w.F32Add, w.StoreF32(0), w.Const(0)))
 }
 
-// Stopped anywhere and gone on with, on any number of instances, a run with hooks of batches gives the same bits.
-func TestARunWithBatchHooksGoesOnToTheSameBits(t *testing.T) {
+// A run with batch hooks gives the same bits when it is interrupted anywhere and resumed, with any number of instances.
+func TestBatchHooksResume(t *testing.T) {
 	all := withHooks(mixer(t, true)+", hook: map_batch", mixer(t, false)+", hook: map_batch", weigher(t)+", hook: token_weights", scaled(t)+", hook: build_loss")
 	for _, more := range [][]string{nil, {"pipeline.stages=2", "pipeline.delay=1", "pipeline.error_feedback=true"}} {
 		dir := t.TempDir()
@@ -126,8 +126,8 @@ func assertNoFeeders(t *testing.T) {
 	assert.NotContains(t, string(stacks), "hooks.(*Feeder)")
 }
 
-// Without what the hooks do the bits are others: so the test above looks at something.
-func TestBatchHooksChangeWhatIsLearned(t *testing.T) {
+// Without the hooks the bits differ. So TestBatchHooksResume compares results that depend on the hooks.
+func TestBatchHooksChangeTraining(t *testing.T) {
 	learned := map[string]string{}
 	for _, hooks := range []string{"hooks=[]", withHooks(mixer(t, false) + ", hook: map_batch"), withHooks(mixer(t, true) + ", hook: map_batch"),
 		withHooks(weigher(t) + ", hook: token_weights"), withHooks(scaled(t) + ", hook: build_loss")} {
@@ -139,7 +139,7 @@ func TestBatchHooksChangeWhatIsLearned(t *testing.T) {
 	}
 }
 
-// Two stages of 2BW are one device with a delay, whatever hooks do to batches; other schedules are one device.
+// With batch hooks, two stages of 2BW give the bits of one device with a delay. Other schedules give those of one device.
 func TestPipelinesWithBatchHooksEqualOneDevice(t *testing.T) {
 	all := withHooks(mixer(t, true)+", hook: map_batch", weigher(t)+", hook: token_weights", scaled(t)+", hook: build_loss")
 	for _, trial := range []struct{ one, other []string }{
@@ -165,7 +165,7 @@ func lossOfFirst(t *testing.T, overrides ...string) float64 {
 	return n.steps[0].Loss
 }
 
-// weighing is the override of a module that copies these weights into each batch.
+// weighing is the override that adds a module which copies these weights into each batch.
 func weighing(t *testing.T, weights []float32) string {
 	var b []byte
 	for _, x := range weights {
@@ -175,7 +175,8 @@ func weighing(t *testing.T, weights []float32) string {
 		exported("token_weights", array(2), w.Const(words), w.Const(int32(len(b))), w.MemoryCopy(), w.Const(0))) + ", hook: token_weights")
 }
 
-// The loss of a batch is Σ weight·loss / Σ weight over its tokens, across microbatches and replicas, whatever the weights' scale.
+// The loss of a batch is Σ weight·loss / Σ weight over its tokens, across microbatches and replicas. The scale of the
+// weights does not matter.
 func TestWeightsOfTokens(t *testing.T) {
 	const tokens = 4 * 8
 	plain := lossOfFirst(t)
@@ -221,8 +222,8 @@ func positions(t *testing.T, dir string, n int) string {
 	return path
 }
 
-// The rows of aligned tensors, the scalars and the weights that a loss is made of are those of its batch.
-func TestWhatALossIsToldOf(t *testing.T) {
+// A loss reads the rows of aligned tensors, the scalars and the weights of its own batch.
+func TestLossInputs(t *testing.T) {
 	dir := t.TempDir()
 	teacher := positions(t, dir, len(text(t, demo(t, dir))))
 	run := func(name string, overrides ...string) (losses []float64) {
@@ -249,8 +250,8 @@ func TestWhatALossIsToldOf(t *testing.T) {
 	}
 }
 
-// failingOn does something when it is given a batch whose first token is '#'. One that remembers puts its count of batches into the
-// first row of the first aligned tensor.
+// failingOn is a module that runs the given code for a batch whose first token is '#'. A stateful one writes its count of
+// batches to the first row of the first aligned tensor.
 func failingOn(t *testing.T, remembers bool, does ...any) string {
 	body := w.Seq(array(0), w.Load(0), w.Const('#'), w.I32Eq, w.If(w.Empty, does...))
 	if remembers {
@@ -259,7 +260,7 @@ func failingOn(t *testing.T, remembers bool, does ...any) string {
 	return guest(t, "failing.wasm", "not this one", remembers, exported("map_batch", body, w.Const(0)))
 }
 
-// marked is a text in which the batches that are named begin with '#'.
+// marked is a text in which the given batches begin with '#'.
 func marked(t *testing.T, dir string, batches ...int) string {
 	t.Helper()
 	text := []byte(strings.Repeat("the cat sat on a mat and ", 60))
@@ -278,7 +279,7 @@ var failures = map[string][]any{
 	"failed: tokens[0,5] is 256, expected a token below 256": {array(0), w.Const(256), w.Store(20), w.Const(0), w.Return},
 }
 
-func TestABatchThatAHookCannotMapStopsTheRun(t *testing.T) {
+func TestFailingBatchStopsRun(t *testing.T) {
 	for want, does := range failures {
 		for _, batch := range []int{0, 3} {
 			dir := t.TempDir()
@@ -308,9 +309,9 @@ func text(t *testing.T, c config.Config) []byte {
 	return b
 }
 
-// The batches after one that is left out take its place, whatever went wrong and however the run was stopped on the way; a module that
-// remembers has not seen it.
-func TestBatchesThatAHookFailsOnMayBeSkipped(t *testing.T) {
+// The batches after a skipped one move up, whatever the failure was and wherever the run was interrupted. The state of a
+// module does not contain the skipped batch.
+func TestFailingBatchesAreSkipped(t *testing.T) {
 	for _, remembers := range []bool{false, true} {
 		for want, does := range failures {
 			dir := t.TempDir()
@@ -366,8 +367,8 @@ func TestBatchesThatAHookFailsOnMayBeSkipped(t *testing.T) {
 	assertNoFeeders(t)
 }
 
-// However a run ends, nothing of it goes on: a device fails, or the user gives up while a module takes its time.
-func TestNothingGoesOnAfterARun(t *testing.T) {
+// A run that ends leaves no goroutine behind: after a failure of a device, and after Ctrl-C during a slow call of a module.
+func TestRunLeavesNoGoroutines(t *testing.T) {
 	_, err := Run(context.Background(), demo(t, t.TempDir(), withHooks(mixer(t, true)+", hook: map_batch")), options(&reference{Fails: 9}, &notes{}))
 	assert.Error(t, err)
 	assertNoFeeders(t)
@@ -383,7 +384,7 @@ func TestNothingGoesOnAfterARun(t *testing.T) {
 	assertNoFeeders(t)
 }
 
-// More than ten in a row are no accident.
+// More than ten skipped batches in a row end the run.
 func TestTooManySkippedBatches(t *testing.T) {
 	dir := t.TempDir()
 	batches := []int{3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}
@@ -400,8 +401,8 @@ func TestTooManySkippedBatches(t *testing.T) {
 	assertNoFeeders(t)
 }
 
-// What hooks and data say of each other is checked before anything is written.
-func TestMistakesOfLossesAndTensors(t *testing.T) {
+// The references of hooks and data to each other are checked before anything is written.
+func TestLossAndTensorErrors(t *testing.T) {
 	dir := t.TempDir()
 	one := guest(t, "one.wasm", lossText+" sum", false, exported("build_loss", part(lossText, "logits"), w.Call(callInput), w.Set(2),
 		apply(lossText+" sum", "sum", 1, "{}"))) + ", hook: build_loss"
@@ -434,7 +435,7 @@ func TestMistakesOfLossesAndTensors(t *testing.T) {
 	assert.NoError(t, err, "one number will do where there are no weights")
 }
 
-// A run is gone on with with the tensors that it had, wherever they lie.
+// A resumed run needs the tensors that it had. Their files may have moved.
 func TestResumingWithOtherTensorsIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	n := len(text(t, demo(t, dir)))

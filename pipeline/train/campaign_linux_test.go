@@ -25,10 +25,10 @@ var (
 	faultSeed = flag.Uint64("fault-seed", 8, "what the disturbances are drawn from")
 )
 
-// kinds of faults, by turns.
+// kinds lists the faults, which the test injects in turn.
 var kinds = []string{"killed", "stopped", "device lost", "socket cut"}
 
-// disturbance is what befalls a run.
+// disturbance is a fault that is injected into a run.
 type disturbance struct {
 	kind   string
 	after  time.Duration
@@ -41,8 +41,8 @@ func (d disturbance) String() string {
 	return fmt.Sprintf("%s after %v, all %v, again after %v", d.kind, d.after, d.all, d.again)
 }
 
-// Whatever happens to the processes of a run, and whenever: it ends with the right bits, or says that it gave up and can be resumed, and nothing
-// of it is left.
+// After any fault of its worker processes, at any time, a run ends with the right bits, or with an error after which it can
+// be resumed. It leaves no process or file behind.
 func TestFaultsOfWorkers(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "w") // paths of sockets are short
 	require.NoError(t, err)
@@ -89,7 +89,7 @@ func TestFaultsOfWorkers(t *testing.T) {
 	t.Logf("%d runs, of which %d gave up", *faults, stopped)
 }
 
-// disturbed is a run that something befalls.
+// disturbed runs with a disturbance.
 func disturbed(t *testing.T, layout []string, d *disturbance) (left, error) {
 	dir := t.TempDir()
 	c := demo(t, dir, layout...)
@@ -154,7 +154,7 @@ func disturbed(t *testing.T, layout []string, d *disturbance) (left, error) {
 	return leftBy(t, c, res), nil
 }
 
-// strike waits for a worker and does to it, or to all that there are, what there is to do.
+// strike waits for a worker and injects the fault into it, or into all workers.
 func (d *disturbance) strike(over <-chan struct{}) {
 	workers, do := children, map[string]func(int) error{
 		"killed":     func(pid int) error { return syscall.Kill(pid, syscall.SIGKILL) },

@@ -41,7 +41,8 @@ func (d *compiling) Close() error {
 	return d.Device.Close()
 }
 
-// Ctrl-C waits for nothing before the first step is done. A run that has not begun leaves nothing, and others go on later.
+// Before the first step is done, Ctrl-C ends the run at once. A new run then leaves no files, and a resumed one can be
+// resumed again.
 func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, begun := range []bool{false, true} {
@@ -120,7 +121,7 @@ func TestInterruptedWhileADeviceIsBusy(t *testing.T) {
 	})
 }
 
-// Ctrl-C while it is tried whether the pipeline fits is an interruption, whatever becomes of the try.
+// Ctrl-C while the pipeline is planned interrupts the run, whether or not the plan succeeds.
 func TestInterruptedWhilePlanning(t *testing.T) {
 	c := pipelined(t, t.TempDir(), "pipeline.stages=1", "pipeline.schedule=sync", "pipeline.delay=0", "train.eval_every=0")
 	interrupted := func(said error) (Result, error) {

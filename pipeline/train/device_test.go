@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// openGPU opens the first adapter of the machine, through Vulkan where the name says so.
+// openGPU opens the machine's first adapter, through Vulkan if the name begins with it.
 func openGPU(name string) (device.Device, error) {
 	if strings.HasPrefix(name, "vulkan") {
 		return vulkan.Open(0, vulkan.Options{CacheDir: shaderCache})
@@ -77,7 +77,7 @@ func TestDeviceTrainsAsPyTorchDoes(t *testing.T) {
 	}
 }
 
-// A stage on each backend: what one computes the other goes on with.
+// Two stages, one on each backend, train together.
 func TestStagesOnTwoBackendsTrainAsPyTorchDoes(t *testing.T) {
 	if len(backends()) < 2 {
 		t.Skip("there is one backend on this system")
@@ -117,8 +117,8 @@ func TestDeviceGradientsAgreeWithPyTorch(t *testing.T) {
 	}
 }
 
-// deviceGradients is the gradient of the first batch, read from how far one step of plain gradient descent goes: so far that the
-// weights before it are small beside it.
+// deviceGradients computes the gradient of the first batch from the change of the weights in one step of gradient descent.
+// The step is so large that the weights before it are small in comparison.
 func deviceGradients(t *testing.T, c config.Config) map[string][]float32 {
 	t.Helper()
 	const rate = 1e4
@@ -146,7 +146,7 @@ func deviceGradients(t *testing.T, c config.Config) map[string][]float32 {
 	return grads
 }
 
-// On a real device as in the reference: 2BW is a delay, with hooks at work on batches, as many as there may be.
+// On a real device, as in the reference, 2BW with all batch hooks gives the bits of one device with a delay.
 func TestDeviceTrainsOnBatchesOfHooks(t *testing.T) {
 	all := withHooks(mixer(t, true)+", hook: map_batch", weigher(t)+", hook: token_weights", scaled(t)+", hook: build_loss")
 	run := func(instances int, overrides ...string) map[string]string {

@@ -56,8 +56,8 @@ func exampleRun(t *testing.T, dir, name, hooks string, overrides ...string) conf
 		"train.steps=20", "optimizer.lr=0.02", "lr.schedule=constant", "run.dir=" + filepath.Join(dir, name), hooks}, overrides...)...)
 }
 
-// Documents without duplicates, some with their middle moved, packed into rows that are short at first, a loss that changes: all at once
-// on a device, and learned from. Then a smaller model learns from what the first one predicts.
+// A run on a device with the examples for deduplication, fill-in-the-middle, packing, a length curriculum and an annealed
+// loss learns. Then a smaller model learns from its predictions.
 func TestExamplesTrainTogether(t *testing.T) {
 	dir := t.TempDir()
 	n := &notes{}
@@ -77,8 +77,8 @@ func TestExamplesTrainTogether(t *testing.T) {
 	assert.Less(t, n.steps[19].Loss, 0.75*n.steps[0].Loss)
 }
 
-// Stopped in the middle and gone on with, with documents that wait to be packed: the same bits.
-func TestARunOfExamplesGoesOnToTheSameBits(t *testing.T) {
+// A run that is interrupted while documents wait to be packed, and resumed, gives the same bits.
+func TestExamplesResume(t *testing.T) {
 	dir := t.TempDir()
 	configure := func(name string) config.Config {
 		return exampleRun(t, dir, name, hooked("quality_filter.wasm, hook: map_document, config: {least_words: 10}", dedupHook, infillHook, packingHook, curriculumHook, annealedHook), "train.steps=7", "pipeline.stages=2", "pipeline.delay=1")

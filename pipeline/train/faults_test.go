@@ -28,8 +28,8 @@ func pipelined(t *testing.T, dir string, overrides ...string) config.Config {
 		"pipeline={schedule: 2bw, stages: 3}", "run.dir=" + dir + "/run"}, overrides...)...)
 }
 
-// Wherever a stage fails, the last checkpoint is good, and going on from it gives the bits of a run that never failed.
-func TestFailedRunsGoOn(t *testing.T) {
+// Wherever a stage fails, the last checkpoint is good, and resuming from it gives the bits of a run without a failure.
+func TestFailedRunsResume(t *testing.T) {
 	c := pipelined(t, t.TempDir())
 	clean := &reference{}
 	whole, err := Run(t.Context(), c, options(clean, &notes{}))
@@ -59,7 +59,7 @@ func TestFailedRunsGoOn(t *testing.T) {
 	}
 }
 
-// Interrupted, a pipeline finishes the batches under way, saves, and goes on to the same bits.
+// An interrupted pipeline finishes the batches in progress and saves. Resumed, it gives the same bits.
 func TestInterruptedPipeline(t *testing.T) {
 	whole, err := Run(t.Context(), pipelined(t, t.TempDir()), options(&reference{}, &notes{}))
 	require.NoError(t, err)
@@ -89,8 +89,8 @@ func TestInterruptedPipeline(t *testing.T) {
 	}
 }
 
-// A device that hangs does not keep another's failure a secret.
-func TestAHangingDeviceHidesNothing(t *testing.T) {
+// A failure is reported although another device hangs.
+func TestHangingDeviceDoesNotHideAFailure(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		c := pipelined(t, dir, "train.eval_every=0")

@@ -19,14 +19,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sized opens null devices whose memory is by name; what is not named has no bound.
+// sized opens null devices with the given memory by name. Others have no limit.
 func sized(budgets map[string]int64) layout.OpenDevice {
 	return func(name string) (device.Device, error) {
 		return null.New(null.Options{Name: name, MemoryBudget: budgets[name]}), nil
 	}
 }
 
-// Where a further replica has less memory than the first, all are cut so that it fits.
+// If a later replica has less memory than the first, all replicas are cut so that it fits.
 func TestReplicasAreCutForTheSmallest(t *testing.T) {
 	replicas := []string{"pipeline.replicas=2", "pipeline.schedule=1f1b", "pipeline.recompute=never", "train.steps=2", "train.eval_every=0",
 		"pipeline.devices=[null:0, null:1, null:2, null:3]"}

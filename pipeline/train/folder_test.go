@@ -33,8 +33,8 @@ func TestTwoRunsCannotShareAFolder(t *testing.T) {
 	assert.Len(t, measurements(t, c.Run.Dir), 6)
 }
 
-// A run that cannot begin removes what it made, and nothing else.
-func TestARunThatCannotBeginLeavesNothing(t *testing.T) {
+// A run that cannot begin removes the files and folders that it created, and no others.
+func TestFailedStartLeavesNoFiles(t *testing.T) {
 	c := demo(t, t.TempDir())
 	require.NoError(t, os.Mkdir(c.Run.Dir, 0o777))
 	for _, name := range []string{eventsDir, "mine.txt"} { // a file where a folder is needed
@@ -49,8 +49,8 @@ func TestARunThatCannotBeginLeavesNothing(t *testing.T) {
 	assert.Equal(t, "mine.txt", left[0].Name())
 }
 
-// Weights with which the held-out text has no finite loss are not saved.
-func TestAValidationLossThatIsNotFiniteStops(t *testing.T) {
+// Weights whose validation loss is not finite are not saved.
+func TestNonfiniteValidationLossStopsRun(t *testing.T) {
 	c := demo(t, t.TempDir())
 	_, err := Run(context.Background(), c, options(&reference{Blind: true}, &notes{}))
 	var user *usererror.Error

@@ -24,7 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// golden is what PyTorch found of a run, in float64 (docs/oracle).
+// golden holds PyTorch's results of a run in float64 (docs/oracle).
 type golden struct {
 	Losses    []float64 `json:"losses"`
 	GradNorms []float64 `json:"grad_norms"`
@@ -50,7 +50,7 @@ func goldenConfigs(t *testing.T) []string {
 	return configs
 }
 
-// exact computes a run in float64 with the references.
+// exact computes a run in float64 with the ops' references.
 type exact struct {
 	c         config.Config
 	data      *corpus

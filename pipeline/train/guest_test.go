@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// guest writes a module, of the given functions, to a new folder, and returns its path. It has a text, at address 1024, and one
-// number, global 1; one that remembers saves the number.
+// guest writes a module with the given functions to a new folder and returns its path. The module has a text at address
+// 1024 and a counter, global 1. A stateful module saves the counter.
 func guest(t *testing.T, name, text string, remembers bool, funcs ...w.Func) string {
 	t.Helper()
 	i32 := func(n int) w.Types { return bytes.Repeat(w.Types{w.I32}, n) }

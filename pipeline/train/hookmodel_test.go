@@ -48,7 +48,7 @@ func TestPipelinesOfAWrittenModelEqualOneDevice(t *testing.T) {
 	}
 }
 
-// Hooks of losses and of batches work on a written model as on any.
+// Loss and batch hooks work with a model that a module builds.
 func TestAWrittenModelWithOtherHooks(t *testing.T) {
 	module := gpt2(t)
 	build := module + ", hook: build_model, config: " + traintest.GPT2Config
@@ -67,7 +67,7 @@ func TestAWrittenModelWithOtherHooks(t *testing.T) {
 	}
 }
 
-// A run of a written model needs its module once: from then on, checkpoints and exports have it.
+// Checkpoints and exports hold the module that builds the model, so the file is needed only to start the run.
 func TestCheckpointsHoldTheModule(t *testing.T) {
 	dir, module := t.TempDir(), gpt2(t)
 	configure := func(run string) config.Config {
@@ -168,7 +168,7 @@ func TestAWrittenModelIsPlanned(t *testing.T) {
 	assert.Positive(t, units[1].Backward)
 }
 
-// Muon takes matrices of the units between the first and the last; what has one axis does not decay.
+// Muon takes the matrices of the units between the first and the last. Parameters with one axis have no weight decay.
 func TestOptimizersOfAWrittenModel(t *testing.T) {
 	c := written(t, t.TempDir(), gpt2(t), "optimizer.name=muon")
 	h, err := hooks.Open(c.Hooks, hooks.Options{Kinds: []string{"build_model"}})
@@ -206,7 +206,7 @@ func TestMistakesInWrittenModels(t *testing.T) {
 	}
 }
 
-// On a device: a written model learns a real text, and pipelines of it have the bits of one device.
+// On a device, a model that a module builds learns a real text, and its pipelines give the bits of one device.
 func TestDeviceTrainsAWrittenModel(t *testing.T) {
 	text, err := filepath.Abs("../../docs/RATIONALE.md")
 	require.NoError(t, err)

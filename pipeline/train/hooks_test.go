@@ -26,8 +26,8 @@ const (
 	textHook  = "quality_filter.wasm, hook: map_document, config: {least_words: 20}"
 )
 
-// A loss of a module's is what is trained, on pipelines of any depth; the validation loss stays that of the targets.
-func TestRunsWithALossOfAModule(t *testing.T) {
+// A module's loss is trained on pipelines of any depth. The validation loss remains the cross-entropy of the targets.
+func TestLossHook(t *testing.T) {
 	run := func(overrides ...string) (Result, *notes) {
 		n := &notes{}
 		res, err := Run(context.Background(), demo(t, t.TempDir(), append([]string{"train.steps=4"}, overrides...)...), options(&reference{}, n))
@@ -45,7 +45,7 @@ func TestRunsWithALossOfAModule(t *testing.T) {
 	}
 }
 
-func TestALearningRateOfAModule(t *testing.T) {
+func TestLearningRateHook(t *testing.T) {
 	n := &notes{}
 	c := demo(t, t.TempDir(), "train.steps=6", "optimizer.lr=0.01", hooked(rateHook))
 	_, err := Run(context.Background(), c, options(&reference{}, n))
@@ -58,7 +58,7 @@ func TestALearningRateOfAModule(t *testing.T) {
 	}
 }
 
-func TestAModuleEndsARun(t *testing.T) {
+func TestMetricsHookStopsRun(t *testing.T) {
 	c := demo(t, t.TempDir(), "train.steps=200", "train.eval_every=1", "train.save_every=0", hooked(stopHook))
 	n := &notes{}
 	res, err := Run(context.Background(), c, options(&reference{}, n))
@@ -77,8 +77,8 @@ func TestAModuleEndsARun(t *testing.T) {
 	assert.Len(t, n.steps, 45)
 }
 
-// Stopped in the middle and gone on with, all hooks at work, a run gives the same bits.
-func TestARunWithHooksGoesOnToTheSameBits(t *testing.T) {
+// A run with all kinds of hooks that is interrupted and resumed gives the same bits.
+func TestHooksResume(t *testing.T) {
 	all := hooked(focalHook, rateHook, strings.Replace(stopHook, "100", "-1", 1), textHook)
 	for _, more := range [][]string{nil, {"pipeline.stages=2", "pipeline.delay=1"}} {
 		dir := t.TempDir()
@@ -112,7 +112,7 @@ func TestARunWithHooksGoesOnToTheSameBits(t *testing.T) {
 }
 
 // The state of an on_metrics module is resumed with the run: evaluations that it has counted stay counted.
-func TestListenersRememberAcrossResumption(t *testing.T) {
+func TestMetricsHookStateResumes(t *testing.T) {
 	dir := t.TempDir()
 	configure := func(steps int) config.Config {
 		return demo(t, dir, fmt.Sprintf("train.steps=%d", steps), "lr.schedule=constant", "train.eval_every=1", "train.save_every=1", hooked(stopHook))
@@ -162,8 +162,8 @@ func TestResumingWithOtherHooksIsRefused(t *testing.T) {
 	assert.NoError(t, resume(configure(strings.Replace(hooked(focalHook, textHook), hooksDir+"focal_loss.wasm", moved, 1))), "the same module elsewhere")
 }
 
-// What was held out of a text that a module filtered is found again.
-func TestEvaluationFiltersAsTheRunDid(t *testing.T) {
+// An evaluation finds the validation text of a corpus that a module has filtered.
+func TestEvaluationAppliesDocumentHooks(t *testing.T) {
 	dir := t.TempDir()
 	n := &notes{}
 	c := demo(t, dir, "train.steps=2", "train.eval_batches=0", "data.train=["+documents(t, dir)+"]", hooked(textHook))
@@ -174,7 +174,7 @@ func TestEvaluationFiltersAsTheRunDid(t *testing.T) {
 	assert.InDelta(t, *res.ValLoss, got.Loss, 1e-6)
 }
 
-func TestMistakesOfModulesAreTheUsers(t *testing.T) {
+func TestHookErrorsAreUserErrors(t *testing.T) {
 	for want, hooks := range map[string]string{
 		"hook ../../examples/hooks/none.wasm: refused: stat ../../examples/hooks/none.wasm: no such file":                                        "none.wasm, hook: build_loss",
 		"hook ../../examples/hooks/focal_loss.c: refused":                                                                                        "focal_loss.c, hook: build_loss",
@@ -197,7 +197,7 @@ func TestMistakesOfModulesAreTheUsers(t *testing.T) {
 	}
 }
 
-func TestDocumentsThatAModuleCannotMapMayBeSkipped(t *testing.T) {
+func TestFailingDocumentsAreSkipped(t *testing.T) {
 	run := func(hook string) error {
 		_, err := Run(context.Background(), demo(t, t.TempDir(), withHooks(hook+", hook: map_document, on_error: skip")), options(&reference{}, &notes{}))
 		return err
@@ -206,15 +206,15 @@ func TestDocumentsThatAModuleCannotMapMayBeSkipped(t *testing.T) {
 	assert.ErrorContains(t, run(hooksDir+"quality_filter.wasm, config: {least_words: many}"), "least_words is not a number", "no document is to blame")
 }
 
-// every keeps each other document: it counts them. It does something when one begins with '#'.
+// every is a module that keeps every other document. It runs the given code for a document that begins with '#'.
 func every(t *testing.T, remembers bool, does ...any) string {
 	return guest(t, "every.wasm", "not this one", remembers, exported("map_document", counted(),
 		array(0), []byte{0x2d, 0, 0} /* i32.load8_u */, w.Const('#'), w.I32Eq, w.If(w.Empty, does...),
 		w.GGet(1), w.Const(1), w.I32And, w.If(w.Empty, array(0), w.Get(0), w.Load(12), w.Call(callEmit)), w.Const(0)))
 }
 
-// A module that remembers sees documents in order, whatever is at work beside it.
-func TestAModuleThatRemembersMapsDocumentsInOrder(t *testing.T) {
+// A stateful module gets documents in order, although other modules run in parallel.
+func TestStatefulDocumentHookRunsInOrder(t *testing.T) {
 	keeper := guest(t, "keeper.wasm", "", false, exported("map_document", array(0), w.Get(0), w.Load(12), w.Call(callEmit), w.Const(0)))
 	mapped := func(text, extra, module string) (string, error) {
 		path := filepath.Join(t.TempDir(), "text.jsonl")

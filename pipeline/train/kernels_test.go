@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Where memory is too small for the kernels that were chosen by timing, the others stay those of the run: after a fault, and when it is
-// resumed where there is more memory. That is reported once, and also that the bits will differ.
-func TestKernelsForWantOfMemoryStay(t *testing.T) {
+// If memory is too small for the kernels chosen by timing, the run uses the static choice and keeps it: after a fault, and
+// when it is resumed with more memory. The run reports this once, and that the bits will differ.
+func TestKernelsChosenForLackOfMemoryStay(t *testing.T) {
 	scarce, planned := true, 0
 	c := demo(t, t.TempDir(), "train.steps=4", "train.save_every=2", "pipeline={stages: 2, schedule: 1f1b, isolate: process}")
 	train := func(open OpenWorker) (n *notes, timings string) {

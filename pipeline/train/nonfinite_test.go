@@ -84,8 +84,8 @@ func TestSkippedBatchesChangeNothing(t *testing.T) {
 	assert.JSONEq(t, `{"step":3,"steps":0,"tokens":0,"loss":"NaN","lr":0.5,"grad_norm":"Infinity","tokens_per_s":0,"staleness":0,"skipped":true,"left_ns":0}`, string(text))
 }
 
-// With a delay, a skipped batch leaves the next weights those that were to come anyway, and the correction as it was; dc_asgd
-// alone takes note, that nothing was applied. And it is the same on any number of stages.
+// With a delay, a skipped batch changes neither the next weights nor the correction's state. Only dc_asgd records that no
+// change was applied. The result is the same on any number of stages.
 func TestSkippedBatchesWithDelay(t *testing.T) {
 	for _, correction := range []string{"none", "error_feedback", "dc_asgd"} {
 		delayed := []string{"pipeline.delay=1", "pipeline.correction=" + correction}
@@ -133,7 +133,8 @@ func TestTenBatchesInARowAreSkipped(t *testing.T) {
 	}
 }
 
-// Unless skip is asked for, the first such batch ends the run, with a delay too, when the next is under way already.
+// Unless train.nonfinite is skip, the first batch that is not finite ends the run. With a delay this holds although the next
+// batch has begun.
 func TestNaNStopsADelayedRun(t *testing.T) {
 	for _, stages := range []int{1, 2} {
 		_, _, n, err := poisoned(t, only(4), "train.nonfinite=stop", "train.save_every=2", "pipeline.delay=1", fmt.Sprintf("pipeline.stages=%d", stages))
@@ -147,8 +148,8 @@ func TestNaNStopsADelayedRun(t *testing.T) {
 	assert.Equal(t, "stop", c.Train.Nonfinite)
 }
 
-// A loss that is not finite on one replica alone, whose gradients are, has the batch skipped by all. And all have the same weights then.
-func TestABatchIsSkippedForAnyReplica(t *testing.T) {
+// If the loss of one replica is not finite although its gradients are, all replicas skip the batch and keep equal weights.
+func TestBatchOfOneReplicaIsSkippedByAll(t *testing.T) {
 	for _, layout := range []string{"stages: 1", "stages: 2, schedule: 1f1b", "stages: 2, schedule: 2bw", "stages: 1, delay: 1"} {
 		for _, precision := range []string{"f32", "f16"} {
 			c := demo(t, t.TempDir(), "train={steps: 6, batch_size: 4, microbatches: 4, eval_every: 0, save_every: 1, nonfinite: skip}",
@@ -179,7 +180,7 @@ func TestABatchIsSkippedForAnyReplica(t *testing.T) {
 }
 
 // A loss that is not finite although the model's logits are finite is reported as its module's error.
-func TestTheLossOfAModuleIsBlamed(t *testing.T) {
+func TestLossHookIsReportedAsCause(t *testing.T) {
 	dir := t.TempDir()
 	blank := filepath.Join(dir, "blank.safetensors") // nothing is known of the positions 100 and 130, in the fourth and the fifth batch
 	var rows []byte
@@ -227,9 +228,9 @@ func TestTheLossOfAModuleIsBlamed(t *testing.T) {
 	assert.NotContains(t, err.Error(), "at fault")
 }
 
-// An optimizer that begins with its first batch begins with the first that is not skipped, stopped and resumed in between too, and does the
-// same on any number of stages.
-func TestSkippedBatchesBeforeSOAPBegins(t *testing.T) {
+// An optimizer with an initialization step takes it at the first batch that is not skipped, also after an interruption, and on
+// any number of stages.
+func TestSkippedBatchesBeforeSOAPInitializes(t *testing.T) {
 	for _, delay := range []string{"pipeline.delay=0", "pipeline.delay=1"} {
 		soap := []string{"optimizer={name: soap, soap: {precondition_frequency: 3}}", "lr.schedule=constant", "train.steps=8", "model.n_layers=2", delay}
 		run, res, _, err := poisoned(t, only(1, 2, 4), soap...)
@@ -267,8 +268,8 @@ func TestSkippedBatchesBeforeSOAPBegins(t *testing.T) {
 	}
 }
 
-// A checkpoint from before it was kept whether SOAP has begun is one of a run that has.
-func TestResumeFromBeforeBegunWasKept(t *testing.T) {
+// A checkpoint without the variable that records SOAP's initialization is taken as initialized.
+func TestResumeOldCheckpointWithoutInitialized(t *testing.T) {
 	soap := []string{"optimizer={name: soap, soap: {precondition_frequency: 3}}", "train.nonfinite=skip", "train.save_every=1"}
 	want := files(t, leg(t, demo(t, t.TempDir(), soap...), 0).Checkpoint)
 	c := demo(t, t.TempDir(), soap...)

@@ -34,7 +34,7 @@ func TestEveryOptimizerLearns(t *testing.T) {
 	})
 }
 
-// Where the model is cut changes no bit of any optimizer's.
+// The cut of the model changes no bit of any optimizer's result.
 func TestEveryOptimizerIsTheSameOnStages(t *testing.T) {
 	eachOptimizer(t, func(t *testing.T, overrides ...string) {
 		common := append(overrides, "pipeline.delay=1", "pipeline.correction=error_feedback")
@@ -45,7 +45,7 @@ func TestEveryOptimizerIsTheSameOnStages(t *testing.T) {
 	})
 }
 
-// Stopped after any step, those at which the update is another program included, and resumed: the same bits as never stopped.
+// A run that is stopped after any step and resumed gives the same bits, also at steps whose update is another program.
 func TestEveryOptimizerResumes(t *testing.T) {
 	eachOptimizer(t, func(t *testing.T, overrides ...string) {
 		dir := t.TempDir()

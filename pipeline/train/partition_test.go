@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// planned is a config of a model that is large enough for its parts to outweigh what a line needs anyway.
+// planned is a config of a model whose units take much more memory than the fixed needs of a rank.
 func planned(t *testing.T, overrides ...string) config.Config {
 	t.Helper()
 	return demo(t, t.TempDir(), append([]string{
@@ -30,7 +30,7 @@ func nulls(n int, budget int64) (devices []device.Device) {
 	return devices
 }
 
-// The memory that a partition reckons with is what the ranks of the engine then plan, for every schedule.
+// The memory that a partition predicts equals what the engine's ranks plan, for every schedule.
 func TestPlannedMemoryIsTheEngines(t *testing.T) {
 	for _, overrides := range [][]string{
 		{"pipeline.schedule=1f1b", "pipeline.stages=3"},
@@ -67,7 +67,7 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 	}
 }
 
-// A plan reckons with the loss that a module writes and with what it reads: tensors of any number of rows will do.
+// A plan includes a module's loss and the tensors that it reads. Tensors of any number of rows suffice.
 func TestPlansOfRunsWithHooks(t *testing.T) {
 	dir := t.TempDir()
 	head := func(overrides ...string) (float64, error) {

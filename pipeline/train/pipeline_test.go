@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// weightsOf trains on the reference executor and returns the bytes of what was learned.
+// weightsOf trains on the reference executor and returns the bytes of the final weights.
 func weightsOf(t *testing.T, overrides ...string) map[string]string {
 	t.Helper()
 	c := demo(t, t.TempDir(), append([]string{
@@ -59,7 +59,7 @@ func Test2BWEqualsADelayOnOneDevice(t *testing.T) {
 
 const fiveBatches = "F0.0 B0.0 U0 F0.1 B0.1 U1 F0.2 B0.2 U2 F0.3 B0.3 U3 F0.4 B0.4 U4"
 
-// A schedule of the user's own: backwards of the second stage come late.
+// A schedule file in which the second stage runs its backwards late gives the bits of one device.
 func TestScheduleFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mine.txt")
 	require.NoError(t, os.WriteFile(path, []byte("# microbatches: 4\n"+
@@ -78,8 +78,8 @@ func TestScheduleFile(t *testing.T) {
 	}
 }
 
-// Backwards may be whole of one microbatch, and in two halves of another.
-func TestScheduleFileOfWholeAndHalvedBackwards(t *testing.T) {
+// One microbatch may have a whole backward, and another separate input and weight gradients.
+func TestScheduleFileWithWholeAndSplitBackwards(t *testing.T) {
 	for i, actions := range []string{
 		"F0 F1 F2 F3 B0 I1 W1 B2 I3 W3 U0\n",
 		"F0 F1 F2 F3 B0 B1 B2 B3 U0\nF0 F1 B0 F2 I1 F3 I2 W1 W2 B3 U0\n",
@@ -119,7 +119,7 @@ func farthest(t *testing.T, a, b map[string]string) (most float64) {
 	return most
 }
 
-// An evaluation is of all windows, however far one stage may be ahead of another.
+// An evaluation covers all windows, however far one stage is ahead of another.
 func TestEvaluationOnStages(t *testing.T) {
 	var losses []float64
 	for _, stages := range []int{1, 2} {

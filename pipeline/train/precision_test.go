@@ -95,7 +95,7 @@ func TestOverflowIsReportedOnce(t *testing.T) {
 	}
 }
 
-// What f16 and bf16 learn is what f32 learns.
+// f16 and bf16 reach the losses of f32.
 func TestPrecisionLearnsTheSame(t *testing.T) {
 	losses := map[string][]float64{}
 	for _, precision := range []string{"f32", "f16", "bf16"} {

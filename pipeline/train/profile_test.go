@@ -27,7 +27,7 @@ func readProfile(t *testing.T, dir string) profile.Profile {
 	return p
 }
 
-// A run that is profiled has the bits of one that is not, and every kernel of every stage has its time.
+// A profiled run has the bits of an unprofiled one, and its profile has a time for every kernel of every stage.
 func TestProfileOfAPipeline(t *testing.T) {
 	dir := t.TempDir()
 	var got *profile.Profile
@@ -78,8 +78,8 @@ func TestProfileOfAPipeline(t *testing.T) {
 	}
 }
 
-// What is measured is chosen so that there is something to measure; a device without timestamps trains all the same.
-func TestProfilesOfShortRunsAndOfNothing(t *testing.T) {
+// A short run is profiled at the steps that it has. A device without timestamps trains without a profile.
+func TestProfilesOfShortRunsAndWithoutTimestamps(t *testing.T) {
 	dir := t.TempDir()
 	configure := func(name string, overrides ...string) config.Config {
 		return demo(t, dir, append([]string{"run.dir=" + filepath.Join(dir, name)}, overrides...)...)

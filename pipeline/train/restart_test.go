@@ -28,7 +28,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// errKilled is what a device in a process says of one that was killed.
+// errKilled is the error of a device whose process was killed.
 var errKilled = fmt.Errorf("worker null:0 (pid 7) was killed by SIGKILL: %w", device.ErrLost)
 
 // killed is errKilled of a device.
@@ -36,17 +36,17 @@ func killed(op string) error {
 	return &device.Error{Op: op, Object: "F", Device: "null:0", Cause: errKilled}
 }
 
-// worker lets a device count as a process.
+// worker opens devices that behave like worker processes.
 func worker(open layout.OpenDevice) OpenWorker {
 	return func(name string, _ time.Duration) (device.Device, error) { return open(name) }
 }
 
-// isolated are options of a run whose devices count as processes.
+// isolated are options of a run whose devices behave like worker processes.
 func isolated(x *reference, n *notes) Options {
 	return Options{OpenWorker: worker(openNull), Execute: x.Execute, Report: n}
 }
 
-// left is what a run leaves behind that does not depend on the clock, nor on where it is.
+// left is the output of a run that depends neither on the clock nor on its folder.
 type left struct {
 	checkpoints map[string]map[string]string
 	metrics     any
@@ -90,7 +90,7 @@ func events(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// same compares what two runs left, file by file: what differs is long.
+// same compares the output of two runs file by file, so that a failure prints only the difference.
 func same(t *testing.T, want, got left) {
 	t.Helper()
 	require.Equal(t, len(want.checkpoints), len(got.checkpoints))
@@ -104,8 +104,8 @@ func same(t *testing.T, want, got left) {
 	assert.Equal(t, []*float64{want.loss, want.val}, []*float64{got.loss, got.val})
 }
 
-// Wherever and however often devices are lost, and with whatever hooks: the run ends as if they never had been.
-func TestARunSurvivesItsDevices(t *testing.T) {
+// A run whose devices are lost anywhere, any number of times, with any hooks, ends with the output of a run without faults.
+func TestRestartsGiveTheSameRun(t *testing.T) {
 	remembers := withHooks(mixer(t, true)+", hook: map_batch", weigher(t)+", hook: token_weights", scaled(t)+", hook: build_loss",
 		hooksDir+rateHook, hooksDir+stopHook)
 	for name, layout := range map[string][]string{
@@ -156,7 +156,7 @@ func TestARunSurvivesItsDevices(t *testing.T) {
 	}
 }
 
-// fragile opens null devices; what befalls an operation of any of them is asked for, with its number.
+// fragile opens null devices. It calls a function with the number of each of their operations for an error to inject.
 func fragile(befalls func(n int64, op faulty.Op) error) OpenWorker {
 	var n atomic.Int64
 	return func(name string, _ time.Duration) (device.Device, error) {
@@ -165,7 +165,7 @@ func fragile(befalls func(n int64, op faulty.Op) error) OpenWorker {
 	}
 }
 
-// Each operation of a device may be the one at which it is lost: at start-up, in an evaluation, while saving, at the end.
+// A device may be lost at any operation: at start-up, in an evaluation, while saving, at the end.
 func TestDevicesLostAnywhere(t *testing.T) {
 	configure := func() config.Config {
 		return demo(t, t.TempDir(), "train.steps=4", "pipeline={schedule: 2bw, stages: 2, isolate: process}")
@@ -202,7 +202,7 @@ func TestDevicesLostAnywhere(t *testing.T) {
 	}
 }
 
-// The null device loses itself, and with it all that is under way.
+// A lost null device fails all work in progress.
 func TestLostNullDevices(t *testing.T) {
 	var opened atomic.Int64
 	open := func(_ string, silence time.Duration) (device.Device, error) {
@@ -224,7 +224,7 @@ func TestLostNullDevices(t *testing.T) {
 	})
 }
 
-// A device that is lost while the pipeline is planned leaves nothing decided: what does not fit is still recomputed.
+// A device that is lost during planning does not change the plan: recomputation is still chosen if memory is short.
 func TestLostWhilePlanning(t *testing.T) {
 	large := fmt.Errorf("%w: activations", exec.ErrTooLarge)
 	for name, befalls := range map[string][]error{"at first": {killed("run"), large}, "at the second try": {large, killed("run"), large}} {
@@ -272,8 +272,8 @@ func (d *hanging) Close() error {
 	return d.Device.Close()
 }
 
-// A stage that hangs while another is lost holds nothing up: its process is ended, and with it what waits for it.
-func TestAHangingDeviceIsStartedAgain(t *testing.T) {
+// A stage that hangs while another device is lost does not delay the restart: its process is killed.
+func TestHangingDeviceIsRestarted(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		c := pipelined(t, dir, "pipeline.isolate=process")

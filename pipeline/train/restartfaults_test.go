@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A device that is lost outside training is reported with what the run was doing.
-func TestWhatWasDoneWhenADeviceWasLost(t *testing.T) {
+// The report of a device that is lost outside training names the run's activity.
+func TestLostDeviceReportsTheRunsActivity(t *testing.T) {
 	for _, x := range []struct {
 		isolate, object, want string
 	}{
@@ -103,8 +103,8 @@ func TestFaultsInARow(t *testing.T) {
 	})
 }
 
-// What a device says while it is opened or loaded anew is one more fault, whatever it is: it worked before.
-func TestAFaultDuringARestart(t *testing.T) {
+// Any error of opening or loading a device again counts as one more fault, because it worked before.
+func TestFaultDuringRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=2")
 		var opened atomic.Int64
@@ -133,7 +133,7 @@ func TestAFaultDuringARestart(t *testing.T) {
 	})
 }
 
-// Of several devices that fail at once, each is named with its own rank, and those that were lost only.
+// If several devices fail at once, the report names those that were lost, each with its rank.
 func TestFaultsOfSeveralDevices(t *testing.T) {
 	for want, befalls := range map[string][2]error{
 		`^stage 0 \(null:0\): worker null:0 .*; stage 1 \(null:1\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`: {errKilled, errKilled},
@@ -159,8 +159,8 @@ func TestFaultsOfSeveralDevices(t *testing.T) {
 	}
 }
 
-// Errors that are no loss of a device are not tried again, nor are devices of this process opened again.
-func TestWhatIsNotTriedAgain(t *testing.T) {
+// Errors other than a lost device do not restart a run, nor does the loss of a device in this process.
+func TestErrorsThatDoNotRestart(t *testing.T) {
 	for want, x := range map[string]struct {
 		err      error
 		override string

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// stuck is a device whose memory cannot be had before its end.
+// stuck is a device whose allocation blocks until the device is closed.
 type stuck struct {
 	device.Device
 	once  sync.Once
@@ -34,7 +34,7 @@ func (d *stuck) Close() error {
 	return d.Device.Close()
 }
 
-// Ctrl-C during a restart ends the run at once, at what is safe; and so does a fault after Ctrl-C.
+// Ctrl-C during a restart ends the run at once, at its newest checkpoint. So does a fault after Ctrl-C.
 func TestInterruptedRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, where := range []string{"while it waits", "while it loads", "before the fault"} {
@@ -77,8 +77,8 @@ func TestInterruptedRestart(t *testing.T) {
 	})
 }
 
-// So does it where devices were lost before the run began, which then leaves nothing.
-func TestInterruptedBeforeItBegan(t *testing.T) {
+// Ctrl-C during the restart of a run that has not written anything leaves no files.
+func TestInterruptedBeforeFirstStepAfterFault(t *testing.T) {
 	c := pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=1", "pipeline.delay=0", "pipeline.schedule=sync")
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -36,8 +36,8 @@ func leg(t *testing.T, c config.Config, stop int) Result {
 	return res
 }
 
-// Where the model is cut, on how many stages it is, and in which order these work, may change at every stop: the bits are those
-// of a run that was never stopped.
+// The cut, the number of stages and the schedule may change whenever a run is resumed. The bits are those of a run that was
+// never stopped.
 func TestResumeOnAnotherLayout(t *testing.T) {
 	for name, legs := range map[string][][]string{
 		"delayed": {
@@ -79,7 +79,7 @@ func TestResumeOnAnotherLayout(t *testing.T) {
 	}
 }
 
-// Evaluations and checkpoints empty the pipeline, and change nothing.
+// Evaluations and checkpoints drain the pipeline and change no bit.
 func TestEvaluationsAndCheckpointsChangeNothing(t *testing.T) {
 	for _, layout := range [][]string{{"pipeline.schedule=1f1b"}, {"pipeline.schedule=2bw", "pipeline.error_feedback=true"}} {
 		dir := t.TempDir()
@@ -92,7 +92,7 @@ func TestEvaluationsAndCheckpointsChangeNothing(t *testing.T) {
 	}
 }
 
-// Ctrl-C in an evaluation stops it between batches; the run goes on with that evaluation, and to the same bits and records.
+// Ctrl-C in an evaluation stops it between batches. The resumed run repeats the evaluation and gives the same bits and records.
 func TestInterruptedEvaluation(t *testing.T) {
 	overrides := []string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 4}", "pipeline={schedule: 2bw, stages: 2}", withHooks(hooksDir + stopHook)}
 	clean := &reference{}
@@ -164,7 +164,7 @@ func TestInterruptedEvaluationOfALongerRun(t *testing.T) {
 	}
 }
 
-// What is computed may not change.
+// A resumed run may not change what is computed.
 func TestResumeRefusesAnotherDelay(t *testing.T) {
 	dir := t.TempDir()
 	delayed := []string{"pipeline.delay=1", "pipeline.error_feedback=true"}
@@ -187,7 +187,7 @@ func TestResumeRefusesAnotherDelay(t *testing.T) {
 	}
 }
 
-// A checkpoint from before there were pipelines, corrections and ways with what is not finite.
+// A checkpoint of a version without the keys for pipelines, corrections and batches that are not finite can be resumed.
 func TestResumeFromBeforePipelines(t *testing.T) {
 	dir := t.TempDir()
 	tied := "model.tie_embeddings=true"
@@ -232,8 +232,8 @@ func TestResumeFromBeforePipelines(t *testing.T) {
 	assert.Equal(t, files(t, whole.Checkpoint), files(t, leg(t, c, 0).Checkpoint), fmt.Sprint("stopped at ", stopped.Step))
 }
 
-// Each part of a run has a trace: none is lost when the run is resumed.
-func TestTracesOfEarlierPartsStay(t *testing.T) {
+// A resumed run keeps the trace of the run before.
+func TestEarlierTracesAreKept(t *testing.T) {
 	c := demo(t, t.TempDir(), "train.steps=16", "train.eval_every=0")
 	leg(t, c, 3)
 	first, err := os.ReadFile(filepath.Join(c.Run.Dir, traceFile))

@@ -39,7 +39,7 @@ var (
 	documents = traintest.Documents
 )
 
-// onReference computes on the ops' references.
+// onReference executes graphs with the ops' references.
 var onReference = inference.Target{Open: openNull, Execute: (&reference{}).Execute}
 
 // openNull opens a device that executes nothing.
@@ -50,7 +50,7 @@ func openNull(name string) (device.Device, error) {
 	return null.New(null.Options{}), nil
 }
 
-// notes keeps what a run reports.
+// notes records the reports of a run.
 type notes struct {
 	Silent
 	start Start
@@ -85,7 +85,7 @@ func measurements(t *testing.T, dir string) []metrics.Record {
 	return records
 }
 
-func TestARunLearnsAndLeavesEverythingBehind(t *testing.T) {
+func TestRunWritesItsFolder(t *testing.T) {
 	dir := t.TempDir()
 	c := demo(t, dir, "train.steps=30", "train.save_every=10", "train.eval_every=10")
 	n := &notes{}
@@ -153,8 +153,9 @@ func TestTwoRunsOfOneSeedAreEqual(t *testing.T) {
 	assert.NotEqual(t, last(a), last(other))
 }
 
-// Interrupted at any time (steps are reported one step late, so after 4 of 6 at the latest), and resumed: the same bits and the same log as without.
-func TestInterruptedAndResumedIsNeverStopped(t *testing.T) {
+// A run that is interrupted at any time and resumed has the same bits and the same log. Steps are reported one step late, so
+// the latest interruption of six steps is after the fourth.
+func TestInterruptAndResume(t *testing.T) {
 	dir := t.TempDir()
 	whole := demo(t, dir, "run.dir="+filepath.Join(dir, "whole"))
 	_, err := Run(context.Background(), whole, options(&reference{}, &notes{}))
@@ -182,7 +183,7 @@ func TestInterruptedAndResumedIsNeverStopped(t *testing.T) {
 	}
 }
 
-// A killed process leaves a log beyond its last checkpoint, and may leave a torn checkpoint.
+// A killed process leaves a log that is ahead of its last checkpoint, and perhaps an incomplete checkpoint.
 func TestKilledAndResumed(t *testing.T) {
 	dir := t.TempDir()
 	whole := demo(t, dir)
@@ -285,7 +286,7 @@ func TestResumeRefusesAnotherRun(t *testing.T) {
 	assert.Contains(t, strings.Join(n.text, "\n"), "train.steps: the checkpoint has 6, the config 8: the new value is used")
 }
 
-func TestARunIsNotWrittenOver(t *testing.T) {
+func TestRunFolderIsNotOverwritten(t *testing.T) {
 	c := demo(t, t.TempDir())
 	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
 	require.NoError(t, err)
@@ -309,7 +310,7 @@ func TestNaNStopsBeforeTheUpdateAndKeepsTheCheckpoint(t *testing.T) {
 	assert.Len(t, measurements(t, c.Run.Dir), 3)
 }
 
-// With a device that executes nothing, the real executor: plans, kernels, limits and the loop's bookkeeping.
+// The real executor on a device that executes nothing: plans, kernels, limits and the loop's records.
 func TestNullDevice(t *testing.T) {
 	c := demo(t, t.TempDir())
 	n := &notes{}
@@ -324,7 +325,7 @@ func TestNullDevice(t *testing.T) {
 	assert.Equal(t, l.Memory.Total, l.Allocated)
 }
 
-// Each mistake is found before anything is written.
+// Each error of the input is found before anything is written.
 func TestBadInputWritesNothing(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {

@@ -50,7 +50,7 @@ func openInWorker(name string) (device.Device, error) {
 	}}, nil
 }
 
-// openTestWorker opens a device in a process that is this test again.
+// openTestWorker opens a device in a worker process, which runs this test binary.
 func openTestWorker(name string, silence time.Duration) (device.Device, error) {
 	dev, err := sidecar.Open(sidecar.Options{Command: []string{os.Args[0]}, Env: []string{workerVariable + "=1"}, Device: name, Silence: silence})
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// openGPU opens the first adapter of the machine, through Vulkan where the name says so.
+// openGPU opens the machine's first adapter, through Vulkan if the name begins with it.
 func openGPU(name string) (device.Device, error) {
 	if strings.HasPrefix(name, "vulkan") {
 		return vulkan.Open(0, vulkan.Options{CacheDir: filepath.Join(os.TempDir(), "shaders")})
@@ -51,7 +51,7 @@ func TestAllCases(t *testing.T) {
 	assert.Empty(t, left)
 }
 
-// The pipeline's invariants on Vulkan, a case of each. That what is on both backends agrees is a test of package train's.
+// One case of each invariant of the pipeline on Vulkan. Package train tests that both backends agree.
 func TestVulkan(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("Vulkan is used directly on Linux only")
@@ -72,7 +72,7 @@ func TestVulkan(t *testing.T) {
 	assert.Equal(t, map[string]bool{synchronous: true, delayed: true, resumed: true, repeated: true, sixteenBit: true}, claims)
 }
 
-// wrong is a device that alters one bit of what it reads.
+// wrong is a device that flips one bit of a read.
 type wrong struct {
 	device.Device
 	size int64 // of the reads in question, bytes
@@ -99,8 +99,8 @@ func (f flipped) Wait() ([]byte, error) {
 	return b, err
 }
 
-// One activation that is a little off, once in a run, is found.
-func TestOneWrongBitIsFound(t *testing.T) {
+// A small error in one activation of a run is reported.
+func TestOneWrongBitIsReported(t *testing.T) {
 	const activations = 4 * 3 * 16 * 32 // bytes: 3 sequences of 16 tokens
 	left := []int{2*4 + 3, 0}           // the first stage reads them for the second, 4 a batch
 	open := func(name string) (device.Device, error) {
@@ -121,8 +121,8 @@ func TestOneWrongBitIsFound(t *testing.T) {
 	assert.Positive(t, c.Difference.Count)
 }
 
-// Runs that compute nothing are equal, and do not pass.
-func TestADeviceThatComputesNothing(t *testing.T) {
+// Runs on a device that computes nothing are equal but do not pass.
+func TestDeviceThatComputesNothingFails(t *testing.T) {
 	open := func(string) (device.Device, error) { return null.New(null.Options{}), nil }
 	r, err := Run(context.Background(), Options{OpenDevice: open, Batches: 6, Quick: true, Filter: "1 stage learns"})
 	require.NoError(t, err)
@@ -132,7 +132,7 @@ func TestADeviceThatComputesNothing(t *testing.T) {
 	assert.False(t, r.OK)
 }
 
-func TestWhatCannotBeVerified(t *testing.T) {
+func TestRefusedConfigs(t *testing.T) {
 	failing := func(name string) (device.Device, error) { return nil, fmt.Errorf("no %q", name) }
 	_, err := Run(context.Background(), Options{OpenDevice: failing, Devices: []string{"a"}})
 	assert.ErrorContains(t, err, `no "a"`)
@@ -145,7 +145,7 @@ func TestWhatCannotBeVerified(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
-// badged is a device of a make.
+// badged is a device with another name.
 type badged struct {
 	device.Device
 	name, adapter string
@@ -155,7 +155,7 @@ func (b badged) Info() device.Info {
 	return device.Info{Name: b.name, Adapter: b.adapter, Kind: device.Discrete}
 }
 
-// Devices that are alike are verified together, and other kinds by themselves; mixed, they need not agree to the last bit.
+// Devices of one kind are verified together, and each kind apart. Mixed kinds need not agree to the last bit.
 func TestKindsOfDevices(t *testing.T) {
 	makes := map[string]string{"a:0": "red", "a:1": "blue", "a:2": "red"}
 	l := &lender{devices: map[string][]device.Device{}, open: func(name string) (device.Device, error) {
@@ -180,7 +180,7 @@ func TestKindsOfDevices(t *testing.T) {
 	require.NoError(t, l.close())
 }
 
-// Every setting is a config that can be, however many devices there are.
+// Every setting is a valid config for any number of devices.
 func TestSettings(t *testing.T) {
 	trainer := &trainer{dir: t.TempDir(), batches: 6}
 	require.NoError(t, trainer.writeText())
