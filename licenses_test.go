@@ -21,7 +21,8 @@ func readNotice(t *testing.T) string {
 	return string(notice)
 }
 
-// TestLicenses checks the license of every module that is linked into the command, on any system, or into the browser page.
+// TestLicenses checks the license of every module that is linked into the command, on any system, or into the browser
+// page.
 func TestLicenses(t *testing.T) {
 	lookAround(t)
 	notice := readNotice(t)
@@ -50,7 +51,8 @@ func TestLicenses(t *testing.T) {
 
 var copyrightLine = regexp.MustCompile(`(?m)^Copyright.*$`)
 
-// assertNoticesKept checks that the copyright lines of a module's own NOTICE stand in ours, as Apache-2.0 §4(d) demands.
+// assertNoticesKept checks that the copyright lines of a module's own NOTICE stand in ours, as Apache-2.0 §4(d)
+// demands.
 func assertNoticesKept(t *testing.T, m licenses.Module, notice string) {
 	t.Helper()
 	theirs, err := os.ReadFile(m.Dir + "/NOTICE")

@@ -54,9 +54,9 @@ const (
 
 // Array is an argument of a hook.
 //
-// Its bytes are in the module's memory during the call. With Data nil they stay there, and nothing is copied: an input is what was
-// written to the view that [Instance.Reserve] gave, and of an output Data becomes a view, valid until the instance is used again.
-// Otherwise an input is copied from Data, and an output into it.
+// Its bytes are in the module's memory during the call. With Data nil they stay there, and nothing is copied: an input
+// is what was written to the view that [Instance.Reserve] gave, and of an output Data becomes a view, valid until the
+// instance is used again. Otherwise an input is copied from Data, and an output into it.
 type Array struct {
 	DType DType
 	Dir   Direction
@@ -152,7 +152,8 @@ func (a *Array) Put(d []byte, data uint32) {
 	}
 }
 
-// Returned checks the descriptor that came back for the arg-th array, and takes an output's shape from it. It gives the output's size in bytes.
+// Returned checks the descriptor that came back for the arg-th array, and takes an output's shape from it. It gives the
+// output's size in bytes.
 func (a *Array) Returned(d []byte, arg int, data, capacity uint32) (uint32, error) {
 	word := func(i int) uint32 { return binary.LittleEndian.Uint32(d[4*i:]) }
 	for i, want := range [...]uint32{uint32(a.DType), uint32(a.Dir), uint32(len(a.Dims))} {

@@ -60,8 +60,8 @@ func keyImport() Import {
 	}}
 }
 
-// CheckKeys refuses a configuration with a key that the module has not named so far, if it has named any. It is for use where a
-// module has had its chance to name all that it knows; [Module.Open] does it after gpupipe_open.
+// CheckKeys refuses a configuration with a key that the module has not named so far, if it has named any. It is for use
+// where a module has had its chance to name all that it knows; [Module.Open] does it after gpupipe_open.
 func (i *Instance) CheckKeys() error {
 	if err := i.keys.Check(i.options.Config); err != nil {
 		return &failure{err.Error()}

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// puppet is a module whose hook does what its first array says, five words at a time: an action and four arguments. Action 0
-// overwrites a word of the descriptors, 1 a word anywhere, 2 grows the memory, and so on; 15 returns a number.
+// puppet is a module whose hook does what its first array says, five words at a time: an action and four arguments.
+// Action 0 overwrites a word of the descriptors, 1 a word anywhere, 2 grows the memory, and so on; 15 returns a number.
 func puppet() *w.Module {
 	word := func(n uint32) []byte { return w.Seq(w.Get(2), w.Load(4*n)) }
 	actions := [][]byte{
@@ -51,8 +51,8 @@ func puppet() *w.Module {
 		w.Const(0)))
 }
 
-// act runs a script, twice in one instance: whatever it does, the outcome is a result or an *Error, and the same in another
-// instance.
+// act runs a script, twice in one instance: whatever it does, the outcome is a result or an *Error, and the same in
+// another instance.
 func act(t testing.TB, m *Module, script []byte) (kinds []Kind) {
 	ctx := context.Background()
 	var outcomes [2]string

@@ -22,7 +22,8 @@ func (i *Instance) begin(ctx context.Context, export string, batch int, budget i
 		deadline: time.Now().Add(i.module.limits.Deadline)}
 }
 
-// random is the call's stream of random bytes, seeded when it is first asked for: few calls do, and seeding is a tenth of a short one.
+// random is the call's stream of random bytes, seeded when it is first asked for: few calls do, and seeding is a tenth
+// of a short one.
 func (i *Instance) random() *rand.ChaCha8 {
 	if i.call.random == nil {
 		var seed [32]byte
@@ -34,8 +35,8 @@ func (i *Instance) random() *rand.ChaCha8 {
 	return i.call.random
 }
 
-// finish ends a call. It turns how it ended into an *Error, and closes the instance after what may have left its memory in
-// the middle of something.
+// finish ends a call. It turns how it ended into an *Error, and closes the instance after what may have left its memory
+// in the middle of something.
 func (i *Instance) finish(err error) error {
 	i.call.used = i.units()
 	if i.memory != nil {

@@ -20,8 +20,8 @@ const (
 	imported
 )
 
-// guestModule is a well-behaved module to which tests add what is to go wrong: it has memory, an allocator that never frees, and
-// imports. Global 0 is where free memory begins.
+// guestModule is a well-behaved module to which tests add what is to go wrong: it has memory, an allocator that never
+// frees, and imports. Global 0 is where free memory begins.
 func guestModule(funcs ...w.Func) *w.Module {
 	alloc := w.Func{Export: exportAlloc, Params: w.Types{w.I32}, Results: w.Types{w.I32}, Locals: w.Types{w.I32}, Body: w.Seq(
 		w.GGet(0), w.Set(1),

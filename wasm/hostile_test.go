@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hostile is a module that means no good. Either it is refused when it is loaded, or the instance cannot be opened, or the
-// call of its hook "h" ends as an error; with kind 0 the call must succeed, all the same.
+// hostile is a module that means no good. Either it is refused when it is loaded, or the instance cannot be opened, or
+// the call of its hook "h" ends as an error; with kind 0 the call must succeed, all the same.
 type hostile struct {
 	name   string
 	module *w.Module
@@ -35,7 +35,8 @@ func with(m *w.Module, change func(*w.Module)) *w.Module {
 	return m
 }
 
-// replaced is a well-behaved module with another function in place of the one exported by that name, or beside the others.
+// replaced is a well-behaved module with another function in place of the one exported by that name, or beside the
+// others.
 func replaced(f w.Func) *w.Module {
 	return with(misbehaves(w.Const(0)), func(m *w.Module) {
 		for i := range m.Funcs {

@@ -77,8 +77,8 @@ func (i *Instance) serve(guest api.Module, im Import, stack []uint64) {
 	}
 }
 
-// Read views n bytes of the module's memory, valid until the module runs again. For use by an Import; the error, to be returned as
-// it is, ends the call as Pointer.
+// Read views n bytes of the module's memory, valid until the module runs again. For use by an Import; the error, to be
+// returned as it is, ends the call as Pointer.
 func (i *Instance) Read(address, n uint32) ([]byte, error) {
 	if b, ok := i.memory.Read(address, n); ok {
 		return b, nil
@@ -105,7 +105,8 @@ func (i *Instance) Write(address uint32, data []byte) error {
 	return halted(Pointer, "%d bytes at %#x, the memory ends at %#x", len(data), address, i.memory.Size())
 }
 
-// Charge adds work that the host did for the module, in units (about a nanosecond or less each), to what the call has used. For use by an Import.
+// Charge adds work that the host did for the module, in units (about a nanosecond or less each), to what the call has
+// used. For use by an Import.
 func (i *Instance) Charge(units int64) { i.fuel.Set(uint64(int64(i.fuel.Get()) - units)) }
 
 // Batch is that of the call in progress, -1 outside of batches. For use by an Import.

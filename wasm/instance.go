@@ -150,8 +150,8 @@ func (i *Instance) has(export string) bool {
 	return i.module.compiled.ExportedFunctions()[export] != nil
 }
 
-// Call calls a hook for a batch. It returns what the hook returned, which is not negative, and the shapes of outputs in args.
-// Mistakes in args themselves panic; every error is an *Error.
+// Call calls a hook for a batch. It returns what the hook returned, which is not negative, and the shapes of outputs in
+// args. Mistakes in args themselves panic; every error is an *Error.
 func (i *Instance) Call(ctx context.Context, hook string, batch int, args ...*Array) (int32, error) {
 	if !i.module.hooks[hook] {
 		return 0, i.module.CheckHook(hook)
@@ -221,8 +221,8 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 	return result, nil
 }
 
-// Reserve makes room in the module's memory for the arrays of the next calls, and gives views of it: an input written there
-// need not be copied. They are valid until the instance is used again.
+// Reserve makes room in the module's memory for the arrays of the next calls, and gives views of it: an input written
+// there need not be copied. They are valid until the instance is used again.
 func (i *Instance) Reserve(ctx context.Context, sizes ...int) ([][]byte, error) {
 	views := make([][]byte, len(sizes))
 	err := i.guard(ctx, exportAlloc, -1, func() error {

@@ -59,7 +59,8 @@ type Module struct {
 	memory   atomic.Uint64
 }
 
-// Peak is the most that a call has used so far, of all the module's instances: units of work, and bytes of its instance's memory.
+// Peak is the most that a call has used so far, of all the module's instances: units of work, and bytes of its
+// instance's memory.
 func (m *Module) Peak() (work int64, memory uint64) { return m.work.Load(), m.memory.Load() }
 
 // used notes what a call took.
@@ -70,7 +71,8 @@ func (m *Module) used(work int64, memory uint64) {
 	}
 }
 
-// Interface lists the functions that the module imports, as module.name, and those that it exports, in alphabetic order.
+// Interface lists the functions that the module imports, as module.name, and those that it exports, in alphabetic
+// order.
 func (m *Module) Interface() (imports, exports []string) {
 	for _, f := range m.compiled.ImportedFunctions() {
 		if module, name, _ := f.Import(); module != meter.ImportModule || name != meter.Tick {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Pool opens instances of a module as they are needed, up to a number, and opens new ones for those that ended badly. What
-// a stateless module computes does not depend on which instance it is given. Several goroutines may use a pool.
+// Pool opens instances of a module as they are needed, up to a number, and opens new ones for those that ended badly.
+// What a stateless module computes does not depend on which instance it is given. Several goroutines may use a pool.
 type Pool struct {
 	module  *Module
 	options Options
@@ -21,7 +21,8 @@ func NewPool(m *Module, n int, o Options) *Pool {
 	return &Pool{module: m, options: o, tokens: make(chan struct{}, max(1, n))}
 }
 
-// Do lends an instance to a function, waiting for one if need be. The error is the function's, Open's, or the context's.
+// Do lends an instance to a function, waiting for one if need be. The error is the function's, Open's, or the
+// context's.
 func (p *Pool) Do(ctx context.Context, f func(*Instance) error) error {
 	select {
 	case p.tokens <- struct{}{}:

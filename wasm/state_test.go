@@ -64,7 +64,8 @@ func TestState(t *testing.T) {
 	assert.ErrorContains(t, stateless.Load(ctx, []byte("x")), "a state of 1 bytes for a module that keeps none")
 }
 
-// What differs from call to call is a function of seed and batch: random bytes and the clock, whichever instance is asked.
+// What differs from call to call is a function of seed and batch: random bytes and the clock, whichever instance is
+// asked.
 func TestSeedAndBatchDecide(t *testing.T) {
 	ctx := context.Background()
 	m := load(t, newRuntime(t, Config{}), guestModule(hook("h", nil,

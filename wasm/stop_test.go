@@ -35,8 +35,8 @@ func spinning(t testing.TB, code []byte, l Limits) *Instance {
 	return open(t, load(t, newRuntime(t, Config{}), m, l), Options{})
 }
 
-// While a hook never returns, garbage is collected and another hook is called, again and again, although there is one processor for
-// all of them; and when the context ends, so does the hook.
+// While a hook never returns, garbage is collected and another hook is called, again and again, although there is one
+// processor for all of them; and when the context ends, so does the hook.
 func TestEndlessHooksBlockNothing(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	other := open(t, load(t, newRuntime(t, Config{}), guestModule(double()), Limits{}), Options{})
@@ -66,7 +66,8 @@ func TestEndlessHooksBlockNothing(t *testing.T) {
 	}
 }
 
-// The deadline ends them all. How soon is for BenchmarkStop to say; here much longer is allowed, since the machine may be busy.
+// The deadline ends them all. How soon is for BenchmarkStop to say; here much longer is allowed, since the machine may
+// be busy.
 func TestDeadline(t *testing.T) {
 	for name, code := range endless {
 		t.Run(name, func(t *testing.T) {
@@ -81,8 +82,8 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// BenchmarkStop measures how long after its deadline a hook that never returns is ended; the target is 50 ms. On a busy machine
-// the median says more than the worst.
+// BenchmarkStop measures how long after its deadline a hook that never returns is ended; the target is 50 ms. On a busy
+// machine the median says more than the worst.
 func BenchmarkStop(b *testing.B) {
 	const deadline = 20 * time.Millisecond
 	for _, name := range slices.Sorted(maps.Keys(endless)) {

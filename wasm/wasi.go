@@ -21,8 +21,8 @@ const (
 	errnoNotCapable = 76
 )
 
-// wasiFunctions lists all of preview 1: parameters (i for i32, I for i64) and, where none is implemented below, the error
-// that each returns.
+// wasiFunctions lists all of preview 1: parameters (i for i32, I for i64) and, where none is implemented below, the
+// error that each returns.
 var wasiFunctions = []struct {
 	name, params string
 	errno        uint64

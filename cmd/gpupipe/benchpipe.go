@@ -15,7 +15,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/null"
 )
 
-// threads names the environment variable with lavapipe's number of threads for each device. It is read when a device is opened.
+// threads names the environment variable with lavapipe's number of threads for each device. It is read when a device is
+// opened.
 const threads = "LP_NUM_THREADS"
 
 // pipelines measures the pipelines that the filter matches.

@@ -35,7 +35,8 @@ func (c *completionCommand) Run(a *app) error {
 	return nil
 }
 
-// completeCommand answers the scripts of completionCommand. It prints nothing where the shell is to complete file names.
+// completeCommand answers the scripts of completionCommand. It prints nothing where the shell is to complete file
+// names.
 type completeCommand struct {
 	Shell string   `enum:"bash,zsh,fish" default:"bash"`
 	Words []string `arg:"" optional:"" passthrough:""`

@@ -59,7 +59,8 @@ func TestBenchProfile(t *testing.T) {
 	assert.Equal(t, "step tiny adamw", p.Ranks[0].Name)
 }
 
-// A folder that cannot be written to is found out before anything is measured; what was measured is not lost with the profile.
+// A folder that cannot be written to is found out before anything is measured; what was measured is not lost with the
+// profile.
 func TestBenchProfileThatCannotBeWritten(t *testing.T) {
 	args := []string{"bench", "--device", "null", "--quick", "--filter", "step tiny adamw", "--profile"}
 	code, out, errs := command(append(args, "/proc")...) // not root either

@@ -20,8 +20,9 @@ import (
 
 const noAdapter = "no device found: install the GPU's Vulkan driver, or Mesa's lavapipe (25 or newer) to compute on the CPU"
 
-// openDevice opens a device by name: "webgpu:0" is WebGPU's first adapter, "vulkan:0" Vulkan's, and "null" executes nothing. A name without
-// a number selects the first adapter that is hardware, else the first. An empty name selects WebGPU's.
+// openDevice opens a device by name: "webgpu:0" is WebGPU's first adapter, "vulkan:0" Vulkan's, and "null" executes
+// nothing. A name without a number selects the first adapter that is hardware, else the first. An empty name selects
+// WebGPU's.
 func (a *app) openDevice(name string) (device.Device, error) {
 	backend, index, numbered, err := parseDevice(name)
 	if err != nil {
@@ -100,7 +101,8 @@ func (a *app) shaderCache() string { return a.codeCache("vulkan", vulkan.MakeCac
 // hookCache returns the folder for compiled hooks; "" if there can be none.
 func (a *app) hookCache() string { return a.codeCache("hooks", codecache.Make) }
 
-// codeCache returns a folder of the user's for machine code. If it cannot be created, or others may write to it, it warns once and returns "".
+// codeCache returns a folder of the user's for machine code. If it cannot be created, or others may write to it, it
+// warns once and returns "".
 func (a *app) codeCache(name string, prepare func(dir string) error) string {
 	dir, err := os.UserCacheDir()
 	if err == nil {

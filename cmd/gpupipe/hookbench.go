@@ -123,8 +123,8 @@ func (c *hookBenchCommand) figures(a *app, host *hook.Host, m *hook.Module, long
 	return append(all, figure(fmt.Sprintf("data on %d cores", runtime.GOMAXPROCS(0)), m.Hook, float64(parallel[0].bytes)/1e6/took.Seconds(), "MB/s", leastMBps, true)), err
 }
 
-// race runs two trials alternately for a time, and returns the shortest run of each. The first is metered. The second is unmetered and
-// optional; if one of its runs does not end, race calls endless.
+// race runs two trials alternately for a time, and returns the shortest run of each. The first is metered. The second
+// is unmetered and optional; if one of its runs does not end, race calls endless.
 func race(one, two trial, long time.Duration, endless func()) (a, b time.Duration, err error) {
 	first, err := one.begin()
 	if err != nil {
@@ -162,8 +162,8 @@ func race(one, two trial, long time.Duration, endless func()) (a, b time.Duratio
 // mostUnmetered is the longest that a run without metering may take: about a hundred times what is expected.
 const mostUnmetered = 20 * time.Second
 
-// alone runs a function without garbage collection, which would stop the program until an unmetered call returns. The metered run that is
-// compared with it runs without, too.
+// alone runs a function without garbage collection, which would stop the program until an unmetered call returns. The
+// metered run that is compared with it runs without, too.
 func alone(run func() (time.Duration, error)) (time.Duration, error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	return run()

@@ -107,7 +107,8 @@ var (
 	errState    = errors.New("an instance with the restored state of another gives other results: gpupipe_save and gpupipe_load must cover all that the hook keeps between calls")
 )
 
-// try runs the sample twice: the first time in another instance too, and the second time in an instance with the saved state too.
+// try runs the sample twice: the first time in another instance too, and the second time in an instance with the saved
+// state too.
 func (t trial) try() (v verdict, err error) {
 	v.Hook = t.name
 	first, err := t.begin()

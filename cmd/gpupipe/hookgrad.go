@@ -16,7 +16,8 @@ import (
 // mostError is the largest relative error of losses and gradients.
 const mostError = 1e-3
 
-// gradient compares a module's loss_grad with its build_loss on sample logits, in float64: the losses, and the gradient of their mean.
+// gradient compares a module's loss_grad with its build_loss on sample logits, in float64: the losses, and the gradient
+// of their mean.
 func (f *moduleFlags) gradient(a *app, m *hook.Module) (v verdict, err error) {
 	v.Hook = hook.LossGrad
 	const rows = 8
@@ -141,7 +142,8 @@ func mean(x []float32) float32 {
 	return float32(sum / float64(len(x)))
 }
 
-// relative returns the largest difference, relative to the largest expected element. NaN and infinities are always wrong.
+// relative returns the largest difference, relative to the largest expected element. NaN and infinities are always
+// wrong.
 func relative(got []float32, want []float64) float64 {
 	largest, off := 0.0, 0.0
 	for i, w := range want {

@@ -35,8 +35,8 @@ func (f *moduleFlags) causality(a *app, m *hook.Module) (v verdict, err error) {
 // mostToTry bounds the product of parameters and tokens of what the host computes, which takes some seconds.
 const mostToTry = 1 << 32
 
-// causal compares the predictions of a model in the middle of two texts that differ only after that. Its weights differ from the initial
-// ones, which may be zero.
+// causal compares the predictions of a model in the middle of two texts that differ only after that. Its weights differ
+// from the initial ones, which may be zero.
 func causal(w *model.Written) error {
 	g, err := w.Predict()
 	if err != nil {

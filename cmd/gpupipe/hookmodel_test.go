@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A model in which a mean over the row reaches each token is not causal, even if it is multiplied by what starts as zeros.
+// A model in which a mean over the row reaches each token is not causal, even if it is multiplied by what starts as
+// zeros.
 func TestCausal(t *testing.T) {
 	for _, leaks := range []bool{false, true} {
 		w, err := model.NewWritten(7, 6, func(batch int) (*model.Draft, error) {

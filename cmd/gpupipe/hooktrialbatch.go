@@ -34,8 +34,8 @@ func spread(n, instances int, backwards bool, do func(i int) error) error {
 	return nil
 }
 
-// documentSession maps documents with some instances, every second time in reverse order: unless the module has state, the result for one
-// document must not depend on others.
+// documentSession maps documents with some instances, every second time in reverse order: unless the module has state,
+// the result for one document must not depend on others.
 func documentSession(a *app, m *hook.Module, texts [][]byte, instances int) *session {
 	p := m.Mapper(instances)
 	if m.Stateful() {

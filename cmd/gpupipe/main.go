@@ -239,7 +239,8 @@ func (a *app) lost(err error) {
 // table writes rows in aligned columns.
 func (a *app) table(rows [][]string) { a.lost(table.Write(a.stdout, rows)) }
 
-// headed writes a table whose first row is its header. On a terminal that is too narrow for it, each row is a list of its cells.
+// headed writes a table whose first row is its header. On a terminal that is too narrow for it, each row is a list of
+// its cells.
 func (a *app) headed(rows [][]string) {
 	if a.stdoutColumns == nil || table.Total(rows) < a.stdoutColumns() {
 		a.table(rows)

@@ -267,8 +267,8 @@ func weights(t *testing.T, dir string) []string {
 	return all
 }
 
-// Killed, or interrupted, and resumed: the bits of the uninterrupted run, on the machine's own device and on a pipeline of three
-// logical devices of it.
+// Killed, or interrupted, and resumed: the bits of the uninterrupted run, on the machine's own device and on a pipeline
+// of three logical devices of it.
 func TestKilledInterruptedAndResumed(t *testing.T) {
 	for name, extra := range map[string][]string{
 		"one stage": {"--no-tune"},

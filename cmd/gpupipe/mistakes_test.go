@@ -33,7 +33,8 @@ func TestWithoutACacheARunGoesOn(t *testing.T) {
 	}
 }
 
-// Machine code is not taken from, nor left in, a folder that others may write to; Vulkan's device computes all the same.
+// Machine code is not taken from, nor left in, a folder that others may write to; Vulkan's device computes all the
+// same.
 func TestWithoutAPrivateCacheDevicesOpen(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Log("Vulkan itself is for Linux")

@@ -30,8 +30,8 @@ func blocks(t *testing.T, language string) (all []string) {
 	return all
 }
 
-// smaller stands for bin/gpupipe, and make for make. They run the README's commands with smaller models, fewer steps and fewer cases, which
-// come after the README's own flags, and change nothing else.
+// smaller stands for bin/gpupipe, and make for make. They run the README's commands with smaller models, fewer steps
+// and fewer cases, which come after the README's own flags, and change nothing else.
 const smaller = `#!/bin/bash
 set -euo pipefail
 sizes=(--set model.d_model=32 --set model.n_layers=2 --set model.n_heads=2 --set model.n_kv_heads=2 --set model.d_ff=64 --set model.seq_len=32)

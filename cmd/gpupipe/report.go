@@ -125,8 +125,8 @@ func (c *reportCommand) finish(a *app, r *report.Report, devices int) error {
 	return nil
 }
 
-// order returns the devices to test: those asked for, GPUs before software adapters. A name that no device has stands for itself, so
-// that opening it reports what is wrong.
+// order returns the devices to test: those asked for, GPUs before software adapters. A name that no device has stands
+// for itself, so that opening it reports what is wrong.
 func (c *reportCommand) order(found []deviceLine) []deviceLine {
 	chosen := slices.Clone(found)
 	if len(c.Device) > 0 {
@@ -185,7 +185,8 @@ func reportTasks(d deviceLine, dir string) []report.Task {
 	}
 }
 
-// stepTask trains a few steps of a preset and profiles two of them, with default kernels or with those that timing chooses.
+// stepTask trains a few steps of a preset and profiles two of them, with default kernels or with those that timing
+// chooses.
 func stepTask(preset, name, dir string, weight int, skip string, static bool, set ...string) report.Task {
 	title, tune, run := "profiled step of "+preset, "--tune", filepath.Join(dir, strings.NewReplacer(":", "-").Replace(preset+"-"+name))
 	if static {

@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The null device computes nothing: its selftest fails, its training steps are profiled all the same, and the exit code says so.
+// The null device computes nothing: its selftest fails, its training steps are profiled all the same, and the exit code
+// says so.
 func TestReport(t *testing.T) {
 	t.Setenv("GPUPIPE_TEST_COMMAND", "1")
 	out := filepath.Join(t.TempDir(), "report")

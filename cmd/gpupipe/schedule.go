@@ -111,7 +111,8 @@ func (c *scheduleCommand) Run(a *app) error {
 	return nil
 }
 
-// counts checks the numbers of stages, microbatches, chunks and batches, and returns that of the batches; 0 if it is not given.
+// counts checks the numbers of stages, microbatches, chunks and batches, and returns that of the batches; 0 if it is
+// not given.
 func (c *scheduleCommand) counts() (batches int, err error) {
 	for _, n := range []struct {
 		name  string

@@ -14,8 +14,8 @@ import (
 // plainEvery is the time between two lines of status where the output is not a terminal.
 const plainEvery = 10 * time.Second
 
-// statusLine shows what goes on. On a terminal it is one line, rewritten in place and cut to the terminal's width. Elsewhere it is a plain
-// line every so often.
+// statusLine shows what goes on. On a terminal it is one line, rewritten in place and cut to the terminal's width.
+// Elsewhere it is a plain line every so often.
 type statusLine struct {
 	print   func(format string, args ...any)
 	columns func() int // the terminal's present width; nil: the output is not a terminal
@@ -69,7 +69,8 @@ func (l *statusLine) clear() {
 
 const fieldGap = "  "
 
-// fitting joins fields, the most important ones first, and omits those that a width has no room for. The first field always stays.
+// fitting joins fields, the most important ones first, and omits those that a width has no room for. The first field
+// always stays.
 func fitting(width int, fields []string) string {
 	var text string
 	for i, f := range fields {
@@ -82,7 +83,8 @@ func fitting(width int, fields []string) string {
 	return text
 }
 
-// printable escapes what would change a terminal's state: control characters other than tab and newline, and bytes that are not UTF-8.
+// printable escapes what would change a terminal's state: control characters other than tab and newline, and bytes that
+// are not UTF-8.
 func printable(text string) string {
 	var b strings.Builder
 	for i, r := range text {

@@ -51,9 +51,9 @@ func (a *app) openWorker(name string, silence time.Duration) (device.Device, err
 	return dev, nil
 }
 
-// thisProgram returns the file to start another instance of this program from. During a long run, that file may be removed or replaced by
-// another build; on Linux /proc still has the running program.
-// GPUPIPE_PROGRAM names another, where a script has to start the program.
+// thisProgram returns the file to start another instance of this program from. During a long run, that file may be
+// removed or replaced by another build; on Linux /proc still has the running program. GPUPIPE_PROGRAM names another,
+// where a script has to start the program.
 func thisProgram() (string, error) {
 	if program := os.Getenv("GPUPIPE_PROGRAM"); program != "" {
 		return program, nil

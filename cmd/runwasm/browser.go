@@ -18,7 +18,8 @@ import (
 //go:embed page.html
 var page []byte
 
-// browser runs a program in a page. There are no files and no environment, but /repository serves the module that the program is of.
+// browser runs a program in a page. There are no files and no environment, but /repository serves the module that the
+// program is of.
 func browser(ctx context.Context, args []string) (int, error) {
 	goroot, err := ask("GOROOT")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/tetratelabs/wazero/sys"
 )
 
-// wasi runs a program under wazero. It sees the machine's files, which it cannot change, and a folder of its own for temporary
-// ones.
+// wasi runs a program under wazero. It sees the machine's files, which it cannot change, and a folder of its own for
+// temporary ones.
 func wasi(ctx context.Context, args []string) (int, error) {
 	bin, err := os.ReadFile(args[0])
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package atomicfile writes files that exist completely or not at all, and that survive a power failure: temporary file, fsync,
-// rename, fsync of the folder.
+// Package atomicfile writes files that exist completely or not at all, and that survive a power failure: temporary
+// file, fsync, rename, fsync of the folder.
 package atomicfile
 
 import (
@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// Write replaces the file at path by what write produces, through a buffered writer. On any error the old file stays and
-// nothing else is left. A later Write removes what a killed process left, after a day.
+// Write replaces the file at path by what write produces, through a buffered writer. On any error the old file stays
+// and nothing else is left. A later Write removes what a killed process left, after a day.
 func Write(path string, write func(io.Writer) error) (err error) {
 	dir, base := filepath.Split(path)
 	sweep(dir, base, "tmp")

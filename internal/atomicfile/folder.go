@@ -7,10 +7,11 @@ import (
 	"path/filepath"
 )
 
-// WriteFolder makes a folder that fill fills: complete or, on error, not at all. What fill writes must be durable when it
-// returns. WriteFolder makes missing parents. An existing folder must be empty unless it is to be replaced; then it stays until
-// the new one is complete, and only a kill between two renames leaves it under the name .BASE.old-…. A later WriteFolder to
-// that path removes what a killed process left, after a day; a .BASE.old-… once its replacement is complete.
+// WriteFolder makes a folder that fill fills: complete or, on error, not at all. What fill writes must be durable when
+// it returns. WriteFolder makes missing parents. An existing folder must be empty unless it is to be replaced; then it
+// stays until the new one is complete, and only a kill between two renames leaves it under the name .BASE.old-…. A
+// later WriteFolder to that path removes what a killed process left, after a day; a .BASE.old-… once its replacement is
+// complete.
 func WriteFolder(path string, replace bool, fill func(dir string) error) (err error) {
 	if path, err = filepath.Abs(path); err != nil { // also of ".", whose name is needed
 		return err
@@ -64,8 +65,8 @@ func WriteFolder(path string, replace bool, fill func(dir string) error) (err er
 	return nil
 }
 
-// Temporary makes an empty folder among the system's temporary ones that only this user may enter, until remove. The next
-// Temporary of that name removes what killed processes left, after a day.
+// Temporary makes an empty folder among the system's temporary ones that only this user may enter, until remove. The
+// next Temporary of that name removes what killed processes left, after a day.
 func Temporary(name string) (dir string, remove func() error, err error) {
 	sweep(os.TempDir(), name, "tmp")
 	dir = side(os.TempDir(), name, "tmp")

@@ -68,7 +68,8 @@ func TestWriteFolderFails(t *testing.T) {
 	assert.Equal(t, "old", text(t, path))
 }
 
-// What killed processes left goes after a day; what a living one writes stays, however long it takes, and so does what is not a temporary file of this path.
+// What killed processes left goes after a day; what a living one writes stays, however long it takes, and so does what
+// is not a temporary file of this path.
 func TestLeftOversAreSweptAway(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Log("without locks folders stay")

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hold locks a file or folder for as long as it is open, or its process lives. Where the system has no locks nothing is swept.
+// hold locks a file or folder for as long as it is open, or its process lives. Where the system has no locks nothing is
+// swept.
 func hold(f *os.File) { _ = lock(f) }
 
 // holdFolder is hold of a folder, until it is released.

@@ -51,8 +51,8 @@ func Find() (string, error) {
 	return "", ErrNone
 }
 
-// flags make a browser without window, sandbox (containers rarely allow it; the page is ours), profile or use of the network,
-// with WebGPU, in software where there is no GPU.
+// flags make a browser without window, sandbox (containers rarely allow it; the page is ours), profile or use of the
+// network, with WebGPU, in software where there is no GPU.
 func flags(profile string) []string {
 	return []string{"--headless=new", "--no-sandbox", "--enable-unsafe-webgpu", "--disable-dev-shm-usage", "--user-data-dir=" + profile,
 		"--enable-logging=stderr", "--no-first-run", "--no-default-browser-check", "--disable-extensions", "--disable-sync", "--disable-breakpad",

@@ -12,8 +12,9 @@ import (
 	"strings"
 )
 
-// Dir is a folder of compiled modules; "" is none. What lies there is run as machine code, and wazero's own check covers only a part of
-// it; so beside each file lies its SHA-256, and a file without the right one is thrown away before wazero sees it.
+// Dir is a folder of compiled modules; "" is none. What lies there is run as machine code, and wazero's own check
+// covers only a part of it; so beside each file lies its SHA-256, and a file without the right one is thrown away
+// before wazero sees it.
 type Dir string
 
 // SumSuffix ends the names of the files with the sums.
@@ -22,7 +23,8 @@ const SumSuffix = ".sha256"
 // What the names of files on their way begin or end with.
 const temporary, wazerosTemporary = ".new-", ".tmp"
 
-// Make makes a folder that only the user may write to, or checks that an existing one is so. It removes what killed processes left there.
+// Make makes a folder that only the user may write to, or checks that an existing one is so. It removes what killed
+// processes left there.
 func Make(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -41,7 +43,8 @@ func Make(dir string) error {
 	return nil
 }
 
-// Open makes or checks the folder, and throws away what is damaged. A sum goes too: it may be what is wrong, and Seal keeps those it finds.
+// Open makes or checks the folder, and throws away what is damaged. A sum goes too: it may be what is wrong, and Seal
+// keeps those it finds.
 func Open(dir string) (Dir, error) {
 	if err := Make(dir); err != nil {
 		return "", err

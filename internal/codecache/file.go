@@ -19,7 +19,8 @@ func Read(path string) []byte {
 	return b[sha256.Size:]
 }
 
-// Write replaces a file by the SHA-256 of data and data, completely or not at all. A file damaged by a power failure fails its checksum.
+// Write replaces a file by the SHA-256 of data and data, completely or not at all. A file damaged by a power failure
+// fails its checksum.
 func Write(path string, data []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), temporary+"*")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package cooptest makes kernels that multiply matrices by subgroups run where no device has such matrices, for tests: each
-// invocation computes every matrix of its subgroup on its own, by loops, and stores all of it.
+// Package cooptest makes kernels that multiply matrices by subgroups run where no device has such matrices, for tests:
+// each invocation computes every matrix of its subgroup on its own, by loops, and stores all of it.
 package cooptest
 
 import (
@@ -12,7 +12,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// The lines and statements that are understood. Where a matrix lies, and the stride, hold neither brackets nor parentheses.
+// The lines and statements that are understood. Where a matrix lies, and the stride, hold neither brackets nor
+// parentheses.
 var (
 	subgroup = regexp.MustCompile(`@builtin\(subgroup_id\) (\w+): u32\) {`)
 	enable   = regexp.MustCompile(`(?m)^enable (wgpu_cooperative_matrix|gpupipe_bf16);`)
@@ -25,8 +26,9 @@ var (
 	unknown  = regexp.MustCompile(`.*(coop[A-Z]|coop_mat\d).*`)
 )
 
-// Scalar returns a kernel without its cooperative matrices and subgroups, which have so many lanes. The factors are 16-bit floats, two in each
-// word of the arrays that they are loaded from: bf16 where the kernel says so, f16 otherwise. Its error is a statement that is not understood.
+// Scalar returns a kernel without its cooperative matrices and subgroups, which have so many lanes. The factors are
+// 16-bit floats, two in each word of the arrays that they are loaded from: bf16 where the kernel says so, f16
+// otherwise. Its error is a statement that is not understood.
 func Scalar(wgsl string, lanes int) (string, error) {
 	if !enable.MatchString(wgsl) {
 		return wgsl, nil

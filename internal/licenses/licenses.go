@@ -1,7 +1,7 @@
 // Package licenses compares the licenses of the modules that are linked into a program with what a NOTICE file states.
 //
-// A module's licenses are what a classifier recognizes in the license files of its root folder. A NOTICE file states them
-// as an SPDX expression, one module a line:
+// A module's licenses are what a classifier recognizes in the license files of its root folder. A NOTICE file states
+// them as an SPDX expression, one module a line:
 //
 //	github.com/owner/name   MIT AND Apache-2.0   the copyright holder
 //
@@ -29,8 +29,8 @@ var Compatible = []string{"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", 
 // Module is a dependency and the folder that holds its source.
 type Module struct{ Path, Version, Dir string }
 
-// Linked returns the modules that the packages are built from, without the main module and the standard library. Env adds
-// to the environment of the go command: GOOS and GOARCH choose the target.
+// Linked returns the modules that the packages are built from, without the main module and the standard library. Env
+// adds to the environment of the go command: GOOS and GOARCH choose the target.
 func Linked(env []string, packages ...string) ([]Module, error) {
 	const format = "{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Version}}\t{{.Dir}}{{end}}{{end}}"
 	cmd := exec.Command("go", append([]string{"list", "-deps", "-f", format}, packages...)...)
@@ -122,8 +122,8 @@ func ParseNotice(text string) map[string]string {
 	return stated
 }
 
-// Problems compares the licenses that were found in each module with those stated, and returns what is wrong: a module that
-// is not stated, or is stated with other licenses, or has no compatible license, or is stated but not linked.
+// Problems compares the licenses that were found in each module with those stated, and returns what is wrong: a module
+// that is not stated, or is stated with other licenses, or has no compatible license, or is stated but not linked.
 func Problems(found map[string][]string, stated map[string]string) []string {
 	var problems []string
 	for path, ids := range found {

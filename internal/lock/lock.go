@@ -19,7 +19,8 @@ var ErrHeld = errors.New("in use by another process: wait for its end, stop it, 
 // ErrUnsupported is wrapped by Folder's error if the file system has no locks.
 var ErrUnsupported = errors.New("the file system has no locks: see to it that no other process writes there")
 
-// Folder locks an existing folder. The system releases the lock when the process ends, however it ends; release does so earlier.
+// Folder locks an existing folder. The system releases the lock when the process ends, however it ends; release does so
+// earlier.
 func Folder(dir string) (release func(), err error) {
 	path := filepath.Join(dir, name)
 	for {

@@ -1,4 +1,5 @@
-// Package traintest lets tests train without a GPU: a tiny config, and an executor that computes with the ops' references.
+// Package traintest lets tests train without a GPU: a tiny config, and an executor that computes with the ops'
+// references.
 package traintest
 
 import (

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// revision is the output of git describe, set by the linker in builds that do not record the revision otherwise: see the Makefile.
+// revision is the output of git describe, set by the linker in builds that do not record the revision otherwise: see
+// the Makefile.
 var revision string
 
 // String returns the version of gpupipe and the revision of its source, as in "v0.1.0 (b215ba6, modified)".

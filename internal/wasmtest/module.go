@@ -1,5 +1,5 @@
-// Package wasmtest writes WebAssembly modules by hand, for tests: a module is what its sections hold, code is bytes from
-// the helpers in code.go. It checks nothing, so that tests can write what no tool would.
+// Package wasmtest writes WebAssembly modules by hand, for tests: a module is what its sections hold, code is bytes
+// from the helpers in code.go. It checks nothing, so that tests can write what no tool would.
 package wasmtest
 
 import "slices"

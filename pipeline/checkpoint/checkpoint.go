@@ -81,9 +81,9 @@ func Open(dir string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// Latest finds the newest checkpoint of a run that is whole. Damaged ones are passed over and reported, newest
-// first. Without any whole one the error wraps ErrNone. It changes nothing on disk; that the run may go on meanwhile, and delete what it has newer
-// ones of, is no damage.
+// Latest finds the newest checkpoint of a run that is whole. Damaged ones are passed over and reported, newest first.
+// Without any whole one the error wraps ErrNone. It changes nothing on disk; that the run may go on meanwhile, and
+// delete what it has newer ones of, is no damage.
 func Latest(runDir string) (c *Checkpoint, problems []Problem, err error) {
 	for range MaxAttempts {
 		if c, problems, err = latest(runDir); !slices.ContainsFunc(problems, func(p Problem) bool { return gone(p.Dir) }) {
@@ -93,7 +93,8 @@ func Latest(runDir string) (c *Checkpoint, problems []Problem, err error) {
 	return c, problems, err
 }
 
-// MaxAttempts is how many times a reader looks for the newest checkpoint while the run deletes older ones, before it reports the error.
+// MaxAttempts is how many times a reader looks for the newest checkpoint while the run deletes older ones, before it
+// reports the error.
 const MaxAttempts = 10
 
 func gone(dir string) bool {
@@ -131,8 +132,8 @@ func latest(runDir string) (*Checkpoint, []Problem, error) {
 	return nil, problems, fmt.Errorf("%s: %w: %s", runDir, ErrNone, text)
 }
 
-// At verifies a run's checkpoint of one step, as Open does. Where there is none, the error wraps ErrNone and lists which
-// there are.
+// At verifies a run's checkpoint of one step, as Open does. Where there is none, the error wraps ErrNone and lists
+// which there are.
 func At(runDir string, step int) (*Checkpoint, error) {
 	list, err := scan(filepath.Join(runDir, Folder))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// faulty is a file system with a fault at one of its operations: that operation fails once or, if dead is set, no operation
-// from there on has an effect, as after a kill.
+// faulty is a file system with a fault at one of its operations: that operation fails once or, if dead is set, no
+// operation from there on has an effect, as after a kill.
 type faulty struct {
 	t      *testing.T
 	disk   disk

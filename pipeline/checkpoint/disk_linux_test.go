@@ -96,7 +96,8 @@ func (d fullDisk) Create(path string) (file, error) {
 	return d.disk.Create(path)
 }
 
-// asOtherUser runs f on a thread whose file accesses are those of an unprivileged user, since permissions do not bind root.
+// asOtherUser runs f on a thread whose file accesses are those of an unprivileged user, since permissions do not bind
+// root.
 func asOtherUser(t *testing.T, f func()) {
 	if os.Getuid() != 0 {
 		f()

@@ -1,8 +1,9 @@
-// Package config is a run's configuration: the sections and keys of its YAML, their defaults, and everything that can be
-// checked without opening data or a device.
+// Package config is a run's configuration: the sections and keys of its YAML, their defaults, and everything that can
+// be checked without opening data or a device.
 //
 // Load reads a file, applies overrides of the form section.key=value, fills in defaults and validates. Errors name the
-// file, the line and the key, what was found and what was expected. Packages below this one know neither files nor keys.
+// file, the line and the key, what was found and what was expected. Packages below this one know neither files nor
+// keys.
 package config
 
 import (

@@ -13,7 +13,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Key describes a key of the config. The fields of the structs are its source: their types, their yaml and help tags, and defaults().
+// Key describes a key of the config. The fields of the structs are its source: their types, their yaml and help tags,
+// and defaults().
 type Key struct {
 	Name    string   // with its sections, as in train.steps; hooks[] stands for an element of hooks
 	Type    string   // as in "integer" or "list of texts"

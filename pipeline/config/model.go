@@ -13,8 +13,8 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// Model is a Llama by preset, by sizes, or by a preset with some sizes changed. With arch: hook, a hook builds the model
-// and only vocab_size and seq_len are set.
+// Model is a Llama by preset, by sizes, or by a preset with some sizes changed. With arch: hook, a hook builds the
+// model and only vocab_size and seq_len are set.
 type Model struct {
 	Preset       string `yaml:"preset,omitempty" help:"Sizes by name. Single sizes can be changed with the other keys."`
 	model.Config `yaml:",inline"`

@@ -31,7 +31,8 @@ type Pipeline struct {
 	Watchdog      string   `yaml:"watchdog" help:"Longest time without progress before a device in a process counts as hung, as in 90s or 5m."`
 }
 
-// ScheduleSync is the value of pipeline.schedule that pipeline.delay decides: schedule.ForDelay. Package schedule lists the others.
+// ScheduleSync is the value of pipeline.schedule that pipeline.delay decides: schedule.ForDelay. Package schedule lists
+// the others.
 const ScheduleSync = "sync"
 
 // Values of pipeline.recompute.
@@ -202,8 +203,8 @@ func (c Config) ScheduleFile() (*schedule.Schedule, error) {
 	return s, nil
 }
 
-// ScheduleProblem returns the error of an impossible schedule. If the number of microbatches makes it impossible, the error names the keys
-// to change.
+// ScheduleProblem returns the error of an impossible schedule. If the number of microbatches makes it impossible, the
+// error names the keys to change.
 func (c Config) ScheduleProblem(err error) error {
 	var e *schedule.MicrobatchesError
 	if !errors.As(err, &e) {

@@ -11,7 +11,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 )
 
-// completeVocabulary fills in the tokenizer of the initial weights and the vocabulary of the tokenizer, unless they are given.
+// completeVocabulary fills in the tokenizer of the initial weights and the vocabulary of the tokenizer, unless they are
+// given.
 func (c *Config) completeVocabulary(d *strictyaml.Document) error {
 	if c.Init.From != "" && !d.Given("data.tokenizer") {
 		if err := c.completeTokenizer(d); err != nil {

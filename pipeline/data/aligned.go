@@ -15,7 +15,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 )
 
-// Aligned is a tensor with a row for each token of a corpus; row i belongs to the prediction that is made after token i.
+// Aligned is a tensor with a row for each token of a corpus; row i belongs to the prediction that is made after token
+// i.
 type Aligned struct {
 	Name  string
 	DType safetensors.DType // F32, I32 or U32

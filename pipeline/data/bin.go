@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 )
 
-// llm.c's token shards: a header of 256 int32 (magic, version, number of tokens, zeros), then the tokens, little-endian.
+// llm.c's token shards: a header of 256 int32 (magic, version, number of tokens, zeros), then the tokens,
+// little-endian.
 const (
 	binHeader   = 256 * 4
 	magicGPT2   = 20240520 // version 1, uint16

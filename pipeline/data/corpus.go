@@ -16,8 +16,8 @@ import (
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
-// Corpus is a stream of tokens, each below Vocab. Text is held in memory at 1, 2 or 4 bytes a token, .bin shards stay on
-// disk. It is safe for concurrent use, except Close.
+// Corpus is a stream of tokens, each below Vocab. Text is held in memory at 1, 2 or 4 bytes a token, .bin shards stay
+// on disk. It is safe for concurrent use, except Close.
 type Corpus struct {
 	segs     []segment
 	ends     []int64 // of each segment, in tokens from the start of the first
@@ -266,8 +266,8 @@ func (c *Corpus) Read(dst []int32, at int64) error {
 	return nil
 }
 
-// Split holds out the last ⌊fraction·W⌋ of the W windows of seqLen tokens, at least one, and returns what is before them
-// and them with the tail that fills no window. Both share c's files: close either.
+// Split holds out the last ⌊fraction·W⌋ of the W windows of seqLen tokens, at least one, and returns what is before
+// them and them with the tail that fills no window. Both share c's files: close either.
 func (c *Corpus) Split(fraction float64, seqLen int) (train, val *Corpus, err error) {
 	w := (c.Len() - 1) / int64(seqLen)
 	if w < 2 {

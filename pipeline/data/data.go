@@ -22,8 +22,8 @@ type Tokenizer interface {
 	Hash() string
 }
 
-// Mapper puts other documents in the place of each: none, one, several. index counts documents from 0, over all files. It is called
-// from several goroutines, and what it gives must depend on nothing else.
+// Mapper puts other documents in the place of each: none, one, several. index counts documents from 0, over all files.
+// It is called from several goroutines, and what it gives must depend on nothing else.
 type Mapper interface {
 	Map(ctx context.Context, index int64, text []byte) ([][]byte, error)
 }
@@ -46,8 +46,8 @@ type Options struct {
 	Progress func(done, total int64)
 }
 
-// Load reads the training and the held-out corpus; val is nil if none is asked for. Close both. The error of an option is a
-// *fielderror.Error.
+// Load reads the training and the held-out corpus; val is nil if none is asked for. Close both. The error of an option
+// is a *fielderror.Error.
 //
 // With ValFraction f, of the W = (n−1)/SeqLen windows of the n training tokens the last ⌊f·W⌋ (at least one) are held
 // out. No token is a target in both; the last target of the one is the first input of the other.

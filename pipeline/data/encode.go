@@ -21,8 +21,8 @@ func encodeFile(ctx context.Context, path, field string, from mark, tok Tokenize
 		func(_ context.Context, p piece) encoded { return encodePiece(p, path, tok) }, sink)
 }
 
-// encodeAll calls sink with encoded pieces, in order. Pieces are encoded on all cores; what comes out depends on the pieces only.
-// At most a few of them a core are in memory.
+// encodeAll calls sink with encoded pieces, in order. Pieces are encoded on all cores; what comes out depends on the
+// pieces only. At most a few of them a core are in memory.
 func encodeAll(ctx context.Context, pieces func(emit func(piece) error) error, encode func(context.Context, piece) encoded, sink func(encoded) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

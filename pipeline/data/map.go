@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// readDocuments calls emit with whole documents: of a jsonl file its lines, of a text file all of it. Their numbers are counted in
-// piece.Piece.
+// readDocuments calls emit with whole documents: of a jsonl file its lines, of a text file all of it. Their numbers are
+// counted in piece.Piece.
 func readDocuments(path, field string, emit func(piece) error) error {
 	format, err := formatOf(path)
 	if err != nil {

@@ -98,7 +98,8 @@ func TestPrepareHeldOutFiles(t *testing.T) {
 	assert.Equal(t, want.Hash(), val.Hash())
 }
 
-// Prepare, stopped by an error after any piece and called again, writes the same files and does not rewrite finished shards.
+// Prepare, stopped by an error after any piece and called again, writes the same files and does not rewrite finished
+// shards.
 func TestPrepareResumes(t *testing.T) {
 	in := inputs(t)
 	for _, o := range []PrepareOptions{

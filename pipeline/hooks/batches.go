@@ -6,7 +6,8 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// Batches are the modules that change batches: first all map_batch, then all token_weights, each in the order of the config.
+// Batches are the modules that change batches: first all map_batch, then all token_weights, each in the order of the
+// config.
 type Batches struct {
 	maps, weights []*module
 }
@@ -39,7 +40,8 @@ func (h *batchHook) rewind(step int, state []byte) {
 	h.instances.Restore(state)
 }
 
-// apply changes a batch and returns the module's state after it, nil of a module without state. A stateful module gets batches in order.
+// apply changes a batch and returns the module's state after it, nil of a module without state. A stateful module gets
+// batches in order.
 func (h *batchHook) apply(ctx context.Context, p Position, b *hook.Batch) (state []byte, err error) {
 	work := func() (err error) {
 		if err = h.instances.Apply(ctx, int(p.Batch), b); err == nil {

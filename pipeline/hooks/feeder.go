@@ -18,8 +18,8 @@ import (
 // maxSkippedInARow is how many batches in a row on_error: skip may skip.
 const maxSkippedInARow = 10
 
-// Position is where a run is in its data: the next step and the batch that it takes. The batch's number exceeds the step's by the number of
-// skipped batches.
+// Position is where a run is in its data: the next step and the batch that it takes. The batch's number exceeds the
+// step's by the number of skipped batches.
 type Position struct {
 	Step  int
 	Batch int64
@@ -42,11 +42,12 @@ type Feed struct {
 	Note      func(format string, args ...any) // about skipped batches, from any goroutine
 }
 
-// Feeder applies the modules to batches ahead of the devices, several at a time, and returns them in order. It implements engine.Source and
-// engine.Preparer; a nil Feeder, without modules, implements Prepare, Release, Cursor and Close.
+// Feeder applies the modules to batches ahead of the devices, several at a time, and returns them in order. It
+// implements engine.Source and engine.Preparer; a nil Feeder, without modules, implements Prepare, Release, Cursor and
+// Close.
 //
-// If a batch is skipped, the next one takes its place. Batches that were computed for later steps are then discarded and computed again.
-// So results do not depend on how far ahead the Feeder is.
+// If a batch is skipped, the next one takes its place. Batches that were computed for later steps are then discarded
+// and computed again. So results do not depend on how far ahead the Feeder is.
 type Feeder struct {
 	feed   Feed
 	hooks  []*batchHook
@@ -187,8 +188,8 @@ func (d *Feeder) Release(step int) {
 	maps.DeleteFunc(d.after, func(s int, _ cursor) bool { return s < step })
 }
 
-// Cursor returns the next batch and the modules' states after a number of steps. All of these must have been returned by Batch, and the last
-// one must not have been released.
+// Cursor returns the next batch and the modules' states after a number of steps. All of these must have been returned
+// by Batch, and the last one must not have been released.
 func (d *Feeder) Cursor(steps int) (next int64, states BatchStates) {
 	if d == nil {
 		return int64(steps), nil
@@ -291,7 +292,8 @@ func (d *Feeder) dispatch(ctx context.Context, at Position, queue chan<- job, wo
 	}
 }
 
-// room waits until a step may be computed: at most Instances steps ahead of the requested ones. It returns false when ctx ends.
+// room waits until a step may be computed: at most Instances steps ahead of the requested ones. It returns false when
+// ctx ends.
 func (d *Feeder) room(ctx context.Context, step int) bool {
 	for {
 		d.mu.Lock()

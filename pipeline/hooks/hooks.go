@@ -1,5 +1,5 @@
-// Package hooks runs the WebAssembly modules of a training run. Package wasm/hook calls single hooks; this package gives each kind of hook
-// its lifecycle over a run:
+// Package hooks runs the WebAssembly modules of a training run. Package wasm/hook calls single hooks; this package
+// gives each kind of hook its lifecycle over a run:
 //
 //	[Documents]  map_document               maps the documents of the corpus while it is read
 //	[Batches]    map_batch, token_weights   change batches ahead of the devices, in a [Feeder]
@@ -7,8 +7,9 @@
 //	[Scalars]    loss_scalars               sets the scalars of a loss, step by step
 //	[Metrics]    on_metrics                 receives each step's metrics and may end the run
 //
-// build_loss and build_model are called once: see [Task] and [Set.Model]. A [Set] loads the modules, keeps what they log and what a
-// checkpoint needs of them, and closes everything. The errors of a Set are marked by usererror: they are errors of the user's modules.
+// build_loss and build_model are called once: see [Task] and [Set.Model]. A [Set] loads the modules, keeps what they
+// log and what a checkpoint needs of them, and closes everything. The errors of a Set are marked by usererror: they are
+// errors of the user's modules.
 package hooks
 
 import (
@@ -25,7 +26,8 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// Set is the modules of a run, each with the lifecycle of its hook. The lifecycles are never nil; those without a module do nothing.
+// Set is the modules of a run, each with the lifecycle of its hook. The lifecycles are never nil; those without a
+// module do nothing.
 type Set struct {
 	host    *hook.Host // nil without modules
 	modules []*module  // in the order of the config
@@ -152,7 +154,8 @@ func (s *Set) Close() error {
 	return err
 }
 
-// Flush passes what modules have logged since the last call to note, line by line. Call it from the goroutine that reports.
+// Flush passes what modules have logged since the last call to note, line by line. Call it from the goroutine that
+// reports.
 func (s *Set) Flush(note func(format string, args ...any)) {
 	if s != nil {
 		s.log.flush(note)
@@ -187,8 +190,8 @@ func (l *log) flush(note func(format string, args ...any)) {
 	}
 }
 
-// inCall reports whether an error is of a hook's call on its input, which may be skipped. An error of a module that cannot be opened, or
-// whose state cannot be saved, is not.
+// inCall reports whether an error is of a hook's call on its input, which may be skipped. An error of a module that
+// cannot be opened, or whose state cannot be saved, is not.
 func inCall(err error) bool {
 	var e *wasm.Error
 	return errors.As(err, &e) && e.Batch >= 0

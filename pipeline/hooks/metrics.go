@@ -42,7 +42,8 @@ func (m *Metrics) Open(ctx context.Context, saved []State) error {
 	return nil
 }
 
-// StopInterval is the number of steps after which training drains the pipeline so that a module can end the run; 0 without modules.
+// StopInterval is the number of steps after which training drains the pipeline so that a module can end the run; 0
+// without modules.
 func (m *Metrics) StopInterval() int {
 	if len(m.listeners) == 0 {
 		return 0
@@ -50,7 +51,8 @@ func (m *Metrics) StopInterval() int {
 	return stopInterval
 }
 
-// Observe passes a step's metrics, which must marshal to JSON, to the modules. It returns the file of a module that ends the run, or "".
+// Observe passes a step's metrics, which must marshal to JSON, to the modules. It returns the file of a module that
+// ends the run, or "".
 func (m *Metrics) Observe(ctx context.Context, step int, metrics any) (stoppedBy string, err error) {
 	if len(m.listeners) == 0 {
 		return "", nil

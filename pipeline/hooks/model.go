@@ -16,8 +16,8 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// Model returns the config's model, which the build_model module builds if there is one. It is ready for microbatches of batch sequences;
-// other sizes are built on demand.
+// Model returns the config's model, which the build_model module builds if there is one. It is ready for microbatches
+// of batch sequences; other sizes are built on demand.
 func (s *Set) Model(c config.Model, batch int) (model.Model, error) {
 	m := s.model
 	if m == nil {
@@ -55,7 +55,8 @@ func (m ModelModule) JSON(size model.Size, dtype string) []byte {
 	return m.config.ModelJSON(size, m.SHA256, dtype)
 }
 
-// SavedModules returns, by file name, the modules that build the model and whose files are missing, from the run's latest checkpoint.
+// SavedModules returns, by file name, the modules that build the model and whose files are missing, from the run's
+// latest checkpoint.
 func SavedModules(configs []config.Hook, run string, note func(format string, args ...any)) map[string][]byte {
 	saved := map[string][]byte{}
 	for _, c := range configs {

@@ -8,8 +8,8 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// Rate asks the learning_rate module for its factors. The module is called once for each step, from step 0 on also in a resumed run, so that
-// what it remembers is the same.
+// Rate asks the learning_rate module for its factors. The module is called once for each step, from step 0 on also in a
+// resumed run, so that what it remembers is the same.
 type Rate struct {
 	module   *module // nil: the schedule alone decides
 	instance *hook.Rate
@@ -30,7 +30,8 @@ func (r *Rate) Open(ctx context.Context, s optim.Schedule) (err error) {
 	return r.Advance(uninterrupted(ctx), 1)
 }
 
-// Factor returns the factor by step, as optim.Config takes it, or nil without a module. Advance must have reached the step.
+// Factor returns the factor by step, as optim.Config takes it, or nil without a module. Advance must have reached the
+// step.
 func (r *Rate) Factor() func(step int) float64 {
 	if r.instance == nil {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// Scalars asks loss_scalars for the scalars of a loss. The module is called once for each step, from step 0 on also in a resumed run, so
-// that what it remembers is the same.
+// Scalars asks loss_scalars for the scalars of a loss. The module is called once for each step, from step 0 on also in
+// a resumed run, so that what it remembers is the same.
 type Scalars struct {
 	instance *hook.Scalars // nil: the loss has none
 	steps    int           // of the run
@@ -33,7 +33,8 @@ func (s *Scalars) Open(ctx context.Context, l *Loss, steps int) error {
 // At returns the scalars of a step within the last Advance.
 func (s *Scalars) At(step int) []float32 { return s.values[step] }
 
-// Advance asks for the scalars of the steps before to and forgets those of the steps before from. It stops early when ctx ends.
+// Advance asks for the scalars of the steps before to and forgets those of the steps before from. It stops early when
+// ctx ends.
 func (s *Scalars) Advance(ctx context.Context, from, to int) error {
 	if s.instance == nil {
 		return nil

@@ -131,8 +131,8 @@ type evaluator struct {
 	rows    int // windows per run of the program
 }
 
-// loss is the mean negative log-likelihood in nats per token, summed in float64 on the host. It collects the results of a
-// run after it has started the next one.
+// loss is the mean negative log-likelihood in nats per token, summed in float64 on the host. It collects the results of
+// a run after it has started the next one.
 func (e evaluator) loss(ctx context.Context, each func(inputs, targets []int32, losses []float32)) (float64, error) {
 	total := e.windows.Windows()
 	var sum float64

@@ -57,9 +57,9 @@ var exportTypes = map[string]exportType{
 }
 
 // Export writes a model as a folder that Hugging Face's transformers reads: config.json, generation_config.json,
-// tokenizer.json, tokenizer_config.json and model.safetensors, in shards with an index where it is large. The folder appears
-// whole or not at all. A model that a hook builds has other tensors than a Llama: its folder holds the module instead, and
-// OpenModel reads it. Errors of the input are marked by usererror.
+// tokenizer.json, tokenizer_config.json and model.safetensors, in shards with an index where it is large. The folder
+// appears whole or not at all. A model that a hook builds has other tensors than a Llama: its folder holds the module
+// instead, and OpenModel reads it. Errors of the input are marked by usererror.
 func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 	o.DType = cmp.Or(o.DType, "f32")
 	as, ok := exportTypes[o.DType]
@@ -105,8 +105,8 @@ func Export(ctx context.Context, o ExportOptions) (out Exported, err error) {
 var exportFile = regexp.MustCompile(`^(config|generation_config|tokenizer|tokenizer_config|model\.safetensors\.index)\.json$|` +
 	`^model(-\d{5}-of-\d{5})?\.safetensors$|^model\.wasm$`)
 
-// checkOut returns an error unless an export may be written at a path: at a new path, into an empty folder, or with force
-// over an earlier export.
+// checkOut returns an error unless an export may be written at a path: at a new path, into an empty folder, or with
+// force over an earlier export.
 func checkOut(path string, force bool) error {
 	if path == "" {
 		return fmt.Errorf("out: found nothing, expected the folder to make")

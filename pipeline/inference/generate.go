@@ -95,7 +95,8 @@ func decode(s engine.Session, ids []uint32, position int) error {
 func (g *Generator) Close() error { return errors.Join(g.session.Close(), g.src.Close()) }
 
 // Generate continues a prompt by up to n tokens, or to the end of the document. It emits the text as it grows, in whole
-// characters. A text longer than the model's context continues from its last half. Generate returns the number of tokens.
+// characters. A text longer than the model's context continues from its last half. Generate returns the number of
+// tokens.
 func (g *Generator) Generate(ctx context.Context, prompt []byte, n int, s Sampling, emit func(text []byte) error) (int, error) {
 	if err := s.Validate(); err != nil {
 		return 0, err
@@ -168,8 +169,8 @@ func (g *Generator) next(pending []uint32, s *Sampler) (uint32, error) {
 	return s.Next(exec.ToF32(b)[:g.src.Tokenizer.VocabSize()])
 }
 
-// stream decodes tokens as they arrive. The text of a token can depend on those before it, so stream decodes some of them
-// again.
+// stream decodes tokens as they arrive. The text of a token can depend on those before it, so stream decodes some of
+// them again.
 type stream struct {
 	tok   tokenizer.Tokenizer
 	emit  func([]byte) error

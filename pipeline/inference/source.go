@@ -1,5 +1,5 @@
-// Package inference uses trained models: those of runs, of their checkpoints, and of folders in Hugging Face's layout. It
-// evaluates them, generates text, exports them, and stores their most likely tokens for distillation.
+// Package inference uses trained models: those of runs, of their checkpoints, and of folders in Hugging Face's layout.
+// It evaluates them, generates text, exports them, and stores their most likely tokens for distillation.
 //
 // OpenWeights opens a model as a Source. Evaluate, TopK and NewGenerator load it on a device and run a program there;
 // Export copies it.
@@ -44,8 +44,8 @@ type Source struct {
 	damaged    []checkpoint.Problem   // checkpoints that were passed over
 }
 
-// OpenModel finds a model: in a run folder (its latest good checkpoint), a checkpoint, or a folder in Hugging Face's Llama
-// layout. tok names a tokenizer other than the model's own.
+// OpenModel finds a model: in a run folder (its latest good checkpoint), a checkpoint, or a folder in Hugging Face's
+// Llama layout. tok names a tokenizer other than the model's own.
 func OpenModel(path, tok string) (*Source, error) {
 	src := &Source{Dir: path}
 	c, err := openCheckpoint(path, src)
@@ -65,8 +65,9 @@ func OpenStep(run string, step int, tok string) (*Source, error) {
 	return src, src.open(c, tok)
 }
 
-// OpenWeights is OpenModel, or OpenStep if step is not nil, and then Choose. note may be nil. If a run in progress deletes
-// the checkpoint that is being opened, OpenWeights opens the newest one instead. Its errors are marked by usererror.
+// OpenWeights is OpenModel, or OpenStep if step is not nil, and then Choose. note may be nil. If a run in progress
+// deletes the checkpoint that is being opened, OpenWeights opens the newest one instead. Its errors are marked by
+// usererror.
 func OpenWeights(path string, step *int, tok string, v Version, note func(format string, args ...any)) (src *Source, err error) {
 	for range checkpoint.MaxAttempts {
 		if src, err = openOnce(path, step, tok, v, note); err == nil {

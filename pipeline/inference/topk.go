@@ -58,10 +58,10 @@ const (
 	teacherLogProbs = "teacher_logprobs" // F32 [tokens, k], natural logarithms
 )
 
-// TopK writes, for each token of a text, the k most likely next tokens by a model and the logarithms of their probabilities,
-// in descending order: the tensors teacher_ids and teacher_logprobs of a safetensors file, for data.aligned. The text is cut
-// into windows as for training: window n begins at token n·T, and the last one may be shorter. The file appears whole or not
-// at all.
+// TopK writes, for each token of a text, the k most likely next tokens by a model and the logarithms of their
+// probabilities, in descending order: the tensors teacher_ids and teacher_logprobs of a safetensors file, for
+// data.aligned. The text is cut into windows as for training: window n begins at token n·T, and the last one may be
+// shorter. The file appears whole or not at all.
 func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 	if err := o.check(); err != nil {
 		return out, usererror.New(err)

@@ -77,8 +77,8 @@ func decoded(t *testing.T, from string, tokens []int32, window int) (logits [][]
 	return logits
 }
 
-// What is stored is what decoding gives, for every token of the text, also after the last whole window; on a device too, and of a model
-// that a module writes.
+// What is stored is what decoding gives, for every token of the text, also after the last whole window; on a device
+// too, and of a model that a module writes.
 func TestTopKStoresWhatDecodingGives(t *testing.T) {
 	dir := t.TempDir()
 	c := teacher(t, dir)

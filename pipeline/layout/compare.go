@@ -62,8 +62,8 @@ type Unit struct {
 	partition.Time
 }
 
-// Compare plans the task with each schedule. Replicas run in parallel, but take turns on shared devices. A schedule that
-// is not possible says why; Compare returns no error if none is possible.
+// Compare plans the task with each schedule. Replicas run in parallel, but take turns on shared devices. A schedule
+// that is not possible says why; Compare returns no error if none is possible.
 func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (p *Comparison, err error) {
 	c, m := t.Config, t.Model
 	devices, err := openOnce(open, c.Pipeline)

@@ -58,9 +58,9 @@ func EngineOptions(c config.Config, m model.Model) engine.Options {
 	}
 }
 
-// splitsBackward reports whether backward passes are split into the gradient of the activations and that of the weights.
-// With a delay, a stage waits only for transfers, and each activation and gradient is needed as soon as it is there. The
-// first half computes the gradient to send, and the second half runs while it is transferred.
+// splitsBackward reports whether backward passes are split into the gradient of the activations and that of the
+// weights. With a delay, a stage waits only for transfers, and each activation and gradient is needed as soon as it is
+// there. The first half computes the gradient to send, and the second half runs while it is transferred.
 func splitsBackward(c config.Config) bool {
 	p := c.Pipeline
 	return p.Delay > 0 && p.Stages > 1 && !p.HasScheduleFile()
@@ -85,8 +85,8 @@ func scheduleOf(c config.Config, p partition.Plan) engine.Schedule {
 	return c.Schedule
 }
 
-// Choose plans the task's pipeline on devices, one per rank. A model in one chunk recomputes activations only if it does
-// not fit otherwise. For more chunks, times and memory of the units decide where the model is cut and which stages
+// Choose plans the task's pipeline on devices, one per rank. A model in one chunk recomputes activations only if it
+// does not fit otherwise. For more chunks, times and memory of the units decide where the model is cut and which stages
 // recompute. Errors of a model that does not fit are marked by usererror.
 func (t Task) Choose(ctx context.Context, optimizer *optim.Optimizer, devices []device.Device, o Options) (*engine.Engine, *Layout, error) {
 	c := t.Config

@@ -7,9 +7,9 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 )
 
-// asOneReplica combines the devices of all ranks into those of one replica, since all replicas are cut alike. Each stage
-// has the speed of its slowest device and the memory of its smallest. Replicas on one device share its memory and take
-// turns on it.
+// asOneReplica combines the devices of all ranks into those of one replica, since all replicas are cut alike. Each
+// stage has the speed of its slowest device and the memory of its smallest. Replicas on one device share its memory and
+// take turns on it.
 func asOneReplica(ranks []partition.Device, stages int) []partition.Device {
 	on, sharing := map[string]int64{}, map[string]int64{} // ranks by device, stages by devices
 	names := make([][]string, stages)

@@ -43,8 +43,8 @@ func TestSimulateByHand(t *testing.T) {
 	assert.Equal(t, [2]float64{12, 15}, at["0 U0"], "stage 1's vote has come at 9")
 }
 
-// With tied embeddings the first stage computes its gradient norms when the last stage's gradients have come. The last stage goes on when
-// the first stage's weights have come. In 2BW there is time for that.
+// With tied embeddings the first stage computes its gradient norms when the last stage's gradients have come. The last
+// stage goes on when the first stage's weights have come. In 2BW there is time for that.
 func TestSimulateTiedEmbeddings(t *testing.T) {
 	s, err := Generate("gpipe", Options{Stages: 2, Microbatches: 1, Batches: 2})
 	require.NoError(t, err)

@@ -26,7 +26,8 @@ func parsePreTokenizer(raw json.RawMessage) (preTokenizer, error) {
 	return p, checkByteLevelLast(p, true)
 }
 
-// checkByteLevelLast refuses what would cut text already spelled in GPT-2's alphabet: this package keeps bytes as bytes.
+// checkByteLevelLast refuses what would cut text already spelled in GPT-2's alphabet: this package keeps bytes as
+// bytes.
 func checkByteLevelLast(p preTokenizer, last bool) error {
 	switch p := p.(type) {
 	case byteLevelPre:

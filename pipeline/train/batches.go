@@ -129,7 +129,8 @@ func (b *batches) addAligned(out engine.Batch, name string, content []byte) {
 	}
 }
 
-// normalize scales weights to a mean of 1, so that the mean of weighted losses is their weighted mean. Equal weights become exactly 1.
+// normalize scales weights to a mean of 1, so that the mean of weighted losses is their weighted mean. Equal weights
+// become exactly 1.
 func normalize(weights []float32) {
 	sum := 0.0
 	for _, w := range weights {

@@ -33,7 +33,8 @@ func withHooks(hooks ...string) string {
 // low keeps the lowest byte of a number, which is a valid token.
 var low = w.Seq(w.Const(255), w.I32And)
 
-// mixer is a module that changes each array of a batch. A stateful one also counts batches and writes the count to one array.
+// mixer is a module that changes each array of a batch. A stateful one also counts batches and writes the count to one
+// array.
 func mixer(t *testing.T, remembers bool) string {
 	body := w.Seq(
 		array(0), array(0), w.Load(0), array(4), w.Load(0), w.I32Add, low, w.Store(0), // a token depends on the step
@@ -139,7 +140,8 @@ func TestBatchHooksChangeTraining(t *testing.T) {
 	}
 }
 
-// With batch hooks, two stages of 2BW give the bits of one device with a delay. Other schedules give those of one device.
+// With batch hooks, two stages of 2BW give the bits of one device with a delay. Other schedules give those of one
+// device.
 func TestPipelinesWithBatchHooksEqualOneDevice(t *testing.T) {
 	all := withHooks(mixer(t, true)+", hook: map_batch", weigher(t)+", hook: token_weights", scaled(t)+", hook: build_loss")
 	for _, trial := range []struct{ one, other []string }{
@@ -250,8 +252,8 @@ func TestLossInputs(t *testing.T) {
 	}
 }
 
-// failingOn is a module that runs the given code for a batch whose first token is '#'. A stateful one writes its count of
-// batches to the first row of the first aligned tensor.
+// failingOn is a module that runs the given code for a batch whose first token is '#'. A stateful one writes its count
+// of batches to the first row of the first aligned tensor.
 func failingOn(t *testing.T, remembers bool, does ...any) string {
 	body := w.Seq(array(0), w.Load(0), w.Const('#'), w.I32Eq, w.If(w.Empty, does...))
 	if remembers {
@@ -309,8 +311,8 @@ func text(t *testing.T, c config.Config) []byte {
 	return b
 }
 
-// The batches after a skipped one move up, whatever the failure was and wherever the run was interrupted. The state of a
-// module does not contain the skipped batch.
+// The batches after a skipped one move up, whatever the failure was and wherever the run was interrupted. The state of
+// a module does not contain the skipped batch.
 func TestFailingBatchesAreSkipped(t *testing.T) {
 	for _, remembers := range []bool{false, true} {
 		for want, does := range failures {
@@ -367,7 +369,8 @@ func TestFailingBatchesAreSkipped(t *testing.T) {
 	assertNoFeeders(t)
 }
 
-// A run that ends leaves no goroutine behind: after a failure of a device, and after Ctrl-C during a slow call of a module.
+// A run that ends leaves no goroutine behind: after a failure of a device, and after Ctrl-C during a slow call of a
+// module.
 func TestRunLeavesNoGoroutines(t *testing.T) {
 	_, err := Run(context.Background(), demo(t, t.TempDir(), withHooks(mixer(t, true)+", hook: map_batch")), options(&reference{Fails: 9}, &notes{}))
 	assert.Error(t, err)

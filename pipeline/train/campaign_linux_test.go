@@ -41,8 +41,8 @@ func (d disturbance) String() string {
 	return fmt.Sprintf("%s after %v, all %v, again after %v", d.kind, d.after, d.all, d.again)
 }
 
-// After any fault of its worker processes, at any time, a run ends with the right bits, or with an error after which it can
-// be resumed. It leaves no process or file behind.
+// After any fault of its worker processes, at any time, a run ends with the right bits, or with an error after which it
+// can be resumed. It leaves no process or file behind.
 func TestFaultsOfWorkers(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "w") // paths of sockets are short
 	require.NoError(t, err)

@@ -7,9 +7,9 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// cancelPending calls cancel if ctx ends before the first step on the devices is done. Until then, most of the time goes
-// into compiling kernels, with some drivers when a kernel runs for the first time. That can take minutes, and there is
-// nothing to save.
+// cancelPending calls cancel if ctx ends before the first step on the devices is done. Until then, most of the time
+// goes into compiling kernels, with some drivers when a kernel runs for the first time. That can take minutes, and
+// there is nothing to save.
 func (s *session) cancelPending(ctx context.Context, cancel func()) {
 	s.cancels = append(s.cancels, context.AfterFunc(ctx, cancel))
 }
@@ -41,8 +41,8 @@ func (s *session) settle() error {
 	return nil
 }
 
-// canceled reports whether an error is that of devices closed by cancelPending, or of a call that noticed the end of ctx
-// first.
+// canceled reports whether an error is that of devices closed by cancelPending, or of a call that noticed the end of
+// ctx first.
 func (s *session) canceled(ctx context.Context, err error) bool {
 	return len(s.cancels) > 0 && ctx.Err() != nil &&
 		(errors.Is(err, device.ErrClosed) || errors.Is(err, device.ErrLost) || errors.Is(err, ctx.Err()))

@@ -92,7 +92,8 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 	})
 }
 
-// A device that does not finish, because its driver compiles kernels when they first run, does not delay Run: the folder is free when Run returns.
+// A device that does not finish, because its driver compiles kernels when they first run, does not delay Run: the
+// folder is free when Run returns.
 func TestInterruptedWhileADeviceIsBusy(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

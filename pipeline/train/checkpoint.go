@@ -96,7 +96,8 @@ func (t *trainer) save(ctx context.Context) error {
 	return nil
 }
 
-// contents is a checkpoint's model, its tokenizer, and its tensors, which are read from the devices when they are written.
+// contents is a checkpoint's model, its tokenizer, and its tensors, which are read from the devices when they are
+// written.
 func (j *job) contents(e *engine.Engine) checkpoint.Contents {
 	c := checkpoint.Contents{Config: j.modelJSON(), Files: map[string][]byte{"tokenizer.json": j.corpus.tok.JSON(), config.SavedFile: j.config.YAML()}}
 	if m, ok := j.hooks.ModelModule(); ok {

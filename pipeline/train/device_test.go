@@ -117,8 +117,8 @@ func TestDeviceGradientsAgreeWithPyTorch(t *testing.T) {
 	}
 }
 
-// deviceGradients computes the gradient of the first batch from the change of the weights in one step of gradient descent.
-// The step is so large that the weights before it are small in comparison.
+// deviceGradients computes the gradient of the first batch from the change of the weights in one step of gradient
+// descent. The step is so large that the weights before it are small in comparison.
 func deviceGradients(t *testing.T, c config.Config) map[string][]float32 {
 	t.Helper()
 	const rate = 1e4

@@ -10,8 +10,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// openDevices opens a device for each rank. It repeats the configured names in order, and each name is opened as often as
-// it occurs. again reports that the devices were open before.
+// openDevices opens a device for each rank. It repeats the configured names in order, and each name is opened as often
+// as it occurs. again reports that the devices were open before.
 func openDevices(open layout.OpenDevice, p config.Pipeline, again bool) (devices []device.Device, err error) {
 	defer func() {
 		if err == nil {

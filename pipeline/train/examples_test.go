@@ -56,8 +56,8 @@ func exampleRun(t *testing.T, dir, name, hooks string, overrides ...string) conf
 		"train.steps=20", "optimizer.lr=0.02", "lr.schedule=constant", "run.dir=" + filepath.Join(dir, name), hooks}, overrides...)...)
 }
 
-// A run on a device with the examples for deduplication, fill-in-the-middle, packing, a length curriculum and an annealed
-// loss learns. Then a smaller model learns from its predictions.
+// A run on a device with the examples for deduplication, fill-in-the-middle, packing, a length curriculum and an
+// annealed loss learns. Then a smaller model learns from its predictions.
 func TestExamplesTrainTogether(t *testing.T) {
 	dir := t.TempDir()
 	n := &notes{}

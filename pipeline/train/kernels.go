@@ -12,8 +12,8 @@ import (
 )
 
 // kernelsFile, in the run folder and in every checkpoint, holds the kernels that were chosen by timing: other kernels
-// would change the last bits. It is absent with the static choice, also if that was used for lack of memory: a resumed run
-// then keeps the static choice, however much memory there is.
+// would change the last bits. It is absent with the static choice, also if that was used for lack of memory: a resumed
+// run then keeps the static choice, however much memory there is.
 const kernelsFile = "kernels.json"
 
 // kernels is the content of kernelsFile, or nil.

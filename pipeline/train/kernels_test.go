@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// If memory is too small for the kernels chosen by timing, the run uses the static choice and keeps it: after a fault, and
-// when it is resumed with more memory. The run reports this once, and that the bits will differ.
+// If memory is too small for the kernels chosen by timing, the run uses the static choice and keeps it: after a fault,
+// and when it is resumed with more memory. The run reports this once, and that the bits will differ.
 func TestKernelsChosenForLackOfMemoryStay(t *testing.T) {
 	scarce, planned := true, 0
 	c := demo(t, t.TempDir(), "train.steps=4", "train.save_every=2", "pipeline={stages: 2, schedule: 1f1b, isolate: process}")

@@ -15,8 +15,8 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// loop runs the remaining steps, evaluates and saves at their intervals and at the end, and stops early when ctx ends or a
-// hook asks for it. The pipeline stays full between two evaluations or checkpoints.
+// loop runs the remaining steps, evaluates and saves at their intervals and at the end, and stops early when ctx ends
+// or a hook asks for it. The pipeline stays full between two evaluations or checkpoints.
 func (t *trainer) loop(ctx context.Context) error {
 	c := t.job.config.Train
 	t.recorder.pace.start()
@@ -101,8 +101,8 @@ func (t *trainer) measured(ctx context.Context, m engine.Measured) error {
 	return err
 }
 
-// progress is the report of a step. A loss or gradient that is not finite ends the run, unless such batches are skipped;
-// the update was not applied. An overflow caused only by the loss scale does not count.
+// progress is the report of a step. A loss or gradient that is not finite ends the run, unless such batches are
+// skipped; the update was not applied. An overflow caused only by the loss scale does not count.
 func (t *trainer) progress(m engine.Measured) (Progress, error) {
 	c, step := t.job.config, m.Batch+1
 	p := Progress{Step: step, Steps: c.Train.Steps, Tokens: t.job.tokens(step), Loss: m.Loss, LR: t.job.optimizer.LR(m.Batch), GradNorm: m.GradNorm,
@@ -228,8 +228,9 @@ func (t *trainer) saveBefore(ctx context.Context, err error) error {
 	return errors.Join(usererror.Errorf("%w; %s", err, t.checkpoints.kept()), failed)
 }
 
-// keepSuspectedBatch keeps a batch whose loss, written by a module, is not finite: the first one since the last blameLoss.
-// With segments the cause cannot be found: an evaluation computes another model, whose attention does not know documents.
+// keepSuspectedBatch keeps a batch whose loss, written by a module, is not finite: the first one since the last
+// blameLoss. With segments the cause cannot be found: an evaluation computes another model, whose attention does not
+// know documents.
 func (t *trainer) keepSuspectedBatch(m engine.Measured) error {
 	task := t.job.task
 	if task.Loss == nil || task.Inputs.Segments || finite(m.Loss) || t.suspected != nil || m.Batch < t.recorder.reported {
@@ -243,8 +244,8 @@ func (t *trainer) keepSuspectedBatch(m engine.Measured) error {
 	return nil
 }
 
-// blameLoss reports whether the module's loss is the cause of a loss that is not finite; ended is the error that may end
-// the run. If the cross-entropy of the same batch is finite, so are the logits, and the model is not the cause. The
+// blameLoss reports whether the module's loss is the cause of a loss that is not finite; ended is the error that may
+// end the run. If the cross-entropy of the same batch is finite, so are the logits, and the model is not the cause. The
 // weights are the current ones: a batch that is not finite has not changed them.
 func (t *trainer) blameLoss(ctx context.Context, ended error) error {
 	s := t.suspected

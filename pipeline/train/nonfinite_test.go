@@ -84,8 +84,8 @@ func TestSkippedBatchesChangeNothing(t *testing.T) {
 	assert.JSONEq(t, `{"step":3,"steps":0,"tokens":0,"loss":"NaN","lr":0.5,"grad_norm":"Infinity","tokens_per_s":0,"staleness":0,"skipped":true,"left_ns":0}`, string(text))
 }
 
-// With a delay, a skipped batch changes neither the next weights nor the correction's state. Only dc_asgd records that no
-// change was applied. The result is the same on any number of stages.
+// With a delay, a skipped batch changes neither the next weights nor the correction's state. Only dc_asgd records that
+// no change was applied. The result is the same on any number of stages.
 func TestSkippedBatchesWithDelay(t *testing.T) {
 	for _, correction := range []string{"none", "error_feedback", "dc_asgd"} {
 		delayed := []string{"pipeline.delay=1", "pipeline.correction=" + correction}
@@ -133,8 +133,8 @@ func TestTenBatchesInARowAreSkipped(t *testing.T) {
 	}
 }
 
-// Unless train.nonfinite is skip, the first batch that is not finite ends the run. With a delay this holds although the next
-// batch has begun.
+// Unless train.nonfinite is skip, the first batch that is not finite ends the run. With a delay this holds although the
+// next batch has begun.
 func TestNaNStopsADelayedRun(t *testing.T) {
 	for _, stages := range []int{1, 2} {
 		_, _, n, err := poisoned(t, only(4), "train.nonfinite=stop", "train.save_every=2", "pipeline.delay=1", fmt.Sprintf("pipeline.stages=%d", stages))
@@ -148,7 +148,8 @@ func TestNaNStopsADelayedRun(t *testing.T) {
 	assert.Equal(t, "stop", c.Train.Nonfinite)
 }
 
-// If the loss of one replica is not finite although its gradients are, all replicas skip the batch and keep equal weights.
+// If the loss of one replica is not finite although its gradients are, all replicas skip the batch and keep equal
+// weights.
 func TestBatchOfOneReplicaIsSkippedByAll(t *testing.T) {
 	for _, layout := range []string{"stages: 1", "stages: 2, schedule: 1f1b", "stages: 2, schedule: 2bw", "stages: 1, delay: 1"} {
 		for _, precision := range []string{"f32", "f16"} {
@@ -228,8 +229,8 @@ func TestLossHookIsReportedAsCause(t *testing.T) {
 	assert.NotContains(t, err.Error(), "at fault")
 }
 
-// An optimizer with an initialization step takes it at the first batch that is not skipped, also after an interruption, and on
-// any number of stages.
+// An optimizer with an initialization step takes it at the first batch that is not skipped, also after an interruption,
+// and on any number of stages.
 func TestSkippedBatchesBeforeSOAPInitializes(t *testing.T) {
 	for _, delay := range []string{"pipeline.delay=0", "pipeline.delay=1"} {
 		soap := []string{"optimizer={name: soap, soap: {precondition_frequency: 3}}", "lr.schedule=constant", "train.steps=8", "model.n_layers=2", delay}

@@ -2,8 +2,8 @@ package train
 
 import "time"
 
-// pace estimates the speed and the time left from the last steps. Measurements may arrive several at a time, so it looks
-// at some steps together.
+// pace estimates the speed and the time left from the last steps. Measurements may arrive several at a time, so it
+// looks at some steps together.
 type pace struct {
 	began  time.Time // later by every pause
 	recent []moment

@@ -34,7 +34,8 @@ func TestPrecisionOnPipelines(t *testing.T) {
 	assert.Equal(t, weightsOf(t, replicas...), weightsOf(t, append(replicas, "pipeline.stages=2")...))
 }
 
-// A batch that overflows changes only the loss scale. It is reported, and it is no divergence. A run may be stopped at any batch.
+// A batch that overflows changes only the loss scale. It is reported, and it is no divergence. A run may be stopped at
+// any batch.
 func TestOverflow(t *testing.T) {
 	for delay := range 2 {
 		c := demo(t, t.TempDir(), overflowing, fmt.Sprint("pipeline.delay=", delay), "train.save_every=1")

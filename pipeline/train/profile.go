@@ -50,8 +50,8 @@ type profiling struct {
 	written bool
 }
 
-// newProfiling chooses the steps to measure: a few after the first, or the last ones. It measures the devices' peaks first,
-// while they are idle, and takes those that a profiling before has measured.
+// newProfiling chooses the steps to measure: a few after the first, or the last ones. It measures the devices' peaks
+// first, while they are idle, and takes those that a profiling before has measured.
 func newProfiling(j *job, step int, ranks []engine.RankPlan, devices []device.Device, before *profiling) (*profiling, error) {
 	steps, o := j.config.Train.Steps, j.options.Profile
 	from := min(step+profileAfter, max(step, steps-profileSteps))
@@ -135,8 +135,8 @@ func (p *profiling) pagePath() string {
 	return p.page
 }
 
-// WriteProfile writes a profile as data and as a page into a folder, which it creates if needed. It returns the path of the
-// page.
+// WriteProfile writes a profile as data and as a page into a folder, which it creates if needed. It returns the path of
+// the page.
 func WriteProfile(dir string, p *profile.Profile) (page string, err error) {
 	page = filepath.Join(dir, profilePage)
 	data, err := json.MarshalIndent(p, "", " ")

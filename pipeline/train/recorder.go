@@ -17,8 +17,8 @@ import (
 )
 
 // recorder writes the measurements of each step to metrics.jsonl and to TensorBoard's event files, reports them, passes
-// them to hooks, and writes the trace. A step is recorded late, because its validation loss comes after it: until then it
-// is pending.
+// them to hooks, and writes the trace. A step is recorded late, because its validation loss comes after it: until then
+// it is pending.
 type recorder struct {
 	job       *job
 	log       *metrics.Log
@@ -115,8 +115,8 @@ func (r *recorder) record(ctx context.Context, p Progress) error {
 	return err
 }
 
-// observe passes a step's measurements to hooks, except for the speed, so that they decide the same every time. A run that
-// a hook stops ends at the end of a segment, so that no batch in progress decides where.
+// observe passes a step's measurements to hooks, except for the speed, so that they decide the same every time. A run
+// that a hook stops ends at the end of a segment, so that no batch in progress decides where.
 func (r *recorder) observe(ctx context.Context, step int, values []metrics.Value) error {
 	m := map[string]any{"step": step}
 	for _, v := range values {

@@ -35,8 +35,8 @@ type Start struct {
 	Steps      int               `json:"steps"`
 }
 
-// Progress is one step's measurements. Steps count from 1: step s took batch s−1, and its loss and gradient norm are at the
-// weights before its update; ValLoss is at the weights after it.
+// Progress is one step's measurements. Steps count from 1: step s took batch s−1, and its loss and gradient norm are at
+// the weights before its update; ValLoss is at the weights after it.
 type Progress struct {
 	Step         int           `json:"step"`
 	Steps        int           `json:"steps"`

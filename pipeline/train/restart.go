@@ -12,8 +12,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// restartOnFailure restarts a run that has lost a device in a process of its own: from the newest checkpoint, as a resumed
-// run does, or from the beginning without one. Other errors stay as they are.
+// restartOnFailure restarts a run that has lost a device in a process of its own: from the newest checkpoint, as a
+// resumed run does, or from the beginning without one. Other errors stay as they are.
 func (t *trainer) restartOnFailure(ctx context.Context, err error) error {
 	for errors.Is(err, device.ErrLost) && !t.session.canceled(ctx, err) {
 		if !t.session.isolated() {
@@ -109,7 +109,8 @@ func (t *trainer) backOff(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// endAtCheckpoint ends an interrupted run at its newest checkpoint. A run that has written nothing returns the error of ctx.
+// endAtCheckpoint ends an interrupted run at its newest checkpoint. A run that has written nothing returns the error of
+// ctx.
 func (t *trainer) endAtCheckpoint(ctx context.Context) error {
 	if t.checkpoints.saved < 0 && !t.folder.begun {
 		return ctx.Err()

@@ -104,7 +104,8 @@ func same(t *testing.T, want, got left) {
 	assert.Equal(t, []*float64{want.loss, want.val}, []*float64{got.loss, got.val})
 }
 
-// A run whose devices are lost anywhere, any number of times, with any hooks, ends with the output of a run without faults.
+// A run whose devices are lost anywhere, any number of times, with any hooks, ends with the output of a run without
+// faults.
 func TestRestartsGiveTheSameRun(t *testing.T) {
 	remembers := withHooks(mixer(t, true)+", hook: map_batch", weigher(t)+", hook: token_weights", scaled(t)+", hook: build_loss",
 		hooksDir+rateHook, hooksDir+stopHook)

@@ -67,8 +67,8 @@ func (s state) check(c *checkpoint.Checkpoint, steps int) error {
 	return nil
 }
 
-// checkSameRun compares the config of a checkpoint with the current one. Paths and intervals may change. A new number of
-// steps or learning rate schedule is used, and reported.
+// checkSameRun compares the config of a checkpoint with the current one. Paths and intervals may change. A new number
+// of steps or learning rate schedule is used, and reported.
 func (j *job) checkSameRun(dir string, s state) error {
 	var differ []string
 	if _, err := j.corpus.train.Resume(s.Data); err != nil {

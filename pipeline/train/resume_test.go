@@ -36,8 +36,8 @@ func leg(t *testing.T, c config.Config, stop int) Result {
 	return res
 }
 
-// The cut, the number of stages and the schedule may change whenever a run is resumed. The bits are those of a run that was
-// never stopped.
+// The cut, the number of stages and the schedule may change whenever a run is resumed. The bits are those of a run that
+// was never stopped.
 func TestResumeOnAnotherLayout(t *testing.T) {
 	for name, legs := range map[string][][]string{
 		"delayed": {
@@ -92,7 +92,8 @@ func TestEvaluationsAndCheckpointsChangeNothing(t *testing.T) {
 	}
 }
 
-// Ctrl-C in an evaluation stops it between batches. The resumed run repeats the evaluation and gives the same bits and records.
+// Ctrl-C in an evaluation stops it between batches. The resumed run repeats the evaluation and gives the same bits and
+// records.
 func TestInterruptedEvaluation(t *testing.T) {
 	overrides := []string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 2, save_every: 4}", "pipeline={schedule: 2bw, stages: 2}", withHooks(hooksDir + stopHook)}
 	clean := &reference{}

@@ -153,8 +153,8 @@ func TestTwoRunsOfOneSeedAreEqual(t *testing.T) {
 	assert.NotEqual(t, last(a), last(other))
 }
 
-// A run that is interrupted at any time and resumed has the same bits and the same log. Steps are reported one step late, so
-// the latest interruption of six steps is after the fourth.
+// A run that is interrupted at any time and resumed has the same bits and the same log. Steps are reported one step
+// late, so the latest interruption of six steps is after the fourth.
 func TestInterruptAndResume(t *testing.T) {
 	dir := t.TempDir()
 	whole := demo(t, dir, "run.dir="+filepath.Join(dir, "whole"))

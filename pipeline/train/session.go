@@ -15,8 +15,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
-// session is a run's devices and the engine on them. A run opens it, loads it and closes it. After a fault of a device it
-// shuts the session down and opens it again: layout, faults and profile outlive that.
+// session is a run's devices and the engine on them. A run opens it, loads it and closes it. After a fault of a device
+// it shuts the session down and opens it again: layout, faults and profile outlive that.
 type session struct {
 	job       *job
 	tune      *tune.Cache     // nil: the static choice of kernels
@@ -33,8 +33,8 @@ func newSession(j *job) *session { return &session{job: j, tune: j.options.Tune}
 // shutdownTimeout is how long devices may take to come to rest after a failure.
 const shutdownTimeout = 10 * time.Second
 
-// OpenWorker opens a device in a process of its own. Errors of a lost process wrap device.ErrLost. So do those of a device
-// that has work and makes no progress for longer than the timeout. Close ends the process.
+// OpenWorker opens a device in a process of its own. Errors of a lost process wrap device.ErrLost. So do those of a
+// device that has work and makes no progress for longer than the timeout. Close ends the process.
 type OpenWorker func(name string, timeout time.Duration) (device.Device, error)
 
 // isolated reports whether devices are in processes of their own.
@@ -127,7 +127,8 @@ func (s *session) close() error {
 	return errors.Join(errs...)
 }
 
-// shutDown closes a session that has lost a device, so that it can be opened again. It reports whether that took too long.
+// shutDown closes a session that has lost a device, so that it can be opened again. It reports whether that took too
+// long.
 func (s *session) shutDown() (timedOut bool) {
 	closed := make(chan struct{})
 	e, devices := s.engine, s.devices

@@ -58,10 +58,10 @@ type Result struct {
 // ErrDiverged is wrapped by the error of a run whose loss, gradient or validation loss is no longer finite.
 var ErrDiverged = errors.New("training stopped")
 
-// Run trains. When ctx ends it finishes the current step, saves, and returns with Interrupted set. Before the first step
-// is done it does not wait: a resumed run returns at its checkpoint, and a run that has written nothing returns the error
-// of ctx. Run finds everything that is wrong with its input before it writes anything; such errors are marked by
-// usererror.
+// Run trains. When ctx ends it finishes the current step, saves, and returns with Interrupted set. Before the first
+// step is done it does not wait: a resumed run returns at its checkpoint, and a run that has written nothing returns
+// the error of ctx. Run finds everything that is wrong with its input before it writes anything; such errors are marked
+// by usererror.
 func Run(ctx context.Context, c config.Config, o Options) (res Result, err error) {
 	if o.Report == nil {
 		o.Report = Silent{}

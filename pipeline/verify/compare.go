@@ -105,8 +105,8 @@ func number(t tensor, at int) string {
 	return fmt.Sprint(bits)
 }
 
-// rounding is the relative difference of two losses that other roundings of the same mathematics may make in a run. What is
-// wrong makes one many times as large: that of one delayed batch is some percent.
+// rounding is the relative difference of two losses that other roundings of the same mathematics may make in a run.
+// What is wrong makes one many times as large: that of one delayed batch is some percent.
 const rounding = 1e-3
 
 // farthest is the largest relative difference of two runs' losses.

@@ -9,7 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
-// compare judges two settings that shall give the same bits, or, with a tolerance, losses that differ by no more than that part.
+// compare judges two settings that shall give the same bits, or, with a tolerance, losses that differ by no more than
+// that part.
 func (t *trainer) compare(ctx context.Context, c *Case, want, got setting, tolerance float64) error {
 	w, err := t.outcome(ctx, want)
 	if err != nil {
@@ -62,8 +63,8 @@ func (t *trainer) learns(ctx context.Context, c *Case, s setting) error {
 	return nil
 }
 
-// overflows judges that the loss scale of a run passes some batches over and not others: else nothing that is equal to it says anything
-// of those.
+// overflows judges that the loss scale of a run passes some batches over and not others: else nothing that is equal to
+// it says anything of those.
 func (t *trainer) overflows(ctx context.Context, c *Case, s setting) error {
 	o, err := t.outcome(ctx, s)
 	if err != nil {
@@ -81,8 +82,8 @@ func (t *trainer) overflows(ctx context.Context, c *Case, s setting) error {
 	return nil
 }
 
-// differ judges two settings that mean different mathematics: if they agree, what sets them apart has no effect, and whatever is
-// equal to one of them proves nothing.
+// differ judges two settings that mean different mathematics: if they agree, what sets them apart has no effect, and
+// whatever is equal to one of them proves nothing.
 func (t *trainer) differ(ctx context.Context, c *Case, a, b setting) error {
 	x, err := t.outcome(ctx, a)
 	if err != nil {
@@ -122,7 +123,8 @@ func (t *trainer) again(ctx context.Context, c *Case, s setting) error {
 	return os.RemoveAll(dir)
 }
 
-// interrupted judges a run that is stopped when it reports its first step, as Ctrl-C does, and resumed under another setting.
+// interrupted judges a run that is stopped when it reports its first step, as Ctrl-C does, and resumed under another
+// setting.
 func (t *trainer) interrupted(ctx context.Context, c *Case, want, first, then setting) error {
 	w, err := t.outcome(ctx, want)
 	if err != nil {

@@ -201,8 +201,9 @@ func (p *planner) stop(claim string, never, first, then setting) {
 		func(ctx context.Context, c *Case) error { return p.interrupted(ctx, c, never, first, then) })
 }
 
-// replicas adds pipelines side by side. They sum a batch's gradient replica by replica: with a microbatch each as one device does,
-// and else, however many stages they have, as replicas of one stage do. (A tied embedding's gradient is summed in another order.)
+// replicas adds pipelines side by side. They sum a batch's gradient replica by replica: with a microbatch each as one
+// device does, and else, however many stages they have, as replicas of one stage do. (A tied embedding's gradient is
+// summed in another order.)
 func (p *planner) replicas() {
 	two := func(s setting, micro, n int) setting {
 		return s.with(fmt.Sprintf("%s, %d microbatches, 2 replicas of %s", s.name, micro, stages(n)), fmt.Sprint("train.microbatches=", micro),

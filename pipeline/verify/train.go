@@ -17,8 +17,9 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
-// trainer trains settings, each once. The kernels are the static choice: what is to be proved is that place changes nothing, for
-// kernels that are given; what a timing chooses for so small a model says nothing about the user's, and would differ by chance.
+// trainer trains settings, each once. The kernels are the static choice: what is to be proved is that place changes
+// nothing, for kernels that are given; what a timing chooses for so small a model says nothing about the user's, and
+// would differ by chance.
 type trainer struct {
 	*lender
 	dir     string

@@ -1,5 +1,6 @@
-// Package verify proves on a user's own devices what gpupipe promises of pipelines: the layout of a model over devices changes no
-// bit of its weights, a run that was stopped and resumed equals one that never stopped, and a seed determines everything. It trains a tiny model many times, as gpupipe train does, and compares the checkpoints.
+// Package verify proves on a user's own devices what gpupipe promises of pipelines: the layout of a model over devices
+// changes no bit of its weights, a run that was stopped and resumed equals one that never stopped, and a seed
+// determines everything. It trains a tiny model many times, as gpupipe train does, and compares the checkpoints.
 package verify
 
 import (

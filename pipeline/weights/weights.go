@@ -47,7 +47,8 @@ func Open(path string, m model.Model) (*Source, error) {
 	return s, nil
 }
 
-// FromCheckpoint opens a checkpoint's parameters and the state of its optimizer, and checks that they are those of m and o.
+// FromCheckpoint opens a checkpoint's parameters and the state of its optimizer, and checks that they are those of m
+// and o.
 func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer, delay int) (s *Source, err error) {
 	s = &Source{params: m.Parameters()}
 	defer func() {

@@ -1,6 +1,6 @@
-// Package report runs sections, each a command in a process of its own with a deadline, and collects what they print into
-// one report: a Markdown file for people and a JSON file for programs. A section that crashes, hangs or runs out of time
-// costs its own results only, and both files are written anew after every section.
+// Package report runs sections, each a command in a process of its own with a deadline, and collects what they print
+// into one report: a Markdown file for people and a JSON file for programs. A section that crashes, hangs or runs out
+// of time costs its own results only, and both files are written anew after every section.
 package report
 
 import (
@@ -34,7 +34,8 @@ type Task struct {
 	Args   []string // of the program; Limit in them stands for most of the task's time
 	Weight int      // its share of the time, relative to the other tasks
 	Skip   string   // why it does not run; empty if it does
-	// Read extracts the results from what the command printed, which may be cut off, into the section. An error fails the section.
+	// Read extracts the results from what the command printed, which may be cut off, into the section. An error fails the
+	// section.
 	Read func(output []byte, s *Section) error
 }
 
@@ -126,8 +127,8 @@ type Runner struct {
 	Progress func(task Task, limit time.Duration)
 }
 
-// Run runs the tasks in order within a time, and writes the report after each. The time that a task leaves unused goes to those
-// after it. It returns an error if the files cannot be written or the context ends.
+// Run runs the tasks in order within a time, and writes the report after each. The time that a task leaves unused goes
+// to those after it. It returns an error if the files cannot be written or the context ends.
 func (r *Report) Run(ctx context.Context, runner Runner, subject *Subject, tasks []Task, within time.Duration) error {
 	end := time.Now().Add(within)
 	for i, task := range tasks {

@@ -1,4 +1,5 @@
-// Package bench measures what the sandbox costs: a call of a hook that does nothing, and arrays handed over and taken back.
+// Package bench measures what the sandbox costs: a call of a hook that does nothing, and arrays handed over and taken
+// back.
 package bench
 
 import (
@@ -33,7 +34,8 @@ func empty() *w.Module {
 // Result is the time of one, the least of several means.
 type Result struct{ Call, RoundTrip time.Duration }
 
-// Run measures for a time each: a call with an input and an output of 16 numbers; and one with 4 MiB in and 4 MiB out, copied.
+// Run measures for a time each: a call with an input and an output of 16 numbers; and one with 4 MiB in and 4 MiB out,
+// copied.
 func Run(ctx context.Context, long time.Duration) (r Result, err error) {
 	rt, err := wasm.NewRuntime(wasm.Config{})
 	if err != nil {

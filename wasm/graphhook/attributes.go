@@ -70,8 +70,8 @@ func list(names map[string]bool) string {
 	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
 }
 
-// real is a number that JSON may hold as such, or as text: "inf", "-inf", "nan", or with hexadecimal digits as C writes it,
-// "0x1.8p+1", which needs no rounding.
+// real is a number that JSON may hold as such, or as text: "inf", "-inf", "nan", or with hexadecimal digits as C writes
+// it, "0x1.8p+1", which needs no rounding.
 type real float64
 
 func (r *real) UnmarshalJSON(b []byte) error {

@@ -1,5 +1,5 @@
-// Package graphhook lets code that lives elsewhere write a graph, op by op: values are numbers, ops have names, attributes are
-// JSON. Input is untrusted: every mistake is an error that names the op, and nothing panics.
+// Package graphhook lets code that lives elsewhere write a graph, op by op: values are numbers, ops have names,
+// attributes are JSON. Input is untrusted: every mistake is an error that names the op, and nothing panics.
 package graphhook
 
 import (
@@ -105,7 +105,8 @@ func (b *Builder) add(what string, vs ...*graph.Value) (Handle, error) {
 	return Handle(len(b.values) - len(vs) + 1), nil
 }
 
-// Op applies an op and gives the handle of its first result. Attributes are a JSON object, or nothing where the defaults will do.
+// Op applies an op and gives the handle of its first result. Attributes are a JSON object, or nothing where the
+// defaults will do.
 func (b *Builder) Op(name string, inputs []Handle, attributes []byte) (first Handle, err error) {
 	k, ok := kinds[name]
 	if !ok {
@@ -173,7 +174,8 @@ const (
 	Output  = "loss"
 )
 
-// Inputs are what a loss can be made of: "logits" f32 [Rows, Vocab], "targets" u32 [Rows], "weights" f32 [Rows], and more.
+// Inputs are what a loss can be made of: "logits" f32 [Rows, Vocab], "targets" u32 [Rows], "weights" f32 [Rows], and
+// more.
 type Inputs struct {
 	Rows, Vocab int
 	Width       int           // of "hidden" f32 [Rows, Width]; 0: there is none
@@ -197,7 +199,8 @@ type Loss struct {
 	PerToken bool     // a number for each token, not one
 }
 
-// BuildLoss has write make a loss, and checks it: f32 [Rows], or one number, with a gradient on the logits or on hidden.
+// BuildLoss has write make a loss, and checks it: f32 [Rows], or one number, with a gradient on the logits or on
+// hidden.
 func BuildLoss(in Inputs, write func(*Builder) (Handle, error)) (*Loss, error) {
 	var failed error
 	loss := &Loss{}

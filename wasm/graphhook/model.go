@@ -38,8 +38,8 @@ var (
 		model.WeightsInput, model.ScalarsInput, "hyper", "applied", "__metadata__"} // the last is no tensor's, of safetensors
 )
 
-// BuildModel has write make a model: the logits f32 [B, T, V] of the inputs "tokens" and "segments", u32 [B, T], and "vocabulary",
-// the numbers from 0 to V − 1, u32 [V].
+// BuildModel has write make a model: the logits f32 [B, T, V] of the inputs "tokens" and "segments", u32 [B, T], and
+// "vocabulary", the numbers from 0 to V − 1, u32 [V].
 func BuildModel(dims Dims, write func(*Builder) (Handle, error)) (*model.Draft, error) {
 	var failed error
 	d := &draft{Dims: dims}
@@ -98,8 +98,8 @@ type parameterAttributes struct {
 	Std  *real  `json:"std,omitempty"`
 }
 
-// Parameter returns the handle of a trained f32 tensor. Attributes are a JSON object: "init" is "normal" (the default), with the
-// deviation "std" (0.02), or "ones" or "zeros".
+// Parameter returns the handle of a trained f32 tensor. Attributes are a JSON object: "init" is "normal" (the default),
+// with the deviation "std" (0.02), or "ones" or "zeros".
 func (b *Builder) Parameter(name string, shape []int, attributes []byte) (Handle, error) {
 	d := b.draft
 	if d == nil {

@@ -70,8 +70,8 @@ func scribble(p *pen, seed uint64, batch int) handle {
 	return p.linear(x, "o", 1, 5, 4)
 }
 
-// Whatever a module writes, its parts compute what the whole does, to the last bit, wherever it is cut, with backwards whole and in
-// split backwards, recomputing or not.
+// Whatever a module writes, its parts compute what the whole does, to the last bit, wherever it is cut, with backwards
+// whole and in split backwards, recomputing or not.
 func TestPartsOfAnyModelAreTheWhole(t *testing.T) {
 	for seed := range uint64(60) {
 		w, err := model.NewWritten(5, 4, func(batch int) (*model.Draft, error) {

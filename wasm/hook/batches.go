@@ -31,8 +31,9 @@ type Aligned struct {
 // mostState bounds what a module may keep in a checkpoint.
 const mostState = 1 << 20
 
-// Batches is instances of a module that map batches, or weigh their tokens. Of a module that keeps nothing there are several, and
-// several goroutines may use them; of one with state there is one, which must be given the batches in order.
+// Batches is instances of a module that map batches, or weigh their tokens. Of a module that keeps nothing there are
+// several, and several goroutines may use them; of one with state there is one, which must be given the batches in
+// order.
 type Batches struct {
 	m     *Module
 	pool  *wasm.Pool // nil: the module has state
@@ -49,8 +50,8 @@ func (m *Module) Batches(n int) *Batches {
 	return &Batches{m: m, pool: wasm.NewPool(m.module, n, m.options())}
 }
 
-// Apply changes a batch. number is that of the batch, from which the module's random numbers are made. After an error the batch may
-// hold anything, and a module with state must be restored.
+// Apply changes a batch. number is that of the batch, from which the module's random numbers are made. After an error
+// the batch may hold anything, and a module with state must be restored.
 func (p *Batches) Apply(ctx context.Context, number int, b *Batch) error {
 	call := func(i *wasm.Instance) error { return p.m.applyTo(ctx, i, number, b) }
 	if p.pool != nil {
@@ -83,7 +84,8 @@ func (p *Batches) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// Save is the state after the last batch, nil if the module keeps none, or has not been called yet and was not restored.
+// Save is the state after the last batch, nil if the module keeps none, or has not been called yet and was not
+// restored.
 func (p *Batches) Save(ctx context.Context) ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -85,7 +85,8 @@ func deduplicator(t testing.TB, config string) func(i int, text string) []string
 	}
 }
 
-// Near-duplicates of all degrees, against the exact share of shingles that they have in common with a document that was kept.
+// Near-duplicates of all degrees, against the exact share of shingles that they have in common with a document that was
+// kept.
 func TestDeduplicateAgainstExactJaccard(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var texts []string

@@ -46,9 +46,9 @@ func (h *Host) emitImport() wasm.Import {
 	}}
 }
 
-// Mapper maps documents on several instances of a module. What becomes of a document does not depend on which it is given,
-// as long as the module carries nothing from one call to the next. Of a module with state there is one instance, which must be
-// given the documents in order. Several goroutines may use it.
+// Mapper maps documents on several instances of a module. What becomes of a document does not depend on which it is
+// given, as long as the module carries nothing from one call to the next. Of a module with state there is one instance,
+// which must be given the documents in order. Several goroutines may use it.
 type Mapper struct {
 	m    *Module
 	pool *wasm.Pool
@@ -65,8 +65,8 @@ func (m *Module) Mapper(n int) *Mapper {
 // ErrStateLost is wrapped by the error of a document after which a module's state is gone.
 var ErrStateLost = errors.New("what the module remembered is lost")
 
-// Map gives what takes the place of a document: nothing, one, or several, in order. index is the document's number, from
-// which the module's random numbers are made.
+// Map gives what takes the place of a document: nothing, one, or several, in order. index is the document's number,
+// from which the module's random numbers are made.
 func (p *Mapper) Map(ctx context.Context, index int, text []byte) (texts [][]byte, err error) {
 	err = p.pool.Do(ctx, func(i *wasm.Instance) error {
 		d := documents{left: maxGrowth*len(text) + maxEmitted}

@@ -18,7 +18,8 @@ import (
 
 const every = "../sdk/testdata/every/"
 
-// scribe stands for the host: it writes down what a module asks for. Values are numbered; of every one the shape is [3,5].
+// scribe stands for the host: it writes down what a module asks for. Values are numbered; of every one the shape is
+// [3,5].
 type scribe struct {
 	lines  []string
 	values uint32

@@ -1,6 +1,6 @@
-// Package hook calls the hooks of users' WebAssembly modules: it passes arguments and checks results. A module can build the loss or the model
-// of a run, map its documents and batches, set its learning rate and receive its metrics. docs/HOOKS.md describes the modules' side; package
-// wasm is the sandbox.
+// Package hook calls the hooks of users' WebAssembly modules: it passes arguments and checks results. A module can
+// build the loss or the model of a run, map its documents and batches, set its learning rate and receive its metrics.
+// docs/HOOKS.md describes the modules' side; package wasm is the sandbox.
 package hook
 
 import (

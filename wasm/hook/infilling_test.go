@@ -29,8 +29,8 @@ func infill(t *testing.T, config string, seed uint64, texts []string) (out [][]s
 	return out
 }
 
-// parts takes a document in PSM or SPM apart; a and b are the characters at which it was cut. In SPM a document does not show where
-// its prefix ends and its middle begins, so that a is 0.
+// parts takes a document in PSM or SPM apart; a and b are the characters at which it was cut. In SPM a document does
+// not show where its prefix ends and its middle begins, so that a is 0.
 func parts(t *testing.T, doc string) (text string, spm bool, a, b int) {
 	t.Helper()
 	rest, ok := strings.CutPrefix(doc, "<PRE>")
@@ -54,8 +54,8 @@ func characters(n int) (texts []string) {
 	return texts
 }
 
-// Whatever was moved can be put back; how often documents are chosen, how they are laid out and where they are cut is as in the
-// paper (arXiv 2207.14255, section 3 and appendix D).
+// Whatever was moved can be put back; how often documents are chosen, how they are laid out and where they are cut is
+// as in the paper (arXiv 2207.14255, section 3 and appendix D).
 func TestFillInTheMiddle(t *testing.T) {
 	const n = 4000
 	texts := characters(n)

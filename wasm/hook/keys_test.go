@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A key that a module does not know is an error before it does anything: of a loss when it has been built, else when it is opened.
+// A key that a module does not know is an error before it does anything: of a loss when it has been built, else when it
+// is opened.
 func TestUnknownKeysOfAConfiguration(t *testing.T) {
 	h := newHost(t)
 	for _, c := range []struct{ file, hook, config, want string }{

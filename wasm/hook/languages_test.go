@@ -123,8 +123,8 @@ func openAll(t *testing.T, cache, config string) map[string]*wasm.Instance {
 	return all
 }
 
-// What a hook makes of many batches, odd and empty ones among them, has the same bits in all languages, and so has its state, with
-// with which one in another language continues.
+// What a hook makes of many batches, odd and empty ones among them, has the same bits in all languages, and so has its
+// state, with with which one in another language continues.
 func TestTokenWeightsAreTheSameInAllLanguages(t *testing.T) {
 	const config, least = `{"least": 0.07}`, 0.07
 	seen, cache := make([]uint32, 1<<16), t.TempDir()

@@ -11,8 +11,8 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// BuildLoss has the module write a loss: see graphhook.BuildLoss. It is called once, and nothing of the module runs later, but for
-// loss_scalars, which it must have if the loss asked for scalars.
+// BuildLoss has the module write a loss: see graphhook.BuildLoss. It is called once, and nothing of the module runs
+// later, but for loss_scalars, which it must have if the loss asked for scalars.
 func (m *Module) BuildLoss(ctx context.Context, in graphhook.Inputs) (*graphhook.Loss, error) {
 	i, err := m.open(ctx)
 	if err != nil {
@@ -36,8 +36,8 @@ func (m *Module) BuildLoss(ctx context.Context, in graphhook.Inputs) (*graphhook
 	return loss, err
 }
 
-// LossGrad is what the module says of the losses of logits [rows × vocab] and of the gradient of their mean: its loss_grad, with
-// which its build_loss can be checked.
+// LossGrad is what the module says of the losses of logits [rows × vocab] and of the gradient of their mean: its
+// loss_grad, with which its build_loss can be checked.
 func (m *Module) LossGrad(ctx context.Context, logits []float32, targets []uint32) (losses, gradient []float32, err error) {
 	i, err := m.open(ctx)
 	if err != nil {

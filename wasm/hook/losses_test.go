@@ -19,8 +19,8 @@ import (
 
 type tensors = map[string]*graph.Tensor
 
-// checkLoss compares a module's loss with what it should be, a number for each row of the logits, and its gradient with central
-// differences, over many random logits and targets, to which more adds the rest.
+// checkLoss compares a module's loss with what it should be, a number for each row of the logits, and its gradient with
+// central differences, over many random logits and targets, to which more adds the rest.
 func checkLoss(t *testing.T, s hook.Spec, rows, vocab int, more []graph.Named, fill func(rng *rand.Rand, in tensors), want func(in tensors, row int) float64) {
 	t.Helper()
 	s.Hook, s.File = hook.BuildLoss, examples+s.File

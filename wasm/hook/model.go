@@ -9,7 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 )
 
-// BuildModel has the module write the model for microbatches of a size: see graphhook.BuildModel. Nothing of the module runs later.
+// BuildModel has the module write the model for microbatches of a size: see graphhook.BuildModel. Nothing of the module
+// runs later.
 func (m *Module) BuildModel(ctx context.Context, dims graphhook.Dims) (*model.Draft, error) {
 	i, err := m.open(ctx)
 	if err != nil {

@@ -30,8 +30,8 @@ func plain(rows, length, vocab int) *hook.Batch {
 	return b
 }
 
-// stream is a text of documents. Its tokens are their own positions plus one, but for the separators, which are 0: so each shows where
-// it is from.
+// stream is a text of documents. Its tokens are their own positions plus one, but for the separators, which are 0: so
+// each shows where it is from.
 type stream struct {
 	tokens []uint32
 	starts []int // of the document that each token is of

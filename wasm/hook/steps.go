@@ -24,8 +24,8 @@ func (m *Module) Rate(ctx context.Context) (*Rate, error) {
 	return &Rate{m, i}, err
 }
 
-// Factor is the factor on all learning rates at a step of so many, counted from 0; base is what the schedule gives. It is a number
-// from 0 to MaxFactor.
+// Factor is the factor on all learning rates at a step of so many, counted from 0; base is what the schedule gives. It
+// is a number from 0 to MaxFactor.
 func (r *Rate) Factor(ctx context.Context, step, steps int, base float64) (float64, error) {
 	out := wasm.Of(wasm.Out, []float64{0})
 	if _, err := r.i.Call(ctx, LearningRate, step, wasm.Of(wasm.In, []float64{float64(step), float64(steps), base}), out); err != nil {

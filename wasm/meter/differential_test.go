@@ -52,8 +52,8 @@ func (tr *trial) run(t testing.TB, bin []byte, budget int64) (seen string, work 
 	return seen, work
 }
 
-// trials are the plain program, and the metered one compiled and interpreted. The interpreted one visits the host all the time, so
-// that copies and fills are done in pieces.
+// trials are the plain program, and the metered one compiled and interpreted. The interpreted one visits the host all
+// the time, so that copies and fills are done in pieces.
 type trials struct{ plain, compiled, interpreted *trial }
 
 func newTrials(t testing.TB) trials {
@@ -62,7 +62,8 @@ func newTrials(t testing.TB) trials {
 	return tr
 }
 
-// compare runs a program in every way. The work is the same on either engine, and with half of it to spend a program stops or ends as before.
+// compare runs a program in every way. The work is the same on either engine, and with half of it to spend a program
+// stops or ends as before.
 func (tr trials) compare(t testing.TB, choices []byte) {
 	bin := program(choices).Encode()
 	metered, err := Rewrite(bin, Options{piece: 48})

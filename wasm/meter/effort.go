@@ -1,8 +1,8 @@
 package meter
 
-// effort estimates how long a compiler works on a function, and how much memory that takes. It grows with the square of the basic
-// blocks, with the values that are alive at each of them (locals, operands, what branches carry), and with the square of those, above
-// all for loops within loops: a few kilobytes of code can be hours of work.
+// effort estimates how long a compiler works on a function, and how much memory that takes. It grows with the square of
+// the basic blocks, with the values that are alive at each of them (locals, operands, what branches carry), and with
+// the square of those, above all for loops within loops: a few kilobytes of code can be hours of work.
 type effort struct {
 	*body
 	blocks  int
@@ -14,8 +14,8 @@ const (
 	maxBlocks = 8_000     // of a function, about as many as a compiler makes of it
 	maxAlive  = 4_000_000 // of a function
 
-	// maxEffort is the sum over functions of blocks² + 6·alive + squares, each about 70 ns. A Go program takes 1.1e7 for its runtime and
-	// fmt, and naga, a compiler for shaders (2 MB of Rust), 5.7e7.
+	// maxEffort is the sum over functions of blocks² + 6·alive + squares, each about 70 ns. A Go program takes 1.1e7 for
+	// its runtime and fmt, and naga, a compiler for shaders (2 MB of Rust), 5.7e7.
 	maxEffort = 200_000_000
 )
 

@@ -63,8 +63,8 @@ func mutated(r *rand.Rand, b, other []byte, first int) []byte {
 	return b
 }
 
-// mutants makes modules to try: three of four of the corpus, the others of programs of which only a function's code was changed, so
-// that more of them get as far as the code.
+// mutants makes modules to try: three of four of the corpus, the others of programs of which only a function's code was
+// changed, so that more of them get as far as the code.
 type mutants struct {
 	*rand.Rand
 	corpus   [][]byte

@@ -61,7 +61,8 @@ func newHost(t testing.TB, c wazero.RuntimeConfig) *host {
 	return h
 }
 
-// wazeroDir is where the runtime's source lies; the WebAssembly specification's tests and its fuzzers' finds are part of it.
+// wazeroDir is where the runtime's source lies; the WebAssembly specification's tests and its fuzzers' finds are part
+// of it.
 var wazeroDir = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/tetratelabs/wazero").Output()
 	return strings.TrimSpace(string(out)), err

@@ -1,30 +1,31 @@
-// Package meter rewrites a WebAssembly module so that it pays for its work as it goes. Nothing else of the module changes:
-// rewritten, it computes the same results.
+// Package meter rewrites a WebAssembly module so that it pays for its work as it goes. Nothing else of the module
+// changes: rewritten, it computes the same results.
 //
 // What it understands is WebAssembly Core 2.0 (SIMD, bulk memory, reference types, multi-value, sign extension,
-// saturating conversions, mutable globals) and tail calls. Everything else is refused by name: threads, garbage collection,
-// exception handling, memory64, several memories, relaxed SIMD, typed function references, extended constant
-// expressions, components.
+// saturating conversions, mutable globals) and tail calls. Everything else is refused by name: threads, garbage
+// collection, exception handling, memory64, several memories, relaxed SIMD, typed function references, extended
+// constant expressions, components.
 //
 // # Work
 //
 // Work is counted in units, the same for a module on every machine: an instruction costs 1, a few more (an integer
-// division 8 or 16, a call 4), those that only give the code its structure nothing; opcode.go lists them. Bytes copied, filled, or grown into cost 1 for every 8, table entries
-// 1 each; what is copied or filled is paid for before. The counter is an i64 global, exported as [Fuel], from which every function pays when it is entered and every loop
-// for each turn: the instructions of its body, less those of loops within it. Straight-line code of at least
-// [Segment] instructions behind a branch pays on its own when it is reached; shorter runs are paid for whether they are reached
+// division 8 or 16, a call 4), those that only give the code its structure nothing; opcode.go lists them. Bytes copied,
+// filled, or grown into cost 1 for every 8, table entries 1 each; what is copied or filled is paid for before. The
+// counter is an i64 global, exported as [Fuel], from which every function pays when it is entered and every loop for
+// each turn: the instructions of its body, less those of loops within it. Straight-line code of at least [Segment]
+// instructions behind a branch pays on its own when it is reached; shorter runs are paid for whether they are reached
 // or not. So the cost of a path is exact up to short branches, and depends on the module alone.
 //
 // Where the counter has fallen below zero, at a function's entry, a loop's head or a bulk operation, the import
-// [ImportModule].[Tick] is called with [OutOfFuel]. The host refills the counter and returns, or panics to end the call.
-// Between two calls lie at most the counter's value and one function body of work. A memory.copy or memory.fill that the counter
-// does not cover is done in pieces of a MiB, with a call before each.
+// [ImportModule].[Tick] is called with [OutOfFuel]. The host refills the counter and returns, or panics to end the
+// call. Between two calls lie at most the counter's value and one function body of work. A memory.copy or memory.fill
+// that the counter does not cover is done in pieces of a MiB, with a call before each.
 //
 // # Depth
 //
 // Each function that calls others takes 1 from the i32 global exported as [Room] on entry, and one more for every 32
-// parameters, locals and operands, and gives it back when it returns. Below zero, tick is called with [OutOfRoom], which must not return.
-// Room starts at Options.Depth.
+// parameters, locals and operands, and gives it back when it returns. Below zero, tick is called with [OutOfRoom],
+// which must not return. Room starts at Options.Depth.
 //
 // # Growth
 //
@@ -98,8 +99,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Limits of a module's size, which with those of effort.go bound the time and memory that compiling it takes: about ten seconds,
-// and a second or two for each megabyte.
+// Limits of a module's size, which with those of effort.go bound the time and memory that compiling it takes: about ten
+// seconds, and a second or two for each megabyte.
 const (
 	maxModule    = 16 << 20 // bytes
 	maxTypes     = 20_000
@@ -126,8 +127,8 @@ var sections = map[byte]struct {
 	9: {"element section", 9}, 12: {"data count section", 10}, 10: {"code section", 11}, 11: {"data section", 12},
 }
 
-// Rewrite returns the metered module; bin is not changed. An error is an *Error. A module that gets through may still be invalid: operand types are
-// checked by the compiler of the result, not here.
+// Rewrite returns the metered module; bin is not changed. An error is an *Error. A module that gets through may still
+// be invalid: operand types are checked by the compiler of the result, not here.
 func Rewrite(bin []byte, o Options) (out []byte, err error) {
 	defer func() {
 		switch e := recover().(type) {

@@ -1,7 +1,7 @@
 package meter
 
-// nameSection is the content of the name section with functions' indices shifted, or nil: names serve messages only, so one
-// that cannot be read is omitted.
+// nameSection is the content of the name section with functions' indices shifted, or nil: names serve messages only, so
+// one that cannot be read is omitted.
 func (m *module) nameSection() (out []byte) {
 	defer func() {
 		if e := recover(); e != nil {

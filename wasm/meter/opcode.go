@@ -88,8 +88,8 @@ const (
 	opV128Const          = 0xfd0c
 )
 
-// opcodes holds, for each range of opcodes in order, what follows them, what one costs, and how many operands it adds to the stack; of
-// those that call or branch, body.go knows. A gap is no instruction.
+// opcodes holds, for each range of opcodes in order, what follows them, what one costs, and how many operands it adds
+// to the stack; of those that call or branch, body.go knows. A gap is no instruction.
 var opcodes = []struct {
 	first, last int
 	imm         immediate

@@ -19,8 +19,8 @@ func (m *module) pieces(op int) uint32 {
 	return f
 }
 
-// piecesBody is the body of a function (to, from or value, n). What does not fit in the memory is left to the instruction itself,
-// which traps before it has done anything.
+// piecesBody is the body of a function (to, from or value, n). What does not fit in the memory is left to the
+// instruction itself, which traps before it has done anything.
 func (m *module) piecesBody(op int) []byte {
 	const to, from, n, part = 0, 1, 2, 3
 	b := &body{module: m, out: []byte{1, 1, 0x7f}} // a local for part

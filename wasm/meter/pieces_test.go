@@ -24,8 +24,8 @@ func bulkModule() *w.Module {
 	}
 }
 
-// Copies and fills that are done in pieces leave the same memory as those that are not, overlapping or not, and trap before they
-// have written anything.
+// Copies and fills that are done in pieces leave the same memory as those that are not, overlapping or not, and trap
+// before they have written anything.
 func TestPieces(t *testing.T) {
 	ctx := context.Background()
 	metered, err := Rewrite(bulkModule().Encode(), Options{piece: 37})

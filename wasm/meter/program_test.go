@@ -2,8 +2,8 @@ package meter
 
 import w "github.com/gpupipe/gpupipe/internal/wasmtest"
 
-// generator writes a valid module that ends, out of bytes that decide everything: each loop counts down a local of its own, and
-// functions call only those behind them.
+// generator writes a valid module that ends, out of bytes that decide everything: each loop counts down a local of its
+// own, and functions call only those behind them.
 type generator struct {
 	choices []byte
 	funcs   []w.Func

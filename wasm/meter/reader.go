@@ -16,7 +16,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s (byte %d): %s", e.Where, e.Offset, e.What)
 }
 
-// reader walks over bytes of the module. What it cannot read it refuses by a panic with an *Error, which Rewrite returns.
+// reader walks over bytes of the module. What it cannot read it refuses by a panic with an *Error, which Rewrite
+// returns.
 type reader struct {
 	b     []byte
 	i     int

@@ -127,8 +127,8 @@ func (b *body) charge(op, shift byte) {
 	b.out = append(b.out, opI64ExtendI32U, opI64Const, shift, op, opI64Sub)
 }
 
-// inPieces appends memory.copy or memory.fill. What the counter does not cover is done by a function of ours that visits the
-// host between pieces.
+// inPieces appends memory.copy or memory.fill. What the counter does not cover is done by a function of ours that
+// visits the host between pieces.
 func (b *body) inPieces(op int, text []byte) {
 	if b.Free {
 		b.out = append(b.out, text...)

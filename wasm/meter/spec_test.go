@@ -160,8 +160,8 @@ func act(ctx context.Context, m api.Module, c command) string {
 	return fmt.Sprintf("%x", results)
 }
 
-// The specification's tests do the same, command by command, whether their modules are metered or not: results, traps, and
-// which modules are refused.
+// The specification's tests do the same, command by command, whether their modules are metered or not: results, traps,
+// and which modules are refused.
 func TestSpecification(t *testing.T) {
 	open := Options{MemoryPages: 1 << 16, TableElements: 1<<32 - 1}
 	for _, pattern := range []string{"v2/testdata/*.json", "tail-call/testdata/*.json"} {

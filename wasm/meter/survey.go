@@ -2,8 +2,8 @@ package meter
 
 import "slices"
 
-// survey is the first walk over a body: it checks what the rewriter relies on, finds what is paid where, how high the stack becomes, and
-// how much work it is to compile.
+// survey is the first walk over a body: it checks what the rewriter relies on, finds what is paid where, how high the
+// stack becomes, and how much work it is to compile.
 type survey struct {
 	*body
 	frames   []frame
@@ -160,7 +160,8 @@ func (s *survey) segment() {
 	s.at, s.pays, s.own, s.cost = s.i, s.top().pays, false, 0
 }
 
-// close decides where the segment is paid for: at its loop or function if it is short or comes first there, else at itself.
+// close decides where the segment is paid for: at its loop or function if it is short or comes first there, else at
+// itself.
 func (s *survey) close() {
 	if s.own || s.cost < Segment {
 		s.payings[s.pays].cost += s.cost

@@ -9,7 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// BuildLoss has the module build a loss, as hook.Module does. It refuses a loss that asks for scalars, since a page has no values for them.
+// BuildLoss has the module build a loss, as hook.Module does. It refuses a loss that asks for scalars, since a page has
+// no values for them.
 func (m *Module) BuildLoss(o wasm.Options, in graphhook.Inputs) (*graphhook.Loss, error) {
 	i, err := m.open(o)
 	if err != nil {

@@ -124,8 +124,8 @@ func (i *instance) overdrawn() error {
 	return halted(wasm.Budget, "more than %d units of work", i.call.budget)
 }
 
-// tick is called by the module itself, see package meter. A start function runs before its counter can be reached: only the
-// clock bounds it.
+// tick is called by the module itself, see package meter. A start function runs before its counter can be reached: only
+// the clock bounds it.
 func (i *instance) tick(reason uint32) error {
 	switch reason {
 	case meter.OutOfRoom:

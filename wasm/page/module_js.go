@@ -30,7 +30,8 @@ type Module struct {
 	kinds    map[string]string // of exports, by name
 }
 
-// Load checks, meters and compiles a module that is wanted for a hook; file is what messages call it. Every error is a *wasm.Error.
+// Load checks, meters and compiles a module that is wanted for a hook; file is what messages call it. Every error is a
+// *wasm.Error.
 func Load(file, hook string, bin []byte, l wasm.Limits) (*Module, error) {
 	m := &Module{file: file, hook: hook, limits: l.WithDefaults(), kinds: map[string]string{}}
 	if err := m.load(bin); err != nil {

@@ -1,5 +1,5 @@
-// Command texts prints the license files of the modules that a program is built from, for copies that leave without their
-// sources. Its arguments are the packages of the program.
+// Command texts prints the license files of the modules that a program is built from, for copies that leave without
+// their sources. Its arguments are the packages of the program.
 package main
 
 import (

@@ -27,7 +27,8 @@ func widened(h uint16, d DType) float32 {
 	return x[0]
 }
 
-// Each number of 16 bits stays itself, what lies between two goes to the nearer, and what lies in the middle to the even.
+// Each number of 16 bits stays itself, what lies between two goes to the nearer, and what lies in the middle to the
+// even.
 func TestNarrowingIsToTheNearest(t *testing.T) {
 	infinity := map[DType]uint16{F16: 0x7c00, BF16: 0x7f80}
 	inf := float32(math.Inf(1))
