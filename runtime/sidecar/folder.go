@@ -13,6 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// folderCanBeMade reports whether a folder that does not exist can be made. A host that is killed here leaves nothing,
+// because the file that createUnnamed makes ends with the process. Where the file system has no such files,
+// folderCanBeMade makes and removes the folder. The next host sweeps a folder that a killed host left between the two.
+func folderCanBeMade(dir string) bool {
+	if createUnnamed(filepath.Dir(dir)) == nil {
+		return true
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return false
+	}
+	_ = os.Remove(dir) // another host may have swept it
+	return true
+}
+
 // privateFolder makes a folder that other users cannot enter, or checks that an existing one is private. A folder that
 // it makes is locked until leave removes it, so sweep keeps it.
 func privateFolder(dir string) (leave func(), err error) {

@@ -13,7 +13,42 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
+
+// memoryFolder makes a folder with a short path, as paths of sockets are, in a file system in memory, as that of
+// XDG_RUNTIME_DIR is.
+func memoryFolder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "s-")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// The host makes nothing in the folder of sockets, not even for a moment in which it may be killed: no worker would
+// remove it.
+func TestNewSocketMakesNothing(t *testing.T) {
+	dir := memoryFolder(t)
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	require.NoError(t, err)
+	defer unix.Close(watch)
+	_, err = unix.InotifyAddWatch(watch, dir, unix.IN_CREATE|unix.IN_DELETE|unix.IN_MOVE)
+	require.NoError(t, err)
+	socket, err := newSocket()
+	require.NoError(t, err)
+	assert.Equal(t, dir, filepath.Dir(filepath.Dir(socket)))
+	events := make([]byte, 4096)
+	_, err = unix.Read(watch, events)
+	require.ErrorIs(t, err, unix.EAGAIN, "nothing was made or removed")
+	require.NoError(t, os.Mkdir(filepath.Dir(socket), 0o700))
+	n, err := unix.Read(watch, events)
+	require.NoError(t, err)
+	assert.Positive(t, n, "the watch reports what is made")
+	require.True(t, folderCanBeMade(filepath.Join(dir, "gpupipe-G")))
+	require.False(t, folderCanBeMade(filepath.Join(dir, "none", "gpupipe-G")))
+}
 
 // If the host or the worker is killed while the device is opened, the other one ends or reports it, and removes the
 // folder.
@@ -21,9 +56,7 @@ func TestKilledWhileOpening(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 1))
 	inFolder := 0
 	for i := range 30 {
-		dir, err := os.MkdirTemp("/tmp", "s-") // paths of sockets are short
-		require.NoError(t, err)
-		defer os.RemoveAll(dir)
+		dir := memoryFolder(t)
 		nothingLeft := func() bool { return len(folders(t, dir)) == 0 && len(workersIn(dir)) == 0 }
 		host := exec.Command(os.Args[0])
 		host.Env = append(os.Environ(), role+"=host", "SIDECAR_TEST_DEVICE=null", "XDG_RUNTIME_DIR="+dir)
@@ -55,9 +88,7 @@ func TestKilledWhileOpening(t *testing.T) {
 
 // If both are killed at once, as when the system runs out of memory, the next worker removes what is left.
 func TestBothAreKilled(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "s-")
-	require.NoError(t, err)
-	defer os.RemoveAll(dir)
+	dir := memoryFolder(t)
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 	left := 0
 	for range 10 {

@@ -153,13 +153,12 @@ func (p *process) connect(socket string, timeout time.Duration) (*net.UnixConn, 
 }
 
 // newSocket returns the path of a socket that does not exist, in a folder that does not exist either. The worker makes
-// both. newSocket makes and removes the folder to find out whether it can be made.
+// both, and removes them if the host is killed. newSocket tries several places for the folder.
 func newSocket() (string, error) {
 	var tried []string
 	for _, dir := range []string{os.Getenv("XDG_RUNTIME_DIR"), os.TempDir(), "/tmp"} {
 		path := filepath.Join(dir, "gpupipe-"+rand.Text()[:16], "socket")
-		if dir != "" && len(path) <= longestPath && os.Mkdir(filepath.Dir(path), 0o700) == nil {
-			removeSocket(path)
+		if dir != "" && len(path) <= longestPath && folderCanBeMade(filepath.Dir(path)) {
 			return path, nil
 		}
 		tried = append(tried, fmt.Sprintf("%q", dir))

@@ -17,6 +17,16 @@ func newShared() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "shared memory"), nil
 }
 
+// createUnnamed creates a file without a name in a folder, and closes it. It fails if the folder cannot be written to,
+// or if its file system has no files without names.
+func createUnnamed(dir string) error {
+	f, err := os.OpenFile(dir, unix.O_TMPFILE|unix.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 // seal fixes the size, since truncating the file would crash the other process.

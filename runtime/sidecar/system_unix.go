@@ -3,6 +3,7 @@
 package sidecar
 
 import (
+	"errors"
 	"net"
 	"os"
 )
@@ -19,6 +20,9 @@ func newShared() (*os.File, error) {
 	}
 	return f, nil
 }
+
+// createUnnamed fails: this system creates no files without names.
+func createUnnamed(string) error { return errors.ErrUnsupported }
 
 func seal(*os.File) error   { return nil }
 func sealed(*os.File) error { return nil }
