@@ -49,7 +49,7 @@
 //
 //	gpupipe.log   (text i32, length i32)    a line for the user, UTF-8
 //	gpupipe.fail  (text i32, length i32)    why the call fails; it returns, and the hook should too
-//	gpupipe.config_key  (key i32, length i32)    a key of the configuration that the module knows; see [Instance.CheckKeys]
+//	gpupipe.config_key  (key i32, length i32)    a config key that the module reads; see [Instance.CheckKeys]
 //	wasi_snapshot_preview1.*                what the runtime of a Go or Rust program needs to live, and no more
 //
 // and what the owner of the Runtime adds ([Config.Imports]). The system interface has no files, no network, no
