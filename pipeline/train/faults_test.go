@@ -115,7 +115,7 @@ func TestHangingDeviceDoesNotHideAFailure(t *testing.T) {
 		_, err := Run(t.Context(), c, Options{OpenDevice: open})
 		require.ErrorIs(t, err, traintest.ErrInjected)
 		assert.ErrorContains(t, err, "stage 2: ")
-		assert.ErrorContains(t, err, "the devices are still at work 10s later")
+		assert.ErrorContains(t, err, "the devices are still busy after 10s")
 		assert.Less(t, time.Since(began), time.Minute)
 		saved, problems, err := checkpoint.Latest(c.Run.Dir)
 		require.NoError(t, err)

@@ -69,7 +69,7 @@ func TestScheduleFile(t *testing.T) {
 	assert.ErrorContains(t, err, "it has 2 where pipeline.stages is 3")
 	for text, want := range map[string]string{
 		"E0\n":             "it evaluates, expected a schedule that trains",
-		"# batches: 0\n":   "found no line of actions",
+		"# batches: 0\n":   "found no actions, expected a line for each stage",
 		fiveBatches + "\n": "it has 5 batches, expected a pattern of at most 4",
 	} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
