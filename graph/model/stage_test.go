@@ -28,7 +28,7 @@ func parts(t *testing.T, c model.Model, cuts []int, o model.StageOptions) []*mod
 	return stages
 }
 
-// allCuts lists every way to cut units into parts.
+// allCuts lists all cuts of units into virtual stages.
 func allCuts(units int) (cuts [][]int) {
 	for set := range 1 << (units - 1) {
 		var cut []int

@@ -102,7 +102,7 @@ workgroupBarrier();
 {{template "elements" .}}
     pair[i].x = select(0.0, exp(score - tops[row]), {{template "sees" .}});
   }
-  ps[row * WEIGHTS + x % (COLS / 2u)] = halves(pair[0].x, pair[1].x);
+  ps[row * WEIGHTS + x % (COLS / 2u)] = pack16(pair[0].x, pair[1].x);
 }
 workgroupBarrier();
 {{.Add "o" "ps" "ys" -}}
@@ -129,7 +129,7 @@ workgroupBarrier();
     let p = select(0.0, exp(score - ls[row]), {{template "sees" .}});
     pair[i].x = p * (ts[row * SCORES + column] - es[row]);
   }
-  ps[row * WEIGHTS + x % (COLS / 2u)] = halves(pair[0].x, pair[1].x);
+  ps[row * WEIGHTS + x % (COLS / 2u)] = pack16(pair[0].x, pair[1].x);
 }
 workgroupBarrier();
 {{.Add "dq" "ps" "xs" -}}
@@ -164,8 +164,8 @@ workgroupBarrier();
     let p = select(0.0, exp(score - ls[column]), t + column < TQ && t + column >= first + row{{.Together}});
     pair[i] = vec2<f32>(p, p * (ts[row * SCORES + column] - es[column]));
   }
-  ps[row * WEIGHTS + x % (COLS / 2u)] = halves(pair[0].x, pair[1].x);
-  ds[row * WEIGHTS + x % (COLS / 2u)] = halves(pair[0].y, pair[1].y);
+  ps[row * WEIGHTS + x % (COLS / 2u)] = pack16(pair[0].x, pair[1].x);
+  ds[row * WEIGHTS + x % (COLS / 2u)] = pack16(pair[0].y, pair[1].y);
 }
 workgroupBarrier();
 {{.Add "dk" "ds" "xs"}}{{.Add "dv" "ps" "ys" -}}
@@ -193,21 +193,21 @@ const PARTS = %du; // lanes that share a row
 const STRIDE = %du;
 const SCORES = %du;
 const WEIGHTS = %du;
-fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(halves(x.x, x.y), halves(x.z, x.w)); }
+fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(pack16(x.x, x.y), pack16(x.z, x.w)); }
 `, m.dim/4, m.Lanes(), m.Subgroup, m.Size.M, m.Size.N, m.Rows(), m.Cols, m.Parts(), m.vectorStride(), m.scoreStride(), m.weightStride())
 	return graph.Pass{
-		Declarations: m.constants() + m.halves() + constants + arrays + m.edgeArrays() + m.ifSegments("var<workgroup> owns: array<u32, %d>;\nvar<workgroup> gs: array<u32, %d>;\n", m.Rows(), m.Cols),
+		Declarations: m.constants() + m.pack16() + constants + arrays + m.edgeArrays() + m.ifSegments("var<workgroup> owns: array<u32, %d>;\nvar<workgroup> gs: array<u32, %d>;\n", m.Rows(), m.Cols),
 		Body:         body.String(), Uses: slices.Concat(vectors, scalars), Vec4: vectors,
 		Workgroup: m.Lanes(), Groups: groups, WorkgroupMemory: memory, Inside: true, Cooperative: true,
 	}
 }
 
-// 16-bit floats is the function that rounds two numbers to a word of 16-bit floats. What is not finite stays so, and
+// pack16 is the WGSL function that rounds two numbers to a word of 16-bit floats. What is not finite stays so, and
 // what is too large for f16, of which WGSL leaves all to the device, becomes so: a gradient that overflows must be
 // seen. Devices round to f16 in one instruction, and which way does not matter to the kernel's tolerance.
-func (m matrixKernel) halves() string {
+func (m matrixKernel) pack16() string {
 	if m.operands == graph.F16 {
-		return `fn halves(x: f32, y: f32) -> f32 {
+		return `fn pack16(x: f32, y: f32) -> f32 {
   let a = bitcast<u32>(x) & 0x7fffffffu;
   let b = bitcast<u32>(y) & 0x7fffffffu;
   let large = select(0u, 0x7c00u, a >= 0x477ff000u) | select(0u, 0x7c000000u, b >= 0x477ff000u); // from 65520 on
@@ -215,7 +215,7 @@ func (m matrixKernel) halves() string {
 }
 `
 	}
-	return narrowing("half", m.operands) + "fn halves(x: f32, y: f32) -> f32 { return bitcast<f32>(half(x) | (half(y) << 16u)); }\n"
+	return narrowing("half", m.operands) + "fn pack16(x: f32, y: f32) -> f32 { return bitcast<f32>(half(x) | (half(y) << 16u)); }\n"
 }
 
 // narrowing is a function from an f32 to the bits of a half, as a cast has them.

@@ -112,15 +112,15 @@ func (seg *segment) begin(batch int) bool {
 // segment creates the workers. Nothing of it needs to be closed.
 func (e *Engine) segment(w work, from, to int, r *results) (*segment, error) {
 	seg := &segment{task: w, gate: newGate(from, to), results: r}
-	for _, l := range e.ranks[:w.replicas*e.Stages] {
-		m, err := l.machine(w, from, to)
+	for _, rank := range e.ranks[:w.replicas*e.Stages] {
+		m, err := rank.machine(w, from, to)
 		if err != nil {
 			for _, made := range seg.workers {
 				made.machine.Close()
 			}
 			return nil, err
 		}
-		seg.workers = append(seg.workers, newWorker(l, seg, m))
+		seg.workers = append(seg.workers, newWorker(rank, seg, m))
 	}
 	return seg, nil
 }

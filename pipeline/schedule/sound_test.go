@@ -30,8 +30,8 @@ func name(stage int, format string, args ...any) string {
 
 func think(s *Schedule) *opinion {
 	o := &opinion{s: s, at: map[string]int{}}
-	for stage, line := range s.Actions {
-		for _, a := range line {
+	for stage, actions := range s.Actions {
+		for _, a := range actions {
 			key := name(stage, "%v", a)
 			if _, twice := o.at[key]; twice {
 				o.why = "twice " + key
@@ -308,10 +308,10 @@ func (o *opinion) replay() {
 	if o.s.Delay < 0 {
 		return
 	}
-	for stage, line := range o.s.Actions {
+	for stage, actions := range o.s.Actions {
 		exchange := o.exchange(stage)
 		r := replayed{buffers: append([]string{"x0", "x1"}[:1+o.s.Delay:1+o.s.Delay], ""), sums: map[int]int{}, all: o.s.Microbatches * o.s.Chunks}
-		for _, a := range line {
+		for _, a := range actions {
 			switch a.Kind.String() {
 			case "F", "I":
 				r.reads(a)

@@ -92,22 +92,22 @@ func TestHooksResume(t *testing.T) {
 		assert.Contains(t, strings.Join(n.text, "\n"), "quality_filter.wasm: 60 documents became 40")
 
 		ctx, cancel := context.WithCancel(context.Background())
-		part, err := Run(ctx, configure("part"), options(&reference{}, &notes{step: func(p Progress) {
+		interrupted, err := Run(ctx, configure("interrupted"), options(&reference{}, &notes{step: func(p Progress) {
 			if p.Step == 3 {
 				cancel()
 			}
 		}}))
 		require.NoError(t, err)
-		require.True(t, part.Interrupted)
+		require.True(t, interrupted.Interrupted)
 		o := options(&reference{}, &notes{})
 		o.Resume = true
-		resumed, err := Run(context.Background(), configure("part"), o)
+		resumed, err := Run(context.Background(), configure("interrupted"), o)
 		require.NoError(t, err)
 		assert.Equal(t, 7, resumed.Step)
 		for name, bits := range files(t, whole.Checkpoint) {
 			assert.True(t, bits == files(t, resumed.Checkpoint)[name], name)
 		}
-		assert.Equal(t, measurements(t, configure("whole").Run.Dir), measurements(t, configure("part").Run.Dir))
+		assert.Equal(t, measurements(t, configure("whole").Run.Dir), measurements(t, configure("interrupted").Run.Dir))
 	}
 }
 

@@ -204,8 +204,8 @@ OpEntryPoint GLCompute %main "main" %workgroup %a %b %c
 OpExecutionMode %main LocalSize THREADS 1 1
 OpDecorate %workgroup BuiltIn WorkgroupId
 OpDecorate %half_array ArrayStride 2
-OpDecorate %halves Block
-OpMemberDecorate %halves 0 Offset 0
+OpDecorate %floats16 Block
+OpMemberDecorate %floats16 0 Offset 0
 OpDecorate %float_array ArrayStride 4
 OpDecorate %floats Block
 OpMemberDecorate %floats 0 Offset 0
@@ -229,17 +229,17 @@ OpDecorate %c Binding 2
 %nothing = OpConstant %float 0.0
 CONSTANTS
 %half_array = OpTypeRuntimeArray %half
-%halves = OpTypeStruct %half_array
+%floats16 = OpTypeStruct %half_array
 %float_array = OpTypeRuntimeArray %float
 %floats = OpTypeStruct %float_array
 %to_uint3 = OpTypePointer Input %uint3
-%to_halves = OpTypePointer StorageBuffer %halves
+%to_floats16 = OpTypePointer StorageBuffer %floats16
 %to_half = OpTypePointer StorageBuffer %half
 %to_floats = OpTypePointer StorageBuffer %floats
 %to_float = OpTypePointer StorageBuffer %float
 %workgroup = OpVariable %to_uint3 Input
-%a = OpVariable %to_halves StorageBuffer
-%b = OpVariable %to_halves StorageBuffer
+%a = OpVariable %to_floats16 StorageBuffer
+%b = OpVariable %to_floats16 StorageBuffer
 %c = OpVariable %to_floats StorageBuffer
 ; of a workgroup, for use as A, B and sum
 %matrix_a = OpTypeCooperativeMatrixKHR %half %two %rows %depth %zero
