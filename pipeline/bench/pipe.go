@@ -150,7 +150,7 @@ func (p pipe) train(ctx context.Context, e *engine.Engine, path string) error {
 	for _, l := range e.Ranks() {
 		w.Tracks(l.Tracks()...)
 	}
-	e.Trace = w
+	e.SetTrace(w)
 	return errors.Join(to(p.warm, p.warm+p.batches), w.Close())
 }
 

@@ -80,18 +80,18 @@ const stagingShare = 4
 // connect opens the channels between ranks whose devices import memory.
 func (c *channels) connect(e *Engine) error {
 	// A system may not report its memory.
-	*c = channels{all: map[channelKey]*channel{}, room: cmp.Or(e.HostMemory, host.Memory(), math.MaxInt64) / stagingShare}
+	*c = channels{all: map[channelKey]*channel{}, room: cmp.Or(e.options.HostMemory, host.Memory(), math.MaxInt64) / stagingShare}
 	for _, r := range e.ranks {
-		for chunk := range e.Chunks {
-			v := chunk*e.Stages + r.stage()
-			if v+1 == e.virtualStages() {
+		for chunk := range e.options.Chunks {
+			v := chunk*e.options.Stages + r.stage()
+			if v+1 == e.options.virtualStages() {
 				continue
 			}
 			// A microbatch in flight between two virtual stages, in either direction, has a slot of the first.
-			next := e.ranks[r.replica()*e.Stages+(v+1)%e.Stages]
+			next := e.ranks[r.replica()*e.options.Stages+(v+1)%e.options.Stages]
 			if err := errors.Join(
 				c.open(e.ranks, channelKey{stage.Activation, v + 1, r.index, next.index}, r.slots, chunkVariable(model.ActOut, chunk)),
-				c.open(e.ranks, channelKey{stage.Gradient, v, next.index, r.index}, r.slots, chunkVariable(model.GradIn, (v+1)/e.Stages))); err != nil {
+				c.open(e.ranks, channelKey{stage.Gradient, v, next.index, r.index}, r.slots, chunkVariable(model.GradIn, (v+1)/e.options.Stages))); err != nil {
 				return err
 			}
 		}

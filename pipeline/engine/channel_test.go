@@ -84,7 +84,7 @@ func TestStagingBuffersCarryMessages(t *testing.T) {
 					for key, c := range e.channels.all {
 						assert.Len(t, c.idle, cap(c.idle), key)
 					}
-					require.NoError(t, e.Evaluate(t.Context(), zeros(e.Model.Size().SeqLen), 40, ignore))
+					require.NoError(t, e.Evaluate(t.Context(), zeros(e.options.Model.Size().SeqLen), 40, ignore))
 					c.reset()
 				}
 				assert.Equal(t, imports, c.imports, "none is made during training")

@@ -15,7 +15,7 @@ import (
 
 // Engine is a pipeline: planned by New, in memory after Load.
 type Engine struct {
-	Options
+	options      Options
 	ranks        []*rank
 	exchanges    exchanges
 	channels     channels
@@ -53,7 +53,7 @@ func New(o Options) (*Engine, error) {
 	if o.Depth == 0 {
 		o.Depth = defaultDepth
 	}
-	e := &Engine{Options: o, exchanges: o.planExchanges()}
+	e := &Engine{options: o, exchanges: o.planExchanges()}
 	e.aborted, e.abort = context.WithCancelCause(context.Background())
 	sample, err := o.Schedule(sampleBatches)
 	if err != nil {
@@ -110,10 +110,10 @@ func (e *Engine) Ranks() []RankPlan {
 	for _, r := range e.ranks {
 		p := RankPlan{Name: r.name(), Device: r.device.Info(), Slots: r.slots, Memory: r.planned.Memory, Kernels: r.planned.Kernels,
 			Shared: e.channels.bytes(r.index)}
-		for chunk := range e.Chunks {
-			first, last := e.units(chunk*e.Stages+r.stage(), e.Model)
+		for chunk := range e.options.Chunks {
+			first, last := e.options.units(chunk*e.options.Stages+r.stage(), e.options.Model)
 			p.Units = append(p.Units, [2]int{first, last})
-			p.names = append(p.names, chunkName(e.Model, first, last))
+			p.names = append(p.names, chunkName(e.options.Model, first, last))
 		}
 		ps = append(ps, p)
 	}
@@ -141,6 +141,12 @@ func (e *Engine) Load() error {
 	}
 	return nil
 }
+
+// SetTrace makes the engine record what it does from now on. Nothing may be running.
+func (e *Engine) SetTrace(t Tracer) { e.options.Trace = t }
+
+// SetProfile makes the engine measure kernels from now on. Nothing may be running.
+func (e *Engine) SetProfile(p Profiler) { e.options.Profile = p }
 
 // Abort makes the work in progress and all later work fail with a cause, as a failing rank does. It may be called at
 // any time.

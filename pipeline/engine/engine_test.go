@@ -142,9 +142,9 @@ func TestStop(t *testing.T) {
 				refusal := fmt.Errorf("enough")
 				_, err = e.Train(t.Context(), data, reached, 100, func(m Measured) error { return refusal })
 				require.ErrorIs(t, err, refusal)
-				require.NoError(t, e.Evaluate(t.Context(), zeros(e.Model.Size().SeqLen), 3, ignore))
+				require.NoError(t, e.Evaluate(t.Context(), zeros(e.options.Model.Size().SeqLen), 3, ignore))
 				require.NoError(t, e.Close())
-				for _, d := range e.Devices {
+				for _, d := range e.options.Devices {
 					buffers, _ := d.Allocated()
 					assert.Zero(t, buffers)
 				}

@@ -96,7 +96,7 @@ func TestInputsReachReplicas(t *testing.T) {
 func allocatesItsPlan(t *testing.T) func(*Engine) {
 	return func(e *Engine) {
 		for i, rank := range e.Ranks() {
-			bytes, _ := e.Devices[i].Allocated()
+			bytes, _ := e.options.Devices[i].Allocated()
 			assert.Equal(t, rank.Memory.Total, bytes, rank.Name)
 		}
 	}

@@ -41,7 +41,7 @@ func (w *worker) launch(e stage.Effect) error {
 // prepareUpdate uploads the inputs of the update of a batch, its hyperparameters and the norms of all ranks, and names
 // its program.
 func (w *worker) prepareUpdate(batch int) (program string, err error) {
-	r, o := w.rank, w.rank.engine.Optimizer
+	r, o := w.rank, w.rank.engine.options.Optimizer
 	if len(r.engine.owners) > 1 {
 		if err := r.session.WriteAt(optim.NormSquaresVariable, nil, exec.F32Bytes(w.normSquares)); err != nil {
 			return "", err
@@ -63,7 +63,7 @@ func (w *worker) prepareUpdate(batch int) (program string, err error) {
 // an update.
 func (w *worker) measure(a schedule.Action, program string) error {
 	engine, results := w.rank.engine, w.segment.results
-	last := a.Chunk*engine.Stages+w.rank.stage() == engine.virtualStages()-1
+	last := a.Chunk*engine.options.Stages+w.rank.stage() == engine.options.virtualStages()-1
 	var name string
 	switch {
 	case a.Kind == schedule.Forward && last:
@@ -72,7 +72,7 @@ func (w *worker) measure(a schedule.Action, program string) error {
 		name = model.LossesOutput
 	case a.Kind == schedule.Update && w.rank.index == engine.owners[0]:
 		names := []string{optim.NormOutput, optim.RefusedOutput}
-		if engine.Optimizer.Scaled() {
+		if engine.options.Optimizer.Scaled() {
 			names = append(names, optim.ScaleOutput)
 		}
 		return w.readOutputs(a, program, names, func(data [][]byte) {

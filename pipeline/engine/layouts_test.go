@@ -138,12 +138,12 @@ func (l *lender) train(t *testing.T, s trial, look func(*Engine)) trained {
 // read adds weights and state.
 func (e *Engine) read(t *testing.T, out trained) {
 	t.Helper()
-	for _, p := range e.Model.Parameters() {
-		for v := range Version(e.Delay + 1) {
+	for _, p := range e.options.Model.Parameters() {
+		for v := range Version(e.options.Delay + 1) {
 			out[fmt.Sprint(p.Name, " ", v)] = wait(t)(e.ReadWeights(p.Name, v))
 		}
 	}
-	for _, v := range e.Optimizer.State() {
+	for _, v := range e.options.Optimizer.State() {
 		out[v.ID] = wait(t)(e.ReadState(v.ID))
 	}
 }
@@ -245,7 +245,7 @@ func TestReplicasAgree(t *testing.T) {
 func (r *rank) agrees(t *testing.T, owned trained) (copies int) {
 	t.Helper()
 	for _, h := range r.holdings {
-		for v := range Version(r.engine.Delay + 1) {
+		for v := range Version(r.engine.options.Delay + 1) {
 			if h.owner != r.index {
 				copies++
 				assert.Equal(t, owned[fmt.Sprint(h.param, " ", v)], wait(t)(r.session.ReadAt(h.param, r.version(v))), "%s of %s", h.param, r.name())

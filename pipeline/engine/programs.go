@@ -52,16 +52,16 @@ type programs struct {
 // buildPrograms builds the programs of the rank.
 func (r *rank) buildPrograms() (programs, error) {
 	p := programs{graphs: map[string]*graph.Graph{}, pools: map[string]exec.Pool{}}
-	for chunk := range r.engine.Chunks {
+	for chunk := range r.engine.options.Chunks {
 		if err := p.addChunk(r, chunk); err != nil {
 			return p, err
 		}
 	}
-	versions := 2 + r.engine.Delay // of buffers: weights and gradients
+	versions := 2 + r.engine.options.Delay // of buffers: weights and gradients
 	for _, h := range r.holdings {
 		p.pools[h.param] = exec.Pool{Name: h.param, Class: weightsClass, Size: versions}
 		p.pools[h.gradients[0]] = exec.Pool{Name: h.param, Class: gradientsClass, Size: versions}
-		if r.engine.Delay > 0 && r.engine.Replicas > 1 && h.owner == r.index {
+		if r.engine.options.Delay > 0 && r.engine.options.Replicas > 1 && h.owner == r.index {
 			// An update that waits for the other replicas reads gradients that the next batch's backward would overwrite.
 			for _, g := range h.gradients[1:] {
 				p.pools[g] = exec.Pool{Name: g, Class: gradientsClass, Size: versions}
@@ -78,7 +78,7 @@ func (r *rank) buildPrograms() (programs, error) {
 	if p.graphs[normsProgram], err = r.optimizer.NormSquares(); err != nil {
 		return p, err
 	}
-	for v := range r.engine.Optimizer.Variants() {
+	for v := range r.engine.options.Optimizer.Variants() {
 		if p.graphs[updateName(v)], err = r.optimizer.Update(v); err != nil {
 			return p, err
 		}
@@ -87,13 +87,13 @@ func (r *rank) buildPrograms() (programs, error) {
 }
 
 func (p programs) addChunk(r *rank, chunk int) error {
-	first, last := r.engine.units(chunk*r.engine.Stages+r.stage(), r.engine.Model)
-	s, err := r.engine.Model.Stage(model.StageOptions{First: first, Last: last, Batch: r.engine.MicrobatchSize,
-		Microbatches: r.engine.Microbatches * r.engine.Replicas, Recompute: r.engine.recompute(r.stage()), Loss: r.engine.Loss, Inputs: r.engine.Inputs, Scale: r.engine.scale()})
+	first, last := r.engine.options.units(chunk*r.engine.options.Stages+r.stage(), r.engine.options.Model)
+	s, err := r.engine.options.Model.Stage(model.StageOptions{First: first, Last: last, Batch: r.engine.options.MicrobatchSize,
+		Microbatches: r.engine.options.Microbatches * r.engine.options.Replicas, Recompute: r.engine.options.recompute(r.stage()), Loss: r.engine.options.Loss, Inputs: r.engine.options.Inputs, Scale: r.engine.options.scale()})
 	if err != nil {
 		return err
 	}
-	r.reads = append(r.reads, r.engine.readBy(s))
+	r.reads = append(r.reads, r.engine.options.readBy(s))
 	kept := []string{model.ActIn}
 	for _, v := range r.reads[chunk] {
 		kept = append(kept, v.ID)

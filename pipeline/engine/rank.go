@@ -29,11 +29,11 @@ type rank struct {
 	initialized bool // an update was applied, see isInitialized
 }
 
-func (r *rank) stage() int   { return r.index % r.engine.Stages }
-func (r *rank) replica() int { return r.index / r.engine.Stages }
+func (r *rank) stage() int   { return r.index % r.engine.options.Stages }
+func (r *rank) replica() int { return r.index / r.engine.options.Stages }
 
 func (r *rank) name() string {
-	if r.engine.Replicas == 1 {
+	if r.engine.options.Replicas == 1 {
 		return fmt.Sprintf("stage %d", r.stage())
 	}
 	return fmt.Sprintf("replica %d stage %d", r.replica(), r.stage())
@@ -41,7 +41,7 @@ func (r *rank) name() string {
 
 // prepare builds the rank's programs and plans its memory.
 func (r *rank) prepare() error {
-	r.holdings = r.engine.Options.holdings(r.index)
+	r.holdings = r.engine.options.holdings(r.index)
 	var own []string
 	for _, h := range r.holdings {
 		if h.owner == r.index {
@@ -49,7 +49,7 @@ func (r *rank) prepare() error {
 		}
 	}
 	if r.replica() == 0 { // in a schedule each stage computes norms and updates, even if it owns no parameter
-		r.optimizer = r.engine.Optimizer.Shard(own, r.stage() == r.engine.Stages-1)
+		r.optimizer = r.engine.options.Optimizer.Shard(own, r.stage() == r.engine.options.Stages-1)
 	}
 	p, err := r.buildPrograms()
 	if err != nil {
@@ -59,7 +59,7 @@ func (r *rank) prepare() error {
 	for name := range p.graphs {
 		r.runs[name] = true
 	}
-	r.planned, err = r.engine.Execute(r.device, p.graphs, p.pools)
+	r.planned, err = r.engine.options.Execute(r.device, p.graphs, p.pools)
 	return err
 }
 
@@ -68,12 +68,12 @@ func (r *rank) load() (err error) {
 	if r.session, err = r.planned.Load(); err != nil {
 		return err
 	}
-	r.roles = stage.Roles{Current: 0, Next: r.engine.Delay, Gradients: 1 + r.engine.Delay}
+	r.roles = stage.Roles{Current: 0, Next: r.engine.options.Delay, Gradients: 1 + r.engine.options.Delay}
 	if !r.scales() {
 		return nil
 	}
 	for _, v := range []Version{Current, Next} {
-		if err := r.session.WriteAt(optim.ScaleVariable, r.version(v), exec.F32Bytes(r.engine.Optimizer.InitialScale())); err != nil {
+		if err := r.session.WriteAt(optim.ScaleVariable, r.version(v), exec.F32Bytes(r.engine.options.Optimizer.InitialScale())); err != nil {
 			return err
 		}
 	}
@@ -83,7 +83,7 @@ func (r *rank) load() (err error) {
 // scales reports whether the rank holds the loss scale: to divide its own gradients by it, or to multiply the loss by
 // it.
 func (r *rank) scales() bool {
-	return r.engine.Optimizer.Scaled() && (r.optimizer != nil || r.stage() == r.engine.Stages-1)
+	return r.engine.options.Optimizer.Scaled() && (r.optimizer != nil || r.stage() == r.engine.options.Stages-1)
 }
 
 // sampleBatches is the number of batches that show every pattern of a schedule.
@@ -111,7 +111,7 @@ func (r *rank) sent(e stage.Effect) []tensor {
 // stored lists the tensors that the receiver of a message stores it in, in the order of sent.
 func (r *rank) stored(e stage.Effect) []tensor {
 	m := e.Message
-	chunk, slot := m.VirtualStage/r.engine.Stages, exec.Binding{slotClass: e.Place.Slot}
+	chunk, slot := m.VirtualStage/r.engine.options.Stages, exec.Binding{slotClass: e.Place.Slot}
 	switch m.Kind {
 	case stage.Activation:
 		return tensors([]string{chunkVariable(model.ActIn, chunk)}, slot)
@@ -126,7 +126,7 @@ func (r *rank) stored(e stage.Effect) []tensor {
 // isInitialized reports whether an update was applied before that of a batch. If only the device knows, it waits for
 // the device until one was.
 func (r *rank) isInitialized(batch int) (bool, error) {
-	if !r.engine.Optimizer.TracksInitialization() {
+	if !r.engine.options.Optimizer.TracksInitialization() {
 		return batch > 0, nil
 	}
 	if r.initialized {
@@ -154,15 +154,15 @@ func (r *rank) machine(w work, from, to int) (*stage.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if g, err = g.Communicate(schedule.Links{Tied: e.Model.Tied(), Replica: r.replica() > 0, Copied: r.replica() == 0 && e.Replicas > 1}); err != nil {
+	if g, err = g.Communicate(schedule.Links{Tied: e.options.Model.Tied(), Replica: r.replica() > 0, Copied: r.replica() == 0 && e.options.Replicas > 1}); err != nil {
 		return nil, err
 	}
-	c := stage.Config{Stage: r.stage(), Stages: e.Stages, Replica: r.replica(), Chunks: e.Chunks, Microbatches: w.microbatches,
-		Delay: e.Delay, Slots: r.slots, Depth: e.Depth, Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
+	c := stage.Config{Stage: r.stage(), Stages: e.options.Stages, Replica: r.replica(), Chunks: e.options.Chunks, Microbatches: w.microbatches,
+		Delay: e.options.Delay, Slots: r.slots, Depth: e.options.Depth, Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
 	if w.evaluates {
 		c.Delay, c.Roles.Next = 0, c.Roles.Current
 	} else {
-		c.FeedAll = e.Inputs.Segments
+		c.FeedAll = e.options.Inputs.Segments
 	}
 	if r.optimizer != nil && len(e.owners) > 1 {
 		c.Owners = e.owners

@@ -112,7 +112,7 @@ func (seg *segment) begin(batch int) bool {
 // segment creates the workers. Nothing of it needs to be closed.
 func (e *Engine) segment(w work, from, to int, r *results) (*segment, error) {
 	seg := &segment{task: w, gate: newGate(from, to), results: r}
-	for _, rank := range e.ranks[:w.replicas*e.Stages] {
+	for _, rank := range e.ranks[:w.replicas*e.options.Stages] {
 		m, err := rank.machine(w, from, to)
 		if err != nil {
 			for _, made := range seg.workers {

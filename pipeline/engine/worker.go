@@ -35,11 +35,11 @@ type event struct {
 func newWorker(r *rank, seg *segment, m *stage.Machine) *worker {
 	e := r.engine
 	// More are never in flight: the messages to a machine are bounded by its slots, its operations by its depth.
-	most := 64 + 8*(r.slots*e.Chunks+len(e.ranks)+e.Depth)
+	most := 64 + 8*(r.slots*e.options.Chunks+len(e.ranks)+e.options.Depth)
 	w := &worker{rank: r, segment: seg, machine: m, events: make(chan event, most), operations: make(operationQueue, most),
-		received: map[stage.Message]*transfer{}, feeder: feeder{work: &seg.task, replica: r.replica()}, timeline: newTimeline(e.Trace, r.name())}
+		received: map[stage.Message]*transfer{}, feeder: feeder{work: &seg.task, replica: r.replica()}, timeline: newTimeline(e.options.Trace, r.name())}
 	if r.optimizer != nil {
-		w.normSquares = make([]float32, len(e.Model.Parameters())+1)
+		w.normSquares = make([]float32, len(e.options.Model.Parameters())+1)
 	}
 	return w
 }

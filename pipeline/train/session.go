@@ -100,7 +100,7 @@ func (s *session) prepareProfile(step int) (err error) {
 		return nil
 	}
 	if s.profiling, err = newProfiling(s.job, step, s.engine.Ranks(), s.devices, s.profiling); err == nil {
-		s.engine.Profile = s.profiling
+		s.engine.SetProfile(s.profiling)
 	}
 	return err
 }

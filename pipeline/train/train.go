@@ -193,7 +193,7 @@ func (t *trainer) openFolder(context.Context) error {
 		}
 		t.folder.begun = true
 	}
-	t.session.engine.Trace = t.recorder.openTracks(t.session.engine.Ranks(), t.loader.feeder)
+	t.session.engine.SetTrace(t.recorder.openTracks(t.session.engine.Ranks(), t.loader.feeder))
 	return nil
 }
 
