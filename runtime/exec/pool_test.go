@@ -51,10 +51,10 @@ func TestBindingsAreChecked(t *testing.T) {
 	require.NoError(t, err)
 	s, err := p.Load()
 	require.NoError(t, err)
-	assert.ErrorContains(t, s.Run("step"), `which buffer of class "gradients" is not said`)
+	assert.ErrorContains(t, s.Run("step"), `class "gradients" needs a buffer index`)
 	assert.ErrorContains(t, s.RunAt("step", exec.Binding{"weights": 0, "gradients": 2}), `no variable "g" with index 2`)
 	assert.Error(t, s.RunAt("step", exec.Binding{"weights": 1, "gradients": 1}), "one buffer for two variables")
 	_, err = s.ReadAt("x", nil)
-	assert.ErrorContains(t, err, `which buffer of class "weights" is not said`)
+	assert.ErrorContains(t, err, `class "weights" needs a buffer index`)
 	require.NoError(t, s.Close())
 }
