@@ -2,10 +2,8 @@ package train
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,32 +21,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// golden holds PyTorch's results of a run in float64 (docs/oracle).
-type golden struct {
-	Losses    []float64 `json:"losses"`
-	GradNorms []float64 `json:"grad_norms"`
-}
-
-func readGolden(t *testing.T, path string) (config.Config, golden) {
-	t.Helper()
-	c, err := config.Load(path, nil)
-	require.NoError(t, err)
-	text, err := os.ReadFile(strings.TrimSuffix(path, ".yaml") + ".json")
-	require.NoError(t, err)
-	var g golden
-	require.NoError(t, json.Unmarshal(text, &g))
-	require.Len(t, g.Losses, c.Train.Steps)
-	return c, g
-}
-
-func goldenConfigs(t *testing.T) []string {
-	t.Helper()
-	configs, err := filepath.Glob("testdata/golden/*/*.yaml")
-	require.NoError(t, err)
-	require.NotEmpty(t, configs)
-	return configs
-}
 
 // exact computes a run in float64 with the ops' references.
 type exact struct {
@@ -132,8 +104,8 @@ func (x *exact) gradients(t *testing.T, step int) (loss float64) {
 // The first loss and every gradient, in float64 on both sides: the graph computes what PyTorch computes.
 func TestReferenceAgreesWithPyTorch(t *testing.T) {
 	seen := map[string]bool{}
-	for _, config := range goldenConfigs(t) {
-		c, want := readGolden(t, config)
+	for _, config := range traintest.Goldens(t) {
+		c, want := traintest.ReadGolden(t, config)
 		if seen[c.Init.From] {
 			continue // runs of one model differ in their optimizers only
 		}
@@ -172,10 +144,10 @@ func TestReferenceAgreesWithPyTorch(t *testing.T) {
 
 // Some steps of every optimizer, in float64 on both sides.
 func TestReferenceTrainsAsPyTorchDoes(t *testing.T) {
-	for _, config := range goldenConfigs(t) {
+	for _, config := range traintest.Goldens(t) {
 		t.Run(strings.TrimSuffix(strings.TrimPrefix(config, "testdata/golden/"), ".yaml"), func(t *testing.T) {
 			t.Parallel()
-			c, want := readGolden(t, config)
+			c, want := traintest.ReadGolden(t, config)
 			x := newExact(t, c)
 			for step := range 5 {
 				assert.InEpsilon(t, want.Losses[step], x.gradients(t, step), 2e-8, "step %d", step) // the rates are sent as f32

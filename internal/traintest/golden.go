@@ -1,0 +1,41 @@
+package traintest
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/stretchr/testify/require"
+)
+
+// Golden holds PyTorch's results of a run in float64 (docs/oracle).
+type Golden struct {
+	Losses    []float64 `json:"losses"`
+	GradNorms []float64 `json:"grad_norms"`
+}
+
+// ReadGolden reads the config of a golden run, testdata/golden/MODEL/RUN.yaml in pipeline/train, and PyTorch's results beside it. The
+// config's paths are relative to pipeline/train, which must be the working directory.
+func ReadGolden(t *testing.T, path string) (config.Config, Golden) {
+	t.Helper()
+	c, err := config.Load(path, nil)
+	require.NoError(t, err)
+	text, err := os.ReadFile(strings.TrimSuffix(path, ".yaml") + ".json")
+	require.NoError(t, err)
+	var g Golden
+	require.NoError(t, json.Unmarshal(text, &g))
+	require.Len(t, g.Losses, c.Train.Steps)
+	return c, g
+}
+
+// Goldens lists the configs of all golden runs.
+func Goldens(t *testing.T) []string {
+	t.Helper()
+	configs, err := filepath.Glob("testdata/golden/*/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, configs)
+	return configs
+}

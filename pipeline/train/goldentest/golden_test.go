@@ -1,0 +1,154 @@
+// Package goldentest compares whole runs on this machine's devices with PyTorch's. It holds tests only, apart from pipeline/train's for
+// their time.
+package goldentest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/vulkan"
+	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// shaderCache is shared by the tests, so that Vulkan's translator is compiled once.
+var shaderCache = filepath.Join(os.TempDir(), fmt.Sprint("gpupipe-golden-test-", os.Getpid()))
+
+// TestMain runs the tests in pipeline/train, where the golden files are.
+func TestMain(m *testing.M) {
+	if err := os.Chdir(".."); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(shaderCache)
+	os.Exit(code)
+}
+
+// openGPU opens the machine's first adapter, through Vulkan if the name begins with it.
+func openGPU(name string) (device.Device, error) {
+	if strings.HasPrefix(name, "vulkan") {
+		return vulkan.Open(0, vulkan.Options{CacheDir: shaderCache})
+	}
+	return webgpu.Open(0, webgpu.Options{})
+}
+
+// backends are those of this system: Vulkan's is for Linux.
+func backends() []string {
+	if runtime.GOOS == "linux" {
+		return []string{"webgpu:0", "vulkan:0"}
+	}
+	return []string{"webgpu:0"}
+}
+
+// asPyTorch compares a run with its golden losses.
+func asPyTorch(t *testing.T, c config.Config, want traintest.Golden) {
+	t.Helper()
+	c.Run.Dir = t.TempDir()
+	_, err := train.Run(context.Background(), c, train.Options{OpenDevice: openGPU})
+	require.NoError(t, err)
+	records, err := metrics.Read(filepath.Join(c.Run.Dir, "metrics.jsonl"))
+	require.NoError(t, err)
+	require.Len(t, records, len(want.Losses))
+	for i, r := range records {
+		assert.InEpsilon(t, want.Losses[i], r.Values["loss"], 2e-5, "step %d", i)
+		assert.InEpsilon(t, want.GradNorms[i], r.Values["grad_norm"], 1e-3, "step %d", i)
+	}
+}
+
+// Twenty steps on a real device in f32 against PyTorch in float64.
+func TestDeviceTrainsAsPyTorchDoes(t *testing.T) {
+	for _, config := range traintest.Goldens(t) {
+		for _, dev := range backends() {
+			t.Run(strings.TrimSuffix(strings.TrimPrefix(config, "testdata/golden/"), ".yaml")+"/"+dev, func(t *testing.T) {
+				c, want := traintest.ReadGolden(t, config)
+				c.Pipeline.Devices = []string{dev}
+				asPyTorch(t, c, want)
+			})
+		}
+	}
+}
+
+// Two stages, one on each backend, train together.
+func TestStagesOnTwoBackendsTrainAsPyTorchDoes(t *testing.T) {
+	if len(backends()) < 2 {
+		t.Skip("there is one backend on this system")
+	}
+	for _, name := range []string{"tied/muon", "untied/adamw"} {
+		for _, devices := range [][]string{{"webgpu:0", "vulkan:0"}, {"vulkan:0", "webgpu:0"}} {
+			t.Run(name+"/"+devices[0]+" first", func(t *testing.T) {
+				c, want := traintest.ReadGolden(t, "testdata/golden/"+name+".yaml")
+				c.Pipeline.Schedule, c.Pipeline.Stages, c.Pipeline.Devices = "1f1b", 2, devices
+				c.Train.Microbatches = 4
+				asPyTorch(t, c, want)
+			})
+		}
+	}
+}
+
+// Every gradient of the first step on a real device against PyTorch.
+func TestDeviceGradientsAgreeWithPyTorch(t *testing.T) {
+	for _, name := range []string{"tied/adamw", "untied/adamw", "odd/adamw", "gqa/adamw-clip"} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := traintest.ReadGolden(t, "testdata/golden/"+name+".yaml")
+			got := deviceGradients(t, c)
+			grads, err := safetensors.Open(filepath.Join(c.Init.From, "grads.safetensors"))
+			require.NoError(t, err)
+			for _, p := range c.Model.Parameters() {
+				want, err := grads.Float32(p.Name)
+				require.NoError(t, err)
+				var diff, norm float64
+				for i, g := range got[p.Name] {
+					diff += math.Pow(float64(g)-float64(want[i]), 2)
+					norm += math.Pow(float64(want[i]), 2)
+				}
+				assert.Less(t, math.Sqrt(diff/norm), 1e-4, p.Name)
+			}
+			require.NoError(t, grads.Close())
+		})
+	}
+}
+
+// deviceGradients computes the gradient of the first batch from the change of the weights in one step of gradient
+// descent. The step is so large that the weights before it are small in comparison.
+func deviceGradients(t *testing.T, c config.Config) map[string][]float32 {
+	t.Helper()
+	const rate = 1e4
+	c.Train.Steps, c.Train.GradClip = 1, 0
+	c.Optimizer.Algorithm, c.Optimizer.WeightDecay = &optim.SGD{LR: rate}, 0
+	c.LR.Schedule, c.LR.Warmup = "constant", 0
+	c.Run.Dir = t.TempDir()
+	res, err := train.Run(context.Background(), c, train.Options{OpenDevice: openGPU})
+	require.NoError(t, err)
+	before, err := weights.Open(c.Init.From, c.Model.Config)
+	require.NoError(t, err)
+	after, err := weights.Open(res.Checkpoint, c.Model.Config)
+	require.NoError(t, err)
+	grads := map[string][]float32{}
+	for _, p := range c.Model.Parameters() {
+		x, err := before.Initial(p)
+		require.NoError(t, err)
+		y, err := after.Initial(p)
+		require.NoError(t, err)
+		for i := range x {
+			grads[p.Name] = append(grads[p.Name], float32((float64(x[i])-float64(y[i]))/rate))
+		}
+	}
+	require.NoError(t, errors.Join(before.Close(), after.Close()))
+	return grads
+}
