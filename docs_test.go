@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -47,4 +48,14 @@ func TestRationale(t *testing.T) {
 		}
 	}
 	assert.Equal(t, want, contents, "the table of contents of docs/RATIONALE.md")
+}
+
+// Every hook stands in the table of docs/HOOKS.md and has a paragraph there.
+func TestHooksAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("docs/HOOKS.md")
+	require.NoError(t, err)
+	for _, name := range hook.Names() {
+		assert.Contains(t, string(text), "\n| `"+name+"` |", "the table of docs/HOOKS.md")
+		assert.Contains(t, string(text), "\n**`"+name+"`**", "the hooks of docs/HOOKS.md")
+	}
 }

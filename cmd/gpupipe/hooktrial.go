@@ -56,8 +56,10 @@ func (f *moduleFlags) trials(a *app, m *hook.Module, instances int) ([]trial, er
 			begin: func() (*session, error) { return f.batchSession(a, m, nil, instances) }}}, nil
 	case hook.LearningRate:
 		return []trial{{name: m.Hook, calls: trialSteps, begin: func() (*session, error) { return rateSession(a, m) }}}, nil
+	case hook.OnMetrics:
+		return []trial{{name: m.Hook, calls: 100, begin: func() (*session, error) { return metricsSession(a, m, nil) }}}, nil
 	}
-	return []trial{{name: m.Hook, calls: 100, begin: func() (*session, error) { return metricsSession(a, m, nil) }}}, nil
+	panic(fmt.Sprintf("hook %q has no trial", m.Hook))
 }
 
 // sumOf returns a checksum of a result.

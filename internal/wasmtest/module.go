@@ -197,3 +197,16 @@ func vec(b []byte) []byte { return append(U32(uint32(len(b))), b...) }
 
 // Name is text with its length.
 func Name(s string) []byte { return vec([]byte(s)) }
+
+// Hook is a module that exports one hook, which returns 0.
+func Hook(name string) Module {
+	result := Types{I32}
+	return Module{
+		Memories: []Limits{{Min: 1, Export: "memory"}},
+		Funcs: []Func{
+			{Export: "gpupipe_abi_v1", Results: result, Body: Const(0)},
+			{Export: "gpupipe_alloc", Params: Types{I32}, Results: result, Body: Const(1024)},
+			{Export: name, Params: Types{I32, I32}, Results: result, Body: Const(0)},
+		},
+	}
+}

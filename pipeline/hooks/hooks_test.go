@@ -18,15 +18,7 @@ import (
 // writeModule writes a module that exports one hook, which returns 0, and returns the hook's config.
 func writeModule(t *testing.T, name string) config.Hook {
 	t.Helper()
-	result := w.Types{w.I32}
-	m := w.Module{
-		Memories: []w.Limits{{Min: 1, Export: "memory"}},
-		Funcs: []w.Func{
-			{Export: "gpupipe_abi_v1", Results: result, Body: w.Const(0)},
-			{Export: "gpupipe_alloc", Params: w.Types{w.I32}, Results: result, Body: w.Const(1024)},
-			{Export: name, Params: w.Types{w.I32, w.I32}, Results: result, Body: w.Const(0)},
-		},
-	}
+	m := w.Hook(name)
 	path := filepath.Join(t.TempDir(), name+".wasm")
 	require.NoError(t, os.WriteFile(path, m.Encode(), 0o666))
 	return config.Hook{File: path, Hook: name}

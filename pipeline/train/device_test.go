@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -22,14 +21,6 @@ func openGPU(name string) (device.Device, error) {
 		return vulkan.Open(0, vulkan.Options{CacheDir: shaderCache})
 	}
 	return webgpu.Open(0, webgpu.Options{})
-}
-
-// backends are those of this system: Vulkan's is for Linux.
-func backends() []string {
-	if runtime.GOOS == "linux" {
-		return []string{"webgpu:0", "vulkan:0"}
-	}
-	return []string{"webgpu:0"}
 }
 
 // shaderCache is shared by the tests, so that Vulkan's translator is compiled once.
