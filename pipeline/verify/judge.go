@@ -130,10 +130,10 @@ func (t *trainer) interrupted(ctx context.Context, c *Case, want, first, then se
 	if err != nil {
 		return err
 	}
-	dir := t.folder()
-	stop, cancel := context.WithCancel(ctx)
-	defer cancel()
-	res, err := t.run(stop, first, dir, train.Options{Report: stopper{stop: cancel}})
+	res, dir, err := t.stopEarly(ctx, first)
+	if err == nil && !res.Interrupted { // a fast device is done before the first step is reported: one that saves on the way pauses
+		res, dir, err = t.stopEarly(ctx, first.with(first.name, "train.save_every=2"))
+	}
 	if err != nil {
 		return err
 	}
@@ -150,6 +150,15 @@ func (t *trainer) interrupted(ctx context.Context, c *Case, want, first, then se
 	c.judge(w, g, 0)
 	c.Detail = fmt.Sprintf("stopped after batch %d", res.Step)
 	return os.RemoveAll(dir)
+}
+
+// stopEarly trains a setting in a new folder and stops it when it reports its first step.
+func (t *trainer) stopEarly(ctx context.Context, s setting) (train.Result, string, error) {
+	dir := t.folder()
+	stop, cancel := context.WithCancel(ctx)
+	defer cancel()
+	res, err := t.run(stop, s, dir, train.Options{Report: stopper{stop: cancel}})
+	return res, dir, err
 }
 
 // stopper ends a run.

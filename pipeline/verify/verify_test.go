@@ -239,3 +239,19 @@ func TestJudging(t *testing.T) {
 	c.judge(a, a, rounding)
 	assert.Equal(t, Equal, c.Verdict)
 }
+
+// A run that saves on the way is stopped even where the device is done with all batches before the first step is reported: the
+// pipeline is empty at each checkpoint, and nothing begins after the report.
+func TestFastDeviceIsStopped(t *testing.T) {
+	l := &lender{open: func(string) (device.Device, error) { return null.New(null.Options{}), nil }, devices: map[string][]device.Device{}}
+	defer func() { assert.NoError(t, l.close()) }()
+	fast := &trainer{lender: l, dir: t.TempDir(), batches: 6}
+	require.NoError(t, fast.writeText())
+	for range 5 {
+		res, dir, err := fast.stopEarly(t.Context(), setting{name: "1 stage", set: []string{"train.save_every=2"}, devices: []string{"null:0"}})
+		require.NoError(t, err)
+		assert.True(t, res.Interrupted)
+		assert.Less(t, res.Step, 6)
+		assert.DirExists(t, dir)
+	}
+}
