@@ -42,7 +42,7 @@ PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
 wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Chromium (CHROMIUM=none leaves these out)
 	go build -o build/runwasm ./cmd/runwasm
 	GOOS=wasip1 GOARCH=wasm go test -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
-	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -short -timeout 1h -skip '^TestScenarios$$' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
+	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -short -timeout 1h -skip '^(TestScenarios$$|TestEveryOpIsRegistered$$|Example)' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
 
 # The go command fails where git refuses to read a clone of another user's, so it does not ask git. Without git there is no revision.
 REVISION = $$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)
