@@ -197,14 +197,5 @@ func inCall(err error) bool {
 	return errors.As(err, &e) && e.Batch >= 0
 }
 
-// closeAll closes in order and joins the errors.
-func closeAll[C interface{ Close() error }](all []C) error {
-	var errs []error
-	for _, c := range all {
-		errs = append(errs, c.Close())
-	}
-	return errors.Join(errs...)
-}
-
 // uninterrupted returns ctx without its cancellation: a call of a hook that has begun is finished.
 func uninterrupted(ctx context.Context) context.Context { return context.WithoutCancel(ctx) }

@@ -3,6 +3,7 @@ package hooks
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -94,7 +95,10 @@ func (m *Metrics) states(ctx context.Context) (map[*module][]byte, error) {
 
 // Close closes the modules' instances. The Metrics can be opened again.
 func (m *Metrics) Close() error {
-	err := closeAll(m.listeners)
+	var errs []error
+	for _, l := range m.listeners {
+		errs = append(errs, l.Close())
+	}
 	m.listeners = nil
-	return err
+	return errors.Join(errs...)
 }
