@@ -1,0 +1,81 @@
+// Package native translates kernels from WGSL into C, for devices that are the cores of a CPU.
+//
+// [Translate] takes a whole kernel; its workgroups become turns of a loop, and so do the invocations of a workgroup. A
+// kernel with barriers runs each stretch between two barriers for all invocations before the next, with the variables of
+// all invocations in arrays. [Functions] takes functions only, for kernels that are written in C and call them. The C
+// needs the types and functions of [Prelude] and GCC's vector extensions.
+package native
+
+import (
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph/target"
+)
+
+// Prelude is C that comes before every kernel: types, and WGSL's built-in functions.
+//
+//go:embed prelude.h
+var Prelude string
+
+// Translate returns the C of a kernel in WGSL. The entry point is main. The text begins with target.C. inside promises
+// that no index leaves its array; otherwise each is compared with the array's length. An error names the line.
+func Translate(wgsl string, inside bool) (c string, err error) {
+	m, err := parse(wgsl)
+	if err != nil {
+		return "", err
+	}
+	defer recoverSyntax(&err)
+	w := newWriter(m, inside)
+	entry := m.byName["main"]
+	if entry == nil || entry.workgroup == nil {
+		return "", fmt.Errorf("there is no entry point main")
+	}
+	for i, v := range w.bindings() {
+		if v.binding != i {
+			return "", fmt.Errorf("binding %d is %d, expected bindings 0, 1, …", i, v.binding)
+		}
+	}
+	w.functions(func(f *function) bool { return f != entry })
+	if barriers := w.barriers(); barriers[entry] {
+		w.stretches(entry, barriers)
+	} else {
+		w.invocations(entry)
+	}
+	return target.C + "\n" + w.arrays.text.String() + w.out.String(), nil
+}
+
+// Functions returns the C of a module without an entry point. A kernel that holds the text calls its functions by their names where args is in
+// scope. Bindings need not be numbered without gaps.
+func Functions(wgsl string, inside bool) (c string, err error) {
+	m, err := parse(wgsl)
+	if err != nil {
+		return "", err
+	}
+	defer recoverSyntax(&err)
+	w := newWriter(m, inside)
+	w.functions(func(*function) bool { return true })
+	var context []string
+	for _, v := range w.bindings() {
+		t := w.element(v)
+		context = append(context, fmt.Sprintf("(%s *)args[%d].at, args[%d].bytes / sizeof(%s)", t.c(), v.binding, v.binding, t.c()))
+	}
+	for _, f := range m.functions {
+		var names []string
+		for i := range f.parameters {
+			names = append(names, fmt.Sprintf("x%d", i))
+		}
+		w.line("#define %s(%s) fn_%s(%s)", f.name, strings.Join(names, ", "), f.name, strings.Join(append(slices.Clone(context), wrapped(names)...), ", "))
+	}
+	return w.arrays.text.String() + w.out.String(), nil
+}
+
+func wrapped(names []string) []string {
+	out := slices.Clone(names)
+	for i, n := range out {
+		out[i] = "(" + n + ")"
+	}
+	return out
+}

@@ -1,0 +1,491 @@
+package native
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// parser turns tokens into a module. Its methods panic with a syntaxError.
+type parser struct {
+	tokens []token
+	at     int
+	m      *module
+}
+
+type syntaxError struct{ error }
+
+func parse(text string) (m *module, err error) {
+	tokens, err := lex(text)
+	if err != nil {
+		return nil, err
+	}
+	p := &parser{tokens: tokens, m: &module{constants: map[string]*expr{}, aliases: map[string]*typ{}, byName: map[string]*function{}}}
+	defer recoverSyntax(&err)
+	for p.peek().kind != end {
+		p.global()
+	}
+	slices.SortStableFunc(p.m.variables, func(a, b *variable) int {
+		if (a.binding < 0) != (b.binding < 0) {
+			return b.binding - a.binding
+		}
+		return a.binding - b.binding
+	})
+	return p.m, nil
+}
+
+func recoverSyntax(err *error) {
+	if r := recover(); r != nil {
+		s, ok := r.(syntaxError)
+		if !ok {
+			panic(r)
+		}
+		*err = s.error
+	}
+}
+
+func fail(line int, format string, args ...any) {
+	panic(syntaxError{fmt.Errorf("line %d: %s", line, fmt.Sprintf(format, args...))})
+}
+
+func (p *parser) peek() token { return p.tokens[p.at] }
+func (p *parser) next() token { t := p.tokens[p.at]; p.at = min(p.at+1, len(p.tokens)-1); return t }
+func (p *parser) is(s string) bool {
+	return p.peek().text == s && p.peek().kind != number
+}
+
+func (p *parser) accept(s string) bool {
+	if p.is(s) {
+		p.next()
+		return true
+	}
+	return false
+}
+
+func (p *parser) expect(s string) {
+	if t := p.next(); t.text != s {
+		fail(t.line, "expected %q, found %q", s, t.text)
+	}
+}
+
+func (p *parser) name() string {
+	t := p.next()
+	if t.kind != name {
+		fail(t.line, "expected a name, found %q", t.text)
+	}
+	return t.text
+}
+
+// attributes reads @name(…) and returns the arguments by name.
+func (p *parser) attributes() map[string][]*expr {
+	out := map[string][]*expr{}
+	for p.accept("@") {
+		n := p.name()
+		out[n] = nil
+		if p.accept("(") {
+			for !p.accept(")") {
+				out[n] = append(out[n], p.expression())
+				p.accept(",")
+			}
+		}
+	}
+	return out
+}
+
+func (p *parser) global() {
+	a := p.attributes()
+	line := p.peek().line
+	switch t := p.next(); t.text {
+	case ";":
+	case "const":
+		n := p.name()
+		if p.accept(":") {
+			p.typ()
+		}
+		p.expect("=")
+		p.m.constants[n] = p.expression()
+		p.expect(";")
+	case "alias":
+		n := p.name()
+		p.expect("=")
+		p.m.aliases[n] = p.typ()
+		p.expect(";")
+	case "var":
+		p.globalVariable(a, line)
+	case "fn":
+		p.function(a, line)
+	default:
+		fail(line, "expected global item, found %q", t.text)
+	}
+}
+
+func (p *parser) globalVariable(a map[string][]*expr, line int) {
+	v := &variable{binding: -1, line: line}
+	p.expect("<")
+	space := p.name()
+	for p.accept(",") {
+		p.name()
+	}
+	p.expect(">")
+	v.name = p.name()
+	p.expect(":")
+	v.typ = p.typ()
+	p.expect(";")
+	switch space {
+	case "storage":
+		if g, ok := a["group"]; !ok || len(g) != 1 || p.m.integer(g[0]) != 0 {
+			fail(line, "%s must lie in group 0", v.name)
+		}
+		b, ok := a["binding"]
+		if !ok || len(b) != 1 {
+			fail(line, "%s has no binding", v.name)
+		}
+		v.binding = p.m.integer(b[0])
+	case "workgroup":
+	default:
+		fail(line, "variables of %s memory are not supported", space)
+	}
+	p.m.variables = append(p.m.variables, v)
+}
+
+func (p *parser) function(a map[string][]*expr, line int) {
+	f := &function{name: p.name(), result: voidType, line: line}
+	if _, ok := a["compute"]; ok {
+		f.workgroup = a["workgroup_size"]
+		if len(f.workgroup) == 0 {
+			fail(line, "the entry point %s has no workgroup size", f.name)
+		}
+	}
+	p.expect("(")
+	for !p.accept(")") {
+		builtin := ""
+		if b := p.attributes()["builtin"]; len(b) == 1 {
+			builtin = b[0].text
+		}
+		n := p.name()
+		p.expect(":")
+		f.parameters = append(f.parameters, parameter{n, builtin, p.typ()})
+		p.accept(",")
+	}
+	if p.accept("->") {
+		f.result = p.typ()
+	}
+	f.body = p.block()
+	if p.m.byName[f.name] != nil {
+		fail(line, "the function %s is defined twice", f.name)
+	}
+	p.m.functions = append(p.m.functions, f)
+	p.m.byName[f.name] = f
+}
+
+// integer evaluates a constant expression.
+func (m *module) integer(e *expr) int {
+	switch e.kind {
+	case literal:
+		n, err := strconv.ParseInt(strings.TrimRight(e.text, "ui"), 0, 64)
+		if err != nil {
+			fail(e.line, "%s is no integer", e.text)
+		}
+		return int(n)
+	case identifier:
+		if c, ok := m.constants[e.text]; ok {
+			return m.integer(c)
+		}
+	case binary:
+		x, y := m.integer(e.args[0]), m.integer(e.args[1])
+		switch e.text {
+		case "+":
+			return x + y
+		case "-":
+			return x - y
+		case "*":
+			return x * y
+		case "/", "%":
+			if y == 0 {
+				fail(e.line, "division by zero")
+			}
+			if e.text == "/" {
+				return x / y
+			}
+			return x % y
+		}
+	}
+	fail(e.line, "expected a constant integer")
+	return 0
+}
+
+// isType reports whether a name begins a type.
+func (p *parser) isType(n string) bool {
+	switch n {
+	case "f32", "u32", "i32", "bool", "array", "atomic", "vec2", "vec3", "vec4":
+		return true
+	}
+	_, ok := p.m.aliases[n]
+	return ok
+}
+
+func (p *parser) typ() *typ {
+	t := p.next()
+	switch t.text {
+	case "f32":
+		return f32Type
+	case "u32":
+		return u32Type
+	case "i32":
+		return i32Type
+	case "bool":
+		return boolType
+	case "vec2", "vec3", "vec4":
+		p.expect("<")
+		of := p.typ()
+		p.expect(">")
+		return &typ{vector, int(t.text[3] - '0'), of}
+	case "atomic":
+		p.expect("<")
+		of := p.typ()
+		p.expect(">")
+		return &typ{atomic, 0, of}
+	case "array":
+		p.expect("<")
+		a := &typ{kind: array, of: p.typ()}
+		if p.accept(",") {
+			if a.n = p.m.integer(p.sum()); a.n < 1 {
+				fail(t.line, "an array of %d elements", a.n)
+			}
+		}
+		p.expect(">")
+		return a
+	}
+	if a, ok := p.m.aliases[t.text]; ok {
+		return a
+	}
+	fail(t.line, "expected a type, found %q", t.text)
+	return nil
+}
+
+// levels are the binary operators, the loosest first.
+var levels = [][]string{{"||"}, {"&&"}, {"|"}, {"^"}, {"&"}, {"==", "!="}, {"<", ">", "<=", ">="}, {"<<", ">>"}, {"+", "-"}, {"*", "/", "%"}}
+
+func (p *parser) expression() *expr { return p.binary(0) }
+
+// sum is an expression that may stand before the ">" of a template.
+func (p *parser) sum() *expr { return p.binary(8) }
+
+func (p *parser) binary(level int) *expr {
+	if level == len(levels) {
+		return p.unary()
+	}
+	e := p.binary(level + 1)
+	for {
+		op := p.operator(levels[level])
+		if op == "" {
+			return e
+		}
+		e = &expr{kind: binary, text: op, args: []*expr{e, p.binary(level + 1)}, line: e.line}
+	}
+}
+
+func (p *parser) operator(ops []string) string {
+	t := p.peek()
+	if t.kind != symbol {
+		return ""
+	}
+	if t.text == ">" && p.tokens[p.at+1].text == ">" { // the lexer leaves ">>" as two
+		if !slices.Contains(ops, ">>") {
+			return ""
+		}
+		p.next()
+		p.next()
+		return ">>"
+	}
+	if !slices.Contains(ops, t.text) {
+		return ""
+	}
+	p.next()
+	return t.text
+}
+
+func (p *parser) unary() *expr {
+	t := p.peek()
+	if t.kind == symbol && strings.Contains("-!~&", t.text) {
+		p.next()
+		return &expr{kind: unary, text: t.text, args: []*expr{p.unary()}, line: t.line}
+	}
+	e := p.primary()
+	for {
+		switch {
+		case p.accept("["):
+			e = &expr{kind: index, args: []*expr{e, p.expression()}, line: t.line}
+			p.expect("]")
+		case p.accept("."):
+			e = &expr{kind: member, text: p.name(), args: []*expr{e}, line: t.line}
+		default:
+			return e
+		}
+	}
+}
+
+func (p *parser) primary() *expr {
+	t := p.peek()
+	switch {
+	case t.kind == number:
+		p.next()
+		return &expr{kind: literal, text: t.text, line: t.line}
+	case p.accept("("):
+		e := p.expression()
+		p.expect(")")
+		return e
+	case t.text == "true" || t.text == "false":
+		p.next()
+		return &expr{kind: literal, text: t.text, line: t.line}
+	case t.text == "bitcast":
+		p.next()
+		p.expect("<")
+		to := p.typ()
+		p.expect(">")
+		return &expr{kind: bitcast, to: to, args: p.arguments(), line: t.line}
+	case p.isType(t.text):
+		return p.constructor(t)
+	case t.kind == name:
+		p.next()
+		if p.is("(") {
+			return &expr{kind: call, text: t.text, args: p.arguments(), line: t.line}
+		}
+		return &expr{kind: identifier, text: t.text, line: t.line}
+	}
+	fail(t.line, "expected an expression, found %q", t.text)
+	return nil
+}
+
+// constructor reads T(…). The elements' type of a vector or array may be left to its arguments only for vectors.
+func (p *parser) constructor(t token) *expr {
+	if p.tokens[p.at+1].text == "(" && strings.HasPrefix(t.text, "vec") && len(t.text) == 4 {
+		p.next()
+		return &expr{kind: construct, to: &typ{vector, int(t.text[3] - '0'), nil}, args: p.arguments(), line: t.line}
+	}
+	to := p.typ()
+	return &expr{kind: construct, to: to, args: p.arguments(), line: t.line}
+}
+
+func (p *parser) arguments() []*expr {
+	p.expect("(")
+	var out []*expr
+	for !p.accept(")") {
+		out = append(out, p.expression())
+		if !p.is(")") {
+			p.expect(",")
+		}
+	}
+	return out
+}
+
+func (p *parser) block() []*stmt {
+	p.expect("{")
+	var out []*stmt
+	for !p.accept("}") {
+		if s := p.statement(); s != nil {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func (p *parser) statement() *stmt {
+	t := p.peek()
+	s := &stmt{line: t.line}
+	switch {
+	case p.accept(";"):
+		return nil
+	case p.is("{"):
+		s.kind, s.body = block, p.block()
+	case p.accept("if"):
+		s.kind, s.expr, s.body = branch, p.expression(), p.block()
+		if p.accept("else") {
+			if p.is("if") {
+				s.rest = []*stmt{p.statement()}
+			} else {
+				s.rest = p.block()
+			}
+		}
+	case p.accept("for"):
+		p.forLoop(s)
+	case p.accept("while"):
+		s.kind, s.expr, s.body = loop, p.expression(), p.block()
+	case p.accept("loop"):
+		s.kind, s.body = loop, p.block()
+	case p.accept("return"):
+		s.kind = returns
+		if !p.is(";") {
+			s.expr = p.expression()
+		}
+		p.expect(";")
+	case p.accept("break"):
+		s.kind = breaks
+		p.expect(";")
+	case p.accept("continue"):
+		s.kind = continues
+		p.expect(";")
+	default:
+		s = p.simple()
+		p.expect(";")
+	}
+	return s
+}
+
+func (p *parser) forLoop(s *stmt) {
+	s.kind = loop
+	p.expect("(")
+	if !p.accept(";") {
+		s.init = p.simple()
+		p.expect(";")
+	}
+	if !p.is(";") {
+		s.expr = p.expression()
+	}
+	p.expect(";")
+	if !p.is(")") {
+		s.next = p.simple()
+	}
+	p.expect(")")
+	s.body = p.block()
+}
+
+// simple reads a declaration, an assignment or a call.
+func (p *parser) simple() *stmt {
+	t := p.peek()
+	s := &stmt{line: t.line}
+	if t.text == "let" || t.text == "var" || t.text == "const" {
+		p.next()
+		s.kind = declareLet
+		if t.text == "var" {
+			s.kind = declareVar
+		}
+		s.text = p.name()
+		if p.accept(":") {
+			s.typ = p.typ()
+		}
+		if p.accept("=") {
+			s.expr = p.expression()
+		} else if s.typ == nil || s.kind == declareLet {
+			fail(t.line, "%s has no value", s.text)
+		}
+		return s
+	}
+	left := p.unary()
+	op := p.next()
+	switch op.text {
+	case "++", "--":
+		s.kind, s.left, s.text = assign, left, op.text[:1]+"="
+		s.expr = &expr{kind: literal, text: "1", line: op.line}
+	case "=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=":
+		s.kind, s.left, s.text, s.expr = assign, left, op.text, p.expression()
+	default:
+		p.at--
+		if left.kind != call {
+			fail(t.line, "expected a statement, found %q", t.text)
+		}
+		s.kind, s.expr = evaluate, left
+	}
+	return s
+}

@@ -1,0 +1,174 @@
+// What every kernel may use: WGSL's types and built-in functions in C with GCC's vector extensions. The functions are
+// written so that compilers vectorize loops of them: no branches, no calls.
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef float f32;
+typedef int32_t i32;
+typedef uint32_t u32;
+typedef int64_t i64;
+typedef uint64_t u64;
+typedef uint16_t u16;
+
+// gp_arg is a binding.
+typedef struct { void *at; u64 bytes; } gp_arg;
+
+#if defined(__AVX512F__)
+#define VEC_BYTES 64
+#elif defined(__AVX__)
+#define VEC_BYTES 32
+#else
+#define VEC_BYTES 16
+#endif
+#define VEC (VEC_BYTES / 4) // elements
+typedef f32 vecf __attribute__((vector_size(VEC_BYTES)));
+typedef f32 vecfu __attribute__((vector_size(VEC_BYTES), aligned(4), may_alias)); // anywhere in memory
+
+// WGSL's vectors. Those of three components take the place of four.
+typedef f32 v2f32 __attribute__((vector_size(8)));
+typedef f32 v4f32 __attribute__((vector_size(16)));
+typedef f32 v3f32 __attribute__((vector_size(16)));
+typedef i32 v2i32 __attribute__((vector_size(8)));
+typedef i32 v4i32 __attribute__((vector_size(16)));
+typedef i32 v3i32 __attribute__((vector_size(16)));
+typedef u32 v2u32 __attribute__((vector_size(8)));
+typedef u32 v4u32 __attribute__((vector_size(16)));
+typedef u32 v3u32 __attribute__((vector_size(16)));
+typedef v2i32 v2bool;
+typedef v3i32 v3bool;
+typedef v4i32 v4bool;
+
+#define FN static inline __attribute__((always_inline))
+
+// within is an index that lies inside an array of n > 0 elements, at itself if it does.
+FN i64 within(i64 at, u64 n) { return (u64)at < n ? at : (i64)(n - 1); }
+
+FN u32 as_u32_f32(f32 x) { u32 y; memcpy(&y, &x, 4); return y; }
+FN f32 as_f32_u32(u32 x) { f32 y; memcpy(&y, &x, 4); return y; }
+#define as_u32(x) _Generic((x), f32: as_u32_f32, i32: as_u32_i32, u32: as_u32_u32)(x)
+#define as_f32(x) _Generic((x), f32: as_f32_f32, i32: as_f32_i32, u32: as_f32_u32)(x)
+#define as_i32(x) ((i32)as_u32(x))
+FN u32 as_u32_i32(i32 x) { return (u32)x; }
+FN u32 as_u32_u32(u32 x) { return x; }
+FN f32 as_f32_f32(f32 x) { return x; }
+FN f32 as_f32_i32(i32 x) { return as_f32_u32((u32)x); }
+
+// Conversions of floats to integers saturate; NaN is 0.
+FN i32 i32_of_f32(f32 x) { return x >= 2147483648.f ? INT32_MAX : x > -2147483904.f ? (i32)x : x == x ? INT32_MIN : 0; }
+FN u32 u32_of_f32(f32 x) { return x >= 4294967296.f ? UINT32_MAX : x > 0 ? (u32)x : 0; }
+
+FN u32 div_u32(u32 x, u32 y) { return y ? x / y : x; }
+FN u32 rem_u32(u32 x, u32 y) { return y ? x % y : 0; }
+FN i32 div_i32(i32 x, i32 y) { return y == 0 || (x == INT32_MIN && y == -1) ? x : x / y; }
+FN i32 rem_i32(i32 x, i32 y) { return y == 0 || (x == INT32_MIN && y == -1) ? 0 : x % y; }
+FN f32 rem_f32(f32 x, f32 y) { return x - y * __builtin_truncf(x / y); }
+
+#define SELECT(T) FN T select_##T(T no, T yes, bool c) { return c ? yes : no; }
+SELECT(f32) SELECT(i32) SELECT(u32) SELECT(bool)
+
+// If an argument is NaN, the result of max and min is the second.
+FN f32 max_f32(f32 x, f32 y) { return x > y ? x : y; }
+FN f32 min_f32(f32 x, f32 y) { return x < y ? x : y; }
+FN i32 max_i32(i32 x, i32 y) { return x > y ? x : y; }
+FN i32 min_i32(i32 x, i32 y) { return x < y ? x : y; }
+FN u32 max_u32(u32 x, u32 y) { return x > y ? x : y; }
+FN u32 min_u32(u32 x, u32 y) { return x < y ? x : y; }
+FN f32 clamp_f32(f32 x, f32 lo, f32 hi) { return min_f32(max_f32(x, lo), hi); }
+FN i32 clamp_i32(i32 x, i32 lo, i32 hi) { return min_i32(max_i32(x, lo), hi); }
+FN u32 clamp_u32(u32 x, u32 lo, u32 hi) { return min_u32(max_u32(x, lo), hi); }
+FN f32 abs_f32(f32 x) { return as_f32_u32(as_u32_f32(x) & 0x7fffffffu); }
+FN i32 abs_i32(i32 x) { return x < 0 ? (i32)(0u - (u32)x) : x; }
+FN u32 abs_u32(u32 x) { return x; }
+FN f32 sign_f32(f32 x) { return x > 0 ? 1.f : x < 0 ? -1.f : 0.f; }
+FN i32 sign_i32(i32 x) { return (x > 0) - (x < 0); }
+FN u32 sign_u32(u32 x) { return x > 0; }
+FN f32 step_f32(f32 edge, f32 x) { return x >= edge ? 1.f : 0.f; }
+FN f32 mix_f32(f32 x, f32 y, f32 a) { return x * (1.f - a) + y * a; }
+#ifdef __FMA__
+FN f32 fma_f32(f32 x, f32 y, f32 z) { return __builtin_fmaf(x, y, z); }
+#else
+FN f32 fma_f32(f32 x, f32 y, f32 z) { return x * y + z; }
+#endif
+FN f32 sqrt_f32(f32 x) { return __builtin_sqrtf(x); }
+FN f32 inverseSqrt_f32(f32 x) { return 1.f / __builtin_sqrtf(x); }
+FN f32 floor_f32(f32 x) { return __builtin_floorf(x); }
+FN f32 ceil_f32(f32 x) { return __builtin_ceilf(x); }
+FN f32 trunc_f32(f32 x) { return __builtin_truncf(x); }
+FN f32 round_f32(f32 x) { return __builtin_rintf(x); }
+FN f32 fract_f32(f32 x) { return x - __builtin_floorf(x); }
+FN f32 pow_f32(f32 x, f32 y) { return __builtin_powf(x, y); }
+FN f32 sin_f32(f32 x) { return __builtin_sinf(x); }
+FN f32 cos_f32(f32 x) { return __builtin_cosf(x); }
+FN f32 tan_f32(f32 x) { return __builtin_tanf(x); }
+
+// exp: x = n·ln 2 + r with |r| ≤ ln 2 / 2, a polynomial for eʳ (Cephes' coefficients), and 2ⁿ in two factors, so that results
+// beyond the normal range are right. The error is below 2 units in the last place.
+FN f32 exp_f32(f32 x) {
+  f32 c = x < -104.f ? -104.f : x;
+  c = c > 89.f ? 89.f : c; // NaN stays
+  f32 n = (c * 1.44269504f + 12582912.f) - 12582912.f;
+  f32 r = c - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  f32 p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.f;
+  i32 k = (i32)(n == n ? n : 0.f), half = k >> 1;
+  return p * as_f32_u32((u32)(half + 127) << 23) * as_f32_u32((u32)(k - half + 127) << 23);
+}
+FN f32 exp2_f32(f32 x) { return exp_f32(x * 0.693147181f); }
+
+// log: x = 2ᵉ·m with √½ ≤ m < √2, and a polynomial for log m (Cephes' coefficients).
+FN f32 log_f32(f32 x) {
+  f32 scaled = x < 1.17549435e-38f ? x * 8388608.f : x; // denormals
+  u32 b = as_u32_f32(scaled);
+  i32 e = (i32)(b >> 23) - 126 - (x < 1.17549435e-38f ? 23 : 0);
+  f32 m = as_f32_u32((b & 0x7fffffu) | 0x3f000000u); // ½ ≤ m < 1
+  bool low = m < 0.707106781f;
+  e -= low;
+  m = (low ? m + m : m) - 1.f;
+  f32 z = m * m;
+  f32 p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  f32 y = p * m * z + (f32)e * -2.12194440e-4f - 0.5f * z;
+  y = m + y + (f32)e * 0.693359375f;
+  y = x == __builtin_inff() ? x : y;
+  y = x == 0.f ? -__builtin_inff() : y;
+  return x >= 0.f ? y : __builtin_nanf("");
+}
+FN f32 log2_f32(f32 x) { return log_f32(x) * 1.44269504f; }
+FN f32 tanh_f32(f32 x) {
+  f32 q = exp_f32(-2.f * abs_f32(x));
+  return sign_f32(x) * ((1.f - q) / (1.f + q));
+}
+
+// Functions of vectors, component by component.
+#define SPLAT(n, T) \
+  FN v##n##T splat_v##n##T(T x) { v##n##T y; for (int i = 0; i < n; i++) y[i] = x; return y; } \
+  FN v##n##T select_v##n##T(v##n##T no, v##n##T yes, v##n##i32 c) { v##n##T y; for (int i = 0; i < n; i++) y[i] = c[i] ? yes[i] : no[i]; return y; } \
+  FN T dot_v##n##T(v##n##T x, v##n##T y) { T s = x[0] * y[0]; for (int i = 1; i < n; i++) s += x[i] * y[i]; return s; }
+SPLAT(2, f32) SPLAT(3, f32) SPLAT(4, f32) SPLAT(2, u32) SPLAT(3, u32) SPLAT(4, u32) SPLAT(2, i32) SPLAT(3, i32) SPLAT(4, i32)
+#define EACH1(f, n, T) FN v##n##T f##_v##n##T(v##n##T x) { v##n##T y; for (int i = 0; i < n; i++) y[i] = f##_##T(x[i]); return y; }
+#define EACH2(f, n, T) FN v##n##T f##_v##n##T(v##n##T x, v##n##T z) { v##n##T y; for (int i = 0; i < n; i++) y[i] = f##_##T(x[i], z[i]); return y; }
+#define EACH3(f, n, T) FN v##n##T f##_v##n##T(v##n##T x, v##n##T z, v##n##T w) { v##n##T y; for (int i = 0; i < n; i++) y[i] = f##_##T(x[i], z[i], w[i]); return y; }
+#define FLOATS(EACH, f) EACH(f, 2, f32) EACH(f, 3, f32) EACH(f, 4, f32)
+#define ALL(EACH, f) FLOATS(EACH, f) EACH(f, 2, i32) EACH(f, 3, i32) EACH(f, 4, i32) EACH(f, 2, u32) EACH(f, 3, u32) EACH(f, 4, u32)
+ALL(EACH1, abs) ALL(EACH1, sign) ALL(EACH2, min) ALL(EACH2, max) ALL(EACH3, clamp)
+FLOATS(EACH1, exp) FLOATS(EACH1, exp2) FLOATS(EACH1, log) FLOATS(EACH1, log2) FLOATS(EACH1, sqrt) FLOATS(EACH1, inverseSqrt)
+FLOATS(EACH1, tanh) FLOATS(EACH1, sin) FLOATS(EACH1, cos) FLOATS(EACH1, tan) FLOATS(EACH1, floor) FLOATS(EACH1, ceil)
+FLOATS(EACH1, round) FLOATS(EACH1, trunc) FLOATS(EACH1, fract) FLOATS(EACH2, pow) FLOATS(EACH2, step) FLOATS(EACH3, fma) FLOATS(EACH3, mix)
+#define TRUTH(n) \
+  FN bool any_v##n(v##n##bool x) { bool y = false; for (int i = 0; i < n; i++) y = y || x[i]; return y; } \
+  FN bool all_v##n(v##n##bool x) { bool y = true; for (int i = 0; i < n; i++) y = y && x[i]; return y; }
+TRUTH(2) TRUTH(3) TRUTH(4)

@@ -1,0 +1,117 @@
+package native
+
+// typ is a type of WGSL.
+type typ struct {
+	kind kind
+	n    int  // components of a vector, elements of an array; 0: the array's length is that of its binding
+	of   *typ // of vectors, arrays and atomics
+}
+
+type kind uint8
+
+const (
+	void kind = iota
+	boolean
+	i32
+	u32
+	f32
+	abstractInt   // a literal without suffix
+	abstractFloat // a literal without suffix
+	vector
+	array
+	atomic
+)
+
+var (
+	voidType = &typ{kind: void}
+	boolType = &typ{kind: boolean}
+	i32Type  = &typ{kind: i32}
+	u32Type  = &typ{kind: u32}
+	f32Type  = &typ{kind: f32}
+	intType  = &typ{kind: abstractInt}
+	realType = &typ{kind: abstractFloat}
+)
+
+// expr is an expression. Its type is found by the writer.
+type expr struct {
+	kind exprKind
+	text string // name, number, operator, member, function
+	to   *typ   // of a constructor or a bitcast
+	args []*expr
+	line int
+}
+
+type exprKind uint8
+
+const (
+	literal exprKind = iota
+	identifier
+	unary
+	binary
+	call
+	construct // to(args)
+	bitcast
+	index  // args[0][args[1]]
+	member // args[0].text
+)
+
+// stmt is a statement.
+type stmt struct {
+	kind stmtKind
+	text string // declared name; operator of an assignment
+	typ  *typ   // declared type, or nil
+	expr *expr  // initial value, condition, value, call
+	left *expr  // of an assignment
+	init *stmt  // of a for loop
+	next *stmt  // of a for loop
+	body []*stmt
+	rest []*stmt // of an if: else
+	line int
+}
+
+type stmtKind uint8
+
+const (
+	declareLet stmtKind = iota
+	declareVar
+	assign
+	evaluate // a call
+	branch
+	loop // for and while
+	block
+	returns
+	breaks
+	continues
+)
+
+// function is a function of a module.
+type function struct {
+	name       string
+	parameters []parameter
+	result     *typ
+	body       []*stmt
+	workgroup  []*expr // of an entry point
+	line       int
+}
+
+type parameter struct {
+	name, builtin string
+	typ           *typ
+}
+
+// variable is a variable of a module: a binding, or memory of a workgroup.
+type variable struct {
+	name    string
+	typ     *typ
+	binding int // −1: workgroup memory
+	line    int
+}
+
+// module is a parsed source.
+type module struct {
+	variables []*variable // bindings in order, then workgroup memory
+	constants map[string]*expr
+	aliases   map[string]*typ
+	functions []*function
+	byName    map[string]*function
+}
