@@ -55,6 +55,12 @@ func (x Index) Uses(name string) bool {
 	return false
 }
 
+// Divides reports whether the index has a quotient or a remainder of what mentions the variable: neighboring values of
+// the variable need not be neighboring indices then.
+func (x Index) Divides(name string) bool {
+	return slices.ContainsFunc(x.terms, func(t term) bool { return t.atom.div != nil && t.atom.div.Uses(name) })
+}
+
 // Plus adds.
 func (x Index) Plus(y Index) Index {
 	sum := Index{terms: slices.Clone(x.terms), konst: x.konst + y.konst, bound: x.bound + y.bound - 1}

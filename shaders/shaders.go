@@ -79,6 +79,9 @@ func Label(g *fuse.Group) string {
 // overlapping memory.
 func Lower(r *fuse.Result, g *fuse.Group, lim target.Limits, key func(*graph.Value) string) ([]Kernel, error) {
 	c := &context{r: r, g: g, lim: lim, key: key}
+	if lim.Native {
+		return c.nativeKernels()
+	}
 	switch g.Kind {
 	case fuse.Map:
 		return c.mapKernels(), nil
@@ -91,6 +94,23 @@ func Lower(r *fuse.Result, g *fuse.Group, lim target.Limits, key func(*graph.Val
 	default:
 		return []Kernel{joinKernel(g.Nodes[0])}, nil
 	}
+}
+
+// nativeKernels are those for the cores of a CPU.
+func (c *context) nativeKernels() ([]Kernel, error) {
+	switch c.g.Kind {
+	case fuse.Map:
+		k, err := c.nativeMap()
+		return []Kernel{k}, err
+	case fuse.Reduce:
+		k, err := c.nativeReduce()
+		return []Kernel{k}, err
+	case fuse.MatMul:
+		return c.matmulKernels(), nil
+	case fuse.Template:
+		return c.templateKernels(), nil
+	}
+	return []Kernel{joinKernel(c.g.Nodes[0])}, nil
 }
 
 func joinKernel(n *graph.Node) Kernel {

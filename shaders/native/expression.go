@@ -273,7 +273,7 @@ func (w *writer) place(e *expr) (string, *typ) {
 	}
 	at := w.address(e.args[1])
 	if t.kind == array && t.n == 0 {
-		if !w.inside {
+		if !w.Inside {
 			at = fmt.Sprintf("within(%s, %sn)", at, base)
 		}
 		return fmt.Sprintf("%s[%s]", base, at), t.of
@@ -282,7 +282,7 @@ func (w *writer) place(e *expr) (string, *typ) {
 		if n < 0 || n >= t.n {
 			fail(e.line, "index %d of %s", n, t.wgsl())
 		}
-	} else if !w.inside {
+	} else if !w.Inside {
 		at = fmt.Sprintf("within(%s, %d)", at, t.n)
 	}
 	if t.kind == vector {

@@ -20,15 +20,24 @@ import (
 //go:embed prelude.h
 var Prelude string
 
-// Translate returns the C of a kernel in WGSL. The entry point is main. The text begins with target.C. inside promises
-// that no index leaves its array; otherwise each is compared with the array's length. An error names the line.
-func Translate(wgsl string, inside bool) (c string, err error) {
+// Options are promises about a source.
+type Options struct {
+	// Inside promises that no index leaves its array. Otherwise each is compared with the array's length.
+	Inside bool
+	// Unordered promises that sums and extremes that a loop accumulates may be formed in another order, so that they can
+	// be vectorized. The order depends on nothing but the text and the CPU's vectors.
+	Unordered bool
+}
+
+// Translate returns the C of a kernel in WGSL. The entry point is main. The text begins with target.C. An error names
+// the line.
+func Translate(wgsl string, o Options) (c string, err error) {
 	m, err := parse(wgsl)
 	if err != nil {
 		return "", err
 	}
 	defer recoverSyntax(&err)
-	w := newWriter(m, inside)
+	w := newWriter(m, o)
 	entry := m.byName["main"]
 	if entry == nil || entry.workgroup == nil {
 		return "", fmt.Errorf("there is no entry point main")
@@ -49,13 +58,13 @@ func Translate(wgsl string, inside bool) (c string, err error) {
 
 // Functions returns the C of a module without an entry point. A kernel that holds the text calls its functions by their names where args is in
 // scope. Bindings need not be numbered without gaps.
-func Functions(wgsl string, inside bool) (c string, err error) {
+func Functions(wgsl string, o Options) (c string, err error) {
 	m, err := parse(wgsl)
 	if err != nil {
 		return "", err
 	}
 	defer recoverSyntax(&err)
-	w := newWriter(m, inside)
+	w := newWriter(m, o)
 	w.functions(func(*function) bool { return true })
 	var context []string
 	for _, v := range w.bindings() {

@@ -8,8 +8,8 @@ import (
 
 // writer writes the C of a module. Its methods panic with a syntaxError.
 type writer struct {
-	m       *module
-	inside  bool // indices need no check
+	m *module
+	Options
 	out     strings.Builder
 	arrays  arrayTypes
 	scopes  []map[string]*local
@@ -40,8 +40,8 @@ func (l *local) text() string {
 	return l.c
 }
 
-func newWriter(m *module, inside bool) *writer {
-	w := &writer{m: m, inside: inside, names: map[string]int{}}
+func newWriter(m *module, o Options) *writer {
+	w := &writer{m: m, Options: o, names: map[string]int{}}
 	w.push()
 	for _, v := range m.variables {
 		w.arrays.need(v.typ)
@@ -278,6 +278,13 @@ func (w *writer) assignment(s *stmt) string {
 	left, t := w.value(s.left)
 	e := s.expr
 	if op := strings.TrimSuffix(s.text, "="); op != "" {
+		if t.kind == u32 && (op == "+" || op == "-") { // as OpenMP wants it at the head of a loop
+			x, from := w.value(e)
+			if !fits(t, from) {
+				fail(s.line, "%s is added to %s", from.wgsl(), t.wgsl())
+			}
+			return left + " " + s.text + " " + x
+		}
 		e = &expr{kind: binary, text: op, args: []*expr{s.left, s.expr}, line: s.line}
 	}
 	x, from := w.value(e)
@@ -290,28 +297,48 @@ func (w *writer) assignment(s *stmt) string {
 // loop writes for and while. The variable of a for loop whose body does not assign it is fixed within.
 func (w *writer) loop(s *stmt) {
 	w.push()
-	if s.init != nil {
-		w.line("{")
-		w.statement(s.init)
-		if s.init.kind == declareVar && !assigns(s.body, s.init.text) {
-			l := w.lookup(s.init.text)
+	initial, condition, next, reduction := "", "", "", ""
+	if s.init != nil && s.init.kind == declareVar {
+		x, t := w.initial(s.init)
+		l := w.declare(s.init.text, t)
+		initial = fmt.Sprintf("%s %s = %s", t.c(), l.c, x)
+		if !assigns(s.body, s.init.text) {
 			l.fixed, l.address = true, "(i64)"+l.c
+			reduction = w.reduction(s)
 		}
+	} else if s.init != nil {
+		initial = w.assignment(s.init)
 	}
-	condition, next := "", ""
 	if s.expr != nil {
-		condition = w.condition(s.expr)
+		condition = trim(w.condition(s.expr))
 	}
 	if s.next != nil {
 		next = w.assignment(s.next)
 	}
-	w.line("for (; %s; %s) {", condition, next)
+	w.line("%sfor (%s; %s; %s) {", reduction, initial, condition, next)
 	w.statements(s.body)
 	w.line("}")
-	if s.init != nil {
-		w.line("}")
-	}
 	w.pop()
+}
+
+// trim removes the parentheses around an expression.
+func trim(x string) string {
+	if !strings.HasPrefix(x, "(") {
+		return x
+	}
+	depth := 0
+	for i, r := range x {
+		switch r {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		}
+		if depth == 0 && i < len(x)-1 {
+			return x
+		}
+	}
+	return x[1 : len(x)-1]
 }
 
 // assigns reports whether statements assign a variable of that name, of whatever scope.

@@ -1,0 +1,160 @@
+package shaders
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
+)
+
+// nativeReduce is a reduction on a CPU, with a vector along the neighbors in memory: along columns it accumulates each
+// row in parts of a vector, across columns it accumulates a block of rows at once. Few long rows are folded in parts by
+// several workgroups, then as a whole in a fixed order. All of that depends on the shape alone, never on the number of
+// threads.
+func (c *context) nativeReduce() (Kernel, error) {
+	_, full := c.split()
+	single := len(full) == 0 && len(c.g.Phases()) == 1
+	switch {
+	case single && c.g.Along() && c.parts(c.g.Rows) > 1:
+		return c.nativeParts()
+	case single && !c.g.Along():
+		return c.nativeBlocks()
+	}
+	return c.nativeRows()
+}
+
+// parts is the number of parts of each row, where so many pieces of work are in all parts of one size.
+func (c *context) parts(pieces int) int {
+	const enough = 32 // pieces of work for all threads
+	return max(1, min(enough/pieces, c.g.Rows*c.g.Cols/nativeTurns, c.g.Cols))
+}
+
+// nativeRows computes whole rows.
+func (c *context) nativeRows() (Kernel, error) {
+	g := c.g
+	w, _ := c.newNativeWriter()
+	row, alone := graph.Var("row", g.Rows), rowLoop{1, false}
+	for _, phase := range g.Phases() {
+		w.phase(phase, row, alone, fmt.Sprintf("var col = 0u; col < %du; col += 1u", g.Cols))
+	}
+	rows, full := c.split()
+	if len(full) > 0 {
+		at, turns := c.columns(row)
+		w.inner.WriteString(w.stores(full, at...))
+		w.closeLoop(fmt.Sprintf("var col = 0u; col < %du; col += 1u", turns))
+	}
+	stores := w.stores(rows, row)
+	share := max(1, nativeTurns/g.Cols)
+	body := fmt.Sprintf("  for (var row = group * %du; row < min(group * %du + %du, %du); row += 1u) {\n%s%s  }\n", share, share, share, g.Rows, w.outer, stores)
+	p, err := w.nativePass(body, ceil(g.Rows, share))
+	return Kernel{Name: "native", Passes: []Pass{p}}, err
+}
+
+// nativeParts folds the parts of each row in a first pass, and the results of a row in a second.
+func (c *context) nativeParts() (Kernel, error) {
+	g, parts := c.g, c.parts(c.g.Rows)
+	phase := g.Phases()[0]
+	share := ceil(g.Cols, parts)
+	parts = ceil(g.Cols, share)
+	w, _ := c.newNativeWriter()
+	var stores strings.Builder
+	loop := fmt.Sprintf("var col = group %% %du * %du; col < min(group %% %du * %du + %du, %du); col += 1u", parts, share, parts, share, share, g.Cols)
+	for i, acc := range w.accumulate(phase, graph.Var("row", g.Rows), loop) {
+		fmt.Fprintf(&stores, "  %s[group] = %s;\n", w.scratch(i, phase[i].Inputs[0].DType), acc)
+	}
+	first, err := w.nativePass(fmt.Sprintf("  let row = group / %du;\n", parts)+w.outer.String()+stores.String(), g.Rows*parts)
+	if err != nil {
+		return Kernel{}, err
+	}
+	w, _ = c.newNativeWriter()
+	row := graph.Var("row", g.Rows)
+	for i, n := range phase {
+		w.fold(n, i, fmt.Sprintf("row * %du + part", parts), parts, row)
+	}
+	stored := w.stores(g.Stores, row)
+	body := fmt.Sprintf("  for (var row = 0u; row < %du; row += 1u) {\n%s%s  }\n", g.Rows, w.outer, stored)
+	last, err := w.nativePass(body, 1)
+	return c.inParts(parts, first, last), err
+}
+
+// fold writes the loop that folds the parts of a reduction, and fixes its result.
+func (w *writer) fold(n *graph.Node, scratch int, place string, parts int, row graph.Index) {
+	t := n.Inputs[0].DType
+	acc := fmt.Sprintf("whole%d", scratch)
+	neutral, next := foldText(n.Op.Kernel(n).(graph.Reduction).Fold, t, acc, fmt.Sprintf("%s[%s]", w.scratch(scratch, t), place))
+	fmt.Fprintf(w.outer, "  var %s = %s;\n  for (var part = 0u; part < %du; part += 1u) { %s = %s; }\n", acc, neutral, parts, acc, next)
+	w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: acc, Flat: row}
+}
+
+func (c *context) inParts(parts int, passes ...Pass) Kernel {
+	k := Kernel{Name: "native", Passes: passes}
+	for range c.g.Phases()[0] {
+		k.Scratch = append(k.Scratch, int64(c.g.Rows*parts*4))
+	}
+	return k
+}
+
+// nativeBlock is the number of rows that a workgroup accumulates at once: their sums stay in the first cache.
+const nativeBlock = 512
+
+// nativeBlocks accumulates blocks of rows, which are neighbors in memory, one column after the other. In this kernel
+// col counts rows, so that what depends on the reduced column alone is computed once for all of them.
+func (c *context) nativeBlocks() (Kernel, error) {
+	g := c.g
+	blocks := ceil(g.Rows, nativeBlock)
+	parts := c.parts(blocks)
+	share := ceil(g.Cols, parts)
+	parts = ceil(g.Cols, share)
+	w, _ := c.newNativeWriter()
+	row := graph.Var("col", g.Rows)
+	var declare, stores strings.Builder
+	for i, n := range g.Phases()[0] {
+		in := n.Inputs[0]
+		x := w.Value(in, graph.Unflatten(in.Shape, g.Full(row, graph.Var("reduced", g.Cols))))
+		acc := fmt.Sprintf("acc%d", i)
+		neutral, next := foldText(n.Op.Kernel(n).(graph.Reduction).Fold, in.DType, acc+"[r]", x)
+		fmt.Fprintf(&declare, "  var %s: array<%v, %d>;\n  for (var r = 0u; r < rows; r += 1u) { %s[r] = %s; }\n", acc, in.DType, nativeBlock, acc, neutral)
+		fmt.Fprintf(w.inner, "  %s[r] = %s;\n", acc, next)
+		if parts > 1 {
+			fmt.Fprintf(&stores, "  %s[part * %du + col] = %s[r];\n", w.scratch(i, in.DType), g.Rows, acc)
+		} else {
+			w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: acc + "[r]", Flat: row}
+		}
+	}
+	loops := fmt.Sprintf("  for (var reduced = part * %du; reduced < min(part * %du + %du, %du); reduced += 1u) {\n%s  for (var r = 0u; r < rows; r += 1u) {\n  let col = top + r;\n%s  }\n  }\n",
+		share, share, share, g.Cols, w.outer, w.inner)
+	w.outer.Reset()
+	w.inner.Reset()
+	w.Walker = &fuse.Walker{Group: g, Inlined: c.r.Inlined, Fixed: w.Fixed, Load: w.Load, Let: w.let} // whose names are none of the loops'
+	if parts == 1 {
+		stores.WriteString(w.stores(g.Stores, row))
+	}
+	head := fmt.Sprintf("  let part = group / %du;\n  let top = group %% %du * %du;\n  let rows = min(%du, %du - top);\n", blocks, blocks, nativeBlock, nativeBlock, g.Rows)
+	body := head + declare.String() + loops + w.outer.String() + "  for (var r = 0u; r < rows; r += 1u) {\n  let col = top + r;\n" + w.inner.String() + stores.String() + "  }\n"
+	first, err := w.nativePass(body, blocks*parts)
+	if err != nil || parts == 1 {
+		return Kernel{Name: "native", Passes: []Pass{first}}, err
+	}
+	last, err := c.wholeBlocks(parts, blocks)
+	return c.inParts(parts, first, last), err
+}
+
+// wholeBlocks folds what nativeBlocks accumulated in parts.
+func (c *context) wholeBlocks(parts, blocks int) (Pass, error) {
+	g := c.g
+	w, _ := c.newNativeWriter()
+	row := graph.Var("col", g.Rows)
+	var declare, loops strings.Builder
+	for i, n := range g.Phases()[0] {
+		t, acc := n.Inputs[0].DType, fmt.Sprintf("acc%d", i)
+		neutral, next := foldText(n.Op.Kernel(n).(graph.Reduction).Fold, t, acc+"[r]", fmt.Sprintf("%s[part * %du + top + r]", w.scratch(i, t), g.Rows))
+		fmt.Fprintf(&declare, "  var %s: array<%v, %d>;\n  for (var r = 0u; r < rows; r += 1u) { %s[r] = %s; }\n", acc, t, nativeBlock, acc, neutral)
+		fmt.Fprintf(&loops, "  for (var part = 0u; part < %du; part += 1u) { for (var r = 0u; r < rows; r += 1u) { %s[r] = %s; } }\n", parts, acc, next)
+		w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: acc + "[r]", Flat: row}
+	}
+	stores := w.stores(g.Stores, row)
+	head := fmt.Sprintf("  let top = group * %du;\n  let rows = min(%du, %du - top);\n", nativeBlock, nativeBlock, g.Rows)
+	body := head + declare.String() + loops.String() + w.outer.String() + "  for (var r = 0u; r < rows; r += 1u) {\n  let col = top + r;\n" + w.inner.String() + stores + "  }\n"
+	return w.nativePass(body, blocks)
+}
