@@ -99,6 +99,10 @@ type Pass struct {
 	// Cooperative passes multiply matrices by subgroups (WGSL's wgpu_cooperative_matrix). The factors, f32 in the text,
 	// are of 16-bit floats that lie two a word: bf16 where one of Uses is, f16 otherwise.
 	Cooperative bool
+	// Native passes are C, with the functions of shaders/native's prelude: Declarations at file scope, and in Body the
+	// statements of a workgroup, of which group is the index. The arrays are restricted pointers to f32, u32 or i32, or
+	// to u16 for 16-bit floats. Workgroup is 1.
+	Native bool
 }
 
 func (Memory) kernel()      {}

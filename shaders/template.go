@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/graph/target"
 )
 
 // templateKernels declares the arrays that hand-written passes use.
@@ -31,6 +32,9 @@ func (c *context) templateKernels() []Kernel {
 // templatePass binds the arrays of a pass. An array that lies in the memory of an earlier one takes that one's name,
 // since no two bindings may overlap.
 func (c *context) templatePass(n *graph.Node, variant graph.Variant, p graph.Pass) Pass {
+	if p.Native {
+		return c.nativeTemplatePass(n, variant, p)
+	}
 	var s strings.Builder
 	if p.Cooperative {
 		s.WriteString("enable wgpu_cooperative_matrix;\n")
@@ -57,6 +61,33 @@ func (c *context) templatePass(n *graph.Node, variant graph.Variant, p graph.Pas
 	}
 	s.WriteString(text + "}\n")
 	return Pass{WGSL: s.String(), Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: c.lim.Fold(p.Groups), WorkgroupMemory: p.WorkgroupMemory, Inside: p.Inside}
+}
+
+// nativeTemplatePass binds the arrays of a pass in C.
+func (c *context) nativeTemplatePass(n *graph.Node, variant graph.Variant, p graph.Pass) Pass {
+	var head strings.Builder
+	var args []Arg
+	text := p.Body
+	bound := map[string]string{}
+	for _, name := range p.Uses {
+		arg, t := c.templateArg(n, variant, name)
+		if arg.Value != nil {
+			key := c.key(arg.Value)
+			if first, ok := bound[key]; ok {
+				text = rename(text, name, first)
+				continue
+			}
+			bound[key] = name
+		}
+		element := fuse.WGSLType(t.DType)
+		if t.DType.Float16() {
+			element = "u16"
+		}
+		fmt.Fprintf(&head, "  %s *restrict const %s = args[%d].at;\n", element, name, len(args))
+		args = append(args, arg)
+	}
+	source := target.C + "\n" + p.Declarations + "KERNEL {\n" + head.String() + "  for (u32 group = first; group < last; group++) {\n" + text + "  }\n}\n"
+	return Pass{WGSL: source, Args: args, Workgroup: [3]int{1, 1, 1}, Groups: c.lim.Fold(p.Groups), Inside: true}
 }
 
 // arrayType is the WGSL type of the elements, or of fours of them, in an array. 16-bit floats are packed two a word.

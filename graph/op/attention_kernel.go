@@ -70,6 +70,9 @@ const (
 const lowest = "-3.0e38f"
 
 func (k attentionKernels) forward(l target.Limits) []graph.Variant {
+	if l.Native {
+		return []graph.Variant{{Name: "native", Passes: []graph.Pass{k.nativeForward()}}}
+	}
 	cs := []graph.Variant{{Name: "naive", Passes: []graph.Pass{k.naiveForward()}}}
 	if k.position && !l.Software { // rows of few queries would be few invocations
 		if l.MaxInvocations >= keyLanes {
@@ -84,6 +87,9 @@ func (k attentionKernels) forward(l target.Limits) []graph.Variant {
 }
 
 func (k attentionKernels) backward(l target.Limits) []graph.Variant {
+	if l.Native {
+		return []graph.Variant{{Name: "native", Passes: []graph.Pass{k.nativeBackward()}}}
+	}
 	delta := []graph.Type{graph.T(graph.F32, k.batch, k.heads, k.queries)}
 	if k.segments != "" {
 		// With the segments, the gradients of k and v would be bound to one array more than WebGPU guarantees: delta

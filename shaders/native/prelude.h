@@ -153,6 +153,30 @@ FN f32 tanh_f32(f32 x) {
   return sign_f32(x) * ((1.f - q) / (1.f + q));
 }
 
+// Conversions of 16-bit floats, by their bits. Rounding is to nearest, ties to even; NaN stays NaN.
+FN f32 widen_f32(f32 x) { return x; }
+FN f32 narrow_f32(f32 x) { return x; }
+FN f32 widen_bf16(u16 x) { return as_f32_u32((u32)x << 16); }
+FN u16 narrow_bf16(f32 x) {
+  u32 b = as_u32_f32(x);
+  return (b & 0x7fffffffu) > 0x7f800000u ? (b >> 16) | 64u : (b + 0x7fffu + ((b >> 16) & 1u)) >> 16;
+}
+FN f32 widen_f16(u16 x) {
+  u32 size = x & 0x7fffu, moved = size << 13;
+  u32 denormal = as_u32_f32((f32)size * 5.9604645e-08f);
+  u32 finite = size < 0x400u ? denormal : moved + (112u << 23);
+  return as_f32_u32((u32)(x & 0x8000u) << 16 | (size >= 0x7c00u ? moved + (224u << 23) : finite));
+}
+FN u16 narrow_f16(f32 x) {
+  u32 b = as_u32_f32(x), size = b & 0x7fffffffu;
+  u32 normal = (size - 939520001u + ((size >> 13) & 1u)) >> 13; // rebased exponent, and half a unit less one
+  u32 m = (size & 0x7fffffu) | 0x800000u, s = clamp_u32(126u - (size >> 23), 14u, 25u);
+  u32 denormal = (m + (1u << (s - 1u)) - 1u + ((m >> s) & 1u)) >> s; // in units of 2⁻²⁴
+  u32 finite = size < 947912704u ? denormal : normal;
+  u32 y = size > 0x7f800000u ? 0x7e00u | ((size >> 13) & 0x3ffu) : size >= 1199566848u ? 0x7c00u : finite; // infinite from 65520 on
+  return (u16)(y | ((b >> 16) & 0x8000u));
+}
+
 // Functions of vectors, component by component.
 #define SPLAT(n, T) \
   FN v##n##T splat_v##n##T(T x) { v##n##T y; for (int i = 0; i < n; i++) y[i] = x; return y; } \

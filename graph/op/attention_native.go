@@ -1,0 +1,85 @@
+package op
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+)
+
+//go:embed native/attention.c
+var nativeAttention string
+
+//go:embed native/attention_forward.c
+var nativeAttentionForward string
+
+//go:embed native/attention_backward.c
+var nativeAttentionBackward string
+
+// nativeQueries is the number of queries in a block of the kernels for CPUs, where there are so many.
+const nativeQueries = 32
+
+// nativePass is a pass in C. The function that it calls takes the arrays of these names; "" is an array that this
+// attention has not.
+func (k attentionKernels) nativePass(text, function string, groups int, arrays ...string) graph.Pass {
+	var uses []string
+	for i, a := range arrays {
+		if a == "" {
+			arrays[i] = "0"
+		} else {
+			uses = append(uses, a)
+		}
+	}
+	return graph.Pass{Native: true, Declarations: k.nativeConstants() + nativeAttention + text, Groups: groups, Workgroup: 1, Uses: uses,
+		Body: fmt.Sprintf("    %s(group, %s);\n", function, strings.Join(arrays, ", "))}
+}
+
+func (k attentionKernels) nativeForward() graph.Pass {
+	extra := k.segments
+	if k.position {
+		extra = "in3"
+	}
+	blocks := (k.queries + nativeQueries - 1) / nativeQueries
+	return k.nativePass(nativeAttentionForward, "forward", k.batch*k.heads*blocks, "in0", "in1", "in2", "out0", "out1", extra)
+}
+
+func (k attentionKernels) nativeBackward() graph.Pass {
+	lseGradient := ""
+	if k.lseGrad {
+		lseGradient = "in6"
+	}
+	return k.nativePass(nativeAttentionBackward, "backward", k.batch*k.kvHeads,
+		"in0", "in1", "in2", "in3", "in4", "in5", lseGradient, k.segments, "out0", "out1", "out2")
+}
+
+// nativeConstants are the definitions that the C expects.
+func (k attentionKernels) nativeConstants() string {
+	var s strings.Builder
+	for _, c := range []struct {
+		name  string
+		value int
+	}{{"BATCH", k.batch}, {"TQ", k.queries}, {"TK", k.keys}, {"HEADS", k.heads}, {"KV", k.kvHeads}, {"GROUP", k.group()}, {"DIM", k.dim},
+		{"POSITION", boolean(k.position)}, {"SEGMENTS", boolean(k.segments != "")}, {"LSE_GRADIENT", boolean(k.lseGrad)}} {
+		fmt.Fprintf(&s, "#define %s %d\n", c.name, c.value)
+	}
+	fmt.Fprintf(&s, "#define SCALE ((f32)%v)\n", float32(k.scale()))
+	for _, e := range []struct {
+		name string
+		of   graph.DType
+	}{{"operand", k.operands}, {"result", k.result}} {
+		element := "f32"
+		if e.of.Float16() {
+			element = "u16"
+		}
+		fmt.Fprintf(&s, "typedef %s %s;\n#define widen_%s widen_%v\n#define narrow_%s narrow_%v\n", element, e.name, e.name, e.of, e.name, e.of)
+	}
+	return s.String()
+}
+
+func boolean(x bool) int {
+	if x {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,66 @@
+ROWS(f32)
+
+// A workgroup is a head of keys and its heads of queries, so that all sums have one order.
+static void backward(u32 group, const operand *restrict q, const operand *restrict k, const operand *restrict v, const result *restrict o, const f32 *restrict lse,
+                     const f32 *restrict go, const f32 *restrict glse, const u32 *restrict extra, f32 *restrict gq, f32 *restrict gk, f32 *restrict gv) {
+  f32 qs[QUERIES * ROW] __attribute__((aligned(64))), gos[QUERIES * ROW] __attribute__((aligned(64))), gqs[QUERIES * ROW] __attribute__((aligned(64)));
+  f32 ks[KEYS * ROW] __attribute__((aligned(64))), kt[DIM * KEYS] __attribute__((aligned(64))), vt[DIM * KEYS] __attribute__((aligned(64)));
+  f32 gks[KEYS * ROW] __attribute__((aligned(64))), gvs[KEYS * ROW] __attribute__((aligned(64)));
+  f32 p[QUERIES * KEYS] __attribute__((aligned(64))), gs[QUERIES * KEYS] __attribute__((aligned(64))), delta[QUERIES];
+  const int kv = group % KV, b = group / KV;
+  const u32 *segments = extra + (i64)b * TK;
+  for (int i = 0; i < TQ; i++) memset(gq + ((i64)(b * TQ + i) * HEADS + kv * GROUP) * DIM, 0, sizeof(f32) * GROUP * DIM);
+  for (int j0 = 0; j0 < TK; j0 += KEYS) {
+    const int cols = LEAST(KEYS, TK - j0);
+    const i64 at = ((i64)(b * TK + j0) * KV + kv) * DIM;
+    rows_operand(ks, v + at, KV * DIM, cols, KEYS);
+    turned(vt, ks);
+    rows_operand(ks, k + at, KV * DIM, cols, KEYS);
+    turned(kt, ks);
+    memset(gks, 0, sizeof gks);
+    memset(gvs, 0, sizeof gvs);
+    int past = TQ, unused;
+    if (SEGMENTS) edges(segments, j0, cols, TK, &unused, &past);
+    for (int h = kv * GROUP; h < (kv + 1) * GROUP; h++) {
+      for (int i0 = j0 / QUERIES * QUERIES; i0 < past; i0 += QUERIES) {
+        const int rows = LEAST(QUERIES, TQ - i0);
+        const i64 from = ((i64)(b * TQ + i0) * HEADS + h) * DIM, row = ((i64)b * HEADS + h) * TQ + i0;
+        rows_operand(qs, q + from, HEADS * DIM, rows, QUERIES);
+        rows_f32(gos, go + from, HEADS * DIM, rows, QUERIES);
+        for (int i = 0; i < rows; i++) {
+          f32 d = 0;
+#pragma omp simd reduction(+ : d)
+          for (int x = 0; x < DIM; x++) d += gos[i * ROW + x] * widen_result(o[from + (i64)i * HEADS * DIM + x]);
+          delta[i] = LSE_GRADIENT ? d - glse[row + i] : d;
+        }
+        memset(p, 0, sizeof p);
+        memset(gs, 0, sizeof gs);
+        multiply(p, KEYS, qs, ROW, 1, kt, KEYS, QUERIES, KEYS, DIM);
+        multiply(gs, KEYS, gos, ROW, 1, vt, KEYS, QUERIES, KEYS, DIM);
+        for (int i = 0; i < QUERIES; i++) {
+          const int last = i < rows ? LEAST(i0 + i - j0, cols - 1) : -1;
+          const f32 l = i < rows ? lse[row + i] : 0, d = i < rows ? delta[i] : 0;
+#pragma omp simd
+          for (int j = 0; j < KEYS; j++) {
+            bool is = j <= last;
+            if (SEGMENTS) is = is && segments[j0 + (is ? j : 0)] == segments[is ? i0 + i : 0];
+            f32 y = is ? exp_f32(p[i * KEYS + j] * SCALE - l) : 0.f;
+            p[i * KEYS + j] = y;
+            gs[i * KEYS + j] = is ? y * (gs[i * KEYS + j] - d) * SCALE : 0.f;
+          }
+        }
+        multiply(gvs, ROW, p, 1, KEYS, gos, ROW, KEYS, ROW, QUERIES);
+        multiply(gks, ROW, gs, 1, KEYS, qs, ROW, KEYS, ROW, QUERIES);
+        memset(gqs, 0, sizeof gqs);
+        multiply(gqs, ROW, gs, KEYS, 1, ks, ROW, QUERIES, ROW, KEYS);
+        for (int i = 0; i < rows; i++)
+          for (int x = 0; x < DIM; x++) gq[from + (i64)i * HEADS * DIM + x] += gqs[i * ROW + x];
+      }
+    }
+    for (int j = 0; j < cols; j++)
+      for (int x = 0; x < DIM; x++) {
+        gk[at + (i64)j * KV * DIM + x] = gks[j * ROW + x];
+        gv[at + (i64)j * KV * DIM + x] = gvs[j * ROW + x];
+      }
+  }
+}
