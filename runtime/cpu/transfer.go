@@ -90,7 +90,7 @@ func (d *Device) Write(b device.Buffer, offset int64, data []byte) error {
 
 // Read enqueues a copy to the host.
 func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) {
-	r := &pending{Read: base.NewRead(base.Label(b)), d: d}
+	r := &pending{base.NewRead(base.Label(b))}
 	err := d.do("read", r.Label(), func() error {
 		if err := d.owner.Checker().Transfer("read", b, offset, n); err != nil {
 			return err
@@ -110,7 +110,7 @@ func (d *Device) Read(b device.Buffer, offset, n int64) (device.Pending, error) 
 
 // Transfer enqueues a copy between buffers. It waits while 64 transfers are in progress.
 func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
-	r := &pending{Read: base.NewRead(base.Label(from.Buffer)), d: d}
+	r := &pending{base.NewRead(base.Label(from.Buffer))}
 	err := d.do("transfer", r.Label(), func() error {
 		if err := d.owner.Checker().Copy(from, to); err != nil {
 			return err
@@ -143,10 +143,7 @@ func (d *Device) copy(to, from []byte) {
 }
 
 // pending is a read or transfer in progress. It belongs to the queue's goroutine until it is done.
-type pending struct {
-	base.Read
-	d *Device
-}
+type pending struct{ base.Read }
 
 func (r *pending) Wait() ([]byte, error) {
 	<-r.Done()

@@ -172,6 +172,9 @@ func (c *Compiler) build(ctx context.Context, unit, symbol string, flags *flags)
 	if err == nil {
 		err = check(library, symbol)
 	}
+	if errors.Is(err, errUndefined) {
+		return nil, &SourceError{Line: fmt.Sprintf("%s: error: the source does not define %s", Unit, symbol)}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s reported success, but its result is unusable: %w", c, err)
 	}

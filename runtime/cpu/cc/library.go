@@ -3,15 +3,18 @@ package cc
 import (
 	"bytes"
 	"debug/elf"
+	"errors"
 	"fmt"
 	"slices"
 )
+
+var errUndefined = errors.New("the library does not define the function")
 
 // check returns an error unless library is a complete shared library that defines the function symbol. A library that
 // ends too early would pass the loader and crash the process when the missing page is accessed.
 func check(library []byte, symbol string) error {
 	if len(library) == 0 {
-		return fmt.Errorf("there is no library")
+		return errors.New("there is no library")
 	}
 	f, err := elf.NewFile(bytes.NewReader(library))
 	if err != nil {
@@ -32,7 +35,7 @@ func check(library []byte, symbol string) error {
 	}
 	defined := func(s elf.Symbol) bool { return s.Name == symbol && s.Section != elf.SHN_UNDEF }
 	if !slices.ContainsFunc(symbols, defined) {
-		return fmt.Errorf("the library does not define %s", symbol)
+		return errUndefined
 	}
 	return nil
 }

@@ -88,7 +88,7 @@ func breaches(l target.Limits, b, other, foreign, gone device.Buffer) []breach {
 		c = "error: "
 	}
 	return []breach{
-		{"C", shader(func(s *device.Shader) { s.WGSL, s.Workgroup = target.C+"\nnonsense;", [3]int{1, 1, 1} }), "increment", c},
+		{"C", shader(func(s *device.Shader) { s.WGSL, s.Workgroup = target.C+"\nnonsense it is;", [3]int{1, 1, 1} }), "increment", c},
 		{"assembly", shader(func(s *device.Shader) { s.WGSL = target.Assembly + "\nOpNonsense" }), "increment", assembly},
 		{"too many bindings", shader(func(s *device.Shader) { s.Bindings = make([]device.Access, l.MaxBindings+1) }), "increment", "bindings exceed"},
 		{"unknown access", shader(func(s *device.Shader) { s.Bindings = []device.Access{9, 0} }), "increment", "unknown access"},
