@@ -35,6 +35,7 @@ var allowed = map[string]string{
 	"runtime/device/...":        "graph/target runtime/device runtime/device/base runtime/device/host",
 	"runtime/webgpu/...":        "graph/target runtime/device runtime/device/base runtime/device/host",
 	"runtime/vulkan/...":        "graph/target runtime/device runtime/device/base runtime/device/host shaders/spirv internal/...",
+	"runtime/cpu/...":           "graph/target runtime/device runtime/device/base runtime/device/host runtime/cpu/... shaders/native internal/...",
 	"runtime/null/...":          "graph/target runtime/device runtime/device/base",
 	"runtime/webgpujs/...":      "graph/target runtime/device runtime/device/base",
 	"runtime/sidecar":           "graph/target runtime/device runtime/device/base",
@@ -77,7 +78,7 @@ var allowed = map[string]string{
 }
 
 // backends may be named by commands only.
-var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/null", "runtime/webgpujs", "runtime/sidecar"}
+var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/cpu", "runtime/null", "runtime/webgpujs", "runtime/sidecar"}
 
 // portable packages use no cgo and build for WebAssembly.
 var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device/...", "./runtime/null", "./runtime/exec", "./runtime/tune",

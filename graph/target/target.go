@@ -19,8 +19,7 @@ type Limits struct {
 	MaxWorkgroupSize     [3]int `json:"max_workgroup_size"`     // invocations by dimension
 	MaxDispatchDimension int    `json:"max_dispatch_dimension"` // workgroups along one dimension
 
-	// Software marks a CPU that implements the API of a GPU: workgroup memory is no faster than any other memory there,
-	// and branches are expensive.
+	// Software marks a CPU: workgroup memory is no faster than any other memory there, and branches are expensive.
 	Software     bool                `json:"software,omitempty"`
 	SubgroupSize int                 `json:"subgroup_size,omitempty"` // invocations; 0: unknown, or not the same in every kernel
 	Cooperative  []CooperativeMatrix `json:"cooperative,omitempty"`   // products that a subgroup computes at once
@@ -97,5 +96,6 @@ type FlexibleMatrix struct {
 // Assembly is the beginning of a source that is SPIR-V assembly and not WGSL.
 const Assembly = "; SPIR-V"
 
-// C is the beginning of a source that is C and not WGSL.
+// C is the beginning of a source that is C and not WGSL. It defines the function of a kernel with the macro KERNEL; see
+// package runtime/cpu.
 const C = "// C"

@@ -70,7 +70,7 @@ func write(path string, content []byte) error {
 
 // content returns the code, after a headline if it is text.
 func content(k device.Kernel) []byte {
-	comment := map[device.Format]string{device.FormatWGSL: "//", device.FormatAssembly: ";"}[k.Format]
+	comment := map[device.Format]string{device.FormatWGSL: "//", device.FormatC: "//", device.FormatAssembly: ";"}[k.Format]
 	if comment == "" {
 		return k.Code
 	}

@@ -16,6 +16,8 @@ type speed struct {
 
 func speedOf(k device.Kind) speed {
 	switch k {
+	case device.CPU:
+		return speed{100e9, 20e9, 3e-6, partition.Link{Latency: 10e-6, Bandwidth: 10e9}}
 	case device.Software:
 		return speed{20e9, 10e9, 30e-6, partition.Link{Latency: 50e-6, Bandwidth: 5e9}}
 	case device.Integrated:

@@ -126,6 +126,12 @@ func (c Checker) shader(s *Shader) error {
 		}
 		return nil // the backend compares what the module declares
 	}
+	if s.C() {
+		if !l.Native {
+			return refuse("the source is C, which this device does not take: it must be WGSL")
+		}
+		return nil // C declares neither
+	}
 	if size, ok := workgroupSize(s.WGSL); ok && size != s.Workgroup {
 		return refuse("the source declares workgroup %v, the program %v", size, s.Workgroup)
 	}

@@ -22,13 +22,14 @@ const (
 	Discrete   Kind = "discrete"
 	Integrated Kind = "integrated"
 	Virtual    Kind = "virtual"
+	CPU        Kind = "cpu"      // a CPU that runs native code
 	Software   Kind = "software" // a CPU that implements a GPU API: lavapipe, SwiftShader, WARP
 	Null       Kind = "null"     // executes nothing
 )
 
-// Order is the position of the kind where adapters are listed: hardware comes first.
+// Order is the position of the kind where adapters are listed: GPUs come first.
 func (k Kind) Order() int {
-	return slices.Index([]Kind{Discrete, Integrated, Virtual, Software, Null}, k)
+	return slices.Index([]Kind{Discrete, Integrated, Virtual, CPU, Software, Null}, k)
 }
 
 // Vendor returns the name of a vendor from its PCI or Khronos number; "" if it is unknown.
@@ -45,7 +46,7 @@ type Info struct {
 	Adapter string `json:"adapter"` // "NVIDIA H200"
 	Vendor  string `json:"vendor,omitempty"`
 	Driver  string `json:"driver,omitempty"` // name and version, as the driver reports them
-	API     string `json:"api,omitempty"`    // "vulkan", "metal", "dx12"
+	API     string `json:"api,omitempty"`    // "vulkan", "metal", "dx12", "native"
 	Kind    Kind   `json:"kind"`
 }
 
@@ -108,7 +109,7 @@ type Program struct {
 // Shader is one compute kernel. Its entry point is main; its bindings are group 0, 0…n−1, all storage buffers.
 type Shader struct {
 	Label           string // names the kernel in every error
-	WGSL            string // or SPIR-V assembly, if Limits.Assembly allows it; assembly begins with target.Assembly
+	WGSL            string // or SPIR-V assembly or C, if Limits allow it; these begin with target.Assembly and target.C
 	Bindings        []Access
 	Workgroup       [3]int
 	WorkgroupMemory int // bytes
@@ -119,6 +120,9 @@ type Shader struct {
 
 // Assembly reports whether the source is SPIR-V assembly.
 func (s *Shader) Assembly() bool { return strings.HasPrefix(s.WGSL, target.Assembly) }
+
+// C reports whether the source is C.
+func (s *Shader) C() bool { return strings.HasPrefix(s.WGSL, target.C) }
 
 // Access is how a shader declares a binding.
 type Access uint8

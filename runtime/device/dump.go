@@ -19,13 +19,17 @@ type Format string
 const (
 	FormatWGSL     Format = "wgsl"
 	FormatAssembly Format = "spvasm" // SPIR-V assembly, which takes the place of WGSL
+	FormatC        Format = "c"      // of a native kernel, written so or made of WGSL
 	FormatSPIRV    Format = "spv"    // what a Vulkan driver compiles
 )
 
 // Format returns the language of the shader's source.
 func (s *Shader) Format() Format {
-	if s.Assembly() {
+	switch {
+	case s.Assembly():
 		return FormatAssembly
+	case s.C():
+		return FormatC
 	}
 	return FormatWGSL
 }

@@ -1,0 +1,272 @@
+// Package cc compiles C with the machine's compiler and keeps the results on disk.
+//
+// A Compiler turns one translation unit into one shared library. Each kernel is a library of its own: linking is part of
+// the call that compiles, which costs about 4 ms of 20, and programs that have a kernel in common share its file. So
+// there is one kind of cached file, and no file depends on which other kernels a program has.
+package cc
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpupipe/gpupipe/internal/codecache"
+)
+
+// Options of a compiler.
+type Options struct {
+	Command string // with arguments; "": the first that exists of $CC, cc, gcc and clang
+	Cache   string // a folder that codecache.Make has made or checked; "": nothing is kept
+	CPU     string // identifies the CPU and its features: libraries of one CPU are not used on another
+}
+
+// Compiler compiles translation units. Methods are safe for concurrent use.
+type Compiler struct {
+	command  []string // path and arguments
+	version  string
+	cpu      string
+	identity string // of the compiler and the CPU
+	cache    string
+
+	choosing sync.Mutex
+	flags    *flags // nil: not chosen yet
+
+	mu      sync.Mutex
+	scratch string // folder of files in progress; "": not made yet
+}
+
+// SourceError is a compiler's refusal of a translation unit.
+type SourceError struct{ Line string }
+
+func (e *SourceError) Error() string { return e.Line }
+
+// Unit is the name of a translation unit in the messages of compilers. A source marks its first line with #line 1 Unit.
+const Unit = "kernel.c"
+
+const (
+	maxCompile = 2 * time.Minute // of one unit
+	maxOutput  = 64 << 10        // bytes of a compiler's messages
+)
+
+// Find returns the compiler that o selects. It runs the compiler once, for its version.
+func Find(o Options) (*Compiler, error) {
+	command, err := find(o.Command)
+	if err != nil {
+		return nil, err
+	}
+	c := &Compiler{command: command, cpu: o.CPU, cache: o.Cache}
+	info, err := os.Stat(command[0]) // of the target of a link
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), maxCompile)
+	defer cancel()
+	out, err := c.run(ctx, "", "", "--version")
+	if err != nil {
+		return nil, err
+	}
+	if c.version = firstLine(out); c.version == "" {
+		return nil, fmt.Errorf("%s --version printed nothing", c)
+	}
+	c.identity = strings.Join([]string{strings.Join(command, " "), c.version, info.ModTime().UTC().String(), fmt.Sprint(info.Size()), o.CPU}, "\x00")
+	return c, nil
+}
+
+// find returns the path and arguments of a compiler.
+func find(command string) ([]string, error) {
+	if command != "" {
+		words := strings.Fields(command)
+		path, err := exec.LookPath(words[0])
+		if err != nil {
+			return nil, fmt.Errorf("the C compiler %q was not found", words[0])
+		}
+		return append([]string{path}, words[1:]...), nil
+	}
+	for _, name := range []string{os.Getenv("CC"), "cc", "gcc", "clang"} {
+		if words := strings.Fields(name); len(words) > 0 {
+			if path, err := exec.LookPath(words[0]); err == nil {
+				return append([]string{path}, words[1:]...), nil
+			}
+		}
+	}
+	return nil, errors.New("no C compiler found (looked for $CC, cc, gcc and clang): install gcc or clang")
+}
+
+// String returns the command.
+func (c *Compiler) String() string { return strings.Join(c.command, " ") }
+
+// Version returns the first line that the compiler prints about itself.
+func (c *Compiler) Version() string { return c.version }
+
+// Compile returns the shared library of a translation unit that defines the function symbol, and reports whether it was
+// kept. A unit that the compiler refuses is a *SourceError.
+func (c *Compiler) Compile(ctx context.Context, unit, symbol string) (library []byte, kept bool, err error) {
+	f, err := c.chosen(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	if library := codecache.Read(c.path(unit, f)); library != nil {
+		return library, true, nil
+	}
+	library, err = c.Again(ctx, unit, symbol)
+	return library, false, err
+}
+
+// Again is Compile, but does not use what was kept.
+func (c *Compiler) Again(ctx context.Context, unit, symbol string) ([]byte, error) {
+	f, err := c.chosen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	library, err := c.build(ctx, unit, symbol, f)
+	if err != nil {
+		return nil, err
+	}
+	if path := c.path(unit, f); path != "" {
+		_ = codecache.Write(path, library) // on a full disk the next process compiles again
+	}
+	return library, nil
+}
+
+// path returns the file of a unit's library; "" without a cache.
+func (c *Compiler) path(unit string, f *flags) string { return c.file("kernel", unit, f.String()) }
+
+// file returns the file of what the parts and the compiler determine; "" without a cache.
+func (c *Compiler) file(kind string, parts ...string) string {
+	if c.cache == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(c.identity + "\x00" + strings.Join(parts, "\x00")))
+	return filepath.Join(c.cache, kind+"-"+hex.EncodeToString(sum[:20]))
+}
+
+// build runs the compiler and checks that its result is a complete library.
+func (c *Compiler) build(ctx context.Context, unit, symbol string, flags *flags) ([]byte, error) {
+	scratch, err := c.folder()
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp(scratch, "library-")
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
+	defer os.Remove(f.Name())
+	ctx, cancel := context.WithTimeout(ctx, maxCompile)
+	defer cancel()
+	args := slices.Concat(flags.compile, []string{"-x", "c", "-", "-o", f.Name()}, flags.link)
+	if _, err := c.run(ctx, scratch, unit, args...); err != nil {
+		return nil, err
+	}
+	library, err := os.ReadFile(f.Name())
+	if err == nil {
+		err = check(library, symbol)
+	}
+	if errors.Is(err, errUndefined) {
+		return nil, &SourceError{Line: fmt.Sprintf("%s: error: the source does not define %s", Unit, symbol)}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s reported success, but its result is unusable: %w", c, err)
+	}
+	return library, nil
+}
+
+// run runs the compiler with input and returns what it prints to both streams.
+func (c *Compiler) run(ctx context.Context, scratch, input string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, c.command[0], slices.Concat(c.command[1:], args)...)
+	var out output
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = strings.NewReader(input), &out, &out, 2*time.Second
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	if scratch != "" {
+		cmd.Dir = scratch
+		cmd.Env = append(cmd.Env, "TMPDIR="+scratch)
+	}
+	err := cmd.Run()
+	if err == nil {
+		return out.String(), nil
+	}
+	if ctx.Err() != nil {
+		return "", fmt.Errorf("%s: %w", c, ctx.Err())
+	}
+	return "", c.failure(err, out.String())
+}
+
+// failure makes the error of a run of the compiler that ended with err.
+func (c *Compiler) failure(err error, out string) error {
+	for line := range strings.Lines(out) {
+		if line = strings.TrimSpace(line); !strings.Contains(line, "error: ") {
+			continue
+		}
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() == 1 && strings.HasPrefix(line, Unit+":") {
+			return &SourceError{Line: line}
+		}
+		return fmt.Errorf("%s: %w: %s", c, err, line)
+	}
+	if line := firstLine(out); line != "" {
+		return fmt.Errorf("%s: %w: %s", c, err, line)
+	}
+	return fmt.Errorf("%s: %w, without a message", c, err)
+}
+
+// folder returns the folder of files in progress, which only the user can access. It makes the folder once.
+func (c *Compiler) folder() (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.scratch != "" {
+		return c.scratch, nil
+	}
+	var first error
+	for _, parent := range []string{os.TempDir(), "/dev/shm"} {
+		dir, err := os.MkdirTemp(parent, "gpupipe-cc-")
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "room"), make([]byte, 1<<20), 0o600) // fails on a full disk
+		}
+		if err == nil {
+			os.Remove(filepath.Join(dir, "room"))
+			c.scratch = dir
+			return dir, nil
+		}
+		if dir != "" {
+			os.RemoveAll(dir)
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return "", fmt.Errorf("no folder for the compiler's files: %w", first)
+}
+
+// Close removes the files in progress. Compile must have returned, and must not be called again.
+func (c *Compiler) Close() {
+	if c.scratch != "" {
+		os.RemoveAll(c.scratch)
+	}
+}
+
+// output keeps the first maxOutput bytes of what is written to it.
+type output struct{ bytes.Buffer }
+
+func (o *output) Write(p []byte) (int, error) {
+	o.Buffer.Write(p[:min(len(p), maxOutput-o.Len())])
+	return len(p), nil
+}
+
+func firstLine(s string) string {
+	for line := range strings.Lines(s) {
+		if line = strings.TrimSpace(line); line != "" {
+			return line
+		}
+	}
+	return ""
+}

@@ -1,0 +1,156 @@
+//go:build linux && cgo
+
+package cpu
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/gpupipe/gpupipe/runtime/cpu/cc"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/base"
+	"github.com/gpupipe/gpupipe/shaders/native"
+)
+
+// kernels is what has been compiled. The device's lock guards it.
+type kernels struct {
+	compiler *cc.Compiler
+	parallel int // compilers at once
+	made     map[kernelKey]*kernel
+}
+
+// kernelKey identifies a kernel.
+type kernelKey struct {
+	base.Key
+	inside bool
+}
+
+func newKernels(c *cc.Compiler, parallel int) kernels {
+	return kernels{compiler: c, parallel: parallel, made: map[kernelKey]*kernel{}}
+}
+
+// compilation is a kernel being compiled, or one that is there already.
+type compilation struct {
+	done   chan struct{}
+	kernel *kernel
+	err    error
+}
+
+// batch is the compilations of one program.
+type batch struct {
+	ctx     context.Context
+	started map[kernelKey]*compilation
+	slots   chan struct{} // holds one value for each compiler that runs
+	running sync.WaitGroup
+}
+
+// compile returns the kernels of a program's shaders. Each distinct source is compiled once, several at once.
+func (d *Device) compile(p *device.Program) ([]*kernel, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	b := &batch{ctx: ctx, started: map[kernelKey]*compilation{}, slots: make(chan struct{}, d.kernels.parallel)}
+	defer func() {
+		cancel()
+		b.running.Wait()
+		for key, c := range b.started {
+			if c.kernel != nil {
+				d.kernels.made[key] = c.kernel
+			}
+		}
+	}()
+	all, err := base.Compile(d.owner, p, func(s *device.Shader) (*compilation, error) { return d.start(b, s) })
+	if err != nil {
+		return nil, err
+	}
+	next := 0
+	return base.Compile(d.owner, p, func(*device.Shader) (*kernel, error) {
+		c := all[next]
+		next++
+		<-c.done
+		return c.kernel, c.err
+	})
+}
+
+// start translates a shader and begins to compile it.
+func (d *Device) start(b *batch, s *device.Shader) (*compilation, error) {
+	key := kernelKey{base.KeyOf(s), s.Inside}
+	if c := b.started[key]; c != nil {
+		return c, nil
+	}
+	c := &compilation{done: make(chan struct{}), kernel: d.kernels.made[key]}
+	if c.kernel != nil {
+		close(c.done)
+		return c, nil
+	}
+	source := s.WGSL
+	if !s.C() {
+		if err := fits(s); err != nil {
+			return nil, err
+		}
+		var err error
+		if source, err = native.Translate(s.WGSL, native.Options{Inside: s.Inside}); err != nil {
+			return nil, device.Invalid("%v", err)
+		}
+		if err := d.owner.Dump("", s, device.FormatC, []byte(source)); err != nil {
+			return nil, err
+		}
+	}
+	b.started[key] = c
+	b.running.Go(func() {
+		defer close(c.done)
+		select {
+		case b.slots <- struct{}{}:
+			defer func() { <-b.slots }()
+			c.kernel, c.err = build(b.ctx, d.kernels.compiler, source)
+		case <-b.ctx.Done():
+			c.err = device.ErrClosed
+		}
+	})
+	return c, nil
+}
+
+// build compiles and loads a kernel. A kept library that does not load, because the system changed, is made again.
+func build(ctx context.Context, compiler *cc.Compiler, source string) (*kernel, error) {
+	unit, symbol := unitOf(source)
+	library, kept, err := compiler.Compile(ctx, unit, symbol)
+	if err != nil {
+		return nil, refusal(compiler, err)
+	}
+	k, err := load(library, symbol)
+	if err == nil || !kept {
+		return k, err
+	}
+	if library, err = compiler.Again(ctx, unit, symbol); err != nil {
+		return nil, refusal(compiler, err)
+	}
+	return load(library, symbol)
+}
+
+// refusal makes a compiler's refusal of a source a validation error.
+func refusal(compiler *cc.Compiler, err error) error {
+	var source *cc.SourceError
+	if errors.As(err, &source) {
+		return device.Invalid("%s: %v", compiler, source)
+	}
+	return err
+}
+
+// unitOf returns the translation unit of a source and the name of its function. Kernels of one process have different
+// names, so that tools tell them apart.
+func unitOf(source string) (unit, symbol string) {
+	sum := sha256.Sum256([]byte(native.Prelude + source))
+	symbol = "gp_" + hex.EncodeToString(sum[:8])
+	return fmt.Sprintf("%s\n#define KERNEL void %s(const gp_arg *args, u32 first, u32 last, const u32 *grid)\n#line 1 \"%s\"\n%s",
+		native.Prelude, symbol, cc.Unit, source), symbol
+}
+
+// free unloads all kernels and removes the compiler's files in progress.
+func (k *kernels) free() {
+	for _, made := range k.made {
+		made.free()
+	}
+	k.compiler.Close()
+}

@@ -1,0 +1,249 @@
+//go:build linux && cgo
+
+#define _GNU_SOURCE
+#include "pool.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+// The leader, which calls gp_pool_run, publishes a command by its ticket: the command's index and the next piece to be
+// taken. Threads take pieces by adding to the ticket, so a piece always belongs to the command that the same word names.
+// A thread accesses the commands only while it counts as inside, and the leader returns from a run when none is inside.
+
+#define NO_COMMAND 0xffffffffu
+#define SPIN_NS 50000       // how long a thread waits actively
+#define SHORT_NS 50000      // a command that takes less on all threads may be faster on one
+#define RETRY 256           // runs after which the slower of both is tried again
+
+struct gp_pool {
+	int threads, started, cores;
+	pthread_t *workers;
+	gp_command *commands; // of the run
+	_Alignas(64) _Atomic uint64_t ticket;
+	_Alignas(64) _Atomic uint32_t done; // pieces of the published command that are complete
+	_Atomic uint32_t waiting;           // the leader sleeps until done changes
+	_Alignas(64) _Atomic uint32_t inside;
+	_Alignas(64) _Atomic uint32_t epoch; // changes when there is something new for the workers
+	_Atomic uint32_t sleeping;           // workers that sleep until epoch changes
+	_Atomic int closing;
+};
+
+// running is the number of threads of all pools that are in a run.
+static _Atomic int running;
+
+static uint64_t now(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__) || defined(__arm__)
+	__asm__ volatile("yield");
+#endif
+}
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word, int n) {
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
+}
+
+// spin waits actively for a moment until *word is no longer value (or is, if until), and reports whether that came true.
+static int spin(gp_pool *p, _Atomic uint32_t *word, uint32_t value, int until) {
+	if (atomic_load(&running) > p->cores)
+		return 0;
+	uint64_t end = now() + SPIN_NS;
+	do {
+		for (int i = 0; i < 64; i++) {
+			if ((atomic_load_explicit(word, memory_order_acquire) == value) == until)
+				return 1;
+			relax();
+		}
+	} while (now() < end);
+	return 0;
+}
+
+static void piece(const gp_command *c, uint32_t i) {
+	if (c->kernel) {
+		uint32_t first = i * c->size, left = c->groups - first;
+		c->kernel(c->args, first, first + (left < c->size ? left : c->size), c->grid);
+		return;
+	}
+	uint64_t at = (uint64_t)i * GP_COPY_PIECE, left = c->bytes - at;
+	memcpy((char *)c->to + at, (const char *)c->from + at, left < GP_COPY_PIECE ? left : GP_COPY_PIECE);
+}
+
+static uint32_t command_of(uint64_t ticket) { return (uint32_t)(ticket >> 32); }
+static uint32_t piece_of(uint64_t ticket) { return (uint32_t)ticket; }
+
+// work takes pieces until none is left of the published command. The caller is the leader, or counts as inside.
+static void work(gp_pool *p) {
+	for (;;) {
+		uint64_t t = atomic_load(&p->ticket);
+		if (command_of(t) == NO_COMMAND || piece_of(t) >= p->commands[command_of(t)].pieces)
+			return;
+		t = atomic_fetch_add(&p->ticket, 1);
+		if (command_of(t) == NO_COMMAND)
+			return;
+		const gp_command *c = &p->commands[command_of(t)];
+		uint32_t pieces = c->pieces;
+		if (piece_of(t) >= pieces)
+			continue;
+		piece(c, piece_of(t));
+		if (atomic_fetch_add(&p->done, 1) + 1 == pieces && atomic_load(&p->waiting))
+			futex_wake(&p->done, 1);
+	}
+}
+
+static void *worker(void *pool) {
+	gp_pool *p = pool;
+	pthread_setname_np(pthread_self(), "gpupipe-cpu");
+	while (!atomic_load(&p->closing)) {
+		uint32_t seen = atomic_load(&p->epoch);
+		atomic_fetch_add(&p->inside, 1);
+		work(p);
+		atomic_fetch_sub(&p->inside, 1);
+		if (spin(p, &p->epoch, seen, 0))
+			continue;
+		atomic_fetch_add(&p->sleeping, 1);
+		while (atomic_load(&p->epoch) == seen)
+			futex_wait(&p->epoch, seen);
+		atomic_fetch_sub(&p->sleeping, 1);
+	}
+	return NULL;
+}
+
+static void announce(gp_pool *p) {
+	atomic_fetch_add(&p->epoch, 1);
+	if (atomic_load(&p->sleeping))
+		futex_wake(&p->epoch, INT_MAX);
+}
+
+// together runs a command on all threads.
+static void together(gp_pool *p, uint32_t index) {
+	uint32_t pieces = p->commands[index].pieces;
+	atomic_store(&p->done, 0);
+	atomic_store(&p->ticket, (uint64_t)index << 32);
+	announce(p);
+	work(p);
+	if (spin(p, &p->done, pieces, 1))
+		return;
+	atomic_store(&p->waiting, 1);
+	for (uint32_t done; (done = atomic_load(&p->done)) != pieces;)
+		futex_wait(&p->done, done);
+	atomic_store(&p->waiting, 0);
+}
+
+static void alone(const gp_command *c) {
+	if (c->kernel) {
+		c->kernel(c->args, 0, c->groups, c->grid);
+		return;
+	}
+	memcpy(c->to, c->from, c->bytes);
+}
+
+// shared reports whether to run a command on all threads: a short one may be faster on one. Each is tried once, and the
+// faster is kept. The result is the same.
+static int shared(const gp_pool *p, const gp_command *c) {
+	if (p->threads == 1 || c->pieces == 1)
+		return 0;
+	if (!c->together || c->together >= SHORT_NS)
+		return 1;
+	if (!c->alone)
+		return 0;
+	int faster = c->together <= c->alone;
+	return c->runs % RETRY == RETRY - 1 ? !faster : faster;
+}
+
+static void keep_least(uint32_t *least, uint64_t took) {
+	if (took == 0)
+		took = 1;
+	if (took > UINT32_MAX)
+		took = UINT32_MAX;
+	if (!*least || took < *least)
+		*least = (uint32_t)took;
+}
+
+void gp_pool_run(gp_pool *p, gp_command *commands, uint32_t n, uint64_t *times) {
+	atomic_fetch_add(&running, p->threads);
+	p->commands = commands;
+	uint64_t began = now();
+	for (uint32_t i = 0; i < n; i++) {
+		gp_command *c = &commands[i];
+		int all = shared(p, c);
+		if (all)
+			together(p, i);
+		else
+			alone(c);
+		uint64_t ended = now();
+		keep_least(all ? &c->together : &c->alone, ended - began);
+		c->runs++;
+		if (times)
+			times[i] = ended - began;
+		began = ended;
+	}
+	atomic_store(&p->ticket, (uint64_t)NO_COMMAND << 32);
+	for (int i = 0; atomic_load(&p->inside); i++) {
+		if (i < 1000)
+			relax();
+		else
+			sched_yield();
+	}
+	atomic_fetch_sub(&running, p->threads);
+}
+
+void gp_pool_copy(gp_pool *p, void *to, const void *from, uint64_t bytes) {
+	uint64_t pieces = (bytes + GP_COPY_PIECE - 1) / GP_COPY_PIECE;
+	gp_command c = {.to = to, .from = from, .bytes = bytes, .pieces = (uint32_t)pieces};
+	gp_pool_run(p, &c, bytes > 0, NULL);
+}
+
+gp_pool *gp_pool_new(int threads, int cores) {
+	gp_pool *p = aligned_alloc(64, (sizeof(gp_pool) + 63) / 64 * 64);
+	pthread_t *workers = calloc((size_t)threads, sizeof(pthread_t));
+	if (!p || !workers) {
+		free(p);
+		free(workers);
+		return NULL;
+	}
+	memset(p, 0, sizeof *p);
+	p->workers = workers;
+	p->cores = cores;
+	atomic_store(&p->ticket, (uint64_t)NO_COMMAND << 32);
+	// Signals are for Go's threads, except those that a thread raises itself.
+	sigset_t all, before;
+	sigfillset(&all);
+	const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
+	for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+		sigdelset(&all, own[i]);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	while (p->started < threads - 1 && pthread_create(&workers[p->started], NULL, worker, p) == 0)
+		p->started++;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	p->threads = p->started + 1;
+	return p;
+}
+
+int gp_pool_threads(const gp_pool *p) { return p->threads; }
+
+void gp_pool_free(gp_pool *p) {
+	atomic_store(&p->closing, 1);
+	announce(p);
+	for (int i = 0; i < p->started; i++)
+		pthread_join(p->workers[i], NULL);
+	free(p->workers);
+	free(p);
+}
