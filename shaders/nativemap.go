@@ -15,11 +15,11 @@ const nativeTurns = 1 << 13
 // their array are clamped by nativeWriter.
 func (w *writer) nativePass(body string, groups int) (Pass, error) {
 	p := w.pass(body, 1, groups, 0)
-	c, err := native.Translate(p.WGSL, native.Options{Inside: true, Unordered: true})
+	k, err := native.Translate(p.WGSL, native.Options{Inside: true, Unordered: true})
 	if err != nil {
 		return p, fmt.Errorf("%s: %w", Label(w.c.g), err)
 	}
-	p.WGSL, p.Inside = c, true
+	p.WGSL, p.Inside = k.C, true
 	return p, nil
 }
 
@@ -138,5 +138,5 @@ func (c *context) pairs(position func(col graph.Index) graph.Index, cols int) (a
 	case cols%2 == 0:
 		return []graph.Index{position(first), position(first.Plus(graph.Const(1)))}, turns, ""
 	}
-	return []graph.Index{position(first), position(graph.Var("cols", cols))}, turns, fmt.Sprintf("  let cols = min(col * 2u + 1u, %du);\n", cols-1)
+	return []graph.Index{position(first), position(graph.Var("c0", cols))}, turns, fmt.Sprintf("  let c0 = min(col * 2u + 1u, %du);\n", cols-1)
 }

@@ -3,35 +3,29 @@
 package cpu
 
 import (
-	"regexp"
-	"strconv"
-	"strings"
-
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/shaders/native"
 )
 
-var (
-	wgslComment = regexp.MustCompile(`//[^\n]*`)
-	wgslBinding = regexp.MustCompile(`@group\s*\(\s*(\d+)[ui]?\s*\)\s*@binding\s*\(\s*(\d+)[ui]?\s*\)\s*var\s*<\s*storage\s*(?:,\s*(read|read_write)\s*)?>`)
-)
-
-// fits compares the bindings that a WGSL source declares with the program, because C has no such declarations.
-func fits(s *device.Shader) error {
-	for _, m := range wgslBinding.FindAllStringSubmatch(wgslComment.ReplaceAllString(s.WGSL, ""), -1) {
-		i, err := strconv.Atoi(m[2])
-		if err != nil || i >= len(s.Bindings) || strings.TrimLeft(m[1], "0") != "" {
-			return device.Invalid("the source has a binding %s of group %s, the program %d bindings of group 0", m[2], m[1], len(s.Bindings))
-		}
-		if readOnly := m[3] != "read_write"; readOnly != (s.Bindings[i] == device.ReadOnly) {
-			return device.Invalid("the source declares binding %d %s, the program %s", i, accessName(readOnly), accessName(!readOnly))
+// fits compares what a source in WGSL declares with what the program says of it.
+func fits(s *device.Shader, k native.Kernel) error {
+	if k.Workgroup != s.Workgroup {
+		return device.Invalid("the source declares workgroup %v, the program %v", k.Workgroup, s.Workgroup)
+	}
+	if len(k.Writable) > len(s.Bindings) {
+		return device.Invalid("the source has %d bindings, the program %d", len(k.Writable), len(s.Bindings))
+	}
+	for i, writable := range k.Writable {
+		if writable != (s.Bindings[i] == device.ReadWrite) {
+			return device.Invalid("the source declares binding %d %s, the program %s", i, access(writable), access(!writable))
 		}
 	}
 	return nil
 }
 
-func accessName(readOnly bool) string {
-	if readOnly {
-		return "read"
+func access(writable bool) string {
+	if writable {
+		return "read_write"
 	}
-	return "read_write"
+	return "read"
 }

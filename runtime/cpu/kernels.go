@@ -87,13 +87,14 @@ func (d *Device) start(b *batch, s *device.Shader) (*compilation, error) {
 	}
 	source := s.WGSL
 	if !s.C() {
-		if err := fits(s); err != nil {
-			return nil, err
-		}
-		var err error
-		if source, err = native.Translate(s.WGSL, native.Options{Inside: s.Inside}); err != nil {
+		k, err := native.Translate(s.WGSL, native.Options{Inside: s.Inside})
+		if err != nil {
 			return nil, device.Invalid("%v", err)
 		}
+		if err := fits(s, k); err != nil {
+			return nil, err
+		}
+		source = k.C
 		if err := d.owner.Dump("", s, device.FormatC, []byte(source)); err != nil {
 			return nil, err
 		}

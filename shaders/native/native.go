@@ -29,31 +29,41 @@ type Options struct {
 	Unordered bool
 }
 
-// Translate returns the C of a kernel in WGSL. The entry point is main. The text begins with target.C. An error names
-// the line.
-func Translate(wgsl string, o Options) (c string, err error) {
+// Kernel is a translated kernel, with what its source declares.
+type Kernel struct {
+	C         string // begins with target.C
+	Workgroup [3]int // invocations by dimension
+	Writable  []bool // for each binding, whether it is declared read_write
+}
+
+// Translate returns the C of a kernel in WGSL. The entry point is main, the bindings are 0, 1, … of group 0. An error
+// names the line.
+func Translate(wgsl string, o Options) (k Kernel, err error) {
 	m, err := parse(wgsl)
 	if err != nil {
-		return "", err
+		return k, err
 	}
 	defer recoverSyntax(&err)
 	w := newWriter(m, o)
 	entry := m.byName["main"]
 	if entry == nil || entry.workgroup == nil {
-		return "", fmt.Errorf("there is no entry point main")
+		return k, fmt.Errorf("there is no entry point main")
 	}
 	for i, v := range w.bindings() {
 		if v.binding != i {
-			return "", fmt.Errorf("binding %d is %d, expected bindings 0, 1, …", i, v.binding)
+			return k, fmt.Errorf("line %d: binding %d, expected bindings 0, 1, … without gaps", v.line, v.binding)
 		}
+		k.Writable = append(k.Writable, v.writable)
 	}
+	k.Workgroup = w.size(entry)
 	w.functions(func(f *function) bool { return f != entry })
 	if barriers := w.barriers(); barriers[entry] {
 		w.stretches(entry, barriers)
 	} else {
 		w.invocations(entry)
 	}
-	return target.C + "\n" + w.arrays.text.String() + w.out.String(), nil
+	k.C = target.C + "\n" + w.arrays.text.String() + w.out.String()
+	return k, nil
 }
 
 // Functions returns the C of a module without an entry point. A kernel that holds the text calls its functions by their names where args is in

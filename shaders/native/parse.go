@@ -124,8 +124,8 @@ func (p *parser) globalVariable(a map[string][]*expr, line int) {
 	v := &variable{binding: -1, line: line}
 	p.expect("<")
 	space := p.name()
-	for p.accept(",") {
-		p.name()
+	if p.accept(",") {
+		v.writable = p.name() == "read_write"
 	}
 	p.expect(">")
 	v.name = p.name()

@@ -101,10 +101,11 @@ type parameter struct {
 
 // variable is a variable of a module: a binding, or memory of a workgroup.
 type variable struct {
-	name    string
-	typ     *typ
-	binding int // −1: workgroup memory
-	line    int
+	name     string
+	typ      *typ
+	binding  int  // −1: workgroup memory
+	writable bool // of bindings: declared read_write
+	line     int
 }
 
 // module is a parsed source.
