@@ -46,6 +46,7 @@ func newWriter(m *module, o Options) *writer {
 	for _, v := range m.variables {
 		w.arrays.need(v.typ)
 		l := &local{c: v.name + "_", typ: v.typ, pointer: v.binding < 0}
+		w.names[v.name]++
 		w.scopes[0][v.name] = l
 		w.context = append(w.context, l.c)
 		if v.binding >= 0 {
