@@ -124,8 +124,9 @@ func build(ctx context.Context, compiler *cc.Compiler, source string) (*kernel, 
 	if err == nil || !kept {
 		return k, err
 	}
-	if library, err = compiler.Again(ctx, unit, symbol); err != nil {
-		return nil, refusal(compiler, err)
+	library, again := compiler.Again(ctx, unit, symbol)
+	if again != nil {
+		return nil, fmt.Errorf("%w; compiling it again: %w", err, again)
 	}
 	return load(library, symbol)
 }

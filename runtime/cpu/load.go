@@ -60,7 +60,7 @@ func fromMemory(library []byte) (unsafe.Pointer, error) {
 	if _, err := f.Write(library); err != nil {
 		return nil, err
 	}
-	return open(memoryPath(fd))
+	return loadFile(memoryPath(fd))
 }
 
 var serial atomic.Uint32 // of the paths of memory files in this process
@@ -87,10 +87,10 @@ func fromFile(library []byte) (unsafe.Pointer, error) {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
-	return open(f.Name())
+	return loadFile(f.Name())
 }
 
-func open(path string) (unsafe.Pointer, error) {
+func loadFile(path string) (unsafe.Pointer, error) {
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
 	handle := C.dlopen(name, C.RTLD_NOW|C.RTLD_LOCAL)

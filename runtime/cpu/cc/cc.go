@@ -6,7 +6,6 @@
 package cc
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -193,12 +192,12 @@ func (c *Compiler) run(ctx context.Context, scratch, input string, args ...strin
 	}
 	err := cmd.Run()
 	if err == nil {
-		return out.String(), nil
+		return string(out.kept), nil
 	}
 	if ctx.Err() != nil {
 		return "", fmt.Errorf("%s: %w", c, ctx.Err())
 	}
-	return "", c.failure(err, out.String())
+	return "", c.failure(err, string(out.kept))
 }
 
 // failure makes the error of a run of the compiler that ended with err.
@@ -255,10 +254,10 @@ func (c *Compiler) Close() {
 }
 
 // output keeps the first maxOutput bytes of what is written to it.
-type output struct{ bytes.Buffer }
+type output struct{ kept []byte }
 
 func (o *output) Write(p []byte) (int, error) {
-	o.Buffer.Write(p[:min(len(p), maxOutput-o.Len())])
+	o.kept = append(o.kept, p[:min(len(p), maxOutput-len(o.kept))]...)
 	return len(p), nil
 }
 

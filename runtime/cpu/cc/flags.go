@@ -11,7 +11,7 @@ import (
 
 // common are the flags that gcc ≥ 11 and clang ≥ 14 accept on every CPU. Products and sums may be contracted to fma,
 // which the source fixes otherwise: the order of sums does not change.
-var common = []string{"-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-fPIC", "-pipe", "-w",
+var common = []string{"-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd", "-fPIC", "-pipe",
 	"-Werror=implicit-function-declaration", "-shared", "-nostdlib",
 	"-Wl,--as-needed,--build-id=none,-s,-z,noseparate-code"}
 

@@ -1,0 +1,250 @@
+package cc
+
+import (
+	"context"
+	"debug/elf"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	unit   = "#line 1 \"" + Unit + "\"\nint answer(void) { return 42; }\n"
+	symbol = "answer"
+)
+
+// script writes a compiler that runs a shell script. It counts the compilations: the calls other than --version.
+func script(t *testing.T, body string) (command string, runs func() int) {
+	t.Helper()
+	dir := t.TempDir()
+	command, count := filepath.Join(dir, "fakecc"), filepath.Join(dir, "count")
+	text := fmt.Sprintf("#!/bin/sh\nif [ \"$1\" = --version ]; then echo fakecc 1.2; exit 0; fi\necho >> %s\n"+
+		"out=; for a; do if [ \"$last\" = -o ]; then out=$a; fi; last=$a; done\n%s\n", count, body)
+	require.NoError(t, os.WriteFile(command, []byte(text), 0o755))
+	return command, func() int {
+		b, _ := os.ReadFile(count)
+		return strings.Count(string(b), "\n")
+	}
+}
+
+const genuine = `exec cc "$@"`
+
+func opened(t *testing.T, o Options) *Compiler {
+	t.Helper()
+	c, err := Find(o)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func compile(c *Compiler, unit string) error {
+	_, _, err := c.Compile(context.Background(), unit, symbol)
+	return err
+}
+
+func TestCompile(t *testing.T) {
+	c := opened(t, Options{})
+	library, kept, err := c.Compile(context.Background(), unit, symbol)
+	require.NoError(t, err)
+	assert.False(t, kept)
+	require.NoError(t, check(library, symbol))
+	assert.ErrorIs(t, check(library, "other"), errUndefined)
+	assert.NotEmpty(t, c.Version())
+}
+
+// A kept library is used by later compilers without a run, as long as source, compiler and CPU are the same.
+func TestCache(t *testing.T) {
+	command, runs := script(t, genuine)
+	dir := t.TempDir()
+	require.NoError(t, compile(opened(t, Options{Command: command, Cache: dir}), unit))
+	first := runs()
+	c := opened(t, Options{Command: command, Cache: dir})
+	library, kept, err := c.Compile(context.Background(), unit, symbol)
+	require.NoError(t, err)
+	assert.True(t, kept)
+	require.NoError(t, check(library, symbol))
+	assert.Equal(t, first, runs(), "nothing is compiled")
+	for _, change := range []func(){
+		func() { require.NoError(t, compile(c, unit+"int more;")) },
+		func() {
+			require.NoError(t, compile(opened(t, Options{Command: command, Cache: dir, CPU: "another"}), unit))
+		},
+		func() {
+			require.NoError(t, compile(opened(t, Options{Command: command + " -DOTHER", Cache: dir}), unit))
+		},
+		func() {
+			require.NoError(t, os.Chtimes(command, time.Time{}, time.Unix(1e9, 0)))
+			require.NoError(t, compile(opened(t, Options{Command: command, Cache: dir}), unit))
+		},
+		func() {
+			_, err := c.Again(context.Background(), unit, symbol)
+			require.NoError(t, err)
+		},
+	} {
+		before := runs()
+		change()
+		assert.Greater(t, runs(), before)
+	}
+}
+
+// A kept file that is damaged anywhere is compiled again.
+func TestDamagedCache(t *testing.T) {
+	command, runs := script(t, genuine)
+	dir := t.TempDir()
+	c := opened(t, Options{Command: command, Cache: dir})
+	require.NoError(t, compile(c, unit))
+	files, err := filepath.Glob(filepath.Join(dir, "kernel-*"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	whole, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	flipped := append([]byte{}, whole...)
+	flipped[len(flipped)/2] ^= 1
+	for _, damaged := range [][]byte{nil, whole[:10], whole[:len(whole)-1], flipped} {
+		require.NoError(t, os.WriteFile(files[0], damaged, 0o600))
+		before := runs()
+		library, kept, err := c.Compile(context.Background(), unit, symbol)
+		require.NoError(t, err)
+		assert.False(t, kept)
+		assert.Equal(t, before+1, runs())
+		require.NoError(t, check(library, symbol))
+		repaired, err := os.ReadFile(files[0])
+		require.NoError(t, err)
+		assert.True(t, string(whole) == string(repaired))
+	}
+}
+
+// Without room for the cache, everything is compiled and nothing is kept.
+func TestFullDisk(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a file")
+	require.NoError(t, os.WriteFile(dir, nil, 0o600)) // below it nothing can be written, by root neither
+	c := opened(t, Options{Cache: dir})
+	for range 2 {
+		_, kept, err := c.Compile(context.Background(), unit, symbol)
+		require.NoError(t, err)
+		assert.False(t, kept)
+	}
+}
+
+// Without room for the compiler's files, memory takes them.
+func TestNoTemporaryFolder(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
+	c := opened(t, Options{})
+	require.NoError(t, compile(c, unit))
+	assert.True(t, strings.HasPrefix(c.scratch, "/dev/shm/"))
+	c.Close()
+	assert.NoDirExists(t, c.scratch)
+}
+
+func TestSourceErrors(t *testing.T) {
+	c := opened(t, Options{})
+	for source, want := range map[string]string{
+		"int answer(void) { return x; }":     Unit + ":1:",
+		"int answer(void) { return f(1); }":  Unit + ":1:",
+		"int other(void) { return 1; }":      Unit + ": error: the source does not define answer",
+		"\n\n#error stop\n":                  Unit + ":3:",
+		"int answer(void) { int 世; return; ": Unit + ":1:",
+	} {
+		err := compile(c, "#line 1 \""+Unit+"\"\n"+source)
+		var refusal *SourceError
+		require.ErrorAs(t, err, &refusal, source)
+		assert.Contains(t, err.Error(), want)
+		assert.NotContains(t, err.Error(), "\n")
+	}
+	require.NoError(t, compile(c, unit))
+}
+
+// What a compiler does wrong is an error that names it, and not an error of the source.
+func TestBadCompilers(t *testing.T) {
+	for name, c := range map[string]struct{ body, want string }{
+		"fails":           {"echo warning: nothing; echo 'fatal error: no room' >&2; exit 1", "exit status 1: fatal error: no room"},
+		"fails silently":  {"exit 3", "exit status 3, without a message"},
+		"crashes":         {"kill -SEGV $$", "segmentation fault"},
+		"internal error":  {"echo 'kernel.c:1:2: internal compiler error: oh'; exit 4", "exit status 4: kernel.c:1:2: internal compiler error: oh"},
+		"writes nothing":  {"exit 0", "reported success, but its result is unusable: there is no library"},
+		"writes text":     {"echo hello > $out", "not a complete library"},
+		"removes it":      {"rm $out", "no such file"},
+		"stops too early": {"cc \"$@\" && head -c 1500 $out > $out.2 && mv $out.2 $out", "not a complete library"},
+		"makes an object": {"cc -c \"$@\"", "expected a shared library"},
+		"prints too much": {"head -c 1000000 /dev/zero | tr '\\0' x; exit 1", "exit status 1: xxx"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			command, _ := script(t, c.body)
+			err := compile(opened(t, Options{Command: command}), unit)
+			require.ErrorContains(t, err, c.want)
+			assert.ErrorContains(t, err, command)
+			var refusal *SourceError
+			assert.NotErrorAs(t, err, &refusal)
+			assert.Less(t, len(err.Error()), maxOutput+1000)
+		})
+	}
+}
+
+// A compiler that accepts fewer flags than gcc is used without them.
+func TestFlags(t *testing.T) {
+	command, runs := script(t, `case "$*" in *native*) echo "error: unknown argument"; exit 1;; *lgcc*) echo "cannot find -lgcc"; exit 1;; esac; `+genuine)
+	dir := t.TempDir()
+	c := opened(t, Options{Command: command, Cache: dir, CPU: "sse avx512f"})
+	require.NoError(t, compile(c, unit))
+	assert.NotContains(t, c.flags.String(), "native")
+	before := runs()
+	require.NoError(t, compile(opened(t, Options{Command: command, Cache: dir, CPU: "sse avx512f"}), unit))
+	assert.Equal(t, before, runs(), "flags are kept too")
+}
+
+func TestFind(t *testing.T) {
+	_, err := Find(Options{Command: "no-such-compiler -O2"})
+	require.EqualError(t, err, `the C compiler "no-such-compiler" was not found`)
+	failing := filepath.Join(t.TempDir(), "cc")
+	require.NoError(t, os.WriteFile(failing, []byte("#!/bin/sh\necho licence expired; exit 9"), 0o755))
+	t.Setenv("CC", failing)
+	_, err = Find(Options{})
+	require.EqualError(t, err, failing+": exit status 9: licence expired")
+	t.Setenv("CC", "no-such-compiler")
+	c, err := Find(Options{})
+	require.NoError(t, err)
+	assert.Equal(t, "cc", filepath.Base(c.String()))
+	t.Setenv("PATH", t.TempDir())
+	_, err = Find(Options{})
+	require.ErrorContains(t, err, "no C compiler found (looked for $CC, cc, gcc and clang)")
+}
+
+// A compiler that does not end is stopped.
+func TestCancel(t *testing.T) {
+	command, _ := script(t, "exec sleep 1000")
+	c := opened(t, Options{Command: command})
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, _, err := c.Compile(ctx, unit, symbol)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, command)
+}
+
+func TestConcurrentUse(t *testing.T) {
+	c := opened(t, Options{Cache: t.TempDir()})
+	var wait sync.WaitGroup
+	for i := range 6 {
+		wait.Go(func() { assert.NoError(t, compile(c, unit+strings.Repeat("\n", i%3))) })
+	}
+	wait.Wait()
+}
+
+// Every truncation of a library is found before the loader sees it.
+func TestTruncatedLibraries(t *testing.T) {
+	c := opened(t, Options{})
+	library, _, err := c.Compile(context.Background(), unit, symbol)
+	require.NoError(t, err)
+	for n := range library {
+		require.Error(t, check(library[:n], symbol), "%d of %d bytes", n, len(library))
+	}
+	object := append([]byte{}, library...)
+	object[16] = byte(elf.ET_REL)
+	require.ErrorContains(t, check(object, symbol), "expected a shared library")
+}
