@@ -26,6 +26,7 @@ type Limits struct {
 	Cooperative  []CooperativeMatrix `json:"cooperative,omitempty"`   // products that a subgroup computes at once
 	Flexible     []FlexibleMatrix    `json:"flexible,omitempty"`      // products that a workgroup computes at once
 	Assembly     bool                `json:"assembly,omitempty"`      // sources may be SPIR-V assembly; see Assembly
+	Native       bool                `json:"native,omitempty"`        // sources may be C; see C
 }
 
 // DefaultLimits returns the limits that every WebGPU implementation guarantees.
@@ -95,3 +96,7 @@ type FlexibleMatrix struct {
 
 // Assembly is the beginning of a source that is SPIR-V assembly and not WGSL.
 const Assembly = "; SPIR-V"
+
+// C is the beginning of a source that is C and not WGSL. It defines the function of a kernel with the macro KERNEL; see
+// package runtime/cpu.
+const C = "// C"
