@@ -13,10 +13,12 @@ import (
 	"gonum.org/v1/gonum/blas/blas32"
 )
 
-var benchSpecs = []struct {
+type benchSpec struct {
 	name string
 	Spec
-}{
+}
+
+var benchSpecs = []benchSpec{
 	{"1024 NN", Spec{Batch: 1, M: 1024, N: 1024, K: 1024}},
 	{"1024 NT", Spec{Batch: 1, M: 1024, N: 1024, K: 1024, TransB: true}},
 	{"384x1536x2048", Spec{Batch: 1, M: 384, N: 1536, K: 2048}},

@@ -32,6 +32,14 @@ type Spec struct {
 	Epilogue func(acc, b, i, j string) (stmts, expr string)
 	// Declarations is module-scope WGSL: the bindings, 3 and up, that Epilogue reads.
 	Declarations string
+	// EpilogueC is the epilogue of native kernels, nil for none: C declarations that define
+	//
+	//	static inline f32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j)
+	//
+	// or one that returns the bits of a 16-bit TypeC as a u32. args are those of the pass: its own three, which are
+	// given, and behind them those that the epilogue reads. A kernel calls it once for each element of C, in any order.
+	// Names that begin with mm_ are the kernel's.
+	EpilogueC func(own []Binding) string
 }
 
 // fewRegisters reports whether the device is one of Intel's, which alone multiply matrices that are longer than high
@@ -53,7 +61,7 @@ type Kernel struct {
 // Pass is one dispatch. Its entry point is main; its bindings are group 0, all read_write storage. No index leaves its
 // array.
 type Pass struct {
-	WGSL              string    // or SPIR-V assembly, which begins with target.Assembly
+	WGSL              string    // or SPIR-V assembly, which begins with target.Assembly, or C, which begins with target.C
 	Bindings          []Binding // 0, 1, …
 	Epilogue          bool      // the bindings of Spec.Declarations follow, at 3 and up
 	Workgroup, Groups [3]int
@@ -76,11 +84,18 @@ const (
 	Scratch
 )
 
-// Variants returns the kernels for s that fit the limits: the naive one first, then by rising Cost.
+// Variants returns the kernels for s that fit the limits: the naive one first, then by rising Cost. For a native device
+// they are C.
 func Variants(s Spec, l target.Limits) []Kernel {
 	if s.Batch < 1 || s.M < 1 || s.N < 1 || s.K < 1 || s.BatchStrideA < 0 || s.BatchStrideB < 0 {
 		panic(fmt.Sprintf("matmul: bad shape: batch %d, m %d, n %d, k %d, strides %d and %d",
 			s.Batch, s.M, s.N, s.K, s.BatchStrideA, s.BatchStrideB))
+	}
+	if l.Native {
+		if s.TypeC.Float16() && (s.Batch*s.M*s.N%2 != 0 || s.EpilogueC == nil) {
+			panic(fmt.Sprintf("matmul: a result of %v takes an epilogue and an even number of elements, not %d", s.TypeC, s.Batch*s.M*s.N))
+		}
+		return nativeVariants(s)
 	}
 	if s.TypeC.Float16() && (s.N%4 != 0 || s.Epilogue == nil) {
 		panic(fmt.Sprintf("matmul: a result of %v takes an epilogue and columns in fours, not %d", s.TypeC, s.N))

@@ -1,0 +1,250 @@
+package matmul
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
+)
+
+// The C of the passes. Sizes of registers and vectors are the compiler's to know: a text serves all instruction sets.
+var (
+	//go:embed native/common.c
+	nativeCommon string
+	//go:embed native/naive.c
+	nativeNaive string
+	//go:embed native/pack.c
+	nativePack string
+	//go:embed native/product.c
+	nativeProduct string
+	//go:embed native/reduce.c
+	nativeReduce string
+	//go:embed native/vector.c
+	nativeVector string
+)
+
+// native is how a product is cut into groups, which a CPU's threads share, and blocks, which its caches hold. All of it
+// follows from the shape, so that the bits of a result do not depend on the number of threads.
+type native struct {
+	spec          Spec
+	packA, packB  bool
+	rows, columns int // of a group; multiples of what register tiles have in any instruction set
+	block         int // rows that are computed at a time
+	steps         int // k's that are computed at a time
+	split, splits int // k's of a group; the partial sums of splits > 1 are added by a pass of their own
+}
+
+const (
+	tileRows       = 24      // a multiple of the rows of every register tile
+	panelColumns   = 32      // a multiple of the columns of every register tile and panel
+	cachedSteps    = 256     // k's of a block, where there are more than mostSteps
+	mostSteps      = 384     //
+	cachedMatrix   = 1 << 17 // elements of a B that is read as it lies: it stays in a core's cache
+	vectorRowsMost = 4       // rows of a product whose time is that of reading B
+	groupFlops     = 2e6     // of a group at least: 20 µs of a core
+	mostGroups     = 64
+	leastGroups    = 16 // where there is so much work
+)
+
+// nativeVariants returns the kernels of a CPU: the naive one, then by rising cost.
+func nativeVariants(s Spec) []Kernel {
+	ks := []Kernel{nativeNaiveKernel(s)}
+	packB := !s.directB() || (s.K*s.N > cachedMatrix && s.M > tileRows)
+	product := planNative(s, packB).kernel("native")
+	if s.M <= vectorRows {
+		v := nativeVectorKernel(s)
+		if s.M <= vectorRowsMost {
+			return append(ks, v, product)
+		}
+		v.Cost *= 8
+		return append(ks, product, v)
+	}
+	ks = append(ks, product)
+	if s.directB() {
+		other := planNative(s, !packB).kernel("native " + map[bool]string{true: "packed", false: "direct"}[!packB])
+		other.Cost *= 1.2
+		ks = append(ks, other)
+	}
+	return ks
+}
+
+// directB reports whether the product can read B as it lies: rows of whole vectors.
+func (s Spec) directB() bool { return s.TypeB == F32 && !s.TransB && s.N%16 == 0 }
+
+func (s Spec) flops() float64 {
+	return 2 * float64(s.Batch) * float64(s.M) * float64(s.N) * float64(s.K)
+}
+
+// planNative cuts the product into groups.
+func planNative(s Spec, packB bool) native {
+	n := native{spec: s, packB: packB, split: s.K, splits: 1}
+	// Columns of A that lie a multiple of the cache's size apart displace each other.
+	n.packA = s.TypeA != F32 || s.TransA || s.K%512 == 0
+	want := int(max(1, min(s.flops()/groupFlops, mostGroups)))
+	n.columns = n.evenly(s.N, 256)
+	if s.K <= mostSteps {
+		n.columns = n.evenly(s.N, min(512, max(64, cachedMatrix/s.K)))
+	}
+	n.block = 2 * tileRows
+	if n.count(n.block) < min(want, leastGroups) {
+		n.columns = n.evenly(s.N, 128)
+	}
+	if g := n.count(n.block); g < min(want, leastGroups) && s.K >= 2*cachedSteps {
+		n.split = roundUp(ceilDiv(s.K, min(ceilDiv(leastGroups, g), s.K/cachedSteps)), 8)
+		n.splits = ceilDiv(s.K, n.split)
+	}
+	n.steps = n.split
+	if n.split > mostSteps {
+		n.steps = roundUp(ceilDiv(n.split, ceilDiv(n.split, cachedSteps)), 8)
+	} else {
+		n.block = tileRows
+	}
+	n.rows = roundUp(ceilDiv(s.M, ceilDiv(want, n.count(s.M))), n.block)
+	return n
+}
+
+// evenly returns the columns of a group, at most the given number, with groups of about the same width.
+func (n native) evenly(columns, most int) int {
+	return roundUp(ceilDiv(columns, ceilDiv(columns, most)), panelColumns)
+}
+
+// count is the number of groups, each of the given rows.
+func (n native) count(rows int) int {
+	return ceilDiv(n.spec.M, rows) * ceilDiv(n.spec.N, n.columns) * n.spec.Batch * n.splits
+}
+
+func (n native) kernel(name string) Kernel {
+	s := n.spec
+	k := Kernel{Name: name, Cost: s.flops()}
+	if n.splits > 1 {
+		k.Name += fmt.Sprintf(" split %d", n.splits)
+	}
+	b := Binding{Operand: B}
+	panels := roundUp(s.N, panelColumns) * s.K
+	if n.packB {
+		matrices := 1
+		if s.BatchStrideB > 0 {
+			matrices = s.Batch
+		}
+		b = k.scratch(4 * panels * matrices)
+		const columns, steps = 128, 512
+		t := nativeText(s, false)
+		t.define("PACKED", s.TypeB)
+		t.define("PANELS", panels)
+		t.define("PACK_COLUMNS", columns)
+		t.define("PACK_STEPS", steps)
+		k.Passes = append(k.Passes, t.pass(nativePack, matrices*ceilDiv(s.N, columns)*ceilDiv(s.K, steps), Binding{Operand: B}, b))
+	}
+	part := roundUp(s.Batch*s.M*s.N, 64)
+	c := Binding{Operand: C}
+	if n.splits > 1 {
+		c = k.scratch(4 * part * n.splits)
+	}
+	t := nativeText(s, n.splits == 1)
+	if n.packA {
+		t.define("PACKED", s.TypeA)
+	}
+	t.define("PACK_A", n.packA)
+	t.define("PACK_B", n.packB)
+	t.define("PANELS", panels)
+	t.define("PART", part)
+	t.define("ROWS", n.rows)
+	t.define("COLUMNS", n.columns)
+	t.define("BLOCK", n.block)
+	t.define("STEPS", n.steps)
+	t.define("SPLIT", n.split)
+	k.Passes = append(k.Passes, t.pass(nativeProduct, n.count(n.rows), Binding{Operand: A}, b, c))
+	if n.splits > 1 {
+		k.Passes = append(k.Passes, n.reduce(part, c))
+		k.Cost += float64(4 * part * n.splits)
+	}
+	return k
+}
+
+// reduce is the pass that adds the partial sums.
+func (n native) reduce(part int, parts Binding) Pass {
+	s := n.spec
+	rows := max(1, 1<<15/(s.N*n.splits))
+	t := nativeText(s, true)
+	t.define("ROWS", rows)
+	t.define("SPLITS", n.splits)
+	t.define("PART", part)
+	first, others := parts, parts
+	first.Size, others.Offset, others.Size = 4*part, parts.Offset+4*part, parts.Size-4*part
+	return t.pass(nativeReduce, ceilDiv(s.Batch*s.M, rows), first, others, Binding{Operand: C})
+}
+
+// scratch takes scratch memory.
+func (k *Kernel) scratch(bytes int) Binding {
+	b := Binding{Operand: Scratch, Offset: k.Scratch, Size: roundUp(bytes, 256)}
+	k.Scratch += b.Size
+	return b
+}
+
+func nativeVectorKernel(s Spec) Kernel {
+	columns := min(512, max(panelColumns, roundUp(ceilDiv(s.N, leastGroups), panelColumns)))
+	t := nativeText(s, true)
+	t.define("COLUMNS", columns)
+	t.define("STEPS", min(2048, roundUp(s.K, 16)))
+	return Kernel{Name: "native vector", Cost: s.flops() / 2,
+		Passes: []Pass{t.pass(nativeVector, s.Batch*ceilDiv(s.N, columns), Binding{Operand: A}, Binding{Operand: B}, Binding{Operand: C})}}
+}
+
+func nativeNaiveKernel(s Spec) Kernel {
+	t := nativeText(s, true)
+	return Kernel{Name: "naive", Cost: 50 * s.flops(),
+		Passes: []Pass{t.pass(nativeNaive, s.Batch*s.M, Binding{Operand: A}, Binding{Operand: B}, Binding{Operand: C})}}
+}
+
+// text builds the C of a pass: the epilogue, then the definitions of the sizes, then the code. The names of the code
+// follow those of the epilogue, so that its macros cannot change it.
+type text struct {
+	strings.Builder
+	spec  Spec
+	store bool // the pass stores C
+}
+
+func nativeText(s Spec, store bool) *text {
+	t := &text{spec: s, store: store}
+	for _, d := range []struct {
+		name  string
+		value any
+	}{
+		{"BATCH", s.Batch}, {"M", s.M}, {"N", s.N}, {"K", s.K}, {"STRIDE_A", s.BatchStrideA}, {"STRIDE_B", s.BatchStrideB},
+		{"TRANS_A", s.TransA}, {"TRANS_B", s.TransB}, {"A", s.TypeA}, {"B", s.TypeB},
+	} {
+		t.define(d.name, d.value)
+	}
+	c := F32
+	if store {
+		c = s.TypeC
+	}
+	t.define("C", c)
+	return t
+}
+
+// define adds a macro.
+func (t *text) define(name string, value any) {
+	switch v := value.(type) {
+	case bool:
+		value = map[bool]int{true: 1}[v]
+	case graph.DType:
+		value = map[graph.DType]string{F32: "f32", F16: "f16", BF16: "bf16"}[v]
+	}
+	fmt.Fprintf(t, "#define %s %v\n", name, value)
+}
+
+// pass returns the pass of the code, which begins with its comment.
+func (t *text) pass(code string, groups int, bindings ...Binding) Pass {
+	var head string
+	epilogue := t.store && t.spec.EpilogueC != nil
+	if epilogue {
+		head = t.spec.EpilogueC(bindings) + "\n#define EPILOGUE\n"
+	}
+	return Pass{
+		WGSL: target.C + "\n" + head + t.String() + nativeCommon + "\n" + code, Bindings: bindings, Epilogue: epilogue,
+		Workgroup: [3]int{1, 1, 1}, Groups: [3]int{groups, 1, 1},
+	}
+}

@@ -1,0 +1,17 @@
+// The pass that packs B: args[0] is B, args[1] the panels, [BATCH][columns / NR][K][NR], of PANELS elements a matrix.
+// A group packs PACK_STEPS of the k's of PACK_COLUMNS columns of a matrix.
+KERNEL {
+	const B_T *from = args[0].at;
+	f32 *to = args[1].at;
+	for (u32 group = first; group < last; group++) {
+		u64 columns = (N + PACK_COLUMNS - 1) / PACK_COLUMNS, steps = (K + PACK_STEPS - 1) / PACK_STEPS;
+		u64 j0 = group % columns * PACK_COLUMNS, k0 = group / columns % steps * PACK_STEPS, b = group / columns / steps;
+		u64 k1 = MIN(k0 + PACK_STEPS, K);
+		for (u64 j = j0; j < MIN(j0 + PACK_COLUMNS, N); j += NR) {
+			f32 *panel = to + b * PANELS + j * K + k0 * NR;
+			const B_T *matrix = from + b * STRIDE_B;
+			if (TRANS_B) mm_pack(panel, NR, matrix + j * K + k0, K, 1, MIN(N - j, NR), k1 - k0);
+			else mm_pack(panel, NR, matrix + k0 * N + j, N, 0, MIN(N - j, NR), k1 - k0);
+		}
+	}
+}

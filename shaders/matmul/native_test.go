@@ -1,0 +1,290 @@
+package matmul
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var nativeLimits = target.Limits{Native: true}
+
+// nativeCase is a Spec with operands for it.
+type nativeCase struct {
+	name string
+	spec Spec
+	want []float64
+	a, b []byte
+	bias []float32
+}
+
+// nativeSpecs are products of every kind: edges of tiles, panels and blocks, transpositions, batches, element types,
+// epilogues, sums that are split, and few rows.
+func nativeSpecs() []Spec {
+	var out []Spec
+	for n, d := range [][3]int{
+		{24, 32, 16}, {12, 16, 8}, {1, 1, 1}, {13, 33, 5}, {37, 48, 130}, {100, 96, 100}, {61, 15, 31}, {5, 80, 64}, {7, 300, 9},
+		{1, 640, 300}, {2, 70, 33}, {3, 129, 2100}, {4, 33, 64}, {50, 31, 512}, {130, 260, 700}, {48, 64, 2048}, {33, 47, 1500},
+	} {
+		for trans := range 4 {
+			s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0}
+			s.TypeA, s.TypeB = [...]Element{F32, F32, F16, BF16}[(n+trans)%4], [...]Element{F32, F32, BF16, F32, F16}[(n+3*trans)%5]
+			switch small := d[0]*d[1]*d[2] < 1e6; {
+			case small && (n+trans)%4 == 0:
+				s.Batch, s.BatchStrideA, s.BatchStrideB = 3, d[0]*d[2], d[1]*d[2]+n%3
+			case small && (n+trans)%4 == 1:
+				s.Batch, s.BatchStrideA = 2, d[0]*d[2]+1
+			}
+			if (n+trans)%3 != 0 {
+				s.TypeC = [...]Element{F32, BF16}[n%2]
+				if s.Batch*s.M*s.N%2 != 0 {
+					s.TypeC = F32
+				}
+				s.EpilogueC = testEpilogue(s.TypeC)
+			}
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// testEpilogue is C for 2·acc + i + 100·b + bias[j], rounded to TypeC.
+func testEpilogue(c Element) func([]Binding) string {
+	return func(own []Binding) string {
+		value := fmt.Sprintf("2.0f * acc + (f32)i + 100.0f * (f32)b + ((const f32 *)args[%d].at)[j]", len(own))
+		if c == F32 {
+			return "static inline f32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j) { return " + value + "; }"
+		}
+		return "static inline u32 epilogue(const gp_arg *args, f32 acc, u32 b, u32 i, u32 j) {\n" +
+			"union { f32 f; u32 u; } x = {" + value + "};\nreturn (x.u + 0x7fff + (x.u >> 16 & 1)) >> 16;\n}"
+	}
+}
+
+// operand returns random elements as they are stored, and their values.
+func operand(r *rand.Rand, e Element, n int) (stored []byte, values []float32) {
+	values = random(r, n)
+	for i, v := range values {
+		if e == F32 {
+			stored = binary.LittleEndian.AppendUint32(stored, math.Float32bits(v))
+			continue
+		}
+		if i%50 == 7 {
+			v *= 1e-6 // a subnormal f16
+		}
+		bits := e.Bits(float64(v))
+		stored, values[i] = binary.LittleEndian.AppendUint16(stored, uint16(bits)), float32(e.FromBits(bits))
+	}
+	return stored, values
+}
+
+func newNativeCase(s Spec) nativeCase {
+	r := rand.New(rand.NewPCG(uint64(s.M), uint64(s.K)))
+	c := nativeCase{spec: s, bias: random(r, s.N)}
+	c.name = fmt.Sprintf("%dx%dx%dx%d,%v%v,%v%v%v", s.Batch, s.M, s.N, s.K, s.TransA, s.TransB, s.TypeA, s.TypeB, s.TypeC)
+	var a, b []float32
+	c.a, a = operand(r, s.TypeA, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
+	c.b, b = operand(r, s.TypeB, s.N*s.K+(s.Batch-1)*s.BatchStrideB)
+	if s.EpilogueC != nil {
+		s.Epilogue = func(_, _, _, _ string) (string, string) { return "", "" } // for the reference
+	}
+	c.want = reference(s, a, b, c.bias)
+	return c
+}
+
+// nativeBuild collects kernels to compile into one program.
+type nativeBuild struct {
+	dir      string
+	prelude  string
+	kernels  []string // of each pass
+	commands []string // files of the passes to run
+}
+
+func newNativeBuild(t testing.TB) *nativeBuild {
+	prelude, err := filepath.Abs("testdata/prelude.h")
+	require.NoError(t, err)
+	return &nativeBuild{dir: t.TempDir(), prelude: prelude}
+}
+
+// add writes the file that runs a kernel on a case's operands, and returns the name of its results.
+func (b *nativeBuild) add(t testing.TB, k Kernel, c nativeCase) string {
+	var f bytes.Buffer
+	number := func(x ...int) {
+		for _, v := range x {
+			require.NoError(t, binary.Write(&f, binary.LittleEndian, uint32(v)))
+		}
+	}
+	size := 4
+	if c.spec.TypeC.Float16() {
+		size = 2
+	}
+	buffers := [][]byte{A: c.a, B: c.b, C: make([]byte, size*len(c.want)), Scratch: make([]byte, k.Scratch)}
+	bias, err := binary.Append(nil, binary.LittleEndian, c.bias)
+	require.NoError(t, err)
+	buffers = append(buffers, bias)
+	number(len(buffers))
+	for _, x := range buffers {
+		number(len(x))
+		f.Write(append(x[:len(x):len(x)], make([]byte, -len(x)&3)...))
+	}
+	number(len(k.Passes))
+	for _, p := range k.Passes {
+		bindings := p.Bindings
+		if p.Epilogue {
+			bindings = append(bindings[:len(bindings):len(bindings)], Binding{Operand: Scratch + 1})
+		}
+		number(len(b.kernels), p.Groups[0]*p.Groups[1]*p.Groups[2], len(bindings))
+		for _, x := range bindings {
+			if x.Operand != Scratch {
+				x.Size = len(buffers[x.Operand])
+			}
+			number(int(x.Operand), x.Offset, x.Size)
+		}
+		b.kernels = append(b.kernels, p.WGSL)
+	}
+	name := filepath.Join(b.dir, fmt.Sprintf("run%d", len(b.commands)))
+	require.NoError(t, os.WriteFile(name, f.Bytes(), 0o600))
+	b.commands = append(b.commands, name)
+	return name + ".out"
+}
+
+// run compiles all kernels and runs them.
+func (b *nativeBuild) run(t testing.TB, cc string, flags ...string) {
+	out, err := exec.Command(b.link(t, cc, "run.c", nil, flags...), b.commands...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// link compiles all kernels and links them with the main program of testdata.
+func (b *nativeBuild) link(t testing.TB, cc, main string, libraries []string, flags ...string) string {
+	flags = append(flags, "-std=gnu11", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
+		"-fopenmp-simd", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Wno-psabi", "-Wno-unknown-warning-option", "-Wno-aggressive-loop-optimizations", "-Werror")
+	table := "#include \"prelude.h\"\ntypedef void kernel(const gp_arg *, u32, u32, const u32 *);\n"
+	var list strings.Builder
+	objects := make([]string, len(b.kernels))
+	errs := make([]error, len(b.kernels))
+	var wait sync.WaitGroup
+	slots := make(chan bool, 2)
+	for i, text := range b.kernels {
+		table += fmt.Sprintf("kernel gp_%d;\n", i)
+		fmt.Fprintf(&list, "gp_%d, ", i)
+		file := filepath.Join(b.dir, fmt.Sprintf("kernel%d.c", i))
+		objects[i] = file + ".o"
+		head := fmt.Sprintf("#define KERNEL void gp_%d(const gp_arg *args, u32 first, u32 last, const u32 *grid)\n", i)
+		require.NoError(t, os.WriteFile(file, []byte("#include \""+b.prelude+"\"\n"+head+text), 0o600))
+		wait.Go(func() {
+			slots <- true
+			out, err := exec.Command(cc, append(flags, "-c", "-o", objects[i], file)...).CombinedOutput()
+			if err != nil {
+				errs[i] = fmt.Errorf("%w: %s", err, out)
+			}
+			<-slots
+		})
+	}
+	wait.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	file, program := filepath.Join(b.dir, "table.c"), filepath.Join(b.dir, "program")
+	require.NoError(t, os.WriteFile(file, []byte(table+"kernel *kernels[] = {"+list.String()+"};\n"), 0o600))
+	args := append(flags, "-I", filepath.Dir(b.prelude), "-o", program, filepath.Join(filepath.Dir(b.prelude), main), file)
+	out, err := exec.Command(cc, append(append(args, objects...), libraries...)...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return program
+}
+
+// checkNative compares the results of three runs with the reference, and with each other.
+func checkNative(t *testing.T, c nativeCase, k Kernel, file string) {
+	out, err := os.ReadFile(file)
+	require.NoError(t, err)
+	n := len(out) / 3
+	assert.Equal(t, out[:n], out[n:2*n], "%s: %s: groups one by one give other bits", c.name, k.Name)
+	assert.Equal(t, out[:n], out[2*n:], "%s: %s: groups in other ranges give other bits", c.name, k.Name)
+	got := make([]float64, len(c.want))
+	for i := range got {
+		if c.spec.TypeC == F32 {
+			got[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(out[4*i:])))
+		} else {
+			got[i] = c.spec.TypeC.FromBits(uint32(binary.LittleEndian.Uint16(out[2*i:])))
+		}
+	}
+	for i, w := range c.want {
+		tolerance := 1e-6*math.Abs(w) + 3e-8*float64(c.spec.K)
+		if c.spec.TypeC == BF16 {
+			tolerance += math.Abs(w) / 256
+		}
+		if !assert.InDelta(t, w, got[i], tolerance, "%s: %s: element %d", c.name, k.Name, i) {
+			return
+		}
+	}
+}
+
+func testNative(t *testing.T, specs []Spec, cc string, flags ...string) {
+	b := newNativeBuild(t)
+	var checks []func()
+	for _, s := range specs {
+		c := newNativeCase(s)
+		for _, k := range Variants(s, nativeLimits) {
+			file := b.add(t, k, c)
+			checks = append(checks, func() { checkNative(t, c, k, file) })
+		}
+	}
+	b.run(t, cc, flags...)
+	for _, check := range checks {
+		check()
+	}
+}
+
+func TestNativeComputesTheProduct(t *testing.T) {
+	for _, cc := range []string{"gcc", "clang"} {
+		if _, err := exec.LookPath(cc); err != nil {
+			t.Logf("no %s on this machine", cc)
+			continue
+		}
+		t.Run(cc, func(t *testing.T) { testNative(t, nativeSpecs(), cc, "-O3", "-mprefer-vector-width=512") })
+	}
+}
+
+func TestNativeStaysInsideItsArrays(t *testing.T) {
+	testNative(t, nativeSpecs(), "gcc", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+}
+
+// BenchmarkNative compares the kernels with OpenBLAS, if the machine has it, on one and two threads each. It prints ratios of
+// times, those above 1 for kernels that are faster.
+func BenchmarkNative(b *testing.B) {
+	build, number := newNativeBuild(b), map[bool]int{true: 1}
+	var args []string
+	heads := func(m, n, k int, transA, transB bool) Spec {
+		return Spec{Batch: 16, M: m, N: n, K: k, TransA: transA, TransB: transB, BatchStrideA: m * k, BatchStrideB: k * n}
+	}
+	for _, s := range append(benchSpecs, []benchSpec{
+		{"proj NN", Spec{Batch: 1, M: 2048, N: 128, K: 128}},
+		{"heads QKt", heads(128, 128, 32, false, true)},
+		{"heads PV", heads(128, 32, 128, false, false)},
+		{"heads dK", heads(128, 32, 128, true, false)},
+	}...) {
+		c := newNativeCase(s.Spec)
+		for _, k := range Variants(s.Spec, nativeLimits)[1:] {
+			file := strings.TrimSuffix(build.add(b, k, c), ".out")
+			args = append(args, fmt.Sprintf("%s:%s %s:%d:%d:%d:%d:%d:%d:%d:%d", file, s.name, k.Name, s.M, s.N, s.K, number[s.TransA], number[s.TransB],
+				s.Batch, s.BatchStrideA, s.BatchStrideB))
+		}
+	}
+	program := build.link(b, "gcc", "bench.c", []string{"-lopenblas", "-lpthread"}, "-O3", "-mprefer-vector-width=512")
+	for _, threads := range []string{"1", "2"} {
+		b.Run("threads"+threads, func(b *testing.B) {
+			cmd := exec.Command(program, append([]string{threads}, args...)...)
+			cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+			require.NoError(b, cmd.Run())
+		})
+	}
+}

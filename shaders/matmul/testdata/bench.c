@@ -1,0 +1,137 @@
+// Times kernels beside OpenBLAS, by turns, on one or two threads each: bench THREADS FILE:NAME:M:N:K:TRANS_A:TRANS_B:BATCH:STRIDE_A:STRIDE_B…
+// FILE is what run.c takes. A line of the output has the name, the ratio of OpenBLAS's time to the kernels', and
+// both times in µs: medians over the turns of the shortest of each turn.
+#define _GNU_SOURCE
+#include "prelude.h"
+#include <cblas.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef void kernel(const gp_arg *, u32, u32, const u32 *);
+extern kernel *kernels[];
+void openblas_set_num_threads(int);
+
+enum { TURNS = 15 };
+static int threads;
+
+typedef struct { kernel *k; u32 groups, count, piece; gp_arg args[8]; } pass;
+
+static pass *work;
+static _Atomic u32 epoch, next, done, active;
+
+static void pieces(void) {
+	pass *p = work;
+	u32 grid[3] = {p->groups, 1, 1};
+	for (u32 g; (g = atomic_fetch_add(&next, p->piece)) < p->groups;)
+		p->k(p->args, g, g + p->piece < p->groups ? g + p->piece : p->groups, grid);
+}
+
+static void *worker(void *none) {
+	for (u32 seen = 0;; seen++) {
+		while (atomic_load(&epoch) == seen)
+			if (atomic_load(&active)) sched_yield();
+			else nanosleep(&(struct timespec){0, 100000}, NULL);
+		pieces();
+		atomic_fetch_add(&done, 1);
+	}
+	return none;
+}
+
+static void run(pass *p, u32 n) {
+	for (u32 i = 0; i < n; i++) {
+		work = p + i;
+		if (threads == 1) {
+			u32 grid[3] = {work->groups, 1, 1};
+			work->k(work->args, 0, work->groups, grid);
+			continue;
+		}
+		atomic_store(&next, 0);
+		atomic_store(&done, 0);
+		atomic_fetch_add(&epoch, 1);
+		pieces();
+		while (atomic_load(&done) == 0) sched_yield();
+	}
+}
+
+static double now(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e6 + t.tv_nsec * 1e-3;
+}
+
+static u32 number(FILE *f) {
+	u32 x;
+	if (fread(&x, 4, 1, f) != 1) abort();
+	return x;
+}
+
+static int compare(const void *a, const void *b) {
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+static void bench(char *line) {
+	char name[100], file[1000];
+	int m, n, k, ta, tb, batch, sa, sb;
+	if (sscanf(line, "%999[^:]:%99[^:]:%d:%d:%d:%d:%d:%d:%d:%d", file, name, &m, &n, &k, &ta, &tb, &batch, &sa, &sb) != 10) abort();
+	FILE *f = fopen(file, "rb");
+	if (!f) abort();
+	u32 buffers = number(f);
+	char *at[8];
+	for (u32 i = 0; i < buffers; i++) {
+		u32 bytes = number(f);
+		at[i] = aligned_alloc(64, (bytes + 64) / 64 * 64);
+		memset(at[i], 0, bytes);
+		if (bytes && fread(at[i], (bytes + 3) / 4 * 4, 1, f) != 1) abort();
+	}
+	u32 passes = number(f);
+	pass p[4];
+	for (u32 i = 0; i < passes; i++) {
+		p[i].k = kernels[number(f)], p[i].groups = number(f), p[i].count = number(f);
+		p[i].piece = p[i].groups > 16 ? p[i].groups / 16 : 1;
+		for (u32 j = 0; j < p[i].count; j++) {
+			u32 b = number(f), offset = number(f), size = number(f);
+			p[i].args[j] = (gp_arg){at[b] + offset, size};
+		}
+	}
+	fclose(f);
+	float *a = (float *)at[0], *b = (float *)at[1], *c = calloc((size_t)batch * m * n, 4);
+	double ours[TURNS], theirs[TURNS];
+	for (int turn = 0; turn < TURNS; turn++)
+		for (int side = 0; side < 2; side++) {
+			double begin = now(), best = 1e18;
+			if (side == 0 && threads > 1) atomic_store(&active, 1);
+			for (int runs = 0; runs < 4 || now() < begin + 60000; runs++) { // the threads of the other side fall asleep in the first half
+				double t = now();
+				if (side == 0) run(p, passes);
+				else
+					for (int q = 0; q < batch; q++)
+						cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, m, n, k, 1,
+							a + (size_t)q * sa, ta ? m : k, b + (size_t)q * sb, tb ? k : n, 0, c + (size_t)q * m * n, n);
+				double end = now();
+				if (runs > 0 && t > begin + 30000 && end - t < best) best = end - t;
+			}
+			atomic_store(&active, 0);
+			(side == 0 ? ours : theirs)[turn] = best;
+		}
+	qsort(ours, TURNS, sizeof *ours, compare);
+	qsort(theirs, TURNS, sizeof *theirs, compare);
+	printf("%-40s %.2f  %.0f %.0f  %.0f GFLOP/s\n", name, theirs[TURNS / 2] / ours[TURNS / 2], ours[TURNS / 2], theirs[TURNS / 2],
+		2e-3 * batch * m * n * k / ours[TURNS / 2]);
+	fflush(stdout);
+	for (u32 i = 0; i < buffers; i++) free(at[i]);
+	free(c);
+}
+
+int main(int argc, char **argv) {
+	pthread_t t;
+	threads = atoi(argv[1]);
+	openblas_set_num_threads(threads);
+	if (threads > 1) pthread_create(&t, NULL, worker, NULL);
+	for (int i = 2; i < argc; i++) bench(argv[i]);
+}
