@@ -41,7 +41,7 @@ func (c *context) product() product {
 }
 
 // matmulKernels are the variants of shaders/matmul with the group's epilogue.
-func (c *context) matmulKernels() []Kernel {
+func (c *context) matmulKernels() ([]Kernel, error) {
 	p := c.product()
 	first, others := c.stored()
 	e := c.newEpilogue(p, first, others)
@@ -52,13 +52,16 @@ func (c *context) matmulKernels() []Kernel {
 		spec.Epilogue, spec.Declarations = e.text, e.w.declared(3)
 	}
 	operands := map[matmul.Operand]*graph.Value{matmul.A: p.node.Inputs[0], matmul.B: p.node.Inputs[1], matmul.C: first}
+	if c.lim.Native {
+		return c.nativeProducts(spec, e, operands)
+	}
 	var ks []Kernel
 	for _, m := range matmul.Variants(spec, c.lim) {
 		if k, ok := c.adopt(m, operands, e.w.args); ok {
 			ks = append(ks, k)
 		}
 	}
-	return ks
+	return ks, nil
 }
 
 // stored are the result that the kernel itself stores, that of 16-bit floats if there is one since it alone has whole
@@ -80,7 +83,7 @@ func (c *context) newEpilogue(p product, first *graph.Value, others []*graph.Val
 	w := c.newWriter()
 	// What shares memory with the result is read through that binding, and what shares it with an operand through one
 	// that depends on the pass, since a pass may bind rearranged copies of the operands.
-	shared := map[string]string{c.key(first): "mm_at_c", c.key(p.node.Inputs[1]): readB, c.key(p.node.Inputs[0]): readA}
+	shared := map[string]string{c.key(first): readC, c.key(p.node.Inputs[1]): readB, c.key(p.node.Inputs[0]): readA}
 	w.Load = func(v *graph.Value, at []graph.Index) string {
 		if f, ok := shared[c.key(v)]; ok {
 			return fmt.Sprintf("%s(%v)", f, graph.Flatten(v.Shape, at))
@@ -105,8 +108,9 @@ func (w *writer) declared(from int) string {
 	return s.String()
 }
 
-// readA and readB are the functions by which an epilogue reads elements of the operands.
-const readA, readB = "operand_a", "operand_b"
+// readA, readB and readC are the functions by which an epilogue reads elements of the operands, and of what the result
+// replaces.
+const readA, readB, readC = "operand_a", "operand_b", "mm_at_c"
 
 // readOperands defines readA and readB where the text uses them: by the pass's own binding of that memory, or by one
 // more.
@@ -140,14 +144,7 @@ func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Valu
 		k.Scratch = []int64{int64(m.Scratch)}
 	}
 	for _, p := range m.Passes {
-		var args []Arg
-		for _, b := range p.Bindings {
-			if b.Operand != matmul.Scratch {
-				args = append(args, Arg{Value: operands[b.Operand]})
-				continue
-			}
-			args = append(args, Arg{Offset: int64(b.Offset), Size: int64(b.Size)})
-		}
+		args := c.operandArgs(p.Bindings, operands)
 		wgsl := p.WGSL
 		if p.Epilogue {
 			args = append(args, extra...)
@@ -160,6 +157,19 @@ func (c *context) adopt(m matmul.Kernel, operands map[matmul.Operand]*graph.Valu
 		k.Passes = append(k.Passes, Pass{WGSL: wgsl, Args: args, Workgroup: p.Workgroup, Groups: p.Groups, WorkgroupMemory: p.WorkgroupMemory, Inside: true})
 	}
 	return k, true
+}
+
+// operandArgs are the arguments of a pass's own bindings.
+func (c *context) operandArgs(bindings []matmul.Binding, operands map[matmul.Operand]*graph.Value) []Arg {
+	var args []Arg
+	for _, b := range bindings {
+		if b.Operand != matmul.Scratch {
+			args = append(args, Arg{Value: operands[b.Operand]})
+			continue
+		}
+		args = append(args, Arg{Offset: int64(b.Offset), Size: int64(b.Size)})
+	}
+	return args
 }
 
 var bindingLine = regexp.MustCompile(`@group\(0\) @binding\((\d+)\) var<storage, read_write> (\w+): array<(.+)>;\n`)

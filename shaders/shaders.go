@@ -88,7 +88,7 @@ func Lower(r *fuse.Result, g *fuse.Group, lim target.Limits, key func(*graph.Val
 	case fuse.Reduce:
 		return c.reduceKernels(), nil
 	case fuse.MatMul:
-		return c.matmulKernels(), nil
+		return c.matmulKernels()
 	case fuse.Template:
 		return c.templateKernels(), nil
 	default:
@@ -106,7 +106,7 @@ func (c *context) nativeKernels() ([]Kernel, error) {
 		k, err := c.nativeReduce()
 		return []Kernel{k}, err
 	case fuse.MatMul:
-		return c.matmulKernels(), nil
+		return c.matmulKernels()
 	case fuse.Template:
 		return c.templateKernels(), nil
 	}

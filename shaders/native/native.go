@@ -66,8 +66,8 @@ func Translate(wgsl string, o Options) (k Kernel, err error) {
 	return k, nil
 }
 
-// Functions returns the C of a module without an entry point. A kernel that holds the text calls its functions by their names where args is in
-// scope. Bindings need not be numbered without gaps.
+// Functions returns the C of a module without an entry point, for kernels that are written in C. Each function gets the
+// kernel's args before its own parameters. Bindings need not be numbered without gaps.
 func Functions(wgsl string, o Options) (c string, err error) {
 	m, err := parse(wgsl)
 	if err != nil {
@@ -82,19 +82,13 @@ func Functions(wgsl string, o Options) (c string, err error) {
 		context = append(context, fmt.Sprintf("(%s *)args[%d].at, args[%d].bytes / sizeof(%s)", t.c(), v.binding, v.binding, t.c()))
 	}
 	for _, f := range m.functions {
-		var names []string
-		for i := range f.parameters {
-			names = append(names, fmt.Sprintf("x%d", i))
+		parameters, arguments := []string{"const gp_arg *args"}, slices.Clone(context)
+		for i, p := range f.parameters {
+			parameters = append(parameters, fmt.Sprintf("%s x%d", p.typ.c(), i))
+			arguments = append(arguments, fmt.Sprint("x", i))
 		}
-		w.line("#define %s(%s) fn_%s(%s)", f.name, strings.Join(names, ", "), f.name, strings.Join(append(slices.Clone(context), wrapped(names)...), ", "))
+		w.line("static inline __attribute__((always_inline, unused)) %s %s(%s) { return fn_%s(%s); }",
+			f.result.c(), f.name, strings.Join(parameters, ", "), f.name, strings.Join(arguments, ", "))
 	}
 	return w.arrays.text.String() + w.out.String(), nil
-}
-
-func wrapped(names []string) []string {
-	out := slices.Clone(names)
-	for i, n := range out {
-		out[i] = "(" + n + ")"
-	}
-	return out
 }

@@ -1,0 +1,112 @@
+package shaders
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/fuse"
+	"github.com/gpupipe/gpupipe/shaders/matmul"
+	"github.com/gpupipe/gpupipe/shaders/native"
+)
+
+// nativeProducts are the variants in C, with the epilogue translated.
+func (c *context) nativeProducts(spec matmul.Spec, e *epilogue, operands map[matmul.Operand]*graph.Value) ([]Kernel, error) {
+	var failed error
+	if spec.Epilogue != nil {
+		spec.EpilogueC = func(own []matmul.Binding) string {
+			wgsl, _ := c.epilogueModule(e, operands, own)
+			text, err := native.Functions(wgsl, native.Options{Inside: true})
+			if err != nil {
+				failed = fmt.Errorf("%s: %w", Label(c.g), err)
+			}
+			return text
+		}
+	}
+	var ks []Kernel
+	for _, m := range matmul.Variants(spec, c.lim) {
+		k := Kernel{Name: m.Name}
+		if m.Scratch > 0 {
+			k.Scratch = []int64{int64(m.Scratch)}
+		}
+		for _, p := range m.Passes {
+			args := c.operandArgs(p.Bindings, operands)
+			if p.Epilogue {
+				_, extra := c.epilogueModule(e, operands, p.Bindings)
+				args = append(args, extra...)
+			}
+			text, args := c.mergeArgs(p.WGSL, args)
+			k.Passes = append(k.Passes, Pass{WGSL: text, Args: args, Workgroup: p.Workgroup, Groups: c.lim.Fold(p.Groups[0]), Inside: true})
+		}
+		ks = append(ks, k)
+	}
+	return ks, failed
+}
+
+// epilogueModule is the epilogue as a WGSL function, and the arrays that it binds behind the pass's own. It reads the
+// operands and the result through the pass's own bindings where these are the same memory.
+func (c *context) epilogueModule(e *epilogue, operands map[matmul.Operand]*graph.Value, own []matmul.Binding) (wgsl string, extra []Arg) {
+	var s strings.Builder
+	declare := func(binding int, name, typ string) {
+		fmt.Fprintf(&s, "@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n", binding, name, typ)
+	}
+	for i, t := range e.w.types {
+		declare(len(own)+i, fmt.Sprintf("b%d", i), t)
+	}
+	extra = slices.Clone(e.w.args)
+	body := e.stmts + "  return " + e.expr + ";\n"
+	declared := map[int]string{}
+	for _, o := range []struct {
+		operand matmul.Operand
+		read    string
+	}{{matmul.A, readA}, {matmul.B, readB}, {matmul.C, readC}} {
+		if !strings.Contains(body, o.read+"(") {
+			continue
+		}
+		v := operands[o.operand]
+		i := slices.IndexFunc(own, func(b matmul.Binding) bool {
+			return b.Operand != matmul.Scratch && c.key(operands[b.Operand]) == c.key(v)
+		})
+		if i < 0 {
+			i = len(own) + len(extra)
+			extra = append(extra, Arg{Value: v})
+		}
+		if declared[i] == "" {
+			declared[i] = o.read + "_array"
+			declare(i, declared[i], fuse.WGSLType(v.DType))
+		}
+		fmt.Fprintf(&s, "fn %s(at: u32) -> %s { return %s; }\n", o.read, fuse.WGSLType(v.DType), element(declared[i], v.DType, graph.Var("at", 1<<32)))
+	}
+	result := fuse.WGSLType(operands[matmul.C].DType)
+	return s.String() + "fn epilogue(acc: f32, b: u32, i: u32, j: u32) -> " + result + " {\n" + body + "}\n", extra
+}
+
+var argument = regexp.MustCompile(`\bargs\[(\d+)\]`)
+
+// mergeArgs makes one argument of those that hold the same memory, since no two may overlap.
+func (c *context) mergeArgs(text string, args []Arg) (string, []Arg) {
+	var kept []Arg
+	place := make([]int, len(args))
+	seen := map[string]int{}
+	for i, a := range args {
+		place[i] = len(kept)
+		if a.Value != nil {
+			if first, ok := seen[c.key(a.Value)]; ok {
+				place[i] = first
+				continue
+			}
+			seen[c.key(a.Value)] = len(kept)
+		}
+		kept = append(kept, a)
+	}
+	if len(kept) == len(args) {
+		return text, args
+	}
+	return argument.ReplaceAllStringFunc(text, func(s string) string {
+		i, _ := strconv.Atoi(s[len("args[") : len(s)-1])
+		return fmt.Sprintf("args[%d]", place[i])
+	}), kept
+}
