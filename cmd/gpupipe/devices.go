@@ -12,6 +12,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/codecache"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
@@ -35,6 +36,8 @@ func (a *app) openDevice(name string) (device.Device, error) {
 	switch backend {
 	case "null":
 		return null.New(null.Options{Name: fmt.Sprintf("null:%d", index), Dump: dump}), nil
+	case "cpu":
+		return cpu.Open(cpu.Options{Index: index, CacheDir: a.codeCache("cpu", cpu.MakeCache), Dump: dump})
 	case "webgpu", "":
 		infos, err := webgpu.Adapters()
 		if err == nil {
@@ -60,8 +63,8 @@ func (a *app) openDevice(name string) (device.Device, error) {
 // parseDevice splits a name, and refuses one that cannot be a device's.
 func parseDevice(name string) (backend string, index int, numbered bool, err error) {
 	backend, number, numbered := strings.Cut(name, ":")
-	if !slices.Contains([]string{"", "webgpu", "vulkan", "null"}, backend) {
-		return "", 0, false, fmt.Errorf("device %q: unknown backend, expected webgpu:N, vulkan:N or null (gpupipe devices lists them)", name)
+	if !slices.Contains([]string{"", "cpu", "webgpu", "vulkan", "null"}, backend) {
+		return "", 0, false, fmt.Errorf("device %q: unknown backend, expected webgpu:N, vulkan:N, cpu or null (gpupipe devices lists them)", name)
 	}
 	if numbered {
 		if index, err = strconv.Atoi(number); err != nil || index < 0 {
