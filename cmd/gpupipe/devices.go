@@ -196,7 +196,7 @@ func (c *devicesCommand) Run(a *app) error {
 		a.printf("\n")
 		a.headed(detailRows(direct, details))
 	}
-	a.printf("\n%s\n", matrixUnits(direct, details))
+	a.prose("\n" + matrixUnits(direct, details) + "\n")
 	return nil
 }
 
@@ -210,7 +210,7 @@ func matrixUnits(direct []device.Info, details []vulkan.Details) string {
 			}
 		}
 	}
-	return fmt.Sprintf("train.precision: every device stores f16 and bf16 in 16 bits. Matrix units compute products of f16 on: %s; of bf16 on: %s. Other devices\ncompute them in f32.",
+	return fmt.Sprintf("train.precision: every device stores f16 and bf16 in 16 bits. Matrix units compute products of f16 on: %s; of bf16 on: %s. Other devices compute them in f32.",
 		orNone(able["f16"]), orNone(able["bf16"]))
 }
 

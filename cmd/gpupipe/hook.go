@@ -64,7 +64,7 @@ func (c *hookNewCommand) Run(a *app) error {
 // moduleFlags select a module, and the sample data to check it on.
 type moduleFlags struct {
 	File    string   `arg:"" help:"Module, a .wasm file."`
-	Hook    string   `help:"Check only this hook."`
+	Hook    string   `help:"Check only this hook." placeholder:"NAME"`
 	Config  string   `help:"Configuration of the module, a JSON object." default:"{}"`
 	Seed    uint64   `help:"Seed of the module."`
 	Vocab   int      `help:"Size of the vocabulary." default:"256"`

@@ -44,7 +44,8 @@ makes of it, set ` + dumpVariable + ` to a folder, with any command.
 
 Examples:
   gpupipe kernels c.yaml
-  gpupipe kernels --set model.preset=smollm2-135m --set train.precision=bf16 --out kernels
+  gpupipe kernels --set model.preset=smollm2-135m \
+    --set train.precision=bf16 --out kernels
   gpupipe kernels c.yaml --device vulkan:0
   ` + dumpVariable + `=kernels gpupipe train c.yaml`
 }

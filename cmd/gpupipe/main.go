@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,25 +36,25 @@ One YAML file describes a run. gpupipe init writes one, gpupipe config lists its
 const examples = `
 Examples:
 
-  gpupipe init my.yaml --data 'books/*.txt'            write a YAML file to start from
-  gpupipe devices                                      list available devices
-  gpupipe train examples/demo/config.yaml              train
-  gpupipe train runs/demo --resume                     continue a run that stopped
-  gpupipe train c.yaml --set train.steps=50 --set optimizer.name=adamw
-  gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.8
-  gpupipe eval runs/demo                               measure the loss on the held-out text
-  gpupipe topk runs/demo --out teacher.safetensors     store its predictions, to distill a smaller model
-  gpupipe export runs/demo --out demo-hf               write a folder for Hugging Face's transformers
-  gpupipe trace runs/demo                              show stage utilization
-  gpupipe train c.yaml --profile                       measure the time of each kernel
-  gpupipe plan c.yaml --stages 4                       plan stage boundaries
-  gpupipe kernels c.yaml                               print the generated compute shaders
-  gpupipe study examples/one-step-delay/study.yaml     measure what one step of delay costs each optimizer
-  gpupipe selftest                                     check the device's arithmetic
-  gpupipe verify                                       check that a pipeline computes what one device does
-  gpupipe report                                       test and measure every device, and write a report
-  gpupipe data --tokenizer gpt2 --out shards a.txt     turn text into token shards
-  gpupipe schedule --name 2bw --draw text              show the order of a pipeline's work
+  write a YAML file to start from      gpupipe init my.yaml --data 'books/*.txt'
+  list available devices               gpupipe devices
+  train                                gpupipe train examples/demo/config.yaml
+  continue a run that stopped          gpupipe train runs/demo --resume
+  override keys of the config          gpupipe train c.yaml --set train.steps=9
+  measure each kernel's time           gpupipe train c.yaml --profile
+  continue a text                      gpupipe generate runs/demo --prompt "In"
+  measure the loss on held-out text    gpupipe eval runs/demo
+  store predictions to distill from    gpupipe topk runs/demo --out t.safetensors
+  write a Hugging Face folder          gpupipe export runs/demo --out demo-hf
+  show stage utilization               gpupipe trace runs/demo
+  plan stage boundaries                gpupipe plan c.yaml --stages 4
+  print the generated compute shaders  gpupipe kernels c.yaml
+  compare optimizers                   gpupipe study study.yaml
+  check the device's arithmetic        gpupipe selftest
+  check pipelines against one device   gpupipe verify
+  test and measure every device        gpupipe report
+  turn text into token shards          gpupipe data --out shards a.txt
+  show the order of a pipeline's work  gpupipe schedule --name 2bw --draw text
 
 Exit codes: 0 done; 1 failed; 2 bad input; 130 interrupted, after saving.
 `
@@ -270,6 +271,18 @@ func (a *app) labeled(label, text string) {
 		}
 		a.printf("%s%s\n", table.Pad(label, labelWidth), line)
 	}
+}
+
+// prose writes a text. On a terminal, its lines are broken at spaces.
+func (a *app) prose(text string) {
+	if a.stdoutColumns != nil {
+		var lines []string
+		for line := range strings.SplitSeq(text, "\n") {
+			lines = append(lines, cmp.Or(strings.Join(table.Wrap(line, max(20, a.stdoutColumns()-1)), "\n"), line))
+		}
+		text = strings.Join(lines, "\n")
+	}
+	a.printf("%s", text)
 }
 
 // labelWidth is the width of the labels of what is printed before training, and of a plan.

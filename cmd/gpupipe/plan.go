@@ -41,8 +41,10 @@ The device null:0 stands for a discrete GPU that is not present. Its times are e
 
 Examples:
   gpupipe plan c.yaml --stages 4
-  gpupipe plan c.yaml --stages 2 --cut 9 --set pipeline.devices=[webgpu:0,webgpu:1]
-  gpupipe plan --set model.preset=smollm2-135m --set train.microbatches=16 --stages 4 --modelled --set pipeline.devices=[null:0] --memory 8GiB`
+  gpupipe plan c.yaml --stages 2 --cut 9 \
+    --set pipeline.devices=[webgpu:0,webgpu:1]
+  gpupipe plan --set model.preset=smollm2-135m --set train.microbatches=16 \
+    --stages 4 --modelled --set pipeline.devices=[null:0] --memory 8GiB`
 }
 
 func (c *planCommand) Run(a *app) error {

@@ -36,7 +36,7 @@ func (p *progress) Start(s train.Start) {
 	for _, c := range s.Changed {
 		p.printf("%s\n", c)
 	}
-	p.printf("(all other keys have their defaults; config.yaml in the run folder has every key)\n\n")
+	p.prose("(all other keys have their defaults; config.yaml in the run folder has every key)\n\n")
 	p.labeled("model", grouped(s.Parameters)+" parameters")
 	p.labeled("data", fmt.Sprintf("%s training tokens, %s held out", grouped(s.Data["train"]), grouped(s.Data["val"])))
 	if s.Precision != "" {

@@ -18,8 +18,8 @@ import (
 )
 
 type reportCommand struct {
-	Out    string        `help:"Name of the files to write, without .md and .json." default:"gpupipe-report" placeholder:"FILE"`
-	Budget time.Duration `help:"Time for everything." default:"10m" placeholder:"DURATION"`
+	Out    string        `help:"Files to write, without .md and .json. Default: gpupipe-report." default:"gpupipe-report" placeholder:"NAME"`
+	Budget time.Duration `help:"Time for everything. Default: 10m." default:"10m" placeholder:"DURATION"`
 	Device []string      `help:"Device to test: webgpu:0, vulkan:0. Repeatable; by default all devices." placeholder:"NAME" sep:"none"`
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 type scheduleCommand struct {
-	Name          string  `help:"Name of a schedule (see below)." xor:"what"`
+	Name          string  `help:"Name of a schedule (see below)." xor:"what" placeholder:"NAME"`
 	File          string  `help:"File with a schedule, instead of a name." placeholder:"FILE" xor:"what"`
 	Stages        *int    `help:"Stages of the pipeline. Default: 4." placeholder:"P"`
 	Microbatches  *int    `help:"Microbatches in a batch. Default: twice the stages." placeholder:"M"`
@@ -36,19 +36,25 @@ func (c *scheduleCommand) Help() string {
 	}
 	b.WriteString(`
 Actions, as microbatch.batch, with :chunk if a stage has several model chunks:
-  F forward, B backward (I for inputs and W for weights, if split), E evaluation, U update of a batch;
-  RF SF RB SB receive and send activations and their gradients; N all-gather of the gradient norms; SG RG SW RW send and receive the
-  gradients and the weights of parameters with copies on other stages.
+  F            forward
+  B            backward; if split, I for inputs and W for weights
+  E            evaluation
+  U            update of a batch
+  RF SF RB SB  receive and send activations, and their gradients
+  N            all-gather of the gradient norms
+  SG RG SW RW  send and receive the gradients, and the weights, of parameters
+               with copies on other stages
+
+The output is again the text of a schedule, with one line for each stage and the figures in comments. A file needs only the lines of the
+stages. A run repeats them: describe one batch, or several that overlap.
 
 Examples:
   gpupipe schedule --name 2bw --stages 4 --microbatches 8
   gpupipe schedule --name interleaved --stages 4 --chunks 2 --draw text
-  gpupipe schedule --name 1f1b --costs "1,2,0.5;1,2,0.5;1.5,3,0.5;1,2,0.5" --draw 1f1b.svg
+  gpupipe schedule --name 1f1b --stages 2 --costs "1,2,0.5;1.5,3,0.5" \
+    --draw 1f1b.svg
   gpupipe schedule --name zb-h1 --stages 2 > mine.txt
-  gpupipe schedule --file mine.txt --batches 4 --draw mine.png --json
-
-The output is again the text of a schedule, with one line for each stage and the figures in comments. A file needs only the lines of the
-stages. A run repeats them: describe one batch, or several that overlap.`)
+  gpupipe schedule --file mine.txt --batches 4 --draw mine.png --json`)
 	return b.String()
 }
 
