@@ -13,7 +13,7 @@ import (
 
 // Options describe what to train, how and where.
 type Options struct {
-	Layout
+	Layout         Layout
 	Model          model.Model
 	MicrobatchSize int              // sequences per microbatch
 	Microbatches   int              // per batch and replica
@@ -23,8 +23,6 @@ type Options struct {
 	Schedule       Schedule
 	Devices        []device.Device // by rank; the engine does not close them
 	Execute        Executor        // nil: runtime/exec with the static choice of kernels
-	Trace          Tracer          // nil: none; see Engine.SetTrace
-	Profile        Profiler        // nil: nothing is measured; see Engine.SetProfile
 	Depth          int             // runs that a device's queue may hold, at least 1; 0: a few
 	HostMemory     int64           // bytes, of which devices share at most a quarter, see Engine.Notes; 0: all that the host has
 }
