@@ -36,25 +36,25 @@ One YAML file describes a run. gpupipe init writes one, gpupipe config lists its
 const examples = `
 Examples:
 
-  write a YAML file to start from      gpupipe init my.yaml --data 'books/*.txt'
-  list available devices               gpupipe devices
-  train                                gpupipe train examples/demo/config.yaml
-  continue a run that stopped          gpupipe train runs/demo --resume
-  override keys of the config          gpupipe train c.yaml --set train.steps=9
-  measure each kernel's time           gpupipe train c.yaml --profile
-  continue a text                      gpupipe generate runs/demo --prompt "In"
-  measure the loss on held-out text    gpupipe eval runs/demo
-  store predictions to distill from    gpupipe topk runs/demo --out t.safetensors
-  write a Hugging Face folder          gpupipe export runs/demo --out demo-hf
-  show stage utilization               gpupipe trace runs/demo
-  plan stage boundaries                gpupipe plan c.yaml --stages 4
-  print the generated compute shaders  gpupipe kernels c.yaml
-  compare optimizers                   gpupipe study study.yaml
-  check the device's arithmetic        gpupipe selftest
-  check pipelines against one device   gpupipe verify
-  test and measure every device        gpupipe report
-  turn text into token shards          gpupipe data --out shards a.txt
-  show the order of a pipeline's work  gpupipe schedule --name 2bw --draw text
+  write a YAML file to start from     gpupipe init my.yaml --data 'books/*.txt'
+  list available devices              gpupipe devices
+  train                               gpupipe train examples/demo/config.yaml
+  continue a run that stopped         gpupipe train runs/demo --resume
+  override keys of the config         gpupipe train c.yaml --set train.steps=9
+  measure each kernel's time          gpupipe train c.yaml --profile
+  continue a text                     gpupipe generate runs/demo --prompt "In"
+  measure the loss on held-out text   gpupipe eval runs/demo
+  store predictions to distill from   gpupipe topk runs/demo --out t.safetensors
+  write a Hugging Face folder         gpupipe export runs/demo --out demo-hf
+  show stage utilization              gpupipe trace runs/demo
+  plan stage boundaries               gpupipe plan c.yaml --stages 4
+  print the generated shaders         gpupipe kernels c.yaml
+  compare optimizers                  gpupipe study study.yaml
+  check the device's arithmetic       gpupipe selftest
+  check pipelines against one device  gpupipe verify
+  test and measure every device       gpupipe report
+  turn text into token shards         gpupipe data --out shards a.txt
+  show a pipeline's order of work     gpupipe schedule --name 2bw --draw text
 
 Exit codes: 0 done; 1 failed; 2 bad input; 130 interrupted, after saving.
 `
