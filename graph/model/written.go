@@ -143,7 +143,7 @@ func (s *draft) digest(c *graph.Constant) [sha256.Size]byte {
 	return sum
 }
 
-// Validate returns nil: whoever builds a Draft checks it.
+// Validate returns nil: a Draft is checked while it is built.
 func (w *Written) Validate() error { return nil }
 
 // Size returns the model's lengths.
