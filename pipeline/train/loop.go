@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/hooks"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
@@ -111,7 +111,7 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 	if m.Overflowed {
 		p.Skipped = true
 		t.recorder.noteStep(step, "step %d: the gradient is too large for f16 with a loss scale of %.0f: the batch was skipped, and the scale is halved", step, m.Scale)
-	} else if m.OK && (skips || finite(m.Loss) && finite(m.GradNorm)) {
+	} else if m.OK && (skips || metrics.Finite(m.Loss) && metrics.Finite(m.GradNorm)) {
 		t.skipped = 0
 	} else if t.skipped++; !skips || t.skipped > maxSkipped {
 		return p, t.diverged(p)
@@ -125,8 +125,6 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 
 // maxSkipped is how many batches in a row may be skipped before training stops all the same.
 const maxSkipped = 10
-
-func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 const adviceOnDivergence = "(a smaller learning rate or a longer warm-up may help)"
 
@@ -152,7 +150,7 @@ func (t *trainer) evaluate(ctx context.Context) error {
 	case err != nil:
 		return evaluating(fmt.Sprintf("evaluating after step %d", t.step), err)
 	}
-	if !finite(loss) {
+	if !metrics.Finite(loss) {
 		return usererror.Errorf("step %d: the validation loss after it is %v: %w; %s %s", t.step, loss, ErrDiverged, t.checkpoints.kept(), adviceOnDivergence)
 	}
 	t.result.ValLoss = &loss
@@ -233,7 +231,7 @@ func (t *trainer) saveBefore(ctx context.Context, err error) error {
 // know documents.
 func (t *trainer) keepSuspectedBatch(m engine.Measured) error {
 	task := t.job.task
-	if task.Loss == nil || task.Inputs.Segments || finite(m.Loss) || t.suspected != nil || m.Batch < t.recorder.reported {
+	if task.Loss == nil || task.Inputs.Segments || metrics.Finite(m.Loss) || t.suspected != nil || m.Batch < t.recorder.reported {
 		return nil
 	}
 	b, err := t.loader.source.Batch(int64(m.Batch))
@@ -264,7 +262,7 @@ func (t *trainer) blameLoss(ctx context.Context, ended error) error {
 		return ended // the cause remains unknown
 	case err != nil:
 		return evaluating(fmt.Sprintf("evaluating the batch of step %d", s.step), err)
-	case !finite(loss):
+	case !metrics.Finite(loss):
 		return ended
 	}
 	text := fmt.Sprintf("hook %s: %s: the loss of step %d is not finite, but the cross entropy of its batch is, %.4g: the loss is at fault, and not the model",

@@ -123,7 +123,7 @@ func (r *recorder) record(ctx context.Context, p Progress) error {
 func (r *recorder) observe(ctx context.Context, step int, values []metrics.Value) error {
 	m := map[string]any{"step": step}
 	for _, v := range values {
-		if m[v.Name] = v.Value; !finite(v.Value) {
+		if m[v.Name] = v.Value; !metrics.Finite(v.Value) {
 			m[v.Name] = fmt.Sprint(v.Value)
 		}
 	}

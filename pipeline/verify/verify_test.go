@@ -6,33 +6,22 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
-	"github.com/gpupipe/gpupipe/runtime/vulkan"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// openGPU opens the machine's first adapter, through Vulkan if the name begins with it.
-func openGPU(name string) (device.Device, error) {
-	if strings.HasPrefix(name, "vulkan") {
-		return vulkan.Open(0, vulkan.Options{CacheDir: filepath.Join(os.TempDir(), "shaders")})
-	}
-	return webgpu.Open(0, webgpu.Options{})
-}
-
 // All cases of gpupipe verify on this machine's device, with fewer batches.
 func TestAllCases(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	r, err := Run(context.Background(), Options{OpenDevice: openGPU, Batches: 10})
+	r, err := Run(context.Background(), Options{OpenDevice: gputest.Open, Batches: 10})
 	require.NoError(t, err)
 	assert.True(t, r.OK)
 	compared := 0
@@ -59,7 +48,7 @@ func TestVulkan(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	claims := map[string]bool{}
 	for _, filter := range []string{"1f1b, 2 stages", "muon, error feedback, tied, 2bw"} {
-		r, err := Run(context.Background(), Options{Devices: []string{"vulkan:0"}, OpenDevice: openGPU, Batches: 6, Quick: true, Filter: filter})
+		r, err := Run(context.Background(), Options{Devices: []string{"vulkan:0"}, OpenDevice: gputest.Open, Batches: 6, Quick: true, Filter: filter})
 		require.NoError(t, err)
 		for _, c := range r.Cases {
 			assert.True(t, c.OK(), "%s: %s: %s %s %v", c.Claim, c.Name, c.Verdict, c.Detail, c.Difference)
@@ -104,7 +93,7 @@ func TestOneWrongBitIsReported(t *testing.T) {
 	const activations = 4 * 3 * 16 * 32 // bytes: 3 sequences of 16 tokens
 	left := []int{2*4 + 3, 0}           // the first stage reads them for the second, 4 a batch
 	open := func(name string) (device.Device, error) {
-		dev, err := openGPU(name)
+		dev, err := gputest.Open(name)
 		w := wrong{dev, activations, &left[0]}
 		left = left[1:] // the second alters none
 		return w, err

@@ -1,4 +1,4 @@
-package train
+package faulttest
 
 import (
 	"context"
@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/sidecar"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 )
 
 const workerVariable = "GPUPIPE_TRAIN_TEST_WORKER"
@@ -29,7 +29,7 @@ func serveAsWorker() {
 
 // openInWorker opens the first adapter; "webgpu:0 lost 1s" is lost after that time.
 func openInWorker(name string) (device.Device, error) {
-	dev, err := webgpu.Open(0, webgpu.Options{})
+	dev, err := gputest.Open("webgpu:0")
 	if err != nil {
 		return nil, err
 	}

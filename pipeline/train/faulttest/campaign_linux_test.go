@@ -1,4 +1,4 @@
-package train
+package faulttest
 
 import (
 	"errors"
@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -92,13 +95,13 @@ func TestFaultsOfWorkers(t *testing.T) {
 // disturbed runs with a disturbance.
 func disturbed(t *testing.T, layout []string, d *disturbance) (left, error) {
 	dir := t.TempDir()
-	c := demo(t, dir, layout...)
+	c := traintest.Demo(t, dir, layout...)
 	silence := time.Minute // a driver may be compiling
 	if d != nil {
 		silence = 4 * time.Second
 	}
 	open := func(string) (device.Device, error) { return openTestWorker("webgpu:0", silence) }
-	n := &notes{}
+	n := &runtest.Notes{}
 	over := make(chan struct{})
 	struck := make(chan struct{})
 	switch {
@@ -134,21 +137,21 @@ func disturbed(t *testing.T, layout []string, d *disturbance) (left, error) {
 			}
 		}()
 	}
-	res, err := Run(t.Context(), c, Options{OpenWorker: worker(open), Report: n})
+	res, err := train.Run(t.Context(), c, train.Options{OpenWorker: worker(open), Report: n})
 	close(over)
 	<-struck
 	if d != nil {
-		t.Logf("%v: %s", d, strings.Join(n.text, "\n"))
+		t.Logf("%v: %s", d, strings.Join(n.Text, "\n"))
 	}
 	if err != nil { // it can be gone on with
-		o := Options{OpenWorker: func(_ string, silence time.Duration) (device.Device, error) {
+		o := train.Options{OpenWorker: func(_ string, silence time.Duration) (device.Device, error) {
 			return openTestWorker("webgpu:0", silence)
 		}, Resume: true}
-		_, again := Run(t.Context(), c, o)
+		_, again := train.Run(t.Context(), c, o)
 		require.NoError(t, again)
 		return left{}, err
 	}
-	for i, p := range n.steps {
+	for i, p := range n.Steps {
 		require.Equal(t, i+1, p.Step, "each step is reported once")
 	}
 	return leftBy(t, c, res), nil
