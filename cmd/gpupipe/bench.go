@@ -96,7 +96,7 @@ func (c *benchCommand) Run(a *app) error {
 		return usererror.New(fmt.Errorf("--filter: no case matches %q", c.Filter))
 	}
 	if err := save(); err != nil {
-		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+		a.note("gpupipe: %v", err)
 	}
 	if err := c.print(a, rs, pipelines); err != nil {
 		return err
@@ -188,7 +188,7 @@ func (a *app) kernelChoices(timing func(tune.Timing)) *tune.Cache {
 			return c
 		}
 	}
-	fmt.Fprintf(a.stderr, "gpupipe: kernel choices are not kept for later runs: %v\n", err)
+	a.note("gpupipe: kernel choices are not kept for later runs: %v", err)
 	c, err := tune.Open("", timing)
 	if err != nil {
 		panic(err) // nothing was read

@@ -165,7 +165,7 @@ func (c *devicesCommand) Run(a *app) error {
 		return usererror.New(err)
 	}
 	if err != nil {
-		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+		a.note("gpupipe: %v", err)
 	}
 	if c.JSON {
 		lines := []deviceLine{}

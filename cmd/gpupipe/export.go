@@ -44,6 +44,6 @@ func (c *exportCommand) Run(a *app) error {
 	}
 	rows := [][]string{{"model", e.Model}, {"weights", string(e.Weights)}, {"parameters", fmt.Sprintf("%s as %s, %s bytes", grouped(e.Parameters), e.DType, grouped(e.Bytes))},
 		{"folder", e.Out}, {"files", strings.Join(e.Files, ", ")}}
-	a.table(rows)
+	a.facts(rows)
 	return nil
 }

@@ -2,7 +2,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -149,7 +148,7 @@ func (a *app) run(args []string) (code int) {
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		fmt.Fprintf(a.stderr, "gpupipe: %v\nSee gpupipe --help.\n", err)
+		a.note("gpupipe: %v\nSee gpupipe --help.", err)
 		return exitMistake
 	}
 	if err = parsed.Run(a); err == nil {
@@ -190,13 +189,13 @@ func (a *app) conclude(err error) int {
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted
 	case errors.Is(err, context.Canceled):
-		fmt.Fprintln(a.stderr, "gpupipe: interrupted")
+		a.note("gpupipe: interrupted")
 		return exitInterrupted
 	case errors.As(err, &user):
-		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+		a.note("gpupipe: %v", err)
 		return exitMistake
 	}
-	fmt.Fprintf(a.stderr, "gpupipe: failed: %v\n", err)
+	a.note("gpupipe: failed: %v", err)
 	return exitFailure
 }
 
@@ -210,8 +209,10 @@ func (a *app) printJSON(v any) error {
 	return a.failed
 }
 
-// note writes a line beside the result, to standard error.
-func (a *app) note(format string, args ...any) { a.warnf(format+"\n", args...) }
+// note writes a line beside the result, to standard error. On a terminal, long lines are broken at spaces.
+func (a *app) note(format string, args ...any) {
+	a.warnf("%s\n", broken(fmt.Sprintf(format, args...), a.stderrColumns))
+}
 
 // warnf writes to standard error.
 func (a *app) warnf(format string, args ...any) { fmt.Fprintf(a.stderr, format, args...) }
@@ -260,29 +261,51 @@ func (a *app) headed(rows [][]string) {
 }
 
 // labeled writes a text after a label, as wide as the others. On a terminal, long texts are broken at spaces.
-func (a *app) labeled(label, text string) {
+func (a *app) labeled(label, text string) { a.column(label, labelWidth, text) }
+
+// column writes a text after a label that is padded to a width.
+func (a *app) column(label string, width int, text string) {
 	lines := []string{text}
-	if a.stdoutColumns != nil && labelWidth+table.Width(text) >= a.stdoutColumns() {
-		lines = table.Wrap(text, max(20, a.stdoutColumns()-labelWidth-1))
+	if a.stdoutColumns != nil && width+table.Width(text) >= a.stdoutColumns() {
+		lines = table.Wrap(text, max(20, a.stdoutColumns()-width-1))
 	}
 	for i, line := range lines {
 		if i > 0 {
 			label = ""
 		}
-		a.printf("%s%s\n", table.Pad(label, labelWidth), line)
+		a.printf("%s%s\n", table.Pad(label, width), line)
 	}
 }
 
 // prose writes a text. On a terminal, its lines are broken at spaces.
-func (a *app) prose(text string) {
-	if a.stdoutColumns != nil {
-		var lines []string
-		for line := range strings.SplitSeq(text, "\n") {
-			lines = append(lines, cmp.Or(strings.Join(table.Wrap(line, max(20, a.stdoutColumns()-1)), "\n"), line))
-		}
-		text = strings.Join(lines, "\n")
+func (a *app) prose(text string) { a.printf("%s", broken(text, a.stdoutColumns)) }
+
+// broken breaks lines at spaces where a terminal is too narrow for them, and escapes what would change the terminal's
+// state. Without a terminal, the text stays.
+func broken(text string, columns func() int) string {
+	if columns == nil {
+		return text
 	}
-	a.printf("%s", text)
+	var lines []string
+	for line := range strings.SplitSeq(printable(text), "\n") {
+		if table.Width(line) < columns() {
+			lines = append(lines, line)
+			continue
+		}
+		lines = append(lines, table.Wrap(line, max(20, columns()-1))...)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// facts writes pairs of a name and a value. On a terminal, long values are broken at spaces.
+func (a *app) facts(rows [][]string) {
+	width := 0
+	for _, row := range rows {
+		width = max(width, table.Width(row[0])+table.Width(table.Gap))
+	}
+	for _, row := range rows {
+		a.column(row[0], width, row[1])
+	}
 }
 
 // labelWidth is the width of the labels of what is printed before training, and of a plan.

@@ -73,7 +73,7 @@ func (c *planCommand) Run(a *app) error {
 		return err
 	}
 	if err := save(); err != nil {
-		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+		a.note("gpupipe: %v", err)
 	}
 	if c.JSON {
 		if err := a.printJSON(p); err != nil {
@@ -147,7 +147,7 @@ func (a *app) measuredCosts() *measure.Cache {
 			return c
 		}
 	}
-	fmt.Fprintf(a.stderr, "gpupipe: measured costs are not kept for later runs: %v\n", err)
+	a.note("gpupipe: measured costs are not kept for later runs: %v", err)
 	return measure.NewCache()
 }
 

@@ -143,13 +143,13 @@ func (p *progress) Note(format string, args ...any) {
 		p.emit(event{"event": "note", "text": text})
 		return
 	}
-	p.printf("%s\n", text)
+	p.prose(text + "\n")
 }
 
 // result shows how the run ended.
 func (p *progress) result(r train.Result) {
 	if r.ValLoss != nil && r.UnigramEntropy > 0 {
-		p.printf("\nvalidation loss %.4f nats per token; the unigram entropy of that text is %.4f\n", *r.ValLoss, r.UnigramEntropy)
+		p.prose(fmt.Sprintf("\nvalidation loss %.4f nats per token; the unigram entropy of that text is %.4f\n", *r.ValLoss, r.UnigramEntropy))
 	}
 	if r.Checkpoint != "" {
 		p.printf("checkpoint  %s\n", r.Checkpoint)

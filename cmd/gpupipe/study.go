@@ -68,7 +68,7 @@ func (c *studyCommand) Run(a *app) error {
 	rep, err := study.Execute(a.ctx, g, o)
 	p.line.clear()
 	if errors.Is(err, study.ErrInterrupted) {
-		fmt.Fprintf(a.stderr, "stopped after %d runs; the same command continues\n", p.done)
+		a.note("stopped after %d runs; the same command continues", p.done)
 		return errInterrupted
 	}
 	if err != nil {

@@ -50,7 +50,7 @@ func (c *topKCommand) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(s)
 	}
-	a.table([][]string{{"model", s.Model}, {"weights", string(s.Weights)}, {"text", s.Text}, {"tokens", grouped(s.Tokens)},
+	a.facts([][]string{{"model", s.Model}, {"weights", string(s.Weights)}, {"text", s.Text}, {"tokens", grouped(s.Tokens)},
 		{"windows of", fmt.Sprintf("%d tokens", s.SeqLen)}, {"file", s.Out}, {"tensors", fmt.Sprintf("teacher_ids u32 and teacher_logprobs f32 [%d, %d], %s bytes", s.Tokens, s.K, grouped(s.Bytes))}})
 	return nil
 }

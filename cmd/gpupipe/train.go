@@ -75,7 +75,7 @@ func (c *trainCommand) Run(a *app) error {
 	res, err := train.Run(a.ctx, config, o)
 	r.line.clear()
 	if err := o.Costs.Save(); err != nil {
-		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+		a.note("gpupipe: %v", err)
 	}
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func (c *trainCommand) Run(a *app) error {
 		r.result(res)
 	}
 	if res.Interrupted {
-		fmt.Fprintf(a.stderr, "stopped after step %d; to continue: gpupipe train %s --resume\n", res.Step, res.Dir)
+		a.note("stopped after step %d; to continue: gpupipe train %s --resume", res.Step, res.Dir)
 		return errInterrupted
 	}
 	return nil

@@ -53,7 +53,7 @@ func (c *evalCommand) Run(a *app) error {
 	if e.Bytes > 0 {
 		rows = append(rows, []string{"bits per byte", fmt.Sprintf("%.4f", e.BitsPerByte)})
 	}
-	a.table(append(rows, []string{"unigram entropy", fmt.Sprintf("%.4f nats per token", e.UnigramEntropy)}))
+	a.facts(append(rows, []string{"unigram entropy", fmt.Sprintf("%.4f nats per token", e.UnigramEntropy)}))
 	return nil
 }
 
@@ -197,8 +197,11 @@ func (c *dataCommand) Run(a *app) error {
 		}})
 	p.line.clear()
 	if a.ctx.Err() != nil {
-		fmt.Fprintln(a.stderr, "stopped; the same command continues after the last finished shard")
+		a.note("stopped; the same command continues after the last finished shard")
 		return errInterrupted
+	}
+	if errors.Is(err, data.ErrTooShort) && c.ValTokens > 0 {
+		return usererror.New(fmt.Errorf("--val-tokens: %w", err))
 	}
 	if err != nil {
 		return usererror.New(data.FieldSetting(err, "--field"))
