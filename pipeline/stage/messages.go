@@ -14,9 +14,9 @@ func (m *Machine) Received(msg Message) error {
 	switch {
 	case !m.expects(msg):
 		return fmt.Errorf("rank %d: unexpected message: %v", m.cfg.rank(), msg)
-	case msg.Batch >= m.limit:
-		return fmt.Errorf("rank %d: unexpected message: %v: batch %d is the last", m.cfg.rank(), msg, m.limit-1)
-	case twice || msg.Batch < m.finished:
+	case msg.Batch >= m.reader.limit:
+		return fmt.Errorf("rank %d: unexpected message: %v: batch %d is the last", m.cfg.rank(), msg, m.reader.limit-1)
+	case twice || msg.Batch < m.window.finished:
 		return fmt.Errorf("rank %d: message received twice: %v", m.cfg.rank(), msg)
 	}
 	m.received[msg] = true

@@ -3,7 +3,6 @@ package stage
 import (
 	"fmt"
 	"iter"
-	"math"
 	"slices"
 
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
@@ -81,15 +80,11 @@ func New(c Config) (*Machine, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	m := &Machine{
-		cfg: c, limit: math.MaxInt, fetched: c.From - 1, allowed: c.From - 1, begun: c.From, finished: c.From,
-		versions: []int{c.Roles.Current, c.Roles.Next}[:1+c.Delay], free: []int{c.Roles.Gradients},
-		slots: make([][]slot, c.Chunks), received: map[Message]bool{},
-	}
+	m := &Machine{cfg: c, reader: newReader(c.Actions, c.From), allowed: c.From - 1, window: &window{finished: c.From},
+		buffers: newBuffers(c.Roles, c.Delay), slots: make([]slots, c.Chunks), received: map[Message]bool{}}
 	for i := range m.slots {
-		m.slots[i] = make([]slot, c.Slots)
+		m.slots[i] = make(slots, c.Slots)
 	}
-	m.pull, m.stop = iter.Pull(c.Actions)
 	return m, nil
 }
 
