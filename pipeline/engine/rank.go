@@ -167,22 +167,22 @@ func (r *rank) machine(w work, from, to int) (*stage.Machine, error) {
 	if g, err = g.Communicate(schedule.Links{Tied: e.options.Model.Tied(), Replica: r.replica() > 0, Copied: r.replica() == 0 && l.Replicas > 1}); err != nil {
 		return nil, err
 	}
-	c := stage.Config{Stage: r.stage(), Stages: l.Stages, Replica: r.replica(), Chunks: l.Chunks, Microbatches: w.microbatches,
-		Delay: l.Delay, Slots: r.slots, Depth: e.options.Depth, Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
+	c := stage.Config{Pipeline: stage.Pipeline{Stages: l.Stages, Chunks: l.Chunks, Microbatches: w.microbatches},
+		Stage: r.stage(), Replica: r.replica(), Delay: l.Delay, Slots: r.slots, Depth: e.options.Depth, Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
 	if w.evaluates {
 		c.Delay, c.Roles.Next = 0, c.Roles.Current
 	} else {
 		c.FeedAll = e.options.Inputs.Segments
 	}
 	if r.optimizer != nil && len(e.owners) > 1 {
-		c.Owners = e.owners
+		c.Peers.Owners = e.owners
 	}
 	for _, x := range e.exchanges {
 		if x.from == r.index {
-			c.CopiesFrom = append(c.CopiesFrom, x.to)
+			c.Peers.CopiesFrom = append(c.Peers.CopiesFrom, x.to)
 		}
 		if x.to == r.index {
-			c.CopiesTo = append(c.CopiesTo, x.from)
+			c.Peers.CopiesTo = append(c.Peers.CopiesTo, x.from)
 		}
 	}
 	return stage.New(c)

@@ -68,7 +68,7 @@ func (m *Machine) begin(a schedule.Action) {
 		panic(fmt.Sprintf("stage: rank %d begins with %v, expected a forward of batch %d", m.cfg.rank(), a, m.window.begun()))
 	}
 	b := &batch{number: a.Batch, evaluates: a.Kind == schedule.Evaluate, gradients: -1,
-		left: m.cfg.Microbatches * m.cfg.Chunks, ran: map[[2]int]bool{}}
+		left: m.cfg.Pipeline.Microbatches * m.cfg.Pipeline.Chunks, ran: map[[2]int]bool{}}
 	if !b.evaluates && len(m.window.batches) > m.cfg.Delay {
 		panic(fmt.Sprintf("stage: rank %d: %v comes before the last backward of batch %d", m.cfg.rank(), a, m.window.finished))
 	}
@@ -98,12 +98,12 @@ func (m *Machine) count(b *batch) {
 	for _, a := range b.exchange {
 		has[a.Kind] = true
 	}
-	from, to := len(m.cfg.CopiesFrom) > 0, len(m.cfg.CopiesTo) > 0
+	from, to := len(m.cfg.Peers.CopiesFrom) > 0, len(m.cfg.Peers.CopiesTo) > 0
 	switch {
 	case !has[schedule.Update] && !has[schedule.RecvWeights]:
 		panic(fmt.Sprintf("stage: rank %d has no update of batch %d before batch %d begins", m.cfg.rank(), b.number, b.number+1+m.cfg.Delay))
 	case has[schedule.SendGrads] != from || has[schedule.RecvWeights] != from || has[schedule.RecvGrads] != to || has[schedule.SendWeights] != to:
-		panic(fmt.Sprintf("stage: rank %d has %v, but copies from ranks %v and to ranks %v", m.cfg.rank(), b.exchange, m.cfg.CopiesFrom, m.cfg.CopiesTo))
+		panic(fmt.Sprintf("stage: rank %d has %v, but copies from ranks %v and to ranks %v", m.cfg.rank(), b.exchange, m.cfg.Peers.CopiesFrom, m.cfg.Peers.CopiesTo))
 	}
 	m.checkBuffers()
 }

@@ -150,19 +150,19 @@ func (m *Machine) exchange() bool {
 	before, after := m.buffers.exchange(m.window.batches)
 	switch a.Kind {
 	case schedule.SendGrads:
-		m.sendAll(a, Message{Kind: Contribution}, m.cfg.CopiesFrom, before)
+		m.sendAll(a, Message{Kind: Contribution}, m.cfg.Peers.CopiesFrom, before)
 	case schedule.RecvGrads:
 		m.store(a, m.inputs(a), before)
 	case schedule.GradNorm:
 		m.run(a, before, false)
-		if len(m.cfg.Owners) > 0 {
+		if len(m.cfg.Peers.Owners) > 0 {
 			m.send(a, Message{Kind: NormSquares}, -1, before)
 		}
 	case schedule.Update:
 		m.store(a, m.inputs(a), before)
 		m.run(a, before, false)
 	case schedule.SendWeights:
-		m.sendAll(a, Message{Kind: Weights}, m.cfg.CopiesTo, after)
+		m.sendAll(a, Message{Kind: Weights}, m.cfg.Peers.CopiesTo, after)
 	case schedule.RecvWeights:
 		m.store(a, m.inputs(a), after)
 	}
