@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/binary"
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -9,6 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
 // Options describe what to train, how and where.
@@ -56,7 +56,7 @@ func (f Tokens) Batch(batch int64) (Batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Batch{model.TokensInput: bytesOfI32(tokens), model.TargetsInput: bytesOfI32(targets)}, nil
+	return Batch{model.TokensInput: exec.IntBytes(tokens), model.TargetsInput: exec.IntBytes(targets)}, nil
 }
 
 // Tracer records a timeline; *trace.Writer is one. Events of one track do not overlap.
@@ -66,11 +66,3 @@ type Tracer interface {
 }
 
 const defaultDepth = 3
-
-func bytesOfI32(x []int32) []byte {
-	b := make([]byte, 4*len(x))
-	for i, v := range x {
-		binary.LittleEndian.PutUint32(b[4*i:], uint32(v))
-	}
-	return b
-}

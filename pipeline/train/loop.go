@@ -15,15 +15,15 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// loop runs the remaining steps, evaluates and saves at their intervals and at the end, and stops early when ctx ends
-// or a hook asks for it. The pipeline stays full between two evaluations or checkpoints.
+// loop runs the remaining steps, evaluates and saves at their intervals and at the end, and stops early when ctx ends,
+// at Options.StopAfter, or when a hook asks for it. The pipeline stays full between two evaluations or checkpoints.
 func (t *trainer) loop(ctx context.Context) error {
 	c := t.job.config.Train
 	t.recorder.pace.start()
 	if err := t.finishPending(ctx); err != nil {
 		return t.postpone(ctx, err)
 	}
-	for t.step < c.Steps && ctx.Err() == nil && t.recorder.stopped == "" {
+	for t.step < t.job.lastStep() && ctx.Err() == nil && t.recorder.stopped == "" {
 		if err := t.segment(ctx); err != nil {
 			return t.saveBefore(ctx, err)
 		}
@@ -46,7 +46,7 @@ func (t *trainer) loop(ctx context.Context) error {
 	if err := t.session.settle(); err != nil {
 		return err
 	}
-	t.result.Interrupted = ctx.Err() != nil && t.step < c.Steps && t.recorder.stopped == ""
+	t.result.Interrupted = t.step < c.Steps && t.recorder.stopped == ""
 	if !t.result.Interrupted && t.step > 0 && t.job.corpus.val != nil && c.EvalEvery > 0 {
 		if err := t.evaluate(ctx); err != nil {
 			return t.postpone(ctx, err)
@@ -61,7 +61,7 @@ func (t *trainer) loop(ctx context.Context) error {
 // segment trains up to the next step after which something else is due.
 func (t *trainer) segment(ctx context.Context) (err error) {
 	c, h := t.job.config.Train, t.job.hooks
-	to := c.Steps
+	to := t.job.lastStep()
 	for _, every := range []int{c.EvalEvery, c.SaveEvery, h.Metrics.StopInterval()} {
 		if every > 0 {
 			to = min(to, (t.step/every+1)*every)

@@ -121,6 +121,33 @@ func TestInterruptAndResume(t *testing.T) {
 	}
 }
 
+// A run that stops after a given step is resumed to the same bits. A step beyond the end does not count.
+func TestStopAfter(t *testing.T) {
+	for _, layout := range []string{"pipeline.stages=1", "pipeline={schedule: 2bw, stages: 2}"} {
+		dir := t.TempDir()
+		run := func(name string, stopAfter int) train.Result {
+			o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
+			o.Resume, o.StopAfter = true, stopAfter
+			res, err := train.Run(t.Context(), traintest.Demo(t, dir, layout, "train.save_every=0", "run.dir="+filepath.Join(dir, name)), o)
+			require.NoError(t, err)
+			return res
+		}
+		whole := run("whole", 99)
+		assert.False(t, whole.Interrupted)
+		assert.Equal(t, 6, whole.Step)
+		for range 2 { // again, with nothing left to do
+			stopped := run("stopped", 3)
+			assert.True(t, stopped.Interrupted)
+			assert.Equal(t, 3, stopped.Step)
+			assert.Equal(t, traintest.StepDir(stopped.Dir, 3), stopped.Checkpoint)
+			assert.Len(t, traintest.Measurements(t, stopped.Dir), 3)
+		}
+		resumed := run("stopped", 0)
+		assert.Equal(t, traintest.Files(t, whole.Checkpoint), traintest.Files(t, resumed.Checkpoint))
+		assert.Equal(t, traintest.Measurements(t, whole.Dir), traintest.Measurements(t, resumed.Dir))
+	}
+}
+
 // A killed process leaves a log that is ahead of its last checkpoint, and perhaps an incomplete checkpoint.
 func TestKilledAndResumed(t *testing.T) {
 	dir := t.TempDir()

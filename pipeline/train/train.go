@@ -28,6 +28,7 @@ import (
 // Options are what a run needs besides its config.
 type Options struct {
 	Resume     bool // continue from the latest good checkpoint of run.dir; without one, start
+	StopAfter  int  // save and end as interrupted after this step, if train.steps is larger; 0: do not
 	OpenDevice layout.OpenDevice
 	OpenWorker OpenWorker      // nil: pipeline.isolate: process is an error
 	Execute    engine.Executor // nil: runtime/exec

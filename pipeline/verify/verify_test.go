@@ -229,18 +229,17 @@ func TestJudging(t *testing.T) {
 	assert.Equal(t, Equal, c.Verdict)
 }
 
-// A run that saves on the way is stopped even where the device is done with all batches before the first step is reported: the
-// pipeline is empty at each checkpoint, and nothing begins after the report.
+// A run is stopped in the middle even where the device is done with all batches before the first step is reported.
 func TestFastDeviceIsStopped(t *testing.T) {
 	l := &lender{open: func(string) (device.Device, error) { return null.New(null.Options{}), nil }, devices: map[string][]device.Device{}}
 	defer func() { assert.NoError(t, l.close()) }()
 	fast := &trainer{lender: l, dir: t.TempDir(), batches: 6}
 	require.NoError(t, fast.writeText())
+	s := setting{name: "1 stage", devices: []string{"null:0"}}
 	for range 5 {
-		res, dir, err := fast.stopEarly(t.Context(), setting{name: "1 stage", set: []string{"train.save_every=2"}, devices: []string{"null:0"}})
-		require.NoError(t, err)
-		assert.True(t, res.Interrupted)
-		assert.Less(t, res.Step, 6)
-		assert.DirExists(t, dir)
+		var c Case
+		require.NoError(t, fast.interrupted(t.Context(), &c, s, s, s))
+		assert.Equal(t, Equal, c.Verdict)
+		assert.Equal(t, "stopped after batch 3", c.Detail)
 	}
 }
