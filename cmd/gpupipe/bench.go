@@ -166,7 +166,7 @@ func (c *benchCommand) print(a *app, rs []bench.Report, pipelines []pipebench.Re
 		return a.printJSON(benchReports{rs, bench.Compare(rs)})
 	}
 	for _, r := range rs {
-		if err := r.Print(a.stdout); err != nil {
+		if err := r.Print(a.stdout, a.width()); err != nil {
 			return usererror.New(err)
 		}
 		if len(rs) > 1 {
@@ -176,7 +176,7 @@ func (c *benchCommand) print(a *app, rs []bench.Report, pipelines []pipebench.Re
 	if len(rs) > 1 {
 		return usererror.New(bench.PrintComparison(a.stdout, rs))
 	}
-	return usererror.New(pipebench.Print(a.stdout, pipelines))
+	return usererror.New(pipebench.Print(a.stdout, a.width(), pipelines))
 }
 
 // kernelChoices opens the user's cache of timed kernels. If it cannot be kept, it warns and starts with an empty one.

@@ -238,6 +238,14 @@ func (a *app) lost(err error) {
 	}
 }
 
+// width is the number of columns of the terminal that standard output is; 0 if it is not a terminal.
+func (a *app) width() int {
+	if a.stdoutColumns == nil {
+		return 0
+	}
+	return max(20, a.stdoutColumns()-1)
+}
+
 // table writes rows in aligned columns.
 func (a *app) table(rows [][]string) { a.lost(table.Write(a.stdout, rows)) }
 
@@ -256,7 +264,7 @@ func (a *app) headed(rows [][]string) {
 				cells = append(cells, []string{"  " + strings.ToLower(rows[0][i+1]), cell})
 			}
 		}
-		a.table(cells)
+		a.facts(cells)
 	}
 }
 
@@ -286,15 +294,7 @@ func broken(text string, columns func() int) string {
 	if columns == nil {
 		return text
 	}
-	var lines []string
-	for line := range strings.SplitSeq(printable(text), "\n") {
-		if table.Width(line) < columns() {
-			lines = append(lines, line)
-			continue
-		}
-		lines = append(lines, table.Wrap(line, max(20, columns()-1))...)
-	}
-	return strings.Join(lines, "\n")
+	return table.Prose(printable(text), max(20, columns()-1))
 }
 
 // facts writes pairs of a name and a value. On a terminal, long values are broken at spaces.

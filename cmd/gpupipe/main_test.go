@@ -117,6 +117,29 @@ func TestHelpFitsATerminalOf80Columns(t *testing.T) {
 	}
 }
 
+func TestOutputFitsATerminalOf80Columns(t *testing.T) {
+	dir := t.TempDir()
+	c := small(t, dir)
+	for _, args := range [][]string{
+		{"train", c, "--device", "null", "--profile"},
+		{"plan", c, "--stages", "2", "--modelled", "--set", "pipeline.devices=[null:0]", "--memory", "1GiB"},
+		{"plan", c, "--stages", "2", "--modelled", "--set", "pipeline.devices=[null:0]", "--memory", "1GiB", "--set", "train.microbatches=4"},
+		{"config"},
+		{"data", "--out", "a/folder/with/a/very/long/name", "a/file/that/does/not/exist/and/has/a/long/name.txt"},
+	} {
+		var out strings.Builder
+		columns := func() int { return 80 }
+		a := &app{ctx: t.Context(), stdout: &out, stderr: &out, stdoutColumns: columns, stderrColumns: columns}
+		assert.NotEqual(t, exitFailure, a.run(args), "%s: %s", args, &out)
+		for line := range strings.Lines(out.String()) {
+			line = line[strings.LastIndex(line, "\r")+1:]  // what stays of a line that is written again
+			if table.Width(strings.TrimSpace(line)) > 80 { // a path is one word
+				assert.Contains(t, line, dir, "gpupipe %s: %s", strings.Join(args, " "), line)
+			}
+		}
+	}
+}
+
 func TestTrainOnTheNullDevice(t *testing.T) {
 	dir := t.TempDir()
 	c := small(t, dir)

@@ -157,18 +157,18 @@ func (a *app) plan(p *layout.Comparison) {
 	for i, name := range p.Units {
 		numbered[i] = fmt.Sprint(i, " ", name)
 	}
-	a.printf("model       %s parameters in %d units: %s\n", grouped(p.Parameters), len(p.Units), shortened(numbered))
+	a.labeled("model", fmt.Sprintf("%s parameters in %d units: %s", grouped(p.Parameters), len(p.Units), shortened(numbered)))
 	replicas := ""
 	if p.Replicas > 1 {
 		replicas = fmt.Sprintf(" on each of %d replicas", p.Replicas)
 	}
-	a.printf("batch       %s tokens in %d microbatches of %d sequences%s\n", grouped(int64(p.Tokens)), p.Microbatches, p.Sequences, replicas)
+	a.labeled("batch", fmt.Sprintf("%s tokens; microbatches: %d of %d sequences%s", grouped(int64(p.Tokens)), p.Microbatches, p.Sequences, replicas))
 	if p.Precision != "" {
-		a.printf("precision   %s\n", p.Precision)
+		a.labeled("precision", p.Precision)
 	}
 	a.planDevices(p)
 	a.printf("\n")
-	rows := [][]string{{"SCHEDULE", "DELAY", "TOKENS/S", "SECONDS A STEP", "BUBBLE", "LARGEST STAGE", "CUT"}}
+	rows := [][]string{{"SCHEDULE", "DELAY", "TOKENS/S", "SECONDS A STEP", "BUBBLE", "LARGEST STAGE", "CUT", ""}}
 	for i, c := range p.Schedules {
 		row := []string{c.Schedule, fmt.Sprint(c.Delay)}
 		if c.Plan == nil {
@@ -185,7 +185,7 @@ func (a *app) plan(p *layout.Comparison) {
 	a.headed(rows)
 	for _, c := range p.Schedules {
 		if c.Plan == nil {
-			a.printf("\n%s: %s\n", c.Schedule, c.Problem)
+			a.prose(fmt.Sprintf("\n%s: %s\n", c.Schedule, c.Problem))
 		}
 	}
 	if p.Recommendation >= 0 {
@@ -226,30 +226,31 @@ func (a *app) planDevices(p *layout.Comparison) {
 		if d.Memory > 0 {
 			memory = inBytes(d.Memory)
 		}
-		a.printf("device      %s: %s (%s), %s\n", strings.Join(alike[fmt.Sprint(d)], ", "), d.Adapter, d.Kind, memory)
-		var rows [][]string
+		a.labeled("device", fmt.Sprintf("%s: %s (%s), %s", strings.Join(alike[fmt.Sprint(d)], ", "), d.Adapter, d.Kind, memory))
+		rows := [][]string{{"", "", "FORWARD", "BACKWARD", "UPDATE"}}
 		for _, u := range d.Units {
 			name := u.Name
 			if u.Alike > 1 {
 				name += fmt.Sprintf(" (%d alike)", u.Alike)
 			}
-			rows = append(rows, []string{indent, name, fmt.Sprintf("forward %s, backward %s, update %s", inSeconds(u.Forward), inSeconds(u.Backward), inSeconds(u.Update))})
+			rows = append(rows, []string{indent, name, inSeconds(u.Forward), inSeconds(u.Backward), inSeconds(u.Update)})
 		}
+		a.table(rows)
 		rate := ""
 		if d.Link.Bandwidth > 0 {
 			rate = fmt.Sprintf(" and %s a second", inBytes(int64(d.Link.Bandwidth)))
 		}
-		a.table(append(rows, []string{indent, "transfers", inSeconds(d.Link.Latency) + rate}))
+		a.labeled("", "transfers: "+inSeconds(d.Link.Latency)+rate)
 	}
 	if p.Modelled {
-		a.printf("            these times are estimates from arithmetic and memory traffic, not measurements\n")
+		a.labeled("", "these times are estimates from arithmetic and memory traffic, not measurements")
 	}
 }
 
 // recommendation shows the stages of the recommended schedule, the reason for it and the settings to use it.
 func (a *app) recommendation(p *layout.Comparison) {
 	c := p.Schedules[p.Recommendation]
-	a.printf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason)
+	a.prose(fmt.Sprintf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason))
 	rows := [][]string{{"STAGE", "DEVICE", "UNITS", "A MICROBATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}
 	for i, s := range c.Plan.Stages {
 		available, recompute := "unknown", ""
@@ -264,8 +265,7 @@ func (a *app) recommendation(p *layout.Comparison) {
 			inBytes(m.Optimizer), inBytes(m.Activations), inBytes(m.Working), inBytes(m.Total()), available, recompute})
 	}
 	a.headed(rows)
-	a.printf("\ncompared: %s\n", c.Plan.Search)
-	a.printf("to train with this plan:%s\n", settings(p, c))
+	a.prose(fmt.Sprintf("\ncompared: %s\nto train with this plan:%s\n", c.Plan.Search, settings(p, c)))
 }
 
 // settings returns the overrides that make a run follow the plan.

@@ -168,7 +168,7 @@ func (p *progress) profiled(x *profile.Profile) {
 		return // profile.json has it
 	}
 	p.line.clear()
-	p.lost(x.Print(p.stdout))
+	p.lost(x.Print(p.stdout, p.width()))
 	p.printf("\n")
 }
 
