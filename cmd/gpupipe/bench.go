@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -13,7 +12,6 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/bench"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/profile"
-	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
 type benchCommand struct {
@@ -177,21 +175,4 @@ func (c *benchCommand) print(a *app, rs []bench.Report, pipelines []pipebench.Re
 		return usererror.New(bench.PrintComparison(a.stdout, rs))
 	}
 	return usererror.New(pipebench.Print(a.stdout, a.width(), pipelines))
-}
-
-// kernelChoices opens the user's cache of timed kernels. If it cannot be kept, it warns and starts with an empty one.
-func (a *app) kernelChoices(timing func(tune.Timing)) *tune.Cache {
-	dir, err := os.UserCacheDir()
-	if err == nil {
-		var c *tune.Cache
-		if c, err = tune.Open(filepath.Join(dir, "gpupipe", "kernels.json"), timing); err == nil {
-			return c
-		}
-	}
-	a.note("gpupipe: kernel choices are not kept for later runs: %v", err)
-	c, err := tune.Open("", timing)
-	if err != nil {
-		panic(err) // nothing was read
-	}
-	return c
 }

@@ -3,14 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/internal/codecache"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
@@ -28,7 +25,7 @@ func (a *app) openDevice(name string) (device.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	dump, err := a.kernelDump()
+	dump, err := kernelDump()
 	if err != nil {
 		return nil, err
 	}
@@ -93,29 +90,6 @@ func vulkanAdapters() ([]device.Info, []vulkan.Details, error) {
 		infos, details = append(infos, a.Info), append(details, a.Details)
 	}
 	return infos, details, err
-}
-
-// shaderCache returns the folder for compiled shaders; "" if there can be none.
-func (a *app) shaderCache() string { return a.codeCache("vulkan", vulkan.MakeCache) }
-
-// hookCache returns the folder for compiled hooks; "" if there can be none.
-func (a *app) hookCache() string { return a.codeCache("hooks", codecache.Make) }
-
-// codeCache returns a folder of the user's for machine code. If it cannot be created, or others may write to it, it
-// warns once and returns "".
-func (a *app) codeCache(name string, prepare func(dir string) error) string {
-	dir, err := os.UserCacheDir()
-	if err == nil {
-		dir = filepath.Join(dir, "gpupipe", name)
-		err = prepare(dir)
-	}
-	if err == nil {
-		return dir
-	}
-	if _, warned := a.warned.LoadOrStore(name, true); !warned {
-		a.note("gpupipe: compiled code (%s) is not kept for later runs: %v", name, err)
-	}
-	return ""
 }
 
 // preferred returns the index of the first discrete adapter, else of the first integrated one, else 0.

@@ -32,7 +32,7 @@ Examples:
 }
 
 func (c *exportCommand) Run(a *app) error {
-	p := a.progress(c.JSON)
+	p := newProgress(a, c.JSON)
 	e, err := inference.Export(a.ctx, inference.ExportOptions{From: c.From, Step: c.Step, Weights: inference.Version(c.Weights), Tokenizer: c.Tokenizer,
 		DType: c.DType, Out: c.Out, Force: c.Force, Progress: p.writing, Note: a.note})
 	p.line.clear()

@@ -16,7 +16,7 @@ import (
 const dumpVariable = "GPUPIPE_DUMP"
 
 // kernelDump returns where devices write their kernels, nil for nowhere.
-func (a *app) kernelDump() (device.Dump, error) {
+func kernelDump() (device.Dump, error) {
 	dir := os.Getenv(dumpVariable)
 	if dir == "" {
 		return nil, nil

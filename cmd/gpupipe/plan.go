@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -80,7 +79,7 @@ func (c *planCommand) Run(a *app) error {
 			return err
 		}
 	} else {
-		a.plan(p)
+		printPlan(a, p)
 	}
 	if p.Recommendation < 0 {
 		return usererror.New(fmt.Errorf("no schedule is possible: %s", p.Schedules[0].Problem))
@@ -138,21 +137,8 @@ func usualGPU() *target.Limits {
 	return &l
 }
 
-// measuredCosts opens the user's cache of measured costs. If it cannot be kept, it warns and starts with an empty one.
-func (a *app) measuredCosts() *measure.Cache {
-	dir, err := os.UserCacheDir()
-	if err == nil {
-		var c *measure.Cache
-		if c, err = measure.OpenCache(filepath.Join(dir, "gpupipe", "costs.json")); err == nil {
-			return c
-		}
-	}
-	a.note("gpupipe: measured costs are not kept for later runs: %v", err)
-	return measure.NewCache()
-}
-
-// plan prints a plan.
-func (a *app) plan(p *layout.Comparison) {
+// printPlan prints a plan.
+func printPlan(a *app, p *layout.Comparison) {
 	numbered := make([]string, len(p.Units))
 	for i, name := range p.Units {
 		numbered[i] = fmt.Sprint(i, " ", name)
@@ -166,7 +152,7 @@ func (a *app) plan(p *layout.Comparison) {
 	if p.Precision != "" {
 		a.labeled("precision", p.Precision)
 	}
-	a.planDevices(p)
+	printPlanDevices(a, p)
 	a.printf("\n")
 	rows := [][]string{{"SCHEDULE", "DELAY", "TOKENS/S", "SECONDS A STEP", "BUBBLE", "LARGEST STAGE", "CUT", ""}}
 	for i, c := range p.Schedules {
@@ -189,15 +175,15 @@ func (a *app) plan(p *layout.Comparison) {
 		}
 	}
 	if p.Recommendation >= 0 {
-		a.recommendation(p)
+		printRecommendation(a, p)
 	}
 }
 
 // indent is as wide as the labels before the devices' names, less the gap of a table.
 const indent = "          "
 
-// planDevices prints the devices. Devices that are alike share an entry.
-func (a *app) planDevices(p *layout.Comparison) {
+// printPlanDevices prints the devices. Devices that are alike share an entry.
+func printPlanDevices(a *app, p *layout.Comparison) {
 	sharing, what := map[string]int{}, "stages"
 	for _, name := range p.Ranks {
 		sharing[name]++
@@ -247,8 +233,8 @@ func (a *app) planDevices(p *layout.Comparison) {
 	}
 }
 
-// recommendation shows the stages of the recommended schedule, the reason for it and the settings to use it.
-func (a *app) recommendation(p *layout.Comparison) {
+// printRecommendation prints the stages of the recommended schedule, the reason for it and the settings to use it.
+func printRecommendation(a *app, p *layout.Comparison) {
 	c := p.Schedules[p.Recommendation]
 	a.prose(fmt.Sprintf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason))
 	rows := [][]string{{"STAGE", "DEVICE", "UNITS", "A MICROBATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}

@@ -23,7 +23,7 @@ type progress struct {
 	timed bool // the note that kernels are timed was written
 }
 
-func (a *app) progress(json bool) *progress {
+func newProgress(a *app, json bool) *progress {
 	return &progress{app: a, json: json, line: newStatusLine(a.printf, a.stdoutColumns)}
 }
 

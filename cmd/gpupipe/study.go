@@ -63,7 +63,7 @@ func (c *studyCommand) Run(a *app) error {
 	if c.DryRun {
 		return c.list(a, g)
 	}
-	p := &studyProgress{progress: a.progress(c.JSON)}
+	p := &studyProgress{progress: newProgress(a, c.JSON)}
 	o := study.Options{Jobs: c.Jobs, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Progress: p.show, Note: p.Note}
 	rep, err := study.Execute(a.ctx, g, o)
 	p.line.clear()

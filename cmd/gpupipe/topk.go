@@ -39,7 +39,7 @@ func (c *topKCommand) Run(a *app) error {
 	if err := windowFlags(c.BatchSize, c.SeqLen); err != nil {
 		return err
 	}
-	p := a.progress(c.JSON)
+	p := newProgress(a, c.JSON)
 	s, err := inference.TopK(a.ctx, inference.TopKOptions{From: c.From, Data: c.Data, Field: c.Field, K: c.K, Out: c.Out, Force: c.Force, Tokenizer: c.Tokenizer,
 		Weights: inference.Version(c.Weights), SeqLen: c.SeqLen, BatchSize: c.BatchSize, Target: inference.Target{Device: c.Device, Open: a.openDevice},
 		Progress: p.predicting, Note: a.note})

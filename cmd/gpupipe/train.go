@@ -59,7 +59,7 @@ func (c *trainCommand) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	r := a.progress(c.JSON)
+	r := newProgress(a, c.JSON)
 	o := train.Options{Resume: c.Resume, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts()}
 	if len(config.Hooks) > 0 {
 		o.HookCache = a.hookCache()

@@ -35,7 +35,7 @@ func (c *evalCommand) Run(a *app) error {
 	if err := windowFlags(c.BatchSize, c.SeqLen); err != nil {
 		return err
 	}
-	p := a.progress(c.JSON)
+	p := newProgress(a, c.JSON)
 	e, err := inference.Evaluate(a.ctx, inference.EvalOptions{From: c.From, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
 		BatchSize: c.BatchSize, Target: inference.Target{Device: c.Device, Open: a.openDevice}, Progress: p.Reading,
 		Weights: inference.Version(c.Weights), Note: a.note})
@@ -189,7 +189,7 @@ func (c *dataCommand) Run(a *app) error {
 	case c.Field == "":
 		return usererror.New(fmt.Errorf("--field: found \"\", expected the name of a field"))
 	}
-	p := a.progress(c.JSON)
+	p := newProgress(a, c.JSON)
 	began := time.Now()
 	m, err := data.Prepare(a.ctx, data.PrepareOptions{Inputs: c.Inputs, Val: c.Val, ValTokens: c.ValTokens, OutDir: c.Out,
 		Tokenizer: tok, Field: c.Field, ShardTokens: c.ShardTokens, Progress: func(done, total int64, shards int) {

@@ -135,10 +135,11 @@ func (p programs) addChunk(r *rank, chunk int) error {
 
 // scale is the variable of the loss scale in the backward of the last virtual stage; none without a loss scale.
 func (o Options) scale() graph.Named {
-	if !o.Optimizer.Scaled() {
+	s := o.Optimizer.Scaling()
+	if s == nil {
 		return graph.Named{}
 	}
-	return graph.Named{ID: optim.ScaleVariable, Type: o.Optimizer.ScaleType()}
+	return graph.Named{ID: optim.ScaleVariable, Type: s.Type()}
 }
 
 // readBy lists the variables of a microbatch's data that the programs of a virtual stage read.

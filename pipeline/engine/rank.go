@@ -83,7 +83,7 @@ func (r *rank) load() (err error) {
 		return nil
 	}
 	for _, v := range []Version{Current, Next} {
-		if err := r.session.WriteAt(optim.ScaleVariable, r.version(v), exec.F32Bytes(r.engine.options.Optimizer.InitialScale())); err != nil {
+		if err := r.session.WriteAt(optim.ScaleVariable, r.version(v), exec.F32Bytes(r.engine.options.Optimizer.Scaling().Initial())); err != nil {
 			return err
 		}
 	}
