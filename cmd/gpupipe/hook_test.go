@@ -56,16 +56,16 @@ func TestHookBench(t *testing.T) {
 
 func TestHookMistakes(t *testing.T) {
 	for want, args := range map[string][]string{
-		"hook none.wasm: refused: stat none.wasm":                                        {"check", "none.wasm"},
-		"is not WebAssembly":                                                             {"check", hookExamples + "focal_loss.c"},
-		"does not export the function on_metrics":                                        {"check", hookExamples + "focal_loss.wasm", "--hook", "on_metrics"},
-		`there is no hook "loss", expected one of build_loss, build_model, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
-		`--config: found "[1]", expected a JSON object`:                                  {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
-		"--vocab: found 1, expected":                                                     {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
-		`--aligned: found "teacher=f64[8]", expected a name, and its type`:               {"check", hookExamples + "focal_loss.wasm", "--aligned", "teacher=f64[8]"},
-		"--seconds: found 0, expected":                                                   {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
-		"no such file":                                                                   {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
-		`language "cobol", expected one of c, rust, assemblyscript, tinygo, go`:          {"new", "x", "--lang", "cobol"},
+		"hook none.wasm: refused: stat none.wasm":                                    {"check", "none.wasm"},
+		"is not WebAssembly":                                                         {"check", hookExamples + "focal_loss.c"},
+		"does not export the function on_metrics":                                    {"check", hookExamples + "focal_loss.wasm", "--hook", "on_metrics"},
+		`unknown hook "loss", expected one of build_loss, build_model, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
+		`--config: found "[1]", expected a JSON object`:                              {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
+		"--vocab: found 1, expected":                                                 {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
+		`--aligned: found "teacher=f64[8]", expected a name, and its type`:           {"check", hookExamples + "focal_loss.wasm", "--aligned", "teacher=f64[8]"},
+		"--seconds: found 0, expected":                                               {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
+		"no such file":                                                               {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
+		`language "cobol", expected one of c, rust, assemblyscript, tinygo, go`:      {"new", "x", "--lang", "cobol"},
 	} {
 		code, _, errs := command(append([]string{"hook"}, args...)...)
 		assert.Equal(t, exitMistake, code, errs)

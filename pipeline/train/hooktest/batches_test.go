@@ -340,10 +340,10 @@ func TestLossAndTensorErrors(t *testing.T) {
 			traintest.WithHooks(one, traintest.Weigher(t)+", hook: token_weights")},
 		`data.aligned: tensor "hidden": losses have an input of this name`:         {tensor("hidden")},
 		`data.aligned: tensor "lm_head.weight": losses have an input of this name`: {tensor("lm_head.weight")},
-		`input_loss.wasm: build_loss: failed: graph_input: there is no input "teacher", expected one of logits, targets, weights, hidden, model.norm.weight, lm_head.weight, other`: {
+		`input_loss.wasm: build_loss: failed: graph_input: unknown input "teacher", expected one of logits, targets, weights, hidden, model.norm.weight, lm_head.weight, other`: {
 			tensor("other"), traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput))},
 		fmt.Sprintf(`tensor "teacher": it has 7 rows, expected %d`, n): {"data.aligned=[" + traintest.Positions(t, dir, 7) + "]"},
-		"it asks for the scalar \"beta\", but the module does not export loss_scalars": {traintest.WithHooks(traintest.Guest(t, "scaled.wasm", traintest.LossText, false,
+		"the loss reads the scalar \"beta\", but the module exports no loss_scalars": {traintest.WithHooks(traintest.Guest(t, "scaled.wasm", traintest.LossText, false,
 			traintest.Hook("build_loss", traintest.Text(traintest.LossText, "logits"), w.Call(traintest.CallInput), w.Set(2), traintest.Text(traintest.LossText, "targets"), w.Call(traintest.CallInput), w.Set(3),
 				traintest.Apply(traintest.LossText, "cross_entropy", 2, "{}"), w.Set(2), traintest.Text(traintest.LossText, "beta"), w.Call(traintest.CallScalar), w.Set(3), traintest.Apply(traintest.LossText, "mul", 2, "{}"))) + ", hook: build_loss")},
 	} {

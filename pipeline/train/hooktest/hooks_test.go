@@ -178,7 +178,7 @@ func TestHookErrorsAreUserErrors(t *testing.T) {
 		"focal_loss.wasm: build_loss: failed: gamma is not a number":                                                                             "focal_loss.wasm, hook: build_loss, config: {gamma: x}",
 		"config: epsilon must be at least 0 and below 1":                                                                                         "label_smoothing.wasm, hook: build_loss, config: {epsilon: 3}",
 		"inverse_sqrt.wasm: learning_rate: batch 0: failed: the factor is NaN, expected a number from 0 to 1000000":                              "inverse_sqrt.wasm, hook: learning_rate, config: {warmup: -1}",
-		"the corpus has no tokens: of 1 documents hooks left nothing":                                                                            "quality_filter.wasm, hook: map_document, config: {least_words: 1000}",
+		"the corpus has no tokens: hooks dropped all of its 1 documents":                                                                         "quality_filter.wasm, hook: map_document, config: {least_words: 1000}",
 		"text.txt: the document at offset 0: hook ../../examples/hooks/quality_filter.wasm: start function: failed: least_words is not a number": "quality_filter.wasm, hook: map_document, config: {least_words: many}",
 	} {
 		dir := t.TempDir()
@@ -198,7 +198,7 @@ func TestFailingDocumentsAreSkipped(t *testing.T) {
 		_, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(), traintest.WithHooks(hook+", hook: map_document, on_error: skip")), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		return err
 	}
-	assert.ErrorContains(t, run(traintest.Guest(t, "never.wasm", "", false, traintest.Hook("map_document", w.Unreachable))), "of 1 documents hooks left nothing")
+	assert.ErrorContains(t, run(traintest.Guest(t, "never.wasm", "", false, traintest.Hook("map_document", w.Unreachable))), "hooks dropped all of its 1 documents")
 	assert.ErrorContains(t, run(traintest.HooksDir+"quality_filter.wasm, config: {least_words: many}"), "least_words is not a number", "no document is to blame")
 }
 
@@ -252,7 +252,7 @@ func TestStatefulDocumentHookRunsInOrder(t *testing.T) {
 	assert.Equal(t, "one three ", got, "the second was counted, and skipped")
 	_, err = mapped(text, ", on_error: skip", every(t, true, w.Unreachable))
 	assert.ErrorContains(t, err, "every.wasm: map_document: batch 1: trap: ")
-	assert.ErrorContains(t, err, "; what the module remembered is lost")
+	assert.ErrorContains(t, err, "; the module's state is lost")
 	_, err = mapped(text, "", every(t, true, w.Unreachable))
 	assert.ErrorContains(t, err, "every.wasm: map_document: batch 1: trap: ")
 	got, err = mapped(text, ", on_error: skip", every(t, false, w.Unreachable))
