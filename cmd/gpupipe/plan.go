@@ -154,19 +154,15 @@ func printPlan(a *app, p *layout.Comparison) {
 	}
 	printPlanDevices(a, p)
 	a.printf("\n")
-	rows := [][]string{{"SCHEDULE", "DELAY", "TOKENS/S", "SECONDS A STEP", "BUBBLE", "LARGEST STAGE", "CUT", ""}}
-	for i, c := range p.Schedules {
+	rows := [][]string{{"SCHEDULE", "DELAY", "TOKENS/S", "STEP", "BUBBLE", "LARGEST STAGE", "CUT"}}
+	for _, c := range p.Schedules {
 		row := []string{c.Schedule, fmt.Sprint(c.Delay)}
 		if c.Plan == nil {
 			rows = append(rows, append(row, "not possible"))
 			continue
 		}
-		mark := ""
-		if i == p.Recommendation {
-			mark = "recommended"
-		}
-		rows = append(rows, append(row, grouped(int64(c.Plan.TokensPerSec)), fmt.Sprintf("%.4g", c.Plan.StepSeconds),
-			fmt.Sprintf("%.1f %%", 100*c.Plan.Bubble), inBytes(c.Plan.Largest()), fmt.Sprint(c.Plan.Cut), mark))
+		rows = append(rows, append(row, grouped(int64(c.Plan.TokensPerSec)), inSeconds(c.Plan.StepSeconds), fmt.Sprintf("%.1f %%", 100*c.Plan.Bubble),
+			inBytes(c.Plan.Largest()), fmt.Sprint(c.Plan.Cut)))
 	}
 	a.headed(rows)
 	for _, c := range p.Schedules {
@@ -237,7 +233,7 @@ func printPlanDevices(a *app, p *layout.Comparison) {
 func printRecommendation(a *app, p *layout.Comparison) {
 	c := p.Schedules[p.Recommendation]
 	a.prose(fmt.Sprintf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason))
-	rows := [][]string{{"STAGE", "DEVICE", "UNITS", "A MICROBATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}
+	rows := [][]string{{"", "DEVICE", "UNITS", "A MICROBATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}
 	for i, s := range c.Plan.Stages {
 		available, recompute := "unknown", ""
 		if s.Available > 0 {
@@ -247,7 +243,7 @@ func printRecommendation(a *app, p *layout.Comparison) {
 			recompute = "recomputes"
 		}
 		m := s.Memory
-		rows = append(rows, []string{fmt.Sprint(i), s.Device, unitsText(s.Chunks, p.Units), inSeconds(s.Seconds), inBytes(m.Weights), inBytes(m.Gradients),
+		rows = append(rows, []string{fmt.Sprint("stage ", i), s.Device, unitsText(s.Chunks, p.Units), inSeconds(s.Seconds), inBytes(m.Weights), inBytes(m.Gradients),
 			inBytes(m.Optimizer), inBytes(m.Activations), inBytes(m.Working), inBytes(m.Total()), available, recompute})
 	}
 	a.headed(rows)

@@ -37,7 +37,7 @@ func TestReport(t *testing.T) {
 	markdown, err := os.ReadFile(out + ".md")
 	require.NoError(t, err)
 	assert.Contains(t, string(markdown), "- **null: selftest: failed**")
-	assert.Contains(t, string(markdown), "kernels of")
+	assert.Contains(t, string(markdown), "distinct kernels that take the most time")
 }
 
 func TestReportRefuses(t *testing.T) {

@@ -71,7 +71,10 @@ func TestSections(t *testing.T) {
 	subject := r.Subject("gpu:0", "gpu:0: a card")
 	require.NoError(t, r.Run(t.Context(), runner, subject, []Task{
 		{Name: "good", Args: []string{"json"}, Weight: 1, Read: value},
-		{Name: "lines", Args: []string{"lines"}, Weight: 1},
+		{Name: "lines", Args: []string{"lines"}, Weight: 1, Read: func(_ []byte, s *Section) error {
+			s.Tables = []Table{{Head: []string{"failure"}}}
+			return nil
+		}},
 		{Name: "wrong", Args: []string{"lines"}, Weight: 1, Read: value},
 		{Name: "failing", Args: []string{"fail"}, Weight: 1},
 		{Name: "crashing", Args: []string{"crash"}, Weight: 1},
@@ -87,6 +90,7 @@ func TestSections(t *testing.T) {
 	require.NoError(t, r.Write())
 	markdown, data = written(t, r)
 	assert.NotContains(t, markdown, "Incomplete")
+	assert.NotContains(t, markdown, "### lines", "a table without rows needs no heading")
 	var status []Status
 	for _, s := range data.Subjects[0].Sections {
 		status = append(status, s.Status)
