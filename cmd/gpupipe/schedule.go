@@ -142,10 +142,10 @@ func or0(n *int) int {
 // schedule generates or reads the schedule. With batches 0 it has as many as show the pattern.
 func (c *scheduleCommand) schedule(batches int) (*schedule.Schedule, error) {
 	s, err := c.computation(batches)
-	if err != nil || !c.Communication && !c.Tied || s.Links != nil {
+	if err != nil || !c.Communication && !c.Tied || s.Copies != nil {
 		return s, err
 	}
-	return schedule.Communicate(s, schedule.Links{Tied: c.Tied})
+	return schedule.Communicate(s, schedule.Copies{Tied: c.Tied})
 }
 
 func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
@@ -247,8 +247,8 @@ func (v *scheduleView) json() map[string]any {
 	s := v.Schedule
 	out := map[string]any{"name": s.Name, "stages": s.Stages, "chunks": s.Chunks, "microbatches": s.Microbatches, "batches": s.Batches, "delay": s.Delay,
 		"lines": s.Actions, "report": v.Report, "simulation": v.Simulation}
-	if s.Links != nil {
-		out["links"] = s.Links.String()
+	if s.Copies != nil {
+		out["links"] = s.Copies.String()
 	}
 	if v.Closed != nil {
 		out["closed_form"] = v.Closed

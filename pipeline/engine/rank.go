@@ -164,7 +164,7 @@ func (r *rank) machine(w work, from, to int) (*stage.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if g, err = g.Communicate(schedule.Links{Tied: e.options.Model.Tied(), Replica: r.replica() > 0, Copied: r.replica() == 0 && l.Replicas > 1}); err != nil {
+	if g, err = g.Communicate(schedule.Copies{Tied: e.options.Model.Tied(), Replica: r.replica() > 0, Copied: r.replica() == 0 && l.Replicas > 1}); err != nil {
 		return nil, err
 	}
 	c := stage.Config{Pipeline: stage.Pipeline{Stages: l.Stages, Chunks: l.Chunks, Microbatches: w.microbatches},

@@ -146,7 +146,7 @@ func (s *scenario) do(command string, words []string) error {
 
 // start makes a machine as `new` says: its schedule, then stages, stage, microbatches, batches, chunks (of the
 // schedule); replica, from, slots (2), depth (1), delay (the schedule's), owners (all other stages), copies-from,
-// copies-to; tied, copied, replicated (links); ask (nothing is allowed at first).
+// copies-to; tied, copied, replicated (schedule.Copies); ask (nothing is allowed at first).
 func (s *scenario) start(words []string) error {
 	option := func(name, otherwise string) string {
 		for _, w := range words[1:] {
@@ -183,7 +183,7 @@ func (s *scenario) start(words []string) error {
 		if err != nil {
 			return err
 		}
-		g, err = g.Communicate(schedule.Links{Tied: option("tied", "") != "", Copied: option("copied", "") != "", Replica: option("replicated", "") != ""})
+		g, err = g.Communicate(schedule.Copies{Tied: option("tied", "") != "", Copied: option("copied", "") != "", Replica: option("replicated", "") != ""})
 		if err != nil {
 			return err
 		}

@@ -106,11 +106,11 @@ func (rk *rank) gradKey(param int) int {
 func newPipeline(m model, s *schedule.Schedule, limit int, random *rand.Rand) (*pipeline, error) {
 	p := &pipeline{model: m, delay: s.Delay, limit: limit, random: random, losses: map[int]symbol{}}
 	for r := range m.replicas {
-		links := schedule.Links{Tied: m.tied, Replica: r > 0, Copied: r == 0 && m.replicas > 1}
+		copies := schedule.Copies{Tied: m.tied, Replica: r > 0, Copied: r == 0 && m.replicas > 1}
 		if s.Actions[0][0].Kind == schedule.Evaluate {
-			links = schedule.Links{}
+			copies = schedule.Copies{}
 		}
-		c, err := schedule.Communicate(s, links)
+		c, err := schedule.Communicate(s, copies)
 		if err != nil {
 			return nil, err
 		}
