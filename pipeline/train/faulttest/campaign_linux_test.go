@@ -53,7 +53,7 @@ func TestFaultsOfWorkers(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 	t.Setenv("TMPDIR", dir)
 	layouts := [][]string{{"pipeline={schedule: 2bw, stages: 2, error_feedback: true, isolate: process, restarts: 8}"}, {"pipeline={isolate: process, restarts: 8}"}}
-	var want []left
+	var want []output
 	var took []time.Duration
 	for _, layout := range layouts {
 		for range 2 { // the first fills the driver's cache
@@ -61,7 +61,7 @@ func TestFaultsOfWorkers(t *testing.T) {
 			got, err := disturbed(t, layout, nil)
 			require.NoError(t, err)
 			if len(want) > len(took) {
-				same(t, want[len(want)-1], got)
+				assertSame(t, want[len(want)-1], got)
 				took = append(took, time.Since(began))
 			} else {
 				want = append(want, got)
@@ -83,7 +83,7 @@ func TestFaultsOfWorkers(t *testing.T) {
 			require.ErrorIs(t, err, device.ErrLost)
 			continue
 		}
-		same(t, want[at], got)
+		assertSame(t, want[at], got)
 		if t.Failed() {
 			t.Fatalf("run %d, %v", i, d)
 		}
@@ -93,7 +93,7 @@ func TestFaultsOfWorkers(t *testing.T) {
 }
 
 // disturbed runs with a disturbance.
-func disturbed(t *testing.T, layout []string, d *disturbance) (left, error) {
+func disturbed(t *testing.T, layout []string, d *disturbance) (output, error) {
 	dir := t.TempDir()
 	c := traintest.Demo(t, dir, layout...)
 	silence := time.Minute // a driver may be compiling
@@ -149,12 +149,12 @@ func disturbed(t *testing.T, layout []string, d *disturbance) (left, error) {
 		}, Resume: true}
 		_, again := train.Run(t.Context(), c, o)
 		require.NoError(t, again)
-		return left{}, err
+		return output{}, err
 	}
 	for i, p := range n.Steps {
 		require.Equal(t, i+1, p.Step, "each step is reported once")
 	}
-	return leftBy(t, c, res), nil
+	return outputOf(t, c, res), nil
 }
 
 // strike waits for a worker and injects the fault into it, or into all workers.

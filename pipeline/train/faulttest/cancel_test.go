@@ -120,7 +120,7 @@ func TestInterruptedWhileADeviceIsBusy(t *testing.T) {
 		res, err = train.Run(t.Context(), c, train.Options{OpenDevice: traintest.OpenNull, Resume: true})
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
-		time.Sleep(24 * time.Hour) // all that was left behind comes to its end
+		time.Sleep(24 * time.Hour) // all goroutines that were abandoned end
 		assert.Len(t, traintest.Measurements(t, c.Run.Dir), 8)
 	})
 }

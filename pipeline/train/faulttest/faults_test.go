@@ -123,6 +123,6 @@ func TestHangingDeviceDoesNotHideAFailure(t *testing.T) {
 		require.NoError(t, err)
 		assert.Empty(t, problems)
 		assert.Positive(t, saved.Step)
-		time.Sleep(2 * time.Hour) // all that was left behind comes to its end
+		time.Sleep(2 * time.Hour) // all goroutines that were abandoned end
 	})
 }

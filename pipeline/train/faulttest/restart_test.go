@@ -49,17 +49,17 @@ func isolated(x *traintest.Reference, n *runtest.Notes) train.Options {
 	return train.Options{OpenWorker: worker(traintest.OpenNull), Execute: x.Execute, Report: n}
 }
 
-// left is the output of a run that depends neither on the clock nor on its folder.
-type left struct {
+// output is the result of a run that depends neither on the clock nor on its folder.
+type output struct {
 	checkpoints map[string]map[string]string
 	metrics     any
 	events      []string
 	loss, val   *float64
 }
 
-func leftBy(t *testing.T, c config.Config, res train.Result) left {
+func outputOf(t *testing.T, c config.Config, res train.Result) output {
 	t.Helper()
-	l := left{checkpoints: map[string]map[string]string{}, metrics: traintest.Measurements(t, c.Run.Dir), events: events(t, c.Run.Dir), loss: res.Loss, val: res.ValLoss}
+	l := output{checkpoints: map[string]map[string]string{}, metrics: traintest.Measurements(t, c.Run.Dir), events: events(t, c.Run.Dir), loss: res.Loss, val: res.ValLoss}
 	names, err := os.ReadDir(filepath.Join(c.Run.Dir, checkpoint.Folder))
 	require.NoError(t, err)
 	for _, n := range names {
@@ -93,8 +93,8 @@ func events(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// same compares the output of two runs file by file, so that a failure prints only the difference.
-func same(t *testing.T, want, got left) {
+// assertSame compares the output of two runs file by file, so that a failure prints only the difference.
+func assertSame(t *testing.T, want, got output) {
 	t.Helper()
 	require.Equal(t, len(want.checkpoints), len(got.checkpoints))
 	for step, fs := range want.checkpoints {
@@ -132,7 +132,7 @@ func TestRestartsGiveTheSameRun(t *testing.T) {
 			c := configure()
 			res, err := train.Run(t.Context(), c, isolated(clean, &runtest.Notes{}))
 			require.NoError(t, err)
-			want, total := leftBy(t, c, res), clean.Runs.Load()
+			want, total := outputOf(t, c, res), clean.Runs.Load()
 			for range 2 {
 				first := 1 + rng.Int64N(total)
 				second := first + 1 + rng.Int64N(20) // while what was lost is done again, or later
@@ -145,7 +145,7 @@ func TestRestartsGiveTheSameRun(t *testing.T) {
 					return nil
 				}}, n))
 				require.NoError(t, err, "%d, %d", first, second)
-				same(t, want, leftBy(t, c, res))
+				assertSame(t, want, outputOf(t, c, res))
 				for i, p := range n.Steps {
 					require.Equal(t, i+1, p.Step, "each step is reported once")
 				}
@@ -161,11 +161,11 @@ func TestRestartsGiveTheSameRun(t *testing.T) {
 }
 
 // fragile opens null devices. It calls a function with the number of each of their operations for an error to inject.
-func fragile(befalls func(n int64, op faulty.Op) error) train.OpenWorker {
+func fragile(inject func(n int64, op faulty.Op) error) train.OpenWorker {
 	var n atomic.Int64
 	return func(name string, _ time.Duration) (device.Device, error) {
 		dev, err := traintest.OpenNull(name)
-		return &faulty.Device{Device: dev, Before: func(op faulty.Op, _ string) error { return befalls(n.Add(1), op) }}, err
+		return &faulty.Device{Device: dev, Before: func(op faulty.Op, _ string) error { return inject(n.Add(1), op) }}, err
 	}
 }
 
@@ -187,7 +187,7 @@ func TestDevicesLostAnywhere(t *testing.T) {
 	c := configure()
 	res, err := train.Run(t.Context(), c, train.Options{OpenWorker: fragile(count)})
 	require.NoError(t, err)
-	want := leftBy(t, c, res)
+	want := outputOf(t, c, res)
 	rng := rand.New(rand.NewPCG(5, 6))
 	at := []int64{1, total}
 	for _, of := range ops {
@@ -202,7 +202,7 @@ func TestDevicesLostAnywhere(t *testing.T) {
 			return nil
 		})})
 		require.NoError(t, err, "operation %d of %d", at, total)
-		same(t, want, leftBy(t, c, res))
+		assertSame(t, want, outputOf(t, c, res))
 	}
 }
 
@@ -231,20 +231,20 @@ func TestLostNullDevices(t *testing.T) {
 // A device that is lost during planning does not change the plan: recomputation is still chosen if memory is short.
 func TestLostWhilePlanning(t *testing.T) {
 	large := fmt.Errorf("%w: activations", exec.ErrTooLarge)
-	for name, befalls := range map[string][]error{"at first": {killed("run"), large}, "at the second try": {large, killed("run"), large}} {
+	for name, inject := range map[string][]error{"at first": {killed("run"), large}, "at the second try": {large, killed("run"), large}} {
 		t.Run(name, func(t *testing.T) {
 			x, n := &traintest.Reference{}, &runtest.Notes{}
 			o := isolated(x, n)
 			tries := 0
 			o.Execute = func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
-				if tries++; tries <= len(befalls) {
-					return engine.Planned{}, befalls[tries-1]
+				if tries++; tries <= len(inject) {
+					return engine.Planned{}, inject[tries-1]
 				}
 				return x.Execute(dev, graphs, pools)
 			}
 			_, err := train.Run(t.Context(), pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=1", "pipeline.schedule=sync", "pipeline.delay=0"), o)
 			require.NoError(t, err)
-			assert.Equal(t, len(befalls)+1, tries)
+			assert.Equal(t, len(inject)+1, tries)
 			said := strings.Join(n.Text, "\n")
 			assert.Contains(t, said, "computed a second time in the backward pass")
 			assert.Contains(t, said, "attempt 1 of 3")

@@ -137,7 +137,7 @@ func TestFaultDuringRestart(t *testing.T) {
 
 // If several devices fail at once, the report names those that were lost, each with its rank.
 func TestFaultsOfSeveralDevices(t *testing.T) {
-	for want, befalls := range map[string][2]error{
+	for want, inject := range map[string][2]error{
 		`^stage 0 \(null:0\): worker null:0 .*; stage 1 \(null:1\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`: {errKilled, errKilled},
 		`^stage 1 \(null:1\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`:                                       {traintest.ErrInjected, errKilled},
 		`^stage 0 \(null:0\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`:                                       {errKilled, traintest.ErrInjected},
@@ -147,7 +147,7 @@ func TestFaultsOfSeveralDevices(t *testing.T) {
 			rank := map[string]int{"null:0": 0, "null:1": 1}[name]
 			return &faulty.Device{Device: null.New(null.Options{Name: name}), Before: func(op faulty.Op, _ string) error {
 				if op == faulty.Alloc && failed[rank].CompareAndSwap(false, true) {
-					return befalls[rank]
+					return inject[rank]
 				}
 				return nil
 			}}, nil

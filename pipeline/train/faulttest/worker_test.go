@@ -37,11 +37,11 @@ func openInWorker(name string) (device.Device, error) {
 	if !doomed {
 		return dev, nil
 	}
-	left, err := time.ParseDuration(after)
+	lifetime, err := time.ParseDuration(after)
 	if err != nil {
 		return nil, err
 	}
-	end := time.Now().Add(left)
+	end := time.Now().Add(lifetime)
 	return &faulty.Device{Device: dev, Before: func(faulty.Op, string) error {
 		if time.Now().After(end) {
 			return device.ErrLost

@@ -89,7 +89,7 @@ func TestResumingWithAnotherModuleIsRefused(t *testing.T) {
 	checkpoint := traintest.StepDir(filepath.Join(dir, "run"), 5)
 	require.NoError(t, os.WriteFile(filepath.Join(checkpoint, config.ModuleFile), append(bin, 0, 2, 1, 'x'), 0o666))
 	_, err = inference.OpenModel(checkpoint, "")
-	assert.ErrorContains(t, err, config.ModuleFile, "a checkpoint that somebody changed")
+	assert.ErrorContains(t, err, config.ModuleFile, "a checkpoint that was changed")
 }
 
 func TestAnExportWithAnotherModuleIsRefused(t *testing.T) {
