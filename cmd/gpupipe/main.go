@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"reflect"
@@ -181,6 +182,16 @@ func help(o kong.HelpOptions, ctx *kong.Context) error {
 // errInterrupted ends a command that Ctrl-C stopped and that has printed its last message.
 var errInterrupted = errors.New("interrupted")
 
+// message is the text of an error. A file's name comes first, without the name of the system call that failed.
+func message(err error) string {
+	text := err.Error()
+	var file *fs.PathError
+	if errors.As(err, &file) {
+		text = strings.Replace(text, file.Error(), fmt.Sprintf("%s: %v", file.Path, file.Err), 1)
+	}
+	return text
+}
+
 func (a *app) conclude(err error) int {
 	var user *usererror.Error
 	switch {
@@ -192,10 +203,10 @@ func (a *app) conclude(err error) int {
 		a.note("gpupipe: interrupted")
 		return exitInterrupted
 	case errors.As(err, &user):
-		a.note("gpupipe: %v", err)
+		a.note("gpupipe: %s", message(err))
 		return exitMistake
 	}
-	a.note("gpupipe: failed: %v", err)
+	a.note("gpupipe: failed: %s", message(err))
 	return exitFailure
 }
 

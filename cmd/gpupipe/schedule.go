@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -92,7 +93,7 @@ func (c *scheduleCommand) Run(a *app) error {
 	}
 	if c.Draw != "" && c.Draw != "text" {
 		if err := draw.Save(c.Draw, s, v.Simulation); err != nil {
-			return usererror.New(err)
+			return usererror.New(fmt.Errorf("--draw: %w", err))
 		}
 	}
 	if c.JSON {
@@ -169,6 +170,9 @@ func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 	o := schedule.Options{Stages: or0(c.Stages), Microbatches: or0(c.Microbatches), Chunks: or0(c.Chunks), Batches: batches}
 	if f, ok := schedule.Find(c.Name); ok {
 		o = f.Example(o)
+	}
+	if !slices.Contains(schedule.Names(), c.Name) {
+		return nil, fmt.Errorf("--name: found %q, expected one of %s", c.Name, strings.Join(schedule.Names(), ", "))
 	}
 	return schedule.Generate(c.Name, o)
 }

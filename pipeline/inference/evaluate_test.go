@@ -31,5 +31,5 @@ func TestEvaluateReportsDamage(t *testing.T) {
 	assert.ErrorContains(t, err, "is NaN: the model's weights")
 	o.Data = []string{"none.txt"}
 	_, err = Evaluate(context.Background(), o)
-	assert.ErrorContains(t, err, "data: none.txt: no such file")
+	assert.ErrorContains(t, err, "--data: none.txt: no such file")
 }

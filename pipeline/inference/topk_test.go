@@ -164,7 +164,7 @@ func TestTopKThatFails(t *testing.T) {
 	wrong("k: found 0, expected an integer from 1 to 64", func(o *TopKOptions) { o.K = 0 })
 	wrong("out: found nothing", func(o *TopKOptions) { o.Out = "" })
 	wrong("expected a file to write", func(o *TopKOptions) { o.Out = dir })
-	wrong("data: none.txt: no such file", func(o *TopKOptions) { o.Data = []string{"none.txt"} })
+	wrong("--data: none.txt: no such file", func(o *TopKOptions) { o.Data = []string{"none.txt"} })
 	wrong(`device "x": no such device`, func(o *TopKOptions) { o.Target.Device = "x" })
 
 	ctx, cancel := context.WithCancel(context.Background())

@@ -127,7 +127,7 @@ func TestRefusedConfigs(t *testing.T) {
 	assert.ErrorContains(t, err, `no "a"`)
 	open := func(string) (device.Device, error) { return null.New(null.Options{}), nil }
 	_, err = Run(context.Background(), Options{OpenDevice: open, Filter: "nothing"})
-	assert.ErrorContains(t, err, `filter: no case contains "nothing"`)
+	assert.ErrorContains(t, err, `--filter: no case contains "nothing"`)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err = Run(ctx, Options{OpenDevice: open})
