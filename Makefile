@@ -19,7 +19,7 @@ demo: build ## train a small model on real text, then sample from it (under 15 m
 RUNS := graph|pipeline
 test: export LP_NATIVE_VECTOR_WIDTH ?= 128
 test: setup lint ## the whole test suite, after lint
-	go test -timeout 2h ./pipeline/train $$(go list ./... | grep -E '/($(RUNS))(/|$$)') # what takes longest begins first
+	go test -timeout 2h ./pipeline/train/... $$(go list ./... | grep -E '/($(RUNS))(/|$$)') # what takes longest begins first
 	GALLIVM_PERF=$${GALLIVM_PERF-nopt} go test -timeout 2h $$(go list ./... | grep -vE '/($(RUNS))(/|$$)')
 	$(MAKE) --no-print-directory wasm
 

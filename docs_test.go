@@ -3,10 +3,12 @@ package gpupipe
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -57,5 +59,28 @@ func TestHooksAreDocumented(t *testing.T) {
 	for _, name := range hook.Names() {
 		assert.Contains(t, string(text), "\n| `"+name+"` |", "the table of docs/HOOKS.md")
 		assert.Contains(t, string(text), "\n**`"+name+"`**", "the hooks of docs/HOOKS.md")
+	}
+}
+
+var scheduleKey = regexp.MustCompile(`(?m)^  schedule: .*$`)
+
+// The README's line for pipeline.schedule names every schedule that a run can train with, and no other.
+func TestReadmeNamesTheSchedules(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	line := scheduleKey.FindString(string(text))
+	require.NotEmpty(t, line, "README.md has no line for pipeline.schedule")
+	names := regexp.MustCompile(`[\w-]+`).FindAllString(line, -1)
+	for _, f := range schedule.Families() {
+		assert.Equal(t, f.Untrainable == "", slices.Contains(names, f.Name), "README.md, %q: %s", strings.TrimSpace(line), f.Name)
+	}
+}
+
+// The README of the examples shows every hook.
+func TestExamplesNameTheHooks(t *testing.T) {
+	text, err := os.ReadFile("examples/hooks/README.md")
+	require.NoError(t, err)
+	for _, name := range hook.Names() {
+		assert.Contains(t, string(text), "`"+name+"`", "examples/hooks/README.md")
 	}
 }

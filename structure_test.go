@@ -65,7 +65,10 @@ var allowed = map[string]string{
 	"pipeline/weights":          "graph graph/model optim runtime/exec pipeline/checkpoint/... pipeline/engine internal/...",
 	"pipeline/inference":        "graph graph/model runtime/device runtime/exec pipeline/checkpoint/... pipeline/config pipeline/data pipeline/engine pipeline/hooks pipeline/layout pipeline/tokenizer pipeline/weights wasm/hook internal/...",
 	"pipeline/train":            "graph graph/model runtime/device runtime/exec runtime/tune runtime/profile optim pipeline/... wasm/... internal/...",
-	"pipeline/train/goldentest": "", // tests only
+	"pipeline/train/equaltest":  "", // this and the next three: tests only
+	"pipeline/train/faulttest":  "",
+	"pipeline/train/goldentest": "",
+	"pipeline/train/hooktest":   "",
 	"pipeline/verify":           "runtime/device pipeline/config pipeline/layout pipeline/schedule pipeline/train pipeline/checkpoint/... pipeline/metrics internal/...",
 	"pipeline/study":            "optim pipeline/config pipeline/layout pipeline/train pipeline/metrics internal/...",
 	"wasm/...":                  "graph graph/op graph/autodiff graph/model wasm/... internal/...",
@@ -73,12 +76,17 @@ var allowed = map[string]string{
 	"examples/browser":          "runtime/device runtime/webgpujs wasm wasm/hook wasm/page examples/browser/trainer",
 	"internal/...":              "internal/...",
 	"internal/kerneldump":       "runtime/device",
-	"internal/traintest":        "graph graph/eval runtime/device runtime/exec pipeline/checkpoint/... pipeline/config pipeline/engine", // for tests of runs
-	"internal/cooptest":         "graph graph/target shaders/...",                                                                       // for tests of kernels
+	"internal/traintest":        "graph graph/eval runtime/device runtime/exec runtime/null pipeline/checkpoint/... pipeline/config pipeline/engine pipeline/metrics internal/wasmtest",
+	"internal/runtest":          "pipeline/config pipeline/train internal/traintest",
+	"internal/gputest":          "runtime/device runtime/vulkan runtime/webgpu",
+	"internal/cooptest":         "graph graph/target shaders/...",
 	"cmd/...":                   "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/... internal/...",
 }
 
-// backends may be named by commands only.
+// testHelpers may be imported by tests and by each other only.
+var testHelpers = []string{"internal/traintest", "internal/runtest", "internal/gputest", "internal/cooptest"}
+
+// backends may be named by commands and test helpers only.
 var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/cpu", "runtime/null", "runtime/webgpujs", "runtime/sidecar"}
 
 // portable packages use no cgo and build for WebAssembly.
@@ -162,6 +170,7 @@ func TestImportDirections(t *testing.T) {
 		for _, in := range p.Imports {
 			if in, ours := strings.CutPrefix(in, module); ours {
 				assert.True(t, permitted(path, in), "%s imports %s, against the direction in which data flows", path, in)
+				assert.True(t, !slices.Contains(testHelpers, in) || slices.Contains(testHelpers, path), "%s imports %s, which is for tests", path, in)
 			}
 		}
 	}
@@ -170,7 +179,7 @@ func TestImportDirections(t *testing.T) {
 func TestOnlyCommandsNameBackends(t *testing.T) {
 	for importer := range allowed {
 		for _, b := range backends {
-			if !strings.HasPrefix(importer, "cmd/") && importer != "examples/browser" {
+			if !strings.HasPrefix(importer, "cmd/") && importer != "examples/browser" && !slices.Contains(testHelpers, importer) {
 				assert.False(t, permitted(strings.TrimSuffix(importer, "/..."), b), "%s may import %s", importer, b)
 			}
 		}

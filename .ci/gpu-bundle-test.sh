@@ -51,6 +51,8 @@ check "$ROOT/tmp/bundled.json" '"done": true'
 check "$ROOT/tmp/bundled.md" "| devices | passed |"
 
 settings=(GPUPIPE_LIBC=)
+bare "/$NAME/gpupipe" --version >build/bare.version
+[ -z "$(git describe --always 2>/dev/null)" ] || ! grep -F "unknown revision" build/bare.version >&2 || die "the program does not know its revision"
 bare "/$NAME/report.sh" --device vulkan:0 --budget "${BUDGET:-10m}" >build/bare.out || { cat build/bare.out "$ROOT/gpupipe-report.md" >&2; die "the report failed"; }
 check build/bare.out "Please send back the two files"
 check "$ROOT/gpupipe-report.md" "Everything that ran passed"

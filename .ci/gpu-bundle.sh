@@ -12,7 +12,8 @@ die() { printf 'gpu-bundle: %s\n' "$*" >&2; exit 1; }
 rm -rf "$DIR"
 mkdir -p "$DIR"/lib/{vulkan,glibc}
 # libgcc is linked statically: a bare machine may lack it.
-go build -trimpath -buildvcs=auto -ldflags='-s -w -extldflags=-static-libgcc' -o "$DIR/lib/gpupipe" ./cmd/gpupipe
+revision=$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true) # as the Makefile's build
+go build -trimpath -buildvcs=false -ldflags="-s -w -extldflags=-static-libgcc -X github.com/gpupipe/gpupipe/internal/version.revision=$revision" -o "$DIR/lib/gpupipe" ./cmd/gpupipe
 cp .ci/gpu-bundle/{gpupipe,report.sh,README.txt} "$DIR"
 chmod +x "$DIR"/{gpupipe,report.sh}
 

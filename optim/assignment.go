@@ -38,25 +38,29 @@ func (o *Optimizer) Assignment() []Assigned {
 
 var number = regexp.MustCompile(`\.\d+\.`)
 
-// String is the assignment as text, with one line for parameters whose names differ by a number only.
+// String is the assignment as text: a line for each distinct rule, learning rate and weight decay, with the parameters
+// that have them and their shapes. Parameters whose names differ by a number only are counted.
 func (o *Optimizer) String() string {
-	var texts []string
-	width := 0
-	for _, g := range o.groups {
-		width = max(width, len(g.name))
-	}
-	count := map[string]int{}
+	var lines []string
+	params := map[string][]string{} // of a line
+	count := map[string]int{}       // of a parameter in a line
 	for _, a := range o.Assignment() {
-		name := number.ReplaceAllString(a.Param, ".*.")
-		text := fmt.Sprintf("%-*s  lr %-8g decay %-6g %s %v", width, a.Rule, a.LR, a.Decay, name, a.Type.Shape)
-		if count[text]++; count[text] == 1 {
-			texts = append(texts, text)
+		line := fmt.Sprintf("%s, lr %g, decay %g: ", a.Rule, a.LR, a.Decay)
+		param := fmt.Sprintf("%s%v", number.ReplaceAllString(strings.TrimSuffix(a.Param, ".weight"), ".*."), a.Type.Shape)
+		if params[line] == nil {
+			lines = append(lines, line)
+		}
+		if count[line+param]++; count[line+param] == 1 {
+			params[line] = append(params[line], param)
 		}
 	}
-	for i, t := range texts {
-		if count[t] > 1 {
-			texts[i] = fmt.Sprintf("%s × %d", t, count[t])
+	for i, line := range lines {
+		for j, param := range params[line] {
+			if n := count[line+param]; n > 1 {
+				params[line][j] = fmt.Sprintf("%s×%d", param, n)
+			}
 		}
+		lines[i] = line + strings.Join(params[line], ", ")
 	}
-	return strings.Join(texts, "\n")
+	return strings.Join(lines, "\n")
 }

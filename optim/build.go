@@ -25,21 +25,21 @@ func (s *Shard) AddNormSquares(b *graph.Builder) {
 	var squares []*graph.Value
 	for _, param := range s.params {
 		b.Scope(layerScope(param.Layer), func() {
-			squares = append(squares, op.Reshape(op.Sum(op.Square(s.o.gradient(b, param)), nil, false), 1))
+			squares = append(squares, op.Reshape(op.Sum(op.Square(wholeGradient(b, param, s.o.Scaling())), nil, false), 1))
 		})
 	}
 	b.Scope(normsScope, func() {
 		loss := op.Full(b, graph.F32, 0, 1)
 		if s.loss {
-			loss = s.o.loss(b)
+			loss = sumLosses(b, s.o.cfg.Losses)
 		}
 		b.Assign(b.Variable(s.LocalVariable(), s.LocalType()), op.Concat(0, append(squares, loss)...))
 	})
 }
 
-// loss is the whole loss.
-func (o *Optimizer) loss(b *graph.Builder) (sum *graph.Value) {
-	for _, name := range o.cfg.Losses {
+// sumLosses is the whole loss.
+func sumLosses(b *graph.Builder, losses []string) (sum *graph.Value) {
+	for _, name := range losses {
 		l := b.Variable(name, graph.T(graph.F32, 1))
 		if sum != nil {
 			l = op.Add(sum, l)
@@ -49,8 +49,8 @@ func (o *Optimizer) loss(b *graph.Builder) (sum *graph.Value) {
 	return sum
 }
 
-// gradient is the whole gradient of a parameter, that of the loss itself.
-func (o *Optimizer) gradient(b *graph.Builder, p Param) *graph.Value {
+// wholeGradient is the sum of a parameter's gradients, divided by the loss scale if there is one.
+func wholeGradient(b *graph.Builder, p Param, scaling *Scaling) *graph.Value {
 	var sum *graph.Value
 	for _, name := range append(slices.Clone(p.Contributions), p.Gradient) {
 		g := b.Variable(name, p.Type)
@@ -59,8 +59,8 @@ func (o *Optimizer) gradient(b *graph.Builder, p Param) *graph.Value {
 		}
 		sum = g
 	}
-	if o.Scaled() {
-		sum = op.Mul(sum, o.lossScale(b).ownInverse)
+	if scaling != nil {
+		sum = op.Mul(sum, scaling.read(b).ownInverse)
 	}
 	return sum
 }
@@ -120,7 +120,7 @@ func (u *update) gate() {
 	var scale lossScale
 	var overflowed *graph.Value
 	if u.o.Scaled() {
-		scale = u.o.lossScale(u.b)
+		scale = u.o.Scaling().read(u.b)
 		overflowed = scale.overflowed(u.norm, loss)
 		refused = op.And(refused, op.Not(overflowed))
 	}
@@ -167,7 +167,7 @@ func (u *update) apply(rule Rule, params []Param, h Scalars) {
 	c := u.o.correction
 	ts, corrected := make([]Tensor, len(params)), make([][]*graph.Value, len(params))
 	for i, p := range params {
-		ts[i] = Tensor{Param: p, Gradient: u.clipped(u.o.gradient(u.b, p)), State: u.state(p, rule.State(p))}
+		ts[i] = Tensor{Param: p, Gradient: u.clipped(wholeGradient(u.b, p, u.o.Scaling())), State: u.state(p, rule.State(p))}
 		corrected[i] = u.state(p, kinds(p, c.State()...))
 		ts[i].Gradient = c.Gradient(ts[i], corrected[i])
 	}

@@ -46,15 +46,6 @@ func (*NoCorrection) Step(_ Tensor, u Update, _ []*graph.Value) (*graph.Value, [
 	return u.U, nil
 }
 
-// Ahead names the state variable that Settled adds to a parameter's newest weights. It is empty without such a
-// correction.
-func (o *Optimizer) Ahead(param string) string {
-	if kind := o.correction.Ahead(); kind != "" {
-		return stateName(kind, param)
-	}
-	return ""
-}
-
 // Settled returns a parameter's weights with every update so far applied once. newest are the newest weights: with a
 // delay, those that no gradient has been taken at yet. ahead is the content of the variable Ahead after the same batch,
 // or nil. With error feedback and weight prediction the newest weights are ahead of the settled ones: x_{t+1} =

@@ -194,15 +194,9 @@ func TestAssignment(t *testing.T) {
 		}
 		assert.Equal(t, want, assigned[i])
 	}
-	assert.Equal(t, `adamw  lr 0.003    decay 0.1    embed [11,8]
-adamw  lr 0.003    decay 0      layers.*.norm [8] × 5
-muon   lr 0.02     decay 0.1    layers.*.q [8,8] × 5
-muon   lr 0.02     decay 0.1    layers.*.up [20,8] × 5
-muon   lr 0.02     decay 0.1    layers.*.gate [20,8]
-muon   lr 0.02     decay 0.1    layers.*.left [20,8]
-muon   lr 0.02     decay 0.1    layers.*.right [20,8]
-muon   lr 0.02     decay 0.1    layers.*.down [8,20] × 2
-adamw  lr 0.003    decay 0      scale [1]`, o.String())
+	assert.Equal(t, `adamw, lr 0.003, decay 0.1: embed[11,8]
+adamw, lr 0.003, decay 0: layers.*.norm[8]×5, scale[1]
+muon, lr 0.02, decay 0.1: layers.*.q[8,8]×5, layers.*.up[20,8]×5, layers.*.gate[20,8], layers.*.left[20,8], layers.*.right[20,8], layers.*.down[8,20]×2`, o.String())
 }
 
 func TestNewRefuses(t *testing.T) {

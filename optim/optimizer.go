@@ -155,6 +155,17 @@ func checkParams(params []Param) error {
 	return nil
 }
 
+// Scaled reports whether gradients are those of a multiple of the loss.
+func (o *Optimizer) Scaled() bool { return o != nil && o.cfg.LossScale != nil }
+
+// Scaling is the loss scale; nil if there is none.
+func (o *Optimizer) Scaling() *Scaling {
+	if !o.Scaled() {
+		return nil
+	}
+	return &Scaling{scale: *o.cfg.LossScale, delay: o.cfg.Delay}
+}
+
 // Losses is Config.Losses.
 func (o *Optimizer) Losses() []string { return slices.Clone(o.cfg.Losses) }
 
@@ -180,7 +191,7 @@ func (o *Optimizer) state(params []Param) (vs []graph.Named) {
 	if o.TracksInitialization() {
 		vs = append(vs, graph.Named{ID: InitializedVariable, Type: graph.T(graph.U32, 1)})
 	}
-	vs = append(vs, o.scaleState()...)
+	vs = append(vs, o.Scaling().state()...)
 	for _, g := range o.groups {
 		for _, p := range g.of(params) {
 			for _, s := range slices.Concat(g.rule.State(p), kinds(p, o.correction.State()...)) {
@@ -189,6 +200,15 @@ func (o *Optimizer) state(params []Param) (vs []graph.Named) {
 		}
 	}
 	return vs
+}
+
+// Ahead names the state variable that Settled adds to a parameter's newest weights. It is empty without such a
+// correction.
+func (o *Optimizer) Ahead(param string) string {
+	if kind := o.correction.Ahead(); kind != "" {
+		return stateName(kind, param)
+	}
+	return ""
 }
 
 // of is the group's parameters among the given ones.

@@ -53,25 +53,30 @@ func (l LossScale) check() error {
 	return nil
 }
 
-// Scaled reports whether gradients are those of a multiple of the loss.
-func (o *Optimizer) Scaled() bool { return o != nil && o.cfg.LossScale != nil }
-
-// ScaleType is the type of ScaleVariable: S, 1/S, the number of batches applied in a row and, with a delay, S and 1/S
-// of the batch before.
-func (o *Optimizer) ScaleType() graph.Type { return graph.T(graph.F32, 3+2*o.cfg.Delay) }
-
-// InitialScale is the first value of all versions of ScaleVariable.
-func (o *Optimizer) InitialScale() []float32 {
-	s := float32(o.cfg.LossScale.Initial)
-	return []float32{s, 1 / s, 0, s, 1 / s}[:o.ScaleType().Shape[0]]
+// Scaling is the variable that holds an optimizer's loss scale.
+type Scaling struct {
+	scale LossScale
+	delay int
 }
 
-func (o *Optimizer) scaleState() (vs []graph.Named) {
-	if o.Scaled() {
-		vs = append(vs, graph.Named{ID: ScaleVariable, Type: o.ScaleType()})
-		if o.cfg.Delay > 0 {
-			vs = append(vs, graph.Named{ID: NextScaleVariable, Type: o.ScaleType()})
-		}
+// Type is the type of ScaleVariable: S, 1/S, the number of batches applied in a row and, with a delay, S and 1/S of the
+// batch before.
+func (s *Scaling) Type() graph.Type { return graph.T(graph.F32, 3+2*s.delay) }
+
+// Initial is the first value of all versions of ScaleVariable.
+func (s *Scaling) Initial() []float32 {
+	x := float32(s.scale.Initial)
+	return []float32{x, 1 / x, 0, x, 1 / x}[:s.Type().Shape[0]]
+}
+
+// state lists the variables that outlive a step. A nil Scaling has none.
+func (s *Scaling) state() (vs []graph.Named) {
+	if s == nil {
+		return nil
+	}
+	vs = append(vs, graph.Named{ID: ScaleVariable, Type: s.Type()})
+	if s.delay > 0 {
+		vs = append(vs, graph.Named{ID: NextScaleVariable, Type: s.Type()})
 	}
 	return vs
 }
@@ -84,13 +89,14 @@ type lossScale struct {
 	applied               *graph.Value // batches in a row
 }
 
-func (o *Optimizer) lossScale(b *graph.Builder) lossScale {
-	v := unstack(b.Variable(ScaleVariable, o.ScaleType()))
-	s := lossScale{own: v[0], ownInverse: v[1], newest: v[0], newestInverse: v[1], applied: v[2]}
-	if o.cfg.Delay > 0 {
-		s.own, s.ownInverse = v[3], v[4]
+// read reads the variable.
+func (s *Scaling) read(b *graph.Builder) lossScale {
+	v := unstack(b.Variable(ScaleVariable, s.Type()))
+	l := lossScale{own: v[0], ownInverse: v[1], newest: v[0], newestInverse: v[1], applied: v[2]}
+	if s.delay > 0 {
+		l.own, l.ownInverse = v[3], v[4]
 	}
-	return s
+	return l
 }
 
 // overflowed is 1 if a batch's gradient is not finite, its loss is finite, and S can become smaller.
@@ -117,5 +123,5 @@ func (u *update) rescale(s lossScale, overflowed *graph.Value) {
 	if u.o.cfg.Delay > 0 {
 		target, next = NextScaleVariable, append(next, s.newest, s.newestInverse)
 	}
-	u.b.Assign(u.b.Variable(target, u.o.ScaleType()), op.Concat(0, next...))
+	u.b.Assign(u.b.Variable(target, u.o.Scaling().Type()), op.Concat(0, next...))
 }

@@ -48,7 +48,7 @@ func TestLossScale(t *testing.T) {
 			o, m := start(t, scaled, params, on)
 			o0, m0 := start(t, plain, params, on)
 			initial := make([]float64, 0, 5)
-			for _, x := range o.InitialScale() {
+			for _, x := range o.Scaling().Initial() {
 				initial = append(initial, float64(x))
 			}
 			m.set(ScaleVariable, initial)

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// DType is the type of an array's elements, as descriptors have it.
+// DType is the type of an array's elements, by its number in descriptors.
 type DType uint32
 
 const (
@@ -27,7 +27,7 @@ var dtypes = [...]struct {
 
 func (d DType) known() bool { return d >= F32 && d <= F64 }
 
-// Size is that of an element in bytes.
+// Size is the size of an element in bytes.
 func (d DType) Size() int { return dtypes[d].size }
 
 func (d DType) String() string {
@@ -37,7 +37,7 @@ func (d DType) String() string {
 	return dtypes[d].name
 }
 
-// Direction says who writes an array.
+// Direction is which side writes an array.
 type Direction uint32
 
 const (
@@ -54,17 +54,17 @@ const (
 
 // Array is an argument of a hook.
 //
-// Its bytes are in the module's memory during the call. With Data nil they stay there, and nothing is copied: an input
-// is what was written to the view that [Instance.Reserve] gave, and of an output Data becomes a view, valid until the
-// instance is used again. Otherwise an input is copied from Data, and an output into it.
+// Its bytes are in the module's memory during the call. If Data is not nil, the call copies inputs from Data and outputs
+// to Data. If Data is nil nothing is copied: the caller has written an input to the view that [Instance.Reserve]
+// returned, and the call sets the Data of an output to a view, valid until the instance is used again.
 type Array struct {
 	DType DType
 	Dir   Direction
-	Dims  []int  // of an output: on entry its capacity, afterwards the shape that the module stored
-	Data  []byte // little-endian; an output's is cut to its shape
+	Dims  []int  // for an output the capacity before the call, and the shape that the module stored after it
+	Data  []byte // little-endian; the call cuts an output's to its shape
 }
 
-// number is what an array's elements can be in Go.
+// number is a Go type of an array's elements.
 type number interface {
 	float32 | int32 | uint8 | int64 | uint32 | float64
 }
@@ -87,7 +87,7 @@ func dtypeOf[T number]() DType {
 	}
 }
 
-// Of is an array of a Go slice's elements, which it shares; without dims it is a vector.
+// Of returns an array that shares the elements of a Go slice. Without dims it is a vector.
 func Of[T number](dir Direction, data []T, dims ...int) *Array {
 	if len(dims) == 0 {
 		dims = []int{len(data)}
@@ -95,7 +95,7 @@ func Of[T number](dir Direction, data []T, dims ...int) *Array {
 	return &Array{DType: dtypeOf[T](), Dir: dir, Dims: dims, Data: bytesOf(data)}
 }
 
-// InPlace is an array whose bytes stay in the module's memory.
+// InPlace returns an array whose bytes stay in the module's memory.
 func InPlace[T number](dir Direction, dims ...int) *Array {
 	return &Array{DType: dtypeOf[T](), Dir: dir, Dims: dims}
 }
@@ -122,16 +122,16 @@ func As[T number](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), len(b)/int(unsafe.Sizeof(z)))
 }
 
-// bytes is how many an array takes, checked against its data. A mistake in it is the caller's, and panics.
+// bytes returns the size of the array. It panics if the array is invalid, which is an error of the caller.
 func (a *Array) bytes() uint32 {
 	if !a.DType.known() || a.Dir == 0 || a.Dir > InOut || len(a.Dims) > maxRank {
-		panic(fmt.Sprintf("wasm: array of %v, direction %d, dims %v", a.DType, a.Dir, a.Dims))
+		panic(fmt.Sprintf("wasm: invalid array of %v, direction %d, dims %v", a.DType, a.Dir, a.Dims))
 	}
 	n := uint64(a.DType.Size())
 	for _, d := range a.Dims {
 		hi, lo := bits.Mul64(n, uint64(d))
 		if d < 0 || hi != 0 || lo > 1<<32-1 {
-			panic(fmt.Sprintf("wasm: array of dims %v", a.Dims))
+			panic(fmt.Sprintf("wasm: invalid array of dims %v", a.Dims))
 		}
 		n = lo
 	}
@@ -141,7 +141,7 @@ func (a *Array) bytes() uint32 {
 	return uint32(n)
 }
 
-// Put writes the array's descriptor, of 32 bytes, for data at an address.
+// Put writes the array's descriptor of 32 bytes to d. data is the address of the array in the module's memory.
 func (a *Array) Put(d []byte, data uint32) {
 	w := [8]uint32{uint32(a.DType), uint32(a.Dir), uint32(len(a.Dims)), 1, 1, 1, 1, data}
 	for i, n := range a.Dims {
@@ -152,17 +152,17 @@ func (a *Array) Put(d []byte, data uint32) {
 	}
 }
 
-// Returned checks the descriptor that came back for the arg-th array, and takes an output's shape from it. It gives the
-// output's size in bytes.
+// Returned checks the descriptor of the arg-th array after the call, and sets an output's Dims from it. It returns the
+// output's size in bytes. data is the address of the array, and capacity its size in bytes before the call.
 func (a *Array) Returned(d []byte, arg int, data, capacity uint32) (uint32, error) {
 	word := func(i int) uint32 { return binary.LittleEndian.Uint32(d[4*i:]) }
 	for i, want := range [...]uint32{uint32(a.DType), uint32(a.Dir), uint32(len(a.Dims))} {
 		if got := word(i); got != want {
-			return 0, halted(Shape, "array %d: its %s came back as %d, was %d", arg, [...]string{"dtype", "flags", "rank"}[i], got, want)
+			return 0, halted(Shape, "array %d: found %s %d after the call, expected %d", arg, [...]string{"dtype", "flags", "rank"}[i], got, want)
 		}
 	}
 	if got := word(7); got != data {
-		return 0, halted(Shape, "array %d: its address came back as %#x, was %#x", arg, got, data)
+		return 0, halted(Shape, "array %d: found address %#x after the call, expected %#x", arg, got, data)
 	}
 	if a.Dir&Out == 0 {
 		return 0, nil
@@ -175,9 +175,10 @@ func (a *Array) Returned(d []byte, arg int, data, capacity uint32) (uint32, erro
 	if slices.Contains(dims, 0) {
 		n = 0
 	}
-	for i, d := range dims { // each is bounded, so that no product leaves 64 bits; of an empty array they may be what they were
+	// The bound on each dimension keeps products within 64 bits. An empty array may keep its larger dimensions.
+	for i, d := range dims {
 		if n *= uint64(d); n > room || uint64(d) > room && d != a.Dims[i] {
-			return 0, halted(Shape, "array %d: came back with more %v elements than %v has room for", arg, a.DType, a.Dims)
+			return 0, halted(Shape, "array %d: found the shape %v after the call, expected at most the %v elements of %v", arg, dims, a.DType, a.Dims)
 		}
 	}
 	a.Dims = dims

@@ -10,32 +10,33 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// Bounds on the keys that a module may name.
+// Bounds on the keys that a module may declare.
 const (
 	maxKeys = 256
 	maxKey  = 256 // bytes
 )
 
-// Keys are those of a configuration that a module says it knows.
+// Keys are the keys of a configuration that a module declares.
 type Keys map[string]bool
 
-// Add adds one of length bytes, which read gives.
+// Add adds a key of the given length in bytes, which read returns.
 func (k Keys) Add(length uint32, read func() ([]byte, error)) error {
 	if length > maxKey {
-		return fmt.Errorf("a key of %d bytes, at most %d allowed", length, maxKey)
+		return fmt.Errorf("found a key of %d bytes, expected at most %d", length, maxKey)
 	}
 	b, err := read()
 	if err != nil || k[string(b)] {
 		return err
 	}
 	if len(k) == maxKeys {
-		return fmt.Errorf("more than %d keys", maxKeys)
+		return fmt.Errorf("found more than %d keys", maxKeys)
 	}
 	k[string(b)] = true
 	return nil
 }
 
-// Check refuses a configuration with a key that is not among them, unless there are none.
+// Check returns an error if a configuration has a key that the module does not declare. A module that declares no keys
+// accepts all.
 func (k Keys) Check(config []byte) error {
 	if len(k) == 0 || len(config) == 0 {
 		return nil
@@ -52,7 +53,7 @@ func (k Keys) Check(config []byte) error {
 	return nil
 }
 
-// keyImport is config_key, with which a module says that it knows a key of its configuration.
+// keyImport is config_key, with which a module declares a key of its configuration.
 func keyImport() Import {
 	return Import{Name: "config_key", Params: []api.ValueType{i32, i32}, Call: func(i *Instance, s []uint64) error {
 		i.Charge(hostCall)
@@ -60,8 +61,8 @@ func keyImport() Import {
 	}}
 }
 
-// CheckKeys refuses a configuration with a key that the module has not named so far, if it has named any. It is for use
-// where a module has had its chance to name all that it knows; [Module.Open] does it after gpupipe_open.
+// CheckKeys returns an error if the configuration has a key that the module has not declared, unless it declares none.
+// Call it when the module has declared all its keys. [Module.Open] calls it after gpupipe_open.
 func (i *Instance) CheckKeys() error {
 	if err := i.keys.Check(i.options.Config); err != nil {
 		return &failure{err.Error()}

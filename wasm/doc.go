@@ -1,17 +1,17 @@
-// Package wasm runs users' WebAssembly modules in a sandbox: they see what they are handed, and are bounded in memory,
-// in work, in time and in depth. What a hook is for (documents, batches, losses) is said by the packages below; this
-// one loads modules, calls them, and turns whatever they do into a result or an [*Error].
+// Package wasm runs users' WebAssembly modules in a sandbox. Modules can access only their arguments, and their memory,
+// work, time and call depth are bounded. This package loads modules, calls them, and returns a result or an [*Error]
+// whatever they do. Package wasm/hook defines the hooks: documents, batches, losses and others.
 //
-// A [Runtime] compiles modules (wazero's compiler where there is one, else its interpreter) and keeps what it compiled
-// on disk. A [Module] has been checked and metered (package wasm/meter). An [Instance] is one of its machines: memory,
-// globals, a random stream. It belongs to one goroutine at a time; a [Pool] hands out several.
+// A [Runtime] compiles modules, with wazero's compiler or, where there is none, its interpreter, and caches the compiled
+// code on disk. A [Module] is checked and metered (package wasm/meter). An [Instance] has a memory, globals and a random
+// stream. One goroutine at a time may use it; a [Pool] manages several.
 //
 // # The guest's side of the ABI, version 1
 //
 // A module is a wasm32 core module. It exports
 //
 //	memory                                          its memory
-//	gpupipe_abi_v1  () → i32                        the least minor version of the ABI it needs, 0 so far
+//	gpupipe_abi_v1  () → i32                        the minor version of the ABI that it needs, 0 so far
 //	gpupipe_alloc   (size i32) → i32                memory for the host, see below
 //	_initialize     ()                              optional: called once, first (WASI reactors)
 //	gpupipe_open    (config i32, length i32, seed i64) → i32   optional: called once, second
@@ -19,17 +19,17 @@
 //	gpupipe_load    (state i32, length i32) → i32              optional, with gpupipe_save
 //	NAME            (arrays i32, count i32) → i32              any number of hooks
 //
-// gpupipe_alloc returns the address of size bytes, a multiple of 16 and not 0, which stay the host's for the instance's
-// life: the host reuses them and frees nothing. 0 means that memory is used up.
+// gpupipe_alloc returns the address of size bytes, a multiple of 16. They belong to the host as long as the instance
+// lives: the host reuses them and frees nothing. 0 means that no memory is left.
 //
-// gpupipe_open gets the hook's configuration as JSON in UTF-8 (valid during the call only) and its seed.
+// gpupipe_open gets the hook's configuration as JSON in UTF-8, which is valid during the call only, and its seed.
 //
-// A negative result is a failure, and so is any result of a call that called fail. Other results are the hook's to
-// define; of gpupipe_open and gpupipe_load they mean success.
+// A call fails if its result is negative or if it called fail. The hook defines the meaning of other results; those of
+// gpupipe_open and gpupipe_load mean success.
 //
-// gpupipe_save writes the instance's state to the given address, if it fits the capacity, and returns its length either
-// way; the host first asks with capacity 0. gpupipe_load is given the same bytes, in an instance that was opened with
-// the same configuration and seed.
+// gpupipe_save writes the instance's state to the given address if it fits the capacity. It returns the length of the
+// state in any case; the host first calls it with capacity 0. gpupipe_load gets the same bytes, in an instance that was
+// opened with the same configuration and seed.
 //
 // # Arrays
 //
@@ -41,32 +41,31 @@
 //	      12  u32 dims[4]    unused ones are 1
 //	      28  u32 data       address, a multiple of 16
 //
-// The last dimension is contiguous. An output's dims say on entry what there is room for; the hook stores the shape of
-// what it wrote, of the same rank and of no more elements. Everything else in a descriptor is the host's; a hook that
-// changes it, or claims more, fails.
+// The last dimension is contiguous. Before the call an output's dims are its capacity. The hook stores the shape of what
+// it wrote, which has the same rank and at most as many elements. A call that stores a larger shape, or changes any
+// other field of a descriptor, fails.
 //
 // # What a module may import
 //
 //	gpupipe.log   (text i32, length i32)    a line for the user, UTF-8
-//	gpupipe.fail  (text i32, length i32)    why the call fails; it returns, and the hook should too
+//	gpupipe.fail  (text i32, length i32)    why the call fails; fail returns, and the hook should return after it
 //	gpupipe.config_key  (key i32, length i32)    a config key that the module reads; see [Instance.CheckKeys]
-//	wasi_snapshot_preview1.*                what the runtime of a Go or Rust program needs to live, and no more
+//	wasi_snapshot_preview1.*                the functions that the runtime of a Go or Rust program needs
 //
-// and what the owner of the Runtime adds ([Config.Imports]). The system interface has no files, no network, no
-// environment and no arguments: descriptors 1 and 2 write to the log, everything else of the kind fails as it does in a
-// process without rights. Random bytes are a function of seed and batch. The clock is not the wall's: it stands at
-// batch seconds past its start when a call begins, advances a nanosecond for a unit of work and a microsecond each time
-// it is read, and leaps to the end of a sleep. So a call's results are a function of its arguments, the seed, the batch
-// and the state that the module itself keeps.
+// and the functions of [Config.Imports]. The system interface has no files, no network, no environment and no
+// arguments. Descriptors 1 and 2 write to the log; other functions on files fail as in a process without permissions.
+// Random bytes depend only on the seed and the batch. The clock does not show wall time. At the start of a call it is
+// batch seconds after its origin; it advances by a nanosecond for a unit of work, by a microsecond for each reading, and
+// to the end of a sleep. So a call's results depend only on its arguments, the seed, the batch and the module's state.
 //
-// # When a call ends badly
+// # Errors
 //
-// Whatever a module does, the call returns an [*Error] that names hook, export, batch and [Kind]. After any kind but
-// [Failed] and [Busy] the instance is closed, since its memory may be in the middle of something: further calls return
-// [Closed]. A process is never brought down by a module, and what an instance held is given back.
+// A call that fails, for whatever reason, returns an [*Error] that names hook, export, batch and [Kind]. Every kind
+// except [Failed] and [Busy] closes the instance, since its memory may be inconsistent: further calls return [Closed].
+// A module cannot crash the process, and a closed instance holds no resources.
 //
-// Work is counted, not timed: a call that exceeds its budget does so at the same instruction on every machine. The
-// deadline is the wall clock's, for the case that a budget is too generous. Between two checks at most 500,000 units
-// and a copy of 1 MiB go by, some milliseconds; garbage collection and other goroutines run at each. Only a memory of
-// gigabytes takes longer to be cleared when it grows.
+// Work is counted, not timed, so a call exceeds its budget at the same instruction on every machine. The deadline is in
+// wall time, for budgets that are too large. Between two checks a module does at most 500,000 units of work or copies
+// 1 MiB, which takes milliseconds. Garbage collection and other goroutines can run at each check. Only clearing a memory
+// of gigabytes, when it grows, takes longer.
 package wasm

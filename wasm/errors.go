@@ -7,23 +7,23 @@ import (
 	"unicode/utf8"
 )
 
-// Kind is why a call, or a module, was given up.
+// Kind is the reason why a call failed or a module was not loaded.
 type Kind int
 
 const (
-	Refused  Kind = iota + 1 // the module is not what is expected: see the message
-	Failed                   // the hook said so itself; the instance lives on
-	Trap                     // WebAssembly's own: unreachable, division by zero, an address outside its memory, …
-	Stack                    // calls within calls beyond Limits.Depth
-	Memory                   // memory beyond Limits.MemoryPages was refused, after which the call did not succeed
+	Refused  Kind = iota + 1 // the module is invalid: see the message
+	Failed                   // the hook reported a failure; the instance stays usable
+	Trap                     // a WebAssembly trap: unreachable, division by zero, an address outside the memory, …
+	Stack                    // calls are nested deeper than Limits.Depth
+	Memory                   // the module asked for more than Limits.MemoryPages, and then the call failed
 	Budget                   // more work than Limits.Budget
 	Deadline                 // more time than Limits.Deadline
 	Canceled                 // the caller's context ended
-	Pointer                  // an address given to the host lies outside the module's memory, or is not aligned
-	Shape                    // a descriptor came back with what was not the module's to change, or with more than fits
-	Exit                     // the module ended itself
-	Closed                   // an earlier call ended badly, or Close was called
-	Busy                     // a call within a call, or from two goroutines; the instance lives on
+	Pointer                  // an address passed to the host lies outside the module's memory, or is not aligned
+	Shape                    // the module changed a field of a descriptor that it must not change, or stored too large a shape
+	Exit                     // the module called proc_exit
+	Closed                   // an earlier call failed, or Close was called
+	Busy                     // a call within a call, or from two goroutines; the instance stays usable
 )
 
 var kindNames = [...]string{Refused: "refused", Failed: "failed", Trap: "trap", Stack: "stack overflow", Memory: "memory limit",
@@ -37,14 +37,14 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Error is what every function of this package returns when a module is at fault.
+// Error is the error of every function of this package if a module is at fault.
 type Error struct {
 	Hook   string // the hook's name, or the module's file while it is loaded
 	Export string // the function that was called; "" while the module is loaded
 	Batch  int    // the batch it was called for; -1 outside of batches
 	Kind   Kind
 	Cause  error  // never nil
-	Output string // the end of what the module wrote to its log during the call, if anything
+	Output string // the end of the module's log of the call; may be empty
 }
 
 func (e *Error) Error() string {
@@ -58,14 +58,14 @@ func (e *Error) Error() string {
 	}
 	fmt.Fprintf(&b, ": %s: %v", e.Kind, e.Cause)
 	if e.Output != "" {
-		fmt.Fprintf(&b, " (its last output: %q)", e.Output)
+		fmt.Fprintf(&b, " (last output: %q)", e.Output)
 	}
 	return b.String()
 }
 
 func (e *Error) Unwrap() error { return e.Cause }
 
-// halt ends a call from within the host: a panic with it passes through the module's frames.
+// halt ends a call from a function of the host, which panics with it to unwind the module's frames.
 type halt struct {
 	kind  Kind
 	cause error
@@ -75,7 +75,7 @@ func (h *halt) Error() string { return h.cause.Error() }
 
 func halted(k Kind, format string, a ...any) *halt { return &halt{k, fmt.Errorf(format, a...)} }
 
-// printable makes text of a module's harmless: UTF-8, without control characters other than tab and newline.
+// printable returns a module's text as valid UTF-8, with control characters other than tab and newline replaced.
 func printable(b []byte) string {
 	if utf8.Valid(b) && !strings.ContainsFunc(string(b), forbidden) {
 		return string(b)

@@ -43,7 +43,7 @@ func TestGoGuest(t *testing.T) {
 		says string
 	}{
 		"crash": {Trap, "panic: no more ideas"},
-		"spin":  {Budget, "more than 300000000 units of work"},
+		"spin":  {Budget, "took more than 300000000 units of work"},
 		"hoard": {Memory, "asked for more than 1024 pages of memory, then: "},
 	} {
 		_, err := open(t, m, options).Call(ctx, name, 0, InPlace[uint8](Out, 64))

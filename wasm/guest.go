@@ -22,8 +22,8 @@ func (i *Instance) begin(ctx context.Context, export string, batch int, budget i
 		deadline: time.Now().Add(i.module.limits.Deadline)}
 }
 
-// random is the call's stream of random bytes, seeded when it is first asked for: few calls do, and seeding is a tenth
-// of a short one.
+// random returns the call's stream of random bytes. It is seeded at its first use: few calls use it, and seeding takes a
+// tenth of the time of a short call.
 func (i *Instance) random() *rand.ChaCha8 {
 	if i.call.random == nil {
 		var seed [32]byte
@@ -35,8 +35,8 @@ func (i *Instance) random() *rand.ChaCha8 {
 	return i.call.random
 }
 
-// finish ends a call. It turns how it ended into an *Error, and closes the instance after what may have left its memory
-// in the middle of something.
+// finish ends a call and turns its error into an *Error. It closes the instance if the error may have left the module's
+// memory in an inconsistent state.
 func (i *Instance) finish(err error) error {
 	i.call.used = i.units()
 	if i.memory != nil {
@@ -44,7 +44,7 @@ func (i *Instance) finish(err error) error {
 	}
 	i.call.output.flush()
 	i.call.ctx = nil
-	if err == nil && i.call.used > i.call.budget { // since the last tick
+	if err == nil && i.call.used > i.call.budget { // exceeded after the last tick
 		err = i.overdrawn()
 	}
 	if err == nil {
@@ -55,19 +55,19 @@ func (i *Instance) finish(err error) error {
 	if kind != Failed {
 		e.Output = printable(i.call.output.tail)
 	}
-	if _, polite := err.(*failure); !polite || kind != Failed {
+	if _, reported := err.(*failure); !reported || kind != Failed {
 		i.closed = e
 		i.release()
 	}
 	return e
 }
 
-// failure is what a hook says of itself, after it has put its affairs in order.
+// failure is an error that the hook itself reported. The instance stays usable.
 type failure struct{ message string }
 
 func (f *failure) Error() string { return f.message }
 
-// status makes a failure of a negative result, and of a call of fail.
+// status returns a failure if the result is negative or the call called fail.
 func (i *Instance) status(result int32, err error) error {
 	switch {
 	case err != nil:
@@ -84,12 +84,12 @@ func (i *Instance) status(result int32, err error) error {
 
 func (i *Instance) classify(err error) (Kind, error) {
 	var (
-		polite *failure
-		host   *halt
+		reported *failure
+		host     *halt
 	)
 	kind := Trap
 	switch {
-	case errors.As(err, &polite):
+	case errors.As(err, &reported):
 		kind = Failed
 	case errors.As(err, &host):
 		kind, err = host.kind, host.cause
@@ -97,16 +97,16 @@ func (i *Instance) classify(err error) (Kind, error) {
 		kind = Stack
 	}
 	if i.call.refused && (kind == Trap || kind == Failed || kind == Exit) {
-		kind, err = Memory, fmt.Errorf("asked for more than %d pages of memory, then: %w", i.module.limits.MemoryPages, tidy(err))
+		kind, err = Memory, fmt.Errorf("asked for more than %d pages of memory, then: %w", i.module.limits.MemoryPages, oneLine(err))
 	}
-	if kind == Trap && i.call.message != "" { // as a panic in Rust ends, which has said why
-		err = fmt.Errorf("%s, then: %w", i.call.message, tidy(err))
+	if kind == Trap && i.call.message != "" { // a panic in Rust calls fail and then traps
+		err = fmt.Errorf("%s, then: %w", i.call.message, oneLine(err))
 	}
-	return kind, tidy(err)
+	return kind, oneLine(err)
 }
 
-// tidy makes one line of a trap and the innermost functions of its stack trace.
-func tidy(err error) error {
+// oneLine formats a trap and the innermost functions of its stack trace as one line.
+func oneLine(err error) error {
 	first, trace, traced := strings.Cut(err.Error(), "\nwasm stack trace:\n")
 	if !traced {
 		return err
@@ -121,18 +121,19 @@ func tidy(err error) error {
 	return errors.New(printable([]byte(first + " in " + strings.Join(frames, " < "))))
 }
 
-// quantum is the work between two visits to the host, about a quarter of a millisecond's.
+// quantum is the work, in units, after which a module calls the host's tick: about a quarter of a millisecond.
 const quantum = 500_000
 
-// meet makes the instance known from a guest that is only just being instantiated.
-func (i *Instance) meet(guest api.Module) {
+// attach sets the instance's memory and counter of work. A start function can call the host before instantiation has
+// returned the guest.
+func (i *Instance) attach(guest api.Module) {
 	if i.fuel == nil {
 		i.fuel = guest.ExportedGlobal(meter.Fuel).(api.MutableGlobal)
 		i.memory = guest.ExportedMemory(exportMemory)
 	}
 }
 
-// refill grants the module the next of its budget. It is false when there is nothing left.
+// refill grants the module the next quantum of its budget. It reports false if the budget is used up.
 func (i *Instance) refill() bool {
 	left := i.call.left + int64(i.fuel.Get())
 	if left < 0 {
@@ -146,7 +147,7 @@ func (i *Instance) refill() bool {
 	return true
 }
 
-// units of work that the call has done so far.
+// units returns the work that the call has done so far.
 func (i *Instance) units() int64 {
 	if i.fuel == nil {
 		return i.call.budget - i.call.left
@@ -154,14 +155,14 @@ func (i *Instance) units() int64 {
 	return i.call.budget - i.call.left - int64(i.fuel.Get())
 }
 
-// Work returns how many units the last call took, including the host's work for it.
+// Work returns the units of work of the last call, including the host's work for it.
 func (i *Instance) Work() int64 { return i.call.used }
 
-// tick is called by the module itself, see package meter.
+// tick is called by code that package meter adds to the module.
 func (i *Instance) tick(reason uint32) error {
 	switch reason {
 	case meter.OutOfRoom:
-		return halted(Stack, "more than %d calls within calls", i.module.limits.Depth)
+		return halted(Stack, "made more than %d nested calls", i.module.limits.Depth)
 	case meter.GrowthRefused:
 		i.call.refused = true
 		return i.overdue()
@@ -172,23 +173,23 @@ func (i *Instance) tick(reason uint32) error {
 	return i.overdue()
 }
 
-// overdue lets other goroutines work, and is an error when the call is to end because of the time.
+// overdue lets other goroutines run, and returns an error if the call's deadline has passed or its context has ended.
 func (i *Instance) overdue() error {
 	runtime.Gosched()
 	switch {
 	case i.call.ctx.Err() != nil:
 		return &halt{Canceled, context.Cause(i.call.ctx)}
 	case time.Now().After(i.call.deadline):
-		return halted(Deadline, "more than %v", i.module.limits.Deadline)
+		return halted(Deadline, "took more than %v", i.module.limits.Deadline)
 	}
 	return nil
 }
 
 func (i *Instance) overdrawn() error {
-	return halted(Budget, "more than %d units of work", i.call.budget)
+	return halted(Budget, "took more than %d units of work", i.call.budget)
 }
 
-// invoke calls an export of the module; one without a result gives 0.
+// invoke calls an export of the module. The result of a function without one is 0.
 func (i *Instance) invoke(export string, args ...uint64) (int32, error) {
 	f := i.functions[export]
 	if f == nil {
@@ -205,28 +206,28 @@ func (i *Instance) invoke(export string, args ...uint64) (int32, error) {
 	return int32(uint32(i.stack[0])), nil
 }
 
-// run turns even a panic of the runtime into an error.
+// run calls a function, and turns a panic of the runtime into an error.
 func (i *Instance) run(f api.Function) (err error) {
 	defer func() {
 		if e := recover(); e != nil {
-			err = fmt.Errorf("the runtime gave up: %v", e)
+			err = fmt.Errorf("the WebAssembly runtime panicked: %v", e)
 		}
 	}()
 	return f.CallWithStack(i.base, i.stack[:])
 }
 
-// reserve makes room of a size in the module's memory.
+// reserve allocates memory of a size in the module for a slot, unless the slot has enough.
 func (i *Instance) reserve(slot int, size uint32) error {
 	b := &i.buffers[slot]
 	if b.address != 0 && size <= b.size {
 		return nil
 	}
 	want := (max(uint64(size), 16) + 15) &^ 15
-	if b.size > 0 && want < 1<<24 { // sizes that creep up are not to use up the memory
+	if b.size > 0 && want < 1<<24 { // sizes that grow slowly must not use up the memory
 		want = max(want, (uint64(b.size)*3/2+15)&^15)
 	}
 	if want > 1<<32-1 {
-		return halted(Memory, "%d bytes for an array", want)
+		return halted(Memory, "an array has %d bytes, expected at most %d", want, uint32(1<<32-1))
 	}
 	result, err := i.invoke(exportAlloc, want)
 	if err != nil {
@@ -237,35 +238,36 @@ func (i *Instance) reserve(slot int, size uint32) error {
 	case i.call.failed:
 		return i.status(0, nil)
 	case address == 0:
-		return halted(Memory, "%s(%d) has no memory left, the limit is %d pages", exportAlloc, want, i.module.limits.MemoryPages)
+		return halted(Memory, "%s(%d) returned 0: no memory is left, the limit is %d pages", exportAlloc, want, i.module.limits.MemoryPages)
 	case address%16 != 0:
-		return halted(Pointer, "%s(%d) returned %#x, which is no multiple of 16", exportAlloc, want, address)
+		return halted(Pointer, "%s(%d) returned %#x, expected a multiple of 16", exportAlloc, want, address)
 	case uint64(address)+want > i.memorySize():
-		return halted(Pointer, "%s(%d) returned %#x, the memory ends at %#x", exportAlloc, want, address, i.memorySize())
+		return halted(Pointer, "%s(%d) returned %#x, but the memory ends at %#x", exportAlloc, want, address, i.memorySize())
 	}
 	*b = buffer{address, uint32(want)}
 	return nil
 }
 
-// memorySize is the memory's in bytes, which for 4 GiB are more than api.Memory.Size can say.
+// memorySize returns the size of the memory in bytes. For 4 GiB it exceeds the range of api.Memory.Size.
 func (i *Instance) memorySize() uint64 {
 	pages, _ := i.memory.Grow(0)
 	return uint64(pages) << 16
 }
 
-// view is a slot's memory, valid until the module runs again. It was checked when reserved, and memory never shrinks.
+// view returns a slot's memory, valid until the module runs again. It is within the memory, since reserve checked it and
+// memory never shrinks.
 func (i *Instance) view(slot int, n uint32) []byte {
 	v, ok := i.memory.Read(i.buffers[slot].address, n)
 	if !ok || n > i.buffers[slot].size {
-		panic("wasm: a reserved buffer is gone")
+		panic("wasm: a reserved buffer lies outside the memory")
 	}
 	return v
 }
 
-// text puts bytes into the module's memory and gives their address.
+// text copies bytes to the module's memory and returns their address.
 func (i *Instance) text(b []byte) (uint32, error) {
 	if uint64(len(b)) > 1<<32-32 {
-		return 0, halted(Memory, "%d bytes to hand over", len(b))
+		return 0, halted(Memory, "the configuration or state has %d bytes, expected at most %d", len(b), uint32(1<<32-32))
 	}
 	if err := i.reserve(slotText, uint32(len(b))); err != nil {
 		return 0, err

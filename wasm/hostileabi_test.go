@@ -27,10 +27,10 @@ func hostileDeepCalls() []hostile {
 		{name: "recursion with many results", kind: Stack, module: with(misbehaves(w.Repeat(90, w.Call(self+1)), w.Get(0), w.Get(1), w.Call(self), w.Return), func(m *w.Module) {
 			m.Funcs = append(m.Funcs, w.Func{Results: w.Repeat(100, []byte{w.I32}), Body: w.Repeat(100, w.Const(1))})
 		})},
-		{name: "the host's function through a table", module: indirect(w.Const(-1), w.Const(16), w.Const(1), w.CallIndirect(1), w.Const(0)), kind: Pointer, says: "log: 16 bytes"},
+		{name: "the host's function through a table", module: indirect(w.Const(-1), w.Const(16), w.Const(1), w.CallIndirect(1), w.Const(0)), kind: Pointer, says: "log: found 16 bytes"},
 		{name: "failure through a table", module: indirect(w.Const(0), w.Const(0), w.Const(2), w.CallIndirect(1), w.Const(0)), kind: Failed, says: "called fail without a message"},
-		{name: "log of its own descriptors", module: misbehaves(w.Get(0), w.Const(64), w.Call(fnLog), w.Get(0), w.Const(1), w.Call(fnRandom), w.Drop, w.Const(0)), kind: Shape, says: "its dtype"},
-		{name: "an import as the hook", kind: Shape, says: "array 0: its", module: with(replacedName("h", ""), func(m *w.Module) { // random bytes onto the descriptors
+		{name: "log of its own descriptors", module: misbehaves(w.Get(0), w.Const(64), w.Call(fnLog), w.Get(0), w.Const(1), w.Call(fnRandom), w.Drop, w.Const(0)), kind: Shape, says: "array 0: found dtype"},
+		{name: "an import as the hook", kind: Shape, says: "array 0: found", module: with(replacedName("h", ""), func(m *w.Module) { // random bytes onto the descriptors
 			m.Exports = [][]byte{w.Export("h", 0, fnRandom)}
 			m.Funcs[1].Body = w.Seq(w.Get(0), w.Drop, w.Const(16)) // an allocator that always gives the same
 		})},
@@ -93,7 +93,7 @@ func TestHostileState(t *testing.T) {
 			says string
 		}{
 			{"a length that changes", w.Get(1), Shape, ""},
-			{"another length the second time", w.Seq(w.Get(1), w.If(w.I32, w.Const(9), w.Else, w.Const(8))), Shape, "said that its state has 8 bytes, then 9"},
+			{"another length the second time", w.Seq(w.Get(1), w.If(w.I32, w.Const(9), w.Else, w.Const(8))), Shape, "reported a state of 8 bytes, then one of 9"},
 			{"a negative length", w.Const(-1), Failed, "returned -1"},
 			{"two billion bytes", w.Const(math.MaxInt32), Memory, ""},
 			{"more than its memory", w.Const(8 << 20), Memory, ""},

@@ -49,7 +49,7 @@ func compileBombs() []hostile {
 				m.Funcs = append(m.Funcs, w.Func{Params: thousand})
 			}
 		})},
-		{name: "operands that are not there", says: "takes more operands than there are", module: misbehaves(w.Drop, w.Const(0))},
+		{name: "operands that are not there", says: "an instruction has too few operands", module: misbehaves(w.Drop, w.Const(0))},
 		{name: "operands too many", says: "2 operands at the end of a block, expected 1", module: misbehaves(w.Const(0), w.Const(0))},
 	}
 	for k := range list {
@@ -69,15 +69,15 @@ func TestImportsAndExportsOfTheWrongKind(t *testing.T) {
 	}
 	r := newRuntime(t, Config{})
 	for want, bin := range map[string][]byte{
-		"imports the table gpupipe.x, but only functions":  imports("\x01\x70\x00\x01"),
-		"imports the memory gpupipe.x, but only functions": imports("\x02\x00\x01"),
-		"imports the global gpupipe.x, but only functions": imports("\x03\x7f\x00"),
-		"exception handling is not supported":              imports("\x04\x00\x00"),
-		"memory64 is not supported":                        imports("\x02\x04\x01"),
-		"threads are not supported":                        imports("\x02\x03\x01\x02"),
-		"does not export the function gpupipe_alloc":       renamed(exportAlloc, func(m *w.Module) { m.Globals[0].Export = exportAlloc }),
-		"does not export the function gpupipe_abi_v1":      renamed(exportVersion, func(m *w.Module) { m.Tables = []w.Limits{{Min: 1, Export: exportVersion}} }),
-		"does not export its memory": with(misbehaves(w.Const(0)), func(m *w.Module) {
+		"imports the table gpupipe.x, expected functions only":  imports("\x01\x70\x00\x01"),
+		"imports the memory gpupipe.x, expected functions only": imports("\x02\x00\x01"),
+		"imports the global gpupipe.x, expected functions only": imports("\x03\x7f\x00"),
+		"exception handling is not supported":                   imports("\x04\x00\x00"),
+		"memory64 is not supported":                             imports("\x02\x04\x01"),
+		"threads are not supported":                             imports("\x02\x03\x01\x02"),
+		"does not export the function gpupipe_alloc":            renamed(exportAlloc, func(m *w.Module) { m.Globals[0].Export = exportAlloc }),
+		"does not export the function gpupipe_abi_v1":           renamed(exportVersion, func(m *w.Module) { m.Tables = []w.Limits{{Min: 1, Export: exportVersion}} }),
+		`exports no memory "memory"`: with(misbehaves(w.Const(0)), func(m *w.Module) {
 			m.Memories[0].Export, m.Globals[0].Export = "", exportMemory
 		}).Encode(),
 		"duplicates name \"h\"": with(misbehaves(w.Const(0)), func(m *w.Module) { m.Funcs = append(m.Funcs, voidHook) }).Encode(),

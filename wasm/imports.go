@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	maxMessage = 4096 // bytes of fail's text that are kept
+	maxMessage = 4096 // bytes of fail's text; the rest is dropped
 	maxTail    = 1024 // bytes of output that an error quotes
 )
 
@@ -44,19 +44,19 @@ func abiImports() []Import {
 	}
 }
 
-// tickImport is what the rewriter's calls reach, and no module by name.
+// tickImport is the function that package meter's code calls. Modules cannot import it by name.
 func tickImport() Import {
 	return Import{Name: meter.Tick, Params: []api.ValueType{i32}, Call: func(i *Instance, s []uint64) error {
 		return i.tick(uint32(s[0]))
 	}}
 }
 
-// hostCall is the work that calling the host takes, in units.
+// hostCall is the work of a call of the host, in units.
 const hostCall = 256
 
-// serve calls a function of the host's for the module.
+// serve calls a function of the host for the module.
 func (i *Instance) serve(guest api.Module, im Import, stack []uint64) {
-	i.meet(guest)
+	i.attach(guest)
 	err := im.Call(i, stack)
 	if err == nil {
 		return
@@ -77,16 +77,16 @@ func (i *Instance) serve(guest api.Module, im Import, stack []uint64) {
 	}
 }
 
-// Read views n bytes of the module's memory, valid until the module runs again. For use by an Import; the error, to be
-// returned as it is, ends the call as Pointer.
+// Read returns a view of n bytes of the module's memory, valid until the module runs again. It is for use by an Import,
+// which must return the error unchanged; it ends the call with the kind Pointer.
 func (i *Instance) Read(address, n uint32) ([]byte, error) {
 	if b, ok := i.memory.Read(address, n); ok {
 		return b, nil
 	}
-	return nil, halted(Pointer, "%d bytes at %#x, the memory ends at %#x", n, address, i.memorySize())
+	return nil, halted(Pointer, "found %d bytes at %#x, but the memory ends at %#x", n, address, i.memorySize())
 }
 
-// Copy is what Read views, the caller's to keep.
+// Copy returns a copy of the bytes that Read returns a view of.
 func (i *Instance) Copy(address, n uint32) ([]byte, error) {
 	b, err := i.Read(address, n)
 	if err != nil {
@@ -97,25 +97,25 @@ func (i *Instance) Copy(address, n uint32) ([]byte, error) {
 	return own, nil
 }
 
-// Write stores bytes in the module's memory. For use by an Import, as Read is.
+// Write stores bytes to the module's memory. It is for use by an Import, as Read is.
 func (i *Instance) Write(address uint32, data []byte) error {
 	if i.memory.Write(address, data) {
 		return nil
 	}
-	return halted(Pointer, "%d bytes at %#x, the memory ends at %#x", len(data), address, i.memory.Size())
+	return halted(Pointer, "found %d bytes at %#x, but the memory ends at %#x", len(data), address, i.memory.Size())
 }
 
-// Charge adds work that the host did for the module, in units (about a nanosecond or less each), to what the call has
-// used. For use by an Import.
+// Charge adds units of work (about a nanosecond or less each) that the host did for the module to those of the call. It
+// is for use by an Import.
 func (i *Instance) Charge(units int64) { i.fuel.Set(uint64(int64(i.fuel.Get()) - units)) }
 
-// Batch is that of the call in progress, -1 outside of batches. For use by an Import.
+// Batch is the batch of the call in progress, -1 outside of batches. It is for use by an Import.
 func (i *Instance) Batch() int { return i.call.batch }
 
-// Export is the function that the host called last. For use by an Import.
+// Export is the name of the function that the host called last. It is for use by an Import.
 func (i *Instance) Export() string { return i.call.export }
 
-// importsOf lists what may be imported from a module of the host's.
+// importsOf lists the functions that may be imported from a module of the host.
 func (r *Runtime) importsOf(module string) []string {
 	var names []string
 	for key := range r.allowed {
@@ -127,10 +127,10 @@ func (r *Runtime) importsOf(module string) []string {
 	return names
 }
 
-// output is what a call writes to its log: lines for the user, and the end of it for an error.
+// output collects what a call writes to its log. It passes lines to the user, and keeps the end for an error.
 type output struct {
 	line    func(string)
-	left    int // bytes allowed
+	left    int // bytes that may still be written
 	dropped int
 	partial []byte
 	tail    []byte
@@ -167,6 +167,6 @@ func (o *output) flush() {
 		o.emit()
 	}
 	if o.dropped > 0 {
-		o.line(fmt.Sprintf("(%d bytes more were dropped)", o.dropped))
+		o.line(fmt.Sprintf("(%d more bytes were dropped)", o.dropped))
 	}
 }

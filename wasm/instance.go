@@ -16,10 +16,11 @@ type Options struct {
 	Hook   string // its name in messages; default the module's file
 	Config []byte // JSON for gpupipe_open; default {}
 	Seed   uint64
-	Log    func(line string) // called on the goroutine of the call, nil: what the module writes is dropped
+	Log    func(line string) // called on the goroutine of the call; nil drops the module's output
 }
 
-// Instance is a machine of a module. One goroutine at a time may use it; a second one gets Busy.
+// Instance is an instance of a module: memory, globals, a random stream. One goroutine at a time may use it; a second
+// one gets the error Busy.
 type Instance struct {
 	module    *Module
 	options   Options
@@ -31,29 +32,29 @@ type Instance struct {
 	stack     [4]uint64
 	base      context.Context // carries the instance to the host's functions
 	busy      atomic.Bool
-	closed    *Error // why, nil while open
+	closed    *Error // the reason; nil while the instance is open
 	call      call
-	keys      Keys // of the configuration, that the module has named
+	keys      Keys // declared by the module
 }
 
-// call is what is known of the call in progress.
+// call is the state of the call in progress.
 type call struct {
 	ctx      context.Context
 	export   string
 	batch    int
 	budget   int64
-	left     int64 // of the budget, not granted to the module's counter yet
+	left     int64 // the budget that has not been granted to the module's counter
 	deadline time.Time
-	message  string // of fail
+	message  string // the argument of fail
 	failed   bool   // fail was called
-	refused  bool   // memory was
+	refused  bool   // growth of the memory was refused
 	output   output
-	passed   uint64        // nanoseconds of the module's clock beside its work
+	passed   uint64        // nanoseconds that the module's clock advanced besides those for its work
 	used     int64         // units, when the call has ended
-	random   *rand.ChaCha8 // nil until it is asked for
+	random   *rand.ChaCha8 // nil until its first use
 }
 
-// Places of the module's memory that the host writes to.
+// The buffers in the module's memory that the host writes to.
 const (
 	slotDescriptors = iota
 	slotText
@@ -67,7 +68,7 @@ type instanceKey struct{}
 
 func calledInstance(ctx context.Context) *Instance { return ctx.Value(instanceKey{}).(*Instance) }
 
-// Open makes an instance: start function, _initialize, gpupipe_open.
+// Open makes an instance. It runs the start function, _initialize and gpupipe_open, if the module has them.
 func (m *Module) Open(ctx context.Context, o Options) (*Instance, error) {
 	set(&o.Hook, m.File)
 	if o.Config == nil {
@@ -84,13 +85,13 @@ func (m *Module) Open(ctx context.Context, o Options) (*Instance, error) {
 }
 
 func (i *Instance) open() error {
-	// No start functions: an exported _start is a program's, and _initialize is called below.
+	// wazero calls no start functions: an exported _start is a program's main function, and _initialize is called below.
 	guest, err := i.instantiate()
 	if err != nil {
 		return err
 	}
 	i.guest = guest
-	i.meet(guest)
+	i.attach(guest)
 	i.refill()
 	if i.has(exportInit) {
 		if _, err := i.invoke(exportInit); err != nil {
@@ -101,7 +102,7 @@ func (i *Instance) open() error {
 	case err != nil:
 		return err
 	case version < 0 || version > minorVersion:
-		return halted(Refused, "needs version 1.%d of the ABI, the host has 1.%d", version, minorVersion)
+		return halted(Refused, "needs version 1.%d of the ABI, expected at most 1.%d", version, minorVersion)
 	}
 	if !i.has(exportOpen) {
 		return nil
@@ -120,13 +121,13 @@ func (i *Instance) open() error {
 func (i *Instance) instantiate() (m api.Module, err error) {
 	defer func() {
 		if e := recover(); e != nil {
-			err = fmt.Errorf("the runtime gave up: %v", e)
+			err = fmt.Errorf("the WebAssembly runtime panicked: %v", e)
 		}
 	}()
 	return i.module.runtime.wazero.InstantiateModule(allocating(i.base, i), i.module.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
 }
 
-// Close gives back the instance's memory. It may be called twice, but not during a call.
+// Close frees the instance's memory. It may be called twice, but not during a call.
 func (i *Instance) Close() error {
 	if i.closed == nil {
 		i.closed = &Error{Hook: i.options.Hook, Batch: -1, Kind: Closed, Cause: fmt.Errorf("Close was called")}
@@ -150,8 +151,8 @@ func (i *Instance) has(export string) bool {
 	return i.module.compiled.ExportedFunctions()[export] != nil
 }
 
-// Call calls a hook for a batch. It returns what the hook returned, which is not negative, and the shapes of outputs in
-// args. Mistakes in args themselves panic; every error is an *Error.
+// Call calls a hook for a batch. It returns the hook's result, which is not negative, and sets the shapes of outputs in
+// args. It panics if args are invalid. Every error is an *Error.
 func (i *Instance) Call(ctx context.Context, hook string, batch int, args ...*Array) (int32, error) {
 	if !i.module.hooks[hook] {
 		return 0, i.module.CheckHook(hook)
@@ -164,7 +165,7 @@ func (i *Instance) Call(ctx context.Context, hook string, batch int, args ...*Ar
 	return result, err
 }
 
-// guard runs what calls the module, and classifies how it ends.
+// guard runs do, which calls the module, as one call, and classifies its error.
 func (i *Instance) guard(ctx context.Context, export string, batch int, do func() error) error {
 	if !i.busy.CompareAndSwap(false, true) {
 		return &Error{Hook: i.options.Hook, Export: export, Batch: batch, Kind: Busy, Cause: fmt.Errorf("the instance is in a call already")}
@@ -174,14 +175,14 @@ func (i *Instance) guard(ctx context.Context, export string, batch int, do func(
 		return &Error{Hook: i.options.Hook, Export: export, Batch: batch, Kind: Closed, Cause: i.closed}
 	}
 	i.begin(ctx, export, batch, i.module.limits.Budget)
-	i.fuel.Set(0) // what the last call left over
+	i.fuel.Set(0) // discards what the last call did not use
 	i.refill()
 	return i.finish(do())
 }
 
 func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 	if len(args) > maxArrays {
-		panic(fmt.Sprintf("wasm: %d arrays, at most %d", len(args), maxArrays))
+		panic(fmt.Sprintf("wasm: found %d arrays, expected at most %d", len(args), maxArrays))
 	}
 	if err := i.reserve(slotDescriptors, maxArrays*descriptorSize); err != nil {
 		return 0, err
@@ -193,7 +194,7 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 			return 0, err
 		}
 	}
-	for a, arg := range args { // views are taken when nothing is allocated any more: growing moves the memory
+	for a, arg := range args { // after all allocations, since they may move the memory
 		if arg.Dir&In != 0 && arg.Data != nil {
 			copyPieces(i.view(slotArrays+a, sizes[a]), arg.Data)
 		}
@@ -221,14 +222,14 @@ func (i *Instance) callHook(hook string, args []*Array) (int32, error) {
 	return result, nil
 }
 
-// Reserve makes room in the module's memory for the arrays of the next calls, and gives views of it: an input written
-// there need not be copied. They are valid until the instance is used again.
+// Reserve allocates memory in the module for the arrays of the next calls, and returns views of it. An input that is
+// written to its view need not be copied. The views are valid until the instance is used again.
 func (i *Instance) Reserve(ctx context.Context, sizes ...int) ([][]byte, error) {
 	views := make([][]byte, len(sizes))
 	err := i.guard(ctx, exportAlloc, -1, func() error {
 		for a, n := range sizes {
 			if int64(n) > 1<<32-1 || n < 0 {
-				return halted(Memory, "array %d of %d bytes", a, n)
+				return halted(Memory, "array %d has %d bytes, expected 0 to %d", a, n, uint32(1<<32-1))
 			}
 			if err := i.reserve(slotArrays+a, uint32(n)); err != nil {
 				return err
@@ -242,7 +243,7 @@ func (i *Instance) Reserve(ctx context.Context, sizes ...int) ([][]byte, error) 
 	return views, err
 }
 
-// Save is the module's state, nil if it keeps none.
+// Save returns the module's state, nil if it keeps none.
 func (i *Instance) Save(ctx context.Context) ([]byte, error) {
 	if !i.module.Stateful() {
 		return nil, nil
@@ -261,7 +262,7 @@ func (i *Instance) Save(ctx context.Context) ([]byte, error) {
 			return err
 		}
 		if again != length {
-			return halted(Shape, "said that its state has %d bytes, then %d", length, again)
+			return halted(Shape, "reported a state of %d bytes, then one of %d", length, again)
 		}
 		state = make([]byte, length)
 		copyPieces(state, i.view(slotText, uint32(length)))
@@ -270,13 +271,13 @@ func (i *Instance) Save(ctx context.Context) ([]byte, error) {
 	return state, err
 }
 
-// Load gives an instance the state of another one of the same module, configuration and seed.
+// Load restores a state that Save returned, of an instance of the same module, configuration and seed.
 func (i *Instance) Load(ctx context.Context, state []byte) error {
 	if !i.module.Stateful() {
 		if len(state) == 0 {
 			return nil
 		}
-		return &Error{Hook: i.options.Hook, Export: exportLoad, Batch: -1, Kind: Refused, Cause: fmt.Errorf("a state of %d bytes for a module that keeps none", len(state))}
+		return &Error{Hook: i.options.Hook, Export: exportLoad, Batch: -1, Kind: Refused, Cause: fmt.Errorf("found a state of %d bytes, expected none: the module exports no %s", len(state), exportLoad)}
 	}
 	return i.guard(ctx, exportLoad, -1, func() error {
 		address, err := i.text(state)

@@ -2,16 +2,16 @@ package wasm
 
 import "time"
 
-// Limits bound what an instance may use. A zero means the default.
+// Limits bound what an instance may use. Zero means the default.
 type Limits struct {
-	MemoryPages   uint32        // of 64 KiB; default 4,096 (256 MiB), at most 65,536
+	MemoryPages   uint32        // pages of 64 KiB; default 4,096 (256 MiB), at most 65,536
 	TableElements uint32        // default 65,536
-	Budget        int64         // units of work a call (package wasm/meter says what a unit is); default 10,000,000,000
+	Budget        int64         // units of work of a call (package wasm/meter defines the unit); default 10,000,000,000
 	OpenBudget    int64         // units of work to open an instance; default Budget
-	Deadline      time.Duration // wall time a call, and to open an instance; default 30 s
-	Depth         int32         // calls within calls; default 1,900, which is less than what wazero's interpreter can do
-	LogBytes      int           // text a call may write to its log, the rest is dropped; default 65,536
-	Unmetered     bool          // to measure what metering costs: work, time and depth are not bounded, and nothing ends an endless loop
+	Deadline      time.Duration // wall time of a call, and of opening an instance; default 30 s
+	Depth         int32         // nested calls; default 1,900, which is less than wazero's interpreter supports
+	LogBytes      int           // log text of a call, the rest is dropped; default 65,536
+	Unmetered     bool          // do not bound work, time and depth, to measure the cost of metering: nothing ends an endless loop
 }
 
 // WithDefaults fills in defaults for zero values.
@@ -33,13 +33,13 @@ func set[T comparable](v *T, byDefault T) {
 	}
 }
 
-// check refuses limits that no instance can have.
+// check returns an error if the limits are invalid.
 func (l Limits) check() error {
 	switch {
 	case l.MemoryPages > 1<<16:
-		return halted(Refused, "memory limit of %d pages, at most 65536 (4 GiB) possible", l.MemoryPages)
+		return halted(Refused, "memory limit: found %d pages, expected at most 65536 (4 GiB)", l.MemoryPages)
 	case l.Budget < 0 || l.OpenBudget < 0 || l.Deadline < 0 || l.Depth < 0 || l.LogBytes < 0:
-		return halted(Refused, "negative limit in %+v", l)
+		return halted(Refused, "limits: found a negative one in %+v, expected at least 0", l)
 	}
 	return nil
 }

@@ -7,10 +7,10 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 )
 
-// piece is how many bytes the host copies at a time: garbage collection waits for the end of a copy, however long.
+// piece is how many bytes the host copies at a time. Garbage collection waits for the end of each copy.
 const piece = 1 << 20
 
-// copyPieces is copy, at whose pieces the goroutine can be stopped.
+// copyPieces copies as the builtin copy does, in pieces between which the goroutine can be preempted.
 func copyPieces(to, from []byte) int {
 	n := min(len(to), len(from))
 	for at := 0; at < n; at += piece {
@@ -20,21 +20,21 @@ func copyPieces(to, from []byte) int {
 	return n
 }
 
-// linearMemory is what an instance's memory lies in. It grows as a slice does, but can be stopped on the way.
+// linearMemory is the memory of an instance. It grows as a slice does, but the end of the call stops the growth.
 type linearMemory struct {
 	i    *Instance
 	b    []byte
 	most uint64
 }
 
-// allocating has an instance's memory made by it.
+// allocating returns a context with which wazero gives the instance a linearMemory.
 func allocating(ctx context.Context, i *Instance) context.Context {
 	return experimental.WithMemoryAllocator(ctx, experimental.MemoryAllocatorFunc(func(_, most uint64) experimental.LinearMemory {
 		return &linearMemory{i: i, most: most}
 	}))
 }
 
-// Reallocate gives a memory of the size with the old one's contents, or nil when the call has no time left.
+// Reallocate returns a memory of the given size with the contents of the old one, or nil if the call has no time left.
 func (m *linearMemory) Reallocate(size uint64) []byte {
 	if size > uint64(cap(m.b)) {
 		grown := m.fresh(min(max(size, uint64(cap(m.b))/4*5), m.most))
@@ -53,7 +53,7 @@ func (m *linearMemory) Reallocate(size uint64) []byte {
 	return m.b
 }
 
-// fresh makes zeros, which for a large memory takes so long that the call may end before: then it is nil.
+// fresh returns size zero bytes, or nil if the call ends first: clearing a large memory takes long.
 func (m *linearMemory) fresh(size uint64) []byte {
 	if size < 32*piece || len(m.b) == 0 {
 		return make([]byte, size)
@@ -71,5 +71,5 @@ func (m *linearMemory) fresh(size uint64) []byte {
 	return nil
 }
 
-// Free gives it back.
+// Free drops the memory.
 func (m *linearMemory) Free() { m.b = nil }

@@ -27,14 +27,14 @@ const (
 	startFunction = "start function"
 )
 
-// minorVersion of the ABI that this host speaks.
+// minorVersion is the minor version of the ABI that this host implements.
 const minorVersion = 0
 
 const i32, i64 = api.ValueTypeI32, api.ValueTypeI64
 
 type functionType struct{ params, results []api.ValueType }
 
-// Types of the ABI's exports, and which of them a module must have.
+// The types of the ABI's exports, and the exports that a module must have.
 var (
 	abiExports = map[string]functionType{
 		exportVersion: {nil, []api.ValueType{i32}},
@@ -50,7 +50,7 @@ var (
 
 // Module is a compiled module. It may be used by several goroutines.
 type Module struct {
-	File     string // what it was loaded from
+	File     string // the file that it was loaded from
 	runtime  *Runtime
 	compiled wazero.CompiledModule
 	limits   Limits
@@ -59,11 +59,10 @@ type Module struct {
 	memory   atomic.Uint64
 }
 
-// Peak is the most that a call has used so far, of all the module's instances: units of work, and bytes of its
-// instance's memory.
+// Peak returns the most units of work of one call so far, and the largest memory of an instance in bytes.
 func (m *Module) Peak() (work int64, memory uint64) { return m.work.Load(), m.memory.Load() }
 
-// used notes what a call took.
+// used records the work and the memory of a call.
 func (m *Module) used(work int64, memory uint64) {
 	for old := m.work.Load(); work > old && !m.work.CompareAndSwap(old, work); old = m.work.Load() {
 	}
@@ -71,7 +70,7 @@ func (m *Module) used(work int64, memory uint64) {
 	}
 }
 
-// Interface lists the functions that the module imports, as module.name, and those that it exports, in alphabetic
+// Interface lists the functions that the module imports, as module.name, and those that it exports, in alphabetical
 // order.
 func (m *Module) Interface() (imports, exports []string) {
 	for _, f := range m.compiled.ImportedFunctions() {
@@ -83,28 +82,28 @@ func (m *Module) Interface() (imports, exports []string) {
 	return slices.Compact(imports), slices.Sorted(maps.Keys(m.compiled.ExportedFunctions()))
 }
 
-// Limits that its instances run under, defaults filled in.
+// Limits returns the limits of the module's instances, with defaults filled in.
 func (m *Module) Limits() Limits { return m.limits }
 
-// Close gives back its code. Its instances must have been closed.
+// Close frees the module's code. Close its instances first.
 func (m *Module) Close() error { return m.compiled.Close(context.Background()) }
 
-// Hooks lists the exported functions of the hooks' type, in alphabetic order.
+// Hooks lists the exported functions of the hooks' type, in alphabetical order.
 func (m *Module) Hooks() []string {
 	return slices.Sorted(maps.Keys(m.hooks))
 }
 
-// ErrNoHook is what CheckHook's error is where the module exports no function of the name.
+// ErrNoHook is matched by CheckHook's error if the module exports no function of the name.
 var ErrNoHook = errors.New("no such function")
 
 type noHook struct{ error }
 
 func (noHook) Is(target error) bool { return target == ErrNoHook }
 
-// CheckHook says what keeps a function from being called as a hook: an *Error of kind Refused, or nil.
+// CheckHook returns an *Error of kind Refused if the module has no function of the name that can be called as a hook.
 func (m *Module) CheckHook(name string) error {
 	if _, abi := abiExports[name]; abi {
-		return m.refused(fmt.Errorf("%s is part of the ABI and no hook", name))
+		return m.refused(fmt.Errorf("found the hook %q, expected another name: it is a function of the ABI", name))
 	}
 	err := m.exports(name, hookType)
 	switch {
@@ -123,10 +122,10 @@ func (m *Module) refused(err error) error {
 	return &Error{Hook: m.File, Batch: -1, Kind: Refused, Cause: err}
 }
 
-// check holds the module's exports against the ABI.
+// check compares the module's exports with the ABI.
 func (m *Module) check() error {
 	if m.compiled.ExportedMemories()[exportMemory] == nil {
-		return fmt.Errorf("does not export its memory as %q", exportMemory)
+		return fmt.Errorf("exports no memory %q", exportMemory)
 	}
 	functions := m.compiled.ExportedFunctions()
 	for _, name := range slices.Sorted(maps.Keys(abiExports)) {
@@ -138,7 +137,7 @@ func (m *Module) check() error {
 		}
 	}
 	if (functions[exportSave] == nil) != (functions[exportLoad] == nil) {
-		return fmt.Errorf("exports one of %s and %s, expected both or neither", exportSave, exportLoad)
+		return fmt.Errorf("exports only one of %s and %s, expected both or neither", exportSave, exportLoad)
 	}
 	m.hooks = map[string]bool{}
 	for name, f := range functions {
@@ -160,7 +159,7 @@ func (m *Module) exports(name string, want functionType) error {
 	return nil
 }
 
-// exported lists functions for a message.
+// exported lists the exported functions for a message.
 func (m *Module) exported() string {
 	names := slices.Sorted(maps.Keys(m.compiled.ExportedFunctions()))
 	switch {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Pool opens instances of a module as they are needed, up to a number, and opens new ones for those that ended badly.
-// What a stateless module computes does not depend on which instance it is given. Several goroutines may use a pool.
+// Pool opens instances of a module as they are needed, up to a number, and replaces those that an error closed. The
+// results of a stateless module do not depend on the instance. Several goroutines may use a pool.
 type Pool struct {
 	module  *Module
 	options Options
@@ -16,13 +16,13 @@ type Pool struct {
 	closed  bool
 }
 
-// NewPool makes a pool of at most n instances; none is opened yet.
+// NewPool returns a pool of at most n instances. It opens none.
 func NewPool(m *Module, n int, o Options) *Pool {
 	return &Pool{module: m, options: o, tokens: make(chan struct{}, max(1, n))}
 }
 
-// Do lends an instance to a function, waiting for one if need be. The error is the function's, Open's, or the
-// context's.
+// Do calls f with an instance that no other goroutine uses. It waits until one is free. The error is that of f, of Open
+// or of the context.
 func (p *Pool) Do(ctx context.Context, f func(*Instance) error) error {
 	select {
 	case p.tokens <- struct{}{}:
@@ -60,7 +60,7 @@ func (p *Pool) give(i *Instance) {
 	p.idle = append(p.idle, i)
 }
 
-// Close closes the instances; those lent are closed when they come back.
+// Close closes the instances. Those in use are closed when their function returns.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

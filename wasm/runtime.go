@@ -14,26 +14,26 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 )
 
-// Config of a Runtime.
+// Config is the configuration of a Runtime.
 type Config struct {
-	// CacheDir keeps compiled modules, which are machine code that is run as it is found: it must belong to the user
-	// alone, and is made so. "" keeps nothing.
+	// CacheDir keeps compiled modules. They are machine code that runs unchecked, so only the user may have access to
+	// the folder: NewRuntime sets its mode. "" keeps nothing.
 	CacheDir string
 	// Interpreter uses wazero's interpreter even where it has a compiler.
 	Interpreter bool
-	// Imports are what modules may import beside log, fail and the system interface.
+	// Imports are the functions that modules may import besides log, fail, config_key and the system interface.
 	Imports []Import
 }
 
-// Import is a function of the host's that modules may import as gpupipe.Name.
+// Import is a function of the host that modules may import as gpupipe.Name.
 type Import struct {
 	Name    string
 	Params  []api.ValueType
 	Results []api.ValueType
-	// Call gets the calling instance and the parameters, an i32 in the lower half of its word (the upper one may hold
-	// anything), and leaves the results in their place (wazero's
-	// api.GoModuleFunction). It may use the instance's Memory, Charge and Batch, and call nothing of the module.
-	// An error ends the module's call: with the kind of an *Error, else Failed. After that the instance is closed.
+	// Call gets the calling instance and the parameters, and stores the results in their place, as wazero's
+	// api.GoModuleFunction does. An i32 is in the lower half of its word; the upper half is undefined. Call may use the
+	// instance's Read, Copy, Write, Charge, Batch and Export, but call no function of the module. An error ends the
+	// module's call and closes the instance. Its kind is that of an *Error, else Failed.
 	Call func(i *Instance, stack []uint64) error
 }
 
@@ -45,7 +45,7 @@ type Runtime struct {
 	allowed map[string]string // type by "module.name"
 }
 
-// NewRuntime makes one. Close gives back what it holds.
+// NewRuntime returns a Runtime. Close frees it.
 func NewRuntime(c Config) (*Runtime, error) {
 	ctx := context.Background()
 	config := wazero.NewRuntimeConfig()
@@ -76,14 +76,14 @@ func NewRuntime(c Config) (*Runtime, error) {
 	return r, nil
 }
 
-// provide makes a module of the host's functions; hidden ones cannot be imported by name.
+// provide makes a module of functions of the host. Users' modules cannot import the hidden ones by name.
 func (r *Runtime) provide(module string, imports []Import, hidden ...Import) error {
 	b := r.wazero.NewHostModuleBuilder(module)
 	for n, im := range append(imports, hidden...) {
 		key := module + "." + im.Name
 		if n < len(imports) {
 			if r.allowed[key] != "" || key == module+"."+meter.Tick {
-				panic("wasm: two imports are called " + key)
+				panic("wasm: two imports have the name " + key)
 			}
 			r.allowed[key] = signature(im.Params, im.Results)
 		}
@@ -95,7 +95,7 @@ func (r *Runtime) provide(module string, imports []Import, hidden ...Import) err
 	return err
 }
 
-// Close ends every module and instance that is left.
+// Close closes all modules and instances.
 func (r *Runtime) Close() error {
 	err := r.wazero.Close(context.Background())
 	if r.cache != nil {
@@ -113,7 +113,7 @@ func (r *Runtime) LoadFile(path string, l Limits) (*Module, error) {
 	return r.Load(path, bin, l)
 }
 
-// Load checks, meters and compiles a module; file is what messages call it. Every error is an *Error of kind Refused.
+// Load checks, meters and compiles a module. Messages name it by file. Every error is an *Error of kind Refused.
 func (r *Runtime) Load(file string, bin []byte, l Limits) (*Module, error) {
 	m, err := r.load(bin, l)
 	if err != nil {
@@ -133,7 +133,7 @@ func (r *Runtime) load(bin []byte, l Limits) (*Module, error) {
 		return nil, err
 	}
 	compiled, err := r.compile(metered)
-	if err != nil && strings.Contains(err.Error(), "compilationcache") { // damaged since it was opened
+	if err != nil && strings.Contains(err.Error(), "compilationcache") { // the cache was damaged after it was opened
 		if err := r.dir.Clear(); err != nil {
 			return nil, err
 		}
@@ -153,29 +153,29 @@ func (r *Runtime) load(bin []byte, l Limits) (*Module, error) {
 	return m, nil
 }
 
-// permit says whether a module may have an import.
+// permit returns an error if modules may not have an import.
 func (r *Runtime) permit(im meter.Import) error {
 	if im.Kind != "function" {
-		return fmt.Errorf("imports the %s %s.%s, but only functions can be imported (a module brings its own memory)", im.Kind, im.Module, im.Name)
+		return fmt.Errorf("imports the %s %s.%s, expected functions only; a module has its own memory", im.Kind, im.Module, im.Name)
 	}
 	want, known := r.allowed[im.Module+"."+im.Name]
 	switch {
 	case !known && im.Module != meter.ImportModule && im.Module != wasiModule:
-		return fmt.Errorf("imports %s.%s, but there is only %s and %s", im.Module, im.Name, meter.ImportModule, wasiModule)
+		return fmt.Errorf("imports %s.%s, expected a function of %s or %s", im.Module, im.Name, meter.ImportModule, wasiModule)
 	case !known:
-		return fmt.Errorf("imports %s.%s, which does not exist; there are %s", im.Module, im.Name, strings.Join(r.importsOf(im.Module), ", "))
+		return fmt.Errorf("imports %s.%s, expected one of %s", im.Module, im.Name, strings.Join(r.importsOf(im.Module), ", "))
 	case im.Type != want:
 		return fmt.Errorf("imports %s.%s as %s, expected %s", im.Module, im.Name, im.Type, want)
 	}
 	return nil
 }
 
-// compile turns even a panic of the compiler into an error: the module is the user's, not ours.
+// compile compiles a module, and turns a panic of the compiler into an error, since modules are untrusted.
 func (r *Runtime) compile(bin []byte) (m wazero.CompiledModule, err error) {
 	defer func() {
 		if e := recover(); e != nil {
-			err = fmt.Errorf("the compiler gave up: %v", e)
+			err = fmt.Errorf("the WebAssembly compiler panicked: %v", e)
 		}
 	}()
-	return r.wazero.CompileModule(context.Background(), bin) // with one worker, this goroutine: a panic elsewhere could not be caught
+	return r.wazero.CompileModule(context.Background(), bin) // wazero compiles on this goroutine, so recover catches its panics
 }

@@ -105,7 +105,7 @@ func TestWorkIsDeterministic(t *testing.T) {
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			assert.Equal(t, Error{Hook: "test.wasm", Export: "double", Batch: 3, Kind: Budget, Cause: e.Cause}, *e)
-			assert.EqualError(t, e.Cause, fmt.Sprintf("more than %d units of work", budget))
+			assert.EqualError(t, e.Cause, fmt.Sprintf("took more than %d units of work", budget))
 		}
 	})
 }

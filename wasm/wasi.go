@@ -21,8 +21,8 @@ const (
 	errnoNotCapable = 76
 )
 
-// wasiFunctions lists all of preview 1: parameters (i for i32, I for i64) and, where none is implemented below, the
-// error that each returns.
+// wasiFunctions lists all functions of preview 1 with their parameters: i for i32, I for i64. A function without call
+// returns errno.
 var wasiFunctions = []struct {
 	name, params string
 	errno        uint64
@@ -55,7 +55,7 @@ var wasiFunctions = []struct {
 
 func wasiImports() []Import {
 	imports := []Import{{Name: "proc_exit", Params: []api.ValueType{i32}, Call: func(_ *Instance, s []uint64) error {
-		return halted(Exit, "ended itself with code %d", uint32(s[0]))
+		return halted(Exit, "called proc_exit with code %d", uint32(s[0]))
 	}}, {Name: "random_get", Params: []api.ValueType{i32, i32}, Results: []api.ValueType{i32}, Call: wasiRandom}}
 	for _, f := range wasiFunctions {
 		im := Import{Name: f.name, Results: []api.ValueType{i32}}
@@ -76,7 +76,7 @@ func wasiImports() []Import {
 	return imports
 }
 
-// store writes a number of 4 or 8 bytes to the module's memory.
+// store writes a number of 4 or 8 bytes to the module's memory and returns the error number.
 func (i *Instance) store(address uint64, value uint64, size int) uint64 {
 	ok := false
 	if size == 4 {
@@ -90,12 +90,12 @@ func (i *Instance) store(address uint64, value uint64, size int) uint64 {
 	return errnoSuccess
 }
 
-// wasiNothing is the number and size of arguments or environment variables.
+// wasiNothing stores zeros as the number and size of arguments or environment variables.
 func wasiNothing(i *Instance, s []uint64) uint64 {
 	return max(i.store(s[0], 0, 4), i.store(s[1], 0, 4))
 }
 
-// The start of the clock, and the time between batches.
+// The start of the module's clock, and the time between batches.
 var clockStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const (
@@ -103,7 +103,7 @@ const (
 	clockRead  = time.Microsecond
 )
 
-// now is the module's time in nanoseconds: a function of the batch and of what the call has done so far.
+// now is the time of the module's clock in nanoseconds. It depends only on the batch and on the work of the call so far.
 func (i *Instance) now() uint64 {
 	return uint64(clockStart.UnixNano()) + uint64(i.call.batch+1)*uint64(clockBatch) + uint64(i.units()) + i.call.passed
 }
@@ -123,7 +123,7 @@ func wasiClockResolution(i *Instance, s []uint64) uint64 {
 	return i.store(s[1], uint64(clockRead), 8)
 }
 
-// wasiRandom writes random bytes, as long as the call has work and time left.
+// wasiRandom writes random bytes. It stops with an error if the call's budget or time is used up.
 func wasiRandom(i *Instance, s []uint64) error {
 	i.Charge(hostCall)
 	b, ok := i.memory.Read(uint32(s[0]), uint32(s[1]))
@@ -142,7 +142,7 @@ func wasiRandom(i *Instance, s []uint64) error {
 	return nil
 }
 
-// maxVectors is how many buffers one write may name.
+// maxVectors is the most buffers of one write.
 const maxVectors = 1024
 
 func wasiWrite(i *Instance, s []uint64) uint64 {
@@ -169,7 +169,7 @@ func wasiWrite(i *Instance, s []uint64) uint64 {
 	return i.store(s[3], min(total, 1<<32-1), 4)
 }
 
-// wasiRead finds the end of an empty standard input.
+// wasiRead reads no bytes, since standard input is empty.
 func wasiRead(i *Instance, s []uint64) uint64 {
 	if uint32(s[0]) != 0 {
 		return errnoBadFile
@@ -177,7 +177,7 @@ func wasiRead(i *Instance, s []uint64) uint64 {
 	return i.store(s[3], 0, 4)
 }
 
-// wasiStat reports the standard descriptors as character devices.
+// wasiStat reports that the standard descriptors are character devices.
 func wasiStat(i *Instance, s []uint64) uint64 {
 	if uint32(s[0]) > 2 {
 		return errnoBadFile
@@ -190,7 +190,8 @@ func wasiStat(i *Instance, s []uint64) uint64 {
 	return errnoSuccess
 }
 
-// wasiPoll never waits: descriptors are ready, and without any, time leaps to the end of the shortest sleep.
+// wasiPoll does not wait. It reports all descriptors as ready. If there are none, the module's clock advances to the end
+// of the shortest sleep.
 func wasiPoll(i *Instance, s []uint64) uint64 {
 	n := uint32(s[2])
 	if n == 0 || n > maxVectors {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -13,7 +12,6 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/bench"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/profile"
-	"github.com/gpupipe/gpupipe/runtime/tune"
 )
 
 type benchCommand struct {
@@ -96,7 +94,7 @@ func (c *benchCommand) Run(a *app) error {
 		return usererror.New(fmt.Errorf("--filter: no case matches %q", c.Filter))
 	}
 	if err := save(); err != nil {
-		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+		a.note("gpupipe: %v", err)
 	}
 	if err := c.print(a, rs, pipelines); err != nil {
 		return err
@@ -166,7 +164,7 @@ func (c *benchCommand) print(a *app, rs []bench.Report, pipelines []pipebench.Re
 		return a.printJSON(benchReports{rs, bench.Compare(rs)})
 	}
 	for _, r := range rs {
-		if err := r.Print(a.stdout); err != nil {
+		if err := r.Print(a.stdout, a.width()); err != nil {
 			return usererror.New(err)
 		}
 		if len(rs) > 1 {
@@ -176,22 +174,5 @@ func (c *benchCommand) print(a *app, rs []bench.Report, pipelines []pipebench.Re
 	if len(rs) > 1 {
 		return usererror.New(bench.PrintComparison(a.stdout, rs))
 	}
-	return usererror.New(pipebench.Print(a.stdout, pipelines))
-}
-
-// kernelChoices opens the user's cache of timed kernels. If it cannot be kept, it warns and starts with an empty one.
-func (a *app) kernelChoices(timing func(tune.Timing)) *tune.Cache {
-	dir, err := os.UserCacheDir()
-	if err == nil {
-		var c *tune.Cache
-		if c, err = tune.Open(filepath.Join(dir, "gpupipe", "kernels.json"), timing); err == nil {
-			return c
-		}
-	}
-	fmt.Fprintf(a.stderr, "gpupipe: kernel choices are not kept for later runs: %v\n", err)
-	c, err := tune.Open("", timing)
-	if err != nil {
-		panic(err) // nothing was read
-	}
-	return c
+	return usererror.New(pipebench.Print(a.stdout, a.width(), pipelines))
 }

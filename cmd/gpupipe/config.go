@@ -25,7 +25,8 @@ func (c *configCommand) Help() string {
 Examples:
   gpupipe config optimizer
   gpupipe config --json-schema > gpupipe.schema.json
-  then, as the first line of a YAML file: # yaml-language-server: $schema=gpupipe.schema.json`
+  then, as the first line of a YAML file:
+    # yaml-language-server: $schema=gpupipe.schema.json`
 }
 
 func (c *configCommand) Run(a *app) error {

@@ -3,14 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/internal/codecache"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -29,7 +26,7 @@ func (a *app) openDevice(name string) (device.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	dump, err := a.kernelDump()
+	dump, err := kernelDump()
 	if err != nil {
 		return nil, err
 	}
@@ -98,29 +95,6 @@ func vulkanAdapters() ([]device.Info, []vulkan.Details, error) {
 	return infos, details, err
 }
 
-// shaderCache returns the folder for compiled shaders; "" if there can be none.
-func (a *app) shaderCache() string { return a.codeCache("vulkan", vulkan.MakeCache) }
-
-// hookCache returns the folder for compiled hooks; "" if there can be none.
-func (a *app) hookCache() string { return a.codeCache("hooks", codecache.Make) }
-
-// codeCache returns a folder of the user's for machine code. If it cannot be created, or others may write to it, it
-// warns once and returns "".
-func (a *app) codeCache(name string, prepare func(dir string) error) string {
-	dir, err := os.UserCacheDir()
-	if err == nil {
-		dir = filepath.Join(dir, "gpupipe", name)
-		err = prepare(dir)
-	}
-	if err == nil {
-		return dir
-	}
-	if _, warned := a.warned.LoadOrStore(name, true); !warned {
-		a.note("gpupipe: compiled code (%s) is not kept for later runs: %v", name, err)
-	}
-	return ""
-}
-
 // preferred returns the index of the first discrete adapter, else of the first integrated one, else 0.
 func preferred(infos []device.Info) int {
 	for _, kind := range []device.Kind{device.Discrete, device.Integrated, device.Virtual} {
@@ -168,7 +142,7 @@ func (c *devicesCommand) Run(a *app) error {
 		return usererror.New(err)
 	}
 	if err != nil {
-		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+		a.note("gpupipe: %v", err)
 	}
 	if c.JSON {
 		lines := []deviceLine{}
@@ -199,7 +173,7 @@ func (c *devicesCommand) Run(a *app) error {
 		a.printf("\n")
 		a.headed(detailRows(direct, details))
 	}
-	a.printf("\n%s\n", matrixUnits(direct, details))
+	a.prose("\n" + matrixUnits(direct, details) + "\n")
 	return nil
 }
 
@@ -213,7 +187,7 @@ func matrixUnits(direct []device.Info, details []vulkan.Details) string {
 			}
 		}
 	}
-	return fmt.Sprintf("train.precision: every device stores f16 and bf16 in 16 bits. Matrix units compute products of f16 on: %s; of bf16 on: %s. Other devices\ncompute them in f32.",
+	return fmt.Sprintf("train.precision: every device stores f16 and bf16 in 16 bits. Matrix units compute products of f16 on: %s; of bf16 on: %s. Other devices compute them in f32.",
 		orNone(able["f16"]), orNone(able["bf16"]))
 }
 

@@ -13,7 +13,7 @@ type exportCommand struct {
 	Step      *int   `help:"Step of the checkpoint to export. Default: the run's latest." placeholder:"N"`
 	Weights   string `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	DType     string `name:"dtype" help:"Number format to store: f32, bf16, f16." enum:"f32,bf16,f16" default:"f32"`
-	Tokenizer string `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own."`
+	Tokenizer string `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own." placeholder:"NAME"`
 	Force     bool   `help:"Replace an existing export."`
 	JSON      bool   `help:"Print a JSON object."`
 }
@@ -26,11 +26,13 @@ model written by a hook also has the module, model.wasm. Only gpupipe reads such
 Examples:
   gpupipe export runs/demo --out demo-hf --dtype bf16
   gpupipe export runs/2bw --step 1000 --weights y --out 2bw-hf
-  then, in Python: AutoModelForCausalLM.from_pretrained("demo-hf"), AutoTokenizer.from_pretrained("demo-hf")`
+  then, in Python:
+    model = AutoModelForCausalLM.from_pretrained("demo-hf")
+    tokenizer = AutoTokenizer.from_pretrained("demo-hf")`
 }
 
 func (c *exportCommand) Run(a *app) error {
-	p := a.progress(c.JSON)
+	p := newProgress(a, c.JSON)
 	e, err := inference.Export(a.ctx, inference.ExportOptions{From: c.From, Step: c.Step, Weights: inference.Version(c.Weights), Tokenizer: c.Tokenizer,
 		DType: c.DType, Out: c.Out, Force: c.Force, Progress: p.writing, Note: a.note})
 	p.line.clear()
@@ -42,6 +44,6 @@ func (c *exportCommand) Run(a *app) error {
 	}
 	rows := [][]string{{"model", e.Model}, {"weights", string(e.Weights)}, {"parameters", fmt.Sprintf("%s as %s, %s bytes", grouped(e.Parameters), e.DType, grouped(e.Bytes))},
 		{"folder", e.Out}, {"files", strings.Join(e.Files, ", ")}}
-	a.table(rows)
+	a.facts(rows)
 	return nil
 }

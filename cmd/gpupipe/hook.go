@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/wasm"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -48,7 +50,7 @@ Example:
 func (c *hookNewCommand) Run(a *app) error {
 	names, err := sdk.New(c.Lang, c.Dir)
 	if err != nil {
-		return usererror.New(err)
+		return usererror.New(fielderror.Rename(err, func(string) string { return "--lang" }))
 	}
 	for _, n := range names {
 		a.printf("%s\n", n)
@@ -64,7 +66,7 @@ func (c *hookNewCommand) Run(a *app) error {
 // moduleFlags select a module, and the sample data to check it on.
 type moduleFlags struct {
 	File    string   `arg:"" help:"Module, a .wasm file."`
-	Hook    string   `help:"Check only this hook."`
+	Hook    string   `help:"Check only this hook." placeholder:"NAME"`
 	Config  string   `help:"Configuration of the module, a JSON object." default:"{}"`
 	Seed    uint64   `help:"Seed of the module."`
 	Vocab   int      `help:"Size of the vocabulary." default:"256"`
@@ -125,6 +127,9 @@ func (f *moduleFlags) spec(a *app, name string, unmetered bool) hook.Spec {
 // each loads the module for every hook that it exports, or for the one that --hook names.
 func (f *moduleFlags) each(a *app, h *hook.Host, do func(m *hook.Module) error) error {
 	bin, err := hook.ReadFile(f.File)
+	if errors.Is(err, fs.ErrNotExist) {
+		return usererror.New(fmt.Errorf("%s: no such file", f.File))
+	}
 	if err != nil {
 		return usererror.New(refused(f.File, err))
 	}

@@ -19,8 +19,8 @@ const hookExamples = "../../examples/hooks/"
 
 func TestHookCheck(t *testing.T) {
 	for file, want := range map[string]string{
-		"focal_loss.wasm":      "a loss f32[64] of 21 ops on logits, targets, logits being f32[64,256]; a call opens an instance; the same every time",
-		"label_smoothing.wasm": "a loss f32[64] of 8 ops on logits, targets, logits being f32[64,256]",
+		"focal_loss.wasm":      "a loss f32[64] of 21 ops; reads logits, targets; logits are f32[64,256]; a call opens an instance; the same every time",
+		"label_smoothing.wasm": "a loss f32[64] of 8 ops; reads logits, targets; logits are f32[64,256]",
 		"quality_filter.wasm":  "90 documents became 30; the same every time and in any order",
 		"inverse_sqrt.wasm":    "factors from 0.01 at step 0 to 0.3162 at step 999",
 		"gpt2.wasm":            "a model of 875,264 elements in 53 parameters and 6 units: embed, h.0, …, head",
@@ -56,16 +56,16 @@ func TestHookBench(t *testing.T) {
 
 func TestHookMistakes(t *testing.T) {
 	for want, args := range map[string][]string{
-		"hook none.wasm: refused: stat none.wasm":                                        {"check", "none.wasm"},
-		"is not WebAssembly":                                                             {"check", hookExamples + "focal_loss.c"},
-		"does not export the function on_metrics":                                        {"check", hookExamples + "focal_loss.wasm", "--hook", "on_metrics"},
-		`there is no hook "loss", expected one of build_loss, build_model, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
-		`--config: found "[1]", expected a JSON object`:                                  {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
-		"--vocab: found 1, expected":                                                     {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
-		`--aligned: found "teacher=f64[8]", expected a name, and its type`:               {"check", hookExamples + "focal_loss.wasm", "--aligned", "teacher=f64[8]"},
-		"--seconds: found 0, expected":                                                   {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
-		"no such file":                                                                   {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
-		`language "cobol", expected one of c, rust, assemblyscript, tinygo, go`:          {"new", "x", "--lang", "cobol"},
+		"gpupipe: none.wasm: no such file\n":                                         {"check", "none.wasm"},
+		"is not WebAssembly":                                                         {"check", hookExamples + "focal_loss.c"},
+		"does not export the function on_metrics":                                    {"check", hookExamples + "focal_loss.wasm", "--hook", "on_metrics"},
+		`unknown hook "loss", expected one of build_loss, build_model, map_document`: {"check", hookExamples + "focal_loss.wasm", "--hook", "loss"},
+		`--config: found "[1]", expected a JSON object`:                              {"check", hookExamples + "focal_loss.wasm", "--config", "[1]"},
+		"--vocab: found 1, expected":                                                 {"check", hookExamples + "focal_loss.wasm", "--vocab", "1"},
+		`--aligned: found "teacher=f64[8]", expected a name, and its type`:           {"check", hookExamples + "focal_loss.wasm", "--aligned", "teacher=f64[8]"},
+		"--seconds: found 0, expected":                                               {"bench", hookExamples + "focal_loss.wasm", "--seconds", "0"},
+		"no such file":                                                               {"check", hookExamples + "quality_filter.wasm", "--text", "none.txt"},
+		`--lang: found "cobol", expected one of c, rust, assemblyscript, tinygo, go`: {"new", "x", "--lang", "cobol"},
 	} {
 		code, _, errs := command(append([]string{"hook"}, args...)...)
 		assert.Equal(t, exitMistake, code, errs)

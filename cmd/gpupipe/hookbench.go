@@ -22,7 +22,7 @@ func (c *hookBenchCommand) Help() string {
 	return `Documents are the paragraphs of --text. A figure beyond its limit is marked SLOW; it is not an error.
 
 Example:
-  gpupipe hook bench examples/hooks/quality_filter.wasm --text book.txt --seconds 3`
+  gpupipe hook bench examples/hooks/quality_filter.wasm --seconds 3`
 }
 
 // measured is a figure and its limit.

@@ -96,7 +96,7 @@ func (f *moduleFlags) lossSession(a *app, m *hook.Module) *session {
 		return builtLoss{loss}, err
 	}, found: func(out any) string {
 		g := out.(builtLoss)
-		return fmt.Sprintf("a loss %v of %d ops on %s, logits being f32[64,%d]; a call opens an instance", g.Outputs[0].Value.Type,
+		return fmt.Sprintf("a loss %v of %d ops; reads %s; logits are f32[64,%d]; a call opens an instance", g.Outputs[0].Value.Type,
 			len(g.Nodes)-len(g.Sources("input")), strings.Join(append(slices.Clone(g.Asked), g.Scalars...), ", "), f.Vocab)
 	}}
 }

@@ -16,7 +16,7 @@ import (
 const dumpVariable = "GPUPIPE_DUMP"
 
 // kernelDump returns where devices write their kernels, nil for nowhere.
-func (a *app) kernelDump() (device.Dump, error) {
+func kernelDump() (device.Dump, error) {
 	dir := os.Getenv(dumpVariable)
 	if dir == "" {
 		return nil, nil
@@ -44,7 +44,8 @@ makes of it, set ` + dumpVariable + ` to a folder, with any command.
 
 Examples:
   gpupipe kernels c.yaml
-  gpupipe kernels --set model.preset=smollm2-135m --set train.precision=bf16 --out kernels
+  gpupipe kernels --set model.preset=smollm2-135m \
+    --set train.precision=bf16 --out kernels
   gpupipe kernels c.yaml --device vulkan:0
   ` + dumpVariable + `=kernels gpupipe train c.yaml`
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"reflect"
@@ -35,25 +36,25 @@ One YAML file describes a run. gpupipe init writes one, gpupipe config lists its
 const examples = `
 Examples:
 
-  gpupipe init my.yaml --data 'books/*.txt'            write a YAML file to start from
-  gpupipe devices                                      list available devices
-  gpupipe train examples/demo/config.yaml              train
-  gpupipe train runs/demo --resume                     continue a run that stopped
-  gpupipe train c.yaml --set train.steps=50 --set optimizer.name=adamw
-  gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.8
-  gpupipe eval runs/demo                               measure the loss on the held-out text
-  gpupipe topk runs/demo --out teacher.safetensors     store its predictions, to distill a smaller model
-  gpupipe export runs/demo --out demo-hf               write a folder for Hugging Face's transformers
-  gpupipe trace runs/demo                              show stage utilization
-  gpupipe train c.yaml --profile                       measure the time of each kernel
-  gpupipe plan c.yaml --stages 4                       plan stage boundaries
-  gpupipe kernels c.yaml                               print the generated compute shaders
-  gpupipe study examples/one-step-delay/study.yaml     measure what one step of delay costs each optimizer
-  gpupipe selftest                                     check the device's arithmetic
-  gpupipe verify                                       check that a pipeline computes what one device does
-  gpupipe report                                       test and measure every device, and write a report
-  gpupipe data --tokenizer gpt2 --out shards a.txt     turn text into token shards
-  gpupipe schedule --name 2bw --draw text              show the order of a pipeline's work
+  write a YAML file to start from     gpupipe init my.yaml --data 'books/*.txt'
+  list available devices              gpupipe devices
+  train                               gpupipe train examples/demo/config.yaml
+  continue a run that stopped         gpupipe train runs/demo --resume
+  override keys of the config         gpupipe train c.yaml --set train.steps=9
+  measure each kernel's time          gpupipe train c.yaml --profile
+  continue a text                     gpupipe generate runs/demo --prompt "In"
+  measure the loss on held-out text   gpupipe eval runs/demo
+  store predictions to distill from   gpupipe topk runs/demo --out t.safetensors
+  write a Hugging Face folder         gpupipe export runs/demo --out demo-hf
+  show stage utilization              gpupipe trace runs/demo
+  plan stage boundaries               gpupipe plan c.yaml --stages 4
+  print the generated shaders         gpupipe kernels c.yaml
+  compare optimizers                  gpupipe study study.yaml
+  check the device's arithmetic       gpupipe selftest
+  check pipelines against one device  gpupipe verify
+  test and measure every device       gpupipe report
+  turn text into token shards         gpupipe data --out shards a.txt
+  show a pipeline's order of work     gpupipe schedule --name 2bw --draw text
 
 Exit codes: 0 done; 1 failed; 2 bad input; 130 interrupted, after saving.
 `
@@ -148,7 +149,7 @@ func (a *app) run(args []string) (code int) {
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		fmt.Fprintf(a.stderr, "gpupipe: %v\nSee gpupipe --help.\n", err)
+		a.note("gpupipe: %v\nSee gpupipe --help.", err)
 		return exitMistake
 	}
 	if err = parsed.Run(a); err == nil {
@@ -181,6 +182,16 @@ func help(o kong.HelpOptions, ctx *kong.Context) error {
 // errInterrupted ends a command that Ctrl-C stopped and that has printed its last message.
 var errInterrupted = errors.New("interrupted")
 
+// message is the text of an error. A file's name comes first, without the name of the system call that failed.
+func message(err error) string {
+	text := err.Error()
+	var file *fs.PathError
+	if errors.As(err, &file) {
+		text = strings.Replace(text, file.Error(), fmt.Sprintf("%s: %v", file.Path, file.Err), 1)
+	}
+	return text
+}
+
 func (a *app) conclude(err error) int {
 	var user *usererror.Error
 	switch {
@@ -189,13 +200,13 @@ func (a *app) conclude(err error) int {
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted
 	case errors.Is(err, context.Canceled):
-		fmt.Fprintln(a.stderr, "gpupipe: interrupted")
+		a.note("gpupipe: interrupted")
 		return exitInterrupted
 	case errors.As(err, &user):
-		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+		a.note("gpupipe: %s", message(err))
 		return exitMistake
 	}
-	fmt.Fprintf(a.stderr, "gpupipe: failed: %v\n", err)
+	a.note("gpupipe: failed: %s", message(err))
 	return exitFailure
 }
 
@@ -209,8 +220,10 @@ func (a *app) printJSON(v any) error {
 	return a.failed
 }
 
-// note writes a line beside the result, to standard error.
-func (a *app) note(format string, args ...any) { a.warnf(format+"\n", args...) }
+// note writes a line beside the result, to standard error. On a terminal, long lines are broken at spaces.
+func (a *app) note(format string, args ...any) {
+	a.warnf("%s\n", broken(fmt.Sprintf(format, args...), a.stderrColumns))
+}
 
 // warnf writes to standard error.
 func (a *app) warnf(format string, args ...any) { fmt.Fprintf(a.stderr, format, args...) }
@@ -236,6 +249,14 @@ func (a *app) lost(err error) {
 	}
 }
 
+// width is the number of columns of the terminal that standard output is; 0 if it is not a terminal.
+func (a *app) width() int {
+	if a.stdoutColumns == nil {
+		return 0
+	}
+	return max(20, a.stdoutColumns()-1)
+}
+
 // table writes rows in aligned columns.
 func (a *app) table(rows [][]string) { a.lost(table.Write(a.stdout, rows)) }
 
@@ -254,21 +275,47 @@ func (a *app) headed(rows [][]string) {
 				cells = append(cells, []string{"  " + strings.ToLower(rows[0][i+1]), cell})
 			}
 		}
-		a.table(cells)
+		a.facts(cells)
 	}
 }
 
 // labeled writes a text after a label, as wide as the others. On a terminal, long texts are broken at spaces.
-func (a *app) labeled(label, text string) {
+func (a *app) labeled(label, text string) { a.column(label, labelWidth, text) }
+
+// column writes a text after a label that is padded to a width.
+func (a *app) column(label string, width int, text string) {
 	lines := []string{text}
-	if a.stdoutColumns != nil && labelWidth+table.Width(text) >= a.stdoutColumns() {
-		lines = table.Wrap(text, max(20, a.stdoutColumns()-labelWidth-1))
+	if a.stdoutColumns != nil && width+table.Width(text) >= a.stdoutColumns() {
+		lines = table.Wrap(text, max(20, a.stdoutColumns()-width-1))
 	}
 	for i, line := range lines {
 		if i > 0 {
 			label = ""
 		}
-		a.printf("%s%s\n", table.Pad(label, labelWidth), line)
+		a.printf("%s%s\n", table.Pad(label, width), line)
+	}
+}
+
+// prose writes a text. On a terminal, its lines are broken at spaces.
+func (a *app) prose(text string) { a.printf("%s", broken(text, a.stdoutColumns)) }
+
+// broken breaks lines at spaces where a terminal is too narrow for them, and escapes what would change the terminal's
+// state. Without a terminal, the text stays.
+func broken(text string, columns func() int) string {
+	if columns == nil {
+		return text
+	}
+	return table.Prose(printable(text), max(20, columns()-1))
+}
+
+// facts writes pairs of a name and a value. On a terminal, long values are broken at spaces.
+func (a *app) facts(rows [][]string) {
+	width := 0
+	for _, row := range rows {
+		width = max(width, table.Width(row[0])+table.Width(table.Gap))
+	}
+	for _, row := range rows {
+		a.column(row[0], width, row[1])
 	}
 }
 

@@ -14,7 +14,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/alecthomas/kong"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/stretchr/testify/assert"
@@ -98,12 +100,52 @@ func TestHelp(t *testing.T) {
 	assert.Contains(t, out, "gpupipe train runs/a --resume")
 }
 
+func TestHelpFitsATerminalOf80Columns(t *testing.T) {
+	parser, err := kong.New(&commands{}, kong.Vars(targetVars()), kong.Vars{"version": ""})
+	require.NoError(t, err)
+	pages := [][]string{nil}
+	for _, leaf := range parser.Model.Leaves(true) {
+		pages = append(pages, strings.Fields(leaf.FullPath())[1:])
+	}
+	require.Greater(t, len(pages), 20)
+	for _, page := range pages {
+		code, out, _ := command(append(page, "--help")...)
+		assert.Equal(t, exitOK, code, page)
+		for line := range strings.Lines(out) {
+			assert.LessOrEqual(t, table.Width(strings.TrimRight(line, "\n")), 80, "gpupipe %s --help: %s", strings.Join(page, " "), line)
+		}
+	}
+}
+
+func TestOutputFitsATerminalOf80Columns(t *testing.T) {
+	dir := t.TempDir()
+	c := small(t, dir)
+	for _, args := range [][]string{
+		{"train", c, "--device", "null", "--profile"},
+		{"plan", c, "--stages", "2", "--modelled", "--set", "pipeline.devices=[null:0]", "--memory", "1GiB"},
+		{"plan", c, "--stages", "2", "--modelled", "--set", "pipeline.devices=[null:0]", "--memory", "1GiB", "--set", "train.microbatches=4"},
+		{"config"},
+		{"data", "--out", "a/folder/with/a/very/long/name", "a/file/that/does/not/exist/and/has/a/long/name.txt"},
+	} {
+		var out strings.Builder
+		columns := func() int { return 80 }
+		a := &app{ctx: t.Context(), stdout: &out, stderr: &out, stdoutColumns: columns, stderrColumns: columns}
+		assert.NotEqual(t, exitFailure, a.run(args), "%s: %s", args, &out)
+		for line := range strings.Lines(out.String()) {
+			line = line[strings.LastIndex(line, "\r")+1:]  // what stays of a line that is written again
+			if table.Width(strings.TrimSpace(line)) > 80 { // a path is one word
+				assert.Contains(t, line, dir, "gpupipe %s: %s", strings.Join(args, " "), line)
+			}
+		}
+	}
+}
+
 func TestTrainOnTheNullDevice(t *testing.T) {
 	dir := t.TempDir()
 	c := small(t, dir)
 	code, out, errs := command("train", c, "--device", "null", "--profile")
 	require.Equal(t, exitOK, code, errs)
-	for _, want := range []string{"stage 0 on null:0", "OF PEAK", "profile     " + filepath.Join(dir, "run", "profile.html"), "model.d_model: 16", "(all other keys have their defaults", "device      null:0", "parameters", "memory ", "arena", "muon   lr 0.02     decay 0.1    model.layers.*.self_attn.q_proj.weight", "step 12/12",
+	for _, want := range []string{"stage 0 on null:0", "OF PEAK", "profile     " + filepath.Join(dir, "run", "profile.html"), "model.d_model: 16", "(all other keys have their defaults", "device      null:0", "parameters", "memory ", "arena", "muon, lr 0.02, decay 0.1: model.layers.*.self_attn.q_proj[", "step 12/12",
 		"unigram entropy", "checkpoints/step-12", "loss.png"} {
 		assert.Contains(t, out, want)
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -41,8 +40,10 @@ The device null:0 stands for a discrete GPU that is not present. Its times are e
 
 Examples:
   gpupipe plan c.yaml --stages 4
-  gpupipe plan c.yaml --stages 2 --cut 9 --set pipeline.devices=[webgpu:0,webgpu:1]
-  gpupipe plan --set model.preset=smollm2-135m --set train.microbatches=16 --stages 4 --modelled --set pipeline.devices=[null:0] --memory 8GiB`
+  gpupipe plan c.yaml --stages 2 --cut 9 \
+    --set pipeline.devices=[webgpu:0,webgpu:1]
+  gpupipe plan --set model.preset=smollm2-135m --set train.microbatches=16 \
+    --stages 4 --modelled --set pipeline.devices=[null:0] --memory 8GiB`
 }
 
 func (c *planCommand) Run(a *app) error {
@@ -71,14 +72,14 @@ func (c *planCommand) Run(a *app) error {
 		return err
 	}
 	if err := save(); err != nil {
-		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+		a.note("gpupipe: %v", err)
 	}
 	if c.JSON {
 		if err := a.printJSON(p); err != nil {
 			return err
 		}
 	} else {
-		a.plan(p)
+		printPlan(a, p)
 	}
 	if p.Recommendation < 0 {
 		return usererror.New(fmt.Errorf("no schedule is possible: %s", p.Schedules[0].Problem))
@@ -136,66 +137,49 @@ func usualGPU() *target.Limits {
 	return &l
 }
 
-// measuredCosts opens the user's cache of measured costs. If it cannot be kept, it warns and starts with an empty one.
-func (a *app) measuredCosts() *measure.Cache {
-	dir, err := os.UserCacheDir()
-	if err == nil {
-		var c *measure.Cache
-		if c, err = measure.OpenCache(filepath.Join(dir, "gpupipe", "costs.json")); err == nil {
-			return c
-		}
-	}
-	fmt.Fprintf(a.stderr, "gpupipe: measured costs are not kept for later runs: %v\n", err)
-	return measure.NewCache()
-}
-
-// plan prints a plan.
-func (a *app) plan(p *layout.Comparison) {
+// printPlan prints a plan.
+func printPlan(a *app, p *layout.Comparison) {
 	numbered := make([]string, len(p.Units))
 	for i, name := range p.Units {
 		numbered[i] = fmt.Sprint(i, " ", name)
 	}
-	a.printf("model       %s parameters in %d units: %s\n", grouped(p.Parameters), len(p.Units), shortened(numbered))
+	a.labeled("model", fmt.Sprintf("%s parameters in %d units: %s", grouped(p.Parameters), len(p.Units), shortened(numbered)))
 	replicas := ""
 	if p.Replicas > 1 {
 		replicas = fmt.Sprintf(" on each of %d replicas", p.Replicas)
 	}
-	a.printf("batch       %s tokens in %d microbatches of %d sequences%s\n", grouped(int64(p.Tokens)), p.Microbatches, p.Sequences, replicas)
+	a.labeled("batch", fmt.Sprintf("%s tokens; microbatches: %d of %d sequences%s", grouped(int64(p.Tokens)), p.Microbatches, p.Sequences, replicas))
 	if p.Precision != "" {
-		a.printf("precision   %s\n", p.Precision)
+		a.labeled("precision", p.Precision)
 	}
-	a.planDevices(p)
+	printPlanDevices(a, p)
 	a.printf("\n")
-	rows := [][]string{{"SCHEDULE", "DELAY", "TOKENS/S", "SECONDS A STEP", "BUBBLE", "LARGEST STAGE", "CUT"}}
-	for i, c := range p.Schedules {
+	rows := [][]string{{"SCHEDULE", "DELAY", "TOKENS/S", "STEP", "BUBBLE", "LARGEST STAGE", "CUT"}}
+	for _, c := range p.Schedules {
 		row := []string{c.Schedule, fmt.Sprint(c.Delay)}
 		if c.Plan == nil {
 			rows = append(rows, append(row, "not possible"))
 			continue
 		}
-		mark := ""
-		if i == p.Recommendation {
-			mark = "recommended"
-		}
-		rows = append(rows, append(row, grouped(int64(c.Plan.TokensPerSec)), fmt.Sprintf("%.4g", c.Plan.StepSeconds),
-			fmt.Sprintf("%.1f %%", 100*c.Plan.Bubble), inBytes(c.Plan.Largest()), fmt.Sprint(c.Plan.Cut), mark))
+		rows = append(rows, append(row, grouped(int64(c.Plan.TokensPerSec)), inSeconds(c.Plan.StepSeconds), fmt.Sprintf("%.1f %%", 100*c.Plan.Bubble),
+			inBytes(c.Plan.Largest()), fmt.Sprint(c.Plan.Cut)))
 	}
 	a.headed(rows)
 	for _, c := range p.Schedules {
 		if c.Plan == nil {
-			a.printf("\n%s: %s\n", c.Schedule, c.Problem)
+			a.prose(fmt.Sprintf("\n%s: %s\n", c.Schedule, c.Problem))
 		}
 	}
 	if p.Recommendation >= 0 {
-		a.recommendation(p)
+		printRecommendation(a, p)
 	}
 }
 
 // indent is as wide as the labels before the devices' names, less the gap of a table.
 const indent = "          "
 
-// planDevices prints the devices. Devices that are alike share an entry.
-func (a *app) planDevices(p *layout.Comparison) {
+// printPlanDevices prints the devices. Devices that are alike share an entry.
+func printPlanDevices(a *app, p *layout.Comparison) {
 	sharing, what := map[string]int{}, "stages"
 	for _, name := range p.Ranks {
 		sharing[name]++
@@ -224,31 +208,32 @@ func (a *app) planDevices(p *layout.Comparison) {
 		if d.Memory > 0 {
 			memory = inBytes(d.Memory)
 		}
-		a.printf("device      %s: %s (%s), %s\n", strings.Join(alike[fmt.Sprint(d)], ", "), d.Adapter, d.Kind, memory)
-		var rows [][]string
+		a.labeled("device", fmt.Sprintf("%s: %s (%s), %s", strings.Join(alike[fmt.Sprint(d)], ", "), d.Adapter, d.Kind, memory))
+		rows := [][]string{{"", "", "FORWARD", "BACKWARD", "UPDATE"}}
 		for _, u := range d.Units {
 			name := u.Name
 			if u.Alike > 1 {
 				name += fmt.Sprintf(" (%d alike)", u.Alike)
 			}
-			rows = append(rows, []string{indent, name, fmt.Sprintf("forward %s, backward %s, update %s", inSeconds(u.Forward), inSeconds(u.Backward), inSeconds(u.Update))})
+			rows = append(rows, []string{indent, name, inSeconds(u.Forward), inSeconds(u.Backward), inSeconds(u.Update)})
 		}
+		a.table(rows)
 		rate := ""
 		if d.Link.Bandwidth > 0 {
 			rate = fmt.Sprintf(" and %s a second", inBytes(int64(d.Link.Bandwidth)))
 		}
-		a.table(append(rows, []string{indent, "transfers", inSeconds(d.Link.Latency) + rate}))
+		a.labeled("", "transfers: "+inSeconds(d.Link.Latency)+rate)
 	}
 	if p.Modelled {
-		a.printf("            these times are estimates from arithmetic and memory traffic, not measurements\n")
+		a.labeled("", "these times are estimates from arithmetic and memory traffic, not measurements")
 	}
 }
 
-// recommendation shows the stages of the recommended schedule, the reason for it and the settings to use it.
-func (a *app) recommendation(p *layout.Comparison) {
+// printRecommendation prints the stages of the recommended schedule, the reason for it and the settings to use it.
+func printRecommendation(a *app, p *layout.Comparison) {
 	c := p.Schedules[p.Recommendation]
-	a.printf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason)
-	rows := [][]string{{"STAGE", "DEVICE", "UNITS", "A MICROBATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}
+	a.prose(fmt.Sprintf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason))
+	rows := [][]string{{"", "DEVICE", "UNITS", "A MICROBATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}
 	for i, s := range c.Plan.Stages {
 		available, recompute := "unknown", ""
 		if s.Available > 0 {
@@ -258,12 +243,11 @@ func (a *app) recommendation(p *layout.Comparison) {
 			recompute = "recomputes"
 		}
 		m := s.Memory
-		rows = append(rows, []string{fmt.Sprint(i), s.Device, unitsText(s.Chunks, p.Units), inSeconds(s.Seconds), inBytes(m.Weights), inBytes(m.Gradients),
+		rows = append(rows, []string{fmt.Sprint("stage ", i), s.Device, unitsText(s.Chunks, p.Units), inSeconds(s.Seconds), inBytes(m.Weights), inBytes(m.Gradients),
 			inBytes(m.Optimizer), inBytes(m.Activations), inBytes(m.Working), inBytes(m.Total()), available, recompute})
 	}
 	a.headed(rows)
-	a.printf("\ncompared: %s\n", c.Plan.Search)
-	a.printf("to train with this plan:%s\n", settings(p, c))
+	a.prose(fmt.Sprintf("\ncompared: %s\nto train with this plan:%s\n", c.Plan.Search, settings(p, c)))
 }
 
 // settings returns the overrides that make a run follow the plan.

@@ -23,7 +23,7 @@ type progress struct {
 	timed bool // the note that kernels are timed was written
 }
 
-func (a *app) progress(json bool) *progress {
+func newProgress(a *app, json bool) *progress {
 	return &progress{app: a, json: json, line: newStatusLine(a.printf, a.stdoutColumns)}
 }
 
@@ -36,7 +36,7 @@ func (p *progress) Start(s train.Start) {
 	for _, c := range s.Changed {
 		p.printf("%s\n", c)
 	}
-	p.printf("(all other keys have their defaults; config.yaml in the run folder has every key)\n\n")
+	p.prose("(all other keys have their defaults; config.yaml in the run folder has every key)\n\n")
 	p.labeled("model", grouped(s.Parameters)+" parameters")
 	p.labeled("data", fmt.Sprintf("%s training tokens, %s held out", grouped(s.Data["train"]), grouped(s.Data["val"])))
 	if s.Precision != "" {
@@ -143,13 +143,13 @@ func (p *progress) Note(format string, args ...any) {
 		p.emit(event{"event": "note", "text": text})
 		return
 	}
-	p.printf("%s\n", text)
+	p.prose(text + "\n")
 }
 
 // result shows how the run ended.
 func (p *progress) result(r train.Result) {
 	if r.ValLoss != nil && r.UnigramEntropy > 0 {
-		p.printf("\nvalidation loss %.4f nats per token; the unigram entropy of that text is %.4f\n", *r.ValLoss, r.UnigramEntropy)
+		p.prose(fmt.Sprintf("\nvalidation loss %.4f nats per token; the unigram entropy of that text is %.4f\n", *r.ValLoss, r.UnigramEntropy))
 	}
 	if r.Checkpoint != "" {
 		p.printf("checkpoint  %s\n", r.Checkpoint)
@@ -168,7 +168,7 @@ func (p *progress) profiled(x *profile.Profile) {
 		return // profile.json has it
 	}
 	p.line.clear()
-	p.lost(x.Print(p.stdout))
+	p.lost(x.Print(p.stdout, p.width()))
 	p.printf("\n")
 }
 

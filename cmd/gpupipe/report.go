@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/internal/version"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -18,9 +20,11 @@ import (
 )
 
 type reportCommand struct {
-	Out    string        `help:"Name of the files to write, without .md and .json." default:"gpupipe-report" placeholder:"FILE"`
-	Budget time.Duration `help:"Time for everything." default:"10m" placeholder:"DURATION"`
+	Out    string        `help:"Files to write, without .md and .json. Default: gpupipe-report." default:"gpupipe-report" placeholder:"NAME"`
+	Budget time.Duration `help:"Time for everything. Default: 10m." default:"10m" placeholder:"DURATION"`
 	Device []string      `help:"Device to test: webgpu:0, vulkan:0. Repeatable; by default all devices." placeholder:"NAME" sep:"none"`
+	Models []string      `help:"Presets to train. Default: tiny, and on GPUs smollm2-135m." placeholder:"PRESET,..."`
+	SeqLen int           `help:"Tokens in a sequence that is trained on. Default: 128 for tiny, else 1024." placeholder:"TOKENS"`
 }
 
 func (c *reportCommand) Help() string {
@@ -33,7 +37,8 @@ the machine or its user. Exits with 1 if a section failed or did not finish.
 
 Examples:
   gpupipe report
-  gpupipe report --budget 5m --device vulkan:0 --out my-gpu`
+  gpupipe report --budget 5m --device vulkan:0 --out my-gpu
+  gpupipe report --models smollm2-135m --seq-len 64`
 }
 
 const (
@@ -42,18 +47,16 @@ const (
 	gpuWeight     = 4 // a GPU's share of the time; that of a software adapter is 1
 	shownKernels  = 12
 	profiledSteps = "train.steps=5"
+	smallModel    = "tiny"         // trained on every device
+	largeModel    = "smollm2-135m" // trained on GPUs
+	largeSeqLen   = 1024
 )
 
 var errReport = errors.New("not everything passed")
 
 func (c *reportCommand) Run(a *app) error {
-	if c.Budget < minBudget {
-		return usererror.New(fmt.Errorf("--budget %v: expected %v or more", c.Budget, minBudget))
-	}
-	for _, name := range c.Device {
-		if _, _, _, err := parseDevice(name); err != nil {
-			return usererror.New(err)
-		}
+	if err := c.validate(); err != nil {
+		return usererror.New(err)
 	}
 	dir, err := os.MkdirTemp("", "gpupipe-report-")
 	if err != nil {
@@ -98,11 +101,31 @@ func (c *reportCommand) Run(a *app) error {
 		}
 		within := time.Until(end) * time.Duration(weights) / time.Duration(max(1, weightsFrom(c.order(found), d.Name)))
 		subject := r.Subject(d.Name, fmt.Sprintf("%s: %s (%s)", d.Name, d.Adapter, d.Kind))
-		if err := r.Run(a.ctx, runner, subject, reportTasks(d, dir), within); err != nil {
+		if err := r.Run(a.ctx, runner, subject, c.tasks(d, dir), within); err != nil {
 			return err
 		}
 	}
 	return c.finish(a, r, len(found))
+}
+
+func (c *reportCommand) validate() error {
+	if c.Budget < minBudget {
+		return fmt.Errorf("--budget: found %v, expected %v or more", c.Budget, minBudget)
+	}
+	for _, name := range c.Device {
+		if _, _, _, err := parseDevice(name); err != nil {
+			return err
+		}
+	}
+	for _, name := range c.Models {
+		if _, err := model.Preset(name); err != nil {
+			return fmt.Errorf("--models: %w", err)
+		}
+	}
+	if c.SeqLen < 0 {
+		return fmt.Errorf("--seq-len: found %d, expected 1 or more", c.SeqLen)
+	}
+	return nil
 }
 
 // finish writes the report for the last time and says what to do with it.
@@ -164,43 +187,74 @@ func weightsFrom(devices []deviceLine, name string) (sum int) {
 	return sum
 }
 
-// reportTasks are the sections of a device. Training steps come before the benchmark: they are what users ask for.
-func reportTasks(d deviceLine, dir string) []report.Task {
+// tasks are the sections of a device. Training steps come before the benchmark: they are what users ask for.
+func (c *reportCommand) tasks(d deviceLine, dir string) []report.Task {
 	name, software := d.Name, d.Kind == device.Software
 	verify := []string{"verify", "--quick", "--batches", "6", "--json", "--device", name}
 	measure := []string{"bench", "--quick", "--json", "--device", name, "--filter", "dispatch|matmul|attention|step"}
-	tooSlow := ""
 	if software {
 		verify = append(verify, "--filter", "2bw")
 		measure = append(measure[:len(measure)-1], "dispatch", "--static")
-		tooSlow = "a software adapter is too slow for it"
 	}
-	return []report.Task{
+	tasks := []report.Task{
 		{Name: "selftest", Weight: 4, Args: []string{"selftest", "--quick", "--json", "--within", report.Limit, "--device", name}, Read: readSelftest},
 		{Name: "verify", Weight: 3, Args: verify, Read: readVerify},
-		stepTask("tiny", name, dir, 2, "", software, "train.batch_size=8"),
-		stepTask("smollm2-135m", name, dir, 3, tooSlow, true, "train.batch_size=1", "model.seq_len=1024", "model.vocab_size=49152"),
-		{Name: "bench", Weight: 3, Args: measure, Read: readBench},
-		stepTask("smollm2-135m", name, dir, 3, tooSlow, false, "train.batch_size=1", "model.seq_len=1024", "model.vocab_size=49152"),
 	}
+	var tuned []report.Task // after the benchmark
+	models := c.Models
+	if len(models) == 0 {
+		models = []string{smallModel, largeModel}
+	}
+	for _, preset := range models {
+		static := stepTask(preset, name, dir, c.SeqLen, true)
+		switch {
+		case preset == smallModel && !software:
+			static = stepTask(preset, name, dir, c.SeqLen, false)
+		case software && len(c.Models) == 0 && preset == largeModel:
+			static.Skip = "a software adapter is too slow for it; --models trains it"
+		case !software:
+			tuned = append(tuned, stepTask(preset, name, dir, c.SeqLen, false))
+		}
+		tasks = append(tasks, static)
+	}
+	tasks = append(tasks, report.Task{Name: "bench", Weight: 3, Args: measure, Read: readBench})
+	return append(tasks, tuned...)
 }
 
 // stepTask trains a few steps of a preset and profiles two of them, with default kernels or with those that timing
-// chooses.
-func stepTask(preset, name, dir string, weight int, skip string, static bool, set ...string) report.Task {
+// chooses. A model other than the small one trains on one sequence and leaves a checkpoint of three f32 values for each
+// parameter, the weight and AdamW's two moments, while the section lasts.
+func stepTask(preset, name, dir string, seqLen int, static bool) report.Task {
 	title, tune, run := "profiled step of "+preset, "--tune", filepath.Join(dir, strings.NewReplacer(":", "-").Replace(preset+"-"+name))
 	if static {
 		title, tune, run = title+", default kernels", "--no-tune", run+"-static"
 	}
-	args := []string{"train", "--profile", "--json", tune, "--device", name}
-	for _, s := range append([]string{"model.preset=" + preset, "data.train=[" + filepath.Join(dir, "text.txt") + "]", profiledSteps, "train.eval_every=0",
-		"train.microbatches=1", "optimizer.name=adamw", "run.dir=" + run}, set...) {
-		args = append(args, "--set", s)
+	set := []string{"model.preset=" + preset, "data.train=[" + filepath.Join(dir, "text.txt") + "]", profiledSteps, "train.eval_every=0",
+		"train.microbatches=1", "optimizer.name=adamw", "run.dir=" + run}
+	task := report.Task{Name: title, Weight: 2}
+	if preset == smallModel {
+		set = append(set, "train.batch_size=8")
+	} else {
+		config, err := model.Preset(preset)
+		if err != nil {
+			panic(err) // validate knows it
+		}
+		task.Weight, task.Disk = 3, 3*4*config.Count()+64<<20
+		set = append(set, "train.batch_size=1", fmt.Sprintf("model.vocab_size=%d", config.VocabSize))
+		seqLen = cmp.Or(seqLen, largeSeqLen)
 	}
-	return report.Task{Name: title, Args: args, Weight: weight, Skip: skip, Read: func(output []byte, s *report.Section) error {
-		defer os.RemoveAll(run) // a checkpoint takes gigabytes
+	if seqLen > 0 {
+		set = append(set, fmt.Sprintf("model.seq_len=%d", seqLen))
+	}
+	task.Args = []string{"train", "--profile", "--json", tune, "--device", name}
+	for _, s := range set {
+		task.Args = append(task.Args, "--set", s)
+	}
+	task.Read = func(output []byte, s *report.Section) error {
+		defer os.RemoveAll(run)
 		return readTraining(output, filepath.Join(run, "profile.json"), s)
-	}}
+	}
+	return task
 }
 
 // reportText makes text to train on.

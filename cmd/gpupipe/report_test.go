@@ -5,8 +5,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/report"
 	"github.com/stretchr/testify/assert"
@@ -31,17 +33,52 @@ func TestReport(t *testing.T) {
 		status[s.Name] = s.Status
 	}
 	assert.Equal(t, map[string]report.Status{"selftest": report.Failed, "verify": report.Passed, "profiled step of tiny, default kernels": report.Passed,
-		"profiled step of smollm2-135m, default kernels": report.Skipped, "profiled step of smollm2-135m": report.Skipped, "bench": report.Passed}, status)
+		"profiled step of smollm2-135m, default kernels": report.Skipped, "bench": report.Passed}, status)
 	markdown, err := os.ReadFile(out + ".md")
 	require.NoError(t, err)
 	assert.Contains(t, string(markdown), "- **null: selftest: failed**")
-	assert.Contains(t, string(markdown), "kernels of")
+	assert.Contains(t, string(markdown), "distinct kernels that take the most time")
 }
 
 func TestReportRefuses(t *testing.T) {
 	a := &app{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}
 	assert.Equal(t, exitMistake, a.run([]string{"report", "--budget", "1s"}))
 	assert.Equal(t, exitMistake, a.run([]string{"report", "--device", "cuda:0"}))
+	assert.Equal(t, exitMistake, a.run([]string{"report", "--models", "gpt-5"}))
+	assert.Equal(t, exitMistake, a.run([]string{"report", "--seq-len", "-1"}))
+}
+
+// A GPU trains both presets, the larger one with default and with timed kernels. A software adapter trains the larger
+// one only if it is named.
+func TestReportSections(t *testing.T) {
+	sections := func(c reportCommand, kind device.Kind) (run []string) {
+		for _, task := range c.tasks(deviceLine{Info: device.Info{Name: "vulkan:0", Kind: kind}}, t.TempDir()) {
+			if task.Skip == "" {
+				run = append(run, task.Name)
+			}
+			if task.Args[0] == "train" {
+				_, err := config.Load("", setFlags(task.Args))
+				assert.NoError(t, err, task.Name)
+				assert.Equal(t, strings.Contains(task.Name, largeModel), task.Disk > 1_600_000_000, task.Name)
+			}
+		}
+		return run
+	}
+	const small, large, static = "profiled step of tiny", "profiled step of smollm2-135m", ", default kernels"
+	assert.Equal(t, []string{"selftest", "verify", small, large + static, "bench", large}, sections(reportCommand{}, device.Discrete))
+	assert.Equal(t, []string{"selftest", "verify", small + static, "bench"}, sections(reportCommand{}, device.Software))
+	assert.Equal(t, []string{"selftest", "verify", large + static, "bench"},
+		sections(reportCommand{Models: []string{largeModel}, SeqLen: 32}, device.Software))
+}
+
+// setFlags are the values of --set among arguments.
+func setFlags(args []string) (set []string) {
+	for i, a := range args {
+		if a == "--set" {
+			set = append(set, args[i+1])
+		}
+	}
+	return set
 }
 
 func TestReportOrder(t *testing.T) {

@@ -109,7 +109,9 @@ func readBench(output []byte, s *report.Section) error {
 	if err := json.Unmarshal(output, &r); err != nil {
 		return fmt.Errorf("gpupipe bench printed no result: %w", err)
 	}
-	s.Note = fmt.Sprintf("peak %.0f GFLOP/s, %.0f GB/s", r.Peak.GFLOPS, r.Peak.GBps)
+	if r.Peak != (profile.Peak{}) { // only cases with arithmetic need it
+		s.Note = fmt.Sprintf("peak %s GFLOP/s, %s GB/s", rateText(r.Peak.GFLOPS), rateText(r.Peak.GBps))
+	}
 	results := report.Table{Head: []string{"case", "µs", "GFLOP/s", "GB/s", "of peak", "kernels"}}
 	for _, c := range r.Results {
 		results.Rows = append(results.Rows, []string{c.Name, fmt.Sprintf("%.1f", c.DurationMicros), rateText(c.GFLOPS), rateText(c.GBps), percentage(c.OfPeak),
@@ -159,22 +161,15 @@ func readTraining(output []byte, path string, s *report.Section) error {
 	return nil
 }
 
-// kernelTable shows the kernels that take the most time, and which variant of each was chosen.
+// kernelTable shows the kernels that take the most time, those of all layers together, and which variant of each was
+// chosen.
 func kernelTable(rank profile.Rank, steps int) report.Table {
-	t := report.Table{Title: fmt.Sprintf("The %d kernels of %d that take the most time", min(shownKernels, len(rank.Kernels)), len(rank.Kernels)),
-		Head: []string{"program", "kernel", "variant", "µs per step", "share", "GFLOP/s", "GB/s", "of peak"}}
-	kernels := slices.Clone(rank.Kernels)
-	slices.SortStableFunc(kernels, func(a, b profile.Kernel) int {
-		switch {
-		case a.DurationMicros > b.DurationMicros:
-			return -1
-		case a.DurationMicros < b.DurationMicros:
-			return 1
-		}
-		return 0
-	})
+	kernels := rank.Alike()
+	t := report.Table{Title: fmt.Sprintf("The %d of %d distinct kernels that take the most time", min(shownKernels, len(kernels)), len(kernels)),
+		Head: []string{"program", "kernel", "variant", "calls per step", "µs per step", "share", "GFLOP/s", "GB/s", "of peak"}}
+	steps = max(1, steps)
 	for _, k := range kernels[:min(shownKernels, len(kernels))] {
-		t.Rows = append(t.Rows, []string{k.Program, k.Label, k.Candidate, fmt.Sprintf("%.1f", k.DurationMicros/float64(max(1, steps))), percentage(k.Share),
+		t.Rows = append(t.Rows, []string{k.Program, k.Label, k.Candidate, fmt.Sprint(k.Calls / steps), fmt.Sprintf("%.1f", k.DurationMicros/float64(steps)), percentage(k.Share),
 			rateText(k.GFLOPS), rateText(k.GBps), percentage(k.OfPeak)})
 	}
 	return t

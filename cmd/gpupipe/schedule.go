@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,7 +15,7 @@ import (
 )
 
 type scheduleCommand struct {
-	Name          string  `help:"Name of a schedule (see below)." xor:"what"`
+	Name          string  `help:"Name of a schedule (see below)." xor:"what" placeholder:"NAME"`
 	File          string  `help:"File with a schedule, instead of a name." placeholder:"FILE" xor:"what"`
 	Stages        *int    `help:"Stages of the pipeline. Default: 4." placeholder:"P"`
 	Microbatches  *int    `help:"Microbatches in a batch. Default: twice the stages." placeholder:"M"`
@@ -36,19 +37,25 @@ func (c *scheduleCommand) Help() string {
 	}
 	b.WriteString(`
 Actions, as microbatch.batch, with :chunk if a stage has several model chunks:
-  F forward, B backward (I for inputs and W for weights, if split), E evaluation, U update of a batch;
-  RF SF RB SB receive and send activations and their gradients; N all-gather of the gradient norms; SG RG SW RW send and receive the
-  gradients and the weights of parameters with copies on other stages.
+  F            forward
+  B            backward; if split, I for inputs and W for weights
+  E            evaluation
+  U            update of a batch
+  RF SF RB SB  receive and send activations, and their gradients
+  N            all-gather of the gradient norms
+  SG RG SW RW  send and receive the gradients, and the weights, of parameters
+               with copies on other stages
+
+The output is again the text of a schedule, with one line for each stage and the figures in comments. A file needs only the lines of the
+stages. A run repeats them: describe one batch, or several that overlap.
 
 Examples:
   gpupipe schedule --name 2bw --stages 4 --microbatches 8
   gpupipe schedule --name interleaved --stages 4 --chunks 2 --draw text
-  gpupipe schedule --name 1f1b --costs "1,2,0.5;1,2,0.5;1.5,3,0.5;1,2,0.5" --draw 1f1b.svg
+  gpupipe schedule --name 1f1b --stages 2 --costs "1,2,0.5;1.5,3,0.5" \
+    --draw 1f1b.svg
   gpupipe schedule --name zb-h1 --stages 2 > mine.txt
-  gpupipe schedule --file mine.txt --batches 4 --draw mine.png --json
-
-The output is again the text of a schedule, with one line for each stage and the figures in comments. A file needs only the lines of the
-stages. A run repeats them: describe one batch, or several that overlap.`)
+  gpupipe schedule --file mine.txt --batches 4 --draw mine.png --json`)
 	return b.String()
 }
 
@@ -86,7 +93,7 @@ func (c *scheduleCommand) Run(a *app) error {
 	}
 	if c.Draw != "" && c.Draw != "text" {
 		if err := draw.Save(c.Draw, s, v.Simulation); err != nil {
-			return usererror.New(err)
+			return usererror.New(fmt.Errorf("--draw: %w", err))
 		}
 	}
 	if c.JSON {
@@ -136,10 +143,10 @@ func or0(n *int) int {
 // schedule generates or reads the schedule. With batches 0 it has as many as show the pattern.
 func (c *scheduleCommand) schedule(batches int) (*schedule.Schedule, error) {
 	s, err := c.computation(batches)
-	if err != nil || !c.Communication && !c.Tied || s.Links != nil {
+	if err != nil || !c.Communication && !c.Tied || s.Copies != nil {
 		return s, err
 	}
-	return schedule.Communicate(s, schedule.Links{Tied: c.Tied})
+	return schedule.Communicate(s, schedule.Copies{Tied: c.Tied})
 }
 
 func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
@@ -163,6 +170,9 @@ func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 	o := schedule.Options{Stages: or0(c.Stages), Microbatches: or0(c.Microbatches), Chunks: or0(c.Chunks), Batches: batches}
 	if f, ok := schedule.Find(c.Name); ok {
 		o = f.Example(o)
+	}
+	if !slices.Contains(schedule.Names(), c.Name) {
+		return nil, fmt.Errorf("--name: found %q, expected one of %s", c.Name, strings.Join(schedule.Names(), ", "))
 	}
 	return schedule.Generate(c.Name, o)
 }
@@ -241,8 +251,8 @@ func (v *scheduleView) json() map[string]any {
 	s := v.Schedule
 	out := map[string]any{"name": s.Name, "stages": s.Stages, "chunks": s.Chunks, "microbatches": s.Microbatches, "batches": s.Batches, "delay": s.Delay,
 		"lines": s.Actions, "report": v.Report, "simulation": v.Simulation}
-	if s.Links != nil {
-		out["links"] = s.Links.String()
+	if s.Copies != nil {
+		out["links"] = s.Copies.String()
 	}
 	if v.Closed != nil {
 		out["closed_form"] = v.Closed

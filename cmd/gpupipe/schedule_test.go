@@ -99,7 +99,7 @@ func TestScheduleMistakes(t *testing.T) {
 	require.NoError(t, err)
 	for want, args := range map[string][]string{
 		"no schedule: expected --name gpipe|1f1b|":                                   {},
-		`schedule "3bw": no such schedule`:                                           {"--name", "3bw"},
+		`--name: found "3bw", expected one of`:                                       {"--name", "3bw"},
 		"--name and --file can't be used together":                                   {"--name", "2bw", "--file", good},
 		"microbatches: found 3 on 4 stages, expected at least one":                   {"--name", "2bw", "--microbatches", "3"},
 		"stages: found -1":                                                           {"--name", "gpipe", "--stages=-1"},

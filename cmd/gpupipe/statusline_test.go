@@ -67,3 +67,14 @@ func TestWithoutATerminalAPlainLineIsWrittenEverySoOften(t *testing.T) {
 func TestPrintableEscapesControlBytes(t *testing.T) {
 	assert.Equal(t, `a\x1b[2J`+"\n\t模型é �"+`\x07\x7f\u009b\xff`, printable("a\x1b[2J\n\t模型é �\x07\x7f\u009b\xff"))
 }
+
+func TestProseIsBrokenAtSpacesOnATerminal(t *testing.T) {
+	narrow := func() int { return 24 }
+	text := "the file exists: 模型/run.yaml \x1b[31m\nnext"
+	assert.Equal(t, text, broken(text, nil))
+	assert.Equal(t, "the file exists:\n模型/run.yaml \\x1b[31m\nnext", broken(text, narrow))
+	var out strings.Builder
+	a := &app{stdout: &out, stdoutColumns: narrow}
+	a.facts([][]string{{"files", "config.json, tokenizer.json"}, {"size", "3"}})
+	assert.Equal(t, "files  config.json,\n       tokenizer.json\nsize   3\n", out.String())
+}

@@ -14,7 +14,7 @@ type studyCommand struct {
 	Grid   string   `arg:"" help:"YAML file of the study."`
 	Set    []string `help:"Override a key of every run's config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Jobs   int      `help:"Number of runs at the same time." default:"1"`
-	Device string   `help:"Device to compute on: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]."`
+	Device string   `help:"Device to compute on: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]." placeholder:"NAME"`
 	DryRun bool     `help:"List and count the runs, and train nothing."`
 	JSON   bool     `help:"Print one JSON object a line: each finished run, then the report."`
 }
@@ -23,16 +23,20 @@ func (c *studyCommand) Help() string {
 	return `Trains every optimizer in every mode of a grid over several seeds, at learning rates that it tunes first, and reports what one step
 of delay costs each of them. The grid:
 
-  base: config.yaml                # beside the grid; or the config itself
-  set: {train.steps: 300}          # keys of the config, for all runs
-  optimizers:                      # by optimizer.name, or by any name with optimizer.name in set
+  base: config.yaml      # beside the grid; or the config itself
+  set: {train.steps: 9}  # keys of the config, for all runs
+  optimizers:            # by optimizer.name, or by any name with that in set
     adamw: {lrs: [1e-3, 2e-3, 4e-3], set: {optimizer.weight_decay: 0.1}}
-    muon:  {lrs: [0.01, 0.02, 0.04], times_lr: {optimizer.adamw.lr: 0.15}}   # a rate that moves with lr
-  modes: [sync, delay, delay+error_feedback]   # also delay+weight_prediction, delay+dc_asgd
-  seeds: [1, 2, 3]                 # of weights and of the order of the data
-  tune_seeds: [1]                  # on which learning rates are chosen
-  tuning: synchronous              # the rate tuned without delay holds for all modes; each: every mode its own; both
-  stages: [1]                      # 1 simulates the delay on one device
+    muon:
+      lrs: [0.01, 0.02, 0.04]
+      times_lr: {optimizer.adamw.lr: 0.15} # a rate that moves with lr
+  modes: [sync, delay, delay+error_feedback]
+                         # also delay+weight_prediction, delay+dc_asgd
+  seeds: [1, 2, 3]       # of weights and of the order of the data
+  tune_seeds: [1]        # on which learning rates are chosen
+  tuning: synchronous    # modes share the rate tuned without delay; or each
+                         # mode has its own; or both
+  stages: [1]            # 1 simulates the delay on one device
   dir: studies/mine
 
 The folder holds a run folder for each run in runs/, and table.md, table.csv, results.json and plots. The same command continues a
@@ -59,12 +63,12 @@ func (c *studyCommand) Run(a *app) error {
 	if c.DryRun {
 		return c.list(a, g)
 	}
-	p := &studyProgress{progress: a.progress(c.JSON)}
+	p := &studyProgress{progress: newProgress(a, c.JSON)}
 	o := study.Options{Jobs: c.Jobs, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Progress: p.show, Note: p.Note}
 	rep, err := study.Execute(a.ctx, g, o)
 	p.line.clear()
 	if errors.Is(err, study.ErrInterrupted) {
-		fmt.Fprintf(a.stderr, "stopped after %d runs; the same command continues\n", p.done)
+		a.note("stopped after %d runs; the same command continues", p.done)
 		return errInterrupted
 	}
 	if err != nil {

@@ -13,11 +13,11 @@ type topKCommand struct {
 	K         int      `help:"Number of likeliest tokens to store for each token." default:"8"`
 	Out       string   `help:"Safetensors file to write." required:"" placeholder:"FILE"`
 	Force     bool     `help:"Replace an existing file."`
-	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own."`
+	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own." placeholder:"NAME"`
 	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
-	SeqLen    int      `help:"Context of the model to be trained, in tokens. Default: this model's context."`
+	SeqLen    int      `help:"Context of the model to be trained, in tokens. Default: this model's context." placeholder:"TOKENS"`
 	BatchSize int      `help:"Windows in a batch." default:"4"`
-	Device    string   `help:"Device to compute on: webgpu:0, vulkan:0, null."`
+	Device    string   `help:"Device to compute on: webgpu:0, vulkan:0, null." placeholder:"NAME"`
 	JSON      bool     `help:"Print a JSON object."`
 }
 
@@ -27,15 +27,19 @@ distilled from them. Computes in f32.
 
 Example:
   gpupipe topk runs/teacher --data text.txt --k 8 --out teacher.safetensors
-  then, in the config: data: {train: [text.txt], aligned: [teacher.safetensors]}
-                       hooks: [{file: examples/hooks/distillation.wasm, hook: build_loss, config: {alpha: 0.5}}]`
+  then, in the config:
+    data: {train: [text.txt], aligned: [teacher.safetensors]}
+    hooks:
+      - file: examples/hooks/distillation.wasm
+        hook: build_loss
+        config: {alpha: 0.5}`
 }
 
 func (c *topKCommand) Run(a *app) error {
 	if err := windowFlags(c.BatchSize, c.SeqLen); err != nil {
 		return err
 	}
-	p := a.progress(c.JSON)
+	p := newProgress(a, c.JSON)
 	s, err := inference.TopK(a.ctx, inference.TopKOptions{From: c.From, Data: c.Data, Field: c.Field, K: c.K, Out: c.Out, Force: c.Force, Tokenizer: c.Tokenizer,
 		Weights: inference.Version(c.Weights), SeqLen: c.SeqLen, BatchSize: c.BatchSize, Target: inference.Target{Device: c.Device, Open: a.openDevice},
 		Progress: p.predicting, Note: a.note})
@@ -46,7 +50,7 @@ func (c *topKCommand) Run(a *app) error {
 	if c.JSON {
 		return a.printJSON(s)
 	}
-	a.table([][]string{{"model", s.Model}, {"weights", string(s.Weights)}, {"text", s.Text}, {"tokens", grouped(s.Tokens)},
+	a.facts([][]string{{"model", s.Model}, {"weights", string(s.Weights)}, {"text", s.Text}, {"tokens", grouped(s.Tokens)},
 		{"windows of", fmt.Sprintf("%d tokens", s.SeqLen)}, {"file", s.Out}, {"tensors", fmt.Sprintf("teacher_ids u32 and teacher_logprobs f32 [%d, %d], %s bytes", s.Tokens, s.K, grouped(s.Bytes))}})
 	return nil
 }

@@ -34,7 +34,7 @@ func TestTopK(t *testing.T) {
 		"batch-size: found 0":                                      {"topk", run, "--out", out + "2", "--batch-size", "0"},
 		"seq-len: found -1":                                        {"topk", run, "--out", out + "2", "--seq-len=-1"},
 		"missing flags: --out":                                     {"topk", run},
-		"data: " + words + "x: no such file":                       {"topk", run, "--out", out + "2", "--data", words + "x"},
+		"--data: " + words + "x: no such file":                     {"topk", run, "--out", out + "2", "--data", words + "x"},
 		filepath.Join(dir, "none") + ": no such file or directory": {"topk", filepath.Join(dir, "none"), "--out", out + "2"},
 	} {
 		code, _, errs := command(args...)

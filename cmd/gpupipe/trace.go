@@ -70,13 +70,13 @@ func (c *traceCommand) Run(a *app) error {
 		a.printf("devices were restarted %d times: repeated work counts each time\n", s.Restarts)
 	}
 	a.printf("\n")
-	a.traceShares("over all", s, func(t trace.Stage) *trace.Shares { return &t.All }, &s.All)
+	printShares(a, "over all", s, func(t trace.Stage) *trace.Shares { return &t.All }, &s.All)
 	if s.Steady == nil {
 		a.printf("no steady state: it needs three batches without a pause\n\n")
 	} else {
-		a.traceShares("steady state", s, func(t trace.Stage) *trace.Shares { return t.Steady }, s.Steady)
+		printShares(a, "steady state", s, func(t trace.Stage) *trace.Shares { return t.Steady }, s.Steady)
 	}
-	a.traceMeans(s)
+	printMeans(a, s)
 	if s.All.Data > 0 {
 		a.printf("\nwaiting for batches from hooks: %s over all", shareText(s.All.Data))
 		if s.Steady != nil {
@@ -97,7 +97,7 @@ bubble    not busy
 F forward, B backward (I for inputs and W for weights, if split), E evaluation, N gradient norms, U update
 `
 
-func (a *app) traceShares(title string, s trace.Summary, of func(trace.Stage) *trace.Shares, mean *trace.Shares) {
+func printShares(a *app, title string, s trace.Summary, of func(trace.Stage) *trace.Shares, mean *trace.Shares) {
 	rows := [][]string{{strings.ToUpper(title), "BUSY", "UPDATE", "WAIT", "TRANSFER", "BUBBLE", "BATCHES", "SECONDS"}}
 	row := func(name string, x *trace.Shares) {
 		if x == nil {
@@ -120,8 +120,8 @@ func (a *app) traceShares(title string, s trace.Summary, of func(trace.Stage) *t
 	a.printf("\n")
 }
 
-// traceMeans shows the mean time of each kind of action.
-func (a *app) traceMeans(s trace.Summary) {
+// printMeans prints the mean time of each kind of action.
+func printMeans(a *app, s trace.Summary) {
 	kinds := map[string]bool{}
 	for _, t := range s.Stages {
 		for k := range t.Means {

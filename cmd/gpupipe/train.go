@@ -20,7 +20,7 @@ type trainCommand struct {
 	Config  string   `help:"The same as the argument." placeholder:"FILE"`
 	Set     []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Resume  bool     `help:"Continue from the newest valid checkpoint in run.dir."`
-	Device  string   `help:"Device to compute on: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]."`
+	Device  string   `help:"Device to compute on: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]." placeholder:"NAME"`
 	Tune    bool     `help:"Time the variants of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
 	Profile bool     `help:"Measure the kernels of steps 4 and 5. Prints a table at the end and writes profile.html and profile.json into the run folder."`
 	JSON    bool     `help:"Print one JSON object a line: the start, each step, the result."`
@@ -47,9 +47,11 @@ no device is watched. gpupipe study follows this setting; other commands compute
 
 Examples:
   gpupipe train examples/demo/config.yaml
-  gpupipe train --set model.preset=tiny --set data.train=a.txt --set run.dir=runs/a
+  gpupipe train --set model.preset=tiny --set data.train=a.txt \
+    --set run.dir=runs/a
   gpupipe train runs/a --resume
-  gpupipe train c.yaml --profile --set train.steps=10 --set run.dir=runs/profiled`
+  gpupipe train c.yaml --profile --set train.steps=10 \
+    --set run.dir=runs/profiled`
 }
 
 func (c *trainCommand) Run(a *app) error {
@@ -57,7 +59,7 @@ func (c *trainCommand) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	r := a.progress(c.JSON)
+	r := newProgress(a, c.JSON)
 	o := train.Options{Resume: c.Resume, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Report: r, Costs: a.measuredCosts()}
 	if len(config.Hooks) > 0 {
 		o.HookCache = a.hookCache()
@@ -73,7 +75,7 @@ func (c *trainCommand) Run(a *app) error {
 	res, err := train.Run(a.ctx, config, o)
 	r.line.clear()
 	if err := o.Costs.Save(); err != nil {
-		fmt.Fprintf(a.stderr, "gpupipe: %v\n", err)
+		a.note("gpupipe: %v", err)
 	}
 	if err != nil {
 		return err
@@ -86,7 +88,7 @@ func (c *trainCommand) Run(a *app) error {
 		r.result(res)
 	}
 	if res.Interrupted {
-		fmt.Fprintf(a.stderr, "stopped after step %d; to continue: gpupipe train %s --resume\n", res.Step, res.Dir)
+		a.note("stopped after step %d; to continue: gpupipe train %s --resume", res.Step, res.Dir)
 		return errInterrupted
 	}
 	return nil

@@ -16,11 +16,11 @@ import (
 type evalCommand struct {
 	From      string   `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
 	Data      []string `help:"Texts or shards to evaluate on. Default: the run's held-out text." placeholder:"FILE" sep:"none"`
-	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own."`
+	Tokenizer string   `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own." placeholder:"NAME"`
 	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
-	SeqLen    int      `help:"Context in tokens. Default: the model's."`
+	SeqLen    int      `help:"Context in tokens. Default: the model's." placeholder:"TOKENS"`
 	BatchSize int      `help:"Sequences in a batch." default:"4"`
-	Device    string   `help:"Device to compute on: webgpu:0, vulkan:0, null."`
+	Device    string   `help:"Device to compute on: webgpu:0, vulkan:0, null." placeholder:"NAME"`
 	JSON      bool     `help:"Print a JSON object."`
 }
 
@@ -35,7 +35,7 @@ func (c *evalCommand) Run(a *app) error {
 	if err := windowFlags(c.BatchSize, c.SeqLen); err != nil {
 		return err
 	}
-	p := a.progress(c.JSON)
+	p := newProgress(a, c.JSON)
 	e, err := inference.Evaluate(a.ctx, inference.EvalOptions{From: c.From, Data: c.Data, Tokenizer: c.Tokenizer, SeqLen: c.SeqLen,
 		BatchSize: c.BatchSize, Target: inference.Target{Device: c.Device, Open: a.openDevice}, Progress: p.Reading,
 		Weights: inference.Version(c.Weights), Note: a.note})
@@ -53,7 +53,7 @@ func (c *evalCommand) Run(a *app) error {
 	if e.Bytes > 0 {
 		rows = append(rows, []string{"bits per byte", fmt.Sprintf("%.4f", e.BitsPerByte)})
 	}
-	a.table(append(rows, []string{"unigram entropy", fmt.Sprintf("%.4f nats per token", e.UnigramEntropy)}))
+	a.facts(append(rows, []string{"unigram entropy", fmt.Sprintf("%.4f nats per token", e.UnigramEntropy)}))
 	return nil
 }
 
@@ -70,25 +70,26 @@ func windowFlags(batchSize, seqLen int) error {
 
 type generateCommand struct {
 	From        string  `arg:"" name:"model" help:"A run folder, a checkpoint, or a folder in Hugging Face's Llama layout."`
-	Prompt      string  `help:"Text to continue; - reads it from standard input."`
+	Prompt      string  `help:"Text to continue; - reads it from standard input." placeholder:"TEXT"`
 	Tokens      int     `help:"Number of tokens to generate." default:"200" short:"n"`
 	Temperature float64 `help:"Above 1 flattens the distribution, below 1 sharpens it; 0 always takes the likeliest token." default:"0.8"`
 	TopK        int     `help:"Sample from this many of the likeliest tokens; 0: from all." default:"0"`
 	TopP        float64 `help:"Sample from the smallest set of tokens with this total probability." default:"1"`
 	Seed        uint64  `help:"Seed of the random numbers: the same seed gives the same text." default:"1"`
-	Tokenizer   string  `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own."`
+	Tokenizer   string  `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own." placeholder:"NAME"`
 	Weights     string  `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
-	Device      string  `help:"Device to compute on: webgpu:0, vulkan:0, null."`
+	Device      string  `help:"Device to compute on: webgpu:0, vulkan:0, null." placeholder:"NAME"`
 	JSON        bool    `help:"Print a JSON object at the end."`
 }
 
 func (c *generateCommand) Help() string {
-	return `Examples:
-  gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.7 --top-k 40 --seed 2
-  gpupipe generate runs/demo --prompt - < prompt.txt
+	return `Computes in f32. On a terminal, control characters and invalid UTF-8 in the text are escaped, as in \x1b; output to a file or pipe has the
+model's bytes.
 
-Computes in f32. On a terminal, control characters and invalid UTF-8 in the text are escaped, as in \x1b; output to a file or pipe has the
-model's bytes.`
+Examples:
+  gpupipe generate runs/demo --prompt "In the beginning" --temperature 0.7
+  gpupipe generate runs/demo --prompt "In the beginning" --top-k 40 --seed 2
+  gpupipe generate runs/demo --prompt - < prompt.txt`
 }
 
 func (c *generateCommand) Run(a *app) error {
@@ -151,10 +152,10 @@ func (c *generateCommand) stream(a *app, g *inference.Generator, s inference.Sam
 
 type dataCommand struct {
 	Inputs      []string `arg:"" name:"text" help:"Text and jsonl files, or globs."`
-	Out         string   `help:"Folder for the shards." required:""`
+	Out         string   `help:"Folder for the shards." required:"" placeholder:"DIR"`
 	Tokenizer   string   `help:"bytes, gpt2, a tokenizer.json or its folder." default:"gpt2"`
 	Val         []string `help:"Texts for the held-out shards." placeholder:"FILE" sep:"none"`
-	ValTokens   int64    `help:"Instead of --val: hold out this many tokens, the first ones."`
+	ValTokens   int64    `help:"Instead of --val: hold out this many tokens, the first ones." placeholder:"TOKENS"`
 	ShardTokens int64    `help:"Tokens in a shard." default:"100000000"`
 	Field       string   `help:"Field of a jsonl object that has its text." default:"text"`
 	JSON        bool     `help:"Print the shards as a JSON object."`
@@ -165,8 +166,12 @@ func (c *dataCommand) Help() string {
 finished shard.
 
 Example:
-  gpupipe data --tokenizer gpt2 --out shards --val-tokens 1000000 'text/*.jsonl'
-  then: data: {train: ["shards/train_*.bin"], val: ["shards/val_*.bin"], tokenizer: gpt2}`
+  gpupipe data --tokenizer gpt2 --out shards --val-tokens 1000000 'a/*.jsonl'
+  then, in the config:
+    data:
+      train: ["shards/train_*.bin"]
+      val: ["shards/val_*.bin"]
+      tokenizer: gpt2`
 }
 
 func (c *dataCommand) Run(a *app) error {
@@ -184,7 +189,7 @@ func (c *dataCommand) Run(a *app) error {
 	case c.Field == "":
 		return usererror.New(fmt.Errorf("--field: found \"\", expected the name of a field"))
 	}
-	p := a.progress(c.JSON)
+	p := newProgress(a, c.JSON)
 	began := time.Now()
 	m, err := data.Prepare(a.ctx, data.PrepareOptions{Inputs: c.Inputs, Val: c.Val, ValTokens: c.ValTokens, OutDir: c.Out,
 		Tokenizer: tok, Field: c.Field, ShardTokens: c.ShardTokens, Progress: func(done, total int64, shards int) {
@@ -192,8 +197,11 @@ func (c *dataCommand) Run(a *app) error {
 		}})
 	p.line.clear()
 	if a.ctx.Err() != nil {
-		fmt.Fprintln(a.stderr, "stopped; the same command continues after the last finished shard")
+		a.note("stopped; the same command continues after the last finished shard")
 		return errInterrupted
+	}
+	if errors.Is(err, data.ErrTooShort) && c.ValTokens > 0 {
+		return usererror.New(fmt.Errorf("--val-tokens: %w", err))
 	}
 	if err != nil {
 		return usererror.New(data.FieldSetting(err, "--field"))

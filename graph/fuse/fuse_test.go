@@ -215,8 +215,8 @@ func TestLongChainsOfForks(t *testing.T) {
 	}
 }
 
-// 16-bit floats are stored by whoever owns whole words: by rows of an even number of columns, else by a Map kernel of
-// their own.
+// Invocations that own whole words store 16-bit floats: rows with an even number of columns do, other results get a Map
+// kernel of their own.
 func TestFloat16IsStoredByWholeWords(t *testing.T) {
 	for _, c := range []struct {
 		what string

@@ -21,22 +21,13 @@ const (
 	LossVariable = "loss"
 )
 
-// Grad is the graph of one microbatch of a batch of so many microbatches, each of batch sequences. It outputs "loss",
-// the microbatch's mean f32 [1]. It stores the microbatch's share of the whole batch's mean loss in the variable
-// "loss", and the share of that loss's gradient in the variables that Gradients names; if accumulate is set, it adds
-// the shares to the variables.
-func (c Config) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, error) {
-	return grad(c, batch, microbatches, accumulate)
-}
-
+// grad is the graph that Config.Grad documents.
 func grad(m Model, batch, microbatches int, accumulate bool) (*graph.Graph, error) {
 	o := StageOptions{Last: m.Units(), Batch: batch, Microbatches: microbatches}
 	return training(m, o, func(b *graph.Builder) source { return b.Input }, accumulate)
 }
 
-// Eval is the graph that outputs "losses", the mean negative log-likelihood of each of batch sequences: f32 [batch].
-func (c Config) Eval(batch int) (*graph.Graph, error) { return evaluation(c, batch) }
-
+// evaluation is the graph that Config.Eval documents.
 func evaluation(m Model, batch int) (*graph.Graph, error) {
 	return newSpan(m, 0, m.Units(), batch).build(func(s *span) {
 		s.source = s.b.Input

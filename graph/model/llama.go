@@ -250,6 +250,25 @@ func (n *net) logits(hidden *graph.Value) *graph.Value {
 	return n.product(hidden, n.parameter(name))
 }
 
+// Stage builds the training programs of a chunk of the model.
+func (c Config) Stage(o StageOptions) (*Stage, error) { return newStage(c, o) }
+
+// Grad is the graph of one microbatch of a batch of so many microbatches, each of batch sequences. It outputs "loss",
+// the microbatch's mean f32 [1]. It stores the microbatch's share of the whole batch's mean loss in the variable
+// "loss", and the share of that loss's gradient in the variables that Gradients names; if accumulate is set, it adds
+// the shares to the variables.
+func (c Config) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, error) {
+	return grad(c, batch, microbatches, accumulate)
+}
+
+// Eval is the graph that outputs "losses", the mean negative log-likelihood of each of batch sequences: f32 [batch].
+func (c Config) Eval(batch int) (*graph.Graph, error) { return evaluation(c, batch) }
+
+// TopK is the graph that predicts the token after each token of batch sequences. It outputs the ids of the k likeliest
+// tokens, the likeliest first and the lower id first among equals, and the natural logarithms of their probabilities.
+// If logits are NaN, ids may be VocabSize or above.
+func (c Config) TopK(batch, k int) (*graph.Graph, error) { return likeliest(c, batch, k) }
+
 // Decoder returns a cached decoder: see Decode.
 func (c Config) Decoder() (Decoder, error) {
 	g, err := c.Decode()

@@ -80,9 +80,6 @@ func passOf(n *graph.Node) int {
 	return forwardClass
 }
 
-// Stage builds the training programs of a chunk of the model.
-func (c Config) Stage(o StageOptions) (*Stage, error) { return newStage(c, o) }
-
 func newStage(m Model, o StageOptions) (*Stage, error) {
 	switch {
 	case o.First < 0 || o.First >= o.Last || o.Last > m.Units():

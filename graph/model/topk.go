@@ -13,14 +13,7 @@ const (
 	TopLogProbsOutput = "logprobs" // f32 [B·T, k]
 )
 
-// TopK is the graph that predicts the token after each token of batch sequences. It outputs the ids of the k likeliest
-// tokens, the likeliest first and the lower id first among equals, and the natural logarithms of their probabilities.
-// If logits are NaN, ids may be VocabSize or above.
-func (c Config) TopK(batch, k int) (*graph.Graph, error) { return likeliest(c, batch, k) }
-
-// TopK is Config.TopK of this model.
-func (w *Written) TopK(batch, k int) (*graph.Graph, error) { return likeliest(w, batch, k) }
-
+// likeliest is the graph that Config.TopK documents.
 func likeliest(m Model, batch, k int) (*graph.Graph, error) {
 	if vocab := m.Size().VocabSize; k < 1 || k > vocab {
 		return nil, fmt.Errorf("k: found %d, expected 1 to %d, the size of the vocabulary", k, vocab)

@@ -143,7 +143,7 @@ func (s *draft) digest(c *graph.Constant) [sha256.Size]byte {
 	return sum
 }
 
-// Validate returns nil: whoever builds a Draft checks it.
+// Validate returns nil: a Draft is checked while it is built.
 func (w *Written) Validate() error { return nil }
 
 // Size returns the model's lengths.
@@ -195,8 +195,11 @@ func (w *Written) Grad(batch, microbatches int, accumulate bool) (*graph.Graph, 
 	return grad(w, batch, microbatches, accumulate)
 }
 
-// Eval is the graph that outputs "losses", the mean negative log-likelihood of each of batch sequences: f32 [batch].
+// Eval is Config.Eval of this model.
 func (w *Written) Eval(batch int) (*graph.Graph, error) { return evaluation(w, batch) }
+
+// TopK is Config.TopK of this model.
+func (w *Written) TopK(batch, k int) (*graph.Graph, error) { return likeliest(w, batch, k) }
 
 // WithSeqLen returns the model itself. The error is a *FieldError if it has another length.
 func (w *Written) WithSeqLen(seqLen int) (Model, error) {

@@ -43,8 +43,8 @@ func (*AttentionOp) Cases() []graph.Case {
 	return cs
 }
 
-// attentionCases cover one and many rows, odd lengths, grouped queries, and dims with and without whole vectors, of
-// which GPUs read one to four abreast, by one lane or by several.
+// attentionCases cover one and many rows, odd lengths, grouped queries, and head dimensions that are and are not
+// multiples of 4. GPUs read one to four columns in an iteration, with one or several lanes a row.
 func attentionCases() []attentionShape {
 	return []attentionShape{
 		{1, 1, 1, 1, 1, 4}, {2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 16}, {1, 100, 100, 3, 1, 20}, {2, 128, 128, 2, 2, 32},
@@ -53,14 +53,13 @@ func attentionCases() []attentionShape {
 	}
 }
 
-// segmentedShapes cover the kernels' ways to read columns: vectors and scalars, some workgroups a head, grouped
-// queries.
+// segmentedShapes cover how kernels read columns: vectors and scalars, several workgroups a head, grouped queries.
 func segmentedShapes() []attentionShape {
 	return []attentionShape{{2, 5, 5, 3, 1, 3}, {2, 33, 33, 4, 2, 8}, {1, 130, 130, 2, 2, 32}, {1, 70, 70, 2, 1, 64}, {1, 9, 9, 1, 1, 256}}
 }
 
-// segmentations number the places of a sequence: one segment; several, of a length that differs by sequence; segments
-// of one token; numbers that come again.
+// segmentations give each position of a sequence a segment number: one segment; several, of a length that differs by
+// sequence; segments of one token; numbers that occur again.
 func segmentations() []func(sequence, place int) float64 {
 	return []func(b, i int) float64{
 		func(b, i int) float64 { return 3 },
@@ -121,7 +120,7 @@ func (*AttentionGradOp) Cases() []graph.Case {
 	return cs
 }
 
-// gradScatter is scatter but for the logsumexp, which keeps the probabilities moderate.
+// gradScatter is scatter, except that the logsumexps are larger, which keeps the probabilities moderate.
 func gradScatter(i, j int) float64 {
 	if i == 4 {
 		return 4 + scatter(i, j)
@@ -129,22 +128,22 @@ func gradScatter(i, j int) float64 {
 	return scatter(i, j)
 }
 
-// float16Attention is an attention of 16-bit floats to test.
+// float16Attention is a test case of attention with 16-bit operands.
 type float16Attention struct {
 	attentionShape
 	operands graph.DType
-	last     int // what its last input is
+	last     int // the last input: aValue, aPosition or aSegment
 }
 
 const (
-	aValue    = iota // v: there are no more
-	aPosition        // of queries at the end of a cache that is not full
-	aSegment         // numbers, of several segments
+	aValue    = iota // v
+	aPosition        // the position of queries at the end of a cache that is not full
+	aSegment         // segment numbers, of several segments
 )
 
-// float16Attentions cover whole and odd words, rows with and without whole vectors, and the edge cases of kernels that
-// multiply matrices: sequences of one and of several tiles, shorter and longer than a tile, more keys than queries and
-// fewer.
+// float16Attentions cover even and odd numbers of 16-bit floats, head dimensions that are and are not multiples of 4,
+// and the edge cases of kernels that multiply matrices: sequences of one and of several tiles, shorter and longer than
+// a tile, and more and fewer keys than queries.
 func float16Attentions() []float16Attention {
 	return []float16Attention{
 		{attentionShape{1, 5, 5, 3, 1, 3}, graph.F16, aValue}, {attentionShape{2, 9, 9, 2, 2, 4}, graph.BF16, aValue},
@@ -155,7 +154,7 @@ func float16Attentions() []float16Attention {
 	}
 }
 
-// roundedAttentions have results of 16-bit floats.
+// roundedAttentions are test cases whose results are 16-bit floats, too.
 func roundedAttentions() []float16Attention {
 	return []float16Attention{
 		{attentionShape{2, 9, 9, 2, 2, 4}, graph.BF16, aValue}, {attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, aPosition},
@@ -187,7 +186,7 @@ func (h float16Attention) fill(i, j int) float64 {
 	return segmentations()[1](j/h.keys, j%h.keys)
 }
 
-// gradInputs are those of the gradient, with that of logsumexp.
+// gradInputs are the types of the gradient's inputs, including the gradient of logsumexp.
 func (h float16Attention) gradInputs() []graph.Type {
 	types := h.inputs()
 	o, lse := types[0].Gradient(), graph.T(graph.F32, h.batch, h.heads, h.queries)

@@ -8,11 +8,11 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// operandRead is an element, or unit, of q, k or v as kernels write it. No index of theirs holds a bracket.
+// operandRead matches a kernel's read of an element, or unit, of q, k or v. The index contains no brackets.
 var operandRead = regexp.MustCompile(`\b(in[012])\[([^\]]+)\]`)
 
-// unpacked makes a pass that was written for f32 one for 16-bit floats: each read of q, k or v becomes a call of a
-// function that unpacks. All arithmetic is the same, and so are the bits of the results.
+// unpacked rewrites a pass for f32 operands into one for 16-bit operands: each read of q, k or v becomes a call of a
+// function that converts to f32. The arithmetic stays the same, and so do the bits of the results.
 func (k attentionKernels) unpacked(p graph.Pass) graph.Pass {
 	if k.operands == graph.F32 {
 		return p
@@ -27,8 +27,8 @@ func (k attentionKernels) unpacked(p graph.Pass) graph.Pass {
 	return p
 }
 
-// narrowing has the functions that round results to 16-bit floats as a cast does: two to a word, or a unit of four to
-// two.
+// narrowing returns the WGSL functions that round f32 to 16-bit floats as a cast does: word packs two values into one
+// u32, narrowed packs a vec4 into two. It is empty if the result is f32.
 func (k attentionKernels) narrowing() string {
 	if !k.result.Float16() {
 		return ""
@@ -38,7 +38,8 @@ fn narrowed(x: vec4<f32>) -> vec2<u32> { return vec2<u32>(word(x.x, x.y), word(x
 `
 }
 
-// readFloat16 is the function <array>_at, which reads an element of an array of 16-bit floats, or four at once.
+// readFloat16 returns the WGSL function <array>_at, which reads one element of an array of 16-bit floats, or four
+// elements if the array is bound as vec4.
 func readFloat16(array string, vec4 bool) string {
 	if vec4 {
 		return fmt.Sprintf("fn %[1]s_at(x: u32) -> vec4<f32> {\n  let w = %[1]s[x];\n"+

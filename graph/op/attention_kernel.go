@@ -8,15 +8,16 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// attentionKernels writes the WGSL of attention and its gradient. Each has five kinds of kernels:
+// attentionKernels writes the WGSL of attention and its gradient. There are five kinds of kernels:
 //
-//   - naive: an invocation per row, scalars, loops. The loops start at a value that is not constant, so that compilers
-//     do not unroll them: software adapters would compile the unrolled loops for ten seconds.
-//   - rows: an invocation keeps the vectors of one or more rows, or a slice of those of one row, in registers and walks
-//     the columns, several at a time. All rows of a workgroup belong to one head, so they read the same columns at the
-//     same time.
-//   - tiles: the same with the columns staged in workgroup memory.
-//   - keys: a workgroup per query, whose lanes share the keys. It is for the few queries of decoding, with a position.
+//   - naive: an invocation for each row, with scalars and loops. The loops start at a value that is not constant, so
+//     that compilers do not unroll them: software adapters would compile the unrolled loops for ten seconds.
+//   - rows: an invocation keeps the vectors of one or more rows, or a slice of one row's vectors, in registers and
+//     iterates over the columns, several at a time. All rows of a workgroup belong to one head, so they read the same
+//     columns at the same time.
+//   - tiles: as rows, with the columns staged in workgroup memory.
+//   - keys: a workgroup for each query; its lanes share the keys. It is for decoding, which has few queries and a
+//     position.
 //   - matrices: for 16-bit floats, on devices with subgroup matrices.
 //
 // In the forward pass and for the gradient of q a row is a query and the columns are the keys; for the gradients of
@@ -26,7 +27,7 @@ type attentionKernels struct {
 	operands          graph.DType // of q, k and v
 	result            graph.DType // of o
 	position, lseGrad bool
-	segments          string // the array of the segments; empty: there are none
+	segments          string // the array of segment numbers; "" if there are none
 }
 
 func newAttentionKernels(n *graph.Node, result graph.DType) attentionKernels {
@@ -38,8 +39,8 @@ func newAttentionKernels(n *graph.Node, result graph.DType) attentionKernels {
 	return k
 }
 
-// flops counts the operations of so many products over the pairs of a query and a key that it sees. It ignores
-// segments, and assumes a full cache with a position.
+// flops counts the operations of the given number of matrix products over all pairs of a query and a key that it
+// attends to. It ignores segments, and assumes a full cache if there is a position.
 func (k attentionKernels) flops(products int) float64 {
 	pairs := float64(k.queries) * float64(k.keys)
 	if k.queries == k.keys {
@@ -48,25 +49,25 @@ func (k attentionKernels) flops(products int) float64 {
 	return 2 * float64(products) * float64(k.batch*k.heads*k.dim) * pairs
 }
 
-// How rows and tiles are shaped. The widths of software adapters are their vectors'.
+// Sizes of the kinds naive, rows and tiles. softwareLanes is the vector width of software adapters.
 const (
-	naiveLanes    = 64
-	softwareLanes = 8
-	softwareUnits = 64 // of an invocation's rows
-	gpuLanes      = 64
-	sharedLanes   = 128   // where several share a row
-	maxParts      = 64    // of a row
-	tileMemory    = 16384 // bytes, WebGPU's guaranteed workgroup memory
+	naiveLanes     = 64
+	softwareLanes  = 8
+	softwareUnits  = 64 // units of all rows of an invocation, at most
+	gpuLanes       = 64
+	sharedLanes    = 128   // if several lanes share a row
+	maxLanesPerRow = 64    // lanes that share a row
+	tileMemory     = 16384 // bytes, WebGPU's guaranteed workgroup memory
 )
 
-// The largest parts of a row that a lane of a GPU has. It keeps the query and the sum, or up to four such vectors, and
-// columns that are read together, in at most 255 registers.
+// forwardDims and gradientDims are the most elements of a row that one lane of a GPU holds. A lane keeps the query and
+// the sum (two vectors forward, up to four backward) and the columns of one iteration in at most 255 registers.
 const (
 	forwardDims  = 32
 	gradientDims = 16
 )
 
-// lowest stands for -∞, which WGSL lets compilers assume not to occur.
+// lowest replaces -∞: WGSL compilers may assume that infinities do not occur.
 const lowest = "-3.0e38f"
 
 func (k attentionKernels) forward(l target.Limits) []graph.Variant {
@@ -74,7 +75,7 @@ func (k attentionKernels) forward(l target.Limits) []graph.Variant {
 		return []graph.Variant{{Name: "native", Passes: []graph.Pass{k.nativeForward()}}}
 	}
 	cs := []graph.Variant{{Name: "naive", Passes: []graph.Pass{k.naiveForward()}}}
-	if k.position && !l.Software { // rows of few queries would be few invocations
+	if k.position && !l.Software { // decoding has few queries: the kind rows would have few invocations
 		if l.MaxInvocations >= keyLanes {
 			cs = append(cs, graph.Variant{Name: "keys", Passes: []graph.Pass{k.keysForward()}})
 		}
@@ -92,8 +93,8 @@ func (k attentionKernels) backward(l target.Limits) []graph.Variant {
 	}
 	delta := []graph.Type{graph.T(graph.F32, k.batch, k.heads, k.queries)}
 	if k.segments != "" {
-		// With the segments, the gradients of k and v would be bound to one array more than WebGPU guarantees: delta
-		// brings along the logsumexps.
+		// With segments, the kernel for the gradients of k and v would bind one array more than WebGPU guarantees. So
+		// delta's array also holds a copy of the logsumexps.
 		delta[0] = graph.T(graph.F32, 2, k.batch, k.heads, k.queries)
 	}
 	cs := []graph.Variant{{Name: "naive", Scratch: delta, Passes: []graph.Pass{k.delta(), k.naiveQueryGrad(), k.naiveKeyGrad()}}}
@@ -103,8 +104,9 @@ func (k attentionKernels) backward(l target.Limits) []graph.Variant {
 	return append(cs, k.matrixBackward(l, delta)...)
 }
 
-// rowKernels are the shapes of rows and tiles that suit the device. On software adapters a load costs twenty
-// multiplications, so columns are shared by many rows; GPUs want few registers and many lanes.
+// rowKernels returns the kernels of the kinds rows and tiles for the device. On software adapters a load costs as much
+// as twenty multiplications, so many rows share the loaded columns. On GPUs a lane uses few registers, so that many
+// lanes run at once.
 func (k attentionKernels) rowKernels(l target.Limits, dims int) []rowKernel {
 	if n := k.units(); l.Software {
 		if n > softwareUnits {
@@ -112,32 +114,32 @@ func (k attentionKernels) rowKernels(l target.Limits, dims int) []rowKernel {
 		}
 		return []rowKernel{{k, softwareLanes, 1, upTo(min(softwareUnits/n, 8)), upTo(1), 0, true}}
 	}
-	parts := k.parts(dims)
+	perRow := k.lanesPerRow(dims)
 	lanes := gpuLanes
-	if parts > 1 {
-		lanes = sharedLanes / parts * parts
+	if perRow > 1 {
+		lanes = sharedLanes / perRow * perRow
 	}
-	if parts == 0 || lanes > l.MaxInvocations {
+	if perRow == 0 || lanes > l.MaxInvocations {
 		return nil
 	}
-	rows := rowKernel{k, lanes, parts, upTo(1), upTo(min(max(32*parts/k.units(), 1), 4)), 0, false}
+	rows := rowKernel{k, lanes, perRow, upTo(1), upTo(min(max(32*perRow/k.units(), 1), 4)), 0, false}
 	tiles := rows
-	tiles.Tile = k.tile(l, rows.sharesMemory(2)) / rows.Abreast() * rows.Abreast()
+	tiles.Tile = k.tile(l, rows.reduceMemory(2)) / rows.ColumnsPerIteration() * rows.ColumnsPerIteration()
 	return []rowKernel{rows, tiles}
 }
 
-// parts is how many lanes share a row: the fewest that have as many units each, and at most dims elements; 0: there is
-// no such number.
-func (k attentionKernels) parts(dims int) int {
-	for parts := 1; parts <= maxParts; parts++ {
-		if k.units()%parts == 0 && k.dim <= dims*parts {
-			return parts
+// lanesPerRow returns the smallest number of lanes that can share a row such that all have equally many units and at
+// most dims elements. It returns 0 if there is no such number.
+func (k attentionKernels) lanesPerRow(dims int) int {
+	for n := 1; n <= maxLanesPerRow; n++ {
+		if k.units()%n == 0 && k.dim <= dims*n {
+			return n
 		}
 	}
 	return 0
 }
 
-// width is the elements of a unit: four where they divide the head dimension.
+// width is the number of elements in a unit: 4 if 4 divides the head dimension, else 1.
 func (k attentionKernels) width() int {
 	if k.dim%4 == 0 {
 		return 4
@@ -145,19 +147,19 @@ func (k attentionKernels) width() int {
 	return 1
 }
 
-// units is the number of units of a vector.
+// units is the number of units in a vector of head-dimension length.
 func (k attentionKernels) units() int { return k.dim / k.width() }
 
-// slack is what WebGPU may count beyond the variables of a workgroup, each of which it rounds up to 16 bytes: four
-// words and six arrays.
+// slack bounds the bytes by which WebGPU's count of workgroup memory exceeds the sum of the variables' sizes. WebGPU
+// rounds each variable up to 16 bytes; there are at most four words and six arrays.
 const slack = 4*12 + 6*12
 
-// tile is how many columns fit into workgroup memory beside what else is there, a multiple of 4.
+// tile returns how many columns fit into workgroup memory, as a multiple of 4, if beside bytes are used otherwise.
 func (k attentionKernels) tile(l target.Limits, beside int) int {
 	return min((min(tileMemory, l.MaxWorkgroupMemory)-k.edgeMemory()-slack-beside)/k.columnBytes(), gpuLanes) &^ 3
 }
 
-// columnBytes is a column's pair of vectors, pair of numbers, and segment.
+// columnBytes is the workgroup memory of a column in bytes: two vectors, two scalars and, if any, the segment.
 func (k attentionKernels) columnBytes() int {
 	if k.segments != "" {
 		return 8*k.dim + 12
@@ -165,7 +167,7 @@ func (k attentionKernels) columnBytes() int {
 	return 8*k.dim + 8
 }
 
-// constants are the extents and the unit type U.
+// constants returns the WGSL declarations of the extents and of the unit type U.
 func (k attentionKernels) constants() string {
 	unit, product := "f32", "a * b"
 	if k.width() == 4 {
@@ -183,18 +185,19 @@ const DIM = %du;
 const UNITS = %du; // of a vector
 const SCALE = %.9gf;
 const LOWEST = %s;
-`+k.numbers(), unit, product, k.batch, k.queries, k.keys, k.heads, k.kvHeads, k.group(), k.dim, k.units(), k.scale(), lowest)
+`+k.lseOffset(), unit, product, k.batch, k.queries, k.keys, k.heads, k.kvHeads, k.group(), k.dim, k.units(), k.scale(), lowest)
 }
 
-// numbers is where the logsumexps begin that delta brings along.
-func (k attentionKernels) numbers() string {
+// lseOffset declares NUMBERS, the index in tmp0 at which delta's copy of the logsumexps begins.
+func (k attentionKernels) lseOffset() string {
 	if k.segments == "" {
 		return ""
 	}
 	return fmt.Sprintf("const NUMBERS = %du; // of queries of heads\n", k.batch*k.heads*k.queries)
 }
 
-// keyLSE names the array in which the gradients of k and v find the logsumexp at a place.
+// keyLSE returns the expression with which the gradients of k and v read the logsumexp at an index, and the array that
+// it uses besides tmp0.
 func (k attentionKernels) keyLSE(at string) (expr string, uses []string) {
 	if k.segments != "" {
 		return "tmp0[NUMBERS + " + at + "]", nil
@@ -202,8 +205,9 @@ func (k attentionKernels) keyLSE(at string) (expr string, uses []string) {
 	return "in4[" + at + "]", []string{"in4"}
 }
 
-// unlessTogether skips a column of another segment, in a loop of a naive kernel; i and j are places of the sequence.
-func (k attentionKernels) unlessTogether(i, j string) string {
+// skipOtherSegments emits the statement by which a loop of a naive kernel skips a column of another segment. i and j
+// are the positions of the row and of the column in the sequence.
+func (k attentionKernels) skipOtherSegments(i, j string) string {
 	if k.segments == "" {
 		return ""
 	}
@@ -217,7 +221,7 @@ func (k attentionKernels) ifSegments(format string, args ...any) string {
 	return fmt.Sprintf(format, args...)
 }
 
-// withSegments are the arrays that a pass uses, the segments included.
+// withSegments returns the arrays that a pass uses, including the array of segments if there is one.
 func (k attentionKernels) withSegments(uses ...string) []string {
 	if k.segments == "" {
 		return uses
@@ -225,7 +229,7 @@ func (k attentionKernels) withSegments(uses ...string) []string {
 	return append(uses, k.segments)
 }
 
-// scalarPass is a pass of the naive kernels: an invocation a row.
+// scalarPass returns a pass of a naive kernel, with one invocation for each row.
 func (k attentionKernels) scalarPass(body string, rows int, uses ...string) graph.Pass {
 	return k.unpacked(graph.Pass{
 		Declarations: k.constants(), Workgroup: naiveLanes, Groups: (rows + naiveLanes - 1) / naiveLanes, Uses: uses,
@@ -252,7 +256,7 @@ var o: array<f32, DIM>;
 var m = LOWEST;
 var sum = 0.0;
 for (var j = 0u; j < columns; j++) {
-`+k.unlessTogether("i", "j")+`  let k = ((b * TK + j) * KV + h / GROUP) * DIM;
+`+k.skipOtherSegments("i", "j")+`  let k = ((b * TK + j) * KV + h / GROUP) * DIM;
   var s = 0.0;
   for (var x = q; x < q + DIM; x++) { s += in0[x] * in1[x - q + k]; }
   s *= SCALE;
@@ -269,7 +273,7 @@ for (var j = 0u; j < columns; j++) {
 	return p
 }
 
-// naiveStore writes o.
+// naiveStore emits the loop that stores o.
 func (k attentionKernels) naiveStore() string {
 	if k.result.Float16() {
 		return "for (var x = q / 2u; x < q / 2u + DIM / 2u; x++) { out0[x] = word(o[2u * x - q] / sum, o[2u * x + 1u - q] / sum); }\n"
@@ -277,7 +281,8 @@ func (k attentionKernels) naiveStore() string {
 	return "for (var x = q; x < q + DIM; x++) { out0[x] = o[x - q] / sum; }\n"
 }
 
-// delta is the gradient of each logsumexp, negated: the inner product of o and its gradient, less what flows in.
+// delta returns the pass that computes the negated gradient of each logsumexp: the inner product of o and its gradient,
+// minus the gradient that flows into the logsumexp.
 func (k attentionKernels) delta() graph.Pass {
 	uses := []string{"in3", "in5", "tmp0"}
 	less := ""
@@ -317,7 +322,7 @@ let r = (b * HEADS + h) * TQ + i;
 let columns = min(i + 1u, TK);
 var dq: array<f32, DIM>;
 for (var j = 0u; j < columns; j++) {
-`+k.unlessTogether("i", "j")+`  let k = ((b * TK + j) * KV + h / GROUP) * DIM;
+`+k.skipOtherSegments("i", "j")+`  let k = ((b * TK + j) * KV + h / GROUP) * DIM;
   var s = 0.0;
   var dp = 0.0;
   for (var x = q; x < q + DIM; x++) {
@@ -342,7 +347,7 @@ var dv: array<f32, DIM>;
 for (var g = 0u; g < GROUP; g++) {
   let h = n % KV * GROUP + g;
   for (var i = j; i < TQ; i++) {
-`+k.unlessTogether("i", "j")+`    let q = ((b * TQ + i) * HEADS + h) * DIM;
+`+k.skipOtherSegments("i", "j")+`    let q = ((b * TQ + i) * HEADS + h) * DIM;
     let r = (b * HEADS + h) * TQ + i;
     var s = 0.0;
     var dp = 0.0;

@@ -6,14 +6,15 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// How the kernel for few queries is shaped: a workgroup has a query of a head, and takes the keys in stretches, of
-// which each lane computes some scores. Then a lane has a unit of the values, and of the keys every STRANDSth.
+// Sizes of the kernel for few queries. A workgroup handles one query of one head and processes keyStretch keys at a
+// time, in two steps. First each lane computes the scores of some of these keys. Then each lane sums one unit of the
+// values, weighted by their scores, over every STRANDS-th key.
 const (
 	keyLanes   = 256
 	keyStretch = 1024
 )
 
-// keysForward is the pass of the kind keys, for queries at the end of a cache.
+// keysForward returns the pass of the kind keys, for queries at the end of a cache.
 func (k attentionKernels) keysForward() graph.Pass {
 	strands := keyLanes / k.units()
 	result := "whole / sum"

@@ -8,31 +8,31 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// matrixKernel is a kernel of the kind matrices: subgroups multiply matrices of 16-bit floats and add in f32. A
-// workgroup has a block of rows, Size.M for each subgroup, and walks the columns in tiles. What the matrices give goes
-// through workgroup memory, where lanes turn scores into probabilities; these are rounded to the operands' dtype, and
-// so is the gradient of o.
+// matrixKernel is a kernel of the kind matrices: subgroups multiply matrices of 16-bit floats and accumulate in f32. A
+// workgroup computes a block of rows, Size.M for each subgroup, and iterates over the columns in tiles. The subgroups
+// store scores to workgroup memory, where lanes turn them into probabilities. The probabilities and the gradient of o
+// are rounded to the operands' dtype.
 type matrixKernel struct {
 	attentionKernels
 	Size     target.CooperativeMatrix
-	Subgroup int // lanes
+	Subgroup int // lanes of a subgroup
 	Bands    int // subgroups of a workgroup
-	Cols     int // of a tile, a multiple of Size.N and Size.K
+	Cols     int // columns of a tile, a multiple of Size.N and Size.K
 }
 
-// maxMatrixDim bounds the matrices that a subgroup holds at once: twice as many columns as the head dimension has.
+// maxMatrixDim is the largest head dimension. A subgroup holds matrices of up to twice as many columns in registers.
 const maxMatrixDim = 128
 
-// tooNarrow is a subgroup size whose lanes have too few registers for the results: Intel's Xe-HPG spills most of them
-// and compiles for minutes.
-const tooNarrow = 8
+// unsupportedSubgroup is a subgroup size whose lanes have too few registers for the results: Intel's Xe-HPG spills
+// most of them and compiles for minutes.
+const unsupportedSubgroup = 8
 
-// matrixKernel is the kernel with the largest blocks that fits the device, if there is one. memory returns the bytes of
-// workgroup memory of a kernel.
+// matrixKernel returns the kernel with the largest blocks that fits the device; ok is false if none does. memory
+// returns a kernel's bytes of workgroup memory.
 func (k attentionKernels) matrixKernel(l target.Limits, memory func(matrixKernel) int) (matrixKernel, bool) {
 	size, ok := l.LargestCooperative(k.operands.String())
 	side := max(size.N, size.K)
-	if !ok || l.SubgroupSize == 0 || l.SubgroupSize == tooNarrow || k.dim%side != 0 || k.dim > maxMatrixDim || k.position {
+	if !ok || l.SubgroupSize == 0 || l.SubgroupSize == unsupportedSubgroup || k.dim%side != 0 || k.dim > maxMatrixDim || k.position {
 		return matrixKernel{}, false
 	}
 	for _, bands := range []int{4, 2, 1} {
@@ -46,7 +46,7 @@ func (k attentionKernels) matrixKernel(l target.Limits, memory func(matrixKernel
 	return matrixKernel{}, false
 }
 
-// matrixTolerance is the error of products whose operands, probabilities among them, are rounded to 16-bit floats.
+// matrixTolerance is the error of products whose operands, including probabilities, are rounded to 16-bit floats.
 func (k attentionKernels) matrixTolerance() float64 {
 	if k.operands == graph.BF16 {
 		return 1.0 / 64
@@ -75,29 +75,30 @@ func (k attentionKernels) matrixBackward(l target.Limits, scratch []graph.Type) 
 }
 
 func (m matrixKernel) Lanes() int { return m.Bands * m.Subgroup }
-func (m matrixKernel) Rows() int  { return m.Bands * m.Size.M } // of a block
+func (m matrixKernel) Rows() int  { return m.Bands * m.Size.M } // rows of a block
 
-// Parts is how many lanes share a row where they look for its largest score.
-func (m matrixKernel) Parts() int { return max(m.Subgroup/m.Size.M, 1) }
+// LanesPerRow is the number of lanes that search a row together for its largest score.
+func (m matrixKernel) LanesPerRow() int { return max(m.Subgroup/m.Size.M, 1) }
 
-// Units are the matrices of a row of results, Tiles those of a row of scores.
+// Units numbers the matrices that cover a row of results, and Tiles those that cover a row of scores.
 func (m matrixKernel) Units() []int { return upTo(m.dim / m.Size.N) }
 func (m matrixKernel) Tiles() []int { return upTo(m.Cols / m.Size.N) }
 
-// VectorFactors are the matrices of a row of vectors that is a factor, WeightFactors those of a row of weights.
+// VectorFactors numbers the matrices that cover a row of vectors as a factor of a product, and WeightFactors those that
+// cover a row of weights.
 func (m matrixKernel) VectorFactors() []int { return upTo(m.dim / m.Size.K) }
 func (m matrixKernel) WeightFactors() []int { return upTo(m.Cols / m.Size.K) }
 
 func (m matrixKernel) QueryBlocks() int { return (m.queries + m.Rows() - 1) / m.Rows() }
 func (m matrixKernel) KeyBlocks() int   { return (m.keys + m.Rows() - 1) / m.Rows() }
 
-// Distances between rows in workgroup memory, in words of two 16-bit floats: whole 16 bytes, as matrices must be, and
-// no multiple of all banks.
+// Distances between rows in workgroup memory, in 32-bit words. They are multiples of 16 bytes, as loads of matrices
+// require, and no multiples of the number of banks, which avoids bank conflicts.
 func (m matrixKernel) vectorStride() int { return (m.dim + 8) / 2 }
 func (m matrixKernel) scoreStride() int  { return m.Cols + 4 }
 func (m matrixKernel) weightStride() int { return (m.Cols + 8) / 2 }
 
-// Bytes of workgroup memory: of vectors, scores and weights (probabilities, or their gradients).
+// Bytes of workgroup memory for vectors, scores and weights. Weights are probabilities or their gradients.
 func (m matrixKernel) vectors(n int) int { return 4 * n * m.vectorStride() }
 func (m matrixKernel) scores() int       { return 4 * m.Rows() * m.scoreStride() }
 func (m matrixKernel) weights() int      { return 4 * m.Rows() * m.weightStride() }
@@ -109,7 +110,7 @@ func (m matrixKernel) segmentMemory() int {
 }
 
 func (m matrixKernel) forwardMemory() int {
-	return m.vectors(m.Rows()+2*m.Cols) + m.scores() + m.weights() + 8*m.Rows()*(m.Parts()+1) + m.segmentMemory()
+	return m.vectors(m.Rows()+2*m.Cols) + m.scores() + m.weights() + 8*m.Rows()*(m.LanesPerRow()+1) + m.segmentMemory()
 }
 
 func (m matrixKernel) queryGradMemory() int {
@@ -120,8 +121,9 @@ func (m matrixKernel) keyGradMemory() int {
 	return m.vectors(2*m.Rows()+2*m.Cols) + 2*m.scores() + 2*m.weights() + 8*m.Cols + m.segmentMemory()
 }
 
-// Stage copies count vectors, of those at place + origin of a sequence of length, into workgroup memory, zeros where it
-// has ended. value is an expression of the two words of the four elements at the place at.
+// Stage emits the copy of count vectors to the workgroup array to, from position origin of a sequence of the given
+// length on. Vectors after the end of the sequence are zeros. at is the vector's index as an expression of place, its
+// position, and value is the expression of the two words that hold the four elements at index at.
 func (m matrixKernel) Stage(to, count, origin, length, at, value string) string {
 	return fmt.Sprintf(`for (var x = lane; x < %[2]s * QUADS; x += LANES) {
   let place = %[3]s + x / QUADS;
@@ -137,7 +139,7 @@ func (m matrixKernel) Stage(to, count, origin, length, at, value string) string 
 `, to, count, origin, length, at, value)
 }
 
-// Hold loads the matrices of the subgroup's rows of vectors.
+// Hold emits the loads of the subgroup's rows of vectors into matrices, which stay in registers.
 func (m matrixKernel) Hold(name, array string) string {
 	var b strings.Builder
 	for _, u := range m.VectorFactors() {
@@ -147,7 +149,8 @@ func (m matrixKernel) Hold(name, array string) string {
 	return b.String()
 }
 
-// Scores writes the inner products of the subgroup's rows, held as rows, with the columns of a tile.
+// Scores emits the inner products of the subgroup's rows, which Hold loaded under the name rows, with the columns of a
+// tile, and their store to the workgroup array to.
 func (m matrixKernel) Scores(to, rows, columns string) string {
 	var b strings.Builder
 	for _, c := range m.Tiles() {
@@ -161,7 +164,7 @@ func (m matrixKernel) Scores(to, rows, columns string) string {
 	return b.String()
 }
 
-// Sums declares the matrices of the subgroup's results.
+// Sums declares the matrices that accumulate the subgroup's results.
 func (m matrixKernel) Sums(name string) string {
 	var b strings.Builder
 	for _, u := range m.Units() {
@@ -170,7 +173,7 @@ func (m matrixKernel) Sums(name string) string {
 	return b.String()
 }
 
-// Add adds the columns, by their weights, to the subgroup's results.
+// Add emits the addition of the columns, multiplied by their weights, to the subgroup's results.
 func (m matrixKernel) Add(to, weights, columns string) string {
 	var b strings.Builder
 	for _, c := range m.WeightFactors() {
@@ -184,8 +187,8 @@ func (m matrixKernel) Add(to, weights, columns string) string {
 	return b.String()
 }
 
-// Store writes results to memory by way of the scores': value is an expression of sum, an element, and of row, its
-// place in the block.
+// Store emits the store of results to global memory, through the workgroup memory of the scores. value is an expression
+// of sum, an element of the result, and of row, its row in the block.
 func (m matrixKernel) Store(name, to, length, at, value string) string {
 	return m.eachMatrix(name, func(u int) string {
 		return fmt.Sprintf(`for (var x = lane; x < ROWS * WIDTH; x += LANES) {
@@ -198,7 +201,7 @@ func (m matrixKernel) Store(name, to, length, at, value string) string {
 	})
 }
 
-// StoreResult writes o, of 16-bit floats two at a time.
+// StoreResult emits the store of o. 16-bit floats are stored in pairs.
 func (m matrixKernel) StoreResult() string {
 	const at = "(b * TQ + place) * HEADS + h"
 	if !m.result.Float16() {
@@ -215,8 +218,8 @@ func (m matrixKernel) StoreResult() string {
 	})
 }
 
-// eachMatrix brings the subgroups' results to the scores' memory, a matrix each at a time, and then has matrix u of
-// each row written.
+// eachMatrix emits, for each matrix u of a row of results, its store to the workgroup memory of the scores and then the
+// code that write returns, which stores it to global memory.
 func (m matrixKernel) eachMatrix(name string, write func(u int) string) string {
 	var b strings.Builder
 	for _, u := range m.Units() {

@@ -9,28 +9,31 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// Own, Staged and Together bring the segments of rows and of columns to workgroup memory, and compare them.
-func (m matrixKernel) Own() string {
+// OwnSegments and StageSegments emit the loads of the rows' and of the columns' segments to workgroup memory.
+// SameSegment is the condition that a row and a column have the same segment.
+func (m matrixKernel) OwnSegments() string {
 	return m.ifSegments("for (var x = lane; x < ROWS; x += LANES) { owns[x] = %s[b * TK + min(first + x, TK - 1u)]; }\n", m.segments)
 }
-func (m matrixKernel) Staged() string {
+func (m matrixKernel) StageSegments() string {
 	return m.ifSegments("for (var x = lane; x < COLS; x += LANES) { gs[x] = %s[b * TK + min(t + x, TK - 1u)]; }\n", m.segments)
 }
-func (m matrixKernel) Together() string { return m.ifSegments(" && owns[row] == gs[column]") }
+func (m matrixKernel) SameSegment() string { return m.ifSegments(" && owns[row] == gs[column]") }
 
-// LSE is the logsumexp at the place number.
+// LSE is the expression of the logsumexp at the index number.
 func (m matrixKernel) LSE() string {
 	expr, _ := m.keyLSE("number")
 	return expr
 }
 
-// First and Last find where a block's walk may begin and end.
+// First and Last declare the column at which a block's loop begins or ends.
 func (m matrixKernel) First() string { return m.firstSeen("first", m.Rows(), m.Cols) }
 func (m matrixKernel) Last() string  { return m.pastSeen("first", m.Rows()) }
 
-// The rounding of scores to probabilities needs each row's largest score. Matrices cannot be scaled row by row, so that
-// the results of earlier tiles could not follow a score that is larger yet: the forward pass walks the keys twice,
-// first for the largest and the sum.
+// matrixTexts are the templates of the kernels. matrixKernel has the methods that they call.
+//
+// A row's probabilities are relative to its largest score, and matrices cannot be rescaled row by row when a later tile
+// has a larger one. So the forward pass iterates over the keys twice. The first loop finds each row's largest score and
+// sum.
 var matrixTexts = template.Must(template.New("").Parse(`
 {{- define "queries" -}}
 // Workgroups count [BATCH, HEADS, blocks of queries].
@@ -39,11 +42,11 @@ let h = group / {{.QueryBlocks}}u % HEADS;
 let b = group / {{.QueryBlocks}}u / HEADS;
 let past = min(first + ROWS, TK); // the block sees no key from here on
 let mine = lane / SUBGROUP * HEIGHT;
-{{.First}}{{.Own}}{{.Stage "rs" "ROWS" "first" "TQ" "(b * TQ + place) * HEADS + h" "bitcast<vec2<f32>>(in0[at])"}}{{end}}
+{{.First}}{{.OwnSegments}}{{.Stage "rs" "ROWS" "first" "TQ" "(b * TQ + place) * HEADS + h" "bitcast<vec2<f32>>(in0[at])"}}{{end}}
 
 {{- define "keys"}}{{.Stage "xs" "COLS" "t" "TK" "(b * TK + place) * KV + h / GROUP" "bitcast<vec2<f32>>(in1[at])"}}{{end}}
 {{- define "values"}}{{.Stage "ys" "COLS" "t" "TK" "(b * TK + place) * KV + h / GROUP" "bitcast<vec2<f32>>(in2[at])"}}{{end}}
-{{- define "sees"}}t + column < TK && t + column <= first + row{{.Together}}{{end}}
+{{- define "sees"}}t + column < TK && t + column <= first + row{{.SameSegment}}{{end}}
 
 {{- define "elements" -}}
 workgroupBarrier();
@@ -65,7 +68,7 @@ workgroupBarrier();
 {{.Hold "q" "rs" -}}
 for (var t = {{.Start}}; t < past; t += COLS) {
 workgroupBarrier();
-{{template "keys" .}}{{.Staged -}}
+{{template "keys" .}}{{.StageSegments -}}
 workgroupBarrier();
 {{.Scores "ss" "q" "xs" -}}
 workgroupBarrier();
@@ -96,7 +99,7 @@ for (var row = lane; row < ROWS; row += LANES) {
 {{.Sums "o" -}}
 for (var t = {{.Start}}; t < past; t += COLS) {
 workgroupBarrier();
-{{template "keys" .}}{{template "values" .}}{{.Staged -}}
+{{template "keys" .}}{{template "values" .}}{{.StageSegments -}}
 workgroupBarrier();
 {{.Scores "ss" "q" "xs" -}}
 {{template "elements" .}}
@@ -122,7 +125,7 @@ workgroupBarrier();
 {{.Hold "q" "rs"}}{{.Hold "g" "ws"}}{{.Sums "dq" -}}
 for (var t = {{.Start}}; t < past; t += COLS) {
 workgroupBarrier();
-{{template "keys" .}}{{template "values" .}}{{.Staged -}}
+{{template "keys" .}}{{template "values" .}}{{.StageSegments -}}
 workgroupBarrier();
 {{.Scores "ss" "q" "xs"}}{{.Scores "ts" "g" "ys" -}}
 {{template "elements" .}}
@@ -143,7 +146,7 @@ let first = group % {{.KeyBlocks}}u * ROWS;
 let kv = group / {{.KeyBlocks}}u % KV;
 let b = group / {{.KeyBlocks}}u / KV;
 let mine = lane / SUBGROUP * HEIGHT;
-{{.Last}}{{.Own}}{{.Stage "rs" "ROWS" "first" "TK" "(b * TK + place) * KV + kv" "bitcast<vec2<f32>>(in1[at])" -}}
+{{.Last}}{{.OwnSegments}}{{.Stage "rs" "ROWS" "first" "TK" "(b * TK + place) * KV + kv" "bitcast<vec2<f32>>(in1[at])" -}}
 {{.Stage "ws" "ROWS" "first" "TK" "(b * TK + place) * KV + kv" "bitcast<vec2<f32>>(in2[at])" -}}
 workgroupBarrier();
 {{.Hold "k" "rs"}}{{.Hold "v" "ws"}}{{.Sums "dk"}}{{.Sums "dv" -}}
@@ -157,11 +160,11 @@ for (var column = lane; column < COLS; column += LANES) {
   ls[column] = {{.LSE}};
   es[column] = tmp0[number];
 }
-{{.Staged -}}
+{{.StageSegments -}}
 workgroupBarrier();
 {{.Scores "ss" "k" "xs"}}{{.Scores "ts" "v" "ys" -}}
 {{template "elements" .}}
-    let p = select(0.0, exp(score - ls[column]), t + column < TQ && t + column >= first + row{{.Together}});
+    let p = select(0.0, exp(score - ls[column]), t + column < TQ && t + column >= first + row{{.SameSegment}});
     pair[i] = vec2<f32>(p, p * (ts[row * SCORES + column] - es[column]));
   }
   ps[row * WEIGHTS + x % (COLS / 2u)] = pack16(pair[0].x, pair[1].x);
@@ -175,8 +178,8 @@ workgroupBarrier();
 {{.Store "dv" "out2" "TK" "(b * TK + place) * KV + kv" "sum"}}
 {{- end}}`))
 
-// pass writes the kernel of that name. vectors and scalars are the storage arrays that it reads by fours and one by
-// one.
+// pass returns the kernel that the named template writes. vectors are the arrays that are bound as vec4, and scalars
+// the other arrays.
 func (m matrixKernel) pass(name string, groups, memory int, arrays string, vectors []string, scalars ...string) graph.Pass {
 	var body strings.Builder
 	if err := matrixTexts.ExecuteTemplate(&body, name, m); err != nil {
@@ -194,7 +197,7 @@ const STRIDE = %du;
 const SCORES = %du;
 const WEIGHTS = %du;
 fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(pack16(x.x, x.y), pack16(x.z, x.w)); }
-`, m.dim/4, m.Lanes(), m.Subgroup, m.Size.M, m.Size.N, m.Rows(), m.Cols, m.Parts(), m.vectorStride(), m.scoreStride(), m.weightStride())
+`, m.dim/4, m.Lanes(), m.Subgroup, m.Size.M, m.Size.N, m.Rows(), m.Cols, m.LanesPerRow(), m.vectorStride(), m.scoreStride(), m.weightStride())
 	return graph.Pass{
 		Declarations: m.constants() + m.pack16() + constants + arrays + m.edgeArrays() + m.ifSegments("var<workgroup> owns: array<u32, %d>;\nvar<workgroup> gs: array<u32, %d>;\n", m.Rows(), m.Cols),
 		Body:         body.String(), Uses: slices.Concat(vectors, scalars), Vec4: vectors,
@@ -202,9 +205,10 @@ fn packed(x: vec4<f32>) -> vec2<f32> { return vec2<f32>(pack16(x.x, x.y), pack16
 	}
 }
 
-// pack16 is the WGSL function that rounds two numbers to a word of 16-bit floats. What is not finite stays so, and
-// what is too large for f16, of which WGSL leaves all to the device, becomes so: a gradient that overflows must be
-// seen. Devices round to f16 in one instruction, and which way does not matter to the kernel's tolerance.
+// pack16 returns the WGSL function that rounds two numbers to a word of 16-bit floats. Infinities and NaN are kept.
+// Numbers above the range of f16 become infinities, so that an overflow of a gradient is noticed; WGSL leaves their
+// conversion to the device. The rounding mode is the device's, whose single instruction is within the kernel's
+// tolerance.
 func (m matrixKernel) pack16() string {
 	if m.operands == graph.F16 {
 		return `fn pack16(x: f32, y: f32) -> f32 {
@@ -218,7 +222,7 @@ func (m matrixKernel) pack16() string {
 	return narrowing("half", m.operands) + "fn pack16(x: f32, y: f32) -> f32 { return bitcast<f32>(half(x) | (half(y) << 16u)); }\n"
 }
 
-// narrowing is a function from an f32 to the bits of a half, as a cast has them.
+// narrowing returns the named WGSL function, which converts an f32 to the bits of a 16-bit float as a cast does.
 func narrowing(name string, d graph.DType) string {
 	var lets strings.Builder
 	count := 0
@@ -230,7 +234,7 @@ func narrowing(name string, d graph.DType) string {
 	return fmt.Sprintf("fn %s(x: f32) -> u32 {\n%s  return %s;\n}\n", name, lets.String(), bits)
 }
 
-// workgroupArrays declares arrays of one type and length.
+// workgroupArrays declares workgroup arrays of one type and length.
 func workgroupArrays(typ string, n int, names ...string) string {
 	var b strings.Builder
 	for _, name := range names {
@@ -239,7 +243,7 @@ func workgroupArrays(typ string, n int, names ...string) string {
 	return b.String()
 }
 
-// vectorArrays declares the vectors of columns, and those of rows in the named arrays.
+// vectorArrays declares the arrays xs and ys for the columns' vectors, and the named arrays for the rows' vectors.
 func (m matrixKernel) vectorArrays(rows ...string) string {
 	return workgroupArrays("f32", m.Rows()*m.vectorStride(), rows...) + workgroupArrays("f32", m.Cols*m.vectorStride(), "xs", "ys")
 }
@@ -254,7 +258,7 @@ func (m matrixKernel) weightArrays(names ...string) string {
 
 func (m matrixKernel) forward() graph.Pass {
 	arrays := m.vectorArrays("rs") + m.scoreArrays("ss") + m.weightArrays("ps") +
-		workgroupArrays("f32", m.Rows()*m.Parts(), "ms", "us") + workgroupArrays("f32", m.Rows(), "tops", "sums")
+		workgroupArrays("f32", m.Rows()*m.LanesPerRow(), "ms", "us") + workgroupArrays("f32", m.Rows(), "tops", "sums")
 	p := m.pass("forward", m.QueryBlocks()*m.heads*m.batch, m.forwardMemory(), arrays, []string{"in0", "in1", "in2"}, m.withSegments("out0", "out1")...)
 	p.Declarations += m.narrowing()
 	return p

@@ -6,22 +6,23 @@ import (
 	"strings"
 )
 
-// rowKernel is a kernel of the kind rows or tiles: LANES lanes walk the columns, several at a time. A lane has some
-// rows (row r is LINES rows after row r-1), or a slice of the units of one row (unit u is PARTS units after unit u-1).
+// rowKernel is a kernel of the kind rows or tiles. The LANES lanes of a workgroup iterate over the columns, several at a
+// time. A lane has several rows, LINES rows apart, or a slice of the units of one row, PARTS units apart.
 type rowKernel struct {
 	attentionKernels
-	Lanes int
-	Parts int   // lanes that share a row
-	Rows  []int // 0, 1, …: the rows of a lane
-	Cols  []int // 0, 1, …: the columns abreast
-	Tile  int   // columns in workgroup memory; 0 reads them where they are
-	// Loops loads and stores in loops, through arrays. Software adapters compile a load of straight code for a tenth of
-	// a second, and keep in memory what is ever indexed by a variable, which suits them; GPUs want constants, to keep
-	// it in registers. The loops start at a value that is not constant, so that compilers do not unroll them.
+	Lanes       int
+	LanesPerRow int   // lanes that share a row
+	Rows        []int // 0, 1, …: the rows of a lane
+	Cols        []int // 0, 1, …: the columns of one iteration
+	Tile        int   // columns staged in workgroup memory; 0: kernels read them from global memory
+	// Loops makes the kernel load and store in loops over arrays. Software adapters take a tenth of a second to compile
+	// each load outside of a loop, and keep arrays that variables index in memory, which suits them. On GPUs constant
+	// indices let arrays stay in registers. The loops start at a value that is not constant, so that compilers do not
+	// unroll them.
 	Loops bool
 }
 
-// name depends on how the columns are read.
+// name is the kind of the kernel.
 func (r rowKernel) name() string {
 	if r.Tile > 0 {
 		return "tiles"
@@ -37,13 +38,13 @@ func upTo(n int) []int {
 	return s
 }
 
-func (r rowKernel) own() int         { return r.units() / r.Parts } // units of a row that a lane has
-func (r rowKernel) Units() []int     { return upTo(r.own()) }
-func (r rowKernel) Abreast() int     { return len(r.Cols) }
-func (r rowKernel) Block() int       { return r.Lanes / r.Parts * len(r.Rows) } // rows of a workgroup
-func (r rowKernel) blocks(n int) int { return (n + r.Block() - 1) / r.Block() }
+func (r rowKernel) unitsPerLane() int        { return r.units() / r.LanesPerRow } // units of a row that a lane has
+func (r rowKernel) Units() []int             { return upTo(r.unitsPerLane()) }
+func (r rowKernel) ColumnsPerIteration() int { return len(r.Cols) }
+func (r rowKernel) Block() int               { return r.Lanes / r.LanesPerRow * len(r.Rows) } // rows of a workgroup
+func (r rowKernel) blocks(n int) int         { return (n + r.Block() - 1) / r.Block() }
 
-// QueryBlocks and KeyBlocks are the workgroups of one head.
+// QueryBlocks and KeyBlocks are the numbers of workgroups for one head.
 func (r rowKernel) QueryBlocks() int { return r.blocks(r.queries) }
 func (r rowKernel) KeyBlocks() int   { return r.blocks(r.keys) }
 
@@ -52,7 +53,7 @@ func (r rowKernel) Position() string {
 	return e
 }
 
-// Largest is the largest of m<row> and the scores of the row.
+// Largest is the expression of the maximum of m<row> and the row's scores in this iteration.
 func (r rowKernel) Largest(row int) string {
 	e := fmt.Sprintf("m%d", row)
 	for _, c := range r.Cols {
@@ -61,7 +62,8 @@ func (r rowKernel) Largest(row int) string {
 	return e
 }
 
-// Sum writes Σ over the columns of a<row>_<column> · <b><column>, or of a alone.
+// Sum is the expression Σ <a><row>_<column> · <b><column> over the columns of an iteration. If b is empty the terms are
+// <a><row>_<column>.
 func (r rowKernel) Sum(a string, row int, b string) string {
 	var terms []string
 	for _, c := range r.Cols {
@@ -74,30 +76,32 @@ func (r rowKernel) Sum(a string, row int, b string) string {
 	return "(" + strings.Join(terms, " + ") + ")"
 }
 
-// X, Y, L and E are unit u of column c of the two arrays of vectors, and its numbers in the two arrays of numbers.
+// X and Y are the expressions of unit u of column c in the two arrays of vectors. L and E are those of the column's
+// logsumexp and delta.
 func (r rowKernel) X(c, u int, array string) string { return r.unit("xs", c, u, array) }
 func (r rowKernel) Y(c, u int, array string) string { return r.unit("ys", c, u, array) }
-func (r rowKernel) E(c int) string                  { return r.number("es", c, "tmp0[numbers + c%d]") }
+func (r rowKernel) E(c int) string                  { return r.scalar("es", c, "tmp0[numbers + c%d]") }
 func (r rowKernel) L(c int) string {
 	expr, _ := r.keyLSE("numbers + c%d")
-	return r.number("ls", c, expr)
+	return r.scalar("ls", c, expr)
 }
 
-// LSE is the logsumexp of column c while columns are staged.
+// LSE is the expression of column c's logsumexp in global memory, from which it is staged.
 func (r rowKernel) LSE() string {
 	expr, _ := r.keyLSE("c")
 	return expr
 }
 
-// Own reads the segment of a row at a place of the sequence, and Staged that of a column of a tile.
-func (r rowKernel) Own(row int, at string) string {
+// OwnSegment emits the load of the segment of a row, given its position in the sequence. StageSegments emits the loads
+// of the segments of a tile's columns to workgroup memory.
+func (r rowKernel) OwnSegment(row int, at string) string {
 	return r.ifSegments("let own%d = %s[b * TK + min(%s, TK - 1u)];\n", row, r.segments, at)
 }
-func (r rowKernel) Staged() string {
+func (r rowKernel) StageSegments() string {
 	return r.ifSegments("for (var x = lane; x < TILE; x += LANES) { gs[x] = %s[b * TK + min(t + x, TK - 1u)]; }\n", r.segments)
 }
 
-// Result is unit x of the results as it is stored.
+// Result is the expression of unit x of the results in the dtype in which it is stored.
 func (r rowKernel) Result() string {
 	if r.result.Float16() {
 		return "narrowed(o[x])"
@@ -105,13 +109,13 @@ func (r rowKernel) Result() string {
 	return "o[x]"
 }
 
-// First and Last find where a block's walk may begin and end.
+// First and Last declare the column at which a block's loop begins or ends.
 func (r rowKernel) First() string {
-	return r.firstSeen(fmt.Sprintf("block * %du", r.Block()), r.Block(), max(r.Tile, r.Abreast()))
+	return r.firstSeen(fmt.Sprintf("block * %du", r.Block()), r.Block(), max(r.Tile, r.ColumnsPerIteration()))
 }
 func (r rowKernel) Last() string { return r.pastSeen(fmt.Sprintf("block * %du", r.Block()), r.Block()) }
 
-// Segment reads the segment of column c.
+// Segment emits the load of the segment of column c.
 func (r rowKernel) Segment(c int) string {
 	if r.Tile > 0 {
 		return r.ifSegments("let segment%d = gs[jj + %du];\n", c, c)
@@ -119,31 +123,33 @@ func (r rowKernel) Segment(c int) string {
 	return r.ifSegments("let segment%d = %s[b * TK + min(j + %du, TK - 1u)];\n", c, r.segments, c)
 }
 
-// Together is a further condition of a row to see a column. What a query of the forward pass gathers before it comes to
-// its own segment, all of it of the lowest score, vanishes with the first score that counts: its own at the latest.
-func (r rowKernel) Together(row, c int) string {
+// SameSegment is the condition, besides causality, for a row to attend to a column. In the forward pass a query may
+// first meet only masked columns, which have the lowest score. What they contribute to its sum is multiplied by 0 as
+// soon as a column is not masked, at the latest its own.
+func (r rowKernel) SameSegment(row, c int) string {
 	return r.ifSegments(" && own%d == segment%d", row, c)
 }
 
 func (r rowKernel) unit(staged string, c, u int, array string) string {
 	if r.Loops {
-		return fmt.Sprintf("%s[%d]", staged, c*r.own()+u)
+		return fmt.Sprintf("%s[%d]", staged, c*r.unitsPerLane()+u)
 	}
 	if r.Tile > 0 {
 		array = staged
 	}
-	return fmt.Sprintf("%s[at%d + %du]", array, c, u*r.Parts)
+	return fmt.Sprintf("%s[at%d + %du]", array, c, u*r.LanesPerRow)
 }
 
-func (r rowKernel) number(staged string, c int, expr string) string {
+func (r rowKernel) scalar(staged string, c int, expr string) string {
 	if r.Tile > 0 {
 		return fmt.Sprintf("%s[jj + %du]", staged, c)
 	}
 	return fmt.Sprintf(expr, c)
 }
 
-// Copy brings the columns at hand close where Loops says so; x and y are the arrays of vectors.
-func (r rowKernel) Copy(x, y string) string {
+// CopyColumns emits, if Loops is set, the copy of the iteration's columns into the arrays xs and ys; x and y are the
+// arrays of vectors.
+func (r rowKernel) CopyColumns(x, y string) string {
 	if !r.Loops {
 		return ""
 	}
@@ -155,17 +161,17 @@ func (r rowKernel) Copy(x, y string) string {
 	return b.String()
 }
 
-// At is unit u of row row in an array of the rows' vectors.
+// At is the expression of unit u of a row in an array of the rows' vectors.
 func (r rowKernel) At(array string, row, u int) string {
-	return fmt.Sprintf("%s[%d]", array, row*r.own()+u)
+	return fmt.Sprintf("%s[%d]", array, row*r.unitsPerLane()+u)
 }
 
-// Load fills an array of the rows' vectors from memory.
+// Load emits the loads of an array of the rows' vectors from global memory.
 func (r rowKernel) Load(array, from string) string {
 	return r.eachUnit(array + "[x] = " + from + "[origin + min(first + x / OWN * LINES, COUNT - 1u) * PITCH + part + x % OWN * PARTS];\n")
 }
 
-// Store writes an array of the rows' vectors to memory; value is an expression of x, a place in it.
+// Store emits the stores of an array of the rows' vectors to global memory; value is an expression of x, an index in it.
 func (r rowKernel) Store(value, to string) string {
 	return r.eachUnit("if (first + x / OWN * LINES < COUNT) { " + to + "[origin + (first + x / OWN * LINES) * PITCH + part + x % OWN * PARTS] = " + value + "; }\n")
 }
@@ -184,5 +190,5 @@ func (r rowKernel) eachUnit(text string) string {
 
 var xWord = regexp.MustCompile(`\bx\b`)
 
-// N is the units of all rows of a lane.
-func (r rowKernel) N() int { return len(r.Rows) * r.own() }
+// N is the number of units in all rows of a lane.
+func (r rowKernel) N() int { return len(r.Rows) * r.unitsPerLane() }

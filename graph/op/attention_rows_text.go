@@ -8,8 +8,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// rowTexts are the templates of the kernels of the kinds rows and tiles: of the forward pass, of the gradient of q, and
-// of the gradients of k and v. rowKernel has the methods that they call.
+// rowTexts are the templates of the kernels of the kinds rows and tiles: the forward pass, the gradient of q, and the
+// gradients of k and v. rowKernel has the methods that they call.
 var rowTexts = template.Must(template.New("").Parse(`
 {{- define "queries" -}}
 // Workgroups count [BATCH, HEADS, blocks of queries].
@@ -26,7 +26,7 @@ let origin = (b * TQ * HEADS + h) * UNITS;
 let i{{$r}} = first + {{$r}}u * LINES;
 let number{{$r}} = (b * HEADS + h) * TQ + min(i{{$r}}, TQ - 1u);
 let seen{{$r}} = min(i{{$r}} + position, TK - 1u); // the last column that the row sees
-{{$.Own $r (printf "i%d" $r)}}{{end}}{{.First}}{{end}}
+{{$.OwnSegment $r (printf "i%d" $r)}}{{end}}{{.First}}{{end}}
 
 {{- define "keys" -}}
 {{if .Tile -}}
@@ -37,15 +37,15 @@ for (var t = {{.Start}}; t < past; t += TILE) {
     xs[x] = in1[at];
     ys[x] = in2[at];
   }
-  {{.Staged -}}
+  {{.StageSegments -}}
   workgroupBarrier();
-  for (var jj = 0u; jj < min(TILE, past - t); jj += {{.Abreast}}u) {
+  for (var jj = 0u; jj < min(TILE, past - t); jj += {{.ColumnsPerIteration}}u) {
     let j = t + jj;
     {{- range .Cols}}
     let at{{.}} = (jj + {{.}}u) * UNITS + part;
     {{- end}}
 {{else -}}
-for (var j = {{.Start}}; j < past; j += {{.Abreast}}u) {
+for (var j = {{.Start}}; j < past; j += {{.ColumnsPerIteration}}u) {
     {{- range .Cols}}
     let at{{.}} = columns + min(j + {{.}}u, TK - 1u) * (KV * UNITS) + part;
     {{- end}}
@@ -65,7 +65,7 @@ var m{{$r}} = LOWEST;
 var sum{{$r}} = 0.0;
 {{end -}}
 {{template "keys" .}}
-{{- .Copy "in1" "in2"}}
+{{- .CopyColumns "in1" "in2"}}
 {{- range .Cols}}{{$.Segment .}}{{end}}
 {{- range $r := .Rows}}{{range $c := $.Cols}}var s{{$r}}_{{$c}} = 0.0;
 {{end}}{{end -}}
@@ -74,9 +74,9 @@ let x = {{$.X $c $u "in1"}};
 {{range $r := $.Rows}}s{{$r}}_{{$c}} += inner({{$.At "q" $r $u}}, x);
 {{end}}}
 {{end}}{{end -}}
-{{.Whole "s" -}}
+{{.Reduce "s" -}}
 {{range $r := .Rows -}}
-{{range $c := $.Cols}}s{{$r}}_{{$c}} = select(LOWEST, s{{$r}}_{{$c}} * SCALE, j + {{$c}}u <= seen{{$r}}{{$.Together $r $c}});
+{{range $c := $.Cols}}s{{$r}}_{{$c}} = select(LOWEST, s{{$r}}_{{$c}} * SCALE, j + {{$c}}u <= seen{{$r}}{{$.SameSegment $r $c}});
 {{end -}}
 let larger{{$r}} = {{$.Largest $r}};
 let keep{{$r}} = exp(m{{$r}} - larger{{$r}});
@@ -110,7 +110,7 @@ let lse{{$r}} = in4[number{{$r}}];
 let delta{{$r}} = select(0.0, tmp0[number{{$r}}], part == 0u);
 {{end -}}
 {{template "keys" .}}
-{{- .Copy "in1" "in2"}}
+{{- .CopyColumns "in1" "in2"}}
 {{- range .Cols}}{{$.Segment .}}{{end}}
 {{- range $r := .Rows}}{{range $c := $.Cols}}var s{{$r}}_{{$c}} = 0.0;
 var dp{{$r}}_{{$c}} = -delta{{$r}};
@@ -122,9 +122,9 @@ let y = {{$.Y $c $u "in2"}};
 dp{{$r}}_{{$c}} += inner({{$.At "g" $r $u}}, y);
 {{end}}}
 {{end}}{{end -}}
-{{.Whole "s" "dp" -}}
+{{.Reduce "s" "dp" -}}
 {{range $r := .Rows}}{{range $c := $.Cols -}}
-let ds{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - lse{{$r}}, j + {{$c}}u <= seen{{$r}}{{$.Together $r $c}})) * dp{{$r}}_{{$c}};
+let ds{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - lse{{$r}}, j + {{$c}}u <= seen{{$r}}{{$.SameSegment $r $c}})) * dp{{$r}}_{{$c}};
 {{end}}{{end -}}
 {{range $u := .Units}}{
 {{range $c := $.Cols}}let x{{$c}} = {{$.X $c $u "in1"}};
@@ -149,7 +149,7 @@ var v: array<U, {{.N}}>;
 var dk: array<U, {{.N}}>;
 var dv: array<U, {{.N}}>;
 {{.Load "v" "in2" -}}
-{{range .Rows}}{{$.Own . (printf "first + %du * LINES" .)}}{{end}}{{.Last -}}
+{{range .Rows}}{{$.OwnSegment . (printf "first + %du * LINES" .)}}{{end}}{{.Last -}}
 for (var g = 0u; g < GROUP; g++) {
 let h = kv * GROUP + g;
 let columns = (b * TQ * HEADS + h) * UNITS;
@@ -167,21 +167,21 @@ for (var t = block * {{.Block}}u; t < {{.End}}; t += TILE) {
     ls[x] = {{.LSE}};
     es[x] = tmp0[c];
   }
-  {{.Staged -}}
+  {{.StageSegments -}}
   workgroupBarrier();
-  for (var jj = 0u; jj < min(TILE, {{.End}} - t); jj += {{.Abreast}}u) {
+  for (var jj = 0u; jj < min(TILE, {{.End}} - t); jj += {{.ColumnsPerIteration}}u) {
     let j = t + jj;
     {{- range .Cols}}
     let at{{.}} = (jj + {{.}}u) * UNITS + part;
     {{- end}}
 {{else -}}
-for (var j = block * {{.Block}}u; j < {{.End}}; j += {{.Abreast}}u) {
+for (var j = block * {{.Block}}u; j < {{.End}}; j += {{.ColumnsPerIteration}}u) {
     {{- range .Cols}}
     let c{{.}} = min(j + {{.}}u, TQ - 1u);
     let at{{.}} = columns + c{{.}} * (HEADS * UNITS) + part;
     {{- end}}
 {{end -}}
-{{.Copy "in0" "in5"}}
+{{.CopyColumns "in0" "in5"}}
 {{- range .Cols}}{{$.Segment .}}{{end}}
 {{- range $c := .Cols}}let l{{$c}} = {{$.L $c}};
 let e{{$c}} = select(0.0, {{$.E $c}}, part == 0u);
@@ -195,9 +195,9 @@ let y = {{$.Y $c $u "in5"}};
 dp{{$r}}_{{$c}} += inner({{$.At "v" $r $u}}, y);
 {{end}}}
 {{end}}{{end -}}
-{{.Whole "s" "dp" -}}
+{{.Reduce "s" "dp" -}}
 {{range $r := .Rows}}{{range $c := $.Cols -}}
-let p{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - l{{$c}}, j + {{$c}}u >= first + {{$r}}u * LINES && j + {{$c}}u < TQ{{$.Together $r $c}}));
+let p{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - l{{$c}}, j + {{$c}}u >= first + {{$r}}u * LINES && j + {{$c}}u < TQ{{$.SameSegment $r $c}}));
 let ds{{$r}}_{{$c}} = p{{$r}}_{{$c}} * dp{{$r}}_{{$c}};
 {{end}}{{end -}}
 {{range $u := .Units}}{
@@ -211,8 +211,8 @@ let y{{$c}} = {{$.Y $c $u "in5"}};
 {{.Store "dk[x] * SCALE" "out1"}}{{.Store "dv[x]" "out2"}}
 {{- end}}`))
 
-// pass writes the kernel of that name, of so many products a score, for groups workgroups; vectors are the arrays read
-// as units.
+// pass returns the kernel that the named template writes, for the given number of workgroups. products is the number of
+// inner products that it computes for each pair of a row and a column. vectors are the arrays that it reads as units.
 func (r rowKernel) pass(name, count, pitch string, products, groups int, vectors []string, scalars ...string) graph.Pass {
 	var body strings.Builder
 	if err := rowTexts.ExecuteTemplate(&body, name, r); err != nil {
@@ -235,9 +235,9 @@ var<workgroup> es: array<f32, %[1]d>;
 `, r.Tile, n) + r.ifSegments("var<workgroup> gs: array<u32, %d>;\n", r.Tile)
 		p.WorkgroupMemory += r.Tile * r.columnBytes()
 	}
-	if n := r.sharesMemory(products); n > 0 {
-		share, size := r.share()
-		p.Declarations += fmt.Sprintf("var<workgroup> shares: array<%s, %d>;\n", share, n/size)
+	if n := r.reduceMemory(products); n > 0 {
+		typ, size := r.productsType()
+		p.Declarations += fmt.Sprintf("var<workgroup> shares: array<%s, %d>;\n", typ, n/size)
 		p.WorkgroupMemory += n
 	}
 	return r.unpacked(p)

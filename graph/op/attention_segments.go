@@ -5,25 +5,25 @@ import (
 	"strings"
 )
 
-// With segments, a block of queries begins its walk at the first key whose segment lies between the smallest and the
-// largest segment of the block, and a block of keys ends it after the last such query: other columns would add zeros.
-// The columns between are masked, since a segment number may occur again.
+// With segments, the loop of a block of queries begins at the first key whose segment lies between the smallest and the
+// largest segment of the block. The loop of a block of keys ends after the last such query. Columns outside add nothing.
+// Columns of other segments in between are masked, since a segment number may occur again.
 
-// firstSeen declares start, where the walk of a block of queries begins: a multiple of step. top is the block's first
-// row.
+// firstSeen declares start, the multiple of step at which the loop of a block of queries begins. top is the block's
+// first row.
 func (k attentionKernels) firstSeen(top string, rows, step int) string {
 	return k.ifSegments("%slet start = workgroupUniformLoad(&bound) / %[2]du * %[2]du;\n", k.edge(top, rows, top, "lane", top, "Min", "x"), step)
 }
 
-// pastSeen declares end, where the walk of a block of keys ends.
+// pastSeen declares end, the column before which the loop of a block of keys ends.
 func (k attentionKernels) pastSeen(top string, rows int) string {
 	past := fmt.Sprintf("min(%s + %du, TK)", top, rows)
 	return k.ifSegments("%slet end = workgroupUniformLoad(&bound);\n", k.edge(top, rows, past, past+" + lane", "TK", "Max", "x + 1u"))
 }
 
-// edge leaves in bound the least or the most of own and of what at says of the columns x that may be seen, of those at
-// from and on, before to. There are barriers in walks: their bounds must be known to be the same for all lanes, as what
-// workgroupUniformLoad gives is.
+// edge emits the code that stores to bound the minimum or maximum of own and of the expression at for all columns x in
+// [from, to) whose segment lies in the range of the block's segments. Loops over columns contain barriers, so their
+// bounds must be uniform, as the result of workgroupUniformLoad is.
 func (k attentionKernels) edge(top string, rows int, own, from, to, extreme, at string) string {
 	return fmt.Sprintf(`if (lane == 0u) {
   atomicStore(&least, 0xffffffffu);
@@ -56,7 +56,7 @@ func (k attentionKernels) edgeArrays() string {
 	return k.ifSegments("var<workgroup> least: atomic<u32>;\nvar<workgroup> most: atomic<u32>;\nvar<workgroup> edge: atomic<u32>;\nvar<workgroup> bound: u32;\n")
 }
 
-// edgeMemory is the bytes of these arrays.
+// edgeMemory is the size of these arrays in bytes.
 func (k attentionKernels) edgeMemory() int {
 	if k.segments == "" {
 		return 0
@@ -64,7 +64,8 @@ func (k attentionKernels) edgeMemory() int {
 	return 16
 }
 
-// Start and End are the variables that firstSeen and pastSeen declare.
+// Start and End are the bounds of the loops over columns: with segments, the variables that firstSeen and pastSeen
+// declare.
 func (k attentionKernels) Start() string {
 	if k.segments == "" {
 		return "0u"

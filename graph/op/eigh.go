@@ -11,10 +11,10 @@ import (
 
 func init() { graph.Register(func() graph.Op { return new(EighOp) }) }
 
-// EighOp is the eigendecomposition A = V·diag(λ)·Vᵀ of each symmetric matrix of f32 [..., n, n], of which the lower
-// triangle is read. Results: the eigenvalues [..., n], the largest first, and the eigenvectors [..., n, n], column i of
-// eigenvalue i, each with its element of the largest magnitude positive. A matrix with an element that is not finite
-// counts as zero, and so may one without an element above 1e-37.
+// EighOp computes the eigendecomposition A = V·diag(λ)·Vᵀ of each symmetric matrix of f32 [..., n, n]. It reads the
+// lower triangle only. The results are the eigenvalues [..., n], the largest first, and the eigenvectors [..., n, n],
+// where column i belongs to eigenvalue i. The element of the largest magnitude of each eigenvector is positive. A
+// matrix with an infinity or NaN is treated as zero, and so may be a matrix whose elements are all below 1e-37.
 type EighOp struct{}
 
 func (*EighOp) Name() string { return "eigh" }
@@ -30,7 +30,7 @@ func (*EighOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	return []graph.Type{{DType: graph.F32, Shape: s[:len(s)-1]}, in[0]}, nil
 }
 
-// Grad is nothing: no gradient passes through a decomposition.
+// Grad returns no gradient: decompositions are not differentiable here.
 func (*EighOp) Grad(*graph.Node, []*graph.Value) []*graph.Value { return make([]*graph.Value, 1) }
 
 func (*EighOp) Eval(in, out []*graph.Tensor) {
@@ -66,8 +66,8 @@ func (*EighOp) Eval(in, out []*graph.Tensor) {
 	}
 }
 
-// Cases have eigenvalues that are far apart, and eigenvectors with one largest element. Other results depend on
-// rounding.
+// Cases returns matrices whose eigenvalues are far apart and whose eigenvectors have a unique largest element. The
+// results of other matrices depend on rounding.
 func (*EighOp) Cases() []graph.Case {
 	var cs []graph.Case
 	for _, c := range []struct {
@@ -84,7 +84,7 @@ func (*EighOp) Cases() []graph.Case {
 			Fill: func(_, j int) float64 {
 				row, col := j%(n*n)/n, j%n
 				if row < col {
-					return math.NaN() // not to be read
+					return math.NaN() // the op must not read the upper triangle
 				}
 				return c.scale * a.At(row, col)
 			},
@@ -93,8 +93,8 @@ func (*EighOp) Cases() []graph.Case {
 	return cs
 }
 
-// spaced is a symmetric matrix with the eigenvalues 1, −(n−1)/n, (n−2)/n, … and the reflection by a vector as its
-// eigenvectors.
+// spaced returns a symmetric matrix with the eigenvalues 1, −(n−1)/n, (n−2)/n, … The matrix of its eigenvectors is a
+// Householder reflection.
 func spaced(n int) *mat.SymDense {
 	v := mat.NewVecDense(n, nil)
 	for i := range n {
@@ -122,9 +122,9 @@ func spaced(n int) *mat.SymDense {
 	return s
 }
 
-// Eigh is the eigenvalues [..., n], the largest first, and the eigenvectors [..., n, n], as columns, of each symmetric
-// matrix of x, f32 [..., n, n]. An eigenvector's element of the largest magnitude is positive. There is no gradient
-// through it.
+// Eigh returns the eigenvalues [..., n], the largest first, and the eigenvectors [..., n, n], as columns, of each
+// symmetric matrix of x, f32 [..., n, n]. The element of the largest magnitude of each eigenvector is positive. Eigh has
+// no gradient.
 func Eigh(x *graph.Value) (values, vectors *graph.Value) {
 	out := x.Builder().Apply(new(EighOp), x)
 	return out[0], out[1]

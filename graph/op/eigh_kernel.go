@@ -7,9 +7,9 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// Kernel tridiagonalizes by Householder reflections and diagonalizes by implicit QL with shifts, as LAPACK's ssteqr and
-// EISPACK's imtql2 do (Golub and Van Loan, Matrix Computations, algorithms 8.3.1 and 8.3.3). It moves a tenth of what
-// Jacobi's method would.
+// Kernel returns a kernel that tridiagonalizes by Householder reflections and then diagonalizes by implicit QL with
+// shifts, as LAPACK's ssteqr and EISPACK's imtql2 do (Golub and Van Loan, Matrix Computations, algorithms 8.3.1 and
+// 8.3.3). It moves a tenth of the data that Jacobi's method would.
 func (*EighOp) Kernel(node *graph.Node) graph.Kernel {
 	s := node.Inputs[0].Shape
 	k := eighKernel{n: s[len(s)-1]}
@@ -29,8 +29,8 @@ func (*EighOp) Kernel(node *graph.Node) graph.Kernel {
 	}}
 }
 
-// eighKernel writes the passes. Those after the first have a lane for each row, or column, and all rows and columns are
-// independent: workgroups repeat the few scalars that they have in common.
+// eighKernel writes the passes. The first has one workgroup for each matrix. The others have one lane for each row, or
+// column, which are independent of each other, so each workgroup computes the scalars that all rows need again.
 type eighKernel struct{ n, batch, blocks int }
 
 func (k eighKernel) constants() string {
@@ -44,8 +44,9 @@ func (k eighKernel) pass(body string, uses ...string) graph.Pass {
 	}
 }
 
-// tridiagonal reduces the matrix, in units of its largest element: reflection k has its vector v in column k of tmp0,
-// from row k+1 on, and the rest of the matrix, symmetric, loses v·wᵀ + w·vᵀ.
+// tridiagonal returns the pass that divides the matrix by its largest element and reduces it to tridiagonal form.
+// Reflection k stores its vector v to column k of tmp0, from row k+1 on, and subtracts v·wᵀ + w·vᵀ from the remaining
+// symmetric matrix.
 func (k eighKernel) tridiagonal(l target.Limits) graph.Pass {
 	lanes := decompositionLanes(k.n, l)
 	return graph.Pass{
@@ -108,7 +109,8 @@ for (var k = lane; k < N; k += LANES) { tmp1[diagonal + k] = tmp0[base + k * N +
 	}
 }
 
-// basis multiplies the reflections, the first one first, row by row: element (r, c) of the product is tmp2[c, r].
+// basis returns the pass that multiplies the reflections, the first one first, row by row. Element (r, c) of the
+// product is tmp2[c, r].
 func (k eighKernel) basis() graph.Pass {
 	return k.pass(`let row = group % BLOCKS * LANES + lane;
 if (row >= N) { return; }
@@ -124,10 +126,11 @@ for (var k = 0u; k + 2u <= N; k++) {
 `, "tmp0", "tmp1", "tmp2")
 }
 
-// diagonal turns the tridiagonal matrix into a diagonal one by rotations, each of which it applies to its rows of tmp2.
-// A sweep reads the diagonal and off-diagonal and leaves their next values beside them, so that lanes may be at
-// different places. An off-diagonal element too small to change its neighbors, or the matrix, by rounding is zero. An
-// eigenvalue that takes more than 30 sweeps stays as it is; none is known to.
+// diagonal returns the pass that turns the tridiagonal matrix into a diagonal one by rotations. Each lane applies the
+// rotations to its row of eigenvectors in tmp2. A sweep reads the diagonal and off-diagonal and writes their next
+// values to other memory, so lanes need not be at the same rotation. An off-diagonal element counts as zero if it is
+// too small to change its neighbors, or the matrix, in f32. The pass gives up on an eigenvalue after 30 sweeps; no
+// matrix is known to need as many.
 func (k eighKernel) diagonal() graph.Pass {
 	p := k.pass(`let row = min(group % BLOCKS * LANES + lane, N - 1u); // the last row may be several lanes'
 let mine = group % BLOCKS * LANES + lane < N;
@@ -213,7 +216,7 @@ fn root(x: f32, y: f32) -> f32 { return sqrt(x * x + y * y); }
 	return p
 }
 
-// sorted writes the eigenvectors in the order of their eigenvalues.
+// sorted returns the pass that writes eigenvalues and eigenvectors in descending order of the eigenvalues.
 func (k eighKernel) sorted() graph.Pass {
 	return k.pass(`let i = group % BLOCKS * LANES + lane;
 if (i >= N) { return; }

@@ -132,13 +132,13 @@ func (o *EmbeddingGradOp) scan(count, width int) graph.Variant {
 		Workgroup: embeddingGroup, Groups: groupsOf(o.Rows * width)}}}
 }
 
-// chains links equal ids, then walks each chain from its first id: work grows with the rows that occur, not with the
-// vocabulary.
+// chains returns the variant that links equal ids to chains and then sums each chain from its first id. Its work grows
+// with the number of tokens, not with the vocabulary.
 func (o *EmbeddingGradOp) chains(count, width int, software bool) graph.Variant {
 	zero := fmt.Sprintf(`  for (var at = group * %du + lane; at < %du; at += %du) { out0[at] = 0.0; }
 `, embeddingGroup, o.Rows*width, groupsOf((o.Rows*width+15)/16)*embeddingGroup)
 	// tmp0 holds the next position of the same id, count at the end; tmp1 reports whether a position is its id's first.
-	link := fmt.Sprintf(`  let i = group * %[1]du + lane;
+	chain := fmt.Sprintf(`  let i = group * %[1]du + lane;
   if (i >= %[2]du) { return; }
   let id = min(in0[i], %[3]du);
   var next = %[2]du;
@@ -161,28 +161,28 @@ func (o *EmbeddingGradOp) chains(count, width int, software bool) graph.Variant 
 		Scratch: []graph.Type{graph.T(graph.U32, count), graph.T(graph.U32, count)},
 		Passes: []graph.Pass{
 			{Body: zero, Uses: []string{"out0"}, Workgroup: embeddingGroup, Groups: groupsOf((o.Rows*width + 15) / 16)},
-			{Body: link, Uses: []string{"in0", "tmp0", "tmp1"}, Workgroup: embeddingGroup, Groups: groupsOf(count)},
+			{Body: chain, Uses: []string{"in0", "tmp0", "tmp1"}, Workgroup: embeddingGroup, Groups: groupsOf(count)},
 			{Body: sum, Uses: []string{"in0", "in1", "tmp0", "tmp1", "out0"}, Workgroup: embeddingGroup, Groups: groupsOf(count * width)},
 		},
 	}
 }
 
-// walk adds up a chain from i on. It loads the rows of several links at once, since a chain may have thousands of links
-// and a GPU's memory latency is long. The last position has no next: the loads beyond the end repeat the end.
+// walk emits the sum over a chain from position i on. It loads several rows at once, since a chain may have thousands of
+// positions and a GPU's memory latency is long. Loads beyond the end of the chain are clamped and not added.
 func walk(count, width int, software bool) string {
 	if software {
 		return fmt.Sprintf("  for (var j = i; j < %du; j = tmp0[j]) { sum += in1[j * %du + c]; }\n", count, width)
 	}
-	const abreast = 4
+	const unroll = 4
 	var next, rows, adds strings.Builder
-	for q := range abreast {
+	for q := range unroll {
 		if q > 0 {
 			fmt.Fprintf(&next, "    let j%d = tmp0[min(j%d, %du)];\n", q, q-1, count-1)
 		}
 		fmt.Fprintf(&rows, "    let x%d = in1[min(j%d, %du) * %du + c];\n", q, q, count-1, width)
 		fmt.Fprintf(&adds, "    sum += select(0.0, x%d, j%d < %du);\n", q, q, count)
 	}
-	return fmt.Sprintf("  for (var j0 = i; j0 < %du;) {\n%s%s%s    j0 = tmp0[min(j%d, %du)];\n  }\n", count, &next, &rows, &adds, abreast-1, count-1)
+	return fmt.Sprintf("  for (var j0 = i; j0 < %du;) {\n%s%s%s    j0 = tmp0[min(j%d, %du)];\n  }\n", count, &next, &rows, &adds, unroll-1, count-1)
 }
 
 func groupsOf(invocations int) int { return (invocations + embeddingGroup - 1) / embeddingGroup }

@@ -6,8 +6,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// total is the WGSL of the sum and of the maximum over the lanes of a workgroup. The number of lanes is a power of two,
-// and all must call it.
+// total returns the WGSL functions total and largest, which compute the sum and the maximum of x over the lanes of a
+// workgroup. The number of lanes is a power of two, and all lanes must call them.
 func total(lanes int) string {
 	return fmt.Sprintf(`const LANES = %du;
 var<workgroup> part: array<f32, LANES>;
@@ -36,10 +36,11 @@ fn largest(lane: u32, x: f32) -> f32 {
 `, lanes)
 }
 
-// householder is the WGSL that decompositions share, besides total. Its reflection turns x = tmp0[at], tmp0[at +
-// stride], … (count of them) into the vector v of the reflection I − β·v·vᵀ that maps x to a multiple of its first
-// axis, and returns β and that multiple, −sign(x₀)·‖x‖; β is 0 where x is. All lanes of the workgroup call it, with
-// equal arguments but lane, and see what the others wrote before.
+// householder returns the WGSL functions of total and the function reflection. reflection replaces the vector x of
+// count elements tmp0[at], tmp0[at + stride], … by the vector v of the Householder reflection I − β·v·vᵀ that maps x to
+// a multiple of the first unit vector. It returns β and that multiple, −sign(x₀)·‖x‖. β is 0 if x is 0. All lanes of
+// the workgroup must call it with the same arguments except lane. It begins with a barrier, so it reads what other
+// lanes wrote to tmp0 before the call.
 func householder(lanes int) string {
 	return total(lanes) + `fn reflection(lane: u32, at: u32, stride: u32, count: u32) -> vec2<f32> {
   storageBarrier();
@@ -66,8 +67,9 @@ func householder(lanes int) string {
 `
 }
 
-// decompositionLanes is the workgroup of a kernel that has one for each matrix: a power of two that suits the columns.
-// Software adapters run the lanes of a workgroup one after the other.
+// decompositionLanes returns the workgroup size of a kernel with one workgroup for each matrix: a power of two of at
+// least cols if the device allows it. Software adapters run the lanes of a workgroup one after the other, so theirs are
+// smaller.
 func decompositionLanes(cols int, l target.Limits) int {
 	lanes, most := 32, 1024
 	if l.Software {
@@ -79,5 +81,5 @@ func decompositionLanes(cols int, l target.Limits) int {
 	return lanes
 }
 
-// columnLanes is the workgroup of a kernel that has an invocation for each column, or row, of a matrix.
+// columnLanes is the workgroup size of a kernel with one invocation for each column, or row, of a matrix.
 const columnLanes = 64

@@ -11,10 +11,10 @@ import (
 
 func init() { graph.Register(func() graph.Op { return new(QROp) }) }
 
-// QROp is the orthonormal factor of the QR decomposition of each matrix of f32 [..., m, n], m ≥ n: A = QR with QᵀQ = I
-// and R upper triangular, by Householder reflections (Golub and Van Loan, Matrix Computations, algorithm 5.2.1). R's
-// diagonal is not negative, which makes Q a continuous function of A wherever A has full rank; where it has not, the
-// columns without a direction of their own still complete an orthonormal set.
+// QROp computes the orthonormal factor Q of the QR decomposition of each matrix of f32 [..., m, n], m ≥ n: A = QR with
+// QᵀQ = I and R upper triangular, by Householder reflections (Golub and Van Loan, Matrix Computations, algorithm 5.2.1).
+// The diagonal of R is not negative, which makes Q a continuous function of A where A has full rank. The columns of Q
+// are orthonormal even if those of A are linearly dependent.
 type QROp struct{}
 
 func (*QROp) Name() string { return "qr" }
@@ -32,7 +32,7 @@ func (*QROp) Infer(in []graph.Type) ([]graph.Type, error) {
 	return in, nil
 }
 
-// Grad is nothing: no gradient passes through a decomposition.
+// Grad returns no gradient: decompositions are not differentiable here.
 func (*QROp) Grad(*graph.Node, []*graph.Value) []*graph.Value { return make([]*graph.Value, 1) }
 
 func (*QROp) Eval(in, out []*graph.Tensor) {
@@ -54,7 +54,7 @@ func (*QROp) Eval(in, out []*graph.Tensor) {
 	}
 }
 
-// dense is the i-th matrix of the tensor, in its memory.
+// dense returns the i-th matrix of the tensor. It shares the tensor's memory.
 func dense(t *graph.Tensor, i int) *mat.Dense {
 	rows, cols := matrix(t.Shape, false)
 	return mat.NewDense(rows, cols, t.Data[i*rows*cols:(i+1)*rows*cols])
@@ -68,7 +68,7 @@ func (*QROp) Cases() []graph.Case {
 		cols := s[len(s)-1]
 		cs = append(cs, graph.Case{
 			Op: new(QROp), Inputs: []graph.Type{{DType: graph.F32, Shape: s}}, NoGrad: true,
-			// Columns that are far from dependent, and of very different lengths.
+			// The columns are far from linearly dependent, and their lengths differ by orders of magnitude.
 			Fill: func(_, j int) float64 {
 				row, col := j/cols, j%cols
 				x := math.Sin(float64(3*j+1) * 0.7)
@@ -82,8 +82,8 @@ func (*QROp) Cases() []graph.Case {
 	return cs
 }
 
-// QR is the orthonormal factor Q of each matrix of x, f32 [..., m, n] with m ≥ n, in its QR decomposition with a
-// diagonal of R that is not negative. There is no gradient through it.
+// QR returns the orthonormal factor Q of each matrix of x, f32 [..., m, n] with m ≥ n, for the QR decomposition in which
+// the diagonal of R is not negative. It has no gradient.
 func QR(x *graph.Value) *graph.Value { return graph.Apply1(new(QROp), x) }
 
 func (*QROp) Kernel(n *graph.Node) graph.Kernel {
@@ -98,8 +98,9 @@ func (*QROp) Kernel(n *graph.Node) graph.Kernel {
 	}}
 }
 
-// qrReflections leaves in column k of tmp0, from row k on, the vector v of reflection k, I − β·v·vᵀ, and β in tmp1. A
-// workgroup has one matrix; a lane has whole columns, so that sums down a column need no other lane.
+// qrReflections returns the pass that computes the reflections I − β·v·vᵀ. It stores the vector v of reflection k to
+// column k of tmp0, from row k on, and β to tmp1. A workgroup handles one matrix, and a lane whole columns, so that a
+// sum over a column needs no other lane.
 func qrReflections(rows, cols, batch int, l target.Limits) graph.Pass {
 	lanes := decompositionLanes(cols, l)
 	return graph.Pass{
@@ -122,8 +123,8 @@ for (var k = 0u; k < N; k++) {
 	}
 }
 
-// qrFactor applies the reflections, the last one first, to the columns of the identity. A lane has a column. R's
-// diagonal has the sign that is not that of the vector's first element.
+// qrFactor returns the pass that applies the reflections, the last one first, to the columns of the identity. A lane
+// handles one column. An element of R's diagonal has the opposite sign of the first element of its reflection's vector.
 func qrFactor(rows, cols, batch int) graph.Pass {
 	blocks := (cols + columnLanes - 1) / columnLanes
 	return graph.Pass{
@@ -147,9 +148,9 @@ for (var left = min(N, (group % BLOCKS + 1u) * LANES); left > 0u; left--) {
 	}
 }
 
-// fourRows are the functions that read and write four elements of a column of an array of matrices [M, N], the one at
-// row r of the column that begins at an index and those below; there are none below row M-1, zeros are read. On a GPU a
-// load of four adjacent words takes as long as one of a word.
+// fourRows returns the WGSL functions <array>_four and <array>_put, which read and write rows r to r+3 of a column of a
+// matrix [M, N]; at is the index of the column's first element. Reads of rows from M on give zeros, and writes to them
+// are omitted.
 func fourRows(array string) string {
 	return fmt.Sprintf(`fn %[1]s_four(at: u32, r: u32) -> vec4<f32> {
   let x = vec4<f32>(%[1]s[at + r * N], %[1]s[at + min(r + 1u, M - 1u) * N], %[1]s[at + min(r + 2u, M - 1u) * N], %[1]s[at + min(r + 3u, M - 1u) * N]);

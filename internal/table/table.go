@@ -70,6 +70,54 @@ func Wrap(text string, width int) []string {
 	return lines
 }
 
+// Prose breaks the lines of a text that are wider than width at spaces. With a width of 0 the text stays.
+func Prose(text string, width int) string {
+	if width == 0 {
+		return text
+	}
+	var lines []string
+	for line := range strings.SplitSeq(text, "\n") {
+		if Width(line) <= width {
+			lines = append(lines, line)
+		} else {
+			lines = append(lines, Wrap(line, width)...)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Narrow returns the rows if they fit a width, or if the width is 0. Else it returns the columns to keep, the widest of
+// them cut so that they fit.
+func Narrow(rows [][]string, width int, keep ...int) [][]string {
+	if width == 0 || Total(rows) <= width {
+		return rows
+	}
+	var kept [][]string
+	for _, row := range rows {
+		var cells []string
+		for _, i := range keep {
+			if i < len(row) {
+				cells = append(cells, row[i])
+			}
+		}
+		kept = append(kept, cells)
+	}
+	widths := Widths(kept)
+	widest := 0
+	for i, w := range widths {
+		if w > widths[widest] {
+			widest = i
+		}
+	}
+	most := max(10, width-Total(kept)+widths[widest])
+	for _, row := range kept {
+		if widest < len(row) {
+			row[widest] = Truncate(row[widest], most)
+		}
+	}
+	return kept
+}
+
 // Total is the width of a table with these rows.
 func Total(rows [][]string) int {
 	total := -Width(Gap)

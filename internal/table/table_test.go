@@ -32,3 +32,17 @@ func TestWrapBreaksAtSpaces(t *testing.T) {
 	assert.Empty(t, table.Wrap(" ", 8))
 	assert.Equal(t, 8, table.Total([][]string{{"a", "模型"}, {"ab"}}))
 }
+
+func TestNarrowKeepsColumnsAndCutsTheWidest(t *testing.T) {
+	rows := [][]string{{"SHARE", "CALLS", "KERNEL", "TIME"}, {"1 %", "2000", "layers.0: matmul add", "3 ms"}, {"2 %"}}
+	assert.Equal(t, rows, table.Narrow(rows, 0, 0, 2))
+	assert.Equal(t, rows, table.Narrow(rows, table.Total(rows), 0, 2))
+	narrow := table.Narrow(rows, 24, 0, 2, 3)
+	assert.Equal(t, [][]string{{"SHARE", "KERNEL", "TIME"}, {"1 %", "layers.0: …", "3 ms"}, {"2 %"}}, narrow)
+	assert.LessOrEqual(t, table.Total(narrow), 24)
+}
+
+func TestProseKeepsLinesThatFit(t *testing.T) {
+	assert.Equal(t, "a  b\none two\nthree", table.Prose("a  b\none two three", 8))
+	assert.Equal(t, "one two three", table.Prose("one two three", 0))
+}

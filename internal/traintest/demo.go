@@ -3,9 +3,11 @@ package traintest
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/stretchr/testify/require"
 )
 
@@ -103,6 +106,17 @@ func Alter(t *testing.T, dir, name string, change func([]byte) []byte) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "manifest.json"), out, 0o666))
 }
 
+// Measurements returns the logged values of a run that do not depend on the clock.
+func Measurements(t *testing.T, dir string) []metrics.Record {
+	t.Helper()
+	records, err := metrics.Read(filepath.Join(dir, "metrics.jsonl"))
+	require.NoError(t, err)
+	for _, r := range records {
+		delete(r.Values, "tokens_per_s")
+	}
+	return records
+}
+
 // Listing returns the names in a folder.
 func Listing(t *testing.T, dir string) (names []string) {
 	t.Helper()
@@ -127,7 +141,16 @@ func JSONOf(t *testing.T, path string) map[string]any {
 // HooksDir is the folder of the example hooks, from a package in pipeline.
 const HooksDir = "../../examples/hooks/"
 
-// hooked is the override that has modules of the examples take part.
+// Example hooks with the configs that tests use.
+const (
+	FocalHook  = "focal_loss.wasm, hook: build_loss, config: {z: 0.001}"
+	RateHook   = "inverse_sqrt.wasm, hook: learning_rate, config: {warmup: 3}"
+	StopHook   = "early_stopping.wasm, hook: on_metrics, config: {least: 100}" // stops at the fourth evaluation
+	FilterHook = "quality_filter.wasm, hook: map_document, config: {least_words: 20}"
+	MaskHook   = "document_mask.wasm, hook: map_batch, config: {separator: 10}"
+)
+
+// Hooked is the override that adds example modules to a run: "focal_loss.wasm, hook: build_loss".
 func Hooked(hooks ...string) string {
 	for i, h := range hooks {
 		hooks[i] = "{file: " + HooksDir + h + "}"
@@ -135,7 +158,7 @@ func Hooked(hooks ...string) string {
 	return "hooks=[" + strings.Join(hooks, ", ") + "]"
 }
 
-// text of many documents, of which some are kept.
+// Documents writes a file of many documents, of which FilterHook keeps two thirds.
 func Documents(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "text.jsonl")
@@ -151,9 +174,10 @@ func Documents(t *testing.T, dir string) string {
 	return path
 }
 
+// GPT2Config is the config of the module that GPT2 returns.
 const GPT2Config = "{d_model: 8, n_layers: 2, n_heads: 2}"
 
-// gpt2 is a module that writes a small GPT-2, at a path of its own.
+// GPT2 copies the module that builds a small GPT-2 to a new folder and returns its path.
 func GPT2(t *testing.T) string {
 	t.Helper()
 	module, err := os.ReadFile(HooksDir + "gpt2.wasm")
@@ -163,10 +187,41 @@ func GPT2(t *testing.T) string {
 	return path
 }
 
-// written is a run of a model that a module writes.
+// HookModel is the config of a run of a model that a module builds.
 func HookModel(t *testing.T, dir, module string, overrides ...string) config.Config {
 	t.Helper()
 	return Demo(t, dir, append([]string{"model={arch: hook, vocab_size: 256, seq_len: 8}",
 		"hooks=[{file: " + module + ", hook: build_model, config: " + GPT2Config + "}]",
 		"train={steps: 5, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 0, grad_clip: 0.5}"}, overrides...)...)
+}
+
+// Overflowing has gradients that are too large for f16 at first, and again whenever the loss scale has grown.
+const Overflowing = "train={precision: f16, loss_scale: {initial: 2097152, growth_every: 2}, steps: 8, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 0, grad_clip: 0.5}"
+
+// WithHooks is the override that adds modules to a run: "path, hook: …".
+func WithHooks(hooks ...string) string {
+	for i, h := range hooks {
+		hooks[i] = "{file: " + h + "}"
+	}
+	return "hooks=[" + strings.Join(hooks, ", ") + "]"
+}
+
+// Positions is a file with the tensor "teacher", whose rows are their numbers.
+func Positions(t *testing.T, dir string, n int) string {
+	t.Helper()
+	var rows []byte
+	for i := range n {
+		rows = binary.LittleEndian.AppendUint32(rows, math.Float32bits(float32(i)))
+	}
+	path := filepath.Join(dir, "teacher.safetensors")
+	require.NoError(t, safetensors.Write(path, []safetensors.Entry{{Name: "teacher", DType: safetensors.F32, Shape: []int{n}, Data: rows}}))
+	return path
+}
+
+// TrainText returns the text that a run trains on.
+func TrainText(t *testing.T, c config.Config) []byte {
+	t.Helper()
+	b, err := os.ReadFile(c.Data.Train[0])
+	require.NoError(t, err)
+	return b
 }

@@ -15,25 +15,25 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/gpupipe/gpupipe/runtime/null"
 )
 
 // Reference is an engine.Executor that computes with the ops' references and rounds each result as a device stores it.
 type Reference struct {
-	Runs    atomic.Int64
-	Poison  func(batch int) bool // reports whether the loss of a batch, counted from 1, is not a number; nil: none
-	Further bool                 // poisons the loss of replicas after the first only
-	Fails   int64                // the run of a program, counted from 1, that fails; 0: none
-	Strikes func(n int64) error  // returns the error of such a run; nil: none
-	Refused error                // of planning
-	Blind   bool                 // losses of evaluations are not numbers
+	Runs           atomic.Int64          // programs run so far
+	Fault          func(run int64) error // returns the error of a run of a program, counted from 1; nil: none fails
+	PlanError      error                 // of planning
+	Poison         func(batch int) bool  // reports whether the loss of a batch, counted from 1, is NaN; nil: none is
+	ReplicasOnly   bool                  // Poison applies to replicas after the first only
+	NaNEvaluations bool                  // the losses of evaluations are NaN
 
 	mu       sync.Mutex
 	sessions []*referenceSession // in the order of their creation
 }
 
 func (x *Reference) Execute(_ device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
-	if x.Refused != nil {
-		return engine.Planned{}, x.Refused
+	if x.PlanError != nil {
+		return engine.Planned{}, x.PlanError
 	}
 	return engine.Planned{Memory: exec.Memory{Total: 1}, Load: func() (engine.Session, error) {
 		s := newReferenceSession(x, graphs, pools)
@@ -153,11 +153,8 @@ func (s *referenceSession) SetInput(program, name string, data []byte) error {
 
 func (s *referenceSession) RunAt(program string, at exec.Binding) (err error) {
 	n := s.parent.Runs.Add(1)
-	if n == s.parent.Fails {
-		return ErrInjected
-	}
-	if s.parent.Strikes != nil {
-		if err := s.parent.Strikes(n); err != nil {
+	if s.parent.Fault != nil {
+		if err := s.parent.Fault(n); err != nil {
 			return err
 		}
 	}
@@ -174,14 +171,14 @@ func (s *referenceSession) RunAt(program string, at exec.Binding) (err error) {
 	if program == "F" {
 		s.forwards++
 	}
-	if x := s.parent; x.Poison != nil && !(x.Further && s.owns()) && x.Poison((s.forwards+Microbatches-1)/Microbatches) {
+	if x := s.parent; x.Poison != nil && !(x.ReplicasOnly && s.owns()) && x.Poison((s.forwards+Microbatches-1)/Microbatches) {
 		for _, values := range []map[string]*graph.Tensor{s.outputs[program], vars} {
 			if loss := values["loss"]; loss != nil { // of the last stage
 				loss.Data[0] = math.NaN()
 			}
 		}
 	}
-	if losses := s.outputs[program]["losses"]; losses != nil && s.parent.Blind {
+	if losses := s.outputs[program]["losses"]; losses != nil && s.parent.NaNEvaluations {
 		losses.Data[0] = math.NaN()
 	}
 	for _, a := range g.Assigns {
@@ -218,5 +215,23 @@ func (s *referenceSession) Mark() (device.Pending, error) { return arrived(nil),
 
 func (s *referenceSession) Close() error { return nil }
 
-// ErrInjected is the error of Reference.Fails.
+// ErrInjected is the error of FailAt.
 var ErrInjected = errors.New("injected")
+
+// FailAt is a Reference.Fault that fails one run, counted from 1.
+func FailAt(n int64) func(run int64) error {
+	return func(run int64) error {
+		if run == n {
+			return ErrInjected
+		}
+		return nil
+	}
+}
+
+// OpenNull opens a device that executes nothing. Reference computes in its place.
+func OpenNull(name string) (device.Device, error) {
+	if name != "" && name != "null:0" {
+		return nil, fmt.Errorf("device %q: no such device", name)
+	}
+	return null.New(null.Options{}), nil
+}

@@ -67,7 +67,7 @@ func TestRunStops(t *testing.T) {
 
 func TestPrint(t *testing.T) {
 	var out strings.Builder
-	require.NoError(t, Print(&out, []Result{{Name: "a", About: "b", Measures: []Measure{
+	require.NoError(t, Print(&out, 0, []Result{{Name: "a", About: "b", Measures: []Measure{
 		{What: "time", Value: 1.5, Unit: "s"}, {What: "share", Value: 96, Unit: "%", AtLeast: bound(97)}, Measure{What: "ratio", Value: 1.2}.within(0.05, 1.25)}}}))
 	assert.Equal(t, "a: b\n\ntime   1.5000 s\nshare  96.0 %    MISSED: at least 97.0 %\nratio  1.200     1.188 to 1.312\n\n", out.String())
 }

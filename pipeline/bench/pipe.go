@@ -108,7 +108,7 @@ func (p pipe) optimizer(o engine.Options) (*optim.Optimizer, error) {
 		params = append(params, optim.Param{Name: x.Name, Type: x.Type, Layer: x.Scope, Gradient: gradients[last], Contributions: gradients[:last]})
 	}
 	return optim.New(optim.Config{Algorithm: &optim.AdamW{LR: 1e-4, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Clip: 1,
-		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Delay, Schedule: optim.Schedule{Name: "constant", Steps: p.warm + p.batches}}, params)
+		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay, Schedule: optim.Schedule{Name: "constant", Steps: p.warm + p.batches}}, params)
 }
 
 // load loads the pipeline with initial weights, because the time of some operations depends on their values.

@@ -8,9 +8,9 @@ import (
 )
 
 // Print writes results as tables.
-func Print(w io.Writer, results []Result) error {
+func Print(w io.Writer, width int, results []Result) error {
 	for _, r := range results {
-		fmt.Fprintf(w, "%s: %s\n\n", r.Name, r.About)
+		fmt.Fprintf(w, "%s\n\n", table.Prose(r.Name+": "+r.About, width))
 		var rows [][]string
 		for _, m := range r.Measures {
 			rows = append(rows, []string{m.What, m.text(m.Value), m.expectation()})

@@ -45,7 +45,7 @@ func (t Target) Template(data []string, dir string) []byte {
 		set[s.key] = s.value
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "# A run of gpupipe on %s. gpupipe config lists all keys and their defaults.\n", t.Summary)
+	fmt.Fprintf(&b, "# A run of gpupipe for %s. gpupipe config lists all keys and their defaults.\n", t.Summary)
 	section := ""
 	for _, k := range Keys() {
 		value, ok := set[k.Name]

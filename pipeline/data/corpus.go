@@ -84,7 +84,7 @@ func loadFiles(ctx context.Context, files []string, o Options, p *progress) (*Co
 	if err := c.seal(); err != nil {
 		c.Close()
 		if c.mapped > 0 {
-			err = fmt.Errorf("%w: of %d documents hooks left nothing", err, c.mapped)
+			err = fmt.Errorf("%w: hooks dropped all of its %d documents", err, c.mapped)
 		}
 		return nil, err
 	}

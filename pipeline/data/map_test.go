@@ -134,7 +134,7 @@ func TestMappingFails(t *testing.T) {
 
 	o.Map = mapFunc(func(int64, []byte) ([][]byte, error) { return nil, nil })
 	_, _, err = Load(context.Background(), o)
-	assert.ErrorContains(t, err, "the corpus has no tokens: of 301 documents hooks left nothing")
+	assert.ErrorContains(t, err, "the corpus has no tokens: hooks dropped all of its 301 documents")
 
 	shard := filepath.Join(t.TempDir(), "a.bin")
 	require.NoError(t, os.WriteFile(shard, make([]byte, 2000), 0o666))

@@ -84,7 +84,7 @@ func (o *PrepareOptions) prepare(ctx context.Context, inputs, val []string) (*Ma
 	}
 	for _, s := range []*stream{{split: "val", files: m.Val}, {split: "train", files: m.Inputs}} {
 		if err := o.run(ctx, m, s); err != nil {
-			if !begun && (len(m.Shards) == 0 || errors.Is(err, errTooShort)) { // nothing to go on from
+			if !begun && (len(m.Shards) == 0 || errors.Is(err, ErrTooShort)) { // nothing to go on from
 				err = errors.Join(err, m.remove(o.OutDir))
 			}
 			return nil, err
@@ -201,12 +201,13 @@ func (o *PrepareOptions) length(s *stream) int64 {
 	return o.ShardTokens
 }
 
-var errTooShort = errors.New("the inputs are too short")
+// ErrTooShort reports that the inputs leave no token to train on.
+var ErrTooShort = errors.New("the inputs are too short")
 
 // checkSplit refuses to end without training tokens.
 func (o *PrepareOptions) checkSplit(m *Manifest, s *stream) error {
 	if s.split == "train" && s.number < 2 {
-		return fmt.Errorf("%w: they have fewer than the %d tokens to hold out and one to train on", errTooShort, o.ValTokens)
+		return fmt.Errorf("%w: they have fewer than the %d tokens to hold out and one to train on", ErrTooShort, o.ValTokens)
 	}
 	return nil
 }

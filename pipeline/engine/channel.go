@@ -81,17 +81,18 @@ const stagingShare = 4
 func (c *channels) connect(e *Engine) error {
 	// A system may not report its memory.
 	*c = channels{all: map[channelKey]*channel{}, room: cmp.Or(e.options.HostMemory, host.Memory(), math.MaxInt64) / stagingShare}
+	l := e.options.Layout
 	for _, r := range e.ranks {
-		for chunk := range e.options.Chunks {
-			v := chunk*e.options.Stages + r.stage()
-			if v+1 == e.options.virtualStages() {
+		for chunk := range l.Chunks {
+			v := r.virtualStage(chunk)
+			if v+1 == l.virtualStages() {
 				continue
 			}
 			// A microbatch in flight between two virtual stages, in either direction, has a slot of the first.
-			next := e.ranks[r.replica()*e.options.Stages+(v+1)%e.options.Stages]
+			next := e.ranks[r.replica()*l.Stages+(v+1)%l.Stages]
 			if err := errors.Join(
 				c.open(e.ranks, channelKey{stage.Activation, v + 1, r.index, next.index}, r.slots, chunkVariable(model.ActOut, chunk)),
-				c.open(e.ranks, channelKey{stage.Gradient, v, next.index, r.index}, r.slots, chunkVariable(model.GradIn, (v+1)/e.options.Stages))); err != nil {
+				c.open(e.ranks, channelKey{stage.Gradient, v, next.index, r.index}, r.slots, chunkVariable(model.GradIn, (v+1)/l.Stages))); err != nil {
 				return err
 			}
 		}

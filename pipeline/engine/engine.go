@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -20,12 +19,27 @@ type Engine struct {
 	exchanges    exchanges
 	channels     channels
 	owners       []int           // the ranks of the first replica, which own the parameters
-	whole, split bool            // the backwards of the schedule: one program, or input and weight gradients apart; it may have both
-	postponed    bool            // other actions stand between an input gradient and its weight gradients
-	aborted      context.Context // ends with Abort
-	abort        context.CancelCauseFunc
-	failure      error           // of a rank: the state of all ranks is lost
+	backwards    backwards       // of the schedule
+	tracer       Tracer          // nil: nothing is recorded
+	profiler     Profiler        // nil: nothing is measured
+	failure      *failure        // of a rank, or the cause of Abort
 	stillRunning <-chan struct{} // closed when the ranks that still run after a failure have stopped
+}
+
+// backwards are the kinds of backwards that a schedule has: in one program, or with input and weight gradients in
+// programs of their own. It may have both.
+type backwards struct {
+	whole, split bool
+	postponed    bool // other actions stand between an input gradient and its weight gradients
+}
+
+// backwardsOf finds the kinds of backwards on all stages.
+func backwardsOf(g *schedule.Generator, stages int) (b backwards) {
+	for s := range stages {
+		whole, split, postponed := schedule.Backwards(g.Actions(s))
+		b = backwards{b.whole || whole, b.split || split, b.postponed || postponed}
+	}
+	return b
 }
 
 // Fault is an error of a rank, which its text names.
@@ -38,14 +52,14 @@ func (f *Fault) Unwrap() error { return f.error }
 
 // New plans a pipeline and allocates nothing. An error that wraps exec.ErrTooLarge names the rank that does not fit.
 func New(o Options) (*Engine, error) {
-	if err := o.check(o.Model); err != nil {
+	if err := o.Layout.check(o.Model); err != nil {
 		return nil, err
 	}
-	if len(o.Devices) != o.ranks() {
-		panic(fmt.Sprintf("engine: %d devices for %d ranks", len(o.Devices), o.ranks()))
+	if len(o.Devices) != o.Layout.ranks() {
+		panic(fmt.Sprintf("engine: %d devices for %d ranks", len(o.Devices), o.Layout.ranks()))
 	}
-	if n := len(o.Optimizer.Losses()); n > 0 && n != o.Replicas {
-		panic(fmt.Sprintf("engine: the optimizer sums %d losses, expected %d, one per replica", n, o.Replicas))
+	if n := len(o.Optimizer.Losses()); n > 0 && n != o.Layout.Replicas {
+		panic(fmt.Sprintf("engine: the optimizer sums %d losses, expected %d, one per replica", n, o.Layout.Replicas))
 	}
 	if o.Execute == nil {
 		o.Execute = Execute(nil, 0)
@@ -53,16 +67,11 @@ func New(o Options) (*Engine, error) {
 	if o.Depth == 0 {
 		o.Depth = defaultDepth
 	}
-	e := &Engine{options: o, exchanges: o.planExchanges()}
-	e.aborted, e.abort = context.WithCancelCause(context.Background())
 	sample, err := o.Schedule(sampleBatches)
 	if err != nil {
 		return nil, err
 	}
-	for s := range o.Stages {
-		whole, split, postponed := schedule.Backwards(sample.Actions(s))
-		e.whole, e.split, e.postponed = e.whole || whole, e.split || split, e.postponed || postponed
-	}
+	e := &Engine{options: o, exchanges: o.planExchanges(), backwards: backwardsOf(sample, o.Layout.Stages), failure: newFailure()}
 	for i, dev := range o.Devices {
 		r := &rank{engine: e, index: i, device: dev}
 		r.slots = schedule.Slots(sample.Actions(r.stage()))
@@ -76,8 +85,6 @@ func New(o Options) (*Engine, error) {
 	}
 	return e, nil
 }
-
-func (l Layout) recompute(stage int) bool { return len(l.Recompute) > 0 && l.Recompute[stage] }
 
 // RankPlan describes a rank and its memory.
 type RankPlan struct {
@@ -110,8 +117,8 @@ func (e *Engine) Ranks() []RankPlan {
 	for _, r := range e.ranks {
 		p := RankPlan{Name: r.name(), Device: r.device.Info(), Slots: r.slots, Memory: r.planned.Memory, Kernels: r.planned.Kernels,
 			Shared: e.channels.bytes(r.index)}
-		for chunk := range e.options.Chunks {
-			first, last := e.options.units(chunk*e.options.Stages+r.stage(), e.options.Model)
+		for chunk := range e.options.Layout.Chunks {
+			first, last := r.units(chunk)
 			p.Units = append(p.Units, [2]int{first, last})
 			p.names = append(p.names, chunkName(e.options.Model, first, last))
 		}
@@ -143,14 +150,14 @@ func (e *Engine) Load() error {
 }
 
 // SetTrace makes the engine record what it does from now on. Nothing may be running.
-func (e *Engine) SetTrace(t Tracer) { e.options.Trace = t }
+func (e *Engine) SetTrace(t Tracer) { e.tracer = t }
 
 // SetProfile makes the engine measure kernels from now on. Nothing may be running.
-func (e *Engine) SetProfile(p Profiler) { e.options.Profile = p }
+func (e *Engine) SetProfile(p Profiler) { e.profiler = p }
 
 // Abort makes the work in progress and all later work fail with a cause, as a failing rank does. It may be called at
 // any time.
-func (e *Engine) Abort(cause error) { e.abort(cause) }
+func (e *Engine) Abort(cause error) { e.failure.set(cause) }
 
 // Close waits for the devices, however long they take, and releases the memory of Load.
 func (e *Engine) Close() error {

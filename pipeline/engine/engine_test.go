@@ -68,7 +68,7 @@ func (s setup) options(t *testing.T) Options {
 		last := len(all) - 1
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[last], Contributions: all[:last]})
 	}
-	o.Optimizer, err = optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Clip: 1, Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Delay,
+	o.Optimizer, err = optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Clip: 1, Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay,
 		Schedule: optim.Schedule{Name: "constant", Steps: 100}}, params)
 	require.NoError(t, err)
 	for rank := range s.stages * s.replicas {
@@ -84,7 +84,7 @@ func (s setup) load(t *testing.T) (*Engine, Source) {
 	e, err := New(o)
 	require.NoError(t, err)
 	require.NoError(t, e.Load())
-	return e, zeros(o.Microbatches * o.Replicas * o.Model.Size().SeqLen)
+	return e, zeros(o.Microbatches * o.Layout.Replicas * o.Model.Size().SeqLen)
 }
 
 // zeros is the data of a batch of that many tokens.

@@ -68,7 +68,7 @@ func (s *saboteur) live(t *testing.T, p setup) (after time.Duration, reported er
 	e, err := New(o)
 	require.NoError(t, err)
 	if err = e.Load(); err == nil {
-		data := zeros(o.Microbatches * o.Replicas * o.Model.Size().SeqLen)
+		data := zeros(o.Microbatches * o.Layout.Replicas * o.Model.Size().SeqLen)
 		if _, err = e.Train(t.Context(), data, 0, 4, ignore); err == nil {
 			err = e.Evaluate(t.Context(), zeros(o.Model.Size().SeqLen), 2, ignore)
 		}

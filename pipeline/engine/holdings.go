@@ -20,9 +20,9 @@ type holding struct {
 // holdings are the parameters of a rank, in the model's order.
 func (o Options) holdings(rank int) []holding {
 	gathered := map[string][]string{}
-	for chunk := range o.Chunks {
-		v := chunk*o.Stages + rank%o.Stages
-		first, last := o.units(v, o.Model)
+	for chunk := range o.Layout.Chunks {
+		v := chunk*o.Layout.Stages + rank%o.Layout.Stages
+		first, last := o.Layout.units(v, o.Model)
 		for _, p := range o.Model.Reads(first, last) {
 			all := o.Model.Gradients(p.Name)
 			if o.virtualStageOf(p) == v {
@@ -36,7 +36,7 @@ func (o Options) holdings(rank int) []holding {
 	var hs []holding
 	for _, p := range o.Model.Parameters() {
 		if gradients, ok := gathered[p.Name]; ok {
-			hs = append(hs, holding{param: p.Name, owner: o.virtualStageOf(p) % o.Stages, gradients: gradients})
+			hs = append(hs, holding{param: p.Name, owner: o.virtualStageOf(p) % o.Layout.Stages, gradients: gradients})
 		}
 	}
 	return hs
@@ -49,7 +49,7 @@ func (o Options) virtualStageOf(p model.Parameter) int {
 		unit++
 	}
 	v := 0
-	for _, c := range o.Cut {
+	for _, c := range o.Layout.Cut {
 		if unit >= c {
 			v++
 		}
@@ -59,7 +59,7 @@ func (o Options) virtualStageOf(p model.Parameter) int {
 
 // contribution is the name, on the owner, of the gradient that another rank accumulates in a variable.
 func (o Options) contribution(rank int, variable string) string {
-	if r := rank / o.Stages; r > 0 {
+	if r := rank / o.Layout.Stages; r > 0 {
 		return fmt.Sprintf("replica%d/%s", r, variable)
 	}
 	return variable
@@ -70,9 +70,9 @@ func (o Options) contribution(rank int, variable string) string {
 func (o Options) Contributions(param string) []string {
 	all := o.Model.Gradients(param)
 	var names []string
-	for r := 1; r < o.Replicas; r++ {
+	for r := 1; r < o.Layout.Replicas; r++ {
 		for _, g := range all {
-			names = append(names, o.contribution(r*o.Stages, g))
+			names = append(names, o.contribution(r*o.Layout.Stages, g))
 		}
 	}
 	return slices.Concat(all[:len(all)-1], names, all[len(all)-1:])
@@ -80,8 +80,8 @@ func (o Options) Contributions(param string) []string {
 
 // LossContributions lists the variables of the further replicas' losses on the rank of the loss, for optim.Config.
 func (o Options) LossContributions() (names []string) {
-	for r := 1; r < o.Replicas; r++ {
-		names = append(names, o.contribution(r*o.Stages, model.LossVariable))
+	for r := 1; r < o.Layout.Replicas; r++ {
+		names = append(names, o.contribution(r*o.Layout.Stages, model.LossVariable))
 	}
 	return names
 }
@@ -111,7 +111,7 @@ func (xs exchanges) between(from, to int) exchange {
 // planExchanges lists all exchanges, by sender and owner.
 func (o Options) planExchanges() exchanges {
 	var xs exchanges
-	for rank := range o.ranks() {
+	for rank := range o.Layout.ranks() {
 		at := map[int]int{} // exchange by owner
 		to := func(owner int) *exchange {
 			i, ok := at[owner]
@@ -131,10 +131,10 @@ func (o Options) planExchanges() exchanges {
 				x.add(o, g)
 			}
 		}
-		if rank >= o.Stages { // a stage of a further replica has an exchange with that of the first, even an empty one
-			to(rank % o.Stages)
+		if rank >= o.Layout.Stages { // a stage of a further replica has an exchange with that of the first, even an empty one
+			to(rank % o.Layout.Stages)
 		}
-		if first := o.Stages - 1; rank > first && rank%o.Stages == first { // a further replica's loss
+		if first := o.Layout.Stages - 1; rank > first && rank%o.Layout.Stages == first { // a further replica's loss
 			if o.Optimizer.Scaled() {
 				x := to(first)
 				x.params = append(x.params, optim.ScaleVariable) // it holds the same

@@ -63,7 +63,7 @@ func (w *worker) prepareUpdate(batch int) (program string, err error) {
 // an update.
 func (w *worker) measure(a schedule.Action, program string) error {
 	engine, results := w.rank.engine, w.segment.results
-	last := a.Chunk*engine.options.Stages+w.rank.stage() == engine.options.virtualStages()-1
+	last := w.rank.virtualStage(a.Chunk) == engine.options.Layout.virtualStages()-1
 	var name string
 	switch {
 	case a.Kind == schedule.Forward && last:
@@ -80,13 +80,13 @@ func (w *worker) measure(a schedule.Action, program string) error {
 			if len(data) > 2 {
 				u.scale = firstF32(data[2])
 			}
-			results.update(w.segment.ctx, a.Batch, u)
+			results.update(w.segment.failure, a.Batch, u)
 		})
 	default:
 		return nil
 	}
 	return w.readOutputs(a, program, []string{name}, func(data [][]byte) {
-		results.losses(w.segment.ctx, a.Batch, w.rank.replica()*w.segment.task.microbatches+a.Microbatch, exec.ToF32(data[0]))
+		results.losses(w.segment.failure, a.Batch, w.rank.replica()*w.segment.task.microbatches+a.Microbatch, exec.ToF32(data[0]))
 	})
 }
 

@@ -20,6 +20,8 @@ type Layout struct {
 func (l Layout) ranks() int         { return l.Stages * l.Replicas }
 func (l Layout) virtualStages() int { return l.Stages * l.Chunks }
 
+func (l Layout) recompute(stage int) bool { return len(l.Recompute) > 0 && l.Recompute[stage] }
+
 // units are the bounds of a virtual stage.
 func (l Layout) units(virtualStage int, m model.Model) (first, last int) {
 	bounds := slices.Concat([]int{0}, l.Cut, []int{m.Units()})

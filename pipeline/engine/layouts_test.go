@@ -139,7 +139,7 @@ func (l *lender) train(t *testing.T, s trial, look func(*Engine)) trained {
 func (e *Engine) read(t *testing.T, out trained) {
 	t.Helper()
 	for _, p := range e.options.Model.Parameters() {
-		for v := range Version(e.options.Delay + 1) {
+		for v := range Version(e.options.Layout.Delay + 1) {
 			out[fmt.Sprint(p.Name, " ", v)] = wait(t)(e.ReadWeights(p.Name, v))
 		}
 	}
@@ -171,7 +171,7 @@ func adam(t *testing.T, o Options, correction string, scale *optim.LossScale) *o
 	c, err := optim.NewCorrection(cmp.Or(correction, optim.CorrectionNone))
 	require.NoError(t, err)
 	a, err := optim.New(optim.Config{Algorithm: &optim.AdamW{LR: 0.01, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, WeightDecay: 0.1, Clip: clip,
-		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Delay, Correction: c, LossScale: scale, Schedule: optim.Schedule{Name: "constant"}}, params)
+		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay, Correction: c, LossScale: scale, Schedule: optim.Schedule{Name: "constant"}}, params)
 	require.NoError(t, err)
 	return a
 }
@@ -245,7 +245,7 @@ func TestReplicasAgree(t *testing.T) {
 func (r *rank) agrees(t *testing.T, owned trained) (copies int) {
 	t.Helper()
 	for _, h := range r.holdings {
-		for v := range Version(r.engine.options.Delay + 1) {
+		for v := range Version(r.engine.options.Layout.Delay + 1) {
 			if h.owner != r.index {
 				copies++
 				assert.Equal(t, owned[fmt.Sprint(h.param, " ", v)], wait(t)(r.session.ReadAt(h.param, r.version(v))), "%s of %s", h.param, r.name())

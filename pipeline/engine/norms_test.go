@@ -79,7 +79,7 @@ func TestNonfiniteLossSkipsTheBatch(t *testing.T) {
 				o := Options{Layout: layout, Model: capped(t), MicrobatchSize: 2, Microbatches: microbatches / layout.Replicas, Loss: shifted,
 					Inputs: model.Inputs{Aligned: []graph.Named{{ID: "teacher", Type: graph.T(graph.F32)}}}, Devices: l.take(t, layout.ranks())}
 				o.Schedule = func(batches int) (*schedule.Generator, error) {
-					return schedule.New([]string{"1f1b", "2bw"}[delay], schedule.Options{Stages: o.Stages, Chunks: 1, Microbatches: o.Microbatches, Batches: batches})
+					return schedule.New([]string{"1f1b", "2bw"}[delay], schedule.Options{Stages: o.Layout.Stages, Chunks: 1, Microbatches: o.Microbatches, Batches: batches})
 				}
 				o.Optimizer = skipping(t, o)
 				e, err := New(o)
@@ -122,7 +122,7 @@ func skipping(t *testing.T, o Options) *optim.Optimizer {
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1]})
 	}
 	a, err := optim.New(optim.Config{Algorithm: &optim.AdamW{LR: 0.01, Betas: [2]float64{0.9, 0.95}, Eps: 1e-8}, Clip: 1,
-		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Delay, SkipNonfinite: true, Schedule: optim.Schedule{Name: "constant"}}, params)
+		Losses: append(o.LossContributions(), model.LossVariable), Delay: o.Layout.Delay, SkipNonfinite: true, Schedule: optim.Schedule{Name: "constant"}}, params)
 	require.NoError(t, err)
 	return a
 }

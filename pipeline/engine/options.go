@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"encoding/binary"
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -9,11 +8,12 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
 // Options describe what to train, how and where.
 type Options struct {
-	Layout
+	Layout         Layout
 	Model          model.Model
 	MicrobatchSize int              // sequences per microbatch
 	Microbatches   int              // per batch and replica
@@ -23,8 +23,6 @@ type Options struct {
 	Schedule       Schedule
 	Devices        []device.Device // by rank; the engine does not close them
 	Execute        Executor        // nil: runtime/exec with the static choice of kernels
-	Trace          Tracer          // nil: none; see Engine.SetTrace
-	Profile        Profiler        // nil: nothing is measured; see Engine.SetProfile
 	Depth          int             // runs that a device's queue may hold, at least 1; 0: a few
 	HostMemory     int64           // bytes, of which devices share at most a quarter, see Engine.Notes; 0: all that the host has
 }
@@ -58,7 +56,7 @@ func (f Tokens) Batch(batch int64) (Batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Batch{model.TokensInput: bytesOfI32(tokens), model.TargetsInput: bytesOfI32(targets)}, nil
+	return Batch{model.TokensInput: exec.IntBytes(tokens), model.TargetsInput: exec.IntBytes(targets)}, nil
 }
 
 // Tracer records a timeline; *trace.Writer is one. Events of one track do not overlap.
@@ -68,11 +66,3 @@ type Tracer interface {
 }
 
 const defaultDepth = 3
-
-func bytesOfI32(x []int32) []byte {
-	b := make([]byte, 4*len(x))
-	for i, v := range x {
-		binary.LittleEndian.PutUint32(b[4*i:], uint32(v))
-	}
-	return b
-}

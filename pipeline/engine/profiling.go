@@ -26,7 +26,7 @@ type timedSession interface {
 
 // runProgram enqueues a program, and measures it if the profiler wants its batch. The results are the same.
 func (w *worker) runProgram(a schedule.Action, name string, at exec.Binding) error {
-	p := w.rank.engine.options.Profile
+	p := w.rank.engine.profiler
 	if p == nil || w.segment.task.evaluates || !p.Wants(a.Batch) {
 		return w.rank.session.RunAt(name, at)
 	}

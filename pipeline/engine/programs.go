@@ -52,16 +52,17 @@ type programs struct {
 // buildPrograms builds the programs of the rank.
 func (r *rank) buildPrograms() (programs, error) {
 	p := programs{graphs: map[string]*graph.Graph{}, pools: map[string]exec.Pool{}}
-	for chunk := range r.engine.options.Chunks {
+	o := r.engine.options
+	for chunk := range o.Layout.Chunks {
 		if err := p.addChunk(r, chunk); err != nil {
 			return p, err
 		}
 	}
-	versions := 2 + r.engine.options.Delay // of buffers: weights and gradients
+	versions := 2 + o.Layout.Delay // of buffers: weights and gradients
 	for _, h := range r.holdings {
 		p.pools[h.param] = exec.Pool{Name: h.param, Class: weightsClass, Size: versions}
 		p.pools[h.gradients[0]] = exec.Pool{Name: h.param, Class: gradientsClass, Size: versions}
-		if r.engine.options.Delay > 0 && r.engine.options.Replicas > 1 && h.owner == r.index {
+		if o.Layout.Delay > 0 && o.Layout.Replicas > 1 && h.owner == r.index {
 			// An update that waits for the other replicas reads gradients that the next batch's backward would overwrite.
 			for _, g := range h.gradients[1:] {
 				p.pools[g] = exec.Pool{Name: g, Class: gradientsClass, Size: versions}
@@ -78,7 +79,7 @@ func (r *rank) buildPrograms() (programs, error) {
 	if p.graphs[normsProgram], err = r.optimizer.NormSquares(); err != nil {
 		return p, err
 	}
-	for v := range r.engine.options.Optimizer.Variants() {
+	for v := range o.Optimizer.Variants() {
 		if p.graphs[updateName(v)], err = r.optimizer.Update(v); err != nil {
 			return p, err
 		}
@@ -87,13 +88,14 @@ func (r *rank) buildPrograms() (programs, error) {
 }
 
 func (p programs) addChunk(r *rank, chunk int) error {
-	first, last := r.engine.options.units(chunk*r.engine.options.Stages+r.stage(), r.engine.options.Model)
-	s, err := r.engine.options.Model.Stage(model.StageOptions{First: first, Last: last, Batch: r.engine.options.MicrobatchSize,
-		Microbatches: r.engine.options.Microbatches * r.engine.options.Replicas, Recompute: r.engine.options.recompute(r.stage()), Loss: r.engine.options.Loss, Inputs: r.engine.options.Inputs, Scale: r.engine.options.scale()})
+	o := r.engine.options
+	first, last := r.units(chunk)
+	s, err := o.Model.Stage(model.StageOptions{First: first, Last: last, Batch: o.MicrobatchSize,
+		Microbatches: o.Microbatches * o.Layout.Replicas, Recompute: o.Layout.recompute(r.stage()), Loss: o.Loss, Inputs: o.Inputs, Scale: o.scale()})
 	if err != nil {
 		return err
 	}
-	r.reads = append(r.reads, r.engine.options.readBy(s))
+	r.reads = append(r.reads, o.readBy(s))
 	kept := []string{model.ActIn}
 	for _, v := range r.reads[chunk] {
 		kept = append(kept, v.ID)
@@ -106,7 +108,7 @@ func (p programs) addChunk(r *rank, chunk int) error {
 		between = append(between, v.ID)
 	}
 	transient := []string{model.ActOut, model.GradIn} // used between a run and the transfer next to it
-	if r.engine.postponed {
+	if r.engine.backwards.postponed {
 		kept = append(kept, between...)
 	} else {
 		transient = append(transient, between...)
@@ -119,12 +121,12 @@ func (p programs) addChunk(r *rank, chunk int) error {
 	}
 	add(schedule.Forward, true, s.Forward)
 	add(schedule.Evaluate, true, s.Eval)
-	if r.engine.split {
+	if r.engine.backwards.split {
 		add(schedule.InputGrad, true, s.InputGrad)
 		add(schedule.WeightGrad, true, s.WeightGrad)
 		add(schedule.WeightGrad, false, s.WeightGradNext)
 	}
-	if r.engine.whole {
+	if r.engine.backwards.whole {
 		add(schedule.Backward, true, s.Backward)
 		add(schedule.Backward, false, s.BackwardNext)
 	}
@@ -133,10 +135,11 @@ func (p programs) addChunk(r *rank, chunk int) error {
 
 // scale is the variable of the loss scale in the backward of the last virtual stage; none without a loss scale.
 func (o Options) scale() graph.Named {
-	if !o.Optimizer.Scaled() {
+	s := o.Optimizer.Scaling()
+	if s == nil {
 		return graph.Named{}
 	}
-	return graph.Named{ID: optim.ScaleVariable, Type: o.Optimizer.ScaleType()}
+	return graph.Named{ID: optim.ScaleVariable, Type: s.Type()}
 }
 
 // readBy lists the variables of a microbatch's data that the programs of a virtual stage read.

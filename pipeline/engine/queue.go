@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"context"
-
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -22,22 +20,22 @@ func (q operationQueue) add(a schedule.Action, pending []device.Pending, done fu
 	q <- operation{a, pending, done}
 }
 
-// complete waits for each operation in order, until the queue is closed. After ctx has ended, it drops the rest. It
-// reports errors to fail, which ends ctx.
-func (q operationQueue) complete(ctx context.Context, fail func(schedule.Action, error)) {
+// complete waits for each operation in order, until the queue is closed. After a failure, of this
+// rank or another, it drops the rest. fault turns the error of an action into that of the rank.
+func (q operationQueue) complete(f *failure, fault func(schedule.Action, error) error) {
 	for op := range q {
 		var results [][]byte
 		for _, p := range op.pending {
-			if ctx.Err() != nil {
+			if f.get() != nil {
 				break
 			}
 			b, err := p.Wait()
 			if err != nil {
-				fail(op.action, err)
+				f.set(fault(op.action, err))
 			}
 			results = append(results, b)
 		}
-		if ctx.Err() == nil {
+		if f.get() == nil {
 			op.done(results)
 		}
 	}

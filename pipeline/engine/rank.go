@@ -29,11 +29,20 @@ type rank struct {
 	initialized bool // an update was applied, see isInitialized
 }
 
-func (r *rank) stage() int   { return r.index % r.engine.options.Stages }
-func (r *rank) replica() int { return r.index / r.engine.options.Stages }
+func (r *rank) stage() int   { return r.index % r.engine.options.Layout.Stages }
+func (r *rank) replica() int { return r.index / r.engine.options.Layout.Stages }
+
+// virtualStage is the virtual stage of a chunk.
+func (r *rank) virtualStage(chunk int) int { return chunk*r.engine.options.Layout.Stages + r.stage() }
+
+// units are the bounds of a chunk.
+func (r *rank) units(chunk int) (first, last int) {
+	o := r.engine.options
+	return o.Layout.units(r.virtualStage(chunk), o.Model)
+}
 
 func (r *rank) name() string {
-	if r.engine.options.Replicas == 1 {
+	if r.engine.options.Layout.Replicas == 1 {
 		return fmt.Sprintf("stage %d", r.stage())
 	}
 	return fmt.Sprintf("replica %d stage %d", r.replica(), r.stage())
@@ -49,7 +58,7 @@ func (r *rank) prepare() error {
 		}
 	}
 	if r.replica() == 0 { // in a schedule each stage computes norms and updates, even if it owns no parameter
-		r.optimizer = r.engine.options.Optimizer.Shard(own, r.stage() == r.engine.options.Stages-1)
+		r.optimizer = r.engine.options.Optimizer.Shard(own, r.stage() == r.engine.options.Layout.Stages-1)
 	}
 	p, err := r.buildPrograms()
 	if err != nil {
@@ -68,12 +77,13 @@ func (r *rank) load() (err error) {
 	if r.session, err = r.planned.Load(); err != nil {
 		return err
 	}
-	r.roles = stage.Roles{Current: 0, Next: r.engine.options.Delay, Gradients: 1 + r.engine.options.Delay}
+	delay := r.engine.options.Layout.Delay
+	r.roles = stage.Roles{Current: 0, Next: delay, Gradients: 1 + delay}
 	if !r.scales() {
 		return nil
 	}
 	for _, v := range []Version{Current, Next} {
-		if err := r.session.WriteAt(optim.ScaleVariable, r.version(v), exec.F32Bytes(r.engine.options.Optimizer.InitialScale())); err != nil {
+		if err := r.session.WriteAt(optim.ScaleVariable, r.version(v), exec.F32Bytes(r.engine.options.Optimizer.Scaling().Initial())); err != nil {
 			return err
 		}
 	}
@@ -83,7 +93,7 @@ func (r *rank) load() (err error) {
 // scales reports whether the rank holds the loss scale: to divide its own gradients by it, or to multiply the loss by
 // it.
 func (r *rank) scales() bool {
-	return r.engine.options.Optimizer.Scaled() && (r.optimizer != nil || r.stage() == r.engine.options.Stages-1)
+	return r.engine.options.Optimizer.Scaled() && (r.optimizer != nil || r.stage() == r.engine.options.Layout.Stages-1)
 }
 
 // sampleBatches is the number of batches that show every pattern of a schedule.
@@ -111,7 +121,7 @@ func (r *rank) sent(e stage.Effect) []tensor {
 // stored lists the tensors that the receiver of a message stores it in, in the order of sent.
 func (r *rank) stored(e stage.Effect) []tensor {
 	m := e.Message
-	chunk, slot := m.VirtualStage/r.engine.options.Stages, exec.Binding{slotClass: e.Place.Slot}
+	chunk, slot := m.VirtualStage/r.engine.options.Layout.Stages, exec.Binding{slotClass: e.Place.Slot}
 	switch m.Kind {
 	case stage.Activation:
 		return tensors([]string{chunkVariable(model.ActIn, chunk)}, slot)
@@ -149,30 +159,30 @@ func (r *rank) fault(err error) error { return &Fault{r.name(), fmt.Errorf("%s: 
 
 // machine is the stage machine of a rank for the batches from (included) to to (excluded).
 func (r *rank) machine(w work, from, to int) (*stage.Machine, error) {
-	e := r.engine
+	e, l := r.engine, r.engine.options.Layout
 	g, err := w.schedule(to - from)
 	if err != nil {
 		return nil, err
 	}
-	if g, err = g.Communicate(schedule.Links{Tied: e.options.Model.Tied(), Replica: r.replica() > 0, Copied: r.replica() == 0 && e.options.Replicas > 1}); err != nil {
+	if g, err = g.Communicate(schedule.Copies{Tied: e.options.Model.Tied(), Replica: r.replica() > 0, Copied: r.replica() == 0 && l.Replicas > 1}); err != nil {
 		return nil, err
 	}
-	c := stage.Config{Stage: r.stage(), Stages: e.options.Stages, Replica: r.replica(), Chunks: e.options.Chunks, Microbatches: w.microbatches,
-		Delay: e.options.Delay, Slots: r.slots, Depth: e.options.Depth, Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
+	c := stage.Config{Pipeline: stage.Pipeline{Stages: l.Stages, Chunks: l.Chunks, Microbatches: w.microbatches},
+		Stage: r.stage(), Replica: r.replica(), Delay: l.Delay, Slots: r.slots, Depth: e.options.Depth, Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
 	if w.evaluates {
 		c.Delay, c.Roles.Next = 0, c.Roles.Current
 	} else {
 		c.FeedAll = e.options.Inputs.Segments
 	}
 	if r.optimizer != nil && len(e.owners) > 1 {
-		c.Owners = e.owners
+		c.Peers.Owners = e.owners
 	}
 	for _, x := range e.exchanges {
 		if x.from == r.index {
-			c.CopiesFrom = append(c.CopiesFrom, x.to)
+			c.Peers.CopiesFrom = append(c.Peers.CopiesFrom, x.to)
 		}
 		if x.to == r.index {
-			c.CopiesTo = append(c.CopiesTo, x.from)
+			c.Peers.CopiesTo = append(c.Peers.CopiesTo, x.from)
 		}
 	}
 	return stage.New(c)

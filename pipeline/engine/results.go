@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"slices"
 	"sync"
 
@@ -47,15 +46,15 @@ func newResults(from, microbatches int, updates bool) *results {
 	return &results{microbatches: microbatches, updates: updates, out: make(chan Measured, 16), open: map[int]*partial{}, next: from}
 }
 
-func (r *results) losses(ctx context.Context, batch, microbatch int, losses []float32) {
-	r.note(ctx, batch, func(p *partial) { p.losses[microbatch] = losses })
+func (r *results) losses(failed *failure, batch, microbatch int, losses []float32) {
+	r.note(failed, batch, func(p *partial) { p.losses[microbatch] = losses })
 }
 
-func (r *results) update(ctx context.Context, batch int, v updateResult) {
-	r.note(ctx, batch, func(p *partial) { p.updateResult = v })
+func (r *results) update(failed *failure, batch int, v updateResult) {
+	r.note(failed, batch, func(p *partial) { p.updateResult = v })
 }
 
-func (r *results) note(ctx context.Context, batch int, f func(*partial)) {
+func (r *results) note(failed *failure, batch int, f func(*partial)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.open[batch]
@@ -71,7 +70,7 @@ func (r *results) note(ctx context.Context, batch int, f func(*partial)) {
 	for p = r.open[r.next]; p != nil && p.missing == 0; p = r.open[r.next] {
 		select {
 		case r.out <- p.measured(r.next):
-		case <-ctx.Done():
+		case <-failed.occurred:
 			return
 		}
 		delete(r.open, r.next)

@@ -9,9 +9,8 @@ import (
 // segment is a stretch of work at whose start and end the pipeline is empty.
 type segment struct {
 	task    work
-	ctx     context.Context // ends when a rank fails
-	fail    context.CancelCauseFunc
 	gate    *gate
+	failure *failure // of the engine
 	workers []*worker
 	results *results
 }
@@ -77,8 +76,8 @@ func (g *gate) end() (int, error) {
 // ends, or the source cannot provide the next batch, it finishes the batches in progress. The first failure stops all
 // ranks.
 func (e *Engine) run(stop context.Context, w work, from, to int, r *results) (int, error) {
-	if e.failure != nil {
-		return from, e.failure
+	if err := e.failure.get(); err != nil {
+		return from, err
 	}
 	seg, err := e.segment(w, from, to, r)
 	if err != nil {
@@ -86,8 +85,9 @@ func (e *Engine) run(stop context.Context, w work, from, to int, r *results) (in
 	}
 	unhook := context.AfterFunc(stop, seg.gate.stop)
 	defer unhook()
-	if e.failure = seg.work(e); e.failure != nil {
-		return from, e.failure
+	e.stillRunning = seg.work()
+	if err := e.failure.get(); err != nil {
+		return from, err
 	}
 	for _, worker := range seg.workers {
 		worker.timeline.wait(time.Now())
@@ -111,8 +111,8 @@ func (seg *segment) begin(batch int) bool {
 
 // segment creates the workers. Nothing of it needs to be closed.
 func (e *Engine) segment(w work, from, to int, r *results) (*segment, error) {
-	seg := &segment{task: w, gate: newGate(from, to), results: r}
-	for _, rank := range e.ranks[:w.replicas*e.options.Stages] {
+	seg := &segment{task: w, gate: newGate(from, to), failure: e.failure, results: r}
+	for _, rank := range e.ranks[:w.replicas*e.options.Layout.Stages] {
 		m, err := rank.machine(w, from, to)
 		if err != nil {
 			for _, made := range seg.workers {
@@ -129,10 +129,9 @@ func (e *Engine) segment(w work, from, to int, r *results) (*segment, error) {
 // device hangs; Close waits for it.
 const shutdownTimeout = 500 * time.Millisecond
 
-// work runs all workers to their end.
-func (seg *segment) work(e *Engine) error {
-	ctx, cancel := context.WithCancelCause(e.aborted)
-	seg.ctx, seg.fail = ctx, cancel
+// work runs all workers to their end. If some still run after a failure, it returns a channel that is closed when they
+// have stopped.
+func (seg *segment) work() (stillRunning <-chan struct{}) {
 	ended := make(chan struct{})
 	go func() {
 		var workers sync.WaitGroup
@@ -144,22 +143,20 @@ func (seg *segment) work(e *Engine) error {
 	}()
 	select {
 	case <-ended:
-	case <-ctx.Done():
+	case <-seg.failure.occurred:
 		select {
 		case <-ended:
 		case <-time.After(shutdownTimeout):
-			e.stillRunning = ended
+			return ended
 		}
 	}
-	err := context.Cause(ctx)
-	cancel(nil)
-	return err
+	return nil
 }
 
 // post hands an event to the worker of a rank, unless the segment has failed.
 func (seg *segment) post(rank int, e event) {
 	select {
 	case seg.workers[rank].events <- e:
-	case <-seg.ctx.Done():
+	case <-seg.failure.occurred:
 	}
 }

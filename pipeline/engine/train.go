@@ -12,8 +12,8 @@ import (
 // returns an error, it finishes the batches in progress. Then, as after success, the pipeline is empty, and weights and
 // states may be read. Any other error loses them.
 func (e *Engine) Train(stop context.Context, source Source, from, to int, each func(Measured) error) (int, error) {
-	r := newResults(from, e.options.Microbatches*e.options.Replicas, true)
-	return e.deliver(stop, work{e.options.Schedule, source, e.options.Replicas, e.options.Microbatches, false}, from, to, r, each)
+	r := newResults(from, e.options.Microbatches*e.options.Layout.Replicas, true)
+	return e.deliver(stop, work{e.options.Schedule, source, e.options.Layout.Replicas, e.options.Microbatches, false}, from, to, r, each)
 }
 
 // evaluatedAtOnce is the number of batches per stage that an evaluation runs before all stages must be done. It bounds
@@ -23,7 +23,7 @@ const evaluatedAtOnce = 16
 // Evaluate runs forwards on batches of one microbatch each, on the first replica. Batches of the source count from 0.
 func (e *Engine) Evaluate(stop context.Context, source Source, batches int, each func(Measured) error) error {
 	r := newResults(0, 1, false)
-	for from, most := 0, evaluatedAtOnce*e.options.Stages; from < batches; from += most {
+	for from, most := 0, evaluatedAtOnce*e.options.Layout.Stages; from < batches; from += most {
 		to := min(from+most, batches)
 		if _, err := e.deliver(stop, work{e.evaluations, source, 1, 1, true}, from, to, r, each); err != nil {
 			return err
@@ -70,5 +70,5 @@ func (e *Engine) deliver(stop context.Context, w work, from, to int, r *results,
 
 // evaluations is the schedule of forwards only.
 func (e *Engine) evaluations(batches int) (*schedule.Generator, error) {
-	return schedule.New(schedule.Eval, schedule.Options{Stages: e.options.Stages, Chunks: e.options.Chunks, Microbatches: 1, Batches: batches})
+	return schedule.New(schedule.Eval, schedule.Options{Stages: e.options.Layout.Stages, Chunks: e.options.Layout.Chunks, Microbatches: 1, Batches: batches})
 }

@@ -35,9 +35,9 @@ type event struct {
 func newWorker(r *rank, seg *segment, m *stage.Machine) *worker {
 	e := r.engine
 	// More are never in flight: the messages to a machine are bounded by its slots, its operations by its depth.
-	most := 64 + 8*(r.slots*e.options.Chunks+len(e.ranks)+e.options.Depth)
+	most := 64 + 8*(r.slots*e.options.Layout.Chunks+len(e.ranks)+e.options.Depth)
 	w := &worker{rank: r, segment: seg, machine: m, events: make(chan event, most), operations: make(operationQueue, most),
-		received: map[stage.Message]*transfer{}, feeder: feeder{work: &seg.task, replica: r.replica()}, timeline: newTimeline(e.options.Trace, r.name())}
+		received: map[stage.Message]*transfer{}, feeder: feeder{work: &seg.task, replica: r.replica()}, timeline: newTimeline(e.tracer, r.name())}
 	if r.optimizer != nil {
 		w.normSquares = make([]float32, len(e.options.Model.Parameters())+1)
 	}
@@ -48,10 +48,10 @@ func newWorker(r *rank, seg *segment, m *stage.Machine) *worker {
 func (w *worker) work() {
 	var completing sync.WaitGroup
 	completing.Go(func() {
-		w.operations.complete(w.segment.ctx, func(a schedule.Action, err error) { w.segment.fail(w.fault(a, err)) })
+		w.operations.complete(w.segment.failure, w.fault)
 	})
 	if err := w.run(); err != nil {
-		w.segment.fail(err)
+		w.segment.failure.set(err)
 	}
 	close(w.operations)
 	completing.Wait()
@@ -77,7 +77,7 @@ func (w *worker) run() error {
 			limited = nil
 			end, _ := w.segment.gate.end()
 			w.machine.Limit(end)
-		case <-w.segment.ctx.Done():
+		case <-w.segment.failure.occurred:
 			return nil // another rank has failed
 		}
 	}
@@ -85,7 +85,7 @@ func (w *worker) run() error {
 
 // advance executes effects until the machine waits for an event.
 func (w *worker) advance() error {
-	for w.segment.ctx.Err() == nil {
+	for w.segment.failure.get() == nil {
 		if batch, wants := w.machine.WantsBatch(); wants && w.segment.begin(batch) {
 			w.machine.Allow(batch)
 		}

@@ -52,11 +52,10 @@ type Feeder struct {
 	feed   Feed
 	hooks  []*batchHook
 	trace  *trace.Writer
-	ctx    context.Context
-	cancel context.CancelFunc
-	wake   chan struct{} // a batch was requested
-	done   chan struct{} // closed when no more batches will be computed
-	err    error         // then: why; nil after the last step
+	cancel context.CancelFunc // ends run
+	wake   chan struct{}      // a batch was requested
+	done   chan struct{}      // closed when no more batches will be computed
+	err    error              // then: why; nil after the last step
 
 	mu        sync.Mutex
 	requested int // one more than the largest step requested
@@ -86,8 +85,9 @@ func newFeeder(f Feed, hooks []*batchHook) *Feeder {
 	}
 	d := &Feeder{feed: f, hooks: hooks, wake: make(chan struct{}, 1), done: make(chan struct{}), requested: f.Start.Step,
 		slots: map[int]*slot{}, after: map[int]cursor{f.Start.Step: first}}
-	d.ctx, d.cancel = context.WithCancel(context.Background())
-	go d.run(first)
+	ctx, cancel := context.WithCancel(context.Background())
+	d.cancel = cancel
+	go d.run(ctx, first)
 	return d
 }
 
@@ -204,13 +204,13 @@ func (d *Feeder) Cursor(steps int) (next int64, states BatchStates) {
 	return at.Batch, states
 }
 
-// run computes batches from a cursor on until the last step, an error that may not be skipped, or Close.
-func (d *Feeder) run(at cursor) {
+// run computes batches from a cursor on until the last step, an error that may not be skipped, or the end of ctx.
+func (d *Feeder) run(ctx context.Context, at cursor) {
 	defer close(d.done)
 	inARow := 0
 	for {
 		last := at
-		at, d.err = d.segment(at)
+		at, d.err = d.segment(ctx, at)
 		var e *BatchError
 		if d.err == nil || !errors.As(d.err, &e) || e.hook.config.OnError != config.Skip || !inCall(e) {
 			return
@@ -228,18 +228,18 @@ func (d *Feeder) run(at cursor) {
 }
 
 // segment computes batches up to one that fails, and returns the cursor before that.
-func (d *Feeder) segment(at cursor) (cursor, error) {
+func (d *Feeder) segment(ctx context.Context, at cursor) (cursor, error) {
 	for i, h := range d.hooks {
 		h.rewind(at.Step, at.states[i])
 	}
 	var working sync.WaitGroup
 	defer working.Wait()
-	ctx, cancel := context.WithCancel(d.ctx)
+	computing, cancel := context.WithCancel(ctx)
 	defer cancel()
 	queue := make(chan job, d.feed.Instances) // in the order of the steps
 	working.Go(func() {
 		defer close(queue)
-		d.dispatch(ctx, at.Position, queue, &working)
+		d.dispatch(computing, at.Position, queue, &working)
 	})
 	for j := range queue {
 		m := <-j.result
@@ -252,7 +252,7 @@ func (d *Feeder) segment(at cursor) (cursor, error) {
 		at = cursor{Position{j.Step + 1, j.Batch + 1}, m.states}
 		d.deliver(m.batch, at)
 	}
-	if d.ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return at, errClosed
 	}
 	return at, nil

@@ -179,10 +179,10 @@ func (e evaluator) loss(ctx context.Context, each func(inputs, targets []int32, 
 
 // start runs the program on sequences and enqueues the read of their losses.
 func (e evaluator) start(tokens, targets []int32) (device.Pending, error) {
-	if err := e.session.SetInput(evalProgram, model.TokensInput, exec.I32Bytes(tokens)); err != nil {
+	if err := e.session.SetInput(evalProgram, model.TokensInput, exec.IntBytes(tokens)); err != nil {
 		return nil, err
 	}
-	if err := e.session.SetInput(evalProgram, model.TargetsInput, exec.I32Bytes(targets)); err != nil {
+	if err := e.session.SetInput(evalProgram, model.TargetsInput, exec.IntBytes(targets)); err != nil {
 		return nil, err
 	}
 	if err := e.session.RunAt(evalProgram, nil); err != nil {

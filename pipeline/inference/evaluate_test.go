@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/stretchr/testify/assert"
@@ -15,20 +16,20 @@ import (
 func TestEvaluateReportsDamage(t *testing.T) {
 	dir := trained(t)
 	require.NoError(t, os.Truncate(filepath.Join(dir, "checkpoints/step-6/model.safetensors"), 100))
-	n := &notes{}
+	n := &runtest.Notes{}
 	o := EvalOptions{From: dir, BatchSize: 2, Target: onReference, Note: n.Note}
 	e, err := Evaluate(context.Background(), o)
 	require.NoError(t, err)
 	assert.Equal(t, filepath.Join(dir, "checkpoints/step-4"), e.Model)
-	require.Len(t, n.text, 1)
-	assert.Contains(t, n.text[0], "step-6 is damaged")
+	require.Len(t, n.Text, 1)
+	assert.Contains(t, n.Text[0], "step-6 is damaged")
 
-	o.Target.Execute = (&traintest.Reference{Blind: true}).Execute
+	o.Target.Execute = (&traintest.Reference{NaNEvaluations: true}).Execute
 	_, err = Evaluate(context.Background(), o)
 	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "is NaN: the model's weights")
 	o.Data = []string{"none.txt"}
 	_, err = Evaluate(context.Background(), o)
-	assert.ErrorContains(t, err, "data: none.txt: no such file")
+	assert.ErrorContains(t, err, "--data: none.txt: no such file")
 }

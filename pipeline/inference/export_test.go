@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
@@ -189,10 +190,10 @@ func TestExportRefuses(t *testing.T) {
 	_, err = Export(context.Background(), ExportOptions{From: run, Step: &four, Out: filepath.Join(parent, "out")})
 	assert.ErrorIs(t, err, checkpoint.ErrNone)
 	assert.ErrorContains(t, err, path+": altered: sha256")
-	n := &notes{}
+	n := &runtest.Notes{}
 	e := export(t, ExportOptions{From: run, Out: filepath.Join(parent, "out"), Note: n.Note})
 	assert.Equal(t, traintest.StepDir(run, 3), e.Model, "without a step the latest good one is taken")
-	assert.Contains(t, strings.Join(n.text, "\n"), "step-4 is damaged")
+	assert.Contains(t, strings.Join(n.Text, "\n"), "step-4 is damaged")
 }
 
 func TestExportInterrupted(t *testing.T) {

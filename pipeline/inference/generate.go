@@ -2,7 +2,6 @@ package inference
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -80,11 +79,7 @@ func (w *window) read(s engine.Session, ids []uint32, from int) error {
 // decode runs the program on tokens, for the logits after a position.
 func decode(s engine.Session, ids []uint32, position int) error {
 	for name, values := range map[string][]uint32{model.TokensInput: ids, model.PositionInput: {uint32(position)}} {
-		var data []byte
-		for _, v := range values {
-			data = binary.LittleEndian.AppendUint32(data, v)
-		}
-		if err := s.SetInput(decodeProgram, name, data); err != nil {
+		if err := s.SetInput(decodeProgram, name, exec.IntBytes(values)); err != nil {
 			return err
 		}
 	}

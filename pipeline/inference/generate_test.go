@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
@@ -64,7 +65,7 @@ func TestSamplingIsRefused(t *testing.T) {
 func trained(t *testing.T, overrides ...string) string {
 	t.Helper()
 	c := traintest.Demo(t, t.TempDir(), overrides...)
-	_, err := train.Run(context.Background(), c, options(&notes{}))
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	return c.Run.Dir
 }
@@ -139,7 +140,7 @@ func TestOpenModelFindsRunsCheckpointsAndFolders(t *testing.T) {
 	assert.ErrorContains(t, err, "no model here: expected a run folder")
 	_, err = OpenModel(dir, "gpt2")
 	assert.ErrorContains(t, err, "has 50257 tokens, but the model")
-	_, err = Evaluate(context.Background(), EvalOptions{From: dir + "/none", BatchSize: 1, Target: Target{Open: openNull}})
+	_, err = Evaluate(context.Background(), EvalOptions{From: dir + "/none", BatchSize: 1, Target: Target{Open: traintest.OpenNull}})
 	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 }
@@ -150,7 +151,7 @@ func TestOpeningTheModelOfARunThatGoesOn(t *testing.T) {
 	begun, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		_, err := train.Run(t.Context(), c, options(&notes{step: func(p train.Progress) {
+		_, err := train.Run(t.Context(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{OnStep: func(p train.Progress) {
 			if p.Step == 2 {
 				close(begun)
 			}
@@ -174,7 +175,7 @@ func TestOpeningTheModelOfARunThatGoesOn(t *testing.T) {
 // What comes next depends on the text so far, not on how much of it was given at once.
 func TestGenerateWithAWrittenModel(t *testing.T) {
 	dir := t.TempDir()
-	_, err := train.Run(context.Background(), traintest.HookModel(t, dir, traintest.GPT2(t), "train.steps=30"), options(&notes{}))
+	_, err := train.Run(context.Background(), traintest.HookModel(t, dir, traintest.GPT2(t), "train.steps=30"), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	g := generator(t, filepath.Join(dir, "run"))
 	greedy := Sampling{TopP: 1}

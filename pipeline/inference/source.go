@@ -251,7 +251,7 @@ func (src *Source) trainingText(ctx context.Context, files []string, field strin
 // loadFiles loads files that the user names with --data.
 func loadFiles(ctx context.Context, o data.Options) (*data.Corpus, error) {
 	text, _, err := data.Load(ctx, o)
-	return text, fielderror.Rename(err, func(string) string { return "data" })
+	return text, fielderror.Rename(err, func(string) string { return "--data" })
 }
 
 // mappers loads the run's modules that map documents.

@@ -192,7 +192,7 @@ func (p *predictor) predict(ctx context.Context, ids, logs io.Writer) error {
 
 func (p *predictor) start(tokens []int32) (out *predicted, err error) {
 	out = &predicted{}
-	if err = p.session.SetInput(topKProgram, model.TokensInput, exec.I32Bytes(tokens)); err != nil {
+	if err = p.session.SetInput(topKProgram, model.TokensInput, exec.IntBytes(tokens)); err != nil {
 		return nil, err
 	}
 	if err = p.session.RunAt(topKProgram, nil); err != nil {

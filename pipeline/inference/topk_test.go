@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
@@ -28,7 +30,7 @@ import (
 func teacher(t *testing.T, dir string, overrides ...string) config.Config {
 	t.Helper()
 	c := traintest.Demo(t, dir, append([]string{"train.steps=4", "run.dir=" + filepath.Join(dir, "teacher")}, overrides...)...)
-	_, err := train.Run(context.Background(), c, options(&notes{}))
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	return c
 }
@@ -83,7 +85,7 @@ func TestTopKStoresWhatDecodingGives(t *testing.T) {
 	dir := t.TempDir()
 	c := teacher(t, dir)
 	other := traintest.HookModel(t, dir, traintest.GPT2(t), "run.dir="+filepath.Join(dir, "written"))
-	_, err := train.Run(context.Background(), other, options(&notes{}))
+	_, err := train.Run(context.Background(), other, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	tok, err := tokenizer.Open("bytes")
 	require.NoError(t, err)
@@ -96,7 +98,7 @@ func TestTopKStoresWhatDecodingGives(t *testing.T) {
 	const k = 5
 	for name, o := range map[string]TopKOptions{
 		"reference": {From: c.Run.Dir, Data: c.Data.Train, Target: onReference},
-		"device":    {From: c.Run.Dir, Data: c.Data.Train, Target: Target{Open: openGPU}},
+		"device":    {From: c.Run.Dir, Data: c.Data.Train, Target: Target{Open: gputest.Open}},
 		"short":     {From: c.Run.Dir, Target: onReference, SeqLen: 5}, // and the text of the run
 		"written":   {From: other.Run.Dir, Target: onReference},
 	} {
@@ -131,10 +133,10 @@ func TestTopKOfAMappedText(t *testing.T) {
 	out, _, _ := stored(t, TopKOptions{From: c.Run.Dir, K: 1, Out: filepath.Join(dir, "t"), BatchSize: 16, Target: onReference})
 	assert.Equal(t, "training text of the run", out.Text)
 	student := traintest.Demo(t, dir, "data.train=["+traintest.Documents(t, dir)+"]", "data.aligned=["+out.Out+"]", "train.steps=1", traintest.Hooked("quality_filter.wasm, hook: map_document, config: {least_words: 20}"))
-	_, err := train.Run(context.Background(), student, options(&notes{}))
+	_, err := train.Run(context.Background(), student, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	assert.NoError(t, err)
 	student = traintest.Demo(t, dir, "data.train=["+traintest.Documents(t, dir)+"]", "data.aligned=["+out.Out+"]", "train.steps=1", "run.dir="+dir+"/other")
-	_, err = train.Run(context.Background(), student, options(&notes{}))
+	_, err = train.Run(context.Background(), student, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	assert.ErrorContains(t, err, "one for each training token")
 }
 
@@ -162,13 +164,13 @@ func TestTopKThatFails(t *testing.T) {
 	wrong("k: found 0, expected an integer from 1 to 64", func(o *TopKOptions) { o.K = 0 })
 	wrong("out: found nothing", func(o *TopKOptions) { o.Out = "" })
 	wrong("expected a file to write", func(o *TopKOptions) { o.Out = dir })
-	wrong("data: none.txt: no such file", func(o *TopKOptions) { o.Data = []string{"none.txt"} })
+	wrong("--data: none.txt: no such file", func(o *TopKOptions) { o.Data = []string{"none.txt"} })
 	wrong(`device "x": no such device`, func(o *TopKOptions) { o.Target.Device = "x" })
 
 	ctx, cancel := context.WithCancel(context.Background())
 	err := attempt(ctx, func(o *TopKOptions) { o.Progress = func(int64, int64) { cancel() } })
 	assert.ErrorIs(t, err, context.Canceled)
-	err = attempt(context.Background(), func(o *TopKOptions) { o.Target.Execute = (&traintest.Reference{Fails: 2}).Execute })
+	err = attempt(context.Background(), func(o *TopKOptions) { o.Target.Execute = (&traintest.Reference{Fault: traintest.FailAt(2)}).Execute })
 	require.Error(t, err)
 	assert.False(t, errors.As(err, new(*usererror.Error)), "%v", err)
 	left, err := os.ReadDir(filepath.Dir(out))

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
@@ -33,7 +34,7 @@ func version(t *testing.T, path string, w Version) map[string][]float32 {
 func everyStep(t *testing.T, overrides ...string) string {
 	t.Helper()
 	c := traintest.Demo(t, t.TempDir(), append([]string{"train={steps: 4, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 1}"}, overrides...)...)
-	_, err := train.Run(context.Background(), c, options(&notes{}))
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	return c.Run.Dir
 }
@@ -74,7 +75,7 @@ func TestSettledWeightsHoldEveryUpdateOnce(t *testing.T) {
 func TestWithoutDelayBothWeightsAreTheSame(t *testing.T) {
 	run := everyStep(t)
 	assert.Equal(t, version(t, run, VersionX), version(t, run, VersionY))
-	n := &notes{}
+	n := &runtest.Notes{}
 	ev := func(w Version) Evaluation {
 		e, err := Evaluate(context.Background(), EvalOptions{From: run, Weights: w, BatchSize: 2, Target: onReference, Note: n.Note})
 		require.NoError(t, err)
@@ -83,7 +84,7 @@ func TestWithoutDelayBothWeightsAreTheSame(t *testing.T) {
 	x, y := ev(VersionX), ev(VersionY)
 	assert.Equal(t, x.Loss, y.Loss)
 	assert.Equal(t, VersionY, y.Weights)
-	assert.Equal(t, []string{traintest.StepDir(run, 4) + " is of a run without delay: its weights x and y are the same"}, n.text)
+	assert.Equal(t, []string{traintest.StepDir(run, 4) + " is of a run without delay: its weights x and y are the same"}, n.Text)
 }
 
 func TestWeightsThatCannotBeChosen(t *testing.T) {

@@ -49,7 +49,7 @@ func (f *fitter) smaller(o engine.Options, plan partition.Plan) (engine.Options,
 		o.Schedule = f.config.Schedule
 		return o, "gradients are sent when the whole backward pass is done: split in two halves it does not fit the devices"
 	case p.Stages*p.Chunks == 1 && p.Recompute == config.RecomputeAuto:
-		o.Recompute = []bool{true}
+		o.Layout.Recompute = []bool{true}
 		return o, "activations are computed a second time in the backward pass: kept, they do not fit the device"
 	}
 	return o, ""

@@ -103,7 +103,7 @@ func (t Task) Choose(ctx context.Context, optimizer *optim.Optimizer, devices []
 		if plan, err = t.Partition(ctx, devices, m); err != nil {
 			return nil, nil, err
 		}
-		e.Cut, e.Recompute, e.Schedule = plan.Cut, plan.Recompute, scheduleOf(c, plan)
+		e.Layout.Cut, e.Layout.Recompute, e.Schedule = plan.Cut, plan.Recompute, scheduleOf(c, plan)
 		if o.Costs != nil {
 			l.Prediction = &plan
 		}

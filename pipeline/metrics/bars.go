@@ -67,13 +67,13 @@ type topsWithErrors struct {
 func (s BarSeries) shapes(i, n int) (bars []plotter.XYer, tops topsWithErrors) {
 	width := 0.8 / float64(n)
 	for group, y := range s.Y {
-		if !finite(y) {
+		if !Finite(y) {
 			continue
 		}
 		left := float64(group) - 0.4 + width*float64(i)
 		right := left + 0.9*width
 		bars = append(bars, plotter.XYs{{X: left, Y: 0}, {X: left, Y: y}, {X: right, Y: y}, {X: right, Y: 0}})
-		if e := s.Err[group]; finite(e) {
+		if e := s.Err[group]; Finite(e) {
 			tops.XYs = append(tops.XYs, plotter.XY{X: (left + right) / 2, Y: y})
 			tops.YErrors = append(tops.YErrors, struct{ Low, High float64 }{e, e})
 		}

@@ -126,7 +126,7 @@ func everyX(series []Series) plot.ConstantTicks {
 	seen := map[float64]bool{}
 	for _, s := range series {
 		for i, x := range s.X {
-			if i < len(s.Y) && finite(s.Y[i]) && !seen[x] {
+			if i < len(s.Y) && Finite(s.Y[i]) && !seen[x] {
 				seen[x] = true
 				out = append(out, plot.Tick{Value: x, Label: strconv.FormatFloat(x, 'g', 10, 64)})
 			}
@@ -135,7 +135,8 @@ func everyX(series []Series) plot.ConstantTicks {
 	return out
 }
 
-func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+// Finite reports whether a number is neither infinite nor NaN.
+func Finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 // points are the finite points of the series.
 func (s Series) points() (plotter.XYs, error) {
@@ -150,7 +151,7 @@ func (s Series) points() (plotter.XYs, error) {
 	}
 	var out plotter.XYs
 	for i, y := range s.Y {
-		if finite(s.X[i]) && finite(y) {
+		if Finite(s.X[i]) && Finite(y) {
 			out = append(out, plotter.XY{X: s.X[i], Y: y})
 		}
 	}

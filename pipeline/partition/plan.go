@@ -31,9 +31,9 @@ func (c *costs) predict(p *Plan, l layout) error {
 			InputGrad: t.InputGrad + passing, WeightGrad: t.WeightGrad, Update: t.Update})
 	}
 	s := c.Schedule
-	if s.Links == nil {
+	if s.Copies == nil {
 		var err error
-		if s, err = schedule.Communicate(s, schedule.Links{}); err != nil { // updates wait for the gradient norms of all stages
+		if s, err = schedule.Communicate(s, schedule.Copies{}); err != nil { // updates wait for the gradient norms of all stages
 			return fielderror.Wrap("schedule", err)
 		}
 	}

@@ -11,7 +11,7 @@ const Capacity = 1
 // its data. A receive stands directly before the action that needs it, or earlier if messages come in another order
 // than they are used, or if a stage and its neighbor would otherwise wait for each other to receive. The exchange of a
 // batch stands at the update of the batch. Communicate returns an error if the schedule deadlocks.
-func Communicate(s *Schedule, l Links) (*Schedule, error) {
+func Communicate(s *Schedule, l Copies) (*Schedule, error) {
 	if err := s.checkActions(); err != nil {
 		return nil, err
 	}
@@ -47,15 +47,15 @@ func (s *Schedule) generator() *Generator {
 
 // Communicate is like the function of that name, for action lists that cost no memory. The lists of a schedule that
 // deadlocks panic; those of New and of Repeat never do.
-func (g *Generator) Communicate(l Links) (*Generator, error) {
-	if g.head.Links != nil {
+func (g *Generator) Communicate(l Copies) (*Generator, error) {
+	if g.head.Copies != nil {
 		return nil, fmt.Errorf("schedule %s: found communication already, expected computation only", g.head.Name)
 	}
-	if err := g.head.checkLinks(l); err != nil {
+	if err := g.head.checkCopies(l); err != nil {
 		return nil, err
 	}
 	c := &Generator{head: g.head}
-	c.head.Links = &l
+	c.head.Copies = &l
 	c.actions = func(stage int, yield func(Action) bool) {
 		err := g.insertCommunication(l, func(of int, a Action) bool { return of != stage || yield(a) })
 		if err != nil {
@@ -66,7 +66,7 @@ func (g *Generator) Communicate(l Links) (*Generator, error) {
 }
 
 // exchange is what replaces the update of a batch in the action list of a stage.
-func (s *Schedule) exchange(l Links, stage int) (kinds []Kind) {
+func (s *Schedule) exchange(l Copies, stage int) (kinds []Kind) {
 	if l.Replica {
 		return []Kind{SendGrads, RecvWeights}
 	}

@@ -68,7 +68,7 @@ func (e *execution) step(stage int, a Action) (waits string) {
 		}
 		e.channels[c] = append(e.channels[c], message{a.Microbatch, a.Batch, chunk})
 	case SendGrads, RecvGrads, GradNorm, Update, SendWeights, RecvWeights:
-		need, of := e.exchangeNeeds(*e.Links, stage, a.Kind)
+		need, of := e.exchangeNeeds(*e.Copies, stage, a.Kind)
 		for _, other := range of {
 			if e.done[other][need] <= a.Batch {
 				return fmt.Sprintf("%v of stage %d", Action{Kind: need, Batch: a.Batch}, other)

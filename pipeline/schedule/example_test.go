@@ -16,7 +16,7 @@ func Example() {
 	}
 	fmt.Print(s)
 
-	s, err = schedule.Communicate(s, schedule.Links{})
+	s, err = schedule.Communicate(s, schedule.Copies{})
 	if err != nil {
 		log.Fatal(err)
 	}

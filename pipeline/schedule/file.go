@@ -18,9 +18,9 @@ import (
 //	F0.0 B0.0 F1.0 B1.0 U0
 //
 // Every key of the header is optional. The default name is that of the file; stages, chunks, microbatches and batches
-// are counted from the actions; delay is 0; and without links the schedule contains computation only. Keys that are
-// given must agree with the actions. A comment that looks like an unknown key is an error. A run repeats the schedule
-// of a file (see Repeat): a file describes one batch, or several where batches overlap.
+// are counted from the actions; delay is 0; and without the key links the schedule contains computation only. Keys that
+// are given must agree with the actions. A comment that looks like an unknown key is an error. A run repeats the
+// schedule of a file (see Repeat): a file describes one batch, or several where batches overlap.
 
 // headerNumber is a numeric key of the header and its value.
 type headerNumber struct {
@@ -39,8 +39,8 @@ func (s *Schedule) String() string {
 	for _, h := range s.header() {
 		fmt.Fprintf(&b, "# %s: %d\n", h.key, *h.value)
 	}
-	if s.Links != nil {
-		fmt.Fprintf(&b, "# links: %v\n", s.Links)
+	if s.Copies != nil {
+		fmt.Fprintf(&b, "# links: %v\n", s.Copies)
 	}
 	for _, actions := range s.Actions {
 		for i, a := range actions {
@@ -54,18 +54,18 @@ func (s *Schedule) String() string {
 	return b.String()
 }
 
-// namedLink is one of Links and its name in a text.
-type namedLink struct {
+// namedCopy is a field of Copies and its name in a file.
+type namedCopy struct {
 	name string
 	is   *bool
 }
 
-func (l *Links) names() []namedLink {
-	return []namedLink{{"tied", &l.Tied}, {"replica", &l.Replica}, {"copied", &l.Copied}}
+func (l *Copies) names() []namedCopy {
+	return []namedCopy{{"tied", &l.Tied}, {"replica", &l.Replica}, {"copied", &l.Copied}}
 }
 
-// String is the links' names, or none.
-func (l *Links) String() string {
+// String lists the names of the fields that are set, or "none".
+func (l *Copies) String() string {
 	var text []string
 	for _, n := range l.names() {
 		if *n.is {
@@ -143,8 +143,8 @@ func (p *parser) head(n int, key, value string) error {
 		p.Name = value
 		return nil
 	case "links":
-		p.Links = &Links{}
-		return p.Links.parse(value)
+		p.Copies = &Copies{}
+		return p.Copies.parse(value)
 	}
 	var keys []string
 	for _, h := range p.header() {
@@ -161,7 +161,7 @@ func (p *parser) head(n int, key, value string) error {
 	return fmt.Errorf("unknown key %q, expected name, %s or links", key, strings.Join(keys, ", "))
 }
 
-func (l *Links) parse(text string) error {
+func (l *Copies) parse(text string) error {
 	if text == "none" {
 		return nil
 	}

@@ -105,7 +105,7 @@ func Repeat(s *Schedule, batches int) (*Generator, error) {
 	if batches < 1 || batches > maxNumber {
 		return nil, fmt.Errorf("schedule %s: batches: found %d, expected 1 to %d", s.Name, batches, maxNumber)
 	}
-	if s.Links != nil {
+	if s.Copies != nil {
 		return nil, fmt.Errorf("schedule %s: found communication in a schedule to repeat, expected computation only", s.Name)
 	}
 	if _, err := Validate(s); err != nil {

@@ -66,10 +66,10 @@ func TestLazyActionLists(t *testing.T) {
 		o.Batches = 9
 		short, err := Generate(name, o)
 		require.NoError(t, err)
-		links := Links{Tied: f.Delay >= 0}
-		communicating, err := Communicate(short, links)
+		copies := Copies{Tied: f.Delay >= 0}
+		communicating, err := Communicate(short, copies)
 		require.NoError(t, err)
-		longCommunicating, err := long.Communicate(links)
+		longCommunicating, err := long.Communicate(copies)
 		require.NoError(t, err)
 		for s := range o.Stages {
 			assert.Equal(t, short.Actions[s][:16], first(long, s, 16), name)

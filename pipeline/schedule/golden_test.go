@@ -17,12 +17,12 @@ var update = flag.Bool("update", false, "write the golden files anew; look at th
 func TestGoldenFiles(t *testing.T) {
 	written := map[string]bool{}
 	for _, f := range Families() {
-		variants := map[string]*Links{"": nil, ".communication": {}}
+		variants := map[string]*Copies{"": nil, ".communication": {}}
 		switch f.Name {
 		case TwoBW:
-			variants[".tied"], variants[".tied-copied"], variants[".replica"] = &Links{Tied: true}, &Links{Tied: true, Copied: true}, &Links{Tied: true, Replica: true}
+			variants[".tied"], variants[".tied-copied"], variants[".replica"] = &Copies{Tied: true}, &Copies{Tied: true, Copied: true}, &Copies{Tied: true, Replica: true}
 		case Interleaved:
-			variants[".tied"] = &Links{Tied: true}
+			variants[".tied"] = &Copies{Tied: true}
 		}
 		for variant, l := range variants {
 			s, err := Generate(f.Name, goldenOptions(f))
@@ -139,8 +139,8 @@ func FuzzParse(f *testing.F) {
 		}
 		_, err = Simulate(s, Costs{VirtualStages: []Cost{Even(1, 2, 1)}})
 		require.NoError(t, err)
-		if s.Links == nil {
-			c, err := Communicate(s, Links{})
+		if s.Copies == nil {
+			c, err := Communicate(s, Copies{})
 			require.NoError(t, err)
 			_, err = Validate(c)
 			require.NoError(t, err)

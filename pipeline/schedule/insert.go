@@ -10,7 +10,7 @@ import (
 // they need.
 type inserter struct {
 	*Schedule
-	links    Links
+	copies   Copies
 	stages   []progress
 	channels map[channel][]message // sent and not yet received
 	emit     func(stage int, a Action) bool
@@ -44,8 +44,8 @@ const (
 
 // insertCommunication passes the actions of all stages to emit, communication included, until emit returns false. It
 // returns an error if the stages deadlock.
-func (g *Generator) insertCommunication(l Links, emit func(stage int, a Action) bool) error {
-	w := &inserter{Schedule: &g.head, links: l, channels: map[channel][]message{}, emit: emit}
+func (g *Generator) insertCommunication(l Copies, emit func(stage int, a Action) bool) error {
+	w := &inserter{Schedule: &g.head, copies: l, channels: map[channel][]message{}, emit: emit}
 	for s := range g.head.Stages {
 		next, stop := iter.Pull(g.Actions(s))
 		defer stop()
@@ -120,7 +120,7 @@ func (w *inserter) fetch(s int) {
 	}
 	p.current, p.phase = a, receiving
 	if a.Kind == Update {
-		kinds := w.exchange(w.links, s)
+		kinds := w.exchange(w.copies, s)
 		p.current.Kind, p.rest = kinds[0], kinds[1:]
 	}
 }
@@ -148,7 +148,7 @@ func (w *inserter) receive(s int, c channel) bool {
 // stepExchange emits an action of the exchange if the actions that it needs are done.
 func (w *inserter) stepExchange(s int) bool {
 	p := &w.stages[s]
-	need, of := w.exchangeNeeds(w.links, s, p.current.Kind)
+	need, of := w.exchangeNeeds(w.copies, s, p.current.Kind)
 	for _, other := range of {
 		if w.stages[other].done[need] <= p.current.Batch {
 			return false
@@ -161,7 +161,7 @@ func (w *inserter) stepExchange(s int) bool {
 }
 
 // exchangeNeeds is the kind of action that an action of the exchange waits for, and the stages that must have done it.
-func (s *Schedule) exchangeNeeds(l Links, stage int, kind Kind) (need Kind, of []int) {
+func (s *Schedule) exchangeNeeds(l Copies, stage int, kind Kind) (need Kind, of []int) {
 	tied := l.Tied && s.Stages > 1 && !l.Replica
 	switch {
 	case kind == Update && s.Delay >= 0 && !l.Replica:
@@ -210,7 +210,7 @@ func (w *inserter) deadlock() error {
 		if recv, from, is := w.receives(s, p.current); is {
 			what = fmt.Sprintf("%v from stage %d", Action{Kind: recv, Microbatch: p.current.Microbatch, Batch: p.current.Batch, Chunk: p.current.Chunk}, from)
 		} else {
-			need, of := w.exchangeNeeds(w.links, s, p.current.Kind)
+			need, of := w.exchangeNeeds(w.copies, s, p.current.Kind)
 			what = fmt.Sprintf("%v of stages %v", Action{Kind: need, Batch: p.current.Batch}, of)
 		}
 		where = append(where, fmt.Sprintf("stage %d waits at %v for %s", s, p.current, what))

@@ -80,7 +80,7 @@ func TestMutatedSchedules(t *testing.T) {
 				s, err := Generate(f.Name, o)
 				require.NoError(t, err)
 				if rng.IntN(2) == 0 {
-					s, err = Communicate(s, Links{Tied: s.Delay >= 0 && rng.IntN(2) == 0, Copied: s.Delay >= 0 && rng.IntN(3) == 0})
+					s, err = Communicate(s, Copies{Tied: s.Delay >= 0 && rng.IntN(2) == 0, Copied: s.Delay >= 0 && rng.IntN(3) == 0})
 					require.NoError(t, err)
 				}
 				for range 1 + rng.IntN(3) {
@@ -97,8 +97,8 @@ func TestMutatedSchedules(t *testing.T) {
 						deadlocked++
 					}
 					continue
-				case s.Links == nil:
-					s, err = Communicate(s, Links{})
+				case s.Copies == nil:
+					s, err = Communicate(s, Copies{})
 					require.NoError(t, err)
 					_, err = Validate(s)
 					require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestShuffledSchedulesCommunicate(t *testing.T) {
 				s = m
 			}
 		}
-		c, err := Communicate(s, Links{Tied: true})
+		c, err := Communicate(s, Copies{Tied: true})
 		require.NoError(t, err, "%v", s)
 		_, err = Validate(c)
 		require.NoError(t, err, "%v\n%v", s, c)

@@ -39,16 +39,16 @@ func forEach(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o O
 	}
 }
 
-var links = []Links{{}, {Tied: true}, {Tied: true, Copied: true}, {Replica: true}}
+var copies = []Copies{{}, {Tied: true}, {Tied: true, Copied: true}, {Replica: true}}
 
 func TestEveryScheduleIsSound(t *testing.T) {
 	forEach(t, 3, func(t *testing.T, s *Schedule, o Options) {
 		before, err := Validate(s)
 		require.NoError(t, err, "%+v", o)
 		require.Empty(t, think(s).why, "%+v", o)
-		for _, l := range links {
+		for _, l := range copies {
 			c, err := Communicate(s, l)
-			if s.Delay < 0 && l != (Links{}) {
+			if s.Delay < 0 && l != (Copies{}) {
 				require.ErrorContains(t, err, "which would make copies differ")
 				continue
 			}
@@ -77,7 +77,7 @@ func computation(actions []Action) (out []Action) {
 // In the schedules of the table every receive stands directly before its use, so no message is held longer than needed.
 func TestReceivesStandBeforeTheirUse(t *testing.T) {
 	forEach(t, 2, func(t *testing.T, s *Schedule, o Options) {
-		c, err := Communicate(s, Links{})
+		c, err := Communicate(s, Copies{})
 		require.NoError(t, err)
 		for _, actions := range c.Actions {
 			for i, a := range actions {
@@ -97,7 +97,7 @@ func TestClosedForms(t *testing.T) {
 	forEach(t, 6, func(t *testing.T, s *Schedule, o Options) {
 		report, err := Validate(s)
 		require.NoError(t, err)
-		communicating, err := Communicate(s, Links{})
+		communicating, err := Communicate(s, Copies{})
 		require.NoError(t, err)
 		for _, c := range costs {
 			form, known := Closed(s.Name, o, c)
@@ -210,7 +210,7 @@ func TestSimulatedTimesHaveTheirBounds(t *testing.T) {
 		c := randomCosts(rng, s)
 		plain, err := Simulate(s, c)
 		require.NoError(t, err)
-		communicating, err := Communicate(s, Links{Tied: s.Delay >= 0})
+		communicating, err := Communicate(s, Copies{Tied: s.Delay >= 0})
 		require.NoError(t, err)
 		with, err := Simulate(communicating, c)
 		require.NoError(t, err)

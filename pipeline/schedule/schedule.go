@@ -43,7 +43,7 @@ type Schedule struct {
 	Microbatches int // per batch
 	Batches      int
 	Delay        int        // 0: batch t reads the weights that batch t−1 left; 1: those that batch t−2 left; −1: it differs by stage
-	Links        *Links     // what Communicate added; nil in a schedule of computation only
+	Copies       *Copies    // what Communicate added; nil in a schedule of computation only
 	Actions      [][]Action // by stage, in order
 }
 
@@ -53,8 +53,8 @@ func (s *Schedule) VirtualStages() int { return s.Stages * s.Chunks }
 // virtualStage is the number of the virtual stage that is a chunk of a stage.
 func (s *Schedule) virtualStage(stage, chunk int) int { return chunk*s.Stages + stage }
 
-// Links describes which parameters have copies on other ranks.
-type Links struct {
+// Copies describes which parameters have copies on other ranks.
+type Copies struct {
 	Tied    bool // the last virtual stage holds a copy of the embedding of the first; no effect if one stage holds both
 	Replica bool // this pipeline only holds copies: it is a replica of the one that owns the parameters
 	Copied  bool // this pipeline owns the parameters and has such replicas

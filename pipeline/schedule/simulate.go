@@ -99,7 +99,7 @@ func (c Costs) virtualStage(q int) Cost {
 type simulation struct {
 	*Schedule
 	costs    Costs
-	links    Links
+	copies   Copies
 	at       []int               // by stage: the next action
 	free     []float64           // by stage: when the device is idle
 	updates  []int               // by stage: batches updated
@@ -124,8 +124,8 @@ var unknown = math.NaN()
 func newSimulation(s *Schedule, c Costs) *simulation {
 	sim := &simulation{Schedule: s, costs: c, at: make([]int, s.Stages), free: make([]float64, s.Stages), updates: make([]int, s.Stages),
 		arrivals: map[arrival]float64{}, channels: map[channel]float64{}, ready: make([]Event, s.Stages)}
-	if s.Links != nil {
-		sim.links = *s.Links
+	if s.Copies != nil {
+		sim.copies = *s.Copies
 	}
 	for range s.Stages {
 		left, complete, updated := make([]int, s.Batches), make([]float64, s.Batches), make([]float64, s.Batches)
@@ -199,7 +199,7 @@ func (sim *simulation) computation(s int) Event {
 	}
 	if made := a.Batch - 1 - sim.Delay; a.Kind == Forward && sim.Delay >= 0 && made >= 0 {
 		start = max(start, sim.updated[s][made])
-		if sim.links.Tied && s == sim.Stages-1 {
+		if sim.copies.Tied && s == sim.Stages-1 {
 			start = max(start, sim.updated[0][made]+sim.exchange(s, 0))
 		}
 	}
@@ -213,7 +213,7 @@ func (sim *simulation) update(s int) Event {
 		return Event{Start: unknown}
 	}
 	start := max(sim.free[s], sim.complete[s][t])
-	if sim.Links != nil {
+	if sim.Copies != nil {
 		for from := range sim.Stages {
 			start = max(start, sim.gradNorm(from, t)+sim.exchange(from, s))
 		}
@@ -223,7 +223,7 @@ func (sim *simulation) update(s int) Event {
 
 // gradNorm is when a stage knows its gradients of a batch.
 func (sim *simulation) gradNorm(s, t int) float64 {
-	if sim.links.Tied && s == 0 {
+	if sim.copies.Tied && s == 0 {
 		last := sim.Stages - 1
 		return max(sim.complete[s][t], sim.complete[last][t]+sim.exchange(last, s))
 	}
@@ -255,7 +255,7 @@ func (sim *simulation) finish(e Event) {
 	case Backward, WeightGrad:
 		if sim.left[s][a.Batch]--; sim.left[s][a.Batch] == 0 {
 			sim.complete[s][a.Batch] = e.End
-			if sim.links.Replica { // the owner's update is not in this schedule
+			if sim.copies.Replica { // the owner's update is not in this schedule
 				sim.updated[s][a.Batch] = e.End + 2*sim.costs.Exchange
 				sim.updates[s]++
 			}
@@ -271,7 +271,7 @@ func (sim *simulation) finish(e Event) {
 
 // refreshExchange refreshes all stages if they depend on each other through the exchange.
 func (sim *simulation) refreshExchange() {
-	if sim.Links != nil {
+	if sim.Copies != nil {
 		sim.refreshAll()
 	}
 }

@@ -36,7 +36,7 @@ func TestSimulateByHand(t *testing.T) {
 	assert.Nil(t, r.Steady)
 
 	c.Exchange = 0.5
-	s, err = Communicate(s, Links{Tied: true})
+	s, err = Communicate(s, Copies{Tied: true})
 	require.NoError(t, err)
 	_, at = simulated(t, s, c)
 	assert.Equal(t, [2]float64{12.5, 13.5}, at["1 U0"], "stage 0 has its gradient norms at 12, the other stage waits for them")
@@ -48,7 +48,7 @@ func TestSimulateByHand(t *testing.T) {
 func TestSimulateTiedEmbeddings(t *testing.T) {
 	s, err := Generate("gpipe", Options{Stages: 2, Microbatches: 1, Batches: 2})
 	require.NoError(t, err)
-	s, err = Communicate(s, Links{Tied: true})
+	s, err = Communicate(s, Copies{Tied: true})
 	require.NoError(t, err)
 	_, at := simulated(t, s, Costs{VirtualStages: []Cost{Even(1, 1, 4), Even(1, 1, 1)}, Exchange: 5})
 	assert.Equal(t, [2]float64{2, 3}, at["1 B0.0"], "its gradients come at 8, to a stage that is done at 4")
@@ -60,7 +60,7 @@ func TestSimulateTiedEmbeddings(t *testing.T) {
 	for exchange, waits := range map[float64]bool{4: false, 40: true} {
 		s, err := Generate("2bw", Options{Stages: 4, Microbatches: 12, Batches: 8})
 		require.NoError(t, err)
-		s, err = Communicate(s, Links{Tied: true})
+		s, err = Communicate(s, Copies{Tied: true})
 		require.NoError(t, err)
 		r, _ := simulated(t, s, Costs{VirtualStages: []Cost{Even(1, 2, 1)}, Exchange: exchange})
 		assert.Equal(t, waits, r.Steady.Bubble > 1e-9, "an exchange of %v: %v", exchange, r.Steady)
@@ -78,7 +78,7 @@ func TestEvaluationHoldsOneMicrobatch(t *testing.T) {
 func TestSimulateAReplica(t *testing.T) {
 	s, err := Generate("gpipe", Options{Stages: 2, Microbatches: 1, Batches: 2})
 	require.NoError(t, err)
-	s, err = Communicate(s, Links{Replica: true})
+	s, err = Communicate(s, Copies{Replica: true})
 	require.NoError(t, err)
 	_, at := simulated(t, s, Costs{VirtualStages: []Cost{Even(1, 1, 1)}, Exchange: 5})
 	assert.Equal(t, [2]float64{14, 15}, at["0 F0.1"], "all gradients at 4, and two messages")

@@ -89,16 +89,16 @@ func (o *opinion) complete() {
 					} else if o.has(stage, id("I", i, t, c)) || o.has(stage, id("W", i, t, c)) {
 						kinds = "F I W"
 					}
-					if s.Links != nil && q > 0 {
+					if s.Copies != nil && q > 0 {
 						kinds += " RF"
 					}
-					if s.Links != nil && q < last {
+					if s.Copies != nil && q < last {
 						kinds += " SF"
 					}
-					if s.Links != nil && !evaluates && q < last {
+					if s.Copies != nil && !evaluates && q < last {
 						kinds += " RB"
 					}
-					if s.Links != nil && !evaluates && q > 0 {
+					if s.Copies != nil && !evaluates && q > 0 {
 						kinds += " SB"
 					}
 					for _, k := range strings.Fields(kinds) {
@@ -125,7 +125,7 @@ func (o *opinion) complete() {
 }
 
 func (o *opinion) exchange(stage int) []string {
-	l := o.s.Links
+	l := o.s.Copies
 	if l == nil {
 		return []string{"U"}
 	}
@@ -173,7 +173,7 @@ func (o *opinion) connect() {
 			o.batch(stage, t)
 		}
 	}
-	if s.Links != nil {
+	if s.Copies != nil {
 		o.channels()
 	}
 }
@@ -190,7 +190,7 @@ func (o *opinion) microbatch(stage, t, c, i int) {
 		}
 		o.edge(here(k), name(stage, "%s%d", o.exchange(stage)[0], t))
 	}
-	if q := c*o.s.Stages + stage + 1; o.s.Links == nil && q < o.s.Stages*o.s.Chunks { // what the next part gives and takes
+	if q := c*o.s.Stages + stage + 1; o.s.Copies == nil && q < o.s.Stages*o.s.Chunks { // what the next part gives and takes
 		next, chunk := q%o.s.Stages, q/o.s.Stages
 		o.edge(here("F"), name(next, "%s", id("F", i, t, chunk)))
 		o.edge(here("E"), name(next, "%s", id("E", i, t, chunk)))
@@ -214,14 +214,14 @@ func (o *opinion) batch(stage, t int) {
 	o.edge(name(stage, "%s%d", exchange[len(exchange)-1], t-1), name(stage, "%s%d", exchange[0], t))
 	s := o.s
 	for other := range s.Stages {
-		if s.Links != nil {
+		if s.Copies != nil {
 			o.edge(name(other, "N%d", t), name(stage, "U%d", t))
 		} else if u, has := o.at[name(other, "U%d", t)]; has && s.Delay >= 0 && u > 0 && o.nodes[u-1].stage == other {
 			// the vote will stand right before the update: what is before it must be done
 			o.then[u-1] = append(o.then[u-1], o.at[name(stage, "U%d", t)])
 		}
 	}
-	if l := s.Links; l != nil && l.Tied && !l.Replica && s.Stages > 1 {
+	if l := s.Copies; l != nil && l.Tied && !l.Replica && s.Stages > 1 {
 		o.edge(name(s.Stages-1, "SG%d", t), name(0, "RG%d", t))
 		o.edge(name(0, "SW%d", t), name(s.Stages-1, "RW%d", t))
 	}

@@ -28,8 +28,8 @@ func Validate(s *Schedule) (*Report, error) {
 		}
 		r.Stages = append(r.Stages, report)
 	}
-	if s.Links == nil {
-		return r, s.generator().insertCommunication(Links{}, func(int, Action) bool { return true })
+	if s.Copies == nil {
+		return r, s.generator().insertCommunication(Copies{}, func(int, Action) bool { return true })
 	}
 	return r, s.execute()
 }
@@ -64,17 +64,17 @@ func (s *Schedule) checkHead() error {
 	if len(s.Actions) != s.Stages {
 		return fmt.Errorf("schedule %s: found action lists of %d stages, expected %d", s.Name, len(s.Actions), s.Stages)
 	}
-	if s.Links == nil {
+	if s.Copies == nil {
 		return nil
 	}
-	return s.checkLinks(*s.Links)
+	return s.checkCopies(*s.Copies)
 }
 
-func (s *Schedule) checkLinks(l Links) error {
+func (s *Schedule) checkCopies(l Copies) error {
 	switch {
 	case l.Replica && l.Copied:
 		return fmt.Errorf("schedule %s: links: found replica and copied, expected one of them: a pipeline holds only copies or owns its parameters", s.Name)
-	case s.Delay < 0 && l != Links{}:
+	case s.Delay < 0 && l != Copies{}:
 		return fmt.Errorf("schedule %s: found copies of parameters, expected no tied embeddings and no replicas: "+
 			"its stages update at different times, which would make copies differ", s.Name)
 	}
@@ -138,10 +138,10 @@ func (s *Schedule) explain(stage int, a Action, at map[Action]int) string {
 		return fmt.Sprintf("the schedule has %d microbatches per batch, %d batches and %d chunks per stage", s.Microbatches, s.Batches, s.Chunks)
 	case a.Kind == Backward && isSplit:
 		return fmt.Sprintf("the backward is split, with %v", split)
-	case !a.Kind.Computes() && s.Links == nil:
+	case !a.Kind.Computes() && s.Copies == nil:
 		return "the schedule contains computation only; communication needs links in the header"
 	case a.Kind.PerBatch():
-		return fmt.Sprintf("the links of the schedule are %v, with which a batch has %v", s.Links, s.exchange(*s.Links, stage))
+		return fmt.Sprintf("the header has links %v, with which a batch has %v", s.Copies, s.exchange(*s.Copies, stage))
 	case !a.Kind.Computes():
 		return fmt.Sprintf("virtual stage %d of %d has no such neighbor", s.virtualStage(stage, a.Chunk), s.VirtualStages())
 	}
@@ -165,7 +165,7 @@ func (s *Schedule) expected(stage int, at map[Action]int) iter.Seq[Action] {
 						if !yield(a) {
 							return
 						}
-						if s.Links == nil {
+						if s.Copies == nil {
 							continue
 						}
 						if recv, _, is := s.receives(stage, a); is && !yield(Action{recv, i, t, c}) {
@@ -205,10 +205,10 @@ func (s *Schedule) kinds(evaluates bool, a Action, at map[Action]int) []Kind {
 
 // perBatch are the actions that end a batch.
 func (s *Schedule) perBatch(stage int) []Kind {
-	if s.Links == nil {
+	if s.Copies == nil {
 		return []Kind{Update}
 	}
-	return s.exchange(*s.Links, stage)
+	return s.exchange(*s.Copies, stage)
 }
 
 // checkOrder checks that each action stands after all that it needs.

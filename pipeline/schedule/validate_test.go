@@ -18,19 +18,19 @@ func parse(t *testing.T, lines ...string) *Schedule {
 
 func TestValidateNamesTheError(t *testing.T) {
 	for want, lines := range map[string][]string{
-		"stage 1: B1.0 is missing":                                                                              {"F0 F1 B0 B1 U0", "F0 F1 B0 U0"},
-		"stage 0: action 2, F0.0, is listed twice, first as action 1":                                           {"F0 F0 B0 U0"},
-		"stage 0: action 1, B0.0, stands before F0.0, which it needs":                                           {"B0 F0 U0"},
-		"stage 0: action 2, W0.0, stands before I0.0, which it needs":                                           {"F0 W0 I0 U0"},
-		"stage 0: action 3, U0, stands before B1.0, which it needs":                                             {"F0 B0 U0 F1 B1"},
-		"stage 0: action 3, B1.0, stands before B0.0, which it needs":                                           {"F0 F1 B1 B0 U0"},
-		"stage 0: action 3, F0.1, stands before U0, which it needs":                                             {"F0 B0 F0.1 B0.1 U0 U1"},
-		"stage 0: action 5, F0.2, stands before U0, which it needs":                                             {"# delay: 1", "F0 B0 F0.1 B0.1 F0.2 B0.2 U0 U1 U2"},
-		"stage 0: action 3, U1, stands before U0, which it needs":                                               {"# delay: 1", "F0.1 B0.1 U1 F0 B0 U0"},
-		"stage 0: action 3, B0.0, is not expected: the backward is split, with I0.0":                            {"F0 I0 B0 W0 U0"},
-		"stage 0: action 2, SF0.0, is not expected: the schedule contains computation only":                     {"F0 SF0 B0 U0", "F0 B0 U0"},
-		"stage 0: action 1, RF0.0, is not expected: virtual stage 0 of 1 has no such neighbor":                  {"# links: none", "RF0 F0 B0 N0 U0"},
-		"stage 0: action 4, SW0, is not expected: the links of the schedule are none, with which a batch has [": {"# links: none", "F0 B0 N0 SW0 U0"},
+		"stage 1: B1.0 is missing":                                                                     {"F0 F1 B0 B1 U0", "F0 F1 B0 U0"},
+		"stage 0: action 2, F0.0, is listed twice, first as action 1":                                  {"F0 F0 B0 U0"},
+		"stage 0: action 1, B0.0, stands before F0.0, which it needs":                                  {"B0 F0 U0"},
+		"stage 0: action 2, W0.0, stands before I0.0, which it needs":                                  {"F0 W0 I0 U0"},
+		"stage 0: action 3, U0, stands before B1.0, which it needs":                                    {"F0 B0 U0 F1 B1"},
+		"stage 0: action 3, B1.0, stands before B0.0, which it needs":                                  {"F0 F1 B1 B0 U0"},
+		"stage 0: action 3, F0.1, stands before U0, which it needs":                                    {"F0 B0 F0.1 B0.1 U0 U1"},
+		"stage 0: action 5, F0.2, stands before U0, which it needs":                                    {"# delay: 1", "F0 B0 F0.1 B0.1 F0.2 B0.2 U0 U1 U2"},
+		"stage 0: action 3, U1, stands before U0, which it needs":                                      {"# delay: 1", "F0.1 B0.1 U1 F0 B0 U0"},
+		"stage 0: action 3, B0.0, is not expected: the backward is split, with I0.0":                   {"F0 I0 B0 W0 U0"},
+		"stage 0: action 2, SF0.0, is not expected: the schedule contains computation only":            {"F0 SF0 B0 U0", "F0 B0 U0"},
+		"stage 0: action 1, RF0.0, is not expected: virtual stage 0 of 1 has no such neighbor":         {"# links: none", "RF0 F0 B0 N0 U0"},
+		"stage 0: action 4, SW0, is not expected: the header has links none, with which a batch has [": {"# links: none", "F0 B0 N0 SW0 U0"},
 		"stage 0: N0 is missing":    {"# links: none", "F0 B0 U0"},
 		"stage 1: RF0.0 is missing": {"# links: none", "F0 SF0 RB0 B0 N0 U0", "F0 B0 SB0 N0 U0"},
 		"stage 0: action 4, E0.0, is not expected: a schedule either evaluates": {"F0 B0 U0 E0"},
@@ -60,7 +60,7 @@ func TestValidateNamesTheError(t *testing.T) {
 	s.Actions[0] = append(s.Actions[0], Action{Kind: Forward, Microbatch: 9})
 	_, err = Validate(s)
 	assert.ErrorContains(t, err, "stage 0: action 4, F9.0, is not expected: the schedule has 1 microbatches per batch, 1 batches and 1 chunks per stage")
-	_, err = Communicate(s, Links{})
+	_, err = Communicate(s, Copies{})
 	assert.ErrorContains(t, err, "F9.0")
 	_, err = Repeat(s, 2)
 	assert.ErrorContains(t, err, "F9.0")
@@ -69,29 +69,29 @@ func TestValidateNamesTheError(t *testing.T) {
 // Stage 0 has more forwards ahead than its channel holds, while stage 1 wants to send back: stage 1 takes one early.
 func TestReceivesThatFreeASender(t *testing.T) {
 	s := parse(t, "F0 F1 F2 F3 B0 B1 B2 B3 U0", "F0 B0 F1 B1 F2 B2 F3 B3 U0")
-	c, err := Communicate(s, Links{})
+	c, err := Communicate(s, Copies{})
 	require.NoError(t, err)
 	assert.Equal(t, parse(t, "# links: none",
 		"F0 SF0 F1 SF1 F2 SF2 F3 SF3 RB0 B0 RB1 B1 RB2 B2 RB3 B3 N0 U0",
 		"RF0 F0 B0 SB0 RF1 F1 B1 RF2 SB1 F2 B2 SB2 RF3 F3 B3 SB3 N0 U0").String(), c.String())
 	g, err := Repeat(s, 3)
 	require.NoError(t, err)
-	g, err = g.Communicate(Links{})
+	g, err = g.Communicate(Copies{})
 	require.NoError(t, err)
 	for stage := range 2 { // a reader may stop anywhere
 		for n := 1; n <= len(c.Actions[stage]); n++ {
 			assert.Equal(t, c.Actions[stage][:n], first(g, stage, n))
 		}
 	}
-	_, err = Communicate(c, Links{})
+	_, err = Communicate(c, Copies{})
 	assert.ErrorContains(t, err, "found communication already")
-	_, err = Communicate(s, Links{Replica: true, Copied: true})
+	_, err = Communicate(s, Copies{Replica: true, Copied: true})
 	assert.ErrorContains(t, err, "expected one of them")
 }
 
 // Messages are received in the order of their channel, even if they are used in another order.
 func TestReceivesInTheOrderOfTheChannel(t *testing.T) {
-	c, err := Communicate(parse(t, "F0 F1 B0 B1 U0", "F1 F0 B0 B1 U0"), Links{})
+	c, err := Communicate(parse(t, "F0 F1 B0 B1 U0", "F1 F0 B0 B1 U0"), Copies{})
 	require.NoError(t, err)
 	assert.Equal(t, parse(t, "# links: none", "F0 SF0 F1 SF1 RB0 B0 RB1 B1 N0 U0", "RF0 RF1 F1 F0 B0 SB0 B1 SB1 N0 U0").String(), c.String())
 }
@@ -100,9 +100,9 @@ func TestReceivesInTheOrderOfTheChannel(t *testing.T) {
 func TestOneStageWithChunks(t *testing.T) {
 	s, err := Generate("interleaved", Options{Stages: 1, Microbatches: 1, Chunks: 2})
 	require.NoError(t, err)
-	c, err := Communicate(s, Links{Tied: true})
+	c, err := Communicate(s, Copies{Tied: true})
 	require.NoError(t, err)
-	c.Name, c.Links = "mine", &Links{}
+	c.Name, c.Copies = "mine", &Copies{}
 	assert.Equal(t, parse(t, "# links: none", "F0 SF0 RF0.0:1 F0.0:1 B0.0:1 SB0.0:1 RB0.0 B0.0 N0 U0").String(), c.String())
 }
 
@@ -110,7 +110,7 @@ func TestOneStageWithChunks(t *testing.T) {
 func TestLongActionListsCostNoMemory(t *testing.T) {
 	g, err := New("2bw", Options{Stages: 3, Microbatches: 4, Batches: 100_000})
 	require.NoError(t, err)
-	g, err = g.Communicate(Links{Tied: true})
+	g, err = g.Communicate(Copies{Tied: true})
 	require.NoError(t, err)
 	heap := func() uint64 {
 		var m runtime.MemStats

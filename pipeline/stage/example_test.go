@@ -14,10 +14,10 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if g, err = g.Communicate(schedule.Links{}); err != nil {
+	if g, err = g.Communicate(schedule.Copies{}); err != nil {
 		log.Fatal(err)
 	}
-	m, err := stage.New(stage.Config{Stages: 1, Chunks: 1, Microbatches: 2, Slots: 1, Depth: 2, Actions: g.Actions(0), Roles: stage.Roles{Gradients: 1}})
+	m, err := stage.New(stage.Config{Pipeline: stage.Pipeline{Stages: 1, Chunks: 1, Microbatches: 2}, Slots: 1, Depth: 2, Actions: g.Actions(0), Roles: stage.Roles{Gradients: 1}})
 	if err != nil {
 		log.Fatal(err)
 	}

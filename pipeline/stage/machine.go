@@ -2,7 +2,6 @@ package stage
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
@@ -11,18 +10,11 @@ import (
 // effects.
 type Machine struct {
 	cfg      Config
-	pull     func() (schedule.Action, bool)
-	stop     func()
-	ahead    []schedule.Action // read and not yet passed; exchange actions stay as deadlines after they are done
-	fetched  int               // the last batch whose computation has been read
-	limit    int               // the first batch that must not begin
-	allowed  int               // the last batch that may begin
-	begun    int               // batches below have begun
-	finished int               // batches below are finished
-	batches  []*batch          // the batches between, in order
-	versions []int             // buffers of the weights of batches to come, in order
-	free     []int             // buffers for the gradients of batches to come, in order
-	slots    [][]slot          // of each chunk
+	reader   *reader
+	allowed  int // the last batch that may begin
+	window   *window
+	buffers  *buffers
+	slots    []slots           // by chunk
 	queue    []schedule.Action // Runs in progress
 	received map[Message]bool  // messages of batches that are not finished
 	effects  []Effect          // of the current Next
@@ -32,8 +24,8 @@ type Machine struct {
 func (m *Machine) Next() []Effect {
 	for m.communicate() || m.exchange() || m.compute() {
 	}
-	if _, more := m.head(); !more && len(m.batches) > 0 && m.batches[0].left > 0 {
-		panic(fmt.Sprintf("stage: rank %d ends before the last backward of batch %d", m.cfg.rank(), m.finished))
+	if _, more := m.head(); !more && len(m.window.batches) > 0 && m.window.batches[0].left > 0 {
+		panic(fmt.Sprintf("stage: rank %d ends before the last backward of batch %d", m.cfg.rank(), m.window.finished))
 	}
 	effects := m.effects
 	m.effects = nil
@@ -52,16 +44,16 @@ func (m *Machine) Finished(a schedule.Action) error {
 // Limit ends training before a batch: the machine drops the actions of that batch and later ones, and is done when the
 // batches before are finished. All ranks must get the same limit, before any has begun that batch.
 func (m *Machine) Limit(batch int) {
-	if batch < m.begun {
-		panic(fmt.Sprintf("stage: rank %d is limited to batches before %d, but has begun batch %d", m.cfg.rank(), batch, m.begun-1))
+	if batch < m.window.begun() {
+		panic(fmt.Sprintf("stage: rank %d is limited to batches before %d, but has begun batch %d", m.cfg.rank(), batch, m.window.begun()-1))
 	}
-	m.limit = min(m.limit, batch)
+	m.reader.limit = min(m.reader.limit, batch)
 }
 
 // WantsBatch reports whether the next action would begin a batch that is not allowed yet, and which batch.
 func (m *Machine) WantsBatch() (batch int, wants bool) {
 	a, ok := m.head()
-	return m.begun, ok && onMicrobatch(a) && a.Batch > m.allowed
+	return m.window.begun(), ok && onMicrobatch(a) && a.Batch > m.allowed
 }
 
 // Allow permits the machine to begin batches up to this one.
@@ -70,11 +62,11 @@ func (m *Machine) Allow(batch int) { m.allowed = max(m.allowed, batch) }
 // Done reports whether the action list has ended and all work is finished.
 func (m *Machine) Done() bool {
 	_, more := m.head()
-	return !more && len(m.batches) == 0 && len(m.queue) == 0
+	return !more && len(m.window.batches) == 0 && len(m.queue) == 0
 }
 
 // Close releases a machine that is not Done and will not be used again.
-func (m *Machine) Close() { m.stop() }
+func (m *Machine) Close() { m.reader.stop() }
 
 // onMicrobatch reports whether an action computes on a microbatch; the others communicate or belong to the exchange.
 func onMicrobatch(a schedule.Action) bool { return a.Kind.Computes() && !a.Kind.PerBatch() }
@@ -83,15 +75,7 @@ func onMicrobatch(a schedule.Action) bool { return a.Kind.Computes() && !a.Kind.
 func isProgram(a schedule.Action) bool { return a.Kind.Computes() || a.Kind == schedule.GradNorm }
 
 // head is the next action that is not a no-op.
-func (m *Machine) head() (schedule.Action, bool) {
-	for len(m.ahead) > 0 || m.fetch() {
-		if a := m.ahead[0]; a.Batch < m.limit && !m.isNoOp(a) {
-			return a, true
-		}
-		m.ahead = m.ahead[1:]
-	}
-	return schedule.Action{}, false
-}
+func (m *Machine) head() (schedule.Action, bool) { return m.reader.next(m.isNoOp) }
 
 // isNoOp reports whether the action is a no-op: a met deadline, or a receive (the action that needs the message waits
 // instead).
@@ -101,22 +85,6 @@ func (m *Machine) isNoOp(a schedule.Action) bool {
 		return true
 	}
 	return a.Kind.PerBatch() && !m.isPending(a)
-}
-
-// fetch reads one more action. A batch is complete before the batch after the next begins, so the machine stops reading
-// where the second batch beyond its limit begins.
-func (m *Machine) fetch() bool {
-	a, ok := m.pull()
-	a.Batch += m.cfg.From
-	if !ok || onMicrobatch(a) && m.limit < math.MaxInt && a.Batch > m.limit {
-		m.stop()
-		return false
-	}
-	if onMicrobatch(a) {
-		m.fetched = max(m.fetched, a.Batch)
-	}
-	m.ahead = append(m.ahead, a)
-	return true
 }
 
 // communicate executes the next action if it is a send.
@@ -130,7 +98,7 @@ func (m *Machine) communicate() bool {
 	default:
 		return false
 	}
-	m.ahead = m.ahead[1:]
+	m.reader.pass()
 	return true
 }
 
@@ -140,7 +108,7 @@ func (m *Machine) compute() bool {
 	if !ok || !onMicrobatch(a) || a.Batch > m.allowed || len(m.queue) == m.cfg.Depth || len(m.missing(a)) > 0 {
 		return false
 	}
-	if a.Batch >= m.begun {
+	if a.Batch >= m.window.begun() {
 		m.begin(a)
 	}
 	forward := a.Kind == schedule.Forward || a.Kind == schedule.Evaluate
@@ -161,16 +129,16 @@ func (m *Machine) compute() bool {
 		m.release(a)
 		m.count(b)
 	}
-	m.ahead = m.ahead[1:]
+	m.reader.pass()
 	return true
 }
 
 // exchange executes the next exchange action of the oldest batch, once its last backward is done.
 func (m *Machine) exchange() bool {
-	if len(m.batches) == 0 || m.batches[0].left > 0 {
+	if len(m.window.batches) == 0 || m.window.batches[0].left > 0 {
 		return false
 	}
-	b := m.batches[0]
+	b := m.window.batches[0]
 	if len(b.exchange) == 0 {
 		m.finish(b)
 		return true
@@ -179,22 +147,22 @@ func (m *Machine) exchange() bool {
 	if len(m.missing(a)) > 0 || isProgram(a) && len(m.queue) == m.cfg.Depth {
 		return false
 	}
-	before, after := m.exchangePlaces(b)
+	before, after := m.buffers.exchange(m.window.batches)
 	switch a.Kind {
 	case schedule.SendGrads:
-		m.sendAll(a, Message{Kind: Contribution}, m.cfg.CopiesFrom, before)
+		m.sendAll(a, Message{Kind: Contribution}, m.cfg.Peers.CopiesFrom, before)
 	case schedule.RecvGrads:
 		m.store(a, m.inputs(a), before)
 	case schedule.GradNorm:
 		m.run(a, before, false)
-		if len(m.cfg.Owners) > 0 {
+		if len(m.cfg.Peers.Owners) > 0 {
 			m.send(a, Message{Kind: NormSquares}, -1, before)
 		}
 	case schedule.Update:
 		m.store(a, m.inputs(a), before)
 		m.run(a, before, false)
 	case schedule.SendWeights:
-		m.sendAll(a, Message{Kind: Weights}, m.cfg.CopiesTo, after)
+		m.sendAll(a, Message{Kind: Weights}, m.cfg.Peers.CopiesTo, after)
 	case schedule.RecvWeights:
 		m.store(a, m.inputs(a), after)
 	}

@@ -14,9 +14,9 @@ func (m *Machine) Received(msg Message) error {
 	switch {
 	case !m.expects(msg):
 		return fmt.Errorf("rank %d: unexpected message: %v", m.cfg.rank(), msg)
-	case msg.Batch >= m.limit:
-		return fmt.Errorf("rank %d: unexpected message: %v: batch %d is the last", m.cfg.rank(), msg, m.limit-1)
-	case twice || msg.Batch < m.finished:
+	case msg.Batch >= m.reader.limit:
+		return fmt.Errorf("rank %d: unexpected message: %v: batch %d is the last", m.cfg.rank(), msg, m.reader.limit-1)
+	case twice || msg.Batch < m.window.finished:
 		return fmt.Errorf("rank %d: message received twice: %v", m.cfg.rank(), msg)
 	}
 	m.received[msg] = true
@@ -25,7 +25,7 @@ func (m *Machine) Received(msg Message) error {
 
 // expects reports whether some batch has such a message.
 func (m *Machine) expects(msg Message) bool {
-	a := schedule.Action{Microbatch: msg.Microbatch, Batch: msg.Batch, Chunk: msg.VirtualStage / m.cfg.Stages}
+	a := schedule.Action{Microbatch: msg.Microbatch, Batch: msg.Batch, Chunk: msg.VirtualStage / m.cfg.Pipeline.Stages}
 	switch msg.Kind {
 	case Activation:
 		a.Kind = schedule.RecvForward
@@ -39,7 +39,7 @@ func (m *Machine) expects(msg Message) bool {
 		a.Kind = schedule.RecvWeights
 	}
 	return msg.Batch >= m.cfg.From && msg.VirtualStage >= 0 && msg.VirtualStage <= m.cfg.last() &&
-		msg.Microbatch >= 0 && msg.Microbatch < m.cfg.Microbatches && slices.Contains(m.inputs(a), msg)
+		msg.Microbatch >= 0 && msg.Microbatch < m.cfg.Pipeline.Microbatches && slices.Contains(m.inputs(a), msg)
 }
 
 // inputs are the messages that an action needs, in the order in which they are stored.
@@ -55,11 +55,11 @@ func (m *Machine) inputs(a schedule.Action) []Message {
 			return []Message{{Gradient, a.Batch, a.Microbatch, v, m.cfg.rankOf(v + 1)}}
 		}
 	case schedule.RecvGrads:
-		return messages(Contribution, a.Batch, m.cfg.CopiesTo)
+		return messages(Contribution, a.Batch, m.cfg.Peers.CopiesTo)
 	case schedule.Update:
-		return messages(NormSquares, a.Batch, m.cfg.Owners)
+		return messages(NormSquares, a.Batch, m.cfg.Peers.Owners)
 	case schedule.RecvWeights:
-		return messages(Weights, a.Batch, m.cfg.CopiesFrom)
+		return messages(Weights, a.Batch, m.cfg.Peers.CopiesFrom)
 	}
 	return nil
 }

@@ -146,7 +146,7 @@ func (s *scenario) do(command string, words []string) error {
 
 // start makes a machine as `new` says: its schedule, then stages, stage, microbatches, batches, chunks (of the
 // schedule); replica, from, slots (2), depth (1), delay (the schedule's), owners (all other stages), copies-from,
-// copies-to; tied, copied, replicated (links); ask (nothing is allowed at first).
+// copies-to; tied, copied, replicated (schedule.Copies); ask (nothing is allowed at first).
 func (s *scenario) start(words []string) error {
 	option := func(name, otherwise string) string {
 		for _, w := range words[1:] {
@@ -166,24 +166,24 @@ func (s *scenario) start(words []string) error {
 		}
 		return ranks
 	}
-	c := Config{Stage: integer("stage", 0), Stages: integer("stages", 1), Chunks: integer("chunks", 1), Replica: integer("replica", 0),
-		Microbatches: integer("microbatches", 1), Slots: integer("slots", 2), Depth: integer("depth", 1), From: integer("from", 0),
-		CopiesFrom: ranks("copies-from"), CopiesTo: ranks("copies-to"), Owners: ranks("owners")}
+	c := Config{Pipeline: Pipeline{Stages: integer("stages", 1), Chunks: integer("chunks", 1), Microbatches: integer("microbatches", 1)},
+		Stage: integer("stage", 0), Replica: integer("replica", 0), Slots: integer("slots", 2), Depth: integer("depth", 1), From: integer("from", 0),
+		Peers: Peers{Owners: ranks("owners"), CopiesFrom: ranks("copies-from"), CopiesTo: ranks("copies-to")}}
 	if option("owners", "") == "" {
-		for l := range c.Stages {
+		for l := range c.Pipeline.Stages {
 			if l != c.Stage {
-				c.Owners = append(c.Owners, l)
+				c.Peers.Owners = append(c.Peers.Owners, l)
 			}
 		}
 	}
 	if words[0] == "actions" {
 		c.Actions, c.Delay, s.actions = slices.Values(s.actions), integer("delay", 0), nil
 	} else {
-		g, err := schedule.New(words[0], schedule.Options{Stages: c.Stages, Microbatches: c.Microbatches, Chunks: c.Chunks, Batches: integer("batches", 1)})
+		g, err := schedule.New(words[0], schedule.Options{Stages: c.Pipeline.Stages, Microbatches: c.Pipeline.Microbatches, Chunks: c.Pipeline.Chunks, Batches: integer("batches", 1)})
 		if err != nil {
 			return err
 		}
-		g, err = g.Communicate(schedule.Links{Tied: option("tied", "") != "", Copied: option("copied", "") != "", Replica: option("replicated", "") != ""})
+		g, err = g.Communicate(schedule.Copies{Tied: option("tied", "") != "", Copied: option("copied", "") != "", Replica: option("replicated", "") != ""})
 		if err != nil {
 			return err
 		}

@@ -106,11 +106,11 @@ func (rk *rank) gradKey(param int) int {
 func newPipeline(m model, s *schedule.Schedule, limit int, random *rand.Rand) (*pipeline, error) {
 	p := &pipeline{model: m, delay: s.Delay, limit: limit, random: random, losses: map[int]symbol{}}
 	for r := range m.replicas {
-		links := schedule.Links{Tied: m.tied, Replica: r > 0, Copied: r == 0 && m.replicas > 1}
+		copies := schedule.Copies{Tied: m.tied, Replica: r > 0, Copied: r == 0 && m.replicas > 1}
 		if s.Actions[0][0].Kind == schedule.Evaluate {
-			links = schedule.Links{}
+			copies = schedule.Copies{}
 		}
-		c, err := schedule.Communicate(s, links)
+		c, err := schedule.Communicate(s, copies)
 		if err != nil {
 			return nil, err
 		}
@@ -141,31 +141,31 @@ func newPipeline(m model, s *schedule.Schedule, limit int, random *rand.Rand) (*
 
 func (p *pipeline) config(rk *rank) Config {
 	s := p.schedules[rk.replica()]
-	c := Config{Stage: rk.number % s.Stages, Stages: s.Stages, Chunks: s.Chunks, Microbatches: s.Microbatches, Replica: rk.replica(),
+	c := Config{Pipeline: Pipeline{Stages: s.Stages, Chunks: s.Chunks, Microbatches: s.Microbatches}, Stage: rk.number % s.Stages, Replica: rk.replica(),
 		Delay: p.delay, Depth: 1 + p.random.IntN(4), Actions: slices.Values(s.Actions[rk.number%s.Stages])}
 	c.Slots = inFlight(s.Actions[c.Stage])
 	roles := p.random.Perm(2 + p.delay)
 	c.Roles = Roles{Current: roles[0], Next: roles[p.delay], Gradients: roles[1+p.delay]}
 	owner := c.Stage
 	if c.Replica > 0 {
-		c.CopiesFrom = append(c.CopiesFrom, owner)
+		c.Peers.CopiesFrom = append(c.Peers.CopiesFrom, owner)
 	} else {
 		for n := range s.Stages {
 			if n != c.Stage {
-				c.Owners = append(c.Owners, n)
+				c.Peers.Owners = append(c.Peers.Owners, n)
 			}
 		}
 		for r := 1; r < p.replicas; r++ {
-			c.CopiesTo = append(c.CopiesTo, r*s.Stages+c.Stage)
+			c.Peers.CopiesTo = append(c.Peers.CopiesTo, r*s.Stages+c.Stage)
 		}
 	}
 	if p.tied && s.Stages > 1 {
 		switch {
 		case c.Stage == s.Stages-1:
-			c.CopiesFrom = append(c.CopiesFrom, 0)
+			c.Peers.CopiesFrom = append(c.Peers.CopiesFrom, 0)
 		case rk.number == 0:
 			for r := range p.replicas {
-				c.CopiesTo = append(c.CopiesTo, (r+1)*s.Stages-1)
+				c.Peers.CopiesTo = append(c.Peers.CopiesTo, (r+1)*s.Stages-1)
 			}
 		}
 	}
@@ -345,7 +345,7 @@ func (rk *rank) send(e Effect) error {
 		}
 	}
 	for n, to := range rk.ranks {
-		if n == e.To || e.To < 0 && slices.Contains(rk.machine.cfg.Owners, n) {
+		if n == e.To || e.To < 0 && slices.Contains(rk.machine.cfg.Peers.Owners, n) {
 			to.inbox = append(to.inbox, delivery{e.Message, payload})
 		}
 	}

@@ -3,7 +3,6 @@ package stage
 import (
 	"fmt"
 	"iter"
-	"math"
 	"slices"
 
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
@@ -58,18 +57,26 @@ type Effect struct {
 // Config configures the machine of one rank. Ranks count through all replicas: rank r·Stages + s is stage s of replica
 // r.
 type Config struct {
-	Stage, Stages, Chunks, Microbatches int
-	Replica                             int
-	Delay                               int                       // 0 or 1; 0 for a rank that only evaluates
-	Slots                               int                       // per chunk: microbatches whose activations it can hold
-	Depth                               int                       // Runs in progress at most, at least 1
-	Owners                              []int                     // ranks whose NormSquares an update needs, this one included if it sends them to itself; or none
-	CopiesFrom                          []int                     // owners of parameters that this rank holds copies of: it sends them Contributions and receives Weights
-	CopiesTo                            []int                     // ranks that hold copies of this rank's parameters: it receives Contributions and sends them Weights
-	FeedAll                             bool                      // the virtual stages between the first and the last read data too
-	Actions                             iter.Seq[schedule.Action] // of the rank, with communication
-	From                                int                       // the number of batch 0 of Actions; messages and effects count from it
-	Roles                               Roles
+	Pipeline       Pipeline
+	Stage, Replica int // of the rank
+	Peers          Peers
+	Delay          int                       // 0 or 1; 0 for a rank that only evaluates
+	Slots          int                       // per chunk: microbatches whose activations it can hold
+	Depth          int                       // Runs in progress at most, at least 1
+	FeedAll        bool                      // the virtual stages between the first and the last read data too
+	Actions        iter.Seq[schedule.Action] // of the rank, with communication
+	From           int                       // the number of batch 0 of Actions; messages and effects count from it
+	Roles          Roles
+}
+
+// Pipeline is the part of Config that all ranks have in common. Microbatches are those of a batch and replica.
+type Pipeline struct{ Stages, Chunks, Microbatches int }
+
+// Peers are the ranks with which a rank exchanges gradients and weights. It is itself at most among Owners.
+type Peers struct {
+	Owners     []int // whose NormSquares an update needs, the rank itself included if it sends them to itself; or none
+	CopiesFrom []int // owners of parameters that the rank holds copies of: it sends them Contributions and receives Weights
+	CopiesTo   []int // ranks that hold copies of its parameters: it receives Contributions and sends them Weights
 }
 
 // Roles are the roles of the parameter buffers while no batch is in progress: Current holds x_t and Next x_{t+1} for
@@ -81,15 +88,11 @@ func New(c Config) (*Machine, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	m := &Machine{
-		cfg: c, limit: math.MaxInt, fetched: c.From - 1, allowed: c.From - 1, begun: c.From, finished: c.From,
-		versions: []int{c.Roles.Current, c.Roles.Next}[:1+c.Delay], free: []int{c.Roles.Gradients},
-		slots: make([][]slot, c.Chunks), received: map[Message]bool{},
-	}
+	m := &Machine{cfg: c, reader: newReader(c.Actions, c.From), allowed: c.From - 1, window: &window{finished: c.From},
+		buffers: newBuffers(c.Roles, c.Delay), slots: make([]slots, c.Pipeline.Chunks), received: map[Message]bool{}}
 	for i := range m.slots {
-		m.slots[i] = make([]slot, c.Slots)
+		m.slots[i] = make(slots, c.Slots)
 	}
-	m.pull, m.stop = iter.Pull(c.Actions)
 	return m, nil
 }
 
@@ -98,7 +101,7 @@ func (c Config) check() error {
 		name         string
 		found, least int
 	}{
-		{"Stages", c.Stages, 1}, {"Chunks", c.Chunks, 1}, {"Microbatches", c.Microbatches, 1}, {"Stage", c.Stage, 0},
+		{"Stages", c.Pipeline.Stages, 1}, {"Chunks", c.Pipeline.Chunks, 1}, {"Microbatches", c.Pipeline.Microbatches, 1}, {"Stage", c.Stage, 0},
 		{"Replica", c.Replica, 0}, {"Slots", c.Slots, 1}, {"Depth", c.Depth, 1}, {"From", c.From, 0}, {"Delay", c.Delay, 0},
 		{"Roles.Current", c.Roles.Current, 0}, {"Roles.Next", c.Roles.Next, 0}, {"Roles.Gradients", c.Roles.Gradients, 0},
 	} {
@@ -108,14 +111,14 @@ func (c Config) check() error {
 	}
 	r := c.Roles
 	switch {
-	case c.Stage >= c.Stages:
-		return fmt.Errorf("stage: Stage %d, expected one of %d", c.Stage, c.Stages)
+	case c.Stage >= c.Pipeline.Stages:
+		return fmt.Errorf("stage: Stage %d, expected one of %d", c.Stage, c.Pipeline.Stages)
 	case c.Delay > 1:
 		return fmt.Errorf("stage: Delay %d, expected 0 or 1", c.Delay)
-	case c.Delay == 1 && c.Microbatches < c.Stages:
+	case c.Delay == 1 && c.Pipeline.Microbatches < c.Pipeline.Stages:
 		return fmt.Errorf("stage: Microbatches %d with %d stages and a delay of one batch, expected at least %d: a stage can hold two "+
 			"versions of the weights, and the first would need the update of a batch for the batch after the next before all stages "+
-			"can have made it", c.Microbatches, c.Stages, c.Stages)
+			"can have made it", c.Pipeline.Microbatches, c.Pipeline.Stages, c.Pipeline.Stages)
 	case c.Actions == nil:
 		return fmt.Errorf("stage: found no Actions")
 	case c.Delay == 0 && r.Current != r.Next || c.Delay == 1 && r.Current == r.Next || r.Gradients == r.Current || r.Gradients == r.Next:
@@ -124,7 +127,7 @@ func (c Config) check() error {
 	for _, f := range []struct {
 		name  string
 		ranks []int
-	}{{"Owners", c.Owners}, {"CopiesFrom", c.CopiesFrom}, {"CopiesTo", c.CopiesTo}} {
+	}{{"Owners", c.Peers.Owners}, {"CopiesFrom", c.Peers.CopiesFrom}, {"CopiesTo", c.Peers.CopiesTo}} {
 		for i, l := range f.ranks {
 			if l < 0 || l == c.rank() && f.name != "Owners" || slices.Contains(f.ranks[:i], l) {
 				return fmt.Errorf("stage: %s %v of rank %d, expected different ranks, itself only among Owners", f.name, f.ranks, c.rank())
@@ -138,10 +141,12 @@ func (c Config) check() error {
 func (c Config) rank() int { return c.rankOf(c.Stage) }
 
 // rankOf is the rank, in the same replica, that has a virtual stage.
-func (c Config) rankOf(virtualStage int) int { return c.Replica*c.Stages + virtualStage%c.Stages }
+func (c Config) rankOf(virtualStage int) int {
+	return c.Replica*c.Pipeline.Stages + virtualStage%c.Pipeline.Stages
+}
 
 // virtualStage is the virtualStage of the model that an action works on.
-func (c Config) virtualStage(a schedule.Action) int { return a.Chunk*c.Stages + c.Stage }
+func (c Config) virtualStage(a schedule.Action) int { return a.Chunk*c.Pipeline.Stages + c.Stage }
 
 // last is the last virtual stage of the model.
-func (c Config) last() int { return c.Chunks*c.Stages - 1 }
+func (c Config) last() int { return c.Pipeline.Chunks*c.Pipeline.Stages - 1 }

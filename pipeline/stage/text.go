@@ -76,8 +76,8 @@ func (m *Machine) State() string {
 	default:
 		s += fmt.Sprintf("at %v%s", a, m.reason(a))
 	}
-	if len(m.batches) > 0 && len(m.batches[0].exchange) > 0 {
-		a := m.batches[0].exchange[0]
+	if len(m.window.batches) > 0 && len(m.window.batches[0].exchange) > 0 {
+		a := m.window.batches[0].exchange[0]
 		s += fmt.Sprintf("; exchange at %v%s", a, m.reason(a))
 	}
 	if len(m.queue) > 0 {

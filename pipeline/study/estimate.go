@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"gonum.org/v1/gonum/stat"
 )
 
@@ -16,7 +17,7 @@ type Estimate struct {
 
 func estimate(xs []float64) Estimate {
 	e := Estimate{stat.Mean(xs, nil), math.NaN()}
-	if len(xs) > 1 && finite(e.Mean) {
+	if len(xs) > 1 && metrics.Finite(e.Mean) {
 		e.Err = stat.StdErr(stat.StdDev(xs, nil), float64(len(xs)))
 	}
 	return e
@@ -38,8 +39,6 @@ func differences(a, b []float64) []float64 {
 	return d
 }
 
-func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
-
 // String is mean ± error with four decimals.
 func (e Estimate) String() string { return e.format("%.4f") }
 
@@ -50,9 +49,9 @@ func (e Estimate) format(mean string) string {
 	switch {
 	case math.IsInf(e.Mean, 1):
 		return "diverged"
-	case !finite(e.Mean):
+	case !metrics.Finite(e.Mean):
 		return "–"
-	case !finite(e.Err):
+	case !metrics.Finite(e.Err):
 		return fmt.Sprintf(mean, e.Mean)
 	}
 	return fmt.Sprintf(mean+" ± %.4f", e.Mean, e.Err)
@@ -60,7 +59,7 @@ func (e Estimate) format(mean string) string {
 
 // Errors is the distance of the mean from zero in standard errors. It is 0 if the error is not known.
 func (e Estimate) Errors() float64 {
-	if !finite(e.Mean) || !finite(e.Err) || e.Err == 0 {
+	if !metrics.Finite(e.Mean) || !metrics.Finite(e.Err) || e.Err == 0 {
 		return 0
 	}
 	return math.Abs(e.Mean) / e.Err
@@ -73,7 +72,7 @@ func (e Estimate) MarshalJSON() ([]byte, error) {
 
 // number is x for JSON: null unless finite.
 func number(x float64) *float64 {
-	if !finite(x) {
+	if !metrics.Finite(x) {
 		return nil
 	}
 	return &x

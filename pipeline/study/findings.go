@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
 
 // significant is the number of standard errors from which the findings call a difference settled.
@@ -64,7 +65,7 @@ func tableName(g *Grid, tuning string, stages int) string {
 
 // order compares the gaps of two optimizers, seed by seed. The gap of a is at least that of b.
 func order(a, b *Cell) string {
-	if !finite(a.Gap.Mean) || !finite(b.Gap.Mean) {
+	if !metrics.Finite(a.Gap.Mean) || !metrics.Finite(b.Gap.Mean) {
 		return fmt.Sprintf("the gaps of %s and %s cannot be compared, since runs diverged", a.Optimizer, b.Optimizer)
 	}
 	return fmt.Sprintf("%s's gap exceeds %s's by %s", a.Optimizer, b.Optimizer, weighed(estimate(differences(a.gaps, b.gaps))))
@@ -75,7 +76,7 @@ func correction(m Mode, plain, corrected *Cell) string {
 	name := strings.TrimPrefix(m.Title(), "delay + ")
 	d := estimate(differences(plain.losses, corrected.losses))
 	switch {
-	case !finite(d.Mean):
+	case !metrics.Finite(d.Mean):
 		return fmt.Sprintf("the effect of %s on %s's gap is unknown, since runs diverged", name, plain.Optimizer)
 	case d.Mean < 0:
 		return fmt.Sprintf("%s widens %s's gap by %s", name, plain.Optimizer, weighed(Estimate{-d.Mean, d.Err}))
@@ -88,7 +89,7 @@ func correction(m Mode, plain, corrected *Cell) string {
 // weighed is an estimate as text, with its size in standard errors.
 func weighed(d Estimate) string {
 	switch n := d.Errors(); {
-	case !finite(d.Err):
+	case !metrics.Finite(d.Err):
 		return fmt.Sprintf("%.4f (one seed: no standard error)", d.Mean)
 	case n == 0:
 		return d.String()

@@ -57,7 +57,7 @@ func (rep *Report) plot(g *Grid) (files []string, err error) {
 
 func (rep *Report) hasGap(tuning string, stages int) bool {
 	for _, c := range rep.Cells {
-		if c.Tuning == tuning && c.Stages == stages && c.Gap != nil && finite(c.Gap.Mean) {
+		if c.Tuning == tuning && c.Stages == stages && c.Gap != nil && metrics.Finite(c.Gap.Mean) {
 			return true
 		}
 	}
@@ -165,7 +165,7 @@ func (rep *Report) rates(g *Grid, o Optimizer) (out []metrics.Series) {
 				}
 				mean += loss / float64(len(g.TuneSeeds))
 			}
-			if finite(mean) {
+			if metrics.Finite(mean) {
 				s.X, s.Y = append(s.X, lr), append(s.Y, mean)
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
 
 // Report is the result of a study, the content of results.json.
@@ -74,7 +76,7 @@ func newCell(g *Grid, c cell, outcomes map[Run]outcome) Cell {
 		if out.LR != nil {
 			loss = outcomes[r].loss
 		}
-		if !finite(loss) {
+		if !metrics.Finite(loss) {
 			out.Diverged++
 		}
 		out.losses, out.Losses = append(out.losses, loss), append(out.Losses, number(loss))

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -114,6 +115,6 @@ func TestSyncDiverges(t *testing.T) {
 	})
 	c := rep.find(Synchronous, 1, "muon", "delay")
 	assert.True(t, math.IsNaN(c.Gap.Mean))
-	assert.True(t, finite(c.Loss.Mean))
+	assert.True(t, metrics.Finite(c.Loss.Mean))
 	assert.Contains(t, rep.Markdown(g), "| muon      | 0.02  | 1 of 3 diverged | 2.1413 ± 0.0058 | –  ")
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"maps"
 	"runtime"
 	"slices"
@@ -91,10 +90,10 @@ func (b *batches) read(p hooks.Position) (*hook.Batch, error) {
 // finish returns a batch that hooks have changed as the engine takes it.
 func (b *batches) finish(changed *hook.Batch) engine.Batch {
 	normalize(changed.Weights)
-	out := engine.Batch{model.TokensInput: bytesOfU32(changed.Tokens), model.TargetsInput: bytesOfU32(changed.Targets),
+	out := engine.Batch{model.TokensInput: exec.IntBytes(changed.Tokens), model.TargetsInput: exec.IntBytes(changed.Targets),
 		model.WeightsInput: exec.F32Bytes(changed.Weights)}
 	if b.inputs.Segments {
-		out[model.SegmentsInput] = bytesOfU32(changed.Segments)
+		out[model.SegmentsInput] = exec.IntBytes(changed.Segments)
 	}
 	for _, a := range changed.Aligned {
 		b.addAligned(out, a.Name, a.Data)
@@ -108,7 +107,7 @@ func (b *batches) plain(number int64) (engine.Batch, error) {
 	if err != nil {
 		return nil, usererror.New(err)
 	}
-	out := engine.Batch{model.TokensInput: bytesOfU32(asU32(tokens)), model.TargetsInput: bytesOfU32(asU32(targets))}
+	out := engine.Batch{model.TokensInput: exec.IntBytes(tokens), model.TargetsInput: exec.IntBytes(targets)}
 	if len(b.inputs.Aligned) == 0 {
 		return out, nil
 	}
@@ -169,18 +168,11 @@ func (s withScalars) Batch(step int64) (engine.Batch, error) {
 // Prepare implements engine.Preparer.
 func (s withScalars) Prepare(step int64) error { return s.feeder.Prepare(step) }
 
+// asU32 converts tokens to the type that hooks use.
 func asU32(x []int32) []uint32 {
 	out := make([]uint32, len(x))
 	for i, v := range x {
 		out[i] = uint32(v)
 	}
 	return out
-}
-
-func bytesOfU32(x []uint32) []byte {
-	b := make([]byte, 4*len(x))
-	for i, v := range x {
-		binary.LittleEndian.PutUint32(b[4*i:], v)
-	}
-	return b
 }

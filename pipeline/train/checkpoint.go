@@ -39,11 +39,14 @@ type state struct {
 type checkpoints struct {
 	dir        string // of the run
 	store      *checkpoint.Store
-	saved      int    // step of the newest; −1: none
+	saved      int    // step of the newest, or noCheckpoint
 	newest     string // its folder
 	unreported bool   // the newest was saved before its step was reported
 	skipped    int    // batches skipped in a row, at the newest
 }
+
+// noCheckpoint is the step of the newest checkpoint if there is none.
+const noCheckpoint = -1
 
 // open prepares for saving.
 func (c *checkpoints) open(keep int) (err error) {
@@ -51,9 +54,32 @@ func (c *checkpoints) open(keep int) (err error) {
 	return err
 }
 
+// any reports whether there is a checkpoint.
+func (c *checkpoints) any() bool { return c.saved != noCheckpoint }
+
+// forget prepares for another search of the newest checkpoint. It keeps the count of skipped batches, which belongs to
+// the checkpoint that the search will find.
+func (c *checkpoints) forget() { c.saved, c.newest, c.unreported = noCheckpoint, "", false }
+
+// found takes the checkpoint that a run starts from as the newest.
+func (c *checkpoints) found(s start) {
+	c.saved, c.newest, c.unreported = s.step, s.checkpoint, s.pending != nil
+}
+
+// save writes a checkpoint, which is the newest from then on. It is nil if it could not be written; an error besides it
+// does not prevent that.
+func (c *checkpoints) save(contents checkpoint.Contents, s state, skipped int) (*checkpoint.Checkpoint, error) {
+	contents.Step, contents.State = s.Step, s
+	saved, err := c.store.Save(contents)
+	if saved != nil {
+		c.saved, c.newest, c.unreported, c.skipped = s.Step, saved.Dir, s.Unreported != nil, skipped
+	}
+	return saved, err
+}
+
 // kept describes where a run that stops too early can continue.
 func (c *checkpoints) kept() string {
-	if c.saved < 0 {
+	if !c.any() {
 		return "there is no checkpoint yet"
 	}
 	return fmt.Sprintf("the checkpoint of step %d is kept", c.saved)
@@ -79,19 +105,16 @@ func (t *trainer) save(ctx context.Context) error {
 		return err
 	}
 	c := t.job.contents(t.session.engine)
-	c.Step, c.State = t.step, s
 	if text := t.session.kernels(); text != nil {
 		c.Files[kernelsFile] = text
 	}
-	saved, err := t.checkpoints.store.Save(c)
+	saved, err := t.checkpoints.save(c, s, t.skipped)
 	if saved == nil {
 		return t.saveError(err)
 	}
 	if err != nil {
 		t.job.options.Report.Note("%v", err)
 	}
-	k := t.checkpoints
-	k.saved, k.newest, k.unreported, k.skipped = t.step, saved.Dir, s.Unreported != nil, t.skipped
 	t.recorder.paused(trace.SaveEvent, began)
 	return nil
 }

@@ -24,6 +24,10 @@ type corpus struct {
 // openCorpus reads the tokens of a config's files. valBatch is the number of sequences per batch of an evaluation.
 func openCorpus(ctx context.Context, c config.Config, tok tokenizer.Tokenizer, valBatch int, hooks data.Mapper, progress func(done, total int64)) (*corpus, error) {
 	if n := tok.VocabSize(); n > c.Model.VocabSize {
+		if c.Init.From != "" {
+			return nil, fmt.Errorf("data.tokenizer: the tokenizer %q has %d tokens, but the model of init.from (%s) has %d", tok.Name(), n,
+				c.Init.From, c.Model.VocabSize)
+		}
 		return nil, fmt.Errorf("model.vocab_size: found %d, but the tokenizer %q has %d tokens", c.Model.VocabSize, tok.Name(), n)
 	}
 	o := data.Options{Train: c.Data.Train, Val: c.Data.Val, ValFraction: c.Data.ValFraction, Field: c.Data.Field, Tokenizer: tok,

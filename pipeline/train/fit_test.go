@@ -1,4 +1,4 @@
-package train
+package train_test
 
 import (
 	"context"
@@ -7,10 +7,12 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
@@ -36,14 +38,14 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 	assert.Equal(t, "null:0 and null:2", free.Stages[0].Device)
 	small := map[string]int64{"null:2": free.Stages[0].Memory.Total() * 9 / 10}
 
-	n := &notes{}
-	_, err = Run(t.Context(), c, Options{OpenDevice: sized(small), Report: n})
+	n := &runtest.Notes{}
+	_, err = train.Run(t.Context(), c, train.Options{OpenDevice: sized(small), Report: n})
 	require.NoError(t, err)
-	assert.Less(t, n.start.Ranks[0].Units[0][1], free.Cut[0])
-	assert.Equal(t, n.start.Ranks[0].Units, n.start.Ranks[2].Units)
-	assert.LessOrEqual(t, n.start.Ranks[2].Memory.Total, small["null:2"])
+	assert.Less(t, n.Started.Ranks[0].Units[0][1], free.Cut[0])
+	assert.Equal(t, n.Started.Ranks[0].Units, n.Started.Ranks[2].Units)
+	assert.LessOrEqual(t, n.Started.Ranks[2].Memory.Total, small["null:2"])
 
-	p, err := CompareSchedules(context.Background(), c, sized(small), measure.Options{})
+	p, err := train.CompareSchedules(context.Background(), c, sized(small), measure.Options{})
 	require.NoError(t, err)
 	require.Len(t, p.Devices, 4)
 	for i, d := range p.Devices {
@@ -58,7 +60,7 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 
 	c = planned(t, replicas...)
 	small["null:3"] = 1 << 10
-	_, err = Run(t.Context(), c, Options{OpenDevice: sized(small)})
+	_, err = train.Run(t.Context(), c, train.Options{OpenDevice: sized(small)})
 	assert.ErrorAs(t, err, new(*usererror.Error))
 	assert.ErrorContains(t, err, "does not fit on null:1 and null:3: ")
 	assert.ErrorContains(t, err, "1024 available")
@@ -67,36 +69,36 @@ func TestReplicasAreCutForTheSmallest(t *testing.T) {
 
 // Ranks that fit a device each, but not together, are refused before anything is written.
 func TestRanksOfOneDeviceFitTogether(t *testing.T) {
-	whole := &notes{}
-	_, err := Run(t.Context(), planned(t, "train.steps=1", "pipeline.stages=1"), Options{OpenDevice: sized(nil), Report: whole})
+	whole := &runtest.Notes{}
+	_, err := train.Run(t.Context(), planned(t, "train.steps=1", "pipeline.stages=1"), train.Options{OpenDevice: sized(nil), Report: whole})
 	require.NoError(t, err)
-	need := whole.start.Ranks[0].Memory.Total
+	need := whole.Started.Ranks[0].Memory.Total
 	replicas := []string{"train.steps=1", "pipeline.stages=1", "pipeline.replicas=2", "pipeline.recompute=never"}
 	c := planned(t, append(replicas, "pipeline.devices=[null:0]")...)
-	_, err = Run(t.Context(), c, Options{OpenDevice: sized(map[string]int64{"null:0": 2 * need * 9 / 10})})
+	_, err = train.Run(t.Context(), c, train.Options{OpenDevice: sized(map[string]int64{"null:0": 2 * need * 9 / 10})})
 	assert.ErrorAs(t, err, new(*usererror.Error))
 	require.ErrorIs(t, err, exec.ErrTooLarge)
 	assert.Regexp(t, fmt.Sprintf(`^replica 0 stage 0 and replica 1 stage 0 on null:0: does not fit the device: \d+ bytes needed together, %d available$`, 2*need*9/10), err.Error())
 	assert.NoDirExists(t, c.Run.Dir)
 	two := map[string]int64{"null:0": 2 * need * 9 / 10, "null:1": 2 * need * 9 / 10}
-	_, err = Run(t.Context(), planned(t, append(replicas, "pipeline.devices=[null:0, null:1]")...), Options{OpenDevice: sized(two)})
+	_, err = train.Run(t.Context(), planned(t, append(replicas, "pipeline.devices=[null:0, null:1]")...), train.Options{OpenDevice: sized(two)})
 	require.NoError(t, err)
 }
 
 // Ranks that fit their device together, except for the scratch memory of the fastest kernels, run with other kernels.
 func TestRanksOfOneDeviceFitWithoutTheFastestKernels(t *testing.T) {
-	start := func(scratch, memory int64) (need int64, n *notes, err error) {
+	start := func(scratch, memory int64) (need int64, n *runtest.Notes, err error) {
 		cache, err := tune.Open(filepath.Join(t.TempDir(), "kernels.json"), nil)
 		require.NoError(t, err)
-		n = &notes{}
+		n = &runtest.Notes{}
 		tuned := func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
 			p, err := engine.Execute(nil, 0)(dev, graphs, pools)
 			p.Memory.Total += scratch
 			return p, err
 		}
-		_, err = Run(t.Context(), planned(t, "train.steps=1", "train.eval_every=0", "pipeline.stages=1", "pipeline.replicas=2", "pipeline.recompute=never",
-			"pipeline.devices=[null:0]"), Options{OpenDevice: sized(map[string]int64{"null:0": memory}), Execute: tuned, Tune: cache, Report: n})
-		for _, l := range n.start.Ranks {
+		_, err = train.Run(t.Context(), planned(t, "train.steps=1", "train.eval_every=0", "pipeline.stages=1", "pipeline.replicas=2", "pipeline.recompute=never",
+			"pipeline.devices=[null:0]"), train.Options{OpenDevice: sized(map[string]int64{"null:0": memory}), Execute: tuned, Tune: cache, Report: n})
+		for _, l := range n.Started.Ranks {
 			need += l.Memory.Total
 		}
 		return need, n, err
@@ -106,12 +108,12 @@ func TestRanksOfOneDeviceFitWithoutTheFastestKernels(t *testing.T) {
 	need, n, err := start(100, static+200)
 	require.NoError(t, err)
 	assert.Equal(t, static+200, need)
-	assert.Empty(t, n.text)
+	assert.Empty(t, n.Text)
 	need, n, err = start(100, static+199)
 	require.NoError(t, err)
 	assert.Equal(t, static, need)
-	require.Len(t, n.text, 1)
-	assert.Contains(t, n.text[0], "the fastest kernels need more memory than there is: replica 0 stage 0 and replica 1 stage 0 on null:0: ")
+	require.Len(t, n.Text, 1)
+	assert.Contains(t, n.Text[0], "the fastest kernels need more memory than there is: replica 0 stage 0 and replica 1 stage 0 on null:0: ")
 	_, _, err = start(100, static-1)
 	require.ErrorIs(t, err, exec.ErrTooLarge)
 	assert.ErrorContains(t, err, fmt.Sprintf("%d bytes needed together", static), "what is needed at least")

@@ -1,4 +1,4 @@
-package train
+package train_test
 
 import (
 	"context"
@@ -7,40 +7,43 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/internal/lock"
+	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 func TestTwoRunsCannotShareAFolder(t *testing.T) {
-	c := demo(t, t.TempDir())
+	c := traintest.Demo(t, t.TempDir())
 	var second error
-	n := &notes{step: func(p Progress) {
+	n := &runtest.Notes{OnStep: func(p train.Progress) {
 		if p.Step == 3 {
-			o := options(&reference{}, &notes{})
+			o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 			o.Resume = true
-			_, second = Run(context.Background(), c, o)
+			_, second = train.Run(context.Background(), c, o)
 		}
 	}}
-	_, err := Run(context.Background(), c, options(&reference{}, n))
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, n))
 	require.NoError(t, err, "the first run goes on")
 	var user *usererror.Error
 	require.ErrorAs(t, second, &user)
 	assert.ErrorIs(t, second, lock.ErrHeld)
 	assert.ErrorContains(t, second, "run.dir: "+c.Run.Dir+" is in use by another process")
 	assert.NoFileExists(t, filepath.Join(c.Run.Dir, ".lock"))
-	assert.Len(t, measurements(t, c.Run.Dir), 6)
+	assert.Len(t, traintest.Measurements(t, c.Run.Dir), 6)
 }
 
 // A run that cannot begin removes the files and folders that it created, and no others.
 func TestFailedStartLeavesNoFiles(t *testing.T) {
-	c := demo(t, t.TempDir())
+	c := traintest.Demo(t, t.TempDir())
 	require.NoError(t, os.Mkdir(c.Run.Dir, 0o777))
-	for _, name := range []string{eventsDir, "mine.txt"} { // a file where a folder is needed
+	for _, name := range []string{"tensorboard", "mine.txt"} { // a file where a folder is needed
 		require.NoError(t, os.WriteFile(filepath.Join(c.Run.Dir, name), nil, 0o666))
 	}
-	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	var user *usererror.Error
 	require.ErrorAs(t, err, &user)
 	left, err := os.ReadDir(c.Run.Dir)
@@ -51,12 +54,12 @@ func TestFailedStartLeavesNoFiles(t *testing.T) {
 
 // Weights whose validation loss is not finite are not saved.
 func TestNonfiniteValidationLossStopsRun(t *testing.T) {
-	c := demo(t, t.TempDir())
-	_, err := Run(context.Background(), c, options(&reference{Blind: true}, &notes{}))
+	c := traintest.Demo(t, t.TempDir())
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{NaNEvaluations: true}, &runtest.Notes{}))
 	var user *usererror.Error
 	require.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "step 2: the validation loss after it is NaN")
-	assert.ErrorIs(t, err, ErrDiverged)
+	assert.ErrorIs(t, err, train.ErrDiverged)
 	assert.ErrorContains(t, err, "there is no checkpoint yet")
 	saved, err := os.ReadDir(filepath.Join(c.Run.Dir, checkpoint.Folder))
 	require.NoError(t, err)

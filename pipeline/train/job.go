@@ -93,6 +93,14 @@ func (j *job) layoutTask() layout.Task {
 	return layout.Task{Config: j.config, Model: j.model, Loss: j.task.Build(), Inputs: j.task.Inputs}
 }
 
+// lastStep is the step after which the run ends: the last of the config, or an earlier one of Options.StopAfter.
+func (j *job) lastStep() int {
+	if stop := j.options.StopAfter; stop > 0 {
+		return min(stop, j.config.Train.Steps)
+	}
+	return j.config.Train.Steps
+}
+
 // tokens is how many tokens the first steps train on.
 func (j *job) tokens(steps int) int64 { return int64(steps) * j.config.BatchTokens() }
 

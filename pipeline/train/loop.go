@@ -4,26 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/hooks"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 )
 
-// loop runs the remaining steps, evaluates and saves at their intervals and at the end, and stops early when ctx ends
-// or a hook asks for it. The pipeline stays full between two evaluations or checkpoints.
+// loop runs the remaining steps, evaluates and saves at their intervals and at the end, and stops early when ctx ends,
+// at Options.StopAfter, or when a hook asks for it. The pipeline stays full between two evaluations or checkpoints.
 func (t *trainer) loop(ctx context.Context) error {
 	c := t.job.config.Train
 	t.recorder.pace.start()
 	if err := t.finishPending(ctx); err != nil {
 		return t.postpone(ctx, err)
 	}
-	for t.step < c.Steps && ctx.Err() == nil && t.recorder.stopped == "" {
+	for t.step < t.job.lastStep() && ctx.Err() == nil && t.recorder.stopped == "" {
 		if err := t.segment(ctx); err != nil {
 			return t.saveBefore(ctx, err)
 		}
@@ -46,7 +46,7 @@ func (t *trainer) loop(ctx context.Context) error {
 	if err := t.session.settle(); err != nil {
 		return err
 	}
-	t.result.Interrupted = ctx.Err() != nil && t.step < c.Steps && t.recorder.stopped == ""
+	t.result.Interrupted = t.step < c.Steps && t.recorder.stopped == ""
 	if !t.result.Interrupted && t.step > 0 && t.job.corpus.val != nil && c.EvalEvery > 0 {
 		if err := t.evaluate(ctx); err != nil {
 			return t.postpone(ctx, err)
@@ -61,7 +61,7 @@ func (t *trainer) loop(ctx context.Context) error {
 // segment trains up to the next step after which something else is due.
 func (t *trainer) segment(ctx context.Context) (err error) {
 	c, h := t.job.config.Train, t.job.hooks
-	to := c.Steps
+	to := t.job.lastStep()
 	for _, every := range []int{c.EvalEvery, c.SaveEvery, h.Metrics.StopInterval()} {
 		if every > 0 {
 			to = min(to, (t.step/every+1)*every)
@@ -111,7 +111,7 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 	if m.Overflowed {
 		p.Skipped = true
 		t.recorder.noteStep(step, "step %d: the gradient is too large for f16 with a loss scale of %.0f: the batch was skipped, and the scale is halved", step, m.Scale)
-	} else if m.OK && (skips || finite(m.Loss) && finite(m.GradNorm)) {
+	} else if m.OK && (skips || metrics.Finite(m.Loss) && metrics.Finite(m.GradNorm)) {
 		t.skipped = 0
 	} else if t.skipped++; !skips || t.skipped > maxSkipped {
 		return p, t.diverged(p)
@@ -125,8 +125,6 @@ func (t *trainer) progress(m engine.Measured) (Progress, error) {
 
 // maxSkipped is how many batches in a row may be skipped before training stops all the same.
 const maxSkipped = 10
-
-func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 const adviceOnDivergence = "(a smaller learning rate or a longer warm-up may help)"
 
@@ -152,7 +150,7 @@ func (t *trainer) evaluate(ctx context.Context) error {
 	case err != nil:
 		return evaluating(fmt.Sprintf("evaluating after step %d", t.step), err)
 	}
-	if !finite(loss) {
+	if !metrics.Finite(loss) {
 		return usererror.Errorf("step %d: the validation loss after it is %v: %w; %s %s", t.step, loss, ErrDiverged, t.checkpoints.kept(), adviceOnDivergence)
 	}
 	t.result.ValLoss = &loss
@@ -233,7 +231,7 @@ func (t *trainer) saveBefore(ctx context.Context, err error) error {
 // know documents.
 func (t *trainer) keepSuspectedBatch(m engine.Measured) error {
 	task := t.job.task
-	if task.Loss == nil || task.Inputs.Segments || finite(m.Loss) || t.suspected != nil || m.Batch < t.recorder.reported {
+	if task.Loss == nil || task.Inputs.Segments || metrics.Finite(m.Loss) || t.suspected != nil || m.Batch < t.recorder.reported {
 		return nil
 	}
 	b, err := t.loader.source.Batch(int64(m.Batch))
@@ -264,7 +262,7 @@ func (t *trainer) blameLoss(ctx context.Context, ended error) error {
 		return ended // the cause remains unknown
 	case err != nil:
 		return evaluating(fmt.Sprintf("evaluating the batch of step %d", s.step), err)
-	case !finite(loss):
+	case !metrics.Finite(loss):
 		return ended
 	}
 	text := fmt.Sprintf("hook %s: %s: the loss of step %d is not finite, but the cross entropy of its batch is, %.4g: the loss is at fault, and not the model",

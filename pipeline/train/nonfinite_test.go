@@ -1,4 +1,4 @@
-package train
+package train_test
 
 import (
 	"context"
@@ -12,10 +12,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -26,8 +29,8 @@ func only(batches ...int) func(int) bool {
 	return func(b int) bool { return slices.Contains(batches, b) }
 }
 
-// bits reads all tensors of a checkpoint.
-func bits(t *testing.T, dir string) map[string]string {
+// tensorBits reads all tensors of a checkpoint.
+func tensorBits(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for _, name := range []string{"model.safetensors", "optimizer.safetensors"} {
@@ -44,11 +47,11 @@ func bits(t *testing.T, dir string) map[string]string {
 }
 
 // poisoned trains with losses that are not numbers, and keeps the checkpoint of each step.
-func poisoned(t *testing.T, poison func(int) bool, overrides ...string) (string, Result, *notes, error) {
+func poisoned(t *testing.T, poison func(int) bool, overrides ...string) (string, train.Result, *runtest.Notes, error) {
 	t.Helper()
-	c := demo(t, t.TempDir(), append([]string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 1, nonfinite: skip}"}, overrides...)...)
-	n := &notes{}
-	res, err := Run(context.Background(), c, options(&reference{Poison: poison}, n))
+	c := traintest.Demo(t, t.TempDir(), append([]string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 1, nonfinite: skip}"}, overrides...)...)
+	n := &runtest.Notes{}
+	res, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{Poison: poison}, n))
 	return c.Run.Dir, res, n, err
 }
 
@@ -56,13 +59,13 @@ func TestSkippedBatchesChangeNothing(t *testing.T) {
 	run, res, n, err := poisoned(t, only(3, 4))
 	require.NoError(t, err)
 	assert.Equal(t, 6, res.Step)
-	assert.True(t, finite(*res.Loss))
-	assert.Equal(t, bits(t, stepDir(run, 2)), bits(t, stepDir(run, 3)))
-	assert.Equal(t, bits(t, stepDir(run, 2)), bits(t, stepDir(run, 4)))
-	for name, before := range bits(t, stepDir(run, 4)) {
-		assert.NotEqual(t, before, bits(t, stepDir(run, 5))[name], name)
+	assert.True(t, metrics.Finite(*res.Loss))
+	assert.Equal(t, tensorBits(t, traintest.StepDir(run, 2)), tensorBits(t, traintest.StepDir(run, 3)))
+	assert.Equal(t, tensorBits(t, traintest.StepDir(run, 2)), tensorBits(t, traintest.StepDir(run, 4)))
+	for name, before := range tensorBits(t, traintest.StepDir(run, 4)) {
+		assert.NotEqual(t, before, tensorBits(t, traintest.StepDir(run, 5))[name], name)
 	}
-	records := measurements(t, run)
+	records := traintest.Measurements(t, run)
 	require.Len(t, records, 6)
 	for i, r := range records {
 		skipped, marked := r.Values["skipped"]
@@ -71,15 +74,15 @@ func TestSkippedBatchesChangeNothing(t *testing.T) {
 			assert.Equal(t, 1.0, skipped)
 		}
 		assert.Equal(t, marked, math.IsNaN(r.Values["loss"]))
-		assert.Equal(t, marked, n.steps[i].Skipped)
-		_, err := json.Marshal(n.steps[i])
+		assert.Equal(t, marked, n.Steps[i].Skipped)
+		_, err := json.Marshal(n.Steps[i])
 		require.NoError(t, err)
 	}
-	assert.Contains(t, n.text[0], "step 3: the loss is NaN")
-	assert.Contains(t, n.text[0], "the batch was skipped")
-	assert.Len(t, n.text, 2)
+	assert.Contains(t, n.Text[0], "step 3: the loss is NaN")
+	assert.Contains(t, n.Text[0], "the batch was skipped")
+	assert.Len(t, n.Text, 2)
 
-	text, err := json.Marshal(Progress{Step: 3, Loss: math.NaN(), GradNorm: math.Inf(1), LR: 0.5, Skipped: true})
+	text, err := json.Marshal(train.Progress{Step: 3, Loss: math.NaN(), GradNorm: math.Inf(1), LR: 0.5, Skipped: true})
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"step":3,"steps":0,"tokens":0,"loss":"NaN","lr":0.5,"grad_norm":"Infinity","tokens_per_s":0,"staleness":0,"skipped":true,"left_ns":0}`, string(text))
 }
@@ -92,7 +95,7 @@ func TestSkippedBatchesWithDelay(t *testing.T) {
 		run, res, _, err := poisoned(t, only(3), delayed...)
 		require.NoError(t, err)
 		require.Equal(t, 6, res.Step)
-		before, after := bits(t, stepDir(run, 2)), bits(t, stepDir(run, 3))
+		before, after := tensorBits(t, traintest.StepDir(run, 2)), tensorBits(t, traintest.StepDir(run, 3))
 		for name := range before {
 			pending, parameter := before[weights.PendingName(name)]
 			switch {
@@ -105,11 +108,11 @@ func TestSkippedBatchesWithDelay(t *testing.T) {
 				assert.Equal(t, before[name], after[name], "%s: %s", correction, name)
 			}
 		}
-		assert.NotEqual(t, after, bits(t, stepDir(run, 4)))
+		assert.NotEqual(t, after, tensorBits(t, traintest.StepDir(run, 4)))
 		cut, _, _, err := poisoned(t, only(3), append(delayed, "pipeline.stages=2")...)
 		require.NoError(t, err)
 		for step := 1; step <= 6; step++ {
-			assert.Equal(t, bits(t, stepDir(run, step)), bits(t, stepDir(cut, step)), "%s: step %d on two stages", correction, step)
+			assert.Equal(t, tensorBits(t, traintest.StepDir(run, step)), tensorBits(t, traintest.StepDir(cut, step)), "%s: step %d on two stages", correction, step)
 		}
 	}
 }
@@ -120,16 +123,16 @@ func TestTenBatchesInARowAreSkipped(t *testing.T) {
 	_, res, n, err := poisoned(t, only(append(ten, 14)...), steps...)
 	require.NoError(t, err, "batch 13 ends the row")
 	assert.Equal(t, 14, res.Step)
-	assert.Len(t, n.text, 11)
+	assert.Len(t, n.Text, 11)
 	for _, stages := range []int{1, 2} {
 		run, _, n, err := poisoned(t, only(append(ten, 13)...), append(steps, fmt.Sprintf("pipeline.stages=%d", stages))...)
 		var user *usererror.Error
 		require.ErrorAs(t, err, &user)
-		require.ErrorIs(t, err, ErrDiverged)
+		require.ErrorIs(t, err, train.ErrDiverged)
 		assert.ErrorContains(t, err, "step 13: the loss is NaN")
 		assert.ErrorContains(t, err, "the checkpoint of step 12 is kept")
-		assert.Len(t, n.text, 10)
-		assert.Equal(t, bits(t, stepDir(run, 2)), bits(t, stepDir(run, 12)))
+		assert.Len(t, n.Text, 10)
+		assert.Equal(t, tensorBits(t, traintest.StepDir(run, 2)), tensorBits(t, traintest.StepDir(run, 12)))
 	}
 }
 
@@ -138,13 +141,13 @@ func TestTenBatchesInARowAreSkipped(t *testing.T) {
 func TestNaNStopsADelayedRun(t *testing.T) {
 	for _, stages := range []int{1, 2} {
 		_, _, n, err := poisoned(t, only(4), "train.nonfinite=stop", "train.save_every=2", "pipeline.delay=1", fmt.Sprintf("pipeline.stages=%d", stages))
-		require.ErrorIs(t, err, ErrDiverged)
+		require.ErrorIs(t, err, train.ErrDiverged)
 		assert.ErrorContains(t, err, "step 4: the loss is NaN")
 		assert.ErrorContains(t, err, "the checkpoint of step 2 is kept")
-		assert.Empty(t, n.text)
-		assert.Len(t, n.steps, 3)
+		assert.Empty(t, n.Text)
+		assert.Len(t, n.Steps, 3)
 	}
-	c := demo(t, t.TempDir())
+	c := traintest.Demo(t, t.TempDir())
 	assert.Equal(t, "stop", c.Train.Nonfinite)
 }
 
@@ -153,17 +156,17 @@ func TestNaNStopsADelayedRun(t *testing.T) {
 func TestBatchOfOneReplicaIsSkippedByAll(t *testing.T) {
 	for _, layout := range []string{"stages: 1", "stages: 2, schedule: 1f1b", "stages: 2, schedule: 2bw", "stages: 1, delay: 1"} {
 		for _, precision := range []string{"f32", "f16"} {
-			c := demo(t, t.TempDir(), "train={steps: 6, batch_size: 4, microbatches: 4, eval_every: 0, save_every: 1, nonfinite: skip}",
+			c := traintest.Demo(t, t.TempDir(), "train={steps: 6, batch_size: 4, microbatches: 4, eval_every: 0, save_every: 1, nonfinite: skip}",
 				"train.precision="+precision, "pipeline={replicas: 2, "+layout+"}")
-			n, x := &notes{}, &reference{Poison: only(3, 4), Further: true}
-			res, err := Run(context.Background(), c, options(x, n))
+			n, x := &runtest.Notes{}, &traintest.Reference{Poison: only(3, 4), ReplicasOnly: true}
+			res, err := train.Run(context.Background(), c, runtest.Options(x, n))
 			require.NoError(t, err, layout)
 			require.Equal(t, 6, res.Step)
-			for i, s := range n.steps {
+			for i, s := range n.Steps {
 				assert.Equal(t, i == 2 || i == 3, s.Skipped, "%s: step %d", layout, s.Step)
 			}
-			third, last := bits(t, stepDir(c.Run.Dir, 3)), bits(t, stepDir(c.Run.Dir, 6))
-			for name, after := range bits(t, stepDir(c.Run.Dir, 4)) {
+			third, last := tensorBits(t, traintest.StepDir(c.Run.Dir, 3)), tensorBits(t, traintest.StepDir(c.Run.Dir, 6))
+			for name, after := range tensorBits(t, traintest.StepDir(c.Run.Dir, 4)) {
 				if pending, delayed := third[weights.PendingName(name)]; delayed {
 					assert.Equal(t, pending, after, "%s: %s", layout, name)
 				} else if _, weights := last[name]; weights && c.Pipeline.Delay == 0 {
@@ -185,7 +188,7 @@ func TestLossHookIsReportedAsCause(t *testing.T) {
 	dir := t.TempDir()
 	blank := filepath.Join(dir, "blank.safetensors") // nothing is known of the positions 100 and 130, in the fourth and the fifth batch
 	var rows []byte
-	for i := range len(text(t, demo(t, dir))) {
+	for i := range len(traintest.TrainText(t, traintest.Demo(t, dir))) {
 		x := float32(i)
 		if i == 100 || i == 130 {
 			x = float32(math.NaN())
@@ -194,38 +197,38 @@ func TestLossHookIsReportedAsCause(t *testing.T) {
 	}
 	require.NoError(t, safetensors.Write(blank, []safetensors.Entry{{Name: "teacher", DType: safetensors.F32, Shape: []int{len(rows) / 4}, Data: rows}}))
 	runs := 0
-	run := func(x *reference, overrides ...string) (*notes, error) {
+	run := func(x *traintest.Reference, overrides ...string) (*runtest.Notes, error) {
 		runs++
-		n := &notes{}
-		c := demo(t, dir, append([]string{"train.eval_every=0", "data.shuffle=false", fmt.Sprintf("run.dir=%s/%d", dir, runs), "data.aligned=[" + blank + "]",
-			withHooks(inputLoss(t, "teacher", callInput))}, overrides...)...)
-		_, err := Run(context.Background(), c, options(x, n))
+		n := &runtest.Notes{}
+		c := traintest.Demo(t, dir, append([]string{"train.eval_every=0", "data.shuffle=false", fmt.Sprintf("run.dir=%s/%d", dir, runs), "data.aligned=[" + blank + "]",
+			traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput))}, overrides...)...)
+		_, err := train.Run(context.Background(), c, runtest.Options(x, n))
 		return n, err
 	}
 	const blame = `hook .*input_loss.wasm: build_loss: the loss of step 4 is not finite, but the cross entropy of its batch is, \d\.\d+: the loss is at fault, and not the model`
 	for _, layout := range []string{"pipeline.stages=1", "pipeline={stages: 2, schedule: 2bw}", "pipeline={stages: 1, delay: 1}", "pipeline.replicas=2"} {
-		n, err := run(&reference{}, layout)
-		require.ErrorIs(t, err, ErrDiverged)
+		n, err := run(&traintest.Reference{}, layout)
+		require.ErrorIs(t, err, train.ErrDiverged)
 		assert.ErrorAs(t, err, new(*usererror.Error))
 		assert.Regexp(t, `^step 4: the loss is NaN .*the checkpoint of step 2 is kept .*; `+blame+`$`, err.Error())
-		assert.Len(t, n.steps, 3)
+		assert.Len(t, n.Steps, 3)
 
-		n, err = run(&reference{}, layout, "train.nonfinite=skip", "train.save_every=5")
+		n, err = run(&traintest.Reference{}, layout, "train.nonfinite=skip", "train.save_every=5")
 		require.NoError(t, err)
-		assert.Len(t, n.steps, 6)
-		require.Len(t, n.text, 3, "of two batches in a row one is looked at")
-		assert.Regexp(t, "^"+blame+"$", n.text[2])
+		assert.Len(t, n.Steps, 6)
+		require.Len(t, n.Text, 3, "of two batches in a row one is looked at")
+		assert.Regexp(t, "^"+blame+"$", n.Text[2])
 	}
-	n, err := run(&reference{}, withHooks(inputLoss(t, "teacher", callInput), hooksDir+maskHook)) // an evaluation knows no documents
-	require.ErrorIs(t, err, ErrDiverged)
+	n, err := run(&traintest.Reference{}, traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput), traintest.HooksDir+traintest.MaskHook)) // an evaluation knows no documents
+	require.ErrorIs(t, err, train.ErrDiverged)
 	assert.NotContains(t, err.Error(), "at fault")
-	assert.Empty(t, n.text)
-	n, err = run(&reference{Blind: true}) // its logits are not finite either
-	require.ErrorIs(t, err, ErrDiverged)
+	assert.Empty(t, n.Text)
+	n, err = run(&traintest.Reference{NaNEvaluations: true}) // its logits are not finite either
+	require.ErrorIs(t, err, train.ErrDiverged)
 	assert.NotContains(t, err.Error(), "input_loss.wasm")
-	assert.Empty(t, n.text)
-	_, err = run(&reference{Poison: from(2)}, "hooks=[]", "data.aligned=[]")
-	require.ErrorIs(t, err, ErrDiverged)
+	assert.Empty(t, n.Text)
+	_, err = run(&traintest.Reference{Poison: from(2)}, "hooks=[]", "data.aligned=[]")
+	require.ErrorIs(t, err, train.ErrDiverged)
 	assert.NotContains(t, err.Error(), "at fault")
 }
 
@@ -237,8 +240,8 @@ func TestSkippedBatchesBeforeSOAPInitializes(t *testing.T) {
 		run, res, _, err := poisoned(t, only(1, 2, 4), soap...)
 		require.NoError(t, err)
 		require.Equal(t, 8, res.Step)
-		begun := bits(t, stepDir(run, 3))
-		for name, before := range bits(t, stepDir(run, 2)) {
+		begun := tensorBits(t, traintest.StepDir(run, 3))
+		for name, before := range tensorBits(t, traintest.StepDir(run, 2)) {
 			switch {
 			case strings.HasPrefix(name, "optim/precond"), strings.HasPrefix(name, "optim/basis"), name == "optim/begun":
 				assert.Equal(t, strings.Repeat("\x00", len(before)), before, name)
@@ -247,24 +250,24 @@ func TestSkippedBatchesBeforeSOAPInitializes(t *testing.T) {
 				assert.Equal(t, before, begun[name], "%s: its state begins, no more", name)
 			}
 		}
-		last := bits(t, stepDir(run, 8))
+		last := tensorBits(t, traintest.StepDir(run, 8))
 		for name, bits := range begun {
 			assert.Equal(t, name == "optim/begun", bits == last[name], name)
 		}
 		cut, _, _, err := poisoned(t, only(1, 2, 4), append(soap, "pipeline.stages=2")...)
 		require.NoError(t, err)
-		assert.Equal(t, last, bits(t, stepDir(cut, 8)))
+		assert.Equal(t, last, tensorBits(t, traintest.StepDir(cut, 8)))
 		for _, stop := range []int{1, 3} {
-			c := demo(t, t.TempDir(), append([]string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 1, nonfinite: skip}"}, soap...)...)
+			c := traintest.Demo(t, t.TempDir(), append([]string{"train={steps: 6, batch_size: 4, microbatches: 2, eval_every: 0, save_every: 1, nonfinite: skip}"}, soap...)...)
 			begin := 0
 			for _, to := range []int{stop, 8} {
-				o := options(&reference{Poison: func(batch int) bool { return only(1, 2, 4)(begin + batch) }}, &notes{})
+				o := runtest.Options(&traintest.Reference{Poison: func(batch int) bool { return only(1, 2, 4)(begin + batch) }}, &runtest.Notes{})
 				c.Train.Steps, o.Resume = to, true
-				_, err := Run(context.Background(), c, o)
+				_, err := train.Run(context.Background(), c, o)
 				require.NoError(t, err)
 				begin = to
 			}
-			assert.Equal(t, last, bits(t, stepDir(c.Run.Dir, 8)), "stopped at step %d", stop)
+			assert.Equal(t, last, tensorBits(t, traintest.StepDir(c.Run.Dir, 8)), "stopped at step %d", stop)
 		}
 	}
 }
@@ -272,9 +275,9 @@ func TestSkippedBatchesBeforeSOAPInitializes(t *testing.T) {
 // A checkpoint without the variable that records SOAP's initialization is taken as initialized.
 func TestResumeOldCheckpointWithoutInitialized(t *testing.T) {
 	soap := []string{"optimizer={name: soap, soap: {precondition_frequency: 3}}", "train.nonfinite=skip", "train.save_every=1"}
-	want := files(t, leg(t, demo(t, t.TempDir(), soap...), 0).Checkpoint)
-	c := demo(t, t.TempDir(), soap...)
-	stopped := leg(t, c, 2).Checkpoint
+	want := traintest.Files(t, runtest.Until(t, traintest.Demo(t, t.TempDir(), soap...), 0).Checkpoint)
+	c := traintest.Demo(t, t.TempDir(), soap...)
+	stopped := runtest.Until(t, c, 2).Checkpoint
 	r, err := safetensors.Open(filepath.Join(stopped, "optimizer.safetensors"))
 	require.NoError(t, err)
 	var kept []safetensors.Entry
@@ -292,5 +295,5 @@ func TestResumeOldCheckpointWithoutInitialized(t *testing.T) {
 	older, err := os.ReadFile(path)
 	require.NoError(t, err)
 	traintest.Alter(t, stopped, "optimizer.safetensors", func([]byte) []byte { return older })
-	assert.Equal(t, want, files(t, leg(t, c, 0).Checkpoint))
+	assert.Equal(t, want, traintest.Files(t, runtest.Until(t, c, 0).Checkpoint))
 }

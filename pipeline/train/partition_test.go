@@ -1,14 +1,16 @@
-package train
+package train_test
 
 import (
 	"context"
 	"fmt"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
@@ -18,7 +20,7 @@ import (
 // planned is a config of a model whose units take much more memory than the fixed needs of a rank.
 func planned(t *testing.T, overrides ...string) config.Config {
 	t.Helper()
-	return demo(t, t.TempDir(), append([]string{
+	return traintest.Demo(t, t.TempDir(), append([]string{
 		"model={vocab_size: 512, d_model: 64, n_layers: 4, n_heads: 4, d_ff: 160, seq_len: 32}",
 		"train={batch_size: 16, microbatches: 8}", "pipeline.stages=2"}, overrides...)...)
 }
@@ -41,8 +43,8 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 		{"pipeline.schedule=1f1b", "pipeline.replicas=2", "model.tie_embeddings=true", "optimizer.name=adamw"},
 		{"pipeline.schedule=1f1b", "pipeline.recompute=always", "optimizer.name=adamw"},
 		{"pipeline.schedule=sync", "pipeline.stages=1", "optimizer.name=adamw"},
-		{"pipeline.schedule=1f1b", "pipeline.stages=3", withHooks(mixer(t, true)+", hook: map_batch", scaled(t)+", hook: build_loss")},
-		{"pipeline.schedule=2bw", withHooks(weigher(t)+", hook: token_weights", hooksDir+focalHook)},
+		{"pipeline.schedule=1f1b", "pipeline.stages=3", traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.ScaledLoss(t)+", hook: build_loss")},
+		{"pipeline.schedule=2bw", traintest.WithHooks(traintest.Weigher(t)+", hook: token_weights", traintest.HooksDir+traintest.FocalHook)},
 	} {
 		t.Run(overrides[0], func(t *testing.T) {
 			c := planned(t, overrides...)
@@ -57,7 +59,7 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 			devices := nulls(c.Pipeline.Stages*c.Pipeline.Replicas, 0)
 			optimizer, err := layout.NewOptimizer(c, c.Model.Config, nil)
 			require.NoError(t, err)
-			e, _, err := job.Choose(context.Background(), optimizer, devices, layout.Options{Note: Silent{}.Note})
+			e, _, err := job.Choose(context.Background(), optimizer, devices, layout.Options{Note: train.Silent{}.Note})
 			require.NoError(t, err)
 			for s, stage := range plan.Stages {
 				rank := e.Ranks()[s]
@@ -71,8 +73,8 @@ func TestPlannedMemoryIsTheEngines(t *testing.T) {
 func TestPlansOfRunsWithHooks(t *testing.T) {
 	dir := t.TempDir()
 	head := func(overrides ...string) (float64, error) {
-		c := planned(t, append([]string{"pipeline.devices=[null:0]", "data.aligned=[" + positions(t, dir, 3) + "]"}, overrides...)...)
-		p, err := CompareSchedules(context.Background(), c, openNull, measure.Options{Modelled: true})
+		c := planned(t, append([]string{"pipeline.devices=[null:0]", "data.aligned=[" + traintest.Positions(t, dir, 3) + "]"}, overrides...)...)
+		p, err := train.CompareSchedules(context.Background(), c, traintest.OpenNull, measure.Options{Modelled: true})
 		if err != nil {
 			return 0, err
 		}
@@ -81,10 +83,10 @@ func TestPlansOfRunsWithHooks(t *testing.T) {
 	}
 	plain, err := head()
 	require.NoError(t, err)
-	hooked, err := head(withHooks(inputLoss(t, "teacher", callInput)))
+	hooked, err := head(traintest.WithHooks(traintest.InputLoss(t, "teacher", traintest.CallInput)))
 	require.NoError(t, err)
 	assert.Greater(t, hooked, plain)
-	_, err = head(withHooks("none.wasm, hook: build_loss"))
+	_, err = head(traintest.WithHooks("none.wasm, hook: build_loss"))
 	assert.ErrorContains(t, err, "hook none.wasm: refused: stat none.wasm")
 	_, err = head("data.aligned=[none.safetensors]")
 	assert.ErrorContains(t, err, "data.aligned: stat none.safetensors: no such file")

@@ -1,4 +1,4 @@
-package train
+package train_test
 
 import (
 	"context"
@@ -9,8 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/profile"
 	"github.com/stretchr/testify/assert"
@@ -20,7 +23,7 @@ import (
 // readProfile reads the profile of a run.
 func readProfile(t *testing.T, dir string) profile.Profile {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(dir, profileFile))
+	text, err := os.ReadFile(filepath.Join(dir, "profile.json"))
 	require.NoError(t, err)
 	var p profile.Profile
 	require.NoError(t, json.Unmarshal(text, &p))
@@ -29,23 +32,24 @@ func readProfile(t *testing.T, dir string) profile.Profile {
 
 // A profiled run has the bits of an unprofiled one, and its profile has a time for every kernel of every stage.
 func TestProfileOfAPipeline(t *testing.T) {
+	const steps = 2 // that a profile covers
 	dir := t.TempDir()
 	var got *profile.Profile
-	run := func(name string, o Options) Result {
-		c := demo(t, dir, "pipeline={schedule: 2bw, stages: 2, delay: 1, devices: [webgpu:0]}", "run.dir="+filepath.Join(dir, name), "optimizer.name=muon")
-		o.OpenDevice = openGPU
-		res, err := Run(context.Background(), c, o)
+	run := func(name string, o train.Options) train.Result {
+		c := traintest.Demo(t, dir, "pipeline={schedule: 2bw, stages: 2, delay: 1, devices: [webgpu:0]}", "run.dir="+filepath.Join(dir, name), "optimizer.name=muon")
+		o.OpenDevice = gputest.Open
+		res, err := train.Run(context.Background(), c, o)
 		require.NoError(t, err)
 		return res
 	}
 	peaks := 0
-	plain := run("plain", Options{})
-	profiled := run("profiled", Options{Profile: &ProfileOptions{
+	plain := run("plain", train.Options{})
+	profiled := run("profiled", train.Options{Profile: &train.ProfileOptions{
 		Peak: func(device.Device) (profile.Peak, error) { peaks++; return profile.Peak{GFLOPS: 1, GBps: 2}, nil },
 		Done: func(p *profile.Profile) { got = p },
 	}})
-	assert.Equal(t, files(t, plain.Checkpoint), files(t, profiled.Checkpoint))
-	assert.Equal(t, measurements(t, plain.Dir), measurements(t, profiled.Dir))
+	assert.Equal(t, traintest.Files(t, plain.Checkpoint), traintest.Files(t, profiled.Checkpoint))
+	assert.Equal(t, traintest.Measurements(t, plain.Dir), traintest.Measurements(t, profiled.Dir))
 	assert.Equal(t, 1, peaks, "two logical devices of one adapter")
 	assert.Empty(t, plain.Profile)
 	assert.Equal(t, filepath.Join(profiled.Dir, "profile.html"), profiled.Profile)
@@ -56,7 +60,7 @@ func TestProfileOfAPipeline(t *testing.T) {
 	p := readProfile(t, profiled.Dir)
 	require.NotNil(t, got)
 	assert.Equal(t, got.Ranks, p.Ranks)
-	assert.Equal(t, profileSteps, p.Steps)
+	assert.Equal(t, steps, p.Steps)
 	require.Len(t, p.Ranks, 2)
 	for i, l := range p.Ranks {
 		assert.Equal(t, []string{"stage 0", "stage 1"}[i], l.Name)
@@ -66,10 +70,10 @@ func TestProfileOfAPipeline(t *testing.T) {
 			calls[x.Name] = x.Calls
 			assert.Positive(t, x.DurationMicros, x.Name)
 		}
-		want := map[string]int{"forward": profileSteps * traintest.Microbatches, "weight gradients": profileSteps * traintest.Microbatches,
-			"gradient norms": profileSteps, "update": profileSteps}
+		want := map[string]int{"forward": steps * traintest.Microbatches, "weight gradients": steps * traintest.Microbatches,
+			"gradient norms": steps, "update": steps}
 		if i > 0 {
-			want["input gradients"] = profileSteps * traintest.Microbatches
+			want["input gradients"] = steps * traintest.Microbatches
 		}
 		assert.Equal(t, want, calls)
 		for _, k := range l.Kernels {
@@ -82,38 +86,38 @@ func TestProfileOfAPipeline(t *testing.T) {
 func TestProfilesOfShortRunsAndWithoutTimestamps(t *testing.T) {
 	dir := t.TempDir()
 	configure := func(name string, overrides ...string) config.Config {
-		return demo(t, dir, append([]string{"run.dir=" + filepath.Join(dir, name)}, overrides...)...)
+		return traintest.Demo(t, dir, append([]string{"run.dir=" + filepath.Join(dir, name)}, overrides...)...)
 	}
 	for steps, want := range map[string]int{"train.steps=1": 1, "train.steps=2": 2, "train.steps=4": 2} {
 		c := configure(steps, steps)
-		_, err := Run(context.Background(), c, Options{OpenDevice: openNull, Profile: &ProfileOptions{}})
+		_, err := train.Run(context.Background(), c, train.Options{OpenDevice: traintest.OpenNull, Profile: &train.ProfileOptions{}})
 		require.NoError(t, err)
 		p := readProfile(t, c.Run.Dir)
 		assert.Equal(t, want, p.Steps, steps)
 		assert.Equal(t, want*traintest.Microbatches, p.Ranks[0].Programs[0].Calls)
 	}
-	plain, err := Run(context.Background(), configure("plain"), options(&reference{}, &notes{}))
+	plain, err := train.Run(context.Background(), configure("plain"), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
-	n := &notes{}
-	o := options(&reference{}, n)
-	o.Profile = &ProfileOptions{}
-	res, err := Run(context.Background(), configure("untimed"), o)
+	n := &runtest.Notes{}
+	o := runtest.Options(&traintest.Reference{}, n)
+	o.Profile = &train.ProfileOptions{}
+	res, err := train.Run(context.Background(), configure("untimed"), o)
 	require.NoError(t, err)
 	assert.Empty(t, res.Profile)
-	assert.Equal(t, files(t, plain.Checkpoint), files(t, res.Checkpoint))
-	assert.Contains(t, strings.Join(n.text, "\n"), "profile: stage 0: the device has no timestamps")
-	assert.NoFileExists(t, filepath.Join(res.Dir, profilePage))
+	assert.Equal(t, traintest.Files(t, plain.Checkpoint), traintest.Files(t, res.Checkpoint))
+	assert.Contains(t, strings.Join(n.Text, "\n"), "profile: stage 0: the device has no timestamps")
+	assert.NoFileExists(t, filepath.Join(res.Dir, "profile.html"))
 
-	n.text = nil
+	n.Text = nil
 	o.Resume = true // of a run that is done
-	_, err = Run(context.Background(), configure("untimed"), o)
+	_, err = train.Run(context.Background(), configure("untimed"), o)
 	require.NoError(t, err)
-	assert.Contains(t, n.text, "profile: no step was measured")
+	assert.Contains(t, n.Text, "profile: no step was measured")
 
 	broken := errors.New("it burns")
-	o = options(&reference{}, &notes{})
-	o.Profile = &ProfileOptions{Peak: func(device.Device) (profile.Peak, error) { return profile.Peak{}, broken }}
-	_, err = Run(context.Background(), configure("broken"), o)
+	o = runtest.Options(&traintest.Reference{}, &runtest.Notes{})
+	o.Profile = &train.ProfileOptions{Peak: func(device.Device) (profile.Peak, error) { return profile.Peak{}, broken }}
+	_, err = train.Run(context.Background(), configure("broken"), o)
 	require.ErrorIs(t, err, broken)
 	assert.ErrorContains(t, err, "profile: the peak of null:0: it burns")
 	assert.NoDirExists(t, filepath.Join(dir, "broken"), "nothing was begun")

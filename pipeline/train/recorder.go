@@ -84,6 +84,9 @@ func (r *recorder) openTracks(ranks []engine.RankPlan, feeder *hooks.Feeder) *tr
 	return r.trace
 }
 
+// rewind prepares for steps that are done again: it drops the pending step and a hook's request to end the run.
+func (r *recorder) rewind() { r.pending, r.stopped = nil, "" }
+
 // flush records the pending step, if there is one.
 func (r *recorder) flush(ctx context.Context) error {
 	if r.pending == nil {
@@ -120,7 +123,7 @@ func (r *recorder) record(ctx context.Context, p Progress) error {
 func (r *recorder) observe(ctx context.Context, step int, values []metrics.Value) error {
 	m := map[string]any{"step": step}
 	for _, v := range values {
-		if m[v.Name] = v.Value; !finite(v.Value) {
+		if m[v.Name] = v.Value; !metrics.Finite(v.Value) {
 			m[v.Name] = fmt.Sprint(v.Value)
 		}
 	}

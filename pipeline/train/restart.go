@@ -52,7 +52,7 @@ func (t *trainer) countFault(fault error) error {
 		return nil
 	}
 	again := "the same command goes on from there"
-	if t.checkpoints.saved < 0 {
+	if !t.checkpoints.any() {
 		again = "the same command begins again"
 	}
 	if !t.job.options.Resume { // a study has no such flag
@@ -69,7 +69,7 @@ func (t *trainer) restart(ctx context.Context) error {
 		return err
 	}
 	t.step, t.skipped, t.suspected = 0, t.checkpoints.skipped, nil
-	t.recorder.pending, t.recorder.stopped, t.checkpoints.newest = nil, "", ""
+	t.recorder.rewind()
 	if err := t.do(ctx, t.job.rewind, t.job.makeOptimizer, t.findStart, t.job.openScalars, t.openLoader); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (t *trainer) backOff(ctx context.Context) bool {
 // endAtCheckpoint ends an interrupted run at its newest checkpoint. A run that has written nothing returns the error of
 // ctx.
 func (t *trainer) endAtCheckpoint(ctx context.Context) error {
-	if t.checkpoints.saved < 0 && !t.folder.begun {
+	if !t.checkpoints.any() && !t.folder.begun {
 		return ctx.Err()
 	}
 	t.result.Interrupted, t.step = true, max(t.checkpoints.saved, 0)
@@ -122,7 +122,7 @@ func (t *trainer) endAtCheckpoint(ctx context.Context) error {
 // noteFault reports a fault at once: the restart may take long.
 func (t *trainer) noteFault(fault string) {
 	from := "the beginning"
-	if t.checkpoints.saved >= 0 {
+	if t.checkpoints.any() {
 		from = fmt.Sprintf("the checkpoint of step %d", t.checkpoints.saved)
 	}
 	t.job.options.Report.Note("%s; restarting from %s, attempt %d of %d", fault, from, len(t.session.faults.causes), t.job.config.Pipeline.Restarts)

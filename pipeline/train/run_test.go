@@ -1,4 +1,4 @@
-package train
+package train_test
 
 import (
 	"context"
@@ -10,100 +10,38 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/inference"
-	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
-	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
-	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-const hooksDir = traintest.HooksDir
-
-// reference is the executor of most tests.
-type reference = traintest.Reference
-
-var (
-	demo      = traintest.Demo
-	files     = traintest.Files
-	stepDir   = traintest.StepDir
-	gpt2      = traintest.GPT2
-	written   = traintest.HookModel
-	hooked    = traintest.Hooked
-	documents = traintest.Documents
-)
-
-// onReference executes graphs with the ops' references.
-var onReference = inference.Target{Open: openNull, Execute: (&reference{}).Execute}
-
-// openNull opens a device that executes nothing.
-func openNull(name string) (device.Device, error) {
-	if name != "" && name != "null:0" {
-		return nil, fmt.Errorf("device %q: no such device", name)
-	}
-	return null.New(null.Options{}), nil
-}
-
-// notes records the reports of a run.
-type notes struct {
-	Silent
-	start Start
-	steps []Progress
-	text  []string
-	step  func(Progress)
-}
-
-func (n *notes) Start(s Start) { n.start = s }
-func (n *notes) Step(p Progress) {
-	n.steps = append(n.steps, p)
-	if n.step != nil {
-		n.step(p)
-	}
-}
-func (n *notes) Note(format string, args ...any) {
-	n.text = append(n.text, fmt.Sprintf(format, args...))
-}
-
-func options(x *reference, n *notes) Options {
-	return Options{OpenDevice: openNull, Execute: x.Execute, Report: n}
-}
-
-// measurements are the logged values that do not depend on the clock.
-func measurements(t *testing.T, dir string) []metrics.Record {
-	t.Helper()
-	records, err := metrics.Read(filepath.Join(dir, "metrics.jsonl"))
-	require.NoError(t, err)
-	for _, r := range records {
-		delete(r.Values, "tokens_per_s")
-	}
-	return records
-}
-
 func TestRunWritesItsFolder(t *testing.T) {
 	dir := t.TempDir()
-	c := demo(t, dir, "train.steps=30", "train.save_every=10", "train.eval_every=10")
-	n := &notes{}
-	res, err := Run(context.Background(), c, options(&reference{}, n))
+	c := traintest.Demo(t, dir, "train.steps=30", "train.save_every=10", "train.eval_every=10")
+	n := &runtest.Notes{}
+	res, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, n))
 	require.NoError(t, err)
 	assert.Equal(t, 30, res.Step)
 	assert.Less(t, *res.ValLoss, 4.5, "it began at ln 256 = 5.5")
 	assert.Greater(t, res.UnigramEntropy, 1.0)
-	require.Len(t, n.steps, 30)
-	assert.InDelta(t, math.Log(256), n.steps[0].Loss, 0.05)
-	assert.Equal(t, c.Model.Count(), n.start.Parameters)
-	assert.NotEmpty(t, n.start.Optimizer)
+	require.Len(t, n.Steps, 30)
+	assert.InDelta(t, math.Log(256), n.Steps[0].Loss, 0.05)
+	assert.Equal(t, c.Model.Count(), n.Started.Parameters)
+	assert.NotEmpty(t, n.Started.Optimizer)
 	for _, name := range []string{"config.yaml", "metrics.jsonl", "trace.json", "loss.png", "tensorboard",
 		"checkpoints/step-10/manifest.json", "checkpoints/step-20", "checkpoints/step-30/model.safetensors",
 		"checkpoints/step-30/config.json", "checkpoints/step-30/tokenizer.json"} {
 		assert.FileExists(t, existing(t, filepath.Join(c.Run.Dir, name)), name)
 	}
-	records := measurements(t, c.Run.Dir)
+	records := traintest.Measurements(t, c.Run.Dir)
 	require.Len(t, records, 30)
 	for i, r := range records {
 		assert.Equal(t, i+1, r.Step)
@@ -117,7 +55,7 @@ func TestRunWritesItsFolder(t *testing.T) {
 	kept, err := config.Load(filepath.Join(c.Run.Dir, "config.yaml"), nil)
 	require.NoError(t, err)
 	assert.Equal(t, c.YAML(), kept.YAML())
-	ev, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: c.Run.Dir, BatchSize: 3, Target: onReference})
+	ev, err := inference.Evaluate(context.Background(), inference.EvalOptions{From: c.Run.Dir, BatchSize: 3, Target: inference.Target{Open: traintest.OpenNull, Execute: (&traintest.Reference{}).Execute}})
 	require.NoError(t, err)
 	assert.InDelta(t, *res.ValLoss, ev.Loss, 1e-6, "another batch size changes nothing but rounding")
 	assert.InDelta(t, ev.Loss/math.Ln2, ev.BitsPerByte, 1e-12, "a token is a byte")
@@ -139,17 +77,17 @@ func existing(t *testing.T, path string) string {
 
 func TestTwoRunsOfOneSeedAreEqual(t *testing.T) {
 	dir := t.TempDir()
-	a, b := demo(t, dir), demo(t, dir, "run.dir="+filepath.Join(dir, "again"))
-	other := demo(t, dir, "run.dir="+filepath.Join(dir, "other"), "init.seed=2")
+	a, b := traintest.Demo(t, dir), traintest.Demo(t, dir, "run.dir="+filepath.Join(dir, "again"))
+	other := traintest.Demo(t, dir, "run.dir="+filepath.Join(dir, "other"), "init.seed=2")
 	for _, c := range []config.Config{a, b, other} {
-		_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+		_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		require.NoError(t, err)
 	}
 	last := func(c config.Config) map[string]string {
-		return files(t, filepath.Join(c.Run.Dir, "checkpoints/step-6"))
+		return traintest.Files(t, filepath.Join(c.Run.Dir, "checkpoints/step-6"))
 	}
 	assert.Equal(t, last(a), last(b))
-	assert.Equal(t, measurements(t, a.Run.Dir), measurements(t, b.Run.Dir))
+	assert.Equal(t, traintest.Measurements(t, a.Run.Dir), traintest.Measurements(t, b.Run.Dir))
 	assert.NotEqual(t, last(a), last(other))
 }
 
@@ -157,82 +95,109 @@ func TestTwoRunsOfOneSeedAreEqual(t *testing.T) {
 // late, so the latest interruption of six steps is after the fourth.
 func TestInterruptAndResume(t *testing.T) {
 	dir := t.TempDir()
-	whole := demo(t, dir, "run.dir="+filepath.Join(dir, "whole"))
-	_, err := Run(context.Background(), whole, options(&reference{}, &notes{}))
+	whole := traintest.Demo(t, dir, "run.dir="+filepath.Join(dir, "whole"))
+	_, err := train.Run(context.Background(), whole, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	for stop := 1; stop < 5; stop++ {
-		c := demo(t, dir, "run.dir="+filepath.Join(dir, fmt.Sprint("stop", stop)))
+		c := traintest.Demo(t, dir, "run.dir="+filepath.Join(dir, fmt.Sprint("stop", stop)))
 		ctx, cancel := context.WithCancel(context.Background())
-		n := &notes{step: func(p Progress) {
+		n := &runtest.Notes{OnStep: func(p train.Progress) {
 			if p.Step == stop {
 				cancel()
 			}
 		}}
-		res, err := Run(ctx, c, options(&reference{}, n))
+		res, err := train.Run(ctx, c, runtest.Options(&traintest.Reference{}, n))
 		require.NoError(t, err)
 		require.True(t, res.Interrupted)
 		assert.Equal(t, filepath.Join(c.Run.Dir, "checkpoints", fmt.Sprint("step-", res.Step)), res.Checkpoint)
 		require.Less(t, res.Step, 6)
-		o := options(&reference{}, &notes{})
+		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 		o.Resume = true
-		again, err := Run(context.Background(), c, o)
+		again, err := train.Run(context.Background(), c, o)
 		require.NoError(t, err)
 		assert.Equal(t, 6, again.Step)
-		assert.Equal(t, files(t, whole.Run.Dir+"/checkpoints/step-6"), files(t, c.Run.Dir+"/checkpoints/step-6"), "stopped at %d", stop)
-		assert.Equal(t, measurements(t, whole.Run.Dir), measurements(t, c.Run.Dir))
+		assert.Equal(t, traintest.Files(t, whole.Run.Dir+"/checkpoints/step-6"), traintest.Files(t, c.Run.Dir+"/checkpoints/step-6"), "stopped at %d", stop)
+		assert.Equal(t, traintest.Measurements(t, whole.Run.Dir), traintest.Measurements(t, c.Run.Dir))
+	}
+}
+
+// A run that stops after a given step is resumed to the same bits. A step beyond the end does not count.
+func TestStopAfter(t *testing.T) {
+	for _, layout := range []string{"pipeline.stages=1", "pipeline={schedule: 2bw, stages: 2}"} {
+		dir := t.TempDir()
+		run := func(name string, stopAfter int) train.Result {
+			o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
+			o.Resume, o.StopAfter = true, stopAfter
+			res, err := train.Run(t.Context(), traintest.Demo(t, dir, layout, "train.save_every=0", "run.dir="+filepath.Join(dir, name)), o)
+			require.NoError(t, err)
+			return res
+		}
+		whole := run("whole", 99)
+		assert.False(t, whole.Interrupted)
+		assert.Equal(t, 6, whole.Step)
+		for range 2 { // again, with nothing left to do
+			stopped := run("stopped", 3)
+			assert.True(t, stopped.Interrupted)
+			assert.Equal(t, 3, stopped.Step)
+			assert.Equal(t, traintest.StepDir(stopped.Dir, 3), stopped.Checkpoint)
+			assert.Len(t, traintest.Measurements(t, stopped.Dir), 3)
+		}
+		resumed := run("stopped", 0)
+		assert.Equal(t, traintest.Files(t, whole.Checkpoint), traintest.Files(t, resumed.Checkpoint))
+		assert.Equal(t, traintest.Measurements(t, whole.Dir), traintest.Measurements(t, resumed.Dir))
 	}
 }
 
 // A killed process leaves a log that is ahead of its last checkpoint, and perhaps an incomplete checkpoint.
 func TestKilledAndResumed(t *testing.T) {
 	dir := t.TempDir()
-	whole := demo(t, dir)
-	_, err := Run(context.Background(), whole, options(&reference{}, &notes{}))
+	whole := traintest.Demo(t, dir)
+	_, err := train.Run(context.Background(), whole, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
-	want, log := files(t, whole.Run.Dir+"/checkpoints/step-6"), measurements(t, whole.Run.Dir)
+	want, log := traintest.Files(t, whole.Run.Dir+"/checkpoints/step-6"), traintest.Measurements(t, whole.Run.Dir)
 	path := filepath.Join(whole.Run.Dir, "checkpoints/step-6/model.safetensors")
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	b[len(b)-1] ^= 1
 	require.NoError(t, os.WriteFile(path, b, 0o666))
-	n := &notes{}
-	o := options(&reference{}, n)
+	n := &runtest.Notes{}
+	o := runtest.Options(&traintest.Reference{}, n)
 	o.Resume = true
-	_, err = Run(context.Background(), whole, o)
+	_, err = train.Run(context.Background(), whole, o)
 	require.NoError(t, err)
-	assert.Contains(t, strings.Join(n.text, "\n"), "altered: sha256")
-	assert.Contains(t, strings.Join(n.text, "\n"), "resuming at step 4")
-	assert.Equal(t, want, files(t, whole.Run.Dir+"/checkpoints/step-6"))
-	assert.Equal(t, log, measurements(t, whole.Run.Dir))
+	assert.Contains(t, strings.Join(n.Text, "\n"), "altered: sha256")
+	assert.Contains(t, strings.Join(n.Text, "\n"), "resuming at step 4")
+	assert.Equal(t, want, traintest.Files(t, whole.Run.Dir+"/checkpoints/step-6"))
+	assert.Equal(t, log, traintest.Measurements(t, whole.Run.Dir))
 }
 
 func TestResumeOfAFinishedRunDoesNothing(t *testing.T) {
-	c := demo(t, t.TempDir())
-	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	c := traintest.Demo(t, t.TempDir())
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
-	n := &notes{}
-	o := options(&reference{}, n)
+	n := &runtest.Notes{}
+	o := runtest.Options(&traintest.Reference{}, n)
 	o.Resume = true
-	res, err := Run(context.Background(), c, o)
+	res, err := train.Run(context.Background(), c, o)
 	require.NoError(t, err)
-	assert.Empty(t, n.steps)
+	assert.Empty(t, n.Steps)
 	assert.Equal(t, 6, res.Step)
 }
 
 func TestResumeWithoutCheckpointStarts(t *testing.T) {
-	c := demo(t, t.TempDir())
-	n := &notes{}
-	o := options(&reference{}, n)
+	c := traintest.Demo(t, t.TempDir())
+	n := &runtest.Notes{}
+	o := runtest.Options(&traintest.Reference{}, n)
 	o.Resume = true
-	res, err := Run(context.Background(), c, o)
+	res, err := train.Run(context.Background(), c, o)
 	require.NoError(t, err)
 	assert.Equal(t, 6, res.Step)
-	assert.Contains(t, n.text[0], "no checkpoint yet")
+	assert.Contains(t, n.Text[0], "no checkpoint yet")
 }
 
 func TestNoStepsIsTheInitialCheckpoint(t *testing.T) {
-	c := demo(t, t.TempDir(), "train.steps=0")
-	res, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	c := traintest.Demo(t, t.TempDir(), "train.steps=0")
+	res, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	assert.Equal(t, filepath.Join(c.Run.Dir, "checkpoints/step-0"), res.Checkpoint)
 	w, err := weights.Open(res.Checkpoint, c.Model.Config)
@@ -243,22 +208,22 @@ func TestNoStepsIsTheInitialCheckpoint(t *testing.T) {
 		assert.Equal(t, p.Initial(1), got)
 	}
 	require.NoError(t, w.Close())
-	next := demo(t, filepath.Dir(c.Run.Dir), "init.from="+res.Checkpoint, "run.dir="+c.Run.Dir+"2")
-	a, err := Run(context.Background(), next, options(&reference{}, &notes{}))
+	next := traintest.Demo(t, filepath.Dir(c.Run.Dir), "init.from="+res.Checkpoint, "run.dir="+c.Run.Dir+"2")
+	a, err := train.Run(context.Background(), next, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
-	direct := demo(t, filepath.Dir(c.Run.Dir), "run.dir="+c.Run.Dir+"3")
-	b, err := Run(context.Background(), direct, options(&reference{}, &notes{}))
+	direct := traintest.Demo(t, filepath.Dir(c.Run.Dir), "run.dir="+c.Run.Dir+"3")
+	b, err := train.Run(context.Background(), direct, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	assert.Equal(t, *b.Loss, *a.Loss)
-	assert.Equal(t, files(t, b.Checkpoint), files(t, a.Checkpoint))
+	assert.Equal(t, traintest.Files(t, b.Checkpoint), traintest.Files(t, a.Checkpoint))
 }
 
 func TestResumeRefusesAnotherRun(t *testing.T) {
 	dir := t.TempDir()
-	c := demo(t, dir)
-	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	c := traintest.Demo(t, dir)
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
-	before := measurements(t, c.Run.Dir)
+	before := traintest.Measurements(t, c.Run.Dir)
 	other := filepath.Join(dir, "other.txt")
 	require.NoError(t, os.WriteFile(other, []byte(strings.Repeat("quite another text. ", 50)), 0o666))
 	for override, want := range map[string]string{
@@ -270,35 +235,35 @@ func TestResumeRefusesAnotherRun(t *testing.T) {
 		"train.steps=3":              "train.steps: found 3, but",
 		"init.seed=5":                "init.seed: the checkpoint has 1, the config 5",
 	} {
-		o := options(&reference{}, &notes{})
+		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 		o.Resume = true
-		_, err := Run(context.Background(), demo(t, dir, override), o)
+		_, err := train.Run(context.Background(), traintest.Demo(t, dir, override), o)
 		var user *usererror.Error
 		assert.ErrorAs(t, err, &user, override)
 		assert.ErrorContains(t, err, want, override)
 	}
-	assert.Equal(t, before, measurements(t, c.Run.Dir), "nothing was written")
-	n := &notes{}
-	o := options(&reference{}, n)
+	assert.Equal(t, before, traintest.Measurements(t, c.Run.Dir), "nothing was written")
+	n := &runtest.Notes{}
+	o := runtest.Options(&traintest.Reference{}, n)
 	o.Resume = true
-	_, err = Run(context.Background(), demo(t, dir, "train.steps=8", "train.save_every=1"), o)
+	_, err = train.Run(context.Background(), traintest.Demo(t, dir, "train.steps=8", "train.save_every=1"), o)
 	require.NoError(t, err)
-	assert.Contains(t, strings.Join(n.text, "\n"), "train.steps: the checkpoint has 6, the config 8: the new value is used")
+	assert.Contains(t, strings.Join(n.Text, "\n"), "train.steps: the checkpoint has 6, the config 8: the new value is used")
 }
 
 func TestRunFolderIsNotOverwritten(t *testing.T) {
-	c := demo(t, t.TempDir())
-	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	c := traintest.Demo(t, t.TempDir())
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
-	_, err = Run(context.Background(), c, options(&reference{}, &notes{}))
+	_, err = train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "holds a run already: continue it with --resume")
 }
 
 func TestNaNStopsBeforeTheUpdateAndKeepsTheCheckpoint(t *testing.T) {
-	c := demo(t, t.TempDir())
-	_, err := Run(context.Background(), c, options(&reference{Poison: from(4)}, &notes{}))
+	c := traintest.Demo(t, t.TempDir())
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{Poison: from(4)}, &runtest.Notes{}))
 	var user *usererror.Error
 	require.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "step 4: the loss is NaN")
@@ -307,19 +272,19 @@ func TestNaNStopsBeforeTheUpdateAndKeepsTheCheckpoint(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, problems)
 	assert.Equal(t, 2, latest.Step)
-	assert.Len(t, measurements(t, c.Run.Dir), 3)
+	assert.Len(t, traintest.Measurements(t, c.Run.Dir), 3)
 }
 
 // The real executor on a device that executes nothing: plans, kernels, limits and the loop's records.
 func TestNullDevice(t *testing.T) {
-	c := demo(t, t.TempDir())
-	n := &notes{}
-	res, err := Run(context.Background(), c, Options{OpenDevice: openNull, Report: n})
+	c := traintest.Demo(t, t.TempDir())
+	n := &runtest.Notes{}
+	res, err := train.Run(context.Background(), c, train.Options{OpenDevice: traintest.OpenNull, Report: n})
 	require.NoError(t, err)
 	assert.Equal(t, 6, res.Step)
-	assert.Len(t, n.steps, 6)
-	require.Len(t, n.start.Ranks, 1)
-	l := n.start.Ranks[0]
+	assert.Len(t, n.Steps, 6)
+	require.Len(t, n.Started.Ranks, 1)
+	l := n.Started.Ranks[0]
 	assert.Positive(t, l.Kernels)
 	assert.Equal(t, l.Memory.Total, l.Memory.Variables+l.Memory.Arena+l.Memory.Inputs+l.Memory.Outputs+l.Memory.Constants)
 	assert.Equal(t, l.Memory.Total, l.Allocated)
@@ -337,7 +302,7 @@ func TestBadInputWritesNothing(t *testing.T) {
 	shard := append([]byte{0x28, 0x7e, 0x34, 0x01, 1, 0, 0, 0, 100, 0, 0, 0}, make([]byte, 1012+50)...)
 	weights := filepath.Join(dir, "weights")
 	require.NoError(t, os.Mkdir(weights, 0o777))
-	c := demo(t, dir)
+	c := traintest.Demo(t, dir)
 	require.NoError(t, os.WriteFile(filepath.Join(weights, "config.json"), c.Model.HuggingFace(), 0o666))
 	require.NoError(t, os.WriteFile(filepath.Join(weights, "model.safetensors"), []byte("\x00\x00\x00\x00\x00\x00\x00\x10{}"), 0o666))
 	file := write("file", []byte("x"))
@@ -354,14 +319,14 @@ func TestBadInputWritesNothing(t *testing.T) {
 		"init.from=" + weights:                  "model.safetensors",
 		"run.dir=" + filepath.Join(file, "run"): "not a directory",
 	} {
-		_, err := Run(context.Background(), demo(t, dir, override), options(&reference{}, &notes{}))
+		_, err := train.Run(context.Background(), traintest.Demo(t, dir, override), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		var user *usererror.Error
 		if assert.ErrorAs(t, err, &user, override) {
 			assert.ErrorContains(t, err, want, override)
 		}
 		assert.NoDirExists(t, filepath.Join(dir, "run"), override)
 	}
-	_, err := Run(context.Background(), c, options(&reference{Refused: exec.ErrTooLarge}, &notes{}))
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{PlanError: exec.ErrTooLarge}, &runtest.Notes{}))
 	assert.ErrorContains(t, err, "null:0: does not fit the device")
 	assert.NoDirExists(t, filepath.Join(dir, "run"))
 }
@@ -369,15 +334,15 @@ func TestBadInputWritesNothing(t *testing.T) {
 func TestReadOnlyFolder(t *testing.T) {
 	if os.Getuid() == 0 {
 		// Root writes everywhere but in /proc.
-		_, err := Run(context.Background(), demo(t, t.TempDir(), "run.dir=/proc/gpupipe"), options(&reference{}, &notes{}))
+		_, err := train.Run(context.Background(), traintest.Demo(t, t.TempDir(), "run.dir=/proc/gpupipe"), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 		var user *usererror.Error
 		assert.ErrorAs(t, err, &user)
 		return
 	}
 	dir := t.TempDir()
-	c := demo(t, dir)
+	c := traintest.Demo(t, dir)
 	require.NoError(t, os.Chmod(dir, 0o555))
-	_, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	_, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	var user *usererror.Error
 	assert.ErrorAs(t, err, &user)
 	assert.True(t, errors.Is(err, os.ErrPermission))
@@ -385,8 +350,8 @@ func TestReadOnlyFolder(t *testing.T) {
 
 func TestWeightsOfAnotherShapeAreRefused(t *testing.T) {
 	dir := t.TempDir()
-	c := demo(t, dir, "train.steps=0")
-	res, err := Run(context.Background(), c, options(&reference{}, &notes{}))
+	c := traintest.Demo(t, dir, "train.steps=0")
+	res, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	wider := c.Model.Config
 	wider.DFF = 16

@@ -1,4 +1,4 @@
-package train
+package train_test
 
 import (
 	"encoding/json"
@@ -7,7 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -69,9 +72,9 @@ func (c chromeTrace) enclosing(t *testing.T, e chromeEvent) chromeEvent {
 // Every transfer of a run has an arrow in its trace, from the sender's slice to the receiver's, forward in time.
 func TestTraceHasAnArrowForEveryTransfer(t *testing.T) {
 	const steps, stages, microbatches = 5, 3, 4
-	c := demo(t, t.TempDir(), "model={vocab_size: 256, d_model: 8, n_layers: 3, n_heads: 2, d_ff: 12, seq_len: 8, tie_embeddings: true}",
+	c := traintest.Demo(t, t.TempDir(), "model={vocab_size: 256, d_model: 8, n_layers: 3, n_heads: 2, d_ff: 12, seq_len: 8, tie_embeddings: true}",
 		"train={steps: 5, batch_size: 8, microbatches: 4, eval_every: 0, save_every: 0}", "pipeline={stages: 3, schedule: 2bw}")
-	_, err := Run(t.Context(), c, options(&reference{}, &notes{}))
+	_, err := train.Run(t.Context(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	trace := readChromeTrace(t, filepath.Join(c.Run.Dir, "trace.json"))
 
@@ -125,8 +128,8 @@ func TestTraceHasAnArrowForEveryTransfer(t *testing.T) {
 
 // The trace has the loss of every step as a counter.
 func TestTraceHasTheLoss(t *testing.T) {
-	c := demo(t, t.TempDir())
-	_, err := Run(t.Context(), c, options(&reference{}, &notes{}))
+	c := traintest.Demo(t, t.TempDir())
+	_, err := train.Run(t.Context(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	counters := readChromeTrace(t, filepath.Join(c.Run.Dir, "trace.json")).counters
 	records, err := metrics.Read(filepath.Join(c.Run.Dir, "metrics.jsonl"))

@@ -28,6 +28,7 @@ import (
 // Options are what a run needs besides its config.
 type Options struct {
 	Resume     bool // continue from the latest good checkpoint of run.dir; without one, start
+	StopAfter  int  // save and end as interrupted after this step, if train.steps is larger; 0: do not
 	OpenDevice layout.OpenDevice
 	OpenWorker OpenWorker      // nil: pipeline.isolate: process is an error
 	Execute    engine.Executor // nil: runtime/exec
@@ -97,7 +98,7 @@ type trainer struct {
 
 func newTrainer(c config.Config, o Options) *trainer {
 	j := &job{config: c, options: o}
-	return &trainer{job: j, folder: &folder{path: c.Run.Dir}, checkpoints: &checkpoints{dir: c.Run.Dir, saved: -1}, loader: &loader{},
+	return &trainer{job: j, folder: &folder{path: c.Run.Dir}, checkpoints: &checkpoints{dir: c.Run.Dir, saved: noCheckpoint}, loader: &loader{},
 		session: newSession(j), recorder: newRecorder(j), result: Result{Dir: c.Run.Dir}}
 }
 
@@ -130,7 +131,7 @@ func (t *trainer) takeFolder(context.Context) error {
 
 // findStart decides where the run starts: at a checkpoint, at given weights, or at random ones.
 func (t *trainer) findStart(ctx context.Context) (err error) {
-	t.checkpoints.saved = -1
+	t.checkpoints.forget()
 	if t.start, err = t.findCheckpoint(ctx); err != nil {
 		return usererror.New(err)
 	}
@@ -143,7 +144,8 @@ func (t *trainer) findStart(ctx context.Context) (err error) {
 		}
 		return nil
 	}
-	t.step, t.checkpoints.saved, t.checkpoints.newest, t.checkpoints.unreported = t.start.step, t.start.step, t.start.checkpoint, t.start.pending != nil
+	t.step = t.start.step
+	t.checkpoints.found(t.start)
 	t.recorder.pending = t.start.pending
 	return nil
 }
@@ -164,7 +166,7 @@ func (t *trainer) firstBatch(ctx context.Context) error {
 
 // openSession opens the devices and plans the pipeline.
 func (t *trainer) openSession(ctx context.Context) error {
-	return t.session.open(ctx, t.checkpoints.saved >= 0)
+	return t.session.open(ctx, t.checkpoints.any())
 }
 
 // loadSession brings the programs and the initial state to the devices.

@@ -7,13 +7,13 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// lender keeps devices open from one run to the next, so that each kernel is compiled once a line.
+// lender keeps devices open from one run to the next, so that each kernel is compiled once a rank.
 type lender struct {
 	open    layout.OpenDevice
 	devices map[string][]device.Device // by name, in the order in which a run asks for them
 }
 
-// first is the device that the first line with a name gets.
+// first is the device that the first rank with a name gets.
 func (l *lender) first(name string) (device.Device, error) { return l.nth(name, 0) }
 
 func (l *lender) nth(name string, n int) (device.Device, error) {
@@ -27,7 +27,7 @@ func (l *lender) nth(name string, n int) (device.Device, error) {
 	return l.devices[name][n], nil
 }
 
-// opener is an OpenDevice for one run: lines of one name get different devices, the same ones in every run.
+// opener is an OpenDevice for one run: ranks of one name get different devices, the same ones in every run.
 func (l *lender) opener() layout.OpenDevice {
 	given := map[string]int{}
 	return func(name string) (device.Device, error) {

@@ -20,7 +20,7 @@ type check struct {
 type setting struct {
 	name    string
 	set     []string
-	devices []string // a line each, in turn; none: the default device
+	devices []string // one per rank, in turn; none: the default device
 }
 
 // with is the setting with more set. A key that is set twice has its last value.
@@ -83,7 +83,7 @@ func (p *planner) add(claim, name, against string, judge func(ctx context.Contex
 }
 
 // here is a setting on the devices that are planned for.
-func (p *planner) here(s setting) setting { return s.on(p.kind.lines) }
+func (p *planner) here(s setting) setting { return s.on(p.kind.devices) }
 
 // equal adds that two settings give the same checkpoint, bit by bit.
 func (p *planner) equal(claim string, want, got setting) {
@@ -253,16 +253,16 @@ func (p *planner) near(claim string, want, got setting) {
 func (p *planner) mixed(kinds []kind) {
 	p.device = ""
 	s := delayedBy("muon", "error_feedback", true)
-	alone := func(k kind) setting { return s.with(s.name + ", delay 1 on " + k.name).on(k.lines) }
-	var lines []string
+	alone := func(k kind) setting { return s.with(s.name + ", delay 1 on " + k.name).on(k.devices) }
+	var devices []string
 	for i, k := range kinds {
-		lines = append(lines, k.lines[0])
+		devices = append(devices, k.devices[0])
 		if i > 0 {
 			p.near(mixture, alone(kinds[0]), alone(k))
 		}
 	}
-	n := min(max(2, len(lines)), 4)
-	together := on2BW(s, n).with(fmt.Sprintf("%s, 2bw, %s of all kinds", s.name, stages(n))).on(lines)
+	n := min(max(2, len(devices)), 4)
+	together := on2BW(s, n).with(fmt.Sprintf("%s, 2bw, %s of all kinds", s.name, stages(n))).on(devices)
 	p.near(mixture, alone(kinds[0]), together)
 	p.add(repeated, together.name+", on devices opened anew", together.name, func(ctx context.Context, c *Case) error { return p.again(ctx, c, together) })
 }

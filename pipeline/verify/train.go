@@ -66,8 +66,8 @@ func (t *trainer) config(s setting, dir string) config.Config {
 	if err != nil {
 		panic(fmt.Sprintf("verify: %s: %v", s.name, err)) // all settings are ours
 	}
-	if lines := c.Pipeline.Stages * c.Pipeline.Replicas; len(s.devices) > 0 {
-		c.Pipeline.Devices = s.devices[:min(lines, len(s.devices))]
+	if ranks := c.Pipeline.Stages * c.Pipeline.Replicas; len(s.devices) > 0 {
+		c.Pipeline.Devices = s.devices[:min(ranks, len(s.devices))]
 	}
 	return c
 }

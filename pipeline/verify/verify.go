@@ -85,7 +85,7 @@ func Run(ctx context.Context, o Options) (r Report, err error) {
 		return !strings.Contains(c.Claim, o.Filter) && !strings.Contains(c.Name, o.Filter)
 	})
 	if len(checks) == 0 {
-		return r, usererror.New(fmt.Errorf("filter: no case contains %q", o.Filter))
+		return r, usererror.New(fmt.Errorf("--filter: no case contains %q", o.Filter))
 	}
 	err = r.carryOut(ctx, checks, o.Progress)
 	return r, err
@@ -103,8 +103,8 @@ func (o Options) batches() int {
 
 // kind is devices that are alike: what one computes, the others compute to the same bits.
 type kind struct {
-	name  string
-	lines []string // devices, as settings have them
+	name    string
+	devices []string // as settings name them
 }
 
 // kinds opens each device once and gathers those that are alike.
@@ -123,7 +123,7 @@ func (r *Report) kinds(l *lender, names []string) (ks []kind, err error) {
 			i = len(ks)
 			at[info], ks = i, append(ks, kind{name: dev.Info().Name + " " + info.Adapter})
 		}
-		ks[i].lines = append(ks[i].lines, name)
+		ks[i].devices = append(ks[i].devices, name)
 	}
 	return ks, nil
 }

@@ -6,33 +6,22 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/null"
-	"github.com/gpupipe/gpupipe/runtime/vulkan"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// openGPU opens the machine's first adapter, through Vulkan if the name begins with it.
-func openGPU(name string) (device.Device, error) {
-	if strings.HasPrefix(name, "vulkan") {
-		return vulkan.Open(0, vulkan.Options{CacheDir: filepath.Join(os.TempDir(), "shaders")})
-	}
-	return webgpu.Open(0, webgpu.Options{})
-}
-
 // All cases of gpupipe verify on this machine's device, with fewer batches.
 func TestAllCases(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	r, err := Run(context.Background(), Options{OpenDevice: openGPU, Batches: 10})
+	r, err := Run(context.Background(), Options{OpenDevice: gputest.Open, Batches: 10})
 	require.NoError(t, err)
 	assert.True(t, r.OK)
 	compared := 0
@@ -59,7 +48,7 @@ func TestVulkan(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	claims := map[string]bool{}
 	for _, filter := range []string{"1f1b, 2 stages", "muon, error feedback, tied, 2bw"} {
-		r, err := Run(context.Background(), Options{Devices: []string{"vulkan:0"}, OpenDevice: openGPU, Batches: 6, Quick: true, Filter: filter})
+		r, err := Run(context.Background(), Options{Devices: []string{"vulkan:0"}, OpenDevice: gputest.Open, Batches: 6, Quick: true, Filter: filter})
 		require.NoError(t, err)
 		for _, c := range r.Cases {
 			assert.True(t, c.OK(), "%s: %s: %s %s %v", c.Claim, c.Name, c.Verdict, c.Detail, c.Difference)
@@ -104,7 +93,7 @@ func TestOneWrongBitIsReported(t *testing.T) {
 	const activations = 4 * 3 * 16 * 32 // bytes: 3 sequences of 16 tokens
 	left := []int{2*4 + 3, 0}           // the first stage reads them for the second, 4 a batch
 	open := func(name string) (device.Device, error) {
-		dev, err := openGPU(name)
+		dev, err := gputest.Open(name)
 		w := wrong{dev, activations, &left[0]}
 		left = left[1:] // the second alters none
 		return w, err
@@ -138,7 +127,7 @@ func TestRefusedConfigs(t *testing.T) {
 	assert.ErrorContains(t, err, `no "a"`)
 	open := func(string) (device.Device, error) { return null.New(null.Options{}), nil }
 	_, err = Run(context.Background(), Options{OpenDevice: open, Filter: "nothing"})
-	assert.ErrorContains(t, err, `filter: no case contains "nothing"`)
+	assert.ErrorContains(t, err, `--filter: no case contains "nothing"`)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err = Run(ctx, Options{OpenDevice: open})
@@ -240,18 +229,17 @@ func TestJudging(t *testing.T) {
 	assert.Equal(t, Equal, c.Verdict)
 }
 
-// A run that saves on the way is stopped even where the device is done with all batches before the first step is reported: the
-// pipeline is empty at each checkpoint, and nothing begins after the report.
+// A run is stopped in the middle even where the device is done with all batches before the first step is reported.
 func TestFastDeviceIsStopped(t *testing.T) {
 	l := &lender{open: func(string) (device.Device, error) { return null.New(null.Options{}), nil }, devices: map[string][]device.Device{}}
 	defer func() { assert.NoError(t, l.close()) }()
 	fast := &trainer{lender: l, dir: t.TempDir(), batches: 6}
 	require.NoError(t, fast.writeText())
+	s := setting{name: "1 stage", devices: []string{"null:0"}}
 	for range 5 {
-		res, dir, err := fast.stopEarly(t.Context(), setting{name: "1 stage", set: []string{"train.save_every=2"}, devices: []string{"null:0"}})
-		require.NoError(t, err)
-		assert.True(t, res.Interrupted)
-		assert.Less(t, res.Step, 6)
-		assert.DirExists(t, dir)
+		var c Case
+		require.NoError(t, fast.interrupted(t.Context(), &c, s, s, s))
+		assert.Equal(t, Equal, c.Verdict)
+		assert.Equal(t, "stopped after batch 3", c.Detail)
 	}
 }

@@ -56,7 +56,7 @@ func TestRunOnNull(t *testing.T) {
 	assert.Equal(t, r.Results, back.Results)
 
 	var table strings.Builder
-	require.NoError(t, r.Print(&table))
+	require.NoError(t, r.Print(&table, 0))
 	assert.Contains(t, table.String(), "step tiny adamw: 869504 parameters")
 }
 

@@ -160,8 +160,8 @@ func F32Bytes(x []float32) []byte {
 	return b
 }
 
-// I32Bytes is the little-endian encoding of integers.
-func I32Bytes(x []int32) []byte {
+// IntBytes is the little-endian form of 32-bit integers.
+func IntBytes[T int32 | uint32](x []T) []byte {
 	b := make([]byte, 4*len(x))
 	for i, v := range x {
 		binary.LittleEndian.PutUint32(b[4*i:], uint32(v))

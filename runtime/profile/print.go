@@ -8,10 +8,10 @@ import (
 	"github.com/gpupipe/gpupipe/internal/table"
 )
 
-// Print writes the profile as tables.
-func (p *Profile) Print(w io.Writer) error {
+// Print writes the profile as tables for a terminal of a width; 0 stands for any width.
+func (p *Profile) Print(w io.Writer, width int) error {
 	for _, l := range p.Ranks {
-		if err := l.print(w, p.Steps); err != nil {
+		if err := l.print(w, p.Steps, width); err != nil {
 			return err
 		}
 	}
@@ -23,8 +23,9 @@ const (
 	labelWidth = 70 // columns
 )
 
-func (l Rank) print(w io.Writer, steps int) error {
-	fmt.Fprintf(w, "\n%s on %s (%s): %s a step on the device's clock\n", l.Name, l.Device.Name, l.Device.Adapter, Duration(l.DurationMicros/float64(max(1, steps))))
+func (l Rank) print(w io.Writer, steps, width int) error {
+	fmt.Fprintf(w, "\n%s\n", table.Prose(fmt.Sprintf("%s on %s: %s", l.Name, l.Device.Name, l.Device.Adapter), width))
+	fmt.Fprintf(w, "%s a step on the device's clock\n", Duration(l.DurationMicros/float64(max(1, steps))))
 	if l.Peak != (Peak{}) {
 		fmt.Fprintf(w, "peak, as measured: %s GFLOP/s, %s GB/s\n", Number(l.Peak.GFLOPS), Number(l.Peak.GBps))
 	}
@@ -41,7 +42,7 @@ func (l Rank) print(w io.Writer, steps int) error {
 		}
 	}
 	fmt.Fprintln(w)
-	return PrintKernels(w, l.Alike())
+	return PrintKernels(w, l.Alike(), width)
 }
 
 func count(n int) string {
@@ -51,8 +52,9 @@ func count(n int) string {
 	return fmt.Sprint(n)
 }
 
-// PrintKernels writes kernels as a table.
-func PrintKernels(w io.Writer, ks []Kernel) error {
+// PrintKernels writes kernels as a table. If the table is wider than width columns, it omits the less important
+// columns and cuts the names of the kernels. 0 stands for any width.
+func PrintKernels(w io.Writer, ks []Kernel, width int) error {
 	rows := [][]string{{"SHARE", "TIME", "CALLS", "GFLOP/s", "GB/s", "OF PEAK", "VARIANT", "KERNEL"}}
 	for i, k := range ks {
 		if i == shown {
@@ -66,7 +68,7 @@ func PrintKernels(w io.Writer, ks []Kernel) error {
 		rows = append(rows, []string{percentage(k.Share), Duration(k.DurationMicros), count(k.Calls), Number(k.GFLOPS), Number(k.GBps),
 			Percent(k.OfPeak, k.Bound), k.Candidate, table.Truncate(k.Label, labelWidth)})
 	}
-	return table.Write(w, rows)
+	return table.Write(w, table.Narrow(rows, width, 0, 1, 3, 5, 7))
 }
 
 func percentage(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }

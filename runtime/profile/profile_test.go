@@ -117,7 +117,7 @@ func TestNothingMeasuredIsNothingWrong(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotContains(t, string(text), "NaN")
 	assert.NoError(t, p.HTML(&strings.Builder{}))
-	assert.NoError(t, p.Print(&strings.Builder{}))
+	assert.NoError(t, p.Print(&strings.Builder{}, 0))
 }
 
 func TestPageAndTables(t *testing.T) {
@@ -130,8 +130,8 @@ func TestPageAndTables(t *testing.T) {
 	assert.Contains(t, page.String(), "layers.10: matmul")
 	assert.NotRegexp(t, `(src|href)="[^#"]`, page.String(), "the page needs nothing else")
 	assert.Equal(t, 1+11*4, strings.Count(page.String(), "<rect"))
-	require.NoError(t, p.Print(&text))
-	for _, want := range []string{"stage 0 on null:0 (an <adapter>): 718 µs a step", "1000 GFLOP/s, 10 GB/s", "backward  61.3 %", "20 % c"} {
+	require.NoError(t, p.Print(&text, 0))
+	for _, want := range []string{"stage 0 on null:0: an <adapter>\n718 µs a step", "1000 GFLOP/s, 10 GB/s", "backward  61.3 %", "20 % c"} {
 		assert.Contains(t, text.String(), want)
 	}
 	var back profile.Profile

@@ -38,7 +38,7 @@ func (r *Report) Markdown() string {
 }
 
 func (s Section) write(b *strings.Builder) {
-	if len(s.Errors)+len(s.Tables) == 0 {
+	if len(s.Errors) == 0 && !slices.ContainsFunc(s.Tables, func(t Table) bool { return len(t.Rows) > 0 }) {
 		return
 	}
 	fmt.Fprintf(b, "### %s\n\n", s.Name)

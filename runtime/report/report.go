@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
@@ -34,6 +35,7 @@ type Task struct {
 	Args   []string // of the program; Limit in them stands for most of the task's time
 	Weight int      // its share of the time, relative to the other tasks
 	Skip   string   // why it does not run; empty if it does
+	Disk   int64    // bytes that it writes into the runner's folder, of which more must be free
 	// Read extracts the results from what the command printed, which may be cut off, into the section. An error fails the
 	// section.
 	Read func(output []byte, s *Section) error
@@ -127,6 +129,17 @@ type Runner struct {
 	Progress func(task Task, limit time.Duration)
 }
 
+// lacksDisk says why there is too little room on the disk for a task; empty if there is enough.
+func (r Runner) lacksDisk(task Task) string {
+	free, known := freeDisk(r.Dir)
+	if task.Disk == 0 || !known || free > task.Disk {
+		return ""
+	}
+	folder := filepath.Dir(r.Dir)
+	return fmt.Sprintf("needs %.1f GB in %s, which has %.1f GB free: set TMPDIR to a folder with more", float64(task.Disk)/1e9,
+		newScrubber("").clean(folder), float64(free)/1e9)
+}
+
 // Run runs the tasks in order within a time, and writes the report after each. The time that a task leaves unused goes
 // to those after it. It returns an error if the files cannot be written or the context ends.
 func (r *Report) Run(ctx context.Context, runner Runner, subject *Subject, tasks []Task, within time.Duration) error {
@@ -135,7 +148,11 @@ func (r *Report) Run(ctx context.Context, runner Runner, subject *Subject, tasks
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		s := Section{Name: task.Name, Status: Skipped, Note: task.Skip, Command: task.Args}
+		if task.Skip == "" {
+			task.Skip = runner.lacksDisk(task)
+			tasks[i] = task
+		}
+		s := Section{Name: task.Name, Status: Skipped, Note: task.Skip, Command: newScrubber(runner.Dir).cleanAll(task.Args)}
 		if task.Skip == "" {
 			limit := share(time.Until(end), tasks[i:])
 			if runner.Progress != nil {

@@ -71,11 +71,15 @@ func TestSections(t *testing.T) {
 	subject := r.Subject("gpu:0", "gpu:0: a card")
 	require.NoError(t, r.Run(t.Context(), runner, subject, []Task{
 		{Name: "good", Args: []string{"json"}, Weight: 1, Read: value},
-		{Name: "lines", Args: []string{"lines"}, Weight: 1},
+		{Name: "lines", Args: []string{"lines"}, Weight: 1, Read: func(_ []byte, s *Section) error {
+			s.Tables = []Table{{Head: []string{"failure"}}}
+			return nil
+		}},
 		{Name: "wrong", Args: []string{"lines"}, Weight: 1, Read: value},
 		{Name: "failing", Args: []string{"fail"}, Weight: 1},
 		{Name: "crashing", Args: []string{"crash"}, Weight: 1},
 		{Name: "skipped", Args: []string{"hang"}, Weight: 1000, Skip: "it would not end"},
+		{Name: "large", Args: []string{"hang", dir}, Weight: 1000, Disk: 1 << 62},
 	}, time.Hour))
 	require.NoError(t, r.Run(t.Context(), runner, subject, []Task{{Name: "hanging", Args: []string{"hang", "--within", Limit}, Weight: 1}}, 2*time.Second))
 	assert.Equal(t, []string{"good", "lines", "wrong", "failing", "crashing", "hanging"}, limits)
@@ -86,20 +90,22 @@ func TestSections(t *testing.T) {
 	require.NoError(t, r.Write())
 	markdown, data = written(t, r)
 	assert.NotContains(t, markdown, "Incomplete")
+	assert.NotContains(t, markdown, "### lines", "a table without rows needs no heading")
 	var status []Status
 	for _, s := range data.Subjects[0].Sections {
 		status = append(status, s.Status)
 	}
-	assert.Equal(t, []Status{Passed, Passed, Failed, Failed, Failed, Skipped, Unfinished}, status)
+	assert.Equal(t, []Status{Passed, Passed, Failed, Failed, Failed, Skipped, Skipped, Unfinished}, status)
 	assert.Equal(t, []string{"gpu:0: wrong: failed", "gpu:0: failing: failed", "gpu:0: crashing: failed", "gpu:0: hanging: unfinished"}, r.Problems())
 	sections := data.Subjects[0].Sections
 	assert.JSONEq(t, `{"value": 7, "home": "HOME", "here": "DIR"}`, string(sections[0].Output))
 	assert.JSONEq(t, `[{"step": 1}, {"step": 2}]`, string(sections[1].Output))
 	assert.Equal(t, []string{"first line", "kernel | x: wrong result"}, sections[3].Errors)
 	assert.Contains(t, strings.Join(sections[4].Errors, "\n"), "panic: the driver crashed")
-	assert.JSONEq(t, `{"partial": true}`, string(sections[6].Output), "what a command printed before its time was over is kept")
-	assert.Equal(t, "1s", sections[6].Command[2])
-	assert.Contains(t, sections[6].Errors[0], "not finished within 2 s")
+	assert.Regexp(t, `^needs 4611686018.4 GB in .*, which has [0-9.]+ GB free`, sections[6].Note)
+	assert.JSONEq(t, `{"partial": true}`, string(sections[7].Output), "what a command printed before its time was over is kept")
+	assert.Equal(t, "1s", sections[7].Command[2])
+	assert.Contains(t, sections[7].Errors[0], "not finished within 2 s")
 	for _, want := range []string{"## gpu:0: a card", `| a\|b |`, "| skipped | skipped | 0.0 | 0 | it would not end |", "kernel | x: wrong result",
 		"- **gpu:0: hanging: unfinished**"} {
 		assert.Contains(t, markdown, want)

@@ -37,7 +37,7 @@ func (r Runner) run(ctx context.Context, task Task, limit time.Duration) Section
 	err := cmd.Run()
 	s.Seconds = time.Since(began).Round(10 * time.Millisecond).Seconds()
 	scrub := newScrubber(r.Dir)
-	s.Command = strings.Split(scrub.clean(strings.Join(args, "\x00")), "\x00")
+	s.Command = scrub.cleanAll(args)
 	text := []byte(scrub.clean(output.String()))
 	s.Output = asJSON(text)
 	if task.Read != nil {

@@ -103,6 +103,14 @@ func newScrubber(dir string) scrubber {
 
 func (s scrubber) clean(text string) string { return s.Replace(text) }
 
+func (s scrubber) cleanAll(texts []string) []string {
+	var cleaned []string
+	for _, t := range texts {
+		cleaned = append(cleaned, s.clean(t))
+	}
+	return cleaned
+}
+
 // rows are the facts for the Markdown file.
 func (s System) rows() [][]string {
 	rows := [][]string{{"platform", s.Platform}, {"distribution", s.Distribution}, {"kernel", s.Kernel},

@@ -47,8 +47,8 @@ func cpuTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// BenchmarkSoftware compares the variants for software devices, but the naive one, with gonum by CPU time, which other
-// work on the machine disturbs little. A ratio above 1 is faster than gonum.
+// BenchmarkSoftware compares the variants for software adapters, except the naive one, with gonum by CPU time, which
+// depends little on other work on the machine. A ratio above 1 is faster than gonum.
 func BenchmarkSoftware(b *testing.B) {
 	g := openGPU(b)
 	for _, c := range benchSpecs {

@@ -6,18 +6,18 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// cooperative is the kernel for tensor cores. A workgroup computes rows × columns of C from slices of depth k's that it
-// holds in workgroup memory; each of its subgroups keeps a grid of matrices of C in registers and multiplies matrices
-// of the slices into them. While it does, the next slice is on its way from global memory to registers. 16-bit floats
-// travel sixteen bytes at a time as whole words that nothing calculates with: see shaders/spirv for the type of the
-// matrices.
+// cooperative is the kernel for tensor cores. A workgroup computes rows × columns elements of C. It iterates over slices
+// of A and B of depth k's each, which it copies to workgroup memory. Each subgroup keeps a grid of matrices of C in
+// registers and adds the products of the slices' matrices to them. Meanwhile the next slice is loaded from global memory
+// to registers. 16-bit floats are copied as words, sixteen bytes at a time; package shaders/spirv gives the matrices
+// their type.
 type cooperative struct {
-	size        target.CooperativeMatrix // of matrices
+	size        target.CooperativeMatrix // of one matrix
 	lanes       int                      // invocations of a subgroup
-	down, right int                      // subgroups of a workgroup
-	m, n, k     int                      // matrices: of C, those of a subgroup; along k, those of a slice
-	double      bool                     // two slices in workgroup memory, and one barrier a slice instead of two
-	splits      int
+	down, right int                      // subgroups of a workgroup, along rows and columns
+	m, n, k     int                      // m × n matrices of C for each subgroup; k matrices along the depth of a slice
+	double      bool                     // two slices in workgroup memory, and one barrier for each slice instead of two
+	splits      int                      // ranges of k
 }
 
 var cooperativeShapes = [...]cooperative{
@@ -32,7 +32,7 @@ var cooperativeShapes = [...]cooperative{
 	{down: 2, right: 4, m: 4, n: 4, k: 2},
 }
 
-// narrowShapes are for narrow devices: more subgroups, that hold fewer matrices each.
+// narrowShapes are for devices with few registers for each lane: they have more subgroups with fewer matrices each.
 var narrowShapes = [...]cooperative{
 	{down: 2, right: 2, m: 1, n: 1, k: 4, double: true},
 	{down: 2, right: 2, m: 2, n: 2, k: 1, double: true},
@@ -42,10 +42,10 @@ var narrowShapes = [...]cooperative{
 	{down: 8, right: 4, m: 2, n: 2, k: 2},
 }
 
-// fillTensor is how many workgroups of these it takes to keep a large GPU busy.
+// fillTensor is the number of workgroups of these kernels that keep a large GPU busy.
 const fillTensor = 128
 
-func cooperativeCandidates(s Spec, l target.Limits) []Kernel {
+func cooperativeVariants(s Spec, l target.Limits) []Kernel {
 	if s.TypeA == F32 || s.TypeA != s.TypeB || l.SubgroupSize == 0 {
 		return nil
 	}
@@ -61,7 +61,7 @@ func cooperativeCandidates(s Spec, l target.Limits) []Kernel {
 	for _, t := range shapes {
 		t.size, t.lanes, t.splits = size, l.SubgroupSize, 1
 		a, b := t.slices(s)
-		if t.threads() > min(l.MaxInvocations, l.MaxWorkgroupSize[0]) || t.memory(s) > l.MaxWorkgroupMemory || a.chunks()%t.threads() != 0 || b.chunks()%t.threads() != 0 {
+		if t.threads() > min(l.MaxInvocations, l.MaxWorkgroupSize[0]) || t.memory(s) > l.MaxWorkgroupMemory || a.vec4s()%t.threads() != 0 || b.vec4s()%t.threads() != 0 {
 			continue
 		}
 		// Skip tiles that lie outside C for the most part, except the smallest.
@@ -71,7 +71,7 @@ func cooperativeCandidates(s Spec, l target.Limits) []Kernel {
 		ks = append(ks, t.kernel(s, l))
 		if splits := min(fillTensor/t.count(s), s.K/(8*t.depth()), 32); splits > 1 {
 			t.splits = splits
-			t.splits = ceilDiv(s.K, t.partDepth(s)) // none is empty
+			t.splits = ceilDiv(s.K, t.splitDepth(s)) // so that none is empty
 			ks = append(ks, t.kernel(s, l))
 		}
 	}
@@ -87,10 +87,11 @@ func (t cooperative) count(s Spec) int {
 	return s.Batch * ceilDiv(s.M, t.rows()) * ceilDiv(s.N, t.cols())
 }
 
-// partDepth is the k's of a part of the sum.
-func (t cooperative) partDepth(s Spec) int { return roundUp(ceilDiv(s.K, t.splits), t.depth()) }
+// splitDepth is the number of k's in a split's range.
+func (t cooperative) splitDepth(s Spec) int { return roundUp(ceilDiv(s.K, t.splits), t.depth()) }
 
-// cost counts multiplications, a sixteenth of what they cost elsewhere, and loads of a wave of tiles.
+// cost estimates the multiplications, each a sixteenth of an ordinary one, and the loads of each wave of fillTensor
+// workgroups.
 func (t cooperative) cost(s Spec) float64 {
 	perK := float64(t.rows()*t.cols())/16 + float64(t.rows()+t.cols()) + float64(t.rows()*t.cols())/64*(1/float64(t.m)+1/float64(t.n))
 	if !t.double {
@@ -115,35 +116,36 @@ func (t cooperative) kernel(s Spec, l target.Limits) Kernel {
 		return k
 	}
 	k.Name += fmt.Sprintf(" split %d", t.splits)
-	part := roundUp(s.Batch*s.M*s.N, 64) // elements; keeps the 16-bit floats of the scratch aligned
-	k.Scratch = 4 * part * t.splits
+	size := s.splitSize()
+	k.Scratch = 4 * size * t.splits
 	first.Bindings[2] = Binding{Operand: Scratch, Size: k.Scratch}
-	k.Passes = []Pass{first, reduction(s, l, part, t.splits)}
+	k.Passes = []Pass{first, reduction(s, l, size, t.splits)}
 	return k
 }
 
-// slices returns the parts of A and B that lie in workgroup memory at a time.
+// slices returns the slices of A and B.
 func (t cooperative) slices(s Spec) (a, b slice) {
 	a = slice{name: "a", place: "ty", tile: t.rows(), depth: t.depth(), size: s.M, k: s.K, alongK: !s.TransA, batch: s.Batch, batchStride: s.BatchStrideA}
 	b = slice{name: "b", place: "tx", tile: t.cols(), depth: t.depth(), size: s.N, k: s.K, alongK: s.TransB, batch: s.Batch, batchStride: s.BatchStrideB}
-	b.from = a.quads()
+	b.offset = a.memory()
 	return a, b
 }
 
-// stripStride is the vec4s of a row of C in workgroup memory, one more than needed, against bank conflicts.
+// stripStride is the distance between rows of C in workgroup memory, in vec4s. It is one more than needed, which avoids
+// bank conflicts.
 func (t cooperative) stripStride() int { return t.cols()/4 + 1 }
 
-// quads are the vec4s of workgroup memory: for slices, and then for strips of C.
-func (t cooperative) quads(s Spec) int {
+// vec4s is the size of the workgroup memory in vec4s. It holds the slices, and after the loop strips of C.
+func (t cooperative) vec4s(s Spec) int {
 	a, b := t.slices(s)
-	n := a.quads() + b.quads()
+	n := a.memory() + b.memory()
 	if t.double {
 		n *= 2
 	}
 	return max(n, t.down*t.size.M*t.stripStride())
 }
 
-func (t cooperative) memory(s Spec) int { return 16 * t.quads(s) }
+func (t cooperative) memory(s Spec) int { return 16 * t.vec4s(s) }
 
 func (t cooperative) pass(s Spec, l target.Limits) Pass {
 	out := s
@@ -152,26 +154,26 @@ func (t cooperative) pass(s Spec, l target.Limits) Pass {
 	}
 	a, b := t.slices(s)
 	g := newCooperativeSource(out, a, b)
-	g.line("var<workgroup> stage: array<vec4<f32>, %d>;", t.quads(s))
+	g.line("var<workgroup> stage: array<vec4<f32>, %d>;", t.vec4s(s))
 	tiles := [3]int{ceilDiv(s.N, t.cols()), ceilDiv(s.M, t.rows()), s.Batch * t.splits}
 	g.builtins = ", @builtin(subgroup_id) sg: u32"
 	groups := g.main([2]int{t.threads(), 1}, tiles, l, false)
 	g.line("let lt = l.x;")
 	g.line("let b = tz / %du; let part = tz %% %du;", t.splits, t.splits)
-	g.line("let begin = part * %du; let end = min(begin + %du, %du);", t.partDepth(s), t.partDepth(s), s.K)
+	g.line("let begin = part * %du; let end = min(begin + %du, %du);", t.splitDepth(s), t.splitDepth(s), s.K)
 	for i := range t.m {
 		for j := range t.n {
 			g.line("var c%d_%d = %s();", i, j, t.size.WGSL("C"))
 		}
 	}
-	a.open(g, t.threads(), fmt.Sprintf("sg / %du * %du", t.right, t.m*t.size.M))
-	b.open(g, t.threads(), fmt.Sprintf("sg %% %du * %du", t.right, t.n*t.size.N))
+	a.addresses(g, t.threads(), fmt.Sprintf("sg / %du * %du", t.right, t.m*t.size.M))
+	b.addresses(g, t.threads(), fmt.Sprintf("sg %% %du * %du", t.right, t.n*t.size.N))
 	t.loop(g, a, b)
 	t.finish(g)
 	return g.pass([3]int{t.threads(), 1, 1}, groups, t.memory(s))
 }
 
-// loop emits the walk along k.
+// loop emits the loop along k.
 func (t cooperative) loop(g *source, a, b slice) {
 	load := func(k0 string) { a.load(g, t.threads(), k0); b.load(g, t.threads(), k0) }
 	store := func(at string) { a.store(g, t.threads(), at); b.store(g, t.threads(), at) }
@@ -192,13 +194,13 @@ func (t cooperative) loop(g *source, a, b slice) {
 	load("next")
 	g.line("}")
 	t.multiply(g, a, b, "at")
-	g.line("at = %du - at;\nif (next < end) {", a.quads()+b.quads())
+	g.line("at = %du - at;\nif (next < end) {", a.memory()+b.memory())
 	store("at")
 	g.line("}\n}")
 }
 
-// multiply emits the products of one slice, which begins at the vec4 of workgroup memory that at names. naga wants
-// pointers' indices and strides bound to names first.
+// multiply emits the products of one slice. at is the index of its first vec4 in workgroup memory. The indices of
+// pointers and the strides are variables because naga requires it.
 func (t cooperative) multiply(g *source, a, b slice, at string) {
 	for k := range t.k {
 		for j := range t.n {
@@ -213,13 +215,13 @@ func (t cooperative) multiply(g *source, a, b slice, at string) {
 	}
 }
 
-// finish emits the stores: of matrices as they are where a tile lies inside C and nothing follows the product, else of
-// strips of them by way of workgroup memory, where every element has its place.
+// finish emits the stores. Without an epilogue a tile that lies inside C is stored matrix by matrix. Other tiles go
+// through workgroup memory, strip by strip, where each element has a known index.
 func (t cooperative) finish(g *source) {
 	s := g.spec
 	base := fmt.Sprintf("b * %du", s.M*s.N)
 	if t.splits > 1 {
-		base += fmt.Sprintf(" + part * %du", roundUp(s.Batch*s.M*s.N, 64))
+		base += fmt.Sprintf(" + part * %du", s.splitSize())
 	}
 	g.line("let base = %s;", base)
 	direct := s.Epilogue == nil && s.N%4 == 0 && s.M >= t.rows() && s.N >= t.cols()
@@ -252,8 +254,8 @@ func (t cooperative) storeMatrices(g *source) {
 	}
 }
 
-// storeStrips emits, for each row of the subgroups' matrices, their store to workgroup memory and then, spread over all
-// invocations, the store of its elements with the epilogue.
+// storeStrips emits, for each row of the subgroups' matrices, the stores of the matrices to workgroup memory and then
+// the stores of their elements to C with the epilogue, which all invocations share.
 func (t cooperative) storeStrips(g *source) {
 	s := g.spec
 	g.line("let width = %du;", t.stripStride())
@@ -281,7 +283,7 @@ func (t cooperative) storeStrips(g *source) {
 	}
 }
 
-// newCooperativeSource starts a shader as newSource does.
+// newCooperativeSource returns a source that holds the declarations of the bindings and helpers, as newSource does.
 func newCooperativeSource(s Spec, a, b slice) *source {
 	g := &source{spec: s}
 	g.line("enable wgpu_cooperative_matrix;")
@@ -292,7 +294,7 @@ func newCooperativeSource(s Spec, a, b slice) *source {
 	for i, t := range []string{a.wgslType(), b.wgslType(), g.c.typ()} {
 		g.line("@group(0) @binding(%d) var<storage, read_write> mm_%c: array<%s>;", i, "abc"[i], t)
 	}
-	if a.kind() != wide || b.kind() != wide || a.alongK && s.K%8 != 0 {
+	if a.alignment() != wide || b.alignment() != wide || a.alongK && s.K%8 != 0 {
 		g.line(helpers)
 	}
 	if s.Epilogue != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the kernels compute where there are cooperative matrices.
-func TestCooperativeCandidatesOnDevices(t *testing.T) {
+// The kernels compute correct products on devices with cooperative matrices.
+func TestCooperativeVariantsOnDevices(t *testing.T) {
 	found, err := vulkan.Adapters()
 	require.NoError(t, err)
 	ran := 0
@@ -24,7 +24,7 @@ func TestCooperativeCandidatesOnDevices(t *testing.T) {
 		defer dev.Close()
 		l := dev.Limits()
 		for i, c := range cooperativeCases() {
-			ks := cooperativeCandidates(c.spec, l)
+			ks := cooperativeVariants(c.spec, l)
 			if len(ks) == 0 {
 				continue
 			}

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cooperativeCases are products of 16-bit floats: sizes that are multiples of the tiles and of nothing, every
-// transpose, batches, strides, sums in parts, and epilogues.
+// cooperativeCases are products of 16-bit floats: sizes that are and are not multiples of the tiles, every transpose,
+// batches, strides, split-K and epilogues.
 func cooperativeCases() []testCase {
 	var out []testCase
 	for n, d := range [][3]int{{64, 64, 64}, {32, 40, 24}, {33, 50, 44}, {72, 35, 21}, {130, 20, 9}, {1, 100, 8}} {
@@ -49,14 +49,14 @@ func cooperativeCases() []testCase {
 		testCase{name: "gradient of the head", spec: Spec{Batch: 1, M: 1003, N: 32, K: 24, TransA: true, TypeA: F16, TypeB: F16}})
 }
 
-// Matrices that are not square: Intel's, of Xe-HPG and of Xe2.
+// oblong are the matrices of Intel's Xe-HPG and Xe2, which are not square.
 var oblong = []target.CooperativeMatrix{{M: 8, N: 8, K: 16}, {M: 8, N: 16, K: 16}}
 
 func square(side int) target.CooperativeMatrix {
 	return target.CooperativeMatrix{M: side, N: side, K: side}
 }
 
-// tensorLimits are those of a device that multiplies matrices of one size by subgroups of lanes invocations.
+// tensorLimits are the limits of a device whose subgroups, of the given number of lanes, multiply matrices of one size.
 func tensorLimits(size target.CooperativeMatrix, lanes int, input string) target.Limits {
 	l := target.DefaultLimits()
 	l.MaxWorkgroupMemory, l.MaxInvocations, l.MaxWorkgroupSize[0] = 49152, 1024, 1024
@@ -68,7 +68,7 @@ func tensorLimits(size target.CooperativeMatrix, lanes int, input string) target
 
 var every = flag.Bool("every", false, "run every kernel for tensor cores on every case, and watch all for GPUs, which takes software an hour")
 
-// some are two of the variants, other ones for each case, or all.
+// some returns two of the variants, different ones for each case, or all of them.
 func some(ks []Kernel, i int) []Kernel {
 	if *every || len(ks) < 2 {
 		return ks
@@ -76,7 +76,7 @@ func some(ks []Kernel, i int) []Kernel {
 	return []Kernel{ks[i%len(ks)], ks[(i+1+i/len(ks)%(len(ks)-1))%len(ks)]}
 }
 
-// 16-bit floats are random numbers that the type has exactly, and their bits, two in a word.
+// randomFloat16 returns random numbers that the type represents exactly, and their bits, two in a word.
 func randomFloat16(r *rand.Rand, n int, e Element) ([]float32, []byte) {
 	digits := map[Element]int{F16: 10, BF16: 7}[e]
 	x, bits := make([]float32, n), make([]byte, 4*((n+1)/2), 4*((n+1)/2)+16)
@@ -101,7 +101,7 @@ type bench struct {
 	dev  device.Device
 	bufs map[Operand]device.Buffer
 	bias device.Buffer
-	sums []byte // of the scratch, before a kernel runs
+	sums []byte // the content of the scratch before a kernel runs
 }
 
 func (b *bench) buffer(name string, data []byte) device.Buffer {
@@ -119,7 +119,7 @@ func (b *bench) read(buf device.Buffer) []byte {
 	return bytes
 }
 
-// run runs a kernel, rewritten by change, watched where it is WGSL, and returns C and what lies behind it.
+// run runs a kernel that change rewrites, with bounds checks if it is WGSL. It returns C and the memory behind it.
 func (b *bench) run(k Kernel, n int, change func(Pass) Pass) []float32 {
 	const guard = 64
 	unwritten := make([]float32, n+guard)
@@ -168,7 +168,7 @@ func (b *bench) run(k Kernel, n int, change func(Pass) Pass) []float32 {
 	return out
 }
 
-// check compares kernels with gonum: every element of C, what lies behind it, and a second run with the first.
+// check compares every element of C with gonum, and the bits of two runs. The memory behind C must not change.
 func check(t *testing.T, dev device.Device, c testCase, ks []Kernel, change func(Pass) Pass) {
 	s, r := c.spec, rand.New(rand.NewPCG(1, 2))
 	x, xBits := randomFloat16(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA, s.TypeA)
@@ -190,8 +190,8 @@ func check(t *testing.T, dev device.Device, c testCase, ks []Kernel, change func
 	}
 }
 
-// What the kernels compute, on a device that has no tensor cores. The shapes are small ones of the test: what is
-// unrolled for the real ones takes software minutes to compile.
+// The kernels compute correct products on an emulation of subgroup matrices. The shapes are smaller than the real ones,
+// whose unrolled loops a software adapter would compile for minutes.
 func TestCooperativeKernelsEmulated(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -219,8 +219,7 @@ func TestCooperativeKernelsEmulated(t *testing.T) {
 	}
 }
 
-// A sum in parts is rounded once, by the last pass: its 16-bit floats are the rounded sums of the kernel that stores
-// f32.
+// With split-K only the last pass rounds: its 16-bit floats are the rounded sums of the kernel that stores f32.
 func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -250,22 +249,22 @@ func TestCooperativeKernelsStoreFloat16OfPartialSums(t *testing.T) {
 	}
 	assert.True(t, math.IsInf(float64(got[s.M*s.N/2]), 1), "it writes behind C")
 	half.K = 2000
-	assert.True(t, slices.ContainsFunc(cooperativeCandidates(half, tensorLimits(square(16), 32, "f16")), func(k Kernel) bool { return strings.Contains(k.Name, "split") }))
+	assert.True(t, slices.ContainsFunc(cooperativeVariants(half, tensorLimits(square(16), 32, "f16")), func(k Kernel) bool { return strings.Contains(k.Name, "split") }))
 }
 
-// Lanes of narrow subgroups are given no more sums than their registers hold.
+// The lanes of narrow subgroups hold no more sums than fit into their registers.
 func TestNarrowSubgroups(t *testing.T) {
 	for i, want := range []string{"tensor 128x64x16/128", "tensor 128x128x16/256"} {
 		l := tensorLimits(oblong[i], 8<<i, "f16")
 		s := Spec{Batch: 1, M: 4096, N: 4096, K: 4096, TypeA: F16, TypeB: F16}
 		assert.Equal(t, want, Variants(s, l)[1].Name)
-		for _, k := range cooperativeCandidates(s, l) {
+		for _, k := range cooperativeVariants(s, l) {
 			var rows, cols, depth, lanes int
 			_, err := fmt.Sscanf(k.Name, "tensor %dx%dx%d/%d", &rows, &cols, &depth, &lanes)
 			require.NoError(t, err)
 			assert.LessOrEqual(t, rows*cols/lanes, 64, k.Name)
 		}
-		for _, k := range tileCandidates(s, l) {
+		for _, k := range tileVariants(s, l) {
 			var rows, cols, depth, lanes int
 			_, err := fmt.Sscanf(k.Name, "tile %dx%dx%d/%d", &rows, &cols, &depth, &lanes)
 			require.NoError(t, err)
@@ -276,8 +275,8 @@ func TestNarrowSubgroups(t *testing.T) {
 
 func TestCooperativeNeedsTheDevice(t *testing.T) {
 	s := Spec{Batch: 1, M: 64, N: 64, K: 64, TypeA: F16, TypeB: F16}
-	assert.NotEmpty(t, cooperativeCandidates(s, tensorLimits(square(16), 32, "f16")))
-	assert.Empty(t, cooperativeCandidates(s, tensorLimits(square(16), 32, "bf16")))
-	assert.Empty(t, cooperativeCandidates(s, tensorLimits(square(16), 0, "f16")))
-	assert.Empty(t, cooperativeCandidates(s, target.DefaultLimits()))
+	assert.NotEmpty(t, cooperativeVariants(s, tensorLimits(square(16), 32, "f16")))
+	assert.Empty(t, cooperativeVariants(s, tensorLimits(square(16), 32, "bf16")))
+	assert.Empty(t, cooperativeVariants(s, tensorLimits(square(16), 0, "f16")))
+	assert.Empty(t, cooperativeVariants(s, target.DefaultLimits()))
 }

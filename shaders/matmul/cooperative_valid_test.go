@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every variant becomes SPIR-V, of f16 and of bf16, and what it becomes is valid.
-func TestCooperativeCandidatesAreValid(t *testing.T) {
+// Every variant compiles to valid SPIR-V, for f16 and for bf16.
+func TestCooperativeVariantsAreValid(t *testing.T) {
 	compiler, err := spirv.NewCompiler("")
 	require.NoError(t, err)
 	defer compiler.Close()
@@ -29,7 +29,7 @@ func TestCooperativeCandidatesAreValid(t *testing.T) {
 		e, d := []Element{F16, BF16}[i%2], devices[i%len(devices)]
 		c.spec.TypeA, c.spec.TypeB = e, e
 		l := tensorLimits(d.size, d.lanes, e.String())
-		ks := cooperativeCandidates(c.spec, l)
+		ks := cooperativeVariants(c.spec, l)
 		require.NotEmpty(t, ks)
 		for _, k := range ks {
 			checkLimits(t, testCase{limits: l}, k)
@@ -48,7 +48,7 @@ func TestCooperativeCandidatesAreValid(t *testing.T) {
 // validator is the installed spirv-val.
 type validator struct {
 	path  string
-	blind bool // it does not know cooperative matrices, or there is none
+	blind bool // no spirv-val is installed, or it does not know cooperative matrices
 }
 
 func (v *validator) check(t *testing.T, m *spirv.Module) {
@@ -78,7 +78,7 @@ func (v *validator) check(t *testing.T, m *spirv.Module) {
 	require.NoError(t, err, "spirv-val (Debian's spirv-tools): %s", out)
 }
 
-// The first variant, which is taken where none is timed, is for tensor cores, and the largest that keeps a GPU busy.
+// The first variant, which is used without timing, is for tensor cores, and it is the largest that keeps a GPU busy.
 func TestTensorCoresAreTheDefault(t *testing.T) {
 	for _, c := range []struct {
 		m, n, k int

@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A product of 16-bit floats has the bits of the product of the same numbers in f32, by the same kernel. The cases have
-// every way to read an operand: alone, in fours, rearranged, by an invocation or by all. They are small: compiling is
-// what takes time.
+// A product of 16-bit floats has the same bits as the same kernel's product of the same numbers in f32. The cases cover
+// every way to read an operand: by element, by vec4, from a packed copy, by one invocation or by a workgroup. They are
+// small, since compilation takes most of the time.
 func TestFloat16HasTheBitsOfF32(t *testing.T) {
 	g := openGPU(t)
 	few := target.DefaultLimits()
@@ -44,7 +44,7 @@ var (
 	reading     = regexp.MustCompile(`\b(mm_[ab]|src)_read\(`)
 )
 
-// Kernels for 16-bit floats and for f32 differ in how they read alone.
+// Kernels for 16-bit floats differ from those for f32 only in how they read operands.
 func TestFloat16ChangesReadsOnly(t *testing.T) {
 	for _, c := range testCases() {
 		if c.spec.Epilogue != nil {
@@ -73,7 +73,7 @@ func TestFloat16ChangesReadsOnly(t *testing.T) {
 	}
 }
 
-// plain is a shader without declarations, its reads written as of f32.
+// plain returns a shader's text without declarations and with reads in the form for f32.
 func plain(wgsl string) string {
 	wgsl = declaration.ReplaceAllString(wgsl, "")
 	for {
@@ -104,7 +104,7 @@ func checkFloat16(g *gpu, s Spec, d Element, limits target.Limits, software bool
 	s.TypeA, s.TypeB = d, d
 	for _, k := range Variants(s, on(limits, software)) {
 		w := want[k.Name]
-		if w == nil { // not among the best for f32; all of these add in the order of k
+		if w == nil { // it is not among the best for f32; all kernels of lanes add in the order of k
 			require.True(g.t, strings.HasPrefix(k.Name, "lanes"), k.Name)
 			w = lanes
 		}
@@ -112,8 +112,8 @@ func checkFloat16(g *gpu, s Spec, d Element, limits target.Limits, software bool
 	}
 }
 
-// Results of 16-bit floats are those in f32 of the same kernel, rounded, also of sums in parts. Conformance runs the
-// kernels for software.
+// 16-bit results are the rounded f32 results of the same kernel, also with split-K. The conformance suite covers the
+// kernels for software adapters.
 func TestFloat16IsStored(t *testing.T) {
 	g := openGPU(t)
 	few := target.DefaultLimits()
@@ -149,7 +149,7 @@ func TestFloat16IsStored(t *testing.T) {
 	assert.PanicsWithValue(t, "matmul: a result of bf16 takes an epilogue and columns in fours, not 12", func() { Variants(narrow16, on(few, true)) })
 }
 
-// rounded is the word of the first two of x in bf16.
+// rounded returns the word that holds the first two elements of x in bf16.
 func rounded(x []float32) uint32 {
 	return BF16.Bits(float64(x[0])) | BF16.Bits(float64(x[1]))<<16
 }
@@ -163,7 +163,7 @@ func narrow(acc, _, _, _ string) (stmts, expr string) {
 	return stmts, expr
 }
 
-// randomFloat16Words are numbers, and the words that hold them as 16-bit floats.
+// randomFloat16Words returns random numbers, and the words that hold them as 16-bit floats.
 func randomFloat16Words(r *rand.Rand, d Element, n int) (x, words []float32) {
 	x = random(r, n)
 	bits := make([]uint32, (n+1)/2)
@@ -177,7 +177,7 @@ func randomFloat16Words(r *rand.Rand, d Element, n int) (x, words []float32) {
 	return x, words
 }
 
-// product runs a kernel on operands.
+// product runs a kernel on the operands and returns C.
 func product(g *gpu, k Kernel, s Spec, a, b []float32) []float32 {
 	n := s.Batch * s.M * s.N * s.TypeC.Size() / 4
 	bufs := map[Operand]*wgpu.Buffer{A: g.buffer(4*len(a), a), B: g.buffer(4*len(b), b),

@@ -18,19 +18,19 @@ type gpu struct {
 	t        testing.TB
 	device   *wgpu.Device
 	queue    *wgpu.Queue
-	watching bool         // kernels that are loaded now
+	watching bool         // check the indices of kernels that are loaded from now on
 	outside  *wgpu.Buffer // where checked kernels report an index outside its array
 }
 
 func openGPU(t testing.TB) *gpu {
-	instance := wgpu.CreateInstance(nil) // a descriptor's extras would come with what lies in memory
+	instance := wgpu.CreateInstance(nil) // the binding does not initialize the extras of a descriptor
 	t.Cleanup(instance.Release)
 	for _, a := range instance.EnumerateAdapters(nil) {
 		if a.GetInfo().BackendType != wgpu.BackendTypeVulkan {
 			continue
 		}
 		limits := a.GetLimits().Limits
-		limits.MaxPushConstantSize = 0 // the binding leaves it uninitialised
+		limits.MaxPushConstantSize = 0 // the binding does not initialize it
 		d, err := a.RequestDevice(&wgpu.DeviceDescriptor{RequiredLimits: &wgpu.RequiredLimits{Limits: limits}})
 		require.NoError(t, err)
 		t.Cleanup(d.Release)
@@ -40,7 +40,7 @@ func openGPU(t testing.TB) *gpu {
 	return nil
 }
 
-// wait polls without blocking: the blocking poll gives up after five seconds and frees what is in use.
+// wait polls without blocking: the blocking poll gives up after five seconds and frees resources in use.
 func (g *gpu) wait() {
 	for i := 0; !g.device.Poll(false, nil); i++ {
 		if i < 20 {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// An index outside an array is reported, wherever it is read or written.
+// The bounds check reports an index outside an array, in reads and in writes.
 func TestIndicesAreWatched(t *testing.T) {
 	kernel := func(at string) string {
 		return "@group(0) @binding(0) var<storage, read_write> x: array<f32>;\nvar<workgroup> w: array<u32, 4>;\n" +

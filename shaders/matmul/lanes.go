@@ -9,27 +9,28 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// lanes is the kernel for software devices. Mesa's llvmpipe runs 4 to 16 invocations as the lanes of a vector;
-// it loads element by element, each with a bounds check and a branch, and spills what outlives too much code.
-// So: no workgroup memory, one k a turn, and a tile of rows × 4·groups elements an invocation. The operand
-// that gives the rows has workgroup-uniform addresses, so a load serves every lane. Lanes run over columns.
+// lanes is the kernel for software adapters. Mesa's llvmpipe runs 4 to 16 invocations as the lanes of a vector. It loads
+// element by element, each with a bounds check and a branch, and spills values that are live for long. So the kernel
+// uses no workgroup memory, handles one k in each iteration, and computes a tile of rows × 4·groups elements in each
+// invocation. The lanes of a vector have different columns and the same rows, so one load of a row's element serves all
+// lanes.
 //
-// With swap the tile is of Cᵀ = BᵀAᵀ: rows come from B and columns from A.
+// With swap the kernel computes Cᵀ = BᵀAᵀ: its rows are columns of B, and its columns are rows of A.
 type lanes struct {
-	spec                Spec // as the kernel sees it: swapped if swap
+	spec                Spec // the product that the kernel computes: transposed if swap is set
 	swap                bool
-	rows, groups, width int // width: invocations a workgroup
-	packRows, packCols  bool
+	rows, groups, width int  // width: invocations of a workgroup
+	packRows, packCols  bool // copy the operand to scratch first, laid out for loads of vec4
 }
 
-// lanesKept bounds the variants: compiling and timing one takes longer than it saves further down the list.
+// lanesKept is the number of variants to return. Compiling and timing a further one takes longer than it saves.
 const lanesKept = 3
 
-// lanesCandidates returns the best tiles among all ways to read the operands.
-func lanesCandidates(s Spec, l target.Limits) []Kernel {
+// lanesVariants returns the kernels of least cost among all ways to read the operands.
+func lanesVariants(s Spec, l target.Limits) []Kernel {
 	var ks []Kernel
 	for _, swap := range []bool{false, true} {
-		if swap && s.TypeC.Float16() { // an invocation would hold parts of words
+		if swap && s.TypeC.Float16() { // two invocations would store to one word
 			continue
 		}
 		for _, packRows := range []bool{false, true} {
@@ -38,7 +39,7 @@ func lanesCandidates(s Spec, l target.Limits) []Kernel {
 				if swap {
 					base.spec = transposed(s)
 				}
-				// What is laid out well already gains nothing from a copy, unless from its conversion.
+				// An f32 operand that can be loaded by vec4 already gains nothing from a copy.
 				if packRows && base.spec.quadsA() && base.spec.TypeA == F32 || packCols && base.spec.quadsB() && base.spec.TypeB == F32 {
 					continue
 				}
@@ -52,7 +53,7 @@ func lanesCandidates(s Spec, l target.Limits) []Kernel {
 	return ks[:min(len(ks), lanesKept)]
 }
 
-// transposed is the Spec of Cᵀ = BᵀAᵀ, but for the layout of C and the epilogue.
+// transposed returns the Spec of Cᵀ = BᵀAᵀ, except for the layout of C and the epilogue.
 func transposed(s Spec) Spec {
 	s.M, s.N = s.N, s.M
 	s.TransA, s.TransB = !s.TransB, !s.TransA
@@ -61,7 +62,7 @@ func transposed(s Spec) Spec {
 	return s
 }
 
-// best picks the tile of least cost.
+// best returns the tile of least cost. It reports false if no tile fits the device.
 func (p lanes) best(l target.Limits) (lanes, bool) {
 	best, least := p, math.Inf(1)
 	for _, rows := range []int{1, 2, 4, 8} {
@@ -86,7 +87,7 @@ func (p lanes) best(l target.Limits) (lanes, bool) {
 func (p lanes) quadRows() bool { return p.packRows || p.spec.quadsA() }
 func (p lanes) quadCols() bool { return p.packCols || p.spec.quadsB() }
 
-// cost counts machine instructions of a vector of eight lanes, as read off llvmpipe's code.
+// cost estimates the machine instructions for vectors of eight lanes, as counted in llvmpipe's code.
 func (p lanes) cost() float64 {
 	s := p.spec
 	row, col := 12., 9*32. // a scalar uniform load; four scalar loads of eight lanes
@@ -102,10 +103,10 @@ func (p lanes) cost() float64 {
 		fma = 3.2 // accumulators no longer stay in registers
 	}
 	r, g := float64(p.rows), float64(p.groups)
-	turn := row*r + col*g + fma*4*r*g + 25
+	iteration := row*r + col*g + fma*4*r*g + 25
 	tiles := float64(ceilDiv(s.M, p.rows)) * float64(ceilDiv(ceilDiv(s.N, 4), p.width*p.groups)*p.width/8)
-	cost := float64(s.Batch) * tiles * (turn*float64(s.K) + 700 + 60*r*g)
-	// A workgroup costs its start, a pass its dispatch; too few workgroups leave threads idle.
+	cost := float64(s.Batch) * tiles * (iteration*float64(s.K) + 700 + 60*r*g)
+	// The start of each workgroup and the dispatch of each pass cost time.
 	cost += 300 * float64(s.Batch) * tiles * 8 / float64(p.width)
 	const element, dispatch = 16, 2e5
 	if p.packRows {
@@ -117,7 +118,7 @@ func (p lanes) cost() float64 {
 	return cost
 }
 
-// unpacking is what it takes to convert an element to f32 in every turn.
+// unpacking is the cost of converting an element to f32 in each iteration.
 func unpacking(t Element, packed bool) float64 {
 	switch {
 	case packed || t == F32:
@@ -128,7 +129,7 @@ func unpacking(t Element, packed bool) float64 {
 	return 14
 }
 
-// batches is how many matrices an operand really has.
+// batches is the number of distinct matrices of an operand: 1 if the whole batch uses the same one.
 func batches(batch, stride int) int {
 	if stride == 0 {
 		return 1
@@ -167,7 +168,7 @@ func (p lanes) kernel(s Spec, l target.Limits) Kernel {
 	return k
 }
 
-// pass writes the main shader; s is the caller's Spec.
+// pass returns the main pass; s is the caller's Spec.
 func (p lanes) pass(s Spec, l target.Limits) Pass {
 	quadC := !p.swap && s.N%4 == 0
 	s.TypeA, s.TypeB = p.spec.TypeA, p.spec.TypeB // as they are bound
@@ -183,13 +184,14 @@ func (p lanes) pass(s Spec, l target.Limits) Pass {
 		}
 	}
 	g.line("for (var k = 0u; k < %du; k++) {", p.spec.K)
-	p.turn(g)
+	p.iteration(g)
 	g.line("}")
 	p.stores(g, quadC, quads)
 	return g.pass([3]int{p.width, 1, 1}, groups, 0)
 }
 
-// addresses emits what does not change with k: clamped rows and columns, so that loads need no branch.
+// addresses emits the variables that do not depend on k: the indices of rows and columns. They are clamped, so that
+// loads need no branch.
 func (p lanes) addresses(g *source, quads int) {
 	s := p.spec
 	for j := range p.groups {
@@ -212,8 +214,9 @@ func (p lanes) addresses(g *source, quads int) {
 	}
 }
 
-// turn emits one k. A row is loaded just before its use: what waits is spilled.
-func (p lanes) turn(g *source) {
+// iteration emits the loads and products for one k. It loads each row just before its use, since values that are loaded
+// early are spilled.
+func (p lanes) iteration(g *source) {
 	s := p.spec
 	for j := range p.groups {
 		if p.quadCols() {
@@ -243,8 +246,8 @@ func (p lanes) turn(g *source) {
 	}
 }
 
-// stores emits one loop over the tile: unrolled, the stores and epilogues would take longer to compile than all
-// the rest. Its bound is not constant, so that the compiler does not unroll it.
+// stores emits the stores as one loop over the tile. Unrolled stores and epilogues would take longer to compile than
+// all other code, so the loop's bound is not constant and the compiler cannot unroll it.
 func (p lanes) stores(g *source, quadC bool, quads int) {
 	s := g.spec
 	var sums []string
@@ -270,7 +273,8 @@ func (p lanes) stores(g *source, quadC bool, quads int) {
 	g.line("} }")
 }
 
-// scalarStores emits the stores of four columns that are not four neighbors in C, or not all inside.
+// scalarStores emits one store for each of four columns. It is for columns that are not adjacent in C or that may lie
+// outside C.
 func (p lanes) scalarStores(g *source, acc string) {
 	s := g.spec
 	for q := range 4 {
@@ -287,8 +291,9 @@ func (p lanes) scalarStores(g *source, acc string) {
 	}
 }
 
-// packed is the pass that copies an operand to scratch as [batch, k, x] with x padded to a multiple of four by
-// zeros. xContiguous says that neighbors in x are neighbors in the operand.
+// packed returns the pass that copies an operand to scratch as f32 [batch, k, x], where x is padded with zeros to a
+// multiple of four, and the size of the copy in bytes. xContiguous reports whether elements that are adjacent along x
+// are adjacent in the operand.
 func packed(from Operand, element Element, batch, x, k, stride int, xContiguous bool, l target.Limits) (Pass, int) {
 	batch = batches(batch, stride)
 	quads := ceilDiv(x, 4)

@@ -102,11 +102,11 @@ func Variants(s Spec, l target.Limits) []Kernel {
 	}
 	var ks []Kernel
 	if l.Software {
-		ks = lanesCandidates(s, l)
+		ks = lanesVariants(s, l)
 	} else {
-		ks = append(tileCandidates(s, l), vectorCandidates(s, l)...)
-		ks = append(ks, cooperativeCandidates(s, l)...)
-		ks = append(ks, matrix2Candidates(s, l)...)
+		ks = append(tileVariants(s, l), vectorVariants(s, l)...)
+		ks = append(ks, cooperativeVariants(s, l)...)
+		ks = append(ks, matrix2Variants(s, l)...)
 	}
 	sort.SliceStable(ks, func(i, j int) bool { return ks[i].Cost < ks[j].Cost })
 	return append([]Kernel{naive(s, l)}, ks...)

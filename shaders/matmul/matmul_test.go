@@ -23,7 +23,7 @@ type testCase struct {
 	limits target.Limits
 }
 
-// testCases covers every transpose of every kind of size, with batches and epilogues among them.
+// testCases covers all transposes and all kinds of sizes, with and without batches and epilogues.
 func testCases() []testCase {
 	wide := target.DefaultLimits()
 	wide.MaxWorkgroupMemory, wide.MaxInvocations = 32768, 1024
@@ -71,7 +71,7 @@ func wideFloats(x []float32) []float64 {
 	return out
 }
 
-// reference is the product by gonum, in float64.
+// reference computes the product with gonum, in float64.
 func reference(s Spec, a, b, bias []float32) []float64 {
 	shape := func(x []float64, rows, cols int, trans bool) (blas64.General, blas.Transpose) {
 		if trans {
@@ -94,22 +94,22 @@ func reference(s Spec, a, b, bias []float32) []float64 {
 	return c
 }
 
-func TestCandidatesComputeTheProduct(t *testing.T) {
+func TestVariantsComputeTheProduct(t *testing.T) {
 	g := openGPU(t)
 	g.outside = g.buffer(16, make([]float32, 4))
 	for n, c := range testCases() {
 		for _, software := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s,software=%v", c.name, software), func(t *testing.T) {
 				g.t = t
-				checkCandidates(g, c, software, n)
+				checkVariants(g, c, software, n)
 			})
 		}
 	}
 }
 
-// checkCandidates compares kernels with gonum. Of those for GPUs every third, another for each n, is watched, which
-// takes software long to compile.
-func checkCandidates(g *gpu, c testCase, software bool, n int) {
+// checkVariants compares kernels with gonum. Every third kernel for GPUs, a different one for each n, runs with bounds
+// checks, which software adapters compile slowly.
+func checkVariants(g *gpu, c testCase, software bool, n int) {
 	const guard = 64 // elements behind C that kernels must not touch
 	s, r := c.spec, rand.New(rand.NewPCG(1, 2))
 	a := random(r, s.M*s.K+(s.Batch-1)*s.BatchStrideA)
@@ -160,7 +160,7 @@ func requireClose(t testing.TB, k Kernel, want []float64, got []float32, terms i
 	}
 }
 
-func TestCandidatesKeepTheLimits(t *testing.T) {
+func TestVariantsKeepTheLimits(t *testing.T) {
 	cases := testCases()
 	huge := Spec{Batch: 70000, M: 700, N: 129, K: 8, BatchStrideA: 5600}
 	cases = append(cases, testCase{"huge", huge, target.DefaultLimits()},
@@ -181,7 +181,7 @@ func TestCandidatesKeepTheLimits(t *testing.T) {
 	}
 }
 
-// on returns the limits of a software adapter, or of a GPU, that has l otherwise.
+// on returns the limits l as those of a software adapter or of a GPU.
 func on(l target.Limits, software bool) target.Limits {
 	l.Software = software
 	return l
@@ -205,15 +205,15 @@ func checkLimits(t *testing.T, c testCase, k Kernel) {
 	}
 }
 
-func TestCandidatesRefuseBadShapes(t *testing.T) {
+func TestVariantsRefuseBadShapes(t *testing.T) {
 	assert.Panics(t, func() { Variants(Spec{Batch: 1, M: 0, N: 1, K: 1}, on(target.DefaultLimits(), true)) })
 	assert.Panics(t, func() {
 		Variants(Spec{Batch: 1, M: 1, N: 1, K: 1, BatchStrideB: -1}, on(target.DefaultLimits(), true))
 	})
 }
 
-// Where naga is at hand, every variant must also become MSL and HLSL.
-func TestCandidatesTranslate(t *testing.T) {
+// If naga is installed, every variant must also translate to MSL and HLSL.
+func TestVariantsTranslate(t *testing.T) {
 	naga, err := exec.LookPath("naga")
 	if err != nil {
 		t.Log("no naga on this machine: only WGSL was checked")

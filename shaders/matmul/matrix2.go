@@ -8,14 +8,14 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// matrix2 is the kernel for cooperative matrices that a whole workgroup holds (SPV_NV_cooperative_matrix2), in SPIR-V
-// assembly: WGSL cannot name them. A workgroup computes a tile of C as one matrix, and takes slices of A and B of depth
-// k's as one matrix each, straight from global memory. The driver decides which invocation holds which elements, and
-// how it uses workgroup memory.
+// matrix2 is the kernel for cooperative matrices of whole workgroups (SPV_NV_cooperative_matrix2). It is written in
+// SPIR-V assembly, since WGSL has no such type. A workgroup computes a tile of C as one matrix. It iterates over slices
+// of A and B of depth k's each, which it loads from global memory as one matrix each. The driver distributes the
+// elements over the invocations and uses workgroup memory as it needs.
 type matrix2 struct {
-	threads           int // invocations of a workgroup, as many as the device demands
+	threads           int // invocations of a workgroup: the number that the device requires
 	rows, cols, depth int
-	splits            int
+	splits            int // ranges of k
 }
 
 var matrix2Shapes = [...]matrix2{
@@ -26,11 +26,11 @@ var matrix2Shapes = [...]matrix2{
 	{rows: 128, cols: 256, depth: 64},
 }
 
-// Sums that an invocation holds: with fewer the tile is too small to be worth a workgroup, more do not fit into
-// registers.
-const leastSums, mostSums = 32, 128
+// minSums and maxSums bound the elements of C that an invocation holds. A tile with fewer is too small for a workgroup,
+// and more do not fit into registers.
+const minSums, maxSums = 32, 128
 
-func matrix2Candidates(s Spec, l target.Limits) []Kernel {
+func matrix2Variants(s Spec, l target.Limits) []Kernel {
 	if s.TypeA == F32 || s.TypeA != s.TypeB || !addressable(s) {
 		return nil
 	}
@@ -44,10 +44,10 @@ func matrix2Candidates(s Spec, l target.Limits) []Kernel {
 			}
 			seen[t] = true
 			ks = append(ks, t.kernel(s, l))
-			splits := min(fillTensor/t.count(s), s.K/(8*t.depth), 32, l.MaxDispatchDimension/s.Batch, mostElements/(s.Batch*s.M*s.N+64))
+			splits := min(fillTensor/t.count(s), s.K/(8*t.depth), 32, l.MaxDispatchDimension/s.Batch, maxElements/(s.Batch*s.M*s.N+64))
 			if splits > 1 {
 				t.splits = splits
-				t.splits = ceilDiv(s.K, t.partDepth(s)) // none is empty
+				t.splits = ceilDiv(s.K, t.splitDepth(s)) // so that none is empty
 				ks = append(ks, t.kernel(s, l))
 			}
 		}
@@ -55,39 +55,39 @@ func matrix2Candidates(s Spec, l target.Limits) []Kernel {
 	return ks
 }
 
-// mostElements is the most that an array may have for its indices to be an i32 or a u32, as the driver likes.
-const mostElements = math.MaxInt32
+// maxElements is the largest number of elements of an array: drivers may compute indices as i32 or as u32.
+const maxElements = math.MaxInt32
 
-// addressable reports whether each matrix begins on a multiple of sixteen bytes, as SPV_NV_cooperative_matrix2 asks of
-// pointers, and no index is too large.
+// addressable reports whether each matrix is aligned to sixteen bytes, as SPV_NV_cooperative_matrix2 requires of
+// pointers, and no array is too large.
 func addressable(s Spec) bool {
 	last := s.Batch - 1
 	aligned := s.Batch == 1 || s.BatchStrideA%8 == 0 && s.BatchStrideB%8 == 0 && s.M*s.N%4 == 0
-	return aligned && max(last*s.BatchStrideA+s.M*s.K, last*s.BatchStrideB+s.K*s.N, s.Batch*s.M*s.N+64) <= mostElements
+	return aligned && max(last*s.BatchStrideA+s.M*s.K, last*s.BatchStrideB+s.K*s.N, s.Batch*s.M*s.N+64) <= maxElements
 }
 
-// fits reports whether the device multiplies matrices of such sizes, and has room for the workgroups.
+// fits reports whether the device multiplies matrices of these sizes and supports the workgroups.
 func (t matrix2) fits(s Spec, l target.Limits, f target.FlexibleMatrix) bool {
 	sums := t.rows * t.cols / max(t.threads, 1)
 	groups := t.groups(s)
-	return t.threads > 0 && t.threads <= min(l.MaxInvocations, l.MaxWorkgroupSize[0]) && sums >= leastSums && sums <= mostSums &&
+	return t.threads > 0 && t.threads <= min(l.MaxInvocations, l.MaxWorkgroupSize[0]) && sums >= minSums && sums <= maxSums &&
 		min(f.M, f.N, f.K) > 0 && t.rows%f.M == 0 && t.cols%f.N == 0 && t.depth%f.K == 0 && max(t.rows, t.cols, t.depth) <= f.Largest && f.Reserved <= l.MaxWorkgroupMemory &&
 		max(groups[0], groups[1], groups[2]) <= l.MaxDispatchDimension &&
-		(t.rows == 64 || t.rows < 2*roundUp(s.M, 16) && t.cols < 2*roundUp(s.N, 16)) // at most half of a tile lies outside C, except of the smallest
+		(t.rows == 64 || t.rows < 2*roundUp(s.M, 16) && t.cols < 2*roundUp(s.N, 16)) // except for the smallest tile, at most half of a tile lies outside C
 }
 
 func (t matrix2) groups(s Spec) [3]int {
 	return [3]int{ceilDiv(s.N, t.cols), ceilDiv(s.M, t.rows), s.Batch * t.splits}
 }
 
-// count is the workgroups of one part of the sum.
+// count is the number of workgroups of one split.
 func (t matrix2) count(s Spec) int { return s.Batch * ceilDiv(s.M, t.rows) * ceilDiv(s.N, t.cols) }
 
-// partDepth is the k's of a part of the sum.
-func (t matrix2) partDepth(s Spec) int { return roundUp(ceilDiv(s.K, t.splits), t.depth) }
+// splitDepth is the number of k's in a split's range.
+func (t matrix2) splitDepth(s Spec) int { return roundUp(ceilDiv(s.K, t.splits), t.depth) }
 
-// cost is twice that of a kernel for subgroup matrices, so that this kernel, whose speed depends on the driver, is
-// chosen by timing only.
+// cost is twice that of a kernel for subgroup matrices. The speed of this kernel depends on the driver, so it should
+// only be chosen by timing.
 func (t matrix2) cost(s Spec) float64 {
 	perK := 2 * (float64(t.rows*t.cols)/16 + float64(t.rows+t.cols))
 	waves := float64(ceilDiv(t.count(s)*t.splits, fillTensor))
@@ -98,12 +98,12 @@ func (t matrix2) cost(s Spec) float64 {
 	return cost
 }
 
-// kernel stores C itself where nothing follows the product. Else the sums, or their parts, go to scratch, and a pass in
-// WGSL does the rest.
+// kernel returns one pass, which stores C, if there is no epilogue and one split. Otherwise that pass stores the sums to
+// scratch, and a second pass, in WGSL, adds them and applies the epilogue.
 func (t matrix2) kernel(s Spec, l target.Limits) Kernel {
 	k := Kernel{Name: fmt.Sprintf("matrix2 %dx%dx%d/%d", t.rows, t.cols, t.depth, t.threads), Cost: t.cost(s)}
-	part := roundUp(s.Batch*s.M*s.N, 64) // elements; keeps the 16-bit floats of the scratch aligned
-	first := Pass{WGSL: t.text(s, part), Bindings: []Binding{{Operand: A}, {Operand: B}, {Operand: C}}, Workgroup: [3]int{t.threads, 1, 1}, Groups: t.groups(s)}
+	size := s.splitSize()
+	first := Pass{WGSL: t.text(s, size), Bindings: []Binding{{Operand: A}, {Operand: B}, {Operand: C}}, Workgroup: [3]int{t.threads, 1, 1}, Groups: t.groups(s)}
 	if t.splits == 1 && s.Epilogue == nil {
 		k.Passes = []Pass{first}
 		return k
@@ -111,15 +111,15 @@ func (t matrix2) kernel(s Spec, l target.Limits) Kernel {
 	if t.splits > 1 {
 		k.Name += fmt.Sprintf(" split %d", t.splits)
 	}
-	first.Bindings[2] = Binding{Operand: Scratch, Size: 4 * part * t.splits}
-	last := reduction(s, l, part, t.splits)
+	first.Bindings[2] = Binding{Operand: Scratch, Size: 4 * size * t.splits}
+	last := reduction(s, l, size, t.splits)
 	k.Scratch = last.Bindings[1].Offset + last.Bindings[1].Size
 	k.Passes = []Pass{first, last}
 	return k
 }
 
-// text is the first pass.
-func (t matrix2) text(s Spec, part int) string {
+// text is the assembly of the first pass; splitSize is Spec.splitSize.
+func (t matrix2) text(s Spec, splitSize int) string {
 	half := "OpTypeFloat 16"
 	extra := "OpCapability Float16\n"
 	if s.TypeA == BF16 {
@@ -133,8 +133,8 @@ func (t matrix2) text(s Spec, part int) string {
 	for _, x := range []struct {
 		name  string
 		value int
-	}{{"rows", t.rows}, {"columns", t.cols}, {"depth", t.depth}, {"m", s.M}, {"n", s.N}, {"k", s.K}, {"splits", t.splits}, {"part_depth", t.partDepth(s)},
-		{"stride_a", s.BatchStrideA}, {"stride_b", s.BatchStrideB}, {"stride_c", s.M * s.N}, {"part_size", part}} {
+	}{{"rows", t.rows}, {"columns", t.cols}, {"depth", t.depth}, {"m", s.M}, {"n", s.N}, {"k", s.K}, {"splits", t.splits}, {"part_depth", t.splitDepth(s)},
+		{"stride_a", s.BatchStrideA}, {"stride_b", s.BatchStrideB}, {"stride_c", s.M * s.N}, {"part_size", splitSize}} {
 		fmt.Fprintf(&constants, "%%%s = OpConstant %%uint %d\n", x.name, x.value)
 	}
 	return strings.NewReplacer("EXTRA\n", extra, "THREADS", fmt.Sprint(t.threads), "HALF", half, "CONSTANTS\n", constants.String(),
@@ -142,16 +142,16 @@ func (t matrix2) text(s Spec, part int) string {
 		"VIEW_A", a.view(), "VIEW_B", b.view()).Replace(matrix2Text)
 }
 
-// tensor is a matrix as it lies in memory: by rows, or transposed.
+// tensor is the layout of a matrix in memory: row by row or, if transposed, column by column.
 type tensor struct {
 	name               string
-	down, right        string // its rows and columns
-	rowSlice, colSlice string // those of a slice: the first, and how many
+	rows, columns      string // of the matrix
+	rowSlice, colSlice string // the first row or column of a slice, and how many it has
 	transposed         bool
-	inside             bool // all slices lie within
+	inside             bool // all slices lie inside the matrix
 }
 
-// kind is the type of its layouts.
+// kind is the type of the tensor's layouts.
 func (x tensor) kind() string {
 	if x.inside {
 		return "%unclamped"
@@ -159,9 +159,9 @@ func (x tensor) kind() string {
 	return "%clamped"
 }
 
-// layout emits the tensor of two dimensions, of which slices are taken.
+// layout emits the instructions that create the tensor's layout of two dimensions.
 func (x tensor) layout() string {
-	first, second := x.down, x.right
+	first, second := x.rows, x.columns
 	if x.transposed {
 		first, second = second, first
 	}
@@ -179,7 +179,7 @@ func (x tensor) slice() string {
 	return fmt.Sprintf("%%slice_%s = OpTensorLayoutSliceNV %s %%layout_%s %s %s\n", x.name, x.kind(), x.name, first, second)
 }
 
-// view is how a load turns the slice.
+// view is the operand of a load that transposes the slice, or None.
 func (x tensor) view() string {
 	if x.transposed {
 		return "TensorView %turned"
@@ -187,7 +187,7 @@ func (x tensor) view() string {
 	return "None"
 }
 
-// matrix2Text is the kernel without its sizes. It needs no memory barriers: no workgroup writes what another reads.
+// matrix2Text is the template of the kernel. It needs no memory barriers, since no workgroup reads what another writes.
 const matrix2Text = target.Assembly + `
 OpCapability Shader
 OpCapability StorageBuffer16BitAccess

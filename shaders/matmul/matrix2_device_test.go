@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the kernels compute where workgroups multiply matrices of any size; and where only subgroups do, without tensor
-// addressing, as on Mesa 26.2's lavapipe, what they compute when they are rewritten for that.
-func TestMatrix2CandidatesOnDevices(t *testing.T) {
+// The kernels compute correct products on devices whose workgroups multiply matrices of any size. Other devices, such as
+// Mesa 26.2's lavapipe, run them rewritten for subgroup matrices without tensor addressing.
+func TestMatrix2VariantsOnDevices(t *testing.T) {
 	found, err := vulkan.Adapters()
 	require.NoError(t, err)
 	ran := 0
@@ -46,7 +46,7 @@ func TestMatrix2CandidatesOnDevices(t *testing.T) {
 
 func checkMatrix2(t *testing.T, dev *vulkan.Device) {
 	for i, c := range float16Cases() {
-		ks := matrix2Candidates(c.spec, dev.Limits())
+		ks := matrix2Variants(c.spec, dev.Limits())
 		if len(ks) == 0 {
 			continue
 		}
@@ -56,13 +56,13 @@ func checkMatrix2(t *testing.T, dev *vulkan.Device) {
 	}
 }
 
-// checkBySubgroups runs kernels of one subgroup a workgroup, on shapes that tiles fill: what follows from clamping is
-// not to be seen there.
+// checkBySubgroups runs kernels of one subgroup for each workgroup, on shapes that tiles fill. So it does not test
+// clamping.
 func checkBySubgroups(t *testing.T, dev *vulkan.Device, unit vulkan.Matrix) {
 	l := dev.Limits()
 	tile := matrix2{threads: l.SubgroupSize, rows: 2 * unit.M, cols: unit.N, depth: 2 * unit.K}
 	v := validator{path: filepath.Join(t.TempDir(), "m.spv")}
-	for i, c := range cooperativeCases()[:4] { // of every transpose
+	for i, c := range cooperativeCases()[:4] { // they have every transpose
 		s := c.spec
 		s.M, s.N, s.K = 2*tile.rows, 3*tile.cols, 6*tile.depth
 		s.Batch, s.BatchStrideA, s.BatchStrideB = 1+i%3, s.M*s.K, s.K*s.N+8*i
@@ -86,7 +86,7 @@ var (
 	leftOver = regexp.MustCompile(`(?m)^.*(Tensor|OpUndef).*\n`)
 )
 
-// bySubgroup rewrites a kernel: its matrices are a subgroup's, and slices are addressed by pointers and strides.
+// bySubgroup rewrites a kernel for matrices of a subgroup, and for slices that are addressed by pointers and strides.
 func bySubgroup(p Pass) Pass {
 	text := p.WGSL
 	if !strings.HasPrefix(text, target.Assembly) {

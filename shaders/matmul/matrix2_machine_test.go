@@ -9,14 +9,14 @@ import (
 	"github.com/gpupipe/gpupipe/shaders/spirv"
 )
 
-// machine carries out a module of matrix2 as the specifications read (SPIR-V 1.6, SPV_NV_tensor_addressing,
-// SPV_NV_cooperative_matrix2), one workgroup at a time: no device that CI has knows its instructions. It panics at an
-// unknown instruction.
+// machine interprets a module of matrix2 according to the specifications (SPIR-V 1.6, SPV_NV_tensor_addressing,
+// SPV_NV_cooperative_matrix2), one workgroup at a time. CI has no device that supports the instructions. It panics at
+// an unknown instruction.
 type machine struct {
 	code    []uint32
 	values  map[uint32]any
-	types   map[uint32][]uint32 // operands behind the result
-	labels  map[uint32]int      // where they are in code
+	types   map[uint32][]uint32 // the operands after the result
+	labels  map[uint32]int      // their positions in code
 	binding map[uint32]int
 	buffers [3][]byte
 	half    Element
@@ -42,7 +42,7 @@ func newMachine(m *spirv.Module, half Element, a, b, c []byte) *machine {
 	return &machine{code: m.Code, buffers: [3][]byte{a, b, c}, half: half}
 }
 
-// run carries out one workgroup.
+// run interprets one workgroup.
 func (m *machine) run(group [3]int) {
 	m.values, m.types, m.labels, m.binding = map[uint32]any{}, map[uint32][]uint32{}, map[uint32]int{}, map[uint32]int{}
 	for at := 5; at < len(m.code); at += int(m.code[at] >> 16) {
@@ -72,7 +72,7 @@ func (m *machine) ints(ids []uint32) (out []int) {
 	return out
 }
 
-// step carries out an instruction; it jumps to a label, or to the end, 0.
+// step interprets an instruction. It returns the label to jump to, or 0 at the end.
 func (m *machine) step(op uint32, a []uint32, group [3]int) (to uint32, jumps bool) {
 	set := func(v any) { m.values[a[1]] = v }
 	switch op {
@@ -136,7 +136,7 @@ func (m *machine) step(op uint32, a []uint32, group [3]int) (to uint32, jumps bo
 	return 0, false
 }
 
-// tensors carries out what the extensions add.
+// tensors interprets the instructions of the extensions.
 func (m *machine) tensors(op uint32, a []uint32, set func(any)) bool {
 	switch op {
 	case 4459: // OpCooperativeMatrixMulAddKHR
@@ -171,7 +171,7 @@ func (m *machine) tensors(op uint32, a []uint32, set func(any)) bool {
 	return false
 }
 
-// filled is a matrix of a type.
+// filled returns a matrix of a type with all elements equal.
 func (m *machine) filled(typ uint32, v float32) matrix {
 	t := m.types[typ]
 	x := matrix{rows: m.int(t[2]), cols: m.int(t[3])}
@@ -197,7 +197,7 @@ func multiplied(a, b, c matrix) matrix {
 	return out
 }
 
-// move loads or stores a matrix: its rows and columns are the slice's dimensions, or those of a view of it.
+// move loads or stores a matrix, whose rows and columns are the dimensions of the slice or of a view of it.
 func (m *machine) move(x matrix, from place, l layout, tensor []uint32, store bool) {
 	if size := map[bool]int{true: 4, false: 2}[store]; from.at*size%16 != 0 {
 		panic("a tensor begins within sixteen bytes")

@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// flexibleLimits are those of a device whose workgroups multiply matrices of any size.
+// flexibleLimits are the limits of a device whose workgroups multiply matrices of any size.
 func flexibleLimits() target.Limits {
 	l := tensorLimits(square(16), 32, "f16")
 	for _, input := range []string{"f16", "bf16"} {
@@ -32,10 +32,10 @@ func flexibleLimits() target.Limits {
 	return l
 }
 
-// All that kernels in assembly may need.
+// assemblyFeatures are all features that kernels in assembly may need.
 const assemblyFeatures = spirv.Float16 | spirv.Subgroups | spirv.CooperativeMatrix | spirv.TensorAddressing
 
-// float16Cases are the cooperative kernels' cases, of f16 and of bf16 by turns.
+// float16Cases are the cooperative kernels' cases, alternating between f16 and bf16.
 func float16Cases() []testCase {
 	out := cooperativeCases()
 	for i := range out {
@@ -45,11 +45,11 @@ func float16Cases() []testCase {
 	return out
 }
 
-// Every variant is assembled, says of its workgroups and buffers what its pass says, and is valid.
-func TestMatrix2CandidatesAreValid(t *testing.T) {
-	v, known := validator{path: filepath.Join(t.TempDir(), "m.spv")}, true // to the tools
+// Every variant assembles to a valid module, whose workgroup size and bindings are those of its pass.
+func TestMatrix2VariantsAreValid(t *testing.T) {
+	v, known := validator{path: filepath.Join(t.TempDir(), "m.spv")}, true // known: the installed tools know the instructions
 	for _, c := range float16Cases() {
-		ks := matrix2Candidates(c.spec, flexibleLimits())
+		ks := matrix2Variants(c.spec, flexibleLimits())
 		if s := c.spec; s.Batch > 1 && (s.BatchStrideA%8 > 0 || s.BatchStrideB%8 > 0 || s.M*s.N%4 > 0) {
 			require.Empty(t, ks, c.name)
 			continue
@@ -71,8 +71,8 @@ func TestMatrix2CandidatesAreValid(t *testing.T) {
 	}
 }
 
-// sameAsTools compares with what the installed spirv-as makes of a text, and reports whether that knows the
-// instructions.
+// sameAsTools compares our assembler's output with that of the installed spirv-as. It reports whether spirv-as knows
+// the instructions.
 func sameAsTools(t *testing.T, text string) bool {
 	if runtime.GOOS != "linux" {
 		return false
@@ -90,7 +90,7 @@ func sameAsTools(t *testing.T, text string) bool {
 	m, err := spirv.Assemble(text, assemblyFeatures)
 	require.NoError(t, err)
 	for i, w := range m.Code {
-		if i != 2 { // the tool's own number
+		if i != 2 { // word 2 identifies the assembler
 			require.Equal(t, binary.LittleEndian.Uint32(want[4*i:]), w, "word %d", i)
 		}
 	}
@@ -98,7 +98,7 @@ func sameAsTools(t *testing.T, text string) bool {
 	return true
 }
 
-// interpreted is what an assembly pass makes of a buffer of so many bytes, which holds nothing but infinities before.
+// interpreted runs an assembly pass on the machine. C has the given size in bytes and holds infinities before.
 func interpreted(t *testing.T, s Spec, p Pass, a, b []byte, size int) []byte {
 	m, err := spirv.Assemble(p.WGSL, assemblyFeatures)
 	require.NoError(t, err)
@@ -113,8 +113,8 @@ func interpreted(t *testing.T, s Spec, p Pass, a, b []byte, size int) []byte {
 	return machine.buffers[2]
 }
 
-// What the kernels compute, edges and parts and batches of them: the pass in assembly by a machine that does as the
-// specifications say, what follows by a device. A store outside of C would be a panic, or be found behind it.
+// The kernels compute correct products, including edges, split-K and batches. The machine runs the pass in assembly, and
+// a device runs the second pass. A store outside of C panics or changes the memory behind it.
 func TestMatrix2Kernels(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
@@ -126,7 +126,7 @@ func TestMatrix2Kernels(t *testing.T) {
 			y, yBits := randomFloat16(r, s.N*s.K+(s.Batch-1)*s.BatchStrideB, s.TypeB)
 			bias := random(r, s.N)
 			want := reference(s, x, y, bias)
-			for _, k := range some(matrix2Candidates(s, flexibleLimits()), i) {
+			for _, k := range some(matrix2Variants(s, flexibleLimits()), i) {
 				if len(k.Passes) == 1 {
 					got := floats(interpreted(t, s, k.Passes[0], xBits, yBits, 4*len(want)))
 					requireClose(t, k, want, got, s.K)
@@ -150,7 +150,7 @@ func floats(b []byte) (out []float32) {
 	return out
 }
 
-// 16-bit floats that come of sums in scratch are stored in whole words.
+// The reduction stores 16-bit floats as whole words.
 func TestMatrix2StoresFloat16(t *testing.T) {
 	s := Spec{Batch: 2, M: 7, N: 12, K: 5, TypeA: F16, TypeB: F16, TypeC: BF16, Epilogue: narrow, BatchStrideA: 40, BatchStrideB: 64}
 	r := rand.New(rand.NewPCG(1, 2))
@@ -162,11 +162,11 @@ func TestMatrix2StoresFloat16(t *testing.T) {
 	dev, err := webgpu.Open(0, webgpu.Options{})
 	require.NoError(t, err)
 	defer dev.Close()
-	k := matrix2Candidates(s, flexibleLimits())[0]
+	k := matrix2Variants(s, flexibleLimits())[0]
 	b := &bench{t: t, dev: dev, bufs: map[Operand]device.Buffer{}}
 	b.sums = interpreted(t, s, k.Passes[0], xBits, yBits, k.Passes[0].Bindings[2].Size)
 	k.Passes = k.Passes[1:]
-	k.Passes[0].Epilogue = false // this one reads no buffer
+	k.Passes[0].Epilogue = false // its epilogue reads no buffer
 	for i, word := range b.run(k, len(want)/2, func(p Pass) Pass { return p })[:len(want)/2] {
 		bits := BF16.Bits(float64(float32(want[2*i]))) | BF16.Bits(float64(float32(want[2*i+1])))<<16
 		require.Equal(t, bits, math.Float32bits(word), "word %d", i)
@@ -178,7 +178,7 @@ func TestMatrix2NeedsTheDevice(t *testing.T) {
 	names := func(change func(s *Spec, l *target.Limits)) (out []string) {
 		s, l := s, flexibleLimits()
 		change(&s, &l)
-		for _, k := range matrix2Candidates(s, l) {
+		for _, k := range matrix2Variants(s, l) {
 			if !strings.Contains(k.Name, "split") {
 				out = append(out, strings.TrimPrefix(k.Name, "matrix2 "))
 			}
@@ -215,11 +215,11 @@ func TestMatrix2NeedsTheDevice(t *testing.T) {
 	} {
 		assert.Empty(t, none, what)
 	}
-	_, err := spirv.Assemble(matrix2Candidates(s, flexibleLimits())[0].Passes[0].WGSL, assemblyFeatures&^spirv.TensorAddressing)
+	_, err := spirv.Assemble(matrix2Variants(s, flexibleLimits())[0].Passes[0].WGSL, assemblyFeatures&^spirv.TensorAddressing)
 	assert.ErrorContains(t, err, "the device has no TensorAddressingNV")
 }
 
-// Where nothing is timed a kernel of our own text is taken, if it is for tensor cores.
+// Without timing, a kernel for tensor cores is chosen only if its text is WGSL, not assembly.
 func TestMatrix2IsChosenByTiming(t *testing.T) {
 	for _, d := range [][3]int{{4096, 4096, 4096}, {8192, 50257, 768}, {8192, 768, 768}, {1024, 1024, 1024}, {768, 768, 65536}, {128, 128, 64}} {
 		s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TypeA: F16, TypeB: F16}

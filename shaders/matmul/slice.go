@@ -7,31 +7,32 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// slice is what a workgroup of the cooperative kernel holds of an operand of 16-bit floats at a time: lines as they lie
-// in memory, of rows of A or columns of B along k, or of k's along them. Its unit is the chunk: eight 16-bit floats of
-// a line, sixteen bytes, a vec4 of words.
+// slice is the slice of an operand of 16-bit floats that a workgroup of the cooperative kernel holds in workgroup memory
+// at a time. It consists of runs, contiguous ranges of the operand. If alongK is set a run is depth elements of a row of
+// A or a column of B; otherwise it is tile elements with the same k. Invocations copy sixteen bytes of a run at a time:
+// eight 16-bit floats, a vec4 of words.
 type slice struct {
-	name, place string // "a" or "b"; the tile's place along the operand's rows or columns
-	tile, depth int    // rows or columns of a tile; k's
-	size, k     int    // of the operand
-	alongK      bool   // lines run along k
+	name, place string // "a" or "b"; the variable that numbers the tile along the operand's rows or columns
+	tile, depth int    // rows or columns of a tile; k's of a slice
+	size, k     int    // rows or columns of the operand; its k's
+	alongK      bool   // runs are along k
 	batch       int
 	batchStride int
-	from        int // where it lies in workgroup memory, in vec4s
+	offset      int // of the slice in workgroup memory, in vec4s
 }
 
-// alignment is how an operand's chunks lie in memory.
+// alignment is the alignment of an operand's vec4s in memory.
 type alignment int
 
 const (
-	wide alignment = iota // on a multiple of sixteen bytes
-	even                  // on a word
-	odd                   // anywhere
+	wide alignment = iota // to sixteen bytes
+	even                  // to a word
+	odd                   // to a 16-bit float
 )
 
-// line is the 16-bit floats from one line of the operand to the next; width of them are in the slice, and there are
-// lines lines.
-func (x slice) line() int {
+// pitch is the distance between two runs in the operand, in elements. width is the number of elements of a run in the
+// slice, and runs is the number of runs.
+func (x slice) pitch() int {
 	if x.alongK {
 		return x.k
 	}
@@ -45,37 +46,40 @@ func (x slice) width() int {
 	return x.tile
 }
 
-func (x slice) lines() int { return x.tile * x.depth / x.width() }
+func (x slice) runs() int { return x.tile * x.depth / x.width() }
 
-func (x slice) chunks() int { return x.tile * x.depth / 8 }
+// vec4s is the number of vec4s that the workgroup copies.
+func (x slice) vec4s() int { return x.tile * x.depth / 8 }
 
-// stride is the vec4s of a line in workgroup memory, one more than needed, against bank conflicts.
+// stride is the distance between two runs in workgroup memory, in vec4s. It is one more than needed, which avoids bank
+// conflicts.
 func (x slice) stride() int { return x.width()/8 + 1 }
 
-func (x slice) quads() int { return x.lines() * x.stride() }
+// memory is the workgroup memory of the slice in vec4s.
+func (x slice) memory() int { return x.runs() * x.stride() }
 
-func (x slice) kind() alignment {
+func (x slice) alignment() alignment {
 	switch {
-	case x.line()%8 == 0 && x.batchStride%8 == 0:
+	case x.pitch()%8 == 0 && x.batchStride%8 == 0:
 		return wide
-	case x.line()%2 == 0 && x.batchStride%2 == 0:
+	case x.pitch()%2 == 0 && x.batchStride%2 == 0:
 		return even
 	}
 	return odd
 }
 
-// 16-bit floats is how many the operand has.
+// elements is the number of 16-bit floats of the operand.
 func (x slice) elements() int { return (x.batch-1)*x.batchStride + x.size*x.k }
 
 func (x slice) wgslType() string {
-	if x.kind() == wide {
+	if x.alignment() == wide {
 		return "vec4<u32>"
 	}
 	return "u32"
 }
 
-// helpers are functions for chunks that do not lie on sixteen bytes: mm_shift takes eight 16-bit floats from the second
-// of ten on where odd, and mm_keep clears all but the first.
+// helpers are WGSL functions for vec4s that are not aligned to sixteen bytes. x and last hold ten 16-bit floats:
+// mm_shift returns the first eight or, if odd, those from the second on. mm_keep clears all but the first left elements.
 const helpers = `fn mm_shift(x: vec4<u32>, last: u32, odd: bool) -> vec4<u32> {
 let y = vec4<u32>(x.yzw, last);
 return select(x, (x >> vec4<u32>(16u)) | (y << vec4<u32>(16u)), odd);
@@ -85,16 +89,16 @@ let n = clamp(vec4<i32>(left) - vec4<i32>(0, 2, 4, 6), vec4<i32>(0), vec4<i32>(2
 return x & select(select(vec4<u32>(0u), vec4<u32>(0xffffu), n == vec4<i32>(1)), vec4<u32>(0xffffffffu), n == vec4<i32>(2));
 }`
 
-// open emits what does not change along k: for each chunk that an invocation moves, its line, its place in it and where
-// it begins in the operand at k = 0; and where the subgroup's matrices begin in the slice. first is the subgroup's
-// first row or column in the tile.
-func (x slice) open(g *source, threads int, first string) {
-	n, chunks := x.name, x.width()/8
-	for q := range x.chunks() / threads {
-		if threads%chunks == 0 {
-			g.line("let %sl%d = lt / %du + %du; let %sc%d = lt %% %du;", n, q, chunks, q*threads/chunks, n, q, chunks)
+// addresses emits the variables that do not depend on k. For each vec4 that an invocation copies these are its run, its
+// position in the run, and its index in the operand at k = 0. For each subgroup it is the position of its matrices in
+// the slice; first is the subgroup's first row or column in the tile.
+func (x slice) addresses(g *source, threads int, first string) {
+	n, perRun := x.name, x.width()/8
+	for q := range x.vec4s() / threads {
+		if threads%perRun == 0 {
+			g.line("let %sl%d = lt / %du + %du; let %sc%d = lt %% %du;", n, q, perRun, q*threads/perRun, n, q, perRun)
 		} else {
-			g.line("let %sl%d = (lt + %du) / %du; let %sc%d = (lt + %du) %% %du;", n, q, q*threads, chunks, n, q, q*threads, chunks)
+			g.line("let %sl%d = (lt + %du) / %du; let %sc%d = (lt + %du) %% %du;", n, q, q*threads, perRun, n, q, q*threads, perRun)
 		}
 		at := fmt.Sprintf("b * %du + %sl%d * %du + %s * %du + %sc%d * 8u", x.batchStride, n, q, x.size, x.place, x.tile, n, q)
 		if x.alongK {
@@ -104,7 +108,7 @@ func (x slice) open(g *source, threads int, first string) {
 			}
 			at = fmt.Sprintf("b * %du + (%s) * %du + %sc%d * 8u", x.batchStride, row, x.k, n, q)
 		}
-		if x.kind() == wide {
+		if x.alignment() == wide {
 			at = "(" + at + ") / 8u"
 		}
 		g.line("let %sp%d = %s;\nvar %sr%d = vec4<u32>();", n, q, at, n, q)
@@ -114,15 +118,15 @@ func (x slice) open(g *source, threads int, first string) {
 	} else {
 		first = fmt.Sprintf("(%s) / 8u", first)
 	}
-	g.line("let %sm = %s + %du; let %sw = %du;", n, first, x.from, n, x.stride())
+	g.line("let %sm = %s + %du; let %sw = %du;", n, first, x.offset, n, x.stride())
 }
 
-// load emits the loads to registers of the slice that begins at k0. What lies beyond k is zero; beyond the rows or
-// columns it is anything.
+// load emits the loads of the slice that begins at k0 into registers. Elements beyond k are zero. Elements beyond the
+// rows or columns are arbitrary.
 func (x slice) load(g *source, threads int, k0 string) {
-	for q := range x.chunks() / threads {
-		v := x.chunk(q, k0)
-		left := fmt.Sprintf("%s + %sl%d", k0, x.name, q) // the k that the chunk begins at
+	for q := range x.vec4s() / threads {
+		v := x.read(q, k0)
+		left := fmt.Sprintf("%s + %sl%d", k0, x.name, q) // the first k of the vec4
 		if x.alongK {
 			left = fmt.Sprintf("%s + %sc%d * 8u", k0, x.name, q)
 		}
@@ -137,13 +141,14 @@ func (x slice) load(g *source, threads int, k0 string) {
 	}
 }
 
-// chunk is a chunk of the slice that begins at k0, read within the operand's bounds.
-func (x slice) chunk(q int, k0 string) string {
+// read is the expression of the q-th vec4 that an invocation copies of the slice that begins at k0. Its indices are
+// clamped to the operand.
+func (x slice) read(q int, k0 string) string {
 	at := fmt.Sprintf("%sp%d + %s", x.name, q, k0)
 	if !x.alongK {
 		at += fmt.Sprintf(" * %du", x.size)
 	}
-	if x.kind() == wide {
+	if x.alignment() == wide {
 		at = fmt.Sprintf("%sp%d + %s / 8u", x.name, q, k0)
 		if !x.alongK {
 			at = fmt.Sprintf("%sp%d + %s * %du", x.name, q, k0, x.size/8)
@@ -157,20 +162,20 @@ func (x slice) chunk(q int, k0 string) string {
 		return fmt.Sprintf("mm_%s[min((%s) / 2u + %du, %du)]", x.name, at, i, ceilDiv(x.elements(), 2)-1)
 	}
 	v := fmt.Sprintf("vec4<u32>(%s, %s, %s, %s)", word(0), word(1), word(2), word(3))
-	if x.kind() == odd {
+	if x.alignment() == odd {
 		v = fmt.Sprintf("mm_shift(%s, %s, ((%s) & 1u) == 1u)", v, word(4), at)
 	}
 	return v
 }
 
-// store emits the stores of the registers to workgroup memory, where the slices begin at the vec4 that at names.
+// store emits the stores of the registers to workgroup memory. at is the index of the slices' first vec4.
 func (x slice) store(g *source, threads int, at string) {
-	for q := range x.chunks() / threads {
-		g.line("stage[%s + %sl%d * %du + %sc%d + %du] = bitcast<vec4<f32>>(%sr%d);", at, x.name, q, x.stride(), x.name, q, x.from, x.name, q)
+	for q := range x.vec4s() / threads {
+		g.line("stage[%s + %sl%d * %du + %sc%d + %du] = bitcast<vec4<f32>>(%sr%d);", at, x.name, q, x.stride(), x.name, q, x.offset, x.name, q)
 	}
 }
 
-// matrix emits the load of the subgroup's i-th matrix, the k-th along k.
+// matrix emits the load of the subgroup's matrix that is the i-th along rows or columns and the k-th along k.
 func (x slice) matrix(g *source, size target.CooperativeMatrix, k, i int, at string) {
 	role, side := "A", size.M
 	if x.name == "b" {
@@ -188,10 +193,10 @@ func (x slice) matrix(g *source, size target.CooperativeMatrix, k, i int, at str
 	g.line("let %s%d_%d = %s<%s>(&stage[%so%d_%d], %sw);", x.name, k, i, load, size.WGSL(role), x.name, k, i, x.name)
 }
 
-// declareAt defines how the epilogue reads an element: its bits.
+// declareAt defines the function with which the epilogue reads the bits of an element.
 func (x slice) declareAt(g *source) {
 	bits := graph.Float16At("mm_"+x.name, graph.Var("at", 1<<32))
-	if x.kind() == wide {
+	if x.alignment() == wide {
 		bits = fmt.Sprintf("(mm_%s[at >> 3u][(at >> 1u) & 3u] >> ((at & 1u) * 16u)) & 65535u", x.name)
 	}
 	g.line("fn mm_at_%s(at: u32) -> u32 { return %s; }", x.name, bits)

@@ -7,13 +7,14 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// tile is the classic kernel for GPUs: a workgroup computes rows × cols of C from slices of depth k's held in
-// workgroup memory, each invocation a block of registers made of vec4 columns. With splits > 1 the k's are cut
-// into that many parts, summed apart into scratch, and a second pass adds them in order.
+// tile is the classic kernel for GPUs. A workgroup computes rows × cols elements of C. It iterates over slices of A and
+// B of depth k's each, which it copies to workgroup memory. Each invocation keeps a block of C in registers, as vec4s
+// along columns. With splits > 1 (split-K) different workgroups sum over different ranges of k, their partial sums go
+// to scratch, and a second pass adds these in order.
 type tile struct {
 	rows, cols, depth int
-	wx, wy            int // invocations; an invocation holds rows/wy × cols/wx, both multiples of four
-	splits            int
+	wx, wy            int // invocations; an invocation holds rows/wy × cols/wx sums, both factors multiples of four
+	splits            int // ranges of k
 }
 
 var tileShapes = [...]tile{
@@ -26,10 +27,10 @@ var tileShapes = [...]tile{
 	{rows: 128, cols: 128, depth: 16, wx: 16, wy: 16},
 }
 
-// fillTiles is how many workgroups it takes to keep a large GPU busy.
+// fillTiles is the number of workgroups that keep a large GPU busy.
 const fillTiles = 256
 
-func tileCandidates(s Spec, l target.Limits) []Kernel {
+func tileVariants(s Spec, l target.Limits) []Kernel {
 	var ks []Kernel
 	for _, t := range tileShapes {
 		if t.wx*t.wy > l.MaxInvocations || t.wx > l.MaxWorkgroupSize[0] || t.wy > l.MaxWorkgroupSize[1] || t.memory() > l.MaxWorkgroupMemory {
@@ -52,17 +53,19 @@ func tileCandidates(s Spec, l target.Limits) []Kernel {
 	return ks
 }
 
-// sums is how many an invocation holds.
+// sums is the number of elements of C that an invocation holds.
 func (t tile) sums() int { return t.rows * t.cols / (t.wx * t.wy) }
 
 func (t tile) count(s Spec) int { return s.Batch * ceilDiv(s.M, t.rows) * ceilDiv(s.N, t.cols) }
 
-// stride is the vec4s of a row of the slice of n columns: one more than needed, against bank conflicts.
+// stride is the distance in vec4s between rows of n elements in workgroup memory. It is one more than needed, which
+// avoids bank conflicts.
 func stride(n int) int { return n/4 + 1 }
 
 func (t tile) memory() int { return 16 * t.depth * (stride(t.rows) + stride(t.cols)) }
 
-// cost counts multiplications and loads of a wave of tiles; small blocks of registers load more an operation.
+// cost estimates the multiplications and loads of each wave of fillTiles workgroups. Small blocks of registers need more
+// loads for each multiplication.
 func (t tile) cost(s Spec) float64 {
 	rm, rn := float64(t.rows/t.wy), float64(t.cols/t.wx)
 	perK := float64(t.rows*t.cols) * (1 + 1/rm + 1/rn)
@@ -81,26 +84,30 @@ func (t tile) kernel(s Spec, l target.Limits) Kernel {
 		return k
 	}
 	k.Name += fmt.Sprintf(" split %d", t.splits)
-	part := roundUp(s.Batch*s.M*s.N, 64) // elements; keeps the 16-bit floats of the scratch aligned
-	k.Scratch = 4 * part * t.splits
+	size := s.splitSize()
+	k.Scratch = 4 * size * t.splits
 	first := t.pass(s, l)
 	first.Bindings[2] = Binding{Operand: Scratch, Size: k.Scratch}
-	k.Passes = []Pass{first, reduction(s, l, part, t.splits)}
+	k.Passes = []Pass{first, reduction(s, l, size, t.splits)}
 	return k
 }
 
-// sums is the Spec of what comes before the last pass: sums as they are, in f32. That pass rounds once, where the
-// result is of 16-bit floats.
+// splitSize is the number of elements of scratch that the partial sums of one split take. It is a multiple of 64, so
+// that the binding of each split is aligned.
+func (s Spec) splitSize() int { return roundUp(s.Batch*s.M*s.N, 64) }
+
+// sums returns the Spec of a pass that stores f32 sums for the reduction. The reduction applies the epilogue and rounds
+// to 16-bit floats, so that a result is rounded once only.
 func (s Spec) sums() Spec {
 	s.Epilogue, s.Declarations, s.TypeC = nil, "", F32
 	return s
 }
 
 func (t tile) pass(s Spec, l target.Limits) Pass {
-	out, depthOfPart := s, s.K
+	out, splitDepth := s, s.K
 	if t.splits > 1 {
 		out = s.sums()
-		depthOfPart = roundUp(ceilDiv(s.K, t.splits), t.depth)
+		splitDepth = roundUp(ceilDiv(s.K, t.splits), t.depth)
 	}
 	quadsA, quadsB := s.quadsA(), s.quadsB()
 	if s.Shared && quadsA != quadsB {
@@ -112,7 +119,7 @@ func (t tile) pass(s Spec, l target.Limits) Pass {
 	tiles := [3]int{ceilDiv(s.N, t.cols), ceilDiv(s.M, t.rows), s.Batch * t.splits}
 	groups := g.main([2]int{t.wx, t.wy}, tiles, l, false)
 	g.line("let b = tz / %du; let part = tz %% %du; let lt = l.y * %du + l.x;", t.splits, t.splits, t.wx)
-	g.line("let end = min(%du, (part + 1u) * %du);", s.K, depthOfPart)
+	g.line("let end = min(%du, (part + 1u) * %du);", s.K, splitDepth)
 	for i := range t.rows / t.wy {
 		for j := range t.cols / t.wx / 4 {
 			g.line("var s%d_%d = vec4<f32>();", i, j)
@@ -125,7 +132,7 @@ func (t tile) pass(s Spec, l target.Limits) Pass {
 			g.line("var n%s%d: vec4<f32>;", o.letter(), r)
 		}
 	}
-	g.line("var k0 = part * %du;", depthOfPart)
+	g.line("var k0 = part * %du;", splitDepth)
 	t.load(g, rows, "k0")
 	t.load(g, cols, "k0")
 	g.line("for (; k0 < end; k0 += %du) {", t.depth)
@@ -142,23 +149,24 @@ func (t tile) pass(s Spec, l target.Limits) Pass {
 	return g.pass([3]int{t.wx, t.wy, 1}, groups, t.memory())
 }
 
-// tileSlice is an operand: n of its size rows or columns lie in workgroup memory, as [depth][n/4] vec4s.
+// tileSlice is the slice of an operand in workgroup memory: n of the operand's size rows or columns, as [depth][n/4]
+// vec4s.
 type tileSlice struct {
 	array
-	contiguous  bool // along rows or columns, and not along k
+	contiguous  bool // the operand is contiguous along rows or columns, not along k
 	n, size, k  int
 	batchStride int
-	place       string // of the tile
+	place       string // the variable that numbers the tile
 }
 
-// letter names the operand in the text: a or b.
+// letter is the operand's name in the kernel's text: a or b.
 func (o tileSlice) letter() string { return o.name[len("mm_"):] }
 
-// carried is how many vec4s of a slice an invocation carries.
+// carried is the number of vec4s of a slice that an invocation copies to workgroup memory.
 func (t tile) carried(o tileSlice) int { return t.depth * o.n / 4 / (t.wx * t.wy) }
 
-// each calls do with the number of every vec4 of a slice that an invocation carries; x and d are then its place in the
-// text. Neighbouring invocations read neighboring elements.
+// each calls do for every vec4 of a slice that an invocation copies. do may emit code that uses the variables x and d,
+// the position of the vec4 in the slice. Adjacent invocations read adjacent elements.
 func (t tile) each(g *source, o tileSlice, do func(r int)) {
 	threads := t.wx * t.wy
 	for r := range t.carried(o) {
@@ -172,12 +180,12 @@ func (t tile) each(g *source, o tileSlice, do func(r int)) {
 	}
 }
 
-// load emits the reads of the slice at k0 into registers, to arrive while the one before is multiplied. What lies
-// beyond k or n repeats the last.
+// load emits the reads of the slice at k0 into registers. They run while the previous slice is multiplied. Indices
+// beyond k or n are clamped.
 func (t tile) load(g *source, o tileSlice, k0 string) {
 	t.each(g, o, func(r int) {
 		kk, i := fmt.Sprintf("(%s + d)", k0), fmt.Sprintf("(%s * %du + x * 4u)", o.place, o.n)
-		if o.k%t.depth != 0 || k0 == "k0" { // the first slice of a part may be none at all
+		if o.k%t.depth != 0 || k0 == "k0" { // the range of k of a split may be empty
 			kk = fmt.Sprintf("min(%s, %du)", kk, o.k-1)
 		}
 		within := func(i string, last int) string {
@@ -190,20 +198,20 @@ func (t tile) load(g *source, o tileSlice, k0 string) {
 			g.line("n%s%d = %s;", o.letter(), r, o.read(fmt.Sprintf("b * %du + %s * %du + %s / 4u", o.batchStride/4, kk, o.size/4, within(i, o.size-4))))
 			return
 		}
-		var parts [4]string
-		for q := range parts {
+		var elements [4]string
+		for q := range elements {
 			iq := within(fmt.Sprintf("%s + %du", i, q), o.size-1)
 			if o.contiguous {
-				parts[q] = o.read(fmt.Sprintf("b * %du + %s * %du + %s", o.batchStride, kk, o.size, iq))
+				elements[q] = o.read(fmt.Sprintf("b * %du + %s * %du + %s", o.batchStride, kk, o.size, iq))
 			} else {
-				parts[q] = o.read(fmt.Sprintf("b * %du + (%s) * %du + %s", o.batchStride, iq, o.k, kk))
+				elements[q] = o.read(fmt.Sprintf("b * %du + (%s) * %du + %s", o.batchStride, iq, o.k, kk))
 			}
 		}
-		g.line("n%s%d = vec4<f32>(%s);", o.letter(), r, strings.Join(parts[:], ", "))
+		g.line("n%s%d = vec4<f32>(%s);", o.letter(), r, strings.Join(elements[:], ", "))
 	})
 }
 
-// store emits the copy of what was loaded to workgroup memory, with zeros beyond k.
+// store emits the stores of the loaded registers to workgroup memory, with zeros beyond k.
 func (t tile) store(g *source, o tileSlice) {
 	t.each(g, o, func(r int) {
 		v := fmt.Sprintf("n%s%d", o.letter(), r)
@@ -214,13 +222,14 @@ func (t tile) store(g *source, o tileSlice) {
 	})
 }
 
-// abreast is how many k's are multiplied in one go: their places in workgroup memory are one sum and constants.
-const abreast = 4
+// unroll is the number of k's in one iteration of the innermost loop. Their addresses in workgroup memory differ by
+// constants only.
+const unroll = 4
 
 func (t tile) multiply(g *source) {
-	g.line("for (var d = 0u; d < %du; d += %du) {", t.depth, abreast)
+	g.line("for (var d = 0u; d < %du; d += %du) {", t.depth, unroll)
 	g.line("let atA = d * %du + l.y; let atB = d * %du + l.x;", stride(t.rows), stride(t.cols))
-	for u := range abreast {
+	for u := range unroll {
 		g.line("{")
 		for j := range t.cols / t.wx / 4 {
 			g.line("let b%d = sb[atB + %du];", j, u*stride(t.cols)+j*t.wx)
@@ -238,11 +247,11 @@ func (t tile) multiply(g *source) {
 	g.line("}")
 }
 
-// stores emits the stores: of C with the epilogue, or of a part of the sum to scratch.
+// stores emits the stores: of C with the epilogue, or of a split's partial sums to scratch.
 func (t tile) stores(g *source) {
 	s := g.spec
 	if t.splits > 1 {
-		g.line("let base = part * %du + b * %du;", roundUp(s.Batch*s.M*s.N, 64), s.M*s.N)
+		g.line("let base = part * %du + b * %du;", s.splitSize(), s.M*s.N)
 	} else {
 		g.line("let base = b * %du;", s.M*s.N)
 	}
@@ -266,11 +275,12 @@ func (t tile) stores(g *source) {
 	}
 }
 
-// reduction adds the parts in order. It binds the scratch in two pieces, for A and B, so that C stays binding 2; of one
-// part the second piece lies behind it, and nothing is read of it.
-func reduction(s Spec, l target.Limits, part, splits int) Pass {
+// reduction returns the pass that adds the partial sums of the splits in order. size is Spec.splitSize. The pass binds
+// the scratch in two halves, as A and B, so that C stays binding 2. With one split it does not read the second half,
+// which lies behind the first.
+func reduction(s Spec, l target.Limits, size, splits int) Pass {
 	wx := min(64, l.MaxInvocations, l.MaxWorkgroupSize[0])
-	quads, at := s.TypeC.Float16(), 1 // elements that an invocation computes: 16-bit floats are stored in whole words
+	quads, at := s.TypeC.Float16(), 1 // at: elements of an invocation, which stores 16-bit floats in whole words
 	j, zero := fmt.Sprintf("id %% %du", s.N), "0.0"
 	if quads {
 		at, j, zero = 4, fmt.Sprintf("id %% %du * 4u", s.N/4), "vec4<f32>()"
@@ -283,9 +293,9 @@ func reduction(s Spec, l target.Limits, part, splits int) Pass {
 	g.line("if (id >= %du) { return; }", total)
 	g.line("let b = id / %du; let i = id / %du %% %du; let j = %s;", s.M*s.N/at, s.N/at, s.M, j)
 	g.line("var s = %s;", zero)
-	g.line("for (var p = 0u; p < %du; p++) { s += mm_a[p * %du + id]; }", half, part/at)
+	g.line("for (var p = 0u; p < %du; p++) { s += mm_a[p * %du + id]; }", half, size/at)
 	if splits > 1 {
-		g.line("for (var p = 0u; p < %du; p++) { s += mm_b[p * %du + id]; }", splits-half, part/at)
+		g.line("for (var p = 0u; p < %du; p++) { s += mm_b[p * %du + id]; }", splits-half, size/at)
 	}
 	if quads {
 		g.line("mm_c[id] = %s;", g.quadValue("s", "b", "i", "j"))
@@ -293,8 +303,8 @@ func reduction(s Spec, l target.Limits, part, splits int) Pass {
 		g.line("mm_c[id] = %s;", g.value("s", "b", "i", "j"))
 	}
 	p := g.pass([3]int{wx, 1, 1}, groups, 0)
-	cut := 4 * part * half
+	cut := 4 * size * half
 	p.Bindings[0] = Binding{Operand: Scratch, Size: cut}
-	p.Bindings[1] = Binding{Operand: Scratch, Offset: cut, Size: max(4*part*splits-cut, 256)}
+	p.Bindings[1] = Binding{Operand: Scratch, Offset: cut, Size: max(4*size*splits-cut, 256)}
 	return p
 }

@@ -6,12 +6,12 @@ import (
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
-// vectorRows is how many rows still count as vectors: generation with a small batch.
+// vectorRows is the largest number of rows for which vectorVariants returns kernels: generation with a small batch.
 const vectorRows = 8
 
-// vectorCandidates returns kernels for few rows, where reading B once is all the work: the invocations of a
+// vectorVariants returns kernels for few rows, where reading B once is all the work: the invocations of a
 // workgroup share a column's sum. They lie along what is contiguous in B, so that reads coalesce.
-func vectorCandidates(s Spec, l target.Limits) []Kernel {
+func vectorVariants(s Spec, l target.Limits) []Kernel {
 	if s.M > vectorRows || s.TypeC.Float16() {
 		return nil
 	}

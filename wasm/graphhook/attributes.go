@@ -15,7 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 )
 
-// decode fills a struct from a JSON object; an empty text is {}. Only fields with "omitempty" are optional.
+// decode fills a struct from a JSON object. An empty text means {}. Only fields with "omitempty" are optional.
 func decode(text []byte, into any) error {
 	if len(text) == 0 {
 		text = []byte("{}")
@@ -26,11 +26,11 @@ func decode(text []byte, into any) error {
 	)
 	switch err := json.Unmarshal(text, &given); {
 	case errors.As(err, &wrong):
-		return fmt.Errorf("attributes are found to be %s, expected an object", wrong.Value)
+		return fmt.Errorf("attributes: found %s, expected an object", wrong.Value)
 	case err != nil:
 		return fmt.Errorf("attributes: %w", err)
 	}
-	known := map[string]bool{} // and whether it must be given
+	known := map[string]bool{} // the attributes; true if required
 	t := reflect.TypeOf(into).Elem()
 	for i := range t.NumField() {
 		name, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
@@ -38,7 +38,7 @@ func decode(text []byte, into any) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		if _, ok := known[name]; !ok {
-			return fmt.Errorf("attribute %.64q is unknown, expected %s", name, list(known))
+			return fmt.Errorf("unknown attribute %.64q, expected %s", name, list(known))
 		}
 		if string(given[name]) == "null" {
 			return fmt.Errorf("attribute %q is null", name)
@@ -59,7 +59,7 @@ func decode(text []byte, into any) error {
 	return nil
 }
 
-// kindNames are what attributes consist of.
+// kindNames are the names of the attributes' types in messages.
 var kindNames = map[reflect.Kind]string{reflect.Int: "integers", reflect.Uint32: "an integer from 0 to 4294967295", reflect.Bool: "true or false",
 	reflect.Slice: "a list", reflect.String: "text"}
 
@@ -70,27 +70,27 @@ func list(names map[string]bool) string {
 	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
 }
 
-// real is a number that JSON may hold as such, or as text: "inf", "-inf", "nan", or with hexadecimal digits as C writes
-// it, "0x1.8p+1", which needs no rounding.
+// real is a number. In JSON it is a number or a text: "inf", "-inf", "nan", or a hexadecimal float as in C, "0x1.8p+1",
+// which needs no rounding.
 type real float64
 
 func (r *real) UnmarshalJSON(b []byte) error {
 	var text string
 	if err := json.Unmarshal(b, &text); err != nil {
 		if json.Unmarshal(b, (*float64)(r)) != nil {
-			return fmt.Errorf("%.64s is not a number", b)
+			return fmt.Errorf("found %.64s, expected a number", b)
 		}
 		return nil
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil {
-		return fmt.Errorf("%.64q is not a number", text)
+		return fmt.Errorf("found %.64q, expected a number", text)
 	}
 	*r = real(f)
 	return nil
 }
 
-// dtype is one of those that every device has: f32, i32, u32.
+// dtype is a dtype that every device supports: f32, i32 or u32.
 type dtype graph.DType
 
 func (d *dtype) UnmarshalJSON(b []byte) error {
@@ -104,7 +104,7 @@ func (d *dtype) UnmarshalJSON(b []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("dtype %.64q, expected f32, i32 or u32", text)
+	return fmt.Errorf("found dtype %.64q, expected f32, i32 or u32", text)
 }
 
 type constantAttributes struct {
@@ -119,7 +119,7 @@ func (b *Builder) constant(a constantAttributes) *graph.Value {
 	for i, x := range a.Data {
 		data[i] = float64(x)
 		if !holds(t.DType, data[i]) {
-			b.b.Fail("constant", "data[%d] is %v, which is no %v", i, graph.Real(data[i]), t.DType)
+			b.b.Fail("constant", "data[%d] is %v, expected a value of %v", i, graph.Real(data[i]), t.DType)
 		}
 	}
 	b.constants++

@@ -1,5 +1,5 @@
-// Package graphhook lets code that lives elsewhere write a graph, op by op: values are numbers, ops have names,
-// attributes are JSON. Input is untrusted: every mistake is an error that names the op, and nothing panics.
+// Package graphhook lets WebAssembly modules build a graph, op by op: they pass values as numbers, ops by name and
+// attributes as JSON. Input is untrusted: every mistake is an error that names the op, and nothing panics.
 package graphhook
 
 import (
@@ -15,31 +15,31 @@ import (
 // Limits on one graph.
 const (
 	maxValues     = 1 << 14
-	MaxInputs     = 64 // of one op
+	MaxInputs     = 64 // inputs of one op
 	MaxScalars    = 64
 	maxAttributes = 16 << 20 // bytes, of all ops
 )
 
-// Handle stands for a value. The first is 1; an op with several results has consecutive handles.
+// Handle identifies a value. The first is 1. The results of an op have consecutive handles.
 type Handle uint32
 
-// Builder is a graph being written. After an error it is of no more use.
+// Builder builds a graph. It must not be used after an error.
 type Builder struct {
 	b          *graph.Builder
-	given      []graph.Named           // inputs that there are
-	inputs     map[string]*graph.Value // that were asked for
-	asked      []string                // their names
+	given      []graph.Named           // the available inputs
+	inputs     map[string]*graph.Value // the inputs that the module asked for
+	asked      []string                // their names, in order
 	scalars    []string
 	values     []*graph.Value
-	attributes int // bytes so far
+	attributes int // bytes of attributes so far
 	constants  int
 
-	draft     *draft                     // nil: it is no model that is written
-	tables    map[string][2]*graph.Value // cosines and sines
-	rotations int                        // numbers in them
+	draft     *draft                     // the model; nil while a loss is built
+	tables    map[string][2]*graph.Value // cosines and sines of rotary positions
+	rotations int                        // elements of the tables
 }
 
-// Input gives the handle of a named input.
+// Input returns the handle of a named input.
 func (b *Builder) Input(name string) (Handle, error) {
 	at := slices.IndexFunc(b.given, func(n graph.Named) bool { return n.ID == name })
 	if at < 0 {
@@ -47,7 +47,7 @@ func (b *Builder) Input(name string) (Handle, error) {
 		for i, n := range b.given {
 			names[i] = n.ID
 		}
-		return 0, fmt.Errorf("there is no input %.64q, expected one of %s", name, strings.Join(names, ", "))
+		return 0, fmt.Errorf("unknown input %.64q, expected one of %s", name, strings.Join(names, ", "))
 	}
 	if b.inputs[name] == nil {
 		b.asked = append(b.asked, name)
@@ -55,21 +55,21 @@ func (b *Builder) Input(name string) (Handle, error) {
 	return b.add("input", b.input(name, b.given[at].Type))
 }
 
-// Scalar gives the handle of an f32 [] that changes from step to step; it is the same for the same name.
+// Scalar returns the handle of a named f32 [] that changes from step to step. Equal names have equal handles.
 func (b *Builder) Scalar(name string) (Handle, error) {
 	if b.draft != nil {
-		return 0, fmt.Errorf("scalar %.64q: scalars are of losses only", name)
+		return 0, fmt.Errorf("scalar %.64q: only losses have scalars, not models", name)
 	}
 	if !slices.Contains(b.scalars, name) {
 		if len(b.scalars) == MaxScalars {
-			return 0, fmt.Errorf("scalar %.64q: there are %d already, at most %d allowed", name, MaxScalars, MaxScalars)
+			return 0, fmt.Errorf("scalar %.64q: found more than %d scalars", name, MaxScalars)
 		}
 		b.scalars = append(b.scalars, name)
 	}
 	return b.add("scalar", b.input(ScalarInput(name), graph.T(graph.F32)))
 }
 
-// ScalarInput is how the input of a Loss is called that a scalar is.
+// ScalarInput is the name of the input of a Loss that holds a scalar.
 func ScalarInput(name string) string { return "scalar/" + name }
 
 func (b *Builder) input(name string, t graph.Type) *graph.Value {
@@ -81,7 +81,7 @@ func (b *Builder) input(name string, t graph.Type) *graph.Value {
 	return v
 }
 
-// Type is the type of a value.
+// Type returns the type of a value.
 func (b *Builder) Type(h Handle) (graph.Type, error) {
 	v, err := b.value(h)
 	if err != nil {
@@ -92,31 +92,31 @@ func (b *Builder) Type(h Handle) (graph.Type, error) {
 
 func (b *Builder) value(h Handle) (*graph.Value, error) {
 	if h == 0 || uint64(h) > uint64(len(b.values)) {
-		return nil, fmt.Errorf("%d is not a value, expected 1 to %d", h, len(b.values))
+		return nil, fmt.Errorf("there is no value %d, expected 1 to %d", h, len(b.values))
 	}
 	return b.values[h-1], nil
 }
 
 func (b *Builder) add(what string, vs ...*graph.Value) (Handle, error) {
 	if len(b.values)+len(vs) > maxValues {
-		return 0, fmt.Errorf("%s: more than %d values", what, maxValues)
+		return 0, fmt.Errorf("%s: the graph has more than %d values", what, maxValues)
 	}
 	b.values = append(b.values, vs...)
 	return Handle(len(b.values) - len(vs) + 1), nil
 }
 
-// Op applies an op and gives the handle of its first result. Attributes are a JSON object, or nothing where the
-// defaults will do.
+// Op applies an op and returns the handle of its first result. Attributes are a JSON object; if empty, all have their
+// defaults.
 func (b *Builder) Op(name string, inputs []Handle, attributes []byte) (first Handle, err error) {
 	k, ok := kinds[name]
 	if !ok {
-		return 0, fmt.Errorf("there is no op %.64q", name)
+		return 0, fmt.Errorf("unknown op %.64q", name)
 	}
 	if len(inputs) < k.least || len(inputs) > k.most {
-		return 0, fmt.Errorf("%s: got %d inputs, expected %s", name, len(inputs), k.arity())
+		return 0, fmt.Errorf("%s: found %d inputs, expected %s", name, len(inputs), k.arity())
 	}
 	if b.attributes += len(attributes); b.attributes > maxAttributes {
-		return 0, fmt.Errorf("%s: more than %d bytes of attributes in all", name, maxAttributes)
+		return 0, fmt.Errorf("%s: the graph has more than %d bytes of attributes", name, maxAttributes)
 	}
 	in := make([]*graph.Value, len(inputs))
 	for i, h := range inputs {
@@ -149,7 +149,7 @@ func (b *Builder) Op(name string, inputs []Handle, attributes []byte) (first Han
 	return b.add(name, out...)
 }
 
-// inner omits the op's name if it is the op that was asked for: some ops are built from others.
+// inner adds the name of the op that failed, unless it is the requested op: some ops consist of others.
 func inner(name string, e *graph.Error) error {
 	if e.Op == name {
 		return e.Cause
@@ -165,7 +165,7 @@ func types(in []*graph.Value) string {
 	return "(" + strings.Join(texts, ", ") + ")"
 }
 
-// The names of a loss's inputs, and of its output.
+// The names of the inputs and of the output of a loss.
 const (
 	Logits  = "logits"
 	Targets = "targets"
@@ -174,11 +174,11 @@ const (
 	Output  = "loss"
 )
 
-// Inputs are what a loss can be made of: "logits" f32 [Rows, Vocab], "targets" u32 [Rows], "weights" f32 [Rows], and
-// more.
+// Inputs are the inputs that a loss may read: "logits" f32 [Rows, Vocab], "targets" u32 [Rows], "weights" f32 [Rows],
+// and others.
 type Inputs struct {
 	Rows, Vocab int
-	Width       int           // of "hidden" f32 [Rows, Width]; 0: there is none
+	Width       int           // of "hidden" f32 [Rows, Width]; 0 if the loss cannot read it
 	More        []graph.Named // parameters, aligned arrays
 }
 
@@ -191,16 +191,16 @@ func (in Inputs) named() []graph.Named {
 	return append(all, in.More...)
 }
 
-// Loss is a loss as a graph: its inputs are what was asked for, its output is "loss".
+// Loss is a loss as a graph. Its inputs are those that the module asked for, its output is "loss".
 type Loss struct {
 	*graph.Graph
-	Asked    []string // inputs
-	Scalars  []string // in the order in which they were first asked for; see ScalarInput
-	PerToken bool     // a number for each token, not one
+	Asked    []string // names of the inputs
+	Scalars  []string // names of the scalars, in the order in which the module first asked for them; see ScalarInput
+	PerToken bool     // the loss has a number for each token, not one number
 }
 
-// BuildLoss has write make a loss, and checks it: f32 [Rows], or one number, with a gradient on the logits or on
-// hidden.
+// BuildLoss returns the loss that write builds. It must be f32 [Rows], or one number, and have a gradient with respect to
+// the logits or hidden.
 func BuildLoss(in Inputs, write func(*Builder) (Handle, error)) (*Loss, error) {
 	var failed error
 	loss := &Loss{}
@@ -229,12 +229,12 @@ func BuildLoss(in Inputs, write func(*Builder) (Handle, error)) (*Loss, error) {
 
 func checkLoss(loss *graph.Value, rows int) error {
 	if loss.DType != graph.F32 || loss.Shape.Len() != 1 && !loss.Shape.Equal(graph.Shape{rows}) {
-		return fmt.Errorf("the loss is %v, expected f32[%d], a number for each token, or one f32", loss.Type, rows)
+		return fmt.Errorf("found a loss of type %v, expected f32[%d], a number for each token, or one f32", loss.Type, rows)
 	}
 	return nil
 }
 
-// hasGradient refuses a loss that nothing is learned from.
+// hasGradient returns an error if the loss has no gradient with respect to its inputs.
 func hasGradient(g *graph.Graph) error {
 	found := false
 	_, err := graph.Build(func(b *graph.Builder) {
@@ -253,7 +253,7 @@ func hasGradient(g *graph.Graph) error {
 		}
 	})
 	if err == nil && !found {
-		err = errors.New("the loss depends neither on logits nor on hidden in a way that has a gradient")
+		err = errors.New("the loss has a gradient neither with respect to logits nor to hidden")
 	}
 	return err
 }

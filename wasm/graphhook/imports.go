@@ -1,37 +1,37 @@
 package graphhook
 
 import (
-	bits "encoding/binary" // a function here is called binary
+	bits "encoding/binary" // this package has a function binary
 	"fmt"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/wasm"
 )
 
-// Caller is the module that calls: its memory, of which addresses outside are errors, and the account of its work.
+// Caller is the calling module: its memory and its count of work. Addresses outside of the memory are errors.
 type Caller interface {
-	// Read gives n bytes, valid until the module runs again.
+	// Read returns a view of n bytes, valid until the module runs again.
 	Read(address, n uint32) ([]byte, error)
 	Write(address uint32, data []byte) error
 	Charge(units int64)
 }
 
-// Import is a function with which a module writes a graph. Its parameters and its result are i32.
+// Import is a function with which a module builds a graph. Its parameters and its result are i32.
 type Import struct {
 	Name   string
 	Params int
 	Call   func(b *Builder, c Caller, args []uint32) (uint32, error)
 }
 
-// Imports lists them, as docs/HOOKS.md describes them.
+// Imports lists the functions; docs/HOOKS.md describes them.
 func Imports() []Import {
 	return []Import{{"graph_input", 2, graphInput}, {"graph_scalar", 2, graphScalar}, {"graph_op", 6, graphOp}, {"graph_shape", 3, graphShape},
 		{"graph_dtype", 1, graphDType}, {"graph_parameter", 6, graphParameter}, {"graph_unit", 2, graphUnit}}
 }
 
-// Units of work that the host is charged for.
+// Units of work that count for the host's part of a call.
 const (
-	opWork   = 20_000 // an op, its shape rule included
+	opWork   = 20_000 // an op, including its shape rule
 	byteWork = 4      // a byte of attributes, or of text
 )
 
@@ -40,18 +40,18 @@ const (
 	maxRank = 8   // dims of a parameter
 )
 
-// codes are the dtypes as modules know them: those of arrays.
+// codes are the numbers of the dtypes, as in descriptors of arrays.
 var codes = map[graph.DType]wasm.DType{graph.F32: wasm.F32, graph.I32: wasm.I32, graph.U32: wasm.U32}
 
 func readName(c Caller, address, length uint32) (string, error) {
 	if length > maxText {
-		return "", fmt.Errorf("a name of %d bytes, at most %d allowed", length, maxText)
+		return "", fmt.Errorf("found a name of %d bytes, expected at most %d", length, maxText)
 	}
 	b, err := c.Read(address, length)
 	return string(b), err
 }
 
-// readWords reads 32-bit numbers.
+// readWords reads 32-bit numbers from the module's memory.
 func readWords(c Caller, address, count uint32) ([]uint32, error) {
 	b, err := c.Read(address, 4*count)
 	if err != nil {
@@ -90,7 +90,7 @@ func graphOp(b *Builder, c Caller, a []uint32) (uint32, error) {
 	}
 	count, length := a[3], a[5]
 	if count > MaxInputs {
-		return 0, fmt.Errorf("%.64q: %d inputs, at most %d allowed", name, count, MaxInputs)
+		return 0, fmt.Errorf("%.64q: found %d inputs, expected at most %d", name, count, MaxInputs)
 	}
 	c.Charge(opWork + byteWork*int64(length))
 	words, err := readWords(c, a[2], count)
@@ -109,7 +109,7 @@ func graphOp(b *Builder, c Caller, a []uint32) (uint32, error) {
 	return uint32(h), err
 }
 
-// graphShape (handle, dims, capacity) → rank; it stores the dims that there is room for
+// graphShape (handle, dims, capacity) → rank; it stores at most capacity dims
 func graphShape(b *Builder, c Caller, a []uint32) (uint32, error) {
 	t, err := b.Type(Handle(a[0]))
 	if err != nil {
@@ -136,7 +136,7 @@ func graphParameter(b *Builder, c Caller, a []uint32) (uint32, error) {
 	}
 	rank, length := a[3], a[5]
 	if rank > maxRank {
-		return 0, fmt.Errorf("parameter %.64q: %d dims, at most %d allowed", name, rank, maxRank)
+		return 0, fmt.Errorf("parameter %.64q: found %d dims, expected at most %d", name, rank, maxRank)
 	}
 	c.Charge(opWork + byteWork*int64(length))
 	words, err := readWords(c, a[2], rank)

@@ -10,9 +10,9 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// kind is an op that can be asked for.
+// kind is an op that modules can apply.
 type kind struct {
-	least, most int // inputs
+	least, most int // numbers of inputs
 	make        func(b *Builder, in []*graph.Value, attributes []byte) ([]*graph.Value, error)
 }
 
@@ -23,7 +23,7 @@ func (k kind) arity() string {
 	return fmt.Sprintf("%d to %d", k.least, k.most)
 }
 
-// kinds are the ops by name. Where shapes differ, NumPy's rules of broadcasting hold.
+// kinds are the ops by name. Inputs of different shapes are broadcast by NumPy's rules.
 var kinds = map[string]kind{
 	"neg": unary(op.Neg), "exp": unary(op.Exp), "log": unary(op.Log), "sqrt": unary(op.Sqrt), "rsqrt": unary(op.Rsqrt),
 	"tanh": unary(op.Tanh), "sigmoid": unary(op.Sigmoid), "erf": unary(op.Erf), "abs": unary(op.Abs), "square": unary(op.Square),
@@ -119,7 +119,7 @@ var kinds = map[string]kind{
 		return []*graph.Value{b.constant(a)}
 	}),
 	"cross_entropy": upTo(2, 3, func(_ *Builder, in []*graph.Value, a struct {
-		Ignore *uint32 `json:"ignore,omitempty"` // absent: none
+		Ignore *uint32 `json:"ignore,omitempty"` // default: none
 		ZLoss  real    `json:"z_loss,omitempty"`
 	}) []*graph.Value {
 		o := op.CrossEntropyOptions{Ignore: -1, ZLoss: float64(a.ZLoss)}
@@ -134,7 +134,7 @@ var kinds = map[string]kind{
 	}),
 }
 
-// Kinds lists the ops that can be asked for.
+// Kinds lists the ops that modules can apply.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
 
 type none struct{}
@@ -149,7 +149,7 @@ func binary(f func(x, y *graph.Value) *graph.Value) kind {
 
 func reduction(f func(x *graph.Value, axes []int, keep bool) *graph.Value) kind {
 	return of(1, func(_ *Builder, in []*graph.Value, a struct {
-		Axes []int `json:"axes,omitempty"` // absent: all
+		Axes []int `json:"axes,omitempty"` // default: all
 		Keep bool  `json:"keep,omitempty"`
 	}) *graph.Value {
 		return f(in[0], a.Axes, a.Keep)
@@ -164,7 +164,7 @@ func shaped(f func(x *graph.Value, shape ...int) *graph.Value) kind {
 	})
 }
 
-// of is an op of n inputs and one result. The fields of A are its attributes; see decode.
+// of returns an op with n inputs and one result. The fields of A are its attributes; see decode.
 func of[A any](n int, f func(b *Builder, in []*graph.Value, a A) *graph.Value) kind {
 	return upTo(n, n, func(b *Builder, in []*graph.Value, a A) []*graph.Value { return []*graph.Value{f(b, in, a)} })
 }

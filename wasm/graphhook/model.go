@@ -13,33 +13,33 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// Dims are the extents that a model is written for.
+// Dims are the sizes that a model is built for.
 type Dims struct{ Batch, SeqLen, Vocab int }
 
-// draft is a model being written.
+// draft is a model while it is built.
 type draft struct {
 	Dims
 	units  []string
-	params []model.Parameter // Scope is "" until it is used
-	// entering is what each unit takes from the one before; nil: nothing yet.
+	params []model.Parameter // Scope is "" until a unit uses the parameter
+	// entering is the value that each unit reads from the one before; nil if it has read none so far.
 	entering []*graph.Value
 }
 
 const (
 	maxUnits = 4096
 	maxName  = 128
-	onlyUnit = "model" // what comes before the first unit that is named
+	onlyUnit = "model" // the unit of ops before the first named unit
 )
 
 var (
 	plainName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
-	// reserved are names of variables that training has for itself.
+	// reserved are names of variables that training uses.
 	reserved = []string{model.TokensInput, model.TargetsInput, model.SegmentsInput, model.VocabularyInput, model.PositionInput, model.LossVariable, model.LogitsOutput,
-		model.WeightsInput, model.ScalarsInput, "hyper", "applied", "__metadata__"} // the last is no tensor's, of safetensors
+		model.WeightsInput, model.ScalarsInput, "hyper", "applied", "__metadata__"} // safetensors reserves the last
 )
 
-// BuildModel has write make a model: the logits f32 [B, T, V] of the inputs "tokens" and "segments", u32 [B, T], and
-// "vocabulary", the numbers from 0 to V − 1, u32 [V].
+// BuildModel returns the model that write builds. Its inputs are "tokens" and "segments", u32 [B, T], and "vocabulary",
+// u32 [V], the numbers from 0 to V − 1. write returns the logits, f32 [B, T, V].
 func BuildModel(dims Dims, write func(*Builder) (Handle, error)) (*model.Draft, error) {
 	var failed error
 	d := &draft{Dims: dims}
@@ -57,7 +57,7 @@ func BuildModel(dims Dims, write func(*Builder) (Handle, error)) (*model.Draft, 
 			return
 		}
 		if failed = d.finish(logits); failed == nil && b.inputs[model.TokensInput] == nil {
-			failed = errors.New("the model does not ask for its tokens")
+			failed = errors.New("the model does not read the input \"tokens\"")
 		}
 		if failed == nil {
 			gb.Output(model.LogitsOutput, logits)
@@ -70,20 +70,20 @@ func BuildModel(dims Dims, write func(*Builder) (Handle, error)) (*model.Draft, 
 	return written, written.Learns()
 }
 
-// Unit begins the next unit, and gives its number, counted from 0.
+// Unit begins the next unit and returns its number, counted from 0.
 func (b *Builder) Unit(name string) (int, error) {
 	d := b.draft
 	switch {
 	case d == nil:
-		return 0, errors.New("units are of models only")
+		return 0, fmt.Errorf("unit %.64q: only models have units, not losses", name)
 	case len(name) > maxName || !plainName.MatchString(name):
 		return 0, fmt.Errorf("unit %.64q: expected a name of at most %d letters, digits, '_', '.' and '-'", name, maxName)
 	case name == model.LossScope:
-		return 0, fmt.Errorf("unit %q: this name is taken", name)
+		return 0, fmt.Errorf("unit %q: the name is reserved", name)
 	case slices.Contains(d.units, name):
-		return 0, fmt.Errorf("unit %q: there are two of this name", name)
+		return 0, fmt.Errorf("unit %q: there is already a unit of this name", name)
 	case len(d.units) == maxUnits:
-		return 0, fmt.Errorf("unit %q: more than %d units", name, maxUnits)
+		return 0, fmt.Errorf("unit %q: the model has more than %d units", name, maxUnits)
 	}
 	d.begin(name)
 	return len(d.units) - 1, nil
@@ -103,21 +103,21 @@ type parameterAttributes struct {
 func (b *Builder) Parameter(name string, shape []int, attributes []byte) (Handle, error) {
 	d := b.draft
 	if d == nil {
-		return 0, errors.New("parameters are of models only")
+		return 0, fmt.Errorf("parameter %.64q: only models have parameters, not losses", name)
 	}
 	fail := func(format string, args ...any) (Handle, error) {
 		return 0, fmt.Errorf("parameter %.64q: %w", name, fmt.Errorf(format, args...))
 	}
 	if b.attributes += len(attributes); b.attributes > maxAttributes {
-		return fail("more than %d bytes of attributes in all", maxAttributes)
+		return fail("the graph has more than %d bytes of attributes", maxAttributes)
 	}
 	switch {
 	case len(name) > maxName || !plainName.MatchString(name):
 		return fail("expected a name of at most %d letters, digits, '_', '.' and '-'", maxName)
 	case slices.Contains(reserved, name):
-		return fail("this name is taken")
+		return fail("the name is reserved")
 	case slices.ContainsFunc(d.params, func(p model.Parameter) bool { return p.Name == name }):
-		return fail("there are two of this name")
+		return fail("there is already a parameter of this name")
 	}
 	p := model.Parameter{Name: name, Type: graph.T(graph.F32, shape...)}
 	if err := p.Type.Shape.Check(); err != nil {
@@ -139,7 +139,7 @@ func (b *Builder) Parameter(name string, shape []int, attributes []byte) (Handle
 	case a.Init != "ones" && a.Init != "zeros":
 		return fail("init is %.64q, expected normal, ones or zeros", a.Init)
 	case a.Std != nil:
-		return fail("std is of the init normal, not of %s", a.Init)
+		return fail("init %s has no std, expected none", a.Init)
 	case a.Init == "ones":
 		p.Fill = 1
 	}
@@ -158,7 +158,7 @@ func (b *Builder) scope() string {
 	return b.draft.units[len(b.draft.units)-1]
 }
 
-// admit checks that an op of the present unit may read a value.
+// admit checks that an op of the current unit may read a value.
 func (d *draft) admit(v *graph.Value) error {
 	if d == nil {
 		return nil
@@ -169,7 +169,7 @@ func (d *draft) admit(v *graph.Value) error {
 		return nil
 	case *graph.Input:
 		if o.ID == model.TokensInput && now > 0 {
-			return fmt.Errorf("tokens are for the first unit, %q; this is %q", d.units[0], d.units[now])
+			return fmt.Errorf("unit %q reads the tokens, expected only the first unit, %q, to read them", d.units[now], d.units[0])
 		}
 		return nil
 	case *graph.Variable:
@@ -181,7 +181,7 @@ func (d *draft) admit(v *graph.Value) error {
 	return nil
 }
 
-// own makes a parameter one of the present unit.
+// own assigns a parameter to the current unit.
 func (d *draft) own(name string) error {
 	p := &d.params[slices.IndexFunc(d.params, func(p model.Parameter) bool { return p.Name == name })]
 	unit := d.units[len(d.units)-1]
@@ -189,44 +189,44 @@ func (d *draft) own(name string) error {
 		p.Scope = unit
 	}
 	if p.Scope != unit {
-		return fmt.Errorf("parameter %q is used in unit %q already: units share none, as they may be on different devices; this is %q", name, p.Scope, unit)
+		return fmt.Errorf("units %q and %q use parameter %q, expected one unit: units may be on different devices", p.Scope, unit, name)
 	}
 	return nil
 }
 
-// cross has a value go from a unit to a later one.
+// cross passes a value from a unit to a later one.
 func (d *draft) cross(v *graph.Value, from, to int) error {
 	old, s := d.entering[to], v.Shape
 	switch {
 	case from < to-1:
-		return fmt.Errorf("%v of unit %q goes past unit %q to unit %q: each unit reads what the one before makes", v.Type, d.units[from], d.units[to-1], d.units[to])
+		return fmt.Errorf("unit %q reads %v of unit %q, expected a value of the unit before it, %q", d.units[to], v.Type, d.units[from], d.units[to-1])
 	case old == v:
 		return nil
 	case old != nil:
-		return fmt.Errorf("unit %q reads two values of unit %q, %v of op %s and %v of op %s: one goes from each unit to the next",
+		return fmt.Errorf("unit %q reads two values of unit %q, %v of op %s and %v of op %s, expected one",
 			d.units[to], d.units[from], old.Type, old.Node.Op.Name(), v.Type, v.Node.Op.Name())
 	case v.DType != graph.F32 || len(s) != 3 || s[0] != d.Batch || s[1] != d.SeqLen:
-		return fmt.Errorf("%v goes from unit %q to unit %q, expected f32[%d,%d,d]", v.Type, d.units[from], d.units[to], d.Batch, d.SeqLen)
+		return fmt.Errorf("found %v between unit %q and unit %q, expected f32[%d,%d,d]", v.Type, d.units[from], d.units[to], d.Batch, d.SeqLen)
 	case to > 1 && d.entering[1] != nil && d.entering[1].Shape[2] != s[2]:
-		return fmt.Errorf("%v goes from unit %q to unit %q, but %v from unit %q to unit %q: expected one width everywhere", v.Type, d.units[from], d.units[to],
+		return fmt.Errorf("found %v between unit %q and unit %q, and %v between unit %q and unit %q, expected one width", v.Type, d.units[from], d.units[to],
 			d.entering[1].Type, d.units[0], d.units[1])
 	}
 	d.entering[to] = v
 	return nil
 }
 
-// finish checks what can be known at the end only.
+// finish checks the whole model.
 func (d *draft) finish(logits *graph.Value) error {
 	want := graph.T(graph.F32, d.Batch, d.SeqLen, d.Vocab)
 	if !logits.Type.Equal(want) {
-		return fmt.Errorf("the logits are %v, expected %v", logits.Type, want)
+		return fmt.Errorf("found logits of type %v, expected %v", logits.Type, want)
 	}
 	for i, u := range d.units {
 		if i > 0 && d.entering[i] == nil {
-			return fmt.Errorf("unit %q reads nothing of unit %q before it", u, d.units[i-1])
+			return fmt.Errorf("unit %q reads no value of unit %q, expected one of the unit before it", u, d.units[i-1])
 		}
 		if !slices.ContainsFunc(d.params, func(p model.Parameter) bool { return p.Scope == u }) {
-			return fmt.Errorf("unit %q has no parameter: make it a part of another", u)
+			return fmt.Errorf("unit %q has no parameters, expected at least one: merge it with another unit", u)
 		}
 	}
 	var unused []string
@@ -237,26 +237,26 @@ func (d *draft) finish(logits *graph.Value) error {
 	}
 	switch {
 	case len(unused) > 0:
-		return fmt.Errorf("parameters that nothing uses: %s", strings.Join(unused, ", "))
+		return fmt.Errorf("found unused parameters: %s", strings.Join(unused, ", "))
 	case len(d.units) == 0 || logits.Node.Scope != d.units[len(d.units)-1]:
-		return errors.New("the logits are not made in the last unit")
+		return errors.New("found logits of an earlier unit, expected logits of the last unit")
 	}
 	return nil
 }
 
-// ordered are the parameters in the order of their units.
+// ordered returns the parameters in the order of their units.
 func (d *draft) ordered() []model.Parameter {
 	slices.SortStableFunc(d.params, func(p, q model.Parameter) int { return slices.Index(d.units, p.Scope) - slices.Index(d.units, q.Scope) })
 	return d.params
 }
 
-// maxTables bounds the numbers of all tables of rotary positions.
+// maxTables bounds the elements of all tables of rotary positions.
 const maxTables = 1 << 24
 
-// rope rotates x [B, T, H, D] by its positions along T.
+// rope rotates x [B, T, H, D] by the positions along T.
 func (b *Builder) rope(x *graph.Value, theta float64) (*graph.Value, error) {
 	if len(x.Shape) != 4 || x.Shape[3]%2 != 0 {
-		return nil, fmt.Errorf("it takes %v, expected [batch, sequence, heads, an even extent]", x.Type)
+		return nil, fmt.Errorf("found %v, expected [batch, sequence, heads, an even head dimension]", x.Type)
 	}
 	if !(theta > 0) || theta > 1e12 {
 		return nil, fmt.Errorf("theta is %v, expected a number above 0 and at most 1e12", graph.Real(theta))
@@ -266,7 +266,7 @@ func (b *Builder) rope(x *graph.Value, theta float64) (*graph.Value, error) {
 	t, known := b.tables[name]
 	if !known {
 		if b.rotations += s * d; b.rotations > maxTables {
-			return nil, fmt.Errorf("the tables of all rotary positions have more than %d numbers", maxTables)
+			return nil, fmt.Errorf("the tables of rotary positions have more than %d elements", maxTables)
 		}
 		cos, sin := op.RoPETables(theta, s, d)
 		of := graph.T(graph.F32, s, d/2)
@@ -279,7 +279,7 @@ func (b *Builder) rope(x *graph.Value, theta float64) (*graph.Value, error) {
 	return op.RoPE(x, t[0], t[1], nil), nil
 }
 
-// normed is a norm of n inputs.
+// normed returns a norm with n inputs.
 func normed(n int, f func(in []*graph.Value, eps float64) *graph.Value) kind {
 	return kind{least: n, most: n, make: func(_ *Builder, in []*graph.Value, attributes []byte) ([]*graph.Value, error) {
 		a := struct {

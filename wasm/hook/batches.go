@@ -10,39 +10,38 @@ import (
 	"github.com/gpupipe/gpupipe/wasm"
 )
 
-// Batch is what map_batch and token_weights work on: Rows sequences of SeqLen tokens.
+// Batch is the argument of map_batch and token_weights: Rows sequences of SeqLen tokens.
 type Batch struct {
 	Rows, SeqLen, Vocab int
-	Step, Steps         int       // counted from 0, of so many
+	Step, Steps         int       // the step, counted from 0, and the number of steps
 	Tokens, Targets     []uint32  // below Vocab
 	Weights             []float32 // of the targets' losses: finite, ≥ 0, not all 0
-	Segments            []uint32  // a token sees those before it in its row with the same number
+	Segments            []uint32  // a token attends to earlier tokens of its row with the same number
 	Aligned             []Aligned // in the order of their names
 }
 
-// Aligned is an array that goes along with the tokens.
+// Aligned is an array with values for each token.
 type Aligned struct {
 	Name  string
 	DType wasm.DType // F32, I32 or U32
-	Dims  []int      // of one token's
+	Dims  []int      // of one token's values
 	Data  []byte     // [Rows, SeqLen, Dims…], little-endian
 }
 
-// mostState bounds what a module may keep in a checkpoint.
-const mostState = 1 << 20
+// maxState is the most bytes of a module's state that a checkpoint keeps.
+const maxState = 1 << 20
 
-// Batches is instances of a module that map batches, or weigh their tokens. Of a module that keeps nothing there are
-// several, and several goroutines may use them; of one with state there is one, which must be given the batches in
-// order.
+// Batches applies a module to batches. A stateless module has several instances, and several goroutines may call Apply.
+// A module with state has one instance, to which batches must be passed in order.
 type Batches struct {
 	m     *Module
-	pool  *wasm.Pool // nil: the module has state
+	pool  *wasm.Pool // nil if the module has state
 	mu    sync.Mutex
-	one   *wasm.Instance // nil: none is open
-	state []byte         // with which the next is opened
+	one   *wasm.Instance // nil if none is open
+	state []byte         // the state in which the next instance is opened
 }
 
-// Batches makes at most n instances, as they are needed.
+// Batches returns a Batches that opens at most n instances, as they are needed.
 func (m *Module) Batches(n int) *Batches {
 	if m.Stateful() {
 		return &Batches{m: m}
@@ -50,8 +49,8 @@ func (m *Module) Batches(n int) *Batches {
 	return &Batches{m: m, pool: wasm.NewPool(m.module, n, m.options())}
 }
 
-// Apply changes a batch. number is that of the batch, from which the module's random numbers are made. After an error
-// the batch may hold anything, and a module with state must be restored.
+// Apply changes a batch. The module's random numbers depend on number, the number of the batch. After an error the
+// content of the batch is undefined, and a module with state must be restored.
 func (p *Batches) Apply(ctx context.Context, number int, b *Batch) error {
 	call := func(i *wasm.Instance) error { return p.m.applyTo(ctx, i, number, b) }
 	if p.pool != nil {
@@ -65,7 +64,7 @@ func (p *Batches) Apply(ctx context.Context, number int, b *Batch) error {
 	return call(p.one)
 }
 
-// open opens the instance of a module with state, in the state that it is to go on from.
+// open opens the instance of a module with state, in the state of the last Restore.
 func (p *Batches) open(ctx context.Context) (err error) {
 	if p.one != nil {
 		return nil
@@ -84,7 +83,7 @@ func (p *Batches) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// Save is the state after the last batch, nil if the module keeps none, or has not been called yet and was not
+// Save returns the state after the last batch. It is nil if the module keeps no state, or if it was neither called nor
 // restored.
 func (p *Batches) Save(ctx context.Context) ([]byte, error) {
 	p.mu.Lock()
@@ -93,13 +92,13 @@ func (p *Batches) Save(ctx context.Context) ([]byte, error) {
 		return p.state, nil
 	}
 	state, err := p.one.Save(ctx)
-	if err == nil && len(state) > mostState {
-		err = p.m.wrong(-1, fmt.Errorf("its state has %d bytes, at most %d can be kept", len(state), mostState))
+	if err == nil && len(state) > maxState {
+		err = p.m.invalid(-1, fmt.Errorf("the state has %d bytes, expected at most %d", len(state), maxState))
 	}
 	return state, err
 }
 
-// Restore has the next batch be worked on in a state that Save gave; nil is that of a new instance.
+// Restore sets the module's state for the next batch to one that Save returned; nil is the state of a new instance.
 func (p *Batches) Restore(state []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,16 +128,17 @@ func (m *Module) applyTo(ctx context.Context, i *wasm.Instance, number int, b *B
 	}
 	for n, a := range arrays {
 		if err := sameShape(a, want[n]); err != nil {
-			return m.wrong(number, fmt.Errorf("%s: %w", names[n], err))
+			return m.invalid(number, fmt.Errorf("%s: %w", names[n], err))
 		}
 	}
 	if err := b.check(); err != nil {
-		return m.wrong(number, err)
+		return m.invalid(number, err)
 	}
 	return nil
 }
 
-// arrays are what the hooks get, and their names: map_batch, which may change all but the clock, or token_weights.
+// arrays returns the arguments of the hook and their names: those of map_batch, which may change all except the clock,
+// or those of token_weights, which may change the weights.
 func (b *Batch) arrays(maps bool) (names []string, arrays []*wasm.Array) {
 	add := func(name string, a *wasm.Array) { names, arrays = append(names, name), append(arrays, a) }
 	shape := []int{b.Rows, b.SeqLen}
@@ -161,7 +161,7 @@ func (b *Batch) arrays(maps bool) (names []string, arrays []*wasm.Array) {
 	return names, arrays
 }
 
-// check says what is wrong with a batch.
+// check returns an error if the batch is invalid.
 func (b *Batch) check() error {
 	for n, ids := range [][]uint32{b.Tokens, b.Targets} {
 		if at := slices.IndexFunc(ids, func(id uint32) bool { return uint64(id) >= uint64(b.Vocab) }); at >= 0 {
@@ -176,7 +176,7 @@ func (b *Batch) check() error {
 		some = some || w > 0
 	}
 	if !some {
-		return fmt.Errorf("the weights are all 0: nothing would be learned")
+		return fmt.Errorf("weights are all 0, expected at least one above 0")
 	}
 	return nil
 }

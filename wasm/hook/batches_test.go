@@ -81,22 +81,22 @@ func TestBatchesThatAreWrong(t *testing.T) {
 		hook string
 		bin  []byte
 	}{
-		"map_batch: batch 7: failed: tokens[1,2] is 10, expected a token below 10":                         {hook.MapBatch, mapped(store(0, 20, 10))},
-		"map_batch: batch 7: failed: targets[0,1] is 4294967295, expected a token below 10":                {hook.MapBatch, mapped(store(1, 4, -1))},
-		"map_batch: batch 7: failed: weights[1,2] is -0.5, expected a finite number of at least 0":         {hook.MapBatch, mapped(weight(-0.5))},
-		"map_batch: batch 7: failed: weights[1,2] is NaN, expected a finite number of at least 0":          {hook.MapBatch, mapped(weight(float32(math.NaN())))},
-		"map_batch: batch 7: failed: weights[1,2] is +Inf, expected":                                       {hook.MapBatch, mapped(weight(float32(math.Inf(1))))},
-		"map_batch: batch 7: failed: the weights are all 0: nothing would be learned":                      {hook.MapBatch, mapped(array(2, 28), w.Const(0), w.Const(24), w.MemoryFill())},
-		"map_batch: batch 7: failed: tokens: the shape is [1 3], expected [2 3]":                           {hook.MapBatch, mapped(dim(0, 0, 1))},
-		"map_batch: batch 7: failed: segments: the shape is [3 2], expected [2 3]":                         {hook.MapBatch, mapped(dim(3, 0, 3), dim(3, 1, 2))},
-		"map_batch: batch 7: failed: teacher: the shape is [2 3 1], expected [2 3 2]":                      {hook.MapBatch, mapped(dim(6, 2, 1))},
-		"map_batch: batch 7: bad array: array 1: came back with more u32 elements than [2 3] has room for": {hook.MapBatch, mapped(dim(1, 0, 4))},
-		"map_batch: batch 7: failed: wrong":                                                                {hook.MapBatch, mapped(named("wrong", "wrong"), w.Call(fail))},
-		"map_batch: batch 7: trap: ":                                                                       {hook.MapBatch, mapped(w.Unreachable)},
-		"map_batch: batch 7: budget exceeded":                                                              {hook.MapBatch, mapped(spin())},
-		"token_weights: batch 7: failed: weights[1,2] is NaN, expected":                                    {hook.TokenWeights, weighed(weight(float32(math.NaN())))},
-		"token_weights: batch 7: failed: weights: the shape is [2 2], expected [2 3]":                      {hook.TokenWeights, weighed(dim(2, 1, 2))},
-		"token_weights: batch 7: bad array: array 0: its address came back as 0x0":                         {hook.TokenWeights, weighed(w.Get(0), w.Const(0), w.Store(28))},
+		"map_batch: batch 7: failed: tokens[1,2] is 10, expected a token below 10":                                                 {hook.MapBatch, mapped(store(0, 20, 10))},
+		"map_batch: batch 7: failed: targets[0,1] is 4294967295, expected a token below 10":                                        {hook.MapBatch, mapped(store(1, 4, -1))},
+		"map_batch: batch 7: failed: weights[1,2] is -0.5, expected a finite number of at least 0":                                 {hook.MapBatch, mapped(weight(-0.5))},
+		"map_batch: batch 7: failed: weights[1,2] is NaN, expected a finite number of at least 0":                                  {hook.MapBatch, mapped(weight(float32(math.NaN())))},
+		"map_batch: batch 7: failed: weights[1,2] is +Inf, expected":                                                               {hook.MapBatch, mapped(weight(float32(math.Inf(1))))},
+		"map_batch: batch 7: failed: weights are all 0, expected at least one above 0":                                             {hook.MapBatch, mapped(array(2, 28), w.Const(0), w.Const(24), w.MemoryFill())},
+		"map_batch: batch 7: failed: tokens: found shape [1 3], expected [2 3]":                                                    {hook.MapBatch, mapped(dim(0, 0, 1))},
+		"map_batch: batch 7: failed: segments: found shape [3 2], expected [2 3]":                                                  {hook.MapBatch, mapped(dim(3, 0, 3), dim(3, 1, 2))},
+		"map_batch: batch 7: failed: teacher: found shape [2 3 1], expected [2 3 2]":                                               {hook.MapBatch, mapped(dim(6, 2, 1))},
+		"map_batch: batch 7: bad array: array 1: found the shape [4 3] after the call, expected at most the u32 elements of [2 3]": {hook.MapBatch, mapped(dim(1, 0, 4))},
+		"map_batch: batch 7: failed: wrong":                                                                                        {hook.MapBatch, mapped(named("wrong", "wrong"), w.Call(fail))},
+		"map_batch: batch 7: trap: ":                                                                                               {hook.MapBatch, mapped(w.Unreachable)},
+		"map_batch: batch 7: budget exceeded":                                                                                      {hook.MapBatch, mapped(spin())},
+		"token_weights: batch 7: failed: weights[1,2] is NaN, expected":                                                            {hook.TokenWeights, weighed(weight(float32(math.NaN())))},
+		"token_weights: batch 7: failed: weights: found shape [2 2], expected [2 3]":                                               {hook.TokenWeights, weighed(dim(2, 1, 2))},
+		"token_weights: batch 7: bad array: array 0: found address 0x0 after the call":                                             {hook.TokenWeights, weighed(w.Get(0), w.Const(0), w.Store(28))},
 	} {
 		p := batches(t, c.hook, 2, c.bin)
 		err := p.Apply(ctx, 7, sampleBatch())
@@ -149,7 +149,7 @@ func TestAStateThatIsTooLargeToKeep(t *testing.T) {
 		w.Func{Export: "gpupipe_open", Params: w.Types{w.I32, w.I32, w.I64}, Results: w.Types{w.I32}, Body: w.Seq(w.Const(32), w.MemoryGrow())}))
 	require.NoError(t, p.Apply(ctx, 0, sampleBatch()))
 	_, err := p.Save(ctx)
-	assert.ErrorContains(t, err, "its state has 1048577 bytes, at most 1048576 can be kept")
+	assert.ErrorContains(t, err, "the state has 1048577 bytes, expected at most 1048576")
 }
 
 // Several goroutines may use the instances of a module without state.
@@ -214,10 +214,10 @@ func TestLossesOfScalars(t *testing.T) {
 	m, err = h.LoadBytes(hook.Spec{File: "s.wasm", Hook: hook.BuildLoss}, guest(scalarText, build))
 	require.NoError(t, err)
 	_, err = m.BuildLoss(ctx, in)
-	assert.ErrorContains(t, err, `hook s.wasm: build_loss: failed: it asks for the scalar "gamma", but the module does not export loss_scalars`)
+	assert.ErrorContains(t, err, `hook s.wasm: build_loss: failed: the loss reads the scalar "gamma", but the module exports no loss_scalars`)
 	for want, body := range map[string][]byte{
 		"loss_scalars: batch 5: failed: scalar 1 is NaN, expected a finite number": w.Seq(array(1, 28), w.ConstF32(float32(math.NaN())), w.StoreF32(4)),
-		"loss_scalars: batch 5: failed: the shape is [1], expected [2]":            w.Seq(w.Get(0), w.Const(1), w.Store(32+12)),
+		"loss_scalars: batch 5: failed: found shape [1], expected [2]":             w.Seq(w.Get(0), w.Const(1), w.Store(32+12)),
 		"loss_scalars: batch 5: trap":                                              w.Seq(w.Unreachable),
 	} {
 		m, err := h.LoadBytes(hook.Spec{File: "s.wasm", Hook: hook.BuildLoss}, guest(scalarText, build, function(hook.LossScalars, body, w.Const(0))))
@@ -243,7 +243,7 @@ func TestLossesOfHidden(t *testing.T) {
 	assert.True(t, loss.PerToken)
 	in.Width, in.More = 0, in.More[1:]
 	_, err = m.BuildLoss(ctx, in)
-	assert.ErrorContains(t, err, `graph_input: there is no input "hidden", expected one of logits, targets, weights, teacher`)
+	assert.ErrorContains(t, err, `graph_input: unknown input "hidden", expected one of logits, targets, weights, teacher`)
 }
 
 // loss_grad gets logits and targets, and room for losses and gradients.
@@ -261,9 +261,9 @@ func TestLossGrad(t *testing.T) {
 	assert.Equal(t, logits, gradient)
 	assert.Equal(t, []float32{1, 1}, losses)
 	_, _, err = call(w.Get(0), w.Const(1), w.Store(64+12))
-	assert.ErrorContains(t, err, "hook g.wasm: loss_grad: failed: losses: the shape is [1], expected [2]")
+	assert.ErrorContains(t, err, "hook g.wasm: loss_grad: failed: losses: found shape [1], expected [2]")
 	_, _, err = call(w.Get(0), w.Const(1), w.Store(96+12))
-	assert.ErrorContains(t, err, "loss_grad: failed: gradient: the shape is [1 3], expected [2 3]")
+	assert.ErrorContains(t, err, "loss_grad: failed: gradient: found shape [1 3], expected [2 3]")
 	_, _, err = call(w.Unreachable)
 	assert.ErrorContains(t, err, "hook g.wasm: loss_grad: trap")
 }

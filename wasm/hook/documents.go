@@ -9,16 +9,16 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// Bounds on what becomes of one document.
+// Bounds on the documents that a module emits for one document.
 const (
-	maxGrowth    = 8        // times its length, and
+	maxGrowth    = 8        // times its length, plus
 	maxEmitted   = 16 << 20 // bytes
 	maxDocuments = 1 << 16
 )
 
-const emitWork = 1000 // units that the host is charged for, beside half a unit a byte
+const emitWork = 1000 // units of work of an emit, besides half a unit for each byte
 
-// documents is what a module has emitted for one.
+// documents are the documents that a module has emitted for one document.
 type documents struct {
 	texts [][]byte
 	left  int // bytes that may be emitted
@@ -33,10 +33,10 @@ func (h *Host) emitImport() wasm.Import {
 		n := int(uint32(s[1]))
 		i.Charge(emitWork + int64(n)/2)
 		if d.left < n {
-			return fmt.Errorf("more than %d times the document's length and %d bytes", maxGrowth, maxEmitted)
+			return fmt.Errorf("emitted too much text, expected at most %d times the document's length plus %d bytes", maxGrowth, maxEmitted)
 		}
 		if len(d.texts) == maxDocuments {
-			return fmt.Errorf("more than %d documents for one", maxDocuments)
+			return fmt.Errorf("emitted too many documents for one document, expected at most %d", maxDocuments)
 		}
 		text, err := i.Copy(uint32(s[0]), uint32(s[1]))
 		if err == nil {
@@ -46,15 +46,15 @@ func (h *Host) emitImport() wasm.Import {
 	}}
 }
 
-// Mapper maps documents on several instances of a module. What becomes of a document does not depend on which it is
-// given, as long as the module carries nothing from one call to the next. Of a module with state there is one instance,
-// which must be given the documents in order. Several goroutines may use it.
+// Mapper maps documents by several instances of a module. If the module is stateless, results do not depend on the
+// instance. A module with state has one instance, to which documents must be passed in order. Several goroutines may use
+// a Mapper.
 type Mapper struct {
 	m    *Module
 	pool *wasm.Pool
 }
 
-// Mapper makes one of at most n instances.
+// Mapper returns a Mapper of at most n instances.
 func (m *Module) Mapper(n int) *Mapper {
 	if m.Stateful() {
 		n = 1
@@ -62,11 +62,11 @@ func (m *Module) Mapper(n int) *Mapper {
 	return &Mapper{m, wasm.NewPool(m.module, n, m.options())}
 }
 
-// ErrStateLost is wrapped by the error of a document after which a module's state is gone.
-var ErrStateLost = errors.New("what the module remembered is lost")
+// ErrStateLost is wrapped by the error of a document that closed the instance of a module with state.
+var ErrStateLost = errors.New("the module's state is lost")
 
-// Map gives what takes the place of a document: nothing, one, or several, in order. index is the document's number,
-// from which the module's random numbers are made.
+// Map returns the documents that replace a document: none, one, or several, in order. The module's random numbers depend
+// on index, the number of the document.
 func (p *Mapper) Map(ctx context.Context, index int, text []byte) (texts [][]byte, err error) {
 	err = p.pool.Do(ctx, func(i *wasm.Instance) error {
 		d := documents{left: maxGrowth*len(text) + maxEmitted}

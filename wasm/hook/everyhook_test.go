@@ -7,10 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/wasm"
+	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/tetratelabs/wazero/api"
@@ -162,7 +165,19 @@ func play(t *testing.T, file string) []string {
 	return append(s.lines, fmt.Sprint("state ", state, loaded))
 }
 
-// Each language's SDK hands over the same arrays, texts and numbers, and asks the host for the same.
+// callable lists the functions that a module may export: the hooks of the table and their companions.
+func callable() (names []string) {
+	for _, k := range hook.Kinds() {
+		names = append(names, k.Name)
+		for _, c := range k.Companions {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+// Each language's SDK has every hook of the table, hands over the same arrays, texts and numbers, and asks the host for
+// the same.
 func TestEveryHookInAllLanguages(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "go.wasm")
 	build := exec.Command("go", "build", "-buildmode=c-shared", "-o", file, every+"go")
@@ -174,6 +189,9 @@ func TestEveryHookInAllLanguages(t *testing.T) {
 	assert.Contains(t, want, `emit "Grüße, 世界 🌍\n\x00"`)
 	assert.Contains(t, want, "parameter layer.1.q [64 64] map[init:normal std:0.01]")
 	assert.Contains(t, want, "state [6 0 0 0] [1 2 3 4]")
+	for _, name := range callable() {
+		assert.True(t, slices.ContainsFunc(want, func(line string) bool { return strings.HasPrefix(line, name+" ") }), "%s is not in testdata/every", name)
+	}
 	for _, language := range []string{"c", "rust", "assemblyscript", "tinygo"} {
 		assert.Equal(t, want, play(t, every+language+".wasm"), language)
 	}

@@ -78,13 +78,13 @@ func Lookup(name string) (k Kind, ok bool) {
 	return Kind{}, false
 }
 
-// Host runs hooks. It may be used by several goroutines.
+// Host runs hooks. Several goroutines may use it.
 type Host struct {
 	runtime *wasm.Runtime
-	calls   sync.Map // *wasm.Instance to what its call in progress is for: *graphhook.Builder, *documents
+	calls   sync.Map // *wasm.Instance to the object of its call in progress: *graphhook.Builder or *documents
 }
 
-// NewHost makes one; compiled modules are kept in cacheDir, unless that is "".
+// NewHost returns a Host that caches compiled modules in cacheDir, unless that is "".
 func NewHost(cacheDir string) (*Host, error) {
 	h := &Host{}
 	var err error
@@ -94,17 +94,17 @@ func NewHost(cacheDir string) (*Host, error) {
 	return h, nil
 }
 
-// Close ends the modules that are left.
+// Close closes all modules.
 func (h *Host) Close() error { return h.runtime.Close() }
 
-// Spec says what a module is wanted for.
+// Spec is a module to load for a hook.
 type Spec struct {
 	File   string
 	Hook   string // one of Names
 	Config []byte // a JSON object; nil is {}
 	Seed   uint64
 	Limits wasm.Limits
-	Log    func(line string) // may be called by several goroutines at a time; nil drops what the module writes
+	Log    func(line string) // may be called by several goroutines at a time; nil drops the module's output
 }
 
 // Module is a module that has been loaded for a hook.
@@ -124,18 +124,18 @@ func (h *Host) Load(s Spec) (*Module, error) {
 	return h.LoadBytes(s, bin)
 }
 
-// mostBytes of a module's file.
-const mostBytes = 256 << 20
+// maxFileSize is the most bytes of a module's file.
+const maxFileSize = 256 << 20
 
-// ReadFile reads a module. What is no regular file, which may never end, and one above 256 MiB are errors.
+// ReadFile reads a module. It must be a regular file, since others may have no end, of at most 256 MiB.
 func ReadFile(path string) ([]byte, error) {
 	switch info, err := os.Stat(path); {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s is not a regular file", path)
-	case info.Size() > mostBytes:
-		return nil, fmt.Errorf("%s has %d bytes, expected at most %d", path, info.Size(), mostBytes)
+	case info.Size() > maxFileSize:
+		return nil, fmt.Errorf("%s has %d bytes, expected at most %d", path, info.Size(), maxFileSize)
 	}
 	return os.ReadFile(path)
 }
@@ -144,7 +144,7 @@ func ReadFile(path string) ([]byte, error) {
 func (h *Host) LoadBytes(s Spec, bin []byte) (*Module, error) {
 	kind, ok := Lookup(s.Hook)
 	if !ok {
-		return nil, refused(s.File, fmt.Errorf("there is no hook %q, expected one of %s", s.Hook, strings.Join(Names(), ", ")))
+		return nil, refused(s.File, fmt.Errorf("unknown hook %q, expected one of %s", s.Hook, strings.Join(Names(), ", ")))
 	}
 	m, err := h.runtime.Load(s.File, bin, s.Limits)
 	if err != nil {
@@ -164,32 +164,32 @@ func (h *Host) LoadBytes(s Spec, bin []byte) (*Module, error) {
 	return &Module{Spec: s, SHA256: hex.EncodeToString(sum[:]), host: h, module: m}, nil
 }
 
-// Limits that the module runs under, defaults filled in.
+// Limits returns the module's limits, with defaults filled in.
 func (m *Module) Limits() wasm.Limits { return m.module.Limits() }
 
 // Has reports whether the module exports a function of the hooks' type.
 func (m *Module) Has(name string) bool { return m.module.CheckHook(name) == nil }
 
-// Stateful reports whether the module keeps state from one call to the next: it saves and loads.
+// Stateful reports whether the module keeps state from one call to the next, so that it exports save and load.
 func (m *Module) Stateful() bool { return m.module.Stateful() }
 
 // Interface lists what the module imports, as module.name, and the functions that it exports.
 func (m *Module) Interface() (imports, exports []string) { return m.module.Interface() }
 
-// Peak is the most that a call has used so far: units of work, and bytes of its instance's memory.
+// Peak returns the most units of work of one call so far, and the largest memory of an instance in bytes.
 func (m *Module) Peak() (work int64, memory uint64) { return m.module.Peak() }
 
-// Close gives back the module's code.
+// Close frees the module's code.
 func (m *Module) Close() error { return m.module.Close() }
 
 func refused(file string, err error) error {
 	return &wasm.Error{Hook: file, Batch: -1, Kind: wasm.Refused, Cause: err}
 }
 
-// wrong is a mistake in what a hook did that became known when its call had ended.
-func (m *Module) wrong(batch int, err error) error { return m.wrongIn(m.Hook, batch, err) }
+// invalid returns the error of a hook whose call succeeded with an invalid result.
+func (m *Module) invalid(batch int, err error) error { return m.invalidOf(m.Hook, batch, err) }
 
-func (m *Module) wrongIn(export string, batch int, err error) error {
+func (m *Module) invalidOf(export string, batch int, err error) error {
 	return &wasm.Error{Hook: m.File, Export: export, Batch: batch, Kind: wasm.Failed, Cause: err}
 }
 
@@ -201,19 +201,19 @@ func (m *Module) open(ctx context.Context) (*wasm.Instance, error) {
 	return m.module.Open(ctx, m.options())
 }
 
-// serving has an instance's imports work on what is given while f runs.
+// serving runs f, a call of the instance. Meanwhile the instance's imports work on the given object.
 func (h *Host) serving(i *wasm.Instance, on any, f func() (int32, error)) (int32, error) {
 	h.calls.Store(i, on)
 	defer h.calls.Delete(i)
 	return f()
 }
 
-// served is what the call in progress works on.
+// served returns the object that the imports of the call in progress work on.
 func served[T any](h *Host, i *wasm.Instance, hook string) (on T, err error) {
 	v, _ := h.calls.Load(i)
 	on, ok := v.(T)
 	if !ok {
-		return on, fmt.Errorf("called outside of %s", hook)
+		return on, fmt.Errorf("called outside of %s, expected only within it", hook)
 	}
 	return on, nil
 }

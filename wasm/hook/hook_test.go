@@ -171,29 +171,29 @@ func TestModulesThatMisbehaveInTheirHooks(t *testing.T) {
 		hook string
 		want string
 	}{
-		{"no such handle", build(input, w.Drop, w.Const(99)), "", "build_loss: failed: the loss: 99 is not a value, expected 1 to 1"},
-		{"no handle", build(w.Const(0)), "", "the loss: 0 is not a value"},
+		{"no such handle", build(input, w.Drop, w.Const(99)), "", "build_loss: failed: the loss: there is no value 99, expected 1 to 1"},
+		{"no handle", build(w.Const(0)), "", "the loss: there is no value 0"},
 		{"a negative result", build(w.Const(-3)), "", "build_loss: failed: returned -3"},
-		{"logits as the loss", build(input), "", "the loss is f32[4,7], expected f32[4]"},
-		{"targets as the loss", build(named(text, "targets"), w.Call(graphInput)), "", "the loss is u32[4]"},
-		{"an input that there is not", build(named(text, "warp"), w.Call(graphInput)), "", `graph_input: there is no input "warp", expected one of logits, targets, weights`},
-		{"an op that there is not", build(input, w.Drop, apply(text, "warp", `{"factor":2}`, 1)), "", `graph_op: there is no op "warp"`},
-		{"an attribute that is none", build(input, w.Drop, apply(text, "scale", `{"factor":"two"}`, 1)), "", `graph_op: scale: attributes: "two" is not a number`},
-		{"an attribute too many", build(input, w.Drop, apply(text, "exp", `{"factor":2}`, 1)), "", `graph_op: exp: attribute "factor" is unknown`},
-		{"too few inputs", build(input, w.Drop, apply(text, "add", `{"factor":2}`, 1)), "", `graph_op: add: got 1 inputs, expected 2`},
-		{"a handle from nowhere", build(apply(text, "exp", `{"factor":2}`, -1)), "", "graph_op: exp: input 0: 4294967295 is not a value"},
+		{"logits as the loss", build(input), "", "found a loss of type f32[4,7], expected f32[4]"},
+		{"targets as the loss", build(named(text, "targets"), w.Call(graphInput)), "", "found a loss of type u32[4]"},
+		{"an input that there is not", build(named(text, "warp"), w.Call(graphInput)), "", `graph_input: unknown input "warp", expected one of logits, targets, weights`},
+		{"an op that there is not", build(input, w.Drop, apply(text, "warp", `{"factor":2}`, 1)), "", `graph_op: unknown op "warp"`},
+		{"an attribute that is none", build(input, w.Drop, apply(text, "scale", `{"factor":"two"}`, 1)), "", `graph_op: scale: attributes: found "two", expected a number`},
+		{"an attribute too many", build(input, w.Drop, apply(text, "exp", `{"factor":2}`, 1)), "", `graph_op: exp: unknown attribute "factor"`},
+		{"too few inputs", build(input, w.Drop, apply(text, "add", `{"factor":2}`, 1)), "", `graph_op: add: found 1 inputs, expected 2`},
+		{"a handle from nowhere", build(apply(text, "exp", `{"factor":2}`, -1)), "", "graph_op: exp: input 0: there is no value 4294967295"},
 		{"a wrong dtype", build(named(text, "targets"), w.Call(graphInput), w.Drop, apply(text, "scale", `{"factor":2}`, 1)), "", "graph_op: scale(u32[4]): input 0 is u32[4]"},
-		{"a name outside of memory", build(address(-8, 100), w.Call(graphInput)), "", "build_loss: bad pointer: graph_input: 100 bytes at 0xfffffff8"},
-		{"an endless name", build(address(words, math.MaxInt32), w.Call(graphInput)), "", "graph_input: a name of 2147483647 bytes, at most 256"},
-		{"inputs outside of memory", build(named(text, "exp"), w.Const(-4), w.Const(1), address(0, 0), w.Call(graphOp)), "", "bad pointer: graph_op: 4 bytes at 0xfffffffc"},
-		{"a million inputs", build(named(text, "add"), w.Const(0), w.Const(1<<20), address(0, 0), w.Call(graphOp)), "", `graph_op: "add": 1048576 inputs, at most 64`},
-		{"a negative number of inputs", build(named(text, "add"), w.Const(0), w.Const(-1), address(0, 0), w.Call(graphOp)), "", `inputs, at most 64`},
-		{"attributes outside of memory", build(input, w.Drop, named(text, "exp"), w.Const(0), w.Const(0), address(4<<16-1, 2), w.Call(graphOp)), "", "bad pointer: graph_op: 2 bytes at 0x3ffff"},
+		{"a name outside of memory", build(address(-8, 100), w.Call(graphInput)), "", "build_loss: bad pointer: graph_input: found 100 bytes at 0xfffffff8"},
+		{"an endless name", build(address(words, math.MaxInt32), w.Call(graphInput)), "", "graph_input: found a name of 2147483647 bytes, expected at most 256"},
+		{"inputs outside of memory", build(named(text, "exp"), w.Const(-4), w.Const(1), address(0, 0), w.Call(graphOp)), "", "bad pointer: graph_op: found 4 bytes at 0xfffffffc"},
+		{"a million inputs", build(named(text, "add"), w.Const(0), w.Const(1<<20), address(0, 0), w.Call(graphOp)), "", `graph_op: "add": found 1048576 inputs, expected at most 64`},
+		{"a negative number of inputs", build(named(text, "add"), w.Const(0), w.Const(-1), address(0, 0), w.Call(graphOp)), "", `inputs, expected at most 64`},
+		{"attributes outside of memory", build(input, w.Drop, named(text, "exp"), w.Const(0), w.Const(0), address(4<<16-1, 2), w.Call(graphOp)), "", "bad pointer: graph_op: found 2 bytes at 0x3ffff"},
 		{"huge attributes", build(named(text, "exp"), w.Const(0), w.Const(0), address(0, -1), w.Call(graphOp)), "", "build_loss:"},
-		{"the shape of nothing", build(w.Const(5), address(0, 8), w.Call(graphShape)), "", "graph_shape: 5 is not a value"},
-		{"a shape into nothing", build(input, address(-1, 8), w.Call(graphShape)), "", "bad pointer: graph_shape: 8 bytes at 0xffffffff"},
-		{"the dtype of nothing", build(w.Const(0), w.Call(graphDType)), "", "graph_dtype: 0 is not a value"},
-		{"values without end", build(w.Loop(w.Empty, named(text, "logits"), w.Call(graphInput), w.Drop, w.Br(0)), w.Const(1)), "", "input: more than 16384 values"},
+		{"the shape of nothing", build(w.Const(5), address(0, 8), w.Call(graphShape)), "", "graph_shape: there is no value 5"},
+		{"a shape into nothing", build(input, address(-1, 8), w.Call(graphShape)), "", "bad pointer: graph_shape: found 8 bytes at 0xffffffff"},
+		{"the dtype of nothing", build(w.Const(0), w.Call(graphDType)), "", "graph_dtype: there is no value 0"},
+		{"values without end", build(w.Loop(w.Empty, named(text, "logits"), w.Call(graphInput), w.Drop, w.Br(0)), w.Const(1)), "", "input: the graph has more than 16384 values"},
 		{"a loop without end", build(spin(), w.Const(1)), "", "build_loss: budget exceeded"},
 		{"a trap", build(w.Unreachable), "", "build_loss: trap"},
 		{"failure said politely", build(named(text, "warp"), w.Call(fail), w.Const(1)), "", "build_loss: failed: warp"},
@@ -201,17 +201,17 @@ func TestModulesThatMisbehaveInTheirHooks(t *testing.T) {
 		{"a graph in a document", guest(text, function(hook.MapDocument, input)), hook.MapDocument, "graph_input: called outside of build_loss"},
 		{"a graph while it opens", guest(text, function(hook.BuildLoss, w.Const(0)), w.Func{Export: "gpupipe_open",
 			Params: w.Types{w.I32, w.I32, w.I64}, Results: w.Types{w.I32}, Body: input}), "", "failed: graph_input: called outside of build_loss"},
-		{"a document outside of memory", guest(text, function(hook.MapDocument, address(4<<16, 1), w.Call(emit), w.Const(0))), hook.MapDocument, "map_document: batch 3: bad pointer: emit: 1 bytes at 0x40000"},
+		{"a document outside of memory", guest(text, function(hook.MapDocument, address(4<<16, 1), w.Call(emit), w.Const(0))), hook.MapDocument, "map_document: batch 3: bad pointer: emit: found 1 bytes at 0x40000"},
 		{"documents without end", guest(text, function(hook.MapDocument, w.Loop(w.Empty, address(0, 0), w.Call(emit), w.Br(0)), w.Const(0))), hook.MapDocument, "map_document: batch 3:"},
 		{"large documents without end", guest(text, function(hook.MapDocument, w.Loop(w.Empty, address(0, 4<<16), w.Call(emit), w.Br(0)), w.Const(0))), hook.MapDocument, "map_document: batch 3:"},
 		{"a rate that is no number", guest(text, function(hook.LearningRate, array(1, 28), w.ConstF64(math.NaN()), []byte{0x39, 3, 0}, w.Const(0))), hook.LearningRate, "learning_rate: batch 5: failed: the factor is NaN, expected a number from 0 to 1000000"},
 		{"a negative rate", guest(text, function(hook.LearningRate, array(1, 28), w.ConstF64(-1), []byte{0x39, 3, 0}, w.Const(0))), hook.LearningRate, "the factor is -1,"},
 		{"a large rate", guest(text, function(hook.LearningRate, array(1, 28), w.ConstF64(1234567.5), []byte{0x39, 3, 0}, w.Const(0))), hook.LearningRate, "the factor is 1234567.5, expected a number from 0 to 1000000"},
 		{"an infinite rate", guest(text, function(hook.LearningRate, array(1, 28), w.ConstF64(math.Inf(1)), []byte{0x39, 3, 0}, w.Const(0))), hook.LearningRate, "the factor is +Inf,"},
-		{"no rate", guest(text, function(hook.LearningRate, w.Get(0), w.Const(0), w.Store(32+12), w.Const(0))), hook.LearningRate, "it gave 0 factors, expected one"},
+		{"no rate", guest(text, function(hook.LearningRate, w.Get(0), w.Const(0), w.Store(32+12), w.Const(0))), hook.LearningRate, "found 0 factors, expected one"},
 		{"two rates", guest(text, function(hook.LearningRate, w.Get(0), w.Const(2), w.Store(32+12), w.Const(0))), hook.LearningRate, "learning_rate: batch 5: bad array"},
 		{"a rate elsewhere", guest(text, function(hook.LearningRate, w.Get(0), w.Const(0), w.Store(32+28), w.Const(0))), hook.LearningRate, "learning_rate: batch 5: bad array"},
-		{"an odd answer to metrics", guest(text, function(hook.OnMetrics, w.Const(7))), hook.OnMetrics, "on_metrics: batch 6: failed: the result is 7, expected 0 (go on) or 1 (stop)"},
+		{"an odd answer to metrics", guest(text, function(hook.OnMetrics, w.Const(7))), hook.OnMetrics, "on_metrics: batch 6: failed: found result 7, expected 0 (continue) or 1 (stop)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := newHost(t)
@@ -268,7 +268,7 @@ func TestModulesThatAreRefused(t *testing.T) {
 	_, err := h.Load(hook.Spec{File: "none.wasm", Hook: hook.BuildLoss})
 	assert.ErrorContains(t, err, "hook none.wasm: refused: stat none.wasm: no such file")
 	_, err = h.Load(hook.Spec{File: examples + "focal_loss.wasm", Hook: "build_loos"})
-	assert.ErrorContains(t, err, `there is no hook "build_loos", expected one of build_loss, build_model, map_document, map_batch, token_weights, learning_rate, on_metrics`)
+	assert.ErrorContains(t, err, `unknown hook "build_loos", expected one of build_loss, build_model, map_document, map_batch, token_weights, learning_rate, on_metrics`)
 	_, err = h.Load(hook.Spec{File: examples + "focal_loss.wasm", Hook: hook.MapDocument})
 	assert.ErrorContains(t, err, "focal_loss.wasm: refused: does not export the function map_document (i32, i32)")
 	_, err = h.LoadBytes(hook.Spec{File: "x.wasm", Hook: hook.BuildLoss}, []byte("text"))

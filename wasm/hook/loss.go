@@ -11,8 +11,8 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// BuildLoss has the module write a loss: see graphhook.BuildLoss. It is called once, and nothing of the module runs
-// later, but for loss_scalars, which it must have if the loss asked for scalars.
+// BuildLoss returns the loss that the module builds: see graphhook.BuildLoss. build_loss runs once. Later only
+// loss_scalars runs, which the module must export if the loss has scalars.
 func (m *Module) BuildLoss(ctx context.Context, in graphhook.Inputs) (*graphhook.Loss, error) {
 	i, err := m.open(ctx)
 	if err != nil {
@@ -27,17 +27,17 @@ func (m *Module) BuildLoss(ctx context.Context, in graphhook.Inputs) (*graphhook
 		return graphhook.Handle(h), err
 	})
 	if err == nil && len(loss.Scalars) > 0 && !m.Has(LossScalars) {
-		err = fmt.Errorf("it asks for the scalar %q, but the module does not export %s, which gives their values", loss.Scalars[0], LossScalars)
+		err = fmt.Errorf("the loss reads the scalar %q, but the module exports no %s, which sets its value", loss.Scalars[0], LossScalars)
 	}
 	var known *wasm.Error
 	if err != nil && !errors.As(err, &known) {
-		err = m.wrong(-1, err)
+		err = m.invalid(-1, err)
 	}
 	return loss, err
 }
 
-// LossGrad is what the module says of the losses of logits [rows × vocab] and of the gradient of their mean: its
-// loss_grad, with which its build_loss can be checked.
+// LossGrad calls the module's loss_grad, with which build_loss can be checked. It returns the losses of logits [rows ×
+// vocab] and the gradient of their mean.
 func (m *Module) LossGrad(ctx context.Context, logits []float32, targets []uint32) (losses, gradient []float32, err error) {
 	i, err := m.open(ctx)
 	if err != nil {
@@ -53,7 +53,7 @@ func (m *Module) LossGrad(ctx context.Context, logits []float32, targets []uint3
 	}
 	for n, a := range []*wasm.Array{out, onLogits} {
 		if err := sameShape(a, [][]int{{rows}, in.Dims}[n]); err != nil {
-			return nil, nil, m.wrongIn(LossGrad, -1, fmt.Errorf("%s: %w", [...]string{"losses", "gradient"}[n], err))
+			return nil, nil, m.invalidOf(LossGrad, -1, fmt.Errorf("%s: %w", [...]string{"losses", "gradient"}[n], err))
 		}
 	}
 	return losses, gradient, nil
@@ -61,14 +61,14 @@ func (m *Module) LossGrad(ctx context.Context, logits []float32, targets []uint3
 
 func sameShape(a *wasm.Array, want []int) error {
 	if !slices.Equal(a.Dims, want) {
-		return fmt.Errorf("the shape is %v, expected %v", a.Dims, want)
+		return fmt.Errorf("found shape %v, expected %v", a.Dims, want)
 	}
 	return nil
 }
 
 const i32 = api.ValueTypeI32
 
-// graphImports are the functions with which a module writes a graph.
+// graphImports are the functions with which a module builds a graph.
 func (h *Host) graphImports() (imports []wasm.Import) {
 	for _, im := range graphhook.Imports() {
 		imports = append(imports, wasm.Import{Name: im.Name, Params: slices.Repeat([]api.ValueType{i32}, im.Params), Results: []api.ValueType{i32},

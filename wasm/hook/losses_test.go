@@ -176,5 +176,5 @@ func TestLossesRefuseConfigs(t *testing.T) {
 	_, err := m.BuildLoss(ctx, graphhook.Inputs{Rows: 4, Vocab: 7, More: narrow})
 	assert.ErrorContains(t, err, "expected two arrays [tokens, k] of the same shape")
 	_, err = m.BuildLoss(ctx, graphhook.Inputs{Rows: 4, Vocab: 7})
-	assert.ErrorContains(t, err, `there is no input "teacher_ids"`)
+	assert.ErrorContains(t, err, `unknown input "teacher_ids"`)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 )
 
-// BuildModel has the module write the model for microbatches of a size: see graphhook.BuildModel. Nothing of the module
-// runs later.
+// BuildModel returns the model that the module builds for microbatches of a size: see graphhook.BuildModel. The module
+// does not run later.
 func (m *Module) BuildModel(ctx context.Context, dims graphhook.Dims) (*model.Draft, error) {
 	i, err := m.open(ctx)
 	if err != nil {
@@ -26,7 +26,7 @@ func (m *Module) BuildModel(ctx context.Context, dims graphhook.Dims) (*model.Dr
 	})
 	var known *wasm.Error
 	if err != nil && !errors.As(err, &known) {
-		err = m.wrong(-1, err)
+		err = m.invalid(-1, err)
 	}
 	return d, err
 }

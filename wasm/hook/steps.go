@@ -9,7 +9,7 @@ import (
 	"github.com/gpupipe/gpupipe/wasm"
 )
 
-// MaxFactor bounds what a learning_rate hook may return.
+// MaxFactor is the largest factor that a learning_rate hook may return.
 const MaxFactor = 1e6
 
 // Rate is an instance that sets the learning rate. It belongs to one goroutine.
@@ -18,14 +18,14 @@ type Rate struct {
 	i *wasm.Instance
 }
 
-// Rate opens one.
+// Rate opens an instance that sets the learning rate.
 func (m *Module) Rate(ctx context.Context) (*Rate, error) {
 	i, err := m.open(ctx)
 	return &Rate{m, i}, err
 }
 
-// Factor is the factor on all learning rates at a step of so many, counted from 0; base is what the schedule gives. It
-// is a number from 0 to MaxFactor.
+// Factor returns the factor on all learning rates at a step, counted from 0, of a run of the given number of steps. base
+// is the factor of the schedule. The result is between 0 and MaxFactor.
 func (r *Rate) Factor(ctx context.Context, step, steps int, base float64) (float64, error) {
 	out := wasm.Of(wasm.Out, []float64{0})
 	if _, err := r.i.Call(ctx, LearningRate, step, wasm.Of(wasm.In, []float64{float64(step), float64(steps), base}), out); err != nil {
@@ -33,16 +33,16 @@ func (r *Rate) Factor(ctx context.Context, step, steps int, base float64) (float
 	}
 	f, err := FactorOf(out)
 	if err != nil {
-		return 0, r.m.wrong(step, err)
+		return 0, r.m.invalid(step, err)
 	}
 	return f, nil
 }
 
-// FactorOf is what a learning_rate hook left in its result, or what is wrong with it.
+// FactorOf returns the factor that a learning_rate hook stored in its result, or an error if it is invalid.
 func FactorOf(out *wasm.Array) (float64, error) {
 	f := wasm.Elements[float64](out)
 	if len(f) != 1 {
-		return 0, fmt.Errorf("it gave %d factors, expected one", len(f))
+		return 0, fmt.Errorf("found %d factors, expected one", len(f))
 	}
 	if !(f[0] >= 0 && f[0] <= MaxFactor) {
 		return 0, fmt.Errorf("the factor is %v, expected a number from 0 to %v", graph.Real(f[0]), graph.Real(MaxFactor))
@@ -60,13 +60,13 @@ type Scalars struct {
 	n int
 }
 
-// Scalars opens one, for a loss with so many.
+// Scalars opens an instance that sets the scalars of a loss with n of them.
 func (m *Module) Scalars(ctx context.Context, n int) (*Scalars, error) {
 	i, err := m.open(ctx)
 	return &Scalars{m, i, n}, err
 }
 
-// Values are the scalars at a step of so many, counted from 0: finite numbers.
+// Values returns the scalars, finite numbers, at a step, counted from 0, of a run of the given number of steps.
 func (s *Scalars) Values(ctx context.Context, step, steps int) ([]float32, error) {
 	values := make([]float32, s.n)
 	out := wasm.Of(wasm.Out, values)
@@ -74,11 +74,11 @@ func (s *Scalars) Values(ctx context.Context, step, steps int) ([]float32, error
 		return nil, err
 	}
 	if err := sameShape(out, []int{s.n}); err != nil {
-		return nil, s.m.wrongIn(LossScalars, step, err)
+		return nil, s.m.invalidOf(LossScalars, step, err)
 	}
 	for n, v := range values {
 		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-			return nil, s.m.wrongIn(LossScalars, step, fmt.Errorf("scalar %d is %v, expected a finite number", n, v))
+			return nil, s.m.invalidOf(LossScalars, step, fmt.Errorf("scalar %d is %v, expected a finite number", n, v))
 		}
 	}
 	return values, nil
@@ -93,7 +93,7 @@ type Listener struct {
 	i *wasm.Instance
 }
 
-// Listener opens one, in a state that Save gave, unless that is nil.
+// Listener opens an instance that receives metrics, in a state that Save returned; nil is the state of a new instance.
 func (m *Module) Listener(ctx context.Context, state []byte) (*Listener, error) {
 	i, err := m.open(ctx)
 	if err != nil {
@@ -108,16 +108,16 @@ func (m *Module) Listener(ctx context.Context, state []byte) (*Listener, error) 
 	return &Listener{m, i}, nil
 }
 
-// Observe passes the metrics of a step, counted from 1, as JSON. It returns whether the run is to end after it.
+// Observe passes the metrics of a step, counted from 1, as JSON. It reports whether the run should end after the step.
 func (l *Listener) Observe(ctx context.Context, step int, metrics []byte) (stop bool, err error) {
 	r, err := l.i.Call(ctx, OnMetrics, step, wasm.Of(wasm.In, metrics))
 	if err == nil && r > 1 {
-		err = l.m.wrong(step, fmt.Errorf("the result is %d, expected 0 (go on) or 1 (stop)", r))
+		err = l.m.invalid(step, fmt.Errorf("found result %d, expected 0 (continue) or 1 (stop)", r))
 	}
 	return r == 1, err
 }
 
-// Save is the listener's state; nil if it keeps none.
+// Save returns the module's state; nil if it keeps none.
 func (l *Listener) Save(ctx context.Context) ([]byte, error) { return l.i.Save(ctx) }
 
 // Close closes the instance.

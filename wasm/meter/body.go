@@ -22,13 +22,13 @@ func (m *module) code() []byte {
 		where := fmt.Sprintf("code section, function %d", f)
 		if size > maxBody {
 			r.where = where
-			r.refuse("%d bytes, at most %d allowed", size, maxBody)
+			r.refuse("found %d bytes, expected at most %d", size, maxBody)
 		}
 		body := m.body(r.sub(size, where), f)
 		b = append(appendU32(b, uint32(len(body))), body...)
 	})
 	if n != len(m.functions)-m.imported {
-		m.content[10].refuse("%d functions, the function section has %d", n, len(m.functions)-m.imported)
+		m.content[10].refuse("found %d functions, expected %d as in the function section", n, len(m.functions)-m.imported)
 	}
 	for _, body := range m.addedCode {
 		b = append(appendU32(b, uint32(len(body))), body...)

@@ -186,7 +186,7 @@ func (m *module) split(bin []byte) {
 	r := &reader{b: bin, where: "module"}
 	switch {
 	case len(bin) > maxModule:
-		r.refuse("%d bytes, at most %d allowed", len(bin), maxModule)
+		r.refuse("found %d bytes, expected at most %d", len(bin), maxModule)
 	case bytes.HasPrefix(bytes.TrimLeft(bin, " \t\r\n"), []byte("(")):
 		r.refuse("is WebAssembly in text format: assemble it first")
 	case len(bin) < 8 || string(bin[:4]) != "\x00asm":
@@ -411,7 +411,7 @@ func (r *reader) limits(what string, most uint64) (lo, hi uint32, bounded bool) 
 		hi, bounded = r.u32(), true
 	}
 	if uint64(lo) > most || uint64(hi) > most || lo > hi {
-		r.refuse("limits %d to %d of a %s, at most %d and in order expected", lo, hi, what, most)
+		r.refuse("found limits %d to %d of a %s, expected at most %d and in order", lo, hi, what, most)
 	}
 	return lo, hi, bounded
 }

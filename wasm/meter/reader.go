@@ -42,7 +42,7 @@ func (r *reader) byte() byte {
 // take gives the next n bytes.
 func (r *reader) take(n uint32) []byte {
 	if uint64(n) > uint64(len(r.b)-r.i) {
-		r.refuse("%d bytes announced, %d left", n, len(r.b)-r.i)
+		r.refuse("found a length of %d bytes, expected at most the %d that are left", n, len(r.b)-r.i)
 	}
 	s := r.b[r.i : r.i+int(n) : r.i+int(n)]
 	r.i += int(n)
@@ -57,7 +57,7 @@ func (r *reader) sub(n uint32, where string) *reader {
 
 func (r *reader) end() {
 	if r.more() {
-		r.refuse("%d bytes more than its entries", len(r.b)-r.i)
+		r.refuse("has %d bytes after its entries", len(r.b)-r.i)
 	}
 }
 
@@ -107,10 +107,10 @@ func (r *reader) signed(bits int) int64 {
 func (r *reader) count(what string, limit int) int {
 	n := r.u32()
 	if uint64(n) > uint64(limit) {
-		r.refuse("%d %s, at most %d allowed", n, what, limit)
+		r.refuse("found %d %s, expected at most %d", n, what, limit)
 	}
 	if int(n) > len(r.b)-r.i {
-		r.refuse("%d %s announced in %d bytes", n, what, len(r.b)-r.i)
+		r.refuse("found %d %s in %d bytes", n, what, len(r.b)-r.i)
 	}
 	return int(n)
 }

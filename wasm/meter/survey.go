@@ -101,7 +101,7 @@ func (s *survey) push(n int) {
 	s.operands += n
 	if low := s.top().operands; s.operands < low {
 		if !s.top().dead {
-			s.refuse("an instruction takes more operands than there are")
+			s.refuse("an instruction has too few operands")
 		}
 		s.operands = low
 	}
@@ -121,7 +121,7 @@ func (s *survey) enter(pays int, typ funcType) {
 func (s *survey) leave() {
 	f := s.top()
 	if n := s.operands - f.operands; n != len(f.typ.results) && !f.dead {
-		s.refuse("%d operands at the end of a block, expected %d", n, len(f.typ.results))
+		s.refuse("found %d operands at the end of a block, expected %d", n, len(f.typ.results))
 	}
 	s.operands = f.operands
 }

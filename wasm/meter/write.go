@@ -96,7 +96,7 @@ func (r *reader) capped(b []byte, what string, most uint64, limit uint32) []byte
 		if what == "memory" {
 			unit = "pages"
 		}
-		r.refuse("a %s of at least %d %s, at most %d allowed", what, lo, unit, limit)
+		r.refuse("found a %s of at least %d %s, expected at most %d", what, lo, unit, limit)
 	}
 	return appendU32(appendU32(append(b, 1), lo), min(hi, limit))
 }

@@ -30,7 +30,7 @@ func (m *Module) BuildLoss(o wasm.Options, in graphhook.Inputs) (*graphhook.Loss
 		return h, err
 	})
 	if err == nil && len(loss.Scalars) > 0 {
-		err = fmt.Errorf("it asks for the scalar %q, and in a page there are none", loss.Scalars[0])
+		err = fmt.Errorf("the loss reads the scalar %q, expected none: a page supports no scalars", loss.Scalars[0])
 	}
 	return loss, m.wrong(hook.BuildLoss, -1, err)
 }

@@ -129,21 +129,21 @@ func TestModulesThatMisbehave(t *testing.T) {
 		bin  []byte
 		want string
 	}{
-		"no such handle":           {build(w.Const(99)), "build_loss: failed: the loss: 99 is not a value"},
+		"no such handle":           {build(w.Const(99)), "build_loss: failed: the loss: there is no value 99"},
 		"a negative result":        {build(w.Const(-3)), "build_loss: failed: returned -3"},
-		"logits as the loss":       {build(logits), "the loss is f32[6,11], expected f32[6]"},
-		"no such input":            {build(warp, w.Call(graphInput)), `build_loss: failed: graph_input: there is no input "warp"`},
-		"outside of memory":        {build(w.Const(-8), w.Const(100), w.Call(graphInput)), "build_loss: bad pointer: graph_input: 100 bytes at 0xfffffff8, the memory ends at 0x40000"},
-		"a shape into nothing":     {build(logits, w.Const(-1), w.Const(8), w.Call(graphShape)), "bad pointer: graph_shape: 8 bytes at 0xffffffff"},
-		"a loop without end":       {build(spin, w.Const(1)), "build_loss: budget exceeded: more than 400000000 units of work"},
-		"calls without end":        {build(w.Get(0), w.Get(1), w.Call(6)), "build_loss: stack overflow: more than 1900 calls within calls"},
+		"logits as the loss":       {build(logits), "found a loss of type f32[6,11], expected f32[6]"},
+		"no such input":            {build(warp, w.Call(graphInput)), `build_loss: failed: graph_input: unknown input "warp"`},
+		"outside of memory":        {build(w.Const(-8), w.Const(100), w.Call(graphInput)), "build_loss: bad pointer: graph_input: found 100 bytes at 0xfffffff8, but the memory ends at 0x40000"},
+		"a shape into nothing":     {build(logits, w.Const(-1), w.Const(8), w.Call(graphShape)), "bad pointer: graph_shape: found 8 bytes at 0xffffffff"},
+		"a loop without end":       {build(spin, w.Const(1)), "build_loss: budget exceeded: took more than 400000000 units of work"},
+		"calls without end":        {build(w.Get(0), w.Get(1), w.Call(6)), "build_loss: stack overflow: made more than 1900 nested calls"},
 		"a trap":                   {build(w.Unreachable), "build_loss: trap: RuntimeError: unreachable"},
 		"too much memory":          {build(w.Const(1000), w.MemoryGrow(), w.Drop, w.Unreachable), "build_loss: memory limit: asked for more than 64 pages of memory"},
 		"failure said politely":    {build(warp, w.Call(fail), w.Const(1)), "build_loss: failed: warp"},
 		"a document in a loss":     {build(warp, w.Call(emit), w.Const(1)), "emit: called outside of map_document"},
 		"a graph in a rate":        {rate(logits), "learning_rate: batch 5: failed: graph_input: called outside of build_loss"},
 		"a rate that is no number": {rate(out, w.ConstF64(math.NaN()), []byte{0x39, 3, 0}, w.Const(0)), "learning_rate: batch 5: failed: the factor is NaN, expected a number from 0 to 1000000"},
-		"no rate":                  {rate(w.Get(0), w.Const(0), w.Store(32+12), w.Const(0)), "it gave 0 factors, expected one"},
+		"no rate":                  {rate(w.Get(0), w.Const(0), w.Store(32+12), w.Const(0)), "found 0 factors, expected one"},
 		"two rates":                {rate(w.Get(0), w.Const(2), w.Store(32+12), w.Const(0)), "learning_rate: batch 5: bad array"},
 		"a rate elsewhere":         {rate(w.Get(0), w.Const(0), w.Store(32+28), w.Const(0)), "learning_rate: batch 5: bad array"},
 	} {
@@ -209,7 +209,7 @@ func TestModulesThatAreRefused(t *testing.T) {
 		"imports wasi_snapshot_preview1.proc_exit, but in a page there is only": (&w.Module{Imports: []w.Import{{Module: "wasi_snapshot_preview1", Name: "proc_exit", Params: w.Types{w.I32}}}}).Encode(),
 		"imports gpupipe.log as (i32) → (), expected (i32, i32) → ()":           (&w.Module{Imports: []w.Import{{Module: "gpupipe", Name: "log", Params: w.Types{w.I32}}}}).Encode(),
 		"imports gpupipe.more, which does not exist":                            (&w.Module{Imports: []w.Import{{Module: "gpupipe", Name: "more"}}}).Encode(),
-		"does not export its memory":                                            (&w.Module{}).Encode(),
+		`exports no memory "memory"`:                                            (&w.Module{}).Encode(),
 	} {
 		_, err := Load("x.wasm", hook.BuildLoss, bin, wasm.Limits{})
 		assert.ErrorContains(t, err, want)

@@ -37,11 +37,13 @@ func (i *instance) imports() map[string]any {
 		i.Charge(hostCall)
 		return 0, i.keys.Add(a[1], func() ([]byte, error) { return i.Read(a[0], a[1]) })
 	})
-	add("emit", func([]uint32) (uint32, error) { return 0, fmt.Errorf("called outside of %s", hook.MapDocument) })
+	add("emit", func([]uint32) (uint32, error) {
+		return 0, fmt.Errorf("called outside of %s, expected only within it", hook.MapDocument)
+	})
 	for _, im := range graphhook.Imports() {
 		add(im.Name, func(args []uint32) (uint32, error) {
 			if i.builder == nil {
-				return 0, fmt.Errorf("called outside of %s", hook.BuildLoss+" and "+hook.BuildModel)
+				return 0, fmt.Errorf("called outside of %s, expected only within them", hook.BuildLoss+" and "+hook.BuildModel)
 			}
 			return im.Call(i.builder, i, args)
 		})
@@ -121,7 +123,7 @@ func (i *instance) refill() bool {
 func (i *instance) spent() bool { return i.fuel.Truthy() && i.call.left+i.getFuel() < 0 }
 
 func (i *instance) overdrawn() error {
-	return halted(wasm.Budget, "more than %d units of work", i.call.budget)
+	return halted(wasm.Budget, "took more than %d units of work", i.call.budget)
 }
 
 // tick is called by the module itself, see package meter. A start function runs before its counter can be reached: only
@@ -129,7 +131,7 @@ func (i *instance) overdrawn() error {
 func (i *instance) tick(reason uint32) error {
 	switch reason {
 	case meter.OutOfRoom:
-		return halted(wasm.Stack, "more than %d calls within calls", i.limits.Depth)
+		return halted(wasm.Stack, "made more than %d nested calls", i.limits.Depth)
 	case meter.GrowthRefused:
 		i.call.refused = true
 		return nil
@@ -138,7 +140,7 @@ func (i *instance) tick(reason uint32) error {
 		return i.overdrawn()
 	}
 	if time.Now().After(i.call.deadline) {
-		return halted(wasm.Deadline, "more than %v", i.limits.Deadline)
+		return halted(wasm.Deadline, "took more than %v", i.limits.Deadline)
 	}
 	return nil
 }

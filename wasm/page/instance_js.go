@@ -101,7 +101,7 @@ func (i *instance) initialize() error {
 	case err != nil:
 		return err
 	case version != 0:
-		return halted(wasm.Refused, "needs version 1.%d of the ABI, the host has 1.0", version)
+		return halted(wasm.Refused, "needs version 1.%d of the ABI, expected at most 1.0", version)
 	}
 	if i.kinds[exportOpen] != "function" {
 		return nil
@@ -143,7 +143,7 @@ func (i *instance) guard(export string, batch int, budget int64, do func() error
 		return &wasm.Error{Hook: i.file, Export: export, Batch: batch, Kind: k, Cause: cause}
 	}
 	if i.closed {
-		return fail(wasm.Closed, errors.New("an earlier call ended badly, or close was called"))
+		return fail(wasm.Closed, errors.New("an earlier call failed, or close was called"))
 	}
 	i.call = call{export: export, batch: batch, budget: budget, left: budget, deadline: time.Now().Add(i.limits.Deadline)}
 	if i.fuel.Truthy() {
@@ -219,7 +219,7 @@ func (i *instance) invoke(export string, args ...any) (result int32, err error) 
 	case js.TypeUndefined:
 		return 0, nil
 	default:
-		return 0, halted(wasm.Refused, "%s does not return an i32", export)
+		return 0, halted(wasm.Refused, "%s returned no i32, expected one", export)
 	}
 }
 
@@ -235,9 +235,9 @@ func (i *instance) alloc(size int) (uint32, error) {
 	case err != nil:
 		return 0, err
 	case address == 0:
-		return 0, halted(wasm.Memory, "%s(%d) has no memory left, the limit is %d pages", exportAlloc, want, i.limits.MemoryPages)
+		return 0, halted(wasm.Memory, "%s(%d) returned 0: no memory is left, the limit is %d pages", exportAlloc, want, i.limits.MemoryPages)
 	case address%16 != 0:
-		return 0, halted(wasm.Pointer, "%s(%d) returned %#x, which is no multiple of 16", exportAlloc, want, address)
+		return 0, halted(wasm.Pointer, "%s(%d) returned %#x, expected a multiple of 16", exportAlloc, want, address)
 	}
 	_, err = i.view(address, uint32(want))
 	return address, err
@@ -246,11 +246,11 @@ func (i *instance) alloc(size int) (uint32, error) {
 // view is a part of the module's memory as JavaScript has it, valid until the module runs again.
 func (i *instance) view(address, n uint32) (js.Value, error) {
 	if !i.exports.Truthy() {
-		return js.Value{}, halted(wasm.Pointer, "the host is called before the module's memory is known")
+		return js.Value{}, halted(wasm.Pointer, "a start function called the host, expected no such call: the module's memory is not known yet")
 	}
 	memory := i.exports.Get(exportMemory).Get("buffer")
 	if end := memory.Get("byteLength").Float(); float64(address)+float64(n) > end {
-		return js.Value{}, halted(wasm.Pointer, "%d bytes at %#x, the memory ends at %#x", n, address, int64(end))
+		return js.Value{}, halted(wasm.Pointer, "found %d bytes at %#x, but the memory ends at %#x", n, address, int64(end))
 	}
 	return js.Global().Get("Uint8Array").New(memory, address, n), nil
 }

@@ -57,7 +57,7 @@ func (m *Module) load(bin []byte) (err error) {
 		m.kinds[list.Index(i).Get("name").String()] = list.Index(i).Get("kind").String()
 	}
 	if m.kinds[exportMemory] != "memory" {
-		return fmt.Errorf("does not export its memory as %q", exportMemory)
+		return fmt.Errorf("exports no memory %q", exportMemory)
 	}
 	for _, name := range []string{exportVersion, exportAlloc, m.hook} {
 		if m.kinds[name] != "function" {
@@ -81,11 +81,11 @@ func permit(im meter.Import) error {
 	want, known := imports()[im.Name]
 	switch {
 	case im.Kind != "function":
-		return fmt.Errorf("imports the %s %s.%s, but only functions can be imported (a module brings its own memory)", im.Kind, im.Module, im.Name)
+		return fmt.Errorf("imports the %s %s.%s, expected functions only; a module has its own memory", im.Kind, im.Module, im.Name)
 	case im.Module != meter.ImportModule:
-		return fmt.Errorf("imports %s.%s, but in a page there is only %s", im.Module, im.Name, meter.ImportModule)
+		return fmt.Errorf("imports %s.%s, expected a function of %s: a page supports no other", im.Module, im.Name, meter.ImportModule)
 	case !known:
-		return fmt.Errorf("imports %s.%s, which does not exist", im.Module, im.Name)
+		return fmt.Errorf("imports %s.%s, expected a function that exists", im.Module, im.Name)
 	case im.Type != want:
 		return fmt.Errorf("imports %s.%s as %s, expected %s", im.Module, im.Name, im.Type, want)
 	}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpupipe/gpupipe/internal/fielderror"
 )
 
 //go:embed c rust assemblyscript go template
@@ -31,7 +33,7 @@ func Languages() []string { return []string{"c", "rust", "assemblyscript", "tiny
 // folder that holds something already is refused.
 func New(language, dir string) (names []string, err error) {
 	if !slices.Contains(Languages(), language) {
-		return nil, fmt.Errorf("language %q, expected one of %s", language, strings.Join(Languages(), ", "))
+		return nil, fielderror.New("language", language, "one of %s", strings.Join(Languages(), ", "))
 	}
 	if there, err := os.ReadDir(dir); err == nil && len(there) > 0 {
 		return nil, fmt.Errorf("%s: the folder is not empty", dir)

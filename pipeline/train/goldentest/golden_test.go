@@ -1,18 +1,17 @@
-// Package goldentest compares whole runs on this machine's devices with PyTorch's. It holds tests only, apart from pipeline/train's for
-// their time.
+// Package goldentest compares whole runs on this machine's devices with PyTorch's. It holds tests only, apart from the
+// tests of pipeline/train because they take long.
 package goldentest
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
@@ -20,47 +19,23 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
-	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/vulkan"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// shaderCache is shared by the tests, so that Vulkan's translator is compiled once.
-var shaderCache = filepath.Join(os.TempDir(), fmt.Sprint("gpupipe-golden-test-", os.Getpid()))
 
 // TestMain runs the tests in pipeline/train, where the golden files are.
 func TestMain(m *testing.M) {
 	if err := os.Chdir(".."); err != nil {
 		panic(err)
 	}
-	code := m.Run()
-	os.RemoveAll(shaderCache)
-	os.Exit(code)
-}
-
-// openGPU opens the machine's first adapter, through Vulkan if the name begins with it.
-func openGPU(name string) (device.Device, error) {
-	if strings.HasPrefix(name, "vulkan") {
-		return vulkan.Open(0, vulkan.Options{CacheDir: shaderCache})
-	}
-	return webgpu.Open(0, webgpu.Options{})
-}
-
-// backends are those of this system: Vulkan's is for Linux.
-func backends() []string {
-	if runtime.GOOS == "linux" {
-		return []string{"webgpu:0", "vulkan:0"}
-	}
-	return []string{"webgpu:0"}
+	os.Exit(gputest.Main(m))
 }
 
 // asPyTorch compares a run with its golden losses.
 func asPyTorch(t *testing.T, c config.Config, want traintest.Golden) {
 	t.Helper()
 	c.Run.Dir = t.TempDir()
-	_, err := train.Run(context.Background(), c, train.Options{OpenDevice: openGPU})
+	_, err := train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open})
 	require.NoError(t, err)
 	records, err := metrics.Read(filepath.Join(c.Run.Dir, "metrics.jsonl"))
 	require.NoError(t, err)
@@ -74,7 +49,7 @@ func asPyTorch(t *testing.T, c config.Config, want traintest.Golden) {
 // Twenty steps on a real device in f32 against PyTorch in float64.
 func TestDeviceTrainsAsPyTorchDoes(t *testing.T) {
 	for _, config := range traintest.Goldens(t) {
-		for _, dev := range backends() {
+		for _, dev := range gputest.Backends() {
 			t.Run(strings.TrimSuffix(strings.TrimPrefix(config, "testdata/golden/"), ".yaml")+"/"+dev, func(t *testing.T) {
 				c, want := traintest.ReadGolden(t, config)
 				c.Pipeline.Devices = []string{dev}
@@ -86,7 +61,7 @@ func TestDeviceTrainsAsPyTorchDoes(t *testing.T) {
 
 // Two stages, one on each backend, train together.
 func TestStagesOnTwoBackendsTrainAsPyTorchDoes(t *testing.T) {
-	if len(backends()) < 2 {
+	if len(gputest.Backends()) < 2 {
 		t.Skip("there is one backend on this system")
 	}
 	for _, name := range []string{"tied/muon", "untied/adamw"} {
@@ -133,7 +108,7 @@ func deviceGradients(t *testing.T, c config.Config) map[string][]float32 {
 	c.Optimizer.Algorithm, c.Optimizer.WeightDecay = &optim.SGD{LR: rate}, 0
 	c.LR.Schedule, c.LR.Warmup = "constant", 0
 	c.Run.Dir = t.TempDir()
-	res, err := train.Run(context.Background(), c, train.Options{OpenDevice: openGPU})
+	res, err := train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open})
 	require.NoError(t, err)
 	before, err := weights.Open(c.Init.From, c.Model.Config)
 	require.NoError(t, err)

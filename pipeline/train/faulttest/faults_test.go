@@ -1,4 +1,4 @@
-package train
+package faulttest
 
 import (
 	"context"
@@ -9,9 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/null"
@@ -22,7 +24,7 @@ import (
 // pipelined is a run of three stages that saves every second step.
 func pipelined(t *testing.T, dir string, overrides ...string) config.Config {
 	t.Helper()
-	return demo(t, dir, append([]string{
+	return traintest.Demo(t, dir, append([]string{
 		"model={vocab_size: 256, d_model: 8, n_layers: 2, n_heads: 2, d_ff: 12, seq_len: 8}",
 		"train={steps: 8, batch_size: 8, microbatches: 4, eval_every: 4, save_every: 2}",
 		"pipeline={schedule: 2bw, stages: 3}", "run.dir=" + dir + "/run"}, overrides...)...)
@@ -31,14 +33,14 @@ func pipelined(t *testing.T, dir string, overrides ...string) config.Config {
 // Wherever a stage fails, the last checkpoint is good, and resuming from it gives the bits of a run without a failure.
 func TestFailedRunsResume(t *testing.T) {
 	c := pipelined(t, t.TempDir())
-	clean := &reference{}
-	whole, err := Run(t.Context(), c, options(clean, &notes{}))
+	clean := &traintest.Reference{}
+	whole, err := train.Run(t.Context(), c, runtest.Options(clean, &runtest.Notes{}))
 	require.NoError(t, err)
-	want, total := files(t, whole.Checkpoint), clean.Runs.Load()
+	want, total := traintest.Files(t, whole.Checkpoint), clean.Runs.Load()
 	for _, part := range []int64{10, 35, 60, 95} {
 		t.Run(fmt.Sprint(part), func(t *testing.T) {
 			c := pipelined(t, t.TempDir())
-			_, err := Run(t.Context(), c, options(&reference{Fails: total * part / 100}, &notes{}))
+			_, err := train.Run(t.Context(), c, runtest.Options(&traintest.Reference{Fault: traintest.FailAt(total * part / 100)}, &runtest.Notes{}))
 			require.ErrorIs(t, err, traintest.ErrInjected)
 			assert.Regexp(t, `^stage \d: [A-Z]\d+(\.\d+)?: injected$`, err.Error())
 			saved, problems, err := checkpoint.Latest(c.Run.Dir)
@@ -47,11 +49,11 @@ func TestFailedRunsResume(t *testing.T) {
 				require.NoError(t, err)
 				assert.Positive(t, saved.Step)
 			}
-			o := options(&reference{}, &notes{})
+			o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 			o.Resume = true
-			res, err := Run(t.Context(), c, o)
+			res, err := train.Run(t.Context(), c, o)
 			require.NoError(t, err)
-			got := files(t, res.Checkpoint)
+			got := traintest.Files(t, res.Checkpoint)
 			for name := range want {
 				assert.True(t, want[name] == got[name], name)
 			}
@@ -61,13 +63,13 @@ func TestFailedRunsResume(t *testing.T) {
 
 // An interrupted pipeline finishes the batches in progress and saves. Resumed, it gives the same bits.
 func TestInterruptedPipeline(t *testing.T) {
-	whole, err := Run(t.Context(), pipelined(t, t.TempDir()), options(&reference{}, &notes{}))
+	whole, err := train.Run(t.Context(), pipelined(t, t.TempDir()), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
-	want := files(t, whole.Checkpoint)
+	want := traintest.Files(t, whole.Checkpoint)
 	for at := 1; at < 8; at += 2 {
 		c := pipelined(t, t.TempDir(), "train.save_every=0", "train.eval_every=0")
 		ctx, cancel := context.WithCancel(t.Context())
-		res, err := Run(ctx, c, options(&reference{}, &notes{step: func(p Progress) {
+		res, err := train.Run(ctx, c, runtest.Options(&traintest.Reference{}, &runtest.Notes{OnStep: func(p train.Progress) {
 			if p.Step == at {
 				cancel()
 			}
@@ -77,11 +79,11 @@ func TestInterruptedPipeline(t *testing.T) {
 			assert.Less(t, res.Step, 8)
 			assert.DirExists(t, filepath.Join(c.Run.Dir, "checkpoints", fmt.Sprintf("step-%d", res.Step)))
 		}
-		o := options(&reference{}, &notes{})
+		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 		o.Resume = true
-		res, err = Run(t.Context(), c, o)
+		res, err = train.Run(t.Context(), c, o)
 		require.NoError(t, err)
-		got := files(t, res.Checkpoint)
+		got := traintest.Files(t, res.Checkpoint)
 		for name := range want {
 			assert.True(t, want[name] == got[name], "%s, interrupted at %d", name, at)
 		}
@@ -112,7 +114,7 @@ func TestHangingDeviceDoesNotHideAFailure(t *testing.T) {
 				}}, nil
 		}
 		began := time.Now()
-		_, err := Run(t.Context(), c, Options{OpenDevice: open})
+		_, err := train.Run(t.Context(), c, train.Options{OpenDevice: open})
 		require.ErrorIs(t, err, traintest.ErrInjected)
 		assert.ErrorContains(t, err, "stage 2: ")
 		assert.ErrorContains(t, err, "the devices are still busy after 10s")
@@ -121,6 +123,6 @@ func TestHangingDeviceDoesNotHideAFailure(t *testing.T) {
 		require.NoError(t, err)
 		assert.Empty(t, problems)
 		assert.Positive(t, saved.Step)
-		time.Sleep(2 * time.Hour) // all that was left behind comes to its end
+		time.Sleep(2 * time.Hour) // all goroutines that were abandoned end
 	})
 }

@@ -1,4 +1,4 @@
-package train
+package faulttest
 
 import (
 	"context"
@@ -10,8 +10,11 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -53,14 +56,14 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 					}
 					return &compiling{Device: null.New(null.Options{}), endless: 2, closed: make(chan struct{})}, nil
 				}
-				o := Options{OpenDevice: open, OpenWorker: worker(open)}
-				good := Options{OpenDevice: openNull, OpenWorker: worker(openNull), Resume: true}
+				o := train.Options{OpenDevice: open, OpenWorker: worker(open)}
+				good := train.Options{OpenDevice: traintest.OpenNull, OpenWorker: worker(traintest.OpenNull), Resume: true}
 				c := pipelined(t, t.TempDir(), "pipeline.isolate="+isolate, "pipeline.stages=2", "train.eval_every=0")
-				interrupted := func(o Options) (Result, error) {
+				interrupted := func(o train.Options) (train.Result, error) {
 					ctx, cancel := context.WithCancel(t.Context())
 					began := time.Now()
 					time.AfterFunc(time.Minute, cancel)
-					res, err := Run(ctx, c, o)
+					res, err := train.Run(ctx, c, o)
 					assert.Equal(t, time.Minute, time.Since(began))
 					return res, err
 				}
@@ -75,7 +78,7 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 				}
 				short := c
 				short.Train.Steps = 2
-				_, err = Run(t.Context(), short, good)
+				_, err = train.Run(t.Context(), short, good)
 				require.NoError(t, err)
 				o.Resume = true
 				res, err = interrupted(o)
@@ -83,10 +86,10 @@ func TestInterruptedBeforeTheFirstStep(t *testing.T) {
 				assert.True(t, res.Interrupted)
 				assert.Equal(t, 2, res.Step)
 				assert.Equal(t, filepath.Join(c.Run.Dir, checkpoint.Folder, "step-2"), res.Checkpoint)
-				res, err = Run(t.Context(), c, good)
+				res, err = train.Run(t.Context(), c, good)
 				require.NoError(t, err)
 				assert.Equal(t, 8, res.Step)
-				assert.Len(t, measurements(t, c.Run.Dir), 8)
+				assert.Len(t, traintest.Measurements(t, c.Run.Dir), 8)
 			}
 		}
 	})
@@ -109,26 +112,26 @@ func TestInterruptedWhileADeviceIsBusy(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		time.AfterFunc(time.Minute, cancel)
-		res, err := Run(ctx, c, Options{OpenDevice: open})
+		res, err := train.Run(ctx, c, train.Options{OpenDevice: open})
 		require.NoError(t, err)
 		assert.Less(t, time.Since(began), time.Minute+3*time.Second)
 		assert.True(t, res.Interrupted)
 		assert.Zero(t, res.Step)
-		res, err = Run(t.Context(), c, Options{OpenDevice: openNull, Resume: true})
+		res, err = train.Run(t.Context(), c, train.Options{OpenDevice: traintest.OpenNull, Resume: true})
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
-		time.Sleep(24 * time.Hour) // all that was left behind comes to its end
-		assert.Len(t, measurements(t, c.Run.Dir), 8)
+		time.Sleep(24 * time.Hour) // all goroutines that were abandoned end
+		assert.Len(t, traintest.Measurements(t, c.Run.Dir), 8)
 	})
 }
 
 // Ctrl-C while the pipeline is planned interrupts the run, whether or not the plan succeeds.
 func TestInterruptedWhilePlanning(t *testing.T) {
 	c := pipelined(t, t.TempDir(), "pipeline.stages=1", "pipeline.schedule=sync", "pipeline.delay=0", "train.eval_every=0")
-	interrupted := func(said error) (Result, error) {
+	interrupted := func(said error) (train.Result, error) {
 		ctx, cancel := context.WithCancel(t.Context())
 		tries := 0
-		o := options(&reference{}, &notes{})
+		o := runtest.Options(&traintest.Reference{}, &runtest.Notes{})
 		o.Resume = true
 		o.Execute = func(device.Device, map[string]*graph.Graph, map[string]exec.Pool) (engine.Planned, error) {
 			if tries++; tries == 1 {
@@ -137,7 +140,7 @@ func TestInterruptedWhilePlanning(t *testing.T) {
 			cancel()
 			return engine.Planned{}, said
 		}
-		return Run(ctx, c, o)
+		return train.Run(ctx, c, o)
 	}
 	tried := []error{device.ErrClosed, context.Canceled}
 	for _, said := range tried {
@@ -146,7 +149,7 @@ func TestInterruptedWhilePlanning(t *testing.T) {
 	}
 	short := c
 	short.Train.Steps = 2
-	_, err := Run(t.Context(), short, Options{OpenDevice: openNull})
+	_, err := train.Run(t.Context(), short, train.Options{OpenDevice: traintest.OpenNull})
 	require.NoError(t, err)
 	for _, said := range tried {
 		res, err := interrupted(said)

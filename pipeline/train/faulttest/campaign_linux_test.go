@@ -1,4 +1,4 @@
-package train
+package faulttest
 
 import (
 	"errors"
@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -50,7 +53,7 @@ func TestFaultsOfWorkers(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 	t.Setenv("TMPDIR", dir)
 	layouts := [][]string{{"pipeline={schedule: 2bw, stages: 2, error_feedback: true, isolate: process, restarts: 8}"}, {"pipeline={isolate: process, restarts: 8}"}}
-	var want []left
+	var want []output
 	var took []time.Duration
 	for _, layout := range layouts {
 		for range 2 { // the first fills the driver's cache
@@ -58,7 +61,7 @@ func TestFaultsOfWorkers(t *testing.T) {
 			got, err := disturbed(t, layout, nil)
 			require.NoError(t, err)
 			if len(want) > len(took) {
-				same(t, want[len(want)-1], got)
+				assertSame(t, want[len(want)-1], got)
 				took = append(took, time.Since(began))
 			} else {
 				want = append(want, got)
@@ -80,7 +83,7 @@ func TestFaultsOfWorkers(t *testing.T) {
 			require.ErrorIs(t, err, device.ErrLost)
 			continue
 		}
-		same(t, want[at], got)
+		assertSame(t, want[at], got)
 		if t.Failed() {
 			t.Fatalf("run %d, %v", i, d)
 		}
@@ -90,15 +93,15 @@ func TestFaultsOfWorkers(t *testing.T) {
 }
 
 // disturbed runs with a disturbance.
-func disturbed(t *testing.T, layout []string, d *disturbance) (left, error) {
+func disturbed(t *testing.T, layout []string, d *disturbance) (output, error) {
 	dir := t.TempDir()
-	c := demo(t, dir, layout...)
+	c := traintest.Demo(t, dir, layout...)
 	silence := time.Minute // a driver may be compiling
 	if d != nil {
 		silence = 4 * time.Second
 	}
 	open := func(string) (device.Device, error) { return openTestWorker("webgpu:0", silence) }
-	n := &notes{}
+	n := &runtest.Notes{}
 	over := make(chan struct{})
 	struck := make(chan struct{})
 	switch {
@@ -134,24 +137,24 @@ func disturbed(t *testing.T, layout []string, d *disturbance) (left, error) {
 			}
 		}()
 	}
-	res, err := Run(t.Context(), c, Options{OpenWorker: worker(open), Report: n})
+	res, err := train.Run(t.Context(), c, train.Options{OpenWorker: worker(open), Report: n})
 	close(over)
 	<-struck
 	if d != nil {
-		t.Logf("%v: %s", d, strings.Join(n.text, "\n"))
+		t.Logf("%v: %s", d, strings.Join(n.Text, "\n"))
 	}
 	if err != nil { // it can be gone on with
-		o := Options{OpenWorker: func(_ string, silence time.Duration) (device.Device, error) {
+		o := train.Options{OpenWorker: func(_ string, silence time.Duration) (device.Device, error) {
 			return openTestWorker("webgpu:0", silence)
 		}, Resume: true}
-		_, again := Run(t.Context(), c, o)
+		_, again := train.Run(t.Context(), c, o)
 		require.NoError(t, again)
-		return left{}, err
+		return output{}, err
 	}
-	for i, p := range n.steps {
+	for i, p := range n.Steps {
 		require.Equal(t, i+1, p.Step, "each step is reported once")
 	}
-	return leftBy(t, c, res), nil
+	return outputOf(t, c, res), nil
 }
 
 // strike waits for a worker and injects the fault into it, or into all workers.

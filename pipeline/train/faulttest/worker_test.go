@@ -1,4 +1,4 @@
-package train
+package faulttest
 
 import (
 	"context"
@@ -7,10 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/sidecar"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 )
 
 const workerVariable = "GPUPIPE_TRAIN_TEST_WORKER"
@@ -29,7 +29,7 @@ func serveAsWorker() {
 
 // openInWorker opens the first adapter; "webgpu:0 lost 1s" is lost after that time.
 func openInWorker(name string) (device.Device, error) {
-	dev, err := webgpu.Open(0, webgpu.Options{})
+	dev, err := gputest.Open("webgpu:0")
 	if err != nil {
 		return nil, err
 	}
@@ -37,11 +37,11 @@ func openInWorker(name string) (device.Device, error) {
 	if !doomed {
 		return dev, nil
 	}
-	left, err := time.ParseDuration(after)
+	lifetime, err := time.ParseDuration(after)
 	if err != nil {
 		return nil, err
 	}
-	end := time.Now().Add(left)
+	end := time.Now().Add(lifetime)
 	return &faulty.Device{Device: dev, Before: func(faulty.Op, string) error {
 		if time.Now().After(end) {
 			return device.ErrLost

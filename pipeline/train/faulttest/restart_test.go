@@ -1,4 +1,4 @@
-package train
+package faulttest
 
 import (
 	"bytes"
@@ -15,11 +15,14 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -37,31 +40,31 @@ func killed(op string) error {
 }
 
 // worker opens devices that behave like worker processes.
-func worker(open layout.OpenDevice) OpenWorker {
+func worker(open layout.OpenDevice) train.OpenWorker {
 	return func(name string, _ time.Duration) (device.Device, error) { return open(name) }
 }
 
 // isolated are options of a run whose devices behave like worker processes.
-func isolated(x *reference, n *notes) Options {
-	return Options{OpenWorker: worker(openNull), Execute: x.Execute, Report: n}
+func isolated(x *traintest.Reference, n *runtest.Notes) train.Options {
+	return train.Options{OpenWorker: worker(traintest.OpenNull), Execute: x.Execute, Report: n}
 }
 
-// left is the output of a run that depends neither on the clock nor on its folder.
-type left struct {
+// output is the result of a run that depends neither on the clock nor on its folder.
+type output struct {
 	checkpoints map[string]map[string]string
 	metrics     any
 	events      []string
 	loss, val   *float64
 }
 
-func leftBy(t *testing.T, c config.Config, res Result) left {
+func outputOf(t *testing.T, c config.Config, res train.Result) output {
 	t.Helper()
-	l := left{checkpoints: map[string]map[string]string{}, metrics: measurements(t, c.Run.Dir), events: events(t, c.Run.Dir), loss: res.Loss, val: res.ValLoss}
+	l := output{checkpoints: map[string]map[string]string{}, metrics: traintest.Measurements(t, c.Run.Dir), events: events(t, c.Run.Dir), loss: res.Loss, val: res.ValLoss}
 	names, err := os.ReadDir(filepath.Join(c.Run.Dir, checkpoint.Folder))
 	require.NoError(t, err)
 	for _, n := range names {
 		dir := filepath.Join(c.Run.Dir, checkpoint.Folder, n.Name())
-		fs := files(t, dir)
+		fs := traintest.Files(t, dir)
 		state, err := os.ReadFile(filepath.Join(dir, "state.json"))
 		require.NoError(t, err)
 		fs["state.json"] = strings.ReplaceAll(string(state), filepath.Dir(c.Run.Dir), "")
@@ -73,7 +76,7 @@ func leftBy(t *testing.T, c config.Config, res Result) left {
 // events are those of TensorBoard, in order, without what depends on the clock.
 func events(t *testing.T, dir string) (out []string) {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(dir, eventsDir, "*"))
+	names, err := filepath.Glob(filepath.Join(dir, "tensorboard", "*"))
 	require.NoError(t, err)
 	require.Len(t, names, 1)
 	b, err := os.ReadFile(names[0])
@@ -90,8 +93,8 @@ func events(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// same compares the output of two runs file by file, so that a failure prints only the difference.
-func same(t *testing.T, want, got left) {
+// assertSame compares the output of two runs file by file, so that a failure prints only the difference.
+func assertSame(t *testing.T, want, got output) {
 	t.Helper()
 	require.Equal(t, len(want.checkpoints), len(got.checkpoints))
 	for step, fs := range want.checkpoints {
@@ -107,8 +110,8 @@ func same(t *testing.T, want, got left) {
 // A run whose devices are lost anywhere, any number of times, with any hooks, ends with the output of a run without
 // faults.
 func TestRestartsGiveTheSameRun(t *testing.T) {
-	remembers := withHooks(mixer(t, true)+", hook: map_batch", weigher(t)+", hook: token_weights", scaled(t)+", hook: build_loss",
-		hooksDir+rateHook, hooksDir+stopHook)
+	remembers := traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.Weigher(t)+", hook: token_weights", traintest.ScaledLoss(t)+", hook: build_loss",
+		traintest.HooksDir+traintest.RateHook, traintest.HooksDir+traintest.StopHook)
 	for name, layout := range map[string][]string{
 		"one device":   {"pipeline.stages=1", "pipeline.schedule=sync", "pipeline.delay=0"},
 		"sync":         {"pipeline.stages=2", "pipeline.schedule=1f1b", "pipeline.delay=0"},
@@ -125,30 +128,30 @@ func TestRestartsGiveTheSameRun(t *testing.T) {
 			configure := func() config.Config {
 				return pipelined(t, t.TempDir(), append([]string{"pipeline.isolate=process", "train.steps=6", "train.batch_size=4"}, layout...)...)
 			}
-			clean := &reference{}
+			clean := &traintest.Reference{}
 			c := configure()
-			res, err := Run(t.Context(), c, isolated(clean, &notes{}))
+			res, err := train.Run(t.Context(), c, isolated(clean, &runtest.Notes{}))
 			require.NoError(t, err)
-			want, total := leftBy(t, c, res), clean.Runs.Load()
+			want, total := outputOf(t, c, res), clean.Runs.Load()
 			for range 2 {
 				first := 1 + rng.Int64N(total)
 				second := first + 1 + rng.Int64N(20) // while what was lost is done again, or later
-				n := &notes{}
+				n := &runtest.Notes{}
 				c := configure()
-				res, err := Run(t.Context(), c, isolated(&reference{Strikes: func(n int64) error {
+				res, err := train.Run(t.Context(), c, isolated(&traintest.Reference{Fault: func(n int64) error {
 					if n == first || n == second {
 						return killed("run")
 					}
 					return nil
 				}}, n))
 				require.NoError(t, err, "%d, %d", first, second)
-				same(t, want, leftBy(t, c, res))
-				for i, p := range n.steps {
+				assertSame(t, want, outputOf(t, c, res))
+				for i, p := range n.Steps {
 					require.Equal(t, i+1, p.Step, "each step is reported once")
 				}
-				assert.Len(t, n.steps, res.Step)
-				assert.Regexp(t, `stage \d \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; restarting from the (beginning|checkpoint of step \d), attempt [12] of 3(?s:.*)restarted, going on from step \d`, strings.Join(n.text, "\n"))
-				s, err := trace.Summarize(filepath.Join(c.Run.Dir, traceFile))
+				assert.Len(t, n.Steps, res.Step)
+				assert.Regexp(t, `stage \d \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; restarting from the (beginning|checkpoint of step \d), attempt [12] of 3(?s:.*)restarted, going on from step \d`, strings.Join(n.Text, "\n"))
+				s, err := trace.Summarize(filepath.Join(c.Run.Dir, trace.FileName))
 				require.NoError(t, err)
 				assert.Positive(t, s.Restarts)
 				assert.Equal(t, res.Step, s.Batches)
@@ -158,18 +161,18 @@ func TestRestartsGiveTheSameRun(t *testing.T) {
 }
 
 // fragile opens null devices. It calls a function with the number of each of their operations for an error to inject.
-func fragile(befalls func(n int64, op faulty.Op) error) OpenWorker {
+func fragile(inject func(n int64, op faulty.Op) error) train.OpenWorker {
 	var n atomic.Int64
 	return func(name string, _ time.Duration) (device.Device, error) {
-		dev, err := openNull(name)
-		return &faulty.Device{Device: dev, Before: func(op faulty.Op, _ string) error { return befalls(n.Add(1), op) }}, err
+		dev, err := traintest.OpenNull(name)
+		return &faulty.Device{Device: dev, Before: func(op faulty.Op, _ string) error { return inject(n.Add(1), op) }}, err
 	}
 }
 
 // A device may be lost at any operation: at start-up, in an evaluation, while saving, at the end.
 func TestDevicesLostAnywhere(t *testing.T) {
 	configure := func() config.Config {
-		return demo(t, t.TempDir(), "train.steps=4", "pipeline={schedule: 2bw, stages: 2, isolate: process}")
+		return traintest.Demo(t, t.TempDir(), "train.steps=4", "pipeline={schedule: 2bw, stages: 2, isolate: process}")
 	}
 	var total int64
 	ops := map[faulty.Op][]int64{}
@@ -182,9 +185,9 @@ func TestDevicesLostAnywhere(t *testing.T) {
 		return nil
 	}
 	c := configure()
-	res, err := Run(t.Context(), c, Options{OpenWorker: fragile(count)})
+	res, err := train.Run(t.Context(), c, train.Options{OpenWorker: fragile(count)})
 	require.NoError(t, err)
-	want := leftBy(t, c, res)
+	want := outputOf(t, c, res)
 	rng := rand.New(rand.NewPCG(5, 6))
 	at := []int64{1, total}
 	for _, of := range ops {
@@ -192,14 +195,14 @@ func TestDevicesLostAnywhere(t *testing.T) {
 	}
 	for _, at := range at {
 		c := configure()
-		res, err := Run(t.Context(), c, Options{OpenWorker: fragile(func(n int64, op faulty.Op) error {
+		res, err := train.Run(t.Context(), c, train.Options{OpenWorker: fragile(func(n int64, op faulty.Op) error {
 			if n == at {
 				return errKilled
 			}
 			return nil
 		})})
 		require.NoError(t, err, "operation %d of %d", at, total)
-		same(t, want, leftBy(t, c, res))
+		assertSame(t, want, outputOf(t, c, res))
 	}
 }
 
@@ -216,11 +219,11 @@ func TestLostNullDevices(t *testing.T) {
 	}
 	c := pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=2", "pipeline.watchdog=1m30s")
 	synctest.Test(t, func(t *testing.T) {
-		n := &notes{}
-		res, err := Run(t.Context(), c, Options{OpenWorker: open, Report: n})
+		n := &runtest.Notes{}
+		res, err := train.Run(t.Context(), c, train.Options{OpenWorker: open, Report: n})
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
-		assert.Len(t, n.steps, 8)
+		assert.Len(t, n.Steps, 8)
 		assert.GreaterOrEqual(t, opened.Load(), int64(6))
 	})
 }
@@ -228,21 +231,21 @@ func TestLostNullDevices(t *testing.T) {
 // A device that is lost during planning does not change the plan: recomputation is still chosen if memory is short.
 func TestLostWhilePlanning(t *testing.T) {
 	large := fmt.Errorf("%w: activations", exec.ErrTooLarge)
-	for name, befalls := range map[string][]error{"at first": {killed("run"), large}, "at the second try": {large, killed("run"), large}} {
+	for name, inject := range map[string][]error{"at first": {killed("run"), large}, "at the second try": {large, killed("run"), large}} {
 		t.Run(name, func(t *testing.T) {
-			x, n := &reference{}, &notes{}
+			x, n := &traintest.Reference{}, &runtest.Notes{}
 			o := isolated(x, n)
 			tries := 0
 			o.Execute = func(dev device.Device, graphs map[string]*graph.Graph, pools map[string]exec.Pool) (engine.Planned, error) {
-				if tries++; tries <= len(befalls) {
-					return engine.Planned{}, befalls[tries-1]
+				if tries++; tries <= len(inject) {
+					return engine.Planned{}, inject[tries-1]
 				}
 				return x.Execute(dev, graphs, pools)
 			}
-			_, err := Run(t.Context(), pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=1", "pipeline.schedule=sync", "pipeline.delay=0"), o)
+			_, err := train.Run(t.Context(), pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=1", "pipeline.schedule=sync", "pipeline.delay=0"), o)
 			require.NoError(t, err)
-			assert.Equal(t, len(befalls)+1, tries)
-			said := strings.Join(n.text, "\n")
+			assert.Equal(t, len(inject)+1, tries)
+			said := strings.Join(n.Text, "\n")
 			assert.Contains(t, said, "computed a second time in the backward pass")
 			assert.Contains(t, said, "attempt 1 of 3")
 		})
@@ -295,7 +298,7 @@ func TestHangingDeviceIsRestarted(t *testing.T) {
 				}}, nil
 		}
 		began := time.Now()
-		res, err := Run(t.Context(), c, Options{OpenWorker: worker(open)})
+		res, err := train.Run(t.Context(), c, train.Options{OpenWorker: worker(open)})
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
 		assert.Equal(t, int64(6), opened.Load())

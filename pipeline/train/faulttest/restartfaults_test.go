@@ -1,4 +1,4 @@
-package train
+package faulttest
 
 import (
 	"errors"
@@ -8,8 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/null"
@@ -30,7 +32,7 @@ func TestLostDeviceReportsTheRunsActivity(t *testing.T) {
 	} {
 		var fell atomic.Bool
 		open := func(name string) (device.Device, error) {
-			dev, err := openNull(name)
+			dev, err := traintest.OpenNull(name)
 			return &faulty.Device{Device: dev, Before: func(op faulty.Op, object string) error {
 				if op == faulty.Read && strings.Contains(object, x.object) && fell.CompareAndSwap(false, true) {
 					return errKilled
@@ -38,26 +40,26 @@ func TestLostDeviceReportsTheRunsActivity(t *testing.T) {
 				return nil
 			}}, err
 		}
-		n := &notes{}
-		c := demo(t, t.TempDir(), "train.steps=2", "train.eval_every=2", "pipeline={schedule: 1f1b, stages: 2, isolate: "+x.isolate+"}")
-		_, err := Run(t.Context(), c, Options{OpenDevice: open, OpenWorker: worker(open), Report: n})
+		n := &runtest.Notes{}
+		c := traintest.Demo(t, t.TempDir(), "train.steps=2", "train.eval_every=2", "pipeline={schedule: 1f1b, stages: 2, isolate: "+x.isolate+"}")
+		_, err := train.Run(t.Context(), c, train.Options{OpenDevice: open, OpenWorker: worker(open), Report: n})
 		if x.isolate == "none" {
 			require.ErrorIs(t, err, device.ErrLost)
 			assert.Regexp(t, x.want, err.Error())
 			continue
 		}
 		require.NoError(t, err)
-		require.NotEmpty(t, n.text)
-		assert.Regexp(t, x.want, n.text[0])
+		require.NotEmpty(t, n.Text)
+		assert.Regexp(t, x.want, n.Text[0])
 	}
 }
 
 // Faults in a row end the run; a checkpoint in between begins the count again.
 func TestFaultsInARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		clean := &reference{}
+		clean := &traintest.Reference{}
 		c := pipelined(t, t.TempDir(), "train.eval_every=0", "pipeline.isolate=process")
-		_, err := Run(t.Context(), c, isolated(clean, &notes{}))
+		_, err := train.Run(t.Context(), c, isolated(clean, &runtest.Notes{}))
 		require.NoError(t, err)
 		total := clean.Runs.Load()
 
@@ -68,37 +70,37 @@ func TestFaultsInARow(t *testing.T) {
 			return nil
 		}
 		c = pipelined(t, t.TempDir(), "train.eval_every=0", "pipeline.isolate=process", "pipeline.restarts=2")
-		n := &notes{}
+		n := &runtest.Notes{}
 		began := time.Now()
-		_, err = Run(t.Context(), c, isolated(&reference{Strikes: half}, n))
+		_, err = train.Run(t.Context(), c, isolated(&traintest.Reference{Fault: half}, n))
 		require.ErrorIs(t, err, device.ErrLost)
 		assert.False(t, errors.As(err, new(*usererror.Error)), "exit code 1")
 		assert.Regexp(t, `^device lost 3 times in a row, and pipeline.restarts is 2: (stage [0-2] \(null:0\): worker null:0 \(pid 7\) was killed by SIGKILL: device lost; ){3}the checkpoint of step [24] is kept: with --resume the same command goes on from there$`, err.Error())
 		assert.Equal(t, time.Second, time.Since(began), "the second restart waits")
-		assert.Len(t, n.text, 4, "each restart is reported when it begins and when it is done")
-		o := isolated(&reference{}, &notes{})
+		assert.Len(t, n.Text, 4, "each restart is reported when it begins and when it is done")
+		o := isolated(&traintest.Reference{}, &runtest.Notes{})
 		o.Resume = true
-		res, err := Run(t.Context(), c, o)
+		res, err := train.Run(t.Context(), c, o)
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
 
 		c = pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.restarts=0")
-		o = isolated(&reference{Strikes: func(int64) error { return killed("run") }}, &notes{})
-		_, err = Run(t.Context(), c, o)
+		o = isolated(&traintest.Reference{Fault: func(int64) error { return killed("run") }}, &runtest.Notes{})
+		_, err = train.Run(t.Context(), c, o)
 		assert.ErrorContains(t, err, "device lost 1 times in a row, and pipeline.restarts is 0")
 		assert.ErrorContains(t, err, "there is no checkpoint yet: with --resume the same command begins again")
 		o.Resume = true // given already, or as in a study
-		_, err = Run(t.Context(), c, o)
+		_, err = train.Run(t.Context(), c, o)
 		assert.ErrorContains(t, err, "there is no checkpoint yet: the same command begins again")
 
 		var last atomic.Int64 // one fault after each checkpoint: none is in a row with another
 		c = pipelined(t, t.TempDir(), "train.eval_every=0", "pipeline.isolate=process", "pipeline.restarts=1")
-		_, err = Run(t.Context(), c, isolated(&reference{Strikes: func(n int64) error {
+		_, err = train.Run(t.Context(), c, isolated(&traintest.Reference{Fault: func(n int64) error {
 			if before := last.Load(); n-before > total/3 && last.CompareAndSwap(before, n) {
 				return killed("run")
 			}
 			return nil
-		}}, &notes{}))
+		}}, &runtest.Notes{}))
 		require.NoError(t, err)
 	})
 }
@@ -108,7 +110,7 @@ func TestFaultDuringRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=2")
 		var opened atomic.Int64
-		x := &reference{Strikes: func(n int64) error {
+		x := &traintest.Reference{Fault: func(n int64) error {
 			if n == 60 {
 				return killed("run")
 			}
@@ -118,24 +120,24 @@ func TestFaultDuringRestart(t *testing.T) {
 			if opened.Add(1) == 3 {
 				return nil, errors.New("no such device")
 			}
-			return openNull(name)
+			return traintest.OpenNull(name)
 		}
-		n := &notes{}
+		n := &runtest.Notes{}
 		o := isolated(x, n)
 		o.OpenWorker = worker(open)
-		res, err := Run(t.Context(), c, o)
+		res, err := train.Run(t.Context(), c, o)
 		require.NoError(t, err)
 		assert.Equal(t, 8, res.Step)
-		require.Len(t, n.text, 3)
-		assert.Regexp(t, `stage \d \(null:0\): .* was killed by SIGKILL: device lost; restarting from .*, attempt 1 of 3`, n.text[0])
-		assert.Regexp(t, `^opening the default device again: no such device \(device lost\); restarting from .*, attempt 2 of 3`, n.text[1])
-		assert.Regexp(t, `^restarted, going on from step \d$`, n.text[2])
+		require.Len(t, n.Text, 3)
+		assert.Regexp(t, `stage \d \(null:0\): .* was killed by SIGKILL: device lost; restarting from .*, attempt 1 of 3`, n.Text[0])
+		assert.Regexp(t, `^opening the default device again: no such device \(device lost\); restarting from .*, attempt 2 of 3`, n.Text[1])
+		assert.Regexp(t, `^restarted, going on from step \d$`, n.Text[2])
 	})
 }
 
 // If several devices fail at once, the report names those that were lost, each with its rank.
 func TestFaultsOfSeveralDevices(t *testing.T) {
-	for want, befalls := range map[string][2]error{
+	for want, inject := range map[string][2]error{
 		`^stage 0 \(null:0\): worker null:0 .*; stage 1 \(null:1\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`: {errKilled, errKilled},
 		`^stage 1 \(null:1\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`:                                       {traintest.ErrInjected, errKilled},
 		`^stage 0 \(null:0\): worker null:0 .*; restarting from the beginning, attempt 1 of 3$`:                                       {errKilled, traintest.ErrInjected},
@@ -145,17 +147,17 @@ func TestFaultsOfSeveralDevices(t *testing.T) {
 			rank := map[string]int{"null:0": 0, "null:1": 1}[name]
 			return &faulty.Device{Device: null.New(null.Options{Name: name}), Before: func(op faulty.Op, _ string) error {
 				if op == faulty.Alloc && failed[rank].CompareAndSwap(false, true) {
-					return befalls[rank]
+					return inject[rank]
 				}
 				return nil
 			}}, nil
 		}
-		n := &notes{}
-		c := demo(t, t.TempDir(), "train.steps=2", "pipeline={schedule: 1f1b, stages: 2, devices: [null:0, null:1], isolate: process}")
-		_, err := Run(t.Context(), c, Options{OpenWorker: worker(open), Report: n})
+		n := &runtest.Notes{}
+		c := traintest.Demo(t, t.TempDir(), "train.steps=2", "pipeline={schedule: 1f1b, stages: 2, devices: [null:0, null:1], isolate: process}")
+		_, err := train.Run(t.Context(), c, train.Options{OpenWorker: worker(open), Report: n})
 		require.NoError(t, err)
-		require.Len(t, n.text, 2)
-		assert.Regexp(t, want, n.text[0])
+		require.Len(t, n.Text, 2)
+		assert.Regexp(t, want, n.Text[0])
 	}
 }
 
@@ -170,19 +172,19 @@ func TestErrorsThatDoNotRestart(t *testing.T) {
 		"validation failed":     {&device.Error{Op: "run", Cause: device.ErrValidation}, "pipeline.isolate=process"},
 		"with pipeline.isolate": {killed("run"), "pipeline.isolate=none"},
 	} {
-		n := &notes{}
-		o := isolated(&reference{Strikes: func(n int64) error {
+		n := &runtest.Notes{}
+		o := isolated(&traintest.Reference{Fault: func(n int64) error {
 			if n == 60 {
 				return x.err
 			}
 			return nil
 		}}, n)
-		o.OpenDevice = openNull
-		_, err := Run(t.Context(), pipelined(t, t.TempDir(), x.override), o)
+		o.OpenDevice = traintest.OpenNull
+		_, err := train.Run(t.Context(), pipelined(t, t.TempDir(), x.override), o)
 		assert.ErrorContains(t, err, want)
-		assert.Empty(t, n.text)
+		assert.Empty(t, n.Text)
 	}
-	_, err := Run(t.Context(), pipelined(t, t.TempDir(), "pipeline.isolate=process"), options(&reference{}, &notes{}))
+	_, err := train.Run(t.Context(), pipelined(t, t.TempDir(), "pipeline.isolate=process"), runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	var user *usererror.Error
 	require.ErrorAs(t, err, &user)
 	assert.ErrorContains(t, err, "pipeline.isolate: found \"process\"")

@@ -1,4 +1,4 @@
-package train
+package faulttest
 
 import (
 	"context"
@@ -10,7 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/stretchr/testify/assert"
@@ -42,7 +45,7 @@ func TestInterruptedRestart(t *testing.T) {
 			c := pipelined(t, t.TempDir(), "pipeline.isolate=process", "pipeline.stages=1", "pipeline.delay=0", "pipeline.schedule=sync")
 			var runs, opened atomic.Int64
 			open := func(name string) (device.Device, error) {
-				dev, err := openNull(name)
+				dev, err := traintest.OpenNull(name)
 				if opened.Add(1) > 1 && where == "while it loads" {
 					time.AfterFunc(time.Minute, cancel)
 					return &stuck{Device: dev, ended: make(chan struct{})}, err
@@ -60,18 +63,18 @@ func TestInterruptedRestart(t *testing.T) {
 					return nil
 				}}, err
 			}
-			n := &notes{}
-			res, err := Run(ctx, c, Options{OpenWorker: worker(open), Report: n})
+			n := &runtest.Notes{}
+			res, err := train.Run(ctx, c, train.Options{OpenWorker: worker(open), Report: n})
 			require.NoError(t, err, where)
 			assert.True(t, res.Interrupted, where)
 			assert.Positive(t, res.Step, where)
 			assert.Equal(t, filepath.Join(c.Run.Dir, checkpoint.Folder, fmt.Sprintf("step-%d", res.Step)), res.Checkpoint, where)
-			assert.Contains(t, n.text[len(n.text)-1], "was killed by SIGKILL: device lost; it is not started again", where)
-			o := Options{OpenWorker: worker(openNull), Resume: true}
-			res, err = Run(t.Context(), c, o)
+			assert.Contains(t, n.Text[len(n.Text)-1], "was killed by SIGKILL: device lost; it is not started again", where)
+			o := train.Options{OpenWorker: worker(traintest.OpenNull), Resume: true}
+			res, err = train.Run(t.Context(), c, o)
 			require.NoError(t, err, where)
 			assert.Equal(t, 8, res.Step, where)
-			assert.Len(t, measurements(t, c.Run.Dir), 8, where)
+			assert.Len(t, traintest.Measurements(t, c.Run.Dir), 8, where)
 			cancel()
 		}
 	})
@@ -89,7 +92,7 @@ func TestInterruptedBeforeFirstStepAfterFault(t *testing.T) {
 			}
 			return nil, errKilled
 		}
-		res, err := Run(ctx, c, Options{OpenWorker: worker(open)})
+		res, err := train.Run(ctx, c, train.Options{OpenWorker: worker(open)})
 		require.EqualError(t, err, context.Canceled.Error())
 		assert.False(t, res.Interrupted, "there is nothing to resume")
 		assert.Equal(t, int64(2), opened.Load())

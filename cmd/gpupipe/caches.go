@@ -1,0 +1,64 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/gpupipe/gpupipe/internal/codecache"
+	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/runtime/tune"
+	"github.com/gpupipe/gpupipe/runtime/vulkan"
+)
+
+// kernelChoices opens the user's cache of timed kernels. If it cannot be kept, it warns and starts with an empty one.
+func (a *app) kernelChoices(timing func(tune.Timing)) *tune.Cache {
+	dir, err := os.UserCacheDir()
+	if err == nil {
+		var c *tune.Cache
+		if c, err = tune.Open(filepath.Join(dir, "gpupipe", "kernels.json"), timing); err == nil {
+			return c
+		}
+	}
+	a.note("gpupipe: kernel choices are not kept for later runs: %v", err)
+	c, err := tune.Open("", timing)
+	if err != nil {
+		panic(err) // nothing was read
+	}
+	return c
+}
+
+// measuredCosts opens the user's cache of measured costs. If it cannot be kept, it warns and starts with an empty one.
+func (a *app) measuredCosts() *measure.Cache {
+	dir, err := os.UserCacheDir()
+	if err == nil {
+		var c *measure.Cache
+		if c, err = measure.OpenCache(filepath.Join(dir, "gpupipe", "costs.json")); err == nil {
+			return c
+		}
+	}
+	a.note("gpupipe: measured costs are not kept for later runs: %v", err)
+	return measure.NewCache()
+}
+
+// shaderCache returns the folder for compiled shaders; "" if there can be none.
+func (a *app) shaderCache() string { return a.codeCache("vulkan", vulkan.MakeCache) }
+
+// hookCache returns the folder for compiled hooks; "" if there can be none.
+func (a *app) hookCache() string { return a.codeCache("hooks", codecache.Make) }
+
+// codeCache returns a folder of the user's for machine code. If it cannot be created, or others may write to it, it
+// warns once and returns "".
+func (a *app) codeCache(name string, prepare func(dir string) error) string {
+	dir, err := os.UserCacheDir()
+	if err == nil {
+		dir = filepath.Join(dir, "gpupipe", name)
+		err = prepare(dir)
+	}
+	if err == nil {
+		return dir
+	}
+	if _, warned := a.warned.LoadOrStore(name, true); !warned {
+		a.note("gpupipe: compiled code (%s) is not kept for later runs: %v", name, err)
+	}
+	return ""
+}

@@ -1,0 +1,24 @@
+// Package equaltest tests that a layout of the pipeline changes no bit of a run: any number of stages, any schedule and any
+// cut give the weights of one device. It holds tests only, apart from the tests of pipeline/train because they take long.
+package equaltest
+
+import (
+	"os"
+	"testing"
+)
+
+// TestMain runs the tests in pipeline/train, from which the paths of example hooks are relative.
+func TestMain(m *testing.M) {
+	if err := os.Chdir(".."); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// sample returns the first n cases with -short, and all of them without.
+func sample[T any](n int, cases []T) []T {
+	if testing.Short() {
+		return cases[:n]
+	}
+	return cases
+}

@@ -1,0 +1,29 @@
+package hooktest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// On a real device, as in the reference, 2BW with all batch hooks gives the bits of one device with a delay.
+func TestDeviceTrainsOnBatchesOfHooks(t *testing.T) {
+	all := traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.Weigher(t)+", hook: token_weights", traintest.ScaledLoss(t)+", hook: build_loss")
+	run := func(instances int, overrides ...string) map[string]string {
+		c := traintest.Demo(t, t.TempDir(), append(overrides, all, "pipeline.delay=1", "train.eval_every=0")...)
+		res, err := train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open, Instances: instances})
+		require.NoError(t, err)
+		return traintest.Files(t, res.Checkpoint)
+	}
+	one := run(1)
+	for _, two := range []map[string]string{run(4), run(2, "pipeline.schedule=2bw", "pipeline.stages=2")} {
+		for file := range one {
+			assert.True(t, one[file] == two[file], file)
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package train
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// noteTaker records messages.
+type noteTaker struct {
+	Silent
+	text []string
+}
+
+func (n *noteTaker) Note(format string, args ...any) {
+	n.text = append(n.text, fmt.Sprintf(format, args...))
+}
+
+// A step that is done again after a restart is not reported again.
+func TestOverflowIsReportedOnce(t *testing.T) {
+	o, err := optim.New(optim.Config{Algorithm: &optim.SGD{LR: 1}, Schedule: optim.Schedule{Name: "constant"}},
+		[]optim.Param{{Name: "w", Type: graph.T(graph.F32, 2, 2), Layer: "l", Gradient: "g"}})
+	require.NoError(t, err)
+	n := &noteTaker{}
+	r := newTrainer(config.Config{}, Options{Report: n})
+	r.job.optimizer, r.recorder.reported = o, 4
+	r.recorder.pace.start()
+	for batch := 3; batch < 5; batch++ {
+		p, err := r.progress(engine.Measured{Batch: batch, Loss: 1, GradNorm: math.Inf(1), Overflowed: true, Scale: 1024})
+		require.NoError(t, err)
+		assert.True(t, p.Skipped)
+	}
+	if assert.Len(t, n.text, 1) {
+		assert.Contains(t, n.text[0], "step 5: ")
+	}
+}

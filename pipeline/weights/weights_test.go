@@ -1,0 +1,248 @@
+package weights_test
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	norm = "model.norm.weight" // a parameter of the demo, of shape [8]
+	head = "lm_head.weight"
+)
+
+// numbered returns a tensor whose elements count up from a number.
+func numbered(name string, shape graph.Shape, from float32) safetensors.Entry {
+	x := make([]float32, shape.Len())
+	for i := range x {
+		x[i] = from + float32(i)
+	}
+	return safetensors.Entry{Name: name, DType: safetensors.F32, Shape: shape, Data: exec.F32Bytes(x)}
+}
+
+// parameters returns the tensors of a file with a model's parameters.
+func parameters(c config.Config) (all []safetensors.Entry) {
+	for i, p := range c.Model.Parameters() {
+		all = append(all, numbered(p.Name, p.Type.Shape, float32(1000*i)))
+	}
+	return all
+}
+
+// written writes tensors to a file.
+func written(t *testing.T, tensors []safetensors.Entry) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "model.safetensors")
+	require.NoError(t, safetensors.Write(path, tensors))
+	return path
+}
+
+func TestRandom(t *testing.T) {
+	m := traintest.Demo(t, t.TempDir()).Model
+	a, again, other := weights.Random(m.Config, 1), weights.Random(m.Config, 1), weights.Random(m.Config, 2)
+	for _, p := range m.Parameters() {
+		x, err := a.Initial(p)
+		require.NoError(t, err)
+		assert.Len(t, x, p.Type.Shape.Len(), p.Name)
+		same, err := again.Initial(p)
+		require.NoError(t, err)
+		assert.Equal(t, x, same, p.Name)
+		if p.Name == head {
+			different, err := other.Initial(p)
+			require.NoError(t, err)
+			assert.NotEqual(t, x, different, "of another seed")
+		}
+	}
+	require.NoError(t, a.Close())
+	require.NoError(t, (*weights.Source)(nil).Close())
+}
+
+// uploads records what is written to a session.
+type uploads struct {
+	engine.Session
+	data map[string][]byte
+}
+
+func (u uploads) WriteAt(variable string, _ exec.Binding, data []byte) error {
+	u.data[variable] = data
+	return nil
+}
+
+// The parameters of a file reach a session byte for byte. Tensors that other programs add are ignored.
+func TestOpenAndUpload(t *testing.T) {
+	for _, tied := range []bool{false, true} {
+		c := traintest.Demo(t, t.TempDir())
+		c.Model.TieEmbeddings = tied
+		all := parameters(c)
+		extra := []safetensors.Entry{numbered("model.layers.0.self_attn.rotary_emb.inv_freq", graph.Shape{2}, 0)}
+		if tied {
+			extra = append(extra, numbered(head, graph.Shape{256, 8}, 0))
+		}
+		s, err := weights.Open(written(t, slices.Concat(all, extra)), c.Model.Config)
+		require.NoError(t, err)
+		u := uploads{data: map[string][]byte{}}
+		require.NoError(t, s.Upload(u))
+		require.Len(t, u.data, len(all))
+		for _, x := range all {
+			assert.Equal(t, x.Data, u.data[x.Name], x.Name)
+		}
+		require.NoError(t, s.Close())
+	}
+}
+
+// Each tensor that does not fit the model is named with what was found and what was expected.
+func TestOpenRefuses(t *testing.T) {
+	c := traintest.Demo(t, t.TempDir())
+	index := slices.IndexFunc(c.Model.Parameters(), func(p model.Parameter) bool { return p.Name == norm })
+	for want, change := range map[string]func([]safetensors.Entry) []safetensors.Entry{
+		`tensor "model.norm.weight" is missing, expected f32[8]`: func(all []safetensors.Entry) []safetensors.Entry {
+			return slices.Delete(all, index, index+1)
+		},
+		`tensor "model.norm.weight" has shape [9], expected [8]`: func(all []safetensors.Entry) []safetensors.Entry {
+			all[index] = numbered(norm, graph.Shape{9}, 0)
+			return all
+		},
+		`tensor "model.norm.weight" is I32, expected one of [F64 F32 F16 BF16]`: func(all []safetensors.Entry) []safetensors.Entry {
+			all[index].DType = safetensors.I32
+			return all
+		},
+		`tensor "model.norm.bias" ([8]) belongs to no parameter of this model`: func(all []safetensors.Entry) []safetensors.Entry {
+			return append(all, numbered("model.norm.bias", graph.Shape{8}, 0))
+		},
+	} {
+		path := written(t, change(parameters(c)))
+		_, err := weights.Open(path, c.Model.Config)
+		assert.EqualError(t, err, path+": "+want)
+	}
+	_, err := weights.Open(filepath.Join(t.TempDir(), "none.safetensors"), c.Model.Config)
+	assert.ErrorContains(t, err, "none.safetensors")
+}
+
+// delayed is the demo with a delay and error feedback, and its optimizer.
+func delayed(t *testing.T) (config.Config, *optim.Optimizer) {
+	t.Helper()
+	c := traintest.Demo(t, t.TempDir(), "pipeline.delay=1", "pipeline.correction=error_feedback")
+	o, err := layout.NewOptimizer(c, c.Model.Config, nil)
+	require.NoError(t, err)
+	return c, o
+}
+
+// saved saves a checkpoint of the demo after one step. change may change the tensors of its optimizer.
+func saved(t *testing.T, c config.Config, o *optim.Optimizer, change func([]checkpoint.Tensor) []checkpoint.Tensor) *checkpoint.Checkpoint {
+	t.Helper()
+	tensor := func(e safetensors.Entry) checkpoint.Tensor {
+		return checkpoint.Tensor{Name: e.Name, DType: e.DType, Shape: e.Shape, Data: func() ([]byte, error) { return e.Data, nil }}
+	}
+	contents := checkpoint.Contents{Step: 1, Config: map[string]any{}, State: map[string]any{}}
+	for _, x := range parameters(c) {
+		contents.Model = append(contents.Model, tensor(x))
+	}
+	for _, v := range o.State() {
+		x := numbered(v.ID, v.Type.Shape, 0.5)
+		if v.Type.DType != graph.F32 {
+			x.DType = safetensors.U32
+		}
+		contents.Optimizer = append(contents.Optimizer, tensor(x))
+	}
+	for _, p := range c.Model.Parameters() {
+		contents.Optimizer = append(contents.Optimizer, tensor(numbered(weights.PendingName(p.Name), p.Type.Shape, 7)))
+	}
+	contents.Optimizer = change(contents.Optimizer)
+	store, err := checkpoint.NewStore(t.TempDir(), checkpoint.Options{})
+	require.NoError(t, err)
+	out, err := store.Save(contents)
+	require.NoError(t, err)
+	return out
+}
+
+func unchanged(all []checkpoint.Tensor) []checkpoint.Tensor { return all }
+
+// without removes a tensor.
+func without(name string) func([]checkpoint.Tensor) []checkpoint.Tensor {
+	return func(all []checkpoint.Tensor) []checkpoint.Tensor {
+		return slices.DeleteFunc(all, func(x checkpoint.Tensor) bool { return x.Name == name })
+	}
+}
+
+// noPending removes the pending weights, which only delayed runs have.
+func noPending(all []checkpoint.Tensor) []checkpoint.Tensor {
+	return slices.DeleteFunc(all, func(x checkpoint.Tensor) bool { return strings.HasPrefix(x.Name, weights.PendingName("")) })
+}
+
+// A checkpoint of a delayed run has the current weights x_t. The settled weights are those of the next step, with the
+// update that error feedback adds in advance taken out.
+func TestFromCheckpoint(t *testing.T) {
+	c, o := delayed(t)
+	delayedRun := saved(t, c, o, unchanged)
+	s, err := weights.FromCheckpoint(delayedRun, c.Model.Config, o, 1)
+	require.NoError(t, err)
+	for i, p := range c.Model.Parameters() {
+		x, err := s.Initial(p)
+		require.NoError(t, err)
+		assert.Equal(t, float32(1000*i), x[0], p.Name)
+	}
+	require.NoError(t, s.Close())
+
+	s, err = weights.Open(delayedRun.Dir, c.Model.Config)
+	require.NoError(t, err)
+	require.NoError(t, s.Settle(delayedRun, o))
+	for _, p := range c.Model.Parameters() {
+		x, err := s.Initial(p)
+		require.NoError(t, err)
+		assert.Equal(t, []float32{7.5, 9.5}, x[:2], "%s: pending 7, 8 and last update 0.5, 1.5", p.Name)
+	}
+	require.NoError(t, s.Close())
+}
+
+func TestFromCheckpointRefuses(t *testing.T) {
+	c, o := delayed(t)
+	pending := weights.PendingName(norm)
+	lacking := saved(t, c, o, without(pending))
+	_, err := weights.FromCheckpoint(lacking, c.Model.Config, o, 1)
+	assert.EqualError(t, err, lacking.Dir+`: tensor "pending/model.norm.weight" is missing, expected f32[8]`)
+	s, err := weights.FromCheckpoint(saved(t, c, o, noPending), c.Model.Config, o, 0)
+	require.NoError(t, err, "without a delay no weights are pending")
+	require.NoError(t, s.Close())
+
+	whole := saved(t, c, o, unchanged)
+	_, err = weights.FromCheckpoint(whole, c.Model.Config, o, 0)
+	assert.ErrorContains(t, err, "belongs to no parameter of this model")
+	other := c.Model.Config
+	other.DModel *= 2
+	_, err = weights.FromCheckpoint(whole, other, o, 1)
+	assert.ErrorContains(t, err, "has shape ")
+
+	bad := saved(t, c, o, without(o.Ahead(norm)))
+	s, err = weights.Open(bad.Dir, c.Model.Config)
+	require.NoError(t, err)
+	assert.EqualError(t, s.Settle(bad, o), bad.Dir+`: tensor "`+o.Ahead(norm)+`" is missing, expected f32[8]`)
+	require.NoError(t, s.Close())
+}
+
+// A checkpoint from before the variable of the initialization step existed can be opened.
+func TestCheckpointWithoutInitialized(t *testing.T) {
+	c := traintest.Demo(t, t.TempDir(), "optimizer.name=soap", "train.nonfinite=skip")
+	o, err := layout.NewOptimizer(c, c.Model.Config, nil)
+	require.NoError(t, err)
+	require.True(t, o.TracksInitialization())
+	old := saved(t, c, o, func(all []checkpoint.Tensor) []checkpoint.Tensor {
+		return without(optim.InitializedVariable)(noPending(all))
+	})
+	s, err := weights.FromCheckpoint(old, c.Model.Config, o, 0)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+}
