@@ -18,7 +18,7 @@ var nativeAttentionForward string
 var nativeAttentionBackward string
 
 // nativeQueries is the number of queries in a block of the kernels for CPUs, where there are so many.
-const nativeQueries = 32
+const nativeQueries = 64
 
 // nativePass is a pass in C. The function that it calls takes the arrays of these names; "" is an array that this
 // attention has not.

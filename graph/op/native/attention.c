@@ -3,41 +3,52 @@
 // The caller defines BATCH, TQ, TK, HEADS, KV, GROUP, DIM, SCALE, operand and result (element types), widen_operand,
 // widen_result and narrow_result, POSITION, SEGMENTS and LSE_GRADIENT.
 #define ROW ((DIM + VEC - 1) / VEC * VEC)
-#define KEYS 64 // in a block: a multiple of VEC
-#define QUERIES (TQ < 32 ? (TQ + 3) / 4 * 4 : 32) // in a block: a multiple of 4
+#if VEC_BYTES == 16
+#define PART 8 // elements: a vector, or two of four
+#else
+#define PART VEC
+#endif
+#define KEYS 32 // in a block: a multiple of VEC
+#define QUERIES (TQ < 64 ? (TQ + PART - 1) / PART * PART : 64) // in a block: a multiple of PART
 #define BLOCKS ((TQ + QUERIES - 1) / QUERIES)
 #define LOWEST -3.0e38f
 
 #define LEAST(x, y) ((x) < (y) ? (x) : (y))
+#define MOST(x, y) ((x) > (y) ? (x) : (y))
+#define UNROLL _Pragma("GCC unroll 8")
 
-// PRODUCT defines a function that adds a·b to 4 rows of c, over n vectors of columns: c[i][…] += Σ a[i·row + k·step]·b[k][…].
-#define PRODUCT(n) \
-  FN void product##n(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *b, int width, int depth) { \
-    vecf sum[4][n]; \
-    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) { _Pragma("GCC unroll 4") for (int v = 0; v < n; v++) sum[i][v] = *(vecfu *)(c + i * pitch + v * VEC); } \
+// PRODUCT defines a function that adds a·b to m rows of c, over n vectors of columns: c[i][…] += Σ a[i·row + k·step]·b[k][…].
+#define PRODUCT(m, n) \
+  FN void product##m##n(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *b, int width, int depth) { \
+    vecf sum[m][n]; \
+    UNROLL for (int i = 0; i < m; i++) { UNROLL for (int v = 0; v < n; v++) sum[i][v] = *(vecfu *)(c + i * pitch + v * VEC); } \
     for (int k = 0; k < depth; k++) { \
       vecf y[n]; \
-      _Pragma("GCC unroll 4") for (int v = 0; v < n; v++) y[v] = *(const vecfu *)(b + (i64)k * width + v * VEC); \
-      _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) { \
+      UNROLL for (int v = 0; v < n; v++) y[v] = *(const vecfu *)(b + (i64)k * width + v * VEC); \
+      UNROLL for (int i = 0; i < m; i++) { \
         vecf x = a[i * row + k * step] - (vecf){}; \
-        _Pragma("GCC unroll 4") for (int v = 0; v < n; v++) sum[i][v] += x * y[v]; \
+        UNROLL for (int v = 0; v < n; v++) sum[i][v] += x * y[v]; \
       } \
     } \
-    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) { _Pragma("GCC unroll 4") for (int v = 0; v < n; v++) *(vecfu *)(c + i * pitch + v * VEC) = sum[i][v]; } \
+    UNROLL for (int i = 0; i < m; i++) { UNROLL for (int v = 0; v < n; v++) *(vecfu *)(c + i * pitch + v * VEC) = sum[i][v]; } \
   }
-PRODUCT(1) PRODUCT(2) PRODUCT(3) PRODUCT(4)
+PRODUCT(4, 1) PRODUCT(4, 2) PRODUCT(4, 4) PRODUCT(8, 1) PRODUCT(8, 2)
 
-// multiply adds a·b to c, of rows (a multiple of 4) and cols (a multiple of VEC).
+// multiply adds a·b to c, of rows (a multiple of 8) and cols (a multiple of VEC). The tiles fill the registers of AVX-512,
+// or of narrower instruction sets.
 static void multiply(f32 *c, int pitch, const f32 *a, int row, int step, const f32 *b, int width, int rows, int cols, int depth) {
+#define TILES(m, n) \
+  for (; j + n * VEC <= cols; j += n * VEC) \
+    for (int i = 0; i < rows; i += m) product##m##n(c + i * pitch + j, pitch, a + i * row, row, step, b + j, width, depth);
   int j = 0;
-  for (; j + 4 * VEC <= cols; j += 4 * VEC)
-    for (int i = 0; i < rows; i += 4) product4(c + i * pitch + j, pitch, a + i * row, row, step, b + j, width, depth);
-  for (int i = 0; i < rows && j < cols; i += 4)
-    switch ((cols - j) / VEC) {
-    case 1: product1(c + i * pitch + j, pitch, a + i * row, row, step, b + j, width, depth); break;
-    case 2: product2(c + i * pitch + j, pitch, a + i * row, row, step, b + j, width, depth); break;
-    default: product3(c + i * pitch + j, pitch, a + i * row, row, step, b + j, width, depth);
-    }
+#if VEC_BYTES == 64
+  TILES(4, 4)
+  TILES(8, 2)
+  TILES(8, 1)
+#else
+  TILES(4, 2)
+  TILES(4, 1)
+#endif
 }
 
 // ROWS defines a function that copies rows of an array, pitch elements apart, into padded rows; those from count on are
@@ -51,10 +62,10 @@ static void multiply(f32 *c, int pitch, const f32 *a, int row, int step, const f
   }
 ROWS(operand)
 
-// turned copies a block of KEYS rows as columns.
-static void turned(f32 *to, const f32 *from) {
+// turned copies rows as columns.
+static void turned(f32 *to, const f32 *from, int rows) {
   for (int x = 0; x < DIM; x++)
-    for (int j = 0; j < KEYS; j++) to[x * KEYS + j] = from[j * ROW + x];
+    for (int i = 0; i < rows; i++) to[x * rows + i] = from[i * ROW + x];
 }
 
 // edges are the first and the last of count keys whose segment lies between the smallest and the largest of rows

@@ -14,16 +14,16 @@ static void backward(u32 group, const operand *restrict q, const operand *restri
     const int cols = LEAST(KEYS, TK - j0);
     const i64 at = ((i64)(b * TK + j0) * KV + kv) * DIM;
     rows_operand(ks, v + at, KV * DIM, cols, KEYS);
-    turned(vt, ks);
+    turned(vt, ks, KEYS);
     rows_operand(ks, k + at, KV * DIM, cols, KEYS);
-    turned(kt, ks);
+    turned(kt, ks, KEYS);
     memset(gks, 0, sizeof gks);
     memset(gvs, 0, sizeof gvs);
     int past = TQ, unused;
     if (SEGMENTS) edges(segments, j0, cols, TK, &unused, &past);
     for (int h = kv * GROUP; h < (kv + 1) * GROUP; h++) {
       for (int i0 = j0 / QUERIES * QUERIES; i0 < past; i0 += QUERIES) {
-        const int rows = LEAST(QUERIES, TQ - i0);
+        const int rows = LEAST(QUERIES, TQ - i0), top = MOST(j0 - i0, 0) / 8 * 8, height = QUERIES - top; // queries above top see none of these keys
         const i64 from = ((i64)(b * TQ + i0) * HEADS + h) * DIM, row = ((i64)b * HEADS + h) * TQ + i0;
         rows_operand(qs, q + from, HEADS * DIM, rows, QUERIES);
         rows_f32(gos, go + from, HEADS * DIM, rows, QUERIES);
@@ -35,9 +35,9 @@ static void backward(u32 group, const operand *restrict q, const operand *restri
         }
         memset(p, 0, sizeof p);
         memset(gs, 0, sizeof gs);
-        multiply(p, KEYS, qs, ROW, 1, kt, KEYS, QUERIES, KEYS, DIM);
-        multiply(gs, KEYS, gos, ROW, 1, vt, KEYS, QUERIES, KEYS, DIM);
-        for (int i = 0; i < QUERIES; i++) {
+        multiply(p + top * KEYS, KEYS, qs + top * ROW, ROW, 1, kt, KEYS, height, KEYS, DIM);
+        multiply(gs + top * KEYS, KEYS, gos + top * ROW, ROW, 1, vt, KEYS, height, KEYS, DIM);
+        for (int i = top; i < QUERIES; i++) {
           const int last = i < rows ? LEAST(i0 + i - j0, cols - 1) : -1;
           const f32 l = i < rows ? lse[row + i] : 0, d = i < rows ? delta[i] : 0;
 #pragma omp simd
@@ -49,11 +49,11 @@ static void backward(u32 group, const operand *restrict q, const operand *restri
             gs[i * KEYS + j] = is ? y * (gs[i * KEYS + j] - d) * SCALE : 0.f;
           }
         }
-        multiply(gvs, ROW, p, 1, KEYS, gos, ROW, KEYS, ROW, QUERIES);
-        multiply(gks, ROW, gs, 1, KEYS, qs, ROW, KEYS, ROW, QUERIES);
+        multiply(gvs, ROW, p + top * KEYS, 1, KEYS, gos + top * ROW, ROW, KEYS, ROW, height);
+        multiply(gks, ROW, gs + top * KEYS, 1, KEYS, qs + top * ROW, ROW, KEYS, ROW, height);
         memset(gqs, 0, sizeof gqs);
-        multiply(gqs, ROW, gs, KEYS, 1, ks, ROW, QUERIES, ROW, KEYS);
-        for (int i = 0; i < rows; i++)
+        multiply(gqs + top * ROW, ROW, gs + top * KEYS, KEYS, 1, ks, ROW, height, ROW, KEYS);
+        for (int i = top; i < rows; i++)
           for (int x = 0; x < DIM; x++) gq[from + (i64)i * HEADS * DIM + x] += gqs[i * ROW + x];
       }
     }

@@ -1,50 +1,63 @@
-// A workgroup is a block of queries of one head.
+// A workgroup is a block of queries of one head. Scores are kept with queries side by side, so that the softmax of many
+// queries is computed at once.
 static void forward(u32 group, const operand *restrict q, const operand *restrict k, const operand *restrict v, result *restrict o, f32 *restrict lse,
                     const u32 *restrict extra) {
-  f32 qs[QUERIES * ROW] __attribute__((aligned(64))), os[QUERIES * ROW] __attribute__((aligned(64))), s[QUERIES * KEYS] __attribute__((aligned(64)));
-  f32 ks[KEYS * ROW] __attribute__((aligned(64))), kt[DIM * KEYS] __attribute__((aligned(64)));
-  f32 top[QUERIES], sum[QUERIES];
+  f32 qt[DIM * QUERIES] __attribute__((aligned(64))), os[QUERIES * ROW] __attribute__((aligned(64))), s[KEYS * QUERIES] __attribute__((aligned(64)));
+  f32 ks[KEYS * ROW] __attribute__((aligned(64))), top[QUERIES] __attribute__((aligned(64))), sum[QUERIES] __attribute__((aligned(64)));
   const int h = group % HEADS, block = group / HEADS % BLOCKS, b = group / HEADS / BLOCKS;
-  const int i0 = block * QUERIES, rows = LEAST(QUERIES, TQ - i0);
+  const int i0 = block * QUERIES, rows = LEAST(QUERIES, TQ - i0), height = (rows + 7) / 8 * 8;
   const u32 position = POSITION ? extra[0] : 0;
   const u32 *segments = extra + (i64)b * TK;
   const int past = (u64)i0 + rows + position < TK ? (int)(i0 + rows + position) : TK;
   int start = 0, unused;
   if (SEGMENTS) edges(segments, i0, rows, past, &start, &unused);
-  rows_operand(qs, q + ((i64)(b * TQ + i0) * HEADS + h) * DIM, HEADS * DIM, rows, QUERIES);
+  rows_operand(os, q + ((i64)(b * TQ + i0) * HEADS + h) * DIM, HEADS * DIM, rows, QUERIES);
+  turned(qt, os, QUERIES);
   memset(os, 0, sizeof os);
   for (int i = 0; i < QUERIES; i++) { top[i] = LOWEST; sum[i] = 0; }
   for (int j0 = start / KEYS * KEYS; j0 < past; j0 += KEYS) {
     const int cols = LEAST(KEYS, past - j0);
+    const int from = position ? 0 : MOST(j0 - i0, 0) / PART * PART; // queries before it see none of these keys
     const i64 at = ((i64)(b * TK + j0) * KV + h / GROUP) * DIM;
     rows_operand(ks, k + at, KV * DIM, cols, KEYS);
-    turned(kt, ks);
     memset(s, 0, sizeof s);
-    multiply(s, KEYS, qs, ROW, 1, kt, KEYS, QUERIES, KEYS, DIM);
-    for (int i = 0; i < rows; i++) {
-      f32 *x = s + i * KEYS, larger = top[i], total = 0;
-      const i64 sees = (i64)i0 + i + position + 1 - j0;
-      const int seen = sees < 0 ? 0 : sees < cols ? (int)sees : cols;
-#pragma omp simd reduction(max : larger)
+    multiply(s + from, QUERIES, ks, ROW, 1, qt + from, QUERIES, KEYS, QUERIES - from, DIM);
+    for (int i = from; i < QUERIES; i += PART) {
+      f32 larger[PART], total[PART];
+      for (int x = 0; x < PART; x++) { larger[x] = top[i + x]; total[x] = 0; }
       for (int j = 0; j < KEYS; j++) {
-        bool is = j < seen;
-        if (SEGMENTS) is = is && segments[j0 + (is ? j : 0)] == segments[i0 + i];
-        x[j] = is ? x[j] * SCALE : LOWEST;
-        larger = max_f32(larger, x[j]);
+        // Query i sees the keys up to i + position.
+        const i64 first = j < cols ? (i64)j0 + j - position - i0 : QUERIES;
+#pragma omp simd
+        for (int x = 0; x < PART; x++) {
+          bool is = i + x >= first;
+          if (SEGMENTS) is = is && segments[j0 + LEAST(j, cols - 1)] == segments[LEAST(i0 + i + x, TK - 1)];
+          f32 y = is ? s[j * QUERIES + i + x] * SCALE : LOWEST;
+          s[j * QUERIES + i + x] = y;
+          larger[x] = max_f32(larger[x], y);
+        }
       }
-#pragma omp simd reduction(+ : total)
       for (int j = 0; j < KEYS; j++) {
-        f32 p = x[j] == LOWEST ? 0.f : exp_f32(x[j] - larger);
-        x[j] = p;
-        total += p;
+#pragma omp simd
+        for (int x = 0; x < PART; x++) {
+          f32 y = s[j * QUERIES + i + x];
+          y = y == LOWEST ? 0.f : exp_f32(y - larger[x]);
+          s[j * QUERIES + i + x] = y;
+          total[x] += y;
+        }
       }
-      const f32 keep = exp_f32(top[i] - larger);
-      sum[i] = sum[i] * keep + total;
-      top[i] = larger;
-      for (int x = 0; x < ROW; x++) os[i * ROW + x] *= keep;
+      f32 keep[PART];
+#pragma omp simd
+      for (int x = 0; x < PART; x++) {
+        keep[x] = exp_f32(top[i + x] - larger[x]);
+        sum[i + x] = sum[i + x] * keep[x] + total[x];
+        top[i + x] = larger[x];
+      }
+      for (int x = 0; x < PART; x++)
+        for (int d = 0; d < ROW; d++) os[(i + x) * ROW + d] *= keep[x];
     }
     rows_operand(ks, v + at, KV * DIM, cols, KEYS);
-    multiply(os, ROW, s, KEYS, 1, ks, ROW, QUERIES, ROW, KEYS);
+    if (from < height) multiply(os + from * ROW, ROW, s + from, 1, QUERIES, ks, ROW, height - from, ROW, KEYS);
   }
   for (int i = 0; i < rows; i++) {
     result *to = o + ((i64)(b * TQ + i0 + i) * HEADS + h) * DIM;
