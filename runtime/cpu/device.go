@@ -13,7 +13,6 @@ import (
 	"sync"
 
 	"github.com/gpupipe/gpupipe/graph/target"
-	"github.com/gpupipe/gpupipe/internal/codecache"
 	"github.com/gpupipe/gpupipe/runtime/cpu/cc"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/base"
@@ -43,7 +42,7 @@ func Adapters() ([]device.Info, error) {
 }
 
 // MakeCache makes a folder for Options.CacheDir, or checks that only the user may write to it.
-func MakeCache(dir string) error { return codecache.Make(dir) }
+func MakeCache(dir string) error { return cc.MakeCache(dir) }
 
 // Open opens the CPU as a device.
 func Open(o Options) (*Device, error) {

@@ -23,6 +23,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+var (
+	_ device.Device   = (*Device)(nil)
+	_ device.Timer    = (*Device)(nil)
+	_ device.Importer = (*Device)(nil)
+)
+
 func open(t testing.TB, o Options) *Device {
 	t.Helper()
 	d, err := Open(o)

@@ -3,6 +3,7 @@ package matmul
 import (
 	_ "embed"
 	"fmt"
+	"sort"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -43,30 +44,29 @@ const (
 	mostSteps      = 384     //
 	cachedMatrix   = 1 << 17 // elements of a B that is read as it lies: it stays in a core's cache
 	vectorRowsMost = 4       // rows of a product whose time is that of reading B
-	groupFlops     = 2e6     // of a group at least: 20 µs of a core
+	groupFlops     = 2e6     // of a group at least: some 20 µs of a core
 	mostGroups     = 64
 	leastGroups    = 16 // where there is so much work
 )
 
 // nativeVariants returns the kernels of a CPU: the naive one, then by rising cost.
 func nativeVariants(s Spec) []Kernel {
-	ks := []Kernel{nativeNaiveKernel(s)}
-	packB := !s.directB() || (s.K*s.N > cachedMatrix && s.M > tileRows)
-	product := planNative(s, packB).kernel("native")
+	product := planNative(s)
+	ks := []Kernel{nativeNaiveKernel(s), product.kernel("native", 1)}
 	if s.M <= vectorRows {
-		v := nativeVectorKernel(s)
-		if s.M <= vectorRowsMost {
-			return append(ks, v, product)
-		}
-		v.Cost *= 8
-		return append(ks, product, v)
+		ks = append(ks, nativeVectorKernel(s))
 	}
-	ks = append(ks, product)
 	if s.directB() {
-		other := planNative(s, !packB).kernel("native " + map[bool]string{true: "packed", false: "direct"}[!packB])
-		other.Cost *= 1.2
-		ks = append(ks, other)
+		other := product
+		other.packB = !product.packB
+		ks = append(ks, other.kernel("native "+map[bool]string{true: "packed", false: "direct"}[other.packB], 1.2))
 	}
+	// Where rows of A lie a multiple of a cache's ways apart, they may displace each other.
+	if !product.packA && s.K%1024 == 0 {
+		product.packA = true
+		ks = append(ks, product.kernel("native rows packed", 1.1))
+	}
+	sort.SliceStable(ks[1:], func(i, j int) bool { return ks[1+i].Cost < ks[1+j].Cost })
 	return ks
 }
 
@@ -78,19 +78,16 @@ func (s Spec) flops() float64 {
 }
 
 // planNative cuts the product into groups.
-func planNative(s Spec, packB bool) native {
-	n := native{spec: s, packB: packB, split: s.K, splits: 1}
-	// Columns of A that lie a multiple of the cache's size apart displace each other.
-	n.packA = s.TypeA != F32 || s.TransA || s.K%512 == 0
+func planNative(s Spec) native {
+	n := native{spec: s, split: s.K, splits: 1}
+	n.packB = !s.directB() || s.K*s.N > cachedMatrix && s.M > tileRows && max(s.M, s.N) > 384
+	n.packA = s.TypeA != F32 || s.TransA && s.N > 64
 	want := int(max(1, min(s.flops()/groupFlops, mostGroups)))
 	n.columns = n.evenly(s.N, 256)
 	if s.K <= mostSteps {
 		n.columns = n.evenly(s.N, min(512, max(64, cachedMatrix/s.K)))
 	}
 	n.block = 2 * tileRows
-	if n.count(n.block) < min(want, leastGroups) {
-		n.columns = n.evenly(s.N, 128)
-	}
 	if g := n.count(n.block); g < min(want, leastGroups) && s.K >= 2*cachedSteps {
 		n.split = roundUp(ceilDiv(s.K, min(ceilDiv(leastGroups, g), s.K/cachedSteps)), 8)
 		n.splits = ceilDiv(s.K, n.split)
@@ -98,6 +95,13 @@ func planNative(s Spec, packB bool) native {
 	n.steps = n.split
 	if n.split > mostSteps {
 		n.steps = roundUp(ceilDiv(n.split, ceilDiv(n.split, cachedSteps)), 8)
+		// The more rows, the fewer times B is read.
+		switch inPlace := n.splits > 1 || s.EpilogueC == nil && s.N%16 == 0; {
+		case inPlace && n.count(8*tileRows) >= 3*leastGroups:
+			n.block = 8 * tileRows
+		case (inPlace || n.columns <= 128) && n.count(4*tileRows) >= leastGroups:
+			n.block = 4 * tileRows
+		}
 	} else {
 		n.block = tileRows
 	}
@@ -115,9 +119,10 @@ func (n native) count(rows int) int {
 	return ceilDiv(n.spec.M, rows) * ceilDiv(n.spec.N, n.columns) * n.spec.Batch * n.splits
 }
 
-func (n native) kernel(name string) Kernel {
+// kernel returns the kernel; cost is relative to that of others for the same product.
+func (n native) kernel(name string, cost float64) Kernel {
 	s := n.spec
-	k := Kernel{Name: name, Cost: s.flops()}
+	k := Kernel{Name: name, Cost: cost * s.flops()}
 	if n.splits > 1 {
 		k.Name += fmt.Sprintf(" split %d", n.splits)
 	}
@@ -129,7 +134,8 @@ func (n native) kernel(name string) Kernel {
 			matrices = s.Batch
 		}
 		b = k.scratch(4 * panels * matrices)
-		const columns, steps = 128, 512
+		const columns = 256
+		steps := roundUp(max(32, min(256, s.K*matrices*ceilDiv(s.N, columns)/leastGroups)), 32)
 		t := nativeText(s, false)
 		t.define("PACKED", s.TypeB)
 		t.define("PANELS", panels)
@@ -158,7 +164,6 @@ func (n native) kernel(name string) Kernel {
 	k.Passes = append(k.Passes, t.pass(nativeProduct, n.count(n.rows), Binding{Operand: A}, b, c))
 	if n.splits > 1 {
 		k.Passes = append(k.Passes, n.reduce(part, c))
-		k.Cost += float64(4 * part * n.splits)
 	}
 	return k
 }
@@ -166,7 +171,7 @@ func (n native) kernel(name string) Kernel {
 // reduce is the pass that adds the partial sums.
 func (n native) reduce(part int, parts Binding) Pass {
 	s := n.spec
-	rows := max(1, 1<<15/(s.N*n.splits))
+	rows := max(1, 1<<13/(s.N*n.splits))
 	t := nativeText(s, true)
 	t.define("ROWS", rows)
 	t.define("SPLITS", n.splits)
@@ -188,7 +193,11 @@ func nativeVectorKernel(s Spec) Kernel {
 	t := nativeText(s, true)
 	t.define("COLUMNS", columns)
 	t.define("STEPS", min(2048, roundUp(s.K, 16)))
-	return Kernel{Name: "native vector", Cost: s.flops() / 2,
+	cost := 4.0
+	if s.M <= vectorRowsMost {
+		cost = 0.5
+	}
+	return Kernel{Name: "native vector", Cost: cost * s.flops(),
 		Passes: []Pass{t.pass(nativeVector, s.Batch*ceilDiv(s.N, columns), Binding{Operand: A}, Binding{Operand: B}, Binding{Operand: C})}}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -166,7 +167,7 @@ func (b *nativeBuild) run(t testing.TB, cc string, flags ...string) {
 
 // link compiles all kernels and links them with the main program of testdata.
 func (b *nativeBuild) link(t testing.TB, cc, main string, libraries []string, flags ...string) string {
-	flags = append(flags, "-std=gnu11", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
+	flags = append(flags, "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
 		"-fopenmp-simd", "-fPIC", "-Wall", "-Wno-unknown-pragmas", "-Wno-psabi", "-Wno-unknown-warning-option", "-Wno-aggressive-loop-optimizations", "-Werror")
 	table := "#include \"prelude.h\"\ntypedef void kernel(const gp_arg *, u32, u32, const u32 *);\n"
 	var list strings.Builder
@@ -244,25 +245,77 @@ func testNative(t *testing.T, specs []Spec, cc string, flags ...string) {
 	}
 }
 
-func TestNativeComputesTheProduct(t *testing.T) {
-	for _, cc := range []string{"gcc", "clang"} {
-		if _, err := exec.LookPath(cc); err != nil {
-			t.Logf("no %s on this machine", cc)
-			continue
+// everyFourth returns a quarter of the products, of all transpositions.
+func everyFourth(from int) (out []Spec) {
+	for i, s := range nativeSpecs() {
+		if (i+i/4)%4 == from {
+			out = append(out, s)
 		}
-		t.Run(cc, func(t *testing.T) { testNative(t, nativeSpecs(), cc, "-O3", "-mprefer-vector-width=512") })
 	}
+	return out
+}
+
+func TestNativeComputesTheProduct(t *testing.T) {
+	testNative(t, nativeSpecs(), "gcc", "-O3", "-march=native", "-mprefer-vector-width=512")
+}
+
+func TestNativeComputesTheProductByClang(t *testing.T) {
+	if _, err := exec.LookPath("clang"); err != nil {
+		t.Log("no clang on this machine: only gcc was checked")
+		return
+	}
+	testNative(t, everyFourth(0), "clang", "-O3", "-march=native")
+}
+
+// Vectors of 32 and of 16 bytes have register tiles of their own.
+func TestNativeComputesTheProductOnOldCPUs(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Log("the flags are those of amd64")
+		return
+	}
+	testNative(t, everyFourth(1), "gcc", "-O3", "-march=x86-64-v3")
+	testNative(t, everyFourth(2), "gcc", "-O3", "-march=x86-64")
 }
 
 func TestNativeStaysInsideItsArrays(t *testing.T) {
-	testNative(t, nativeSpecs(), "gcc", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+	testNative(t, everyFourth(3), "gcc", "-O1", "-march=native", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+}
+
+// Sizes of groups, blocks and passes are multiples of the sizes that they are made of, and depend on the shape alone.
+func TestNativeKernelsKeepTheirLimits(t *testing.T) {
+	specs := nativeSpecs()
+	for _, s := range benchSpecs {
+		specs = append(specs, s.Spec)
+	}
+	for _, s := range append(specs, Spec{Batch: 1, M: 384, N: 1536, K: 2048, EpilogueC: testEpilogue(F32)}, Spec{Batch: 70, M: 700, N: 129, K: 8},
+		Spec{Batch: 1, M: 4096, N: 50000, K: 576, TransB: true}) {
+		ks := Variants(s, nativeLimits)
+		assert.Equal(t, "naive", ks[0].Name)
+		names := map[string]bool{}
+		for i, k := range ks {
+			assert.False(t, names[k.Name], "%s twice", k.Name)
+			names[k.Name] = true
+			assert.True(t, i < 2 || ks[i-1].Cost <= k.Cost, "order of cost")
+			for _, p := range k.Passes {
+				assert.True(t, strings.HasPrefix(p.WGSL, target.C+"\n"))
+				assert.True(t, len(p.Bindings) == 3 || !p.Epilogue, "the epilogue's bindings are 3 and up")
+				for _, b := range p.Bindings {
+					assert.Zero(t, b.Offset%256, k.Name)
+					assert.LessOrEqual(t, b.Offset+b.Size, k.Scratch, k.Name)
+				}
+			}
+		}
+		n := planNative(s)
+		assert.Zero(t, n.rows%n.block+n.block%tileRows+n.columns%panelColumns)
+		inPlace := s.EpilogueC == nil && s.N%16 == 0 || n.splits > 1
+		assert.True(t, inPlace || 4*n.block*n.columns <= 64<<10, "%d × %d sums on the stack", n.block, n.columns)
+		assert.GreaterOrEqual(t, n.count(n.rows), min(leastGroups/2, int(s.flops()/groupFlops)), "%+v", s)
+	}
 }
 
 // BenchmarkNative compares the kernels with OpenBLAS, if the machine has it, on one and two threads each. It prints ratios of
 // times, those above 1 for kernels that are faster.
 func BenchmarkNative(b *testing.B) {
-	build, number := newNativeBuild(b), map[bool]int{true: 1}
-	var args []string
 	heads := func(m, n, k int, transA, transB bool) Spec {
 		return Spec{Batch: 16, M: m, N: n, K: k, TransA: transA, TransB: transB, BatchStrideA: m * k, BatchStrideB: k * n}
 	}
@@ -271,20 +324,28 @@ func BenchmarkNative(b *testing.B) {
 		{"heads QKt", heads(128, 128, 32, false, true)},
 		{"heads PV", heads(128, 32, 128, false, false)},
 		{"heads dK", heads(128, 32, 128, true, false)},
+		{"generate large NN", Spec{Batch: 1, M: 1, N: 1536, K: 576}},
+		{"generate large NT", Spec{Batch: 1, M: 1, N: 1536, K: 576, TransB: true}},
+		{"generate 4 NT", Spec{Batch: 1, M: 4, N: 1536, K: 576, TransB: true}},
+		{"bf16", Spec{Batch: 1, M: 2048, N: 352, K: 128, TypeA: BF16, TypeB: BF16}},
 	}...) {
-		c := newNativeCase(s.Spec)
-		for _, k := range Variants(s.Spec, nativeLimits)[1:] {
-			file := strings.TrimSuffix(build.add(b, k, c), ".out")
-			args = append(args, fmt.Sprintf("%s:%s %s:%d:%d:%d:%d:%d:%d:%d:%d", file, s.name, k.Name, s.M, s.N, s.K, number[s.TransA], number[s.TransB],
-				s.Batch, s.BatchStrideA, s.BatchStrideB))
+		for _, threads := range []string{"1", "2"} {
+			b.Run(s.name+"/threads="+threads, func(b *testing.B) { benchNative(b, s, threads) })
 		}
 	}
-	program := build.link(b, "gcc", "bench.c", []string{"-lopenblas", "-lpthread"}, "-O3", "-mprefer-vector-width=512")
-	for _, threads := range []string{"1", "2"} {
-		b.Run("threads"+threads, func(b *testing.B) {
-			cmd := exec.Command(program, append([]string{threads}, args...)...)
-			cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-			require.NoError(b, cmd.Run())
-		})
+}
+
+func benchNative(b *testing.B, s benchSpec, threads string) {
+	build, number := newNativeBuild(b), map[bool]int{true: 1}
+	args := []string{threads}
+	c := newNativeCase(s.Spec)
+	for _, k := range Variants(s.Spec, nativeLimits)[1:] {
+		file := strings.TrimSuffix(build.add(b, k, c), ".out")
+		args = append(args, fmt.Sprintf("%s:%s %s %s:%d:%d:%d:%d:%d:%d:%d:%d", file, threads, s.name, k.Name, s.M, s.N, s.K,
+			number[s.TransA], number[s.TransB], s.Batch, s.BatchStrideA, s.BatchStrideB))
 	}
+	program := build.link(b, "gcc", "bench.c", []string{"-lopenblas", "-lpthread"}, "-O3", "-march=native", "-mprefer-vector-width=512")
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	require.NoError(b, cmd.Run())
 }

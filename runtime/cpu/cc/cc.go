@@ -7,8 +7,6 @@ package cc
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -18,8 +16,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/gpupipe/gpupipe/internal/codecache"
 )
 
 // Options of a compiler.
@@ -106,48 +102,6 @@ func (c *Compiler) String() string { return strings.Join(c.command, " ") }
 
 // Version returns the first line that the compiler prints about itself.
 func (c *Compiler) Version() string { return c.version }
-
-// Compile returns the shared library of a translation unit that defines the function symbol, and reports whether it was
-// kept. A unit that the compiler refuses is a *SourceError.
-func (c *Compiler) Compile(ctx context.Context, unit, symbol string) (library []byte, kept bool, err error) {
-	f, err := c.chosen(ctx)
-	if err != nil {
-		return nil, false, err
-	}
-	if library := codecache.Read(c.path(unit, f)); library != nil {
-		return library, true, nil
-	}
-	library, err = c.Again(ctx, unit, symbol)
-	return library, false, err
-}
-
-// Again is Compile, but does not use what was kept.
-func (c *Compiler) Again(ctx context.Context, unit, symbol string) ([]byte, error) {
-	f, err := c.chosen(ctx)
-	if err != nil {
-		return nil, err
-	}
-	library, err := c.build(ctx, unit, symbol, f)
-	if err != nil {
-		return nil, err
-	}
-	if path := c.path(unit, f); path != "" {
-		_ = codecache.Write(path, library) // on a full disk the next process compiles again
-	}
-	return library, nil
-}
-
-// path returns the file of a unit's library; "" without a cache.
-func (c *Compiler) path(unit string, f *flags) string { return c.file("kernel", unit, f.String()) }
-
-// file returns the file of what the parts and the compiler determine; "" without a cache.
-func (c *Compiler) file(kind string, parts ...string) string {
-	if c.cache == "" {
-		return ""
-	}
-	sum := sha256.Sum256([]byte(c.identity + "\x00" + strings.Join(parts, "\x00")))
-	return filepath.Join(c.cache, kind+"-"+hex.EncodeToString(sum[:20]))
-}
 
 // build runs the compiler and checks that its result is a complete library.
 func (c *Compiler) build(ctx context.Context, unit, symbol string, flags *flags) ([]byte, error) {

@@ -227,13 +227,37 @@ func TestCancel(t *testing.T) {
 	require.ErrorContains(t, err, command)
 }
 
+// Compilers that share a cache compile each unit once, also if they do so at the same time.
 func TestConcurrentUse(t *testing.T) {
-	c := opened(t, Options{Cache: t.TempDir()})
+	command, runs := script(t, "sleep 0.1; "+genuine)
+	dir := t.TempDir()
+	o := Options{Command: command, Cache: dir}
+	require.NoError(t, compile(opened(t, o), unit)) // chooses the flags
+	before := runs()
 	var wait sync.WaitGroup
-	for i := range 6 {
-		wait.Go(func() { assert.NoError(t, compile(c, unit+strings.Repeat("\n", i%3))) })
+	for range 3 {
+		c := opened(t, o)
+		for i := range 4 {
+			wait.Go(func() { assert.NoError(t, compile(c, unit+strings.Repeat("\n", 1+i%2))) })
+		}
 	}
 	wait.Wait()
+	assert.Equal(t, before+2, runs())
+	locks, err := filepath.Glob(filepath.Join(dir, lockPrefix+"*"))
+	require.NoError(t, err)
+	assert.Empty(t, locks)
+}
+
+func TestMakeCache(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	require.NoError(t, MakeCache(dir))
+	left := filepath.Join(dir, lockPrefix+"kernel-1")
+	require.NoError(t, os.WriteFile(left, nil, 0o600))
+	require.NoError(t, os.Chtimes(left, time.Time{}, time.Now().Add(-48*time.Hour)))
+	require.NoError(t, MakeCache(dir))
+	assert.NoFileExists(t, left)
+	require.NoError(t, os.Chmod(dir, 0o770))
+	require.ErrorContains(t, MakeCache(dir), "may be written to by others")
 }
 
 // Every truncation of a library is found before the loader sees it.

@@ -62,6 +62,20 @@ MM_INLINE vecw mm_words(const u16 *p) { vech h; __builtin_memcpy(&h, p, VEC_BYTE
 MM_INLINE vecf mm_load_f16(const u16 *p) { return mm_widenv_f16(mm_words(p)); }
 MM_INLINE vecf mm_load_bf16(const u16 *p) { return (vecf)(mm_words(p) << 16); }
 
+#if defined(__clang__) || __GNUC__ >= 12
+#define MM_SHUFFLE(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
+#else
+#define MM_SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, (vec4w){a, b, c, d})
+#endif
+
+// mm_rows4 makes the columns of four vectors rows.
+MM_INLINE void mm_rows4(vec4 a, vec4 b, vec4 c, vec4 d, vec4 *rows) {
+	vec4 ab = MM_SHUFFLE(a, b, 0, 4, 1, 5), cd = MM_SHUFFLE(c, d, 0, 4, 1, 5);
+	vec4 ef = MM_SHUFFLE(a, b, 2, 6, 3, 7), gh = MM_SHUFFLE(c, d, 2, 6, 3, 7);
+	rows[0] = MM_SHUFFLE(ab, cd, 0, 1, 4, 5), rows[1] = MM_SHUFFLE(ab, cd, 2, 3, 6, 7);
+	rows[2] = MM_SHUFFLE(ef, gh, 0, 1, 4, 5), rows[3] = MM_SHUFFLE(ef, gh, 2, 3, 6, 7);
+}
+
 #define A_T MM_CALL(mm_t_, A)
 #define B_T MM_CALL(mm_t_, B)
 #define C_T MM_CALL(mm_t_, C)
@@ -84,19 +98,10 @@ MM_INLINE void mm_store(const gp_arg *args, C_T *c, const f32 *sums, u64 n, u32 
 #define P_WIDEN MM_CALL(mm_widen_, PACKED)
 #define P_LOAD4 MM_CALL(mm_load4_, PACKED)
 
-#if defined(__clang__) || __GNUC__ >= 12
-#define MM_SHUFFLE(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
-#else
-#define MM_SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, (vec4w){a, b, c, d})
-#endif
-
 // mm_transpose4 stores the four by four elements whose lines lie ld apart.
 MM_INLINE void mm_transpose4(f32 *to, u64 width, const P_T *from, u64 ld) {
-	vec4 a = P_LOAD4(from), b = P_LOAD4(from + ld), c = P_LOAD4(from + 2 * ld), d = P_LOAD4(from + 3 * ld);
-	vec4 ab = MM_SHUFFLE(a, b, 0, 4, 1, 5), cd = MM_SHUFFLE(c, d, 0, 4, 1, 5);
-	vec4 ef = MM_SHUFFLE(a, b, 2, 6, 3, 7), gh = MM_SHUFFLE(c, d, 2, 6, 3, 7);
-	vec4 rows[4] = {MM_SHUFFLE(ab, cd, 0, 1, 4, 5), MM_SHUFFLE(ab, cd, 2, 3, 6, 7),
-		MM_SHUFFLE(ef, gh, 0, 1, 4, 5), MM_SHUFFLE(ef, gh, 2, 3, 6, 7)};
+	vec4 rows[4];
+	mm_rows4(P_LOAD4(from), P_LOAD4(from + ld), P_LOAD4(from + 2 * ld), P_LOAD4(from + 3 * ld), rows);
 	#pragma GCC unroll 4
 	for (int k = 0; k < 4; k++) __builtin_memcpy(to + k * width, &rows[k], 16);
 }

@@ -7,11 +7,15 @@ KERNEL {
 		u64 columns = (N + PACK_COLUMNS - 1) / PACK_COLUMNS, steps = (K + PACK_STEPS - 1) / PACK_STEPS;
 		u64 j0 = group % columns * PACK_COLUMNS, k0 = group / columns % steps * PACK_STEPS, b = group / columns / steps;
 		u64 k1 = MIN(k0 + PACK_STEPS, K);
-		for (u64 j = j0; j < MIN(j0 + PACK_COLUMNS, N); j += NR) {
-			f32 *panel = to + b * PANELS + j * K + k0 * NR;
-			const B_T *matrix = from + b * STRIDE_B;
-			if (TRANS_B) mm_pack(panel, NR, matrix + j * K + k0, K, 1, MIN(N - j, NR), k1 - k0);
-			else mm_pack(panel, NR, matrix + k0 * N + j, N, 0, MIN(N - j, NR), k1 - k0);
+		const B_T *matrix = from + b * STRIDE_B;
+		f32 *panels = to + b * PANELS + k0 * NR;
+		const u64 j1 = MIN(j0 + PACK_COLUMNS, N), most = TRANS_B ? k1 - k0 : 1; // rows of B are read in order
+		for (u64 k = k0; k < k1; k += most) {
+			for (u64 j = j0; j < j1; j += NR) {
+				f32 *panel = panels + j * K + (k - k0) * NR;
+				if (TRANS_B) mm_pack(panel, NR, matrix + j * K + k, K, 1, MIN(N - j, NR), most);
+				else mm_pack(panel, NR, matrix + k * N + j, N, 0, MIN(N - j, NR), 1);
+			}
 		}
 	}
 }

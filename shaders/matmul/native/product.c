@@ -4,6 +4,7 @@
 
 #if PACK_B
 #define B_STEP NR
+#define AHEAD 32 // steps
 #else
 #define B_STEP N
 #endif
@@ -28,7 +29,12 @@ MM_INLINE void mm_tile(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, in
 	for (u64 k = 0; k < steps; k++) {
 		vecf x[2];
 		#pragma GCC unroll 2
-		for (int v = 0; v < vecs; v++) x[v] = *(const vecfu *)(b + v * VL);
+		for (int v = 0; v < vecs; v++) {
+			x[v] = *(const vecfu *)(b + v * VL);
+#if PACK_B
+			if (v * VL % 16 == 0) __builtin_prefetch(b + AHEAD * NR + v * VL); // hardware stops at the end of a page
+#endif
+		}
 		#pragma GCC unroll 16
 		for (int i = 0; i < rows; i++) {
 			vecf y = a[(u64)i * A_ROW] - (vecf){0};

@@ -12,6 +12,15 @@ MM_INLINE vecf mm_part(const B_T *p, u64 n) {
 }
 
 #if TRANS_B
+// mm_quad adds every fourth lane.
+MM_INLINE vec4 mm_quad(vecf x) {
+	vec4 parts[VL / 4], sum;
+	__builtin_memcpy(parts, &x, sizeof parts);
+	sum = parts[0];
+	for (int q = 1; q < VL / 4; q++) sum += parts[q];
+	return sum;
+}
+
 // mm_add adds the products along k, which is contiguous in B, to the sums of the columns. A lane adds every VL-th k.
 MM_INLINE void mm_add(const f32 *a, const B_T *b, u64 columns, u64 steps, f32 *sums) {
 	for (u64 j = 0; j < columns; j += 4) {
@@ -28,12 +37,12 @@ MM_INLINE void mm_add(const f32 *a, const B_T *b, u64 columns, u64 steps, f32 *s
 				for (u64 i = 0; i < M; i++) acc[i][q] += *(const vecfu *)(a + i * STEPS + k) * x;
 			}
 		}
-		for (u64 i = 0; i < M; i++)
-			for (u64 q = 0; q < 4; q++) {
-				f32 s = 0;
-				for (u64 l = 0; l < VL; l++) s += acc[i][q][l];
-				sums[i * COLUMNS + j + q] += s;
-			}
+		for (u64 i = 0; i < M; i++) {
+			vec4 quads[4], rows[4];
+			for (u64 q = 0; q < 4; q++) quads[q] = mm_quad(acc[i][q]);
+			mm_rows4(quads[0], quads[1], quads[2], quads[3], rows);
+			*(vec4 *)(sums + i * COLUMNS + j) += (rows[0] + rows[1]) + (rows[2] + rows[3]);
+		}
 	}
 }
 #else
@@ -67,13 +76,13 @@ KERNEL {
 	f32 wide[M * STEPS] __attribute__((aligned(64))), sums[M * COLUMNS] __attribute__((aligned(64)));
 	for (u32 group = first; group < last; group++) {
 		u64 blocks = (N + COLUMNS - 1) / COLUMNS, j0 = group % blocks * COLUMNS, n = group / blocks, columns = MIN(COLUMNS, N - j0);
-		__builtin_memset(sums, 0, sizeof sums);
+		for (u64 i = 0; i < M; i++) __builtin_memset(sums + i * COLUMNS, 0, (columns + NR - 1) / NR * NR * sizeof(f32));
 		for (u64 k0 = 0; k0 < K; k0 += STEPS) {
 			u64 steps = MIN(STEPS, K - k0);
 			for (u64 i = 0; i < M; i++) {
 				for (u64 k = 0; k < steps; k++)
 					wide[i * STEPS + k] = A_WIDEN(a[n * STRIDE_A + (TRANS_A ? (k0 + k) * M + i : i * K + k0 + k)]);
-				for (u64 k = steps; k < STEPS; k++) wide[i * STEPS + k] = 0;
+				for (u64 k = steps; k < (steps + VL - 1) / VL * VL; k++) wide[i * STEPS + k] = 0;
 			}
 			mm_add(wide, b + n * STRIDE_B + (TRANS_B ? j0 * K + k0 : k0 * N + j0), columns, steps, sums);
 		}
