@@ -22,12 +22,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// raw is a frame's content as it stands.
+// raw is the content of a frame, which is sent unchanged.
 type raw []byte
 
 func (r raw) append(b []byte) []byte { return append(b, r...) }
 
-// lies are what a worker says in place of what it should: at once, when it is to make a buffer, when it is to read it.
+// lies are invalid messages of a worker: at its start, in place of the answer to an allocation, and in place of a read.
 func lies() map[string][][]byte {
 	ready := func(change func(*description)) []byte {
 		x := &description{Info: device.Info{Name: "null:0"}, Limits: target.DefaultLimits()}
@@ -66,7 +66,7 @@ func lies() map[string][][]byte {
 	}
 }
 
-// beHostile is a worker that takes its host in, and then says what the test wants. It goes on until it is killed.
+// beHostile is a worker that accepts its host and then sends the test's messages. It runs until it is killed.
 func beHostile(socket string) {
 	token, _ := bufio.NewReader(os.Stdin).ReadString('\n')
 	conn, _, _, err := accept(context.Background(), socket, strings.TrimSpace(token))
@@ -97,7 +97,7 @@ func TestHostileWorkers(t *testing.T) {
 			t.Parallel()
 			o := options("null")
 			o.Env = []string{role + "=hostile", "SIDECAR_TEST_LIE=" + name}
-			o.Silence = time.Second // what is only promised never comes
+			o.Silence = time.Second // the announced bytes never arrive
 			began := time.Now()
 			err := use(o)
 			require.ErrorIs(t, err, device.ErrLost)
@@ -145,7 +145,7 @@ func openNull(string) (device.Device, error) {
 	return untimed{null.New(null.Options{MemoryBudget: 1 << 30})}, nil
 }
 
-// end is how serving ended, which it did soon, and left nothing.
+// end returns the error of serving. It must end soon and leave no files.
 func (s *server) end(t *testing.T) error {
 	t.Helper()
 	select {
@@ -159,7 +159,7 @@ func (s *server) end(t *testing.T) error {
 	}
 }
 
-// client is a host that the tests write by hand.
+// client is a host that sends the frames of the tests.
 type client struct {
 	*net.UnixConn
 	frames frames
@@ -199,7 +199,7 @@ func (s *server) hello() *hello {
 	return &hello{token: s.token, device: "null", up: ringBytes, down: ringBytes, silence: time.Minute}
 }
 
-// greeted is a client that was taken in.
+// greeted returns a client that was accepted.
 func (s *server) greeted(t *testing.T) *client {
 	t.Helper()
 	c := s.dial(t)
@@ -308,7 +308,7 @@ func TestHostileHosts(t *testing.T) {
 		"load of unknown":      {[]message{alloc, &command{op: opLoad, id: 2, program: program(7)}}, "does not exist"},
 		"same number":          {[]message{alloc, alloc}, "two buffers"},
 		"same program":         {[]message{alloc, load, load}, "two programs"},
-		"read more than there": {[]message{&command{op: opTaken, at: 64}}, "never written"},
+		"read more than there": {[]message{&command{op: opTaken, at: 64}}, "was not written"},
 		"many shaders":         {[]message{raw{byte(opLoad), 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 127}}, "ends early"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -324,7 +324,7 @@ func TestHostileHosts(t *testing.T) {
 	}
 }
 
-// The connection survives what the device refuses.
+// The connection stays usable after errors of the device.
 func TestMisuseBeyondTheHost(t *testing.T) {
 	s := serve(t, t.Context(), openNull)
 	c := s.greeted(t)
@@ -364,8 +364,8 @@ func TestHostsWithoutMeasure(t *testing.T) {
 		m message
 		n int
 	}{
-		"more than 256 commands under way": {&command{op: opRun, id: 2}, window + 3},
-		"bytes under way":                  {&command{op: opLoad, id: 3, program: large}, 3},
+		"more than 256 commands in transit": {&command{op: opRun, id: 2}, window + 3},
+		"bytes of commands in transit":      {&command{op: opLoad, id: 3, program: large}, 3},
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
