@@ -54,7 +54,7 @@ func TestWorkerMistakes(t *testing.T) {
 		{token, "null", dir + "/socket", dir + " is drwxr-xr-x: expected a folder that only its owner can enter, or none"},
 		{token, "null", dir + "/a/b/socket", "no such file or directory"},
 		{token, "null", "", "a socket's path that is empty"},
-		{token, "null", dir + "/" + strings.Repeat("a", 110), "expected 103 at most"},
+		{token, "null", dir + "/" + strings.Repeat("a", 110), "expected at most 103"},
 	} {
 		cmd := exec.Command(os.Args[0], "worker", "--device", c.device, "--socket", c.socket)
 		cmd.Stdin = strings.NewReader(c.stdin)

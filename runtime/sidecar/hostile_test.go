@@ -292,20 +292,20 @@ func TestHostileHosts(t *testing.T) {
 	}{
 		"unknown command":      {[]message{raw{200, 0, 0, 0, 0, 0, 0, 0, 0}}, "unknown command"},
 		"cut command":          {[]message{raw{byte(opRun), 1}}, "ends early"},
-		"long command":         {[]message{raw(append((&command{op: opRun, id: 1}).append(nil), 1))}, "too many"},
+		"long command":         {[]message{raw(append((&command{op: opRun, id: 1}).append(nil), 1))}, "extra bytes"},
 		"hello again":          {[]message{&hello{}}, "unknown command"},
 		"empty":                {[]message{raw{}}, "0 bytes"},
-		"unknown program":      {[]message{&command{op: opRun, id: 1}}, "does not exist"},
-		"a buffer is run":      {[]message{alloc, &command{op: opRun, id: 1}}, "does not exist"},
-		"timed without clock":  {[]message{alloc, load, &command{op: opTimed, id: 3, buffer: 2}}, "does not exist"},
-		"unknown buffer":       {[]message{&command{op: opFree, id: 1}}, "does not exist"},
-		"released twice":       {[]message{alloc, &command{op: opFree, id: 1}, &command{op: opFree, id: 1}}, "does not exist"},
-		"unloaded twice":       {[]message{alloc, load, &command{op: opUnload, id: 2}, &command{op: opUnload, id: 2}}, "does not exist"},
-		"read of unknown":      {[]message{&command{op: opRead, id: 9, buffer: 9, n: 4}}, "does not exist"},
-		"write of unknown":     {[]message{&command{op: opWrite, buffer: 9, n: 4}}, "does not exist"},
-		"write outside":        {[]message{alloc, &command{op: opWrite, buffer: 1, n: 8, at: ringBytes - 4}}, "of a ring"},
-		"write far outside":    {[]message{alloc, &command{op: opWrite, buffer: 1, n: 1 << 62, at: 1 << 62}}, "of a ring"},
-		"load of unknown":      {[]message{alloc, &command{op: opLoad, id: 2, program: program(7)}}, "does not exist"},
+		"unknown program":      {[]message{&command{op: opRun, id: 1}}, "an unknown buffer or program"},
+		"a buffer is run":      {[]message{alloc, &command{op: opRun, id: 1}}, "an unknown buffer or program"},
+		"timed without clock":  {[]message{alloc, load, &command{op: opTimed, id: 3, buffer: 2}}, "an unknown buffer or program"},
+		"unknown buffer":       {[]message{&command{op: opFree, id: 1}}, "an unknown buffer or program"},
+		"released twice":       {[]message{alloc, &command{op: opFree, id: 1}, &command{op: opFree, id: 1}}, "an unknown buffer or program"},
+		"unloaded twice":       {[]message{alloc, load, &command{op: opUnload, id: 2}, &command{op: opUnload, id: 2}}, "an unknown buffer or program"},
+		"read of unknown":      {[]message{&command{op: opRead, id: 9, buffer: 9, n: 4}}, "an unknown buffer or program"},
+		"write of unknown":     {[]message{&command{op: opWrite, buffer: 9, n: 4}}, "an unknown buffer or program"},
+		"write outside":        {[]message{alloc, &command{op: opWrite, buffer: 1, n: 8, at: ringBytes - 4}}, "within a ring of"},
+		"write far outside":    {[]message{alloc, &command{op: opWrite, buffer: 1, n: 1 << 62, at: 1 << 62}}, "within a ring of"},
+		"load of unknown":      {[]message{alloc, &command{op: opLoad, id: 2, program: program(7)}}, "an unknown buffer or program"},
 		"same number":          {[]message{alloc, alloc}, "two buffers"},
 		"same program":         {[]message{alloc, load, load}, "two programs"},
 		"read more than there": {[]message{&command{op: opTaken, at: 64}}, "was not written"},
@@ -437,7 +437,7 @@ func TestServingEnds(t *testing.T) {
 	require.ErrorContains(t, Serve(t.Context(), dir+"/socket", "0123456789abcdef", openNull), "only its owner can enter")
 	require.ErrorContains(t, Serve(t.Context(), dir+"/a/socket", "short", openNull), "a token of 5 bytes")
 	long := dir + "/" + strings.Repeat("a", 110) + "/socket"
-	require.ErrorContains(t, Serve(t.Context(), long, "0123456789abcdef", openNull), "expected 103 at most: "+long)
+	require.ErrorContains(t, Serve(t.Context(), long, "0123456789abcdef", openNull), "expected at most 103: "+long)
 	require.NoDirExists(t, filepath.Dir(long))
 	require.ErrorContains(t, Work(t.Context(), strings.NewReader(""), dir+"/a/socket", openNull), "no token")
 	assert.NoDirExists(t, dir+"/a")

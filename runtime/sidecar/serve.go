@@ -130,7 +130,7 @@ func admit(conn *net.UnixConn, token string) (*hello, *os.File, error) {
 		h, err = decodeHello(b)
 	}
 	if err == nil && subtle.ConstantTimeCompare([]byte(h.token), []byte(token)) != 1 {
-		err = errors.New("it has another token")
+		err = errors.New("found another token, expected that of the host")
 	}
 	if err == nil && len(files) != 1 {
 		err = fmt.Errorf("found %d files with the first frame, expected one", len(files))
