@@ -200,7 +200,7 @@ install_lavapipe() {
 
 # ---- Chromium, for the tests of what runs in pages
 
-# Those that internal/chromium looks for. Ubuntu's chromium-browser only tells to install a snap: it does not count until that
+# Those that internal/chromium looks for. Ubuntu's chromium-browser only asks to install a snap: it does not count until that
 # is there.
 find_browser() {
   local b

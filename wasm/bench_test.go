@@ -24,17 +24,17 @@ func benchmark(b *testing.B, args ...*Array) {
 	}
 }
 
-// A call with two small arrays: at most 2 µs are meant.
+// A call with two small arrays. The target is at most 2 µs.
 func BenchmarkCall(b *testing.B) {
 	benchmark(b, Of(In, make([]float32, 16)), Of(Out, make([]float32, 16)))
 }
 
-// 4 MB in and 4 MB out, copied: at most 0.5 ms are meant.
+// 4 MB in and 4 MB out, copied. The target is at most 0.5 ms.
 func BenchmarkCopy(b *testing.B) {
 	benchmark(b, Of(In, make([]float32, 1<<20)), Of(Out, make([]float32, 1<<20)))
 }
 
-// 4 MB in and 4 MB out that stay where they are.
+// 4 MB in and 4 MB out, in place.
 func BenchmarkInPlace(b *testing.B) {
 	benchmark(b, InPlace[float32](In, 1<<20), InPlace[float32](Out, 1<<20))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// puppet is a module whose hook does what its first array says, five words at a time: an action and four arguments.
+// puppet is a module whose hook executes its first array, five words at a time: an action and four arguments.
 // Action 0 overwrites a word of the descriptors, 1 a word anywhere, 2 grows the memory, and so on; 15 returns a number.
 func puppet() *w.Module {
 	word := func(n uint32) []byte { return w.Seq(w.Get(2), w.Load(4*n)) }
@@ -79,7 +79,7 @@ func act(t testing.TB, m *Module, script []byte) (kinds []Kind) {
 	return kinds
 }
 
-// script of records whose arguments are often near what is interesting: the memory's ends.
+// script returns random actions whose arguments are often near the ends of the memory.
 func scriptOf(r *rand.Rand) []byte {
 	var b []byte
 	for range 1 + r.IntN(12) {
@@ -92,7 +92,7 @@ func scriptOf(r *rand.Rand) []byte {
 	return b
 }
 
-// How much is tried; more than by default is for long runs:
+// The number of scripts and the seed. A long run:
 //
 //	go test ./wasm -run TestScripts -timeout 0 -args -scripts 1000000 -seed 7
 var (

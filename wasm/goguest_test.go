@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A module that Go's own compiler makes finds what its runtime needs, and nothing of this machine.
+// A module of Go's own compiler gets the functions that its runtime needs, and no access to this machine.
 func TestGoGuest(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "guest.wasm")
 	build := exec.Command("go", "build", "-buildmode=c-shared", "-o", file, "./testdata/goguest")

@@ -20,8 +20,8 @@ const (
 	imported
 )
 
-// guestModule is a well-behaved module to which tests add what is to go wrong: it has memory, an allocator that never
-// frees, and imports. Global 0 is where free memory begins.
+// guestModule is a valid module to which tests add errors. It has memory, an allocator that never frees, and imports.
+// Global 0 is the start of free memory.
 func guestModule(funcs ...w.Func) *w.Module {
 	alloc := w.Func{Export: exportAlloc, Params: w.Types{w.I32}, Results: w.Types{w.I32}, Locals: w.Types{w.I32}, Body: w.Seq(
 		w.GGet(0), w.Set(1),
@@ -56,7 +56,7 @@ func hook(name string, locals w.Types, parts ...any) w.Func {
 	return w.Func{Export: name, Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32}, Locals: locals, Body: w.Seq(parts...)}
 }
 
-// newRuntime is one that goes with the test.
+// newRuntime returns a Runtime that is closed at the end of the test.
 func newRuntime(t testing.TB, c Config) *Runtime {
 	r, err := NewRuntime(c)
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func newRuntime(t testing.TB, c Config) *Runtime {
 	return r
 }
 
-// smallLimits keep what goes wrong short.
+// smallLimits make hostile modules fail soon.
 var smallLimits = Limits{MemoryPages: 64, Budget: 3_000_000}
 
 func load(t testing.TB, r *Runtime, m *w.Module, l Limits) *Module {

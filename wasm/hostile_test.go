@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hostile is a module that means no good. Either it is refused when it is loaded, or the instance cannot be opened, or
-// the call of its hook "h" ends as an error; with kind 0 the call must succeed, all the same.
+// hostile is a module that attacks the host. Loading, opening an instance or calling the hook "h" must fail with an
+// error of the kind. With kind 0 the call must succeed.
 type hostile struct {
 	name   string
 	module *w.Module
 	limits Limits // default smallLimits
 	array  *Array // of the call; default 16 f32, in and out
-	export string // where it happens; "" for a module that is refused
+	export string // the function that fails; "" for a module that is refused
 	kind   Kind
 	says   string // part of the message
 }
@@ -54,7 +54,7 @@ var (
 	voidHook = w.Func{Export: "h", Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32}, Body: w.Const(0)}
 )
 
-// self calls the hook's own function, forever deeper.
+// self calls the hook's own function recursively.
 const self = imported + 2
 
 func TestHostileModules(t *testing.T) {
@@ -114,7 +114,7 @@ func hostiles() []hostile {
 	return slices.Concat(refusedModules(), compileBombs(), unopened(), hostileCalls(), hostileDeepCalls(), hostileAllocators())
 }
 
-// What hostile instances held is given back: memory, goroutines.
+// Hostile instances leak neither memory nor goroutines.
 func TestNothingLeaks(t *testing.T) {
 	r := newRuntime(t, Config{})
 	m := load(t, r, misbehaves(w.Const(900), w.MemoryGrow(), w.Drop, w.Unreachable), Limits{MemoryPages: 1000})

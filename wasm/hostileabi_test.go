@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hostileDeepCalls are about calls: in circles, through tables, with more on the stack than they need.
+// hostileDeepCalls call recursively, through tables, and with large stack frames.
 func hostileDeepCalls() []hostile {
 	indirect := func(code ...any) *w.Module {
 		return with(misbehaves(code...), func(m *w.Module) {
@@ -49,7 +49,7 @@ func hostileDeepCalls() []hostile {
 	return list
 }
 
-// hostileAllocators mislead the host about where it may write.
+// hostileAllocators return invalid addresses to the host.
 func hostileAllocators() []hostile {
 	alloc := func(code ...any) *w.Module {
 		return replaced(w.Func{Export: exportAlloc, Params: w.Types{w.I32}, Results: w.Types{w.I32}, Body: w.Seq(code...)})
@@ -77,7 +77,7 @@ func hostileAllocators() []hostile {
 	return list
 }
 
-// A module that lies about its state, or does not take it back, fails as others do.
+// A module that reports a wrong length of its state, or refuses to load it, fails with an error.
 func TestHostileState(t *testing.T) {
 	ctx := context.Background()
 	two, one := w.Types{w.I32, w.I32}, w.Types{w.I32}

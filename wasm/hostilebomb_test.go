@@ -58,7 +58,7 @@ func compileBombs() []hostile {
 	return list
 }
 
-// Imports and exports of a kind that they must not be of.
+// Imports and exports of invalid kinds are refused.
 func TestImportsAndExportsOfTheWrongKind(t *testing.T) {
 	header := "\x00asm\x01\x00\x00\x00"
 	imports := func(kind string) []byte {
@@ -90,8 +90,7 @@ func TestImportsAndExportsOfTheWrongKind(t *testing.T) {
 	}
 }
 
-// A module that was cut off anywhere is refused, and so is one with any byte changed, unless it can be opened and
-// called, or fails to be, as others do.
+// A truncated module is refused. A module with a changed byte is refused, or it opens and runs, or fails with an error.
 func TestDamagedModules(t *testing.T) {
 	engines(t, func(t *testing.T, r *Runtime) {
 		whole := guestModule(double()).Encode()
@@ -117,8 +116,7 @@ func TestDamagedModules(t *testing.T) {
 	})
 }
 
-// What means nothing to the host does no harm: names that no one can read, sections without end, exports in every
-// script.
+// Unused content does no harm: unprintable names, endless sections, exports in every script.
 func TestOddButHarmless(t *testing.T) {
 	m := guestModule(double(), w.Func{Export: "\u202e\x00\U0001f600", Body: []byte{w.Unreachable}}, w.Func{Export: strings.Repeat("long", 10_000)})
 	m.Custom = map[string][]byte{"name": w.Seq(w.Section(1, w.List(w.Seq(8, w.Name("\x1b[2J\x07")))), 0xff, 0xff), "producers": {0xff}, "": nil}

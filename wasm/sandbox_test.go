@@ -75,7 +75,7 @@ func TestCallInPlace(t *testing.T) {
 	}
 }
 
-// What a call costs is the same every time, on either engine, and whatever the size of the quantum.
+// The work of a call is the same every time, on both engines, and for every size of the quantum.
 func TestWorkIsDeterministic(t *testing.T) {
 	var work []int64
 	engines(t, func(t *testing.T, r *Runtime) {
@@ -93,7 +93,7 @@ func TestWorkIsDeterministic(t *testing.T) {
 	}
 	assert.Equal(t, work[1], work[2])
 
-	// One unit less than it takes is too little, on either engine.
+	// One unit less is too little, on both engines.
 	engines(t, func(t *testing.T, r *Runtime) {
 		for _, budget := range []int64{work[0], work[0] - 1} {
 			i := open(t, load(t, r, guestModule(double()), Limits{Budget: budget}), Options{})

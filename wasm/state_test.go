@@ -64,8 +64,7 @@ func TestState(t *testing.T) {
 	assert.ErrorContains(t, stateless.Load(ctx, []byte("x")), "found a state of 1 bytes, expected none: the module exports no gpupipe_load")
 }
 
-// What differs from call to call is a function of seed and batch: random bytes and the clock, whichever instance is
-// asked.
+// Random bytes and the clock depend only on the seed and the batch, not on the instance.
 func TestSeedAndBatchDecide(t *testing.T) {
 	ctx := context.Background()
 	m := load(t, newRuntime(t, Config{}), guestModule(hook("h", nil,

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// endless are hooks that never return, each busy with something else.
+// endless are hooks that never return, each with a different kind of loop.
 var endless = map[string][]byte{
 	"loop":   forever,
 	"calls":  w.Loop(w.Empty, w.Call(self+1), w.Br(0)),
@@ -25,7 +25,7 @@ var endless = map[string][]byte{
 	"log":    w.Loop(w.Empty, w.Const(0), w.MemorySize(), w.Const(65536), w.I32Mul, w.Call(fnLog), w.Br(0)),
 }
 
-// spinning is an instance, with 256 MB of memory, whose hook does one of them.
+// spinning returns an instance, with 256 MB of memory, whose hook is one of them.
 func spinning(t testing.TB, code []byte, l Limits) *Instance {
 	m := misbehaves(w.If(w.Empty, w.Const(0), w.Drop), code, w.Const(0))
 	m.Funcs[2].Body = w.Seq(code, w.Const(0))
@@ -35,8 +35,8 @@ func spinning(t testing.TB, code []byte, l Limits) *Instance {
 	return open(t, load(t, newRuntime(t, Config{}), m, l), Options{})
 }
 
-// While a hook never returns, garbage is collected and another hook is called, again and again, although there is one
-// processor for all of them; and when the context ends, so does the hook.
+// While a hook runs endlessly on the only processor, garbage collection and calls of another hook still make progress.
+// The hook ends with its context.
 func TestEndlessHooksBlockNothing(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	other := open(t, load(t, newRuntime(t, Config{}), guestModule(double()), Limits{}), Options{})
@@ -66,8 +66,8 @@ func TestEndlessHooksBlockNothing(t *testing.T) {
 	}
 }
 
-// The deadline ends them all. How soon is for BenchmarkStop to say; here much longer is allowed, since the machine may
-// be busy.
+// The deadline ends all of them. BenchmarkStop measures how soon; this test allows much longer, since the machine may be
+// busy.
 func TestDeadline(t *testing.T) {
 	for name, code := range endless {
 		t.Run(name, func(t *testing.T) {
@@ -82,8 +82,8 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// BenchmarkStop measures how long after its deadline a hook that never returns is ended; the target is 50 ms. On a busy
-// machine the median says more than the worst.
+// BenchmarkStop measures how long after its deadline an endless hook ends. The target is 50 ms. On a busy machine the
+// median is more meaningful than the maximum.
 func BenchmarkStop(b *testing.B) {
 	const deadline = 20 * time.Millisecond
 	for _, name := range slices.Sorted(maps.Keys(endless)) {

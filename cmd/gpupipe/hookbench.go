@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/wasm/bench"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -202,6 +203,6 @@ func (c *hookBenchCommand) print(a *app, all []measured) error {
 		limit := fmt.Sprintf("%s %.4g %s", map[bool]string{true: ">=", false: "<="}[m.Least], m.Limit, m.Unit)
 		rows = append(rows, []string{m.Hook, m.What, fmt.Sprintf("%.3g %s", m.Value, m.Unit), limit, map[bool]string{true: "ok", false: "SLOW"}[m.OK], m.Note})
 	}
-	a.table(rows)
+	a.table(table.Narrow(rows, a.width(), 0, 1, 2, 3, 4))
 	return nil
 }

@@ -125,6 +125,7 @@ func TestOutputFitsATerminalOf80Columns(t *testing.T) {
 		{"plan", c, "--stages", "2", "--modelled", "--set", "pipeline.devices=[null:0]", "--memory", "1GiB"},
 		{"plan", c, "--stages", "2", "--modelled", "--set", "pipeline.devices=[null:0]", "--memory", "1GiB", "--set", "train.microbatches=4"},
 		{"config"},
+		{"verify", "--quick", "--device", "null", "--batches", "6", "--filter", "resumed"},
 		{"data", "--out", "a/folder/with/a/very/long/name", "a/file/that/does/not/exist/and/has/a/long/name.txt"},
 	} {
 		var out strings.Builder

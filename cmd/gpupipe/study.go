@@ -101,7 +101,8 @@ func (c *studyCommand) list(a *app, g *study.Grid) error {
 	}
 	total := len(p.Ended) + len(p.Waiting)
 	if p.Later > 0 {
-		a.printf("\n%d runs, %d of them done; at most %d more at the learning rates that these decide: %d at most\n", total, len(p.Ended), p.Later, total+p.Later)
+		a.prose(fmt.Sprintf("\n%d runs, %d of them done; then at most %d more, at the learning rates that these select: at most %d in all\n", total,
+			len(p.Ended), p.Later, total+p.Later))
 		return nil
 	}
 	a.printf("\n%d runs, %d of them done\n", total, len(p.Ended))

@@ -36,7 +36,7 @@ func TestStudyOnTheNullDevice(t *testing.T) {
 	code, out, errs := command("study", g, "--device", "null", "--dry-run")
 	require.Equal(t, exitOK, code, errs)
 	assert.Contains(t, out, "to do  adamw, sync, lr 0.001, seed 1\n")
-	assert.Contains(t, out, "3 runs, 0 of them done; at most 10 more at the learning rates that these decide: 13 at most")
+	assert.Contains(t, out, "3 runs, 0 of them done; then at most 10 more, at the learning rates that these select: at most 13 in all")
 	assert.NoDirExists(t, filepath.Join(dir, "study"))
 
 	code, out, errs = command("study", g, "--device", "null", "--jobs", "2")

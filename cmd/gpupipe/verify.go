@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 
+	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/verify"
 )
@@ -61,7 +63,7 @@ func printVerification(a *app, r verify.Report) {
 		a.printf("%s  %s (%s) %s\n", d.Name, d.Adapter, d.Kind, d.Driver)
 	}
 	if r.Mixed {
-		a.printf("These devices are of several kinds: each is verified by itself. Pipelines of all of them agree within rounding.\n")
+		a.prose("These devices are of several kinds: each is verified by itself. Pipelines of all of them agree within rounding.\n")
 	}
 	rows := [][]string{{"CASE", "COMPARED WITH", "", ""}}
 	claim, failed := "", 0
@@ -76,7 +78,11 @@ func printVerification(a *app, r verify.Report) {
 		rows = append(rows, []string{"  " + c.Name, c.Against, string(c.Verdict), c.Detail})
 	}
 	a.printf("\n")
-	a.table(rows)
+	if a.width() > 0 && table.Total(rows) > a.width() {
+		a.narrowCases(rows[1:])
+	} else {
+		a.table(rows)
+	}
 	a.printf("\n")
 	for _, c := range r.Cases {
 		if c.Difference != nil {
@@ -87,6 +93,21 @@ func printVerification(a *app, r verify.Report) {
 		a.printf("All %d cases of %d batches passed.\n", len(r.Cases), r.Batches)
 	} else {
 		a.printf("%d of %d cases failed.\n", failed, len(r.Cases))
+	}
+}
+
+// narrowCases prints the rows of cases for a terminal that is too narrow for a table.
+func (a *app) narrowCases(rows [][]string) {
+	for _, row := range rows {
+		if len(row) < 4 {
+			a.prose(strings.Join(row, "") + "\n")
+			continue
+		}
+		text := strings.TrimSpace(row[0]) + "; compared with " + row[1]
+		if row[3] != "" {
+			text += "; " + row[3]
+		}
+		a.labeled("  "+row[2], text)
 	}
 }
 

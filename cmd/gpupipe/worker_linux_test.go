@@ -45,6 +45,6 @@ func TestWorkerHangs(t *testing.T) {
 	}, time.Hour, time.Millisecond)
 	err = dev.Sync()
 	require.ErrorIs(t, err, device.ErrLost)
-	assert.Regexp(t, `worker null \(pid \d+\) gave no sign of life for 1(\.\d+)?s, and was killed`, err.Error())
+	assert.Regexp(t, `worker null \(pid \d+\) sent nothing for 1(\.\d+)?s, and was killed`, err.Error())
 	require.NoError(t, dev.Close())
 }

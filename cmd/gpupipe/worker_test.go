@@ -48,13 +48,13 @@ func TestWorkerMistakes(t *testing.T) {
 	token := "0123456789abcdef\n"
 	for _, c := range []struct{ stdin, device, socket, want string }{
 		{"", "null", dir + "/a/socket", "no token on the standard input"},
-		{"short\n", "null", dir + "/a/socket", "a token of 5 bytes, expected 16 or more"},
+		{"short\n", "null", dir + "/a/socket", "found a token of 5 bytes, expected at least 16"},
 		{token, "cuda:0", dir + "/a/socket", `device "cuda:0": unknown backend`},
 		{token, "vulkan:x", dir + "/a/socket", `device "vulkan:x": expected a name such as webgpu:0`},
-		{token, "null", dir + "/socket", dir + " is drwxr-xr-x: expected a folder that only its owner can enter, or none"},
+		{token, "null", dir + "/socket", dir + ": found drwxr-xr-x, expected a folder that only its owner can enter, or none"},
 		{token, "null", dir + "/a/b/socket", "no such file or directory"},
-		{token, "null", "", "a socket's path that is empty"},
-		{token, "null", dir + "/" + strings.Repeat("a", 110), "expected 103 at most"},
+		{token, "null", "", "found an empty socket path"},
+		{token, "null", dir + "/" + strings.Repeat("a", 110), "expected at most 103"},
 	} {
 		cmd := exec.Command(os.Args[0], "worker", "--device", c.device, "--socket", c.socket)
 		cmd.Stdin = strings.NewReader(c.stdin)

@@ -62,7 +62,7 @@ func read(gs ...*graph.Graph) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Each part reads what is listed and what it needs: segments in parts with layers, the rest in the last. Evaluations
+// Each chunk reads the inputs that it needs: segments in chunks with layers, the others in the last chunk. Evaluations
 // read none.
 func TestPartsReadInputs(t *testing.T) {
 	c := small()
@@ -81,7 +81,7 @@ func TestPartsReadInputs(t *testing.T) {
 	}
 }
 
-// The loss of a batch with segments and weights is the weighted mean of what decoding finds, each document alone.
+// The loss of a batch with segments and weights is the weighted mean of the losses of its documents, decoded separately.
 func TestWeightedLossOfDocuments(t *testing.T) {
 	c := small()
 	in := model.Inputs{Segments: true, Weights: true}
@@ -143,7 +143,7 @@ func TestNeutralInputs(t *testing.T) {
 	assert.Equal(t, results[0], results[1])
 }
 
-// Gradients with all inputs against central differences of the loss.
+// Gradients with all inputs agree with central differences of the loss.
 func TestGradientsWithInputs(t *testing.T) {
 	for _, tied := range []bool{true, false} {
 		c := small()
@@ -152,7 +152,7 @@ func TestGradientsWithInputs(t *testing.T) {
 	}
 }
 
-// A loss of hidden alone has no logits computed, nor a gradient of the head's matrix.
+// A loss that reads only hidden computes neither logits nor a gradient of the head's matrix.
 func TestLossOfHidden(t *testing.T) {
 	loss := func(in model.LossInputs) *graph.Value {
 		return op.Mean(op.Square(op.Sub(in.Hidden, in.Aligned["teacher"])), []int{1}, false)

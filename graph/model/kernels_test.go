@@ -49,7 +49,7 @@ func copies(t *testing.T, g *graph.Graph) (bytes int64) {
 	return bytes
 }
 
-// Where the model is cut, and whether the backward pass is, changes no kernel, and so no bit; and it costs no copy.
+// Cuts of the model and of the backward pass change no kernel, and so no bit, and need no copies.
 func TestCutsChangeNoKernel(t *testing.T) {
 	for _, tied := range []bool{false, true} {
 		for _, in := range []model.Inputs{{}, {Segments: true, Weights: true}} {
@@ -98,8 +98,7 @@ func cutsChangeNoKernel(t *testing.T, tied bool, in model.Inputs, accumulate boo
 	}
 }
 
-// A forward pass that is computed again is computed by the kernels that stored what the backward pass needs; only that
-// of the cross entropy has the losses no more.
+// Recomputation uses the kernels of the forward pass, except that the kernel of the cross-entropy does not store losses.
 func TestRecomputationUsesTheSameKernels(t *testing.T) {
 	c, err := model.Preset("tiny")
 	require.NoError(t, err)

@@ -20,8 +20,7 @@ func focal(in model.LossInputs) *graph.Value {
 
 func mean(in model.LossInputs) *graph.Value { return op.Mean(focal(in), nil, false) }
 
-// A loss of one's own is trained wherever the model is cut, with the gradient that it has; evaluation stays what it
-// was.
+// A custom loss trains with its own gradient for every cut of the model. Evaluation does not use it.
 func TestStagesWithAnotherLoss(t *testing.T) {
 	c := small()
 	for name, loss := range map[string]model.Loss{

@@ -12,8 +12,8 @@ import (
 	"gonum.org/v1/gonum/floats"
 )
 
-// Wherever the model is cut, and however the backward pass is done, gradients in a precision have the same bits; they
-// are not those of f32, but near them.
+// In a precision, gradients have the same bits for every cut and for split and recomputed backward passes. They differ
+// little from those of f32.
 func TestStagesInPrecision(t *testing.T) {
 	for _, tied := range []bool{false, true} {
 		c := small()
@@ -71,8 +71,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// What is kept of a layer is in 16 bits, but for numbers a row: little more than half of what f32 keeps. Of parameters
-// nothing is kept.
+// The stash of a layer holds 16-bit floats, except for one number per row: little more than half of the bytes of f32. It
+// holds no parameters.
 func TestStashInPrecision(t *testing.T) {
 	c := model.Config{Arch: "llama", VocabSize: 64, DModel: 64, NLayers: 2, NHeads: 4, NKVHeads: 2, DFF: 176, SeqLen: 32, RopeTheta: 1e4, NormEps: 1e-5}
 	bytes := func(vs []graph.Named) (n int64) {
@@ -104,7 +104,7 @@ func TestStashInPrecision(t *testing.T) {
 	}
 }
 
-// Where the model is cut changes no kernel in a precision either.
+// Cuts of the model change no kernel in a precision, either.
 func TestCutsChangeNoKernelInPrecision(t *testing.T) {
 	c, err := model.Preset("tiny")
 	require.NoError(t, err)

@@ -52,7 +52,7 @@ func slotted(name string) bool {
 	return false
 }
 
-// machine runs the programs of one stage; what has not been assigned is NaN.
+// machine runs the programs of one stage. Variables that were not assigned are NaN.
 type machine struct {
 	t      *testing.T
 	shared map[string]*graph.Tensor
@@ -148,8 +148,8 @@ func train(t *testing.T, stages []*model.Stage, weights map[string]*graph.Tensor
 	return shared, losses
 }
 
-// Wherever the model is cut, and however the backward pass is done, the gradients and the loss are the uncut graph's,
-// to the last bit.
+// For every cut, and for split and recomputed backward passes, gradients and loss equal those of the uncut graph, to the
+// last bit.
 func TestStagesAreTheModel(t *testing.T) {
 	for _, tied := range []bool{true, false} {
 		c := small()
@@ -211,7 +211,7 @@ func TestStagesEvaluate(t *testing.T) {
 	}
 }
 
-// A stage reads the parameters that it lists, and keeps what it says.
+// A stage reads exactly the parameters that it lists, and its stash is exactly the listed variables.
 func TestStageVariables(t *testing.T) {
 	for _, tied := range []bool{true, false} {
 		c := small()

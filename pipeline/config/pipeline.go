@@ -15,21 +15,29 @@ import (
 
 // Pipeline is how the model is spread over devices, and the schedule of their work. A rank is one stage of one replica.
 type Pipeline struct {
-	Schedule      string   `yaml:"schedule" help:"Order of the work: sync (1f1b, or 2bw with pipeline.delay 1), the name of a schedule, or the path of a schedule file."`
-	Stages        int      `yaml:"stages" help:"Stages of the model, in each replica."`
-	Chunks        int      `yaml:"chunks" help:"Model chunks (virtual stages) in a stage; more than 1 with interleaved." default:"the schedule's"`
-	Cut           []int    `yaml:"cut,flow" help:"First unit of each chunk after the first. Unit 0 is the embedding, then come the layers, then the head. Empty: chosen by measured times."`
-	Devices       []string `yaml:"devices,flow" help:"Device of each rank, repeated if there are fewer. Empty: the default device for all."`
-	Replicas      int      `yaml:"replicas" help:"Data-parallel pipelines that share each batch's microbatches."`
-	Delay         int      `yaml:"delay" help:"Delay of the update in steps. 2bw has 1; one stage with 1 computes the same." default:"the schedule's"`
-	Correction    string   `yaml:"correction" help:"Correction of the delay."`
-	ErrorFeedback bool     `yaml:"error_feedback" help:"The same as pipeline.correction: error_feedback."`
-	Memory        string   `yaml:"memory" help:"Memory of each device, as in 24GiB. Empty: what the device reports, which most GPUs do not."`
-	Recompute     string   `yaml:"recompute" help:"Recompute activations in the backward pass; auto does so where memory is short."`
-	Isolate       string   `yaml:"isolate" help:"process: run each rank's device in a process of its own, restarted if it fails."`
-	Restarts      int      `yaml:"restarts" help:"Restarts of device processes without a new checkpoint in between. One more fault stops the run."`
-	Watchdog      string   `yaml:"watchdog" help:"Longest time without progress before a device in a process counts as hung, as in 90s or 5m."`
+	Schedule      string    `yaml:"schedule" help:"Order of the work: sync (1f1b, or 2bw with pipeline.delay 1), the name of a schedule, or the path of a schedule file."`
+	Stages        int       `yaml:"stages" help:"Stages of the model, in each replica."`
+	Chunks        int       `yaml:"chunks" help:"Model chunks (virtual stages) in a stage; more than 1 with interleaved." default:"the schedule's"`
+	Cut           []int     `yaml:"cut,flow" help:"First unit of each chunk after the first. Unit 0 is the embedding, then come the layers, then the head. Empty: chosen by measured times."`
+	Devices       []string  `yaml:"devices,flow" help:"Device of each rank, repeated if there are fewer. Empty: the default device for all."`
+	Replicas      int       `yaml:"replicas" help:"Data-parallel pipelines that share each batch's microbatches."`
+	Delay         int       `yaml:"delay" help:"Delay of the update in steps. 2bw has 1; one stage with 1 computes the same." default:"the schedule's"`
+	Correction    string    `yaml:"correction" help:"Correction of the delay."`
+	ErrorFeedback bool      `yaml:"error_feedback" help:"The same as pipeline.correction: error_feedback."`
+	Memory        string    `yaml:"memory" help:"Memory of each device, as in 24GiB. Empty: what the device reports, which most GPUs do not."`
+	Recompute     string    `yaml:"recompute" help:"Recompute activations in the backward pass; auto does so where memory is short."`
+	Processes     Processes `yaml:",inline"`
 }
+
+// Processes are the processes that compute for the run. They are keys of the section pipeline.
+type Processes struct {
+	Isolate  string `yaml:"isolate" help:"process: run each rank's device in a process of its own, restarted if it fails."`
+	Restarts int    `yaml:"restarts" help:"Restarts of device processes without a new checkpoint in between. One more fault stops the run."`
+	Watchdog string `yaml:"watchdog" help:"Longest time without progress before a device in a process counts as hung, as in 90s or 5m."`
+}
+
+// Isolated reports whether each rank's device is in a process of its own.
+func (p Processes) Isolated() bool { return p.Isolate == IsolateProcess }
 
 // ScheduleSync is the value of pipeline.schedule that pipeline.delay decides: schedule.ForDelay. Package schedule lists
 // the others.
@@ -83,7 +91,7 @@ func (c Config) validatePipeline() error {
 		value, from, max int
 	}{
 		{"pipeline.stages", p.Stages, 1, 1 << 12}, {"pipeline.chunks", p.Chunks, 1, 1 << 12},
-		{"pipeline.replicas", p.Replicas, 1, 1 << 10}, {"pipeline.delay", p.Delay, 0, 1}, {"pipeline.restarts", p.Restarts, 0, 1 << 20},
+		{"pipeline.replicas", p.Replicas, 1, 1 << 10}, {"pipeline.delay", p.Delay, 0, 1}, {"pipeline.restarts", p.Processes.Restarts, 0, 1 << 20},
 	} {
 		if n.value < n.from || n.value > n.max {
 			return Invalid(n.key, n.value, "an integer from %d to %d", n.from, n.max)
@@ -92,11 +100,11 @@ func (c Config) validatePipeline() error {
 	if err := oneOf("pipeline.recompute", p.Recompute); err != nil {
 		return err
 	}
-	if err := oneOf("pipeline.isolate", p.Isolate); err != nil {
+	if err := oneOf("pipeline.isolate", p.Processes.Isolate); err != nil {
 		return err
 	}
-	if _, err := p.WatchdogTimeout(); err != nil {
-		return Invalid("pipeline.watchdog", p.Watchdog, "%v", err)
+	if _, err := p.Processes.WatchdogTimeout(); err != nil {
+		return Invalid("pipeline.watchdog", p.Processes.Watchdog, "%v", err)
 	}
 	if _, err := parseBytes(p.Memory); err != nil {
 		return Invalid("pipeline.memory", p.Memory, "%v", err)
@@ -150,7 +158,7 @@ func unitNames(m model.Model) string {
 }
 
 // WatchdogTimeout is how long a device in a process of its own may show no progress before it counts as hung.
-func (p Pipeline) WatchdogTimeout() (time.Duration, error) {
+func (p Processes) WatchdogTimeout() (time.Duration, error) {
 	d, err := time.ParseDuration(p.Watchdog)
 	if err != nil || d < time.Second || d > 1000*time.Hour {
 		return 0, fmt.Errorf("a time from 1s to 1000h, as in 90s or 5m")

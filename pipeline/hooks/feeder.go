@@ -70,14 +70,6 @@ type slot struct {
 	requested bool
 }
 
-// Feed starts a Feeder.
-func (s *Set) Feed(f Feed) *Feeder {
-	if f.Note == nil {
-		f.Note = s.log.Printf
-	}
-	return newFeeder(f, s.Batches.open(f.Instances))
-}
-
 func newFeeder(f Feed, hooks []*batchHook) *Feeder {
 	first := cursor{f.Start, make([][]byte, len(hooks))}
 	for i, h := range hooks {

@@ -136,6 +136,14 @@ func (s *Set) assign(m *module) {
 	}
 }
 
+// Feed starts a Feeder with the modules of Batches.
+func (s *Set) Feed(f Feed) *Feeder {
+	if f.Note == nil {
+		f.Note = s.log.Printf
+	}
+	return newFeeder(f, s.Batches.open(f.Instances))
+}
+
 // Rewind closes the lifecycles that follow the steps of a run, so that they can be opened again at another step.
 func (s *Set) Rewind() error {
 	return errors.Join(s.Rate.Close(), s.Scalars.Close(), s.Metrics.Close())

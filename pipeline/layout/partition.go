@@ -33,7 +33,7 @@ func (t Task) problem(ctx context.Context, devices []device.Device, o measure.Op
 	if err != nil {
 		return partition.Problem{}, false, usererror.New(err)
 	}
-	o.Staged = c.Pipeline.Isolate == config.IsolateProcess // devices in different processes share no memory
+	o.Staged = c.Pipeline.Processes.Isolated() // devices in different processes share no memory
 	target := measure.Target{Model: t.Model, Batch: c.Rows(), Optimizer: optimizer, Loss: t.Loss, Inputs: t.Inputs}
 	p, modelled, err := target.Problem(ctx, devices, o)
 	for i := range p.Devices {

@@ -87,7 +87,7 @@ func sameConfig(g *Grid, r Run, path string) error {
 		return err
 	}
 	old.Run, old.Pipeline.Devices = now.Run, now.Pipeline.Devices
-	old.Pipeline.Isolate, old.Pipeline.Restarts, old.Pipeline.Watchdog = now.Pipeline.Isolate, now.Pipeline.Restarts, now.Pipeline.Watchdog
+	old.Pipeline.Processes = now.Pipeline.Processes
 	was, err := strictyaml.Flatten(old.YAML())
 	if err != nil {
 		return err

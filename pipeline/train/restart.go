@@ -46,7 +46,7 @@ func (t *trainer) restartOnFailure(ctx context.Context, err error) error {
 
 // countFault counts the faults since the newest checkpoint. It returns an error if there are too many.
 func (t *trainer) countFault(fault error) error {
-	p, f := t.job.config.Pipeline, &t.session.faults
+	p, f := t.job.config.Pipeline.Processes, &t.session.faults
 	f.add(describeFault(fault, t.session.ranks()), t.checkpoints.saved)
 	if len(f.causes) <= p.Restarts {
 		return nil
@@ -125,7 +125,7 @@ func (t *trainer) noteFault(fault string) {
 	if t.checkpoints.any() {
 		from = fmt.Sprintf("the checkpoint of step %d", t.checkpoints.saved)
 	}
-	t.job.options.Report.Note("%s; restarting from %s, attempt %d of %d", fault, from, len(t.session.faults.causes), t.job.config.Pipeline.Restarts)
+	t.job.options.Report.Note("%s; restarting from %s, attempt %d of %d", fault, from, len(t.session.faults.causes), t.job.config.Pipeline.Processes.Restarts)
 }
 
 // noteRestart reports that a restart, which began with a fault, is done.

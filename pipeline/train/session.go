@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
@@ -38,7 +37,7 @@ const shutdownTimeout = 10 * time.Second
 type OpenWorker func(name string, timeout time.Duration) (device.Device, error)
 
 // isolated reports whether devices are in processes of their own.
-func (s *session) isolated() bool { return s.job.config.Pipeline.Isolate == config.IsolateProcess }
+func (s *session) isolated() bool { return s.job.config.Pipeline.Processes.Isolated() }
 
 // open opens the devices and plans the engine. resumed reports whether the run continues from a checkpoint.
 func (s *session) open(ctx context.Context, resumed bool) (err error) {
@@ -66,7 +65,7 @@ func (s *session) open(ctx context.Context, resumed bool) (err error) {
 
 // openWorker is a layout.OpenDevice.
 func (s *session) openWorker(name string) (device.Device, error) {
-	timeout, err := s.job.config.Pipeline.WatchdogTimeout()
+	timeout, err := s.job.config.Pipeline.Processes.WatchdogTimeout()
 	if err != nil {
 		panic(err) // of a config that was not validated
 	}

@@ -73,7 +73,7 @@ func (f *frames) next() ([]byte, error) {
 	}
 	n := binary.LittleEndian.Uint32(head[:])
 	if n == 0 || n > maxFrame {
-		return nil, fmt.Errorf("a frame of %d bytes, expected 1 to %d", n, maxFrame)
+		return nil, fmt.Errorf("found a frame of %d bytes, expected 1 to %d", n, maxFrame)
 	}
 	if f.buf.Cap() > 1<<20 {
 		f.buf = bytes.Buffer{}
@@ -112,7 +112,7 @@ type decoder struct {
 	err error
 }
 
-var errShort = errors.New("a frame that ends early")
+var errShort = errors.New("a frame ends early")
 
 func (d *decoder) take(n int) []byte {
 	if d.err != nil || n > len(d.b) {
@@ -141,7 +141,7 @@ func (d *decoder) u8() byte {
 func (d *decoder) flag() bool {
 	b := d.u8()
 	if b > 1 {
-		d.fail(fmt.Errorf("a flag of %d", b))
+		d.fail(fmt.Errorf("found flag %d, expected 0 or 1", b))
 	}
 	return b == 1
 }
@@ -166,7 +166,7 @@ func (d *decoder) i64() int64 { return int64(d.u64()) }
 func (d *decoder) size() int64 {
 	n := d.u64()
 	if n > math.MaxInt64 {
-		d.fail(fmt.Errorf("a size of %d", n))
+		d.fail(fmt.Errorf("found size %d, expected at least 0", n))
 		return 0
 	}
 	return int64(n)
@@ -187,7 +187,7 @@ func (d *decoder) text() string { return string(d.take(d.count(1))) }
 // end returns the first error, or an error if bytes are left.
 func (d *decoder) end() error {
 	if d.err == nil && len(d.b) > 0 {
-		d.err = fmt.Errorf("a frame with %d bytes too many", len(d.b))
+		d.err = fmt.Errorf("a frame has %d extra bytes", len(d.b))
 	}
 	return d.err
 }

@@ -62,7 +62,7 @@ func TestCommandsTravel(t *testing.T) {
 	b := h.append(nil)
 	b[1+4+len(magic)]++
 	_, err = decodeHello(b)
-	require.EqualError(t, err, "a host of version 2, expected 1")
+	require.EqualError(t, err, "found a host of version 2, expected 1")
 }
 
 func TestEventsTravel(t *testing.T) {
@@ -80,7 +80,7 @@ func refusesFragments(t *testing.T, b []byte, decode func([]byte) error) {
 	for n := range b {
 		require.Error(t, decode(b[:n]), "%d of %d bytes", n, len(b))
 	}
-	require.ErrorContains(t, decode(append(b[:len(b):len(b)], 0)), "too many")
+	require.ErrorContains(t, decode(append(b[:len(b):len(b)], 0)), "extra bytes")
 }
 
 // The causes that callers distinguish, and what an error names, survive encoding.

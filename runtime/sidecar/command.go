@@ -26,10 +26,10 @@ func (h *hello) append(b []byte) []byte {
 func decodeHello(b []byte) (*hello, error) {
 	d := decoder{b: b}
 	if kind(d.u8()) != opHello || d.text() != magic {
-		return nil, fmt.Errorf("not a gpupipe host")
+		return nil, fmt.Errorf("the client is not a gpupipe host")
 	}
 	if v := d.int(); d.err == nil && v != version {
-		return nil, fmt.Errorf("a host of version %d, expected %d", v, version)
+		return nil, fmt.Errorf("found a host of version %d, expected %d", v, version)
 	}
 	h := &hello{token: d.text(), device: d.text(), up: d.size(), down: d.size(), silence: time.Duration(d.size())}
 	return h, d.end()
@@ -92,7 +92,7 @@ func decodeCommand(b []byte) (*command, error) {
 		c.at = d.size()
 	case opFree, opUnload, opRun, opSync, opClose:
 	default:
-		return nil, fmt.Errorf("an unknown command, %d", c.op)
+		return nil, fmt.Errorf("unknown command %d", c.op)
 	}
 	return c, d.end()
 }

@@ -81,10 +81,10 @@ func decodeEvent(b []byte) (*event, error) {
 		e.at, e.n, e.end, e.last = d.size(), d.size(), d.size(), d.flag()
 	case evFailed:
 		if e.err = d.failure(); e.err == nil {
-			d.fail(errors.New("a failure without a cause"))
+			d.fail(errors.New("found a failure without an error"))
 		}
 	default:
-		return nil, fmt.Errorf("an unknown event, %d", e.kind)
+		return nil, fmt.Errorf("unknown event %d", e.kind)
 	}
 	return e, d.end()
 }
@@ -103,7 +103,7 @@ func (d *decoder) description(needed bool) *description {
 	l := x.Limits
 	if slices.Min([]int64{l.MaxBindingSize, l.MaxBufferSize, l.OffsetAlignment, int64(l.MaxBindings), int64(l.MaxWorkgroupMemory),
 		int64(l.MaxInvocations), int64(slices.Min(l.MaxWorkgroupSize[:])), int64(l.MaxDispatchDimension)}) < 1 || x.Budget < 0 {
-		d.fail(fmt.Errorf("the device's description: limits of %+v, a budget of %d", l, x.Budget))
+		d.fail(fmt.Errorf("the device's description: found invalid limits %+v or budget %d", l, x.Budget))
 		return nil
 	}
 	return &x
@@ -144,7 +144,7 @@ func (d *decoder) failure() error {
 	}
 	is := int(d.u8())
 	if is >= len(causes) {
-		d.fail(fmt.Errorf("an unknown cause, %d", is))
+		d.fail(fmt.Errorf("unknown cause %d", is))
 		return nil
 	}
 	named := &device.Error{Op: d.text(), Object: d.text(), Device: d.text()}
@@ -162,9 +162,9 @@ const maxFresh = 1000
 // longestCompile is the most time that a driver may take to compile one kernel.
 const longestCompile = 10 * time.Second
 
-// longestBreath is the longest that a worker may send nothing at all, however slow its device is: it reports its state
-// beside its work.
-const longestBreath = time.Minute
+// maxQuiet is how long a worker may send nothing at all, however slow its device is: a goroutine of its own reports
+// its state.
+const maxQuiet = time.Minute
 
 // progressTimeout returns how long a worker with work may show no progress of its device. For each kernel that runs for
 // the first time a driver may compile for a sixth of the silence, at most ten seconds. So a hang in the first step is

@@ -93,7 +93,7 @@ func (w *worker) accept() {
 	}
 }
 
-var errUnknown = errors.New("it names what does not exist")
+var errUnknown = errors.New("it names an unknown buffer or program")
 
 // release releases a buffer or a program by its identifier.
 func release[T interface{ Release() }](all map[uint64]T, id uint64) error {
@@ -132,7 +132,7 @@ func (w *worker) do(c *command) error {
 
 func (w *worker) alloc(c *command) error {
 	if w.buffers[c.id] != nil {
-		return fmt.Errorf("two buffers of number %d", c.id)
+		return fmt.Errorf("found two buffers with number %d", c.id)
 	}
 	b, err := w.dev.Alloc(c.label, c.n)
 	if err == nil {
@@ -144,7 +144,7 @@ func (w *worker) alloc(c *command) error {
 
 func (w *worker) load(c *command) error {
 	if w.programs[c.id] != nil {
-		return fmt.Errorf("two programs of number %d", c.id)
+		return fmt.Errorf("found two programs with number %d", c.id)
 	}
 	p := &program{}
 	for _, cmd := range c.program.Commands {

@@ -61,7 +61,7 @@ func lockless(err error) bool {
 func private(dir string) error {
 	st, err := os.Lstat(dir)
 	if err == nil && (!st.IsDir() || st.Mode().Perm()&0o077 != 0) {
-		err = fmt.Errorf("%s is %v: expected a folder that only its owner can enter, or none", dir, st.Mode())
+		err = fmt.Errorf("%s: found %v, expected a folder that only its owner can enter, or none", dir, st.Mode())
 	}
 	return err
 }

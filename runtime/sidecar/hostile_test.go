@@ -22,12 +22,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// raw is a frame's content as it stands.
+// raw is the content of a frame, which is sent unchanged.
 type raw []byte
 
 func (r raw) append(b []byte) []byte { return append(b, r...) }
 
-// lies are what a worker says in place of what it should: at once, when it is to make a buffer, when it is to read it.
+// lies are invalid messages of a worker: at its start, in place of the answer to an allocation, and in place of a read.
 func lies() map[string][][]byte {
 	ready := func(change func(*description)) []byte {
 		x := &description{Info: device.Info{Name: "null:0"}, Limits: target.DefaultLimits()}
@@ -66,7 +66,7 @@ func lies() map[string][][]byte {
 	}
 }
 
-// beHostile is a worker that takes its host in, and then says what the test wants. It goes on until it is killed.
+// beHostile is a worker that accepts its host and then sends the test's messages. It runs until it is killed.
 func beHostile(socket string) {
 	token, _ := bufio.NewReader(os.Stdin).ReadString('\n')
 	conn, _, _, err := accept(context.Background(), socket, strings.TrimSpace(token))
@@ -97,7 +97,7 @@ func TestHostileWorkers(t *testing.T) {
 			t.Parallel()
 			o := options("null")
 			o.Env = []string{role + "=hostile", "SIDECAR_TEST_LIE=" + name}
-			o.Silence = time.Second // what is only promised never comes
+			o.Silence = time.Second // the announced bytes never arrive
 			began := time.Now()
 			err := use(o)
 			require.ErrorIs(t, err, device.ErrLost)
@@ -145,7 +145,7 @@ func openNull(string) (device.Device, error) {
 	return untimed{null.New(null.Options{MemoryBudget: 1 << 30})}, nil
 }
 
-// end is how serving ended, which it did soon, and left nothing.
+// end returns the error of serving. It must end soon and leave no files.
 func (s *server) end(t *testing.T) error {
 	t.Helper()
 	select {
@@ -159,7 +159,7 @@ func (s *server) end(t *testing.T) error {
 	}
 }
 
-// client is a host that the tests write by hand.
+// client is a host that sends the frames of the tests.
 type client struct {
 	*net.UnixConn
 	frames frames
@@ -199,7 +199,7 @@ func (s *server) hello() *hello {
 	return &hello{token: s.token, device: "null", up: ringBytes, down: ringBytes, silence: time.Minute}
 }
 
-// greeted is a client that was taken in.
+// greeted returns a client that was accepted.
 func (s *server) greeted(t *testing.T) *client {
 	t.Helper()
 	c := s.dial(t)
@@ -292,23 +292,23 @@ func TestHostileHosts(t *testing.T) {
 	}{
 		"unknown command":      {[]message{raw{200, 0, 0, 0, 0, 0, 0, 0, 0}}, "unknown command"},
 		"cut command":          {[]message{raw{byte(opRun), 1}}, "ends early"},
-		"long command":         {[]message{raw(append((&command{op: opRun, id: 1}).append(nil), 1))}, "too many"},
+		"long command":         {[]message{raw(append((&command{op: opRun, id: 1}).append(nil), 1))}, "extra bytes"},
 		"hello again":          {[]message{&hello{}}, "unknown command"},
 		"empty":                {[]message{raw{}}, "0 bytes"},
-		"unknown program":      {[]message{&command{op: opRun, id: 1}}, "does not exist"},
-		"a buffer is run":      {[]message{alloc, &command{op: opRun, id: 1}}, "does not exist"},
-		"timed without clock":  {[]message{alloc, load, &command{op: opTimed, id: 3, buffer: 2}}, "does not exist"},
-		"unknown buffer":       {[]message{&command{op: opFree, id: 1}}, "does not exist"},
-		"released twice":       {[]message{alloc, &command{op: opFree, id: 1}, &command{op: opFree, id: 1}}, "does not exist"},
-		"unloaded twice":       {[]message{alloc, load, &command{op: opUnload, id: 2}, &command{op: opUnload, id: 2}}, "does not exist"},
-		"read of unknown":      {[]message{&command{op: opRead, id: 9, buffer: 9, n: 4}}, "does not exist"},
-		"write of unknown":     {[]message{&command{op: opWrite, buffer: 9, n: 4}}, "does not exist"},
-		"write outside":        {[]message{alloc, &command{op: opWrite, buffer: 1, n: 8, at: ringBytes - 4}}, "of a ring"},
-		"write far outside":    {[]message{alloc, &command{op: opWrite, buffer: 1, n: 1 << 62, at: 1 << 62}}, "of a ring"},
-		"load of unknown":      {[]message{alloc, &command{op: opLoad, id: 2, program: program(7)}}, "does not exist"},
+		"unknown program":      {[]message{&command{op: opRun, id: 1}}, "an unknown buffer or program"},
+		"a buffer is run":      {[]message{alloc, &command{op: opRun, id: 1}}, "an unknown buffer or program"},
+		"timed without clock":  {[]message{alloc, load, &command{op: opTimed, id: 3, buffer: 2}}, "an unknown buffer or program"},
+		"unknown buffer":       {[]message{&command{op: opFree, id: 1}}, "an unknown buffer or program"},
+		"released twice":       {[]message{alloc, &command{op: opFree, id: 1}, &command{op: opFree, id: 1}}, "an unknown buffer or program"},
+		"unloaded twice":       {[]message{alloc, load, &command{op: opUnload, id: 2}, &command{op: opUnload, id: 2}}, "an unknown buffer or program"},
+		"read of unknown":      {[]message{&command{op: opRead, id: 9, buffer: 9, n: 4}}, "an unknown buffer or program"},
+		"write of unknown":     {[]message{&command{op: opWrite, buffer: 9, n: 4}}, "an unknown buffer or program"},
+		"write outside":        {[]message{alloc, &command{op: opWrite, buffer: 1, n: 8, at: ringBytes - 4}}, "within a ring of"},
+		"write far outside":    {[]message{alloc, &command{op: opWrite, buffer: 1, n: 1 << 62, at: 1 << 62}}, "within a ring of"},
+		"load of unknown":      {[]message{alloc, &command{op: opLoad, id: 2, program: program(7)}}, "an unknown buffer or program"},
 		"same number":          {[]message{alloc, alloc}, "two buffers"},
 		"same program":         {[]message{alloc, load, load}, "two programs"},
-		"read more than there": {[]message{&command{op: opTaken, at: 64}}, "never written"},
+		"read more than there": {[]message{&command{op: opTaken, at: 64}}, "was not written"},
 		"many shaders":         {[]message{raw{byte(opLoad), 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 127}}, "ends early"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -324,7 +324,7 @@ func TestHostileHosts(t *testing.T) {
 	}
 }
 
-// The connection survives what the device refuses.
+// The connection stays usable after errors of the device.
 func TestMisuseBeyondTheHost(t *testing.T) {
 	s := serve(t, t.Context(), openNull)
 	c := s.greeted(t)
@@ -364,8 +364,8 @@ func TestHostsWithoutMeasure(t *testing.T) {
 		m message
 		n int
 	}{
-		"more than 256 commands under way": {&command{op: opRun, id: 2}, window + 3},
-		"bytes under way":                  {&command{op: opLoad, id: 3, program: large}, 3},
+		"more than 256 commands in transit": {&command{op: opRun, id: 2}, window + 3},
+		"bytes of commands in transit":      {&command{op: opLoad, id: 3, program: large}, 3},
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
@@ -437,7 +437,7 @@ func TestServingEnds(t *testing.T) {
 	require.ErrorContains(t, Serve(t.Context(), dir+"/socket", "0123456789abcdef", openNull), "only its owner can enter")
 	require.ErrorContains(t, Serve(t.Context(), dir+"/a/socket", "short", openNull), "a token of 5 bytes")
 	long := dir + "/" + strings.Repeat("a", 110) + "/socket"
-	require.ErrorContains(t, Serve(t.Context(), long, "0123456789abcdef", openNull), "expected 103 at most: "+long)
+	require.ErrorContains(t, Serve(t.Context(), long, "0123456789abcdef", openNull), "expected at most 103: "+long)
 	require.NoDirExists(t, filepath.Dir(long))
 	require.ErrorContains(t, Work(t.Context(), strings.NewReader(""), dir+"/a/socket", openNull), "no token")
 	assert.NoDirExists(t, dir+"/a")

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// prompt bounds what happens at once. It is long because the machine may be busy, and below the minute after which a
-// watchdog would notice by default.
+// prompt bounds the time of what must happen immediately. It is long because the machine may be busy, and shorter than
+// the minute of the watchdog's default.
 const prompt = 30 * time.Second
 
 // rig is a device with a buffer and a program.
@@ -155,7 +155,7 @@ func TestCrashes(t *testing.T) {
 
 // A stopped process sends no state. A worker whose device hangs still sends it.
 func TestHung(t *testing.T) {
-	for name, word := range map[string]string{"slow 1h": "got no work done for ", "hangs run": "got no work done for "} {
+	for name, word := range map[string]string{"slow 1h": "made no progress for ", "hangs run": "made no progress for "} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := options(name)
@@ -175,7 +175,7 @@ func TestHung(t *testing.T) {
 		stop(t, r)
 		require.ErrorIs(t, r.Sync(), device.ErrLost)
 		assert.NotContains(t, r.Sync().Error(), "set a longer one", "there is no setting")
-		r.lost(t, "gave no sign of life for ")
+		r.lost(t, "sent nothing for ")
 	})
 	t.Run("closing", func(t *testing.T) {
 		t.Parallel()
@@ -278,7 +278,7 @@ func TestOpenFails(t *testing.T) {
 	o := options("nothing")
 	_, err := Open(o)
 	require.ErrorIs(t, err, device.ErrValidation)
-	assert.EqualError(t, err, `a process for device "nothing": nothing: open "card": validation failed: no such device`)
+	assert.EqualError(t, err, `worker process for device "nothing": nothing: open "card": validation failed: no such device`)
 
 	_, err = Open(options("opens-crashing"))
 	require.ErrorIs(t, err, device.ErrLost)
@@ -288,12 +288,12 @@ func TestOpenFails(t *testing.T) {
 	o.Silence = 300 * time.Millisecond
 	_, err = Open(o)
 	require.ErrorIs(t, err, device.ErrLost)
-	assert.ErrorContains(t, err, "got no work done")
+	assert.ErrorContains(t, err, "made no progress")
 
 	_, err = Open(Options{})
-	require.EqualError(t, err, "a process for the default device: no command for the worker is given")
+	require.EqualError(t, err, "worker process for the default device: the worker's command line is empty")
 	_, err = Open(Options{Command: []string{"/no/such/worker"}, Device: "vulkan:0"})
-	require.ErrorContains(t, err, `a process for device "vulkan:0": fork/exec /no/such/worker: no such file`)
+	require.ErrorContains(t, err, `worker process for device "vulkan:0": fork/exec /no/such/worker: no such file`)
 	_, err = Open(Options{Command: []string{"/bin/sh", "-c", "echo no luck >&2; exit 7"}})
 	require.ErrorContains(t, err, "ended with exit status 7; it wrote last: no luck")
 	p, err := start(Options{Command: []string{"/bin/sh", "-c", "exec sleep 100"}}, "/no/such/folder/socket", "token")

@@ -43,11 +43,11 @@ func newMemory(up, down int64) (*memory, *os.File, error) {
 // mapMemory maps a file. On systems that can promise it, the size of the file cannot change any more.
 func mapMemory(f *os.File, up, down int64) (*memory, error) {
 	if up < 4096 || down < 4096 || up > maxRing || down > maxRing || up%4096 != 0 || down%4096 != 0 {
-		return nil, fmt.Errorf("shared memory: rings of %d and %d bytes, expected multiples of 4096 up to %d", up, down, maxRing)
+		return nil, fmt.Errorf("shared memory: found rings of %d and %d bytes, expected multiples of 4096 up to %d", up, down, maxRing)
 	}
 	st, err := f.Stat()
 	if err == nil && (!st.Mode().IsRegular() || st.Size() != up+down) {
-		err = fmt.Errorf("%v of %d bytes, expected a file of %d", st.Mode().Type(), st.Size(), up+down)
+		err = fmt.Errorf("found %v of %d bytes, expected a file of %d", st.Mode().Type(), st.Size(), up+down)
 	}
 	if err == nil {
 		err = sealed(f)
@@ -68,7 +68,7 @@ func (m *memory) close() error { return unix.Munmap(m.all) }
 // piece returns a range of a ring, or an error if it lies outside.
 func piece(ring []byte, at, n int64) ([]byte, error) {
 	if size := int64(len(ring)); at < 0 || n < 0 || n > size || at > size-n {
-		return nil, fmt.Errorf("%d bytes at %d of a ring of %d", n, at, size)
+		return nil, fmt.Errorf("found %d bytes at %d, expected them within a ring of %d", n, at, size)
 	}
 	return ring[at : at+n], nil
 }

@@ -18,9 +18,9 @@ func Open(o Options) (*Device, error) {
 	case err == nil:
 		return d, nil
 	case o.Device == "":
-		return nil, fmt.Errorf("a process for the default device: %w", err)
+		return nil, fmt.Errorf("worker process for the default device: %w", err)
 	}
-	return nil, fmt.Errorf("a process for device %q: %w", o.Device, err)
+	return nil, fmt.Errorf("worker process for device %q: %w", o.Device, err)
 }
 
 func open(o Options) (*Device, error) {
@@ -60,7 +60,7 @@ func open(o Options) (*Device, error) {
 // greet sends the first frame, and the shared memory with it.
 func (c *connection) greet(h *hello) error {
 	if err := samePerson(c.socket); err != nil {
-		return fmt.Errorf("%v: who listens at its socket is another's: %w", c.process, err)
+		return fmt.Errorf("%v: a process of another user listens at the worker's socket: %w", c.process, err)
 	}
 	memory, file, err := newMemory(h.up, h.down)
 	if err != nil {

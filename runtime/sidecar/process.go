@@ -39,7 +39,7 @@ type process struct {
 // start starts a worker, and passes it a token that other processes cannot see.
 func start(o Options, socket, token string) (*process, error) {
 	if len(o.Command) == 0 {
-		return nil, errors.New("no command for the worker is given")
+		return nil, errors.New("the worker's command line is empty")
 	}
 	args := o.Command[1:len(o.Command):len(o.Command)]
 	if o.Device != "" {
@@ -142,7 +142,7 @@ func (p *process) connect(socket string, timeout time.Duration) (*net.UnixConn, 
 		}
 		if time.Now().After(until) {
 			p.stop(0)
-			return nil, fmt.Errorf("%w: %v did not listen within %v, and was killed%s", device.ErrLost, p, timeout, p.output.last())
+			return nil, fmt.Errorf("%w: %v did not listen within %v and was killed%s", device.ErrLost, p, timeout, p.output.last())
 		}
 		select {
 		case <-p.ended:

@@ -43,7 +43,7 @@ func (c *connection) receive() {
 			c.lose(c.disconnected())
 		default:
 			c.process.stop(0)
-			c.lose(fmt.Errorf("%w: %v sent what it must not: %w; it was killed", device.ErrLost, c.process, err))
+			c.lose(fmt.Errorf("%w: %v sent an invalid frame: %w; it was killed", device.ErrLost, c.process, err))
 		}
 		return
 	}
@@ -93,7 +93,7 @@ func (c *connection) deviceLost(cause error) error {
 func (c *connection) ready(e *event) error {
 	opening := c.calls[0]
 	if opening == nil {
-		return errors.New("ready twice")
+		return errors.New("found a second ready event, expected one")
 	}
 	delete(c.calls, 0)
 	c.progress.moved = c.progress.heard
@@ -120,13 +120,13 @@ func (c *connection) advance(e *event) error {
 func (c *connection) answer(e *event) error {
 	x := c.calls[e.id]
 	if x == nil || e.id == 0 {
-		return fmt.Errorf("an answer to call %d, which does not exist", e.id)
+		return fmt.Errorf("found an answer to unknown call %d", e.id)
 	}
 	if errors.Is(e.err, device.ErrLost) {
 		return c.deviceLost(e.err)
 	}
 	if e.err == nil && x.filled != int64(len(x.data)) {
-		return fmt.Errorf("%d bytes for a read of %d", x.filled, len(x.data))
+		return fmt.Errorf("found %d bytes for a read, expected %d", x.filled, len(x.data))
 	}
 	delete(c.calls, e.id)
 	x.times, x.err = e.times, e.err
@@ -156,7 +156,7 @@ func (d *downloads) data(e *event) error {
 	d.progress.moved = d.progress.heard
 	d.mu.Unlock()
 	if call == nil || int64(len(call.data))-call.filled < e.n {
-		return fmt.Errorf("%d bytes for call %d, which does not await them", e.n, e.id)
+		return fmt.Errorf("found %d bytes for call %d, expected none", e.n, e.id)
 	}
 	from, err := piece(d.memory.down, e.at, e.n)
 	if err != nil {

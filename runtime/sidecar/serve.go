@@ -86,7 +86,7 @@ func accept(ctx context.Context, socket, token string) (conn *net.UnixConn, h *h
 			err = ctx.Err()
 		}
 		if err != nil {
-			return nil, nil, nil, fmt.Errorf("no host has come: %w", err)
+			return nil, nil, nil, fmt.Errorf("no host connected: %w", err)
 		}
 		h, shared, err := admit(conn, token)
 		if err == nil {
@@ -101,11 +101,11 @@ func accept(ctx context.Context, socket, token string) (conn *net.UnixConn, h *h
 func listen(socket, token string) (ln *net.UnixListener, leave func(), err error) {
 	switch {
 	case len(token) < 16:
-		return nil, nil, fmt.Errorf("a token of %d bytes, expected 16 or more", len(token))
+		return nil, nil, fmt.Errorf("found a token of %d bytes, expected at least 16", len(token))
 	case socket == "":
-		return nil, nil, errors.New("a socket's path that is empty")
+		return nil, nil, errors.New("found an empty socket path")
 	case len(socket) > longestPath:
-		return nil, nil, fmt.Errorf("a socket's path of %d bytes, expected %d at most: %s", len(socket), longestPath, socket)
+		return nil, nil, fmt.Errorf("found a socket path of %d bytes, expected at most %d: %s", len(socket), longestPath, socket)
 	}
 	leave, err = privateFolder(filepath.Dir(socket))
 	if err != nil {
@@ -130,10 +130,10 @@ func admit(conn *net.UnixConn, token string) (*hello, *os.File, error) {
 		h, err = decodeHello(b)
 	}
 	if err == nil && subtle.ConstantTimeCompare([]byte(h.token), []byte(token)) != 1 {
-		err = errors.New("it has another token")
+		err = errors.New("found another token, expected that of the host")
 	}
 	if err == nil && len(files) != 1 {
-		err = fmt.Errorf("%d files came with the first frame, expected one", len(files))
+		err = fmt.Errorf("found %d files with the first frame, expected one", len(files))
 	}
 	if err != nil {
 		for _, f := range files {
@@ -167,7 +167,7 @@ func readHello(conn *net.UnixConn) (b []byte, files []*os.File, err error) {
 		want := int64(binary.LittleEndian.Uint32(b)) + header
 		switch {
 		case want > longestHello || int64(len(b)) > want:
-			return nil, files, fmt.Errorf("a first frame of %d bytes", want)
+			return nil, files, fmt.Errorf("found a first frame of %d bytes, expected at most %d", want, longestHello)
 		case int64(len(b)) == want:
 			return b[header:], files, nil
 		}

@@ -55,7 +55,7 @@ func samePerson(conn *net.UnixConn) error {
 		return err
 	}
 	if failed == nil && int(peer.Uid) != os.Getuid() {
-		failed = fmt.Errorf("user %d, expected %d", peer.Uid, os.Getuid())
+		failed = fmt.Errorf("found user %d, expected %d", peer.Uid, os.Getuid())
 	}
 	return failed
 }

@@ -26,7 +26,7 @@ func (p *progress) pending() uint64 { return p.sent - p.last.accepted }
 // advance takes a report of the worker.
 func (p *progress) advance(e *event) error {
 	if e.accepted < p.last.accepted || e.accepted > p.sent {
-		return fmt.Errorf("%d commands carried out, after %d of %d", e.accepted, p.last.accepted, p.sent)
+		return fmt.Errorf("found %d commands carried out, expected %d to %d", e.accepted, p.last.accepted, p.sent)
 	}
 	if e.moves != p.last.moves {
 		p.moved = p.heard
@@ -69,10 +69,10 @@ func (c *connection) overdue(now time.Time, excused bool) bool {
 		return false
 	}
 	switch {
-	case now.Sub(p.heard) > min(p.silence, longestBreath):
-		c.kill("gave no sign of life", now.Sub(p.heard), "")
+	case now.Sub(p.heard) > min(p.silence, maxQuiet):
+		c.kill("sent nothing", now.Sub(p.heard), "")
 	case now.Sub(p.moved) > progressTimeout(p.silence, p.last.fresh):
-		c.kill("got no work done", now.Sub(p.moved), p.setting)
+		c.kill("made no progress", now.Sub(p.moved), p.setting)
 	default:
 		return false
 	}

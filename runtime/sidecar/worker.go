@@ -167,20 +167,20 @@ func (w *worker) receive(c *command, bytes int64) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if !w.downloads.put(c.at) {
-			return errors.New("it has read what was never written")
+			return errors.New("it reported a read of data that was not written")
 		}
 		w.room.Broadcast()
 		return nil
 	}
 	c.bytes = bytes
 	if all := w.queued.Add(bytes); all > maxQueue {
-		return fmt.Errorf("commands of %d bytes under way, expected %d at most", all, int64(maxQueue))
+		return fmt.Errorf("found %d bytes of commands in transit, expected at most %d", all, int64(maxQueue))
 	}
 	select {
 	case w.queue <- c:
 		return nil
 	default:
-		return fmt.Errorf("more than %d commands under way", window)
+		return fmt.Errorf("found more than %d commands in transit", window)
 	}
 }
 

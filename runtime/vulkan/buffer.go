@@ -40,6 +40,21 @@ func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 	return b, nil
 }
 
+// ImportAlignment returns the driver's alignment, at least a page; 0 if it cannot import.
+func (d *Device) ImportAlignment() int64 { return d.adapter.ImportAlignment }
+
+// Import makes a buffer in memory of the host.
+func (d *Device) Import(label string, memory []byte, freed func()) (device.Buffer, error) {
+	b := &buffer{Buffer: d.owner.NewBuffer(label, int64(len(memory))), d: d, freed: freed}
+	err := d.do("import", label, func() error {
+		return d.owner.Import(b, memory, d.ImportAlignment(), func() error { return b.importMemory(memory) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
 // Release frees the memory when enqueued work is done with it. Programs that bind the buffer can no longer run.
 func (b *buffer) Release() {
 	// After Close or a loss there is nothing left to release.

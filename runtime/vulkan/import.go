@@ -12,11 +12,8 @@ import (
 	"unsafe"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/device/base"
 	vk "github.com/vulkan-go/vulkan"
 )
-
-const maxTransfers = 64 // submissions of Transfer in progress
 
 // imports finds out whether a device can access the host's memory, and with which alignment.
 func (a *adapter) imports(instance vk.Instance) {
@@ -34,23 +31,9 @@ func (h *heap) coherent() (bits C.uint32_t) {
 	return bits
 }
 
-// ImportAlignment returns the driver's alignment, at least a page; 0 if it cannot import.
-func (d *Device) ImportAlignment() int64 { return d.adapter.ImportAlignment }
-
-// Import makes a buffer in memory of the host.
-func (d *Device) Import(label string, memory []byte, freed func()) (device.Buffer, error) {
-	b := &buffer{Buffer: d.owner.NewBuffer(label, int64(len(memory))), d: d, freed: freed}
-	err := d.do("import", label, func() error {
-		return d.owner.Import(b, memory, d.ImportAlignment(), func() error { return d.importInto(b, memory) })
-	})
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
-}
-
-// importInto makes the native buffer of imported memory.
-func (d *Device) importInto(b *buffer, memory []byte) error {
+// importMemory makes the native buffer of imported memory.
+func (b *buffer) importMemory(memory []byte) error {
+	d := b.d
 	if d.importer == nil {
 		if d.importer = C.gv_new_importer(loader.get, unsafe.Pointer(d.instance), unsafe.Pointer(d.gpu)); d.importer == nil {
 			return device.ErrNoImport
@@ -73,45 +56,4 @@ func refusal(r C.int) error {
 		return errors.New("the driver refuses this memory")
 	}
 	return failure(vk.Result(r))
-}
-
-// Transfer enqueues a copy. It waits while 64 transfers are in progress.
-func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
-	m := &move{d: d, label: base.Label(from.Buffer)}
-	err := d.do("transfer", m.label, func() error {
-		if err := d.owner.Checker().Copy(from, to); err != nil {
-			return err
-		}
-		if err := d.queue.room(&d.queue.moving, maxTransfers); err != nil {
-			return err
-		}
-		d.queue.batch.copy(from, to)
-		if err := d.queue.submit(); err != nil {
-			return err
-		}
-		m.until = d.queue.submitted
-		d.queue.moving = append(d.queue.moving, d.queue.submitted)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
-}
-
-// move is a transfer in progress.
-type move struct {
-	d     *Device
-	label string
-	until uint64
-}
-
-func (m *move) Wait() ([]byte, error) {
-	d := m.d
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if m.until <= d.queue.done {
-		return nil, nil
-	}
-	return nil, d.owner.Named("transfer", m.label, d.queue.until(m.until))
 }

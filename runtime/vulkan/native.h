@@ -19,7 +19,7 @@ typedef struct gv_shape {
 // What a physical device can do beyond Vulkan 1.0.
 typedef struct gv_abilities {
 	uint32_t timeline, robustness2, pipeline_robustness, zero_workgroup, float16, storage16, subgroup_size, subgroup_min, subgroup_max, subgroup_operations;
-	uint64_t allocation_size, buffer_size; // largest, in bytes; 0: not told
+	uint64_t allocation_size, buffer_size; // largest, in bytes; 0: unknown
 	char driver_name[256], driver_info[256];
 	uint32_t shape_count;
 	gv_shape shapes[GV_MOST_SHAPES];

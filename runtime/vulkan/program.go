@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unsafe"
 
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -162,6 +163,29 @@ func (d *Device) Run(p device.Loaded) error {
 		}
 		return nil
 	})
+}
+
+// RunTimed enqueues a loaded program as Run does, and measures its commands. Each command waits for the previous one.
+func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
+	t := &timings{d: d}
+	err := d.run(p, func(l *loaded) error {
+		if err := d.timer.prepare(d); err != nil {
+			return err
+		}
+		t.label, t.times = l.Label(), make([]time.Duration, len(l.list))
+		first := 0
+		for section := range slices.Chunk(l.list, maxCommands) {
+			if err := t.measure(first, section); err != nil {
+				return err
+			}
+			first += len(section)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // run calls f with a program that can run.

@@ -20,7 +20,7 @@ struct gv_timer {
 	int (*results)(void *, uint64_t, uint32_t, uint32_t, size_t, void *, uint64_t, uint32_t);
 };
 
-// gv_timestamp_bits tells how many bits of a timestamp a queue family counts with; 0: it has none.
+// gv_timestamp_bits returns how many bits of a timestamp a queue family counts with; 0: it has no timestamps.
 uint32_t gv_timestamp_bits(void *get_, void *instance, void *physical, uint32_t family) {
 	enum { MOST = 32 };
 	typedef struct { uint32_t flags, queues, timestamp_bits, width, height, depth; } family_properties;

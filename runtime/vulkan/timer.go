@@ -44,31 +44,9 @@ type timings struct {
 	err     error
 }
 
-// RunTimed enqueues a loaded program as Run does, and measures its commands. Each command waits for the previous one.
-func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
-	t := &timings{d: d}
-	err := d.run(p, func(l *loaded) error {
-		if err := d.timer.prepare(d); err != nil {
-			return err
-		}
-		t.label, t.times = l.Label(), make([]time.Duration, len(l.list))
-		first := 0
-		for section := range slices.Chunk(l.list, maxCommands) {
-			if err := d.measure(t, first, section); err != nil {
-				return err
-			}
-			first += len(section)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return t, nil
-}
-
 // measure enqueues at most maxCommands commands.
-func (d *Device) measure(t *timings, first int, section []C.gv_command) error {
+func (t *timings) measure(first int, section []C.gv_command) error {
+	d := t.d
 	queries, err := d.timer.take()
 	if err != nil {
 		return err

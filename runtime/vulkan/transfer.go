@@ -14,6 +14,7 @@ const (
 	stagingBytes = 2 << 20  // bytes of a staging buffer
 	maxStaging   = 16 << 20 // bytes for each direction
 	submitBytes  = 1 << 20  // of copies that are worth a submission of their own
+	maxTransfers = 64       // submissions of Transfer in progress
 )
 
 // stagingBuffer is filled from its start.
@@ -192,4 +193,45 @@ func (r *pending) Wait() ([]byte, error) {
 	}
 	data, err := r.Result()
 	return data, d.owner.Named("read", r.Label(), err)
+}
+
+// Transfer enqueues a copy. It waits while 64 transfers are in progress.
+func (d *Device) Transfer(from, to device.Range) (device.Pending, error) {
+	m := &move{d: d, label: base.Label(from.Buffer)}
+	err := d.do("transfer", m.label, func() error {
+		if err := d.owner.Checker().Copy(from, to); err != nil {
+			return err
+		}
+		if err := d.queue.room(&d.queue.moving, maxTransfers); err != nil {
+			return err
+		}
+		d.queue.batch.copy(from, to)
+		if err := d.queue.submit(); err != nil {
+			return err
+		}
+		m.until = d.queue.submitted
+		d.queue.moving = append(d.queue.moving, d.queue.submitted)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// move is a transfer in progress.
+type move struct {
+	d     *Device
+	label string
+	until uint64
+}
+
+func (m *move) Wait() ([]byte, error) {
+	d := m.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m.until <= d.queue.done {
+		return nil, nil
+	}
+	return nil, d.owner.Named("transfer", m.label, d.queue.until(m.until))
 }

@@ -101,6 +101,7 @@ func Open(index int, o Options) (*Device, error) {
 	d.owner.SetDump(o.Dump)
 	d.uploads = pool{d: d, mode: mapWrite, usage: wgpu.BufferUsageMapWrite | wgpu.BufferUsageCopySrc}
 	d.downloads = pool{d: d, mode: mapRead, usage: wgpu.BufferUsageMapRead | wgpu.BufferUsageCopyDst}
+	d.clock.d = d
 	close(d.now)
 	go d.own()
 	return d, nil
@@ -200,6 +201,21 @@ func (d *Device) do(op, object string, f func() error) error {
 	case <-d.ended:
 		return d.owner.Named(op, object, device.ErrClosed)
 	}
+}
+
+// scoped runs f within error scopes. It is for calls of the bindings, which ignore out-of-memory errors.
+func (d *Device) scoped(f func() error) error {
+	var failure C.gp_error
+	C.gp_push(d.native)
+	err := f()
+	C.gp_pop(d.native, &failure)
+	if failure._type != C.GP_NO_ERROR {
+		return nativeError(&failure)
+	}
+	if err != nil {
+		return device.Invalid("%s", compact(err.Error()))
+	}
+	return d.checkLost()
 }
 
 func (d *Device) busy() bool {

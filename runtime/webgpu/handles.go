@@ -44,21 +44,6 @@ func text(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "�"), "\x00", "�")
 }
 
-// scoped runs f within error scopes. It is for calls of the bindings, which ignore out-of-memory errors.
-func (d *Device) scoped(f func() error) error {
-	var failure C.gp_error
-	C.gp_push(d.native)
-	err := f()
-	C.gp_pop(d.native, &failure)
-	if failure._type != C.GP_NO_ERROR {
-		return nativeError(&failure)
-	}
-	if err != nil {
-		return device.Invalid("%s", compact(err.Error()))
-	}
-	return d.checkLost()
-}
-
 func nativeError(e *C.gp_error) error {
 	msg := compact(C.GoString(&e.msg[0]))
 	switch e._type {

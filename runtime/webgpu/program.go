@@ -228,6 +228,32 @@ func (d *Device) run(p device.Loaded, f func(l *loaded) error) error {
 	})
 }
 
+// RunTimed enqueues a loaded program as Run does, and measures its commands. Each dispatch has a pass of its own, and
+// each copy lies between two empty passes.
+func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
+	t := &timings{}
+	err := d.run(p, func(l *loaded) error {
+		if err := d.clock.prepare(); err != nil {
+			return err
+		}
+		t.tick, t.commands = d.clock.tick, l.length
+		of := l.of
+		for section := range slices.Chunk(l.commands, maxTimed) {
+			r, err := d.clock.measure(l.Label(), section)
+			if err != nil {
+				return err
+			}
+			t.sections = append(t.sections, newMeasured(r, section, of[:len(section)]))
+			of = of[len(section):]
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
 // enqueue submits a section of a program when there is room.
 func (d *Device) enqueue(section []C.gp_command, timer *C.gp_timer) error {
 	if err := d.waitFor(func() bool { return len(d.queue.running) < maxRunning }); err != nil {

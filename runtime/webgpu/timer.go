@@ -9,7 +9,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 	"unsafe"
 
@@ -26,6 +25,7 @@ const (
 
 // clock is what measuring needs. The owner makes it for the first measurement.
 type clock struct {
+	d        *Device
 	tick     float64 // nanoseconds per tick of the device's timestamps; 0: not known yet
 	queries  unsafe.Pointer
 	resolved *wgpu.Buffer
@@ -38,37 +38,12 @@ func (c *clock) free() {
 	if c.resolved != nil {
 		c.resolved.Release()
 	}
-	*c = clock{}
-}
-
-// RunTimed enqueues a loaded program as Run does, and measures its commands. Each dispatch has a pass of its own, and
-// each copy lies between two empty passes.
-func (d *Device) RunTimed(p device.Loaded) (device.Timings, error) {
-	t := &timings{}
-	err := d.run(p, func(l *loaded) error {
-		if err := d.prepareClock(); err != nil {
-			return err
-		}
-		t.tick, t.commands = d.clock.tick, l.length
-		of := l.of
-		for section := range slices.Chunk(l.commands, maxTimed) {
-			r, err := d.measure(l.Label(), section)
-			if err != nil {
-				return err
-			}
-			t.sections = append(t.sections, newMeasured(r, section, of[:len(section)]))
-			of = of[len(section):]
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return t, nil
+	*c = clock{d: c.d}
 }
 
 // measure submits at most maxTimed commands, and a read of their timestamps.
-func (d *Device) measure(label string, section []C.gp_command) (*pending, error) {
+func (c *clock) measure(label string, section []C.gp_command) (*pending, error) {
+	d := c.d
 	stamps := int64(C.GP_DISPATCH_STAMPS)
 	if len(section) > 0 {
 		stamps = 0
@@ -82,7 +57,7 @@ func (d *Device) measure(label string, section []C.gp_command) (*pending, error)
 	if err != nil {
 		return nil, err
 	}
-	timer := C.gp_timer{queries: d.clock.queries, resolved: bufferHandle(d.clock.resolved), staging: bufferHandle(s.gpu)}
+	timer := C.gp_timer{queries: c.queries, resolved: bufferHandle(c.resolved), staging: bufferHandle(s.gpu)}
 	if err := d.enqueue(section, &timer); err != nil {
 		d.downloads.drop(s)
 		return nil, err
@@ -98,32 +73,33 @@ func stampsOf(c *C.gp_command) int64 {
 	return C.GP_COPY_STAMPS
 }
 
-// prepareClock makes the clock. The first call takes about a tenth of a second.
-func (d *Device) prepareClock() (err error) {
+// prepare makes the clock. The first call takes about a tenth of a second.
+func (c *clock) prepare() (err error) {
+	d := c.d
 	if d.native.timestamps == 0 {
 		return device.ErrNoTimestamps
 	}
-	if d.clock.tick != 0 {
+	if c.tick != 0 {
 		return nil
 	}
 	defer func() {
 		if err != nil && d.owner.Lost() == nil {
-			d.clock.free()
+			c.free()
 		}
 	}()
 	var failure C.gp_error
-	if d.clock.queries = C.gp_queries(d.native, maxStamps, &failure); failure._type != C.GP_NO_ERROR {
+	if c.queries = C.gp_queries(d.native, maxStamps, &failure); failure._type != C.GP_NO_ERROR {
 		return nativeError(&failure)
 	}
-	d.clock.resolved, err = d.create("timestamps", maxStamps*stampBytes, wgpu.BufferUsageQueryResolve|wgpu.BufferUsageCopySrc, false)
+	c.resolved, err = d.create("timestamps", maxStamps*stampBytes, wgpu.BufferUsageQueryResolve|wgpu.BufferUsageCopySrc, false)
 	if err != nil {
-		d.clock.resolved = nil
+		c.resolved = nil
 		return err
 	}
 	if err := d.waitFor(func() bool { return !d.busy() }); err != nil {
 		return err
 	}
-	d.clock.tick, err = d.calibrate()
+	c.tick, err = c.calibrate()
 	return err
 }
 
@@ -140,15 +116,15 @@ const (
 
 // calibrate measures the length of a tick by the host's clock, because wgpu-native v22 does not report it. Most devices
 // count nanoseconds, so a length that may be one nanosecond is taken as one.
-func (d *Device) calibrate() (float64, error) {
-	first, err := d.readClock()
+func (c *clock) calibrate() (float64, error) {
+	first, err := c.read()
 	if err != nil {
 		return 0, err
 	}
 	least, most := 0.0, math.Inf(1)
 	for most > (1+tickError)*least && time.Since(first.before) < maxCalibration {
 		time.Sleep(5 * time.Millisecond)
-		next, err := d.readClock()
+		next, err := c.read()
 		if err != nil {
 			return 0, err
 		}
@@ -165,13 +141,14 @@ func (d *Device) calibrate() (float64, error) {
 	return (least + most) / 2, nil
 }
 
-func (d *Device) readClock() (reading, error) {
+// read takes a timestamp.
+func (c *clock) read() (reading, error) {
 	g := reading{after: time.Now()}
-	r, err := d.measure("clock", nil)
+	r, err := c.measure("clock", nil)
 	if err != nil {
 		return g, err
 	}
-	if err := d.waitFor(r.Completed); err != nil {
+	if err := c.d.waitFor(r.Completed); err != nil {
 		return g, err
 	}
 	g.before = time.Now()

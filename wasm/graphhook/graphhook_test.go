@@ -20,7 +20,7 @@ import (
 
 const rows, vocab = 3, 5
 
-// attempt asks for one op on "logits" (1), "targets" (2) and their log-softmax (3).
+// attempt applies one op to "logits" (1), "targets" (2) and their log-softmax (3).
 func attempt(name string, attributes string, inputs ...graphhook.Handle) (h graphhook.Handle, got graph.Type, err error) {
 	_, err = graphhook.BuildLoss(graphhook.Inputs{Rows: rows, Vocab: vocab}, func(b *graphhook.Builder) (graphhook.Handle, error) {
 		prepare(b)
@@ -47,7 +47,7 @@ func prepare(b *graphhook.Builder) {
 	}
 }
 
-// Every op of the catalogue can be asked for, but for those listed here.
+// Modules can apply every op of the catalog, except those listed here.
 func TestKindsAreTheCatalogue(t *testing.T) {
 	left := map[string]string{
 		"input": "named", "variable": "a hook has none",
@@ -64,7 +64,7 @@ func TestKindsAreTheCatalogue(t *testing.T) {
 	}
 }
 
-// What is asked for by name is what the functions of package op make.
+// Ops applied by name build the same graph as the functions of package op.
 func TestOpsAreThoseOfGo(t *testing.T) {
 	type values = []*graph.Value
 	x := func(f func(x *graph.Value) *graph.Value) func(v values) *graph.Value {
@@ -233,7 +233,7 @@ func TestMistakesInTheLoss(t *testing.T) {
 	assert.ErrorContains(t, err, "the loss has a gradient neither with respect to logits nor to hidden")
 }
 
-// Whatever is asked for is done or refused.
+// Random calls of the builder succeed or return an error; none panics.
 func TestNothingPanics(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	kinds := graphhook.Kinds()
@@ -313,7 +313,7 @@ func TestNothingPanics(t *testing.T) {
 	assert.Greater(t, refused, 10000)
 }
 
-// asked finds the attributes that an op must be given, from its complaints.
+// asked finds the required attributes of an op from its errors.
 func asked(b *graphhook.Builder, kind string) (names []string) {
 	for range 5 {
 		for inputs := range 4 {
@@ -336,7 +336,7 @@ func asked(b *graphhook.Builder, kind string) (names []string) {
 	return names
 }
 
-// The gradient of a loss against central differences, in float64.
+// The gradient of a loss agrees with central differences, in float64.
 func TestGradientOfAFocalLoss(t *testing.T) {
 	g, err := graphhook.BuildLoss(graphhook.Inputs{Rows: rows, Vocab: vocab}, func(b *graphhook.Builder) (graphhook.Handle, error) {
 		prepare(b)
@@ -384,7 +384,7 @@ func TestGradientOfAFocalLoss(t *testing.T) {
 	}
 }
 
-// Every op that can be asked for is documented.
+// Every op that modules can apply is documented.
 func TestKindsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/HOOKS.md")
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pen writes a model; its first mistake is kept.
+// pen builds a model and keeps the first error.
 type pen struct {
 	b     *graphhook.Builder
 	err   error
@@ -151,7 +151,7 @@ func state(m model.Model, gs ...*graph.Graph) map[string]*graph.Tensor {
 	return vars
 }
 
-// A Llama that is written op by op is that of model.Config, to the last bit: each part of it, however the model is cut.
+// A Llama that a module builds op by op equals that of model.Config to the last bit, in every chunk and for every cut.
 func TestAWrittenLlamaIsThatOfConfig(t *testing.T) {
 	for _, segmented := range []bool{false, true} {
 		w := writtenLlama(t, small, segmented)
@@ -178,7 +178,7 @@ func TestAWrittenLlamaIsThatOfConfig(t *testing.T) {
 	}
 }
 
-// carriedOut is what the variables of a part hold in the end.
+// carriedOut returns the variables of a chunk after a run of its programs.
 func carriedOut(t *testing.T, m model.Model, s *model.Stage) map[string]*graph.Tensor {
 	t.Helper()
 	vars := state(m, s.Eval, s.Forward, s.Backward, s.BackwardNext)
@@ -189,7 +189,7 @@ func carriedOut(t *testing.T, m model.Model, s *model.Stage) map[string]*graph.T
 	return vars
 }
 
-// The gradients of a model of all the ops that models are made of, against central differences.
+// The gradients of a model with all ops of models agree with central differences.
 func TestGradientsOfAWrittenModel(t *testing.T) {
 	w, err := model.NewWritten(7, 5, func(batch int) (*model.Draft, error) {
 		return graphhook.BuildModel(graphhook.Dims{Batch: batch, SeqLen: 5, Vocab: 7}, write(func(p *pen) handle { return gpt(p, batch, 5, 7) }))
@@ -260,7 +260,7 @@ func gpt(p *pen, batch, seq, vocab int) handle {
 
 var dims = graphhook.Dims{Batch: 2, SeqLen: 4, Vocab: 5}
 
-// A model without units is one; what comes before the first that is named is one of its own.
+// A model without named units has one unit. Ops before the first named unit are a unit of their own.
 func TestUnitsByDefault(t *testing.T) {
 	one, err := graphhook.BuildModel(dims, write(func(p *pen) handle {
 		return p.linear(p.op("embedding", "", p.parameter("e", "", 5, 3), p.input("tokens")), "o", 1, 5, 3)
@@ -278,7 +278,7 @@ func TestUnitsByDefault(t *testing.T) {
 	assert.Equal(t, "b", two.Parameters[1].Scope)
 }
 
-// How a model is divided into units changes what it computes in nothing.
+// The division into units does not change what a model computes.
 func TestUnitsChangeNoNumber(t *testing.T) {
 	var gradients [2]map[string]*graph.Tensor
 	for i := range gradients {
@@ -299,7 +299,7 @@ func TestUnitsChangeNoNumber(t *testing.T) {
 	assert.Equal(t, gradients[0], gradients[1])
 }
 
-// A module that writes another model for other microbatches is found out.
+// A module that builds a different model for microbatches of another size gets an error.
 func TestTheModelIsTheSameForAllMicrobatches(t *testing.T) {
 	w, err := model.NewWritten(5, 4, func(batch int) (*model.Draft, error) {
 		return graphhook.BuildModel(graphhook.Dims{Batch: batch, SeqLen: 4, Vocab: 5}, write(func(p *pen) handle {
@@ -317,7 +317,7 @@ func TestTheModelIsTheSameForAllMicrobatches(t *testing.T) {
 	assert.ErrorContains(t, err, "the model has units [other] for 3 sequences, and [model] for one")
 }
 
-// A prediction at a position is that of the tokens so far, whatever follows them.
+// The prediction at a position depends only on the tokens up to it.
 func TestPredict(t *testing.T) {
 	w := writtenLlama(t, small, true)
 	g, err := w.Predict()

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// scribble writes a model of random ops and units on values [B, 4, 4].
+// scribble builds a model of random ops and units on values [B, 4, 4].
 func scribble(p *pen, seed uint64, batch int) handle {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	p.unit("first")
@@ -70,8 +70,8 @@ func scribble(p *pen, seed uint64, batch int) handle {
 	return p.linear(x, "o", 1, 5, 4)
 }
 
-// Whatever a module writes, its parts compute what the whole does, to the last bit, wherever it is cut, with backwards
-// whole and in split backwards, recomputing or not.
+// The chunks of any model compute the same bits as the whole model, for every cut, with and without split backwards and
+// recomputation.
 func TestPartsOfAnyModelAreTheWhole(t *testing.T) {
 	for seed := range uint64(60) {
 		w, err := model.NewWritten(5, 4, func(batch int) (*model.Draft, error) {
@@ -93,7 +93,7 @@ func TestPartsOfAnyModelAreTheWhole(t *testing.T) {
 	}
 }
 
-// inParts is the loss and the gradients of a microbatch, computed part by part.
+// inParts returns the loss and the gradients of a microbatch, computed chunk by chunk.
 func inParts(t *testing.T, w *model.Written, cut []int, split, recompute bool) map[string]*graph.Tensor {
 	t.Helper()
 	bounds := slices.Concat([]int{0}, cut, []int{w.Units()})

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// On a device too a Llama that is written op by op has the bits of that of model.Config: its loss and all gradients.
+// On a device, too, a Llama that a module builds op by op has the same loss and gradients as that of model.Config, to
+// the last bit.
 func TestAWrittenLlamaHasTheSameBitsOnADevice(t *testing.T) {
 	w := writtenLlama(t, small, false)
 	want, err := small.Grad(2, 1, false)
@@ -21,7 +22,7 @@ func TestAWrittenLlamaHasTheSameBitsOnADevice(t *testing.T) {
 	assert.Equal(t, computed(t, small, want), computed(t, w, got))
 }
 
-// computed is what a device's variables hold after a pass.
+// computed returns a device's variables after a pass.
 func computed(t *testing.T, m model.Model, g *graph.Graph) map[string][]byte {
 	t.Helper()
 	dev, err := webgpu.Open(0, webgpu.Options{})

@@ -123,7 +123,7 @@ func TestMistakesInAModel(t *testing.T) {
 	}
 }
 
-// Whatever a model is made of is done or refused.
+// Random models build or return an error; none panics.
 func TestNoModelPanics(t *testing.T) {
 	rng, kinds, made := rand.New(rand.NewPCG(3, 3)), graphhook.Kinds(), 0
 	for range 400 {

@@ -35,7 +35,7 @@ func batches(t *testing.T, name string, n int, bin []byte) *hook.Batches {
 	return b
 }
 
-// What a module reads of each array is what the host has, and what it writes is there afterwards.
+// A module reads the host's values of each array, and the host finds the values that it writes.
 func TestBatchesAreMapped(t *testing.T) {
 	at := func(n int, offset int32) []byte { return w.Seq(array(n, 28), w.Const(offset), w.I32Add) }
 	p := batches(t, hook.MapBatch, 1, guest("", function(hook.MapBatch,
@@ -58,7 +58,7 @@ func TestBatchesAreMapped(t *testing.T) {
 	assert.Nil(t, state)
 }
 
-// Of tokens that are weighed, weights are all that can change.
+// token_weights can change the weights only.
 func TestTokensAreWeighed(t *testing.T) {
 	p := batches(t, hook.TokenWeights, 1, guest("", function(hook.TokenWeights,
 		array(2, 28), w.ConstF32(3), w.StoreF32(12), array(0, 28), w.Const(9), w.Store(0), array(2, 28), array(3, 28), w.Load(8), 0xb3, w.StoreF32(0), w.Const(0))))
@@ -107,7 +107,7 @@ func TestBatchesThatAreWrong(t *testing.T) {
 	}
 }
 
-// counter puts into a token how many batches it has seen, which is its state; after the third it traps.
+// counter writes the number of batches that it has seen, its state, to a token. It traps after the third.
 func counter() []byte {
 	return guest("", function(hook.MapBatch, w.GGet(1), w.Const(1), w.I32Add, w.GSet(1), w.GGet(1), w.Const(3), w.I32GeU, w.If(w.Empty, w.Unreachable),
 		array(0, 28), w.GGet(1), w.Store(0), w.Const(0)),
@@ -116,7 +116,7 @@ func counter() []byte {
 		w.Func{Export: "gpupipe_load", Params: w.Types{w.I32, w.I32}, Results: w.Types{w.I32}, Body: w.Seq(w.Get(0), w.Load(0), w.GSet(1), w.Const(0))})
 }
 
-// A module with state has one instance, however many are asked for; it continues from any state.
+// A module with state has one instance, for every n. It continues from any state.
 func TestBatchesOfAModuleThatRemembers(t *testing.T) {
 	p := batches(t, hook.MapBatch, 8, counter())
 	b := sampleBatch()
@@ -186,7 +186,7 @@ func inputNamed(name string) []byte { return w.Seq(named(scalarText, name), w.Ca
 
 func scalarNamed(name string) []byte { return w.Seq(named(scalarText, name), w.Call(graphScalar)) }
 
-// A loss of scalars: the same name is the same scalar; what was asked for is known, in its order.
+// In a loss with scalars equal names are the same scalar, and the names are listed in the order of their first use.
 func TestLossesOfScalars(t *testing.T) {
 	h := newHost(t)
 	in := graphhook.Inputs{Rows: 4, Vocab: 7}
@@ -229,7 +229,7 @@ func TestLossesOfScalars(t *testing.T) {
 	}
 }
 
-// A loss may do without logits: hidden and the head are inputs, and so is what goes along with the tokens.
+// A loss need not read the logits: hidden, the head's parameters and aligned tensors are inputs, too.
 func TestLossesOfHidden(t *testing.T) {
 	m, err := newHost(t).LoadBytes(hook.Spec{File: "h.wasm", Hook: hook.BuildLoss}, guest(scalarText, lossOf(inputNamed("hidden"), w.Set(2),
 		inputNamed("lm_head.weight"), w.Set(3), opOfTwo(scalarText, "matmul", `{"trans_b":true}`), w.Set(2), inputNamed("teacher"), w.Set(3),
@@ -246,7 +246,7 @@ func TestLossesOfHidden(t *testing.T) {
 	assert.ErrorContains(t, err, `graph_input: unknown input "hidden", expected one of logits, targets, weights, teacher`)
 }
 
-// loss_grad gets logits and targets, and room for losses and gradients.
+// loss_grad gets logits and targets, and buffers for losses and gradients.
 func TestLossGrad(t *testing.T) {
 	h := newHost(t)
 	logits, targets := []float32{1, 2, 3, 4, 5, 6}, []uint32{2, 1}

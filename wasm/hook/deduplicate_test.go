@@ -182,7 +182,7 @@ func TestDeduplicateRefusesConfigs(t *testing.T) {
 	}
 }
 
-// At least 50 MB/s are meant.
+// The target is at least 50 MB/s.
 func BenchmarkDeduplicate(b *testing.B) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, words := range []int{25, 500} {

@@ -81,8 +81,8 @@ func float(b []byte, i int) float64 {
 	return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
 }
 
-// A loss of a module's: its gradient against finite differences, in float64 and on a device, where it has the bits of
-// the same loss written in Go.
+// The gradient of a module's loss agrees with finite differences, in float64 and on a device. On the device it has the
+// same bits as that of the loss written in Go.
 func TestLossesOfModulesOnADevice(t *testing.T) {
 	h := newHost(t)
 	for file, inGo := range map[string]func(logits, targets *graph.Value) *graph.Value{

@@ -21,8 +21,7 @@ import (
 
 const every = "../sdk/testdata/every/"
 
-// scribe stands for the host: it writes down what a module asks for. Values are numbered; of every one the shape is
-// [3,5].
+// scribe replaces the host and records the module's calls. It numbers values; each has the shape [3,5].
 type scribe struct {
 	lines  []string
 	values uint32
@@ -85,7 +84,7 @@ func words32(b []byte) (ws []uint32) {
 	return ws
 }
 
-// attributes are the same however their numbers were written.
+// attributes normalizes JSON attributes, so that different notations of a number are equal.
 func attributes(text []byte) any {
 	if len(text) == 0 {
 		return nil
@@ -107,7 +106,7 @@ func attributes(text []byte) any {
 	return a
 }
 
-// play calls every hook of a module in turn and gives all that came of it.
+// play calls every hook of a module and returns a record of the results.
 func play(t *testing.T, file string) []string {
 	s := &scribe{}
 	r, err := wasm.NewRuntime(wasm.Config{Imports: s.imports()})
@@ -176,8 +175,8 @@ func callable() (names []string) {
 	return names
 }
 
-// Each language's SDK has every hook of the table, hands over the same arrays, texts and numbers, and asks the host for
-// the same.
+// Each language's SDK has every hook of the table. All pass the same arrays, texts and numbers to it, and make the same
+// calls of the host.
 func TestEveryHookInAllLanguages(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "go.wasm")
 	build := exec.Command("go", "build", "-buildmode=c-shared", "-o", file, every+"go")

@@ -57,7 +57,7 @@ func focal(logits, targets *graph.Value, z float64) *graph.Value {
 	return op.Add(op.Mul(focus, nll), op.Scale(op.Square(lse), z))
 }
 
-// A loss written in C is the graph that one written in Go is.
+// A loss written in C and the same loss written in Go are equal graphs.
 func TestFocalLossInCIsThatInGo(t *testing.T) {
 	h := newHost(t)
 	for config, z := range map[string]float64{"": 1e-4, `{"z": 0.1, "gamma": 2}`: 0.1, `{"gamma":2,"z":-12.5e-3}`: -12.5e-3} {
@@ -110,7 +110,7 @@ const (
 	imported
 )
 
-const words = 1024 // where a guest's text lies
+const words = 1024 // the address of a guest's text
 
 // guest is a module with a text, and a function for each hook.
 func guest(text string, funcs ...w.Func) []byte {
@@ -159,7 +159,7 @@ func array(n int, offset uint32) []byte { return w.Seq(w.Get(0), w.Load(uint32(3
 
 func spin() []byte { return w.Loop(w.Empty, w.Br(0)) }
 
-// What a module does wrong in a hook is an error that names module, hook and what it did; the host lives on.
+// A mistake of a module in a hook is an error that names the module, the hook and the mistake. The host keeps working.
 func TestModulesThatMisbehaveInTheirHooks(t *testing.T) {
 	const text = `logits targets exp add scale pick {"factor":2} {"factor":"two"} warp`
 	input := w.Seq(named(text, "logits"), w.Call(graphInput))
@@ -313,7 +313,7 @@ func TestQualityFilterInC(t *testing.T) {
 	assert.Equal(t, 38, kept)
 }
 
-// What becomes of documents does not depend on how many instances there are.
+// The mapped documents do not depend on the number of instances.
 func TestMappersOfAnySizeAgree(t *testing.T) {
 	m := load(t, newHost(t), hook.Spec{File: examples + "quality_filter.wasm", Hook: hook.MapDocument})
 	texts := prose(300)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// infill is what fill_in_the_middle.wasm makes of documents, with their numbers.
+// infill maps documents, with their numbers, by fill_in_the_middle.wasm.
 func infill(t *testing.T, config string, seed uint64, texts []string) (out [][]string) {
 	t.Helper()
 	m := load(t, newHost(t), hook.Spec{File: examples + "fill_in_the_middle.wasm", Hook: hook.MapDocument, Config: []byte(config), Seed: seed})
@@ -54,8 +54,8 @@ func characters(n int) (texts []string) {
 	return texts
 }
 
-// Whatever was moved can be put back; how often documents are chosen, how they are laid out and where they are cut is
-// as in the paper (arXiv 2207.14255, section 3 and appendix D).
+// The transformation is reversible. The frequency of chosen documents, their layout and their cuts follow the paper
+// (arXiv 2207.14255, section 3 and appendix D).
 func TestFillInTheMiddle(t *testing.T) {
 	const n = 4000
 	texts := characters(n)

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A key that a module does not know is an error before it does anything: of a loss when it has been built, else when it
-// is opened.
+// An unknown config key is an error before the module has an effect: for a loss after it is built, otherwise when the
+// module is opened.
 func TestUnknownKeysOfAConfiguration(t *testing.T) {
 	h := newHost(t)
 	for _, c := range []struct{ file, hook, config, want string }{

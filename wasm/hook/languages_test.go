@@ -54,7 +54,7 @@ func focalOf(logits, targets *graph.Value, gamma, z float64) *graph.Value {
 	return op.Add(op.Mul(focus, nll), op.Scale(op.Square(lse), z))
 }
 
-// A loss written in any of the languages is the graph that one written in Go, in this process, is.
+// A loss written in any of the languages and the same loss written in Go, in this process, are equal graphs.
 func TestFocalLossIsTheSameInAllLanguages(t *testing.T) {
 	h := cachingHost(t)
 	for _, language := range languages {
@@ -80,7 +80,7 @@ func TestFocalLossIsTheSameInAllLanguages(t *testing.T) {
 	}
 }
 
-// A mistake in the configuration is said in the same words.
+// The message for a mistake in the configuration is the same in all languages.
 func TestMistakesInAConfigurationInAllLanguages(t *testing.T) {
 	h := cachingHost(t)
 	for _, language := range languages {
@@ -123,8 +123,8 @@ func openAll(t *testing.T, cache, config string) map[string]*wasm.Instance {
 	return all
 }
 
-// What a hook makes of many batches, odd and empty ones among them, has the same bits in all languages, and so has its
-// state, with with which one in another language continues.
+// The results of a hook for many batches, including odd and empty ones, have the same bits in all languages. So has its
+// state, from which the hook in another language continues.
 func TestTokenWeightsAreTheSameInAllLanguages(t *testing.T) {
 	const config, least = `{"least": 0.07}`, 0.07
 	seen, cache := make([]uint32, 1<<16), t.TempDir()
