@@ -48,7 +48,8 @@ wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Ch
 REVISION = $$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)
 
 build: setup ## bin/gpupipe
-	go build -buildvcs=false -ldflags "-X github.com/gpupipe/gpupipe/internal/version.revision=$(REVISION)" -o bin/gpupipe ./cmd/gpupipe
+	@echo "building bin/gpupipe"
+	@go build -buildvcs=false -ldflags "-X github.com/gpupipe/gpupipe/internal/version.revision=$(REVISION)" -o bin/gpupipe ./cmd/gpupipe
 
 browser: setup ## the page of examples/browser, static files in build/browser
 	@.ci/browser.sh
