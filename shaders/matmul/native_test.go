@@ -57,7 +57,9 @@ func nativeSpecs() []Spec {
 			out = append(out, s)
 		}
 	}
-	return out
+	shared := Spec{Batch: 4, M: 9, N: 50, K: 70, BatchStrideA: 630, EpilogueC: testEpilogue(F32)}
+	few := Spec{Batch: 3, M: 1, N: 100, K: 64, TransB: true, BatchStrideA: 64, TypeC: BF16, EpilogueC: testEpilogue(BF16)}
+	return append(out, shared, few, Spec{Batch: 3, M: 16, N: 32, K: 24, BatchStrideA: 384}, Spec{Batch: 2, M: 30, N: 20, K: 10, TransA: true, BatchStrideA: 300})
 }
 
 // testEpilogue is C for 2·acc + i + 100·b + bias[j], rounded to TypeC.
