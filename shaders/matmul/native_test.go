@@ -329,7 +329,6 @@ func BenchmarkNative(b *testing.B) {
 		{"generate large NN", Spec{Batch: 1, M: 1, N: 1536, K: 576}},
 		{"generate large NT", Spec{Batch: 1, M: 1, N: 1536, K: 576, TransB: true}},
 		{"generate 4 NT", Spec{Batch: 1, M: 4, N: 1536, K: 576, TransB: true}},
-		{"bf16", Spec{Batch: 1, M: 2048, N: 352, K: 128, TypeA: BF16, TypeB: BF16}},
 	}...) {
 		for _, threads := range []string{"1", "2"} {
 			b.Run(s.name+"/threads="+threads, func(b *testing.B) { benchNative(b, s, threads) })
