@@ -14,7 +14,7 @@ import (
 )
 
 type selftestCommand struct {
-	Device string        `help:"Device to test: webgpu:0, vulkan:0." placeholder:"NAME"`
+	Device string        `help:"Device to test: cpu:0, webgpu:0, vulkan:0." placeholder:"NAME"`
 	Filter string        `help:"Test only ops whose name contains this." placeholder:"TEXT"`
 	Quick  bool          `help:"Test each case with one kernel instead of every variant, and fewer random graphs."`
 	Within time.Duration `help:"Start no further tests after this time, and list those that are omitted." placeholder:"DURATION"`

@@ -11,7 +11,7 @@ import (
 )
 
 type verifyCommand struct {
-	Device  []string `help:"Device to verify: webgpu:0, vulkan:0. Repeatable: stages use the devices in turn." placeholder:"NAME" sep:"none"`
+	Device  []string `help:"Device to verify: cpu:0, webgpu:0, vulkan:0. Repeatable: stages use the devices in turn." placeholder:"NAME" sep:"none"`
 	Quick   bool     `help:"Run fewer cases, of 10 batches."`
 	Batches int      `help:"Batches in each run; 0: 20, or 10 with --quick." default:"0"`
 	Filter  string   `help:"Run only cases whose name or claim contains this." placeholder:"TEXT"`

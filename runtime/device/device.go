@@ -32,6 +32,9 @@ func (k Kind) Order() int {
 	return slices.Index([]Kind{Discrete, Integrated, Virtual, CPU, Software, Null}, k)
 }
 
+// GPU reports whether the kind is hardware for a GPU's API.
+func (k Kind) GPU() bool { return k.Order() < CPU.Order() }
+
 // Vendor returns the name of a vendor from its PCI or Khronos number; "" if it is unknown.
 func Vendor(id uint32) string {
 	return map[uint32]string{
