@@ -104,7 +104,7 @@ func printDevices(a *app, lines []deviceLine) {
 		if len(undirected) > 0 && d.Name == undirected[preferred(undirected)].Name {
 			marks = append(marks, "used by default")
 		}
-		rows = append(rows, []string{d.Name, d.Adapter, string(d.Kind), d.API, d.Driver, strings.Join(marks, "; ")})
+		rows = append(rows, []string{d.Name, d.Hardware(), string(d.Kind), d.API, d.Driver, strings.Join(marks, "; ")})
 	}
 	a.headed(rows)
 	var direct []device.Info

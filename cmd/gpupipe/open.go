@@ -31,6 +31,9 @@ func (a *app) openDevice(name string) (device.Device, error) {
 	case "null":
 		return null.New(null.Options{Name: fmt.Sprintf("null:%d", n.Index), Dump: dump}), nil
 	case device.CPUBackend:
+		if _, err := cpu.Adapters(a.cpuCache()); err != nil { // a compiler that fails is found before it fails for a kernel
+			return nil, fmt.Errorf("cpu:%d: %w", n.Index, err)
+		}
 		return cpu.Open(cpu.Options{Index: n.Index, Threads: n.Threads, CacheDir: a.cpuCache(), Dump: dump})
 	case "webgpu":
 		infos, err := webgpu.Adapters()

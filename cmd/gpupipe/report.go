@@ -97,7 +97,7 @@ func (c *reportCommand) Run(a *app) error {
 	for _, d := range c.order(found) {
 		weights := weightOf(d.Kind)
 		within := time.Until(end) * time.Duration(weights) / time.Duration(max(1, weightsFrom(c.order(found), d.Name)))
-		subject := r.Subject(d.Name, fmt.Sprintf("%s: %s (%s)", d.Name, d.Adapter, d.Kind))
+		subject := r.Subject(d.Name, fmt.Sprintf("%s: %s (%s)", d.Name, d.Hardware(), d.Kind))
 		if err := r.Run(a.ctx, runner, subject, c.tasks(d, dir), within); err != nil {
 			return err
 		}

@@ -162,7 +162,7 @@ func summarise(name string, results []devicetest.Result) selftestLine {
 }
 
 func (r selftestReport) print(a *app) {
-	a.printf("%s  %s (%s) %s\n\n", r.Device.Name, r.Device.Adapter, r.Device.Kind, r.Device.Driver)
+	a.printf("%s  %s (%s) %s\n\n", r.Device.Name, r.Device.Hardware(), r.Device.Kind, r.Device.Driver)
 	rows := [][]string{{"OP", "CASES", "VARIANTS", "RUNS", "WORST ERROR", "TOLERANCE", ""}}
 	failed := 0
 	for _, l := range r.Lines {

@@ -60,7 +60,7 @@ func (c *verifyCommand) Run(a *app) error {
 
 func printVerification(a *app, r verify.Report) {
 	for _, d := range r.Devices {
-		a.printf("%s  %s (%s) %s\n", d.Name, d.Adapter, d.Kind, d.Driver)
+		a.printf("%s  %s (%s) %s\n", d.Name, d.Hardware(), d.Kind, d.Driver)
 	}
 	if r.Mixed {
 		a.prose("These devices are of several kinds: each is verified by itself. Pipelines of all of them agree within rounding.\n")

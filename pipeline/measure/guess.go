@@ -17,7 +17,7 @@ type speed struct {
 func speedOf(dev device.Device) speed {
 	switch dev.Info().Kind {
 	case device.CPU:
-		n := threads(dev)
+		n := float64(max(1, dev.Info().Threads))
 		return speed{60e9 * n, 10e9 * n, 3e-6, partition.Link{Latency: 10e-6, Bandwidth: 10e9}}
 	case device.Software:
 		return speed{20e9, 10e9, 30e-6, partition.Link{Latency: 50e-6, Bandwidth: 5e9}}
@@ -25,14 +25,6 @@ func speedOf(dev device.Device) speed {
 		return speed{1e12, 50e9, 10e-6, partition.Link{Latency: 50e-6, Bandwidth: 10e9}}
 	}
 	return speed{10e12, 500e9, 5e-6, partition.Link{Latency: 50e-6, Bandwidth: 10e9}}
-}
-
-// threads returns the number of threads of a CPU, or 1 if it is in another process.
-func threads(dev device.Device) float64 {
-	if d, ok := dev.(interface{ Threads() int }); ok {
-		return float64(d.Threads())
-	}
-	return 1
 }
 
 // guess estimates a kernel's time as the longer of its arithmetic and its memory traffic (the roofline of Williams,

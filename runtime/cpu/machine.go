@@ -5,7 +5,6 @@ package cpu
 import (
 	"bufio"
 	"cmp"
-	"fmt"
 	"io/fs"
 	"os"
 	"runtime"
@@ -31,13 +30,8 @@ func thisMachine() machine {
 // identity returns what compiled code depends on.
 func (m machine) identity() string { return m.model + " \n " + m.features }
 
-// info describes the device. Threads are part of the adapter's name, because times depend on them.
 func (m machine) info(c *cc.Compiler, threads int) device.Info {
-	adapter := fmt.Sprintf("%s, %d threads", m.model, threads)
-	if threads == 1 {
-		adapter = m.model + ", 1 thread"
-	}
-	return device.Info{Name: "cpu:0", Adapter: adapter, Vendor: m.vendor, Driver: c.Version(), API: "native", Kind: device.CPU}
+	return device.Info{Name: "cpu:0", Threads: threads, Adapter: m.model, Vendor: m.vendor, Driver: c.Version(), API: "native", Kind: device.CPU}
 }
 
 // read fills in what /proc/cpuinfo says about the first core.
