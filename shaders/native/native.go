@@ -67,6 +67,7 @@ func Translate(wgsl string, o Options) (k Kernel, err error) {
 		k.Writable = append(k.Writable, v.writable)
 	}
 	k.Workgroup = w.size(entry)
+	m.refuseRecursion()
 	w.functions(func(f *function) bool { return f != entry })
 	if barriers := w.barriers(); barriers[entry] {
 		w.stretches(entry, barriers)
@@ -86,6 +87,10 @@ func Functions(wgsl string, o Options) (c string, err error) {
 	}
 	defer recoverSyntax(&err)
 	w := newWriter(m, o)
+	m.refuseRecursion()
+	if barriers := w.barriers(); len(barriers) > 0 {
+		return "", fmt.Errorf("there are barriers outside of a kernel")
+	}
 	w.functions(func(*function) bool { return true })
 	var context []string
 	for _, v := range w.bindings() {
