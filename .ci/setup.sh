@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demo need and this machine lacks: a C compiler, Go, the Vulkan loader, a
-# Vulkan driver, spirv-val, Vulkan's validation layer, Chromium, and text to train on. Debian 12 and later, Ubuntu 24.04 and later (22.04 with a GPU's own driver);
-# as root or through sudo. Run again, it changes nothing.
+# Vulkan driver, spirv-val, Vulkan's validation layer, Chromium, and text to train on. With the argument "cross" it
+# installs clang, a cross compiler for ARM and an emulator instead, which tests need. Debian 12 and later, Ubuntu 24.04
+# and later (22.04 with a GPU's own driver); as root or through sudo. Run again, it changes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -175,6 +176,18 @@ ensure_layer() {
   apt_install vulkan-validationlayers vulkan-validationlayers
 }
 
+# The tests run a CPU's kernels as clang compiles them, with gcc's sanitizers, and for ARM under an emulator.
+ensure_cross() {
+  local missing=()
+  have clang || missing+=(clang)
+  have gcc || missing+=(gcc libc6-dev)
+  have aarch64-linux-gnu-gcc && [ -e /usr/aarch64-linux-gnu/lib/libc.so.6 ] || missing+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
+  have qemu-aarch64-static || missing+=(qemu-user-static)
+  [ ${#missing[@]} = 0 ] && return
+  have apt-get || die "the tests need ${missing[*]}: install them"
+  apt_install "${missing[*]}" "${missing[@]}"
+}
+
 ensure_vulkan() {
   loader_works || apt_install libvulkan1 libvulkan1
   if hardware_driver || [ -n "${VK_DRIVER_FILES:-}${VK_ICD_FILENAMES:-}" ]; then return; fi
@@ -242,6 +255,8 @@ ensure_text() {
   [ "$(wc -c <$TEXT.part)" -ge 1000000 ] || die "the demo's text has only $(wc -c <$TEXT.part) bytes: $TEXT.part"
   mv $TEXT.part $TEXT
 }
+
+[ "${1:-}" != cross ] || { ensure_cross; exit; }
 
 case $(uname -s) in
   Linux)

@@ -38,7 +38,9 @@ func training(t *testing.T) *graph.Graph {
 		ids, targets := m.Input("ids", graph.T(graph.U32, b, tokens)), m.Input("targets", graph.T(graph.U32, b, tokens))
 		x := op.Embedding(w["table"], ids)
 		y := op.RMSNorm(x, w["norm"], 1e-5)
-		heads := func(name string) *graph.Value { return op.Reshape(op.MatMul(y, w[name], false, false), b, tokens, 4, channels/4) }
+		heads := func(name string) *graph.Value {
+			return op.Reshape(op.MatMul(y, w[name], false, false), b, tokens, 4, channels/4)
+		}
 		a := op.Attention(heads("q"), heads("k"), heads("v"), nil)
 		x = op.Add(x, op.MatMul(op.Reshape(a, b, tokens, channels), w["o"], false, false))
 		x = op.Add(x, op.MatMul(op.SiLU(op.MatMul(x, w["up"], false, false)), w["down"], false, false))
