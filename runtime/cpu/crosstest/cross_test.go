@@ -68,14 +68,14 @@ func x86(t *testing.T, cpu string) build {
 }
 
 // Kernels do nothing that C leaves undefined, and access no memory but their arguments.
-func TestSanitizers(t *testing.T) { check(t, sanitized(t), sample(3, 16)) }
+func TestSanitizers(t *testing.T) { check(t, sanitized(t), sample(5, 8)) }
 
-func TestARM64(t *testing.T) { check(t, arm64(t), sample(3, 12)) }
+func TestARM64(t *testing.T) { check(t, arm64(t), sample(5, 8)) }
 
 // The same text serves CPUs without AVX and with AVX2, and another compiler.
 func TestX86(t *testing.T) {
 	for _, cpu := range []string{"x86-64", "haswell"} {
-		t.Run(cpu, func(t *testing.T) { check(t, x86(t, cpu), sample(5, 6)) })
+		t.Run(cpu, func(t *testing.T) { check(t, x86(t, cpu), sample(8, 4)) })
 	}
 }
 
