@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test quick wasm build browser setup setup-build lint bench gpu-bundle gpu-bundle-test hooks naga clean help
+.PHONY: demo test quick wasm build browser setup setup-build cross lint bench gpu-bundle gpu-bundle-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -18,7 +18,7 @@ demo: build ## train a small model on real text, then sample from it (without a 
 # without LLVM's optimisation a quarter less again, where they run but once. Those of whole runs are optimised, as they are for users.
 RUNS := graph|pipeline
 test: export LP_NATIVE_VECTOR_WIDTH ?= 128
-test: setup lint ## the whole test suite, after lint
+test: setup cross lint ## the whole test suite, after lint
 	go test -timeout 2h ./pipeline/train/... $$(go list ./... | grep -E '/($(RUNS))(/|$$)') # what takes longest begins first
 	GALLIVM_PERF=$${GALLIVM_PERF-nopt} go test -timeout 2h $$(go list ./... | grep -vE '/($(RUNS))(/|$$)')
 	$(MAKE) --no-print-directory wasm
@@ -60,6 +60,9 @@ setup: ## install what tests need and is missing: a C compiler, Go, a Vulkan dri
 
 setup-build: # what building and the demo need: neither Mesa nor Chromium
 	@.ci/setup.sh build
+
+cross: ## what tests of the CPU's kernels need: clang, a cross compiler for ARM and an emulator (CROSS=none leaves these out)
+	@[ "$${CROSS:-}" = none ] || [ "$$(uname -s)" != Linux ] || .ci/setup.sh cross
 
 define STATIC
 unformatted=$$("$$(go env GOROOT)/bin/gofmt" -l .); [ -z "$$unformatted" ] || { echo "not gofmt'ed: $$unformatted" >&2; exit 1; }; \

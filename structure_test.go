@@ -37,6 +37,7 @@ var allowed = map[string]string{
 	"runtime/vulkan/...":        "graph/target runtime/device runtime/device/base runtime/device/host shaders/spirv internal/...",
 	"runtime/cpu":               "graph/target runtime/device runtime/device/base runtime/device/host runtime/cpu/cc shaders/native internal/...",
 	"runtime/cpu/cc":            "internal/...",
+	"runtime/cpu/crosstest":     "", // tests only
 	"runtime/null/...":          "graph/target runtime/device runtime/device/base",
 	"runtime/webgpujs/...":      "graph/target runtime/device runtime/device/base",
 	"runtime/sidecar":           "graph/target runtime/device runtime/device/base",

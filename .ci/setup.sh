@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# setup.sh [build | test]: installs what building and the demo, or tests too, need and this machine lacks.
-#   build  a C compiler, Go, and text to train on; where there is a GPU with its driver, the Vulkan loader. Without a GPU the
-#          C compiler makes the kernels, too
-#   test   the default: also a Vulkan driver (Mesa's lavapipe without a GPU), spirv-val, Vulkan's validation layer and Chromium
+# setup.sh [build | test | cross]: installs what this machine lacks. Run again, it changes nothing.
+#   build  what building and the demo need: a C compiler, which also makes the kernels where there is no GPU, Go, text to
+#          train on, and the Vulkan loader where there is a GPU with its driver
+#   test   the default, what tests need: also a Vulkan driver (Mesa's lavapipe without a GPU), spirv-val, Vulkan's
+#          validation layer and Chromium
+#   cross  what tests of a CPU's kernels need: clang, a cross compiler for ARM and an emulator
 # Debian 12 and later, Ubuntu 24.04 and later (22.04 to build, and to test with a GPU's own driver); as root or through sudo.
-# Run again, it changes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +16,7 @@ readonly GO_FETCHES=21 # from 1.21 on, Go fetches the toolchain that go.mod name
 readonly TEXT=build/demo/text.txt
 mkdir -p build/demo build/toolchain
 
-case $FOR in build | test) ;; *) echo "setup.sh: found $FOR, expected build or test" >&2; exit 1 ;; esac
+case $FOR in build | test | cross) ;; *) echo "setup.sh: found $FOR, expected build, test or cross" >&2; exit 1 ;; esac
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -186,6 +187,18 @@ ensure_loader() {
   if hardware_driver && ! loader_works; then apt_install libvulkan1 libvulkan1; fi
 }
 
+# The tests run a CPU's kernels as clang compiles them, with gcc's sanitizers, and for ARM under an emulator.
+ensure_cross() {
+  local missing=()
+  have clang || missing+=(clang)
+  have gcc || missing+=(gcc libc6-dev)
+  have aarch64-linux-gnu-gcc && [ -e /usr/aarch64-linux-gnu/lib/libc.so.6 ] || missing+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
+  have qemu-aarch64-static || missing+=(qemu-user-static)
+  [ ${#missing[@]} = 0 ] && return
+  have apt-get || die "the tests need ${missing[*]}: install them"
+  apt_install "${missing[*]}" "${missing[@]}"
+}
+
 ensure_vulkan() {
   loader_works || apt_install libvulkan1 libvulkan1
   if hardware_driver || [ -n "${VK_DRIVER_FILES:-}${VK_ICD_FILENAMES:-}" ]; then return; fi
@@ -253,6 +266,8 @@ ensure_text() {
   [ "$(wc -c <$TEXT.part)" -ge 1000000 ] || die "the demo's text has only $(wc -c <$TEXT.part) bytes: $TEXT.part"
   mv $TEXT.part $TEXT
 }
+
+[ "$FOR" != cross ] || { ensure_cross; exit; }
 
 case $(uname -s) in
   Linux)

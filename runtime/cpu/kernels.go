@@ -4,8 +4,6 @@ package cpu
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -115,7 +113,7 @@ func (d *Device) start(b *batch, s *device.Shader) (*compilation, error) {
 
 // build compiles and loads a kernel. A kept library that does not load, because the system changed, is made again.
 func build(ctx context.Context, compiler *cc.Compiler, source string) (*kernel, error) {
-	unit, symbol := unitOf(source)
+	unit, symbol := native.Unit(source, cc.Unit)
 	library, kept, err := compiler.Compile(ctx, unit, symbol)
 	if err != nil {
 		return nil, refusal(compiler, err)
@@ -138,15 +136,6 @@ func refusal(compiler *cc.Compiler, err error) error {
 		return device.Invalid("%s: %v", compiler, source)
 	}
 	return err
-}
-
-// unitOf returns the translation unit of a source and the name of its function. Kernels of one process have different
-// names, so that tools tell them apart.
-func unitOf(source string) (unit, symbol string) {
-	sum := sha256.Sum256([]byte(native.Prelude + source))
-	symbol = "gp_" + hex.EncodeToString(sum[:8])
-	return fmt.Sprintf("%s\n#define KERNEL void %s(const gp_arg *args, u32 first, u32 last, const u32 *grid)\n#line 1 \"%s\"\n%s",
-		native.Prelude, symbol, cc.Unit, source), symbol
 }
 
 // free unloads all kernels and removes the compiler's files in progress.

@@ -23,6 +23,12 @@ func (w *writer) barriers() map[*function]bool {
 	return found
 }
 
+// inlined begins the names of the inliner's variables. WGSL has none of these.
+const inlined = "__"
+
+// maxInlined bounds the calls that are replaced, since functions that call each other twice would double them each time.
+const maxInlined = 1000
+
 // inliner replaces calls of functions with barriers by their bodies, so that all barriers are statements of the entry
 // point.
 type inliner struct {
@@ -40,8 +46,17 @@ func (n *inliner) statements(body []*stmt) []*stmt {
 			out = append(out, s)
 			continue
 		}
+		if s.left != nil {
+			n.refuse(s.left, "the left side of an assignment")
+		}
+		for _, x := range []*stmt{s.init, s.next} {
+			if x != nil {
+				n.refuse(x.expr, "the head of a loop")
+				n.refuse(x.left, "the head of a loop")
+			}
+		}
 		if s.kind == loop || s.kind == branch {
-			n.refuse(s.expr)
+			n.refuse(s.expr, "a condition")
 		} else {
 			c.expr, before = n.expression(s.expr)
 		}
@@ -55,11 +70,11 @@ func (n *inliner) statements(body []*stmt) []*stmt {
 	return out
 }
 
-// refuse fails where a condition waits: it would have to be computed anew in each turn.
-func (n *inliner) refuse(e *expr) {
+// refuse fails where an expression waits that is not computed once, before the statement.
+func (n *inliner) refuse(e *expr, place string) {
 	each(e, func(e *expr) {
 		if isBarrier(e) || e.kind == call && n.waits[n.m.byName[e.text]] {
-			fail(e.line, "a barrier in a condition is not supported")
+			fail(e.line, "a barrier in %s is not supported", place)
 		}
 	})
 }
@@ -68,6 +83,9 @@ func (n *inliner) refuse(e *expr) {
 func (n *inliner) expression(e *expr) (*expr, []*stmt) {
 	if e == nil {
 		return nil, nil
+	}
+	if e.kind == binary && (e.text == "&&" || e.text == "||") {
+		n.refuse(e, "an operand of "+e.text)
 	}
 	c := *e
 	c.args = nil
@@ -81,7 +99,7 @@ func (n *inliner) expression(e *expr) (*expr, []*stmt) {
 	case e.kind == call && e.text == "workgroupUniformLoad" && f == nil:
 		return n.load(&c, before)
 	case e.kind == call && f != nil && n.waits[f]:
-		return n.inlined(&c, f, before)
+		return n.call(&c, f, before)
 	}
 	return &c, before
 }
@@ -91,21 +109,27 @@ func (n *inliner) load(e *expr, before []*stmt) (*expr, []*stmt) {
 	if len(e.args) != 1 || e.args[0].kind != unary || e.args[0].text != "&" {
 		fail(e.line, "workgroupUniformLoad needs a pointer")
 	}
-	n.calls++
-	name := fmt.Sprintf("load%d", n.calls)
+	name := n.name("load", e)
 	wait := &stmt{kind: evaluate, expr: &expr{kind: call, text: "workgroupBarrier", line: e.line}, line: e.line}
 	value := &stmt{kind: declareLet, text: name, expr: e.args[0].args[0], line: e.line}
 	return &expr{kind: identifier, text: name, line: e.line}, append(before, wait, value, wait)
 }
 
-// inlined is the body of f with its parameters as variables. Its one return comes last.
-func (n *inliner) inlined(e *expr, f *function, before []*stmt) (*expr, []*stmt) {
+// name returns a name that no other variable has.
+func (n *inliner) name(kind string, e *expr) string {
+	if n.calls++; n.calls > maxInlined {
+		fail(e.line, "more than %d calls of functions with barriers", maxInlined)
+	}
+	return fmt.Sprint(inlined, kind, n.calls)
+}
+
+// call is the body of f with its parameters as variables. Its one return comes last.
+func (n *inliner) call(e *expr, f *function, before []*stmt) (*expr, []*stmt) {
 	if len(e.args) != len(f.parameters) {
 		fail(e.line, "%s has %d arguments, expected %d", e.text, len(e.args), len(f.parameters))
 	}
-	n.calls++
-	result := fmt.Sprintf("call%d", n.calls)
-	inner := &stmt{kind: block, line: e.line}
+	result := n.name("call", e)
+	inner := &stmt{kind: isolated, line: e.line}
 	for i, p := range f.parameters {
 		argument := fmt.Sprintf("%s_%s", result, p.name) // computed where the caller's names are in scope
 		before = append(before, &stmt{kind: declareLet, text: argument, typ: p.typ, expr: e.args[i], line: e.line})

@@ -2,6 +2,7 @@ package native
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -28,6 +29,9 @@ func (w *writer) call(e *expr) (string, *typ) {
 		return w.selection(e)
 	case "dot":
 		args, t := w.common(e, 2)
+		if t.kind != vector || t.of.kind == boolean {
+			fail(e.line, "dot is not defined for %s", t.wgsl())
+		}
 		return fmt.Sprintf("dot_%s(%s)", t.c(), strings.Join(args, ", ")), t.of
 	case "arrayLength":
 		if len(e.args) == 1 && e.args[0].kind == unary && e.args[0].text == "&" {
@@ -37,7 +41,13 @@ func (w *writer) call(e *expr) (string, *typ) {
 		}
 		fail(e.line, "arrayLength of what is no binding")
 	case "all", "any":
+		if len(e.args) != 1 {
+			fail(e.line, "%s has %d arguments, expected 1", e.text, len(e.args))
+		}
 		x, t := w.value(e.args[0])
+		if t.scalar().kind != boolean {
+			fail(e.line, "%s is not defined for %s", e.text, t.wgsl())
+		}
 		if t.kind != vector {
 			return x, boolType
 		}
@@ -85,7 +95,7 @@ func (w *writer) own(e *expr, f *function) (string, *typ) {
 		if !fits(f.parameters[i].typ, t) {
 			fail(a.line, "argument %d of %s is %s, expected %s", i+1, e.text, t.wgsl(), f.parameters[i].typ.wgsl())
 		}
-		args = append(args, x)
+		args = append(args, w.converted(x, t, f.parameters[i].typ))
 	}
 	return fmt.Sprintf("fn_%s(%s)", e.text, strings.Join(args, ", ")), f.result
 }
@@ -99,9 +109,12 @@ func (w *writer) selection(e *expr) (string, *typ) {
 	yes, ty := w.value(e.args[1])
 	condition, tc := w.value(e.args[2])
 	t := common(e.line, tn, ty).settled()
+	if !t.scalar().number() {
+		fail(e.line, "select is not defined for %s", t.wgsl())
+	}
 	no, yes = w.spread(no, tn, t), w.spread(yes, ty, t)
 	switch {
-	case t.kind == vector && tc.kind == vector:
+	case t.kind == vector && tc.kind == vector && tc.n == t.n && tc.of.kind == boolean:
 		return fmt.Sprintf("select_%s(%s, %s, %s)", t.c(), no, yes, condition), t
 	case tc.kind != boolean:
 		fail(e.line, "the condition of select is %s, expected bool", tc.wgsl())
@@ -111,31 +124,38 @@ func (w *writer) selection(e *expr) (string, *typ) {
 	return fmt.Sprintf("select_%s(%s, %s, %s)", t.c(), no, yes, condition), t
 }
 
+// atomics are the functions of atomics that have a value beside the pointer.
+var atomics = []string{"atomicStore", "atomicAdd", "atomicSub", "atomicMin", "atomicMax", "atomicAnd", "atomicOr", "atomicXor", "atomicExchange"}
+
 // atomic writes a function of atomics in workgroup memory. The invocations of a workgroup run on one thread, so these
 // are plain reads and writes.
 func (w *writer) atomic(e *expr) (string, *typ) {
-	if len(e.args) == 0 || e.args[0].kind != unary || e.args[0].text != "&" {
+	n := 2
+	if e.text == "atomicLoad" {
+		n = 1
+	} else if !slices.Contains(atomics, e.text) {
+		fail(e.line, "%s is not supported", e.text)
+	}
+	if len(e.args) != n {
+		fail(e.line, "%s has %d arguments, expected %d", e.text, len(e.args), n)
+	}
+	if e.args[0].kind != unary || e.args[0].text != "&" {
 		fail(e.line, "%s needs a pointer", e.text)
 	}
 	place, t := w.value(e.args[0].args[0])
-	if t.kind != atomic {
+	if t.kind != atomic || t.of.kind != i32 && t.of.kind != u32 {
 		fail(e.line, "%s of %s", e.text, t.wgsl())
 	}
-	if e.text == "atomicLoad" {
+	if n == 1 {
 		return place, t.of
 	}
-	if len(e.args) != 2 {
-		fail(e.line, "%s has %d arguments, expected 2", e.text, len(e.args))
+	x, from := w.value(e.args[1])
+	if !fits(t.of, from) {
+		fail(e.line, "%s of %s and %s", e.text, t.wgsl(), from.wgsl())
 	}
-	x, _ := w.value(e.args[1])
-	switch e.text {
-	case "atomicStore":
-		return fmt.Sprintf("(void)(%s = %s)", place, x), voidType
-	case "atomicMin", "atomicMax":
-		return fmt.Sprintf("(%[1]s = %[2]s_%[3]s(%[1]s, %[4]s))", place, strings.ToLower(e.text[6:]), t.of.c(), x), t.of
-	case "atomicAdd":
-		return fmt.Sprintf("((%[1]s += %[2]s) - %[2]s)", place, x), t.of
+	result := t.of
+	if e.text == "atomicStore" {
+		result = voidType
 	}
-	fail(e.line, "%s is not supported", e.text)
-	return "", nil
+	return fmt.Sprintf("%s_%s(&%s, %s)", e.text, t.of.c(), place, w.converted(x, from, t.of)), result
 }

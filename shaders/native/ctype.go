@@ -26,6 +26,20 @@ func (t *typ) c() string {
 	return "void"
 }
 
+// maxElements bounds the arrays of functions and workgroups, which lie on a thread's stack.
+const maxElements = 1 << 18
+
+// elements returns the number of words that a value takes at most.
+func (t *typ) elements() int {
+	switch t.kind {
+	case vector:
+		return 4
+	case array:
+		return t.n * t.of.elements()
+	}
+	return 1
+}
+
 func (t *typ) equal(u *typ) bool {
 	return t.kind == u.kind && t.n == u.n && (t.of == nil) == (u.of == nil) && (t.of == nil || t.of.equal(u.of))
 }

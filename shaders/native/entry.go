@@ -9,6 +9,11 @@ func (w *writer) head() {
 		t := w.element(v).c()
 		w.line("%s *restrict const %s_ = args[%d].at;\nconst u64 %s_n = args[%d].bytes / sizeof(%s);", t, v.name, v.binding, v.name, v.binding, t)
 	}
+	if !w.Inside {
+		for _, v := range w.bindings() {
+			w.line("if (%s_n == 0) return;", v.name) // there is no element for an index to be within
+		}
+	}
 	w.line("for (u32 gp_turn = first; gp_turn < last; gp_turn++) {")
 	w.line("const v3u32 gp_workgroup_id = {gp_turn %% grid[0], gp_turn / grid[0] %% grid[1], gp_turn / grid[0] / grid[1]};")
 	w.line("const v3u32 gp_num_workgroups = {grid[0], grid[1], grid[2]};")
@@ -19,6 +24,8 @@ func (w *writer) head() {
 	}
 }
 
+const maxInvocations = 1 << 12 // of a workgroup
+
 // size is the workgroup's size by dimension.
 func (w *writer) size(f *function) [3]int {
 	size := [3]int{1, 1, 1}
@@ -26,6 +33,9 @@ func (w *writer) size(f *function) [3]int {
 		if size[min(i, 2)] = w.m.integer(e); size[min(i, 2)] < 1 || size[min(i, 2)] > 1<<16 {
 			fail(f.line, "a workgroup of %d invocations", size[min(i, 2)])
 		}
+	}
+	if n := size[0] * size[1] * size[2]; n > maxInvocations {
+		fail(f.line, "a workgroup of %d invocations", n)
 	}
 	return size
 }

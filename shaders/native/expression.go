@@ -24,8 +24,7 @@ func (w *writer) value(e *expr) (string, *typ) {
 	case construct:
 		return w.construct(e)
 	case bitcast:
-		x, t := w.value(e.args[0])
-		return fmt.Sprintf("as_%s(%s)", e.to.c(), w.converted(x, t, t.settled())), e.to
+		return w.bitcast(e)
 	case index, member:
 		return w.place(e)
 	}
@@ -37,16 +36,8 @@ func literalText(e *expr) (string, *typ) {
 	if s == "true" || s == "false" {
 		return s, boolType
 	}
-	hex := strings.HasPrefix(s, "0x") || strings.HasPrefix(s, "0X")
-	switch {
-	case strings.HasSuffix(s, "u"):
-		return s, u32Type
-	case strings.HasSuffix(s, "i"):
-		return strings.TrimSuffix(s, "i"), i32Type
-	case hex:
-		return s, intType
-	case !strings.ContainsAny(s, ".eEf"):
-		return s, intType
+	if n, ok := integerOf(e); ok {
+		return n.text(), n.typ
 	}
 	t := realType
 	if strings.HasSuffix(s, "f") {
@@ -67,20 +58,19 @@ func (w *writer) identifier(e *expr) (string, *typ) {
 	if l := w.lookup(e.text); l != nil {
 		return l.text(), l.typ
 	}
-	if c, ok := w.m.constants[e.text]; ok {
-		s, t := w.value(c)
-		return "(" + s + ")", t
-	}
 	fail(e.line, "no definition of %s in scope", e.text)
 	return "", nil
 }
 
 func (w *writer) unary(e *expr) (string, *typ) {
+	if n, ok := w.folded(e); ok {
+		return n.text(), n.typ
+	}
 	x, t := w.value(e.args[0])
 	switch {
-	case e.text == "-" && t.kind == i32:
-		return "(i32)(0u - (u32)" + x + ")", t
-	case e.text == "-" && (t.float() || t.kind == abstractInt), e.text == "!" && t.kind == boolean, e.text == "~" && t.integer():
+	case e.text == "-" && t.scalar().kind == i32:
+		return unsigned(t, "", "-", x), t
+	case e.text == "-" && t.float(), e.text == "!" && t.kind == boolean, e.text == "~" && t.integer():
 		return "(" + e.text + x + ")", t
 	case e.text == "!" && t.kind == vector && t.of.kind == boolean:
 		return "(~" + x + ")", t
@@ -90,6 +80,9 @@ func (w *writer) unary(e *expr) (string, *typ) {
 }
 
 func (w *writer) binary(e *expr) (string, *typ) {
+	if n, ok := w.folded(e); ok {
+		return n.text(), n.typ
+	}
 	x, tx := w.value(e.args[0])
 	y, ty := w.value(e.args[1])
 	switch e.text {
@@ -102,13 +95,22 @@ func (w *writer) binary(e *expr) (string, *typ) {
 		if !tx.integer() || !ty.integer() {
 			fail(e.line, "%s is not defined for %s and %s", e.text, tx.wgsl(), ty.wgsl())
 		}
-		if tx.kind == i32 && e.text == "<<" {
-			return fmt.Sprintf("(i32)((u32)%s << (%s & 31u))", x, y), tx
+		if tx = tx.settled(); tx.kind == vector != (ty.kind == vector) || tx.n != ty.n {
+			fail(e.line, "%s is not defined for %s and %s", e.text, tx.wgsl(), ty.wgsl())
 		}
-		return fmt.Sprintf("(%s %s (%s & 31u))", x, e.text, y), tx
+		if y = "(" + y + " & 31)"; tx.scalar().kind == i32 && e.text == "<<" {
+			return unsigned(tx, x, "<<", y), tx
+		}
+		return fmt.Sprintf("(%s %s %s)", x, e.text, y), tx
 	}
 	t := common(e.line, tx, ty)
 	x, y = w.spread(x, tx, t), w.spread(y, ty, t)
+	if t.kind == array || t.kind == atomic || t.kind == void {
+		fail(e.line, "%s is not defined for %s", e.text, t.wgsl())
+	}
+	if t.scalar().kind == boolean && !slices.Contains([]string{"==", "!=", "&", "|"}, e.text) {
+		fail(e.line, "%s is not defined for %s", e.text, t.wgsl())
+	}
 	switch e.text {
 	case "==", "!=", "<", ">", "<=", ">=":
 		if t.kind == vector {
@@ -121,134 +123,91 @@ func (w *writer) binary(e *expr) (string, *typ) {
 		}
 		return fmt.Sprintf("(%s %s %s)", x, e.text, y), t
 	}
-	if t.scalar().kind == boolean {
-		fail(e.line, "%s is not defined for %s", e.text, t.wgsl())
-	}
 	if e.text == "/" || e.text == "%" {
 		return w.division(e, x, y, t), t
 	}
-	if t.kind == i32 {
-		return fmt.Sprintf("(i32)((u32)%s %s (u32)%s)", x, e.text, y), t
+	if t.scalar().kind == i32 || t.kind == abstractInt {
+		return unsigned(t, x, e.text, y), t
 	}
 	return fmt.Sprintf("(%s %s %s)", x, e.text, y), t
+}
+
+// unsigned writes an operation of i32, which wraps: in C only those of unsigned integers do.
+func unsigned(t *typ, x, operator, y string) string {
+	u := (&typ{t.kind, t.n, u32Type}).c()
+	if t.kind != vector {
+		u = "u32"
+	}
+	if x == "" {
+		return fmt.Sprintf("((%s)(%s(%s)%s))", t.c(), operator, u, y)
+	}
+	return fmt.Sprintf("((%s)((%s)%s %s (%s)%s))", t.c(), u, x, operator, u, y)
+}
+
+// bitcast writes bitcast<T>(…) of values of one size.
+func (w *writer) bitcast(e *expr) (string, *typ) {
+	if len(e.args) != 1 {
+		fail(e.line, "bitcast has %d arguments, expected 1", len(e.args))
+	}
+	x, t := w.value(e.args[0])
+	numbers := func(t *typ) bool { return t.integer() || t.float() }
+	if t = t.settled(); !numbers(t) || !numbers(e.to) || t.n != e.to.n {
+		fail(e.line, "a bitcast of %s to %s", t.wgsl(), e.to.wgsl())
+	}
+	if t.kind == vector {
+		return fmt.Sprintf("((%s)%s)", e.to.c(), x), e.to
+	}
+	return fmt.Sprintf("as_%s((%s)%s)", e.to.c(), t.c(), x), e.to
 }
 
 // division writes x / y and x % y. WGSL defines both for a divisor of zero.
 func (w *writer) division(e *expr, x, y string, t *typ) string {
 	if t.float() {
 		if e.text == "%" {
-			return fmt.Sprintf("rem_f32(%s, %s)", x, y)
+			return fmt.Sprintf("rem_%s(%s, %s)", t.settled().c(), x, y)
 		}
 		return fmt.Sprintf("(%s / %s)", x, y)
 	}
-	if n, ok := w.constant(e.args[1]); ok && n > 0 && t.kind != vector {
+	if n, ok := w.folded(e.args[1]); ok && n.n > 0 && t.kind != vector {
 		return fmt.Sprintf("(%s %s %s)", x, e.text, y)
 	}
 	name := map[string]string{"/": "div", "%": "rem"}[e.text]
 	return fmt.Sprintf("%s_%s(%s, %s)", name, t.settled().c(), x, y)
 }
 
-// constant evaluates an expression of literals and constants.
-func (w *writer) constant(e *expr) (n int, ok bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			if _, is := r.(syntaxError); !is {
-				panic(r)
-			}
-			n, ok = 0, false
-		}
-	}()
-	if e.kind == identifier && w.lookup(e.text) != nil {
-		return 0, false
-	}
-	return w.m.integer(e), true
+// folded evaluates an expression of integer literals and constants.
+func (w *writer) folded(e *expr) (integer, bool) {
+	return w.m.fold(e, func(name string) bool { return w.lookup(name) != w.scopes[0].names[name] })
 }
 
-// spread makes a vector of a scalar where the other operand is a vector.
+// text returns the number in C.
+func (x integer) text() string {
+	switch {
+	case x.typ.kind == u32:
+		return fmt.Sprintf("%du", x.n)
+	case x.n < 0:
+		return fmt.Sprintf("(%d)", x.n)
+	}
+	return fmt.Sprint(x.n)
+}
+
+// spread makes an operand of the common type: a vector of a scalar, a number of a literal without suffix.
 func (w *writer) spread(x string, from, to *typ) string {
 	if to.kind == vector && from.kind != vector {
-		return fmt.Sprintf("splat_%s(%s)", to.c(), x)
+		return fmt.Sprintf("splat_%s(%s)", to.c(), part(x, from.settled(), to.of))
+	}
+	return w.converted(x, from, to)
+}
+
+// converted makes a number of a literal without suffix.
+func (w *writer) converted(x string, from, to *typ) string {
+	if from.kind == abstractInt && to.kind == u32 {
+		if strings.Trim(x, "0123456789") == "" {
+			return x + "u"
+		}
+		return "((u32)" + x + ")"
 	}
 	return x
-}
-
-func (w *writer) converted(x string, from, to *typ) string {
-	if from.equal(to) {
-		return x
-	}
-	return fmt.Sprintf("((%s)%s)", to.c(), x)
-}
-
-// construct writes T(…): a conversion, a vector or an array.
-func (w *writer) construct(e *expr) (string, *typ) {
-	to := e.to
-	args, types := make([]string, len(e.args)), make([]*typ, len(e.args))
-	for i, a := range e.args {
-		args[i], types[i] = w.value(a)
-	}
-	switch {
-	case to.kind == vector:
-		return w.vector(e, to, args, types)
-	case to.kind == array:
-		if len(args) != 0 && len(args) != to.n {
-			fail(e.line, "%d values for %s", len(args), to.wgsl())
-		}
-		w.arrays.need(to)
-		if len(args) == 0 {
-			return fmt.Sprintf("(%s){0}", to.c()), to
-		}
-		return fmt.Sprintf("(%s){{%s}}", to.c(), strings.Join(args, ", ")), to
-	case len(args) == 0:
-		return fmt.Sprintf("((%s)0)", to.c()), to
-	case len(args) != 1 || types[0].kind == vector || types[0].kind == array:
-		fail(e.line, "%s of %d values", to.wgsl(), len(args))
-	}
-	return convert(args[0], types[0].settled(), to), to
-}
-
-// convert writes a conversion of scalars. That of a float to an integer is saturated, and NaN becomes zero.
-func convert(x string, from, to *typ) string {
-	switch {
-	case from.kind == to.kind:
-		return x
-	case from.kind == f32 && to.integer():
-		return fmt.Sprintf("%s_of_f32(%s)", to.c(), x)
-	}
-	return fmt.Sprintf("((%s)%s)", to.c(), x)
-}
-
-func (w *writer) vector(e *expr, to *typ, args []string, types []*typ) (string, *typ) {
-	if to.of == nil {
-		if len(args) == 0 {
-			fail(e.line, "vec%d() has no type", to.n)
-		}
-		to = &typ{vector, to.n, types[0].scalar().settled()}
-	}
-	switch {
-	case len(args) == 0:
-		return fmt.Sprintf("(%s){0}", to.c()), to
-	case len(args) == 1 && types[0].kind != vector:
-		return fmt.Sprintf("splat_%s(%s)", to.c(), convert(args[0], types[0].settled(), to.of)), to
-	case len(args) == 1 && types[0].n == to.n:
-		if types[0].equal(to) {
-			return args[0], to
-		}
-		return fmt.Sprintf("__builtin_convertvector(%s, %s)", args[0], to.c()), to
-	}
-	var parts []string
-	for i, a := range args {
-		if types[i].kind != vector {
-			parts = append(parts, convert(a, types[i].settled(), to.of))
-			continue
-		}
-		for c := range types[i].n {
-			parts = append(parts, fmt.Sprintf("%s[%d]", a, c))
-		}
-	}
-	if len(parts) != to.n {
-		fail(e.line, "%d components for %s", len(parts), to.wgsl())
-	}
-	return fmt.Sprintf("(%s){%s}", to.c(), strings.Join(parts, ", ")), to
 }
 
 // place writes an element or a component, which can be assigned to where its base can.
@@ -262,67 +221,87 @@ func (w *writer) place(e *expr) (string, *typ) {
 		if t.kind != vector || len(e.text) != 1 || at < 0 || at >= t.n {
 			fail(e.line, "%s has no member %s", t.wgsl(), e.text)
 		}
-		return fmt.Sprintf("%s[%d]", base, at), t.of
+		return component(base, fmt.Sprint(at), t), t.of
 	}
 	if t.kind != array && t.kind != vector {
 		fail(e.line, "%s has no elements", t.wgsl())
 	}
-	_, it := w.value(e.args[1])
-	if !it.integer() || it.kind == vector {
-		fail(e.line, "an index is %s, expected an integer", it.wgsl())
-	}
 	at := w.address(e.args[1])
+	if !at.typ.integer() || at.typ.kind == vector {
+		fail(e.line, "an index is %s, expected an integer", at.typ.wgsl())
+	}
 	if t.kind == array && t.n == 0 {
 		if !w.Inside {
-			at = fmt.Sprintf("within(%s, %sn)", at, base)
+			at.text = fmt.Sprintf("within(%s, %sn)", at.text, base)
 		}
-		return fmt.Sprintf("%s[%s]", base, at), t.of
+		return fmt.Sprintf("%s[%s]", base, at.text), t.of
 	}
-	if n, ok := w.constant(e.args[1]); ok {
-		if n < 0 || n >= t.n {
-			fail(e.line, "index %d of %s", n, t.wgsl())
+	if n, ok := w.folded(e.args[1]); ok {
+		if n.n < 0 || n.n >= int64(t.n) {
+			fail(e.line, "index %d of %s", n.n, t.wgsl())
 		}
 	} else if !w.Inside {
-		at = fmt.Sprintf("within(%s, %d)", at, t.n)
+		at.text = fmt.Sprintf("within(%s, %d)", at.text, t.n)
 	}
 	if t.kind == vector {
-		return fmt.Sprintf("%s[%s]", base, at), t.of
+		return component(base, at.text, t), t.of
 	}
-	return fmt.Sprintf("%s.at[%s]", base, at), t.of
+	return fmt.Sprintf("%s.at[%s]", base, at.text), t.of
 }
 
-// address writes an index as a signed 64-bit integer. What the kernel computes modulo 2³² is computed exactly, so the
-// C compiler knows that neighboring indices are neighbors in memory.
-func (w *writer) address(e *expr) string {
-	switch e.kind {
-	case literal:
-		return strings.TrimRight(e.text, "ui")
-	case identifier:
-		if l := w.lookup(e.text); l != nil {
-			if l.address != "" {
-				return l.address
-			}
-		} else if c, ok := w.m.constants[e.text]; ok {
-			return w.address(c)
-		}
-	case binary:
-		if slices.Contains([]string{"+", "-", "*"}, e.text) {
-			return fmt.Sprintf("(%s %s %s)", w.address(e.args[0]), e.text, w.address(e.args[1]))
-		}
+// component reads a component of a vector, or stands for it where it is assigned to.
+func component(v, at string, t *typ) string {
+	if t.of.kind == boolean {
+		return fmt.Sprintf("(%s[%s] != 0)", v, at)
 	}
-	x, _ := w.value(e)
-	return "(i64)" + x
+	return fmt.Sprintf("%s[%s]", v, at)
 }
 
-// affine reports whether an expression is made of +, -, * of literals, constants, and names that do not change while
-// the result is in scope.
+// address is an index as a signed 64-bit integer.
+type address struct {
+	text string
+	most float64 // bound of its magnitude
+	typ  *typ    // of the expression
+}
+
+// address writes an index. What the kernel computes modulo 2³² is computed exactly, so the C compiler knows that
+// neighboring indices are neighbors in memory.
+func (w *writer) address(e *expr) address {
+	if n, ok := w.folded(e); ok {
+		return address{fmt.Sprint(n.n), math.Abs(float64(n.n)), n.typ}
+	}
+	switch l := w.lookup(e.text); {
+	case e.kind == identifier && l != nil && l.address.text != "":
+		return address{l.address.text, l.address.most, l.typ}
+	case e.kind == binary && slices.Contains([]string{"+", "-", "*"}, e.text):
+		if a, ok := w.sum(e); ok {
+			return a
+		}
+	}
+	x, t := w.value(e)
+	return address{"(i64)" + x, 1 << 32, t}
+}
+
+// sum is an address that is computed from two others, if it fits 64 bits.
+func (w *writer) sum(e *expr) (a address, ok bool) {
+	x, y := w.address(e.args[0]), w.address(e.args[1])
+	a = address{fmt.Sprintf("(%s %s %s)", x.text, e.text, y.text), x.most + y.most, common(e.line, x.typ, y.typ)}
+	if e.text == "*" {
+		a.most = x.most * y.most
+	}
+	const longest = 1000 // characters: values that name each other would double it each time
+	return a, a.most < 1<<62 && len(a.text) < longest && a.typ.integer() && a.typ.kind != vector
+}
+
+// affine reports whether an expression is made of +, -, * of literals, constants, and names that keep their value
+// while the result is in scope.
 func (w *writer) affine(e *expr) bool {
 	switch e.kind {
 	case literal:
 		return true
 	case identifier:
 		l := w.lookup(e.text)
-		return l == nil || l.fixed
+		return l != nil && l.fixed
 	case binary:
 		return slices.Contains([]string{"+", "-", "*"}, e.text) && w.affine(e.args[0]) && w.affine(e.args[1])
 	}

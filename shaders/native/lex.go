@@ -44,7 +44,7 @@ func lex(text string) ([]token, error) {
 		case r == '_' || unicode.IsLetter(r):
 			n = span(text, func(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) })
 			out = append(out, token{name, text[:n], line})
-		case unicode.IsDigit(r) || r == '.' && len(text) > 1 && text[1] >= '0' && text[1] <= '9':
+		case digit(r) || r == '.' && len(text) > 1 && digit(rune(text[1])):
 			n = numberLength(text)
 			out = append(out, token{number, text[:n], line})
 		case strings.ContainsRune("@(){}[]<>,;:.=+-*/%&|^!~", r):
@@ -63,6 +63,9 @@ func lex(text string) ([]token, error) {
 	return append(out, token{end, "", line}), nil
 }
 
+func digit(r rune) bool { return r >= '0' && r <= '9' }
+
+// span returns the length of the beginning of text whose characters are in a set.
 func span(text string, in func(rune) bool) int {
 	if i := strings.IndexFunc(text, func(r rune) bool { return !in(r) }); i >= 0 {
 		return i
@@ -81,7 +84,7 @@ func numberLength(text string) int {
 		if n < len(text) && (text[n] == '+' || text[n] == '-') {
 			n++
 		}
-		n += span(text[n:], unicode.IsDigit)
+		n += span(text[n:], digit)
 	}
 	if n < len(text) && strings.ContainsRune("fuih", rune(text[n])) {
 		n++

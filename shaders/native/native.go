@@ -7,7 +7,9 @@
 package native
 
 import (
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,6 +21,15 @@ import (
 //
 //go:embed prelude.h
 var Prelude string
+
+// Unit returns the translation unit of a kernel in C and the name of its function, which differs from those of other
+// kernels. Compilers call the unit's file by the given name, and its first line is that of the source.
+func Unit(source, file string) (unit, symbol string) {
+	sum := sha256.Sum256([]byte(Prelude + source))
+	symbol = "gp_" + hex.EncodeToString(sum[:8])
+	return fmt.Sprintf("%s\n#define KERNEL void %s(const gp_arg *args, u32 first, u32 last, const u32 *grid)\n#line 1 %q\n%s",
+		Prelude, symbol, file, source), symbol
+}
 
 // Options are promises about a source.
 type Options struct {
@@ -56,6 +67,7 @@ func Translate(wgsl string, o Options) (k Kernel, err error) {
 		k.Writable = append(k.Writable, v.writable)
 	}
 	k.Workgroup = w.size(entry)
+	m.refuseRecursion()
 	w.functions(func(f *function) bool { return f != entry })
 	if barriers := w.barriers(); barriers[entry] {
 		w.stretches(entry, barriers)
@@ -75,6 +87,10 @@ func Functions(wgsl string, o Options) (c string, err error) {
 	}
 	defer recoverSyntax(&err)
 	w := newWriter(m, o)
+	m.refuseRecursion()
+	if barriers := w.barriers(); len(barriers) > 0 {
+		return "", fmt.Errorf("there are barriers outside of a kernel")
+	}
 	w.functions(func(*function) bool { return true })
 	var context []string
 	for _, v := range w.bindings() {

@@ -3,7 +3,6 @@ package native
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -11,8 +10,15 @@ import (
 type parser struct {
 	tokens []token
 	at     int
+	depth  int // of nested types, expressions and statements
 	m      *module
 }
+
+// The bounds keep the stack and the time that a source takes small. What is generated stays far below them.
+const (
+	maxDepth = 200  // of nested types, expressions and statements
+	maxDeep  = 2000 // of an expression, of operators in a row too
+)
 
 type syntaxError struct{ error }
 
@@ -21,7 +27,9 @@ func parse(text string) (m *module, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &parser{tokens: tokens, m: &module{constants: map[string]*expr{}, aliases: map[string]*typ{}, byName: map[string]*function{}}}
+	p := &parser{tokens: tokens, m: &module{
+		constants: map[string]constant{}, names: map[string]int{}, aliases: map[string]*typ{}, byName: map[string]*function{},
+	}}
 	defer recoverSyntax(&err)
 	for p.peek().kind != end {
 		p.global()
@@ -77,6 +85,36 @@ func (p *parser) name() string {
 	return t.text
 }
 
+// enter counts a level of nesting, and leave its end.
+func (p *parser) enter() {
+	if p.depth++; p.depth > maxDepth {
+		fail(p.peek().line, "nested more than %d deep", maxDepth)
+	}
+}
+
+func (p *parser) leave() { p.depth-- }
+
+// node completes an expression.
+func (p *parser) node(e *expr) *expr {
+	for _, a := range e.args {
+		e.deep = max(e.deep, a.deep+1)
+	}
+	if e.deep > maxDeep {
+		fail(e.line, "an expression of more than %d levels", maxDeep)
+	}
+	return e
+}
+
+// declared reads a name that the module declares.
+func (p *parser) declared() string {
+	line, n := p.peek().line, p.name()
+	if first, ok := p.m.names[n]; ok {
+		fail(line, "%s is defined twice, first in line %d", n, first)
+	}
+	p.m.names[n] = line
+	return n
+}
+
 // attributes reads @name(…) and returns the arguments by name.
 func (p *parser) attributes() map[string][]*expr {
 	out := map[string][]*expr{}
@@ -99,15 +137,9 @@ func (p *parser) global() {
 	switch t := p.next(); t.text {
 	case ";":
 	case "const":
-		n := p.name()
-		if p.accept(":") {
-			p.typ()
-		}
-		p.expect("=")
-		p.m.constants[n] = p.expression()
-		p.expect(";")
+		p.constant()
 	case "alias":
-		n := p.name()
+		n := p.declared()
 		p.expect("=")
 		p.m.aliases[n] = p.typ()
 		p.expect(";")
@@ -120,6 +152,26 @@ func (p *parser) global() {
 	}
 }
 
+// constant reads a constant. It may name those before it.
+func (p *parser) constant() {
+	c := constant{name: p.declared()}
+	if p.accept(":") {
+		c.typ = p.typ()
+	}
+	p.expect("=")
+	c.value = p.expression()
+	p.expect(";")
+	each(c.value, func(e *expr) {
+		if _, ok := p.m.constants[e.text]; e.kind == identifier && !ok {
+			fail(e.line, "no definition of the constant %s above", e.text)
+		}
+	})
+	if x, ok := p.m.fold(c.value, nil); ok {
+		c.value = x.literal(c.value.line)
+	}
+	p.m.constants[c.name] = c
+}
+
 func (p *parser) globalVariable(a map[string][]*expr, line int) {
 	v := &variable{binding: -1, line: line}
 	p.expect("<")
@@ -128,7 +180,7 @@ func (p *parser) globalVariable(a map[string][]*expr, line int) {
 		v.writable = p.name() == "read_write"
 	}
 	p.expect(">")
-	v.name = p.name()
+	v.name = p.declared()
 	p.expect(":")
 	v.typ = p.typ()
 	p.expect(";")
@@ -141,7 +193,9 @@ func (p *parser) globalVariable(a map[string][]*expr, line int) {
 		if !ok || len(b) != 1 {
 			fail(line, "%s has no binding", v.name)
 		}
-		v.binding = p.m.integer(b[0])
+		if v.binding = p.m.integer(b[0]); v.binding < 0 {
+			fail(line, "%s has binding %d", v.name, v.binding)
+		}
 	case "workgroup":
 	default:
 		fail(line, "variables of %s memory are not supported", space)
@@ -150,7 +204,7 @@ func (p *parser) globalVariable(a map[string][]*expr, line int) {
 }
 
 func (p *parser) function(a map[string][]*expr, line int) {
-	f := &function{name: p.name(), result: voidType, line: line}
+	f := &function{name: p.declared(), result: voidType, line: line}
 	if _, ok := a["compute"]; ok {
 		f.workgroup = a["workgroup_size"]
 		if len(f.workgroup) == 0 {
@@ -172,47 +226,8 @@ func (p *parser) function(a map[string][]*expr, line int) {
 		f.result = p.typ()
 	}
 	f.body = p.block()
-	if p.m.byName[f.name] != nil {
-		fail(line, "the function %s is defined twice", f.name)
-	}
 	p.m.functions = append(p.m.functions, f)
 	p.m.byName[f.name] = f
-}
-
-// integer evaluates a constant expression.
-func (m *module) integer(e *expr) int {
-	switch e.kind {
-	case literal:
-		n, err := strconv.ParseInt(strings.TrimRight(e.text, "ui"), 0, 64)
-		if err != nil {
-			fail(e.line, "%s is no integer", e.text)
-		}
-		return int(n)
-	case identifier:
-		if c, ok := m.constants[e.text]; ok {
-			return m.integer(c)
-		}
-	case binary:
-		x, y := m.integer(e.args[0]), m.integer(e.args[1])
-		switch e.text {
-		case "+":
-			return x + y
-		case "-":
-			return x - y
-		case "*":
-			return x * y
-		case "/", "%":
-			if y == 0 {
-				fail(e.line, "division by zero")
-			}
-			if e.text == "/" {
-				return x / y
-			}
-			return x % y
-		}
-	}
-	fail(e.line, "expected a constant integer")
-	return 0
 }
 
 // isType reports whether a name begins a type.
@@ -226,6 +241,8 @@ func (p *parser) isType(n string) bool {
 }
 
 func (p *parser) typ() *typ {
+	p.enter()
+	defer p.leave()
 	t := p.next()
 	switch t.text {
 	case "f32":
@@ -250,7 +267,7 @@ func (p *parser) typ() *typ {
 		p.expect("<")
 		a := &typ{kind: array, of: p.typ()}
 		if p.accept(",") {
-			if a.n = p.m.integer(p.sum()); a.n < 1 {
+			if a.n = p.m.integer(p.sum()); a.n < 1 || a.n > maxElements/max(1, a.of.elements()) {
 				fail(t.line, "an array of %d elements", a.n)
 			}
 		}
@@ -282,7 +299,7 @@ func (p *parser) binary(level int) *expr {
 		if op == "" {
 			return e
 		}
-		e = &expr{kind: binary, text: op, args: []*expr{e, p.binary(level + 1)}, line: e.line}
+		e = p.node(&expr{kind: binary, text: op, args: []*expr{e, p.binary(level + 1)}, line: e.line})
 	}
 }
 
@@ -307,19 +324,21 @@ func (p *parser) operator(ops []string) string {
 }
 
 func (p *parser) unary() *expr {
+	p.enter()
+	defer p.leave()
 	t := p.peek()
 	if t.kind == symbol && strings.Contains("-!~&", t.text) {
 		p.next()
-		return &expr{kind: unary, text: t.text, args: []*expr{p.unary()}, line: t.line}
+		return p.node(&expr{kind: unary, text: t.text, args: []*expr{p.unary()}, line: t.line})
 	}
 	e := p.primary()
 	for {
 		switch {
 		case p.accept("["):
-			e = &expr{kind: index, args: []*expr{e, p.expression()}, line: t.line}
+			e = p.node(&expr{kind: index, args: []*expr{e, p.expression()}, line: t.line})
 			p.expect("]")
 		case p.accept("."):
-			e = &expr{kind: member, text: p.name(), args: []*expr{e}, line: t.line}
+			e = p.node(&expr{kind: member, text: p.name(), args: []*expr{e}, line: t.line})
 		default:
 			return e
 		}
@@ -344,13 +363,13 @@ func (p *parser) primary() *expr {
 		p.expect("<")
 		to := p.typ()
 		p.expect(">")
-		return &expr{kind: bitcast, to: to, args: p.arguments(), line: t.line}
+		return p.node(&expr{kind: bitcast, to: to, args: p.arguments(), line: t.line})
 	case p.isType(t.text):
 		return p.constructor(t)
 	case t.kind == name:
 		p.next()
 		if p.is("(") {
-			return &expr{kind: call, text: t.text, args: p.arguments(), line: t.line}
+			return p.node(&expr{kind: call, text: t.text, args: p.arguments(), line: t.line})
 		}
 		return &expr{kind: identifier, text: t.text, line: t.line}
 	}
@@ -358,14 +377,14 @@ func (p *parser) primary() *expr {
 	return nil
 }
 
-// constructor reads T(…). The elements' type of a vector or array may be left to its arguments only for vectors.
+// constructor reads T(…). vecN(…) has the type of its arguments.
 func (p *parser) constructor(t token) *expr {
 	if p.tokens[p.at+1].text == "(" && strings.HasPrefix(t.text, "vec") && len(t.text) == 4 {
 		p.next()
-		return &expr{kind: construct, to: &typ{vector, int(t.text[3] - '0'), nil}, args: p.arguments(), line: t.line}
+		return p.node(&expr{kind: construct, to: &typ{vector, int(t.text[3] - '0'), nil}, args: p.arguments(), line: t.line})
 	}
 	to := p.typ()
-	return &expr{kind: construct, to: to, args: p.arguments(), line: t.line}
+	return p.node(&expr{kind: construct, to: to, args: p.arguments(), line: t.line})
 }
 
 func (p *parser) arguments() []*expr {
@@ -378,114 +397,4 @@ func (p *parser) arguments() []*expr {
 		}
 	}
 	return out
-}
-
-func (p *parser) block() []*stmt {
-	p.expect("{")
-	var out []*stmt
-	for !p.accept("}") {
-		if s := p.statement(); s != nil {
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
-func (p *parser) statement() *stmt {
-	t := p.peek()
-	s := &stmt{line: t.line}
-	switch {
-	case p.accept(";"):
-		return nil
-	case p.is("{"):
-		s.kind, s.body = block, p.block()
-	case p.accept("if"):
-		s.kind, s.expr, s.body = branch, p.expression(), p.block()
-		if p.accept("else") {
-			if p.is("if") {
-				s.rest = []*stmt{p.statement()}
-			} else {
-				s.rest = p.block()
-			}
-		}
-	case p.accept("for"):
-		p.forLoop(s)
-	case p.accept("while"):
-		s.kind, s.expr, s.body = loop, p.expression(), p.block()
-	case p.accept("loop"):
-		s.kind, s.body = loop, p.block()
-	case p.accept("return"):
-		s.kind = returns
-		if !p.is(";") {
-			s.expr = p.expression()
-		}
-		p.expect(";")
-	case p.accept("break"):
-		s.kind = breaks
-		p.expect(";")
-	case p.accept("continue"):
-		s.kind = continues
-		p.expect(";")
-	default:
-		s = p.simple()
-		p.expect(";")
-	}
-	return s
-}
-
-func (p *parser) forLoop(s *stmt) {
-	s.kind = loop
-	p.expect("(")
-	if !p.accept(";") {
-		s.init = p.simple()
-		p.expect(";")
-	}
-	if !p.is(";") {
-		s.expr = p.expression()
-	}
-	p.expect(";")
-	if !p.is(")") {
-		s.next = p.simple()
-	}
-	p.expect(")")
-	s.body = p.block()
-}
-
-// simple reads a declaration, an assignment or a call.
-func (p *parser) simple() *stmt {
-	t := p.peek()
-	s := &stmt{line: t.line}
-	if t.text == "let" || t.text == "var" || t.text == "const" {
-		p.next()
-		s.kind = declareLet
-		if t.text == "var" {
-			s.kind = declareVar
-		}
-		s.text = p.name()
-		if p.accept(":") {
-			s.typ = p.typ()
-		}
-		if p.accept("=") {
-			s.expr = p.expression()
-		} else if s.typ == nil || s.kind == declareLet {
-			fail(t.line, "%s has no value", s.text)
-		}
-		return s
-	}
-	left := p.unary()
-	op := p.next()
-	switch op.text {
-	case "++", "--":
-		s.kind, s.left, s.text = assign, left, op.text[:1]+"="
-		s.expr = &expr{kind: literal, text: "1", line: op.line}
-	case "=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=":
-		s.kind, s.left, s.text, s.expr = assign, left, op.text, p.expression()
-	default:
-		p.at--
-		if left.kind != call {
-			fail(t.line, "expected a statement, found %q", t.text)
-		}
-		s.kind, s.expr = evaluate, left
-	}
-	return s
 }

@@ -39,6 +39,7 @@ type expr struct {
 	to   *typ   // of a constructor or a bitcast
 	args []*expr
 	line int
+	deep int // levels of expressions below it
 }
 
 type exprKind uint8
@@ -79,6 +80,7 @@ const (
 	branch
 	loop // for and while
 	block
+	isolated // a block that sees the module's names and those of the inliner only
 	returns
 	breaks
 	continues
@@ -108,10 +110,18 @@ type variable struct {
 	line     int
 }
 
+// constant is a constant of a module, whose value names no other constant if it is an integer.
+type constant struct {
+	name  string
+	typ   *typ // declared; nil: that of the value
+	value *expr
+}
+
 // module is a parsed source.
 type module struct {
 	variables []*variable // bindings in order, then workgroup memory
-	constants map[string]*expr
+	constants map[string]constant
+	names     map[string]int // the line that declares a name
 	aliases   map[string]*typ
 	functions []*function
 	byName    map[string]*function

@@ -2,6 +2,8 @@ package native
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 )
@@ -10,23 +12,38 @@ import (
 type writer struct {
 	m *module
 	Options
-	out     strings.Builder
+	out     *strings.Builder
 	arrays  arrayTypes
-	scopes  []map[string]*local
+	scopes  []scope
 	names   map[string]int // how often a name was declared
 	result  *typ           // of the function
 	exit    string         // how a return without a value leaves; empty: return
 	context []string       // arguments that every function takes: bindings and workgroup memory
 }
 
+// scope is the names of a block.
+type scope struct {
+	names    map[string]*local
+	isolated bool // the scopes around it are hidden, but for the module's and for the inliner's names
+}
+
 // local is a name that is in scope.
 type local struct {
 	c       string // its name in C
 	typ     *typ
-	fixed   bool   // it does not change while it is in scope
-	address string // its value as an index, if it is a sum of products of fixed names
-	lanes   bool   // an array with an element for each invocation
+	fixed   bool    // it does not change while it is in scope
+	assigns bool    // it may be assigned to
+	address address // its value as an index, if it is a sum of products of fixed names
+	lanes   bool    // an array with an element for each invocation
 	pointer bool
+}
+
+// fix marks a name that keeps its value while it is in scope.
+func (l *local) fix() {
+	l.fixed = true
+	if l.typ.kind == u32 || l.typ.kind == i32 {
+		l.address = address{text: "(i64)" + l.c, most: 1 << 32}
+	}
 }
 
 // text is the expression of the variable, which can be assigned to.
@@ -41,13 +58,16 @@ func (l *local) text() string {
 }
 
 func newWriter(m *module, o Options) *writer {
-	w := &writer{m: m, Options: o, names: map[string]int{}}
+	w := &writer{m: m, Options: o, out: new(strings.Builder), names: map[string]int{}}
 	w.push()
 	for _, v := range m.variables {
+		if v.binding < 0 {
+			w.sized(v.line, v.typ)
+		}
 		w.arrays.need(v.typ)
-		l := &local{c: v.name + "_", typ: v.typ, pointer: v.binding < 0}
+		l := &local{c: v.name + "_", typ: v.typ, pointer: v.binding < 0, assigns: true}
 		w.names[v.name]++
-		w.scopes[0][v.name] = l
+		w.scopes[0].names[v.name] = l
 		w.context = append(w.context, l.c)
 		if v.binding >= 0 {
 			if w.element(v).kind == atomic {
@@ -56,7 +76,48 @@ func newWriter(m *module, o Options) *writer {
 			w.context = append(w.context, l.c+"n")
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(m.constants)) {
+		w.constant(m.constants[name])
+	}
 	return w
+}
+
+// constant brings a constant of the module into scope.
+func (w *writer) constant(c constant) *local {
+	if l := w.scopes[0].names[c.name]; l != nil {
+		return l
+	}
+	each(c.value, func(e *expr) {
+		if e.kind == identifier {
+			w.constant(w.m.constants[e.text])
+		}
+	})
+	x, t := w.value(c.value)
+	if c.typ != nil {
+		if !fits(c.typ, t) {
+			fail(c.value.line, "%s is %s, its value %s", c.name, c.typ.wgsl(), t.wgsl())
+		}
+		x, t = w.converted(x, t, c.typ), c.typ
+	}
+	if len(x) > maxConstant {
+		fail(c.value.line, "the constant %s takes %d characters", c.name, len(x))
+	}
+	l := &local{c: "(" + x + ")", typ: t, fixed: true}
+	if n, ok := w.m.fold(c.value, nil); ok && t.integer() {
+		l.c = integer{t, n.n}.text()
+		l.address = address{text: fmt.Sprint(n.n), most: math.Abs(float64(n.n))}
+	}
+	w.scopes[0].names[c.name] = l
+	return l
+}
+
+const maxConstant = 1000 // characters in C
+
+// sized fails for a type that variables cannot have.
+func (w *writer) sized(line int, t *typ) {
+	if n := t.elements(); n < 1 || n > maxElements || t.kind == void {
+		fail(line, "a variable of type %s", t.wgsl())
+	}
 }
 
 // bindings are the module's bindings in order.
@@ -78,15 +139,18 @@ func (w *writer) element(v *variable) *typ {
 	return v.typ.of
 }
 
-func (w *writer) line(format string, args ...any) { fmt.Fprintf(&w.out, format+"\n", args...) }
+func (w *writer) line(format string, args ...any) { fmt.Fprintf(w.out, format+"\n", args...) }
 
-func (w *writer) push() { w.scopes = append(w.scopes, map[string]*local{}) }
+func (w *writer) push() { w.scopes = append(w.scopes, scope{names: map[string]*local{}}) }
 func (w *writer) pop()  { w.scopes = w.scopes[:len(w.scopes)-1] }
 
 func (w *writer) lookup(name string) *local {
 	for _, s := range slices.Backward(w.scopes) {
-		if l := s[name]; l != nil {
+		if l := s.names[name]; l != nil {
 			return l
+		}
+		if s.isolated && !strings.HasPrefix(name, inlined) {
+			return w.scopes[0].names[name]
 		}
 	}
 	return nil
@@ -100,7 +164,7 @@ func (w *writer) declare(name string, t *typ) *local {
 	}
 	w.names[name]++
 	w.arrays.need(t)
-	w.scopes[len(w.scopes)-1][name] = l
+	w.scopes[len(w.scopes)-1].names[name] = l
 	return l
 }
 
@@ -127,6 +191,32 @@ func (w *writer) functions(take func(*function) bool) {
 	}
 }
 
+// refuseRecursion fails if a function calls itself, or others that do.
+func (m *module) refuseRecursion() {
+	const open, closed = 1, 2
+	state := map[*function]int{}
+	var visit func(f *function)
+	visit = func(f *function) {
+		state[f] = open
+		walk(f.body, func(e *expr) {
+			g := m.byName[e.text]
+			if e.kind != call || g == nil || state[g] == closed {
+				return
+			}
+			if state[g] == open {
+				fail(e.line, "%s calls itself", g.name)
+			}
+			visit(g)
+		})
+		state[f] = closed
+	}
+	for _, f := range m.functions {
+		if state[f] == 0 {
+			visit(f)
+		}
+	}
+}
+
 // parameters are the declarations of the context.
 func (w *writer) parameters() []string {
 	var out []string
@@ -146,7 +236,8 @@ func (w *writer) function(f *function, name string) {
 	parameters := w.parameters()
 	for _, p := range f.parameters {
 		l := w.declare(p.name, p.typ)
-		l.fixed, l.address = true, "(i64)"+l.c
+		w.sized(f.line, p.typ)
+		l.fix()
 		parameters = append(parameters, fmt.Sprintf("const %s %s", p.typ.c(), l.c))
 	}
 	if len(parameters) == 0 {
@@ -154,13 +245,9 @@ func (w *writer) function(f *function, name string) {
 	}
 	w.result = f.result
 	w.arrays.need(f.result)
-	var body strings.Builder
-	before := w.out
-	w.out = body
+	w.line("static inline __attribute__((always_inline)) %s %s(%s) {", f.result.c(), name, strings.Join(parameters, ", "))
 	w.statements(f.body)
-	text := w.out.String()
-	w.out = before
-	w.line("static inline __attribute__((always_inline)) %s %s(%s) {\n%s}", f.result.c(), name, strings.Join(parameters, ", "), text)
+	w.line("}")
 	w.pop()
 }
 
@@ -198,6 +285,8 @@ func (w *writer) statement(s *stmt) {
 		w.line("}")
 	case returns:
 		w.returns(s)
+	case isolated: // has barriers
+		panic("native: a function with barriers in a statement without")
 	case breaks:
 		w.line("break;")
 	case continues:
@@ -211,14 +300,17 @@ func (w *writer) returns(s *stmt) {
 		return
 	}
 	if s.expr == nil {
+		if w.result != voidType {
+			fail(s.line, "a return without a result, expected %s", w.result.wgsl())
+		}
 		w.line("return;")
 		return
 	}
 	x, t := w.value(s.expr)
-	if w.result == nil || !fits(w.result, t) {
-		fail(s.line, "the result is %s", t.wgsl())
+	if !fits(w.result, t) {
+		fail(s.line, "the result is %s, expected %s", t.wgsl(), w.result.wgsl())
 	}
-	w.line("return %s;", x)
+	w.line("return %s;", w.converted(x, t, w.result))
 }
 
 func (w *writer) condition(e *expr) string {
@@ -232,6 +324,7 @@ func (w *writer) condition(e *expr) string {
 // initial is the value of a declaration, and the type that it declares.
 func (w *writer) initial(s *stmt) (string, *typ) {
 	if s.expr == nil {
+		w.sized(s.line, s.typ)
 		w.arrays.need(s.typ)
 		return zero(s.typ), s.typ
 	}
@@ -242,7 +335,8 @@ func (w *writer) initial(s *stmt) (string, *typ) {
 			fail(s.line, "%s is %s, its value %s", s.text, to.wgsl(), t.wgsl())
 		}
 	}
-	return x, to
+	w.sized(s.line, to)
+	return w.converted(x, t, to), to
 }
 
 func zero(t *typ) string {
@@ -253,20 +347,21 @@ func zero(t *typ) string {
 }
 
 func (w *writer) declaration(s *stmt) {
-	address := ""
-	if s.kind == declareLet && s.expr != nil && w.affine(s.expr) {
-		address = w.address(s.expr)
+	var at address
+	if s.kind == declareLet && w.affine(s.expr) {
+		at = w.address(s.expr)
 	}
 	x, t := w.initial(s)
 	l := w.declare(s.text, t)
 	if s.kind == declareLet {
 		l.fixed = true
 		if t.kind == u32 || t.kind == i32 {
-			l.address = address
+			l.address = at
 		}
 		w.line("const %s %s = %s;", t.c(), l.c, x)
 		return
 	}
+	l.assigns = true
 	w.line("%s %s = %s;", t.c(), l.c, x)
 }
 
@@ -276,7 +371,7 @@ func (w *writer) assignment(s *stmt) string {
 		x, _ := w.value(s.expr)
 		return "(void)" + x
 	}
-	left, t := w.value(s.left)
+	left, t := w.target(s.left)
 	e := s.expr
 	if op := strings.TrimSuffix(s.text, "="); op != "" {
 		if t.kind == u32 && (op == "+" || op == "-") { // as OpenMP wants it at the head of a loop
@@ -284,7 +379,7 @@ func (w *writer) assignment(s *stmt) string {
 			if !fits(t, from) {
 				fail(s.line, "%s is added to %s", from.wgsl(), t.wgsl())
 			}
-			return left + " " + s.text + " " + x
+			return left + " " + s.text + " " + w.converted(x, from, t)
 		}
 		e = &expr{kind: binary, text: op, args: []*expr{s.left, s.expr}, line: s.line}
 	}
@@ -292,7 +387,25 @@ func (w *writer) assignment(s *stmt) string {
 	if !fits(t, from) {
 		fail(s.line, "%s is assigned to %s", from.wgsl(), t.wgsl())
 	}
-	return left + " = " + x
+	return left + " = " + w.converted(x, from, t)
+}
+
+// target writes what is assigned to.
+func (w *writer) target(e *expr) (string, *typ) {
+	root := e
+	for root.kind == index || root.kind == member {
+		root = root.args[0]
+	}
+	l := w.lookup(root.text)
+	if root.kind != identifier || l == nil || !l.assigns {
+		fail(e.line, "an assignment to what is no variable")
+	}
+	if e.kind != identifier {
+		if _, t := w.value(e.args[0]); t.kind == vector && t.of.kind == boolean {
+			fail(e.line, "an assignment to a component of %s is not supported", t.wgsl())
+		}
+	}
+	return w.value(e)
 }
 
 // loop writes for and while. The variable of a for loop whose body does not assign it is fixed within.
@@ -302,9 +415,10 @@ func (w *writer) loop(s *stmt) {
 	if s.init != nil && s.init.kind == declareVar {
 		x, t := w.initial(s.init)
 		l := w.declare(s.init.text, t)
+		l.assigns = true
 		initial = fmt.Sprintf("%s %s = %s", t.c(), l.c, x)
 		if !assigns(s.body, s.init.text) {
-			l.fixed, l.address = true, "(i64)"+l.c
+			l.fix()
 			reduction = w.reduction(s)
 		}
 	} else if s.init != nil {
@@ -340,47 +454,4 @@ func trim(x string) string {
 		}
 	}
 	return x[1 : len(x)-1]
-}
-
-// assigns reports whether statements assign a variable of that name, of whatever scope.
-func assigns(body []*stmt, name string) bool {
-	found := false
-	visit(body, func(s *stmt) {
-		if s.kind == assign && s.left.kind == identifier && s.left.text == name {
-			found = true
-		}
-	})
-	return found
-}
-
-// visit calls f for each statement, also within others.
-func visit(body []*stmt, f func(*stmt)) {
-	for _, s := range body {
-		f(s)
-		for _, x := range []*stmt{s.init, s.next} {
-			if x != nil {
-				f(x)
-			}
-		}
-		visit(s.body, f)
-		visit(s.rest, f)
-	}
-}
-
-// walk calls f for each expression of statements.
-func walk(body []*stmt, f func(*expr)) {
-	visit(body, func(s *stmt) {
-		each(s.expr, f)
-		each(s.left, f)
-	})
-}
-
-func each(e *expr, f func(*expr)) {
-	if e == nil {
-		return
-	}
-	f(e)
-	for _, a := range e.args {
-		each(a, f)
-	}
 }

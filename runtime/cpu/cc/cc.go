@@ -20,14 +20,16 @@ import (
 
 // Options of a compiler.
 type Options struct {
-	Command string // with arguments; "": the first that exists of $CC, cc, gcc and clang
-	Cache   string // a folder that codecache.Make has made or checked; "": nothing is kept
-	CPU     string // identifies the CPU and its features: libraries of one CPU are not used on another
+	Command string   // with arguments; "": the first that exists of $CC, cc, gcc and clang
+	Cache   string   // a folder that codecache.Make has made or checked; "": nothing is kept
+	Last    []string // arguments after all others: they decide the CPU and the optimization, if they name these
+	CPU     string   // identifies the CPU and its features: libraries of one CPU are not used on another
 }
 
 // Compiler compiles translation units. Methods are safe for concurrent use.
 type Compiler struct {
 	command  []string // path and arguments
+	last     []string // further arguments
 	version  string
 	cpu      string
 	identity string // of the compiler and the CPU
@@ -59,7 +61,7 @@ func Find(o Options) (*Compiler, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Compiler{command: command, cpu: o.CPU, cache: o.Cache}
+	c := &Compiler{command: command, last: o.Last, cpu: o.CPU, cache: o.Cache}
 	info, err := os.Stat(command[0]) // of the target of a link
 	if err != nil {
 		return nil, err
@@ -73,7 +75,7 @@ func Find(o Options) (*Compiler, error) {
 	if c.version = firstLine(out); c.version == "" {
 		return nil, fmt.Errorf("%s --version printed nothing", c)
 	}
-	c.identity = strings.Join([]string{strings.Join(command, " "), c.version, info.ModTime().UTC().String(), fmt.Sprint(info.Size()), o.CPU}, "\x00")
+	c.identity = strings.Join([]string{strings.Join(slices.Concat(command, o.Last), " "), c.version, info.ModTime().UTC().String(), fmt.Sprint(info.Size()), o.CPU}, "\x00")
 	return c, nil
 }
 
@@ -117,7 +119,7 @@ func (c *Compiler) build(ctx context.Context, unit, symbol string, flags *flags)
 	defer os.Remove(f.Name())
 	ctx, cancel := context.WithTimeout(ctx, maxCompile)
 	defer cancel()
-	args := slices.Concat(flags.compile, []string{"-x", "c", "-", "-o", f.Name()}, flags.link)
+	args := slices.Concat(flags.compile, []string{"-x", "c", "-", "-o", f.Name()}, flags.link, c.last)
 	if _, err := c.run(ctx, scratch, unit, args...); err != nil {
 		return nil, err
 	}

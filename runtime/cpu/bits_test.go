@@ -1,0 +1,125 @@
+//go:build linux && cgo
+
+package cpu_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/autodiff"
+	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/runtime/cpu"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The sizes are no multiples of vectors or blocks: B = batch, T = sequence, C = channels, V = vocabulary.
+const b, tokens, channels, vocabulary = 3, 37, 44, 101
+
+// weights are the variables of one layer of attention and one of SiLU.
+var weights = map[string][]int{
+	"table": {vocabulary, channels}, "norm": {channels}, "q": {channels, channels}, "k": {channels, channels}, "v": {channels, channels},
+	"o": {channels, channels}, "up": {channels, 3 * channels}, "down": {3 * channels, channels}, "head": {channels, vocabulary},
+}
+
+// training returns a step of gradient descent.
+func training(t *testing.T) *graph.Graph {
+	t.Helper()
+	g, err := graph.Build(func(m *graph.Builder) {
+		w := map[string]*graph.Value{}
+		var order []*graph.Value
+		for _, name := range slices.Sorted(maps.Keys(weights)) {
+			w[name] = m.Variable(name, graph.T(graph.F32, weights[name]...))
+			order = append(order, w[name])
+		}
+		ids, targets := m.Input("ids", graph.T(graph.U32, b, tokens)), m.Input("targets", graph.T(graph.U32, b, tokens))
+		x := op.Embedding(w["table"], ids)
+		y := op.RMSNorm(x, w["norm"], 1e-5)
+		heads := func(name string) *graph.Value {
+			return op.Reshape(op.MatMul(y, w[name], false, false), b, tokens, 4, channels/4)
+		}
+		a := op.Attention(heads("q"), heads("k"), heads("v"), nil)
+		x = op.Add(x, op.MatMul(op.Reshape(a, b, tokens, channels), w["o"], false, false))
+		x = op.Add(x, op.MatMul(op.SiLU(op.MatMul(x, w["up"], false, false)), w["down"], false, false))
+		loss, _ := op.CrossEntropy(op.Reshape(op.MatMul(x, w["head"], false, false), b*tokens, vocabulary), op.Reshape(targets, b*tokens), op.CrossEntropyOptions{})
+		mean := op.Mean(loss, nil, false)
+		m.Output("loss", mean)
+		for i, d := range autodiff.Gradients(mean, nil, order...) {
+			m.Assign(order[i], op.Sub(order[i], op.Scale(d, 0.1)))
+		}
+	})
+	require.NoError(t, err)
+	return g
+}
+
+// norms returns a program that has kernels in common with training.
+func norms(t *testing.T) *graph.Graph {
+	t.Helper()
+	g, err := graph.Build(func(m *graph.Builder) {
+		x := m.Variable("head", graph.T(graph.F32, weights["head"]...))
+		m.Output("norm", op.Sum(op.Mul(x, x), nil, false))
+		m.Output("product", op.MatMul(m.Variable("q", graph.T(graph.F32, channels, channels)), x, false, false))
+	})
+	require.NoError(t, err)
+	return g
+}
+
+// trained returns the bytes of the weights after three steps.
+func trained(t *testing.T, o cpu.Options, graphs map[string]*graph.Graph) map[string]string {
+	t.Helper()
+	d, err := cpu.Open(o)
+	require.NoError(t, err)
+	defer d.Close()
+	p, err := exec.NewPlan(d, graphs, exec.Options{})
+	require.NoError(t, err)
+	s, err := p.Load()
+	require.NoError(t, err)
+	defer s.Close()
+	for i, name := range slices.Sorted(maps.Keys(weights)) {
+		data := make([]float64, graph.Shape(weights[name]).Len())
+		for k := range data {
+			data[k] = float64((k*7919+i*104729)%2003-1001) / 5000
+		}
+		require.NoError(t, s.WriteVariable(name, exec.Encode(graph.F32, data)))
+	}
+	for i, name := range []string{"ids", "targets"} {
+		data := make([]float64, b*tokens)
+		for k := range data {
+			data[k] = float64((k*31 + i*17) % vocabulary)
+		}
+		require.NoError(t, s.SetInput("train", name, exec.Encode(graph.U32, data)))
+	}
+	for range 3 {
+		require.NoError(t, s.Run("train"))
+	}
+	out := map[string]string{}
+	for name := range weights {
+		r, err := s.ReadVariable(name)
+		require.NoError(t, err)
+		data, err := r.Wait()
+		require.NoError(t, err)
+		out[name] = string(data)
+	}
+	return out
+}
+
+// The weights have the same bits on any number of threads, and whichever other programs there are.
+func TestTrainingHasEqualBits(t *testing.T) {
+	cache := t.TempDir()
+	alone := map[string]*graph.Graph{"train": training(t)}
+	first := trained(t, cpu.Options{Threads: 1, CacheDir: cache}, alone)
+	for _, threads := range []int{2, 3, 8} {
+		assert.True(t, maps.Equal(first, trained(t, cpu.Options{Threads: threads, CacheDir: cache}, alone)), "%d threads", threads)
+	}
+	both := map[string]*graph.Graph{"train": training(t), "norms": norms(t)}
+	assert.True(t, maps.Equal(first, trained(t, cpu.Options{Threads: 2, CacheDir: cache}, both)), "with another program")
+	assert.True(t, maps.Equal(first, trained(t, cpu.Options{Threads: 2}, both)), "compiled again")
+	for name, bytes := range first {
+		for _, x := range exec.Decode(graph.F32, []byte(bytes)) {
+			require.Less(t, x*x, 100.0, "%s diverges", name)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+//go:build linux && cgo
+
+package crosstest
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/devicetest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// sample returns some of the op cases, with at least one of each op, and some graphs.
+func sample(every, graphs int) []devicetest.Task {
+	var out []devicetest.Task
+	for i, o := range graph.Catalogue() {
+		for j, t := range devicetest.Cases(o) {
+			if j == 0 || (i+j)%every == 0 {
+				out = append(out, t)
+			}
+		}
+	}
+	all := devicetest.Graphs()
+	for i := 0; i < len(all); i += every {
+		out = append(out, all[i])
+	}
+	return append(append(out, devicetest.Chains(graphs)...), devicetest.MixedChains(graphs)...)
+}
+
+// check compares the results of tasks with the reference, with all variants of their kernels.
+func check(t *testing.T, b build, tasks []devicetest.Task) {
+	t.Helper()
+	for _, r := range devicetest.Check(open(t, b), tasks) {
+		assert.True(t, r.OK(), "%s %s (%s): %s", r.Op, r.Case, r.Candidate, r.Failure)
+	}
+}
+
+// need fails without a command of these packages.
+func need(t *testing.T, command, packages string) {
+	t.Helper()
+	_, err := exec.LookPath(command)
+	require.NoError(t, err, "this test needs %s: install %s", command, packages)
+}
+
+// sanitized is gcc with its sanitizers.
+func sanitized(t *testing.T) build {
+	need(t, "gcc", "gcc")
+	sanitizers := []string{"-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"}
+	return build{compiler: "gcc", flags: append([]string{"-O1", "-g1"}, sanitizers...), harness: sanitizers, env: []string{"ASAN_OPTIONS=detect_leaks=0"}}
+}
+
+// arm64 is a cross compiler and an emulator.
+func arm64(t *testing.T) build {
+	const packages = "gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user-static"
+	need(t, "aarch64-linux-gnu-gcc", packages)
+	need(t, "qemu-aarch64-static", packages)
+	return build{compiler: "aarch64-linux-gnu-gcc", runner: []string{"qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"}}
+}
+
+// x86 is clang for a CPU.
+func x86(t *testing.T, cpu string) build {
+	need(t, "clang", "clang")
+	return build{compiler: "clang", flags: []string{"-march=" + cpu}}
+}
+
+// Kernels do nothing that C leaves undefined, and access no memory but their arguments.
+func TestSanitizers(t *testing.T) { check(t, sanitized(t), sample(5, 8)) }
+
+func TestARM64(t *testing.T) { check(t, arm64(t), sample(5, 8)) }
+
+// The same text serves CPUs without AVX and with AVX2, and another compiler.
+func TestX86(t *testing.T) {
+	for _, cpu := range []string{"x86-64", "haswell"} {
+		t.Run(cpu, func(t *testing.T) { check(t, x86(t, cpu), sample(8, 4)) })
+	}
+}
+
+// What a kernel does wrong is the error of its run, and the device goes on.
+func TestFaultsAreFound(t *testing.T) {
+	const good = "u32 *x = args[0].at; for (u32 i = 0; i < args[0].bytes / 4; i++) x[i]++;"
+	faults := []struct{ name, body, sanitized, guarded string }{
+		{"reads behind", "u32 *x = args[0].at; x[0] = x[args[0].bytes / 4 + group];", "heap-buffer-overflow", ""},
+		{"reads a page behind", "u32 *x = args[0].at; x[0] = x[args[0].bytes / 4 + 16 + group];", "AddressSanitizer", "signal"},
+		{"reads before", "u32 *x = args[0].at; x[0] = x[-1 - (int)group];", "heap-buffer-overflow", ""},
+		{"writes behind", "u32 *x = args[0].at; x[args[0].bytes / 4] = group;", "heap-buffer-overflow", "a kernel has written behind its buffer"},
+		{"leaves a private array", "u32 y[4] = {0}; u32 *x = args[0].at; for (u32 i = 0; i <= args[0].bytes / 4; i++) y[i] = i; x[0] = y[x[1] & 3];", "error", ""},
+		{"overflows", "i32 *x = args[0].at; x[0] = x[1] + 0x7fffffff + 1;", "kernel.c:4:", ""},
+		{"shifts too far", "i32 *x = args[0].at; x[0] = x[1] << (x[1] + 32);", "shift exponent", ""},
+		{"reads a misaligned vector", "v4f32 *x = (void *)((char *)args[0].at + 4); f32 *y = args[0].at; y[0] += x[0][1];", "misaligned address", ""},
+		{"divides by zero", "i32 *x = args[0].at; x[0] = 1 / x[1];", "division by zero", ""},
+		{"converts too large a float", "f32 *y = args[0].at; i32 *x = args[0].at; x[0] = (i32)(y[0] * 0.f + 1e20f);", "outside the range of representable values", ""},
+	}
+	for name, b := range map[string]build{"sanitized": sanitized(t), "guarded": x86(t, "x86-64"), "arm64": arm64(t)} {
+		t.Run(name, func(t *testing.T) {
+			d := open(t, b)
+			for _, f := range faults {
+				require.NoError(t, dispatch(t, d, good))
+				want := f.guarded
+				if name == "sanitized" {
+					want = f.sanitized
+				}
+				if err := dispatch(t, d, f.body); want != "" {
+					require.ErrorContains(t, err, want, f.name)
+				}
+			}
+		})
+	}
+}
+
+// dispatch runs a kernel of two workgroups with one argument of 20 bytes.
+func dispatch(t *testing.T, d device.Device, body string) error {
+	t.Helper()
+	b, err := d.Alloc("b", 20)
+	require.NoError(t, err)
+	defer b.Release()
+	l, err := d.Load(&device.Program{Label: "one", Commands: []device.Command{{Args: []device.Range{{Buffer: b, Size: 20}}, Groups: [3]int{2, 1, 1}}},
+		Shaders: []device.Shader{{Label: "kernel", Workgroup: [3]int{1, 1, 1}, Bindings: make([]device.Access, 1),
+			WGSL: target.C + "\nKERNEL {\nfor (u32 group = first; group < last; group++) {\n" + body + "\n}\n}\n"}}})
+	require.NoError(t, err)
+	defer l.Release()
+	return d.Run(l)
+}
