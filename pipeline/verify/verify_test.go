@@ -100,7 +100,7 @@ func TestOneWrongBitIsReported(t *testing.T) {
 		left = left[1:] // the second alters none
 		return w, err
 	}
-	r, err := Run(context.Background(), Options{OpenDevice: open, Batches: 6, Quick: true, Filter: "1f1b"})
+	r, err := Run(context.Background(), Options{Devices: []string{"webgpu:0"}, OpenDevice: open, Batches: 6, Quick: true, Filter: "1f1b"})
 	require.NoError(t, err)
 	assert.False(t, r.OK)
 	require.NotEmpty(t, r.Cases)
