@@ -149,10 +149,9 @@ func unitOf(source string) (unit, symbol string) {
 		native.Prelude, symbol, cc.Unit, source), symbol
 }
 
-// free unloads all kernels and removes the compiler's files in progress.
+// free unloads all kernels.
 func (k *kernels) free() {
 	for _, made := range k.made {
 		made.free()
 	}
-	k.compiler.Close()
 }
