@@ -10,7 +10,9 @@ import (
 )
 
 func TestNames(t *testing.T) {
-	share := func(name string, n int) string { return fmt.Sprintf("%s/%d", name, max(1, host.ThisProcess().Cores()/n)) }
+	share := func(name string, n int) string {
+		return fmt.Sprintf("%s/%d", name, max(1, host.ThisProcess().Cores()/n))
+	}
 	for _, c := range []struct {
 		stages, replicas, runs int
 		devices, want          []string
