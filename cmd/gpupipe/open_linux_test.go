@@ -48,8 +48,8 @@ func TestNoCompiler(t *testing.T) {
 	}
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	for script, why := range map[string]string{
-		"": "no C compiler found: looked for $CC, cc, gcc and clang (apt install gcc installs one)",
-		"echo 'fatal error: no room'; exit 1":                               "the C compiler does not work: ",
+		"":                                    "no C compiler found: looked for $CC, cc, gcc and clang (apt install gcc installs one)",
+		"echo 'fatal error: no room'; exit 1": "the C compiler does not work: ",
 		"[ $1 = --version ] && echo cc 1 && exit; echo 'error: lost'; exit": " reported success, but its result is unusable: there is no library",
 	} {
 		withoutCompiler(t, script)

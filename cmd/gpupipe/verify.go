@@ -40,6 +40,13 @@ func (c *verifyCommand) Run(a *app) error {
 	if c.Batches != 0 && (c.Batches < 6 || c.Batches > 10000) {
 		return usererror.New(fmt.Errorf("--batches: found %d, expected an integer from 6 to 10000, or 0", c.Batches))
 	}
+	if len(c.Device) == 0 {
+		d, err := a.defaultDevice()
+		if err != nil {
+			return usererror.New(err)
+		}
+		c.Device = []string{d.Name}
+	}
 	s := &status{app: a, silent: c.JSON}
 	r, err := verify.Run(a.ctx, verify.Options{Devices: c.Device, OpenDevice: a.openDevice, Quick: c.Quick, Batches: c.Batches, Filter: c.Filter,
 		Progress: func(done, total int, name string) { s.say("%d of %d: %s", done+1, total, name) }})

@@ -2,7 +2,6 @@
 package gputest
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -37,15 +36,27 @@ func Backends() []string {
 	return []string{"webgpu:0"}
 }
 
-// caches is the folder of what the tests of a process share: kernels of the CPU, and Vulkan's shader translator.
-func caches() string {
-	return filepath.Join(os.TempDir(), fmt.Sprint("gpupipe-gputest-", os.Getpid()))
-}
+// cachesVariable names the folder of what the processes of a test share: kernels of the CPU, and Vulkan's shader
+// translator.
+const cachesVariable = "GPUPIPE_GPUTEST_CACHES"
 
-func cache(backend string) string { return filepath.Join(caches(), backend) }
+// cache returns the folder of a backend; "" outside of Main.
+func cache(backend string) string {
+	if dir := os.Getenv(cachesVariable); dir != "" {
+		return filepath.Join(dir, backend)
+	}
+	return ""
+}
 
 // Main runs the tests and removes their caches. The TestMain of a package that opens devices here calls it.
 func Main(m *testing.M) (code int) {
-	defer os.RemoveAll(caches())
+	dir, err := os.MkdirTemp("", "gpupipe-gputest-")
+	if err == nil {
+		err = os.Setenv(cachesVariable, dir)
+	}
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
 	return m.Run()
 }

@@ -60,6 +60,28 @@ func TestOneDeviceForAllStagesIsNeverIdle(t *testing.T) {
 	assert.InDelta(t, 0, p.Bubble, 1e-9)
 }
 
+// Stages on a device that computes for all of them at once are as fast as on devices of their own, and share its memory.
+func TestParallelDevice(t *testing.T) {
+	plan := func(parallel bool, names ...string) Plan {
+		us := model(6)
+		p := Problem{Units: us, Schedule: generate(t, "1f1b", 2, 1, 4), Replicas: 2, Tokens: 640}
+		for _, name := range names {
+			d := device(name, 1, us)
+			d.Parallel, d.Ranks = parallel, 4
+			p.Devices = append(p.Devices, d)
+		}
+		plan, err := Choose(p)
+		require.NoError(t, err)
+		return plan
+	}
+	parallel, turns := plan(true, "cpu:0", "cpu:0"), plan(false, "cpu:0", "cpu:0")
+	assert.Equal(t, plan(true, "a", "b").StepSeconds, parallel.StepSeconds)
+	assert.Equal(t, plan(true, "a", "b").Bubble, parallel.Bubble)
+	assert.Positive(t, parallel.Bubble, "other stages do not fill it")
+	assert.InDelta(t, turns.Stages[0].Seconds/4, parallel.Stages[0].Seconds, 1e-9)
+	assert.Less(t, 2*parallel.StepSeconds, turns.StepSeconds)
+}
+
 // Replicas that cross, each with its first stage on the device of the other's second, take turns as those on one device
 // do.
 func TestReplicasOnADeviceTakeTurns(t *testing.T) {

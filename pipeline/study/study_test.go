@@ -170,7 +170,11 @@ func TestSeveralAtATime(t *testing.T) {
 		}
 		<-two // the first waits for a second
 	}}
-	rep, err := Execute(context.Background(), g, Options{Train: f.train, Jobs: 2})
+	train := func(ctx context.Context, c config.Config, o train.Options) (train.Result, error) {
+		assert.Equal(t, 2, o.Concurrent)
+		return f.train(ctx, c, o)
+	}
+	rep, err := Execute(context.Background(), g, Options{Train: train, Jobs: 2})
 	require.NoError(t, err)
 	assert.Equal(t, 2, f.most)
 	alone := threeModes(t, "")

@@ -40,7 +40,6 @@ func Adapters(cache string) ([]device.Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
 	k, err := build(context.Background(), c, trial)
 	if err != nil {
 		return nil, fmt.Errorf("the C compiler does not work: %w", err)

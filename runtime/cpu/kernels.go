@@ -138,10 +138,9 @@ func refusal(compiler *cc.Compiler, err error) error {
 	return err
 }
 
-// free unloads all kernels and removes the compiler's files in progress.
+// free unloads all kernels.
 func (k *kernels) free() {
 	for _, made := range k.made {
 		made.free()
 	}
-	k.compiler.Close()
 }

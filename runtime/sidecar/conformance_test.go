@@ -15,14 +15,20 @@ var whole = flag.Bool("whole", false, "run the whole conformance suite through a
 
 // A device computes the same in a worker: some ops of each kind, and graphs that fuse.
 func TestConformance(t *testing.T) {
-	d := opened(t, options("webgpu"))
+	for _, name := range backends() {
+		t.Run(name, func(t *testing.T) { conform(t, name) })
+	}
+}
+
+func conform(t *testing.T, name string) {
+	d := opened(t, options(name))
 	if *whole {
 		devicetest.Run(t, d)
 		return
 	}
 	tasks := devicetest.Chains(10)
-	for _, name := range []string{"embedding_grad", "softmax", "cast", "random_bits", "concat"} {
-		o, err := graph.NewOp(name)
+	for _, op := range []string{"embedding_grad", "softmax", "cast", "random_bits", "concat"} {
+		o, err := graph.NewOp(op)
 		require.NoError(t, err)
 		tasks = append(tasks, devicetest.Cases(o)...)
 	}

@@ -20,11 +20,16 @@ func opens(name string) checktest.Open {
 }
 
 func TestRefusals(t *testing.T) {
-	t.Run("null", func(t *testing.T) { checktest.Run(t, opens("null")) })
-	t.Run("webgpu", func(t *testing.T) { checktest.Run(t, opens("webgpu")) })
+	for _, name := range append(backends(), "null") {
+		t.Run(name, func(t *testing.T) { checktest.Run(t, opens(name)) })
+	}
 }
 
-func TestExecution(t *testing.T) { checktest.Execute(t, opens("webgpu")) }
+func TestExecution(t *testing.T) {
+	for _, name := range backends() {
+		t.Run(name, func(t *testing.T) { checktest.Execute(t, opens(name)) })
+	}
+}
 
 // Both rings are filled many times, with ranges of all sizes.
 func TestRingsGoRound(t *testing.T) {
@@ -49,7 +54,9 @@ func TestRingsGoRound(t *testing.T) {
 
 // A worker measures if its device can, and otherwise returns ErrNoTimestamps.
 func TestTimer(t *testing.T) {
-	checktest.Timer(t, opens("webgpu"))
+	for _, name := range backends() {
+		checktest.Timer(t, opens(name))
+	}
 	d := opens("untimed")(t, 0)
 	defer d.Close()
 	b, err := d.Alloc("b", 256)

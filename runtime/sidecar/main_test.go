@@ -6,10 +6,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/faulty"
 	"github.com/gpupipe/gpupipe/runtime/null"
@@ -99,6 +101,14 @@ func children() (found []string) {
 	return found
 }
 
+// backends lists the devices of this system that compute.
+func backends() []string {
+	if runtime.GOOS == "linux" {
+		return []string{"cpu", "webgpu"}
+	}
+	return []string{"webgpu"}
+}
+
 // hung is a device whose Close does not end.
 type hung struct{ device.Device }
 
@@ -121,6 +131,8 @@ func openTest(name string) (device.Device, error) {
 	switch name {
 	case "webgpu":
 		return webgpu.Open(0, webgpu.Options{MemoryBudget: budget(argument)})
+	case "cpu":
+		return cpu.Open(cpu.Options{MemoryBudget: budget(argument), Threads: 2})
 	case "null":
 		return null.New(null.Options{MemoryBudget: budget(argument)}), nil
 	case "untimed":

@@ -34,7 +34,7 @@ var loader struct {
 // Errors of a machine without adapters.
 var (
 	errNoLoader = errors.New("libvulkan.so.1 cannot be opened: install the Vulkan loader (Debian's libvulkan1) and your GPU's driver")
-	errNoDriver = errors.New("the Vulkan loader finds no driver: install your GPU's, or Mesa's lavapipe to compute on the CPU")
+	errNoDriver = errors.New("the Vulkan loader finds no driver: install your GPU's; without a GPU, use cpu:0")
 )
 
 // version12 is the first version of Vulkan with timeline semaphores, which are required. version13 is the latest

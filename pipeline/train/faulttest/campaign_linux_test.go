@@ -52,7 +52,11 @@ func TestFaultsOfWorkers(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 	t.Setenv("TMPDIR", dir)
-	layouts := [][]string{{"pipeline={schedule: 2bw, stages: 2, error_feedback: true, isolate: process, restarts: 8}"}, {"pipeline={isolate: process, restarts: 8}"}}
+	layouts := [][]string{
+		{"pipeline={schedule: 2bw, stages: 2, error_feedback: true, isolate: process, restarts: 8, devices: [webgpu:0]}"},
+		{"pipeline={schedule: 2bw, stages: 2, error_feedback: true, isolate: process, restarts: 8, devices: [cpu:0/1]}"},
+		{"pipeline={isolate: process, restarts: 8, devices: [cpu:0]}"},
+	}
 	var want []output
 	var took []time.Duration
 	for _, layout := range layouts {
@@ -71,7 +75,7 @@ func TestFaultsOfWorkers(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, *faultSeed))
 	stopped := 0
 	for i := range *faults {
-		at := i / len(kinds) % len(layouts)
+		at := i % len(layouts) // coprime to the kinds
 		d := &disturbance{kind: kinds[i%len(kinds)], after: time.Duration(rng.Float64() * 1.1 * float64(took[at])), all: rng.IntN(4) == 0, choose: rng.IntN(100)}
 		if rng.IntN(4) == 0 {
 			d.again = time.Duration(rng.Float64() * float64(took[at]))
@@ -100,7 +104,7 @@ func disturbed(t *testing.T, layout []string, d *disturbance) (output, error) {
 	if d != nil {
 		silence = 4 * time.Second
 	}
-	open := func(string) (device.Device, error) { return openTestWorker("webgpu:0", silence) }
+	open := func(name string) (device.Device, error) { return openTestWorker(name, silence) }
 	n := &runtest.Notes{}
 	over := make(chan struct{})
 	struck := make(chan struct{})
@@ -110,8 +114,7 @@ func disturbed(t *testing.T, layout []string, d *disturbance) (output, error) {
 	case d.kind == "device lost":
 		close(struck)
 		var opened atomic.Int64
-		open = func(string) (device.Device, error) {
-			name := "webgpu:0"
+		open = func(name string) (device.Device, error) {
 			nth := int(opened.Add(1)) - 1
 			switch stages := c.Pipeline.Stages; {
 			case nth < stages && (d.all || nth == d.choose%stages):
@@ -144,9 +147,7 @@ func disturbed(t *testing.T, layout []string, d *disturbance) (output, error) {
 		t.Logf("%v: %s", d, strings.Join(n.Text, "\n"))
 	}
 	if err != nil { // it can be gone on with
-		o := train.Options{OpenWorker: func(_ string, silence time.Duration) (device.Device, error) {
-			return openTestWorker("webgpu:0", silence)
-		}, Resume: true}
+		o := train.Options{OpenWorker: openTestWorker, Resume: true}
 		_, again := train.Run(t.Context(), c, o)
 		require.NoError(t, again)
 		return output{}, err

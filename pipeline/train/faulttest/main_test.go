@@ -5,6 +5,8 @@ package faulttest
 import (
 	"os"
 	"testing"
+
+	"github.com/gpupipe/gpupipe/internal/gputest"
 )
 
 // TestMain runs the tests in pipeline/train, from which the paths of example hooks are relative.
@@ -13,5 +15,5 @@ func TestMain(m *testing.M) {
 	if err := os.Chdir(".."); err != nil {
 		panic(err)
 	}
-	os.Exit(m.Run())
+	os.Exit(gputest.Main(m))
 }

@@ -27,13 +27,13 @@ func serveAsWorker() {
 	os.Exit(0)
 }
 
-// openInWorker opens the first adapter; "webgpu:0 lost 1s" is lost after that time.
+// openInWorker opens a device; "webgpu:0 lost 1s" is lost after that time.
 func openInWorker(name string) (device.Device, error) {
-	dev, err := gputest.Open("webgpu:0")
+	name, after, doomed := strings.Cut(name, " lost ")
+	dev, err := gputest.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	_, after, doomed := strings.Cut(name, " lost ")
 	if !doomed {
 		return dev, nil
 	}

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -38,8 +37,7 @@ type Compiler struct {
 	choosing sync.Mutex
 	flags    *flags // nil: not chosen yet
 
-	mu      sync.Mutex
-	scratch string // folder of files in progress; "": not made yet
+	scratch scratch
 }
 
 // SourceError is a compiler's refusal of a translation unit.
@@ -107,10 +105,11 @@ func (c *Compiler) Version() string { return c.version }
 
 // build runs the compiler and checks that its result is a complete library.
 func (c *Compiler) build(ctx context.Context, unit, symbol string, flags *flags) ([]byte, error) {
-	scratch, err := c.folder()
+	scratch, err := c.scratch.enter()
 	if err != nil {
 		return nil, err
 	}
+	defer c.scratch.leave()
 	f, err := os.CreateTemp(scratch, "library-")
 	if err != nil {
 		return nil, err
@@ -172,41 +171,6 @@ func (c *Compiler) failure(err error, out string) error {
 		return fmt.Errorf("%s: %w: %s", c, err, line)
 	}
 	return fmt.Errorf("%s: %w, without a message", c, err)
-}
-
-// folder returns the folder of files in progress, which only the user can access. It makes the folder once.
-func (c *Compiler) folder() (string, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.scratch != "" {
-		return c.scratch, nil
-	}
-	var first error
-	for _, parent := range []string{os.TempDir(), "/dev/shm"} {
-		dir, err := os.MkdirTemp(parent, "gpupipe-cc-")
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, "room"), make([]byte, 1<<20), 0o600) // fails on a full disk
-		}
-		if err == nil {
-			os.Remove(filepath.Join(dir, "room"))
-			c.scratch = dir
-			return dir, nil
-		}
-		if dir != "" {
-			os.RemoveAll(dir)
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	return "", fmt.Errorf("no folder for the compiler's files: %w", first)
-}
-
-// Close removes the files in progress. Compile must have returned, and must not be called again.
-func (c *Compiler) Close() {
-	if c.scratch != "" {
-		os.RemoveAll(c.scratch)
-	}
 }
 
 // output keeps the first maxOutput bytes of what is written to it.

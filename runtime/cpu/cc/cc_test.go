@@ -40,7 +40,6 @@ func opened(t *testing.T, o Options) *Compiler {
 	t.Helper()
 	c, err := Find(o)
 	require.NoError(t, err)
-	t.Cleanup(c.Close)
 	return c
 }
 
@@ -137,10 +136,22 @@ func TestFullDisk(t *testing.T) {
 func TestNoTemporaryFolder(t *testing.T) {
 	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
 	c := opened(t, Options{})
+	dir, err := c.scratch.enter()
+	require.NoError(t, err)
+	assert.True(t, strings.HasPrefix(dir, "/dev/shm/"))
 	require.NoError(t, compile(c, unit))
-	assert.True(t, strings.HasPrefix(c.scratch, "/dev/shm/"))
-	c.Close()
-	assert.NoDirExists(t, c.scratch)
+	assert.DirExists(t, dir)
+	c.scratch.leave()
+	assert.NoDirExists(t, dir)
+}
+
+// Between compilations there is nothing that a killed process could leave.
+func TestNothingIsLeft(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	require.NoError(t, compile(opened(t, Options{}), unit))
+	left, err := os.ReadDir(os.TempDir())
+	require.NoError(t, err)
+	assert.Empty(t, left)
 }
 
 func TestSourceErrors(t *testing.T) {
@@ -206,7 +217,7 @@ func TestFind(t *testing.T) {
 	require.NoError(t, os.WriteFile(failing, []byte("#!/bin/sh\necho licence expired; exit 9"), 0o755))
 	t.Setenv("CC", failing)
 	_, err = Find(Options{})
-	require.EqualError(t, err, failing+": exit status 9: licence expired")
+	require.EqualError(t, err, "the C compiler does not work: "+failing+": exit status 9: licence expired")
 	t.Setenv("CC", "no-such-compiler")
 	c, err := Find(Options{})
 	require.NoError(t, err)

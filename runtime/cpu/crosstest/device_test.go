@@ -263,7 +263,6 @@ func (d *crossDevice) Close() error {
 	defer d.mu.Unlock()
 	if d.owner.Close() {
 		d.harness.stop()
-		d.compiler.Close()
 	}
 	return nil
 }
