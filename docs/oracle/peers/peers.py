@@ -215,8 +215,9 @@ def rows(name, optimizer, peers):
         if best:
             speed = f"{median / statistics.median(best.rates):.2f}"
             memory = f"{p.peak / best.peak:.2f}"
-        cells = [f"{name}, {optimizer}", p.name, f"{min(p.rates):,.0f}", f"{median:,.0f}", f"{max(p.rates):,.0f}", speed,
-                 f"{statistics.median(p.cores):.2f}", f"{p.peak / 1e6:,.0f} MB", memory, f"{p.first_step_seconds:.1f} s"]
+        cells = [f"{name}, {optimizer}", p.name, *(f"{f(p.rates):,.0f}" for f in (min, statistics.median, max)), speed,
+                 f"{statistics.median(p.cores):.2f}", f"{p.peak / 1e6:,.0f} MB", memory,
+                 f"{p.first_step_seconds:.1f} s"]
         yield f"| {' | '.join(cells)} |"
 
 
@@ -249,7 +250,8 @@ def main():
     stolen, ticks = (y - x for x, y in zip(before, cpu_times()))
     print(HEADER)
     print("\n".join(table))
-    print(f"\n{o.turns} turns of {o.seconds:g} s, {o.threads} threads each. Ratios are to the faster of eager and compiled. "
+    print(f"\n{o.turns} turns of {o.seconds:g} s, {o.threads} threads each. "
+          "Ratios are to the faster of eager and compiled. "
           f"Time stolen by other machines: {100 * stolen / ticks:.1f} %.")
     if failed:
         sys.exit("peers: the losses differ, so the peers have not computed the same")
