@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test quick wasm build browser setup lint bench peers gpu-bundle gpu-bundle-test hooks naga clean help
+.PHONY: demo test quick wasm build browser setup setup-build lint bench peers gpu-bundle gpu-bundle-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -10,7 +10,7 @@ export GOTOOLCHAIN := auto
 # lavapipe wants a folder for its sockets.
 export XDG_RUNTIME_DIR ?= $(or $(TMPDIR),/tmp)
 
-demo: build ## train a small model on real text, then sample from it (under 15 minutes on 2 cores without a GPU)
+demo: build ## train a small model on real text, then sample from it (without a GPU it runs on the CPU)
 	bin/gpupipe train examples/demo/config.yaml --resume
 	bin/gpupipe generate runs/demo --prompt "In the beginning"
 
@@ -47,15 +47,19 @@ wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Ch
 # The go command fails where git refuses to read a clone of another user's, so it does not ask git. Without git there is no revision.
 REVISION = $$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)
 
-build: setup ## bin/gpupipe
-	go build -buildvcs=false -ldflags "-X github.com/gpupipe/gpupipe/internal/version.revision=$(REVISION)" -o bin/gpupipe ./cmd/gpupipe
+build: setup-build ## bin/gpupipe
+	@echo "building bin/gpupipe"
+	@go build -buildvcs=false -ldflags "-X github.com/gpupipe/gpupipe/internal/version.revision=$(REVISION)" -o bin/gpupipe ./cmd/gpupipe
 
-browser: setup ## the page of examples/browser, static files in build/browser
+browser: setup-build ## the page of examples/browser, static files in build/browser
 	@.ci/browser.sh
 	@echo "build/browser is built; to see it: python3 -m http.server -d build/browser, then http://localhost:8000"
 
-setup: ## install what is missing: a C compiler, Go, a Vulkan driver, Chromium, text
-	@.ci/setup.sh
+setup: ## install what tests need and is missing: a C compiler, Go, a Vulkan driver, Chromium, text
+	@.ci/setup.sh test
+
+setup-build: # what building and the demo need: neither Mesa nor Chromium
+	@.ci/setup.sh build
 
 define STATIC
 unformatted=$$("$$(go env GOROOT)/bin/gofmt" -l .); [ -z "$$unformatted" ] || { echo "not gofmt'ed: $$unformatted" >&2; exit 1; }; \

@@ -61,11 +61,12 @@ var allowed = map[string]string{
 	"pipeline/metrics":          "internal/...",
 	"pipeline/config":           "graph graph/model optim pipeline/schedule pipeline/partition pipeline/tokenizer wasm/hook internal/...",
 	"pipeline/hooks":            "graph graph/op graph/model optim pipeline/config pipeline/data/... pipeline/checkpoint/... pipeline/engine pipeline/trace wasm wasm/... internal/...",
-	"pipeline/layout":           "graph graph/model optim runtime/device runtime/exec runtime/tune pipeline/config pipeline/engine pipeline/measure pipeline/partition pipeline/schedule internal/...",
+	"pipeline/layout":           "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/config pipeline/engine pipeline/measure pipeline/partition pipeline/schedule internal/...",
 	"pipeline/weights":          "graph graph/model optim runtime/exec pipeline/checkpoint/... pipeline/engine internal/...",
 	"pipeline/inference":        "graph graph/model runtime/device runtime/exec pipeline/checkpoint/... pipeline/config pipeline/data pipeline/engine pipeline/hooks pipeline/layout pipeline/tokenizer pipeline/weights wasm/hook internal/...",
 	"pipeline/train":            "graph graph/model runtime/device runtime/exec runtime/tune runtime/profile optim pipeline/... wasm/... internal/...",
-	"pipeline/train/equaltest":  "", // this and the next three: tests only
+	"pipeline/train/cputest":    "", // this and the next four: tests only
+	"pipeline/train/equaltest":  "",
 	"pipeline/train/faulttest":  "",
 	"pipeline/train/goldentest": "",
 	"pipeline/train/hooktest":   "",
@@ -78,7 +79,7 @@ var allowed = map[string]string{
 	"internal/kerneldump":       "runtime/device",
 	"internal/traintest":        "graph graph/eval runtime/device runtime/exec runtime/null pipeline/checkpoint/... pipeline/config pipeline/engine pipeline/metrics internal/wasmtest",
 	"internal/runtest":          "pipeline/config pipeline/train internal/traintest",
-	"internal/gputest":          "runtime/device runtime/vulkan runtime/webgpu",
+	"internal/gputest":          "runtime/device runtime/cpu runtime/vulkan runtime/webgpu",
 	"internal/cooptest":         "graph graph/target shaders/...",
 	"cmd/...":                   "graph/... shaders/... runtime/... pipeline/... optim/... wasm/... cmd/... internal/...",
 }

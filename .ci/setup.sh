@@ -1,15 +1,21 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the demo need and this machine lacks: a C compiler, Go, the Vulkan loader, a
-# Vulkan driver, spirv-val, Vulkan's validation layer, Chromium, and text to train on. Debian 12 and later, Ubuntu 24.04 and later (22.04 with a GPU's own driver);
-# as root or through sudo. Run again, it changes nothing.
+# setup.sh [build | test]: installs what building and the demo, or tests too, need and this machine lacks.
+#   build  a C compiler, Go, and text to train on; where there is a GPU with its driver, the Vulkan loader. Without a GPU the
+#          C compiler makes the kernels, too
+#   test   the default: also a Vulkan driver (Mesa's lavapipe without a GPU), spirv-val, Vulkan's validation layer and Chromium
+# Debian 12 and later, Ubuntu 24.04 and later (22.04 to build, and to test with a GPU's own driver); as root or through sudo.
+# Run again, it changes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+readonly FOR=${1:-test}
 
 readonly MESA=25       # lavapipe before 25 leaves long loops early and computes wrong numbers
 readonly GO_FETCHES=21 # from 1.21 on, Go fetches the toolchain that go.mod names
 readonly TEXT=build/demo/text.txt
 mkdir -p build/demo build/toolchain
 
+case $FOR in build | test) ;; *) echo "setup.sh: found $FOR, expected build or test" >&2; exit 1 ;; esac
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -175,6 +181,11 @@ ensure_layer() {
   apt_install vulkan-validationlayers vulkan-validationlayers
 }
 
+# A GPU's driver is used through the loader; without a GPU nothing here needs Vulkan.
+ensure_loader() {
+  if hardware_driver && ! loader_works; then apt_install libvulkan1 libvulkan1; fi
+}
+
 ensure_vulkan() {
   loader_works || apt_install libvulkan1 libvulkan1
   if hardware_driver || [ -n "${VK_DRIVER_FILES:-}${VK_ICD_FILENAMES:-}" ]; then return; fi
@@ -247,17 +258,19 @@ case $(uname -s) in
   Linux)
     ensure_tools
     ensure_go
-    ensure_vulkan
-    ensure_validator
-    ensure_layer
-    [ "${CHROMIUM:-}" = none ] || ensure_browser
-    ensure_text
+    ensure_loader
+    if [ "$FOR" = test ]; then
+      ensure_vulkan
+      ensure_validator
+      ensure_layer
+      [ "${CHROMIUM:-}" = none ] || ensure_browser
+    fi
     ;;
   *) # Metal and DX12 come with the system.
     c_works || CC=cc c_works || CC=clang c_works ||
       die "no C compiler: macOS: xcode-select --install; Windows: MSYS2's mingw-w64-x86_64-gcc"
-    [ "${CHROMIUM:-}" = none ] || ensure_browser
+    [ "$FOR" != test ] || [ "${CHROMIUM:-}" = none ] || ensure_browser
     have go && find_go >/dev/null || die "no Go 1.$GO_FETCHES or newer on the path: install it from https://go.dev/dl"
-    ensure_text
     ;;
 esac
+ensure_text

@@ -15,7 +15,7 @@ import (
 )
 
 type benchCommand struct {
-	Device  []string `help:"Device to measure: webgpu:0, vulkan:0, null. Repeatable: the devices take turns." placeholder:"NAME" sep:"none"`
+	Device  []string `help:"Device to measure: cpu:0, webgpu:0, vulkan:0, null. Repeatable: the devices take turns." placeholder:"NAME" sep:"none"`
 	Filter  string   `help:"Measure only cases that match this regular expression." placeholder:"REGEXP"`
 	Profile string   `help:"Write a profile of the training steps, profile.html and profile.json, into this folder." placeholder:"DIR"`
 	Quick   bool     `help:"Measure for a shorter time, less exactly."`

@@ -26,7 +26,11 @@ func (c *benchCommand) pipelines(a *app, s *status, o bench.Options, info device
 	}}
 	elsewhere := info.Kind == device.Software && os.Getenv(threads) != "1"
 	if !elsewhere {
-		p.Open = func() (device.Device, error) { return a.openDevice(info.Name) }
+		name := info.Name
+		if info.Kind == device.CPU {
+			name = device.WithThreads(name, 1)
+		}
+		p.Open = func() (device.Device, error) { return a.openDevice(name) }
 		if o.Tune != nil {
 			p.Execute = engine.Execute(o.Tune, 0)
 		}

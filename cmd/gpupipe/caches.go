@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/codecache"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
+	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/tune"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 )
@@ -43,6 +44,9 @@ func (a *app) measuredCosts() *measure.Cache {
 // shaderCache returns the folder for compiled shaders; "" if there can be none.
 func (a *app) shaderCache() string { return a.codeCache("vulkan", vulkan.MakeCache) }
 
+// cpuCache returns the folder for kernels compiled to native code; "" if there can be none.
+func (a *app) cpuCache() string { return a.codeCache("cpu", cpu.MakeCache) }
+
 // hookCache returns the folder for compiled hooks; "" if there can be none.
 func (a *app) hookCache() string { return a.codeCache("hooks", codecache.Make) }
 
@@ -57,8 +61,13 @@ func (a *app) codeCache(name string, prepare func(dir string) error) string {
 	if err == nil {
 		return dir
 	}
-	if _, warned := a.warned.LoadOrStore(name, true); !warned {
-		a.note("gpupipe: compiled code (%s) is not kept for later runs: %v", name, err)
-	}
+	a.noteOnce(name, "gpupipe: compiled code (%s) is not kept for later runs: %v", name, err)
 	return ""
+}
+
+// noteOnce writes a note, unless it wrote one of that name before.
+func (a *app) noteOnce(name, format string, args ...any) {
+	if _, warned := a.warned.LoadOrStore(name, true); !warned {
+		a.note(format, args...)
+	}
 }

@@ -176,7 +176,7 @@ func flagValues(f *kong.Flag, begun string) (all []candidate) {
 	case "set":
 		return assignments(begun)
 	case "device":
-		list = []string{"webgpu:0", "vulkan:0", "null"}
+		list = []string{"cpu:0", "webgpu:0", "vulkan:0", "null"}
 	case "name":
 		list = schedule.Names()
 	case "lang":

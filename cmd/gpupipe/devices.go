@@ -4,128 +4,29 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
-	"github.com/gpupipe/gpupipe/runtime/null"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
 )
-
-const noAdapter = "no device found: install the GPU's Vulkan driver, or Mesa's lavapipe (25 or newer) to compute on the CPU"
-
-// openDevice opens a device by name: "webgpu:0" is WebGPU's first adapter, "vulkan:0" Vulkan's, and "null" executes
-// nothing. A name without a number selects the first adapter that is hardware, else the first. An empty name selects
-// WebGPU's.
-func (a *app) openDevice(name string) (device.Device, error) {
-	backend, index, numbered, err := parseDevice(name)
-	if err != nil {
-		return nil, err
-	}
-	dump, err := kernelDump()
-	if err != nil {
-		return nil, err
-	}
-	switch backend {
-	case "null":
-		return null.New(null.Options{Name: fmt.Sprintf("null:%d", index), Dump: dump}), nil
-	case "cpu":
-		return cpu.Open(cpu.Options{Index: index, CacheDir: a.codeCache("cpu", cpu.MakeCache), Dump: dump})
-	case "webgpu", "":
-		infos, err := webgpu.Adapters()
-		if err == nil {
-			index, err = choose(name, infos, index, numbered)
-		}
-		if err != nil {
-			return nil, err
-		}
-		return webgpu.Open(index, webgpu.Options{Dump: dump})
-	case "vulkan":
-		infos, _, err := vulkanAdapters()
-		if err == nil && len(infos) > 0 { // else opening it reports what is missing
-			index, err = choose(name, infos, index, numbered)
-		}
-		if err != nil {
-			return nil, err
-		}
-		return vulkan.Open(index, vulkan.Options{CacheDir: a.shaderCache(), Dump: dump})
-	}
-	panic("parseDevice accepted an unknown backend")
-}
-
-// parseDevice splits a name, and refuses one that cannot be a device's.
-func parseDevice(name string) (backend string, index int, numbered bool, err error) {
-	backend, number, numbered := strings.Cut(name, ":")
-	if !slices.Contains([]string{"", "cpu", "webgpu", "vulkan", "null"}, backend) {
-		return "", 0, false, fmt.Errorf("device %q: unknown backend, expected webgpu:N, vulkan:N, cpu or null (gpupipe devices lists them)", name)
-	}
-	if numbered {
-		if index, err = strconv.Atoi(number); err != nil || index < 0 {
-			return "", 0, false, fmt.Errorf("device %q: expected a name such as webgpu:0", name)
-		}
-	}
-	return backend, index, numbered, nil
-}
-
-// choose returns the index of the adapter that a name selects.
-func choose(name string, infos []device.Info, index int, numbered bool) (int, error) {
-	switch {
-	case len(infos) == 0:
-		return 0, errors.New(noAdapter)
-	case !numbered:
-		return preferred(infos), nil
-	case index >= len(infos):
-		return 0, fmt.Errorf("device %q: no such device, expected one of %s", name, names(infos))
-	}
-	return index, nil
-}
-
-// vulkanAdapters lists Vulkan's adapters with their properties.
-func vulkanAdapters() ([]device.Info, []vulkan.Details, error) {
-	adapters, err := vulkan.Adapters()
-	var infos []device.Info
-	var details []vulkan.Details
-	for _, a := range adapters {
-		infos, details = append(infos, a.Info), append(details, a.Details)
-	}
-	return infos, details, err
-}
-
-// preferred returns the index of the first discrete adapter, else of the first integrated one, else 0.
-func preferred(infos []device.Info) int {
-	for _, kind := range []device.Kind{device.Discrete, device.Integrated, device.Virtual} {
-		for i, d := range infos {
-			if d.Kind == kind {
-				return i
-			}
-		}
-	}
-	return 0
-}
-
-func names(infos []device.Info) string {
-	var ns []string
-	for _, d := range infos {
-		ns = append(ns, d.Name)
-	}
-	return strings.Join(ns, ", ")
-}
 
 type devicesCommand struct {
 	JSON bool `help:"Print a JSON array."`
 }
 
 func (c *devicesCommand) Help() string {
-	return `Lists the devices of WebGPU, then those of Vulkan with their properties. These are the same GPUs through two APIs.
+	return `Lists GPUs, then the CPU, then software adapters: CPUs that implement a GPU's API. webgpu:N and vulkan:N are the same GPUs through two
+APIs. cpu:0 runs native code that a C compiler makes; cpu:0/4 is cpu:0 with 4 threads. Without --device the first that is no vulkan:N is used.
 
 Examples:
   gpupipe devices
   gpupipe devices --json
-  gpupipe train c.yaml --device vulkan:0`
+  gpupipe train c.yaml --device vulkan:0
+  gpupipe train c.yaml --device cpu:0/4`
 }
 
 // deviceLine is a device in --json. Details come from Vulkan.
@@ -135,46 +36,92 @@ type deviceLine struct {
 	*vulkan.Details
 }
 
-func (c *devicesCommand) Run(a *app) error {
+// listDevices lists all devices: GPUs, the CPU, software adapters. The errors are those of APIs that list none.
+func (a *app) listDevices() (lines []deviceLine, errs []error) {
 	infos, err := webgpu.Adapters()
-	direct, details, directly := vulkanAdapters()
-	if err = errors.Join(err, directly); err != nil && len(infos)+len(direct) == 0 {
+	errs = append(errs, err)
+	for i, l := range webgpu.AdapterLimits() {
+		lines = append(lines, deviceLine{Info: infos[i], Limits: l})
+	}
+	direct, details, err := vulkanAdapters()
+	errs = append(errs, err)
+	for i, d := range direct {
+		lines = append(lines, deviceLine{d, details[i].Limits, &details[i]})
+	}
+	cpus, err := cpu.Adapters(a.cpuCache())
+	if err != nil && !errors.Is(err, cpu.ErrSystem) {
+		errs = append(errs, fmt.Errorf("cpu:0: %w", err))
+	}
+	for _, d := range cpus {
+		lines = append(lines, deviceLine{Info: d, Limits: cpu.AdapterLimits()})
+	}
+	slices.SortStableFunc(lines, func(x, y deviceLine) int { return listOrder(x.Kind) - listOrder(y.Kind) })
+	return lines, errs
+}
+
+// listOrder is the position of a kind in lists of devices.
+func listOrder(k device.Kind) int {
+	if k.GPU() {
+		return 0
+	}
+	return k.Order()
+}
+
+func (c *devicesCommand) Run(a *app) error {
+	lines, errs := a.listDevices()
+	err := errors.Join(errs...)
+	if err != nil && len(lines) == 0 {
 		return usererror.New(err)
 	}
-	if err != nil {
-		a.note("gpupipe: %v", err)
+	for _, e := range errs {
+		if e != nil {
+			a.note("gpupipe: %v", e)
+		}
 	}
 	if c.JSON {
-		lines := []deviceLine{}
-		for i, l := range webgpu.AdapterLimits() {
-			lines = append(lines, deviceLine{Info: infos[i], Limits: l})
-		}
-		for i, d := range direct {
-			lines = append(lines, deviceLine{d, details[i].Limits, &details[i]})
-		}
-		return a.printJSON(lines)
+		return a.printJSON(append([]deviceLine{}, lines...)) // [] without devices
 	}
-	if len(infos)+len(direct) == 0 {
+	if len(lines) == 0 {
 		return usererror.New(errors.New(noAdapter))
 	}
+	printDevices(a, lines)
+	return nil
+}
+
+func printDevices(a *app, lines []deviceLine) {
+	var undirected []device.Info // those among which the default is
+	for _, d := range lines {
+		if d.Details == nil {
+			undirected = append(undirected, d.Info)
+		}
+	}
 	rows := [][]string{{"NAME", "ADAPTER", "KIND", "API", "DRIVER", ""}}
-	for i, d := range slices.Concat(infos, direct) {
-		mark := ""
+	for _, d := range lines {
+		var marks []string
 		if d.Kind == device.Software {
-			mark = "computes on the CPU"
+			marks = append(marks, "computes on the CPU")
 		}
-		if i == preferred(infos) && i < len(infos) {
-			mark = strings.TrimPrefix(mark+"; used by default", "; ")
+		if len(undirected) > 0 && d.Name == undirected[preferred(undirected)].Name {
+			marks = append(marks, "used by default")
 		}
-		rows = append(rows, []string{d.Name, d.Adapter, string(d.Kind), d.API, d.Driver, mark})
+		rows = append(rows, []string{d.Name, d.Hardware(), string(d.Kind), d.API, d.Driver, strings.Join(marks, "; ")})
 	}
 	a.headed(rows)
+	var direct []device.Info
+	var details []vulkan.Details
+	for _, d := range lines {
+		if d.Details != nil {
+			direct, details = append(direct, d.Info), append(details, *d.Details)
+		}
+		if d.Limits.Native {
+			a.prose(fmt.Sprintf("\n%s: its driver, a C compiler, makes native code of each kernel. Only memory limits the size of a tensor.\n", d.Name))
+		}
+	}
 	if len(direct) > 0 {
 		a.printf("\n")
 		a.headed(detailRows(direct, details))
 	}
 	a.prose("\n" + matrixUnits(direct, details) + "\n")
-	return nil
 }
 
 // matrixUnits lists the devices with matrix units for f16 and bf16.

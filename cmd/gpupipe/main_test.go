@@ -218,14 +218,21 @@ func TestDevices(t *testing.T) {
 	var infos []listed
 	require.NoError(t, json.Unmarshal([]byte(out), &infos))
 	require.NotEmpty(t, infos)
-	assert.Equal(t, "webgpu:0", infos[0].Name)
-	assert.Positive(t, infos[0].Limits.MaxBindings)
+	var order []int
+	var names []string
+	for _, d := range infos {
+		assert.Positive(t, d.Limits.MaxBindings)
+		assert.Equal(t, d.Name == "cpu:0", d.Limits.Native)
+		order, names = append(order, listOrder(device.Kind(d.Kind))), append(names, d.Name)
+	}
+	assert.IsNonDecreasing(t, order, "GPUs, the CPU, software adapters")
+	assert.Contains(t, names, "webgpu:0")
 	if runtime.GOOS != "linux" {
 		return // Vulkan's backend is for Linux
 	}
-	i := slices.IndexFunc(infos, func(d listed) bool { return d.Name == "vulkan:0" })
+	assert.Contains(t, names, "cpu:0")
+	i := slices.Index(names, "vulkan:0")
 	require.Positive(t, i)
-	assert.Positive(t, infos[i].Limits.MaxBindings)
 	require.NotEmpty(t, infos[i].Heaps)
 	assert.NotEmpty(t, infos[i].Heaps[0].Types)
 	assert.Len(t, infos[i].Subgroup, 2)

@@ -181,7 +181,7 @@ func TestWhatIsNamedIsNoneOfThose(t *testing.T) {
 		"no model is named: expected a run folder, a checkpoint": {"eval", ""},
 		"no run: expected its folder":                            {"trace", ""},
 		dir + ": the folder has no config.yaml: expected":        {"plan", dir},
-		"read " + dir + ": is a directory":                       {"hook", "check", filter, "--text", dir},
+		"gpupipe: " + dir + ": is a directory":                   {"hook", "check", filter, "--text", dir},
 	} {
 		code, out, errs := command(args...)
 		assert.Equal(t, exitMistake, code, "%v", args)

@@ -208,7 +208,7 @@ func printPlanDevices(a *app, p *layout.Comparison) {
 		if d.Memory > 0 {
 			memory = inBytes(d.Memory)
 		}
-		a.labeled("device", fmt.Sprintf("%s: %s (%s), %s", strings.Join(alike[fmt.Sprint(d)], ", "), d.Adapter, d.Kind, memory))
+		a.labeled("device", fmt.Sprintf("%s: %s (%s), %s", strings.Join(alike[fmt.Sprint(d)], ", "), d.Hardware(), d.Kind, memory))
 		rows := [][]string{{"", "", "FORWARD", "BACKWARD", "UPDATE"}}
 		for _, u := range d.Units {
 			name := u.Name

@@ -66,7 +66,7 @@ func (p *progress) rank(l engine.RankPlan, several bool) {
 	if several {
 		p.labeled(l.Name, fmt.Sprintf("%s; microbatches in flight %d", l.Chunks(), l.Slots))
 	}
-	p.labeled("device", fmt.Sprintf("%s, %s (%s%s)", l.Device.Name, l.Device.Adapter, l.Device.Kind, software))
+	p.labeled("device", fmt.Sprintf("%s, %s (%s%s)", l.Device.Name, l.Device.Hardware(), l.Device.Kind, software))
 	m := l.Memory
 	p.labeled("memory", fmt.Sprintf("%s bytes on the device: variables %s, arena %s, constants %s, inputs %s, outputs %s", grouped(m.Total),
 		grouped(m.Variables), grouped(m.Arena), grouped(m.Constants), grouped(m.Inputs), grouped(m.Outputs)))

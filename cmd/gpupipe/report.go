@@ -22,7 +22,7 @@ import (
 type reportCommand struct {
 	Out    string        `help:"Files to write, without .md and .json. Default: gpupipe-report." default:"gpupipe-report" placeholder:"NAME"`
 	Budget time.Duration `help:"Time for everything. Default: 10m." default:"10m" placeholder:"DURATION"`
-	Device []string      `help:"Device to test: webgpu:0, vulkan:0. Repeatable; by default all devices." placeholder:"NAME" sep:"none"`
+	Device []string      `help:"Device to test: cpu:0, webgpu:0, vulkan:0. Repeatable; by default all devices." placeholder:"NAME" sep:"none"`
 	Models []string      `help:"Presets to train. Default: tiny, and on GPUs smollm2-135m." placeholder:"PRESET,..."`
 	SeqLen int           `help:"Tokens in a sequence that is trained on. Default: 128 for tiny, else 1024." placeholder:"TOKENS"`
 }
@@ -32,7 +32,7 @@ func (c *reportCommand) Help() string {
 writes one Markdown file and one JSON file with the machine's GPUs and drivers, limits, chosen kernels, figures and failures.
 
 Each section runs in a process of its own with a share of --budget, so a driver that crashes or hangs costs that section only.
-Both files are written after each section. A software adapter gets smaller sections and a quarter of a GPU's time. The files hold no name of
+Both files are written after each section. A CPU gets a quarter of a GPU's time, and a software adapter smaller sections. The files hold no name of
 the machine or its user. Exits with 1 if a section failed or did not finish.
 
 Examples:
@@ -44,7 +44,7 @@ Examples:
 const (
 	minBudget     = 20 * time.Second
 	devicesLimit  = time.Minute
-	gpuWeight     = 4 // a GPU's share of the time; that of a software adapter is 1
+	gpuWeight     = 4 // a GPU's share of the time; that of a CPU is 1
 	shownKernels  = 12
 	profiledSteps = "train.steps=5"
 	smallModel    = "tiny"         // trained on every device
@@ -95,12 +95,9 @@ func (c *reportCommand) Run(a *app) error {
 		return err
 	}
 	for _, d := range c.order(found) {
-		weights := gpuWeight
-		if d.Kind == device.Software {
-			weights = 1
-		}
+		weights := weightOf(d.Kind)
 		within := time.Until(end) * time.Duration(weights) / time.Duration(max(1, weightsFrom(c.order(found), d.Name)))
-		subject := r.Subject(d.Name, fmt.Sprintf("%s: %s (%s)", d.Name, d.Adapter, d.Kind))
+		subject := r.Subject(d.Name, fmt.Sprintf("%s: %s (%s)", d.Name, d.Hardware(), d.Kind))
 		if err := r.Run(a.ctx, runner, subject, c.tasks(d, dir), within); err != nil {
 			return err
 		}
@@ -113,7 +110,7 @@ func (c *reportCommand) validate() error {
 		return fmt.Errorf("--budget: found %v, expected %v or more", c.Budget, minBudget)
 	}
 	for _, name := range c.Device {
-		if _, _, _, err := parseDevice(name); err != nil {
+		if _, err := parseDevice(name); err != nil {
 			return err
 		}
 	}
@@ -148,7 +145,7 @@ func (c *reportCommand) finish(a *app, r *report.Report, devices int) error {
 	return nil
 }
 
-// order returns the devices to test: those asked for, GPUs before software adapters. A name that no device has stands
+// order returns the devices to test: those asked for, GPUs before CPUs. A name that no device has stands
 // for itself, so that opening it reports what is wrong.
 func (c *reportCommand) order(found []deviceLine) []deviceLine {
 	chosen := slices.Clone(found)
@@ -163,33 +160,30 @@ func (c *reportCommand) order(found []deviceLine) []deviceLine {
 			chosen = append(chosen, found[i])
 		}
 	}
-	slices.SortStableFunc(chosen, func(a, b deviceLine) int { return softwareLast(a.Kind) - softwareLast(b.Kind) })
+	slices.SortStableFunc(chosen, func(a, b deviceLine) int { return listOrder(a.Kind) - listOrder(b.Kind) })
 	return chosen
 }
 
-func softwareLast(k device.Kind) int {
-	if k == device.Software {
-		return 1
+// weightOf returns the share of a kind of device in the time.
+func weightOf(k device.Kind) int {
+	if k.GPU() {
+		return gpuWeight
 	}
-	return 0
+	return 1
 }
 
 // weightsFrom sums the weights of the devices from a name on.
 func weightsFrom(devices []deviceLine, name string) (sum int) {
 	from := slices.IndexFunc(devices, func(d deviceLine) bool { return d.Name == name })
 	for _, d := range devices[from:] {
-		if d.Kind == device.Software {
-			sum++
-		} else {
-			sum += gpuWeight
-		}
+		sum += weightOf(d.Kind)
 	}
 	return sum
 }
 
 // tasks are the sections of a device. Training steps come before the benchmark: they are what users ask for.
 func (c *reportCommand) tasks(d deviceLine, dir string) []report.Task {
-	name, software := d.Name, d.Kind == device.Software
+	name, software, slow := d.Name, d.Kind == device.Software, !d.Kind.GPU()
 	verify := []string{"verify", "--quick", "--batches", "6", "--json", "--device", name}
 	measure := []string{"bench", "--quick", "--json", "--device", name, "--filter", "dispatch|matmul|attention|step"}
 	if software {
@@ -210,8 +204,8 @@ func (c *reportCommand) tasks(d deviceLine, dir string) []report.Task {
 		switch {
 		case preset == smallModel && !software:
 			static = stepTask(preset, name, dir, c.SeqLen, false)
-		case software && len(c.Models) == 0 && preset == largeModel:
-			static.Skip = "a software adapter is too slow for it; --models trains it"
+		case slow && len(c.Models) == 0 && preset == largeModel:
+			static.Skip = "a CPU is too slow for it; --models trains it"
 		case !software:
 			tuned = append(tuned, stepTask(preset, name, dir, c.SeqLen, false))
 		}

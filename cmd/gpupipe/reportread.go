@@ -22,7 +22,7 @@ func deviceTables(found []deviceLine) []report.Table {
 	values := map[string][]string{}
 	var names []string
 	for i, d := range found {
-		devices.Rows = append(devices.Rows, []string{d.Name, d.Adapter, string(d.Kind), d.Vendor, d.API, d.Driver})
+		devices.Rows = append(devices.Rows, []string{d.Name, d.Hardware(), string(d.Kind), d.Vendor, d.API, d.Driver})
 		limits.Head = append(limits.Head, d.Name)
 		for _, field := range flatten(d) {
 			if values[field[0]] == nil {

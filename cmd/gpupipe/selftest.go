@@ -14,7 +14,7 @@ import (
 )
 
 type selftestCommand struct {
-	Device string        `help:"Device to test: webgpu:0, vulkan:0." placeholder:"NAME"`
+	Device string        `help:"Device to test: cpu:0, webgpu:0, vulkan:0." placeholder:"NAME"`
 	Filter string        `help:"Test only ops whose name contains this." placeholder:"TEXT"`
 	Quick  bool          `help:"Test each case with one kernel instead of every variant, and fewer random graphs."`
 	Within time.Duration `help:"Start no further tests after this time, and list those that are omitted." placeholder:"DURATION"`
@@ -162,7 +162,7 @@ func summarise(name string, results []devicetest.Result) selftestLine {
 }
 
 func (r selftestReport) print(a *app) {
-	a.printf("%s  %s (%s) %s\n\n", r.Device.Name, r.Device.Adapter, r.Device.Kind, r.Device.Driver)
+	a.printf("%s  %s (%s) %s\n\n", r.Device.Name, r.Device.Hardware(), r.Device.Kind, r.Device.Driver)
 	rows := [][]string{{"OP", "CASES", "VARIANTS", "RUNS", "WORST ERROR", "TOLERANCE", ""}}
 	failed := 0
 	for _, l := range r.Lines {

@@ -14,7 +14,7 @@ type studyCommand struct {
 	Grid   string   `arg:"" help:"YAML file of the study."`
 	Set    []string `help:"Override a key of every run's config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Jobs   int      `help:"Number of runs at the same time." default:"1"`
-	Device string   `help:"Device to compute on: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]." placeholder:"NAME"`
+	Device string   `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]." placeholder:"NAME"`
 	DryRun bool     `help:"List and count the runs, and train nothing."`
 	JSON   bool     `help:"Print one JSON object a line: each finished run, then the report."`
 }

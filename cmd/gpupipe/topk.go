@@ -17,7 +17,7 @@ type topKCommand struct {
 	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	SeqLen    int      `help:"Context of the model to be trained, in tokens. Default: this model's context." placeholder:"TOKENS"`
 	BatchSize int      `help:"Windows in a batch." default:"4"`
-	Device    string   `help:"Device to compute on: webgpu:0, vulkan:0, null." placeholder:"NAME"`
+	Device    string   `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null." placeholder:"NAME"`
 	JSON      bool     `help:"Print a JSON object."`
 }
 

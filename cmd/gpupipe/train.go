@@ -20,7 +20,7 @@ type trainCommand struct {
 	Config  string   `help:"The same as the argument." placeholder:"FILE"`
 	Set     []string `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
 	Resume  bool     `help:"Continue from the newest valid checkpoint in run.dir."`
-	Device  string   `help:"Device to compute on: webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]." placeholder:"NAME"`
+	Device  string   `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null. The same as --set pipeline.devices=[NAME]." placeholder:"NAME"`
 	Tune    bool     `help:"Time the variants of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
 	Profile bool     `help:"Measure the kernels of steps 4 and 5. Prints a table at the end and writes profile.html and profile.json into the run folder."`
 	JSON    bool     `help:"Print one JSON object a line: the start, each step, the result."`

@@ -20,7 +20,7 @@ type evalCommand struct {
 	Weights   string   `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
 	SeqLen    int      `help:"Context in tokens. Default: the model's." placeholder:"TOKENS"`
 	BatchSize int      `help:"Sequences in a batch." default:"4"`
-	Device    string   `help:"Device to compute on: webgpu:0, vulkan:0, null." placeholder:"NAME"`
+	Device    string   `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null." placeholder:"NAME"`
 	JSON      bool     `help:"Print a JSON object."`
 }
 
@@ -78,7 +78,7 @@ type generateCommand struct {
 	Seed        uint64  `help:"Seed of the random numbers: the same seed gives the same text." default:"1"`
 	Tokenizer   string  `help:"bytes, gpt2, a tokenizer.json or its folder. Default: the model's own." placeholder:"NAME"`
 	Weights     string  `help:"Weights of a run with delayed updates: x, at which gradients are computed, or y, which include every update." enum:"x,y" default:"x"`
-	Device      string  `help:"Device to compute on: webgpu:0, vulkan:0, null." placeholder:"NAME"`
+	Device      string  `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null." placeholder:"NAME"`
 	JSON        bool    `help:"Print a JSON object at the end."`
 }
 

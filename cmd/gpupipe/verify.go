@@ -11,7 +11,7 @@ import (
 )
 
 type verifyCommand struct {
-	Device  []string `help:"Device to verify: webgpu:0, vulkan:0. Repeatable: stages use the devices in turn." placeholder:"NAME" sep:"none"`
+	Device  []string `help:"Device to verify: cpu:0, webgpu:0, vulkan:0. Repeatable: stages use the devices in turn." placeholder:"NAME" sep:"none"`
 	Quick   bool     `help:"Run fewer cases, of 10 batches."`
 	Batches int      `help:"Batches in each run; 0: 20, or 10 with --quick." default:"0"`
 	Filter  string   `help:"Run only cases whose name or claim contains this." placeholder:"TEXT"`
@@ -60,7 +60,7 @@ func (c *verifyCommand) Run(a *app) error {
 
 func printVerification(a *app, r verify.Report) {
 	for _, d := range r.Devices {
-		a.printf("%s  %s (%s) %s\n", d.Name, d.Adapter, d.Kind, d.Driver)
+		a.printf("%s  %s (%s) %s\n", d.Name, d.Hardware(), d.Kind, d.Driver)
 	}
 	if r.Mixed {
 		a.prose("These devices are of several kinds: each is verified by itself. Pipelines of all of them agree within rounding.\n")

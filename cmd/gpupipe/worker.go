@@ -14,7 +14,7 @@ import (
 )
 
 type workerCommand struct {
-	Device string `help:"Device to compute on: webgpu:0, vulkan:0, null."`
+	Device string `help:"Device to compute on: cpu:0, webgpu:0, vulkan:0, null."`
 	Socket string `help:"Socket to listen on: a path in a folder that only this user can enter, or that does not exist." required:"" placeholder:"PATH"`
 }
 
@@ -32,12 +32,15 @@ Examples:
 
 // openWorker opens a device in a process of its own, another instance of this program.
 func (a *app) openWorker(name string, silence time.Duration) (device.Device, error) {
-	backend, _, _, err := parseDevice(name)
+	n, err := a.resolve(name) // with its notes, since the worker cannot write them
 	if err != nil {
 		return nil, err
 	}
-	if backend == "vulkan" {
-		a.shaderCache() // warns here, since the worker cannot
+	switch n.Backend {
+	case "vulkan":
+		a.shaderCache() // warns here
+	case device.CPUBackend:
+		a.cpuCache()
 	}
 	program, err := thisProgram()
 	if err != nil {
@@ -74,7 +77,7 @@ func thisProgram() (string, error) {
 }
 
 func (c *workerCommand) Run(a *app) error {
-	if _, _, _, err := parseDevice(c.Device); err != nil {
+	if _, err := parseDevice(c.Device); err != nil {
 		return usererror.New(err)
 	}
 	mute := &app{ctx: a.ctx, stdout: io.Discard, stderr: io.Discard} // the host prints what concerns devices

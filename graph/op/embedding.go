@@ -112,6 +112,9 @@ func (o *EmbeddingGradOp) Eval(in, out []*graph.Tensor) {
 func (o *EmbeddingGradOp) Kernel(n *graph.Node) graph.Kernel {
 	count, width := n.Inputs[1].Shape[0], n.Inputs[1].Shape[1]
 	return graph.Template{Variants: func(l target.Limits) []graph.Variant {
+		if l.Native {
+			return []graph.Variant{o.native(count, width)}
+		}
 		return []graph.Variant{o.scan(count, width), o.chains(count, width, l.Software)}
 	}}
 }
@@ -130,6 +133,20 @@ func (o *EmbeddingGradOp) scan(count, width int) graph.Variant {
 `, embeddingGroup, o.Rows*width, width, width, count, o.Rows-1, width)
 	return graph.Variant{Name: "scan", Passes: []graph.Pass{{Body: body, Uses: []string{"in0", "in1", "out0"},
 		Workgroup: embeddingGroup, Groups: groupsOf(o.Rows * width)}}}
+}
+
+// native returns the variant for CPUs, which adds the rows in their order. A workgroup has some columns of the table.
+func (o *EmbeddingGradOp) native(count, width int) graph.Variant {
+	columns := max(16, (width/16+15)/16*16)
+	body := fmt.Sprintf(`  const u64 from = group * %[1]du, n = from + %[1]du < %[2]du ? %[1]du : %[2]du - from;
+  for (u64 row = 0; row < %[3]du; row++) memset(out0 + row * %[2]du + from, 0, 4 * n);
+  for (u64 i = 0; i < %[4]du; i++) {
+    const u64 id = in0[i] < %[5]du ? in0[i] : %[5]du;
+    for (u64 c = from; c < from + n; c++) out0[id * %[2]du + c] += in1[i * %[2]du + c];
+  }
+`, columns, width, o.Rows, count, o.Rows-1)
+	return graph.Variant{Name: "native", Passes: []graph.Pass{{Native: true, Body: body, Uses: []string{"in0", "in1", "out0"},
+		Workgroup: 1, Groups: (width + columns - 1) / columns}}}
 }
 
 // chains returns the variant that links equal ids to chains and then sums each chain from its first id. Its work grows

@@ -19,7 +19,7 @@ type Pipeline struct {
 	Stages        int       `yaml:"stages" help:"Stages of the model, in each replica."`
 	Chunks        int       `yaml:"chunks" help:"Model chunks (virtual stages) in a stage; more than 1 with interleaved." default:"the schedule's"`
 	Cut           []int     `yaml:"cut,flow" help:"First unit of each chunk after the first. Unit 0 is the embedding, then come the layers, then the head. Empty: chosen by measured times."`
-	Devices       []string  `yaml:"devices,flow" help:"Device of each rank, repeated if there are fewer. Empty: the default device for all."`
+	Devices       []string  `yaml:"devices,flow" help:"Device of each rank, repeated if there are fewer. Empty: the default device for all. Ranks on cpu:0 divide its cores; cpu:0/4 is 4 threads for a rank."`
 	Replicas      int       `yaml:"replicas" help:"Data-parallel pipelines that share each batch's microbatches."`
 	Delay         int       `yaml:"delay" help:"Delay of the update in steps. 2bw has 1; one stage with 1 computes the same." default:"the schedule's"`
 	Correction    string    `yaml:"correction" help:"Correction of the delay."`

@@ -16,9 +16,6 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// OpenDevice opens a device by the name that users write. Only commands know the backends.
-type OpenDevice func(name string) (device.Device, error)
-
 // Comparison is how a task's model can be spread over its devices, by schedule.
 type Comparison struct {
 	Parameters     int64                 `json:"parameters"`
@@ -137,11 +134,7 @@ func variants(c config.Config) (vs []config.Config) {
 // openOnce opens the device of each rank. Ranks whose devices have the same name share one.
 func openOnce(open OpenDevice, p config.Pipeline) (devices []device.Device, err error) {
 	byName := map[string]device.Device{}
-	for i := range p.Stages * p.Replicas {
-		name := ""
-		if len(p.Devices) > 0 {
-			name = p.Devices[i%len(p.Devices)]
-		}
+	for _, name := range Names(p, 1) {
 		if byName[name] == nil {
 			if byName[name], err = open(name); err != nil {
 				return devices, usererror.New(fmt.Errorf("pipeline.devices: %w", err))

@@ -46,7 +46,7 @@ func worse(a, b partition.Device) partition.Device {
 		x.Forward, x.Backward, x.Update = max(x.Forward, t.Forward), max(x.Backward, t.Backward), max(x.Update, t.Update)
 		x.InputGrad, x.WeightGrad = max(x.InputGrad, t.InputGrad), max(x.WeightGrad, t.WeightGrad)
 	}
-	a.Times = times
+	a.Times, a.Parallel = times, a.Parallel && b.Parallel
 	a.Memory, a.Link.Bandwidth = leastKnown(a.Memory, b.Memory), leastKnown(a.Link.Bandwidth, b.Link.Bandwidth)
 	a.Link.Latency, a.Ranks = max(a.Link.Latency, b.Link.Latency), max(a.Ranks, b.Ranks)
 	return a

@@ -14,10 +14,11 @@ type speed struct {
 	link   partition.Link
 }
 
-func speedOf(k device.Kind) speed {
-	switch k {
+func speedOf(dev device.Device) speed {
+	switch dev.Info().Kind {
 	case device.CPU:
-		return speed{100e9, 20e9, 3e-6, partition.Link{Latency: 10e-6, Bandwidth: 10e9}}
+		n := float64(max(1, dev.Info().Threads))
+		return speed{60e9 * n, 10e9 * n, 3e-6, partition.Link{Latency: 10e-6, Bandwidth: 10e9}}
 	case device.Software:
 		return speed{20e9, 10e9, 30e-6, partition.Link{Latency: 50e-6, Bandwidth: 5e9}}
 	case device.Integrated:
@@ -29,7 +30,7 @@ func speedOf(k device.Kind) speed {
 // guess estimates a kernel's time as the longer of its arithmetic and its memory traffic (the roofline of Williams,
 // Waterman and Patterson, CACM 52(4), 2009), plus its launch.
 func guess(dev device.Device, kinds []kind) (r record) {
-	v := speedOf(dev.Info().Kind)
+	v := speedOf(dev)
 	for _, k := range kinds {
 		seconds := map[string]float64{}
 		for _, program := range k.programs {

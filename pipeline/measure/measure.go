@@ -62,7 +62,8 @@ func (t Target) Problem(ctx context.Context, devices []device.Device, o Options)
 		}
 		modelled = modelled || c.Modelled
 		p.Units = widest(p.Units, c.Units)
-		p.Devices = append(p.Devices, partition.Device{Name: dev.Info().Name, Times: c.Times, Memory: device.Budget(dev), Link: c.Link})
+		p.Devices = append(p.Devices, partition.Device{Name: dev.Info().Name, Times: c.Times, Memory: device.Budget(dev), Link: c.Link,
+			Parallel: dev.Info().Kind == device.CPU})
 	}
 	if t.Inputs.Segments {
 		p.Given = t.ids()

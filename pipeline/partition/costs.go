@@ -19,7 +19,7 @@ type costs struct {
 	working           rangeMax
 	times             [][]Time // by device: of the units before each
 	share             []int    // by device: stages on it
-	ranks             []int    // by device: ranks on it, including those of other replicas
+	ranks             []int    // by device: ranks that take turns on it, including those of other replicas
 	evenly            bool     // the memory of a shared device is divided evenly; otherwise each stage may take all of it
 }
 
@@ -51,7 +51,11 @@ func newCosts(p Problem) *costs {
 				c.share[i]++
 			}
 		}
-		c.ranks = append(c.ranks, max(c.share[i], d.Ranks))
+		ranks := max(c.share[i], d.Ranks)
+		if d.Parallel {
+			ranks = 1
+		}
+		c.ranks = append(c.ranks, ranks)
 	}
 	return c
 }

@@ -71,8 +71,8 @@ func (l Link) Seconds(n int64) float64 {
 	return s
 }
 
-// Device is the device of one stage. Entries with the same name are one device: their stages share its time and its
-// memory.
+// Device is the device of one stage. Entries with the same name are one device: their stages share its time, unless it
+// is Parallel, and its memory.
 type Device struct {
 	Name   string `json:"name"`
 	Times  []Time `json:"-"`      // by unit
@@ -80,6 +80,9 @@ type Device struct {
 	Link   Link   `json:"link"`
 	// Ranks is the number of ranks of all replicas on the device, if that is more than the entries with its name.
 	Ranks int `json:"lines,omitempty"`
+	// Parallel devices compute for all of their ranks at the same time, such as a CPU whose cores they divide. Times are
+	// those of one rank's part.
+	Parallel bool `json:"parallel,omitempty"`
 }
 
 // Recompute says when the backward of a stage recomputes activations instead of keeping them.

@@ -224,7 +224,8 @@ func (x *execution) start(ctx context.Context, r Run) error {
 		return err
 	}
 	x.running[r] = &steps{}
-	o := train.Options{Resume: true, OpenDevice: x.options.OpenDevice, OpenWorker: x.options.OpenWorker, Report: reporter{run: r, to: x.messages}}
+	o := train.Options{Resume: true, OpenDevice: x.options.OpenDevice, OpenWorker: x.options.OpenWorker, Concurrent: x.options.Jobs,
+		Report: reporter{run: r, to: x.messages}}
 	go func() {
 		res, err := x.options.Train(ctx, c, o)
 		x.messages <- message{run: r, end: &end{res, err}}

@@ -37,7 +37,7 @@ func Kernels(ctx context.Context, c config.Config, open layout.OpenDevice, dump 
 		if err != nil {
 			return usererror.New(err)
 		}
-		devices, err := openDevices(open, c.Pipeline, false)
+		devices, err := openDevices(open, layout.Names(c.Pipeline, 1), false)
 		if err != nil {
 			return err
 		}

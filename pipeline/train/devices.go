@@ -10,9 +10,9 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// openDevices opens a device for each rank. It repeats the configured names in order, and each name is opened as often
-// as it occurs. again reports that the devices were open before.
-func openDevices(open layout.OpenDevice, p config.Pipeline, again bool) (devices []device.Device, err error) {
+// openDevices opens a device for each rank by its name. Each name is opened as often as it occurs. again reports that the
+// devices were open before.
+func openDevices(open layout.OpenDevice, names []string, again bool) (devices []device.Device, err error) {
 	defer func() {
 		if err == nil {
 			return
@@ -22,11 +22,7 @@ func openDevices(open layout.OpenDevice, p config.Pipeline, again bool) (devices
 		}
 		devices = nil
 	}()
-	for i := range p.Stages * p.Replicas {
-		name := ""
-		if len(p.Devices) > 0 {
-			name = p.Devices[i%len(p.Devices)]
-		}
+	for _, name := range names {
 		dev, err := open(name)
 		if err != nil {
 			return devices, usererror.New(fmt.Errorf("%s: %w", opening(name, again), err))

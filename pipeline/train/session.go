@@ -48,7 +48,7 @@ func (s *session) open(ctx context.Context, resumed bool) (err error) {
 			return invalidIsolation(c)
 		}
 	}
-	if s.devices, err = openDevices(opener, c.Pipeline, s.faults.any()); err != nil {
+	if s.devices, err = openDevices(opener, layout.Names(c.Pipeline, o.Concurrent), s.faults.any()); err != nil {
 		return err
 	}
 	s.cancelDevices(ctx)

@@ -40,6 +40,8 @@ type Options struct {
 	Instances int             // of a module that process batches in parallel; 0: one per core
 	Report    Report          // nil: Silent
 	Profile   *ProfileOptions // nil: kernels are not measured
+	// Concurrent is the number of runs at a time, which divide the cores of a CPU that is a device; 0: one.
+	Concurrent int
 }
 
 // Result is how a run ended.

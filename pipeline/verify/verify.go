@@ -117,7 +117,7 @@ func (r *Report) kinds(l *lender, names []string) (ks []kind, err error) {
 		}
 		info := dev.Info()
 		r.Devices = append(r.Devices, info)
-		info.Name = ""
+		info.Name, info.Threads = "", 0
 		i, known := at[info]
 		if !known {
 			i = len(ks)

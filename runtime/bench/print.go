@@ -16,7 +16,7 @@ func (r Report) Print(w io.Writer, width int) error {
 	if r.Device.API != "" {
 		kind += ", " + r.Device.API
 	}
-	heading := fmt.Sprintf("%s  %s (%s) %s\n%s  gpupipe %s, %s, %s, %d CPUs", r.Device.Name, r.Device.Adapter, kind, r.Device.Driver,
+	heading := fmt.Sprintf("%s  %s (%s) %s\n%s  gpupipe %s, %s, %s, %d CPUs", r.Device.Name, r.Device.Hardware(), kind, r.Device.Driver,
 		r.Time.Format("2006-01-02 15:04"), r.Version, r.Go, r.Platform, r.CPUs)
 	fmt.Fprintf(w, "%s\n\n", table.Prose(heading, width))
 	if r.Peak != (profile.Peak{}) {

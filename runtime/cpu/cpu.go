@@ -13,7 +13,14 @@
 // x + grid[0]·(y + grid[1]·z). Binding i is args[i]. The prelude of package native declares the types.
 package cpu
 
-import "github.com/gpupipe/gpupipe/runtime/device"
+import (
+	"errors"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// ErrSystem is the error of a system on which there is no such device.
+var ErrSystem = errors.New("native code on CPUs is for Linux, and needs a program that was built with cgo")
 
 // Options of a device.
 type Options struct {

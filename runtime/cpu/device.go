@@ -8,6 +8,7 @@ package cpu
 import "C"
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -31,15 +32,28 @@ type Device struct {
 	kernels kernels
 }
 
-// Adapters lists the CPU as one device. If it cannot be one, the list is empty and the error says why.
-func Adapters() ([]device.Info, error) {
+// Adapters lists the CPU as one device. If it cannot be one, the list is empty and the error says why: there is no C
+// compiler, or a kernel that it compiles does not load. cache is Options.CacheDir.
+func Adapters(cache string) ([]device.Info, error) {
 	m := thisMachine()
-	c, err := cc.Find(cc.Options{})
+	c, err := cc.Find(cc.Options{Cache: cache, CPU: m.identity()})
 	if err != nil {
 		return nil, err
 	}
-	return []device.Info{m.info(c)}, nil
+	defer c.Close()
+	k, err := build(context.Background(), c, trial)
+	if err != nil {
+		return nil, fmt.Errorf("the C compiler does not work: %w", err)
+	}
+	k.free()
+	return []device.Info{m.info(c, m.processors.Cores())}, nil
 }
+
+// AdapterLimits returns the limits of the device.
+func AdapterLimits() target.Limits { return limits() }
+
+// trial is a kernel that compiles and loads wherever others do.
+const trial = target.C + "\nKERNEL { for (u32 group = first; group < last; group++) ((u32 *)args[0].at)[group] = grid[0]; }\n"
 
 // MakeCache makes a folder for Options.CacheDir, or checks that only the user may write to it.
 func MakeCache(dir string) error { return cc.MakeCache(dir) }
@@ -62,22 +76,22 @@ func Open(o Options) (*Device, error) {
 	}
 	threads := o.Threads
 	if threads == 0 {
-		threads = m.threads()
+		threads = m.processors.Cores()
 	}
 	if threads < 1 || threads > maxThreads {
 		return nil, device.Named("open", "", name, device.Invalid("%d threads, must lie in 1…%d", threads, maxThreads))
 	}
-	pool := C.gp_pool_new(C.int(threads), C.int(m.cores()))
+	pool := C.gp_pool_new(C.int(threads), C.int(m.processors.Whole()))
 	if pool == nil {
 		return nil, device.Named("open", "", name, errors.New("no memory for threads"))
 	}
-	d := &Device{pool: pool, queue: newQueue(), kernels: newKernels(compiler, m.threads())}
+	d := &Device{pool: pool, queue: newQueue(), kernels: newKernels(compiler, m.processors.Cores())}
 	d.owner = base.NewOwner[*buffer, *loaded](&d.Properties)
 	budget := o.MemoryBudget
 	if budget == 0 {
 		budget = host.Memory() / 4 * 3
 	}
-	d.owner.Describe(m.info(compiler), limits(), budget)
+	d.owner.Describe(m.info(compiler, d.Threads()), limits(), budget)
 	d.owner.SetDump(o.Dump)
 	d.staging = staging{queue: d.queue, count: d.owner.AddStaging}
 	return d, nil

@@ -206,14 +206,23 @@ func TestOptions(t *testing.T) {
 	require.EqualError(t, err, `cpu:0: open "": the C compiler "no-such-compiler" was not found`)
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("CC", "")
-	_, err = Adapters()
+	_, err = Adapters("")
 	require.ErrorContains(t, err, "no C compiler found")
 	_, err = Open(Options{})
 	require.ErrorContains(t, err, `cpu:0: open "": no C compiler found`)
 }
 
+// A compiler that fails is found before a device is chosen.
+func TestAdaptersTryTheCompiler(t *testing.T) {
+	command, _ := fake(t, "echo 'fatal error: no room'; exit 1")
+	t.Setenv("CC", command)
+	infos, err := Adapters("")
+	require.EqualError(t, err, "the C compiler does not work: "+command+": exit status 1: fatal error: no room")
+	assert.Empty(t, infos)
+}
+
 func TestAdapters(t *testing.T) {
-	infos, err := Adapters()
+	infos, err := Adapters("")
 	require.NoError(t, err)
 	require.Len(t, infos, 1)
 	d := open(t, Options{})
@@ -223,7 +232,7 @@ func TestAdapters(t *testing.T) {
 	assert.NotEmpty(t, infos[0].Adapter)
 	assert.NotEmpty(t, infos[0].Driver)
 	assert.Positive(t, d.Budget())
-	assert.Equal(t, thisMachine().threads(), d.Threads())
+	assert.Equal(t, thisMachine().processors.Cores(), d.Threads())
 }
 
 // compilers are those of the machine.

@@ -7,50 +7,31 @@ import (
 	"cmp"
 	"io/fs"
 	"os"
-	"path"
 	"runtime"
-	"strconv"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/runtime/cpu/cc"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/host"
 )
 
 // machine is what is known of the CPU and of the part of it that the process may use.
 type machine struct {
 	model, vendor, features string
-	allowed                 int     // logical cores, by affinity
-	quota                   float64 // cores, by the control group; 0: no bound
+	processors              host.Processors
 }
 
 func thisMachine() machine {
-	root := os.DirFS("/")
-	m := machine{allowed: runtime.NumCPU(), quota: quota(root)}
-	m.read(root)
+	m := machine{processors: host.ThisProcess()}
+	m.read(os.DirFS("/"))
 	return m
-}
-
-// threads returns the number of cores that the process may use, rounded up.
-func (m machine) threads() int {
-	if m.quota == 0 {
-		return m.allowed
-	}
-	return max(1, min(m.allowed, int(m.quota+0.999)))
-}
-
-// cores returns the number of cores that the process may use all the time.
-func (m machine) cores() int {
-	if m.quota == 0 {
-		return m.allowed
-	}
-	return min(m.allowed, int(m.quota))
 }
 
 // identity returns what compiled code depends on.
 func (m machine) identity() string { return m.model + " \n " + m.features }
 
-func (m machine) info(c *cc.Compiler) device.Info {
-	return device.Info{Name: "cpu:0", Adapter: m.model, Vendor: m.vendor, Driver: c.Version(), API: "native", Kind: device.CPU}
+func (m machine) info(c *cc.Compiler, threads int) device.Info {
+	return device.Info{Name: "cpu:0", Threads: threads, Adapter: m.model, Vendor: m.vendor, Driver: c.Version(), API: "native", Kind: device.CPU}
 }
 
 // read fills in what /proc/cpuinfo says about the first core.
@@ -77,51 +58,4 @@ func (m *machine) read(root fs.FS) {
 	}
 	m.model = cmp.Or(of["model name"], m.model)
 	m.features = cmp.Or(of["flags"], of["Features"])
-}
-
-// quota returns the cores that the control groups of the process allow on average; 0: no bound.
-func quota(root fs.FS) (cores float64) {
-	bound := func(n float64) {
-		if n > 0 && (cores == 0 || n < cores) {
-			cores = n
-		}
-	}
-	groups, _ := fs.ReadFile(root, "proc/self/cgroup")
-	for line := range strings.Lines(string(groups)) {
-		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) != 3 {
-			continue
-		}
-		for dir := path.Clean("/" + parts[2]); ; dir = path.Dir(dir) {
-			switch {
-			case parts[0] == "0": // version 2
-				bound(ratio(words(root, "sys/fs/cgroup"+dir+"/cpu.max")))
-			case strings.Contains(","+parts[1]+",", ",cpu,"):
-				base := "sys/fs/cgroup/cpu" + dir
-				bound(ratio(append(words(root, base+"/cpu.cfs_quota_us"), words(root, base+"/cpu.cfs_period_us")...)))
-			}
-			if dir == "/" {
-				break
-			}
-		}
-	}
-	return cores
-}
-
-func words(root fs.FS, name string) []string {
-	b, _ := fs.ReadFile(root, path.Clean(name))
-	return strings.Fields(string(b))
-}
-
-// ratio returns the quotient of two numbers; 0 if there is none, such as for a quota of "max" or −1.
-func ratio(parts []string) float64 {
-	if len(parts) != 2 {
-		return 0
-	}
-	quota, err := strconv.ParseFloat(parts[0], 64)
-	period, err2 := strconv.ParseFloat(parts[1], 64)
-	if err != nil || err2 != nil || period <= 0 {
-		return 0
-	}
-	return quota / period
 }

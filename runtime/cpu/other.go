@@ -3,15 +3,18 @@
 package cpu
 
 import (
-	"errors"
-
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-var errSystem = errors.New("native code on CPUs is for Linux, and needs a program that was built with cgo")
-
 // Adapters returns why there is no such device.
-func Adapters() ([]device.Info, error) { return nil, errSystem }
+func Adapters(string) ([]device.Info, error) { return nil, ErrSystem }
+
+// AdapterLimits returns the limits of no device.
+func AdapterLimits() target.Limits { return target.Limits{} }
+
+// MakeCache fails on this system.
+func MakeCache(string) error { return ErrSystem }
 
 // Open fails on this system.
-func Open(Options) (device.Device, error) { return nil, errSystem }
+func Open(Options) (device.Device, error) { return nil, ErrSystem }

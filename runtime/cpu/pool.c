@@ -108,9 +108,34 @@ static void work(gp_pool *p) {
 	}
 }
 
+// flush_denormals makes the calling thread read and write denormal numbers as zero, as GPUs do: cores compute with them a
+// hundred times slower. It returns the state to restore.
+static uint64_t flush_denormals(void) {
+	uint64_t before = 0;
+#if defined(__SSE2__)
+	before = __builtin_ia32_stmxcsr();
+	__builtin_ia32_ldmxcsr((unsigned)before | 0x8040);
+#elif defined(__aarch64__)
+	__asm__ volatile("mrs %0, fpcr" : "=r"(before));
+	__asm__ volatile("msr fpcr, %0" : : "r"(before | 1u << 24));
+#endif
+	return before;
+}
+
+static void restore_denormals(uint64_t before) {
+#if defined(__SSE2__)
+	__builtin_ia32_ldmxcsr((unsigned)before);
+#elif defined(__aarch64__)
+	__asm__ volatile("msr fpcr, %0" : : "r"(before));
+#else
+	(void)before;
+#endif
+}
+
 static void *worker(void *pool) {
 	gp_pool *p = pool;
 	pthread_setname_np(pthread_self(), "gpupipe-cpu");
+	flush_denormals();
 	while (!atomic_load(&p->closing)) {
 		uint32_t seen = atomic_load(&p->epoch);
 		atomic_fetch_add(&p->inside, 1);
@@ -178,6 +203,7 @@ static void keep_least(uint32_t *least, uint64_t took) {
 }
 
 void gp_pool_run(gp_pool *p, gp_command *commands, uint32_t n, uint64_t *times) {
+	uint64_t state = flush_denormals();
 	atomic_fetch_add(&running, p->threads);
 	p->commands = commands;
 	uint64_t began = now();
@@ -203,6 +229,7 @@ void gp_pool_run(gp_pool *p, gp_command *commands, uint32_t n, uint64_t *times) 
 			sched_yield();
 	}
 	atomic_fetch_sub(&running, p->threads);
+	restore_denormals(state);
 }
 
 void gp_pool_copy(gp_pool *p, void *to, const void *from, uint64_t bytes) {

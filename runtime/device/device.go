@@ -32,6 +32,9 @@ func (k Kind) Order() int {
 	return slices.Index([]Kind{Discrete, Integrated, Virtual, CPU, Software, Null}, k)
 }
 
+// GPU reports whether the kind is hardware for a GPU's API.
+func (k Kind) GPU() bool { return k.Order() < CPU.Order() }
+
 // Vendor returns the name of a vendor from its PCI or Khronos number; "" if it is unknown.
 func Vendor(id uint32) string {
 	return map[uint32]string{
@@ -48,6 +51,18 @@ type Info struct {
 	Driver  string `json:"driver,omitempty"` // name and version, as the driver reports them
 	API     string `json:"api,omitempty"`    // "vulkan", "metal", "dx12", "native"
 	Kind    Kind   `json:"kind"`
+	Threads int    `json:"threads,omitempty"` // of native code on a CPU. Times depend on it, results do not
+}
+
+// Hardware returns the adapter's name, with the number of threads if it has one.
+func (i Info) Hardware() string {
+	switch i.Threads {
+	case 0:
+		return i.Adapter
+	case 1:
+		return i.Adapter + ", 1 thread"
+	}
+	return fmt.Sprintf("%s, %d threads", i.Adapter, i.Threads)
 }
 
 // Device is one GPU: memory and one in-order queue. All methods are safe for concurrent use, and work runs in the order

@@ -24,7 +24,7 @@ const (
 )
 
 func (l Rank) print(w io.Writer, steps, width int) error {
-	fmt.Fprintf(w, "\n%s\n", table.Prose(fmt.Sprintf("%s on %s: %s", l.Name, l.Device.Name, l.Device.Adapter), width))
+	fmt.Fprintf(w, "\n%s\n", table.Prose(fmt.Sprintf("%s on %s: %s", l.Name, l.Device.Name, l.Device.Hardware()), width))
 	fmt.Fprintf(w, "%s a step on the device's clock\n", Duration(l.DurationMicros/float64(max(1, steps))))
 	if l.Peak != (Peak{}) {
 		fmt.Fprintf(w, "peak, as measured: %s GFLOP/s, %s GB/s\n", Number(l.Peak.GFLOPS), Number(l.Peak.GBps))

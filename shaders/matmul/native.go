@@ -41,7 +41,7 @@ const (
 	tileRows       = 24      // a multiple of the rows of every register tile
 	panelColumns   = 32      // a multiple of the columns of every register tile and panel
 	cachedSteps    = 256     // k's of a block, where there are more than mostSteps
-	mostSteps      = 384     //
+	mostSteps      = 384     // k's that are computed at once
 	cachedMatrix   = 1 << 17 // elements of a B that is read as it lies: it stays in a core's cache
 	vectorRowsMost = 4       // rows of a product whose time is that of reading B
 	groupFlops     = 2e6     // of a group at least: some 20 µs of a core
@@ -51,8 +51,10 @@ const (
 
 // nativeVariants returns the kernels of a CPU: the naive one, then by rising cost.
 func nativeVariants(s Spec) []Kernel {
+	naive := nativeNaiveKernel(s)
+	s = s.flat()
 	product := planNative(s)
-	ks := []Kernel{nativeNaiveKernel(s), product.kernel("native", 1)}
+	ks := []Kernel{naive, product.kernel("native", 1)}
 	if s.M <= vectorRows {
 		ks = append(ks, nativeVectorKernel(s))
 	}
@@ -68,6 +70,20 @@ func nativeVariants(s Spec) []Kernel {
 	}
 	sort.SliceStable(ks[1:], func(i, j int) bool { return ks[1+i].Cost < ks[1+j].Cost })
 	return ks
+}
+
+// flat returns the product of all rows of the batch as one matrix, where the batch shares B.
+func (s Spec) flat() Spec {
+	if s.Batch == 1 || s.BatchStrideB > 0 || s.TransA || s.BatchStrideA != s.M*s.K {
+		return s
+	}
+	if epilogue, m := s.EpilogueC, s.M; epilogue != nil {
+		s.EpilogueC = func(own []Binding) string {
+			return epilogue(own) + fmt.Sprintf("\n#define epilogue(args, acc, b, i, j) epilogue(args, acc, (i) / %du, (i) %% %du, j)", m, m)
+		}
+	}
+	s.Batch, s.M = 1, s.Batch*s.M
+	return s
 }
 
 // directB reports whether the product can read B as it lies: rows of whole vectors.
@@ -126,22 +142,9 @@ func (n native) kernel(name string, cost float64) Kernel {
 	if n.splits > 1 {
 		k.Name += fmt.Sprintf(" split %d", n.splits)
 	}
-	b := Binding{Operand: B}
-	panels := roundUp(s.N, panelColumns) * s.K
+	b, panels := Binding{Operand: B}, roundUp(s.N, panelColumns)*s.K
 	if n.packB {
-		matrices := 1
-		if s.BatchStrideB > 0 {
-			matrices = s.Batch
-		}
-		b = k.scratch(4 * panels * matrices)
-		const columns = 256
-		steps := roundUp(max(32, min(256, s.K*matrices*ceilDiv(s.N, columns)/leastGroups)), 32)
-		t := nativeText(s, false)
-		t.define("PACKED", s.TypeB)
-		t.define("PANELS", panels)
-		t.define("PACK_COLUMNS", columns)
-		t.define("PACK_STEPS", steps)
-		k.Passes = append(k.Passes, t.pass(nativePack, matrices*ceilDiv(s.N, columns)*ceilDiv(s.K, steps), Binding{Operand: B}, b))
+		b = k.pack(s, panels)
 	}
 	part := roundUp(s.Batch*s.M*s.N, 64)
 	c := Binding{Operand: C}
@@ -166,6 +169,24 @@ func (n native) kernel(name string, cost float64) Kernel {
 		k.Passes = append(k.Passes, n.reduce(part, c))
 	}
 	return k
+}
+
+// pack adds the pass that packs B, and returns where the panels lie; a matrix has panels of so many elements.
+func (k *Kernel) pack(s Spec, panels int) Binding {
+	matrices := 1
+	if s.BatchStrideB > 0 {
+		matrices = s.Batch
+	}
+	const columns = 256
+	steps := roundUp(max(32, min(256, s.K*matrices*ceilDiv(s.N, columns)/leastGroups)), 32)
+	to := k.scratch(4 * panels * matrices)
+	t := nativeText(s, false)
+	t.define("PACKED", s.TypeB)
+	t.define("PANELS", panels)
+	t.define("PACK_COLUMNS", columns)
+	t.define("PACK_STEPS", steps)
+	k.Passes = append(k.Passes, t.pass(nativePack, matrices*ceilDiv(s.N, columns)*ceilDiv(s.K, steps), Binding{Operand: B}, to))
+	return to
 }
 
 // reduce is the pass that adds the partial sums.
@@ -207,8 +228,8 @@ func nativeNaiveKernel(s Spec) Kernel {
 		Passes: []Pass{t.pass(nativeNaive, s.Batch*s.M, Binding{Operand: A}, Binding{Operand: B}, Binding{Operand: C})}}
 }
 
-// text builds the C of a pass: the epilogue, then the definitions of the sizes, then the code. The names of the code
-// follow those of the epilogue, so that its macros cannot change it.
+// text builds the C of a pass: the epilogue, then the definitions of the sizes, then the code. The epilogue comes first,
+// so that the macros of the code do not change it.
 type text struct {
 	strings.Builder
 	spec  Spec

@@ -57,7 +57,9 @@ func nativeSpecs() []Spec {
 			out = append(out, s)
 		}
 	}
-	return out
+	shared := Spec{Batch: 4, M: 9, N: 50, K: 70, BatchStrideA: 630, EpilogueC: testEpilogue(F32)}
+	few := Spec{Batch: 3, M: 1, N: 100, K: 64, TransB: true, BatchStrideA: 64, TypeC: BF16, EpilogueC: testEpilogue(BF16)}
+	return append(out, shared, few, Spec{Batch: 3, M: 16, N: 32, K: 24, BatchStrideA: 384}, Spec{Batch: 2, M: 30, N: 20, K: 10, TransA: true, BatchStrideA: 300})
 }
 
 // testEpilogue is C for 2·acc + i + 100·b + bias[j], rounded to TypeC.
@@ -327,7 +329,6 @@ func BenchmarkNative(b *testing.B) {
 		{"generate large NN", Spec{Batch: 1, M: 1, N: 1536, K: 576}},
 		{"generate large NT", Spec{Batch: 1, M: 1, N: 1536, K: 576, TransB: true}},
 		{"generate 4 NT", Spec{Batch: 1, M: 4, N: 1536, K: 576, TransB: true}},
-		{"bf16", Spec{Batch: 1, M: 2048, N: 352, K: 128, TypeA: BF16, TypeB: BF16}},
 	}...) {
 		for _, threads := range []string{"1", "2"} {
 			b.Run(s.name+"/threads="+threads, func(b *testing.B) { benchNative(b, s, threads) })

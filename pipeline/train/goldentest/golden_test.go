@@ -65,7 +65,7 @@ func TestStagesOnTwoBackendsTrainAsPyTorchDoes(t *testing.T) {
 		t.Skip("there is one backend on this system")
 	}
 	for _, name := range []string{"tied/muon", "untied/adamw"} {
-		for _, devices := range [][]string{{"webgpu:0", "vulkan:0"}, {"vulkan:0", "webgpu:0"}} {
+		for _, devices := range [][]string{{"webgpu:0", "vulkan:0"}, {"vulkan:0", "webgpu:0"}, {"cpu:0", "webgpu:0"}, {"vulkan:0", "cpu:0"}} {
 			t.Run(name+"/"+devices[0]+" first", func(t *testing.T) {
 				c, want := traintest.ReadGolden(t, "testdata/golden/"+name+".yaml")
 				c.Pipeline.Schedule, c.Pipeline.Stages, c.Pipeline.Devices = "1f1b", 2, devices

@@ -68,7 +68,7 @@ func Find(o Options) (*Compiler, error) {
 	defer cancel()
 	out, err := c.run(ctx, "", "", "--version")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the C compiler does not work: %w", err)
 	}
 	if c.version = firstLine(out); c.version == "" {
 		return nil, fmt.Errorf("%s --version printed nothing", c)
@@ -94,7 +94,7 @@ func find(command string) ([]string, error) {
 			}
 		}
 	}
-	return nil, errors.New("no C compiler found (looked for $CC, cc, gcc and clang): install gcc or clang")
+	return nil, errors.New("no C compiler found: looked for $CC, cc, gcc and clang (apt install gcc installs one)")
 }
 
 // String returns the command.

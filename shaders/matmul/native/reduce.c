@@ -1,5 +1,5 @@
-// The sum of the parts: args[0] is the first of them, args[1] the others, [SPLITS - 1][PART], args[2] is C. A group stores
-// ROWS of the rows of all matrices. The parts are added in order.
+// The sum of the parts: args[0] is the first of them, args[1] the others, [SPLITS - 1][PART], args[2] is C. A group
+// stores ROWS of the rows of all matrices. The parts are added in order.
 KERNEL {
 	const f32 *begin = args[0].at, *parts = args[1].at;
 	C_T *c = args[2].at;

@@ -1,6 +1,7 @@
-// Times kernels beside OpenBLAS, by turns, on one or two threads each: bench THREADS FILE:NAME:M:N:K:TRANS_A:TRANS_B:BATCH:STRIDE_A:STRIDE_B…
+// Times kernels beside OpenBLAS, by turns, on one or two threads each:
+// bench THREADS FILE:NAME:M:N:K:TRANS_A:TRANS_B:BATCH:STRIDE_A:STRIDE_B…
 // FILE is what run.c takes. A line of the output has the name, the ratio of OpenBLAS's time to the kernels', and
-// both times in µs: medians over the turns of the shortest of each turn.
+// both times in µs: medians over the turns of the shortest of each turn. On one thread it is CPU time.
 #define _GNU_SOURCE
 #include "prelude.h"
 #include <cblas.h>
@@ -121,12 +122,6 @@ static void bench(char *line) {
 		}
 	qsort(ours, TURNS, sizeof *ours, compare);
 	qsort(theirs, TURNS, sizeof *theirs, compare);
-	if (getenv("PASSES"))
-		for (u32 i = 0; i < passes; i++) {
-			double best = 1e18;
-			for (int q = 0; q < 20; q++) { double t = now(); run(p + i, 1); t = now() - t; if (t < best) best = t; }
-			printf("GFLOP pass %d %.0f\n", i, best);
-		}
 	printf("%-40s %.2f  %.0f %.0f  %.0f GFLOP/s\n", name, theirs[TURNS / 2] / ours[TURNS / 2], ours[TURNS / 2], theirs[TURNS / 2],
 		2e-3 * batch * m * n * k / ours[TURNS / 2]);
 	fflush(stdout);

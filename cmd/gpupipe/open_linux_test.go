@@ -1,0 +1,94 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestPreferred(t *testing.T) {
+	for want, kinds := range map[device.Kind][]device.Kind{
+		device.Discrete:   {device.Integrated, device.Discrete, device.CPU},
+		device.Integrated: {device.Software, device.Integrated, device.CPU},
+		device.Virtual:    {device.CPU, device.Virtual},
+		device.CPU:        {device.Software, device.CPU},
+		device.Software:   {device.Null, device.Software, device.Software},
+	} {
+		var infos []device.Info
+		for _, k := range kinds {
+			infos = append(infos, device.Info{Kind: k})
+		}
+		assert.Equal(t, want, infos[preferred(infos)].Kind)
+	}
+}
+
+// withoutCompiler hides the machine's compilers, or makes them fail.
+func withoutCompiler(t *testing.T, script string) {
+	dir := t.TempDir()
+	if script != "" {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "cc"), []byte("#!/bin/sh\n"+script), 0o755))
+	}
+	t.Setenv("PATH", dir)
+	t.Setenv("CC", "")
+}
+
+// Without a GPU, a machine without a compiler that works uses a software adapter, with a note.
+func TestNoCompiler(t *testing.T) {
+	gpu, err := (&app{}).defaultDevice()
+	require.NoError(t, err)
+	if gpu.Kind.GPU() {
+		t.Logf("%s is used whether or not there is a compiler", gpu.Name)
+		return
+	}
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	for script, why := range map[string]string{
+		"": "no C compiler found: looked for $CC, cc, gcc and clang (apt install gcc installs one)",
+		"echo 'fatal error: no room'; exit 1":                               "the C compiler does not work: ",
+		"[ $1 = --version ] && echo cc 1 && exit; echo 'error: lost'; exit": " reported success, but its result is unusable: there is no library",
+	} {
+		withoutCompiler(t, script)
+		code, out, errs := command("selftest", "--quick", "--json", "--filter", "silu")
+		require.Equal(t, exitOK, code, errs)
+		assert.Contains(t, out, `"name":"webgpu:0"`)
+		assert.Equal(t, 1, strings.Count(errs, "gpupipe: no native code on the CPU: "), errs)
+		assert.Contains(t, strings.Join(strings.Fields(errs), " "), why)
+		assert.Contains(t, errs, "webgpu:0")
+
+		code, out, errs = command("devices")
+		require.Equal(t, exitOK, code, errs)
+		assert.NotContains(t, out, "cpu:0")
+		assert.Contains(t, out, "computes on the CPU; used by default")
+		assert.Contains(t, errs, why)
+
+		code, _, errs = command("selftest", "--device", "cpu:0", "--quick", "--filter", "silu")
+		assert.Equal(t, exitMistake, code)
+		assert.Contains(t, errs, "gpupipe: cpu:0: ")
+		assert.Contains(t, strings.Join(strings.Fields(errs), " "), why[1:])
+	}
+}
+
+func TestThreadsOfTheCPU(t *testing.T) {
+	for name, threads := range map[string]int{"cpu:0/1": 1, "cpu/3": 3} {
+		code, out, errs := command("selftest", "--device", name, "--quick", "--json", "--filter", "silu")
+		require.Equal(t, exitOK, code, errs)
+		var report selftestReport
+		require.NoError(t, json.Unmarshal([]byte(out), &report))
+		assert.Equal(t, "cpu:0", report.Device.Name)
+		assert.Equal(t, threads, report.Device.Threads)
+	}
+	for name, want := range map[string]string{
+		"cpu:1":      "cpu:1: no such device; there are: cpu:0",
+		"cpu:0/5000": "5000 threads, must lie in 1…1024",
+		"webgpu:0/2": "found a number of threads, which only cpu:0 has",
+	} {
+		code, _, errs := command("selftest", "--device", name)
+		assert.Equal(t, exitMistake, code)
+		assert.Contains(t, errs, want)
+	}
+}

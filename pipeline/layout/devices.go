@@ -1,0 +1,43 @@
+package layout
+
+import (
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/host"
+)
+
+// OpenDevice opens a device by the name that users write. If ranks share the CPU, the name has a number of threads, as
+// in "cpu:0/1", or in "/1" for the default device. Only commands know the backends.
+type OpenDevice func(name string) (device.Device, error)
+
+// Names returns the name of each rank's device, with which it is opened. Ranks on the CPU compute at the same time: they
+// divide its cores, except those whose names have a number of threads. runs is the number of runs that do so; 0: one.
+func Names(p config.Pipeline, runs int) []string {
+	names := make([]string, p.Stages*p.Replicas)
+	sharing := 0
+	for i := range names {
+		if len(p.Devices) > 0 {
+			names[i] = p.Devices[i%len(p.Devices)]
+		}
+		if divides(names[i]) {
+			sharing++
+		}
+	}
+	sharing *= max(1, runs)
+	if sharing < 2 {
+		return names
+	}
+	threads := max(1, host.ThisProcess().Cores()/sharing)
+	for i, name := range names {
+		if divides(name) {
+			names[i] = device.WithThreads(name, threads)
+		}
+	}
+	return names
+}
+
+// divides reports whether a name may be that of a CPU and has no number of threads. The default device may be one.
+func divides(name string) bool {
+	n, err := device.ParseName(name)
+	return err == nil && (n.Backend == "" || n.Backend == device.CPUBackend) && n.Threads == 0
+}
