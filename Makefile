@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test quick wasm build browser setup setup-build cross lint bench gpu-bundle gpu-bundle-test hooks naga clean help
+.PHONY: demo test quick wasm build browser setup setup-build cross lint bench peers gpu-bundle gpu-bundle-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -75,6 +75,16 @@ lint: setup ## gofmt, vet and staticcheck
 
 bench: build ## kernels and a whole step, timed on this machine's device
 	bin/gpupipe bench
+
+# WORK is any of A, B, smollm2-135m; PEERS_FLAGS are those of docs/oracle/peers/peers.py. OpenBLAS's rates need libopenblas-dev.
+WORK ?= A B
+PRODUCTS := 1024_NN|384x1536x2048|odd_1003x100x96|down_NT|dx_NN
+peers: build ## compare speed with PyTorch, JAX and OpenBLAS on an idle CPU (development only: fetches 3 GB from PyPI)
+	[ -x build/peers/venv/bin/python ] || python3 -m venv build/peers/venv
+	build/peers/venv/bin/pip install --quiet --disable-pip-version-check -r docs/oracle/peers/requirements.txt
+	build/peers/venv/bin/python docs/oracle/peers/peers.py --works $(WORK) $(PEERS_FLAGS)
+	@echo "ratio of OpenBLAS's time to the kernel's, and both in microseconds:"
+	go test ./shaders/matmul -run '^$$' -bench 'Native/($(PRODUCTS))/threads=2$$' -benchtime 1x
 
 gpu-bundle: setup ## one archive that reports on the GPU of a bare Linux machine: docs/GPU-REPORT.md
 	@.ci/gpu-bundle.sh

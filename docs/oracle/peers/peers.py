@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares the training speed of gpupipe's device cpu:0 with PyTorch's and JAX's: `make peers`.
 
-    peers.py [--works A B smollm2-135m] [--optimizers adamw muon] [--peers NAME...] [--turns N] [--seconds S] [--threads N]
+    peers.py [--works A B smollm2-135m] [--optimizers adamw muon] [--peers NAME...]
+             [--turns N] [--seconds S] [--threads N]
 
 Every peer trains the same model from the same weights on the same tokens in a process of its own, without end, and
 prints a line after each step. All but one are stopped by SIGSTOP. The peers take turns; in a turn one continues, the
@@ -27,11 +28,15 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 BUILD = ROOT / "build" / "peers"
 GPUPIPE = ROOT / "bin" / "gpupipe"
-PEERS = {"PyTorch": ["torch_peer.py"], "PyTorch, compiled": ["torch_peer.py", "--compile"], "JAX": ["jax_peer.py"], "gpupipe": None}
+PEERS = {"PyTorch": ["torch_peer.py"], "PyTorch, compiled": ["torch_peer.py", "--compile"], "JAX": ["jax_peer.py"],
+         "gpupipe": None}
 COMPARED_STEPS = 3
 LOSS_TOLERANCE = 1e-4  # relative
 FIRST_STEPS_TIMEOUT = 900.0  # seconds, compilation included
 STEP_TIMEOUT = 300.0
+HEADER = """\
+| work | peer | tokens/s: min | median | max | to PyTorch | cores busy | peak memory | to PyTorch | first step |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
 
 
 def say(text):
@@ -60,17 +65,12 @@ def make_files(name):
     """Writes the first weights of a work, by gpupipe, and its tokens. Returns the folder of the weights."""
     folder = BUILD / name
     folder.mkdir(parents=True, exist_ok=True)
-    start = folder / "start"
-    # A model of random weights needs no tokens, but a run does: the vocabulary of smollm2-135m is known from its weights.
     w = work.WORKS[name]
-    config = {"vocab_size": 256, **w}
-    work.write_tokens(folder / "tokens.bin", config["vocab_size"], w["batch_size"], w["seq_len"])
-    run([GPUPIPE, "train", "--device", "cpu:0", "--json", *settings(name, "adamw", **{
-        "train.steps": 0, "run.dir": fresh(start)})], folder / "start.log")
-    weights = start / "checkpoints" / "step-0"
-    config = json.loads((weights / "config.json").read_text())
-    work.write_tokens(folder / "tokens.bin", config["vocab_size"], w["batch_size"], w["seq_len"])
-    return weights
+    work.write_tokens(folder / "tokens.bin", w["vocab_size"], w["batch_size"], w["seq_len"])
+    start = fresh(folder / "start")
+    run([GPUPIPE, "train", "--device", "cpu:0", *settings(name, "adamw", **{"train.steps": 0, "run.dir": start})],
+        folder / "start.log")
+    return start / "checkpoints" / "step-0"
 
 
 def fresh(folder):
@@ -91,7 +91,7 @@ class Peer:
 
     def __init__(self, name, command, log, tokens):
         """tokens are those of a step."""
-        self.name, self.log, self.tokens, self.rates = name, log, tokens, []
+        self.name, self.log, self.tokens, self.rates, self.cores = name, log, tokens, [], []
         started = time.monotonic()
         with open(log, "w") as f:  # In a process group of its own it gets SIGHUP, then SIGCONT, if this process dies.
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=f, stdin=subprocess.DEVNULL,
@@ -134,12 +134,18 @@ class Peer:
         self.signal(signal.SIGCONT)
         self.next()  # was under way when the process was stopped
         begin, _ = self.next()
-        end, steps = begin, 0
+        end, steps, used = begin, 0, self.core_seconds()
         while end < begin + seconds:
             end, _ = self.next()
             steps += 1
+        self.cores.append((self.core_seconds() - used) / (end - begin))
         self.pause()
         self.rates.append(steps * self.tokens / (end - begin))
+
+    def core_seconds(self):
+        """Processor time of the process so far, of its threads that have ended too."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def peak_bytes(self):
         """Largest resident memory of the process so far."""
@@ -179,7 +185,8 @@ def measure(name, optimizer, weights, o):
             first = turn % len(peers)  # each peer comes after each other one
             for p in peers[first:] + peers[:first]:
                 p.turn(o.seconds)
-            say(f"{name}, {optimizer}: turn {turn + 1} of {o.turns}: " + ", ".join(f"{p.name} {p.rates[-1]:,.0f}" for p in peers))
+            rates = ", ".join(f"{p.name} {p.rates[-1]:,.0f}" for p in peers)
+            say(f"{name}, {optimizer}: turn {turn + 1} of {o.turns}: {rates}")
         for p in peers:
             p.peak = p.peak_bytes()
     finally:
@@ -200,16 +207,18 @@ def cpu_times():
 
 
 def rows(name, optimizer, peers):
-    """Lines of the table."""
+    """Lines of the table. Ratios are to the PyTorch, eager or compiled, with the higher median."""
     pytorch = [p for p in peers if p.name.startswith("PyTorch")]
     best = max(pytorch, key=lambda p: statistics.median(p.rates), default=None)
     for p in peers:
-        speed = memory = ""
+        median, speed, memory = statistics.median(p.rates), "", ""
         if best:
-            speed = f"{statistics.median(p.rates) / statistics.median(best.rates):.2f}"
+            speed = f"{median / statistics.median(best.rates):.2f}"
             memory = f"{p.peak / best.peak:.2f}"
-        yield (f"| {name}, {optimizer} | {p.name} | {min(p.rates):,.0f} | {statistics.median(p.rates):,.0f} | {max(p.rates):,.0f} | "
-               f"{speed} | {p.peak / 1e6:,.0f} MB | {memory} | {p.first_step_seconds:.1f} s |")
+        cells = [f"{name}, {optimizer}", p.name, *(f"{f(p.rates):,.0f}" for f in (min, statistics.median, max)), speed,
+                 f"{statistics.median(p.cores):.2f}", f"{p.peak / 1e6:,.0f} MB", memory,
+                 f"{p.first_step_seconds:.1f} s"]
+        yield f"| {' | '.join(cells)} |"
 
 
 def main():
@@ -235,14 +244,15 @@ def main():
             peers = measure(name, optimizer, weights, o)
             table += rows(name, optimizer, peers)
             difference = losses_differ(peers)
-            if difference > LOSS_TOLERANCE:
-                failed = True
-            say(f"{name}, {optimizer}: losses of the first {COMPARED_STEPS} steps differ by {difference:.1e} (at most {LOSS_TOLERANCE:.0e})")
+            failed = failed or difference > LOSS_TOLERANCE
+            say(f"{name}, {optimizer}: losses of the first {COMPARED_STEPS} steps differ by {difference:.1e}, "
+                f"at most {LOSS_TOLERANCE:.0e}")
     stolen, ticks = (y - x for x, y in zip(before, cpu_times()))
-    print("| work | peer | tokens/s, least | median | most | of the better PyTorch | peak memory | of that PyTorch | first step after |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(HEADER)
     print("\n".join(table))
-    print(f"\n{o.turns} turns of {o.seconds:g} s, {o.threads} threads. Time stolen by other machines: {100 * stolen / ticks:.1f} %.")
+    print(f"\n{o.turns} turns of {o.seconds:g} s, {o.threads} threads each. "
+          "Ratios are to the faster of eager and compiled. "
+          f"Time stolen by other machines: {100 * stolen / ticks:.1f} %.")
     if failed:
         sys.exit("peers: the losses differ, so the peers have not computed the same")
 

@@ -124,7 +124,7 @@ def main():
     assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
 
     parameters = dict(model.named_parameters())
-    muon = [p for k, p in parameters.items() if job.args.optimizer == "muon" and work.under_muon("." + k, p.shape)]
+    muon = [p for k, p in parameters.items() if job.args.optimizer == "muon" and work.under_muon(k, p.shape)]
     rest = [p for p in parameters.values() if not any(p is q for q in muon)]
     optimizers = [torch.optim.AdamW([
         {"params": [p for p in rest if p.dim() == 2], "weight_decay": work.WEIGHT_DECAY},

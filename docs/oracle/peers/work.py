@@ -8,9 +8,11 @@ import numpy as np
 from safetensors.numpy import load_file
 
 WORKS = {
-    "A": {"vocab_size": 256, "d_model": 128, "n_layers": 4, "n_heads": 4, "d_ff": 352, "seq_len": 128, "batch_size": 16},
-    "B": {"vocab_size": 4096, "d_model": 384, "n_layers": 6, "n_heads": 6, "d_ff": 1024, "seq_len": 256, "batch_size": 8},
-    "smollm2-135m": {"preset": "smollm2-135m", "seq_len": 512, "batch_size": 4},
+    "A": {"vocab_size": 256, "d_model": 128, "n_layers": 4, "n_heads": 4, "d_ff": 352,
+          "seq_len": 128, "batch_size": 16},
+    "B": {"vocab_size": 4096, "d_model": 384, "n_layers": 6, "n_heads": 6, "d_ff": 1024,
+          "seq_len": 256, "batch_size": 8},
+    "smollm2-135m": {"preset": "smollm2-135m", "vocab_size": 49152, "seq_len": 512, "batch_size": 4},
 }
 BATCHES = 64  # in a work's file of tokens
 
@@ -74,4 +76,4 @@ def train(job, step):
 
 def under_muon(name, shape):
     """Reports whether Muon updates a parameter: a matrix inside a layer."""
-    return len(shape) == 2 and ".layers." in name
+    return len(shape) == 2 and "layers." in name
