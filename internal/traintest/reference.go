@@ -230,7 +230,8 @@ func FailAt(n int64) func(run int64) error {
 
 // OpenNull opens a device that executes nothing. Reference computes in its place.
 func OpenNull(name string) (device.Device, error) {
-	if name != "" && name != "null:0" {
+	n, err := device.ParseName(name) // the default device may have a number of threads
+	if err != nil || n.Backend != "" && name != "null:0" {
 		return nil, fmt.Errorf("device %q: no such device", name)
 	}
 	return null.New(null.Options{}), nil

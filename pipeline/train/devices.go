@@ -34,13 +34,10 @@ func openDevices(open layout.OpenDevice, names []string, again bool) (devices []
 
 // opening describes a failed attempt to open a device. The config is not at fault if it was opened before.
 func opening(name string, again bool) string {
-	switch {
-	case !again:
+	if !again {
 		return "pipeline.devices"
-	case name == "":
-		return "opening the default device again"
 	}
-	return fmt.Sprintf("opening %s again", name)
+	return fmt.Sprintf("opening %s again", device.Described(name))
 }
 
 // invalidIsolation is the error of a command that cannot isolate devices.

@@ -39,5 +39,13 @@ func ParseName(name string) (n Name, err error) {
 	return n, nil
 }
 
+// Described returns the words for a device of that name in a sentence.
+func Described(name string) string {
+	if n, err := ParseName(name); err == nil && n.Backend == "" {
+		return "the default device"
+	}
+	return "device " + strconv.Quote(name)
+}
+
 // WithThreads returns the name of the same device with a number of threads.
 func WithThreads(name string, threads int) string { return fmt.Sprint(name, "/", threads) }

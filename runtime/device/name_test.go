@@ -29,4 +29,6 @@ func TestParseName(t *testing.T) {
 		assert.EqualError(t, err, want)
 	}
 	assert.Equal(t, "cpu:0/3", WithThreads("cpu:0", 3))
+	assert.Equal(t, "the default device", Described(WithThreads("", 3)))
+	assert.Equal(t, `device "cpu:0/3"`, Described("cpu:0/3"))
 }

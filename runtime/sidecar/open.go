@@ -8,19 +8,17 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gpupipe/gpupipe/runtime/device"
 	"golang.org/x/sys/unix"
 )
 
 // Open starts a worker that opens a device. Close ends it.
 func Open(o Options) (*Device, error) {
 	d, err := open(o)
-	switch {
-	case err == nil:
-		return d, nil
-	case o.Device == "":
-		return nil, fmt.Errorf("worker process for the default device: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("worker process for %s: %w", device.Described(o.Device), err)
 	}
-	return nil, fmt.Errorf("worker process for device %q: %w", o.Device, err)
+	return d, nil
 }
 
 func open(o Options) (*Device, error) {
