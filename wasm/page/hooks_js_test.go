@@ -204,12 +204,12 @@ func TestStartFunctionWithoutEnd(t *testing.T) {
 
 func TestModulesThatAreRefused(t *testing.T) {
 	for want, bin := range map[string][]byte{
-		"hook x.wasm: refused: module (byte 0): is not WebAssembly":             []byte("text"),
-		"does not export the function build_loss":                               guest(),
+		"hook x.wasm: refused: module (byte 0): is not WebAssembly":                []byte("text"),
+		"does not export the function build_loss":                                  guest(),
 		"imports wasi_snapshot_preview1.proc_exit, expected a function of gpupipe": (&w.Module{Imports: []w.Import{{Module: "wasi_snapshot_preview1", Name: "proc_exit", Params: w.Types{w.I32}}}}).Encode(),
-		"imports gpupipe.log as (i32) → (), expected (i32, i32) → ()":           (&w.Module{Imports: []w.Import{{Module: "gpupipe", Name: "log", Params: w.Types{w.I32}}}}).Encode(),
-		"imports gpupipe.more, expected a function that exists":                            (&w.Module{Imports: []w.Import{{Module: "gpupipe", Name: "more"}}}).Encode(),
-		`exports no memory "memory"`:                                            (&w.Module{}).Encode(),
+		"imports gpupipe.log as (i32) → (), expected (i32, i32) → ()":              (&w.Module{Imports: []w.Import{{Module: "gpupipe", Name: "log", Params: w.Types{w.I32}}}}).Encode(),
+		"imports gpupipe.more, expected a function that exists":                    (&w.Module{Imports: []w.Import{{Module: "gpupipe", Name: "more"}}}).Encode(),
+		`exports no memory "memory"`:                                               (&w.Module{}).Encode(),
 	} {
 		_, err := Load("x.wasm", hook.BuildLoss, bin, wasm.Limits{})
 		assert.ErrorContains(t, err, want)
