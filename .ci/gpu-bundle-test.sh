@@ -22,7 +22,7 @@ copy() { # FILE...: with the libraries that it needs, where they are
 }
 copy /bin/sh
 driver=$(sed -nE 's/.*"library_path": *"([^"]+)".*/\1/p' "$manifest")
-case $driver in /*) ;; *) driver=$({ ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | awk -v name="$driver" '$1 == name { print $NF; exit }') ;; esac
+case $driver in /*) ;; *) driver=$({ ldconfig -p 2>/dev/null || /sbin/ldconfig -p; } | awk -v name="$driver" '$1 == name && !found++ { print $NF }') ;; esac
 copy "$driver"
 cp "$manifest" "$ROOT/usr/share/vulkan/icd.d"
 [ -z "$(find "$ROOT" -name 'libvulkan.so*')" ] || die "the driver brought a Vulkan loader along"
