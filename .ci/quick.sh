@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Tests every package whose tests need neither a device nor a browser: those that import no backend that computes and
-# start no Chromium. Slow tests cover a sample of their cases (-short). Arguments are passed on to go test.
+# start no Chromium; without equaltest, which trains for as long as a third of the others take. Slow tests cover a sample of their cases (-short). Arguments are passed on to go test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=$(go list -test -f '{{if .ForTest}}{{.ForTest}} {{join .Deps " "}}{{end}}' ./... |
   awk '{ device[$1] += / github.com\/gpupipe\/gpupipe\/(runtime\/(webgpu|vulkan|cpu)|internal\/chromium)( |$)/ }
-    END { for (package in device) if (!device[package]) print package }' | sort)
+    END { for (package in device) if (!device[package] && package !~ /\/equaltest$/) print package }' | sort)
 # shellcheck disable=SC2086 # one word a package
 go test -short -timeout 1h "$@" $packages
