@@ -183,7 +183,7 @@ func weightsFrom(devices []deviceLine, name string) (sum int) {
 
 // tasks are the sections of a device. Training steps come before the benchmark: they are what users ask for.
 func (c *reportCommand) tasks(d deviceLine, dir string) []report.Task {
-	name, software, slow := d.Name, d.Kind == device.Software, !d.Kind.GPU()
+	name, software := d.Name, d.Kind == device.Software
 	verify := []string{"verify", "--quick", "--batches", "6", "--json", "--device", name}
 	measure := []string{"bench", "--quick", "--json", "--device", name, "--filter", "dispatch|matmul|attention|step"}
 	if software {
@@ -204,9 +204,9 @@ func (c *reportCommand) tasks(d deviceLine, dir string) []report.Task {
 		switch {
 		case preset == smallModel && !software:
 			static = stepTask(preset, name, dir, c.SeqLen, false)
-		case slow && len(c.Models) == 0 && preset == largeModel:
-			static.Skip = "a CPU is too slow for it; --models trains it"
-		case !software:
+		case software && len(c.Models) == 0 && preset == largeModel:
+			static.Skip = "a software adapter is too slow for it; --models trains it"
+		case d.Kind.GPU():
 			tuned = append(tuned, stepTask(preset, name, dir, c.SeqLen, false))
 		}
 		tasks = append(tasks, static)

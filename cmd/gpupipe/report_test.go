@@ -48,8 +48,8 @@ func TestReportRefuses(t *testing.T) {
 	assert.Equal(t, exitMistake, a.run([]string{"report", "--seq-len", "-1"}))
 }
 
-// A GPU trains both presets, the larger one with default and with timed kernels. A software adapter trains the larger
-// one only if it is named.
+// A GPU trains both presets, the larger one with default and with timed kernels. A CPU trains the larger one with
+// default kernels, a software adapter only if it is named.
 func TestReportSections(t *testing.T) {
 	sections := func(c reportCommand, kind device.Kind) (run []string) {
 		for _, task := range c.tasks(deviceLine{Info: device.Info{Name: "vulkan:0", Kind: kind}}, t.TempDir()) {
@@ -66,6 +66,7 @@ func TestReportSections(t *testing.T) {
 	}
 	const small, large, static = "profiled step of tiny", "profiled step of smollm2-135m", ", default kernels"
 	assert.Equal(t, []string{"selftest", "verify", small, large + static, "bench", large}, sections(reportCommand{}, device.Discrete))
+	assert.Equal(t, []string{"selftest", "verify", small, large + static, "bench"}, sections(reportCommand{}, device.CPU))
 	assert.Equal(t, []string{"selftest", "verify", small + static, "bench"}, sections(reportCommand{}, device.Software))
 	assert.Equal(t, []string{"selftest", "verify", large + static, "bench"},
 		sections(reportCommand{Models: []string{largeModel}, SeqLen: 32}, device.Software))
