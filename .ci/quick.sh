@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests every package whose tests need neither a device nor a browser: those that import no backend that computes and
-# start no Chromium; without equaltest, which trains for as long as a third of the others take. Slow tests cover a sample of their cases (-short). Arguments are passed on to go test.
+# start no Chromium; without equaltest, which trains for as long as a third of the others take. Slow tests cover a
+# sample of their cases (-short). Arguments are passed on to go test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -12,7 +12,7 @@ import (
 const nativeTurns = 1 << 13
 
 // nativePass is a pass that one invocation a workgroup computes, as C. Loads whose place is not known to lie inside
-// their array are clamped by nativeWriter.
+// their array are clamped by newNativeWriter.
 func (w *writer) nativePass(body string, groups int) (Pass, error) {
 	p := w.pass(body, 1, groups, 0)
 	k, err := native.Translate(p.WGSL, native.Options{Inside: true, Unordered: true})
@@ -43,14 +43,18 @@ func (c *context) newNativeWriter() (w *writer, scattered *int) {
 // nativeMap is a loop over rows around a loop over columns, where the columns are chosen so that neighbors are
 // neighbors in as many arrays as possible.
 func (c *context) nativeMap() (Kernel, error) {
+	var w *writer
+	var body string
 	best, least := 0, 0
 	for i, cols := range c.columnCounts() {
-		_, _, scattered := c.mapLoops(cols)
+		candidate, text, scattered := c.mapLoops(cols)
 		if i == 0 || scattered < least {
-			best, least = cols, scattered
+			w, body, best, least = candidate, text, cols, scattered
+		}
+		if least == 0 {
+			break
 		}
 	}
-	w, body, _ := c.mapLoops(best)
 	turns := c.g.Rows / best
 	if turns == 1 {
 		turns = best

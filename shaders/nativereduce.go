@@ -114,7 +114,7 @@ func (c *context) nativeBlocks() (Kernel, error) {
 		x := w.Value(in, graph.Unflatten(in.Shape, g.Full(row, graph.Var("reduced", g.Cols))))
 		acc := fmt.Sprintf("acc%d", i)
 		neutral, next := foldText(n.Op.Kernel(n).(graph.Reduction).Fold, in.DType, acc+"[r]", x)
-		fmt.Fprintf(&declare, "  var %s: array<%v, %d>;\n  for (var r = 0u; r < rows; r += 1u) { %s[r] = %s; }\n", acc, in.DType, nativeBlock, acc, neutral)
+		declare.WriteString(accumulators(acc, in.DType, neutral))
 		fmt.Fprintf(w.inner, "  %s[r] = %s;\n", acc, next)
 		if parts > 1 {
 			fmt.Fprintf(&stores, "  %s[part * %du + col] = %s[r];\n", w.scratch(i, in.DType), g.Rows, acc)
@@ -122,8 +122,8 @@ func (c *context) nativeBlocks() (Kernel, error) {
 			w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: acc + "[r]", Flat: row}
 		}
 	}
-	loops := fmt.Sprintf("  for (var reduced = part * %du; reduced < min(part * %du + %du, %du); reduced += 1u) {\n%s  for (var r = 0u; r < rows; r += 1u) {\n  let col = top + r;\n%s  }\n  }\n",
-		share, share, share, g.Cols, w.outer, w.inner)
+	loops := fmt.Sprintf("  for (var reduced = part * %du; reduced < min(part * %du + %du, %du); reduced += 1u) {\n%s  }\n",
+		share, share, share, g.Cols, w.blockLoop(""))
 	w.outer.Reset()
 	w.inner.Reset()
 	w.Walker = &fuse.Walker{Group: g, Inlined: c.r.Inlined, Fixed: w.Fixed, Load: w.Load, Let: w.let} // whose names are none of the loops'
@@ -131,13 +131,23 @@ func (c *context) nativeBlocks() (Kernel, error) {
 		stores.WriteString(w.stores(g.Stores, row))
 	}
 	head := fmt.Sprintf("  let part = group / %du;\n  let top = group %% %du * %du;\n  let rows = min(%du, %du - top);\n", blocks, blocks, nativeBlock, nativeBlock, g.Rows)
-	body := head + declare.String() + loops + w.outer.String() + "  for (var r = 0u; r < rows; r += 1u) {\n  let col = top + r;\n" + w.inner.String() + stores.String() + "  }\n"
+	body := head + declare.String() + loops + w.blockLoop(stores.String())
 	first, err := w.nativePass(body, blocks*parts)
 	if err != nil || parts == 1 {
 		return Kernel{Name: "native", Passes: []Pass{first}}, err
 	}
 	last, err := c.wholeBlocks(parts, blocks)
 	return c.inParts(parts, first, last), err
+}
+
+// accumulators declares those of a block of rows.
+func accumulators(name string, t graph.DType, neutral string) string {
+	return fmt.Sprintf("  var %s: array<%v, %d>;\n  for (var r = 0u; r < rows; r += 1u) { %s[r] = %s; }\n", name, t, nativeBlock, name, neutral)
+}
+
+// blockLoop is what was written for all rows together, then the loop over the rows of a block, with stores at its end.
+func (w *writer) blockLoop(stores string) string {
+	return w.outer.String() + "  for (var r = 0u; r < rows; r += 1u) {\n  let col = top + r;\n" + w.inner.String() + stores + "  }\n"
 }
 
 // wholeBlocks folds what nativeBlocks accumulated in parts.
@@ -149,12 +159,12 @@ func (c *context) wholeBlocks(parts, blocks int) (Pass, error) {
 	for i, n := range g.Phases()[0] {
 		t, acc := n.Inputs[0].DType, fmt.Sprintf("acc%d", i)
 		neutral, next := foldText(n.Op.Kernel(n).(graph.Reduction).Fold, t, acc+"[r]", fmt.Sprintf("%s[part * %du + top + r]", w.scratch(i, t), g.Rows))
-		fmt.Fprintf(&declare, "  var %s: array<%v, %d>;\n  for (var r = 0u; r < rows; r += 1u) { %s[r] = %s; }\n", acc, t, nativeBlock, acc, neutral)
+		declare.WriteString(accumulators(acc, t, neutral))
 		fmt.Fprintf(&loops, "  for (var part = 0u; part < %du; part += 1u) { for (var r = 0u; r < rows; r += 1u) { %s[r] = %s; } }\n", parts, acc, next)
 		w.Fixed[n.Outputs[0]] = fuse.Fixed{Expr: acc + "[r]", Flat: row}
 	}
 	stores := w.stores(g.Stores, row)
 	head := fmt.Sprintf("  let top = group * %du;\n  let rows = min(%du, %du - top);\n", nativeBlock, nativeBlock, g.Rows)
-	body := head + declare.String() + loops.String() + w.outer.String() + "  for (var r = 0u; r < rows; r += 1u) {\n  let col = top + r;\n" + w.inner.String() + stores + "  }\n"
+	body := head + declare.String() + loops.String() + w.blockLoop(stores)
 	return w.nativePass(body, blocks)
 }

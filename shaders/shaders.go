@@ -79,13 +79,16 @@ func Label(g *fuse.Group) string {
 // overlapping memory.
 func Lower(r *fuse.Result, g *fuse.Group, lim target.Limits, key func(*graph.Value) string) ([]Kernel, error) {
 	c := &context{r: r, g: g, lim: lim, key: key}
-	if lim.Native {
-		return c.nativeKernels()
-	}
 	switch g.Kind {
 	case fuse.Map:
+		if lim.Native {
+			return alone(c.nativeMap())
+		}
 		return c.mapKernels(), nil
 	case fuse.Reduce:
+		if lim.Native {
+			return alone(c.nativeReduce())
+		}
 		return c.reduceKernels(), nil
 	case fuse.MatMul:
 		return c.matmulKernels()
@@ -96,22 +99,8 @@ func Lower(r *fuse.Result, g *fuse.Group, lim target.Limits, key func(*graph.Val
 	}
 }
 
-// nativeKernels are those for the cores of a CPU.
-func (c *context) nativeKernels() ([]Kernel, error) {
-	switch c.g.Kind {
-	case fuse.Map:
-		k, err := c.nativeMap()
-		return []Kernel{k}, err
-	case fuse.Reduce:
-		k, err := c.nativeReduce()
-		return []Kernel{k}, err
-	case fuse.MatMul:
-		return c.matmulKernels()
-	case fuse.Template:
-		return c.templateKernels(), nil
-	}
-	return []Kernel{joinKernel(c.g.Nodes[0])}, nil
-}
+// alone is the kernel of a group that has no other variant.
+func alone(k Kernel, err error) ([]Kernel, error) { return []Kernel{k}, err }
 
 func joinKernel(n *graph.Node) Kernel {
 	k := Kernel{Name: "copy"}

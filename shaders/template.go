@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
@@ -29,65 +28,57 @@ func (c *context) templateKernels() []Kernel {
 	return ks
 }
 
-// templatePass binds the arrays of a pass. An array that lies in the memory of an earlier one takes that one's name,
-// since no two bindings may overlap.
+// templatePass is a pass with the declarations of its arrays.
 func (c *context) templatePass(n *graph.Node, variant graph.Variant, p graph.Pass) Pass {
+	grid := c.lim.Fold(p.Groups)
 	if p.Native {
-		return c.nativeTemplatePass(n, variant, p)
+		head, body, args := c.bindArrays(n, variant, p, p.Body, func(t graph.DType, _ string) string { return nativeType(t) },
+			"  %[3]s *restrict const %[2]s = args[%[1]d].at;\n")
+		source := target.C + "\n" + p.Declarations + "KERNEL {\n" + head + "  for (u32 group = first; group < last; group++) {\n" + body + "  }\n}\n"
+		return Pass{WGSL: source, Args: args, Workgroup: [3]int{1, 1, 1}, Groups: grid, Inside: true}
 	}
-	var s strings.Builder
+	directives := ""
 	if p.Cooperative {
-		s.WriteString("enable wgpu_cooperative_matrix;\n")
+		directives = "enable wgpu_cooperative_matrix;\n"
 		if slices.ContainsFunc(p.Uses, func(name string) bool { _, t := c.templateArg(n, variant, name); return t.DType == graph.BF16 }) {
-			s.WriteString("enable gpupipe_bf16;\n")
+			directives += "enable gpupipe_bf16;\n"
 		}
 	}
-	var args []Arg
-	text := p.Declarations + mainHead(p.Workgroup, p.Groups, c.lim.Fold(p.Groups)) + p.Body
-	bound := map[string]string{}
-	for _, name := range p.Uses {
-		arg, t := c.templateArg(n, variant, name)
-		elem := arrayType(t.DType, slices.Contains(p.Vec4, name))
-		if arg.Value != nil {
-			key := c.key(arg.Value) + elem
-			if first, ok := bound[key]; ok {
-				text = rename(text, name, first)
-				continue
-			}
-			bound[key] = name
-		}
-		fmt.Fprintf(&s, "@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n", len(args), name, elem)
-		args = append(args, arg)
-	}
-	s.WriteString(text + "}\n")
-	return Pass{WGSL: s.String(), Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: c.lim.Fold(p.Groups), WorkgroupMemory: p.WorkgroupMemory, Inside: p.Inside}
+	head, text, args := c.bindArrays(n, variant, p, p.Declarations+mainHead(p.Workgroup, p.Groups, grid)+p.Body,
+		func(t graph.DType, name string) string { return arrayType(t, slices.Contains(p.Vec4, name)) },
+		"@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n")
+	return Pass{WGSL: directives + head + text + "}\n", Args: args, Workgroup: [3]int{p.Workgroup, 1, 1}, Groups: grid,
+		WorkgroupMemory: p.WorkgroupMemory, Inside: p.Inside}
 }
 
-// nativeTemplatePass binds the arrays of a pass in C.
-func (c *context) nativeTemplatePass(n *graph.Node, variant graph.Variant, p graph.Pass) Pass {
-	var head strings.Builder
-	var args []Arg
-	text := p.Body
-	bound := map[string]string{}
+// bindArrays declares the arrays that a pass uses by a format of index, name and element. An array that lies in the
+// memory of an earlier one takes that one's name in the text, since no two bindings may overlap.
+func (c *context) bindArrays(n *graph.Node, variant graph.Variant, p graph.Pass, text string,
+	element func(t graph.DType, name string) string, format string) (head, bound string, args []Arg) {
+	first := map[string]string{}
 	for _, name := range p.Uses {
 		arg, t := c.templateArg(n, variant, name)
+		elem := element(t.DType, name)
 		if arg.Value != nil {
-			key := c.key(arg.Value)
-			if first, ok := bound[key]; ok {
-				text = rename(text, name, first)
+			key := c.key(arg.Value) + elem
+			if earlier, ok := first[key]; ok {
+				text = rename(text, name, earlier)
 				continue
 			}
-			bound[key] = name
+			first[key] = name
 		}
-		element := fuse.WGSLType(t.DType)
-		if t.DType.Float16() {
-			element = "u16"
-		}
-		fmt.Fprintf(&head, "  %s *restrict const %s = args[%d].at;\n", element, name, len(args))
+		head += fmt.Sprintf(format, len(args), name, elem)
 		args = append(args, arg)
 	}
-	source := target.C + "\n" + p.Declarations + "KERNEL {\n" + head.String() + "  for (u32 group = first; group < last; group++) {\n" + text + "  }\n}\n"
-	return Pass{WGSL: source, Args: args, Workgroup: [3]int{1, 1, 1}, Groups: c.lim.Fold(p.Groups), Inside: true}
+	return head, text, args
+}
+
+// nativeType is the type in C of the elements of an array.
+func nativeType(d graph.DType) string {
+	if d.Float16() {
+		return "u16"
+	}
+	return fuse.WGSLType(d)
 }
 
 // arrayType is the WGSL type of the elements, or of fours of them, in an array. 16-bit floats are packed two a word.
