@@ -9,8 +9,6 @@ import (
 
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/base"
-	"github.com/gpupipe/gpupipe/runtime/device/host"
-	"golang.org/x/sys/unix"
 )
 
 type buffer struct {
@@ -20,16 +18,15 @@ type buffer struct {
 	freed  func() // gives the memory back
 }
 
-// Alloc makes a buffer in memory of its own, which the system fills with zeros when it is first accessed.
+// Alloc makes a buffer of memory that the system fills with zeros when it is first accessed.
 func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 	b := &buffer{Buffer: d.owner.NewBuffer(label, size), d: d}
 	err := d.do("alloc", label, func() error {
 		return d.owner.Alloc(b, func() error {
-			m, err := mapMemory(size)
-			if err != nil {
+			var err error
+			if b.memory, b.freed, err = d.memory.alloc(size); err != nil {
 				return fmt.Errorf("%w: %w", device.ErrOutOfMemory, err)
 			}
-			b.memory, b.freed = m.Bytes, m.Unmap
 			return nil
 		})
 	})
@@ -37,24 +34,6 @@ func (d *Device) Alloc(label string, size int64) (device.Buffer, error) {
 		return nil, err
 	}
 	return b, nil
-}
-
-const (
-	hugePage = 2 << 20 // bytes
-	minHuge  = 8 << 20 // bytes of a buffer in huge pages
-)
-
-// mapMemory maps the memory of a buffer. Large buffers lie in huge pages where the system has them: kernels that go
-// through a matrix by columns spend their time on address translation otherwise.
-func mapMemory(size int64) (*host.Mapping, error) {
-	if size < minHuge {
-		return host.Map(size, int64(os.Getpagesize()))
-	}
-	m, err := host.Map(size, hugePage)
-	if err == nil {
-		_ = unix.Madvise(m.Bytes, unix.MADV_HUGEPAGE) // without them it is only slower
-	}
-	return m, err
 }
 
 // ImportAlignment returns the size of a page.

@@ -26,6 +26,7 @@ type Device struct {
 	queue   *queue
 	pool    *C.gp_pool // for the queue's goroutine
 	staging staging
+	memory  memory
 
 	mu      sync.Mutex
 	owner   *base.Owner[*buffer, *loaded]

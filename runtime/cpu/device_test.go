@@ -155,6 +155,7 @@ func TestTimedCommands(t *testing.T) {
 	d := open(t, Options{Threads: 2})
 	b := alloc(t, d, 1<<20)
 	l := checktest.Load(t, d, counting(b, 1, 1<<18, 1))
+	require.NoError(t, d.Run(l)) // makes the buffer's pages
 	times, wall := checktest.RunTimed(t, d, l)
 	require.Len(t, times, 3)
 	assert.Greater(t, times[1], times[0])

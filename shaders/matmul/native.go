@@ -47,6 +47,7 @@ const (
 	groupFlops     = 2e6     // of a group at least: some 20 µs of a core
 	mostGroups     = 64
 	leastGroups    = 16 // where there is so much work
+	vectorGroups   = 48 // of a product with few rows
 )
 
 // nativeVariants returns the kernels of a CPU: the naive one, then by rising cost.
@@ -210,7 +211,7 @@ func (k *Kernel) scratch(bytes int) Binding {
 }
 
 func nativeVectorKernel(s Spec) Kernel {
-	columns := min(512, max(panelColumns, roundUp(ceilDiv(s.N, leastGroups), panelColumns)))
+	columns := min(512, roundUp(ceilDiv(s.N, vectorGroups), panelColumns))
 	t := nativeText(s, true)
 	t.define("COLUMNS", columns)
 	t.define("STEPS", min(2048, roundUp(s.K, 16)))

@@ -32,6 +32,7 @@ MM_INLINE void mm_add(const f32 *a, const B_T *b, u64 columns, u64 steps, f32 *s
 		for (u64 k = 0; k < steps; k += VL) {
 			#pragma GCC unroll 4
 			for (u64 q = 0; q < 4; q++) {
+				if (j + 4 < columns) __builtin_prefetch(lines[q] + k + 4 * K); // The processor's own prefetch ends with a page.
 				vecf x = steps - k < VL ? mm_part(lines[q] + k, steps - k) : B_LOAD(lines[q] + k);
 				#pragma GCC unroll 4
 				for (u64 i = 0; i < M; i++) acc[i][q] += *(const vecfu *)(a + i * STEPS + k) * x;
