@@ -16,15 +16,17 @@ import (
 const (
 	lockPrefix = ".lock-" // of the names of files that are locked while a unit is compiled
 	lockPause  = 2 * time.Millisecond
+	maxCache   = 128 << 20 // bytes of libraries: some ten thousand
 )
 
 // MakeCache makes a folder for Options.Cache, or checks that only the user may write to it. It removes what killed
-// processes left there.
+// processes left there, and libraries that were not used for a long time if there are too many.
 func MakeCache(dir string) error {
 	if err := codecache.Make(dir); err != nil {
 		return err
 	}
 	codecache.Sweep(dir, lockPrefix)
+	codecache.Trim(dir, maxCache)
 	return nil
 }
 
@@ -37,11 +39,11 @@ func (c *Compiler) Compile(ctx context.Context, unit, symbol string) (library []
 		return nil, false, err
 	}
 	path := c.path(unit, f)
-	if library := codecache.Read(path); library != nil {
+	if library := codecache.Use(path); library != nil {
 		return library, true, nil
 	}
 	defer hold(ctx, path)()
-	if library := codecache.Read(path); library != nil {
+	if library := codecache.Use(path); library != nil {
 		return library, true, nil
 	}
 	library, err = c.Again(ctx, unit, symbol)

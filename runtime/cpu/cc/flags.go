@@ -60,7 +60,7 @@ func (c *Compiler) chosen(ctx context.Context) (*flags, error) {
 		return c.flags, nil
 	}
 	path := c.file("flags", strings.Join(common, " "))
-	if kept := codecache.Read(path); kept != nil {
+	if kept := codecache.Use(path); kept != nil {
 		c.flags = parseFlags(string(kept))
 		return c.flags, nil
 	}
