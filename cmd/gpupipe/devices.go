@@ -53,7 +53,7 @@ func (a *app) listDevices() (lines []deviceLine, errs []error) {
 		errs = append(errs, fmt.Errorf("cpu:0: %w", err))
 	}
 	for _, d := range cpus {
-		lines = append(lines, deviceLine{Info: d, Limits: cpu.AdapterLimits()})
+		lines = append(lines, deviceLine{Info: d, Limits: cpu.AdapterLimits(a.cpuCache())})
 	}
 	slices.SortStableFunc(lines, func(x, y deviceLine) int { return listOrder(x.Kind) - listOrder(y.Kind) })
 	return lines, errs
@@ -121,15 +121,15 @@ func printDevices(a *app, lines []deviceLine) {
 		a.printf("\n")
 		a.headed(detailRows(direct, details))
 	}
-	a.prose("\n" + matrixUnits(direct, details) + "\n")
+	a.prose("\n" + matrixUnits(lines) + "\n")
 }
 
 // matrixUnits lists the devices with matrix units for f16 and bf16.
-func matrixUnits(direct []device.Info, details []vulkan.Details) string {
+func matrixUnits(lines []deviceLine) string {
 	able := map[string][]string{}
-	for i, d := range direct {
+	for _, d := range lines {
 		for _, dtype := range []string{"f16", "bf16"} {
-			if details[i].Limits.HasCooperative(dtype) {
+			if d.Limits.HasCooperative(dtype) {
 				able[dtype] = append(able[dtype], d.Name)
 			}
 		}

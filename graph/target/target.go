@@ -22,7 +22,7 @@ type Limits struct {
 	// Software marks a CPU: workgroup memory is no faster than any other memory there, and branches are expensive.
 	Software     bool                `json:"software,omitempty"`
 	SubgroupSize int                 `json:"subgroup_size,omitempty"` // invocations; 0: unknown, or not the same in every kernel
-	Cooperative  []CooperativeMatrix `json:"cooperative,omitempty"`   // products that a subgroup computes at once
+	Cooperative  []CooperativeMatrix `json:"cooperative,omitempty"`   // products that a subgroup, or an instruction of a CPU, computes at once
 	Flexible     []FlexibleMatrix    `json:"flexible,omitempty"`      // products that a workgroup computes at once
 	Assembly     bool                `json:"assembly,omitempty"`      // sources may be SPIR-V assembly; see Assembly
 	Native       bool                `json:"native,omitempty"`        // sources may be C; see C
@@ -64,7 +64,8 @@ func (l Limits) LargestCooperative(input string) (best CooperativeMatrix, ok boo
 	return best, ok
 }
 
-// CooperativeMatrix is a product that a subgroup computes at once: M×K by K×N of Input, added to M×N of Result.
+// CooperativeMatrix is a product that a subgroup of a GPU, or an instruction of a CPU, computes at once: M×K by K×N of
+// Input, added to M×N of Result.
 type CooperativeMatrix struct {
 	M      int    `json:"m"`
 	N      int    `json:"n"`
@@ -72,6 +73,13 @@ type CooperativeMatrix struct {
 	Input  string `json:"input"`  // dtype of the factors: "f16" or "bf16"
 	Result string `json:"result"` // dtype of the sum: "f32"
 }
+
+// The products that instructions of CPUs compute. Kernels know an instruction by its size.
+var (
+	AMX    = CooperativeMatrix{M: 16, N: 16, K: 32, Input: "bf16", Result: "f32"} // TDPBF16PS of x86-64
+	AVX512 = CooperativeMatrix{M: 1, N: 16, K: 2, Input: "bf16", Result: "f32"}   // VDPBF16PS of x86-64
+	NEON   = CooperativeMatrix{M: 1, N: 4, K: 2, Input: "bf16", Result: "f32"}    // BFDOT of arm64
+)
 
 // WGSL returns the type of the factors ("A", "B"), whose words the text calls f32, or of the sum ("C"). Columns come
 // first, as in WGSL's own matrices.

@@ -49,8 +49,16 @@ func Adapters(cache string) ([]device.Info, error) {
 	return []device.Info{m.info(c, m.processors.Cores())}, nil
 }
 
-// AdapterLimits returns the limits of the device.
-func AdapterLimits() target.Limits { return limits() }
+// AdapterLimits returns the limits of the device; those of an adapter that Adapters does not list are zero. cache is
+// Options.CacheDir.
+func AdapterLimits(cache string) target.Limits {
+	m := thisMachine()
+	c, err := cc.Find(cc.Options{Cache: cache, CPU: m.identity()})
+	if err != nil {
+		return target.Limits{}
+	}
+	return limits(m, c)
+}
 
 // trial is a kernel that compiles and loads wherever others do.
 const trial = target.C + "\nKERNEL { for (u32 group = first; group < last; group++) ((u32 *)args[0].at)[group] = grid[0]; }\n"
@@ -91,7 +99,7 @@ func Open(o Options) (*Device, error) {
 	if budget == 0 {
 		budget = host.Memory() / 4 * 3
 	}
-	d.owner.Describe(m.info(compiler, d.Threads()), limits(), budget)
+	d.owner.Describe(m.info(compiler, d.Threads()), limits(m, compiler), budget)
 	d.owner.SetDump(o.Dump)
 	d.staging = staging{queue: d.queue, count: d.owner.AddStaging}
 	return d, nil
@@ -99,8 +107,9 @@ func Open(o Options) (*Device, error) {
 
 const maxThreads = 1024
 
-// limits are the same on all CPUs. No flat index of an invocation in a dispatch along one dimension exceeds 32 bits.
-func limits() target.Limits {
+// limits are the same on all CPUs, except for the products of matrices. No flat index of an invocation in a dispatch
+// along one dimension exceeds 32 bits.
+func limits(m machine, c *cc.Compiler) target.Limits {
 	const most = 256
 	return target.Limits{
 		MaxBindings: 64, MaxBindingSize: 1 << 40, MaxBufferSize: 1 << 40, OffsetAlignment: 64,
@@ -108,6 +117,7 @@ func limits() target.Limits {
 		MaxDispatchDimension: 1<<32/most - 1,
 		Software:             true,
 		Native:               true,
+		Cooperative:          matrices(m, c),
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 func Adapters(string) ([]device.Info, error) { return nil, ErrSystem }
 
 // AdapterLimits returns the limits of no device.
-func AdapterLimits() target.Limits { return target.Limits{} }
+func AdapterLimits(string) target.Limits { return target.Limits{} }
 
 // MakeCache fails on this system.
 func MakeCache(string) error { return ErrSystem }

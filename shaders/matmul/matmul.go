@@ -95,7 +95,7 @@ func Variants(s Spec, l target.Limits) []Kernel {
 		if s.TypeC.Float16() && (s.Batch*s.M*s.N%2 != 0 || s.EpilogueC == nil) {
 			panic(fmt.Sprintf("matmul: a result of %v takes an epilogue and an even number of elements, not %d", s.TypeC, s.Batch*s.M*s.N))
 		}
-		return nativeVariants(s)
+		return nativeVariants(s, l)
 	}
 	if s.TypeC.Float16() && (s.N%4 != 0 || s.Epilogue == nil) {
 		panic(fmt.Sprintf("matmul: a result of %v takes an epilogue and columns in fours, not %d", s.TypeC, s.N))

@@ -51,7 +51,7 @@ const (
 )
 
 // nativeVariants returns the kernels of a CPU: the naive one, then by rising cost.
-func nativeVariants(s Spec) []Kernel {
+func nativeVariants(s Spec, l target.Limits) []Kernel {
 	naive := nativeNaiveKernel(s)
 	s = s.flat()
 	product := planNative(s)
@@ -69,6 +69,7 @@ func nativeVariants(s Spec) []Kernel {
 		product.packA = true
 		ks = append(ks, product.kernel("native rows packed", 1.1))
 	}
+	ks = append(ks, pairVariants(s, l)...)
 	sort.SliceStable(ks[1:], func(i, j int) bool { return ks[1+i].Cost < ks[1+j].Cost })
 	return ks
 }

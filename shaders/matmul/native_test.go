@@ -15,11 +15,19 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-var nativeLimits = target.Limits{Native: true}
+var nativeLimits = target.Limits{Native: true} // of a CPU without instructions for matrices
+
+// thisCPU returns the limits of the machine's CPU.
+func thisCPU(t testing.TB) target.Limits {
+	l := cpu.AdapterLimits(t.TempDir())
+	require.True(t, l.Native, "no C compiler")
+	return l
+}
 
 // nativeCase is a Spec with operands for it.
 type nativeCase struct {
@@ -59,7 +67,37 @@ func nativeSpecs() []Spec {
 	}
 	shared := Spec{Batch: 4, M: 9, N: 50, K: 70, BatchStrideA: 630, EpilogueC: testEpilogue(F32)}
 	few := Spec{Batch: 3, M: 1, N: 100, K: 64, TransB: true, BatchStrideA: 64, TypeC: BF16, EpilogueC: testEpilogue(BF16)}
+	out = append(out, pairSpecs()...)
 	return append(out, shared, few, Spec{Batch: 3, M: 16, N: 32, K: 24, BatchStrideA: 384}, Spec{Batch: 2, M: 30, N: 20, K: 10, TransA: true, BatchStrideA: 300})
+}
+
+// pairSpecs are products of bf16 with bf16, for which CPUs have instructions: edges of tiles of 12 and 16 rows, of panels of
+// 8 and 32 columns, and of steps of 2 and 32.
+func pairSpecs() (out []Spec) {
+	for n, d := range [][3]int{
+		{1, 1, 1}, {12, 32, 64}, {32, 64, 96}, {33, 33, 33}, {16, 16, 31}, {61, 80, 1}, {7, 8, 62}, {45, 100, 515}, {96, 256, 1100}, {30, 72, 2050},
+	} {
+		for trans := range 4 {
+			s := Spec{Batch: 1, M: d[0], N: d[1], K: d[2], TransA: trans&1 != 0, TransB: trans&2 != 0, TypeA: BF16, TypeB: BF16}
+			switch (n + trans) % 5 {
+			case 0:
+				s.Batch, s.BatchStrideA, s.BatchStrideB = 2, d[0]*d[2], d[1]*d[2]+1
+			case 1:
+				s.Batch, s.BatchStrideA = 3, d[0]*d[2]
+			case 2:
+				s.Batch, s.BatchStrideB = 2, d[1]*d[2]
+			}
+			if n/2%2 == trans%2 {
+				s.TypeC = [...]Element{F32, BF16}[n%2]
+				if s.Batch*s.M*s.N%2 != 0 {
+					s.TypeC = F32
+				}
+				s.EpilogueC = testEpilogue(s.TypeC)
+			}
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // testEpilogue is C for 2·acc + i + 100·b + bias[j], rounded to TypeC.
@@ -231,12 +269,12 @@ func checkNative(t *testing.T, c nativeCase, k Kernel, file string) {
 	}
 }
 
-func testNative(t *testing.T, specs []Spec, cc string, flags ...string) {
+func testNative(t *testing.T, specs []Spec, l target.Limits, cc string, flags ...string) {
 	b := newNativeBuild(t)
 	var checks []func()
 	for _, s := range specs {
 		c := newNativeCase(s)
-		for _, k := range Variants(s, nativeLimits) {
+		for _, k := range Variants(s, l) {
 			file := b.add(t, k, c)
 			checks = append(checks, func() { checkNative(t, c, k, file) })
 		}
@@ -258,7 +296,7 @@ func everyFourth(from int) (out []Spec) {
 }
 
 func TestNativeComputesTheProduct(t *testing.T) {
-	testNative(t, nativeSpecs(), "gcc", "-O3", "-march=native", "-mprefer-vector-width=512")
+	testNative(t, nativeSpecs(), thisCPU(t), "gcc", "-O3", "-march=native", "-mprefer-vector-width=512")
 }
 
 func TestNativeComputesTheProductByClang(t *testing.T) {
@@ -266,7 +304,7 @@ func TestNativeComputesTheProductByClang(t *testing.T) {
 		t.Log("no clang on this machine: only gcc was checked")
 		return
 	}
-	testNative(t, everyFourth(0), "clang", "-O3", "-march=native")
+	testNative(t, everyFourth(0), thisCPU(t), "clang", "-O3", "-march=native")
 }
 
 // Vectors of 32 and of 16 bytes have register tiles of their own.
@@ -275,12 +313,12 @@ func TestNativeComputesTheProductOnOldCPUs(t *testing.T) {
 		t.Log("the flags are those of amd64")
 		return
 	}
-	testNative(t, everyFourth(1), "gcc", "-O3", "-march=x86-64-v3")
-	testNative(t, everyFourth(2), "gcc", "-O3", "-march=x86-64")
+	testNative(t, everyFourth(1), nativeLimits, "gcc", "-O3", "-march=x86-64-v3")
+	testNative(t, everyFourth(2), nativeLimits, "gcc", "-O3", "-march=x86-64")
 }
 
 func TestNativeStaysInsideItsArrays(t *testing.T) {
-	testNative(t, everyFourth(3), "gcc", "-O1", "-march=native", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+	testNative(t, everyFourth(3), thisCPU(t), "gcc", "-O1", "-march=native", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 }
 
 // Sizes of groups, blocks and passes are multiples of the sizes that they are made of, and depend on the shape alone.
@@ -337,16 +375,44 @@ func BenchmarkNative(b *testing.B) {
 }
 
 func benchNative(b *testing.B, s benchSpec, threads string) {
-	build, number := newNativeBuild(b), map[bool]int{true: 1}
+	build := newNativeBuild(b)
 	args := []string{threads}
 	c := newNativeCase(s.Spec)
 	for _, k := range Variants(s.Spec, nativeLimits)[1:] {
-		file := strings.TrimSuffix(build.add(b, k, c), ".out")
-		args = append(args, fmt.Sprintf("%s:%s %s %s:%d:%d:%d:%d:%d:%d:%d:%d", file, threads, s.name, k.Name, s.M, s.N, s.K,
-			number[s.TransA], number[s.TransB], s.Batch, s.BatchStrideA, s.BatchStrideB))
+		args = append(args, benchLine(strings.TrimSuffix(build.add(b, k, c), ".out"), threads, s, k))
 	}
-	program := build.link(b, "gcc", "bench.c", []string{"-lopenblas", "-lpthread"}, "-O3", "-march=native", "-mprefer-vector-width=512")
-	cmd := exec.Command(program, args...)
+	build.bench(b, args)
+}
+
+// benchLine is an argument of the program that times kernels.
+func benchLine(file, threads string, s benchSpec, k Kernel) string {
+	number := map[bool]int{true: 1}
+	return fmt.Sprintf("%s:%s %s %s:%d:%d:%d:%d:%d:%d:%d:%d", file, threads, s.name, k.Name, s.M, s.N, s.K,
+		number[s.TransA], number[s.TransB], s.Batch, s.BatchStrideA, s.BatchStrideB)
+}
+
+func (b *nativeBuild) bench(t testing.TB, args []string) {
+	cmd := exec.Command(b.link(t, "gcc", "bench.c", []string{"-lopenblas", "-lpthread"}, "-O3", "-march=native", "-mprefer-vector-width=512"), args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	require.NoError(b, cmd.Run())
+	require.NoError(t, cmd.Run())
+}
+
+// BenchmarkNativeBF16 compares the kernels for operands of bf16 with the first one for the same product of f32. It prints
+// ratios as BenchmarkNative does.
+func BenchmarkNativeBF16(b *testing.B) {
+	for _, s := range append(benchSpecs, benchSpec{"2048x128x352 NN", Spec{Batch: 1, M: 2048, N: 128, K: 352}}) {
+		for _, threads := range []string{"1", "2"} {
+			b.Run(s.name+"/threads="+threads, func(b *testing.B) {
+				build, wide := newNativeBuild(b), newNativeCase(s.Spec)
+				other := build.add(b, Variants(wide.spec, nativeLimits)[1], wide)
+				s.TypeA, s.TypeB = BF16, BF16
+				c, args := newNativeCase(s.Spec), []string{threads}
+				for _, k := range Variants(s.Spec, thisCPU(b))[1:] {
+					file := strings.TrimSuffix(build.add(b, k, c), ".out") + "+" + strings.TrimSuffix(other, ".out")
+					args = append(args, benchLine(file, threads, s, k))
+				}
+				build.bench(b, args)
+			})
+		}
+	}
 }

@@ -4,10 +4,14 @@ package crosstest
 
 import (
 	"os/exec"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/devicetest"
 	"github.com/stretchr/testify/assert"
@@ -31,12 +35,14 @@ func sample(every, graphs int) []devicetest.Task {
 	return append(append(out, devicetest.Chains(graphs)...), devicetest.MixedChains(graphs)...)
 }
 
-// check compares the results of tasks with the reference, with all variants of their kernels.
-func check(t *testing.T, b build, tasks []devicetest.Task) {
+// check compares the results of tasks with the reference, with all variants of their kernels, whose names it returns.
+func check(t *testing.T, b build, tasks []devicetest.Task) (names []string) {
 	t.Helper()
 	for _, r := range devicetest.Check(open(t, b), tasks) {
 		assert.True(t, r.OK(), "%s %s (%s): %s", r.Op, r.Case, r.Candidate, r.Failure)
+		names = append(names, r.Candidate)
 	}
+	return names
 }
 
 // need fails without a command of these packages.
@@ -50,7 +56,8 @@ func need(t *testing.T, command, packages string) {
 func sanitized(t *testing.T) build {
 	need(t, "gcc", "gcc")
 	sanitizers := []string{"-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"}
-	return build{compiler: "gcc", flags: append([]string{"-O1", "-g1"}, sanitizers...), harness: sanitizers, env: []string{"ASAN_OPTIONS=detect_leaks=0"}}
+	return build{compiler: "gcc", flags: append([]string{"-O1", "-g1"}, sanitizers...), harness: sanitizers, env: []string{"ASAN_OPTIONS=detect_leaks=0"},
+		matrices: cpu.AdapterLimits("").Cooperative}
 }
 
 // arm64 is a cross compiler and an emulator.
@@ -59,6 +66,15 @@ func arm64(t *testing.T) build {
 	need(t, "aarch64-linux-gnu-gcc", packages)
 	need(t, "qemu-aarch64-static", packages)
 	return build{compiler: "aarch64-linux-gnu-gcc", runner: []string{"qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"}}
+}
+
+// arm64BF16 is arm64 with instructions for bf16.
+func arm64BF16(t *testing.T) build {
+	b := arm64(t)
+	b.flags = []string{"-march=armv8.2-a+bf16"}
+	b.runner = append([]string{b.runner[0], "-cpu", "max"}, b.runner[1:]...)
+	b.matrices = []target.CooperativeMatrix{target.NEON}
+	return b
 }
 
 // x86 is clang for a CPU.
@@ -71,6 +87,35 @@ func x86(t *testing.T, cpu string) build {
 func TestSanitizers(t *testing.T) { check(t, sanitized(t), sample(5, 8)) }
 
 func TestARM64(t *testing.T) { check(t, arm64(t), sample(5, 8)) }
+
+// Products of bf16 by instructions: edges of tiles, panels and steps, sums that are split, batches and transpositions.
+func TestProductsOfBF16OnARM64(t *testing.T) {
+	names := check(t, arm64BF16(t), productsOfBF16())
+	assert.Contains(t, names, "native neon bf16")
+	assert.Contains(t, names, "native neon bf16 split 4")
+}
+
+func productsOfBF16() (out []devicetest.Task) {
+	for _, t := range devicetest.Cases(new(op.MatMulOp)) {
+		if strings.Contains(t.Name, "bf16") {
+			out = append(out, t)
+		}
+	}
+	for trans := range 4 {
+		for _, d := range [][3]int{{24, 16, 64}, {29, 35, 77}, {48, 47, 2050}} {
+			o := &op.MatMulOp{TransA: trans&1 != 0, TransB: trans&2 != 0}
+			a, b := graph.Shape{d[0], d[2]}, graph.Shape{d[2], d[1]}
+			if o.TransA {
+				slices.Reverse(a)
+			}
+			if o.TransB {
+				slices.Reverse(b)
+			}
+			out = append(out, devicetest.Case(graph.Case{Op: o, Tolerance: 1e-5, NoGrad: true, Inputs: []graph.Type{graph.T(graph.BF16, a...), graph.T(graph.BF16, b...)}}))
+		}
+	}
+	return out
+}
 
 // The same text serves CPUs without AVX and with AVX2, and another compiler.
 func TestX86(t *testing.T) {

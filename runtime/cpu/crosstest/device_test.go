@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/cpu/cc"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -26,6 +27,7 @@ type build struct {
 	harness  []string // flags of the harness
 	runner   []string // command that runs the harness; nil: it runs by itself
 	env      []string
+	matrices []target.CooperativeMatrix // of the instructions that the flags allow
 }
 
 // crossDevice is a device that runs each command in a harness. Every call waits for its end.
@@ -66,7 +68,7 @@ type loaded struct {
 	kernels []*compiled
 }
 
-// open returns a device with the limits of the CPU's.
+// open returns a device with the limits of the CPU's, except for the matrices.
 func open(t *testing.T, b build) *crossDevice {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gpupipe-cross-")
@@ -81,7 +83,9 @@ func open(t *testing.T, b build) *crossDevice {
 	d.harness, err = newHarness(dir, b)
 	require.NoError(t, err)
 	d.owner = base.NewOwner[*buffer, *loaded](&d.Properties)
-	d.owner.Describe(device.Info{Name: "cross:0", Adapter: b.compiler, Kind: device.CPU}, like.Limits(), 0)
+	limits := like.Limits()
+	limits.Cooperative = b.matrices
+	d.owner.Describe(device.Info{Name: "cross:0", Adapter: b.compiler, Kind: device.CPU}, limits, 0)
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	return d
 }

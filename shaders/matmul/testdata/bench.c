@@ -1,6 +1,6 @@
 // Times kernels beside OpenBLAS, by turns, on one or two threads each:
-// bench THREADS FILE:NAME:M:N:K:TRANS_A:TRANS_B:BATCH:STRIDE_A:STRIDE_B…
-// FILE is what run.c takes. A line of the output has the name, the ratio of OpenBLAS's time to the kernels', and
+// bench THREADS FILE[+OTHER]:NAME:M:N:K:TRANS_A:TRANS_B:BATCH:STRIDE_A:STRIDE_B…
+// FILE is what run.c takes; OTHER is one that takes the place of OpenBLAS. A line of the output has the name, the ratio of OpenBLAS's time to the kernels', and
 // both times in µs: medians over the turns of the shortest of each turn. On one thread it is CPU time.
 #define _GNU_SOURCE
 #include "prelude.h"
@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef void kernel(const gp_arg *, u32, u32, const u32 *);
 extern kernel *kernels[];
@@ -76,40 +78,55 @@ static int compare(const void *a, const void *b) {
 	return (x > y) - (x < y);
 }
 
+// job is a file of run.c.
+typedef struct { char *at[8]; u32 buffers, passes; pass p[4]; } job;
+
+static job load(const char *file) {
+	FILE *f = fopen(file, "rb");
+	if (!f) abort();
+	job w = {.buffers = number(f)};
+	for (u32 i = 0; i < w.buffers; i++) {
+		u32 bytes = number(f);
+		w.at[i] = aligned_alloc(64, (bytes + 64) / 64 * 64);
+		memset(w.at[i], 0, bytes);
+		if (bytes && fread(w.at[i], (bytes + 3) / 4 * 4, 1, f) != 1) abort();
+	}
+	w.passes = number(f);
+	for (u32 i = 0; i < w.passes; i++) {
+		pass *p = &w.p[i];
+		p->k = kernels[number(f)], p->groups = number(f), p->count = number(f);
+		p->piece = p->groups > 16 ? p->groups / 16 : 1;
+		for (u32 j = 0; j < p->count; j++) {
+			u32 b = number(f), offset = number(f), size = number(f);
+			p->args[j] = (gp_arg){w.at[b] + offset, size};
+		}
+	}
+	fclose(f);
+	return w;
+}
+
+static void release(job *w) {
+	for (u32 i = 0; i < w->buffers; i++) free(w->at[i]);
+}
+
 static void bench(char *line) {
 	char name[100], file[1000];
 	int m, n, k, ta, tb, batch, sa, sb;
 	if (sscanf(line, "%999[^:]:%99[^:]:%d:%d:%d:%d:%d:%d:%d:%d", file, name, &m, &n, &k, &ta, &tb, &batch, &sa, &sb) != 10) abort();
-	FILE *f = fopen(file, "rb");
-	if (!f) abort();
-	u32 buffers = number(f);
-	char *at[8];
-	for (u32 i = 0; i < buffers; i++) {
-		u32 bytes = number(f);
-		at[i] = aligned_alloc(64, (bytes + 64) / 64 * 64);
-		memset(at[i], 0, bytes);
-		if (bytes && fread(at[i], (bytes + 3) / 4 * 4, 1, f) != 1) abort();
-	}
-	u32 passes = number(f);
-	pass p[4];
-	for (u32 i = 0; i < passes; i++) {
-		p[i].k = kernels[number(f)], p[i].groups = number(f), p[i].count = number(f);
-		p[i].piece = p[i].groups > 16 ? p[i].groups / 16 : 1;
-		for (u32 j = 0; j < p[i].count; j++) {
-			u32 b = number(f), offset = number(f), size = number(f);
-			p[i].args[j] = (gp_arg){at[b] + offset, size};
-		}
-	}
-	fclose(f);
-	float *a = (float *)at[0], *b = (float *)at[1], *c = calloc((size_t)batch * m * n, 4);
+	char *beside = strchr(file, '+');
+	if (beside) *beside++ = 0;
+	job w = load(file), other = beside ? load(beside) : (job){0};
+	float *a = (float *)w.at[0], *b = (float *)w.at[1], *c = calloc((size_t)batch * m * n, 4);
 	double ours[TURNS], theirs[TURNS];
 	for (int turn = 0; turn < TURNS; turn++)
 		for (int side = 0; side < 2; side++) {
 			double begin = now(), best = 1e18;
-			if (side == 0 && threads > 1) atomic_store(&active, 1);
+			int native = side == 0 || beside;
+			if (native && threads > 1) atomic_store(&active, 1);
 			for (int runs = 0; runs < 4 || now() < begin + 40000; runs++) { // the threads of the other side fall asleep in the first half
 				double t = now();
-				if (side == 0) run(p, passes);
+				if (side == 0) run(w.p, w.passes);
+				else if (beside) run(other.p, other.passes);
 				else
 					for (int q = 0; q < batch; q++)
 						cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans, m, n, k, 1,
@@ -125,12 +142,15 @@ static void bench(char *line) {
 	printf("%-40s %.2f  %.0f %.0f  %.0f GFLOP/s\n", name, theirs[TURNS / 2] / ours[TURNS / 2], ours[TURNS / 2], theirs[TURNS / 2],
 		2e-3 * batch * m * n * k / ours[TURNS / 2]);
 	fflush(stdout);
-	for (u32 i = 0; i < buffers; i++) free(at[i]);
+	release(&w), release(&other);
 	free(c);
 }
 
 int main(int argc, char **argv) {
 	pthread_t t;
+#ifdef __x86_64__
+	syscall(SYS_arch_prctl, 0x1023, 18); // ARCH_REQ_XCOMP_PERM for the tile registers of AMX, if the CPU has them
+#endif
 	threads = atoi(argv[1]);
 	openblas_set_num_threads(threads);
 	if (threads > 1) pthread_create(&t, NULL, worker, NULL);

@@ -7,6 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 typedef void kernel(const gp_arg *, u32, u32, const u32 *);
 extern kernel *kernels[];
@@ -32,6 +36,9 @@ static void dispatch(kernel *k, const gp_arg *args, u32 groups, int order) {
 }
 
 int main(int argc, char **argv) {
+#ifdef __x86_64__
+	syscall(SYS_arch_prctl, 0x1023, 18); // ARCH_REQ_XCOMP_PERM for the tile registers of AMX, if the CPU has them
+#endif
 	for (int a = 1; a < argc; a++) {
 		FILE *f = fopen(argv[a], "rb");
 		char name[4096];

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 typedef struct { void *at; uint64_t bytes; } arg;
@@ -58,6 +59,9 @@ static kernel find(const char *library, const char *symbol) {
 }
 
 int main(void) {
+#ifdef __x86_64__
+	syscall(SYS_arch_prctl, 0x1023, 18); // ARCH_REQ_XCOMP_PERM for the tile registers of AMX, if the CPU has them
+#endif
 	static char library[4096], symbol[256], file[most][4096];
 	uint32_t grid[3];
 	int n;
