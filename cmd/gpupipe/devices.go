@@ -48,12 +48,12 @@ func (a *app) listDevices() (lines []deviceLine, errs []error) {
 	for i, d := range direct {
 		lines = append(lines, deviceLine{d, details[i].Limits, &details[i]})
 	}
-	cpus, err := cpu.Adapters(a.cpuCache())
-	if err != nil && !errors.Is(err, cpu.ErrSystem) {
+	t, err := a.cpu.find(a)
+	switch {
+	case err == nil:
+		lines = append(lines, deviceLine{Info: t.Adapter(), Limits: t.Limits()})
+	case !errors.Is(err, cpu.ErrSystem):
 		errs = append(errs, fmt.Errorf("cpu:0: %w", err))
-	}
-	for _, d := range cpus {
-		lines = append(lines, deviceLine{Info: d, Limits: cpu.AdapterLimits(a.cpuCache())})
 	}
 	slices.SortStableFunc(lines, func(x, y deviceLine) int { return listOrder(x.Kind) - listOrder(y.Kind) })
 	return lines, errs

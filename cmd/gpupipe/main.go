@@ -95,6 +95,7 @@ type app struct {
 	stderrColumns  func() int
 	failed         error    // the first error of writing to stdout
 	warned         sync.Map // warnings that were given and are given only once, by name
+	cpu            toolchain
 }
 
 func main() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -31,10 +32,11 @@ func (a *app) openDevice(name string) (device.Device, error) {
 	case "null":
 		return null.New(null.Options{Name: fmt.Sprintf("null:%d", n.Index), Dump: dump}), nil
 	case device.CPUBackend:
-		if _, err := cpu.Adapters(a.cpuCache()); err != nil { // a compiler that fails is found before it fails for a kernel
+		t, err := a.cpu.find(a)
+		if err != nil {
 			return nil, fmt.Errorf("cpu:%d: %w", n.Index, err)
 		}
-		return cpu.Open(cpu.Options{Index: n.Index, Threads: n.Threads, CacheDir: a.cpuCache(), Dump: dump})
+		return cpu.Open(cpu.Options{Index: n.Index, Threads: n.Threads, Toolchain: t, Dump: dump})
 	case "webgpu":
 		infos, err := webgpu.Adapters()
 		if err == nil {
@@ -90,12 +92,14 @@ func (a *app) defaultDevice() (device.Info, error) {
 	if err != nil {
 		return device.Info{}, err
 	}
-	var cpus []device.Info
+	all := gpus
 	var noCPU error
 	if len(gpus) == 0 || !gpus[preferred(gpus)].Kind.GPU() {
-		cpus, noCPU = cpu.Adapters(a.cpuCache())
+		var t *cpu.Toolchain
+		if t, noCPU = a.cpu.find(a); noCPU == nil {
+			all = append(slices.Clone(gpus), t.Adapter())
+		}
 	}
-	all := slices.Concat(gpus, cpus)
 	if len(all) == 0 {
 		return device.Info{}, without(noCPU)
 	}
@@ -104,6 +108,18 @@ func (a *app) defaultDevice() (device.Info, error) {
 		a.noteOnce("cpu:0", "gpupipe: no native code on the CPU: %v. %s (%s) computes instead, which is many times slower", noCPU, best.Name, best.Adapter)
 	}
 	return best, nil
+}
+
+// toolchain finds the CPU's compiler once.
+type toolchain struct {
+	once  sync.Once
+	found *cpu.Toolchain
+	err   error
+}
+
+func (t *toolchain) find(a *app) (*cpu.Toolchain, error) {
+	t.once.Do(func() { t.found, t.err = cpu.FindToolchain(a.cpuCache()) })
+	return t.found, t.err
 }
 
 // without is the error of a machine that has no device. noCPU says why its CPU is none.

@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -91,4 +93,30 @@ func TestThreadsOfTheCPU(t *testing.T) {
 		assert.Equal(t, exitMistake, code)
 		assert.Contains(t, errs, want)
 	}
+}
+
+// The number of threads of a rank is a part of its device's name, and ranks with more threads are faster.
+func TestPlanKeepsThreads(t *testing.T) {
+	code, out, errs := command(planArgs("--stages", "2", "--modelled", "--set", "pipeline.devices=[cpu:0/1, cpu:0/3]")...)
+	require.Equal(t, exitOK, code, errs)
+	assert.Regexp(t, `device +cpu:0/1: .*, 1 thread `, out)
+	assert.Regexp(t, `device +cpu:0/3: .*, 3 threads `, out)
+	assert.Regexp(t, `pipeline\.devices=\[(cpu:0/1,cpu:0/3|cpu:0/3,cpu:0/1)\]`, out)
+}
+
+// All devices of a command share one compiler, which is asked for its version once.
+func TestCompilerIsFoundOnce(t *testing.T) {
+	compiler, err := exec.LookPath("cc")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	wrapper, asked := filepath.Join(dir, "wrapper"), filepath.Join(dir, "asked")
+	script := fmt.Sprintf("#!/bin/sh\n[ $1 = --version ] && echo >> %s\nexec %s \"$@\"\n", asked, compiler)
+	require.NoError(t, os.WriteFile(wrapper, []byte(script), 0o755))
+	t.Setenv("CC", wrapper)
+	t.Setenv("XDG_CACHE_HOME", dir)
+	code, _, errs := command("selftest", "--device", "cpu:0/1", "--device", "cpu:0/2", "--quick", "--filter", "silu")
+	require.Equal(t, exitOK, code, errs)
+	b, err := os.ReadFile(asked)
+	require.NoError(t, err)
+	assert.Equal(t, "\n", string(b))
 }

@@ -189,8 +189,8 @@ func printPlanDevices(a *app, p *layout.Comparison) {
 	}
 	alike := map[string][]string{} // names
 	var kinds []layout.Device
-	for _, d := range p.Devices {
-		name := d.Name
+	for i, d := range p.Devices {
+		name := p.Ranks[i]
 		d.Name = ""
 		kind := fmt.Sprint(d)
 		if len(alike[kind]) == 0 {

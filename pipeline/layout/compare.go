@@ -80,8 +80,8 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 	for u := range m.Units() {
 		p.Units = append(p.Units, m.UnitScope(u))
 	}
-	for _, dev := range devices {
-		p.Ranks = append(p.Ranks, dev.Info().Name)
+	for i, dev := range devices {
+		p.Ranks = append(p.Ranks, configuredName(c.Pipeline, i, dev))
 	}
 	known := map[int]partition.Problem{} // by delay: the optimizer differs
 	for _, v := range variants(c) {

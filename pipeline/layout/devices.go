@@ -36,6 +36,18 @@ func Names(p config.Pipeline, runs int) []string {
 	return names
 }
 
+// configuredName returns the name of a rank's device for pipeline.devices: with a number of threads if it has one there.
+func configuredName(p config.Pipeline, rank int, dev device.Device) string {
+	name := dev.Info().Name
+	if len(p.Devices) == 0 {
+		return name
+	}
+	if n, err := device.ParseName(p.Devices[rank%len(p.Devices)]); err == nil && n.Threads > 0 {
+		return device.WithThreads(name, n.Threads)
+	}
+	return name
+}
+
 // divides reports whether a name may be that of a CPU and has no number of threads. The default device may be one.
 func divides(name string) bool {
 	n, err := device.ParseName(name)

@@ -97,13 +97,13 @@ func twinFree(d int, class []int, used []bool) bool {
 	return false
 }
 
-// classes numbers the devices so that interchangeable ones have the same number: entries of one device, or devices that
-// are alike and have one stage each.
+// classes numbers the devices so that interchangeable ones have the same number: equally fast entries of one device, or
+// devices that are alike and have one stage each.
 func (c *costs) classes() []int {
 	alike := func(i, j int) bool {
 		d, e := c.Devices[i], c.Devices[j]
-		return d.Name == e.Name || c.share[i] == 1 && c.share[j] == 1 &&
-			d.Memory == e.Memory && d.Ranks == e.Ranks && d.Link == e.Link && slices.Equal(d.Times, e.Times)
+		return slices.Equal(d.Times, e.Times) && (d.Name == e.Name || c.share[i] == 1 && c.share[j] == 1 &&
+			d.Memory == e.Memory && d.Ranks == e.Ranks && d.Link == e.Link)
 	}
 	class := make([]int, len(c.Devices))
 	for i := range class {

@@ -24,7 +24,7 @@ var ErrSystem = errors.New("native code on CPUs is for Linux, and needs a progra
 
 // Options of a device.
 type Options struct {
-	Index        int         // of the device in the list of Adapters
+	Index        int         // 0: there is one CPU
 	Threads      int         // that run a program's workgroups; 0: as many as the process may use cores
 	MemoryBudget int64       // bytes of buffers; 0: three quarters of the host's memory
 	Dump         device.Dump // receives the kernels that are loaded; nil: they are not dumped
@@ -32,4 +32,6 @@ type Options struct {
 	// processes. MakeCache prepares it.
 	CacheDir string
 	Compiler string // command of the C compiler; "": the first that exists of $CC, cc, gcc and clang
+	// Toolchain is the compiler with its cache. nil: Open finds it by CacheDir and Compiler, which count only then.
+	Toolchain *Toolchain
 }

@@ -8,7 +8,6 @@ package cpu
 import "C"
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -33,55 +32,23 @@ type Device struct {
 	kernels kernels
 }
 
-// Adapters lists the CPU as one device. If it cannot be one, the list is empty and the error says why: there is no C
-// compiler, or a kernel that it compiles does not load. cache is Options.CacheDir.
-func Adapters(cache string) ([]device.Info, error) {
-	m := thisMachine()
-	c, err := cc.Find(cc.Options{Cache: cache, CPU: m.identity()})
-	if err != nil {
-		return nil, err
-	}
-	k, err := build(context.Background(), c, trial)
-	if err != nil {
-		return nil, fmt.Errorf("the C compiler does not work: %w", err)
-	}
-	k.free()
-	return []device.Info{m.info(c, m.processors.Cores())}, nil
-}
-
-// AdapterLimits returns the limits of the device; those of an adapter that Adapters does not list are zero. cache is
-// Options.CacheDir.
-func AdapterLimits(cache string) target.Limits {
-	m := thisMachine()
-	c, err := cc.Find(cc.Options{Cache: cache, CPU: m.identity()})
-	if err != nil {
-		return target.Limits{}
-	}
-	return limits(m, c)
-}
-
-// trial is a kernel that compiles and loads wherever others do.
-const trial = target.C + "\nKERNEL { for (u32 group = first; group < last; group++) ((u32 *)args[0].at)[group] = grid[0]; }\n"
-
 // MakeCache makes a folder for Options.CacheDir, or checks that only the user may write to it.
 func MakeCache(dir string) error { return cc.MakeCache(dir) }
 
 // Open opens the CPU as a device.
 func Open(o Options) (*Device, error) {
 	name := fmt.Sprintf("cpu:%d", o.Index)
-	m := thisMachine()
 	if o.Index != 0 {
-		return nil, fmt.Errorf("%s: no such device; there are: cpu:0 (%s)", name, m.model)
+		return nil, fmt.Errorf("%s: no such device; there are: cpu:0 (%s)", name, thisMachine().model)
 	}
-	if o.CacheDir != "" {
-		if err := MakeCache(o.CacheDir); err != nil {
+	t := o.Toolchain
+	if t == nil {
+		var err error
+		if t, err = newToolchain(o.Compiler, o.CacheDir); err != nil {
 			return nil, device.Named("open", "", name, err)
 		}
 	}
-	compiler, err := cc.Find(cc.Options{Command: o.Compiler, Cache: o.CacheDir, CPU: m.identity()})
-	if err != nil {
-		return nil, device.Named("open", "", name, err)
-	}
+	m := t.machine
 	threads := o.Threads
 	if threads == 0 {
 		threads = m.processors.Cores()
@@ -93,13 +60,13 @@ func Open(o Options) (*Device, error) {
 	if pool == nil {
 		return nil, device.Named("open", "", name, errors.New("no memory for threads"))
 	}
-	d := &Device{pool: pool, queue: newQueue(), kernels: newKernels(compiler, m.processors.Cores())}
+	d := &Device{pool: pool, queue: newQueue(), kernels: newKernels(t.compiler, m.processors.Cores())}
 	d.owner = base.NewOwner[*buffer, *loaded](&d.Properties)
 	budget := o.MemoryBudget
 	if budget == 0 {
 		budget = host.Memory() / 4 * 3
 	}
-	d.owner.Describe(m.info(compiler, d.Threads()), limits(m, compiler), budget)
+	d.owner.Describe(m.info(t.compiler, d.Threads()), limits(m, t.compiler), budget)
 	d.owner.SetDump(o.Dump)
 	d.staging = staging{queue: d.queue, count: d.owner.AddStaging}
 	return d, nil

@@ -207,31 +207,30 @@ func TestOptions(t *testing.T) {
 	require.EqualError(t, err, `cpu:0: open "": the C compiler "no-such-compiler" was not found`)
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("CC", "")
-	_, err = Adapters("")
+	_, err = FindToolchain("")
 	require.ErrorContains(t, err, "no C compiler found")
 	_, err = Open(Options{})
 	require.ErrorContains(t, err, `cpu:0: open "": no C compiler found`)
 }
 
 // A compiler that fails is found before a device is chosen.
-func TestAdaptersTryTheCompiler(t *testing.T) {
+func TestFindToolchainTriesTheCompiler(t *testing.T) {
 	command, _ := fake(t, "echo 'fatal error: no room'; exit 1")
 	t.Setenv("CC", command)
-	infos, err := Adapters("")
+	_, err := FindToolchain("")
 	require.EqualError(t, err, "the C compiler does not work: "+command+": exit status 1: fatal error: no room")
-	assert.Empty(t, infos)
 }
 
-func TestAdapters(t *testing.T) {
-	infos, err := Adapters("")
+func TestAdapter(t *testing.T) {
+	found, err := FindToolchain("")
 	require.NoError(t, err)
-	require.Len(t, infos, 1)
-	d := open(t, Options{})
-	assert.Equal(t, infos[0], d.Info())
-	assert.Equal(t, "cpu:0", infos[0].Name)
-	assert.Equal(t, device.CPU, infos[0].Kind)
-	assert.NotEmpty(t, infos[0].Adapter)
-	assert.NotEmpty(t, infos[0].Driver)
+	d := open(t, Options{Toolchain: found})
+	info := d.Info()
+	assert.Equal(t, found.Adapter(), info)
+	assert.Equal(t, "cpu:0", info.Name)
+	assert.Equal(t, device.CPU, info.Kind)
+	assert.NotEmpty(t, info.Adapter)
+	assert.NotEmpty(t, info.Driver)
 	assert.Positive(t, d.Budget())
 	assert.Equal(t, thisMachine().processors.Cores(), d.Threads())
 }

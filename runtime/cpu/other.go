@@ -7,11 +7,17 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
-// Adapters returns why there is no such device.
-func Adapters(string) ([]device.Info, error) { return nil, ErrSystem }
+// Toolchain is none on this system.
+type Toolchain struct{}
 
-// AdapterLimits returns the limits of no device.
-func AdapterLimits(string) target.Limits { return target.Limits{} }
+// FindToolchain returns why there is no such device.
+func FindToolchain(string) (*Toolchain, error) { return nil, ErrSystem }
+
+// Adapter describes no device.
+func (*Toolchain) Adapter() device.Info { return device.Info{} }
+
+// Limits returns those of no device.
+func (*Toolchain) Limits() target.Limits { return target.Limits{} }
 
 // MakeCache fails on this system.
 func MakeCache(string) error { return ErrSystem }

@@ -55,9 +55,11 @@ func need(t *testing.T, command, packages string) {
 // sanitized is gcc with its sanitizers.
 func sanitized(t *testing.T) build {
 	need(t, "gcc", "gcc")
+	found, err := cpu.FindToolchain("")
+	require.NoError(t, err)
 	sanitizers := []string{"-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"}
 	return build{compiler: "gcc", flags: append([]string{"-O1", "-g1"}, sanitizers...), harness: sanitizers, env: []string{"ASAN_OPTIONS=detect_leaks=0"},
-		matrices: cpu.AdapterLimits("").Cooperative}
+		matrices: found.Limits().Cooperative}
 }
 
 // arm64 is a cross compiler and an emulator.
