@@ -276,8 +276,9 @@ exec cc -x c "$@" < $out.c
 func TestKernelsAreCompiledOnce(t *testing.T) {
 	command, kernels := fake(t, ":")
 	o := Options{CacheDir: filepath.Join(t.TempDir(), "new"), Compiler: command}
-	for range 2 { // the second device finds the first one's files
+	for opened := range 2 { // the second device finds the first one's files
 		d := open(t, o)
+		before := kernels()
 		b := alloc(t, d, 4096)
 		for range 2 {
 			p := counting(b, 3)
@@ -285,20 +286,26 @@ func TestKernelsAreCompiledOnce(t *testing.T) {
 			require.NoError(t, d.Run(checktest.Load(t, d, p)))
 		}
 		assert.EqualValues(t, 2, checktest.Words(checktest.Read(t, d, b, 0, 4))[0])
-		assert.Equal(t, 1, kernels())
+		assert.Equal(t, 1-opened, kernels()-before)
 	}
 }
 
 // A kept file that is whole but does not load is made again.
 func TestKeptFileThatDoesNotLoad(t *testing.T) {
 	dir := t.TempDir()
+	kept := func() []string {
+		files, err := filepath.Glob(filepath.Join(dir, "kernel-*"))
+		require.NoError(t, err)
+		return files
+	}
+	var trials []string
 	load := func() {
 		d := open(t, Options{CacheDir: dir})
+		trials = kept()
 		checktest.Load(t, d, counting(alloc(t, d, 4096), 3))
 	}
 	load()
-	files, err := filepath.Glob(filepath.Join(dir, "kernel-*"))
-	require.NoError(t, err)
+	files := slices.DeleteFunc(kept(), func(f string) bool { return slices.Contains(trials, f) })
 	require.Len(t, files, 1)
 	good := codecache.Read(files[0])
 	require.NoError(t, codecache.Write(files[0], []byte("from another system")))

@@ -24,9 +24,9 @@ var nativeLimits = target.Limits{Native: true} // of a CPU without instructions 
 
 // thisCPU returns the limits of the machine's CPU.
 func thisCPU(t testing.TB) target.Limits {
-	l := cpu.AdapterLimits(t.TempDir())
-	require.True(t, l.Native, "no C compiler")
-	return l
+	found, err := cpu.FindToolchain(t.TempDir())
+	require.NoError(t, err)
+	return found.Limits()
 }
 
 // nativeCase is a Spec with operands for it.
