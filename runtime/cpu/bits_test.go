@@ -123,3 +123,51 @@ func TestTrainingHasEqualBits(t *testing.T) {
 		}
 	}
 }
+
+// Matrix units, whose registers belong to threads, give the same bits on any number of threads too.
+func TestProductsOfBF16HaveEqualBits(t *testing.T) {
+	cache := t.TempDir()
+	first := products(t, 1, cache)
+	for _, threads := range []int{2, 3, 8} {
+		assert.True(t, slices.Equal(first, products(t, threads, cache)), "%d threads", threads)
+	}
+}
+
+// products returns the bytes of products of bf16 in many workgroups, the second with sums that are split.
+func products(t *testing.T, threads int, cache string) (out []string) {
+	t.Helper()
+	d, err := cpu.Open(cpu.Options{Threads: threads, CacheDir: cache})
+	require.NoError(t, err)
+	defer d.Close()
+	inputs := map[string]graph.Shape{"x": {1500, 1100}, "y": {1100, 300}, "z": {1500, 100}}
+	g, err := graph.Build(func(m *graph.Builder) {
+		in := map[string]*graph.Value{}
+		for name, s := range inputs {
+			in[name] = m.Input(name, graph.T(graph.BF16, s...))
+		}
+		m.Output("whole", op.MatMul(in["x"], in["y"], false, false))
+		m.Output("split", op.MatMul(in["z"], in["x"], true, false))
+	})
+	require.NoError(t, err)
+	p, err := exec.NewPlan(d, map[string]*graph.Graph{"products": g}, exec.Options{})
+	require.NoError(t, err)
+	s, err := p.Load()
+	require.NoError(t, err)
+	defer s.Close()
+	for name, shape := range inputs {
+		data := make([]float64, shape.Len())
+		for k := range data {
+			data[k] = float64((k*7919+len(data))%2003-1001) / 500
+		}
+		require.NoError(t, s.SetInput("products", name, exec.Encode(graph.BF16, data)))
+	}
+	require.NoError(t, s.Run("products"))
+	for _, name := range []string{"whole", "split"} {
+		r, err := s.Output("products", name)
+		require.NoError(t, err)
+		data, err := r.Wait()
+		require.NoError(t, err)
+		out = append(out, string(data))
+	}
+	return out
+}
