@@ -30,7 +30,8 @@ software adapter it runs in a process of its own with LP_NUM_THREADS=1, so that 
 
 Kernels are timed with the device's clock if it has one ("gpu"), else with the host's, which includes the time of a dispatch ("host").
 Dispatches, whole steps and pipelines are timed with the host's clock. "Of peak" is a kernel's share of the device's peak, measured in the
-same run: c for computation, m for memory bandwidth, whichever share is larger.
+same run: c for computation in f32, m for memory bandwidth, whichever share is larger. Kernels that are faster than a peak, as their data are in
+caches or units for matrices compute, have no share of it.
 
 Several devices take turns, so that other load on the machine affects them equally, and are printed side by side, without pipelines.
 

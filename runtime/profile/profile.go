@@ -12,8 +12,8 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-// Peak is the measured peak of a device: multiplications and additions in registers, and a copy of arrays larger than
-// caches. Zero means not measured.
+// Peak is the measured peak of a device: multiplications and additions of f32 in registers, and reading, copying or
+// adding arrays larger than caches. Zero means not measured.
 type Peak struct {
 	GFLOPS float64 `json:"gflops"`   // 1e9 per second
 	GBps   float64 `json:"gb_per_s"` // 1e9 bytes read and written per second
@@ -190,9 +190,10 @@ func (k *Kernel) rate(l Rank) {
 	k.OfPeak, k.Bound = l.Peak.Share(k.GFLOPS, k.GBps)
 }
 
-// Share returns the larger of the shares of the two peaks, and the name of that peak, which bounds the kernel.
+// Share returns the larger of the shares of the two peaks, and the name of that peak, which bounds the kernel. A rate
+// far above a peak has no share of it: the data come from caches, or units for matrices compute.
 func (p Peak) Share(gflops, gbps float64) (of float64, bound string) {
-	compute, memory := share(gflops, p.GFLOPS), share(gbps, p.GBps)
+	compute, memory := below(share(gflops, p.GFLOPS)), below(share(gbps, p.GBps))
 	switch {
 	case compute == 0 && memory == 0:
 		return 0, ""
@@ -200,6 +201,14 @@ func (p Peak) Share(gflops, gbps float64) (of float64, bound string) {
 		return compute, "compute"
 	}
 	return memory, "memory"
+}
+
+// below returns a share of at most 1, to which it cuts the noise of a measurement; 0 if x is no share.
+func below(x float64) float64 {
+	if x > 1.15 {
+		return 0
+	}
+	return min(x, 1)
 }
 
 // sums returns the times of phases.

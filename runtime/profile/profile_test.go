@@ -140,3 +140,20 @@ func TestPageAndTables(t *testing.T) {
 	require.NoError(t, json.Unmarshal(out, &back))
 	assert.Equal(t, p.Ranks, back.Ranks)
 }
+
+func TestShare(t *testing.T) {
+	p := profile.Peak{GFLOPS: 100, GBps: 10}
+	for _, c := range []struct {
+		gflops, gbps, of float64
+		bound            string
+	}{
+		{50, 4, 0.5, "compute"}, {50, 6, 0.6, "memory"}, {104, 5, 1, "compute"}, {50, 60, 0.5, "compute"}, {400, 6, 0.6, "memory"}, {400, 60, 0, ""}, {0, 0, 0, ""},
+	} {
+		of, bound := p.Share(c.gflops, c.gbps)
+		assert.Equal(t, c.of, of, "%+v", c)
+		assert.Equal(t, c.bound, bound, "%+v", c)
+	}
+	of, bound := profile.Peak{}.Share(1, 1)
+	assert.Zero(t, of)
+	assert.Empty(t, bound)
+}

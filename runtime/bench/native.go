@@ -1,0 +1,55 @@
+package bench
+
+import (
+	_ "embed"
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// The kernels of a CPU: what a compiler makes of the WGSL of others keeps its cores less busy.
+var (
+	//go:embed native/arithmetic.c
+	nativeArithmetic string
+	//go:embed native/read.c
+	nativeRead string
+)
+
+const (
+	nativeLanes  = 16      // floats of an accumulator, in as many vectors as that takes
+	nativeSteps  = 8       // of a round
+	nativeGroups = 1 << 10 // of arithmetic
+	nativeBlock  = 1 << 16 // bytes that a group reads
+)
+
+// nativeSource returns a kernel in C.
+func nativeSource(code string, macro string, value int) string {
+	return fmt.Sprintf("%s\n#define %s %d\n%s", target.C, macro, value, code)
+}
+
+// nativeMultiply has some sums, each of 16 floats.
+func nativeMultiply(accumulators int) multiply {
+	return multiply{device.Shader{Label: "multiply and add", Workgroup: [3]int{1, 1, 1}, Bindings: []device.Access{device.ReadWrite},
+		WGSL: nativeSource(nativeArithmetic, "ACCUMULATORS", accumulators)}, nativeGroups, 2 * nativeSteps * nativeLanes * nativeGroups * float64(accumulators)}
+}
+
+// reading only reads an array.
+func reading(dev device.Device, size int64) (*contender, error) {
+	c := &contender{amount: float64(size)}
+	groups := size / nativeBlock
+	var args []device.Range
+	for _, bytes := range []int64{size, 4 * groups} {
+		b, err := c.array(dev, bytes)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, device.Range{Buffer: b, Size: bytes})
+	}
+	err := c.load(dev, device.Shader{Label: "read", Workgroup: [3]int{1, 1, 1}, Bindings: []device.Access{device.ReadOnly, device.ReadWrite},
+		WGSL: nativeSource(nativeRead, "BLOCK", nativeBlock)}, [3]int{int(groups), 1, 1}, args...)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
