@@ -329,7 +329,7 @@ func TestNativeKernelsKeepTheirLimits(t *testing.T) {
 	}
 	for _, s := range append(specs, Spec{Batch: 1, M: 384, N: 1536, K: 2048, EpilogueC: testEpilogue(F32)}, Spec{Batch: 70, M: 700, N: 129, K: 8},
 		Spec{Batch: 1, M: 4096, N: 50000, K: 576, TransB: true}) {
-		ks := Variants(s, nativeLimits)
+		ks := Variants(s, target.Limits{Native: true, Cooperative: []target.CooperativeMatrix{target.AMX, target.AVX512, target.NEON}})
 		assert.Equal(t, "naive", ks[0].Name)
 		names := map[string]bool{}
 		for i, k := range ks {
@@ -344,6 +344,12 @@ func TestNativeKernelsKeepTheirLimits(t *testing.T) {
 					assert.LessOrEqual(t, b.Offset+b.Size, k.Scratch, k.Name)
 				}
 			}
+		}
+		for _, u := range matrixUnits {
+			p := planPairs(s, u)
+			assert.Zero(t, p.rows%p.block+p.columns%panelColumns+p.steps%32, "%s %+v", u.name, s)
+			assert.True(t, p.splits == 1 || p.split%32 == 0 && p.split*(p.splits-1) < s.K)
+			assert.LessOrEqual(t, 2*p.block*(p.steps+pairPad)+4*p.block*p.columns, 100<<10, "bytes on the stack")
 		}
 		n := planNative(s)
 		assert.Zero(t, n.rows%n.block+n.block%tileRows+n.columns%panelColumns)

@@ -39,9 +39,10 @@ type pairs struct {
 }
 
 const (
-	pairSteps   = 512 // k's of a block
-	pairColumns = 512 // of a group at most
-	pairPad     = 32  // elements between the rows of a block of A in different sets of a cache
+	pairSteps   = 512     // k's of a block
+	pairColumns = 512     // of a group at most
+	cachedPairs = 1 << 19 // elements of B that rows of groups share in a core's cache
+	pairPad     = 32      // elements between the rows of a block of A in different sets of a cache
 )
 
 // pairVariants returns the kernels for products of bf16 by the instructions among the device's cooperative matrices.
@@ -66,7 +67,7 @@ func pairVariants(s Spec, l target.Limits) []Kernel {
 func planPairs(s Spec, u matrixUnit) pairs {
 	p := pairs{native{spec: s, block: u.block, split: s.K, splits: 1}, u, roundUp(s.K, u.K)}
 	want := int(max(1, min(s.flops()/(groupFlops*u.speed), mostGroups)))
-	p.columns = p.evenly(s.N, pairColumns)
+	p.columns = p.evenly(s.N, min(pairColumns, max(128, cachedPairs/s.K)))
 	if g := p.count(p.block); g < min(want, leastGroups) && s.K >= 2*pairSteps {
 		p.split = roundUp(ceilDiv(s.K, min(ceilDiv(leastGroups, g), s.K/pairSteps)), 32)
 		p.splits = ceilDiv(s.K, p.split)
