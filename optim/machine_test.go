@@ -7,9 +7,9 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/eval"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -169,9 +169,7 @@ func (m *gpu) output(name string) float64 {
 func eachMachine(t *testing.T, f func(t *testing.T, tolerance float64, on maker)) {
 	t.Run("float64", func(t *testing.T) { f(t, 1e-10, newHost) })
 	t.Run("device", func(t *testing.T) {
-		dev, err := webgpu.Open(0, webgpu.Options{})
-		require.NoError(t, err)
-		defer dev.Close()
+		dev := gputest.Device(t)
 		f(t, 2e-5, func(t *testing.T, s *Shard) machine { return newGPU(t, dev, s) })
 	})
 }

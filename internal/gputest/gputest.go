@@ -1,4 +1,13 @@
 // Package gputest opens this machine's devices for tests.
+//
+// Which device a test uses:
+//
+//   - Logic (engine, optimizers, planning, tuning, profiles, hooks, commands) runs on Device, the CPU's native code.
+//   - What each backend must do runs on all of Backends: the conformance suite of runtime/devicetest, the rules of
+//     runtime/device/checktest, one golden run of each model, training with hooks, worker processes that are lost, and
+//     in pipeline/verify one case of each invariant of the pipeline.
+//   - Parity between backends: goldentest trains pipelines of two backends, and pipeline/verify compares kinds.
+//   - Kernels for GPUs and for software adapters (runtime/devicetest, shaders/matmul) run on WebGPU's first adapter.
 package gputest
 
 import (
@@ -11,19 +20,33 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
 	"github.com/gpupipe/gpupipe/runtime/webgpu"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-// Open opens the CPU or the first adapter of Vulkan, if the name is that of one, and else WebGPU's first adapter.
+// Open opens the CPU, or the first adapter of Vulkan or WebGPU, whichever the name says. A name without a backend, such as
+// "" or "/1", is of Default.
 func Open(name string) (device.Device, error) {
 	n, err := device.ParseName(name)
 	if err != nil {
 		return nil, err
 	}
+	if n.Backend == "" && runtime.GOOS == "linux" {
+		n.Backend = device.CPUBackend
+	}
 	switch n.Backend {
 	case device.CPUBackend:
-		return cpu.Open(cpu.Options{Threads: n.Threads, CacheDir: cache("cpu")})
+		dir, err := Cache("cpu")
+		if err != nil {
+			return nil, err
+		}
+		return cpu.Open(cpu.Options{Index: n.Index, Threads: n.Threads, CacheDir: dir})
 	case "vulkan":
-		return vulkan.Open(0, vulkan.Options{CacheDir: cache("vulkan")})
+		dir, err := Cache("vulkan")
+		if err != nil {
+			return nil, err
+		}
+		return vulkan.Open(0, vulkan.Options{CacheDir: dir})
 	}
 	return webgpu.Open(0, webgpu.Options{})
 }
@@ -36,27 +59,24 @@ func Backends() []string {
 	return []string{"webgpu:0"}
 }
 
-// cachesVariable names the folder of what the processes of a test share: kernels of the CPU, and Vulkan's shader
-// translator.
-const cachesVariable = "GPUPIPE_GPUTEST_CACHES"
+// Default is the name of the device for tests of logic: the CPU's native code where there is one.
+func Default() string { return Backends()[0] }
 
-// cache returns the folder of a backend; "" outside of Main.
-func cache(backend string) string {
-	if dir := os.Getenv(cachesVariable); dir != "" {
-		return filepath.Join(dir, backend)
-	}
-	return ""
+// Device opens Default until the test ends.
+func Device(t testing.TB) device.Device {
+	t.Helper()
+	dev, err := Open(Default())
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+	return dev
 }
 
-// Main runs the tests and removes their caches. The TestMain of a package that opens devices here calls it.
-func Main(m *testing.M) (code int) {
-	dir, err := os.MkdirTemp("", "gpupipe-gputest-")
-	if err == nil {
-		err = os.Setenv(cachesVariable, dir)
-	}
+// Cache returns the folder of a backend's compiled code. It is the commands' own, which all tests share: the name of
+// each file is a sum of what the file was compiled from.
+func Cache(backend string) (string, error) {
+	dir, err := os.UserCacheDir()
 	if err != nil {
-		panic(err)
+		return "", err
 	}
-	defer os.RemoveAll(dir)
-	return m.Run()
+	return filepath.Join(dir, "gpupipe", backend), nil
 }

@@ -10,11 +10,11 @@ import (
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -85,7 +85,7 @@ func newLender(t *testing.T) *lender {
 func (l *lender) take(t *testing.T, n int) []device.Device {
 	t.Helper()
 	for len(l.devices) < n {
-		dev, err := webgpu.Open(0, webgpu.Options{})
+		dev, err := gputest.Open(gputest.Default())
 		require.NoError(t, err)
 		l.devices = append(l.devices, dev)
 	}

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"image/color"
+	"image/png"
 	"io"
 	"math"
 	"strconv"
@@ -32,6 +33,9 @@ const (
 	swatchWidth    vg.Length = 22
 	tickLength     vg.Length = 4
 )
+
+// pngEncoder takes half the time of the default, and its files are a few percent larger.
+var pngEncoder = png.Encoder{CompressionLevel: png.BestSpeed}
 
 // palette is legible to the color-blind (Okabe and Ito).
 var palette = [...]color.NRGBA{{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {86, 180, 233, 255}, {230, 159, 0, 255}}
@@ -98,8 +102,7 @@ func (f *figure) save(path string) error {
 		f.drawUpper(data)
 	}
 	return atomicfile.Write(path, func(w io.Writer) error {
-		_, err := canvas.WriteTo(w)
-		return err
+		return pngEncoder.Encode(w, canvas.Image())
 	})
 }
 

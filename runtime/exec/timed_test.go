@@ -6,10 +6,10 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/gpupipe/gpupipe/runtime/null"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/gpupipe/gpupipe/shaders"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -143,9 +143,7 @@ func TestWorkOfKernels(t *testing.T) {
 
 // On a device with a clock the results are those of Run.
 func TestTimedRunOnADevice(t *testing.T) {
-	dev, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer func() { assert.NoError(t, dev.Close()) }()
+	dev := gputest.Device(t)
 	plan, err := exec.NewPlan(dev, map[string]*graph.Graph{"p": profiled(t)}, exec.Options{})
 	require.NoError(t, err)
 	s, err := plan.Load()

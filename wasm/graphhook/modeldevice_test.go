@@ -5,8 +5,8 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/exec"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -25,9 +25,7 @@ func TestAWrittenLlamaHasTheSameBitsOnADevice(t *testing.T) {
 // computed returns a device's variables after a pass.
 func computed(t *testing.T, m model.Model, g *graph.Graph) map[string][]byte {
 	t.Helper()
-	dev, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, dev.Close()) }()
+	dev := gputest.Device(t)
 	plan, err := exec.NewPlan(dev, map[string]*graph.Graph{"grad": g}, exec.Options{})
 	require.NoError(t, err)
 	s, err := plan.Load()

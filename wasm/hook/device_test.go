@@ -9,8 +9,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph/autodiff"
 	"github.com/gpupipe/gpupipe/graph/eval"
 	"github.com/gpupipe/gpupipe/graph/op"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/exec"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
@@ -44,12 +44,10 @@ func lossInputs() map[string]*graph.Tensor {
 	return in
 }
 
-// onDevice runs a graph on the machine's first adapter and returns the bits of its outputs.
+// onDevice runs a graph on the machine's default device and returns the bits of its outputs.
 func onDevice(t *testing.T, g *graph.Graph, in map[string]*graph.Tensor) map[string][]byte {
 	t.Helper()
-	dev, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, dev.Close()) }()
+	dev := gputest.Device(t)
 	plan, err := exec.NewPlan(dev, map[string]*graph.Graph{"loss": g}, exec.Options{})
 	require.NoError(t, err)
 	s, err := plan.Load()

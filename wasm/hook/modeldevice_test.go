@@ -7,8 +7,8 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/eval"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/runtime/exec"
-	"github.com/gpupipe/gpupipe/runtime/webgpu"
 	"github.com/gpupipe/gpupipe/wasm/graphhook"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"github.com/stretchr/testify/assert"
@@ -82,12 +82,10 @@ func TestGradientsOfAModelOfAModule(t *testing.T) {
 	}
 }
 
-// gradientsOnDevice are the gradients that the machine's first adapter computes.
+// gradientsOnDevice are the gradients that the machine's default device computes.
 func gradientsOnDevice(t *testing.T, m model.Model, g *graph.Graph, in, vars map[string]*graph.Tensor) map[string][]float32 {
 	t.Helper()
-	dev, err := webgpu.Open(0, webgpu.Options{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, dev.Close()) }()
+	dev := gputest.Device(t)
 	plan, err := exec.NewPlan(dev, map[string]*graph.Graph{"grad": g}, exec.Options{})
 	require.NoError(t, err)
 	s, err := plan.Load()

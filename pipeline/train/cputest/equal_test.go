@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
@@ -78,7 +79,7 @@ func TestRanksDivideTheCores(t *testing.T) {
 		{[]string{"pipeline.stages=2", "pipeline.isolate=process"}, []int{max(1, cores/2), max(1, cores/2)}},
 	} {
 		n := &runtest.Notes{}
-		_, err := train.Run(t.Context(), small(t, t.TempDir(), append(c.overrides, "train.steps=1")...), train.Options{OpenDevice: open, OpenWorker: openWorker, Report: n})
+		_, err := train.Run(t.Context(), small(t, t.TempDir(), append(c.overrides, "train.steps=1")...), train.Options{OpenDevice: gputest.Open, OpenWorker: openWorker, Report: n})
 		require.NoError(t, err)
 		var threads []int
 		for _, r := range n.Started.Ranks {
@@ -102,7 +103,7 @@ func trainUntilKilled(dir string) {
 	c, err := config.Load(filepath.Join(dir, "config.yaml"), nil)
 	if err == nil {
 		n := &runtest.Notes{OnStep: func(train.Progress) { time.Sleep(20 * time.Millisecond) }} // the kill comes in time
-		_, err = train.Run(context.Background(), c, train.Options{OpenDevice: open, Report: n})
+		_, err = train.Run(context.Background(), c, train.Options{OpenDevice: gputest.Open, Report: n})
 	}
 	fmt.Fprintln(os.Stderr, "not killed:", err)
 	os.Exit(1)
@@ -129,7 +130,7 @@ func TestKilledAndResumed(t *testing.T) {
 		require.NoDirExists(t, traintest.StepDir(c.Run.Dir, killedSteps))
 
 		n := &runtest.Notes{}
-		res, err := train.Run(t.Context(), c, train.Options{OpenDevice: open, Resume: true, Report: n})
+		res, err := train.Run(t.Context(), c, train.Options{OpenDevice: gputest.Open, Resume: true, Report: n})
 		require.NoError(t, err)
 		assert.Greater(t, n.Steps[0].Step, 3)
 		requireEqual(t, whole, traintest.Files(t, res.Checkpoint), fmt.Sprint(overrides))

@@ -8,30 +8,28 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/train"
-	"github.com/gpupipe/gpupipe/runtime/cpu"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/sidecar"
 	"github.com/stretchr/testify/require"
 )
 
 const (
-	cacheVariable = "GPUPIPE_CPU_TEST_CACHE" // folder of compiled kernels, of all processes of the test
-	roleVariable  = "GPUPIPE_CPU_TEST_ROLE"  // what this process is, if it is not the test
-	dirVariable   = "GPUPIPE_CPU_TEST_DIR"   // folder of a run in a process of its own
+	roleVariable = "GPUPIPE_CPU_TEST_ROLE" // what this process is, if it is not the test
+	dirVariable  = "GPUPIPE_CPU_TEST_DIR"  // folder of a run in a process of its own
 )
 
 // TestMain runs the tests, or serves as a process that one of them starts.
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {
 	case "worker":
-		if err := sidecar.Work(context.Background(), os.Stdin, os.Args[len(os.Args)-1], open); err != nil {
+		if err := sidecar.Work(context.Background(), os.Stdin, os.Args[len(os.Args)-1], gputest.Open); err != nil {
 			fmt.Fprintln(os.Stderr, "worker:", err)
 			os.Exit(1)
 		}
@@ -40,25 +38,7 @@ func TestMain(m *testing.M) {
 		trainUntilKilled(os.Getenv(dirVariable))
 		return
 	}
-	dir, err := os.MkdirTemp("", "gpupipe-cputest-")
-	if err == nil {
-		err = os.Setenv(cacheVariable, filepath.Join(dir, "cache"))
-	}
-	if err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	os.RemoveAll(dir)
-	os.Exit(code)
-}
-
-// open opens the CPU with the number of threads in the name.
-func open(name string) (device.Device, error) {
-	n, err := device.ParseName(name)
-	if err != nil {
-		return nil, err
-	}
-	return cpu.Open(cpu.Options{Index: n.Index, Threads: n.Threads, CacheDir: os.Getenv(cacheVariable)})
+	os.Exit(m.Run())
 }
 
 // openWorker opens the CPU in a worker process.
@@ -81,7 +61,7 @@ func small(t *testing.T, dir string, overrides ...string) config.Config {
 // filesOf trains and returns the final checkpoint.
 func filesOf(t *testing.T, overrides ...string) map[string]string {
 	t.Helper()
-	res, err := train.Run(t.Context(), small(t, t.TempDir(), overrides...), train.Options{OpenDevice: open, OpenWorker: openWorker})
+	res, err := train.Run(t.Context(), small(t, t.TempDir(), overrides...), train.Options{OpenDevice: gputest.Open, OpenWorker: openWorker})
 	require.NoError(t, err, "%v", overrides)
 	return traintest.Files(t, res.Checkpoint)
 }
