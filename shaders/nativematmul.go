@@ -18,12 +18,12 @@ func (c *context) nativeProducts(spec matmul.Spec, e *epilogue, operands map[mat
 	var failed error
 	if spec.Epilogue != nil {
 		spec.EpilogueC = func(own []matmul.Binding) string {
-			wgsl, _ := c.epilogueModule(e, operands, own)
+			wgsl, extra := c.epilogueModule(e, operands, own)
 			text, err := native.Functions(wgsl, native.Options{Inside: true})
 			if err != nil {
 				failed = fmt.Errorf("%s: %w", Label(c.g), err)
 			}
-			return text
+			return text + epilogueArrays(extra, len(own), operands[matmul.C])
 		}
 	}
 	var ks []Kernel
@@ -44,6 +44,18 @@ func (c *context) nativeProducts(spec matmul.Spec, e *epilogue, operands map[mat
 		ks = append(ks, k)
 	}
 	return ks, failed
+}
+
+// epilogueArrays names, for the kernel to fetch ahead, the arguments from the first on that have C's shape.
+func epilogueArrays(args []Arg, first int, result *graph.Value) string {
+	var s strings.Builder
+	s.WriteString("\n#define EPILOGUE_ARRAYS(FETCH)")
+	for i, a := range args {
+		if v := a.Value; v != nil && v.DType == result.DType && v.Shape.Len() == result.Shape.Len() {
+			fmt.Fprintf(&s, " FETCH(args[%d])", first+i)
+		}
+	}
+	return s.String()
 }
 
 // epilogueModule is the epilogue as a WGSL function, and the arrays that it binds behind the pass's own. It reads the

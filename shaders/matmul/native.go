@@ -38,11 +38,13 @@ type native struct {
 }
 
 const (
-	tileRows       = 24      // a multiple of the rows of every register tile
-	panelColumns   = 32      // a multiple of the columns of every register tile and panel
-	cachedSteps    = 256     // k's of a block, where there are more than mostSteps
-	mostSteps      = 384     // k's that are computed at once
-	cachedMatrix   = 1 << 17 // elements of a B that is read as it lies: it stays in a core's cache
+	tileRows       = 24  // a multiple of the rows of every register tile
+	panelColumns   = 32  // a multiple of the columns of every register tile and panel
+	cachedSteps    = 128 // k's of a block, where there are more than mostSteps
+	mostSteps      = 384 // k's that are computed at once
+	mostRows       = 192 // of a block that is computed for some of the k's at a time
+	mostColumns    = 384
+	cachedMatrix   = 3 << 16 // elements of a B that is read as it lies: it stays in a core's cache
 	vectorRowsMost = 4       // rows of a product whose time is that of reading B
 	groupFlops     = 2e6     // of a group at least: some 20 µs of a core
 	mostGroups     = 64
@@ -98,33 +100,52 @@ func (s Spec) flops() float64 {
 // planNative cuts the product into groups.
 func planNative(s Spec) native {
 	n := native{spec: s, split: s.K, splits: 1}
-	n.packB = !s.directB() || s.K*s.N > cachedMatrix && s.M > tileRows && max(s.M, s.N) > 384
 	n.packA = s.TypeA != F32 || s.TransA && s.N > 64
 	want := int(max(1, min(s.flops()/groupFlops, mostGroups)))
-	n.columns = n.evenly(s.N, 256)
-	if s.K <= mostSteps {
-		n.columns = n.evenly(s.N, min(512, max(64, cachedMatrix/s.K)))
+	if s.K > mostSteps {
+		n.planBlocks(min(want, leastGroups))
+		return n
 	}
-	n.block = 2 * tileRows
-	if g := n.count(n.block); g < min(want, leastGroups) && s.K >= 2*cachedSteps {
-		n.split = roundUp(ceilDiv(s.K, min(ceilDiv(leastGroups, g), s.K/cachedSteps)), 8)
+	n.packB = !s.directB() || s.K*s.N > cachedMatrix && s.M > tileRows && max(s.M, s.N) > 384
+	n.columns = n.evenly(s.N, min(512, max(64, cachedMatrix/s.K)))
+	n.steps, n.block = s.K, tileRows
+	rows := func(groups int) int { return roundUp(ceilDiv(s.M, ceilDiv(groups, n.count(s.M))), tileRows) }
+	n.rows = max(rows(want), min(rows(leastGroups), 6*tileRows))
+	return n
+}
+
+// planBlocks cuts a product of many k's into groups, each a block that a core's cache holds: the larger it is, the fewer
+// times the operands are read. It makes at least the given number of groups, if blocks stay large enough.
+func (n *native) planBlocks(groups int) {
+	s := n.spec
+	n.packB = !s.directB() || s.N%1024 == 0 || s.M > 384
+	columns, rows, steps := 384, 96, 256
+	if s.TransA {
+		rows, steps = 192, 128
+	}
+	if s.EpilogueC != nil {
+		columns = 192 // the sums lie beside C
+	}
+	n.columns = n.evenly(s.N, columns)
+	n.setRows(rows)
+	// Partial sums are written, read and added: they may not be more than the operands.
+	if most := min(s.K/256, s.K*(s.M+s.N)/(3*s.M*s.N)); n.count(n.rows) < groups && most > 1 {
+		n.split = roundUp(ceilDiv(s.K, min(most, ceilDiv(groups, n.count(n.rows)))), 8)
 		n.splits = ceilDiv(s.K, n.split)
 	}
-	n.steps = n.split
-	if n.split > mostSteps {
-		n.steps = roundUp(ceilDiv(n.split, ceilDiv(n.split, cachedSteps)), 8)
-		// The more rows, the fewer times B is read.
-		switch inPlace := n.splits > 1 || s.EpilogueC == nil && s.N%16 == 0; {
-		case inPlace && n.count(8*tileRows) >= 3*leastGroups:
-			n.block = 8 * tileRows
-		case (inPlace || n.columns <= 128) && n.count(4*tileRows) >= leastGroups:
-			n.block = 4 * tileRows
-		}
-	} else {
-		n.block = tileRows
+	if n.columns > 192 && n.count(n.rows) < groups {
+		n.columns = n.evenly(s.N, 192)
 	}
-	n.rows = roundUp(ceilDiv(s.M, ceilDiv(want, n.count(s.M))), n.block)
-	return n
+	for n.rows > 2*tileRows && n.count(n.rows) < groups {
+		n.setRows(n.rows / 2)
+	}
+	n.steps = roundUp(ceilDiv(n.split, ceilDiv(n.split, steps)), 8)
+}
+
+// setRows sets the rows of a group, at most the given number, with groups of about the same height.
+func (n *native) setRows(most int) {
+	n.rows = roundUp(ceilDiv(n.spec.M, ceilDiv(n.spec.M, most)), tileRows)
+	n.block = n.rows
 }
 
 // evenly returns the columns of a group, at most the given number, with groups of about the same width.

@@ -4,7 +4,6 @@
 
 #if PACK_B
 #define B_STEP NR
-#define AHEAD 32 // steps
 #else
 #define B_STEP N
 #endif
@@ -19,21 +18,86 @@
 #define A_STEP 1
 #endif
 
+// The sums lie in C where they are what is stored, and no vector of them crosses the end of a row.
+#if !defined(EPILOGUE) && N % 16 == 0
+#define IN_PLACE 1
+#else
+#define IN_PLACE 0
+#endif
+
+// Where the k's are taken in one block, a tile's rows of A stay in the first level of the cache, and the epilogue follows
+// when they are complete. Otherwise a panel of B stays there, and all rows of the block pass by.
+#if SPLIT <= STEPS
+#define ROWS_INSIDE 0
+#undef BLOCK
+#define BLOCK MR
+#else
+#define ROWS_INSIDE 1
+#endif
+
+// Operands and results rarely lie in a cache when a kernel begins. While a tile is computed, what comes next is fetched, a
+// line at a time: a part of A's next rows, or next k's; B some steps ahead, in the first of the tiles that use a panel;
+// and the tile's elements of C and of the arrays that the epilogue accesses, EPILOGUE_ARRAYS(FETCH). A prefetch of any
+// address is harmless.
+#define B_AHEAD 32       // steps
+#define A_AHEAD_PANELS 4 // panels that fetch a part of A each
+#if TRANS_A
+#define A_NEXT (ROWS_INSIDE ? (u64)STEPS * M : MR)
+#define A_AHEAD_PART(panel, steps) (A_NEXT + (u64)(panel) * ((steps) / 4) * M + MR - 1)
+#define A_AHEAD(k) ((k) / 4 * M) // a line of each step
+#else
+#define A_NEXT (ROWS_INSIDE ? STEPS : (u64)MR * K)
+#define A_AHEAD_PART(panel, steps) (A_NEXT + (panel) * 4 * (u64)K)
+#define A_AHEAD(k) ((k) / 4 % 4 * K + (k) / 16 * 16) // four rows
+#endif
+#define FETCH(arg) __builtin_prefetch((const char *)(arg).at + (at + k / 8 * N + k % 8 / 4 * 16) * 4, 1, 2);
+#ifndef EPILOGUE_ARRAYS
+#define EPILOGUE_ARRAYS(FETCH)
+#endif
+
+// mm_place is what a tile fetches ahead.
+typedef struct {
+	const A_T *a;
+	const gp_arg *args; // the kernel's
+	u64 at;             // the tile's first element of C
+} mm_place;
+
 // mm_tile adds the products of rows × vecs vectors of columns to the sums at c, or begins them.
-MM_INLINE void mm_tile(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, int begin, const int rows, const int vecs) {
+MM_INLINE void mm_tile(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, int begin, const mm_place *place, const int cold, const int rows, const int vecs) {
+	const A_T *ahead = place->a;
 	vecf acc[MR][2];
+	if (begin) {
+		#pragma GCC unroll 16
+		for (int i = 0; i < rows; i++)
+			#pragma GCC unroll 2
+			for (int v = 0; v < vecs; v++) {
+				acc[i][v] = (vecf){0};
+				if (IN_PLACE && v * VL % 16 == 0) __builtin_prefetch(c + i * ld + v * VL, 1);
+			}
+	} else {
+		#pragma GCC unroll 16
+		for (int i = 0; i < rows; i++)
+			#pragma GCC unroll 2
+			for (int v = 0; v < vecs; v++) acc[i][v] = mm_load_f32(c + i * ld + v * VL);
+	}
+#if !IN_PLACE
+	const gp_arg *args = place->args;
+	const u64 at = place->at, fetched = begin ? 8 * (u64)rows : 0;
+#endif
 	#pragma GCC unroll 16
-	for (int i = 0; i < rows; i++)
-		#pragma GCC unroll 2
-		for (int v = 0; v < vecs; v++) acc[i][v] = begin ? (vecf){0} : mm_load_f32(c + i * ld + v * VL);
 	for (u64 k = 0; k < steps; k++) {
+		if (k % 4 == 0) __builtin_prefetch(ahead + A_AHEAD(k));
+#if !IN_PLACE
+		if (k % 4 == 2 && k < fetched) {
+			FETCH(args[2])
+			EPILOGUE_ARRAYS(FETCH)
+		}
+#endif
 		vecf x[2];
 		#pragma GCC unroll 2
 		for (int v = 0; v < vecs; v++) {
 			x[v] = *(const vecfu *)(b + v * VL);
-#if PACK_B
-			if (v * VL % 16 == 0) __builtin_prefetch(b + AHEAD * NR + v * VL); // hardware stops at the end of a page
-#endif
+			if (cold && v * VL % 16 == 0) __builtin_prefetch(b + B_AHEAD * B_STEP + v * VL); // hardware stops at the end of a page
 		}
 		#pragma GCC unroll 16
 		for (int i = 0; i < rows; i++) {
@@ -50,58 +114,56 @@ MM_INLINE void mm_tile(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, in
 		for (int v = 0; v < vecs; v++) *(vecfu *)(c + i * ld + v * VL) = acc[i][v];
 }
 
-#define MM_TILE(name, rows, vecs) \
-	static __attribute__((noinline)) void name(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, int begin) { \
-		mm_tile(a, b, steps, c, ld, begin, rows, vecs); \
+#define MM_TILE(name, cold, rows, vecs) \
+	static __attribute__((noinline)) void name(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, int begin, const mm_place *place) { \
+		mm_tile(a, b, steps, c, ld, begin, place, cold, rows, vecs); \
 	}
 #define NARROW (N % NR > 0 && N % NR <= VL) // the last panel has one vector
 #if M >= MR
-MM_TILE(mm_whole, MR, 2)
+MM_TILE(mm_whole, 0, MR, 2)
+MM_TILE(mm_whole_cold, 1, MR, 2)
 #if NARROW
-MM_TILE(mm_whole_narrow, MR, 1)
+MM_TILE(mm_whole_narrow, 0, MR, 1)
 #endif
 #endif
 #if M % MR
-MM_TILE(mm_rest, (M % MR), 2)
+MM_TILE(mm_rest, M < MR, (M % MR), 2)
 #if NARROW
-MM_TILE(mm_rest_narrow, (M % MR), 1)
+MM_TILE(mm_rest_narrow, M < MR, (M % MR), 1)
 #endif
 #endif
 
 // mm_any adds to the sums of a tile of any place: rows is MR, or what M leaves of it.
-MM_INLINE void mm_any(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, int begin, u64 rows, u64 columns) {
+MM_INLINE void mm_any(const f32 *a, const f32 *b, u64 steps, f32 *c, u64 ld, int begin, const mm_place *place, int cold, u64 rows, u64 columns) {
 #if NARROW
 	if (columns <= VL) {
 #if M >= MR
-		if (rows == MR) { mm_whole_narrow(a, b, steps, c, ld, begin); return; }
+		if (rows == MR) { mm_whole_narrow(a, b, steps, c, ld, begin, place); return; }
 #endif
 #if M % MR
-		mm_rest_narrow(a, b, steps, c, ld, begin);
+		mm_rest_narrow(a, b, steps, c, ld, begin, place);
 #endif
 		return;
 	}
 #endif
 #if M >= MR
-	if (rows == MR) { mm_whole(a, b, steps, c, ld, begin); return; }
+	if (rows == MR) {
+		if (cold) mm_whole_cold(a, b, steps, c, ld, begin, place);
+		else mm_whole(a, b, steps, c, ld, begin, place);
+		return;
+	}
 #endif
 #if M % MR
-	mm_rest(a, b, steps, c, ld, begin);
+	mm_rest(a, b, steps, c, ld, begin, place);
 #endif
 }
-
-// The sums lie in C where they are what is stored, and no vector of them crosses the end of a row.
-#if !defined(EPILOGUE) && N % 16 == 0
-#define IN_PLACE 1
-#else
-#define IN_PLACE 0
-#endif
 
 KERNEL {
 	const A_T *a = args[0].at;
 	const f32 *b = args[1].at;
 	C_T *c = args[2].at;
 #if PACK_A
-	f32 panel[MR * STEPS] __attribute__((aligned(64)));
+	f32 panels[(BLOCK + MR - 1) / MR * MR * STEPS] __attribute__((aligned(64)));
 #endif
 #if !IN_PLACE
 	f32 block[BLOCK * COLUMNS] __attribute__((aligned(64)));
@@ -124,22 +186,30 @@ KERNEL {
 #endif
 			for (u64 k = split * SPLIT; k < k1; k += STEPS) {
 				u64 steps = MIN(STEPS, k1 - k);
-				for (u64 r = 0; r < rows; r += MR) {
-					u64 height = MIN(MR, rows - r);
-					const A_T *from = a + n * STRIDE_A + (TRANS_A ? k * M + i + r : (i + r) * K + k);
+				const A_T *lines = a + n * STRIDE_A + (TRANS_A ? k * M + i : i * K + k);
 #if PACK_A
-					mm_pack(panel, MR, from, TRANS_A ? M : K, !TRANS_A, height, steps);
-					const f32 *x = panel;
-#else
-					const f32 *x = from;
+				for (u64 r = 0; r < rows; r += MR)
+					mm_pack(panels + r * STEPS, MR, lines + r * (TRANS_A ? 1 : K), TRANS_A ? M : K, !TRANS_A, MIN(MR, rows - r), steps);
 #endif
-					for (u64 j = j0; j < j1; j += NR) {
+				for (u64 j = j0; j < j1; j += NR) {
 #if PACK_B
-						const f32 *y = b + (STRIDE_B ? n * PANELS : 0) + j * K + k * NR;
+					const f32 *y = b + (STRIDE_B ? n * PANELS : 0) + j * K + k * NR;
 #else
-						const f32 *y = b + n * STRIDE_B + k * N + j;
+					const f32 *y = b + n * STRIDE_B + k * N + j;
 #endif
-						mm_any(x, y, steps, sums + r * ld + (j - j0), ld, k == split * SPLIT, height, N - j);
+					u64 part = (j - j0) / NR;
+					for (u64 r = 0; r < rows; r += MR) {
+						const A_T *from = lines + r * (TRANS_A ? 1 : K);
+#if PACK_A
+						const f32 *x = panels + r * STEPS;
+#else
+						const f32 *x = from;
+#endif
+						mm_place place = {
+							part < A_AHEAD_PANELS ? from + A_AHEAD_PART(part, steps) : from, args,
+							split * PART + (n * M + i + r) * N + j,
+						};
+						mm_any(x, y, steps, sums + r * ld + (j - j0), ld, k == split * SPLIT, &place, ROWS_INSIDE ? r == 0 : i == i0, MIN(MR, rows - r), N - j);
 					}
 				}
 			}
