@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test quick wasm build browser setup setup-build cross lint bench peers gpu-bundle gpu-bundle-test hooks naga clean help
+.PHONY: demo test quick wasm build browser setup setup-build cross lint bench peers peers-generate gpu-bundle gpu-bundle-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -85,6 +85,13 @@ peers: build ## compare speed with PyTorch, JAX and OpenBLAS on an idle CPU (dev
 	build/peers/venv/bin/python docs/oracle/peers/peers.py --works $(WORK) $(PEERS_FLAGS)
 	@echo "ratio of OpenBLAS's time to the kernel's, and both in microseconds:"
 	go test ./shaders/matmul -run '^$$' -bench 'Native/($(PRODUCTS))/threads=2$$' -benchtime 1x
+
+# Needs Node.js.
+peers-generate: build ## compare the speed of generating with llama.cpp on an idle CPU (development only: fetches 300 MB from npm and PyPI)
+	[ -x build/peers/venv/bin/python ] || python3 -m venv build/peers/venv
+	build/peers/venv/bin/pip install --quiet --disable-pip-version-check gguf==0.19.0 numpy==2.4.6 safetensors==0.8.0
+	npm install --silent --ignore-scripts --prefix build/peers/llama node-llama-cpp@3.22.1
+	build/peers/venv/bin/python docs/oracle/peers/generate.py $(PEERS_FLAGS)
 
 gpu-bundle: setup ## one archive that reports on the GPU of a bare Linux machine: docs/GPU-REPORT.md
 	@.ci/gpu-bundle.sh
