@@ -14,13 +14,12 @@ demo: build ## train a small model on real text, then sample from it (without a 
 	bin/gpupipe train examples/demo/config.yaml --resume
 	bin/gpupipe generate runs/demo --prompt "In the beginning"
 
-# Most of what tests take where lavapipe's cache is cold is compiling kernels: with vectors half as wide that takes two thirds of the time, and
-# without LLVM's optimisation a quarter less again, where they run but once. Those of whole runs are optimised, as they are for users.
-RUNS := graph|pipeline
-test: export LP_NATIVE_VECTOR_WIDTH ?= 128
+# lavapipe compiles kernels in half the time with vectors half as wide and without LLVM's optimization; few run long. A
+# larger heap takes less collection. What takes longest begins first.
+TESTS := LP_NATIVE_VECTOR_WIDTH=$${LP_NATIVE_VECTOR_WIDTH-128} GALLIVM_PERF=$${GALLIVM_PERF-nopt} GOGC=$${GOGC-400} go test -timeout 2h
+LONG := runtime/devicetest runtime/cpu runtime/vulkan runtime/webgpu cmd/gpupipe shaders/matmul pipeline/verify pipeline/train/... runtime/cpu/crosstest
 test: setup cross lint ## the whole test suite, after lint
-	go test -timeout 2h ./pipeline/train/... $$(go list ./... | grep -E '/($(RUNS))(/|$$)') # what takes longest begins first
-	GALLIVM_PERF=$${GALLIVM_PERF-nopt} go test -timeout 2h $$(go list ./... | grep -vE '/($(RUNS))(/|$$)')
+	$(TESTS) $(LONG:%=./%) ./...
 	$(MAKE) --no-print-directory wasm
 
 quick: ## what needs no device: gofmt, vet, staticcheck and the tests of the portable packages (under a minute)
@@ -30,9 +29,8 @@ quick: ## what needs no device: gofmt, vet, staticcheck and the tests of the por
 # make test-pipeline/stage tests one package. Rules with % do not match names with a slash.
 ONE := $(filter test-%,$(MAKECMDGOALS))
 .PHONY: $(ONE)
-$(ONE): export LP_NATIVE_VECTOR_WIDTH ?= 128
 $(ONE):
-	$(if $(filter graph/% pipeline/%,$(@:test-%=%)),,GALLIVM_PERF=$${GALLIVM_PERF-nopt}) go test -timeout 1h ./$(@:test-%=%)
+	$(TESTS) ./$(@:test-%=%)
 
 # docs/RATIONALE.md says which tests run as WebAssembly, and why others do not.
 WASI_TESTS := graph graph/autodiff graph/eval graph/fuse graph/plan graph/split runtime/device runtime/null pipeline/schedule pipeline/partition \

@@ -109,8 +109,14 @@ func updates(t *testing.T, c model.Config, optimizer string) map[string]*graph.G
 	return graphs
 }
 
+// collected is what kernels returns, once it was computed: that takes half a minute, and two tests need it.
+var collected map[string]string
+
 // kernels are the texts of every kernel of every case, and of training, with their labels.
 func kernels(t *testing.T) map[string]string {
+	if collected != nil {
+		return collected
+	}
 	texts := map[string]string{}
 	tiny, err := model.Preset("tiny")
 	require.NoError(t, err)
@@ -131,6 +137,7 @@ func kernels(t *testing.T) map[string]string {
 		c.add(t, training(t, "smollm2-135m", 256, "muon"))
 	}
 	require.Greater(t, len(texts), 500)
+	collected = texts
 	return texts
 }
 
