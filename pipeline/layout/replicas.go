@@ -48,7 +48,7 @@ func worse(a, b partition.Device) partition.Device {
 	}
 	a.Times, a.Parallel = times, a.Parallel && b.Parallel
 	a.Memory, a.Link.Bandwidth = leastKnown(a.Memory, b.Memory), leastKnown(a.Link.Bandwidth, b.Link.Bandwidth)
-	a.Link.Latency, a.Ranks = max(a.Link.Latency, b.Link.Latency), max(a.Ranks, b.Ranks)
+	a.Link.Latency, a.Ranks, a.Cores = max(a.Link.Latency, b.Link.Latency), max(a.Ranks, b.Ranks), max(a.Cores, b.Cores)
 	return a
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/device/host"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
@@ -63,12 +64,23 @@ func (t Target) Problem(ctx context.Context, devices []device.Device, o Options)
 		modelled = modelled || c.Modelled
 		p.Units = widest(p.Units, c.Units)
 		p.Devices = append(p.Devices, partition.Device{Name: dev.Info().Name, Times: c.Times, Memory: device.Budget(dev), Link: c.Link,
-			Parallel: dev.Info().Kind == device.CPU})
+			Parallel: dev.Info().Kind == device.CPU, Cores: coresOf(dev.Info())})
 	}
 	if t.Inputs.Segments {
 		p.Given = t.ids()
 	}
 	return p, modelled, nil
+}
+
+// coresOf returns the part of the host's cores that a device computes on. A software adapter computes on all of them.
+func coresOf(info device.Info) float64 {
+	switch info.Kind {
+	case device.CPU:
+		return min(1, float64(info.Threads)/float64(host.ThisProcess().Cores()))
+	case device.Software:
+		return 1
+	}
+	return 0
 }
 
 // ids is the size of a microbatch's tokens in bytes.

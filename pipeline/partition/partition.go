@@ -83,6 +83,9 @@ type Device struct {
 	// Parallel devices compute for all of their ranks at the same time, such as a CPU whose cores they divide. Times are
 	// those of one rank's part.
 	Parallel bool `json:"parallel,omitempty"`
+	// Cores is the part of the host's cores that a rank on the device keeps busy while it computes. Devices that compute
+	// on the host share its cores, whatever their names.
+	Cores float64 `json:"cores,omitempty"`
 }
 
 // Recompute says when the backward of a stage recomputes activations instead of keeping them.

@@ -53,21 +53,23 @@ func (c *costs) predict(p *Plan, l layout) error {
 }
 
 // bounded is the time of a batch and the share of it in which the devices are idle. period is the time of the
-// computation alone, with a device for every stage. Stages on one device take turns, unless
-// it is parallel. Without delay a batch waits for
-// its exchange; with a delay only the next exchange does.
+// computation alone, with a device for every stage. Stages on one device take turns, unless it is parallel, and all
+// that compute on the host share its cores. Without delay a batch waits for its exchange; with a delay only the next
+// exchange does.
 func (c *costs) bounded(p *Plan, period float64) (seconds, idle float64) {
-	busy, exchange := map[string]float64{}, 0.0
+	busy, cores, exchange := map[string]float64{}, 0.0, 0.0
 	for i, s := range p.Stages {
 		d := p.Devices[i]
 		name, others := s.Device, float64(c.ranks[d])/float64(c.share[d]) // replicas work as much
 		if c.Devices[d].Parallel {
 			name, others = fmt.Sprint(name, " for stage ", i), 1
 		}
-		busy[name] += others * (float64(c.Schedule.Microbatches)*(s.Forward+s.Backward+s.Transfer) + s.Update)
+		own := float64(c.Schedule.Microbatches)*(s.Forward+s.Backward+s.Transfer) + s.Update
+		busy[name] += others * own
+		cores += c.Devices[d].Cores * own * float64(max(c.share[d], c.Devices[d].Ranks)) / float64(c.share[d])
 		exchange = max(exchange, s.Exchange)
 	}
-	seconds = period
+	seconds = max(period, cores)
 	for _, b := range busy {
 		seconds = max(seconds, b)
 	}

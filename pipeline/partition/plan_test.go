@@ -82,6 +82,31 @@ func TestParallelDevice(t *testing.T) {
 	assert.Less(t, 2*parallel.StepSeconds, turns.StepSeconds)
 }
 
+// Devices that compute on the host's cores are no faster together than these: half of the cores each is enough for two,
+// but all of them for each are not.
+func TestDevicesOnTheHostsCores(t *testing.T) {
+	seconds := func(first, second float64) float64 {
+		us := model(6)
+		p := Problem{Units: us, Schedule: generate(t, "1f1b", 2, 1, 4), Tokens: 640}
+		for i, cores := range []float64{first, second} {
+			d := device([]string{"cpu:0", "webgpu:0"}[i], 1, us)
+			d.Cores = cores
+			p.Devices = append(p.Devices, d)
+		}
+		plan, err := Choose(p)
+		require.NoError(t, err)
+		work := 0.0
+		for i, s := range plan.Stages {
+			work += p.Devices[plan.Devices[i]].Cores * (4*(s.Forward+s.Backward+s.Transfer) + s.Update)
+		}
+		assert.GreaterOrEqual(t, plan.StepSeconds, work)
+		return plan.StepSeconds
+	}
+	assert.Equal(t, seconds(0, 0), seconds(0.5, 0.5))
+	assert.Greater(t, seconds(1, 1), 1.2*seconds(0, 0))
+	assert.Equal(t, seconds(0, 0), seconds(1, 0), "a GPU has processors of its own")
+}
+
 // Replicas that cross, each with its first stage on the device of the other's second, take turns as those on one device
 // do.
 func TestReplicasOnADeviceTakeTurns(t *testing.T) {
