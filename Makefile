@@ -17,7 +17,7 @@ demo: build ## train a small model on real text, then sample from it (without a 
 # lavapipe compiles kernels in half the time with vectors half as wide and without LLVM's optimization; few run long. A
 # larger heap takes less collection. What takes longest begins first.
 TESTS := LP_NATIVE_VECTOR_WIDTH=$${LP_NATIVE_VECTOR_WIDTH-128} GALLIVM_PERF=$${GALLIVM_PERF-nopt} GOGC=$${GOGC-400} go test -timeout 2h
-LONG := runtime/devicetest runtime/cpu runtime/vulkan runtime/webgpu cmd/gpupipe shaders/matmul pipeline/verify pipeline/train/... runtime/cpu/crosstest
+LONG := runtime/sidecar runtime/devicetest runtime/cpu runtime/vulkan runtime/webgpu cmd/gpupipe shaders/matmul pipeline/verify pipeline/train/... runtime/cpu/crosstest
 test: setup cross lint ## the whole test suite, after lint
 	$(TESTS) $(LONG:%=./%) ./...
 	$(MAKE) --no-print-directory wasm
