@@ -145,6 +145,24 @@ func (x Index) split(n int) (whole, rest Index) {
 	return whole, rest
 }
 
+// factor writes x as a·y + z with z < a, where a > 1 is a proper divisor of n. Without one, a is 1.
+func (x Index) factor(n int) (a int, y, z Index) {
+	for _, t := range x.terms {
+		a = gcd(t.coef, n)
+		if y, z = x.split(a); 1 < a && a < n && z.bound <= a {
+			return a, y, z
+		}
+	}
+	return 1, x, Const(0)
+}
+
+func gcd(a, b int) int {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
 // Over is the quotient by n.
 func (x Index) Over(n int) Index {
 	if n == 1 {
@@ -156,6 +174,9 @@ func (x Index) Over(n int) Index {
 	}
 	if y, a := rest.quotient(); a > 1 { // (y/a)/n = y/(a·n)
 		return whole.Plus(y.Over(a * n))
+	}
+	if a, y, _ := rest.factor(n); a > 1 { // (a·y + z)/(a·m) = y/m, where z < a
+		return whole.Plus(y.Over(n / a))
 	}
 	q := &atom{key: "(" + rest.String() + ")/" + u32(n), bound: (rest.bound-1)/n + 1, div: &rest, n: n}
 	return whole.Plus(Index{terms: []term{{1, q}}, bound: q.bound})
@@ -169,6 +190,9 @@ func (x Index) Mod(n int) Index {
 	_, rest := x.split(n)
 	if rest.bound <= n {
 		return rest
+	}
+	if a, y, z := rest.factor(n); a > 1 { // (a·y + z)%(a·m) = a·(y%m) + z
+		return y.Mod(n / a).Times(a).Plus(z)
 	}
 	m := &atom{key: "(" + rest.String() + ")%" + u32(n), bound: n, div: &rest, n: n, mod: true}
 	return Index{terms: []term{{1, m}}, bound: n}

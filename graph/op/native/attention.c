@@ -1,5 +1,6 @@
 // Attention on a CPU, by blocks of queries and keys whose scores stay in the cache (Dao, "FlashAttention-2", 2023). The
-// operands of a block are copied into rows of ROW floats, padded with zeros, so all products run over whole vectors.
+// operands of a block are copied into rows of ROW floats, padded with zeros, so all products run over whole vectors, unless
+// they can be read in place.
 // The caller defines BATCH, TQ, TK, HEADS, KV, GROUP, DIM, SCALE, operand and result (element types), widen_operand,
 // widen_result and narrow_result, POSITION, SEGMENTS and LSE_GRADIENT.
 #define ROW ((DIM + VEC - 1) / VEC * VEC)
@@ -62,10 +63,42 @@ static void multiply(f32 *c, int pitch, const f32 *a, int row, int step, const f
   }
 ROWS(operand)
 
-// turned copies rows as columns.
-static void turned(f32 *to, const f32 *from, int rows) {
-  for (int x = 0; x < DIM; x++)
-    for (int i = 0; i < rows; i++) to[x * rows + i] = from[i * ROW + x];
+// Rows that are whole blocks of whole vectors of f32 are read where they lie.
+#define IN_PLACE (sizeof(operand) == 4 && DIM % VEC == 0 && TQ % QUERIES == 0 && TK % KEYS == 0 && !POSITION)
+#define QUERY_ROW (IN_PLACE ? HEADS * DIM : ROW)
+#define KEY_ROW (IN_PLACE ? KV * DIM : ROW)
+
+// placed returns rows where they lie, or their copy.
+static inline const f32 *placed(f32 *copy, const operand *from, i64 pitch, int count, int rows) {
+  if (IN_PLACE) return (const f32 *)from;
+  rows_operand(copy, from, pitch, count, rows);
+  return copy;
+}
+
+typedef f32 vec4 __attribute__((vector_size(16)));
+typedef f32 vec4u __attribute__((vector_size(16), aligned(4), may_alias));
+typedef u32 vec4w __attribute__((vector_size(16)));
+#if defined(__clang__)
+#define SHUFFLE(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
+#else
+#define SHUFFLE(x, y, a, b, c, d) __builtin_shuffle(x, y, (vec4w){a, b, c, d})
+#endif
+
+// turned copies rows, a multiple of four that lie pitch elements apart, as columns.
+static inline void turned(f32 *to, const f32 *from, int pitch, int rows) {
+  for (int x = 0; x < DIM / 4 * 4; x += 4)
+    for (int i = 0; i < rows; i += 4) {
+      const f32 *p = from + i * pitch + x;
+      vec4 a = *(const vec4u *)p, b = *(const vec4u *)(p + pitch), c = *(const vec4u *)(p + 2 * pitch), d = *(const vec4u *)(p + 3 * pitch);
+      vec4 ab = SHUFFLE(a, b, 0, 4, 1, 5), cd = SHUFFLE(c, d, 0, 4, 1, 5), ef = SHUFFLE(a, b, 2, 6, 3, 7), gh = SHUFFLE(c, d, 2, 6, 3, 7);
+      f32 *t = to + x * rows + i;
+      *(vec4u *)t = SHUFFLE(ab, cd, 0, 1, 4, 5);
+      *(vec4u *)(t + rows) = SHUFFLE(ab, cd, 2, 3, 6, 7);
+      *(vec4u *)(t + 2 * rows) = SHUFFLE(ef, gh, 0, 1, 4, 5);
+      *(vec4u *)(t + 3 * rows) = SHUFFLE(ef, gh, 2, 3, 6, 7);
+    }
+  for (int x = DIM / 4 * 4; x < DIM; x++)
+    for (int i = 0; i < rows; i++) to[x * rows + i] = from[i * pitch + x];
 }
 
 // edges are the first and the last of count keys whose segment lies between the smallest and the largest of rows

@@ -1,22 +1,37 @@
 ROWS(f32)
 
+// Σ go·o of each query is needed with every block of keys: it is computed once, where the stack holds all of them.
+#define DELTAS_KEPT (GROUP * TQ <= 16384)
+
+static inline f32 delta(const f32 *go, const result *o, f32 glse) {
+  f32 d = 0;
+#pragma omp simd reduction(+ : d)
+  for (int x = 0; x < DIM; x++) d += go[x] * widen_result(o[x]);
+  return d - glse;
+}
+
 // A workgroup is a head of keys and its heads of queries, so that all sums have one order.
 static void backward(u32 group, const operand *restrict q, const operand *restrict k, const operand *restrict v, const result *restrict o, const f32 *restrict lse,
                      const f32 *restrict go, const f32 *restrict glse, const u32 *restrict extra, f32 *restrict gq, f32 *restrict gk, f32 *restrict gv) {
   f32 qs[QUERIES * ROW] __attribute__((aligned(64))), gos[QUERIES * ROW] __attribute__((aligned(64))), gqs[QUERIES * ROW] __attribute__((aligned(64)));
   f32 ks[KEYS * ROW] __attribute__((aligned(64))), kt[DIM * KEYS] __attribute__((aligned(64))), vt[DIM * KEYS] __attribute__((aligned(64)));
   f32 gks[KEYS * ROW] __attribute__((aligned(64))), gvs[KEYS * ROW] __attribute__((aligned(64)));
-  f32 p[QUERIES * KEYS] __attribute__((aligned(64))), gs[QUERIES * KEYS] __attribute__((aligned(64))), delta[QUERIES];
+  f32 p[QUERIES * KEYS] __attribute__((aligned(64))), gs[QUERIES * KEYS] __attribute__((aligned(64)));
+  f32 deltas[DELTAS_KEPT ? GROUP * TQ : QUERIES];
   const int kv = group % KV, b = group / KV;
   const u32 *segments = extra + (i64)b * TK;
-  for (int i = 0; i < TQ; i++) memset(gq + ((i64)(b * TQ + i) * HEADS + kv * GROUP) * DIM, 0, sizeof(f32) * GROUP * DIM);
+#define DELTA(h, i) delta(go + ((i64)(b * TQ + (i)) * HEADS + (h)) * DIM, o + ((i64)(b * TQ + (i)) * HEADS + (h)) * DIM, \
+                          LSE_GRADIENT ? glse[((i64)b * HEADS + (h)) * TQ + (i)] : 0.f)
+  for (int i = 0; i < TQ; i++) {
+    memset(gq + ((i64)(b * TQ + i) * HEADS + kv * GROUP) * DIM, 0, sizeof(f32) * GROUP * DIM);
+    for (int h = 0; h < GROUP && DELTAS_KEPT; h++) deltas[h * TQ + i] = DELTA(kv * GROUP + h, i);
+  }
   for (int j0 = 0; j0 < TK; j0 += KEYS) {
     const int cols = LEAST(KEYS, TK - j0);
     const i64 at = ((i64)(b * TK + j0) * KV + kv) * DIM;
-    rows_operand(ks, v + at, KV * DIM, cols, KEYS);
-    turned(vt, ks, KEYS);
-    rows_operand(ks, k + at, KV * DIM, cols, KEYS);
-    turned(kt, ks, KEYS);
+    turned(vt, placed(ks, v + at, KV * DIM, cols, KEYS), KEY_ROW, KEYS);
+    const f32 *keys = placed(ks, k + at, KV * DIM, cols, KEYS);
+    turned(kt, keys, KEY_ROW, KEYS);
     memset(gks, 0, sizeof gks);
     memset(gvs, 0, sizeof gvs);
     int past = TQ, unused;
@@ -25,34 +40,37 @@ static void backward(u32 group, const operand *restrict q, const operand *restri
       for (int i0 = j0 / QUERIES * QUERIES; i0 < past; i0 += QUERIES) {
         const int rows = LEAST(QUERIES, TQ - i0), top = MOST(j0 - i0, 0) / 8 * 8, height = QUERIES - top; // queries above top see none of these keys
         const i64 from = ((i64)(b * TQ + i0) * HEADS + h) * DIM, row = ((i64)b * HEADS + h) * TQ + i0;
-        rows_operand(qs, q + from, HEADS * DIM, rows, QUERIES);
-        rows_f32(gos, go + from, HEADS * DIM, rows, QUERIES);
-        for (int i = 0; i < rows; i++) {
-          f32 d = 0;
-#pragma omp simd reduction(+ : d)
-          for (int x = 0; x < DIM; x++) d += gos[i * ROW + x] * widen_result(o[from + (i64)i * HEADS * DIM + x]);
-          delta[i] = LSE_GRADIENT ? d - glse[row + i] : d;
+        const f32 *queries = placed(qs, q + from, HEADS * DIM, rows, QUERIES), *grads = go + from;
+        if (!IN_PLACE) {
+          rows_f32(gos, go + from, HEADS * DIM, rows, QUERIES);
+          grads = gos;
         }
+        const f32 *d = DELTAS_KEPT ? deltas + (h - kv * GROUP) * TQ + i0 : deltas;
+        for (int i = 0; i < rows && !DELTAS_KEPT; i++) deltas[i] = DELTA(h, i0 + i);
         memset(p, 0, sizeof p);
         memset(gs, 0, sizeof gs);
-        multiply(p + top * KEYS, KEYS, qs + top * ROW, ROW, 1, kt, KEYS, height, KEYS, DIM);
-        multiply(gs + top * KEYS, KEYS, gos + top * ROW, ROW, 1, vt, KEYS, height, KEYS, DIM);
+        multiply(p + top * KEYS, KEYS, queries + top * QUERY_ROW, QUERY_ROW, 1, kt, KEYS, height, KEYS, DIM);
+        multiply(gs + top * KEYS, KEYS, grads + top * QUERY_ROW, QUERY_ROW, 1, vt, KEYS, height, KEYS, DIM);
         for (int i = top; i < QUERIES; i++) {
           const int last = i < rows ? LEAST(i0 + i - j0, cols - 1) : -1;
-          const f32 l = i < rows ? lse[row + i] : 0, d = i < rows ? delta[i] : 0;
+          const f32 l = i < rows ? lse[row + i] : 0, di = i < rows ? d[i] : 0;
 #pragma omp simd
           for (int j = 0; j < KEYS; j++) {
             bool is = j <= last;
             if (SEGMENTS) is = is && segments[j0 + (is ? j : 0)] == segments[is ? i0 + i : 0];
             f32 y = is ? exp_f32(p[i * KEYS + j] * SCALE - l) : 0.f;
             p[i * KEYS + j] = y;
-            gs[i * KEYS + j] = is ? y * (gs[i * KEYS + j] - d) * SCALE : 0.f;
+            gs[i * KEYS + j] = is ? y * (gs[i * KEYS + j] - di) * SCALE : 0.f;
           }
         }
-        multiply(gvs, ROW, p + top * KEYS, 1, KEYS, gos + top * ROW, ROW, KEYS, ROW, height);
-        multiply(gks, ROW, gs + top * KEYS, 1, KEYS, qs + top * ROW, ROW, KEYS, ROW, height);
+        multiply(gvs, ROW, p + top * KEYS, 1, KEYS, grads + top * QUERY_ROW, QUERY_ROW, KEYS, ROW, height);
+        multiply(gks, ROW, gs + top * KEYS, 1, KEYS, queries + top * QUERY_ROW, QUERY_ROW, KEYS, ROW, height);
+        if (IN_PLACE) {
+          multiply(gq + from + top * QUERY_ROW, QUERY_ROW, gs + top * KEYS, KEYS, 1, keys, KEY_ROW, height, ROW, KEYS);
+          continue;
+        }
         memset(gqs, 0, sizeof gqs);
-        multiply(gqs + top * ROW, ROW, gs + top * KEYS, KEYS, 1, ks, ROW, height, ROW, KEYS);
+        multiply(gqs + top * ROW, ROW, gs + top * KEYS, KEYS, 1, keys, KEY_ROW, height, ROW, KEYS);
         for (int i = top; i < rows; i++)
           for (int x = 0; x < DIM; x++) gq[from + (i64)i * HEADS * DIM + x] += gqs[i * ROW + x];
       }

@@ -11,17 +11,16 @@ static void forward(u32 group, const operand *restrict q, const operand *restric
   const int past = (u64)i0 + rows + position < TK ? (int)(i0 + rows + position) : TK;
   int start = 0, unused;
   if (SEGMENTS) edges(segments, i0, rows, past, &start, &unused);
-  rows_operand(os, q + ((i64)(b * TQ + i0) * HEADS + h) * DIM, HEADS * DIM, rows, QUERIES);
-  turned(qt, os, QUERIES);
+  turned(qt, placed(os, q + ((i64)(b * TQ + i0) * HEADS + h) * DIM, HEADS * DIM, rows, QUERIES), QUERY_ROW, QUERIES);
   memset(os, 0, sizeof os);
   for (int i = 0; i < QUERIES; i++) { top[i] = LOWEST; sum[i] = 0; }
   for (int j0 = start / KEYS * KEYS; j0 < past; j0 += KEYS) {
     const int cols = LEAST(KEYS, past - j0);
     const int from = position ? 0 : MOST(j0 - i0, 0) / PART * PART; // queries before it see none of these keys
     const i64 at = ((i64)(b * TK + j0) * KV + h / GROUP) * DIM;
-    rows_operand(ks, k + at, KV * DIM, cols, KEYS);
+    const f32 *keys = placed(ks, k + at, KV * DIM, cols, KEYS);
     memset(s, 0, sizeof s);
-    multiply(s + from, QUERIES, ks, ROW, 1, qt + from, QUERIES, KEYS, QUERIES - from, DIM);
+    multiply(s + from, QUERIES, keys, KEY_ROW, 1, qt + from, QUERIES, KEYS, QUERIES - from, DIM);
     for (int i = from; i < QUERIES; i += PART) {
       f32 larger[PART], total[PART];
       for (int x = 0; x < PART; x++) { larger[x] = top[i + x]; total[x] = 0; }
@@ -56,8 +55,8 @@ static void forward(u32 group, const operand *restrict q, const operand *restric
       for (int x = 0; x < PART; x++)
         for (int d = 0; d < ROW; d++) os[(i + x) * ROW + d] *= keep[x];
     }
-    rows_operand(ks, v + at, KV * DIM, cols, KEYS);
-    if (from < height) multiply(os + from * ROW, ROW, s + from, 1, QUERIES, ks, ROW, height - from, ROW, KEYS);
+    const f32 *values = placed(ks, v + at, KV * DIM, cols, KEYS);
+    if (from < height) multiply(os + from * ROW, ROW, s + from, 1, QUERIES, values, KEY_ROW, height - from, ROW, KEYS);
   }
   for (int i = 0; i < rows; i++) {
     result *to = o + ((i64)(b * TQ + i0 + i) * HEADS + h) * DIM;
