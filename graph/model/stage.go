@@ -116,10 +116,14 @@ func training(m Model, o StageOptions, from func(*graph.Builder) source, accumul
 	}
 	s := newSpan(m, o.First, o.Last, o.Batch)
 	s.inputs, s.scale = o.Inputs, o.Scale
-	return s.build(func(s *span) {
+	g, err := s.build(func(s *span) {
 		s.source = from(s.b)
 		s.grad(o.Microbatches, accumulate, o.Loss)
 	})
+	if err != nil {
+		return nil, err
+	}
+	return repeatActivations(g)
 }
 
 // passes cuts the training graph into the forward pass and the backward pass, and the backward pass into the gradients

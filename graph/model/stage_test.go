@@ -276,7 +276,7 @@ func TestStash(t *testing.T) {
 		"f32[12,4]":    1, // values
 		"f32[2,2,6]":   1, // attention's logarithms
 		"f32[12,12]":   2, // gate, up
-		"f32[2,6,12]":  2, // silu(gate), its product with up
+		"f32[2,6,12]":  1, // silu(gate) · up
 	}, size(s.Stash))
 	assert.Equal(t, map[string]int{
 		"f32[2,6,8]":   3, // of the norms' results and of what enters the second

@@ -2,14 +2,22 @@ package op
 
 import (
 	"math"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
 )
 
+func activations() []func() graph.Op { return []func() graph.Op{silu, gelu, geluTanh} }
+
 func init() {
-	for _, f := range []func() graph.Op{silu, gelu, geluTanh} {
+	for _, f := range activations() {
 		graph.Register(f)
 	}
+}
+
+// IsActivation reports whether o is SiLU, GELU or GELUTanh.
+func IsActivation(o graph.Op) bool {
+	return slices.ContainsFunc(activations(), func(f func() graph.Op) bool { return f().Name() == o.Name() })
 }
 
 // SiLU is x · sigmoid(x).
