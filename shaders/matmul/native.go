@@ -38,13 +38,13 @@ type native struct {
 }
 
 const (
-	tileRows       = 24  // a multiple of the rows of every register tile
-	panelColumns   = 32  // a multiple of the columns of every register tile and panel
-	cachedSteps    = 128 // k's of a block, where there are more than mostSteps
-	mostSteps      = 384 // k's that are computed at once
-	mostRows       = 192 // of a block that is computed for some of the k's at a time
-	mostColumns    = 384
+	tileRows       = 24      // a multiple of the rows of every register tile
+	panelColumns   = 32      // a multiple of the columns of every register tile and panel
+	mostSteps      = 384     // k's that are computed at once
 	cachedMatrix   = 3 << 16 // elements of a B that is read as it lies: it stays in a core's cache
+	cachedColumns  = 384     // of a block of sums for some of the k's at a time, which stays in a core's cache
+	fewColumns     = 192     // of such a block that lies beside C, or where there are few groups
+	leastSplit     = 256     // k's of a group, where several share a sum
 	vectorRowsMost = 4       // rows of a product whose time is that of reading B
 	groupFlops     = 2e6     // of a group at least: some 20 µs of a core
 	mostGroups     = 64
@@ -119,22 +119,22 @@ func planNative(s Spec) native {
 func (n *native) planBlocks(groups int) {
 	s := n.spec
 	n.packB = !s.directB() || s.N%1024 == 0 || s.M > 384
-	columns, rows, steps := 384, 96, 256
-	if s.TransA {
-		rows, steps = 192, 128
+	columns, rows, steps := cachedColumns, 4*tileRows, 256
+	if s.TransA { // A is packed, which more rows and fewer steps keep in the cache until it is used
+		rows, steps = 8*tileRows, 128
 	}
 	if s.EpilogueC != nil {
-		columns = 192 // the sums lie beside C
+		columns = fewColumns
 	}
 	n.columns = n.evenly(s.N, columns)
 	n.setRows(rows)
 	// Partial sums are written, read and added: they may not be more than the operands.
-	if most := min(s.K/256, s.K*(s.M+s.N)/(3*s.M*s.N)); n.count(n.rows) < groups && most > 1 {
+	if most := min(s.K/leastSplit, s.K*(s.M+s.N)/(3*s.M*s.N)); n.count(n.rows) < groups && most > 1 {
 		n.split = roundUp(ceilDiv(s.K, min(most, ceilDiv(groups, n.count(n.rows)))), 8)
 		n.splits = ceilDiv(s.K, n.split)
 	}
-	if n.columns > 192 && n.count(n.rows) < groups {
-		n.columns = n.evenly(s.N, 192)
+	if n.columns > fewColumns && n.count(n.rows) < groups {
+		n.columns = n.evenly(s.N, fewColumns)
 	}
 	for n.rows > 2*tileRows && n.count(n.rows) < groups {
 		n.setRows(n.rows / 2)
