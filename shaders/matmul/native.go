@@ -162,18 +162,11 @@ func (n native) count(rows int) int {
 func (n native) kernel(name string, cost float64) Kernel {
 	s := n.spec
 	k := Kernel{Name: name, Cost: cost * s.flops()}
-	if n.splits > 1 {
-		k.Name += fmt.Sprintf(" split %d", n.splits)
-	}
 	b, panels := Binding{Operand: B}, roundUp(s.N, panelColumns)*s.K
 	if n.packB {
 		b = k.pack(s, panels)
 	}
-	part := roundUp(s.Batch*s.M*s.N, 64)
-	c := Binding{Operand: C}
-	if n.splits > 1 {
-		c = k.scratch(4 * part * n.splits)
-	}
+	c, part := n.sums(&k)
 	t := nativeText(s, n.splits == 1)
 	if n.packA {
 		t.define("PACKED", s.TypeA)
@@ -194,6 +187,22 @@ func (n native) kernel(name string, cost float64) Kernel {
 	return k
 }
 
+// sums returns where the product stores its sums: in C, or where there are several splits as parts of so many elements,
+// which the kernel's name says.
+func (n native) sums(k *Kernel) (to Binding, part int) {
+	part = roundUp(n.spec.Batch*n.spec.M*n.spec.N, 64)
+	if n.splits == 1 {
+		return Binding{Operand: C}, part
+	}
+	k.Name += fmt.Sprintf(" split %d", n.splits)
+	return k.scratch(4 * part * n.splits), part
+}
+
+// packSteps returns how many of the steps a group packs, where each step has so many blocks.
+func packSteps(steps, blocks int) int {
+	return roundUp(max(32, min(256, steps*blocks/leastGroups)), 32)
+}
+
 // pack adds the pass that packs B, and returns where the panels lie; a matrix has panels of so many elements.
 func (k *Kernel) pack(s Spec, panels int) Binding {
 	matrices := 1
@@ -201,7 +210,7 @@ func (k *Kernel) pack(s Spec, panels int) Binding {
 		matrices = s.Batch
 	}
 	const columns = 256
-	steps := roundUp(max(32, min(256, s.K*matrices*ceilDiv(s.N, columns)/leastGroups)), 32)
+	steps := packSteps(s.K, matrices*ceilDiv(s.N, columns))
 	to := k.scratch(4 * panels * matrices)
 	t := nativeText(s, false)
 	t.define("PACKED", s.TypeB)

@@ -2,7 +2,6 @@ package matmul
 
 import (
 	_ "embed"
-	"fmt"
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph/target"
@@ -91,9 +90,6 @@ func (p pairs) cost() float64 {
 func (p pairs) kernel() Kernel {
 	s := p.spec
 	k := Kernel{Name: "native " + p.unit.name, Cost: p.cost()}
-	if p.splits > 1 {
-		k.Name += fmt.Sprintf(" split %d", p.splits)
-	}
 	a, line, matrixA := Binding{Operand: A}, s.K, s.BatchStrideA
 	if s.TransA {
 		line = roundUp(s.K, 8)
@@ -104,10 +100,7 @@ func (p pairs) kernel() Kernel {
 		a = p.transposeA(&k, line, matrixA)
 	}
 	b := p.packB(&k)
-	part, c := roundUp(s.Batch*s.M*s.N, 64), Binding{Operand: C}
-	if p.splits > 1 {
-		c = k.scratch(4 * part * p.splits)
-	}
+	c, part := p.sums(&k)
 	t := p.text(p.splits == 1)
 	t.define(p.unit.macro, 1)
 	t.define("GRAIN", p.unit.K)
@@ -146,7 +139,7 @@ func (p pairs) packB(k *Kernel) Binding {
 		matrices = s.Batch
 	}
 	const columns = 256
-	steps := roundUp(max(32, min(256, s.K*matrices*ceilDiv(s.N, columns)/leastGroups)), 32)
+	steps := packSteps(s.K, matrices*ceilDiv(s.N, columns))
 	to := k.scratch(2 * p.panels() * matrices)
 	t := p.text(false)
 	t.define("PACK_COLUMNS", columns)
@@ -162,7 +155,7 @@ func (p pairs) transposeA(k *Kernel, line, matrix int) Binding {
 		matrices = s.Batch
 	}
 	const rows = 64
-	steps := roundUp(max(32, min(256, s.K*matrices*ceilDiv(s.M, rows)/leastGroups)), 32)
+	steps := packSteps(s.K, matrices*ceilDiv(s.M, rows))
 	to := k.scratch(2 * s.M * line * matrices)
 	t := p.text(false)
 	t.define("PACK_A", true)
