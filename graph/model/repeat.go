@@ -6,9 +6,10 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// repeatActivations returns the training graph g with activations of its own for the backward pass. Their gradients need
-// what they are computed from, so it is kept anyway; computing them again takes less time and memory than to keep their
-// results for each microbatch. The results have the same bits.
+// repeatActivations returns the training graph g with activations and elementwise products of its own for the backward
+// pass, such as silu(gate)·up and the results of norms. Their gradients need what they are computed from, so it is kept
+// anyway; computing them again takes less memory, and hardly more time, than to keep their results for each microbatch.
+// The results have the same bits.
 func repeatActivations(g *graph.Graph) (*graph.Graph, error) {
 	return graph.Build(func(b *graph.Builder) {
 		r := repeater{b, map[*graph.Value]*graph.Value{}, map[*graph.Value]*graph.Value{}}
@@ -32,13 +33,7 @@ type repeater struct {
 
 func (r repeater) copyNode(n *graph.Node) {
 	pass := passOf(n)
-	in := make([]*graph.Value, len(n.Inputs))
-	for i, v := range n.Inputs {
-		in[i] = r.values[v]
-		if (pass == inputClass || pass == weightClass) && repeatable(v) {
-			in[i] = r.repeat(v)
-		}
-	}
+	in := r.inputs(n, pass == inputClass || pass == weightClass)
 	r.b.Scope(n.Scope, func() {
 		for i, v := range r.b.Apply(n.Op, in...) {
 			r.values[n.Outputs[i]] = v
@@ -46,24 +41,42 @@ func (r repeater) copyNode(n *graph.Node) {
 	})
 }
 
-// repeatable reports whether v is the result of an activation in the forward pass, or its rounding.
-func repeatable(v *graph.Value) bool {
-	n := v.Node
-	if _, cast := n.Op.(*op.CastOp); cast {
-		return repeatable(n.Inputs[0])
+// inputs are the copies of n's inputs, repeated where that is asked for and possible.
+func (r repeater) inputs(n *graph.Node, repeated bool) []*graph.Value {
+	in := make([]*graph.Value, len(n.Inputs))
+	for i, v := range n.Inputs {
+		in[i] = r.values[v]
+		if repeated && repeatable(v) {
+			in[i] = r.repeat(v)
+		}
 	}
-	return op.IsActivation(n.Op) && passOf(n) == forwardClass
+	return in
 }
 
 func (r repeater) repeat(v *graph.Value) *graph.Value {
 	if again := r.repeated[v]; again != nil {
 		return again
 	}
-	x := v.Node.Inputs[0]
-	in := r.values[x]
-	if repeatable(x) {
-		in = r.repeat(x)
-	}
-	r.b.Scope(v.Node.Scope+autodiff.Suffix, func() { r.repeated[v] = graph.Apply1(v.Node.Op, in) })
+	in := r.inputs(v.Node, true)
+	r.b.Scope(v.Node.Scope+autodiff.Suffix, func() { r.repeated[v] = graph.Apply1(v.Node.Op, in...) })
 	return r.repeated[v]
+}
+
+// repeatable reports whether v is computed again: the result of an activation or of a product in the forward pass, its
+// rounding, or a view of it.
+func repeatable(v *graph.Value) bool {
+	n := v.Node
+	if passOf(n) != forwardClass {
+		return false
+	}
+	if op.IsActivation(n.Op) || op.IsProduct(n.Op) {
+		return true
+	}
+	_, cast := n.Op.(*op.CastOp)
+	return (cast || isView(n)) && repeatable(n.Inputs[0])
+}
+
+func isView(n *graph.Node) bool {
+	k, ok := n.Op.Kernel(n).(graph.Elementwise)
+	return ok && k.View && len(n.Inputs) == 1
 }

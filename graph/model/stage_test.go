@@ -254,8 +254,8 @@ func kept(g *graph.Graph, prefix string) (ns []graph.Named) {
 	return ns
 }
 
-// What a layer keeps is what the uncut program keeps in memory from one pass to the other; the two programs keep
-// gradients of products' results and of norms'.
+// A layer keeps what the uncut program keeps in memory from one pass to the other: neither activations nor elementwise
+// products. The two programs keep gradients of products' results and of norms', and what they computed again.
 func TestStash(t *testing.T) {
 	c := small()
 	s, err := c.Stage(model.StageOptions{First: 1, Last: 2, Batch: 2, Microbatches: 1})
@@ -269,20 +269,19 @@ func TestStash(t *testing.T) {
 		return sizes
 	}
 	assert.Equal(t, map[string]int{
-		"f32[2,6,8]":   3, // both norms' results, what enters the second
+		"f32[2,6,8]":   1, // what enters the second norm
 		"f32[2,6,1]":   2, // the norms' 1/√(mean square)
 		"f32[2,6,2,4]": 2, // queries, attention's result
 		"f32[2,6,1,4]": 1, // keys
 		"f32[12,4]":    1, // values
 		"f32[2,2,6]":   1, // attention's logarithms
 		"f32[12,12]":   2, // gate, up
-		"f32[2,6,12]":  1, // silu(gate) · up
 	}, size(s.Stash))
 	assert.Equal(t, map[string]int{
-		"f32[2,6,8]":   3, // of the norms' results and of what enters the second
+		"f32[2,6,8]":   5, // of the norms' results and of what enters the second; both norms' results
 		"f32[2,6,2,4]": 1, // of the queries
 		"f32[2,6,1,4]": 2, // of keys and values
-		"f32[2,6,12]":  2, // of gate and up
+		"f32[2,6,12]":  3, // of gate and up; silu(gate) · up
 	}, size(s.WeightStash))
 	s, err = c.Stage(model.StageOptions{First: 1, Last: 2, Batch: 2, Microbatches: 1, Recompute: true})
 	require.NoError(t, err)

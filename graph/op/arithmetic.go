@@ -88,6 +88,9 @@ func sub() graph.Op {
 // Mul is x · y with NumPy's broadcasting; integers wrap.
 func Mul(x, y *graph.Value) *graph.Value { return apply2(mul(), x, y) }
 
+// IsProduct reports whether o is Mul.
+func IsProduct(o graph.Op) bool { return o.Name() == mul().Name() }
+
 func mul() graph.Op {
 	return &pointwise{
 		name: "mul", inputs: 2, accept: anyDType, emit: infix("*"),

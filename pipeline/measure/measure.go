@@ -216,6 +216,11 @@ func (t Target) shard(unit int) *optim.Shard {
 // unit is the memory of a unit, from its graphs.
 func (t Target) unit(unit int, s *model.Stage) (u partition.Unit) {
 	u.Kept, u.KeptW = bytes(s.Stash), bytes(s.WeightStash)
+	for _, v := range s.Backward.Sources("variable") {
+		if v.Node.Op.(graph.Source).Label() == model.ActIn {
+			u.Enters = v.Type.Bytes()
+		}
+	}
 	for _, p := range s.Parameters {
 		if p.Scope == t.Model.UnitScope(unit) {
 			u.Parameters += p.Type.Bytes()

@@ -108,29 +108,39 @@ func stageMemory(t *testing.T, g Target, p partition.Chunk, slots int, recompute
 // The memory of a stage as predicted from single units is that of its programs planned together: variables but for
 // small ones (gradient norms, the loss), the rest about.
 func TestMemoryIsThatOfWholeStages(t *testing.T) {
-	for tied, optimizer := range map[bool]string{false: "adamw", true: "muon"} {
-		g := target(t, small(tied), optimizer)
-		g.Inputs = model.Inputs{Segments: tied, Weights: tied}
-		costs, _, err := g.Problem(context.Background(), []device.Device{null.New(null.Options{})}, Options{})
+	for dtype, recomputes := range map[graph.DType][]partition.Recompute{
+		graph.F32: {partition.Never, partition.Always}, graph.BF16: {partition.Never},
+	} {
+		for tied, optimizer := range map[bool]string{false: "adamw", true: "muon"} {
+			g := target(t, small(tied), optimizer)
+			g.Model, g.Inputs = model.InPrecision(g.Model, dtype), model.Inputs{Segments: tied, Weights: tied}
+			checkStages(t, g, fmt.Sprintf("%v, tied %v", dtype, tied), recomputes)
+		}
+	}
+}
+
+// checkStages compares both for pipelines of one to three stages.
+func checkStages(t *testing.T, g Target, name string, recomputes []partition.Recompute) {
+	t.Helper()
+	costs, _, err := g.Problem(context.Background(), []device.Device{null.New(null.Options{})}, Options{})
+	require.NoError(t, err)
+	for _, cut := range [][]int{{}, {5}, {2, 4}} {
+		stages := len(cut) + 1
+		s, err := schedule.Generate("1f1b", schedule.Options{Stages: stages, Microbatches: 4, Batches: partition.Batches})
 		require.NoError(t, err)
-		for _, cut := range [][]int{{}, {5}, {2, 4}} {
-			stages := len(cut) + 1
-			s, err := schedule.Generate("1f1b", schedule.Options{Stages: stages, Microbatches: 4, Batches: partition.Batches})
+		for _, recompute := range recomputes {
+			p := partition.Problem{Units: costs.Units, Given: costs.Given, Schedule: s, Cut: cut, Recompute: recompute}
+			for i := range stages {
+				p.Devices = append(p.Devices, partition.Device{Name: fmt.Sprint("null:", i), Times: costs.Devices[0].Times})
+			}
+			plan, err := partition.Choose(p)
 			require.NoError(t, err)
-			for _, recompute := range []partition.Recompute{partition.Never, partition.Always} {
-				p := partition.Problem{Units: costs.Units, Given: costs.Given, Schedule: s, Cut: cut, Recompute: recompute}
-				for i := range stages {
-					p.Devices = append(p.Devices, partition.Device{Name: fmt.Sprint("null:", i), Times: costs.Devices[0].Times})
-				}
-				plan, err := partition.Choose(p)
-				require.NoError(t, err)
-				for s, stage := range plan.Stages {
-					variables, total := stageMemory(t, g, stage.Chunks[0], stages-s, recompute == partition.Always)
-					m := stage.Memory
-					name := fmt.Sprintf("tied %v, cut %v, stage %d, recompute %s", tied, cut, s, recompute)
-					assert.InDelta(t, variables, m.Total()-m.Working, 2048, "%s: variables of %+v", name, m)
-					assert.InEpsilon(t, total, m.Total(), 0.1, "%s: total of %+v", name, m)
-				}
+			for s, stage := range plan.Stages {
+				variables, total := stageMemory(t, g, stage.Chunks[0], stages-s, recompute == partition.Always)
+				m := stage.Memory
+				which := fmt.Sprintf("%s, cut %v, stage %d, recompute %s", name, cut, s, recompute)
+				assert.InDelta(t, variables, m.Total()-m.Working, 2048, "%s: variables of %+v", which, m)
+				assert.InEpsilon(t, total, m.Total(), 0.1, "%s: total of %+v", which, m)
 			}
 		}
 	}

@@ -14,7 +14,7 @@ type costs struct {
 	slots             []int64 // by stage
 	split, postponed  bool    // backwards are split, and other actions stand between input gradient and weight gradients
 	parameters, state []int64 // of the units before each
-	kept, keptW       []int64 // likewise, including the activation that enters
+	kept, keptW       []int64 // likewise, including the activations that enter, as far as backwards read them
 	data              []int64 // likewise, data that they read
 	working           rangeMax
 	times             [][]Time // by device: of the units before each
@@ -35,7 +35,7 @@ func newCosts(p Problem) *costs {
 	c.kept, c.keptW, c.data = make([]int64, n+1), make([]int64, n+1), make([]int64, n+1)
 	for i, u := range p.Units {
 		c.parameters[i+1], c.state[i+1] = c.parameters[i]+u.Parameters, c.state[i]+u.State
-		c.kept[i+1], c.keptW[i+1] = c.kept[i]+u.Kept+p.passes(i), c.keptW[i]+u.KeptW
+		c.kept[i+1], c.keptW[i+1] = c.kept[i]+u.Kept+u.Enters, c.keptW[i]+u.KeptW
 		c.data[i+1] = c.data[i] + u.Given
 	}
 	c.working = newRangeMax(p.Units)
@@ -233,7 +233,7 @@ func (c *costs) memory(stage int, chunks []Chunk, recompute bool) Memory {
 func (c *costs) activations(m *Memory, p Chunk, slots int64, recompute bool) {
 	in, out := c.passes(p.First), c.passes(p.Last)
 	given := c.Given + c.data[p.Last] - c.data[p.First]
-	each, working := c.kept[p.Last]-c.kept[p.First], c.working.of(p.First, p.Last)
+	each, working := in-c.Units[p.First].Enters+c.kept[p.Last]-c.kept[p.First], c.working.of(p.First, p.Last)
 	between := int64(0)
 	if c.split && p.First > 0 { // the backward of the first virtual stage is not split
 		between = c.keptW[p.Last] - c.keptW[p.First]

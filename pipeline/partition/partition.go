@@ -30,6 +30,7 @@ type Unit struct {
 	Shared  int64 `json:"shared,omitempty"`
 	State   int64 `json:"state"`    // bytes of the optimizer's state
 	Kept    int64 `json:"kept"`     // bytes kept from forward to backward, besides the activation that enters
+	Enters  int64 `json:"enters"`   // bytes of the activation that enters, if the backward reads it
 	Given   int64 `json:"given"`    // bytes of a microbatch's data that it reads, with or without recomputation
 	KeptW   int64 `json:"kept_w"`   // bytes kept besides between input gradient and weight gradients
 	Working int64 `json:"working"`  // bytes of scratch memory of its programs

@@ -24,9 +24,9 @@ func generate(t testing.TB, name string, stages, chunks, microbatches int) *sche
 func model(layers int) []Unit {
 	us := []Unit{{Name: "embed", Parameters: 400, State: 800, Kept: 10, Working: 20, Out: 50}}
 	for i := range layers {
-		us = append(us, Unit{Name: fmt.Sprintf("layers.%d", i), Parameters: 100, State: 200, Kept: 300, Working: 60, Out: 50})
+		us = append(us, Unit{Name: fmt.Sprintf("layers.%d", i), Parameters: 100, State: 200, Kept: 300, Enters: 50, Working: 60, Out: 50})
 	}
-	return append(us, Unit{Name: "head", Parameters: 400, State: 800, Kept: 200, Working: 90})
+	return append(us, Unit{Name: "head", Parameters: 400, State: 800, Kept: 200, Enters: 50, Working: 90})
 }
 
 // device takes a second for a layer's forward and two for its backward.
@@ -303,7 +303,7 @@ func naive(p Problem, cut, order []int, recomputed int) (slowest float64) {
 			kept += p.Units[u].Kept
 			bytes += flying * p.Units[u].Given
 			if u > first {
-				kept += p.Units[u-1].Out
+				kept += p.Units[u].Enters
 			}
 			scratch = max(scratch, p.Units[u].Working)
 		}
@@ -341,8 +341,12 @@ func randomProblem(t *testing.T, rng *rand.Rand) Problem {
 	units := max(stages, 2+rng.IntN(6))
 	p := Problem{Tokens: 1, Given: rng.Int64N(20), Schedule: generate(t, []string{"1f1b", "2bw"}[rng.IntN(2)], stages, 1, stages+rng.IntN(4))}
 	for u := range units {
+		enters := int64(0)
+		if u > 0 && rng.IntN(4) > 0 {
+			enters = p.Units[u-1].Out
+		}
 		p.Units = append(p.Units, Unit{Name: fmt.Sprint("unit ", u), Parameters: rng.Int64N(100), State: rng.Int64N(100),
-			Kept: rng.Int64N(300), Given: rng.Int64N(20), Working: rng.Int64N(100), Out: rng.Int64N(60)})
+			Kept: rng.Int64N(300), Enters: enters, Given: rng.Int64N(20), Working: rng.Int64N(100), Out: rng.Int64N(60)})
 	}
 	for d := range stages {
 		e := Device{Name: fmt.Sprint("gpu:", d), Link: Link{Latency: rng.Float64() / 10, Bandwidth: 100 + 1000*rng.Float64()}}
