@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: demo test quick wasm build browser setup setup-build cross lint bench peers peers-generate gpu-bundle gpu-bundle-test hooks naga clean help
+.PHONY: demo test suite lint-wasm vet staticcheck quick wasm build browser setup setup-build cross lint bench peers peers-generate gpu-bundle gpu-bundle-test hooks naga clean help
 
 # .ci/setup.sh leaves the Go that it found or installed here; go.mod says which toolchain that one fetches.
 export PATH := $(CURDIR)/build/toolchain:$(PATH)
@@ -14,23 +14,36 @@ demo: build ## train a small model on real text, then sample from it (without a 
 	bin/gpupipe train examples/demo/config.yaml --resume
 	bin/gpupipe generate runs/demo --prompt "In the beginning"
 
-# lavapipe compiles kernels in half the time with vectors half as wide and without LLVM's optimization; few run long. A
-# larger heap takes less collection. What takes longest begins first.
-TESTS := LP_NATIVE_VECTOR_WIDTH=$${LP_NATIVE_VECTOR_WIDTH-128} GALLIVM_PERF=$${GALLIVM_PERF-nopt} GOGC=$${GOGC-400} go test -timeout 2h
+# lavapipe compiles kernels in half the time with vectors half as wide and without LLVM's optimization; few run long. What
+# takes longest begins first.
+TESTS := LP_NATIVE_VECTOR_WIDTH=$${LP_NATIVE_VECTOR_WIDTH-128} GALLIVM_PERF=$${GALLIVM_PERF-nopt} go test -timeout 2h
 LONG := runtime/sidecar runtime/devicetest runtime/cpu runtime/vulkan runtime/webgpu cmd/gpupipe shaders/matmul pipeline/verify pipeline/train/... runtime/cpu/crosstest
-test: setup cross lint ## the whole test suite, after lint
-	$(TESTS) $(LONG:%=./%) ./...
-	$(MAKE) --no-print-directory wasm
-
-quick: ## what needs no device: gofmt, vet, staticcheck and the tests of the portable packages (under a minute)
-	@$(STATIC)
-	.ci/quick.sh
 
 # make test-pipeline/stage tests one package. Rules with % do not match names with a slash.
 ONE := $(filter test-%,$(MAKECMDGOALS))
 .PHONY: $(ONE)
 $(ONE):
 	$(TESTS) ./$(@:test-%=%)
+
+# A larger heap takes less collection, in compilers, in linters and in tests.
+test suite lint-wasm vet staticcheck lint quick wasm $(ONE): export GOGC ?= 400
+
+# Many tests wait for processes and browsers, so two things run at once. vet comes first, because it fails within a minute
+# and compiles what the others use. It checks more than go test would check again (-vet=off).
+test: setup cross vet ## the whole test suite, and lint
+	@$(MAKE) --no-print-directory --jobs=2 suite lint-wasm
+
+suite:
+	$(TESTS) -vet=off $(LONG:%=./%) ./...
+
+lint-wasm:
+	@$(MAKE) --no-print-directory staticcheck
+	@$(MAKE) --no-print-directory wasm
+
+quick: ## what needs no device: gofmt, vet, staticcheck and the tests of the portable packages (under a minute)
+	@$(VET)
+	go tool staticcheck ./...
+	.ci/quick.sh
 
 # docs/RATIONALE.md says which tests run as WebAssembly, and why others do not.
 WASI_TESTS := graph graph/autodiff graph/eval graph/fuse graph/plan graph/split runtime/device runtime/null pipeline/schedule pipeline/partition \
@@ -39,8 +52,8 @@ PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
 
 wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Chromium (CHROMIUM=none leaves these out)
 	go build -o build/runwasm ./cmd/runwasm
-	GOOS=wasip1 GOARCH=wasm go test -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
-	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -short -timeout 1h -skip '^(TestScenarios$$|TestEveryOpIsRegistered$$|Example)' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
+	GOOS=wasip1 GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
+	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^(TestScenarios$$|TestEveryOpIsRegistered$$|Example)' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
 
 # The go command fails where git refuses to read a clone of another user's, so it does not ask git. Without git there is no revision.
 REVISION = $$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)
@@ -62,14 +75,18 @@ setup-build: # what building and the demo need: neither Mesa nor Chromium
 cross: ## what tests of the CPU's kernels need: clang, a cross compiler for ARM and an emulator (CROSS=none leaves these out)
 	@[ "$${CROSS:-}" = none ] || [ "$$(uname -s)" != Linux ] || .ci/setup.sh cross
 
-define STATIC
-unformatted=$$("$$(go env GOROOT)/bin/gofmt" -l .); [ -z "$$unformatted" ] || { echo "not gofmt'ed: $$unformatted" >&2; exit 1; }; \
-go vet ./... && go tool staticcheck ./...
+define VET
+unformatted=$$("$$(go env GOROOT)/bin/gofmt" -l .); [ -z "$$unformatted" ] || { echo "not gofmt'ed: $$unformatted" >&2; exit 1; }; go vet ./...
 endef
 
-lint: setup ## gofmt, vet and staticcheck
-	@$(STATIC)
+vet: setup
+	@$(VET)
+
+staticcheck: setup
+	go tool staticcheck ./...
 	GOOS=js GOARCH=wasm go vet $(PAGE_TESTS:%=./%)
+
+lint: vet staticcheck ## gofmt, vet and staticcheck
 
 bench: build ## kernels and a whole step, timed on this machine's device
 	bin/gpupipe bench

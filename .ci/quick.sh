@@ -9,4 +9,4 @@ packages=$(go list -test -f '{{if .ForTest}}{{.ForTest}} {{join .Deps " "}}{{end
   awk '{ device[$1] += / github.com\/gpupipe\/gpupipe\/(runtime\/(webgpu|vulkan|cpu)|internal\/chromium)( |$)/ }
     END { for (package in device) if (!device[package] && package !~ /\/equaltest$/) print package }' | sort)
 # shellcheck disable=SC2086 # one word a package
-go test -short -timeout 1h "$@" $packages
+go test -vet=off -short -timeout 1h "$@" $packages

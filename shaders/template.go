@@ -2,8 +2,8 @@ package shaders
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/fuse"
@@ -110,6 +110,26 @@ func (c *context) templateArg(n *graph.Node, variant graph.Variant, name string)
 	return Arg{Value: n.Inputs[i]}, n.Inputs[i].Type
 }
 
+// rename replaces an identifier of a text.
 func rename(text, from, to string) string {
-	return regexp.MustCompile(`\b`+from+`\b`).ReplaceAllString(text, to)
+	var renamed strings.Builder
+	for at := 0; ; {
+		i := strings.Index(text[at:], from)
+		if i < 0 {
+			return renamed.String() + text[at:]
+		}
+		start, end := at+i, at+i+len(from)
+		renamed.WriteString(text[at:start])
+		if start > 0 && inWord(text[start-1]) || end < len(text) && inWord(text[end]) {
+			renamed.WriteString(from)
+		} else {
+			renamed.WriteString(to)
+		}
+		at = end
+	}
+}
+
+// inWord reports whether c may be part of an identifier.
+func inWord(c byte) bool {
+	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
