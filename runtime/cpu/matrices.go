@@ -59,6 +59,5 @@ func matrices(m machine, c *cc.Compiler) (all []target.CooperativeMatrix) {
 // compiles reports whether the compiler accepts a statement.
 func compiles(c *cc.Compiler, statement string) bool {
 	unit, symbol := native.Unit(target.C+"\nKERNEL { "+statement+" }\n", cc.Unit)
-	_, _, err := c.Compile(context.Background(), unit, symbol)
-	return err == nil
+	return c.Accepts(context.Background(), unit, symbol)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -64,6 +65,24 @@ func (c *Compiler) Again(ctx context.Context, unit, symbol string) ([]byte, erro
 		_ = codecache.Write(path, library) // on a full disk the next process compiles again
 	}
 	return library, nil
+}
+
+// Accepts reports whether the compiler makes a library of a unit. A refusal is kept too, so each is compiled once.
+func (c *Compiler) Accepts(ctx context.Context, unit, symbol string) bool {
+	f, err := c.chosen(ctx)
+	if err != nil {
+		return false
+	}
+	refusal := c.file("refusal", unit, f.String())
+	if codecache.Use(refusal) != nil {
+		return false
+	}
+	_, _, err = c.Compile(ctx, unit, symbol)
+	var source *SourceError
+	if errors.As(err, &source) && refusal != "" {
+		_ = codecache.Write(refusal, []byte(source.Line))
+	}
+	return err == nil
 }
 
 // hold waits until no other compiler makes a file of the cache. Where there are no locks, it does not wait: a unit is

@@ -48,6 +48,9 @@ func (e *SourceError) Error() string { return e.Line }
 // Unit is the name of a translation unit in the messages of compilers. A source marks its first line with #line 1 Unit.
 const Unit = "kernel.c"
 
+// assembly is the name of a unit in the messages of gcc's assembler, where these do not name Unit.
+const assembly = "{standard input}"
+
 const (
 	maxCompile = 2 * time.Minute // of one unit
 	maxOutput  = 64 << 10        // bytes of a compiler's messages
@@ -158,11 +161,12 @@ func (c *Compiler) run(ctx context.Context, scratch, input string, args ...strin
 // failure makes the error of a run of the compiler that ended with err.
 func (c *Compiler) failure(err error, out string) error {
 	for line := range strings.Lines(out) {
-		if line = strings.TrimSpace(line); !strings.Contains(line, "error: ") {
+		if line = strings.TrimSpace(line); !strings.Contains(line, "error: ") && !strings.Contains(line, " Error: ") { // an assembler's
 			continue
 		}
 		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() == 1 && strings.HasPrefix(line, Unit+":") {
+		named := strings.HasPrefix(line, Unit+":") || strings.HasPrefix(line, assembly+":")
+		if errors.As(err, &exit) && exit.ExitCode() == 1 && named {
 			return &SourceError{Line: line}
 		}
 		return fmt.Errorf("%s: %w: %s", c, err, line)

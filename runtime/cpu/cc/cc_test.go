@@ -157,11 +157,12 @@ func TestNothingIsLeft(t *testing.T) {
 func TestSourceErrors(t *testing.T) {
 	c := opened(t, Options{})
 	for source, want := range map[string]string{
-		"int answer(void) { return x; }":     Unit + ":1:",
-		"int answer(void) { return f(1); }":  Unit + ":1:",
-		"int other(void) { return 1; }":      Unit + ": error: the source does not define answer",
-		"\n\n#error stop\n":                  Unit + ":3:",
-		"int answer(void) { int 世; return; ": Unit + ":1:",
+		"int answer(void) { return x; }":                                         Unit + ":1:",
+		"int answer(void) { return f(1); }":                                      Unit + ":1:",
+		"int other(void) { return 1; }":                                          Unit + ": error: the source does not define answer",
+		"\n\n#error stop\n":                                                      Unit + ":3:",
+		"int answer(void) { int 世; return; ":                                     Unit + ":1:",
+		`int answer(void) { __asm__("nothing like an instruction"); return 1; }`: ":",
 	} {
 		err := compile(c, "#line 1 \""+Unit+"\"\n"+source)
 		var refusal *SourceError
@@ -170,6 +171,33 @@ func TestSourceErrors(t *testing.T) {
 		assert.NotContains(t, err.Error(), "\n")
 	}
 	require.NoError(t, compile(c, unit))
+}
+
+// Whether the compiler accepts a unit is found out once, also if it does not. Another failure of the compiler is no
+// refusal, and nothing is kept.
+func TestAccepts(t *testing.T) {
+	for name, unit := range map[string]string{
+		"language":  "#line 1 \"" + Unit + "\"\nint answer(void) { return x; }",
+		"assembler": "#line 1 \"" + Unit + "\"\nint answer(void) { __asm__(\"nothing like an instruction\"); return 1; }",
+	} {
+		t.Run(name, func(t *testing.T) {
+			command, runs := script(t, genuine)
+			dir := t.TempDir()
+			assert.False(t, opened(t, Options{Command: command, Cache: dir}).Accepts(context.Background(), unit, symbol))
+			first := runs()
+			assert.False(t, opened(t, Options{Command: command, Cache: dir}).Accepts(context.Background(), unit, symbol))
+			assert.Equal(t, first, runs(), "nothing is compiled")
+			assert.False(t, opened(t, Options{Command: command, Cache: dir, CPU: "another"}).Accepts(context.Background(), unit, symbol))
+			assert.Greater(t, runs(), first)
+		})
+	}
+	command, runs := script(t, `cat > unit; if [ -e "$0.works" ] || grep -q gp_trial unit; then exec cc "$@" < unit; fi; echo 'fatal error: no room' >&2; exit 1`)
+	o := Options{Command: command, Cache: t.TempDir()}
+	assert.False(t, opened(t, o).Accepts(context.Background(), unit, symbol))
+	failed := runs()
+	require.NoError(t, os.WriteFile(command+".works", nil, 0o600))
+	assert.True(t, opened(t, o).Accepts(context.Background(), unit, symbol), "accepted when it works")
+	assert.Greater(t, runs(), failed)
 }
 
 // What a compiler does wrong is an error that names it, and not an error of the source.
