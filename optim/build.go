@@ -167,7 +167,8 @@ func (u *update) apply(rule Rule, params []Param, h Scalars) {
 	c := u.o.correction
 	ts, corrected := make([]Tensor, len(params)), make([][]*graph.Value, len(params))
 	for i, p := range params {
-		ts[i] = Tensor{Param: p, Gradient: u.clipped(wholeGradient(u.b, p, u.o.Scaling())), State: u.state(p, rule.State(p))}
+		ts[i] = Tensor{Param: p, Gradient: u.clipped(wholeGradient(u.b, p, u.o.Scaling())), State: u.state(p, rule.State(p)),
+			Staleness: u.o.cfg.Staleness}
 		corrected[i] = u.state(p, kinds(p, c.State()...))
 		ts[i].Gradient = c.Gradient(ts[i], corrected[i])
 	}

@@ -4,10 +4,12 @@ import (
 	"slices"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// Correction compensates for gradients that are one step old: a row of the table Corrections. Its state has the type of
-// the parameter and starts as zero. The methods get it in the order of State, as the batch before left it.
+// Correction compensates for gradients that are one step old: a row of the table Corrections. Where only some
+// microbatches are stale, it acts in proportion to Tensor.Staleness. Its state has the type of the parameter and starts
+// as zero. The methods get it in the order of State, as the batch before left it.
 type Correction interface {
 	// Fields lists all hyperparameters.
 	Fields() []Field
@@ -44,6 +46,14 @@ func (*NoCorrection) Ahead() string { return "" }
 // Step returns the update as it is.
 func (*NoCorrection) Step(_ Tensor, u Update, _ []*graph.Value) (*graph.Value, []*graph.Value) {
 	return u.U, nil
+}
+
+// inProportion is a value times the staleness of a parameter's gradient.
+func inProportion(t Tensor, v *graph.Value) *graph.Value {
+	if t.Staleness == 1 {
+		return v
+	}
+	return op.Scale(v, t.Staleness)
 }
 
 // Settled returns a parameter's weights with every update so far applied once. newest are the newest weights: with a

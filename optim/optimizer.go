@@ -48,10 +48,11 @@ type Config struct {
 	Schedule Schedule
 	Factor   func(step int) float64 // on all learning rates at a step, counted from 0; nil: that of Schedule
 
-	// Delay is the age of gradients in steps. With 0 the new weights x_{t+1} = (1 − lr·λ)·x_t − u_t replace those in
-	// the parameter's variable. With 1 the parameter's variable holds x_{t+1}, u_t is of the gradient taken at x_t, and
-	// x_{t+2} = (1 − lr_t·λ)·x_{t+1} − u_t replaces the gradient in its variable.
+	// Delay is 0 if all gradients are current: the new weights x_{t+1} = (1 − lr·λ)·x_t − u_t replace those in the
+	// parameter's variable. It is 1 if some or all are one step old: x_{t+1} replaces the gradient in its variable. u_t is
+	// then of a gradient that is the mean over microbatches, of which some were taken at x_{t−1}, the others at x_t.
 	Delay      int
+	Staleness  float64    // with Delay 1: the share of the microbatches whose gradient is one step old; 0: all
 	Correction Correction // of the delay; nil: none
 	LossScale  *LossScale // nil: gradients are those of the loss itself
 	// SkipNonfinite skips a batch whose gradient or loss is not finite. Otherwise such a batch halts the optimizer for
@@ -72,6 +73,8 @@ func (c *Config) check() error {
 	switch {
 	case c.Delay != 0 && c.Delay != 1:
 		return fielderror.New("delay", c.Delay, "0 or 1")
+	case !(c.Staleness >= 0 && c.Staleness <= float64(c.Delay)):
+		return fielderror.New("staleness", c.Staleness, "0 to %d with delay %d", c.Delay, c.Delay)
 	case c.Delay == 0 && !uncorrected:
 		return fielderror.New("correction", CorrectionName(c.Correction), "none with delay 0, with which no gradient is old")
 	case c.LossScale != nil:
@@ -103,6 +106,9 @@ func New(cfg Config, params []Param) (*Optimizer, error) {
 	}
 	if cfg.Correction == nil {
 		cfg.Correction = &NoCorrection{}
+	}
+	if cfg.Delay == 1 && cfg.Staleness == 0 {
+		cfg.Staleness = 1
 	}
 	if err := cfg.check(); err != nil {
 		return nil, err

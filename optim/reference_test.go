@@ -73,7 +73,7 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 		g := mat.NewDense(rows, cols, slices.Clone(gradients[p.Name]))
 		g.Scale(clip, g)
 		if c, ok := r.cfg.Correction.(*DCASGD); ok {
-			r.compensate(c, p, t, g)
+			r.compensate(c.Lambda*r.staleness(), p, t, g)
 		}
 		u, prediction, lr := r.update(p, g, t, factor)
 		decay := new(mat.Dense)
@@ -85,11 +85,11 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 		next.Sub(next, u)
 		switch r.cfg.Correction.(type) {
 		case *ErrorFeedback: // once more what should have been subtracted last time, less what was
-			next.Sub(next, u)
-			next.Add(next, r.u[p.Name])
+			floats.AddScaled(next.RawMatrix().Data, -r.staleness(), u.RawMatrix().Data)
+			floats.AddScaled(next.RawMatrix().Data, r.staleness(), r.u[p.Name].RawMatrix().Data)
 		case *WeightPrediction:
-			next.Add(next, r.p[p.Name])
-			next.Sub(next, prediction)
+			floats.AddScaled(next.RawMatrix().Data, r.staleness(), r.p[p.Name].RawMatrix().Data)
+			floats.AddScaled(next.RawMatrix().Data, -r.staleness(), prediction.RawMatrix().Data)
 		}
 		r.x[p.Name] = append(r.x[p.Name], next)
 		r.y[p.Name].Sub(r.y[p.Name], decay)
@@ -100,6 +100,14 @@ func (r *reference) step(t int, factor float64, gradients map[string][]float64) 
 	return norm
 }
 
+// staleness is the share of the microbatches that is one step old.
+func (r *reference) staleness() float64 {
+	if r.cfg.Staleness == 0 {
+		return 1
+	}
+	return r.cfg.Staleness
+}
+
 // initializesAt reports whether step t is the initialization step of SOAP. Tests of a run that is under way start
 // later.
 func (r *reference) initializesAt(t int) bool {
@@ -107,9 +115,9 @@ func (r *reference) initializesAt(t int) bool {
 }
 
 // compensate moves a gradient taken at x_t to x_{t+1}.
-func (r *reference) compensate(c *DCASGD, p Param, t int, g *mat.Dense) {
+func (r *reference) compensate(lambda float64, p Param, t int, g *mat.Dense) {
 	from, to := r.x[p.Name][t], r.x[p.Name][t+1]
-	g.Apply(func(i, j int, g float64) float64 { return g + c.Lambda*g*g*(to.At(i, j)-from.At(i, j)) }, g)
+	g.Apply(func(i, j int, g float64) float64 { return g + lambda*g*g*(to.At(i, j)-from.At(i, j)) }, g)
 }
 
 // algorithm is the optimizer of a parameter: the chosen one, or AdamW.

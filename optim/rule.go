@@ -41,8 +41,9 @@ type WithMomentum interface {
 // Tensor is a parameter as a Rule gets it.
 type Tensor struct {
 	Param
-	Gradient *graph.Value   // clipped
-	State    []*graph.Value // in the order of Rule.State
+	Gradient  *graph.Value   // clipped
+	State     []*graph.Value // in the order of Rule.State
+	Staleness float64        // Config.Staleness, for corrections
 }
 
 // Update is a Rule's result for a parameter. U includes the learning rate, excludes weight decay, and is to be

@@ -125,8 +125,8 @@ func TestEveryStepIsThePublishedOne(t *testing.T) {
 	})
 }
 
-// Every optimizer with every correction of the delay, and a batch in the middle that is skipped. The device runs each
-// correction once.
+// Every optimizer with every correction of the delay, with all or some microbatches stale, and a batch in the middle
+// that is skipped. The device runs each correction once.
 func TestEveryDelayedStepIsThePublishedOne(t *testing.T) {
 	onDevice := map[string]bool{"sgd dc_asgd": true, "adamw error_feedback": true, "muon weight_prediction": true}
 	names := append(OptimizerNames(), "sgd nesterov, no clip", "sgd without momentum")
@@ -140,6 +140,10 @@ func TestEveryDelayedStepIsThePublishedOne(t *testing.T) {
 				}
 				if tolerance < 1e-9 || onDevice[name+" "+correction] {
 					t.Run(fmt.Sprintf("%s, delay %d %s", name, cfg.Delay, correction), func(t *testing.T) { follow(t, cfg, testParams(), tolerance, on) })
+				}
+				if tolerance < 1e-9 && cfg.Delay == 1 {
+					cfg.Staleness = 0.375
+					t.Run(fmt.Sprintf("%s, staleness %v %s", name, cfg.Staleness, correction), func(t *testing.T) { follow(t, cfg, testParams(), tolerance, on) })
 				}
 			}
 		}

@@ -6,8 +6,8 @@ import (
 )
 
 // WeightPrediction trains at the weights that momentum alone would make next. With P_t for the update that the momentum
-// after batch t makes, it adds the new prediction and takes back the last one: u_t + P_t − P_{t−1} (SpecTrain,
-// arXiv:1809.02839; XPipe, arXiv:1911.04610).
+// after batch t makes, in proportion to the staleness, it adds the new prediction and takes back the last one: u_t + P_t
+// − P_{t−1} (SpecTrain, arXiv:1809.02839; XPipe, arXiv:1911.04610).
 type WeightPrediction struct{ NoCorrection }
 
 // State is the last prediction.
@@ -17,7 +17,7 @@ func (*WeightPrediction) State() []string { return []string{"prediction"} }
 func (*WeightPrediction) Ahead() string { return "prediction" }
 
 // Step returns u_t + P_t − P_{t−1} and P_t.
-func (*WeightPrediction) Step(_ Tensor, u Update, s []*graph.Value) (*graph.Value, []*graph.Value) {
-	p := u.Momentum()
+func (*WeightPrediction) Step(t Tensor, u Update, s []*graph.Value) (*graph.Value, []*graph.Value) {
+	p := inProportion(t, u.Momentum())
 	return op.Add(u.U, op.Sub(p, s[0])), []*graph.Value{p}
 }

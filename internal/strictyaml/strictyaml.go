@@ -73,7 +73,7 @@ func Parse(file string, text []byte) (*Document, error) {
 	}
 	d.root = n.Content[0]
 	if d.root.Kind != yaml.MappingNode {
-		return nil, d.Errorf(d.root, "", "found %s, expected sections such as \"model:\"", describe(d.root))
+		return nil, d.Errorf(d.root, "", "found %s, expected sections such as \"model:\"", Describe(d.root))
 	}
 	return d, nil
 }
@@ -141,7 +141,7 @@ func (d *Document) Put(key string, value *yaml.Node, origin string) error {
 			d.origin[child] = origin
 		}
 		if child.Kind != yaml.MappingNode {
-			return fmt.Errorf("%s: %s is %s, not a section", origin, strings.Join(parts[:i+1], "."), describe(child))
+			return fmt.Errorf("%s: %s is %s, not a section", origin, strings.Join(parts[:i+1], "."), Describe(child))
 		}
 		at = child
 	}
@@ -249,13 +249,13 @@ type Entry struct {
 // Entries are the keys of a mapping in their order, for a Custom type; a key that stands there twice is an error.
 func (d *Document) Entries(n *yaml.Node, key string) ([]Entry, error) {
 	if n.Kind != yaml.MappingNode {
-		return nil, d.Errorf(n, key, "found %s, expected a section", describe(n))
+		return nil, d.Errorf(n, key, "found %s, expected a section", Describe(n))
 	}
 	var es []Entry
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		label := n.Content[i]
 		if label.Kind != yaml.ScalarNode {
-			return nil, d.Errorf(label, key, "found %s as a key, expected text", describe(label))
+			return nil, d.Errorf(label, key, "found %s as a key, expected text", Describe(label))
 		}
 		if slices.ContainsFunc(es, func(e Entry) bool { return e.Key == label.Value }) {
 			return nil, d.Errorf(label, key+"."+label.Value, "the key is given twice")
@@ -291,7 +291,7 @@ func (d *Document) value(n *yaml.Node, v reflect.Value, key string) error {
 
 func (d *Document) mapping(n *yaml.Node, v reflect.Value, key string) error {
 	if n.Kind != yaml.MappingNode {
-		return d.Errorf(n, key, "found %s, expected a section with the keys %s", describe(n), strings.Join(keys(v), ", "))
+		return d.Errorf(n, key, "found %s, expected a section with the keys %s", Describe(n), strings.Join(keys(v), ", "))
 	}
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -320,7 +320,7 @@ func (d *Document) sequence(n *yaml.Node, v reflect.Value, key string) error {
 		return nil
 	}
 	if n.Kind != yaml.SequenceNode {
-		return d.Errorf(n, key, "found %s, expected a list, [a, b]", describe(n))
+		return d.Errorf(n, key, "found %s, expected a list, [a, b]", Describe(n))
 	}
 	d.given[key] = true
 	if v.Kind() == reflect.Array {
@@ -340,7 +340,7 @@ func (d *Document) sequence(n *yaml.Node, v reflect.Value, key string) error {
 
 // scalar stores a number, truth value or text whose YAML type is the field's.
 func scalar(n *yaml.Node, v reflect.Value) error {
-	wrong := func(expected string) error { return fmt.Errorf("found %s, expected %s", describe(n), expected) }
+	wrong := func(expected string) error { return fmt.Errorf("found %s, expected %s", Describe(n), expected) }
 	if n.Kind != yaml.ScalarNode {
 		return wrong(kindName(v.Kind()))
 	}
@@ -392,8 +392,8 @@ func kindName(k reflect.Kind) string {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// describe returns a short description of a node.
-func describe(n *yaml.Node) string {
+// Describe returns a short description of a node.
+func Describe(n *yaml.Node) string {
 	names := map[string]string{"!!str": "text", "!!int": "the integer", "!!float": "the number", "!!bool": "the truth value"}
 	switch n.Kind {
 	case yaml.MappingNode:

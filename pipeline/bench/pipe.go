@@ -118,7 +118,7 @@ func (p pipe) load(e *engine.Engine) error {
 	}
 	for _, x := range p.model.Parameters() {
 		data := exec.F32Bytes(x.Initial(1))
-		for _, v := range []engine.Version{engine.Current, engine.Next} {
+		for _, v := range []engine.Version{engine.Older, engine.Newest} {
 			if err := e.WriteWeights(x.Name, v, data); err != nil {
 				return err
 			}

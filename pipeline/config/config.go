@@ -99,7 +99,7 @@ func defaults() Config {
 			Precision: graph.F32.String(), Nonfinite: Stop},
 		Optimizer: defaultOptimizer(),
 		LR:        LR{Schedule: optim.ScheduleNames()[0], Warmup: 50, MinRatio: 0.1},
-		Pipeline: Pipeline{Schedule: ScheduleSync, Stages: 1, Chunks: 1, Replicas: 1, Correction: optim.CorrectionNone,
+		Pipeline: Pipeline{Schedule: ScheduleSync, Stages: 1, Chunks: 1, Replicas: 1, Correction: optim.CorrectionNone, StaleMicrobatches: StaleAuto,
 			Recompute: RecomputeAuto, Processes: Processes{Isolate: IsolateNone, Restarts: 3, Watchdog: "5m"}},
 	}
 }
@@ -162,7 +162,9 @@ func ParseSaved(file string, text []byte) (Config, error) {
 		return Config{}, err
 	}
 	c := defaults()
-	return c, d.Decode(&c)
+	err = d.Decode(&c)
+	c.Pipeline.completeSavedStaleness(d)
+	return c, err
 }
 
 // YAML is the config with every default written out, as kept in the run folder.

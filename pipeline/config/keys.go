@@ -142,6 +142,8 @@ func typeName(t reflect.Type) string {
 		return "section"
 	case t == reflect.TypeFor[[]Hook]():
 		return "list of sections"
+	case t == reflect.TypeFor[StaleMicrobatches]():
+		return "integer or text"
 	}
 	switch t.Kind() {
 	case reflect.Struct:

@@ -15,18 +15,19 @@ import (
 
 // Pipeline is how the model is spread over devices, and the schedule of their work. A rank is one stage of one replica.
 type Pipeline struct {
-	Schedule      string    `yaml:"schedule" help:"Order of the work: sync (1f1b, or 2bw with pipeline.delay 1), the name of a schedule, or the path of a schedule file."`
-	Stages        int       `yaml:"stages" help:"Stages of the model, in each replica."`
-	Chunks        int       `yaml:"chunks" help:"Model chunks (virtual stages) in a stage; more than 1 with interleaved." default:"the schedule's"`
-	Cut           []int     `yaml:"cut,flow" help:"First unit of each chunk after the first. Unit 0 is the embedding, then come the layers, then the head. Empty: chosen by measured times."`
-	Devices       []string  `yaml:"devices,flow" help:"Device of each rank, repeated if there are fewer. Empty: the default device for all. Ranks on cpu:0 divide its cores; cpu:0/4 is 4 threads for a rank."`
-	Replicas      int       `yaml:"replicas" help:"Data-parallel pipelines that share each batch's microbatches."`
-	Delay         int       `yaml:"delay" help:"Delay of the update in steps. 2bw has 1; one stage with 1 computes the same." default:"the schedule's"`
-	Correction    string    `yaml:"correction" help:"Correction of the delay."`
-	ErrorFeedback bool      `yaml:"error_feedback" help:"The same as pipeline.correction: error_feedback."`
-	Memory        string    `yaml:"memory" help:"Memory of each device, as in 24GiB. Empty: what the device reports, which most GPUs do not."`
-	Recompute     string    `yaml:"recompute" help:"Recompute activations in the backward pass; auto does so where memory is short."`
-	Processes     Processes `yaml:",inline"`
+	Schedule          string            `yaml:"schedule" help:"Order of the work: sync (1f1b, or 2bw with pipeline.delay 1), the name of a schedule, or the path of a schedule file."`
+	Stages            int               `yaml:"stages" help:"Stages of the model, in each replica."`
+	Chunks            int               `yaml:"chunks" help:"Model chunks (virtual stages) in a stage; more than 1 with interleaved." default:"the schedule's"`
+	Cut               []int             `yaml:"cut,flow" help:"First unit of each chunk after the first. Unit 0 is the embedding, then come the layers, then the head. Empty: chosen by measured times."`
+	Devices           []string          `yaml:"devices,flow" help:"Device of each rank, repeated if there are fewer. Empty: the default device for all. Ranks on cpu:0 divide its cores; cpu:0/4 is 4 threads for a rank."`
+	Replicas          int               `yaml:"replicas" help:"Data-parallel pipelines that share each batch's microbatches."`
+	Delay             int               `yaml:"delay" help:"Delay of the update in steps. 2bw has 1; one stage with 1 computes the same." default:"the schedule's"`
+	StaleMicrobatches StaleMicrobatches `yaml:"stale_microbatches" help:"Microbatches of each batch that lack the update of the batch before, with a delay; the others are current. auto: as few as cost nothing, stages − 1, or all on one stage. all: as published for 2bw."`
+	Correction        string            `yaml:"correction" help:"Correction of the delay."`
+	ErrorFeedback     bool              `yaml:"error_feedback" help:"The same as pipeline.correction: error_feedback."`
+	Memory            string            `yaml:"memory" help:"Memory of each device, as in 24GiB. Empty: what the device reports, which most GPUs do not."`
+	Recompute         string            `yaml:"recompute" help:"Recompute activations in the backward pass; auto does so where memory is short."`
+	Processes         Processes         `yaml:",inline"`
 }
 
 // Processes are the processes that compute for the run. They are keys of the section pipeline.
@@ -70,6 +71,7 @@ func (p *Pipeline) complete(d *strictyaml.Document) {
 			p.Chunks = f.Chunks
 		}
 	}
+	p.completeStaleness()
 	switch {
 	case p.ErrorFeedback && !given("correction"):
 		p.Correction = optim.CorrectionErrorFeedback
@@ -179,7 +181,8 @@ func (p Pipeline) MemoryBytes() int64 {
 func (c Config) Schedule(batches int) (*schedule.Generator, error) {
 	p := c.Pipeline
 	if !p.HasScheduleFile() {
-		return schedule.New(p.Schedule, schedule.Options{Stages: p.Stages, Chunks: p.Chunks, Microbatches: c.MicrobatchesPerReplica(), Batches: batches})
+		return schedule.New(p.Schedule, schedule.Options{Stages: p.Stages, Chunks: p.Chunks, Microbatches: c.MicrobatchesPerReplica(),
+			Stale: c.scheduledStale(), Batches: batches})
 	}
 	s, err := c.ScheduleFile()
 	if err != nil {
@@ -231,6 +234,9 @@ func (c Config) validateSchedule() error {
 	if f, _ := schedule.Find(p.Schedule); f.Untrainable != "" {
 		return Invalid("pipeline.schedule", p.Schedule, "one to train with (sync, %s): %s", names, f.Untrainable)
 	}
+	if err := c.validateStaleness(); err != nil {
+		return err
+	}
 	g, err := c.Schedule(1)
 	if err != nil {
 		if p.HasScheduleFile() {
@@ -243,6 +249,9 @@ func (c Config) validateSchedule() error {
 	}
 	if d := g.Head().Delay; d != p.Delay {
 		return Invalid("pipeline.delay", p.Delay, "%d, the delay of schedule %s", d, p.Schedule)
+	}
+	if n := g.Head().Stale; n != c.Stale() {
+		return Invalid("pipeline.stale_microbatches", p.StaleMicrobatches, "%d, as in schedule %s", n, p.Schedule)
 	}
 	return nil
 }

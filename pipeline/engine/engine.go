@@ -20,6 +20,7 @@ type Engine struct {
 	channels     channels
 	owners       []int           // the ranks of the first replica, which own the parameters
 	backwards    backwards       // of the schedule
+	stale        int             // microbatches of a batch
 	tracer       Tracer          // nil: nothing is recorded
 	profiler     Profiler        // nil: nothing is measured
 	failure      *failure        // of a rank, or the cause of Abort
@@ -71,7 +72,10 @@ func New(o Options) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{options: o, exchanges: o.planExchanges(), backwards: backwardsOf(sample, o.Layout.Stages), failure: newFailure()}
+	if d := sample.Head().Delay; d != o.Layout.Delay {
+		panic(fmt.Sprintf("engine: a schedule with delay %d for a layout with delay %d", d, o.Layout.Delay))
+	}
+	e := &Engine{options: o, stale: sample.Head().Stale, exchanges: o.planExchanges(), backwards: backwardsOf(sample, o.Layout.Stages), failure: newFailure()}
 	for i, dev := range o.Devices {
 		r := &rank{engine: e, index: i, device: dev}
 		r.slots = schedule.Slots(sample.Actions(r.stage()))

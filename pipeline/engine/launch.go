@@ -14,7 +14,7 @@ import (
 
 // launch enqueues the program of an action.
 func (w *worker) launch(e stage.Effect) error {
-	at := exec.Binding{weightsClass: e.Place.Weights, gradientsClass: e.Place.Gradients, slotClass: e.Place.Slot}
+	at := exec.Binding{weightsClass: e.Place.Weights, gradientsClass: e.Place.Gradients, slotClass: e.Place.Slot, scaleClass: e.Place.Scale}
 	name := chunkProgram(e.Action.Kind, e.Action.Chunk, e.First)
 	began := time.Now()
 	switch e.Action.Kind {

@@ -47,6 +47,7 @@ func (n noise) batch(batch int64) (tokens, targets []int32, err error) {
 type trial struct {
 	Layout
 	schedule   string
+	current    int // with a delay: the last microbatches of a batch, which are not stale
 	correction string
 	tied       bool
 	inputs     bool // of all kinds, and a loss that reads them
@@ -54,16 +55,18 @@ type trial struct {
 }
 
 func (s trial) String() string {
-	return fmt.Sprintf("%s, %d stages cut at %v, recomputing %v, delay %d, correction %s, %d replicas, tied %v, inputs %v", s.schedule, s.Stages, s.Cut,
-		s.Recompute, s.Delay, s.correction, s.Replicas, s.tied, s.inputs)
+	return fmt.Sprintf("%s, %d stages cut at %v, recomputing %v, delay %d but for %d, correction %s, %d replicas, tied %v, inputs %v", s.schedule, s.Stages, s.Cut,
+		s.Recompute, s.Delay, s.current, s.correction, s.Replicas, s.tied, s.inputs)
 }
 
-// layouts are a synchronous and a delayed pipeline of one stage.
+// layouts are a synchronous and two delayed pipelines of one stage.
 func layouts() []trial {
 	l := Layout{Stages: 1, Chunks: 1, Replicas: 1}
 	delayed := trial{Layout: l, schedule: "2bw", correction: "error_feedback", tied: true}
 	delayed.Delay = 1
-	return []trial{{Layout: l, schedule: "1f1b", correction: "none"}, delayed}
+	partly := delayed
+	partly.current = 1
+	return []trial{{Layout: l, schedule: "1f1b", correction: "none"}, delayed, partly}
 }
 
 // trained is everything that training computed, by name: weights of both versions, state, losses and norms.
@@ -99,7 +102,8 @@ func (l *lender) train(t *testing.T, s trial, look func(*Engine)) trained {
 	o := Options{Layout: s.Layout, Model: c, MicrobatchSize: sequences / microbatches, Microbatches: microbatches / s.Replicas,
 		Devices: l.take(t, s.Stages*s.Replicas)}
 	o.Schedule = func(batches int) (*schedule.Generator, error) {
-		return schedule.New(s.schedule, schedule.Options{Stages: s.Stages, Chunks: s.Chunks, Microbatches: o.Microbatches, Batches: batches})
+		return schedule.New(s.schedule, schedule.Options{Stages: s.Stages, Chunks: s.Chunks, Microbatches: o.Microbatches,
+			Stale: s.Delay * (o.Microbatches - s.current), Batches: batches})
 	}
 	o.Optimizer = adam(t, o, s.correction, s.scale)
 	source := Source(Tokens(noise{c}.batch))

@@ -79,7 +79,7 @@ func TestNonfiniteLossSkipsTheBatch(t *testing.T) {
 				o := Options{Layout: layout, Model: capped(t), MicrobatchSize: 2, Microbatches: microbatches / layout.Replicas, Loss: shifted,
 					Inputs: model.Inputs{Aligned: []graph.Named{{ID: "teacher", Type: graph.T(graph.F32)}}}, Devices: l.take(t, layout.ranks())}
 				o.Schedule = func(batches int) (*schedule.Generator, error) {
-					return schedule.New([]string{"1f1b", "2bw"}[delay], schedule.Options{Stages: o.Layout.Stages, Chunks: 1, Microbatches: o.Microbatches, Batches: batches})
+					return schedule.New([]string{"1f1b", "2bw"}[delay], schedule.Options{Stages: o.Layout.Stages, Chunks: 1, Microbatches: o.Microbatches, Stale: delay * o.Microbatches, Batches: batches})
 				}
 				o.Optimizer = skipping(t, o)
 				e, err := New(o)

@@ -16,7 +16,12 @@ const (
 	weightsClass   = "weights"   // versions of the parameters
 	gradientsClass = "gradients" // in the same pools, see stage.Roles
 	slotClass      = "slot"      // data of one microbatch in flight
+	scaleClass     = "scale"     // the loss scale that is kept with a version of the parameters
 )
+
+// batchScale is the name, in the backward of the loss, of optim.ScaleVariable: all microbatches of a batch have the
+// loss scale of its stale ones, whichever weights they read.
+const batchScale = "batch/loss_scale"
 
 // The programs of a rank besides those of its model chunks.
 const (
@@ -71,6 +76,7 @@ func (r *rank) buildPrograms() (programs, error) {
 	}
 	p.pools[model.LossVariable] = exec.Pool{Name: model.LossVariable, Class: gradientsClass, Size: versions}
 	p.pools[optim.ScaleVariable] = exec.Pool{Name: optim.ScaleVariable, Class: weightsClass, Size: versions}
+	p.pools[batchScale] = exec.Pool{Name: optim.ScaleVariable, Class: scaleClass, Size: versions}
 	p.pools[optim.NextScaleVariable] = exec.Pool{Name: optim.ScaleVariable, Class: gradientsClass, Size: versions}
 	if r.optimizer == nil {
 		return p, nil
@@ -139,7 +145,7 @@ func (o Options) scale() graph.Named {
 	if s == nil {
 		return graph.Named{}
 	}
-	return graph.Named{ID: optim.ScaleVariable, Type: s.Type()}
+	return graph.Named{ID: batchScale, Type: s.Type()}
 }
 
 // readBy lists the variables of a microbatch's data that the programs of a virtual stage read.

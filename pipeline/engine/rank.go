@@ -78,12 +78,13 @@ func (r *rank) load() (err error) {
 		return err
 	}
 	delay := r.engine.options.Layout.Delay
-	r.roles = stage.Roles{Current: 0, Next: delay, Gradients: 1 + delay}
+	r.roles = stage.Roles{Older: 0, Newest: delay, Gradients: 1 + delay}
 	if !r.scales() {
 		return nil
 	}
-	for _, v := range []Version{Current, Next} {
-		if err := r.session.WriteAt(optim.ScaleVariable, r.version(v), exec.F32Bytes(r.engine.options.Optimizer.Scaling().Initial())); err != nil {
+	for _, v := range []Version{Older, Newest} {
+		scale := r.scaleAt(r.version(v)[weightsClass])
+		if err := r.session.WriteAt(scale.name, scale.at, exec.F32Bytes(r.engine.options.Optimizer.Scaling().Initial())); err != nil {
 			return err
 		}
 	}
@@ -94,6 +95,15 @@ func (r *rank) load() (err error) {
 // it.
 func (r *rank) scales() bool {
 	return r.engine.options.Optimizer.Scaled() && (r.optimizer != nil || r.stage() == r.engine.options.Layout.Stages-1)
+}
+
+// scaleAt is the loss scale that is kept with a version of the weights. Without an optimizer a rank reads it only in
+// its backwards.
+func (r *rank) scaleAt(buffer int) tensor {
+	if r.optimizer == nil {
+		return tensor{batchScale, exec.Binding{scaleClass: buffer}}
+	}
+	return tensor{optim.ScaleVariable, exec.Binding{weightsClass: buffer}}
 }
 
 // sampleBatches is the number of batches that show every pattern of a schedule.
@@ -130,7 +140,13 @@ func (r *rank) stored(e stage.Effect) []tensor {
 	case stage.Contribution:
 		return tensors(r.engine.exchanges.between(m.From, r.index).as, nil)
 	}
-	return tensors(r.engine.exchanges.between(r.index, m.From).params, exec.Binding{weightsClass: e.Place.Weights})
+	params := tensors(r.engine.exchanges.between(r.index, m.From).params, exec.Binding{weightsClass: e.Place.Weights})
+	for i := range params {
+		if params[i].name == optim.ScaleVariable {
+			params[i] = r.scaleAt(e.Place.Weights)
+		}
+	}
+	return params
 }
 
 // isInitialized reports whether an update was applied before that of a batch. If only the device knows, it waits for
@@ -168,9 +184,10 @@ func (r *rank) machine(w work, from, to int) (*stage.Machine, error) {
 		return nil, err
 	}
 	c := stage.Config{Pipeline: stage.Pipeline{Stages: l.Stages, Chunks: l.Chunks, Microbatches: w.microbatches},
-		Stage: r.stage(), Replica: r.replica(), Delay: l.Delay, Slots: r.slots, Depth: e.options.Depth, Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
+		Stage: r.stage(), Replica: r.replica(), Delay: l.Delay, Stale: g.Head().Stale, Slots: r.slots, Depth: e.options.Depth, Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
 	if w.evaluates {
-		c.Delay, c.Roles.Next = 0, c.Roles.Current
+		evaluated := r.version(e.Evaluated())[weightsClass]
+		c.Delay, c.Roles.Older, c.Roles.Newest = 0, evaluated, evaluated
 	} else {
 		c.FeedAll = e.options.Inputs.Segments
 	}

@@ -14,15 +14,23 @@ import (
 type Version int
 
 const (
-	Current Version = iota // x_t, which batch t reads
-	Next                   // x_{t+1}, which exists with a delay of one
+	Older  Version = iota // the weights that the stale microbatches of the next batch read
+	Newest                // the weights with the updates of all batches; without delay there is one version
 )
 
 func (r *rank) version(v Version) exec.Binding {
-	if v == Next {
-		return exec.Binding{weightsClass: r.roles.Next}
+	if v == Newest {
+		return exec.Binding{weightsClass: r.roles.Newest}
 	}
-	return exec.Binding{weightsClass: r.roles.Current}
+	return exec.Binding{weightsClass: r.roles.Older}
+}
+
+// Evaluated is the version that evaluations read: the one of the last microbatch of the next batch.
+func (e *Engine) Evaluated() Version {
+	if e.stale < e.options.Microbatches {
+		return Newest
+	}
+	return Older
 }
 
 // ReadWeights enqueues a read of a parameter at its owner.
@@ -60,7 +68,8 @@ func (e *Engine) WriteWeights(param string, v Version, data []byte) error {
 // ReadState enqueues a read of one of the optimizer's variables, as Optimizer.State lists them.
 func (e *Engine) ReadState(name string) (device.Pending, error) {
 	for _, r := range e.stateRanks(name) {
-		return r.session.ReadAt(r.stateAt(name))
+		state := r.stateAt(name)
+		return r.session.ReadAt(state.name, state.at)
 	}
 	return nil, fmt.Errorf("unknown optimizer state %q", name)
 }
@@ -69,8 +78,8 @@ func (e *Engine) ReadState(name string) (device.Pending, error) {
 func (e *Engine) WriteState(name string, data []byte) error {
 	for _, r := range e.stateRanks(name) {
 		r.initialized = r.initialized && name != optim.InitializedVariable
-		variable, at := r.stateAt(name)
-		if err := r.session.WriteAt(variable, at, data); err != nil {
+		state := r.stateAt(name)
+		if err := r.session.WriteAt(state.name, state.at, data); err != nil {
 			return r.fault(err)
 		}
 	}
@@ -78,14 +87,14 @@ func (e *Engine) WriteState(name string, data []byte) error {
 }
 
 // stateAt is the variable and buffer of a state on a rank. The loss scale has versions, as weights have.
-func (r *rank) stateAt(name string) (string, exec.Binding) {
+func (r *rank) stateAt(name string) tensor {
 	switch name {
 	case optim.ScaleVariable:
-		return name, r.version(Current)
+		return r.scaleAt(r.roles.Older)
 	case optim.NextScaleVariable:
-		return optim.ScaleVariable, r.version(Next)
+		return r.scaleAt(r.roles.Newest)
 	}
-	return name, nil
+	return tensor{name: name}
 }
 
 // stateRanks are the ranks that hold a state. Most states have one; the loss scale and the flags that training has

@@ -7,14 +7,15 @@ import (
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
 )
 
 // Version is a version of a run's weights at a step t. Without delay both are the same.
 type Version string
 
 const (
-	// VersionX are x_t, at which the gradient of batch t is taken. With a delay they lack the update of batch t−1, and the
-	// correction may have added estimates of updates to come.
+	// VersionX are x_t, at which the gradient of batch t is taken, or that of its last microbatches if the first are stale.
+	// If all are stale, x_t lack the update of batch t−1. A correction may have added estimates of updates to come.
 	VersionX Version = "x"
 	// VersionY are y_t, which contain the updates of all t batches exactly once, and no estimates.
 	VersionY Version = "y"
@@ -41,5 +42,5 @@ func (src *Source) Choose(v Version, note func(format string, args ...any)) erro
 	if err != nil {
 		return usererror.New(fmt.Errorf("%s: %w", filepath.Join(src.Dir, config.SavedFile), err))
 	}
-	return usererror.New(src.weights.Settle(src.checkpoint, o))
+	return usererror.New(src.weights.Settle(src.checkpoint, o, weights.SecondOf(*src.config)))
 }

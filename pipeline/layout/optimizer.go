@@ -23,7 +23,7 @@ func NewOptimizer(c config.Config, m model.Model, factor func(step int) float64)
 		Algorithm: c.Optimizer.Algorithm, AdamW: c.Optimizer.AdamW, WeightDecay: c.Optimizer.WeightDecay, Clip: c.Train.GradClip,
 		Losses:   append(layout.LossContributions(), model.LossVariable),
 		Schedule: c.LRSchedule(), Factor: factor,
-		Delay: c.Pipeline.Delay, Correction: c.Optimizer.Correction(c.Pipeline.Correction),
+		Delay: c.Pipeline.Delay, Staleness: c.Staleness(), Correction: c.Optimizer.Correction(c.Pipeline.Correction),
 		LossScale: lossScale(c.Train), SkipNonfinite: c.Train.Nonfinite == config.Skip,
 	}, params)
 }

@@ -52,8 +52,8 @@ func Families() []Family {
 		{Name: PipeDream, Summary: "no flush; each microbatch has its own update (arXiv 1806.03377)", Delay: -1, Chunks: 1,
 			Untrainable: "its delay differs by stage",
 			check:       oneMicrobatch, example: pipedreamExample, stream: pipedream, closed: streamForm, inFlight: batchesInFlight},
-		{Name: TwoBW, Summary: "no flush; a gradient per batch, one step old (arXiv 2006.09503)", Delay: 1, Chunks: 1,
-			check: microbatchPerStage, example: twoBWExample, stream: twoBW, closed: streamForm, inFlight: fewInFlight},
+		{Name: TwoBW, Summary: "no flush; the first microbatches of a batch are one step old (arXiv 2006.09503)", Delay: 1, Chunks: 1,
+			check: enoughMicrobatches, example: twoBWExample, stream: twoBW, closed: streamForm, inFlight: fewInFlight},
 		{Name: Eval, Summary: "forwards only", Chunks: 1, ManyChunks: true, Untrainable: "it has no backward",
 			batch: evaluation, closed: evaluationForm, inFlight: noneInFlight},
 	}
@@ -113,6 +113,9 @@ func (f Family) Example(o Options) Options {
 // complete fills in the options that have defaults and checks all of them.
 func (f Family) complete(o Options) (Options, error) {
 	o.Batches, o.Chunks = orElse(o.Batches, 1), orElse(o.Chunks, f.Chunks)
+	if f.Delay == 1 {
+		o.Stale = orElse(o.Stale, o.Stages-1)
+	}
 	for _, n := range []struct {
 		name             string
 		found, low, high int
@@ -131,6 +134,9 @@ func (f Family) complete(o Options) (Options, error) {
 			f.Name, o.Chunks, f.Chunks, strings.Join(names(chunked), " or "))
 	case o.Chunks < f.Chunks:
 		return o, fmt.Errorf("schedule %s: chunks: found %d, expected at least %d", f.Name, o.Chunks, f.Chunks)
+	}
+	if f.Delay != 1 && o.Stale != 0 {
+		return o, fmt.Errorf("schedule %s: stale microbatches: found %d, expected 0: no microbatch is one step old", f.Name, o.Stale)
 	}
 	if f.check != nil {
 		if err := f.check(o); err != nil {
@@ -288,11 +294,16 @@ func pipedream(o Options, stage int, yield func(Action) bool) {
 	})
 }
 
-// microbatchPerStage: 2bw holds two versions of the weights, which is enough from one microbatch per stage on.
-func microbatchPerStage(o Options) error {
+// enoughMicrobatches: 2bw holds two versions of the weights, which is enough from one microbatch per stage on. When the
+// first stage has finished a batch, it has begun p − 1 microbatches of the next.
+func enoughMicrobatches(o Options) error {
 	if o.Microbatches < o.Stages {
 		return &MicrobatchesError{Found: o.Microbatches, Stages: o.Stages, Next: o.Stages, Expected: "at least one per stage: with fewer, " +
 			"a batch would start before the update that it needs, and two versions of the weights would not be enough"}
+	}
+	if o.Stale < o.Stages-1 || o.Stale > o.Microbatches {
+		return fmt.Errorf("stale microbatches: found %d on %d stages with %d microbatches, expected %d to %d: %d are on their way before "+
+			"the update of the batch before can be done", o.Stale, o.Stages, o.Microbatches, o.Stages-1, o.Microbatches, o.Stages-1)
 	}
 	return nil
 }
@@ -302,13 +313,14 @@ func twoBWExample(o Options) Options {
 	return o
 }
 
-// twoBW: Narayanan et al., arXiv 2006.09503 (PipeDream-2BW). An update stands at its deadline, the first forward of the
-// batch after the next. The updates of the last batches follow at the end.
+// twoBW: Narayanan et al., arXiv 2006.09503 (PipeDream-2BW), in which all microbatches of a batch are stale. Here the
+// first o.Stale are, and the others read the weights that the batch before left. An update stands at its deadline, the
+// first forward that reads its weights. The updates of the last batches follow at the end.
 func twoBW(o Options, stage int, yield func(Action) bool) {
 	m, due := o.Microbatches, 0 // due is the next update
 	n := m * o.Batches
 	more := alternate(n, min(o.Stages-stage-1, n), func(kind Kind, k int) bool {
-		if kind == Forward && k%m == 0 && k >= 2*m {
+		if kind == Forward && k == (due+1)*m+o.Stale {
 			if !yield(Action{Kind: Update, Batch: due}) {
 				return false
 			}

@@ -18,7 +18,7 @@ import (
 //	F0.0 B0.0 F1.0 B1.0 U0
 //
 // Every key of the header is optional. The default name is that of the file; stages, chunks, microbatches and batches
-// are counted from the actions; delay is 0; and without the key links the schedule contains computation only. Keys that
+// are counted from the actions; delay is 0; stale is all microbatches with delay 1; and without the key links the schedule contains computation only. Keys that
 // are given must agree with the actions. A comment that looks like an unknown key is an error. A run repeats the
 // schedule of a file (see Repeat): a file describes one batch, or several where batches overlap.
 
@@ -29,7 +29,7 @@ type headerNumber struct {
 }
 
 func (s *Schedule) header() []headerNumber {
-	return []headerNumber{{"stages", &s.Stages}, {"chunks", &s.Chunks}, {"microbatches", &s.Microbatches}, {"batches", &s.Batches}, {"delay", &s.Delay}}
+	return []headerNumber{{"stages", &s.Stages}, {"chunks", &s.Chunks}, {"microbatches", &s.Microbatches}, {"batches", &s.Batches}, {"delay", &s.Delay}, {"stale", &s.Stale}}
 }
 
 // String is the schedule as text, which Parse reads.
@@ -37,6 +37,9 @@ func (s *Schedule) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# name: %s\n", s.Name)
 	for _, h := range s.header() {
+		if h.value == &s.Stale && s.Delay != 1 {
+			continue
+		}
 		fmt.Fprintf(&b, "# %s: %d\n", h.key, *h.value)
 	}
 	if s.Copies != nil {
@@ -220,6 +223,9 @@ func (p *parser) finish() (*Schedule, error) {
 				}
 			}
 		}
+	}
+	if _, given := p.keys["stale"]; !given && p.Delay == 1 {
+		p.Stale = p.Microbatches
 	}
 	return &p.Schedule, nil
 }

@@ -11,6 +11,7 @@ type Options struct {
 	Stages       int // p
 	Microbatches int // m, per batch
 	Chunks       int // v, per stage; 0: the fewest that the schedule allows
+	Stale        int // q, the stale microbatches of a batch in 2bw; 0: p − 1, the fewest that cost nothing
 	Batches      int // 0: one
 }
 
@@ -40,9 +41,18 @@ func New(name string, o Options) (*Generator, error) {
 		return nil, err
 	}
 	return &Generator{
-		head:    Schedule{Name: name, Stages: o.Stages, Chunks: o.Chunks, Microbatches: o.Microbatches, Batches: o.Batches, Delay: f.Delay},
+		head:    f.head(o),
 		actions: func(stage int, yield func(Action) bool) { f.actions(o, stage, yield) },
 	}, nil
+}
+
+// head is the schedule of complete options, without its action lists. Without a stale microbatch there is no delay.
+func (f Family) head(o Options) Schedule {
+	s := Schedule{Name: f.Name, Stages: o.Stages, Chunks: o.Chunks, Microbatches: o.Microbatches, Batches: o.Batches, Delay: f.Delay, Stale: o.Stale}
+	if f.Delay == 1 {
+		s.Delay = min(1, o.Stale)
+	}
+	return s
 }
 
 // Generate lists a whole schedule of computation, by name.

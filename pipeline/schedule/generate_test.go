@@ -17,9 +17,12 @@ func TestActionListsOfThePapers(t *testing.T) {
 		stage int
 		want  string
 	}{
-		{"2bw", Options{Stages: 3, Microbatches: 3, Batches: 3}, 0, "F0.0 F1.0 F2.0 B0.0 F0.1 B1.0 F1.1 B2.0 F2.1 B0.1 U0 F0.2 B1.1 F1.2 B2.1 F2.2 B0.2 B1.2 B2.2 U1 U2"},
-		{"2bw", Options{Stages: 3, Microbatches: 3, Batches: 2}, 2, "F0.0 B0.0 F1.0 B1.0 F2.0 B2.0 F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 U0 U1"},
-		{"2bw", Options{Stages: 1, Microbatches: 1, Batches: 3}, 0, "F0.0 B0.0 F0.1 B0.1 U0 F0.2 B0.2 U1 U2"},
+		{"2bw", Options{Stages: 3, Microbatches: 3, Stale: 3, Batches: 3}, 0, "F0.0 F1.0 F2.0 B0.0 F0.1 B1.0 F1.1 B2.0 F2.1 B0.1 U0 F0.2 B1.1 F1.2 B2.1 F2.2 B0.2 B1.2 B2.2 U1 U2"},
+		{"2bw", Options{Stages: 3, Microbatches: 3, Stale: 3, Batches: 2}, 2, "F0.0 B0.0 F1.0 B1.0 F2.0 B2.0 F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 U0 U1"},
+		{"2bw", Options{Stages: 1, Microbatches: 1, Stale: 1, Batches: 3}, 0, "F0.0 B0.0 F0.1 B0.1 U0 F0.2 B0.2 U1 U2"},
+		{"2bw", Options{Stages: 1, Microbatches: 1, Batches: 3}, 0, "F0.0 B0.0 U0 F0.1 B0.1 U1 F0.2 B0.2 U2"},
+		{"2bw", Options{Stages: 3, Microbatches: 4, Batches: 2}, 0, "F0.0 F1.0 F2.0 B0.0 F3.0 B1.0 F0.1 B2.0 F1.1 B3.0 U0 F2.1 B0.1 F3.1 B1.1 B2.1 B3.1 U1"},
+		{"2bw", Options{Stages: 3, Microbatches: 4, Stale: 3, Batches: 2}, 0, "F0.0 F1.0 F2.0 B0.0 F3.0 B1.0 F0.1 B2.0 F1.1 B3.0 F2.1 B0.1 U0 F3.1 B1.1 B2.1 B3.1 U1"},
 		{"1f1b", Options{Stages: 3, Microbatches: 2, Batches: 1}, 0, "F0.0 F1.0 B0.0 B1.0 U0"},
 		{"zb-h1", Options{Stages: 3, Microbatches: 4, Batches: 1}, 1, "F0.0 F1.0 I0.0 F2.0 I1.0 W0.0 F3.0 I2.0 W1.0 I3.0 W2.0 W3.0 U0"},
 		{"pipedream", Options{Stages: 2, Microbatches: 1, Batches: 3}, 0, "F0.0 F0.1 B0.0 U0 F0.2 B0.1 U1 B0.2 U2"},
@@ -42,6 +45,9 @@ func TestInvalidOptions(t *testing.T) {
 	}{
 		`schedule "3bw": no such schedule, expected one of gpipe, 1f1b`:                                  {"3bw", Options{Stages: 1, Microbatches: 1}},
 		"schedule 2bw: microbatches: found 3 on 4 stages, expected at least one":                         {"2bw", Options{Stages: 4, Microbatches: 3}},
+		"schedule 2bw: stale microbatches: found 1 on 3 stages with 4 microbatches, expected 2 to 4":     {"2bw", Options{Stages: 3, Microbatches: 4, Stale: 1}},
+		"schedule 2bw: stale microbatches: found 5 on 3 stages with 4 microbatches, expected 2 to 4":     {"2bw", Options{Stages: 3, Microbatches: 4, Stale: 5}},
+		"schedule 1f1b: stale microbatches: found 1, expected 0":                                         {"1f1b", Options{Stages: 3, Microbatches: 4, Stale: 1}},
 		"schedule interleaved: microbatches: found 3 on 2 stages, expected a multiple":                   {"interleaved", Options{Stages: 2, Microbatches: 3}},
 		"schedule interleaved: chunks: found 1, expected at least 2":                                     {"interleaved", Options{Stages: 2, Microbatches: 2, Chunks: 1}},
 		"schedule 1f1b: chunks: found 2, expected 1: several chunks per stage need schedule interleaved": {"1f1b", Options{Stages: 2, Microbatches: 2, Chunks: 2}},

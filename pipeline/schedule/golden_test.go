@@ -20,12 +20,17 @@ func TestGoldenFiles(t *testing.T) {
 		variants := map[string]*Copies{"": nil, ".communication": {}}
 		switch f.Name {
 		case TwoBW:
+			variants[".all"] = nil // stale, as in the paper
 			variants[".tied"], variants[".tied-copied"], variants[".replica"] = &Copies{Tied: true}, &Copies{Tied: true, Copied: true}, &Copies{Tied: true, Replica: true}
 		case Interleaved:
 			variants[".tied"] = &Copies{Tied: true}
 		}
 		for variant, l := range variants {
-			s, err := Generate(f.Name, goldenOptions(f))
+			o := goldenOptions(f)
+			if variant == ".all" {
+				o.Stale = o.Microbatches
+			}
+			s, err := Generate(f.Name, o)
 			require.NoError(t, err)
 			if l != nil {
 				s, err = Communicate(s, *l)
@@ -74,6 +79,17 @@ F0 B0 F1 B1 U0
 	require.NoError(t, err)
 	want.Name = "mine"
 	assert.Equal(t, want, s)
+}
+
+// A text of a schedule with a delay that does not say how many microbatches are stale is one in which all are.
+func TestAllMicrobatchesAreStaleUnlessTheTextSaysOtherwise(t *testing.T) {
+	s, err := Generate("2bw", Options{Stages: 2, Microbatches: 3, Stale: 3, Batches: 2})
+	require.NoError(t, err)
+	text := s.String()
+	require.Contains(t, text, "# stale: 3\n")
+	read, err := Parse("x", strings.Replace(text, "# stale: 3\n", "", 1))
+	require.NoError(t, err)
+	assert.Equal(t, s, read)
 }
 
 func TestErrorsInAText(t *testing.T) {

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// forEach runs a test on schedules of all families, with up to 8 stages, or 4 in a short run.
+// forEach runs a test on schedules of all families, with up to 8 stages, or 4 in a short run, and with few, some and all
+// microbatches stale where there is a delay.
 func forEach(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o Options)) {
 	most := 8
 	if testing.Short() {
@@ -20,8 +21,8 @@ func forEach(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o O
 			tried := 0
 			for p := 1; p <= most; p++ {
 				for _, m := range []int{1, 3, 4, 8} {
-					for _, v := range []int{1, 2, 3} {
-						o := Options{Stages: p, Microbatches: m, Chunks: v, Batches: batches}
+					for _, o := range []Options{{Chunks: 1}, {Chunks: 2}, {Chunks: 3}, {Chunks: 1, Stale: p}, {Chunks: 1, Stale: m/2 + 1}, {Chunks: 1, Stale: m}} {
+						o.Stages, o.Microbatches, o.Batches = p, m, batches
 						if f.Example(Options{}).Microbatches == 1 {
 							o.Batches, o.Microbatches = m*batches, 1
 						}
@@ -141,38 +142,59 @@ func TestZeroBubbleH1IsAThirdOf1F1B(t *testing.T) {
 	}
 }
 
-// In 2BW every gradient is one update old, whatever the depth, with two versions of the weights and three buffers; in
-// PipeDream as many as there are stages to come.
+// In 2BW the gradients of the stale microbatches are one update old and the others are current, whatever the depth and
+// however many are stale, with two versions of the weights and three buffers. In PipeDream they are as old as there are
+// stages to come.
 func TestStaleness(t *testing.T) {
 	for p := 1; p <= 8; p++ {
-		s, err := Generate("2bw", Options{Stages: p, Microbatches: p + 3, Batches: 7})
+		m := p + 3
+		for q := max(1, p-1); q <= m; q++ {
+			s, err := Generate("2bw", Options{Stages: p, Microbatches: m, Stale: q, Batches: 7})
+			require.NoError(t, err)
+			assert.InDelta(t, float64(q)/float64(m), s.MeanStaleness(), 1e-12)
+			report, err := Validate(s)
+			require.NoError(t, err)
+			least := 0
+			if q == m {
+				least = 1
+			}
+			for stage, l := range report.Stages {
+				accumulators := 2
+				if q == p-1-stage {
+					accumulators = 1 // the update comes before the next batch's first backward
+				}
+				assert.Equal(t, StageReport{InFlight: p - stage, Versions: 2, Accumulators: accumulators, Buffers: 3, Staleness: [2]int{least, 1}}, l,
+					"%d stages, %d stale, stage %d", p, q, stage)
+			}
+			for stage, actions := range s.Actions {
+				for i := range m {
+					age := 0
+					if i < q {
+						age = 1
+					}
+					assert.Equal(t, map[int]bool{age: true}, ages(actions, 1, i), "%d stages, stage %d", p, stage) // u_{−1} = 0 is not an action
+				}
+			}
+		}
+		s, err := Generate("pipedream", Options{Stages: p, Microbatches: 1, Batches: 20})
 		require.NoError(t, err)
 		report, err := Validate(s)
 		require.NoError(t, err)
 		for stage, l := range report.Stages {
-			assert.Equal(t, StageReport{InFlight: p - stage, Versions: 2, Accumulators: 2, Buffers: 3, Staleness: [2]int{1, 1}}, l)
-		}
-		for stage, actions := range s.Actions {
-			assert.Equal(t, map[int]bool{1: true}, ages(actions, 1), "%d stages, stage %d", p, stage) // u_{−1} = 0 is not an action
-		}
-		s, err = Generate("pipedream", Options{Stages: p, Microbatches: 1, Batches: 20})
-		require.NoError(t, err)
-		report, err = Validate(s)
-		require.NoError(t, err)
-		for stage, l := range report.Stages {
 			assert.Equal(t, [2]int{0, p - 1 - stage}, l.Staleness)
 			assert.Equal(t, p-stage, l.Versions)
-			assert.Equal(t, map[int]bool{p - 1 - stage: true}, ages(s.Actions[stage], p))
+			assert.Equal(t, map[int]bool{p - 1 - stage: true}, ages(s.Actions[stage], p, 0))
 		}
 	}
 }
 
-// ages are, of all microbatches from a batch on, how many updates stand between their forward and their batch's own.
-func ages(actions []Action, from int) map[int]bool {
+// ages are, of one microbatch of all batches from one on, how many updates stand between its forward and its batch's
+// own.
+func ages(actions []Action, from, microbatch int) map[int]bool {
 	read, updates, out := map[Action]int{}, 0, map[int]bool{}
 	for _, a := range actions {
 		switch {
-		case a.Kind == Forward && a.Batch >= from:
+		case a.Kind == Forward && a.Batch >= from && a.Microbatch == microbatch:
 			read[a] = updates
 		case a.Kind == Update:
 			for f, version := range read {
@@ -194,8 +216,12 @@ func TestUpdatesStandAtTheirDeadline(t *testing.T) {
 		}
 		for _, actions := range s.Actions {
 			for i, a := range actions {
-				if a.Kind == Update && a.Batch+1+s.Delay < s.Batches {
-					assert.Equal(t, Action{Kind: Forward, Batch: a.Batch + 1 + s.Delay}, actions[i+1])
+				first := Action{Kind: Forward, Batch: a.Batch + 1 + s.Delay}
+				if s.Delay == 1 && s.Stale < s.Microbatches {
+					first = Action{Kind: Forward, Batch: a.Batch + 1, Microbatch: s.Stale}
+				}
+				if a.Kind == Update && first.Batch < s.Batches {
+					assert.Equal(t, first, actions[i+1])
 				}
 			}
 		}

@@ -5,11 +5,13 @@ type Report struct{ Stages []StageReport }
 
 // StageReport is what a schedule demands of one stage.
 type StageReport struct {
-	InFlight     int    `json:"in_flight"`    // the most microbatches (of any chunk) between their forward and the end of their backward
-	Versions     int    `json:"versions"`     // the most weights of different batches, at one time
-	Accumulators int    `json:"accumulators"` // the most batches' gradients, at one time
-	Buffers      int    `json:"buffers"`      // the most of both together; an update makes weights of gradients
-	Staleness    [2]int `json:"staleness"`    // least and most updates between the weights of a gradient and the update that it goes into
+	InFlight     int `json:"in_flight"`    // the most microbatches (of any chunk) between their forward and the end of their backward
+	Versions     int `json:"versions"`     // the most weights of different batches, at one time
+	Accumulators int `json:"accumulators"` // the most batches' gradients, at one time
+	Buffers      int `json:"buffers"`      // the most of both together; an update makes weights of gradients
+	// Staleness is the least and the most updates between the weights of a microbatch's gradient and the update that it
+	// goes into.
+	Staleness [2]int `json:"staleness"`
 }
 
 // follower is the state of a stage while follow reads its actions.
@@ -18,14 +20,17 @@ type follower struct {
 	StageReport
 	inFlight map[Action]int // microbatches between forward and backward, by their F: how many updates their weights have
 	left     map[int]int    // batches between first backward and update: gradients still to come
-	complete int            // batches below have all gradients
+	older    map[int]int    // batches from their first backward on: gradients still to come at the oldest weights that they read
+	passed   int            // batches below need their oldest weights no more
 	updates  int            // done
 }
 
 // follow reads the actions of one stage, whose order is right, and records what it holds.
 func (s *Schedule) follow(stage int) (StageReport, error) {
-	f := &follower{Schedule: s, inFlight: map[Action]int{}, left: map[int]int{}}
-	f.Staleness = [2]int{max(0, s.Delay), max(0, s.Delay)}
+	f := &follower{Schedule: s, inFlight: map[Action]int{}, left: map[int]int{}, older: map[int]int{}}
+	if f.Staleness[1] = max(0, s.Delay); s.Stale == s.Microbatches {
+		f.Staleness[0] = f.Staleness[1]
+	}
 	exchange := s.perBatch(stage)
 	f.record()
 	for i, a := range s.Actions[stage] {
@@ -49,10 +54,16 @@ func (s *Schedule) follow(stage int) (StageReport, error) {
 
 func (f *follower) backward(a Action) {
 	if _, begun := f.left[a.Batch]; !begun {
-		f.left[a.Batch] = f.Microbatches * f.Chunks
+		f.left[a.Batch], f.older[a.Batch] = f.Microbatches*f.Chunks, f.Microbatches*f.Chunks
+		if f.Delay == 1 {
+			f.older[a.Batch] = f.Stale * f.Chunks
+		}
 	}
 	f.record() // the weights that are read and the gradient are both there
 	f.left[a.Batch]--
+	if f.Delay != 1 || f.isStale(a.Microbatch) {
+		f.older[a.Batch]--
+	}
 	a.Kind = Forward
 	if f.Delay < 0 {
 		age := a.Batch - f.inFlight[a] // as many updates precede that of the batch
@@ -62,8 +73,9 @@ func (f *follower) backward(a Action) {
 		f.Staleness = [2]int{min(f.Staleness[0], age), max(f.Staleness[1], age)}
 	}
 	delete(f.inFlight, a)
-	for n, begun := f.left[f.complete]; begun && n == 0; n, begun = f.left[f.complete] {
-		f.complete++
+	for n, begun := f.older[f.passed]; begun && n == 0; n, begun = f.older[f.passed] {
+		delete(f.older, f.passed)
+		f.passed++
 	}
 }
 
@@ -74,12 +86,12 @@ func (f *follower) record() {
 }
 
 // versions is the number of versions of the weights that are held. With a delay of 0 or 1 these are the newest version
-// and those of all batches that are not complete; otherwise the newest and those that a microbatch in flight will read
+// and those that batches will read again, of which the oldest of each batch count; otherwise the newest and those that a microbatch in flight will read
 // again.
 func (f *follower) versions() int {
 	if f.Delay >= 0 {
 		newest := f.updates + f.Delay
-		return newest - min(f.complete, newest) + 1
+		return newest - min(f.passed, newest) + 1
 	}
 	held := map[int]bool{f.updates: true}
 	for _, version := range f.inFlight {

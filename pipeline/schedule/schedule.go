@@ -42,9 +42,33 @@ type Schedule struct {
 	Chunks       int // model chunks per stage, at least 1
 	Microbatches int // per batch
 	Batches      int
-	Delay        int        // 0: batch t reads the weights that batch t−1 left; 1: those that batch t−2 left; −1: it differs by stage
-	Copies       *Copies    // what Communicate added; nil in a schedule of computation only
-	Actions      [][]Action // by stage, in order
+	// Delay is 0 if batch t reads the weights that batch t−1 left, 1 if its stale microbatches read those that batch t−2
+	// left, −1 if that differs by stage.
+	Delay   int
+	Stale   int        // with Delay 1: the first microbatches of a batch, which are stale; the others read as with Delay 0
+	Copies  *Copies    // what Communicate added; nil in a schedule of computation only
+	Actions [][]Action // by stage, in order
+}
+
+// isStale reports whether a microbatch reads weights that lack the update of the batch before.
+func (s *Schedule) isStale(microbatch int) bool { return s.Delay == 1 && microbatch < s.Stale }
+
+// reads is the batch whose update makes the weights that a forward reads, with a delay of 0 or 1. It is negative if
+// these are the initial weights.
+func (s *Schedule) reads(a Action) (updatedBy int) {
+	if s.isStale(a.Microbatch) {
+		return a.Batch - 2
+	}
+	return a.Batch - 1
+}
+
+// MeanStaleness is the mean over the microbatches of a batch of how many updates their weights lack. It is −1 if that
+// differs by stage.
+func (s *Schedule) MeanStaleness() float64 {
+	if s.Delay <= 0 {
+		return float64(s.Delay)
+	}
+	return float64(s.Stale) / float64(s.Microbatches)
 }
 
 // VirtualStages is the number of virtual stages that the model is cut into.

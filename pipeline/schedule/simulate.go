@@ -197,7 +197,7 @@ func (sim *simulation) computation(s int) Event {
 		}
 		start = max(start, came)
 	}
-	if made := a.Batch - 1 - sim.Delay; a.Kind == Forward && sim.Delay >= 0 && made >= 0 {
+	if made := sim.reads(a); a.Kind == Forward && sim.Delay >= 0 && made >= 0 {
 		start = max(start, sim.updated[s][made])
 		if sim.copies.Tied && s == sim.Stages-1 {
 			start = max(start, sim.updated[0][made]+sim.exchange(s, 0))

@@ -58,12 +58,30 @@ func TestSimulateTiedEmbeddings(t *testing.T) {
 	assert.Equal(t, [2]float64{17, 18}, at["1 F0.1"], "the weights come at 17")
 
 	for exchange, waits := range map[float64]bool{4: false, 40: true} {
-		s, err := Generate("2bw", Options{Stages: 4, Microbatches: 12, Batches: 8})
-		require.NoError(t, err)
-		s, err = Communicate(s, Copies{Tied: true})
-		require.NoError(t, err)
-		r, _ := simulated(t, s, Costs{VirtualStages: []Cost{Even(1, 2, 1)}, Exchange: exchange})
-		assert.Equal(t, waits, r.Steady.Bubble > 1e-9, "an exchange of %v: %v", exchange, r.Steady)
+		assert.Equal(t, waits, bubbleOf2BW(t, 12, exchange, Copies{Tied: true}) > 1e-9, "an exchange of %v", exchange)
+	}
+}
+
+// bubbleOf2BW is the steady bubble of 2BW on 4 stages with 12 microbatches of 1 + 2 units of time.
+func bubbleOf2BW(t *testing.T, stale int, exchange float64, c Copies) float64 {
+	s, err := Generate("2bw", Options{Stages: 4, Microbatches: 12, Stale: stale, Batches: 8})
+	require.NoError(t, err)
+	s, err = Communicate(s, c)
+	require.NoError(t, err)
+	r, _ := simulated(t, s, Costs{VirtualStages: []Cost{Even(1, 2, 1)}, Exchange: exchange})
+	return r.Steady.Bubble
+}
+
+// With the fewest stale microbatches the first stage updates as soon as it has finished a batch. That costs nothing over
+// 2BW with all stale if the norms of the others are there by then: the stage after it has finished one backward before.
+// Each further stale microbatch gives them a forward and a backward more.
+func TestLateGradientNorms(t *testing.T) {
+	for stale, exchange := range map[int]float64{3: 2, 4: 5, 5: 8, 6: 11} {
+		for _, e := range []float64{0, 1, exchange / 2, exchange} {
+			assert.InDelta(t, bubbleOf2BW(t, 12, e, Copies{}), bubbleOf2BW(t, stale, e, Copies{}), 1e-9, "%d stale, an exchange of %v", stale, e)
+		}
+		late := exchange + 2
+		assert.Greater(t, bubbleOf2BW(t, stale, late, Copies{}), bubbleOf2BW(t, 12, late, Copies{})+0.01, "%d stale, an exchange of %v", stale, late)
 	}
 }
 

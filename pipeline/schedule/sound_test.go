@@ -202,8 +202,16 @@ func (o *opinion) microbatch(stage, t, c, i int) {
 	}
 	if o.s.Delay >= 0 {
 		exchange := o.exchange(stage)
-		o.edge(name(stage, "%s%d", exchange[len(exchange)-1], t-1-o.s.Delay), here("F"))
+		o.edge(name(stage, "%s%d", exchange[len(exchange)-1], t-1-o.lack(i)), here("F"))
 	}
+}
+
+// lack is how many updates the weights of a microbatch lack.
+func (o *opinion) lack(i int) int {
+	if o.s.Delay > 0 && i >= o.s.Stale {
+		return 0
+	}
+	return o.s.Delay
 }
 
 func (o *opinion) batch(stage, t int) {
@@ -302,22 +310,27 @@ func (o *opinion) order() []int {
 	return order
 }
 
-// replay keeps weights and gradients in 2 + delay buffers: every gradient of batch t is made at x_t, and x_{t+1+delay}
-// is made of x_{t+delay} and the gradients of batch t, all of them.
+// replay keeps weights and gradients in 2 + delay buffers. x_n holds n updates less the delay. Every gradient of batch t
+// is made at x_t, or at x_{t+1} if its microbatch is not stale, and x_{t+1+delay} is made of x_{t+delay} and the
+// gradients of batch t, all of them.
 func (o *opinion) replay() {
 	if o.s.Delay < 0 {
 		return
 	}
 	for stage, actions := range o.s.Actions {
 		exchange := o.exchange(stage)
-		r := replayed{buffers: append([]string{"x0", "x1"}[:1+o.s.Delay:1+o.s.Delay], ""), sums: map[int]int{}, all: o.s.Microbatches * o.s.Chunks}
+		r := replayed{buffers: append([]string{"x0", "x1"}[:1+o.s.Delay:1+o.s.Delay], ""), sums: map[int]int{}, old: map[int]int{},
+			all: o.s.Microbatches * o.s.Chunks, stale: o.s.Microbatches * o.s.Chunks}
+		if o.s.Delay == 1 {
+			r.stale = o.s.Stale * o.s.Chunks
+		}
 		for _, a := range actions {
 			switch a.Kind.String() {
 			case "F", "I":
-				r.reads(a)
+				r.reads(a, o.s.Delay-o.lack(a.Microbatch))
 			case "B", "W":
-				r.reads(a)
-				r.adds(a, o.s.Delay)
+				r.reads(a, o.s.Delay-o.lack(a.Microbatch))
+				r.adds(a, o.s.Delay, o.lack(a.Microbatch) == o.s.Delay)
 			case exchange[len(exchange)-1]:
 				r.update(a.Batch, o.s.Delay)
 			}
@@ -332,7 +345,9 @@ func (o *opinion) replay() {
 type replayed struct {
 	buffers []string
 	sums    map[int]int // gradients of batches
+	old     map[int]int // of these, those made at the older weights
 	all     int
+	stale   int // of all
 	updates int
 	why     string
 }
@@ -341,13 +356,13 @@ func (r *replayed) find(format string, args ...any) int {
 	return slices.Index(r.buffers, fmt.Sprintf(format, args...))
 }
 
-func (r *replayed) reads(a Action) {
-	if r.find("x%d", a.Batch) < 0 {
+func (r *replayed) reads(a Action, newer int) {
+	if r.find("x%d", a.Batch+newer) < 0 {
 		r.why = "no weights for " + a.String()
 	}
 }
 
-func (r *replayed) adds(a Action, delay int) {
+func (r *replayed) adds(a Action, delay int, old bool) {
 	if r.sums[a.Batch] == 0 {
 		if r.find("") < 0 {
 			r.why = "no buffer for " + a.String()
@@ -356,14 +371,18 @@ func (r *replayed) adds(a Action, delay int) {
 		r.buffers[r.find("")] = fmt.Sprint("g", a.Batch)
 	}
 	r.sums[a.Batch]++
+	if old {
+		r.old[a.Batch]++
+	}
 	r.bury(delay)
 }
 
-// bury frees the weights of batches that are complete, but those to which the next update will be applied.
+// bury frees the weights that their batches have read for the last time, but those to which the next update will be
+// applied.
 func (r *replayed) bury(delay int) {
 	for i, b := range r.buffers {
 		var t int
-		if n, _ := fmt.Sscanf(b, "x%d", &t); n == 1 && r.sums[t] == r.all && t < r.updates+delay {
+		if n, _ := fmt.Sscanf(b, "x%d", &t); n == 1 && r.old[t] == r.stale && t < r.updates+delay {
 			r.buffers[i] = ""
 		}
 	}

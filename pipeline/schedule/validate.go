@@ -9,8 +9,8 @@ import (
 // Validate checks that a schedule can run and computes what training means, before or after Communicate:
 //   - each stage has every action of its chunks exactly once, and no other;
 //   - an action stands after all that it needs: a backward after its forward, a weight gradient after its input
-//     gradient, the update of a batch after all of its backwards, and the first forward of a batch after the
-//     update that makes its weights;
+//     gradient, the update of a batch after all of its backwards, and a forward after the update that makes the
+//     weights that it reads;
 //   - gradients are summed in the order of microbatches, and 2 + Delay buffers of a stage's parameters are
 //     enough;
 //   - all stages reach their end with channels of Capacity messages.
@@ -56,7 +56,7 @@ func (s *Schedule) checkHead() error {
 		name             string
 		found, low, high int
 	}{{"stages", s.Stages, 1, maxStages}, {"chunks", s.Chunks, 1, maxChunks}, {"microbatches", s.Microbatches, 1, maxNumber + 1},
-		{"batches", s.Batches, 1, maxNumber + 1}, {"delay", s.Delay, -1, 1}} {
+		{"batches", s.Batches, 1, maxNumber + 1}, {"delay", s.Delay, -1, 1}, {"stale", s.Stale, max(0, s.Delay), max(0, s.Delay) * s.Microbatches}} {
 		if n.found < n.low || n.found > n.high {
 			return fmt.Errorf("schedule %s: %s: found %d, expected %d to %d", s.Name, n.name, n.found, n.low, n.high)
 		}
@@ -231,8 +231,8 @@ func (s *Schedule) before(stage int, a Action) []Action {
 		if s.Delay < 0 {
 			return []Action{of(RecvForward)}
 		}
-		exchange := s.perBatch(stage) // its last action leaves the weights that the batch reads
-		return []Action{of(RecvForward), {Kind: exchange[len(exchange)-1], Batch: a.Batch - 1 - s.Delay}}
+		exchange := s.perBatch(stage) // its last action leaves new weights
+		return []Action{of(RecvForward), {Kind: exchange[len(exchange)-1], Batch: s.reads(a)}}
 	case Evaluate:
 		return []Action{of(RecvForward)}
 	case Backward:

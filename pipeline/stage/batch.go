@@ -12,7 +12,9 @@ import (
 type batch struct {
 	number    int
 	evaluates bool
-	weights   int               // the buffer of x_t, for its forwards and backwards
+	weights   int               // the buffer that its forwards and backwards read; with a delay, those of stale microbatches
+	newest    int               // with a delay: the buffer that the other microbatches read; −1 until it is known
+	stale     int               // with a delay: gradients at weights to come
 	gradients int               // the buffer of g_t; −1 until one is free
 	left      int               // actions until its gradients (or evaluations) are complete
 	ran       map[[2]int]bool   // kinds by chunk
@@ -87,13 +89,16 @@ func (m *Machine) claim() {
 }
 
 // count counts an action that completes a microbatch. After the last one the exchange of the batch begins.
-func (m *Machine) count(b *batch) {
+func (m *Machine) count(a schedule.Action, b *batch) {
 	b.left--
+	if m.cfg.isStale(a) {
+		m.buffers.passed(b)
+	}
 	if b.left > 0 || b.evaluates {
+		m.checkBuffers()
 		return
 	}
-	m.buffers.endBackward(b)
-	b.exchange = m.reader.exchange(b.number, m.cfg.Delay)
+	b.exchange = m.reader.exchange(b.number, func(a schedule.Action) bool { return m.readsUpdateOf(a, b.number) })
 	has := map[schedule.Kind]bool{}
 	for _, a := range b.exchange {
 		has[a.Kind] = true
@@ -101,11 +106,19 @@ func (m *Machine) count(b *batch) {
 	from, to := len(m.cfg.Peers.CopiesFrom) > 0, len(m.cfg.Peers.CopiesTo) > 0
 	switch {
 	case !has[schedule.Update] && !has[schedule.RecvWeights]:
-		panic(fmt.Sprintf("stage: rank %d has no update of batch %d before batch %d begins", m.cfg.rank(), b.number, b.number+1+m.cfg.Delay))
+		panic(fmt.Sprintf("stage: rank %d has no update of batch %d before the first forward that reads its weights", m.cfg.rank(), b.number))
 	case has[schedule.SendGrads] != from || has[schedule.RecvWeights] != from || has[schedule.RecvGrads] != to || has[schedule.SendWeights] != to:
 		panic(fmt.Sprintf("stage: rank %d has %v, but copies from ranks %v and to ranks %v", m.cfg.rank(), b.exchange, m.cfg.Peers.CopiesFrom, m.cfg.Peers.CopiesTo))
 	}
 	m.checkBuffers()
+}
+
+// readsUpdateOf reports whether an action reads weights that have the update of a batch.
+func (m *Machine) readsUpdateOf(a schedule.Action, batch int) bool {
+	if m.cfg.isStale(a) {
+		batch++
+	}
+	return onMicrobatch(a) && a.Batch > batch
 }
 
 // finish finishes the oldest batch.
@@ -113,7 +126,7 @@ func (m *Machine) finish(b *batch) {
 	m.buffers.finish(b)
 	m.window.finish()
 	maps.DeleteFunc(m.received, func(msg Message, _ bool) bool { return msg.Batch == b.number })
-	m.effects = append(m.effects, Effect{Kind: Ready, Action: schedule.Action{Kind: schedule.Update, Batch: b.number}, Place: Place{-1, -1, -1}})
+	m.effects = append(m.effects, Effect{Kind: Ready, Action: schedule.Action{Kind: schedule.Update, Batch: b.number}, Place: Place{-1, -1, -1, -1}})
 	m.checkBuffers()
 }
 
@@ -132,7 +145,14 @@ func (m *Machine) isPending(a schedule.Action) bool {
 // place is the place of an action on a microbatch.
 func (m *Machine) place(a schedule.Action) Place {
 	b := m.batch(a.Batch)
-	return Place{Weights: b.weights, Gradients: b.gradients, Slot: m.slot(a)}
+	p := Place{Weights: b.weights, Gradients: b.gradients, Slot: m.slot(a), Scale: b.weights}
+	if m.cfg.Delay == 1 && !m.cfg.isStale(a) {
+		if !m.buffers.refresh(b, m.window.batches) {
+			panic(fmt.Sprintf("stage: rank %d: %v comes before the update of batch %d", m.cfg.rank(), a, a.Batch-1))
+		}
+		p.Weights = b.newest
+	}
+	return p
 }
 
 // takeSlot gives a microbatch a slot of its chunk.

@@ -9,23 +9,40 @@ import (
 // of weights from its first action, and one of gradients as soon as one is free.
 type buffers struct {
 	delay    int
+	stale    int   // with a delay: gradients of a batch that are computed at older weights
 	all      []int // sorted
-	versions []int // of the weights of batches to come, in order
+	versions []int // of the weights of batches to come, in order: with a delay, of their stale microbatches
 	free     []int // for the gradients of batches to come, in order
 }
 
-func newBuffers(r Roles, delay int) *buffers {
-	all := []int{r.Current, r.Next, r.Gradients}
+func newBuffers(r Roles, delay, stale int) *buffers {
+	all := []int{r.Older, r.Newest, r.Gradients}
 	slices.Sort(all)
-	return &buffers{delay: delay, all: slices.Compact(all), versions: []int{r.Current, r.Next}[:1+delay], free: []int{r.Gradients}}
+	return &buffers{delay: delay, stale: stale, all: slices.Compact(all), versions: []int{r.Older, r.Newest}[:1+delay], free: []int{r.Gradients}}
 }
 
 // begin gives a batch its weights. An evaluation leaves them to the next batch.
 func (b *buffers) begin(x *batch) {
-	x.weights = b.versions[0]
+	x.weights, x.newest, x.stale = b.versions[0], -1, b.stale
 	if !x.evaluates {
 		b.versions = b.versions[1:]
 	}
+}
+
+// refresh gives a batch the weights of its microbatches that are not stale: those that the stale ones of the next batch
+// read. It returns false if they are not made yet.
+func (b *buffers) refresh(x *batch, inProgress []*batch) bool {
+	if x.newest >= 0 {
+		return true
+	}
+	after := slices.Index(inProgress, x) + 1
+	switch {
+	case after < len(inProgress):
+		x.newest = inProgress[after].weights
+	case len(b.versions) > 0:
+		x.newest = b.versions[0]
+	}
+	return x.newest >= 0
 }
 
 // claim gives a batch a buffer for its gradients, unless it has or needs none, or none is free. It reports whether it
@@ -38,9 +55,10 @@ func (b *buffers) claim(x *batch) bool {
 	return true
 }
 
-// endBackward takes notice of the last backward of a batch. With a delay, nothing reads the batch's weights then.
-func (b *buffers) endBackward(x *batch) {
-	if b.delay == 1 {
+// passed takes notice of a gradient at the older weights of a batch. With a delay, only the update of the batch before
+// reads these weights after the last. It stands before the batch that may claim the buffer.
+func (b *buffers) passed(x *batch) {
+	if x.stale--; b.delay == 1 && x.stale == 0 {
 		b.free = append(b.free, x.weights)
 	}
 }
@@ -61,18 +79,18 @@ func (b *buffers) finish(x *batch) {
 func (b *buffers) exchange(inProgress []*batch) (before, after Place) {
 	oldest := inProgress[0]
 	if b.delay == 0 {
-		return Place{oldest.weights, oldest.gradients, -1}, Place{oldest.weights, -1, -1}
+		return Place{oldest.weights, oldest.gradients, -1, -1}, Place{oldest.weights, -1, -1, -1}
 	}
 	newest := b.versions
 	if len(inProgress) > 1 {
 		newest = []int{inProgress[1].weights}
 	}
-	return Place{newest[0], oldest.gradients, -1}, Place{oldest.gradients, -1, -1}
+	return Place{newest[0], oldest.gradients, -1, -1}, Place{oldest.gradients, -1, -1, -1}
 }
 
 // roles are the roles of the buffers while no batch is in progress.
 func (b *buffers) roles() Roles {
-	return Roles{Current: b.versions[0], Next: b.versions[b.delay], Gradients: b.free[0]}
+	return Roles{Older: b.versions[0], Newest: b.versions[b.delay], Gradients: b.free[0]}
 }
 
 // check returns an error unless every buffer has one role.
@@ -80,7 +98,7 @@ func (b *buffers) check(inProgress []*batch) error {
 	versions, gradients := slices.Clone(b.versions), 0
 	all := slices.Clone(b.free)
 	for _, x := range inProgress {
-		if !x.evaluates && (b.delay == 0 || x.left > 0) {
+		if !x.evaluates && (b.delay == 0 || x.stale > 0) {
 			versions = append(versions, x.weights)
 		}
 		if x.gradients >= 0 {

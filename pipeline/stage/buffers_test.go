@@ -11,7 +11,7 @@ func newBatch(number int) *batch { return &batch{number: number, gradients: -1, 
 
 // Without a delay, a batch updates its weights in place, and the buffer of gradients is free again.
 func TestBuffersWithoutDelay(t *testing.T) {
-	b := newBuffers(Roles{Current: 4, Next: 4, Gradients: 7}, 0)
+	b := newBuffers(Roles{Older: 4, Newest: 4, Gradients: 7}, 0, 0)
 	for number := range 3 {
 		x := newBatch(number)
 		b.begin(x)
@@ -20,18 +20,17 @@ func TestBuffersWithoutDelay(t *testing.T) {
 		assert.Equal(t, []int{4, 7}, []int{x.weights, x.gradients})
 		require.NoError(t, b.check([]*batch{x}))
 		x.left = 0
-		b.endBackward(x)
 		before, after := b.exchange([]*batch{x})
-		assert.Equal(t, []Place{{4, 7, -1}, {4, -1, -1}}, []Place{before, after})
+		assert.Equal(t, []Place{{4, 7, -1, -1}, {4, -1, -1, -1}}, []Place{before, after})
 		b.finish(x)
 		require.NoError(t, b.check(nil))
-		assert.Equal(t, Roles{Current: 4, Next: 4, Gradients: 7}, b.roles())
+		assert.Equal(t, Roles{Older: 4, Newest: 4, Gradients: 7}, b.roles())
 	}
 }
 
 // With a delay of one batch, x_{t+2} = x_{t+1} − u_t replaces g_t, and the buffer of x_t takes g_{t+1}.
 func TestBuffersWithDelay(t *testing.T) {
-	b := newBuffers(Roles{Current: 0, Next: 1, Gradients: 2}, 1)
+	b := newBuffers(Roles{Older: 0, Newest: 1, Gradients: 2}, 1, 1)
 	first, second := newBatch(0), newBatch(1)
 	b.begin(first)
 	b.begin(second)
@@ -41,26 +40,26 @@ func TestBuffersWithDelay(t *testing.T) {
 	require.NoError(t, b.check([]*batch{first, second}))
 
 	first.left = 0
-	b.endBackward(first)
+	b.passed(first)
 	require.True(t, b.claim(second))
 	assert.Equal(t, first.weights, second.gradients)
 	require.NoError(t, b.check([]*batch{first, second}))
 
 	before, after := b.exchange([]*batch{first, second})
-	assert.Equal(t, Place{Weights: second.weights, Gradients: 2, Slot: -1}, before)
-	assert.Equal(t, Place{Weights: 2, Gradients: -1, Slot: -1}, after)
+	assert.Equal(t, Place{Weights: second.weights, Gradients: 2, Slot: -1, Scale: -1}, before)
+	assert.Equal(t, Place{Weights: 2, Gradients: -1, Slot: -1, Scale: -1}, after)
 	b.finish(first)
 	second.left = 0
-	b.endBackward(second)
+	b.passed(second)
 	before, after = b.exchange([]*batch{second}) // no later batch has begun
-	assert.Equal(t, []Place{{2, 0, -1}, {0, -1, -1}}, []Place{before, after})
+	assert.Equal(t, []Place{{2, 0, -1, -1}, {0, -1, -1, -1}}, []Place{before, after})
 	b.finish(second)
 	require.NoError(t, b.check(nil))
-	assert.Equal(t, Roles{Current: 2, Next: 0, Gradients: 1}, b.roles())
+	assert.Equal(t, Roles{Older: 2, Newest: 0, Gradients: 1}, b.roles())
 }
 
 func TestBuffersOfAnEvaluation(t *testing.T) {
-	b := newBuffers(Roles{Current: 3, Next: 3, Gradients: 5}, 0)
+	b := newBuffers(Roles{Older: 3, Newest: 3, Gradients: 5}, 0, 0)
 	x := newBatch(0)
 	x.evaluates = true
 	b.begin(x)
@@ -68,11 +67,11 @@ func TestBuffersOfAnEvaluation(t *testing.T) {
 	assert.Equal(t, 3, x.weights)
 	require.NoError(t, b.check([]*batch{x}))
 	b.finish(x)
-	assert.Equal(t, Roles{Current: 3, Next: 3, Gradients: 5}, b.roles())
+	assert.Equal(t, Roles{Older: 3, Newest: 3, Gradients: 5}, b.roles())
 }
 
 func TestBuffersClash(t *testing.T) {
-	b := newBuffers(Roles{Current: 0, Next: 1, Gradients: 2}, 1)
+	b := newBuffers(Roles{Older: 0, Newest: 1, Gradients: 2}, 1, 1)
 	x := newBatch(0)
 	b.begin(x)
 	require.NoError(t, b.check([]*batch{x}))

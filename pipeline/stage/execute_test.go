@@ -32,7 +32,10 @@ func (rk *rank) execute(e Effect) error {
 	if (first || last) && s.id != id {
 		return fail("tokens or targets", s.id)
 	}
-	updates := max(0, a.Batch-rk.delay)
+	updates := a.Batch
+	if a.Microbatch < rk.stale {
+		updates = max(0, a.Batch-rk.delay)
+	}
 	if a.Kind == schedule.Evaluate {
 		updates = 0
 	}
@@ -59,6 +62,9 @@ func (rk *rank) execute(e Effect) error {
 	}
 	if s.outID != id || !last && a.Kind != schedule.WeightGrad && s.gradID != id {
 		return fail("a stash and a gradient", []batchID{s.outID, s.gradID})
+	}
+	if of := rk.scales[e.Place.Scale]; of != max(0, a.Batch-rk.delay) {
+		return fail("the loss scale", of)
 	}
 	if a.Kind != schedule.WeightGrad {
 		g := s.gradOut
@@ -160,6 +166,7 @@ func (rk *rank) update(e Effect) error {
 	if rk.delay == 1 {
 		into = e.Place.Gradients
 	}
+	rk.scales[into] = e.Action.Batch + 1
 	for param, g := range totals {
 		x := rk.buffers[e.Place.Weights][param]
 		if x.updates != e.Action.Batch {

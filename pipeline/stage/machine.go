@@ -127,7 +127,7 @@ func (m *Machine) compute() bool {
 	m.run(a, place, b.first(a))
 	if addsGradients(a) || a.Kind == schedule.Evaluate {
 		m.release(a)
-		m.count(b)
+		m.count(a, b)
 	}
 	m.reader.pass()
 	return true

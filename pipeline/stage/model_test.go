@@ -101,9 +101,10 @@ func accumulate(first bool, sum, x symbol) symbol {
 	return apply("+", sum, x)
 }
 
-// reference runs batches without a pipeline: x_{t+1+delay} = x_{t+delay} − u_t. It returns the weights that come after
+// reference runs batches without a pipeline: x_{t+1+delay} = x_{t+delay} − u_t. The first stale microbatches of batch t
+// read x_t, the others x_{t+delay}. It returns the weights that come after
 // the last batch's and the batches' losses.
-func (m model) reference(batches, delay int) (versions [][]symbol, losses []symbol) {
+func (m model) reference(batches, delay, stale int) (versions [][]symbol, losses []symbol) {
 	x := make([]symbol, m.units)
 	for u := range x {
 		x[u] = apply("initial", u)
@@ -113,13 +114,16 @@ func (m model) reference(batches, delay int) (versions [][]symbol, losses []symb
 		versions = append(versions, x)
 	}
 	for t := range batches {
-		weights := func(param int) symbol { return versions[t][param] }
 		grads := make([]map[int]symbol, m.replicas)
 		var loss []symbol
 		for r := range m.replicas {
 			sum, l := map[int]symbol{}, symbol(0)
 			for i := range m.microbatches {
-				id := batchID{r, t, i}
+				id, version := batchID{r, t, i}, t+delay
+				if i < stale {
+					version = t
+				}
+				weights := func(param int) symbol { return versions[version][param] }
 				stash, out := m.forward(0, m.units, m.tokens(id), weights)
 				l = accumulate(i == 0, l, m.loss(out, id))
 				wstash, _ := m.backward(0, m.units, m.lossGradient(out, id), stash, weights)

@@ -13,7 +13,7 @@ import (
 
 // late gives a schedule a delay: updates come to stand where the batch after the next begins.
 func late(s *schedule.Schedule) *schedule.Schedule {
-	s.Delay = 1
+	s.Delay, s.Stale = 1, s.Microbatches
 	for i, actions := range s.Actions {
 		var out []schedule.Action
 		due := 0
@@ -63,7 +63,7 @@ type variant struct {
 }
 
 func (v variant) String() string {
-	s := fmt.Sprintf("%s p=%d m=%d v=%d", v.name, v.options.Stages, v.options.Microbatches, v.options.Chunks)
+	s := fmt.Sprintf("%s p=%d m=%d q=%d v=%d", v.name, v.options.Stages, v.options.Microbatches, v.options.Stale, v.options.Chunks)
 	for range v.change {
 		s += "+"
 	}
@@ -88,7 +88,10 @@ func variants() (vs []variant) {
 					vs = append(vs, variant{f.Name, o, nil})
 					switch {
 					case f.Delay == 1:
-						vs = append(vs, variant{f.Name, o, changes{split}})
+						for q := max(1, p-1); q <= m; q++ {
+							o.Stale = q
+							vs = append(vs, variant{f.Name, o, nil}, variant{f.Name, o, changes{split}})
+						}
 					case m >= p:
 						vs = append(vs, variant{f.Name, o, changes{late}})
 					}
@@ -107,15 +110,15 @@ func check(t *testing.T, m model, s *schedule.Schedule, limit int, random *rand.
 	p, err := newPipeline(m, s, limit, random)
 	require.NoError(t, err, name)
 	require.NoError(t, p.run(), name)
-	versions, losses := m.reference(limit, s.Delay)
+	versions, losses := m.reference(limit, s.Delay, s.Stale)
 	for batch, loss := range losses {
 		require.Equal(t, loss, p.losses[batch], "%s: loss of batch %d", name, batch)
 	}
 	for _, rk := range p.ranks {
 		roles := rk.machine.Roles()
 		for _, param := range rk.held() {
-			require.Equal(t, versions[limit][param], rk.buffers[roles.Current][param].symbol, "%s: rank %d", name, rk.number)
-			require.Equal(t, versions[limit+s.Delay][param], rk.buffers[roles.Next][param].symbol, "%s: rank %d", name, rk.number)
+			require.Equal(t, versions[limit][param], rk.buffers[roles.Older][param].symbol, "%s: rank %d", name, rk.number)
+			require.Equal(t, versions[limit+s.Delay][param], rk.buffers[roles.Newest][param].symbol, "%s: rank %d", name, rk.number)
 		}
 	}
 }
@@ -185,7 +188,7 @@ func TestEvaluationsCompute(t *testing.T) {
 // An endless action list is read only as far as the batches that are done need it.
 func TestActionsAreReadLazily(t *testing.T) {
 	read, stopped := 0, false
-	m, err := New(Config{Pipeline: Pipeline{Stages: 1, Chunks: 1, Microbatches: 1}, Delay: 1, Slots: 1, Depth: 1, Roles: Roles{0, 1, 2},
+	m, err := New(Config{Pipeline: Pipeline{Stages: 1, Chunks: 1, Microbatches: 1}, Delay: 1, Stale: 1, Slots: 1, Depth: 1, Roles: Roles{0, 1, 2},
 		Actions: func(yield func(schedule.Action) bool) {
 			defer func() { stopped = true }()
 			for batch := 0; ; batch++ {

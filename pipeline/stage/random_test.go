@@ -8,8 +8,9 @@ import (
 
 // randomSchedule repeatedly chooses a random stage and appends a random action that is possible there.
 func randomSchedule(o schedule.Options, delay int, random *rand.Rand) *schedule.Schedule {
+	stale := delay * (1 + random.IntN(o.Microbatches))
 	s := &schedule.Schedule{Name: "random", Stages: o.Stages, Chunks: o.Chunks, Microbatches: o.Microbatches, Batches: o.Batches,
-		Delay: delay, Actions: make([][]schedule.Action, o.Stages)}
+		Delay: delay, Stale: stale, Actions: make([][]schedule.Action, o.Stages)}
 	virtualStages, total := s.VirtualStages(), o.Microbatches*o.Batches
 	// How many microbatches each virtual stage has done of a kind, counted through batches, and how many updates each
 	// stage.
@@ -30,7 +31,11 @@ func randomSchedule(o schedule.Options, delay int, random *rand.Rand) *schedule.
 			for c := stage; c < virtualStages; c += o.Stages {
 				complete = min(complete, weights[c])
 			}
-			if f := forwards[v]; f < total && (v == 0 || forwards[v-1] > f) && f/o.Microbatches <= updates[stage]+delay {
+			ahead := 0
+			if forwards[v]%o.Microbatches < stale {
+				ahead = delay
+			}
+			if f := forwards[v]; f < total && (v == 0 || forwards[v-1] > f) && f/o.Microbatches <= updates[stage]+ahead {
 				do(schedule.Forward, v, &forwards[v])
 			}
 			if b := inputs[v]; b < forwards[v] && (v == virtualStages-1 || inputs[v+1] > b) {

@@ -3,22 +3,22 @@ package stage
 import (
 	"iter"
 	"math"
+	"slices"
 
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
 )
 
 // reader reads a rank's action list ahead of the next action, because the exchange of a batch is done early.
 type reader struct {
-	pull   func() (schedule.Action, bool)
-	stop   func()
-	from   int               // the number of batch 0 of the list
-	ahead  []schedule.Action // read and not yet passed; exchange actions stay as deadlines after they are done
-	newest int               // the last batch whose computation has been read
-	limit  int               // the first batch that must not begin
+	pull  func() (schedule.Action, bool)
+	stop  func()
+	from  int               // the number of batch 0 of the list
+	ahead []schedule.Action // read and not yet passed; exchange actions stay as deadlines after they are done
+	limit int               // the first batch that must not begin
 }
 
 func newReader(actions iter.Seq[schedule.Action], from int) *reader {
-	r := &reader{from: from, newest: from - 1, limit: math.MaxInt}
+	r := &reader{from: from, limit: math.MaxInt}
 	r.pull, r.stop = iter.Pull(actions)
 	return r
 }
@@ -46,17 +46,14 @@ func (r *reader) read() bool {
 		r.stop()
 		return false
 	}
-	if onMicrobatch(a) {
-		r.newest = max(r.newest, a.Batch)
-	}
 	r.ahead = append(r.ahead, a)
 	return true
 }
 
-// exchange lists the exchange actions of a batch, in order. It reads until the batch begins that reads the new weights,
+// exchange lists the exchange actions of a batch, in order. It reads until the first action that reads the new weights,
 // which is their deadline.
-func (r *reader) exchange(batch, delay int) (actions []schedule.Action) {
-	for r.newest <= batch+delay && r.read() {
+func (r *reader) exchange(batch int, isDeadline func(schedule.Action) bool) (actions []schedule.Action) {
+	for !slices.ContainsFunc(r.ahead, isDeadline) && r.read() {
 	}
 	for _, a := range r.ahead {
 		if a.Kind.PerBatch() && a.Batch == batch {

@@ -50,16 +50,23 @@ func TestReaderFindsTheExchange(t *testing.T) {
 	for delay := range 2 {
 		r := newReader(slices.Values(actionsOf(4)), 0)
 		defer r.stop()
-		exchange := r.exchange(0, delay)
+		exchange := r.exchange(0, func(a schedule.Action) bool { return onMicrobatch(a) && a.Batch > delay })
 		assert.Equal(t, actionsOf(1)[2:], exchange, "delay %d", delay)
-		assert.Equal(t, 1+delay, r.newest, "it reads no further than to the deadline")
+		assert.Equal(t, 1+delay, r.ahead[len(r.ahead)-1].Batch, "it reads no further than to the deadline")
 		a, _ := r.next(kept)
 		assert.Equal(t, schedule.Forward, a.Kind)
 	}
 }
 
 func TestReaderStopsAtItsLimit(t *testing.T) {
-	r := newReader(slices.Values(actionsOf(9)), 0)
+	newest := 0
+	r := newReader(func(yield func(schedule.Action) bool) {
+		for _, a := range actionsOf(9) {
+			if newest = a.Batch; !yield(a) {
+				return
+			}
+		}
+	}, 0)
 	defer r.stop()
 	r.limit = 2
 	last := schedule.Action{}
@@ -68,5 +75,5 @@ func TestReaderStopsAtItsLimit(t *testing.T) {
 		r.pass()
 	}
 	assert.Equal(t, schedule.Action{Kind: schedule.Update, Batch: 1}, last)
-	assert.Equal(t, 2, r.newest, "it reads the batch at the limit and not the next")
+	assert.Equal(t, 3, newest, "it reads the batch at the limit and one action of the next")
 }

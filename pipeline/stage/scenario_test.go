@@ -178,8 +178,9 @@ func (s *scenario) start(words []string) error {
 	}
 	if words[0] == "actions" {
 		c.Actions, c.Delay, s.actions = slices.Values(s.actions), integer("delay", 0), nil
+		c.Stale = integer("stale", c.Delay*c.Pipeline.Microbatches)
 	} else {
-		g, err := schedule.New(words[0], schedule.Options{Stages: c.Pipeline.Stages, Microbatches: c.Pipeline.Microbatches, Chunks: c.Pipeline.Chunks, Batches: integer("batches", 1)})
+		g, err := schedule.New(words[0], schedule.Options{Stages: c.Pipeline.Stages, Microbatches: c.Pipeline.Microbatches, Chunks: c.Pipeline.Chunks, Stale: integer("stale", 0), Batches: integer("batches", 1)})
 		if err != nil {
 			return err
 		}
@@ -187,9 +188,9 @@ func (s *scenario) start(words []string) error {
 		if err != nil {
 			return err
 		}
-		c.Actions, c.Delay = g.Actions(c.Stage), integer("delay", g.Head().Delay)
+		c.Actions, c.Delay, c.Stale = g.Actions(c.Stage), integer("delay", g.Head().Delay), g.Head().Stale
 	}
-	c.Roles = Roles{Current: 0, Next: c.Delay, Gradients: 1 + c.Delay}
+	c.Roles = Roles{Older: 0, Newest: c.Delay, Gradients: 1 + c.Delay}
 	m, err := New(c)
 	if err != nil {
 		return err

@@ -36,6 +36,7 @@ type rank struct {
 	inbox           []delivery
 	payloads        map[Message]map[int]value
 	buffers         []map[int]value
+	scales          []int // of the buffers: batches whose norms have changed the loss scale that is kept with their weights
 	slots           [][]memory
 	contributions   map[int]map[int]value // by rank
 	norms           map[int]map[int]value // by rank, the rank's own too
@@ -57,6 +58,7 @@ type pipeline struct {
 	model
 	schedules []*schedule.Schedule // of each replica
 	delay     int
+	stale     int
 	limit     int
 	ranks     []*rank
 	random    *rand.Rand
@@ -104,7 +106,7 @@ func (rk *rank) gradKey(param int) int {
 
 // newPipeline connects machines. schedules are without communication; limit is the number of batches to do.
 func newPipeline(m model, s *schedule.Schedule, limit int, random *rand.Rand) (*pipeline, error) {
-	p := &pipeline{model: m, delay: s.Delay, limit: limit, random: random, losses: map[int]symbol{}}
+	p := &pipeline{model: m, delay: s.Delay, stale: s.Stale, limit: limit, random: random, losses: map[int]symbol{}}
 	for r := range m.replicas {
 		copies := schedule.Copies{Tied: m.tied, Replica: r > 0, Copied: r == 0 && m.replicas > 1}
 		if s.Actions[0][0].Kind == schedule.Evaluate {
@@ -126,11 +128,11 @@ func newPipeline(m model, s *schedule.Schedule, limit int, random *rand.Rand) (*
 			return nil, err
 		}
 		for range 2 + s.Delay {
-			rk.buffers = append(rk.buffers, map[int]value{})
+			rk.buffers, rk.scales = append(rk.buffers, map[int]value{}), append(rk.scales, 0)
 		}
 		for _, param := range rk.held() {
 			x := value{symbol: apply("initial", param)}
-			rk.buffers[c.Roles.Current][param], rk.buffers[c.Roles.Next][param] = x, x
+			rk.buffers[c.Roles.Older][param], rk.buffers[c.Roles.Newest][param] = x, x
 		}
 		for range s.Chunks {
 			rk.slots = append(rk.slots, make([]memory, c.Slots))
@@ -142,10 +144,10 @@ func newPipeline(m model, s *schedule.Schedule, limit int, random *rand.Rand) (*
 func (p *pipeline) config(rk *rank) Config {
 	s := p.schedules[rk.replica()]
 	c := Config{Pipeline: Pipeline{Stages: s.Stages, Chunks: s.Chunks, Microbatches: s.Microbatches}, Stage: rk.number % s.Stages, Replica: rk.replica(),
-		Delay: p.delay, Depth: 1 + p.random.IntN(4), Actions: slices.Values(s.Actions[rk.number%s.Stages])}
+		Delay: p.delay, Stale: p.stale, Depth: 1 + p.random.IntN(4), Actions: slices.Values(s.Actions[rk.number%s.Stages])}
 	c.Slots = inFlight(s.Actions[c.Stage])
 	roles := p.random.Perm(2 + p.delay)
-	c.Roles = Roles{Current: roles[0], Next: roles[p.delay], Gradients: roles[1+p.delay]}
+	c.Roles = Roles{Older: roles[0], Newest: roles[p.delay], Gradients: roles[1+p.delay]}
 	owner := c.Stage
 	if c.Replica > 0 {
 		c.Peers.CopiesFrom = append(c.Peers.CopiesFrom, owner)
@@ -310,6 +312,7 @@ func (rk *rank) store(e Effect, payload map[int]value) error {
 	case NormSquares:
 		rk.norms[e.Message.From] = payload
 	case Weights:
+		rk.scales[e.Place.Weights] = e.Message.Batch + 1
 		for param, x := range payload {
 			rk.buffers[e.Place.Weights][param] = x
 		}

@@ -10,8 +10,9 @@ import (
 
 // Place names the buffers that a program uses, as indices into the rank's pools of buffers; −1 is none. A forward has
 // Gradients only if the batch already has a gradient buffer: always on a rank that finishes each batch before it begins
-// the next.
-type Place struct{ Weights, Gradients, Slot int }
+// the next. Scale is the version of the weights with which the loss scale of an action's batch is kept: its Weights or,
+// with a delay, those of its stale microbatches.
+type Place struct{ Weights, Gradients, Slot, Scale int }
 
 // MessageKind is what a message carries.
 type MessageKind uint8
@@ -61,6 +62,7 @@ type Config struct {
 	Stage, Replica int // of the rank
 	Peers          Peers
 	Delay          int                       // 0 or 1; 0 for a rank that only evaluates
+	Stale          int                       // with Delay 1: the first microbatches of a batch, which read Older weights
 	Slots          int                       // per chunk: microbatches whose activations it can hold
 	Depth          int                       // Runs in progress at most, at least 1
 	FeedAll        bool                      // the virtual stages between the first and the last read data too
@@ -79,9 +81,9 @@ type Peers struct {
 	CopiesTo   []int // ranks that hold copies of its parameters: it receives Contributions and sends them Weights
 }
 
-// Roles are the roles of the parameter buffers while no batch is in progress: Current holds x_t and Next x_{t+1} for
-// the next batch t (one buffer with delay 0), Gradients is free.
-type Roles struct{ Current, Next, Gradients int }
+// Roles are the roles of the parameter buffers while no batch is in progress. The stale microbatches of the next batch
+// read Older; Newest has the updates of all batches (one buffer with delay 0). Gradients is free.
+type Roles struct{ Older, Newest, Gradients int }
 
 // New returns a machine before its first action. An error names the field of Config that is invalid.
 func New(c Config) (*Machine, error) {
@@ -89,7 +91,7 @@ func New(c Config) (*Machine, error) {
 		return nil, err
 	}
 	m := &Machine{cfg: c, reader: newReader(c.Actions, c.From), allowed: c.From - 1, window: &window{finished: c.From},
-		buffers: newBuffers(c.Roles, c.Delay), slots: make([]slots, c.Pipeline.Chunks), received: map[Message]bool{}}
+		buffers: newBuffers(c.Roles, c.Delay, c.Stale*c.Pipeline.Chunks), slots: make([]slots, c.Pipeline.Chunks), received: map[Message]bool{}}
 	for i := range m.slots {
 		m.slots[i] = make(slots, c.Slots)
 	}
@@ -103,7 +105,7 @@ func (c Config) check() error {
 	}{
 		{"Stages", c.Pipeline.Stages, 1}, {"Chunks", c.Pipeline.Chunks, 1}, {"Microbatches", c.Pipeline.Microbatches, 1}, {"Stage", c.Stage, 0},
 		{"Replica", c.Replica, 0}, {"Slots", c.Slots, 1}, {"Depth", c.Depth, 1}, {"From", c.From, 0}, {"Delay", c.Delay, 0},
-		{"Roles.Current", c.Roles.Current, 0}, {"Roles.Next", c.Roles.Next, 0}, {"Roles.Gradients", c.Roles.Gradients, 0},
+		{"Roles.Older", c.Roles.Older, 0}, {"Roles.Newest", c.Roles.Newest, 0}, {"Roles.Gradients", c.Roles.Gradients, 0},
 	} {
 		if f.found < f.least {
 			return fmt.Errorf("stage: %s %d, expected at least %d", f.name, f.found, f.least)
@@ -115,13 +117,16 @@ func (c Config) check() error {
 		return fmt.Errorf("stage: Stage %d, expected one of %d", c.Stage, c.Pipeline.Stages)
 	case c.Delay > 1:
 		return fmt.Errorf("stage: Delay %d, expected 0 or 1", c.Delay)
+	case c.Stale < c.Delay || c.Stale > c.Delay*c.Pipeline.Microbatches:
+		return fmt.Errorf("stage: Stale %d of %d microbatches with Delay %d, expected %d to %d", c.Stale, c.Pipeline.Microbatches, c.Delay,
+			c.Delay, c.Delay*c.Pipeline.Microbatches)
 	case c.Delay == 1 && c.Pipeline.Microbatches < c.Pipeline.Stages:
 		return fmt.Errorf("stage: Microbatches %d with %d stages and a delay of one batch, expected at least %d: a stage can hold two "+
 			"versions of the weights, and the first would need the update of a batch for the batch after the next before all stages "+
 			"can have made it", c.Pipeline.Microbatches, c.Pipeline.Stages, c.Pipeline.Stages)
 	case c.Actions == nil:
 		return fmt.Errorf("stage: found no Actions")
-	case c.Delay == 0 && r.Current != r.Next || c.Delay == 1 && r.Current == r.Next || r.Gradients == r.Current || r.Gradients == r.Next:
+	case c.Delay == 0 && r.Older != r.Newest || c.Delay == 1 && r.Older == r.Newest || r.Gradients == r.Older || r.Gradients == r.Newest:
 		return fmt.Errorf("stage: Roles %+v, expected %d different buffers with delay %d", r, 2+c.Delay, c.Delay)
 	}
 	for _, f := range []struct {
@@ -144,6 +149,9 @@ func (c Config) rank() int { return c.rankOf(c.Stage) }
 func (c Config) rankOf(virtualStage int) int {
 	return c.Replica*c.Pipeline.Stages + virtualStage%c.Pipeline.Stages
 }
+
+// isStale reports whether an action's microbatch reads the older weights.
+func (c Config) isStale(a schedule.Action) bool { return c.Delay == 1 && a.Microbatch < c.Stale }
 
 // virtualStage is the virtualStage of the model that an action works on.
 func (c Config) virtualStage(a schedule.Action) int { return a.Chunk*c.Pipeline.Stages + c.Stage }

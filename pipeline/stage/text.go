@@ -24,13 +24,17 @@ func (m Message) String() string {
 	return fmt.Sprintf("%v %d from rank %d", m.Kind, m.Batch, m.From)
 }
 
-// String is as in "w1 g0 s2"; it omits buffers that are not used.
+// String is as in "w1 g0 s2"; it omits buffers that are not used, and the loss scale of the weights themselves.
 func (p Place) String() string {
 	var s []string
+	scale := p.Scale
+	if scale == p.Weights {
+		scale = -1
+	}
 	for _, f := range []struct {
 		name  string
 		index int
-	}{{"w", p.Weights}, {"g", p.Gradients}, {"s", p.Slot}} {
+	}{{"w", p.Weights}, {"g", p.Gradients}, {"s", p.Slot}, {"scale ", scale}} {
 		if f.index >= 0 {
 			s = append(s, fmt.Sprint(f.name, f.index))
 		}

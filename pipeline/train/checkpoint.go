@@ -126,13 +126,14 @@ func (j *job) contents(e *engine.Engine) checkpoint.Contents {
 	if m, ok := j.hooks.ModelModule(); ok {
 		c.Files[config.ModuleFile] = m.Content()
 	}
+	second := weights.SecondOf(j.config)
 	for _, p := range j.model.Parameters() {
 		read := func(v engine.Version) func() (device.Pending, error) {
 			return func() (device.Pending, error) { return e.ReadWeights(p.Name, v) }
 		}
-		c.Model = append(c.Model, tensor(p.Name, p.Type, read(engine.Current)))
-		if j.config.Pipeline.Delay > 0 {
-			c.Optimizer = append(c.Optimizer, tensor(weights.PendingName(p.Name), p.Type, read(engine.Next)))
+		c.Model = append(c.Model, tensor(p.Name, p.Type, read(e.Evaluated())))
+		if second != weights.OneVersion {
+			c.Optimizer = append(c.Optimizer, tensor(second.Tensor(p.Name), p.Type, read(second.Version())))
 		}
 	}
 	for _, v := range j.optimizer.State() {

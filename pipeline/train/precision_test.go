@@ -40,7 +40,7 @@ func TestOverflow(t *testing.T) {
 			for _, p := range c.Model.Parameters() {
 				want := before[p.Name]
 				if delay > 0 {
-					want = before[weights.PendingName(p.Name)]
+					want = before[weights.Pending.Tensor(p.Name)]
 				}
 				assert.Equal(t, want, after[p.Name])
 			}

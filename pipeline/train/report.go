@@ -45,7 +45,7 @@ type Progress struct {
 	LR           float64       `json:"lr"`
 	GradNorm     float64       `json:"grad_norm"` // before clipping
 	TokensPerSec float64       `json:"tokens_per_s"`
-	Staleness    int           `json:"staleness"`
+	Staleness    float64       `json:"staleness"`            // mean age of the gradients, in steps
 	LossScale    float64       `json:"loss_scale,omitempty"` // of f16
 	Skipped      bool          `json:"skipped,omitempty"`    // the loss or the gradient was not finite
 	ValLoss      *float64      `json:"val_loss,omitempty"`
@@ -55,7 +55,7 @@ type Progress struct {
 // values are the measurements by their names in metrics.jsonl.
 func (p Progress) values() []metrics.Value {
 	values := []metrics.Value{{Name: "tokens", Value: float64(p.Tokens)}, {Name: "loss", Value: p.Loss}, {Name: "lr", Value: p.LR},
-		{Name: "grad_norm", Value: p.GradNorm}, {Name: "tokens_per_s", Value: p.TokensPerSec}, {Name: "staleness", Value: float64(p.Staleness)}}
+		{Name: "grad_norm", Value: p.GradNorm}, {Name: "tokens_per_s", Value: p.TokensPerSec}, {Name: "staleness", Value: p.Staleness}}
 	if p.LossScale > 0 {
 		values = append(values, metrics.Value{Name: "loss_scale", Value: p.LossScale})
 	}

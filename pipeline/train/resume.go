@@ -36,7 +36,14 @@ func (j *job) resume(ctx context.Context, c *checkpoint.Checkpoint) (start, erro
 	if err := s.check(c, j.config.Train.Steps); err != nil {
 		return start{}, err
 	}
-	if err := j.checkSameRun(c.Dir, s); err != nil {
+	saved, err := config.ParseSaved(filepath.Join(c.Dir, "state.json"), []byte(s.Config))
+	if err != nil {
+		return start{}, err
+	}
+	if err := j.keepStaleness(ctx, c.Dir, saved); err != nil {
+		return start{}, err
+	}
+	if err := j.checkSameRun(c.Dir, s, saved); err != nil {
 		return start{}, err
 	}
 	if s.Omitted < 0 || s.Data.Step != int64(s.Step)+s.Omitted {
@@ -49,11 +56,24 @@ func (j *job) resume(ctx context.Context, c *checkpoint.Checkpoint) (start, erro
 	if t := j.config.Train; at.pending != nil && at.pending.Steps != t.Steps { // the user has changed the number of steps
 		at.pending.Steps, at.pending.Left = t.Steps, timeFor(int(j.config.BatchTokens()), t.Steps-s.Step, at.pending.TokensPerSec)
 	}
-	var err error
-	if at.weights, err = weights.FromCheckpoint(c, j.model, j.optimizer, j.config.Pipeline.Delay); err != nil {
+	if at.weights, err = weights.FromCheckpoint(c, j.model, j.optimizer, weights.SecondOf(j.config)); err != nil {
 		return at, err
 	}
 	return at, j.hooks.Metrics.Open(ctx, s.Hooks)
+}
+
+// keepStaleness gives the run as many stale microbatches as the checkpoint's, unless the config has a number.
+func (j *job) keepStaleness(ctx context.Context, dir string, saved config.Config) error {
+	c, err := j.config.KeepStale(saved)
+	if err != nil {
+		return fmt.Errorf("%s has %d stale microbatches in each batch: %w", dir, saved.Stale(), err)
+	}
+	if c.Stale() == j.config.Stale() {
+		return nil
+	}
+	j.options.Report.Note("pipeline.stale_microbatches: %d, as in %s", c.Stale(), dir)
+	j.config = c
+	return j.makeOptimizer(ctx)
 }
 
 // check refuses a state of another step than its checkpoint's, or of one after the last.
@@ -69,7 +89,7 @@ func (s state) check(c *checkpoint.Checkpoint, steps int) error {
 
 // checkSameRun compares the config of a checkpoint with the current one. Paths and intervals may change. A new number
 // of steps or learning rate schedule is used, and reported.
-func (j *job) checkSameRun(dir string, s state) error {
+func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 	var differ []string
 	if _, err := j.corpus.train.Resume(s.Data); err != nil {
 		differ = append(differ, err.Error())
@@ -78,11 +98,11 @@ func (j *job) checkSameRun(dir string, s state) error {
 		differ = append(differ, "data.tokenizer: another vocabulary")
 	}
 	differ = append(differ, j.hooks.Differences(s.Hooks)...)
-	saved, err := config.ParseSaved(filepath.Join(dir, "state.json"), []byte(s.Config))
-	if err != nil {
-		return err
+	current := j.config
+	for _, c := range []*config.Config{&saved, &current} { // auto is another number on other stages
+		c.Pipeline.StaleMicrobatches = config.StaleNumber(c.Stale())
 	}
-	old, now := flatten(saved), flatten(j.config)
+	old, now := flatten(saved), flatten(current)
 	all := maps.Clone(old)
 	maps.Copy(all, now)
 	for _, k := range slices.Sorted(maps.Keys(all)) {

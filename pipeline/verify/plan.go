@@ -42,6 +42,7 @@ func stages(n int) string {
 const (
 	synchronous = "every synchronous schedule trains as one device does"
 	delayed     = "2BW trains as one device with a delay of one does"
+	partlyStale = "2BW with few stale microbatches trains as one device with as many does"
 	resumed     = "a run that is stopped and resumed is one that never stopped"
 	repeated    = "a seed determines every bit"
 	replicated  = "replicas train as one pipeline does"
@@ -68,6 +69,7 @@ func (t *trainer) plan(kinds []kind, quick bool) []check {
 		}
 		p.synchronous()
 		p.delayed()
+		p.partlyStale()
 		p.stopped()
 		p.replicas()
 		p.sixteenBit()
@@ -140,10 +142,15 @@ func (p *planner) synchronous() {
 	p.near(recomputed, p.here(base), p.here(again))
 }
 
-// delayedBy is one device with a delay of one.
+// delayedBy is one device with a delay of one for all microbatches.
 func delayedBy(optimizer, correction string, tied bool) setting {
 	s := undelayed(optimizer, tied)
-	return s.with(named(optimizer, correction, tied), "pipeline.delay=1", "pipeline.correction="+correction)
+	return s.with(named(optimizer, correction, tied), "pipeline.delay=1", "pipeline.stale_microbatches=all", "pipeline.correction="+correction)
+}
+
+// stale is a delayed setting with so many stale microbatches of four.
+func stale(s setting, n int) setting {
+	return s.with(fmt.Sprintf("%s, %d of 4 stale", s.name, n), fmt.Sprint("pipeline.stale_microbatches=", n))
 }
 
 // on2BW is a delayed setting as a pipeline.
@@ -174,10 +181,30 @@ func (p *planner) delayed() {
 			if !p.quick {
 				cut := on2BW(corrected, 3)
 				p.equal(delayed, corrected.with(corrected.name+", delay 1"), cut.with(cut.name+" cut at 1 and 5", "pipeline.cut=[1, 5]"))
-				p.unequal(delayed, plain.with(plain.name+", delay 0", "pipeline.delay=0", "pipeline.schedule=sync"), plain)
+				p.unequal(delayed, plain.with(plain.name+", delay 0", "pipeline.delay=0", "pipeline.stale_microbatches=auto"), plain)
 				p.unequal(delayed, plain, corrected)
 			}
 		}
+	}
+}
+
+// partlyStale adds pipelines with as few stale microbatches as there can be, and with one more.
+func (p *planner) partlyStale() {
+	for n := 2; n <= 4; n++ {
+		muon := stale(delayedBy("muon", "error_feedback", true), n-1)
+		if !p.quick || n == 2 {
+			p.equal(partlyStale, muon, on2BW(muon, n))
+		}
+		if adamw := stale(delayedBy("adamw", "none", n == 3), min(n, 3)); !p.quick {
+			p.equal(partlyStale, adamw, on2BW(adamw, n))
+		}
+	}
+	s := delayedBy("muon", "none", true)
+	p.unequal(partlyStale, s, stale(s, 1))
+	if !p.quick {
+		p.unequal(partlyStale, stale(s, 1), stale(s, 2))
+		none := s.with(s.name+", 0 of 4 stale", "pipeline.stale_microbatches=0")
+		p.equal(partlyStale, undelayed("muon", true).with("muon, tied, delay 0"), none)
 	}
 }
 
@@ -189,6 +216,8 @@ func (p *planner) stopped() {
 	p.stop(resumed, alone, three, three)
 	if !p.quick {
 		p.stop(resumed, alone, three, two)
+		part := stale(s, 2)
+		p.stop(resumed, part, on2BW(part, 3), on2BW(part, 2))
 	}
 	p.add(repeated, three.name+", on devices opened anew", three.name, func(ctx context.Context, c *Case) error { return p.again(ctx, c, three) })
 }
@@ -217,6 +246,8 @@ func (p *planner) replicas() {
 		} else if !p.quick {
 			p.equal(replicated, two(s, 4, 1), two(s, 4, 2))
 			p.equal(replicated, two(d, 4, 1), two(d, 4, 2))
+			d = d.with(d.name+", 1 of 2 stale", "pipeline.stale_microbatches=1")
+			p.equal(replicated, two(d, 4, 1), two(d, 4, 2))
 		}
 	}
 }
@@ -232,9 +263,12 @@ func (p *planner) sixteenBit() {
 		return
 	}
 	p.equal(sixteenBit, bf16.with(bf16.name+", delay 1"), on2BW(bf16, 3))
-	delayed := f16.with(f16.name+", delay 1", "pipeline.delay=1")
+	delayed := f16.with(f16.name+", delay 1", "pipeline.delay=1", "pipeline.stale_microbatches=all")
 	p.equal(sixteenBit, delayed, on2BW(delayed, 2))
 	p.overflow(sixteenBit, delayed)
+	part := stale(delayed, 1)
+	p.equal(sixteenBit, part, on2BW(part, 2))
+	p.overflow(sixteenBit, part)
 	p.stop(sixteenBit, delayed, on2BW(delayed, 2), on2BW(delayed, 2))
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
@@ -49,7 +50,7 @@ func Open(path string, m model.Model) (*Source, error) {
 
 // FromCheckpoint opens a checkpoint's parameters and the state of its optimizer, and checks that they are those of m
 // and o.
-func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer, delay int) (s *Source, err error) {
+func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer, second Second) (s *Source, err error) {
 	s = &Source{params: m.Parameters()}
 	defer func() {
 		if err != nil {
@@ -72,8 +73,8 @@ func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer,
 		delete(want, optim.InitializedVariable)
 	}
 	for _, p := range s.params {
-		if delay > 0 {
-			want[PendingName(p.Name)] = p.Type
+		if second != OneVersion {
+			want[second.Tensor(p.Name)] = p.Type
 		}
 	}
 	if err := checkTensors(c.Dir, s.model, types(s.params), noneRedundant); err != nil {
@@ -82,18 +83,48 @@ func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer,
 	return s, checkTensors(c.Dir, s.state, want, noneRedundant)
 }
 
-// PendingName is what a checkpoint of a delayed run calls a parameter's next weights, x_{t+1} at step t.
-func PendingName(param string) string { return "pending/" + param }
+// Second is the version of the weights that a checkpoint holds besides those that are evaluated.
+type Second string
 
-// Settle makes the source return the weights y of a checkpoint of a delayed run: the pending weights without what the
+const (
+	OneVersion Second = ""         // no other: there is no delay
+	Pending    Second = "pending"  // all microbatches are stale: with the update of the last batch, which the evaluated weights lack
+	Previous   Second = "previous" // some microbatches are stale, and read it: without the update of the last batch
+)
+
+// SecondOf is the second version of the weights in a run.
+func SecondOf(c config.Config) Second {
+	switch {
+	case c.Pipeline.Delay == 0:
+		return OneVersion
+	case c.PartlyStale():
+		return Previous
+	}
+	return Pending
+}
+
+// Tensor is the name of a parameter's second version in a checkpoint.
+func (s Second) Tensor(param string) string { return string(s) + "/" + param }
+
+// Version is the second version on devices.
+func (s Second) Version() engine.Version {
+	if s == Pending {
+		return engine.Newest
+	}
+	return engine.Older
+}
+
+// Settle makes the source return the weights y of a checkpoint of a delayed run: the newest weights without what the
 // correction of optimizer o has added in advance.
-func (s *Source) Settle(c *checkpoint.Checkpoint, o *optim.Optimizer) (err error) {
+func (s *Source) Settle(c *checkpoint.Checkpoint, o *optim.Optimizer, second Second) (err error) {
 	if s.state, err = c.Optimizer(); err != nil {
 		return err
 	}
 	want := map[string]graph.Type{}
 	for _, p := range s.params {
-		want[PendingName(p.Name)] = p.Type
+		if second == Pending {
+			want[second.Tensor(p.Name)] = p.Type
+		}
 		if ahead := o.Ahead(p.Name); ahead != "" {
 			want[ahead] = p.Type
 		}
@@ -102,7 +133,11 @@ func (s *Source) Settle(c *checkpoint.Checkpoint, o *optim.Optimizer) (err error
 		return err
 	}
 	s.settled = func(param string) (ahead []float32, err error) {
-		newest, err := s.state.Float32(PendingName(param))
+		from, name := s.model, param
+		if second == Pending {
+			from, name = s.state, second.Tensor(param)
+		}
+		newest, err := from.Float32(name)
 		if err != nil {
 			return nil, err
 		}
@@ -143,26 +178,26 @@ func (s *Source) Upload(to engine.Session) error {
 	return nil
 }
 
-// UploadPipeline writes all variables to a pipeline, one tensor at a time. Before the first step of a delayed run the
-// weights of the second step are those of the first.
-func (s *Source) UploadPipeline(e *engine.Engine, delay int) error {
+// UploadPipeline writes all variables to a pipeline, one tensor at a time. Before the first step both versions of the
+// weights are the initial ones.
+func (s *Source) UploadPipeline(e *engine.Engine, second Second) error {
 	for _, p := range s.params {
 		data, err := s.Initial(p)
 		if err != nil {
 			return err
 		}
-		if err := e.WriteWeights(p.Name, engine.Current, exec.F32Bytes(data)); err != nil {
+		if err := e.WriteWeights(p.Name, e.Evaluated(), exec.F32Bytes(data)); err != nil {
 			return err
 		}
-		if delay == 0 {
+		if second == OneVersion {
 			continue
 		}
 		if s.state != nil {
-			if data, err = s.state.Float32(PendingName(p.Name)); err != nil {
+			if data, err = s.state.Float32(second.Tensor(p.Name)); err != nil {
 				return usererror.New(err)
 			}
 		}
-		if err := e.WriteWeights(p.Name, engine.Next, exec.F32Bytes(data)); err != nil {
+		if err := e.WriteWeights(p.Name, second.Version(), exec.F32Bytes(data)); err != nil {
 			return err
 		}
 	}

@@ -159,7 +159,7 @@ func saved(t *testing.T, c config.Config, o *optim.Optimizer, change func([]chec
 		contents.Optimizer = append(contents.Optimizer, tensor(x))
 	}
 	for _, p := range c.Model.Parameters() {
-		contents.Optimizer = append(contents.Optimizer, tensor(numbered(weights.PendingName(p.Name), p.Type.Shape, 7)))
+		contents.Optimizer = append(contents.Optimizer, tensor(numbered(weights.Pending.Tensor(p.Name), p.Type.Shape, 7)))
 	}
 	contents.Optimizer = change(contents.Optimizer)
 	store, err := checkpoint.NewStore(t.TempDir(), checkpoint.Options{})
@@ -180,7 +180,7 @@ func without(name string) func([]checkpoint.Tensor) []checkpoint.Tensor {
 
 // noPending removes the pending weights, which only delayed runs have.
 func noPending(all []checkpoint.Tensor) []checkpoint.Tensor {
-	return slices.DeleteFunc(all, func(x checkpoint.Tensor) bool { return strings.HasPrefix(x.Name, weights.PendingName("")) })
+	return slices.DeleteFunc(all, func(x checkpoint.Tensor) bool { return strings.HasPrefix(x.Name, weights.Pending.Tensor("")) })
 }
 
 // A checkpoint of a delayed run has the current weights x_t. The settled weights are those of the next step, with the
@@ -188,7 +188,7 @@ func noPending(all []checkpoint.Tensor) []checkpoint.Tensor {
 func TestFromCheckpoint(t *testing.T) {
 	c, o := delayed(t)
 	delayedRun := saved(t, c, o, unchanged)
-	s, err := weights.FromCheckpoint(delayedRun, c.Model.Config, o, 1)
+	s, err := weights.FromCheckpoint(delayedRun, c.Model.Config, o, weights.Pending)
 	require.NoError(t, err)
 	for i, p := range c.Model.Parameters() {
 		x, err := s.Initial(p)
@@ -199,7 +199,7 @@ func TestFromCheckpoint(t *testing.T) {
 
 	s, err = weights.Open(delayedRun.Dir, c.Model.Config)
 	require.NoError(t, err)
-	require.NoError(t, s.Settle(delayedRun, o))
+	require.NoError(t, s.Settle(delayedRun, o, weights.Pending))
 	for _, p := range c.Model.Parameters() {
 		x, err := s.Initial(p)
 		require.NoError(t, err)
@@ -210,26 +210,26 @@ func TestFromCheckpoint(t *testing.T) {
 
 func TestFromCheckpointRefuses(t *testing.T) {
 	c, o := delayed(t)
-	pending := weights.PendingName(norm)
+	pending := weights.Pending.Tensor(norm)
 	lacking := saved(t, c, o, without(pending))
-	_, err := weights.FromCheckpoint(lacking, c.Model.Config, o, 1)
+	_, err := weights.FromCheckpoint(lacking, c.Model.Config, o, weights.Pending)
 	assert.EqualError(t, err, lacking.Dir+`: tensor "pending/model.norm.weight" is missing, expected f32[8]`)
-	s, err := weights.FromCheckpoint(saved(t, c, o, noPending), c.Model.Config, o, 0)
+	s, err := weights.FromCheckpoint(saved(t, c, o, noPending), c.Model.Config, o, weights.OneVersion)
 	require.NoError(t, err, "without a delay no weights are pending")
 	require.NoError(t, s.Close())
 
 	whole := saved(t, c, o, unchanged)
-	_, err = weights.FromCheckpoint(whole, c.Model.Config, o, 0)
+	_, err = weights.FromCheckpoint(whole, c.Model.Config, o, weights.OneVersion)
 	assert.ErrorContains(t, err, "belongs to no parameter of this model")
 	other := c.Model.Config
 	other.DModel *= 2
-	_, err = weights.FromCheckpoint(whole, other, o, 1)
+	_, err = weights.FromCheckpoint(whole, other, o, weights.Pending)
 	assert.ErrorContains(t, err, "has shape ")
 
 	bad := saved(t, c, o, without(o.Ahead(norm)))
 	s, err = weights.Open(bad.Dir, c.Model.Config)
 	require.NoError(t, err)
-	assert.EqualError(t, s.Settle(bad, o), bad.Dir+`: tensor "`+o.Ahead(norm)+`" is missing, expected f32[8]`)
+	assert.EqualError(t, s.Settle(bad, o, weights.Pending), bad.Dir+`: tensor "`+o.Ahead(norm)+`" is missing, expected f32[8]`)
 	require.NoError(t, s.Close())
 }
 
@@ -242,7 +242,7 @@ func TestCheckpointWithoutInitialized(t *testing.T) {
 	old := saved(t, c, o, func(all []checkpoint.Tensor) []checkpoint.Tensor {
 		return without(optim.InitializedVariable)(noPending(all))
 	})
-	s, err := weights.FromCheckpoint(old, c.Model.Config, o, 0)
+	s, err := weights.FromCheckpoint(old, c.Model.Config, o, weights.OneVersion)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 }

@@ -62,7 +62,7 @@ func (t *Trainer) takeWeights() error {
 	}
 	t.sampler.fed = 0
 	for _, p := range t.config.Model.Parameters() {
-		read, err := t.engine.ReadWeights(p.Name, engine.Current)
+		read, err := t.engine.ReadWeights(p.Name, engine.Newest)
 		if err != nil {
 			return err
 		}

@@ -149,7 +149,7 @@ func (t *Trainer) load() error {
 		return err
 	}
 	for _, p := range t.config.Model.Parameters() {
-		if err := t.engine.WriteWeights(p.Name, engine.Current, exec.F32Bytes(p.Initial(t.config.Seed))); err != nil {
+		if err := t.engine.WriteWeights(p.Name, engine.Newest, exec.F32Bytes(p.Initial(t.config.Seed))); err != nil {
 			return err
 		}
 	}

@@ -50,7 +50,7 @@ func TestSynchronousPipelinesEqualOneDevice(t *testing.T) {
 }
 
 func Test2BWEqualsADelayOnOneDevice(t *testing.T) {
-	common := []string{"pipeline.delay=1", "pipeline.correction=error_feedback"}
+	common := []string{"pipeline.delay=1", "pipeline.stale_microbatches=all", "pipeline.correction=error_feedback"}
 	one := filesOf(t, common...)
 	for _, stages := range []int{2, 5} {
 		for _, devices := range []string{"[cpu:0]", "[cpu:0/2, cpu:0/1]"} {
@@ -94,7 +94,7 @@ const killedSteps = 30
 
 // endless is the run that is killed and goes on.
 func endless(dir string) []string {
-	return []string{fmt.Sprint("train.steps=", killedSteps), "train.save_every=1", "train.keep=3", "optimizer.name=muon", "pipeline.delay=1",
+	return []string{fmt.Sprint("train.steps=", killedSteps), "train.save_every=1", "train.keep=3", "optimizer.name=muon", "pipeline.delay=1", "pipeline.stale_microbatches=1",
 		"pipeline.correction=error_feedback", "run.dir=" + filepath.Join(dir, "run")}
 }
 

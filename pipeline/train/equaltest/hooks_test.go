@@ -18,8 +18,8 @@ func TestPipelinesWithBatchHooksEqualOneDevice(t *testing.T) {
 	all := traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch", traintest.Weigher(t)+", hook: token_weights", traintest.ScaledLoss(t)+", hook: build_loss")
 	type trial struct{ one, other []string }
 	for _, trial := range sample(1, []trial{
-		{[]string{"pipeline.delay=1", "pipeline.error_feedback=true"}, []string{"pipeline.schedule=2bw", "pipeline.stages=3", "pipeline.error_feedback=true"}},
-		{[]string{"pipeline.delay=1"}, []string{"pipeline.schedule=2bw", "pipeline.stages=2"}},
+		{[]string{"pipeline.delay=1", "pipeline.stale_microbatches=2", "pipeline.error_feedback=true"}, []string{"pipeline.schedule=2bw", "pipeline.stages=3", "pipeline.error_feedback=true"}},
+		{[]string{"pipeline.delay=1"}, []string{"pipeline.schedule=2bw", "pipeline.stages=2", "pipeline.stale_microbatches=all"}},
 		{nil, []string{"pipeline.schedule=interleaved", "pipeline.stages=2"}},
 		{nil, []string{"pipeline.recompute=always"}},
 	}) {
@@ -45,7 +45,7 @@ func TestPipelinesOfAWrittenModelEqualOneDevice(t *testing.T) {
 		assert.True(t, one["model.safetensors"] == writtenWeights(t, overrides...)["model.safetensors"], "%v", overrides)
 	}
 	for _, optimizer := range sample(1, []string{"muon", "adamw"}) {
-		common := []string{"optimizer.name=" + optimizer, "pipeline.delay=1", "pipeline.error_feedback=true"}
+		common := []string{"optimizer.name=" + optimizer, "pipeline.delay=1", "pipeline.stale_microbatches=2", "pipeline.error_feedback=true"}
 		late := writtenWeights(t, common...)
 		assert.NotEqual(t, one["model.safetensors"], late["model.safetensors"])
 		for stages := 2; stages <= 3; stages++ {

@@ -43,7 +43,7 @@ func TestEveryOptimizerLearns(t *testing.T) {
 // The cut of the model changes no bit of any optimizer's result.
 func TestEveryOptimizerIsTheSameOnStages(t *testing.T) {
 	eachOptimizer(t, func(t *testing.T, overrides ...string) {
-		common := append(overrides, "pipeline.delay=1", "pipeline.correction=error_feedback")
+		common := append(overrides, "pipeline.delay=1", "pipeline.stale_microbatches=2", "pipeline.correction=error_feedback")
 		one, got := weightsOf(t, common...), weightsOf(t, append(common, "pipeline.stages=3")...)
 		for file := range one {
 			assert.True(t, one[file] == got[file], "%s: %v", file, common)

@@ -49,8 +49,9 @@ func TestSynchronousPipelinesEqualOneDevice(t *testing.T) {
 func Test2BWEqualsADelayOnOneDevice(t *testing.T) {
 	for _, optimizer := range sample(1, []string{"muon", "adamw"}) {
 		for _, correction := range sample(1, []string{"error_feedback", "none", "weight_prediction", "dc_asgd"}) {
-			for _, tied := range []string{"false", "true"} {
-				common := []string{"optimizer.name=" + optimizer, "pipeline.correction=" + correction, "model.tie_embeddings=" + tied, "pipeline.delay=1"}
+			for tied, stale := range map[string]string{"false": "all", "true": "3"} {
+				common := []string{"optimizer.name=" + optimizer, "pipeline.correction=" + correction, "model.tie_embeddings=" + tied, "pipeline.delay=1",
+					"pipeline.stale_microbatches=" + stale}
 				one := weightsOf(t, common...)
 				for stages := 2; stages <= 4; stages++ {
 					got := weightsOf(t, append(common, fmt.Sprintf("pipeline.stages=%d", stages))...)

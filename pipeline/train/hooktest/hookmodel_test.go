@@ -160,7 +160,7 @@ func TestDeviceTrainsAWrittenModel(t *testing.T) {
 	one, _ := train(short)
 	two, _ := train(short, "pipeline.stages=2")
 	assert.True(t, traintest.Files(t, one.Checkpoint)["model.safetensors"] == traintest.Files(t, two.Checkpoint)["model.safetensors"])
-	late, _ := train(short, "pipeline.delay=1", "pipeline.error_feedback=true")
+	late, _ := train(short, "pipeline.delay=1", "pipeline.stale_microbatches=1", "pipeline.error_feedback=true")
 	piped, _ := train(short, "pipeline.stages=2", "pipeline.schedule=2bw", "pipeline.error_feedback=true")
 	for name, file := range traintest.Files(t, late.Checkpoint) {
 		assert.True(t, file == traintest.Files(t, piped.Checkpoint)[name], name)

@@ -1,0 +1,135 @@
+package config
+
+import (
+	"strconv"
+
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"go.yaml.in/yaml/v3"
+)
+
+// StaleMicrobatches is a number of microbatches of each batch and replica, or StaleAuto or StaleAll.
+type StaleMicrobatches string
+
+// The words that StaleMicrobatches may be.
+const (
+	StaleAuto StaleMicrobatches = "auto" // as few as cost nothing: stages − 1. On one stage all
+	StaleAll  StaleMicrobatches = "all"
+)
+
+// DecodeYAML accepts a number of at least 0 and the words.
+func (s *StaleMicrobatches) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string) error {
+	var number int
+	switch word := StaleMicrobatches(n.Value); {
+	case word == StaleAuto || word == StaleAll:
+		*s = word
+	case n.ShortTag() == "!!int" && n.Decode(&number) == nil && number >= 0:
+		*s = StaleNumber(number)
+	default:
+		return d.Errorf(n, key, "found %s, expected auto, all or a number of microbatches", strictyaml.Describe(n))
+	}
+	return nil
+}
+
+// MarshalYAML writes a number as such.
+func (s StaleMicrobatches) MarshalYAML() (any, error) {
+	if n, err := strconv.Atoi(string(s)); err == nil {
+		return n, nil
+	}
+	return string(s), nil
+}
+
+// StaleNumber is a number of stale microbatches.
+func StaleNumber(n int) StaleMicrobatches { return StaleMicrobatches(strconv.Itoa(n)) }
+
+// Stale is how many microbatches of each batch and replica read weights that lack the update of the batch before.
+func (c Config) Stale() int {
+	p, all := c.Pipeline, c.MicrobatchesPerReplica()
+	switch s := p.StaleMicrobatches; {
+	case p.Delay == 0:
+		return 0
+	case s == StaleAll, s == StaleAuto && p.Stages == 1:
+		return all
+	case s == StaleAuto:
+		return p.Stages - 1
+	default:
+		n, err := strconv.Atoi(string(s))
+		if err != nil {
+			panic(err) // DecodeYAML accepts no other text
+		}
+		return n
+	}
+}
+
+// scheduledStale is Stale for schedules with a delay. Validation reports a delay that is not the schedule's.
+func (c Config) scheduledStale() int {
+	if f, _ := schedule.Find(c.Pipeline.Schedule); f.Delay == 0 {
+		return 0
+	}
+	return c.Stale()
+}
+
+// Staleness is the mean age of gradients in steps: the share of the microbatches that is stale.
+func (c Config) Staleness() float64 {
+	if c.Pipeline.Delay == 0 {
+		return 0
+	}
+	return float64(c.Stale()) / float64(c.MicrobatchesPerReplica())
+}
+
+// KeepStale is the config of a run that continues from a checkpoint of another config: with auto, as many microbatches
+// are stale as before. The error says why that is not possible on the new stages.
+func (c Config) KeepStale(saved Config) (Config, error) {
+	if c.Pipeline.StaleMicrobatches != StaleAuto || c.Pipeline.Delay == 0 || saved.Pipeline.Delay == 0 ||
+		c.MicrobatchesPerReplica() != saved.MicrobatchesPerReplica() {
+		return c, nil
+	}
+	if n := saved.Stale(); n != c.Stale() {
+		c.Pipeline.StaleMicrobatches = StaleNumber(n)
+	}
+	return c, c.validateStaleness()
+}
+
+// PartlyStale reports whether some microbatches are stale and others are not. Evaluations read the newest weights then.
+func (c Config) PartlyStale() bool {
+	return c.Pipeline.Delay == 1 && c.Stale() < c.MicrobatchesPerReplica()
+}
+
+// completeStaleness fills in what a schedule file says. Without a stale microbatch there is no delay.
+func (p *Pipeline) completeStaleness() {
+	if p.HasScheduleFile() && p.StaleMicrobatches == StaleAuto {
+		if s, err := schedule.Read(p.Schedule); err == nil { // validation reports the error
+			p.StaleMicrobatches = StaleNumber(s.Stale)
+		}
+	}
+	if p.Stages == 1 && p.StaleMicrobatches == StaleNumber(0) {
+		p.Delay = 0
+	}
+}
+
+// completeSavedStaleness fills in the key of a config that was saved before it existed: all microbatches were stale.
+func (p *Pipeline) completeSavedStaleness(d *strictyaml.Document) {
+	if p.Delay == 1 && !d.Given("pipeline.stale_microbatches") {
+		p.StaleMicrobatches = StaleAll
+	}
+}
+
+func (c Config) validateStaleness() error {
+	p, found := c.Pipeline, c.Pipeline.StaleMicrobatches
+	if found == StaleAuto || p.HasScheduleFile() {
+		return nil
+	}
+	const key = "pipeline.stale_microbatches"
+	if p.Delay == 0 {
+		if found == StaleNumber(0) {
+			return nil
+		}
+		return Invalid(key, found, "auto: without pipeline.delay no microbatch is stale")
+	}
+	least, most := p.Stages-1, c.MicrobatchesPerReplica()
+	if n := c.Stale(); n < least || n > most {
+		return Invalid(key, found, "%d to %d, auto or all: of the %d microbatches of a replica's batch, %d are on their way through %d stages "+
+			"before the update of the batch before can be done", least, most, most, least, p.Stages)
+	}
+	return nil
+}
