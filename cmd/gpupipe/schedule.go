@@ -19,6 +19,7 @@ type scheduleCommand struct {
 	File          string  `help:"File with a schedule, instead of a name." placeholder:"FILE" xor:"what"`
 	Stages        *int    `help:"Stages of the pipeline. Default: 4." placeholder:"P"`
 	Microbatches  *int    `help:"Microbatches in a batch. Default: twice the stages." placeholder:"M"`
+	Stale         string  `help:"Stale microbatches of each batch with 2bw: a number, auto (stages − 1, as few as cost nothing) or all (as published)." default:"auto" placeholder:"N"`
 	Chunks        *int    `help:"Model chunks (virtual stages) on each stage." placeholder:"V"`
 	Batches       *int    `help:"Number of batches. Default: enough to show how they overlap." placeholder:"N"`
 	Communication bool    `help:"Show the transfers between stages, too."`
@@ -51,6 +52,7 @@ stages. A run repeats them: describe one batch, or several that overlap.
 
 Examples:
   gpupipe schedule --name 2bw --stages 4 --microbatches 8
+  gpupipe schedule --name 2bw --stale all --draw text
   gpupipe schedule --name interleaved --stages 4 --chunks 2 --draw text
   gpupipe schedule --name 1f1b --stages 2 --costs "1,2,0.5;1.5,3,0.5" \
     --draw 1f1b.svg
@@ -154,8 +156,8 @@ func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 		return nil, fmt.Errorf("no schedule: expected --name %s, or --file", strings.Join(schedule.Names(), "|"))
 	}
 	if c.File != "" {
-		if c.Stages != nil || c.Microbatches != nil || c.Chunks != nil {
-			return nil, fmt.Errorf("--stages, --microbatches and --chunks: %s defines them, expected none with --file", c.File)
+		if c.Stages != nil || c.Microbatches != nil || c.Chunks != nil || c.Stale != "auto" {
+			return nil, fmt.Errorf("--stages, --microbatches, --chunks and --stale: %s defines them, expected none with --file", c.File)
 		}
 		s, err := schedule.Read(c.File)
 		if err != nil || batches == 0 || batches == s.Batches {
@@ -171,10 +173,29 @@ func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 	if f, ok := schedule.Find(c.Name); ok {
 		o = f.Example(o)
 	}
+	var err error
+	if o.Stale, err = c.stale(o); err != nil {
+		return nil, err
+	}
 	if !slices.Contains(schedule.Names(), c.Name) {
 		return nil, fmt.Errorf("--name: found %q, expected one of %s", c.Name, strings.Join(schedule.Names(), ", "))
 	}
 	return schedule.Generate(c.Name, o)
+}
+
+// stale is the number of stale microbatches that --stale asks for; 0: as few as cost nothing.
+func (c *scheduleCommand) stale(o schedule.Options) (int, error) {
+	switch c.Stale {
+	case "auto":
+		return 0, nil
+	case "all":
+		return o.Microbatches, nil
+	}
+	n, err := strconv.Atoi(c.Stale)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("--stale: found %q, expected auto, all, or a number of microbatches of at least 1", c.Stale)
+	}
+	return n, nil
 }
 
 const mostCost = 1e12 // the longest time of an action
@@ -250,7 +271,7 @@ type scheduleView struct {
 func (v *scheduleView) json() map[string]any {
 	s := v.Schedule
 	out := map[string]any{"name": s.Name, "stages": s.Stages, "chunks": s.Chunks, "microbatches": s.Microbatches, "batches": s.Batches, "delay": s.Delay,
-		"lines": s.Actions, "report": v.Report, "simulation": v.Simulation}
+		"stale": s.Stale, "staleness": s.MeanStaleness(), "lines": s.Actions, "report": v.Report, "simulation": v.Simulation}
 	if s.Copies != nil {
 		out["links"] = s.Copies.String()
 	}
@@ -277,8 +298,12 @@ func (v *scheduleView) print(a *app) {
 			fmt.Sprintf("%.6g", st.Busy), fmt.Sprintf("%.6g", st.Idle)})
 	}
 	a.table(rows)
-	figures := [][]string{{"#"}, {"# valid", "yes"}, {"# makespan", fmt.Sprintf("%.6g", v.Simulation.Makespan)},
-		{"# bubble", percent(v.Simulation.Bubble), v.form(func(f *schedule.Form) float64 { return f.Bubble })}}
+	figures := [][]string{{"#"}, {"# valid", "yes"}}
+	if s := v.Schedule; s.Delay >= 0 {
+		figures = append(figures, []string{"# staleness", fmt.Sprintf("%.6g of a step in the mean", s.MeanStaleness())})
+	}
+	figures = append(figures, [][]string{{"# makespan", fmt.Sprintf("%.6g", v.Simulation.Makespan)},
+		{"# bubble", percent(v.Simulation.Bubble), v.form(func(f *schedule.Form) float64 { return f.Bubble })}}...)
 	if s := v.Simulation.Steady; s != nil {
 		figures = append(figures, []string{"# steady", percent(s.Bubble), v.form(func(f *schedule.Form) float64 { return f.Steady }), fmt.Sprintf("%.6g a batch", s.Period)})
 	}

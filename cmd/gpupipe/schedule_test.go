@@ -20,20 +20,22 @@ func TestScheduleCommand(t *testing.T) {
 # microbatches: 2
 # batches: 3
 # delay: 1
-F0.0 F1.0 B0.0 F0.1 B1.0 F1.1 B0.1 U0 F0.2 B1.1 F1.2 B0.2 B1.2 U1 U2
-F0.0 B0.0 F1.0 B1.0 F0.1 B0.1 F1.1 B1.1 U0 F0.2 B0.2 F1.2 B1.2 U1 U2
+# stale: 1
+F0.0 F1.0 B0.0 F0.1 B1.0 U0 F1.1 B0.1 F0.2 B1.1 U1 F1.2 B0.2 B1.2 U2
+F0.0 B0.0 F1.0 B1.0 F0.1 B0.1 U0 F1.1 B1.1 F0.2 B0.2 U1 F1.2 B1.2 U2
 #
 # 0  F0.0 F1.0 ·    ·    B0.0───── F0.1 B1.0───── F1.1 B0.1───── F0.2 B1.1───── F1.2 B0.2───── ·    B1.2─────
 # 1  ·    F0.0 B0.0───── F1.0 B1.0───── F0.1 B0.1───── F1.1 B1.1───── F0.2 B0.2───── F1.2 B1.2───── ·    ·
 #
 # STAGE  IN FLIGHT  WEIGHTS  GRADIENTS  BUFFERS  STALENESS  BUSY  WAITING
-# 0      2 (2)      2        2          3        1          18    3
-# 1      1 (1)      2        2          3        1          18    3
+# 0      2 (2)      2        1          3        0 to 1     18    3
+# 1      1 (1)      2        2          3        0 to 1     18    3
 #
-# valid     yes
-# makespan  21
-# bubble    14.29 %  (closed form 14.29 %)
-# steady    0.00 %   (closed form 0.00 %)   6 a batch
+# valid      yes
+# staleness  0.5 of a step in the mean
+# makespan   21
+# bubble     14.29 %                    (closed form 14.29 %)
+# steady     0.00 %                     (closed form 0.00 %)   6 a batch
 `, out)
 
 	file := filepath.Join(t.TempDir(), "mine.txt") // what it prints it reads
@@ -45,6 +47,7 @@ F0.0 B0.0 F1.0 B1.0 F0.1 B0.1 F1.1 B1.1 U0 F0.2 B0.2 F1.2 B1.2 U1 U2
 	var got struct {
 		Name, Links string
 		Batches     int
+		Staleness   float64
 		Lines       [][]string
 		Report      []struct {
 			Buffers   int
@@ -63,7 +66,8 @@ F0.0 B0.0 F1.0 B1.0 F0.1 B0.1 F1.1 B1.1 U0 F0.2 B0.2 F1.2 B1.2 U1 U2
 	assert.Equal(t, 4, got.Batches)
 	assert.Equal(t, "RG3 N3 U3 SW3", strings.Join(got.Lines[0][len(got.Lines[0])-4:], " "))
 	assert.Equal(t, 3, got.Report[1].Buffers)
-	assert.Equal(t, [2]int{1, 1}, got.Report[1].Staleness)
+	assert.Equal(t, [2]int{0, 1}, got.Report[1].Staleness)
+	assert.InDelta(t, 0.5, got.Staleness, 1e-12)
 	assert.Len(t, got.Simulation.Events, 2*4*(2*2+1))
 	assert.Greater(t, got.Simulation.Steady.Period, 6.5-1e-9, "what the slower stage has to do")
 	assert.Nil(t, got.Closed)
@@ -102,6 +106,7 @@ func TestScheduleMistakes(t *testing.T) {
 		`--name: found "3bw", expected one of`:                                       {"--name", "3bw"},
 		"--name and --file can't be used together":                                   {"--name", "2bw", "--file", good},
 		"microbatches: found 3 on 4 stages, expected at least one":                   {"--name", "2bw", "--microbatches", "3"},
+		"--stale: found \"some\", expected auto, all":                                {"--name", "2bw", "--stale", "some"},
 		"stages: found -1":                                                           {"--name", "gpipe", "--stages=-1"},
 		"batches: found -2, expected at least 1":                                     {"--name", "gpipe", "--batches=-2"},
 		"are too many to list":                                                       {"--name", "gpipe", "--batches=999999999"},

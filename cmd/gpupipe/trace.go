@@ -69,6 +69,9 @@ func (c *traceCommand) Run(a *app) error {
 	if s.Restarts > 0 {
 		a.printf("devices were restarted %d times: repeated work counts each time\n", s.Restarts)
 	}
+	if s.Staleness != nil {
+		a.printf("mean age of the gradients: %.3g steps\n", *s.Staleness)
+	}
 	a.printf("\n")
 	printShares(a, "over all", s, func(t trace.Stage) *trace.Shares { return &t.All }, &s.All)
 	if s.Steady == nil {

@@ -66,7 +66,7 @@ const DataTrack = "data"
 // RunTrack is the track of the whole run. The other names are those of its events.
 const (
 	RunTrack      = "run"
-	TrainEvent    = "train" // batches "from" to "to" − 1, its arguments, between two moments at which all stages are idle
+	TrainEvent    = "train" // batches "from" to "to" − 1 of a mean "staleness", its arguments, between two moments at which all stages are idle
 	EvaluateEvent = "evaluate"
 	SaveEvent     = "save"
 	RestartEvent  = "restart" // from the loss of a device (argument "fault") to the batch at which training continues ("step")

@@ -21,9 +21,10 @@ type Event struct {
 
 // Args are the arguments of events that Summarize needs. They are nil where an event has none.
 type Args struct {
-	Batch *int `json:"batch"`
-	From  *int `json:"from"`
-	To    *int `json:"to"`
+	Batch     *int     `json:"batch"`
+	From      *int     `json:"from"`
+	To        *int     `json:"to"`
+	Staleness *float64 `json:"staleness"`
 }
 
 // Read calls each with the slices of a file, in the order in which they were written. It stops at the first error of

@@ -17,12 +17,14 @@ import (
 // batch, and ends with its first run of the stretch's last batch. So it has whole periods: it includes the flush of a
 // schedule that flushes, and excludes the first fill and the last drain of a schedule that does not.
 type Summary struct {
-	File     string  `json:"file"`
-	Cut      bool    `json:"cut,omitempty"`      // the file ends in the middle of an event, as that of a killed run may
-	Full     bool    `json:"full,omitempty"`     // the run continued after the file had reached MaxSize
-	Batches  int     `json:"batches"`            // trained; a batch that was trained again after a restart counts once
-	Restarts int     `json:"restarts,omitempty"` // of lost devices
-	Stages   []Stage `json:"stages"`
+	File     string `json:"file"`
+	Cut      bool   `json:"cut,omitempty"`      // the file ends in the middle of an event, as that of a killed run may
+	Full     bool   `json:"full,omitempty"`     // the run continued after the file had reached MaxSize
+	Batches  int    `json:"batches"`            // trained; a batch that was trained again after a restart counts once
+	Restarts int    `json:"restarts,omitempty"` // of lost devices
+	// Staleness is the mean age of the gradients in steps; nil: the trace has no complete stretch of training that says.
+	Staleness *float64 `json:"staleness,omitempty"`
+	Stages    []Stage  `json:"stages"`
 	// Means over the stages.
 	All    Shares  `json:"all"`
 	Steady *Shares `json:"steady,omitempty"` // nil: no stretch of three batches
@@ -73,6 +75,7 @@ func Summarize(path string) (Summary, error) {
 		s.Stages = append(s.Stages, stage)
 	}
 	s.mean()
+	s.Staleness = t.staleness()
 	return s, nil
 }
 
@@ -111,8 +114,9 @@ type timeline struct {
 // stretch is the batches from, from+1, …, to−1, trained between two moments at which the pipeline is empty. The first
 // moment is start: a lost device may have begun some of the batches before it.
 type stretch struct {
-	from, to int
-	start    float64
+	from, to  int
+	start     float64
+	staleness *float64 // nil: not known
 }
 
 type stage struct {
@@ -141,7 +145,7 @@ func (t *timeline) add(e Event) error {
 	if e.Category == Run || e.Category == "" {
 		t.full = t.full || e.Category == "" && strings.HasPrefix(e.Name, fullEvent)
 		if e.Name == TrainEvent && e.Args.From != nil && e.Args.To != nil {
-			t.trained = append(t.trained, stretch{*e.Args.From, *e.Args.To, e.Start})
+			t.trained = append(t.trained, stretch{*e.Args.From, *e.Args.To, e.Start, e.Args.Staleness})
 		}
 		if e.Name == RestartEvent {
 			t.restarts, t.restarted = t.restarts+1, max(t.restarted, e.End)
@@ -210,9 +214,25 @@ func (t *timeline) stretches() []stretch {
 		return slices.ContainsFunc(all, func(s stretch) bool { return s.from <= b && b < s.to })
 	})
 	if len(rest) > 0 {
-		all = append(all, stretch{rest[0], rest[len(rest)-1] + 1, t.restarted})
+		all = append(all, stretch{from: rest[0], to: rest[len(rest)-1] + 1, start: t.restarted})
 	}
 	return all
+}
+
+// staleness is the mean over the batches of the stretches that say how old their gradients are.
+func (t *timeline) staleness() *float64 {
+	sum, n := 0.0, 0
+	for _, s := range t.trained {
+		if s.staleness != nil {
+			sum += *s.staleness * float64(s.to-s.from)
+			n += s.to - s.from
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	mean := sum / float64(n)
+	return &mean
 }
 
 // window is a time in which a number of batches were trained.

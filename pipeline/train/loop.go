@@ -79,7 +79,7 @@ func (t *trainer) segment(ctx context.Context) (err error) {
 	if errors.As(err, &batch) {
 		err = &hookError{err}
 	}
-	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.TrainEvent, began, time.Since(began), map[string]any{"from": from, "to": t.step})
+	t.recorder.trace.Complete(trace.RunTrack, trace.Run, trace.TrainEvent, began, time.Since(began), map[string]any{"from": from, "to": t.step, "staleness": t.job.config.Staleness()})
 	return t.blameLoss(ctx, err)
 }
 
