@@ -42,5 +42,5 @@ func (src *Source) Choose(v Version, note func(format string, args ...any)) erro
 	if err != nil {
 		return usererror.New(fmt.Errorf("%s: %w", filepath.Join(src.Dir, config.SavedFile), err))
 	}
-	return usererror.New(src.weights.Settle(src.checkpoint, o, weights.SecondOf(*src.config)))
+	return usererror.New(src.weights.Settle(src.checkpoint, o, weights.SecondOf(src.config.Pipeline.Delay, src.config.PartlyStale())))
 }

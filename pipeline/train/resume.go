@@ -56,7 +56,7 @@ func (j *job) resume(ctx context.Context, c *checkpoint.Checkpoint) (start, erro
 	if t := j.config.Train; at.pending != nil && at.pending.Steps != t.Steps { // the user has changed the number of steps
 		at.pending.Steps, at.pending.Left = t.Steps, timeFor(int(j.config.BatchTokens()), t.Steps-s.Step, at.pending.TokensPerSec)
 	}
-	if at.weights, err = weights.FromCheckpoint(c, j.model, j.optimizer, weights.SecondOf(j.config)); err != nil {
+	if at.weights, err = weights.FromCheckpoint(c, j.model, j.optimizer, weights.SecondOf(j.config.Pipeline.Delay, j.config.PartlyStale())); err != nil {
 		return at, err
 	}
 	return at, j.hooks.Metrics.Open(ctx, s.Hooks)

@@ -15,7 +15,6 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
-	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
@@ -92,12 +91,13 @@ const (
 	Previous   Second = "previous" // some microbatches are stale, and read it: without the update of the last batch
 )
 
-// SecondOf is the second version of the weights in a run.
-func SecondOf(c config.Config) Second {
+// SecondOf is the second version of the weights in a run with a delay. partlyStale reports whether only some microbatches
+// are stale.
+func SecondOf(delay int, partlyStale bool) Second {
 	switch {
-	case c.Pipeline.Delay == 0:
+	case delay == 0:
 		return OneVersion
-	case c.PartlyStale():
+	case partlyStale:
 		return Previous
 	}
 	return Pending
