@@ -154,9 +154,9 @@ func printPlan(a *app, p *layout.Comparison) {
 	}
 	printPlanDevices(a, p)
 	a.printf("\n")
-	rows := [][]string{{"SCHEDULE", "DELAY", "TOKENS/S", "STEP", "BUBBLE", "LARGEST STAGE", "CUT"}}
+	rows := [][]string{{"SCHEDULE", "STALENESS", "TOKENS/S", "STEP", "BUBBLE", "LARGEST STAGE", "CUT"}}
 	for _, c := range p.Schedules {
-		row := []string{c.Schedule, fmt.Sprint(c.Delay)}
+		row := []string{c.Schedule, fmt.Sprintf("%.3g", c.Staleness)}
 		if c.Plan == nil {
 			rows = append(rows, append(row, "not possible"))
 			continue
@@ -247,12 +247,34 @@ func printRecommendation(a *app, p *layout.Comparison) {
 			inBytes(m.Optimizer), inBytes(m.Activations), inBytes(m.Working), inBytes(m.Total()), available, recompute})
 	}
 	a.headed(rows)
+	printMicrobatching(a, p.Microbatching)
 	a.prose(fmt.Sprintf("\ncompared: %s\nto train with this plan:%s\n", c.Plan.Search, settings(p, c)))
+}
+
+// printMicrobatching prints how the number of microbatches trades speed and memory for staleness.
+func printMicrobatching(a *app, all []layout.Microbatching) {
+	if len(all) < 2 {
+		return
+	}
+	rows := [][]string{{"MICROBATCHES", "STALE", "STALENESS", "TOKENS/S", "LARGEST STAGE", ""}}
+	for _, m := range all {
+		recommended := ""
+		if m.Recommended {
+			recommended = fmt.Sprintf("recommended: --set train.microbatches=%d", m.Microbatches)
+		}
+		rows = append(rows, []string{fmt.Sprint(m.Microbatches), fmt.Sprint(m.Stale), fmt.Sprintf("%.3g", m.Staleness), grouped(int64(m.TokensPerSec)),
+			inBytes(m.Largest), recommended})
+	}
+	a.printf("\n")
+	a.headed(rows)
 }
 
 // settings returns the overrides that make a run follow the plan.
 func settings(p *layout.Comparison, c partition.Candidate) string {
 	text := fmt.Sprintf(" --set pipeline.schedule=%s --set pipeline.stages=%d", c.Schedule, len(c.Plan.Stages))
+	if c.Delay > 0 && c.Stale == c.Microbatches {
+		text += " --set pipeline.stale_microbatches=all"
+	}
 	if c.Chunks > 1 {
 		text += fmt.Sprintf(" --set pipeline.chunks=%d", c.Chunks)
 	}

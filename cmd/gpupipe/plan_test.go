@@ -23,7 +23,7 @@ func TestPlan(t *testing.T) {
 	code, out, errs := command(planArgs("--stages", "2", "--memory", "8GiB", "--set", "train.microbatches=2")...)
 	require.Equal(t, exitOK, code, errs)
 	for _, want := range []string{"7 units: 0 embed, 1 layers.0, …, 6 head", "256 tokens; microbatches: 2 of 8 sequences",
-		"null:0, null:1: none (null), 8 GiB", "estimates", "gpipe", "interleaved", "zb-h1", "recommended: 2bw", "one batch late",
+		"null:0, null:1: none (null), 8 GiB", "estimates", "gpipe", "interleaved", "zb-h1", "recommended: 2bw", "the first 1 of 2 microbatches of a batch lack the update", "MICROBATCHES", "recommended: --set train.microbatches=",
 		"layers.0 (5 alike)", "embed to layers.", " to head", "--set pipeline.schedule=2bw --set pipeline.stages=2 --set pipeline.cut=["} {
 		assert.Contains(t, out, want)
 	}

@@ -32,6 +32,7 @@ type Comparison struct {
 	Recommended    string                `json:"recommended,omitempty"`
 	Recommendation int                   `json:"-"` // index in Schedules; −1: none
 	Reason         string                `json:"reason"`
+	Microbatching  []Microbatching       `json:"microbatching,omitempty"` // with a recommended schedule that has a delay
 }
 
 // DevicesOf returns the ranks' device names in a plan's order of the stages, as in pipeline.devices.
@@ -94,7 +95,8 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 			}
 			known[v.Pipeline.Delay] = problem
 		}
-		candidate := partition.Candidate{Schedule: v.Pipeline.Schedule, Chunks: v.Pipeline.Chunks, Delay: v.Pipeline.Delay}
+		candidate := partition.Candidate{Schedule: v.Pipeline.Schedule, Chunks: v.Pipeline.Chunks, Delay: v.Pipeline.Delay,
+			Microbatches: v.MicrobatchesPerReplica(), Stale: v.Stale(), Staleness: v.Staleness()}
 		if plan, err := choosePlan(v, problem); err == nil {
 			candidate.Plan = &plan
 		} else {
@@ -105,6 +107,9 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 	}
 	if p.Recommendation, p.Reason = partition.Recommend(p.Schedules); p.Recommendation >= 0 {
 		p.Recommended = p.Schedules[p.Recommendation].Schedule
+		if p.Microbatching, err = t.compareMicrobatches(ctx, devices, o, p.Schedules[p.Recommendation]); err != nil {
+			return nil, err
+		}
 	}
 	return p, nil
 }
@@ -121,6 +126,7 @@ func variants(c config.Config) (vs []config.Config) {
 			v.Pipeline.Chunks = max(f.Chunks, c.Pipeline.Chunks)
 		}
 		if v.Pipeline.Delay == 0 {
+			v.Pipeline.StaleMicrobatches = config.StaleAuto
 			v.Pipeline.Correction, v.Pipeline.ErrorFeedback = optim.CorrectionNone, false
 		}
 		vs = append(vs, v)

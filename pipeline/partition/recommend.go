@@ -4,24 +4,34 @@ import "fmt"
 
 // Candidate is a schedule with its plan, or the reason why it has none.
 type Candidate struct {
-	Schedule string `json:"schedule"`
-	Chunks   int    `json:"chunks"`
-	Delay    int    `json:"delay"`
-	Plan     *Plan  `json:"plan,omitempty"`
-	Problem  string `json:"problem,omitempty"`
+	Schedule     string  `json:"schedule"`
+	Chunks       int     `json:"chunks"`
+	Delay        int     `json:"delay"`
+	Microbatches int     `json:"microbatches"` // per replica
+	Stale        int     `json:"stale"`        // of them
+	Staleness    float64 `json:"staleness"`    // mean age of the gradients in steps
+	Plan         *Plan   `json:"plan,omitempty"`
+	Problem      string  `json:"problem,omitempty"`
 }
 
 const (
-	// worthwhile is the speedup that a schedule with a delay needs over the best without, because its gradients are older
-	// and predictions are not exact.
+	// worthwhile is the speedup that a schedule with a delay of all microbatches needs over the best without, because its
+	// gradients are older and predictions are not exact. With fewer stale microbatches the gain may be smaller in
+	// proportion.
 	worthwhile = 1.05
 	// tie is the slowdown up to which a schedule is preferred for its smaller memory.
 	tie = 1.005
 )
 
-// Delayed explains the effect of a delay of one batch on training.
-const Delayed = "with delay 1 every gradient is applied one batch late, x_{t+1} = x_t − u_{t−1}: Muon loses little by that, AdamW much, " +
-	"and error feedback closes most of the gap (arXiv 2606.30634)"
+// delayed explains the effect of a candidate's delay on training.
+func (c Candidate) delayed() string {
+	if c.Stale < c.Microbatches {
+		return fmt.Sprintf("the first %d of %d microbatches of a batch lack the update of the batch before, and the others do not: that leaves a "+
+			"small part of what a delay of all of them costs, and more microbatches make it smaller", c.Stale, c.Microbatches)
+	}
+	return "with delay 1 every gradient is applied one batch late, x_{t+1} = x_t − u_{t−1}: Muon loses little by that, AdamW much, " +
+		"and error feedback closes most of the gap (arXiv 2606.30634)"
+}
 
 // Recommend returns the index of the best candidate and the reason; −1 if none has a plan.
 func Recommend(cs []Candidate) (best int, reason string) {
@@ -32,17 +42,17 @@ func Recommend(cs []Candidate) (best int, reason string) {
 	case late < 0:
 		return sync, "the fastest; none with a delay is possible"
 	case sync < 0:
-		return late, "the only kind that is possible; " + Delayed
+		return late, "the only kind that is possible; " + cs[late].delayed()
 	}
 	gain := cs[late].Plan.TokensPerSec / cs[sync].Plan.TokensPerSec
 	switch {
-	case gain >= worthwhile:
+	case gain >= 1+(worthwhile-1)*cs[late].Staleness && gain > 1:
 		return late, fmt.Sprintf("%.0f %% more tokens a second than %s, the fastest without delay, since no stage waits at a batch's end; %s",
-			100*(gain-1), cs[sync].Schedule, Delayed)
+			100*(gain-1), cs[sync].Schedule, cs[late].delayed())
 	case gain > 1:
-		return sync, fmt.Sprintf("%s would be %.1f %% faster, too little for gradients that are one batch old", cs[late].Schedule, 100*(gain-1))
+		return sync, fmt.Sprintf("%s would be %.1f %% faster, too little for gradients that are %.2g of a batch old", cs[late].Schedule, 100*(gain-1), cs[late].Staleness)
 	}
-	return sync, fmt.Sprintf("no slower than %s, whose gradients are one batch old", cs[late].Schedule)
+	return sync, fmt.Sprintf("no slower than %s, whose gradients are %.2g of a batch old", cs[late].Schedule, cs[late].Staleness)
 }
 
 // fastest is the fastest candidate with a given delay; of those nearly as fast, the one whose largest stage takes least

@@ -46,28 +46,6 @@ type Optimizer struct {
 	Set     assignments // keys of the config
 }
 
-// Mode is a column of the grid: a delay and its correction.
-type Mode struct {
-	Name       string
-	Delay      int
-	Correction string // a name of optim.Corrections
-}
-
-// SyncMode is the mode that the others are compared to.
-const SyncMode = "sync"
-
-const delayMode = "delay" // and "delay+CORRECTION"
-
-// corrections are the corrections that a mode may have.
-func corrections() []string {
-	return slices.DeleteFunc(optim.CorrectionNames(), func(name string) bool { return name == optim.CorrectionNone })
-}
-
-// Title is a mode's name as text.
-func (m Mode) Title() string {
-	return strings.NewReplacer("+", " + ", "_", " ", "dc_asgd", "DC-ASGD").Replace(m.Name)
-}
-
 // gridFile is the YAML of a grid.
 type gridFile struct {
 	Base       base        `yaml:"base"`
@@ -208,19 +186,6 @@ func parse(d *strictyaml.Document, dir string, overrides []string) (*Grid, error
 	return g, g.checkConfigs()
 }
 
-func parseMode(name string) (Mode, error) {
-	prefix, correction, corrected := strings.Cut(name, "+")
-	switch {
-	case name == SyncMode:
-		return Mode{name, 0, optim.CorrectionNone}, nil
-	case name == delayMode:
-		return Mode{name, 1, optim.CorrectionNone}, nil
-	case prefix == delayMode && corrected && slices.Contains(corrections(), correction):
-		return Mode{name, 1, correction}, nil
-	}
-	return Mode{}, fmt.Errorf("found %q, expected sync, delay, delay+%s", name, strings.Join(corrections(), ", delay+"))
-}
-
 func (g *Grid) findBase(path, dir string) error {
 	if g.base != nil {
 		return nil
@@ -294,6 +259,7 @@ func repeats[T comparable](xs []T) bool {
 var varied = map[string]string{
 	"optimizer.lr": "lrs", "init.seed": "seeds", "data.seed": "seeds", "run.dir": "dir", "pipeline.stages": "stages",
 	"pipeline.schedule": "modes", "pipeline.delay": "modes", "pipeline.correction": "modes", "pipeline.error_feedback": "modes",
+	"pipeline.stale_microbatches": "modes",
 }
 
 func mayBeSet(key string) error {
@@ -402,6 +368,20 @@ func (g *Grid) compose(r Run) (*strictyaml.Document, error) {
 	c.put("pipeline.correction", m.Correction, g.doc.At("modes"))
 	c.put("pipeline.error_feedback", m.Correction == optim.CorrectionErrorFeedback, g.doc.At("modes"))
 	c.put("run.dir", g.Folder(r), g.doc.At("dir"))
+	if m.Delay > 0 {
+		c.put("pipeline.stale_microbatches", config.StaleAll, g.doc.At("modes"))
+	}
+	if m.partly() && c.err == nil {
+		all, err := config.Resolve(c.d.Clone())
+		if err != nil {
+			return c.d, err
+		}
+		n, err := m.stale(all.MicrobatchesPerReplica())
+		if err != nil {
+			return c.d, fmt.Errorf("%s: modes: %w", g.doc.At("modes"), err)
+		}
+		c.put("pipeline.stale_microbatches", n, g.doc.At("modes"))
+	}
 	return c.d, c.err
 }
 

@@ -67,7 +67,7 @@ func TestEachRunHasItsConfig(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	g, err := grid(t, smallBase+"dir: s\nseeds: [5, 6]\noptimizers: {a: {lrs: [1], set: {optimizer.name: sgd}}}\n")
 	require.NoError(t, err)
-	assert.Equal(t, []Mode{{"sync", 0, "none"}, {"delay", 1, "none"}, {"delay+error_feedback", 1, "error_feedback"}}, g.Modes)
+	assert.Equal(t, []Mode{{Name: "sync", Correction: "none"}, {Name: "delay", Delay: 1, Correction: "none"}, {Name: "delay+error_feedback", Delay: 1, Correction: "error_feedback"}}, g.Modes)
 	assert.Equal(t, []uint64{5}, g.TuneSeeds)
 	assert.Equal(t, Synchronous, g.Tuning)
 	assert.Equal(t, []int{1}, g.Stages)
@@ -105,7 +105,7 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 	for text, want := range map[string]string{
 		good + "mode: [sync]\n":                                                        "g.yaml:10: mode: unknown key, expected one of base, set, optimizers",
 		good + "modes: [delay]\n":                                                      "g.yaml:10: modes: found none called sync",
-		good + "modes: [sync, late]\n":                                                 `g.yaml:10: modes: found "late", expected sync, delay, delay+error_feedback`,
+		good + "modes: [sync, late]\n":                                                 `g.yaml:10: modes: found "late", expected sync, delay, delay-1of4`,
 		good + "modes: [sync, delay+none]\n":                                           `g.yaml:10: modes: found "delay+none"`,
 		good + "modes: [sync, delay, delay]\n":                                         "g.yaml:10: modes: one is given twice",
 		good + "modes: 5\n":                                                            "g.yaml:10: modes: found the integer 5, expected a list",
