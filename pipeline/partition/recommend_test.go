@@ -29,7 +29,7 @@ func TestRecommend(t *testing.T) {
 		{[]Candidate{candidate("1f1b", 0, 100, 5), candidate("zb-h1", 0, 110, 5), candidate("2bw", 1, 111, 9)}, 1,
 			"2bw would be 0.9 % faster, too little"},
 		{[]Candidate{candidate("gpipe", 0, 100, 9), candidate("1f1b", 0, 99.9, 5), candidate("2bw", 1, 99, 9)}, 1, "no slower than 2bw, whose gradients are 1 of a batch old"},
-		{[]Candidate{candidate("1f1b", 0, 100, 5), partly("2bw", 101)}, 1, "the first 1 of 4 microbatches of a batch lack"},
+		{[]Candidate{candidate("1f1b", 0, 100, 5), partly("2bw", 102)}, 1, "the first 1 of 4 microbatches of a batch lack"},
 		{[]Candidate{candidate("1f1b", 0, 100, 5), partly("2bw", 100)}, 0, "whose gradients are 0.25 of a batch old"},
 		{[]Candidate{impossible, candidate("2bw", 1, 99, 9)}, 1, "every gradient is applied one batch late"},
 		{[]Candidate{candidate("1f1b", 0, 99, 9), impossible}, 0, "none with a delay is possible"},
