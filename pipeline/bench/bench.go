@@ -49,8 +49,9 @@ func (m Measure) Met() bool {
 
 // The names of the cases.
 const (
-	SleepingCase = "pipeline sleeping"
-	DevicesCase  = "pipeline devices"
+	SleepingCase  = "pipeline sleeping"
+	StalenessCase = "pipeline staleness"
+	DevicesCase   = "pipeline devices"
 )
 
 // Run measures every case that the filter selects. It stops between measurements when ctx ends.
@@ -59,7 +60,7 @@ func Run(ctx context.Context, o Options) (results []Result, err error) {
 		name string
 		can  bool
 		run  func(context.Context, Options) (Result, error)
-	}{{SleepingCase, o.Sleeper != nil, sleeping}, {DevicesCase, o.Open != nil, devices}} {
+	}{{SleepingCase, o.Sleeper != nil, sleeping}, {StalenessCase, o.Sleeper != nil, staleness}, {DevicesCase, o.Open != nil, devices}} {
 		if !c.can || !o.Wants(c.name) {
 			continue
 		}

@@ -3,7 +3,9 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -25,11 +27,18 @@ func TestSleepingInNoTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rs, err := Run(t.Context(), Options{Sleeper: sleeper, Quick: true})
 		require.NoError(t, err)
-		require.Len(t, rs, 1)
+		require.Len(t, rs, 2)
 		got := map[string]float64{}
-		for _, m := range rs[0].Measures {
+		for _, m := range slices.Concat(rs[0].Measures, rs[1].Measures) {
 			assert.True(t, m.Met(), m.What)
 			got[m.What] = m.Value
+		}
+		for _, stages := range []int{4, 8} {
+			work := 4*float64(stages)*0.06 + 0.01
+			for _, stale := range []string{"", fmt.Sprintf(", %d stale", 4*stages)} {
+				assert.InDelta(t, work, got[fmt.Sprintf("%d stages, 2bw%s, %d microbatches, a batch", stages, stale, 4*stages)], 1e-6)
+			}
+			assert.InDelta(t, 100, got[fmt.Sprintf("%d stages: few stale, of the throughput with all stale", stages)], 1e-6)
 		}
 		assert.InDelta(t, 16*0.03, got["one stage alone, a batch"], 1e-6)
 		assert.InDelta(t, 100, got["2bw, of 16 × one stage's throughput"], 1e-6)

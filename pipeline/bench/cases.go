@@ -21,21 +21,7 @@ func sleeping(ctx context.Context, o Options) (Result, error) {
 	}
 	backward := 2 * forward
 	r := Result{About: fmt.Sprintf("%d stages of equal times on devices that sleep: F %v, B %v; %d microbatches", stages, forward, backward, stages)}
-	small := model.Defaults()
-	small.VocabSize, small.DModel, small.NLayers, small.NHeads, small.NKVHeads, small.DFF, small.SeqLen = 16, 4, stages-2, 1, 1, 4, 4
-	p := pipe{schedule: schedule.TwoBW, stages: stages, microbatches: stages, rows: 1, model: small, batches: 5, open: func(stage int) (device.Device, error) {
-		return o.Sleeper(func(program string) time.Duration {
-			switch {
-			case program == "F":
-				return forward
-			case program == "B", program == "B+", stage == 0 && (program == "W" || program == "W+"): // stage 0 has no input gradient
-				return backward
-			case program == "I", program == "W", program == "W+":
-				return backward / 2
-			}
-			return 0
-		}), nil
-	}}
+	p := o.asleep(stages, stages, forward, backward, 0)
 	t, err := o.measure(ctx, p.of(schedule.TwoBW, 1), p, p.of(schedule.OneF1B, stages))
 	if err != nil {
 		return r, err
@@ -51,6 +37,27 @@ func sleeping(ctx context.Context, o Options) (Result, error) {
 	r.add(Measure{What: fmt.Sprintf("1f1b, of %d × one stage's throughput; m/(m+p−1) is %.1f %%", stages, 100*closed), Value: 100 * one.batch / sync.batch,
 		Unit: "%"}.within(0.05, 100*closed))
 	return r, nil
+}
+
+// asleep is a pipeline on devices that sleep for the given times. Its model is small: it has a unit for each stage.
+func (o Options) asleep(stages, microbatches int, forward, backward, update time.Duration) pipe {
+	small := model.Defaults()
+	small.VocabSize, small.DModel, small.NLayers, small.NHeads, small.NKVHeads, small.DFF, small.SeqLen = 16, 4, stages-2, 1, 1, 4, 4
+	return pipe{schedule: schedule.TwoBW, stages: stages, microbatches: microbatches, rows: 1, model: small, batches: 5, open: func(stage int) (device.Device, error) {
+		return o.Sleeper(func(program string) time.Duration {
+			switch {
+			case program == "F":
+				return forward
+			case program == "B", program == "B+", stage == 0 && (program == "W" || program == "W+"): // stage 0 has no input gradient
+				return backward
+			case program == "I", program == "W", program == "W+":
+				return backward / 2
+			case program == "update":
+				return update
+			}
+			return 0
+		}), nil
+	}}
 }
 
 // devices measures the speedup of two logical devices of one adapter over one. It is meaningful if each device has a

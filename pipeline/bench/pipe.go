@@ -22,6 +22,7 @@ type pipe struct {
 	schedule     string
 	stages       int
 	microbatches int
+	stale        int // of the microbatches, with 2bw; 0: as few as cost nothing
 	rows         int // sequences per microbatch
 	model        model.Config
 	warm         int // batches trained before the measured ones: kernels are compiled in their first run
@@ -36,6 +37,7 @@ type timing struct {
 	busy   []float64 // share of the time, by stage
 	bubble float64   // mean over the stages
 	work   []float64 // seconds of forwards and backwards a microbatch, by stage
+	memory int64     // planned bytes of all stages
 }
 
 // measure trains the pipeline and summarizes its trace.
@@ -68,14 +70,18 @@ func (p pipe) measure(ctx context.Context) (t timing, err error) {
 	if err != nil {
 		return t, err
 	}
-	return p.timing(s), nil
+	t = p.timing(s)
+	for _, r := range e.Ranks() {
+		t.memory += r.Memory.Total
+	}
+	return t, nil
 }
 
 // engine plans the pipeline on devices of its own.
 func (p pipe) engine() (*engine.Engine, []device.Device, error) {
 	o := engine.Options{Model: p.model, MicrobatchSize: p.rows, Microbatches: p.microbatches, Execute: p.execute,
 		Schedule: func(batches int) (*schedule.Generator, error) {
-			g, err := schedule.New(p.schedule, schedule.Options{Stages: p.stages, Microbatches: p.microbatches, Batches: batches})
+			g, err := schedule.New(p.schedule, schedule.Options{Stages: p.stages, Microbatches: p.microbatches, Stale: p.stale, Batches: batches})
 			if err == nil && g.Head().Delay > 0 && p.stages > 1 { // as training does
 				g = g.SplitBackward()
 			}
@@ -168,6 +174,9 @@ func (p pipe) String() string {
 	stages := "one stage"
 	if p.stages > 1 {
 		stages = fmt.Sprintf("%d stages, %s", p.stages, p.schedule)
+	}
+	if p.stale > 0 {
+		stages += fmt.Sprintf(", %d stale", p.stale)
 	}
 	return fmt.Sprintf("%s, %d microbatches", stages, p.microbatches)
 }
