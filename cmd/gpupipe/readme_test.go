@@ -40,8 +40,8 @@ train)
   steps=4
   [[ "$*" == *--resume* ]] && steps=6
   [[ "$*" == *init.from* || "$*" == *--resume* ]] && sizes=()
-  set -- "$@" "${sizes[@]}" --no-tune --set train.steps=$steps --set train.batch_size=4 --set train.eval_batches=1 ;;
-plan) set -- "$@" "${sizes[@]}" --no-tune --set train.batch_size=4 ;;
+  set -- "$@" "${sizes[@]}" --no-tune --set train.steps=$steps --set train.batch_size=8 --set train.eval_batches=1 ;;
+plan) set -- "$@" "${sizes[@]}" --no-tune --set train.batch_size=8 ;;
 generate) set -- "$@" -n 5 ;;
 selftest) set -- "$@" --quick --filter silu ;;
 bench) set -- "$@" --quick --static --device null ;;
