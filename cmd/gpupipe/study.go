@@ -30,13 +30,17 @@ of delay costs each of them. The grid:
     muon:
       lrs: [0.01, 0.02, 0.04]
       times_lr: {optimizer.adamw.lr: 0.15} # a rate that moves with lr
-  modes: [sync, delay, delay+error_feedback]
-                         # also delay+weight_prediction, delay+dc_asgd
+  modes: [sync, delay, delay+error_feedback, delay-1of4]
+                         # delay-1of4: a quarter of the microbatches is stale.
+                         # Any delay may have +error_feedback,
+                         # +weight_prediction or +dc_asgd
   seeds: [1, 2, 3]       # of weights and of the order of the data
   tune_seeds: [1]        # on which learning rates are chosen
   tuning: synchronous    # modes share the rate tuned without delay; or each
                          # mode has its own; or both
   stages: [1]            # 1 simulates the delay on one device
+  pipelines:             # seconds a batch, to plot the loss over time
+    1f1b, 4 stages: {mode: sync, seconds: 1.2}
   dir: studies/mine
 
 The folder holds a run folder for each run in runs/, and table.md, table.csv, results.json and plots. The same command continues a

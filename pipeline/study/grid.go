@@ -23,6 +23,7 @@ type Grid struct {
 	TuneSeeds  []uint64 // of the runs that choose learning rates
 	Tuning     string   // Synchronous, Each or Both
 	Stages     []int    // of the pipeline; 1 simulates the delay on one device
+	Pipelines  []Pipeline
 	Dir        string
 
 	doc       *strictyaml.Document // the grid's own file
@@ -56,6 +57,7 @@ type gridFile struct {
 	TuneSeeds  []uint64    `yaml:"tune_seeds"`
 	Tuning     string      `yaml:"tuning"`
 	Stages     []int       `yaml:"stages"`
+	Pipelines  pipelines   `yaml:"pipelines"`
 	Dir        string      `yaml:"dir"`
 }
 
@@ -168,7 +170,7 @@ func parse(d *strictyaml.Document, dir string, overrides []string) (*Grid, error
 	if f.TuneSeeds == nil && len(f.Seeds) > 0 {
 		f.TuneSeeds = f.Seeds[:1]
 	}
-	g := &Grid{Optimizers: f.Optimizers, Seeds: f.Seeds, TuneSeeds: f.TuneSeeds, Tuning: f.Tuning, Stages: f.Stages, Dir: f.Dir,
+	g := &Grid{Optimizers: f.Optimizers, Seeds: f.Seeds, TuneSeeds: f.TuneSeeds, Tuning: f.Tuning, Stages: f.Stages, Pipelines: f.Pipelines, Dir: f.Dir,
 		doc: d, base: f.Base.inline, set: f.Set, overrides: overrides}
 	for _, name := range f.Modes {
 		m, err := parseMode(name)
@@ -224,6 +226,11 @@ func (g *Grid) validate() error {
 		return bad("stages", "found %v, expected positive numbers, each once", g.Stages)
 	case g.Dir == "":
 		return bad("dir", `found "", expected the folder to keep the study in`)
+	}
+	for _, p := range g.Pipelines {
+		if !slices.ContainsFunc(g.Modes, func(m Mode) bool { return m.Name == p.Mode }) {
+			return bad("pipelines."+p.Name, "mode: found %q, expected one of modes", p.Mode)
+		}
 	}
 	for _, o := range g.Optimizers {
 		for _, a := range slices.Concat(g.set, o.Set) {

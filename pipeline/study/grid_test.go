@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -50,6 +51,7 @@ func TestEachRunHasItsConfig(t *testing.T) {
 	assert.Equal(t, 2, c.Pipeline.Stages)
 	assert.Equal(t, 1, c.Pipeline.Delay)
 	assert.Equal(t, "2bw", c.Pipeline.Schedule)
+	assert.Equal(t, config.StaleAll, c.Pipeline.StaleMicrobatches)
 	assert.Equal(t, "error_feedback", c.Pipeline.Correction)
 	assert.Equal(t, "s/runs/muon-delay+error_feedback-stages2-lr0.02-seed9", filepath.ToSlash(c.Run.Dir))
 	c, err = g.Config(Run{"adamw", "sync", 1, 0.001, 1})
@@ -62,6 +64,18 @@ func TestEachRunHasItsConfig(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "dc_asgd", c.Pipeline.Correction)
 	assert.False(t, c.Pipeline.ErrorFeedback)
+}
+
+// A mode of part of the batch has as many stale microbatches as the config's microbatches make of it.
+func TestModesOfPartOfTheBatch(t *testing.T) {
+	g, err := grid(t, smallBase+twoOptimizers+"set: {train.batch_size: 4, train.microbatches: 4}\nmodes: [sync, delay-1of2, delay-1of4+error_feedback]\ndir: s\n")
+	require.NoError(t, err)
+	for mode, want := range map[string]config.StaleMicrobatches{"sync": config.StaleAuto, "delay-1of2": "2", "delay-1of4+error_feedback": "1"} {
+		c, err := g.Config(Run{"adamw", mode, 1, 0.001, 1})
+		require.NoError(t, err)
+		assert.Equal(t, want, c.Pipeline.StaleMicrobatches, mode)
+	}
+	assert.Equal(t, "delay 1/4 + error feedback", g.Modes[2].Title())
 }
 
 func TestDefaults(t *testing.T) {
@@ -103,39 +117,43 @@ func TestTheBaseMayBeAFileBesideTheGrid(t *testing.T) {
 func TestErrorsNameLineAndKey(t *testing.T) {
 	good := smallBase + twoOptimizers + "dir: s\n"
 	for text, want := range map[string]string{
-		good + "mode: [sync]\n":                                                        "g.yaml:10: mode: unknown key, expected one of base, set, optimizers",
-		good + "modes: [delay]\n":                                                      "g.yaml:10: modes: found none called sync",
-		good + "modes: [sync, late]\n":                                                 `g.yaml:10: modes: found "late", expected sync, delay, delay-1of4`,
-		good + "modes: [sync, delay+none]\n":                                           `g.yaml:10: modes: found "delay+none"`,
-		good + "modes: [sync, delay, delay]\n":                                         "g.yaml:10: modes: one is given twice",
-		good + "modes: 5\n":                                                            "g.yaml:10: modes: found the integer 5, expected a list",
-		good + "seeds: []\n":                                                           "g.yaml:10: seeds: found [], expected at least one",
-		good + "seeds: [1, 1]\n":                                                       "g.yaml:10: seeds: found [1 1], expected at least one, each once",
-		good + "seeds: [-1]\n":                                                         "g.yaml:10: seeds[0]: found the integer -1",
-		good + "tune_seeds: []\n":                                                      "g.yaml:10: tune_seeds: found []",
-		good + "tuning: none\n":                                                        `g.yaml:10: tuning: found "none", expected synchronous, each or both`,
-		good + "stages: [0]\n":                                                         "g.yaml:10: stages: found [0]",
-		good + "stages: [4]\n":                                                         "g.yaml:10: pipeline.stages: found 4",
-		good + "set: {optimizer.lr: 1}\n":                                              "g.yaml:10: optimizer.lr is varied by the study: set lrs in the grid instead",
-		good + "set: {init.seed: 1}\n":                                                 "g.yaml:10: init.seed is varied by the study: set seeds",
-		good + "set: {train: {steps: 4}}\n":                                            "g.yaml:10: train: expected a key with its section",
-		good + "set: {train.stepz: 4}\n":                                               "g.yaml:10: train.stepz: unknown key",
-		good + "set: {train.steps: many}\n":                                            `g.yaml:10: train.steps: found text "many"`,
-		good + "set: {train.steps: 0}\n":                                               "train.steps: found 0, expected more: a study compares the validation loss",
-		good + "set: {train.eval_every: 0}\n":                                          "train.eval_every: found 0, expected a number of steps",
-		good + "set: {data.val_fraction: 0}\n":                                         "data.val_fraction: found 0, expected more",
-		smallBase + "dir: s\n":                                                         "g.yaml: optimizers: not given",
-		smallBase + twoOptimizers:                                                      `g.yaml: dir: found "", expected the folder`,
-		twoOptimizers + "dir: s\n":                                                     "g.yaml: base: not given",
-		"base: 5\ndir: s\n" + twoOptimizers:                                            "g.yaml:1: base: found the integer 5, expected text",
-		"base: {modell: {}}\ndir: s\n" + twoOptimizers:                                 "g.yaml:1: modell: unknown key, expected one of model",
-		smallBase + "dir: s\noptimizers: {Adam: {lrs: [1]}}\n":                         `g.yaml:7: optimizers: found "Adam", expected a name of small letters`,
-		smallBase + "dir: s\noptimizers: {a: {lrs: [1]}}\n":                            `g.yaml:7: optimizer.name: found "a", expected one of`,
-		smallBase + "dir: s\noptimizers: {a: {lr: [1]}}\n":                             "g.yaml:7: optimizers.a.lr: unknown key, expected one of lrs",
-		smallBase + "dir: s\noptimizers: {adamw: {}}\n":                                "g.yaml:7: optimizers.adamw.lrs: found none",
-		smallBase + "dir: s\noptimizers: {adamw: {lrs: [1, 1]}}\n":                     "g.yaml:7: optimizers.adamw.lrs: found [1 1], expected positive numbers, each once",
-		smallBase + "dir: s\noptimizers: {adamw: {lrs: [0]}}\n":                        "g.yaml:7: optimizers.adamw.lrs: found [0]",
-		smallBase + "dir: s\noptimizers: {muon: {lrs: [1], times_lr: {run.dir: 2}}}\n": "g.yaml:7: run.dir is varied by the study",
+		good + "mode: [sync]\n":                                                            "g.yaml:10: mode: unknown key, expected one of base, set, optimizers",
+		good + "modes: [delay]\n":                                                          "g.yaml:10: modes: found none called sync",
+		good + "modes: [sync, late]\n":                                                     `g.yaml:10: modes: found "late", expected sync, delay, delay-1of4`,
+		good + "modes: [sync, delay-3of2]\n":                                               `g.yaml:10: modes: found "delay-3of2"`,
+		good + "modes: [sync, delay-1of2]\n":                                               `g.yaml:10: modes: delay-1of2: found 1 microbatches, expected a multiple of 2`,
+		good + "pipelines: {a: {mode: delay-1of2, seconds: 1}}\n":                          `pipelines.a: mode: found "delay-1of2", expected one of modes`,
+		good + "pipelines: {a: {mode: sync}}\n":                                            `g.yaml:10: pipelines.a.seconds: found 0, expected the seconds of a batch`,
+		good + "modes: [sync, delay+none]\n":                                               `g.yaml:10: modes: found "delay+none"`,
+		good + "modes: [sync, delay, delay]\n":                                             "g.yaml:10: modes: one is given twice",
+		good + "modes: 5\n":                                                                "g.yaml:10: modes: found the integer 5, expected a list",
+		good + "seeds: []\n":                                                               "g.yaml:10: seeds: found [], expected at least one",
+		good + "seeds: [1, 1]\n":                                                           "g.yaml:10: seeds: found [1 1], expected at least one, each once",
+		good + "seeds: [-1]\n":                                                             "g.yaml:10: seeds[0]: found the integer -1",
+		good + "tune_seeds: []\n":                                                          "g.yaml:10: tune_seeds: found []",
+		good + "tuning: none\n":                                                            `g.yaml:10: tuning: found "none", expected synchronous, each or both`,
+		good + "stages: [0]\n":                                                             "g.yaml:10: stages: found [0]",
+		good + "stages: [4]\n":                                                             "g.yaml:10: pipeline.stages: found 4",
+		good + "set: {optimizer.lr: 1}\n":                                                  "g.yaml:10: optimizer.lr is varied by the study: set lrs in the grid instead",
+		good + "set: {init.seed: 1}\n":                                                     "g.yaml:10: init.seed is varied by the study: set seeds",
+		good + "set: {train: {steps: 4}}\n":                                                "g.yaml:10: train: expected a key with its section",
+		good + "set: {train.stepz: 4}\n":                                                   "g.yaml:10: train.stepz: unknown key",
+		good + "set: {train.steps: many}\n":                                                `g.yaml:10: train.steps: found text "many"`,
+		good + "set: {train.steps: 0}\n":                                                   "train.steps: found 0, expected more: a study compares the validation loss",
+		good + "set: {train.eval_every: 0}\n":                                              "train.eval_every: found 0, expected a number of steps",
+		good + "set: {data.val_fraction: 0}\n":                                             "data.val_fraction: found 0, expected more",
+		smallBase + "dir: s\n":                                                             "g.yaml: optimizers: not given",
+		smallBase + twoOptimizers:                                                          `g.yaml: dir: found "", expected the folder`,
+		twoOptimizers + "dir: s\n":                                                         "g.yaml: base: not given",
+		"base: 5\ndir: s\n" + twoOptimizers:                                                "g.yaml:1: base: found the integer 5, expected text",
+		"base: {modell: {}}\ndir: s\n" + twoOptimizers:                                     "g.yaml:1: modell: unknown key, expected one of model",
+		smallBase + "dir: s\noptimizers: {Adam: {lrs: [1]}}\n":                             `g.yaml:7: optimizers: found "Adam", expected a name of small letters`,
+		smallBase + "dir: s\noptimizers: {a: {lrs: [1]}}\n":                                `g.yaml:7: optimizer.name: found "a", expected one of`,
+		smallBase + "dir: s\noptimizers: {a: {lr: [1]}}\n":                                 "g.yaml:7: optimizers.a.lr: unknown key, expected one of lrs",
+		smallBase + "dir: s\noptimizers: {adamw: {}}\n":                                    "g.yaml:7: optimizers.adamw.lrs: found none",
+		smallBase + "dir: s\noptimizers: {adamw: {lrs: [1, 1]}}\n":                         "g.yaml:7: optimizers.adamw.lrs: found [1 1], expected positive numbers, each once",
+		smallBase + "dir: s\noptimizers: {adamw: {lrs: [0]}}\n":                            "g.yaml:7: optimizers.adamw.lrs: found [0]",
+		smallBase + "dir: s\noptimizers: {muon: {lrs: [1], times_lr: {run.dir: 2}}}\n":     "g.yaml:7: run.dir is varied by the study",
 		smallBase + "dir: s\noptimizers: {muon: {lrs: [1], times_lr: {train.steps: x}}}\n": `g.yaml:7: optimizers.muon.times_lr.train.steps: found text "x", expected a number`,
 		smallBase + "dir: s\noptimizers: {muon: {lrs: [1], set: {optimizer.lr: 2}}}\n":     "g.yaml:7: optimizer.lr is varied by the study",
 		smallBase + "dir: s\noptimizers: {sgd: {lrs: [1]}, sgd: {lrs: [1]}}\n":             "g.yaml:7: optimizers.sgd: the key is given twice",

@@ -37,6 +37,13 @@ func (rep *Report) plot(g *Grid) (files []string, err error) {
 			if drawn {
 				files = append(files, path)
 			}
+			path = filepath.Join(g.Dir, "time-"+o.Label+suffix)
+			if drawn, err = rep.plotTimes(path, g, tuning, o); err != nil {
+				return nil, usererror.New(err)
+			}
+			if drawn {
+				files = append(files, path)
+			}
 		}
 	}
 	for _, o := range g.Optimizers {
@@ -107,15 +114,10 @@ func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer) 
 		if c.LR == nil {
 			continue
 		}
-		var runs [][]metrics.Record
-		for _, seed := range g.Seeds {
-			records, err := metrics.Read(filepath.Join(g.Folder(Run{o.Label, m.Name, c.Stages, *c.LR, seed}), "metrics.jsonl"))
-			if err != nil {
-				return false, err
-			}
-			runs = append(runs, records)
+		s, err := g.meanCurve(c)
+		if err != nil {
+			return false, err
 		}
-		s := meanLoss(runs)
 		s.Name = fmt.Sprintf("%s (lr %g)", m.Title(), *c.LR)
 		series, drawn = append(series, s), drawn || len(s.X) > 0
 	}
@@ -125,6 +127,46 @@ func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer) 
 	axes := metrics.Axes{Title: o.Label + ": training loss", Subtitle: "mean over the seeds; lower is better", X: "step",
 		Y: "training loss (nats per token)", FromZero: true}
 	return true, metrics.Draw(path, axes, series...)
+}
+
+// plotTimes draws an optimizer's training loss over the time that the grid's pipelines would take, the mean over the
+// seeds.
+func (rep *Report) plotTimes(path string, g *Grid, tuning string, o Optimizer) (drawn bool, err error) {
+	var series []metrics.Series
+	for _, p := range g.Pipelines {
+		c := rep.find(tuning, g.Stages[0], o.Label, p.Mode)
+		if c.LR == nil {
+			continue
+		}
+		s, err := g.meanCurve(c)
+		if err != nil {
+			return false, err
+		}
+		for i := range s.X {
+			s.X[i] *= p.Seconds
+		}
+		s.Name = p.Name
+		series, drawn = append(series, s), drawn || len(s.X) > 0
+	}
+	if !drawn {
+		return false, nil
+	}
+	axes := metrics.Axes{Title: o.Label + ": training loss over time", Subtitle: "mean over the seeds; lower is better", X: "seconds",
+		Y: "training loss (nats per token)", FromZero: true}
+	return true, metrics.Draw(path, axes, series...)
+}
+
+// meanCurve is the training loss of a cell's runs by step, the mean over the seeds.
+func (g *Grid) meanCurve(c *Cell) (metrics.Series, error) {
+	var runs [][]metrics.Record
+	for _, seed := range g.Seeds {
+		records, err := metrics.Read(filepath.Join(g.Folder(Run{c.Optimizer, c.Mode, c.Stages, *c.LR, seed}), "metrics.jsonl"))
+		if err != nil {
+			return metrics.Series{}, err
+		}
+		runs = append(runs, records)
+	}
+	return meanLoss(runs), nil
 }
 
 // meanLoss is the training loss by step, the mean over runs, up to the last step that all of them reached.
