@@ -56,7 +56,13 @@ type Plan struct {
 	order     []string              // of buffers
 	arena     []int64               // bytes of the arena's buffers, shared by the programs
 	untuned   error
-	choices   [][]shaders.Kernel // candidates of the kernels that have several, until they are announced
+}
+
+// lowered is a graph's groups and the variants of their kernels, before one of them is chosen and memory is planned.
+type lowered struct {
+	name     string
+	fused    *fuse.Result
+	variants [][]shaders.Kernel // by group
 }
 
 type program struct {
@@ -119,16 +125,19 @@ func (s *Shortage) Unwrap() error { return ErrTooLarge }
 func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*Plan, error) {
 	tune := opts.Tune
 	opts.Tune = nil
-	static, err := newPlan(dev, graphs, opts)
+	lows, err := lower(dev, graphs)
+	if err != nil {
+		return nil, err
+	}
+	static, err := newPlan(dev, lows, opts)
 	if err != nil || tune == nil {
 		return static, err
 	}
 	if a, ok := tune.(Announcer); ok {
-		a.Announce(dev, static.choices)
+		a.Announce(dev, choices(lows))
 	}
-	static.choices = nil
 	opts.Tune = tune
-	p, err := newPlan(dev, graphs, opts)
+	p, err := newPlan(dev, lows, opts)
 	if errors.Is(err, ErrTooLarge) {
 		static.untuned = err
 		return static, nil
@@ -140,11 +149,48 @@ func NewPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*
 // if Tune was nil.
 func (p *Plan) Untuned() error { return p.untuned }
 
-func newPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*Plan, error) {
-	p := &Plan{dev: dev, programs: map[string]*program{}, variables: map[string]graph.Type{}, pools: opts.Pools, memory: map[string]graph.Type{}}
+// lower fuses graphs and lowers their groups for a device.
+func lower(dev device.Device, graphs map[string]*graph.Graph) ([]lowered, error) {
+	lim := dev.Limits()
+	var lows []lowered
 	for _, name := range slices.Sorted(maps.Keys(graphs)) {
-		if err := p.add(name, graphs[name], opts); err != nil {
+		fused, err := fuse.Run(graphs[name], fuse.Options{MaxBindings: lim.MaxBindings, OffsetAlignment: lim.OffsetAlignment})
+		if err != nil {
 			return nil, fmt.Errorf("program %s: %w", name, err)
+		}
+		low := lowered{name: name, fused: fused}
+		for _, g := range fused.Groups {
+			ks, err := shaders.Lower(fused, g, lim, separate(fused))
+			if err != nil {
+				return nil, fmt.Errorf("program %s: %w", name, err)
+			}
+			if len(ks) == 0 {
+				return nil, fmt.Errorf("program %s: %s: no kernel has at most %d bindings", name, shaders.Label(g), lim.MaxBindings)
+			}
+			low.variants = append(low.variants, ks)
+		}
+		lows = append(lows, low)
+	}
+	return lows, nil
+}
+
+// choices returns the candidates of the kernels that have several.
+func choices(lows []lowered) (several [][]shaders.Kernel) {
+	for _, low := range lows {
+		for _, ks := range low.variants {
+			if len(ks) > 1 {
+				several = append(several, ks)
+			}
+		}
+	}
+	return several
+}
+
+func newPlan(dev device.Device, lows []lowered, opts Options) (*Plan, error) {
+	p := &Plan{dev: dev, programs: map[string]*program{}, variables: map[string]graph.Type{}, pools: opts.Pools, memory: map[string]graph.Type{}}
+	for _, low := range lows {
+		if err := p.add(low, opts.Tune); err != nil {
+			return nil, fmt.Errorf("program %s: %w", low.name, err)
 		}
 	}
 	if m := p.Memory(); opts.Budget > 0 && m.Total > opts.Budget {
@@ -153,31 +199,27 @@ func newPlan(dev device.Device, graphs map[string]*graph.Graph, opts Options) (*
 	return p, nil
 }
 
-func (p *Plan) add(name string, g *graph.Graph, opts Options) error {
-	lim := p.dev.Limits()
-	fused, err := fuse.Run(g, fuse.Options{MaxBindings: lim.MaxBindings, OffsetAlignment: lim.OffsetAlignment})
-	if err != nil {
-		return err
-	}
-	q := &program{name: name, graph: fused.Graph, fused: fused, choice: map[*fuse.Group]choice{}, bytes: map[*fuse.Group]int64{},
+func (p *Plan) add(low lowered, tune Chooser) error {
+	fused := low.fused
+	q := &program{name: low.name, graph: fused.Graph, fused: fused, choice: map[*fuse.Group]choice{}, bytes: map[*fuse.Group]int64{},
 		inputs: map[string]graph.Type{}, outputs: map[string]graph.Type{}}
 	scratch := map[*fuse.Group][]int64{}
-	for _, group := range fused.Groups {
-		k, err := p.choose(fused, group, opts)
+	for i, group := range fused.Groups {
+		k, err := p.choose(group, low.variants[i], tune)
 		if err != nil {
 			return err
 		}
 		q.choice[group], scratch[group] = choice{k.Name, k.Tolerance}, k.Scratch
 		q.bytes[group] = shaders.Bytes(fused, group, k)
 	}
-	q.memory, err = plan.Run(fused, func(g *fuse.Group) []int64 { return scratch[g] }, lim)
-	if err != nil {
+	var err error
+	if q.memory, err = plan.Run(fused, func(g *fuse.Group) []int64 { return scratch[g] }, p.dev.Limits()); err != nil {
 		return err
 	}
 	if err := p.declare(q); err != nil {
 		return err
 	}
-	p.programs[name] = q
+	p.programs[low.name] = q
 	return nil
 }
 
@@ -234,23 +276,12 @@ func (p *Plan) bufferName(id string, i int) string {
 	return id
 }
 
-// choose lowers a group before memory is planned, and selects a variant.
-func (p *Plan) choose(r *fuse.Result, g *fuse.Group, opts Options) (shaders.Kernel, error) {
-	ks, err := shaders.Lower(r, g, p.dev.Limits(), separate(r))
-	if err != nil {
-		return shaders.Kernel{}, err
-	}
-	if len(ks) == 0 {
-		return shaders.Kernel{}, fmt.Errorf("%s: no kernel has at most %d bindings", shaders.Label(g), p.dev.Limits().MaxBindings)
-	}
+// choose selects a group's kernel among its variants.
+func (p *Plan) choose(g *fuse.Group, ks []shaders.Kernel, tune Chooser) (shaders.Kernel, error) {
 	i := shaders.Default(ks, g, p.dev.Limits())
-	if len(ks) == 1 {
-		return ks[0], nil
-	}
-	if opts.Tune == nil {
-		p.choices = append(p.choices, ks)
-	} else {
-		if i, err = opts.Tune.Choose(p.dev, shaders.Label(g), ks, i); err != nil {
+	if tune != nil && len(ks) > 1 {
+		var err error
+		if i, err = tune.Choose(p.dev, shaders.Label(g), ks, i); err != nil {
 			return shaders.Kernel{}, err
 		}
 	}
