@@ -40,7 +40,7 @@ lint-wasm:
 	@$(MAKE) --no-print-directory staticcheck
 	@$(MAKE) --no-print-directory wasm
 
-quick: ## what needs no device: gofmt, vet, staticcheck and the tests of the portable packages (under a minute)
+quick: ## what needs no GPU driver: gofmt, vet, staticcheck, the tests of the portable packages, smoke training (90 seconds)
 	@$(VET)
 	go tool staticcheck ./...
 	.ci/quick.sh
