@@ -174,45 +174,45 @@ func (c *context) operandArgs(bindings []matmul.Binding, operands map[matmul.Ope
 
 var bindingLine = regexp.MustCompile(`@group\(0\) @binding\((\d+)\) var<storage, read_write> (\w+): array<(.+)>;\n`)
 
-// mergeBindings makes one binding of those that hold the same memory, since no two may overlap. In assembly it cannot.
-func (c *context) mergeBindings(wgsl string, args []Arg) (string, []Arg, bool) {
-	if strings.HasPrefix(wgsl, target.Assembly) {
-		return wgsl, args, c.distinct(args)
-	}
-	type binding struct{ name, typ string }
-	seen := map[string]binding{}
-	var kept []Arg
-	for i, line := range bindingLine.FindAllStringSubmatch(wgsl, -1) {
-		name, typ := line[2], line[3]
-		if args[i].Value != nil {
-			key := c.key(args[i].Value)
-			if first, ok := seen[key]; ok {
-				if first.typ != typ {
-					return "", nil, false
-				}
-				wgsl = rename(strings.Replace(wgsl, line[0], "", 1), name, first.name)
+// merge returns the arguments without those that hold the memory of an earlier one, since no two may overlap, and the
+// place of each among them.
+func (c *context) merge(args []Arg) (kept []Arg, place []int) {
+	first := map[string]int{} // by memory
+	for _, a := range args {
+		if a.Value != nil {
+			key := c.key(a.Value)
+			if earlier, ok := first[key]; ok {
+				place = append(place, earlier)
 				continue
 			}
-			seen[key] = binding{name, typ}
+			first[key] = len(kept)
 		}
-		wgsl = strings.Replace(wgsl, line[0], fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n", len(kept), name, typ), 1)
-		kept = append(kept, args[i])
+		place = append(place, len(kept))
+		kept = append(kept, a)
 	}
-	return wgsl, kept, true
+	return kept, place
 }
 
-// distinct reports whether all values lie in memory of their own.
-func (c *context) distinct(args []Arg) bool {
-	seen := map[string]bool{}
-	for _, a := range args {
-		if a.Value == nil {
+// mergeBindings makes one binding of those that hold the same memory. In assembly it cannot.
+func (c *context) mergeBindings(wgsl string, args []Arg) (string, []Arg, bool) {
+	kept, place := c.merge(args)
+	if strings.HasPrefix(wgsl, target.Assembly) {
+		return wgsl, args, len(kept) == len(args)
+	}
+	type binding struct{ name, typ string }
+	var bound []binding
+	for i, line := range bindingLine.FindAllStringSubmatch(wgsl, -1) {
+		name, typ := line[2], line[3]
+		if place[i] < len(bound) {
+			first := bound[place[i]]
+			if first.typ != typ {
+				return "", nil, false
+			}
+			wgsl = rename(strings.Replace(wgsl, line[0], "", 1), name, first.name)
 			continue
 		}
-		key := c.key(a.Value)
-		if seen[key] {
-			return false
-		}
-		seen[key] = true
+		bound = append(bound, binding{name, typ})
+		wgsl = strings.Replace(wgsl, line[0], fmt.Sprintf("@group(0) @binding(%d) var<storage, read_write> %s: array<%s>;\n", place[i], name, typ), 1)
 	}
-	return true
+	return wgsl, kept, true
 }

@@ -98,22 +98,9 @@ func (c *context) epilogueModule(e *epilogue, operands map[matmul.Operand]*graph
 
 var argument = regexp.MustCompile(`\bargs\[(\d+)\]`)
 
-// mergeArgs makes one argument of those that hold the same memory, since no two may overlap.
+// mergeArgs makes one argument of those that hold the same memory.
 func (c *context) mergeArgs(text string, args []Arg) (string, []Arg) {
-	var kept []Arg
-	place := make([]int, len(args))
-	seen := map[string]int{}
-	for i, a := range args {
-		place[i] = len(kept)
-		if a.Value != nil {
-			if first, ok := seen[c.key(a.Value)]; ok {
-				place[i] = first
-				continue
-			}
-			seen[c.key(a.Value)] = len(kept)
-		}
-		kept = append(kept, a)
-	}
+	kept, place := c.merge(args)
 	if len(kept) == len(args) {
 		return text, args
 	}
