@@ -155,6 +155,31 @@ func TestInterruptedEvaluationOfALongerRun(t *testing.T) {
 	}
 }
 
+// A resumed run keeps its stale microbatches, and refuses stages that need more.
+func TestResumeKeepsTheStaleMicrobatches(t *testing.T) {
+	dir := t.TempDir()
+	configure := func(layout ...string) config.Config {
+		return traintest.Demo(t, dir, append([]string{"model={vocab_size: 256, d_model: 8, n_layers: 3, n_heads: 2, d_ff: 12, seq_len: 8}",
+			"train={steps: 6, batch_size: 4, microbatches: 4, eval_every: 0, save_every: 0}", "pipeline.schedule=2bw"}, layout...)...)
+	}
+	runtest.Until(t, configure("pipeline.stages=2"), 3)
+	resume := func(c config.Config) (*runtest.Notes, error) {
+		n := &runtest.Notes{}
+		o := runtest.Options(&traintest.Reference{}, n)
+		o.Resume = true
+		_, err := train.Run(context.Background(), c, o)
+		return n, err
+	}
+	_, err := resume(configure("pipeline.stages=3"))
+	assert.ErrorContains(t, err, "has 1 stale microbatches in each batch: pipeline.stale_microbatches: found 1, expected 2 to 4, auto or all")
+	_, err = resume(configure("pipeline.stages=3", "pipeline.stale_microbatches=2"))
+	assert.ErrorContains(t, err, "pipeline.stale_microbatches: the checkpoint has 1, the config 2")
+	n, err := resume(configure("pipeline.stages=1"))
+	require.NoError(t, err)
+	assert.Contains(t, strings.Join(n.Text, "\n"), "pipeline.stale_microbatches: 1, as in ")
+	assert.InDelta(t, 0.25, n.Steps[0].Staleness, 1e-12)
+}
+
 // A resumed run may not change what is computed.
 func TestResumeRefusesAnotherDelay(t *testing.T) {
 	dir := t.TempDir()
