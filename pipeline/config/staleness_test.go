@@ -19,8 +19,8 @@ func TestStaleMicrobatches(t *testing.T) {
 		stale, delay int
 		mean         float64
 	}{
-		"{stages: 2}":                                                         {0, 0, 0},
-		"{schedule: 2bw, stages: 2}":                                          {1, 1, 0.125},
+		"{stages: 2}":                {0, 0, 0},
+		"{schedule: 2bw, stages: 2}": {1, 1, 0.125},
 		"{schedule: 2bw, stages: 3, stale_microbatches: auto}":                {2, 1, 0.25},
 		"{schedule: 2bw, stages: 3, stale_microbatches: 6}":                   {6, 1, 0.75},
 		"{schedule: 2bw, stages: 2, stale_microbatches: all}":                 {8, 1, 1},
