@@ -6,12 +6,13 @@ import (
 
 // The names of the graphs' inputs and outputs.
 const (
-	TokensInput   = "tokens"   // u32 [B, T]; of a cached Decoder u32 [1, 1]
+	TokensInput   = "tokens"   // u32 [B, T]; of a cached Decoder u32 [1, 1] or [1, N]
 	TargetsInput  = "targets"  // u32 [B, T]
 	SegmentsInput = "segments" // u32 [B, T]; optional, as are weights and scalars: see Inputs
 	WeightsInput  = "weights"  // f32 [B, T]
 	ScalarsInput  = "scalars"  // f32 [n]
 	PositionInput = "position" // u32 [1], of a Decoder
+	LastInput     = "last"     // u32 [1], of Decoder.Prefill
 
 	LossOutput   = "loss"   // f32 [1]
 	LossesOutput = "losses" // f32 [B]

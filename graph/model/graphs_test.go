@@ -128,36 +128,45 @@ func gradientsAreThoseOfTheLoss(t *testing.T, c model.Config, o model.StageOptio
 	}
 }
 
-// decodeAgrees checks that decoding token by token with the cache has the loss of the whole sequence.
+// decodeAgrees checks that decoding with the cache, token by token and in blocks, has the loss of the whole sequence.
 func decodeAgrees(t *testing.T, c model.Config) {
 	t.Helper()
 	whole, err := c.Eval(1)
 	require.NoError(t, err)
 	decode, err := c.Decode()
 	require.NoError(t, err)
-	vars := initial(c, whole, decode)
-	for name, v := range vars {
-		if strings.HasPrefix(name, "cache/") {
-			for i := range v.Data {
-				v.Data[i] = 1e6 // what an earlier text left must not matter
+	tokens, targets := ids(c, 1, 0), ids(c, 1, 5)
+	want := run(t, whole, map[string]*graph.Tensor{"tokens": tokens, "targets": targets}, initial(c, whole, decode))["losses"].Data[0]
+	u32 := func(data ...float64) *graph.Tensor {
+		return &graph.Tensor{Type: graph.T(graph.U32, len(data)), Data: data}
+	}
+	for block := 1; block <= c.SeqLen; block++ {
+		prefill, err := c.Prefill(block)
+		require.NoError(t, err)
+		vars := initial(c, whole, decode)
+		for name, v := range vars {
+			if strings.HasPrefix(name, "cache/") {
+				for i := range v.Data {
+					v.Data[i] = 1e6 // what an earlier text left must not matter
+				}
 			}
 		}
-	}
-	tokens, targets := ids(c, 1, 0), ids(c, 1, 5)
-	want := run(t, whole, map[string]*graph.Tensor{"tokens": tokens, "targets": targets}, vars)["losses"].Data[0]
-	var got float64
-	for i := range c.SeqLen {
-		token, position := graph.NewTensor(graph.T(graph.U32, 1, 1)), graph.NewTensor(graph.T(graph.U32, 1))
-		token.Data[0], position.Data[0] = tokens.Data[i], float64(i)
-		logits := run(t, decode, map[string]*graph.Tensor{"tokens": token, "position": position}, vars)["logits"]
-		require.Len(t, logits.Data, c.VocabSize)
-		var sum float64
-		for _, l := range logits.Data {
-			sum += math.Exp(l)
+		var got float64
+		for i := range c.SeqLen {
+			g, in := decode, map[string]*graph.Tensor{"tokens": graph.NewTensor(graph.T(graph.U32, 1, 1)), "position": u32(float64(i))}
+			in["tokens"].Data[0] = tokens.Data[i]
+			// Each token of a block is its last once. What the caches hold after it is overwritten.
+			if from := i / block * block; block > 1 && from+block <= c.SeqLen {
+				g, in = prefill, map[string]*graph.Tensor{"tokens": graph.NewTensor(graph.T(graph.U32, 1, block)),
+					"position": u32(float64(from)), "last": u32(float64(i - from))}
+				copy(in["tokens"].Data, tokens.Data[from:i+1])
+			}
+			logits := run(t, g, in, vars)["logits"]
+			require.Len(t, logits.Data, c.VocabSize)
+			got += (floats.LogSumExp(logits.Data) - logits.Data[int(targets.Data[i])]) / float64(c.SeqLen)
 		}
-		got += (math.Log(sum) - logits.Data[int(targets.Data[i])]) / float64(c.SeqLen)
+		assert.InDelta(t, want, got, 1e-12, "blocks of %d", block)
 	}
-	assert.InDelta(t, want, got, 1e-12)
 }
 
 func TestInitialValues(t *testing.T) {

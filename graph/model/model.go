@@ -68,7 +68,14 @@ type Decoder struct {
 	// what they need of the tokens before in variables. Other decoders take the whole text u32 [1, T], and the position
 	// of its last token.
 	Cached bool
+	// Prefill takes Block tokens u32 [1, Block] at once for a cached decoder, the first one at "position" and all within
+	// the model's SeqLen. Its logits are those after token "last" u32 [1] < Block. It may be nil.
+	Prefill *graph.Graph
+	Block   int
 }
+
+// prefillTokens is the most tokens that Decoder.Prefill takes. Products read the weights once for all of them.
+const prefillTokens = 32
 
 // network is a model as values of one graph.
 type network interface {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -64,7 +65,7 @@ func Evaluate(ctx context.Context, o EvalOptions) (out Evaluation, err error) {
 	if err != nil {
 		return out, usererror.New(err)
 	}
-	s, err := src.load(o.Target, evalProgram, g)
+	s, err := src.load(o.Target, map[string]*graph.Graph{evalProgram: g})
 	if err != nil {
 		return out, err
 	}

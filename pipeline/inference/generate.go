@@ -15,7 +15,10 @@ import (
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
-const decodeProgram = "decode"
+const (
+	decodeProgram  = "decode"
+	prefillProgram = "prefill"
+)
 
 // Generator generates text with a model on a device.
 type Generator struct {
@@ -26,64 +29,85 @@ type Generator struct {
 	fed     int // tokens of the current text
 }
 
-// reader feeds tokens to a model, in order from the beginning of a text. The logits are then of the token after them.
+// reader feeds tokens to a model, in order from the beginning of a text. It returns the program whose logits are then of
+// the token after them.
 type reader interface {
-	read(s engine.Session, ids []uint32, from int) error
+	read(s engine.Session, ids []uint32, from int) (program string, err error)
 }
 
 // NewGenerator loads a model on a device. It closes src, on Close or if it returns an error.
 func NewGenerator(src *Source, t Target) (*Generator, error) {
-	g, r, err := src.reader()
+	programs, r, err := src.reader()
 	if err != nil {
 		return nil, errors.Join(usererror.New(err), src.Close())
 	}
-	s, err := src.load(t, decodeProgram, g)
+	s, err := src.load(t, programs)
 	if err != nil {
 		return nil, errors.Join(err, src.Close())
 	}
 	return &Generator{src: src, session: s, reader: r, context: src.Model.Size().SeqLen}, nil
 }
 
-// reader returns a model's program for generating, and its reader.
-func (src *Source) reader() (*graph.Graph, reader, error) {
+// reader returns a model's programs for generating, and its reader.
+func (src *Source) reader() (map[string]*graph.Graph, reader, error) {
 	d, err := src.Model.Decoder()
 	if err != nil {
 		return nil, nil, err
 	}
-	if d.Cached {
-		return d.Graph, cached{}, nil
+	programs, context := map[string]*graph.Graph{decodeProgram: d.Graph}, src.Model.Size().SeqLen
+	if !d.Cached {
+		return programs, &window{ids: make([]uint32, context)}, nil
 	}
-	return d.Graph, &window{ids: make([]uint32, src.Model.Size().SeqLen)}, nil
+	if d.Prefill != nil {
+		programs[prefillProgram] = d.Prefill
+	}
+	return programs, cached{d.Block, context}, nil
 }
 
-// cached feeds one token at a time to a model with a key-value cache.
-type cached struct{}
+// cached feeds tokens to a model with a key-value cache: blocks of tokens to the program prefill if there is one, and
+// single tokens to the program decode.
+type cached struct{ block, context int }
 
-func (cached) read(s engine.Session, ids []uint32, from int) error {
-	for i, id := range ids {
-		if err := decode(s, []uint32{id}, from+i); err != nil {
-			return err
+func (c cached) read(s engine.Session, ids []uint32, from int) (program string, err error) {
+	for len(ids) > 0 {
+		n := min(c.block, len(ids))
+		if n > 1 && from+c.block <= c.context {
+			tokens := make([]uint32, c.block)
+			copy(tokens, ids[:n])
+			program, err = prefillProgram, run(s, prefillProgram, map[string][]uint32{
+				model.TokensInput: tokens, model.PositionInput: {uint32(from)}, model.LastInput: {uint32(n - 1)}})
+		} else {
+			n = 1
+			program, err = decodeProgram, decode(s, ids[:1], from)
 		}
+		if err != nil {
+			return "", err
+		}
+		ids, from = ids[n:], from+n
 	}
-	return nil
+	return program, nil
 }
 
 // window feeds the whole text each time, to a model without a cache.
 type window struct{ ids []uint32 }
 
-func (w *window) read(s engine.Session, ids []uint32, from int) error {
+func (w *window) read(s engine.Session, ids []uint32, from int) (program string, err error) {
 	clear(w.ids[from+copy(w.ids[from:], ids):])
-	return decode(s, w.ids, from+len(ids)-1)
+	return decodeProgram, decode(s, w.ids, from+len(ids)-1)
 }
 
-// decode runs the program on tokens, for the logits after a position.
+// decode runs the program of that name on tokens, for the logits after a position.
 func decode(s engine.Session, ids []uint32, position int) error {
-	for name, values := range map[string][]uint32{model.TokensInput: ids, model.PositionInput: {uint32(position)}} {
-		if err := s.SetInput(decodeProgram, name, exec.IntBytes(values)); err != nil {
+	return run(s, decodeProgram, map[string][]uint32{model.TokensInput: ids, model.PositionInput: {uint32(position)}})
+}
+
+func run(s engine.Session, program string, inputs map[string][]uint32) error {
+	for name, values := range inputs {
+		if err := s.SetInput(program, name, exec.IntBytes(values)); err != nil {
 			return err
 		}
 	}
-	return s.RunAt(decodeProgram, nil)
+	return s.RunAt(program, nil)
 }
 
 // Close releases the device and the model's files.
@@ -148,11 +172,12 @@ func tail(ids []uint32, n int) []uint32 { return ids[max(0, len(ids)-max(1, n)):
 
 // next feeds tokens and draws the one after them.
 func (g *Generator) next(pending []uint32, s *Sampler) (uint32, error) {
-	if err := g.reader.read(g.session, pending, g.fed); err != nil {
+	program, err := g.reader.read(g.session, pending, g.fed)
+	if err != nil {
 		return 0, err
 	}
 	g.fed += len(pending)
-	p, err := g.session.Output(decodeProgram, model.LogitsOutput)
+	p, err := g.session.Output(program, model.LogitsOutput)
 	if err != nil {
 		return 0, err
 	}

@@ -10,8 +10,10 @@ import (
 	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/tokenizer"
 	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -170,6 +172,40 @@ func TestOpeningTheModelOfARunThatGoesOn(t *testing.T) {
 		default:
 		}
 	}
+}
+
+// blocks counts the runs of the program that reads blocks.
+type blocks struct {
+	engine.Session
+	runs int
+}
+
+func (b *blocks) RunAt(program string, at exec.Binding) error {
+	if program == prefillProgram {
+		b.runs++
+	}
+	return b.Session.RunAt(program, at)
+}
+
+// The program that reads blocks of a prompt leaves what reading token by token leaves: the text that follows is the same.
+func TestPromptInBlocks(t *testing.T) {
+	g := generator(t, trained(t))
+	counted := &blocks{Session: g.session}
+	g.session = counted
+	greedy := Sampling{TopP: 1}
+	whole, _ := generate(t, g, "t", 7, greedy) // all of a context
+	assert.Zero(t, counted.runs, "a block of one token")
+	for n := 1; n < 7; n++ {
+		counted.runs = 0
+		rest, _ := generate(t, g, "t"+whole[:n], 7-n, greedy)
+		assert.Equal(t, whole[n:], rest)
+		assert.Equal(t, 1, counted.runs)
+	}
+	long := "a prompt that is longer than the context"
+	inBlocks, _ := generate(t, g, long, 20, greedy)
+	g.reader = cached{context: g.context}
+	one, _ := generate(t, g, long, 20, greedy)
+	assert.Equal(t, one, inBlocks)
 }
 
 // What comes next depends on the text so far, not on how much of it was given at once.

@@ -275,7 +275,7 @@ type Target struct {
 }
 
 // load brings the model and a program to a device.
-func (src *Source) load(t Target, name string, program *graph.Graph) (s engine.Session, err error) {
+func (src *Source) load(t Target, programs map[string]*graph.Graph) (s engine.Session, err error) {
 	execute := t.Execute
 	if execute == nil {
 		execute = engine.Execute(nil, 0)
@@ -289,7 +289,7 @@ func (src *Source) load(t Target, name string, program *graph.Graph) (s engine.S
 			err = errors.Join(err, dev.Close())
 		}
 	}()
-	planned, err := execute(dev, map[string]*graph.Graph{name: program}, nil)
+	planned, err := execute(dev, programs, nil)
 	if err != nil {
 		return nil, layout.MarkTooLarge(fmt.Errorf("%s: %w", dev.Info().Name, err))
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
@@ -83,7 +84,7 @@ func TopK(ctx context.Context, o TopKOptions) (out Stored, err error) {
 	if err != nil {
 		return out, usererror.New(err)
 	}
-	s, err := src.load(o.Target, topKProgram, g)
+	s, err := src.load(o.Target, map[string]*graph.Graph{topKProgram: g})
 	if err != nil {
 		return out, err
 	}

@@ -63,9 +63,10 @@ func decoded(t *testing.T, from string, tokens []int32, window int) (logits [][]
 		if i%window == 0 {
 			g.fed = 0
 		}
-		require.NoError(t, g.reader.read(g.session, []uint32{uint32(id)}, g.fed))
+		program, err := g.reader.read(g.session, []uint32{uint32(id)}, g.fed)
+		require.NoError(t, err)
 		g.fed++
-		p, err := g.session.Output(decodeProgram, model.LogitsOutput)
+		p, err := g.session.Output(program, model.LogitsOutput)
 		require.NoError(t, err)
 		b, err := p.Wait()
 		require.NoError(t, err)
