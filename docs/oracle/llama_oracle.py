@@ -5,9 +5,10 @@
                     [--grads OUT.safetensors] [--weights OUT.safetensors] [--steps N]
 
 RUN.yaml is a gpupipe config with init.from, model.seq_len, optimizer.name, the learning rates and data.shuffle: false,
-best the config.yaml of a run folder. Other keys have gpupipe's defaults. Its paths are relative to
---root. The model, the optimizers and the file formats are written out by hand, from the published
-definitions, so that nothing here shares code or a library's habits with what it checks.
+best the config.yaml of a run folder. Other keys have gpupipe's defaults. Its paths are relative to --root. A delay of
+the update, pipeline.stale_microbatches and error feedback are replayed. The model, the optimizers and the file formats
+are written out by hand, from the published definitions, so that nothing here shares code or a library's habits with
+what it checks.
 """
 import argparse
 import json
@@ -156,32 +157,42 @@ def orthogonalize(g, coefficients):
     return x.T if tall else x
 
 
-class AdamW:
+class Optimizer:
+    def update(self, p, g, t, factor):
+        """What weight decay leaves of the weights p, as a factor, and the update u."""
+        raise NotImplementedError
+
+    def step(self, p, g, t, factor):
+        kept, u = self.update(p, g, t, factor)
+        return p * kept - u
+
+
+class AdamW(Optimizer):
     def __init__(self, lr, betas, eps, weight_decay):
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.m = self.v = 0.0
 
-    def step(self, p, g, t, factor):
+    def update(self, p, g, t, factor):
         lr, (b1, b2) = self.lr * factor, self.betas
         self.m = b1 * self.m + (1 - b1) * g
         self.v = b2 * self.v + (1 - b2) * g * g
         mhat, vhat = self.m / (1 - b1 ** (t + 1)), self.v / (1 - b2 ** (t + 1))
-        return p * (1 - lr * self.weight_decay) - lr * mhat / (vhat.sqrt() + self.eps)
+        return 1 - lr * self.weight_decay, lr * mhat / (vhat.sqrt() + self.eps)
 
 
-class SGD:
+class SGD(Optimizer):
     def __init__(self, lr, momentum, nesterov, weight_decay):
         self.lr, self.momentum, self.nesterov, self.weight_decay = lr, momentum, nesterov, weight_decay
         self.m = 0.0
 
-    def step(self, p, g, t, factor):
+    def update(self, p, g, t, factor):
         lr = self.lr * factor
         self.m = self.momentum * self.m + g
         u = g + self.momentum * self.m if self.nesterov else self.m
-        return p * (1 - lr * self.weight_decay) - lr * u
+        return 1 - lr * self.weight_decay, lr * u
 
 
-class Muon:
+class Muon(Optimizer):
     def __init__(self, lr, momentum, nesterov, weight_decay, coefficients, scale):
         self.lr, self.momentum, self.nesterov, self.weight_decay = lr, momentum, nesterov, weight_decay
         self.coefficients, self.scale = coefficients, scale
@@ -190,14 +201,14 @@ class Muon:
     def orthogonalized(self, n):
         return orthogonalize(n, self.coefficients)
 
-    def step(self, p, g, t, factor):
+    def update(self, p, g, t, factor):
         lr, beta = self.lr * factor, self.momentum
         self.m = beta * self.m + (1 - beta) * g
         n = (1 - beta) * g + beta * self.m if self.nesterov else self.m
         rows, cols = p.shape
         scale = {"spectral": math.sqrt(max(1.0, rows / cols)),
                  "match_rms_adamw": 0.2 * math.sqrt(max(rows, cols))}[self.scale]
-        return p * (1 - lr * self.weight_decay) - lr * scale * self.orthogonalized(n)
+        return 1 - lr * self.weight_decay, lr * scale * self.orthogonalized(n)
 
 
 class NorMuon(Muon):
@@ -211,23 +222,23 @@ class NorMuon(Muon):
         return rows * o.norm() / (rows.norm() + 1e-10)
 
 
-class Lion:
+class Lion(Optimizer):
     def __init__(self, lr, betas, weight_decay):
         self.lr, self.betas, self.weight_decay, self.m = lr, betas, weight_decay, 0.0
 
-    def step(self, p, g, t, factor):
+    def update(self, p, g, t, factor):
         lr, (b1, b2) = self.lr * factor, self.betas
         u = torch.sign(b1 * self.m + (1 - b1) * g)
         self.m = b2 * self.m + (1 - b2) * g
-        return p * (1 - lr * self.weight_decay) - lr * u
+        return 1 - lr * self.weight_decay, lr * u
 
 
-class Adan:
+class Adan(Optimizer):
     def __init__(self, lr, betas, eps, weight_decay):
         self.lr, self.betas, self.eps, self.weight_decay = lr, betas, eps, weight_decay
         self.m = self.d = self.n = 0.0
 
-    def step(self, p, g, t, factor):
+    def update(self, p, g, t, factor):
         lr, (b1, b2, b3) = self.lr * factor, self.betas
         change = g - (g if t == 0 else self.last)
         self.m = b1 * self.m + (1 - b1) * g
@@ -235,19 +246,19 @@ class Adan:
         self.n = b3 * self.n + (1 - b3) * (g + b2 * change) ** 2
         mhat, dhat, nhat = (x / (1 - b ** (t + 1)) for x, b in ((self.m, b1), (self.d, b2), (self.n, b3)))
         self.last = g
-        return p * (1 - lr * self.weight_decay) - lr * (mhat + b2 * dhat) / (nhat.sqrt() + self.eps)
+        return 1 - lr * self.weight_decay, lr * (mhat + b2 * dhat) / (nhat.sqrt() + self.eps)
 
 
 class MARS(AdamW):
     gamma, last = 0.025, 0.0
 
-    def step(self, p, g, t, factor):
+    def update(self, p, g, t, factor):
         c = g + self.gamma * self.betas[0] / (1 - self.betas[0]) * (g - self.last)
         self.last = g
-        return super().step(p, c / max(1.0, float(c.norm())), t, factor)
+        return super().update(p, c / max(1.0, float(c.norm())), t, factor)
 
 
-class SOAP:
+class SOAP(Optimizer):
     """AdamW in the eigenbasis of Shampoo's preconditioners; a side longer than max_dim has none."""
 
     def __init__(self, lr, betas, eps, weight_decay, shampoo_beta, frequency, max_dim):
@@ -267,14 +278,14 @@ class SOAP:
     def accumulate(self, g):
         self.gg = [self.shampoo_beta * a + (1 - self.shampoo_beta) * b for a, b in zip(self.gg, (g @ g.T, g.T @ g))]
 
-    def step(self, p, g, t, factor):
+    def update(self, p, g, t, factor):
         lr, (b1, b2) = self.lr * factor, self.betas
         if t == 0:
             self.accumulate(g)
             for i in (0, 1):
                 if p.shape[i] <= self.max_dim:
                     self.q[i] = torch.linalg.eigh(self.gg[i])[1].flip(1)
-            return p
+            return 1.0, 0.0
         projected = self.rotate(g)
         self.m = b1 * self.m + (1 - b1) * projected
         self.v = b2 * self.v + (1 - b2) * projected ** 2
@@ -288,7 +299,7 @@ class SOAP:
                     self.v = self.v.index_select(i, order)
                     self.q[i] = torch.linalg.qr(self.gg[i] @ q[:, order])[0]
         self.m = self.rotate(m)
-        return p * (1 - lr * self.weight_decay) - lr * u
+        return 1 - lr * self.weight_decay, lr * u
 
 
 def optimizer_for(name, p, o):
@@ -327,8 +338,33 @@ def lr_factor(step, steps, lr):
 
 # ---------------------------------------------------------------- the run
 
+def stale_microbatches(config):
+    """How many microbatches of each batch read weights without the update of the batch before."""
+    pipeline, m = config.get("pipeline", {}), config["train"].get("microbatches", 1)
+    stages, replicas = pipeline.get("stages", 1), pipeline.get("replicas", 1)
+    stale = pipeline.get("stale_microbatches", "auto")
+    if pipeline.get("delay", int(pipeline.get("schedule") == "2bw")) == 0:
+        return 0
+    if stale == "all" or stale == "auto" and stages == 1:
+        return m
+    if replicas > 1:
+        raise SystemExit(f"pipeline.replicas: {replicas}: with stale microbatches only 1 is replayed")
+    return stages - 1 if stale == "auto" else stale
+
+
+def gradients_of(p, c, inputs, targets, share):
+    """Loss and gradients of a share of a batch at the weights p."""
+    leaves = {k: v.detach().requires_grad_() for k, v in p.items()}
+    loss = share * loss_of(leaves, c, inputs, targets)
+    return float(loss.detach()), dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
+
+
 def replay(config, root, dtype, steps=None):
-    """Losses, gradient norms before clipping, step 0's gradients, the weights after the last step."""
+    """Losses, gradient norms before clipping, step 0's gradients, the weights after the last step.
+
+    The first rows of batch t, those of stale microbatches, are at x_{t-1}, the others at x_t. The update of the batch's
+    mean gradient is subtracted from x_t. x_{-1} = x_0.
+    """
     torch_dtype = {"f64": torch.float64, "f32": torch.float32}[dtype]
     folder = os.path.join(root, config["init"]["from"])
     c = json.load(open(os.path.join(folder, "config.json")))
@@ -340,21 +376,35 @@ def replay(config, root, dtype, steps=None):
     if schedule.get("schedule", "cosine") != "cosine":
         raise SystemExit(f"lr.schedule: {schedule['schedule']}: only cosine is replayed")
     optimizers = {k: optimizer_for(k, t, config["optimizer"]) for k, t in p.items()}
+    correction = config.get("pipeline", {}).get("correction", "none")
+    if correction not in ("none", "error_feedback"):
+        raise SystemExit(f"pipeline.correction: {correction}: only error_feedback is replayed")
+    rows = train["batch_size"]
+    staleness = stale_microbatches(config) / train.get("microbatches", 1)
+    stale_rows = round(rows * staleness)
+    before, last = p, dict.fromkeys(p, 0.0)  # x_{t-1} and u_{t-1}
 
     losses, norms, grads0 = [], [], None
     for t in range(steps or train["steps"]):
-        leaves = {k: v.requires_grad_() for k, v in p.items()}
-        loss = loss_of(leaves, c, *batch(tokens, t, train["batch_size"], config["model"]["seq_len"]))
-        grads = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
+        inputs, targets = batch(tokens, t, rows, config["model"]["seq_len"])
+        loss, grads = 0.0, dict.fromkeys(p, 0.0)
+        for weights, some in ((before, slice(0, stale_rows)), (p, slice(stale_rows, rows))):
+            if some.start < some.stop:
+                part, g = gradients_of(weights, c, inputs[some], targets[some], (some.stop - some.start) / rows)
+                loss, grads = loss + part, {k: grads[k] + g[k] for k in p}
         grads0 = grads0 or grads
         norm = math.sqrt(sum(float(g.pow(2).sum()) for g in grads.values()))
-        losses.append(float(loss))
+        losses.append(loss)
         norms.append(norm)
         limit = train.get("grad_clip", 1.0)
         clip = min(1.0, limit / (norm + 1e-6)) if limit else 1.0
         factor = lr_factor(t, train["steps"], schedule)
         with torch.no_grad():
-            p = {k: optimizers[k].step(v, grads[k] * clip, t, factor) for k, v in p.items()}
+            before, p = p, {**p}
+            for k, x in before.items():
+                kept, u = optimizers[k].update(x, grads[k] * clip, t, factor)
+                p[k] = x * kept - (u + staleness * (u - last[k]) if correction == "error_feedback" else u)
+                last[k] = u
     return {"losses": losses, "grad_norms": norms, "grads": grads0, "weights": p}
 
 

@@ -52,6 +52,18 @@ RUNS = [
     ("gqa", "adan", 4, 2, 1.0, ADAN),
     ("gqa", "mars", 4, 2, 1.0, MARS),
 ]
+# Runs with a delay and another batch, in the folder `stale` of a model. Clipping is active in most steps.
+STALE = [
+    # model, run, batch_size, microbatches, grad_clip, optimizer, stale microbatches, correction
+    ("gqa", "adamw-1-of-4", 4, 4, 0.5, ADAMW, 1, "none"),
+    ("gqa", "muon-3-of-8", 8, 8, 0.5, MUON, 3, "none"),
+    ("gqa", "adamw-2-of-4-feedback", 4, 4, 0.5, ADAMW, 2, "error_feedback"),
+    ("gqa", "adamw-all-feedback", 4, 4, 0.5, ADAMW, "all", "error_feedback"),
+    ("tied", "muon-1-of-4", 4, 4, 0.5, MUON, 1, "none"),
+    ("tied", "adamw-3-of-8", 8, 8, 0.5, ADAMW, 3, "none"),
+    ("tied", "muon-2-of-4-feedback", 4, 4, 0.5, MUON, 2, "error_feedback"),
+    ("tied", "muon-all", 4, 4, 0.5, MUON, "all", "none"),
+]
 
 
 def model_config(vocab, d, layers, heads, kv, ff, seq, tied, theta, dtype):
@@ -120,24 +132,29 @@ def main():
             print(json.dumps(c, indent=2), file=f)
         oracle.save_safetensors(f"{out}/{name}/model.safetensors", initial_weights(c), shape[-1])
     for spec in RUNS:
-        write_run(root, f"{out}/{spec[0]}", spec)
+        write_run(root, f"{out}/{spec[0]}", spec[1], run_config(*spec), first_gradients=True)
+    for *spec, stale, correction in STALE:
+        folder = f"{out}/{spec[0]}/stale"
+        os.makedirs(folder, exist_ok=True)
+        pipeline = {"delay": 1, "stale_microbatches": stale, "correction": correction}
+        write_run(root, folder, spec[1], {**run_config(*spec), "pipeline": pipeline}, first_gradients=False)
 
 
-def write_run(root, folder, spec):
-    config = run_config(*spec)
+def write_run(root, folder, run, config, first_gradients):
     f64, f32 = (oracle.replay(config, root, d) for d in ("f64", "f32"))
-    with open(f"{folder}/{spec[1]}.yaml", "w") as f:
+    with open(f"{folder}/{run}.yaml", "w") as f:
         yaml.safe_dump(config, f, sort_keys=False, default_flow_style=None, width=110)
-    oracle.save_safetensors(f"{folder}/grads.safetensors", f64["grads"])  # the same for every run of a model
+    if first_gradients:  # the same for every run of a model
+        oracle.save_safetensors(f"{folder}/grads.safetensors", f64["grads"])
     relative = [abs(a - b) / a for a, b in zip(f64["losses"], f32["losses"])]
     gradient = max(float((f32["grads"][k].double() - g).norm() / g.norm()) for k, g in f64["grads"].items())
-    with open(f"{folder}/{spec[1]}.json", "w") as f:
+    with open(f"{folder}/{run}.json", "w") as f:
         print(json.dumps({
             "made_with": f"torch {torch.__version__}, numpy {np.__version__}, python {platform.python_version()}",
             "losses": f64["losses"], "grad_norms": f64["grad_norms"], "losses_f32": f32["losses"],
             "f32_max_relative_difference": max(relative), "f32_max_gradient_difference": gradient,
             "weight_norm_of": oracle.norms_of(f64["weights"])}, indent=1), file=f)
-    print(f"{spec[0]}/{spec[1]}: loss {f64['losses'][0]:.4f} -> {f64['losses'][-1]:.4f}, grad norm "
+    print(f"{config['run']['dir']}: loss {f64['losses'][0]:.4f} -> {f64['losses'][-1]:.4f}, grad norm "
           f"{min(f64['grad_norms']):.3f}..{max(f64['grad_norms']):.3f}, f32 differs by {max(relative):.1e} in the "
           f"loss, {gradient:.1e} in a gradient")
 

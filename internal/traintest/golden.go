@@ -17,8 +17,8 @@ type Golden struct {
 	GradNorms []float64 `json:"grad_norms"`
 }
 
-// ReadGolden reads the config of a golden run, testdata/golden/MODEL/RUN.yaml in pipeline/train, and PyTorch's results beside it. The
-// config's paths are relative to pipeline/train, which must be the working directory.
+// ReadGolden reads the config of a golden run, such as testdata/golden/MODEL/RUN.yaml in pipeline/train, and
+// PyTorch's results beside it. The config's paths are relative to pipeline/train, which must be the working directory.
 func ReadGolden(t *testing.T, path string) (config.Config, Golden) {
 	t.Helper()
 	c, err := config.Load(path, nil)
@@ -31,11 +31,16 @@ func ReadGolden(t *testing.T, path string) (config.Config, Golden) {
 	return c, g
 }
 
-// Goldens lists the configs of all golden runs.
-func Goldens(t *testing.T) []string {
+// Goldens lists the configs of all golden runs without a delay.
+func Goldens(t *testing.T) []string { return configs(t, "testdata/golden/*/*.yaml") }
+
+// StaleGoldens lists the configs of the golden runs with a delay, on one stage.
+func StaleGoldens(t *testing.T) []string { return configs(t, "testdata/golden/*/stale/*.yaml") }
+
+func configs(t *testing.T, pattern string) []string {
 	t.Helper()
-	configs, err := filepath.Glob("testdata/golden/*/*.yaml")
+	paths, err := filepath.Glob(pattern)
 	require.NoError(t, err)
-	require.NotEmpty(t, configs)
-	return configs
+	require.NotEmpty(t, paths)
+	return paths
 }

@@ -5,6 +5,7 @@ package goldentest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
+	"github.com/gpupipe/gpupipe/pipeline/schedule"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/stretchr/testify/assert"
@@ -83,6 +85,22 @@ func TestStagesOnTwoBackendsTrainAsPyTorchDoes(t *testing.T) {
 				c, want := traintest.ReadGolden(t, "testdata/golden/"+name+".yaml")
 				c.Pipeline.Schedule, c.Pipeline.Stages, c.Pipeline.Devices = "1f1b", 2, devices
 				c.Train.Microbatches = 4
+				asPyTorch(t, c, want)
+			})
+		}
+	}
+}
+
+// Runs whose first microbatches read the weights of the step before, on one device and on stages, against PyTorch in
+// float64.
+func TestStaleMicrobatchesTrainAsPyTorchDoes(t *testing.T) {
+	for _, config := range traintest.StaleGoldens(t) {
+		for _, stages := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s/%d stages", strings.TrimSuffix(strings.TrimPrefix(config, "testdata/golden/"), ".yaml"), stages), func(t *testing.T) {
+				c, want := traintest.ReadGolden(t, config)
+				c.Pipeline.Devices = []string{gputest.Default()}
+				require.Equal(t, schedule.TwoBW, c.Pipeline.Schedule)
+				c.Pipeline.Stages = stages
 				asPyTorch(t, c, want)
 			})
 		}
