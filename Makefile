@@ -46,13 +46,14 @@ quick: ## what needs no GPU driver: gofmt, vet, staticcheck, the tests of the po
 	.ci/quick.sh
 
 # docs/RATIONALE.md says which tests run as WebAssembly, and why others do not.
-WASI_TESTS := graph graph/autodiff graph/eval graph/fuse graph/plan graph/split runtime/device runtime/null pipeline/schedule pipeline/partition \
-	internal/strictyaml pipeline/trace pipeline/checkpoint/safetensors
+WASI_TESTS := graph graph/fuse graph/plan pipeline/schedule pipeline/partition pipeline/trace pipeline/checkpoint/safetensors
+SHORT_WASI_TESTS := graph/autodiff graph/eval graph/split runtime/device runtime/null internal/strictyaml
 PAGE_TESTS := runtime/webgpujs wasm/page graph/op pipeline/stage
 
 wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Chromium (CHROMIUM=none leaves these out)
 	go build -o build/runwasm ./cmd/runwasm
 	GOOS=wasip1 GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm wasi" $(WASI_TESTS:%=./%)
+	GOOS=wasip1 GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^TestImports$$' -exec "$(CURDIR)/build/runwasm interpret" $(SHORT_WASI_TESTS:%=./%)
 	[ "$${CHROMIUM:-}" = none ] || GOOS=js GOARCH=wasm go test -vet=off -short -timeout 1h -skip '^(TestScenarios$$|TestEveryOpIsRegistered$$|Example)' -exec "$(CURDIR)/build/runwasm browser" $(PAGE_TESTS:%=./%)
 
 # The go command fails where git refuses to read a clone of another user's, so it does not ask git. Without git there is no revision.

@@ -1,6 +1,7 @@
 // Command runwasm runs a Go program that was built for WebAssembly, for go test -exec:
 //
 //	GOOS=wasip1 GOARCH=wasm go test -exec "…/runwasm wasi" PACKAGES      under wazero
+//	GOOS=wasip1 GOARCH=wasm go test -exec "…/runwasm interpret" PACKAGES under wazero's interpreter, which starts sooner
 //	GOOS=js GOARCH=wasm go test -exec "…/runwasm browser" PACKAGES       in a page of a headless Chromium
 package main
 
@@ -17,11 +18,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT)
 	defer stop()
 	if len(os.Args) < 3 {
-		fail(fmt.Errorf("expected: runwasm wasi|browser PROGRAM [ARGUMENT…]"))
+		fail(fmt.Errorf("expected: runwasm wasi|interpret|browser PROGRAM [ARGUMENT…]"))
 	}
-	run, ok := map[string]func(context.Context, []string) (int, error){"wasi": wasi, "browser": browser}[os.Args[1]]
+	run, ok := map[string]func(context.Context, []string) (int, error){"wasi": wasi, "interpret": interpret, "browser": browser}[os.Args[1]]
 	if !ok {
-		fail(fmt.Errorf("found %q, expected wasi or browser", os.Args[1]))
+		fail(fmt.Errorf("found %q, expected wasi, interpret or browser", os.Args[1]))
 	}
 	code, err := run(ctx, os.Args[2:])
 	if err != nil {

@@ -13,9 +13,19 @@ import (
 	"github.com/tetratelabs/wazero/sys"
 )
 
-// wasi runs a program under wazero. It sees the machine's files, which it cannot change, and a folder of its own for
-// temporary ones.
+// wasi compiles and runs a program under wazero.
 func wasi(ctx context.Context, args []string) (int, error) {
+	return underWazero(ctx, args, wazero.NewRuntimeConfig())
+}
+
+// interpret runs a program under wazero's interpreter: a short program takes less time than its compilation.
+func interpret(ctx context.Context, args []string) (int, error) {
+	return underWazero(ctx, args, wazero.NewRuntimeConfigInterpreter())
+}
+
+// underWazero runs a program, which sees the machine's files, but cannot change them, and a folder of its own for
+// temporary ones.
+func underWazero(ctx context.Context, args []string, config wazero.RuntimeConfig) (int, error) {
 	bin, err := os.ReadFile(args[0])
 	if err != nil {
 		return 0, err
@@ -29,7 +39,7 @@ func wasi(ctx context.Context, args []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	r := wazero.NewRuntime(ctx)
+	r := wazero.NewRuntimeWithConfig(ctx, config)
 	defer r.Close(ctx)
 	wasi_snapshot_preview1.MustInstantiate(ctx, r)
 	program, err := r.CompileModule(ctx, bin)
