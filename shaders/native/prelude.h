@@ -103,13 +103,12 @@ FN f32 sin_f32(f32 x) { return __builtin_sinf(x); }
 FN f32 cos_f32(f32 x) { return __builtin_cosf(x); }
 FN f32 tan_f32(f32 x) { return __builtin_tanf(x); }
 
-// exp: x = n·ln 2 + r with |r| ≤ ln 2 / 2, a polynomial for eʳ (Cephes' coefficients), and 2ⁿ in two factors, so that results
-// beyond the normal range are right. The error is below 2 units in the last place.
+// exp: x = n·ln 2 + r with |r| ≤ ln 2 / 2, a polynomial for eʳ (Cephes' coefficients), and n added to its exponent: t's last
+// bits are n. Results below the normal range are zero, as those of all operations are. The error is below 2 units in the
+// last place.
 FN f32 exp_f32(f32 x) {
-  f32 c = x < -104.f ? -104.f : x;
-  c = c > 89.f ? 89.f : c; // NaN stays
-  f32 n = (c * 1.44269504f + 12582912.f) - 12582912.f;
-  f32 r = c - n * 0.693359375f;
+  f32 t = x * 1.44269504f + 12582912.f, n = t - 12582912.f;
+  f32 r = x - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
   f32 p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -118,8 +117,9 @@ FN f32 exp_f32(f32 x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.f;
-  i32 k = (i32)(n == n ? n : 0.f), half = k >> 1;
-  return p * as_f32_u32((u32)(half + 127) << 23) * as_f32_u32((u32)(k - half + 127) << 23);
+  f32 y = as_f32_u32(as_u32_f32(p) + (as_u32_f32(t) << 23));
+  y = x < -87.33654f ? 0.f : y;
+  return x <= 88.72283f ? y : x + __builtin_inff(); // NaN stays
 }
 FN f32 exp2_f32(f32 x) { return exp_f32(x * 0.693147181f); }
 
