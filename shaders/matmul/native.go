@@ -40,7 +40,8 @@ type native struct {
 const (
 	tileRows       = 24      // a multiple of the rows of every register tile
 	panelColumns   = 32      // a multiple of the columns of every register tile and panel
-	mostSteps      = 384     // k's that are computed at once
+	mostSteps      = 1024    // k's that are computed at once, where A's rows lie along k
+	packedSteps    = 384     // where they do not
 	cachedMatrix   = 3 << 16 // elements of a B that is read as it lies: it stays in a core's cache
 	cachedColumns  = 384     // of a block of sums for some of the k's at a time, which stays in a core's cache
 	fewColumns     = 192     // of such a block that lies beside C, or where there are few groups
@@ -49,6 +50,7 @@ const (
 	groupFlops     = 2e6     // of a group at least: some 20 µs of a core
 	mostGroups     = 64
 	leastGroups    = 16 // where there is so much work
+	leastBlocks    = 12 // groups that take their k's in blocks: fewer and larger ones read the operands less often
 	vectorGroups   = 48 // of a product with few rows
 )
 
@@ -102,13 +104,14 @@ func planNative(s Spec) native {
 	n := native{spec: s, split: s.K, splits: 1}
 	n.packA = s.TypeA != F32 || s.TransA && s.N > 64
 	want := int(max(1, min(s.flops()/groupFlops, mostGroups)))
-	if s.K > mostSteps {
-		n.planBlocks(min(want, leastGroups))
+	if s.K > mostSteps || s.TransA && s.K > packedSteps {
+		n.planBlocks(min(want, leastBlocks))
 		return n
 	}
 	n.packB = !s.directB() || s.K*s.N > cachedMatrix && s.M > tileRows && max(s.M, s.N) > 384
 	n.columns = n.evenly(s.N, min(512, max(64, cachedMatrix/s.K)))
-	n.steps, n.block = s.K, tileRows
+	n.steps, n.block, n.rows = s.K, tileRows, tileRows
+	n.narrow(n.columns/2, min(want, leastGroups/2))
 	rows := func(groups int) int { return roundUp(ceilDiv(s.M, ceilDiv(groups, n.count(s.M))), tileRows) }
 	n.rows = max(rows(want), min(rows(leastGroups), 6*tileRows))
 	return n
@@ -118,10 +121,13 @@ func planNative(s Spec) native {
 // times the operands are read. It makes at least the given number of groups, if blocks stay large enough.
 func (n *native) planBlocks(groups int) {
 	s := n.spec
-	n.packB = !s.directB() || s.N%1024 == 0 || s.M > 384
+	n.packB = !s.directB() || !s.TransA && (s.N%1024 == 0 || s.M > 384)
 	columns, rows, steps := cachedColumns, 4*tileRows, 256
-	if s.TransA { // A is packed, which more rows and fewer steps keep in the cache until it is used
-		rows, steps = 8*tileRows, 128
+	if s.TransA { // A is packed, which fewer steps keep in the cache until it is used
+		steps = 128
+		if !n.packB && s.N%1024 == 0 { // the lines of a panel of B displace each other
+			steps = 64
+		}
 	}
 	if s.EpilogueC != nil {
 		columns = fewColumns
@@ -129,17 +135,25 @@ func (n *native) planBlocks(groups int) {
 	n.columns = n.evenly(s.N, columns)
 	n.setRows(rows)
 	// Partial sums are written, read and added: they may not be more than the operands.
-	if most := min(s.K/leastSplit, s.K*(s.M+s.N)/(3*s.M*s.N)); n.count(n.rows) < groups && most > 1 {
+	if most := min(s.K/leastSplit, s.K*(s.M+s.N)/(3*s.M*s.N)); 2*n.count(n.rows) <= groups && most > 1 {
 		n.split = roundUp(ceilDiv(s.K, min(most, ceilDiv(groups, n.count(n.rows)))), 8)
 		n.splits = ceilDiv(s.K, n.split)
 	}
-	if n.columns > fewColumns && n.count(n.rows) < groups {
-		n.columns = n.evenly(s.N, fewColumns)
+	if !s.TransA { // the more columns, the more often a packed row is used
+		n.narrow(fewColumns, groups)
 	}
 	for n.rows > 2*tileRows && n.count(n.rows) < groups {
-		n.setRows(n.rows / 2)
+		n.setRows(n.rows - tileRows)
 	}
+	n.narrow(fewColumns, groups)
 	n.steps = roundUp(ceilDiv(n.split, ceilDiv(n.split, steps)), 8)
+}
+
+// narrow limits the columns of a group where there are fewer groups than wanted.
+func (n *native) narrow(columns, groups int) {
+	if n.columns > columns && n.count(n.rows) < groups {
+		n.columns = n.evenly(n.spec.N, columns)
+	}
 }
 
 // setRows sets the rows of a group, at most the given number, with groups of about the same height.
