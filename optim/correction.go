@@ -48,7 +48,7 @@ func (*NoCorrection) Step(_ Tensor, u Update, _ []*graph.Value) (*graph.Value, [
 	return u.U, nil
 }
 
-// inProportion is a value times the staleness of a parameter's gradient.
+// inProportion returns a value times the staleness of a parameter's gradient.
 func inProportion(t Tensor, v *graph.Value) *graph.Value {
 	if t.Staleness == 1 {
 		return v
@@ -56,10 +56,10 @@ func inProportion(t Tensor, v *graph.Value) *graph.Value {
 	return op.Scale(v, t.Staleness)
 }
 
-// Settled returns a parameter's weights with every update so far applied once. newest are the newest weights: with a
-// delay, those that no gradient has been taken at yet. ahead is the content of the variable Ahead after the same batch,
-// or nil. With error feedback and weight prediction the newest weights are ahead of the settled ones: x_{t+1} =
-// 2y_{t+1} − y_t.
+// Settled returns the weights y_t of a parameter, with every update so far applied once. newest are the weights x_t with
+// the updates of all batches. ahead is the content of the variable Ahead after the same batch, or nil. With error feedback
+// and weight prediction x_t is ahead of y_t. For example, error feedback with staleness r and no weight decay makes
+// x_t = y_t + r·(y_t − y_{t−1}).
 func Settled(newest, ahead []float32) []float32 {
 	y := slices.Clone(newest)
 	for i, a := range ahead {

@@ -5,8 +5,9 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// DCASGD estimates the gradient at the weights that it is applied to, g + λ·g⊙g⊙(x_{t+1} − x_t), with λ·g⊙g in place of
-// the Hessian (Zheng et al. 2017, arXiv:1609.08326, equation 10). λ is in proportion to the staleness.
+// DCASGD estimates the gradient at the weights x_t that it is applied to. A stale microbatch takes its gradient g at
+// x_{t−1}; the estimate is g + λ·g⊙g⊙(x_t − x_{t−1}), with λ·g⊙g in place of the Hessian (Zheng et al. 2017,
+// arXiv:1609.08326, equation 10). It is computed from the mean gradient of the batch, with λ times the staleness.
 type DCASGD struct {
 	NoCorrection
 	Lambda float64 // λ
@@ -25,7 +26,7 @@ func (*DCASGD) State() []string { return []string{AppliedState} }
 
 // Gradient returns the estimate.
 func (c *DCASGD) Gradient(t Tensor, s []*graph.Value) *graph.Value {
-	moved := op.Scale(s[0], -c.Lambda*t.Staleness) // λ·(x_{t+1} − x_t)
+	moved := op.Scale(s[0], -c.Lambda*t.Staleness) // r·λ·(x_t − x_{t−1}) with staleness r
 	return op.Add(t.Gradient, op.Mul(op.Square(t.Gradient), moved))
 }
 

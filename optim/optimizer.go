@@ -48,11 +48,12 @@ type Config struct {
 	Schedule Schedule
 	Factor   func(step int) float64 // on all learning rates at a step, counted from 0; nil: that of Schedule
 
-	// Delay is 0 if all gradients are current: the new weights x_{t+1} = (1 − lr·λ)·x_t − u_t replace those in the
-	// parameter's variable. It is 1 if some or all are one step old: x_{t+1} replaces the gradient in its variable. u_t is
-	// then of a gradient that is the mean over microbatches, of which some were taken at x_{t−1}, the others at x_t.
-	Delay      int
-	Staleness  float64    // with Delay 1: the share of the microbatches whose gradient is one step old; 0: all
+	// Delay is 0 if all gradients are taken at x_t. The new weights x_{t+1} = (1 − lr·λ)·x_t − u_t replace x_t in the
+	// parameter's variable. Delay is 1 if the gradients of some or all microbatches are taken at x_{t−1}. Then x_{t+1}
+	// replaces the gradient in its variable. u_t is computed from the mean gradient of all microbatches in both cases.
+	Delay int
+	// Staleness is the share of the microbatches whose gradients are taken at x_{t−1}, with Delay 1. 0 is all of them.
+	Staleness  float64
 	Correction Correction // of the delay; nil: none
 	LossScale  *LossScale // nil: gradients are those of the loss itself
 	// SkipNonfinite skips a batch whose gradient or loss is not finite. Otherwise such a batch halts the optimizer for

@@ -114,7 +114,7 @@ func (r *reference) initializesAt(t int) bool {
 	return !r.initialized && (t == 0 || r.cfg.SkipNonfinite)
 }
 
-// compensate moves a gradient taken at x_t to x_{t+1}.
+// compensate moves a gradient taken at one version of the weights to the next, to which it is applied.
 func (r *reference) compensate(lambda float64, p Param, t int, g *mat.Dense) {
 	from, to := r.x[p.Name][t], r.x[p.Name][t+1]
 	g.Apply(func(i, j int, g float64) float64 { return g + lambda*g*g*(to.At(i, j)-from.At(i, j)) }, g)

@@ -5,9 +5,9 @@ import (
 	"github.com/gpupipe/gpupipe/graph/op"
 )
 
-// WeightPrediction trains at the weights that momentum alone would make next. With P_t for the update that the momentum
-// after batch t makes, in proportion to the staleness, it adds the new prediction and takes back the last one: u_t + P_t
-// − P_{t−1} (SpecTrain, arXiv:1809.02839; XPipe, arXiv:1911.04610).
+// WeightPrediction trains at the weights that momentum alone would make next. P_t is the update that the momentum after
+// batch t would make alone, times the staleness. The step adds the new prediction and takes back the last one:
+// u_t + P_t − P_{t−1} (SpecTrain, arXiv:1809.02839; XPipe, arXiv:1911.04610).
 type WeightPrediction struct{ NoCorrection }
 
 // State is the last prediction.

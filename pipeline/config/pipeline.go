@@ -21,8 +21,8 @@ type Pipeline struct {
 	Cut               []int             `yaml:"cut,flow" help:"First unit of each chunk after the first. Unit 0 is the embedding, then come the layers, then the head. Empty: chosen by measured times."`
 	Devices           []string          `yaml:"devices,flow" help:"Device of each rank, repeated if there are fewer. Empty: the default device for all. Ranks on cpu:0 divide its cores; cpu:0/4 is 4 threads for a rank."`
 	Replicas          int               `yaml:"replicas" help:"Data-parallel pipelines that share each batch's microbatches."`
-	Delay             int               `yaml:"delay" help:"Delay of the update in steps. 2bw has 1; one stage with 1 computes the same." default:"the schedule's"`
-	StaleMicrobatches StaleMicrobatches `yaml:"stale_microbatches" help:"Microbatches of each batch that lack the update of the batch before, with a delay; the others are current. auto: as few as cost nothing, stages − 1, or all on one stage. all: as published for 2bw."`
+	Delay             int               `yaml:"delay" help:"1 if microbatches may lack the update of the batch before (see stale_microbatches), else 0. 2bw has 1; one stage with 1 computes the same." default:"the schedule's"`
+	StaleMicrobatches StaleMicrobatches `yaml:"stale_microbatches" help:"With a delay: how many microbatches of each batch lack the update of the batch before. auto: as few as cost nothing, stages − 1, or all on one stage. all: as published for 2bw."`
 	Correction        string            `yaml:"correction" help:"Correction of the delay."`
 	ErrorFeedback     bool              `yaml:"error_feedback" help:"The same as pipeline.correction: error_feedback."`
 	Memory            string            `yaml:"memory" help:"Memory of each device, as in 24GiB. Empty: what the device reports, which most GPUs do not."`

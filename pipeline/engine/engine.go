@@ -20,7 +20,7 @@ type Engine struct {
 	channels     channels
 	owners       []int           // the ranks of the first replica, which own the parameters
 	backwards    backwards       // of the schedule
-	stale        int             // microbatches of a batch
+	stale        int             // of a batch's microbatches, in each replica
 	tracer       Tracer          // nil: nothing is recorded
 	profiler     Profiler        // nil: nothing is measured
 	failure      *failure        // of a rank, or the cause of Abort

@@ -14,7 +14,7 @@ type Layout struct {
 	Stages, Chunks, Replicas int
 	Cut                      []int  // the first unit of each virtual stage but the first, see model.Model
 	Recompute                []bool // by stage: the backward recomputes activations instead of keeping them
-	Delay                    int    // batches between a gradient and the weights that it changes: 0 or 1
+	Delay                    int    // 1 if some or all microbatches of a batch are stale, else 0
 }
 
 func (l Layout) ranks() int         { return l.Stages * l.Replicas }

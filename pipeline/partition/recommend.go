@@ -15,9 +15,9 @@ type Candidate struct {
 }
 
 const (
-	// worthwhile is the speedup that a schedule with a delay of all microbatches needs over the best without, because its
-	// gradients are older and predictions are not exact. With fewer stale microbatches the gain may be smaller in
-	// proportion.
+	// worthwhile is the speedup that a schedule needs over the best without delay if all its microbatches are stale,
+	// because its gradients are older and predictions are not exact. With fewer stale microbatches the gain may be smaller
+	// in proportion.
 	worthwhile = 1.05
 	// tie is the slowdown up to which a schedule is preferred for its smaller memory.
 	tie = 1.005
@@ -26,10 +26,10 @@ const (
 // delayed explains the effect of a candidate's delay on training.
 func (c Candidate) delayed() string {
 	if c.Stale < c.Microbatches {
-		return fmt.Sprintf("the first %d of %d microbatches of a batch lack the update of the batch before, and the others do not: that leaves a "+
-			"small part of what a delay of all of them costs, and more microbatches make it smaller", c.Stale, c.Microbatches)
+		return fmt.Sprintf("the first %d of %d microbatches of a batch lack the update of the batch before: the loss rises less than if all "+
+			"lacked it, and more microbatches make the share smaller (docs/STALENESS.md)", c.Stale, c.Microbatches)
 	}
-	return "with delay 1 every gradient is applied one batch late, x_{t+1} = x_t − u_{t−1}: Muon loses little by that, AdamW much, " +
+	return "all microbatches are stale, so every gradient is applied one batch late: Muon loses little by that, AdamW much, " +
 		"and error feedback closes most of the gap (arXiv 2606.30634)"
 }
 
@@ -50,9 +50,9 @@ func Recommend(cs []Candidate) (best int, reason string) {
 		return late, fmt.Sprintf("%.0f %% more tokens a second than %s, the fastest without delay, since no stage waits at a batch's end; %s",
 			100*(gain-1), cs[sync].Schedule, cs[late].delayed())
 	case gain > 1:
-		return sync, fmt.Sprintf("%s would be %.1f %% faster, too little for gradients that are %.2g of a batch old", cs[late].Schedule, 100*(gain-1), cs[late].Staleness)
+		return sync, fmt.Sprintf("%s would be %.1f %% faster, too little for a staleness of %.2g", cs[late].Schedule, 100*(gain-1), cs[late].Staleness)
 	}
-	return sync, fmt.Sprintf("no slower than %s, whose gradients are %.2g of a batch old", cs[late].Schedule, cs[late].Staleness)
+	return sync, fmt.Sprintf("no slower than %s, whose staleness is %.2g", cs[late].Schedule, cs[late].Staleness)
 }
 
 // fastest is the fastest candidate with a given delay; of those nearly as fast, the one whose largest stage takes least

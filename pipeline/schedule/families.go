@@ -52,7 +52,7 @@ func Families() []Family {
 		{Name: PipeDream, Summary: "no flush; each microbatch has its own update (arXiv 1806.03377)", Delay: -1, Chunks: 1,
 			Untrainable: "its delay differs by stage",
 			check:       oneMicrobatch, example: pipedreamExample, stream: pipedream, closed: streamForm, inFlight: batchesInFlight},
-		{Name: TwoBW, Summary: "no flush; the first microbatches of a batch are one step old (arXiv 2006.09503)", Delay: 1, Chunks: 1,
+		{Name: TwoBW, Summary: "no flush; gradients of the first microbatches of a batch are one step old (arXiv 2006.09503)", Delay: 1, Chunks: 1,
 			check: enoughMicrobatches, example: twoBWExample, stream: twoBW, closed: streamForm, inFlight: fewInFlight},
 		{Name: Eval, Summary: "forwards only", Chunks: 1, ManyChunks: true, Untrainable: "it has no backward",
 			batch: evaluation, closed: evaluationForm, inFlight: noneInFlight},
@@ -136,7 +136,7 @@ func (f Family) complete(o Options) (Options, error) {
 		return o, fmt.Errorf("schedule %s: chunks: found %d, expected at least %d", f.Name, o.Chunks, f.Chunks)
 	}
 	if f.Delay != 1 && o.Stale != 0 {
-		return o, fmt.Errorf("schedule %s: stale microbatches: found %d, expected 0: no microbatch is one step old", f.Name, o.Stale)
+		return o, fmt.Errorf("schedule %s: stale microbatches: found %d, expected 0: it has no stale microbatches", f.Name, o.Stale)
 	}
 	if f.check != nil {
 		if err := f.check(o); err != nil {
@@ -295,15 +295,15 @@ func pipedream(o Options, stage int, yield func(Action) bool) {
 }
 
 // enoughMicrobatches: 2bw holds two versions of the weights, which is enough from one microbatch per stage on. When the
-// first stage has finished a batch, it has begun p − 1 microbatches of the next.
+// first stage finishes a batch, it has begun p − 1 microbatches of the next, so at least these are stale.
 func enoughMicrobatches(o Options) error {
 	if o.Microbatches < o.Stages {
 		return &MicrobatchesError{Found: o.Microbatches, Stages: o.Stages, Next: o.Stages, Expected: "at least one per stage: with fewer, " +
 			"a batch would start before the update that it needs, and two versions of the weights would not be enough"}
 	}
 	if o.Stale < o.Stages-1 || o.Stale > o.Microbatches {
-		return fmt.Errorf("stale microbatches: found %d on %d stages with %d microbatches, expected %d to %d: %d are on their way before "+
-			"the update of the batch before can be done", o.Stale, o.Stages, o.Microbatches, o.Stages-1, o.Microbatches, o.Stages-1)
+		return fmt.Errorf("stale microbatches: found %d on %d stages with %d microbatches, expected %d to %d: the first stage begins %d "+
+			"before the update of the batch before is possible", o.Stale, o.Stages, o.Microbatches, o.Stages-1, o.Microbatches, o.Stages-1)
 	}
 	return nil
 }

@@ -18,9 +18,10 @@ import (
 //	F0.0 B0.0 F1.0 B1.0 U0
 //
 // Every key of the header is optional. The default name is that of the file; stages, chunks, microbatches and batches
-// are counted from the actions; delay is 0; stale is all microbatches with delay 1; and without the key links the schedule contains computation only. Keys that
-// are given must agree with the actions. A comment that looks like an unknown key is an error. A run repeats the
-// schedule of a file (see Repeat): a file describes one batch, or several where batches overlap.
+// are counted from the actions; delay is 0; and with delay 1 the default of stale is all microbatches. Without the key
+// links the schedule contains computation only. Keys that are given must agree with the actions. A comment that looks
+// like an unknown key is an error. A run repeats the schedule of a file (see Repeat): a file describes one batch, or
+// several where batches overlap.
 
 // headerNumber is a numeric key of the header and its value.
 type headerNumber struct {

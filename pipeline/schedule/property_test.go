@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// forEach runs a test on schedules of all families, with up to 8 stages, or 4 in a short run, and with few, some and all
-// microbatches stale where there is a delay.
+// forEach runs a test on schedules of all families, with up to 8 stages, or 4 in a short run. With a delay it runs them
+// with few, some and all microbatches stale.
 func forEach(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o Options)) {
 	most := 8
 	if testing.Short() {
@@ -172,7 +172,8 @@ func TestStaleness(t *testing.T) {
 					if i < q {
 						age = 1
 					}
-					assert.Equal(t, map[int]bool{age: true}, ages(actions, 1, i), "%d stages, stage %d", p, stage) // u_{−1} = 0 is not an action
+					// From batch 1 on: u_{−1} = 0 is not an action.
+					assert.Equal(t, map[int]bool{age: true}, ages(actions, 1, i), "%d stages, stage %d", p, stage)
 				}
 			}
 		}

@@ -5,8 +5,9 @@ type Report struct{ Stages []StageReport }
 
 // StageReport is what a schedule demands of one stage.
 type StageReport struct {
-	InFlight     int `json:"in_flight"`    // the most microbatches (of any chunk) between their forward and the end of their backward
-	Versions     int `json:"versions"`     // the most weights of different batches, at one time
+	// InFlight is the most microbatches (of any chunk) between their forward and the end of their backward.
+	InFlight     int `json:"in_flight"`
+	Versions     int `json:"versions"`     // the most versions of the weights, at one time
 	Accumulators int `json:"accumulators"` // the most batches' gradients, at one time
 	Buffers      int `json:"buffers"`      // the most of both together; an update makes weights of gradients
 	// Staleness is the least and the most updates between the weights of a microbatch's gradient and the update that it
@@ -20,8 +21,8 @@ type follower struct {
 	StageReport
 	inFlight map[Action]int // microbatches between forward and backward, by their F: how many updates their weights have
 	left     map[int]int    // batches between first backward and update: gradients still to come
-	older    map[int]int    // batches from their first backward on: gradients still to come at the oldest weights that they read
-	passed   int            // batches below need their oldest weights no more
+	older    map[int]int    // batches from their first backward on: of left, those at the batch's oldest weights
+	passed   int            // batches below no longer read their oldest weights
 	updates  int            // done
 }
 
@@ -85,9 +86,8 @@ func (f *follower) record() {
 	f.Buffers = max(f.Buffers, v+len(f.left))
 }
 
-// versions is the number of versions of the weights that are held. With a delay of 0 or 1 these are the newest version
-// and those that batches will read again, of which the oldest of each batch count; otherwise the newest and those that a microbatch in flight will read
-// again.
+// versions is the number of versions of the weights that are held. With a delay of 0 or 1 these are all from the oldest
+// that a batch still reads to the newest; otherwise the newest and those that a microbatch in flight will read again.
 func (f *follower) versions() int {
 	if f.Delay >= 0 {
 		newest := f.updates + f.Delay

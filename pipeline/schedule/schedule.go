@@ -42,10 +42,10 @@ type Schedule struct {
 	Chunks       int // model chunks per stage, at least 1
 	Microbatches int // per batch
 	Batches      int
-	// Delay is 0 if batch t reads the weights that batch t−1 left, 1 if its stale microbatches read those that batch t−2
-	// left, −1 if that differs by stage.
+	// Delay is 0 if batch t reads the weights that batch t−1 left. It is 1 if the stale microbatches of batch t read those
+	// that batch t−2 left, and the others those that batch t−1 left. It is −1 if that differs by stage.
 	Delay   int
-	Stale   int        // with Delay 1: the first microbatches of a batch, which are stale; the others read as with Delay 0
+	Stale   int        // with Delay 1: how many microbatches are stale, the first of each batch; otherwise 0
 	Copies  *Copies    // what Communicate added; nil in a schedule of computation only
 	Actions [][]Action // by stage, in order
 }
@@ -53,8 +53,8 @@ type Schedule struct {
 // isStale reports whether a microbatch reads weights that lack the update of the batch before.
 func (s *Schedule) isStale(microbatch int) bool { return s.Delay == 1 && microbatch < s.Stale }
 
-// reads is the batch whose update makes the weights that a forward reads, with a delay of 0 or 1. It is negative if
-// these are the initial weights.
+// reads is the batch whose update makes the weights that a microbatch reads, with a delay of 0 or 1. It is negative for
+// the initial weights.
 func (s *Schedule) reads(a Action) (updatedBy int) {
 	if s.isStale(a.Microbatch) {
 		return a.Batch - 2

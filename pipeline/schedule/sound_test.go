@@ -310,9 +310,9 @@ func (o *opinion) order() []int {
 	return order
 }
 
-// replay keeps weights and gradients in 2 + delay buffers. x_n holds n updates less the delay. Every gradient of batch t
-// is made at x_t, or at x_{t+1} if its microbatch is not stale, and x_{t+1+delay} is made of x_{t+delay} and the
-// gradients of batch t, all of them.
+// replay keeps weights and gradients in 2 + delay buffers. x_n contains the updates of n − delay batches. The update of
+// batch t makes x_{t+1+delay} from x_{t+delay} and all gradients of batch t. Stale microbatches of batch t read x_t, the
+// others x_{t+delay}.
 func (o *opinion) replay() {
 	if o.s.Delay < 0 {
 		return

@@ -65,8 +65,10 @@ const DataTrack = "data"
 
 // RunTrack is the track of the whole run. The other names are those of its events.
 const (
-	RunTrack      = "run"
-	TrainEvent    = "train" // batches "from" to "to" − 1 of a mean "staleness", its arguments, between two moments at which all stages are idle
+	RunTrack = "run"
+	// TrainEvent is the training between two moments at which all stages are idle. Its arguments: the batches "from" to
+	// "to" − 1, and "staleness", the mean age of their gradients in steps.
+	TrainEvent    = "train"
 	EvaluateEvent = "evaluate"
 	SaveEvent     = "save"
 	RestartEvent  = "restart" // from the loss of a device (argument "fault") to the batch at which training continues ("step")

@@ -22,7 +22,7 @@ type Summary struct {
 	Full     bool   `json:"full,omitempty"`     // the run continued after the file had reached MaxSize
 	Batches  int    `json:"batches"`            // trained; a batch that was trained again after a restart counts once
 	Restarts int    `json:"restarts,omitempty"` // of lost devices
-	// Staleness is the mean age of the gradients in steps; nil: the trace has no complete stretch of training that says.
+	// Staleness is the mean age of the gradients in steps; nil if no event of the trace has it.
 	Staleness *float64 `json:"staleness,omitempty"`
 	Stages    []Stage  `json:"stages"`
 	// Means over the stages.
@@ -116,7 +116,7 @@ type timeline struct {
 type stretch struct {
 	from, to  int
 	start     float64
-	staleness *float64 // nil: not known
+	staleness *float64 // mean age of the gradients in steps; nil: not known
 }
 
 type stage struct {
@@ -219,7 +219,7 @@ func (t *timeline) stretches() []stretch {
 	return all
 }
 
-// staleness is the mean over the batches of the stretches that say how old their gradients are.
+// staleness is the mean over the batches of all stretches whose staleness is known.
 func (t *timeline) staleness() *float64 {
 	sum, n := 0.0, 0
 	for _, s := range t.trained {

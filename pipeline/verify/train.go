@@ -30,7 +30,7 @@ type trainer struct {
 
 // outcome is what a run left.
 type outcome struct {
-	tensors []tensor // weights, then what the optimizer keeps; with a delay the pending weights are among the latter
+	tensors []tensor // weights, then what the optimizer keeps; with a delay the second version of the weights is among the latter
 	records []metrics.Record
 }
 

@@ -82,17 +82,20 @@ func FromCheckpoint(c *checkpoint.Checkpoint, m model.Model, o *optim.Optimizer,
 	return s, checkTensors(c.Dir, s.state, want, noneRedundant)
 }
 
-// Second is the version of the weights that a checkpoint holds besides those that are evaluated.
+// Second is the version of the weights that a checkpoint holds besides the weights that are evaluated.
 type Second string
 
 const (
-	OneVersion Second = ""         // no other: there is no delay
-	Pending    Second = "pending"  // all microbatches are stale: with the update of the last batch, which the evaluated weights lack
-	Previous   Second = "previous" // some microbatches are stale, and read it: without the update of the last batch
+	// OneVersion is no second version: there is no delay.
+	OneVersion Second = ""
+	// Pending has the update of the last batch, and the evaluated weights lack it: all microbatches are stale.
+	Pending Second = "pending"
+	// Previous lacks the update of the last batch, and the evaluated weights have it: only some microbatches are stale.
+	Previous Second = "previous"
 )
 
-// SecondOf is the second version of the weights in a run with a delay. partlyStale reports whether only some microbatches
-// are stale.
+// SecondOf is the second version of the weights in a run with a delay of 0 or 1. partlyStale reports whether only some
+// microbatches are stale.
 func SecondOf(delay int, partlyStale bool) Second {
 	switch {
 	case delay == 0:
