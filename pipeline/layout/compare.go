@@ -32,7 +32,7 @@ type Comparison struct {
 	Recommended    string                `json:"recommended,omitempty"`
 	Recommendation int                   `json:"-"` // index in Schedules; −1: none
 	Reason         string                `json:"reason"`
-	Microbatching  []Microbatching       `json:"microbatching,omitempty"` // with a recommended schedule that has a delay
+	Microbatching  []Microbatching       `json:"microbatching,omitempty"` // if the recommended schedule has a delay
 }
 
 // DevicesOf returns the ranks' device names in a plan's order of the stages, as in pipeline.devices.

@@ -12,9 +12,8 @@ import (
 type batch struct {
 	number    int
 	evaluates bool
-	weights   int               // the buffer that its forwards and backwards read; with a delay, those of stale microbatches
-	newest    int               // with a delay: the buffer that the other microbatches read; −1 until it is known
-	stale     int               // with a delay: gradients at weights to come
+	weights   int               // the buffer that its forwards and backwards read; with a delay: if they are stale
+	stale     int               // with a delay: backwards of stale microbatches to come
 	gradients int               // the buffer of g_t; −1 until one is free
 	left      int               // actions until its gradients (or evaluations) are complete
 	ran       map[[2]int]bool   // kinds by chunk
@@ -92,7 +91,7 @@ func (m *Machine) claim() {
 func (m *Machine) count(a schedule.Action, b *batch) {
 	b.left--
 	if m.cfg.isStale(a) {
-		m.buffers.passed(b)
+		m.buffers.endStale(b)
 	}
 	if b.left > 0 || b.evaluates {
 		m.checkBuffers()
@@ -147,10 +146,9 @@ func (m *Machine) place(a schedule.Action) Place {
 	b := m.batch(a.Batch)
 	p := Place{Weights: b.weights, Gradients: b.gradients, Slot: m.slot(a), Scale: b.weights}
 	if m.cfg.Delay == 1 && !m.cfg.isStale(a) {
-		if !m.buffers.refresh(b, m.window.batches) {
+		if p.Weights = m.buffers.current(b, m.window.batches); p.Weights < 0 {
 			panic(fmt.Sprintf("stage: rank %d: %v comes before the update of batch %d", m.cfg.rank(), a, a.Batch-1))
 		}
-		p.Weights = b.newest
 	}
 	return p
 }

@@ -9,7 +9,7 @@ import (
 // of weights from its first action, and one of gradients as soon as one is free.
 type buffers struct {
 	delay    int
-	stale    int   // with a delay: gradients of a batch that are computed at older weights
+	stale    int   // with a delay: backwards of a batch that are stale
 	all      []int // sorted
 	versions []int // of the weights of batches to come, in order: with a delay, of their stale microbatches
 	free     []int // for the gradients of batches to come, in order
@@ -23,26 +23,22 @@ func newBuffers(r Roles, delay, stale int) *buffers {
 
 // begin gives a batch its weights. An evaluation leaves them to the next batch.
 func (b *buffers) begin(x *batch) {
-	x.weights, x.newest, x.stale = b.versions[0], -1, b.stale
+	x.weights, x.stale = b.versions[0], b.stale
 	if !x.evaluates {
 		b.versions = b.versions[1:]
 	}
 }
 
-// refresh gives a batch the weights of its microbatches that are not stale: those that the stale ones of the next batch
-// read. It returns false if they are not made yet.
-func (b *buffers) refresh(x *batch, inProgress []*batch) bool {
-	if x.newest >= 0 {
-		return true
+// current is, with a delay, the buffer of the weights x_t that the microbatches of batch t read if they are not stale. The
+// stale ones of the next batch read the same. It is −1 until the update that makes x_t is done.
+func (b *buffers) current(x *batch, inProgress []*batch) int {
+	if next := slices.Index(inProgress, x) + 1; next < len(inProgress) {
+		return inProgress[next].weights
 	}
-	after := slices.Index(inProgress, x) + 1
-	switch {
-	case after < len(inProgress):
-		x.newest = inProgress[after].weights
-	case len(b.versions) > 0:
-		x.newest = b.versions[0]
+	if len(b.versions) == 0 {
+		return -1
 	}
-	return x.newest >= 0
+	return b.versions[0]
 }
 
 // claim gives a batch a buffer for its gradients, unless it has or needs none, or none is free. It reports whether it
@@ -55,10 +51,11 @@ func (b *buffers) claim(x *batch) bool {
 	return true
 }
 
-// passed takes notice of a gradient at the older weights of a batch. With a delay, only the update of the batch before
-// reads these weights after the last. It stands before the batch that may claim the buffer.
-func (b *buffers) passed(x *batch) {
-	if x.stale--; b.delay == 1 && x.stale == 0 {
+// endStale counts a stale backward of a batch. After the last one the buffer of the weights that it reads is free for
+// gradients. The update of the batch before may still read these weights: it is done before the batch begins that may
+// claim the buffer.
+func (b *buffers) endStale(x *batch) {
+	if x.stale--; x.stale == 0 {
 		b.free = append(b.free, x.weights)
 	}
 }
@@ -81,11 +78,7 @@ func (b *buffers) exchange(inProgress []*batch) (before, after Place) {
 	if b.delay == 0 {
 		return Place{oldest.weights, oldest.gradients, -1, -1}, Place{oldest.weights, -1, -1, -1}
 	}
-	newest := b.versions
-	if len(inProgress) > 1 {
-		newest = []int{inProgress[1].weights}
-	}
-	return Place{newest[0], oldest.gradients, -1, -1}, Place{oldest.gradients, -1, -1, -1}
+	return Place{b.current(oldest, inProgress), oldest.gradients, -1, -1}, Place{oldest.gradients, -1, -1, -1}
 }
 
 // roles are the roles of the buffers while no batch is in progress.

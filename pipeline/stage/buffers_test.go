@@ -28,7 +28,7 @@ func TestBuffersWithoutDelay(t *testing.T) {
 	}
 }
 
-// With a delay of one batch, x_{t+2} = x_{t+1} − u_t replaces g_t, and the buffer of x_t takes g_{t+1}.
+// With a delay and all microbatches stale, x_{t+1} = x_t − u_t replaces g_t, and the buffer of x_{t−1} takes g_{t+1}.
 func TestBuffersWithDelay(t *testing.T) {
 	b := newBuffers(Roles{Older: 0, Newest: 1, Gradients: 2}, 1, 1)
 	first, second := newBatch(0), newBatch(1)
@@ -40,7 +40,7 @@ func TestBuffersWithDelay(t *testing.T) {
 	require.NoError(t, b.check([]*batch{first, second}))
 
 	first.left = 0
-	b.passed(first)
+	b.endStale(first)
 	require.True(t, b.claim(second))
 	assert.Equal(t, first.weights, second.gradients)
 	require.NoError(t, b.check([]*batch{first, second}))
@@ -50,12 +50,35 @@ func TestBuffersWithDelay(t *testing.T) {
 	assert.Equal(t, Place{Weights: 2, Gradients: -1, Slot: -1, Scale: -1}, after)
 	b.finish(first)
 	second.left = 0
-	b.passed(second)
+	b.endStale(second)
 	before, after = b.exchange([]*batch{second}) // no later batch has begun
 	assert.Equal(t, []Place{{2, 0, -1, -1}, {0, -1, -1, -1}}, []Place{before, after})
 	b.finish(second)
 	require.NoError(t, b.check(nil))
 	assert.Equal(t, Roles{Older: 2, Newest: 0, Gradients: 1}, b.roles())
+}
+
+// With one of two microbatches stale, the second reads the weights that the stale one of the next batch reads.
+func TestBuffersOfPartlyStaleBatches(t *testing.T) {
+	b := newBuffers(Roles{Older: 0, Newest: 1, Gradients: 2}, 1, 1)
+	first, second := newBatch(0), newBatch(1)
+	first.left, second.left = 2, 2
+	b.begin(first)
+	require.True(t, b.claim(first))
+	assert.Equal(t, 1, b.current(first, []*batch{first}), "x_0 before batch 1 begins")
+	b.begin(second)
+	both := []*batch{first, second}
+	assert.Equal(t, 1, b.current(first, both), "x_0 is what batch 1 reads if stale")
+	assert.Equal(t, -1, b.current(second, both), "x_1 is not made yet")
+
+	b.endStale(first)
+	require.NoError(t, b.check(both))
+	require.True(t, b.claim(second), "x_{−1} is free before batch 0 ends")
+	assert.Equal(t, 0, second.gradients)
+	before, after := b.exchange(both)
+	assert.Equal(t, []Place{{1, 2, -1, -1}, {2, -1, -1, -1}}, []Place{before, after})
+	b.finish(first)
+	assert.Equal(t, 2, b.current(second, []*batch{second}), "x_1 replaces g_0")
 }
 
 func TestBuffersOfAnEvaluation(t *testing.T) {

@@ -101,9 +101,8 @@ func accumulate(first bool, sum, x symbol) symbol {
 	return apply("+", sum, x)
 }
 
-// reference runs batches without a pipeline: x_{t+1+delay} = x_{t+delay} − u_t. The first stale microbatches of batch t
-// read x_t, the others x_{t+delay}. It returns the weights that come after
-// the last batch's and the batches' losses.
+// reference runs batches without a pipeline: x_{t+1+delay} = x_{t+delay} − u_t. The stale microbatches of batch t read
+// x_t, the others x_{t+delay}. It returns all versions of the weights and the losses of the batches.
 func (m model) reference(batches, delay, stale int) (versions [][]symbol, losses []symbol) {
 	x := make([]symbol, m.units)
 	for u := range x {

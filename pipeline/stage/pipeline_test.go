@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// late gives a schedule a delay: updates come to stand where the batch after the next begins.
+// late gives a schedule a delay of all microbatches: the update of batch t stands where batch t + 2 begins.
 func late(s *schedule.Schedule) *schedule.Schedule {
 	s.Delay, s.Stale = 1, s.Microbatches
 	for i, actions := range s.Actions {

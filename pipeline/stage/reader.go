@@ -50,8 +50,8 @@ func (r *reader) read() bool {
 	return true
 }
 
-// exchange lists the exchange actions of a batch, in order. It reads until the first action that reads the new weights,
-// which is their deadline.
+// exchange lists the exchange actions of a batch, in order. It reads up to their deadline, the first action that reads
+// the new weights.
 func (r *reader) exchange(batch int, isDeadline func(schedule.Action) bool) (actions []schedule.Action) {
 	for !slices.ContainsFunc(r.ahead, isDeadline) && r.read() {
 	}

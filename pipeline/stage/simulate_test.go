@@ -36,7 +36,7 @@ type rank struct {
 	inbox           []delivery
 	payloads        map[Message]map[int]value
 	buffers         []map[int]value
-	scales          []int // of the buffers: batches whose norms have changed the loss scale that is kept with their weights
+	scales          []int // by buffer: the batches whose norms decided the loss scale that is kept with its weights
 	slots           [][]memory
 	contributions   map[int]map[int]value // by rank
 	norms           map[int]map[int]value // by rank, the rank's own too

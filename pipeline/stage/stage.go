@@ -62,7 +62,7 @@ type Config struct {
 	Stage, Replica int // of the rank
 	Peers          Peers
 	Delay          int                       // 0 or 1; 0 for a rank that only evaluates
-	Stale          int                       // with Delay 1: the first microbatches of a batch, which read Older weights
+	Stale          int                       // with Delay 1: how many microbatches read Roles.Older, the first of a batch
 	Slots          int                       // per chunk: microbatches whose activations it can hold
 	Depth          int                       // Runs in progress at most, at least 1
 	FeedAll        bool                      // the virtual stages between the first and the last read data too
@@ -121,9 +121,8 @@ func (c Config) check() error {
 		return fmt.Errorf("stage: Stale %d of %d microbatches with Delay %d, expected %d to %d", c.Stale, c.Pipeline.Microbatches, c.Delay,
 			c.Delay, c.Delay*c.Pipeline.Microbatches)
 	case c.Delay == 1 && c.Pipeline.Microbatches < c.Pipeline.Stages:
-		return fmt.Errorf("stage: Microbatches %d with %d stages and a delay of one batch, expected at least %d: a stage can hold two "+
-			"versions of the weights, and the first would need the update of a batch for the batch after the next before all stages "+
-			"can have made it", c.Pipeline.Microbatches, c.Pipeline.Stages, c.Pipeline.Stages)
+		return fmt.Errorf("stage: Microbatches %d with %d stages and Delay 1, expected at least %d: with fewer, two versions of the "+
+			"weights are not enough", c.Pipeline.Microbatches, c.Pipeline.Stages, c.Pipeline.Stages)
 	case c.Actions == nil:
 		return fmt.Errorf("stage: found no Actions")
 	case c.Delay == 0 && r.Older != r.Newest || c.Delay == 1 && r.Older == r.Newest || r.Gradients == r.Older || r.Gradients == r.Newest:
@@ -150,7 +149,7 @@ func (c Config) rankOf(virtualStage int) int {
 	return c.Replica*c.Pipeline.Stages + virtualStage%c.Pipeline.Stages
 }
 
-// isStale reports whether an action's microbatch reads the older weights.
+// isStale reports whether an action's microbatch reads weights that lack the update of the batch before.
 func (c Config) isStale(a schedule.Action) bool { return c.Delay == 1 && a.Microbatch < c.Stale }
 
 // virtualStage is the virtualStage of the model that an action works on.
