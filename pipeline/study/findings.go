@@ -6,14 +6,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/metrics"
 )
 
 // significant is the number of standard errors from which the findings call a difference settled.
 const significant = 2
 
-// findings states the gaps in words: their order over the optimizers, and the effect of corrections.
+// findings states the gaps in words: their order over the optimizers, and the effect of fewer stale microbatches and of
+// corrections.
 func (rep *Report) findings(g *Grid, tuning string, stages int) (out []string) {
 	if !slices.ContainsFunc(g.Modes, func(m Mode) bool { return m.Name == delayMode }) {
 		return nil
@@ -37,12 +37,36 @@ func (rep *Report) findings(g *Grid, tuning string, stages int) (out []string) {
 	}
 	for _, m := range g.Modes {
 		for _, o := range g.Optimizers {
-			if m.Delay > 0 && m.Correction != optim.CorrectionNone {
-				add(correction(m, at(o.Label, delayMode), at(o.Label, m.Name)))
+			if plain, what := g.plainer(m); what != "" {
+				add(effect(what, at(o.Label, plain.Name), at(o.Label, m.Name)))
 			}
 		}
 	}
 	return out
+}
+
+// plainer returns the mode of the grid that a mode with a delay is compared to, and the text of what distinguishes the
+// two. For a correction it is the same delay without correction, or else the delay of all microbatches. The text is empty
+// for modes that are not compared.
+func (g *Grid) plainer(m Mode) (plain Mode, what string) {
+	if m.Delay == 0 || m.Name == delayMode {
+		return m, ""
+	}
+	title, names := m.Title(), []string{delayMode}
+	if delay, _, corrected := strings.Cut(m.Name, "+"); corrected {
+		names = []string{delay, delayMode}
+	}
+	for _, name := range names {
+		if i := slices.IndexFunc(g.Modes, func(m Mode) bool { return m.Name == name }); i >= 0 {
+			plain = g.Modes[i]
+			break
+		}
+	}
+	what, extends := strings.CutPrefix(title, plain.Title()+" + ")
+	if extends && plain.partly() {
+		what = title + " instead of " + plain.Title()
+	}
+	return plain, what
 }
 
 // tableName names the table of a finding. It is empty if there is only one.
@@ -71,10 +95,9 @@ func order(a, b *Cell) string {
 	return fmt.Sprintf("%s's gap exceeds %s's by %s", a.Optimizer, b.Optimizer, weighed(estimate(differences(a.gaps, b.gaps))))
 }
 
-// correction states the effect of a correction of the delay on the gap.
-func correction(m Mode, plain, corrected *Cell) string {
-	name := strings.TrimPrefix(m.Title(), "delay + ")
-	d := estimate(differences(plain.losses, corrected.losses))
+// effect states the effect on the gap of a mode that differs from a plainer one by what name says.
+func effect(name string, plain, changed *Cell) string {
+	d := estimate(differences(plain.losses, changed.losses))
 	switch {
 	case !metrics.Finite(d.Mean):
 		return fmt.Sprintf("the effect of %s on %s's gap is unknown, since runs diverged", name, plain.Optimizer)

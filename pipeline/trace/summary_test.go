@@ -187,3 +187,24 @@ func TestSummaryOfWaitsForData(t *testing.T) {
 	assert.InDelta(t, 3./8, s.Steady.Data, 1e-9, "from the first forward of batch 1 to that of batch 3: 4 to 12")
 	assert.InDelta(t, s.All.Data, s.Stages[0].All.Data, 1e-9)
 }
+
+// The staleness of a trace is the mean over its batches. Traces from before the argument existed have none.
+func TestStaleness(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, second map[string]any // arguments of two stretches of training
+		want          *float64
+	}{
+		"none":    {map[string]any{"from": 0, "to": 1}, map[string]any{"from": 1, "to": 4}, nil},
+		"some":    {map[string]any{"from": 0, "to": 1}, map[string]any{"from": 1, "to": 4, "staleness": 0.25}, new(0.25)},
+		"both":    {map[string]any{"from": 0, "to": 1, "staleness": 1}, map[string]any{"from": 1, "to": 4, "staleness": 0.5}, new(0.625)},
+		"current": {map[string]any{"from": 0, "to": 1, "staleness": 0}, map[string]any{"from": 1, "to": 4, "staleness": 0}, new(0.0)},
+	} {
+		rows, batches := map[string]string{"stage 0": "FBFBFBFB"}, map[string]string{"stage 0": "00112233"}
+		s, err := Summarize(drawn(t, rows, batches, func(w *Writer, at func(int) time.Time) {
+			w.Complete(RunTrack, Run, TrainEvent, at(0), 2*ms, c.first)
+			w.Complete(RunTrack, Run, TrainEvent, at(2), 6*ms, c.second)
+		}))
+		require.NoError(t, err)
+		assert.Equal(t, c.want, s.Staleness, name)
+	}
+}

@@ -126,7 +126,7 @@ func (j *job) contents(e *engine.Engine) checkpoint.Contents {
 	if m, ok := j.hooks.ModelModule(); ok {
 		c.Files[config.ModuleFile] = m.Content()
 	}
-	second := weights.SecondOf(j.config.Pipeline.Delay, j.config.PartlyStale())
+	second := j.secondVersion()
 	for _, p := range j.model.Parameters() {
 		read := func(v engine.Version) func() (device.Pending, error) {
 			return func() (device.Pending, error) { return e.ReadWeights(p.Name, v) }

@@ -56,13 +56,18 @@ func (j *job) resume(ctx context.Context, c *checkpoint.Checkpoint) (start, erro
 	if t := j.config.Train; at.pending != nil && at.pending.Steps != t.Steps { // the user has changed the number of steps
 		at.pending.Steps, at.pending.Left = t.Steps, timeFor(int(j.config.BatchTokens()), t.Steps-s.Step, at.pending.TokensPerSec)
 	}
-	if at.weights, err = weights.FromCheckpoint(c, j.model, j.optimizer, weights.SecondOf(j.config.Pipeline.Delay, j.config.PartlyStale())); err != nil {
+	if at.weights, err = weights.FromCheckpoint(c, j.model, j.optimizer, j.secondVersion()); err != nil {
 		return at, err
 	}
 	return at, j.hooks.Metrics.Open(ctx, s.Hooks)
 }
 
-// keepStaleness gives the run as many stale microbatches as the checkpoint's, unless the config has a number.
+// secondVersion is the version of the weights that the run's checkpoints hold besides the evaluated one.
+func (j *job) secondVersion() weights.Second {
+	return weights.SecondOf(j.config.Pipeline.Delay, j.config.PartlyStale())
+}
+
+// keepStaleness gives the run as many stale microbatches as the checkpoint's run has, if the config says auto.
 func (j *job) keepStaleness(ctx context.Context, dir string, saved config.Config) error {
 	c, err := j.config.KeepStale(saved)
 	if err != nil {

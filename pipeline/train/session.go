@@ -81,7 +81,7 @@ func (s *session) load(ctx context.Context, step int, w *weights.Source) error {
 	if err := s.engine.Load(); err != nil {
 		return layout.MarkTooLarge(err)
 	}
-	return w.UploadPipeline(s.engine, weights.SecondOf(s.job.config.Pipeline.Delay, s.job.config.PartlyStale()))
+	return w.UploadPipeline(s.engine, s.job.secondVersion())
 }
 
 // ranks describes the engine's ranks; none without an engine.

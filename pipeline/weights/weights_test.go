@@ -208,6 +208,35 @@ func TestFromCheckpoint(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
+// If only some microbatches are stale, the evaluated weights are the newest, and the settled weights are made from them.
+func TestFromCheckpointOfAPartlyStaleRun(t *testing.T) {
+	c, o := delayed(t)
+	run := saved(t, c, o, func(all []checkpoint.Tensor) []checkpoint.Tensor {
+		for i, x := range all {
+			if param, pending := strings.CutPrefix(x.Name, weights.Pending.Tensor("")); pending {
+				all[i].Name = weights.Previous.Tensor(param)
+			}
+		}
+		return all
+	})
+	_, err := weights.FromCheckpoint(run, c.Model.Config, o, weights.Pending)
+	assert.ErrorContains(t, err, `"pending/`)
+	s, err := weights.FromCheckpoint(run, c.Model.Config, o, weights.Previous)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+
+	s, err = weights.Open(run.Dir, c.Model.Config)
+	require.NoError(t, err)
+	require.NoError(t, s.Settle(run, o, weights.Previous))
+	for i, p := range c.Model.Parameters() {
+		x, err := s.Initial(p)
+		require.NoError(t, err)
+		newest := float32(1000 * i)
+		assert.Equal(t, []float32{newest + 0.5, newest + 2.5}, x[:2], "%s: last update 0.5, 1.5", p.Name)
+	}
+	require.NoError(t, s.Close())
+}
+
 func TestFromCheckpointRefuses(t *testing.T) {
 	c, o := delayed(t)
 	pending := weights.Pending.Tensor(norm)
