@@ -25,8 +25,9 @@ type benchCommand struct {
 
 func (c *benchCommand) Help() string {
 	return `Measures single kernels, matrix products compared with gonum's on the CPU, whole training steps with the share of each kernel, and
-pipelines. "pipeline sleeping" and "pipeline staleness" run on devices that only wait. "pipeline devices" runs on two logical devices of the adapter. For a
-software adapter it runs in a process of its own with LP_NUM_THREADS=1, so that each device computes on one thread; two cores must be idle.
+pipelines. "pipeline sleeping" and "pipeline staleness" run on devices that only wait. "pipeline devices" runs on two logical devices of
+the adapter. For a software adapter it runs in a process of its own with LP_NUM_THREADS=1, so that each device computes on one thread; two
+cores must be idle.
 
 Kernels are timed with the device's clock if it has one ("gpu"), else with the host's, which includes the time of a dispatch ("host").
 Dispatches, whole steps and pipelines are timed with the host's clock. "Of peak" is a kernel's share of the device's peak, measured in the

@@ -96,6 +96,19 @@ func TestGapsWithinTheErrorAreMarked(t *testing.T) {
 	}, rep.Findings)
 }
 
+// Fewer stale microbatches are compared with the delay of all, and a correction with the same delay without it.
+func TestFindingsOfPartlyStaleModes(t *testing.T) {
+	losses := map[string]float64{"sync": 2, "delay": 2.4, "delay-1of2": 2.2, "delay-1of2+error_feedback": 2.1, "delay-1of4+dc_asgd": 2.3}
+	g, err := grid(t, smallBase+twoOptimizers+"dir: "+t.TempDir()+"\nset: {train.microbatches: 4, train.batch_size: 4}\nseeds: [1]\n"+
+		"modes: [sync, delay, delay-1of2, delay-1of2+error_feedback, delay-1of4+dc_asgd]\n")
+	require.NoError(t, err)
+	rep := reported(t, g, func(r Run) float64 { return losses[r.Mode] })
+	for _, want := range []string{"delay 1/2 shrinks muon's gap by 0.2000", "delay 1/2 + error feedback instead of delay 1/2 shrinks muon's gap by 0.1000",
+		"delay 1/4 + DC-ASGD shrinks muon's gap by 0.1000"} {
+		assert.Contains(t, strings.Join(rep.Findings, "\n"), "\n"+want)
+	}
+}
+
 func TestOneSeedHasNoError(t *testing.T) {
 	g := threeModes(t, "seeds: [1]\nstages: [1, 2]\n")
 	rep := reported(t, g, truth)
