@@ -54,7 +54,7 @@ func check(t *testing.T, text []byte) error {
 }
 
 func TestTheSchemaAcceptsConfigs(t *testing.T) {
-	for _, pattern := range []string{"../../examples/*/config.yaml", "../train/testdata/golden/*/*.yaml"} {
+	for _, pattern := range []string{"../../examples/*/config.yaml", "../train/testdata/golden/*/*.yaml", "../train/testdata/golden/*/stale/*.yaml"} {
 		files, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		require.NotEmpty(t, files)
@@ -76,6 +76,7 @@ func TestTheSchemaRefusesMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"trian: {}": "trian", "train: {stepz: 5}": "stepz", "train: {steps: many}": "/train/steps", "optimizer: {name: adam}": "/optimizer/name",
 		"optimizer: {adamw: {betas: [0.9]}}": "/optimizer/adamw/betas", "hooks: [{fil: a}]": "fil", "data: {train: [5]}": "/data/train/0",
+		"pipeline: {stale_microbatches: 1.5}": "/pipeline/stale_microbatches",
 	} {
 		assert.ErrorContains(t, check(t, []byte(text)), want, text)
 	}

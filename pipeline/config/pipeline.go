@@ -265,7 +265,11 @@ func (c Config) validateCorrection() error {
 	case p.ErrorFeedback != (p.Correction == optim.CorrectionErrorFeedback):
 		return Invalid("pipeline.error_feedback", p.ErrorFeedback, "%v, as pipeline.correction is %s", !p.ErrorFeedback, p.Correction)
 	case p.Correction != optim.CorrectionNone && p.Delay == 0:
-		return Invalid("pipeline.correction", p.Correction, "none: it corrects delayed updates, and pipeline.delay is 0")
+		reason := "pipeline.delay"
+		if p.StaleMicrobatches == StaleNumber(0) {
+			reason = "pipeline.stale_microbatches"
+		}
+		return Invalid("pipeline.correction", p.Correction, "none: it corrects delayed updates, and %s is 0", reason)
 	}
 	return nil
 }

@@ -75,6 +75,9 @@ func (k Key) schema() *schema {
 
 // valueSchema is the schema of a value that is not a section. A text may stand for a list of one.
 func valueSchema(t reflect.Type) *schema {
+	if t == reflect.TypeFor[StaleMicrobatches]() {
+		return &schema{Type: []string{"integer", "string"}}
+	}
 	switch t.Kind() {
 	case reflect.Slice:
 		s := &schema{Type: "array", Items: valueSchema(t.Elem())}

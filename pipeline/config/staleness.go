@@ -84,10 +84,13 @@ func (c Config) KeepStale(saved Config) (Config, error) {
 		c.MicrobatchesPerReplica() != saved.MicrobatchesPerReplica() {
 		return c, nil
 	}
-	if n := saved.Stale(); n != c.Stale() {
+	if n := saved.Stale(); n < c.Pipeline.Stages-1 {
+		return c, Invalid("pipeline.stages", c.Pipeline.Stages, "at most %d: the saved run has %d of %d microbatches stale, and %d stages need %d",
+			n+1, n, c.MicrobatchesPerReplica(), c.Pipeline.Stages, c.Pipeline.Stages-1)
+	} else if n != c.Stale() {
 		c.Pipeline.StaleMicrobatches = StaleNumber(n)
 	}
-	return c, c.validateStaleness()
+	return c, nil
 }
 
 // PartlyStale reports whether some microbatches are stale and others are not. Evaluations read the newest weights then.
@@ -127,7 +130,12 @@ func (c Config) validateStaleness() error {
 		return Invalid(key, found, "auto: without pipeline.delay no microbatch is stale")
 	}
 	least, most := p.Stages-1, c.MicrobatchesPerReplica()
-	if n := c.Stale(); n < least || n > most {
+	switch n := c.Stale(); {
+	case most <= least: // the schedule reports too few microbatches
+		return nil
+	case n > most:
+		return Invalid(key, found, "%d to %d, auto or all: a replica's batch has %d microbatches", least, most, most)
+	case n < least:
 		return Invalid(key, found, "%d to %d, auto or all: of the %d microbatches of a replica's batch, %d are on their way through %d stages "+
 			"before the update of the batch before can be done", least, most, most, least, p.Stages)
 	}

@@ -51,7 +51,8 @@ func TestStaleMicrobatchesThatAreRefused(t *testing.T) {
 	for pipeline, want := range map[string]string{
 		"{schedule: 2bw, stages: 3, stale_microbatches: 1}":    "found 1, expected 2 to 8, auto or all: of the 8 microbatches of a replica's batch, 2 are on their way through 3 stages",
 		"{schedule: 2bw, stages: 3, stale_microbatches: 0}":    "found 0, expected 2 to 8, auto or all",
-		"{schedule: 2bw, stages: 2, stale_microbatches: 9}":    "found 9, expected 1 to 8, auto or all",
+		"{schedule: 2bw, stages: 2, stale_microbatches: 9}":    "found 9, expected 1 to 8, auto or all: a replica's batch has 8 microbatches",
+		"{delay: 1, stale_microbatches: 9}":                    "found 9, expected 0 to 8, auto or all: a replica's batch has 8 microbatches",
 		"{schedule: 2bw, stages: 2, stale_microbatches: -1}":   "found the integer -1, expected auto, all or a number of microbatches",
 		"{schedule: 2bw, stages: 2, stale_microbatches: 1.5}":  "found the number 1.5, expected auto, all or a number of microbatches",
 		"{schedule: 2bw, stages: 2, stale_microbatches: some}": `found text "some", expected auto, all or a number of microbatches`,
@@ -62,6 +63,21 @@ func TestStaleMicrobatchesThatAreRefused(t *testing.T) {
 		_, err := staleConfig(t, pipeline)
 		assert.ErrorContains(t, err, "pipeline.stale_microbatches: "+want, pipeline)
 		assert.ErrorContains(t, err, "c.yaml:", pipeline)
+	}
+}
+
+func TestACorrectionNeedsStaleMicrobatches(t *testing.T) {
+	for pipeline, key := range map[string]string{"": "pipeline.delay", "delay: 1, stale_microbatches: 0, ": "pipeline.stale_microbatches"} {
+		_, err := staleConfig(t, "{"+pipeline+"correction: dc_asgd}")
+		assert.ErrorContains(t, err, `pipeline.correction: found "dc_asgd", expected none: it corrects delayed updates, and `+key+" is 0")
+	}
+}
+
+// Whatever the number of stale microbatches, it is the number of microbatches that is too small.
+func TestTooFewMicrobatchesForTheStages(t *testing.T) {
+	for _, stale := range []string{"auto", "all", "0", "1", "3", "4", "9"} {
+		_, err := Parse("c.yaml", []byte(smallConfig+"train: {batch_size: 4, microbatches: 4}\npipeline: {schedule: 2bw, stages: 5, stale_microbatches: "+stale+"}\n"), nil)
+		assert.ErrorContains(t, err, "c.yaml:5: train.microbatches: found 4, expected at least one per stage", stale)
 	}
 }
 
@@ -93,7 +109,7 @@ func TestKeepStale(t *testing.T) {
 	four, err := staleConfig(t, "{schedule: 2bw, stages: 4}")
 	require.NoError(t, err)
 	_, err = four.KeepStale(saved)
-	assert.ErrorContains(t, err, "pipeline.stale_microbatches: found 2, expected 3 to 8")
+	assert.ErrorContains(t, err, "pipeline.stages: found 4, expected at most 3: the saved run has 2 of 8 microbatches stale, and 4 stages need 3")
 	old, err := ParseSaved("old.yaml", []byte("pipeline: {schedule: 2bw, stages: 3, delay: 1}\ntrain: {batch_size: 8, microbatches: 8}\n"))
 	require.NoError(t, err)
 	assert.Equal(t, 8, old.Stale(), "a config from before the key existed")

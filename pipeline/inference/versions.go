@@ -42,5 +42,9 @@ func (src *Source) Choose(v Version, note func(format string, args ...any)) erro
 	if err != nil {
 		return usererror.New(fmt.Errorf("%s: %w", filepath.Join(src.Dir, config.SavedFile), err))
 	}
+	if src.config.PartlyStale() && o.Ahead(src.Model.Parameters()[0].Name) == "" {
+		note("%s is of a run that evaluates the newest weights: its weights x and y are the same", src.Dir)
+		return nil
+	}
 	return usererror.New(src.weights.Settle(src.checkpoint, o, weights.SecondOf(src.config.Pipeline.Delay, src.config.PartlyStale())))
 }

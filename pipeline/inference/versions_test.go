@@ -50,10 +50,18 @@ func TestSettledWeightsAreThoseOfTheNextStep(t *testing.T) {
 	}
 }
 
-// Error feedback keeps u_t: y_{t+1} = y_t − u_t, from y_0 = x_0 on, whatever x anticipates.
+// Error feedback keeps u_t, times the share of stale microbatches: y_{t+1} = y_t − u_t, from y_0 = x_0 on, whatever x anticipates.
 func TestSettledWeightsHoldEveryUpdateOnce(t *testing.T) {
-	run := everyStep(t, "pipeline.delay=1", "pipeline.error_feedback=true", "optimizer.weight_decay=0", "init.seed=3")
 	initial := everyStep(t, "train.steps=0", "init.seed=3")
+	for stale, share := range map[string]float32{"all": 1, "1": 0.5} {
+		run := everyStep(t, "pipeline.delay=1", "pipeline.stale_microbatches="+stale, "pipeline.error_feedback=true", "optimizer.weight_decay=0", "init.seed=3")
+		requireSettled(t, initial, run, share)
+	}
+}
+
+// requireSettled checks the weights y of each step. share is that of the stale microbatches.
+func requireSettled(t *testing.T, initial, run string, share float32) {
+	t.Helper()
 	y := version(t, initial, VersionX)
 	for step := 1; step <= 4; step++ {
 		r, err := safetensors.Open(filepath.Join(traintest.StepDir(run, step), "optimizer.safetensors"))
@@ -63,7 +71,7 @@ func TestSettledWeightsHoldEveryUpdateOnce(t *testing.T) {
 			u, err := r.Float32("optim/last_update/" + name)
 			require.NoError(t, err)
 			for i := range u {
-				require.InDelta(t, y[name][i]-u[i], got[name][i], 1e-6, "step %d: %s", step, name)
+				require.InDelta(t, y[name][i]-u[i]/share, got[name][i], 1e-6, "step %d: %s", step, name)
 			}
 			assert.NotEqual(t, next[name], got[name])
 		}
@@ -85,6 +93,17 @@ func TestWithoutDelayBothWeightsAreTheSame(t *testing.T) {
 	assert.Equal(t, x.Loss, y.Loss)
 	assert.Equal(t, VersionY, y.Weights)
 	assert.Equal(t, []string{traintest.StepDir(run, 4) + " is of a run without delay: its weights x and y are the same"}, n.Text)
+}
+
+func TestWeightsThatAreNewestAlready(t *testing.T) {
+	run := everyStep(t, "pipeline.delay=1", "pipeline.stale_microbatches=1")
+	src, err := OpenModel(run, "")
+	require.NoError(t, err)
+	defer src.Close()
+	n := &runtest.Notes{}
+	require.NoError(t, src.Choose(VersionY, n.Note))
+	assert.Equal(t, []string{src.Dir + " is of a run that evaluates the newest weights: its weights x and y are the same"}, n.Text)
+	assert.Equal(t, version(t, run, VersionX), version(t, run, VersionY))
 }
 
 func TestWeightsThatCannotBeChosen(t *testing.T) {

@@ -71,7 +71,7 @@ func (j *job) secondVersion() weights.Second {
 func (j *job) keepStaleness(ctx context.Context, dir string, saved config.Config) error {
 	c, err := j.config.KeepStale(saved)
 	if err != nil {
-		return fmt.Errorf("%s has %d stale microbatches in each batch: %w", dir, saved.Stale(), err)
+		return fmt.Errorf("%s cannot be continued: %w", dir, err)
 	}
 	if c.Stale() == j.config.Stale() {
 		return nil

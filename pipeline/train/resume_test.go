@@ -171,7 +171,7 @@ func TestResumeKeepsTheStaleMicrobatches(t *testing.T) {
 		return n, err
 	}
 	_, err := resume(configure("pipeline.stages=3"))
-	assert.ErrorContains(t, err, "has 1 stale microbatches in each batch: pipeline.stale_microbatches: found 1, expected 2 to 4, auto or all")
+	assert.ErrorContains(t, err, "cannot be continued: pipeline.stages: found 3, expected at most 2: the saved run has 1 of 4 microbatches stale, and 3 stages need 2")
 	_, err = resume(configure("pipeline.stages=3", "pipeline.stale_microbatches=2"))
 	assert.ErrorContains(t, err, "pipeline.stale_microbatches: the checkpoint has 1, the config 2")
 	n, err := resume(configure("pipeline.stages=1"))
