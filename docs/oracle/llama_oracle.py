@@ -339,17 +339,16 @@ def lr_factor(step, steps, lr):
 # ---------------------------------------------------------------- the run
 
 def stale_microbatches(config):
-    """How many microbatches of each batch read weights without the update of the batch before."""
-    pipeline, m = config.get("pipeline", {}), config["train"].get("microbatches", 1)
-    stages, replicas = pipeline.get("stages", 1), pipeline.get("replicas", 1)
+    """How many microbatches of each batch and replica lack the update of the batch before, and of how many."""
+    pipeline = config.get("pipeline", {})
+    m = config["train"].get("microbatches", 1) // pipeline.get("replicas", 1)
+    stages = pipeline.get("stages", 1)
     stale = pipeline.get("stale_microbatches", "auto")
     if pipeline.get("delay", int(pipeline.get("schedule") == "2bw")) == 0:
-        return 0
+        return 0, m
     if stale == "all" or stale == "auto" and stages == 1:
-        return m
-    if replicas > 1:
-        raise SystemExit(f"pipeline.replicas: {replicas}: with stale microbatches only 1 is replayed")
-    return stages - 1 if stale == "auto" else stale
+        return m, m
+    return stages - 1 if stale == "auto" else stale, m
 
 
 def gradients_of(p, c, inputs, targets, share):
@@ -362,8 +361,8 @@ def gradients_of(p, c, inputs, targets, share):
 def replay(config, root, dtype, steps=None):
     """Losses, gradient norms before clipping, step 0's gradients, the weights after the last step.
 
-    The first rows of batch t, those of stale microbatches, are at x_{t-1}, the others at x_t. The update of the batch's
-    mean gradient is subtracted from x_t. x_{-1} = x_0.
+    The rows of each replica's first microbatches of batch t, the stale ones, are at x_{t-1}, the others at x_t. Replicas
+    have consecutive rows. The update of the batch's mean gradient is subtracted from x_t. x_{-1} = x_0.
     """
     torch_dtype = {"f64": torch.float64, "f32": torch.float32}[dtype]
     folder = os.path.join(root, config["init"]["from"])
@@ -380,17 +379,18 @@ def replay(config, root, dtype, steps=None):
     if correction not in ("none", "error_feedback"):
         raise SystemExit(f"pipeline.correction: {correction}: only error_feedback is replayed")
     rows = train["batch_size"]
-    staleness = stale_microbatches(config) / train.get("microbatches", 1)
-    stale_rows = round(rows * staleness)
+    stale, of = stale_microbatches(config)
+    staleness = stale / of
+    is_stale = torch.arange(rows) // (rows // train.get("microbatches", 1)) % of < stale
     before, last = p, dict.fromkeys(p, 0.0)  # x_{t-1} and u_{t-1}
 
     losses, norms, grads0 = [], [], None
     for t in range(steps or train["steps"]):
         inputs, targets = batch(tokens, t, rows, config["model"]["seq_len"])
         loss, grads = 0.0, dict.fromkeys(p, 0.0)
-        for weights, some in ((before, slice(0, stale_rows)), (p, slice(stale_rows, rows))):
-            if some.start < some.stop:
-                part, g = gradients_of(weights, c, inputs[some], targets[some], (some.stop - some.start) / rows)
+        for weights, some in ((before, is_stale), (p, ~is_stale)):
+            if some.any():
+                part, g = gradients_of(weights, c, inputs[some], targets[some], float(some.sum()) / rows)
                 loss, grads = loss + part, {k: grads[k] + g[k] for k in p}
         grads0 = grads0 or grads
         norm = math.sqrt(sum(float(g.pow(2).sum()) for g in grads.values()))
