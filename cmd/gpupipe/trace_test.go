@@ -26,6 +26,7 @@ func TestTraceOfAResumedRun(t *testing.T) {
 		assert.Contains(t, summary(run), want, "the legend")
 	}
 	assert.NotContains(t, summary(run), "resume")
+	assert.Contains(t, summary(run), "mean age of the gradients: 0 steps\n")
 	train("--resume")
 	out := summary(run)
 	assert.Contains(t, out, filepath.Join(run, "trace.json")+": 8 batches\n")

@@ -39,7 +39,7 @@ func sleeping(ctx context.Context, o Options) (Result, error) {
 	return r, nil
 }
 
-// asleep is a pipeline on devices that sleep for the given times. Its model is small: it has a unit for each stage.
+// asleep is a 2bw pipeline on devices that sleep for the given times. Its model is small and has a unit for each stage.
 func (o Options) asleep(stages, microbatches int, forward, backward, update time.Duration) pipe {
 	small := model.Defaults()
 	small.VocabSize, small.DModel, small.NLayers, small.NHeads, small.NKVHeads, small.DFF, small.SeqLen = 16, 4, stages-2, 1, 1, 4, 4

@@ -61,7 +61,8 @@ func (c Config) Stale() int {
 	}
 }
 
-// scheduledStale is Stale for schedules with a delay. Validation reports a delay that is not the schedule's.
+// scheduledStale is the option Stale of the schedule: 0 for schedules without delay, even if pipeline.delay is 1. Validation
+// reports such a delay later.
 func (c Config) scheduledStale() int {
 	if f, _ := schedule.Find(c.Pipeline.Schedule); f.Delay == 0 {
 		return 0
@@ -77,8 +78,8 @@ func (c Config) Staleness() float64 {
 	return float64(c.Stale()) / float64(c.MicrobatchesPerReplica())
 }
 
-// KeepStale is the config of a run that continues from a checkpoint of another config: with auto, as many microbatches
-// are stale as before. The error says why that is not possible on the new stages.
+// KeepStale is the config with which a run continues from a checkpoint of a run with the config saved. If
+// stale_microbatches is auto, as many microbatches stay stale. It returns an error if the stages of c need more.
 func (c Config) KeepStale(saved Config) (Config, error) {
 	if c.Pipeline.StaleMicrobatches != StaleAuto || c.Pipeline.Delay == 0 || saved.Pipeline.Delay == 0 ||
 		c.MicrobatchesPerReplica() != saved.MicrobatchesPerReplica() {
@@ -98,7 +99,7 @@ func (c Config) PartlyStale() bool {
 	return c.Pipeline.Delay == 1 && c.Stale() < c.MicrobatchesPerReplica()
 }
 
-// completeStaleness fills in what a schedule file says. Without a stale microbatch there is no delay.
+// completeStaleness takes the number of a schedule file, and sets no delay on one stage without a stale microbatch.
 func (p *Pipeline) completeStaleness() {
 	if p.HasScheduleFile() && p.StaleMicrobatches == StaleAuto {
 		if s, err := schedule.Read(p.Schedule); err == nil { // validation reports the error
@@ -110,13 +111,14 @@ func (p *Pipeline) completeStaleness() {
 	}
 }
 
-// completeSavedStaleness fills in the key of a config that was saved before it existed: all microbatches were stale.
+// completeSavedStaleness completes a config that was saved before stale_microbatches existed: all microbatches were stale.
 func (p *Pipeline) completeSavedStaleness(d *strictyaml.Document) {
 	if p.Delay == 1 && !d.Given("pipeline.stale_microbatches") {
 		p.StaleMicrobatches = StaleAll
 	}
 }
 
+// validateStaleness checks the number of stale microbatches, unless a schedule file or auto decides it.
 func (c Config) validateStaleness() error {
 	p, found := c.Pipeline, c.Pipeline.StaleMicrobatches
 	if found == StaleAuto || p.HasScheduleFile() {
@@ -137,7 +139,7 @@ func (c Config) validateStaleness() error {
 		return Invalid(key, found, "%d to %d, auto or all: a replica's batch has %d microbatches", least, most, most)
 	case n < least:
 		return Invalid(key, found, "%d to %d, auto or all: of the %d microbatches of a replica's batch, %d are on their way through %d stages "+
-			"before the update of the batch before can be done", least, most, most, least, p.Stages)
+			"when the update of the batch before is done", least, most, most, least, p.Stages)
 	}
 	return nil
 }

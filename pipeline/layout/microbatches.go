@@ -24,12 +24,13 @@ type Microbatching struct {
 const (
 	fewerMicrobatches = 2    // halvings
 	moreMicrobatches  = 3    // doublings
-	slowestShare      = 0.97 // of the fastest division's tokens a second, for less staleness
+	slowestShare      = 0.97 // of the tokens a second of the fastest division, which the recommended one has at least
 )
 
-// compareMicrobatches plans a schedule that has a delay with several numbers of microbatches. It returns none for other
-// schedules and for a config that sets the number of stale microbatches.
-func (t Task) compareMicrobatches(ctx context.Context, devices []device.Device, o measure.Options, with partition.Candidate) ([]Microbatching, error) {
+// compareMicrobatches plans the schedule of a candidate with several numbers of microbatches. It returns none for
+// schedules without delay and for a config that sets the number of stale microbatches.
+func (t Task) compareMicrobatches(ctx context.Context, devices []device.Device, o measure.Options,
+	with partition.Candidate) ([]Microbatching, error) {
 	c := t.Config
 	if with.Delay == 0 || c.Pipeline.StaleMicrobatches != config.StaleAuto || c.Pipeline.HasScheduleFile() {
 		return nil, nil
@@ -55,7 +56,7 @@ func (t Task) compareMicrobatches(ctx context.Context, devices []device.Device, 
 	return all, nil
 }
 
-// divisions are the possible numbers of microbatches around that of the config, ascending.
+// divisions are the possible numbers of microbatches around that of the config, in ascending order.
 func divisions(c config.Config) (ms []int) {
 	own := c.Train.Microbatches
 	for range fewerMicrobatches {

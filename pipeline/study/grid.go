@@ -19,11 +19,11 @@ import (
 type Grid struct {
 	Optimizers []Optimizer
 	Modes      []Mode
-	Seeds      []uint64 // of the initial weights and the order of the data
-	TuneSeeds  []uint64 // of the runs that choose learning rates
-	Tuning     string   // Synchronous, Each or Both
-	Stages     []int    // of the pipeline; 1 simulates the delay on one device
-	Pipelines  []Pipeline
+	Seeds      []uint64   // of the initial weights and the order of the data
+	TuneSeeds  []uint64   // of the runs that choose learning rates
+	Tuning     string     // Synchronous, Each or Both
+	Stages     []int      // of the pipeline; 1 simulates the delay on one device
+	Pipelines  []Pipeline // of plots of the loss over time
 	Dir        string
 
 	doc       *strictyaml.Document // the grid's own file
@@ -375,20 +375,7 @@ func (g *Grid) compose(r Run) (*strictyaml.Document, error) {
 	c.put("pipeline.correction", m.Correction, g.doc.At("modes"))
 	c.put("pipeline.error_feedback", m.Correction == optim.CorrectionErrorFeedback, g.doc.At("modes"))
 	c.put("run.dir", g.Folder(r), g.doc.At("dir"))
-	if m.Delay > 0 {
-		c.put("pipeline.stale_microbatches", config.StaleAll, g.doc.At("modes"))
-	}
-	if m.partly() && c.err == nil {
-		all, err := config.Resolve(c.d.Clone())
-		if err != nil {
-			return c.d, err
-		}
-		n, err := m.stale(all.MicrobatchesPerReplica())
-		if err != nil {
-			return c.d, fmt.Errorf("%s: modes: %w", g.doc.At("modes"), err)
-		}
-		c.put("pipeline.stale_microbatches", n, g.doc.At("modes"))
-	}
+	c.stale(m, g.doc.At("modes"))
 	return c.d, c.err
 }
 
@@ -406,6 +393,28 @@ func (c *composer) put(key string, value any, where string) {
 	if c.err == nil {
 		c.err = c.d.Put(key, &n, where)
 	}
+}
+
+// stale sets how many microbatches are stale in a mode with a delay: a share of those of the config so far.
+func (c *composer) stale(m Mode, where string) {
+	const key = "pipeline.stale_microbatches"
+	if m.Delay > 0 {
+		c.put(key, config.StaleAll, where)
+	}
+	if !m.partly() || c.err != nil {
+		return
+	}
+	resolved, err := config.Resolve(c.d.Clone())
+	if err != nil {
+		c.err = err
+		return
+	}
+	n, err := m.stale(resolved.MicrobatchesPerReplica())
+	if err != nil {
+		c.err = fmt.Errorf("%s: modes: %w", where, err)
+		return
+	}
+	c.put(key, n, where)
 }
 
 func (c *composer) assign(as assignments) {

@@ -10,11 +10,11 @@ import (
 	"github.com/gpupipe/gpupipe/optim"
 )
 
-// Mode is a column of the grid: a delay, of which microbatches, and its correction.
+// Mode is a column of the grid: a delay of all or some microbatches, and its correction.
 type Mode struct {
 	Name       string
 	Delay      int
-	Stale, Of  int    // with a delay, Stale of every Of microbatches are stale; 0 of 0: all
+	Stale, Of  int    // the share of the microbatches that is stale, Stale/Of, if some are not; else 0 and 0
 	Correction string // a name of optim.Corrections
 }
 
@@ -54,7 +54,7 @@ func corrections() []string {
 // partly reports whether only some microbatches are stale.
 func (m Mode) partly() bool { return m.Of > 0 }
 
-// stale is how many of a batch's microbatches are stale in a mode in which some are.
+// stale is how many microbatches of a batch are stale in a mode that is partly stale.
 func (m Mode) stale(microbatches int) (int, error) {
 	if microbatches%m.Of != 0 {
 		return 0, fmt.Errorf("%s: found %d microbatches, expected a multiple of %d (train.microbatches)", m.Name, microbatches, m.Of)

@@ -5,14 +5,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Pipeline is a pipeline that computes what a mode does, and the time that it takes for a batch: for plots of the loss
-// over time. Several pipelines may compute the same.
+// Pipeline is a pipeline that trains as a mode does. Plots of the loss over time multiply the steps of the mode's runs by
+// the seconds that the pipeline takes for a batch. Several pipelines may have the same mode.
 type Pipeline struct {
 	Name    string
-	Mode    string
-	Seconds float64
+	Mode    string  // a name of Grid.Modes
+	Seconds float64 // a batch
 }
 
+// pipelines are the Pipelines of a grid in YAML, by name.
 type pipelines []Pipeline
 
 func (ps *pipelines) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key string) error {
