@@ -56,10 +56,10 @@ func inProportion(t Tensor, v *graph.Value) *graph.Value {
 	return op.Scale(v, t.Staleness)
 }
 
-// Settled returns the weights y_t of a parameter, with every update so far applied once. newest are the weights x_t with
-// the updates of all batches. ahead is the content of the variable Ahead after the same batch, or nil. With error feedback
-// and weight prediction x_t is ahead of y_t. For example, error feedback with staleness r and no weight decay makes
-// x_t = y_t + r·(y_t − y_{t−1}).
+// Settled returns the weights y_t of a parameter, with every update so far applied once. newest are the weights x_t
+// with the updates of all batches. ahead is the content of the variable Ahead after the same batch, or nil. With error
+// feedback and weight prediction x_t is ahead of y_t. For example, error feedback with staleness r and no weight decay
+// makes x_t = y_t + r·(y_t − y_{t−1}).
 func Settled(newest, ahead []float32) []float32 {
 	y := slices.Clone(newest)
 	for i, a := range ahead {

@@ -26,8 +26,8 @@ const (
 // The loss scale is state that has versions as weights have. The norms of batch t decide the S of batch t + 1. With a
 // delay they decide that of batch t + 2, written while batch t + 1 may be under way with its own.
 const (
-	// ScaleVariable is kept with the weights: f32 [n], whose first element is the S of the batch that reads them. With a
-	// delay this is the batch whose stale microbatches read them.
+	// ScaleVariable is kept with the weights: f32 [n], whose first element is the S of the batch that reads them. With
+	// a delay this is the batch whose stale microbatches read them.
 	ScaleVariable = "optim/loss_scale"
 	// NextScaleVariable is kept with the gradients: an update with a delay writes there what belongs to the new
 	// weights.

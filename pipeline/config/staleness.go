@@ -61,8 +61,8 @@ func (c Config) Stale() int {
 	}
 }
 
-// scheduledStale is the option Stale of the schedule: 0 for schedules without delay, even if pipeline.delay is 1. Validation
-// reports such a delay later.
+// scheduledStale is the option Stale of the schedule: 0 for schedules without delay, even if pipeline.delay is 1.
+// Validation reports such a delay later.
 func (c Config) scheduledStale() int {
 	if f, _ := schedule.Find(c.Pipeline.Schedule); f.Delay == 0 {
 		return 0
@@ -111,7 +111,8 @@ func (p *Pipeline) completeStaleness() {
 	}
 }
 
-// completeSavedStaleness completes a config that was saved before stale_microbatches existed: all microbatches were stale.
+// completeSavedStaleness completes a config that was saved before stale_microbatches existed: all microbatches were
+// stale.
 func (p *Pipeline) completeSavedStaleness(d *strictyaml.Document) {
 	if p.Delay == 1 && !d.Given("pipeline.stale_microbatches") {
 		p.StaleMicrobatches = StaleAll

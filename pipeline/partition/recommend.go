@@ -16,8 +16,8 @@ type Candidate struct {
 
 const (
 	// worthwhile is the speedup that a schedule needs over the best without delay if all its microbatches are stale,
-	// because its gradients are older and predictions are not exact. With fewer stale microbatches the gain may be smaller
-	// in proportion.
+	// because its gradients are older and predictions are not exact. With fewer stale microbatches the gain may be
+	// smaller in proportion.
 	worthwhile = 1.05
 	// tie is the slowdown up to which a schedule is preferred for its smaller memory.
 	tie = 1.005

@@ -42,8 +42,8 @@ type Schedule struct {
 	Chunks       int // model chunks per stage, at least 1
 	Microbatches int // per batch
 	Batches      int
-	// Delay is 0 if batch t reads the weights that batch t−1 left. It is 1 if the stale microbatches of batch t read those
-	// that batch t−2 left, and the others those that batch t−1 left. It is −1 if that differs by stage.
+	// Delay is 0 if batch t reads the weights that batch t−1 left. It is 1 if the stale microbatches of batch t read
+	// those that batch t−2 left, and the others those that batch t−1 left. It is −1 if that differs by stage.
 	Delay   int
 	Stale   int        // with Delay 1: how many microbatches are stale, the first of each batch; otherwise 0
 	Copies  *Copies    // what Communicate added; nil in a schedule of computation only

@@ -73,8 +73,8 @@ func bubbleOf2BW(t *testing.T, stale int, exchange float64, c Copies) float64 {
 }
 
 // With the fewest stale microbatches the first stage updates as soon as it has finished a batch. That is as fast as 2BW
-// with all stale if the norms of the other stages have arrived by then: the second stage finishes a backward earlier. Each
-// further stale microbatch allows norms a forward and a backward more.
+// with all stale if the norms of the other stages have arrived by then: the second stage finishes a backward earlier.
+// Each further stale microbatch allows norms a forward and a backward more.
 func TestLateGradientNorms(t *testing.T) {
 	for stale, exchange := range map[int]float64{3: 2, 4: 5, 5: 8, 6: 11} {
 		for _, e := range []float64{0, 1, exchange / 2, exchange} {

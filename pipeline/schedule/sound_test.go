@@ -311,8 +311,8 @@ func (o *opinion) order() []int {
 }
 
 // replay keeps weights and gradients in 2 + delay buffers. x_n contains the updates of n − delay batches. The update of
-// batch t makes x_{t+1+delay} from x_{t+delay} and all gradients of batch t. Stale microbatches of batch t read x_t, the
-// others x_{t+delay}.
+// batch t makes x_{t+1+delay} from x_{t+delay} and all gradients of batch t. Stale microbatches of batch t read x_t,
+// the others x_{t+delay}.
 func (o *opinion) replay() {
 	if o.s.Delay < 0 {
 		return

@@ -29,8 +29,8 @@ func (b *buffers) begin(x *batch) {
 	}
 }
 
-// current is, with a delay, the buffer of the weights x_t that the microbatches of batch t read if they are not stale. The
-// stale ones of the next batch read the same. It is −1 until the update that makes x_t is done.
+// current is, with a delay, the buffer of the weights x_t that the microbatches of batch t read if they are not stale.
+// The stale ones of the next batch read the same. It is −1 until the update that makes x_t is done.
 func (b *buffers) current(x *batch, inProgress []*batch) int {
 	if next := slices.Index(inProgress, x) + 1; next < len(inProgress) {
 		return inProgress[next].weights

@@ -62,7 +62,7 @@ type Config struct {
 	Stage, Replica int // of the rank
 	Peers          Peers
 	Delay          int                       // 0 or 1; 0 for a rank that only evaluates
-	Stale          int                       // with Delay 1: how many microbatches read Roles.Older, the first of a batch
+	Stale          int                       // with Delay 1: the first microbatches of a batch, which read Older
 	Slots          int                       // per chunk: microbatches whose activations it can hold
 	Depth          int                       // Runs in progress at most, at least 1
 	FeedAll        bool                      // the virtual stages between the first and the last read data too

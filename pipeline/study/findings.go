@@ -46,8 +46,8 @@ func (rep *Report) findings(g *Grid, tuning string, stages int) (out []string) {
 }
 
 // plainer returns the mode of the grid that a mode with a delay is compared to, and the text of what distinguishes the
-// two. For a correction it is the same delay without correction, or else the delay of all microbatches. The text is empty
-// for modes that are not compared.
+// two. For a correction it is the same delay without correction, or else the delay of all microbatches. The text is
+// empty for modes that are not compared.
 func (g *Grid) plainer(m Mode) (plain Mode, what string) {
 	if m.Delay == 0 || m.Name == delayMode {
 		return m, ""

@@ -5,8 +5,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Pipeline is a pipeline that trains as a mode does. Plots of the loss over time multiply the steps of the mode's runs by
-// the seconds that the pipeline takes for a batch. Several pipelines may have the same mode.
+// Pipeline is a pipeline that trains as a mode does. Plots of the loss over time multiply the steps of the mode's runs
+// by the seconds that the pipeline takes for a batch. Several pipelines may have the same mode.
 type Pipeline struct {
 	Name    string
 	Mode    string  // a name of Grid.Modes

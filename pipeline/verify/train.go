@@ -30,7 +30,7 @@ type trainer struct {
 
 // outcome is what a run left.
 type outcome struct {
-	tensors []tensor // weights, then what the optimizer keeps; with a delay the second version of the weights is among the latter
+	tensors []tensor // weights, then what the optimizer keeps, with the second version of the weights
 	records []metrics.Record
 }
 

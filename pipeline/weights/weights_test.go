@@ -208,7 +208,8 @@ func TestFromCheckpoint(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// If only some microbatches are stale, the evaluated weights are the newest, and the settled weights are made from them.
+// If only some microbatches are stale, the evaluated weights are the newest, and the settled weights are made from
+// them.
 func TestFromCheckpointOfAPartlyStaleRun(t *testing.T) {
 	c, o := delayed(t)
 	run := saved(t, c, o, func(all []checkpoint.Tensor) []checkpoint.Tensor {
