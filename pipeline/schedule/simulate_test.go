@@ -58,13 +58,19 @@ func TestSimulateTiedEmbeddings(t *testing.T) {
 	assert.Equal(t, [2]float64{17, 18}, at["1 F0.1"], "the weights come at 17")
 
 	for exchange, waits := range map[float64]bool{4: false, 40: true} {
-		assert.Equal(t, waits, bubbleOf2BW(t, 12, exchange, Copies{Tied: true}) > 1e-9, "an exchange of %v", exchange)
+		assert.Equal(t, waits, bubbleOf2BW(t, 12, exchange, false, Copies{Tied: true}) > 1e-9, "an exchange of %v", exchange)
 	}
 }
 
-// bubbleOf2BW is the steady bubble of 2BW on 4 stages with 12 microbatches of 1 + 2 units of time.
-func bubbleOf2BW(t *testing.T, stale int, exchange float64, c Copies) float64 {
-	s, err := Generate("2bw", Options{Stages: 4, Microbatches: 12, Stale: stale, Batches: 8})
+// bubbleOf2BW is the steady bubble of 2BW on 4 stages with 12 microbatches of 1 + 2 units of time. split splits each
+// backward, as training does.
+func bubbleOf2BW(t *testing.T, stale int, exchange float64, split bool, c Copies) float64 {
+	g, err := New("2bw", Options{Stages: 4, Microbatches: 12, Stale: stale, Batches: 8})
+	require.NoError(t, err)
+	if split {
+		g = g.SplitBackward()
+	}
+	s, err := g.Schedule()
 	require.NoError(t, err)
 	s, err = Communicate(s, c)
 	require.NoError(t, err)
@@ -74,14 +80,25 @@ func bubbleOf2BW(t *testing.T, stale int, exchange float64, c Copies) float64 {
 
 // With the fewest stale microbatches the first stage updates as soon as it has finished a batch. That is as fast as 2BW
 // with all stale if the norms of the other stages have arrived by then: the second stage finishes a backward earlier.
+// If backwards are split, norms have three quarters of a backward, and the other waits of whole backwards do not occur.
 // Each further stale microbatch allows norms a forward and a backward more.
 func TestLateGradientNorms(t *testing.T) {
-	for stale, exchange := range map[int]float64{3: 2, 4: 5, 5: 8, 6: 11} {
-		for _, e := range []float64{0, 1, exchange / 2, exchange} {
-			assert.InDelta(t, bubbleOf2BW(t, 12, e, Copies{}), bubbleOf2BW(t, stale, e, Copies{}), 1e-9, "%d stale, an exchange of %v", stale, e)
+	for _, split := range []bool{false, true} {
+		first := 2.0
+		if split {
+			first = 1.5
 		}
-		late := exchange + 2
-		assert.Greater(t, bubbleOf2BW(t, stale, late, Copies{}), bubbleOf2BW(t, 12, late, Copies{})+0.01, "%d stale, an exchange of %v", stale, late)
+		bubble := func(stale int, exchange float64) float64 { return bubbleOf2BW(t, stale, exchange, split, Copies{}) }
+		for stale := 3; stale <= 6; stale++ {
+			latest := first + 3*float64(stale-3)
+			for _, e := range []float64{0, 1, latest / 2, latest} {
+				assert.InDelta(t, bubble(12, e), bubble(stale, e), 1e-9, "split %v, %d stale, an exchange of %v", split, stale, e)
+				if split {
+					assert.Zero(t, bubble(stale, e), "%d stale, an exchange of %v", stale, e)
+				}
+			}
+			assert.Greater(t, bubble(stale, latest+2), bubble(12, latest+2)+0.01, "split %v, %d stale, an exchange of %v", split, stale, latest+2)
+		}
 	}
 }
 
