@@ -38,7 +38,8 @@ const (
 var pngEncoder = png.Encoder{CompressionLevel: png.BestSpeed}
 
 // palette is legible to the color-blind (Okabe and Ito).
-var palette = [...]color.NRGBA{{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {86, 180, 233, 255}, {230, 159, 0, 255}}
+var palette = [...]color.NRGBA{{0, 114, 178, 255}, {213, 94, 0, 255}, {0, 158, 115, 255}, {204, 121, 167, 255}, {86, 180, 233, 255}, {230, 159, 0, 255},
+	{90, 90, 90, 255}, {240, 228, 66, 255}}
 
 var (
 	axisColor  = color.Gray{110}
@@ -126,29 +127,51 @@ func (f *figure) header(c draw.Canvas, left vg.Length, paint bool) (height vg.Le
 		}
 		height += line.height
 	}
-	if paint {
-		f.drawLegend(c, left, c.Max.Y-height)
+	for _, row := range f.legendRows(c.Max.X - left) {
+		if paint {
+			drawLegend(c, row, left, c.Max.Y-height)
+		}
+		height += legendHeight
 	}
-	height += legendHeight
 	if f.axes.Upper != nil {
 		height += upperHeight
 	}
 	return height
 }
 
-// drawLegend draws the legend as a row, from left on, below top.
-func (f *figure) drawLegend(c draw.Canvas, left, top vg.Length) {
-	style := textStyle(sans(labelSize), color.Black, draw.XLeft, draw.YCenter)
-	middle := top - legendHeight/2 + 2
+// legendStyle is the style of the legend's text.
+func legendStyle() draw.TextStyle {
+	return textStyle(sans(labelSize), color.Black, draw.XLeft, draw.YCenter)
+}
+
+// width is the width of an entry, up to the next one in its row.
+func (e legendEntry) width() vg.Length { return swatchWidth + 6 + legendStyle().Width(e.name) + 20 }
+
+// legendRows divides the legend into rows of a width. There is at least one row.
+func (f *figure) legendRows(width vg.Length) (rows [][]legendEntry) {
+	var row []legendEntry
+	used := vg.Length(0)
 	for _, e := range f.legend {
+		if used += e.width(); used > width && len(row) > 0 {
+			rows, row, used = append(rows, row), nil, e.width()
+		}
+		row = append(row, e)
+	}
+	return append(rows, row)
+}
+
+// drawLegend draws a row of the legend, from left on, below top.
+func drawLegend(c draw.Canvas, row []legendEntry, left, top vg.Length) {
+	style := legendStyle()
+	middle := top - legendHeight/2 + 2
+	for _, e := range row {
 		swatch := c
 		swatch.Rectangle = vg.Rectangle{Min: vg.Point{X: left, Y: middle - 6}, Max: vg.Point{X: left + swatchWidth, Y: middle + 4}}
 		for _, s := range e.samples {
 			s.Thumbnail(&swatch)
 		}
-		left += swatchWidth + 6
-		c.FillText(style, vg.Point{X: left, Y: middle}, e.name)
-		left += style.Width(e.name) + 20
+		c.FillText(style, vg.Point{X: left + swatchWidth + 6, Y: middle}, e.name)
+		left += e.width()
 	}
 }
 
