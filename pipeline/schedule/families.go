@@ -52,7 +52,7 @@ func Families() []Family {
 		{Name: PipeDream, Summary: "no flush; each microbatch has its own update (arXiv 1806.03377)", Delay: -1, Chunks: 1,
 			Untrainable: "its delay differs by stage",
 			check:       oneMicrobatch, example: pipedreamExample, stream: pipedream, closed: streamForm, inFlight: batchesInFlight},
-		{Name: TwoBW, Summary: "no flush; gradients of the first microbatches of a batch are one step old (arXiv 2006.09503)", Delay: 1, Chunks: 1,
+		{Name: TwoBW, Summary: "no flush; first microbatches one step old (arXiv 2006.09503)", Delay: 1, Chunks: 1,
 			check: enoughMicrobatches, example: twoBWExample, stream: twoBW, closed: streamForm, inFlight: fewInFlight},
 		{Name: Eval, Summary: "forwards only", Chunks: 1, ManyChunks: true, Untrainable: "it has no backward",
 			batch: evaluation, closed: evaluationForm, inFlight: noneInFlight},

@@ -104,7 +104,7 @@ func TestRecomputationChangesNothing(t *testing.T) {
 
 // Two replicas sum in another order than one pipeline, but each run of two is the same.
 func TestReplicas(t *testing.T) {
-	for _, common := range sample(1, [][]string{{"pipeline.stages=2", "pipeline.delay=1"}, {"pipeline.stages=1"}, {"pipeline.stages=2", "model.tie_embeddings=true"}}) {
+	for _, common := range sample(1, [][]string{{"pipeline.stages=2", "pipeline.delay=1", "pipeline.stale_microbatches=all"}, {"pipeline.stages=1"}, {"pipeline.stages=2", "model.tie_embeddings=true"}}) {
 		overrides := append([]string{"pipeline.replicas=2"}, common...)
 		a, b := weightsOf(t, overrides...), weightsOf(t, overrides...)
 		assert.True(t, a["model.safetensors"] == b["model.safetensors"], "%v", overrides)
