@@ -90,11 +90,10 @@ func (m *Machine) claim() {
 // count counts an action that completes a microbatch. After the last one the exchange of the batch begins.
 func (m *Machine) count(a schedule.Action, b *batch) {
 	b.left--
-	if m.cfg.isStale(a) {
-		m.buffers.endStale(b)
+	if m.cfg.isStale(a) && m.buffers.endStale(b) {
+		m.checkBuffers()
 	}
 	if b.left > 0 || b.evaluates {
-		m.checkBuffers()
 		return
 	}
 	b.exchange = m.reader.exchange(b.number, func(a schedule.Action) bool { return m.readsUpdateOf(a, b.number) })

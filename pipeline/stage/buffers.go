@@ -53,11 +53,13 @@ func (b *buffers) claim(x *batch) bool {
 
 // endStale counts a stale backward of a batch. After the last one the buffer of the weights that it reads is free for
 // gradients. The update of the batch before may still read these weights: it is done before the batch begins that may
-// claim the buffer.
-func (b *buffers) endStale(x *batch) {
-	if x.stale--; x.stale == 0 {
-		b.free = append(b.free, x.weights)
+// claim the buffer. It reports whether the backward was the last one.
+func (b *buffers) endStale(x *batch) bool {
+	if x.stale--; x.stale > 0 {
+		return false
 	}
+	b.free = append(b.free, x.weights)
+	return true
 }
 
 // finish gives the buffer of a batch's new weights to the batch that will read them.

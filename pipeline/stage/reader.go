@@ -53,7 +53,8 @@ func (r *reader) read() bool {
 // exchange lists the exchange actions of a batch, in order. It reads up to their deadline, the first action that reads
 // the new weights.
 func (r *reader) exchange(batch int, isDeadline func(schedule.Action) bool) (actions []schedule.Action) {
-	for !slices.ContainsFunc(r.ahead, isDeadline) && r.read() {
+	for found := slices.ContainsFunc(r.ahead, isDeadline); !found && r.read(); {
+		found = isDeadline(r.ahead[len(r.ahead)-1])
 	}
 	for _, a := range r.ahead {
 		if a.Kind.PerBatch() && a.Batch == batch {
