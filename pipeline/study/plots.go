@@ -29,20 +29,15 @@ func (rep *Report) plot(g *Grid) (files []string, err error) {
 			files = append(files, path)
 		}
 		for _, o := range g.Optimizers {
-			path := filepath.Join(g.Dir, "loss-"+o.Label+suffix)
-			drawn, err := rep.plotCurves(path, g, tuning, o)
-			if err != nil {
-				return nil, usererror.New(err)
-			}
-			if drawn {
-				files = append(files, path)
-			}
-			path = filepath.Join(g.Dir, "time-"+o.Label+suffix)
-			if drawn, err = rep.plotTimes(path, g, tuning, o); err != nil {
-				return nil, usererror.New(err)
-			}
-			if drawn {
-				files = append(files, path)
+			for _, kind := range g.curves() {
+				path := filepath.Join(g.Dir, kind.file+"-"+o.Label+suffix)
+				drawn, err := rep.plotCurves(path, g, tuning, o, kind)
+				if err != nil {
+					return nil, usererror.New(err)
+				}
+				if drawn {
+					files = append(files, path)
+				}
 			}
 		}
 	}
@@ -105,35 +100,30 @@ func (rep *Report) gapsSubtitle(tuning string) string {
 	return fmt.Sprintf("validation loss minus that of sync, mean ± standard error over %d seeds; %s", len(rep.Seeds), rate)
 }
 
-// plotCurves draws an optimizer's training loss by step, the mean over the seeds, a curve per mode. It draws nothing if
-// all runs diverged at once.
-func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer) (drawn bool, err error) {
-	var series []metrics.Series
-	for _, m := range g.Modes {
-		c := rep.find(tuning, g.Stages[0], o.Label, m.Name)
-		if c.LR == nil {
-			continue
-		}
-		s, err := g.meanCurve(c)
-		if err != nil {
-			return false, err
-		}
-		s.Name = fmt.Sprintf("%s (lr %g)", m.Title(), *c.LR)
-		series, drawn = append(series, s), drawn || len(s.X) > 0
-	}
-	if !drawn {
-		return false, nil
-	}
-	axes := metrics.Axes{Title: o.Label + ": training loss", Subtitle: "mean over the seeds; lower is better", X: "step",
-		Y: "training loss (nats per token)", FromZero: true}
-	return true, metrics.Draw(path, axes, series...)
+// curves is a kind of plot of an optimizer's training losses.
+type curves struct {
+	file, title, x string     // the first part of the file's name, what follows the optimizer in the title, the axis
+	of             []Pipeline // by what the steps of a mode are multiplied
+	name           func(p Pipeline, c *Cell) string
 }
 
-// plotTimes draws an optimizer's training loss over the time that the grid's pipelines would take, the mean over the
-// seeds.
-func (rep *Report) plotTimes(path string, g *Grid, tuning string, o Optimizer) (drawn bool, err error) {
+// curves are the kinds of plots: by step, a curve per mode, and by time, a curve per pipeline.
+func (g *Grid) curves() []curves {
+	var modes []Pipeline
+	for _, m := range g.Modes {
+		modes = append(modes, Pipeline{Name: m.Title(), Mode: m.Name, Seconds: 1})
+	}
+	return []curves{
+		{"loss", "training loss", "step", modes, func(p Pipeline, c *Cell) string { return fmt.Sprintf("%s (lr %g)", p.Name, *c.LR) }},
+		{"time", "training loss over time", "seconds", g.Pipelines, func(p Pipeline, _ *Cell) string { return p.Name }},
+	}
+}
+
+// plotCurves draws an optimizer's training losses, the means over the seeds. It draws nothing if all runs diverged at
+// once.
+func (rep *Report) plotCurves(path string, g *Grid, tuning string, o Optimizer, kind curves) (drawn bool, err error) {
 	var series []metrics.Series
-	for _, p := range g.Pipelines {
+	for _, p := range kind.of {
 		c := rep.find(tuning, g.Stages[0], o.Label, p.Mode)
 		if c.LR == nil {
 			continue
@@ -145,13 +135,13 @@ func (rep *Report) plotTimes(path string, g *Grid, tuning string, o Optimizer) (
 		for i := range s.X {
 			s.X[i] *= p.Seconds
 		}
-		s.Name = p.Name
+		s.Name = kind.name(p, c)
 		series, drawn = append(series, s), drawn || len(s.X) > 0
 	}
 	if !drawn {
 		return false, nil
 	}
-	axes := metrics.Axes{Title: o.Label + ": training loss over time", Subtitle: "mean over the seeds; lower is better", X: "seconds",
+	axes := metrics.Axes{Title: o.Label + ": " + kind.title, Subtitle: "mean over the seeds; lower is better", X: kind.x,
 		Y: "training loss (nats per token)", FromZero: true}
 	return true, metrics.Draw(path, axes, series...)
 }
