@@ -65,8 +65,8 @@ func New(o Options) (*Engine, error) {
 	if o.Execute == nil {
 		o.Execute = Execute(nil, 0)
 	}
-	if o.Depth == 0 {
-		o.Depth = defaultDepth
+	if o.QueueDepth == 0 {
+		o.QueueDepth = defaultQueueDepth
 	}
 	sample, err := o.Schedule(sampleBatches)
 	if err != nil {

@@ -23,7 +23,7 @@ type Options struct {
 	Schedule       Schedule
 	Devices        []device.Device // by rank; the engine does not close them
 	Execute        Executor        // nil: runtime/exec with the static choice of kernels
-	Depth          int             // runs that a device's queue may hold, at least 1; 0: a few
+	QueueDepth     int             // runs that a device's queue may hold, at least 1; 0: a few
 	HostMemory     int64           // bytes, of which devices share at most a quarter, see Engine.Notes; 0: all that the host has
 }
 
@@ -65,4 +65,4 @@ type Tracer interface {
 	Flow(name, from string, sent time.Time, to string, received time.Time)
 }
 
-const defaultDepth = 3
+const defaultQueueDepth = 3

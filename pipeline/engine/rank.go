@@ -184,7 +184,7 @@ func (r *rank) machine(w work, from, to int) (*stage.Machine, error) {
 		return nil, err
 	}
 	c := stage.Config{Pipeline: stage.Pipeline{Stages: l.Stages, Chunks: l.Chunks, Microbatches: w.microbatches},
-		Stage: r.stage(), Replica: r.replica(), Delay: l.Delay, Stale: g.Head().Stale, Slots: r.slots, Depth: e.options.Depth, Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
+		Stage: r.stage(), Replica: r.replica(), Delay: l.Delay, Stale: g.Head().Stale, Slots: r.slots, QueueDepth: e.options.QueueDepth, Actions: g.Actions(r.stage()), From: from, Roles: r.roles}
 	if w.evaluates {
 		evaluated := r.version(e.Evaluated())[weightsClass]
 		c.Delay, c.Roles.Older, c.Roles.Newest = 0, evaluated, evaluated

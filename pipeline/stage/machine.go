@@ -105,7 +105,7 @@ func (m *Machine) communicate() bool {
 // compute executes the next action if it computes on a microbatch and can start.
 func (m *Machine) compute() bool {
 	a, ok := m.head()
-	if !ok || !onMicrobatch(a) || a.Batch > m.allowed || len(m.queue) == m.cfg.Depth || len(m.missing(a)) > 0 {
+	if !ok || !onMicrobatch(a) || a.Batch > m.allowed || len(m.queue) == m.cfg.QueueDepth || len(m.missing(a)) > 0 {
 		return false
 	}
 	if a.Batch >= m.window.begun() {
@@ -144,7 +144,7 @@ func (m *Machine) exchange() bool {
 		return true
 	}
 	a := b.exchange[0]
-	if len(m.missing(a)) > 0 || isProgram(a) && len(m.queue) == m.cfg.Depth {
+	if len(m.missing(a)) > 0 || isProgram(a) && len(m.queue) == m.cfg.QueueDepth {
 		return false
 	}
 	before, after := m.buffers.exchange(m.window.batches)

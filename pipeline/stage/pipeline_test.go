@@ -188,7 +188,7 @@ func TestEvaluationsCompute(t *testing.T) {
 // An endless action list is read only as far as the batches that are done need it.
 func TestActionsAreReadLazily(t *testing.T) {
 	read, stopped := 0, false
-	m, err := New(Config{Pipeline: Pipeline{Stages: 1, Chunks: 1, Microbatches: 1}, Delay: 1, Stale: 1, Slots: 1, Depth: 1, Roles: Roles{0, 1, 2},
+	m, err := New(Config{Pipeline: Pipeline{Stages: 1, Chunks: 1, Microbatches: 1}, Delay: 1, Stale: 1, Slots: 1, QueueDepth: 1, Roles: Roles{0, 1, 2},
 		Actions: func(yield func(schedule.Action) bool) {
 			defer func() { stopped = true }()
 			for batch := 0; ; batch++ {

@@ -145,7 +145,7 @@ func (s *scenario) do(command string, words []string) error {
 }
 
 // start makes a machine as `new` says: its schedule, then stages, stage, microbatches, batches, chunks (of the
-// schedule); replica, from, slots (2), depth (1), delay (the schedule's), owners (all other stages), copies-from,
+// schedule); replica, from, slots (2), queue (1), delay (the schedule's), owners (all other stages), copies-from,
 // copies-to; tied, copied, replicated (schedule.Copies); ask (nothing is allowed at first).
 func (s *scenario) start(words []string) error {
 	option := func(name, otherwise string) string {
@@ -167,7 +167,7 @@ func (s *scenario) start(words []string) error {
 		return ranks
 	}
 	c := Config{Pipeline: Pipeline{Stages: integer("stages", 1), Chunks: integer("chunks", 1), Microbatches: integer("microbatches", 1)},
-		Stage: integer("stage", 0), Replica: integer("replica", 0), Slots: integer("slots", 2), Depth: integer("depth", 1), From: integer("from", 0),
+		Stage: integer("stage", 0), Replica: integer("replica", 0), Slots: integer("slots", 2), QueueDepth: integer("queue", 1), From: integer("from", 0),
 		Peers: Peers{Owners: ranks("owners"), CopiesFrom: ranks("copies-from"), CopiesTo: ranks("copies-to")}}
 	if option("owners", "") == "" {
 		for l := range c.Pipeline.Stages {

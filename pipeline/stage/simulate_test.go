@@ -144,7 +144,7 @@ func newPipeline(m model, s *schedule.Schedule, limit int, random *rand.Rand) (*
 func (p *pipeline) config(rk *rank) Config {
 	s := p.schedules[rk.replica()]
 	c := Config{Pipeline: Pipeline{Stages: s.Stages, Chunks: s.Chunks, Microbatches: s.Microbatches}, Stage: rk.number % s.Stages, Replica: rk.replica(),
-		Delay: p.delay, Stale: p.stale, Depth: 1 + p.random.IntN(4), Actions: slices.Values(s.Actions[rk.number%s.Stages])}
+		Delay: p.delay, Stale: p.stale, QueueDepth: 1 + p.random.IntN(4), Actions: slices.Values(s.Actions[rk.number%s.Stages])}
 	c.Slots = inFlight(s.Actions[c.Stage])
 	roles := p.random.Perm(2 + p.delay)
 	c.Roles = Roles{Older: roles[0], Newest: roles[p.delay], Gradients: roles[1+p.delay]}
@@ -259,8 +259,8 @@ func (rk *rank) moves() (moves []func() error) {
 				rk.given++
 			}
 		}
-		if rk.given-rk.reported > rk.machine.cfg.Depth {
-			panic("more on the device than its depth")
+		if rk.given-rk.reported > rk.machine.cfg.QueueDepth {
+			panic("more runs on the device than its queue holds")
 		}
 		return rk.moves()
 	}

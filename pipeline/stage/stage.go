@@ -64,7 +64,7 @@ type Config struct {
 	Delay          int                       // 0 or 1; 0 for a rank that only evaluates
 	Stale          int                       // with Delay 1: the first microbatches of a batch, which read Older
 	Slots          int                       // per chunk: microbatches whose activations it can hold
-	Depth          int                       // Runs in progress at most, at least 1
+	QueueDepth     int                       // Runs in progress at most, at least 1
 	FeedAll        bool                      // the virtual stages between the first and the last read data too
 	Actions        iter.Seq[schedule.Action] // of the rank, with communication
 	From           int                       // the number of batch 0 of Actions; messages and effects count from it
@@ -104,7 +104,7 @@ func (c Config) check() error {
 		found, least int
 	}{
 		{"Stages", c.Pipeline.Stages, 1}, {"Chunks", c.Pipeline.Chunks, 1}, {"Microbatches", c.Pipeline.Microbatches, 1}, {"Stage", c.Stage, 0},
-		{"Replica", c.Replica, 0}, {"Slots", c.Slots, 1}, {"Depth", c.Depth, 1}, {"From", c.From, 0}, {"Delay", c.Delay, 0},
+		{"Replica", c.Replica, 0}, {"Slots", c.Slots, 1}, {"QueueDepth", c.QueueDepth, 1}, {"From", c.From, 0}, {"Delay", c.Delay, 0},
 		{"Roles.Older", c.Roles.Older, 0}, {"Roles.Newest", c.Roles.Newest, 0}, {"Roles.Gradients", c.Roles.Gradients, 0},
 	} {
 		if f.found < f.least {

@@ -85,7 +85,7 @@ func (m *Machine) State() string {
 		s += fmt.Sprintf("; exchange at %v%s", a, m.reason(a))
 	}
 	if len(m.queue) > 0 {
-		s += fmt.Sprintf("; %d of %d on the device: %v", len(m.queue), m.cfg.Depth, m.queue)
+		s += fmt.Sprintf("; %d of %d on the device: %v", len(m.queue), m.cfg.QueueDepth, m.queue)
 	}
 	return s
 }
@@ -102,7 +102,7 @@ func (m *Machine) reason(a schedule.Action) string {
 		return ", waits for " + strings.Join(s, ", ")
 	case onMicrobatch(a) && a.Batch > m.allowed:
 		return ", waits for permission to begin the batch"
-	case isProgram(a) && len(m.queue) == m.cfg.Depth:
+	case isProgram(a) && len(m.queue) == m.cfg.QueueDepth:
 		return ", waits for the device"
 	}
 	return ""
