@@ -53,7 +53,8 @@ var allowed = map[string]string{
 	"pipeline/partition":        "pipeline/schedule internal/...",
 	"pipeline/measure":          "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/partition internal/...",
 	"pipeline/stage":            "pipeline/schedule",
-	"pipeline/engine":           "graph graph/model optim runtime/device runtime/device/host runtime/exec pipeline/schedule pipeline/stage pipeline/trace internal/...",
+	"pipeline/engine":           "graph graph/model optim runtime/device runtime/device/host runtime/exec pipeline/schedule pipeline/stage pipeline/trace pipeline/wire internal/...",
+	"pipeline/wire":             "",
 	"pipeline/bench":            "graph/model optim runtime/device runtime/exec pipeline/engine pipeline/schedule pipeline/trace internal/...",
 	"pipeline/data/...":         "pipeline/data/... pipeline/tokenizer pipeline/checkpoint/safetensors internal/...",
 	"pipeline/tokenizer/...":    "pipeline/tokenizer/... internal/...",
@@ -93,7 +94,7 @@ var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/cpu", "runt
 
 // portable packages use no cgo and build for WebAssembly.
 var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device/...", "./runtime/null", "./runtime/exec", "./runtime/tune",
-	"./runtime/devicetest", "./pipeline/schedule/...", "./pipeline/partition", "./pipeline/stage", "./pipeline/trace", "./pipeline/engine", "./pipeline/tokenizer/...",
+	"./runtime/devicetest", "./pipeline/schedule/...", "./pipeline/partition", "./pipeline/stage", "./pipeline/trace", "./pipeline/wire", "./pipeline/engine", "./pipeline/tokenizer/...",
 	"./pipeline/checkpoint/...", "./internal/strictyaml", "./wasm/graphhook", "./wasm/meter", "./wasm"}
 
 type pkg struct {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/stage"
+	"github.com/gpupipe/gpupipe/pipeline/wire"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/device/host"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -88,6 +89,9 @@ func (c *channels) connect(e *Engine) error {
 			if v+1 == l.virtualStages() {
 				continue
 			}
+			if e.options.Wire.Activations != wire.F32 {
+				continue
+			}
 			// A microbatch in flight between two virtual stages, in either direction, has a slot of the first.
 			next := e.ranks[r.replica()*l.Stages+(v+1)%l.Stages]
 			if err := errors.Join(
@@ -98,9 +102,15 @@ func (c *channels) connect(e *Engine) error {
 		}
 	}
 	for _, x := range e.exchanges { // one at a time: the owner answers contributions with weights
-		if err := errors.Join(c.open(e.ranks, channelKey{stage.Contribution, 0, x.from, x.to}, 1, x.gradients...),
-			c.open(e.ranks, channelKey{stage.Weights, 0, x.to, x.from}, 1, x.params...)); err != nil {
-			return err
+		if e.options.Wire.exchangeFormats(x.gradients) == nil {
+			if err := c.open(e.ranks, channelKey{stage.Contribution, 0, x.from, x.to}, 1, x.gradients...); err != nil {
+				return err
+			}
+		}
+		if e.options.Wire.exchangeFormats(x.params) == nil {
+			if err := c.open(e.ranks, channelKey{stage.Weights, 0, x.to, x.from}, 1, x.params...); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

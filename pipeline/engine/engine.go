@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/pipeline/wire"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
 )
@@ -18,6 +19,7 @@ type Engine struct {
 	ranks        []*rank
 	exchanges    exchanges
 	channels     channels
+	buffers      wire.Pool       // of encoded payloads
 	owners       []int           // the ranks of the first replica, which own the parameters
 	backwards    backwards       // of the schedule
 	stale        int             // of a batch's microbatches, in each replica
@@ -54,6 +56,9 @@ func (f *Fault) Unwrap() error { return f.error }
 // New plans a pipeline and allocates nothing. An error that wraps exec.ErrTooLarge names the rank that does not fit.
 func New(o Options) (*Engine, error) {
 	if err := o.Layout.check(o.Model); err != nil {
+		return nil, err
+	}
+	if err := o.Wire.check(); err != nil {
 		return nil, err
 	}
 	if len(o.Devices) != o.Layout.ranks() {

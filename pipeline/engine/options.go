@@ -20,6 +20,7 @@ type Options struct {
 	Optimizer      *optim.Optimizer // of all parameters; Contributions names their gradients
 	Loss           model.Loss       // of training; nil: cross-entropy, which evaluations always compute
 	Inputs         model.Inputs     // data that training reads besides tokens and targets
+	Wire           Wire             // formats between ranks; the zero value is exact
 	Schedule       Schedule
 	Devices        []device.Device // by rank; the engine does not close them
 	Execute        Executor        // nil: runtime/exec with the static choice of kernels

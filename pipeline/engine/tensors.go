@@ -54,7 +54,11 @@ func (e *Engine) WriteWeights(param string, v Version, data []byte) error {
 				continue
 			}
 			known = true
-			if err := r.session.WriteAt(param, r.version(v), data); err != nil {
+			held := data
+			if h.owner != r.index {
+				held = e.options.Wire.copied(data)
+			}
+			if err := r.session.WriteAt(param, r.version(v), held); err != nil {
 				return r.fault(err)
 			}
 		}

@@ -16,8 +16,9 @@ import (
 type transfer struct {
 	message stage.Message
 	state   transferState
+	wire    encoding
 	staging *stagingBuffer // nil: the payload passes as bytes
-	payload [][]byte       // without a staging buffer, once read: the bytes of each tensor
+	payload [][]byte       // without a staging buffer, once read: the bytes of each tensor, encoded
 	began   time.Time      // when the read began, for the trace
 }
 
@@ -42,10 +43,10 @@ func (s transferState) String() string {
 	return fmt.Sprintf("transferState(%d)", uint8(s))
 }
 
-// newTransfer creates the transfer of a message over a channel, which may be nil. It takes a staging buffer if one is
-// free.
-func newTransfer(m stage.Message, c *channel) *transfer {
-	return &transfer{message: m, staging: c.take()}
+// newTransfer creates the transfer of a message over a channel, which is nil if the tensors are to be encoded, and may
+// be nil if not. It takes a staging buffer if one is free.
+func newTransfer(m stage.Message, c *channel, wire encoding) *transfer {
+	return &transfer{message: m, wire: wire, staging: c.take()}
 }
 
 // String is as in "activation 0.1 for virtual stage 1 from rank 0: in flight, staged".
@@ -90,7 +91,7 @@ func (t *transfer) read(p port, tensors []tensor) ([]device.Pending, error) {
 func (t *transfer) depart(payload [][]byte) {
 	t.advance(inFlight)
 	if t.staging == nil {
-		t.payload = payload
+		t.payload = t.wire.encode(payload)
 	}
 }
 
@@ -108,10 +109,15 @@ func (t *transfer) receive() { t.advance(received) }
 // done; without a staging buffer there are none, and the device has taken the bytes.
 func (t *transfer) write(p port, tensors []tensor) ([]device.Pending, error) {
 	t.advance(writing)
-	writes, err := p.write(tensors, t.staging, t.payload)
+	payload, err := t.wire.decode(t.payload)
 	if err != nil {
 		return nil, t.fail(err)
 	}
+	writes, err := p.write(tensors, t.staging, payload)
+	if err != nil {
+		return nil, t.fail(err)
+	}
+	t.wire.release(payload)
 	return writes, nil
 }
 
@@ -121,6 +127,7 @@ func (t *transfer) complete() {
 	if t.staging != nil {
 		t.staging.free()
 	}
+	t.wire.release(t.payload)
 	t.payload = nil
 }
 

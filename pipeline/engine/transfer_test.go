@@ -110,7 +110,7 @@ func TestTransfersMoveTheirPayload(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			from, to := newMemory(twoTensors...), newMemory("a....", "b..")
-			x := newTransfer(someMessage, c.channel)
+			x := newTransfer(someMessage, c.channel, encoding{})
 			assert.Equal(t, "contribution 2 from rank 3: created"+c.suffix, x.String())
 
 			reads, err := x.read(from.port(), someTensors)
@@ -147,7 +147,7 @@ func TestTransfersMoveTheirPayload(t *testing.T) {
 // While the staging buffer of a channel is in use, further transfers pass as bytes.
 func TestTransfersShareAChannel(t *testing.T) {
 	c := stagedChannel()
-	first, second := newTransfer(someMessage, c), newTransfer(someMessage, c)
+	first, second := newTransfer(someMessage, c, encoding{}), newTransfer(someMessage, c, encoding{})
 	assert.NotNil(t, first.staging)
 	assert.Nil(t, second.staging)
 	m := newMemory(twoTensors...)
@@ -161,12 +161,12 @@ func TestTransfersShareAChannel(t *testing.T) {
 		waitAll(t, writes)
 		x.complete()
 	}
-	assert.NotNil(t, newTransfer(someMessage, c).staging)
+	assert.NotNil(t, newTransfer(someMessage, c, encoding{}).staging)
 }
 
 // Each receiver of a payload has a transfer of its own, and keeps the payload on the host if it wants to.
 func TestTransfersToSeveralReceivers(t *testing.T) {
-	x := newTransfer(stage.Message{Kind: stage.NormSquares}, nil)
+	x := newTransfer(stage.Message{Kind: stage.NormSquares}, nil, encoding{})
 	reads, err := x.read(newMemory("a1234").port(), someTensors[:1])
 	require.NoError(t, err)
 	x.depart(waitAll(t, reads))
@@ -191,7 +191,7 @@ func TestTransfersPanicOutOfOrder(t *testing.T) {
 	}
 	for done := range len(steps) + 1 {
 		for next, step := range steps {
-			x := newTransfer(someMessage, nil)
+			x := newTransfer(someMessage, nil, encoding{})
 			for _, s := range steps[:done] {
 				s(x)
 			}
@@ -211,7 +211,7 @@ func TestTransferErrors(t *testing.T) {
 	for how, c := range map[string]*channel{", staged": stagedChannel(), "": nil} {
 		m := newMemory(twoTensors...)
 		m.fail = failure
-		x := newTransfer(someMessage, c)
+		x := newTransfer(someMessage, c, encoding{})
 		_, err := x.read(m.port(), someTensors)
 		require.ErrorIs(t, err, failure)
 		assert.EqualError(t, err, "transfer of contribution 2 from rank 3: reading"+how+": device lost")

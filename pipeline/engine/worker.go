@@ -139,7 +139,7 @@ func (w *worker) send(e stage.Effect) error {
 		to = engine.owners
 	}
 	began := time.Now()
-	t := newTransfer(m, engine.channels.all[channelKey{m.Kind, m.VirtualStage, m.From, e.To}])
+	t := newTransfer(m, engine.channels.all[channelKey{m.Kind, m.VirtualStage, m.From, e.To}], engine.encoding(m, e.To, w.segment.task.evaluates))
 	reads, err := t.read(w.rank.port(), w.rank.sent(e))
 	if err != nil {
 		return err
