@@ -18,14 +18,17 @@ type scheduleCommand struct {
 	Name          string  `help:"Name of a schedule (see below)." xor:"what" placeholder:"NAME"`
 	File          string  `help:"File with a schedule, instead of a name." placeholder:"FILE" xor:"what"`
 	Stages        *int    `help:"Stages of the pipeline. Default: 4." placeholder:"P"`
-	Microbatches  *int    `help:"Microbatches in a batch. Default: twice the stages." placeholder:"M"`
-	Stale         string  `help:"Stale microbatches of each batch with 2bw: a number, auto (stages − 1, as few as cost nothing) or all (as published)." default:"auto" placeholder:"N"`
+	Microbatches  *int    `help:"Microbatches in a batch. Default: twice the stages, or as many as the depth needs." placeholder:"M"`
+	Stale         string  `help:"Stale microbatches of each batch with 2bw: a number, auto (stages − 1 + depth, as few as cost nothing) or all (as published)." default:"auto" placeholder:"N"`
+	Depth         int     `help:"With 1f1b and 2bw: how many microbatches more than there are stages the first stage has in flight; later stages have a share. See --latency." default:"0" placeholder:"K"`
 	Chunks        *int    `help:"Model chunks (virtual stages) on each stage." placeholder:"V"`
 	Batches       *int    `help:"Number of batches. Default: enough to show how they overlap." placeholder:"N"`
 	Communication bool    `help:"Show the transfers between stages, too."`
 	Tied          bool    `help:"With --communication: the last stage has a copy of the embedding."`
 	Costs         string  `help:"Time of a stage's forward, backward and update: F,B,U, or F,I,W,U with a split backward. For each stage: F,B,U;F,B,U;…" default:"1,2,0" placeholder:"F,B,U"`
+	SplitBackward bool    `help:"Split each backward in two, as training with a delay does: the gradient of the inputs is sent while that of the weights is computed."`
 	Transfer      float64 `help:"Time of a transfer between stages." default:"0"`
+	Latency       float64 `help:"Put each stage on a machine of its own: a message leaves its machine for the time of a transfer, one at a time, and arrives this much later." default:"0"`
 	Draw          string  `help:"Draw the timeline: as text, or into a file that ends in .svg or .png." placeholder:"text|FILE"`
 	JSON          bool    `help:"Print a JSON object."`
 }
@@ -53,6 +56,7 @@ stages. A run repeats them: describe one batch, or several that overlap.
 Examples:
   gpupipe schedule --name 2bw --stages 4 --microbatches 8
   gpupipe schedule --name 2bw --stale all --draw text
+  gpupipe schedule --name 2bw --depth 3 --latency 2 --draw text
   gpupipe schedule --name interleaved --stages 4 --chunks 2 --draw text
   gpupipe schedule --name 1f1b --stages 2 --costs "1,2,0.5;1.5,3,0.5" \
     --draw 1f1b.svg
@@ -86,13 +90,10 @@ func (c *scheduleCommand) Run(a *app) error {
 	if v.Simulation, err = schedule.Simulate(s, costs); err != nil {
 		return usererror.New(err)
 	}
-	if v.Simulation.Steady == nil {
+	if v.Simulation.Steady == nil || costs.Network != nil {
 		v.Simulation.Steady = c.steady(s, costs)
 	}
-	o := schedule.Options{Stages: s.Stages, Microbatches: s.Microbatches, Chunks: s.Chunks, Batches: s.Batches}
-	if form, known := schedule.Closed(c.Name, o, costs.VirtualStages[0]); known && len(costs.VirtualStages) == 1 && c.Transfer == 0 {
-		v.Closed = &form
-	}
+	c.closed(v, costs)
 	if c.Draw != "" && c.Draw != "text" {
 		if err := draw.Save(c.Draw, s, v.Simulation); err != nil {
 			return usererror.New(fmt.Errorf("--draw: %w", err))
@@ -118,6 +119,28 @@ func (c *scheduleCommand) Run(a *app) error {
 	}
 	v.print(a)
 	return nil
+}
+
+// closed adds the closed form of the schedule, if there is one for its costs.
+func (c *scheduleCommand) closed(v *scheduleView, costs schedule.Costs) {
+	s := v.Schedule
+	o := schedule.Options{Stages: s.Stages, Microbatches: s.Microbatches, Chunks: s.Chunks, Depth: s.Depth, Batches: s.Batches}
+	cost := costs.VirtualStages[0]
+	switch {
+	case len(costs.VirtualStages) > 1:
+	case costs.Network != nil && c.Name == schedule.TwoBW && cost.Update == 0:
+		period := float64(s.Microbatches) * schedule.Period(o, cost, c.link(), c.SplitBackward)
+		v.Period = &period
+	case c.Transfer == 0 && c.Latency == 0:
+		if form, known := schedule.Closed(c.Name, o, cost); known {
+			v.Closed = &form
+		}
+	}
+}
+
+// link is the link of --transfer and --latency.
+func (c *scheduleCommand) link() schedule.Link {
+	return schedule.Link{Latency: c.Latency, Transfer: c.Transfer, Copies: c.Transfer}
 }
 
 // counts checks the numbers of stages, microbatches, chunks and batches, and returns that of the batches; 0 if it is
@@ -156,8 +179,8 @@ func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 		return nil, fmt.Errorf("no schedule: expected --name %s, or --file", strings.Join(schedule.Names(), "|"))
 	}
 	if c.File != "" {
-		if c.Stages != nil || c.Microbatches != nil || c.Chunks != nil || c.Stale != "auto" {
-			return nil, fmt.Errorf("--stages, --microbatches, --chunks and --stale: %s defines them, expected none with --file", c.File)
+		if c.Stages != nil || c.Microbatches != nil || c.Chunks != nil || c.Stale != "auto" || c.Depth != 0 || c.SplitBackward {
+			return nil, fmt.Errorf("--stages, --microbatches, --chunks, --stale, --depth and --split-backward: %s defines them, expected none with --file", c.File)
 		}
 		s, err := schedule.Read(c.File)
 		if err != nil || batches == 0 || batches == s.Batches {
@@ -169,7 +192,7 @@ func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 		}
 		return g.Schedule()
 	}
-	o := schedule.Options{Stages: or0(c.Stages), Microbatches: or0(c.Microbatches), Chunks: or0(c.Chunks), Batches: batches}
+	o := schedule.Options{Stages: or0(c.Stages), Microbatches: or0(c.Microbatches), Chunks: or0(c.Chunks), Depth: c.Depth, Batches: batches}
 	if f, ok := schedule.Find(c.Name); ok {
 		o = f.Example(o)
 	}
@@ -180,7 +203,14 @@ func (c *scheduleCommand) computation(batches int) (*schedule.Schedule, error) {
 	if !slices.Contains(schedule.Names(), c.Name) {
 		return nil, fmt.Errorf("--name: found %q, expected one of %s", c.Name, strings.Join(schedule.Names(), ", "))
 	}
-	return schedule.Generate(c.Name, o)
+	g, err := schedule.New(c.Name, o)
+	if err != nil {
+		return nil, err
+	}
+	if c.SplitBackward {
+		g = g.SplitBackward()
+	}
+	return g.Schedule()
 }
 
 // stale is the number of stale microbatches that --stale asks for; 0: as few as cost nothing.
@@ -214,10 +244,18 @@ func (c *scheduleCommand) costs(s *schedule.Schedule) (schedule.Costs, error) {
 	if len(stages) != 1 && len(stages) != s.Stages {
 		return schedule.Costs{}, fmt.Errorf("--costs: found %d stages, expected 1 for all of them, or %d", len(stages), s.Stages)
 	}
-	if !(c.Transfer >= 0 && c.Transfer <= mostCost) {
-		return schedule.Costs{}, fmt.Errorf("--transfer: found %v, expected a number from 0 to 1e12", graph.Real(c.Transfer))
+	for _, n := range []struct {
+		flag string
+		time float64
+	}{{"transfer", c.Transfer}, {"latency", c.Latency}} {
+		if !(n.time >= 0 && n.time <= mostCost) {
+			return schedule.Costs{}, fmt.Errorf("--%s: found %v, expected a number from 0 to 1e12", n.flag, graph.Real(n.time))
+		}
 	}
 	out := schedule.Costs{Exchange: c.Transfer}
+	if c.Latency > 0 {
+		out.Network = schedule.Uniform(s.Stages, c.link())
+	}
 	if len(stages) == 1 {
 		out.VirtualStages = stages
 		return out, nil
@@ -249,7 +287,11 @@ func parseCost(text string, chunks float64) (schedule.Cost, error) {
 // steady returns the steady state of a longer run of a schedule that is too short to have one; nil if there is none.
 func (c *scheduleCommand) steady(s *schedule.Schedule, costs schedule.Costs) *schedule.Steady {
 	fill := (s.Stages + s.Microbatches - 1) / s.Microbatches
-	long, err := c.schedule(2*fill + 4*s.Batches)
+	batches := 2*fill + 4*s.Batches
+	if costs.Network != nil {
+		batches = schedule.Options{Stages: s.Stages, Microbatches: s.Microbatches, Depth: s.Depth}.SteadyBatches()
+	}
+	long, err := c.schedule(batches)
 	if err != nil {
 		return nil
 	}
@@ -266,17 +308,21 @@ type scheduleView struct {
 	Report     []schedule.StageReport
 	Simulation *schedule.Result
 	Closed     *schedule.Form
+	Period     *float64 // closed form of the time from batch to batch over links
 }
 
 func (v *scheduleView) json() map[string]any {
 	s := v.Schedule
 	out := map[string]any{"name": s.Name, "stages": s.Stages, "chunks": s.Chunks, "microbatches": s.Microbatches, "batches": s.Batches, "delay": s.Delay,
-		"stale": s.Stale, "staleness": s.MeanStaleness(), "lines": s.Actions, "report": v.Report, "simulation": v.Simulation}
+		"stale": s.Stale, "depth": s.Depth, "staleness": s.MeanStaleness(), "lines": s.Actions, "report": v.Report, "simulation": v.Simulation}
 	if s.Copies != nil {
 		out["links"] = s.Copies.String()
 	}
 	if v.Closed != nil {
 		out["closed_form"] = v.Closed
+	}
+	if v.Period != nil {
+		out["closed_period"] = *v.Period
 	}
 	return out
 }
@@ -305,7 +351,11 @@ func (v *scheduleView) print(a *app) {
 	figures = append(figures, [][]string{{"# makespan", fmt.Sprintf("%.6g", v.Simulation.Makespan)},
 		{"# bubble", percent(v.Simulation.Bubble), v.form(func(f *schedule.Form) float64 { return f.Bubble })}}...)
 	if s := v.Simulation.Steady; s != nil {
-		figures = append(figures, []string{"# steady", percent(s.Bubble), v.form(func(f *schedule.Form) float64 { return f.Steady }), fmt.Sprintf("%.6g a batch", s.Period)})
+		form := v.form(func(f *schedule.Form) float64 { return f.Steady })
+		if v.Period != nil {
+			form = fmt.Sprintf("(closed form %.6g a batch)", *v.Period)
+		}
+		figures = append(figures, []string{"# steady", percent(s.Bubble), form, fmt.Sprintf("%.6g a batch", s.Period)})
 	}
 	a.table(figures)
 }

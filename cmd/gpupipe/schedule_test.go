@@ -73,6 +73,32 @@ F0.0 B0.0 F1.0 B1.0 F0.1 B0.1 U0 F1.1 B1.1 F0.2 B0.2 U1 F1.2 B1.2 U2
 	assert.Nil(t, got.Closed)
 }
 
+// Over slow links a depth keeps the stages busy, and the closed form says so.
+func TestScheduleCommandOverLinks(t *testing.T) {
+	for depth, want := range map[string]string{"0": "# steady 57.14 % (closed form 56 a batch) 56 a batch", "3": "# steady 25.00 % (closed form 32 a batch) 32 a batch"} {
+		code, out, errs := command("schedule", "--name", "2bw", "--depth", depth, "--latency", "2", "--transfer", "0.6666666666666666")
+		require.Equal(t, exitOK, code, errs)
+		var figures []string
+		for line := range strings.Lines(out) {
+			figures = append(figures, strings.Join(strings.Fields(line), " "))
+		}
+		assert.Contains(t, figures, want)
+		assert.Equal(t, depth == "3", strings.Contains(out, "# depth: 3\n"))
+	}
+	code, out, errs := command("schedule", "--name", "2bw", "--depth", "2", "--stages", "3", "--split-backward", "--latency", "9", "--json")
+	require.Equal(t, exitOK, code, errs)
+	var got struct {
+		Depth, Stale, Microbatches int
+		Lines                      [][]string
+		Period                     float64 `json:"closed_period"`
+		Simulation                 struct{ Steady struct{ Period float64 } }
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &got))
+	assert.Equal(t, []int{2, 4, 6}, []int{got.Depth, got.Stale, got.Microbatches})
+	assert.Equal(t, "F0.0 F1.0 F2.0 F3.0 F4.0 I0.0 W0.0", strings.Join(got.Lines[0][:7], " "))
+	assert.InDelta(t, got.Period, got.Simulation.Steady.Period, 1e-9)
+}
+
 func TestScheduleCommandKnowsAllSchedules(t *testing.T) {
 	for name, want := range map[string]string{"gpipe": "27.27 %", "1f1b": "27.27 %", "interleaved": "15.79 %", "zb-h1": "11.11 %", "2bw": "0.00 %", "pipedream": "0.00 %", "eval": "0.00 %"} {
 		for _, more := range [][]string{nil, {"--communication"}} {
@@ -120,6 +146,9 @@ func TestScheduleMistakes(t *testing.T) {
 		"costs: found \"x\" in \"1,x,2\"":                                            {"--name", "gpipe", "--costs", "1,x,2"},
 		"--costs: found 3 stages, expected 1 for all of them, or 4":                  {"--name", "gpipe", "--costs", "1,2,3;1,2,3;1,2,3"},
 		"transfer: found 1e+308, expected a number from 0 to 1e12":                   {"--name", "1f1b", "--transfer=1e308"},
+		"--latency: found -1, expected a number from 0 to 1e12":                      {"--name", "gpipe", "--latency=-1"},
+		"expected at least 6: one per stage and 2 more in flight":                    {"--name", "2bw", "--depth", "2", "--microbatches", "5"},
+		"schedule gpipe: depth: found 1, expected 0: only 1f1b and 2bw":              {"--name", "gpipe", "--depth", "1"},
 		"transfer: found -1":                                                         {"--name", "gpipe", "--transfer=-1"},
 		"draw: found text with --json":                                               {"--name", "gpipe", "--draw", "text", "--json"},
 		`found extension ".pdf", expected .svg or .png`:                              {"--name", "gpipe", "--draw", filepath.Join(dir, "a.pdf")},

@@ -15,6 +15,8 @@ type Form struct {
 //   - zb-h1 (Qi et al., arXiv 2401.10241, table 2): stages wait (p−1)(F+I−W), with I = W a third of 1f1b's, for
 //     m ≥ p;
 //   - 2bw, pipedream, eval: as one batch of all microbatches, and nothing in the steady state.
+//
+// Period is that of 2bw where messages take time.
 func Closed(name string, o Options, c Cost) (Form, bool) {
 	f, ok := Find(name)
 	if !ok || f.closed == nil {
@@ -29,6 +31,33 @@ func Closed(name string, o Options, c Cost) (Form, bool) {
 		form.InFlight = append(form.InFlight, f.inFlight(o, s))
 	}
 	return form, true
+}
+
+// Period is the time from microbatch to microbatch in the steady state of 2bw with virtual stages of equal cost, each on
+// a machine of its own, and equal links. split says that backwards are split, as training does.
+//
+// Let τ be the time of a microbatch on a stage, L a link's latency and X its transfer time. A microbatch goes from stage
+// s to stage t and back in (t−s+1)·τ + 2(t−s)(L+X). Meanwhile stage s begins as many others as it has more in flight
+// than stage t. The period is the longest such time for each microbatch, and at least what a machine sends of it, 2X:
+//
+//	max over s ≤ t of ((t−s+1)·τ + 2(t−s)(L+X)) / (1 + inFlight(s) − inFlight(t))
+//
+// All stages and a depth k that is a multiple of p − 1 have (p·τ + 2(p−1)(L+X)) / (p+k). If backwards are split, the
+// weight gradients of all stages but s run while messages are on their way. Pipelines whose messages wait for each
+// other, as some do if X is longer than a forward, are up to a tenth slower.
+func Period(o Options, c Cost, l Link, split bool) float64 {
+	work, trip := c.Forward+c.Backward, c.Forward+c.Backward+2*(l.Latency+l.Transfer)
+	if split {
+		work = c.Forward + c.InputGrad + c.WeightGrad
+		trip = c.Forward + c.InputGrad + 2*(l.Latency+l.Transfer)
+	}
+	period := max(work+c.Update/float64(o.Microbatches), float64(min(2, o.Stages-1))*l.Transfer)
+	for s := range o.Stages {
+		for t := s + 1; t < o.Stages; t++ {
+			period = max(period, (work+float64(t-s)*trip)/float64(1+o.warmup(s)-o.warmup(t)))
+		}
+	}
+	return period
 }
 
 // batchWork is the computation of one batch on a stage.
@@ -67,7 +96,7 @@ func evaluationForm(o Options, c Cost) (Form, bool) {
 }
 
 func allInFlight(o Options, _ int) int     { return o.Microbatches }
-func fewInFlight(o Options, stage int) int { return min(o.Stages-stage, o.Microbatches) }
+func fewInFlight(o Options, stage int) int { return min(1+o.warmup(stage), o.Microbatches) }
 func stagesInFlight(o Options, _ int) int  { return o.Stages } // stage s delays the weight gradients of s microbatches
 func noneInFlight(Options, int) int        { return 0 }
 

@@ -19,8 +19,8 @@
 //   - Validate checks that a schedule computes what training means and cannot deadlock, and reports what each
 //     stage holds.
 //   - Simulate runs a schedule at given costs and returns its makespan, its bubble and an event for each
-//     action; Closed gives the closed form where the literature has one. Package draw makes pictures of the
-//     result.
+//     action; Closed gives the closed form where the literature has one, and Period that of 2bw over links.
+//     A Network describes stages on several machines. Package draw makes pictures of the result.
 //
 // A new schedule is a generator function and a row in the table of Families.
 package schedule

@@ -25,6 +25,7 @@ type Family struct {
 	Delay       int    // as Schedule.Delay
 	Chunks      int    // the fewest model chunks per stage
 	ManyChunks  bool   // a stage may hold more chunks than that
+	Deep        bool   // Options.Depth may be more than 0
 	Untrainable string // why a run cannot train with it; empty if it can
 
 	check    func(o Options) error                  // what it needs beyond the fields above; nil: nothing
@@ -44,7 +45,7 @@ func Families() []Family {
 		{Name: GPipe, Summary: "all forwards, then all backwards (arXiv 1811.06965)", Chunks: 1,
 			batch: gpipe, closed: flushForm, inFlight: allInFlight},
 		{Name: OneF1B, Summary: "one forward, one backward, within a batch (arXiv 2104.04473)", Chunks: 1,
-			batch: oneForwardOneBackward, closed: flushForm, inFlight: fewInFlight},
+			Deep: true, batch: oneForwardOneBackward, closed: flushForm, inFlight: fewInFlight},
 		{Name: Interleaved, Summary: "1f1b with several model chunks per stage (arXiv 2104.04473)", Chunks: 2, ManyChunks: true,
 			check: wholeGroups, batch: interleaved, closed: flushForm, inFlight: interleavedInFlight},
 		{Name: ZBH1, Summary: "1f1b with weight gradients in its bubbles (arXiv 2401.10241)", Chunks: 1,
@@ -53,7 +54,7 @@ func Families() []Family {
 			Untrainable: "its delay differs by stage",
 			check:       oneMicrobatch, example: pipedreamExample, stream: pipedream, closed: streamForm, inFlight: batchesInFlight},
 		{Name: TwoBW, Summary: "no flush; first microbatches one step old (arXiv 2006.09503)", Delay: 1, Chunks: 1,
-			check: enoughMicrobatches, example: twoBWExample, stream: twoBW, closed: streamForm, inFlight: fewInFlight},
+			Deep: true, check: enoughMicrobatches, example: twoBWExample, stream: twoBW, closed: streamForm, inFlight: fewInFlight},
 		{Name: Eval, Summary: "forwards only", Chunks: 1, ManyChunks: true, Untrainable: "it has no backward",
 			batch: evaluation, closed: evaluationForm, inFlight: noneInFlight},
 	}
@@ -96,7 +97,7 @@ func names(families []Family) (names []string) {
 }
 
 // Example fills in the options that o omits with values that show the pattern of the schedule: four stages, twice as
-// many microbatches, and as many batches as the pattern needs.
+// many microbatches or as many as the depth needs, and as many batches as the pattern needs.
 func (f Family) Example(o Options) Options {
 	if o.Stages == 0 {
 		o.Stages = 4
@@ -105,7 +106,7 @@ func (f Family) Example(o Options) Options {
 		o = f.example(o)
 	}
 	if o.Microbatches == 0 {
-		o.Microbatches = 2 * o.Stages
+		o.Microbatches = max(2*o.Stages, o.Stages+o.Depth)
 	}
 	return o
 }
@@ -114,7 +115,7 @@ func (f Family) Example(o Options) Options {
 func (f Family) complete(o Options) (Options, error) {
 	o.Batches, o.Chunks = orElse(o.Batches, 1), orElse(o.Chunks, f.Chunks)
 	if f.Delay == 1 {
-		o.Stale = orElse(o.Stale, o.Stages-1)
+		o.Stale = orElse(o.Stale, o.Stages-1+o.Depth)
 	}
 	for _, n := range []struct {
 		name             string
@@ -138,8 +139,11 @@ func (f Family) complete(o Options) (Options, error) {
 	if f.Delay != 1 && o.Stale != 0 {
 		return o, fmt.Errorf("schedule %s: stale microbatches: found %d, expected 0: it has no stale microbatches", f.Name, o.Stale)
 	}
-	if f.check != nil {
-		if err := f.check(o); err != nil {
+	for _, check := range []func(Options) error{f.checkDepth, f.check} {
+		if check == nil {
+			continue
+		}
+		if err := check(o); err != nil {
 			return o, fmt.Errorf("schedule %s: %w", f.Name, err)
 		}
 	}
@@ -206,9 +210,10 @@ func alternate(n, warmup int, yield func(kind Kind, number int) bool) bool {
 	return true
 }
 
-// oneForwardOneBackward: Narayanan et al., arXiv 2104.04473, §2.2.1 (PipeDream-Flush).
+// oneForwardOneBackward: Narayanan et al., arXiv 2104.04473, §2.2.1 (PipeDream-Flush), with o.Depth more microbatches
+// in flight.
 func oneForwardOneBackward(o Options, stage int) (actions []Action) {
-	alternate(o.Microbatches, min(o.Stages-stage-1, o.Microbatches), func(kind Kind, i int) bool {
+	alternate(o.Microbatches, min(o.warmup(stage), o.Microbatches), func(kind Kind, i int) bool {
 		actions = append(actions, Action{Kind: kind, Microbatch: i})
 		return true
 	})
@@ -295,15 +300,16 @@ func pipedream(o Options, stage int, yield func(Action) bool) {
 }
 
 // enoughMicrobatches: 2bw holds two versions of the weights, which is enough from one microbatch per stage on. When the
-// first stage finishes a batch, it has begun p − 1 microbatches of the next, so at least these are stale.
+// first stage finishes a batch, it has begun p − 1 microbatches of the next, and as many more as its depth. At least
+// these are stale.
 func enoughMicrobatches(o Options) error {
 	if o.Microbatches < o.Stages {
 		return &MicrobatchesError{Found: o.Microbatches, Stages: o.Stages, Next: o.Stages, Expected: "at least one per stage: with fewer, " +
 			"a batch would start before the update that it needs, and two versions of the weights would not be enough"}
 	}
-	if o.Stale < o.Stages-1 || o.Stale > o.Microbatches {
-		return fmt.Errorf("stale microbatches: found %d on %d stages with %d microbatches, expected %d to %d: the first stage begins %d "+
-			"before the update of the batch before is possible", o.Stale, o.Stages, o.Microbatches, o.Stages-1, o.Microbatches, o.Stages-1)
+	if least := o.warmup(0); o.Stale < least || o.Stale > o.Microbatches {
+		return fmt.Errorf("stale microbatches: found %d on %d stages with %d microbatches%s, expected %d to %d: the first stage begins %d "+
+			"before the update of the batch before is possible", o.Stale, o.Stages, o.Microbatches, atDepth(o.Depth), least, o.Microbatches, least)
 	}
 	return nil
 }
@@ -313,13 +319,14 @@ func twoBWExample(o Options) Options {
 	return o
 }
 
-// twoBW: Narayanan et al., arXiv 2006.09503 (PipeDream-2BW), in which all microbatches of a batch are stale. Here the
-// first o.Stale are, and the others read the weights that the batch before left. An update stands at its deadline, the
+// twoBW: Narayanan et al., arXiv 2006.09503 (PipeDream-2BW), in which all microbatches of a batch are stale and a stage
+// has as many in flight as there are stages from it to the last. Here the first o.Stale are stale, the others read the
+// weights that the batch before left, and o.Depth is how many more are in flight. An update stands at its deadline, the
 // first forward that reads its weights. The updates of the last batches follow at the end.
 func twoBW(o Options, stage int, yield func(Action) bool) {
 	m, due := o.Microbatches, 0 // due is the next update
 	n := m * o.Batches
-	more := alternate(n, min(o.Stages-stage-1, n), func(kind Kind, k int) bool {
+	more := alternate(n, min(o.warmup(stage), n), func(kind Kind, k int) bool {
 		if kind == Forward && k == (due+1)*m+o.Stale {
 			if !yield(Action{Kind: Update, Batch: due}) {
 				return false

@@ -18,7 +18,7 @@ import (
 //	F0.0 B0.0 F1.0 B1.0 U0
 //
 // Every key of the header is optional. The default name is that of the file; stages, chunks, microbatches and batches
-// are counted from the actions; delay is 0; and with delay 1 the default of stale is all microbatches. Without the key
+// are counted from the actions; delay and depth are 0; and with delay 1 the default of stale is all microbatches. Without the key
 // links the schedule contains computation only. Keys that are given must agree with the actions. A comment that looks
 // like an unknown key is an error. A run repeats the schedule of a file (see Repeat): a file describes one batch, or
 // several where batches overlap.
@@ -30,7 +30,7 @@ type headerNumber struct {
 }
 
 func (s *Schedule) header() []headerNumber {
-	return []headerNumber{{"stages", &s.Stages}, {"chunks", &s.Chunks}, {"microbatches", &s.Microbatches}, {"batches", &s.Batches}, {"delay", &s.Delay}, {"stale", &s.Stale}}
+	return []headerNumber{{"stages", &s.Stages}, {"chunks", &s.Chunks}, {"microbatches", &s.Microbatches}, {"batches", &s.Batches}, {"delay", &s.Delay}, {"stale", &s.Stale}, {"depth", &s.Depth}}
 }
 
 // String is the schedule as text, which Parse reads.
@@ -38,7 +38,7 @@ func (s *Schedule) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# name: %s\n", s.Name)
 	for _, h := range s.header() {
-		if h.value == &s.Stale && s.Delay != 1 {
+		if h.value == &s.Stale && s.Delay != 1 || h.value == &s.Depth && s.Depth == 0 {
 			continue
 		}
 		fmt.Fprintf(&b, "# %s: %d\n", h.key, *h.value)

@@ -11,7 +11,8 @@ type Options struct {
 	Stages       int // p
 	Microbatches int // m, per batch
 	Chunks       int // v, per stage; 0: the fewest that the schedule allows
-	Stale        int // q, the stale microbatches of a batch in 2bw; 0: p − 1, the fewest that cost nothing
+	Depth        int // k, how many microbatches more the first stage of 1f1b or 2bw has in flight, m ≥ p + k; later stages have a share
+	Stale        int // q, the stale microbatches of a batch in 2bw; 0: p − 1 + k, the fewest that cost nothing
 	Batches      int // 0: one
 }
 
@@ -48,7 +49,7 @@ func New(name string, o Options) (*Generator, error) {
 
 // head is the schedule of complete options, without its action lists. Without a stale microbatch there is no delay.
 func (f Family) head(o Options) Schedule {
-	s := Schedule{Name: f.Name, Stages: o.Stages, Chunks: o.Chunks, Microbatches: o.Microbatches, Batches: o.Batches, Delay: f.Delay, Stale: o.Stale}
+	s := Schedule{Name: f.Name, Stages: o.Stages, Chunks: o.Chunks, Microbatches: o.Microbatches, Batches: o.Batches, Delay: f.Delay, Stale: o.Stale, Depth: o.Depth}
 	if f.Delay == 1 {
 		s.Delay = min(1, o.Stale)
 	}

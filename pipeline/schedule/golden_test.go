@@ -21,7 +21,10 @@ func TestGoldenFiles(t *testing.T) {
 		switch f.Name {
 		case TwoBW:
 			variants[".all"] = nil // stale, as in the paper
+			variants[".depth"], variants[".depth.tied"] = nil, &Copies{Tied: true}
 			variants[".tied"], variants[".tied-copied"], variants[".replica"] = &Copies{Tied: true}, &Copies{Tied: true, Copied: true}, &Copies{Tied: true, Replica: true}
+		case OneF1B:
+			variants[".depth"] = nil
 		case Interleaved:
 			variants[".tied"] = &Copies{Tied: true}
 		}
@@ -29,6 +32,9 @@ func TestGoldenFiles(t *testing.T) {
 			o := goldenOptions(f)
 			if variant == ".all" {
 				o.Stale = o.Microbatches
+			}
+			if strings.HasPrefix(variant, ".depth") {
+				o.Microbatches, o.Depth = 6, 2
 			}
 			s, err := Generate(f.Name, o)
 			require.NoError(t, err)

@@ -77,6 +77,9 @@ func TestMutatedSchedules(t *testing.T) {
 				if f.Example(Options{}).Microbatches == 1 {
 					o.Microbatches = 1
 				}
+				if f.Deep && p > 1 {
+					o.Depth = rng.IntN(o.Microbatches - p + 1)
+				}
 				s, err := Generate(f.Name, o)
 				require.NoError(t, err)
 				if rng.IntN(2) == 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 // forEach runs a test on schedules of all families, with up to 8 stages, or 4 in a short run. With a delay it runs them
-// with few, some and all microbatches stale.
+// with few, some and all microbatches stale, and where there may be more in flight, with several depths.
 func forEach(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o Options)) {
 	most := 8
 	if testing.Short() {
@@ -21,7 +21,8 @@ func forEach(t *testing.T, batches int, test func(t *testing.T, s *Schedule, o O
 			tried := 0
 			for p := 1; p <= most; p++ {
 				for _, m := range []int{1, 3, 4, 8} {
-					for _, o := range []Options{{Chunks: 1}, {Chunks: 2}, {Chunks: 3}, {Chunks: 1, Stale: p}, {Chunks: 1, Stale: m/2 + 1}, {Chunks: 1, Stale: m}} {
+					for _, o := range []Options{{Chunks: 1}, {Chunks: 2}, {Chunks: 3}, {Chunks: 1, Stale: p}, {Chunks: 1, Stale: m/2 + 1}, {Chunks: 1, Stale: m},
+						{Chunks: 1, Depth: 1}, {Chunks: 1, Depth: 2, Stale: m}, {Chunks: 1, Depth: 4}} {
 						o.Stages, o.Microbatches, o.Batches = p, m, batches
 						if f.Example(Options{}).Microbatches == 1 {
 							o.Batches, o.Microbatches = m*batches, 1
@@ -76,11 +77,16 @@ func computation(actions []Action) (out []Action) {
 }
 
 // In the schedules of the table every receive stands directly before its use, so no message is held longer than needed.
+// With a depth a stage may hold as many messages more as the stage before has extra microbatches in flight.
 func TestReceivesStandBeforeTheirUse(t *testing.T) {
 	forEach(t, 2, func(t *testing.T, s *Schedule, o Options) {
 		c, err := Communicate(s, Copies{})
 		require.NoError(t, err)
-		for _, actions := range c.Actions {
+		for stage, actions := range c.Actions {
+			if o.Depth > 0 {
+				assert.LessOrEqual(t, mostHeld(actions), 1+o.extra(max(0, stage-1))-o.extra(stage), "%+v stage %d", o, stage)
+				continue
+			}
 			for i, a := range actions {
 				if a.Kind == RecvForward || a.Kind == RecvBackward {
 					next := actions[i+1]
@@ -90,6 +96,21 @@ func TestReceivesStandBeforeTheirUse(t *testing.T) {
 			}
 		}
 	})
+}
+
+// mostHeld is the most activations that are received and not yet used.
+func mostHeld(actions []Action) (most int) {
+	held := 0
+	for _, a := range actions {
+		switch a.Kind {
+		case RecvForward:
+			held++
+			most = max(most, held)
+		case Forward:
+			held--
+		}
+	}
+	return most
 }
 
 // Closed forms agree with the simulation: bubbles for equal costs, microbatches in flight for all.
@@ -187,6 +208,51 @@ func TestStaleness(t *testing.T) {
 			assert.Equal(t, map[int]bool{p - 1 - stage: true}, ages(s.Actions[stage], p, 0))
 		}
 	}
+}
+
+// Depth changes how many microbatches are in flight, and neither the weights that one reads nor the order of sums.
+func TestDepth(t *testing.T) {
+	for p := 2; p <= 8; p++ {
+		for _, k := range []int{0, 1, 2, 3, 5, 8} {
+			m := p + k + 2
+			for q := p - 1 + k; q <= m; q++ {
+				o := Options{Stages: p, Microbatches: m, Stale: q, Depth: k, Batches: 4}
+				s, err := Generate("2bw", o)
+				require.NoError(t, err)
+				report, err := Validate(s)
+				require.NoError(t, err)
+				o.Depth = 0
+				shallow, err := Generate("2bw", o)
+				require.NoError(t, err)
+				for stage, r := range report.Stages {
+					share := float64(k*(p-1-stage)) / float64(p-1)
+					assert.InDelta(t, float64(p-stage)+share, float64(r.InFlight), 0.5, "%d stages, depth %d, stage %d", p, k, stage)
+					assert.Equal(t, [2]int{2, 3}, [2]int{r.Versions, r.Buffers})
+					assert.Equal(t, backwards(shallow.Actions[stage]), backwards(s.Actions[stage]), "gradients are summed in the same order")
+					for i := range m {
+						assert.Equal(t, ages(shallow.Actions[stage], 1, i), ages(s.Actions[stage], 1, i), "microbatch %d", i)
+					}
+				}
+				assert.Equal(t, p+k, report.Stages[0].InFlight)
+				assert.Equal(t, 1, report.Stages[p-1].InFlight)
+			}
+			o := Options{Stages: p, Microbatches: m, Depth: k}
+			s, err := Generate("1f1b", o)
+			require.NoError(t, err)
+			report, err := Validate(s)
+			require.NoError(t, err)
+			assert.Equal(t, p+k, report.Stages[0].InFlight)
+		}
+	}
+}
+
+func backwards(actions []Action) (out []Action) {
+	for _, a := range actions {
+		if a.Kind == Backward {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // ages are, of one microbatch of all batches from one on, how many updates stand between its forward and its batch's

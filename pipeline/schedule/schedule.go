@@ -46,6 +46,7 @@ type Schedule struct {
 	// those that batch t−2 left, and the others those that batch t−1 left. It is −1 if that differs by stage.
 	Delay   int
 	Stale   int        // with Delay 1: how many microbatches are stale, the first of each batch; otherwise 0
+	Depth   int        // how many microbatches more than the stages the first stage has in flight; 0: not known or none
 	Copies  *Copies    // what Communicate added; nil in a schedule of computation only
 	Actions [][]Action // by stage, in order
 }

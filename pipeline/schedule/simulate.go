@@ -18,8 +18,9 @@ const maxCost = 1e100
 
 // Costs are the costs of a schedule.
 type Costs struct {
-	VirtualStages []Cost  // by virtual stage, or one for all
-	Exchange      float64 // per batch and message: gradient norms, and the gradients and weights of tied embeddings
+	VirtualStages []Cost   // by virtual stage, or one for all
+	Exchange      float64  // per batch and message: gradient norms, and the gradients and weights of tied embeddings
+	Network       *Network // the machines of the stages; nil: one machine has all of them
 }
 
 // Even is a cost whose input gradient and weight gradients each take half of the backward.
@@ -59,8 +60,8 @@ type Event struct {
 
 // Simulate runs a schedule at given costs, after validating it. Stages compute in the order of their action lists. With
 // a delay of 0 or 1 an update runs as soon as its inputs have arrived. Transfers occupy no device; those of one kind
-// between two stages follow one another. Without communication an update needs only its own stage, with communication
-// the gradient norms of all stages.
+// between two stages follow one another, and those that leave a machine of a Network pass through its one sender.
+// Without communication an update needs only its own stage, with communication the gradient norms of all stages.
 func Simulate(s *Schedule, c Costs) (*Result, error) {
 	if err := c.check(s); err != nil {
 		return nil, err
@@ -85,6 +86,9 @@ func (c Costs) check(s *Schedule) error {
 			}
 		}
 	}
+	if err := c.Network.check(s.Stages); err != nil {
+		return fmt.Errorf("schedule %s: %w", s.Name, err)
+	}
 	return nil
 }
 
@@ -108,6 +112,8 @@ type simulation struct {
 	updated  [][]float64         // by stage and batch: when its own parameters were updated
 	arrivals map[arrival]float64 // arrival times of messages that are not yet used
 	channels map[channel]float64 // when each is free
+	senders  []sender            // by machine of the network
+	copied   map[copied]float64  // arrival times of copied gradients and weights that crossed the network
 	ready    []Event             // by stage: what it can start next; Start is NaN while unknown
 	events   []Event
 }
@@ -127,6 +133,7 @@ func newSimulation(s *Schedule, c Costs) *simulation {
 	if s.Copies != nil {
 		sim.copies = *s.Copies
 	}
+	sim.senders, sim.copied = c.Network.senders(), map[copied]float64{}
 	for range s.Stages {
 		left, complete, updated := make([]int, s.Batches), make([]float64, s.Batches), make([]float64, s.Batches)
 		for t := range s.Batches {
@@ -160,6 +167,10 @@ func (sim *simulation) next() bool {
 		if e.Start < first.Start { // never if it is NaN
 			first = e
 		}
+	}
+	if m, at := sim.nextSender(); at < first.Start {
+		sim.depart(m, at)
+		return true
 	}
 	if math.IsInf(first.Start, 1) {
 		for s, actions := range sim.Actions {
@@ -200,7 +211,7 @@ func (sim *simulation) computation(s int) Event {
 	if made := sim.reads(a); a.Kind == Forward && sim.Delay >= 0 && made >= 0 {
 		start = max(start, sim.updated[s][made])
 		if sim.copies.Tied && s == sim.Stages-1 {
-			start = max(start, sim.updated[0][made]+sim.exchange(s, 0))
+			start = max(start, sim.copyArrival(SendWeights, 0, s, made))
 		}
 	}
 	return Event{Stage: s, Action: a, Start: start}
@@ -224,16 +235,18 @@ func (sim *simulation) update(s int) Event {
 // gradNorm is when a stage knows its gradients of a batch.
 func (sim *simulation) gradNorm(s, t int) float64 {
 	if sim.copies.Tied && s == 0 {
-		last := sim.Stages - 1
-		return max(sim.complete[s][t], sim.complete[last][t]+sim.exchange(last, s))
+		return max(sim.complete[s][t], sim.copyArrival(SendGrads, sim.Stages-1, s, t))
 	}
 	return sim.complete[s][t]
 }
 
-// exchange is the time that a message of the exchange takes.
+// exchange is the time that the gradient norms of a stage take to another.
 func (sim *simulation) exchange(from, to int) float64 {
-	if from == to {
+	switch n := sim.costs.Network; {
+	case from == to:
 		return 0
+	case n.connects(from, to):
+		return n.Links[from][to].Latency
 	}
 	return sim.costs.Exchange
 }
@@ -259,11 +272,13 @@ func (sim *simulation) finish(e Event) {
 				sim.updated[s][a.Batch] = e.End + 2*sim.costs.Exchange
 				sim.updates[s]++
 			}
+			sim.sendCopies(SendGrads, sim.Stages-1, 0, e)
 			sim.refreshExchange()
 		}
 	case Update:
 		sim.updated[s][a.Batch] = e.End
 		sim.updates[s]++
+		sim.sendCopies(SendWeights, 0, sim.Stages-1, e)
 		sim.refreshExchange()
 	}
 	sim.refresh(s)
@@ -276,9 +291,15 @@ func (sim *simulation) refreshExchange() {
 	}
 }
 
-// send computes when a message arrives. A message within a stage takes no time.
+// send computes when a message arrives, or leaves that to the sender of a machine. A message within a stage takes no
+// time.
 func (sim *simulation) send(e Event, c channel, chunk int) {
-	came := e.End
+	came, at := e.End, arrival{c.to, c.recv, message{e.Action.Microbatch, e.Action.Batch, chunk}}
+	if sim.costs.Network.connects(c.from, c.to) {
+		sim.post(c.from, c.to, outgoing{ready: e.End, transfer: sim.costs.Network.Links[c.from][c.to].Transfer,
+			arrived: func(time float64) { sim.arrivals[at] = time }})
+		return
+	}
 	if c.from != c.to {
 		q := sim.virtualStage(e.Stage, e.Action.Chunk)
 		if c.recv == RecvBackward {
@@ -287,7 +308,7 @@ func (sim *simulation) send(e Event, c channel, chunk int) {
 		came = max(came, sim.channels[c]) + sim.costs.virtualStage(q).Transfer
 		sim.channels[c] = came
 	}
-	sim.arrivals[arrival{c.to, c.recv, message{e.Action.Microbatch, e.Action.Batch, chunk}}] = came
+	sim.arrivals[at] = came
 }
 
 // cost is how long an action occupies the device of a stage.

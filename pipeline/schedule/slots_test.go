@@ -20,6 +20,8 @@ func TestSlotsAndBackwards(t *testing.T) {
 		{"interleaved", Options{Stages: 2, Microbatches: 4, Chunks: 2}, []int{4, 3}, true, false, false},
 		{"zb-h1", Options{Stages: 3, Microbatches: 6}, []int{3, 3, 3}, false, true, true},
 		{"2bw", Options{Stages: 3, Microbatches: 3, Batches: 4}, []int{3, 2, 1}, true, false, false},
+		{"2bw", Options{Stages: 4, Microbatches: 8, Depth: 4, Batches: 4}, []int{8, 6, 3, 1}, true, false, false},
+		{"1f1b", Options{Stages: 3, Microbatches: 5, Depth: 1}, []int{4, 2, 1}, true, false, false},
 		{"eval", Options{Stages: 2, Microbatches: 4}, []int{1, 1}, false, false, false},
 	} {
 		s, err := Generate(c.name, c.o)

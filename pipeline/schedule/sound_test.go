@@ -51,7 +51,27 @@ func think(s *Schedule) *opinion {
 	if o.why == "" {
 		o.replay()
 	}
+	if o.why == "" {
+		o.fills()
+	}
 	return o
+}
+
+// fills compares the depth in the head with the most microbatches between their forward and their backward on stage 0.
+func (o *opinion) fills() {
+	open, most := map[string]bool{}, 0
+	for _, a := range o.s.Actions[0] {
+		switch text := a.String(); text[0] {
+		case 'F':
+			open[text[1:]] = true
+			most = max(most, len(open))
+		case 'B', 'W':
+			delete(open, text[1:])
+		}
+	}
+	if k := o.s.Depth; k > 0 && most != o.s.Stages+k {
+		o.why = "wrong depth"
+	}
 }
 
 func (o *opinion) sound() bool { return o.why == "" }

@@ -13,6 +13,7 @@ import (
 //     weights that it reads;
 //   - gradients are summed in the order of microbatches, and 2 + Delay buffers of a stage's parameters are
 //     enough;
+//   - with a depth, the first stage has that many microbatches more in flight than there are stages;
 //   - all stages reach their end with channels of Capacity messages.
 //
 // The error names the first violation: the stage, the action and what is missing.
@@ -27,6 +28,9 @@ func Validate(s *Schedule) (*Report, error) {
 			return nil, err
 		}
 		r.Stages = append(r.Stages, report)
+	}
+	if err := s.checkDepth(r.Stages[0]); err != nil {
+		return nil, err
 	}
 	if s.Copies == nil {
 		return r, s.generator().insertCommunication(Copies{}, func(int, Action) bool { return true })
@@ -56,7 +60,7 @@ func (s *Schedule) checkHead() error {
 		name             string
 		found, low, high int
 	}{{"stages", s.Stages, 1, maxStages}, {"chunks", s.Chunks, 1, maxChunks}, {"microbatches", s.Microbatches, 1, maxNumber + 1},
-		{"batches", s.Batches, 1, maxNumber + 1}, {"delay", s.Delay, -1, 1}, {"stale", s.Stale, max(0, s.Delay), max(0, s.Delay) * s.Microbatches}} {
+		{"batches", s.Batches, 1, maxNumber + 1}, {"delay", s.Delay, -1, 1}, {"stale", s.Stale, max(0, s.Delay), max(0, s.Delay) * s.Microbatches}, {"depth", s.Depth, 0, maxNumber + 1}} {
 		if n.found < n.low || n.found > n.high {
 			return fmt.Errorf("schedule %s: %s: found %d, expected %d to %d", s.Name, n.name, n.found, n.low, n.high)
 		}

@@ -50,6 +50,21 @@ func TestText(t *testing.T) {
 2  ·  ·  ·  ·
 `, strings.Join(trimmed(narrow), "\n")+"\n")
 
+	// Over a link, one more microbatch in flight fills the time in which messages are on their way.
+	for depth, want := range []string{`0  F0.0 F1.0 ·    ·    ·    B0.0 F0.1 B1.0 F1.1 ·    ·    B0.1 ·    B1.1
+1  ·    ·    F0.0 B0.0 F1.0 B1.0 ·    ·    F0.1 B0.1 F1.1 B1.1 ·    ·
+`, `0  F0.0 F1.0 F2.0 ·    ·    B0.0 F0.1 B1.0 F1.1 B2.0 F2.1 B0.1 ·    B1.1 ·    B2.1
+1  ·    ·    F0.0 B0.0 F1.0 B1.0 F2.0 B2.0 F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 ·    ·
+`} {
+		s, err = schedule.Generate("2bw", schedule.Options{Stages: 2, Microbatches: 2 + depth, Depth: depth, Batches: 2})
+		require.NoError(t, err)
+		r, err = schedule.Simulate(s, schedule.Costs{VirtualStages: []schedule.Cost{schedule.Even(1, 1, 0)}, Network: schedule.Uniform(2, schedule.Link{Latency: 0.5, Transfer: 0.5})})
+		require.NoError(t, err)
+		text, err = Text(s, r, 0)
+		require.NoError(t, err)
+		assert.Equal(t, want, strings.Join(trimmed(text), "\n")+"\n")
+	}
+
 	s, r = simulated(t, "2bw", schedule.Options{Stages: 1, Microbatches: 1, Batches: 2}, schedule.Even(1, 1, 0))
 	text, err = Text(s, r, 0)
 	require.NoError(t, err)

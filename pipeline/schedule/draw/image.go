@@ -182,7 +182,11 @@ var kindNames = [...]struct {
 // head draws the title, the figures and the legend.
 func (p *picture) head() {
 	top := float64(p.Max.Y) - margin
-	p.bold(margin, top-8, fmt.Sprintf("%s: %d stages, %d microbatches per batch", p.schedule.Name, p.schedule.Stages, p.schedule.Microbatches), 17)
+	title := fmt.Sprintf("%s: %d stages, %d microbatches per batch", p.schedule.Name, p.schedule.Stages, p.schedule.Microbatches)
+	if p.schedule.Depth > 0 {
+		title += fmt.Sprintf(", depth %d", p.schedule.Depth)
+	}
+	p.bold(margin, top-8, title, 17)
 	figures := fmt.Sprintf("Bubble %.1f %%", 100*p.result.Bubble)
 	if p.result.Steady != nil {
 		figures += fmt.Sprintf(", in the steady state %.1f %%", 100*max(0, p.result.Steady.Bubble))
