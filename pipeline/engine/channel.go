@@ -124,6 +124,9 @@ type sharedSession interface {
 // sharedAlignment reports whether messages between two ranks pass in memory that both devices import, and its
 // alignment.
 func sharedAlignment(a, b *rank) (alignment int64, share bool) {
+	if !a.local() || !b.local() {
+		return 0, false
+	}
 	_, aShares := a.session.(sharedSession)
 	_, bShares := b.session.(sharedSession)
 	alignment, share = device.Share(a.device, b.device)

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -95,6 +96,11 @@ func New(o Options) (*Engine, error) {
 	return e, nil
 }
 
+// local lists the ranks of this process.
+func (e *Engine) local() []*rank {
+	return slices.DeleteFunc(slices.Clone(e.ranks), func(r *rank) bool { return !r.local() })
+}
+
 // RankPlan describes a rank and its memory.
 type RankPlan struct {
 	Name    string      `json:"name"`
@@ -120,10 +126,10 @@ func chunkName(m model.Model, first, last int) string {
 	return m.UnitScope(first) + " to " + m.UnitScope(last-1)
 }
 
-// Ranks describes the ranks.
+// Ranks describes the ranks of this process.
 func (e *Engine) Ranks() []RankPlan {
 	var ps []RankPlan
-	for _, r := range e.ranks {
+	for _, r := range e.local() {
 		p := RankPlan{Name: r.name(), Device: r.device.Info(), Slots: r.slots, Memory: r.planned.Memory, Kernels: r.planned.Kernels,
 			Shared: e.channels.bytes(r.index)}
 		for chunk := range e.options.Layout.Chunks {
@@ -138,9 +144,10 @@ func (e *Engine) Ranks() []RankPlan {
 
 // Load allocates all memory and compiles all kernels, on all devices in parallel. Weights and states are zero.
 func (e *Engine) Load() error {
-	errs := make([]error, len(e.ranks))
+	local := e.local()
+	errs := make([]error, len(local))
 	var loading sync.WaitGroup
-	for i, r := range e.ranks {
+	for i, r := range local {
 		loading.Go(func() {
 			if err := r.load(); err != nil {
 				errs[i] = r.fault(err)
@@ -197,7 +204,7 @@ func (e *Engine) Notes() (notes []string) {
 func (e *Engine) Untuned() (notes []string) {
 	var devices []string
 	untuned := map[string][]*rank{}
-	for _, r := range e.ranks {
+	for _, r := range e.local() {
 		if name := r.device.Info().Name; r.planned.Untuned != nil {
 			if untuned[name] == nil {
 				devices = append(devices, name)

@@ -56,13 +56,13 @@ func (w *worker) prepareUpdate(batch int) (program string, err error) {
 	if len(r.optimizer.Params()) == 0 { // a rank without parameters checks only the loss
 		return program, nil
 	}
-	return program, r.session.SetInput(program, optim.HyperparametersInput, exec.F32Bytes(o.Hyperparameters(batch, initialized).Float32s()))
+	return program, r.session.SetInput(program, optim.HyperparametersInput, exec.F32Bytes(w.segment.task.hyperparameters(batch, initialized)))
 }
 
 // measure enqueues the reads of the results of a run that belong to its batch: losses, and the norm and the status of
 // an update.
 func (w *worker) measure(a schedule.Action, program string) error {
-	engine, results := w.rank.engine, w.segment.results
+	engine, report := w.rank.engine, w.segment.report
 	last := w.rank.virtualStage(a.Chunk) == engine.options.Layout.virtualStages()-1
 	var name string
 	switch {
@@ -76,17 +76,17 @@ func (w *worker) measure(a schedule.Action, program string) error {
 			names = append(names, optim.ScaleOutput)
 		}
 		return w.readOutputs(a, program, names, func(data [][]byte) {
-			u := updateResult{norm: firstF32(data[0]), status: binary.LittleEndian.Uint32(data[1])}
+			u := Result{Batch: a.Batch, Norm: firstF32(data[0]), Status: binary.LittleEndian.Uint32(data[1])}
 			if len(data) > 2 {
-				u.scale = firstF32(data[2])
+				u.Scale = firstF32(data[2])
 			}
-			results.update(w.segment.failure, a.Batch, u)
+			report(u)
 		})
 	default:
 		return nil
 	}
 	return w.readOutputs(a, program, []string{name}, func(data [][]byte) {
-		results.losses(w.segment.failure, a.Batch, w.rank.replica()*w.segment.task.microbatches+a.Microbatch, exec.ToF32(data[0]))
+		report(Result{Batch: a.Batch, Microbatch: w.rank.replica()*w.segment.task.microbatches + a.Microbatch, Losses: exec.ToF32(data[0])})
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/schedule"
+	"github.com/gpupipe/gpupipe/pipeline/stage"
 	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/exec"
@@ -22,7 +23,8 @@ type Options struct {
 	Inputs         model.Inputs     // data that training reads besides tokens and targets
 	Wire           Wire             // formats between ranks; the zero value is exact
 	Schedule       Schedule
-	Devices        []device.Device // by rank; the engine does not close them
+	Devices        []device.Device // by rank; nil: the rank is in another process. The engine does not close them
+	Remote         Remote          // sends to the ranks of other processes; nil: there are none
 	Execute        Executor        // nil: runtime/exec with the static choice of kernels
 	QueueDepth     int             // runs that a device's queue may hold, at least 1; 0: a few
 	HostMemory     int64           // bytes, of which devices share at most a quarter, see Engine.Notes; 0: all that the host has
@@ -46,6 +48,12 @@ type Source interface {
 // finished. Later calls return the same error.
 type Preparer interface {
 	Prepare(batch int64) error
+}
+
+// Remote sends to ranks of other processes.
+type Remote interface {
+	// Send hands a message and its payload, the bytes of each tensor, to the process of a rank. It does not block.
+	Send(to int, m stage.Message, payload [][]byte)
 }
 
 // Tokens is a Source of tokens and targets, sequence after sequence, and nothing else.

@@ -17,7 +17,7 @@ import (
 type rank struct {
 	engine      *Engine
 	index       int
-	device      device.Device
+	device      device.Device // nil: the rank is in another process, and has no programs and no session here
 	holdings    []holding
 	optimizer   *optim.Shard    // of its own parameters and the loss, of which it may have neither; nil on a rank of a further replica
 	slots       int             // microbatches that a chunk may have in flight
@@ -48,7 +48,10 @@ func (r *rank) name() string {
 	return fmt.Sprintf("replica %d stage %d", r.replica(), r.stage())
 }
 
-// prepare builds the rank's programs and plans its memory.
+// local reports whether the rank is in this process.
+func (r *rank) local() bool { return r.device != nil }
+
+// prepare finds what the rank holds and, if it is in this process, builds its programs and plans its memory.
 func (r *rank) prepare() error {
 	r.holdings = r.engine.options.holdings(r.index)
 	var own []string
@@ -59,6 +62,9 @@ func (r *rank) prepare() error {
 	}
 	if r.replica() == 0 { // in a schedule each stage computes norms and updates, even if it owns no parameter
 		r.optimizer = r.engine.options.Optimizer.Shard(own, r.stage() == r.engine.options.Layout.Stages-1)
+	}
+	if !r.local() {
+		return nil
 	}
 	p, err := r.buildPrograms()
 	if err != nil {

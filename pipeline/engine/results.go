@@ -19,6 +19,14 @@ type Measured struct {
 	Losses     []float32 // of an evaluation: the mean of each sequence
 }
 
+// Result is what a rank has measured: the losses of a microbatch, or the update of a batch.
+type Result struct {
+	Batch, Microbatch int       // of all replicas; no microbatch of an update
+	Losses            []float32 // of the microbatch: the mean of each sequence; nil: an update
+	Norm, Scale       float64   // of the update: the norm of the gradient, and the loss scale, 0 if there is none
+	Status            uint32    // of the update, see optim.RefusedOutput
+}
+
 // results collects the results of ranks and delivers them in the order of batches.
 type results struct {
 	microbatches int           // per batch, of all replicas
@@ -33,39 +41,30 @@ type results struct {
 type partial struct {
 	losses  [][]float32
 	missing int
-	updateResult
-}
-
-// updateResult is the result of an update.
-type updateResult struct {
-	norm, scale float64
-	status      uint32 // see optim.RefusedOutput
+	update  Result
 }
 
 func newResults(from, microbatches int, updates bool) *results {
 	return &results{microbatches: microbatches, updates: updates, out: make(chan Measured, 16), open: map[int]*partial{}, next: from}
 }
 
-func (r *results) losses(failed *failure, batch, microbatch int, losses []float32) {
-	r.note(failed, batch, func(p *partial) { p.losses[microbatch] = losses })
-}
-
-func (r *results) update(failed *failure, batch int, v updateResult) {
-	r.note(failed, batch, func(p *partial) { p.updateResult = v })
-}
-
-func (r *results) note(failed *failure, batch int, f func(*partial)) {
+// add adds a result of a batch, and delivers the batches that are complete.
+func (r *results) add(failed *failure, x Result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p := r.open[batch]
+	p := r.open[x.Batch]
 	if p == nil {
 		p = &partial{losses: make([][]float32, r.microbatches), missing: r.microbatches}
 		if r.updates {
 			p.missing++
 		}
-		r.open[batch] = p
+		r.open[x.Batch] = p
 	}
-	f(p)
+	if x.Losses != nil {
+		p.losses[x.Microbatch] = x.Losses
+	} else {
+		p.update = x
+	}
 	p.missing--
 	for p = r.open[r.next]; p != nil && p.missing == 0; p = r.open[r.next] {
 		select {
@@ -79,7 +78,8 @@ func (r *results) note(failed *failure, batch int, f func(*partial)) {
 }
 
 func (p *partial) measured(batch int) Measured {
-	m := Measured{Batch: batch, GradNorm: p.norm, OK: p.status == optim.Applied, Overflowed: p.status == optim.Overflowed, Scale: p.scale,
+	u := p.update
+	m := Measured{Batch: batch, GradNorm: u.Norm, OK: u.Status == optim.Applied, Overflowed: u.Status == optim.Overflowed, Scale: u.Scale,
 		Losses: slices.Concat(p.losses...)}
 	for _, l := range m.Losses {
 		m.Loss += float64(l) / float64(len(m.Losses))

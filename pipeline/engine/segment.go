@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -10,9 +11,9 @@ import (
 type segment struct {
 	task    work
 	gate    *gate
-	failure *failure // of the engine
-	workers []*worker
-	results *results
+	failure *failure  // of the engine
+	workers []*worker // by rank; nil: the rank is in another process
+	report  func(Result)
 }
 
 // work is what the ranks of a segment work on.
@@ -22,12 +23,15 @@ type work struct {
 	replicas     int // the first of all
 	microbatches int // per batch and replica
 	evaluates    bool
+	// hyperparameters are those of the update of a batch. initialized reports whether an update was applied before.
+	hyperparameters func(batch int, initialized bool) []float32
 }
 
 // gate permits ranks to begin batches. Once it is closed, no rank begins a batch that no other has begun.
 type gate struct {
 	mu      sync.Mutex
 	begun   int   // the newest batch that has begun
+	granted int   // the first batch that must not begin yet
 	limit   int   // the first batch that must not begin
 	refused error // why it was closed; nil if the caller asked for it
 	closed  bool
@@ -35,13 +39,13 @@ type gate struct {
 }
 
 func newGate(from, to int) *gate {
-	return &gate{begun: from - 1, limit: to, limited: make(chan struct{})}
+	return &gate{begun: from - 1, granted: to, limit: to, limited: make(chan struct{})}
 }
 
 func (g *gate) begin(batch int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if batch >= g.limit {
+	if batch >= min(g.granted, g.limit) {
 		return false
 	}
 	g.begun = max(g.begun, batch)
@@ -58,12 +62,32 @@ func (g *gate) refuse(err error) {
 	if g.refused == nil {
 		g.refused = err
 	}
+	g.close(g.begun + 1)
+}
+
+// close closes the gate for the batches from a limit on, unless it is closed.
+func (g *gate) close(limit int) {
 	if g.closed {
 		return
 	}
-	g.limit = min(g.limit, g.begun+1)
+	g.limit = min(g.limit, limit)
 	g.closed = true
 	close(g.limited)
+}
+
+// grant permits the batches before a limit to begin.
+func (g *gate) grant(limit int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.granted = max(g.granted, limit)
+}
+
+// endAt closes the gate for the batches from a limit on. Those before it are granted.
+func (g *gate) endAt(limit int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.granted = max(g.granted, limit)
+	g.close(limit)
 }
 
 func (g *gate) end() (int, error) {
@@ -76,26 +100,33 @@ func (g *gate) end() (int, error) {
 // ends, or the source cannot provide the next batch, it finishes the batches in progress. The first failure stops all
 // ranks.
 func (e *Engine) run(stop context.Context, w work, from, to int, r *results) (int, error) {
-	if err := e.failure.get(); err != nil {
-		return from, err
-	}
-	seg, err := e.segment(w, from, to, r)
+	seg, err := e.segment(w, from, to, func(x Result) { r.add(e.failure, x) })
 	if err != nil {
 		return from, err
 	}
 	unhook := context.AfterFunc(stop, seg.gate.stop)
 	defer unhook()
+	return e.finish(seg, from)
+}
+
+// finish works on a segment that begins with a batch, to its end. It returns the first batch that was not done.
+func (e *Engine) finish(seg *segment, from int) (int, error) {
 	e.stillRunning = seg.work()
 	if err := e.failure.get(); err != nil {
 		return from, err
 	}
-	for _, worker := range seg.workers {
+	for _, worker := range seg.local() {
 		worker.timeline.wait(time.Now())
-		if !w.evaluates {
+		if !seg.task.evaluates {
 			worker.rank.roles = worker.machine.Roles()
 		}
 	}
 	return seg.gate.end()
+}
+
+// local lists the workers of the ranks of this process.
+func (seg *segment) local() []*worker {
+	return slices.DeleteFunc(slices.Clone(seg.workers), func(w *worker) bool { return w == nil })
 }
 
 // begin permits a batch to begin if its data is available.
@@ -109,13 +140,20 @@ func (seg *segment) begin(batch int) bool {
 	return seg.gate.begin(batch)
 }
 
-// segment creates the workers. Nothing of it needs to be closed.
-func (e *Engine) segment(w work, from, to int, r *results) (*segment, error) {
-	seg := &segment{task: w, gate: newGate(from, to), failure: e.failure, results: r}
+// segment creates the workers. Nothing of it needs to be closed. After a failure there is no further segment.
+func (e *Engine) segment(w work, from, to int, report func(Result)) (*segment, error) {
+	if err := e.failure.get(); err != nil {
+		return nil, err
+	}
+	seg := &segment{task: w, gate: newGate(from, to), failure: e.failure, report: report}
 	for _, rank := range e.ranks[:w.replicas*e.options.Layout.Stages] {
+		if !rank.local() {
+			seg.workers = append(seg.workers, nil)
+			continue
+		}
 		m, err := rank.machine(w, from, to)
 		if err != nil {
-			for _, made := range seg.workers {
+			for _, made := range seg.local() {
 				made.machine.Close()
 			}
 			return nil, err
@@ -135,7 +173,7 @@ func (seg *segment) work() (stillRunning <-chan struct{}) {
 	ended := make(chan struct{})
 	go func() {
 		var workers sync.WaitGroup
-		for _, w := range seg.workers {
+		for _, w := range seg.local() {
 			workers.Go(w.work)
 		}
 		workers.Wait()
@@ -151,6 +189,15 @@ func (seg *segment) work() (stillRunning <-chan struct{}) {
 		}
 	}
 	return nil
+}
+
+// deliver hands a transfer that has left the device to its receiver: to a worker, or to the process of its rank.
+func (seg *segment) deliver(remote Remote, to int, t *transfer) {
+	if seg.workers[to] == nil {
+		remote.Send(to, t.message, t.payload)
+		return
+	}
+	seg.post(to, event{transfer: t.forReceiver()})
 }
 
 // post hands an event to the worker of a rank, unless the segment has failed.

@@ -33,19 +33,32 @@ func (e *Engine) Evaluated() Version {
 	return Older
 }
 
-// ReadWeights enqueues a read of a parameter at its owner.
-func (e *Engine) ReadWeights(param string, v Version) (device.Pending, error) {
+// Owner is the rank that owns a parameter.
+func (e *Engine) Owner(param string) (int, error) {
 	for _, r := range e.ranks {
 		for _, h := range r.holdings {
 			if h.param == param && h.owner == r.index {
-				return r.session.ReadAt(param, r.version(v))
+				return r.index, nil
 			}
 		}
 	}
-	return nil, fmt.Errorf("unknown parameter %q", param)
+	return 0, fmt.Errorf("unknown parameter %q", param)
 }
 
-// WriteWeights uploads a parameter to all ranks that hold it.
+// ReadWeights enqueues a read of a parameter at its owner.
+func (e *Engine) ReadWeights(param string, v Version) (device.Pending, error) {
+	owner, err := e.Owner(param)
+	if err != nil {
+		return nil, err
+	}
+	r := e.ranks[owner]
+	if !r.local() {
+		return nil, fmt.Errorf("parameter %q is on %s, in another process", param, r.name())
+	}
+	return r.session.ReadAt(param, r.version(v))
+}
+
+// WriteWeights uploads a parameter to all ranks of this process that hold it.
 func (e *Engine) WriteWeights(param string, v Version, data []byte) error {
 	known := false
 	for _, r := range e.ranks {
@@ -54,6 +67,9 @@ func (e *Engine) WriteWeights(param string, v Version, data []byte) error {
 				continue
 			}
 			known = true
+			if !r.local() {
+				continue
+			}
 			held := data
 			if h.owner != r.index {
 				held = e.options.Wire.copied(data)
@@ -69,18 +85,34 @@ func (e *Engine) WriteWeights(param string, v Version, data []byte) error {
 	return nil
 }
 
-// ReadState enqueues a read of one of the optimizer's variables, as Optimizer.State lists them.
-func (e *Engine) ReadState(name string) (device.Pending, error) {
+// StateOwner is the first rank that holds one of the optimizer's variables, as Optimizer.State lists them.
+func (e *Engine) StateOwner(name string) (int, error) {
 	for _, r := range e.stateRanks(name) {
-		state := r.stateAt(name)
-		return r.session.ReadAt(state.name, state.at)
+		return r.index, nil
 	}
-	return nil, fmt.Errorf("unknown optimizer state %q", name)
+	return 0, fmt.Errorf("unknown optimizer state %q", name)
 }
 
-// WriteState uploads one of the optimizer's variables.
+// ReadState enqueues a read of one of the optimizer's variables.
+func (e *Engine) ReadState(name string) (device.Pending, error) {
+	owner, err := e.StateOwner(name)
+	if err != nil {
+		return nil, err
+	}
+	r := e.ranks[owner]
+	if !r.local() {
+		return nil, fmt.Errorf("optimizer state %q is on %s, in another process", name, r.name())
+	}
+	state := r.stateAt(name)
+	return r.session.ReadAt(state.name, state.at)
+}
+
+// WriteState uploads one of the optimizer's variables to all ranks of this process that hold it.
 func (e *Engine) WriteState(name string, data []byte) error {
 	for _, r := range e.stateRanks(name) {
+		if !r.local() {
+			continue
+		}
 		r.initialized = r.initialized && name != optim.InitializedVariable
 		state := r.stateAt(name)
 		if err := r.session.WriteAt(state.name, state.at, data); err != nil {

@@ -12,8 +12,7 @@ import (
 // returns an error, it finishes the batches in progress. Then, as after success, the pipeline is empty, and weights and
 // states may be read. Any other error loses them.
 func (e *Engine) Train(stop context.Context, source Source, from, to int, each func(Measured) error) (int, error) {
-	r := newResults(from, e.options.Microbatches*e.options.Layout.Replicas, true)
-	return e.deliver(stop, work{e.options.Schedule, source, e.options.Layout.Replicas, e.options.Microbatches, false}, from, to, r, each)
+	return e.deliver(stop, e.training(source), from, to, e.newResults(from, true), each)
 }
 
 // evaluatedAtOnce is the number of batches per stage that an evaluation runs before all stages must be done. It bounds
@@ -22,10 +21,10 @@ const evaluatedAtOnce = 16
 
 // Evaluate runs forwards on batches of one microbatch each, on the first replica. Batches of the source count from 0.
 func (e *Engine) Evaluate(stop context.Context, source Source, batches int, each func(Measured) error) error {
-	r := newResults(0, 1, false)
+	r := e.newResults(0, false)
 	for from, most := 0, evaluatedAtOnce*e.options.Layout.Stages; from < batches; from += most {
 		to := min(from+most, batches)
-		if _, err := e.deliver(stop, work{e.evaluations, source, 1, 1, true}, from, to, r, each); err != nil {
+		if _, err := e.deliver(stop, e.evaluation(source), from, to, r, each); err != nil {
 			return err
 		}
 		if stop.Err() != nil {
@@ -33,6 +32,26 @@ func (e *Engine) Evaluate(stop context.Context, source Source, batches int, each
 		}
 	}
 	return nil
+}
+
+// training is the work of Train.
+func (e *Engine) training(source Source) work {
+	return work{schedule: e.options.Schedule, source: source, replicas: e.options.Layout.Replicas, microbatches: e.options.Microbatches,
+		hyperparameters: func(batch int, initialized bool) []float32 {
+			return e.options.Optimizer.Hyperparameters(batch, initialized).Float32s()
+		}}
+}
+
+// evaluation is the work of Evaluate.
+func (e *Engine) evaluation(source Source) work {
+	return work{schedule: e.evaluations, source: source, replicas: 1, microbatches: 1, evaluates: true}
+}
+
+func (e *Engine) newResults(from int, trains bool) *results {
+	if !trains {
+		return newResults(from, 1, false)
+	}
+	return newResults(from, e.options.Microbatches*e.options.Layout.Replicas, true)
 }
 
 func (e *Engine) deliver(stop context.Context, w work, from, to int, r *results, each func(Measured) error) (int, error) {

@@ -131,12 +131,15 @@ func (t *transfer) complete() {
 	t.payload = nil
 }
 
-// consume ends a transfer whose payload, a single tensor without a staging buffer, stays on the host.
-func (t *transfer) consume() []byte {
+// consume ends a transfer whose payload, a single tensor of so many bytes without a staging buffer, stays on the host.
+func (t *transfer) consume(bytes int) ([]byte, error) {
 	t.advance(writing)
-	data := t.payload[0]
+	payload := t.payload
 	t.complete()
-	return data
+	if len(payload) != 1 || len(payload[0]) != bytes { // from another process
+		return nil, t.fail(fmt.Errorf("the payload has %d tensors, expected one of %d bytes", len(payload), bytes))
+	}
+	return payload[0], nil
 }
 
 // tensor is a variable of a rank, in one of its buffers.
@@ -178,6 +181,9 @@ func (p port) read(tensors []tensor, s *stagingBuffer) (reads []device.Pending, 
 // write enqueues copies of a staging buffer, or of a payload's bytes if it is nil, to tensors. Only the former are
 // pending afterwards.
 func (p port) write(tensors []tensor, s *stagingBuffer, payload [][]byte) ([]device.Pending, error) {
+	if s == nil && len(payload) != len(tensors) { // from another process
+		return nil, fmt.Errorf("the payload has %d tensors, expected %d", len(payload), len(tensors))
+	}
 	if s != nil {
 		return p.copy(tensors, func(tensor device.Range, offset int64) (from, to device.Range) {
 			return device.Range{Buffer: s.receiver, Offset: offset, Size: tensor.Size}, tensor

@@ -26,10 +26,12 @@ type worker struct {
 	normSquares []float32 // of all parameters and the loss, as far as they are received
 }
 
-// event reaches a worker from another rank or from its own device: a transfer that is in flight, or the end of a run.
+// event reaches a worker from another rank or from its own device: a transfer that is in flight, the end of a run, or
+// permission to begin further batches.
 type event struct {
 	transfer *transfer
-	finished schedule.Action // if transfer is nil
+	granted  bool
+	finished schedule.Action // if it is neither
 }
 
 func newWorker(r *rank, seg *segment, m *stage.Machine) *worker {
@@ -109,7 +111,10 @@ func (w *worker) fault(a schedule.Action, err error) error {
 
 // handle reports an event to the machine.
 func (w *worker) handle(e event) error {
-	if e.transfer == nil {
+	switch {
+	case e.granted: // the machine still wants its batch
+		return nil
+	case e.transfer == nil:
 		return w.machine.Finished(e.finished)
 	}
 	e.transfer.receive()
@@ -148,7 +153,7 @@ func (w *worker) send(e stage.Effect) error {
 		t.depart(payload)
 		t.began = w.timeline.send(m, began)
 		for _, rank := range to {
-			w.segment.post(rank, event{transfer: t.forReceiver()})
+			w.segment.deliver(engine.options.Remote, rank, t)
 		}
 	})
 	return nil
@@ -164,8 +169,7 @@ func (w *worker) store(e stage.Effect) error {
 	from := w.rank.engine.ranks[e.Message.From]
 	defer w.timeline.receive(e.Message, from.name(), t.began, time.Now())
 	if e.Message.Kind == stage.NormSquares {
-		w.gatherNorms(from, t.consume())
-		return nil
+		return w.gatherNorms(from, t)
 	}
 	writes, err := t.write(w.rank.port(), w.rank.stored(e))
 	if err != nil {
@@ -180,11 +184,16 @@ func (w *worker) store(e stage.Effect) error {
 }
 
 // gatherNorms puts the norms of a rank's gradients at the positions of its parameters in the model.
-func (w *worker) gatherNorms(from *rank, data []byte) {
+func (w *worker) gatherNorms(from *rank, t *transfer) error {
+	data, err := t.consume(int(from.optimizer.LocalType().Bytes()))
+	if err != nil {
+		return err
+	}
 	own := exec.ToF32(data)
 	for i, at := range from.optimizer.Positions() {
 		w.normSquares[at] = own[i]
 	}
+	return nil
 }
 
 // feed uploads the microbatch's data that a chunk reads.
