@@ -109,6 +109,9 @@ func (t *transfer) receive() { t.advance(received) }
 // done; without a staging buffer there are none, and the device has taken the bytes.
 func (t *transfer) write(p port, tensors []tensor) ([]device.Pending, error) {
 	t.advance(writing)
+	if t.staging == nil && len(t.payload) != len(tensors) { // from another process
+		return nil, t.fail(fmt.Errorf("the payload has %d tensors, expected %d", len(t.payload), len(tensors)))
+	}
 	payload, err := t.wire.decode(t.payload)
 	if err != nil {
 		return nil, t.fail(err)
@@ -181,9 +184,6 @@ func (p port) read(tensors []tensor, s *stagingBuffer) (reads []device.Pending, 
 // write enqueues copies of a staging buffer, or of a payload's bytes if it is nil, to tensors. Only the former are
 // pending afterwards.
 func (p port) write(tensors []tensor, s *stagingBuffer, payload [][]byte) ([]device.Pending, error) {
-	if s == nil && len(payload) != len(tensors) { // from another process
-		return nil, fmt.Errorf("the payload has %d tensors, expected %d", len(payload), len(tensors))
-	}
 	if s != nil {
 		return p.copy(tensors, func(tensor device.Range, offset int64) (from, to device.Range) {
 			return device.Range{Buffer: s.receiver, Offset: offset, Size: tensor.Size}, tensor

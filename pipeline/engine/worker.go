@@ -117,9 +117,14 @@ func (w *worker) handle(e event) error {
 	case e.transfer == nil:
 		return w.machine.Finished(e.finished)
 	}
+	m := e.transfer.message
+	if err := w.machine.Received(m); err != nil {
+		return err
+	}
 	e.transfer.receive()
-	w.received[e.transfer.message] = e.transfer
-	return w.machine.Received(e.transfer.message)
+	e.transfer.wire = w.rank.engine.encoding(m, w.rank.index, w.segment.task.evaluates) // its sender may be in another process
+	w.received[m] = e.transfer
+	return nil
 }
 
 // execute carries out an effect.
