@@ -61,6 +61,8 @@ var allowed = map[string]string{
 	"pipeline/checkpoint/...":   "graph pipeline/checkpoint/... internal/...",
 	"pipeline/trace":            "internal/...",
 	"pipeline/metrics":          "internal/...",
+	"pipeline/cluster/identity": "internal/...",
+	"pipeline/cluster/control":  "pipeline/cluster/identity internal/...",
 	"pipeline/config":           "graph graph/model optim pipeline/schedule pipeline/partition pipeline/tokenizer wasm/hook internal/...",
 	"pipeline/hooks":            "graph graph/op graph/model optim pipeline/config pipeline/data/... pipeline/checkpoint/... pipeline/engine pipeline/trace wasm wasm/... internal/...",
 	"pipeline/layout":           "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/config pipeline/engine pipeline/measure pipeline/partition pipeline/schedule internal/...",

@@ -15,11 +15,20 @@ import (
 
 // Write replaces the file at path by what write produces, through a buffered writer. On any error the old file stays
 // and nothing else is left. A later Write removes what a killed process left, after a day.
-func Write(path string, write func(io.Writer) error) (err error) {
+func Write(path string, write func(io.Writer) error) error {
+	return writeMode(path, 0o666, write)
+}
+
+// WritePrivate is Write for secrets: only the file's owner may read it, from its first byte on.
+func WritePrivate(path string, write func(io.Writer) error) error {
+	return writeMode(path, 0o600, write)
+}
+
+func writeMode(path string, mode os.FileMode, write func(io.Writer) error) (err error) {
 	dir, base := filepath.Split(path)
 	sweep(dir, base, "tmp")
 	tmp := side(dir, base, "tmp")
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
