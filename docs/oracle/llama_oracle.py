@@ -348,7 +348,8 @@ def stale_microbatches(config):
         return 0, m
     if stale == "all" or stale == "auto" and stages == 1:
         return m, m
-    return stages - 1 if stale == "auto" else stale, m
+    depth = pipeline.get("depth", "auto")
+    return stages - 1 + (0 if depth == "auto" else depth) if stale == "auto" else stale, m
 
 
 def gradients_of(p, c, inputs, targets, share):

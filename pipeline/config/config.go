@@ -100,7 +100,7 @@ func defaults() Config {
 		Optimizer: defaultOptimizer(),
 		LR:        LR{Schedule: optim.ScheduleNames()[0], Warmup: 50, MinRatio: 0.1},
 		Pipeline: Pipeline{Schedule: ScheduleSync, Stages: 1, Chunks: 1, Replicas: 1, Correction: optim.CorrectionNone, StaleMicrobatches: StaleAuto,
-			Recompute: RecomputeAuto, Processes: Processes{Isolate: IsolateNone, Restarts: 3, Watchdog: "5m"}},
+			Depth: DepthAuto, Recompute: RecomputeAuto, Processes: Processes{Isolate: IsolateNone, Restarts: 3, Watchdog: "5m"}},
 	}
 }
 

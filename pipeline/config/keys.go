@@ -142,7 +142,7 @@ func typeName(t reflect.Type) string {
 		return "section"
 	case t == reflect.TypeFor[[]Hook]():
 		return "list of sections"
-	case t == reflect.TypeFor[StaleMicrobatches]():
+	case t == reflect.TypeFor[StaleMicrobatches](), t == reflect.TypeFor[Depth]():
 		return "integer or text"
 	}
 	switch t.Kind() {

@@ -77,6 +77,7 @@ func TestTheSchemaRefusesMistakes(t *testing.T) {
 		"trian: {}": "trian", "train: {stepz: 5}": "stepz", "train: {steps: many}": "/train/steps", "optimizer: {name: adam}": "/optimizer/name",
 		"optimizer: {adamw: {betas: [0.9]}}": "/optimizer/adamw/betas", "hooks: [{fil: a}]": "fil", "data: {train: [5]}": "/data/train/0",
 		"pipeline: {stale_microbatches: 1.5}": "/pipeline/stale_microbatches",
+		"pipeline: {depth: [2]}":              "/pipeline/depth",
 	} {
 		assert.ErrorContains(t, check(t, []byte(text)), want, text)
 	}

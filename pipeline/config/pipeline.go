@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -22,7 +23,8 @@ type Pipeline struct {
 	Devices           []string          `yaml:"devices,flow" help:"Device of each rank, repeated if there are fewer. Empty: the default device for all. Ranks on cpu:0 divide its cores; cpu:0/4 is 4 threads for a rank."`
 	Replicas          int               `yaml:"replicas" help:"Data-parallel pipelines that share each batch's microbatches."`
 	Delay             int               `yaml:"delay" help:"1 if microbatches may lack the update of the batch before (see stale_microbatches), else 0. 2bw has 1; one stage with 1 computes the same." default:"the schedule's"`
-	StaleMicrobatches StaleMicrobatches `yaml:"stale_microbatches" help:"With a delay: how many microbatches of each batch lack the update of the batch before. auto: as few as cost nothing, stages − 1, or all on one stage. all: as published for 2bw."`
+	StaleMicrobatches StaleMicrobatches `yaml:"stale_microbatches" help:"With a delay: how many microbatches of each batch lack the update of the batch before. auto: as few as cost nothing, stages − 1 + depth, or all on one stage. all: as published for 2bw."`
+	Depth             Depth             `yaml:"depth" help:"With 1f1b or 2bw: how many microbatches more than stages the first stage has in flight; later stages have a share. More hide slow links between machines, take memory, and with 2bw are stale. auto: as many as the links need, and 0 on one machine."`
 	Correction        string            `yaml:"correction" help:"Correction of the delay."`
 	ErrorFeedback     bool              `yaml:"error_feedback" help:"The same as pipeline.correction: error_feedback."`
 	Memory            string            `yaml:"memory" help:"Memory of each device, as in 24GiB. Empty: what the device reports, which most GPUs do not."`
@@ -71,6 +73,7 @@ func (p *Pipeline) complete(d *strictyaml.Document) {
 			p.Chunks = f.Chunks
 		}
 	}
+	p.completeDepth()
 	p.completeStaleness()
 	switch {
 	case p.ErrorFeedback && !given("correction"):
@@ -182,7 +185,7 @@ func (c Config) Schedule(batches int) (*schedule.Generator, error) {
 	p := c.Pipeline
 	if !p.HasScheduleFile() {
 		return schedule.New(p.Schedule, schedule.Options{Stages: p.Stages, Chunks: p.Chunks, Microbatches: c.MicrobatchesPerReplica(),
-			Stale: c.scheduledStale(), Batches: batches})
+			Depth: p.Depth.Number(), Stale: c.scheduledStale(), Batches: batches})
 	}
 	s, err := c.ScheduleFile()
 	if err != nil {
@@ -234,7 +237,7 @@ func (c Config) validateSchedule() error {
 	if f, _ := schedule.Find(p.Schedule); f.Untrainable != "" {
 		return Invalid("pipeline.schedule", p.Schedule, "one to train with (sync, %s): %s", names, f.Untrainable)
 	}
-	if err := c.validateStaleness(); err != nil {
+	if err := cmp.Or(c.validateDepth(), c.validateStaleness()); err != nil {
 		return err
 	}
 	g, err := c.Schedule(1)
@@ -252,6 +255,9 @@ func (c Config) validateSchedule() error {
 	}
 	if n := g.Head().Stale; n != c.Stale() {
 		return Invalid("pipeline.stale_microbatches", p.StaleMicrobatches, "%d, as in schedule %s", n, p.Schedule)
+	}
+	if k := g.Head().Depth; k != p.Depth.Number() {
+		return Invalid("pipeline.depth", p.Depth, "%d, as in schedule %s", k, p.Schedule)
 	}
 	return nil
 }

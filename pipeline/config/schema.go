@@ -75,7 +75,7 @@ func (k Key) schema() *schema {
 
 // valueSchema is the schema of a value that is not a section. A text may stand for a list of one.
 func valueSchema(t reflect.Type) *schema {
-	if t == reflect.TypeFor[StaleMicrobatches]() {
+	if t == reflect.TypeFor[StaleMicrobatches]() || t == reflect.TypeFor[Depth]() {
 		return &schema{Type: []string{"integer", "string"}}
 	}
 	switch t.Kind() {

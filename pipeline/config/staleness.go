@@ -13,7 +13,7 @@ type StaleMicrobatches string
 
 // The words that StaleMicrobatches may be.
 const (
-	StaleAuto StaleMicrobatches = "auto" // as few as cost nothing: stages − 1. On one stage all
+	StaleAuto StaleMicrobatches = "auto" // as few as cost nothing: stages − 1, and the depth. On one stage all
 	StaleAll  StaleMicrobatches = "all"
 )
 
@@ -32,12 +32,7 @@ func (s *StaleMicrobatches) DecodeYAML(d *strictyaml.Document, n *yaml.Node, key
 }
 
 // MarshalYAML writes a number as such.
-func (s StaleMicrobatches) MarshalYAML() (any, error) {
-	if n, err := strconv.Atoi(string(s)); err == nil {
-		return n, nil
-	}
-	return string(s), nil
-}
+func (s StaleMicrobatches) MarshalYAML() (any, error) { return numberOrText(string(s)), nil }
 
 // StaleNumber is a number of stale microbatches.
 func StaleNumber(n int) StaleMicrobatches { return StaleMicrobatches(strconv.Itoa(n)) }
@@ -51,7 +46,7 @@ func (c Config) Stale() int {
 	case s == StaleAll, s == StaleAuto && p.Stages == 1:
 		return all
 	case s == StaleAuto:
-		return p.Stages - 1
+		return p.leastStale()
 	default:
 		n, err := strconv.Atoi(string(s))
 		if err != nil {
@@ -79,16 +74,23 @@ func (c Config) Staleness() float64 {
 }
 
 // KeepStale is the config with which a run continues from a checkpoint of a run with the config saved. If
-// stale_microbatches is auto, as many microbatches stay stale. It returns an error if the stages of c need more.
+// stale_microbatches is auto, as many microbatches stay stale. It returns an error if the stages and the depth of c need
+// more.
 func (c Config) KeepStale(saved Config) (Config, error) {
 	if c.Pipeline.StaleMicrobatches != StaleAuto || c.Pipeline.Delay == 0 || saved.Pipeline.Delay == 0 ||
 		c.MicrobatchesPerReplica() != saved.MicrobatchesPerReplica() {
 		return c, nil
 	}
-	if n := saved.Stale(); n < c.Pipeline.Stages-1 {
+	n := saved.Stale()
+	if n < c.Pipeline.Stages-1 {
 		return c, Invalid("pipeline.stages", c.Pipeline.Stages, "at most %d: the saved run has %d of %d microbatches stale, and %d stages need %d",
 			n+1, n, c.MicrobatchesPerReplica(), c.Pipeline.Stages, c.Pipeline.Stages-1)
-	} else if n != c.Stale() {
+	}
+	if n < c.Pipeline.leastStale() {
+		return c, Invalid("pipeline.depth", c.Pipeline.Depth, "at most %d: the saved run has %d of %d microbatches stale, and %d stages need %d and the depth",
+			n-(c.Pipeline.Stages-1), n, c.MicrobatchesPerReplica(), c.Pipeline.Stages, c.Pipeline.Stages-1)
+	}
+	if n != c.Stale() {
 		c.Pipeline.StaleMicrobatches = StaleNumber(n)
 	}
 	return c, nil
@@ -97,6 +99,14 @@ func (c Config) KeepStale(saved Config) (Config, error) {
 // PartlyStale reports whether some microbatches are stale and others are not. Evaluations read the newest weights then.
 func (c Config) PartlyStale() bool {
 	return c.Pipeline.Delay == 1 && c.Stale() < c.MicrobatchesPerReplica()
+}
+
+// atDepth names the depth in an error; it is empty for 0.
+func (p Pipeline) atDepth() string {
+	if p.Depth.Number() == 0 {
+		return ""
+	}
+	return " at pipeline.depth " + string(p.Depth)
 }
 
 // completeStaleness takes the number of a schedule file, and sets no delay on one stage without a stale microbatch.
@@ -132,15 +142,15 @@ func (c Config) validateStaleness() error {
 		}
 		return Invalid(key, found, "auto: without pipeline.delay no microbatch is stale")
 	}
-	least, most := p.Stages-1, c.MicrobatchesPerReplica()
+	least, most := p.leastStale(), c.MicrobatchesPerReplica()
 	switch n := c.Stale(); {
 	case most <= least: // the schedule reports too few microbatches
 		return nil
 	case n > most:
 		return Invalid(key, found, "%d to %d, auto or all: a replica's batch has %d microbatches", least, most, most)
 	case n < least:
-		return Invalid(key, found, "%d to %d, auto or all: of the %d microbatches of a replica's batch, %d are on their way through %d stages "+
-			"when the update of the batch before is done", least, most, most, least, p.Stages)
+		return Invalid(key, found, "%d to %d, auto or all: of the %d microbatches of a replica's batch, %d are on their way through %d stages%s "+
+			"when the update of the batch before is done", least, most, most, least, p.Stages, p.atDepth())
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ type variant struct {
 }
 
 func (v variant) String() string {
-	s := fmt.Sprintf("%s p=%d m=%d q=%d v=%d", v.name, v.options.Stages, v.options.Microbatches, v.options.Stale, v.options.Chunks)
+	s := fmt.Sprintf("%s p=%d m=%d k=%d q=%d v=%d", v.name, v.options.Stages, v.options.Microbatches, v.options.Depth, v.options.Stale, v.options.Chunks)
 	for range v.change {
 		s += "+"
 	}
@@ -94,6 +94,14 @@ func variants() (vs []variant) {
 						}
 					case m >= p:
 						vs = append(vs, variant{f.Name, o, changes{late}})
+					}
+					for k := 1; f.Deep && p > 1 && k <= m-p; k++ {
+						o.Depth, o.Stale = k, 0
+						vs = append(vs, variant{f.Name, o, nil}, variant{f.Name, o, changes{split}})
+						if f.Delay == 1 {
+							o.Stale = m
+							vs = append(vs, variant{f.Name, o, nil})
+						}
 					}
 				}
 			}
