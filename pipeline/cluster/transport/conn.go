@@ -1,0 +1,177 @@
+package transport
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// watchedConn is a TCP connection that remembers when its last byte arrived. While it is corked it collects what is
+// written, because TLS writes records of 16 KiB and each would be a system call.
+type watchedConn struct {
+	net.Conn
+	lastRead atomic.Int64 // Unix nanoseconds
+	settle   func()       // called when the peer has said hello, and on Close
+
+	mu     sync.Mutex
+	corked bool
+	held   bytes.Buffer
+}
+
+func newWatchedConn(c net.Conn, settle func()) *watchedConn {
+	w := &watchedConn{Conn: c, settle: sync.OnceFunc(settle)}
+	w.lastRead.Store(now())
+	return w
+}
+
+func (w *watchedConn) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	if n > 0 {
+		w.lastRead.Store(now())
+	}
+	return n, err
+}
+
+// silence is the time since the last byte arrived.
+func (w *watchedConn) silence() time.Duration { return time.Duration(now() - w.lastRead.Load()) }
+
+func (w *watchedConn) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.corked {
+		return w.held.Write(b)
+	}
+	return w.Conn.Write(b)
+}
+
+func (w *watchedConn) cork() {
+	w.mu.Lock()
+	w.corked = true
+	w.mu.Unlock()
+}
+
+func (w *watchedConn) uncork() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.corked = false
+	_, err := w.Conn.Write(w.held.Bytes())
+	w.held.Reset()
+	return err
+}
+
+func (w *watchedConn) Close() error {
+	w.settle()
+	return w.Conn.Close()
+}
+
+// secureConn is a TLS connection that passes the records of one write to the kernel together.
+type secureConn struct {
+	*tls.Conn
+	raw *watchedConn
+}
+
+func (c *secureConn) Write(b []byte) (int, error) {
+	c.raw.cork()
+	n, err := c.Conn.Write(b)
+	return n, errors.Join(err, c.raw.uncork())
+}
+
+// connInfo is what the handshake of a connection found.
+type connInfo struct {
+	credentials.CommonAuthInfo
+	conn   *watchedConn
+	member string // that the peer's certificate names
+	err    error  // why it names none
+}
+
+func (connInfo) AuthType() string { return "tls" }
+
+// mutualTLS secures connections and identifies their peers. A peer whose certificate names no member is not refused
+// here but at the hello, where it can be told the reason.
+type mutualTLS struct{ node *Node }
+
+func (m mutualTLS) handshake(ctx context.Context, raw net.Conn, secure func(net.Conn, *tls.Config) *tls.Conn) (net.Conn, credentials.AuthInfo, error) {
+	watched, ok := raw.(*watchedConn)
+	if !ok {
+		return nil, nil, fmt.Errorf("a connection of type %T", raw)
+	}
+	config := m.node.options.TLS.Clone()
+	config.NextProtos, config.MinVersion, config.DynamicRecordSizingDisabled = []string{"h2"}, tls.VersionTLS13, true
+	conn := secure(watched, config)
+	ctx, cancel := context.WithTimeout(ctx, m.node.options.timing.hello)
+	defer cancel()
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = watched.Close()
+		return nil, nil, err
+	}
+	state := conn.ConnectionState()
+	if len(state.PeerCertificates) == 0 || state.NegotiatedProtocol != "h2" {
+		_ = watched.Close()
+		return nil, nil, fmt.Errorf("%d certificates and protocol %q, expected a certificate and h2", len(state.PeerCertificates), state.NegotiatedProtocol)
+	}
+	info := connInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, conn: watched}
+	info.member, info.err = m.node.options.Identify(state.PeerCertificates[0])
+	return &secureConn{conn, watched}, info, nil
+}
+
+func (m mutualTLS) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return m.handshake(ctx, raw, tls.Client)
+}
+
+func (m mutualTLS) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := m.handshake(context.Background(), raw, tls.Server)
+	if err != nil {
+		m.node.notes.add("a connection from %s is refused: %v", host(raw.RemoteAddr()), err)
+	}
+	return conn, info, err
+}
+
+func (mutualTLS) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls", SecurityVersion: "1.3"}
+}
+
+func (m mutualTLS) Clone() credentials.TransportCredentials { return m }
+
+func (mutualTLS) OverrideServerName(string) error { return nil }
+
+// host is an address without its port, which differs for each attempt.
+func host(a net.Addr) string {
+	if h, _, err := net.SplitHostPort(a.String()); err == nil {
+		return h
+	}
+	return a.String()
+}
+
+// maxPending bounds the connections that have not said hello.
+const maxPending = 128
+
+// guardedListener accepts connections, and closes those that are too many.
+type guardedListener struct {
+	net.Listener
+	node *Node
+}
+
+func (l *guardedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.node.pending.Add(1) > maxPending {
+			l.node.pending.Add(-1)
+			_ = c.Close()
+			l.node.notes.add("a connection from %s is refused: %d others have not said hello yet", host(c.RemoteAddr()), maxPending)
+			continue
+		}
+		tune(c, l.node.options.Congestion)
+		return newWatchedConn(c, func() { l.node.pending.Add(-1) }), nil
+	}
+}

@@ -1,0 +1,164 @@
+package transport
+
+import (
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/mem"
+)
+
+// outgoing is a message that is not acknowledged.
+type outgoing struct {
+	message   Message
+	first     uint64 // sequence of its first fragment
+	fragments uint64
+	at        time.Time // of Send
+}
+
+// outbox keeps the messages of a class until they are acknowledged.
+type outbox struct {
+	mu      sync.Mutex
+	queue   []outgoing
+	end     uint64 // sequence after the last fragment of the queue
+	sent    uint64 // sequence after the last fragment that was ever sent
+	acked   uint64 // fragments that the peer has accepted
+	session int    // whose writer may take fragments
+	cursor  uint64 // sequence of the fragment that the writer takes next
+	current int    // index in queue of the message that the cursor is in
+	stats   outboxStats
+	wake    chan struct{} // holds a token after something was enqueued
+	idle    chan struct{} // closed while the queue is empty
+}
+
+type outboxStats struct {
+	bytes, messages, unacknowledged, resent int64
+	wait                                    time.Duration
+}
+
+func newOutbox() *outbox {
+	o := &outbox{wake: make(chan struct{}, 1), idle: make(chan struct{})}
+	close(o.idle)
+	return o
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (o *outbox) push(m Message) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.queue) == 0 {
+		o.idle = make(chan struct{})
+	}
+	n := fragmentsOf(m)
+	o.queue = append(o.queue, outgoing{m, o.end, n, time.Now()})
+	o.end += n
+	o.stats.unacknowledged += m.size()
+	signal(o.wake)
+}
+
+// take returns the next fragment for the writer of a session, or false if there is none.
+func (o *outbox) take(session int) (mem.BufferSlice, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if session != o.session || o.cursor == o.end {
+		return nil, false
+	}
+	for o.cursor >= o.queue[o.current].first+o.queue[o.current].fragments {
+		o.current++
+	}
+	q := &o.queue[o.current]
+	fragment := encodeFragment(q.message, o.cursor, o.cursor-q.first)
+	o.cursor++
+	o.sent = max(o.sent, o.cursor)
+	o.stats.bytes += int64(fragment.Len())
+	return fragment, true
+}
+
+// pending reports whether there are fragments that were not sent on the present connection.
+func (o *outbox) pending() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.cursor < o.end
+}
+
+// resume hands the outbox to a session whose peer has accepted a number of fragments.
+func (o *outbox) resume(session int, accepted uint64) error {
+	o.mu.Lock()
+	acked := o.acked
+	o.mu.Unlock()
+	if accepted < acked {
+		return violationf("%d fragments were accepted, but %d were acknowledged", accepted, acked)
+	}
+	if err := o.acknowledge(accepted); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.session, o.cursor, o.current = session, accepted, 0
+	for i := range o.queue {
+		if o.queue[i].first < o.sent {
+			o.stats.resent++
+		}
+	}
+	signal(o.wake)
+	return nil
+}
+
+// acknowledge drops the messages whose fragments have all been accepted.
+func (o *outbox) acknowledge(accepted uint64) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if accepted > o.sent {
+		return violationf("%d fragments are acknowledged, but %d were sent", accepted, o.sent)
+	}
+	o.acked = max(o.acked, accepted)
+	done := 0
+	for done < len(o.queue) && o.queue[done].first+o.queue[done].fragments <= o.acked {
+		o.stats.messages++
+		o.stats.unacknowledged -= o.queue[done].message.size()
+		o.stats.wait += time.Since(o.queue[done].at)
+		o.queue[done] = outgoing{}
+		done++
+	}
+	o.drop(done)
+	return nil
+}
+
+// drop removes messages from the front of the queue.
+func (o *outbox) drop(n int) {
+	if n == 0 {
+		return
+	}
+	o.queue = o.queue[n:]
+	o.current = max(0, o.current-n)
+	if len(o.queue) == 0 {
+		o.queue = nil
+		close(o.idle)
+	}
+}
+
+// clear drops all messages and takes the outbox from its session.
+func (o *outbox) clear() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.session, o.cursor, o.end, o.stats.unacknowledged = -1, 0, 0, 0
+	o.drop(len(o.queue))
+}
+
+// empty returns a channel that is closed once the queue is empty.
+func (o *outbox) empty() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.idle
+}
+
+func (o *outbox) statistics() outboxStats {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.stats
+}

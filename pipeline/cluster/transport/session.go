@@ -1,0 +1,288 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// session is one connection of a link.
+type session struct {
+	link   *link
+	conn   *watchedConn
+	number int           // of the link's connection, from 1
+	done   chan struct{} // closed when the session ends
+	ack    chan struct{} // holds a token when an acknowledgment is due
+	turn   chan struct{} // holds a token when a bulk fragment may be sent though there are hot ones
+	pings  chan ping     // to be answered
+
+	mu      sync.Mutex
+	claimed [classes]bool // the streams that the peer has opened
+	reason  error
+	control time.Time // when the last control message arrived
+}
+
+func newSession(l *link, conn *watchedConn) *session {
+	return &session{link: l, conn: conn, done: make(chan struct{}), ack: make(chan struct{}, 1), turn: make(chan struct{}, 1),
+		pings: make(chan ping, 4), control: time.Now()}
+}
+
+// end ends the session. The first reason counts.
+func (s *session) end(reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reason == nil {
+		s.reason = reason
+		close(s.done)
+	}
+}
+
+// cause is why the session has ended.
+func (s *session) cause() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reason
+}
+
+func (s *session) ended() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// claim takes the stream of a class, which can be taken once.
+func (s *session) claim(class Class) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	claimed := s.claimed[class]
+	s.claimed[class] = true
+	return !claimed
+}
+
+// remoteError is why the peer, or the network, ended a stream.
+type remoteError struct{ error }
+
+func (e remoteError) Unwrap() error { return e.error }
+
+// streamError explains an error of a stream. Limits that gRPC enforces are violations of the protocol.
+func streamError(err error) error {
+	st, _ := status.FromError(err)
+	switch {
+	case errors.Is(err, io.EOF):
+		return remoteError{errors.New("the peer has closed the stream")}
+	case st == nil:
+		return err
+	case st.Code() == codes.ResourceExhausted:
+		return violationf("%s", st.Message())
+	case st.Code() == codeEarly, st.Code() == codeState, st.Code() == codeIdentity, st.Code() == codeAbort:
+		return remoteError{&refusal{st.Code(), st.Message()}}
+	default:
+		return remoteError{errors.New(st.Message())}
+	}
+}
+
+// watch ends the session when the peer falls silent. It returns when the session has ended.
+func (s *session) watch() {
+	t := s.link.node.options.timing
+	ticker := time.NewTicker(t.silence / 20)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-ticker.C:
+		}
+		s.mu.Lock()
+		stalled := time.Since(s.control) > t.progress
+		s.mu.Unlock()
+		switch {
+		case s.conn.silence() > t.silence:
+			s.end(refusalf(codeState, "no byte from member %s for %v", s.link.peer.ID, t.silence))
+		case stalled:
+			s.end(refusalf(codeState, "no whole control message from member %s for %v", s.link.peer.ID, t.progress))
+		}
+	}
+}
+
+// readControl handles the control messages of the peer.
+func (s *session) readControl(stream stream) {
+	for {
+		m, err := receiveControl(stream)
+		if err == nil {
+			err = s.handle(m)
+		} else {
+			err = asViolation(err)
+		}
+		if err != nil {
+			s.end(err)
+			return
+		}
+		s.mu.Lock()
+		s.control = time.Now()
+		s.mu.Unlock()
+	}
+}
+
+// asViolation keeps violations and explains other errors of a stream.
+func asViolation(err error) error {
+	var v *violation
+	if errors.As(err, &v) {
+		return v
+	}
+	return streamError(err)
+}
+
+func (s *session) handle(m any) error {
+	switch m := m.(type) {
+	case acknowledgment:
+		for c, accepted := range m {
+			if err := s.link.out[c].acknowledge(accepted); err != nil {
+				return err
+			}
+		}
+	case ping:
+		if !m.pong {
+			select {
+			case s.pings <- ping{true, m.sent, now()}:
+			default: // a flood
+			}
+			return nil
+		}
+		s.link.mu.Lock()
+		s.link.trips.add(m.sent, m.answered, now())
+		s.link.mu.Unlock()
+	case *refusal:
+		return remoteError{m}
+	default:
+		return violationf("an unexpected control message: %T", m)
+	}
+	return nil
+}
+
+// writeControl sends acknowledgments, pings and pongs until the session ends.
+func (s *session) writeControl(stream stream) {
+	ticker := time.NewTicker(s.link.node.options.timing.ping)
+	defer ticker.Stop()
+	message := ping{sent: now()}.encode()
+	for {
+		if err := sendControl(stream, message); err != nil {
+			return // the reader of the stream has the reason
+		}
+		select {
+		case <-s.done:
+			return
+		case <-s.ack:
+			message = encodeAck(s.link.state().received)
+		case p := <-s.pings:
+			message = p.encode()
+		case <-ticker.C:
+			message = ping{sent: now()}.encode()
+		}
+	}
+}
+
+// readData accepts the fragments of a class.
+func (s *session) readData(class Class, stream stream) {
+	in := s.link.in[class]
+	for in.waitForRoom(s.done) {
+		var a arrived
+		err := stream.RecvMsg(&a)
+		if err == nil {
+			r := a.data.Reader()
+			err = in.accept(r)
+			_ = r.Close()
+			a.data.Free()
+			signal(s.ack)
+		} else {
+			err = streamError(err)
+		}
+		if err != nil {
+			s.end(err)
+			return
+		}
+	}
+}
+
+const (
+	hotShare = 8                      // hot fragments for a bulk one
+	bulkWait = 100 * time.Millisecond // the longest that a bulk fragment waits for hot ones
+)
+
+// writeData sends the fragments of a class until the session ends.
+func (s *session) writeData(class Class, stream stream) {
+	out := s.link.out[class]
+	for sent := 0; !s.ended(); {
+		if class == Bulk {
+			s.yield()
+		}
+		fragment, ok := out.take(s.number)
+		if ok {
+			if err := stream.SendMsg(fragment); err != nil {
+				break // the reader of the stream has the reason
+			}
+			sent++
+		}
+		if class == Hot && (!ok || sent%hotShare == 0) {
+			signal(s.turn)
+		}
+		if !ok {
+			select {
+			case <-out.wake:
+			case <-s.done:
+			}
+		}
+	}
+	signal(out.wake) // the next session may need the token that this one took
+}
+
+// yield lets hot fragments go before a bulk one.
+func (s *session) yield() {
+	if !s.link.out[Hot].pending() {
+		return
+	}
+	timer := time.NewTimer(bulkWait)
+	defer timer.Stop()
+	select {
+	case <-s.turn:
+	case <-timer.C:
+	case <-s.done:
+	}
+}
+
+// serveData runs the stream of a class until the session ends. The stream must be canceled after it returns.
+func (s *session) serveData(class Class, stream stream) {
+	s.link.node.work.Go(func() { s.readData(class, stream) })
+	s.link.node.work.Go(func() { s.writeData(class, stream) })
+	<-s.done
+}
+
+// report notes why the session has ended, and ends the link if it must.
+func (s *session) report() {
+	err := s.cause()
+	id := s.link.peer.ID
+	var remote remoteError
+	var refused *refusal
+	var broken *violation
+	switch {
+	case errors.As(err, &remote) && errors.As(err, &refused):
+		s.link.node.notes.add("member %s has closed the connection: %v", id, err)
+	case errors.As(err, &remote):
+		s.link.node.notes.add("the connection with member %s broke: %v", id, err)
+	case errors.As(err, &broken):
+		s.link.node.notes.add("member %s breaks the protocol and is refused: %v", id, err)
+	default:
+		s.link.node.notes.add("the connection with member %s is closed: %v", id, err)
+	}
+	if errors.As(err, &remote) && refused != nil {
+		err = fmt.Errorf("member %s says: %w", id, err)
+	}
+	s.link.failOn(err)
+}

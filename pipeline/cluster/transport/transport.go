@@ -1,0 +1,327 @@
+package transport
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+// Class separates messages that must not wait for each other.
+type Class uint8
+
+const (
+	Hot  Class = iota // activations, gradients, gradient norms
+	Bulk              // exchanges of parameters, checkpoints, data
+	classes
+)
+
+func (c Class) String() string {
+	return [...]string{"hot", "bulk", "?"}[min(c, classes)]
+}
+
+// Message is what one member sends another.
+type Message struct {
+	Class   Class
+	Header  []byte   // opaque, at most 4 KiB
+	Payload [][]byte // at most 4096 tensors, in all at most Options.MaxMessage bytes
+	Epoch   uint64   // set by the receiving node: the epoch that the message belongs to
+}
+
+// size is the length of the payload in bytes.
+func (m Message) size() int64 {
+	n := int64(0)
+	for _, tensor := range m.Payload {
+		n += int64(len(tensor))
+	}
+	return n
+}
+
+// Peer is another member.
+type Peer struct {
+	ID        string
+	Addresses []string // host:port, tried in order; a peer without any dials us
+}
+
+// Options describe a node. TLS, Identify, Self and Receive are required.
+type Options struct {
+	// Self is the ID of this member, as its certificate names it.
+	Self string
+	// TLS secures both sides. It must demand and verify a certificate of clients (ClientAuth), and verify servers by
+	// RootCAs with ServerName, or by VerifyConnection.
+	TLS *tls.Config
+	// Identify returns the member that a verified certificate names.
+	Identify func(*x509.Certificate) (member string, err error)
+	// Receive takes a message. The messages of a sender and class come in order, from one goroutine. It may block for a
+	// short time only: then messages of that sender and class wait, here and at the sender. It owns the message.
+	Receive func(from string, m Message)
+	// Lost says once in an epoch that a peer is gone: it has had no connection for longer than Grace, was restarted, or
+	// broke the protocol. Messages to it are dropped and refused from then on.
+	Lost func(peer string, err error)
+	// Grace is how long a link waits for a connection, 20 s by default.
+	Grace time.Duration
+	// MaxMessage is the most bytes of a message's payload, 1 GiB by default. Both sides refuse larger ones.
+	MaxMessage int64
+	// Congestion names the TCP congestion control for connections that leave the machine, "bbr" by default. A kernel
+	// that does not have it uses its own, as for "system".
+	Congestion string
+	// Dial opens a connection to an address of a peer. nil is TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Note takes messages for the log: refusals and broken connections. Equal ones are dropped for 10 s.
+	Note func(format string, args ...any)
+
+	timing timing
+}
+
+// timing holds what tests shorten.
+type timing struct {
+	ping       time.Duration // between two pings
+	silence    time.Duration // without a byte after which a connection is closed
+	hello      time.Duration // for the handshake of TLS, and for the hello
+	progress   time.Duration // without a whole control message after which a connection is closed
+	minBackoff time.Duration // between two attempts to dial
+	maxBackoff time.Duration
+	farewell   time.Duration // for the reason of a refusal to reach the peer
+}
+
+func (o Options) withDefaults() (Options, error) {
+	switch {
+	case o.Self == "" || len(o.Self) > maxID:
+		return o, fmt.Errorf("transport: member ID %q: expected 1 to %d bytes", o.Self, maxID)
+	case o.TLS == nil || o.TLS.ClientAuth < tls.RequireAnyClientCert:
+		return o, errors.New("transport: the TLS config does not demand certificates of clients")
+	case o.Identify == nil || o.Receive == nil:
+		return o, errors.New("transport: Options.Identify and Options.Receive are required")
+	}
+	if o.Lost == nil {
+		o.Lost = func(string, error) {}
+	}
+	if o.Grace == 0 {
+		o.Grace = 20 * time.Second
+	}
+	if o.MaxMessage == 0 {
+		o.MaxMessage = 1 << 30
+	}
+	switch o.Congestion {
+	case "":
+		o.Congestion = "bbr"
+	case "system":
+		o.Congestion = ""
+	}
+	if o.Dial == nil {
+		congestion := o.Congestion
+		o.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			var d net.Dialer
+			c, err := d.DialContext(ctx, "tcp", address)
+			if err == nil {
+				tune(c, congestion)
+			}
+			return c, err
+		}
+	}
+	if o.timing == (timing{}) {
+		o.timing = timing{ping: time.Second, silence: 5 * time.Second, hello: 5 * time.Second, progress: 30 * time.Second,
+			minBackoff: 20 * time.Millisecond, maxBackoff: time.Second, farewell: 500 * time.Millisecond}
+	}
+	return o, nil
+}
+
+// Node is the end of the transport in one process.
+type Node struct {
+	options  Options
+	notes    notes
+	listener net.Listener // nil if the node only dials
+	server   *grpc.Server
+	pending  atomic.Int64 // connections that have not said hello
+	work     sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool
+	epoch    uint64
+	links    map[string]*link
+	sessions map[*watchedConn]*session // that peers have dialed
+}
+
+// Listen starts a node. It accepts connections at a TCP address; port 0 lets the system choose one. With an empty
+// address the node only dials, as in a browser tab.
+func Listen(address string, o Options) (*Node, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{options: o, notes: notes{note: o.Note}, links: map[string]*link{}, sessions: map[*watchedConn]*session{}}
+	if address == "" {
+		return n, nil
+	}
+	if n.listener, err = net.Listen("tcp", address); err != nil {
+		return nil, fmt.Errorf("transport: %w", err)
+	}
+	n.serve()
+	return n, nil
+}
+
+// Port is the port that the node listens on, 0 if it only dials.
+func (n *Node) Port() int {
+	if n.listener == nil {
+		return 0
+	}
+	return n.listener.Addr().(*net.TCPAddr).Port
+}
+
+// Connect begins an epoch, with a number greater than that of the one before, and ends that one: its messages are
+// dropped here and refused when they arrive. It does not wait for connections.
+//
+// Of two peers with addresses the one with the greater ID dials; a peer without addresses always dials. The peers may
+// include this node: then its own entry says whether others can dial it. Otherwise they can if it listens.
+func (n *Node) Connect(epoch uint64, peers []Peer) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return net.ErrClosed
+	}
+	if epoch <= n.epoch {
+		return fmt.Errorf("transport: epoch %d begins, but epoch %d has begun before", epoch, n.epoch)
+	}
+	links, err := n.newLinks(epoch, peers)
+	if err != nil {
+		return err
+	}
+	for _, l := range n.links {
+		l.end(refusalf(codeState, "epoch %d has ended", n.epoch))
+	}
+	n.epoch, n.links = epoch, links
+	for _, l := range links {
+		l.start()
+	}
+	return nil
+}
+
+func (n *Node) newLinks(epoch uint64, peers []Peer) (map[string]*link, error) {
+	reachable := n.listener != nil
+	for _, p := range peers {
+		if p.ID == n.options.Self {
+			reachable = reachable && len(p.Addresses) > 0
+		}
+	}
+	links := map[string]*link{}
+	for _, p := range peers {
+		switch {
+		case p.ID == n.options.Self:
+			continue
+		case p.ID == "" || len(p.ID) > maxID:
+			return nil, fmt.Errorf("transport: member ID %q: expected 1 to %d bytes", p.ID, maxID)
+		case links[p.ID] != nil:
+			return nil, fmt.Errorf("transport: member %q is listed twice", p.ID)
+		case !reachable && len(p.Addresses) == 0:
+			return nil, fmt.Errorf("transport: neither %q nor %q has an address that the other can dial", n.options.Self, p.ID)
+		}
+		dials := len(p.Addresses) > 0 && (!reachable || n.options.Self > p.ID)
+		links[p.ID] = newLink(n, p, epoch, dials)
+	}
+	return links, nil
+}
+
+// Send enqueues a message for a peer of the epoch and never blocks. The node reads the header and the payload until the
+// peer has acknowledged them or the epoch ends; they must not be changed before.
+func (n *Node) Send(to string, m Message) error {
+	if err := checkMessage(m, n.options.MaxMessage); err != nil {
+		return fmt.Errorf("transport: to member %q: %w", to, err)
+	}
+	l, err := n.link(to)
+	if err != nil {
+		return err
+	}
+	return l.send(m)
+}
+
+func (n *Node) link(peer string) (*link, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, net.ErrClosed
+	}
+	l := n.links[peer]
+	if l == nil {
+		return nil, fmt.Errorf("transport: member %q is not in epoch %d", peer, n.epoch)
+	}
+	return l, nil
+}
+
+// Flush waits until the peers have received all messages that were sent before. It fails if one of them is lost.
+func (n *Node) Flush(ctx context.Context) error {
+	for _, l := range n.sorted() {
+		if err := l.flush(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *Node) sorted() []*link {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	links := make([]*link, 0, len(n.links))
+	for _, l := range n.links {
+		links = append(links, l)
+	}
+	slices.SortFunc(links, func(a, b *link) int { return strings.Compare(a.peer.ID, b.peer.ID) })
+	return links
+}
+
+// Links returns the state of the links of the epoch: two for each peer, sorted by peer and class.
+func (n *Node) Links() []Link {
+	var all []Link
+	for _, l := range n.sorted() {
+		all = append(all, l.statistics()...)
+	}
+	return all
+}
+
+// Close ends all links and frees what they hold. Messages that were not acknowledged are dropped: call Flush before.
+// It returns when no call of Receive or Lost is under way, so neither may call it.
+func (n *Node) Close() error {
+	n.mu.Lock()
+	closed := n.closed
+	n.closed = true
+	links := n.links
+	n.links = map[string]*link{}
+	n.mu.Unlock()
+	if closed {
+		return nil
+	}
+	for _, l := range links {
+		l.end(refusalf(codeState, "member %s has closed its node", n.options.Self))
+	}
+	if n.server != nil {
+		n.shutDown()
+	}
+	n.work.Wait()
+	return nil
+}
+
+// spawn runs f in a goroutine unless the node is closed.
+func (n *Node) spawn(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.closed {
+		n.work.Go(f)
+	}
+}
+
+// randomNumber is not 0.
+func randomNumber() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:])
+	return max(1, binary.LittleEndian.Uint64(b[:]))
+}

@@ -1,0 +1,172 @@
+package transport
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestMessagesArriveInOrderInBothDirections(t *testing.T) {
+	checkGoroutines(t)
+	a, b, _ := couple(t)
+	sizes := []int{0, 1, 3, fragmentPayload - 1, fragmentPayload, fragmentPayload + 1, 5<<20 + 7}
+	for n, size := range sizes {
+		for class := range classes {
+			require.NoError(t, a.Send("b", message(class, n, size)))
+			require.NoError(t, b.Send("a", message(class, n, size)))
+		}
+	}
+	for _, m := range []*member{a, b} {
+		other := map[string]string{"a": "b", "b": "a"}[m.id]
+		all := m.awaitMessages(2 * len(sizes))
+		requireSeries(t, all, other, Hot, sizes...)
+		requireSeries(t, all, other, Bulk, sizes...)
+		assert.Equal(t, uint64(1), all[0].Epoch)
+	}
+	require.NoError(t, a.Flush(context.Background()))
+	require.NoError(t, b.Flush(context.Background()))
+	poll(t, "a round trip", func() bool { return a.Links()[0].RoundTrip > 0 && b.Links()[0].RoundTrip > 0 })
+	for _, k := range append(a.Links(), b.Links()...) {
+		assert.True(t, k.Connected)
+		assert.Equal(t, int64(len(sizes)), k.MessagesSent)
+		assert.Equal(t, int64(len(sizes)), k.MessagesReceived)
+		assert.Zero(t, k.Unacknowledged)
+		assert.Positive(t, k.Wait)
+		assert.Zero(t, k.Resent)
+		assert.Greater(t, k.BytesSent, int64(5<<20))
+		assert.Greater(t, k.BytesReceived, int64(5<<20))
+		assert.Less(t, k.ClockOffset.Abs(), k.MinimumRoundTrip, "both clocks are the same")
+	}
+	assert.Empty(t, a.noted)
+	assert.Empty(t, b.noted)
+}
+
+func TestResetInMidMessageLosesNothing(t *testing.T) {
+	checkGoroutines(t)
+	a, b, link := couple(t)
+	sizes := repeat(1<<20+11, 6)
+	for n, size := range sizes {
+		for class := range classes {
+			require.NoError(t, a.Send("b", message(class, n, size)))
+			require.NoError(t, b.Send("a", message(class, n, size)))
+		}
+	}
+	for range 6 {
+		before := link.Forwarded()
+		link.ResetAfter(1<<20 + 12345)
+		poll(t, "a reset", func() bool { return link.Forwarded() > before+1<<20 })
+	}
+	for _, m := range []*member{a, b} {
+		other := map[string]string{"a": "b", "b": "a"}[m.id]
+		all := m.awaitMessages(2 * len(sizes))
+		requireSeries(t, all, other, Hot, sizes...)
+		requireSeries(t, all, other, Bulk, sizes...)
+	}
+	assert.GreaterOrEqual(t, a.Links()[0].Reconnects, int64(5))
+	assert.Positive(t, b.Links()[0].Resent+b.Links()[1].Resent)
+	assert.Empty(t, a.lost)
+	assert.Empty(t, b.lost)
+}
+
+func TestOutageShorterThanGraceLosesNothing(t *testing.T) {
+	checkGoroutines(t)
+	a, b, link := couple(t)
+	require.NoError(t, a.Send("b", message(Hot, 0, 1<<20)))
+	b.awaitMessages(1)
+	over := link.Outage(time.Second) // twice the silence after which a connection is closed
+	require.NoError(t, a.Send("b", message(Hot, 1, 1<<20)))
+	a.awaitNote("no byte from member b for 500ms")
+	b.awaitNote("no byte from member a for 500ms")
+	assert.False(t, a.connected())
+	<-over
+	require.NoError(t, a.Send("b", message(Hot, 2, 1<<20)))
+	requireSeries(t, b.awaitMessages(3), "a", Hot, repeat(1<<20, 3)...)
+	assert.Empty(t, a.lost)
+	assert.Empty(t, b.lost)
+}
+
+func TestHalfOpenConnectionIsFound(t *testing.T) {
+	checkGoroutines(t)
+	a, b, link := couple(t)
+	require.NoError(t, b.Send("a", message(Hot, 0, 100)))
+	a.awaitMessages(1)
+	link.HalfOpen()
+	require.NoError(t, b.Send("a", message(Hot, 1, 100)))
+	b.awaitNote("no byte from member a for 500ms")
+	requireSeries(t, a.awaitMessages(2), "b", Hot, 100, 100)
+}
+
+func TestPeerIsLostOnceAfterGrace(t *testing.T) {
+	checkGoroutines(t)
+	a, b, link := couple(t, func(o *Options) { o.Grace = 300 * time.Millisecond })
+	require.NoError(t, b.Send("a", message(Hot, 0, 100)))
+	a.awaitMessages(1)
+	link.Refuse()
+	require.ErrorContains(t, a.awaitLost(), "no connection for 300ms")
+	require.ErrorContains(t, b.awaitLost(), "no connection for 300ms")
+	require.ErrorContains(t, b.Send("a", message(Hot, 1, 100)), "no connection for 300ms")
+	link.Resume()
+	connect(t, 2, a, b, link)
+	require.NoError(t, b.Send("a", message(Hot, 1, 100)))
+	assert.Equal(t, uint64(2), a.awaitMessages(2)[1].Epoch)
+	assert.Len(t, a.lost, 1)
+	assert.Len(t, b.lost, 1)
+}
+
+func TestPeerThatNeverConnectsIsLost(t *testing.T) {
+	ca := newAuthority(t, "run")
+	a := start(t, ca, "a", "127.0.0.1:0", func(o *Options) { o.Grace = 100 * time.Millisecond })
+	require.NoError(t, a.Connect(1, []Peer{{ID: "b"}}))
+	require.ErrorContains(t, a.awaitLost(), "it has not dialed")
+}
+
+func TestNewEpochDropsTheMessagesOfTheOneBefore(t *testing.T) {
+	checkGoroutines(t)
+	a, b, link := couple(t)
+	link.Hang()
+	for n := range 3 {
+		require.NoError(t, a.Send("b", message(Hot, n, 1<<20)))
+	}
+	connect(t, 2, a, b, link)
+	assert.Zero(t, a.Links()[0].Unacknowledged)
+	link.Resume()
+	require.NoError(t, a.Send("b", message(Hot, 0, 99)))
+	requireSeries(t, b.awaitMessages(1), "a", Hot, 99)
+	require.ErrorContains(t, a.Connect(2, nil), "epoch 2 has begun before")
+}
+
+func TestMemberWithoutAddressDials(t *testing.T) {
+	checkGoroutines(t)
+	ca := newAuthority(t, "run")
+	z, tab := start(t, ca, "z", "127.0.0.1:0"), start(t, ca, "a", "") // "z" would dial, if it could
+	all := []Peer{z.peer(), {ID: "a"}}
+	require.NoError(t, z.Connect(1, all))
+	require.NoError(t, tab.Connect(1, all))
+	require.NoError(t, z.Send("a", message(Bulk, 0, 1000)))
+	requireSeries(t, tab.awaitMessages(1), "z", Bulk, 1000)
+	require.ErrorContains(t, tab.Connect(2, []Peer{{ID: "x"}}), `neither "a" nor "x" has an address`)
+}
+
+func TestReceiveThatBlocksStopsItsClassOnly(t *testing.T) {
+	checkGoroutines(t)
+	a, b, _ := couple(t)
+	release := make(chan struct{})
+	b.receive = func(_ string, m Message) {
+		if m.Class == Bulk {
+			<-release
+		}
+	}
+	sizes := repeat(8<<20, 8) // more than inbox and windows hold
+	for n, size := range sizes {
+		require.NoError(t, a.Send("b", message(Bulk, n, size)))
+	}
+	poll(t, "full windows", func() bool { return a.Links()[Bulk].MessagesSent >= inboxBytes/(8<<20) })
+	require.NoError(t, a.Send("b", message(Hot, 0, 5<<20)))
+	requireSeries(t, b.awaitMessages(1), "a", Hot, 5<<20)
+	assert.Positive(t, a.Links()[Bulk].Unacknowledged)
+	close(release)
+	requireSeries(t, b.awaitMessages(9), "a", Bulk, sizes...)
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package transport
+
+import "net"
+
+func tune(net.Conn, string) {}
