@@ -16,6 +16,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/wire"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -100,7 +101,8 @@ func defaults() Config {
 		Optimizer: defaultOptimizer(),
 		LR:        LR{Schedule: optim.ScheduleNames()[0], Warmup: 50, MinRatio: 0.1},
 		Pipeline: Pipeline{Schedule: ScheduleSync, Stages: 1, Chunks: 1, Replicas: 1, Correction: optim.CorrectionNone, StaleMicrobatches: StaleAuto,
-			Depth: DepthAuto, Recompute: RecomputeAuto, Processes: Processes{Isolate: IsolateNone, Restarts: 3, Watchdog: "5m"}},
+			Depth: DepthAuto, Recompute: RecomputeAuto, Wire: Wire{wire.F32.String(), wire.F32.String()},
+			Processes: Processes{Isolate: IsolateNone, Restarts: 3, Watchdog: "5m"}},
 	}
 }
 

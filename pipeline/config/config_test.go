@@ -95,6 +95,8 @@ func TestConfigErrorsNameLineAndKey(t *testing.T) {
 		smallConfig + "pipeline: {error_feedback: true}\n":                                                        "c.yaml: pipeline.correction: found \"error_feedback\", expected none",
 		smallConfig + "pipeline: {cut: [2]}\n":                                                                    `c.yaml:5: pipeline.cut: found "[2]", expected 0 units`,
 		smallConfig + "pipeline: {stages: 3, cut: [3, 2]}\n":                                                      `c.yaml:5: pipeline.cut: found "[3, 2]", expected ascending units from 1 to 5`,
+		smallConfig + "pipeline: {wire: fp8}\n":                                                                   `c.yaml:5: pipeline.wire: found "fp8", expected one of f32, bf16, int8`,
+		smallConfig + "pipeline: {wire_exchange: int8}\n":                                                         `c.yaml:5: pipeline.wire_exchange: found "int8", expected one of f32, bf16`,
 		smallConfig + "pipeline: {isolate: yes}\n":                                                                `c.yaml:5: pipeline.isolate: found "yes", expected one of none, process`,
 		smallConfig + "pipeline: {restarts: -1}\n":                                                                "c.yaml:5: pipeline.restarts: found -1, expected an integer from 0 to",
 		smallConfig + "pipeline: {watchdog: soon}\n":                                                              `c.yaml:5: pipeline.watchdog: found "soon", expected a time from 1s to 1000h, as in 90s or 5m`,

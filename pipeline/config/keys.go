@@ -9,6 +9,7 @@ import (
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/wire"
 	"github.com/gpupipe/gpupipe/wasm/hook"
 	"go.yaml.in/yaml/v3"
 )
@@ -123,16 +124,18 @@ func hasDefault(name string, v reflect.Value) bool {
 // values lists the values of keys that have only these.
 func values() map[string][]string {
 	return map[string][]string{
-		"model.preset":        model.Presets(),
-		"model.arch":          append(model.Architectures(), ArchHook),
-		"train.precision":     {graph.F32.String(), graph.F16.String(), graph.BF16.String()},
-		"train.nonfinite":     {Stop, Skip},
-		"lr.schedule":         optim.ScheduleNames(),
-		"pipeline.correction": optim.CorrectionNames(),
-		"pipeline.recompute":  {RecomputeAuto, RecomputeAlways, RecomputeNever},
-		"pipeline.isolate":    {IsolateNone, IsolateProcess},
-		"hooks[].hook":        hook.Names(),
-		"hooks[].on_error":    {Stop, Skip},
+		"model.preset":           model.Presets(),
+		"model.arch":             append(model.Architectures(), ArchHook),
+		"train.precision":        {graph.F32.String(), graph.F16.String(), graph.BF16.String()},
+		"train.nonfinite":        {Stop, Skip},
+		"lr.schedule":            optim.ScheduleNames(),
+		"pipeline.correction":    optim.CorrectionNames(),
+		"pipeline.recompute":     {RecomputeAuto, RecomputeAlways, RecomputeNever},
+		"pipeline.wire":          wire.Names(),
+		"pipeline.wire_exchange": exchangeFormats(),
+		"pipeline.isolate":       {IsolateNone, IsolateProcess},
+		"hooks[].hook":           hook.Names(),
+		"hooks[].on_error":       {Stop, Skip},
 	}
 }
 

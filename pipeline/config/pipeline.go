@@ -29,6 +29,7 @@ type Pipeline struct {
 	ErrorFeedback     bool              `yaml:"error_feedback" help:"The same as pipeline.correction: error_feedback."`
 	Memory            string            `yaml:"memory" help:"Memory of each device, as in 24GiB. Empty: what the device reports, which most GPUs do not."`
 	Recompute         string            `yaml:"recompute" help:"Recompute activations in the backward pass; auto does so where memory is short."`
+	Wire              Wire              `yaml:",inline"`
 	Processes         Processes         `yaml:",inline"`
 }
 
@@ -106,6 +107,9 @@ func (c Config) validatePipeline() error {
 		return err
 	}
 	if err := oneOf("pipeline.isolate", p.Processes.Isolate); err != nil {
+		return err
+	}
+	if err := p.Wire.validate(); err != nil {
 		return err
 	}
 	if _, err := p.Processes.WatchdogTimeout(); err != nil {

@@ -52,7 +52,9 @@ func EngineOptions(c config.Config, m model.Model) engine.Options {
 	for i := range recompute {
 		recompute[i] = p.Recompute == config.RecomputeAlways
 	}
+	activations, exchange := p.Wire.Formats()
 	return engine.Options{
+		Wire:   engine.Wire{Activations: activations, Exchange: exchange, Seed: c.Init.Seed},
 		Layout: engine.Layout{Stages: p.Stages, Chunks: p.Chunks, Replicas: p.Replicas, Delay: p.Delay, Recompute: recompute},
 		Model:  m, MicrobatchSize: c.Rows(), Microbatches: c.MicrobatchesPerReplica(), Schedule: c.Schedule,
 	}

@@ -33,6 +33,7 @@ type state struct {
 	Hooks      []hooks.State `json:"hooks,omitempty"`
 	Omitted    int64         `json:"left_out,omitempty"` // batches that hooks failed on
 	Unreported *Progress     `json:"untold,omitempty"`   // the last step, if its evaluation is still to come
+	Cut        []int         `json:"cut,omitempty"`      // of the model, if the bits depend on it: see config.Wire
 }
 
 // checkpoints are those of the run folder.
@@ -90,8 +91,12 @@ func (t *trainer) state(ctx context.Context) (state, error) {
 	j := t.job
 	next, batches := t.loader.feeder.Cursor(t.step)
 	modules, err := j.hooks.State(ctx, batches)
-	return state{Step: t.step, Tokens: j.tokens(t.step), Data: j.corpus.train.Position(next), Tokenizer: j.corpus.tok.Hash(),
-		Config: string(j.config.YAML()), Hooks: modules, Omitted: next - int64(t.step), Unreported: t.recorder.pending}, err
+	s := state{Step: t.step, Tokens: j.tokens(t.step), Data: j.corpus.train.Position(next), Tokenizer: j.corpus.tok.Hash(),
+		Config: string(j.config.YAML()), Hooks: modules, Omitted: next - int64(t.step), Unreported: t.recorder.pending}
+	if !j.config.Pipeline.Wire.Exact() {
+		s.Cut = t.session.layout.Engine.Layout.Cut
+	}
+	return s, err
 }
 
 // save writes a checkpoint of the steps so far.

@@ -23,6 +23,7 @@ type job struct {
 	corpus    *corpus
 	task      hooks.Task
 	optimizer *optim.Optimizer
+	cut       []int // of the checkpoint's run, see keepCut; nil: the config's
 }
 
 // openHooks loads the modules, of which one may build the model.
@@ -90,7 +91,11 @@ func (j *job) rewind(ctx context.Context) error {
 
 // layoutTask is the job as package layout takes it.
 func (j *job) layoutTask() layout.Task {
-	return layout.Task{Config: j.config, Model: j.model, Loss: j.task.Build(), Inputs: j.task.Inputs}
+	c := j.config
+	if len(j.cut) > 0 {
+		c.Pipeline.Cut = j.cut
+	}
+	return layout.Task{Config: c, Model: j.model, Loss: j.task.Build(), Inputs: j.task.Inputs}
 }
 
 // lastStep is the step after which the run ends: the last of the config, or an earlier one of Options.StopAfter.

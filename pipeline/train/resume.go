@@ -46,6 +46,7 @@ func (j *job) resume(ctx context.Context, c *checkpoint.Checkpoint) (start, erro
 	if err := j.checkSameRun(c.Dir, s, saved); err != nil {
 		return start{}, err
 	}
+	j.keepCut(c.Dir, s)
 	if s.Omitted < 0 || s.Data.Step != int64(s.Step)+s.Omitted {
 		return start{}, fmt.Errorf("%s: state.json is of step %d with %d batches left out, but goes on with batch %d", c.Dir, s.Step, s.Omitted, s.Data.Step)
 	}
@@ -92,8 +93,19 @@ func (s state) check(c *checkpoint.Checkpoint, steps int) error {
 	return nil
 }
 
+// keepCut cuts the model as the checkpoint's run does, if bits depend on the cut, the config leaves it to the planner,
+// and there are as many virtual stages.
+func (j *job) keepCut(dir string, s state) {
+	p := j.config.Pipeline
+	if p.Wire.Exact() || len(p.Cut) > 0 || len(s.Cut) == 0 || len(s.Cut) != p.Stages*p.Chunks-1 {
+		return
+	}
+	j.cut = s.Cut
+	j.options.Report.Note("pipeline.cut: %v, as in %s: with pipeline.wire the bits depend on it", s.Cut, dir)
+}
+
 // checkSameRun compares the config of a checkpoint with the current one. Paths and intervals may change. A new number
-// of steps or learning rate schedule is used, and reported.
+// of steps, learning rate schedule or wire format is used, and reported.
 func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 	var differ []string
 	if _, err := j.corpus.train.Resume(s.Data); err != nil {
@@ -115,7 +127,7 @@ func (j *job) checkSameRun(dir string, s state, saved config.Config) error {
 			continue
 		}
 		change := fmt.Sprintf("%s: the checkpoint has %s, the config %s", k, orNothing(old[k]), orNothing(now[k]))
-		if k == "train.steps" || strings.HasPrefix(k, "lr.") {
+		if k == "train.steps" || strings.HasPrefix(k, "lr.") || strings.HasPrefix(k, "pipeline.wire") {
 			j.options.Report.Note("%s: the new value is used", change)
 			continue
 		}

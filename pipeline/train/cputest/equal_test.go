@@ -62,8 +62,10 @@ func Test2BWEqualsADelayOnOneDevice(t *testing.T) {
 
 // Devices in worker processes compute the same.
 func TestWorkersEqualThisProcess(t *testing.T) {
-	common := []string{"pipeline.schedule=2bw", "pipeline.stages=2"}
-	requireEqual(t, filesOf(t, common...), filesOf(t, append(common, "pipeline.isolate=process")...), "workers")
+	for _, format := range []string{"f32", "bf16", "int8"} {
+		common := []string{"pipeline.schedule=2bw", "pipeline.stages=2", "pipeline.wire=" + format}
+		requireEqual(t, filesOf(t, common...), filesOf(t, append(common, "pipeline.isolate=process")...), "workers, "+format)
+	}
 }
 
 // Ranks on the CPU divide its cores, unless their names have numbers of threads.
