@@ -43,6 +43,7 @@ const (
 	synchronous = "every synchronous schedule trains as one device does"
 	delayed     = "2BW trains as one device with a delay of one does"
 	partlyStale = "2BW with few stale microbatches trains as one device with as many does"
+	atDepth     = "2BW at any depth trains as one device with as many stale microbatches does"
 	resumed     = "a run that is stopped and resumed is one that never stopped"
 	repeated    = "a seed determines every bit"
 	replicated  = "replicas train as one pipeline does"
@@ -70,6 +71,7 @@ func (t *trainer) plan(kinds []kind, quick bool) []check {
 		p.synchronous()
 		p.delayed()
 		p.partlyStale()
+		p.atDepth()
 		p.stopped()
 		p.replicas()
 		p.sixteenBit()

@@ -33,7 +33,7 @@ func TestAllCases(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, 65, compared)
+	assert.Equal(t, 86, compared)
 	left, err := os.ReadDir(os.TempDir())
 	require.NoError(t, err)
 	assert.Empty(t, left)
@@ -49,7 +49,7 @@ func TestOtherBackends(t *testing.T) {
 func verifyOneOfEach(t *testing.T, name string) {
 	t.Setenv("TMPDIR", t.TempDir())
 	claims := map[string]bool{}
-	for _, filter := range []string{"1f1b, 2 stages", "muon, error feedback, tied, 2bw", "tied, 1 of 4 stale, 2bw"} {
+	for _, filter := range []string{"1f1b, 2 stages", "muon, error feedback, tied, 2bw", "tied, 1 of 4 stale, 2bw", "depth 2"} {
 		r, err := Run(context.Background(), Options{Devices: []string{name}, OpenDevice: gputest.Open, Batches: 6, Quick: true, Filter: filter})
 		require.NoError(t, err)
 		for _, c := range r.Cases {
@@ -60,7 +60,7 @@ func verifyOneOfEach(t *testing.T, name string) {
 			claims[c.Claim] = true
 		}
 	}
-	assert.Equal(t, map[string]bool{synchronous: true, delayed: true, partlyStale: true, resumed: true, repeated: true, sixteenBit: true}, claims)
+	assert.Equal(t, map[string]bool{synchronous: true, delayed: true, partlyStale: true, atDepth: true, resumed: true, repeated: true, sixteenBit: true}, claims)
 }
 
 // wrong is a device that flips one bit of a read.

@@ -1,0 +1,48 @@
+package verify
+
+import "fmt"
+
+// deepMicrobatches are enough for four stages and the largest depth.
+const deepMicrobatches = 12
+
+// atDepth adds pipelines with more microbatches in flight than stages. The microbatches that are stale are those that
+// one device with as many stale ones computes at old weights.
+func (p *planner) atDepth() {
+	for n := 2; n <= 4; n++ {
+		for _, k := range []int{1, 2, 4} {
+			if p.quick && (n != 3 || k != 2) {
+				continue
+			}
+			stale := n - 1 + k
+			muon, adamw := deep(delayedBy("muon", "error_feedback", k != 2), stale), deep(delayedBy("adamw", "none", k == 2), stale)
+			if n == 3 {
+				adamw = deep(delayedBy("adamw", "error_feedback", k != 2), stale)
+			}
+			p.equal(atDepth, muon, at(on2BW(muon, n), k))
+			if !p.quick {
+				p.equal(atDepth, adamw, at(on2BW(adamw, n), k))
+			}
+		}
+	}
+	if p.quick {
+		return
+	}
+	all := deep(delayedBy("muon", "error_feedback", true), deepMicrobatches)
+	p.sound(atDepth, all)
+	p.equal(atDepth, all, at(on2BW(all, 3), 4))
+	sync := undelayed("muon", true).with("muon, tied, 12 microbatches", "train.microbatches=12")
+	p.equal(synchronous, sync, at(sync.with(sync.name+", 1f1b, 3 stages", "pipeline.stages=3"), 2))
+	part := deep(delayedBy("muon", "error_feedback", true), 6)
+	p.stop(resumed, part, at(on2BW(part, 3), 4), at(on2BW(part, 4), 1))
+}
+
+// deep is a delayed setting with 12 microbatches of which some are stale.
+func deep(s setting, stale int) setting {
+	return s.with(fmt.Sprintf("%s, %d of %d stale", s.name, stale, deepMicrobatches), fmt.Sprint("train.microbatches=", deepMicrobatches),
+		fmt.Sprint("pipeline.stale_microbatches=", stale))
+}
+
+// at is a pipeline at a depth.
+func at(s setting, depth int) setting {
+	return s.with(fmt.Sprintf("%s, depth %d", s.name, depth), fmt.Sprint("pipeline.depth=", depth))
+}
