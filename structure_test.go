@@ -66,7 +66,7 @@ var allowed = map[string]string{
 	"pipeline/cluster/transport": "",
 	"pipeline/config":            "graph graph/model optim pipeline/schedule pipeline/partition pipeline/tokenizer pipeline/wire wasm/hook internal/...",
 	"pipeline/hooks":             "graph graph/op graph/model optim pipeline/config pipeline/data/... pipeline/checkpoint/... pipeline/engine pipeline/trace wasm wasm/... internal/...",
-	"pipeline/layout":            "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/config pipeline/engine pipeline/measure pipeline/partition pipeline/schedule internal/...",
+	"pipeline/layout":            "graph graph/model optim runtime/device runtime/device/host runtime/exec runtime/tune pipeline/config pipeline/engine pipeline/measure pipeline/partition pipeline/schedule pipeline/wire internal/...",
 	"pipeline/weights":           "graph graph/model optim runtime/exec pipeline/checkpoint/... pipeline/engine internal/...",
 	"pipeline/inference":         "graph graph/model runtime/device runtime/exec pipeline/checkpoint/... pipeline/config pipeline/data pipeline/engine pipeline/hooks pipeline/layout pipeline/tokenizer pipeline/weights wasm/hook internal/...",
 	"pipeline/train":             "graph graph/model runtime/device runtime/exec runtime/tune runtime/profile optim pipeline/... wasm/... internal/...",

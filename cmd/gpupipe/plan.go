@@ -34,7 +34,8 @@ func (c *planCommand) Help() string {
 	return `Prints the stage boundaries, the memory of each stage and the speed of each schedule. Measures the forward pass, the backward pass and
 the update of the embedding, a layer and the head on each kind of device, and keeps the times for later. (For a model written by a hook, it
 measures each distinct unit.) A simulation of each schedule turns the times into tokens a second. Trains nothing and reads no data.
-Memory and times are those of train.precision: f16 and bf16 halve most of the activations.
+Memory and times are those of train.precision: f16 and bf16 halve most of the activations. What a stage sends to others in a batch, in
+bytes, is in the formats of pipeline.wire and pipeline.wire_exchange.
 
 The device null:0 stands for a discrete GPU that is not present. Its times are estimates.
 
@@ -152,6 +153,9 @@ func printPlan(a *app, p *layout.Comparison) {
 	if p.Precision != "" {
 		a.labeled("precision", p.Precision)
 	}
+	if p.Wire != "" {
+		a.labeled("between", p.Wire)
+	}
 	printPlanDevices(a, p)
 	a.printf("\n")
 	rows := [][]string{{"SCHEDULE", "STALENESS", "TOKENS/S", "STEP", "BUBBLE", "LARGEST STAGE", "CUT"}}
@@ -233,7 +237,7 @@ func printPlanDevices(a *app, p *layout.Comparison) {
 func printRecommendation(a *app, p *layout.Comparison) {
 	c := p.Schedules[p.Recommendation]
 	a.prose(fmt.Sprintf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason))
-	rows := [][]string{{"", "DEVICE", "UNITS", "A MICROBATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}
+	rows := [][]string{{"", "DEVICE", "UNITS", "A MICROBATCH", "SENDS A BATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}
 	for i, s := range c.Plan.Stages {
 		available, recompute := "unknown", ""
 		if s.Available > 0 {
@@ -243,7 +247,7 @@ func printRecommendation(a *app, p *layout.Comparison) {
 			recompute = "recomputes"
 		}
 		m := s.Memory
-		rows = append(rows, []string{fmt.Sprint("stage ", i), s.Device, unitsText(s.Chunks, p.Units), inSeconds(s.Seconds), inBytes(m.Weights), inBytes(m.Gradients),
+		rows = append(rows, []string{fmt.Sprint("stage ", i), s.Device, unitsText(s.Chunks, p.Units), inSeconds(s.Seconds), inBytes(s.Sent), inBytes(m.Weights), inBytes(m.Gradients),
 			inBytes(m.Optimizer), inBytes(m.Activations), inBytes(m.Working), inBytes(m.Total()), available, recompute})
 	}
 	a.headed(rows)

@@ -37,6 +37,25 @@ func TestPlan(t *testing.T) {
 	assert.Len(t, p.Devices, 2)
 }
 
+// A plan names the formats in which tensors travel, and counts their bytes.
+func TestPlanOfWireFormats(t *testing.T) {
+	sent := map[string]int64{}
+	for _, format := range []string{"f32", "bf16", "int8"} {
+		args := planArgs("--stages", "2", "--cut", "3", "--set", "pipeline.wire="+format)
+		code, out, errs := command(args...)
+		require.Equal(t, exitOK, code, errs)
+		assert.Equal(t, format != "f32", strings.Contains(out, "between     activations and their gradients in "+format), out)
+		assert.Contains(t, out, "SENDS A BATCH")
+		code, out, errs = command(append(args, "--json")...)
+		require.Equal(t, exitOK, code, errs)
+		var p layout.Comparison
+		require.NoError(t, json.Unmarshal([]byte(out), &p))
+		sent[format] = p.Schedules[0].Plan.Stages[0].Sent
+	}
+	const elements = 16 * 16 * 32 // of a batch
+	assert.Equal(t, map[string]int64{"f32": 4 * elements, "bf16": 2 * elements, "int8": elements + elements/32}, sent)
+}
+
 // The settings printed for a plan make a config whose ranks are those of the plan.
 func TestSettingsOfReplicas(t *testing.T) {
 	devices := []string{"null:0", "null:1", "null:2", "null:0"}

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"fmt"
+
 	"github.com/gpupipe/gpupipe/pipeline/wire"
 )
 
@@ -32,6 +34,14 @@ func format(name string) wire.Format {
 		panic(err) // of a config that was not validated
 	}
 	return f
+}
+
+// Describe names the formats; empty if all tensors travel as they are.
+func (w Wire) Describe() string {
+	if w.Exact() {
+		return ""
+	}
+	return fmt.Sprintf("activations and their gradients in %s, weights and gradients of copies in %s", w.Activations, w.Exchange)
 }
 
 // Exact reports whether all tensors travel as they are. If not, the bits of a run depend on the cut.

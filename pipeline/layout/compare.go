@@ -20,6 +20,7 @@ import (
 type Comparison struct {
 	Parameters     int64                 `json:"parameters"`
 	Precision      string                `json:"precision,omitempty"` // how devices compute, if not in f32
+	Wire           string                `json:"wire,omitempty"`      // how tensors travel between stages, if not in f32
 	Units          []string              `json:"units"`               // by name
 	Sequences      int                   `json:"sequences"`           // per microbatch
 	Microbatches   int                   `json:"microbatches"`        // per replica
@@ -76,7 +77,7 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 	if o.Cache == nil { // the schedules share forward and backward passes
 		o.Cache = measure.NewCache()
 	}
-	p = &Comparison{Parameters: m.Count(), Precision: DescribePrecision(c.Train.DType(), devices), Sequences: c.Rows(),
+	p = &Comparison{Parameters: m.Count(), Precision: DescribePrecision(c.Train.DType(), devices), Wire: c.Pipeline.Wire.Describe(), Sequences: c.Rows(),
 		Microbatches: c.MicrobatchesPerReplica(), Tokens: int(c.BatchTokens()), Replicas: c.Pipeline.Replicas}
 	for u := range m.Units() {
 		p.Units = append(p.Units, m.UnitScope(u))

@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/measure"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/wire"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -33,7 +34,9 @@ func (t Task) problem(ctx context.Context, devices []device.Device, o measure.Op
 	if err != nil {
 		return partition.Problem{}, false, usererror.New(err)
 	}
-	o.Staged = c.Pipeline.Processes.Isolated() // devices in different processes share no memory
+	// Devices in different processes share no memory, and tensors that are rounded do not pass through it.
+	activations, _ := c.Pipeline.Wire.Formats()
+	o.Staged = c.Pipeline.Processes.Isolated() || activations != wire.F32
 	target := measure.Target{Model: t.Model, Batch: c.Rows(), Optimizer: optimizer, Loss: t.Loss, Inputs: t.Inputs}
 	p, modelled, err := target.Problem(ctx, devices, o)
 	for i := range p.Devices {
@@ -64,6 +67,7 @@ func chooseFor(c config.Config, p partition.Problem, s engine.Schedule) (partiti
 	}
 	p.Replicas, p.Tokens, p.Cut = c.Pipeline.Replicas, c.Train.BatchSize*c.Model.SeqLen, c.Pipeline.Cut
 	p.Recompute = partition.Recompute(c.Pipeline.Recompute)
+	p.Wire.Activations, p.Wire.Exchange = c.Pipeline.Wire.Formats()
 	plan, err := partition.Choose(p)
 	return plan, fielderror.In("pipeline", err)
 }

@@ -108,6 +108,7 @@ type Problem struct {
 	Replicas  int                // copies of the pipeline that share a batch, each on devices like these; 0: one
 	Tokens    int                // per batch, over all replicas
 	Given     int64              // bytes of a microbatch's data that every model chunk reads, besides what its units read
+	Wire      Wire               // formats between stages; the zero value is f32
 	Recompute Recompute
 	// Cut, if not empty, is the first unit of each virtual stage but the first. Choose checks it instead of searching for
 	// a cut.
@@ -144,6 +145,7 @@ type Stage struct {
 	Update    float64 `json:"update"`   // seconds per batch
 	Transfer  float64 `json:"transfer"` // seconds per microbatch, sending and receiving
 	Exchange  float64 `json:"exchange"` // seconds per batch, gradients and weights of copies
+	Sent      int64   `json:"sent"`     // bytes on the wire to other stages per batch, in the formats of Problem.Wire
 	// Seconds is the time of a microbatch in the steady state, including its share of the batch's update and exchange and,
 	// on a device that several stages share, the time of the others.
 	Seconds   float64 `json:"seconds"`
