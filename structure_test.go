@@ -76,7 +76,7 @@ var allowed = map[string]string{
 	"pipeline/train/goldentest":  "",
 	"pipeline/train/hooktest":    "",
 	"pipeline/verify":            "runtime/device pipeline/config pipeline/layout pipeline/schedule pipeline/train pipeline/checkpoint/... pipeline/metrics internal/...",
-	"pipeline/study":             "optim pipeline/config pipeline/layout pipeline/train pipeline/metrics internal/...",
+	"pipeline/study":             "optim pipeline/config pipeline/layout pipeline/train pipeline/metrics pipeline/wire internal/...",
 	"wasm/...":                   "graph graph/op graph/autodiff graph/model wasm/... internal/...",
 	"examples/...":               "graph/... runtime/device runtime/exec optim pipeline/schedule pipeline/engine wasm/... examples/... internal/...",
 	"examples/browser":           "runtime/device runtime/webgpujs wasm wasm/hook wasm/page examples/browser/trainer",

@@ -21,7 +21,7 @@ type studyCommand struct {
 
 func (c *studyCommand) Help() string {
 	return `Trains every optimizer in every mode of a grid over several seeds, at learning rates that it tunes first, and reports what one step
-of delay costs each of them. The grid:
+of delay and what wire formats cost each of them. The grid:
 
   base: config.yaml      # beside the grid; or the config itself
   set: {train.steps: 9}  # keys of the config, for all runs
@@ -33,7 +33,9 @@ of delay costs each of them. The grid:
   modes: [sync, delay, delay+error_feedback, delay-1of4]
                          # delay-1of4: a quarter of the microbatches is stale.
                          # Any delay may have +error_feedback,
-                         # +weight_prediction or +dc_asgd
+                         # +weight_prediction or +dc_asgd. With stages
+                         # from 2 any mode may have a wire format: @bf16,
+                         # @int8, @exchange-bf16, as in sync@int8
   seeds: [1, 2, 3]       # of weights and of the order of the data
   tune_seeds: [1]        # on which learning rates are chosen
   tuning: synchronous    # modes share the rate tuned without delay; or each

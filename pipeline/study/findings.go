@@ -12,14 +12,22 @@ import (
 // significant is the number of standard errors from which the findings call a difference settled.
 const significant = 2
 
-// findings states the gaps in words: their order over the optimizers, and the effect of fewer stale microbatches and of
-// corrections.
+// findings states in words what a delay and what wire formats cost.
 func (rep *Report) findings(g *Grid, tuning string, stages int) (out []string) {
+	for _, sentence := range append(rep.delayFindings(g, tuning, stages), rep.wireFindings(g, tuning, stages)...) {
+		out = append(out, tableName(g, tuning, stages)+sentence+".")
+	}
+	return out
+}
+
+// delayFindings states the gaps: their order over the optimizers, and the effect of fewer stale microbatches and of
+// corrections.
+func (rep *Report) delayFindings(g *Grid, tuning string, stages int) (out []string) {
 	if !slices.ContainsFunc(g.Modes, func(m Mode) bool { return m.Name == delayMode }) {
 		return nil
 	}
 	at := func(optimizer, mode string) *Cell { return rep.find(tuning, stages, optimizer, mode) }
-	add := func(sentence string) { out = append(out, tableName(g, tuning, stages)+sentence+".") }
+	add := func(sentence string) { out = append(out, sentence) }
 	var cells []*Cell
 	for _, o := range g.Optimizers {
 		cells = append(cells, at(o.Label, delayMode))
@@ -45,11 +53,36 @@ func (rep *Report) findings(g *Grid, tuning string, stages int) (out []string) {
 	return out
 }
 
+// wireFindings states how each wire format changes the loss of a mode, if the grid has the mode without it.
+func (rep *Report) wireFindings(g *Grid, tuning string, stages int) (out []string) {
+	for _, m := range g.Modes {
+		if exact := g.tunedIn(m); exact != m.Name {
+			for _, o := range g.Optimizers {
+				out = append(out, rounding(m, rep.find(tuning, stages, o.Label, exact), rep.find(tuning, stages, o.Label, m.Name)))
+			}
+		}
+	}
+	return out
+}
+
+// rounding states how the wire formats of a mode change a loss.
+func rounding(m Mode, exact, rounded *Cell) string {
+	formats, verb := strings.Replace(m.Title(), ", ", " with ", 1), "raises"
+	d := estimate(differences(rounded.losses, exact.losses))
+	switch {
+	case !metrics.Finite(d.Mean):
+		return fmt.Sprintf("%s: the effect on %s is unknown, since runs diverged", formats, exact.Optimizer)
+	case d.Mean < 0:
+		verb, d.Mean = "lowers", -d.Mean
+	}
+	return fmt.Sprintf("%s %s the loss of %s by %s", formats, verb, exact.Optimizer, weighed(d))
+}
+
 // plainer returns the mode of the grid that a mode with a delay is compared to, and the text of what distinguishes the
 // two. For a correction it is the same delay without correction, or else the delay of all microbatches. The text is
 // empty for modes that are not compared.
 func (g *Grid) plainer(m Mode) (plain Mode, what string) {
-	if m.Delay == 0 || m.Name == delayMode {
+	if m.Delay == 0 || m.Name == delayMode || m.rounds() {
 		return m, ""
 	}
 	title, names := m.Title(), []string{delayMode}

@@ -224,6 +224,8 @@ func (g *Grid) validate() error {
 		return bad("tuning", "found %q, expected %s, %s or %s", g.Tuning, Synchronous, Each, Both)
 	case len(g.Stages) == 0 || repeats(g.Stages) || slices.Min(g.Stages) < 1:
 		return bad("stages", "found %v, expected positive numbers, each once", g.Stages)
+	case slices.Min(g.Stages) < 2 && slices.ContainsFunc(g.Modes, Mode.rounds):
+		return bad("stages", "found %v, expected at least 2 with wire formats in modes: nothing travels within one stage", g.Stages)
 	case g.Dir == "":
 		return bad("dir", `found "", expected the folder to keep the study in`)
 	}
@@ -374,6 +376,12 @@ func (g *Grid) compose(r Run) (*strictyaml.Document, error) {
 	c.put("pipeline.delay", m.Delay, g.doc.At("modes"))
 	c.put("pipeline.correction", m.Correction, g.doc.At("modes"))
 	c.put("pipeline.error_feedback", m.Correction == optim.CorrectionErrorFeedback, g.doc.At("modes"))
+	if m.Wire != "" {
+		c.put("pipeline.wire", m.Wire, g.doc.At("modes"))
+	}
+	if m.Exchange != "" {
+		c.put("pipeline.wire_exchange", m.Exchange, g.doc.At("modes"))
+	}
 	c.put("run.dir", g.Folder(r), g.doc.At("dir"))
 	c.stale(m, g.doc.At("modes"))
 	return c.d, c.err

@@ -78,6 +78,26 @@ func TestModesOfPartOfTheBatch(t *testing.T) {
 	assert.Equal(t, "delay 1/4 + error feedback", g.Modes[2].Title())
 }
 
+// A mode may end in wire formats, which are keys of its runs' configs.
+func TestModesWithWireFormats(t *testing.T) {
+	g, err := grid(t, smallBase+twoOptimizers+"set: {pipeline.wire: bf16, train.microbatches: 2}\nstages: [2]\ndir: s\n"+
+		"modes: [sync, sync@int8, delay@exchange-bf16, delay+error_feedback@int8@exchange-bf16]\n")
+	require.NoError(t, err)
+	for i, want := range []struct{ wire, exchange, title string }{
+		{"bf16", "f32", "sync"},
+		{"int8", "f32", "sync, int8"},
+		{"bf16", "bf16", "delay, exchange in bf16"},
+		{"int8", "bf16", "delay + error feedback, int8, exchange in bf16"},
+	} {
+		m := g.Modes[i]
+		assert.Equal(t, want.title, m.Title())
+		c, err := g.Config(Run{"adamw", m.Name, 2, 0.001, 1})
+		require.NoError(t, err)
+		assert.Equal(t, config.Wire{Activations: want.wire, Exchange: want.exchange}, c.Pipeline.Wire, m.Name)
+	}
+	assert.Equal(t, "error_feedback", g.Modes[3].Correction)
+}
+
 func TestDefaults(t *testing.T) {
 	g, err := grid(t, smallBase+"dir: s\nseeds: [5, 6]\noptimizers: {a: {lrs: [1], set: {optimizer.name: sgd}}}\n")
 	require.NoError(t, err)
@@ -120,6 +140,14 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 		good + "mode: [sync]\n":                                                            "g.yaml:10: mode: unknown key, expected one of base, set, optimizers",
 		good + "modes: [delay]\n":                                                          "g.yaml:10: modes: found none called sync",
 		good + "modes: [sync, late]\n":                                                     `g.yaml:10: modes: found "late", expected sync, delay, delay-1of4`,
+		good + "modes: [sync, sync@fp8]\n":                                                 `g.yaml:10: modes: found "sync@fp8", expected sync followed by @bf16 or @int8, @exchange-bf16, or both`,
+		good + "modes: [sync, sync@]\n":                                                    `g.yaml:10: modes: found "sync@", expected sync followed by`,
+		good + "modes: [sync, sync@f32]\n":                                                 `g.yaml:10: modes: found "sync@f32", expected sync followed by`,
+		good + "modes: [sync, sync@int8@]\n":                                               `g.yaml:10: modes: found "sync@int8@", expected sync followed by`,
+		good + "modes: [sync, sync@int8@exchange-int8]\n":                                  `g.yaml:10: modes: found "sync@int8@exchange-int8", expected sync followed by`,
+		good + "modes: [sync, sync@exchange-bf16@int8]\n":                                  `g.yaml:10: modes: found "sync@exchange-bf16@int8", expected sync followed by`,
+		good + "modes: [sync, late@int8]\n":                                                `g.yaml:10: modes: found "late@int8", expected sync, delay`,
+		good + "stages: [2, 1]\nmodes: [sync, sync@int8]\n":                                `g.yaml:10: stages: found [2 1], expected at least 2 with wire formats in modes: nothing travels within one stage`,
 		good + "modes: [sync, delay-3of2]\n":                                               `g.yaml:10: modes: found "delay-3of2"`,
 		good + "modes: [sync, delay-1of2]\n":                                               `g.yaml:10: modes: delay-1of2: found 1 microbatches, expected a multiple of 2`,
 		good + "pipelines: {a: {mode: delay-1of2, seconds: 1}}\n":                          `pipelines.a: mode: found "delay-1of2", expected one of modes`,

@@ -8,14 +8,16 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/wire"
 )
 
-// Mode is a column of the grid: a delay of all or some microbatches, and its correction.
+// Mode is a column of the grid: a delay of all or some microbatches, its correction, and wire formats.
 type Mode struct {
-	Name       string
-	Delay      int
-	Stale, Of  int    // the share of the microbatches that is stale, Stale/Of, if some are not; else 0 and 0
-	Correction string // a name of optim.Corrections
+	Name           string
+	Delay          int
+	Stale, Of      int    // the share of the microbatches that is stale, Stale/Of, if some are not; else 0 and 0
+	Correction     string // a name of optim.Corrections
+	Wire, Exchange string // pipeline.wire and pipeline.wire_exchange; empty: as in the config
 }
 
 // SyncMode is the mode that the others are compared to.
@@ -23,10 +25,39 @@ const SyncMode = "sync"
 
 const delayMode = "delay" // and "delay-1of4", "delay+CORRECTION", "delay-1of4+CORRECTION"
 
+// What may follow a mode without wire formats: @FORMAT, @exchange-bf16, or both in this order.
+const (
+	wireMark     = "@"
+	exchangeMode = "exchange-"
+)
+
 var partlyStale = regexp.MustCompile(`^` + delayMode + `-([1-9][0-9]{0,5})of([1-9][0-9]{0,5})$`)
 
 func parseMode(name string) (Mode, error) {
-	m := Mode{Name: name, Delay: 1, Correction: optim.CorrectionNone}
+	exact, formats, rounded := strings.Cut(name, wireMark)
+	m, err := parseExact(exact)
+	if err != nil {
+		return Mode{}, fmt.Errorf("found %q, %w", name, err)
+	}
+	m.Name = name
+	if !rounded {
+		return m, nil
+	}
+	activations, exchange, both := strings.Cut(formats, wireMark)
+	if strings.HasPrefix(activations, exchangeMode) && !both {
+		activations, exchange, both = "", activations, true
+	}
+	m.Wire, m.Exchange = activations, strings.TrimPrefix(exchange, exchangeMode)
+	bf16, int8 := wire.BF16.String(), wire.Int8.String()
+	if !slices.Contains([]string{"", bf16, int8}, m.Wire) || both && exchange != exchangeMode+bf16 || !both && m.Wire == "" {
+		return Mode{}, fmt.Errorf("found %q, expected %s followed by @%s or @%s, @%s%s, or both", name, exact, bf16, int8, exchangeMode, bf16)
+	}
+	return m, nil
+}
+
+// parseExact parses a mode without wire formats.
+func parseExact(name string) (Mode, error) {
+	m := Mode{Delay: 1, Correction: optim.CorrectionNone}
 	delay, correction, corrected := strings.Cut(name, "+")
 	if corrected {
 		m.Correction = correction
@@ -38,12 +69,21 @@ func parseMode(name string) (Mode, error) {
 	}
 	switch {
 	case name == SyncMode:
-		return Mode{Name: name, Correction: optim.CorrectionNone}, nil
+		return Mode{Correction: optim.CorrectionNone}, nil
 	case corrected && !slices.Contains(corrections(), correction), delay != delayMode && part == nil, m.Stale > m.Of:
-		return Mode{}, fmt.Errorf("found %q, expected sync, delay, delay-1of4 (a quarter of the microbatches), or one of the latter two with +%s",
-			name, strings.Join(corrections(), ", +"))
+		return Mode{}, fmt.Errorf("expected sync, delay, delay-1of4 (a quarter of the microbatches), or one of the latter two with +%s; "+
+			"each may end in a wire format, as in sync@int8", strings.Join(corrections(), ", +"))
 	}
 	return m, nil
+}
+
+// rounds reports whether the mode sets a wire format.
+func (m Mode) rounds() bool { return m.Wire != "" || m.Exchange != "" }
+
+// exact is the name of the mode without its wire formats.
+func (m Mode) exact() string {
+	name, _, _ := strings.Cut(m.Name, wireMark)
+	return name
 }
 
 // corrections are the corrections that a mode may have.
@@ -64,7 +104,8 @@ func (m Mode) stale(microbatches int) (int, error) {
 
 var ofAll = regexp.MustCompile(`-(\d+)of(\d+)`)
 
-// Title is a mode's name as text, as in "delay 1/4 + error feedback".
+// Title is a mode's name as text, as in "delay 1/4 + error feedback, int8".
 func (m Mode) Title() string {
-	return strings.NewReplacer("+", " + ", "_", " ", "dc_asgd", "DC-ASGD").Replace(ofAll.ReplaceAllString(m.Name, " $1/$2"))
+	return strings.NewReplacer("+", " + ", "_", " ", "dc_asgd", "DC-ASGD", wireMark+exchangeMode, ", exchange in ", wireMark, ", ").Replace(
+		ofAll.ReplaceAllString(m.Name, " $1/$2"))
 }

@@ -36,7 +36,7 @@ func (g *Grid) cells() (cs []cell) {
 				for _, m := range g.Modes {
 					c := cell{o, m, stages, tuning, SyncMode}
 					if tuning == Each {
-						c.tunedIn = m.Name
+						c.tunedIn = g.tunedIn(m)
 					}
 					cs = append(cs, c)
 				}
@@ -46,8 +46,17 @@ func (g *Grid) cells() (cs []cell) {
 	return cs
 }
 
+// tunedIn is the mode that a mode has its learning rate from, if modes have their own: one with wire formats has that of
+// the same mode without, if the grid has it.
+func (g *Grid) tunedIn(m Mode) string {
+	if exact := m.exact(); slices.ContainsFunc(g.Modes, func(o Mode) bool { return o.Name == exact }) {
+		return exact
+	}
+	return m.Name
+}
+
 // trials are the runs at a learning rate that the choice of a cell's learning rate needs. The number of stages does not
-// change what a run computes, so trials use the grid's first.
+// change what a run computes, wire formats aside, so trials use the grid's first.
 func (g *Grid) trials(c cell, lr float64) (rs []Run) {
 	for _, seed := range g.TuneSeeds {
 		rs = append(rs, Run{c.optimizer.Label, c.tunedIn, g.Stages[0], lr, seed})
@@ -124,7 +133,7 @@ func (g *Grid) unknown(c cell) []Run {
 		how = -1
 	}
 	return slices.DeleteFunc(g.runs(c, how), func(r Run) bool {
-		tried := r.Mode == SyncMode || g.Tuning != Synchronous // at every rate
+		tried := r.Mode == SyncMode || g.Tuning != Synchronous && r.Mode == g.tunedIn(c.mode) // at every rate
 		return tried && r.Stages == g.Stages[0] && slices.Contains(g.TuneSeeds, r.Seed)
 	})
 }

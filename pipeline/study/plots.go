@@ -84,7 +84,7 @@ func (rep *Report) plotGaps(path string, g *Grid, tuning string) error {
 		}
 		series = append(series, s)
 	}
-	axes := metrics.Axes{Title: "What one step of delay costs each optimizer", Subtitle: rep.gapsSubtitle(tuning), Y: gapAxis}
+	axes := metrics.Axes{Title: g.subject() + " each optimizer", Subtitle: rep.gapsSubtitle(tuning), Y: gapAxis}
 	return metrics.Bars(path, axes, groups, series...)
 }
 

@@ -109,6 +109,38 @@ func TestFindingsOfPartlyStaleModes(t *testing.T) {
 	}
 }
 
+// A mode with wire formats has the learning rate of the same mode without, and is compared with that.
+func TestFindingsOfWireFormats(t *testing.T) {
+	more := "set: {train.microbatches: 2}\nstages: [2]\nseeds: [1, 2]\nmodes: [sync, sync@int8, delay, delay@bf16, delay@int8@exchange-bf16]\n"
+	cost := map[string]float64{"sync@int8": 0.002, "delay@bf16": -0.001, "delay@int8@exchange-bf16": 0.003}
+	for tuning, runs := range map[string]int{Synchronous: 3 + 2 + 2*(2*5-1), Each: 2*(3+2) + 2*(2*5-2)} {
+		g, err := grid(t, smallBase+twoOptimizers+"dir: "+t.TempDir()+"\n"+more+"tuning: "+tuning+"\n")
+		require.NoError(t, err)
+		loss := func(r Run) float64 {
+			exact, _, _ := strings.Cut(r.Mode, "@")
+			c := cost[r.Mode] * (1 + 0.1*float64(r.Seed))
+			r.Mode = exact
+			return truth(r) + c
+		}
+		outcomes, _, _ := carryOut(t, g, loss)
+		assert.Len(t, outcomes, runs, tuning)
+		rep := newReport(g, outcomes)
+		for _, want := range []string{"sync with int8 raises the loss of adamw by 0.0023 ± 0.0001 (23.0 standard errors).",
+			"delay with bf16 lowers the loss of muon by 0.0011 ± 0.0000", "delay with int8, exchange in bf16 raises the loss of muon by 0.0034"} {
+			assert.Contains(t, strings.Join(rep.Findings, "\n"), want)
+		}
+		if tuning == Each {
+			assert.Equal(t, *rep.find(Each, 2, "adamw", "delay").LR, *rep.find(Each, 2, "adamw", "delay@bf16").LR)
+		}
+		assert.Contains(t, rep.Markdown(g), "# What one step of delay and wire formats cost\n")
+	}
+	g, err := grid(t, smallBase+twoOptimizers+"dir: "+t.TempDir()+"\nstages: [2]\nmodes: [sync, sync@int8]\n")
+	require.NoError(t, err)
+	rep := reported(t, g, func(r Run) float64 { return map[string]float64{"sync": 2, "sync@int8": math.Inf(1)}[r.Mode] })
+	assert.Equal(t, []string{"sync with int8: the effect on adamw is unknown, since runs diverged.", "sync with int8: the effect on muon is unknown, since runs diverged."}, rep.Findings)
+	assert.Contains(t, rep.Markdown(g), "# What wire formats cost\n")
+}
+
 func TestOneSeedHasNoError(t *testing.T) {
 	g := threeModes(t, "seeds: [1]\nstages: [1, 2]\n")
 	rep := reported(t, g, truth)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/csv"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,7 +18,7 @@ func (rep *Report) Markdown(g *Grid) string {
 	if len(rep.Seeds) == 1 {
 		seeds = "one seed"
 	}
-	fmt.Fprintf(&b, "# What one step of delay costs\n\nValidation loss in nats per token: mean ± standard error over %s. A gap is the difference to sync, seed by seed.\n", seeds)
+	fmt.Fprintf(&b, "# %s\n\nValidation loss in nats per token: mean ± standard error over %s. A gap is the difference to sync, seed by seed.\n", g.subject(), seeds)
 	for _, tuning := range g.tunings() {
 		for _, stages := range g.Stages {
 			fmt.Fprintf(&b, "\n## %s\n\n%s", title(tuning, stages), rep.section(g, tuning, stages))
@@ -32,6 +33,18 @@ func (rep *Report) Markdown(g *Grid) string {
 		}
 	}
 	return b.String()
+}
+
+// subject is what the study measures.
+func (g *Grid) subject() string {
+	delays := slices.ContainsFunc(g.Modes, func(m Mode) bool { return m.Delay > 0 })
+	switch rounds := slices.ContainsFunc(g.Modes, Mode.rounds); {
+	case delays && rounds:
+		return "What one step of delay and wire formats cost"
+	case rounds:
+		return "What wire formats cost"
+	}
+	return "What one step of delay costs"
 }
 
 func title(tuning string, stages int) string {
