@@ -92,7 +92,7 @@ func (s *Set) newHost(dir string) (*hook.Host, error) {
 type module struct {
 	config config.Hook
 	*hook.Module
-	content []byte // of a module that builds the model, which checkpoints keep; else nil
+	content []byte // of a module that builds the model, which checkpoints keep, or as given; else nil
 }
 
 // load loads one module. It reads the file unless content is given.

@@ -47,6 +47,28 @@ func (s *Set) ModelModule() (m ModelModule, ok bool) {
 	return ModelModule{s.model}, true
 }
 
+// GraphKinds are the hooks whose modules build graphs.
+func GraphKinds() []string { return []string{hook.BuildModel, hook.BuildLoss} }
+
+// GraphModules returns, by file name, the contents of the modules that build the model or the loss.
+func (s *Set) GraphModules() (map[string][]byte, error) {
+	contents := map[string][]byte{}
+	for _, m := range []*module{s.model, s.loss} {
+		switch {
+		case m == nil:
+		case m.content != nil:
+			contents[m.config.File] = m.content
+		default:
+			content, err := hook.ReadFile(m.config.File)
+			if err != nil {
+				return nil, fmt.Errorf("hook %s: %w", m.config.File, err)
+			}
+			contents[m.config.File] = content
+		}
+	}
+	return contents, nil
+}
+
 // Content is the module's file.
 func (m ModelModule) Content() []byte { return m.content }
 

@@ -24,13 +24,19 @@ type Task struct {
 	Unread int          // tensors of data.aligned that no module reads
 }
 
-// NewTask builds the loss of the set's modules for a model, given the tensors of data.aligned.
-func NewTask(ctx context.Context, c config.Config, s *Set, m model.Model, aligned []data.Aligned) (t Task, err error) {
+// BatchInputs are what the modules that change batches add to tokens and targets.
+func (s *Set) BatchInputs() model.Inputs {
+	return model.Inputs{Segments: s.Batches.mapsBatches(), Weights: !s.Batches.None()}
+}
+
+// NewTask builds the loss of the set's modules for a model, given the tensors of data.aligned and what modules add to
+// batches.
+func NewTask(ctx context.Context, c config.Config, s *Set, m model.Model, aligned []data.Aligned, added model.Inputs) (t Task, err error) {
 	all, err := alignedInputs(c, m, aligned)
 	if err != nil {
 		return t, err
 	}
-	t.Inputs = model.Inputs{Segments: s.Batches.mapsBatches(), Weights: !s.Batches.None()}
+	t.Inputs = added
 	in := graphhook.Inputs{Rows: c.Rows() * c.Model.SeqLen, Vocab: c.Model.VocabSize, Width: m.Size().Hidden, More: m.LossParameters()}
 	for _, a := range all {
 		in.More = append(in.More, graph.Named{ID: a.ID, Type: graph.Type{DType: a.Type.DType, Shape: append(graph.Shape{in.Rows}, a.Type.Shape...)}})

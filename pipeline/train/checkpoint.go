@@ -126,7 +126,7 @@ func (t *trainer) save(ctx context.Context) error {
 
 // contents is a checkpoint's model, its tokenizer, and its tensors, which are read from the devices when they are
 // written.
-func (j *job) contents(e *engine.Engine) checkpoint.Contents {
+func (j *job) contents(e Pipeline) checkpoint.Contents {
 	c := checkpoint.Contents{Config: j.modelJSON(), Files: map[string][]byte{"tokenizer.json": j.corpus.tok.JSON(), config.SavedFile: j.config.YAML()}}
 	if m, ok := j.hooks.ModelModule(); ok {
 		c.Files[config.ModuleFile] = m.Content()

@@ -20,8 +20,8 @@ type session struct {
 	job       *job
 	tune      *tune.Cache     // nil: the static choice of kernels
 	layout    *layout.Layout  // nil: not chosen yet
-	devices   []device.Device // one per rank
-	engine    *engine.Engine
+	devices   []device.Device // one per rank; none if the ranks are in other processes
+	engine    Pipeline        // nil: none is open
 	cancels   []func() bool // nil after the first step on the devices; see cancelPending
 	profiling *profiling    // nil: none
 	faults    faultLog
@@ -36,12 +36,17 @@ const shutdownTimeout = 10 * time.Second
 // device that has work and makes no progress for longer than the timeout. Close ends the process.
 type OpenWorker func(name string, timeout time.Duration) (device.Device, error)
 
-// isolated reports whether devices are in processes of their own.
-func (s *session) isolated() bool { return s.job.config.Pipeline.Processes.Isolated() }
+// isolated reports whether devices are in other processes, so that the run survives the loss of one.
+func (s *session) isolated() bool {
+	return s.job.config.Pipeline.Processes.Isolated() || s.job.options.Remote != nil
+}
 
 // open opens the devices and plans the engine. resumed reports whether the run continues from a checkpoint.
 func (s *session) open(ctx context.Context, resumed bool) (err error) {
 	c, o := s.job.config, s.job.options
+	if o.Remote != nil {
+		return s.openRemote(ctx, resumed)
+	}
 	opener := o.OpenDevice
 	if s.isolated() {
 		if opener = s.openWorker; o.OpenWorker == nil {
@@ -55,12 +60,35 @@ func (s *session) open(ctx context.Context, resumed bool) (err error) {
 	if s.layout != nil {
 		again := s.layout.Engine
 		again.Optimizer, again.Devices = s.job.optimizer, s.devices
-		s.engine, err = engine.New(again)
-		return layout.MarkTooLarge(err)
+		e, err := engine.New(again)
+		if err != nil {
+			return layout.MarkTooLarge(err)
+		}
+		s.engine = e
+		return nil
 	}
-	s.engine, s.layout, err = s.job.layoutTask().Choose(ctx, s.job.optimizer, s.devices, layout.Options{Execute: o.Execute, Tune: s.tune,
+	e, l, err := s.job.layoutTask().Choose(ctx, s.job.optimizer, s.devices, layout.Options{Execute: o.Execute, Tune: s.tune,
 		Costs: o.Costs, Resumed: resumed, Measuring: o.Report.Measuring, Note: o.Report.Note})
-	return err
+	if err != nil {
+		return err
+	}
+	s.engine, s.layout = e, l
+	return nil
+}
+
+// openRemote opens a pipeline whose ranks are in other processes.
+func (s *session) openRemote(ctx context.Context, resumed bool) error {
+	t, err := s.job.remoteTask(resumed)
+	if err != nil {
+		return err
+	}
+	s.cancels = nil
+	e, err := s.job.options.Remote(ctx, t)
+	if err != nil {
+		return err
+	}
+	s.engine = e
+	return nil
 }
 
 // openWorker is a layout.OpenDevice.
@@ -155,7 +183,7 @@ func kill(devices []device.Device) {
 }
 
 // closeIsolated ends the devices first, so that nothing waits for one that hangs. Errors of lost devices are expected.
-func closeIsolated(e *engine.Engine, devices []device.Device) error {
+func closeIsolated(e Pipeline, devices []device.Device) error {
 	late := time.AfterFunc(shutdownTimeout, func() { kill(devices) })
 	defer late.Stop()
 	err := closeDevices(devices)

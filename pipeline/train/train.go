@@ -31,6 +31,7 @@ type Options struct {
 	StopAfter  int  // save and end as interrupted after this step, if train.steps is larger; 0: do not
 	OpenDevice layout.OpenDevice
 	OpenWorker OpenWorker      // nil: pipeline.isolate: process is an error
+	Remote     Remote          // opens the pipeline in other processes; nil: on devices of this one
 	Execute    engine.Executor // nil: runtime/exec
 	// Tune chooses among the candidates of kernels; nil is the static choice. A resumed run keeps the choices of its
 	// checkpoint.

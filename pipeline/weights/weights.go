@@ -181,9 +181,16 @@ func (s *Source) Upload(to engine.Session) error {
 	return nil
 }
 
+// Pipeline takes the variables of all its ranks; engine.Engine is one.
+type Pipeline interface {
+	Evaluated() engine.Version
+	WriteWeights(param string, v engine.Version, data []byte) error
+	WriteState(name string, data []byte) error
+}
+
 // UploadPipeline writes all variables to a pipeline, one tensor at a time. Before the first step both versions of the
 // weights are the initial ones.
-func (s *Source) UploadPipeline(e *engine.Engine, second Second) error {
+func (s *Source) UploadPipeline(e Pipeline, second Second) error {
 	for _, p := range s.params {
 		data, err := s.Initial(p)
 		if err != nil {

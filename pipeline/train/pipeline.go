@@ -1,0 +1,51 @@
+package train
+
+import (
+	"context"
+
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/data"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// Pipeline trains: an *engine.Engine, or a pipeline whose ranks are in other processes. See the methods of
+// engine.Engine.
+type Pipeline interface {
+	Load() error
+	Ranks() []engine.RankPlan
+	Notes() []string
+	Train(stop context.Context, source engine.Source, from, to int, each func(engine.Measured) error) (int, error)
+	Evaluate(stop context.Context, source engine.Source, batches int, each func(engine.Measured) error) error
+	Evaluated() engine.Version
+	ReadWeights(param string, v engine.Version) (device.Pending, error)
+	WriteWeights(param string, v engine.Version, data []byte) error
+	ReadState(name string) (device.Pending, error)
+	WriteState(name string, data []byte) error
+	SetTrace(t engine.Tracer)
+	SetProfile(p engine.Profiler)
+	Abort(cause error)
+	Close() error
+}
+
+// Remote opens a pipeline whose ranks are in other processes. Errors of a lost process wrap device.ErrLost, here and
+// from the pipeline's methods: the run closes the pipeline and opens another.
+type Remote func(ctx context.Context, t RemoteTask) (Pipeline, error)
+
+// RemoteTask is what the ranks of other processes train.
+type RemoteTask struct {
+	layout.Task
+	Optimizer *optim.Optimizer
+	Modules   map[string][]byte // contents, by file name, of the modules that build the model or the loss
+	Aligned   []data.Aligned    // tensors of data.aligned
+	Resumed   bool              // the run continues from a checkpoint
+	Report    Report
+}
+
+// remoteTask is the job as other processes take it.
+func (j *job) remoteTask(resumed bool) (RemoteTask, error) {
+	modules, err := j.hooks.GraphModules()
+	return RemoteTask{Task: j.layoutTask(), Optimizer: j.optimizer, Modules: modules, Aligned: j.corpus.train.Aligned(), Resumed: resumed,
+		Report: j.options.Report}, err
+}
