@@ -130,16 +130,38 @@ func chunkName(m model.Model, first, last int) string {
 func (e *Engine) Ranks() []RankPlan {
 	var ps []RankPlan
 	for _, r := range e.local() {
-		p := RankPlan{Name: r.name(), Device: r.device.Info(), Slots: r.slots, Memory: r.planned.Memory, Kernels: r.planned.Kernels,
-			Shared: e.channels.bytes(r.index)}
-		for chunk := range e.options.Layout.Chunks {
-			first, last := r.units(chunk)
-			p.Units = append(p.Units, [2]int{first, last})
-			p.names = append(p.names, chunkName(e.options.Model, first, last))
-		}
-		ps = append(ps, p)
+		ps = append(ps, e.Rank(r.index))
 	}
 	return ps
+}
+
+// Rank describes a rank. Of one in another process only the name, the units and the slots are known.
+func (e *Engine) Rank(index int) RankPlan {
+	r := e.ranks[index]
+	p := RankPlan{Name: r.name(), Slots: r.slots, Memory: r.planned.Memory, Kernels: r.planned.Kernels, Shared: e.channels.bytes(r.index)}
+	if r.local() {
+		p.Device = r.device.Info()
+	}
+	for chunk := range e.options.Layout.Chunks {
+		first, last := r.units(chunk)
+		p.Units = append(p.Units, [2]int{first, last})
+		p.names = append(p.names, chunkName(e.options.Model, first, last))
+	}
+	return p
+}
+
+// Reads lists the variables of a batch that the ranks of this process read.
+func (e *Engine) Reads() (names []string) {
+	for _, r := range e.local() {
+		for _, chunk := range r.reads {
+			for _, v := range chunk {
+				if !slices.Contains(names, v.ID) {
+					names = append(names, v.ID)
+				}
+			}
+		}
+	}
+	return names
 }
 
 // Load allocates all memory and compiles all kernels, on all devices in parallel. Weights and states are zero.

@@ -93,6 +93,24 @@ func (e *Engine) StateOwner(name string) (int, error) {
 	return 0, fmt.Errorf("unknown optimizer state %q", name)
 }
 
+// Holders lists the ranks that hold a parameter.
+func (e *Engine) Holders(param string) (ranks []int) {
+	for _, r := range e.ranks {
+		if slices.ContainsFunc(r.holdings, func(h holding) bool { return h.param == param }) {
+			ranks = append(ranks, r.index)
+		}
+	}
+	return ranks
+}
+
+// StateHolders lists the ranks that hold one of the optimizer's variables.
+func (e *Engine) StateHolders(name string) (ranks []int) {
+	for _, r := range e.stateRanks(name) {
+		ranks = append(ranks, r.index)
+	}
+	return ranks
+}
+
 // ReadState enqueues a read of one of the optimizer's variables.
 func (e *Engine) ReadState(name string) (device.Pending, error) {
 	owner, err := e.StateOwner(name)

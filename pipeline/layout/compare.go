@@ -91,7 +91,7 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 		variant.Config = v
 		problem, ok := known[v.Pipeline.Delay]
 		if !ok {
-			if problem, p.Modelled, err = variant.problem(ctx, devices, o); err != nil {
+			if problem, p.Modelled, err = variant.Problem(ctx, devices, o); err != nil {
 				return nil, err
 			}
 			known[v.Pipeline.Delay] = problem

@@ -79,12 +79,28 @@ func splitBackward(c config.Config) engine.Schedule {
 	}
 }
 
-// scheduleOf is the schedule that a plan was made for.
-func scheduleOf(c config.Config, p partition.Plan) engine.Schedule {
-	if p.SplitBackward && splitsBackward(c) { // other schedules split their backward passes themselves
+// scheduleOf is the schedule that a plan was made for. split reports whether the plan's has split backward passes.
+func scheduleOf(c config.Config, split bool) engine.Schedule {
+	if split && splitsBackward(c) { // other schedules split their backward passes themselves
 		return splitBackward(c)
 	}
 	return c.Schedule
+}
+
+// Engine returns the task's engine, without devices, for a model that is cut as in a partition.Plan.
+func (t Task) Engine(optimizer *optim.Optimizer, cut []int, recompute []bool, splitBackward bool) engine.Options {
+	e := EngineOptions(t.Config, t.Model)
+	e.Optimizer, e.Loss, e.Inputs = optimizer, t.Loss, t.Inputs
+	if recompute == nil {
+		return e
+	}
+	return t.with(e, cut, recompute, splitBackward)
+}
+
+// with returns an engine's options with the results of a plan.
+func (t Task) with(e engine.Options, cut []int, recompute []bool, splitBackward bool) engine.Options {
+	e.Layout.Cut, e.Layout.Recompute, e.Schedule = cut, recompute, scheduleOf(t.Config, splitBackward)
+	return e
 }
 
 // Choose plans the task's pipeline on devices, one per rank. A model in one chunk recomputes activations only if it
@@ -92,8 +108,8 @@ func scheduleOf(c config.Config, p partition.Plan) engine.Schedule {
 // recompute. Errors of a model that does not fit are marked by usererror.
 func (t Task) Choose(ctx context.Context, optimizer *optim.Optimizer, devices []device.Device, o Options) (*engine.Engine, *Layout, error) {
 	c := t.Config
-	e := EngineOptions(c, t.Model)
-	e.Optimizer, e.Devices, e.Execute, e.Loss, e.Inputs = optimizer, devices, o.Execute, t.Loss, t.Inputs
+	e := t.Engine(optimizer, nil, nil, false)
+	e.Devices, e.Execute = devices, o.Execute
 	if e.Execute == nil {
 		e.Execute = engine.Execute(chooser(o.Tune), c.Pipeline.MemoryBytes())
 	}
@@ -105,7 +121,7 @@ func (t Task) Choose(ctx context.Context, optimizer *optim.Optimizer, devices []
 		if plan, err = t.Partition(ctx, devices, m); err != nil {
 			return nil, nil, err
 		}
-		e.Layout.Cut, e.Layout.Recompute, e.Schedule = plan.Cut, plan.Recompute, scheduleOf(c, plan)
+		e = t.with(e, plan.Cut, plan.Recompute, plan.SplitBackward)
 		if o.Costs != nil {
 			l.Prediction = &plan
 		}

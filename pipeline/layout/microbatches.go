@@ -41,7 +41,7 @@ func (t Task) compareMicrobatches(ctx context.Context, devices []device.Device, 
 		v := t
 		v.Config = c
 		v.Config.Train.Microbatches = m
-		problem, _, err := v.problem(ctx, devices, o)
+		problem, _, err := v.Problem(ctx, devices, o)
 		if err != nil {
 			return nil, err
 		}

@@ -18,17 +18,22 @@ import (
 // Partition decides where the model is cut and which stages recompute, on the devices of the ranks in their order. It
 // keeps a cut that the config sets.
 func (t Task) Partition(ctx context.Context, devices []device.Device, o measure.Options) (partition.Plan, error) {
-	problem, _, err := t.problem(ctx, devices, o)
+	problem, _, err := t.Problem(ctx, devices, o)
 	if err != nil {
 		return partition.Plan{}, err
 	}
-	problem.KeepOrder = true
-	plan, err := choosePlan(t.Config, problem)
+	return t.Solve(problem)
+}
+
+// Solve decides where the model is cut and which stages recompute, given a Problem. The ranks stay on their devices.
+func (t Task) Solve(p partition.Problem) (partition.Plan, error) {
+	p.KeepOrder = true
+	plan, err := choosePlan(t.Config, p)
 	return plan, usererror.New(err)
 }
 
-// problem measures the units on the devices, one device per rank. It reports whether times are modelled.
-func (t Task) problem(ctx context.Context, devices []device.Device, o measure.Options) (partition.Problem, bool, error) {
+// Problem measures the units on the devices, one device per rank. It reports whether times are modelled.
+func (t Task) Problem(ctx context.Context, devices []device.Device, o measure.Options) (partition.Problem, bool, error) {
 	c := t.Config
 	optimizer, err := NewOptimizer(c, t.Model, nil)
 	if err != nil {

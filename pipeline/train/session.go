@@ -22,8 +22,8 @@ type session struct {
 	layout    *layout.Layout  // nil: not chosen yet
 	devices   []device.Device // one per rank; none if the ranks are in other processes
 	engine    Pipeline        // nil: none is open
-	cancels   []func() bool // nil after the first step on the devices; see cancelPending
-	profiling *profiling    // nil: none
+	cancels   []func() bool   // nil after the first step on the devices; see cancelPending
+	profiling *profiling      // nil: none
 	faults    faultLog
 }
 

@@ -1,0 +1,307 @@
+package member
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/stage"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// epoch is a layout of ranks on members, and the work of this member's.
+type epoch struct {
+	member  *Member
+	plan    protocol.PlanRequest
+	work    *workload
+	devices []device.Device // by rank; nil: the rank is elsewhere
+	engine  *engine.Engine
+	reading sync.WaitGroup // of variables for the coordinator
+	failed  sync.Once
+
+	mu      sync.Mutex
+	written int64            // variables
+	segment *segment         // the newest; nil: none yet
+	waiting *protocol.Header // a Begin whose writes have not all arrived
+	early   []early          // messages for the segment that begins next
+}
+
+// early is a message that has arrived before its segment.
+type early struct {
+	from    string
+	header  protocol.Header
+	payload [][]byte
+}
+
+// mostEarly bounds the messages that arrive before their segment.
+const mostEarly = 1 << 14
+
+// newEpoch builds the programs of the member's ranks and plans their memory.
+func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch, err error) {
+	e = &epoch{member: m, plan: q}
+	if e.work, err = m.open(ctx, q.Task); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			e, err = nil, errors.Join(err, e.close())
+		}
+	}()
+	var own []int
+	var names []string
+	for rank, p := range q.Ranks {
+		if p.Member == m.options.ID {
+			own, names = append(own, rank), append(names, p.Device)
+		}
+	}
+	devices, err := m.openDevices(names)
+	if err != nil {
+		return e, err
+	}
+	e.devices = make([]device.Device, len(q.Ranks))
+	for i, rank := range own {
+		e.devices[rank] = devices[i]
+	}
+	o := e.work.task.Engine(e.work.optimizer, q.Cut, q.Recompute, q.Split)
+	if ranks := o.Layout.Stages * o.Layout.Replicas; ranks != len(q.Ranks) {
+		return e, fmt.Errorf("the plan places %d ranks, expected %d: %d stages of %d replicas", len(q.Ranks), ranks, o.Layout.Stages, o.Layout.Replicas)
+	}
+	o.Devices, o.Remote = e.devices, e
+	o.Execute = engine.Execute(nil, e.work.task.Config.Pipeline.MemoryBytes())
+	e.engine, err = engine.New(o)
+	return e, err
+}
+
+// ranks lists the ranks of this member.
+func (e *epoch) ranks() (all []int) {
+	for rank, dev := range e.devices {
+		if dev != nil {
+			all = append(all, rank)
+		}
+	}
+	return all
+}
+
+// describe describes the ranks of this member.
+func (e *epoch) describe() protocol.PlanReply {
+	a := protocol.PlanReply{Ranks: map[int]engine.RankPlan{}, Reads: e.engine.Reads(), Notes: e.engine.Untuned()}
+	for _, rank := range e.ranks() {
+		a.Ranks[rank] = e.engine.Rank(rank)
+	}
+	return a
+}
+
+// load allocates the memory of the ranks and compiles their kernels.
+func (e *epoch) load() (protocol.LoadReply, error) {
+	a := protocol.LoadReply{Allocated: map[int]int64{}, Staging: map[int]int64{}}
+	if err := e.engine.Load(); err != nil {
+		return a, err
+	}
+	a.Notes = e.engine.Notes()
+	for _, rank := range e.ranks() {
+		a.Allocated[rank], a.Staging[rank] = e.devices[rank].Allocated()
+	}
+	return a, nil
+}
+
+// close stops the ranks and closes their devices.
+func (e *epoch) close() error {
+	var errs []error
+	if e.engine != nil {
+		e.engine.Abort(errors.New("the epoch has ended"))
+		e.reading.Wait()
+		errs = append(errs, e.engine.Close())
+	}
+	var devices []device.Device
+	for _, rank := range e.ranks() {
+		devices = append(devices, e.devices[rank])
+	}
+	return errors.Join(append(errs, closeDevices(devices), e.work.close())...)
+}
+
+// fail reports the first failure to the coordinator and stops the ranks.
+func (e *epoch) fail(err error) {
+	e.failed.Do(func() {
+		var lost *lostError
+		e.engine.Abort(err)
+		e.send(e.member.options.Coordinator, transport.Hot, protocol.Header{Kind: protocol.Fault, Error: err.Error(),
+			Lost: errors.As(err, &lost) || errors.Is(err, device.ErrLost)}, nil)
+		e.member.options.Note("%v", err)
+	})
+}
+
+// send sends a message. An error means that the peer is lost, which the node reports.
+func (e *epoch) send(to string, class transport.Class, h protocol.Header, payload [][]byte) {
+	_ = e.member.node.Send(to, transport.Message{Class: class, Header: h.Encode(), Payload: payload})
+}
+
+// Send implements engine.Remote.
+func (e *epoch) Send(to int, m stage.Message, payload [][]byte) {
+	class := transport.Hot
+	if m.Kind == stage.Contribution || m.Kind == stage.Weights {
+		class = transport.Bulk
+	}
+	e.mu.Lock()
+	number := e.segment.number
+	e.mu.Unlock()
+	e.send(e.plan.Ranks[to].Member, class, protocol.Header{Kind: protocol.Stage, Segment: number, To: to, Message: m, Taken: time.Now().UnixNano()}, payload)
+}
+
+// receive takes a message.
+func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error {
+	if h.Kind == protocol.Stage {
+		return e.receiveStage(from, h, payload)
+	}
+	if from != e.member.options.Coordinator {
+		return fmt.Errorf("a message of kind %d, which only the coordinator sends", h.Kind)
+	}
+	switch h.Kind {
+	case protocol.Write:
+		return e.write(h.Variable, payload)
+	case protocol.Begin:
+		return e.begin(h)
+	case protocol.Read:
+		return e.read(payload)
+	case protocol.Batch, protocol.Grant, protocol.End:
+		return e.inSegment(early{from, h, payload})
+	}
+	return fmt.Errorf("a message of kind %d, which only members send", h.Kind)
+}
+
+// receiveStage takes a message of another member's rank.
+func (e *epoch) receiveStage(from string, h protocol.Header, payload [][]byte) error {
+	if r := h.Message.From; r < 0 || r >= len(e.plan.Ranks) || e.plan.Ranks[r].Member != from {
+		return fmt.Errorf("message %v of rank %d, which is not one of its ranks", h.Message, r)
+	}
+	return e.inSegment(early{from, h, payload})
+}
+
+// inSegment hands a message to its segment. It keeps one for the segment that begins next, and drops one of a segment
+// that has ended.
+func (e *epoch) inSegment(m early) error {
+	e.mu.Lock()
+	s, newest := e.segment, uint64(0)
+	if s != nil {
+		newest = s.number
+	}
+	switch {
+	case m.header.Segment == newest+1:
+		defer e.mu.Unlock()
+		if len(e.early) >= mostEarly {
+			return fmt.Errorf("more than %d messages before their segment %d", mostEarly, m.header.Segment)
+		}
+		e.early = append(e.early, m)
+		return nil
+	case m.header.Segment != newest || s == nil:
+		e.mu.Unlock()
+		return nil
+	}
+	e.mu.Unlock()
+	return s.take(m)
+}
+
+// write uploads a variable to the ranks that hold it.
+func (e *epoch) write(v protocol.Variable, payload [][]byte) error {
+	if len(payload) != 1 {
+		return fmt.Errorf("variable %q has %d tensors, expected 1", v.Name, len(payload))
+	}
+	var err error
+	if v.State {
+		err = e.engine.WriteState(v.Name, payload[0])
+	} else {
+		err = e.engine.WriteWeights(v.Name, v.Version, payload[0])
+	}
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	e.written++
+	h := e.waiting
+	e.mu.Unlock()
+	if h != nil {
+		return e.begin(*h)
+	}
+	return nil
+}
+
+// begin begins a segment once all variables are written.
+func (e *epoch) begin(h protocol.Header) error {
+	e.mu.Lock()
+	if e.written < h.Writes {
+		e.waiting = &h
+		e.mu.Unlock()
+		return nil
+	}
+	e.waiting = nil
+	e.mu.Unlock()
+	e.reading.Wait()
+	s, err := newSegment(e, h)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	e.segment = s
+	all := e.early
+	e.early = nil
+	e.mu.Unlock()
+	if err := s.start(); err != nil {
+		return err
+	}
+	for _, m := range all {
+		if err := s.take(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read sends variables to the coordinator while nothing else runs.
+func (e *epoch) read(payload [][]byte) error {
+	var all []protocol.Variable
+	if len(payload) != 1 {
+		return fmt.Errorf("a list of variables in %d tensors, expected 1", len(payload))
+	}
+	if err := json.Unmarshal(payload[0], &all); err != nil {
+		return fmt.Errorf("a list of variables: %w", err)
+	}
+	e.reading.Go(func() {
+		for _, v := range all {
+			data, err := e.readOne(v)
+			if err != nil {
+				e.fail(err)
+				return
+			}
+			e.send(e.member.options.Coordinator, transport.Bulk, protocol.Header{Kind: protocol.Tensor, Variable: v}, [][]byte{data})
+		}
+	})
+	return nil
+}
+
+func (e *epoch) readOne(v protocol.Variable) ([]byte, error) {
+	var p device.Pending
+	var err error
+	if v.State {
+		p, err = e.engine.ReadState(v.Name)
+	} else {
+		p, err = e.engine.ReadWeights(v.Name, v.Version)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p.Wait()
+}
+
+// hyperparameters decodes those of a batch: without and with an update before it.
+func hyperparameters(payload [][]byte) (h [2][]float32, err error) {
+	if len(payload) != 2 || len(payload[0])%4 != 0 || len(payload[1])%4 != 0 {
+		return h, fmt.Errorf("hyperparameters in %d tensors, expected 2 of f32", len(payload))
+	}
+	return [2][]float32{exec.ToF32(payload[0]), exec.ToF32(payload[1])}, nil
+}

@@ -1,0 +1,205 @@
+// Package member hosts ranks of a pipeline for a coordinator in another process.
+//
+// A Member answers the coordinator's requests and takes the messages of coordinator and other members, as package
+// protocol describes them. It holds one epoch at a time: an engine with the ranks that the coordinator has assigned to
+// it, on devices of this machine. A failure of a device, of a rank or of the connection to another member ends the
+// epoch; the coordinator then releases it and plans another.
+package member
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/measure"
+)
+
+// Node is what a member needs of transport.Node.
+type Node interface {
+	Connect(epoch uint64, peers []transport.Peer) error
+	Send(to string, m transport.Message) error
+}
+
+// Options describe a member.
+type Options struct {
+	ID          string
+	Coordinator string // its ID
+	OpenDevice  layout.OpenDevice
+	Costs       *measure.Cache                   // measured times of units; nil: none are kept
+	HookCache   string                           // folder for compiled hooks; "" keeps none
+	Note        func(format string, args ...any) // messages for the user of this machine
+}
+
+// Member is safe for concurrent use.
+type Member struct {
+	options Options
+	node    Node
+	mu      sync.Mutex // requests are served one by one
+	current state
+}
+
+// state is the epoch in progress.
+type state struct {
+	sync.Mutex
+	epoch *epoch // nil: none
+}
+
+func (s *state) get() *epoch {
+	s.Lock()
+	defer s.Unlock()
+	return s.epoch
+}
+
+func (s *state) set(e *epoch) (before *epoch) {
+	s.Lock()
+	defer s.Unlock()
+	before, s.epoch = s.epoch, e
+	return before
+}
+
+// New makes a member that has no ranks yet. Use must be called before anything else.
+func New(o Options) *Member { return &Member{options: o} }
+
+// Use sets the node through which the member speaks. The node calls Receive and Lost.
+func (m *Member) Use(n Node) { m.node = n }
+
+// Request answers a request of the coordinator.
+func (m *Member) Request(ctx context.Context, name string, request []byte) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch name {
+	case protocol.Measure:
+		return answer(ctx, request, m.measure)
+	case protocol.Plan:
+		return answer(ctx, request, m.plan)
+	case protocol.Load:
+		return answer(ctx, request, m.load)
+	case protocol.Release:
+		return answer(ctx, request, m.release)
+	}
+	return nil, fmt.Errorf("unknown request %q", name)
+}
+
+// answer decodes a request, serves it and encodes the reply.
+func answer[Q, A any](ctx context.Context, request []byte, serve func(context.Context, Q) (A, error)) ([]byte, error) {
+	var q Q
+	if err := json.Unmarshal(request, &q); err != nil {
+		return nil, fmt.Errorf("request: %w", err)
+	}
+	a, err := serve(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(a)
+}
+
+// measure measures the model on devices of this machine.
+func (m *Member) measure(ctx context.Context, q protocol.MeasureRequest) (_ protocol.Costs, err error) {
+	w, err := m.open(ctx, q.Task)
+	if err != nil {
+		return protocol.Costs{}, err
+	}
+	defer func() { err = errors.Join(err, w.close()) }()
+	devices, err := m.openDevices(q.Devices)
+	if err != nil {
+		return protocol.Costs{}, err
+	}
+	defer func() { err = errors.Join(err, closeDevices(devices)) }()
+	p, modelled, err := w.task.Problem(ctx, devices, measure.Options{Cache: m.options.Costs, Modelled: q.Modelled,
+		Progress: func(device, what string) { m.options.Note("measuring %s on %s", what, device) }})
+	if err != nil {
+		return protocol.Costs{}, err
+	}
+	if m.options.Costs != nil {
+		if err := m.options.Costs.Save(); err != nil {
+			m.options.Note("%v", err)
+		}
+	}
+	return protocol.CostsOf(p, modelled), nil
+}
+
+// plan plans the ranks that the coordinator assigns to this member.
+func (m *Member) plan(ctx context.Context, q protocol.PlanRequest) (protocol.PlanReply, error) {
+	if err := m.end(); err != nil {
+		return protocol.PlanReply{}, err
+	}
+	e, err := m.newEpoch(ctx, q)
+	if err != nil {
+		return protocol.PlanReply{}, err
+	}
+	m.current.set(e)
+	var peers []transport.Peer
+	for _, p := range q.Peers {
+		peers = append(peers, transport.Peer{ID: p.ID, Addresses: p.Addresses})
+	}
+	if err := m.node.Connect(q.Epoch, peers); err != nil {
+		return protocol.PlanReply{}, errors.Join(err, m.end())
+	}
+	return e.describe(), nil
+}
+
+// load allocates the memory of the ranks and compiles their kernels.
+func (m *Member) load(ctx context.Context, _ struct{}) (protocol.LoadReply, error) {
+	e := m.current.get()
+	if e == nil {
+		return protocol.LoadReply{}, errors.New("nothing is planned")
+	}
+	stop := context.AfterFunc(ctx, func() { e.engine.Abort(ctx.Err()) })
+	defer stop()
+	return e.load()
+}
+
+// release ends the epoch.
+func (m *Member) release(context.Context, struct{}) (struct{}, error) { return struct{}{}, m.end() }
+
+// end ends the epoch, if there is one, and closes its devices.
+func (m *Member) end() error {
+	if e := m.current.set(nil); e != nil {
+		return e.close()
+	}
+	return nil
+}
+
+// Close ends the epoch.
+func (m *Member) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.end()
+}
+
+// Receive takes a message of the coordinator or of another member.
+func (m *Member) Receive(from string, msg transport.Message) {
+	e := m.current.get()
+	if e == nil || msg.Epoch != e.plan.Epoch {
+		return // an epoch that has ended
+	}
+	h, err := protocol.Decode(msg.Header)
+	if err == nil {
+		err = e.receive(from, h, msg.Payload)
+	}
+	if err != nil {
+		e.fail(fmt.Errorf("from %s: %w", from, err))
+	}
+}
+
+// Lost ends the work of the epoch: another process is gone.
+func (m *Member) Lost(peer string, err error) {
+	if e := m.current.get(); e != nil {
+		e.fail(&lostError{peer, err})
+	}
+}
+
+// lostError is the loss of another process.
+type lostError struct {
+	peer string
+	error
+}
+
+func (l *lostError) Error() string { return fmt.Sprintf("no connection to %s: %v", l.peer, l.error) }
+
+func (l *lostError) Unwrap() error { return l.error }

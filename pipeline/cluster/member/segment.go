@@ -1,0 +1,145 @@
+package member
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// segment is the member's part of a stretch of work.
+type segment struct {
+	epoch  *epoch
+	number uint64
+	begin  protocol.Header
+	part   *engine.Part
+	begun  chan struct{} // closed when part is set
+
+	mu              sync.Mutex
+	batches         map[int]engine.Batch
+	hyperparameters map[int][2][]float32
+}
+
+func newSegment(e *epoch, h protocol.Header) (*segment, error) {
+	last := uint64(0)
+	if e.segment != nil {
+		last = e.segment.number
+	}
+	if h.Segment != last+1 || h.From < 0 || h.To < h.From {
+		return nil, fmt.Errorf("segment %d with the batches %d to %d after segment %d", h.Segment, h.From, h.To, last)
+	}
+	return &segment{epoch: e, number: h.Segment, begin: h, begun: make(chan struct{}), batches: map[int]engine.Batch{}, hyperparameters: map[int][2][]float32{}}, nil
+}
+
+// start begins the work of the ranks. Nothing is granted yet.
+func (s *segment) start() error {
+	h := s.begin
+	p, err := s.epoch.engine.Begin(engine.Work{Evaluates: h.Evaluates, From: h.From, To: h.To, Source: s, Report: s.report, Hyperparameters: s.at})
+	if err != nil {
+		return err
+	}
+	s.part = p
+	close(s.begun)
+	go func() {
+		end, err := p.Wait()
+		if err != nil {
+			s.epoch.fail(err)
+			return
+		}
+		s.epoch.send(s.epoch.member.options.Coordinator, transport.Hot, protocol.Header{Kind: protocol.Ended, Segment: s.number, Limit: end}, nil)
+	}()
+	return nil
+}
+
+// take takes a message of the segment.
+func (s *segment) take(m early) error {
+	<-s.begun
+	h := m.header
+	switch h.Kind {
+	case protocol.Stage:
+		return s.part.Deliver(h.To, h.Message, m.payload, time.Now())
+	case protocol.Batch:
+		return s.keep(h, m.payload)
+	case protocol.Grant:
+		return s.grant(h, m.payload)
+	}
+	s.part.End(h.Limit)
+	return nil
+}
+
+// keep keeps the data of a batch until it is finished.
+func (s *segment) keep(h protocol.Header, payload [][]byte) error {
+	if len(payload) != len(h.Names) {
+		return fmt.Errorf("batch %d has %d names for %d tensors", h.Batch, len(h.Names), len(payload))
+	}
+	b := engine.Batch{}
+	for i, name := range h.Names {
+		b[name] = payload[i]
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.batches[h.Batch] = b
+	return nil
+}
+
+// grant permits batches to begin.
+func (s *segment) grant(h protocol.Header, payload [][]byte) error {
+	if !s.begin.Evaluates {
+		values, err := hyperparameters(payload)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.hyperparameters[h.Limit-1] = values
+		s.mu.Unlock()
+	}
+	s.mu.Lock()
+	for b := range s.batches {
+		if b < h.Done {
+			delete(s.batches, b)
+		}
+	}
+	for b := range s.hyperparameters {
+		if b < h.Done {
+			delete(s.hyperparameters, b)
+		}
+	}
+	s.mu.Unlock()
+	s.part.Grant(h.Limit)
+	return nil
+}
+
+// Batch implements engine.Source.
+func (s *segment) Batch(batch int64) (engine.Batch, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, ok := s.batches[int(batch)]
+	if !ok {
+		return nil, fmt.Errorf("batch %d is granted without its data", batch)
+	}
+	return b, nil
+}
+
+// at returns the hyperparameters of the update of a batch.
+func (s *segment) at(batch int, initialized bool) []float32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if initialized {
+		return s.hyperparameters[batch][1]
+	}
+	return s.hyperparameters[batch][0]
+}
+
+// report sends what a rank has measured.
+func (s *segment) report(r engine.Result) {
+	h := protocol.Header{Kind: protocol.Result, Segment: s.number, Result: &r}
+	var payload [][]byte
+	if r.Losses != nil {
+		payload, r.Losses = [][]byte{exec.F32Bytes(r.Losses)}, nil
+	}
+	s.epoch.send(s.epoch.member.options.Coordinator, transport.Hot, h, payload)
+}

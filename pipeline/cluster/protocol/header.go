@@ -1,0 +1,82 @@
+package protocol
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/stage"
+)
+
+// Kind is what a message is.
+type Kind uint8
+
+const (
+	Write  Kind = iota + 1 // coordinator → member: a variable of its ranks; the payload is its bytes
+	Begin                  // coordinator → member: a segment
+	Batch                  // coordinator → member: the data of a batch; the payload has a tensor for each of Names
+	Grant                  // coordinator → member: batches may begin; the payload has the hyperparameters of the last of them
+	End                    // coordinator → member: no batch from Limit on will begin
+	Read                   // coordinator → member: send variables; the payload is a JSON list of Variable
+	Result                 // member → coordinator: what a rank has measured; the payload is the losses of a microbatch
+	Ended                  // member → coordinator: its ranks have done the batches of the segment before Limit
+	Tensor                 // member → coordinator: a variable; the payload is its bytes
+	Fault                  // member → coordinator: its ranks have failed
+	Stage                  // rank → rank: a message of package stage
+	kinds
+)
+
+// Variable is a parameter in one of its versions, or a variable of the optimizer.
+type Variable struct {
+	Name    string         `json:"name,omitempty"`
+	State   bool           `json:"state,omitempty"` // of the optimizer
+	Version engine.Version `json:"version,omitempty"`
+}
+
+// Header is the header of a message. Fields that its kind does not need are zero.
+type Header struct {
+	Kind    Kind   `json:"kind"`
+	Segment uint64 `json:"segment,omitempty"`
+
+	Variable  Variable `json:"variable,omitzero"`
+	Writes    int64    `json:"writes,omitempty"` // Begin: writes of the epoch before it
+	Evaluates bool     `json:"evaluates,omitempty"`
+	From      int      `json:"from,omitempty"` // Begin: the first batch
+	To        int      `json:"to,omitempty"`   // Begin: the batch after the last. Stage: the receiving rank
+	Batch     int      `json:"batch,omitempty"`
+	Names     []string `json:"names,omitempty"`
+	Limit     int      `json:"limit,omitempty"`
+	Done      int      `json:"done,omitempty"`  // Grant: batches before it are finished, and their data is no longer needed
+	Taken     int64    `json:"taken,omitempty"` // Stage: when the sender began to read the payload, in Unix nanoseconds of its clock
+
+	Message stage.Message  `json:"message,omitzero"`
+	Result  *engine.Result `json:"result,omitempty"` // without losses
+	Error   string         `json:"error,omitempty"`
+	Lost    bool           `json:"lost,omitempty"` // Fault: another process or a device is lost, and another attempt may work
+}
+
+// Encode encodes a header.
+func (h Header) Encode() []byte {
+	text, err := json.Marshal(h)
+	if err != nil {
+		panic(err) // plain structs always marshal
+	}
+	return text
+}
+
+// Decode decodes a header. Whether its fields are plausible is checked where they are used.
+func Decode(text []byte) (h Header, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&h); err != nil {
+		return h, fmt.Errorf("header of a message: %w", err)
+	}
+	if d.More() {
+		return h, fmt.Errorf("header of a message: more follows the JSON object")
+	}
+	if h.Kind == 0 || h.Kind >= kinds {
+		return h, fmt.Errorf("header of a message: found kind %d, expected 1 to %d", h.Kind, kinds-1)
+	}
+	return h, nil
+}

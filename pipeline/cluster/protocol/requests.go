@@ -1,0 +1,108 @@
+package protocol
+
+import (
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+)
+
+// The requests of the coordinator. Request and reply are JSON.
+const (
+	Measure = "measure" // MeasureRequest → Costs
+	Plan    = "plan"    // PlanRequest → PlanReply
+	Load    = "load"    // nothing → LoadReply
+	Release = "release" // nothing → nothing
+)
+
+// Task is what a run trains. A member builds model and loss again, in the sandbox if modules write them.
+type Task struct {
+	Config  string            `json:"config"`            // YAML, with every default written out
+	Modules map[string][]byte `json:"modules,omitempty"` // contents of the modules that build model and loss, by file name
+	Aligned []Aligned         `json:"aligned,omitempty"`
+	Added   model.Inputs      `json:"added"` // what other modules add to batches
+}
+
+// Aligned describes a tensor of data.aligned, of which only the coordinator has the data.
+type Aligned struct {
+	Name  string            `json:"name"`
+	DType safetensors.DType `json:"dtype"`
+	Shape []int             `json:"shape"`
+}
+
+// MeasureRequest asks for the costs of the model on devices.
+type MeasureRequest struct {
+	Task
+	Devices  []string `json:"devices"`  // names; one that occurs twice is shared
+	Modelled bool     `json:"modelled"` // run nothing: estimate
+}
+
+// PlanRequest assigns ranks to members.
+type PlanRequest struct {
+	Task
+	Epoch     uint64  `json:"epoch"`
+	Cut       []int   `json:"cut"`
+	Recompute []bool  `json:"recompute"`
+	Split     bool    `json:"split"` // the schedule has split backward passes
+	Ranks     []Place `json:"ranks"`
+	Peers     []Peer  `json:"peers"` // of all members and the coordinator
+}
+
+// Place is where a rank is.
+type Place struct {
+	Member string `json:"member"`
+	Device string `json:"device"`
+}
+
+// Peer is a member or the coordinator.
+type Peer struct {
+	ID        string   `json:"id"`
+	Addresses []string `json:"addresses,omitempty"`
+}
+
+// PlanReply describes the ranks of a member.
+type PlanReply struct {
+	Ranks map[int]engine.RankPlan `json:"ranks"`
+	Reads []string                `json:"reads"` // variables of a batch that they read
+	Notes []string                `json:"notes,omitempty"`
+}
+
+// LoadReply is what the devices of a member have allocated, by rank.
+type LoadReply struct {
+	Allocated map[int]int64 `json:"allocated"`
+	Staging   map[int]int64 `json:"staging"`
+	Notes     []string      `json:"notes,omitempty"`
+}
+
+// Costs are the measured fields of a partition.Problem.
+type Costs struct {
+	Units    []partition.Unit   `json:"units"`
+	Devices  []partition.Device `json:"devices"`
+	Times    [][]partition.Time `json:"times"` // by device and unit
+	Given    int64              `json:"given"`
+	Modelled bool               `json:"modelled"`
+}
+
+// CostsOf returns the measured fields of a problem.
+func CostsOf(p partition.Problem, modelled bool) Costs {
+	c := Costs{Units: p.Units, Devices: p.Devices, Given: p.Given, Modelled: modelled}
+	for _, d := range p.Devices {
+		c.Times = append(c.Times, d.Times)
+	}
+	return c
+}
+
+// Check checks what a member has measured on so many devices.
+func (c Costs) Check(devices int) error {
+	if len(c.Devices) != devices || len(c.Times) != devices {
+		return fmt.Errorf("costs of %d devices and times of %d, expected %d", len(c.Devices), len(c.Times), devices)
+	}
+	for i, times := range c.Times {
+		if len(times) != len(c.Units) {
+			return fmt.Errorf("%s: times of %d units, expected %d", c.Devices[i].Name, len(times), len(c.Units))
+		}
+	}
+	return nil
+}
