@@ -29,13 +29,17 @@ type Result struct {
 
 // results collects the results of ranks and delivers them in the order of batches.
 type results struct {
-	microbatches int           // per batch, of all replicas
-	updates      bool          // a batch is complete only with its update
-	out          chan Measured // never closed: a rank may report a result after all others have stopped
+	out chan Measured // never closed: a rank may report a result after all others have stopped
+	mu  sync.Mutex
+	Collector
+}
 
-	mu   sync.Mutex
-	open map[int]*partial
-	next int // batch to deliver
+// Collector puts the results of ranks together.
+type Collector struct {
+	microbatches int  // per batch, of all replicas
+	updates      bool // a batch is complete only with its update
+	open         map[int]*partial
+	next         int // batch to deliver
 }
 
 type partial struct {
@@ -44,21 +48,38 @@ type partial struct {
 	update  Result
 }
 
+// NewCollector makes a Collector for the batches from one on. microbatches is their number in a batch, of all replicas.
+// updates reports whether batches have updates: in training, and not in an evaluation.
+func NewCollector(from, microbatches int, updates bool) Collector {
+	return Collector{microbatches: microbatches, updates: updates, open: map[int]*partial{}, next: from}
+}
+
 func newResults(from, microbatches int, updates bool) *results {
-	return &results{microbatches: microbatches, updates: updates, out: make(chan Measured, 16), open: map[int]*partial{}, next: from}
+	return &results{out: make(chan Measured, 16), Collector: NewCollector(from, microbatches, updates)}
 }
 
 // add adds a result of a batch, and delivers the batches that are complete.
 func (r *results) add(failed *failure, x Result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p := r.open[x.Batch]
+	for _, m := range r.Add(x) {
+		select {
+		case r.out <- m:
+		case <-failed.occurred:
+			return
+		}
+	}
+}
+
+// Add adds a result. It returns the batches that are complete with it, in order.
+func (c *Collector) Add(x Result) (complete []Measured) {
+	p := c.open[x.Batch]
 	if p == nil {
-		p = &partial{losses: make([][]float32, r.microbatches), missing: r.microbatches}
-		if r.updates {
+		p = &partial{losses: make([][]float32, c.microbatches), missing: c.microbatches}
+		if c.updates {
 			p.missing++
 		}
-		r.open[x.Batch] = p
+		c.open[x.Batch] = p
 	}
 	if x.Losses != nil {
 		p.losses[x.Microbatch] = x.Losses
@@ -66,15 +87,12 @@ func (r *results) add(failed *failure, x Result) {
 		p.update = x
 	}
 	p.missing--
-	for p = r.open[r.next]; p != nil && p.missing == 0; p = r.open[r.next] {
-		select {
-		case r.out <- p.measured(r.next):
-		case <-failed.occurred:
-			return
-		}
-		delete(r.open, r.next)
-		r.next++
+	for p = c.open[c.next]; p != nil && p.missing == 0; p = c.open[c.next] {
+		complete = append(complete, p.measured(c.next))
+		delete(c.open, c.next)
+		c.next++
 	}
+	return complete
 }
 
 func (p *partial) measured(batch int) Measured {

@@ -94,7 +94,7 @@ func (t *trainer) state(ctx context.Context) (state, error) {
 	s := state{Step: t.step, Tokens: j.tokens(t.step), Data: j.corpus.train.Position(next), Tokenizer: j.corpus.tok.Hash(),
 		Config: string(j.config.YAML()), Hooks: modules, Omitted: next - int64(t.step), Unreported: t.recorder.pending}
 	if !j.config.Pipeline.Wire.Exact() {
-		s.Cut = t.session.layout.Engine.Layout.Cut
+		s.Cut = t.session.cut()
 	}
 	return s, err
 }

@@ -120,6 +120,15 @@ func (s *session) ranks() []engine.RankPlan {
 	return s.engine.Ranks()
 }
 
+// cut is where the model is cut: the first unit of each virtual stage but the first.
+func (s *session) cut() (cut []int) {
+	p, ranks := s.job.config.Pipeline, s.ranks()
+	for v := 1; v < p.Stages*p.Chunks; v++ {
+		cut = append(cut, ranks[v%p.Stages].Units[v/p.Stages][0])
+	}
+	return cut
+}
+
 // prepareProfile profiles a few steps. After a restart it measures them again, unless the profile is written.
 func (s *session) prepareProfile(step int) (err error) {
 	o := s.job.options

@@ -25,6 +25,7 @@ type epoch struct {
 	engine  *engine.Engine
 	reading sync.WaitGroup // of variables for the coordinator
 	failed  sync.Once
+	over    chan struct{} // closed by the first failure
 
 	mu      sync.Mutex
 	written int64            // variables
@@ -45,7 +46,7 @@ const mostEarly = 1 << 14
 
 // newEpoch builds the programs of the member's ranks and plans their memory.
 func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch, err error) {
-	e = &epoch{member: m, plan: q}
+	e = &epoch{member: m, plan: q, over: make(chan struct{})}
 	if e.work, err = m.open(ctx, q.Task); err != nil {
 		return nil, err
 	}
@@ -115,6 +116,7 @@ func (e *epoch) load() (protocol.LoadReply, error) {
 func (e *epoch) close() error {
 	var errs []error
 	if e.engine != nil {
+		e.failed.Do(func() { close(e.over) })
 		e.engine.Abort(errors.New("the epoch has ended"))
 		e.reading.Wait()
 		errs = append(errs, e.engine.Close())
@@ -129,6 +131,7 @@ func (e *epoch) close() error {
 // fail reports the first failure to the coordinator and stops the ranks.
 func (e *epoch) fail(err error) {
 	e.failed.Do(func() {
+		close(e.over)
 		var lost *lostError
 		e.engine.Abort(err)
 		e.send(e.member.options.Coordinator, transport.Hot, protocol.Header{Kind: protocol.Fault, Error: err.Error(),
@@ -148,10 +151,7 @@ func (e *epoch) Send(to int, m stage.Message, payload [][]byte) {
 	if m.Kind == stage.Contribution || m.Kind == stage.Weights {
 		class = transport.Bulk
 	}
-	e.mu.Lock()
-	number := e.segment.number
-	e.mu.Unlock()
-	e.send(e.plan.Ranks[to].Member, class, protocol.Header{Kind: protocol.Stage, Segment: number, To: to, Message: m, Taken: time.Now().UnixNano()}, payload)
+	e.send(e.plan.Ranks[to].Member, class, protocol.Header{Kind: protocol.Stage, Segment: e.newest(), To: to, Message: m, Taken: time.Now().UnixNano()}, payload)
 }
 
 // receive takes a message.
@@ -187,24 +187,35 @@ func (e *epoch) receiveStage(from string, h protocol.Header, payload [][]byte) e
 // that has ended.
 func (e *epoch) inSegment(m early) error {
 	e.mu.Lock()
-	s, newest := e.segment, uint64(0)
-	if s != nil {
-		newest = s.number
-	}
-	switch {
-	case m.header.Segment == newest+1:
+	s := e.segment
+	if m.header.Segment == e.number()+1 {
 		defer e.mu.Unlock()
 		if len(e.early) >= mostEarly {
 			return fmt.Errorf("more than %d messages before their segment %d", mostEarly, m.header.Segment)
 		}
 		e.early = append(e.early, m)
 		return nil
-	case m.header.Segment != newest || s == nil:
-		e.mu.Unlock()
-		return nil
 	}
 	e.mu.Unlock()
+	if s == nil || m.header.Segment != s.number {
+		return nil
+	}
 	return s.take(m)
+}
+
+// newest is the number of the newest segment; 0: there is none.
+func (e *epoch) newest() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.number()
+}
+
+// number is newest of a caller that holds the lock.
+func (e *epoch) number() uint64 {
+	if e.segment == nil {
+		return 0
+	}
+	return e.segment.number
 }
 
 // write uploads a variable to the ranks that hold it.
@@ -255,10 +266,11 @@ func (e *epoch) begin(h protocol.Header) error {
 		return err
 	}
 	for _, m := range all {
-		if err := s.take(m); err != nil {
+		if err := s.handle(m); err != nil {
 			return err
 		}
 	}
+	close(s.ready)
 	return nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
-	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
 // segment is the member's part of a stretch of work.
@@ -17,7 +16,7 @@ type segment struct {
 	number uint64
 	begin  protocol.Header
 	part   *engine.Part
-	begun  chan struct{} // closed when part is set
+	ready  chan struct{} // closed when the messages that came before the segment are handled
 
 	mu              sync.Mutex
 	batches         map[int]engine.Batch
@@ -25,14 +24,11 @@ type segment struct {
 }
 
 func newSegment(e *epoch, h protocol.Header) (*segment, error) {
-	last := uint64(0)
-	if e.segment != nil {
-		last = e.segment.number
-	}
+	last := e.newest()
 	if h.Segment != last+1 || h.From < 0 || h.To < h.From {
 		return nil, fmt.Errorf("segment %d with the batches %d to %d after segment %d", h.Segment, h.From, h.To, last)
 	}
-	return &segment{epoch: e, number: h.Segment, begin: h, begun: make(chan struct{}), batches: map[int]engine.Batch{}, hyperparameters: map[int][2][]float32{}}, nil
+	return &segment{epoch: e, number: h.Segment, begin: h, ready: make(chan struct{}), batches: map[int]engine.Batch{}, hyperparameters: map[int][2][]float32{}}, nil
 }
 
 // start begins the work of the ranks. Nothing is granted yet.
@@ -43,7 +39,6 @@ func (s *segment) start() error {
 		return err
 	}
 	s.part = p
-	close(s.begun)
 	go func() {
 		end, err := p.Wait()
 		if err != nil {
@@ -55,9 +50,17 @@ func (s *segment) start() error {
 	return nil
 }
 
-// take takes a message of the segment.
+// take takes a message of the segment, after those that came before the segment.
 func (s *segment) take(m early) error {
-	<-s.begun
+	select {
+	case <-s.ready:
+		return s.handle(m)
+	case <-s.epoch.over: // the segment could not begin
+		return nil
+	}
+}
+
+func (s *segment) handle(m early) error {
 	h := m.header
 	switch h.Kind {
 	case protocol.Stage:
@@ -136,10 +139,6 @@ func (s *segment) at(batch int, initialized bool) []float32 {
 
 // report sends what a rank has measured.
 func (s *segment) report(r engine.Result) {
-	h := protocol.Header{Kind: protocol.Result, Segment: s.number, Result: &r}
-	var payload [][]byte
-	if r.Losses != nil {
-		payload, r.Losses = [][]byte{exec.F32Bytes(r.Losses)}, nil
-	}
+	h, payload := protocol.EncodeResult(s.number, r)
 	s.epoch.send(s.epoch.member.options.Coordinator, transport.Hot, h, payload)
 }

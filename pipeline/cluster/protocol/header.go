@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/stage"
+	"github.com/gpupipe/gpupipe/runtime/exec"
 )
 
 // Kind is what a message is.
@@ -50,10 +52,42 @@ type Header struct {
 	Done      int      `json:"done,omitempty"`  // Grant: batches before it are finished, and their data is no longer needed
 	Taken     int64    `json:"taken,omitempty"` // Stage: when the sender began to read the payload, in Unix nanoseconds of its clock
 
-	Message stage.Message  `json:"message,omitzero"`
-	Result  *engine.Result `json:"result,omitempty"` // without losses
-	Error   string         `json:"error,omitempty"`
-	Lost    bool           `json:"lost,omitempty"` // Fault: another process or a device is lost, and another attempt may work
+	Message  stage.Message `json:"message,omitzero"`
+	Measured *Measured     `json:"measured,omitempty"` // Result
+	Error    string        `json:"error,omitempty"`
+	Lost     bool          `json:"lost,omitempty"` // Fault: another process or a device is lost, and another attempt may work
+}
+
+// Measured is an engine.Result without its losses, which are the payload. Numbers that need not be finite are the bits
+// of float64.
+type Measured struct {
+	Batch      int    `json:"batch,omitempty"`
+	Microbatch int    `json:"microbatch,omitempty"`
+	Norm       uint64 `json:"norm,omitempty"`
+	Scale      uint64 `json:"scale,omitempty"`
+	Status     uint32 `json:"status,omitempty"`
+}
+
+// EncodeResult returns the header and the payload of a result in a segment.
+func EncodeResult(segment uint64, r engine.Result) (Header, [][]byte) {
+	h := Header{Kind: Result, Segment: segment, Measured: &Measured{r.Batch, r.Microbatch, math.Float64bits(r.Norm), math.Float64bits(r.Scale), r.Status}}
+	if r.Losses == nil {
+		return h, nil
+	}
+	return h, [][]byte{exec.F32Bytes(r.Losses)}
+}
+
+// DecodeResult returns the result of a message.
+func DecodeResult(h Header, payload [][]byte) (engine.Result, error) {
+	m := h.Measured
+	if m == nil || len(payload) > 1 || len(payload) == 1 && (len(payload[0])%4 != 0 || len(payload[0]) == 0) {
+		return engine.Result{}, fmt.Errorf("a result with %d tensors, expected none or one of f32", len(payload))
+	}
+	r := engine.Result{Batch: m.Batch, Microbatch: m.Microbatch, Norm: math.Float64frombits(m.Norm), Scale: math.Float64frombits(m.Scale), Status: m.Status}
+	if len(payload) == 1 {
+		r.Losses = exec.ToF32(payload[0])
+	}
+	return r, nil
 }
 
 // Encode encodes a header.

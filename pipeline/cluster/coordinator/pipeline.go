@@ -1,0 +1,246 @@
+// Package coordinator trains on ranks that members on several machines host.
+//
+// Open measures the members' devices, decides where the model is cut, and plans the ranks. The Pipeline that it returns
+// is a train.Pipeline: it gives members data and permission to begin batches, collects what their ranks measure, and
+// reads and writes their variables. A lost member ends it with an error that wraps device.ErrLost; the run then opens
+// another on the members that are left.
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// Control is what the coordinator needs of control.Server.
+type Control interface {
+	Request(ctx context.Context, member, name string, request []byte) ([]byte, error)
+}
+
+// Node is what the coordinator needs of transport.Node.
+type Node interface {
+	Connect(epoch uint64, peers []transport.Peer) error
+	Send(to string, m transport.Message) error
+}
+
+// releaseTimeout is how long members may take to end their ranks.
+const releaseTimeout = 10 * time.Second
+
+// Pipeline is a pipeline over members.
+type Pipeline struct {
+	control   Control
+	node      Node
+	epoch     uint64
+	places    []protocol.Place
+	members   []string            // each once, in the order of their first rank
+	replies   map[string]*planned // by member
+	layout    *engine.Engine      // without ranks in this process: it knows which rank holds what
+	optimizer *optim.Optimizer
+
+	parameters   []string
+	second       weights.Second
+	microbatches int // per batch, of all replicas
+	stages       int
+
+	mu      sync.Mutex
+	notes   []string
+	written map[string]int64 // variables, by member
+	segment *segment         // in progress; nil: none
+	last    uint64           // number of the newest segment
+	reads   *reads           // of variables since the last segment; nil: none
+	failure error            // the first
+	failed  chan struct{}    // closed by it
+}
+
+// planned is what a member has replied.
+type planned struct {
+	plan protocol.PlanReply
+	load protocol.LoadReply
+}
+
+// Load implements train.Pipeline: it loads all members at once.
+func (p *Pipeline) Load() error {
+	return p.each(context.Background(), func(ctx context.Context, member string) error {
+		var a protocol.LoadReply
+		err := p.request(ctx, member, protocol.Load, struct{}{}, &a)
+		if err == nil {
+			p.replies[member].load = a
+			p.note(member, a.Notes)
+		}
+		return err
+	})
+}
+
+// note keeps the notes of a member.
+func (p *Pipeline) note(member string, notes []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range notes {
+		p.notes = append(p.notes, fmt.Sprintf("%s: %s", member, n))
+	}
+}
+
+// each calls f for all members at once and waits for all.
+func (p *Pipeline) each(ctx context.Context, f func(ctx context.Context, member string) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-p.failed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	errs := make([]error, len(p.members))
+	var working sync.WaitGroup
+	for i, member := range p.members {
+		working.Go(func() { errs[i] = f(ctx, member) })
+	}
+	working.Wait()
+	if err := p.failing(); err != nil {
+		return err
+	}
+	return errors.Join(errs...)
+}
+
+// request makes a request of a member.
+func (p *Pipeline) request(ctx context.Context, member, name string, q, a any) error {
+	text, err := json.Marshal(q)
+	if err != nil {
+		return err
+	}
+	reply, err := p.control.Request(ctx, member, name, text)
+	if err != nil {
+		return memberError(member, name, err)
+	}
+	if err := json.Unmarshal(reply, a); err != nil {
+		return fmt.Errorf("%s: reply to %s: %w", member, name, err)
+	}
+	return nil
+}
+
+// memberError is the error of a request. An error that the member replied with is the user's to fix; without a reply
+// the member is lost.
+func memberError(member, name string, err error) error {
+	var replied interface{ Replied() bool }
+	if errors.As(err, &replied) && replied.Replied() {
+		return usererror.New(fmt.Errorf("%s: %w", member, err))
+	}
+	return fmt.Errorf("%s: %s: %w (%w)", member, name, err, device.ErrLost)
+}
+
+// Ranks implements train.Pipeline.
+func (p *Pipeline) Ranks() (all []engine.RankPlan) {
+	for rank, place := range p.places {
+		plan, reply := p.layout.Rank(rank), p.replies[place.Member]
+		theirs := reply.plan.Ranks[rank]
+		plan.Device, plan.Memory, plan.Kernels, plan.Shared = theirs.Device, theirs.Memory, theirs.Kernels, theirs.Shared
+		plan.Device.Name = place.Member + "/" + plan.Device.Name
+		plan.Allocated, plan.Staging = reply.load.Allocated[rank], reply.load.Staging[rank]
+		all = append(all, plan)
+	}
+	return all
+}
+
+// Notes implements train.Pipeline.
+func (p *Pipeline) Notes() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.notes)
+}
+
+// Evaluated implements train.Pipeline.
+func (p *Pipeline) Evaluated() engine.Version { return p.layout.Evaluated() }
+
+// SetTrace implements train.Pipeline. What members do is not recorded.
+func (p *Pipeline) SetTrace(engine.Tracer) {}
+
+// SetProfile implements train.Pipeline. Kernels of members are not measured.
+func (p *Pipeline) SetProfile(engine.Profiler) {}
+
+// Abort makes the work in progress and all later work fail.
+func (p *Pipeline) Abort(cause error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failure == nil {
+		p.failure = cause
+		close(p.failed)
+	}
+}
+
+// failing is the first failure, or nil.
+func (p *Pipeline) failing() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failure
+}
+
+// Close releases the ranks of all members that still answer.
+func (p *Pipeline) Close() error {
+	p.Abort(device.ErrClosed)
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	var closing sync.WaitGroup
+	for _, member := range p.members {
+		closing.Go(func() {
+			var a struct{}
+			_ = p.request(ctx, member, protocol.Release, struct{}{}, &a) // a lost member has nothing to release
+		})
+	}
+	closing.Wait()
+	return nil
+}
+
+// Lost ends the pipeline: a member is gone. The node and the control server call it.
+func (p *Pipeline) Lost(member string, err error) {
+	if slices.Contains(p.members, member) {
+		p.Abort(fmt.Errorf("%s: %w (%w)", member, err, device.ErrLost))
+	}
+}
+
+// Receive takes a message of a member.
+func (p *Pipeline) Receive(from string, m transport.Message) {
+	if m.Epoch != p.epoch {
+		return
+	}
+	h, err := protocol.Decode(m.Header)
+	if err == nil {
+		err = p.receive(from, h, m.Payload)
+	}
+	if err != nil {
+		p.Abort(fmt.Errorf("%s: %w", from, err))
+	}
+}
+
+func (p *Pipeline) receive(from string, h protocol.Header, payload [][]byte) error {
+	switch h.Kind {
+	case protocol.Fault:
+		if h.Lost {
+			return fmt.Errorf("%s (%w)", h.Error, device.ErrLost)
+		}
+		return errors.New(h.Error)
+	case protocol.Tensor:
+		return p.received(from, h.Variable, payload)
+	case protocol.Result, protocol.Ended:
+		p.mu.Lock()
+		s := p.segment
+		p.mu.Unlock()
+		if s == nil || h.Segment != s.number {
+			return nil // of a segment that has ended
+		}
+		return s.receive(from, h, payload)
+	}
+	return fmt.Errorf("a message of kind %d, which only the coordinator and ranks send", h.Kind)
+}

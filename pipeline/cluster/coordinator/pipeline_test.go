@@ -1,0 +1,270 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+)
+
+const coordinatorID = "coordinator"
+
+// network connects members and a coordinator in memory. Messages of a sender, receiver and class stay in order.
+type network struct {
+	mu      sync.Mutex
+	epoch   uint64
+	members map[string]*member.Member
+	host    *Pipeline
+	queues  map[string]chan func()
+	cut     map[string]bool // members that nothing reaches
+	sent    map[protocol.Kind]int
+}
+
+func newNetwork() *network {
+	return &network{members: map[string]*member.Member{}, queues: map[string]chan func(){}, cut: map[string]bool{}, sent: map[protocol.Kind]int{}}
+}
+
+// add adds a member.
+func (n *network) add(t *testing.T, id string) {
+	m := member.New(member.Options{ID: id, Coordinator: coordinatorID, OpenDevice: gputest.Open, Note: t.Logf})
+	m.Use(node{n, id})
+	n.members[id] = m
+	t.Cleanup(func() { assert.NoError(t, m.Close()) })
+}
+
+// node is one member's end of the network.
+type node struct {
+	*network
+	self string
+}
+
+func (n node) Connect(epoch uint64, _ []transport.Peer) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.epoch = epoch
+	return nil
+}
+
+func (n node) Send(to string, m transport.Message) error {
+	h, err := protocol.Decode(m.Header)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.cut[n.self] || n.cut[to] {
+		return nil
+	}
+	n.sent[h.Kind]++
+	m.Epoch = n.epoch
+	name := fmt.Sprint(n.self, " ", to, " ", m.Class)
+	if n.queues[name] == nil {
+		queue := make(chan func(), 1<<16)
+		n.queues[name] = queue
+		go func() {
+			for f := range queue {
+				f()
+			}
+		}()
+	}
+	n.queues[name] <- func() {
+		if to == coordinatorID {
+			n.host.Receive(n.self, m)
+			return
+		}
+		n.members[to].Receive(n.self, m)
+	}
+	return nil
+}
+
+// replied is an error that a member has replied with.
+type replied struct{ error }
+
+func (replied) Replied() bool { return true }
+
+// Request implements Control.
+func (n node) Request(ctx context.Context, id, name string, request []byte) ([]byte, error) {
+	n.mu.Lock()
+	m, cut := n.members[id], n.cut[id]
+	n.mu.Unlock()
+	if cut {
+		return nil, errors.New("no reply")
+	}
+	reply, err := m.Request(ctx, name, request)
+	if err != nil {
+		return nil, replied{err}
+	}
+	return reply, nil
+}
+
+// lose makes a member unreachable, and tells the others after a moment.
+func (n *network) lose(id string) {
+	n.mu.Lock()
+	n.cut[id] = true
+	n.mu.Unlock()
+	n.host.Lost(id, errors.New("test"))
+	for other, m := range n.members {
+		if other != id {
+			m.Lost(id, errors.New("test"))
+		}
+	}
+}
+
+// remote opens pipelines whose ranks are on members in turn.
+func (n *network) remote(members ...string) train.Remote {
+	epoch := uint64(0)
+	return func(ctx context.Context, t train.RemoteTask) (train.Pipeline, error) {
+		epoch++
+		o := Options{Control: node{n, coordinatorID}, Node: node{n, coordinatorID}, Epoch: epoch, Modelled: true, Opened: func(p *Pipeline) { n.host = p }}
+		for rank := range t.Config.Pipeline.Stages * t.Config.Pipeline.Replicas {
+			o.Places = append(o.Places, protocol.Place{Member: members[rank%len(members)], Device: "cpu:0/1"})
+		}
+		p, err := Open(ctx, t, o)
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
+	}
+}
+
+func run(t *testing.T, c config.Config, remote train.Remote) map[string]string {
+	t.Helper()
+	o := train.Options{OpenDevice: gputest.Open, Remote: remote, Report: &runtest.Notes{}}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	res, err := train.Run(ctx, c, o)
+	require.NoError(t, err)
+	require.False(t, res.Interrupted)
+	return traintest.Files(t, res.Checkpoint)
+}
+
+// Members give the weights and the optimizer's state of one process, bit for bit.
+func TestMembersEqualOneProcess(t *testing.T) {
+	for _, x := range []struct {
+		members   []string
+		overrides []string
+	}{
+		{[]string{"a", "b"}, []string{"pipeline.stages=2"}},
+		{[]string{"a", "b"}, []string{"pipeline.stages=2", "model.tie_embeddings=true"}},
+		{[]string{"a", "b", "c"}, []string{"pipeline.stages=3", "pipeline.schedule=2bw", "train.microbatches=4", "optimizer.name=muon"}},
+		{[]string{"a", "b"}, []string{"pipeline.stages=3", "pipeline.schedule=2bw", "train.microbatches=4", "pipeline.error_feedback=true", "model.tie_embeddings=true"}},
+		{[]string{"a", "b"}, []string{"pipeline.stages=2", "pipeline.replicas=2", "train.microbatches=4", "pipeline.schedule=2bw"}},
+		{[]string{"a", "b"}, []string{"pipeline.stages=2", "pipeline.schedule=2bw", "pipeline.wire=bf16", "train.precision=f16"}},
+	} {
+		t.Run(fmt.Sprint(x.overrides), func(t *testing.T) {
+			dir := t.TempDir()
+			one := run(t, traintest.Demo(t, dir, append(x.overrides, "run.dir="+dir+"/one", "pipeline.devices=[cpu:0/1]")...), nil)
+			n := newNetwork()
+			for _, id := range x.members {
+				n.add(t, id)
+			}
+			other := run(t, traintest.Demo(t, dir, append(x.overrides, "run.dir="+dir+"/other")...), n.remote(x.members...))
+			for file := range one {
+				assert.True(t, one[file] == other[file], file)
+			}
+			assert.NotZero(t, n.sent[protocol.Stage])
+			assert.Equal(t, traintest.Measurements(t, dir+"/one"), traintest.Measurements(t, dir+"/other"))
+		})
+	}
+}
+
+// Hooks that build the model and the loss run on members; those that change batches, rates and scalars on the
+// coordinator.
+func TestHooksOnMembers(t *testing.T) {
+	t.Chdir("../../train") // the paths of example hooks are relative to it
+	for name, demo := range map[string]func(dir string, overrides ...string) config.Config{
+		"model": func(dir string, overrides ...string) config.Config {
+			return traintest.HookModel(t, dir, traintest.GPT2(t), overrides...)
+		},
+		"batches and loss": func(dir string, overrides ...string) config.Config {
+			return traintest.Demo(t, dir, append(overrides, traintest.WithHooks(traintest.Mixer(t, true)+", hook: map_batch",
+				traintest.Weigher(t)+", hook: token_weights", traintest.ScaledLoss(t)+", hook: build_loss"))...)
+		},
+	} {
+		dir := t.TempDir()
+		overrides := []string{"pipeline.stages=2", "pipeline.schedule=2bw"}
+		one := run(t, demo(dir, append(overrides, "run.dir="+dir+"/one", "pipeline.devices=[cpu:0/1]")...), nil)
+		n := newNetwork()
+		n.add(t, "a")
+		n.add(t, "b")
+		other := run(t, demo(dir, append(overrides, "run.dir="+dir+"/other")...), n.remote("a", "b"))
+		for file := range one {
+			assert.True(t, one[file] == other[file], "%s: %s", file, name)
+		}
+	}
+}
+
+// A run that loses a member goes on from its checkpoint when the member is back, and gives the same bits.
+func TestALostMemberComesBack(t *testing.T) {
+	dir := t.TempDir()
+	overrides := []string{"pipeline.stages=2", "pipeline.schedule=2bw"}
+	one := run(t, traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/one", "pipeline.devices=[cpu:0/1]")...), nil)
+	n := newNetwork()
+	n.add(t, "a")
+	n.add(t, "b")
+	open := n.remote("a", "b")
+	opened := 0
+	remote := func(ctx context.Context, task train.RemoteTask) (train.Pipeline, error) {
+		opened++
+		if opened == 2 {
+			n.mu.Lock()
+			n.cut = map[string]bool{}
+			n.mu.Unlock()
+		}
+		p, err := open(ctx, task)
+		if err == nil && opened == 1 {
+			return &faulty{Pipeline: p, lose: func() { n.lose("b") }}, nil
+		}
+		return p, err
+	}
+	other := run(t, traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/other")...), remote)
+	assert.Equal(t, 2, opened)
+	for file := range one {
+		assert.True(t, one[file] == other[file], file)
+	}
+}
+
+// faulty loses a member in its second segment of training.
+type faulty struct {
+	train.Pipeline
+	lose func()
+}
+
+func (f *faulty) Train(stop context.Context, source engine.Source, from, to int, each func(engine.Measured) error) (int, error) {
+	return f.Pipeline.Train(stop, source, from, to, func(m engine.Measured) error {
+		if m.Batch == 2 {
+			f.lose()
+		}
+		return each(m)
+	})
+}
+
+// What a member is asked is checked.
+func TestMembersRefuseWrongRequests(t *testing.T) {
+	n := newNetwork()
+	n.add(t, "a")
+	for name, request := range map[string]string{"dance": "{}", protocol.Plan: "[", protocol.Load: "{}", protocol.Measure: `{"config": "train: 7"}`} {
+		_, err := n.members["a"].Request(context.Background(), name, []byte(request))
+		assert.Error(t, err, name)
+	}
+	text, err := json.Marshal(protocol.PlanRequest{Task: protocol.Task{Config: string(traintest.Demo(t, t.TempDir()).YAML())}, Epoch: 1})
+	require.NoError(t, err)
+	_, err = n.members["a"].Request(context.Background(), protocol.Plan, text)
+	assert.ErrorContains(t, err, "the plan places 0 ranks, expected 1")
+}

@@ -1,0 +1,286 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/runtime/exec"
+)
+
+// window is how many batches may be granted beyond those that are finished. The update of a batch under 2bw comes two
+// batches later, its result a message later, and the grant for the next batch another.
+const window = 4
+
+// segment is a stretch of work, at whose start and end the pipeline is empty.
+type segment struct {
+	pipeline *Pipeline
+	number   uint64
+	work     work
+	ended    chan struct{} // closed when all members have ended
+	measured chan struct{} // has room for one: there are results
+	changed  chan struct{} // has room for one: finished has changed
+
+	mu        sync.Mutex
+	collector engine.Collector
+	finished  int               // the first batch whose results are not complete
+	results   []engine.Measured // of finished batches, not yet taken
+	limits    map[string]int    // by member that has ended: the first batch that it has not done
+}
+
+// work is what a segment does.
+type work struct {
+	evaluates    bool
+	from, to     int
+	microbatches int // per batch, of all replicas
+	source       engine.Source
+}
+
+// Train implements train.Pipeline.
+func (p *Pipeline) Train(stop context.Context, source engine.Source, from, to int, each func(engine.Measured) error) (int, error) {
+	return p.work(stop, work{from: from, to: to, microbatches: p.microbatches, source: source}, each)
+}
+
+// evaluatedAtOnce is the number of batches per stage between two points at which all stages must be done: see
+// engine.Engine.Evaluate.
+const evaluatedAtOnce = 16
+
+// Evaluate implements train.Pipeline.
+func (p *Pipeline) Evaluate(stop context.Context, source engine.Source, batches int, each func(engine.Measured) error) error {
+	for from, most := 0, evaluatedAtOnce*p.stages; from < batches; from += most {
+		w := work{evaluates: true, from: from, to: min(from+most, batches), microbatches: 1, source: source}
+		if _, err := p.work(stop, w, each); err != nil {
+			return err
+		}
+		if stop.Err() != nil {
+			return stop.Err()
+		}
+	}
+	return nil
+}
+
+// work does some work and calls each with the results of every batch, in order.
+func (p *Pipeline) work(stop context.Context, w work, each func(engine.Measured) error) (int, error) {
+	if w.from >= w.to || stop.Err() != nil {
+		return w.from, nil
+	}
+	s, err := p.begin(w)
+	if err != nil {
+		return w.from, err
+	}
+	stop, cancel := context.WithCancel(stop)
+	defer cancel()
+	var refused error
+	granted := make(chan struct{})
+	go func() {
+		refused = s.grantAll(stop)
+		close(granted)
+	}()
+	var declined error
+	report := func(m engine.Measured) {
+		if declined == nil {
+			if declined = each(m); declined != nil {
+				cancel()
+			}
+		}
+	}
+	for {
+		select {
+		case <-s.measured:
+			s.takeResults(report)
+			continue
+		case <-s.ended:
+		case <-p.failed:
+		}
+		break
+	}
+	cancel()
+	<-granted
+	s.takeResults(report)
+	if err := p.failing(); err != nil {
+		return w.from, errors.Join(err, declined)
+	}
+	return s.end(), errors.Join(refused, declined)
+}
+
+// begin announces a segment to all members.
+func (p *Pipeline) begin(w work) (*segment, error) {
+	p.mu.Lock()
+	if p.failure != nil {
+		defer p.mu.Unlock()
+		return nil, p.failure
+	}
+	p.last++
+	s := &segment{pipeline: p, number: p.last, work: w, ended: make(chan struct{}), measured: make(chan struct{}, 1),
+		collector: engine.NewCollector(w.from, w.microbatches, !w.evaluates), finished: w.from, limits: map[string]int{}, changed: make(chan struct{}, 1)}
+	p.segment, p.reads = s, nil
+	written := map[string]int64{}
+	for m, n := range p.written {
+		written[m] = n
+	}
+	p.mu.Unlock()
+	for _, member := range p.members {
+		p.send(member, transport.Hot, protocol.Header{Kind: protocol.Begin, Segment: s.number, Writes: written[member], Evaluates: w.evaluates, From: w.from,
+			To: w.to}, nil)
+	}
+	return s, nil
+}
+
+// send sends a message. An error means that the member is lost, which the node reports.
+func (p *Pipeline) send(member string, class transport.Class, h protocol.Header, payload [][]byte) {
+	if err := p.node.Send(member, transport.Message{Class: class, Header: h.Encode(), Payload: payload}); err != nil {
+		p.Lost(member, err)
+	}
+}
+
+// grantAll grants the batches of the segment one by one, as long as they are available. It ends the segment early when
+// stop ends, or if the source cannot provide a batch.
+func (s *segment) grantAll(stop context.Context) error {
+	w := s.work
+	for batch := w.from; batch < w.to; batch++ {
+		if !s.await(stop, batch) {
+			s.finish(batch)
+			return nil
+		}
+		data, err := s.prepare(batch)
+		if err != nil {
+			s.finish(batch)
+			return err
+		}
+		s.grant(batch, data)
+	}
+	return nil
+}
+
+// await waits until a batch may be granted. It returns false when no more should be.
+func (s *segment) await(stop context.Context, batch int) bool {
+	for {
+		s.mu.Lock()
+		ready := batch < s.finished+window || s.work.evaluates
+		s.mu.Unlock()
+		if ready {
+			return stop.Err() == nil
+		}
+		select {
+		case <-s.changed:
+		case <-stop.Done():
+			return false
+		case <-s.pipeline.failed:
+			return false
+		}
+	}
+}
+
+// prepare waits for the data of a batch.
+func (s *segment) prepare(batch int) (engine.Batch, error) {
+	if p, ok := s.work.source.(engine.Preparer); ok {
+		if err := p.Prepare(int64(batch)); err != nil {
+			return nil, err
+		}
+	}
+	return s.work.source.Batch(int64(batch))
+}
+
+// grant sends members the data of a batch that their ranks read, and permission to begin it.
+func (s *segment) grant(batch int, data engine.Batch) {
+	p := s.pipeline
+	s.mu.Lock()
+	done := s.finished
+	s.mu.Unlock()
+	var hyperparameters [][]byte
+	if !s.work.evaluates {
+		for _, initialized := range []bool{false, true} {
+			hyperparameters = append(hyperparameters, exec.F32Bytes(p.optimizer.Hyperparameters(batch, initialized).Float32s()))
+		}
+	}
+	for _, member := range p.members {
+		h := protocol.Header{Kind: protocol.Batch, Segment: s.number, Batch: batch}
+		var payload [][]byte
+		for _, name := range p.replies[member].plan.Reads {
+			if s.work.evaluates && name != model.TokensInput && name != model.TargetsInput {
+				continue
+			}
+			if content, ok := data[name]; ok {
+				h.Names, payload = append(h.Names, name), append(payload, content)
+			}
+		}
+		if len(h.Names) > 0 {
+			p.send(member, transport.Hot, h, payload)
+		}
+		p.send(member, transport.Hot, protocol.Header{Kind: protocol.Grant, Segment: s.number, Limit: batch + 1, Done: done}, hyperparameters)
+	}
+}
+
+// finish ends the segment before a batch that was not granted.
+func (s *segment) finish(limit int) {
+	for _, member := range s.pipeline.members {
+		s.pipeline.send(member, transport.Hot, protocol.Header{Kind: protocol.End, Segment: s.number, Limit: limit}, nil)
+	}
+}
+
+// receive takes a message about the segment.
+func (s *segment) receive(from string, h protocol.Header, payload [][]byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.Kind == protocol.Ended {
+		if !slices.Contains(s.pipeline.members, from) {
+			return fmt.Errorf("%s has no ranks", from)
+		}
+		s.limits[from] = h.Limit
+		if len(s.limits) == len(s.pipeline.members) {
+			close(s.ended)
+		}
+		return nil
+	}
+	r, err := protocol.DecodeResult(h, payload)
+	if err != nil {
+		return err
+	}
+	if r.Batch < s.finished || r.Batch >= s.work.to || r.Microbatch < 0 || r.Microbatch >= s.work.microbatches {
+		return fmt.Errorf("a result of microbatch %d of batch %d, expected batches %d to %d of %d microbatches", r.Microbatch, r.Batch, s.finished, s.work.to-1,
+			s.work.microbatches)
+	}
+	for _, m := range s.collector.Add(r) {
+		s.finished = m.Batch + 1
+		s.results = append(s.results, m)
+	}
+	signal(s.changed)
+	signal(s.measured)
+	return nil
+}
+
+// signal fills a channel with room for one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// takeResults calls f with the results that have arrived, in order.
+func (s *segment) takeResults(f func(engine.Measured)) {
+	s.mu.Lock()
+	all := s.results
+	s.results = nil
+	s.mu.Unlock()
+	for _, m := range all {
+		f(m)
+	}
+}
+
+// end is the first batch that was not done.
+func (s *segment) end() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end := s.work.to
+	for _, limit := range s.limits {
+		end = min(end, limit)
+	}
+	return end
+}

@@ -1,0 +1,164 @@
+package coordinator
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/weights"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// reads are the variables that members send since the last segment. The first read asks each member for all that its
+// ranks own, so that a checkpoint does not wait for a round trip for each variable.
+type reads struct {
+	arrived map[protocol.Variable][]byte
+	changed chan struct{} // closed and replaced when one arrives
+}
+
+// ReadWeights implements train.Pipeline.
+func (p *Pipeline) ReadWeights(param string, v engine.Version) (device.Pending, error) {
+	if _, err := p.layout.Owner(param); err != nil {
+		return nil, err
+	}
+	return p.read(protocol.Variable{Name: param, Version: v}), nil
+}
+
+// ReadState implements train.Pipeline.
+func (p *Pipeline) ReadState(name string) (device.Pending, error) {
+	if _, err := p.layout.StateOwner(name); err != nil {
+		return nil, err
+	}
+	return p.read(protocol.Variable{Name: name, State: true}), nil
+}
+
+// read asks for all variables, unless they are on their way.
+func (p *Pipeline) read(v protocol.Variable) device.Pending {
+	p.mu.Lock()
+	asked := p.reads != nil
+	if !asked {
+		p.reads = &reads{arrived: map[protocol.Variable][]byte{}, changed: make(chan struct{})}
+	}
+	r := p.reads
+	p.mu.Unlock()
+	if !asked {
+		p.askAll()
+	}
+	return &pendingVariable{p, r, v}
+}
+
+// askAll asks each member for the variables that its ranks own, in the order in which checkpoints write them.
+func (p *Pipeline) askAll() {
+	owned := map[string][]protocol.Variable{}
+	add := func(rank int, v protocol.Variable) {
+		member := p.places[rank].Member
+		owned[member] = append(owned[member], v)
+	}
+	versions := []engine.Version{p.layout.Evaluated()}
+	if p.second != weights.OneVersion {
+		versions = append(versions, p.second.Version())
+	}
+	for _, v := range versions {
+		for _, name := range p.parameters {
+			rank, err := p.layout.Owner(name)
+			if err != nil {
+				panic(err) // of the model's own parameter
+			}
+			add(rank, protocol.Variable{Name: name, Version: v})
+		}
+	}
+	for _, state := range p.optimizer.State() {
+		rank, err := p.layout.StateOwner(state.ID)
+		if err != nil {
+			panic(err) // of the optimizer's own state
+		}
+		add(rank, protocol.Variable{Name: state.ID, State: true})
+	}
+	for _, member := range p.members {
+		text, err := json.Marshal(owned[member])
+		if err != nil {
+			panic(err) // names and numbers
+		}
+		p.send(member, transport.Hot, protocol.Header{Kind: protocol.Read}, [][]byte{text})
+	}
+}
+
+// received keeps a variable that a member has sent, if it is asked for.
+func (p *Pipeline) received(from string, v protocol.Variable, payload [][]byte) error {
+	if len(payload) != 1 {
+		return fmt.Errorf("variable %q in %d tensors, expected 1", v.Name, len(payload))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reads != nil {
+		p.reads.arrived[v] = payload[0]
+		close(p.reads.changed)
+		p.reads.changed = make(chan struct{})
+	}
+	return nil
+}
+
+// pendingVariable is a variable on its way.
+type pendingVariable struct {
+	pipeline *Pipeline
+	reads    *reads
+	variable protocol.Variable
+}
+
+// Wait implements device.Pending. A variable can be waited for once.
+func (w *pendingVariable) Wait() ([]byte, error) {
+	p := w.pipeline
+	for {
+		p.mu.Lock()
+		data, ok := w.reads.arrived[w.variable]
+		delete(w.reads.arrived, w.variable)
+		changed := w.reads.changed
+		p.mu.Unlock()
+		if ok {
+			return data, nil
+		}
+		select {
+		case <-changed:
+		case <-p.failed:
+			return nil, p.failing()
+		}
+	}
+}
+
+// WriteWeights implements train.Pipeline.
+func (p *Pipeline) WriteWeights(param string, v engine.Version, data []byte) error {
+	if _, err := p.layout.Owner(param); err != nil {
+		return err
+	}
+	return p.write(p.layout.Holders(param), protocol.Variable{Name: param, Version: v}, data)
+}
+
+// WriteState implements train.Pipeline.
+func (p *Pipeline) WriteState(name string, data []byte) error {
+	if _, err := p.layout.StateOwner(name); err != nil {
+		return err
+	}
+	return p.write(p.layout.StateHolders(name), protocol.Variable{Name: name, State: true}, data)
+}
+
+// write sends a variable to the members of some ranks.
+func (p *Pipeline) write(ranks []int, v protocol.Variable, data []byte) error {
+	var members []string
+	for _, rank := range ranks {
+		if m := p.places[rank].Member; !slices.Contains(members, m) {
+			members = append(members, m)
+		}
+	}
+	p.mu.Lock()
+	for _, m := range members {
+		p.written[m]++
+	}
+	p.mu.Unlock()
+	for _, m := range members {
+		p.send(m, transport.Bulk, protocol.Header{Kind: protocol.Write, Variable: v}, [][]byte{data})
+	}
+	return p.failing()
+}
