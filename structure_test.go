@@ -101,7 +101,8 @@ var backends = []string{"runtime/webgpu", "runtime/vulkan", "runtime/cpu", "runt
 // portable packages use no cgo and build for WebAssembly.
 var portable = []string{"./graph/...", "./shaders/...", "./optim/...", "./runtime/device/...", "./runtime/null", "./runtime/exec", "./runtime/tune",
 	"./runtime/devicetest", "./pipeline/schedule/...", "./pipeline/partition", "./pipeline/stage", "./pipeline/trace", "./pipeline/wire", "./pipeline/engine", "./pipeline/tokenizer/...",
-	"./pipeline/checkpoint/...", "./pipeline/cluster/transport", "./internal/strictyaml", "./wasm/graphhook", "./wasm/meter", "./wasm"}
+	"./pipeline/checkpoint/...", "./pipeline/cluster/transport", "./pipeline/cluster/identity",
+	"./pipeline/cluster/control", "./internal/strictyaml", "./wasm/graphhook", "./wasm/meter", "./wasm"}
 
 type pkg struct {
 	ImportPath string

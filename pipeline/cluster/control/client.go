@@ -1,0 +1,457 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	subjectUp   = "up."
+	subjectDown = "down."
+
+	defaultTimeout  = time.Minute
+	connectTimeout  = 5 * time.Second
+	writeTimeout    = 5 * time.Second
+	reconnectPause  = 250 * time.Millisecond
+	helloInterval   = 500 * time.Millisecond
+	goodbyeTimeout  = 2 * time.Second
+	defaultLease    = 5 * time.Second
+	renewalsOfLease = 5 // renewals in the time of a lease
+)
+
+// Handler answers a request of the coordinator. The context ends when the coordinator no longer waits, and when the
+// session ends.
+type Handler func(ctx context.Context, request []byte) (reply []byte, err error)
+
+// ClientOptions configures [Connect].
+type ClientOptions struct {
+	Addresses   []string // of the control server, host:port
+	Credentials *identity.Credentials
+	Build       string
+	Info        []byte        // what the coordinator should know about the member, at most 64 KiB
+	Timeout     time.Duration // without word from the coordinator until Lost is called; 0: one minute
+
+	// Setup registers handlers before the first request can arrive.
+	Setup func(c *Client)
+	// Lost is called once, when the coordinator has not answered for Timeout, has ended the run, or refuses the member.
+	Lost func(err error)
+	// Restarted is called when the coordinator no longer knows this member's session, since it has restarted (its
+	// instance is another then) or has given the member up. Everything that was queued and every request is dropped
+	// before, and nothing arrives until Restarted returns.
+	Restarted func(instance string)
+	// Dial makes connections; nil: TCP. TLS runs on top of it.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	Note func(format string, args ...any)
+}
+
+// Client is a member's end of the control connection.
+type Client struct {
+	o    ClientOptions
+	id   string
+	nats *nats.Conn
+
+	loops sync.WaitGroup
+	hurry chan struct{} // says hello now
+	done  chan struct{} // closed when the client ends
+
+	mu         sync.Mutex
+	handlers   map[string]handler
+	onMessage  func(name string, data []byte)
+	session    *clientSession
+	welcomed   bool // on this connection
+	restarting bool // the next welcome begins a session that replaces another
+	lease      time.Duration
+	contact    time.Time // of the last frame from the coordinator
+	first      chan struct{}
+	lastErr    error // of an attempt to connect
+	ended      bool
+	cause      error // of the end
+}
+
+type handler struct {
+	f          Handler
+	concurrent bool
+}
+
+// Connect connects a member to the coordinator and waits until it is welcomed.
+func Connect(ctx context.Context, o ClientOptions) (*Client, error) {
+	if len(o.Info) > maxInfo {
+		return nil, fmt.Errorf("info: found %d bytes, expected at most %d", len(o.Info), maxInfo)
+	}
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	if o.Note == nil {
+		o.Note = func(string, ...any) {}
+	}
+	c := &Client{o: o, id: o.Credentials.Identity().ID, handlers: map[string]handler{}, lease: defaultLease,
+		first: make(chan struct{}), hurry: make(chan struct{}, 1), done: make(chan struct{}), contact: time.Now()}
+	if o.Setup != nil {
+		o.Setup(c)
+	}
+	c.newSession()
+	if err := c.connect(); err != nil {
+		c.end(err)
+		return nil, err
+	}
+	c.loops.Go(c.renew)
+	select {
+	case <-c.first:
+		return c, nil
+	case <-c.done:
+		return nil, fmt.Errorf("connect: %w", c.cause)
+	case <-ctx.Done():
+		c.end(ctx.Err())
+		return nil, fmt.Errorf("connect: no welcome from the coordinator: %w", ctx.Err())
+	}
+}
+
+// clientSession is a session of a member.
+type clientSession struct {
+	*stream
+	mailbox *mailbox
+
+	mu       sync.Mutex
+	requests map[uint64]context.CancelFunc
+}
+
+// newSession replaces the session by a new one. The caller holds c.mu or the only reference.
+func (c *Client) newSession() {
+	if c.session != nil {
+		c.session.end()
+	}
+	s := &clientSession{mailbox: newMailbox(), requests: map[uint64]context.CancelFunc{}}
+	s.stream = newStream(randomID(), 0, c.publish)
+	c.session = s
+	c.loops.Go(func() { s.mailbox.run(s.stopped) })
+}
+
+// end stops the session and cancels its requests.
+func (s *clientSession) end() {
+	s.stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, cancel := range s.requests {
+		cancel()
+	}
+}
+
+// randomID returns a number that is not 0.
+func randomID() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return binary.BigEndian.Uint64(b[:]) | 1
+}
+
+// dialer connects nats.go to ClientOptions.Dial.
+type dialer func(ctx context.Context, address string) (net.Conn, error)
+
+func (d dialer) Dial(_, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+	defer cancel()
+	return d(ctx, address)
+}
+
+func (c *Client) connect() error {
+	dial := c.o.Dial
+	if dial == nil {
+		dial = func(ctx context.Context, address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		}
+	}
+	var servers []string
+	for _, a := range c.o.Addresses {
+		servers = append(servers, "tls://"+a)
+	}
+	o := nats.Options{
+		Servers: servers, NoRandomize: true, IgnoreDiscoveredServers: true, SkipHostLookup: true, Name: c.id,
+		Secure: true, TLSConfig: c.o.Credentials.TLS(identity.RoleCoordinator), TLSHandshakeFirst: true,
+		CustomDialer: dialer(dial), Timeout: connectTimeout, FlusherTimeout: writeTimeout,
+		AllowReconnect: true, MaxReconnect: -1, IgnoreAuthErrorAbort: true, ReconnectBufSize: -1,
+		CustomReconnectDelayCB: func(int) time.Duration { return reconnectPause },
+		PingInterval:           2 * time.Second, MaxPingsOut: 2, SubChanLen: 64 << 10,
+		DisconnectedErrCB: func(_ *nats.Conn, err error) { c.disconnected(err) },
+		ReconnectErrCB:    func(_ *nats.Conn, err error) { c.disconnected(err) },
+		ReconnectedCB:     func(*nats.Conn) { c.sayHello() },
+		AsyncErrorCB:      func(_ *nats.Conn, _ *nats.Subscription, err error) { c.o.Note("control: %v", err) },
+	}
+	var err error
+	if c.nats, err = o.Connect(); err != nil {
+		return fmt.Errorf("connect to %v: %w", c.o.Addresses, explain(err))
+	}
+	subscription, err := c.nats.Subscribe(subjectDown+c.id, func(m *nats.Msg) { c.receive(m.Data) })
+	if err == nil {
+		err = subscription.SetPendingLimits(-1, -1)
+	}
+	if err == nil {
+		err = c.nats.FlushTimeout(connectTimeout)
+	}
+	if err != nil {
+		return fmt.Errorf("connect to %v: %w", c.o.Addresses, explain(err))
+	}
+	return nil
+}
+
+// explain says in plain words why the coordinator or this member refused a connection.
+func explain(err error) error {
+	if errors.Is(err, nats.ErrAuthorization) {
+		return &identity.Refused{Code: identity.OtherRun, Reason: "the coordinator refuses this member: its log says why"}
+	}
+	return identity.Explain(err)
+}
+
+func (c *Client) publish(f frame) {
+	if err := c.nats.Publish(subjectUp+c.id, f.append(make([]byte, 0, frameHeader+len(f.body)))); err != nil && !errors.Is(err, nats.ErrReconnectBufExceeded) {
+		c.o.Note("control: %v", err)
+	}
+}
+
+// disconnected stops the stream until the coordinator welcomes the member on the next connection.
+func (c *Client) disconnected(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.lastErr = explain(err)
+	}
+	c.welcomed = false
+	c.session.pause()
+}
+
+func (c *Client) sayHello() {
+	select {
+	case c.hurry <- struct{}{}:
+	default:
+	}
+}
+
+// renew says hello until the coordinator welcomes the member, then renews the lease.
+func (c *Client) renew() {
+	for {
+		pause, ok := c.renewOnce()
+		if !ok {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-c.hurry:
+		case <-c.done:
+			return
+		}
+	}
+}
+
+func (c *Client) renewOnce() (pause time.Duration, ok bool) {
+	c.mu.Lock()
+	s, welcomed, lease, silent, err := c.session, c.welcomed, c.lease, time.Since(c.contact), c.lastErr
+	resume := s.instance != 0 && !c.restarting
+	c.mu.Unlock()
+	pause = lease / renewalsOfLease
+	if silent > c.o.Timeout {
+		go c.lost(fmt.Errorf("the coordinator has not answered for %v: %w", silent.Round(time.Millisecond), cmp.Or(err, errSilent)))
+		return 0, false
+	}
+	if welcomed && silent > 3*pause {
+		c.o.Note("control: no answer for %v: connecting again", silent.Round(time.Millisecond))
+		c.disconnected(errSilent)
+		_ = c.nats.ForceReconnect()
+		return pause, true
+	}
+	if welcomed {
+		c.publish(s.frame(frameRenew, nil))
+		return pause, true
+	}
+	c.publish(s.frame(frameHello, encodeJSON(hello{Protocol: identity.Protocol, Build: c.o.Build, Resume: resume, Info: c.o.Info})))
+	return min(pause, helloInterval), true
+}
+
+var errSilent = errors.New("the connection is silent")
+
+// receive handles a frame from the coordinator. NATS calls it from one goroutine.
+func (c *Client) receive(b []byte) {
+	f, err := decodeFrame(b)
+	if err != nil {
+		c.o.Note("control: %v", err)
+		return
+	}
+	c.mu.Lock()
+	s := c.session
+	if f.session != s.session {
+		c.mu.Unlock()
+		return // for another process with this certificate, or for an earlier session
+	}
+	c.contact = time.Now()
+	c.mu.Unlock()
+	switch f.kind {
+	case frameWelcome:
+		c.welcome(f)
+	case frameForgotten:
+		c.forgotten()
+	case frameBye:
+		var b bye
+		_ = json.Unmarshal(f.body, &b)
+		go c.lost(b.err())
+	case framePing:
+		c.pong(s, f)
+	case frameAck, frameResend:
+		s.acknowledge(f.acknowledged, f.kind == frameResend)
+	case frameRenewed:
+		s.acknowledgeRenewal(f.acknowledged)
+	case framePiece:
+		c.receivePiece(s, f)
+	}
+}
+
+func (c *Client) welcome(f frame) {
+	var w welcome
+	if err := json.Unmarshal(f.body, &w); err != nil || w.LeaseMillis < 1 || w.LeaseMillis > 3600_000 {
+		c.o.Note("control: malformed welcome")
+		return
+	}
+	c.mu.Lock()
+	s, restarted := c.session, c.restarting
+	s.mu.Lock()
+	s.instance = f.instance
+	s.mu.Unlock()
+	again := c.welcomed
+	c.welcomed, c.restarting, c.lastErr = true, false, nil
+	c.lease = time.Duration(w.LeaseMillis) * time.Millisecond
+	c.mu.Unlock()
+	if again {
+		return // the answer to a second hello
+	}
+	if restarted && c.o.Restarted != nil {
+		c.o.Restarted(fmt.Sprintf("%016x", f.instance))
+	}
+	s.resume(f.acknowledged)
+	select {
+	case <-c.first:
+	default:
+		close(c.first)
+	}
+}
+
+// forgotten begins a new session, since the coordinator does not know the present one.
+func (c *Client) forgotten() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return
+	}
+	c.newSession()
+	c.welcomed, c.restarting = false, true
+	c.sayHello()
+}
+
+// pong answers with the member's time when the ping came and when the answer leaves.
+func (c *Client) pong(s *clientSession, f frame) {
+	received := time.Now()
+	if len(f.body) != pingSize {
+		return
+	}
+	body := append(make([]byte, 0, pongSize), f.body...)
+	body = binary.BigEndian.AppendUint64(body, uint64(received.UnixNano()))
+	body = binary.BigEndian.AppendUint64(body, uint64(time.Now().UnixNano()))
+	c.publish(s.frame(framePong, body))
+}
+
+func (c *Client) receivePiece(s *clientSession, f frame) {
+	s.acknowledge(f.acknowledged, false)
+	m, complete, err := s.take(f)
+	if err != nil {
+		c.o.Note("control: the coordinator sent a malformed stream: %v", err)
+		c.forgotten()
+		return
+	}
+	if complete {
+		c.deliver(s, m)
+	}
+}
+
+// lost ends the client and reports it.
+func (c *Client) lost(err error) {
+	if c.end(err) && c.o.Lost != nil {
+		select {
+		case <-c.first:
+			c.o.Lost(err)
+		default: // Connect returns the error
+		}
+	}
+}
+
+// end closes the connection. It reports whether this call did.
+func (c *Client) end(err error) bool {
+	c.mu.Lock()
+	if c.ended {
+		c.mu.Unlock()
+		return false
+	}
+	c.ended, c.cause = true, err
+	c.session.end()
+	c.mu.Unlock()
+	close(c.done)
+	if c.nats != nil {
+		c.nats.Close()
+	}
+	return true
+}
+
+// Instance returns the ID of the coordinator's process.
+func (c *Client) Instance() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.session.mu.Lock()
+	defer c.session.mu.Unlock()
+	return fmt.Sprintf("%016x", c.session.instance)
+}
+
+// Contact returns when the coordinator was last heard of. A member whose lease has ended since then is lost to it.
+func (c *Client) Contact() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.contact
+}
+
+// Publish queues an event for the coordinator and returns at once. Events arrive in order and once, also after an
+// outage, unless the coordinator restarts. The caller does not change data afterwards.
+func (c *Client) Publish(event string, data []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return fmt.Errorf("publish %.40q: %w", event, c.cause)
+	}
+	if event == "" {
+		return errors.New("publish: empty name of an event")
+	}
+	return c.session.send(message{kind: messageEvent, name: event, data: data})
+}
+
+// Close waits up to two seconds until the coordinator has what was published, says goodbye and ends the client.
+// Running handlers are canceled. Lost is not called.
+func (c *Client) Close() error {
+	for deadline := time.Now().Add(goodbyeTimeout); ; {
+		c.mu.Lock()
+		s, connected, ended := c.session, c.welcomed, c.ended
+		c.mu.Unlock()
+		if ended {
+			break
+		}
+		if !connected || s.idle() || time.Now().After(deadline) {
+			c.publish(s.frame(frameGoodbye, nil))
+			_ = c.nats.FlushTimeout(goodbyeTimeout)
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	c.end(errors.New("the client is closed"))
+	c.loops.Wait()
+	return nil
+}

@@ -1,0 +1,304 @@
+//go:build !js
+
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	testBuild = "v1 (abc)"
+	testLease = 300 * time.Millisecond
+)
+
+// notes keeps lines.
+type notes struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (n *notes) note(format string, args ...any) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lines = append(n.lines, fmt.Sprintf(format, args...))
+}
+
+func (n *notes) all() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return append([]string{}, n.lines...)
+}
+
+func (n *notes) eventually(t *testing.T, want string) {
+	t.Helper()
+	assert.Eventually(t, func() bool { return strings.Contains(strings.Join(n.all(), "\n"), want) }, 5*time.Second, 2*time.Millisecond, "%q", want)
+}
+
+// run is a coordinator with what it has seen.
+type run struct {
+	t         *testing.T
+	authority *identity.Authority
+	server    *Server
+	notes     *notes
+	events    *notes
+	changes   *notes
+}
+
+func newRun(t *testing.T) *run {
+	t.Helper()
+	a, err := identity.NewAuthority()
+	require.NoError(t, err)
+	r := &run{t: t, authority: a, notes: &notes{}, events: &notes{}, changes: &notes{}}
+	r.serve("127.0.0.1:0")
+	return r
+}
+
+func (r *run) serve(address string) {
+	r.t.Helper()
+	c, err := r.authority.Coordinator()
+	require.NoError(r.t, err)
+	r.server, err = Serve(ServerOptions{Address: address, Credentials: c, Build: testBuild, Lease: testLease, Note: r.notes.note})
+	require.NoError(r.t, err)
+	s := r.server
+	r.t.Cleanup(func() { require.NoError(r.t, s.Close()) })
+	s.OnEvent(func(member, name string, data []byte) { r.events.note("%s %s %.40s", member, name, data) })
+	s.Watch(func(c MemberChange) { r.changes.note("%s %s", c.Change, c.Member.ID) })
+}
+
+func (r *run) address() string { return "127.0.0.1:" + strconv.Itoa(r.server.Port()) }
+
+func (r *run) credentials(name string) *identity.Credentials {
+	r.t.Helper()
+	c, err := r.authority.Member(name)
+	require.NoError(r.t, err)
+	return c
+}
+
+func (r *run) connect(o ClientOptions) (*Client, string) {
+	r.t.Helper()
+	if o.Credentials == nil {
+		o.Credentials = r.credentials("m")
+	}
+	if o.Addresses == nil {
+		o.Addresses = []string{r.address()}
+	}
+	if o.Build == "" {
+		o.Build = testBuild
+	}
+	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
+	defer cancel()
+	c, err := Connect(ctx, o)
+	require.NoError(r.t, err)
+	r.t.Cleanup(func() { require.NoError(r.t, c.Close()) })
+	return c, o.Credentials.Identity().ID
+}
+
+func echo(_ context.Context, request []byte) ([]byte, error) { return request, nil }
+
+func TestRequests(t *testing.T) {
+	r := newRun(t)
+	_, id := r.connect(ClientOptions{Info: []byte("two GPUs"), Setup: func(c *Client) {
+		c.Handle("echo", echo)
+		c.Handle("fail", func(context.Context, []byte) ([]byte, error) { return nil, errors.New("out of memory") })
+		c.Handle("bad", func(context.Context, []byte) ([]byte, error) { return nil, usererror.Errorf("no such device") })
+	}})
+	reply, err := r.server.Request(t.Context(), id, "echo", []byte("hello"))
+	require.NoError(t, err)
+	assert.Equal(t, "hello", string(reply))
+	reply, err = r.server.Request(t.Context(), id, "echo", nil)
+	require.NoError(t, err)
+	assert.Empty(t, reply)
+
+	_, err = r.server.Request(t.Context(), id, "fail", nil)
+	var remote *RemoteError
+	require.ErrorAs(t, err, &remote)
+	assert.Equal(t, RemoteError{Member: id, Text: "out of memory"}, *remote)
+	assert.EqualError(t, err, "request fail: member "+id+": out of memory")
+	assert.False(t, usererror.Is(err))
+	_, err = r.server.Request(t.Context(), id, "bad", nil)
+	assert.True(t, usererror.Is(err))
+	_, err = r.server.Request(t.Context(), id, "nothing", nil)
+	require.ErrorAs(t, err, &remote)
+	assert.Equal(t, RemoteNoHandler, remote.Kind)
+	_, err = r.server.Request(t.Context(), "nobody-1", "echo", nil)
+	require.ErrorIs(t, err, ErrUnknownMember)
+	_, err = r.server.Request(t.Context(), id, "", nil)
+	require.ErrorContains(t, err, "name: empty")
+
+	members := r.server.Members()
+	require.Len(t, members, 1)
+	assert.Equal(t, id, members[0].ID)
+	assert.Equal(t, "two GPUs", string(members[0].Info))
+	assert.False(t, members[0].Lost)
+}
+
+func TestLargeMessages(t *testing.T) {
+	r := newRun(t)
+	_, id := r.connect(ClientOptions{Setup: func(c *Client) { c.Handle("echo", echo) }})
+	for _, size := range []int{pieceSize - 1, pieceSize, pieceSize + 1, 3 * pieceSize, MaxMessage} {
+		request := make([]byte, size)
+		for i := range request {
+			request[i] = byte(i * 7 >> 3)
+		}
+		reply, err := r.server.Request(t.Context(), id, "echo", request)
+		require.NoError(t, err)
+		assert.True(t, string(request) == string(reply), "%d bytes", size)
+	}
+	_, err := r.server.Request(t.Context(), id, "echo", make([]byte, MaxMessage+1))
+	require.ErrorContains(t, err, "found 33554433 bytes, expected at most 33554432")
+}
+
+// A member handles requests and messages in the order of sending; a concurrent handler does not wait for them.
+func TestOrder(t *testing.T) {
+	r := newRun(t)
+	var seen notes
+	blocked, release := make(chan struct{}), make(chan struct{})
+	_, id := r.connect(ClientOptions{Setup: func(c *Client) {
+		c.Handle("block", func(context.Context, []byte) ([]byte, error) {
+			close(blocked)
+			<-release
+			seen.note("block")
+			return nil, nil
+		})
+		c.Handle("number", func(_ context.Context, b []byte) ([]byte, error) { seen.note("%s", b); return nil, nil })
+		c.HandleConcurrently("now", echo)
+		c.OnMessage(func(name string, data []byte) { seen.note("%s", data) })
+	}})
+	var want []string
+	go func() { _, _ = r.server.Request(context.Background(), id, "block", nil) }()
+	<-blocked
+	want = append(want, "block")
+	for i := range 100 {
+		want = append(want, strconv.Itoa(i))
+		if i%3 == 0 {
+			sent := make(chan struct{})
+			m, err := r.server.member(id)
+			require.NoError(t, err)
+			go func() {
+				close(sent)
+				_, _ = r.server.Request(context.Background(), id, "number", []byte(strconv.Itoa(i)))
+			}()
+			<-sent
+			require.Eventually(t, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return len(m.requests) == 2+i/3 }, time.Second, 50*time.Microsecond)
+			continue
+		}
+		require.NoError(t, r.server.Publish(id, "number", []byte(strconv.Itoa(i))))
+	}
+	reply, err := r.server.Request(t.Context(), id, "now", []byte("x"))
+	require.NoError(t, err)
+	assert.Equal(t, "x", string(reply))
+	assert.Empty(t, seen.all(), "the first request is still running")
+	close(release)
+	require.Eventually(t, func() bool { return len(seen.all()) == len(want) }, 5*time.Second, time.Millisecond)
+	assert.Equal(t, want, seen.all())
+}
+
+func TestRequestsAreCanceled(t *testing.T) {
+	r := newRun(t)
+	canceled := make(chan error, 2)
+	_, id := r.connect(ClientOptions{Setup: func(c *Client) {
+		c.Handle("wait", func(ctx context.Context, _ []byte) ([]byte, error) {
+			<-ctx.Done()
+			canceled <- ctx.Err()
+			return nil, ctx.Err()
+		})
+	}})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := r.server.Request(ctx, id, "wait", nil)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, <-canceled, context.Canceled)
+	done := make(chan error, 1)
+	go func() { _, err := r.server.Request(context.Background(), id, "wait", nil); done <- err }()
+	time.Sleep(20 * time.Millisecond)
+	require.NoError(t, r.server.Drop(id, "replaced by a spare"))
+	var lost *LostError
+	require.ErrorAs(t, <-done, &lost)
+	assert.Equal(t, "replaced by a spare", lost.Reason)
+	require.ErrorIs(t, <-canceled, context.Canceled)
+}
+
+func TestEventsAndGoodbye(t *testing.T) {
+	r := newRun(t)
+	a, idA := r.connect(ClientOptions{})
+	b, idB := r.connect(ClientOptions{})
+	var want []string
+	for i := range 500 {
+		require.NoError(t, a.Publish("loss", []byte(strconv.Itoa(i))))
+		require.NoError(t, b.Publish("loss", []byte(strconv.Itoa(i))))
+		want = append(want, "loss "+strconv.Itoa(i))
+	}
+	require.NoError(t, a.Close(), "waits for the events")
+	require.NoError(t, b.Close())
+	for _, id := range []string{idA, idB} {
+		var got []string
+		for _, line := range r.events.all() {
+			if event, ok := strings.CutPrefix(line, id+" "); ok {
+				got = append(got, event)
+			}
+		}
+		assert.Equal(t, want, got)
+		r.changes.eventually(t, "left "+id)
+	}
+	assert.Empty(t, r.server.Members())
+	assert.NotContains(t, strings.Join(r.changes.all(), "\n"), "lost")
+	require.Error(t, a.Publish("loss", nil))
+}
+
+func TestBroadcast(t *testing.T) {
+	r := newRun(t)
+	var seen notes
+	var want []string
+	for range 3 {
+		c, id := r.connect(ClientOptions{})
+		c.OnMessage(func(name string, data []byte) { seen.note("%s %s %s", id, name, data) })
+		want = append(want, id+" grant 7")
+	}
+	require.NoError(t, r.server.Broadcast("grant", []byte("7")))
+	require.Eventually(t, func() bool { return len(seen.all()) == 3 }, 5*time.Second, time.Millisecond)
+	assert.ElementsMatch(t, want, seen.all())
+}
+
+func TestClock(t *testing.T) {
+	r := newRun(t)
+	_, id := r.connect(ClientOptions{})
+	c, err := r.server.Clock(t.Context(), id)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, c.Offset.Abs(), c.Error, "one clock")
+	assert.Positive(t, c.RoundTrip)
+	assert.Equal(t, (c.RoundTrip+1)/2, c.Error)
+
+	// A clock an hour ahead, 3 ms to the member, 1 ms to answer, 7 ms back.
+	hour, ms := int64(time.Hour), int64(time.Millisecond)
+	got := clockOf(100*ms, 100*ms+3*ms+hour, 100*ms+4*ms+hour, 100*ms+11*ms)
+	assert.Equal(t, Clock{Offset: time.Hour - 2*time.Millisecond, Error: 5 * time.Millisecond, RoundTrip: 10 * time.Millisecond, Measured: time.Unix(0, 111*ms)}, got)
+}
+
+func TestPortInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	a, err := identity.NewAuthority()
+	require.NoError(t, err)
+	c, err := a.Coordinator()
+	require.NoError(t, err)
+	_, err = Serve(ServerOptions{Address: l.Addr().String(), Credentials: c})
+	require.ErrorContains(t, err, "address already in use")
+	m, err := a.Member("x")
+	require.NoError(t, err)
+	_, err = Serve(ServerOptions{Address: "127.0.0.1:0", Credentials: m})
+	require.ErrorContains(t, err, "found credentials of a member, expected the coordinator's")
+}

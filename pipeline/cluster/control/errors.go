@@ -1,0 +1,129 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+)
+
+// RemoteKind classifies the error of a handler on a member.
+type RemoteKind string
+
+const (
+	RemoteOther     RemoteKind = ""           // a defect, as far as the member knows
+	RemoteUser      RemoteKind = "user"       // the user's fault: the error is marked with package usererror here too
+	RemoteCanceled  RemoteKind = "canceled"   // the request was canceled
+	RemoteNoHandler RemoteKind = "no-handler" // the member has no handler of this name
+)
+
+// RemoteError is the error that a member's handler returned.
+type RemoteError struct {
+	Member string
+	Text   string
+	Kind   RemoteKind
+}
+
+func (e *RemoteError) Error() string { return fmt.Sprintf("member %s: %s", e.Member, e.Text) }
+
+func (e *RemoteError) Unwrap() error {
+	switch e.Kind {
+	case RemoteUser:
+		return usererror.New(errors.New(e.Text))
+	case RemoteCanceled:
+		return context.Canceled
+	}
+	return nil
+}
+
+// LostError is the error of a request whose session has ended before the answer came.
+type LostError struct {
+	Member string
+	Reason string
+}
+
+func (e *LostError) Error() string { return fmt.Sprintf("member %s: %s", e.Member, e.Reason) }
+
+// ErrUnknownMember is the error of a call for a member that has no session.
+var ErrUnknownMember = errors.New("no such member")
+
+// ErrCoordinatorClosed is the error by which a member learns that the coordinator has ended the run.
+var ErrCoordinatorClosed = errors.New("the coordinator has ended the run")
+
+// failure is the body of messageFailure.
+type failure struct {
+	Text string     `json:"text"`
+	Kind RemoteKind `json:"kind,omitempty"`
+}
+
+const maxErrorText = 64 << 10
+
+func encodeFailure(err error) []byte {
+	f := failure{Text: err.Error()}
+	var remote *RemoteError
+	switch {
+	case errors.As(err, &remote):
+		f.Kind = remote.Kind
+	case usererror.Is(err):
+		f.Kind = RemoteUser
+	case errors.Is(err, context.Canceled):
+		f.Kind = RemoteCanceled
+	}
+	f.Text = f.Text[:min(len(f.Text), maxErrorText)]
+	b, err := json.Marshal(f)
+	if err != nil {
+		return []byte(`{"text":"the error could not be encoded"}`)
+	}
+	return b
+}
+
+func decodeFailure(member string, b []byte) *RemoteError {
+	var f failure
+	if err := json.Unmarshal(b, &f); err != nil {
+		f.Text = "the error could not be decoded"
+	}
+	return &RemoteError{Member: member, Text: f.Text, Kind: f.Kind}
+}
+
+// hello is the body of frameHello.
+type hello struct {
+	Protocol int    `json:"protocol"`
+	Build    string `json:"build"`
+	Resume   bool   `json:"resume,omitempty"` // a session that the coordinator welcomed before
+	Info     []byte `json:"info,omitempty"`
+}
+
+// welcome is the body of frameWelcome.
+type welcome struct {
+	LeaseMillis int64 `json:"lease_ms"`
+}
+
+// bye is the body of frameBye.
+type bye struct {
+	Text     string                  `json:"text"`
+	Closed   bool                    `json:"closed,omitempty"` // the run has ended
+	Mismatch *identity.MismatchError `json:"mismatch,omitempty"`
+}
+
+func (b bye) err() error {
+	switch {
+	case b.Closed:
+		return ErrCoordinatorClosed
+	case b.Mismatch != nil:
+		return usererror.New(b.Mismatch)
+	}
+	return fmt.Errorf("the coordinator ended the session: %.300q", b.Text)
+}
+
+const maxInfo = 64 << 10 // bytes of Info, so that a hello fits into a frame
+
+func encodeJSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // the types above always encode
+	}
+	return b
+}
