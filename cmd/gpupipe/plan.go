@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gpupipe/gpupipe/graph/target"
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -24,6 +26,7 @@ type planCommand struct {
 	Stages   *int     `help:"Pipeline stages. The same as --set pipeline.stages=N."`
 	Cut      []int    `help:"First unit of each stage after the first. Unit 0 is the embedding, then come the layers, then the head. Default: the best cut." placeholder:"UNIT"`
 	Memory   string   `help:"Memory of each device, as in 24GiB, for devices that do not report it." placeholder:"BYTES"`
+	Network  string   `help:"Plan for stages on machines of their own, connected by links of this latency and bandwidth, and choose pipeline.depth for them." placeholder:"10ms,1Gbit"`
 	Modelled bool     `help:"Estimate times from the kernels' arithmetic and memory traffic, and run nothing."`
 	Fresh    bool     `help:"Ignore times measured earlier."`
 	Tune     bool     `help:"Time the variants of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
@@ -37,6 +40,9 @@ measures each distinct unit.) A simulation of each schedule turns the times into
 Memory and times are those of train.precision: f16 and bf16 halve most of the activations. What a stage sends to others in a batch, in
 bytes, is in the formats of pipeline.wire and pipeline.wire_exchange.
 
+With --network, stages are on machines of their own. More microbatches in flight (pipeline.depth) hide slow links, at the price of memory
+and, with 2bw, of more stale microbatches: the plan lists what each depth costs.
+
 The device null:0 stands for a discrete GPU that is not present. Its times are estimates.
 
 Examples:
@@ -44,7 +50,8 @@ Examples:
   gpupipe plan c.yaml --stages 2 --cut 9 \
     --set pipeline.devices=[webgpu:0,webgpu:1]
   gpupipe plan --set model.preset=smollm2-135m --set train.microbatches=16 \
-    --stages 4 --modelled --set pipeline.devices=[null:0] --memory 8GiB`
+    --stages 4 --modelled --set pipeline.devices=[null:0] --memory 8GiB
+  gpupipe plan c.yaml --stages 4 --network 10ms,1Gbit`
 }
 
 func (c *planCommand) Run(a *app) error {
@@ -53,7 +60,11 @@ func (c *planCommand) Run(a *app) error {
 		return err
 	}
 	s := &status{app: a, silent: c.JSON}
-	o := measure.Options{Modelled: c.Modelled, Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}
+	link, err := parseLink(c.Network)
+	if err != nil {
+		return usererror.New(fmt.Errorf("--network: %w", err))
+	}
+	o := measure.Options{Modelled: c.Modelled, Between: link, Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}
 	save := func() error { return nil }
 	if !c.Modelled {
 		o.Cache = a.measuredCosts()
@@ -251,6 +262,7 @@ func printRecommendation(a *app, p *layout.Comparison) {
 			inBytes(m.Optimizer), inBytes(m.Activations), inBytes(m.Working), inBytes(m.Total()), available, recompute})
 	}
 	a.headed(rows)
+	printDepths(a, p.Depths)
 	printMicrobatching(a, p.Microbatching)
 	a.prose(fmt.Sprintf("\ncompared: %s\nto train with this plan:%s\n", c.Plan.Search, settings(p, c)))
 }
@@ -273,11 +285,59 @@ func printMicrobatching(a *app, all []layout.Microbatching) {
 	a.headed(rows)
 }
 
+// printDepths prints what each depth gains and costs. It omits depths that are no faster than a smaller one.
+func printDepths(a *app, all []layout.Depth) {
+	if len(all) == 0 {
+		return
+	}
+	rows, fastest := [][]string{{"DEPTH", "STALE", "STALENESS", "TOKENS/S", "LARGEST STAGE", ""}}, 0.0
+	for _, d := range all {
+		chosen := ""
+		switch {
+		case d.Chosen:
+			chosen = "chosen: the least within 1 % of the fastest"
+		case d.TokensPerSec <= fastest:
+			continue
+		}
+		fastest = max(fastest, d.TokensPerSec)
+		rows = append(rows, []string{fmt.Sprint(d.Depth), fmt.Sprint(d.Stale), fmt.Sprintf("%.3g", d.Staleness), grouped(int64(d.TokensPerSec)),
+			inBytes(d.Largest), chosen})
+	}
+	a.printf("\n")
+	a.headed(rows)
+}
+
+// parseLink reads the latency and the bandwidth of a link, as in 10ms,1Gbit; nil if the text is empty.
+func parseLink(text string) (*partition.Link, error) {
+	if text == "" {
+		return nil, nil
+	}
+	latency, bandwidth, _ := strings.Cut(text, ",")
+	d, err := time.ParseDuration(strings.TrimSpace(latency))
+	if err != nil || d < 0 || d > time.Hour {
+		return nil, fmt.Errorf("found latency %q, expected a time from 0s to 1h, as in 10ms,1Gbit", latency)
+	}
+	for _, unit := range []struct {
+		name string
+		bits float64
+	}{{"kbit", 1e3}, {"Mbit", 1e6}, {"Gbit", 1e9}} {
+		number, is := strings.CutSuffix(strings.TrimSpace(bandwidth), unit.name)
+		n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+		if is && err == nil && n > 0 && n <= 1e6 {
+			return &partition.Link{Latency: d.Seconds(), Bandwidth: n * unit.bits / 8}, nil
+		}
+	}
+	return nil, fmt.Errorf("found bandwidth %q, expected bits a second in kbit, Mbit or Gbit, as in 10ms,1Gbit", bandwidth)
+}
+
 // settings returns the overrides that make a run follow the plan.
 func settings(p *layout.Comparison, c partition.Candidate) string {
 	text := fmt.Sprintf(" --set pipeline.schedule=%s --set pipeline.stages=%d", c.Schedule, len(c.Plan.Stages))
 	if c.Delay > 0 && c.Stale == c.Microbatches {
 		text += " --set pipeline.stale_microbatches=all"
+	}
+	if c.Depth > 0 {
+		text += fmt.Sprintf(" --set pipeline.depth=%d", c.Depth)
 	}
 	if c.Chunks > 1 {
 		text += fmt.Sprintf(" --set pipeline.chunks=%d", c.Chunks)

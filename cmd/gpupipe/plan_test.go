@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,6 +57,45 @@ func TestPlanOfWireFormats(t *testing.T) {
 	assert.Equal(t, map[string]int64{"f32": 4 * elements, "bf16": 2 * elements, "int8": elements + elements/32}, sent)
 }
 
+// Over links a depth is chosen, and what each costs is listed.
+func TestPlanOverLinks(t *testing.T) {
+	args := []string{"--stages", "3", "--set", "train.microbatches=16", "--set", "pipeline.devices=[null:0]"}
+	code, out, errs := command(planArgs(append(args, "--network", "1ms,1Gbit")...)...)
+	require.Equal(t, exitOK, code, errs)
+	for _, want := range []string{"DEPTH  STALE  STALENESS", "chosen: the least within 1 % of the fastest", "--set pipeline.depth=", "null:0 of machine 2"} {
+		assert.Contains(t, out, want)
+	}
+	code, out, errs = command(planArgs(append(args, "--network", "1ms,1Gbit", "--json")...)...)
+	require.Equal(t, exitOK, code, errs)
+	var p layout.Comparison
+	require.NoError(t, json.Unmarshal([]byte(out), &p))
+	require.Equal(t, "2bw", p.Recommended)
+	best := p.Schedules[slices.IndexFunc(p.Schedules, func(c partition.Candidate) bool { return c.Schedule == p.Recommended })]
+	assert.Positive(t, best.Depth)
+	assert.Equal(t, best.Depth, best.Plan.Depth)
+	for _, d := range p.Depths {
+		assert.Equal(t, 2+d.Depth, d.Stale)
+		assert.InDelta(t, float64(d.Stale)/16, d.Staleness, 1e-12)
+	}
+	code, out, errs = command(planArgs(args...)...)
+	require.Equal(t, exitOK, code, errs)
+	assert.NotContains(t, out, "DEPTH")
+	assert.NotContains(t, out, "pipeline.depth")
+}
+
+func TestParseLink(t *testing.T) {
+	for text, want := range map[string]partition.Link{"10ms,1Gbit": {Latency: 0.01, Bandwidth: 1.25e8}, "0s, 2.5 Gbit": {Bandwidth: 3.125e8},
+		"1s,100kbit": {Latency: 1, Bandwidth: 12500}, "50us,200Mbit": {Latency: 50e-6, Bandwidth: 2.5e7}} {
+		got, err := parseLink(text)
+		require.NoError(t, err, text)
+		assert.InDelta(t, want.Latency, got.Latency, 1e-12, text)
+		assert.InDelta(t, want.Bandwidth, got.Bandwidth, 1e-6, text)
+	}
+	none, err := parseLink("")
+	require.NoError(t, err)
+	assert.Nil(t, none)
+}
+
 // The settings printed for a plan make a config whose ranks are those of the plan.
 func TestSettingsOfReplicas(t *testing.T) {
 	devices := []string{"null:0", "null:1", "null:2", "null:0"}
@@ -103,6 +143,11 @@ func TestPlanMistakes(t *testing.T) {
 		{planArgs("--stages", "2", "--cut", "9"), `pipeline.cut: found "[9]", expected ascending units from 1 to 6`},
 		{planArgs("--stages", "2", "--cut", "3,4"), `pipeline.cut: found "[3, 4]", expected 1 units`},
 		{planArgs("--stages", "2", "--memory", "lots"), `pipeline.memory: found "lots", expected bytes, as in 24GiB`},
+		{planArgs("--stages", "2", "--network", "fast,1Gbit"), `--network: found latency "fast", expected a time from 0s to 1h, as in 10ms,1Gbit`},
+		{planArgs("--stages", "2", "--network=-1ms,1Gbit"), `--network: found latency "-1ms"`},
+		{planArgs("--stages", "2", "--network", "1ms"), `--network: found bandwidth "", expected bits a second in kbit, Mbit or Gbit`},
+		{planArgs("--stages", "2", "--network", "1ms,0Gbit"), `--network: found bandwidth "0Gbit"`},
+		{planArgs("--stages", "2", "--network", "1ms,1GB"), `--network: found bandwidth "1GB"`},
 		{planArgs("--stages", "2", "--memory", "20kB"), "stage 0 (embed"},
 		{planArgs("--stages", "2", "--memory", "20kB"), "20000 available"},
 		{planArgs("--set", "pipeline.devices=[abacus]"), "pipeline.devices: device \"abacus\": unknown backend"},

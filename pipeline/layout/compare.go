@@ -34,6 +34,7 @@ type Comparison struct {
 	Recommendation int                   `json:"-"` // index in Schedules; −1: none
 	Reason         string                `json:"reason"`
 	Microbatching  []Microbatching       `json:"microbatching,omitempty"` // if the recommended schedule has a delay
+	Depths         []Depth               `json:"depths,omitempty"`        // of the recommended schedule, over a network
 }
 
 // DevicesOf returns the ranks' device names in a plan's order of the stages, as in pipeline.devices.
@@ -65,7 +66,7 @@ type Unit struct {
 // that is not possible says why; Compare returns no error if none is possible.
 func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (p *Comparison, err error) {
 	c, m := t.Config, t.Model
-	devices, err := openOnce(open, c.Pipeline)
+	devices, err := openOnce(open, c.Pipeline, o.Between != nil)
 	defer func() {
 		if e := closeAll(devices); err == nil {
 			err = e
@@ -85,7 +86,7 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 	for i, dev := range devices {
 		p.Ranks = append(p.Ranks, configuredName(c.Pipeline, i, dev))
 	}
-	known := map[int]partition.Problem{} // by delay: the optimizer differs
+	depths, known := map[string][]Depth{}, map[int]partition.Problem{} // by schedule, and by delay: the optimizer differs
 	for _, v := range variants(c) {
 		variant := t
 		variant.Config = v
@@ -96,18 +97,20 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 			}
 			known[v.Pipeline.Delay] = problem
 		}
+		v, plan, compared, err := ChooseDepth(v, problem)
 		candidate := partition.Candidate{Schedule: v.Pipeline.Schedule, Chunks: v.Pipeline.Chunks, Delay: v.Pipeline.Delay,
-			Microbatches: v.MicrobatchesPerReplica(), Stale: v.Stale(), Staleness: v.Staleness()}
-		if plan, err := choosePlan(v, problem); err == nil {
+			Microbatches: v.MicrobatchesPerReplica(), Stale: v.Stale(), Staleness: v.Staleness(), Depth: v.Pipeline.Depth.Number()}
+		if err == nil {
 			candidate.Plan = &plan
 		} else {
 			candidate.Problem = v.ScheduleProblem(err).Error()
 		}
-		p.Schedules = append(p.Schedules, candidate)
+		p.Schedules, depths[candidate.Schedule] = append(p.Schedules, candidate), compared
 		p.Devices = describeDevices(m, devices, problem)
 	}
 	if p.Recommendation, p.Reason = partition.Recommend(p.Schedules); p.Recommendation >= 0 {
 		p.Recommended = p.Schedules[p.Recommendation].Schedule
+		p.Depths = depths[p.Recommended]
 		if p.Microbatching, err = t.compareMicrobatches(ctx, devices, o, p.Schedules[p.Recommendation]); err != nil {
 			return nil, err
 		}
@@ -126,6 +129,9 @@ func variants(c config.Config) (vs []config.Config) {
 		if f.ManyChunks {
 			v.Pipeline.Chunks = max(f.Chunks, c.Pipeline.Chunks)
 		}
+		if !f.Deep {
+			v.Pipeline.Depth = config.DepthAuto
+		}
 		if v.Pipeline.Delay == 0 {
 			v.Pipeline.StaleMicrobatches = config.StaleAuto
 			v.Pipeline.Correction, v.Pipeline.ErrorFeedback = optim.CorrectionNone, false
@@ -138,10 +144,15 @@ func variants(c config.Config) (vs []config.Config) {
 	return vs
 }
 
-// openOnce opens the device of each rank. Ranks whose devices have the same name share one.
-func openOnce(open OpenDevice, p config.Pipeline) (devices []device.Device, err error) {
+// openOnce opens the device of each rank. Ranks whose devices have the same name share one. If they are apart, in
+// machines of their own, each has all cores of its machine.
+func openOnce(open OpenDevice, p config.Pipeline, apart bool) (devices []device.Device, err error) {
 	byName := map[string]device.Device{}
-	for _, name := range Names(p, 1) {
+	names := Names(p, 1)
+	if apart {
+		names = configuredNames(p)
+	}
+	for _, name := range names {
 		if byName[name] == nil {
 			if byName[name], err = open(name); err != nil {
 				return devices, usererror.New(fmt.Errorf("pipeline.devices: %w", err))

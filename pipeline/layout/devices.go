@@ -13,13 +13,10 @@ type OpenDevice func(name string) (device.Device, error)
 // Names returns the name of each rank's device, with which it is opened. Ranks on the CPU compute at the same time: they
 // divide its cores, except those whose names have a number of threads. runs is the number of runs that do so; 0: one.
 func Names(p config.Pipeline, runs int) []string {
-	names := make([]string, p.Stages*p.Replicas)
+	names := configuredNames(p)
 	sharing := 0
-	for i := range names {
-		if len(p.Devices) > 0 {
-			names[i] = p.Devices[i%len(p.Devices)]
-		}
-		if divides(names[i]) {
+	for _, name := range names {
+		if divides(name) {
 			sharing++
 		}
 	}
@@ -31,6 +28,17 @@ func Names(p config.Pipeline, runs int) []string {
 	for i, name := range names {
 		if divides(name) {
 			names[i] = device.WithThreads(name, threads)
+		}
+	}
+	return names
+}
+
+// configuredNames returns the name of each rank's device as configured; it is empty for the default device.
+func configuredNames(p config.Pipeline) []string {
+	names := make([]string, p.Stages*p.Replicas)
+	for i := range names {
+		if len(p.Devices) > 0 {
+			names[i] = p.Devices[i%len(p.Devices)]
 		}
 	}
 	return names

@@ -13,8 +13,9 @@ import (
 // take less memory and make a smaller part of the batch stale, but their kernels may be slower.
 type Microbatching struct {
 	Microbatches int     `json:"microbatches"` // of all replicas, as train.microbatches
-	Stale        int     `json:"stale"`        // in each replica
-	Staleness    float64 `json:"staleness"`    // mean age of the gradients in steps
+	Depth        int     `json:"depth,omitempty"`
+	Stale        int     `json:"stale"`     // in each replica
+	Staleness    float64 `json:"staleness"` // mean age of the gradients in steps
 	TokensPerSec float64 `json:"tokens_per_s"`
 	Largest      int64   `json:"largest"` // bytes of the stage that takes most
 	Recommended  bool    `json:"recommended"`
@@ -45,11 +46,11 @@ func (t Task) compareMicrobatches(ctx context.Context, devices []device.Device, 
 		if err != nil {
 			return nil, err
 		}
-		plan, err := choosePlan(v.Config, problem)
+		deep, plan, _, err := ChooseDepth(v.Config, problem)
 		if err != nil {
 			continue // it does not fit the devices
 		}
-		all = append(all, Microbatching{Microbatches: m, Stale: v.Config.Stale(), Staleness: v.Config.Staleness(),
+		all = append(all, Microbatching{Microbatches: m, Depth: deep.Pipeline.Depth.Number(), Stale: deep.Stale(), Staleness: deep.Staleness(),
 			TokensPerSec: plan.TokensPerSec, Largest: plan.Largest()})
 	}
 	recommendMicrobatches(all)
@@ -65,7 +66,7 @@ func divisions(c config.Config) (ms []int) {
 		}
 	}
 	for m := own; m <= c.Train.Microbatches<<moreMicrobatches; m *= 2 {
-		if c.Train.BatchSize%m == 0 && m%c.Pipeline.Replicas == 0 && m/c.Pipeline.Replicas >= c.Pipeline.Stages {
+		if c.Train.BatchSize%m == 0 && m%c.Pipeline.Replicas == 0 && m/c.Pipeline.Replicas >= c.Pipeline.Stages+c.Pipeline.Depth.Number() {
 			ms = append(ms, m)
 		}
 	}

@@ -53,7 +53,7 @@ func (t Task) Problem(ctx context.Context, devices []device.Device, o measure.Op
 // choosePlan solves a problem for the config's schedule. All its errors are the user's. Split backward passes take more
 // memory, and are not chosen where devices are short of it.
 func choosePlan(c config.Config, p partition.Problem) (partition.Plan, error) {
-	p.Devices = asOneReplica(p.Devices, c.Pipeline.Stages)
+	p.Devices, p.Network = asOneReplica(p.Devices, c.Pipeline.Stages), p.Network.OneReplica(c.Pipeline.Stages)
 	if splitsBackward(c) {
 		if plan, err := chooseFor(c, p, splitBackward(c)); err == nil && !slices.Contains(plan.Recompute, true) {
 			return plan, nil
@@ -63,7 +63,7 @@ func choosePlan(c config.Config, p partition.Problem) (partition.Plan, error) {
 }
 
 func chooseFor(c config.Config, p partition.Problem, s engine.Schedule) (partition.Plan, error) {
-	g, err := s(partition.Batches)
+	g, err := s(simulatedBatches(c, p))
 	if err != nil {
 		return partition.Plan{}, err
 	}

@@ -31,10 +31,11 @@ type Target struct {
 
 // Options of a measurement.
 type Options struct {
-	Tune     exec.Chooser // nil: the static choice
-	Cache    *Cache       // nil: no cache
-	Modelled bool         // run nothing, and estimate times from arithmetic and memory traffic
-	Staged   bool         // transfers use the memory of each device even if they can share host memory
+	Tune     exec.Chooser    // nil: the static choice
+	Cache    *Cache          // nil: no cache
+	Modelled bool            // run nothing, and estimate times from arithmetic and memory traffic
+	Staged   bool            // transfers use the memory of each device even if they can share host memory
+	Between  *partition.Link // between the devices, as if each were in a machine of its own; nil: they are in this one
 	Progress func(device, what string)
 }
 
@@ -65,6 +66,12 @@ func (t Target) Problem(ctx context.Context, devices []device.Device, o Options)
 		p.Units = widest(p.Units, c.Units)
 		p.Devices = append(p.Devices, partition.Device{Name: dev.Info().Name, Times: c.Times, Memory: device.Budget(dev), Link: c.Link,
 			Parallel: dev.Info().Kind == device.CPU, Cores: coresOf(dev.Info())})
+	}
+	if o.Between != nil {
+		p.Network = partition.Uniform(len(devices), *o.Between)
+		for i := range p.Devices {
+			p.Devices[i].Name += fmt.Sprint(" of machine ", i)
+		}
 	}
 	if t.Inputs.Segments {
 		p.Given = t.ids()

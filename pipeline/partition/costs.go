@@ -127,7 +127,7 @@ func (c *costs) stageAs(stage, device int, chunks []Chunk, recompute bool) cost 
 		x.transfer += 2 * (c.transfer(device, p.First) + c.transfer(device, p.Last)) // activations and gradients
 	}
 	if n := c.exchanged(chunks); n > 0 {
-		x.exchange = c.Devices[device].Link.Seconds(n)
+		x.exchange = max(c.Devices[device].Link.Seconds(n), c.replicaSeconds(device, n))
 	}
 	x.seconds = c.steady(x) * float64(c.ranks[device])
 	if have := c.available(device); have > 0 {

@@ -57,7 +57,7 @@ func (t Time) minus(o Time) Time {
 }
 
 // Link is the connection between the memory of a device and that of the host, over which activations pass to the next
-// device.
+// device, or that from a machine to another.
 type Link struct {
 	Latency   float64 `json:"latency"`   // seconds per transfer
 	Bandwidth float64 `json:"bandwidth"` // bytes per second; 0: unknown, and transfers cost only their latency
@@ -104,7 +104,8 @@ type Problem struct {
 	Units     []Unit
 	Devices   []Device           // as many as the schedule has stages
 	KeepOrder bool               // stage s stays on device s, even if another order is faster
-	Schedule  *schedule.Schedule // computation only, of Batches batches
+	Schedule  *schedule.Schedule // computation only, of Batches batches; with a Network, of schedule.Options.SteadyBatches
+	Network   *Network           // the machines of the devices; nil: all are in one
 	Replicas  int                // copies of the pipeline that share a batch, each on devices like these; 0: one
 	Tokens    int                // per batch, over all replicas
 	Given     int64              // bytes of a microbatch's data that every model chunk reads, besides what its units read
@@ -126,6 +127,7 @@ type Plan struct {
 	Cut           []int   `json:"cut"`       // the first unit of each virtual stage but the first
 	Recompute     []bool  `json:"recompute"` // by stage
 	SplitBackward bool    `json:"halved"`    // the schedule has split backwards
+	Depth         int     `json:"depth"`     // of the schedule
 	Devices       []int   `json:"devices"`   // by stage: index of Problem.Devices
 	Stages        []Stage `json:"stages"`
 	StepSeconds   float64 `json:"step_seconds"` // predicted, per batch in the steady state

@@ -9,7 +9,7 @@ import (
 
 // plan is the Plan of a layout.
 func (c *costs) plan(l layout) (Plan, error) {
-	p := Plan{Cut: l.cut, Devices: l.order, SplitBackward: c.split, Search: l.compare}
+	p := Plan{Cut: l.cut, Devices: l.order, SplitBackward: c.split, Depth: c.Schedule.Depth, Search: l.compare}
 	for s, d := range l.order {
 		x := c.stage(s, d, c.chunksOf(l, s))
 		p.Recompute = append(p.Recompute, x.recompute)
@@ -20,7 +20,8 @@ func (c *costs) plan(l layout) (Plan, error) {
 	return p, c.predict(&p, l)
 }
 
-// predict simulates the schedule at the plan's costs. A device is busy during its side of a transfer.
+// predict simulates the schedule at the plan's costs. A device is busy during its side of a transfer. Between machines
+// tied embeddings pass over the network, too.
 func (c *costs) predict(p *Plan, l layout) error {
 	var virtualStages []schedule.Cost
 	for k, q := range l.chunks(len(c.Units)) {
@@ -33,11 +34,12 @@ func (c *costs) predict(p *Plan, l layout) error {
 	s := c.Schedule
 	if s.Copies == nil {
 		var err error
-		if s, err = schedule.Communicate(s, schedule.Copies{}); err != nil { // updates wait for the gradient norms of all stages
+		tied := c.Network != nil && c.Units[len(c.Units)-1].Shared > 0
+		if s, err = schedule.Communicate(s, schedule.Copies{Tied: tied}); err != nil { // updates wait for the gradient norms of all stages
 			return fielderror.Wrap("schedule", err)
 		}
 	}
-	r, err := schedule.Simulate(s, schedule.Costs{VirtualStages: virtualStages})
+	r, err := schedule.Simulate(s, schedule.Costs{VirtualStages: virtualStages, Network: c.network(l)})
 	if err != nil {
 		return fielderror.Wrap("schedule", err)
 	}
@@ -54,10 +56,10 @@ func (c *costs) predict(p *Plan, l layout) error {
 
 // bounded is the time of a batch and the share of it in which the devices are idle. period is the time of the
 // computation alone, with a device for every stage. Stages on one device take turns, unless it is parallel, and all
-// that compute on the host share its cores. Without delay a batch waits for its exchange; with a delay only the next
+// that compute on a machine share its cores. Without delay a batch waits for its exchange; with a delay only the next
 // exchange does.
 func (c *costs) bounded(p *Plan, period float64) (seconds, idle float64) {
-	busy, cores, exchange := map[string]float64{}, 0.0, 0.0
+	busy, cores, exchange := map[string]float64{}, map[int]float64{}, 0.0 // cores by machine
 	for i, s := range p.Stages {
 		d := p.Devices[i]
 		name, others := s.Device, float64(c.ranks[d])/float64(c.share[d]) // replicas work as much
@@ -66,11 +68,18 @@ func (c *costs) bounded(p *Plan, period float64) (seconds, idle float64) {
 		}
 		own := float64(c.Schedule.Microbatches)*(s.Forward+s.Backward+s.Transfer) + s.Update
 		busy[name] += others * own
-		cores += c.Devices[d].Cores * own * float64(max(c.share[d], c.Devices[d].Ranks)) / float64(c.share[d])
+		machine := 0
+		if c.Network != nil {
+			machine = c.Network.Machines[d]
+		}
+		cores[machine] += c.Devices[d].Cores * own * float64(max(c.share[d], c.Devices[d].Ranks)) / float64(c.share[d])
 		exchange = max(exchange, s.Exchange)
 	}
-	seconds = max(period, cores)
+	seconds = period
 	for _, b := range busy {
+		seconds = max(seconds, b)
+	}
+	for _, b := range cores {
 		seconds = max(seconds, b)
 	}
 	if c.Schedule.Delay > 0 {

@@ -10,6 +10,7 @@ type Candidate struct {
 	Microbatches int     `json:"microbatches"` // per replica
 	Stale        int     `json:"stale"`        // of them
 	Staleness    float64 `json:"staleness"`    // mean age of the gradients in steps
+	Depth        int     `json:"depth"`
 	Plan         *Plan   `json:"plan,omitempty"`
 	Problem      string  `json:"problem,omitempty"`
 }

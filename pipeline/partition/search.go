@@ -102,7 +102,7 @@ func twinFree(d int, class []int, used []bool) bool {
 func (c *costs) classes() []int {
 	alike := func(i, j int) bool {
 		d, e := c.Devices[i], c.Devices[j]
-		return slices.Equal(d.Times, e.Times) && (d.Name == e.Name || c.share[i] == 1 && c.share[j] == 1 &&
+		return slices.Equal(d.Times, e.Times) && c.Network.alike(i, j) && (d.Name == e.Name || c.share[i] == 1 && c.share[j] == 1 &&
 			d.Memory == e.Memory && d.Ranks == e.Ranks && d.Link == e.Link)
 	}
 	class := make([]int, len(c.Devices))
@@ -138,8 +138,8 @@ func (c *costs) search() (layout, error) {
 	return l, nil
 }
 
-// fastest is the layout with the fastest slowest stage. Ties go to the most even one, by the sum of squares, then to
-// the first. It has no order if nothing fits.
+// fastest is the layout with the fastest slowest stage, or the fastest links where those are slower. Ties go to the most
+// even one, by the sum of squares, then to the first. It has no order if nothing fits.
 func (c *costs) fastest(orders [][]int) (best layout) {
 	slowest, spread := math.Inf(1), math.Inf(1)
 	for _, order := range orders {
@@ -151,7 +151,8 @@ func (c *costs) fastest(orders [][]int) (best layout) {
 			return x.seconds
 		}
 		_, t := c.sweep(seconds, math.Max)
-		if math.IsInf(t, 1) || t > slowest {
+		period := max(t, c.overLinks(order, t*float64(len(order))))
+		if math.IsInf(t, 1) || period > slowest {
 			continue
 		}
 		cut, even := c.sweep(func(s int, p Chunk) float64 {
@@ -161,8 +162,8 @@ func (c *costs) fastest(orders [][]int) (best layout) {
 			}
 			return x * x
 		}, func(a, b float64) float64 { return a + b })
-		if t < slowest || even < spread {
-			best, slowest, spread = layout{cut: cut, order: order}, t, even
+		if period < slowest || even < spread {
+			best, slowest, spread = layout{cut: cut, order: order}, period, even
 		}
 	}
 	return best
@@ -292,7 +293,7 @@ func (c *costs) legal(cut []int) bool {
 	return true
 }
 
-// score orders layouts: by bytes missing, then the slowest stage, then evenness.
+// score orders layouts: by bytes missing, then the slowest stage or links, then evenness.
 type score struct {
 	over            int64
 	slowest, spread float64
@@ -307,6 +308,7 @@ func (c *costs) score(l layout) (s score) {
 		s.slowest = max(s.slowest, x.seconds)
 		s.spread += x.seconds * x.seconds
 	}
+	s.slowest = max(s.slowest, c.overLinks(l.order, s.slowest*float64(len(l.order))))
 	return s
 }
 
