@@ -18,30 +18,35 @@ import (
 // written, because TLS writes records of 16 KiB and each would be a system call.
 type watchedConn struct {
 	net.Conn
-	lastRead atomic.Int64 // Unix nanoseconds
-	settle   func()       // called when the peer has said hello, and on Close
+	opened   time.Time
+	lastRead atomic.Int64 // nanoseconds since opened
+	once     sync.Once
+	settled  func(closed bool) // called once: when the peer has said hello or was refused, or on Close
 
 	mu     sync.Mutex
 	corked bool
 	held   bytes.Buffer
 }
 
-func newWatchedConn(c net.Conn, settle func()) *watchedConn {
-	w := &watchedConn{Conn: c, settle: sync.OnceFunc(settle)}
-	w.lastRead.Store(now())
-	return w
+func newWatchedConn(c net.Conn, settled func(closed bool)) *watchedConn {
+	return &watchedConn{Conn: c, opened: time.Now(), settled: settled}
 }
+
+// settle ends the time in which the connection waits for its hello.
+func (w *watchedConn) settle() { w.once.Do(func() { w.settled(false) }) }
 
 func (w *watchedConn) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
 	if n > 0 {
-		w.lastRead.Store(now())
+		w.lastRead.Store(int64(time.Since(w.opened)))
 	}
 	return n, err
 }
 
 // silence is the time since the last byte arrived.
-func (w *watchedConn) silence() time.Duration { return time.Duration(now() - w.lastRead.Load()) }
+func (w *watchedConn) silence() time.Duration {
+	return time.Since(w.opened) - time.Duration(w.lastRead.Load())
+}
 
 func (w *watchedConn) Write(b []byte) (int, error) {
 	w.mu.Lock()
@@ -68,7 +73,7 @@ func (w *watchedConn) uncork() error {
 }
 
 func (w *watchedConn) Close() error {
-	w.settle()
+	w.once.Do(func() { w.settled(true) })
 	return w.Conn.Close()
 }
 
@@ -109,12 +114,10 @@ func (m mutualTLS) handshake(ctx context.Context, raw net.Conn, secure func(net.
 	ctx, cancel := context.WithTimeout(ctx, m.node.options.timing.hello)
 	defer cancel()
 	if err := conn.HandshakeContext(ctx); err != nil {
-		_ = watched.Close()
 		return nil, nil, err
 	}
 	state := conn.ConnectionState()
 	if len(state.PeerCertificates) == 0 || state.NegotiatedProtocol != "h2" {
-		_ = watched.Close()
 		return nil, nil, fmt.Errorf("%d certificates and protocol %q, expected a certificate and h2", len(state.PeerCertificates), state.NegotiatedProtocol)
 	}
 	info := connInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, conn: watched}
@@ -130,6 +133,9 @@ func (m mutualTLS) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 	conn, info, err := m.handshake(context.Background(), raw, tls.Server)
 	if err != nil {
 		m.node.notes.add("a connection from %s is refused: %v", host(raw.RemoteAddr()), err)
+		if watched, ok := raw.(*watchedConn); ok {
+			watched.settle()
+		}
 	}
 	return conn, info, err
 }
@@ -148,6 +154,21 @@ func host(a net.Addr) string {
 		return h
 	}
 	return a.String()
+}
+
+// guard closes a connection that does not say hello in time.
+func (l *guardedListener) guard(c net.Conn) *watchedConn {
+	limit := 2 * l.node.options.timing.hello
+	timer := time.AfterFunc(limit, func() {
+		_ = c.Close() // gRPC will close the rest
+	})
+	return newWatchedConn(c, func(closed bool) {
+		timer.Stop()
+		l.node.pending.Add(-1)
+		if closed {
+			l.node.notes.add("a connection from %s ended without a hello", host(c.RemoteAddr()))
+		}
+	})
 }
 
 // maxPending bounds the connections that have not said hello.
@@ -172,6 +193,6 @@ func (l *guardedListener) Accept() (net.Conn, error) {
 			continue
 		}
 		tune(c, l.node.options.Congestion)
-		return newWatchedConn(c, func() { l.node.pending.Add(-1) }), nil
+		return l.guard(c), nil
 	}
 }

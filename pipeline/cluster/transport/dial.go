@@ -27,13 +27,15 @@ func (l *link) dial() {
 	t := l.node.options.timing
 	backoff := t.minBackoff
 	for l.ctx.Err() == nil {
+		begin := time.Now()
 		connected, err := l.connectOnce()
 		if l.ctx.Err() != nil {
 			return
 		}
-		if connected {
+		if time.Since(begin) > t.maxBackoff && connected {
 			backoff = t.minBackoff
-		} else {
+		}
+		if !connected {
 			l.remember(err)
 			l.failOn(err)
 			var r *refusal
@@ -55,7 +57,7 @@ func (l *link) connectOnce() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	conn := newWatchedConn(raw, func() {})
+	conn := newWatchedConn(raw, func(bool) {})
 	defer conn.Close()
 	client, err := l.node.newClient(conn)
 	if err != nil {

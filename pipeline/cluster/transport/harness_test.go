@@ -191,16 +191,13 @@ func repeat(size, n int) []int {
 	return sizes
 }
 
-// checkGoroutines fails if goroutines are left when the test and its cleanups are over. Call it first.
-func checkGoroutines(t *testing.T) {
-	t.Helper()
-	before := runtime.NumGoroutine()
-	t.Cleanup(func() {
-		for deadline := time.Now().Add(waitLimit); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				stacks := make([]byte, 1<<20)
-				t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
-			}
+// leaked waits until there are not more goroutines than before. It returns the stacks of those that are left.
+func leaked(before int) []byte {
+	for deadline := time.Now().Add(waitLimit); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			stacks := make([]byte, 1<<20)
+			return stacks[:runtime.Stack(stacks, true)]
 		}
-	})
+	}
+	return nil
 }

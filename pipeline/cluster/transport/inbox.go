@@ -6,14 +6,14 @@ import (
 )
 
 // inboxBytes bounds the messages that wait for Receive. A reader waits while there are more.
-const inboxBytes = 32 << 20
+const inboxBytes = 16 << 20
 
 // inbox assembles the messages of a class and hands them to Receive.
 type inbox struct {
 	mu              sync.Mutex
 	fragments       assembler
 	queue           []Message
-	queued          int64 // bytes
+	queued          int64 // bytes of memory
 	bytes, messages int64
 	wake            chan struct{} // holds a token after a message was queued
 	room            chan struct{} // closed when a message is taken; nil while no reader waits
@@ -35,7 +35,7 @@ func (i *inbox) accept(r fragmentReader) error {
 	i.bytes += int64(n)
 	if complete {
 		i.queue = append(i.queue, m)
-		i.queued += m.size()
+		i.queued += m.footprint()
 		i.messages++
 		signal(i.wake)
 	}
@@ -79,7 +79,7 @@ func (i *inbox) take() (Message, bool) {
 	m := i.queue[0]
 	i.queue[0] = Message{}
 	i.queue = i.queue[1:]
-	i.queued -= m.size()
+	i.queued -= m.footprint()
 	if i.room != nil {
 		close(i.room)
 		i.room = nil

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"errors"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,7 +21,7 @@ func (n *Node) serve() {
 	n.server = grpc.NewServer(grpc.Creds(mutualTLS{n}), grpc.ForceServerCodecV2(rawCodec{}), grpc.MaxRecvMsgSize(maxFragment),
 		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow), grpc.MaxHeaderListSize(maxMetadata),
 		grpc.WriteBufferSize(ioBuffer), grpc.ReadBufferSize(ioBuffer), grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(t.hello), grpc.WaitForHandlers(true),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 2 * t.hello, Time: 2 * time.Second, Timeout: 4 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Second, Timeout: 4 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}))
 	d := &grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil)}
 	d.Streams = append(d.Streams, description("Control", func(_ any, s grpc.ServerStream) error { return n.acceptControl(s) }))
@@ -28,8 +29,13 @@ func (n *Node) serve() {
 		d.Streams = append(d.Streams, description(method, func(_ any, s grpc.ServerStream) error { return n.acceptData(Class(class), s) }))
 	}
 	n.server.RegisterService(d, nil)
+	n.accept(n.listener)
+}
+
+// accept serves the connections of a listener until the server stops.
+func (n *Node) accept(l net.Listener) {
 	n.work.Go(func() {
-		if err := n.server.Serve(&guardedListener{n.listener, n}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		if err := n.server.Serve(&guardedListener{l, n}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			n.notes.add("no further connections are accepted: %v", err)
 		}
 	})
@@ -103,6 +109,7 @@ func orUnknown(member string) string {
 
 // bye returns the status that ends a stream, and closes the connection when the peer had a moment to read it.
 func (n *Node) bye(conn *watchedConn, r *refusal) error {
+	conn.settle()
 	time.AfterFunc(n.options.timing.farewell, func() { _ = conn.Close() })
 	return status.Error(r.code, r.text)
 }

@@ -25,6 +25,8 @@ type session struct {
 	claimed [classes]bool // the streams that the peer has opened
 	reason  error
 	control time.Time // when the last control message arrived
+	ping    ping      // that was sent last and is not answered
+	pinged  time.Time // when it was sent
 }
 
 func newSession(l *link, conn *watchedConn) *session {
@@ -156,9 +158,7 @@ func (s *session) handle(m any) error {
 			}
 			return nil
 		}
-		s.link.mu.Lock()
-		s.link.trips.add(m.sent, m.answered, now())
-		s.link.mu.Unlock()
+		s.measure(m)
 	case *refusal:
 		return remoteError{m}
 	default:
@@ -167,11 +167,33 @@ func (s *session) handle(m any) error {
 	return nil
 }
 
+// newPing returns a ping to send. The answers to earlier ones do not count anymore.
+func (s *session) newPing() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ping, s.pinged = ping{sent: now()}, time.Now()
+	return s.ping.encode()
+}
+
+// measure takes the round trip from the answer to the last ping.
+func (s *session) measure(pong ping) {
+	s.mu.Lock()
+	took, right := time.Since(s.pinged), pong.sent == s.ping.sent
+	s.ping = ping{}
+	s.mu.Unlock()
+	if !right {
+		return
+	}
+	s.link.mu.Lock()
+	defer s.link.mu.Unlock()
+	s.link.trips.add(pong.sent, pong.answered, took)
+}
+
 // writeControl sends acknowledgments, pings and pongs until the session ends.
 func (s *session) writeControl(stream stream) {
 	ticker := time.NewTicker(s.link.node.options.timing.ping)
 	defer ticker.Stop()
-	message := ping{sent: now()}.encode()
+	message := s.newPing()
 	for {
 		if err := sendControl(stream, message); err != nil {
 			return // the reader of the stream has the reason
@@ -184,7 +206,7 @@ func (s *session) writeControl(stream stream) {
 		case p := <-s.pings:
 			message = p.encode()
 		case <-ticker.C:
-			message = ping{sent: now()}.encode()
+			message = s.newPing()
 		}
 	}
 }

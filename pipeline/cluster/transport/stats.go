@@ -33,12 +33,9 @@ type roundTrips struct {
 
 type sample struct{ roundTrip, offset time.Duration }
 
-// add takes the times of a ping: sent and returned by our clock, answered by the peer's.
-func (r *roundTrips) add(sent, answered, returned int64) {
-	s := sample{time.Duration(returned - sent), time.Duration(answered - sent - (returned-sent)/2)}
-	if s.roundTrip < 0 {
-		return // the clock was set back
-	}
+// add takes a ping: when it was sent by our clock, when it was answered by the peer's, and how long it took.
+func (r *roundTrips) add(sent, answered int64, took time.Duration) {
+	s := sample{took, time.Duration(answered-sent) - took/2}
 	if len(r.samples) == 0 {
 		r.smoothed = s.roundTrip
 	} else {

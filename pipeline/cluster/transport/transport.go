@@ -48,6 +48,11 @@ func (m Message) size() int64 {
 	return n
 }
 
+// footprint is the memory that a message takes, about.
+func (m Message) footprint() int64 {
+	return m.size() + int64(len(m.Header)) + 64*int64(1+len(m.Payload))
+}
+
 // Peer is another member.
 type Peer struct {
 	ID        string
@@ -177,6 +182,21 @@ func (n *Node) Port() int {
 		return 0
 	}
 	return n.listener.Addr().(*net.TCPAddr).Port
+}
+
+// Serve accepts connections of one more listener, for example of WebSockets, until the node is closed. It returns at
+// once. A node that only dials cannot serve.
+func (n *Node) Serve(l net.Listener) error {
+	if n.server == nil {
+		return errors.New("transport: the node only dials")
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return net.ErrClosed
+	}
+	n.accept(l)
+	return nil
 }
 
 // Connect begins an epoch, with a number greater than that of the one before, and ends that one: its messages are

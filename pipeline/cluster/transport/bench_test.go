@@ -1,0 +1,56 @@
+//go:build unix
+
+package transport
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// BenchmarkLoopback sends messages of 4 MB between two nodes of this process and prints GB/s, and the CPU seconds a GB
+// of both sides together.
+func BenchmarkLoopback(b *testing.B) {
+	for _, class := range []Class{Hot, Bulk} {
+		b.Run(class.String(), func(b *testing.B) { benchmarkLoopback(b, class, 4<<20) })
+	}
+}
+
+func benchmarkLoopback(b *testing.B, class Class, size int) {
+	ca := newAuthority(b, "run")
+	taken := make(chan struct{}, 1<<20)
+	count := func(o *Options) { o.Receive = func(string, Message) { taken <- struct{}{} } }
+	x, y := start(b, ca, "x", "127.0.0.1:0", count), start(b, ca, "y", "127.0.0.1:0", count)
+	require.NoError(b, x.Connect(1, []Peer{y.peer()}))
+	require.NoError(b, y.Connect(1, []Peer{x.peer()}))
+	m := message(class, 0, size)
+	send := func() { require.NoError(b, y.Send("x", m)) }
+	send()
+	<-taken
+	begin, cpu := time.Now(), cpuTime()
+	b.SetBytes(int64(size))
+	const window = 8
+	for i := range b.N {
+		if i >= window {
+			<-taken
+		}
+		send()
+	}
+	for range min(window, b.N) {
+		<-taken
+	}
+	gb := float64(b.N) * float64(size) / 1e9
+	b.ReportMetric((cpuTime()-cpu).Seconds()/gb, "CPU-s/GB")
+	b.ReportMetric(gb/time.Since(begin).Seconds(), "GB/s")
+	require.NoError(b, y.Flush(context.Background()))
+}
+
+// cpuTime is the processor time that this process has taken.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
