@@ -281,7 +281,7 @@ func (c *pair) forward(direction int, from, to net.Conn) {
 	}
 	close(chunks)
 	writer.Wait()
-	if half, ok := to.(*net.TCPConn); ok && !c.isDeaf() {
+	if half, ok := to.(*net.TCPConn); ok && !c.isDeaf() && !c.isDone() {
 		_ = half.CloseWrite()
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -35,10 +35,9 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	before := runtime.NumGoroutine()
 	code := m.Run()
-	if stacks := leaked(before); stacks != nil && code == 0 {
-		fmt.Fprintf(os.Stderr, "goroutines are left:\n%s", stacks)
+	if stacks := leaked(); len(stacks) > 0 && code == 0 {
+		fmt.Fprintf(os.Stderr, "goroutines are left:\n%s\n", strings.Join(stacks, "\n\n"))
 		code = 1
 	}
 	os.Exit(code)

@@ -16,7 +16,7 @@ import (
 func TestMessagesArriveInOrderInBothDirections(t *testing.T) {
 	t.Parallel()
 	a, b, _ := couple(t)
-	sizes := []int{0, 1, 3, fragmentPayload - 1, fragmentPayload, fragmentPayload + 1, 5<<20 + 7}
+	sizes := []int{0, 1, 3, fragmentPayload - 1, fragmentPayload, fragmentPayload + 1, 2<<20 + 7}
 	for n, size := range sizes {
 		for class := range classes {
 			require.NoError(t, a.Send("b", message(class, n, size)))
@@ -40,8 +40,8 @@ func TestMessagesArriveInOrderInBothDirections(t *testing.T) {
 		assert.Zero(t, k.Unacknowledged)
 		assert.Positive(t, k.Wait)
 		assert.Zero(t, k.Resent)
-		assert.Greater(t, k.BytesSent, int64(5<<20))
-		assert.Greater(t, k.BytesReceived, int64(5<<20))
+		assert.Greater(t, k.BytesSent, int64(2<<20))
+		assert.Greater(t, k.BytesReceived, int64(2<<20))
 		assert.Less(t, k.ClockOffset.Abs(), k.MinimumRoundTrip, "both clocks are the same")
 	}
 	assert.Empty(t, a.noted)
@@ -157,14 +157,17 @@ func TestMemberWithoutAddressDials(t *testing.T) {
 
 func TestReceiveThatBlocksStopsItsClassOnly(t *testing.T) {
 	t.Parallel()
-	a, b, _ := couple(t)
+	ca := newAuthority(t, "run")
+	a, b := start(t, ca, "a", "127.0.0.1:0"), start(t, ca, "b", "")
+	require.NoError(t, a.Connect(1, []Peer{{ID: "b"}}))
+	require.NoError(t, b.Connect(1, []Peer{a.peer()}))
 	release := make(chan struct{})
 	b.receive = func(_ string, m Message) {
 		if m.Class == Bulk {
 			<-release
 		}
 	}
-	sizes := repeat(8<<20, 6) // more than inbox and windows hold
+	sizes := repeat(8<<20, 5) // more than inbox and windows hold
 	for n, size := range sizes {
 		require.NoError(t, a.Send("b", message(Bulk, n, size)))
 	}
@@ -173,14 +176,14 @@ func TestReceiveThatBlocksStopsItsClassOnly(t *testing.T) {
 	requireSeries(t, b.awaitMessages(1), "a", Hot, 5<<20)
 	assert.Positive(t, a.Links()[Bulk].Unacknowledged)
 	close(release)
-	requireSeries(t, b.awaitMessages(7), "a", Bulk, sizes...)
+	requireSeries(t, b.awaitMessages(6), "a", Bulk, sizes...)
 }
 
 func TestHotMessageDoesNotWaitForABulkOne(t *testing.T) {
 	t.Parallel()
 	a, b, link := couple(t)
 	link.SetBandwidth(400e6)
-	const bulk = 100 << 20 // 2 s
+	const bulk = 100 << 20 // at least 2 s
 	require.NoError(t, a.Send("b", message(Bulk, 0, bulk)))
 	poll(t, "some of the bulk message", func() bool { return link.Forwarded() > 4<<20 })
 	for n := range 3 {
@@ -191,8 +194,6 @@ func TestHotMessageDoesNotWaitForABulkOne(t *testing.T) {
 		assert.Less(t, link.Forwarded()-before, int64(8<<20))
 	}
 	assert.Less(t, link.Forwarded(), int64(bulk), "the bulk message is still under way")
-	link.SetBandwidth(0)
-	requireSeries(t, b.awaitMessages(4), "a", Bulk, bulk)
 }
 
 func TestManySendersAndThreeMembers(t *testing.T) {
