@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,8 +38,10 @@ type event struct {
 
 func newWorker(r *rank, seg *segment, m *stage.Machine) *worker {
 	e := r.engine
-	// More are never in flight: the messages to a machine are bounded by its slots, its operations by the depth of its queue.
-	most := 64 + 8*(r.slots*e.options.Layout.Chunks+len(e.ranks)+e.options.QueueDepth)
+	// More are never in flight: the messages to a machine are bounded by the slots of its rank and of the one before, its
+	// operations by the depth of its queue.
+	slots := slices.MaxFunc(e.ranks, func(a, b *rank) int { return cmp.Compare(a.slots, b.slots) }).slots
+	most := 64 + 8*(slots*e.options.Layout.Chunks+len(e.ranks)+e.options.QueueDepth)
 	w := &worker{rank: r, segment: seg, machine: m, events: make(chan event, most), operations: make(operationQueue, most),
 		received: map[stage.Message]*transfer{}, feeder: feeder{work: &seg.task, replica: r.replica()}, timeline: newTimeline(e.tracer, r.name())}
 	if r.optimizer != nil {

@@ -73,10 +73,10 @@ func TestThroughputOverLinks(t *testing.T) {
 		flush         float64
 		async         map[int]float64 // by depth
 	}{
-		{1, 1, 0.677, map[int]float64{0: 1, 4: 1}},
+		{1, 1, 0.677, map[int]float64{0: 1, 3: 1, 4: 1}},
 		{1, 10, 0.622, map[int]float64{0: 0.900, 3: 1, 4: 1}},
 		{1, 50, 0.456, map[int]float64{0: 0.621, 3: 1, 4: 1, 8: 1}},
-		{0.2, 10, 0.365, map[int]float64{0: 0.478, 4: 0.636, 8: 0.636}},
+		{0.2, 10, 0.365, map[int]float64{0: 0.478, 3: 0.636, 4: 0.636, 8: 0.636}},
 	} {
 		link := Link{Latency: c.latency, Transfer: 1024 * 576 * 4 * 8 / 1e6 / c.gbit}
 		share := func(name string, k int) float64 {
