@@ -78,7 +78,7 @@ var allowed = map[string]string{
 	"pipeline/train/faulttest":     "",
 	"pipeline/train/goldentest":    "",
 	"pipeline/train/hooktest":      "",
-	"pipeline/verify":              "runtime/device pipeline/config pipeline/layout pipeline/schedule pipeline/train pipeline/checkpoint/... pipeline/metrics internal/...",
+	"pipeline/verify":              "runtime/device pipeline/wire pipeline/config pipeline/layout pipeline/schedule pipeline/train pipeline/checkpoint/... pipeline/metrics internal/...",
 	"pipeline/study":               "optim pipeline/config pipeline/layout pipeline/train pipeline/metrics pipeline/wire internal/...",
 	"wasm/...":                     "graph graph/op graph/autodiff graph/model wasm/... internal/...",
 	"examples/...":                 "graph/... runtime/device runtime/exec optim pipeline/schedule pipeline/engine wasm/... examples/... internal/...",

@@ -22,7 +22,8 @@ func (c *verifyCommand) Help() string {
 	return `Trains a tiny model many times, on one device and on pipelines of up to four stages, with every schedule, and compares the
 checkpoints bit by bit: losses, weights, pending updates and the optimizer's state. A device named once serves all stages of a pipeline.
 For a difference, prints the first batch, tensor and element that differ. Devices of several kinds round differently: each kind is verified
-by itself, and pipelines of all of them within rounding.
+by itself, and pipelines of all of them within rounding. Pipelines whose tensors are rounded between stages, as by pipeline.wire, are
+compared with each other.
 
 All runs use the default kernels, as with train --no-tune, since they are compared bit by bit. selftest checks each kernel. Exits with 1 if
 a case fails.
@@ -48,7 +49,7 @@ func (c *verifyCommand) Run(a *app) error {
 		c.Device = []string{d.Name}
 	}
 	s := &status{app: a, silent: c.JSON}
-	r, err := verify.Run(a.ctx, verify.Options{Devices: c.Device, OpenDevice: a.openDevice, Quick: c.Quick, Batches: c.Batches, Filter: c.Filter,
+	r, err := verify.Run(a.ctx, verify.Options{Devices: c.Device, OpenDevice: a.openDevice, OpenWorker: a.openWorker, Quick: c.Quick, Batches: c.Batches, Filter: c.Filter,
 		Progress: func(done, total int, name string) { s.say("%d of %d: %s", done+1, total, name) }})
 	s.clear()
 	if err != nil {

@@ -102,6 +102,28 @@ func (t *trainer) differ(ctx context.Context, c *Case, a, b setting) error {
 	return nil
 }
 
+// roundedFar is the relative difference of two losses that rounded tensors may make in a run.
+const roundedFar = 0.05
+
+// change judges two settings of which one rounds more: their bits differ, and their losses little.
+func (t *trainer) change(ctx context.Context, c *Case, a, b setting) error {
+	x, err := t.outcome(ctx, a)
+	if err != nil {
+		return err
+	}
+	y, err := t.outcome(ctx, b)
+	if err != nil {
+		return err
+	}
+	far := farthest(x, y)
+	c.Detail = fmt.Sprintf("losses differ by %.1g of themselves", far)
+	if difference(x, y) == nil || far > roundedFar {
+		return fmt.Errorf("expected other bits, and losses that differ by less than %g of themselves: %s", roundedFar, c.Detail)
+	}
+	c.Verdict = OK
+	return nil
+}
+
 // again judges a second run of a setting on devices that are opened anew.
 func (t *trainer) again(ctx context.Context, c *Case, s setting) error {
 	w, err := t.outcome(ctx, s)

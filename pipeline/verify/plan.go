@@ -47,6 +47,7 @@ const (
 	resumed     = "a run that is stopped and resumed is one that never stopped"
 	repeated    = "a seed determines every bit"
 	replicated  = "replicas train as one pipeline does"
+	rounded     = "tensors that are rounded between stages give the same bits wherever the stages are"
 	sixteenBit  = "f16 and bf16 train on a pipeline as on one device"
 	recomputed  = "what is computed again is what was not kept"
 	mixture     = "devices of several kinds agree within rounding"
@@ -75,6 +76,7 @@ func (t *trainer) plan(kinds []kind, quick bool) []check {
 		p.stopped()
 		p.replicas()
 		p.sixteenBit()
+		p.rounded()
 	}
 	if len(kinds) > 1 {
 		p.mixed(kinds)
@@ -105,6 +107,12 @@ func (p *planner) sound(claim string, s setting) {
 func (p *planner) unequal(claim string, a, b setting) {
 	a, b = p.here(a), p.here(b)
 	p.add(claim, b.name+" is another run", a.name, func(ctx context.Context, c *Case) error { return p.differ(ctx, c, a, b) })
+}
+
+// changed adds that two settings differ in some bits, and their losses little.
+func (p *planner) changed(claim string, a, b setting) {
+	a, b = p.here(a), p.here(b)
+	p.add(claim, b.name+" has bits of its own", a.name, func(ctx context.Context, c *Case) error { return p.change(ctx, c, a, b) })
 }
 
 func named(optimizer, correction string, tied bool) string {

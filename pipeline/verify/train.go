@@ -22,10 +22,11 @@ import (
 // would differ by chance.
 type trainer struct {
 	*lender
-	dir     string
-	batches int
-	runs    int
-	known   map[string]*outcome // by what was set
+	openWorker train.OpenWorker
+	dir        string
+	batches    int
+	runs       int
+	known      map[string]*outcome // by what was set
 }
 
 // outcome is what a run left.
@@ -101,7 +102,7 @@ func (t *trainer) folder() string {
 
 // run trains a setting in a folder. After a failure devices are opened anew: what follows shall not suffer from it.
 func (t *trainer) run(ctx context.Context, s setting, dir string, o train.Options) (train.Result, error) {
-	o.OpenDevice = t.opener()
+	o.OpenDevice, o.OpenWorker = t.opener(), t.openWorker
 	res, err := train.Run(ctx, t.config(s, dir), o)
 	if err != nil {
 		return res, errors.Join(fmt.Errorf("%s: %w", s.name, err), t.close())

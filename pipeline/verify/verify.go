@@ -13,6 +13,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/atomicfile"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
@@ -20,6 +21,7 @@ import (
 type Options struct {
 	Devices    []string // as users name them: a stage each, in turn; none: the default device
 	OpenDevice layout.OpenDevice
+	OpenWorker train.OpenWorker                   // nil: no case has devices in processes of their own
 	Quick      bool                               // fewer cases
 	Batches    int                                // that each run trains; 0: 20, or 10 if quick
 	Filter     string                             // only cases whose claim or name contains it
@@ -76,7 +78,7 @@ func Run(ctx context.Context, o Options) (r Report, err error) {
 		return r, usererror.New(err)
 	}
 	defer func() { err = errors.Join(err, usererror.New(remove())) }()
-	t := &trainer{lender: l, dir: dir, batches: o.batches()}
+	t := &trainer{lender: l, openWorker: o.OpenWorker, dir: dir, batches: o.batches()}
 	if err := t.writeText(); err != nil {
 		return r, usererror.New(err)
 	}
