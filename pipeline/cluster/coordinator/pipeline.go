@@ -15,8 +15,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -131,12 +131,11 @@ func (p *Pipeline) request(ctx context.Context, member, name string, q, a any) e
 	return nil
 }
 
-// memberError is the error of a request. An error that the member replied with is the user's to fix; without a reply
-// the member is lost.
+// memberError is the error of a request. Errors that the member knows to be the user's stay so. Otherwise the member, or
+// one of its devices, is lost.
 func memberError(member, name string, err error) error {
-	var replied interface{ Replied() bool }
-	if errors.As(err, &replied) && replied.Replied() {
-		return usererror.New(fmt.Errorf("%s: %w", member, err))
+	if remote := (*control.RemoteError)(nil); errors.As(err, &remote) && remote.Kind == control.RemoteUser {
+		return fmt.Errorf("%s: %w", member, err)
 	}
 	return fmt.Errorf("%s: %s: %w (%w)", member, name, err, device.ErrLost)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/internal/gputest"
 	"github.com/gpupipe/gpupipe/internal/runtest"
 	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
@@ -93,11 +94,6 @@ func (n node) Send(to string, m transport.Message) error {
 	return nil
 }
 
-// replied is an error that a member has replied with.
-type replied struct{ error }
-
-func (replied) Replied() bool { return true }
-
 // Request implements Control.
 func (n node) Request(ctx context.Context, id, name string, request []byte) ([]byte, error) {
 	n.mu.Lock()
@@ -108,7 +104,7 @@ func (n node) Request(ctx context.Context, id, name string, request []byte) ([]b
 	}
 	reply, err := m.Request(ctx, name, request)
 	if err != nil {
-		return nil, replied{err}
+		return nil, &control.RemoteError{Member: id, Text: err.Error(), Kind: control.RemoteUser}
 	}
 	return reply, nil
 }

@@ -157,6 +157,15 @@ func (m *Member) load(ctx context.Context, _ struct{}) (protocol.LoadReply, erro
 // release ends the epoch.
 func (m *Member) release(context.Context, struct{}) (struct{}, error) { return struct{}{}, m.end() }
 
+// Interrupt makes the work of the epoch fail, and with it a request in progress.
+func (m *Member) Interrupt() {
+	if e := m.current.get(); e != nil {
+		e.engine.Abort(errInterrupted)
+	}
+}
+
+var errInterrupted = errors.New("interrupted")
+
 // end ends the epoch, if there is one, and closes its devices.
 func (m *Member) end() error {
 	if e := m.current.set(nil); e != nil {

@@ -1,12 +1,15 @@
 package protocol
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/pipeline/checkpoint/safetensors"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/runtime/device"
 )
 
 // The requests of the coordinator. Request and reply are JSON.
@@ -105,4 +108,37 @@ func (c Costs) Check(devices int) error {
 		}
 	}
 	return nil
+}
+
+// Info is what a member says about itself when it connects.
+type Info struct {
+	Host      string   `json:"host"`      // name of the machine
+	System    string   `json:"system"`    // as in linux/amd64
+	Addresses []string `json:"addresses"` // host:port for tensors, most useful first; none: others cannot dial it
+	Devices   []Device `json:"devices"`
+}
+
+// Encode encodes the description.
+func (i Info) Encode() []byte {
+	text, err := json.Marshal(i)
+	if err != nil {
+		panic(err) // plain structs always marshal
+	}
+	return text
+}
+
+// Device is a device that a member offers, for one rank.
+type Device struct {
+	Name   string      `json:"name"` // with which it is opened
+	Info   device.Info `json:"info"`
+	Memory int64       `json:"memory"` // bytes; 0: unknown
+}
+
+// DeviceNames lists the names of the devices.
+func (i Info) DeviceNames() string {
+	var names []string
+	for _, d := range i.Devices {
+		names = append(names, d.Name)
+	}
+	return strings.Join(names, ", ")
 }

@@ -1,0 +1,385 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+)
+
+// HostOptions describe a coordinator.
+type HostOptions struct {
+	Dir       string   // folder for the CA of the run, which a coordinator that restarts needs
+	Address   string   // host:port where members join; empty host: all interfaces; port 0: any three
+	Hosts     []string // names or addresses of this machine, for the token; none: those of its interfaces
+	Build     string
+	Token     identity.TokenOptions  // its addresses are set by NewHost
+	Local     *member.ProcessOptions // devices of this process; Options and Devices are used; nil: none
+	Grace     time.Duration          // how long a member may be unreachable; 0: 12 s
+	Rejoin    time.Duration          // how long a run waits for a lost member or a spare; 0: 30 s
+	Modelled  bool                   // cut models by estimated times: nothing is measured
+	Note      func(format string, args ...any)
+	OnMembers func([]MemberState) // is called when the members or their state change; nil: nothing is
+}
+
+// Host is a coordinator that members join. Several runs may train on it, one after the other.
+type Host struct {
+	options HostOptions
+	token   identity.Token
+	join    *identity.JoinServer
+	control *control.Server
+	node    *transport.Node
+	local   *member.Process
+	unwatch func()
+
+	mu       sync.Mutex
+	members  []*hostMember // in the order in which they joined
+	changed  chan struct{} // closed and replaced at each change
+	epoch    uint64
+	placed   []protocol.Place // of the newest epoch, by rank
+	pipeline *Pipeline        // of the newest epoch
+}
+
+// hostMember is a member as the host knows it.
+type hostMember struct {
+	MemberState
+	lost *time.Timer // declares the member lost; nil: it is connected
+}
+
+// MemberState describes a member.
+type MemberState struct {
+	ID    string        `json:"id"`
+	Info  protocol.Info `json:"info"`
+	State string        `json:"state"` // idle, working, unreachable
+	Ranks []int         `json:"ranks"` // in the newest epoch
+}
+
+// The states of a member.
+const (
+	Idle        = "idle"
+	Working     = "working"
+	Unreachable = "unreachable"
+)
+
+// authorityFile is the file of the CA in HostOptions.Dir.
+const authorityFile = "authority"
+
+// defaultGrace is longer than an outage of ten seconds, which a run survives without going back to a checkpoint.
+const defaultGrace = 12 * time.Second
+
+const defaultRejoin = 30 * time.Second
+
+// NewHost opens the coordinator's three servers and, with HostOptions.Local, makes this process a member too.
+func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
+	if o.Grace == 0 {
+		o.Grace = defaultGrace
+	}
+	if o.Rejoin == 0 {
+		o.Rejoin = defaultRejoin
+	}
+	if o.OnMembers == nil {
+		o.OnMembers = func([]MemberState) {}
+	}
+	h = &Host{options: o, changed: make(chan struct{}), epoch: uint64(time.Now().Unix()) << 20}
+	defer func() {
+		if err != nil {
+			h, err = nil, errors.Join(err, h.Close())
+		}
+	}()
+	authority, err := identity.OpenAuthority(filepath.Join(o.Dir, authorityFile))
+	if err != nil {
+		return h, err
+	}
+	credentials, err := authority.Coordinator()
+	if err != nil {
+		return h, err
+	}
+	if err := h.listen(authority, credentials); err != nil {
+		return h, err
+	}
+	h.unwatch = h.control.Watch(h.memberChanged)
+	if o.Local != nil {
+		err = h.startLocal(ctx, authority)
+	}
+	return h, err
+}
+
+// listen opens the servers: for joining at a port, for control at the next and for tensors at the one after.
+func (h *Host) listen(a *identity.Authority, c *identity.Credentials) error {
+	o := h.options
+	host, text, err := net.SplitHostPort(o.Address)
+	if err != nil {
+		return fmt.Errorf("address %q: %w, expected host:port", o.Address, err)
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil || port < 0 || port > 65533 {
+		return fmt.Errorf("address %q: found port %s, expected 0 to 65533", o.Address, text)
+	}
+	at := func(offset int) string {
+		if port == 0 {
+			return net.JoinHostPort(host, "0")
+		}
+		return net.JoinHostPort(host, strconv.Itoa(port+offset))
+	}
+	l, err := net.Listen("tcp", at(0))
+	if err != nil {
+		return err
+	}
+	if h.control, err = control.Serve(control.ServerOptions{Address: at(1), Credentials: c, Build: o.Build, Note: o.Note}); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	if h.node, err = transport.Listen(at(2), transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(), Identify: c.Identify, Receive: h.receive,
+		Lost: h.lost, Grace: o.Grace, Note: o.Note}); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	if h.join, err = identity.ServeJoin(l, identity.JoinServerOptions{Authority: a, Build: o.Build, Control: []string{net.JoinHostPort("", strconv.Itoa(h.control.Port()))},
+		Note: o.Note}); err != nil {
+		return err
+	}
+	if len(h.options.Hosts) == 0 {
+		if h.options.Hosts = []string{host}; host == "" {
+			h.options.Hosts = member.Interfaces(nil)
+		}
+		if len(h.options.Hosts) == 0 {
+			h.options.Hosts = []string{"127.0.0.1"} // a machine without a network
+		}
+	}
+	o.Token.Addresses = h.addresses(l.Addr().(*net.TCPAddr).Port)
+	h.token, err = a.NewToken(o.Token)
+	return err
+}
+
+// addresses are those of this machine, with a port.
+func (h *Host) addresses(port int) (all []string) {
+	for _, host := range h.options.Hosts {
+		all = append(all, net.JoinHostPort(host, strconv.Itoa(port)))
+	}
+	return all
+}
+
+// localID is the proposed ID of the member in the coordinator's process.
+const localID = "local"
+
+// startLocal makes this process a member.
+func (h *Host) startLocal(ctx context.Context, a *identity.Authority) error {
+	c, err := a.Member(localID)
+	if err != nil {
+		return err
+	}
+	o := *h.options.Local
+	o.Credentials, o.Build, o.Grace, o.Hosts = c, h.options.Build, h.options.Grace, h.options.Hosts
+	o.Control = []string{net.JoinHostPort(loopback(h.options.Address), strconv.Itoa(h.control.Port()))}
+	h.local, err = member.Start(ctx, o)
+	return err
+}
+
+// loopback is the host at which a process reaches a server of its own.
+func loopback(address string) string {
+	if host, _, err := net.SplitHostPort(address); err == nil && host != "" && host != "0.0.0.0" && host != "::" {
+		return host
+	}
+	return "127.0.0.1"
+}
+
+// Token is what members join with.
+func (h *Host) Token() identity.Token { return h.token }
+
+// Close ends the run for all members.
+func (h *Host) Close() error {
+	var errs []error
+	if h.unwatch != nil {
+		h.unwatch()
+	}
+	if h.join != nil {
+		errs = append(errs, h.join.Close())
+	}
+	if h.control != nil {
+		errs = append(errs, h.control.Close())
+	}
+	if h.local != nil {
+		errs = append(errs, h.local.Close())
+	}
+	if h.node != nil {
+		errs = append(errs, h.node.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// receive takes a message of a member's node.
+func (h *Host) receive(from string, m transport.Message) {
+	if p := h.running(); p != nil {
+		p.Receive(from, m)
+	}
+}
+
+// lost is called when a member has had no connection for too long.
+func (h *Host) lost(id string, err error) {
+	if p := h.running(); p != nil {
+		p.Lost(id, err)
+	}
+}
+
+func (h *Host) running() *Pipeline {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.pipeline
+}
+
+// memberChanged follows the members.
+func (h *Host) memberChanged(c control.MemberChange) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := h.find(c.Member.ID)
+	switch {
+	case c.Change == control.Joined:
+		if m != nil {
+			h.remove(m)
+		}
+		m = &hostMember{MemberState: MemberState{ID: c.Member.ID, State: Idle}}
+		if err := json.Unmarshal(c.Member.Info, &m.Info); err != nil {
+			h.options.Note("%s: what it says about itself: %v", m.ID, err)
+			return
+		}
+		h.members = append(h.members, m)
+		h.options.Note("%s joined from %s (%s) with %s", m.ID, m.Info.Host, m.Info.System, m.Info.DeviceNames())
+	case m == nil:
+		return
+	case c.Change == control.Lost:
+		m.lost = time.AfterFunc(h.options.Grace-leaseTime, func() { h.declareLost(m.ID) })
+		h.options.Note("%s does not answer", m.ID)
+	case c.Change == control.Returned:
+		if m.lost != nil {
+			m.lost.Stop()
+			m.lost = nil
+		}
+		h.options.Note("%s answers again", m.ID)
+	default: // it has left, or is given up
+		h.options.Note("%s has left", m.ID)
+		h.remove(m)
+	}
+	h.change()
+}
+
+// leaseTime is how long a member has not been heard of when its lease ends.
+const leaseTime = 5 * time.Second
+
+// declareLost removes a member that has not come back.
+func (h *Host) declareLost(id string) {
+	h.mu.Lock()
+	m := h.find(id)
+	if m == nil || m.lost == nil {
+		h.mu.Unlock()
+		return
+	}
+	h.remove(m)
+	h.change()
+	h.mu.Unlock()
+	h.options.Note("%s is lost", id)
+	_ = h.control.Drop(id, "it did not answer") // it may be gone already
+}
+
+func (h *Host) find(id string) *hostMember {
+	for _, m := range h.members {
+		if m.ID == id {
+			return m
+		}
+	}
+	return nil
+}
+
+// remove forgets a member, which the pipeline loses. The caller holds the lock.
+func (h *Host) remove(gone *hostMember) {
+	var kept []*hostMember
+	for _, m := range h.members {
+		if m != gone {
+			kept = append(kept, m)
+		}
+	}
+	h.members = kept
+	if p := h.pipeline; p != nil {
+		go p.Lost(gone.ID, errors.New("the member is gone"))
+	}
+}
+
+// change announces a change. The caller holds the lock.
+func (h *Host) change() {
+	close(h.changed)
+	h.changed = make(chan struct{})
+	h.options.OnMembers(h.states())
+}
+
+// states describes the members. The caller holds the lock.
+func (h *Host) states() (all []MemberState) {
+	for _, m := range h.members {
+		s := m.MemberState
+		s.Ranks = nil
+		for rank, p := range h.placed {
+			if p.Member == m.ID {
+				s.State, s.Ranks = Working, append(s.Ranks, rank)
+			}
+		}
+		if m.lost != nil {
+			s.State = Unreachable
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// Members describes the members, in the order in which they joined.
+func (h *Host) Members() []MemberState {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.states()
+}
+
+// Links describes the connections to members.
+func (h *Host) Links() []transport.Link { return h.node.Links() }
+
+// Devices is the number of devices of all members that answer.
+func (h *Host) Devices() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.offers())
+}
+
+// Wait waits until a condition on the number of devices and members holds, or ctx ends.
+func (h *Host) Wait(ctx context.Context, enough func(devices, members int) bool) error {
+	for {
+		h.mu.Lock()
+		done, changed := enough(len(h.offers()), len(h.members)), h.changed
+		h.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// offers lists the devices of the members that answer. The caller holds the lock.
+func (h *Host) offers() (all []protocol.Place) {
+	for _, m := range h.members {
+		if m.lost != nil {
+			continue
+		}
+		for _, d := range m.Info.Devices {
+			all = append(all, protocol.Place{Member: m.ID, Device: d.Name})
+		}
+	}
+	return all
+}

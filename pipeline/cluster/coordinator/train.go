@@ -1,0 +1,115 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+)
+
+// tooFewError ends a run whose members have too few devices for its ranks.
+type tooFewError struct{ have, need int }
+
+func (e *tooFewError) Error() string {
+	return fmt.Sprintf("the members have %d devices, expected %d, one for each rank", e.have, e.need)
+}
+
+// Train trains on the members. configure returns the config for a number of devices. When a member is lost, the run goes
+// on from its newest checkpoint as soon as another device takes its place or, if none does in time, on the devices that
+// are left, with another cut.
+func (h *Host) Train(ctx context.Context, configure func(devices int) (config.Config, error), o train.Options) (train.Result, error) {
+	o.Remote = h.open
+	for {
+		c, err := configure(h.Devices())
+		if err != nil {
+			return train.Result{}, err
+		}
+		res, err := train.Run(ctx, c, o)
+		var few *tooFewError
+		if !errors.As(err, &few) || ctx.Err() != nil {
+			return res, err
+		}
+		if err := h.Wait(ctx, func(devices, _ int) bool { return devices > 0 }); err != nil {
+			return res, err
+		}
+		o.Resume = true
+		o.Report.Note("%v; going on with %d", err, h.Devices())
+	}
+}
+
+// open opens a pipeline on the members, once there are enough devices.
+func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, error) {
+	need := t.Config.Pipeline.Stages * t.Config.Pipeline.Replicas
+	waiting, cancel := context.WithTimeout(ctx, h.options.Rejoin)
+	defer cancel()
+	if err := h.Wait(waiting, func(devices, _ int) bool { return devices >= need }); err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, &tooFewError{h.Devices(), need}
+	}
+	h.mu.Lock()
+	h.epoch++
+	h.placed = place(h.placed, h.offers(), need)
+	o := Options{Control: h.control, Node: h.node, Epoch: h.epoch, Places: h.placed, Peers: h.peers(), Modelled: h.options.Modelled, Opened: h.use}
+	h.change()
+	h.mu.Unlock()
+	if len(o.Places) < need {
+		return nil, &tooFewError{len(o.Places), need}
+	}
+	p, err := Open(ctx, t, o)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// use makes a pipeline the one that messages are for.
+func (h *Host) use(p *Pipeline) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.pipeline = p
+}
+
+// peers lists the coordinator and the members of the newest epoch. The caller holds the lock.
+func (h *Host) peers() []protocol.Peer {
+	all := []protocol.Peer{{ID: identity.CoordinatorID, Addresses: h.addresses(h.node.Port())}}
+	for _, m := range h.members {
+		if slices.ContainsFunc(h.placed, func(p protocol.Place) bool { return p.Member == m.ID }) {
+			all = append(all, protocol.Peer{ID: m.ID, Addresses: m.Info.Addresses})
+		}
+	}
+	return all
+}
+
+// place assigns ranks to devices. Ranks stay where they were if the device is still offered.
+func place(before, offers []protocol.Place, ranks int) []protocol.Place {
+	free := slices.Clone(offers)
+	take := func(p protocol.Place) bool {
+		i := slices.Index(free, p)
+		if i >= 0 {
+			free = slices.Delete(free, i, i+1)
+		}
+		return i >= 0
+	}
+	places := make([]protocol.Place, ranks)
+	for rank := range places {
+		if rank < len(before) && take(before[rank]) {
+			places[rank] = before[rank]
+		}
+	}
+	for rank, p := range places {
+		if p == (protocol.Place{}) {
+			if len(free) == 0 {
+				return nil
+			}
+			places[rank], free = free[0], free[1:]
+		}
+	}
+	return places
+}

@@ -1,0 +1,189 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+	"github.com/gpupipe/gpupipe/runtime/device"
+)
+
+// ProcessOptions describe a member's connections. The ID and the coordinator of Options follow from Credentials.
+type ProcessOptions struct {
+	Options
+	Credentials *identity.Credentials
+	Control     []string                    // addresses of the coordinator's control server, host:port
+	Build       string                      // of this program
+	Devices     []string                    // names of the devices to offer, each for one rank
+	Hosts       []string                    // names or addresses of this machine, for other members; none: those of its interfaces
+	Port        int                         // for tensors; 0: any
+	Grace       time.Duration               // how long a broken connection may last
+	Renew       func(context.Context) error // renews Credentials; nil: they renew themselves
+}
+
+// Process is a member that is connected to its coordinator.
+type Process struct {
+	member *Member
+	node   *transport.Node
+	client *control.Client
+	stop   context.CancelFunc
+	once   sync.Once
+	ended  chan struct{}
+	err    error // once ended: why; nil if the coordinator has ended the run
+}
+
+// coordinatorTimeout is how long a member waits for a coordinator that does not answer.
+const coordinatorTimeout = 2 * time.Minute
+
+// Start connects a member to its coordinator and serves it until Close, or until the coordinator ends the run.
+func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
+	o.ID, o.Coordinator = o.Credentials.Identity().ID, identity.CoordinatorID
+	p := &Process{member: New(o.Options), ended: make(chan struct{})}
+	if p.node, err = transport.Listen(net.JoinHostPort("", strconv.Itoa(o.Port)), transport.Options{Self: o.ID, TLS: o.Credentials.TLS(),
+		Identify: o.Credentials.Identify, Receive: p.member.Receive, Lost: p.member.Lost, Grace: o.Grace, Note: o.Note}); err != nil {
+		return nil, err
+	}
+	p.member.Use(p.node)
+	info, err := describe(o, p.node.Port())
+	if err == nil {
+		p.client, err = control.Connect(ctx, control.ClientOptions{Addresses: o.Control, Credentials: o.Credentials, Build: o.Build, Info: info,
+			Timeout: coordinatorTimeout, Setup: p.handle, Lost: p.end, Restarted: p.restarted, Note: o.Note})
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.node.Close())
+	}
+	serving, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	if o.Renew != nil {
+		go renew(serving, o)
+	}
+	return p, nil
+}
+
+// handle registers the coordinator's requests.
+func (p *Process) handle(c *control.Client) {
+	for _, name := range []string{protocol.Measure, protocol.Plan, protocol.Load} {
+		c.Handle(name, func(ctx context.Context, request []byte) ([]byte, error) { return p.member.Request(ctx, name, request) })
+	}
+	// It may end a request in progress.
+	c.HandleConcurrently(protocol.Release, func(ctx context.Context, request []byte) ([]byte, error) {
+		p.member.Interrupt()
+		return p.member.Request(ctx, protocol.Release, request)
+	})
+}
+
+// restarted ends the epoch of a coordinator that has restarted, or that has given this member up.
+func (p *Process) restarted(string) {
+	p.member.options.Note("the coordinator begins anew")
+	if err := p.member.Close(); err != nil {
+		p.member.options.Note("%v", err)
+	}
+}
+
+// end records why the member has ended.
+func (p *Process) end(err error) {
+	p.once.Do(func() {
+		if !errors.Is(err, control.ErrCoordinatorClosed) {
+			p.err = err
+		}
+		close(p.ended)
+	})
+}
+
+// Wait waits until the coordinator ends the run, which returns nil, until it is lost, or until ctx ends.
+func (p *Process) Wait(ctx context.Context) error {
+	select {
+	case <-p.ended:
+		return p.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close says goodbye to the coordinator and releases the devices.
+func (p *Process) Close() error {
+	p.stop()
+	p.member.Interrupt()
+	return errors.Join(p.client.Close(), p.member.Close(), p.node.Close())
+}
+
+// renew renews the member's certificate before it expires.
+func renew(ctx context.Context, o ProcessOptions) {
+	for {
+		select {
+		case <-time.After(max(time.Until(o.Credentials.RenewBefore()), time.Minute)):
+			if err := o.Renew(ctx); err != nil && ctx.Err() == nil {
+				o.Note("the certificate could not be renewed: %v", err)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// describe is the JSON of protocol.Info.
+func describe(o ProcessOptions, port int) ([]byte, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	info := protocol.Info{Host: host, System: runtime.GOOS + "/" + runtime.GOARCH}
+	hosts := o.Hosts
+	if len(hosts) == 0 {
+		hosts = Interfaces(o.Control)
+	}
+	for _, h := range hosts {
+		info.Addresses = append(info.Addresses, net.JoinHostPort(h, strconv.Itoa(port)))
+	}
+	for _, name := range o.Devices {
+		dev, err := o.OpenDevice(name)
+		if err != nil {
+			return nil, fmt.Errorf("device %s: %w", name, err)
+		}
+		found := dev.Info()
+		if name == "" {
+			name = found.Name
+		}
+		info.Devices = append(info.Devices, protocol.Device{Name: name, Info: found, Memory: device.Budget(dev)})
+		if err := dev.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return info.Encode(), nil
+}
+
+// Interfaces lists this machine's addresses: first the one from which it reaches the first of some addresses, then
+// those of its other interfaces. If that is the loopback address, no other machine is meant, and it is the only one.
+func Interfaces(reached []string) (hosts []string) {
+	if len(reached) > 0 {
+		if c, err := net.Dial("udp", reached[0]); err == nil { // sends nothing
+			local := c.LocalAddr().(*net.UDPAddr).IP
+			_ = c.Close()
+			hosts = append(hosts, local.String())
+			if local.IsLoopback() {
+				return hosts
+			}
+		}
+	}
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return hosts
+	}
+	for _, a := range addresses {
+		ip, ok := a.(*net.IPNet)
+		if ok && ip.IP.IsGlobalUnicast() && (len(hosts) == 0 || ip.IP.String() != hosts[0]) {
+			hosts = append(hosts, ip.IP.String())
+		}
+	}
+	return hosts
+}
