@@ -40,6 +40,7 @@ Examples:
   list available devices              gpupipe devices
   train                               gpupipe train examples/demo/config.yaml
   continue a run that stopped         gpupipe train runs/demo --resume
+  train on several computers          gpupipe host c.yaml
   override keys of the config         gpupipe train c.yaml --set train.steps=9
   measure each kernel's time          gpupipe train c.yaml --profile
   continue a text                     gpupipe generate runs/demo --prompt "In"
@@ -65,6 +66,9 @@ type commands struct {
 	Init       initCommand       `cmd:"" help:"Write a YAML file to start from."`
 	Config     configCommand     `cmd:"" help:"List the keys of a run's YAML file."`
 	Train      trainCommand      `cmd:"" help:"Train a model."`
+	Host       hostCommand       `cmd:"" help:"Train on several computers, which join."`
+	Join       joinCommand       `cmd:"" help:"Compute for a run on another computer."`
+	Members    membersCommand    `cmd:"" help:"Show the computers of a run."`
 	Eval       evalCommand       `cmd:"" help:"Measure a model's loss on a text."`
 	Generate   generateCommand   `cmd:"" help:"Continue a text with a model."`
 	Export     exportCommand     `cmd:"" help:"Write a model as a Hugging Face folder."`

@@ -80,15 +80,20 @@ func (c *trainCommand) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		if err := a.printJSON(event{"event": "result", "result": res}); err != nil {
+	return r.ended(res, "train")
+}
+
+// ended prints how a run ended, and how to continue it with a command.
+func (p *progress) ended(res train.Result, command string) error {
+	if p.json {
+		if err := p.printJSON(event{"event": "result", "result": res}); err != nil {
 			return err
 		}
 	} else {
-		r.result(res)
+		p.result(res)
 	}
 	if res.Interrupted {
-		a.note("stopped after step %d; to continue: gpupipe train %s --resume", res.Step, res.Dir)
+		p.note("stopped after step %d; to continue: gpupipe %s %s --resume", res.Step, command, res.Dir)
 		return errInterrupted
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -42,6 +43,7 @@ type Host struct {
 	node    *transport.Node
 	local   *member.Process
 	unwatch func()
+	notes   *member.Notes
 
 	mu       sync.Mutex
 	members  []*hostMember // in the order in which they joined
@@ -91,12 +93,17 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	if o.OnMembers == nil {
 		o.OnMembers = func([]MemberState) {}
 	}
-	h = &Host{options: o, changed: make(chan struct{}), epoch: uint64(time.Now().Unix()) << 20}
+	notes := &member.Notes{To: o.Note}
+	o.Note = notes.Note
+	h = &Host{options: o, notes: notes, changed: make(chan struct{}), epoch: uint64(time.Now().Unix()) << 20}
 	defer func() {
 		if err != nil {
 			h, err = nil, errors.Join(err, h.Close())
 		}
 	}()
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return h, err
+	}
 	authority, err := identity.OpenAuthority(filepath.Join(o.Dir, authorityFile))
 	if err != nil {
 		return h, err
@@ -178,7 +185,7 @@ func (h *Host) startLocal(ctx context.Context, a *identity.Authority) error {
 		return err
 	}
 	o := *h.options.Local
-	o.Credentials, o.Build, o.Grace, o.Hosts = c, h.options.Build, h.options.Grace, h.options.Hosts
+	o.Note, o.Credentials, o.Build, o.Grace, o.Hosts = h.options.Note, c, h.options.Build, h.options.Grace, h.options.Hosts
 	o.Control = []string{net.JoinHostPort(loopback(h.options.Address), strconv.Itoa(h.control.Port()))}
 	h.local, err = member.Start(ctx, o)
 	return err
@@ -192,12 +199,17 @@ func loopback(address string) string {
 	return "127.0.0.1"
 }
 
+// Local reports whether this process is a member too.
+func (h *Host) Local() bool { return h.local != nil }
+
 // Token is what members join with.
 func (h *Host) Token() identity.Token { return h.token }
 
 // Close ends the run for all members.
 func (h *Host) Close() error {
+	h.notes.Close()
 	var errs []error
+	h.options.OnMembers([]MemberState{})
 	if h.unwatch != nil {
 		h.unwatch()
 	}

@@ -110,8 +110,7 @@ func (m *Member) measure(ctx context.Context, q protocol.MeasureRequest) (_ prot
 		return protocol.Costs{}, err
 	}
 	defer func() { err = errors.Join(err, closeDevices(devices)) }()
-	p, modelled, err := w.task.Problem(ctx, devices, measure.Options{Cache: m.options.Costs, Modelled: q.Modelled,
-		Progress: func(device, what string) { m.options.Note("measuring %s on %s", what, device) }})
+	p, modelled, err := w.task.Problem(ctx, devices, measure.Options{Cache: m.options.Costs, Modelled: q.Modelled})
 	if err != nil {
 		return protocol.Costs{}, err
 	}

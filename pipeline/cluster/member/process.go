@@ -38,6 +38,7 @@ type Process struct {
 	client *control.Client
 	stop   context.CancelFunc
 	once   sync.Once
+	notes  *Notes
 	ended  chan struct{}
 	err    error // once ended: why; nil if the coordinator has ended the run
 }
@@ -48,7 +49,9 @@ const coordinatorTimeout = 2 * time.Minute
 // Start connects a member to its coordinator and serves it until Close, or until the coordinator ends the run.
 func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
 	o.ID, o.Coordinator = o.Credentials.Identity().ID, identity.CoordinatorID
-	p := &Process{member: New(o.Options), ended: make(chan struct{})}
+	notes := &Notes{To: o.Note}
+	o.Note = notes.Note
+	p := &Process{member: New(o.Options), notes: notes, ended: make(chan struct{})}
 	if p.node, err = transport.Listen(net.JoinHostPort("", strconv.Itoa(o.Port)), transport.Options{Self: o.ID, TLS: o.Credentials.TLS(),
 		Identify: o.Credentials.Identify, Receive: p.member.Receive, Lost: p.member.Lost, Grace: o.Grace, Note: o.Note}); err != nil {
 		return nil, err
@@ -93,6 +96,7 @@ func (p *Process) restarted(string) {
 // end records why the member has ended.
 func (p *Process) end(err error) {
 	p.once.Do(func() {
+		p.notes.Close()
 		if !errors.Is(err, control.ErrCoordinatorClosed) {
 			p.err = err
 		}
@@ -112,6 +116,7 @@ func (p *Process) Wait(ctx context.Context) error {
 
 // Close says goodbye to the coordinator and releases the devices.
 func (p *Process) Close() error {
+	p.notes.Close()
 	p.stop()
 	p.member.Interrupt()
 	return errors.Join(p.client.Close(), p.member.Close(), p.node.Close())

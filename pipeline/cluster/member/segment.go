@@ -89,6 +89,10 @@ func (s *segment) keep(h protocol.Header, payload [][]byte) error {
 	return nil
 }
 
+// behind is how many batches a rank may be behind those whose results are complete. The loss of a batch needs the
+// updates of all ranks two batches before.
+const behind = 3
+
 // grant permits batches to begin.
 func (s *segment) grant(h protocol.Header, payload [][]byte) error {
 	if !s.begin.Evaluates {
@@ -102,12 +106,12 @@ func (s *segment) grant(h protocol.Header, payload [][]byte) error {
 	}
 	s.mu.Lock()
 	for b := range s.batches {
-		if b < h.Done {
+		if b < h.Done-behind {
 			delete(s.batches, b)
 		}
 	}
 	for b := range s.hyperparameters {
-		if b < h.Done {
+		if b < h.Done-behind {
 			delete(s.hyperparameters, b)
 		}
 	}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/internal/version"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+)
+
+type hostCommand struct {
+	Path      string        `arg:"" name:"config" help:"YAML file of the run, or the folder of a run to resume."`
+	Set       []string      `help:"Override a key of the config; repeatable." placeholder:"SECTION.KEY=VALUE" sep:"none"`
+	Resume    bool          `help:"Continue from the newest valid checkpoint in run.dir."`
+	Device    []string      `help:"Device of this computer to compute on, repeatable; none: only members compute. Default: the default device." placeholder:"NAME" sep:"none"`
+	Members   int           `help:"Number of members to wait for." default:"1"`
+	Wait      time.Duration `help:"Begin after this time with the members that there are, as in 60s. 0: wait for all." placeholder:"TIME"`
+	Listen    string        `help:"Address and port where members join; the next two ports carry control and tensors." default:":7433" placeholder:"HOST:PORT"`
+	Address   []string      `help:"Name or address under which members reach this computer, repeatable. Default: those of its networks." placeholder:"HOST" sep:"none"`
+	Lifetime  time.Duration `help:"How long members may join." default:"1h"`
+	SingleUse bool          `help:"The token admits one member."`
+	Grace     time.Duration `help:"How long a member may be unreachable before it is lost." default:"12s"`
+	JSON      bool          `help:"Print one JSON object a line: the token, the members, the start, each step, the result."`
+}
+
+func (c *hostCommand) Help() string {
+	return `Prints a command with a token. Run on other computers, it makes them members: each device that a member offers is a stage of the
+pipeline. This computer is a member too, unless --device none. Connections are encrypted; both sides prove who they are.
+
+pipeline.stages is the number of devices unless the config sets it. pipeline.schedule: 2bw hides the latency of links; see gpupipe plan.
+Devices of one kind give the bits of one computer.
+
+A member that does not answer is lost after --grace. The run goes on from its newest checkpoint, on a spare device, on the member when it
+is back, or on the devices that are left. Data, hooks on data, metrics and checkpoints are on this computer only.
+
+Examples:
+  gpupipe host c.yaml
+  gpupipe host c.yaml --members 3 --set pipeline.schedule=2bw
+  gpupipe host c.yaml --wait 60s --device cpu:0
+  gpupipe host runs/a --resume --address 192.0.2.7`
+}
+
+func (c *hostCommand) Run(a *app) (err error) {
+	base, err := c.configure(1)
+	if err != nil {
+		return err
+	}
+	r := newProgress(a, c.JSON)
+	o := train.Options{Resume: c.Resume, Report: r}
+	if len(base.Hooks) > 0 {
+		o.HookCache = a.hookCache()
+	}
+	h, err := coordinator.NewHost(a.ctx, c.options(a, base, o.HookCache))
+	if err != nil {
+		return usererror.New(err)
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	if err := c.invite(a, h); err != nil {
+		return err
+	}
+	if err := c.await(a, h); err != nil {
+		return err
+	}
+	res, err := h.Train(a.ctx, c.configure, o)
+	r.line.clear()
+	if err != nil {
+		return err
+	}
+	return r.ended(res, "host")
+}
+
+// options are those of the host of a run.
+func (c *hostCommand) options(a *app, base config.Config, hookCache string) coordinator.HostOptions {
+	costs := a.measuredCosts()
+	o := coordinator.HostOptions{Dir: filepath.Join(base.Run.Dir, "cluster"), Address: c.Listen, Hosts: c.Address, Build: version.String(),
+		Token: identity.TokenOptions{Lifetime: c.Lifetime, SingleUse: c.SingleUse}, Grace: c.Grace, Note: a.note, OnMembers: c.saver(a, base.Run.Dir)}
+	devices := c.Device
+	switch {
+	case len(devices) == 0:
+		devices = base.Pipeline.Devices
+		if len(devices) == 0 {
+			devices = []string{""}
+		}
+	case len(devices) == 1 && devices[0] == "none":
+		return o
+	}
+	o.Local = &member.ProcessOptions{Options: member.Options{OpenDevice: a.openDevice, Costs: costs, HookCache: hookCache, Note: a.note}, Devices: devices}
+	return o
+}
+
+// configure loads the config for a number of devices. Without pipeline.stages in the config each device is a stage, as
+// far as the model and the microbatches allow.
+func (c *hostCommand) configure(devices int) (config.Config, error) {
+	load := trainCommand{Path: c.Path, Set: c.Set}
+	base, err := load.load()
+	if err != nil || base.Pipeline.Stages > 1 {
+		return base, err
+	}
+	replicas := base.Pipeline.Replicas
+	stages := max(1, min(devices/replicas, base.MicrobatchesPerReplica()))
+	var latest error
+	for ; stages >= 1; stages-- { // fewer if the model has fewer units
+		load.Set = append(append([]string{}, c.Set...), fmt.Sprint("pipeline.stages=", stages), "pipeline.devices=[]")
+		found, err := load.load()
+		if err == nil {
+			return found, nil
+		}
+		if latest == nil {
+			latest = err
+		}
+	}
+	return base, latest
+}
+
+// invite prints the command that makes another computer a member.
+func (c *hostCommand) invite(a *app, h *coordinator.Host) error {
+	if c.JSON {
+		return a.printJSON(event{"event": "token", "token": h.Token().Reveal()})
+	}
+	a.printf("On other computers, within %v:\n\n  gpupipe join %s\n\n", c.Lifetime, h.Token().Reveal())
+	return nil
+}
+
+// await waits for members.
+func (c *hostCommand) await(a *app, h *coordinator.Host) error {
+	ctx, cancel := a.ctx, func() {}
+	if c.Wait > 0 {
+		ctx, cancel = context.WithTimeout(a.ctx, c.Wait)
+	}
+	defer cancel()
+	need := c.Members
+	if h.Local() {
+		need++
+	}
+	err := h.Wait(ctx, func(_, members int) bool { return members >= need })
+	switch {
+	case a.ctx.Err() != nil:
+		return a.ctx.Err()
+	case err != nil && h.Devices() == 0:
+		return usererror.Errorf("no member joined within %v", c.Wait)
+	}
+	return nil
+}
+
+type joinCommand struct {
+	Token   string   `arg:"" optional:"" help:"The token that gpupipe host prints. Default: $GPUPIPE_TOKEN, or read from standard input."`
+	Device  []string `help:"Device to offer, repeatable: cpu:0, webgpu:0, vulkan:0. Each is a stage. Default: the default device." placeholder:"NAME" sep:"none"`
+	Name    string   `help:"Name to be known by. Default: the computer's." placeholder:"NAME"`
+	Address []string `help:"Name or address under which other members reach this computer, repeatable. Default: those of its networks." placeholder:"HOST" sep:"none"`
+	Port    int      `help:"Port for tensors. 0: any." default:"0"`
+}
+
+func (c *joinCommand) Help() string {
+	return `Joins the run of gpupipe host on another computer and computes for it until it ends. Needs no config, no data and no files: the
+coordinator sends what is to be computed. WebAssembly modules of the run that build a model or a loss run in the sandbox.
+
+Ctrl-C leaves the run, which goes on without this computer.
+
+Examples:
+  gpupipe join gp1.192.0.2.7:7433.…
+  gpupipe join --device webgpu:0 --device webgpu:1 gp1.…
+  GPUPIPE_TOKEN=gp1.… gpupipe join`
+}
+
+func (c *joinCommand) Run(a *app) (err error) {
+	token, err := c.token(a)
+	if err != nil {
+		return err
+	}
+	build := version.String()
+	name := c.Name
+	if name == "" {
+		name = hostName()
+	}
+	joining := identity.JoinOptions{Token: token, Name: name, Build: build}
+	m, err := identity.Join(a.ctx, joining)
+	if err != nil {
+		return err
+	}
+	devices := c.Device
+	if len(devices) == 0 {
+		devices = []string{""}
+	}
+	p, err := member.Start(a.ctx, member.ProcessOptions{
+		Options:     member.Options{OpenDevice: a.openDevice, Costs: a.measuredCosts(), HookCache: a.hookCache(), Note: a.note},
+		Credentials: m.Credentials, Control: m.Control, Build: build, Devices: devices, Hosts: c.Address, Port: c.Port,
+		Renew: func(ctx context.Context) error { return identity.Renew(ctx, m.Credentials, joining) }})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	a.note("joined as %s; Ctrl-C leaves", m.Credentials.Identity().ID)
+	switch err := p.Wait(a.ctx); {
+	case a.ctx.Err() != nil:
+		return errInterrupted
+	case err != nil:
+		return err
+	}
+	a.note("the run has ended")
+	return nil
+}
+
+// token reads the token from the argument, the environment or standard input.
+func (c *joinCommand) token(a *app) (identity.Token, error) {
+	text := c.Token
+	if text == "" {
+		text = tokenFromElsewhere(a)
+	}
+	t, err := identity.ParseToken(strings.TrimSpace(text))
+	return t, usererror.New(err)
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/internal/atomicfile"
+	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
+)
+
+// membersFile, in the run folder, describes the members of a run on several computers.
+const membersFile = "cluster/members.json"
+
+type membersCommand struct {
+	Dir  string `arg:"" name:"run" help:"Run folder of gpupipe host."`
+	JSON bool   `help:"Print a JSON object."`
+}
+
+func (c *membersCommand) Help() string {
+	return `Shows the computers of a run, their devices, the ranks that they compute, and their state. Reads the run folder, so it works on the
+computer of gpupipe host.
+
+Example:
+  gpupipe members runs/a`
+}
+
+func (c *membersCommand) Run(a *app) error {
+	path := filepath.Join(c.Dir, membersFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return usererror.Errorf("%s: no such file, expected the folder of a run of gpupipe host", path)
+	}
+	if err != nil {
+		return usererror.New(err)
+	}
+	var members []coordinator.MemberState
+	if err := json.Unmarshal(text, &members); err != nil {
+		return usererror.New(fmt.Errorf("%s: %w", path, err))
+	}
+	if c.JSON {
+		return a.printJSON(event{"members": members})
+	}
+	rows := [][]string{{"member", "computer", "devices", "ranks", "state"}}
+	for _, m := range members {
+		rows = append(rows, []string{m.ID, fmt.Sprintf("%s (%s)", m.Info.Host, m.Info.System), m.Info.DeviceNames(),
+			strings.Trim(fmt.Sprint(m.Ranks), "[]"), m.State})
+	}
+	a.headed(rows)
+	return nil
+}
+
+// saver returns a function that keeps the members' state in the run folder.
+func (c *hostCommand) saver(a *app, dir string) func([]coordinator.MemberState) {
+	return func(members []coordinator.MemberState) {
+		text, err := json.MarshalIndent(members, "", " ")
+		if err == nil {
+			err = atomicfile.Write(filepath.Join(dir, membersFile), func(w io.Writer) error {
+				_, err := w.Write(text)
+				return err
+			})
+		}
+		if err != nil {
+			a.noteOnce(membersFile, "gpupipe: the list of members is not kept: %v", err)
+		}
+	}
+}
