@@ -54,3 +54,31 @@ func cpuTime() time.Duration {
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// BenchmarkLongLink sends messages of 4 MB over a link of 1 Gbit/s with a round trip of 100 ms, and prints the share of
+// the bandwidth that is used.
+func BenchmarkLongLink(b *testing.B) {
+	taken := make(chan struct{}, 1<<20)
+	x, y, link := couple(b, func(o *Options) {
+		o.Grace, o.timing = time.Minute, timing{}
+		o.Receive = func(string, Message) { taken <- struct{}{} }
+	})
+	link.SetLatency(50 * time.Millisecond)
+	link.SetBandwidth(1e9)
+	const size, window = 4 << 20, 16
+	m := message(Hot, 0, size)
+	require.NoError(b, y.Send("a", m))
+	<-taken
+	begin := time.Now()
+	for i := range b.N {
+		if i >= window {
+			<-taken
+		}
+		require.NoError(b, y.Send("a", m))
+	}
+	for range min(window, b.N) {
+		<-taken
+	}
+	b.ReportMetric(float64(b.N)*size*8/1e9/time.Since(begin).Seconds(), "Gbit/s")
+	b.ReportMetric(float64(x.Links()[0].MinimumRoundTrip.Milliseconds()), "RTT-ms")
+}

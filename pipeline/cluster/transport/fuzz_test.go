@@ -33,7 +33,7 @@ func FuzzFragments(f *testing.F) {
 		f.Add(b)
 	}
 	seed(encode(message(Hot, 0, 100), 0)...)
-	seed(encode(message(Hot, 0, fragmentPayload+5), 0)...)
+	seed(fragment(0, 0, 10, 10, 10), append(binary.LittleEndian.AppendUint64([]byte{nextFragment}, 1), make([]byte, 10)...))
 	seed(append(encode(message(Hot, 0, 0), 0), encode(message(Hot, 1, 9), 1)...)...)
 	seed(fragment(0, 0, 10, 2<<30))
 	seed(fragment(0, 0, 10, 1<<63, 1<<63, 20))

@@ -50,7 +50,7 @@ func start(t testing.TB, a *authority, id, address string, adjust ...func(*Optio
 func startWith(t testing.TB, a *authority, id, address string, config *tls.Config, adjust ...func(*Options)) *member {
 	t.Helper()
 	m := &member{t: t, id: id, changed: make(chan struct{})}
-	o := Options{Self: id, TLS: config, Identify: a.identify, Grace: 10 * time.Second, MaxMessage: 256 << 20, timing: shortTiming,
+	o := Options{Self: id, TLS: config, Grace: 10 * time.Second, MaxMessage: 256 << 20, timing: shortTiming,
 		Receive: func(from string, msg Message) {
 			if m.receive != nil {
 				m.receive(from, msg)
@@ -61,6 +61,9 @@ func startWith(t testing.TB, a *authority, id, address string, config *tls.Confi
 		Note: func(format string, args ...any) {
 			m.event(func() { m.noted = append(m.noted, fmt.Sprintf(format, args...)) })
 		}}
+	if a != nil {
+		o.Identify = a.identify
+	}
 	for _, f := range adjust {
 		f(&o)
 	}
@@ -106,7 +109,7 @@ func (m *member) awaitMessages(n int) []received {
 	m.await(fmt.Sprintf("%d messages", n), func() bool { return len(m.received) >= n })
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.received
+	return slices.Clone(m.received)
 }
 
 func (m *member) awaitNote(text string) {
@@ -120,6 +123,18 @@ func (m *member) awaitLost() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.lost[0]
+}
+
+func (m *member) allNotes() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.noted)
+}
+
+func (m *member) allLost() []error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.lost)
 }
 
 // poll waits for what has no event.

@@ -112,7 +112,7 @@ func TestStoppedProcessIsFound(t *testing.T) {
 	assert.False(t, a.connected())
 	require.NoError(t, p.Signal(syscall.SIGCONT))
 	requireSeries(t, a.awaitMessages(2), "b", Hot, 1<<20, 8<<20)
-	assert.Empty(t, a.lost)
+	assert.Empty(t, a.allLost())
 }
 
 func TestKilledProcessIsFoundAtOnce(t *testing.T) {

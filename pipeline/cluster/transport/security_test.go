@@ -52,7 +52,7 @@ func TestConnectionsWithoutARightCertificateAreRefused(t *testing.T) {
 			b.awaitNote(c.there)
 			a.awaitNote(c.here)
 			assert.False(t, b.connected())
-			assert.Empty(t, b.lost, "until Grace is over")
+			assert.Empty(t, b.allLost(), "until Grace is over")
 		})
 	}
 }
@@ -358,5 +358,5 @@ func TestNoiseIsRefused(t *testing.T) {
 		_ = c.Close()
 	}
 	a.awaitNote("a connection from 127.0.0.1 is refused: tls: ")
-	assert.Empty(t, a.lost)
+	assert.Empty(t, a.allLost())
 }

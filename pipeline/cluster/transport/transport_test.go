@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"testing"
@@ -44,8 +45,8 @@ func TestMessagesArriveInOrderInBothDirections(t *testing.T) {
 		assert.Greater(t, k.BytesReceived, int64(2<<20))
 		assert.Less(t, k.ClockOffset.Abs(), k.MinimumRoundTrip, "both clocks are the same")
 	}
-	assert.Empty(t, a.noted)
-	assert.Empty(t, b.noted)
+	assert.Empty(t, a.allNotes())
+	assert.Empty(t, b.allNotes())
 }
 
 func TestResetInMidMessageLosesNothing(t *testing.T) {
@@ -71,8 +72,8 @@ func TestResetInMidMessageLosesNothing(t *testing.T) {
 	}
 	assert.GreaterOrEqual(t, a.Links()[0].Reconnects, int64(5))
 	assert.Positive(t, b.Links()[0].Resent+b.Links()[1].Resent)
-	assert.Empty(t, a.lost)
-	assert.Empty(t, b.lost)
+	assert.Empty(t, a.allLost())
+	assert.Empty(t, b.allLost())
 }
 
 func TestOutageShorterThanGraceLosesNothing(t *testing.T) {
@@ -88,8 +89,8 @@ func TestOutageShorterThanGraceLosesNothing(t *testing.T) {
 	<-over
 	require.NoError(t, a.Send("b", message(Hot, 2, 1<<20)))
 	requireSeries(t, b.awaitMessages(3), "a", Hot, repeat(1<<20, 3)...)
-	assert.Empty(t, a.lost)
-	assert.Empty(t, b.lost)
+	assert.Empty(t, a.allLost())
+	assert.Empty(t, b.allLost())
 }
 
 func TestHalfOpenConnectionIsFound(t *testing.T) {
@@ -116,8 +117,8 @@ func TestPeerIsLostOnceAfterGrace(t *testing.T) {
 	connect(t, 2, a, b, link)
 	require.NoError(t, b.Send("a", message(Hot, 1, 100)))
 	assert.Equal(t, uint64(2), a.awaitMessages(2)[1].Epoch)
-	assert.Len(t, a.lost, 1)
-	assert.Len(t, b.lost, 1)
+	assert.Len(t, a.allLost(), 1)
+	assert.Len(t, b.allLost(), 1)
 }
 
 func TestPeerThatNeverConnectsIsLost(t *testing.T) {
@@ -177,6 +178,50 @@ func TestReceiveThatBlocksStopsItsClassOnly(t *testing.T) {
 	assert.Positive(t, a.Links()[Bulk].Unacknowledged)
 	close(release)
 	requireSeries(t, b.awaitMessages(6), "a", Bulk, sizes...)
+}
+
+// TestRandomFaultsLoseNothing breaks the link at random places and in random ways while messages go in all directions.
+func TestRandomFaultsLoseNothing(t *testing.T) {
+	t.Parallel()
+	a, b, link := couple(t)
+	const count, faults = 120, 12
+	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
+	sizes := make([]int, count)
+	for n := range sizes {
+		sizes[n] = random.IntN(1 << random.IntN(19))
+	}
+	send := func(n int) {
+		for class := range classes {
+			require.NoError(t, a.Send("b", message(class, n, sizes[n])))
+			require.NoError(t, b.Send("a", message(class, n, sizes[n])))
+		}
+	}
+	for n := range sizes {
+		send(n)
+		if n%(count/faults) > 0 {
+			continue
+		}
+		switch random.IntN(4) {
+		case 0:
+			link.Reset()
+		case 1:
+			link.ResetAfter(random.Int64N(200_000))
+		case 2:
+			link.HalfOpen()
+		case 3:
+			link.Outage(time.Duration(random.IntN(100)) * time.Millisecond)
+		}
+		if random.IntN(2) == 0 {
+			poll(t, "a connection", b.connected)
+		}
+	}
+	for _, m := range []*member{a, b} {
+		other := map[string]string{"a": "b", "b": "a"}[m.id]
+		all := m.awaitMessages(2 * count)
+		requireSeries(t, all, other, Hot, sizes...)
+		requireSeries(t, all, other, Bulk, sizes...)
+		assert.Empty(t, m.allLost())
+	}
 }
 
 func TestHotMessageDoesNotWaitForABulkOne(t *testing.T) {
