@@ -127,7 +127,7 @@ func (p *Proxy) Reset() {
 // ResetAfter resets all connections when n more bytes have been forwarded, in either direction.
 func (p *Proxy) ResetAfter(n int64) { p.change(func() { p.countdown = max(1, n) }) }
 
-// HalfOpen closes the connections to the target only. Clients are not told: what they send disappears.
+// HalfOpen closes the connections to the target only. The clients' stay open, and what they send disappears.
 func (p *Proxy) HalfOpen() {
 	for _, c := range p.open() {
 		c.leaveDeaf()

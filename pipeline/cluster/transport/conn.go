@@ -20,6 +20,7 @@ type watchedConn struct {
 	net.Conn
 	opened   time.Time
 	lastRead atomic.Int64 // nanoseconds since opened
+	greeted  atomic.Bool  // the peer has said a hello that was accepted
 	once     sync.Once
 	settled  func(closed bool) // called once: when the peer has said hello or was refused, or on Close
 
@@ -99,8 +100,8 @@ type connInfo struct {
 
 func (connInfo) AuthType() string { return "tls" }
 
-// mutualTLS secures connections and identifies their peers. A peer whose certificate names no member is not refused
-// here but at the hello, where it can be told the reason.
+// mutualTLS secures connections and identifies their peers. A peer whose certificate names no member is refused at the
+// hello, not here, because the refusal of a hello carries a reason.
 type mutualTLS struct{ node *Node }
 
 func (m mutualTLS) handshake(ctx context.Context, raw net.Conn, secure func(net.Conn, *tls.Config) *tls.Conn) (net.Conn, credentials.AuthInfo, error) {

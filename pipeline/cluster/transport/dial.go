@@ -25,11 +25,15 @@ const (
 // dial keeps the link connected until it ends.
 func (l *link) dial() {
 	t := l.node.options.timing
-	backoff := t.minBackoff
-	for l.ctx.Err() == nil {
+	ctx, cancel := context.WithCancel(context.Background())
+	l.node.work.Go(func() {
+		<-l.done
+		cancel()
+	})
+	for backoff := t.minBackoff; ; backoff = min(2*backoff, t.maxBackoff) {
 		begin := time.Now()
-		connected, err := l.connectOnce()
-		if l.ctx.Err() != nil {
+		connected, err := l.connectOnce(ctx)
+		if ctx.Err() != nil {
 			return
 		}
 		if time.Since(begin) > t.maxBackoff && connected {
@@ -45,15 +49,15 @@ func (l *link) dial() {
 		}
 		select {
 		case <-time.After(backoff):
-		case <-l.ctx.Done():
+		case <-ctx.Done():
+			return
 		}
-		backoff = min(2*backoff, t.maxBackoff)
 	}
 }
 
 // connectOnce dials and uses the connection until it ends. It reports whether there was a session.
-func (l *link) connectOnce() (bool, error) {
-	raw, err := dialAny(l.ctx, l.peer.Addresses, l.node.options)
+func (l *link) connectOnce(ctx context.Context) (bool, error) {
+	raw, err := dialAny(ctx, l.peer.Addresses, l.node.options)
 	if err != nil {
 		return false, err
 	}
@@ -67,7 +71,7 @@ func (l *link) connectOnce() (bool, error) {
 	c := &dialed{link: l, client: client, conn: conn}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	defer c.cancel()
-	s, err := c.open()
+	s, err := c.open(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -152,8 +156,8 @@ func (c *dialed) stream(method string) (grpc.ClientStream, error) {
 }
 
 // open says hello and attaches a session to the link.
-func (c *dialed) open() (*session, error) {
-	stop := context.AfterFunc(c.link.ctx, c.cancel)
+func (c *dialed) open(ctx context.Context) (*session, error) {
+	stop := context.AfterFunc(ctx, c.cancel)
 	defer stop()
 	timer := time.AfterFunc(c.link.node.options.timing.hello, c.cancel)
 	defer timer.Stop()
@@ -178,7 +182,7 @@ func (c *dialed) exchange() (s *session, err error) {
 		return nil, err
 	}
 	// An error of sending is explained by the answer.
-	_ = sendControl(c.control, c.link.state().encode())
+	_ = sendControl(c.control, c.link.hello().encode())
 	m, err := receiveControl(c.control)
 	if err != nil {
 		return nil, asViolation(err)

@@ -1,9 +1,6 @@
 package transport
 
-import (
-	"context"
-	"sync"
-)
+import "sync"
 
 // inboxBytes bounds the messages that wait for Receive. A reader waits while there are more.
 const inboxBytes = 16 << 20
@@ -87,17 +84,26 @@ func (i *inbox) take() (Message, bool) {
 	return m, true
 }
 
-// deliver calls receive for each message until the context ends.
-func (i *inbox) deliver(ctx context.Context, receive func(Message)) {
-	for ctx.Err() == nil {
+// deliver calls receive for each message until done is closed.
+func (i *inbox) deliver(done <-chan struct{}, receive func(Message)) {
+	for !isClosed(done) {
 		if m, ok := i.take(); ok {
 			receive(m)
 			continue
 		}
 		select {
 		case <-i.wake:
-		case <-ctx.Done():
+		case <-done:
 		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -27,10 +27,14 @@ type link struct {
 	incarnation uint64
 	out         [classes]*outbox
 	in          [classes]*inbox
-	ctx         context.Context // ends with the link
-	cancel      context.CancelFunc
+	done        chan struct{} // closed when the link is over
 
-	mu          sync.Mutex
+	mu    sync.Mutex
+	state linkState
+}
+
+// linkState is what changes with the connections of a link.
+type linkState struct {
 	session     *session // the present one, or nil
 	connections int      // so far
 	theirs      uint64   // incarnation of the peer, once known
@@ -41,8 +45,7 @@ type link struct {
 }
 
 func newLink(n *Node, p Peer, epoch uint64, dials bool) *link {
-	l := &link{node: n, peer: p, epoch: epoch, dials: dials, incarnation: randomNumber()}
-	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l := &link{node: n, peer: p, epoch: epoch, dials: dials, incarnation: randomNumber(), done: make(chan struct{})}
 	for c := range classes {
 		l.out[c], l.in[c] = newOutbox(), newInbox(c, n.options.MaxMessage)
 	}
@@ -53,7 +56,7 @@ func newLink(n *Node, p Peer, epoch uint64, dials bool) *link {
 func (l *link) start() {
 	for c := range classes {
 		l.node.work.Go(func() {
-			l.in[c].deliver(l.ctx, func(m Message) {
+			l.in[c].deliver(l.done, func(m Message) {
 				m.Epoch = l.epoch
 				l.node.options.Receive(l.peer.ID, m)
 			})
@@ -69,13 +72,13 @@ func (l *link) start() {
 
 // startGrace is called with mu held.
 func (l *link) startGrace() {
-	if l.over != nil || l.grace != nil {
+	if l.state.over != nil || l.state.grace != nil {
 		return
 	}
-	l.grace = time.AfterFunc(l.node.options.Grace, func() {
+	l.state.grace = time.AfterFunc(l.node.options.Grace, func() {
 		l.mu.Lock()
-		late := l.session != nil || l.over != nil
-		trouble := l.trouble
+		late := l.state.session != nil || l.state.over != nil
+		trouble := l.state.trouble
 		l.mu.Unlock()
 		if late {
 			return
@@ -90,8 +93,8 @@ func (l *link) startGrace() {
 func (l *link) send(m Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over != nil {
-		return fmt.Errorf("transport: member %q: %w", l.peer.ID, l.over)
+	if l.state.over != nil {
+		return fmt.Errorf("transport: member %q: %w", l.peer.ID, l.state.over)
 	}
 	l.out[m.Class].push(m)
 	return nil
@@ -107,14 +110,14 @@ func (l *link) flush(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over != nil {
-		return fmt.Errorf("transport: member %q: %w", l.peer.ID, l.over)
+	if l.state.over != nil {
+		return fmt.Errorf("transport: member %q: %w", l.peer.ID, l.state.over)
 	}
 	return nil
 }
 
-// state is what a hello says of the link.
-func (l *link) state() hello {
+// hello is what a hello says of the link.
+func (l *link) hello() hello {
 	h := hello{version: protocolVersion, from: l.node.options.Self, to: l.peer.ID, epoch: l.epoch, incarnation: l.incarnation}
 	for c, i := range l.in {
 		h.received[c] = i.accepted()
@@ -127,27 +130,27 @@ func (l *link) attach(s *session, h hello) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.over != nil:
-		return refusalf(codeAbort, "the link is over: %v", l.over)
-	case l.theirs != 0 && l.theirs != h.incarnation && l.session != nil:
+	case l.state.over != nil:
+		return refusalf(codeAbort, "the link is over: %v", l.state.over)
+	case l.state.theirs != 0 && l.state.theirs != h.incarnation && l.state.session != nil:
 		return refusalf(codeState, "another process of member %s is connected", l.peer.ID)
-	case l.theirs != 0 && l.theirs != h.incarnation:
+	case l.state.theirs != 0 && l.state.theirs != h.incarnation:
 		return violationf("member %s was restarted within epoch %d", l.peer.ID, l.epoch)
 	}
-	if l.session != nil {
-		l.session.end(refusalf(codeState, "member %s has dialed again", l.peer.ID))
+	if l.state.session != nil {
+		l.state.session.end(refusalf(codeState, "member %s has dialed again", l.peer.ID))
 	}
-	l.connections++
-	s.number = l.connections
+	l.state.connections++
+	s.number = l.state.connections
 	for c, o := range l.out {
 		if err := o.resume(s.number, h.received[c]); err != nil {
 			return err
 		}
 	}
-	l.session, l.theirs, l.trouble = s, h.incarnation, nil
-	if l.grace != nil {
-		l.grace.Stop()
-		l.grace = nil
+	l.state.session, l.state.theirs, l.state.trouble = s, h.incarnation, nil
+	if l.state.grace != nil {
+		l.state.grace.Stop()
+		l.state.grace = nil
 	}
 	return nil
 }
@@ -156,8 +159,8 @@ func (l *link) attach(s *session, h hello) error {
 func (l *link) detach(s *session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.session == s {
-		l.session, l.trouble = nil, s.cause()
+	if l.state.session == s {
+		l.state.session, l.state.trouble = nil, s.cause()
 		l.startGrace()
 	}
 }
@@ -165,7 +168,7 @@ func (l *link) detach(s *session) {
 // remember keeps why an attempt to connect failed.
 func (l *link) remember(err error) {
 	l.mu.Lock()
-	l.trouble = err
+	l.state.trouble = err
 	l.mu.Unlock()
 }
 
@@ -194,17 +197,17 @@ func (l *link) end(reason *refusal) { l.finish(reason, reason) }
 func (l *link) finish(err error, reason *refusal) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over != nil {
+	if l.state.over != nil {
 		return false
 	}
-	l.over = err
-	if l.grace != nil {
-		l.grace.Stop()
+	l.state.over = err
+	if l.state.grace != nil {
+		l.state.grace.Stop()
 	}
-	if l.session != nil {
-		l.session.end(reason)
+	if l.state.session != nil {
+		l.state.session.end(reason)
 	}
-	l.cancel()
+	close(l.done)
 	for _, o := range l.out {
 		o.clear()
 	}
@@ -213,9 +216,9 @@ func (l *link) finish(err error, reason *refusal) bool {
 
 func (l *link) statistics() []Link {
 	l.mu.Lock()
-	least := l.trips.least()
-	common := Link{Peer: l.peer.ID, Connected: l.session != nil, Reconnects: int64(max(0, l.connections-1)),
-		RoundTrip: l.trips.smoothed, MinimumRoundTrip: least.roundTrip, ClockOffset: least.offset}
+	least := l.state.trips.least()
+	common := Link{Peer: l.peer.ID, Connected: l.state.session != nil, Reconnects: int64(max(0, l.state.connections-1)),
+		Latency: Latency{l.state.trips.smoothed, least.roundTrip, least.offset}}
 	l.mu.Unlock()
 	var all []Link
 	for c := range classes {

@@ -41,7 +41,7 @@ func intrude(t testing.TB, ca *authority, id string, target *member) *rogue {
 // sayHello says hello as the protocol wants it, and opens the other streams.
 func (r *rogue) sayHello() {
 	r.t.Helper()
-	r.send(r.link.state().encode())
+	r.send(r.link.hello().encode())
 	m, err := receiveControl(r.control)
 	require.NoError(r.t, err)
 	require.IsType(r.t, welcome{}, m)

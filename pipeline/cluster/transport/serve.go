@@ -136,8 +136,9 @@ func (n *Node) welcome(info connInfo, stream grpc.ServerStream) (*session, error
 		l.failOn(err)
 		return nil, err
 	}
+	info.conn.greeted.Store(true)
 	info.conn.settle()
-	if err := sendControl(stream, l.state().encodeWelcome()); err != nil {
+	if err := sendControl(stream, l.hello().encodeWelcome()); err != nil {
 		s.end(streamError(err))
 	}
 	return s, nil
@@ -212,6 +213,9 @@ func (n *Node) acceptData(class Class, stream grpc.ServerStream) error {
 	n.mu.Lock()
 	s := n.sessions[info.conn]
 	n.mu.Unlock()
+	if s == nil && info.conn.greeted.Load() {
+		return n.bye(info.conn, refusalf(codeState, "the session has ended"))
+	}
 	if s == nil {
 		n.notes.add("a stream of member %s at %s is refused: it has not said hello", orUnknown(info.member), host(info.conn.RemoteAddr()))
 		return n.bye(info.conn, refusalf(codeState, "a %v stream without a hello", class))

@@ -24,14 +24,19 @@ type session struct {
 	mu      sync.Mutex
 	claimed [classes]bool // the streams that the peer has opened
 	reason  error
-	control time.Time // when the last control message arrived
-	ping    ping      // that was sent last and is not answered
-	pinged  time.Time // when it was sent
+	pulse   pulse
+}
+
+// pulse is what the session last heard and asked.
+type pulse struct {
+	heard  time.Time // when the last control message arrived
+	ping   ping      // that was sent last and is not answered
+	pinged time.Time // when it was sent
 }
 
 func newSession(l *link, conn *watchedConn) *session {
 	return &session{link: l, conn: conn, done: make(chan struct{}), ack: make(chan struct{}, 1), turn: make(chan struct{}, 1),
-		pings: make(chan ping, 4), control: time.Now()}
+		pings: make(chan ping, 4), pulse: pulse{heard: time.Now()}}
 }
 
 // end ends the session. The first reason counts.
@@ -51,14 +56,7 @@ func (s *session) cause() error {
 	return s.reason
 }
 
-func (s *session) ended() bool {
-	select {
-	case <-s.done:
-		return true
-	default:
-		return false
-	}
-}
+func (s *session) ended() bool { return isClosed(s.done) }
 
 // claim takes the stream of a class, which can be taken once.
 func (s *session) claim(class Class) bool {
@@ -103,7 +101,7 @@ func (s *session) watch() {
 		case <-ticker.C:
 		}
 		s.mu.Lock()
-		stalled := time.Since(s.control) > t.progress
+		stalled := time.Since(s.pulse.heard) > t.progress
 		s.mu.Unlock()
 		switch {
 		case s.conn.silence() > t.silence:
@@ -128,7 +126,7 @@ func (s *session) readControl(stream stream) {
 			return
 		}
 		s.mu.Lock()
-		s.control = time.Now()
+		s.pulse.heard = time.Now()
 		s.mu.Unlock()
 	}
 }
@@ -171,22 +169,22 @@ func (s *session) handle(m any) error {
 func (s *session) newPing() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ping, s.pinged = ping{sent: now()}, time.Now()
-	return s.ping.encode()
+	s.pulse.ping, s.pulse.pinged = ping{sent: now()}, time.Now()
+	return s.pulse.ping.encode()
 }
 
 // measure takes the round trip from the answer to the last ping.
 func (s *session) measure(pong ping) {
 	s.mu.Lock()
-	took, right := time.Since(s.pinged), pong.sent == s.ping.sent
-	s.ping = ping{}
+	took, right := time.Since(s.pulse.pinged), pong.sent == s.pulse.ping.sent
+	s.pulse.ping = ping{}
 	s.mu.Unlock()
 	if !right {
 		return
 	}
 	s.link.mu.Lock()
 	defer s.link.mu.Unlock()
-	s.link.trips.add(pong.sent, pong.answered, took)
+	s.link.state.trips.add(pong.sent, pong.answered, took)
 }
 
 // writeControl sends acknowledgments, pings and pongs until the session ends.
@@ -202,7 +200,7 @@ func (s *session) writeControl(stream stream) {
 		case <-s.done:
 			return
 		case <-s.ack:
-			message = encodeAck(s.link.state().received)
+			message = encodeAck(s.link.hello().received)
 		case p := <-s.pings:
 			message = p.encode()
 		case <-ticker.C:

@@ -7,19 +7,23 @@ import (
 
 // Link says how one class of messages to and from a peer fares in the present epoch.
 type Link struct {
-	Peer      string
-	Class     Class
-	Connected bool
+	Peer       string
+	Class      Class
+	Connected  bool
+	Reconnects int64   // of the link, after its first connection
+	Latency    Latency // of the link
 
 	BytesSent, BytesReceived       int64         // of fragments, those sent again included
 	MessagesSent, MessagesReceived int64         // acknowledged by the peer; arrived
 	Unacknowledged                 int64         // bytes of payloads that the node still holds
 	Wait                           time.Duration // of all acknowledged messages, from Send to their acknowledgment
 	Resent                         int64         // messages sent again after a break, whole or in part
+}
 
-	Reconnects       int64         // of the link, after its first connection
-	RoundTrip        time.Duration // of the link, smoothed; 0 if unknown
-	MinimumRoundTrip time.Duration // of the last 32 pings
+// Latency is what pings measure, one a second. All is 0 before the first answer.
+type Latency struct {
+	RoundTrip time.Duration // smoothed
+	Minimum   time.Duration // round trip of the last 32 pings
 	// ClockOffset is the peer's clock minus ours, from the ping with the least round trip. Its error is at most half
 	// of that round trip.
 	ClockOffset time.Duration
