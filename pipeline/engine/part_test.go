@@ -64,7 +64,7 @@ func (l *lender) split(t *testing.T, s trial, of []int) (*parts, Options) {
 	var o Options
 	for part := range of[len(of)-1] + 1 {
 		o = Options{Layout: s.Layout, Model: c, MicrobatchSize: sequences / microbatches, Microbatches: microbatches / s.Replicas,
-			Devices: append([]device.Device{}, l.take(t, len(of))...), Remote: sender{p}}
+			Devices: append([]device.Device{}, l.take(t, len(of))...), Remote: sender{p}, Wire: s.wire}
 		o.Schedule = func(batches int) (*schedule.Generator, error) {
 			return schedule.New(s.schedule, schedule.Options{Stages: s.Stages, Chunks: s.Chunks, Microbatches: microbatches / s.Replicas,
 				Stale: s.Delay * (microbatches/s.Replicas - s.current), Batches: batches})

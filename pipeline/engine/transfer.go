@@ -19,6 +19,7 @@ type transfer struct {
 	wire    encoding
 	staging *stagingBuffer // nil: the payload passes as bytes
 	payload [][]byte       // without a staging buffer, once read: the bytes of each tensor, encoded
+	pooled  bool           // encode has returned the payload: this process has encoded it
 	began   time.Time      // when the read began, for the trace
 }
 
@@ -91,7 +92,7 @@ func (t *transfer) read(p port, tensors []tensor) ([]device.Pending, error) {
 func (t *transfer) depart(payload [][]byte) {
 	t.advance(inFlight)
 	if t.staging == nil {
-		t.payload = t.wire.encode(payload)
+		t.payload, t.pooled = t.wire.encode(payload), true
 	}
 }
 
@@ -130,7 +131,9 @@ func (t *transfer) complete() {
 	if t.staging != nil {
 		t.staging.free()
 	}
-	t.wire.release(t.payload)
+	if t.pooled {
+		t.wire.release(t.payload)
+	}
 	t.payload = nil
 }
 

@@ -51,6 +51,22 @@ func TestTransfersEncode(t *testing.T) {
 	}
 }
 
+// Only buffers that this process has encoded to are used again. The tensors of a message from another process may lie in
+// one array, even if their capacities are those of buffers.
+func TestPayloadsOfOthersAreNotPooled(t *testing.T) {
+	var buffers wire.Pool
+	c := encoding{[]wire.Format{wire.BF16}, 0, &buffers}
+	to := newMemory("a12345678")
+	array := make([]byte, 4, 16)
+	x := &transfer{message: someMessage, state: received, wire: c, payload: [][]byte{array}}
+	_, err := x.write(to.port(), someTensors[:1])
+	require.NoError(t, err)
+	x.complete()
+	for range 4 {
+		assert.NotSame(t, &array[0], &buffers.Get(16)[0])
+	}
+}
+
 // Each message of a run has a key of its own. Evaluations have others than training.
 func TestEncodingKeys(t *testing.T) {
 	e := &Engine{options: Options{Layout: Layout{Stages: 2, Chunks: 1, Replicas: 2}, Microbatches: 2, Wire: Wire{Activations: wire.Int8, Seed: 5}}}
@@ -154,6 +170,24 @@ func TestWireFormatsOfReplicas(t *testing.T) {
 				assert.Equal(t, !s.tied, bytes.Equal(want["loss 5"], got["loss 5"]))
 			}
 			want = got
+		}
+	}
+}
+
+// The bits of rounded tensors depend on the cut, and not on the processes that the ranks are in.
+func TestWireFormatsOfParts(t *testing.T) {
+	l := newLender(t)
+	for _, s := range layouts() {
+		s.wire = Wire{Activations: wire.Int8, Seed: 3}
+		if s.tied {
+			s.wire.Exchange = wire.BF16
+		}
+		s.Cut, s.Stages = []int{1, 5}, 3
+		want := l.train(t, s, nil)
+		for _, of := range [][]int{{0, 1, 2}, {0, 0, 1}} {
+			p, o := l.split(t, s, of)
+			equal(t, want, p.train(t, s, o), s)
+			assert.NotZero(t, p.passed[stage.Activation]+p.passed[stage.Gradient])
 		}
 	}
 }
