@@ -8,7 +8,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Kinds of control messages. On the wire a kind is one byte, integers are little-endian, texts have a length of 2 bytes.
+// Kinds of control messages. On the wire a kind is one byte, integers are little-endian, and a text has a length of two
+// bytes before it.
 const (
 	kindHello   = 1 // dialing side, first
 	kindWelcome = 2 // the answer

@@ -11,8 +11,8 @@ import (
 
 // A fragment on the wire, little-endian:
 //
-//	kind uint8 | sequence uint64 | payload                                        of a fragment that continues a message
-//	kind uint8 | sequence uint64 | h uint32 | header [h]byte | n uint32 | sizes [n]uint64 | payload      of the first one
+//	first of a message: kind uint8 | sequence uint64 | h uint32 | header [h]byte | n uint32 | sizes [n]uint64 | payload
+//	each of the others: kind uint8 | sequence uint64 | payload
 const (
 	fragmentPayload = 256 << 10
 	maxHeader       = 4 << 10

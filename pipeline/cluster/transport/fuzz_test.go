@@ -21,8 +21,8 @@ func encode(m Message, sequence uint64) [][]byte {
 	return all
 }
 
-// FuzzFragments gives an assembler fragments that come from a peer, each with a length of 4 bytes before it. No input may
-// make it panic or hold more than its limit; what it accepts must be what the fragments say.
+// FuzzFragments gives an assembler fragments that come from a peer, each with a length of 4 bytes before it. No input
+// may make it panic or hold more than its limit; what it accepts must be what the fragments say.
 func FuzzFragments(f *testing.F) {
 	const limit = 1 << 20
 	seed := func(fragments ...[]byte) {

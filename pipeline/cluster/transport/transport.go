@@ -252,8 +252,9 @@ func (n *Node) newLinks(epoch uint64, peers []Peer) (map[string]*link, error) {
 	return links, nil
 }
 
-// Send enqueues a message for a peer of the epoch and never blocks. The node reads the header and the payload until the
-// peer has acknowledged them or the epoch ends; they must not be changed before.
+// Send enqueues a message for a peer of the epoch and never blocks. The node does not copy the header and the payload:
+// they must not be changed after Send, unless a later Flush has succeeded. The queue has no limit; Links reports what is
+// not acknowledged.
 func (n *Node) Send(to string, m Message) error {
 	if err := checkMessage(m, n.options.MaxMessage); err != nil {
 		return fmt.Errorf("transport: to member %q: %w", to, err)
