@@ -44,6 +44,17 @@ type checkpoints struct {
 	newest     string // its folder
 	unreported bool   // the newest was saved before its step was reported
 	skipped    int    // batches skipped in a row, at the newest
+	writing    *writing
+}
+
+// writing is a checkpoint that is written while training goes on.
+type writing struct {
+	state   state
+	skipped int
+	began   time.Time
+	done    chan struct{} // closed when the rest is known
+	saved   *checkpoint.Checkpoint
+	err     error
 }
 
 // noCheckpoint is the step of the newest checkpoint if there is none.
@@ -67,15 +78,30 @@ func (c *checkpoints) found(s start) {
 	c.saved, c.newest, c.unreported = s.step, s.checkpoint, s.pending != nil
 }
 
-// save writes a checkpoint, which is the newest from then on. It is nil if it could not be written; an error besides it
-// does not prevent that.
-func (c *checkpoints) save(contents checkpoint.Contents, s state, skipped int) (*checkpoint.Checkpoint, error) {
+// write begins to write a checkpoint.
+func (c *checkpoints) write(contents checkpoint.Contents, s state, skipped int) {
 	contents.Step, contents.State = s.Step, s
-	saved, err := c.store.Save(contents)
-	if saved != nil {
-		c.saved, c.newest, c.unreported, c.skipped = s.Step, saved.Dir, s.Unreported != nil, skipped
+	w := &writing{state: s, skipped: skipped, began: time.Now(), done: make(chan struct{})}
+	c.writing = w
+	go func() {
+		defer close(w.done)
+		w.saved, w.err = c.store.Save(contents)
+	}()
+}
+
+// await waits for the checkpoint that is being written, which is the newest from then on. It is nil if there is none. Its
+// saved is nil if it could not be written; an error besides it does not prevent that.
+func (c *checkpoints) await() *writing {
+	w := c.writing
+	if w == nil {
+		return nil
 	}
-	return saved, err
+	<-w.done
+	c.writing = nil
+	if w.saved != nil {
+		c.saved, c.newest, c.unreported, c.skipped = w.state.Step, w.saved.Dir, w.state.Unreported != nil, w.skipped
+	}
+	return w
 }
 
 // kept describes where a run that stops too early can continue.
@@ -102,6 +128,31 @@ func (t *trainer) state(ctx context.Context) (state, error) {
 // save writes a checkpoint of the steps so far.
 func (t *trainer) save(ctx context.Context) error {
 	began := time.Now()
+	if err := t.beginSave(ctx, t.session.engine); err != nil {
+		return err
+	}
+	if err := t.awaitSave(); err != nil {
+		return err
+	}
+	t.recorder.paused(trace.SaveEvent, began)
+	return nil
+}
+
+// saveMeanwhile writes a checkpoint of the steps so far while training goes on, if the pipeline keeps a copy of its
+// variables.
+func (t *trainer) saveMeanwhile(ctx context.Context) error {
+	s, ok := t.session.engine.(Snapshotter)
+	if !ok {
+		return t.save(ctx)
+	}
+	return t.beginSave(ctx, s.Snapshot())
+}
+
+// beginSave begins to write a checkpoint, after the one before.
+func (t *trainer) beginSave(ctx context.Context, variables Variables) error {
+	if err := t.awaitSave(); err != nil {
+		return err
+	}
 	if err := t.recorder.log.Sync(); err != nil {
 		return usererror.New(err)
 	}
@@ -109,24 +160,31 @@ func (t *trainer) save(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := t.job.contents(t.session.engine)
+	c := t.job.contents(variables)
 	if text := t.session.kernels(); text != nil {
 		c.Files[kernelsFile] = text
 	}
-	saved, err := t.checkpoints.save(c, s, t.skipped)
-	if saved == nil {
-		return t.saveError(err)
+	t.checkpoints.write(c, s, t.skipped)
+	return nil
+}
+
+// awaitSave waits for the checkpoint that is being written, if there is one.
+func (t *trainer) awaitSave() error {
+	w := t.checkpoints.await()
+	switch {
+	case w == nil:
+		return nil
+	case w.saved == nil:
+		return t.saveError(w.state.Step, w.err)
+	case w.err != nil:
+		t.job.options.Report.Note("%v", w.err)
 	}
-	if err != nil {
-		t.job.options.Report.Note("%v", err)
-	}
-	t.recorder.paused(trace.SaveEvent, began)
 	return nil
 }
 
 // contents is a checkpoint's model, its tokenizer, and its tensors, which are read from the devices when they are
 // written.
-func (j *job) contents(e Pipeline) checkpoint.Contents {
+func (j *job) contents(e Variables) checkpoint.Contents {
 	c := checkpoint.Contents{Config: j.modelJSON(), Files: map[string][]byte{"tokenizer.json": j.corpus.tok.JSON(), config.SavedFile: j.config.YAML()}}
 	if m, ok := j.hooks.ModelModule(); ok {
 		c.Files[config.ModuleFile] = m.Content()
@@ -160,12 +218,12 @@ func tensor(name string, t graph.Type, read func() (device.Pending, error)) chec
 
 // saveError marks the error of a full or read-only disk, which the user can fix. Errors of failing devices stay as they
 // are.
-func (t *trainer) saveError(err error) error {
+func (t *trainer) saveError(step int, err error) error {
 	var file *os.PathError
 	if errors.As(err, &file) {
 		return usererror.Errorf("%w; %s", err, t.checkpoints.kept())
 	}
-	return &during{fmt.Sprintf("saving the checkpoint of step %d", t.step), err} // the text says so already
+	return &during{fmt.Sprintf("saving the checkpoint of step %d", step), err} // the text says so already
 }
 
 // findCheckpoint finds the latest good checkpoint of the run folder. Without one it returns a start without weights. It

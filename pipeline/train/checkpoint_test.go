@@ -22,8 +22,12 @@ func TestNewestCheckpoint(t *testing.T) {
 	assert.True(t, k.unreported)
 
 	require.NoError(t, k.open(1))
-	saved, err := k.save(checkpoint.Contents{}, state{Step: 6}, 2)
-	require.NoError(t, err)
+	assert.Nil(t, k.await())
+	k.write(checkpoint.Contents{}, state{Step: 6}, 2)
+	assert.Equal(t, 4, k.saved) // until it is awaited
+	w := k.await()
+	require.NoError(t, w.err)
+	saved := w.saved
 	assert.Equal(t, 6, saved.Step)
 	assert.Equal(t, checkpoints{dir: k.dir, store: k.store, saved: 6, newest: saved.Dir, skipped: 2}, *k)
 	var s state
@@ -45,8 +49,9 @@ func TestNewestCheckpointAfterAFailedSave(t *testing.T) {
 	broken := checkpoint.Contents{Model: []checkpoint.Tensor{{Name: "w", DType: "F32", Shape: []int{1}, Data: func() ([]byte, error) {
 		return nil, assert.AnError
 	}}}}
-	saved, err := k.save(broken, state{Step: 3}, 1)
-	assert.Nil(t, saved)
-	require.ErrorIs(t, err, assert.AnError)
+	k.write(broken, state{Step: 3}, 1)
+	w := k.await()
+	assert.Nil(t, w.saved)
+	require.ErrorIs(t, w.err, assert.AnError)
 	assert.Equal(t, before, *k)
 }

@@ -38,12 +38,12 @@ func (t *trainer) loop(ctx context.Context) error {
 			}
 		}
 		if t.due(c.SaveEvery) {
-			if err := t.save(ctx); err != nil {
+			if err := t.saveMeanwhile(ctx); err != nil {
 				return err
 			}
 		}
 	}
-	if err := t.session.settle(); err != nil {
+	if err := errors.Join(t.session.settle(), t.awaitSave()); err != nil {
 		return err
 	}
 	t.result.Interrupted = t.step < c.Steps && t.recorder.stopped == ""
@@ -202,8 +202,8 @@ func (t *trainer) postpone(ctx context.Context, err error) error {
 		return err
 	}
 	t.result.Interrupted = true
-	if t.checkpoints.saved == t.step {
-		return nil
+	if err := t.awaitSave(); err != nil || t.checkpoints.saved == t.step {
+		return err
 	}
 	return t.save(ctx)
 }
@@ -219,9 +219,9 @@ func (t *trainer) saveBefore(ctx context.Context, err error) error {
 	if !errors.As(err, &h) {
 		return err
 	}
-	var failed error
+	failed := t.awaitSave()
 	if t.step > max(t.checkpoints.saved, 0) {
-		failed = errors.Join(t.recorder.flush(ctx), t.save(ctx))
+		failed = errors.Join(failed, t.recorder.flush(ctx), t.save(ctx))
 	}
 	return errors.Join(usererror.Errorf("%w; %s", err, t.checkpoints.kept()), failed)
 }

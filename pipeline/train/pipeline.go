@@ -18,15 +18,26 @@ type Pipeline interface {
 	Notes() []string
 	Train(stop context.Context, source engine.Source, from, to int, each func(engine.Measured) error) (int, error)
 	Evaluate(stop context.Context, source engine.Source, batches int, each func(engine.Measured) error) error
-	Evaluated() engine.Version
-	ReadWeights(param string, v engine.Version) (device.Pending, error)
+	Variables
 	WriteWeights(param string, v engine.Version, data []byte) error
-	ReadState(name string) (device.Pending, error)
 	WriteState(name string, data []byte) error
 	SetTrace(t engine.Tracer)
 	SetProfile(p engine.Profiler)
 	Abort(cause error)
 	Close() error
+}
+
+// Variables are what checkpoints hold: weights and the optimizer's state.
+type Variables interface {
+	Evaluated() engine.Version
+	ReadWeights(param string, v engine.Version) (device.Pending, error)
+	ReadState(name string) (device.Pending, error)
+}
+
+// Snapshotter is a Pipeline that can keep a copy of its variables. Checkpoints are written from it while training goes
+// on.
+type Snapshotter interface {
+	Snapshot() Variables
 }
 
 // Remote opens a pipeline whose ranks are in other processes. Errors of a lost process wrap device.ErrLost, here and

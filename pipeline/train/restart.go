@@ -20,6 +20,7 @@ func (t *trainer) restartOnFailure(ctx context.Context, err error) error {
 			return fmt.Errorf("%w; %s; with pipeline.isolate: %s a run goes on by itself", err, t.checkpoints.kept(), config.IsolateProcess)
 		}
 		began := time.Now()
+		_ = t.awaitSave() // of the same fault, or of none
 		if err := t.countFault(err); err != nil {
 			return err
 		}

@@ -276,6 +276,7 @@ func (t *trainer) close(failed error) error {
 // closeAll closes the files first, then what may take long.
 func (t *trainer) closeAll() error {
 	t.loader.close() // ends ranks that wait for a batch
+	t.checkpoints.await()
 	err := errors.Join(t.recorder.close(), t.session.close(), t.start.weights.Close(), t.job.close())
 	t.folder.leave()
 	return err

@@ -56,12 +56,14 @@ type Pipeline struct {
 
 	mu      sync.Mutex
 	notes   []string
-	written map[string]int64 // variables, by member
-	segment *segment         // in progress; nil: none
-	last    uint64           // number of the newest segment
-	reads   *reads           // of variables since the last segment; nil: none
-	failure error            // the first
-	failed  chan struct{}    // closed by it
+	written map[string]int64  // variables, by member
+	segment *segment          // in progress; nil: none
+	last    uint64            // number of the newest segment
+	asked   uint64            // number of the newest reads
+	reads   map[uint64]*reads // that are not complete, by number
+	idle    *reads            // since the last segment, of the run's goroutine; nil: none
+	failure error             // the first
+	failed  chan struct{}     // closed by it
 }
 
 // planned is what a member has replied.
@@ -231,7 +233,7 @@ func (p *Pipeline) receive(from string, h protocol.Header, payload [][]byte) err
 		}
 		return errors.New(h.Error)
 	case protocol.Tensor:
-		return p.received(from, h.Variable, payload)
+		return p.received(h, payload)
 	case protocol.Result, protocol.Ended:
 		p.mu.Lock()
 		s := p.segment

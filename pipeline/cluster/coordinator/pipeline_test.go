@@ -35,6 +35,7 @@ type network struct {
 	queues  map[string]chan func()
 	cut     map[string]bool // members that nothing reaches
 	sent    map[protocol.Kind]int
+	hold    chan struct{} // closed when variables may arrive; nil: they may
 }
 
 func newNetwork() *network {
@@ -85,6 +86,9 @@ func (n node) Send(to string, m transport.Message) error {
 		}()
 	}
 	n.queues[name] <- func() {
+		if n.hold != nil && h.Kind == protocol.Tensor {
+			<-n.hold
+		}
 		if to == coordinatorID {
 			n.host.Receive(n.self, m)
 			return
@@ -203,6 +207,48 @@ func TestHooksOnMembers(t *testing.T) {
 		for file := range one {
 			assert.True(t, one[file] == other[file], "%s: %s", file, name)
 		}
+	}
+}
+
+// slow delays the variables that members send until training has gone on.
+type slow struct {
+	*Pipeline
+	hold  chan struct{} // closed when they may arrive
+	steps int           // while they were held
+}
+
+func (s *slow) Train(stop context.Context, source engine.Source, from, to int, each func(engine.Measured) error) (int, error) {
+	return s.Pipeline.Train(stop, source, from, to, func(m engine.Measured) error {
+		if m.Batch == 3 {
+			s.steps++
+			close(s.hold)
+		}
+		return each(m)
+	})
+}
+
+// A checkpoint is written while training goes on, and holds the variables of its step.
+func TestCheckpointsAreWrittenWhileTrainingGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	overrides := []string{"pipeline.stages=2", "pipeline.schedule=2bw", "train.keep=0", "train.eval_every=0"}
+	run(t, traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/one", "pipeline.devices=[cpu:0/1]")...), nil)
+	n := newNetwork()
+	n.add(t, "a")
+	n.add(t, "b")
+	s := &slow{hold: make(chan struct{})}
+	n.hold = s.hold
+	open := n.remote("a", "b")
+	run(t, traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/other")...), func(ctx context.Context, task train.RemoteTask) (train.Pipeline, error) {
+		p, err := open(ctx, task)
+		if err != nil {
+			return nil, err
+		}
+		s.Pipeline = p.(*Pipeline)
+		return s, nil
+	})
+	assert.Equal(t, 1, s.steps, "step 4 was trained before the checkpoint of step 2 could be written")
+	for _, step := range []int{2, 4, 6} {
+		assert.Equal(t, traintest.Files(t, traintest.StepDir(dir+"/one", step)), traintest.Files(t, traintest.StepDir(dir+"/other", step)))
 	}
 }
 

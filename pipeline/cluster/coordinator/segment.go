@@ -119,7 +119,7 @@ func (p *Pipeline) begin(w work) (*segment, error) {
 	p.last++
 	s := &segment{pipeline: p, number: p.last, work: w, ended: make(chan struct{}), measured: make(chan struct{}, 1),
 		collector: engine.NewCollector(w.from, w.microbatches, !w.evaluates), finished: w.from, limits: map[string]int{}, changed: make(chan struct{}, 1)}
-	p.segment, p.reads = s, nil
+	p.segment, p.idle = s, nil
 	written := map[string]int64{}
 	for m, n := range p.written {
 		written[m] = n

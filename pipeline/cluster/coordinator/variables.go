@@ -8,6 +8,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -15,8 +16,32 @@ import (
 // reads are the variables that members send since the last segment. The first read asks each member for all that its
 // ranks own, so that a checkpoint does not wait for a round trip for each variable.
 type reads struct {
+	number  uint64
+	missing int // variables
 	arrived map[protocol.Variable][]byte
 	changed chan struct{} // closed and replaced when one arrives
+}
+
+// snapshot is a copy of all variables, which members send while training goes on.
+type snapshot struct {
+	pipeline *Pipeline
+	reads    *reads
+}
+
+// Snapshot implements train.Snapshotter.
+func (p *Pipeline) Snapshot() train.Variables { return snapshot{p, p.ask()} }
+
+// Evaluated implements train.Variables.
+func (s snapshot) Evaluated() engine.Version { return s.pipeline.Evaluated() }
+
+// ReadWeights implements train.Variables.
+func (s snapshot) ReadWeights(param string, v engine.Version) (device.Pending, error) {
+	return &pendingVariable{s.pipeline, s.reads, protocol.Variable{Name: param, Version: v}}, nil
+}
+
+// ReadState implements train.Variables.
+func (s snapshot) ReadState(name string) (device.Pending, error) {
+	return &pendingVariable{s.pipeline, s.reads, protocol.Variable{Name: name, State: true}}, nil
 }
 
 // ReadWeights implements train.Pipeline.
@@ -37,21 +62,36 @@ func (p *Pipeline) ReadState(name string) (device.Pending, error) {
 
 // read asks for all variables, unless they are on their way.
 func (p *Pipeline) read(v protocol.Variable) device.Pending {
-	p.mu.Lock()
-	asked := p.reads != nil
-	if !asked {
-		p.reads = &reads{arrived: map[protocol.Variable][]byte{}, changed: make(chan struct{})}
+	if p.idle == nil {
+		p.idle = p.ask()
 	}
-	r := p.reads
-	p.mu.Unlock()
-	if !asked {
-		p.askAll()
-	}
-	return &pendingVariable{p, r, v}
+	return &pendingVariable{p, p.idle, v}
 }
 
-// askAll asks each member for the variables that its ranks own, in the order in which checkpoints write them.
-func (p *Pipeline) askAll() {
+// ask asks each member for the variables that its ranks own, in the order in which checkpoints write them.
+func (p *Pipeline) ask() *reads {
+	owned := p.owned()
+	r := &reads{arrived: map[protocol.Variable][]byte{}, changed: make(chan struct{})}
+	for _, all := range owned {
+		r.missing += len(all)
+	}
+	p.mu.Lock()
+	p.asked++
+	r.number = p.asked
+	p.reads[r.number] = r
+	p.mu.Unlock()
+	for _, member := range p.members {
+		text, err := json.Marshal(owned[member])
+		if err != nil {
+			panic(err) // names and numbers
+		}
+		p.send(member, transport.Hot, protocol.Header{Kind: protocol.Read, Number: r.number}, [][]byte{text})
+	}
+	return r
+}
+
+// owned lists the variables of each member's ranks.
+func (p *Pipeline) owned() map[string][]protocol.Variable {
 	owned := map[string][]protocol.Variable{}
 	add := func(rank int, v protocol.Variable) {
 		member := p.places[rank].Member
@@ -77,26 +117,25 @@ func (p *Pipeline) askAll() {
 		}
 		add(rank, protocol.Variable{Name: state.ID, State: true})
 	}
-	for _, member := range p.members {
-		text, err := json.Marshal(owned[member])
-		if err != nil {
-			panic(err) // names and numbers
-		}
-		p.send(member, transport.Hot, protocol.Header{Kind: protocol.Read}, [][]byte{text})
-	}
+	return owned
 }
 
-// received keeps a variable that a member has sent, if it is asked for.
-func (p *Pipeline) received(from string, v protocol.Variable, payload [][]byte) error {
+// received keeps a variable that a member has sent.
+func (p *Pipeline) received(h protocol.Header, payload [][]byte) error {
 	if len(payload) != 1 {
-		return fmt.Errorf("variable %q in %d tensors, expected 1", v.Name, len(payload))
+		return fmt.Errorf("variable %q in %d tensors, expected 1", h.Variable.Name, len(payload))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.reads != nil {
-		p.reads.arrived[v] = payload[0]
-		close(p.reads.changed)
-		p.reads.changed = make(chan struct{})
+	r := p.reads[h.Number]
+	if r == nil {
+		return fmt.Errorf("variable %q, which was not asked for", h.Variable.Name)
+	}
+	r.arrived[h.Variable] = payload[0]
+	close(r.changed)
+	r.changed = make(chan struct{})
+	if r.missing--; r.missing == 0 {
+		delete(p.reads, r.number)
 	}
 	return nil
 }

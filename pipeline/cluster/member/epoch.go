@@ -168,7 +168,7 @@ func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error 
 	case protocol.Begin:
 		return e.begin(h)
 	case protocol.Read:
-		return e.read(payload)
+		return e.read(h.Number, payload)
 	case protocol.Batch, protocol.Grant, protocol.End:
 		return e.inSegment(early{from, h, payload})
 	}
@@ -275,7 +275,7 @@ func (e *epoch) begin(h protocol.Header) error {
 }
 
 // read sends variables to the coordinator while nothing else runs.
-func (e *epoch) read(payload [][]byte) error {
+func (e *epoch) read(number uint64, payload [][]byte) error {
 	var all []protocol.Variable
 	if len(payload) != 1 {
 		return fmt.Errorf("a list of variables in %d tensors, expected 1", len(payload))
@@ -290,7 +290,7 @@ func (e *epoch) read(payload [][]byte) error {
 				e.fail(err)
 				return
 			}
-			e.send(e.member.options.Coordinator, transport.Bulk, protocol.Header{Kind: protocol.Tensor, Variable: v}, [][]byte{data})
+			e.send(e.member.options.Coordinator, transport.Bulk, protocol.Header{Kind: protocol.Tensor, Number: number, Variable: v}, [][]byte{data})
 		}
 	})
 	return nil

@@ -42,6 +42,7 @@ type Header struct {
 	Segment uint64 `json:"segment,omitempty"`
 
 	Variable  Variable `json:"variable,omitzero"`
+	Number    uint64   `json:"number,omitempty"` // Read, Tensor: of the read
 	Writes    int64    `json:"writes,omitempty"` // Begin: writes of the epoch before it
 	Evaluates bool     `json:"evaluates,omitempty"`
 	From      int      `json:"from,omitempty"` // Begin: the first batch
