@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/nats-io/nats.go"
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -25,7 +26,7 @@ const (
 	writeTimeout    = 5 * time.Second
 	reconnectPause  = 250 * time.Millisecond
 	helloInterval   = 500 * time.Millisecond
-	goodbyeTimeout  = 2 * time.Second
+	goodbyeTimeout  = 5 * time.Second
 	defaultLease    = 5 * time.Second
 	renewalsOfLease = 5 // renewals in the time of a lease
 )
@@ -130,7 +131,11 @@ func (c *Client) newSession() {
 		c.session.end()
 	}
 	s := &clientSession{mailbox: newMailbox(), requests: map[uint64]context.CancelFunc{}}
-	s.stream = newStream(randomID(), 0, c.publish)
+	pace := rate.NewLimiter(framesPerSecond/2, framesPerSecond/4)
+	s.stream = newStream(randomID(), 0, func(f frame) {
+		_ = pace.Wait(context.Background())
+		c.publish(f)
+	})
 	c.session = s
 	c.loops.Go(func() { s.mailbox.run(s.stopped) })
 }
@@ -252,7 +257,7 @@ func (c *Client) renew() {
 func (c *Client) renewOnce() (pause time.Duration, ok bool) {
 	c.mu.Lock()
 	s, welcomed, lease, silent, err := c.session, c.welcomed, c.lease, time.Since(c.contact), c.lastErr
-	resume := s.instance != 0 && !c.restarting
+	resume := s.knownInstance() != 0
 	c.mu.Unlock()
 	pause = lease / renewalsOfLease
 	if silent > c.o.Timeout {
@@ -318,9 +323,7 @@ func (c *Client) welcome(f frame) {
 	}
 	c.mu.Lock()
 	s, restarted := c.session, c.restarting
-	s.mu.Lock()
-	s.instance = f.instance
-	s.mu.Unlock()
+	s.setInstance(f.instance)
 	again := c.welcomed
 	c.welcomed, c.restarting, c.lastErr = true, false, nil
 	c.lease = time.Duration(w.LeaseMillis) * time.Millisecond
@@ -408,9 +411,7 @@ func (c *Client) end(err error) bool {
 func (c *Client) Instance() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.session.mu.Lock()
-	defer c.session.mu.Unlock()
-	return fmt.Sprintf("%016x", c.session.instance)
+	return fmt.Sprintf("%016x", c.session.knownInstance())
 }
 
 // Contact returns when the coordinator was last heard of. A member whose lease has ended since then is lost to it.
@@ -434,7 +435,7 @@ func (c *Client) Publish(event string, data []byte) error {
 	return c.session.send(message{kind: messageEvent, name: event, data: data})
 }
 
-// Close waits up to two seconds until the coordinator has what was published, says goodbye and ends the client.
+// Close waits up to five seconds until the coordinator has what was published, says goodbye and ends the client.
 // Running handlers are canceled. Lost is not called.
 func (c *Client) Close() error {
 	for deadline := time.Now().Add(goodbyeTimeout); ; {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,7 +22,7 @@ import (
 
 const (
 	testBuild = "v1 (abc)"
-	testLease = 300 * time.Millisecond
+	testLease = 500 * time.Millisecond
 )
 
 // notes keeps lines.
@@ -44,12 +45,19 @@ func (n *notes) all() []string {
 
 func (n *notes) eventually(t *testing.T, want string) {
 	t.Helper()
-	assert.Eventually(t, func() bool { return strings.Contains(strings.Join(n.all(), "\n"), want) }, 5*time.Second, 2*time.Millisecond, "%q", want)
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(strings.Join(n.all(), "\n"), want); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%q is not among %q", want, n.all())
+		}
+	}
 }
 
 // run is a coordinator with what it has seen.
 type run struct {
 	t         *testing.T
+	lease     time.Duration
+	maxFrames int    // 0: the usual limit
+	path      string // of the authority's file
 	authority *identity.Authority
 	server    *Server
 	notes     *notes
@@ -59,9 +67,20 @@ type run struct {
 
 func newRun(t *testing.T) *run {
 	t.Helper()
-	a, err := identity.NewAuthority()
+	return newRunWithLease(t, defaultLease)
+}
+
+func newRunWithLease(t *testing.T, lease time.Duration) *run {
+	t.Helper()
+	return newRunWith(t, lease, 0)
+}
+
+func newRunWith(t *testing.T, lease time.Duration, maxFrames int) *run {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "cluster.json")
+	a, err := identity.OpenAuthority(path)
 	require.NoError(t, err)
-	r := &run{t: t, authority: a, notes: &notes{}, events: &notes{}, changes: &notes{}}
+	r := &run{t: t, lease: lease, maxFrames: maxFrames, path: path, authority: a, notes: &notes{}, events: &notes{}, changes: &notes{}}
 	r.serve("127.0.0.1:0")
 	return r
 }
@@ -70,7 +89,7 @@ func (r *run) serve(address string) {
 	r.t.Helper()
 	c, err := r.authority.Coordinator()
 	require.NoError(r.t, err)
-	r.server, err = Serve(ServerOptions{Address: address, Credentials: c, Build: testBuild, Lease: testLease, Note: r.notes.note})
+	r.server, err = Serve(ServerOptions{Address: address, Credentials: c, Build: testBuild, Lease: r.lease, Note: r.notes.note, handshakeTimeout: time.Second, maxFrames: r.maxFrames})
 	require.NoError(r.t, err)
 	s := r.server
 	r.t.Cleanup(func() { require.NoError(r.t, s.Close()) })
@@ -109,6 +128,7 @@ func (r *run) connect(o ClientOptions) (*Client, string) {
 func echo(_ context.Context, request []byte) ([]byte, error) { return request, nil }
 
 func TestRequests(t *testing.T) {
+	t.Parallel()
 	r := newRun(t)
 	_, id := r.connect(ClientOptions{Info: []byte("two GPUs"), Setup: func(c *Client) {
 		c.Handle("echo", echo)
@@ -133,7 +153,7 @@ func TestRequests(t *testing.T) {
 	_, err = r.server.Request(t.Context(), id, "nothing", nil)
 	require.ErrorAs(t, err, &remote)
 	assert.Equal(t, RemoteNoHandler, remote.Kind)
-	_, err = r.server.Request(t.Context(), "nobody-1", "echo", nil)
+	_, err = r.server.Request(t.Context(), "unknown-1", "echo", nil)
 	require.ErrorIs(t, err, ErrUnknownMember)
 	_, err = r.server.Request(t.Context(), id, "", nil)
 	require.ErrorContains(t, err, "name: empty")
@@ -146,9 +166,13 @@ func TestRequests(t *testing.T) {
 }
 
 func TestLargeMessages(t *testing.T) {
+	t.Parallel()
 	r := newRun(t)
-	_, id := r.connect(ClientOptions{Setup: func(c *Client) { c.Handle("echo", echo) }})
-	for _, size := range []int{pieceSize - 1, pieceSize, pieceSize + 1, 3 * pieceSize, MaxMessage} {
+	_, id := r.connect(ClientOptions{Setup: func(c *Client) {
+		c.Handle("echo", echo)
+		c.Handle("length", func(_ context.Context, b []byte) ([]byte, error) { return []byte(strconv.Itoa(len(b))), nil })
+	}})
+	for _, size := range []int{pieceSize - 1, pieceSize, pieceSize + 1, 3*pieceSize + 7} {
 		request := make([]byte, size)
 		for i := range request {
 			request[i] = byte(i * 7 >> 3)
@@ -157,12 +181,16 @@ func TestLargeMessages(t *testing.T) {
 		require.NoError(t, err)
 		assert.True(t, string(request) == string(reply), "%d bytes", size)
 	}
-	_, err := r.server.Request(t.Context(), id, "echo", make([]byte, MaxMessage+1))
+	reply, err := r.server.Request(t.Context(), id, "length", make([]byte, MaxMessage))
+	require.NoError(t, err)
+	assert.Equal(t, strconv.Itoa(MaxMessage), string(reply))
+	_, err = r.server.Request(t.Context(), id, "echo", make([]byte, MaxMessage+1))
 	require.ErrorContains(t, err, "found 33554433 bytes, expected at most 33554432")
 }
 
 // A member handles requests and messages in the order of sending; a concurrent handler does not wait for them.
 func TestOrder(t *testing.T) {
+	t.Parallel()
 	r := newRun(t)
 	var seen notes
 	blocked, release := make(chan struct{}), make(chan struct{})
@@ -207,7 +235,8 @@ func TestOrder(t *testing.T) {
 }
 
 func TestRequestsAreCanceled(t *testing.T) {
-	r := newRun(t)
+	t.Parallel()
+	r := newRunWithLease(t, testLease)
 	canceled := make(chan error, 2)
 	_, id := r.connect(ClientOptions{Setup: func(c *Client) {
 		c.Handle("wait", func(ctx context.Context, _ []byte) ([]byte, error) {
@@ -232,6 +261,7 @@ func TestRequestsAreCanceled(t *testing.T) {
 }
 
 func TestEventsAndGoodbye(t *testing.T) {
+	t.Parallel()
 	r := newRun(t)
 	a, idA := r.connect(ClientOptions{})
 	b, idB := r.connect(ClientOptions{})
@@ -259,6 +289,7 @@ func TestEventsAndGoodbye(t *testing.T) {
 }
 
 func TestBroadcast(t *testing.T) {
+	t.Parallel()
 	r := newRun(t)
 	var seen notes
 	var want []string
@@ -273,6 +304,7 @@ func TestBroadcast(t *testing.T) {
 }
 
 func TestClock(t *testing.T) {
+	t.Parallel()
 	r := newRun(t)
 	_, id := r.connect(ClientOptions{})
 	c, err := r.server.Clock(t.Context(), id)
@@ -288,6 +320,7 @@ func TestClock(t *testing.T) {
 }
 
 func TestPortInUse(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()

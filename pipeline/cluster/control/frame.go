@@ -13,6 +13,9 @@ const (
 	maxFrame    = frameHeader + pieceSize + pieceHeader
 	maxName     = 200 // bytes
 
+	// framesPerSecond is how many frames the coordinator takes from one member. A member sends half as many at most.
+	framesPerSecond = 20_000
+
 	// MaxMessage is the largest message, request, reply or event, in bytes.
 	MaxMessage = 32 << 20
 )

@@ -98,9 +98,10 @@ func (s *Server) receive(member string, b []byte) {
 		return
 	}
 	if !m.rate.Allow() {
-		s.o.Note("control: %s: refused: more than %d frames a second", member, framesPerSecond)
+		reason := fmt.Sprintf("more than %d frames a second", s.o.maxFrames)
+		s.o.Note("control: %s: refused: %s", member, reason)
 		s.gate.block(member, time.Minute)
-		s.drop(m, Dropped, fmt.Sprintf("more than %d frames a second", framesPerSecond))
+		s.drop(m, Dropped, reason)
 		return
 	}
 	m.renewed()
@@ -165,7 +166,7 @@ func (s *Server) hello(member string, m *memberSession, f frame) {
 func (s *Server) newSession(member string, session uint64, info []byte) *memberSession {
 	now := time.Now()
 	m := &memberSession{id: member, server: s, inbox: newMailbox(), info: info, joined: now, seen: now,
-		rate: rate.NewLimiter(framesPerSecond, framesPerSecond), requests: map[uint64]chan answer{}, pongs: make(chan pong, clockPings)}
+		rate: rate.NewLimiter(rate.Limit(s.o.maxFrames), s.o.maxFrames), requests: map[uint64]chan answer{}, pongs: make(chan pong, clockPings)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -355,7 +356,7 @@ func (m *memberSession) pong(b []byte) {
 	if sent, received, replied, ok := decodePong(b); ok {
 		select {
 		case m.pongs <- pong{sent, received, replied, answered}:
-		default: // nobody asked
+		default: // no one waits for it
 		}
 	}
 }

@@ -25,15 +25,13 @@ import (
 )
 
 const (
-	defaultRetain   = time.Minute
-	startTimeout    = 5 * time.Second
-	maxConnections  = 1024
-	maxPending      = 256 << 20 // bytes that NATS holds for one connection; the windows of sessions are the stricter limit
-	tlsTimeout      = 5         // seconds, for a handshake and for the first command
-	connectsPerSec  = 1         // of one member, beyond a burst
-	connectsBurst   = 20
-	framesPerSecond = 20_000 // of one member
-
+	defaultRetain       = time.Minute
+	startTimeout        = 5 * time.Second
+	maxConnections      = 1024
+	maxPending          = 256 << 20 // bytes that NATS holds for one connection; the windows of sessions are the stricter limit
+	tlsTimeout          = 5         // seconds, for a handshake and for the first command
+	connectsPerSec      = 1         // of one member, beyond a burst
+	connectsBurst       = 20
 	handshakesPerSecond = 200 // of all connections
 )
 
@@ -45,6 +43,9 @@ type ServerOptions struct {
 	Lease       time.Duration // 0: 5 s
 	Retain      time.Duration // how long the session of a lost member is kept; 0: one minute
 	Note        func(format string, args ...any)
+
+	handshakeTimeout time.Duration // and of the first command; 0: 5 s
+	maxFrames        int           // a second, of one member; 0: framesPerSecond
 }
 
 // Server is the coordinator's end of the control connections.
@@ -73,6 +74,8 @@ func Serve(o ServerOptions) (*Server, error) {
 		return nil, fmt.Errorf("control: found credentials of a %s, expected the coordinator's", role)
 	}
 	o.Lease, o.Retain = cmp.Or(o.Lease, defaultLease), cmp.Or(o.Retain, defaultRetain)
+	o.handshakeTimeout = cmp.Or(o.handshakeTimeout, startTimeout)
+	o.maxFrames = cmp.Or(o.maxFrames, framesPerSecond)
 	o.Note = identity.LimitNotes(o.Note)
 	var secret [32]byte
 	if _, err := rand.Read(secret[:]); err != nil {
@@ -101,7 +104,8 @@ func (s *Server) options(host string, port int) *server.Options {
 	return &server.Options{
 		ServerName: "gpupipe", Host: host, Port: port,
 		NoSigs: true, NoLog: true, NoSystemAccount: true, NoHeaderSupport: true,
-		TLS: true, TLSVerify: true, TLSConfig: s.tlsConfig(), TLSHandshakeFirst: true, TLSTimeout: tlsTimeout, AuthTimeout: tlsTimeout,
+		TLS: true, TLSVerify: true, TLSConfig: s.tlsConfig(), TLSHandshakeFirst: true,
+		TLSTimeout: s.o.handshakeTimeout.Seconds(), AuthTimeout: s.o.handshakeTimeout.Seconds(),
 		CustomClientAuthentication: s.gate,
 		MaxPayload:                 maxFrame, MaxPending: maxPending, MaxConn: maxConnections, MaxSubs: 4, MaxControlLine: 4096,
 		PingInterval: 2 * time.Second, MaxPingsOut: 2, WriteDeadline: 5 * time.Second,
@@ -149,7 +153,7 @@ func (s *Server) startAt(host string, port int) error {
 		return err
 	}
 	failed := make(chan string, 1)
-	n.SetLoggerV2(natsLog{s.o.Note, failed}, false, false, false)
+	n.SetLoggerV2(natsLog{s.o.Note, failed}, true, false, false)
 	s.server = n
 	n.Start()
 	for deadline := time.Now().Add(startTimeout); ; {
@@ -365,11 +369,19 @@ type natsLog struct {
 	failed chan string
 }
 
+func (natsLog) Warnf(string, ...any)                {} // of its configuration
 func (natsLog) Noticef(string, ...any)              {}
-func (natsLog) Debugf(string, ...any)               {}
 func (natsLog) Tracef(string, ...any)               {}
-func (l natsLog) Warnf(format string, args ...any)  { l.Errorf(format, args...) }
 func (l natsLog) Errorf(format string, args ...any) { l.note("control: "+format, explainAll(args)...) }
+
+// Debugf passes on the refusals that NATS takes for probes of a load balancer.
+func (l natsLog) Debugf(format string, args ...any) {
+	text := fmt.Sprintf(format, explainAll(args)...)
+	if strings.Contains(text, "TLS handshake error") || strings.Contains(text, "Authentication Timeout") {
+		l.note("control: %s", text)
+	}
+}
+
 func (l natsLog) Fatalf(format string, args ...any) {
 	select {
 	case l.failed <- fmt.Sprintf(format, args...):

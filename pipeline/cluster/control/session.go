@@ -10,10 +10,11 @@ const maxStuck = 6
 // stream is one end of a session's two streams: what both the coordinator and a member do. A goroutine of its own sends
 // pieces and acknowledgments.
 type stream struct {
-	session, instance uint64
-	publish           func(frame) // sends a frame, or loses it if there is no connection
+	session uint64
+	publish func(frame) // sends a frame, or loses it if there is no connection
 
-	mu       sync.Mutex
+	lock     sync.Mutex // of what follows
+	instance uint64     // of the coordinator; 0: not known yet
 	sender   sender
 	receiver receiver
 	open     bool // the other side has agreed on where to go on
@@ -46,16 +47,16 @@ func (s *stream) signal() {
 
 // frame makes a frame of this session that acknowledges what came in.
 func (s *stream) frame(kind frameKind, body []byte) frame {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock.Lock()
+	defer s.lock.Unlock()
 	return frame{kind: kind, session: s.session, instance: s.instance, acknowledged: s.receiver.acknowledged(), body: body}
 }
 
 // send queues a message.
 func (s *stream) send(m message) error {
-	s.mu.Lock()
+	s.lock.Lock()
 	err := s.sender.add(m)
-	s.mu.Unlock()
+	s.lock.Unlock()
 	s.signal()
 	return err
 }
@@ -80,8 +81,8 @@ func (s *stream) run() {
 
 // nextFrame returns the next piece, or an acknowledgment if one is due and no piece carries it.
 func (s *stream) nextFrame() (frame, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock.Lock()
+	defer s.lock.Unlock()
 	select {
 	case <-s.stopped:
 		return frame{}, false
@@ -110,33 +111,33 @@ func (s *stream) nextFrame() (frame, bool) {
 
 // take accepts a piece and returns the message that it completes.
 func (s *stream) take(f frame) (m message, complete bool, err error) {
-	s.mu.Lock()
+	s.lock.Lock()
 	m, complete, missing, err := s.receiver.take(f.sequence, f.body)
 	s.ackDue = true
 	s.resend = s.resend || missing
-	s.mu.Unlock()
+	s.lock.Unlock()
 	s.signal()
 	return m, complete, err
 }
 
 // handled says that a message needs no memory any more.
 func (s *stream) handled(m message) {
-	s.mu.Lock()
+	s.lock.Lock()
 	if s.receiver.handled(m) {
 		s.ackDue = true
 	}
-	s.mu.Unlock()
+	s.lock.Unlock()
 	s.signal()
 }
 
 // acknowledge notes what the other side has received.
 func (s *stream) acknowledge(sequence uint64, resend bool) {
-	s.mu.Lock()
+	s.lock.Lock()
 	grown := s.sender.acknowledge(sequence)
 	if resend {
 		s.sender.rewind()
 	}
-	s.mu.Unlock()
+	s.lock.Unlock()
 	if grown || resend {
 		s.signal()
 	}
@@ -145,7 +146,7 @@ func (s *stream) acknowledge(sequence uint64, resend bool) {
 // acknowledgeRenewal is acknowledge for frames that come each second or so. If several in a row acknowledge nothing new
 // while pieces wait for it, the pieces were lost, and go out again.
 func (s *stream) acknowledgeRenewal(sequence uint64) {
-	s.mu.Lock()
+	s.lock.Lock()
 	if s.sender.idle() || s.sender.acknowledge(sequence) {
 		s.stuck = 0
 	} else {
@@ -156,30 +157,43 @@ func (s *stream) acknowledgeRenewal(sequence uint64) {
 		s.stuck = 0
 		s.sender.rewind()
 	}
-	s.mu.Unlock()
+	s.lock.Unlock()
 	s.signal()
+}
+
+// setInstance notes which process of the coordinator the session is with.
+func (s *stream) setInstance(instance uint64) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	s.instance = instance
+}
+
+func (s *stream) knownInstance() uint64 {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	return s.instance
 }
 
 // resume sends everything again that the other side has not received, and goes on from there.
 func (s *stream) resume(acknowledged uint64) {
-	s.mu.Lock()
+	s.lock.Lock()
 	s.open, s.ackDue = true, true
 	s.sender.acknowledge(acknowledged)
 	s.sender.rewind()
-	s.mu.Unlock()
+	s.lock.Unlock()
 	s.signal()
 }
 
 // pause stops sending until resume.
 func (s *stream) pause() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock.Lock()
+	defer s.lock.Unlock()
 	s.open = false
 }
 
 func (s *stream) idle() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock.Lock()
+	defer s.lock.Unlock()
 	return s.sender.idle()
 }
 

@@ -22,6 +22,7 @@ func codeOf(t *testing.T, err error) Code {
 }
 
 func TestTokensOfAnAuthority(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	now := time.Now()
 	a.now = func() time.Time { return now }
@@ -56,6 +57,7 @@ func TestTokensOfAnAuthority(t *testing.T) {
 }
 
 func TestAuthorityFile(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "cluster.json")
 	a, err := OpenAuthority(path)
 	require.NoError(t, err)
@@ -100,8 +102,9 @@ func TestAuthorityFile(t *testing.T) {
 	}
 }
 
-// A single-use token whose use cannot be recorded admits nobody: it would be valid again after a restart.
+// A single-use token whose use cannot be recorded admits no member: it would be valid again after a restart.
 func TestSingleUseIsRecordedFirst(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	a, err := OpenAuthority(filepath.Join(dir, "cluster.json"))
@@ -113,6 +116,7 @@ func TestSingleUseIsRecordedFirst(t *testing.T) {
 }
 
 func TestIdentify(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		"gpupipe://run/r1/member/alice-1":                    "",
 		"gpupipe://run/r1/coordinator/coordinator":           "",
@@ -144,6 +148,7 @@ func TestIdentify(t *testing.T) {
 }
 
 func TestMemberIDs(t *testing.T) {
+	t.Parallel()
 	for proposed, want := range map[string]string{"Alice's PC": "alice-s-pc", "": "member", "..>*": "member", "a.b.c": "a-b-c",
 		"日本": "member", strings.Repeat("x", 100): strings.Repeat("x", 24), "a" + strings.Repeat("-", 100) + "b": "a-b"} {
 		assert.Equal(t, want, memberName(proposed), proposed)

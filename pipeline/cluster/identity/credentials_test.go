@@ -47,6 +47,7 @@ func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr e
 }
 
 func TestMutualTLS(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	coordinator, err := a.Coordinator()
 	require.NoError(t, err)
@@ -64,6 +65,7 @@ func TestMutualTLS(t *testing.T) {
 }
 
 func TestTLSRefusals(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	coordinator, err := a.Coordinator()
 	require.NoError(t, err)
@@ -124,6 +126,7 @@ func TestTLSRefusals(t *testing.T) {
 
 // The coordinator's own credentials renew themselves; those of a member do not change by themselves.
 func TestLocalCredentialsRenewThemselves(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	now := time.Now()
 	a.now = func() time.Time { return now }
@@ -144,6 +147,7 @@ func TestLocalCredentialsRenewThemselves(t *testing.T) {
 
 // A member refuses a certificate that proves something else than what it asked for.
 func TestIssuedCertificatesAreChecked(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	c, err := a.Member("alice")
 	require.NoError(t, err)

@@ -75,6 +75,7 @@ func joinAs(t *testing.T, token Token, name string) (*Membership, error) {
 }
 
 func TestJoin(t *testing.T) {
+	t.Parallel()
 	var joined []string
 	s, n := serve(t, JoinServerOptions{Authority: newAuthority(t), Joined: func(member, _ string) { joined = append(joined, member) }})
 	token := s.token(t, TokenOptions{})
@@ -96,6 +97,7 @@ func TestJoin(t *testing.T) {
 }
 
 func TestJoinTriesAllAddresses(t *testing.T) {
+	t.Parallel()
 	s, _ := serve(t, JoinServerOptions{Authority: newAuthority(t)})
 	impostor, _ := serve(t, JoinServerOptions{Authority: newAuthority(t)})
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
@@ -114,6 +116,7 @@ func TestJoinTriesAllAddresses(t *testing.T) {
 }
 
 func TestJoinRefusals(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	now := time.Now()
 	s, n := serve(t, JoinServerOptions{Authority: a})
@@ -141,6 +144,7 @@ func TestJoinRefusals(t *testing.T) {
 }
 
 func TestJoinRefusesOtherBuilds(t *testing.T) {
+	t.Parallel()
 	s, n := serve(t, JoinServerOptions{Authority: newAuthority(t)})
 	once := s.token(t, TokenOptions{SingleUse: true})
 	for _, c := range []struct {
@@ -166,6 +170,7 @@ func TestJoinRefusesOtherBuilds(t *testing.T) {
 
 // A process with another CA at the address of a token gets nothing but a handshake.
 func TestTheSecretGoesToThePinnedCAOnly(t *testing.T) {
+	t.Parallel()
 	a, other := newAuthority(t), newAuthority(t)
 	impostor, err := other.Coordinator()
 	require.NoError(t, err)
@@ -199,6 +204,7 @@ func TestTheSecretGoesToThePinnedCAOnly(t *testing.T) {
 }
 
 func TestJoinLimits(t *testing.T) {
+	t.Parallel()
 	s, n := serve(t, JoinServerOptions{Authority: newAuthority(t), Timeout: 300 * time.Millisecond})
 	config := pinnedCA(s.o.Authority.Hash()).config()
 	dial := func() *tls.Conn {
@@ -276,6 +282,7 @@ func TestJoinLimits(t *testing.T) {
 }
 
 func TestFailedAttemptsAreRateLimited(t *testing.T) {
+	t.Parallel()
 	s, n := serve(t, JoinServerOptions{Authority: newAuthority(t)})
 	wrong := s.token(t, TokenOptions{})
 	wrong.secret[0] ^= 1
@@ -292,6 +299,7 @@ func TestFailedAttemptsAreRateLimited(t *testing.T) {
 }
 
 func TestConnectionsAreLimitedForEachAddress(t *testing.T) {
+	t.Parallel()
 	s, n := serve(t, JoinServerOptions{Authority: newAuthority(t)})
 	var open []net.Conn
 	for range maxConnectionsPerHost + 1 {
@@ -313,6 +321,7 @@ func TestConnectionsAreLimitedForEachAddress(t *testing.T) {
 }
 
 func TestRenew(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	s, n := serve(t, JoinServerOptions{Authority: a})
 	token := s.token(t, TokenOptions{})
@@ -347,6 +356,7 @@ func TestRenew(t *testing.T) {
 }
 
 func TestJoinIsCanceled(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()

@@ -83,8 +83,8 @@ func (l *failureLimiter) forget(now time.Time) {
 	}
 }
 
-// LimitNotes returns a function that passes lines on to note, at most about ten a second, so that nobody fills a log
-// by being refused. It says how many lines it dropped. A nil note is allowed.
+// LimitNotes returns a function that passes lines on to note, at most about ten a second, so that refused strangers do
+// not fill a log. It says how many lines it dropped. A nil note is allowed.
 func LimitNotes(note func(format string, args ...any)) func(format string, args ...any) {
 	if note == nil {
 		return func(string, ...any) {}

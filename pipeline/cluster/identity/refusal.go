@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 )
@@ -99,6 +100,8 @@ func Explain(err error) error {
 		return refuse(Expired, "the certificate of the other side has expired or is not valid yet, or the clocks of the two computers differ (%v)", invalid)
 	case errors.As(err, &name):
 		return refuse(OtherRun, "the certificate of the other side is one of another run")
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return refuse(TooSlow, "the other side did not complete the handshake in time")
 	case errors.As(err, &record):
 		return refuse(Malformed, "the other side does not speak TLS")
 	case strings.Contains(err.Error(), "client didn't provide a certificate"):

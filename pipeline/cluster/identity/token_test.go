@@ -28,6 +28,7 @@ func newToken(t *testing.T, a *Authority, o TokenOptions) Token {
 }
 
 func TestTokenText(t *testing.T) {
+	t.Parallel()
 	addresses := []string{"10.0.0.1:7070", "host-1.example.org:1", "[2001:db8::1]:65535", "[fe80::1%eth0]:7070"}
 	token := newToken(t, newAuthority(t), TokenOptions{Addresses: addresses})
 	text := token.Reveal()
@@ -44,6 +45,7 @@ func TestTokenText(t *testing.T) {
 }
 
 func TestTokenErrors(t *testing.T) {
+	t.Parallel()
 	token := newToken(t, newAuthority(t), TokenOptions{})
 	text := token.Reveal()
 	fields := strings.Split(text, ".")
@@ -84,6 +86,7 @@ func TestTokenErrors(t *testing.T) {
 
 // A token, its options' owner and everything that holds a secret print without it.
 func TestSecretsAreRedacted(t *testing.T) {
+	t.Parallel()
 	a := newAuthority(t)
 	token := newToken(t, a, TokenOptions{})
 	credentials, err := a.Coordinator()

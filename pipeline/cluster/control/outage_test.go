@@ -1,0 +1,202 @@
+//go:build !js
+
+package control
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gpupipe/gpupipe/internal/slowlink"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// ordered are the lines of a member's events.
+func (r *run) eventsOf(id string) (events []string) {
+	for _, line := range r.events.all() {
+		if event, ok := strings.CutPrefix(line, id+" "); ok {
+			events = append(events, event)
+		}
+	}
+	return events
+}
+
+func numbers(name string, n int) (lines []string) {
+	for i := range n {
+		lines = append(lines, fmt.Sprintf("%s %d", name, i))
+	}
+	return lines
+}
+
+func (r *run) proxy() *slowlink.Proxy {
+	r.t.Helper()
+	p, err := slowlink.New(r.address())
+	require.NoError(r.t, err)
+	r.t.Cleanup(func() { require.NoError(r.t, p.Close()) })
+	return p
+}
+
+// A connection that breaks again and again, in the middle of messages, loses and repeats nothing, in both directions.
+func TestResets(t *testing.T) {
+	t.Parallel()
+	r := newRunWithLease(t, testLease)
+	proxy := r.proxy()
+	var seen notes
+	var calls atomic.Int64
+	c, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}, Setup: func(c *Client) {
+		c.OnMessage(func(name string, data []byte) { seen.note("%s %s", name, data) })
+		c.Handle("big", func(_ context.Context, request []byte) ([]byte, error) { calls.Add(1); return request, nil })
+	}})
+	big := strings.Repeat("0123456789abcdef", 1<<16)
+	for i := range 200 {
+		require.NoError(t, c.Publish("loss", []byte(strconv.Itoa(i))))
+		require.NoError(t, r.server.Publish(id, "grant", []byte(strconv.Itoa(i))))
+		if i%50 == 20 {
+			proxy.ResetAfter(300_000)
+			reply, err := r.server.Request(t.Context(), id, "big", []byte(big))
+			require.NoError(t, err)
+			require.True(t, big == string(reply))
+			require.Eventually(t, func() bool { return proxy.Connections() == 1 }, 5*time.Second, time.Millisecond)
+		}
+	}
+	require.Eventually(t, func() bool { return len(seen.all()) == 200 && len(r.eventsOf(id)) == 200 }, 10*time.Second, 5*time.Millisecond)
+	assert.Equal(t, numbers("grant", 200), seen.all())
+	assert.Equal(t, numbers("loss", 200), r.eventsOf(id))
+	assert.Equal(t, int64(4), calls.Load(), "each request is handled once")
+	assert.NotContains(t, strings.Join(r.changes.all(), "\n"), "joined "+id+"\njoined", "one session")
+}
+
+// An outage longer than the lease: the member is lost, returns, and what was sent meanwhile arrives.
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	r := newRunWithLease(t, testLease)
+	proxy := r.proxy()
+	var seen notes
+	restarted := make(chan string, 1)
+	c, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}, Restarted: func(i string) { restarted <- i }, Setup: func(c *Client) {
+		c.OnMessage(func(name string, data []byte) { seen.note("%s %s", name, data) })
+		c.Handle("echo", echo)
+	}})
+	proxy.Hang()
+	for i := range 50 {
+		require.NoError(t, c.Publish("loss", []byte(strconv.Itoa(i))))
+		require.NoError(t, r.server.Publish(id, "grant", []byte(strconv.Itoa(i))))
+	}
+	reply := make(chan string, 1)
+	go func() {
+		b, err := r.server.Request(context.Background(), id, "echo", []byte("late"))
+		reply <- fmt.Sprintf("%s %v", b, err)
+	}()
+	began := time.Now()
+	r.changes.eventually(t, "lost "+id)
+	assert.Less(t, time.Since(began), testLease+time.Second)
+	assert.True(t, r.server.Members()[0].Lost)
+	assert.Empty(t, seen.all())
+	proxy.Resume()
+	assert.Equal(t, "late <nil>", <-reply)
+	r.changes.eventually(t, "returned "+id)
+	require.Eventually(t, func() bool { return len(r.eventsOf(id)) == 50 }, 5*time.Second, time.Millisecond)
+	assert.Equal(t, numbers("loss", 50), r.eventsOf(id))
+	assert.Equal(t, numbers("grant", 50), seen.all())
+	assert.Equal(t, []string{"joined " + id, "lost " + id, "returned " + id}, r.changes.all())
+	assert.Empty(t, restarted)
+}
+
+// A connection that only the member believes in: the member notices, connects anew and goes on.
+func TestHalfOpenConnection(t *testing.T) {
+	t.Parallel()
+	r := newRunWithLease(t, testLease)
+	proxy := r.proxy()
+	c, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}})
+	proxy.HalfOpen()
+	require.NoError(t, c.Publish("loss", []byte("0")))
+	require.Eventually(t, func() bool { return len(r.eventsOf(id)) == 1 }, 5*time.Second, time.Millisecond)
+}
+
+// A coordinator that restarts has another instance and knows nothing of what was queued. The member begins anew.
+func TestCoordinatorRestarts(t *testing.T) {
+	t.Parallel()
+	r := newRunWithLease(t, testLease)
+	restarted := make(chan string, 1)
+	canceled := make(chan error, 1)
+	c, id := r.connect(ClientOptions{Restarted: func(i string) { restarted <- i }, Setup: func(c *Client) {
+		c.Handle("echo", echo)
+		c.HandleConcurrently("wait", func(ctx context.Context, _ []byte) ([]byte, error) {
+			<-ctx.Done()
+			canceled <- ctx.Err()
+			return nil, ctx.Err()
+		})
+	}})
+	go func() { _, _ = r.server.Request(context.Background(), id, "wait", nil) }()
+	_, err := r.server.Request(t.Context(), id, "echo", nil)
+	require.NoError(t, err)
+	first, address := r.server.Instance(), r.address()
+	assert.Equal(t, first, c.Instance())
+	require.NoError(t, r.server.Abandon())
+	require.NoError(t, c.Publish("loss", []byte("of the past")))
+	r.serve(address)
+	assert.Equal(t, r.server.Instance(), <-restarted)
+	assert.NotEqual(t, first, r.server.Instance())
+	require.ErrorIs(t, <-canceled, context.Canceled)
+	assert.Equal(t, r.server.Instance(), c.Instance())
+	require.NoError(t, c.Publish("loss", []byte("0")))
+	reply, err := r.server.Request(t.Context(), id, "echo", []byte("x"))
+	require.NoError(t, err)
+	assert.Equal(t, "x", string(reply))
+	require.Eventually(t, func() bool { return len(r.eventsOf(id)) == 1 }, 5*time.Second, time.Millisecond)
+	assert.Equal(t, []string{"loss 0"}, r.eventsOf(id))
+}
+
+func TestTheCoordinatorIsGone(t *testing.T) {
+	t.Parallel()
+	r := newRunWithLease(t, testLease)
+	lost := make(chan error, 2)
+	c, _ := r.connect(ClientOptions{Timeout: 400 * time.Millisecond, Lost: func(err error) { lost <- err }})
+	began := time.Now()
+	require.NoError(t, r.server.Abandon())
+	err := <-lost
+	assert.Greater(t, time.Since(began), 300*time.Millisecond)
+	require.ErrorContains(t, err, "the coordinator has not answered for ")
+	require.ErrorContains(t, err, "connection refused")
+	require.ErrorContains(t, c.Publish("loss", nil), "the coordinator has not answered for ")
+}
+
+func TestTheCoordinatorCloses(t *testing.T) {
+	t.Parallel()
+	r := newRunWithLease(t, testLease)
+	lost := make(chan error, 2)
+	r.connect(ClientOptions{Lost: func(err error) { lost <- err }})
+	require.NoError(t, r.server.Close())
+	require.ErrorIs(t, <-lost, ErrCoordinatorClosed)
+}
+
+// A member that the coordinator gives up joins anew when it is back.
+func TestDroppedMembersJoinAnew(t *testing.T) {
+	t.Parallel()
+	r := newRunWithLease(t, testLease)
+	restarted := make(chan string, 1)
+	_, id := r.connect(ClientOptions{Restarted: func(i string) { restarted <- i }})
+	require.NoError(t, r.server.Drop(id, "too slow"))
+	assert.Equal(t, r.server.Instance(), <-restarted)
+	require.Eventually(t, func() bool { return len(r.changes.all()) == 3 }, 5*time.Second, time.Millisecond)
+	assert.Equal(t, []string{"joined " + id, "dropped " + id, "joined " + id}, r.changes.all())
+}
+
+// A process that is killed and started again with the same certificate replaces itself.
+func TestASecondProcessOfAMember(t *testing.T) {
+	t.Parallel()
+	r := newRunWithLease(t, testLease)
+	o := ClientOptions{Credentials: r.credentials("m")}
+	first, id := r.connect(o)
+	_, _ = r.connect(ClientOptions{Credentials: o.Credentials, Setup: func(c *Client) { c.Handle("echo", echo) }})
+	first.end(context.Canceled)
+	reply, err := r.server.Request(t.Context(), id, "echo", []byte("x"))
+	require.NoError(t, err)
+	assert.Equal(t, "x", string(reply))
+	assert.Contains(t, strings.Join(r.changes.all(), "\n"), "dropped "+id+"\njoined "+id)
+}
