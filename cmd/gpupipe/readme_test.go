@@ -46,6 +46,15 @@ generate) set -- "$@" -n 5 ;;
 selftest) set -- "$@" --quick --filter silu ;;
 bench) set -- "$@" --quick --static --device null ;;
 verify) set -- "$@" --quick --batches 6 --filter resumed ;;
+host) # with the member that the README's next command starts on another computer
+  set -- "$@" "${sizes[@]}" --listen 127.0.0.1:0 --device cpu:0/1 --set train.steps=4 --set train.batch_size=8 --set train.eval_batches=1
+  export GPUPIPE_TEST_COMMAND=1
+  "$GPUPIPE" "$@" >host.out & host=$!
+  until token=$(grep -o 'gp1[^ ]*' host.out); do kill -0 $host; sleep 0.1; done
+  "$GPUPIPE" join "$token" --device cpu:0/1
+  wait $host
+  exit ;;
+join) exit ;;
 study) set -- "$@" "${sizes[@]}" --device null --set train.steps=2 --set train.eval_every=2 --set train.batch_size=2 ;;
 esac
 GPUPIPE_TEST_COMMAND=1 exec "$GPUPIPE" "$@"
@@ -79,7 +88,7 @@ func TestReadmeRunsInOrder(t *testing.T) {
 		})
 	}
 	for _, made := range []string{"my.yaml", "runs/my/checkpoints/step-6", "my-hf/model.safetensors", "runs/tuned", "gpupipe.schema.json", "shards/train_000001.bin",
-		"runs/profiled/profile.html", "teacher.safetensors", "runs/2bw/trace.json", "studies/one-step-delay/table.md", "runs/focal"} {
+		"runs/profiled/profile.html", "teacher.safetensors", "runs/2bw/trace.json", "runs/two/checkpoints/step-4", "studies/one-step-delay/table.md", "runs/focal"} {
 		_, err := os.Stat(filepath.Join(clone, made))
 		assert.NoError(t, err)
 	}
