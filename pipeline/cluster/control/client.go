@@ -23,7 +23,7 @@ const (
 
 	defaultTimeout  = time.Minute
 	connectTimeout  = 5 * time.Second
-	writeTimeout    = 5 * time.Second
+	writeTimeout    = 10 * time.Second
 	reconnectPause  = 250 * time.Millisecond
 	helloInterval   = 500 * time.Millisecond
 	goodbyeTimeout  = 5 * time.Second
@@ -183,11 +183,12 @@ func (c *Client) connect() error {
 		CustomDialer: dialer(dial), Timeout: connectTimeout, FlusherTimeout: writeTimeout,
 		AllowReconnect: true, MaxReconnect: -1, IgnoreAuthErrorAbort: true, ReconnectBufSize: -1,
 		CustomReconnectDelayCB: func(int) time.Duration { return reconnectPause },
-		PingInterval:           2 * time.Second, MaxPingsOut: 2, SubChanLen: 64 << 10,
-		DisconnectedErrCB: func(_ *nats.Conn, err error) { c.disconnected(err) },
-		ReconnectErrCB:    func(_ *nats.Conn, err error) { c.disconnected(err) },
-		ReconnectedCB:     func(*nats.Conn) { c.sayHello() },
-		AsyncErrorCB:      func(_ *nats.Conn, _ *nats.Subscription, err error) { c.o.Note("control: %v", err) },
+		PingInterval:           20 * time.Second, // renewals find silent connections sooner
+		SubChanLen:             64 << 10,
+		DisconnectedErrCB:      func(_ *nats.Conn, err error) { c.disconnected(err) },
+		ReconnectErrCB:         func(_ *nats.Conn, err error) { c.disconnected(err) },
+		ReconnectedCB:          func(*nats.Conn) { c.sayHello() },
+		AsyncErrorCB:           func(_ *nats.Conn, _ *nats.Subscription, err error) { c.o.Note("control: %v", err) },
 	}
 	var err error
 	if c.nats, err = o.Connect(); err != nil {

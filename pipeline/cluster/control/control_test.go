@@ -288,6 +288,16 @@ func TestEventsAndGoodbye(t *testing.T) {
 	require.Error(t, a.Publish("loss", nil))
 }
 
+func TestInfo(t *testing.T) {
+	t.Parallel()
+	r := newRun(t)
+	info := make([]byte, maxInfo)
+	r.connect(ClientOptions{Info: info})
+	assert.Equal(t, info, r.server.Members()[0].Info)
+	_, err := Connect(t.Context(), ClientOptions{Info: append(info, 0)})
+	require.EqualError(t, err, "info: found 65537 bytes, expected at most 65536")
+}
+
 func TestBroadcast(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)

@@ -10,8 +10,9 @@
 // NATS delivers a message at most once, and loses what is in flight when a connection breaks. A session between the
 // coordinator and a member repairs that. In each direction it is a stream of numbered frames. The receiver acknowledges
 // them, the sender keeps what is not acknowledged and sends it again after a reconnection, and the receiver drops
-// duplicates. A message larger than a frame travels in several pieces. At most two megabytes are in flight in each
-// direction, so that renewals of a lease never wait behind a large message for long.
+// duplicates. A message larger than a frame travels in several pieces. At most one megabyte is in flight in each
+// direction, so that a large message does not delay others and the renewals of a lease for long. Each frame of a member
+// renews its lease, so that slow links do not end it.
 //
 // Requests and one-way messages share the stream to a member: it handles them in the order in which they were sent.
 // Replies and events share the stream to the coordinator: it sees a member's events in the order of their publication.

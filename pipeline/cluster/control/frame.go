@@ -7,11 +7,11 @@ import (
 )
 
 const (
-	pieceSize   = 128 << 10 // bytes of a message in a frame
-	window      = 2 << 20   // bytes of pieces that are sent and not acknowledged
+	pieceSize   = 32 << 10 // bytes of a message in a frame
+	window      = 1 << 20  // bytes of pieces that are sent and not acknowledged
 	frameHeader = 33
-	maxFrame    = frameHeader + pieceSize + pieceHeader
-	maxName     = 200 // bytes
+	maxFrame    = frameHeader + 128<<10 // a hello is the largest
+	maxName     = 200                   // bytes
 
 	// framesPerSecond is how many frames the coordinator takes from one member. A member sends half as many at most.
 	framesPerSecond = 20_000

@@ -5,6 +5,7 @@ package control
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -199,4 +200,51 @@ func TestASecondProcessOfAMember(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "x", string(reply))
 	assert.Contains(t, strings.Join(r.changes.all(), "\n"), "dropped "+id+"\njoined "+id)
+}
+
+// Large messages over a link that takes several times the lease for them: the member is not lost, and a message that
+// goes the other way does not wait for them.
+func TestSlowLink(t *testing.T) {
+	t.Parallel()
+	r := newRunWithLease(t, testLease)
+	proxy := r.proxy()
+	c, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}, Setup: func(c *Client) { c.Handle("echo", echo) }})
+	proxy.SetLatency(20 * time.Millisecond)
+	proxy.SetBandwidth(20e6)
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.server.Request(context.Background(), id, "echo", make([]byte, 3<<20))
+		done <- err
+	}()
+	for i := 0; ; i++ {
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+			require.Greater(t, i, 10)
+			assert.Equal(t, []string{"joined " + id}, r.changes.all())
+			return
+		case <-time.After(20 * time.Millisecond):
+			require.NoError(t, c.Publish("loss", []byte(strconv.Itoa(i))))
+		}
+	}
+}
+
+// Nothing runs after both ends are closed, whatever the order.
+func TestNothingIsLeftRunning(t *testing.T) {
+	for _, serverFirst := range []bool{true, false} {
+		r := newRun(t)
+		c, id := r.connect(ClientOptions{Setup: func(c *Client) { c.Handle("echo", echo) }})
+		_, err := r.server.Request(t.Context(), id, "echo", nil)
+		require.NoError(t, err)
+		if serverFirst {
+			require.NoError(t, r.server.Close())
+		}
+		require.NoError(t, c.Close())
+		require.NoError(t, r.server.Close())
+		require.Eventually(t, func() bool {
+			b := make([]byte, 1<<20)
+			stacks := string(b[:runtime.Stack(b, true)])
+			return !strings.Contains(stacks, "control.(*") && !strings.Contains(stacks, "nats-server") && !strings.Contains(stacks, "nats%2ego")
+		}, 5*time.Second, 10*time.Millisecond)
+	}
 }

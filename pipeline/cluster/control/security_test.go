@@ -6,8 +6,10 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
+	"encoding/json"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -286,4 +288,58 @@ func TestAttach(t *testing.T) {
 	_, err = Connect(t.Context(), ClientOptions{Dial: dial, Addresses: []string{"coordinator:1"}, Credentials: credentials})
 	var refused *identity.Refused
 	require.ErrorAs(t, err, &refused)
+}
+
+// FuzzServerReceive feeds the coordinator frames of a member: as they are, and as pieces of an open session.
+func FuzzServerReceive(f *testing.F) {
+	a, err := identity.NewAuthority()
+	require.NoError(f, err)
+	credentials, err := a.Coordinator()
+	require.NoError(f, err)
+	s, err := Serve(ServerOptions{Address: "127.0.0.1:0", Credentials: credentials, Build: testBuild, maxFrames: 1 << 30})
+	require.NoError(f, err)
+	f.Cleanup(func() { _ = s.Close() })
+	s.OnEvent(func(string, string, []byte) {})
+	begin := frame{kind: frameHello, session: 7, body: encodeJSON(hello{Protocol: identity.Protocol, Build: testBuild})}
+	f.Add(begin.append(nil), uint8(0))
+	f.Add([]byte{pieceFirst | pieceLast, byte(messageReply), 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0}, uint8(framePiece))
+	f.Fuzz(func(t *testing.T, b []byte, kind uint8) {
+		s.receive("m-1", begin.append(nil))
+		s.receive("m-1", b)
+		s.receive("m-1", frame{kind: frameKind(kind), session: 7, instance: s.instance, sequence: 1, body: b}.append(nil))
+		if _, err := s.member("m-1"); err == nil {
+			_ = s.Drop("m-1", "the next input")
+		}
+	})
+}
+
+// FuzzClientReceive feeds a member frames of its coordinator.
+func FuzzClientReceive(f *testing.F) {
+	a, err := identity.NewAuthority()
+	require.NoError(f, err)
+	credentials, err := a.Coordinator()
+	require.NoError(f, err)
+	s, err := Serve(ServerOptions{Address: "127.0.0.1:0", Credentials: credentials, Build: testBuild})
+	require.NoError(f, err)
+	f.Cleanup(func() { _ = s.Close() })
+	member, err := a.Member("m")
+	require.NoError(f, err)
+	c, err := Connect(f.Context(), ClientOptions{Addresses: []string{"127.0.0.1:" + strconv.Itoa(s.Port())}, Credentials: member, Build: testBuild})
+	require.NoError(f, err)
+	f.Cleanup(func() { _ = c.Close() })
+	f.Add(encodeJSON(welcome{LeaseMillis: 1000}), uint8(frameWelcome))
+	f.Add([]byte{pieceFirst | pieceLast, byte(messageRequest), 0, 0, 0, 0, 0, 0, 0, 1, 1, 'x', 0, 0, 0, 0}, uint8(framePiece))
+	f.Fuzz(func(t *testing.T, b []byte, kind uint8) {
+		c.receive(b)
+		if frameKind(kind) == frameBye {
+			var ended bye
+			_ = json.Unmarshal(b, &ended)
+			_ = ended.err().Error()
+			return
+		}
+		c.mu.Lock()
+		session := c.session.session
+		c.mu.Unlock()
+		c.receive(frame{kind: frameKind(kind), session: session, instance: s.instance, sequence: 1, body: b}.append(nil))
+	})
 }

@@ -108,7 +108,7 @@ func (s *Server) options(host string, port int) *server.Options {
 		TLSTimeout: s.o.handshakeTimeout.Seconds(), AuthTimeout: s.o.handshakeTimeout.Seconds(),
 		CustomClientAuthentication: s.gate,
 		MaxPayload:                 maxFrame, MaxPending: maxPending, MaxConn: maxConnections, MaxSubs: 4, MaxControlLine: 4096,
-		PingInterval: 2 * time.Second, MaxPingsOut: 2, WriteDeadline: 5 * time.Second,
+		PingInterval: 2 * time.Second, MaxPingsOut: 2, WriteDeadline: 20 * time.Second,
 	}
 }
 

@@ -17,7 +17,7 @@ func TestFrames(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, f, got)
 	_, err = decodeFrame(make([]byte, 32))
-	require.EqualError(t, err, "frame: found 32 bytes, expected 33 to 131320")
+	require.EqualError(t, err, "frame: found 32 bytes, expected 33 to 131105")
 }
 
 // Messages pass through a line that loses, repeats and reorders pieces and acknowledgments as broken connections do.
@@ -29,7 +29,7 @@ func TestStreamOverABadConnection(t *testing.T) {
 		var in receiver
 		var sent, got []message
 		for n := range 15 {
-			data := make([]byte, r.IntN(3)*r.IntN(pieceSize+100))
+			data := make([]byte, r.IntN(9)*r.IntN(pieceSize/2+100))
 			for i := 0; i < len(data); i += 100 {
 				data[i] = byte(r.Uint32())
 			}
