@@ -22,14 +22,16 @@ func (t Task) Partition(ctx context.Context, devices []device.Device, o measure.
 	if err != nil {
 		return partition.Plan{}, err
 	}
-	return t.Solve(problem)
+	problem.KeepOrder = true
+	plan, err := choosePlan(t.Config, problem)
+	return plan, usererror.New(err)
 }
 
-// Solve decides where the model is cut and which stages recompute, given a Problem. The ranks stay on their devices.
-func (t Task) Solve(p partition.Problem) (partition.Plan, error) {
-	p.KeepOrder = true
-	plan, err := choosePlan(t.Config, p)
-	return plan, usererror.New(err)
+// Solve decides where the model is cut, which stages recompute and, over a network, the depth: see ChooseDepth. It
+// returns the config at that depth.
+func (t Task) Solve(p partition.Problem) (config.Config, partition.Plan, []Depth, error) {
+	c, plan, depths, err := ChooseDepth(t.Config, p)
+	return c, plan, depths, usererror.New(err)
 }
 
 // Problem measures the units on the devices, one device per rank. It reports whether times are modelled.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/gpupipe/gpupipe/optim"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/data"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
@@ -52,11 +53,32 @@ type RemoteTask struct {
 	Aligned   []data.Aligned    // tensors of data.aligned
 	Resumed   bool              // the run continues from a checkpoint
 	Report    Report
+
+	restale func(stale int) (*optim.Optimizer, error)
+}
+
+// At is the task with the config that a planner of several machines has chosen, which may have another depth, and the
+// optimizer for as many stale microbatches as that depth has. From then on the run keeps that number, because its bits
+// depend on it.
+func (t RemoteTask) At(c config.Config) (RemoteTask, error) {
+	optimizer, err := t.restale(c.Stale())
+	t.Config, t.Optimizer = c, optimizer
+	return t, err
 }
 
 // remoteTask is the job as other processes take it.
 func (j *job) remoteTask(resumed bool) (RemoteTask, error) {
 	modules, err := j.hooks.GraphModules()
 	return RemoteTask{Task: j.layoutTask(), Optimizer: j.optimizer, Modules: modules, Aligned: j.corpus.train.Aligned(), Resumed: resumed,
-		Report: j.options.Report}, err
+		Report: j.options.Report, restale: j.restale}, err
+}
+
+// restale gives the run a number of stale microbatches and returns the optimizer for it.
+func (j *job) restale(stale int) (*optim.Optimizer, error) {
+	if stale == j.config.Stale() {
+		return j.optimizer, nil
+	}
+	j.config.Pipeline.StaleMicrobatches = config.StaleNumber(stale)
+	err := j.makeOptimizer(context.Background())
+	return j.optimizer, err
 }

@@ -44,6 +44,7 @@ type Host struct {
 	local   *member.Process
 	unwatch func()
 	notes   *member.Notes
+	links   Links
 
 	mu       sync.Mutex
 	members  []*hostMember // in the order in which they joined

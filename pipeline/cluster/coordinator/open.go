@@ -10,7 +10,9 @@ import (
 	"github.com/gpupipe/gpupipe/internal/usererror"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
@@ -24,7 +26,8 @@ type Options struct {
 	Epoch    uint64           // greater than that of any pipeline before
 	Places   []protocol.Place // by rank
 	Peers    []protocol.Peer  // of the members of Places, and of the coordinator
-	Modelled bool             // cut by estimated times: nothing is measured
+	Modelled bool             // cut by estimated times: devices are not measured
+	Links    *Links           // measured links; nil: all members are taken to be on one machine. The epoch before Epoch is used to measure
 	// Opened is given the pipeline before any member may speak to it. Its Receive and Lost are called from then on.
 	Opened func(*Pipeline)
 }
@@ -48,15 +51,19 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 			p.replies[place.Member] = &planned{}
 		}
 	}
-	task := describe(t)
-	plan, err := p.partition(ctx, t, task, o.Modelled)
+	problem, err := p.problem(ctx, t, o)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.planLayout(t, plan); err != nil {
+	chosen, plan, err := p.choose(t, problem, o)
+	if err != nil {
 		return nil, err
 	}
-	return p, p.planMembers(ctx, task, plan, o)
+	p.optimizer = chosen.Optimizer
+	if err := p.planLayout(chosen, plan); err != nil {
+		return nil, err
+	}
+	return p, p.planMembers(ctx, describe(chosen), plan, o)
 }
 
 // describe describes a task to members.
@@ -69,46 +76,109 @@ func describe(t train.RemoteTask) protocol.Task {
 	return d
 }
 
-// partition decides where the model is cut, by what members measure on their devices.
-func (p *Pipeline) partition(ctx context.Context, t train.RemoteTask, task protocol.Task, modelled bool) (partition.Plan, error) {
-	costs := make(map[string]protocol.Costs, len(p.members))
-	ranks := map[string][]int{}
+// problem is what decides where the model is cut: what members measure on their devices and of their links.
+func (p *Pipeline) problem(ctx context.Context, t train.RemoteTask, o Options) (problem partition.Problem, err error) {
+	costs, err := p.measure(ctx, t, o.Modelled)
+	if err != nil {
+		return problem, err
+	}
+	first := costs[p.members[0]]
+	problem = partition.Problem{Units: slices.Clone(first.Units), Given: first.Given, Devices: make([]partition.Device, len(p.places)), KeepOrder: true}
+	next := map[string]int{} // device, by member
 	for rank, place := range p.places {
-		ranks[place.Member] = append(ranks[place.Member], rank)
+		i := next[place.Member]
+		next[place.Member]++
+		d := costs[place.Member].Devices[i]
+		d.Name, d.Times = place.Member+"/"+d.Name, costs[place.Member].Times[i]
+		problem.Devices[rank] = d
 	}
-	for _, member := range p.members { // one by one: members of one machine would slow each other down
-		q := protocol.MeasureRequest{Task: task, Modelled: modelled}
-		for _, rank := range ranks[member] {
-			q.Devices = append(q.Devices, p.places[rank].Device)
-		}
-		t.Report.Measuring(member+"/"+strings.Join(q.Devices, ", "), "the model's units")
-		var a protocol.Costs
-		if err := p.request(ctx, member, protocol.Measure, q, &a); err != nil {
-			return partition.Plan{}, err
-		}
-		if err := a.Check(len(q.Devices)); err != nil {
-			return partition.Plan{}, fmt.Errorf("%s: %w", member, err)
-		}
-		costs[member] = a
-	}
-	problem := partition.Problem{Units: costs[p.members[0]].Units, Given: costs[p.members[0]].Given, Devices: make([]partition.Device, len(p.places))}
 	for member, c := range costs {
 		if len(c.Units) != len(problem.Units) {
-			return partition.Plan{}, fmt.Errorf("%s: costs of %d units, expected %d", member, len(c.Units), len(problem.Units))
+			return problem, fmt.Errorf("%s: costs of %d units, expected %d", member, len(c.Units), len(problem.Units))
 		}
 		for u := range c.Units {
 			problem.Units[u].Working = max(problem.Units[u].Working, c.Units[u].Working)
 		}
-		for i, rank := range ranks[member] {
-			d := c.Devices[i]
-			d.Name, d.Times = member+"/"+d.Name, c.Times[i]
-			problem.Devices[rank] = d
+	}
+	if o.Links == nil || len(p.members) == 1 {
+		return problem, nil
+	}
+	if err := p.measureLinks(ctx, o, t.Report.Measuring); err != nil {
+		return problem, err
+	}
+	problem.Network = p.network(o.Links)
+	return problem, nil
+}
+
+// measure measures the model on the devices of each member, in the order of their ranks.
+func (p *Pipeline) measure(ctx context.Context, t train.RemoteTask, modelled bool) (map[string]protocol.Costs, error) {
+	costs, task := make(map[string]protocol.Costs, len(p.members)), describe(t)
+	for _, member := range p.members { // one by one: members of one machine would slow each other down
+		q := protocol.MeasureRequest{Task: task, Modelled: modelled}
+		for _, place := range p.places {
+			if place.Member == member {
+				q.Devices = append(q.Devices, place.Device)
+			}
+		}
+		t.Report.Measuring(member+"/"+strings.Join(q.Devices, ", "), "the model's units")
+		var a protocol.Costs
+		if err := p.request(ctx, member, protocol.Measure, q, &a); err != nil {
+			return nil, err
+		}
+		if err := a.Check(len(q.Devices)); err != nil {
+			return nil, fmt.Errorf("%s: %w", member, err)
+		}
+		costs[member] = a
+	}
+	return costs, nil
+}
+
+// choose decides where the model is cut and how many microbatches are in flight. It returns the task at that depth.
+func (p *Pipeline) choose(t train.RemoteTask, problem partition.Problem, o Options) (train.RemoteTask, partition.Plan, error) {
+	if t.Config.Pipeline.Stages*t.Config.Pipeline.Chunks == 1 {
+		return t, partition.Plan{Recompute: []bool{t.Config.Pipeline.Recompute == "always"}}, nil
+	}
+	if problem.Network != nil && t.Config.Pipeline.Depth == config.DepthAuto && p.messageSeconds(problem, o.Links) < noticeable {
+		t.Config.Pipeline.Depth = config.DepthNumber(0)
+	}
+	c, plan, depths, err := t.Solve(problem)
+	if err != nil {
+		return t, plan, err
+	}
+	if t, err = t.At(c); err != nil {
+		return t, plan, err
+	}
+	if problem.Network != nil {
+		t.Report.Note("%s", prediction(c, plan, depths, p.slowestLink(o.Links)))
+	}
+	return t, plan, nil
+}
+
+// noticeable is the time of a message below which pipeline.depth: auto is 0, so that a small model on one machine, or on
+// fast links, has the bits of one process.
+const noticeable = 1e-3
+
+// messageSeconds is the time of an activation over the slowest link.
+func (p *Pipeline) messageSeconds(problem partition.Problem, links *Links) (seconds float64) {
+	for u := range problem.Units {
+		seconds = max(seconds, p.slowestLink(links).Seconds(problem.Sent(u)))
+	}
+	return seconds
+}
+
+// prediction describes the speed of a plan over links, and why it has its depth.
+func prediction(c config.Config, plan partition.Plan, depths []layout.Depth, slowest partition.Link) string {
+	text := fmt.Sprintf("predicted: %.4g tokens/s; the slowest link has %.3g ms and %s", plan.TokensPerSec, slowest.Latency*1e3, InBits(slowest.Bandwidth))
+	switch k := c.Pipeline.Depth.Number(); {
+	case len(depths) == 0:
+		text += fmt.Sprintf("; pipeline.depth: %d", k)
+	case len(depths) > 0:
+		text += fmt.Sprintf("; pipeline.depth: %d, the least within 1 %% of the fastest", k)
+		if k > 0 {
+			text += fmt.Sprintf("; with 0 it would be %.4g tokens/s", depths[0].TokensPerSec)
 		}
 	}
-	if t.Config.Pipeline.Stages*t.Config.Pipeline.Chunks == 1 {
-		return partition.Plan{Recompute: []bool{t.Config.Pipeline.Recompute == "always"}}, nil
-	}
-	return t.Solve(problem)
+	return text
 }
 
 // planLayout plans an engine that has no rank in this process.

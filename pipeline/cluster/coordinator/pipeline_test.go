@@ -36,6 +36,7 @@ type network struct {
 	cut     map[string]bool // members that nothing reaches
 	sent    map[protocol.Kind]int
 	hold    chan struct{} // closed when variables may arrive; nil: they may
+	latency time.Duration // of a round trip, as far as links are measured
 }
 
 func newNetwork() *network {
@@ -98,6 +99,11 @@ func (n node) Send(to string, m transport.Message) error {
 	return nil
 }
 
+func (n node) Flush(context.Context) error {
+	time.Sleep(n.latency)
+	return nil
+}
+
 // Request implements Control.
 func (n node) Request(ctx context.Context, id, name string, request []byte) ([]byte, error) {
 	n.mu.Lock()
@@ -128,10 +134,13 @@ func (n *network) lose(id string) {
 
 // remote opens pipelines whose ranks are on members in turn.
 func (n *network) remote(members ...string) train.Remote {
-	epoch := uint64(0)
+	epoch, links := uint64(0), (*Links)(nil)
+	if n.latency > 0 {
+		links = &Links{}
+	}
 	return func(ctx context.Context, t train.RemoteTask) (train.Pipeline, error) {
-		epoch++
-		o := Options{Control: node{n, coordinatorID}, Node: node{n, coordinatorID}, Epoch: epoch, Modelled: true, Opened: func(p *Pipeline) { n.host = p }}
+		epoch += 2
+		o := Options{Control: node{n, coordinatorID}, Node: node{n, coordinatorID}, Epoch: epoch, Modelled: true, Links: links, Opened: func(p *Pipeline) { n.host = p }}
 		for rank := range t.Config.Pipeline.Stages * t.Config.Pipeline.Replicas {
 			o.Places = append(o.Places, protocol.Place{Member: members[rank%len(members)], Device: "cpu:0/1"})
 		}
@@ -145,7 +154,7 @@ func (n *network) remote(members ...string) train.Remote {
 
 func run(t *testing.T, c config.Config, remote train.Remote) map[string]string {
 	t.Helper()
-	o := train.Options{OpenDevice: gputest.Open, Remote: remote, Report: &runtest.Notes{}}
+	o := train.Options{OpenDevice: gputest.Open, Remote: remote, Report: &runtest.Notes{}, Resume: true}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	res, err := train.Run(ctx, c, o)

@@ -54,9 +54,10 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 		return nil, &tooFewError{h.Devices(), need}
 	}
 	h.mu.Lock()
-	h.epoch++
+	h.epoch += 2 // the first measures links
 	h.placed = place(h.placed, h.offers(), need)
-	o := Options{Control: h.control, Node: h.node, Epoch: h.epoch, Places: h.placed, Peers: h.peers(), Modelled: h.options.Modelled, Opened: h.use}
+	o := Options{Control: h.control, Node: h.node, Epoch: h.epoch, Places: h.placed, Peers: h.peers(), Modelled: h.options.Modelled, Links: &h.links,
+		Opened: h.use}
 	h.change()
 	h.mu.Unlock()
 	if len(o.Places) < need {

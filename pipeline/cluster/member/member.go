@@ -23,6 +23,7 @@ import (
 type Node interface {
 	Connect(epoch uint64, peers []transport.Peer) error
 	Send(to string, m transport.Message) error
+	Flush(ctx context.Context) error
 }
 
 // Options describe a member.
@@ -75,6 +76,10 @@ func (m *Member) Request(ctx context.Context, name string, request []byte) ([]by
 	switch name {
 	case protocol.Measure:
 		return answer(ctx, request, m.measure)
+	case protocol.Connect:
+		return answer(ctx, request, m.connect)
+	case protocol.Probe:
+		return answer(ctx, request, m.probe)
 	case protocol.Plan:
 		return answer(ctx, request, m.plan)
 	case protocol.Load:
@@ -132,11 +137,7 @@ func (m *Member) plan(ctx context.Context, q protocol.PlanRequest) (protocol.Pla
 		return protocol.PlanReply{}, err
 	}
 	m.current.set(e)
-	var peers []transport.Peer
-	for _, p := range q.Peers {
-		peers = append(peers, transport.Peer{ID: p.ID, Addresses: p.Addresses})
-	}
-	if err := m.node.Connect(q.Epoch, peers); err != nil {
+	if err := m.node.Connect(q.Epoch, peersOf(q.Peers)); err != nil {
 		return protocol.PlanReply{}, errors.Join(err, m.end())
 	}
 	return e.describe(), nil

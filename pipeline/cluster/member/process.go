@@ -75,7 +75,7 @@ func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
 
 // handle registers the coordinator's requests.
 func (p *Process) handle(c *control.Client) {
-	for _, name := range []string{protocol.Measure, protocol.Plan, protocol.Load} {
+	for _, name := range []string{protocol.Measure, protocol.Connect, protocol.Probe, protocol.Plan, protocol.Load} {
 		c.Handle(name, func(ctx context.Context, request []byte) ([]byte, error) { return p.member.Request(ctx, name, request) })
 	}
 	// It may end a request in progress.

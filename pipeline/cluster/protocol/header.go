@@ -26,6 +26,7 @@ const (
 	Tensor                 // member → coordinator: a variable; the payload is its bytes
 	Fault                  // member → coordinator: its ranks have failed
 	Stage                  // rank → rank: a message of package stage
+	Filler                 // member → member: bytes that measure a link; the receiver drops them
 	kinds
 )
 

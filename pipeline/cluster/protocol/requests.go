@@ -15,6 +15,8 @@ import (
 // The requests of the coordinator. Request and reply are JSON.
 const (
 	Measure = "measure" // MeasureRequest → Costs
+	Connect = "connect" // ConnectRequest → nothing
+	Probe   = "probe"   // ProbeRequest → partition.Link
 	Plan    = "plan"    // PlanRequest → PlanReply
 	Load    = "load"    // nothing → LoadReply
 	Release = "release" // nothing → nothing

@@ -1,0 +1,167 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+)
+
+// Links are the measured links between members, for as long as the coordinator runs. The zero value has none.
+type Links struct {
+	mu    sync.Mutex
+	known map[pair]partition.Link
+}
+
+// pair is a sending and a receiving member.
+type pair struct{ from, to string }
+
+// get returns the link of a pair, if it is measured.
+func (l *Links) get(p pair) (partition.Link, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	link, ok := l.known[p]
+	return link, ok
+}
+
+func (l *Links) set(p pair, link partition.Link) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.known == nil {
+		l.known = map[pair]partition.Link{}
+	}
+	l.known[p] = link
+}
+
+// From lists the measured links of a member.
+func (l *Links) From(member string) (links []MemberLink) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for p, link := range l.known {
+		if p.from == member {
+			links = append(links, MemberLink{To: p.to, Link: link})
+		}
+	}
+	slices.SortFunc(links, func(a, b MemberLink) int { return strings.Compare(a.To, b.To) })
+	return links
+}
+
+// MemberLink is the measured link to another member.
+type MemberLink struct {
+	To string `json:"to"`
+	partition.Link
+}
+
+// What a probe may send, and how long it may take.
+const (
+	probeBytes   = 48 << 20
+	probeSeconds = 1.5
+)
+
+// neighbors lists the pairs of members whose ranks send each other tensors: of neighboring stages, of the first and the
+// last stage, which may share embeddings, and of the same stage of several replicas.
+func (p *Pipeline) neighbors() (pairs []pair) {
+	add := func(a, b int) {
+		for _, x := range []pair{{p.places[a].Member, p.places[b].Member}, {p.places[b].Member, p.places[a].Member}} {
+			if x.from != x.to && !slices.Contains(pairs, x) {
+				pairs = append(pairs, x)
+			}
+		}
+	}
+	for rank := range p.places {
+		first := rank / p.stages * p.stages // of its replica
+		add(rank, first+(rank-first+1)%p.stages)
+		add(rank, rank%p.stages)
+	}
+	return pairs
+}
+
+// measureLinks measures those links between neighbors that are not known, one after the other.
+func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(device, what string)) error {
+	var missing []pair
+	for _, x := range p.neighbors() {
+		if _, ok := o.Links.get(x); !ok {
+			missing = append(missing, x)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	q := protocol.ConnectRequest{Epoch: o.Epoch - 1}
+	for _, peer := range o.Peers {
+		if peer.ID != identity.CoordinatorID {
+			q.Peers = append(q.Peers, peer)
+		}
+	}
+	err := p.each(ctx, func(ctx context.Context, member string) error {
+		return p.request(ctx, member, protocol.Connect, q, &struct{}{})
+	})
+	if err != nil {
+		return err
+	}
+	for _, x := range missing {
+		report(x.from, "the link to "+x.to)
+		var link partition.Link
+		if err := p.request(ctx, x.from, protocol.Probe, protocol.ProbeRequest{To: x.to, Bytes: probeBytes, Seconds: probeSeconds}, &link); err != nil {
+			return err
+		}
+		if !(link.Latency >= 0 && link.Latency < time.Hour.Seconds() && link.Bandwidth > 0) {
+			return fmt.Errorf("%s: a link of %v s and %v bytes a second to %s", x.from, link.Latency, link.Bandwidth, x.to)
+		}
+		o.Links.set(x, link)
+	}
+	return nil
+}
+
+// network is the members of the ranks and the links between them. A link that is not measured is as slow as the slowest
+// of those that are.
+func (p *Pipeline) network(links *Links) *partition.Network {
+	slowest, n := p.slowestLink(links), &partition.Network{}
+	for _, from := range p.places {
+		n.Machines = append(n.Machines, slices.Index(p.members, from.Member))
+		row := make([]partition.Link, len(p.places))
+		for i, to := range p.places {
+			if link, ok := links.get(pair{from.Member, to.Member}); ok {
+				row[i] = link
+			} else if from.Member != to.Member {
+				row[i] = slowest
+			}
+		}
+		n.Links = append(n.Links, row)
+	}
+	return n
+}
+
+// slower combines the larger latency and the smaller bandwidth of two links. A zero bandwidth is not known.
+func slower(a, b partition.Link) partition.Link {
+	a.Latency = max(a.Latency, b.Latency)
+	if a.Bandwidth == 0 || b.Bandwidth > 0 && b.Bandwidth < a.Bandwidth {
+		a.Bandwidth = b.Bandwidth
+	}
+	return a
+}
+
+// slowestLink is the slowest of the links between neighboring ranks.
+func (p *Pipeline) slowestLink(links *Links) (link partition.Link) {
+	for _, x := range p.neighbors() {
+		if known, ok := links.get(x); ok {
+			link = slower(link, known)
+		}
+	}
+	return link
+}
+
+// InBits formats a bandwidth in bytes a second.
+func InBits(bytesPerSecond float64) string {
+	bits := bytesPerSecond * 8
+	if bits >= 1e9 {
+		return fmt.Sprintf("%.3g Gbit/s", bits/1e9)
+	}
+	return fmt.Sprintf("%.3g Mbit/s", bits/1e6)
+}

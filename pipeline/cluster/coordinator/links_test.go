@@ -1,0 +1,67 @@
+package coordinator
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+)
+
+// Over slow links the coordinator chooses a depth. A run that is resumed keeps as many stale microbatches, in one process
+// too, where it gives the same bits.
+func TestDepthForSlowLinks(t *testing.T) {
+	dir := t.TempDir()
+	overrides := []string{"pipeline.stages=2", "pipeline.schedule=2bw", "train.microbatches=4", "run.dir=" + dir + "/slow"}
+	n := newNetwork()
+	n.latency = 20 * time.Millisecond
+	n.add(t, "a")
+	n.add(t, "b")
+	notes := &runtest.Notes{}
+	res, err := train.Run(t.Context(), traintest.Demo(t, dir, overrides...), train.Options{Remote: n.remote("a", "b"), Report: notes, StopAfter: 4})
+	require.NoError(t, err)
+	assert.True(t, res.Interrupted)
+	assert.Contains(t, strings.Join(notes.Text, "\n"), "pipeline.depth: 2, the least within 1 % of the fastest; with 0 it would be ")
+	c, err := config.Load(dir+"/slow/config.yaml", nil)
+	require.NoError(t, err)
+	assert.Equal(t, 3, c.Stale(), "stages − 1 and the depth")
+	assert.Equal(t, config.DepthAuto, c.Pipeline.Depth)
+
+	resumed := run(t, traintest.Demo(t, dir, append(overrides, "pipeline.devices=[cpu:0/1]")...), nil)
+	whole := run(t, traintest.Demo(t, dir, append(overrides, "run.dir="+dir+"/whole", "pipeline.stale_microbatches=3", "pipeline.devices=[cpu:0/1]")...), nil)
+	for file := range whole {
+		assert.True(t, whole[file] == resumed[file], file)
+	}
+}
+
+// Over fast links a run has the depth and the bits of one process.
+func TestNoDepthForFastLinks(t *testing.T) {
+	n := newNetwork()
+	n.latency = time.Microsecond
+	n.add(t, "a")
+	n.add(t, "b")
+	notes, dir := &runtest.Notes{}, t.TempDir()
+	c := traintest.Demo(t, dir, "pipeline.stages=2", "pipeline.schedule=2bw", "train.microbatches=4", "train.steps=2")
+	_, err := train.Run(t.Context(), c, train.Options{Remote: n.remote("a", "b"), Report: notes})
+	require.NoError(t, err)
+	assert.Contains(t, strings.Join(notes.Text, "\n"), "; pipeline.depth: 0")
+}
+
+func TestNeighbors(t *testing.T) {
+	p := &Pipeline{stages: 3}
+	for _, member := range []string{"a", "b", "b", "c", "d", "a"} {
+		p.places = append(p.places, protocol.Place{Member: member})
+	}
+	var all []string
+	for _, x := range p.neighbors() {
+		all = append(all, x.from+x.to)
+	}
+	assert.ElementsMatch(t, strings.Fields("ab ba ac ca bd db cd dc da ad"), all)
+}
