@@ -1,0 +1,84 @@
+package protocol_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/stage"
+)
+
+// FuzzDecode decodes arbitrary bytes. What can be decoded is encoded to the same header again.
+func FuzzDecode(f *testing.F) {
+	for _, h := range []protocol.Header{
+		{Kind: protocol.Begin, Segment: 3, Writes: 9, From: 4, To: 8, Evaluates: true},
+		{Kind: protocol.Stage, Segment: 1, To: 2, Message: stage.Message{Kind: stage.Gradient, Batch: 7, Microbatch: 1, VirtualStage: 1, From: 2}},
+		{Kind: protocol.Tensor, Number: 2, Variable: protocol.Variable{Name: "w", Version: engine.Newest}},
+		{Kind: protocol.Fault, Error: "lost", Lost: true},
+	} {
+		f.Add(h.Encode())
+	}
+	f.Add([]byte(`{"kind":4,"limit":-1}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		h, err := protocol.Decode(text)
+		if err != nil {
+			return
+		}
+		again, err := protocol.Decode(h.Encode())
+		require.NoError(t, err)
+		assert.Equal(t, h.Encode(), again.Encode())
+	})
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	for text, expect := range map[string]string{
+		``:                      "EOF",
+		`{}`:                    "found kind 0, expected 1 to 11",
+		`{"kind":12}`:           "found kind 12",
+		`{"kind":1,"x":2}`:      `unknown field "x"`,
+		`{"kind":1} {"kind":1}`: "more follows",
+		`{"kind":"begin"}`:      "cannot unmarshal",
+	} {
+		_, err := protocol.Decode([]byte(text))
+		assert.ErrorContains(t, err, expect, text)
+	}
+}
+
+// Results keep every bit, those of numbers that are not finite included.
+func TestResults(t *testing.T) {
+	for _, r := range []engine.Result{
+		{Batch: 3, Microbatch: 2, Losses: []float32{1.5, float32(math.Inf(1))}},
+		{Batch: 4, Norm: math.Inf(1), Scale: 65536, Status: 2},
+		{Batch: 0, Norm: 0.1},
+	} {
+		h, payload := protocol.EncodeResult(7, r)
+		h, err := protocol.Decode(h.Encode())
+		require.NoError(t, err)
+		got, err := protocol.DecodeResult(h, payload)
+		require.NoError(t, err)
+		assert.Equal(t, r, got)
+	}
+	h, _ := protocol.EncodeResult(1, engine.Result{Norm: math.NaN()})
+	got, err := protocol.DecodeResult(h, nil)
+	require.NoError(t, err)
+	assert.True(t, math.IsNaN(got.Norm))
+	for _, payload := range [][][]byte{{{1, 2, 3}}, {{}}, {{1, 2, 3, 4}, {1, 2, 3, 4}}} {
+		_, err := protocol.DecodeResult(h, payload)
+		assert.ErrorContains(t, err, "expected none or one of f32")
+	}
+	_, err = protocol.DecodeResult(protocol.Header{Kind: protocol.Result}, nil)
+	assert.Error(t, err)
+}
+
+func TestCostsAreChecked(t *testing.T) {
+	c := protocol.CostsOf(partition.Problem{Units: make([]partition.Unit, 2), Devices: []partition.Device{{Name: "cpu:0", Times: make([]partition.Time, 2)}}}, true)
+	require.NoError(t, c.Check(1))
+	assert.ErrorContains(t, c.Check(2), "costs of 1 devices and times of 1, expected 2")
+	c.Times[0] = nil
+	assert.ErrorContains(t, c.Check(1), "cpu:0: times of 0 units, expected 2")
+}
