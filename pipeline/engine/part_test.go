@@ -157,24 +157,25 @@ func (p *parts) train(t *testing.T, s trial, o Options) trained {
 // Wherever the ranks of a pipeline are, in one process or in several, the bits are the same.
 func TestPartsComputeTheSame(t *testing.T) {
 	l := newLender(t)
-	for _, s := range layouts() {
-		for _, x := range []struct {
-			cut      []int
-			replicas int
-			of       []int
-		}{
-			{[]int{3}, 1, []int{0, 1}},
-			{[]int{1, 5}, 1, []int{0, 0, 1}},
-			{[]int{1, 5}, 1, []int{0, 1, 2}},
-			{[]int{3}, 2, []int{0, 0, 1, 1}},
-		} {
-			s.Cut, s.Stages, s.Replicas = x.cut, len(x.cut)+1, x.replicas
-			want := l.train(t, s, nil)
-			p, o := l.split(t, s, x.of)
-			got := p.train(t, s, o)
-			equal(t, want, got, s)
-			assert.NotZero(t, p.passed[stage.NormSquares]+p.passed[stage.Contribution])
-		}
+	sync, late, partly := layouts()[0], layouts()[1], layouts()[2]
+	for _, x := range []struct {
+		trial
+		cut      []int
+		replicas int
+		of       []int // the engine of each rank
+	}{
+		{sync, []int{3}, 1, []int{0, 1}},
+		{late, []int{1, 5}, 1, []int{0, 0, 1}},
+		{partly, []int{1, 5}, 1, []int{0, 1, 2}},
+		{partly, []int{3}, 2, []int{0, 0, 1, 1}},
+	} {
+		s := x.trial
+		s.Cut, s.Stages, s.Replicas = x.cut, len(x.cut)+1, x.replicas
+		want := l.train(t, s, nil)
+		p, o := l.split(t, s, x.of)
+		got := p.train(t, s, o)
+		equal(t, want, got, s)
+		assert.NotZero(t, p.passed[stage.NormSquares]+p.passed[stage.Contribution])
 	}
 }
 
