@@ -104,6 +104,7 @@ func (e *Engine) local() []*rank {
 // RankPlan describes a rank and its memory.
 type RankPlan struct {
 	Name    string      `json:"name"`
+	Member  string      `json:"member,omitempty"` // the process that has the rank, if it is another one
 	Device  device.Info `json:"device"`
 	Units   [][2]int    `json:"units"` // by model chunk: the first unit, and the one after the last
 	names   []string    // of its model chunks

@@ -30,7 +30,7 @@ type parts struct {
 type sender struct{ *parts }
 
 // Send implements Remote. The payload is copied, as a network does.
-func (s sender) Send(to int, m stage.Message, payload [][]byte) {
+func (s sender) Send(to int, m stage.Message, payload [][]byte, began time.Time) {
 	s.mu.Lock()
 	s.passed[m.Kind]++
 	p := s.running[to]
@@ -40,7 +40,7 @@ func (s sender) Send(to int, m stage.Message, payload [][]byte) {
 		copied = append(copied, append([]byte{}, b...))
 	}
 	go func() {
-		if err := p.Deliver(to, m, copied, time.Now()); err != nil {
+		if err := p.Deliver(to, m, copied, began); err != nil {
 			panic(err)
 		}
 	}()

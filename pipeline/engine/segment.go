@@ -194,7 +194,7 @@ func (seg *segment) work() (stillRunning <-chan struct{}) {
 // deliver hands a transfer that has left the device to its receiver: to a worker, or to the process of its rank.
 func (seg *segment) deliver(remote Remote, to int, t *transfer) {
 	if seg.workers[to] == nil {
-		remote.Send(to, t.message, t.payload)
+		remote.Send(to, t.message, t.payload, t.began)
 		return
 	}
 	seg.post(to, event{transfer: t.forReceiver()})

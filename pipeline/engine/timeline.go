@@ -65,12 +65,20 @@ func (t *timeline) wait(until time.Time) {
 }
 
 // send records a transfer that has just left the device, and returns when it began: when it was enqueued, or when the
-// run that computes its data or the transfer before it ended, whichever is latest.
-func (t *timeline) send(m stage.Message, enqueued time.Time) (began time.Time) {
+// run that computes its data or the transfer before it ended, whichever is latest. payload is empty if the transfer
+// passes through a staging buffer.
+func (t *timeline) send(m stage.Message, payload [][]byte, enqueued time.Time) (began time.Time) {
 	now := time.Now()
 	began = later(later(enqueued, t.idle), t.sent)
 	if t.tracer != nil {
-		t.tracer.Complete(trace.SendTrack(t.name), trace.Send, m.String(), began, now.Sub(began), map[string]any{"batch": m.Batch})
+		args, bytes := map[string]any{"batch": m.Batch}, 0
+		for _, p := range payload {
+			bytes += len(p)
+		}
+		if bytes > 0 {
+			args["bytes"] = bytes
+		}
+		t.tracer.Complete(trace.SendTrack(t.name), trace.Send, m.String(), began, now.Sub(began), args)
 	}
 	t.sent = now
 	return began

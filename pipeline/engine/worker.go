@@ -160,7 +160,7 @@ func (w *worker) send(e stage.Effect) error {
 	}
 	w.operations.add(e.Action, reads, func(payload [][]byte) {
 		t.depart(payload)
-		t.began = w.timeline.send(m, began)
+		t.began = w.timeline.send(m, t.payload, began)
 		for _, rank := range to {
 			w.segment.deliver(engine.options.Remote, rank, t)
 		}

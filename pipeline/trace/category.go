@@ -16,6 +16,7 @@ const (
 	Transfer     Category = "transfer"       // an arrow from a Send to its Receive
 	Data         Category = "data"           // a stage waits for a batch that hooks have not finished
 	Run          Category = "run"            // of the whole run: training, evaluations, checkpoints
+	Clock        Category = "clock"          // the clock of a member, and how far its events may be off
 )
 
 // legacyGradientNorm is the name of GradientNorm in files of earlier versions.
@@ -29,6 +30,9 @@ func (c Category) Computes() bool {
 	}
 	return false
 }
+
+// OfRank reports whether events of the category are on the tracks of a rank.
+func (c Category) OfRank() bool { return c.Computes() || c == Wait || c == Send || c == Receive }
 
 // color is one of the color names that Chrome's trace viewer reserves.
 func (c Category) color() string {
@@ -59,6 +63,13 @@ func SendTrack(stage string) string    { return stage + sendSuffix }
 func ReceiveTrack(stage string) string { return stage + receiveSuffix }
 
 const sendSuffix, receiveSuffix = " send", " receive"
+
+// ClockTrack is the track of a member's Clock events. Each covers the time since the one before. Its arguments:
+// "offset_micros", the member's clock minus that of the run, and "error_micros": the true time of an event of the member
+// is at most this far from the time in the trace. Between the events of two members the errors add up.
+func ClockTrack(member string) string { return clockPrefix + member }
+
+const clockPrefix = "clock of "
 
 // DataTrack is the track of Data.
 const DataTrack = "data"

@@ -56,7 +56,7 @@ func Summarize(path string) (Summary, error) {
 	t := timeline{stages: map[string]*stage{}}
 	var err error
 	s := Summary{File: path}
-	if s.Cut, err = Read(path, t.add); err != nil {
+	if s.Cut, err = Read(path, t.add, nil); err != nil {
 		return s, err
 	}
 	rows := t.rows()

@@ -35,13 +35,18 @@ type Writer struct {
 	flushed time.Time
 	size    int64        // of the file without the array's end
 	buf     bytes.Buffer // whole events only
-	tracks  map[string]int
+	tracks  map[string]place
+	next    int            // number of the next track
+	hosts   map[string]int // processes of the viewer
 	events  int
 	flows   int
 	maxSize int64 // bytes
 	full    bool
 	err     error
 }
+
+// place is a track's place in the viewer, and its number.
+type place struct{ process, track int }
 
 // Create creates or truncates the file at path. Times are relative to now. The viewer shows process as the title.
 func Create(path, process string) (*Writer, error) {
@@ -50,8 +55,8 @@ func Create(path, process string) (*Writer, error) {
 		return nil, err
 	}
 	now := time.Now()
-	w := &Writer{file: f, start: now, flushed: now, tracks: map[string]int{}, maxSize: MaxSize}
-	w.describe(0, "process_name", "name", process)
+	w := &Writer{file: f, start: now, flushed: now, tracks: map[string]place{}, next: 1, hosts: map[string]int{"": processID}, maxSize: MaxSize}
+	w.describe(place{processID, 0}, "process_name", "name", process)
 	w.flush()
 	if w.err != nil {
 		f.Close()
@@ -101,6 +106,28 @@ func (w *Writer) Tracks(names ...string) {
 	}
 }
 
+// Process puts tracks under the title of a process, such as a member of a run over machines. A track that is under
+// another title already gets a new row, for the events that follow. The process "" is that of the run. A nil Writer
+// writes nothing.
+func (w *Writer) Process(process string, tracks ...string) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	pid, known := w.hosts[process]
+	if !known {
+		pid = processID + len(w.hosts)
+		w.hosts[process] = pid
+		w.describe(place{pid, 0}, "process_name", "name", process)
+	}
+	for _, name := range tracks {
+		if p, ok := w.tracks[name]; !ok || p.process != pid {
+			w.open(name, pid)
+		}
+	}
+}
+
 // Complete records a slice: name ran on a track (a stage, the run) from start for dur. A track is a row of the picture.
 // Arguments that JSON cannot hold are written as Go prints them. A nil Writer writes nothing.
 func (w *Writer) Complete(track string, c Category, name string, start time.Time, dur time.Duration, args map[string]any) {
@@ -115,10 +142,11 @@ func (w *Writer) Complete(track string, c Category, name string, start time.Time
 func (w *Writer) Flow(name, from string, sent time.Time, to string, received time.Time) {
 	w.record(func() {
 		w.flows++
-		e := event{Name: name, Category: Transfer, PID: processID, ID: w.flows}
-		e.Phase, e.TID, e.Start = flowStart, w.track(from), w.since(sent)
+		e := event{Name: name, Category: Transfer, ID: w.flows}.on(w.track(from))
+		e.Phase, e.Start = flowStart, w.since(sent)
 		w.add(e)
-		e.Phase, e.TID, e.Start, e.BindingPoint = flowEnd, w.track(to), w.since(received), enclosing
+		e = e.on(w.track(to))
+		e.Phase, e.Start, e.BindingPoint = flowEnd, w.since(received), enclosing
 		w.add(e)
 	})
 }
@@ -157,24 +185,36 @@ func (w *Writer) record(write func()) {
 }
 
 func (w *Writer) slice(track string, c Category, name string, start time.Time, dur time.Duration, args map[string]any) {
-	w.add(event{Name: name, Category: c, Color: c.color(), Phase: complete, PID: processID, TID: w.track(track), Start: w.since(start),
-		Duration: microseconds(max(dur, 0)), Args: encodeArgs(args)})
+	w.add(event{Name: name, Category: c, Color: c.color(), Phase: complete, Start: w.since(start), Duration: microseconds(max(dur, 0)),
+		Args: encodeArgs(args)}.on(w.track(track)))
 }
 
-// track is the number of a track.
-func (w *Writer) track(name string) int {
-	tid, known := w.tracks[name]
-	if !known {
-		tid = len(w.tracks) + 1
-		w.tracks[name] = tid
-		w.describe(tid, "thread_name", "name", name)
-		w.describe(tid, "thread_sort_index", "sort_index", tid)
+// on is the event on a track.
+func (e event) on(p place) event {
+	e.PID, e.TID = p.process, p.track
+	return e
+}
+
+// track is the place of a track.
+func (w *Writer) track(name string) place {
+	if p, known := w.tracks[name]; known {
+		return p
 	}
-	return tid
+	return w.open(name, processID)
 }
 
-func (w *Writer) describe(tid int, kind, key string, value any) {
-	w.add(event{Name: kind, Phase: metadata, PID: processID, TID: tid, Start: "0", Args: encodeArgs(map[string]any{key: value})})
+// open gives a track a row. Numbers of tracks are unique in the file.
+func (w *Writer) open(name string, process int) place {
+	p := place{process, w.next}
+	w.tracks[name] = p
+	w.next++
+	w.describe(p, "thread_name", "name", name)
+	w.describe(p, "thread_sort_index", "sort_index", p.track)
+	return p
+}
+
+func (w *Writer) describe(p place, kind, key string, value any) {
+	w.add(event{Name: kind, Phase: metadata, Start: "0", Args: encodeArgs(map[string]any{key: value})}.on(p))
 }
 
 func (w *Writer) add(e event) {

@@ -114,7 +114,7 @@ func TestFlowAndCounter(t *testing.T) {
 	}, got)
 
 	slices := 0
-	_, err = Read(path, func(Event) error { slices++; return nil })
+	_, err = Read(path, func(Event) error { slices++; return nil }, nil)
 	require.NoError(t, err)
 	assert.Equal(t, 4, slices, "Read passes slices only")
 	var none *Writer
@@ -130,7 +130,7 @@ func TestReadLegacyCategory(t *testing.T) {
 	_, err := Read(path, func(e Event) error {
 		assert.Equal(t, GradientNorm, e.Category)
 		return nil
-	})
+	}, nil)
 	require.NoError(t, err)
 }
 

@@ -69,13 +69,13 @@ func keepTrace(dir string) error {
 }
 
 // openTracks gives the trace a track for the run, for each rank and for the batches of hooks, and returns it.
-func (r *recorder) openTracks(ranks []engine.RankPlan, feeder *hooks.Feeder) *trace.Writer {
+func (r *recorder) openTracks(ranks []engine.RankPlan, feeder *hooks.Feeder) engine.Tracer {
 	if r.trace == nil {
 		return nil
 	}
 	r.trace.Tracks(trace.RunTrack)
 	for _, rank := range ranks {
-		r.trace.Tracks(rank.Tracks()...)
+		r.trace.Process(rank.Member, rank.Tracks()...)
 	}
 	if feeder != nil {
 		r.trace.Tracks(trace.DataTrack)

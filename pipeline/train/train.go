@@ -277,6 +277,9 @@ func (t *trainer) close(failed error) error {
 func (t *trainer) closeAll() error {
 	t.loader.close() // ends ranks that wait for a batch
 	t.checkpoints.await()
+	if t.session.engine != nil && t.job.options.Remote != nil {
+		t.session.engine.SetTrace(nil) // takes the last events from other processes
+	}
 	err := errors.Join(t.recorder.close(), t.session.close(), t.start.weights.Close(), t.job.close())
 	t.folder.leave()
 	return err

@@ -27,6 +27,7 @@ import (
 // Control is what the coordinator needs of control.Server.
 type Control interface {
 	Request(ctx context.Context, member, name string, request []byte) ([]byte, error)
+	Clock(ctx context.Context, member string) (control.Clock, error)
 }
 
 // Node is what the coordinator needs of transport.Node.
@@ -55,6 +56,7 @@ type Pipeline struct {
 	stages       int
 
 	mu      sync.Mutex
+	tracing *tracing // nil: none
 	notes   []string
 	written map[string]int64  // variables, by member
 	segment *segment          // in progress; nil: none
@@ -148,6 +150,7 @@ func (p *Pipeline) Ranks() (all []engine.RankPlan) {
 		plan, reply := p.layout.Rank(rank), p.replies[place.Member]
 		theirs := reply.plan.Ranks[rank]
 		plan.Device, plan.Memory, plan.Kernels, plan.Shared = theirs.Device, theirs.Memory, theirs.Kernels, theirs.Shared
+		plan.Member = place.Member
 		plan.Device.Name = place.Member + "/" + plan.Device.Name
 		plan.Allocated, plan.Staging = reply.load.Allocated[rank], reply.load.Staging[rank]
 		all = append(all, plan)
@@ -164,9 +167,6 @@ func (p *Pipeline) Notes() []string {
 
 // Evaluated implements train.Pipeline.
 func (p *Pipeline) Evaluated() engine.Version { return p.layout.Evaluated() }
-
-// SetTrace implements train.Pipeline. What members do is not recorded.
-func (p *Pipeline) SetTrace(engine.Tracer) {}
 
 // SetProfile implements train.Pipeline. Kernels of members are not measured.
 func (p *Pipeline) SetProfile(engine.Profiler) {}
@@ -190,6 +190,7 @@ func (p *Pipeline) failing() error {
 
 // Close releases the ranks of all members that still answer.
 func (p *Pipeline) Close() error {
+	p.SetTrace(nil)
 	p.Abort(device.ErrClosed)
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
@@ -207,6 +208,7 @@ func (p *Pipeline) Close() error {
 // Lost ends the pipeline: a member is gone. The node and the control server call it.
 func (p *Pipeline) Lost(member string, err error) {
 	if slices.Contains(p.members, member) {
+		p.traced().lose(member)
 		p.Abort(fmt.Errorf("%s: %w (%w)", member, err, device.ErrLost))
 	}
 }
@@ -232,6 +234,8 @@ func (p *Pipeline) receive(from string, h protocol.Header, payload [][]byte) err
 			return fmt.Errorf("%s (%w)", h.Error, device.ErrLost)
 		}
 		return errors.New(h.Error)
+	case protocol.Events:
+		return p.traced().receive(from, h, payload)
 	case protocol.Tensor:
 		return p.received(h, payload)
 	case protocol.Result, protocol.Ended:

@@ -26,12 +26,14 @@ type epoch struct {
 	reading sync.WaitGroup // of variables for the coordinator
 	failed  sync.Once
 	over    chan struct{} // closed by the first failure
+	times   timestamps
 
 	mu      sync.Mutex
 	written int64            // variables
 	segment *segment         // the newest; nil: none yet
 	waiting *protocol.Header // a Begin whose writes have not all arrived
 	early   []early          // messages for the segment that begins next
+	events  *recording       // of the ranks; nil: none is wanted
 }
 
 // early is a message that has arrived before its segment.
@@ -146,12 +148,12 @@ func (e *epoch) send(to string, class transport.Class, h protocol.Header, payloa
 }
 
 // Send implements engine.Remote.
-func (e *epoch) Send(to int, m stage.Message, payload [][]byte) {
+func (e *epoch) Send(to int, m stage.Message, payload [][]byte, began time.Time) {
 	class := transport.Hot
 	if m.Kind == stage.Contribution || m.Kind == stage.Weights {
 		class = transport.Bulk
 	}
-	e.send(e.plan.Ranks[to].Member, class, protocol.Header{Kind: protocol.Stage, Segment: e.newest(), To: to, Message: m, Taken: time.Now().UnixNano()}, payload)
+	e.send(e.plan.Ranks[to].Member, class, protocol.Header{Kind: protocol.Stage, Segment: e.newest(), To: to, Message: m, Taken: e.times.of(began)}, payload)
 }
 
 // receive takes a message.
@@ -169,6 +171,8 @@ func (e *epoch) receive(from string, h protocol.Header, payload [][]byte) error 
 		return e.begin(h)
 	case protocol.Read:
 		return e.read(h.Number, payload)
+	case protocol.Record:
+		return e.record(h)
 	case protocol.Batch, protocol.Grant, protocol.End:
 		return e.inSegment(early{from, h, payload})
 	}

@@ -64,7 +64,7 @@ func (s *segment) handle(m early) error {
 	h := m.header
 	switch h.Kind {
 	case protocol.Stage:
-		return s.part.Deliver(h.To, h.Message, m.payload, time.Now())
+		return s.part.Deliver(h.To, h.Message, m.payload, time.Unix(0, h.Taken))
 	case protocol.Batch:
 		return s.keep(h, m.payload)
 	case protocol.Grant:

@@ -4,8 +4,8 @@
 // to plan its ranks, to load them, to release them. Everything that happens while the ranks work travels as a Message of
 // package transport, whose header this package encodes:
 //
-//	coordinator → member   Write, Begin, Batch, Grant, End, Read
-//	member → coordinator   Result, Ended, Tensor, Fault
+//	coordinator → member   Write, Begin, Batch, Grant, End, Read, Record
+//	member → coordinator   Result, Ended, Tensor, Fault, Events
 //	member → member        Stage: a message of package stage
 //
 // Work is divided into segments, numbered from 1 in an epoch. Begin announces one, after as many Writes as it states.

@@ -21,10 +21,12 @@ const (
 	Grant                  // coordinator → member: batches may begin; the payload has the hyperparameters of the last of them
 	End                    // coordinator → member: no batch from Limit on will begin
 	Read                   // coordinator → member: send variables; the payload is a JSON list of Variable
+	Record                 // coordinator → member: record a trace, and send Limit messages of Events in all; Last: send what is left, and no more
 	Result                 // member → coordinator: what a rank has measured; the payload is the losses of a microbatch
 	Ended                  // member → coordinator: its ranks have done the batches of the segment before Limit
 	Tensor                 // member → coordinator: a variable; the payload is its bytes
 	Fault                  // member → coordinator: its ranks have failed
+	Events                 // member → coordinator: a trace; the payload is from EncodeEvents. Done: events that were dropped. Last: nothing follows
 	Stage                  // rank → rank: a message of package stage
 	Filler                 // member → member: bytes that measure a link; the receiver drops them
 	kinds
@@ -53,6 +55,8 @@ type Header struct {
 	Limit     int      `json:"limit,omitempty"`
 	Done      int      `json:"done,omitempty"`  // Grant: batches before it are finished, and their data is no longer needed
 	Taken     int64    `json:"taken,omitempty"` // Stage: when the sender began to read the payload, in Unix nanoseconds of its clock
+
+	Last bool `json:"last,omitempty"`
 
 	Message  stage.Message `json:"message,omitzero"`
 	Measured *Measured     `json:"measured,omitempty"` // Result
