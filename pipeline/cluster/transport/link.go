@@ -35,17 +35,19 @@ type link struct {
 
 // linkState is what changes with the connections of a link.
 type linkState struct {
-	session     *session // the present one, or nil
-	connections int      // so far
-	theirs      uint64   // incarnation of the peer, once known
-	grace       *time.Timer
-	trouble     error // why there is no connection
-	over        error // why the link is over
+	session     *session      // the present one, or nil
+	connections int           // so far
+	theirs      uint64        // incarnation of the peer, once known
+	period      time.Duration // for which the link waits for a connection
+	grace       *time.Timer   // runs while there is none
+	trouble     error         // why there is no connection
+	over        error         // why the link is over
 	trips       roundTrips
 }
 
 func newLink(n *Node, p Peer, epoch uint64, dials bool) *link {
-	l := &link{node: n, peer: p, epoch: epoch, dials: dials, incarnation: randomNumber(), done: make(chan struct{})}
+	l := &link{node: n, peer: p, epoch: epoch, dials: dials, incarnation: randomNumber(), done: make(chan struct{}),
+		state: linkState{period: n.options.Grace}}
 	for c := range classes {
 		l.out[c], l.in[c] = newOutbox(), newInbox(c, n.options.MaxMessage)
 	}
@@ -75,7 +77,8 @@ func (l *link) startGrace() {
 	if l.state.over != nil || l.state.grace != nil {
 		return
 	}
-	l.state.grace = time.AfterFunc(l.node.options.Grace, func() {
+	period := l.state.period
+	l.state.grace = time.AfterFunc(period, func() {
 		l.mu.Lock()
 		late := l.state.session != nil || l.state.over != nil
 		trouble := l.state.trouble
@@ -86,7 +89,7 @@ func (l *link) startGrace() {
 		if trouble == nil {
 			trouble = errors.New("it has not dialed")
 		}
-		l.fail(fmt.Errorf("no connection for %v: %w", l.node.options.Grace, trouble))
+		l.fail(fmt.Errorf("no connection for %v: %w", period, trouble))
 	})
 }
 

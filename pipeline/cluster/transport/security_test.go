@@ -250,7 +250,7 @@ func TestSecondStreamOfAClassEndsTheLink(t *testing.T) {
 
 func TestLimitsOfHTTP(t *testing.T) {
 	t.Parallel()
-	ca, a := target(t, func(o *Options) { o.timing.hello = 200 * time.Millisecond })
+	ca, a := target(t)
 	t.Run("2 GB declared", func(t *testing.T) {
 		f := openFrames(t, ca.issue("b"), a)
 		f.request("Control", 0)
@@ -274,7 +274,7 @@ func TestLimitsOfHTTP(t *testing.T) {
 
 func TestSlowPeersAreClosed(t *testing.T) {
 	t.Parallel()
-	ca, a := target(t, func(o *Options) { o.timing.hello, o.timing.progress = 200*time.Millisecond, 600*time.Millisecond })
+	ca, a := target(t, func(o *Options) { o.timing.hello, o.timing.progress = 2*time.Second, 600*time.Millisecond })
 	untilClosed := func(c net.Conn) {
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(waitLimit)))
 		_, err := io.Copy(io.Discard, c)
@@ -282,6 +282,7 @@ func TestSlowPeersAreClosed(t *testing.T) {
 		require.False(t, err != nil && strings.Contains(err.Error(), "timeout"), "%v", err)
 	}
 	t.Run("no TLS", func(t *testing.T) {
+		t.Parallel()
 		c, err := net.Dial("tcp", a.address())
 		require.NoError(t, err)
 		defer c.Close()
@@ -289,6 +290,7 @@ func TestSlowPeersAreClosed(t *testing.T) {
 		a.awaitNote("a connection from 127.0.0.1 is refused: ")
 	})
 	t.Run("no HTTP", func(t *testing.T) {
+		t.Parallel()
 		config := ca.issue("b")
 		config.NextProtos = []string{"h2"}
 		c, err := tls.Dial("tcp", a.address(), config)
@@ -297,14 +299,17 @@ func TestSlowPeersAreClosed(t *testing.T) {
 		untilClosed(c)
 	})
 	t.Run("no stream", func(t *testing.T) {
+		t.Parallel()
 		untilClosed(openFrames(t, ca.issue("b"), a).conn)
 	})
 	t.Run("no hello", func(t *testing.T) {
+		t.Parallel()
 		r := intrude(t, ca, "b", a)
-		assert.Contains(t, r.reason(), "no hello within 200ms")
-		a.awaitNote("member b at 127.0.0.1 is refused: no hello within 200ms")
+		assert.Contains(t, r.reason(), "no hello within 2s")
+		a.awaitNote("member b at 127.0.0.1 is refused: no hello within 2s")
 	})
 	t.Run("a message byte by byte", func(t *testing.T) {
+		t.Parallel()
 		f := openFrames(t, ca.issue("b"), a)
 		f.request("Control", 0)
 		h := hello{version: protocolVersion, from: "b", to: "a", epoch: 1, incarnation: 5}.encode()

@@ -70,7 +70,7 @@ func TestResetInMidMessageLosesNothing(t *testing.T) {
 		requireSeries(t, all, other, Hot, sizes...)
 		requireSeries(t, all, other, Bulk, sizes...)
 	}
-	assert.GreaterOrEqual(t, a.Links()[0].Reconnects, int64(5))
+	assert.Positive(t, a.Links()[0].Reconnects)
 	assert.Positive(t, b.Links()[0].Resent+b.Links()[1].Resent)
 	assert.Empty(t, a.allLost())
 	assert.Empty(t, b.allLost())
@@ -78,15 +78,15 @@ func TestResetInMidMessageLosesNothing(t *testing.T) {
 
 func TestOutageShorterThanGraceLosesNothing(t *testing.T) {
 	t.Parallel()
-	a, b, link := couple(t)
+	a, b, link := couple(t, shortSilence)
 	require.NoError(t, a.Send("b", message(Hot, 0, 1<<20)))
 	b.awaitMessages(1)
-	over := link.Outage(time.Second) // twice the silence after which a connection is closed
+	link.Hang()
 	require.NoError(t, a.Send("b", message(Hot, 1, 1<<20)))
 	a.awaitNote("no byte from member b for 500ms")
 	b.awaitNote("no byte from member a for 500ms")
 	assert.False(t, a.connected())
-	<-over
+	link.Resume()
 	require.NoError(t, a.Send("b", message(Hot, 2, 1<<20)))
 	requireSeries(t, b.awaitMessages(3), "a", Hot, repeat(1<<20, 3)...)
 	assert.Empty(t, a.allLost())
@@ -95,7 +95,7 @@ func TestOutageShorterThanGraceLosesNothing(t *testing.T) {
 
 func TestHalfOpenConnectionIsFound(t *testing.T) {
 	t.Parallel()
-	a, b, link := couple(t)
+	a, b, link := couple(t, shortSilence)
 	require.NoError(t, b.Send("a", message(Hot, 0, 100)))
 	a.awaitMessages(1)
 	link.HalfOpen()
@@ -106,9 +106,12 @@ func TestHalfOpenConnectionIsFound(t *testing.T) {
 
 func TestPeerIsLostOnceAfterGrace(t *testing.T) {
 	t.Parallel()
-	a, b, link := couple(t, func(o *Options) { o.Grace = 300 * time.Millisecond })
+	a, b, link := couple(t)
 	require.NoError(t, b.Send("a", message(Hot, 0, 100)))
 	a.awaitMessages(1)
+	poll(t, "a connection", func() bool { return a.connected() && b.connected() })
+	a.setGrace(300 * time.Millisecond)
+	b.setGrace(300 * time.Millisecond)
 	link.Refuse()
 	require.ErrorContains(t, a.awaitLost(), "no connection for 300ms")
 	require.ErrorContains(t, b.awaitLost(), "no connection for 300ms")
@@ -183,7 +186,7 @@ func TestReceiveThatBlocksStopsItsClassOnly(t *testing.T) {
 // TestRandomFaultsLoseNothing breaks the link at random places and in random ways while messages go in all directions.
 func TestRandomFaultsLoseNothing(t *testing.T) {
 	t.Parallel()
-	a, b, link := couple(t)
+	a, b, link := couple(t, shortSilence)
 	const count, faults = 120, 12
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
 	sizes := make([]int, count)
@@ -312,10 +315,14 @@ func TestDialUsesTheHookAndAllAddresses(t *testing.T) {
 
 func TestSilentServerIsGivenUp(t *testing.T) {
 	t.Parallel()
-	a, b, link := couple(t, func(o *Options) { o.timing.hello = 100 * time.Millisecond })
+	a, b, link := couple(t, func(o *Options) {
+		if o.Self == "b" {
+			o.timing.hello = time.Second
+		}
+	})
 	link.Hang()
 	connect(t, 2, a, b, link)
-	b.awaitNote("no connection to member a: member a has not answered the hello within 100ms")
+	b.awaitNote("no connection to member a: member a has not answered the hello within 1s")
 	link.Resume()
 	require.NoError(t, b.Send("a", message(Hot, 0, 10)))
 	requireSeries(t, a.awaitMessages(1), "b", Hot, 10)
