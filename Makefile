@@ -59,8 +59,9 @@ wasm: setup ## tests that run as WebAssembly: under wazero, and in a headless Ch
 # The go command fails where git refuses to read a clone of another user's, so it does not ask git. Without git there is no revision.
 REVISION = $$(git describe --tags --always --dirty --abbrev=12 2>/dev/null || true)
 
-build: setup-build ## bin/gpupipe
+build: setup-build ## bin/gpupipe, with the page of gpupipe host --browser
 	@echo "building bin/gpupipe"
+	@REVISION="$(REVISION)" .ci/tab.sh
 	@go build -buildvcs=false -ldflags "-X github.com/gpupipe/gpupipe/internal/version.revision=$(REVISION)" -o bin/gpupipe ./cmd/gpupipe
 
 browser: setup-build ## the page of examples/browser, static files in build/browser

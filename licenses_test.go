@@ -21,8 +21,8 @@ func readNotice(t *testing.T) string {
 	return string(notice)
 }
 
-// TestLicenses checks the license of every module that is linked into the command, on any system, or into the browser
-// page.
+// TestLicenses checks the license of every module that is linked into the command, on any system, or into a page for
+// browsers.
 func TestLicenses(t *testing.T) {
 	lookAround(t)
 	notice := readNotice(t)
@@ -43,7 +43,9 @@ func TestLicenses(t *testing.T) {
 	for _, system := range []string{"linux", "darwin", "windows"} {
 		check([]string{"GOOS=" + system, "GOARCH=amd64", "CGO_ENABLED=1"}, "./cmd/gpupipe")
 	}
-	check([]string{"GOOS=js", "GOARCH=wasm"}, "./examples/browser")
+	for _, page := range []string{"./examples/browser", "./cmd/tab"} {
+		check([]string{"GOOS=js", "GOARCH=wasm"}, page)
+	}
 	for _, problem := range licenses.Problems(found, licenses.ParseNotice(notice)) {
 		t.Errorf("NOTICE: %s", problem)
 	}

@@ -29,7 +29,8 @@ type hostCommand struct {
 	Lifetime  time.Duration `help:"How long members may join." default:"1h"`
 	SingleUse bool          `help:"The token admits one member."`
 	Grace     time.Duration `help:"How long a member may be unreachable before it is lost." default:"12s"`
-	JSON      bool          `help:"Print one JSON object a line: the token, the members, the start, each step, the result."`
+	browserFlags
+	JSON bool `help:"Print one JSON object a line: the token, the members, the start, each step, the result."`
 }
 
 func (c *hostCommand) Help() string {
@@ -42,11 +43,13 @@ Devices of one kind give the bits of one computer.
 A member that does not answer is lost after --grace. The run goes on from its newest checkpoint, on a spare device, on the member when it
 is back, or on the devices that are left. Data, hooks on data, metrics and checkpoints are on this computer only.
 
+` + browserHelp + `
 Examples:
   gpupipe host c.yaml
   gpupipe host c.yaml --members 3 --set pipeline.schedule=2bw
   gpupipe host c.yaml --wait 60s --device cpu:0
-  gpupipe host runs/a --resume --address 192.0.2.7`
+  gpupipe host runs/a --resume --address 192.0.2.7
+  gpupipe host c.yaml --browser`
 }
 
 func (c *hostCommand) Run(a *app) (err error) {
@@ -59,12 +62,16 @@ func (c *hostCommand) Run(a *app) (err error) {
 	if len(base.Hooks) > 0 {
 		o.HookCache = a.hookCache()
 	}
-	h, err := coordinator.NewHost(a.ctx, c.options(a, base, o.HookCache))
+	ho := c.options(a, base, o.HookCache)
+	if ho.Browser, err = c.browser(c.Listen); err != nil {
+		return err
+	}
+	h, err := coordinator.NewHost(a.ctx, ho)
 	if err != nil {
 		return usererror.New(err)
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
-	if err := c.invite(a, h); err != nil {
+	if err := c.invite(a, h, ho.Browser); err != nil {
 		return err
 	}
 	if err := c.await(a, h); err != nil {
@@ -122,11 +129,16 @@ func (c *hostCommand) configure(devices int) (config.Config, error) {
 }
 
 // invite prints the command that makes another computer a member.
-func (c *hostCommand) invite(a *app, h *coordinator.Host) error {
+func (c *hostCommand) invite(a *app, h *coordinator.Host, page *coordinator.BrowserOptions) error {
 	if c.JSON {
-		return a.printJSON(event{"event": "token", "token": h.Token().Reveal()})
+		e := event{"event": "token", "token": h.Token().Reveal()}
+		if page != nil {
+			e["pages"] = c.pages(h, page)
+		}
+		return a.printJSON(e)
 	}
 	a.printf("On other computers, within %v:\n\n  gpupipe join %s\n\n", c.Lifetime, h.Token().Reveal())
+	c.printPages(a, h, page)
 	return nil
 }
 

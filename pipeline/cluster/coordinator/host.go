@@ -16,6 +16,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/tab"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 )
 
@@ -30,6 +31,7 @@ type HostOptions struct {
 	Grace     time.Duration          // how long a member may be unreachable; 0: 12 s
 	Rejoin    time.Duration          // how long a run waits for a lost member or a spare; 0: 30 s
 	Modelled  bool                   // cut models by estimated times: nothing is measured
+	Browser   *BrowserOptions        // the page for browser tabs; nil: there is none
 	Note      func(format string, args ...any)
 	OnMembers func([]MemberState) // is called when the members or their state change; nil: nothing is
 }
@@ -42,6 +44,7 @@ type Host struct {
 	control *control.Server
 	node    *transport.Node
 	local   *member.Process
+	tabs    *tab.Server // nil: there is no page
 	unwatch func()
 	notes   *member.Notes
 	links   Links
@@ -117,6 +120,11 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 		return h, err
 	}
 	h.unwatch = h.control.Watch(h.memberChanged)
+	if o.Browser != nil {
+		if err := h.serveBrowser(); err != nil {
+			return h, err
+		}
+	}
 	if o.Local != nil {
 		err = h.startLocal(ctx, authority)
 	}
@@ -213,6 +221,9 @@ func (h *Host) Close() error {
 	h.options.OnMembers([]MemberState{})
 	if h.unwatch != nil {
 		h.unwatch()
+	}
+	if h.tabs != nil {
+		errs = append(errs, h.tabs.Close())
 	}
 	if h.join != nil {
 		errs = append(errs, h.join.Close())

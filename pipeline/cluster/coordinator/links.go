@@ -93,13 +93,10 @@ func (p *Pipeline) measureLinks(ctx context.Context, o Options, report func(devi
 	if len(missing) == 0 {
 		return nil
 	}
-	q := protocol.ConnectRequest{Epoch: o.Epoch - 1}
-	for _, peer := range o.Peers {
-		if peer.ID != identity.CoordinatorID {
-			q.Peers = append(q.Peers, peer)
-		}
-	}
+	epoch := o.Epoch - 1
 	err := p.each(ctx, func(ctx context.Context, member string) error {
+		q := protocol.ConnectRequest{Epoch: epoch, Peers: slices.DeleteFunc(slices.Clone(o.peersOf(epoch, member)),
+			func(peer protocol.Peer) bool { return peer.ID == identity.CoordinatorID })}
 		return p.request(ctx, member, protocol.Connect, q, &struct{}{})
 	})
 	if err != nil {

@@ -21,15 +21,25 @@ import (
 
 // Options describe where a pipeline is opened.
 type Options struct {
-	Control  Control
-	Node     Node
-	Epoch    uint64           // greater than that of any pipeline before
-	Places   []protocol.Place // by rank
-	Peers    []protocol.Peer  // of the members of Places, and of the coordinator
-	Modelled bool             // cut by estimated times: devices are not measured
-	Links    *Links           // measured links; nil: all members are taken to be on one machine. The epoch before Epoch is used to measure
+	Control Control
+	Node    Node
+	Epoch   uint64           // greater than that of any pipeline before
+	Places  []protocol.Place // by rank
+	Peers   []protocol.Peer  // of the members of Places, and of the coordinator
+	// PeersOf returns Peers as a member reaches them in an epoch; nil: at their addresses.
+	PeersOf  func(epoch uint64, member string, peers []protocol.Peer) []protocol.Peer
+	Modelled bool   // cut by estimated times: devices are not measured
+	Links    *Links // measured links; nil: all members are taken to be on one machine. The epoch before Epoch is used to measure
 	// Opened is given the pipeline before any member may speak to it. Its Receive and Lost are called from then on.
 	Opened func(*Pipeline)
+}
+
+// peersOf is Peers as a member reaches them in an epoch.
+func (o Options) peersOf(epoch uint64, member string) []protocol.Peer {
+	if o.PeersOf == nil {
+		return o.Peers
+	}
+	return o.PeersOf(epoch, member, o.Peers)
 }
 
 // Open plans a task's pipeline on members. The user's errors are marked by usererror; those of a lost member wrap
@@ -200,7 +210,7 @@ func (p *Pipeline) planMembers(ctx context.Context, task protocol.Task, plan par
 		return err
 	}
 	err := p.each(ctx, func(ctx context.Context, member string) error {
-		q := protocol.PlanRequest{Task: task, Epoch: p.epoch, Cut: plan.Cut, Recompute: plan.Recompute, Split: plan.SplitBackward, Ranks: p.places, Peers: o.Peers}
+		q := protocol.PlanRequest{Task: task, Epoch: p.epoch, Cut: plan.Cut, Recompute: plan.Recompute, Split: plan.SplitBackward, Ranks: p.places, Peers: o.peersOf(p.epoch, member)}
 		var a protocol.PlanReply
 		err := p.request(ctx, member, protocol.Plan, q, &a)
 		if err == nil {

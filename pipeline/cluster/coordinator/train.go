@@ -56,7 +56,7 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 	h.mu.Lock()
 	h.epoch += 2 // the first measures links
 	h.placed = place(h.placed, h.offers(), need)
-	o := Options{Control: h.control, Node: h.node, Epoch: h.epoch, Places: h.placed, Peers: h.peers(), Modelled: h.options.Modelled, Links: &h.links,
+	o := Options{Control: h.control, Node: h.node, Epoch: h.epoch, Places: h.placed, Peers: h.peers(), PeersOf: h.peersOf, Modelled: h.options.Modelled, Links: &h.links,
 		Opened: h.use}
 	h.change()
 	h.mu.Unlock()

@@ -30,6 +30,7 @@ type epoch struct {
 
 	mu      sync.Mutex
 	written int64            // variables
+	steps   int              // of training that are finished
 	segment *segment         // the newest; nil: none yet
 	waiting *protocol.Header // a Begin whose writes have not all arrived
 	early   []early          // messages for the segment that begins next

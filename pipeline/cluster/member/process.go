@@ -29,18 +29,23 @@ type ProcessOptions struct {
 	Port        int                         // for tensors; 0: any
 	Grace       time.Duration               // how long a broken connection may last
 	Renew       func(context.Context) error // renews Credentials; nil: they renew themselves
+	Tab         string                      // protocol.Info.Tab; "": this process is no browser tab
+	// Dial makes all connections: to Control, and to the addresses of peers, which the coordinator names. nil is TCP. A
+	// process with a Dial of its own cannot be dialed.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // Process is a member that is connected to its coordinator.
 type Process struct {
-	member *Member
-	node   *transport.Node
-	client *control.Client
-	stop   context.CancelFunc
-	once   sync.Once
-	notes  *Notes
-	ended  chan struct{}
-	err    error // once ended: why; nil if the coordinator has ended the run
+	member  *Member
+	node    *transport.Node
+	client  *control.Client
+	devices []protocol.Device
+	stop    context.CancelFunc
+	once    sync.Once
+	notes   *Notes
+	ended   chan struct{}
+	err     error // once ended: why; nil if the coordinator has ended the run
 }
 
 // coordinatorTimeout is how long a member waits for a coordinator that does not answer.
@@ -52,15 +57,20 @@ func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
 	notes := &Notes{To: o.Note}
 	o.Note = notes.Note
 	p := &Process{member: New(o.Options), notes: notes, ended: make(chan struct{})}
-	if p.node, err = transport.Listen(net.JoinHostPort("", strconv.Itoa(o.Port)), transport.Options{Self: o.ID, TLS: o.Credentials.TLS(),
-		Identify: o.Credentials.Identify, Receive: p.member.Receive, Lost: p.member.Lost, Grace: o.Grace, Note: o.Note}); err != nil {
+	listen := net.JoinHostPort("", strconv.Itoa(o.Port))
+	if o.Dial != nil {
+		listen = "" // it only dials
+	}
+	if p.node, err = transport.Listen(listen, transport.Options{Self: o.ID, TLS: o.Credentials.TLS(), Identify: o.Credentials.Identify,
+		Receive: p.member.Receive, Lost: p.member.Lost, Grace: o.Grace, Dial: o.Dial, Note: o.Note}); err != nil {
 		return nil, err
 	}
 	p.member.Use(p.node)
 	info, err := describe(o, p.node.Port())
 	if err == nil {
-		p.client, err = control.Connect(ctx, control.ClientOptions{Addresses: o.Control, Credentials: o.Credentials, Build: o.Build, Info: info,
-			Timeout: coordinatorTimeout, Setup: p.handle, Lost: p.end, Restarted: p.restarted, Note: o.Note})
+		p.devices = info.Devices
+		p.client, err = control.Connect(ctx, control.ClientOptions{Addresses: o.Control, Credentials: o.Credentials, Build: o.Build, Info: info.Encode(),
+			Timeout: coordinatorTimeout, Setup: p.handle, Lost: p.end, Restarted: p.restarted, Dial: o.Dial, Note: o.Note})
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.node.Close())
@@ -136,15 +146,15 @@ func renew(ctx context.Context, o ProcessOptions) {
 	}
 }
 
-// describe is the JSON of protocol.Info.
-func describe(o ProcessOptions, port int) ([]byte, error) {
+// describe opens the devices to describe them.
+func describe(o ProcessOptions, port int) (protocol.Info, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	info := protocol.Info{Host: host, System: runtime.GOOS + "/" + runtime.GOARCH}
+	info := protocol.Info{Host: host, System: runtime.GOOS + "/" + runtime.GOARCH, Tab: o.Tab}
 	hosts := o.Hosts
-	if len(hosts) == 0 {
+	if len(hosts) == 0 && o.Dial == nil {
 		hosts = Interfaces(o.Control)
 	}
 	for _, h := range hosts {
@@ -153,7 +163,7 @@ func describe(o ProcessOptions, port int) ([]byte, error) {
 	for _, name := range o.Devices {
 		dev, err := o.OpenDevice(name)
 		if err != nil {
-			return nil, fmt.Errorf("device %s: %w", name, err)
+			return info, fmt.Errorf("device %s: %w", name, err)
 		}
 		found := dev.Info()
 		if name == "" {
@@ -161,10 +171,10 @@ func describe(o ProcessOptions, port int) ([]byte, error) {
 		}
 		info.Devices = append(info.Devices, protocol.Device{Name: name, Info: found, Memory: device.Budget(dev)})
 		if err := dev.Close(); err != nil {
-			return nil, err
+			return info, err
 		}
 	}
-	return info.Encode(), nil
+	return info, nil
 }
 
 // Interfaces lists this machine's addresses: first the one from which it reaches the first of some addresses, then

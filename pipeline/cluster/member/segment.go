@@ -45,6 +45,9 @@ func (s *segment) start() error {
 			s.epoch.fail(err)
 			return
 		}
+		if !h.Evaluates {
+			s.epoch.finished(end)
+		}
 		s.epoch.send(s.epoch.member.options.Coordinator, transport.Hot, protocol.Header{Kind: protocol.Ended, Segment: s.number, Limit: end}, nil)
 	}()
 	return nil
@@ -103,6 +106,7 @@ func (s *segment) grant(h protocol.Header, payload [][]byte) error {
 		s.mu.Lock()
 		s.hyperparameters[h.Limit-1] = values
 		s.mu.Unlock()
+		s.epoch.finished(h.Done)
 	}
 	s.mu.Lock()
 	for b := range s.batches {

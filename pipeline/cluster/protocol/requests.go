@@ -1,6 +1,8 @@
 package protocol
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -118,6 +120,15 @@ type Info struct {
 	System    string   `json:"system"`    // as in linux/amd64
 	Addresses []string `json:"addresses"` // host:port for tensors, most useful first; none: others cannot dial it
 	Devices   []Device `json:"devices"`
+	// Tab is set by a browser tab: the hexadecimal SHA-256 of a secret by which its page says that it is closed. A tab
+	// only dials, and the addresses of its peers are paths of the coordinator's relay.
+	Tab string `json:"tab,omitempty"`
+}
+
+// TabHash is the hash of the secret by which the page of a tab says that it is closed.
+func TabHash(secret string) string {
+	h := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(h[:])
 }
 
 // Encode encodes the description.

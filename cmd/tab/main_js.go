@@ -1,0 +1,165 @@
+// Command tab is the program of the page of gpupipe host --browser, built for GOOS=js. It runs in a worker of the page,
+// joins the run whose token the page has, and computes with the browser's WebGPU.
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net"
+	"strings"
+	"syscall/js"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/gpupipe/gpupipe/internal/version"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/webgpujs"
+)
+
+// main serves the worker: it calls join with the page's token.
+func main() {
+	leave := make(chan struct{}, 1)
+	js.Global().Set("join", js.FuncOf(func(_ js.Value, args []js.Value) any {
+		server, token := args[0].String(), args[1].String()
+		go func() {
+			if err := run(server, token, leave); err != nil {
+				post(message{Kind: "failed", Text: err.Error()})
+				return
+			}
+			post(message{Kind: "ended"})
+		}()
+		return nil
+	}))
+	js.Global().Set("leave", js.FuncOf(func(js.Value, []js.Value) any {
+		select {
+		case leave <- struct{}{}:
+		default:
+		}
+		return nil
+	}))
+	js.Global().Call("programReady")
+	select {}
+}
+
+// message is what the worker posts to its page.
+type message struct {
+	Kind   string  `json:"kind"`             // joined, note, status, ended, failed
+	Text   string  `json:"text,omitempty"`   // note, failed
+	Member string  `json:"member,omitempty"` // joined: its ID
+	Device string  `json:"device,omitempty"` // joined
+	Secret string  `json:"secret,omitempty"` // joined: what the page posts to /leave when it is closed
+	Status *status `json:"status,omitempty"`
+}
+
+// status is what a tab computes.
+type status struct {
+	Ranks         []int `json:"ranks"`
+	Stages        int   `json:"stages"`
+	Begun         bool  `json:"begun"`
+	Steps         int   `json:"steps"`
+	Microbatches  int   `json:"microbatches"` // of a step
+	BytesSent     int64 `json:"bytesSent"`    // in the epoch
+	BytesReceived int64 `json:"bytesReceived"`
+}
+
+func post(m message) {
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // plain structs always marshal
+	}
+	js.Global().Call("postMessage", string(text))
+}
+
+func note(format string, args ...any) {
+	post(message{Kind: "note", Text: fmt.Sprintf(format, args...)})
+}
+
+// run joins a run and computes for it until it ends or the page leaves.
+func run(server, text string, leave <-chan struct{}) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	token, err := identity.ParseToken(text)
+	if err != nil {
+		return err
+	}
+	token.Addresses = token.Addresses[:1] // there is one way to the coordinator
+	at := server + "connect/"
+	joining := identity.JoinOptions{Token: token, Name: "tab", Build: version.String(),
+		Dial: func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx, at+"join") }}
+	m, err := identity.Join(ctx, joining)
+	if err != nil {
+		return err
+	}
+	secret := rand.Text()
+	p, err := member.Start(ctx, member.ProcessOptions{
+		Options:     member.Options{OpenDevice: open, Note: note},
+		Credentials: m.Credentials, Control: []string{controlAddress}, Build: version.String(), Devices: []string{""}, Tab: protocol.TabHash(secret),
+		Dial: func(ctx context.Context, address string) (net.Conn, error) {
+			if address == controlAddress {
+				address = "control"
+			}
+			return dial(ctx, at+address)
+		},
+		Renew: func(ctx context.Context) error { return identity.Renew(ctx, m.Credentials, joining) }})
+	if err != nil {
+		return err
+	}
+	post(message{Kind: "joined", Member: m.Credentials.Identity().ID, Device: deviceOf(p), Secret: secret})
+	go func() {
+		<-leave
+		cancel()
+	}()
+	go report(ctx, p)
+	err = p.Wait(ctx)
+	if ctx.Err() != nil {
+		err = nil
+	}
+	return cmp.Or(err, p.Close())
+}
+
+// controlAddress stands for the control server where host:port is expected.
+const controlAddress = "control:1"
+
+// dial opens a WebSocket as a stream of bytes.
+func dial(ctx context.Context, url string) (net.Conn, error) {
+	c, _, err := websocket.Dial(ctx, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return websocket.NetConn(context.Background(), c, websocket.MessageBinary), nil
+}
+
+// open opens the browser's GPU. It has one, whatever its name.
+func open(name string) (device.Device, error) {
+	if name != "" && !strings.HasPrefix(name, "webgpu") {
+		return nil, fmt.Errorf("found device %q, expected webgpu:0: a browser has no other", name)
+	}
+	return webgpujs.Open(webgpujs.Options{})
+}
+
+func deviceOf(p *member.Process) string {
+	for _, d := range p.Devices() {
+		return fmt.Sprintf("%s (%s)", d.Info.Adapter, d.Info.Kind)
+	}
+	return ""
+}
+
+// report posts the status each second.
+func report(ctx context.Context, p *member.Process) {
+	for ctx.Err() == nil {
+		s := p.Status()
+		r := status{Ranks: s.Ranks, Stages: s.Stages, Begun: s.Begun, Steps: s.Steps, Microbatches: s.Microbatches}
+		for _, l := range p.Links() {
+			r.BytesSent += l.BytesSent
+			r.BytesReceived += l.BytesReceived
+		}
+		post(message{Kind: "status", Status: &r})
+		time.Sleep(time.Second)
+	}
+}

@@ -1,0 +1,209 @@
+// The tests open the page in a headless Chromium, which becomes a member beside native ones.
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"io/fs"
+	"math"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gpupipe/gpupipe/internal/chromium"
+	"github.com/gpupipe/gpupipe/internal/gputest"
+	"github.com/gpupipe/gpupipe/internal/runtest"
+	"github.com/gpupipe/gpupipe/internal/traintest"
+	"github.com/gpupipe/gpupipe/internal/version"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	tolerance = 1e-4            // of losses: the devices have other kernels
+	limit     = 5 * time.Minute // a guard against hanging alone
+)
+
+// build builds the page into a new folder, with the script that drives it. It looks at the sources, so that go test does
+// not use a cached result after a change of them.
+func build(t *testing.T) fs.FS {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if ext := filepath.Ext(path); err == nil && (ext == ".go" || ext == ".js" || ext == ".html") {
+			_, err = os.Stat(path)
+		}
+		return err
+	}))
+	dir := t.TempDir()
+	out, err := exec.Command("../../.ci/tab.sh", dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	name := filepath.Join(dir, "index.html")
+	index, err := os.ReadFile(name)
+	require.NoError(t, err)
+	const script = `<script src="page.js">`
+	require.Equal(t, 1, bytes.Count(index, []byte(script)))
+	index = bytes.Replace(index, []byte(script), []byte(`<script src="drive.js"></script>`+script), 1)
+	require.NoError(t, os.WriteFile(name, index, 0o644))
+	return os.DirFS(dir)
+}
+
+// browser is a headless Chromium that shows the page of a host.
+type browser struct {
+	mu     sync.Mutex
+	page   string // its text, when it was last seen
+	leave  bool   // close the page
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// browse shows the page of a host until the test ends.
+func browse(t *testing.T, page string) *browser {
+	t.Helper()
+	u, err := url.Parse(page)
+	require.NoError(t, err)
+	b := &browser{done: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.Handle("/", httputil.NewSingleHostReverseProxy(&url.URL{Scheme: u.Scheme, Host: u.Host}))
+	mux.Handle("/drive.js", http.FileServer(http.Dir("testdata")))
+	mux.HandleFunc("POST /seen", func(w http.ResponseWriter, r *http.Request) {
+		var text bytes.Buffer
+		_, _ = text.ReadFrom(r.Body)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.page = text.String()
+		if b.leave {
+			_, _ = w.Write([]byte("close"))
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	b.cancel = cancel
+	go func() {
+		defer close(b.done)
+		if _, err := (chromium.Page{Handler: mux, Path: "#" + u.Fragment}).Run(ctx); ctx.Err() == nil {
+			t.Errorf("the browser has ended: %v", err)
+		}
+	}()
+	t.Cleanup(b.quit)
+	return b
+}
+
+// quit ends the browser.
+func (b *browser) quit() {
+	b.cancel()
+	<-b.done
+}
+
+// closeTab closes the page, as a user does.
+func (b *browser) closeTab() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leave = true
+}
+
+// text is the text of the page.
+func (b *browser) text() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.page
+}
+
+// host is a coordinator without devices.
+func host(t *testing.T, page *coordinator.BrowserOptions) *coordinator.Host {
+	t.Helper()
+	h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: t.TempDir(), Address: "127.0.0.1:0", Build: version.String(),
+		Token: identity.TokenOptions{Lifetime: time.Hour}, Rejoin: time.Second, Modelled: true, Browser: page, Note: t.Logf})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, h.Close()) })
+	return h
+}
+
+// join adds a native member.
+func join(t *testing.T, h *coordinator.Host, name string) {
+	t.Helper()
+	o := identity.JoinOptions{Token: h.Token(), Name: name, Build: version.String()}
+	m, err := identity.Join(t.Context(), o)
+	require.NoError(t, err)
+	p, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: gputest.Open, Note: t.Logf},
+		Credentials: m.Credentials, Control: m.Control, Build: version.String(), Devices: []string{"cpu:0/1"}})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, p.Close()) })
+}
+
+func wait(t *testing.T, h *coordinator.Host, members int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	require.NoError(t, h.Wait(ctx, func(_, found int) bool { return found == members }))
+}
+
+// losses trains on the members of a host.
+func losses(t *testing.T, h *coordinator.Host, onStep func(train.Progress), overrides ...string) (all []float64) {
+	t.Helper()
+	dir := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	notes := &runtest.Notes{OnStep: onStep}
+	_, err := h.Train(ctx, func(devices int) (config.Config, error) {
+		stages := "pipeline.stages=3"
+		if devices < 3 {
+			stages = "pipeline.stages=2"
+		}
+		return traintest.Demo(t, dir, append([]string{"model.n_layers=3", "pipeline.schedule=2bw", "train.microbatches=4", stages}, overrides...)...), nil
+	}, train.Options{Report: notes})
+	require.NoError(t, err)
+	for _, p := range notes.Steps {
+		all = append(all, p.Loss)
+	}
+	return all
+}
+
+func TestTab(t *testing.T) {
+	if chromium.Unwanted() {
+		t.Skip("CHROMIUM=none")
+	}
+	page := &coordinator.BrowserOptions{Address: "localhost:0", Files: build(t)}
+	steps := "train.steps=" + cmpOr(os.Getenv("GPUPIPE_TAB_STEPS"), "6")
+
+	native := host(t, nil)
+	for _, name := range []string{"a", "b", "c"} {
+		join(t, native, name)
+	}
+	wait(t, native, 3)
+	want := losses(t, native, nil, steps)
+
+	h := host(t, page)
+	b := browse(t, h.Page(""))
+	wait(t, h, 1)
+	join(t, h, "a")
+	join(t, h, "b")
+	wait(t, h, 3)
+	got := losses(t, h, nil, steps)
+	require.Len(t, got, len(want))
+	worst := 0.0
+	for i := range want {
+		worst = max(worst, math.Abs(got[i]-want[i]))
+	}
+	t.Logf("losses of %d steps differ by at most %.1e; %s", len(want), worst, b.text())
+	assert.Less(t, worst, tolerance)
+	assert.NotEqual(t, want[0], want[len(want)-1])
+	assert.True(t, strings.Contains(b.text(), "Steps finished"), b.text())
+}
+
+func cmpOr(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,92 @@
+package coordinator
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io/fs"
+	"net"
+	"slices"
+	"strconv"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/tab"
+)
+
+// BrowserOptions describe the page that makes browser tabs members.
+type BrowserOptions struct {
+	Address     string           // host:port; localhost without a certificate
+	Certificate *tls.Certificate // nil: plain HTTP
+	Files       fs.FS            // nil: those that the program contains
+}
+
+// serveBrowser opens the server of the page.
+func (h *Host) serveBrowser() error {
+	o := h.options.Browser
+	l, err := net.Listen("tcp", o.Address)
+	if err != nil {
+		return fmt.Errorf("page for browsers: %w", err)
+	}
+	h.tabs, err = tab.Serve(l, tab.Options{Certificate: o.Certificate, Files: o.Files, Join: h.join.Attach, Left: h.tabLeft, Note: h.options.Note,
+		Control: func(c net.Conn) {
+			if err := h.control.Attach(c); err != nil {
+				h.options.Note("control connection of a tab: %v", err)
+			}
+		}})
+	if err != nil {
+		return fmt.Errorf("page for browsers: %w", err)
+	}
+	return nil
+}
+
+// Page returns the address of the page for browsers under a name of this machine, with the token; with "", under
+// localhost. Without a page it is empty.
+func (h *Host) Page(host string) string {
+	if h.tabs == nil {
+		return ""
+	}
+	return h.tabs.URL(host) + "#" + h.token.Reveal()
+}
+
+// tabLeft gives a tab up whose page is closed.
+func (h *Host) tabLeft(secret string) {
+	hash := protocol.TabHash(secret)
+	h.mu.Lock()
+	i := slices.IndexFunc(h.members, func(m *hostMember) bool { return m.Info.Tab == hash })
+	id := ""
+	if i >= 0 {
+		id = h.members[i].ID
+	}
+	h.mu.Unlock()
+	if id != "" {
+		_ = h.control.Drop(id, "its tab is closed") // it may be gone already
+	}
+}
+
+// peersOf returns the peers as a member reaches them: a tab through the relay of its page.
+func (h *Host) peersOf(epoch uint64, member string, all []protocol.Peer) []protocol.Peer {
+	h.mu.Lock()
+	m := h.find(member)
+	isTab := h.tabs != nil && m != nil && m.Info.Tab != ""
+	h.mu.Unlock()
+	if !isTab {
+		return all
+	}
+	addresses := map[string][]string{}
+	for _, p := range all {
+		switch {
+		case p.ID == identity.CoordinatorID:
+			addresses[p.ID] = []string{net.JoinHostPort(loopback(h.options.Address), strconv.Itoa(h.node.Port()))}
+		case len(p.Addresses) > 0:
+			addresses[p.ID] = p.Addresses
+		}
+	}
+	paths := h.tabs.Tickets(epoch, addresses)
+	peers := slices.Clone(all)
+	for i, p := range peers {
+		if path, ok := paths[p.ID]; ok {
+			peers[i].Addresses = []string{path}
+		}
+	}
+	return peers
+}

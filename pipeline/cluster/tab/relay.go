@@ -1,0 +1,166 @@
+package tab
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+
+	"github.com/coder/websocket"
+)
+
+// relay holds the tickets of an epoch and the connections of all tabs.
+type relay struct {
+	mu      sync.Mutex
+	epoch   uint64
+	tickets map[string][]string // addresses of the peer
+	open    map[*conn]bool
+	closed  bool
+	serving sync.WaitGroup
+}
+
+func newRelay() relay { return relay{tickets: map[string][]string{}, open: map[*conn]bool{}} }
+
+// Tickets returns, for each peer of a tab, the path by which the tab connects to it. The tickets of earlier epochs open
+// no connection any more.
+func (s *Server) Tickets(epoch uint64, peers map[string][]string) map[string]string {
+	r := &s.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if epoch > r.epoch {
+		r.epoch = epoch
+		clear(r.tickets)
+	}
+	paths := make(map[string]string, len(peers))
+	for id, addresses := range peers {
+		ticket := rand.Text()
+		r.tickets[ticket] = addresses
+		paths[id] = "peer/" + ticket
+	}
+	return paths
+}
+
+// target returns the addresses of the peer that a ticket names.
+func (r *relay) target(ticket string) ([]string, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	addresses, ok := r.tickets[ticket]
+	return addresses, ok
+}
+
+// connect makes a request a WebSocket and has it served. It returns when that connection is closed.
+func (s *Server) connect(w http.ResponseWriter, r *http.Request, serve func(net.Conn)) {
+	if !s.relay.room() {
+		s.o.Note("tab: %s: refused: more than %d connections", r.RemoteAddr, maxConnections)
+		http.Error(w, "too many connections", http.StatusServiceUnavailable)
+		return
+	}
+	ws, err := websocket.Accept(w, r, nil) // it refuses requests of other origins
+	if err != nil {
+		s.o.Note("tab: %s: refused: %v", r.RemoteAddr, err)
+		return
+	}
+	c := newConn(ws, r.RemoteAddr)
+	if !s.relay.add(c) {
+		_ = c.Close()
+		return
+	}
+	defer s.relay.remove(c)
+	serve(c)
+	<-c.ended
+}
+
+func (r *relay) room() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.open) < maxConnections
+}
+
+func (r *relay) add(c *conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.open[c] = true
+	r.serving.Add(1)
+	return true
+}
+
+func (r *relay) remove(c *conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.open, c)
+	r.serving.Done()
+}
+
+// close ends all connections and waits until none is served.
+func (r *relay) close() {
+	r.mu.Lock()
+	r.closed = true
+	for c := range r.open {
+		_ = c.Close()
+	}
+	r.mu.Unlock()
+	r.serving.Wait()
+}
+
+// conn is a tab's WebSocket as a stream of bytes.
+type conn struct {
+	net.Conn
+	ws     *websocket.Conn
+	remote remoteAddr
+	once   sync.Once
+	ended  chan struct{} // closed when the connection is closed
+}
+
+func newConn(ws *websocket.Conn, remote string) *conn {
+	return &conn{Conn: websocket.NetConn(context.Background(), ws, websocket.MessageBinary), ws: ws, remote: remoteAddr(remote), ended: make(chan struct{})}
+}
+
+// RemoteAddr is the address of the browser.
+func (c *conn) RemoteAddr() net.Addr { return c.remote }
+
+// Close does not wait for the browser.
+func (c *conn) Close() error {
+	c.once.Do(func() {
+		_ = c.ws.CloseNow()
+		close(c.ended)
+	})
+	return nil
+}
+
+// remoteAddr is host:port.
+type remoteAddr string
+
+func (remoteAddr) Network() string  { return "tcp" }
+func (a remoteAddr) String() string { return string(a) }
+
+// pipe copies bytes between two connections until one of them ends, and closes both.
+func pipe(a, b net.Conn) {
+	var copying sync.WaitGroup
+	for _, p := range [][2]net.Conn{{a, b}, {b, a}} {
+		copying.Go(func() {
+			_, _ = io.Copy(p[0], p[1])
+			_ = a.Close()
+			_ = b.Close()
+		})
+	}
+	copying.Wait()
+}
+
+// dialAny returns the first connection to one of a peer's addresses.
+func dialAny(ctx context.Context, addresses []string) (net.Conn, error) {
+	var failures []error
+	for _, address := range addresses {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err == nil {
+			return c, nil
+		}
+		failures = append(failures, err)
+	}
+	return nil, errors.Join(failures...)
+}
