@@ -33,7 +33,8 @@ type HostOptions struct {
 	Modelled  bool                   // cut models by estimated times: nothing is measured
 	Browser   *BrowserOptions        // the page for browser tabs; nil: there is none
 	Note      func(format string, args ...any)
-	OnMembers func([]MemberState) // is called when the members or their state change; nil: nothing is
+	Dial      func(ctx context.Context, address string) (net.Conn, error) // of connections for tensors; nil: TCP
+	OnMembers func([]MemberState)                                         // is called when the members or their state change; nil: nothing is
 }
 
 // Host is a coordinator that members join. Several runs may train on it, one after the other.
@@ -156,7 +157,7 @@ func (h *Host) listen(a *identity.Authority, c *identity.Credentials) error {
 		return errors.Join(err, l.Close())
 	}
 	if h.node, err = transport.Listen(at(2), transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(), Identify: c.Identify, Receive: h.receive,
-		Lost: h.lost, Grace: o.Grace, Note: o.Note}); err != nil {
+		Lost: h.lost, Grace: o.Grace, Dial: o.Dial, Note: o.Note}); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	if h.join, err = identity.ServeJoin(l, identity.JoinServerOptions{Authority: a, Build: o.Build, Control: []string{net.JoinHostPort("", strconv.Itoa(h.control.Port()))},

@@ -33,6 +33,8 @@ type ProcessOptions struct {
 	// Dial makes all connections: to Control, and to the addresses of peers, which the coordinator names. nil is TCP. A
 	// process with a Dial of its own cannot be dialed.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// DialPeer makes the connections to addresses of peers, in a process without Dial. nil is TCP.
+	DialPeer func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // Process is a member that is connected to its coordinator.
@@ -57,12 +59,12 @@ func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
 	notes := &Notes{To: o.Note}
 	o.Note = notes.Note
 	p := &Process{member: New(o.Options), notes: notes, ended: make(chan struct{})}
-	listen := net.JoinHostPort("", strconv.Itoa(o.Port))
+	listen, dial := net.JoinHostPort("", strconv.Itoa(o.Port)), o.DialPeer
 	if o.Dial != nil {
-		listen = "" // it only dials
+		listen, dial = "", o.Dial // it only dials
 	}
 	if p.node, err = transport.Listen(listen, transport.Options{Self: o.ID, TLS: o.Credentials.TLS(), Identify: o.Credentials.Identify,
-		Receive: p.member.Receive, Lost: p.member.Lost, Grace: o.Grace, Dial: o.Dial, Note: o.Note}); err != nil {
+		Receive: p.member.Receive, Lost: p.member.Lost, Grace: o.Grace, Dial: dial, Note: o.Note}); err != nil {
 		return nil, err
 	}
 	p.member.Use(p.node)

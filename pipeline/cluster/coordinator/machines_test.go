@@ -1,0 +1,192 @@
+package coordinator_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/internal/slowlink"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
+	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/train"
+	"github.com/gpupipe/gpupipe/runtime/device"
+	"github.com/gpupipe/gpupipe/runtime/null"
+)
+
+// machines is a pipeline of one stage a member, on devices that sleep. A forward and a backward of a microbatch take the
+// same time on all of them.
+type machines struct {
+	stages, microbatches, steps int
+	forward, backward           time.Duration
+	latency                     time.Duration
+	bandwidth                   float64 // bits a second; 0: no limit
+	set                         []string
+}
+
+// paper is the pipeline that docs/CLUSTER.md reports: activations of 2.4 MB.
+func paper(latency time.Duration) machines {
+	return machines{stages: 4, microbatches: 16, steps: 12, forward: 40 * time.Millisecond, backward: 80 * time.Millisecond, latency: latency, bandwidth: 1e9}
+}
+
+// BenchmarkMachines trains on a coordinator and members that are connected by emulated links, with the depth that the
+// coordinator chooses. It reports the throughput as a share of that of all devices, and the prediction over it.
+func BenchmarkMachines(b *testing.B) {
+	for _, latency := range []time.Duration{time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond} {
+		b.Run(fmt.Sprintf("1Gbit/%v", latency), func(b *testing.B) {
+			m := paper(latency)
+			for range b.N {
+				share, predicted, notes := m.measure(b)
+				b.ReportMetric(100*share, "%devices")
+				b.ReportMetric(predicted, "predicted/measured")
+				b.Log(notes)
+			}
+		})
+	}
+}
+
+// sleeping is a device that sleeps, and whose programs are measured.
+type sleeping struct{ *null.Device }
+
+func (s sleeping) Info() device.Info {
+	i := s.Device.Info()
+	i.Kind = device.Discrete
+	return i
+}
+
+// open opens the device of a stage.
+func (m machines) open(stage int) func(string) (device.Device, error) {
+	return func(name string) (device.Device, error) {
+		return sleeping{null.New(null.Options{Name: name, Latency: func(program string) time.Duration {
+			switch {
+			case program == "F":
+				return m.forward
+			case program == "B", program == "B+", stage == 0 && (program == "W" || program == "W+"): // stage 0 has no input gradient
+				return m.backward
+			case program == "I", program == "W", program == "W+":
+				return m.backward / 2
+			}
+			return 0
+		}})}, nil
+	}
+}
+
+// links are proxies between the processes of a run: one for each dialing process and address.
+type links struct {
+	machines
+	mu  sync.Mutex
+	all map[string]*slowlink.Proxy
+}
+
+// dial returns a function that dials through the process's proxies.
+func (l *links) dial(from string) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, address string) (net.Conn, error) {
+		p, err := l.proxy(from, address)
+		if err != nil {
+			return nil, err
+		}
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", p.Address())
+	}
+}
+
+func (l *links) proxy(from, address string) (*slowlink.Proxy, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := from + " " + address
+	if p := l.all[key]; p != nil {
+		return p, nil
+	}
+	p, err := slowlink.New(address)
+	if err != nil {
+		return nil, err
+	}
+	p.SetLatency(l.latency)
+	p.SetBandwidth(l.bandwidth)
+	l.all[key] = p
+	return p, nil
+}
+
+func (l *links) close(t testing.TB) {
+	for _, p := range l.all {
+		require.NoError(t, p.Close())
+	}
+}
+
+// report records what the benchmark needs of a run.
+type report struct {
+	train.Silent
+	times []time.Time // of steps
+	notes []string
+}
+
+func (r *report) Step(train.Progress) { r.times = append(r.times, time.Now()) }
+
+func (r *report) Note(format string, args ...any) {
+	r.notes = append(r.notes, fmt.Sprintf(format, args...))
+}
+
+// measure trains, and returns the throughput as a share of that of all devices, the predicted throughput over the
+// measured one, and the run's notes.
+func (m machines) measure(t testing.TB) (share, predicted float64, notes string) {
+	dir := t.TempDir()
+	l := &links{machines: m, all: map[string]*slowlink.Proxy{}}
+	defer l.close(t)
+	h, err := coordinator.NewHost(t.Context(), coordinator.HostOptions{Dir: dir + "/cluster", Address: "127.0.0.1:0", Hosts: []string{"127.0.0.1"},
+		Build: "bench", Dial: l.dial("coordinator")})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, h.Close()) }()
+	for stage := range m.stages {
+		p := m.join(t, h, l, stage)
+		defer func() { require.NoError(t, p.Close()) }()
+	}
+	r, c := &report{}, m.config(t, dir)
+	_, err = h.Train(t.Context(), func(int) (config.Config, error) { return c, nil }, train.Options{Report: r})
+	require.NoError(t, err)
+	first, last := len(r.times)/4, len(r.times)-2 // the last step is reported with the one before
+	step := r.times[last].Sub(r.times[first]).Seconds() / float64(last-first)
+	tokens := float64(c.BatchTokens()) / step
+	for _, note := range r.notes {
+		var rate float64
+		if _, err := fmt.Sscanf(note, "predicted: %g tokens/s", &rate); err == nil {
+			predicted = rate / tokens
+		}
+	}
+	return float64(m.microbatches) * (m.forward + m.backward).Seconds() / step, predicted, strings.Join(r.notes, "\n")
+}
+
+// join adds a member.
+func (m machines) join(t testing.TB, h *coordinator.Host, l *links, stage int) *member.Process {
+	name := fmt.Sprint("machine", stage)
+	joined, err := identity.Join(t.Context(), identity.JoinOptions{Token: h.Token(), Name: name, Build: "bench"})
+	require.NoError(t, err)
+	p, err := member.Start(t.Context(), member.ProcessOptions{Options: member.Options{OpenDevice: m.open(stage)}, Credentials: joined.Credentials,
+		Control: joined.Control, Build: "bench", Devices: []string{"sleeping:0"}, Hosts: []string{"127.0.0.1"}, DialPeer: l.dial(name)})
+	require.NoError(t, err)
+	require.NoError(t, h.Wait(t.Context(), func(_, members int) bool { return members == stage+1 }))
+	return p
+}
+
+// config has a unit for each stage, and activations of 2.4 MB.
+func (m machines) config(t testing.TB, dir string) config.Config {
+	text := filepath.Join(dir, "text.txt")
+	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("the cat sat on a mat. ", 4000)), 0o666))
+	c, err := config.Parse("bench", nil, slices.Concat([]string{
+		fmt.Sprintf("model={vocab_size: 256, d_model: 576, n_layers: %d, n_heads: 9, d_ff: 4, seq_len: 1024}", m.stages-2),
+		"data={train: [" + text + "], val_fraction: 0.1}",
+		fmt.Sprintf("train={steps: %d, batch_size: %d, microbatches: %[2]d, eval_every: 0, save_every: 0}", m.steps, m.microbatches),
+		fmt.Sprintf("pipeline={schedule: 2bw, stages: %d}", m.stages), "run.dir=" + filepath.Join(dir, "run"),
+	}, m.set))
+	require.NoError(t, err)
+	return c
+}
