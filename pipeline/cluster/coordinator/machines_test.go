@@ -34,8 +34,8 @@ type machines struct {
 	set                         []string
 }
 
-// paper is the pipeline that docs/CLUSTER.md reports: activations of 2.4 MB.
-func paper(latency time.Duration) machines {
+// fourMachines is a pipeline with activations of 2.4 MB.
+func fourMachines(latency time.Duration) machines {
 	return machines{stages: 4, microbatches: 16, steps: 12, forward: 40 * time.Millisecond, backward: 80 * time.Millisecond, latency: latency, bandwidth: 1e9}
 }
 
@@ -44,7 +44,7 @@ func paper(latency time.Duration) machines {
 func BenchmarkMachines(b *testing.B) {
 	for _, latency := range []time.Duration{time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond} {
 		b.Run(fmt.Sprintf("1Gbit/%v", latency), func(b *testing.B) {
-			m := paper(latency)
+			m := fourMachines(latency)
 			for range b.N {
 				share, predicted, notes := m.measure(b)
 				b.ReportMetric(100*share, "%devices")
