@@ -125,6 +125,17 @@ func (r *run) connect(o ClientOptions) (*Client, string) {
 	return c, o.Credentials.Identity().ID
 }
 
+// receive takes a value from a channel, or fails after a while.
+func receive[T any](t *testing.T, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing came")
+	}
+	return v
+}
+
 func echo(_ context.Context, request []byte) ([]byte, error) { return request, nil }
 
 func TestRequests(t *testing.T) {
@@ -207,7 +218,7 @@ func TestOrder(t *testing.T) {
 	}})
 	var want []string
 	go func() { _, _ = r.server.Request(context.Background(), id, "block", nil) }()
-	<-blocked
+	receive(t, blocked)
 	want = append(want, "block")
 	for i := range 100 {
 		want = append(want, strconv.Itoa(i))
@@ -237,27 +248,28 @@ func TestOrder(t *testing.T) {
 func TestRequestsAreCanceled(t *testing.T) {
 	t.Parallel()
 	r := newRunWithLease(t, testLease)
-	canceled := make(chan error, 2)
+	canceled, started := make(chan error, 2), make(chan bool, 2)
 	_, id := r.connect(ClientOptions{Setup: func(c *Client) {
 		c.Handle("wait", func(ctx context.Context, _ []byte) ([]byte, error) {
+			started <- true
 			<-ctx.Done()
 			canceled <- ctx.Err()
 			return nil, ctx.Err()
 		})
 	}})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-started; cancel() }()
 	_, err := r.server.Request(ctx, id, "wait", nil)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorIs(t, <-canceled, context.Canceled)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, receive(t, canceled), context.Canceled)
 	done := make(chan error, 1)
 	go func() { _, err := r.server.Request(context.Background(), id, "wait", nil); done <- err }()
-	time.Sleep(20 * time.Millisecond)
+	receive(t, started)
 	require.NoError(t, r.server.Drop(id, "replaced by a spare"))
 	var lost *LostError
-	require.ErrorAs(t, <-done, &lost)
+	require.ErrorAs(t, receive(t, done), &lost)
 	assert.Equal(t, "replaced by a spare", lost.Reason)
-	require.ErrorIs(t, <-canceled, context.Canceled)
+	require.ErrorIs(t, receive(t, canceled), context.Canceled)
 }
 
 func TestEventsAndGoodbye(t *testing.T) {
@@ -274,6 +286,7 @@ func TestEventsAndGoodbye(t *testing.T) {
 	require.NoError(t, a.Close(), "waits for the events")
 	require.NoError(t, b.Close())
 	for _, id := range []string{idA, idB} {
+		r.changes.eventually(t, "left "+id) // after its events
 		var got []string
 		for _, line := range r.events.all() {
 			if event, ok := strings.CutPrefix(line, id+" "); ok {
@@ -281,7 +294,6 @@ func TestEventsAndGoodbye(t *testing.T) {
 			}
 		}
 		assert.Equal(t, want, got)
-		r.changes.eventually(t, "left "+id)
 	}
 	assert.Empty(t, r.server.Members())
 	assert.NotContains(t, strings.Join(r.changes.all(), "\n"), "lost")

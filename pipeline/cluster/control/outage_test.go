@@ -99,7 +99,7 @@ func TestOutage(t *testing.T) {
 	assert.True(t, r.server.Members()[0].Lost)
 	assert.Empty(t, seen.all())
 	proxy.Resume()
-	assert.Equal(t, "late <nil>", <-reply)
+	assert.Equal(t, "late <nil>", receive(t, reply))
 	r.changes.eventually(t, "returned "+id)
 	require.Eventually(t, func() bool { return len(r.eventsOf(id)) == 50 }, 5*time.Second, time.Millisecond)
 	assert.Equal(t, numbers("loss", 50), r.eventsOf(id))
@@ -124,16 +124,19 @@ func TestCoordinatorRestarts(t *testing.T) {
 	t.Parallel()
 	r := newRunWithLease(t, testLease)
 	restarted := make(chan string, 1)
-	canceled := make(chan error, 1)
+	canceled, started := make(chan error, 1), make(chan bool, 1)
 	c, id := r.connect(ClientOptions{Restarted: func(i string) { restarted <- i }, Setup: func(c *Client) {
 		c.Handle("echo", echo)
 		c.HandleConcurrently("wait", func(ctx context.Context, _ []byte) ([]byte, error) {
+			started <- true
 			<-ctx.Done()
 			canceled <- ctx.Err()
 			return nil, ctx.Err()
 		})
 	}})
-	go func() { _, _ = r.server.Request(context.Background(), id, "wait", nil) }()
+	server := r.server
+	go func() { _, _ = server.Request(context.Background(), id, "wait", nil) }()
+	receive(t, started)
 	_, err := r.server.Request(t.Context(), id, "echo", nil)
 	require.NoError(t, err)
 	first, address := r.server.Instance(), r.address()
@@ -141,9 +144,9 @@ func TestCoordinatorRestarts(t *testing.T) {
 	require.NoError(t, r.server.Abandon())
 	require.NoError(t, c.Publish("loss", []byte("of the past")))
 	r.serve(address)
-	assert.Equal(t, r.server.Instance(), <-restarted)
+	assert.Equal(t, r.server.Instance(), receive(t, restarted))
 	assert.NotEqual(t, first, r.server.Instance())
-	require.ErrorIs(t, <-canceled, context.Canceled)
+	require.ErrorIs(t, receive(t, canceled), context.Canceled)
 	assert.Equal(t, r.server.Instance(), c.Instance())
 	require.NoError(t, c.Publish("loss", []byte("0")))
 	reply, err := r.server.Request(t.Context(), id, "echo", []byte("x"))
@@ -160,7 +163,7 @@ func TestTheCoordinatorIsGone(t *testing.T) {
 	c, _ := r.connect(ClientOptions{Timeout: 400 * time.Millisecond, Lost: func(err error) { lost <- err }})
 	began := time.Now()
 	require.NoError(t, r.server.Abandon())
-	err := <-lost
+	err := receive(t, lost)
 	assert.Greater(t, time.Since(began), 300*time.Millisecond)
 	require.ErrorContains(t, err, "the coordinator has not answered for ")
 	require.ErrorContains(t, err, "connection refused")
@@ -173,7 +176,7 @@ func TestTheCoordinatorCloses(t *testing.T) {
 	lost := make(chan error, 2)
 	r.connect(ClientOptions{Lost: func(err error) { lost <- err }})
 	require.NoError(t, r.server.Close())
-	require.ErrorIs(t, <-lost, ErrCoordinatorClosed)
+	require.ErrorIs(t, receive(t, lost), ErrCoordinatorClosed)
 }
 
 // A member that the coordinator gives up joins anew when it is back.
@@ -183,7 +186,7 @@ func TestDroppedMembersJoinAnew(t *testing.T) {
 	restarted := make(chan string, 1)
 	_, id := r.connect(ClientOptions{Restarted: func(i string) { restarted <- i }})
 	require.NoError(t, r.server.Drop(id, "too slow"))
-	assert.Equal(t, r.server.Instance(), <-restarted)
+	assert.Equal(t, r.server.Instance(), receive(t, restarted))
 	require.Eventually(t, func() bool { return len(r.changes.all()) == 3 }, 5*time.Second, time.Millisecond)
 	assert.Equal(t, []string{"joined " + id, "dropped " + id, "joined " + id}, r.changes.all())
 }

@@ -280,7 +280,7 @@ func TestAttach(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "x", string(reply))
 	require.NoError(t, c.Close())
-	<-attached
+	receive(t, attached)
 	stranger, err := identity.NewAuthority()
 	require.NoError(t, err)
 	credentials, err := stranger.Member("mallory")
