@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -28,6 +29,7 @@ type hostCommand struct {
 	Address   []string      `help:"Name or address under which members reach this computer, repeatable. Default: those of its networks." placeholder:"HOST" sep:"none"`
 	Lifetime  time.Duration `help:"How long members may join." default:"1h"`
 	SingleUse bool          `help:"The token admits one member."`
+	TokenFile string        `help:"Write the token to this file, which only this user may read, instead of printing it; the file is removed at the end." placeholder:"PATH"`
 	Grace     time.Duration `help:"How long a member may be unreachable before it is lost." default:"12s"`
 	browserFlags
 	JSON bool `help:"Print one JSON object a line: the token, the members, the start, each step, the result."`
@@ -49,6 +51,7 @@ Examples:
   gpupipe host c.yaml --members 3 --set pipeline.schedule=2bw
   gpupipe host c.yaml --wait 60s --device cpu:0
   gpupipe host runs/a --resume --address 192.0.2.7
+  gpupipe host c.yaml --members 8 --device none --token-file /shared/token
   gpupipe host c.yaml --browser`
 }
 
@@ -74,6 +77,7 @@ func (c *hostCommand) Run(a *app) (err error) {
 	if err := c.invite(a, h, ho.Browser); err != nil {
 		return err
 	}
+	defer c.withdraw()
 	if err := c.await(a, h); err != nil {
 		return err
 	}
@@ -130,16 +134,33 @@ func (c *hostCommand) configure(devices int) (config.Config, error) {
 
 // invite prints the command that makes another computer a member.
 func (c *hostCommand) invite(a *app, h *coordinator.Host, page *coordinator.BrowserOptions) error {
+	token := h.Token().Reveal()
+	if c.TokenFile != "" {
+		if err := writeToken(c.TokenFile, h.Token()); err != nil {
+			return usererror.New(err)
+		}
+		token = "--token-file " + c.TokenFile
+	}
 	if c.JSON {
-		e := event{"event": "token", "token": h.Token().Reveal()}
+		e := event{"event": "token", "token": token}
+		if c.TokenFile != "" {
+			e = event{"event": "token", "file": c.TokenFile}
+		}
 		if page != nil {
 			e["pages"] = c.pages(h, page)
 		}
 		return a.printJSON(e)
 	}
-	a.printf("On other computers, within %v:\n\n  gpupipe join %s\n\n", c.Lifetime, h.Token().Reveal())
+	a.printf("On other computers, within %v:\n\n  gpupipe join %s\n\n", c.Lifetime, token)
 	c.printPages(a, h, page)
 	return nil
+}
+
+// withdraw removes the token's file: the token is of no use any more.
+func (c *hostCommand) withdraw() {
+	if c.TokenFile != "" {
+		_ = os.Remove(c.TokenFile) // members do not take it for the token of another run
+	}
 }
 
 // await waits for members.
@@ -164,11 +185,13 @@ func (c *hostCommand) await(a *app, h *coordinator.Host) error {
 }
 
 type joinCommand struct {
-	Token   string   `arg:"" optional:"" help:"The token that gpupipe host prints. Default: $GPUPIPE_TOKEN, or read from standard input."`
-	Device  []string `help:"Device to offer, repeatable: cpu:0, webgpu:0, vulkan:0. Each is a stage. Default: the default device." placeholder:"NAME" sep:"none"`
-	Name    string   `help:"Name to be known by. Default: the computer's." placeholder:"NAME"`
-	Address []string `help:"Name or address under which other members reach this computer, repeatable. Default: those of its networks." placeholder:"HOST" sep:"none"`
-	Port    int      `help:"Port for tensors. 0: any." default:"0"`
+	Token     string        `arg:"" optional:"" help:"The token that gpupipe host prints. Default: $GPUPIPE_TOKEN, or read from standard input."`
+	TokenFile string        `help:"Read the token from this file, once gpupipe host --token-file has written it." placeholder:"PATH"`
+	TokenWait time.Duration `help:"How long to wait for the file of --token-file, and for the coordinator of its token." default:"10m"`
+	Device    []string      `help:"Device to offer, repeatable: cpu:0, webgpu:0, vulkan:0. Each is a stage. Default: the default device." placeholder:"NAME" sep:"none"`
+	Name      string        `help:"Name to be known by. Default: the computer's." placeholder:"NAME"`
+	Address   []string      `help:"Name or address under which other members reach this computer, repeatable. Default: those of its networks." placeholder:"HOST" sep:"none"`
+	Port      int           `help:"Port for tensors. 0: any." default:"0"`
 }
 
 func (c *joinCommand) Help() string {
@@ -180,21 +203,17 @@ Ctrl-C leaves the run, which goes on without this computer.
 Examples:
   gpupipe join gp1.192.0.2.7:7433.…
   gpupipe join --device webgpu:0 --device webgpu:1 gp1.…
-  GPUPIPE_TOKEN=gp1.… gpupipe join`
+  GPUPIPE_TOKEN=gp1.… gpupipe join
+  gpupipe join --token-file /shared/token`
 }
 
 func (c *joinCommand) Run(a *app) (err error) {
-	token, err := c.token(a)
-	if err != nil {
-		return err
-	}
 	build := version.String()
-	name := c.Name
-	if name == "" {
-		name = hostName()
+	joining := identity.JoinOptions{Name: c.Name, Build: build}
+	if joining.Name == "" {
+		joining.Name = hostName()
 	}
-	joining := identity.JoinOptions{Token: token, Name: name, Build: build}
-	m, err := identity.Join(a.ctx, joining)
+	m, err := c.join(a, &joining)
 	if err != nil {
 		return err
 	}
@@ -219,6 +238,20 @@ func (c *joinCommand) Run(a *app) (err error) {
 	}
 	a.note("the run has ended")
 	return nil
+}
+
+// join joins the run of the token, which it adds to the options.
+func (c *joinCommand) join(a *app, o *identity.JoinOptions) (m *identity.Membership, err error) {
+	if c.TokenFile != "" {
+		if c.Token != "" {
+			return nil, usererror.Errorf("found a token and --token-file, expected one of them")
+		}
+		return joinByFile(a, c.TokenFile, c.TokenWait, o)
+	}
+	if o.Token, err = c.token(a); err != nil {
+		return nil, err
+	}
+	return identity.Join(a.ctx, *o)
 }
 
 // token reads the token from the argument, the environment or standard input.
