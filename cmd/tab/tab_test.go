@@ -3,7 +3,9 @@ package main_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"fmt"
 	"io/fs"
 	"math"
 	"net/http"
@@ -148,62 +150,82 @@ func wait(t *testing.T, h *coordinator.Host, members int) {
 	require.NoError(t, h.Wait(ctx, func(_, found int) bool { return found == members }))
 }
 
-// losses trains on the members of a host.
-func losses(t *testing.T, h *coordinator.Host, onStep func(train.Progress), overrides ...string) (all []float64) {
+// run trains on the members of a host: three stages while there are three members, else two.
+func run(t *testing.T, h *coordinator.Host, onStep func(train.Progress)) []train.Progress {
 	t.Helper()
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	notes := &runtest.Notes{OnStep: onStep}
 	_, err := h.Train(ctx, func(devices int) (config.Config, error) {
-		stages := "pipeline.stages=3"
-		if devices < 3 {
-			stages = "pipeline.stages=2"
-		}
-		return traintest.Demo(t, dir, append([]string{"model.n_layers=3", "pipeline.schedule=2bw", "train.microbatches=4", stages}, overrides...)...), nil
+		return traintest.Demo(t, dir, "model.n_layers=3", "pipeline.schedule=2bw", "train.microbatches=4", fmt.Sprint("pipeline.stages=", min(devices, 3)),
+			"train.steps="+cmp.Or(os.Getenv(stepsVariable), "6")), nil
 	}, train.Options{Report: notes})
 	require.NoError(t, err)
-	for _, p := range notes.Steps {
-		all = append(all, p.Loss)
-	}
-	return all
+	return notes.Steps
 }
+
+// stepsVariable is the environment variable with the number of steps, for a longer test by hand.
+const stepsVariable = "GPUPIPE_TAB_STEPS"
 
 func TestTab(t *testing.T) {
 	if chromium.Unwanted() {
 		t.Skip("CHROMIUM=none")
 	}
 	page := &coordinator.BrowserOptions{Address: "localhost:0", Files: build(t)}
-	steps := "train.steps=" + cmpOr(os.Getenv("GPUPIPE_TAB_STEPS"), "6")
+	t.Run("computes what a native member does", func(t *testing.T) {
+		native := host(t, nil)
+		for _, name := range []string{"a", "b", "c"} {
+			join(t, native, name)
+		}
+		wait(t, native, 3)
+		want := run(t, native, nil)
+		h := host(t, page)
+		b := open(t, h)
+		got := run(t, h, nil)
+		require.Len(t, got, len(want))
+		worst := 0.0
+		for i := range want {
+			worst = max(worst, math.Abs(got[i].Loss-want[i].Loss))
+		}
+		t.Logf("losses of %d steps differ by at most %.1e", len(want), worst)
+		assert.Less(t, worst, tolerance)
+		assert.NotEqual(t, want[0].Loss, want[len(want)-1].Loss)
+		assert.Eventually(t, func() bool { return strings.Contains(b.text(), fmt.Sprintf("Steps finished\n%d\n", len(want))) }, 10*time.Second, 50*time.Millisecond)
+		assert.Regexp(t, `Member\ntab-[0-9a-f]+\nDevice\n\S.* \(\w+\)\nRanks\n0 of 3 stages\n`, b.text())
+		assert.Regexp(t, `Microbatches a second\n\d+\.\d\nSent, received\n[\d.]+ kB, [\d.]+ kB\n`, b.text())
+		assert.NoError(t, h.Close())
+		assert.Eventually(t, func() bool { return strings.Contains(b.text(), "The run has ended") }, 10*time.Second, 50*time.Millisecond)
+	})
+	t.Run("may be closed", func(t *testing.T) {
+		h := host(t, page)
+		b := open(t, h)
+		noticed := time.Duration(0)
+		steps := run(t, h, func(p train.Progress) {
+			if p.Step == 3 && noticed == 0 {
+				b.closeTab()
+				begin := time.Now()
+				wait(t, h, 2)
+				noticed = time.Since(begin)
+			}
+		})
+		t.Logf("noticed after %v", noticed)
+		assert.Less(t, noticed, leaseTime)
+		assert.Equal(t, 6, steps[len(steps)-1].Step)
+		assert.Len(t, h.Members(), 2)
+	})
+}
 
-	native := host(t, nil)
-	for _, name := range []string{"a", "b", "c"} {
-		join(t, native, name)
-	}
-	wait(t, native, 3)
-	want := losses(t, native, nil, steps)
+// leaseTime is how long a member that does not say goodbye keeps its lease.
+const leaseTime = 5 * time.Second
 
-	h := host(t, page)
+// open shows the page of a host and adds two native members, so that the tab has the first rank.
+func open(t *testing.T, h *coordinator.Host) *browser {
+	t.Helper()
 	b := browse(t, h.Page(""))
 	wait(t, h, 1)
 	join(t, h, "a")
 	join(t, h, "b")
 	wait(t, h, 3)
-	got := losses(t, h, nil, steps)
-	require.Len(t, got, len(want))
-	worst := 0.0
-	for i := range want {
-		worst = max(worst, math.Abs(got[i]-want[i]))
-	}
-	t.Logf("losses of %d steps differ by at most %.1e; %s", len(want), worst, b.text())
-	assert.Less(t, worst, tolerance)
-	assert.NotEqual(t, want[0], want[len(want)-1])
-	assert.True(t, strings.Contains(b.text(), "Steps finished"), b.text())
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
 	return b
 }
