@@ -17,7 +17,7 @@ demo: build ## train a small model on real text, then sample from it (without a 
 # lavapipe compiles kernels in half the time with vectors half as wide and without LLVM's optimization; few run long. What
 # takes longest begins first.
 TESTS := LP_NATIVE_VECTOR_WIDTH=$${LP_NATIVE_VECTOR_WIDTH-128} GALLIVM_PERF=$${GALLIVM_PERF-nopt} go test -timeout 2h
-LONG := runtime/sidecar runtime/devicetest runtime/cpu runtime/vulkan runtime/webgpu cmd/gpupipe shaders/matmul pipeline/verify pipeline/train/... runtime/cpu/crosstest
+LONG := cmd/tab runtime/sidecar runtime/devicetest runtime/cpu runtime/vulkan runtime/webgpu cmd/gpupipe shaders/matmul pipeline/verify pipeline/train/... runtime/cpu/crosstest
 
 # make test-pipeline/stage tests one package. Rules with % do not match names with a slash.
 ONE := $(filter test-%,$(MAKECMDGOALS))
@@ -86,7 +86,7 @@ vet: setup
 
 staticcheck: setup
 	go tool staticcheck ./...
-	GOOS=js GOARCH=wasm go vet $(PAGE_TESTS:%=./%)
+	GOOS=js GOARCH=wasm go vet $(PAGE_TESTS:%=./%) ./cmd/tab
 
 lint: vet staticcheck ## gofmt, vet and staticcheck
 

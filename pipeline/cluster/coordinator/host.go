@@ -223,9 +223,6 @@ func (h *Host) Close() error {
 	if h.unwatch != nil {
 		h.unwatch()
 	}
-	if h.tabs != nil {
-		errs = append(errs, h.tabs.Close())
-	}
 	if h.join != nil {
 		errs = append(errs, h.join.Close())
 	}
@@ -237,6 +234,9 @@ func (h *Host) Close() error {
 	}
 	if h.node != nil {
 		errs = append(errs, h.node.Close())
+	}
+	if h.tabs != nil {
+		errs = append(errs, h.tabs.Close())
 	}
 	return errors.Join(errs...)
 }

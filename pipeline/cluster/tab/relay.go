@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/coder/websocket"
 )
@@ -97,14 +98,23 @@ func (r *relay) remove(c *conn) {
 	r.serving.Done()
 }
 
+// farewell is how long connections may take to end by themselves when the server closes: the last words of servers that
+// have closed before are on their way.
+const farewell = 500 * time.Millisecond
+
 // close ends all connections and waits until none is served.
 func (r *relay) close() {
 	r.mu.Lock()
 	r.closed = true
-	for c := range r.open {
-		_ = c.Close()
-	}
 	r.mu.Unlock()
+	timer := time.AfterFunc(farewell, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for c := range r.open {
+			_ = c.Close()
+		}
+	})
+	defer timer.Stop()
 	r.serving.Wait()
 }
 
