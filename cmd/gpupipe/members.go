@@ -23,8 +23,9 @@ type membersCommand struct {
 }
 
 func (c *membersCommand) Help() string {
-	return `Shows the computers of a run, their devices, the ranks that they compute, and their state. Reads the run folder, so it works on the
-computer of gpupipe host.
+	return `Shows the computers of a run, their devices, the ranks that they compute, their state, and the links between them: what was measured
+before the run (bandwidth), and what they carry, as members report it every two seconds. Reads the run folder, so it works on the computer
+of gpupipe host.
 
 Example:
   gpupipe members runs/a`
@@ -52,7 +53,31 @@ func (c *membersCommand) Run(a *app) error {
 			strings.Trim(fmt.Sprint(m.Ranks), "[]"), m.State})
 	}
 	a.headed(rows)
+	printLinks(a, members)
 	return nil
+}
+
+// printLinks prints the links of members: what was measured before the run, and what they carry.
+func printLinks(a *app, members []coordinator.MemberState) {
+	rows := [][]string{{"link", "round trip", "bandwidth", "sent", "a message waits", "resent", "reconnects"}}
+	for _, m := range members {
+		for _, l := range m.Links {
+			trip, rate := "unknown", "unknown"
+			if l.RoundTrip > 0 {
+				trip = inSeconds(l.RoundTrip)
+			} else if l.Latency > 0 {
+				trip = inSeconds(2 * l.Latency)
+			}
+			if l.Bandwidth > 0 {
+				rate = coordinator.InBits(l.Bandwidth)
+			}
+			rows = append(rows, []string{m.ID + " to " + l.Peer, trip, rate, inBytes(l.Sent), inSeconds(l.MeanWait()), fmt.Sprint(l.Resent), fmt.Sprint(l.Reconnects)})
+		}
+	}
+	if len(rows) > 1 {
+		a.printf("\n")
+		a.headed(rows)
+	}
 }
 
 // saver returns a function that keeps the members' state in the run folder.

@@ -11,6 +11,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/hooks"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
 )
 
@@ -23,7 +24,8 @@ type job struct {
 	corpus    *corpus
 	task      hooks.Task
 	optimizer *optim.Optimizer
-	cut       []int // of the checkpoint's run, see keepCut; nil: the config's
+	links     func() []metrics.Value // what the links of a pipeline in other processes carry; nil: there are none
+	cut       []int                  // of the checkpoint's run, see keepCut; nil: the config's
 }
 
 // openHooks loads the modules, of which one may build the model.

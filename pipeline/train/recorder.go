@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -104,10 +105,14 @@ func (r *recorder) record(ctx context.Context, p Progress) error {
 		r.loss = &p.Loss
 	}
 	if p.Step > r.reported {
-		if err := r.log.Append(p.Step, values...); err != nil {
+		logged := values
+		if r.job.links != nil {
+			logged = slices.Concat(values, r.job.links())
+		}
+		if err := r.log.Append(p.Step, logged...); err != nil {
 			return usererror.New(err)
 		}
-		if err := r.events.Scalars(p.Step, time.Now(), values...); err != nil {
+		if err := r.events.Scalars(p.Step, time.Now(), logged...); err != nil {
 			return usererror.New(err)
 		}
 		r.job.options.Report.Step(p)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/tune"
@@ -88,7 +89,16 @@ func (s *session) openRemote(ctx context.Context, resumed bool) error {
 		return err
 	}
 	s.engine = e
+	if l, ok := e.(linked); ok {
+		s.job.links = l.LinkValues
+	}
 	return nil
+}
+
+// linked is a pipeline whose ranks are connected by links.
+type linked interface {
+	// LinkValues are what each link carries, by their names in metrics.jsonl.
+	LinkValues() []metrics.Value
 }
 
 // openWorker is a layout.OpenDevice.

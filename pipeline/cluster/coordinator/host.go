@@ -50,12 +50,13 @@ type Host struct {
 	notes   *member.Notes
 	links   Links
 
-	mu       sync.Mutex
-	members  []*hostMember // in the order in which they joined
-	changed  chan struct{} // closed and replaced at each change
-	epoch    uint64
-	placed   []protocol.Place // of the newest epoch, by rank
-	pipeline *Pipeline        // of the newest epoch
+	mu        sync.Mutex
+	members   []*hostMember // in the order in which they joined
+	changed   chan struct{} // closed and replaced at each change
+	epoch     uint64
+	placed    []protocol.Place // of the newest epoch, by rank
+	pipeline  *Pipeline        // of the newest epoch
+	announced time.Time        // what links carry
 }
 
 // hostMember is a member as the host knows it.
@@ -70,6 +71,7 @@ type MemberState struct {
 	Info  protocol.Info `json:"info"`
 	State string        `json:"state"` // idle, working, unreachable
 	Ranks []int         `json:"ranks"` // in the newest epoch
+	Links []LinkState   `json:"links,omitempty"`
 }
 
 // The states of a member.
@@ -357,6 +359,7 @@ func (h *Host) states() (all []MemberState) {
 		if m.lost != nil {
 			s.State = Unreachable
 		}
+		s.Links = h.linkStates(m.ID)
 		all = append(all, s)
 	}
 	return all

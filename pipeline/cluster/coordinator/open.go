@@ -178,14 +178,14 @@ func (p *Pipeline) messageSeconds(problem partition.Problem, links *Links) (seco
 
 // prediction describes the speed of a plan over links, and why it has its depth.
 func prediction(c config.Config, plan partition.Plan, depths []layout.Depth, slowest partition.Link) string {
-	text := fmt.Sprintf("predicted: %.4g tokens/s; the slowest link has %.3g ms and %s", plan.TokensPerSec, slowest.Latency*1e3, InBits(slowest.Bandwidth))
+	text := fmt.Sprintf("predicted: %.0f tokens/s; the slowest link has %.3g ms and %s", plan.TokensPerSec, slowest.Latency*1e3, InBits(slowest.Bandwidth))
 	switch k := c.Pipeline.Depth.Number(); {
 	case len(depths) == 0:
 		text += fmt.Sprintf("; pipeline.depth: %d", k)
 	case len(depths) > 0:
 		text += fmt.Sprintf("; pipeline.depth: %d, the least within 1 %% of the fastest", k)
 		if k > 0 {
-			text += fmt.Sprintf("; with 0 it would be %.4g tokens/s", depths[0].TokensPerSec)
+			text += fmt.Sprintf("; with 0 it would be %.0f tokens/s", depths[0].TokensPerSec)
 		}
 	}
 	return text

@@ -54,18 +54,20 @@ type Pipeline struct {
 	second       weights.Second
 	microbatches int // per batch, of all replicas
 	stages       int
+	linksChanged func() // is called after each report of links; nil: nothing is
 
 	mu      sync.Mutex
 	tracing *tracing // nil: none
 	notes   []string
-	written map[string]int64  // variables, by member
-	segment *segment          // in progress; nil: none
-	last    uint64            // number of the newest segment
-	asked   uint64            // number of the newest reads
-	reads   map[uint64]*reads // that are not complete, by number
-	idle    *reads            // since the last segment, of the run's goroutine; nil: none
-	failure error             // the first
-	failed  chan struct{}     // closed by it
+	written map[string]int64              // variables, by member
+	segment *segment                      // in progress; nil: none
+	last    uint64                        // number of the newest segment
+	asked   uint64                        // number of the newest reads
+	reads   map[uint64]*reads             // that are not complete, by number
+	idle    *reads                        // since the last segment, of the run's goroutine; nil: none
+	uses    map[string][]protocol.LinkUse // by member, as reported last
+	failure error                         // the first
+	failed  chan struct{}                 // closed by it
 }
 
 // planned is what a member has replied.
@@ -236,6 +238,8 @@ func (p *Pipeline) receive(from string, h protocol.Header, payload [][]byte) err
 		return errors.New(h.Error)
 	case protocol.Events:
 		return p.traced().receive(from, h, payload)
+	case protocol.LinkReport:
+		return p.receiveLinks(from, payload)
 	case protocol.Tensor:
 		return p.received(h, payload)
 	case protocol.Result, protocol.Ended:

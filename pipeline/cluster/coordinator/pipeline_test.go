@@ -101,6 +101,8 @@ func (n node) Send(to string, m transport.Message) error {
 	return nil
 }
 
+func (n node) Links() []transport.Link { return nil }
+
 func (n node) Flush(context.Context) error {
 	time.Sleep(n.latency)
 	return nil

@@ -74,7 +74,7 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 func (h *Host) use(p *Pipeline) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.pipeline = p
+	h.pipeline, p.linksChanged = p, h.linksChanged
 }
 
 // peers lists the coordinator and the members of the newest epoch. The caller holds the lock.

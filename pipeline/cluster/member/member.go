@@ -24,6 +24,7 @@ type Node interface {
 	Connect(epoch uint64, peers []transport.Peer) error
 	Send(to string, m transport.Message) error
 	Flush(ctx context.Context) error
+	Links() []transport.Link
 }
 
 // Options describe a member.
@@ -140,6 +141,7 @@ func (m *Member) plan(ctx context.Context, q protocol.PlanRequest) (protocol.Pla
 	if err := m.node.Connect(q.Epoch, peersOf(q.Peers)); err != nil {
 		return protocol.PlanReply{}, errors.Join(err, m.end())
 	}
+	go e.reportLinks()
 	return e.describe(), nil
 }
 

@@ -15,20 +15,21 @@ import (
 type Kind uint8
 
 const (
-	Write  Kind = iota + 1 // coordinator → member: a variable of its ranks; the payload is its bytes
-	Begin                  // coordinator → member: a segment
-	Batch                  // coordinator → member: the data of a batch; the payload has a tensor for each of Names
-	Grant                  // coordinator → member: batches may begin; the payload has the hyperparameters of the last of them
-	End                    // coordinator → member: no batch from Limit on will begin
-	Read                   // coordinator → member: send variables; the payload is a JSON list of Variable
-	Record                 // coordinator → member: record a trace, and send Limit messages of Events in all; Last: send what is left, and no more
-	Result                 // member → coordinator: what a rank has measured; the payload is the losses of a microbatch
-	Ended                  // member → coordinator: its ranks have done the batches of the segment before Limit
-	Tensor                 // member → coordinator: a variable; the payload is its bytes
-	Fault                  // member → coordinator: its ranks have failed
-	Events                 // member → coordinator: a trace; the payload is from EncodeEvents. Done: events that were dropped. Last: nothing follows
-	Stage                  // rank → rank: a message of package stage
-	Filler                 // member → member: bytes that measure a link; the receiver drops them
+	Write      Kind = iota + 1 // coordinator → member: a variable of its ranks; the payload is its bytes
+	Begin                      // coordinator → member: a segment
+	Batch                      // coordinator → member: the data of a batch; the payload has a tensor for each of Names
+	Grant                      // coordinator → member: batches may begin; the payload has the hyperparameters of the last of them
+	End                        // coordinator → member: no batch from Limit on will begin
+	Read                       // coordinator → member: send variables; the payload is a JSON list of Variable
+	Record                     // coordinator → member: record a trace, and send Limit messages of Events in all; Last: send what is left, and no more
+	Result                     // member → coordinator: what a rank has measured; the payload is the losses of a microbatch
+	Ended                      // member → coordinator: its ranks have done the batches of the segment before Limit
+	Tensor                     // member → coordinator: a variable; the payload is its bytes
+	Fault                      // member → coordinator: its ranks have failed
+	Events                     // member → coordinator: a trace; the payload is from EncodeEvents. Done: events that were dropped. Last: nothing follows
+	Stage                      // rank → rank: a message of package stage
+	LinkReport                 // member → coordinator: what its links carry; the payload is from EncodeLinks
+	Filler                     // member → member: bytes that measure a link; the receiver drops them
 	kinds
 )
 

@@ -38,8 +38,8 @@ func FuzzDecode(f *testing.F) {
 func TestDecodeRefuses(t *testing.T) {
 	for text, expect := range map[string]string{
 		``:                      "EOF",
-		`{}`:                    "found kind 0, expected 1 to 11",
-		`{"kind":12}`:           "found kind 12",
+		`{}`:                    "found kind 0, expected 1 to ",
+		`{"kind":99}`:           "found kind 99",
 		`{"kind":1,"x":2}`:      `unknown field "x"`,
 		`{"kind":1} {"kind":1}`: "more follows",
 		`{"kind":"begin"}`:      "cannot unmarshal",

@@ -292,6 +292,7 @@ func (s *session) report() {
 	var refused *refusal
 	var broken *violation
 	switch {
+	case s.link.node.currentEpoch() != s.link.epoch: // it has ended, here or there: no fault
 	case errors.As(err, &remote) && errors.As(err, &refused):
 		s.link.node.notes.add("member %s has closed the connection: %v", id, err)
 	case errors.As(err, &remote):

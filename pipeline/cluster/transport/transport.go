@@ -289,6 +289,12 @@ func (n *Node) Flush(ctx context.Context) error {
 	return nil
 }
 
+func (n *Node) currentEpoch() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.epoch
+}
+
 func (n *Node) sorted() []*link {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -1,0 +1,98 @@
+package coordinator
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/metrics"
+)
+
+// receiveLinks keeps the newest report of a member's links.
+func (p *Pipeline) receiveLinks(from string, payload [][]byte) error {
+	links, err := protocol.DecodeLinks(payload, len(p.members)+1)
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if l.Peer != identity.CoordinatorID && !slices.Contains(p.members, l.Peer) {
+			return fmt.Errorf("a report of a link to %.60q, which is not a member", l.Peer)
+		}
+	}
+	p.mu.Lock()
+	if p.uses == nil {
+		p.uses = map[string][]protocol.LinkUse{}
+	}
+	p.uses[from] = links
+	p.mu.Unlock()
+	if p.linksChanged != nil {
+		p.linksChanged()
+	}
+	return nil
+}
+
+// linkUses returns the newest report of a member's links; nil: there is none.
+func (p *Pipeline) linkUses(member string) []protocol.LinkUse {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.uses[member]
+}
+
+// LinkValues are the totals of each link since the epoch began, for metrics.jsonl: link/FROM/TO/bytes, /wait_s, /resent,
+// as FROM has reported them at most two seconds ago.
+func (p *Pipeline) LinkValues() (values []metrics.Value) {
+	add := func(from, to, what string, value float64) {
+		values = append(values, metrics.Value{Name: fmt.Sprintf("link/%s/%s/%s", from, to, what), Value: value})
+	}
+	for _, member := range p.members {
+		for _, l := range p.linkUses(member) {
+			add(member, l.Peer, "bytes", float64(l.Sent))
+			add(member, l.Peer, "wait_s", l.Wait)
+			add(member, l.Peer, "resent", float64(l.Resent))
+			if l.Peer == identity.CoordinatorID {
+				add(l.Peer, member, "bytes", float64(l.Received))
+			}
+		}
+	}
+	return values
+}
+
+// LinkState is the link of a member to another process: what was measured before the newest epoch, and what it has
+// carried in it.
+type LinkState struct {
+	protocol.LinkUse
+	Latency   float64 `json:"latency_s,omitempty"`   // seconds in this direction; 0: not measured
+	Bandwidth float64 `json:"bytes_per_s,omitempty"` // in this direction; 0: not measured
+}
+
+// linkStates describes the links of a member. The caller holds the lock.
+func (h *Host) linkStates(member string) (all []LinkState) {
+	if h.pipeline != nil {
+		for _, u := range h.pipeline.linkUses(member) {
+			all = append(all, LinkState{LinkUse: u})
+		}
+	}
+	for _, l := range h.links.From(member) {
+		i := slices.IndexFunc(all, func(s LinkState) bool { return s.Peer == l.To })
+		if i < 0 {
+			i, all = len(all), append(all, LinkState{LinkUse: protocol.LinkUse{Peer: l.To}})
+		}
+		all[i].Latency, all[i].Bandwidth = l.Latency, l.Bandwidth
+	}
+	return all
+}
+
+// announceEvery is the time between two announcements of what links carry.
+const announceEvery = 2 * time.Second
+
+// linksChanged announces what links carry.
+func (h *Host) linksChanged() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now := time.Now(); now.Sub(h.announced) >= announceEvery {
+		h.announced = now
+		h.options.OnMembers(h.states())
+	}
+}
