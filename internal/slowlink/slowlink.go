@@ -45,8 +45,11 @@ type pair struct {
 }
 
 // New starts a proxy on a free port of 127.0.0.1.
-func New(target string) (*Proxy, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func New(target string) (*Proxy, error) { return Listen("127.0.0.1:0", target) }
+
+// Listen starts a proxy on an address.
+func Listen(address, target string) (*Proxy, error) {
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err
 	}
