@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
-	"github.com/gpupipe/gpupipe/internal/version"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/coordinator"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
@@ -25,12 +25,13 @@ type hostCommand struct {
 	Device    []string      `help:"Device of this computer to compute on, repeatable; none: only members compute. Default: the default device." placeholder:"NAME" sep:"none"`
 	Members   int           `help:"Number of members to wait for." default:"1"`
 	Wait      time.Duration `help:"Begin after this time with the members that there are, as in 60s. 0: wait for all." placeholder:"TIME"`
-	Listen    string        `help:"Address and port where members join; the next two ports carry control and tensors." default:":7433" placeholder:"HOST:PORT"`
+	Listen    string        `help:"Address and port where members join; the next three ports carry control and tensors." default:":7433" placeholder:"HOST:PORT"`
 	Address   []string      `help:"Name or address under which members reach this computer, repeatable. Default: those of its networks." placeholder:"HOST" sep:"none"`
 	Lifetime  time.Duration `help:"How long members may join." default:"1h"`
 	SingleUse bool          `help:"The token admits one member."`
 	TokenFile string        `help:"Write the token to this file, which only this user may read, instead of printing it; the file is removed at the end." placeholder:"PATH"`
 	Grace     time.Duration `help:"How long a member may be unreachable before it is lost." default:"12s"`
+	Rejoin    time.Duration `help:"How long to wait for a lost member or another before the run goes on with the devices that are left." default:"30s"`
 	browserFlags
 	JSON bool `help:"Print one JSON object a line: the token, the members, the start, each step, the result."`
 }
@@ -43,7 +44,7 @@ pipeline.stages is the number of devices unless the config sets it. pipeline.sch
 Devices of one kind give the bits of one computer.
 
 A member that does not answer is lost after --grace. The run goes on from its newest checkpoint, on a spare device, on the member when it
-is back, or on the devices that are left. Data, hooks on data, metrics and checkpoints are on this computer only.
+is back, or, after --rejoin, on the devices that are left. Data, hooks on data, metrics and checkpoints are on this computer only.
 
 ` + browserHelp + `
 Examples:
@@ -56,7 +57,7 @@ Examples:
 }
 
 func (c *hostCommand) Run(a *app) (err error) {
-	base, err := c.configure(1)
+	base, err := c.configure(c.Members+1, c.Resume)
 	if err != nil {
 		return err
 	}
@@ -92,8 +93,8 @@ func (c *hostCommand) Run(a *app) (err error) {
 // options are those of the host of a run.
 func (c *hostCommand) options(a *app, base config.Config, hookCache string) coordinator.HostOptions {
 	costs := a.measuredCosts()
-	o := coordinator.HostOptions{Dir: filepath.Join(base.Run.Dir, "cluster"), Address: c.Listen, Hosts: c.Address, Build: version.String(),
-		Token: identity.TokenOptions{Lifetime: c.Lifetime, SingleUse: c.SingleUse}, Grace: c.Grace, Note: a.note, OnMembers: c.saver(a, base.Run.Dir)}
+	o := coordinator.HostOptions{Dir: filepath.Join(base.Run.Dir, "cluster"), Address: c.Listen, Hosts: c.Address, Build: a.build,
+		Token: identity.TokenOptions{Lifetime: c.Lifetime, SingleUse: c.SingleUse}, Grace: c.Grace, Rejoin: c.Rejoin, Note: a.note, OnMembers: c.saver(a, base.Run.Dir)}
 	devices := c.Device
 	switch {
 	case len(devices) == 0:
@@ -108,28 +109,76 @@ func (c *hostCommand) options(a *app, base config.Config, hookCache string) coor
 	return o
 }
 
-// configure loads the config for a number of devices. Without pipeline.stages in the config each device is a stage, as
-// far as the model and the microbatches allow.
-func (c *hostCommand) configure(devices int) (config.Config, error) {
+// configure loads the config for a number of devices. Each device is a stage, as far as the model, the microbatches and
+// the staleness of a resumed run allow. There are no more stages than pipeline.stages, unless it is that of a run
+// folder.
+func (c *hostCommand) configure(devices int, resumed bool) (config.Config, error) {
 	load := trainCommand{Path: c.Path, Set: c.Set}
-	base, err := load.load()
-	if err != nil || base.Pipeline.Stages > 1 {
-		return base, err
+	withStages := func(n int, more ...string) (config.Config, error) {
+		load.Set = slices.Concat(c.Set, []string{fmt.Sprint("pipeline.stages=", n), "pipeline.devices=[]"}, more)
+		return load.load()
 	}
-	replicas := base.Pipeline.Replicas
-	stages := max(1, min(devices/replicas, base.MicrobatchesPerReplica()))
-	var latest error
+	base, err := load.load()
+	if err != nil { // it may be right with more stages than one
+		var more error
+		if base, more = withStages(max(1, devices)); more != nil {
+			return base, err
+		}
+	}
+	stages := max(1, min(devices/base.Pipeline.Replicas, base.MicrobatchesPerReplica()))
+	if given := base.Pipeline.Stages; given > 1 && !c.ofFolder() {
+		stages = min(stages, given)
+		if stages == given {
+			return base, nil
+		}
+	}
+	var saved *config.Config
+	if resumed {
+		saved = savedIn(base.Run.Dir)
+	}
+	var first error
 	for ; stages >= 1; stages-- { // fewer if the model has fewer units
-		load.Set = append(append([]string{}, c.Set...), fmt.Sprint("pipeline.stages=", stages), "pipeline.devices=[]")
-		found, err := load.load()
+		found, err := withStages(stages)
+		if err != nil && resumed { // a depth for more stages
+			if shallow, other := withStages(stages, "pipeline.depth=0"); other == nil {
+				found, err = shallow, nil
+			}
+		}
+		if err == nil && saved != nil {
+			_, err = found.KeepStale(*saved)
+		}
 		if err == nil {
 			return found, nil
 		}
-		if latest == nil {
-			latest = err
+		if first == nil {
+			first = err
 		}
 	}
-	return base, latest
+	return base, first
+}
+
+// ofFolder reports whether the config is that of a run folder, whose number of stages follows from the devices that the
+// run had, not from what the user asks for.
+func (c *hostCommand) ofFolder() bool {
+	st, err := os.Stat(c.Path)
+	return err == nil && st.IsDir() && !slices.ContainsFunc(c.Set, func(s string) bool { return strings.HasPrefix(s, "pipeline.stages=") })
+}
+
+// savedIn is the config of the run in a folder, or nil if none has begun.
+func savedIn(dir string) *config.Config {
+	path, err := configIn(dir)
+	if err != nil {
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	saved, err := config.ParseSaved(path, text)
+	if err != nil {
+		return nil // the run reports it
+	}
+	return &saved
 }
 
 // invite prints the command that makes another computer a member.
@@ -208,8 +257,7 @@ Examples:
 }
 
 func (c *joinCommand) Run(a *app) (err error) {
-	build := version.String()
-	joining := identity.JoinOptions{Name: c.Name, Build: build}
+	joining := identity.JoinOptions{Name: c.Name, Build: a.build}
 	if joining.Name == "" {
 		joining.Name = hostName()
 	}
@@ -223,7 +271,7 @@ func (c *joinCommand) Run(a *app) (err error) {
 	}
 	p, err := member.Start(a.ctx, member.ProcessOptions{
 		Options:     member.Options{OpenDevice: a.openDevice, Costs: a.measuredCosts(), HookCache: a.hookCache(), Note: a.note},
-		Credentials: m.Credentials, Control: m.Control, Build: build, Devices: devices, Hosts: c.Address, Port: c.Port,
+		Credentials: m.Credentials, Control: m.Control, Build: a.build, Devices: devices, Hosts: c.Address, Port: c.Port,
 		Renew: func(ctx context.Context) error { return identity.Renew(ctx, m.Credentials, joining) }})
 	if err != nil {
 		return err

@@ -93,6 +93,7 @@ type commands struct {
 // app holds what the commands share.
 type app struct {
 	ctx            context.Context
+	build          string // that members of a run must have, too
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	stdoutColumns  func() int // the terminal's present width; nil: stdout is not a terminal
@@ -103,11 +104,16 @@ type app struct {
 }
 
 func main() {
+	hideToken()
+	os.Exit(program(version.String()))
+}
+
+// program runs this process's command line as a build of this program, and returns the exit code.
+func program(build string) int {
 	ctx, stop := interruptible(os.Stderr)
-	a := &app{ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, stdoutColumns: columnsOf(os.Stdout), stderrColumns: columnsOf(os.Stderr)}
-	code := a.run(os.Args[1:])
-	stop()
-	os.Exit(code)
+	a := &app{ctx: ctx, build: build, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, stdoutColumns: columnsOf(os.Stdout), stderrColumns: columnsOf(os.Stderr)}
+	defer stop()
+	return a.run(os.Args[1:])
 }
 
 // interruptible cancels the context at the first Ctrl-C and ends the process at the second.

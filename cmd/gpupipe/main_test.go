@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 	case "dies":
 		self, _ := os.FindProcess(os.Getpid())
 		_ = self.Kill()
+	case "another build":
+		hideToken()
+		os.Exit(program("another build"))
 	case "removed":
 		self, _ := os.Executable()
 		_ = os.Remove(self)

@@ -19,9 +19,12 @@ const tokenVariable = "GPUPIPE_TOKEN"
 // maxTokenText is more than the longest token.
 const maxTokenText = 8 << 10
 
-// tokenFromElsewhere reads the token of gpupipe join where other users of this computer cannot see it: in the
-// environment or on standard input. A token that cannot be read is an empty one.
+// tokenFromElsewhere reads the token of gpupipe join from what hideToken has handed over, from the environment or from
+// standard input. A token that cannot be read is an empty one.
 func tokenFromElsewhere(a *app) string {
+	if text := handedOver(); text != "" {
+		return text
+	}
 	if text := os.Getenv(tokenVariable); text != "" {
 		_ = os.Unsetenv(tokenVariable) // processes that this one starts do not need it
 		return text

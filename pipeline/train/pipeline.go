@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"errors"
 
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/config"
@@ -40,6 +41,10 @@ type Variables interface {
 type Snapshotter interface {
 	Snapshot() Variables
 }
+
+// ErrTooFewDevices is wrapped by the error of a Remote that has not found a device for each rank. It ends the run, which
+// can be resumed with another config.
+var ErrTooFewDevices = errors.New("too few devices")
 
 // Remote opens a pipeline whose ranks are in other processes. Errors of a lost process wrap device.ErrLost, here and
 // from the pipeline's methods: the run closes the pipeline and opens another.

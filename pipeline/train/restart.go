@@ -78,7 +78,7 @@ func (t *trainer) restart(ctx context.Context) error {
 		return nil
 	}
 	switch err := t.do(ctx, t.openSession, t.loadSession); {
-	case errors.Is(err, device.ErrLost):
+	case errors.Is(err, device.ErrLost), errors.Is(err, ErrTooFewDevices):
 		return err
 	case err != nil:
 		return fmt.Errorf("%w (%w)", err, device.ErrLost)

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"net"
 	"slices"
-	"strconv"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
@@ -63,12 +62,19 @@ func (h *Host) tabLeft(secret string) {
 	}
 }
 
-// peersOf returns the peers as a member reaches them: a tab through the relay of its page.
+// peersOf returns the peers as a member reaches them: a tab through the relay of its page, and the member in this process
+// the coordinator without a network between them.
 func (h *Host) peersOf(epoch uint64, member string, all []protocol.Peer) []protocol.Peer {
 	h.mu.Lock()
 	m := h.find(member)
 	isTab := h.tabs != nil && m != nil && m.Info.Tab != ""
 	h.mu.Unlock()
+	peers := slices.Clone(all)
+	if h.local != nil && member == h.local.ID() {
+		i := slices.IndexFunc(peers, func(p protocol.Peer) bool { return p.ID == identity.CoordinatorID })
+		peers[i].Addresses = []string{h.near(h.node.Port())}
+		return peers
+	}
 	if !isTab {
 		return all
 	}
@@ -76,13 +82,12 @@ func (h *Host) peersOf(epoch uint64, member string, all []protocol.Peer) []proto
 	for _, p := range all {
 		switch {
 		case p.ID == identity.CoordinatorID:
-			addresses[p.ID] = []string{net.JoinHostPort(loopback(h.options.Address), strconv.Itoa(h.node.Port()))}
+			addresses[p.ID] = []string{h.near(h.node.Port())}
 		case len(p.Addresses) > 0:
 			addresses[p.ID] = p.Addresses
 		}
 	}
 	paths := h.tabs.Tickets(epoch, addresses)
-	peers := slices.Clone(all)
 	for i, p := range peers {
 		if path, ok := paths[p.ID]; ok {
 			peers[i].Addresses = []string{path}

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -23,7 +25,7 @@ import (
 // HostOptions describe a coordinator.
 type HostOptions struct {
 	Dir       string   // folder for the CA of the run, which a coordinator that restarts needs
-	Address   string   // host:port where members join; empty host: all interfaces; port 0: any three
+	Address   string   // host:port where members join; empty host: all interfaces; port 0: any four
 	Hosts     []string // names or addresses of this machine, for the token; none: those of its interfaces
 	Build     string
 	Token     identity.TokenOptions  // its addresses are set by NewHost
@@ -134,16 +136,12 @@ func NewHost(ctx context.Context, o HostOptions) (h *Host, err error) {
 	return h, err
 }
 
-// listen opens the servers: for joining at a port, for control at the next and for tensors at the one after.
+// listen opens the servers, at consecutive ports.
 func (h *Host) listen(a *identity.Authority, c *identity.Credentials) error {
 	o := h.options
-	host, text, err := net.SplitHostPort(o.Address)
+	host, port, err := splitAddress(o.Address)
 	if err != nil {
-		return fmt.Errorf("address %q: %w, expected host:port", o.Address, err)
-	}
-	port, err := strconv.Atoi(text)
-	if err != nil || port < 0 || port > 65533 {
-		return fmt.Errorf("address %q: found port %s, expected 0 to 65533", o.Address, text)
+		return err
 	}
 	at := func(offset int) string {
 		if port == 0 {
@@ -155,10 +153,10 @@ func (h *Host) listen(a *identity.Authority, c *identity.Credentials) error {
 	if err != nil {
 		return err
 	}
-	if h.control, err = control.Serve(control.ServerOptions{Address: at(1), Credentials: c, Build: o.Build, Note: o.Note}); err != nil {
+	if h.control, err = control.Serve(control.ServerOptions{Address: at(controlPort), Credentials: c, Build: o.Build, Note: o.Note}); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	if h.node, err = transport.Listen(at(2), transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(), Identify: c.Identify, Receive: h.receive,
+	if h.node, err = transport.Listen(at(nodePort), transport.Options{Self: identity.CoordinatorID, TLS: c.TLS(), Identify: c.Identify, Receive: h.receive,
 		Lost: h.lost, Grace: o.Grace, Dial: o.Dial, Note: o.Note}); err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -177,6 +175,31 @@ func (h *Host) listen(a *identity.Authority, c *identity.Credentials) error {
 	o.Token.Addresses = h.addresses(l.Addr().(*net.TCPAddr).Port)
 	h.token, err = a.NewToken(o.Token)
 	return err
+}
+
+// The ports after the one where members join.
+const (
+	controlPort = iota + 1
+	nodePort    // of the coordinator, for tensors
+	localPort   // of the member in this process, for tensors
+)
+
+// splitAddress returns host and port of HostOptions.Address.
+func splitAddress(address string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", 0, fmt.Errorf("address %q: %w, expected host:port", address, err)
+	}
+	port, err = strconv.Atoi(text)
+	if most := math.MaxUint16 - localPort; err != nil || port < 0 || port > most {
+		return "", 0, fmt.Errorf("address %q: found port %s, expected 0 to %d", address, text, most)
+	}
+	return host, port, nil
+}
+
+// near is the address at which this process reaches a server of its own, whatever lies between it and the members.
+func (h *Host) near(port int) string {
+	return net.JoinHostPort(loopback(h.options.Address), strconv.Itoa(port))
 }
 
 // addresses are those of this machine, with a port.
@@ -198,7 +221,13 @@ func (h *Host) startLocal(ctx context.Context, a *identity.Authority) error {
 	}
 	o := *h.options.Local
 	o.Note, o.Credentials, o.Build, o.Grace, o.Hosts = h.options.Note, c, h.options.Build, h.options.Grace, h.options.Hosts
-	o.Control = []string{net.JoinHostPort(loopback(h.options.Address), strconv.Itoa(h.control.Port()))}
+	o.Control = []string{h.near(h.control.Port())}
+	if o.Listen, o.Port, err = splitAddress(h.options.Address); err != nil {
+		return err
+	}
+	if o.Port > 0 {
+		o.Port += localPort
+	}
 	h.local, err = member.Start(ctx, o)
 	return err
 }
@@ -279,11 +308,20 @@ func (h *Host) memberChanged(c control.MemberChange) {
 			return
 		}
 		h.members = append(h.members, m)
+		for _, gone := range h.members {
+			if gone.lost != nil && h.replaces(m, gone) {
+				gone.lost.Reset(0)
+			}
+		}
 		h.options.Note("%s joined from %s (%s) with %s", m.ID, m.Info.Host, m.Info.System, m.Info.DeviceNames())
 	case m == nil:
 		return
 	case c.Change == control.Lost:
-		m.lost = time.AfterFunc(h.options.Grace-leaseTime, func() { h.declareLost(m.ID) })
+		wait := max(0, h.options.Grace-leaseTime)
+		if slices.ContainsFunc(h.members, func(other *hostMember) bool { return h.replaces(other, m) }) {
+			wait = 0
+		}
+		m.lost = time.AfterFunc(wait, func() { h.declareLost(m.ID) })
 		h.options.Note("%s does not answer", m.ID)
 	case c.Change == control.Returned:
 		if m.lost != nil {
@@ -296,6 +334,13 @@ func (h *Host) memberChanged(c control.MemberChange) {
 		h.remove(m)
 	}
 	h.change()
+}
+
+// replaces reports whether a member is the process of another that was started again: it answers, it has no rank, and
+// its computer and devices are those of the other. It need not be waited for, then. The caller holds the lock.
+func (h *Host) replaces(m, other *hostMember) bool {
+	placed := slices.ContainsFunc(h.placed, func(p protocol.Place) bool { return p.Member == m.ID })
+	return m != other && m.lost == nil && !placed && m.Info.SameComputer(other.Info) && m.Info.DeviceNames() == other.Info.DeviceNames()
 }
 
 // leaseTime is how long a member has not been heard of when its lease ends.

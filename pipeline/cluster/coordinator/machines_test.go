@@ -151,7 +151,7 @@ func (m machines) measure(t testing.TB) (share, predicted float64, notes string)
 		defer func() { require.NoError(t, p.Close()) }()
 	}
 	r, c := &report{}, m.config(t, dir)
-	_, err = h.Train(t.Context(), func(int) (config.Config, error) { return c, nil }, train.Options{Report: r})
+	_, err = h.Train(t.Context(), func(int, bool) (config.Config, error) { return c, nil }, train.Options{Report: r})
 	require.NoError(t, err)
 	first, last := len(r.times)/4, len(r.times)-2 // the last step is reported with the one before
 	step := r.times[last].Sub(r.times[first]).Seconds() / float64(last-first)

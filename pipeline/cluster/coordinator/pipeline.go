@@ -36,8 +36,8 @@ type Node interface {
 	Send(to string, m transport.Message) error
 }
 
-// releaseTimeout is how long members may take to end their ranks.
-const releaseTimeout = 10 * time.Second
+// releaseTimeout is how long members may take to end their ranks. A run waits a little longer for that.
+const releaseTimeout = 7 * time.Second
 
 // Pipeline is a pipeline over members.
 type Pipeline struct {

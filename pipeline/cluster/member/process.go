@@ -26,6 +26,7 @@ type ProcessOptions struct {
 	Build       string                      // of this program
 	Devices     []string                    // names of the devices to offer, each for one rank
 	Hosts       []string                    // names or addresses of this machine, for other members; none: those of its interfaces
+	Listen      string                      // address of the interface for tensors; "": all
 	Port        int                         // for tensors; 0: any
 	Grace       time.Duration               // how long a broken connection may last
 	Renew       func(context.Context) error // renews Credentials; nil: they renew themselves
@@ -59,7 +60,7 @@ func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
 	notes := &Notes{To: o.Note}
 	o.Note = notes.Note
 	p := &Process{member: New(o.Options), notes: notes, ended: make(chan struct{})}
-	listen, dial := net.JoinHostPort("", strconv.Itoa(o.Port)), o.DialPeer
+	listen, dial := net.JoinHostPort(o.Listen, strconv.Itoa(o.Port)), o.DialPeer
 	if o.Dial != nil {
 		listen, dial = "", o.Dial // it only dials
 	}
@@ -84,6 +85,9 @@ func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
 	}
 	return p, nil
 }
+
+// ID is the member's.
+func (p *Process) ID() string { return p.member.options.ID }
 
 // handle registers the coordinator's requests.
 func (p *Process) handle(c *control.Client) {

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net"
+	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph/model"
@@ -154,4 +156,19 @@ func (i Info) DeviceNames() string {
 		names = append(names, d.Name)
 	}
 	return strings.Join(names, ", ")
+}
+
+// SameComputer reports whether another member is a process of the same computer, as far as its name and addresses show.
+func (i Info) SameComputer(other Info) bool {
+	return i.Host == other.Host && i.System == other.System && slices.Equal(i.hosts(), other.hosts())
+}
+
+// hosts are the addresses without their ports.
+func (i Info) hosts() (all []string) {
+	for _, a := range i.Addresses {
+		if host, _, err := net.SplitHostPort(a); err == nil {
+			all = append(all, host)
+		}
+	}
+	return all
 }
