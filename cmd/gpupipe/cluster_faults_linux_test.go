@@ -1,0 +1,305 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpupipe/gpupipe/internal/slowlink"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// noticed is how soon a fault must be noted.
+const noticed = 6 * time.Second
+
+// network is what lies between the coordinator and its members: a proxy for each port.
+type network []*slowlink.Proxy
+
+// networkHost is the address at which members reach the coordinator through the network.
+const networkHost = "127.0.0.2"
+
+func newNetwork(r *testRun) (n network) {
+	r.t.Helper()
+	for i := range 4 {
+		port := strconv.Itoa(r.port + i)
+		p, err := slowlink.Listen(net.JoinHostPort(networkHost, port), net.JoinHostPort("127.0.0.1", port))
+		require.NoError(r.t, err)
+		r.t.Cleanup(func() { assert.NoError(r.t, p.Close()) })
+		n = append(n, p)
+	}
+	return n
+}
+
+// each calls a function for all proxies.
+func (n network) each(f func(*slowlink.Proxy)) {
+	for _, p := range n {
+		f(p)
+	}
+}
+
+const twoBW = "pipeline.schedule=2bw"
+
+// A campaign kills members and coordinators at random and starts each again. GPUPIPE_CAMPAIGN is the number of kills of
+// members, of coordinators, and the seed.
+func TestClusterCampaign(t *testing.T) {
+	t.Parallel()
+	members, coordinators, seed := 1, 1, uint64(1)
+	if text := os.Getenv("GPUPIPE_CAMPAIGN"); text != "" {
+		_, err := fmt.Sscanf(text, "%d,%d,%d", &members, &coordinators, &seed)
+		require.NoError(t, err)
+	}
+	c := newCampaign(t, seed)
+	for members+coordinators > 0 {
+		if c.random.IntN(members+coordinators) < members {
+			members--
+			c.killMember()
+		} else {
+			coordinators--
+			c.killCoordinator()
+		}
+	}
+	c.finish()
+}
+
+// campaign is a run whose processes are killed.
+type campaign struct {
+	*testRun
+	random  *rand.Rand
+	host    *process
+	token   string
+	names   []string
+	members []*process
+	pending int // kills since the last progress
+}
+
+func newCampaign(t *testing.T, seed uint64) *campaign {
+	c := &campaign{testRun: newTestRun(t, 1_000_000, twoBW, "lr.schedule=constant"), random: rand.New(rand.NewPCG(seed, 0)), names: []string{"a", "b"}}
+	c.host = c.testRun.host("--device", "cpu:0/1", "--members", "2")
+	c.token = c.host.token()
+	for _, name := range c.names {
+		c.members = append(c.members, c.join(c.token, name))
+	}
+	c.host.awaitStep(40)
+	return c
+}
+
+// pause waits for a random time. After two kills it waits until the run has made progress: faults count towards
+// pipeline.restarts as long as no checkpoint is written.
+func (c *campaign) pause() {
+	if c.pending++; c.pending > 2 {
+		_, step, _ := c.host.output()
+		c.host.awaitStep(step + 60)
+		c.pending = 0
+	}
+	time.Sleep(time.Duration(c.random.Float64() * float64(3*time.Second)))
+}
+
+func (c *campaign) killMember() {
+	c.t.Helper()
+	c.pause()
+	i := c.random.IntN(len(c.members))
+	_, step, _ := c.host.output()
+	c.t.Logf("member %s is killed at step %d", c.names[i], step)
+	c.members[i].kill()
+	c.members[i] = c.join(c.token, c.names[i])
+}
+
+// killCoordinator also checks that no checkpoint is lost.
+func (c *campaign) killCoordinator() {
+	c.t.Helper()
+	c.pause()
+	_, step, _ := c.host.output()
+	c.t.Logf("the coordinator is killed at step %d", step)
+	c.host.kill()
+	before := c.checkpoints()
+	c.host = launch(c.t, nil, "host", c.dir, "--resume", "--json", "--device", "cpu:0/1", "--members", "2", "--listen", "127.0.0.1:"+strconv.Itoa(c.port))
+	c.host.await(fmt.Sprintf(`"first_step":%d,`, before[len(before)-1]))
+	c.pending = 0
+}
+
+// checkpoints lists the steps of the checkpoints, in order.
+func (c *campaign) checkpoints() (steps []int) {
+	c.t.Helper()
+	entries, err := os.ReadDir(filepath.Join(c.dir, "checkpoints"))
+	require.NoError(c.t, err)
+	for _, e := range entries {
+		if step, err := strconv.Atoi(strings.TrimPrefix(e.Name(), "step-")); err == nil { // not one that was being written
+			steps = append(steps, step)
+		}
+	}
+	slices.Sort(steps)
+	return steps
+}
+
+// finish stops the run and compares it with one in one process.
+func (c *campaign) finish() {
+	_, step, _ := c.host.output()
+	c.host.awaitStep(step + 100)
+	c.host.signal(os.Interrupt)
+	text := c.host.exit(exitInterrupted)
+	for _, m := range c.members {
+		m.exit(exitOK)
+	}
+	m := regexp.MustCompile(`stopped after step (\d+);`).FindStringSubmatch(text)
+	require.NotNil(c.t, m, text)
+	step, err := strconv.Atoi(m[1])
+	require.NoError(c.t, err)
+	c.t.Logf("stopped after step %d", step)
+	eachStepOnce(c.t, c.dir, step)
+	c.set = append(c.set, fmt.Sprint("train.steps=", step))
+	equalBits(c.t, c.alone(3), c.dir, step)
+}
+
+// While all connections of a member are silent for ten seconds, the run waits, and goes on without a rollback. So it
+// does when connections are reset in the middle of a message.
+func TestClusterWaitsForTheNetwork(t *testing.T) {
+	t.Parallel()
+	const steps = 1500
+	r := newTestRun(t, steps, twoBW)
+	n := newNetwork(r)
+	host := r.host("--device", "cpu:0/1", "--address", networkHost)
+	m := r.join(host.token(), "m")
+	for step := 50; step <= 400; step += 50 {
+		host.awaitStep(step)
+		n.each(func(p *slowlink.Proxy) { p.ResetAfter(3000) })
+	}
+	host.awaitStep(500)
+	for _, p := range n {
+		p.Outage(10 * time.Second)
+	}
+	host.awaitWithin(noticed, `m-\w+ does not answer`)
+	host.await(`m-\w+ answers again`)
+	text := host.exit(exitOK)
+	assert.NotContains(t, text, "restarting")
+	m.exit(exitOK)
+	equalBits(t, r.alone(2), r.dir, steps)
+	eachStepOnce(t, r.dir, steps)
+}
+
+// A member on the other side of a partition is lost, and cannot train on when it is back: one epoch trains.
+func TestClusterTrainsOneEpochInAPartition(t *testing.T) {
+	t.Parallel()
+	const steps = 1200
+	r := newTestRun(t, steps, twoBW)
+	n := newNetwork(r)
+	host := r.host("--device", "cpu:0/1", "--device", "cpu:0/1", "--address", networkHost, "--grace", "5s", "--rejoin", "1s")
+	m := r.join(host.token(), "m")
+	host.awaitStep(100)
+	n.each((*slowlink.Proxy).Hang)
+	host.awaitWithin(noticed, `m-\w+ does not answer`)
+	host.await(`the members have 2 devices, expected 3, one for each rank; going on with 2`)
+	n.each((*slowlink.Proxy).Resume)
+	m.await(`the coordinator begins anew`)
+	host.exit(exitOK)
+	m.exit(exitOK)
+	equalBits(t, r.alone(3), r.dir, steps)
+	eachStepOnce(t, r.dir, steps)
+}
+
+// A member that stands still is lost. Without a spare one, the run goes on with fewer stages and as many stale
+// microbatches.
+func TestClusterGoesOnWithFewerStages(t *testing.T) {
+	t.Parallel()
+	const steps = 1500
+	r := newTestRun(t, steps, twoBW)
+	host := r.host("--device", "cpu:0/1", "--members", "2", "--grace", "5s", "--rejoin", "1s")
+	token := host.token()
+	a, b := r.join(token, "a"), r.join(token, "b")
+	host.awaitStep(100)
+	b.signal(syscall.SIGSTOP)
+	host.awaitWithin(noticed, `b-\w+ does not answer`)
+	host.await(`the members have 2 devices, expected 3, one for each rank; going on with 2`)
+	host.exit(exitOK)
+	a.exit(exitOK)
+	b.signal(syscall.SIGCONT)
+	b.kill()
+	equalBits(t, r.alone(3), r.dir, steps)
+	eachStepOnce(t, r.dir, steps)
+}
+
+// A coordinator that cannot write ends the run, says why, and leaves its checkpoints as they are.
+func TestClusterOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	const steps = 600
+	r := newTestRun(t, steps, twoBW)
+	host := r.host("--device", "cpu:0/1")
+	m := r.join(host.token(), "m")
+	host.awaitStep(100)
+	require.NoError(t, unix.Prlimit(host.cmd.Process.Pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 4096, Max: unix.RLIM_INFINITY}, nil))
+	text := host.exit(exitMistake)
+	assert.Contains(t, text, "file too large")
+	assert.Contains(t, text, r.dir)
+	m.exit(exitOK)
+	code, out, errs := command("eval", r.dir, "--device", "cpu:0/1")
+	assert.Equal(t, exitOK, code, out+errs)
+	host = r.host("--device", "cpu:0/1", "--resume")
+	m = r.join(host.token(), "m")
+	host.exit(exitOK)
+	m.exit(exitOK)
+	equalBits(t, r.alone(2), r.dir, steps)
+}
+
+// A run that is stopped goes on with other numbers of members, and then in one process.
+func TestClusterResumesWithOtherMembers(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t, 8, twoBW, "train.save_every=8", "model.n_layers=4")
+	source := r.config
+	steps := 0
+	for _, members := range []int{4, 2, 3} {
+		steps += 8
+		r.set = append(r.set, fmt.Sprint("train.steps=", steps), "lr.warmup=2")
+		args := []string{"--device", "cpu:0/1", "--members", strconv.Itoa(members - 1)}
+		if steps > 8 {
+			r.config, args = r.dir, append(args, "--resume")
+		}
+		host := r.host(args...)
+		token := host.token()
+		for i := range members - 1 {
+			defer r.join(token, fmt.Sprint("m", i)).exit(exitOK)
+		}
+		text := host.exit(exitOK)
+		assert.Contains(t, text, fmt.Sprintf("stages: %d", members))
+	}
+	code, _, errs := command("train", r.dir, "--resume", "--device", "cpu:0/1", "--no-tune", "--set", "train.steps=32")
+	require.Equal(t, exitOK, code, errs)
+	r.config = source
+	_, err := os.Stat(filepath.Join(r.dir, "checkpoints", "step-32"))
+	require.NoError(t, err)
+	eachStepOnce(t, r.dir, 32)
+}
+
+// Ctrl-C on a member leaves the run, which waits for another. Ctrl-C on the coordinator saves and ends all members.
+func TestClusterInterrupted(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t, 100_000, twoBW)
+	host := r.host("--device", "cpu:0/1")
+	token := host.token()
+	m := r.join(token, "m")
+	host.awaitStep(100)
+	m.signal(os.Interrupt)
+	m.exit(exitInterrupted)
+	host.await(`m-\w+ has left`)
+	m = r.join(token, "m")
+	host.await(`restarted, going on from step`)
+	host.awaitStep(300)
+	host.signal(os.Interrupt)
+	text := host.exit(exitInterrupted)
+	assert.Regexp(t, `stopped after step \d+; to continue: gpupipe host .* --resume`, text)
+	m.exit(exitOK)
+	for i := range 4 {
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(r.port+i)))
+		require.NoError(t, err, "a port is still in use")
+		require.NoError(t, l.Close())
+	}
+}

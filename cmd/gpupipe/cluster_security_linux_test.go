@@ -1,0 +1,103 @@
+package main
+
+import (
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// secretOf is the secret of a token.
+func secretOf(token string) string { return token[strings.LastIndexByte(token, '.')+1:] }
+
+// changed returns a token with other bytes in one of its parts, counted from the end.
+func changed(token string, part int) string {
+	parts := strings.Split(token, ".")
+	at := len(parts) - part
+	b, err := base64.RawURLEncoding.DecodeString(parts[at])
+	if err != nil {
+		panic(err) // of a token that is none
+	}
+	b[0] ^= 1
+	parts[at] = base64.RawURLEncoding.EncodeToString(b)
+	return strings.Join(parts, ".")
+}
+
+// The secret of a token is not among the arguments of a member, nor in its environment, nor in what the processes write.
+func TestJoinHidesTheToken(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t, 1_000_000, twoBW)
+	host := r.host("--device", "cpu:0/1")
+	token := host.token()
+	argument := launch(t, nil, "join", "--name", "m", token, "--device", "cpu:0/1")
+	host.awaitStep(40)
+	environment := r.join(token, "n")
+	host.await(`n-\w+ joined`)
+	for _, p := range []*process{argument, environment, host} {
+		for _, name := range []string{"cmdline", "environ"} {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", p.cmd.Process.Pid, name))
+			require.NoError(t, err)
+			require.NotEmpty(t, text)
+			assert.NotContains(t, string(text), secretOf(token), name)
+		}
+	}
+	host.signal(os.Interrupt)
+	text := host.exit(exitInterrupted)
+	assert.Equal(t, 1, strings.Count(text, secretOf(token)), "once, in the event that shows the token")
+	for _, m := range []*process{argument, environment} {
+		assert.NotContains(t, m.exit(exitOK), secretOf(token))
+	}
+	require.NoError(t, filepath.Walk(r.dir, func(path string, info os.FileInfo, err error) error {
+		if err != nil || info.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		assert.NotContains(t, string(content), secretOf(token), path)
+		return err
+	}))
+}
+
+// Both sides say why a member is refused.
+func TestJoinIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newTestRun(t, 8, twoBW)
+	host := r.host("--device", "cpu:0/1", "--members", "2", "--lifetime", "8s", "--single-use")
+	token := host.token()
+	began := time.Now()
+	var first *process
+	for _, c := range []struct {
+		name, token, environment, member, coordinator string
+	}{
+		{"another secret", changed(token, 1), "", `refuses: the coordinator does not know this token`, `refused: the coordinator does not know this token`},
+		{"another CA", changed(token, 2), "", `the CA there is not the one that the token names`, `refused: the other side refuses this certificate`},
+		{"no token", "gp1.127.0.0.1:1.a.bc", "", `gpupipe: token: secret: found 2 characters, expected 22`, ``},
+		{"another build", token, "GPUPIPE_TEST_COMMAND=another build", `build of this member is "another build", build of the coordinator is ".*\(.*\)"`,
+			`build of this member is "another build", build of the coordinator is ".*\(.*\)"`},
+		{"used", token, "", `has admitted a member already`, `refused: token \w+ has admitted a member already`},
+	} {
+		if c.name == "used" { // the other build has not used it
+			first = r.join(token, "first")
+			host.await(`first-\w+ joined`)
+		}
+		m := launch(t, []string{"GPUPIPE_TOKEN=" + c.token, c.environment}, "join", "--device", "cpu:0/1")
+		text := m.exit(exitMistake)
+		assert.Regexp(t, c.member, text, c.name)
+		assert.NotContains(t, text, secretOf(c.token), c.name)
+		if c.coordinator != "" {
+			host.await(c.coordinator)
+		}
+	}
+	time.Sleep(time.Until(began.Add(8 * time.Second)))
+	assert.Regexp(t, `refuses: token \w+ expired at`, r.join(token, "late").exit(exitMistake))
+	host.await(`refused: token \w+ expired at`)
+	text, _, _ := host.output()
+	assert.Equal(t, 1, strings.Count(text, secretOf(token)), "once, in the event that shows the token")
+	host.kill()
+	first.kill()
+}
