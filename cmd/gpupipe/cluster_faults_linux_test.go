@@ -145,7 +145,7 @@ func (c *campaign) checkpoints() (steps []int) {
 // finish stops the run and compares it with one in one process.
 func (c *campaign) finish() {
 	_, step, _ := c.host.output()
-	c.host.awaitStep(step + 100)
+	c.host.awaitStep(step + 40)
 	c.host.signal(os.Interrupt)
 	text := c.host.exit(exitInterrupted)
 	for _, m := range c.members {
@@ -165,16 +165,16 @@ func (c *campaign) finish() {
 // does when connections are reset in the middle of a message.
 func TestClusterWaitsForTheNetwork(t *testing.T) {
 	t.Parallel()
-	const steps = 1500
+	const steps = 400
 	r := newTestRun(t, steps, twoBW)
 	n := newNetwork(r)
 	host := r.host("--device", "cpu:0/1", "--address", networkHost)
 	m := r.join(host.token(), "m")
-	for step := 50; step <= 400; step += 50 {
+	for step := 20; step <= 120; step += 20 {
 		host.awaitStep(step)
 		n.each(func(p *slowlink.Proxy) { p.ResetAfter(3000) })
 	}
-	host.awaitStep(500)
+	host.awaitStep(160)
 	for _, p := range n {
 		p.Outage(10 * time.Second)
 	}
@@ -190,12 +190,12 @@ func TestClusterWaitsForTheNetwork(t *testing.T) {
 // A member on the other side of a partition is lost, and cannot train on when it is back: one epoch trains.
 func TestClusterTrainsOneEpochInAPartition(t *testing.T) {
 	t.Parallel()
-	const steps = 1200
+	const steps = 400
 	r := newTestRun(t, steps, twoBW)
 	n := newNetwork(r)
 	host := r.host("--device", "cpu:0/1", "--device", "cpu:0/1", "--address", networkHost, "--grace", "5s", "--rejoin", "1s")
 	m := r.join(host.token(), "m")
-	host.awaitStep(100)
+	host.awaitStep(40)
 	n.each((*slowlink.Proxy).Hang)
 	host.awaitWithin(noticed, `m-\w+ does not answer`)
 	host.await(`the members have 2 devices, expected 3, one for each rank; going on with 2`)
@@ -211,12 +211,12 @@ func TestClusterTrainsOneEpochInAPartition(t *testing.T) {
 // microbatches.
 func TestClusterGoesOnWithFewerStages(t *testing.T) {
 	t.Parallel()
-	const steps = 1500
+	const steps = 300
 	r := newTestRun(t, steps, twoBW)
 	host := r.host("--device", "cpu:0/1", "--members", "2", "--grace", "5s", "--rejoin", "1s")
 	token := host.token()
 	a, b := r.join(token, "a"), r.join(token, "b")
-	host.awaitStep(100)
+	host.awaitStep(40)
 	b.signal(syscall.SIGSTOP)
 	host.awaitWithin(noticed, `b-\w+ does not answer`)
 	host.await(`the members have 2 devices, expected 3, one for each rank; going on with 2`)
@@ -231,11 +231,11 @@ func TestClusterGoesOnWithFewerStages(t *testing.T) {
 // A coordinator that cannot write ends the run, says why, and leaves its checkpoints as they are.
 func TestClusterOnAFullDisk(t *testing.T) {
 	t.Parallel()
-	const steps = 600
+	const steps = 300
 	r := newTestRun(t, steps, twoBW)
 	host := r.host("--device", "cpu:0/1")
 	m := r.join(host.token(), "m")
-	host.awaitStep(100)
+	host.awaitStep(40)
 	require.NoError(t, unix.Prlimit(host.cmd.Process.Pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 4096, Max: unix.RLIM_INFINITY}, nil))
 	text := host.exit(exitMistake)
 	assert.Contains(t, text, "file too large")
@@ -292,7 +292,7 @@ func TestClusterInterrupted(t *testing.T) {
 	host.await(`m-\w+ has left`)
 	m = r.join(token, "m")
 	host.await(`restarted, going on from step`)
-	host.awaitStep(300)
+	host.awaitStep(200)
 	host.signal(os.Interrupt)
 	text := host.exit(exitInterrupted)
 	assert.Regexp(t, `stopped after step \d+; to continue: gpupipe host .* --resume`, text)

@@ -167,7 +167,7 @@ func run(t *testing.T, h *coordinator.Host, onStep func(train.Progress)) []train
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	notes := &runtest.Notes{OnStep: onStep}
-	_, err := h.Train(ctx, func(int) (config.Config, error) {
+	_, err := h.Train(ctx, func(int, bool) (config.Config, error) {
 		return traintest.Demo(t, dir, "model.n_layers=3", "pipeline.schedule=2bw", "train.microbatches=4",
 			"pipeline.stale_microbatches=all", "pipeline.stages=3",
 			"train.steps="+cmp.Or(os.Getenv(stepsVariable), "6")), nil
