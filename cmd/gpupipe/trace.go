@@ -22,6 +22,9 @@ func (c *traceCommand) Help() string {
 	return `Prints the share of time in which each stage computed, waited and transferred. "Over all" covers the whole run, with evaluations and
 checkpoints. "Steady state" omits the first and the last batch of each stretch between two moments at which the pipeline is empty.
 
+Of a run over several machines, it names the slowest rank, the slowest link and what would help, and shows how far the clocks of the
+members were off. Between two members these errors add up.
+
 The file itself opens in https://ui.perfetto.dev and in chrome://tracing. It ends at 256 MiB with an event that says so. A resumed run
 starts a new trace.json; the earlier ones are trace.1.json, trace.2.json and so on, oldest first.
 
@@ -54,7 +57,10 @@ func (c *traceCommand) Run(a *app) error {
 		return usererror.New(err)
 	}
 	if c.JSON {
-		return a.printJSON(s)
+		return a.printJSON(struct {
+			trace.Summary
+			Advice []string `json:"advice,omitempty"`
+		}{s, s.Advice()})
 	}
 	a.printf("%s: %d batches\n", s.File, s.Batches)
 	if earlier != "" {
@@ -80,6 +86,7 @@ func (c *traceCommand) Run(a *app) error {
 		printShares(a, "steady state", s, func(t trace.Stage) *trace.Shares { return t.Steady }, s.Steady)
 	}
 	printMeans(a, s)
+	printMachines(a, s)
 	if s.All.Data > 0 {
 		a.printf("\nwaiting for batches from hooks: %s over all", shareText(s.All.Data))
 		if s.Steady != nil {
@@ -121,6 +128,27 @@ func printShares(a *app, title string, s trace.Summary, of func(trace.Stage) *tr
 	}
 	a.headed(rows)
 	a.printf("\n")
+}
+
+// printMachines prints what a run over several machines waited for.
+func printMachines(a *app, s trace.Summary) {
+	m := s.Machines
+	if m == nil {
+		return
+	}
+	rows := [][]string{{"LINK", "WAITED FOR", "MS A TRANSFER", "KB", "TRANSFERS"}}
+	for _, l := range m.Links {
+		rows = append(rows, []string{l.From + " to " + l.To, shareText(l.Wait), fmt.Sprintf("%.3f", 1e3*l.Seconds), fmt.Sprintf("%.0f", l.Bytes/1e3), fmt.Sprint(l.Transfers)})
+	}
+	a.printf("\n")
+	a.headed(rows)
+	rows = [][]string{{"CLOCK OF", "OFFSET MS", "ERROR MS"}}
+	for _, k := range m.Clocks {
+		rows = append(rows, []string{k.Member, fmt.Sprintf("%+.3f", 1e3*k.Offset), fmt.Sprintf("± %.3f", 1e3*k.Error)})
+	}
+	a.printf("\n")
+	a.headed(rows)
+	a.printf("\n%s\n", strings.Join(s.Advice(), "\n"))
 }
 
 // printMeans prints the mean time of each kind of action.

@@ -17,6 +17,7 @@ const (
 	Data         Category = "data"           // a stage waits for a batch that hooks have not finished
 	Run          Category = "run"            // of the whole run: training, evaluations, checkpoints
 	Clock        Category = "clock"          // the clock of a member, and how far its events may be off
+	Network      Category = "network"        // a link between two members as it was measured before the run, or Settings
 )
 
 // legacyGradientNorm is the name of GradientNorm in files of earlier versions.
@@ -70,6 +71,10 @@ const sendSuffix, receiveSuffix = " send", " receive"
 func ClockTrack(member string) string { return clockPrefix + member }
 
 const clockPrefix = "clock of "
+
+// NetworkTrack is the track of Network events. Their arguments: "source" and "target", the members; "latency_micros" of a
+// transfer without content, "bytes_per_second". Or those of Settings.
+const NetworkTrack = "network"
 
 // DataTrack is the track of Data.
 const DataTrack = "data"

@@ -27,7 +27,14 @@ type Args struct {
 	To        *int     `json:"to"`
 	Staleness *float64 `json:"staleness"`
 	Bytes     int64    `json:"bytes"`
-	Error     *float64 `json:"error_micros"` // of a Clock event
+	// Of Clock and Network events.
+	Offset    float64  `json:"offset_micros"`
+	Error     *float64 `json:"error_micros"`
+	Latency   float64  `json:"latency_micros"`
+	Bandwidth float64  `json:"bytes_per_second"`
+	Source    string   `json:"source"`
+	Target    string   `json:"target"`
+	Settings
 }
 
 // Arrow is a transfer from a Send to its Receive. Times are in microseconds since the start of the trace, when each of
@@ -38,8 +45,8 @@ type Arrow struct {
 }
 
 // Read calls each with the slices of a file, in the order in which they were written. It stops at the first error of
-// each. It calls arrow, unless that is nil, with the arrows. It ignores counters. It reports whether the file is cut: the file of a killed run may end in the
-// middle of an event. Errors name the file, the event and what is wrong with it.
+// each. It calls arrow, unless that is nil, with the arrows. It ignores counters. It reports whether the file is cut:
+// the file of a killed run may end in the middle of an event. Errors name the file, the event and what is wrong with it.
 func Read(path string, each func(Event) error, arrow func(Arrow)) (cut bool, err error) {
 	f, err := os.Open(path)
 	if err != nil {

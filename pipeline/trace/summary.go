@@ -23,8 +23,9 @@ type Summary struct {
 	Batches  int    `json:"batches"`            // trained; a batch that was trained again after a restart counts once
 	Restarts int    `json:"restarts,omitempty"` // of lost devices
 	// Staleness is the mean age of the gradients in steps; nil if no event of the trace has it.
-	Staleness *float64 `json:"staleness,omitempty"`
-	Stages    []Stage  `json:"stages"`
+	Staleness *float64  `json:"staleness,omitempty"`
+	Stages    []Stage   `json:"stages"`
+	Machines  *Machines `json:"machines,omitempty"` // nil: all stages are on one
 	// Means over the stages.
 	All    Shares  `json:"all"`
 	Steady *Shares `json:"steady,omitempty"` // nil: no stretch of three batches
@@ -33,7 +34,8 @@ type Summary struct {
 // Stage is the use of one stage.
 type Stage struct {
 	Name   string             `json:"name"`
-	Means  map[string]float64 `json:"mean_seconds"` // of a run by kind: F, B, I, W, E, N, U
+	Member string             `json:"member,omitempty"` // the machine that has the stage; "": this one
+	Means  map[string]float64 `json:"mean_seconds"`     // of a run by kind: F, B, I, W, E, N, U
 	All    Shares             `json:"all"`
 	Steady *Shares            `json:"steady,omitempty"`
 }
@@ -53,10 +55,10 @@ type Shares struct {
 
 // Summarize reads a trace and sums it up. It is an error if no stage computed.
 func Summarize(path string) (Summary, error) {
-	t := timeline{stages: map[string]*stage{}}
+	t := timeline{stages: map[string]*stage{}, network: newNetwork()}
 	var err error
 	s := Summary{File: path}
-	if s.Cut, err = Read(path, t.add, nil); err != nil {
+	if s.Cut, err = Read(path, t.add, t.network.addArrow); err != nil {
 		return s, err
 	}
 	rows := t.rows()
@@ -66,16 +68,20 @@ func Summarize(path string) (Summary, error) {
 	s.Batches, s.Restarts, s.Full = len(t.batches()), t.restarts, t.full
 	stretches := t.stretches()
 	for _, r := range rows {
-		stage := Stage{Name: r.name, Means: r.means(), All: r.shares([]window{t.window(rows)})}
+		stage := Stage{Name: r.name, Member: r.member, Means: r.means(), All: r.shares([]window{t.window(rows)})}
 		stage.All.Batches = s.Batches
 		if steady := r.steady(stretches); len(steady) > 0 {
 			shares := r.shares(steady)
 			stage.Steady = &shares
+			r.windows = steady
+		} else {
+			r.windows = []window{t.window(rows)}
 		}
 		s.Stages = append(s.Stages, stage)
 	}
 	s.mean()
 	s.Staleness = t.staleness()
+	s.Machines = t.network.summarize(rows, s.Stages)
 	return s, nil
 }
 
@@ -109,6 +115,7 @@ type timeline struct {
 	restarts  int
 	restarted float64 // the end of the last restart
 	full      bool
+	network   *network
 }
 
 // stretch is the batches from, from+1, …, to−1, trained between two moments at which the pipeline is empty. The first
@@ -121,7 +128,9 @@ type stretch struct {
 
 type stage struct {
 	name      string
+	member    string
 	row       int
+	windows   []window // in which its waits count
 	computes  bool
 	runs      []interval // and waits, in order
 	transfers []interval
@@ -152,6 +161,9 @@ func (t *timeline) add(e Event) error {
 		}
 		return nil
 	}
+	if t.network.add(e) {
+		return nil
+	}
 	if e.Category == Data {
 		t.data = append(t.data, interval{start: e.Start, end: e.End, category: Data})
 		return nil
@@ -169,7 +181,7 @@ func (t *timeline) add(e Event) error {
 	if e.Args.Batch != nil {
 		x.batch = *e.Args.Batch
 	}
-	s.runs, s.row = append(s.runs, x), e.Row
+	s.runs, s.row, s.member = append(s.runs, x), e.Row, e.Process
 	s.computes = s.computes || e.Category.Computes()
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/gpupipe/gpupipe/runtime/device"
@@ -69,7 +70,9 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 	if err != nil {
 		return nil, err
 	}
-	p.optimizer = chosen.Optimizer
+	p.optimizer, p.links = chosen.Optimizer, o.Links
+	p.settings = trace.Settings{Schedule: chosen.Config.Pipeline.Schedule, Asynchronous: chosen.Config.Pipeline.Delay > 0,
+		Depth: chosen.Config.Pipeline.Depth.Number(), Wire: chosen.Config.Pipeline.Wire.Activations}
 	if err := p.planLayout(chosen, plan); err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
+	"github.com/gpupipe/gpupipe/pipeline/trace"
 	"github.com/gpupipe/gpupipe/pipeline/weights"
 	"github.com/gpupipe/gpupipe/runtime/device"
 )
@@ -54,6 +55,8 @@ type Pipeline struct {
 	second       weights.Second
 	microbatches int // per batch, of all replicas
 	stages       int
+	settings     trace.Settings
+	links        *Links // measured; nil: none is
 	linksChanged func() // is called after each report of links; nil: nothing is
 
 	mu      sync.Mutex

@@ -103,6 +103,25 @@ func (t *tracing) begin() {
 		})
 	}
 	measuring.Wait()
+	t.describe()
+}
+
+// describe records the settings of the pipeline and the measured links.
+func (t *tracing) describe() {
+	p := t.pipeline
+	add := func(name string, args map[string]any) {
+		t.tracer.Complete(trace.NetworkTrack, trace.Network, name, time.Now(), 0, args)
+	}
+	add(p.settings.String(), p.settings.Args())
+	if p.links == nil {
+		return
+	}
+	for _, x := range p.neighbors() {
+		if link, ok := p.links.get(x); ok {
+			add(fmt.Sprintf("%s to %s: %.3g ms, %s", x.from, x.to, 1e3*link.Latency, InBits(link.Bandwidth)),
+				map[string]any{"source": x.from, "target": x.to, "latency_micros": 1e6 * link.Latency, "bytes_per_second": link.Bandwidth})
+		}
+	}
 }
 
 // follow measures a clock now and then: clocks drift.

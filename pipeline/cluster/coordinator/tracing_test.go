@@ -83,6 +83,12 @@ func TestOneTraceOfAllMembers(t *testing.T) {
 	s, err := trace.Summarize(filepath.Join(dir, "run", trace.FileName))
 	require.NoError(t, err)
 	assert.Len(t, s.Stages, 3)
+	require.NotNil(t, s.Machines)
+	assert.Equal(t, trace.Settings{Schedule: "2bw", Asynchronous: true, Wire: "f32"}, s.Machines.Settings)
+	assert.Len(t, s.Machines.Links, 2)
+	assert.Len(t, s.Machines.Clocks, 2)
+	assert.InDelta(t, time.Hour.Seconds(), s.Machines.Clocks[0].Offset, 1e-3)
+	assert.Contains(t, s.Advice()[0], "slowest rank: stage ")
 }
 
 // The time in the trace is never further from the true one than stated, and grows with the member's clock, while that
