@@ -1,3 +1,5 @@
+//go:build !js
+
 // The tests open the page in a headless Chromium, which becomes a member beside native ones.
 package main_test
 
