@@ -66,7 +66,7 @@ var allowed = map[string]string{
 	"pipeline/cluster/transport":   "",
 	"pipeline/cluster/protocol":    "pipeline/trace runtime/device graph/model runtime/exec pipeline/checkpoint/safetensors pipeline/engine pipeline/partition pipeline/stage",
 	"pipeline/cluster/member":      "pipeline/trace pipeline/cluster/identity pipeline/cluster/control optim runtime/device runtime/exec pipeline/cluster/protocol pipeline/cluster/transport pipeline/config pipeline/data pipeline/engine pipeline/hooks pipeline/layout pipeline/measure pipeline/partition pipeline/stage",
-	"pipeline/cluster/tab":         "",
+	"pipeline/cluster/tab":         "pipeline/cluster/protocol",
 	"pipeline/cluster/coordinator": "pipeline/cluster/tab pipeline/trace pipeline/cluster/member pipeline/cluster/identity pipeline/cluster/control pipeline/config graph/model optim runtime/device runtime/exec pipeline/cluster/protocol pipeline/cluster/transport pipeline/engine pipeline/layout pipeline/metrics pipeline/partition pipeline/train pipeline/weights internal/...",
 	"pipeline/config":              "graph graph/model optim pipeline/schedule pipeline/partition pipeline/tokenizer pipeline/wire wasm/hook internal/...",
 	"pipeline/hooks":               "graph graph/op graph/model optim pipeline/config pipeline/data/... pipeline/checkpoint/... pipeline/engine pipeline/trace wasm wasm/... internal/...",

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"syscall/js"
@@ -100,6 +101,7 @@ func run(server, text string, leave <-chan struct{}) error {
 	p, err := member.Start(ctx, member.ProcessOptions{
 		Options:     member.Options{OpenDevice: open, Note: note},
 		Credentials: m.Credentials, Control: []string{controlAddress}, Build: version.String(), Devices: []string{""}, Tab: protocol.TabHash(secret),
+		Listener: newListener(at + "accept/" + secret),
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			if address == controlAddress {
 				address = "control"
@@ -134,6 +136,63 @@ func dial(ctx context.Context, url string) (net.Conn, error) {
 	}
 	return websocket.NetConn(context.Background(), c, websocket.MessageBinary), nil
 }
+
+// listener accepts connections of other tabs, one after the other: it waits on a WebSocket until the relay has one.
+type listener struct {
+	url   string
+	ctx   context.Context // until Close
+	close context.CancelFunc
+}
+
+func newListener(url string) *listener {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &listener{url, ctx, cancel}
+}
+
+// Accept returns the next connection. It dials again for as long as it cannot wait.
+func (l *listener) Accept() (net.Conn, error) {
+	for l.ctx.Err() == nil {
+		if c, err := l.wait(); err == nil {
+			return c, nil
+		}
+		select {
+		case <-time.After(acceptPause):
+		case <-l.ctx.Done():
+		}
+	}
+	return nil, net.ErrClosed
+}
+
+// acceptPause is the time between two attempts to wait for connections.
+const acceptPause = 500 * time.Millisecond
+
+func (l *listener) wait() (net.Conn, error) {
+	c, err := dial(l.ctx, l.url)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(l.ctx, func() { _ = c.Close() })
+	defer stop()
+	mark := make([]byte, 1)
+	if _, err := io.ReadFull(c, mark); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (l *listener) Close() error {
+	l.close()
+	return nil
+}
+
+func (l *listener) Addr() net.Addr { return address{} }
+
+// address is that of a tab, which has none.
+type address struct{}
+
+func (address) Network() string { return "websocket" }
+func (address) String() string  { return "tab" }
 
 // open opens the browser's GPU. It has one, whatever its name.
 func open(name string) (device.Device, error) {

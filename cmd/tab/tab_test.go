@@ -186,28 +186,32 @@ func TestTab(t *testing.T) {
 		t.Skip("CHROMIUM=none")
 	}
 	page := &coordinator.BrowserOptions{Address: "localhost:0", Files: build(t)}
+	native := host(t, nil)
+	for _, name := range []string{"a", "b", "c"} {
+		join(t, native, name)
+	}
+	wait(t, native, 3)
+	want := run(t, native, nil)
+	require.NoError(t, native.Close())
+	assert.NotEqual(t, want[0].Loss, want[len(want)-1].Loss)
 	t.Run("computes what a native member does", func(t *testing.T) {
-		native := host(t, nil)
-		for _, name := range []string{"a", "b", "c"} {
-			join(t, native, name)
-		}
-		wait(t, native, 3)
-		want := run(t, native, nil)
 		h := host(t, page)
 		b := open(t, h)
-		got := run(t, h, nil)
-		require.Len(t, got, len(want))
-		worst := 0.0
-		for i := range want {
-			worst = max(worst, math.Abs(got[i].Loss-want[i].Loss))
-		}
-		t.Logf("losses of %d steps differ by at most %.1e", len(want), worst)
-		assert.Less(t, worst, tolerance)
-		assert.NotEqual(t, want[0].Loss, want[len(want)-1].Loss)
+		equal(t, want, run(t, h, nil))
 		b.shows(t, `Member\ntab-[0-9a-f]+\nDevice\n\S.* \(\w+\)\nRanks\n0 of 3 stages\n`)
 		b.shows(t, `Computing[\s\S]*Steps finished\n[1-9]\d*\nMicrobatches a second\n\d+\.\d\nSent, received\n[\d.]+ [kM]B, [\d.]+ [kM]B\n`)
 		assert.NoError(t, h.Close())
 		b.shows(t, "The run has ended")
+	})
+	t.Run("works beside another tab", func(t *testing.T) {
+		h := host(t, page)
+		for i := range 2 {
+			browse(t, h.Page(""))
+			wait(t, h, i+1)
+		}
+		join(t, h, "a")
+		wait(t, h, 3)
+		equal(t, want, run(t, h, nil))
 	})
 	t.Run("may be closed", func(t *testing.T) {
 		h := host(t, page)
@@ -230,6 +234,18 @@ func TestTab(t *testing.T) {
 			assert.Len(t, m.Ranks, 1, m.ID)
 		}
 	})
+}
+
+// equal compares losses.
+func equal(t *testing.T, want, got []train.Progress) {
+	t.Helper()
+	require.Len(t, got, len(want))
+	worst := 0.0
+	for i := range want {
+		worst = max(worst, math.Abs(got[i].Loss-want[i].Loss))
+	}
+	t.Logf("losses of %d steps differ by at most %.1e", len(want), worst)
+	assert.Less(t, worst, tolerance)
 }
 
 // leaseTime is how long a member that does not say goodbye keeps its lease.

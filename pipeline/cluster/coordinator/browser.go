@@ -63,35 +63,45 @@ func (h *Host) tabLeft(secret string) {
 }
 
 // peersOf returns the peers as a member reaches them: a tab through the relay of its page, and the member in this process
-// the coordinator without a network between them.
+// the coordinator without a network between them. Of two tabs the one with the greater ID connects to the other.
 func (h *Host) peersOf(epoch uint64, member string, all []protocol.Peer) []protocol.Peer {
-	h.mu.Lock()
-	m := h.find(member)
-	isTab := h.tabs != nil && m != nil && m.Info.Tab != ""
-	h.mu.Unlock()
 	peers := slices.Clone(all)
 	if h.local != nil && member == h.local.ID() {
 		i := slices.IndexFunc(peers, func(p protocol.Peer) bool { return p.ID == identity.CoordinatorID })
 		peers[i].Addresses = []string{h.near(h.node.Port())}
 		return peers
 	}
-	if !isTab {
+	targets, ok := h.targetsOf(member, all)
+	if !ok {
 		return all
 	}
-	addresses := map[string][]string{}
-	for _, p := range all {
-		switch {
-		case p.ID == identity.CoordinatorID:
-			addresses[p.ID] = []string{h.near(h.node.Port())}
-		case len(p.Addresses) > 0:
-			addresses[p.ID] = p.Addresses
-		}
-	}
-	paths := h.tabs.Tickets(epoch, addresses)
+	paths := h.tabs.Tickets(epoch, targets)
 	for i, p := range peers {
 		if path, ok := paths[p.ID]; ok {
 			peers[i].Addresses = []string{path}
 		}
 	}
 	return peers
+}
+
+// targetsOf returns what the relay needs to connect a tab to its peers. It reports whether the member is a tab.
+func (h *Host) targetsOf(member string, all []protocol.Peer) (map[string]tab.Target, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if m := h.find(member); h.tabs == nil || m == nil || m.Info.Tab == "" {
+		return nil, false
+	}
+	targets := map[string]tab.Target{}
+	for _, p := range all {
+		other := h.find(p.ID)
+		switch {
+		case p.ID == identity.CoordinatorID:
+			targets[p.ID] = tab.Target{Addresses: []string{h.near(h.node.Port())}}
+		case len(p.Addresses) > 0:
+			targets[p.ID] = tab.Target{Addresses: p.Addresses}
+		case other != nil && other.Info.Tab != "" && member > p.ID:
+			targets[p.ID] = tab.Target{Tab: other.Info.Tab}
+		}
+	}
+	return targets, true
 }

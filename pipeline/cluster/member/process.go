@@ -32,8 +32,9 @@ type ProcessOptions struct {
 	Renew       func(context.Context) error // renews Credentials; nil: they renew themselves
 	Tab         string                      // protocol.Info.Tab; "": this process is no browser tab
 	// Dial makes all connections: to Control, and to the addresses of peers, which the coordinator names. nil is TCP. A
-	// process with a Dial of its own cannot be dialed.
-	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// process with a Dial of its own has no addresses. Others reach it through Listener, if at all.
+	Dial     func(ctx context.Context, address string) (net.Conn, error)
+	Listener net.Listener
 	// DialPeer makes the connections to addresses of peers, in a process without Dial. nil is TCP.
 	DialPeer func(ctx context.Context, address string) (net.Conn, error)
 }
@@ -65,7 +66,7 @@ func Start(ctx context.Context, o ProcessOptions) (_ *Process, err error) {
 		listen, dial = "", o.Dial // it only dials
 	}
 	if p.node, err = transport.Listen(listen, transport.Options{Self: o.ID, TLS: o.Credentials.TLS(), Identify: o.Credentials.Identify,
-		Receive: p.member.Receive, Lost: p.member.Lost, Grace: o.Grace, Dial: dial, Note: o.Note}); err != nil {
+		Receive: p.member.Receive, Lost: p.member.Lost, Grace: o.Grace, Listener: o.Listener, Dial: dial, Note: o.Note}); err != nil {
 		return nil, err
 	}
 	p.member.Use(p.node)

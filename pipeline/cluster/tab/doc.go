@@ -5,11 +5,12 @@
 // on a TCP connection of another member. This package copies bytes and cannot read them. It needs no certificate of the
 // run, and neither does the page: the tab pins the CA that its token names.
 //
-//	GET  /                     the page; its token is in the fragment of the URL, which browsers do not send
-//	GET  /connect/join         WebSocket to the server that admits members
-//	GET  /connect/control      WebSocket to the control server
-//	GET  /connect/peer/TICKET  WebSocket to the coordinator's or another member's server for tensors
-//	POST /leave                a page that is closed; the body is the secret whose hash is protocol.Info.Tab
+//	GET  /                       the page; its token is in the fragment of the URL, which browsers do not send
+//	GET  /connect/join           WebSocket to the server that admits members
+//	GET  /connect/control        WebSocket to the control server
+//	GET  /connect/peer/TICKET    WebSocket to the coordinator's or another member's server for tensors
+//	GET  /connect/accept/SECRET  WebSocket on which a tab waits for another tab; the secret's hash is protocol.Info.Tab
+//	POST /leave                  a page that is closed; the body is that secret
 //
 // The coordinator issues tickets to tabs for the peers of an epoch, and sends them over the control connection as the
 // peers' addresses: see [Server.Tickets]. A ticket opens connections to one peer, and ends with its epoch.

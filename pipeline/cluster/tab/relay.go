@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -17,17 +18,26 @@ import (
 type relay struct {
 	mu      sync.Mutex
 	epoch   uint64
-	tickets map[string][]string // addresses of the peer
+	tickets map[string]Target
+	waiting map[string]*conn // by the hash of a tab: a connection on which it waits for another tab
 	open    map[*conn]bool
 	closed  bool
 	serving sync.WaitGroup
 }
 
-func newRelay() relay { return relay{tickets: map[string][]string{}, open: map[*conn]bool{}} }
+func newRelay() relay {
+	return relay{tickets: map[string]Target{}, waiting: map[string]*conn{}, open: map[*conn]bool{}}
+}
+
+// Target is a peer to which a ticket leads.
+type Target struct {
+	Addresses []string // host:port
+	Tab       string   // of another tab, which has no addresses: protocol.Info.Tab
+}
 
 // Tickets returns, for each peer of a tab, the path by which the tab connects to it. The tickets of earlier epochs open
 // no connection any more.
-func (s *Server) Tickets(epoch uint64, peers map[string][]string) map[string]string {
+func (s *Server) Tickets(epoch uint64, peers map[string]Target) map[string]string {
 	r := &s.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -36,24 +46,69 @@ func (s *Server) Tickets(epoch uint64, peers map[string][]string) map[string]str
 		clear(r.tickets)
 	}
 	paths := make(map[string]string, len(peers))
-	for id, addresses := range peers {
+	for id, target := range peers {
 		ticket := rand.Text()
-		r.tickets[ticket] = addresses
+		r.tickets[ticket] = target
 		paths[id] = "peer/" + ticket
 	}
 	return paths
 }
 
-// target returns the addresses of the peer that a ticket names.
-func (r *relay) target(ticket string) ([]string, bool) {
+// target returns the peer that a ticket names.
+func (r *relay) target(ticket string) (Target, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	addresses, ok := r.tickets[ticket]
-	return addresses, ok
+	t, ok := r.tickets[ticket]
+	return t, ok
+}
+
+// wait keeps a connection on which a tab waits for another tab, in place of an earlier one.
+func (r *relay) wait(tab string, c *conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if before := r.waiting[tab]; before != nil {
+		go before.Close()
+	}
+	r.waiting[tab] = c
+}
+
+// Accepted is what the relay writes on a tab's waiting connection when another tab is there.
+const Accepted = 1
+
+// meet returns the connection on which a tab waits, when it does.
+func (r *relay) meet(ctx context.Context, tab string) (net.Conn, error) {
+	for ctx.Err() == nil {
+		r.mu.Lock()
+		c := r.waiting[tab]
+		delete(r.waiting, tab)
+		r.mu.Unlock()
+		if c != nil {
+			if _, err := c.Write([]byte{Accepted}); err == nil {
+				return c, nil
+			}
+			_ = c.Close()
+		}
+		select {
+		case <-time.After(meetPause):
+		case <-ctx.Done():
+		}
+	}
+	return nil, fmt.Errorf("the other tab does not wait for connections: %w", context.Cause(ctx))
+}
+
+// meetPause is the time between two looks for a waiting tab.
+const meetPause = 20 * time.Millisecond
+
+// reach connects to a peer.
+func (r *relay) reach(ctx context.Context, t Target) (net.Conn, error) {
+	if t.Tab != "" {
+		return r.meet(ctx, t.Tab)
+	}
+	return dialAny(ctx, t.Addresses)
 }
 
 // connect makes a request a WebSocket and has it served. It returns when that connection is closed.
-func (s *Server) connect(w http.ResponseWriter, r *http.Request, serve func(net.Conn)) {
+func (s *Server) connect(w http.ResponseWriter, r *http.Request, serve func(*conn)) {
 	if !s.relay.room() {
 		s.o.Note("tab: %s: refused: more than %d connections", r.RemoteAddr, maxConnections)
 		http.Error(w, "too many connections", http.StatusServiceUnavailable)
@@ -95,6 +150,11 @@ func (r *relay) remove(c *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.open, c)
+	for tab, w := range r.waiting {
+		if w == c {
+			delete(r.waiting, tab)
+		}
+	}
 	r.serving.Done()
 }
 

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 )
 
 const (
@@ -110,8 +112,11 @@ func (s *Server) handler() http.Handler {
 	} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { s.serveFile(w, r, file) })
 	}
-	mux.HandleFunc("GET /connect/join", func(w http.ResponseWriter, r *http.Request) { s.connect(w, r, s.o.Join) })
-	mux.HandleFunc("GET /connect/control", func(w http.ResponseWriter, r *http.Request) { s.connect(w, r, s.o.Control) })
+	mux.HandleFunc("GET /connect/join", func(w http.ResponseWriter, r *http.Request) { s.connect(w, r, func(c *conn) { s.o.Join(c) }) })
+	mux.HandleFunc("GET /connect/control", func(w http.ResponseWriter, r *http.Request) { s.connect(w, r, func(c *conn) { s.o.Control(c) }) })
+	mux.HandleFunc("GET /connect/accept/{secret}", func(w http.ResponseWriter, r *http.Request) {
+		s.connect(w, r, func(c *conn) { s.relay.wait(protocol.TabHash(r.PathValue("secret")), c) })
+	})
 	mux.HandleFunc("GET /connect/peer/{ticket}", s.connectPeer)
 	mux.HandleFunc("POST /leave", s.leave)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -161,7 +166,7 @@ func (s *Server) leave(w http.ResponseWriter, r *http.Request) {
 
 // connectPeer connects a tab to the peer that a ticket names.
 func (s *Server) connectPeer(w http.ResponseWriter, r *http.Request) {
-	addresses, ok := s.relay.target(r.PathValue("ticket"))
+	target, ok := s.relay.target(r.PathValue("ticket"))
 	if !ok {
 		s.o.Note("tab: %s: refused: the ticket of a peer is unknown, or its epoch has ended", r.RemoteAddr)
 		http.Error(w, "the ticket is unknown, or its epoch has ended", http.StatusForbidden)
@@ -169,12 +174,12 @@ func (s *Server) connectPeer(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), dialTimeout)
 	defer cancel()
-	peer, err := dialAny(ctx, addresses)
+	peer, err := s.relay.reach(ctx, target)
 	if err != nil {
 		s.o.Note("tab: a peer of %s cannot be reached: %v", r.RemoteAddr, err)
 		http.Error(w, "the peer cannot be reached", http.StatusBadGateway)
 		return
 	}
 	defer peer.Close()
-	s.connect(w, r, func(c net.Conn) { pipe(c, peer) })
+	s.connect(w, r, func(c *conn) { pipe(c, peer) })
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -173,7 +174,7 @@ func TestTicketsOpenOnePeerForAnEpoch(t *testing.T) {
 		}
 	}()
 	s := serve(t, Options{})
-	paths := s.Tickets(1, map[string][]string{"b": {"127.0.0.1:1", peer.Addr().String()}, "gone": {"127.0.0.1:1"}})
+	paths := s.Tickets(1, map[string]Target{"b": {Addresses: []string{"127.0.0.1:1", peer.Addr().String()}}, "gone": {Addresses: []string{"127.0.0.1:1"}}})
 	c, _, err := dial(t, s.address()+"connect/"+paths["b"], nil)
 	require.NoError(t, err)
 	talk(t, c)
@@ -185,7 +186,7 @@ func TestTicketsOpenOnePeerForAnEpoch(t *testing.T) {
 	}
 	refused(paths["gone"], http.StatusBadGateway)
 	refused("peer/"+strings.Repeat("A", 26), http.StatusForbidden)
-	again := s.Tickets(2, map[string][]string{"b": {peer.Addr().String()}})
+	again := s.Tickets(2, map[string]Target{"b": {Addresses: []string{peer.Addr().String()}}})
 	refused(paths["b"], http.StatusForbidden)
 	talk(t, c) // an open connection ends with its epoch's link
 	c, _, err = dial(t, s.address()+"connect/"+again["b"], nil)
@@ -194,6 +195,27 @@ func TestTicketsOpenOnePeerForAnEpoch(t *testing.T) {
 	require.NoError(t, s.Close())
 	_, err = c.Read(make([]byte, 1))
 	assert.Error(t, err, "the server is closed")
+}
+
+func TestTabsMeet(t *testing.T) {
+	s := serve(t, Options{})
+	path := s.Tickets(1, map[string]Target{"b": {Tab: protocol.TabHash("secret")}})["b"]
+	for range 2 {
+		_, _, err := dial(t, s.address()+"connect/accept/secret", nil)
+		require.NoError(t, err) // and is replaced by the next
+		b, _, err := dial(t, s.address()+"connect/accept/secret", nil)
+		require.NoError(t, err)
+		a, _, err := dial(t, s.address()+"connect/"+path, nil)
+		require.NoError(t, err)
+		go func() {
+			mark := make([]byte, 1)
+			if _, err := io.ReadFull(b, mark); err == nil && mark[0] == Accepted {
+				echo(b)
+			}
+		}()
+		talk(t, a)
+		assert.NoError(t, a.Close())
+	}
 }
 
 func TestLeave(t *testing.T) {

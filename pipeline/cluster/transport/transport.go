@@ -81,6 +81,9 @@ type Options struct {
 	// Congestion names the TCP congestion control for connections that leave the machine, "bbr" by default. A kernel
 	// that does not have it uses its own, as for "system".
 	Congestion string
+	// Listener accepts connections of a node without an address, such as those that a relay passes on; nil: none are. The
+	// node owns it.
+	Listener net.Listener
 	// Dial opens a connection to an address of a peer. nil is TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Note takes messages for the log: refusals and broken connections. Equal ones are dropped for 10 s.
@@ -159,14 +162,17 @@ type Node struct {
 }
 
 // Listen starts a node. It accepts connections at a TCP address; port 0 lets the system choose one. With an empty
-// address the node only dials, as in a browser tab.
+// address the node only dials, as in a browser tab, and accepts what comes through Options.Listener.
 func Listen(address string, o Options) (*Node, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{options: o, notes: notes{note: o.Note}, links: map[string]*link{}, sessions: map[*watchedConn]*session{}}
+	n := &Node{options: o, notes: notes{note: o.Note}, listener: o.Listener, links: map[string]*link{}, sessions: map[*watchedConn]*session{}}
 	if address == "" {
+		if n.listener != nil {
+			n.serve()
+		}
 		return n, nil
 	}
 	if n.listener, err = net.Listen("tcp", address); err != nil {
@@ -176,12 +182,15 @@ func Listen(address string, o Options) (*Node, error) {
 	return n, nil
 }
 
-// Port is the port that the node listens on, 0 if it only dials.
+// Port is the TCP port that the node listens on, 0 if it only dials.
 func (n *Node) Port() int {
 	if n.listener == nil {
 		return 0
 	}
-	return n.listener.Addr().(*net.TCPAddr).Port
+	if a, ok := n.listener.Addr().(*net.TCPAddr); ok {
+		return a.Port
+	}
+	return 0
 }
 
 // Serve accepts connections of one more listener, for example of WebSockets, until the node is closed. It returns at
@@ -203,7 +212,8 @@ func (n *Node) Serve(l net.Listener) error {
 // dropped here and refused when they arrive. It does not wait for connections.
 //
 // Of two peers with addresses the one with the greater ID dials; a peer without addresses always dials. The peers may
-// include this node: then its own entry says whether others can dial it. Otherwise they can if it listens.
+// include this node: then its own entry says whether others can dial it. Otherwise they can if it listens at an address.
+// A node with Options.Listener dials peers with addresses, and the others reach it through that listener.
 func (n *Node) Connect(epoch uint64, peers []Peer) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -228,7 +238,7 @@ func (n *Node) Connect(epoch uint64, peers []Peer) error {
 }
 
 func (n *Node) newLinks(epoch uint64, peers []Peer) (map[string]*link, error) {
-	reachable := n.listener != nil
+	reachable := n.options.Listener == nil && n.listener != nil
 	for _, p := range peers {
 		if p.ID == n.options.Self {
 			reachable = reachable && len(p.Addresses) > 0
@@ -243,7 +253,7 @@ func (n *Node) newLinks(epoch uint64, peers []Peer) (map[string]*link, error) {
 			return nil, fmt.Errorf("transport: member ID %q: expected 1 to %d bytes", p.ID, maxID)
 		case links[p.ID] != nil:
 			return nil, fmt.Errorf("transport: member %q is listed twice", p.ID)
-		case !reachable && len(p.Addresses) == 0:
+		case !reachable && len(p.Addresses) == 0 && n.options.Listener == nil:
 			return nil, fmt.Errorf("transport: neither %q nor %q has an address that the other can dial", n.options.Self, p.ID)
 		}
 		dials := len(p.Addresses) > 0 && (!reachable || n.options.Self > p.ID)
