@@ -15,6 +15,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/identity"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
 	"github.com/gpupipe/gpupipe/pipeline/config"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/train"
 )
 
@@ -94,7 +95,8 @@ func (c *hostCommand) Run(a *app) (err error) {
 func (c *hostCommand) options(a *app, base config.Config, hookCache string) coordinator.HostOptions {
 	costs := a.measuredCosts()
 	o := coordinator.HostOptions{Dir: filepath.Join(base.Run.Dir, "cluster"), Address: c.Listen, Hosts: c.Address, Build: a.build,
-		Token: identity.TokenOptions{Lifetime: c.Lifetime, SingleUse: c.SingleUse}, Grace: c.Grace, Rejoin: c.Rejoin, Note: a.note, OnMembers: c.saver(a, base.Run.Dir)}
+		Token: identity.TokenOptions{Lifetime: c.Lifetime, SingleUse: c.SingleUse}, Grace: c.Grace, Rejoin: c.Rejoin, Note: a.note, OnMembers: c.saver(a, base.Run.Dir),
+		Measured: func(m partition.Measured) { c.keep(a, base.Run.Dir, machinesFile, m) }}
 	devices := c.Device
 	switch {
 	case len(devices) == 0:

@@ -17,6 +17,9 @@ import (
 // membersFile, in the run folder, describes the members of a run on several computers.
 const membersFile = "cluster/members.json"
 
+// machinesFile, in the run folder, is the partition.Measured of those members.
+const machinesFile = "cluster/machines.json"
+
 type membersCommand struct {
 	Dir  string `arg:"" name:"run" help:"Run folder of gpupipe host."`
 	JSON bool   `help:"Print a JSON object."`
@@ -82,16 +85,19 @@ func printLinks(a *app, members []coordinator.MemberState) {
 
 // saver returns a function that keeps the members' state in the run folder.
 func (c *hostCommand) saver(a *app, dir string) func([]coordinator.MemberState) {
-	return func(members []coordinator.MemberState) {
-		text, err := json.MarshalIndent(members, "", " ")
-		if err == nil {
-			err = atomicfile.Write(filepath.Join(dir, membersFile), func(w io.Writer) error {
-				_, err := w.Write(text)
-				return err
-			})
-		}
-		if err != nil {
-			a.noteOnce(membersFile, "gpupipe: the list of members is not kept: %v", err)
-		}
+	return func(members []coordinator.MemberState) { c.keep(a, dir, membersFile, members) }
+}
+
+// keep keeps a value in the run folder as JSON. A failure ends no run.
+func (c *hostCommand) keep(a *app, dir, file string, value any) {
+	text, err := json.MarshalIndent(value, "", " ")
+	if err == nil {
+		err = atomicfile.Write(filepath.Join(dir, file), func(w io.Writer) error {
+			_, err := w.Write(text)
+			return err
+		})
+	}
+	if err != nil {
+		a.noteOnce(file, "gpupipe: %s is not kept: %v", file, err)
 	}
 }

@@ -27,6 +27,7 @@ type planCommand struct {
 	Cut      []int    `help:"First unit of each stage after the first. Unit 0 is the embedding, then come the layers, then the head. Default: the best cut." placeholder:"UNIT"`
 	Memory   string   `help:"Memory of each device, as in 24GiB, for devices that do not report it." placeholder:"BYTES"`
 	Network  string   `help:"Plan for stages on machines of their own, connected by links of this latency and bandwidth, and choose pipeline.depth for them." placeholder:"10ms,1Gbit"`
+	Members  string   `help:"Plan for several machines: the folder of a run of gpupipe host, with what it has measured, or a YAML file of machines that need not exist." placeholder:"RUN|FILE"`
 	Modelled bool     `help:"Estimate times from the kernels' arithmetic and memory traffic, and run nothing."`
 	Fresh    bool     `help:"Ignore times measured earlier."`
 	Tune     bool     `help:"Time the variants of each kernel on the device, once, and use the fastest." negatable:"" default:"true"`
@@ -43,6 +44,16 @@ bytes, is in the formats of pipeline.wire and pipeline.wire_exchange.
 With --network, stages are on machines of their own. More microbatches in flight (pipeline.depth) hide slow links, at the price of memory
 and, with 2bw, of more stale microbatches: the plan lists what each depth costs.
 
+With --members, stages are on the machines of a run of gpupipe host, whose devices and links it has measured, or on those of a file:
+
+  machines:                                        # a rank each
+    - {name: desktop}                              # as fast as the default device of this computer
+    - {name: server, speed: 4, memory: 24GiB}      # four times as fast; device: names another than the default
+  link: 10ms,1Gbit                                 # between machines: latency and bandwidth
+  links: [{between: [desktop, server], link: "2ms,1Gbit"}]   # optional: those that differ
+
+The plan then also says how fast each machine would be alone, and whether one alone would be faster.
+
 The device null:0 stands for a discrete GPU that is not present. Its times are estimates.
 
 Examples:
@@ -51,11 +62,17 @@ Examples:
     --set pipeline.devices=[webgpu:0,webgpu:1]
   gpupipe plan --set model.preset=smollm2-135m --set train.microbatches=16 \
     --stages 4 --modelled --set pipeline.devices=[null:0] --memory 8GiB
-  gpupipe plan c.yaml --stages 4 --network 10ms,1Gbit`
+  gpupipe plan c.yaml --stages 4 --network 10ms,1Gbit
+  gpupipe plan c.yaml --members runs/a
+  gpupipe plan c.yaml --members machines.yaml --set pipeline.wire=bf16`
 }
 
 func (c *planCommand) Run(a *app) error {
-	config, err := c.load()
+	over, err := c.machines()
+	if err != nil {
+		return err
+	}
+	config, err := c.loadFor(over)
 	if err != nil {
 		return err
 	}
@@ -65,6 +82,10 @@ func (c *planCommand) Run(a *app) error {
 		return usererror.New(fmt.Errorf("--network: %w", err))
 	}
 	o := measure.Options{Modelled: c.Modelled, Between: link, Progress: func(device, what string) { s.say("%s: timing %s", device, what) }}
+	open := c.open
+	if over != nil {
+		o.Place, open = over.place, over.open
+	}
 	save := func() error { return nil }
 	if !c.Modelled {
 		o.Cache = a.measuredCosts()
@@ -78,10 +99,13 @@ func (c *planCommand) Run(a *app) error {
 			save = func() error { return errors.Join(kernels.Save(), o.Cache.Save()) }
 		}
 	}
-	p, err := train.CompareSchedules(a.ctx, config, func(name string) (device.Device, error) { return c.open(a, name) }, o)
+	p, err := train.CompareSchedules(a.ctx, config, func(name string) (device.Device, error) { return open(a, name) }, o)
 	s.clear()
 	if err != nil {
 		return err
+	}
+	if over != nil {
+		over.describe(p)
 	}
 	if err := save(); err != nil {
 		a.note("gpupipe: %v", err)
@@ -91,12 +115,53 @@ func (c *planCommand) Run(a *app) error {
 			return err
 		}
 	} else {
-		printPlan(a, p)
+		printPlan(a, p, over != nil)
 	}
 	if p.Recommendation < 0 {
 		return usererror.New(fmt.Errorf("no schedule is possible: %s", p.Schedules[0].Problem))
 	}
 	return nil
+}
+
+// machines reads the machines of --members; nil: there are none.
+func (c *planCommand) machines() (machines, error) {
+	if c.Members == "" {
+		return nil, nil
+	}
+	if c.Network != "" {
+		return nil, usererror.Errorf("--network: found with --members, which has the links of its machines")
+	}
+	m, err := readMachines(c.Members)
+	if err != nil {
+		return nil, usererror.New(fmt.Errorf("--members: %w", err))
+	}
+	return m, nil
+}
+
+// loadFor reads the config for machines, of which each rank has a device. A config that sets no stages gets one for each.
+func (c *planCommand) loadFor(m machines) (config.Config, error) {
+	if m == nil {
+		return c.load()
+	}
+	base, err := c.load()
+	if err != nil {
+		return base, err
+	}
+	names, stages, replicas := m.devices(), base.Pipeline.Stages, base.Pipeline.Replicas
+	if stages == 1 {
+		stages = len(names) / replicas
+	}
+	if stages == 0 || stages*replicas > len(names) {
+		return base, usererror.Errorf("--members: found %d devices, expected at least %d: one for each of %d stages of %d replicas", len(names),
+			max(1, stages)*replicas, max(1, stages), replicas)
+	}
+	for i, name := range names {
+		names[i] = quoted(name)
+	}
+	v := *c
+	v.Set = append(slices.Clone(c.Set), fmt.Sprint("pipeline.stages=", stages),
+		"pipeline.devices=["+strings.Join(names[:stages*replicas], ", ")+"]")
+	return v.load()
 }
 
 // load reads the config. It sets data and run.dir, which a plan does not use.
@@ -150,7 +215,7 @@ func usualGPU() *target.Limits {
 }
 
 // printPlan prints a plan.
-func printPlan(a *app, p *layout.Comparison) {
+func printPlan(a *app, p *layout.Comparison, members bool) {
 	numbered := make([]string, len(p.Units))
 	for i, name := range p.Units {
 		numbered[i] = fmt.Sprint(i, " ", name)
@@ -186,7 +251,7 @@ func printPlan(a *app, p *layout.Comparison) {
 		}
 	}
 	if p.Recommendation >= 0 {
-		printRecommendation(a, p)
+		printRecommendation(a, p, members)
 	}
 }
 
@@ -245,7 +310,7 @@ func printPlanDevices(a *app, p *layout.Comparison) {
 }
 
 // printRecommendation prints the stages of the recommended schedule, the reason for it and the settings to use it.
-func printRecommendation(a *app, p *layout.Comparison) {
+func printRecommendation(a *app, p *layout.Comparison, members bool) {
 	c := p.Schedules[p.Recommendation]
 	a.prose(fmt.Sprintf("\nrecommended: %s: %s\n\n", c.Schedule, p.Reason))
 	rows := [][]string{{"", "DEVICE", "UNITS", "A MICROBATCH", "SENDS A BATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "WORKING", "PLANNED", "AVAILABLE", ""}}
@@ -264,7 +329,12 @@ func printRecommendation(a *app, p *layout.Comparison) {
 	a.headed(rows)
 	printDepths(a, p.Depths)
 	printMicrobatching(a, p.Microbatching)
-	a.prose(fmt.Sprintf("\ncompared: %s\nto train with this plan:%s\n", c.Plan.Search, settings(p, c)))
+	printAlone(a, p)
+	use := settings(p, c)
+	if !members { // members bring their devices
+		use += " --set pipeline.devices=[" + strings.Join(p.DevicesOf(c.Plan), ",") + "]"
+	}
+	a.prose(fmt.Sprintf("\ncompared: %s\nto train with this plan:%s\n", c.Plan.Search, use))
 }
 
 // printMicrobatching prints how the number of microbatches trades speed and memory for staleness.
@@ -345,7 +415,7 @@ func settings(p *layout.Comparison, c partition.Candidate) string {
 	if len(c.Plan.Cut) > 0 {
 		text += " --set pipeline.cut=" + strings.ReplaceAll(fmt.Sprint(c.Plan.Cut), " ", ",")
 	}
-	return text + " --set pipeline.devices=[" + strings.Join(p.DevicesOf(c.Plan), ",") + "]"
+	return text
 }
 
 // unitsText names the units of a stage.

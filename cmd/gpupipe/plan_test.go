@@ -175,3 +175,99 @@ func TestUnitsText(t *testing.T) {
 	}
 	assert.Equal(t, "embed; b to head", unitsText([]partition.Chunk{{First: 0, Last: 1}, {First: 2, Last: 4}}, units))
 }
+
+// Over the machines of a file the plan has their speeds and links, and says that one alone would be faster.
+func TestPlanForMachines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "machines.yaml")
+	write := func(text string) {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
+	}
+	const two = "machines: [{name: slow, device: 'null:0'}, {name: fast, device: 'null:0', speed: 100, memory: 8GiB}]\n"
+	plan := func(args ...string) (layout.Comparison, string) {
+		t.Helper()
+		args = append([]string{"plan", "--members", path, "--set", "model={vocab_size: 256, d_model: 256, n_layers: 5, n_heads: 2, d_ff: 512, seq_len: 256}",
+			"--set", "train={batch_size: 16, microbatches: 16}"}, args...)
+		code, out, errs := command(args...)
+		require.Equal(t, exitOK, code, errs)
+		code, text, errs := command(append(args, "--json")...)
+		require.Equal(t, exitOK, code, errs)
+		var p layout.Comparison
+		require.NoError(t, json.Unmarshal([]byte(text), &p))
+		return p, out
+	}
+	write(two + "link: 10ms,1Gbit\n")
+	far, out := plan()
+	assert.Contains(t, out, "one machine alone would be faster: fast, ")
+	assert.Contains(t, out, "--set pipeline.stages=2")
+	assert.NotContains(t, out, "--set pipeline.devices")
+	require.Len(t, far.Alone, 2)
+	assert.Equal(t, []string{"slow", "fast"}, far.Ranks)
+	assert.InDelta(t, 100, far.Alone[1].TokensPerSec/far.Alone[0].TokensPerSec, 1)
+
+	write(strings.ReplaceAll(two, "speed: 100", "speed: 1") + "link: 1us,100Gbit\n")
+	near, out := plan()
+	assert.NotContains(t, out, "one machine alone would be faster")
+	assert.InDelta(t, near.Alone[0].TokensPerSec, near.Alone[1].TokensPerSec, 1e-6)
+
+	write(strings.ReplaceAll(two, "speed: 100", "speed: 1") + "link: 1us,100Gbit\nlinks: [{between: [fast, slow], link: '10ms,1Gbit'}]\n")
+	other, _ := plan()
+	assert.Less(t, other.Schedules[other.Recommendation].Plan.TokensPerSec, near.Schedules[near.Recommendation].Plan.TokensPerSec)
+}
+
+// A plan over the machines of a run has what its coordinator has measured.
+func TestPlanForMembers(t *testing.T) {
+	run := t.TempDir()
+	args := planArgs("--set", "pipeline.devices=[]", "--members", run, "--json")
+	code, out, errs := command(planArgs("--stages", "2", "--json")...)
+	require.Equal(t, exitOK, code, errs)
+	var before layout.Comparison
+	require.NoError(t, json.Unmarshal([]byte(out), &before))
+
+	m := partition.Measured{Network: partition.Uniform(2, partition.Link{Latency: 1e-3, Bandwidth: 1e8})}
+	for _, name := range before.Units {
+		m.Units = append(m.Units, partition.Unit{Name: name})
+	}
+	for _, name := range []string{"a/cpu:0", "b/cpu:0"} {
+		m.Devices = append(m.Devices, partition.Device{Name: name})
+		m.Times = append(m.Times, slices.Repeat([]partition.Time{{Forward: 1, Backward: 2, InputGrad: 1, WeightGrad: 1}}, len(m.Units)))
+	}
+	keep := func() {
+		text, err := json.Marshal(m)
+		require.NoError(t, err)
+		require.NoError(t, os.MkdirAll(filepath.Join(run, "cluster"), 0o777))
+		require.NoError(t, os.WriteFile(filepath.Join(run, machinesFile), text, 0o666))
+	}
+	code, _, errs = command(args...)
+	assert.Equal(t, exitMistake, code)
+	assert.Contains(t, errs, "expected the folder of a run of gpupipe host that has measured its members")
+
+	keep()
+	code, _, errs = command(args...)
+	assert.Equal(t, exitMistake, code)
+	assert.Contains(t, errs, "found measurements of another model, with 7 units and 0 bytes of weights, expected 7 units and ")
+
+	m.Times = m.Times[:1]
+	keep()
+	code, _, errs = command(args...)
+	assert.Equal(t, exitMistake, code)
+	assert.Contains(t, errs, "found 2 devices, 7 units and times of 1 devices")
+}
+
+func TestPlanRefusesMachines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "machines.yaml")
+	for text, want := range map[string]string{
+		"machines: [{name: a}]\nlink: 1ms,1Gbit\n":                                                         "machines: found 1, expected at least 2",
+		"machines: [{name: a}, {name: a}]\nlink: 1ms,1Gbit\n":                                              `machines[1].name: found "a"`,
+		"machines: [{name: a}, {name: b, speed: -1}]\nlink: 1ms,1Gbit\n":                                   "machines[1].speed: found -1",
+		"machines: [{name: a}, {name: b}]\n":                                                               "link: found nothing",
+		"machines: [{name: a}, {name: b}]\nlink: 1ms\n":                                                    "link: found bandwidth",
+		"machines: [{name: a}, {name: b}]\nlink: 1ms,1Gbit\nlinks: [{between: [a, c], link: '1ms,1Gbit'}]": "links[0].between: found [a c]",
+		"machines: [{name: a}, {name: b}]\nlink: 1ms,1Gbit\nlinks: [{between: [a, b], link: x}]":           `links[0].link: found "x"`,
+		"machines: [{nam: a}]": "nam",
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
+		code, _, errs := command(planArgs("--set", "pipeline.devices=[]", "--members", path)...)
+		assert.Equal(t, exitMistake, code)
+		assert.Contains(t, errs, want, text)
+	}
+}

@@ -8,8 +8,8 @@ import (
 
 var bytesText = regexp.MustCompile(`^(\d+(?:\.\d+)?) ?(|B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)$`)
 
-// parseBytes reads a number of bytes, as in 24GiB; "" is 0.
-func parseBytes(text string) (int64, error) {
+// ParseBytes reads a number of bytes, as in 24GiB; "" is 0.
+func ParseBytes(text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}

@@ -200,12 +200,12 @@ func FuzzConfig(f *testing.F) {
 
 func TestParseBytes(t *testing.T) {
 	for text, want := range map[string]int64{"": 0, "7": 7, "1.5 kB": 1500, "24GiB": 24 << 30, "2MB": 2e6} {
-		n, err := parseBytes(text)
+		n, err := ParseBytes(text)
 		assert.NoError(t, err)
 		assert.Equal(t, want, n, text)
 	}
 	for _, text := range []string{"0", "-1", "x", "1e3", "9999999999TiB", "5 gb"} {
-		_, err := parseBytes(text)
+		_, err := ParseBytes(text)
 		assert.Error(t, err, text)
 	}
 }

@@ -115,7 +115,7 @@ func (c Config) validatePipeline() error {
 	if _, err := p.Processes.WatchdogTimeout(); err != nil {
 		return Invalid("pipeline.watchdog", p.Processes.Watchdog, "%v", err)
 	}
-	if _, err := parseBytes(p.Memory); err != nil {
+	if _, err := ParseBytes(p.Memory); err != nil {
 		return Invalid("pipeline.memory", p.Memory, "%v", err)
 	}
 	ranks := p.Stages * p.Replicas
@@ -177,7 +177,7 @@ func (p Processes) WatchdogTimeout() (time.Duration, error) {
 
 // MemoryBytes is the memory budget of a device; 0: what the device reports.
 func (p Pipeline) MemoryBytes() int64 {
-	n, err := parseBytes(p.Memory)
+	n, err := ParseBytes(p.Memory)
 	if err != nil {
 		panic(err) // of a config that was not validated
 	}

@@ -35,6 +35,7 @@ type Comparison struct {
 	Reason         string                `json:"reason"`
 	Microbatching  []Microbatching       `json:"microbatching,omitempty"` // if the recommended schedule has a delay
 	Depths         []Depth               `json:"depths,omitempty"`        // of the recommended schedule, over a network
+	Alone          []Alone               `json:"alone,omitempty"`         // each machine of a network
 }
 
 // DevicesOf returns the ranks' device names in a plan's order of the stages, as in pipeline.devices.
@@ -66,7 +67,7 @@ type Unit struct {
 // that is not possible says why; Compare returns no error if none is possible.
 func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (p *Comparison, err error) {
 	c, m := t.Config, t.Model
-	devices, err := openOnce(open, c.Pipeline, o.Between != nil)
+	devices, err := openOnce(open, c.Pipeline, o.Between != nil || o.Place != nil)
 	defer func() {
 		if e := closeAll(devices); err == nil {
 			err = e
@@ -106,7 +107,7 @@ func (t Task) Compare(ctx context.Context, open OpenDevice, o measure.Options) (
 			candidate.Problem = v.ScheduleProblem(err).Error()
 		}
 		p.Schedules, depths[candidate.Schedule] = append(p.Schedules, candidate), compared
-		p.Devices = describeDevices(m, devices, problem)
+		p.Devices, p.Alone = describeDevices(m, devices, problem), CompareAlone(c, problem)
 	}
 	if p.Recommendation, p.Reason = partition.Recommend(p.Schedules); p.Recommendation >= 0 {
 		p.Recommended = p.Schedules[p.Recommendation].Schedule

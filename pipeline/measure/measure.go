@@ -36,6 +36,8 @@ type Options struct {
 	Modelled bool            // run nothing, and estimate times from arithmetic and memory traffic
 	Staged   bool            // transfers use the memory of each device even if they can share host memory
 	Between  *partition.Link // between the devices, as if each were in a machine of its own; nil: they are in this one
+	// Place replaces the devices by others, or puts them into machines. nil: they are what was measured, on one machine.
+	Place    func(p *partition.Problem) error
 	Progress func(device, what string)
 }
 
@@ -76,7 +78,10 @@ func (t Target) Problem(ctx context.Context, devices []device.Device, o Options)
 	if t.Inputs.Segments {
 		p.Given = t.ids()
 	}
-	return p, modelled, nil
+	if o.Place != nil {
+		err = o.Place(&p)
+	}
+	return p, modelled, err
 }
 
 // coresOf returns the part of the host's cores that a device computes on. A software adapter computes on all of them.

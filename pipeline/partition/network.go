@@ -9,8 +9,8 @@ import (
 // Network is the machines that the devices of a problem are in, and the links between them. All messages that a machine
 // sends pass through it one after the other.
 type Network struct {
-	Machines []int    // by device: the number of its machine, from 0
-	Links    [][]Link // by sending and by receiving device; those within a machine are not used
+	Machines []int    `json:"machines"` // by device: the number of its machine, from 0
+	Links    [][]Link `json:"links"`    // by sending and by receiving device; those within a machine are not used
 }
 
 // Uniform is a network of n machines with a device each and links that are all alike.

@@ -20,6 +20,7 @@ import (
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/tab"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+	"github.com/gpupipe/gpupipe/pipeline/partition"
 )
 
 // HostOptions describe a coordinator.
@@ -36,6 +37,7 @@ type HostOptions struct {
 	Browser   *BrowserOptions        // the page for browser tabs; nil: there is none
 	Note      func(format string, args ...any)
 	Dial      func(ctx context.Context, address string) (net.Conn, error) // of connections for tensors; nil: TCP
+	Measured  func(partition.Measured)                                    // takes what was measured of devices and links; nil: nothing does
 	OnMembers func([]MemberState)                                         // is called when the members or their state change; nil: nothing is
 }
 

@@ -33,6 +33,8 @@ type Options struct {
 	Links    *Links // measured links; nil: all members are taken to be on one machine. The epoch before Epoch is used to measure
 	// Opened is given the pipeline before any member may speak to it. Its Receive and Lost are called from then on.
 	Opened func(*Pipeline)
+	// Measured takes what was measured; nil: nothing does.
+	Measured func(partition.Measured)
 }
 
 // peersOf is Peers as a member reaches them in an epoch.
@@ -113,13 +115,15 @@ func (p *Pipeline) problem(ctx context.Context, t train.RemoteTask, o Options) (
 			problem.Units[u].Working = max(problem.Units[u].Working, c.Units[u].Working)
 		}
 	}
-	if o.Links == nil || len(p.members) == 1 {
-		return problem, nil
+	if o.Links != nil && len(p.members) > 1 {
+		if err := p.measureLinks(ctx, o, t.Report.Measuring); err != nil {
+			return problem, err
+		}
+		problem.Network = p.network(o.Links)
 	}
-	if err := p.measureLinks(ctx, o, t.Report.Measuring); err != nil {
-		return problem, err
+	if o.Measured != nil {
+		o.Measured(problem.Measured(first.Modelled))
 	}
-	problem.Network = p.network(o.Links)
 	return problem, nil
 }
 
@@ -163,6 +167,9 @@ func (p *Pipeline) choose(t train.RemoteTask, problem partition.Problem, o Optio
 	}
 	if problem.Network != nil {
 		t.Report.Note("%s", prediction(c, plan, depths, p.slowestLink(o.Links)))
+		if a := layout.Fastest(layout.CompareAlone(c, problem), plan.TokensPerSec); a != nil {
+			t.Report.Note("%s alone would be faster: predicted %.0f tokens/s", strings.Join(a.Devices, ", "), a.TokensPerSec)
+		}
 	}
 	return t, plan, nil
 }

@@ -59,7 +59,7 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 	h.epoch += 2 // the first measures links
 	h.placed = place(h.placed, h.offers(), need)
 	o := Options{Control: h.control, Node: h.node, Epoch: h.epoch, Places: h.placed, Peers: h.peers(), PeersOf: h.peersOf, Modelled: h.options.Modelled, Links: &h.links,
-		Opened: h.use}
+		Opened: h.use, Measured: h.options.Measured}
 	h.change()
 	h.mu.Unlock()
 	if len(o.Places) < need {
