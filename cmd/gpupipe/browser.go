@@ -13,21 +13,21 @@ import (
 // browserFlags describe the page that makes browser tabs members.
 type browserFlags struct {
 	Browser       bool     `help:"Serve a page that makes a browser tab a member, with the GPU of its computer."`
-	BrowserListen string   `help:"Address and port of the page. Default: localhost, with --browser-cert all networks, at the third port after that of --listen." placeholder:"HOST:PORT"`
+	BrowserListen string   `help:"Address and port of the page. Default: localhost, with --browser-cert all networks, at the fourth port after that of --listen." placeholder:"HOST:PORT"`
 	BrowserCert   string   `help:"PEM file with the certificate of the page and its chain. Without one, only this computer's browsers can use the page." type:"path" placeholder:"FILE"`
 	BrowserKey    string   `help:"PEM file with the key of --browser-cert." type:"path" placeholder:"FILE"`
 	BrowserHost   []string `help:"Name of this computer in the page's URL, repeatable. Default: those of --browser-cert." placeholder:"HOST" sep:"none"`
 }
 
 const browserHelp = `--browser serves a page that makes a browser tab a member. Browsers give WebGPU to pages from localhost or https only. Without a
-certificate the page is for browsers of this computer, and for others through a tunnel: ssh -L 7436:localhost:7436 THIS-COMPUTER. For a
+certificate the page is for browsers of this computer, and for others through a tunnel: ssh -L 7437:localhost:7437 THIS-COMPUTER. For a
 local network, --browser-cert and --browser-key name a certificate that the browsers trust, for a name of this computer: mkcert makes one,
 a company's CA or a public one issues one. The CA of the run cannot: browsers do not accept its Ed25519 signatures, and do not need to. The
 tab proves itself to the run as any member does, and its connections are encrypted between the members, inside the page's connection.
 `
 
 // pagePortOffset is the distance of the page's port from that of --listen.
-const pagePortOffset = 3
+const pagePortOffset = 4
 
 // browser returns the options of the page; nil: there is none.
 func (f browserFlags) browser(listen string) (*coordinator.BrowserOptions, error) {
@@ -78,11 +78,23 @@ func pagePort(listen string) (string, error) {
 	return strconv.FormatUint(port, 10), nil
 }
 
-// pages lists the addresses of the page.
-func (f browserFlags) pages(h *coordinator.Host, o *coordinator.BrowserOptions) (urls []string) {
+// pages lists the URLs of the page. They end with the token unless a file has it.
+func (c *hostCommand) pages(h *coordinator.Host, o *coordinator.BrowserOptions) (urls []string) {
+	token := h.Token().Reveal()
+	if c.TokenFile != "" {
+		token = "TOKEN"
+	}
+	for _, host := range c.names(o) {
+		urls = append(urls, h.Page(host)+"#"+token)
+	}
+	return urls
+}
+
+// names lists the names of this computer in the URLs of the page: those of its certificate unless flags name others.
+func (f browserFlags) names(o *coordinator.BrowserOptions) []string {
 	hosts := f.BrowserHost
-	if len(hosts) == 0 && o != nil && o.Certificate != nil && o.Certificate.Leaf != nil {
-		hosts = o.Certificate.Leaf.DNSNames
+	if len(hosts) == 0 && o.Certificate != nil && o.Certificate.Leaf != nil {
+		hosts = append(hosts, o.Certificate.Leaf.DNSNames...)
 		for _, ip := range o.Certificate.Leaf.IPAddresses {
 			hosts = append(hosts, ip.String())
 		}
@@ -90,19 +102,20 @@ func (f browserFlags) pages(h *coordinator.Host, o *coordinator.BrowserOptions) 
 	if len(hosts) == 0 {
 		hosts = []string{""}
 	}
-	for _, host := range hosts {
-		urls = append(urls, h.Page(host))
-	}
-	return urls
+	return hosts
 }
 
-// printPages prints the addresses of the page.
-func (f browserFlags) printPages(a *app, h *coordinator.Host, o *coordinator.BrowserOptions) {
+// printPages prints the URLs of the page.
+func (c *hostCommand) printPages(a *app, h *coordinator.Host, o *coordinator.BrowserOptions) {
 	if o == nil {
 		return
 	}
-	a.printf("In a browser with WebGPU:\n\n")
-	for _, url := range f.pages(h, o) {
+	where := ""
+	if c.TokenFile != "" {
+		where = ", with the token of " + c.TokenFile
+	}
+	a.printf("In a browser with WebGPU%s:\n\n", where)
+	for _, url := range c.pages(h, o) {
 		a.printf("  %s\n", url)
 	}
 	a.printf("\n")

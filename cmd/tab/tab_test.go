@@ -73,9 +73,9 @@ type browser struct {
 }
 
 // browse shows the page of a host until the test ends.
-func browse(t *testing.T, page string) *browser {
+func browse(t *testing.T, h *coordinator.Host) *browser {
 	t.Helper()
-	u, err := url.Parse(page)
+	u, err := url.Parse(h.Page(""))
 	require.NoError(t, err)
 	b := &browser{done: make(chan struct{})}
 	mux := http.NewServeMux()
@@ -97,7 +97,7 @@ func browse(t *testing.T, page string) *browser {
 	b.cancel = cancel
 	go func() {
 		defer close(b.done)
-		if _, err := (chromium.Page{Handler: mux, Path: "#" + u.Fragment}).Run(ctx); ctx.Err() == nil {
+		if _, err := (chromium.Page{Handler: mux, Path: "#" + h.Token().Reveal()}).Run(ctx); ctx.Err() == nil {
 			t.Errorf("the browser has ended: %v", err)
 		}
 	}()
@@ -206,7 +206,7 @@ func TestTab(t *testing.T) {
 	t.Run("works beside another tab", func(t *testing.T) {
 		h := host(t, page)
 		for i := range 2 {
-			browse(t, h.Page(""))
+			browse(t, h)
 			wait(t, h, i+1)
 		}
 		join(t, h, "a")
@@ -254,7 +254,7 @@ const leaseTime = 5 * time.Second
 // open shows the page of a host and adds two native members, so that the tab has the first rank.
 func open(t *testing.T, h *coordinator.Host) *browser {
 	t.Helper()
-	b := browse(t, h.Page(""))
+	b := browse(t, h)
 	wait(t, h, 1)
 	join(t, h, "a")
 	join(t, h, "b")

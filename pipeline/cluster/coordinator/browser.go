@@ -38,13 +38,13 @@ func (h *Host) serveBrowser() error {
 	return nil
 }
 
-// Page returns the address of the page for browsers under a name of this machine, with the token; with "", under
-// localhost. Without a page it is empty.
+// Page returns the URL of the page for browsers under a name of this machine; with "", under localhost. A tab also needs
+// the token, after "#". Without a page the URL is empty.
 func (h *Host) Page(host string) string {
 	if h.tabs == nil {
 		return ""
 	}
-	return h.tabs.URL(host) + "#" + h.token.Reveal()
+	return h.tabs.URL(host)
 }
 
 // tabLeft gives a tab up whose page is closed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -390,4 +391,31 @@ func TestOptionsAreChecked(t *testing.T) {
 		_, err := Listen(address, o)
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// Two nodes without addresses: one dials, and the other accepts through a listener that it was given.
+func TestListenerOfANodeWithoutAddress(t *testing.T) {
+	a := newAuthority(t, "run")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	waits := start(t, a, "a", "", func(o *Options) { o.Listener = l })
+	dials := start(t, a, "b", "", func(o *Options) {
+		o.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			if address != "a path" {
+				return nil, fmt.Errorf("found address %s", address)
+			}
+			return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+		}
+	})
+	native := start(t, a, "0", "127.0.0.1:0")
+	at := []string{fmt.Sprint("127.0.0.1:", native.Port())}
+	require.NoError(t, native.Connect(1, []Peer{{ID: "a"}, {ID: "b"}}))
+	require.NoError(t, waits.Connect(1, []Peer{{ID: "a"}, {ID: "b"}, {ID: "0", Addresses: at}}))
+	require.NoError(t, dials.Connect(1, []Peer{{ID: "a", Addresses: []string{"a path"}}, {ID: "b"}}))
+	require.NoError(t, waits.Send("b", Message{Header: []byte("x")}))
+	require.NoError(t, dials.Send("a", Message{Header: []byte("y")}))
+	require.NoError(t, waits.Send("0", Message{Header: []byte("z")}))
+	assert.Equal(t, "x", string(dials.awaitMessages(1)[0].Header))
+	assert.Equal(t, "y", string(waits.awaitMessages(1)[0].Header))
+	assert.Equal(t, "z", string(native.awaitMessages(1)[0].Header))
 }
