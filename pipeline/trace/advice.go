@@ -8,6 +8,7 @@ import (
 const (
 	noticeableWait = 0.05 // share of the time
 	unevenCut      = 1.15 // the busiest stage's time, as a multiple of the mean
+	bound          = 0.5  // share of the time that the busiest stage computes if a cut matters
 )
 
 // Advice says in plain sentences what makes a run over machines slow, and what would help. It is nil for other
@@ -23,7 +24,7 @@ func (s Summary) Advice() []string {
 		mean += t.busy() / float64(len(s.Stages))
 	}
 	all := []string{fmt.Sprintf("slowest rank: %s on %s, computing %.0f %% of the time; the mean is %.0f %%", slowest.Name, slowest.Member, 100*slowest.busy(), 100*mean)}
-	uneven := slowest.busy() > unevenCut*mean
+	uneven := slowest.busy() > max(bound, unevenCut*mean)
 	if len(m.Links) == 0 {
 		return all
 	}

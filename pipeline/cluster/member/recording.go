@@ -26,15 +26,27 @@ type timestamps struct {
 }
 
 // of is the time stamp of a time. It differs from the wall clock by at most protocol.TimestampError: after that, as when
-// the clock is set, the wall clock counts again.
+// the clock is set, the wall clock counts again. A thread that is interrupted between the two readings of one time is no
+// reason for that, so it takes further times.
 func (s *timestamps) of(t time.Time) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if stamp := s.anchor.UnixNano() + t.Sub(s.anchor).Nanoseconds(); time.Duration(stamp-t.UnixNano()).Abs() <= protocol.TimestampError {
-		return stamp
+	for now, n := t, 0; s.off(now); now, n = time.Now(), n+1 {
+		if n == 3 {
+			s.anchor = now
+		}
 	}
-	s.anchor = t
-	return t.UnixNano()
+	return s.stamp(t)
+}
+
+// stamp is the time stamp by the present anchor. The caller holds the lock, here and below.
+func (s *timestamps) stamp(t time.Time) int64 {
+	return s.anchor.UnixNano() + t.Sub(s.anchor).Nanoseconds()
+}
+
+// off reports whether the time stamp is too far from the wall clock.
+func (s *timestamps) off(t time.Time) bool {
+	return s.anchor.IsZero() || time.Duration(s.stamp(t)-t.UnixNano()).Abs() > protocol.TimestampError
 }
 
 // recording is the trace of this member's ranks. It sends events in messages, as many as the coordinator permits: a slow

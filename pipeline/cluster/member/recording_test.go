@@ -48,3 +48,17 @@ func TestRecordingIsBounded(t *testing.T) {
 	record(1)
 	assert.Len(t, sent, 2+mostEvents+1, "nothing follows the end")
 }
+
+// Time stamps keep the durations between times, and leave times of other processes as they are.
+func TestTimestamps(t *testing.T) {
+	var s timestamps
+	start := time.Now()
+	stamp := s.of(start)
+	assert.InDelta(t, start.UnixNano(), stamp, float64(protocol.TimestampError))
+	for i := range 1000 {
+		later := start.Add(time.Duration(i) * 7 * time.Microsecond)
+		assert.Equal(t, stamp+int64(i)*7000, s.of(later))
+	}
+	other := time.Unix(0, 123_456_789_012_345_678)
+	assert.Equal(t, other.UnixNano(), s.of(other))
+}
