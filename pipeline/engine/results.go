@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 
@@ -45,6 +46,7 @@ type Collector struct {
 type partial struct {
 	losses  [][]float32
 	missing int
+	updated bool
 	update  Result
 }
 
@@ -62,7 +64,11 @@ func newResults(from, microbatches int, updates bool) *results {
 func (r *results) add(failed *failure, x Result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, m := range r.Add(x) {
+	complete, err := r.Add(x)
+	if err != nil {
+		panic(err) // of a rank of this process
+	}
+	for _, m := range complete {
 		select {
 		case r.out <- m:
 		case <-failed.occurred:
@@ -71,8 +77,12 @@ func (r *results) add(failed *failure, x Result) {
 	}
 }
 
-// Add adds a result. It returns the batches that are complete with it, in order.
-func (c *Collector) Add(x Result) (complete []Measured) {
+// Add adds a result. It returns the batches that are complete with it, in order. A result that is no batch's, or that
+// has been added before, is an error.
+func (c *Collector) Add(x Result) (complete []Measured, err error) {
+	if x.Batch < c.next {
+		return nil, fmt.Errorf("result of batch %d: expected one from batch %d on", x.Batch, c.next)
+	}
 	p := c.open[x.Batch]
 	if p == nil {
 		p = &partial{losses: make([][]float32, c.microbatches), missing: c.microbatches}
@@ -81,10 +91,19 @@ func (c *Collector) Add(x Result) (complete []Measured) {
 		}
 		c.open[x.Batch] = p
 	}
-	if x.Losses != nil {
+	switch {
+	case x.Losses == nil && !c.updates:
+		return nil, fmt.Errorf("update of batch %d: expected losses alone", x.Batch)
+	case x.Losses == nil && p.updated:
+		return nil, fmt.Errorf("update of batch %d: found a second one", x.Batch)
+	case x.Losses == nil:
+		p.update, p.updated = x, true
+	case x.Microbatch < 0 || x.Microbatch >= c.microbatches:
+		return nil, fmt.Errorf("losses of microbatch %d of batch %d: expected 0 to %d", x.Microbatch, x.Batch, c.microbatches-1)
+	case p.losses[x.Microbatch] != nil:
+		return nil, fmt.Errorf("losses of microbatch %d of batch %d: found them a second time", x.Microbatch, x.Batch)
+	default:
 		p.losses[x.Microbatch] = x.Losses
-	} else {
-		p.update = x
 	}
 	p.missing--
 	for p = c.open[c.next]; p != nil && p.missing == 0; p = c.open[c.next] {
@@ -92,7 +111,7 @@ func (c *Collector) Add(x Result) (complete []Measured) {
 		delete(c.open, c.next)
 		c.next++
 	}
-	return complete
+	return complete, nil
 }
 
 func (p *partial) measured(batch int) Measured {

@@ -53,11 +53,9 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 		return nil, usererror.Errorf("pipeline.schedule: found the file %s, expected the name of a schedule: files are for one machine", c.Pipeline.Schedule)
 	}
 	p := &Pipeline{control: o.Control, node: o.Node, epoch: o.Epoch, places: o.Places, replies: map[string]*planned{}, written: map[string]int64{}, reads: map[uint64]*reads{},
-		failed: make(chan struct{}), optimizer: t.Optimizer, microbatches: c.Train.Microbatches, stages: c.Pipeline.Stages}
+		failed: make(chan struct{}), optimizer: t.Optimizer, microbatches: c.Train.Microbatches, stages: c.Pipeline.Stages, rows: c.Rows()}
 	p.second = weights.SecondOf(c.Pipeline.Delay, c.PartlyStale())
-	for _, param := range t.Model.Parameters() {
-		p.parameters = append(p.parameters, param.Name)
-	}
+	p.parameters = t.Model.Parameters()
 	for _, place := range o.Places {
 		if !slices.Contains(p.members, place.Member) {
 			p.members = append(p.members, place.Member)

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
@@ -51,13 +52,14 @@ type Pipeline struct {
 	layout    *engine.Engine      // without ranks in this process: it knows which rank holds what
 	optimizer *optim.Optimizer
 
-	parameters   []string
+	parameters   []model.Parameter
 	second       weights.Second
 	microbatches int // per batch, of all replicas
 	stages       int
 	settings     trace.Settings
 	links        *Links // measured; nil: none is
 	linksChanged func() // is called after each report of links; nil: nothing is
+	rows         int    // sequences of a microbatch
 
 	mu      sync.Mutex
 	tracing *tracing // nil: none
@@ -244,7 +246,7 @@ func (p *Pipeline) receive(from string, h protocol.Header, payload [][]byte) err
 	case protocol.LinkReport:
 		return p.receiveLinks(from, payload)
 	case protocol.Tensor:
-		return p.received(h, payload)
+		return p.received(from, h, payload)
 	case protocol.Result, protocol.Ended:
 		p.mu.Lock()
 		s := p.segment

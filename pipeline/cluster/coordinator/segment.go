@@ -29,6 +29,7 @@ type segment struct {
 
 	mu        sync.Mutex
 	collector engine.Collector
+	granted   int               // the first batch that is not granted
 	finished  int               // the first batch whose results are not complete
 	results   []engine.Measured // of finished batches, not yet taken
 	limits    map[string]int    // by member that has ended: the first batch that it has not done
@@ -39,12 +40,13 @@ type work struct {
 	evaluates    bool
 	from, to     int
 	microbatches int // per batch, of all replicas
+	losses       int // of a microbatch
 	source       engine.Source
 }
 
 // Train implements train.Pipeline.
 func (p *Pipeline) Train(stop context.Context, source engine.Source, from, to int, each func(engine.Measured) error) (int, error) {
-	return p.work(stop, work{from: from, to: to, microbatches: p.microbatches, source: source}, each)
+	return p.work(stop, work{from: from, to: to, microbatches: p.microbatches, losses: 1, source: source}, each)
 }
 
 // evaluatedAtOnce is the number of batches per stage between two points at which all stages must be done: see
@@ -54,7 +56,7 @@ const evaluatedAtOnce = 16
 // Evaluate implements train.Pipeline.
 func (p *Pipeline) Evaluate(stop context.Context, source engine.Source, batches int, each func(engine.Measured) error) error {
 	for from, most := 0, evaluatedAtOnce*p.stages; from < batches; from += most {
-		w := work{evaluates: true, from: from, to: min(from+most, batches), microbatches: 1, source: source}
+		w := work{evaluates: true, from: from, to: min(from+most, batches), microbatches: 1, losses: p.rows, source: source}
 		if _, err := p.work(stop, w, each); err != nil {
 			return err
 		}
@@ -106,7 +108,11 @@ func (p *Pipeline) work(stop context.Context, w work, each func(engine.Measured)
 	if err := p.failing(); err != nil {
 		return w.from, errors.Join(err, declined)
 	}
-	return s.end(), errors.Join(refused, declined)
+	end, err := s.end()
+	if err != nil {
+		p.Abort(err)
+	}
+	return end, errors.Join(err, refused, declined)
 }
 
 // begin announces a segment to all members.
@@ -118,7 +124,7 @@ func (p *Pipeline) begin(w work) (*segment, error) {
 	}
 	p.last++
 	s := &segment{pipeline: p, number: p.last, work: w, ended: make(chan struct{}), measured: make(chan struct{}, 1),
-		collector: engine.NewCollector(w.from, w.microbatches, !w.evaluates), finished: w.from, limits: map[string]int{}, changed: make(chan struct{}, 1)}
+		collector: engine.NewCollector(w.from, w.microbatches, !w.evaluates), granted: w.from, finished: w.from, limits: map[string]int{}, changed: make(chan struct{}, 1)}
 	p.segment, p.idle = s, nil
 	written := map[string]int64{}
 	for m, n := range p.written {
@@ -192,6 +198,7 @@ func (s *segment) grant(batch int, data engine.Batch) {
 	p := s.pipeline
 	s.mu.Lock()
 	done := s.finished
+	s.granted = batch + 1
 	s.mu.Unlock()
 	var hyperparameters [][]byte
 	if !s.work.evaluates {
@@ -229,29 +236,63 @@ func (s *segment) receive(from string, h protocol.Header, payload [][]byte) erro
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.Kind == protocol.Ended {
-		if !slices.Contains(s.pipeline.members, from) {
-			return fmt.Errorf("%s has no ranks", from)
-		}
-		s.limits[from] = h.Limit
-		if len(s.limits) == len(s.pipeline.members) {
-			close(s.ended)
-		}
-		return nil
+		return s.memberEnded(from, h.Limit)
 	}
 	r, err := protocol.DecodeResult(h, payload)
+	if err == nil {
+		err = s.check(from, r)
+	}
 	if err != nil {
 		return err
 	}
-	if r.Batch < s.finished || r.Batch >= s.work.to || r.Microbatch < 0 || r.Microbatch >= s.work.microbatches {
-		return fmt.Errorf("a result of microbatch %d of batch %d, expected batches %d to %d of %d microbatches", r.Microbatch, r.Batch, s.finished, s.work.to-1,
-			s.work.microbatches)
-	}
-	for _, m := range s.collector.Add(r) {
+	complete, err := s.collector.Add(r)
+	for _, m := range complete {
 		s.finished = m.Batch + 1
 		s.results = append(s.results, m)
 	}
 	signal(s.changed)
 	signal(s.measured)
+	return err
+}
+
+// memberEnded records that a member has done the batches before a limit. The caller holds the lock.
+func (s *segment) memberEnded(member string, limit int) error {
+	switch _, twice := s.limits[member]; {
+	case !slices.Contains(s.pipeline.members, member):
+		return fmt.Errorf("segment %d: found the end of a member without ranks", s.number)
+	case twice:
+		return fmt.Errorf("segment %d: found its end a second time", s.number)
+	case limit < s.work.from || limit > s.granted:
+		return fmt.Errorf("segment %d: found its end at batch %d, expected %d to %d", s.number, limit, s.work.from, s.granted)
+	}
+	s.limits[member] = limit
+	if len(s.limits) == len(s.pipeline.members) {
+		close(s.ended)
+	}
+	return nil
+}
+
+// check checks a result that a member has sent: losses are from the last stage of their replica, updates from the first
+// rank. The caller holds the lock.
+func (s *segment) check(from string, r engine.Result) error {
+	if r.Batch < s.finished || r.Batch >= s.granted || r.Microbatch < 0 || r.Microbatch >= s.work.microbatches {
+		return fmt.Errorf("a result of microbatch %d of batch %d, expected batches %d to %d of %d microbatches", r.Microbatch, r.Batch, s.finished, s.granted-1,
+			s.work.microbatches)
+	}
+	p, rank := s.pipeline, 0
+	if r.Losses != nil {
+		if len(r.Losses) != s.work.losses {
+			return fmt.Errorf("microbatch %d of batch %d has %d losses, expected %d", r.Microbatch, r.Batch, len(r.Losses), s.work.losses)
+		}
+		replicas := 1
+		if !s.work.evaluates {
+			replicas = len(p.places) / p.stages
+		}
+		rank = (r.Microbatch*replicas/s.work.microbatches+1)*p.stages - 1
+	}
+	if owner := p.places[rank].Member; from != owner {
+		return fmt.Errorf("a result of batch %d of rank %d, which is on %s", r.Batch, rank, owner)
+	}
 	return nil
 }
 
@@ -274,13 +315,15 @@ func (s *segment) takeResults(f func(engine.Measured)) {
 	}
 }
 
-// end is the first batch that was not done.
-func (s *segment) end() int {
+// end is the first batch that was not done. All members must agree on it, and all results before it must be there.
+func (s *segment) end() (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	end := s.work.to
-	for _, limit := range s.limits {
-		end = min(end, limit)
+	for _, member := range s.pipeline.members {
+		if limit := s.limits[member]; limit != s.finished {
+			return s.work.from, fmt.Errorf("%s: segment %d: found its end at batch %d, expected %d: all results before that have arrived", member, s.number, limit,
+				s.finished)
+		}
 	}
-	return end
+	return s.finished, nil
 }

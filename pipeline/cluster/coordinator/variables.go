@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -16,10 +17,17 @@ import (
 // reads are the variables that members send since the last segment. The first read asks each member for all that its
 // ranks own, so that a checkpoint does not wait for a round trip for each variable.
 type reads struct {
-	number  uint64
-	missing int // variables
-	arrived map[protocol.Variable][]byte
-	changed chan struct{} // closed and replaced when one arrives
+	number   uint64
+	expected map[protocol.Variable]owned // have not arrived
+	arrived  map[protocol.Variable][]byte
+	changed  chan struct{} // closed and replaced when one arrives
+}
+
+// owned is a variable of a member's rank.
+type owned struct {
+	protocol.Variable
+	member string
+	bytes  int64
 }
 
 // snapshot is a copy of all variables, which members send while training goes on.
@@ -60,20 +68,30 @@ func (p *Pipeline) ReadState(name string) (device.Pending, error) {
 	return p.read(protocol.Variable{Name: name, State: true}), nil
 }
 
-// read asks for all variables, unless they are on their way.
+// read asks for all variables, unless this one is on its way.
 func (p *Pipeline) read(v protocol.Variable) device.Pending {
-	if p.idle == nil {
+	if p.idle == nil || !p.has(p.idle, v) {
 		p.idle = p.ask()
 	}
 	return &pendingVariable{p, p.idle, v}
 }
 
+// has reports whether a variable has arrived, and has not been taken, or will arrive.
+func (p *Pipeline) has(r *reads, v protocol.Variable) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, expected := r.expected[v]
+	_, arrived := r.arrived[v]
+	return expected || arrived
+}
+
 // ask asks each member for the variables that its ranks own, in the order in which checkpoints write them.
 func (p *Pipeline) ask() *reads {
-	owned := p.owned()
-	r := &reads{arrived: map[protocol.Variable][]byte{}, changed: make(chan struct{})}
-	for _, all := range owned {
-		r.missing += len(all)
+	r := &reads{expected: map[protocol.Variable]owned{}, arrived: map[protocol.Variable][]byte{}, changed: make(chan struct{})}
+	lists := map[string][]protocol.Variable{}
+	for _, v := range p.owned() {
+		r.expected[v.Variable] = v
+		lists[v.member] = append(lists[v.member], v.Variable)
 	}
 	p.mu.Lock()
 	p.asked++
@@ -81,7 +99,7 @@ func (p *Pipeline) ask() *reads {
 	p.reads[r.number] = r
 	p.mu.Unlock()
 	for _, member := range p.members {
-		text, err := json.Marshal(owned[member])
+		text, err := json.Marshal(lists[member])
 		if err != nil {
 			panic(err) // names and numbers
 		}
@@ -90,24 +108,22 @@ func (p *Pipeline) ask() *reads {
 	return r
 }
 
-// owned lists the variables of each member's ranks.
-func (p *Pipeline) owned() map[string][]protocol.Variable {
-	owned := map[string][]protocol.Variable{}
-	add := func(rank int, v protocol.Variable) {
-		member := p.places[rank].Member
-		owned[member] = append(owned[member], v)
+// owned lists the variables of all ranks.
+func (p *Pipeline) owned() (all []owned) {
+	add := func(rank int, v protocol.Variable, t graph.Type) {
+		all = append(all, owned{v, p.places[rank].Member, t.Bytes()})
 	}
 	versions := []engine.Version{p.layout.Evaluated()}
 	if p.second != weights.OneVersion {
 		versions = append(versions, p.second.Version())
 	}
 	for _, v := range versions {
-		for _, name := range p.parameters {
-			rank, err := p.layout.Owner(name)
+		for _, param := range p.parameters {
+			rank, err := p.layout.Owner(param.Name)
 			if err != nil {
 				panic(err) // of the model's own parameter
 			}
-			add(rank, protocol.Variable{Name: name, Version: v})
+			add(rank, protocol.Variable{Name: param.Name, Version: v}, param.Type)
 		}
 	}
 	for _, state := range p.optimizer.State() {
@@ -115,26 +131,31 @@ func (p *Pipeline) owned() map[string][]protocol.Variable {
 		if err != nil {
 			panic(err) // of the optimizer's own state
 		}
-		add(rank, protocol.Variable{Name: state.ID, State: true})
+		add(rank, protocol.Variable{Name: state.ID, State: true}, state.Type)
 	}
-	return owned
+	return all
 }
 
-// received keeps a variable that a member has sent.
-func (p *Pipeline) received(h protocol.Header, payload [][]byte) error {
-	if len(payload) != 1 {
-		return fmt.Errorf("variable %q in %d tensors, expected 1", h.Variable.Name, len(payload))
-	}
+// received keeps a variable that its owner has sent.
+func (p *Pipeline) received(from string, h protocol.Header, payload [][]byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.reads[h.Number]
 	if r == nil {
-		return fmt.Errorf("variable %q, which was not asked for", h.Variable.Name)
+		return fmt.Errorf("variable %q of read %d: nothing of that was asked for", h.Variable.Name, h.Number)
 	}
+	v, ok := r.expected[h.Variable]
+	switch {
+	case !ok || v.member != from:
+		return fmt.Errorf("variable %q of read %d: it was not asked for, or has arrived before", h.Variable.Name, h.Number)
+	case len(payload) != 1 || int64(len(payload[0])) != v.bytes:
+		return fmt.Errorf("variable %q: found %d tensors, expected one of %d bytes", h.Variable.Name, len(payload), v.bytes)
+	}
+	delete(r.expected, h.Variable)
 	r.arrived[h.Variable] = payload[0]
 	close(r.changed)
 	r.changed = make(chan struct{})
-	if r.missing--; r.missing == 0 {
+	if len(r.expected) == 0 {
 		delete(p.reads, r.number)
 	}
 	return nil

@@ -1,0 +1,104 @@
+package coordinator
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
+	"github.com/gpupipe/gpupipe/pipeline/engine"
+)
+
+// What a member says of a segment is checked: late, repeated and foreign messages end the run, and never the process.
+func TestSegmentsCheckMessages(t *testing.T) {
+	result := func(batch, microbatch int, losses ...float32) transport.Message {
+		h, payload := protocol.EncodeResult(1, engine.Result{Batch: batch, Microbatch: microbatch, Losses: losses})
+		return transport.Message{Header: h.Encode(), Payload: payload}
+	}
+	ended := func(limit int) transport.Message {
+		return transport.Message{Header: protocol.Header{Kind: protocol.Ended, Segment: 1, Limit: limit}.Encode()}
+	}
+	type sent struct {
+		from string
+		transport.Message
+	}
+	for name, x := range map[string]struct {
+		messages []sent
+		expect   string
+	}{
+		"the end twice":                {[]sent{{"a", ended(5)}, {"b", ended(5)}, {"b", ended(5)}}, "a second time"},
+		"an end that was not granted":  {[]sent{{"a", ended(6)}}, "expected 3 to 5"},
+		"an end of a member elsewhere": {[]sent{{"c", ended(5)}}, "a member without ranks"},
+		"losses twice":                 {[]sent{{"b", result(3, 0, 1)}, {"b", result(3, 0, 1)}}, "a second time"},
+		"an update twice":              {[]sent{{"a", result(3, 0)}, {"a", result(3, 0)}}, "a second one"},
+		"losses of another rank":       {[]sent{{"a", result(3, 0, 1)}}, "rank 1, which is on b"},
+		"an update of another rank":    {[]sent{{"b", result(3, 0)}}, "rank 0, which is on a"},
+		"too many losses":              {[]sent{{"b", result(3, 0, 1, 2)}}, "2 losses, expected 1"},
+		"a batch that was not granted": {[]sent{{"b", result(5, 0, 1)}}, "expected batches 3 to 4"},
+		"a microbatch that is none":    {[]sent{{"b", result(3, math.MaxInt, 1)}}, "of 2 microbatches"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &Pipeline{members: []string{"a", "b"}, places: []protocol.Place{{Member: "a"}, {Member: "b"}}, stages: 2, failed: make(chan struct{})}
+			p.segment = &segment{pipeline: p, number: 1, work: work{from: 3, to: 9, microbatches: 2, losses: 1}, granted: 5, finished: 3, ended: make(chan struct{}),
+				measured: make(chan struct{}, 1), changed: make(chan struct{}, 1), collector: engine.NewCollector(3, 2, true), limits: map[string]int{}}
+			for i, m := range x.messages {
+				assert.NoError(t, p.failing(), i)
+				p.Receive(m.from, m.Message)
+			}
+			require.ErrorContains(t, p.failing(), x.expect)
+			assert.ErrorContains(t, p.failing(), x.messages[len(x.messages)-1].from+": ")
+		})
+	}
+}
+
+// Members that end without having sent all results are not believed.
+func TestSegmentsEndWithAllResults(t *testing.T) {
+	p := &Pipeline{members: []string{"a", "b"}}
+	s := &segment{pipeline: p, number: 1, finished: 4, limits: map[string]int{"a": 4, "b": 4}}
+	end, err := s.end()
+	require.NoError(t, err)
+	assert.Equal(t, 4, end)
+	s.limits["b"] = 5
+	_, err = s.end()
+	assert.ErrorContains(t, err, "b: segment 1: found its end at batch 5, expected 4")
+}
+
+// A variable is taken from its owner, once, and with its size.
+func TestVariablesAreChecked(t *testing.T) {
+	v := protocol.Variable{Name: "w"}
+	message := func(v protocol.Variable, number uint64, payload ...[]byte) transport.Message {
+		return transport.Message{Header: protocol.Header{Kind: protocol.Tensor, Number: number, Variable: v}.Encode(), Payload: payload}
+	}
+	good := message(v, 1, make([]byte, 8))
+	for name, x := range map[string]struct {
+		from   string
+		m      transport.Message
+		expect string
+	}{
+		"another read":     {"a", message(v, 2, make([]byte, 8)), "nothing of that was asked for"},
+		"another variable": {"a", message(protocol.Variable{Name: "x"}, 1, make([]byte, 8)), "was not asked for"},
+		"another member":   {"b", good, "was not asked for"},
+		"another size":     {"a", message(v, 1, make([]byte, 4)), "expected one of 8 bytes"},
+		"no tensor":        {"a", message(v, 1), "found 0 tensors"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &reads{number: 1, expected: map[protocol.Variable]owned{v: {v, "a", 8}}, arrived: map[protocol.Variable][]byte{}, changed: make(chan struct{})}
+			p := &Pipeline{reads: map[uint64]*reads{1: r}, failed: make(chan struct{})}
+			p.Receive(x.from, x.m)
+			assert.ErrorContains(t, p.failing(), x.expect)
+
+			r.expected[protocol.Variable{Name: "later"}] = owned{}
+			p = &Pipeline{reads: map[uint64]*reads{1: r}, failed: make(chan struct{})}
+			p.Receive("a", good)
+			require.NoError(t, p.failing())
+			data, err := (&pendingVariable{p, r, v}).Wait()
+			require.NoError(t, err)
+			assert.Len(t, data, 8)
+			p.Receive("a", good)
+			assert.ErrorContains(t, p.failing(), "has arrived before")
+		})
+	}
+}
