@@ -27,6 +27,7 @@ type Engine struct {
 	tracer       Tracer          // nil: nothing is recorded
 	profiler     Profiler        // nil: nothing is measured
 	failure      *failure        // of a rank, or the cause of Abort
+	parts        sync.WaitGroup  // of Begin
 	stillRunning <-chan struct{} // closed when the ranks that still run after a failure have stopped
 }
 
@@ -198,8 +199,10 @@ func (e *Engine) SetProfile(p Profiler) { e.profiler = p }
 // any time.
 func (e *Engine) Abort(cause error) { e.failure.set(cause) }
 
-// Close waits for the devices, however long they take, and releases the memory of Load.
+// Close waits for the devices, however long they take, and releases the memory of Load. A Part must have ended, or Abort
+// must have been called.
 func (e *Engine) Close() error {
+	e.parts.Wait()
 	if e.stillRunning != nil {
 		<-e.stillRunning
 	}

@@ -42,10 +42,10 @@ func (e *Engine) Begin(w Work) (*Part, error) {
 	}
 	seg.gate.granted = w.From
 	p := &Part{engine: e, seg: seg, work: w, ended: make(chan struct{})}
-	go func() {
+	e.parts.Go(func() {
 		p.end, p.err = e.finish(seg, w.From)
 		close(p.ended)
-	}()
+	})
 	return p, nil
 }
 

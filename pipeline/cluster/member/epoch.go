@@ -23,9 +23,10 @@ type epoch struct {
 	work    *workload
 	devices []device.Device // by rank; nil: the rank is elsewhere
 	engine  *engine.Engine
-	reading sync.WaitGroup // of variables for the coordinator
+	pending sync.WaitGroup // reads of variables for the coordinator, and ends of segments
 	failed  sync.Once
 	over    chan struct{} // closed by the first failure
+	using   sync.RWMutex  // held to read while a message is handled, to write by close
 	times   timestamps
 
 	mu      sync.Mutex
@@ -115,13 +116,14 @@ func (e *epoch) load() (protocol.LoadReply, error) {
 	return a, nil
 }
 
-// close stops the ranks and closes their devices.
+// close stops the ranks and closes their devices. No message is handled meanwhile and afterwards.
 func (e *epoch) close() error {
 	var errs []error
 	if e.engine != nil {
 		e.failed.Do(func() { close(e.over) })
 		e.engine.Abort(errors.New("the epoch has ended"))
-		e.reading.Wait()
+		e.using.Lock() // and never unlocked
+		e.pending.Wait()
 		errs = append(errs, e.engine.Close())
 	}
 	var devices []device.Device
@@ -137,15 +139,19 @@ func (e *epoch) fail(err error) {
 		close(e.over)
 		var lost *lostError
 		e.engine.Abort(err)
-		e.send(e.member.options.Coordinator, transport.Hot, protocol.Header{Kind: protocol.Fault, Error: err.Error(),
-			Lost: errors.As(err, &lost) || errors.Is(err, device.ErrLost)}, nil)
+		h := protocol.Header{Kind: protocol.Fault, Error: protocol.Shorten(err.Error()), Lost: errors.As(err, &lost) || errors.Is(err, device.ErrLost)}
+		if unsent := e.member.node.Send(e.member.options.Coordinator, transport.Message{Class: transport.Hot, Header: h.Encode()}); unsent != nil {
+			err = errors.Join(err, unsent)
+		}
 		e.member.options.Note("%v", err)
 	})
 }
 
-// send sends a message. An error means that the peer is lost, which the node reports.
+// send sends a message. An error ends the epoch: the message is too large, or the peer is lost.
 func (e *epoch) send(to string, class transport.Class, h protocol.Header, payload [][]byte) {
-	_ = e.member.node.Send(to, transport.Message{Class: class, Header: h.Encode(), Payload: payload})
+	if err := e.member.node.Send(to, transport.Message{Class: class, Header: h.Encode(), Payload: payload}); err != nil {
+		e.fail(fmt.Errorf("%w (%w)", err, device.ErrLost))
+	}
 }
 
 // Send implements engine.Remote.
@@ -257,7 +263,7 @@ func (e *epoch) begin(h protocol.Header) error {
 	}
 	e.waiting = nil
 	e.mu.Unlock()
-	e.reading.Wait()
+	e.pending.Wait()
 	s, err := newSegment(e, h)
 	if err != nil {
 		return err
@@ -288,7 +294,7 @@ func (e *epoch) read(number uint64, payload [][]byte) error {
 	if err := json.Unmarshal(payload[0], &all); err != nil {
 		return fmt.Errorf("a list of variables: %w", err)
 	}
-	e.reading.Go(func() {
+	e.pending.Go(func() {
 		for _, v := range all {
 			data, err := e.readOne(v)
 			if err != nil {

@@ -186,9 +186,10 @@ func (m *Member) Close() error {
 // Receive takes a message of the coordinator or of another member.
 func (m *Member) Receive(from string, msg transport.Message) {
 	e := m.current.get()
-	if e == nil || msg.Epoch != e.plan.Epoch {
+	if e == nil || msg.Epoch != e.plan.Epoch || !e.using.TryRLock() {
 		return // an epoch that has ended
 	}
+	defer e.using.RUnlock()
 	h, err := protocol.Decode(msg.Header)
 	if err == nil {
 		err = e.receive(from, h, msg.Payload)

@@ -39,7 +39,7 @@ func (s *segment) start() error {
 		return err
 	}
 	s.part = p
-	go func() {
+	s.epoch.pending.Go(func() {
 		end, err := p.Wait()
 		if err != nil {
 			s.epoch.fail(err)
@@ -49,7 +49,7 @@ func (s *segment) start() error {
 			s.epoch.finished(end)
 		}
 		s.epoch.send(s.epoch.member.options.Coordinator, transport.Hot, protocol.Header{Kind: protocol.Ended, Segment: s.number, Limit: end}, nil)
-	}()
+	})
 	return nil
 }
 

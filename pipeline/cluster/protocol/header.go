@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/stage"
@@ -95,6 +96,18 @@ func DecodeResult(h Header, payload [][]byte) (engine.Result, error) {
 		r.Losses = exec.ToF32(payload[0])
 	}
 	return r, nil
+}
+
+// maxErrorText is the length of Header.Error, in bytes, that a header of a message has room for.
+const maxErrorText = 600
+
+// Shorten cuts the middle out of an error that is too long for Header.Error.
+func Shorten(text string) string {
+	if len(text) <= maxErrorText {
+		return text
+	}
+	half := maxErrorText / 2
+	return strings.ToValidUTF8(text[:half], "") + " […] " + strings.ToValidUTF8(text[len(text)-half:], "")
 }
 
 // Encode encodes a header.
