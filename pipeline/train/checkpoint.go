@@ -89,8 +89,21 @@ func (c *checkpoints) write(contents checkpoint.Contents, s state, skipped int) 
 	}()
 }
 
-// await waits for the checkpoint that is being written, which is the newest from then on. It is nil if there is none. Its
-// saved is nil if it could not be written; an error besides it does not prevent that.
+// failed reports whether a checkpoint could not be written, which await has not returned yet.
+func (c *checkpoints) failed() bool {
+	if c.writing == nil {
+		return false
+	}
+	select {
+	case <-c.writing.done:
+		return c.writing.saved == nil
+	default:
+		return false
+	}
+}
+
+// await waits for the checkpoint that is being written. It returns nil if there is none. If the checkpoint was written,
+// it is the newest from then on; the error then is about older ones. Otherwise the result's saved is nil.
 func (c *checkpoints) await() *writing {
 	w := c.writing
 	if w == nil {
@@ -128,7 +141,7 @@ func (t *trainer) state(ctx context.Context) (state, error) {
 // save writes a checkpoint of the steps so far.
 func (t *trainer) save(ctx context.Context) error {
 	began := time.Now()
-	if err := t.beginSave(ctx, t.session.engine); err != nil {
+	if err := t.beginSave(ctx, func() Variables { return t.session.engine }); err != nil {
 		return err
 	}
 	if err := t.awaitSave(); err != nil {
@@ -145,11 +158,12 @@ func (t *trainer) saveMeanwhile(ctx context.Context) error {
 	if !ok {
 		return t.save(ctx)
 	}
-	return t.beginSave(ctx, s.Snapshot())
+	return t.beginSave(ctx, s.Snapshot)
 }
 
-// beginSave begins to write a checkpoint, after the one before.
-func (t *trainer) beginSave(ctx context.Context, variables Variables) error {
+// beginSave begins to write a checkpoint. It waits for the one before, so that there is one copy of the variables at a
+// time.
+func (t *trainer) beginSave(ctx context.Context, variables func() Variables) error {
 	if err := t.awaitSave(); err != nil {
 		return err
 	}
@@ -160,7 +174,7 @@ func (t *trainer) beginSave(ctx context.Context, variables Variables) error {
 	if err != nil {
 		return err
 	}
-	c := t.job.contents(variables)
+	c := t.job.contents(variables())
 	if text := t.session.kernels(); text != nil {
 		c.Files[kernelsFile] = text
 	}
@@ -180,6 +194,13 @@ func (t *trainer) awaitSave() error {
 		t.job.options.Report.Note("%v", w.err)
 	}
 	return nil
+}
+
+// endSave waits for the checkpoint that is being written when the run fails for another reason.
+func (t *trainer) endSave() {
+	if err := t.awaitSave(); err != nil {
+		t.job.options.Report.Note("%v", err)
+	}
 }
 
 // contents is a checkpoint's model, its tokenizer, and its tensors, which are read from the devices when they are

@@ -3,6 +3,7 @@ package train
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -49,8 +50,11 @@ func TestNewestCheckpointAfterAFailedSave(t *testing.T) {
 	broken := checkpoint.Contents{Model: []checkpoint.Tensor{{Name: "w", DType: "F32", Shape: []int{1}, Data: func() ([]byte, error) {
 		return nil, assert.AnError
 	}}}}
+	assert.False(t, k.failed())
 	k.write(broken, state{Step: 3}, 1)
+	require.Eventually(t, k.failed, time.Minute, time.Millisecond) // training ends then
 	w := k.await()
+	assert.False(t, k.failed())
 	assert.Nil(t, w.saved)
 	require.ErrorIs(t, w.err, assert.AnError)
 	assert.Equal(t, before, *k)

@@ -88,6 +88,9 @@ func (t *trainer) measured(ctx context.Context, m engine.Measured) error {
 	if err := t.session.settle(); err != nil {
 		return err
 	}
+	if t.checkpoints.failed() {
+		return t.awaitSave()
+	}
 	if err := errors.Join(t.recorder.flush(ctx), t.session.profiling.write(m.Batch, false)); err != nil {
 		return err
 	}

@@ -76,6 +76,7 @@ func Run(ctx context.Context, c config.Config, o Options) (res Result, err error
 		return t.outcome(), err
 	}
 	if err := t.restartOnFailure(ctx, t.train(ctx)); err != nil {
+		t.endSave()
 		return t.outcome(), err
 	}
 	err = t.finish()
