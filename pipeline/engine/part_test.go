@@ -251,3 +251,23 @@ func TestPartsRefuseWrongMessages(t *testing.T) {
 		})
 	}
 }
+
+// An engine whose part is aborted is closed only once its ranks have stopped.
+func TestCloseWaitsForAPart(t *testing.T) {
+	l := newLender(t)
+	s := layouts()[0]
+	s.Cut, s.Stages = []int{3}, 2
+	p, _ := l.split(t, s, []int{0, 1})
+	p.begin(t, Work{To: 2, Source: Tokens(noise{sample(s.tied)}.batch), Report: func(Result) {}})
+	part := p.running[0]
+	part.Grant(2)
+	for _, e := range p.distinct() {
+		e.Abort(assert.AnError)
+		require.NoError(t, e.Close())
+	}
+	select {
+	case <-part.ended:
+	default:
+		t.Error("the part has not ended")
+	}
+}

@@ -87,6 +87,13 @@ func (c *memberClock) convert(at int64) time.Time {
 	return time.Unix(0, at-c.offset(at))
 }
 
+// known reports whether the clock has been measured. Until then it cannot be converted.
+func (c *memberClock) known() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.points) > 0
+}
+
 // offset is the offset in use at a time of the member's clock. The caller holds the lock.
 func (c *memberClock) offset(at int64) int64 {
 	i := sort.Search(len(c.points), func(i int) bool { return c.points[i].at > at })

@@ -179,14 +179,10 @@ func (t *tracing) receive(from string, h protocol.Header, payload [][]byte) erro
 			return fmt.Errorf("event %q on track %.40q: expected a track of one of its ranks", e.Name, e.Track)
 		}
 	}
-	t.mu.Lock()
-	for _, e := range all {
-		t.write(m, e)
+	limit, err := t.take(m, h, all)
+	if err != nil {
+		return err
 	}
-	m.received++
-	m.dropped = h.Done
-	limit := m.received + traceAhead
-	t.mu.Unlock()
 	if h.Last {
 		t.lose(from)
 		return nil
@@ -195,11 +191,29 @@ func (t *tracing) receive(from string, h protocol.Header, payload [][]byte) erro
 	return nil
 }
 
+// take records the events of a message. It returns how many messages the member may send in all.
+func (t *tracing) take(m *tracedMember, h protocol.Header, all []protocol.Event) (limit int, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !m.clock.known() {
+		return 0, fmt.Errorf("events before they were asked for")
+	}
+	if m.ended {
+		return 0, fmt.Errorf("events after the last")
+	}
+	for _, e := range all {
+		t.write(m, e)
+	}
+	m.received++
+	m.dropped = h.Done
+	return m.received + traceAhead, nil
+}
+
 // write records an event. An arrow waits for the slice where it begins, which may be that of another member. The caller
 // holds the lock.
 func (t *tracing) write(m *tracedMember, e protocol.Event) {
 	if e.From != "" {
-		if t.newest[e.From] >= e.Sent {
+		if newest, ok := t.newest[e.From]; ok && newest >= e.Sent {
 			t.arrow(e)
 		} else if t.held < mostArrows {
 			t.arrows[e.From], t.held = append(t.arrows[e.From], e), t.held+1

@@ -162,3 +162,15 @@ func TestEventsAreChecked(t *testing.T) {
 	p := &Pipeline{tracing: &tracing{members: map[string]*tracedMember{}}}
 	assert.ErrorContains(t, p.traced().receive("c", protocol.Header{}, nil), "without ranks")
 }
+
+// Events of a member whose clock is not known, or that has ended its trace, are refused.
+func TestEventsAreExpected(t *testing.T) {
+	a := &tracedMember{id: "a"}
+	tr := &tracing{owners: map[string]*tracedMember{"stage 0": a}, members: map[string]*tracedMember{"a": a}, newest: map[string]int64{}}
+	events := [][]byte{protocol.EncodeEvents([][]byte{protocol.Event{Track: "stage 0", Name: "x", Start: 1, From: "stage 0"}.Encode()})}
+	require.ErrorContains(t, tr.receive("a", protocol.Header{Kind: protocol.Events}, events), "before they were asked for")
+	a.clock.take(control.Clock{Measured: time.Now()})
+	tr.lose("a")
+	require.ErrorContains(t, tr.receive("a", protocol.Header{Kind: protocol.Events}, events), "after the last")
+	require.ErrorContains(t, tr.receive("b", protocol.Header{Kind: protocol.Events}, events), "without ranks")
+}
