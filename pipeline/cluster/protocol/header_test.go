@@ -2,6 +2,7 @@ package protocol_test
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -81,4 +82,14 @@ func TestCostsAreChecked(t *testing.T) {
 	assert.ErrorContains(t, c.Check(2), "costs of 1 devices and times of 1, expected 2")
 	c.Times[0] = nil
 	assert.ErrorContains(t, c.Check(1), "cpu:0: times of 0 units, expected 2")
+}
+
+// The error of a fault fits in a header, whatever it contains.
+func TestLongErrorsAreShortened(t *testing.T) {
+	assert.Equal(t, "short", protocol.Shorten("short"))
+	for _, c := range []string{"x", "\x01", "é", "\xff"} {
+		long := protocol.Shorten("first " + strings.Repeat(c, 9000) + " last")
+		assert.LessOrEqual(t, len(protocol.Header{Kind: protocol.Fault, Lost: true, Error: long}.Encode()), 4<<10)
+		assert.True(t, strings.HasPrefix(long, "first ") && strings.HasSuffix(long, " last"))
+	}
 }
