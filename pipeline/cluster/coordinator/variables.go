@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
@@ -110,8 +109,8 @@ func (p *Pipeline) ask() *reads {
 
 // owned lists the variables of all ranks.
 func (p *Pipeline) owned() (all []owned) {
-	add := func(rank int, v protocol.Variable, t graph.Type) {
-		all = append(all, owned{v, p.places[rank].Member, t.Bytes()})
+	add := func(rank int, v protocol.Variable, bytes int64) {
+		all = append(all, owned{v, p.places[rank].Member, bytes})
 	}
 	versions := []engine.Version{p.layout.Evaluated()}
 	if p.second != weights.OneVersion {
@@ -123,7 +122,7 @@ func (p *Pipeline) owned() (all []owned) {
 			if err != nil {
 				panic(err) // of the model's own parameter
 			}
-			add(rank, protocol.Variable{Name: param.Name, Version: v}, param.Type)
+			add(rank, protocol.Variable{Name: param.Name, Version: v}, param.Type.Bytes())
 		}
 	}
 	for _, state := range p.optimizer.State() {
@@ -131,7 +130,7 @@ func (p *Pipeline) owned() (all []owned) {
 		if err != nil {
 			panic(err) // of the optimizer's own state
 		}
-		add(rank, protocol.Variable{Name: state.ID, State: true}, state.Type)
+		add(rank, protocol.Variable{Name: state.ID, State: true}, state.Type.Bytes())
 	}
 	return all
 }
