@@ -39,11 +39,15 @@ func (l *link) dial() {
 		if time.Since(begin) > t.maxBackoff && connected {
 			backoff = t.minBackoff
 		}
+		var r *refusal
+		refused := errors.As(err, &r)
+		if refused && r.code == codeState {
+			backoff = t.maxBackoff // the peer has left the epoch, and this node is about to
+		}
 		if !connected {
 			l.remember(err)
 			l.failOn(err)
-			var r *refusal
-			if !errors.As(err, &r) || r.code != codeEarly {
+			if !refused || r.code != codeEarly {
 				l.node.notes.add("no connection to member %s: %v", l.peer.ID, err)
 			}
 		}
