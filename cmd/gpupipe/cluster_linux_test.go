@@ -234,7 +234,8 @@ func (r *testRun) join(token, name string, args ...string) *process {
 func (r *testRun) alone(stages int) (dir string) {
 	r.t.Helper()
 	dir = filepath.Join(r.t.TempDir(), "alone")
-	code, _, errs := command(append(r.overridden("train", r.config, "--device", "cpu:0/1", "--no-tune"), "--set", "run.dir="+quoted(dir), "--set", fmt.Sprint("pipeline.stages=", stages))...)
+	args := append(r.overridden("train", r.config, "--device", "cpu:0/1", "--no-tune"), "--set", "run.dir="+quoted(dir))
+	code, _, errs := command(append(args, "--set", fmt.Sprint("pipeline.stages=", stages))...)
 	require.Equal(r.t, exitOK, code, errs)
 	return dir
 }
@@ -276,7 +277,8 @@ func TestClusterHasTheBitsOfOneProcess(t *testing.T) {
 	}{
 		{"2 members, 2bw, muon, untied", 1, []string{"pipeline.schedule=2bw", "optimizer.name=muon"}},
 		{"3 members, 1f1b, adamw, tied", 2, []string{"pipeline.schedule=1f1b", "optimizer.name=adamw", "model.tie_embeddings=true"}},
-		{"4 members, 2bw, error feedback, tied", 3, []string{"pipeline={schedule: 2bw, stale_microbatches: all, error_feedback: true}", "optimizer.name=muon", "model.tie_embeddings=true"}},
+		{"4 members, 2bw, error feedback, tied", 3, []string{"pipeline={schedule: 2bw, stale_microbatches: all, error_feedback: true}",
+			"optimizer.name=muon", "model.tie_embeddings=true"}},
 		{"2 members, 2bw, depth, adamw", 1, []string{"pipeline={schedule: 2bw, depth: 1}", "optimizer.name=adamw"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
