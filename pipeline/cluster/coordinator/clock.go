@@ -32,17 +32,18 @@ const clockDrift = 500e-6
 
 const clockMoves = time.Second // the least time in which the offset in use changes
 
-// take takes a measurement. It returns the error of all conversions since the one before.
-func (c *memberClock) take(m control.Clock) time.Duration {
+// take takes a measurement, which may have been made a while before now. It returns the error of all conversions since
+// the one before. The offset changes for events after now only: earlier ones may be converted already.
+func (c *memberClock) take(m control.Clock, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := m.Measured.Add(m.Offset).UnixNano() // by the member's clock
+	at := m.Measured.Add(m.Offset).UnixNano() // by the member's clock
 	if len(c.points) == 0 {
-		c.points, c.bound, c.since = []clockPoint{{now, int64(m.Offset)}}, m.Error, m.Measured
+		c.points, c.bound, c.since = []clockPoint{{at, int64(m.Offset)}}, m.Error, m.Measured
 		return m.Error
 	}
 	aged := c.aged(m.Measured)
-	used := c.offset(now)
+	used := c.offset(at)
 	difference := (m.Offset - time.Duration(used)).Abs()
 	if difference <= m.Error+aged { // the clock has not been set
 		if m.Error >= aged {
@@ -53,11 +54,12 @@ func (c *memberClock) take(m control.Clock) time.Duration {
 		aged = difference + m.Error
 	}
 	stated := max(aged, c.moving)
-	start := max(now+int64(m.Error), c.points[len(c.points)-1].at)
+	start := max(now.Add(m.Offset+m.Error).UnixNano(), c.points[len(c.points)-1].at)
 	used = c.offset(start)
 	moves := max(clockMoves, 2*(m.Offset-time.Duration(used)).Abs())
 	c.points = append(c.points, clockPoint{start, used}, clockPoint{start + int64(moves), int64(m.Offset)})
-	c.bound, c.since, c.moving = m.Error, m.Measured, max(difference, (m.Offset-time.Duration(used)).Abs())+m.Error
+	c.bound, c.since = m.Error, m.Measured
+	c.moving = max(difference, (m.Offset-time.Duration(used)).Abs()) + m.Error + time.Duration(clockDrift*float64(now.Sub(m.Measured)+moves))
 	return stated
 }
 

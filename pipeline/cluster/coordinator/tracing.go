@@ -145,7 +145,7 @@ func (t *tracing) measure(ctx context.Context, m *tracedMember) error {
 	c, err := t.pipeline.control.Clock(ctx, m.id)
 	if err == nil {
 		c.Error += protocol.TimestampError
-		t.state(m, m.clock.take(c))
+		t.state(m, m.clock.take(c, time.Now()))
 	}
 	return err
 }
