@@ -161,8 +161,8 @@ func wait(t *testing.T, h *coordinator.Host, members int) {
 	require.NoError(t, h.Wait(ctx, func(_, found int) bool { return found == members }))
 }
 
-// run trains on the members of a host, in three stages. The losses must not depend
-// on the depth, which follows the measured links, so all microbatches are stale.
+// run trains on the members of a host, in three stages, with a loss that a module builds. The losses must not depend on
+// the depth, which follows the measured links, so all microbatches are stale.
 func run(t *testing.T, h *coordinator.Host, onStep func(train.Progress)) []train.Progress {
 	t.Helper()
 	dir := t.TempDir()
@@ -172,6 +172,7 @@ func run(t *testing.T, h *coordinator.Host, onStep func(train.Progress)) []train
 	_, err := h.Train(ctx, func(int, bool) (config.Config, error) {
 		return traintest.Demo(t, dir, "model.n_layers=3", "pipeline.schedule=2bw", "train.microbatches=4",
 			"pipeline.stale_microbatches=all", "pipeline.stages=3",
+			traintest.WithHooks(traintest.ScaledLoss(t)+", hook: build_loss"),
 			"train.steps="+cmp.Or(os.Getenv(stepsVariable), "6")), nil
 	}, train.Options{Report: notes})
 	require.NoError(t, err)
