@@ -209,7 +209,10 @@ func deviceOf(p *member.Process) string {
 	return ""
 }
 
-// report posts the status each second.
+// statusPause is the time between two reports.
+const statusPause = 250 * time.Millisecond
+
+// report posts the status for the page.
 func report(ctx context.Context, p *member.Process) {
 	for ctx.Err() == nil {
 		s := p.Status()
@@ -219,6 +222,6 @@ func report(ctx context.Context, p *member.Process) {
 			r.BytesReceived += l.BytesReceived
 		}
 		post(message{Kind: "status", Status: &r})
-		time.Sleep(time.Second)
+		time.Sleep(statusPause)
 	}
 }

@@ -49,6 +49,7 @@ type Member struct {
 type state struct {
 	sync.Mutex
 	epoch *epoch // nil: none
+	steps int    // that were finished when the epoch before ended
 }
 
 func (s *state) get() *epoch {
@@ -61,6 +62,11 @@ func (s *state) set(e *epoch) (before *epoch) {
 	s.Lock()
 	defer s.Unlock()
 	before, s.epoch = s.epoch, e
+	if before != nil {
+		before.mu.Lock()
+		s.steps = before.steps
+		before.mu.Unlock()
+	}
 	return before
 }
 

@@ -11,7 +11,7 @@ type Status struct {
 	Ranks        []int  // in the epoch
 	Stages       int
 	Begun        bool // the ranks have begun to work
-	Steps        int  // of training that are finished, as far as the member knows
+	Steps        int  // of training that are finished, as far as the member knows; without an epoch, in the one before
 	Microbatches int  // of a step, for each rank
 }
 
@@ -19,7 +19,7 @@ type Status struct {
 func (m *Member) Status() Status {
 	e := m.current.get()
 	if e == nil {
-		return Status{}
+		return Status{Steps: m.current.stepsBefore()}
 	}
 	c := e.work.task.Config
 	s := Status{Epoch: e.plan.Epoch, Ranks: e.ranks(), Stages: c.Pipeline.Stages, Microbatches: c.MicrobatchesPerReplica()}
@@ -27,6 +27,13 @@ func (m *Member) Status() Status {
 	defer e.mu.Unlock()
 	s.Begun, s.Steps = e.segment != nil, e.steps
 	return s
+}
+
+// stepsBefore is the number of steps that were finished when the last epoch ended.
+func (s *state) stepsBefore() int {
+	s.Lock()
+	defer s.Unlock()
+	return s.steps
 }
 
 // finished notes that the steps before a number are finished.

@@ -38,8 +38,8 @@ function show(s) {
   $("bytes").textContent = `${size(s.bytesSent)}, ${size(s.bytesReceived)}`;
   samples = samples.filter((x) => now - x.time < 10000 && x.steps <= s.steps);
   samples.push({time: now, steps: s.steps});
+  if (s.begun || s.steps) $("steps").textContent = s.steps;
   if (s.begun) {
-    $("steps").textContent = s.steps;
     const steps = s.steps - samples[0].steps, seconds = (now - samples[0].time) / 1000;
     $("rate").textContent = seconds > 0 ? (steps * s.microbatches * ranks.length / seconds).toFixed(1) : "–";
   }
