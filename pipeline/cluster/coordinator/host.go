@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
@@ -58,9 +59,9 @@ type Host struct {
 	members   []*hostMember // in the order in which they joined
 	changed   chan struct{} // closed and replaced at each change
 	epoch     uint64
-	placed    []protocol.Place // of the newest epoch, by rank
-	pipeline  *Pipeline        // of the newest epoch
-	announced time.Time        // what links carry
+	placed    []protocol.Place         // of the newest epoch, by rank
+	pipeline  atomic.Pointer[Pipeline] // of the newest epoch
+	announced time.Time                // what links carry
 }
 
 // hostMember is a member as the host knows it.
@@ -289,9 +290,7 @@ func (h *Host) lost(id string, err error) {
 }
 
 func (h *Host) running() *Pipeline {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.pipeline
+	return h.pipeline.Load()
 }
 
 // memberChanged follows the members.
@@ -307,6 +306,7 @@ func (h *Host) memberChanged(c control.MemberChange) {
 		m = &hostMember{MemberState: MemberState{ID: c.Member.ID, State: Idle}}
 		if err := json.Unmarshal(c.Member.Info, &m.Info); err != nil {
 			h.options.Note("%s: what it says about itself: %v", m.ID, err)
+			h.change()
 			return
 		}
 		h.members = append(h.members, m)
@@ -381,7 +381,7 @@ func (h *Host) remove(gone *hostMember) {
 		}
 	}
 	h.members = kept
-	if p := h.pipeline; p != nil {
+	if p := h.running(); p != nil {
 		go p.Lost(gone.ID, errors.New("the member is gone"))
 	}
 }

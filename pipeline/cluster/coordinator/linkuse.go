@@ -69,8 +69,8 @@ type LinkState struct {
 
 // linkStates describes the links of a member. The caller holds the lock.
 func (h *Host) linkStates(member string) (all []LinkState) {
-	if h.pipeline != nil {
-		for _, u := range h.pipeline.linkUses(member) {
+	if p := h.running(); p != nil {
+		for _, u := range p.linkUses(member) {
 			all = append(all, LinkState{LinkUse: u})
 		}
 	}

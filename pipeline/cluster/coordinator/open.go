@@ -62,9 +62,12 @@ func Open(ctx context.Context, t train.RemoteTask, o Options) (*Pipeline, error)
 			p.replies[place.Member] = &planned{}
 		}
 	}
+	o.Opened(p)
+	ctx, cancel := p.untilFailure(ctx)
+	defer cancel()
 	problem, err := p.problem(ctx, t, o)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(p.failing(), err)
 	}
 	chosen, plan, err := p.choose(t, problem, o)
 	if err != nil {
@@ -213,7 +216,6 @@ func (p *Pipeline) planMembers(ctx context.Context, task protocol.Task, plan par
 	for _, peer := range o.Peers {
 		peers = append(peers, transport.Peer{ID: peer.ID, Addresses: peer.Addresses})
 	}
-	o.Opened(p)
 	if err := p.node.Connect(p.epoch, peers); err != nil {
 		return err
 	}

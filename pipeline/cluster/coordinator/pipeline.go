@@ -105,15 +105,8 @@ func (p *Pipeline) note(member string, notes []string) {
 
 // each calls f for all members at once and waits for all.
 func (p *Pipeline) each(ctx context.Context, f func(ctx context.Context, member string) error) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := p.untilFailure(ctx)
 	defer cancel()
-	go func() {
-		select {
-		case <-p.failed:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	errs := make([]error, len(p.members))
 	var working sync.WaitGroup
 	for i, member := range p.members {
@@ -124,6 +117,19 @@ func (p *Pipeline) each(ctx context.Context, f func(ctx context.Context, member 
 		return err
 	}
 	return errors.Join(errs...)
+}
+
+// untilFailure returns a context that also ends when the pipeline fails.
+func (p *Pipeline) untilFailure(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-p.failed:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // request makes a request of a member.

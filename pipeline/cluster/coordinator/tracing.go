@@ -261,6 +261,9 @@ func (t *tracing) end() {
 	for _, m := range t.recording() {
 		t.pipeline.send(m.id, transport.Hot, protocol.Header{Kind: protocol.Record, Last: true}, nil)
 	}
+	if t.pipeline.failing() != nil { // members may not answer, and the run goes on elsewhere
+		return
+	}
 	var measuring sync.WaitGroup
 	for _, m := range t.recording() {
 		measuring.Go(func() {

@@ -76,7 +76,8 @@ func (h *Host) open(ctx context.Context, t train.RemoteTask) (train.Pipeline, er
 func (h *Host) use(p *Pipeline) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.pipeline, p.linksChanged = p, h.linksChanged
+	p.linksChanged = h.linksChanged
+	h.pipeline.Store(p)
 }
 
 // peers lists the coordinator and the members of the newest epoch. The caller holds the lock.

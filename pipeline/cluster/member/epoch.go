@@ -29,13 +29,14 @@ type epoch struct {
 	using   sync.RWMutex  // held to read while a message is handled, to write by close
 	times   timestamps
 
-	mu      sync.Mutex
-	written int64            // variables
-	steps   int              // of training that are finished
-	segment *segment         // the newest; nil: none yet
-	waiting *protocol.Header // a Begin whose writes have not all arrived
-	early   []early          // messages for the segment that begins next
-	events  *recording       // of the ranks; nil: none is wanted
+	mu         sync.Mutex
+	written    int64            // variables
+	steps      int              // of training that are finished
+	segment    *segment         // the newest; nil: none yet
+	waiting    *protocol.Header // a Begin whose writes have not all arrived
+	early      []early          // messages for the segment that begins next
+	earlyBytes int64            // of their payloads
+	events     *recording       // of the ranks; nil: none is wanted
 }
 
 // early is a message that has arrived before its segment.
@@ -45,8 +46,11 @@ type early struct {
 	payload [][]byte
 }
 
-// mostEarly bounds the messages that arrive before their segment.
-const mostEarly = 1 << 14
+// mostEarly and mostEarlyBytes bound the messages that arrive before their segment.
+const (
+	mostEarly      = 1 << 14
+	mostEarlyBytes = 1 << 30
+)
 
 // newEpoch builds the programs of the member's ranks and plans their memory.
 func (m *Member) newEpoch(ctx context.Context, q protocol.PlanRequest) (e *epoch, err error) {
@@ -201,8 +205,13 @@ func (e *epoch) inSegment(m early) error {
 	s := e.segment
 	if m.header.Segment == e.number()+1 {
 		defer e.mu.Unlock()
-		if len(e.early) >= mostEarly {
-			return fmt.Errorf("more than %d messages before their segment %d", mostEarly, m.header.Segment)
+		size := int64(0)
+		for _, tensor := range m.payload {
+			size += int64(len(tensor))
+		}
+		if e.earlyBytes += size; len(e.early) >= mostEarly || e.earlyBytes > mostEarlyBytes {
+			return fmt.Errorf("%d messages of %d bytes before their segment %d, expected at most %d of %d", len(e.early)+1, e.earlyBytes, m.header.Segment,
+				mostEarly, mostEarlyBytes)
 		}
 		e.early = append(e.early, m)
 		return nil
@@ -271,7 +280,7 @@ func (e *epoch) begin(h protocol.Header) error {
 	e.mu.Lock()
 	e.segment = s
 	all := e.early
-	e.early = nil
+	e.early, e.earlyBytes = nil, 0
 	e.mu.Unlock()
 	if err := s.start(); err != nil {
 		return err
