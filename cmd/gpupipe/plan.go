@@ -46,11 +46,14 @@ and, with 2bw, of more stale microbatches: the plan lists what each depth costs.
 
 With --members, stages are on the machines of a run of gpupipe host, whose devices and links it has measured, or on those of a file:
 
-  machines:                                        # a rank each
-    - {name: desktop}                              # as fast as the default device of this computer
-    - {name: server, speed: 4, memory: 24GiB}      # four times as fast; device: names another than the default
-  link: 10ms,1Gbit                                 # between machines: latency and bandwidth
-  links: [{between: [desktop, server], link: "2ms,1Gbit"}]   # optional: those that differ
+  machines:                                    # a rank each
+    - {name: desktop}                          # like this computer's device
+    - {name: server, speed: 4, memory: 24GiB}  # four times as fast
+  link: 10ms,1Gbit                             # latency and bandwidth
+  links:                                       # those that differ
+    - {between: [desktop, server], link: "2ms,1Gbit"}
+
+A machine's device: names another device of this computer than the default.
 
 The plan then also says how fast each machine would be alone, and whether one alone would be faster.
 
