@@ -309,6 +309,7 @@ func (h *Host) memberChanged(c control.MemberChange) {
 			h.change()
 			return
 		}
+		m.Info = m.Info.Printable()
 		h.members = append(h.members, m)
 		for _, gone := range h.members {
 			if gone.lost != nil && h.replaces(m, gone) {

@@ -99,7 +99,7 @@ func (p *Pipeline) note(member string, notes []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, n := range notes {
-		p.notes = append(p.notes, fmt.Sprintf("%s: %s", member, n))
+		p.notes = append(p.notes, fmt.Sprintf("%s: %s", member, protocol.Printable(n)))
 	}
 }
 
@@ -244,9 +244,9 @@ func (p *Pipeline) receive(from string, h protocol.Header, payload [][]byte) err
 	switch h.Kind {
 	case protocol.Fault:
 		if h.Lost {
-			return fmt.Errorf("%s (%w)", h.Error, device.ErrLost)
+			return fmt.Errorf("%s (%w)", protocol.Printable(h.Error), device.ErrLost)
 		}
-		return errors.New(h.Error)
+		return errors.New(protocol.Printable(h.Error))
 	case protocol.Events:
 		return p.traced().receive(from, h, payload)
 	case protocol.LinkReport:

@@ -80,6 +80,8 @@ func TestCostsAreChecked(t *testing.T) {
 	c := protocol.CostsOf(partition.Problem{Units: make([]partition.Unit, 2), Devices: []partition.Device{{Name: "cpu:0", Times: make([]partition.Time, 2)}}}, true)
 	require.NoError(t, c.Check(1))
 	assert.ErrorContains(t, c.Check(2), "costs of 1 devices and times of 1, expected 2")
+	c.Times[0][1].Update = -1
+	assert.ErrorContains(t, c.Check(1), "cpu:0: a time of -1 seconds, expected none below 0")
 	c.Times[0] = nil
 	assert.ErrorContains(t, c.Check(1), "cpu:0: times of 0 units, expected 2")
 }

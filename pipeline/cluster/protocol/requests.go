@@ -112,6 +112,11 @@ func (c Costs) Check(devices int) error {
 		if len(times) != len(c.Units) {
 			return fmt.Errorf("%s: times of %d units, expected %d", c.Devices[i].Name, len(times), len(c.Units))
 		}
+		for _, t := range times {
+			if shortest := min(t.Forward, t.Backward, t.InputGrad, t.WeightGrad, t.Update); !(shortest >= 0) {
+				return fmt.Errorf("%s: a time of %v seconds, expected none below 0", c.Devices[i].Name, shortest)
+			}
+		}
 	}
 	return nil
 }
