@@ -143,7 +143,9 @@ func (e *epoch) fail(err error) {
 		close(e.over)
 		var lost *lostError
 		e.engine.Abort(err)
-		h := protocol.Header{Kind: protocol.Fault, Error: protocol.Shorten(err.Error()), Lost: errors.As(err, &lost) || errors.Is(err, device.ErrLost)}
+		// A member that leaves is lost: the run goes on without it.
+		again := errors.As(err, &lost) || errors.Is(err, device.ErrLost) || errors.Is(err, errInterrupted)
+		h := protocol.Header{Kind: protocol.Fault, Error: protocol.Shorten(err.Error()), Lost: again}
 		if unsent := e.member.node.Send(e.member.options.Coordinator, transport.Message{Class: transport.Hot, Header: h.Encode()}); unsent != nil {
 			err = errors.Join(err, unsent)
 		}
