@@ -19,12 +19,11 @@ func (e *Engine) Train(stop context.Context, source Source, from, to int, each f
 // how far a fast stage runs ahead of a slow one, because what it sends waits in host memory.
 const evaluatedAtOnce = 16
 
-// Evaluate runs forwards on batches of one microbatch each, on the first replica. Batches of the source count from 0.
-func (e *Engine) Evaluate(stop context.Context, source Source, batches int, each func(Measured) error) error {
-	r := e.newResults(0, false)
-	for from, most := 0, evaluatedAtOnce*e.options.Layout.Stages; from < batches; from += most {
-		to := min(from+most, batches)
-		if _, err := e.deliver(stop, e.evaluation(source), from, to, r, each); err != nil {
+// EvaluationSegments calls run with each range of an evaluation's batches, from (included) to to (excluded), after which
+// all stages must be done. It stops at the first error, and when stop ends, whose error it returns.
+func EvaluationSegments(stop context.Context, batches, stages int, run func(from, to int) error) error {
+	for from, most := 0, evaluatedAtOnce*stages; from < batches; from += most {
+		if err := run(from, min(from+most, batches)); err != nil {
 			return err
 		}
 		if stop.Err() != nil {
@@ -32,6 +31,15 @@ func (e *Engine) Evaluate(stop context.Context, source Source, batches int, each
 		}
 	}
 	return nil
+}
+
+// Evaluate runs forwards on batches of one microbatch each, on the first replica. Batches of the source count from 0.
+func (e *Engine) Evaluate(stop context.Context, source Source, batches int, each func(Measured) error) error {
+	r := e.newResults(0, false)
+	return EvaluationSegments(stop, batches, e.options.Layout.Stages, func(from, to int) error {
+		_, err := e.deliver(stop, e.evaluation(source), from, to, r, each)
+		return err
+	})
 }
 
 // training is the work of Train.

@@ -49,22 +49,12 @@ func (p *Pipeline) Train(stop context.Context, source engine.Source, from, to in
 	return p.work(stop, work{from: from, to: to, microbatches: p.microbatches, losses: 1, source: source}, each)
 }
 
-// evaluatedAtOnce is the number of batches per stage between two points at which all stages must be done: see
-// engine.Engine.Evaluate.
-const evaluatedAtOnce = 16
-
 // Evaluate implements train.Pipeline.
 func (p *Pipeline) Evaluate(stop context.Context, source engine.Source, batches int, each func(engine.Measured) error) error {
-	for from, most := 0, evaluatedAtOnce*p.stages; from < batches; from += most {
-		w := work{evaluates: true, from: from, to: min(from+most, batches), microbatches: 1, losses: p.rows, source: source}
-		if _, err := p.work(stop, w, each); err != nil {
-			return err
-		}
-		if stop.Err() != nil {
-			return stop.Err()
-		}
-	}
-	return nil
+	return engine.EvaluationSegments(stop, batches, p.stages, func(from, to int) error {
+		_, err := p.work(stop, work{evaluates: true, from: from, to: to, microbatches: 1, losses: p.rows, source: source}, each)
+		return err
+	})
 }
 
 // work does some work and calls each with the results of every batch, in order.
