@@ -12,16 +12,27 @@ import (
 // compare judges two settings that shall give the same bits, or, with a tolerance, losses that differ by no more than
 // that part.
 func (t *trainer) compare(ctx context.Context, c *Case, want, got setting, tolerance float64) error {
-	w, err := t.outcome(ctx, want)
-	if err != nil {
-		return err
+	w, g, err := t.outcomes(ctx, want, got)
+	if err == nil {
+		c.judge(w, g, tolerance)
 	}
-	g, err := t.outcome(ctx, got)
-	if err != nil {
-		return err
+	return err
+}
+
+// outcomes are the outcomes of two settings.
+func (t *trainer) outcomes(ctx context.Context, a, b setting) (x, y *outcome, err error) {
+	if x, err = t.outcome(ctx, a); err != nil {
+		return nil, nil, err
 	}
-	c.judge(w, g, tolerance)
-	return nil
+	y, err = t.outcome(ctx, b)
+	return x, y, err
+}
+
+// measureFar describes the farthest relative difference of two outcomes' losses, and returns it.
+func (c *Case) measureFar(x, y *outcome) float64 {
+	far := farthest(x, y)
+	c.Detail = fmt.Sprintf("losses differ by %.1g of themselves", far)
+	return far
 }
 
 func (c *Case) judge(want, got *outcome, tolerance float64) {
@@ -31,9 +42,7 @@ func (c *Case) judge(want, got *outcome, tolerance float64) {
 	}
 	c.Verdict = Differs
 	if tolerance > 0 {
-		far := farthest(want, got)
-		c.Detail = fmt.Sprintf("losses differ by %.1g of themselves", far)
-		if far <= tolerance {
+		if c.measureFar(want, got) <= tolerance {
 			c.Verdict, c.Difference = Close, nil
 		}
 	}
@@ -85,17 +94,11 @@ func (t *trainer) overflows(ctx context.Context, c *Case, s setting) error {
 // differ judges two settings that mean different mathematics: if they agree, what sets them apart has no effect, and
 // whatever is equal to one of them proves nothing.
 func (t *trainer) differ(ctx context.Context, c *Case, a, b setting) error {
-	x, err := t.outcome(ctx, a)
+	x, y, err := t.outcomes(ctx, a, b)
 	if err != nil {
 		return err
 	}
-	y, err := t.outcome(ctx, b)
-	if err != nil {
-		return err
-	}
-	far := farthest(x, y)
-	c.Detail = fmt.Sprintf("losses differ by %.1g of themselves", far)
-	if far <= rounding {
+	if c.measureFar(x, y) <= rounding {
 		return fmt.Errorf("expected losses that differ by more than %g of themselves: %s", rounding, c.Detail)
 	}
 	c.Verdict = OK
@@ -107,17 +110,11 @@ const roundedFar = 0.05
 
 // change judges two settings of which one rounds more: their bits differ, and their losses little.
 func (t *trainer) change(ctx context.Context, c *Case, a, b setting) error {
-	x, err := t.outcome(ctx, a)
+	x, y, err := t.outcomes(ctx, a, b)
 	if err != nil {
 		return err
 	}
-	y, err := t.outcome(ctx, b)
-	if err != nil {
-		return err
-	}
-	far := farthest(x, y)
-	c.Detail = fmt.Sprintf("losses differ by %.1g of themselves", far)
-	if difference(x, y) == nil || far > roundedFar {
+	if far := c.measureFar(x, y); difference(x, y) == nil || far > roundedFar {
 		return fmt.Errorf("expected other bits, and losses that differ by less than %g of themselves: %s", roundedFar, c.Detail)
 	}
 	c.Verdict = OK
