@@ -64,7 +64,7 @@ var allowed = map[string]string{
 	"pipeline/cluster/identity":    "internal/...",
 	"pipeline/cluster/control":     "pipeline/cluster/identity internal/...",
 	"pipeline/cluster/transport":   "",
-	"pipeline/cluster/protocol":    "pipeline/trace runtime/device graph/model runtime/exec pipeline/checkpoint/safetensors pipeline/engine pipeline/partition pipeline/stage",
+	"pipeline/cluster/protocol":    "internal/... pipeline/trace runtime/device graph/model runtime/exec pipeline/checkpoint/safetensors pipeline/engine pipeline/partition pipeline/stage",
 	"pipeline/cluster/member":      "pipeline/trace pipeline/cluster/identity pipeline/cluster/control optim runtime/device runtime/exec pipeline/cluster/protocol pipeline/cluster/transport pipeline/config pipeline/data pipeline/engine pipeline/hooks pipeline/layout pipeline/measure pipeline/partition pipeline/stage",
 	"pipeline/cluster/tab":         "pipeline/cluster/protocol",
 	"pipeline/cluster/coordinator": "pipeline/cluster/tab pipeline/trace pipeline/cluster/member pipeline/cluster/identity pipeline/cluster/control pipeline/config graph/model optim runtime/device runtime/exec pipeline/cluster/protocol pipeline/cluster/transport pipeline/engine pipeline/layout pipeline/metrics pipeline/partition pipeline/train pipeline/weights internal/...",

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/printable"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/control"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
@@ -99,7 +100,7 @@ func (p *Pipeline) note(member string, notes []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, n := range notes {
-		p.notes = append(p.notes, fmt.Sprintf("%s: %s", member, protocol.Printable(n)))
+		p.notes = append(p.notes, fmt.Sprintf("%s: %s", member, printable.Text(n)))
 	}
 }
 
@@ -244,9 +245,9 @@ func (p *Pipeline) receive(from string, h protocol.Header, payload [][]byte) err
 	switch h.Kind {
 	case protocol.Fault:
 		if h.Lost {
-			return fmt.Errorf("%s (%w)", protocol.Printable(h.Error), device.ErrLost)
+			return fmt.Errorf("%s (%w)", printable.Text(h.Error), device.ErrLost)
 		}
-		return errors.New(protocol.Printable(h.Error))
+		return errors.New(printable.Text(h.Error))
 	case protocol.Events:
 		return p.traced().receive(from, h, payload)
 	case protocol.LinkReport:

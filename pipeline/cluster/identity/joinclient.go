@@ -16,10 +16,9 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"time"
-	"unicode"
 
+	"github.com/gpupipe/gpupipe/internal/printable"
 	"github.com/gpupipe/gpupipe/internal/usererror"
 )
 
@@ -272,20 +271,18 @@ func decodeAnswer(status int, text []byte) (joinAnswer, error) {
 	case answer.Mismatch != nil:
 		return joinAnswer{}, answer.Mismatch
 	case answer.Code != "":
-		return joinAnswer{}, &Refused{Code: answer.Code, Reason: "the coordinator refuses: " + printable(answer.Error), RetryAfter: answer.retryAfter()}
+		return joinAnswer{}, &Refused{Code: answer.Code, Reason: "the coordinator refuses: " + reason(answer.Error), RetryAfter: answer.retryAfter()}
 	case status != http.StatusOK:
 		return joinAnswer{}, refuse(Malformed, "found HTTP status %d, expected 200", status)
 	}
 	return answer, nil
 }
 
-// printable returns at most 300 characters of a text from another computer, without control characters.
-func printable(text string) string {
-	clean := []rune(strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return -1
-	}, text))
-	return string(clean[:min(len(clean), 300)])
+// maxReason is how many characters of a coordinator's refusal a member prints.
+const maxReason = 300
+
+// reason returns the text of a refusal, which another computer wrote.
+func reason(text string) string {
+	clean := []rune(printable.Text(text))
+	return string(clean[:min(len(clean), maxReason)])
 }

@@ -5,13 +5,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/partition"
 	"github.com/gpupipe/gpupipe/pipeline/stage"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // FuzzDecode decodes arbitrary bytes. What can be decoded is encoded to the same header again.

@@ -1,0 +1,13 @@
+package printable_test
+
+import (
+	"testing"
+
+	"github.com/gpupipe/gpupipe/internal/printable"
+	"github.com/stretchr/testify/assert"
+)
+
+func TestText(t *testing.T) {
+	assert.Equal(t, "Größe 7 µs", printable.Text("Größe 7 µs"))
+	assert.Equal(t, "�[2Jx�y", printable.Text("\x1b[2Jx\ny"))
+}
