@@ -8,8 +8,8 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/internal/usererror"
+	"github.com/gpupipe/gpupipe/pipeline/cluster/member"
 	"github.com/gpupipe/gpupipe/pipeline/cluster/protocol"
-	"github.com/gpupipe/gpupipe/pipeline/cluster/transport"
 	"github.com/gpupipe/gpupipe/pipeline/config"
 	"github.com/gpupipe/gpupipe/pipeline/engine"
 	"github.com/gpupipe/gpupipe/pipeline/layout"
@@ -154,7 +154,7 @@ func (p *Pipeline) measure(ctx context.Context, t train.RemoteTask, modelled boo
 // choose decides where the model is cut and how many microbatches are in flight. It returns the task at that depth.
 func (p *Pipeline) choose(t train.RemoteTask, problem partition.Problem, o Options) (train.RemoteTask, partition.Plan, error) {
 	if t.Config.Pipeline.Stages*t.Config.Pipeline.Chunks == 1 {
-		return t, partition.Plan{Recompute: []bool{t.Config.Pipeline.Recompute == "always"}}, nil
+		return t, partition.Plan{}, nil // the config says whether it recomputes
 	}
 	if problem.Network != nil && t.Config.Pipeline.Depth == config.DepthAuto && p.messageSeconds(problem, o.Links) < noticeable {
 		t.Config.Pipeline.Depth = config.DepthNumber(0)
@@ -212,11 +212,7 @@ func (p *Pipeline) planLayout(t train.RemoteTask, plan partition.Plan) (err erro
 
 // planMembers plans the ranks of all members at once.
 func (p *Pipeline) planMembers(ctx context.Context, task protocol.Task, plan partition.Plan, o Options) error {
-	var peers []transport.Peer
-	for _, peer := range o.Peers {
-		peers = append(peers, transport.Peer{ID: peer.ID, Addresses: peer.Addresses})
-	}
-	if err := p.node.Connect(p.epoch, peers); err != nil {
+	if err := p.node.Connect(p.epoch, member.TransportPeers(o.Peers)); err != nil {
 		return err
 	}
 	err := p.each(ctx, func(ctx context.Context, member string) error {

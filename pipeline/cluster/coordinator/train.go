@@ -21,9 +21,9 @@ func (e *tooFewError) Error() string {
 
 func (e *tooFewError) Unwrap() error { return train.ErrTooFewDevices }
 
-// Train trains on the members. configure returns the config for a number of devices, of a run that is resumed or not. When a member is lost, the run goes
-// on from its newest checkpoint as soon as another device takes its place or, if none does in time, on the devices that
-// are left, with another cut.
+// Train trains on the members. configure returns the config for a number of devices, of a run that is resumed or not.
+// When a member is lost, the run goes on from its newest checkpoint as soon as another device takes its place or, if
+// none does in time, on the devices that are left, with another cut.
 func (h *Host) Train(ctx context.Context, configure func(devices int, resumed bool) (config.Config, error), o train.Options) (train.Result, error) {
 	o.Remote = h.open
 	for {

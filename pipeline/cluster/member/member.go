@@ -144,7 +144,7 @@ func (m *Member) plan(ctx context.Context, q protocol.PlanRequest) (protocol.Pla
 		return protocol.PlanReply{}, err
 	}
 	m.current.set(e)
-	if err := m.node.Connect(q.Epoch, peersOf(q.Peers)); err != nil {
+	if err := m.node.Connect(q.Epoch, TransportPeers(q.Peers)); err != nil {
 		return protocol.PlanReply{}, errors.Join(err, m.end())
 	}
 	go e.reportLinks()

@@ -14,10 +14,11 @@ func (m *Member) connect(_ context.Context, q protocol.ConnectRequest) (struct{}
 	if err := m.end(); err != nil {
 		return struct{}{}, err
 	}
-	return struct{}{}, m.node.Connect(q.Epoch, peersOf(q.Peers))
+	return struct{}{}, m.node.Connect(q.Epoch, TransportPeers(q.Peers))
 }
 
-func peersOf(all []protocol.Peer) (peers []transport.Peer) {
+// TransportPeers returns peers as package transport connects to them.
+func TransportPeers(all []protocol.Peer) (peers []transport.Peer) {
 	for _, p := range all {
 		peers = append(peers, transport.Peer{ID: p.ID, Addresses: p.Addresses})
 	}
