@@ -62,10 +62,16 @@ func (p *process) Write(b []byte) (int, error) {
 // launch starts this program.
 func launch(t *testing.T, environment []string, args ...string) *process {
 	t.Helper()
+	return launchBy(t, (*exec.Cmd).Start, environment, args...)
+}
+
+// launchBy starts this program by a function.
+func launchBy(t *testing.T, start func(*exec.Cmd) error, environment []string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, cmd: exec.Command(os.Args[0], args...), done: make(chan struct{}), grown: make(chan struct{})}
 	p.cmd.Env = append(append(os.Environ(), "GPUPIPE_TEST_COMMAND=1"), environment...) // see TestMain
 	p.cmd.Stdout, p.cmd.Stderr = p, p
-	require.NoError(t, p.cmd.Start())
+	require.NoError(t, start(p.cmd))
 	go func() {
 		_ = p.cmd.Wait() // the exit code is in ProcessState
 		close(p.done)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/gpupipe/gpupipe/graph/target"
+	"github.com/gpupipe/gpupipe/internal/lossylink"
 	"github.com/gpupipe/gpupipe/internal/table"
 	"github.com/gpupipe/gpupipe/runtime/device"
 	"github.com/gpupipe/gpupipe/runtime/vulkan"
@@ -25,6 +26,7 @@ import (
 
 // TestMain lets the test binary stand for the command itself, for what needs a process.
 func TestMain(m *testing.M) {
+	lossylink.Enter()
 	switch os.Getenv("GPUPIPE_TEST_COMMAND") {
 	case "":
 	case "dies":
