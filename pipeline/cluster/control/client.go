@@ -68,7 +68,6 @@ type Client struct {
 
 	mu         sync.Mutex
 	handlers   map[string]handler
-	onMessage  func(name string, data []byte)
 	session    *clientSession
 	welcomed   bool // on this connection
 	restarting bool // the next welcome begins a session that replaces another
@@ -415,28 +414,7 @@ func (c *Client) Instance() string {
 	return fmt.Sprintf("%016x", c.session.knownInstance())
 }
 
-// Contact returns when the coordinator was last heard of. A member whose lease has ended since then is lost to it.
-func (c *Client) Contact() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.contact
-}
-
-// Publish queues an event for the coordinator and returns at once. Events arrive in order and once, also after an
-// outage, unless the coordinator restarts. The caller does not change data afterwards.
-func (c *Client) Publish(event string, data []byte) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ended {
-		return fmt.Errorf("publish %.40q: %w", event, c.cause)
-	}
-	if event == "" {
-		return errors.New("publish: empty name of an event")
-	}
-	return c.session.send(message{kind: messageEvent, name: event, data: data})
-}
-
-// Close waits up to five seconds until the coordinator has what was published, says goodbye and ends the client.
+// Close waits up to five seconds until the coordinator has the replies that were given, says goodbye and ends the client.
 // Running handlers are canceled. Lost is not called.
 func (c *Client) Close() error {
 	for deadline := time.Now().Add(goodbyeTimeout); ; {

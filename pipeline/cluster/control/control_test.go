@@ -61,7 +61,6 @@ type run struct {
 	authority *identity.Authority
 	server    *Server
 	notes     *notes
-	events    *notes
 	changes   *notes
 }
 
@@ -80,7 +79,7 @@ func newRunWith(t *testing.T, lease time.Duration, maxFrames int) *run {
 	path := filepath.Join(t.TempDir(), "cluster.json")
 	a, err := identity.OpenAuthority(path)
 	require.NoError(t, err)
-	r := &run{t: t, lease: lease, maxFrames: maxFrames, path: path, authority: a, notes: &notes{}, events: &notes{}, changes: &notes{}}
+	r := &run{t: t, lease: lease, maxFrames: maxFrames, path: path, authority: a, notes: &notes{}, changes: &notes{}}
 	r.serve("127.0.0.1:0")
 	return r
 }
@@ -93,7 +92,6 @@ func (r *run) serve(address string) {
 	require.NoError(r.t, err)
 	s := r.server
 	r.t.Cleanup(func() { require.NoError(r.t, s.Close()) })
-	s.OnEvent(func(member, name string, data []byte) { r.events.note("%s %s %.40s", member, name, data) })
 	s.Watch(func(c MemberChange) { r.changes.note("%s %s", c.Change, c.Member.ID) })
 }
 
@@ -134,6 +132,16 @@ func receive[T any](t *testing.T, c <-chan T) (v T) {
 		t.Fatal("nothing came")
 	}
 	return v
+}
+
+// ask queues a request without waiting for the answer.
+func (r *run) ask(id, name, request string) chan answer {
+	r.t.Helper()
+	m, err := r.server.member(id)
+	require.NoError(r.t, err)
+	_, c, err := m.ask(name, []byte(request))
+	require.NoError(r.t, err)
+	return c
 }
 
 func echo(_ context.Context, request []byte) ([]byte, error) { return request, nil }
@@ -199,7 +207,7 @@ func TestLargeMessages(t *testing.T) {
 	require.ErrorContains(t, err, "found 33554433 bytes, expected at most 33554432")
 }
 
-// A member handles requests and messages in the order of sending; a concurrent handler does not wait for them.
+// A member handles requests in the order of sending; a concurrent handler does not wait for them.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)
@@ -214,27 +222,13 @@ func TestOrder(t *testing.T) {
 		})
 		c.Handle("number", func(_ context.Context, b []byte) ([]byte, error) { seen.note("%s", b); return nil, nil })
 		c.HandleConcurrently("now", echo)
-		c.OnMessage(func(name string, data []byte) { seen.note("%s", data) })
 	}})
-	var want []string
-	go func() { _, _ = r.server.Request(context.Background(), id, "block", nil) }()
+	r.ask(id, "block", "")
 	receive(t, blocked)
-	want = append(want, "block")
+	want := []string{"block"}
 	for i := range 100 {
 		want = append(want, strconv.Itoa(i))
-		if i%3 == 0 {
-			sent := make(chan struct{})
-			m, err := r.server.member(id)
-			require.NoError(t, err)
-			go func() {
-				close(sent)
-				_, _ = r.server.Request(context.Background(), id, "number", []byte(strconv.Itoa(i)))
-			}()
-			<-sent
-			require.Eventually(t, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return len(m.requests) == 2+i/3 }, time.Second, 50*time.Microsecond)
-			continue
-		}
-		require.NoError(t, r.server.Publish(id, "number", []byte(strconv.Itoa(i))))
+		r.ask(id, "number", strconv.Itoa(i))
 	}
 	reply, err := r.server.Request(t.Context(), id, "now", []byte("x"))
 	require.NoError(t, err)
@@ -272,32 +266,30 @@ func TestRequestsAreCanceled(t *testing.T) {
 	require.ErrorIs(t, receive(t, canceled), context.Canceled)
 }
 
-func TestEventsAndGoodbye(t *testing.T) {
+// A member that leaves first sends the replies that it has given.
+func TestRepliesAndGoodbye(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)
-	a, idA := r.connect(ClientOptions{})
-	b, idB := r.connect(ClientOptions{})
-	var want []string
+	var handled sync.WaitGroup
+	handled.Add(500)
+	c, id := r.connect(ClientOptions{Setup: func(c *Client) {
+		c.Handle("echo", func(_ context.Context, b []byte) ([]byte, error) { handled.Done(); return b, nil })
+	}})
+	var replies []chan answer
 	for i := range 500 {
-		require.NoError(t, a.Publish("loss", []byte(strconv.Itoa(i))))
-		require.NoError(t, b.Publish("loss", []byte(strconv.Itoa(i))))
-		want = append(want, "loss "+strconv.Itoa(i))
+		replies = append(replies, r.ask(id, "echo", strconv.Itoa(i)))
 	}
-	require.NoError(t, a.Close(), "waits for the events")
-	require.NoError(t, b.Close())
-	for _, id := range []string{idA, idB} {
-		r.changes.eventually(t, "left "+id) // after its events
-		var got []string
-		for _, line := range r.events.all() {
-			if event, ok := strings.CutPrefix(line, id+" "); ok {
-				got = append(got, event)
-			}
-		}
-		assert.Equal(t, want, got)
+	handled.Wait()
+	receive(t, replies[499]) // the last handler has returned
+	require.NoError(t, c.Close())
+	r.changes.eventually(t, "left "+id)
+	for i, c := range replies[:499] {
+		a := receive(t, c)
+		require.NoError(t, a.err)
+		assert.Equal(t, strconv.Itoa(i), string(a.data))
 	}
 	assert.Empty(t, r.server.Members())
 	assert.NotContains(t, strings.Join(r.changes.all(), "\n"), "lost")
-	require.Error(t, a.Publish("loss", nil))
 }
 
 func TestInfo(t *testing.T) {
@@ -308,21 +300,6 @@ func TestInfo(t *testing.T) {
 	assert.Equal(t, info, r.server.Members()[0].Info)
 	_, err := Connect(t.Context(), ClientOptions{Info: append(info, 0)})
 	require.EqualError(t, err, "info: found 65537 bytes, expected at most 65536")
-}
-
-func TestBroadcast(t *testing.T) {
-	t.Parallel()
-	r := newRun(t)
-	var seen notes
-	var want []string
-	for range 3 {
-		c, id := r.connect(ClientOptions{})
-		c.OnMessage(func(name string, data []byte) { seen.note("%s %s %s", id, name, data) })
-		want = append(want, id+" grant 7")
-	}
-	require.NoError(t, r.server.Broadcast("grant", []byte("7")))
-	require.Eventually(t, func() bool { return len(seen.all()) == 3 }, 5*time.Second, time.Millisecond)
-	assert.ElementsMatch(t, want, seen.all())
 }
 
 func TestClock(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package control carries requests, messages and events between the coordinator of a run and its members, and says who
-// is alive. It is for small things: tensors travel with package transport.
+// Package control carries the requests of the coordinator of a run to its members, and their replies, and says who is
+// alive. It is for small things: tensors travel with package transport.
 //
 // The coordinator runs a NATS server inside its process ([Serve]). It stores nothing on disk, and nothing in it outlives
 // the process. Members connect with mutual TLS 1.3 ([Connect]). A member whose certificate has the ID x may publish on
@@ -14,8 +14,7 @@
 // direction, so that a large message does not delay others and the renewals of a lease for long. Each frame of a member
 // renews its lease, so that slow links do not end it.
 //
-// Requests and one-way messages share the stream to a member: it handles them in the order in which they were sent.
-// Replies and events share the stream to the coordinator: it sees a member's events in the order of their publication.
+// A member handles requests in the order in which they were sent, except those that [Client.HandleConcurrently] takes.
 //
 // # Leases
 //

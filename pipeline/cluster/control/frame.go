@@ -16,7 +16,7 @@ const (
 	// framesPerSecond is how many frames the coordinator takes from one member. A member sends half as many at most.
 	framesPerSecond = 20_000
 
-	// MaxMessage is the largest message, request, reply or event, in bytes.
+	// MaxMessage is the largest request or reply, in bytes.
 	MaxMessage = 32 << 20
 )
 
@@ -75,9 +75,7 @@ func decodeFrame(b []byte) (frame, error) {
 type messageKind uint8
 
 const (
-	messageEvent   messageKind = iota + 1 // up
-	messageOneWay                         // down
-	messageRequest                        // down
+	messageRequest messageKind = iota + 1 // down
 	messageCancel                         // down: the request with this ID is no longer wanted
 	messageReply                          // up: the result of the request with this ID
 	messageFailure                        // up: the error of the request with this ID; JSON

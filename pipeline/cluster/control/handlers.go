@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Handle registers the handler of a kind of request. Requests of such handlers and one-way messages are handled one
-// after the other, in the order in which the coordinator sent them.
+// Handle registers the handler of a kind of request. Requests of such handlers are handled one after the other, in the
+// order in which the coordinator sent them.
 func (c *Client) Handle(name string, f Handler) { c.register(name, handler{f: f}) }
 
 // HandleConcurrently registers a handler that runs as soon as its request arrives, beside all others: for requests that
@@ -19,13 +19,6 @@ func (c *Client) register(name string, h handler) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.handlers[name] = h
-}
-
-// OnMessage registers the function that gets one-way messages, in order with each other and with requests.
-func (c *Client) OnMessage(f func(name string, data []byte)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.onMessage = f
 }
 
 // deliver passes a message on to its handler without waiting for it.
@@ -41,8 +34,6 @@ func (c *Client) deliver(s *clientSession, m message) {
 		} else {
 			s.mailbox.put(func() { c.answer(ctx, s, h.f, m) })
 		}
-	case messageOneWay:
-		s.mailbox.put(func() { c.handleMessage(s, m) })
 	default:
 		s.handled(m)
 		c.o.Note("control: found a message of kind %d, expected a request", m.kind)
@@ -85,16 +76,6 @@ func (s *clientSession) cancelRequest(id uint64) {
 		cancel()
 		delete(s.requests, id)
 	}
-}
-
-func (c *Client) handleMessage(s *clientSession, m message) {
-	c.mu.Lock()
-	f := c.onMessage
-	c.mu.Unlock()
-	if f != nil {
-		f(m.name, m.data)
-	}
-	s.handled(m)
 }
 
 // answer runs the handler of a request and queues what it returns. A request that is canceled before its handler runs

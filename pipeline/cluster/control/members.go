@@ -49,7 +49,6 @@ type memberSession struct {
 	*stream
 	id     string
 	server *Server
-	inbox  *mailbox
 	rate   *rate.Limiter
 
 	mu       sync.Mutex
@@ -118,7 +117,7 @@ func (m *memberSession) handle(f frame) {
 	case framePong:
 		m.pong(f.body)
 	case frameGoodbye:
-		m.inbox.put(func() { m.server.drop(m, Left, "the member has left") }) // after its events
+		m.server.drop(m, Left, "the member has left")
 	case framePiece:
 		m.acknowledge(f.acknowledged, false)
 		msg, complete, err := m.take(f)
@@ -165,7 +164,7 @@ func (s *Server) hello(member string, m *memberSession, f frame) {
 
 func (s *Server) newSession(member string, session uint64, info []byte) *memberSession {
 	now := time.Now()
-	m := &memberSession{id: member, server: s, inbox: newMailbox(), info: info, joined: now, seen: now,
+	m := &memberSession{id: member, server: s, info: info, joined: now, seen: now,
 		rate: rate.NewLimiter(rate.Limit(s.o.maxFrames), s.o.maxFrames), requests: map[uint64]chan answer{}, pongs: make(chan pong, clockPings)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +173,6 @@ func (s *Server) newSession(member string, session uint64, info []byte) *memberS
 	}
 	m.stream = newStream(session, s.instance, func(f frame) { s.publish(member, f) })
 	s.sessions[member] = m
-	s.loops.Go(func() { m.inbox.run(s.done) })
 	s.notify(MemberChange{Change: Joined, Member: m.member()})
 	return m
 }
@@ -203,10 +201,9 @@ func (s *Server) Drop(member, reason string) error {
 	return nil
 }
 
-// end stops the streams of a session and fails its requests. Events that have come are still handled.
+// end stops the streams of a session and fails its requests.
 func (m *memberSession) end(reason string) {
 	m.stop()
-	m.inbox.close()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.reason = reason
@@ -282,12 +279,6 @@ func (m *memberSession) extend(stall time.Duration) {
 // deliver passes on a message of the member.
 func (m *memberSession) deliver(msg message) {
 	switch msg.kind {
-	case messageEvent:
-		m.inbox.put(func() {
-			m.event(msg)
-			m.handled(msg)
-		})
-		return
 	case messageReply, messageFailure:
 		m.mu.Lock()
 		c := m.requests[msg.id]
@@ -299,37 +290,35 @@ func (m *memberSession) deliver(msg message) {
 			c <- answer{err: decodeFailure(m.id, msg.data)}
 		}
 	default:
-		m.server.o.Note("control: %s: found a message of kind %d, expected an event or a reply", m.id, msg.kind)
+		m.server.o.Note("control: %s: found a message of kind %d, expected a reply", m.id, msg.kind)
 	}
 	m.handled(msg)
 }
 
-func (m *memberSession) event(msg message) {
-	select {
-	case <-m.server.eventSet:
-	case <-m.server.done:
-		return
-	}
-	m.server.mu.Lock()
-	f := m.server.onEvent
-	m.server.mu.Unlock()
-	f(m.id, msg.name, msg.data)
-}
-
-func (m *memberSession) request(ctx context.Context, name string, request []byte) ([]byte, error) {
-	c := make(chan answer, 1)
+// ask queues a request. The channel gets its answer.
+func (m *memberSession) ask(name string, request []byte) (id uint64, c chan answer, err error) {
+	c = make(chan answer, 1)
 	m.mu.Lock()
 	if m.reason != "" {
 		m.mu.Unlock()
-		return nil, &LostError{Member: m.id, Reason: m.reason}
+		return 0, nil, &LostError{Member: m.id, Reason: m.reason}
 	}
 	m.lastID++
-	id := m.lastID
+	id = m.lastID
 	m.requests[id] = c
 	m.mu.Unlock()
 	if err := m.send(message{kind: messageRequest, id: id, name: name, data: request}); err != nil {
 		m.forget(id)
-		return nil, fmt.Errorf("member %s: %w", m.id, err)
+		return 0, nil, fmt.Errorf("member %s: %w", m.id, err)
+	}
+	return id, c, nil
+}
+
+// request makes a request and waits for its answer.
+func (m *memberSession) request(ctx context.Context, name string, request []byte) ([]byte, error) {
+	id, c, err := m.ask(name, request)
+	if err != nil {
+		return nil, err
 	}
 	select {
 	case a := <-c:

@@ -17,19 +17,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ordered are the lines of a member's events.
-func (r *run) eventsOf(id string) (events []string) {
-	for _, line := range r.events.all() {
-		if event, ok := strings.CutPrefix(line, id+" "); ok {
-			events = append(events, event)
-		}
+// numbers are the numbers before n.
+func numbers(n int) (lines []string) {
+	for i := range n {
+		lines = append(lines, strconv.Itoa(i))
 	}
-	return events
+	return lines
 }
 
-func numbers(name string, n int) (lines []string) {
-	for i := range n {
-		lines = append(lines, fmt.Sprintf("%s %d", name, i))
+// replies are the answers to requests.
+func replies(t *testing.T, all []chan answer) (lines []string) {
+	t.Helper()
+	for _, c := range all {
+		a := receive(t, c)
+		require.NoError(t, a.err)
+		lines = append(lines, string(a.data))
 	}
 	return lines
 }
@@ -49,14 +51,14 @@ func TestResets(t *testing.T) {
 	proxy := r.proxy()
 	var seen notes
 	var calls atomic.Int64
-	c, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}, Setup: func(c *Client) {
-		c.OnMessage(func(name string, data []byte) { seen.note("%s %s", name, data) })
+	_, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}, Setup: func(c *Client) {
+		c.Handle("number", func(_ context.Context, b []byte) ([]byte, error) { seen.note("%s", b); return b, nil })
 		c.Handle("big", func(_ context.Context, request []byte) ([]byte, error) { calls.Add(1); return request, nil })
 	}})
 	big := strings.Repeat("0123456789abcdef", 1<<16)
+	var asked []chan answer
 	for i := range 200 {
-		require.NoError(t, c.Publish("loss", []byte(strconv.Itoa(i))))
-		require.NoError(t, r.server.Publish(id, "grant", []byte(strconv.Itoa(i))))
+		asked = append(asked, r.ask(id, "number", strconv.Itoa(i)))
 		if i%50 == 20 {
 			proxy.ResetAfter(300_000)
 			reply, err := r.server.Request(t.Context(), id, "big", []byte(big))
@@ -65,9 +67,8 @@ func TestResets(t *testing.T) {
 			require.Eventually(t, func() bool { return proxy.Connections() == 1 }, 5*time.Second, time.Millisecond)
 		}
 	}
-	require.Eventually(t, func() bool { return len(seen.all()) == 200 && len(r.eventsOf(id)) == 200 }, 10*time.Second, 5*time.Millisecond)
-	assert.Equal(t, numbers("grant", 200), seen.all())
-	assert.Equal(t, numbers("loss", 200), r.eventsOf(id))
+	assert.Equal(t, numbers(200), replies(t, asked))
+	assert.Equal(t, numbers(200), seen.all())
 	assert.Equal(t, int64(4), calls.Load(), "each request is handled once")
 	assert.NotContains(t, strings.Join(r.changes.all(), "\n"), "joined "+id+"\njoined", "one session")
 }
@@ -79,14 +80,14 @@ func TestOutage(t *testing.T) {
 	proxy := r.proxy()
 	var seen notes
 	restarted := make(chan string, 1)
-	c, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}, Restarted: func(i string) { restarted <- i }, Setup: func(c *Client) {
-		c.OnMessage(func(name string, data []byte) { seen.note("%s %s", name, data) })
+	_, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}, Restarted: func(i string) { restarted <- i }, Setup: func(c *Client) {
+		c.Handle("number", func(_ context.Context, b []byte) ([]byte, error) { seen.note("%s", b); return b, nil })
 		c.Handle("echo", echo)
 	}})
 	proxy.Hang()
+	var asked []chan answer
 	for i := range 50 {
-		require.NoError(t, c.Publish("loss", []byte(strconv.Itoa(i))))
-		require.NoError(t, r.server.Publish(id, "grant", []byte(strconv.Itoa(i))))
+		asked = append(asked, r.ask(id, "number", strconv.Itoa(i)))
 	}
 	reply := make(chan string, 1)
 	go func() {
@@ -101,9 +102,8 @@ func TestOutage(t *testing.T) {
 	proxy.Resume()
 	assert.Equal(t, "late <nil>", receive(t, reply))
 	r.changes.eventually(t, "returned "+id)
-	require.Eventually(t, func() bool { return len(r.eventsOf(id)) == 50 }, 5*time.Second, time.Millisecond)
-	assert.Equal(t, numbers("loss", 50), r.eventsOf(id))
-	assert.Equal(t, numbers("grant", 50), seen.all())
+	assert.Equal(t, numbers(50), replies(t, asked))
+	assert.Equal(t, numbers(50), seen.all())
 	assert.Equal(t, []string{"joined " + id, "lost " + id, "returned " + id}, r.changes.all())
 	assert.Empty(t, restarted)
 }
@@ -113,10 +113,13 @@ func TestHalfOpenConnection(t *testing.T) {
 	t.Parallel()
 	r := newRunWithLease(t, testLease)
 	proxy := r.proxy()
-	c, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}})
+	_, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}, Setup: func(c *Client) { c.Handle("echo", echo) }})
 	proxy.HalfOpen()
-	require.NoError(t, c.Publish("loss", []byte("0")))
-	require.Eventually(t, func() bool { return len(r.eventsOf(id)) == 1 }, 5*time.Second, time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	reply, err := r.server.Request(ctx, id, "echo", []byte("x"))
+	require.NoError(t, err)
+	assert.Equal(t, "x", string(reply))
 }
 
 // A coordinator that restarts has another instance and knows nothing of what was queued. The member begins anew.
@@ -142,32 +145,27 @@ func TestCoordinatorRestarts(t *testing.T) {
 	first, address := r.server.Instance(), r.address()
 	assert.Equal(t, first, c.Instance())
 	require.NoError(t, r.server.Abandon())
-	require.NoError(t, c.Publish("loss", []byte("of the past")))
 	r.serve(address)
 	assert.Equal(t, r.server.Instance(), receive(t, restarted))
 	assert.NotEqual(t, first, r.server.Instance())
 	require.ErrorIs(t, receive(t, canceled), context.Canceled)
 	assert.Equal(t, r.server.Instance(), c.Instance())
-	require.NoError(t, c.Publish("loss", []byte("0")))
 	reply, err := r.server.Request(t.Context(), id, "echo", []byte("x"))
 	require.NoError(t, err)
 	assert.Equal(t, "x", string(reply))
-	require.Eventually(t, func() bool { return len(r.eventsOf(id)) == 1 }, 5*time.Second, time.Millisecond)
-	assert.Equal(t, []string{"loss 0"}, r.eventsOf(id))
 }
 
 func TestTheCoordinatorIsGone(t *testing.T) {
 	t.Parallel()
 	r := newRunWithLease(t, testLease)
 	lost := make(chan error, 2)
-	c, _ := r.connect(ClientOptions{Timeout: 400 * time.Millisecond, Lost: func(err error) { lost <- err }})
+	r.connect(ClientOptions{Timeout: 400 * time.Millisecond, Lost: func(err error) { lost <- err }})
 	began := time.Now()
 	require.NoError(t, r.server.Abandon())
 	err := receive(t, lost)
 	assert.Greater(t, time.Since(began), 300*time.Millisecond)
 	require.ErrorContains(t, err, "the coordinator has not answered for ")
 	require.ErrorContains(t, err, "connection refused")
-	require.ErrorContains(t, c.Publish("loss", nil), "the coordinator has not answered for ")
 }
 
 func TestTheCoordinatorCloses(t *testing.T) {
@@ -205,31 +203,19 @@ func TestASecondProcessOfAMember(t *testing.T) {
 	assert.Contains(t, strings.Join(r.changes.all(), "\n"), "dropped "+id+"\njoined "+id)
 }
 
-// Large messages over a link that takes several times the lease for them: the member is not lost, and a message that
-// goes the other way does not wait for them.
+// Large messages over a link that takes several times the lease for them: the member is not lost.
 func TestSlowLink(t *testing.T) {
 	t.Parallel()
 	r := newRunWithLease(t, testLease)
 	proxy := r.proxy()
-	c, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}, Setup: func(c *Client) { c.Handle("echo", echo) }})
+	_, id := r.connect(ClientOptions{Addresses: []string{proxy.Address()}, Setup: func(c *Client) { c.Handle("echo", echo) }})
 	proxy.SetLatency(20 * time.Millisecond)
 	proxy.SetBandwidth(20e6)
-	done := make(chan error, 1)
-	go func() {
-		_, err := r.server.Request(context.Background(), id, "echo", make([]byte, 3<<20))
-		done <- err
-	}()
-	for i := 0; ; i++ {
-		select {
-		case err := <-done:
-			require.NoError(t, err)
-			require.Greater(t, i, 10)
-			assert.Equal(t, []string{"joined " + id}, r.changes.all())
-			return
-		case <-time.After(20 * time.Millisecond):
-			require.NoError(t, c.Publish("loss", []byte(strconv.Itoa(i))))
-		}
-	}
+	began := time.Now()
+	_, err := r.server.Request(t.Context(), id, "echo", make([]byte, 3<<20))
+	require.NoError(t, err)
+	assert.Greater(t, time.Since(began), 3*testLease)
+	assert.Equal(t, []string{"joined " + id}, r.changes.all())
 }
 
 // Nothing runs after both ends are closed, whatever the order.

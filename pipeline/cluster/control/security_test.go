@@ -37,7 +37,7 @@ func (r *run) raw(config *tls.Config, options ...nats.Option) (*nats.Conn, *note
 func TestPermissions(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)
-	_, victim := r.connect(ClientOptions{})
+	_, victim := r.connect(ClientOptions{Setup: func(c *Client) { c.Handle("echo", echo) }})
 	mallory := r.credentials("mallory")
 	own := mallory.Identity().ID
 	c, refused, err := r.raw(mallory.TLS(identity.RoleCoordinator), nats.UserInfo(victim, "x"), nats.Name(victim))
@@ -59,8 +59,7 @@ func TestPermissions(t *testing.T) {
 		refused.eventually(t, `Permissions Violation for Publish to "`+subject+`"`)
 		r.notes.eventually(t, `user:`+own+`" - Publish Violation - Subject "`+subject+`"`)
 	}
-	require.NoError(t, r.server.Publish(victim, "grant", []byte("secret")))
-	require.NoError(t, r.server.Broadcast("grant", []byte("secret")))
+	receive(t, r.ask(victim, "echo", "secret"))
 	require.NoError(t, c.Flush())
 	assert.Empty(t, overheard.all())
 	assert.Equal(t, []string{"joined " + victim}, r.changes.all())
@@ -170,7 +169,7 @@ func (r *run) begin(name string) (id string, send func(frame), c *nats.Conn) {
 func TestMalformedFrames(t *testing.T) {
 	t.Parallel()
 	header := func(name string, total uint32) []byte {
-		b := []byte{pieceFirst | pieceLast, byte(messageEvent), 0, 0, 0, 0, 0, 0, 0, 1, byte(len(name))}
+		b := []byte{pieceFirst | pieceLast, byte(messageRequest), 0, 0, 0, 0, 0, 0, 0, 1, byte(len(name))}
 		return binary.BigEndian.AppendUint32(append(b, name...), total)
 	}
 	for name, c := range map[string]struct {
@@ -227,8 +226,9 @@ func TestNoPlaintext(t *testing.T) {
 	t.Parallel()
 	r := newRun(t)
 	captured := &capture{}
-	c, id := r.connect(ClientOptions{Dial: captured.dial, Info: []byte("INFO-MARK"), Setup: func(c *Client) { c.Handle("verb-mark", echo) }})
-	require.NoError(t, c.Publish("event-mark", []byte("EVENT-MARK")))
+	c, id := r.connect(ClientOptions{Dial: captured.dial, Info: []byte("INFO-MARK"), Setup: func(c *Client) {
+		c.Handle("verb-mark", func(context.Context, []byte) ([]byte, error) { return []byte("REPLY-MARK"), nil })
+	}})
 	_, err := r.server.Request(t.Context(), id, "verb-mark", []byte("REQUEST-MARK"))
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
@@ -299,7 +299,6 @@ func FuzzServerReceive(f *testing.F) {
 	s, err := Serve(ServerOptions{Address: "127.0.0.1:0", Credentials: credentials, Build: testBuild, maxFrames: 1 << 30})
 	require.NoError(f, err)
 	f.Cleanup(func() { _ = s.Close() })
-	s.OnEvent(func(string, string, []byte) {})
 	begin := frame{kind: frameHello, session: 7, body: encodeJSON(hello{Protocol: identity.Protocol, Build: testBuild})}
 	f.Add(begin.append(nil), uint8(0))
 	f.Add([]byte{pieceFirst | pieceLast, byte(messageReply), 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0}, uint8(framePiece))

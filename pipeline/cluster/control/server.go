@@ -62,8 +62,6 @@ type Server struct {
 
 	mu       sync.Mutex
 	sessions map[string]*memberSession // by member
-	onEvent  func(member, name string, data []byte)
-	eventSet chan struct{} // closed when onEvent is set
 	watchers map[*watcher]bool
 	closed   bool
 }
@@ -82,7 +80,7 @@ func Serve(o ServerOptions) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{o: o, instance: randomID(), secret: hex.EncodeToString(secret[:]), done: make(chan struct{}),
-		sessions: map[string]*memberSession{}, eventSet: make(chan struct{}), watchers: map[*watcher]bool{}}
+		sessions: map[string]*memberSession{}, watchers: map[*watcher]bool{}}
 	s.gate = &gate{secret: s.secret, identify: o.Credentials.Identify, note: o.Note, kick: s.kick, connections: map[string]*memberConnections{}}
 	if err := s.start(); err != nil {
 		s.stop()
@@ -318,40 +316,6 @@ func (s *Server) Request(ctx context.Context, member, name string, request []byt
 		return nil, fmt.Errorf("request %s: %w", name, err)
 	}
 	return reply, nil
-}
-
-// Publish queues a one-way message for a member and returns at once. The caller does not change data afterwards.
-func (s *Server) Publish(member, name string, data []byte) error {
-	m, err := s.member(member)
-	if err != nil {
-		return err
-	}
-	if err := m.send(message{kind: messageOneWay, name: name, data: data}); err != nil {
-		return fmt.Errorf("publish %.40s to %s: %w", name, member, err)
-	}
-	return nil
-}
-
-// Broadcast queues a one-way message for all members that have a session. It returns the errors of all that failed.
-func (s *Server) Broadcast(name string, data []byte) error {
-	var failures []error
-	for _, m := range s.all() {
-		if err := m.send(message{kind: messageOneWay, name: name, data: data}); err != nil {
-			failures = append(failures, fmt.Errorf("publish %.40s to %s: %w", name, m.id, err))
-		}
-	}
-	return errors.Join(failures...)
-}
-
-// OnEvent registers the function that gets the events of members, in order for each of them, from a goroutine for each.
-// Events wait until it is registered.
-func (s *Server) OnEvent(f func(member, name string, data []byte)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.onEvent == nil {
-		close(s.eventSet)
-	}
-	s.onEvent = f
 }
 
 // Clock measures the difference between the clock of a member and that of this process.

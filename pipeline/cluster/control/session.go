@@ -216,10 +216,7 @@ func (b *mailbox) put(task func()) {
 	}
 }
 
-// close ends run after the tasks that are there.
-func (b *mailbox) close() { b.put(nil) }
-
-// run runs tasks until the mailbox is closed. It drops those that are left when stopped is closed.
+// run runs tasks until stopped is closed, and drops those that are left then.
 func (b *mailbox) run(stopped <-chan struct{}) {
 	for {
 		select {
@@ -228,9 +225,6 @@ func (b *mailbox) run(stopped <-chan struct{}) {
 		default:
 		}
 		task, ok := b.next()
-		if ok && task == nil {
-			return
-		}
 		if ok {
 			task()
 			continue

@@ -5,7 +5,6 @@ package control
 import (
 	"os"
 	"os/exec"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -24,13 +23,8 @@ func TestMemberProcess(t *testing.T) {
 	a, err := identity.OpenAuthority(os.Getenv("GPUPIPE_TEST_AUTHORITY"))
 	require.NoError(t, err)
 	r := &run{t: t, authority: a, notes: &notes{}}
-	c, _ := r.connect(ClientOptions{Addresses: []string{address}})
-	for i := 0; ; i++ {
-		if c.Publish("loss", []byte(strconv.Itoa(i))) != nil {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	c, _ := r.connect(ClientOptions{Addresses: []string{address}, Setup: func(c *Client) { c.Handle("echo", echo) }})
+	<-c.done
 }
 
 // A process that is stopped is lost within the lease and a second, and returns when it continues.
@@ -43,15 +37,14 @@ func TestAStoppedProcess(t *testing.T) {
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	r.changes.eventually(t, "joined ")
 	id := r.server.Members()[0].ID
-	require.Eventually(t, func() bool { return len(r.eventsOf(id)) > 3 }, 5*time.Second, time.Millisecond)
+	receive(t, r.ask(id, "echo", "0"))
 	require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
 	began := time.Now()
+	waiting := r.ask(id, "echo", "1")
 	r.changes.eventually(t, "lost "+id)
 	assert.Less(t, time.Since(began), testLease+time.Second)
+	assert.Empty(t, waiting)
 	require.NoError(t, cmd.Process.Signal(syscall.SIGCONT))
 	r.changes.eventually(t, "returned "+id)
-	n := len(r.eventsOf(id))
-	require.Eventually(t, func() bool { return len(r.eventsOf(id)) > n+3 }, 5*time.Second, time.Millisecond)
-	events := r.eventsOf(id)
-	assert.Equal(t, numbers("loss", len(events)), events)
+	assert.Equal(t, []string{"1", "2"}, replies(t, []chan answer{waiting, r.ask(id, "echo", "2")}))
 }

@@ -33,7 +33,7 @@ func TestStreamOverABadConnection(t *testing.T) {
 			for i := 0; i < len(data); i += 100 {
 				data[i] = byte(r.Uint32())
 			}
-			m := message{kind: messageEvent, id: uint64(n), name: "e", data: data}
+			m := message{kind: messageRequest, id: uint64(n), name: "e", data: data}
 			require.NoError(t, s.add(m))
 			sent = append(sent, m)
 		}
@@ -76,12 +76,12 @@ func TestStreamOverABadConnection(t *testing.T) {
 func TestQueueLimit(t *testing.T) {
 	t.Parallel()
 	var s sender
-	m := message{kind: messageEvent, name: "x", data: make([]byte, MaxMessage)}
+	m := message{kind: messageRequest, name: "x", data: make([]byte, MaxMessage)}
 	for range maxQueue/MaxMessage - 1 {
 		require.NoError(t, s.add(m))
 	}
-	require.ErrorIs(t, s.add(message{kind: messageEvent, name: "x", data: make([]byte, MaxMessage)}), ErrQueueFull)
-	require.ErrorContains(t, s.add(message{kind: messageEvent, name: "x", data: make([]byte, MaxMessage+1)}), "expected at most 33554432")
+	require.ErrorIs(t, s.add(message{kind: messageRequest, name: "x", data: make([]byte, MaxMessage)}), ErrQueueFull)
+	require.ErrorContains(t, s.add(message{kind: messageRequest, name: "x", data: make([]byte, MaxMessage+1)}), "expected at most 33554432")
 	inFlight := 0
 	for {
 		p, ok := s.next()
@@ -99,7 +99,7 @@ func TestBackPressure(t *testing.T) {
 	var s sender
 	var in receiver
 	var waiting []message
-	m := message{kind: messageEvent, name: "x", data: make([]byte, 1<<20)}
+	m := message{kind: messageRequest, name: "x", data: make([]byte, 1<<20)}
 	for range 100 {
 		require.NoError(t, s.add(m))
 	}
@@ -144,7 +144,7 @@ func FuzzDecodeFrame(f *testing.F) {
 
 // FuzzPieces cuts its input into pieces of any content.
 func FuzzPieces(f *testing.F) {
-	piece, _ := message{kind: messageEvent, name: "x", data: []byte("data")}.appendPiece(nil, 0)
+	piece, _ := message{kind: messageRequest, name: "x", data: []byte("data")}.appendPiece(nil, 0)
 	f.Add(append(binary.BigEndian.AppendUint16(nil, uint16(len(piece))), piece...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var in receiver

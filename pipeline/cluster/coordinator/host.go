@@ -420,9 +420,6 @@ func (h *Host) Members() []MemberState {
 	return h.states()
 }
 
-// Links describes the connections to members.
-func (h *Host) Links() []transport.Link { return h.node.Links() }
-
 // Devices is the number of devices of all members that answer.
 func (h *Host) Devices() int {
 	h.mu.Lock()
