@@ -30,7 +30,7 @@ function config(base) {
   const c = structuredClone(base), number = (key) => Number($(key).value);
   for (const key of modelFields) c.model[key] = number(key);
   c.model.n_kv_heads = c.model.n_heads;
-  c.model.d_ff = Math.ceil(c.model.d_model * 8 / 3 / 16) * 16;
+  c.model.ffn.d_ff = Math.ceil(c.model.d_model * 8 / 3 / 16) * 16;
   c.batch_size = number("batch_size");
   c.steps = number("steps");
   c.warmup = Math.min(c.warmup, Math.ceil(c.steps / 10));

@@ -1,10 +1,10 @@
 package model
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
-	"maps"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -14,93 +14,221 @@ import (
 // Architectures lists the values of Config.Arch.
 func Architectures() []string { return []string{"llama"} }
 
-// Config is the shape of a Llama-family model. Lengths count elements; SeqLen is the longest context.
+// Config is the shape of a decoder-only transformer of the Llama family, as features. Lengths count elements; SeqLen is
+// the longest context. Presets lists the families that are combinations of the features.
 type Config struct {
-	Arch          string  `yaml:"arch" json:"arch" help:"Architecture."`
-	VocabSize     int     `yaml:"vocab_size" json:"vocab_size" help:"Tokens in the vocabulary." default:"the tokenizer's, or a preset's if that is larger"`
-	DModel        int     `yaml:"d_model" json:"d_model" help:"Width of the residual stream."`
-	NLayers       int     `yaml:"n_layers" json:"n_layers" help:"Number of layers."`
-	NHeads        int     `yaml:"n_heads" json:"n_heads" help:"Attention heads."`
-	NKVHeads      int     `yaml:"n_kv_heads" json:"n_kv_heads" help:"Heads of keys and values." default:"n_heads"`
-	DFF           int     `yaml:"d_ff" json:"d_ff" help:"Width of the feed-forward layers."`
-	SeqLen        int     `yaml:"seq_len" json:"seq_len" help:"Longest context, in tokens."`
-	RopeTheta     float64 `yaml:"rope_theta" json:"rope_theta" help:"Base of the rotary position embedding."`
-	NormEps       float64 `yaml:"norm_eps" json:"norm_eps" help:"Epsilon of the RMS norms."`
-	TieEmbeddings bool    `yaml:"tie_embeddings" json:"tie_embeddings" help:"Use the embedding as the weights of the head, too."`
+	Arch          string    `yaml:"arch" json:"arch" help:"Architecture."`
+	VocabSize     int       `yaml:"vocab_size" json:"vocab_size" help:"Tokens in the vocabulary." default:"the tokenizer's, or a preset's if that is larger"`
+	DModel        int       `yaml:"d_model" json:"d_model" help:"Width of the residual stream."`
+	NLayers       int       `yaml:"n_layers" json:"n_layers" help:"Number of layers."`
+	NHeads        int       `yaml:"n_heads" json:"n_heads" help:"Attention heads."`
+	NKVHeads      int       `yaml:"n_kv_heads" json:"n_kv_heads" help:"Heads of keys and values." default:"n_heads"`
+	SeqLen        int       `yaml:"seq_len" json:"seq_len" help:"Longest context, in tokens."`
+	TieEmbeddings bool      `yaml:"tie_embeddings" json:"tie_embeddings" help:"Use the embedding as the weights of the head, too."`
+	ZeroInit      bool      `yaml:"zero_init" json:"zero_init" help:"Initialize the matrices that write into the residual stream with zeros."`
+	Norm          Norm      `yaml:"norm,flow" json:"norm" help:"RMS norms."`
+	Attention     Attention `yaml:"attention,flow" json:"attention" help:"Attention."`
+	FFN           FFN       `yaml:"ffn,flow" json:"ffn" help:"Feed-forward layers."`
+	MoE           MoE       `yaml:"moe,flow,omitempty" json:"moe" help:"Mixture of experts in place of the feed-forward layers."`
+	Rope          Rope      `yaml:"rope,flow" json:"rope" help:"Rotary position embedding."`
+	Logits        Logits    `yaml:"logits,flow" json:"logits" help:"Result of the head."`
 }
 
-// presets are the SmolLM2 models as published, and a tiny model that trains in minutes on a CPU.
-func presets() map[string]Config {
-	llama := Config{Arch: "llama", NormEps: 1e-5, RopeTheta: 10000}
-	tiny := llama
-	tiny.VocabSize, tiny.DModel, tiny.NLayers, tiny.NHeads, tiny.NKVHeads = 256, 128, 4, 4, 4
-	tiny.DFF, tiny.SeqLen = 352, 128
-	smol := llama
-	smol.VocabSize, smol.SeqLen, smol.RopeTheta, smol.TieEmbeddings = 49152, 2048, 100000, true
-	smol135, smol360 := smol, smol
-	smol135.DModel, smol135.NLayers, smol135.NHeads, smol135.NKVHeads, smol135.DFF = 576, 30, 9, 3, 1536
-	smol360.DModel, smol360.NLayers, smol360.NHeads, smol360.NKVHeads, smol360.DFF = 960, 32, 15, 5, 2560
-	return map[string]Config{"tiny": tiny, "smollm2-135m": smol135, "smollm2-360m": smol360}
+// Norm places the RMS norms.
+type Norm struct {
+	Place      string  `yaml:"place" json:"place" help:"Place of a block's norms: pre is x + f(norm(x)), post x + norm(f(x)), both x + norm(f(norm(x)))."`
+	QK         string  `yaml:"qk" json:"qk" help:"Norm of queries and keys before they are rotated: of each head, of the full width, or none."`
+	Weight     bool    `yaml:"weight" json:"weight" help:"Norms have weights. Without them, so have those of queries and keys none."`
+	QKWeight   bool    `yaml:"qk_weight" json:"qk_weight" help:"Norms of queries and keys have weights."`
+	Embedding  bool    `yaml:"embedding" json:"embedding" help:"Normalize the embeddings, without a weight."`
+	UnitOffset bool    `yaml:"unit_offset" json:"unit_offset" help:"Multiply by 1 + weight; weights begin at 0."`
+	Eps        float64 `yaml:"eps" json:"eps" help:"Epsilon of the RMS norms."`
 }
 
-// Presets lists the names of the presets.
-func Presets() []string { return slices.Sorted(maps.Keys(presets())) }
+// The values of Norm.Place and Norm.QK.
+const (
+	NormPre  = "pre"
+	NormPost = "post"
+	NormBoth = "both"
 
-// Preset returns the config of a preset.
-func Preset(name string) (Config, error) {
-	c, ok := presets()[name]
-	if !ok {
-		return Config{}, fmt.Errorf("unknown preset %q, expected one of %s", name, strings.Join(Presets(), ", "))
+	QKNone = "none"
+	QKHead = "head"
+	QKFull = "full"
+)
+
+// Attention is the shape of attention. Pattern and Rope repeat over the layers.
+type Attention struct {
+	HeadDim int      `yaml:"head_dim" json:"head_dim" help:"Width of a head." default:"d_model / n_heads"`
+	Window  int      `yaml:"window" json:"window" help:"Tokens that a token of a local layer attends to, itself included; 0 is all."`
+	Pattern []string `yaml:"pattern,flow,omitempty" json:"pattern,omitempty" help:"Kinds of layers in turn: local has the window, full has none." default:"local in every layer, with a window"`
+	Rope    []int    `yaml:"rope,flow,omitempty" json:"rope,omitempty" help:"Whether layers rotate queries and keys, in turn: 1 or 0." default:"1 in every layer"`
+}
+
+// The values of Attention.Pattern.
+const (
+	LocalLayer = "local"
+	FullLayer  = "full"
+)
+
+// FFN is a dense feed-forward layer.
+type FFN struct {
+	Kind string `yaml:"kind" json:"kind" help:"Feed-forward layer, of experts too: swiglu is down(silu(gate)·up), geglu the same with gelu's tanh form, relu2 is down(relu(up)²)."`
+	DFF  int    `yaml:"d_ff" json:"d_ff" help:"Width of the dense feed-forward layers."`
+}
+
+// The values of FFN.Kind.
+const (
+	SwiGLU = "swiglu"
+	GeGLU  = "geglu"
+	ReLU2  = "relu2"
+)
+
+// MoE is a mixture of experts. The zero value has none.
+type MoE struct {
+	Experts    int     `yaml:"experts" json:"experts" help:"Routed experts; 0 makes all layers dense."`
+	TopK       int     `yaml:"top_k" json:"top_k" help:"Routed experts of a token."`
+	DFF        int     `yaml:"d_ff" json:"d_ff" help:"Width of an expert."`
+	Shared     int     `yaml:"shared" json:"shared" help:"Experts of every token, as one feed-forward layer of so many times the width."`
+	DenseFirst int     `yaml:"dense_first" json:"dense_first" help:"First layers that are dense, of width ffn.d_ff."`
+	Score      string  `yaml:"score" json:"score" help:"Scores of experts, from the router's logits." default:"softmax"`
+	Normalize  bool    `yaml:"normalize" json:"normalize" help:"Divide the scores of a token's experts by their sum."`
+	Scale      float64 `yaml:"scale" json:"scale" help:"Factor on the scores of a token's routed experts." default:"1"`
+	Balance    Balance `yaml:"balance,flow" json:"balance" help:"Balancing of the experts' loads."`
+}
+
+// The values of MoE.Score.
+const (
+	SoftmaxScore = "softmax"
+	SigmoidScore = "sigmoid"
+)
+
+// Balance keeps the loads of experts even. 0 turns a method off.
+type Balance struct {
+	Bias float64 `yaml:"bias" json:"bias" help:"Step of the bias that is added to an expert's score for the choice alone: it rises where the load is below the mean; 0 has no bias."`
+	Aux  float64 `yaml:"aux" json:"aux" help:"Weight of the load-balancing loss: experts · Σ share of tokens · mean score."`
+	Z    float64 `yaml:"z" json:"z" help:"Weight of the router's z-loss, the mean square of the logarithm of the sum of exponentials of its logits."`
+}
+
+// Rope is the rotary position embedding.
+type Rope struct {
+	Theta   float64 `yaml:"theta" json:"theta" help:"Base of the rotary position embedding."`
+	Scaling Scaling `yaml:"scaling,flow,omitempty" json:"scaling" help:"Scaling of the frequencies for contexts longer than those of an earlier training."`
+}
+
+// Scaling is the scaling of rotary frequencies. The zero value has none.
+type Scaling struct {
+	Kind     string  `yaml:"kind" json:"kind" help:"Rule: llama3 divides low frequencies by the factor, keeps high ones, and interpolates between them." default:"none"`
+	Factor   float64 `yaml:"factor" json:"factor" help:"Divisor of low frequencies."`
+	Low      float64 `yaml:"low" json:"low" help:"Turns within the original context below which a frequency is low."`
+	High     float64 `yaml:"high" json:"high" help:"Turns within the original context above which a frequency is high."`
+	Original int     `yaml:"original" json:"original" help:"Context length of the earlier training."`
+}
+
+// Llama3Scaling is the value of Scaling.Kind that scales.
+const Llama3Scaling = "llama3"
+
+// Logits is what happens to the head's result.
+type Logits struct {
+	Softcap float64 `yaml:"softcap" json:"softcap" help:"Logits are softcap·tanh(logits/softcap); 0 leaves them as they are."`
+}
+
+// Values lists the values of keys that have only these, by key.
+func Values() map[string][]string {
+	return map[string][]string{
+		"arch": Architectures(), "norm.place": {NormPre, NormPost, NormBoth}, "norm.qk": {QKNone, QKHead, QKFull},
+		"ffn.kind": {SwiGLU, GeGLU, ReLU2}, "moe.score": {SoftmaxScore, SigmoidScore}, "rope.scaling.kind": {Llama3Scaling},
 	}
-	return c, nil
+}
+
+// Aliases are the keys of earlier versions, and the keys that replace them. Both are read.
+func Aliases() map[string]string {
+	return map[string]string{"d_ff": "ffn.d_ff", "rope_theta": "rope.theta", "norm_eps": "norm.eps"}
+}
+
+// UnmarshalJSON reads an object with the keys of Config or their aliases. Unknown keys are an error; absent ones keep
+// their values.
+func (c *Config) UnmarshalJSON(data []byte) error {
+	keys := map[string]json.RawMessage{}
+	if err := json.Unmarshal(data, &keys); err != nil {
+		return err
+	}
+	aliased := map[string]json.RawMessage{}
+	for alias, key := range Aliases() {
+		if v, ok := keys[alias]; ok {
+			aliased[key] = v
+			delete(keys, alias)
+		}
+	}
+	type plain Config
+	decode := func(v any) error {
+		text, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.DisallowUnknownFields()
+		return d.Decode((*plain)(c))
+	}
+	if err := decode(keys); err != nil {
+		return err
+	}
+	for key, v := range aliased {
+		section, name, _ := strings.Cut(key, ".")
+		if err := decode(map[string]any{section: map[string]any{name: v}}); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return nil
 }
 
 // Defaults returns the default of every value that has one. Sizes have none.
-func Defaults() Config { return Config{Arch: "llama", RopeTheta: 10000, NormEps: 1e-5} }
+func Defaults() Config {
+	return Config{Arch: "llama", Norm: Norm{Place: NormPre, QK: QKNone, Weight: true, QKWeight: true, Eps: 1e-5}, FFN: FFN{Kind: SwiGLU},
+		Rope: Rope{Theta: 10000}}
+}
+
+// Completed returns the config with the defaults of keys that depend on others.
+func (c Config) Completed() Config {
+	if len(c.Attention.Pattern) == 0 {
+		c.Attention.Pattern = nil
+	}
+	if len(c.Attention.Rope) == 0 {
+		c.Attention.Rope = nil
+	}
+	if c.MoE.Experts > 0 && c.MoE.Score == "" {
+		c.MoE.Score = SoftmaxScore
+	}
+	if c.MoE.Experts > 0 && c.MoE.Scale == 0 {
+		c.MoE.Scale = 1
+	}
+	return c
+}
 
 // FieldError is an invalid value of a config's field. Fields have their names in YAML, those of a config.json their
 // keys there.
 type FieldError = fielderror.Error
 
-// Validate refuses invalid values. The error is a *FieldError.
-func (c Config) Validate() error {
-	if !slices.Contains(Architectures(), c.Arch) {
-		return fielderror.New("arch", c.Arch, "%s", strings.Join(Architectures(), " or "))
+// Layer is what one layer computes. Layers with equal values have equal programs.
+type Layer struct {
+	Window int  // of attention; 0: all tokens
+	Rope   bool // queries and keys are rotated
+	MoE    bool // the feed-forward layer is a mixture of experts
+	DFF    int  // width of the dense feed-forward layer, or of an expert
+}
+
+// Layer returns the properties of layer i.
+func (c Config) Layer(i int) Layer {
+	a, l := c.Attention, Layer{Window: c.Attention.Window, Rope: true, DFF: c.FFN.DFF}
+	if n := len(a.Pattern); n > 0 && a.Pattern[i%n] == FullLayer {
+		l.Window = 0
 	}
-	// The upper bounds keep products of sizes far from overflow.
-	for _, s := range []struct {
-		key         string
-		value, most int
-	}{
-		{"vocab_size", c.VocabSize, 1 << 24}, {"d_model", c.DModel, 1 << 20}, {"n_layers", c.NLayers, 1 << 12},
-		{"n_heads", c.NHeads, 1 << 12}, {"n_kv_heads", c.NKVHeads, 1 << 12}, {"d_ff", c.DFF, 1 << 22},
-		{"seq_len", c.SeqLen, 1 << 24},
-	} {
-		if s.value < 1 || s.value > s.most {
-			return fielderror.New(s.key, s.value, "an integer from 1 to %d", s.most)
-		}
+	if n := len(a.Rope); n > 0 {
+		l.Rope = a.Rope[i%n] != 0
 	}
-	switch {
-	case c.VocabSize < 2:
-		return fielderror.New("vocab_size", c.VocabSize, "at least 2")
-	case c.DModel%c.NHeads != 0:
-		return fielderror.New("d_model", c.DModel, "a multiple of n_heads (%d)", c.NHeads)
-	case c.NHeads%c.NKVHeads != 0:
-		return fielderror.New("n_heads", c.NHeads, "a multiple of n_kv_heads (%d)", c.NKVHeads)
-	case c.HeadDim()%2 != 0:
-		return fielderror.New("d_model", c.DModel, "an even d_model/n_heads, since rotary positions turn pairs; found %d/%d = %d",
-			c.DModel, c.NHeads, c.HeadDim())
-	case !(c.RopeTheta > 0) || c.RopeTheta > 1e12:
-		return fielderror.New("rope_theta", c.RopeTheta, "a number above 0 and at most 1e12")
-	case !(c.NormEps > 0) || c.NormEps > 1:
-		return fielderror.New("norm_eps", c.NormEps, "a number above 0 and at most 1")
+	if c.MoE.Experts > 0 && i >= c.MoE.DenseFirst {
+		l.MoE, l.DFF = true, c.MoE.DFF
 	}
-	for _, p := range c.Parameters() {
-		if err := p.Type.Shape.Check(); err != nil {
-			return fielderror.New("vocab_size", c.VocabSize, "parameters that 32 bits can index: %s: %v", p.Name, err)
-		}
-	}
-	return nil
+	return l
 }
 
 // Size returns the model's lengths.
@@ -112,7 +240,12 @@ func (c Config) Size() Size {
 func (c Config) Variables(in Inputs, batch int) []graph.Named { return c.Size().Variables(in, batch) }
 
 // HeadDim is the width of an attention head.
-func (c Config) HeadDim() int { return c.DModel / c.NHeads }
+func (c Config) HeadDim() int {
+	if c.Attention.HeadDim > 0 {
+		return c.Attention.HeadDim
+	}
+	return c.DModel / c.NHeads
+}
 
 // WithSeqLen returns the model for sequences of another length.
 func (c Config) WithSeqLen(seqLen int) (Model, error) {
@@ -120,13 +253,40 @@ func (c Config) WithSeqLen(seqLen int) (Model, error) {
 	return c, c.Validate()
 }
 
+// Equal reports whether two configs are equal. Empty lists equal absent ones.
+func (c Config) Equal(o Config) bool {
+	key, _, _ := c.Diff(o)
+	return key == ""
+}
+
 // Diff returns the first key, in the order of the fields, whose values differ between two configs, with both values.
-// The key is empty if the configs are equal.
+// Keys of sections have their names, as in "ffn.d_ff". The key is empty if the configs are equal.
 func (c Config) Diff(o Config) (key string, left, right any) {
-	l, r := reflect.ValueOf(c), reflect.ValueOf(o)
+	return diff("", reflect.ValueOf(c), reflect.ValueOf(o))
+}
+
+// diffSection is Diff of two sections of the same type.
+func diffSection(section string, left, right any) (key string, l, r any) {
+	return diff(section+".", reflect.ValueOf(left), reflect.ValueOf(right))
+}
+
+func diff(prefix string, l, r reflect.Value) (key string, left, right any) {
 	for i := range l.NumField() {
-		if left, right = l.Field(i).Interface(), r.Field(i).Interface(); left != right {
-			return l.Type().Field(i).Tag.Get("yaml"), left, right
+		name, _, _ := strings.Cut(l.Type().Field(i).Tag.Get("yaml"), ",")
+		a, b := l.Field(i), r.Field(i)
+		switch a.Kind() {
+		case reflect.Struct:
+			if key, left, right = diff(prefix+name+".", a, b); key != "" {
+				return key, left, right
+			}
+			continue
+		case reflect.Slice:
+			if a.Len() == 0 && b.Len() == 0 {
+				continue
+			}
+		}
+		if !reflect.DeepEqual(a.Interface(), b.Interface()) {
+			return prefix + name, a.Interface(), b.Interface()
 		}
 	}
 	return "", nil, nil

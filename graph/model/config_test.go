@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpupipe/gpupipe/graph"
@@ -30,16 +32,40 @@ func TestValidateNamesTheKey(t *testing.T) {
 	tiny, err := model.Preset("tiny")
 	require.NoError(t, err)
 	for want, change := range map[string]func(c *model.Config){
-		"arch: found \"gpt9\", expected llama":                                   func(c *model.Config) { c.Arch = "gpt9" },
-		"d_model: found 130, expected a multiple of n_heads (4)":                 func(c *model.Config) { c.DModel = 130 },
-		"n_heads: found 4, expected a multiple of n_kv_heads (3)":                func(c *model.Config) { c.NKVHeads = 3 },
-		"d_model: found 12, expected an even d_model/n_heads":                    func(c *model.Config) { c.DModel = 12 },
-		"vocab_size: found 0, expected an integer from 1":                        func(c *model.Config) { c.VocabSize = 0 },
-		"vocab_size: found 1, expected at least 2":                               func(c *model.Config) { c.VocabSize = 1 },
-		"n_layers: found -1":                                                     func(c *model.Config) { c.NLayers = -1 },
-		"seq_len: found 1152921504606846976":                                     func(c *model.Config) { c.SeqLen = 1 << 60 },
-		"rope_theta: found 0":                                                    func(c *model.Config) { c.RopeTheta = 0 },
-		"norm_eps: found -1":                                                     func(c *model.Config) { c.NormEps = -1 },
+		"arch: found \"gpt9\", expected llama":                     func(c *model.Config) { c.Arch = "gpt9" },
+		"d_model: found 130, expected a multiple of n_heads (4)":   func(c *model.Config) { c.DModel = 130 },
+		"n_heads: found 4, expected a multiple of n_kv_heads (3)":  func(c *model.Config) { c.NKVHeads = 3 },
+		"d_model: found 12, expected an even d_model/n_heads":      func(c *model.Config) { c.DModel = 12 },
+		"vocab_size: found 0, expected an integer from 1":          func(c *model.Config) { c.VocabSize = 0 },
+		"vocab_size: found 1, expected at least 2":                 func(c *model.Config) { c.VocabSize = 1 },
+		"n_layers: found -1":                                       func(c *model.Config) { c.NLayers = -1 },
+		"seq_len: found 1152921504606846976":                       func(c *model.Config) { c.SeqLen = 1 << 60 },
+		"rope.theta: found 0":                                      func(c *model.Config) { c.Rope.Theta = 0 },
+		"norm.eps: found -1":                                       func(c *model.Config) { c.Norm.Eps = -1 },
+		`norm.place: found "behind", expected pre or post or both`: func(c *model.Config) { c.Norm.Place = "behind" },
+		"attention.head_dim: found 7, expected an even number":     func(c *model.Config) { c.Attention.HeadDim = 7 },
+		`attention.pattern: found ["full"], expected none without attention.window`: func(c *model.Config) {
+			c.Attention.Pattern = []string{"full"}
+		},
+		`attention.pattern[1]: found "near", expected local or full`: func(c *model.Config) {
+			c.Attention.Window, c.Attention.Pattern = 4, []string{"full", "near"}
+		},
+		"attention.rope[0]: found 2, expected 1 or 0":               func(c *model.Config) { c.Attention.Rope = []int{2} },
+		"attention.rope: found 5, expected at most as many entries": func(c *model.Config) { c.Attention.Rope = make([]int, 5) },
+		"moe.top_k: found 2, expected nothing without moe.experts":  func(c *model.Config) { c.MoE.TopK = 2 },
+		"moe.top_k: found 5, expected an integer from 1 to 4": func(c *model.Config) {
+			c.MoE = model.MoE{Experts: 4, TopK: 5, DFF: 8, Score: "softmax", Scale: 1}
+		},
+		"moe.scale: found 0, expected a number above 0 and at most 1000000": func(c *model.Config) {
+			c.MoE, c.FFN.DFF = model.MoE{Experts: 4, TopK: 1, DFF: 8, Score: "softmax"}, 0
+		},
+		"ffn.d_ff: found 352, expected 0: all layers are mixtures of experts": func(c *model.Config) {
+			c.MoE = model.MoE{Experts: 4, TopK: 1, DFF: 8, Score: "softmax", Scale: 1}
+		},
+		"rope.scaling.low: found 1, expected nothing without rope.scaling.kind": func(c *model.Config) { c.Rope.Scaling.Low = 1 },
+		"rope.scaling.high: found 1, expected more than rope.scaling.low (1)": func(c *model.Config) {
+			c.Rope.Scaling = model.Scaling{Kind: "llama3", Factor: 8, Low: 1, High: 1, Original: 64}
+		},
 		"vocab_size: found 16777216, expected parameters that 32 bits can index": func(c *model.Config) { c.VocabSize, c.DModel = 1<<24, 1024 },
 	} {
 		c := tiny
@@ -48,31 +74,58 @@ func TestValidateNamesTheKey(t *testing.T) {
 	}
 }
 
-// changed returns a config in which one field has another valid value.
-func changed(t *testing.T, c model.Config, field int) model.Config {
-	f := reflect.ValueOf(&c).Elem().Field(field)
-	switch f.Kind() {
-	case reflect.Int:
-		f.SetInt(2 * f.Int())
-		if c.NKVHeads > c.NHeads || c.HeadDim()%2 != 0 {
-			f.SetInt(f.Int() / 4)
-		}
-	case reflect.Float64:
-		f.SetFloat(f.Float() / 2)
-	case reflect.Bool:
-		f.SetBool(!f.Bool())
-	default:
-		t.Fatalf("field %d is a %v: add a case here", field, f.Kind())
-	}
-	require.NoError(t, c.Validate())
-	return c
+// field is a key of Config with its value.
+type field struct {
+	key   string
+	value reflect.Value
 }
 
-// Each field of Config is validated, compared, kept by config.json and, for what is computed, matters. So a new field
+// fields lists the keys of a struct, those of its sections too.
+func fields(v reflect.Value, prefix string) (fs []field) {
+	for i := range v.NumField() {
+		key, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
+		inJSON, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		if key != inJSON {
+			panic("a field has two names: " + key + " and " + inJSON)
+		}
+		if v.Field(i).Kind() == reflect.Struct {
+			fs = append(fs, fields(v.Field(i), prefix+key+".")...)
+		} else {
+			fs = append(fs, field{prefix + key, v.Field(i)})
+		}
+	}
+	return fs
+}
+
+// another sets a value to another valid one.
+func another(t *testing.T, c *model.Config, f field) {
+	if names := model.Values()[f.key]; len(names) > 1 {
+		f.value.SetString(names[(slices.Index(names, f.value.String())+1)%len(names)])
+		return
+	}
+	switch f.value.Kind() {
+	case reflect.Int:
+		f.value.SetInt(2 * f.value.Int())
+		if c.NKVHeads > c.NHeads || c.HeadDim()%2 != 0 {
+			f.value.SetInt(f.value.Int() / 4)
+		}
+	case reflect.Float64:
+		f.value.SetFloat(f.value.Float() / 2)
+	case reflect.Bool:
+		f.value.SetBool(!f.value.Bool())
+	default:
+		t.Fatalf("%s is a %v: add a case here", f.key, f.value.Kind())
+	}
+}
+
+// Each key of Config is validated, compared, kept by config.json and, for what is computed, matters. So a new field
 // cannot be forgotten in one of these places.
 func TestEveryFieldMatters(t *testing.T) {
-	base := model.Config{Arch: "llama", VocabSize: 12, DModel: 16, NLayers: 2, NHeads: 4, NKVHeads: 4, DFF: 12, SeqLen: 6, RopeTheta: 100, NormEps: 1e-5}
-	fields := reflect.TypeFor[model.Config]()
+	base := func() *model.Config {
+		c := small()
+		c.VocabSize, c.DModel, c.NHeads, c.NKVHeads = 12, 16, 4, 4
+		return &c
+	}
 	graphs := func(c model.Config) []byte {
 		var text bytes.Buffer
 		for _, build := range []func() (*graph.Graph, error){func() (*graph.Graph, error) { return c.Grad(1, 1, false) }, c.Decode} {
@@ -82,30 +135,69 @@ func TestEveryFieldMatters(t *testing.T) {
 		}
 		return text.Bytes()
 	}
-	for i := range fields.NumField() {
-		f := fields.Field(i)
-		key := f.Tag.Get("yaml")
-		assert.Equal(t, f.Tag.Get("json"), key, f.Name)
-		if f.Type.Kind() == reflect.Int || f.Type.Kind() == reflect.Float64 {
+	for i, f := range fields(reflect.ValueOf(base()).Elem(), "") {
+		at := func(c *model.Config) field { return fields(reflect.ValueOf(c).Elem(), "")[i] }
+		if f.value.Kind() == reflect.Int || f.value.Kind() == reflect.Float64 {
 			for _, x := range []any{-1, 1 << 60} {
-				c := base
-				reflect.ValueOf(&c).Elem().Field(i).Set(reflect.ValueOf(x).Convert(f.Type))
-				assert.ErrorAs(t, c.Validate(), new(*model.FieldError), "%s %v", f.Name, x)
+				c := base()
+				at(c).value.Set(reflect.ValueOf(x).Convert(f.value.Type()))
+				var wrong *model.FieldError
+				require.ErrorAs(t, c.Validate(), &wrong, "%s %v", f.key, x)
 			}
 		}
-		if f.Name == "Arch" {
-			continue // see TestEveryArchitecture
+		if f.key == "arch" || f.value.Kind() != reflect.Bool && f.value.IsZero() { // see TestEveryArchitecture, and features' own tests
+			continue
 		}
-		require.False(t, f.Type.Kind() != reflect.Bool && reflect.ValueOf(base).Field(i).IsZero(), "give base a value of %s", f.Name)
-		c := changed(t, base, i)
-		differs, left, right := base.Diff(c)
-		assert.Equal(t, key, differs)
-		assert.NotEqual(t, left, right, f.Name)
+		c := base()
+		another(t, c, at(c))
+		differs, left, right := base().Diff(*c)
+		assert.Equal(t, f.key, differs)
+		assert.NotEqual(t, left, right, f.key)
+		assert.False(t, base().Equal(*c), f.key)
+		if c.Validate() != nil {
+			continue
+		}
 		back, err := model.FromHuggingFace(c.HuggingFace())
 		require.NoError(t, err)
-		assert.Equal(t, c, back, f.Name)
-		assert.NotEqual(t, graphs(base), graphs(c), f.Name)
+		assert.Equal(t, *c, back, f.key)
+		assert.NotEqual(t, graphs(*base()), graphs(*c), f.key)
 	}
+}
+
+// Keys of earlier versions are read, and a config is read as it was written.
+func TestConfigAsJSON(t *testing.T) {
+	c := small()
+	c.Attention = model.Attention{HeadDim: 6, Window: 3, Pattern: []string{"local", "full"}, Rope: []int{1, 0}}
+	c.MoE = model.MoE{Experts: 4, TopK: 2, DFF: 3, Score: "sigmoid", Scale: 2.5, Balance: model.Balance{Bias: 1e-3}}
+	text, err := json.Marshal(c)
+	require.NoError(t, err)
+	var back model.Config
+	require.NoError(t, json.Unmarshal(text, &back))
+	assert.Equal(t, c, back)
+	old := model.Defaults()
+	require.NoError(t, json.Unmarshal([]byte(`{"arch": "llama", "d_ff": 12, "rope_theta": 100, "norm_eps": 0.5, "n_heads": 2}`), &old))
+	want := model.Defaults()
+	want.FFN.DFF, want.Rope.Theta, want.Norm.Eps, want.NHeads = 12, 100, 0.5, 2
+	assert.Equal(t, want, old)
+	assert.ErrorContains(t, json.Unmarshal([]byte(`{"d_fff": 12}`), &old), "d_fff")
+	assert.ErrorContains(t, json.Unmarshal([]byte(`{"d_ff": "wide"}`), &old), "ffn.d_ff")
+}
+
+func TestLayersDiffer(t *testing.T) {
+	c := small()
+	c.NLayers, c.FFN.DFF = 6, 12
+	c.Attention.Window, c.Attention.Pattern, c.Attention.Rope = 4, []string{"local", "local", "full"}, []int{1, 0}
+	c.MoE = model.MoE{Experts: 4, TopK: 2, DFF: 3, DenseFirst: 1, Score: "softmax", Scale: 1}
+	var got []model.Layer
+	var like []int
+	for i := range c.NLayers {
+		got = append(got, c.Layer(i))
+		like = append(like, c.Like(i+1)-1)
+	}
+	assert.Equal(t, []model.Layer{{4, true, false, 12}, {4, false, true, 3}, {0, true, true, 3}, {4, false, true, 3}, {4, true, true, 3}, {0, false, true, 3}}, got)
+	assert.Equal(t, []int{0, 1, 2, 1, 4, 5}, like)
+	assert.Equal(t, 0, c.Like(0))
+	assert.Equal(t, 7, c.Like(7))
 }
 
 // architectures are small models, one of each architecture.
@@ -218,7 +310,7 @@ func TestHuggingFaceRefusals(t *testing.T) {
 	moved := change("rope_parameters", map[string]any{"rope_type": "default", "rope_theta": 5e5})
 	got, err := model.FromHuggingFace(moved)
 	require.NoError(t, err)
-	assert.Equal(t, 5e5, got.RopeTheta)
+	assert.Equal(t, 5e5, got.Rope.Theta)
 }
 
 func TestParametersHaveHuggingFaceNamesAndLayout(t *testing.T) {

@@ -15,8 +15,10 @@ import (
 )
 
 func small() model.Config {
-	return model.Config{Arch: "llama", VocabSize: 11, DModel: 8, NLayers: 2, NHeads: 2, NKVHeads: 1, DFF: 12, SeqLen: 6,
-		RopeTheta: 100, NormEps: 1e-5, TieEmbeddings: true}
+	c := model.Defaults()
+	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.FFN.DFF, c.SeqLen = 11, 8, 2, 2, 1, 12, 6
+	c.Rope.Theta, c.TieEmbeddings = 100, true
+	return c
 }
 
 // initial holds every variable of the graphs: parameters with larger than usual weights, so that every part matters.

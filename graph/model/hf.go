@@ -55,8 +55,8 @@ type hfConfig struct {
 func (c Config) HuggingFace() []byte {
 	out, err := json.MarshalIndent(hfConfig{
 		Architectures: []string{"LlamaForCausalLM"}, ModelType: "llama", VocabSize: c.VocabSize, HiddenSize: c.DModel,
-		IntermediateSize: c.DFF, NumLayers: c.NLayers, NumHeads: c.NHeads, NumKVHeads: c.NKVHeads, HeadDim: c.HeadDim(),
-		MaxPositions: c.SeqLen, NormEps: c.NormEps, RopeTheta: c.RopeTheta, Tie: c.TieEmbeddings, HiddenAct: "silu",
+		IntermediateSize: c.FFN.DFF, NumLayers: c.NLayers, NumHeads: c.NHeads, NumKVHeads: c.NKVHeads, HeadDim: c.HeadDim(),
+		MaxPositions: c.SeqLen, NormEps: c.Norm.Eps, RopeTheta: c.Rope.Theta, Tie: c.TieEmbeddings, HiddenAct: "silu",
 		InitializerRange: InitStd, TorchDType: "float32", UseCache: true,
 	}, "", "  ")
 	if err != nil {
@@ -89,9 +89,9 @@ func FromHuggingFace(data []byte) (Config, error) {
 	if h.NumKVHeads == 0 {
 		h.NumKVHeads = h.NumHeads
 	}
-	c := Config{Arch: "llama", VocabSize: h.VocabSize, DModel: h.HiddenSize, NLayers: h.NumLayers, NHeads: h.NumHeads,
-		NKVHeads: h.NumKVHeads, DFF: h.IntermediateSize, SeqLen: h.MaxPositions, RopeTheta: h.RopeTheta,
-		NormEps: h.NormEps, TieEmbeddings: h.Tie}
+	c := Defaults()
+	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads = h.VocabSize, h.HiddenSize, h.NumLayers, h.NumHeads, h.NumKVHeads
+	c.FFN.DFF, c.SeqLen, c.Rope.Theta, c.Norm.Eps, c.TieEmbeddings = h.IntermediateSize, h.MaxPositions, h.RopeTheta, h.NormEps, h.Tie
 	if err := c.Validate(); err != nil {
 		return Config{}, inHuggingFaceTerms(err)
 	}
@@ -170,7 +170,7 @@ func hfKeys() map[string]bool {
 // hfNames are the keys of a config.json whose values Config has under other names.
 var hfNames = map[string]string{
 	"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads", "n_kv_heads": "num_key_value_heads",
-	"d_ff": "intermediate_size", "seq_len": "max_position_embeddings", "norm_eps": "rms_norm_eps", "tie_embeddings": "tie_word_embeddings",
+	"ffn.d_ff": "intermediate_size", "seq_len": "max_position_embeddings", "norm.eps": "rms_norm_eps", "rope.theta": "rope_theta", "tie_embeddings": "tie_word_embeddings",
 }
 
 // inHuggingFaceTerms renames the key of a FieldError to that of config.json.

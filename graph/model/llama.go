@@ -44,12 +44,17 @@ func (c Config) UnitScope(i int) string {
 	return LayerScope(i - 1)
 }
 
-// Like is unit 1, the first layer, for a layer, and the unit itself for the embedding and the head.
+// Like is the first layer that computes the same for a layer, and the unit itself for the embedding and the head.
 func (c Config) Like(unit int) int {
-	if unit == c.Units()-1 {
+	if unit == 0 || unit == c.Units()-1 {
 		return unit
 	}
-	return min(unit, 1)
+	for first := range unit - 1 {
+		if c.Layer(first) == c.Layer(unit-1) {
+			return first + 1
+		}
+	}
+	return unit
 }
 
 // queryWidth and keyWidth are the widths of all query heads, and of all key or value heads, together.
@@ -77,9 +82,9 @@ func (c Config) Parameters() []Parameter {
 		add("self_attn.v_proj", InitStd, c.keyWidth(), d)
 		add("self_attn.o_proj", residual, d, c.queryWidth())
 		ps = append(ps, norm(layerName(i, "post_attention_layernorm"), LayerScope(i)))
-		add("mlp.gate_proj", InitStd, c.DFF, d)
-		add("mlp.up_proj", InitStd, c.DFF, d)
-		add("mlp.down_proj", residual, d, c.DFF)
+		add("mlp.gate_proj", InitStd, c.FFN.DFF, d)
+		add("mlp.up_proj", InitStd, c.FFN.DFF, d)
+		add("mlp.down_proj", residual, d, c.FFN.DFF)
 	}
 	ps = append(ps, norm(normName, HeadScope))
 	if !c.TieEmbeddings {
@@ -153,7 +158,7 @@ func (c Config) net(b *graph.Builder) *net {
 	for _, p := range c.Parameters() {
 		n.params[p.Name] = b.Variable(p.Name, p.Type)
 	}
-	cos, sin := op.RoPETables(c.RopeTheta, c.SeqLen, c.HeadDim())
+	cos, sin := op.RoPETables(c.Rope.Theta, c.SeqLen, c.HeadDim())
 	table := graph.T(graph.F32, c.SeqLen, c.HeadDim()/2)
 	n.cos, n.sin = b.Constant("rope/cos", table, cos), b.Constant("rope/sin", table, sin)
 	return n
@@ -207,7 +212,7 @@ func (n *net) linear(layer int, name string, x *graph.Value) *graph.Value {
 // norm is the input of a layer's matrices, in the model's precision. It reads the residual stream x as the backward
 // pass will; the stream itself is never rounded.
 func (n *net) norm(layer int, name string, x *graph.Value) *graph.Value {
-	return n.operand(op.RMSNorm(n.kept(x), n.parameter(layerName(layer, name)), n.NormEps))
+	return n.operand(op.RMSNorm(n.kept(x), n.parameter(layerName(layer, name)), n.Norm.Eps))
 }
 
 // layer is one transformer block, x [B, T, d_model] to [B, T, d_model]. attend gets the rotated queries [B, T, H, D],
@@ -238,7 +243,7 @@ func (n *net) block(i int, x, segments *graph.Value) *graph.Value {
 
 // hidden is the last norm: [..., d_model]. Call it in HeadScope.
 func (n *net) hidden(x *graph.Value) *graph.Value {
-	return op.RMSNorm(n.kept(x), n.parameter(normName), n.NormEps)
+	return op.RMSNorm(n.kept(x), n.parameter(normName), n.Norm.Eps)
 }
 
 // logits multiplies the result of the last norm by the head's matrix: [..., vocab_size]. Call it in HeadScope.

@@ -74,7 +74,8 @@ func TestScale(t *testing.T) {
 // The stash of a layer holds 16-bit floats, except for one number per row. It holds no parameters, but the layer's rounded
 // input, which f32 reads from act/in. With act/in it has little more than half of the bytes of f32.
 func TestStashInPrecision(t *testing.T) {
-	c := model.Config{Arch: "llama", VocabSize: 64, DModel: 64, NLayers: 2, NHeads: 4, NKVHeads: 2, DFF: 176, SeqLen: 32, RopeTheta: 1e4, NormEps: 1e-5}
+	c := model.Defaults()
+	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.FFN.DFF, c.SeqLen = 64, 64, 2, 4, 2, 176, 32
 	bytes := func(vs []graph.Named) (n int64) {
 		for _, v := range vs {
 			n += v.Type.Bytes()

@@ -119,7 +119,8 @@ func (d *Document) Override(assignment string) error {
 	return d.Put(key, value, name)
 }
 
-// Put sets a dotted key, making the sections on the way. Complaints about the value name origin instead of a line.
+// Put sets a dotted key, making the sections on the way. Complaints about the value name origin instead of a line; if
+// it is empty, they name the value's line.
 func (d *Document) Put(key string, value *yaml.Node, origin string) error {
 	at := d.root
 	parts := strings.Split(key, ".")
@@ -128,17 +129,24 @@ func (d *Document) Put(key string, value *yaml.Node, origin string) error {
 		if child == nil {
 			child = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 			label := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: part}
-			d.origin[child], d.origin[label] = origin, origin
+			child.Line, label.Line = value.Line, value.Line
+			if origin != "" {
+				d.origin[child], d.origin[label] = origin, origin
+			}
 			at.Content = append(at.Content, label, child)
 		}
 		if i == len(parts)-1 {
 			*child = *d.adopt(value, d)
-			d.claim(child, origin)
+			if origin != "" {
+				d.claim(child, origin)
+			}
 			return nil
 		}
 		if isNull(child) {
-			*child = yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
-			d.origin[child] = origin
+			*child = yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Line: value.Line}
+			if origin != "" {
+				d.origin[child] = origin
+			}
 		}
 		if child.Kind != yaml.MappingNode {
 			return fmt.Errorf("%s: %s is %s, not a section", origin, strings.Join(parts[:i+1], "."), Describe(child))
@@ -146,6 +154,40 @@ func (d *Document) Put(key string, value *yaml.Node, origin string) error {
 		at = child
 	}
 	return nil
+}
+
+// Move gives the value of a dotted key another name, which an alias stands for. If there are values under both names,
+// that of an override wins; two values of the file, or of overrides, are an error.
+func (d *Document) Move(alias, key string) error {
+	section, name := "", alias
+	if i := strings.LastIndex(alias, "."); i >= 0 {
+		section, name = alias[:i], alias[i+1:]
+	}
+	parent := d.root
+	if section != "" {
+		parent = d.lookup(section)
+	}
+	if parent == nil || parent.Kind != yaml.MappingNode {
+		return nil
+	}
+	i := 0
+	for i < len(parent.Content) && parent.Content[i].Value != name {
+		i += 2
+	}
+	if i >= len(parent.Content) {
+		return nil
+	}
+	value := parent.Content[i+1]
+	parent.Content = slices.Delete(parent.Content, i, i+2)
+	if other := d.lookup(key); other != nil && !isNull(other) {
+		switch mine, theirs := d.origin[value] != "", d.origin[other] != ""; {
+		case mine == theirs:
+			return d.Errorf(value, alias, "the key is given twice, here and as %s", key)
+		case theirs:
+			return nil
+		}
+	}
+	return d.Put(key, value, d.origin[value])
 }
 
 func (d *Document) claim(n *yaml.Node, name string) {

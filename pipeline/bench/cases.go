@@ -42,7 +42,7 @@ func sleeping(ctx context.Context, o Options) (Result, error) {
 // asleep is a 2bw pipeline on devices that sleep for the given times. Its model is small and has a unit for each stage.
 func (o Options) asleep(stages, microbatches int, forward, backward, update time.Duration) pipe {
 	small := model.Defaults()
-	small.VocabSize, small.DModel, small.NLayers, small.NHeads, small.NKVHeads, small.DFF, small.SeqLen = 16, 4, stages-2, 1, 1, 4, 4
+	small.VocabSize, small.DModel, small.NLayers, small.NHeads, small.NKVHeads, small.FFN.DFF, small.SeqLen = 16, 4, stages-2, 1, 1, 4, 4
 	return pipe{schedule: schedule.TwoBW, stages: stages, microbatches: microbatches, rows: 1, model: small, batches: 5, open: func(stage int) (device.Device, error) {
 		return o.Sleeper(func(program string) time.Duration {
 			switch {
@@ -65,7 +65,7 @@ func (o Options) asleep(stages, microbatches int, forward, backward, update time
 func devices(ctx context.Context, o Options) (Result, error) {
 	const microbatches = 4
 	c := model.Defaults()
-	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.DFF, c.SeqLen = 256, 128, 8, 4, 4, 352, 128
+	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.FFN.DFF, c.SeqLen = 256, 128, 8, 4, 4, 352, 128
 	p := pipe{schedule: schedule.TwoBW, stages: 2, microbatches: microbatches, rows: 4, model: c, warm: 2, batches: 8, open: func(int) (device.Device, error) { return o.Open() }, execute: o.Execute}
 	if o.Quick {
 		p.rows, p.batches = 2, 5

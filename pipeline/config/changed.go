@@ -34,6 +34,7 @@ func (c Config) baseline() map[string]string {
 			must(d.Override(key + "=" + inYAML(value)))
 		}
 	}
+	must(useCurrentKeys(d))
 	b := defaults()
 	must(d.Decode(&b))
 	must(b.complete(d))

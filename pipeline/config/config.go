@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
+	"github.com/gpupipe/gpupipe/graph/model"
 	"github.com/gpupipe/gpupipe/internal/fielderror"
 	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/internal/usererror"
@@ -137,6 +138,9 @@ func Parse(file string, text []byte, overrides []string) (Config, error) {
 
 // Resolve decodes a document over the defaults, fills in the keys that depend on others, and validates the result.
 func Resolve(d *strictyaml.Document) (Config, error) {
+	if err := useCurrentKeys(d); err != nil {
+		return Config{}, err
+	}
 	c := defaults()
 	if err := d.Decode(&c); err != nil {
 		return Config{}, err
@@ -163,7 +167,11 @@ func ParseSaved(file string, text []byte) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
+	if err := useCurrentKeys(d); err != nil {
+		return Config{}, err
+	}
 	c := defaults()
+	c.Model.Config = model.Defaults()
 	err = d.Decode(&c)
 	c.Pipeline.completeSavedStaleness(d)
 	return c, err

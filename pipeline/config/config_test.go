@@ -158,6 +158,38 @@ func TestOverrideErrorsNameTheOverride(t *testing.T) {
 	}
 }
 
+// Keys of earlier versions are read. What an override says wins under either name.
+func TestOlderKeysOfModels(t *testing.T) {
+	sized := "model: {preset: tiny, d_ff: 64, rope_theta: 500, norm: {eps: 0.5}}\n" + smallConfig[22:]
+	c, err := Parse("c.yaml", []byte(sized), nil)
+	require.NoError(t, err)
+	assert.Equal(t, []any{64, 500.0, 0.5, "pre"}, []any{c.Model.FFN.DFF, c.Model.Rope.Theta, c.Model.Norm.Eps, c.Model.Norm.Place})
+	saved, err := ParseSaved("saved.yaml", []byte(sized))
+	require.NoError(t, err)
+	assert.Equal(t, 64, saved.Model.FFN.DFF)
+	for _, override := range []string{"model.d_ff=32", "model.ffn.d_ff=32", "model.ffn={d_ff: 32}"} {
+		for _, text := range []string{sized, strings.Replace(sized, "d_ff: 64", "ffn: {d_ff: 64}", 1), "model: {preset: tiny}\n" + smallConfig[22:]} {
+			c, err := Parse("c.yaml", []byte(text), []string{override})
+			require.NoError(t, err, override)
+			assert.Equal(t, 32, c.Model.FFN.DFF, "%s\n%s", override, text)
+		}
+	}
+	for text, want := range map[string]string{
+		"d_ff: 64, ffn: {d_ff: 32}": "c.yaml:1: model.d_ff: the key is given twice, here and as model.ffn.d_ff",
+		"\n  d_ff: 0":               "c.yaml:2: model.ffn.d_ff: found 0, expected an integer from 1",
+		"d_ff: wide":                `c.yaml:1: model.ffn.d_ff: found text "wide", expected an integer`,
+		"d_ff: 64, ffn: 5":          "model.ffn is the integer 5, not a section",
+	} {
+		_, err := Parse("c.yaml", []byte("model: {preset: tiny, "+text+"}\n"+smallConfig[22:]), nil)
+		assert.ErrorContains(t, err, want, text)
+	}
+	k, ok := FindKey("model.d_ff")
+	assert.True(t, ok)
+	assert.Equal(t, "model.ffn.d_ff", k.Name)
+	assert.NoError(t, check(t, []byte(sized)))
+	assert.ErrorContains(t, check(t, []byte("model: {d_ff: wide}")), "/model/d_ff")
+}
+
 func TestWeightsToStartFromGiveTheModel(t *testing.T) {
 	dir := t.TempDir()
 	c, err := Parse("c", []byte(smallConfig), nil)
@@ -218,6 +250,7 @@ func TestMistakesInConfigsOfHookModels(t *testing.T) {
 		`hooks: found "1 of build_model", expected none: model.arch is llama; for a model that a hook writes`: {build, "model={preset: tiny}"},
 		`hooks: found "2 of build_model", expected at most one`:                                               {"hooks=[{file: a, hook: build_model}, {file: b, hook: build_model}]"},
 		"model.d_model: found 8, expected nothing: with arch: hook the module decides":                        {build, "model.d_model=8"},
+		"model.ffn.d_ff: found 8, expected nothing":                                                           {build, "model.d_ff=8"},
 		"model.tie_embeddings: found true, expected nothing":                                                  {build, "model.tie_embeddings=true"},
 		`model.preset: found "tiny", expected nothing`:                                                        {build, "model.preset=tiny"},
 		"model.vocab_size: found 0, expected an integer from 2":                                               {build, "model.vocab_size=0"},

@@ -2,12 +2,14 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/model"
+	"github.com/gpupipe/gpupipe/internal/strictyaml"
 	"github.com/gpupipe/gpupipe/optim"
 	"github.com/gpupipe/gpupipe/pipeline/wire"
 	"github.com/gpupipe/gpupipe/wasm/hook"
@@ -46,8 +48,11 @@ func Keys() []Key {
 	return keys
 }
 
-// FindKey returns a key by its name.
+// FindKey returns a key by its name or its alias.
 func FindKey(name string) (Key, bool) {
+	if current, ok := aliases()[name]; ok {
+		name = current
+	}
 	keys := Keys()
 	i := slices.IndexFunc(keys, func(k Key) bool { return k.Name == name })
 	if i < 0 {
@@ -123,9 +128,8 @@ func hasDefault(name string, v reflect.Value) bool {
 
 // values lists the values of keys that have only these.
 func values() map[string][]string {
-	return map[string][]string{
+	all := map[string][]string{
 		"model.preset":           model.Presets(),
-		"model.arch":             append(model.Architectures(), ArchHook),
 		"train.precision":        {graph.F32.String(), graph.F16.String(), graph.BF16.String()},
 		"train.nonfinite":        {Stop, Skip},
 		"lr.schedule":            optim.ScheduleNames(),
@@ -137,6 +141,31 @@ func values() map[string][]string {
 		"hooks[].hook":           hook.Names(),
 		"hooks[].on_error":       {Stop, Skip},
 	}
+	for key, names := range model.Values() {
+		all["model."+key] = names
+	}
+	all["model.arch"] = append(all["model.arch"], ArchHook)
+	return all
+}
+
+// aliases are the keys of earlier versions, which stand for current ones.
+func aliases() map[string]string {
+	all := map[string]string{}
+	for alias, key := range model.Aliases() {
+		all["model."+alias] = "model." + key
+	}
+	return all
+}
+
+// useCurrentKeys replaces the aliases in a document by the keys that they stand for.
+func useCurrentKeys(d *strictyaml.Document) error {
+	all := aliases()
+	for _, alias := range slices.Sorted(maps.Keys(all)) {
+		if err := d.Move(alias, all[alias]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func typeName(t reflect.Type) string {

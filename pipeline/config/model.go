@@ -66,14 +66,14 @@ func (m *Model) completeFromHook(d *strictyaml.Document) error {
 		return err
 	}
 	own := map[string]bool{"arch": true, "vocab_size": true, "seq_len": true}
-	for i, v := 0, reflect.ValueOf(m.Config); i < v.NumField(); i++ {
-		key := v.Type().Field(i).Tag.Get("yaml")
-		if own[key] {
-			continue
+	var err error
+	entries(reflect.ValueOf(m.Config), "", func(e entry) {
+		if err == nil && !own[e.name] && !isSection(e.value.Type()) {
+			err = refuse(e.name, e.value.Interface())
 		}
-		if err := refuse(key, v.Field(i).Interface()); err != nil {
-			return err
-		}
+	})
+	if err != nil {
+		return err
 	}
 	*m = Model{Config: model.Config{Arch: ArchHook, VocabSize: m.VocabSize, SeqLen: m.SeqLen}}
 	return nil
@@ -100,7 +100,7 @@ func (c *Config) completeModel(d *strictyaml.Document) error {
 		base = p
 	}
 	c.Model.Config = base
-	if base == model.Defaults() && !d.Filled("model") {
+	if base.Equal(model.Defaults()) && !d.Filled("model") {
 		return fmt.Errorf("%s: model: not given, expected {preset: one of %s} or sizes: vocab_size, d_model, n_layers, n_heads, d_ff and seq_len",
 			d.At("model"), strings.Join(model.Presets(), ", "))
 	}
@@ -110,19 +110,21 @@ func (c *Config) completeModel(d *strictyaml.Document) error {
 	if c.Model.NKVHeads == 0 && !d.Given("model.n_kv_heads") {
 		c.Model.NKVHeads = c.Model.NHeads
 	}
+	c.Model.Config = c.Model.Completed()
 	if c.Init.From != "" {
 		return c.checkInitialWeights(d)
 	}
 	return nil
 }
 
-// checkInitialWeights refuses a model section that contradicts init.from. The context length may differ.
+// checkInitialWeights refuses a model section that contradicts init.from. The context length and
+// what matters to training alone may differ.
 func (c *Config) checkInitialWeights(d *strictyaml.Document) error {
 	found, err := ReadModel(c.Init.From)
 	if err != nil {
 		return fmt.Errorf("%s: init.from: %w", d.At("init.from"), err)
 	}
-	found.SeqLen = c.Model.SeqLen
+	found.SeqLen, found.ZeroInit, found.MoE.Balance = c.Model.SeqLen, c.Model.ZeroInit, c.Model.MoE.Balance
 	if key, mine, theirs := c.Model.Diff(found); key != "" {
 		return fmt.Errorf("%s: model.%s: found %s, but the weights in %s have %s", d.At("model."+key), key, fielderror.Text(mine), c.Init.From, fielderror.Text(theirs))
 	}

@@ -41,6 +41,13 @@ func JSONSchema() []byte {
 		}
 		parent.Properties[name] = k.schema()
 	}
+	for alias, key := range aliases() {
+		parent, name, _ := strings.Cut(alias, ".")
+		current, _ := FindKey(key)
+		s := valueSchema(current.goType)
+		s.Description = "An older name of " + key + "."
+		root.Properties[parent].Properties[name] = s
+	}
 	out, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
 		panic(err) // plain structs always marshal

@@ -49,7 +49,8 @@ func TestATextIsAListOfOne(t *testing.T) {
 func weights(t *testing.T, vocab int, tok []byte) string {
 	t.Helper()
 	dir := t.TempDir()
-	m := model.Config{Arch: "llama", VocabSize: vocab, DModel: 16, NLayers: 1, NHeads: 2, NKVHeads: 2, DFF: 24, SeqLen: 16, RopeTheta: 1e4, NormEps: 1e-5}
+	m := model.Defaults()
+	m.VocabSize, m.DModel, m.NLayers, m.NHeads, m.NKVHeads, m.FFN.DFF, m.SeqLen = vocab, 16, 1, 2, 2, 24, 16
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), m.HuggingFace(), 0o666))
 	if tok != nil {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, tokenizer.File), tok, 0o666))

@@ -50,7 +50,7 @@ func setups() []setup {
 func (s setup) options(t *testing.T) Options {
 	t.Helper()
 	c := model.Defaults()
-	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.DFF, c.SeqLen, c.TieEmbeddings = 8, 4, 3, 1, 1, 4, 4, s.tied
+	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.FFN.DFF, c.SeqLen, c.TieEmbeddings = 8, 4, 3, 1, 1, 4, 4, s.tied
 	s.chunks, s.replicas = max(s.chunks, 1), max(s.replicas, 1)
 	o := Options{Model: c, MicrobatchSize: 1, Microbatches: s.microbatches, Schedule: func(batches int) (*schedule.Generator, error) {
 		g, err := schedule.New(s.schedule, schedule.Options{Stages: s.stages, Chunks: s.chunks, Microbatches: s.microbatches, Batches: batches})

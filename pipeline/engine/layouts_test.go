@@ -28,8 +28,10 @@ const (
 
 // sample is a model small enough to train in moments.
 func sample(tied bool) model.Config {
-	return model.Config{Arch: "llama", VocabSize: 40, DModel: 16, NLayers: 4, NHeads: 4, NKVHeads: 2, DFF: 24, SeqLen: 12,
-		RopeTheta: 1e4, NormEps: 1e-5, TieEmbeddings: tied}
+	c := model.Defaults()
+	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.FFN.DFF, c.SeqLen = 40, 16, 4, 4, 2, 24, 12
+	c.TieEmbeddings = tied
+	return c
 }
 
 // noise is random tokens, a function of the batch's number.

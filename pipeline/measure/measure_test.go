@@ -23,7 +23,7 @@ import (
 
 func small(tied bool) model.Config {
 	c := model.Defaults()
-	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.DFF, c.SeqLen, c.TieEmbeddings = 96, 64, 4, 4, 2, 160, 32, tied
+	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.FFN.DFF, c.SeqLen, c.TieEmbeddings = 96, 64, 4, 4, 2, 160, 32, tied
 	return c
 }
 
@@ -180,7 +180,7 @@ func TestUnits(t *testing.T) {
 
 func TestMoreWorkIsGuessedToTakeLonger(t *testing.T) {
 	long := small(false)
-	long.DFF *= 64
+	long.FFN.DFF *= 64
 	slow, err := target(t, long, "muon").On(context.Background(), null.New(null.Options{}), Options{})
 	require.NoError(t, err)
 	fast, err := target(t, small(false), "muon").On(context.Background(), null.New(null.Options{}), Options{})
@@ -241,7 +241,7 @@ func TestCache(t *testing.T) {
 	_, runs = measure(dev, g, true)
 	assert.Positive(t, runs, "asked for anew")
 	wider := small(false)
-	wider.DFF = 192
+	wider.FFN.DFF = 192
 	_, runs = measure(dev, target(t, small(false), "sgd"), false)
 	assert.Less(t, runs, all, "another optimizer: forward and backward are known")
 	assert.Positive(t, runs)

@@ -355,7 +355,7 @@ func TestWeightsOfAnotherShapeAreRefused(t *testing.T) {
 	res, err := train.Run(context.Background(), c, runtest.Options(&traintest.Reference{}, &runtest.Notes{}))
 	require.NoError(t, err)
 	wider := c.Model.Config
-	wider.DFF = 16
+	wider.FFN.DFF = 16
 	_, err = weights.Open(res.Checkpoint, wider)
 	assert.ErrorContains(t, err, `tensor "model.layers.0.mlp.down_proj.weight" has shape [8,12], expected [8,16]`)
 	deeper := c.Model.Config

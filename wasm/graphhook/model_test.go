@@ -73,7 +73,7 @@ func write(f func(p *pen) handle) func(b *graphhook.Builder) (handle, error) {
 func llama(p *pen, c model.Config, segmented bool) handle {
 	d, kv, residual := c.DModel, c.NKVHeads*c.HeadDim(), model.InitStd/math.Sqrt(2*float64(c.NLayers))
 	norm := func(x handle, name string) handle {
-		return p.op("rms_norm", fmt.Sprintf(`{"eps":"%x"}`, c.NormEps), x, p.parameter(name, `{"init":"ones"}`, d))
+		return p.op("rms_norm", fmt.Sprintf(`{"eps":"%x"}`, c.Norm.Eps), x, p.parameter(name, `{"init":"ones"}`, d))
 	}
 	p.unit("embed")
 	x := p.op("embedding", "", p.parameter("model.embed_tokens.weight", "", c.VocabSize, d), p.input("tokens"))
@@ -87,7 +87,7 @@ func llama(p *pen, c model.Config, segmented bool) handle {
 		heads := func(x handle, n int) handle {
 			return p.op("reshape", fmt.Sprintf(`{"shape":[%d,%d,%d,%d]}`, batch, c.SeqLen, n, c.HeadDim()), x)
 		}
-		turned := func(x handle) handle { return p.op("rope", fmt.Sprintf(`{"theta":%v}`, c.RopeTheta), x) }
+		turned := func(x handle) handle { return p.op("rope", fmt.Sprintf(`{"theta":%v}`, c.Rope.Theta), x) }
 		p.unit(fmt.Sprintf("layers.%d", i))
 		h := norm(x, name("input_layernorm"))
 		q := turned(heads(p.linear(h, name("self_attn.q_proj"), model.InitStd, d, d), c.NHeads))
@@ -99,14 +99,19 @@ func llama(p *pen, c model.Config, segmented bool) handle {
 		a := p.op("reshape", fmt.Sprintf(`{"shape":[%d,%d,%d]}`, batch, c.SeqLen, d), p.op("attention", "", in...))
 		x = p.op("add", "", x, p.linear(a, name("self_attn.o_proj"), residual, d, d))
 		h = norm(x, name("post_attention_layernorm"))
-		gate, up := p.linear(h, name("mlp.gate_proj"), model.InitStd, c.DFF, d), p.linear(h, name("mlp.up_proj"), model.InitStd, c.DFF, d)
-		x = p.op("add", "", x, p.linear(p.op("mul", "", p.op("silu", "", gate), up), name("mlp.down_proj"), residual, d, c.DFF))
+		gate, up := p.linear(h, name("mlp.gate_proj"), model.InitStd, c.FFN.DFF, d), p.linear(h, name("mlp.up_proj"), model.InitStd, c.FFN.DFF, d)
+		x = p.op("add", "", x, p.linear(p.op("mul", "", p.op("silu", "", gate), up), name("mlp.down_proj"), residual, d, c.FFN.DFF))
 	}
 	p.unit("head")
 	return p.linear(norm(x, "model.norm.weight"), "lm_head.weight", model.InitStd, c.VocabSize, d)
 }
 
-var small = model.Config{Arch: "llama", VocabSize: 11, DModel: 8, NLayers: 2, NHeads: 2, NKVHeads: 1, DFF: 12, SeqLen: 6, RopeTheta: 100, NormEps: 1e-5}
+var small = func() model.Config {
+	c := model.Defaults()
+	c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads, c.FFN.DFF, c.SeqLen = 11, 8, 2, 2, 1, 12, 6
+	c.Rope.Theta = 100
+	return c
+}()
 
 func writtenLlama(t *testing.T, c model.Config, segmented bool) *model.Written {
 	t.Helper()

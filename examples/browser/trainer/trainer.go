@@ -37,7 +37,7 @@ type Config struct {
 // Defaults is a model that learns something on a laptop's GPU within a minute.
 func Defaults() Config {
 	m := model.Defaults()
-	m.VocabSize, m.DModel, m.NLayers, m.NHeads, m.NKVHeads, m.DFF, m.SeqLen = 256, 64, 2, 4, 4, 176, 64
+	m.VocabSize, m.DModel, m.NLayers, m.NHeads, m.NKVHeads, m.FFN.DFF, m.SeqLen = 256, 64, 2, 4, 4, 176, 64
 	return Config{Model: m, BatchSize: 8, Steps: 500, Optimizer: Optimizers()[0], Warmup: 20, GradClip: 1, Seed: 1}
 }
 

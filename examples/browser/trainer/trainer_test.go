@@ -14,7 +14,7 @@ import (
 
 func small() trainer.Config {
 	c := trainer.Defaults()
-	c.Model.DModel, c.Model.NLayers, c.Model.NHeads, c.Model.NKVHeads, c.Model.DFF, c.Model.SeqLen = 32, 1, 2, 2, 64, 16
+	c.Model.DModel, c.Model.NLayers, c.Model.NHeads, c.Model.NKVHeads, c.Model.FFN.DFF, c.Model.SeqLen = 32, 1, 2, 2, 64, 16
 	c.BatchSize, c.Steps, c.Warmup, c.AdamWLR = 4, 60, 5, 0.02
 	return c
 }

@@ -1,0 +1,174 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/gpupipe/gpupipe/internal/fielderror"
+)
+
+// bound is the range of an integer.
+type bound struct {
+	key                string
+	value, least, most int
+}
+
+// bounds are the ranges of sizes. The upper ones keep products of sizes far from overflow.
+func (c Config) bounds() []bound {
+	bs := []bound{
+		{"vocab_size", c.VocabSize, 1, 1 << 24}, {"d_model", c.DModel, 1, 1 << 20}, {"n_layers", c.NLayers, 1, 1 << 12},
+		{"n_heads", c.NHeads, 1, 1 << 12}, {"n_kv_heads", c.NKVHeads, 1, 1 << 12}, {"ffn.d_ff", c.FFN.DFF, 1, 1 << 22},
+		{"seq_len", c.SeqLen, 1, 1 << 24}, {"attention.head_dim", c.Attention.HeadDim, 0, 1 << 12}, {"attention.window", c.Attention.Window, 0, 1 << 24},
+		{"moe.experts", c.MoE.Experts, 0, 1 << 12},
+	}
+	if m := c.MoE; m.Experts > 0 {
+		bs = append(bs, bound{"moe.top_k", m.TopK, 1, m.Experts}, bound{"moe.d_ff", m.DFF, 1, 1 << 22}, bound{"moe.shared", m.Shared, 0, 1 << 12},
+			bound{"moe.dense_first", m.DenseFirst, 0, c.NLayers})
+		if m.DenseFirst == 0 {
+			bs = slices.DeleteFunc(bs, func(b bound) bool { return b.key == "ffn.d_ff" })
+		}
+	}
+	return bs
+}
+
+// Validate refuses invalid values. The error is a *FieldError.
+func (c Config) Validate() error {
+	for _, s := range c.bounds() {
+		if s.value < s.least || s.value > s.most {
+			return fielderror.New(s.key, s.value, "an integer from %d to %d", s.least, s.most)
+		}
+	}
+	for _, check := range []func() error{c.validateNames, c.validateShape, c.validateAttention, c.validateMoE, c.validateNumbers, c.validateBuilt} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	for _, p := range c.Parameters() {
+		if err := p.Type.Shape.Check(); err != nil {
+			return fielderror.New("vocab_size", c.VocabSize, "parameters that 32 bits can index: %s: %v", p.Name, err)
+		}
+	}
+	return nil
+}
+
+// validateNames refuses texts that are none of a key's values.
+func (c Config) validateNames() error {
+	values := Values()
+	for _, s := range []struct {
+		key, value string
+		optional   bool
+	}{
+		{"arch", c.Arch, false}, {"norm.place", c.Norm.Place, false}, {"norm.qk", c.Norm.QK, false}, {"ffn.kind", c.FFN.Kind, false},
+		{"moe.score", c.MoE.Score, c.MoE.Experts == 0}, {"rope.scaling.kind", c.Rope.Scaling.Kind, true},
+	} {
+		if !slices.Contains(values[s.key], s.value) && !(s.optional && s.value == "") {
+			return fielderror.New(s.key, s.value, "%s", strings.Join(values[s.key], " or "))
+		}
+	}
+	return nil
+}
+
+func (c Config) validateShape() error {
+	switch {
+	case c.VocabSize < 2:
+		return fielderror.New("vocab_size", c.VocabSize, "at least 2")
+	case c.NHeads%c.NKVHeads != 0:
+		return fielderror.New("n_heads", c.NHeads, "a multiple of n_kv_heads (%d)", c.NKVHeads)
+	case c.Attention.HeadDim%2 != 0:
+		return fielderror.New("attention.head_dim", c.Attention.HeadDim, "an even number, since rotary positions turn pairs")
+	case c.Attention.HeadDim > 0:
+		return nil
+	case c.DModel%c.NHeads != 0:
+		return fielderror.New("d_model", c.DModel, "a multiple of n_heads (%d)", c.NHeads)
+	case c.HeadDim()%2 != 0:
+		return fielderror.New("d_model", c.DModel, "an even d_model/n_heads, since rotary positions turn pairs; found %d/%d = %d",
+			c.DModel, c.NHeads, c.HeadDim())
+	}
+	return nil
+}
+
+func (c Config) validateAttention() error {
+	a := c.Attention
+	if len(a.Pattern) > 0 && a.Window == 0 {
+		return fielderror.New("attention.pattern", a.Pattern, "none without attention.window")
+	}
+	for i, kind := range a.Pattern {
+		if kind != LocalLayer && kind != FullLayer {
+			return fielderror.New(fmt.Sprintf("attention.pattern[%d]", i), kind, "%s or %s", LocalLayer, FullLayer)
+		}
+	}
+	for i, on := range a.Rope {
+		if on != 0 && on != 1 {
+			return fielderror.New(fmt.Sprintf("attention.rope[%d]", i), on, "1 or 0")
+		}
+	}
+	for key, n := range map[string]int{"attention.pattern": len(a.Pattern), "attention.rope": len(a.Rope)} {
+		if n > c.NLayers {
+			return fielderror.New(key, n, "at most as many entries as there are layers, %d", c.NLayers)
+		}
+	}
+	return nil
+}
+
+func (c Config) validateMoE() error {
+	if c.MoE.Experts > 0 {
+		if c.MoE.DenseFirst == 0 && c.FFN.DFF != 0 {
+			return fielderror.New("ffn.d_ff", c.FFN.DFF, "0: all layers are mixtures of experts, of which moe.d_ff is the width")
+		}
+		return nil
+	}
+	if key, found, _ := diffSection("moe", c.MoE, MoE{}); key != "" {
+		return fielderror.New(key, found, "nothing without moe.experts")
+	}
+	return nil
+}
+
+func (c Config) validateNumbers() error {
+	s := c.Rope.Scaling
+	if s.Kind == "" {
+		if key, found, _ := diffSection("rope.scaling", s, Scaling{}); key != "" {
+			return fielderror.New(key, found, "nothing without rope.scaling.kind")
+		}
+	}
+	type number struct {
+		key         string
+		value, most float64
+		zero        bool // is allowed
+	}
+	ns := []number{
+		{"rope.theta", c.Rope.Theta, 1e12, false}, {"norm.eps", c.Norm.Eps, 1, false}, {"logits.softcap", c.Logits.Softcap, 1e6, true},
+		{"moe.scale", c.MoE.Scale, 1e6, c.MoE.Experts == 0}, {"moe.balance.bias", c.MoE.Balance.Bias, 1, true},
+		{"moe.balance.aux", c.MoE.Balance.Aux, 1e6, true}, {"moe.balance.z", c.MoE.Balance.Z, 1e6, true},
+	}
+	if s.Kind != "" {
+		ns = append(ns, number{"rope.scaling.factor", s.Factor, 1e6, false}, number{"rope.scaling.low", s.Low, 1e6, false},
+			number{"rope.scaling.high", s.High, 1e6, false}, number{"rope.scaling.original", float64(s.Original), 1 << 30, false})
+	}
+	for _, n := range ns {
+		switch {
+		case math.IsNaN(n.value) || n.value < 0 || n.value > n.most || n.value == 0 && !n.zero:
+			least := "above"
+			if n.zero {
+				least = "of at least"
+			}
+			return fielderror.New(n.key, n.value, "a number %s 0 and at most %s", least, fielderror.Text(n.most))
+		}
+	}
+	if s.Kind != "" && s.High <= s.Low {
+		return fielderror.New("rope.scaling.high", s.High, "more than rope.scaling.low (%v)", s.Low)
+	}
+	return nil
+}
+
+// validateBuilt refuses features that are not implemented yet.
+func (c Config) validateBuilt() error {
+	built := Defaults()
+	built.Arch, built.VocabSize, built.DModel, built.NLayers, built.NHeads, built.NKVHeads = c.Arch, c.VocabSize, c.DModel, c.NLayers, c.NHeads, c.NKVHeads
+	built.SeqLen, built.TieEmbeddings, built.FFN.DFF, built.Rope.Theta, built.Norm.Eps = c.SeqLen, c.TieEmbeddings, c.FFN.DFF, c.Rope.Theta, c.Norm.Eps
+	if key, found, want := c.Diff(built); key != "" {
+		return fielderror.New(key, found, "%s, the only value that is implemented", fielderror.Text(want))
+	}
+	return nil
+}
