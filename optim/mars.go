@@ -7,7 +7,7 @@ import (
 
 // MARS is the config of MARS-AdamW (Yuan et al., arXiv:2411.10438, algorithm 2) in its approximate form, which keeps
 // the last batch's gradient instead of computing it again at the present weights. c = g + γ·β₁/(1−β₁)·(g − g₋₁),
-// shortened to norm 1 if it is longer, goes to AdamW. As in the official code (AGI-Arena/MARS, mars.py), g₋₁ is zero at
+// shortened to norm 1 if it is longer, goes to AdamW. The norm is that of one matrix. As in the official code (AGI-Arena/MARS, mars.py), g₋₁ is zero at
 // the first step, and AdamW updates what is not a matrix. Embeddings are matrices.
 type MARS struct {
 	AdamW AdamW // LR, Betas and Eps of the matrices
@@ -26,7 +26,7 @@ func (c *MARS) Fields() []Field {
 
 // LearningRate is LR.
 func (c *MARS) LearningRate() float64 { return c.AdamW.LR }
-func (*MARS) takes(p Param) bool      { return len(p.Type.Shape) == 2 }
+func (*MARS) takes(p Param) bool      { return len(p.Type.Shape) >= 2 && !p.AdamW }
 func (c *MARS) rule() Rule            { return &mars{adamW{c.AdamW.Betas, c.AdamW.Eps}, c.Gamma} }
 
 type mars struct {
@@ -42,7 +42,8 @@ func (m *mars) Update(ts []Tensor, h Scalars) []Update {
 	corrected := make([]Tensor, len(ts))
 	for i, t := range ts {
 		c := op.Add(t.Gradient, op.Scale(op.Sub(t.Gradient, t.State[2]), m.gamma*m.betas[0]/(1-m.betas[0])))
-		norm := op.Sqrt(op.Sum(op.Square(c), nil, true))
+		n := len(c.Shape)
+		norm := op.Sqrt(op.Sum(op.Square(c), []int{n - 2, n - 1}, true))
 		corrected[i] = t
 		corrected[i].Gradient = op.Div(c, op.Maximum(norm, op.Scalar(c.Builder(), c.DType, 1)))
 	}

@@ -71,9 +71,6 @@ func polarExpress() [][3]float64 {
 	return ks
 }
 
-// maxBatchBytes bounds the tensor into which matrices of one shape are gathered.
-const maxBatchBytes = 64 << 20
-
 type muon struct {
 	momentum     float64
 	nesterov     bool
@@ -125,7 +122,7 @@ func (m *muon) Momentum(_ []Tensor, us []Update, h Scalars) []*graph.Value {
 
 // orthogonal is rate·scale·NewtonSchulz of every matrix.
 func (m *muon) orthogonal(ns []*graph.Value, rate *graph.Value) []*graph.Value {
-	return batched(ns, m.maxBatch, func(x *graph.Value, _ []int) *graph.Value {
+	return batched(ns, m.maxBatch, func(x *graph.Value, _ batch) *graph.Value {
 		return m.scaled(newtonSchulz(x, m.coefficients), rate)
 	})
 }
@@ -133,44 +130,6 @@ func (m *muon) orthogonal(ns []*graph.Value, rate *graph.Value) []*graph.Value {
 // scaled is rate·scale·x for x [n, rows, cols].
 func (m *muon) scaled(x, rate *graph.Value) *graph.Value {
 	return op.Scale(op.Mul(x, rate), m.scale(float64(x.Shape[1]), float64(x.Shape[2])))
-}
-
-// batched gathers matrices of one shape as x [n, rows, cols] of at most limit bytes, applies f, and returns the results
-// in the order of xs. batch holds the indices of x's matrices.
-func batched(xs []*graph.Value, limit int64, f func(x *graph.Value, batch []int) *graph.Value) []*graph.Value {
-	ys := make([]*graph.Value, len(xs))
-	for _, batch := range batches(xs, limit) {
-		y := f(stack(xs, batch), batch)
-		for j, i := range batch {
-			ys[i] = op.Reshape(op.Slice(y, 0, j, j+1), y.Shape[1:]...)
-		}
-	}
-	return ys
-}
-
-// stack joins the tensors of xs that batch names, all of one shape, along a new first axis.
-func stack(xs []*graph.Value, batch []int) *graph.Value {
-	var rows []*graph.Value
-	for _, i := range batch {
-		rows = append(rows, op.Reshape(xs[i], append([]int{1}, xs[i].Shape...)...))
-	}
-	return op.Concat(0, rows...)
-}
-
-// batches groups the indices of matrices by shape, in order.
-func batches(xs []*graph.Value, limit int64) [][]int {
-	var batches [][]int
-	open := map[string]int{} // batch by shape
-	for i, x := range xs {
-		key := x.Shape.String()
-		at, ok := open[key]
-		if !ok || int64(len(batches[at])+1)*x.Type.Bytes() > limit {
-			at = len(batches)
-			batches, open[key] = append(batches, nil), at
-		}
-		batches[at] = append(batches[at], i)
-	}
-	return batches
 }
 
 // newtonSchulz moves the singular values of each matrix of x [n, rows, cols] towards 1: X ← aX + (bA + cA²)X with

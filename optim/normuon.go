@@ -33,7 +33,8 @@ type norMuon struct {
 }
 
 func (*norMuon) State(p Param) []graph.Named {
-	return append(kinds(p, "momentum"), graph.Named{ID: "second_momentum", Type: graph.T(graph.F32, p.Type.Shape[0])})
+	rows := p.Type.Shape[:len(p.Type.Shape)-1]
+	return append(kinds(p, "momentum"), graph.Named{ID: "second_momentum", Type: graph.T(graph.F32, rows...)})
 }
 
 func (n *norMuon) Update(ts []Tensor, h Scalars) []Update {
@@ -43,14 +44,13 @@ func (n *norMuon) Update(ts []Tensor, h Scalars) []Update {
 		us[i].State = make([]*graph.Value, 2)
 		us[i].State[0], ns[i] = n.averaged(t)
 	}
-	seconds := func(mean *graph.Value, batch []int) *graph.Value {
+	seconds := func(mean *graph.Value, b batch) *graph.Value {
 		vs := make([]*graph.Value, len(ts))
-		for j, i := range batch {
-			row := op.Reshape(op.Slice(mean, 0, j, j+1), mean.Shape[1])
-			us[i].State[1] = lerp(ts[i].State[1], row, 1-n.beta2)
+		for i, rows := range b.entries(mean) {
+			us[i].State[1] = lerp(ts[i].State[1], rows, 1-n.beta2)
 			vs[i] = us[i].State[1]
 		}
-		return stack(vs, batch)
+		return b.gather(vs)
 	}
 	for i, u := range n.normalized(ns, h.Get("lr"), seconds) {
 		us[i].U = u
@@ -64,16 +64,16 @@ func (n *norMuon) Momentum(_ []Tensor, us []Update, h Scalars) []*graph.Value {
 	for i, u := range us {
 		ms[i], vs[i] = u.State[0], u.State[1]
 	}
-	return n.normalized(ms, h.Get("lr"), func(_ *graph.Value, batch []int) *graph.Value { return stack(vs, batch) })
+	return n.normalized(ms, h.Get("lr"), func(_ *graph.Value, b batch) *graph.Value { return b.gather(vs) })
 }
 
 // normalized is rate·scale·o·r for every matrix, where r holds the factors of its rows. seconds returns the second
 // moments [n, rows] of a batch, given the mean squares [n, rows] of its rows.
-func (n *norMuon) normalized(xs []*graph.Value, rate *graph.Value, seconds func(mean *graph.Value, batch []int) *graph.Value) []*graph.Value {
-	return batched(xs, n.maxBatch, func(x *graph.Value, batch []int) *graph.Value {
+func (n *norMuon) normalized(xs []*graph.Value, rate *graph.Value, seconds func(mean *graph.Value, b batch) *graph.Value) []*graph.Value {
+	return batched(xs, n.maxBatch, func(x *graph.Value, b batch) *graph.Value {
 		o := newtonSchulz(x, n.coefficients)
 		mean := op.Mean(op.Square(o), []int{2}, false)
-		r := op.Reciprocal(op.Shift(op.Sqrt(seconds(mean, batch)), 1e-10))
+		r := op.Reciprocal(op.Shift(op.Sqrt(seconds(mean, b)), 1e-10))
 		// The norms of o and of o·r, from those of the rows.
 		cols := float64(o.Shape[2])
 		norm := op.Sqrt(op.Scale(op.Sum(mean, []int{1}, true), cols))

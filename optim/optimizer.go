@@ -32,8 +32,16 @@ type Param struct {
 	Gradient string     // the variable of Type that holds the batch's gradient
 	// Contributions are variables of Type. The whole gradient is their sum in order, plus Gradient.
 	Contributions []string
-	Matrix        bool // a matrix [out, in] of a hidden layer, which Muon and its like take
+	Matrix        bool // matrices of a hidden layer, which Muon and its like take: [out, in], or a stack [n, out, in]
+	AdamW         bool // AdamW updates it, although its shape suits Config.Algorithm
 	Decay         bool // weight decay acts on it
+}
+
+// matrices returns the extents of a stack of matrices, none for a single one, and those of one matrix: out and in.
+func (p Param) matrices() (stack graph.Shape, sides [2]int) {
+	s := p.Type.Shape
+	n := len(s) - 2
+	return s[:n], [2]int{s[n], s[n+1]}
 }
 
 // Config chooses the optimizer and how its updates are applied.
@@ -152,8 +160,10 @@ func checkParams(params []Param) error {
 			return fmt.Errorf("parameter %q is %v, expected f32", p.Name, p.Type)
 		case p.Gradient == "" || slices.Contains(p.Contributions, ""):
 			return fmt.Errorf("parameter %q has no variable for its gradient", p.Name)
-		case p.Matrix && len(p.Type.Shape) != 2:
-			return fmt.Errorf("parameter %q is %v, expected a matrix", p.Name, p.Type)
+		case p.Matrix && len(p.Type.Shape) != 2 && len(p.Type.Shape) != 3:
+			return fmt.Errorf("parameter %q is %v, expected a matrix or a stack of them", p.Name, p.Type)
+		case p.Matrix && p.AdamW:
+			return fmt.Errorf("parameter %q is both for the optimizer of matrices and for AdamW", p.Name)
 		case seen[p.Name]:
 			return fmt.Errorf("parameter %q is given twice", p.Name)
 		}

@@ -55,7 +55,11 @@ func (c *SOAP) LearningRate() float64 { return c.AdamW.LR }
 func (c *SOAP) rest() *AdamW          { return &c.AdamW }
 
 func (c *SOAP) takes(p Param) bool {
-	return p.Matrix && min(p.Type.Shape[0], p.Type.Shape[1]) <= c.MaxPrecondDim
+	if !p.Matrix {
+		return false
+	}
+	_, sides := p.matrices()
+	return min(sides[0], sides[1]) <= c.MaxPrecondDim
 }
 
 func (c *SOAP) rule() Rule {
@@ -76,9 +80,10 @@ var sides = [2]string{"left", "right"}
 
 func (s *soap) State(p Param) []graph.Named {
 	state := kinds(p, "exp_avg", "exp_avg_sq")
+	stack, extents := p.matrices()
 	for i, side := range sides {
-		if n := p.Type.Shape[i]; n <= s.maxDim {
-			t := graph.T(graph.F32, n, n)
+		if n := extents[i]; n <= s.maxDim {
+			t := graph.T(graph.F32, append(stack.Clone(), n, n)...)
 			state = append(state, graph.Named{ID: "precond_" + side, Type: t}, graph.Named{ID: "basis_" + side, Type: t})
 		}
 	}
@@ -147,17 +152,21 @@ type preconditioned struct {
 	sides [2]*eigenbasis // nil: the identity
 }
 
-// eigenbasis is a preconditioner [n, n] and its eigenvectors, as columns.
-type eigenbasis struct{ precond, basis *graph.Value }
+// eigenbasis is a preconditioner [n, n] and its eigenvectors, as columns. Those of a stack of matrices are stacks.
+type eigenbasis struct {
+	precond, basis *graph.Value
+	order          *graph.Value // the permutation that sorts the old basis, while it is renewed
+}
 
 // preconditioned returns the state of a parameter with the gradient in the preconditioners, and the old basis.
 func (s *soap) preconditioned(t Tensor) *preconditioned {
 	p := &preconditioned{m: t.State[0], v: t.State[1]}
 	at := 2
-	for i := range sides {
-		if t.Type.Shape[i] <= s.maxDim {
+	_, extents := t.matrices()
+	for i, n := range extents {
+		if n <= s.maxDim {
 			outer := op.MatMul(t.Gradient, t.Gradient, i == 1, i == 0)
-			p.sides[i] = &eigenbasis{lerp(t.State[at], outer, 1-s.beta), t.State[at+1]}
+			p.sides[i] = &eigenbasis{precond: lerp(t.State[at], outer, 1-s.beta), basis: t.State[at+1]}
 			at += 2
 		}
 	}
@@ -213,7 +222,7 @@ func (s *soap) initialize(ps []*preconditioned) {
 	for _, e := range es {
 		preconds = append(preconds, e.precond)
 	}
-	for i, q := range batched(preconds, s.maxBatch, func(l *graph.Value, _ []int) *graph.Value {
+	for i, q := range batched(preconds, s.maxBatch, func(l *graph.Value, _ batch) *graph.Value {
 		_, vectors := op.Eigh(l)
 		return vectors
 	}) {
@@ -240,13 +249,12 @@ func (s *soap) renew(ps []*preconditioned) {
 	for _, e := range es {
 		preconds, bases = append(preconds, e.precond), append(bases, e.basis)
 	}
-	orders := map[*eigenbasis]*graph.Value{}
-	renewed := batched(preconds, s.maxBatch, func(l *graph.Value, batch []int) *graph.Value {
-		q := stack(bases, batch)
+	renewed := batched(preconds, s.maxBatch, func(l *graph.Value, b batch) *graph.Value {
+		q := b.gather(bases)
 		power := op.MatMul(l, q, false, false)
 		order := descending(op.Sum(op.Mul(q, power), []int{1}, false))
-		for j, i := range batch {
-			orders[es[i]] = op.Reshape(op.Slice(order, 0, j, j+1), order.Shape[1:]...)
+		for i, o := range b.entries(order) {
+			es[i].order = o
 		}
 		return op.QR(op.MatMul(power, order, false, false))
 	})
@@ -255,7 +263,9 @@ func (s *soap) renew(ps []*preconditioned) {
 		old[i] = p.outOf(p.m)
 		var order [2]*graph.Value
 		for side, e := range p.sides {
-			order[side] = orders[e]
+			if e != nil {
+				order[side] = e.order
+			}
 		}
 		p.v = p.rotate(p.v, order, true)
 	}

@@ -7,8 +7,9 @@ import (
 )
 
 // NewOptimizer applies the config's optimizer to the model's parameters. Matrices of hidden layers are those outside
-// the first and the last unit. Weight decay acts on tensors of two or more axes, embeddings included, and not on norms
-// and biases. factor returns the factor on learning rates of a step; nil: the schedule's.
+// the first and the last unit; a tensor of three axes is a stack of them. Weight decay acts on tensors of two or more
+// axes, embeddings included, and not on norms and biases. factor returns the factor on learning rates of a step; nil:
+// the schedule's.
 func NewOptimizer(c config.Config, m model.Model, factor func(step int) float64) (*optim.Optimizer, error) {
 	layout := EngineOptions(c, m)
 	var params []optim.Param
@@ -17,7 +18,7 @@ func NewOptimizer(c config.Config, m model.Model, factor func(step int) float64)
 		rank := len(p.Type.Shape)
 		all := layout.Contributions(p.Name)
 		params = append(params, optim.Param{Name: p.Name, Type: p.Type, Layer: p.Scope, Gradient: all[len(all)-1], Contributions: all[:len(all)-1],
-			Matrix: rank == 2 && p.Scope != first && p.Scope != last, Decay: rank >= 2})
+			Matrix: rank >= 2 && p.Scope != first && p.Scope != last, Decay: rank >= 2})
 	}
 	return optim.New(optim.Config{
 		Algorithm: c.Optimizer.Algorithm, AdamW: c.Optimizer.AdamW, WeightDecay: c.Optimizer.WeightDecay, Clip: c.Train.GradClip,

@@ -1,0 +1,129 @@
+package optim
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/gpupipe/gpupipe/graph"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// stackedParams has stacks of wide, tall and square matrices, a stack of one, and single matrices and a norm in the
+// same layer.
+func stackedParams() (ps []Param) {
+	add := func(name string, matrix bool, shape ...int) {
+		ps = append(ps, Param{Name: name, Type: graph.T(graph.F32, shape...), Layer: "layers.0", Gradient: "grad/" + name,
+			Matrix: matrix, Decay: len(shape) > 1})
+	}
+	add("norm", false, 8)
+	add("q", true, 8, 8)
+	add("down", true, 4, 8, 20)
+	add("up", true, 4, 20, 8)
+	add("gate", true, 4, 20, 8)
+	add("square", true, 2, 8, 8)
+	add("one", true, 1, 20, 8)
+	add("up0", true, 20, 8)
+	return ps
+}
+
+// unstacked has a parameter for each matrix of a stack, in order.
+func unstacked(p Param) (ps []Param) {
+	if len(p.Type.Shape) != 3 {
+		return []Param{p}
+	}
+	for i := range p.Type.Shape[0] {
+		q := p
+		q.Name, q.Gradient = fmt.Sprintf("%s.%d", p.Name, i), fmt.Sprintf("%s.%d", p.Gradient, i)
+		q.Type.Shape = p.Type.Shape[1:]
+		ps = append(ps, q)
+	}
+	return ps
+}
+
+func allUnstacked(ps []Param) (all []Param) {
+	for _, p := range ps {
+		all = append(all, unstacked(p)...)
+	}
+	return all
+}
+
+// apart is tensors of parameters by the names of their matrices.
+func apart(ps []Param, xs map[string][]float64) map[string][]float64 {
+	all := map[string][]float64{}
+	for _, p := range ps {
+		x := xs[p.Name]
+		for _, q := range unstacked(p) {
+			n := q.Type.Shape.Len()
+			all[q.Name], x = x[:n:n], x[n:]
+		}
+	}
+	return all
+}
+
+// joined is the tensors of a parameter's matrices, one after the other.
+func joined(p Param, get func(Param) []float64) (x []float64) {
+	for _, q := range unstacked(p) {
+		x = append(x, get(q)...)
+	}
+	return x
+}
+
+// Each matrix of a stack is updated as the published algorithm updates a matrix. Unless the gradient is clipped, by a
+// norm that is the sum of other partial sums, the bits are those of parameters of two axes. On devices they are not: the
+// kernel of a product depends on how many matrices there are.
+func TestAStackIsItsMatrices(t *testing.T) {
+	const batches = 3
+	eachMachine(t, func(t *testing.T, tolerance float64, on maker) {
+		exact := tolerance < 1e-9
+		for name, cfg := range testConfigs() {
+			if !exact && name != "muon" && name != "normuon" && name != "mars" && name != "soap" {
+				continue
+			}
+			for _, delay := range []int{0, 1} {
+				if cfg.Delay = delay; delay == 1 {
+					cfg.Correction, cfg.Clip = &ErrorFeedback{}, 0
+					if name == "muon" {
+						cfg.Correction = &WeightPrediction{}
+					}
+				}
+				t.Run(fmt.Sprintf("%s, delay %d", name, delay), func(t *testing.T) {
+					params := stackedParams()
+					single := allUnstacked(params)
+					x := randomTensors(params, -1)
+					o, m := start(t, cfg, params, on)
+					o1, m1 := start(t, cfg, single, on)
+					for name, x := range apart(params, x) {
+						m1.set(name, x)
+					}
+					ref := newReference(cfg, single, apart(params, x))
+					for step := range batches {
+						gradients := randomTensors(params, step)
+						for _, p := range params {
+							m.set(p.Gradient, gradients[p.Name])
+						}
+						for name, g := range apart(params, gradients) {
+							m1.set("grad/"+name, g)
+						}
+						norm, ok := run(m, o, step)
+						require.True(t, ok)
+						_, ok = run(m1, o1, step)
+						require.True(t, ok)
+						want := ref.step(step, o.cfg.Schedule.Factor(step), apart(params, gradients))
+						require.InEpsilon(t, want, norm, tolerance)
+						rotate(m, params, delay)
+						rotate(m1, single, delay)
+						for _, p := range params {
+							got := m.get(p.Name)
+							compare(t, fmt.Sprintf("step %d: %s", step, p.Name),
+								joined(p, func(q Param) []float64 { return ref.newest(q.Name).RawMatrix().Data }), got, tolerance)
+							if cfg.Clip == 0 && exact {
+								assert.Equal(t, joined(p, func(q Param) []float64 { return m1.get(q.Name) }), got, "step %d: %s", step, p.Name)
+							}
+						}
+					}
+				})
+			}
+		}
+	})
+}
