@@ -13,6 +13,9 @@ import (
 // segment, those with segments[j] = segments[i]. Results: o [B,Tq,H,D] and the logarithm of the softmax's denominator
 // [B,H,Tq], which the gradient uses. Memory is linear in the sequence length.
 type AttentionOp struct {
+	// Window is the number of keys that a query sees at most, the one at its own place included: query i sees only keys
+	// j > i + position - Window. 0 is no limit. The result of a query that sees no key is undefined.
+	Window int `json:"window,omitempty"`
 	// Result is the dtype of o: f32, or that of q, k and v where D is a multiple of four. The gradient reads o as it is
 	// stored.
 	Result graph.DType `json:"result,omitempty"`
@@ -25,21 +28,24 @@ func (*AttentionOp) TakesFloat16() {}
 // keys j ≤ i + position; position is u32[1], or nil for 0. There is no gradient through attention with a position. The
 // inputs are of one float dtype, and the result is f32.
 func Attention(q, k, v, position *graph.Value) *graph.Value {
-	in := []*graph.Value{q, k, v}
-	if position != nil {
-		in = append(in, position)
-	}
-	return graph.Apply1(new(AttentionOp), in...)
+	return new(AttentionOp).Apply(q, k, v, position)
 }
 
 // SegmentedAttention is causal attention that does not look beyond documents: q [B,T,H,D], k and v [B,T,KV,D], segments
 // u32[B,T] → [B,T,H,D]. Query i sees the keys j ≤ i with the same number as its own, next to it or not. Nil segments
 // are none.
 func SegmentedAttention(q, k, v, segments *graph.Value) *graph.Value {
-	if segments == nil {
-		return Attention(q, k, v, nil)
+	return new(AttentionOp).Apply(q, k, v, segments)
+}
+
+// Apply is attention with these attributes: q [B,Tq,H,D], k and v [B,Tk,KV,D] → [B,Tq,H,D]. The optional input last is
+// position u32[1] or segments u32[B,T], or nil.
+func (o *AttentionOp) Apply(q, k, v, last *graph.Value) *graph.Value {
+	in := []*graph.Value{q, k, v}
+	if last != nil {
+		in = append(in, last)
 	}
-	return graph.Apply1(new(AttentionOp), q, k, v, segments)
+	return graph.Apply1(o, in...)
 }
 
 func (o *AttentionOp) Infer(in []graph.Type) ([]graph.Type, error) {
@@ -59,6 +65,9 @@ func (o *AttentionOp) Infer(in []graph.Type) ([]graph.Type, error) {
 		if err != nil {
 			return nil, err
 		}
+	}
+	if err := s.checkWindow(o.Window, len(in) == 4 && !isSegments(in[3])); err != nil {
+		return nil, err
 	}
 	if o.Result != graph.F32 && (o.Result != in[0].DType || s.dim%4 != 0) {
 		return nil, fmt.Errorf("q is %v, expected %v and a head dimension that is a multiple of 4 where the result is %v", in[0], o.Result, o.Result)
@@ -106,6 +115,17 @@ func (s attentionShape) checkSegments(t graph.Type) error {
 	return nil
 }
 
+// checkWindow refuses windows in which the last query sees no key. A position decides that only when the graph runs.
+func (s attentionShape) checkWindow(window int, position bool) error {
+	switch {
+	case window < 0 || window > math.MaxInt32:
+		return fmt.Errorf("the window is %d, expected 0 to %d", window, math.MaxInt32)
+	case window > 0 && !position && s.queries-window >= s.keys:
+		return fmt.Errorf("the last of %d queries sees none of %d keys in a window of %d", s.queries, s.keys, window)
+	}
+	return nil
+}
+
 // takeSegments parts segments, nil if there are none, from the other inputs.
 func takeSegments(in []*graph.Tensor) (rest []*graph.Tensor, segments []float64) {
 	if last := in[len(in)-1]; isSegments(last.Type) {
@@ -118,6 +138,9 @@ func takeSegments(in []*graph.Tensor) (rest []*graph.Tensor, segments []float64)
 func (s attentionShape) together(segments []float64, b, i, j int) bool {
 	return segments == nil || segments[b*s.keys+i] == segments[b*s.keys+j]
 }
+
+// inWindow reports whether the key at place j ≤ i lies in the window of the query at place i.
+func inWindow(window, i, j int) bool { return window == 0 || i-j < window }
 
 const maxHeadDim = 256
 
@@ -160,7 +183,7 @@ func (a *AttentionOp) Eval(in, out []*graph.Tensor) {
 		scores := make([]float64, min(i+position+1, s.keys))
 		largest, sum := math.Inf(-1), 0.0
 		for j := range scores {
-			if scores[j] = math.Inf(-1); !s.together(segments, b, i, j) {
+			if scores[j] = math.Inf(-1); !inWindow(a.Window, i+position, j) || !s.together(segments, b, i, j) {
 				continue
 			}
 			scores[j] = s.scale() * inner(s.row(q, s.query(b, i, h)), s.row(k, s.key(b, j, h)))
@@ -172,6 +195,9 @@ func (a *AttentionOp) Eval(in, out []*graph.Tensor) {
 		o := s.row(out[0].Data, s.query(b, i, h))
 		clear(o)
 		for j, x := range scores {
+			if !inWindow(a.Window, i+position, j) {
+				continue // the key may be one that a cache no longer holds
+			}
 			axpy(math.Exp(x-largest)/sum, s.row(v, s.key(b, j, h)), o)
 		}
 		if a.Result.Float16() {
@@ -197,7 +223,7 @@ func axpy(a float64, x, y []float64) {
 	}
 }
 
-func (*AttentionOp) Grad(n *graph.Node, dout []*graph.Value) []*graph.Value {
+func (o *AttentionOp) Grad(n *graph.Node, dout []*graph.Value) []*graph.Value {
 	b := n.Outputs[0].Builder()
 	qkv, segments := n.Inputs[:3:3], n.Inputs[3:]
 	if len(segments) > 0 && !isSegments(segments[0].Type) {
@@ -211,25 +237,28 @@ func (*AttentionOp) Grad(n *graph.Node, dout []*graph.Value) []*graph.Value {
 	if dout[1] != nil {
 		in = append(in, dout[1])
 	}
-	grads := b.Apply(new(AttentionGradOp), append(in, segments...)...)
+	grads := b.Apply(&AttentionGradOp{Window: o.Window}, append(in, segments...)...)
 	return append(grads, make([]*graph.Value, len(segments))...)
 }
 
-func (*AttentionOp) Kernel(n *graph.Node) graph.Kernel {
+func (o *AttentionOp) Kernel(n *graph.Node) graph.Kernel {
 	k := newAttentionKernels(n, n.Outputs[0].DType)
 	k.position = len(n.Inputs) == 4 && k.segments == ""
+	k.setWindow(o.Window)
 	return graph.Template{Variants: k.forward, Flops: k.flops(2)}
 }
 
 // AttentionGradOp is the gradient of AttentionOp. Inputs: q, k, v, the results o and logsumexp, the gradient of o,
 // optionally that of logsumexp, and optionally the segments. o may be of the dtype of q. Results: the gradients of q, k
 // and v, in f32 whatever those are, each summed in a fixed order.
-type AttentionGradOp struct{}
+type AttentionGradOp struct {
+	Window int `json:"window,omitempty"` // as AttentionOp's
+}
 
 func (*AttentionGradOp) Name() string  { return "attention_grad" }
 func (*AttentionGradOp) TakesFloat16() {}
 
-func (*AttentionGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
+func (o *AttentionGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
 	if n := len(in); n < 6 || n > 8 || n == 8 && !isSegments(in[7]) {
 		return nil, fmt.Errorf("got %d inputs, expected q, k, v, o, logsumexp, the gradient of o, perhaps that of logsumexp and perhaps segments", n)
 	}
@@ -243,15 +272,18 @@ func (*AttentionGradOp) Infer(in []graph.Type) ([]graph.Type, error) {
 		}
 		in = in[:len(in)-1]
 	}
+	if err := s.checkWindow(o.Window, false); err != nil {
+		return nil, err
+	}
 	lse := graph.T(graph.F32, s.batch, s.heads, s.queries)
-	o := in[0].Gradient()
-	for i, want := range []graph.Type{o, lse, o, lse}[:len(in)-3] {
+	result := in[0].Gradient()
+	for i, want := range []graph.Type{result, lse, result, lse}[:len(in)-3] {
 		rounded := i == 0 && in[3].Equal(in[0]) && s.dim%4 == 0
 		if !in[3+i].Equal(want) && !rounded {
 			return nil, fmt.Errorf("input %d is %v, expected %v", 3+i, in[3+i], want)
 		}
 	}
-	return []graph.Type{o, in[1].Gradient(), in[2].Gradient()}, nil
+	return []graph.Type{result, in[1].Gradient(), in[2].Gradient()}, nil
 }
 
 func (*AttentionGradOp) Grad(n *graph.Node, _ []*graph.Value) []*graph.Value {
@@ -260,7 +292,7 @@ func (*AttentionGradOp) Grad(n *graph.Node, _ []*graph.Value) []*graph.Value {
 }
 
 // Eval recomputes each probability from the logsumexp.
-func (*AttentionGradOp) Eval(in, out []*graph.Tensor) {
+func (o *AttentionGradOp) Eval(in, out []*graph.Tensor) {
 	s := mustAttentionSizes(in[0].Type, in[1].Type, in[2].Type)
 	q, k, v, do := in[0].Data, in[1].Data, in[2].Data, in[5].Data
 	in, segments := takeSegments(in)
@@ -274,7 +306,7 @@ func (*AttentionGradOp) Eval(in, out []*graph.Tensor) {
 			delta -= in[6].Data[s.lse(b, i, h)]
 		}
 		for j := range min(i+1, s.keys) {
-			if !s.together(segments, b, i, j) {
+			if !inWindow(o.Window, i, j) || !s.together(segments, b, i, j) {
 				continue
 			}
 			c := s.key(b, j, h)
@@ -287,8 +319,9 @@ func (*AttentionGradOp) Eval(in, out []*graph.Tensor) {
 	})
 }
 
-func (*AttentionGradOp) Kernel(n *graph.Node) graph.Kernel {
+func (o *AttentionGradOp) Kernel(n *graph.Node) graph.Kernel {
 	k := newAttentionKernels(n, n.Inputs[3].DType)
+	k.setWindow(o.Window)
 	k.lseGrad = len(n.Inputs) > 6 && n.Inputs[6].DType == graph.F32
 	return graph.Template{Variants: k.backward, Flops: k.flops(5)}
 }

@@ -33,6 +33,10 @@ func (*AttentionOp) Cases() []graph.Case {
 			}})
 		}
 	}
+	for _, w := range windowedAttentions() {
+		cs = append(cs, graph.Case{Op: &AttentionOp{Window: w.window}, Inputs: w.inputs(), Tolerance: 1e-5,
+			NoGrad: w.queries > 9 || w.operands != graph.F32 || w.last == aPosition, Fill: w.fill})
+	}
 	for _, h := range float16Attentions() {
 		cs = append(cs, graph.Case{Op: new(AttentionOp), Inputs: h.inputs(), Tolerance: 1e-5, NoGrad: h.last == aPosition, Fill: h.fill})
 	}
@@ -86,6 +90,11 @@ func scatter(i, j int) float64 {
 
 func (*AttentionGradOp) Cases() []graph.Case {
 	var cs []graph.Case
+	for _, w := range windowedAttentions() {
+		if w.last != aPosition {
+			cs = append(cs, graph.Case{Op: &AttentionGradOp{Window: w.window}, Inputs: w.gradInputs(), Tolerance: 2e-5, NoGrad: true, Fill: w.gradFill})
+		}
+	}
 	for _, h := range float16Attentions() {
 		if h.last != aPosition {
 			cs = append(cs, graph.Case{Op: new(AttentionGradOp), Inputs: h.gradInputs(), Tolerance: 2e-5, NoGrad: true, Fill: h.gradFill})
@@ -126,6 +135,48 @@ func gradScatter(i, j int) float64 {
 		return 4 + scatter(i, j)
 	}
 	return scatter(i, j)
+}
+
+// windowedAttention is a test case of attention with a window.
+type windowedAttention struct {
+	float16Attention
+	window int
+}
+
+// fill is that of the case without a window, except that segments are longer, and that their numbers occur again.
+func (w windowedAttention) fill(i, j int) float64 {
+	if i == 3 && w.last == aSegment {
+		return float64(j % w.keys / 15 % 3)
+	}
+	return w.float16Attention.fill(i, j)
+}
+
+func (w windowedAttention) gradFill(i, j int) float64 {
+	if i == 7 {
+		return w.fill(3, j)
+	}
+	return gradScatter(i, j)
+}
+
+// windowedAttentions cover windows of one key, of less than, of exactly and of more than the blocks of queries and keys
+// of the kernels, more and fewer keys than queries, odd head dimensions, and odd numbers of heads.
+func windowedAttentions() []windowedAttention {
+	f32 := func(s attentionShape, last, window int) windowedAttention {
+		return windowedAttention{float16Attention{s, graph.F32, last}, window}
+	}
+	return []windowedAttention{
+		f32(attentionShape{2, 5, 5, 3, 1, 3}, aValue, 1), f32(attentionShape{1, 9, 9, 3, 3, 4}, aValue, 4),
+		f32(attentionShape{1, 130, 130, 2, 1, 8}, aValue, 31), f32(attentionShape{1, 130, 130, 2, 1, 8}, aValue, 32),
+		f32(attentionShape{1, 130, 130, 2, 1, 8}, aValue, 65), f32(attentionShape{2, 70, 70, 3, 3, 11}, aValue, 7),
+		f32(attentionShape{1, 19, 19, 2, 1, 256}, aValue, 3), f32(attentionShape{1, 7, 12, 2, 1, 4}, aValue, 2),
+		f32(attentionShape{1, 12, 7, 2, 2, 4}, aValue, 6), f32(attentionShape{1, 130, 130, 2, 1, 8}, aSegment, 40),
+		f32(attentionShape{2, 9, 9, 3, 1, 3}, aSegment, 2),
+		f32(attentionShape{2, 1, 37, 4, 2, 16}, aPosition, 5), f32(attentionShape{1, 3, 40, 3, 1, 5}, aPosition, 1),
+		f32(attentionShape{1, 1, 1100, 2, 1, 4}, aPosition, 1050), f32(attentionShape{1, 40, 200, 1, 1, 4}, aPosition, 60),
+		{float16Attention{attentionShape{1, 130, 130, 2, 1, 16}, graph.F16, aValue}, 33},
+		{float16Attention{attentionShape{2, 70, 70, 2, 1, 16}, graph.BF16, aSegment}, 17},
+		{float16Attention{attentionShape{1, 3, 40, 3, 1, 20}, graph.BF16, aPosition}, 9},
+	}
 }
 
 // float16Attention is a test case of attention with 16-bit operands.

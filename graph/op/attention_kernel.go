@@ -28,6 +28,7 @@ type attentionKernels struct {
 	result            graph.DType // of o
 	position, lseGrad bool
 	segments          string // the array of segment numbers; "" if there are none
+	window            int    // keys that a query sees at most; 0: no limit
 }
 
 func newAttentionKernels(n *graph.Node, result graph.DType) attentionKernels {
@@ -39,12 +40,24 @@ func newAttentionKernels(n *graph.Node, result graph.DType) attentionKernels {
 	return k
 }
 
+// setWindow takes the op's window, if it is shorter than what causality leaves to the last query. position must be set
+// before.
+func (k *attentionKernels) setWindow(window int) {
+	if k.position || window < k.queries {
+		k.window = window
+	}
+}
+
 // flops counts the operations of the given number of matrix products over all pairs of a query and a key that it
 // attends to. It ignores segments, and assumes a full cache if there is a position.
 func (k attentionKernels) flops(products int) float64 {
-	pairs := float64(k.queries) * float64(k.keys)
+	window := k.keys // that a query sees at most
+	if k.window > 0 {
+		window = min(k.window, k.keys)
+	}
+	pairs := float64(k.queries) * float64(window)
 	if k.queries == k.keys {
-		pairs = float64(k.queries) * float64(k.queries+1) / 2
+		pairs -= float64(window) * float64(window-1) / 2 // that the first queries lack
 	}
 	return 2 * float64(products) * float64(k.batch*k.heads*k.dim) * pairs
 }
@@ -185,7 +198,7 @@ const DIM = %du;
 const UNITS = %du; // of a vector
 const SCALE = %.9gf;
 const LOWEST = %s;
-`+k.lseOffset(), unit, product, k.batch, k.queries, k.keys, k.heads, k.kvHeads, k.group(), k.dim, k.units(), k.scale(), lowest)
+`+k.lseOffset()+k.ifWindow("const WINDOW = %du; // of keys that a query sees\n", k.window), unit, product, k.batch, k.queries, k.keys, k.heads, k.kvHeads, k.group(), k.dim, k.units(), k.scale(), lowest)
 }
 
 // lseOffset declares NUMBERS, the index in tmp0 at which delta's copy of the logsumexps begins.
@@ -255,7 +268,7 @@ let columns = min(i + `+position+` + 1u, TK);
 var o: array<f32, DIM>;
 var m = LOWEST;
 var sum = 0.0;
-for (var j = 0u; j < columns; j++) {
+for (var j = `+k.oldest("i + "+position+" + 1u")+`; j < columns; j++) {
 `+k.skipOtherSegments("i", "j")+`  let k = ((b * TK + j) * KV + h / GROUP) * DIM;
   var s = 0.0;
   for (var x = q; x < q + DIM; x++) { s += in0[x] * in1[x - q + k]; }
@@ -321,7 +334,7 @@ let q = n * DIM;
 let r = (b * HEADS + h) * TQ + i;
 let columns = min(i + 1u, TK);
 var dq: array<f32, DIM>;
-for (var j = 0u; j < columns; j++) {
+for (var j = `+k.oldest("i + 1u")+`; j < columns; j++) {
 `+k.skipOtherSegments("i", "j")+`  let k = ((b * TK + j) * KV + h / GROUP) * DIM;
   var s = 0.0;
   var dp = 0.0;
@@ -338,6 +351,10 @@ for (var x = q; x < q + DIM; x++) { out0[x] = dq[x - q]; }
 
 func (k attentionKernels) naiveKeyGrad() graph.Pass {
 	lse, uses := k.keyLSE("r")
+	past := "TQ"
+	if k.window > 0 {
+		past = "min(j + WINDOW, TQ)"
+	}
 	return k.scalarPass(`// n counts [BATCH, TK, KV].
 let j = n / KV % TK;
 let b = n / KV / TK;
@@ -346,7 +363,7 @@ var dk: array<f32, DIM>;
 var dv: array<f32, DIM>;
 for (var g = 0u; g < GROUP; g++) {
   let h = n % KV * GROUP + g;
-  for (var i = j; i < TQ; i++) {
+  for (var i = j; i < `+past+`; i++) {
 `+k.skipOtherSegments("i", "j")+`    let q = ((b * TQ + i) * HEADS + h) * DIM;
     let r = (b * HEADS + h) * TQ + i;
     var s = 0.0;

@@ -22,6 +22,16 @@ func (k attentionKernels) keysForward() graph.Pass {
 		result = "narrowed(whole / sum)"
 	}
 	vectors := []string{"in0", "in1", "in2", "out0"}
+	bounds := `if (lane == 0u) { bound = min(i + in3[0] + 1u, TK); }
+let past = workgroupUniformLoad(&bound); // barriers may not depend on what is read from memory otherwise
+`
+	if k.window > 0 {
+		bounds = `if (lane == 0u) { bound = i + in3[0] + 1u; }
+let next = workgroupUniformLoad(&bound); // barriers may not depend on what is read from memory otherwise
+let start = ` + k.oldest("next") + `;
+let past = min(next, TK);
+`
+	}
 	p := graph.Pass{
 		Declarations: k.constants() + total(keyLanes) + fmt.Sprintf(`const STRETCH = %du;
 const STRANDS = %du;
@@ -37,12 +47,10 @@ let q = group * UNITS;
 let keys = (b * TK * KV + h / GROUP) * UNITS;
 let unit = lane % UNITS;
 let strand = lane / UNITS; // one too many may have a few lanes
-if (lane == 0u) { bound = min(i + in3[0] + 1u, TK); }
-let past = workgroupUniformLoad(&bound); // barriers may not depend on what is read from memory otherwise
-var m = LOWEST;
+` + bounds + `var m = LOWEST;
 var mine = 0.0;
 var o = U();
-for (var t = 0u; t < past; t += STRETCH) {
+for (var t = ` + k.Start() + `; t < past; t += STRETCH) {
   var top = m;
   for (var x = lane; x < STRETCH; x += LANES) {
     let key = keys + min(t + x, TK - 1u) * (KV * UNITS);

@@ -10,14 +10,21 @@ import (
 )
 
 // OwnSegments and StageSegments emit the loads of the rows' and of the columns' segments to workgroup memory.
-// SameSegment is the condition that a row and a column have the same segment.
+// Sees and Seen are the conditions, besides causality, for a row to attend to a column, where the row is a query or a
+// key.
 func (m matrixKernel) OwnSegments() string {
 	return m.ifSegments("for (var x = lane; x < ROWS; x += LANES) { owns[x] = %s[b * TK + min(first + x, TK - 1u)]; }\n", m.segments)
 }
 func (m matrixKernel) StageSegments() string {
 	return m.ifSegments("for (var x = lane; x < COLS; x += LANES) { gs[x] = %s[b * TK + min(t + x, TK - 1u)]; }\n", m.segments)
 }
-func (m matrixKernel) SameSegment() string { return m.ifSegments(" && owns[row] == gs[column]") }
+func (m matrixKernel) Sees() string {
+	return m.ifWindow(" && t + column + WINDOW > first + row") + m.sameSegment()
+}
+func (m matrixKernel) Seen() string {
+	return m.ifWindow(" && t + column < first + row + WINDOW") + m.sameSegment()
+}
+func (m matrixKernel) sameSegment() string { return m.ifSegments(" && owns[row] == gs[column]") }
 
 // LSE is the expression of the logsumexp at the index number.
 func (m matrixKernel) LSE() string {
@@ -46,7 +53,7 @@ let mine = lane / SUBGROUP * HEIGHT;
 
 {{- define "keys"}}{{.Stage "xs" "COLS" "t" "TK" "(b * TK + place) * KV + h / GROUP" "bitcast<vec2<f32>>(in1[at])"}}{{end}}
 {{- define "values"}}{{.Stage "ys" "COLS" "t" "TK" "(b * TK + place) * KV + h / GROUP" "bitcast<vec2<f32>>(in2[at])"}}{{end}}
-{{- define "sees"}}t + column < TK && t + column <= first + row{{.SameSegment}}{{end}}
+{{- define "sees"}}t + column < TK && t + column <= first + row{{.Sees}}{{end}}
 
 {{- define "elements" -}}
 workgroupBarrier();
@@ -164,7 +171,7 @@ for (var column = lane; column < COLS; column += LANES) {
 workgroupBarrier();
 {{.Scores "ss" "k" "xs"}}{{.Scores "ts" "v" "ys" -}}
 {{template "elements" .}}
-    let p = select(0.0, exp(score - ls[column]), t + column < TQ && t + column >= first + row{{.SameSegment}});
+    let p = select(0.0, exp(score - ls[column]), t + column < TQ && t + column >= first + row{{.Seen}});
     pair[i] = vec2<f32>(p, p * (ts[row * SCORES + column] - es[column]));
   }
   ps[row * WEIGHTS + x % (COLS / 2u)] = pack16(pair[0].x, pair[1].x);

@@ -60,7 +60,7 @@ func (k attentionKernels) nativeConstants() string {
 		name  string
 		value int
 	}{{"BATCH", k.batch}, {"TQ", k.queries}, {"TK", k.keys}, {"HEADS", k.heads}, {"KV", k.kvHeads}, {"GROUP", k.group()}, {"DIM", k.dim},
-		{"POSITION", boolean(k.position)}, {"SEGMENTS", boolean(k.segments != "")}, {"LSE_GRADIENT", boolean(k.lseGrad)}} {
+		{"POSITION", boolean(k.position)}, {"SEGMENTS", boolean(k.segments != "")}, {"LSE_GRADIENT", boolean(k.lseGrad)}, {"WINDOW", k.window}} {
 		fmt.Fprintf(&s, "#define %s %d\n", c.name, c.value)
 	}
 	fmt.Fprintf(&s, "#define SCALE ((f32)%v)\n", float32(k.scale()))

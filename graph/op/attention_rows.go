@@ -123,10 +123,17 @@ func (r rowKernel) Segment(c int) string {
 	return r.ifSegments("let segment%d = %s[b * TK + min(j + %du, TK - 1u)];\n", c, r.segments, c)
 }
 
-// SameSegment is the condition, besides causality, for a row to attend to a column. In the forward pass a query may
-// first meet only masked columns, which have the lowest score. What they contribute to its sum is multiplied by 0 as
-// soon as a column is not masked, at the latest its own.
-func (r rowKernel) SameSegment(row, c int) string {
+// Sees and Seen are the conditions, besides causality, for a row to attend to a column, where the row is a query or a
+// key. In the forward pass a query may first meet only masked columns, which have the lowest score. What they contribute
+// to its sum is multiplied by 0 as soon as a column is not masked, at the latest its last.
+func (r rowKernel) Sees(row, c int) string {
+	return r.ifWindow(" && j + %du + WINDOW > i%d + position", c, row) + r.sameSegment(row, c)
+}
+func (r rowKernel) Seen(row, c int) string {
+	return r.ifWindow(" && j + %du < first + %du * LINES + WINDOW", c, row) + r.sameSegment(row, c)
+}
+
+func (r rowKernel) sameSegment(row, c int) string {
 	return r.ifSegments(" && own%d == segment%d", row, c)
 }
 

@@ -76,7 +76,7 @@ let x = {{$.X $c $u "in1"}};
 {{end}}{{end -}}
 {{.Reduce "s" -}}
 {{range $r := .Rows -}}
-{{range $c := $.Cols}}s{{$r}}_{{$c}} = select(LOWEST, s{{$r}}_{{$c}} * SCALE, j + {{$c}}u <= seen{{$r}}{{$.SameSegment $r $c}});
+{{range $c := $.Cols}}s{{$r}}_{{$c}} = select(LOWEST, s{{$r}}_{{$c}} * SCALE, j + {{$c}}u <= seen{{$r}}{{$.Sees $r $c}});
 {{end -}}
 let larger{{$r}} = {{$.Largest $r}};
 let keep{{$r}} = exp(m{{$r}} - larger{{$r}});
@@ -124,7 +124,7 @@ dp{{$r}}_{{$c}} += inner({{$.At "g" $r $u}}, y);
 {{end}}{{end -}}
 {{.Reduce "s" "dp" -}}
 {{range $r := .Rows}}{{range $c := $.Cols -}}
-let ds{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - lse{{$r}}, j + {{$c}}u <= seen{{$r}}{{$.SameSegment $r $c}})) * dp{{$r}}_{{$c}};
+let ds{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - lse{{$r}}, j + {{$c}}u <= seen{{$r}}{{$.Sees $r $c}})) * dp{{$r}}_{{$c}};
 {{end}}{{end -}}
 {{range $u := .Units}}{
 {{range $c := $.Cols}}let x{{$c}} = {{$.X $c $u "in1"}};
@@ -197,7 +197,7 @@ dp{{$r}}_{{$c}} += inner({{$.At "v" $r $u}}, y);
 {{end}}{{end -}}
 {{.Reduce "s" "dp" -}}
 {{range $r := .Rows}}{{range $c := $.Cols -}}
-let p{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - l{{$c}}, j + {{$c}}u >= first + {{$r}}u * LINES && j + {{$c}}u < TQ{{$.SameSegment $r $c}}));
+let p{{$r}}_{{$c}} = exp(select(LOWEST, s{{$r}}_{{$c}} * SCALE - l{{$c}}, j + {{$c}}u >= first + {{$r}}u * LINES && j + {{$c}}u < TQ{{$.Seen $r $c}}));
 let ds{{$r}}_{{$c}} = p{{$r}}_{{$c}} * dp{{$r}}_{{$c}};
 {{end}}{{end -}}
 {{range $u := .Units}}{

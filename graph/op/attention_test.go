@@ -32,10 +32,10 @@ func TestAttentionFitsLimits(t *testing.T) {
 			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{q, kv, kv, q, lse, q, lse}},
 			{Op: new(op.AttentionOp), Inputs: []graph.Type{q, kv, kv, segments}},
 			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{q, kv, kv, q, lse, q, segments}},
-			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{q, kv, kv, q, lse, q, lse, segments}},
+			{Op: &op.AttentionGradOp{Window: 70}, Inputs: []graph.Type{q, kv, kv, q, lse, q, lse, segments}},
 			{Op: new(op.AttentionOp), Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
 			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{half(q), half(kv), half(kv), q, lse, q, lse, segments}},
-			{Op: &op.AttentionOp{Result: graph.F16}, Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
+			{Op: &op.AttentionOp{Result: graph.F16, Window: 70}, Inputs: []graph.Type{half(q), half(kv), half(kv), segments}},
 			{Op: new(op.AttentionGradOp), Inputs: []graph.Type{half(q), half(kv), half(kv), half(q), lse, q, lse, segments}},
 		} {
 			if o, ok := c.Op.(*op.AttentionOp); dim%4 != 0 && (ok && o.Result.Float16() || !ok && c.Inputs[3].DType.Float16()) {
@@ -98,6 +98,12 @@ func nodeFor(t *testing.T, c graph.Case) (n *graph.Node) {
 
 // TestAttentionDecodes computes the last queries with a cache, and finds what the whole sequence gave.
 func TestAttentionDecodes(t *testing.T) {
+	for _, window := range []int{0, 1, 3, 9, 100} {
+		checkAttentionDecodes(t, window)
+	}
+}
+
+func checkAttentionDecodes(t *testing.T, window int) {
 	const length, heads, dim, last, cache = 9, 4, 5, 2, 12
 	at := func(i int) float64 { return math.Sin(float64(i * i)) }
 	whole := []*graph.Tensor{graph.NewTensor(reals(1, length, heads, dim)), graph.NewTensor(reals(1, length, 2, dim)), graph.NewTensor(reals(1, length, 2, dim))}
@@ -113,14 +119,70 @@ func TestAttentionDecodes(t *testing.T) {
 			part[i].Data[j] = math.NaN() // what the cache does not hold yet is not looked at
 		}
 		copy(part[i].Data, whole[i].Data)
+		if forgotten := length - last + 1 - window; window > 0 && forgotten > 0 {
+			for j := range forgotten * 2 * dim {
+				part[i].Data[j] = math.NaN() // nor is what no query sees
+			}
+		}
 	}
 	part[3].Data[0] = length - last
 	run := func(in []*graph.Tensor) []float64 {
 		out := []*graph.Tensor{graph.NewTensor(in[0].Type), graph.NewTensor(reals(1, heads, in[0].Shape[1]))}
-		new(op.AttentionOp).Eval(in, out)
+		(&op.AttentionOp{Window: window}).Eval(in, out)
 		return out[0].Data
 	}
-	assert.InDeltaSlice(t, run(whole)[(length-last)*heads*dim:], run(part), 1e-12)
+	assert.InDeltaSlice(t, run(whole)[(length-last)*heads*dim:], run(part), 1e-12, "window %d", window)
+}
+
+// TestAttentionInWindows gives each query the values that it has with the keys of its window alone.
+func TestAttentionInWindows(t *testing.T) {
+	const length, heads, dim = 9, 3, 5
+	types := []graph.Type{reals(1, length, heads, dim), reals(1, length, 1, dim), reals(1, length, 1, dim)}
+	in := graph.Case{Inputs: types}.Values(1)
+	for _, window := range []int{1, 2, length - 1, length, length + 1} {
+		whole := evaluate(t, &op.AttentionOp{Window: window}, in)[0].Data
+		for i := range length {
+			rows := func(x *graph.Tensor, from int) *graph.Tensor {
+				row := len(x.Data) / length
+				return &graph.Tensor{Type: reals(1, i+1-from, x.Shape[2], dim), Data: x.Data[from*row : (i+1)*row]}
+			}
+			first := max(i+1-window, 0)
+			alone := []*graph.Tensor{rows(in[0], first), rows(in[1], first), rows(in[2], first)}
+			got := evaluate(t, new(op.AttentionOp), alone)[0].Data
+			const row = heads * dim
+			assert.InDeltaSlice(t, got[len(got)-row:], whole[i*row:(i+1)*row], 1e-12, "query %d, window %d", i, window)
+		}
+	}
+}
+
+// TestWindowsOfWholeSequencesChangeNoKernel finds the same kernels with a window that leaves nothing out as without one,
+// and fewer operations with a shorter window.
+func TestWindowsOfWholeSequencesChangeNoKernel(t *testing.T) {
+	q, kv, lse := reals(2, 30, 6, 16), reals(2, 30, 3, 16), reals(2, 6, 30)
+	kernel := func(o graph.Op, in []graph.Type) graph.Template {
+		return o.Kernel(nodeFor(t, graph.Case{Op: o, Inputs: in})).(graph.Template)
+	}
+	for _, segments := range [][]graph.Type{nil, {graph.T(graph.U32, 2, 30)}} {
+		for _, c := range []struct {
+			in       []graph.Type
+			op       func(window int) graph.Op
+			products float64
+		}{
+			{[]graph.Type{q, kv, kv}, func(window int) graph.Op { return &op.AttentionOp{Window: window} }, 2},
+			{[]graph.Type{q, kv, kv, q, lse, q}, func(window int) graph.Op { return &op.AttentionGradOp{Window: window} }, 5},
+		} {
+			in := append(c.in, segments...)
+			for _, l := range []target.Limits{{Native: true}, {Software: true}, {MaxInvocations: 256, MaxWorkgroupMemory: 16384}} {
+				want := kernel(c.op(0), in)
+				for window, same := range map[int]bool{30: true, 31: true, math.MaxInt32: true, 29: false, 1: false} {
+					got := kernel(c.op(window), in)
+					assert.Equal(t, same, assert.ObjectsAreEqual(want.Variants(l), got.Variants(l)), "window %d", window)
+					assert.Equal(t, same, want.Flops == got.Flops, "window %d", window)
+				}
+				assert.Equal(t, c.products*2*2*6*16*(30*4-(3+2+1)), kernel(c.op(4), in).Flops, "the first queries see fewer keys")
+			}
+		}
+	}
 }
 
 // TestSegmentsAreTextsOfTheirOwn gives each document of a sequence the values that it has alone.
@@ -161,6 +223,20 @@ func TestAttentionRefuses(t *testing.T) {
 	} {
 		_, err := new(op.AttentionOp).Infer(c.in)
 		assert.ErrorContains(t, err, c.says)
+	}
+	for _, c := range []struct {
+		window int
+		in     []graph.Type
+		says   string
+	}{
+		{-1, []graph.Type{q, q, q}, "the window is -1, expected 0 to 2147483647"},
+		{1 << 31, []graph.Type{q, q, q}, "the window is 2147483648, expected 0 to 2147483647"},
+		{2, []graph.Type{q, reals(1, 1, 4, 8), reals(1, 1, 4, 8)}, "the last of 3 queries sees none of 1 keys in a window of 2"},
+	} {
+		_, err := (&op.AttentionOp{Window: c.window}).Infer(c.in)
+		assert.EqualError(t, err, c.says)
+		_, err = (&op.AttentionGradOp{Window: c.window}).Infer(append(c.in, q, reals(1, 4, 3), q))
+		assert.EqualError(t, err, c.says)
 	}
 	_, err := new(op.AttentionGradOp).Infer([]graph.Type{q, q, q, q, reals(1, 3, 4), q})
 	assert.ErrorContains(t, err, "input 4 is f32[1,3,4], expected f32[1,4,3]")

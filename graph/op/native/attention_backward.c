@@ -36,9 +36,11 @@ static void backward(u32 group, const operand *restrict q, const operand *restri
     memset(gvs, 0, sizeof gvs);
     int past = TQ, unused;
     if (SEGMENTS) edges(segments, j0, cols, TK, &unused, &past);
+    if (WINDOW) past = LEAST(past, j0 + cols - 1 + WINDOW); // the last key's window ends before it
     for (int h = kv * GROUP; h < (kv + 1) * GROUP; h++) {
       for (int i0 = j0 / QUERIES * QUERIES; i0 < past; i0 += QUERIES) {
-        const int rows = LEAST(QUERIES, TQ - i0), top = MOST(j0 - i0, 0) / 8 * 8, height = QUERIES - top; // queries above top see none of these keys
+        const int rows = LEAST(QUERIES, TQ - i0), top = MOST(j0 - i0, 0) / 8 * 8; // queries above top see none of these keys
+        const int end = WINDOW ? LEAST((j0 + cols - 1 + WINDOW - i0 + 7) / 8 * 8, QUERIES) : QUERIES, height = end - top; // nor do those from end on
         const i64 from = ((i64)(b * TQ + i0) * HEADS + h) * DIM, row = ((i64)b * HEADS + h) * TQ + i0;
         const f32 *queries = placed(qs, q + from, HEADS * DIM, rows, QUERIES), *grads = go + from;
         if (!IN_PLACE) {
@@ -51,12 +53,13 @@ static void backward(u32 group, const operand *restrict q, const operand *restri
         memset(gs, 0, sizeof gs);
         multiply(p + top * KEYS, KEYS, queries + top * QUERY_ROW, QUERY_ROW, 1, kt, KEYS, height, KEYS, DIM);
         multiply(gs + top * KEYS, KEYS, grads + top * QUERY_ROW, QUERY_ROW, 1, vt, KEYS, height, KEYS, DIM);
-        for (int i = top; i < QUERIES; i++) {
+        for (int i = top; i < end; i++) {
           const int last = i < rows ? LEAST(i0 + i - j0, cols - 1) : -1;
           const f32 l = i < rows ? lse[row + i] : 0, di = i < rows ? d[i] : 0;
 #pragma omp simd
           for (int j = 0; j < KEYS; j++) {
             bool is = j <= last;
+            if (WINDOW) is = is && j > i0 + i - WINDOW - j0;
             if (SEGMENTS) is = is && segments[j0 + (is ? j : 0)] == segments[is ? i0 + i : 0];
             f32 y = is ? exp_f32(p[i * KEYS + j] * SCALE - l) : 0.f;
             p[i * KEYS + j] = y;
@@ -71,7 +74,7 @@ static void backward(u32 group, const operand *restrict q, const operand *restri
         }
         memset(gqs, 0, sizeof gqs);
         multiply(gqs + top * ROW, ROW, gs + top * KEYS, KEYS, 1, keys, KEY_ROW, height, ROW, KEYS);
-        for (int i = top; i < rows; i++)
+        for (int i = top; i < LEAST(rows, end); i++)
           for (int x = 0; x < DIM; x++) gq[from + (i64)i * HEADS * DIM + x] += gqs[i * ROW + x];
       }
     }

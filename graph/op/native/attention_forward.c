@@ -11,17 +11,21 @@ static void forward(u32 group, const operand *restrict q, const operand *restric
   const int past = (u64)i0 + rows + position < TK ? (int)(i0 + rows + position) : TK;
   int start = 0, unused;
   if (SEGMENTS) edges(segments, i0, rows, past, &start, &unused);
+  const i64 oldest = (i64)i0 + position + 1 - WINDOW; // the first key in the window of query i0
+  if (WINDOW && oldest > start) start = (int)LEAST(oldest, past);
   turned(qt, placed(os, q + ((i64)(b * TQ + i0) * HEADS + h) * DIM, HEADS * DIM, rows, QUERIES), QUERY_ROW, QUERIES);
   memset(os, 0, sizeof os);
   for (int i = 0; i < QUERIES; i++) { top[i] = LOWEST; sum[i] = 0; }
   for (int j0 = start / KEYS * KEYS; j0 < past; j0 += KEYS) {
     const int cols = LEAST(KEYS, past - j0);
     const int from = position ? 0 : MOST(j0 - i0, 0) / PART * PART; // queries before it see none of these keys
+    const i64 newest = (i64)j0 + cols - 1 + WINDOW - i0 - position; // queries from it on see none of these keys, if there is a window
+    const int end = WINDOW ? (int)LEAST((newest + PART - 1) / PART * PART, QUERIES) : QUERIES, low = LEAST(height, end);
     const i64 at = ((i64)(b * TK + j0) * KV + h / GROUP) * DIM;
     const f32 *keys = placed(ks, k + at, KV * DIM, cols, KEYS);
     memset(s, 0, sizeof s);
-    multiply(s + from, QUERIES, keys, KEY_ROW, 1, qt + from, QUERIES, KEYS, QUERIES - from, DIM);
-    for (int i = from; i < QUERIES; i += PART) {
+    multiply(s + from, QUERIES, keys, KEY_ROW, 1, qt + from, QUERIES, KEYS, end - from, DIM);
+    for (int i = from; i < end; i += PART) {
       f32 larger[PART], total[PART];
       for (int x = 0; x < PART; x++) { larger[x] = top[i + x]; total[x] = 0; }
       for (int j = 0; j < KEYS; j++) {
@@ -30,6 +34,7 @@ static void forward(u32 group, const operand *restrict q, const operand *restric
 #pragma omp simd
         for (int x = 0; x < PART; x++) {
           bool is = i + x >= first;
+          if (WINDOW) is = is && i + x < first + WINDOW;
           if (SEGMENTS) is = is && segments[j0 + LEAST(j, cols - 1)] == segments[LEAST(i0 + i + x, TK - 1)];
           f32 y = is ? s[j * QUERIES + i + x] * SCALE : LOWEST;
           s[j * QUERIES + i + x] = y;
@@ -56,7 +61,7 @@ static void forward(u32 group, const operand *restrict q, const operand *restric
         for (int d = 0; d < ROW; d++) os[(i + x) * ROW + d] *= keep[x];
     }
     const f32 *values = placed(ks, v + at, KV * DIM, cols, KEYS);
-    if (from < height) multiply(os + from * ROW, ROW, s + from, 1, QUERIES, values, KEY_ROW, height - from, ROW, KEYS);
+    if (from < low) multiply(os + from * ROW, ROW, s + from, 1, QUERIES, values, KEY_ROW, low - from, ROW, KEYS);
   }
   for (int i = 0; i < rows; i++) {
     result *to = o + ((i64)(b * TQ + i0 + i) * HEADS + h) * DIM;
