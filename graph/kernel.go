@@ -51,8 +51,21 @@ const (
 	Min
 )
 
-// Contraction is a batched matrix product of inputs 0 and 1, [..., m, k] × [..., k, n] before transposition.
-type Contraction struct{ TransA, TransB bool }
+// Contraction is a batched matrix product of inputs 0 and 1, [..., m, k] × [..., k, n] before transposition. If it is
+// grouped, input 2 holds the offsets of the groups.
+type Contraction struct {
+	TransA, TransB bool
+	Groups         Grouping
+}
+
+// Grouping says what the groups of a matrix product are. Their offsets are u32 [groups+1] and ascend from zero.
+type Grouping uint8
+
+const (
+	Ungrouped   Grouping = iota
+	GroupedRows          // rows of the first operand and of the result, [m, k]: each group has a matrix of the second
+	GroupedSums          // ranges of k, [k, m] × [k, n]: each group makes a matrix of the result, [groups, m, n]
+)
 
 // Join lays its inputs one after the other in memory.
 type Join struct{}

@@ -19,6 +19,24 @@ type product struct {
 	transA, transB bool
 	strideA        int // elements between the matrices of a batch; 0 when all share one
 	strideB        int
+	grouping       graph.Grouping
+}
+
+// own is the number of arrays that a pass of the product binds before those of the epilogue.
+func (p product) own() int {
+	if p.grouping != graph.Ungrouped {
+		return 4
+	}
+	return 3
+}
+
+// flops counts the multiplications and additions.
+func (p product) flops() float64 {
+	f := 2 * float64(p.batch) * float64(p.m) * float64(p.n) * float64(p.k)
+	if p.grouping == graph.GroupedSums { // each k belongs to one matrix
+		f /= float64(p.batch)
+	}
+	return f
 }
 
 func (c *context) product() product {
@@ -26,7 +44,7 @@ func (c *context) product() product {
 	n := c.g.Nodes[i]
 	k := n.Op.Kernel(n).(graph.Contraction)
 	a, b, out := n.Inputs[0].Shape, n.Inputs[1].Shape, n.Outputs[0].Shape
-	p := product{node: n, batch: out[:len(out)-2].Len(), m: out[len(out)-2], n: out[len(out)-1], transA: k.TransA, transB: k.TransB}
+	p := product{node: n, batch: out[:len(out)-2].Len(), m: out[len(out)-2], n: out[len(out)-1], transA: k.TransA, transB: k.TransB, grouping: k.Groups}
 	p.k = a[len(a)-1]
 	if k.TransA {
 		p.k = a[len(a)-2]
@@ -47,11 +65,15 @@ func (c *context) matmulKernels() ([]Kernel, error) {
 	e := c.newEpilogue(p, first, others)
 	spec := matmul.Spec{Batch: p.batch, M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
 		TypeA: p.node.Inputs[0].DType, TypeB: p.node.Inputs[1].DType, TypeC: first.DType, BatchStrideA: p.strideA, BatchStrideB: p.strideB,
-		Shared: c.key(p.node.Inputs[0]) == c.key(p.node.Inputs[1])}
+		Shared: c.key(p.node.Inputs[0]) == c.key(p.node.Inputs[1]), Grouping: p.grouping}
 	if len(c.g.Nodes) > 1 || len(c.g.Stores) > 1 {
-		spec.Epilogue, spec.Declarations = e.text, e.w.declared(3)
+		spec.Epilogue, spec.Declarations = e.text, e.w.declared(p.own())
 	}
 	operands := map[matmul.Operand]*graph.Value{matmul.A: p.node.Inputs[0], matmul.B: p.node.Inputs[1], matmul.C: first}
+	if p.grouping != graph.Ungrouped {
+		operands[matmul.Offsets] = p.node.Inputs[2]
+		spec.Groups = p.node.Inputs[2].Shape[0] - 1
+	}
 	if c.lim.Native {
 		return c.nativeProducts(spec, e, operands)
 	}

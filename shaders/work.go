@@ -12,8 +12,7 @@ import (
 func Flops(g *fuse.Group) float64 {
 	switch g.Kind {
 	case fuse.MatMul:
-		p := (&context{g: g}).product()
-		return 2 * float64(p.batch) * float64(p.m) * float64(p.n) * float64(p.k)
+		return (&context{g: g}).product().flops()
 	case fuse.Template:
 		return g.Nodes[0].Op.Kernel(g.Nodes[0]).(graph.Template).Flops
 	}

@@ -12,6 +12,7 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/gpupipe/gpupipe/graph"
 	"github.com/gpupipe/gpupipe/graph/target"
 )
 
@@ -30,6 +31,11 @@ type Spec struct {
 	// its bits. mm_at_a(i), mm_at_b(i) and mm_at_c(i) read elements of the pass's first three bindings (see
 	// Pass.Bindings: they may be copies, or A and B exchanged), C's only where it stores.
 	Epilogue func(acc, b, i, j string) (stmts, expr string)
+	// Grouping makes the product one of Groups groups; see graph.Contraction. With GroupedRows B has a matrix for each
+	// group, BatchStrideB apart, and Batch is 1. With GroupedSums C has one, Batch is Groups, A is [K,M] and B [K,N]. The
+	// passes that store C bind the operand Offsets or what was made of it, and the epilogue's arrays at 4 and up.
+	Grouping graph.Grouping
+	Groups   int
 	// Declarations is module-scope WGSL: the bindings, 3 and up, that Epilogue reads.
 	Declarations string
 	// EpilogueC is the epilogue of native kernels, nil for none: C declarations that define
@@ -82,6 +88,7 @@ const (
 	B
 	C
 	Scratch
+	Offsets // of groups
 )
 
 // Variants returns the kernels for s that fit the limits: the naive one first, then by rising Cost. For a native device
@@ -91,6 +98,7 @@ func Variants(s Spec, l target.Limits) []Kernel {
 		panic(fmt.Sprintf("matmul: bad shape: batch %d, m %d, n %d, k %d, strides %d and %d",
 			s.Batch, s.M, s.N, s.K, s.BatchStrideA, s.BatchStrideB))
 	}
+	s.checkGroups()
 	if l.Native {
 		if s.TypeC.Float16() && (s.Batch*s.M*s.N%2 != 0 || s.EpilogueC == nil) {
 			panic(fmt.Sprintf("matmul: a result of %v takes an epilogue and an even number of elements, not %d", s.TypeC, s.Batch*s.M*s.N))
@@ -101,7 +109,9 @@ func Variants(s Spec, l target.Limits) []Kernel {
 		panic(fmt.Sprintf("matmul: a result of %v takes an epilogue and columns in fours, not %d", s.TypeC, s.N))
 	}
 	var ks []Kernel
-	if l.Software {
+	if s.Grouping != graph.Ungrouped {
+		ks = groupedVariants(s, l)
+	} else if l.Software {
 		ks = lanesVariants(s, l)
 	} else {
 		ks = append(tileVariants(s, l), vectorVariants(s, l)...)
@@ -125,7 +135,8 @@ func naive(s Spec, l target.Limits) Kernel {
 	g.line("if (id >= %du) { return; }", total)
 	g.line("let b = id / %du; let i = id / %du %% %du; let j = id %% %du;", s.M*s.N, s.N, s.M, s.N)
 	g.line("var s = 0.0;")
-	g.line("for (var k = 0u; k < %du; k++) { s += %s * %s; }", s.K, g.a.read(s.indexA("i", "k")), g.b.read(s.indexB("k", "j")))
+	begin, end := g.steps()
+	g.line("for (var k = %s; k < %s; k++) { s += %s * %s; }", begin, end, g.a.read(s.indexA("i", "k")), g.b.read(s.indexB("k", "j")))
 	g.line("mm_c[id] = %s;", g.value("s", "b", "i", "j"))
 	cost := float64(total) * float64(s.K) * 4
 	if l.Software {
@@ -146,7 +157,8 @@ func naiveQuads(s Spec, l target.Limits, wx, total int) Kernel {
 	for q := range b {
 		b[q] = g.b.read(s.indexB("k", fmt.Sprintf("j + %du", q)))
 	}
-	g.line("for (var k = 0u; k < %du; k++) { s += %s * vec4<f32>(%s); }", s.K, g.a.read(s.indexA("i", "k")), strings.Join(b[:], ", "))
+	begin, end := g.steps()
+	g.line("for (var k = %s; k < %s; k++) { s += %s * vec4<f32>(%s); }", begin, end, g.a.read(s.indexA("i", "k")), strings.Join(b[:], ", "))
 	g.line("mm_c[id] = %s;", g.quadValue("s", "b", "i", "j"))
 	return Kernel{Name: "naive", Cost: float64(total) * float64(s.K) * 16, Passes: []Pass{g.pass([3]int{wx, 1, 1}, groups, 0)}}
 }
@@ -161,9 +173,9 @@ func (s Spec) indexA(i, k string) string {
 
 func (s Spec) indexB(k, j string) string {
 	if s.TransB {
-		return fmt.Sprintf("b * %du + (%s) * %du + (%s)", s.BatchStrideB, j, s.K, k)
+		return fmt.Sprintf("%s * %du + (%s) * %du + (%s)", s.matrixB(), s.BatchStrideB, j, s.K, k)
 	}
-	return fmt.Sprintf("b * %du + (%s) * %du + (%s)", s.BatchStrideB, k, s.N, j)
+	return fmt.Sprintf("%s * %du + (%s) * %du + (%s)", s.matrixB(), s.BatchStrideB, k, s.N, j)
 }
 
 // quadsA says that A can be read as vec4 along i, quadsB that B can along j.
@@ -190,6 +202,7 @@ func newSource(s Spec, quadA, quadB, quadC bool) *source {
 			g.declareAt(x)
 		}
 	}
+	g.groups()
 	g.epilogue()
 	return g
 }
@@ -254,8 +267,12 @@ func (g *source) main(workgroup [2]int, tiles [3]int, l target.Limits, linear bo
 // pass closes the entry point of a shader that binds A, B and C.
 func (g *source) pass(workgroup, groups [3]int, memory int) Pass {
 	g.line("}")
+	bindings := []Binding{{Operand: A}, {Operand: B}, {Operand: C}}
+	if g.spec.Grouping != graph.Ungrouped {
+		bindings = append(bindings, Binding{Operand: Offsets})
+	}
 	return Pass{
-		WGSL: g.String(), Bindings: []Binding{{Operand: A}, {Operand: B}, {Operand: C}},
+		WGSL: g.String(), Bindings: bindings,
 		Epilogue: g.spec.Epilogue != nil, Workgroup: workgroup, Groups: groups, WorkgroupMemory: memory,
 	}
 }

@@ -56,6 +56,9 @@ const (
 
 // nativeVariants returns the kernels of a CPU: the naive one, then by rising cost.
 func nativeVariants(s Spec, l target.Limits) []Kernel {
+	if s.Grouping != graph.Ungrouped {
+		return nativeGroupedVariants(s, l)
+	}
 	naive := nativeNaiveKernel(s)
 	s = s.flat()
 	product := planNative(s)
